@@ -1,0 +1,3 @@
+module apr
+
+go 1.26.0
