@@ -58,7 +58,9 @@ type Error struct {
 	Msg   string // what is wrong
 	Hint  string // what would be right; empty if nothing helps
 	ID    string // stable identifier such as E-APR-012; empty if none
-	Err   error  // cause; may be nil
+	Err   error  // cause, printed after the message; may be nil
+
+	wrapped error // cause already part of Msg
 }
 
 // Error renders "path: place: message [id]: cause".
@@ -80,12 +82,17 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error {
+	if e.Err != nil {
+		return e.Err
+	}
+	return e.wrapped
+}
 
 // New returns a fault of kind k with a formatted message (fmt.Errorf rules: %w keeps the cause).
 func New(k Kind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Kind: k, Msg: err.Error(), Err: nil}
+	return &Error{Kind: k, Msg: err.Error(), wrapped: errors.Unwrap(err)}
 }
 
 // In returns a fault of kind k about path.
