@@ -1,0 +1,293 @@
+// Package device says what a model needs from a machine: weights, memory, and a stream of about twenty operations.
+//
+// The operations are those of the architecture (embedding, RMSNorm, matrix products with a weight of any type, rotary
+// embedding, attention, SwiGLU, distillation loss, AdamW ...), not a general tensor library. Model and training code
+// speak to this package only, so they are written once; a device is one folder that implements Device and Stream and
+// passes device/devicetest, which compares every operation with float64.
+//
+// Caveats. Operations return nothing: a stream keeps its first error and every later operation is a no-op, until Wait
+// returns it. Shape mistakes are broken preconditions of the program and panic. Operations may run asynchronously:
+// host slices handed to Upload may be reused as soon as it returns; Download and Wait are the only host waits. Results
+// are deterministic: the same device kind and inputs give the same bits, whatever the number of worker threads.
+package device
+
+import (
+	"context"
+
+	"apr/tensor"
+)
+
+// Buffer is a piece of a device's memory; only the device that made it can look inside.
+type Buffer interface {
+	// Bytes returns the size of the buffer.
+	Bytes() int64
+}
+
+// Tensor is a view of device memory as a row-major matrix: element (r,c) stands at Off + r·Stride + c of Buf,
+// counted in elements of DType. The zero Tensor means "none".
+type Tensor struct {
+	Buf        Buffer
+	Off        int
+	Rows, Cols int
+	Stride     int
+	DType      tensor.DType
+}
+
+// IsZero reports whether t is the absent tensor.
+func (t Tensor) IsZero() bool { return t.Buf == nil }
+
+// RowRange returns rows [lo,hi) of t.
+func (t Tensor) RowRange(lo, hi int) Tensor {
+	if lo < 0 || hi < lo || hi > t.Rows {
+		panic("device: row range outside tensor")
+	}
+	t.Off += lo * t.Stride
+	t.Rows = hi - lo
+	return t
+}
+
+// ColRange returns columns [lo,hi) of t; the rows keep their stride.
+func (t Tensor) ColRange(lo, hi int) Tensor {
+	if lo < 0 || hi < lo || hi > t.Cols {
+		panic("device: column range outside tensor")
+	}
+	t.Off += lo
+	t.Cols = hi - lo
+	return t
+}
+
+// Component names what a piece of memory is for, in plans and reports.
+type Component string
+
+// The components of a distillation step.
+const (
+	TeacherWeights Component = "teacher"
+	StudentWeights Component = "student"
+	Gradients      Component = "gradients"
+	Moments        Component = "optimizer"
+	Activations    Component = "activations"
+	Logits         Component = "logits"
+	Scratch        Component = "scratch"
+	KVCache        Component = "kv-cache"
+	Batch          Component = "batch"
+)
+
+// Source gives the rows of a stored weight, in the type of the file.
+type Source interface {
+	// Info describes the matrix (or vector) as stored.
+	Info() tensor.Info
+	// ReadRows reads the stored bytes of rows [lo,hi) into dst, which has exactly their size.
+	ReadRows(dst []byte, lo, hi int) error
+}
+
+// WeightSpec describes a frozen matrix [rows, cols] made of one or more stored matrices stacked along the output
+// dimension, each perhaps of another type (q, k and v; gate and up).
+type WeightSpec struct {
+	Name      string
+	Component Component
+	Parts     []Source
+	Rows      []int // rows used of each part, from its first; nil: all. A truncated vocabulary uses fewer.
+}
+
+// Weight is a matrix [Rows, Cols] = [out, in] in whatever form the device keeps it: float32, bfloat16, quantised
+// blocks, repacked. It serves matrix products and row gathers.
+type Weight interface {
+	Rows() int
+	Cols() int
+	// Bytes returns the device memory it occupies.
+	Bytes() int64
+}
+
+// ParamSpec describes a trainable tensor.
+type ParamSpec struct {
+	Name       string
+	Rows, Cols int  // [out, in]; a vector has Rows = 1
+	Decay      bool // whether decoupled weight decay applies (tensors of two or more dimensions)
+}
+
+// Param is a trainable tensor with what training keeps beside it. All tensors are [Rows, Cols] float32.
+type Param struct {
+	ParamSpec
+	Value  Tensor // float32 master weights
+	Grad   Tensor // summed gradient of the step
+	M, V   Tensor // first and second moment of AdamW
+	Weight Weight // what matrix products and gathers read: Value itself, or a narrower copy that AdamW refreshes
+}
+
+// Attention shapes. Queries of row b occupy rows [b·QLen, (b+1)·QLen) of q; keys and values of row b occupy rows
+// [b·KStride, b·KStride+KLen) of k and v. Query i of a row has absolute position QOffset+i and sees the keys j of the
+// same row with j ≤ QOffset+i; key j stands at absolute position j. Training has QOffset 0, QLen = KLen = KStride.
+type Attn struct {
+	Batch, QLen, KLen, QOffset int
+	KStride                    int // rows between the first keys of two batch rows: KLen, or a cache's capacity
+	Heads, KVHeads, HeadDim    int
+}
+
+// Rotary describes the rotary position embedding of heads of HeadDim values: with half-split pairs i < d/2, j = i+d/2,
+// and φ = pos·θ^(−2i/d), (xᵢ, xⱼ) becomes (xᵢcosφ − xⱼsinφ, xⱼcosφ + xᵢsinφ). Row r of the tensor has position
+// Offset + r mod SeqLen. Inverse rotates by −φ, which is the backward.
+type Rotary struct {
+	HeadDim int
+	Theta   float64
+	SeqLen  int
+	Offset  int
+	Inverse bool
+}
+
+// Divergence selects D(p,Q) of the distillation loss, p = softmax(t/T) the teacher and Q = softmax(z/T) the student.
+type Divergence int
+
+// The divergences; formulas in LossSpec.
+const (
+	ForwardKL   Divergence = iota // Σ p ln(p/Q)
+	ReverseKL                     // Σ Q ln(Q/p)
+	JSD                           // β·KL(p‖M) + (1−β)·KL(Q‖M), M = βp+(1−β)Q; β=0 is ForwardKL, β=1 is ReverseKL
+	TVD                           // ½ Σ|p−Q|
+	SkewForward                   // KL(p‖m), m = λp+(1−λ)Q
+	SkewReverse                   // KL(Q‖m), m = (1−λ)p+λQ
+)
+
+// LossSpec are the constants of the distillation loss of one position,
+//
+//	(1−Alpha)·CE + Alpha·T²·D(p,Q),  CE = lse(z) − z_y at temperature 1.
+//
+// Gradient over z, before 1/N: (1−Alpha)(softmax(z) − e_y) + Alpha·G, where with 𝒮(h)ᵢ = T(hᵢ − Qᵢ Σⱼhⱼ)
+//
+//	forward KL T(Q−p) · reverse KL 𝒮(Q ln(Q/p)) · JSD 𝒮((1−β)Q ln(Q/M)) · TVD 𝒮(½ sign(Q−p)Q) ·
+//	skew forward 𝒮(−(1−λ)pQ/m) · skew reverse 𝒮(Q ln(Q/m) − λQ²/m).
+//
+// Beta is β of JSD and λ of the skewed divergences. Alpha 0 needs no teacher.
+type LossSpec struct {
+	Alpha, Temperature, Beta float64
+	Divergence               Divergence
+}
+
+// Scalars are the numbers of one step, kept on the device: set before the step, completed by it, read by AdamW there
+// and by the host once at the end.
+type Scalars struct {
+	// Set by the host before the step.
+	LR        float64 // learning rate
+	InvN      float64 // 1/N, N the unmasked targets of the whole step
+	BiasCorr1 float64 // 1 − β₁ⁿ for the n-th applied update
+	BiasCorr2 float64 // 1 − β₂ⁿ
+	MaxNorm   float64 // clip threshold c; 0: no clipping
+	// Summed by Loss, in float64 or compensated.
+	Positions int64   // rows seen
+	CE        float64 // Σ CE
+	D         float64 // Σ D, the divergence of the spec, before α·T²
+	Agree     int64   // rows where the argmax of z equals the argmax of t (lowest id on ties); 0 without teacher
+	Entropy   float64 // Σ H(p), the teacher's entropy at the temperature; 0 without teacher
+	// Written by Verdict.
+	GradNorm float64 // ‖g‖₂ over all gradients
+	Scale    float64 // min(1, c/(‖g‖₂+1e-6))
+	Finite   bool    // Σ CE, Σ D and ‖g‖₂ are all finite; if not, AdamW leaves everything as it was
+}
+
+// AdamW holds the constants of the update; the n-th applied update of a parameter w with gradient g is
+//
+//	w ← w(1−lr·WeightDecay)  (only if the parameter decays)
+//	m ← β₁m+(1−β₁)sg;  v ← β₂v+(1−β₂)(sg)²;  w ← w − (lr/(1−β₁ⁿ))·m/(√v/√(1−β₂ⁿ)+Eps)
+//
+// with s = Scalars.Scale, computed in float32.
+type AdamW struct {
+	Beta1, Beta2, Eps, WeightDecay float64
+}
+
+// Info describes a device for manifests and reports.
+type Info struct {
+	Kind        string // "cpu", "cuda", "dry"
+	Name        string // processor or card
+	ISA         string // instruction set the kernels use: "avx512", "avx2", "generic"; "sm_90"
+	Workers     int
+	Activations tensor.DType // element type of activations: F32 on CPU, BF16 on CUDA
+}
+
+// Device owns memory and weights.
+type Device interface {
+	Info() Info
+	// Alloc returns a zeroed tensor that lives until Close: parameters' companions, caches, static inputs.
+	Alloc(name string, c Component, d tensor.DType, rows, cols int) Tensor
+	// Weight reads a frozen matrix from its sources. Errors name the source's file and tensor.
+	Weight(spec WeightSpec) (Weight, error)
+	// Param makes a trainable tensor, all zero.
+	Param(spec ParamSpec) *Param
+	// Frozen returns a weight that reads t, for matrices that live in device memory as float32.
+	Frozen(t Tensor) Weight
+	// NewStream returns a stream; one goroutine at a time may use it.
+	NewStream() Stream
+	// Memory returns the bytes held now and at the highest point, by component.
+	Memory() (now, peak map[Component]int64)
+	Close() error
+}
+
+// Stream runs operations in order.
+type Stream interface {
+	// Temp returns a tensor with undefined content for use until Release. Temps are reused across steps: the same
+	// sequence of Temp and Release calls gives the same places.
+	Temp(name string, c Component, d tensor.DType, rows, cols int) Tensor
+	Release(ts ...Tensor)
+
+	// Upload copies host values to t (F32 or, converting, BF16); len(src) = t.Rows·t.Cols.
+	Upload(t Tensor, src []float32)
+	// UploadInts copies ids to t (I32).
+	UploadInts(t Tensor, src []int32)
+	// Download copies t (any float type) to dst and waits; an earlier error of the stream is returned.
+	Download(dst []float32, t Tensor) error
+	// RefreshWeight makes p.Weight agree with p.Value after an Upload to Value.
+	RefreshWeight(p *Param)
+	Zero(t Tensor)
+	Copy(dst, src Tensor)
+
+	// Embed gathers rows: dst[i] = w[ids[i]]; ids is I32 [n,1] (or [1,n]), dst [n, w.Cols].
+	Embed(dst Tensor, w Weight, ids Tensor)
+	// EmbedBackward adds rows: grad[ids[i]] += dx[i], in ascending i, deterministically.
+	EmbedBackward(grad Tensor, ids, dx Tensor)
+
+	// RMSNorm: if delta is given, x += delta first. Then rstd[r] = (mean(x[r]²)+eps)^−½ and y = x·rstd·w.
+	// x, delta, y [n,h] (y may be the zero Tensor when only the sum is wanted, never both); w [1,h]; rstd [n,1] F32, or zero when not kept.
+	RMSNorm(y, rstd, x, delta, w Tensor, eps float64)
+	// RMSNormBackward: with x̂ = x·rstd, dx += rstd·(dy·w − x̂·mean(dy·w·x̂)) and dw += Σ_rows dy·x̂.
+	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor)
+
+	// MatMul: y = x·Wᵀ (+ bias) or, with add, y += x·Wᵀ (+ bias). x [n, in], y [n, out]; bias [1, out] or zero.
+	// y may be wider in type than x (F32 logits). y.Cols may be smaller than w.Rows(): only the first rows of W are used.
+	MatMul(y, x Tensor, w Weight, bias Tensor, add bool)
+	// MatMulInputGrad: dx = dy·W, or dx += dy·W with add. dy.Cols may be smaller than w.Rows(), as in MatMul.
+	MatMulInputGrad(dx, dy Tensor, w Weight, add bool)
+	// MatMulWeightGrad: dw += dyᵀ·x, and dbias += Σ_rows dy unless dbias is zero. dw [out, in] F32 with out = dy.Cols.
+	MatMulWeightGrad(dw, dbias, dy, x Tensor)
+
+	// Rotate applies the rotary embedding in place to x [n, heads·HeadDim].
+	Rotate(x Tensor, r Rotary)
+	// Attention: o = softmax(q·kᵀ/√d, causal)·v per head, query head h reading kv head ⌊h·KVHeads/Heads⌋.
+	// q, o [Batch·QLen, Heads·d]; k, v [.., KVHeads·d]; lse [Batch·QLen, Heads] F32, the log-sum-exp of the scaled scores, or zero when not kept.
+	Attention(o, lse, q, k, v Tensor, a Attn)
+	// AttentionBackward writes dq, dk, dv (shapes of q, k, v; not added).
+	AttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn)
+
+	// SwiGLU: m = silu(g)·u, gu [n, 2f] holding g then u; m [n, f].
+	SwiGLU(m, gu Tensor)
+	// SwiGLUBackward writes dgu: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g). dgu may be gu itself.
+	SwiGLUBackward(dgu, dm, gu Tensor)
+
+	// Gather copies rows: dst[i] = src[rows[i]]; rows I32.
+	Gather(dst, src, rows Tensor)
+	// Scatter zeroes dst and copies rows: dst[rows[i]] = src[i]; the rows are distinct.
+	Scatter(dst, src, rows Tensor)
+
+	// SetScalars starts a step's record.
+	SetScalars(s Scalars)
+	// Loss adds the sums over the rows of z and t [c,V] (float32 logits; t zero when Alpha is 0 and no comparison is
+	// wanted) with targets [c,1] I32 to the record, and, if grad is not zero, writes
+	// InvN·∂/∂z of the loss to grad [c, V]; grad may be z itself.
+	Loss(grad, z, t, targets Tensor, spec LossSpec)
+	// Verdict computes the gradient norm over all params, clip scale and finiteness into the record.
+	Verdict(params []*Param)
+	// AdamW updates params and their weights as the record says, and leaves all untouched if it is not finite.
+	AdamW(params []*Param, a AdamW)
+	// ArgMax writes the index of the largest value of each row (lowest index on ties) to ids [n,1] I32.
+	ArgMax(ids, x Tensor)
+
+	// Wait runs everything to the end and returns the record and the stream's first error, which it clears.
+	Wait(ctx context.Context) (Scalars, error)
+}
