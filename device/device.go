@@ -243,9 +243,10 @@ type Stream interface {
 	// EmbedBackward adds rows: grad[ids[i]] += dx[i], in ascending i, deterministically.
 	EmbedBackward(grad Tensor, ids, dx Tensor)
 
-	// RMSNorm: if delta is given, x += delta first. Then rstd[r] = (mean(x[r]²)+eps)^−½ and y = x·rstd·w.
-	// x, delta, y [n,h] (y may be the zero Tensor when only the sum is wanted, never both); w [1,h]; rstd [n,1] F32, or zero when not kept.
-	RMSNorm(y, rstd, x, delta, w Tensor, eps float64)
+	// RMSNorm: with delta, sum = x + delta (sum may be x itself) and v = sum; without (both zero Tensors), v = x.
+	// Then rstd[r] = (mean(v[r]²)+eps)^−½ and y = v·rstd·w. x, delta, sum, y [n,h]; w [1,h]; rstd [n,1] F32, or zero
+	// when not kept; y zero when only the sum is wanted.
+	RMSNorm(y, rstd, sum, x, delta, w Tensor, eps float64)
 	// RMSNormBackward: with x̂ = x·rstd, dx += rstd·(dy·w − x̂·mean(dy·w·x̂)) and dw += Σ_rows dy·x̂.
 	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor)
 
