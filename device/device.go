@@ -13,6 +13,7 @@ package device
 
 import (
 	"context"
+	"time"
 
 	"apr/tensor"
 )
@@ -178,9 +179,29 @@ type Scalars struct {
 	Agree     int64   // rows where the argmax of z equals the argmax of t (lowest id on ties); 0 without teacher
 	Entropy   float64 // Σ H(p), the teacher's entropy at the temperature; 0 without teacher
 	// Written by Verdict.
-	GradNorm float64 // ‖g‖₂ over all gradients
-	Scale    float64 // min(1, c/(‖g‖₂+1e-6))
-	Finite   bool    // Σ CE, Σ D and ‖g‖₂ are all finite; if not, AdamW leaves everything as it was
+	GradNorm float64                  // ‖g‖₂ over all gradients
+	Scale    float64                  // min(1, c/(‖g‖₂+1e-6))
+	Phases   [NumPhases]time.Duration // time spent in each phase, as measured on the device
+	Finite   bool                     // Σ CE, Σ D and ‖g‖₂ are all finite; if not, AdamW leaves everything as it was
+}
+
+// Phase names a part of a step whose time is measured.
+type Phase int
+
+// The phases of a distillation step. Time before the first mark of a step belongs to PhaseData.
+const (
+	PhaseData Phase = iota
+	PhaseTeacher
+	PhaseForward
+	PhaseLoss
+	PhaseBackward
+	PhaseOptimizer
+	NumPhases
+)
+
+// String returns the phase's name in records.
+func (p Phase) String() string {
+	return [...]string{"data", "teacher", "student_forward", "loss", "student_backward", "optimizer"}[p]
 }
 
 // AdamW holds the constants of the update; the n-th applied update of a parameter w with gradient g is
@@ -276,8 +297,11 @@ type Stream interface {
 	// Scatter zeroes dst and copies rows: dst[rows[i]] = src[i]; the rows are distinct.
 	Scatter(dst, src, rows Tensor)
 
-	// SetScalars starts a step's record.
+	// SetScalars starts a step's record; the clock of its phases starts with PhaseData.
 	SetScalars(s Scalars)
+	// Phase marks the beginning of a phase in the order of the stream; the previous one ends there. A phase may come
+	// several times in a step: its times add up in Scalars.Phases.
+	Phase(p Phase)
 	// Loss adds the sums over the rows of z and t [c,V] (float32 logits; t zero when Alpha is 0 and no comparison is
 	// wanted) with targets [c,1] I32 to the record, and, if grad is not zero, writes
 	// InvN·∂/∂z of the loss to grad [c, V]; grad may be z itself.
