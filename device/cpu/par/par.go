@@ -26,7 +26,7 @@ const spinFor = 40 * time.Microsecond
 type Pool struct {
 	mu      sync.Mutex // held during Run: one job at a time
 	job     atomic.Pointer[job]
-	workers []*worker // the n-1 helpers; worker 0 is the caller
+	workers []*worker     // the n-1 helpers; worker 0 is the caller
 	joined  chan struct{} // wakes a parked caller; at most one token, always taken before Run returns
 	closed  chan struct{}
 	exited  sync.WaitGroup
@@ -44,10 +44,10 @@ type job struct {
 	f      func(worker, task int)
 	tasks  int64
 	failed atomic.Pointer[Panic]
-	next   padded // the next task to hand out
-	done   padded // tasks finished
+	next   padded        // the next task to hand out
+	done   padded        // tasks finished
 	joined chan struct{} // the pool's
-	waits  atomic.Bool // the caller has parked on joined
+	waits  atomic.Bool   // the caller has parked on joined
 }
 
 // padded is a counter alone in its cache line (two lines: adjacent ones are prefetched in pairs).
