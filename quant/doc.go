@@ -1,0 +1,30 @@
+// Package quant encodes and decodes the block formats of quantised weights: Q4_K, Q5_K, Q6_K, Q8_0, Q4_0 and Q5_0 of
+// GGML, and aprender's AprQ4 and AprQ8 (decoded only).
+//
+// # Concept
+//
+// A block packs 32 or 256 consecutive elements of a row into small integers q that share one or two half-precision
+// scales. With d and dmin stored as halves, sc and m as small integers per group of 16 or 32 elements, an element is
+//
+//	Q4_K, Q5_K        x = (d·sc)·q − dmin·m   q in 0…15, 0…31; sc, m in 0…63 per 32 elements
+//	Q6_K              x = (d·sc)·(q − 32)     q in 0…63; sc in −128…127 per 16 elements
+//	Q8_0, AprQ8       x = d·q                 q in −128…127 (AprQ8: d is a float32 and serves the whole tensor)
+//	Q4_0, AprQ4       x = d·(q − 8)           q in 0…15
+//	Q5_0              x = d·(q − 16)          q in 0…31
+//
+// Every operation is a float32 operation rounded on its own, in the order of the parentheses; no product is fused with
+// the subtraction. So decoding gives the same bits on every processor, and the bits of GGML's reference.
+//
+// [Dequantize] decodes whole rows, [DequantizeRange] any part of one (fast from multiples of 32), [Quantize] encodes.
+// Encoding minimises the plain squared error Σ(x−x̂)² of each block; see [Quantize] for the method.
+//
+// # Caveats
+//
+//   - A matrix whose rows do not fill blocks is stored in one of two layouts, which only its size tells apart: see
+//     [Layout].
+//   - AprQ4 and Q4_0 have the same size but not the same order of elements.
+//   - Lengths that do not fit each other are a caller's mistake and panic; the content of src never does. What a file
+//     claims is compared with its size when the file is opened ([LayoutOf]).
+//   - A NaN or infinite scale decodes to NaN or infinite elements (AprQ4: to zeros, as aprender does). Encoding refuses
+//     values that are not finite, or larger than [MaxAbs].
+package quant
