@@ -1,0 +1,38 @@
+package atomicfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// osSystem is the real file system.
+type osSystem struct{}
+
+func (osSystem) lstat(path string) (fs.FileInfo, error) { return os.Lstat(path) }
+func (osSystem) rename(from, to string) error           { return os.Rename(from, to) }
+func (osSystem) link(from, to string) error             { return os.Link(from, to) }
+func (osSystem) remove(path string) error               { return os.Remove(path) }
+
+func (osSystem) createTemp(dir, pattern string) (tempFile, error) {
+	f, err := os.CreateTemp(dir, pattern)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// syncDir makes a new name durable. File systems that cannot sync a directory say EINVAL; nothing more can be done
+// there.
+func (osSystem) syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+// Package readfile opens files that a stranger may have made: regular files only, so that a FIFO cannot hang the
+// program and a device cannot be read without end, and never outside a given root.
+package readfile
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"apr/internal/fault"
+)
+
+// Open opens a regular file for reading and returns its size. A missing file, a directory, FIFO, device or socket is
+// a fault of kind NotFound ("not a file"); other failures are of kind IO. Symbolic links are followed.
+func Open(path string) (*os.File, int64, error) {
+	info, err := os.Stat(path) // before opening: opening a device can have effects
+	if err != nil {
+		return nil, 0, Fault(path, err)
+	}
+	if err := regular(path, info); err != nil {
+		return nil, 0, err
+	}
+	// Should a FIFO have taken its place meanwhile, O_NONBLOCK keeps open from waiting for a writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, Fault(path, err)
+	}
+	if info, err = f.Stat(); err != nil {
+		f.Close()
+		return nil, 0, Fault(path, err)
+	}
+	if err := regular(path, info); err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+func regular(path string, info fs.FileInfo) error {
+	switch m := info.Mode(); {
+	case m.IsRegular():
+		return nil
+	case m.IsDir():
+		return fault.In(fault.NotFound, path, "not a file: it is a directory").WithID("E-FILE-002")
+	default:
+		return fault.In(fault.NotFound, path, "not a file: only regular files are read, no FIFO, device or socket").WithID("E-FILE-003")
+	}
+}
+
+// Fault turns an error of package os about path into a fault: NotFound or IO.
+func Fault(path string, err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return fault.In(fault.NotFound, path, "file not found").WithID("E-FILE-001")
+	}
+	return fault.In(fault.IO, path, "cannot be read").Because(err).WithID("E-FILE-004")
+}
+
+// String returns the content of a regular file of at most max bytes. A longer one is a fault of kind Format, and is
+// not read.
+func String(path string, max int64) (string, error) {
+	f, size, err := Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if size > max {
+		return "", fault.In(fault.Format, path, "file of %d bytes is over the limit of %d", size, max).WithID("E-FILE-005")
+	}
+	var b strings.Builder
+	b.Grow(int(size))
+	if _, err := io.Copy(&b, io.LimitReader(f, max+1)); err != nil {
+		return "", Fault(path, err)
+	}
+	if int64(b.Len()) > max {
+		return "", fault.In(fault.Format, path, "file grew over the limit of %d bytes", max).WithID("E-FILE-005")
+	}
+	return b.String(), nil
+}
+
+// Inside returns the path of the file name in directory dir, after checking that name is a plain file name by POSIX
+// and Windows rules and that no symbolic link leads out of Root(dir). The file must exist. Faults are of kind
+// UnsafePath, NotFound or IO.
+func Inside(dir, name string) (string, error) {
+	if err := PlainName(name); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", Fault(path, err)
+	}
+	root, err := filepath.EvalSymlinks(Root(dir))
+	if err != nil {
+		return "", Fault(dir, err)
+	}
+	if rel, err := filepath.Rel(root, real); err != nil || !filepath.IsLocal(rel) {
+		return "", fault.In(fault.UnsafePath, path, "link leads out of %q", root).WithID("E-FILE-007")
+	}
+	return path, nil
+}
+
+// PlainName refuses anything but a single file name: separators, ".", "..", drive letters, device names of Windows,
+// control characters. Faults are of kind UnsafePath.
+func PlainName(name string) error {
+	bad := name == "" || name == "." || name == ".." || len(name) > 255 || strings.ContainsAny(name, `/\:`) ||
+		strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }) ||
+		windowsDevice(name)
+	if bad {
+		return fault.New(fault.UnsafePath, "%q is not a plain file name", name).WithID("E-FILE-006")
+	}
+	return nil
+}
+
+// windowsDevice reports whether Windows would take name for a device, as "NUL.txt" or "com1".
+func windowsDevice(name string) bool {
+	stem, _, _ := strings.Cut(name, ".")
+	stem = strings.ToUpper(strings.TrimRight(stem, " "))
+	switch stem {
+	case "CON", "PRN", "AUX", "NUL":
+		return true
+	}
+	port, ok := strings.CutPrefix(stem, "COM")
+	if !ok {
+		port, ok = strings.CutPrefix(stem, "LPT")
+	}
+	return ok && len(port) == 1 && port >= "1" && port <= "9"
+}
+
+// Root returns the directory that links inside dir may not leave: dir itself, or for a snapshot of a hub cache
+// (…/models--org--name/snapshots/REV) the repository's folder, since its files are links into blobs.
+func Root(dir string) string {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return dir
+	}
+	snapshots := filepath.Dir(abs)
+	repo := filepath.Dir(snapshots)
+	if filepath.Base(snapshots) != "snapshots" {
+		return dir
+	}
+	if info, err := os.Lstat(filepath.Join(repo, "blobs")); err != nil || !info.IsDir() {
+		return dir
+	}
+	return repo
+}
