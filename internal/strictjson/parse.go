@@ -458,6 +458,9 @@ func (p *parser) runRepeats(run []uint64) (again [][2]int) {
 		key := unescape(p.src, int(p.tape[k].off))
 		if earlier, ok := last[key]; ok {
 			again = append(again, [2]int{k, earlier})
+			if p.opt.Repeated == nil {
+				return again // the first is refused
+			}
 		}
 		last[key] = k
 	}
