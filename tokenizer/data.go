@@ -1,0 +1,153 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Data is the flat form of a tokenizer, as it stands in .apr metadata (keys tokenizer.*) and in GGUF.
+type Data struct {
+	Vocabulary   []string // index = id: byte-level text of normal tokens, literal text of the others
+	Merges       []string // "left right" in rank order
+	TokenType    []int    // one Kind per id, or nil: then tokens that look like <|…|> or <x> are Control
+	PreType      string   // qwen2, llama-bpe or gpt-2
+	BOS          int32    // None if there is none
+	EOS          int32
+	Pad          int32
+	AddBOS       bool
+	ChatTemplate string
+}
+
+// FromData makes a tokenizer of its flat form. path names the file in errors, which are of kind fault.Format.
+func FromData(path string, d Data) (*Tokenizer, error) {
+	c, err := d.content()
+	if err != nil {
+		return nil, inFile(path, err)
+	}
+	t, err := build(c)
+	if err != nil {
+		return nil, inFile(path, err)
+	}
+	return t, nil
+}
+
+func (d Data) content() (content, error) {
+	c := content{bos: d.BOS, eos: d.EOS, pad: d.Pad, addBOS: d.AddBOS, chatTemplate: d.ChatTemplate}
+	if c.pattern = patternNamed(d.PreType); c.pattern == nil {
+		return c, refuse("E-TOK-008", "pre_type", "unknown pre-tokenizer %q", clip(d.PreType)).WithHint("known: %s", strings.Join(patternNames(), ", "))
+	}
+	if d.TokenType != nil && len(d.TokenType) != len(d.Vocabulary) {
+		return c, refuse("E-TOK-004", "token_type", "%d types for %d tokens", len(d.TokenType), len(d.Vocabulary))
+	}
+	if len(d.Vocabulary) > MaxID+1 {
+		return c, refuse("E-TOK-004", "vocabulary", "%d tokens; at most %d are possible", len(d.Vocabulary), MaxID+1)
+	}
+	results := make(map[string]bool, len(d.Merges))
+	c.merges = make([][2]string, len(d.Merges))
+	for i, m := range d.Merges {
+		left, right, ok := strings.Cut(m, " ")
+		if !ok || left == "" || right == "" {
+			return c, refuse("E-TOK-006", "merges", "%q is not two parts with a space between", clip(m)).At("merge %d", i)
+		}
+		c.merges[i] = [2]string{left, right}
+		results[left+right] = true
+	}
+	c.tokens = make([]token, len(d.Vocabulary))
+	for i, text := range d.Vocabulary {
+		kind := Normal
+		if d.TokenType != nil {
+			kind = Kind(d.TokenType[i])
+		} else if text == "" {
+			kind = Unused
+		} else if looksSpecial(text) && !results[text] {
+			kind = Control
+		}
+		switch kind {
+		case Unknown:
+			kind = Control
+		case Normal, Control, UserDefined, Unused:
+		default:
+			return c, refuse("E-TOK-004", "token_type", "token %d has type %d, which byte-level BPE does not know", i, int(kind))
+		}
+		c.tokens[i] = token{text: text, kind: kind}
+	}
+	return c, nil
+}
+
+// looksSpecial is the rule for vocabularies without types: <|…|>, or <x> and </x> with x of lower-case letters and _,
+// at most 20 bytes in all.
+func looksSpecial(s string) bool {
+	if strings.HasPrefix(s, "<|") && strings.HasSuffix(s, "|>") && len(s) >= 4 {
+		return true
+	}
+	if len(s) > 20 || len(s) < 3 || s[0] != '<' || s[len(s)-1] != '>' {
+		return false
+	}
+	name := strings.TrimPrefix(s[1:len(s)-1], "/")
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz_") == ""
+}
+
+// Data returns the flat form. Ids without a token get the text [PADn] and the type Unused.
+func (t *Tokenizer) Data() Data {
+	d := Data{
+		Vocabulary: make([]string, len(t.tokens)), TokenType: make([]int, len(t.tokens)),
+		Merges: make([]string, len(t.rules.pairs)), PreType: t.pattern.name,
+		BOS: t.bos, EOS: t.eos, Pad: t.pad, AddBOS: t.addBOS, ChatTemplate: t.chatTemplate,
+	}
+	for id, k := range t.tokens {
+		d.Vocabulary[id], d.TokenType[id] = k.text, int(k.kind)
+		if !k.real() {
+			d.Vocabulary[id], d.TokenType[id] = fmt.Sprintf("[PAD%d]", id), int(Unused)
+		}
+	}
+	for rank, p := range t.rules.pairs {
+		d.Merges[rank] = t.tokens[p[0]].text + " " + t.tokens[p[1]].text
+	}
+	return d
+}
+
+// Difference is the first thing in which two tokenizers differ.
+type Difference struct {
+	What string // "token", "kind", "merge" or "pattern"
+	At   int    // token id, or rank of the merge
+	A, B string // the two texts; empty where one tokenizer has nothing there
+}
+
+// String says what differs, for a message about two models that must share a tokenizer.
+func (d *Difference) String() string {
+	return fmt.Sprintf("%s %d is %q and %q", d.What, d.At, clip(d.A), clip(d.B))
+}
+
+// Compare returns the first difference of a and b, or nil if they turn every text into the same ids: all tokens by id,
+// then their kinds, the merges and the pattern. Chat template and begin, end and padding ids do not count.
+func Compare(a, b *Tokenizer) *Difference {
+	for id := range max(len(a.tokens), len(b.tokens)) {
+		x, _ := a.Bytes(int32(id))
+		y, _ := b.Bytes(int32(id))
+		if x != y || a.has(int32(id)) != b.has(int32(id)) {
+			return &Difference{"token", id, x, y}
+		}
+	}
+	for id := range a.tokens {
+		if x, y := a.Kind(int32(id)), b.Kind(int32(id)); x != y {
+			return &Difference{"kind", id, fmt.Sprint(int(x)), fmt.Sprint(int(y))}
+		}
+	}
+	for rank := range max(len(a.rules.pairs), len(b.rules.pairs)) {
+		if x, y := a.mergeText(rank), b.mergeText(rank); x != y {
+			return &Difference{"merge", rank, x, y}
+		}
+	}
+	if a.pattern.name != b.pattern.name {
+		return &Difference{"pattern", 0, a.pattern.name, b.pattern.name}
+	}
+	return nil
+}
+
+func (t *Tokenizer) mergeText(rank int) string {
+	if rank >= len(t.rules.pairs) {
+		return ""
+	}
+	p := t.rules.pairs[rank]
+	return t.tokens[p[0]].text + " " + t.tokens[p[1]].text
+}

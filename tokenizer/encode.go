@@ -1,0 +1,123 @@
+package tokenizer
+
+import (
+	"hash/maphash"
+)
+
+// Mode says what becomes of the text of special tokens inside a text.
+type Mode int
+
+// The modes. Text from strangers belongs in PlainText: in Recognise, "<|im_end|>" in a document ends a turn.
+const (
+	Recognise Mode = iota // special tokens become their ids
+	PlainText             // special tokens are text like any other; user-defined tokens are still found
+)
+
+// Encode returns the ids of text. It adds no begin or end token. Every string can be encoded, valid UTF-8 or not, and
+//
+//	Decode(Encode(x, PlainText)) = NFC(x)
+//
+// or x itself for tokenizers without normaliser, when x is valid UTF-8. In mode Recognise the text between two special
+// tokens is normalised on its own.
+func (t *Tokenizer) Encode(text string, mode Mode) []int32 { return t.Append(nil, text, mode) }
+
+// Append appends the ids of text to dst.
+func (t *Tokenizer) Append(dst []int32, text string, mode Mode) []int32 {
+	e := t.encoders.Get().(*Encoder)
+	defer t.encoders.Put(e)
+	return e.Append(dst, text, mode)
+}
+
+// Encoder encodes with a cache of words, about 1 MiB. It serves one goroutine; Tokenizer.Encode keeps a pool of them.
+type Encoder struct {
+	t     *Tokenizer
+	m     merger
+	seed  maphash.Seed
+	words []cachedWord
+}
+
+// cacheBits is the logarithm of the number of words a cache holds.
+const cacheBits = 14
+
+// A cachedWord is one line of the cache, 64 bytes. A word has one possible line; a newer word takes it over.
+type cachedWord struct {
+	size, count uint8
+	key         [30]byte
+	ids         [8]int32
+}
+
+// NewEncoder returns an encoder with an empty cache.
+func (t *Tokenizer) NewEncoder() *Encoder {
+	e := &Encoder{t: t, seed: maphash.MakeSeed(), words: make([]cachedWord, 1<<cacheBits)}
+	e.m.rules = &t.rules
+	return e
+}
+
+// Append appends the ids of text to dst.
+func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
+	set := e.t.raw[mode]
+	for i := 0; i < len(text); {
+		start, end, id := set.find(text, i)
+		if start > i {
+			dst = e.appendNormalised(dst, text[i:start], mode)
+		}
+		if id >= 0 {
+			dst = append(dst, id)
+		}
+		i = end
+	}
+	return dst
+}
+
+// appendNormalised encodes text without raw added tokens.
+func (e *Encoder) appendNormalised(dst []int32, s string, mode Mode) []int32 {
+	if e.t.nfc {
+		s = NFC(s)
+	}
+	set := e.t.cooked[mode]
+	if set == nil {
+		return e.appendWords(dst, s)
+	}
+	for i := 0; i < len(s); {
+		start, end, id := set.find(s, i)
+		dst = e.appendWords(dst, s[i:start])
+		if id >= 0 {
+			dst = append(dst, id)
+		}
+		i = end
+	}
+	return dst
+}
+
+// appendWords cuts s into pre-tokens and encodes each.
+func (e *Encoder) appendWords(dst []int32, s string) []int32 {
+	p, c := e.t.pattern, e.t.classes
+	for i := 0; i < len(s); {
+		end := p.next(c, s, i, p.digits)
+		dst = e.appendWord(dst, s[i:end])
+		i = end
+	}
+	return dst
+}
+
+// appendWord encodes one pre-token, from the cache if it is there.
+func (e *Encoder) appendWord(dst []int32, word string) []int32 {
+	if len(word) == 1 {
+		return append(dst, e.t.byteID[word[0]])
+	}
+	if len(word) > len(cachedWord{}.key) {
+		return e.m.merge(dst, word, &e.t.byteID)
+	}
+	line := &e.words[maphash.String(e.seed, word)&(1<<cacheBits-1)]
+	if string(line.key[:line.size]) == word {
+		return append(dst, line.ids[:line.count]...)
+	}
+	n := len(dst)
+	dst = e.m.merge(dst, word, &e.t.byteID)
+	if len(dst)-n <= len(line.ids) {
+		line.size, line.count = uint8(len(word)), uint8(len(dst)-n)
+		copy(line.key[:], word)
+		copy(line.ids[:], dst[n:])
+	}
+	return dst
+}
