@@ -1,0 +1,64 @@
+package gemm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+//go:generate sh -c "cd ../../../tools && go run ./avo/gemm -pkg gemm -out ../device/cpu/gemm/kernels_amd64.s -stubs ../device/cpu/gemm/stubs_amd64.go"
+
+// tileFunc computes a tile of h rows (one function for each h) and nr columns:
+//
+//	v = alpha · Σ_{p<k} a[i·ars+p·acs] · b[p·bs+j]
+//	C[i·ldc+j] = v (+ bias[j] if bias is not nil) (+ C[i·ldc+j] if add)
+type tileFunc func(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int,
+	alpha float32, bias *float32, add bool)
+
+// kernels is one implementation of the inner loops.
+type kernels struct {
+	name  string
+	mr    int        // rows of the largest tile
+	nr    int        // columns of a tile
+	lanes int        // lines packed at once; mr ≤ lanes, nr is a multiple of it
+	tile  []tileFunc // by height; tile[0] is nil
+
+	// transpose packs lanes contiguous lines: dst[p·ldd+i] = a[i·ars+p] for i < lanes, p < 4·blocks.
+	transpose func(blocks int, a *float32, ars int, dst *float32, ldd int)
+	// copy packs lanes strided lines: dst[p·ldd+i] = a[p·acs+i] for i < lanes, p < k.
+	copy func(k int, a *float32, acs int, dst *float32, ldd int)
+}
+
+// active is what new calls use.
+var active atomic.Pointer[kernels]
+
+func init() { active.Store(available()[0]) }
+
+// ISA names the kernels in use: avx512, avx2 or generic.
+func ISA() string { return active.Load().name }
+
+// Names lists the kernels that run on this machine, best first.
+func Names() []string {
+	var names []string
+	for _, kn := range available() {
+		names = append(names, kn.name)
+	}
+	return names
+}
+
+// Select makes all later calls use the named kernels. An error says which names this machine has.
+func Select(name string) error {
+	for _, kn := range available() {
+		if kn.name == name {
+			active.Store(kn)
+			return nil
+		}
+	}
+	return fmt.Errorf("gemm: no kernels %q on this machine, which has %v", name, Names())
+}
+
+// misaligned returns how many elements after p the next multiple of n elements begins.
+func misaligned(p *float32, n int) int {
+	const size = unsafe.Sizeof(*p)
+	return int(-uintptr(unsafe.Pointer(p)) / size % uintptr(n))
+}

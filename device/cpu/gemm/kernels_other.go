@@ -1,0 +1,6 @@
+//go:build !amd64
+
+package gemm
+
+// available lists the kernels that run everywhere.
+func available() []*kernels { return []*kernels{generic} }

@@ -1,0 +1,254 @@
+// Command gemm generates the assembly of apr/device/cpu/gemm: register tiles of a matrix product and the two ways of
+// packing a panel, for AVX-512 and for AVX2 with FMA. Run it through go generate in that package.
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build" //nolint:revive,staticcheck // the assembler's own idiom
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// isa describes one instruction set: how many rows and vectors a tile has and how its vector registers are called.
+type isa struct {
+	name    string
+	lanes   int // float32 per vector
+	rows    int // of the largest tile
+	vectors int // per row of a tile
+	vec     func(i int) reg.VecPhysical
+	zero    func(r reg.VecPhysical)
+}
+
+const tileSignature = "func(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int, " +
+	"alpha float32, bias *float32, acc bool)"
+
+func main() {
+	zmm := []reg.VecPhysical{
+		reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7, reg.Z8, reg.Z9, reg.Z10,
+		reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20, reg.Z21, reg.Z22, reg.Z23,
+		reg.Z24, reg.Z25, reg.Z26, reg.Z27, reg.Z28, reg.Z29, reg.Z30, reg.Z31,
+	}
+	ymm := []reg.VecPhysical{
+		reg.Y0, reg.Y1, reg.Y2, reg.Y3, reg.Y4, reg.Y5, reg.Y6, reg.Y7, reg.Y8, reg.Y9, reg.Y10,
+		reg.Y11, reg.Y12, reg.Y13, reg.Y14, reg.Y15,
+	}
+	avx512 := isa{
+		name: "AVX512", lanes: 16, rows: 14, vectors: 2,
+		vec:  func(i int) reg.VecPhysical { return zmm[i] },
+		zero: func(r reg.VecPhysical) { VPXORQ(r, r, r) },
+	}
+	avx2 := isa{
+		name: "AVX2", lanes: 8, rows: 6, vectors: 2,
+		vec:  func(i int) reg.VecPhysical { return ymm[i] },
+		zero: func(r reg.VecPhysical) { VXORPS(r, r, r) },
+	}
+	ConstraintExpr("amd64")
+	for _, s := range []isa{avx512, avx2} {
+		for h := 1; h <= s.rows; h++ {
+			s.tile(h)
+		}
+		s.transpose()
+		s.copy()
+	}
+	Generate()
+}
+
+// bytes loads an int parameter that counts float32 elements and turns it into bytes.
+func bytes(name string) reg.GPVirtual {
+	r := Load(Param(name), GP64()).(reg.GPVirtual)
+	SHLQ(operand.U8(2), r)
+	return r
+}
+
+func pointer(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }
+
+// tile generates an h-row tile. Its accumulators are one chain of fused multiply-adds over p for each element, so that
+// every tile height, and both instruction sets, give the same bits.
+func (s isa) tile(h int) {
+	TEXT(fmt.Sprintf("tile%s%d", s.name, h), NOSPLIT, tileSignature)
+	Doc(fmt.Sprintf("tile%s%d computes %d rows of %d columns, as tileGo does.", s.name, h, h, s.vectors*s.lanes))
+	Pragma("noescape")
+	k := pointer("k")
+	bases, step1, step3 := rowBases(h, 5)
+	acs := bytes("acs")
+	b, bs := pointer("b"), bytes("bs")
+
+	acc := func(i, v int) reg.VecPhysical { return s.vec(i*s.vectors + v) }
+	spare := func(i int) reg.VecPhysical { return s.vec(s.rows*s.vectors + i) } // not accumulators
+	for i := range h * s.vectors {
+		s.zero(s.vec(i))
+	}
+	TESTQ(k, k)
+	JE(operand.LabelRef("store"))
+	Label("loop")
+	for v := range s.vectors {
+		VMOVUPS(operand.Mem{Base: b, Disp: v * s.lanes * 4}, spare(v))
+	}
+	ADDQ(bs, b)
+	for i := range h {
+		x := spare(s.vectors + i%2)
+		VBROADCASTSS(row(bases, step1, step3, i, 5), x)
+		for v := range s.vectors {
+			VFMADD231PS(x, spare(v), acc(i, v))
+		}
+	}
+	for _, base := range bases {
+		ADDQ(acs, base)
+	}
+	DECQ(k)
+	JNE(operand.LabelRef("loop"))
+
+	Label("store")
+	s.epilogue(h, acc, spare)
+	RET()
+}
+
+// epilogue stores alpha·acc, plus the bias if given, plus what C holds if asked.
+func (s isa) epilogue(h int, acc func(i, v int) reg.VecPhysical, spare func(i int) reg.VecPhysical) {
+	alpha, _ := Param("alpha").Resolve()
+	VBROADCASTSS(alpha.Addr, spare(0))
+	for i := range h {
+		for v := range s.vectors {
+			VMULPS(spare(0), acc(i, v), acc(i, v))
+		}
+	}
+	bias := pointer("bias")
+	TESTQ(bias, bias)
+	JE(operand.LabelRef("unbiased"))
+	for v := range s.vectors {
+		VMOVUPS(operand.Mem{Base: bias, Disp: v * s.lanes * 4}, spare(v))
+	}
+	for i := range h {
+		for v := range s.vectors {
+			VADDPS(spare(v), acc(i, v), acc(i, v))
+		}
+	}
+	Label("unbiased")
+	c, ldc := pointer("c"), bytes("ldc")
+	add := Load(Param("acc"), GP8())
+	TESTB(add.(reg.GPVirtual), add.(reg.GPVirtual))
+	JE(operand.LabelRef("plain"))
+	from := GP64()
+	MOVQ(c, from)
+	for i := range h {
+		for v := range s.vectors {
+			VADDPS(operand.Mem{Base: from, Disp: v * s.lanes * 4}, acc(i, v), acc(i, v))
+		}
+		if i < h-1 {
+			ADDQ(ldc, from)
+		}
+	}
+	Label("plain")
+	for i := range h {
+		for v := range s.vectors {
+			VMOVUPS(acc(i, v), operand.Mem{Base: c, Disp: v * s.lanes * 4})
+		}
+		if i < h-1 {
+			ADDQ(ldc, c)
+		}
+	}
+	VZEROUPPER()
+}
+
+// rowBases loads a and ars and returns a pointer to every each-th of the rows, and ars and 3·ars in bytes.
+func rowBases(rows, each int) (bases []reg.GPVirtual, step1, step3 reg.GPVirtual) {
+	a := pointer("a")
+	step1 = bytes("ars")
+	step3 = GP64()
+	LEAQ(operand.Mem{Base: step1, Index: step1, Scale: 2}, step3)
+	bases = []reg.GPVirtual{a}
+	for r := each; r < rows; r += each {
+		next := GP64()
+		LEAQ(row(bases, step1, step3, r-1, each), next)
+		ADDQ(step1, next)
+		bases = append(bases, next)
+	}
+	return bases, step1, step3
+}
+
+// row addresses row i, at most 4 rows after a base.
+func row(bases []reg.GPVirtual, step1, step3 reg.GPVirtual, i, each int) operand.Mem {
+	m := operand.Mem{Base: bases[i/each]}
+	switch i % each {
+	case 1:
+		m.Index, m.Scale = step1, 1
+	case 2:
+		m.Index, m.Scale = step1, 2
+	case 3:
+		m.Index, m.Scale = step3, 1
+	case 4:
+		m.Index, m.Scale = step1, 4
+	}
+	return m
+}
+
+// transpose generates dst[p·ldd+i] = a[i·ars+p] for i < lanes, p < 4·blocks: 4×4 transposes within 128-bit lanes,
+// whose inputs are put together by loads, so that only 8 shuffles are left for 4 columns.
+func (s isa) transpose() {
+	TEXT("transpose"+s.name, NOSPLIT, "func(blocks int, a *float32, ars int, dst *float32, ldd int)")
+	Doc(fmt.Sprintf("transpose%s packs %d rows as columns: dst[p·ldd+i] = a[i·ars+p], p < 4·blocks.", s.name, s.lanes))
+	Pragma("noescape")
+	blocks := pointer("blocks")
+	bases, step1, step3 := rowBases(s.lanes, 4)
+	dst, ldd := pointer("dst"), bytes("ldd")
+	ldd3 := GP64()
+	LEAQ(operand.Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
+	TESTQ(blocks, blocks)
+	JE(operand.LabelRef("done"))
+	Label("loop")
+	for j := range 4 {
+		r := s.vec(j)
+		VMOVUPS(row(bases, step1, step3, j, 4), r.(reg.Vec).AsX())
+		for g := 1; g < len(bases); g++ {
+			m := row(bases, step1, step3, 4*g+j, 4)
+			if s.lanes == 16 {
+				VINSERTF32X4(operand.U8(g), m, r, r)
+			} else {
+				VINSERTF128(operand.U8(g), m, r, r)
+			}
+		}
+	}
+	for _, base := range bases {
+		ADDQ(operand.U8(16), base)
+	}
+	VUNPCKLPS(s.vec(1), s.vec(0), s.vec(4))
+	VUNPCKHPS(s.vec(1), s.vec(0), s.vec(5))
+	VUNPCKLPS(s.vec(3), s.vec(2), s.vec(6))
+	VUNPCKHPS(s.vec(3), s.vec(2), s.vec(7))
+	VUNPCKLPD(s.vec(6), s.vec(4), s.vec(0))
+	VUNPCKHPD(s.vec(6), s.vec(4), s.vec(1))
+	VUNPCKLPD(s.vec(7), s.vec(5), s.vec(2))
+	VUNPCKHPD(s.vec(7), s.vec(5), s.vec(3))
+	VMOVUPS(s.vec(0), operand.Mem{Base: dst})
+	VMOVUPS(s.vec(1), operand.Mem{Base: dst, Index: ldd, Scale: 1})
+	VMOVUPS(s.vec(2), operand.Mem{Base: dst, Index: ldd, Scale: 2})
+	VMOVUPS(s.vec(3), operand.Mem{Base: dst, Index: ldd3, Scale: 1})
+	LEAQ(operand.Mem{Base: dst, Index: ldd, Scale: 4}, dst)
+	DECQ(blocks)
+	JNE(operand.LabelRef("loop"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// copy generates dst[p·ldd+i] = a[p·acs+i] for i < lanes, p < k.
+func (s isa) copy() {
+	TEXT("copy"+s.name, NOSPLIT, "func(k int, a *float32, acs int, dst *float32, ldd int)")
+	Doc(fmt.Sprintf("copy%s packs k rows of %d columns: dst[p·ldd+i] = a[p·acs+i].", s.name, s.lanes))
+	Pragma("noescape")
+	k, a, acs := pointer("k"), pointer("a"), bytes("acs")
+	dst, ldd := pointer("dst"), bytes("ldd")
+	TESTQ(k, k)
+	JE(operand.LabelRef("done"))
+	Label("loop")
+	VMOVUPS(operand.Mem{Base: a}, s.vec(0))
+	VMOVUPS(s.vec(0), operand.Mem{Base: dst})
+	ADDQ(acs, a)
+	ADDQ(ldd, dst)
+	DECQ(k)
+	JNE(operand.LabelRef("loop"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
