@@ -1,0 +1,31 @@
+// Command apr distils large language models: a big frozen teacher teaches a small student, on a CPU or on NVIDIA
+// GPUs. Each command has one file here that declares its flags, calls the room that does the work, and prints what it
+// returned; nothing else lives here.
+package main
+
+import (
+	"io"
+	"os"
+
+	"apr/internal/cli"
+)
+
+// commands makes the command table, in the order of apr --help.
+var commands = []func() *cli.Command{
+	versionCommand, completionCommand,
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())) }
+
+// run is the whole program: it returns the exit code.
+func run(args []string, in io.Reader, out, errw io.Writer, environ []string) int {
+	app := &cli.App{
+		Name: "apr", Short: "Distil large language models",
+		Long: "apr distils large language models: pull or import a model, plan the memory, train, watch, evaluate, export.",
+		In:   in, Out: out, Err: errw, Environ: environ,
+	}
+	for _, c := range commands {
+		app.Commands = append(app.Commands, c())
+	}
+	return app.Main(args)
+}

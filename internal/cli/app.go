@@ -1,0 +1,324 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lmittmann/tint"
+	"github.com/spf13/cobra"
+
+	"apr/internal/fault"
+)
+
+// App is one call of the program.
+type App struct {
+	Name, Short, Long string
+	In                io.Reader
+	Out, Err          io.Writer
+	Environ           []string
+	Commands          []*Command
+
+	args    []string
+	env     map[string]string
+	globals []Option
+	page    *Page
+	out     *bufio.Writer
+	result  any
+	tree    *cobra.Command
+
+	json, quiet, verbose, noProgress, offline, version bool
+	color, logFormat, config                           string
+}
+
+// globalTable is the option table of the flags every command has.
+func (a *App) globalTable() []Option {
+	return []Option{
+		{Name: "json", Value: Bool(&a.json, false), Help: "print exactly one JSON object on stdout"},
+		{Name: "quiet", Short: "q", Value: Bool(&a.quiet, false), Help: "errors only"},
+		{Name: "verbose", Short: "v", Value: Bool(&a.verbose, false), Help: "debug log"},
+		{Name: "no-progress", Value: Bool(&a.noProgress, !isTerminal(a.Err)), Default: "off when stderr is a terminal", Help: "no progress display"},
+		{Name: "color", Value: Enum(&a.color, "auto", "auto", "always", "never"), Help: "colours"},
+		{Name: "log-format", Value: Enum(&a.logFormat, "", "text", "json"), Default: "text on a terminal", Help: "format of the log on stderr"},
+		{Name: "offline", Value: Bool(&a.offline, false), Env: "APR_OFFLINE", Help: "no network"},
+		{Name: "config", Path: true, Value: String(&a.config, ""), Help: "YAML file of options; its paths are relative to it"},
+		{Name: "version", Value: Bool(&a.version, false), Help: "print the version"},
+	}
+}
+
+// Main runs the program with args (without the program's name) and returns its exit code.
+func (a *App) Main(args []string) (code int) {
+	a.args, a.env = args, envMap(a.Environ)
+	a.out = bufio.NewWriterSize(a.Out, 1<<16)
+	a.page = newPage(a.out, a.Out, a.env)
+	root := a.root()
+	a.tree = root
+	root.SetArgs(args)
+	ctx, stop := a.signals()
+	defer stop()
+
+	command := a.Name
+	err := a.guard(func() error {
+		cc, err := root.ExecuteContextC(ctx)
+		if names := strings.Fields(cc.CommandPath()); len(names) > 1 {
+			command = names[1]
+		}
+		return err
+	})
+	return a.finish(command, stopped(ctx, err))
+}
+
+// root builds the cobra tree.
+func (a *App) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: a.Name + " COMMAND", Short: a.Short, Long: a.Long, Args: cobra.ArbitraryArgs, RunE: a.group,
+		SilenceErrors: true, SilenceUsage: true, DisableFlagsInUseLine: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.SetIn(a.In)
+	root.SetOut(a.out)
+	root.SetErr(a.Err)
+	root.SetFlagErrorFunc(a.flagError)
+	root.SetUsageTemplate(usageTemplate)
+	a.globals = a.globalTable()
+	for i := range a.globals {
+		a.globals[i].register(root.PersistentFlags())
+	}
+	for _, c := range a.Commands {
+		root.AddCommand(c.cobra(a, nil))
+	}
+	root.SetHelpCommand(&cobra.Command{
+		Use: "help [COMMAND]", Short: "Help about a command", Args: cobra.ArbitraryArgs,
+		RunE: func(cc *cobra.Command, args []string) error {
+			target, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknownCommand(target, rest[0])
+			}
+			return target.Help()
+		},
+	})
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cc *cobra.Command, args []string) {
+		if !a.wantsJSON() {
+			help(cc, args)
+			return
+		}
+		var text strings.Builder
+		cc.SetOut(&text)
+		help(cc, args)
+		a.result = helpText{text.String()}
+	})
+	return root
+}
+
+// helpText is the result of --help --json.
+type helpText struct {
+	Help string `json:"help"`
+}
+
+// usageTemplate is cobra's, with the exit codes at the end.
+const usageTemplate = `Usage:
+  {{.UseLine}}{{if .HasExample}}
+
+Examples:
+{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
+
+Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
+
+Global flags:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{with index .Annotations "exits"}}
+
+Exit codes:
+{{.}}{{end}}
+`
+
+// wantsJSON reports --json, also when the flags could not be parsed.
+func (a *App) wantsJSON() bool {
+	if a.json {
+		return true
+	}
+	want := false
+	for _, s := range a.args {
+		switch s {
+		case "--":
+			return want
+		case "--json", "--json=true", "--json=1", "--json=on":
+			want = true
+		case "--json=false", "--json=0", "--json=off":
+			want = false
+		}
+	}
+	return want
+}
+
+// environment merges the global flags and makes what a command works with.
+func (a *App) environment() (*Env, error) {
+	if _, err := merge(a.globals, nil, a.env); err != nil {
+		return nil, err
+	}
+	if a.quiet && a.verbose {
+		return nil, fault.New(fault.Usage, "--quiet and --verbose contradict each other")
+	}
+	if v := a.env["HF_HUB_OFFLINE"]; v == "1" || v == "true" {
+		a.offline = true
+	}
+	a.page.color = wantsColor(a.color, a.Out, a.env)
+	e := &Env{
+		In: a.In, Out: a.out, Err: a.Err, JSON: a.json, Quiet: a.quiet, Verbose: a.verbose, Offline: a.offline,
+		Log: a.logger(), Command: append([]string{a.Name}, a.args...), env: a.env, app: a,
+	}
+	switch {
+	case a.noProgress || a.quiet:
+	case isTerminal(a.Err):
+		e.progress = progressBars
+	default:
+		e.progress = progressLines
+	}
+	return e, nil
+}
+
+// logger makes the log on stderr.
+func (a *App) logger() *slog.Logger {
+	level := slog.LevelInfo
+	switch {
+	case a.quiet:
+		level = slog.LevelError
+	case a.verbose:
+		level = slog.LevelDebug
+	}
+	if a.logFormat == "json" || a.logFormat == "" && !isTerminal(a.Err) {
+		return slog.New(slog.NewJSONHandler(a.Err, &slog.HandlerOptions{Level: level}))
+	}
+	return slog.New(tint.NewTextHandler(a.Err, &tint.Options{
+		Level: level, TimeFormat: time.TimeOnly, NoColor: !wantsColor(a.color, a.Err, a.env),
+	}))
+}
+
+// callNamed runs another command of the program without arguments.
+func (a *App) callNamed(ctx context.Context, name string) error {
+	for _, c := range a.Commands {
+		if c.Name == name {
+			return a.call(ctx, c, nil)
+		}
+	}
+	panic("cli: no command " + name)
+}
+
+// guard runs f and turns a panic into an error that asks for a report.
+func (a *App) guard(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			if a.verbose {
+				fmt.Fprintf(a.Err, "%s\n", debug.Stack())
+			}
+			err = fault.New(fault.Other, "internal error: %v", r).
+				WithHint("this is a defect of %s: please report it with the command line; --verbose shows the stack", a.Name)
+		}
+	}()
+	return f()
+}
+
+// finish prints the result and the error and returns the exit code.
+func (a *App) finish(command string, err error) int {
+	if a.wantsJSON() {
+		data, jerr := envelope(command, a.result, err)
+		if jerr != nil {
+			err = fault.New(fault.Other, "internal error: the result cannot be written as JSON: %v", jerr)
+			data, _ = envelope(command, nil, err) // an error object of strings always encodes
+		}
+		a.out.Reset(a.Out)
+		a.out.Write(append(data, '\n'))
+	} else if r, ok := a.result.(Result); ok {
+		r.Text(a.page)
+	}
+	if werr := a.out.Flush(); werr != nil && err == nil {
+		err = fault.In(fault.IO, "stdout", "cannot write the result").Because(werr)
+	}
+	a.complain(err)
+	return fault.ExitCode(err)
+}
+
+// complain prints err on stderr.
+func (a *App) complain(err error) {
+	if err == nil {
+		return
+	}
+	e := describeError(err)
+	if a.logFormat == "json" {
+		attrs := []any{"kind", e.Kind}
+		if e.Hint != nil {
+			attrs = append(attrs, "hint", *e.Hint)
+		}
+		slog.New(slog.NewJSONHandler(a.Err, nil)).Error(e.Message, attrs...)
+		return
+	}
+	fmt.Fprintf(a.Err, "%s: error: %s\n", a.Name, e.Message)
+	if e.Hint != nil {
+		fmt.Fprintf(a.Err, "  hint: %s\n", *e.Hint)
+	}
+}
+
+// signalError is the cause of a context cancelled by a signal.
+type signalError struct{ sig os.Signal }
+
+func (e signalError) Error() string { return "stopped by " + e.sig.String() }
+
+// signals returns a context that the first INT, TERM or USR1 cancels; the second ends the process at once.
+func (a *App) signals() (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	ch := make(chan os.Signal, 2)
+	done := make(chan struct{})
+	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1)
+	go func() {
+		select {
+		case s := <-ch:
+			cancel(signalError{s})
+		case <-done:
+			return
+		}
+		select {
+		case s := <-ch:
+			os.Exit(128 + int(s.(syscall.Signal)))
+		case <-done:
+		}
+	}()
+	return ctx, func() { signal.Stop(ch); close(done); cancel(nil) }
+}
+
+// stopped turns a bare cancellation by a signal into its exit code.
+func stopped(ctx context.Context, err error) error {
+	var sig signalError
+	if errors.Is(err, context.Canceled) && fault.KindOf(err) == fault.Other && errors.As(context.Cause(ctx), &sig) {
+		return fault.New(fault.Stopped, "%s", sig.Error())
+	}
+	return err
+}
+
+// Completion writes the completion script of the whole program for shell.
+func (e *Env) Completion(shell string, w io.Writer) error {
+	root := e.app.tree
+	switch shell {
+	case "bash":
+		return root.GenBashCompletionV2(w, true)
+	case "zsh":
+		return root.GenZshCompletion(w)
+	case "fish":
+		return root.GenFishCompletion(w, true)
+	case "powershell":
+		return root.GenPowerShellCompletionWithDesc(w)
+	}
+	return fault.New(fault.Usage, "unknown shell %q", shell)
+}

@@ -1,0 +1,289 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"apr/internal/fault"
+)
+
+// Result is what a command found: its JSON members, and its text for people.
+type Result interface {
+	Text(p *Page)
+}
+
+// Command is one command, as data.
+type Command struct {
+	Name, Short string
+	Long        string // paragraphs of --help, may be empty
+	Example     string // lines of --help
+	Exits       []fault.Kind
+	Options     []Option
+	Sub         []*Command // subcommands; then Options and Run are empty
+
+	Nested      map[string][]Nested // dotted configuration keys of another form
+	EnvPrefix   string              // variables with this prefix that nobody reads give a warning
+	ConfigArg   bool                // a sole argument ending in .yaml or .yml is the configuration
+	PrintConfig bool                // adds --print-config
+
+	Run func(ctx context.Context, e *Env) (Result, error)
+
+	printConfig bool
+}
+
+// Env is what a running command gets from the outside.
+type Env struct {
+	In       io.Reader
+	Out      io.Writer // for streaming only; results are returned
+	Err      io.Writer
+	Log      *slog.Logger
+	JSON     bool
+	Quiet    bool
+	Verbose  bool
+	Offline  bool
+	Settings Settings
+	Command  []string // the command line, for records
+
+	env      map[string]string
+	app      *App
+	progress progressMode
+}
+
+// Getenv returns an environment variable, "" when unset.
+func (e *Env) Getenv(name string) string { return e.env[name] }
+
+// Page returns a page on stdout, for a command that prints while it works.
+func (e *Env) Page() *Page { return e.app.page }
+
+// table returns the options and those the package adds.
+func (c *Command) table() []Option {
+	if c.PrintConfig && !slices.ContainsFunc(c.Options, func(o Option) bool { return o.Name == "print-config" }) {
+		c.Options = append(c.Options, Option{Name: "print-config", Value: Bool(&c.printConfig, false),
+			Help: "print the merged configuration with the origin of each value, and stop"})
+	}
+	return c.Options
+}
+
+// cobra builds the cobra command; path is the chain of names below the program's.
+func (c *Command) cobra(a *App, path []string) *cobra.Command {
+	path = append(slices.Clone(path), c.Name)
+	cc := &cobra.Command{
+		Use: c.Name, Short: c.Short, Long: c.Long, Example: indent(c.Example), Args: cobra.ArbitraryArgs,
+		DisableFlagsInUseLine: true,
+	}
+	for _, s := range c.Sub {
+		cc.AddCommand(s.cobra(a, path))
+	}
+	if len(c.Sub) > 0 {
+		cc.Use += " COMMAND"
+		cc.RunE = a.group
+		return cc
+	}
+	opts := c.table()
+	for i := range opts {
+		opts[i].register(cc.Flags())
+		if opts[i].Arg {
+			cc.Use += " " + opts[i].usageName()
+		}
+		if v, ok := opts[i].Value.(*EnumValue); ok && !opts[i].Arg && !opts[i].EnvOnly {
+			// an error here would mean an unknown flag, which was registered on the line above
+			_ = cc.RegisterFlagCompletionFunc(opts[i].Name, cobra.FixedCompletions(v.words, cobra.ShellCompDirectiveNoFileComp))
+		}
+	}
+	cc.Use += " [flags]"
+	cc.Annotations = map[string]string{"exits": exitText(c.Exits)}
+	cc.RunE = func(cc *cobra.Command, args []string) error { return a.call(cc.Context(), c, args) }
+	return cc
+}
+
+// call merges the options of c and runs it.
+func (a *App) call(ctx context.Context, c *Command, args []string) error {
+	if a.version && c.Name != "version" {
+		return a.callNamed(ctx, "version")
+	}
+	e, err := a.environment()
+	if err != nil {
+		return err
+	}
+	config := a.config
+	if c.ConfigArg && config == "" && len(args) == 1 && isYAML(args[0]) {
+		config, args = args[0], nil
+	}
+	if err := assign(c, args); err != nil {
+		return err
+	}
+	if err := c.settle(e, config); err != nil {
+		return err
+	}
+	if c.printConfig {
+		own := func(s Setting) bool { return s.Name == "print-config" }
+		settings := slices.DeleteFunc(e.Settings, own)
+		a.result = printedConfig{Config: settings.Map(), settings: settings}
+		return nil
+	}
+	if err := required(c.Options, e.Settings); err != nil {
+		return err
+	}
+	res, err := c.Run(ctx, e)
+	if res != nil {
+		a.result = res
+	}
+	return err
+}
+
+// settle merges the sources of c's options into e.Settings.
+func (c *Command) settle(e *Env, config string) error {
+	var file *configFile
+	var err error
+	if config != "" {
+		if file, err = readConfig(config, c.Options, c.Nested); err != nil {
+			return err
+		}
+	}
+	if e.Settings, err = merge(c.Options, file, e.env); err != nil {
+		return err
+	}
+	for _, name := range unhonoured(c.EnvPrefix, c.Options, e.env) {
+		e.Log.Warn("environment variable is not honoured", "name", name)
+	}
+	return nil
+}
+
+// assign gives the positional arguments to the options that take them.
+func assign(c *Command, args []string) error {
+	for i := range c.Options {
+		o := &c.Options[i]
+		if !o.Arg || len(args) == 0 {
+			continue
+		}
+		n := 1
+		if _, ok := o.Value.(list); ok {
+			n = len(args)
+		}
+		o.given, args = args[:n:n], args[n:]
+	}
+	if len(args) > 0 {
+		return fault.New(fault.Usage, "unexpected argument %q", args[0]).WithHint("%s --help shows the usage", c.Name)
+	}
+	return nil
+}
+
+func isYAML(s string) bool { return strings.HasSuffix(s, ".yaml") || strings.HasSuffix(s, ".yml") }
+
+// group runs when a command with subcommands was called without one of them.
+func (a *App) group(cc *cobra.Command, args []string) error {
+	if _, err := a.environment(); err != nil {
+		return err
+	}
+	switch {
+	case a.version:
+		return a.callNamed(cc.Context(), "version")
+	case len(args) > 0:
+		return unknownCommand(cc, args[0])
+	case cc.HasParent():
+		return fault.New(fault.Usage, "%s needs a subcommand: %s", cc.CommandPath(), strings.Join(names(cc), ", "))
+	}
+	return cc.Help()
+}
+
+func names(cc *cobra.Command) []string {
+	var ns []string
+	for _, s := range cc.Commands() {
+		if !s.Hidden {
+			ns = append(ns, s.Name())
+		}
+	}
+	return ns
+}
+
+// unknownCommand is a usage error that names the nearest command.
+func unknownCommand(cc *cobra.Command, word string) error {
+	err := fault.New(fault.Usage, "unknown command %q", word)
+	if n := fault.Nearest(word, names(cc)); n != "" {
+		return err.WithHint("did you mean %q?", n)
+	}
+	return err.WithHint("%s --help lists the commands", cc.CommandPath())
+}
+
+// flagError turns pflag's complaints into usage errors that name the nearest flag.
+func (a *App) flagError(cc *cobra.Command, err error) error {
+	var notExist *pflag.NotExistError
+	var noValue *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &notExist):
+		if w := firstWord(a.args); cc.HasSubCommands() && w != "" && !cc.HasParent() {
+			return unknownCommand(cc, w)
+		}
+		return unknownFlag(cc, notExist)
+	case errors.As(err, &noValue):
+		return fault.In(fault.Usage, "--"+noValue.GetFlag().Name, "needs a value (%s)", noValue.GetFlag().Value.Type())
+	case errors.As(err, &invalid):
+		return placed(invalid.Unwrap(), "--"+invalid.GetFlag().Name, "")
+	}
+	return fault.New(fault.Usage, "%s", err.Error())
+}
+
+func unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
+	if s := e.GetSpecifiedShortnames(); s != "" {
+		return fault.New(fault.Usage, "unknown flag -%s", e.GetSpecifiedName()).WithHint("%s --help lists the flags", cc.CommandPath())
+	}
+	name := e.GetSpecifiedName()
+	var known []string
+	add := func(f *pflag.Flag) { known = append(known, f.Name) }
+	cc.Flags().VisitAll(add)
+	cc.InheritedFlags().VisitAll(add)
+	err := fault.New(fault.Usage, "unknown flag --%s", name)
+	if n := fault.Nearest(name, known); n != "" {
+		return err.WithHint("did you mean --%s?", n)
+	}
+	return err.WithHint("%s --help lists the flags", cc.CommandPath())
+}
+
+// firstWord returns the first argument that is not a flag.
+func firstWord(args []string) string {
+	for _, a := range args {
+		if !strings.HasPrefix(a, "-") {
+			return a
+		}
+	}
+	return ""
+}
+
+func indent(s string) string {
+	if s == "" {
+		return ""
+	}
+	return "  " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n  ")
+}
+
+var exitMeanings = map[fault.Kind]string{
+	0: "success", fault.Other: "other failure, including an internal error", fault.Usage: "usage",
+	fault.NotFound: "file or model not found, or not a file", fault.Format: "bad or unsupported format",
+	fault.Invalid: "validation failed: threshold, content, overwrite refused",
+	fault.Load:    "model could not be loaded (missing tensor, shape, tokenizer)", fault.IO: "I/O, disk full",
+	fault.Inference: "inference failed", fault.Unavailable: "feature or device not available",
+	fault.Network: "network", fault.HTTP404: "HTTP 404", fault.Stopped: "stopped by a signal, resumable",
+	fault.Diverged: "diverged: loss or gradient not finite three steps in a row", fault.Hung: "hung: no progress",
+	fault.Memory: "out of memory, predicted or met", fault.UnsafePath: "unsafe path",
+	fault.Vacuous: "vacuous or invalid contract",
+}
+
+// exitText lists the exit codes of a command: 0, 1, 2 and its own.
+func exitText(kinds []fault.Kind) string {
+	all := append([]fault.Kind{0, fault.Other, fault.Usage}, kinds...)
+	slices.Sort(all)
+	var b strings.Builder
+	for _, k := range slices.Compact(all) {
+		fmt.Fprintf(&b, "  %-3d %s\n", int(k), exitMeanings[k])
+	}
+	return strings.TrimRight(b.String(), "\n")
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"apr/internal/fault"
+)
+
+// Option is one row of a command's option table.
+type Option struct {
+	Name      string   // kebab-case flag name; the configuration key is the same with _ for -
+	Short     string   // one-letter flag, or empty
+	Value     Value    // type, storage and default
+	Help      string   // one line
+	Default   string   // says the default where the value does not ("from --epochs")
+	Env       string   // environment variable, or empty
+	Aliases   []string // other flag names and configuration keys
+	Path      bool     // a path; in a configuration file it is relative to that file
+	Model     bool     // a model: as Path, but org/name that is no such file stays a hub reference
+	Negatable bool     // a Bool that also has --no-NAME
+	Optional  string   // what --NAME without =VALUE means; empty: a value is required
+	NotBuilt  string   // what is not built yet; setting the option is then exit 9
+	Arg       bool     // a positional argument and a configuration key, not a flag
+	EnvOnly   bool     // neither flag nor configuration key
+	Required  bool     // must be given by flag, argument, environment or configuration
+
+	given []string // texts from the command line, in order
+}
+
+// key returns the option's name in a configuration file.
+func (o *Option) key() string { return strings.ReplaceAll(o.Name, "-", "_") }
+
+// flagAdapter collects the texts of a flag; they are parsed when all sources are merged.
+type flagAdapter struct {
+	opt  *Option
+	meta string
+	neg  bool // --no-NAME
+}
+
+func (f flagAdapter) String() string { return "" }
+func (f flagAdapter) Type() string   { return f.meta }
+func (f flagAdapter) Set(s string) error {
+	if f.neg {
+		var b bool
+		v := boolValue{p: &b}
+		if err := v.set(s); err != nil {
+			return fault.New(fault.Usage, "%s", err.Error())
+		}
+		b = !b
+		s = v.text()
+	}
+	f.opt.given = append(f.opt.given, s)
+	return nil
+}
+
+// register adds the option's flags to fs.
+func (o *Option) register(fs *pflag.FlagSet) {
+	if o.Arg || o.EnvOnly {
+		return
+	}
+	b, isBool := o.Value.(*boolValue)
+	add := func(name, short, help string, neg bool) *pflag.Flag {
+		f := fs.VarPF(flagAdapter{o, o.placeholder(), neg}, name, short, help)
+		if isBool && !b.onOff {
+			f.NoOptDefVal = "true"
+		} else if o.Optional != "" {
+			f.NoOptDefVal = o.Optional
+		}
+		return f
+	}
+	add(o.Name, o.Short, o.helpText(), false)
+	for _, a := range o.Aliases {
+		add(a, "", "same as --"+o.Name, false).Hidden = true
+	}
+	if o.Negatable {
+		add("no-"+o.Name, "", "opposite of --"+o.Name, true).Hidden = true
+	}
+}
+
+// placeholder is the flag's value in --help; pflag knows a switch by the word bool.
+func (o *Option) placeholder() string {
+	b, isBool := o.Value.(*boolValue)
+	switch {
+	case isBool && !b.onOff:
+		return "bool"
+	case o.Model:
+		return "MODEL"
+	case o.Path:
+		return "PATH"
+	}
+	return o.Value.meta()
+}
+
+// helpText is the option's line in --help: text, alias, default, variable, and whether it is built.
+func (o *Option) helpText() string {
+	s := o.Help
+	if len(o.Aliases) > 0 {
+		s += "; alias --" + strings.Join(o.Aliases, ", --")
+	}
+	if o.Negatable {
+		s += "; --no-" + o.Name + " for the opposite"
+	}
+	def := o.Default
+	if def == "" {
+		def = o.Value.text()
+		if _, ok := o.Value.(*boolValue); ok && def == "false" {
+			def = ""
+		}
+	}
+	if def != "" {
+		s += " (" + def + ")"
+	}
+	if o.Env != "" {
+		s += " [$" + o.Env + "]"
+	}
+	if o.NotBuilt != "" {
+		s += " [not built yet]"
+	}
+	return s
+}
+
+// usageName is how an argument stands in the usage line.
+func (o *Option) usageName() string {
+	s := strings.ToUpper(o.Name)
+	if _, ok := o.Value.(list); ok {
+		s += "…"
+	}
+	if !o.Required {
+		s = "[" + s + "]"
+	}
+	return s
+}
