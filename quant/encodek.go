@@ -1,0 +1,241 @@
+package quant
+
+import (
+	"encoding/binary"
+	"math"
+
+	"apr/tensor"
+)
+
+// affineBlock is a Q4_K or Q5_K block before packing: x̂ = d·sc·q − dmin·m with 8 groups of 32.
+type affineBlock struct {
+	d, dmin uint16 // halves
+	sc, m   [8]byte
+	q       [superblock]byte
+	err     float64 // Σ(x̂ − x)²
+}
+
+const (
+	topScale = 63 // the largest 6-bit scale or minimum
+
+	// levelTrials is the number of integers tried for the largest scale of a block, from the top down. Each gives the
+	// other scales another grid, and d another rounding error, which is all the error of constant rows. The second
+	// halves the error of constant rows; beyond the fourth nothing is gained but time.
+	levelTrials = 4
+)
+
+// fitAffineBlock quantises x to integers 0…top: the four steps of [Quantize].
+func fitAffineBlock(b *affineBlock, src *[superblock]float32, top int) {
+	var x [superblock]float64
+	widen(x[:], src[:])
+	var s, m [8]float64
+	for j := range 8 {
+		s[j], m[j] = fitAffine((*[group]float64)(x[group*j:]), top)
+	}
+	largestS, largestM := 0.0, 0.0
+	for j := range 8 {
+		largestS, largestM = max(largestS, s[j]), max(largestM, m[j])
+	}
+	b.err = math.Inf(1)
+	for levels := topScale; levels > topScale-levelTrials; levels-- {
+		trial := affineBlock{d: stepHalf(largestS, levels), dmin: stepHalf(largestM, levels)}
+		if trial.roundGroups(&x, &s, &m, top); trial.err < b.err {
+			*b = trial
+		}
+	}
+
+	var again affineBlock
+	again.d, again.dmin = b.refit(&x)
+	if again.roundGroups(&x, &s, &m, top); again.err < b.err {
+		*b = again
+	}
+}
+
+// roundGroups chooses sc, m and q of each group for the block's d and dmin: of the integers on both sides of the ideal
+// scale and minimum, the pair with the least error.
+func (b *affineBlock) roundGroups(x *[superblock]float64, s, m *[8]float64, top int) {
+	d, dmin := halfValue(b.d), halfValue(b.dmin)
+	b.err = 0
+	for j := range 8 {
+		part, q := (*[group]float64)(x[group*j:]), (*[group]byte)(b.q[group*j:])
+		least := math.Inf(1)
+		sc0, m0 := below(s[j], d), below(m[j], dmin)
+		for sc := sc0; sc <= min(sc0+1, topScale); sc++ {
+			for mi := m0; mi <= min(m0+1, topScale); mi++ {
+				var trial [group]byte
+				if err := roundAffine(&trial, part, float64(d*float64(sc)), float64(dmin*float64(mi)), top); err < least {
+					*q, b.sc[j], b.m[j], least = trial, byte(sc), byte(mi), err
+				}
+			}
+		}
+		b.err += least
+	}
+}
+
+// below returns ⌊v/step⌋, at most 63; 0 if step is 0.
+func below(v, step float64) int {
+	return min(int(v*inverse(step)), topScale)
+}
+
+// roundAffine sets q to the nearest integers of (x+m)/s in 0…top and returns Σ(s·q − m − x)².
+func roundAffine(q *[group]byte, x *[group]float64, s, m float64, top int) (err float64) {
+	inv := inverse(s)
+	for i, v := range x {
+		l := min(max(int(float64(inv*(v+m))+0.5), 0), top)
+		q[i] = byte(l)
+		e := float64(s*float64(l)) - m - v
+		err += float64(e * e)
+	}
+	return err
+}
+
+// refit returns the halves d, dmin ≥ 0 that minimise Σ(d·a − dmin·c − x)² with a = sc·q and c = m; the block's own where
+// the equations have no such solution.
+func (b *affineBlock) refit(x *[superblock]float64) (d, dmin uint16) {
+	var aa, ac, cc int
+	var xa, xc float64
+	for i, v := range x {
+		a, c := int(b.sc[i/group])*int(b.q[i]), int(b.m[i/group])
+		aa, ac, cc = aa+a*a, ac+a*c, cc+c*c
+		xa += float64(v * float64(a))
+		xc += float64(v * float64(c))
+	}
+	if cc == 0 {
+		if aa == 0 || xa <= 0 {
+			return b.d, b.dmin
+		}
+		return tensor.F32ToF16(float32(xa / float64(aa))), b.dmin
+	}
+	det := float64(aa)*float64(cc) - float64(float64(ac)*float64(ac))
+	newD := (float64(xa*float64(cc)) - float64(xc*float64(ac))) / det
+	newMin := (float64(xa*float64(ac)) - float64(xc*float64(aa))) / det
+	if !(newD > 0 && newMin > 0 && newD < MaxAbs && newMin < MaxAbs) {
+		return b.d, b.dmin
+	}
+	return tensor.F32ToF16(float32(newD)), tensor.F32ToF16(float32(newMin))
+}
+
+func encodeQ4K(b *[bytesQ4K]byte, src *[superblock]float32) {
+	var f affineBlock
+	fitAffineBlock(&f, src, 15)
+	f.packHeader((*[16]byte)(b[:]))
+	for k := range 4 {
+		q, low, high := (*[32]byte)(b[16+32*k:]), (*[32]byte)(f.q[64*k:]), (*[32]byte)(f.q[64*k+32:])
+		for l := range q {
+			q[l] = low[l] | high[l]<<4
+		}
+	}
+}
+
+func encodeQ5K(b *[bytesQ5K]byte, src *[superblock]float32) {
+	var f affineBlock
+	fitAffineBlock(&f, src, 31)
+	f.packHeader((*[16]byte)(b[:]))
+	h := (*[32]byte)(b[16:])
+	*h = [32]byte{}
+	for i, v := range f.q {
+		h[i%32] |= v >> 4 << (i / 32)
+	}
+	for k := range 4 {
+		q, low, high := (*[32]byte)(b[48+32*k:]), (*[32]byte)(f.q[64*k:]), (*[32]byte)(f.q[64*k+32:])
+		for l := range q {
+			q[l] = low[l]&15 | high[l]<<4
+		}
+	}
+}
+
+// packHeader writes d, dmin and the packed scales and minima.
+func (b *affineBlock) packHeader(dst *[16]byte) {
+	binary.LittleEndian.PutUint16(dst[0:], b.d)
+	binary.LittleEndian.PutUint16(dst[2:], b.dmin)
+	packScalesMins((*[12]byte)(dst[4:]), binary.LittleEndian.Uint64(b.sc[:]), binary.LittleEndian.Uint64(b.m[:]))
+}
+
+// symmetricBlock is a Q6_K block before packing: x̂ = d·sc·q with 16 groups of 16 and q in −32…31.
+type symmetricBlock struct {
+	d   uint16 // half
+	sc  [16]int8
+	q   [superblock]int8
+	err float64 // Σ(x̂ − x)²
+}
+
+// fitSymmetricBlock quantises x: the four steps of [Quantize].
+func fitSymmetricBlock(b *symmetricBlock, src *[superblock]float32) {
+	var x [superblock]float64
+	widen(x[:], src[:])
+	var s [16]float64
+	largest := 0.0
+	for j := range s {
+		if s[j] = fitSymmetric(x[16*j:16*j+16], 32); math.Abs(s[j]) > math.Abs(largest) {
+			largest = s[j]
+		}
+	}
+	b.err = math.Inf(1)
+	for levels := 128; levels > 128-levelTrials; levels-- {
+		trial := symmetricBlock{d: stepHalf(math.Abs(largest), levels)}
+		if largest > 0 { // the integers reach further down: −128
+			trial.d |= 0x8000
+		}
+		if trial.roundGroups(&x, &s); trial.err < b.err {
+			*b = trial
+		}
+	}
+
+	again := symmetricBlock{d: b.refit(&x)}
+	if again.roundGroups(&x, &s); again.err < b.err {
+		*b = again
+	}
+}
+
+// roundGroups chooses sc and q of each group for the block's d: of the integers on both sides of the ideal scale, the
+// one with the least error.
+func (b *symmetricBlock) roundGroups(x *[superblock]float64, s *[16]float64) {
+	d := halfValue(b.d)
+	inv := inverse(d)
+	b.err = 0
+	for j := range s {
+		part, q := (*[16]float64)(x[16*j:]), (*[16]int8)(b.q[16*j:])
+		least := math.Inf(1)
+		sc0 := min(max(int(math.Floor(s[j]*inv)), -128), 127)
+		for sc := sc0; sc <= min(sc0+1, 127); sc++ {
+			var trial [16]int8
+			if err := roundTo(trial[:], part[:], float64(d*float64(sc)), -32, 31); err < least {
+				*q, b.sc[j], least = trial, int8(sc), err
+			}
+		}
+		b.err += least
+	}
+}
+
+// refit returns the half d that minimises Σ(d·sc·q − x)².
+func (b *symmetricBlock) refit(x *[superblock]float64) uint16 {
+	var aa int
+	var xa float64
+	for i, v := range x {
+		a := int(b.sc[i/16]) * int(b.q[i])
+		aa += a * a
+		xa += float64(v * float64(a))
+	}
+	if aa == 0 {
+		return b.d
+	}
+	return tensor.F32ToF16(float32(xa / float64(aa)))
+}
+
+func encodeQ6K(b *[bytesQ6K]byte, src *[superblock]float32) {
+	var f symmetricBlock
+	fitSymmetricBlock(&f, src)
+	for h := range 2 {
+		ql, qh := (*[64]byte)(b[64*h:]), (*[32]byte)(b[128+32*h:])
+		for l := range 32 {
+			at := func(k int) byte { return byte(f.q[128*h+32*k+l] + 32) }
+			ql[l] = at(0)&15 | at(2)<<4
+			ql[32+l] = at(1)&15 | at(3)<<4
+			qh[l] = at(0)>>4 | at(1)>>4<<2 | at(2)>>4<<4 | at(3)>>4<<6
+		}
+	}
+	for j, sc := range f.sc {
+		b[192+j] = byte(sc)
+	}
+	binary.LittleEndian.PutUint16(b[208:], f.d)
+}
