@@ -1,0 +1,188 @@
+// Package cpu is the device that every machine has: float32 activations, all cores, vector assembly where the
+// processor has it.
+//
+// An operation is cut into tasks by the size of its tensors alone, a pool of workers takes the tasks, and every output
+// element is computed by one task in a fixed order. Matrix products come from device/cpu/gemm, the loops between them
+// from device/cpu/vec. Weights stay in the type of the file; matrix products decode them block by block while packing,
+// or read them directly if they are float32 or Options.KeepExpanded left room to expand them.
+//
+// Caveats. Streams run everything before they return, so nothing is left for Wait to wait for. Results depend on the
+// instruction set in the last bits, never on the number of workers. Temps come from free lists in size classes and are
+// counted as memory while in use, rounded up to their class (at most a quarter more).
+package cpu
+
+import (
+	"bufio"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"apr/device"
+	"apr/device/cpu/par"
+	"apr/device/cpu/vec"
+	"apr/tensor"
+)
+
+// Options choose how the device computes. The zero value is the fastest.
+type Options struct {
+	Workers int    // threads; 0: GOMAXPROCS
+	ISA     string // "avx512", "avx2" or "generic"; empty: the best of this processor
+	// KeepExpanded is the number of bytes that may be spent on float32 copies of weights stored in narrower types.
+	// A weight that still fits is expanded when it is loaded, instead of in every matrix product.
+	KeepExpanded int64
+}
+
+// Device computes on the processor; see New.
+type Device struct {
+	isa    vec.ISA
+	pool   *par.Pool
+	mem    memory
+	rotary rotaryCache
+
+	mu     sync.Mutex
+	expand int64 // bytes left for expanded weights
+}
+
+var (
+	_ device.Device = (*Device)(nil)
+	_ device.Stream = (*Stream)(nil)
+)
+
+// New returns a device. An unknown or missing instruction set is a fault of kind Usage or Unavailable.
+func New(o Options) (*Device, error) {
+	isa, err := vec.Parse(o.ISA)
+	if err != nil {
+		return nil, err
+	}
+	return &Device{isa: isa, pool: par.New(o.Workers), expand: o.KeepExpanded}, nil
+}
+
+// Info describes the processor.
+func (d *Device) Info() device.Info {
+	return device.Info{
+		Kind: "cpu", Name: processorName(), ISA: d.isa.String(), Workers: d.pool.Workers(), Activations: tensor.F32,
+	}
+}
+
+// processorName returns the model as the operating system tells it, or the architecture.
+func processorName() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}
+
+// Alloc returns a zeroed tensor that lives until Close.
+func (d *Device) Alloc(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
+	b := newBuffer(name, c, bytesOf(t, rows, cols))
+	d.mem.add(c, b.size)
+	return view(b, t, rows, cols)
+}
+
+// Param makes a trainable tensor, all zero. Its weight reads Value itself.
+func (d *Device) Param(spec device.ParamSpec) *device.Param {
+	alloc := func(what string, c device.Component) device.Tensor {
+		return d.Alloc(spec.Name+what, c, tensor.F32, spec.Rows, spec.Cols)
+	}
+	p := &device.Param{
+		ParamSpec: spec,
+		Value:     alloc("", device.StudentWeights),
+		Grad:      alloc(".grad", device.Gradients),
+		M:         alloc(".m", device.Moments),
+		V:         alloc(".v", device.Moments),
+	}
+	p.Weight = d.Frozen(p.Value)
+	return p
+}
+
+// NewStream returns a stream; one goroutine at a time may use it.
+func (d *Device) NewStream() device.Stream { return d.Stream() }
+
+// Stream returns a stream with its own type, which also has Profile.
+func (d *Device) Stream() *Stream { return newStream(d) }
+
+// Memory returns the bytes held now and at the highest point, by component.
+func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.report() }
+
+// Close ends the workers. Tensors and streams must not be used afterwards.
+func (d *Device) Close() error {
+	d.pool.Close()
+	return nil
+}
+
+// memory counts bytes by component.
+type memory struct {
+	mu        sync.Mutex
+	now, peak map[device.Component]int64
+}
+
+func (m *memory) add(c device.Component, n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now == nil {
+		m.now, m.peak = map[device.Component]int64{}, map[device.Component]int64{}
+	}
+	m.now[c] += n
+	m.peak[c] = max(m.peak[c], m.now[c])
+}
+
+func (m *memory) report() (now, peak map[device.Component]int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, peak = map[device.Component]int64{}, map[device.Component]int64{}
+	for c, n := range m.now {
+		now[c] = n
+	}
+	for c, n := range m.peak {
+		peak[c] = n
+	}
+	return now, peak
+}
+
+// buffer is a piece of memory, aligned to a cache line.
+type buffer struct {
+	name  string
+	comp  device.Component
+	data  []float32 // all of it; other types view the same bytes
+	size  int64     // bytes counted
+	class int       // of the free list, if it came from one
+	live  bool      // handed out by Temp and not yet released
+}
+
+// Bytes returns the size of the buffer.
+func (b *buffer) Bytes() int64 { return b.size }
+
+const lineFloats = 16 // float32 in a cache line
+
+// newBuffer returns n zeroed bytes, n rounded up to whole float32.
+func newBuffer(name string, c device.Component, n int64) *buffer {
+	return &buffer{name: name, comp: c, data: alignedFloats(int((n + 3) / 4)), size: n}
+}
+
+// alignedFloats returns n zeroed float32 that start at a cache line.
+func alignedFloats(n int) []float32 {
+	d := make([]float32, n+lineFloats)
+	skip := int(-(uintptr(unsafe.Pointer(&d[0]))/4)%lineFloats+lineFloats) % lineFloats
+	return d[skip : skip+n : skip+n]
+}
+
+func bytesOf(t tensor.DType, rows, cols int) int64 {
+	if rows < 0 || cols < 0 || t.BlockLen() != 1 {
+		panic("cpu: no tensor of such a shape or type")
+	}
+	return int64(rows) * t.RowBytes(cols)
+}
+
+func view(b *buffer, t tensor.DType, rows, cols int) device.Tensor {
+	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: t}
+}

@@ -1,0 +1,39 @@
+package cpu
+
+// operations holds the operands of each operation while it runs, and its loops as values bound once, so that handing
+// them to the workers allocates nothing.
+type operations struct {
+	zero                    zeroOp
+	zeroBytes, copyBytes    bytesOp
+	embed, embedBackward    rowsOp
+	gather, scatter, argMax rowsOp
+	decode                  decodeOp
+	columns                 columnsOp
+	norm                    normOp
+	normBackward            normBackwardOp
+	swiglu                  swigluOp
+	rotate                  rotateOp
+	attention               attentionOp
+	loss                    lossOp
+	params                  paramsOp
+}
+
+func (o *operations) bind(s *Stream) {
+	o.zero.run = o.zero.rows
+	o.zeroBytes.run = o.zeroBytes.zero
+	o.copyBytes.run = o.copyBytes.copy
+	o.embed.s, o.embed.run = s, o.embed.embed
+	o.embedBackward.s, o.embedBackward.run = s, o.embedBackward.addStrip
+	o.gather.s, o.gather.run = s, o.gather.gather
+	o.scatter.s, o.scatter.run = s, o.scatter.scatter
+	o.argMax.s, o.argMax.run = s, o.argMax.argMax
+	o.decode.run = o.decode.rows
+	o.columns.s, o.columns.run = s, o.columns.strip
+	o.norm.s, o.norm.run = s, o.norm.rows
+	o.normBackward.s, o.normBackward.run, o.normBackward.sum = s, o.normBackward.rows, o.normBackward.strip
+	o.swiglu.s, o.swiglu.fwd, o.swiglu.bwd = s, o.swiglu.forward, o.swiglu.backward
+	o.rotate.s, o.rotate.run = s, o.rotate.rows
+	o.attention.s, o.attention.fwd, o.attention.bwd = s, o.attention.forward, o.attention.backward
+	o.loss.s, o.loss.run = s, o.loss.piece
+	o.params.s, o.params.norm, o.params.adam = s, o.params.squares, o.params.update
+}

@@ -1,0 +1,6 @@
+//go:build !amd64
+
+package vec
+
+// supported reports whether this processor has i.
+func supported(i ISA) bool { return i == Generic }
