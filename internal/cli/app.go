@@ -35,6 +35,7 @@ type App struct {
 	out     *bufio.Writer
 	result  any
 	tree    *cobra.Command
+	instead string // command run in place of the one named, for --version
 
 	json, quiet, verbose, noProgress, offline, version bool
 	color, logFormat, config                           string
@@ -71,6 +72,9 @@ func (a *App) Main(args []string) (code int) {
 		cc, err := root.ExecuteContextC(ctx)
 		if names := strings.Fields(cc.CommandPath()); len(names) > 1 {
 			command = names[1]
+		}
+		if a.instead != "" {
+			command = a.instead
 		}
 		return err
 	})
@@ -211,6 +215,7 @@ func (a *App) logger() *slog.Logger {
 func (a *App) callNamed(ctx context.Context, name string) error {
 	for _, c := range a.Commands {
 		if c.Name == name {
+			a.instead = name
 			return a.call(ctx, c, nil)
 		}
 	}

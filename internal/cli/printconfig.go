@@ -23,6 +23,9 @@ func (c printedConfig) Text(p *Page) {
 			panic("cli: option value is not YAML: " + err.Error())
 		}
 		line := strings.TrimRight(string(data), "\n")
+		if s.envOnly { // a file cannot say it
+			line = "# " + line
+		}
 		if strings.Contains(line, "\n") {
 			p.Printf("# %s\n%s\n", s.Origin, line)
 			continue

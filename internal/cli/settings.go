@@ -17,6 +17,8 @@ type Setting struct {
 	Name   string `json:"-"`
 	Value  any    `json:"value"`
 	Origin string `json:"origin"` // "flag", "env NAME", "config FILE:LINE" or "default"
+
+	envOnly bool
 }
 
 // Settings are the merged options of a call, in the order of the table.
@@ -69,7 +71,7 @@ func merge(opts []Option, file *configFile, env map[string]string) (Settings, er
 				return nil, err
 			}
 		}
-		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default"}
+		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly}
 		if src != nil {
 			set.Origin = src.origin
 		}
