@@ -5,22 +5,27 @@
 #include "textflag.h"
 
 // func tileAVX5121(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5121(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), DX
-	MOVQ   acs+24(FP), DX
-	SHLQ   $0x02, DX
-	MOVQ   b+32(FP), BX
-	MOVQ   bs+40(FP), SI
-	SHLQ   $0x02, SI
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), DX
+	MOVQ       acs+24(FP), DX
+	SHLQ       $0x02, DX
+	MOVQ       b+32(FP), BX
+	MOVQ       bs+40(FP), SI
+	SHLQ       $0x02, SI
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	MOVQ       c+48(FP), DI
+	MOVQ       ldc+56(FP), R8
+	SHLQ       $0x02, R8
+	PREFETCHT0 (DI)
+	PREFETCHT0 124(DI)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (BX), Z28
@@ -63,24 +68,32 @@ plain:
 	RET
 
 // func tileAVX5122(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5122(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	MOVQ   acs+24(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   b+32(FP), SI
-	MOVQ   bs+40(FP), DI
-	SHLQ   $0x02, DI
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	MOVQ       acs+24(FP), BX
+	SHLQ       $0x02, BX
+	MOVQ       b+32(FP), SI
+	MOVQ       bs+40(FP), DI
+	SHLQ       $0x02, DI
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	MOVQ       c+48(FP), R8
+	MOVQ       ldc+56(FP), R9
+	SHLQ       $0x02, R9
+	PREFETCHT0 (R8)
+	PREFETCHT0 124(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 124(R8)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (SI), Z28
@@ -136,26 +149,37 @@ plain:
 	RET
 
 // func tileAVX5123(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5123(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	MOVQ   acs+24(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   b+32(FP), SI
-	MOVQ   bs+40(FP), DI
-	SHLQ   $0x02, DI
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	MOVQ       acs+24(FP), BX
+	SHLQ       $0x02, BX
+	MOVQ       b+32(FP), SI
+	MOVQ       bs+40(FP), DI
+	SHLQ       $0x02, DI
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	MOVQ       c+48(FP), R8
+	MOVQ       ldc+56(FP), R9
+	SHLQ       $0x02, R9
+	PREFETCHT0 (R8)
+	PREFETCHT0 124(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 124(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 124(R8)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (SI), Z28
@@ -224,28 +248,42 @@ plain:
 	RET
 
 // func tileAVX5124(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5124(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	MOVQ   acs+24(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   b+32(FP), DI
-	MOVQ   bs+40(FP), R8
-	SHLQ   $0x02, R8
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	MOVQ       acs+24(FP), SI
+	SHLQ       $0x02, SI
+	MOVQ       b+32(FP), DI
+	MOVQ       bs+40(FP), R8
+	SHLQ       $0x02, R8
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	MOVQ       c+48(FP), R9
+	MOVQ       ldc+56(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (DI), Z28
@@ -327,30 +365,47 @@ plain:
 	RET
 
 // func tileAVX5125(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5125(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	MOVQ   acs+24(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   b+32(FP), DI
-	MOVQ   bs+40(FP), R8
-	SHLQ   $0x02, R8
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	MOVQ       acs+24(FP), SI
+	SHLQ       $0x02, SI
+	MOVQ       b+32(FP), DI
+	MOVQ       bs+40(FP), R8
+	SHLQ       $0x02, R8
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	MOVQ       c+48(FP), R9
+	MOVQ       ldc+56(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 124(R9)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (DI), Z28
@@ -445,34 +500,54 @@ plain:
 	RET
 
 // func tileAVX5126(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5126(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	MOVQ   acs+24(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   b+32(FP), R8
-	MOVQ   bs+40(FP), R9
-	SHLQ   $0x02, R9
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	MOVQ       acs+24(FP), DI
+	SHLQ       $0x02, DI
+	MOVQ       b+32(FP), R8
+	MOVQ       bs+40(FP), R9
+	SHLQ       $0x02, R9
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	MOVQ       c+48(FP), R10
+	MOVQ       ldc+56(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R8), Z28
@@ -581,36 +656,59 @@ plain:
 	RET
 
 // func tileAVX5127(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5127(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	MOVQ   acs+24(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   b+32(FP), R8
-	MOVQ   bs+40(FP), R9
-	SHLQ   $0x02, R9
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	VPXORQ Z12, Z12, Z12
-	VPXORQ Z13, Z13, Z13
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	MOVQ       acs+24(FP), DI
+	SHLQ       $0x02, DI
+	MOVQ       b+32(FP), R8
+	MOVQ       bs+40(FP), R9
+	SHLQ       $0x02, R9
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPXORQ     Z13, Z13, Z13
+	MOVQ       c+48(FP), R10
+	MOVQ       ldc+56(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R8), Z28
@@ -732,38 +830,64 @@ plain:
 	RET
 
 // func tileAVX5128(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5128(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	MOVQ   acs+24(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   b+32(FP), R8
-	MOVQ   bs+40(FP), R9
-	SHLQ   $0x02, R9
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	VPXORQ Z12, Z12, Z12
-	VPXORQ Z13, Z13, Z13
-	VPXORQ Z14, Z14, Z14
-	VPXORQ Z15, Z15, Z15
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	MOVQ       acs+24(FP), DI
+	SHLQ       $0x02, DI
+	MOVQ       b+32(FP), R8
+	MOVQ       bs+40(FP), R9
+	SHLQ       $0x02, R9
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPXORQ     Z13, Z13, Z13
+	VPXORQ     Z14, Z14, Z14
+	VPXORQ     Z15, Z15, Z15
+	MOVQ       c+48(FP), R10
+	MOVQ       ldc+56(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R8), Z28
@@ -898,40 +1022,69 @@ plain:
 	RET
 
 // func tileAVX5129(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX5129(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	MOVQ   acs+24(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   b+32(FP), R8
-	MOVQ   bs+40(FP), R9
-	SHLQ   $0x02, R9
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	VPXORQ Z12, Z12, Z12
-	VPXORQ Z13, Z13, Z13
-	VPXORQ Z14, Z14, Z14
-	VPXORQ Z15, Z15, Z15
-	VPXORQ Z16, Z16, Z16
-	VPXORQ Z17, Z17, Z17
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	MOVQ       acs+24(FP), DI
+	SHLQ       $0x02, DI
+	MOVQ       b+32(FP), R8
+	MOVQ       bs+40(FP), R9
+	SHLQ       $0x02, R9
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPXORQ     Z13, Z13, Z13
+	VPXORQ     Z14, Z14, Z14
+	VPXORQ     Z15, Z15, Z15
+	VPXORQ     Z16, Z16, Z16
+	VPXORQ     Z17, Z17, Z17
+	MOVQ       c+48(FP), R10
+	MOVQ       ldc+56(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R8), Z28
@@ -1079,42 +1232,74 @@ plain:
 	RET
 
 // func tileAVX51210(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX51210(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	MOVQ   acs+24(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   b+32(FP), R8
-	MOVQ   bs+40(FP), R9
-	SHLQ   $0x02, R9
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	VPXORQ Z12, Z12, Z12
-	VPXORQ Z13, Z13, Z13
-	VPXORQ Z14, Z14, Z14
-	VPXORQ Z15, Z15, Z15
-	VPXORQ Z16, Z16, Z16
-	VPXORQ Z17, Z17, Z17
-	VPXORQ Z18, Z18, Z18
-	VPXORQ Z19, Z19, Z19
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	MOVQ       acs+24(FP), DI
+	SHLQ       $0x02, DI
+	MOVQ       b+32(FP), R8
+	MOVQ       bs+40(FP), R9
+	SHLQ       $0x02, R9
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPXORQ     Z13, Z13, Z13
+	VPXORQ     Z14, Z14, Z14
+	VPXORQ     Z15, Z15, Z15
+	VPXORQ     Z16, Z16, Z16
+	VPXORQ     Z17, Z17, Z17
+	VPXORQ     Z18, Z18, Z18
+	VPXORQ     Z19, Z19, Z19
+	MOVQ       c+48(FP), R10
+	MOVQ       ldc+56(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 124(R10)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R8), Z28
@@ -1275,46 +1460,81 @@ plain:
 	RET
 
 // func tileAVX51211(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX51211(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	LEAQ   (SI)(DX*4), DI
-	ADDQ   DX, DI
-	MOVQ   acs+24(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   b+32(FP), R9
-	MOVQ   bs+40(FP), R10
-	SHLQ   $0x02, R10
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	VPXORQ Z12, Z12, Z12
-	VPXORQ Z13, Z13, Z13
-	VPXORQ Z14, Z14, Z14
-	VPXORQ Z15, Z15, Z15
-	VPXORQ Z16, Z16, Z16
-	VPXORQ Z17, Z17, Z17
-	VPXORQ Z18, Z18, Z18
-	VPXORQ Z19, Z19, Z19
-	VPXORQ Z20, Z20, Z20
-	VPXORQ Z21, Z21, Z21
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	LEAQ       (SI)(DX*4), DI
+	ADDQ       DX, DI
+	MOVQ       acs+24(FP), R8
+	SHLQ       $0x02, R8
+	MOVQ       b+32(FP), R9
+	MOVQ       bs+40(FP), R10
+	SHLQ       $0x02, R10
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPXORQ     Z13, Z13, Z13
+	VPXORQ     Z14, Z14, Z14
+	VPXORQ     Z15, Z15, Z15
+	VPXORQ     Z16, Z16, Z16
+	VPXORQ     Z17, Z17, Z17
+	VPXORQ     Z18, Z18, Z18
+	VPXORQ     Z19, Z19, Z19
+	VPXORQ     Z20, Z20, Z20
+	VPXORQ     Z21, Z21, Z21
+	MOVQ       c+48(FP), R11
+	MOVQ       ldc+56(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R9), Z28
@@ -1489,48 +1709,86 @@ plain:
 	RET
 
 // func tileAVX51212(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX51212(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	LEAQ   (SI)(DX*4), DI
-	ADDQ   DX, DI
-	MOVQ   acs+24(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   b+32(FP), R9
-	MOVQ   bs+40(FP), R10
-	SHLQ   $0x02, R10
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	VPXORQ Z12, Z12, Z12
-	VPXORQ Z13, Z13, Z13
-	VPXORQ Z14, Z14, Z14
-	VPXORQ Z15, Z15, Z15
-	VPXORQ Z16, Z16, Z16
-	VPXORQ Z17, Z17, Z17
-	VPXORQ Z18, Z18, Z18
-	VPXORQ Z19, Z19, Z19
-	VPXORQ Z20, Z20, Z20
-	VPXORQ Z21, Z21, Z21
-	VPXORQ Z22, Z22, Z22
-	VPXORQ Z23, Z23, Z23
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	LEAQ       (SI)(DX*4), DI
+	ADDQ       DX, DI
+	MOVQ       acs+24(FP), R8
+	SHLQ       $0x02, R8
+	MOVQ       b+32(FP), R9
+	MOVQ       bs+40(FP), R10
+	SHLQ       $0x02, R10
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPXORQ     Z13, Z13, Z13
+	VPXORQ     Z14, Z14, Z14
+	VPXORQ     Z15, Z15, Z15
+	VPXORQ     Z16, Z16, Z16
+	VPXORQ     Z17, Z17, Z17
+	VPXORQ     Z18, Z18, Z18
+	VPXORQ     Z19, Z19, Z19
+	VPXORQ     Z20, Z20, Z20
+	VPXORQ     Z21, Z21, Z21
+	VPXORQ     Z22, Z22, Z22
+	VPXORQ     Z23, Z23, Z23
+	MOVQ       c+48(FP), R11
+	MOVQ       ldc+56(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R9), Z28
@@ -1718,50 +1976,91 @@ plain:
 	RET
 
 // func tileAVX51213(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX51213(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	LEAQ   (SI)(DX*4), DI
-	ADDQ   DX, DI
-	MOVQ   acs+24(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   b+32(FP), R9
-	MOVQ   bs+40(FP), R10
-	SHLQ   $0x02, R10
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	VPXORQ Z12, Z12, Z12
-	VPXORQ Z13, Z13, Z13
-	VPXORQ Z14, Z14, Z14
-	VPXORQ Z15, Z15, Z15
-	VPXORQ Z16, Z16, Z16
-	VPXORQ Z17, Z17, Z17
-	VPXORQ Z18, Z18, Z18
-	VPXORQ Z19, Z19, Z19
-	VPXORQ Z20, Z20, Z20
-	VPXORQ Z21, Z21, Z21
-	VPXORQ Z22, Z22, Z22
-	VPXORQ Z23, Z23, Z23
-	VPXORQ Z24, Z24, Z24
-	VPXORQ Z25, Z25, Z25
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	LEAQ       (SI)(DX*4), DI
+	ADDQ       DX, DI
+	MOVQ       acs+24(FP), R8
+	SHLQ       $0x02, R8
+	MOVQ       b+32(FP), R9
+	MOVQ       bs+40(FP), R10
+	SHLQ       $0x02, R10
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPXORQ     Z13, Z13, Z13
+	VPXORQ     Z14, Z14, Z14
+	VPXORQ     Z15, Z15, Z15
+	VPXORQ     Z16, Z16, Z16
+	VPXORQ     Z17, Z17, Z17
+	VPXORQ     Z18, Z18, Z18
+	VPXORQ     Z19, Z19, Z19
+	VPXORQ     Z20, Z20, Z20
+	VPXORQ     Z21, Z21, Z21
+	VPXORQ     Z22, Z22, Z22
+	VPXORQ     Z23, Z23, Z23
+	VPXORQ     Z24, Z24, Z24
+	VPXORQ     Z25, Z25, Z25
+	MOVQ       c+48(FP), R11
+	MOVQ       ldc+56(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R9), Z28
@@ -1962,52 +2261,96 @@ plain:
 	RET
 
 // func tileAVX51214(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·tileAVX51214(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	LEAQ   (SI)(DX*4), DI
-	ADDQ   DX, DI
-	MOVQ   acs+24(FP), R8
-	SHLQ   $0x02, R8
-	MOVQ   b+32(FP), R9
-	MOVQ   bs+40(FP), R10
-	SHLQ   $0x02, R10
-	VPXORQ Z0, Z0, Z0
-	VPXORQ Z1, Z1, Z1
-	VPXORQ Z2, Z2, Z2
-	VPXORQ Z3, Z3, Z3
-	VPXORQ Z4, Z4, Z4
-	VPXORQ Z5, Z5, Z5
-	VPXORQ Z6, Z6, Z6
-	VPXORQ Z7, Z7, Z7
-	VPXORQ Z8, Z8, Z8
-	VPXORQ Z9, Z9, Z9
-	VPXORQ Z10, Z10, Z10
-	VPXORQ Z11, Z11, Z11
-	VPXORQ Z12, Z12, Z12
-	VPXORQ Z13, Z13, Z13
-	VPXORQ Z14, Z14, Z14
-	VPXORQ Z15, Z15, Z15
-	VPXORQ Z16, Z16, Z16
-	VPXORQ Z17, Z17, Z17
-	VPXORQ Z18, Z18, Z18
-	VPXORQ Z19, Z19, Z19
-	VPXORQ Z20, Z20, Z20
-	VPXORQ Z21, Z21, Z21
-	VPXORQ Z22, Z22, Z22
-	VPXORQ Z23, Z23, Z23
-	VPXORQ Z24, Z24, Z24
-	VPXORQ Z25, Z25, Z25
-	VPXORQ Z26, Z26, Z26
-	VPXORQ Z27, Z27, Z27
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	LEAQ       (SI)(DX*4), DI
+	ADDQ       DX, DI
+	MOVQ       acs+24(FP), R8
+	SHLQ       $0x02, R8
+	MOVQ       b+32(FP), R9
+	MOVQ       bs+40(FP), R10
+	SHLQ       $0x02, R10
+	VPXORQ     Z0, Z0, Z0
+	VPXORQ     Z1, Z1, Z1
+	VPXORQ     Z2, Z2, Z2
+	VPXORQ     Z3, Z3, Z3
+	VPXORQ     Z4, Z4, Z4
+	VPXORQ     Z5, Z5, Z5
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPXORQ     Z13, Z13, Z13
+	VPXORQ     Z14, Z14, Z14
+	VPXORQ     Z15, Z15, Z15
+	VPXORQ     Z16, Z16, Z16
+	VPXORQ     Z17, Z17, Z17
+	VPXORQ     Z18, Z18, Z18
+	VPXORQ     Z19, Z19, Z19
+	VPXORQ     Z20, Z20, Z20
+	VPXORQ     Z21, Z21, Z21
+	VPXORQ     Z22, Z22, Z22
+	VPXORQ     Z23, Z23, Z23
+	VPXORQ     Z24, Z24, Z24
+	VPXORQ     Z25, Z25, Z25
+	VPXORQ     Z26, Z26, Z26
+	VPXORQ     Z27, Z27, Z27
+	MOVQ       c+48(FP), R11
+	MOVQ       ldc+56(FP), R12
+	SHLQ       $0x02, R12
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	ADDQ       R12, R11
+	PREFETCHT0 (R11)
+	PREFETCHT0 124(R11)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R9), Z28
@@ -2308,22 +2651,27 @@ done:
 	RET
 
 // func tileAVX21(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·tileAVX21(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), DX
-	MOVQ   acs+24(FP), DX
-	SHLQ   $0x02, DX
-	MOVQ   b+32(FP), BX
-	MOVQ   bs+40(FP), SI
-	SHLQ   $0x02, SI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), DX
+	MOVQ       acs+24(FP), DX
+	SHLQ       $0x02, DX
+	MOVQ       b+32(FP), BX
+	MOVQ       bs+40(FP), SI
+	SHLQ       $0x02, SI
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	MOVQ       c+48(FP), DI
+	MOVQ       ldc+56(FP), R8
+	SHLQ       $0x02, R8
+	PREFETCHT0 (DI)
+	PREFETCHT0 60(DI)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (BX), Y12
@@ -2366,24 +2714,32 @@ plain:
 	RET
 
 // func tileAVX22(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·tileAVX22(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	MOVQ   acs+24(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   b+32(FP), SI
-	MOVQ   bs+40(FP), DI
-	SHLQ   $0x02, DI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	MOVQ       acs+24(FP), BX
+	SHLQ       $0x02, BX
+	MOVQ       b+32(FP), SI
+	MOVQ       bs+40(FP), DI
+	SHLQ       $0x02, DI
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	MOVQ       c+48(FP), R8
+	MOVQ       ldc+56(FP), R9
+	SHLQ       $0x02, R9
+	PREFETCHT0 (R8)
+	PREFETCHT0 60(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 60(R8)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (SI), Y12
@@ -2439,26 +2795,37 @@ plain:
 	RET
 
 // func tileAVX23(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·tileAVX23(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	MOVQ   acs+24(FP), BX
-	SHLQ   $0x02, BX
-	MOVQ   b+32(FP), SI
-	MOVQ   bs+40(FP), DI
-	SHLQ   $0x02, DI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	MOVQ       acs+24(FP), BX
+	SHLQ       $0x02, BX
+	MOVQ       b+32(FP), SI
+	MOVQ       bs+40(FP), DI
+	SHLQ       $0x02, DI
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	MOVQ       c+48(FP), R8
+	MOVQ       ldc+56(FP), R9
+	SHLQ       $0x02, R9
+	PREFETCHT0 (R8)
+	PREFETCHT0 60(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 60(R8)
+	ADDQ       R9, R8
+	PREFETCHT0 (R8)
+	PREFETCHT0 60(R8)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (SI), Y12
@@ -2527,28 +2894,42 @@ plain:
 	RET
 
 // func tileAVX24(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·tileAVX24(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	MOVQ   acs+24(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   b+32(FP), DI
-	MOVQ   bs+40(FP), R8
-	SHLQ   $0x02, R8
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	MOVQ       acs+24(FP), SI
+	SHLQ       $0x02, SI
+	MOVQ       b+32(FP), DI
+	MOVQ       bs+40(FP), R8
+	SHLQ       $0x02, R8
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	MOVQ       c+48(FP), R9
+	MOVQ       ldc+56(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (DI), Y12
@@ -2630,30 +3011,47 @@ plain:
 	RET
 
 // func tileAVX25(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·tileAVX25(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	MOVQ   acs+24(FP), SI
-	SHLQ   $0x02, SI
-	MOVQ   b+32(FP), DI
-	MOVQ   bs+40(FP), R8
-	SHLQ   $0x02, R8
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	MOVQ       acs+24(FP), SI
+	SHLQ       $0x02, SI
+	MOVQ       b+32(FP), DI
+	MOVQ       bs+40(FP), R8
+	SHLQ       $0x02, R8
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	MOVQ       c+48(FP), R9
+	MOVQ       ldc+56(FP), R10
+	SHLQ       $0x02, R10
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	ADDQ       R10, R9
+	PREFETCHT0 (R9)
+	PREFETCHT0 60(R9)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (DI), Y12
@@ -2748,34 +3146,54 @@ plain:
 	RET
 
 // func tileAVX26(k int, a *float32, ars int, acs int, b *float32, bs int, c *float32, ldc int, alpha float32, bias *float32, acc bool)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·tileAVX26(SB), NOSPLIT, $0-81
-	MOVQ   k+0(FP), AX
-	MOVQ   a+8(FP), CX
-	MOVQ   ars+16(FP), DX
-	SHLQ   $0x02, DX
-	LEAQ   (DX)(DX*2), BX
-	LEAQ   (CX)(DX*4), SI
-	ADDQ   DX, SI
-	MOVQ   acs+24(FP), DI
-	SHLQ   $0x02, DI
-	MOVQ   b+32(FP), R8
-	MOVQ   bs+40(FP), R9
-	SHLQ   $0x02, R9
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	VXORPS Y8, Y8, Y8
-	VXORPS Y9, Y9, Y9
-	VXORPS Y10, Y10, Y10
-	VXORPS Y11, Y11, Y11
-	TESTQ  AX, AX
-	JE     store
+	MOVQ       k+0(FP), AX
+	MOVQ       a+8(FP), CX
+	MOVQ       ars+16(FP), DX
+	SHLQ       $0x02, DX
+	LEAQ       (DX)(DX*2), BX
+	LEAQ       (CX)(DX*4), SI
+	ADDQ       DX, SI
+	MOVQ       acs+24(FP), DI
+	SHLQ       $0x02, DI
+	MOVQ       b+32(FP), R8
+	MOVQ       bs+40(FP), R9
+	SHLQ       $0x02, R9
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	VXORPS     Y8, Y8, Y8
+	VXORPS     Y9, Y9, Y9
+	VXORPS     Y10, Y10, Y10
+	VXORPS     Y11, Y11, Y11
+	MOVQ       c+48(FP), R10
+	MOVQ       ldc+56(FP), R11
+	SHLQ       $0x02, R11
+	PREFETCHT0 (R10)
+	PREFETCHT0 60(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 60(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 60(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 60(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 60(R10)
+	ADDQ       R11, R10
+	PREFETCHT0 (R10)
+	PREFETCHT0 60(R10)
+	TESTQ      AX, AX
+	JE         store
 
 loop:
 	VMOVUPS      (R8), Y12

@@ -107,7 +107,7 @@ func (e *Engine) wide(kn *kernels, g *product) {
 	kc := min(g.k, blockK)
 	blockN := max(1, blockPanel/(kc*kn.nr)) // in panels
 	panels := panelCount(g.n, kn.nr)
-	packed := g.a.collides()
+	packed := g.collides(kn)
 	e.panels = grow(e.panels, min(blockN, panels)*kn.nr*kc)
 	if packed {
 		e.tiles = grow(e.tiles, tiling{min(g.m, blockM), kn.mr}.count()*kn.lanes*kc)
@@ -196,8 +196,8 @@ func (e *Engine) compute(b *block) {
 	})
 }
 
-// collides tells whether tiles of A are better packed: read in place, the rows of a tile would share too few sets of a
-// cache (a stride of a multiple of 4 KiB), or each term would touch a cache line of its own.
-func (o *operand) collides() bool {
-	return o.ps != 1 || o.ls%1024 == 0
+// collides tells whether tiles of A are better packed: read in place at a stride of a multiple of 4 KiB, the lines of a
+// tile share too few sets of a cache, and so many panels that read the tile again pay for the copy.
+func (g *product) collides(kn *kernels) bool {
+	return g.a.ls*g.a.ps%1024 == 0 && g.n >= 16*kn.nr
 }

@@ -79,6 +79,14 @@ func (s isa) tile(h int) {
 	for i := range h * s.vectors {
 		s.zero(s.vec(i))
 	}
+	touch, ldc := pointer("c"), bytes("ldc")
+	for i := range h { // C comes while the sums are made
+		PREFETCHT0(operand.Mem{Base: touch})
+		PREFETCHT0(operand.Mem{Base: touch, Disp: s.vectors*s.lanes*4 - 4})
+		if i < h-1 {
+			ADDQ(ldc, touch)
+		}
+	}
 	TESTQ(k, k)
 	JE(operand.LabelRef("store"))
 	Label("loop")
