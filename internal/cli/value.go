@@ -40,6 +40,7 @@ type NumberValue[T number] struct {
 	name   string // INT or FLOAT
 	lo, hi float64
 	open   bool // lo itself is outside
+	extra  *T   // one more allowed value
 }
 
 var decimal = regexp.MustCompile(`^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$`)
@@ -99,12 +100,15 @@ func (v *NumberValue[T]) AtLeast(lo T) *NumberValue[T] { v.lo = float64(lo); ret
 // Above restricts the value to more than lo.
 func (v *NumberValue[T]) Above(lo T) *NumberValue[T] { v.lo, v.open = float64(lo), true; return v }
 
+// Or allows one value outside the bounds, such as 0 for automatic.
+func (v *NumberValue[T]) Or(n T) *NumberValue[T] { v.extra = &n; return v }
+
 func (v *NumberValue[T]) set(s string) error {
 	n, err := v.parse(s)
 	if err != nil {
 		return err
 	}
-	if f := float64(n); f < v.lo || f > v.hi || v.open && f == v.lo {
+	if f := float64(n); (v.extra == nil || n != *v.extra) && (f < v.lo || f > v.hi || v.open && f == v.lo) {
 		return fmt.Errorf("%s is outside %s", s, v.rangeText())
 	}
 	*v.p = n
@@ -117,6 +121,8 @@ func (v *NumberValue[T]) rangeText() string {
 		return fmt.Sprintf("> %v", v.lo)
 	case math.IsInf(v.hi, 1):
 		return fmt.Sprintf(">= %v", v.lo)
+	case v.extra != nil:
+		return fmt.Sprintf("%v to %v, or %v", v.lo, v.hi, *v.extra)
 	}
 	return fmt.Sprintf("%v to %v", v.lo, v.hi)
 }
@@ -142,6 +148,9 @@ func (v *NumberValue[T]) schema() map[string]any {
 	}
 	if !math.IsInf(v.hi, 1) {
 		s["maximum"] = v.hi
+	}
+	if v.extra != nil {
+		return map[string]any{"anyOf": []any{s, map[string]any{"const": *v.extra}}}
 	}
 	return s
 }

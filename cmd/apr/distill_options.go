@@ -1,0 +1,229 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"apr/internal/cli"
+	"apr/internal/fault"
+)
+
+// distillOptions are the merged options of apr distill, apr plan and apr dispatch.
+type distillOptions struct {
+	Teacher, Student, StudentConfig string
+	Data                            []string
+	Dataset                         string
+	TextField, MessagesField        string
+	Output                          string
+	Force                           bool
+
+	Alpha, Temperature, DivergenceBeta float64
+	Divergence, Strategy               string
+
+	Epochs, Steps, MaxSteps                   int // Steps, MaxSteps 0: not given
+	BatchSize, GradAccum, SeqLen              int
+	LearningRate, WarmupRatio, MinLRRatio     float64
+	WarmupSteps                               int // counts only when given
+	LRSchedule                                string
+	Beta1, Beta2, AdamEps, WeightDecay        float64
+	MaxGradNorm                               float64
+	DType, Backend, GPUs                      string
+	Device                                    int
+	ChunkRows                                 int
+	Recompute                                 string
+	TeacherBackend, TeacherCache, TeacherGEMM string
+	ManagedMemory                             string // "", auto, 0 or 1
+
+	NoShuffle            bool
+	Seed                 int64
+	Packing              bool
+	ChatTemplate         string
+	AssistantOnly        bool // its default depends on the data: see Settings.Given
+	EvalData             []string
+	ValFraction          float64
+	EvalEvery, LogEvery  int
+	CheckpointEvery      int // steps; 0 = off
+	CheckpointInterval   time.Duration
+	KeepCheckpoints      int
+	Resume               string // "": no; newest, or a path
+	AllowChanged         bool
+	AllowSameModel       bool
+	LoRA                 bool
+	LoRARank             int
+	LoRAAlpha            float64
+	LoRADropout          float64
+	LoRATargets          []string
+	LoRAMerge            bool
+	Control              string
+	Probe                bool
+	StallTimeout         time.Duration // 0: max(60 s, 20 × median step)
+	Supervise, KernelLog bool
+	Stage                string
+	Plan                 bool
+	RunsDir              string
+}
+
+// distillNested is aprender's nested form of a configuration.
+var distillNested = map[string][]cli.Nested{
+	"teacher.model_id":         {{Option: "teacher"}},
+	"student.model_id":         {{Option: "student"}},
+	"student.lora.rank":        {{Option: "lora-rank"}, {Option: "lora", Value: "true"}},
+	"student.lora.alpha":       {{Option: "lora-alpha"}, {Option: "lora", Value: "true"}},
+	"distillation.temperature": {{Option: "temperature"}},
+	"distillation.alpha":       {{Option: "alpha"}},
+	"training.epochs":          {{Option: "epochs"}},
+	"training.batch_size":      {{Option: "batch-size"}},
+	"training.learning_rate":   {{Option: "learning-rate"}},
+	"training.weight_decay":    {{Option: "weight-decay"}},
+	"training.max_grad_norm":   {{Option: "max-grad-norm"}},
+	"training.seed":            {{Option: "seed"}},
+	"dataset.path":             {{Option: "data"}},
+	"dataset.max_seq_length":   {{Option: "seq-len"}},
+	"output.dir":               {{Option: "output"}},
+	"output.log_steps":         {{Option: "log-every"}},
+	"output.save_steps":        {{Option: "checkpoint-every"}},
+	"output.eval_steps":        {{Option: "eval-every"}},
+}
+
+// table is the option table: sources, loss, training, machine, data, records, LoRA.
+func (o *distillOptions) table() []cli.Option {
+	var t []cli.Option
+	for _, part := range [][]cli.Option{
+		o.sourceTable(), o.lossTable(), o.trainingTable(), o.machineTable(), o.dataTable(), o.recordTable(), o.loraTable(),
+	} {
+		t = append(t, part...)
+	}
+	return t
+}
+
+func (o *distillOptions) sourceTable() []cli.Option {
+	return []cli.Option{
+		{Name: "teacher", Arg: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "the model that teaches"},
+		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "weights to start from"},
+		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "config.json of a new student, random by --seed; takes the teacher's tokenizer"},
+		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: ".jsonl, .parquet, .txt or directory; repeatable"},
+		{Name: "dataset", Path: true, Value: cli.String(&o.Dataset, ""), Help: "directory of token shards of tokenize encode-corpus"},
+		{Name: "text-field", Value: cli.String(&o.TextField, ""), Default: "text, content: the first present", Help: "field that holds the text"},
+		{Name: "messages-field", Value: cli.String(&o.MessagesField, "messages"), Help: "field that holds a conversation"},
+		{Name: "output", Short: "o", Path: true, Value: cli.String(&o.Output, ""), Default: "runs/ID", Help: "run directory; a path ending .apr, .safetensors or .gguf also exports there"},
+		{Name: "force", Value: cli.Bool(&o.Force, false), Help: "rename an existing non-empty output to .bak-TIME and go on"},
+	}
+}
+
+func (o *distillOptions) lossTable() []cli.Option {
+	return []cli.Option{
+		{Name: "alpha", Value: cli.Float(&o.Alpha, 0.5).In(0, 1), Help: "weight of the KL term; cross-entropy has 1-alpha"},
+		{Name: "temperature", Value: cli.Float(&o.Temperature, 1).Above(0), Help: "temperature of both distributions of the KL term"},
+		{Name: "divergence", Value: cli.Enum(&o.Divergence, "forward-kl", "forward-kl", "reverse-kl", "jsd", "tvd", "skew-forward", "skew-reverse"), Help: "divergence from the teacher"},
+		{Name: "divergence-beta", Value: cli.Float(&o.DivergenceBeta, 0.5).In(0, 1), Help: "beta of jsd, lambda of the skew divergences"},
+		{Name: "strategy", Value: cli.Enum(&o.Strategy, "standard", "standard").Alias("kl", "standard").Alias("gradual", "progressive").Alias("multi", "ensemble").Unbuilt("progressive", "ensemble"), Help: "standard; progressive and ensemble are not built"},
+	}
+}
+
+func (o *distillOptions) trainingTable() []cli.Option {
+	return []cli.Option{
+		{Name: "epochs", Value: cli.Int(&o.Epochs, 1).AtLeast(1), Help: "passes over the data"},
+		{Name: "steps", Value: cli.Int(&o.Steps, 0).AtLeast(1), Default: "from --epochs", Help: "optimiser steps; wins over --epochs"},
+		{Name: "max-steps", EnvOnly: true, Env: "APR_DISTILL_MAX_STEPS", Value: cli.Int(&o.MaxSteps, 0).AtLeast(1), Help: "stop early; the schedule keeps its length"},
+		{Name: "batch-size", Value: cli.Int(&o.BatchSize, 16).AtLeast(1), Help: "rows of a micro-batch, per rank"},
+		{Name: "grad-accum", Value: cli.Int(&o.GradAccum, 1).AtLeast(1), Help: "micro-batches of a step"},
+		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "positions of a row, 8 to max_position_embeddings"},
+		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4; LoRA 2e-4", Help: "peak learning rate"},
+		{Name: "warmup-steps", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
+		{Name: "warmup-ratio", Value: cli.Float(&o.WarmupRatio, 0.03).In(0, 1), Help: "warm-up as a part of all steps, rounded up"},
+		{Name: "lr-schedule", Value: cli.Enum(&o.LRSchedule, "cosine", "cosine", "linear", "constant"), Help: "learning rate after the warm-up"},
+		{Name: "min-lr-ratio", Value: cli.Float(&o.MinLRRatio, 0.1).In(0, 1), Help: "last learning rate over the peak"},
+		{Name: "beta1", Value: cli.Float(&o.Beta1, 0.9).In(0, 0.99999999), Help: "AdamW first moment"},
+		{Name: "beta2", Value: cli.Float(&o.Beta2, 0.95).In(0, 0.99999999), Help: "AdamW second moment"},
+		{Name: "adam-eps", Value: cli.Float(&o.AdamEps, 1e-8).Above(0), Help: "AdamW epsilon"},
+		{Name: "weight-decay", Value: cli.Float(&o.WeightDecay, 0.1).AtLeast(0), Help: "decoupled, tensors of two and more dimensions only"},
+		{Name: "max-grad-norm", Value: cli.Float(&o.MaxGradNorm, 1).AtLeast(0), Help: "clip the norm over all gradients; 0 = off"},
+		{Name: "seed", Value: cli.Int64(&o.Seed, 42).AtLeast(0), Help: "order, dropout, initialisation"},
+	}
+}
+
+func (o *distillOptions) machineTable() []cli.Option {
+	return []cli.Option{
+		{Name: "dtype", Value: cli.Enum(&o.DType, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
+		{Name: "backend", Value: cli.Enum(&o.Backend, "auto", "auto", "cpu", "cuda").Refuse("fixture", "there is no simulated training: use auto, cpu or cuda"), Help: "where the student trains"},
+		{Name: "device", Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU"},
+		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "GPUs, one local process each, or all"},
+		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: "0 = the planner's choice", Help: "rows of a chunk of head and loss, 256 to 4096; results do not depend on it"},
+		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},
+		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "how the teacher computes; also cudatrainer, realizar-q4k"},
+		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "keep expanded teacher matrices when the plan has room"},
+		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's products on CUDA"},
+		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},
+		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit the plan"},
+		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "max(60s, 20 × median step)", Help: "no progress for so long is exit 22"},
+		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a watched child; restart at most 3 times without progress"},
+		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
+	}
+}
+
+func (o *distillOptions) dataTable() []cli.Option {
+	return []cli.Option{
+		{Name: "no-shuffle", Value: cli.Bool(&o.NoShuffle, false), Help: "rows in data order, not permuted by --seed"},
+		{Name: "packing", Negatable: true, Value: cli.Bool(&o.Packing, true), Help: "rows of seq-len+1 ids across documents; off: a document a row, padding masked"},
+		{Name: "chat-template", Path: true, Value: cli.String(&o.ChatTemplate, "auto"), Help: "auto, none, chatml or a file"},
+		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "mask the other turns"},
+		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out data; repeatable"},
+		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "held out by document hash when there is no --eval-data"},
+	}
+}
+
+func (o *distillOptions) recordTable() []cli.Option {
+	return []cli.Option{
+		{Name: "eval-every", Value: cli.Int(&o.EvalEvery, 200).AtLeast(0), Help: "steps between evaluations; 0 = at the end only"},
+		{Name: "log-every", Env: "APR_DISTILL_LOG_EVERY", Value: cli.Int(&o.LogEvery, 10).AtLeast(1), Help: "steps between lines on the terminal"},
+		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},
+		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints, whichever comes first"},
+		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints kept"},
+		{Name: "resume", Optional: "newest", Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint, or --resume=PATH"},
+		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; recorded"},
+		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "teacher and student may be equal; recorded"},
+		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},
+		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
+		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "apr plan with these flags"},
+		{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&o.RunsDir, "runs"), Help: "where runs without --output go"},
+	}
+}
+
+func (o *distillOptions) loraTable() []cli.Option {
+	return []cli.Option{
+		{Name: "lora", Value: cli.Bool(&o.LoRA, false), Help: "train low-rank adapters only"},
+		{Name: "lora-rank", Value: cli.Int(&o.LoRARank, 32).AtLeast(1), Help: "rank of the adapters"},
+		{Name: "lora-alpha", Value: cli.Float(&o.LoRAAlpha, 64).Above(0), Help: "scale of the adapters, over the rank"},
+		{Name: "lora-dropout", Value: cli.Float(&o.LoRADropout, 0).In(0, 0.99), Help: "dropout before the adapters"},
+		{Name: "lora-targets", Value: cli.Words(&o.LoRATargets, []string{"q", "v", "o", "gate", "up", "down"}, "q", "k", "v", "o", "gate", "up", "down", "head"), Help: "adapted matrices; also k, head"},
+		{Name: "lora-merge", Value: cli.OnOff(&o.LoRAMerge, true), Help: "merge the adapters into the exported student"},
+	}
+}
+
+// countOrAll accepts a positive integer or "all".
+func countOrAll(s string) error {
+	if n, err := strconv.Atoi(s); s != "all" && (err != nil || n < 1) {
+		return fmt.Errorf("%q is neither a positive integer nor all", s)
+	}
+	return nil
+}
+
+// check judges the options that concern each other.
+func (o *distillOptions) check(s cli.Settings) error {
+	switch {
+	case o.Student == "" && o.StudentConfig == "":
+		return fault.New(fault.Usage, "missing --student MODEL or --student-config FILE")
+	case o.Student != "" && o.StudentConfig != "":
+		return fault.New(fault.Usage, "--student and --student-config exclude each other")
+	case len(o.Data) == 0 && o.Dataset == "":
+		return fault.New(fault.Usage, "missing --data PATH or --dataset DIR")
+	case len(o.Data) > 0 && o.Dataset != "":
+		return fault.New(fault.Usage, "--data and --dataset exclude each other")
+	case s.Given("warmup-steps") && s.Given("warmup-ratio"):
+		return fault.New(fault.Usage, "--warmup-steps and --warmup-ratio exclude each other")
+	case s.Given("eval-data") && s.Given("val-fraction"):
+		return fault.New(fault.Usage, "--eval-data and --val-fraction exclude each other")
+	}
+	return nil
+}
