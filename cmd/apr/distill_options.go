@@ -166,7 +166,7 @@ func (o *distillOptions) dataTable() []cli.Option {
 	return []cli.Option{
 		{Name: "no-shuffle", Value: cli.Bool(&o.NoShuffle, false), Help: "rows in data order, not permuted by --seed"},
 		{Name: "packing", Negatable: true, Value: cli.Bool(&o.Packing, true), Help: "rows of seq-len+1 ids across documents; off: a document a row, padding masked"},
-		{Name: "chat-template", Path: true, Value: cli.String(&o.ChatTemplate, "auto"), Help: "auto, none, chatml or a file"},
+		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "auto, none, chatml or a file"},
 		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "mask the other turns"},
 		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out data; repeatable"},
 		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "held out by document hash when there is no --eval-data"},
@@ -180,7 +180,7 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},
 		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints, whichever comes first"},
 		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints kept"},
-		{Name: "resume", Optional: "newest", Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint, or --resume=PATH"},
+		{Name: "resume", Path: true, Optional: "newest", Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint, or --resume=PATH"},
 		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; recorded"},
 		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "teacher and student may be equal; recorded"},
 		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},

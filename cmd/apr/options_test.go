@@ -2,9 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"apr/internal/cli"
 )
@@ -28,5 +33,100 @@ func TestSchemaIsCurrent(t *testing.T) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s is not what the option table says; run go test ./cmd/apr -run Schema -update", file)
+	}
+}
+
+// distillCall runs the option table of distill under a command that does nothing.
+func distillCall(t *testing.T, args []string, environ ...string) (distillOptions, cli.Settings, string, int) {
+	t.Helper()
+	var o distillOptions
+	var settings cli.Settings
+	var out, errw bytes.Buffer
+	c := &cli.Command{
+		Name: "distill", Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
+			settings = e.Settings
+			return nil, o.check(settings)
+		},
+	}
+	app := &cli.App{Name: "apr", In: strings.NewReader(""), Out: &out, Err: &errw, Environ: environ, Commands: []*cli.Command{c}}
+	code := app.Main(args)
+	return o, settings, out.String() + errw.String(), code
+}
+
+// TestDistillConfigRoundTrip reads back what --print-config prints of the defaults and of changed values.
+func TestDistillConfigRoundTrip(t *testing.T) {
+	args := strings.Fields("distill /t.apr --student /s.apr -d /x.jsonl --chunk-rows 512 --chat-template chatml --no-packing --probe off --lora-targets q,k")
+	want, _, out, code := distillCall(t, args)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, out)
+	}
+	_, _, text, _ := distillCall(t, append(args, "--print-config"))
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, _, out, code := distillCall(t, []string{"distill", file})
+	if code != 0 {
+		t.Fatalf("exit %d: %s\n%s", code, out, text)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
+}
+
+func TestDistillSources(t *testing.T) {
+	dir := t.TempDir()
+	nested := filepath.Join(dir, "nested.yaml")
+	text := "teacher: {model_id: org/t}\nstudent: {model_id: org/s, lora: {rank: 8, alpha: 16}}\n" +
+		"distillation: {temperature: 2, alpha: 0.7}\ntraining: {epochs: 2, batch_size: 4, learning_rate: 1e-4, weight_decay: 0, max_grad_norm: 0.5, seed: 7}\n" +
+		"dataset: {path: d.jsonl, max_seq_length: 128}\noutput: {dir: out, log_steps: 5, save_steps: 50, eval_steps: 25}\n"
+	if err := os.WriteFile(nested, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, s, out, code := distillCall(t, []string{"distill", nested, "--seed", "8"},
+		"APR_DISTILL_TEACHER_BACKEND=realizar-q4k", "APR_DISTILL_MAX_STEPS=3", "APR_DISTILL_ALLOW_DEGENERATE_KD=1", "MANAGED_MEMORY=")
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, out)
+	}
+	if o.Teacher != "org/t" || o.Student != "org/s" || !o.LoRA || o.LoRARank != 8 || o.LoRAAlpha != 16 || o.Temperature != 2 ||
+		o.Alpha != 0.7 || o.Epochs != 2 || o.BatchSize != 4 || o.LearningRate != 1e-4 || o.WeightDecay != 0 || o.MaxGradNorm != 0.5 ||
+		o.Seed != 8 || o.Data[0] != filepath.Join(dir, "d.jsonl") || o.SeqLen != 128 || o.Output != filepath.Join(dir, "out") ||
+		o.LogEvery != 5 || o.CheckpointEvery != 50 || o.EvalEvery != 25 || o.TeacherBackend != "q4k" || o.MaxSteps != 3 || !o.AllowSameModel {
+		t.Errorf("merged %+v", o)
+	}
+	if got := s.Origin("lora-rank"); got != "config "+nested+":2" {
+		t.Errorf("origin of lora-rank: %q", got)
+	}
+}
+
+func TestDistillUsage(t *testing.T) {
+	base := "distill /t --student /s -d /x "
+	tests := []struct {
+		name, args, env, want string
+		code                  int
+	}{
+		{"no student", "distill /t -d x", "", "missing --student", 2},
+		{"no data", "distill /t --student s", "", "missing --data", 2},
+		{"fixture", base + "--backend fixture", "", "no simulated training", 2},
+		{"progressive", base + "--strategy gradual", "", "not built yet", 9},
+		{"stage", base + "--stage precompute", "", "not built yet", 9},
+		{"chunk rows", base + "--chunk-rows 100", "", "256 to 4096, or 0", 2},
+		{"gpus", base + "--gpus many", "", "positive integer", 2},
+		{"zero steps", base + "--steps 0", "", "outside", 2},
+		{"max steps 0", base, "APR_DISTILL_MAX_STEPS=0", "APR_DISTILL_MAX_STEPS: 0 is outside", 2},
+		{"managed memory", base, "MANAGED_MEMORY=2", "MANAGED_MEMORY: unknown value", 2},
+		{"teacher backend", base, "APR_DISTILL_TEACHER_BACKEND=cubals", `did you mean "cublas"`, 2},
+		{"not honoured", base, "APR_DISTILL_FOO=1", "not honoured", 0},
+		{"alpha", base + "--alpha 1.01", "", "outside 0 to 1", 2},
+		{"two warm-ups", base + "--warmup-steps 3 --warmup-ratio 0.1", "", "exclude each other", 2},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, _, out, code := distillCall(t, strings.Fields(tt.args), tt.env)
+			if code != tt.code || !strings.Contains(out, tt.want) {
+				t.Errorf("exit %d: %s\nwant exit %d, %q", code, out, tt.code, tt.want)
+			}
+		})
 	}
 }

@@ -18,6 +18,7 @@ type Option struct {
 	Env       string   // environment variable, or empty
 	Aliases   []string // other flag names and configuration keys
 	Path      bool     // a path; in a configuration file it is relative to that file
+	Keywords  []string // with Path: texts that are not paths, such as auto
 	Model     bool     // a model: as Path, but org/name that is no such file stays a hub reference
 	Negatable bool     // a Bool that also has --no-NAME
 	Optional  string   // what --NAME without =VALUE means; empty: a value is required

@@ -15,6 +15,10 @@ type printedConfig struct {
 // Text prints YAML with the origin of each value as a comment. Empty values are left out: a file cannot say them.
 func (c printedConfig) Text(p *Page) {
 	for _, s := range c.settings {
+		if s.unset != "" {
+			p.Printf("%-34s # default: %s\n", "# "+strings.ReplaceAll(s.Name, "-", "_"), s.unset)
+			continue
+		}
 		if isBlank(s.Value) {
 			continue
 		}

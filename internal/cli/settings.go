@@ -19,6 +19,7 @@ type Setting struct {
 	Origin string `json:"origin"` // "flag", "env NAME", "config FILE:LINE" or "default"
 
 	envOnly bool
+	unset   string // what the default means, where the value does not say it
 }
 
 // Settings are the merged options of a call, in the order of the table.
@@ -74,6 +75,8 @@ func merge(opts []Option, file *configFile, env map[string]string) (Settings, er
 		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly}
 		if src != nil {
 			set.Origin = src.origin
+		} else {
+			set.unset = o.Default
 		}
 		all = append(all, set)
 	}
@@ -146,6 +149,9 @@ var hubName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z
 
 // resolve makes a relative path of a configuration file relative to that file's folder.
 func (o *Option) resolve(base, t string) string {
+	if t == o.Optional || slices.Contains(o.Keywords, t) {
+		return t
+	}
 	p := filepath.Join(base, t)
 	if o.Model && hubName.MatchString(t) {
 		if _, err := os.Stat(p); err != nil {
