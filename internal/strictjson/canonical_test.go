@@ -49,5 +49,5 @@ func ExampleParse() {
 	fmt.Println(err)
 	// Output:
 	// 896 1e+06 1e-06 <nil>
-	// offset 9: key "a" occurs twice, first at offset 1
+	// offset 9: key "a" occurs twice
 }

@@ -71,6 +71,12 @@ func (f *Fields) Bool(key string) bool { return field(f, key, true, false, Value
 // BoolOr returns a boolean, or def when it is absent.
 func (f *Fields) BoolOr(key string, def bool) bool { return field(f, key, false, def, Value.Bool) }
 
+// Field returns a required member converted by convert, such as Value.Uints.
+func Field[T any](f *Fields, key string, convert func(Value) (T, error)) T {
+	var zero T
+	return field(f, key, true, zero, convert)
+}
+
 // Only records an error when the object has a key outside known; the message gives the nearest known one.
 func (f *Fields) Only(known ...string) {
 	if f.err != nil {

@@ -471,10 +471,10 @@ func (p *parser) runRepeats(run []uint64) (again [][2]int) {
 func (p *parser) repeats(again [][2]int) error {
 	slices.SortFunc(again, func(a, b [2]int) int { return a[0] - b[0] })
 	for _, r := range again {
-		key, earlier := p.tape[r[0]], p.tape[r[1]]
+		key := p.tape[r[0]]
 		name := unescape(p.src, int(key.off))
 		if p.opt.Repeated == nil {
-			return &Error{Duplicate, int(key.off), fmt.Sprintf("key %q occurs twice, first at offset %d", name, earlier.off)}
+			return &Error{Duplicate, int(key.off), fmt.Sprintf("key %q occurs twice", name)}
 		}
 		p.opt.Repeated(name, int(key.off))
 		p.tape[r[1]].next = 1

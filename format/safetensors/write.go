@@ -1,0 +1,288 @@
+package safetensors
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"apr/format/internal/stored"
+	"apr/internal/atomicfile"
+	"apr/internal/fault"
+	"apr/internal/strictjson"
+	"apr/tensor"
+)
+
+// Options of a writer.
+type Options struct {
+	Force    bool              // replace existing files
+	Metadata map[string]string // strings of __metadata__; "format": "pt" is added unless given
+}
+
+// dtypeNames is the inverse of dtypes.
+var dtypeNames = func() map[tensor.DType]string {
+	m := map[tensor.DType]string{}
+	for name, d := range dtypes {
+		if d.dtype != tensor.Invalid {
+			m[d.dtype] = name
+		}
+	}
+	return m
+}()
+
+// Write writes one file, atomically. The bytes depend on the tensors and the metadata only: payloads stand in
+// descending order of element size, then by name, so that each is aligned to its element size. Payloads are streamed.
+// Faults: Invalid (the file exists), Format (a type that the format cannot hold), IO.
+func Write(path string, tensors []tensor.Source, opt Options) error {
+	f, err := prepare(path, tensors, opt)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Commit()
+}
+
+// prepare writes a file up to its Commit.
+func prepare(path string, tensors []tensor.Source, opt Options) (*atomicfile.File, error) {
+	sorted := order(tensors)
+	header, size, err := makeHeader(sorted, opt.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	f, err := atomicfile.Create(path, opt.Force)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Expect(size); err != nil {
+		return nil, err
+	}
+	if err := emit(f, header, sorted); err != nil {
+		f.Abort()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Encode writes the bytes of a file to w and returns their number.
+func Encode(w io.Writer, tensors []tensor.Source, metadata map[string]string) (int64, error) {
+	sorted := order(tensors)
+	header, size, err := makeHeader(sorted, metadata)
+	if err != nil {
+		return 0, err
+	}
+	return size, emit(w, header, sorted)
+}
+
+func emit(w io.Writer, header []byte, sorted []tensor.Source) error {
+	b := bufio.NewWriterSize(w, 1<<20)
+	if _, err := b.Write(header); err != nil {
+		return err
+	}
+	for _, t := range sorted {
+		if err := stored.Emit(b, t); err != nil {
+			return err
+		}
+	}
+	return b.Flush()
+}
+
+// order returns the tensors in the order of their payloads.
+func order(tensors []tensor.Source) []tensor.Source {
+	sorted := slices.Clone(tensors)
+	slices.SortFunc(sorted, func(a, b tensor.Source) int {
+		return cmp.Or(cmp.Compare(b.DType.BlockBytes(), a.DType.BlockBytes()), cmp.Compare(a.Name, b.Name))
+	})
+	return sorted
+}
+
+// makeHeader checks the tensors and returns the file's first bytes and its whole size.
+func makeHeader(sorted []tensor.Source, metadata map[string]string) ([]byte, int64, error) {
+	if len(sorted) > stored.MaxTensors {
+		return nil, 0, fault.New(fault.Format, "%d tensors are over the limit of %d", len(sorted), stored.MaxTensors).WithID("E-ST-020")
+	}
+	meta := map[string]any{"format": "pt"}
+	for k, v := range metadata {
+		meta[k] = v
+	}
+	buf := append(make([]byte, 8), `{"__metadata__":`...)
+	buf, err := strictjson.AppendCanonical(buf, meta)
+	if err != nil {
+		return nil, 0, err
+	}
+	var at int64
+	seen := make(map[string]bool, len(sorted))
+	for _, t := range sorted {
+		if err := checkSource(t, seen); err != nil {
+			return nil, 0, err
+		}
+		if buf, err = strictjson.AppendCanonical(append(buf, ','), t.Name); err != nil {
+			return nil, 0, err
+		}
+		buf = fmt.Appendf(buf, `:{"dtype":"%s","shape":`, dtypeNames[t.DType])
+		if buf, err = strictjson.AppendCanonical(buf, t.Shape); err != nil {
+			return nil, 0, err
+		}
+		if at > 1<<62-t.Size {
+			return nil, 0, fault.New(fault.Format, "the payloads overflow").At("tensor %q", t.Name).WithID("E-ST-051")
+		}
+		buf = fmt.Appendf(buf, `,"data_offsets":[%d,%d]}`, at, at+t.Size)
+		at += t.Size
+	}
+	buf = append(buf, '}')
+	for len(buf)%8 != 0 {
+		buf = append(buf, ' ')
+	}
+	if len(buf)-8 > maxHeader {
+		return nil, 0, fault.New(fault.Format, "header length %d is over the limit of %d", len(buf)-8, maxHeader).WithID("E-ST-003")
+	}
+	binary.LittleEndian.PutUint64(buf, uint64(len(buf)-8))
+	return buf, int64(len(buf)) + at, nil
+}
+
+// checkSource refuses what the reader would refuse.
+func checkSource(t tensor.Source, seen map[string]bool) error {
+	refuse := func(id int, format string, args ...any) error {
+		return fault.New(fault.Format, format, args...).At("tensor %q", t.Name).WithID(fmt.Sprintf("E-ST-%03d", id))
+	}
+	if err := stored.CheckName(t.Name, stored.MaxName); err != nil {
+		return refuse(21, "%s", err)
+	}
+	if t.Name == "__metadata__" || seen[t.Name] {
+		return refuse(12, "name is taken")
+	}
+	seen[t.Name] = true
+	if dtypeNames[t.DType] == "" {
+		return refuse(50, "safetensors cannot hold the type %s", t.DType)
+	}
+	if len(t.Shape) > stored.MaxRank {
+		return refuse(31, "%d dimensions are over the limit of %d", len(t.Shape), stored.MaxRank)
+	}
+	n, ok := tensor.Elements(t.Shape)
+	if width := int64(t.DType.BlockBytes()); !ok || n > (1<<62)/width || n*width != t.Size {
+		return refuse(38, "%d bytes do not hold %s %v", t.Size, t.DType, t.Shape)
+	}
+	return nil
+}
+
+// WriteDir writes a model into the directory dir: SingleName if it fits into maxShard bytes of payload, else shards
+// model-00001-of-0000N.safetensors, filled in order of tensor name, and IndexName. The files appear together, the
+// index last; a tensor larger than maxShard gets a shard of its own. maxShard ≤ 0 means no limit. It returns the
+// names of the files. An index of an earlier model is refused without opt.Force, and removed with it.
+func WriteDir(dir string, tensors []tensor.Source, maxShard int64, opt Options) ([]string, error) {
+	shards := split(tensors, maxShard)
+	if len(shards) <= 1 {
+		return writeSingle(dir, tensors, opt)
+	}
+	if len(shards) > maxShards {
+		return nil, fault.In(fault.Format, dir, "%d shards are over the limit of %d", len(shards), maxShards).WithID("E-ST-063")
+	}
+	var pending []*atomicfile.File
+	defer func() {
+		for _, f := range pending {
+			f.Close() // nothing once committed
+		}
+	}()
+	weights := map[string]string{}
+	var names []string
+	var total int64
+	for i, shard := range shards {
+		name := fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(shards))
+		f, err := prepare(filepath.Join(dir, name), shard, opt)
+		if err != nil {
+			return nil, err
+		}
+		pending = append(pending, f)
+		names = append(names, name)
+		for _, t := range shard {
+			if weights[t.Name] != "" {
+				return nil, fault.In(fault.Format, dir, "name is taken").At("tensor %q", t.Name).WithID("E-ST-012")
+			}
+			weights[t.Name] = name
+			total += t.Size
+		}
+	}
+	index, err := prepareIndex(filepath.Join(dir, IndexName), weights, total, opt.Force)
+	if err != nil {
+		return nil, err
+	}
+	pending = append(pending, index)
+	if opt.Force { // an old index over new shards would be a mixture; without an index the directory is no model
+		if err := removeIndex(dir); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range pending {
+		if err := f.Commit(); err != nil {
+			return nil, err
+		}
+	}
+	return append(names, IndexName), nil
+}
+
+func writeSingle(dir string, tensors []tensor.Source, opt Options) ([]string, error) {
+	index := filepath.Join(dir, IndexName)
+	if _, err := os.Lstat(index); err == nil && !opt.Force {
+		return nil, fault.In(fault.Invalid, index, "already exists").WithHint("give --force to replace it").WithID("E-FILE-011")
+	}
+	if err := Write(filepath.Join(dir, SingleName), tensors, opt); err != nil {
+		return nil, err
+	}
+	return []string{SingleName}, removeIndex(dir)
+}
+
+func removeIndex(dir string) error {
+	index := filepath.Join(dir, IndexName)
+	if err := os.Remove(index); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fault.In(fault.IO, index, "cannot be removed").Because(err).WithID("E-FILE-014")
+	}
+	return nil
+}
+
+// split divides the tensors, in order of name, into shards of at most limit payload bytes.
+func split(tensors []tensor.Source, limit int64) [][]tensor.Source {
+	byName := slices.Clone(tensors)
+	slices.SortFunc(byName, func(a, b tensor.Source) int { return cmp.Compare(a.Name, b.Name) })
+	var shards [][]tensor.Source
+	var size int64
+	for _, t := range byName {
+		if len(shards) == 0 || limit > 0 && size > 0 && t.Size > 0 && t.Size > limit-size {
+			shards = append(shards, nil)
+			size = 0
+		}
+		shards[len(shards)-1] = append(shards[len(shards)-1], t)
+		size += t.Size
+	}
+	return shards
+}
+
+// prepareIndex writes the index, with a line per tensor, up to its Commit.
+func prepareIndex(path string, weights map[string]string, total int64, force bool) (*atomicfile.File, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "{\n  \"metadata\": {\n    \"total_size\": %d\n  },\n  \"weight_map\": {", total)
+	for i, name := range slices.Sorted(maps.Keys(weights)) {
+		key, err := strictjson.AppendCanonical(nil, name)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "\n    %s: %q", key, weights[name])
+	}
+	b.WriteString("\n  }\n}\n")
+	f, err := atomicfile.Create(path, force)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Write(b.Bytes()); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
