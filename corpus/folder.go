@@ -1,0 +1,145 @@
+package corpus
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"apr/internal/fault"
+	"apr/internal/readfile"
+)
+
+// passedOver are folders of version control and of other people's code.
+var passedOver = map[string]bool{"CVS": true, "_darcs": true, "vendor": true, "node_modules": true}
+
+// folder reads the files below dir in lexical order. Links are never followed, and the kernel holds every access below
+// dir even if an entry is exchanged for a link meanwhile.
+func (r *reader) folder(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return readfile.Fault(dir, err)
+	}
+	defer root.Close()
+	return fs.WalkDir(root.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
+		path := filepath.Join(dir, rel)
+		if err != nil {
+			return readfile.Fault(path, err)
+		}
+		if rel == "." {
+			return nil
+		}
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
+		if reason := leaveOut(d); reason != "" {
+			r.skip(path, reason)
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if d.IsDir() {
+			return nil
+		}
+		return r.entry(root, rel, path)
+	})
+}
+
+// leaveOut says why an entry of a folder is left out by its name or type, "" if it is not.
+func leaveOut(d fs.DirEntry) string {
+	switch {
+	case strings.HasPrefix(d.Name(), "."):
+		return "hidden"
+	case d.Type()&fs.ModeSymlink != 0:
+		return "link"
+	case d.IsDir() && passedOver[d.Name()]:
+		return "vendored or version control"
+	case !d.IsDir() && !d.Type().IsRegular():
+		return "not a regular file"
+	case !d.IsDir() && format(d.Name()) == tokenShard:
+		return "not text"
+	}
+	return ""
+}
+
+// entry reads one file of a folder.
+func (r *reader) entry(root *os.Root, rel, path string) error {
+	f, err := root.Open(rel)
+	if err != nil {
+		return readfile.Fault(path, err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return fault.In(fault.NotFound, path, "changed while it was read").WithID("E-CORPUS-045")
+	}
+	switch k := format(rel); {
+	case k == jsonLines && !strings.HasSuffix(strings.ToLower(rel), ".json"):
+		return r.jsonLines(path, f)
+	case k == parquetFile:
+		return r.parquet(path, f)
+	}
+	h := newHashed(f)
+	err = r.readText(path, h, h, "")
+	if errors.Is(err, errNotText) {
+		r.skip(path, "not text")
+		return nil
+	}
+	return err
+}
+
+// text reads a file that the user named as one document.
+func (r *reader) text(path string, f *os.File) error {
+	h := newHashed(f)
+	br, what, done, err := decompressed(path, f, h)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return r.readText(path, br, h, what)
+}
+
+// errNotText marks content that is not UTF-8 or holds NUL.
+var errNotText = errors.New("not text")
+
+// readText hands src's content on as one document. src reads through h, perhaps decompressed.
+func (r *reader) readText(path string, src io.Reader, h *hashed, what string) error {
+	buf, err := readStart(src)
+	if err != nil {
+		return streamFault(path, what, err)
+	}
+	if bytes.IndexByte(buf, 0) < 0 { // else binary: do not read on
+		rest, err := io.ReadAll(io.LimitReader(src, maxText+1-int64(len(buf))))
+		if err != nil {
+			return streamFault(path, what, err)
+		}
+		buf = append(buf, rest...)
+	}
+	if int64(len(buf)) > maxText {
+		return fault.In(fault.Format, path, "a text of more than 1 GiB").WithHint("split it, or make it JSON Lines").WithID("E-CORPUS-052")
+	}
+	if i := bytes.IndexByte(buf, 0); i >= 0 {
+		return fault.In(fault.Format, path, "NUL").At("offset %d", i).WithHint("text must be UTF-8").Because(errNotText).WithID("E-CORPUS-053")
+	}
+	if !utf8.Valid(buf) {
+		return fault.In(fault.Format, path, "bad UTF-8").At("offset %d", badUTF8(buf)).Because(errNotText).WithID("E-CORPUS-054")
+	}
+	if err := r.finish(path, h); err != nil {
+		return err
+	}
+	return r.document(Document{Text: string(buf), Path: path})
+}
+
+// readStart reads up to 64 KiB.
+func readStart(src io.Reader) ([]byte, error) {
+	buf := make([]byte, 64<<10)
+	n, err := io.ReadFull(src, buf)
+	if err == io.ErrUnexpectedEOF || err == io.EOF {
+		err = nil
+	}
+	return buf[:n:n], err
+}

@@ -1,0 +1,214 @@
+package corpus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"apr/internal/fault"
+	"apr/internal/readfile"
+)
+
+// Limits of what is read.
+const (
+	maxRecord = 16 << 20 // bytes of a line of JSON Lines, or of a Parquet row's text
+	maxText   = 1 << 30  // bytes of a text file
+	maxListed = 100      // bad records and skipped files that a Report lists; all are counted
+)
+
+// ReadOptions say where the text stands in a record. With both fields empty, the first present of "text", "content"
+// and "messages" is taken.
+type ReadOptions struct {
+	TextField     string // field or column that holds a text
+	MessagesField string // field or column that holds [{"role": …, "content": …}, …]
+}
+
+// fields returns the names to look for in order, texts first; texts says how many those are.
+func (o ReadOptions) fields() (names []string, texts int) {
+	switch {
+	case o.TextField == "" && o.MessagesField == "":
+		return []string{"text", "content", "messages"}, 2
+	case o.MessagesField == "":
+		return []string{o.TextField}, 1
+	case o.TextField == "":
+		return []string{o.MessagesField}, 0
+	}
+	return []string{o.TextField, o.MessagesField}, 1
+}
+
+// Report says what was read. Counts cover everything, lists the first hundred.
+type Report struct {
+	Files      []File  `json:"files"`
+	Records    int64   `json:"records"`   // records of JSON Lines and Parquet, good and bad
+	Documents  int64   `json:"documents"` // handed on
+	Bytes      int64   `json:"bytes"`     // UTF-8 bytes of their text
+	BadRecords int64   `json:"bad_records"`
+	Bad        []error `json:"-"` // faults naming file and line
+	Skipped    int64   `json:"skipped_files"`
+	SkippedIn  []Skip  `json:"skipped,omitempty"`
+}
+
+// File is a file that was read whole.
+type File struct {
+	Path   string `json:"path"`
+	Bytes  int64  `json:"bytes"`  // as stored
+	SHA256 string `json:"sha256"` // of the bytes as stored
+}
+
+// Skip is an entry of a folder that was left out, and why.
+type Skip struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// Read streams the documents of paths, in their order, to yield, and stops at yield's first error. A path is
+//
+//   - a file of JSON Lines (.jsonl, .ndjson, .json: one object a line) or Parquet (.parquet), whose records are documents;
+//   - any other regular file: one text, valid UTF-8 without NUL;
+//   - a folder, walked recursively in lexical order. Records are read from .jsonl, .ndjson and .parquet; every other
+//     file is one text. Hidden entries, version control's and vendored folders (CVS, _darcs, vendor, node_modules),
+//     links, and files that are not text are left out and counted.
+//
+// Files compressed by gzip, zstd or xz are recognised by content; within folders only those of JSON Lines.
+// Bad records are left out; if they are more than 1 in 1,000, or there is no document, Read returns a fault of kind
+// Invalid. The Report is returned with every error too.
+func Read(ctx context.Context, paths []string, opt ReadOptions, yield func(Document) error) (*Report, error) {
+	r := &reader{ctx: ctx, opt: opt, yield: yield, report: &Report{}}
+	for _, p := range paths {
+		if err := r.path(p); err != nil {
+			return r.report, err
+		}
+	}
+	return r.report, r.verdict(paths)
+}
+
+// reader is the state of one Read.
+type reader struct {
+	ctx    context.Context
+	opt    ReadOptions
+	yield  func(Document) error
+	report *Report
+}
+
+// document hands d on.
+func (r *reader) document(d Document) error {
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	r.report.Documents++
+	r.report.Bytes += d.Bytes()
+	return r.yield(d)
+}
+
+// bad counts and lists a bad record.
+func (r *reader) bad(err *fault.Error) {
+	r.report.BadRecords++
+	if len(r.report.Bad) < maxListed {
+		r.report.Bad = append(r.report.Bad, err)
+	}
+}
+
+// skip counts and lists a left out entry of a folder.
+func (r *reader) skip(path, reason string) {
+	r.report.Skipped++
+	if len(r.report.SkippedIn) < maxListed {
+		r.report.SkippedIn = append(r.report.SkippedIn, Skip{path, reason})
+	}
+}
+
+// verdict judges the whole once all is read.
+func (r *reader) verdict(paths []string) error {
+	rep := r.report
+	if rep.BadRecords*1000 > rep.Records {
+		return fault.New(fault.Invalid, "%d of %d records are bad, more than 1 in 1000; the first", rep.BadRecords, rep.Records).
+			Because(rep.Bad[0]).WithID("E-CORPUS-040")
+	}
+	if rep.Documents == 0 {
+		return fault.In(fault.Invalid, strings.Join(paths, ", "), "no record").WithID("E-CORPUS-041")
+	}
+	return nil
+}
+
+// path reads one path given by the user.
+func (r *reader) path(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return r.folder(path)
+	}
+	f, _, err := readfile.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	switch format(path) {
+	case jsonLines:
+		return r.jsonLines(path, f)
+	case parquetFile:
+		return r.parquet(path, f)
+	case tokenShard:
+		return fault.In(fault.Usage, path, "a shard of tokens, not text").WithHint("give its folder to --dataset").WithID("E-CORPUS-042")
+	}
+	return r.text(path, f)
+}
+
+// A kind of file, by its name.
+type kind int
+
+const (
+	plainText kind = iota
+	jsonLines
+	parquetFile
+	tokenShard
+)
+
+// format tells the kind of a file that was named by the user.
+func format(path string) kind {
+	name := strings.ToLower(filepath.Base(path))
+	switch filepath.Ext(name) {
+	case ".gz", ".zst", ".xz":
+		name = strings.TrimSuffix(name, filepath.Ext(name))
+	}
+	switch filepath.Ext(name) {
+	case ".jsonl", ".ndjson", ".json":
+		return jsonLines
+	case ".parquet":
+		return parquetFile
+	case ".bin":
+		return tokenShard
+	}
+	return plainText
+}
+
+// hashed reads a file and hashes what it reads.
+type hashed struct {
+	io.Reader
+	sum  interface{ Sum([]byte) []byte }
+	size counter
+}
+
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+func newHashed(r io.Reader) *hashed {
+	h := &hashed{}
+	sum := sha256.New()
+	h.sum = sum
+	h.Reader = io.TeeReader(r, io.MultiWriter(sum, &h.size))
+	return h
+}
+
+// finish reads what is left, so that the hash is the file's, and records it.
+func (r *reader) finish(path string, h *hashed) error {
+	if _, err := io.Copy(io.Discard, h); err != nil {
+		return readfile.Fault(path, err)
+	}
+	r.report.Files = append(r.report.Files, File{Path: path, Bytes: int64(h.size), SHA256: hex.EncodeToString(h.sum.Sum(nil))})
+	return nil
+}

@@ -1,0 +1,135 @@
+package corpus
+
+import (
+	"math"
+
+	"apr/internal/fault"
+)
+
+// Rows are the training rows over Tokens: each of SeqLen inputs and SeqLen targets. They are views, not copies.
+type Rows struct {
+	SeqLen    int
+	NoTargets int   // rows whose targets are all masked
+	Dropped   int64 // ids in no row: the tail of a packed corpus, or what truncation cut off
+	Truncated int   // documents cut to SeqLen+1 ids; 0 when packed
+
+	tok    *Tokens
+	n      int
+	starts []int64 // first id of each row, and the end of the last; nil: packed
+}
+
+// Pack returns the packed rows of t, where documents follow each other without padding: row i is
+// ids[i(S+1) : (i+1)(S+1)], S = seqLen, and the tail is dropped. A fault of kind Invalid says that there is no row, or
+// no row with a target.
+func Pack(t *Tokens, seqLen int) (*Rows, error) {
+	if err := checkSeqLen(seqLen); err != nil {
+		return nil, err
+	}
+	width := seqLen + 1
+	r := &Rows{SeqLen: seqLen, tok: t, n: len(t.IDs) / width, Dropped: int64(len(t.IDs) % width)}
+	if r.n == 0 {
+		return nil, fault.New(fault.Invalid, "the data holds %d tokens, fewer than the %d of one row", len(t.IDs), width).
+			WithHint("use more data, a smaller --seq-len, or --no-packing").WithID("E-CORPUS-010")
+	}
+	return r, r.count()
+}
+
+// OnePerRow returns rows of one document each, cut to seqLen+1 ids or padded with masked end-of-text ids.
+// A fault of kind Invalid says that there is no row, or no row with a target.
+func OnePerRow(t *Tokens, seqLen int) (*Rows, error) {
+	if err := checkSeqLen(seqLen); err != nil {
+		return nil, err
+	}
+	r := &Rows{SeqLen: seqLen, tok: t, n: len(t.Docs), starts: make([]int64, 1, len(t.Docs)+1)}
+	if r.n == 0 {
+		return nil, fault.New(fault.Invalid, "the data holds no document").WithID("E-CORPUS-011")
+	}
+	for i := range t.Docs {
+		end := t.Docs[i].End
+		if over := end - r.starts[i] - int64(seqLen+1); over > 0 {
+			r.Truncated++
+			r.Dropped += over
+		}
+		r.starts = append(r.starts, end)
+	}
+	return r, r.count()
+}
+
+func checkSeqLen(seqLen int) error {
+	if seqLen < 1 || seqLen > math.MaxInt32-1 {
+		return fault.New(fault.Usage, "sequence length %d is not a positive 31-bit number", seqLen).WithID("E-CORPUS-012")
+	}
+	return nil
+}
+
+// count fills NoTargets and refuses rows that teach nothing.
+func (r *Rows) count() error {
+	for i := range r.n {
+		if ids, mask := r.span(i); !hasTarget(ids, mask) {
+			r.NoTargets++
+		}
+	}
+	if r.NoTargets == r.n {
+		return fault.New(fault.Invalid, "none of the %d rows has a target", r.n).
+			WithHint("is --assistant-only on for conversations without assistant turns, or --seq-len too small to reach them?").WithID("E-CORPUS-013")
+	}
+	return nil
+}
+
+// hasTarget reports whether a row of ids with this mask (nil: all ones) has a target, the first id being none.
+func hasTarget(ids []int32, mask []uint8) bool {
+	if mask == nil {
+		return len(ids) > 1
+	}
+	for _, m := range mask[min(1, len(mask)):] {
+		if m != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Len returns the number of rows.
+func (r *Rows) Len() int { return r.n }
+
+// span returns row i's own ids, at most SeqLen+1, and their mask, nil if all ones.
+func (r *Rows) span(i int) (ids []int32, mask []uint8) {
+	width := int64(r.SeqLen + 1)
+	lo := int64(i) * width
+	hi := lo + width
+	if r.starts != nil {
+		lo = r.starts[i]
+		hi = min(r.starts[i+1], lo+width)
+	}
+	if r.tok.Mask != nil {
+		mask = r.tok.Mask[lo:hi]
+	}
+	return r.tok.IDs[lo:hi], mask
+}
+
+// Fill writes row i as inputs = row[:S], targets = row[1:] and mask (1: the target counts), each of length SeqLen.
+func (r *Rows) Fill(i int, inputs, targets []int32, mask []uint8) {
+	ids, m := r.span(i)
+	fillRow(ids, m, r.tok.EOS, inputs, targets, mask)
+}
+
+// fillRow shifts ids by one into inputs and targets and pads them with pad, masked.
+func fillRow(ids []int32, m []uint8, pad int32, inputs, targets []int32, mask []uint8) {
+	n := copy(inputs, ids)
+	for i := n; i < len(inputs); i++ {
+		inputs[i] = pad
+	}
+	n = 0
+	if len(ids) > 0 {
+		n = copy(targets, ids[1:])
+	}
+	for i := n; i < len(targets); i++ {
+		targets[i], mask[i] = pad, 0
+	}
+	for i := range n {
+		mask[i] = 1
+		if m != nil {
+			mask[i] = m[i+1]
+		}
+	}
+}

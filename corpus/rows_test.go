@@ -1,0 +1,472 @@
+package corpus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"apr/internal/fault"
+)
+
+// tokensOf makes Tokens of documents given by their ids; masks, if given, are theirs.
+func tokensOf(docs [][]int32, masks [][]uint8) *Tokens {
+	t := &Tokens{EOS: eos}
+	for i, ids := range docs {
+		e := encoded{ids: ids, bytes: int64(len(ids)), hash: Hash{byte(i >> 8), byte(i)}}
+		if masks != nil {
+			e.mask = masks[i]
+		}
+		t.add(&e)
+	}
+	return t
+}
+
+// anyDocs draws documents whose ids are all different, so that a row shows where it comes from.
+func anyDocs(t *rapid.T) (docs [][]int32, masks [][]uint8) {
+	next := int32(1000)
+	masked := rapid.Bool().Draw(t, "masked")
+	for _, n := range rapid.SliceOfN(rapid.IntRange(0, 40), 1, 12).Draw(t, "lengths") {
+		ids := make([]int32, n)
+		for i := range ids {
+			ids[i] = next
+			next++
+		}
+		docs = append(docs, ids)
+		var mask []uint8
+		if masked && rapid.Bool().Draw(t, "chat") {
+			mask = make([]uint8, n)
+			for i := range mask {
+				mask[i] = uint8(rapid.IntRange(0, 1).Draw(t, "m"))
+			}
+		}
+		masks = append(masks, mask)
+	}
+	return docs, masks
+}
+
+// expected returns the concatenation and its mask, by the definition.
+func expected(docs [][]int32, masks [][]uint8) (ids []int32, mask []uint8) {
+	for d, doc := range docs {
+		for i, id := range doc {
+			ids = append(ids, id)
+			m := uint8(1)
+			if masks[d] != nil {
+				m = masks[d][i]
+			}
+			mask = append(mask, m)
+		}
+		ids = append(ids, eos)
+		m := uint8(1)
+		if masks[d] != nil {
+			m = 0
+		}
+		mask = append(mask, m)
+	}
+	return ids, mask
+}
+
+// TestPackProperties: every id of every document stands in exactly one place of one row, but for a tail shorter than a
+// row, and mask i belongs to target i.
+func TestPackProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		docs, masks := anyDocs(t)
+		s := rapid.IntRange(1, 20).Draw(t, "S")
+		ids, mask := expected(docs, masks)
+		rows, err := Pack(tokensOf(docs, masks), s)
+		n := len(ids) / (s + 1)
+		if n == 0 {
+			if fault.KindOf(err) != fault.Invalid {
+				t.Fatalf("%d ids, rows of %d: %v", len(ids), s+1, err)
+			}
+			return
+		}
+		if err != nil && !strings.Contains(err.Error(), "has a target") {
+			t.Fatal(err)
+		}
+		if rows.Len() != n || rows.Dropped != int64(len(ids)-n*(s+1)) {
+			t.Fatalf("%d rows, %d dropped of %d ids, S %d", rows.Len(), rows.Dropped, len(ids), s)
+		}
+		without := 0
+		for i := range n {
+			in, tg, m := make([]int32, s), make([]int32, s), make([]uint8, s)
+			rows.Fill(i, in, tg, m)
+			at := i * (s + 1)
+			if !slices.Equal(in, ids[at:at+s]) || !slices.Equal(tg, ids[at+1:at+s+1]) || !slices.Equal(m, mask[at+1:at+s+1]) {
+				t.Fatalf("row %d: %v → %v mask %v", i, in, tg, m)
+			}
+			if !slices.Contains(m, 1) {
+				without++
+			}
+		}
+		if without != rows.NoTargets || (err != nil) != (without == n) {
+			t.Fatalf("%d rows without target, counted %d, error %v", without, rows.NoTargets, err)
+		}
+	})
+}
+
+// TestOnePerRowProperties: row d is document d with its end, cut or padded, padding masked.
+func TestOnePerRowProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		docs, masks := anyDocs(t)
+		s := rapid.IntRange(1, 50).Draw(t, "S")
+		rows, err := OnePerRow(tokensOf(docs, masks), s)
+		if err != nil && !strings.Contains(err.Error(), "has a target") {
+			t.Fatal(err)
+		}
+		if rows.Len() != len(docs) {
+			t.Fatalf("%d rows of %d documents", rows.Len(), len(docs))
+		}
+		var dropped int64
+		cut := 0
+		for d := range docs {
+			ids, mask := expected(docs[d:d+1], masks[d:d+1])
+			if over := len(ids) - (s + 1); over > 0 {
+				dropped += int64(over)
+				cut++
+			}
+			for len(ids) < s+1 {
+				ids, mask = append(ids, eos), append(mask, 0)
+			}
+			in, tg, m := make([]int32, s), make([]int32, s), slices.Repeat([]uint8{9}, s)
+			rows.Fill(d, in, tg, m)
+			if !slices.Equal(in, ids[:s]) || !slices.Equal(tg, ids[1:s+1]) || !slices.Equal(m, mask[1:s+1]) {
+				t.Fatalf("row %d: %v → %v mask %v, want %v mask %v", d, in, tg, m, ids, mask)
+			}
+		}
+		if rows.Dropped != dropped || rows.Truncated != cut {
+			t.Fatalf("dropped %d truncated %d, want %d and %d", rows.Dropped, rows.Truncated, dropped, cut)
+		}
+	})
+}
+
+func TestRowsRefused(t *testing.T) {
+	some := func() *Tokens { return tokensOf([][]int32{{1, 2, 3}}, nil) }
+	masked := func() *Tokens { return tokensOf([][]int32{{1, 2, 3}}, [][]uint8{{1, 0, 0}}) }
+	for _, c := range []struct {
+		name string
+		make func() (*Rows, error)
+		want string
+		kind fault.Kind
+	}{
+		{"short", func() (*Rows, error) { return Pack(some(), 4) }, "the data holds 4 tokens, fewer than the 5 of one row [E-CORPUS-010]", fault.Invalid},
+		{"length 0", func() (*Rows, error) { return Pack(some(), 0) }, "sequence length 0 is not a positive 31-bit number [E-CORPUS-012]", fault.Usage},
+		{"masked", func() (*Rows, error) { return Pack(masked(), 3) }, "none of the 1 rows has a target [E-CORPUS-013]", fault.Invalid},
+		{"masked alone", func() (*Rows, error) { return OnePerRow(masked(), 8) }, "none of the 1 rows has a target [E-CORPUS-013]", fault.Invalid},
+		{"nothing", func() (*Rows, error) { return OnePerRow(&Tokens{}, 8) }, "the data holds no document [E-CORPUS-011]", fault.Invalid},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := c.make()
+			wantError(t, err, "", c.want, c.kind)
+		})
+	}
+}
+
+// count makes packed rows of one document of n ids 0…n−1, the last being end-of-text.
+func countRows(t testing.TB, rows, s int) *Rows {
+	ids := make([]int32, rows*(s+1)-1)
+	for i := range ids {
+		ids[i] = int32(i)
+	}
+	r, err := Pack(tokensOf([][]int32{ids}, nil), s)
+	must(t, err)
+	return r
+}
+
+// TestLoaderProperties: each epoch serves every row once; a loader that seeks goes on bit for bit.
+func TestLoaderProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 30).Draw(t, "rows")
+		opt := LoaderOptions{
+			BatchRows: rapid.IntRange(1, 40).Draw(t, "batch"),
+			Shuffle:   rapid.Bool().Draw(t, "shuffle"),
+			Seed:      rapid.Uint64().Draw(t, "seed"),
+		}
+		ids := make([]int32, 3*n)
+		for i := range ids {
+			ids[i] = int32(i)
+		}
+		rows, err := Pack(&Tokens{IDs: ids}, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := NewLoader(rows, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var served []int
+		var batches []Batch
+		var positions []Position
+		steps := int(l.Steps(3))
+		if steps*opt.BatchRows < 3*n || (steps-1)*opt.BatchRows >= 3*n {
+			t.Fatalf("%d steps of %d rows for 3 epochs of %d", steps, opt.BatchRows, n)
+		}
+		for range steps {
+			positions = append(positions, l.Position())
+			b, err := l.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			batches = append(batches, b)
+			for i := range b.Rows {
+				served = append(served, int(b.Tokens[i*2])/3)
+			}
+		}
+		for e := range 3 {
+			epoch := slices.Sorted(slices.Values(served[e*n : (e+1)*n]))
+			for i, r := range epoch {
+				if r != i {
+					t.Fatalf("epoch %d serves %v", e, epoch)
+				}
+			}
+			if !opt.Shuffle && !slices.IsSorted(served[e*n:(e+1)*n]) {
+				t.Fatalf("epoch %d is not in data order", e)
+			}
+		}
+		k := rapid.IntRange(0, steps-1).Draw(t, "resume")
+		again, _ := NewLoader(rows, opt)
+		text, _ := json.Marshal(positions[k])
+		var p Position
+		if err := json.Unmarshal(text, &p); err != nil {
+			t.Fatal(err)
+		}
+		if err := again.Seek(p); err != nil {
+			t.Fatal(err)
+		}
+		for ; k < steps; k++ {
+			b, _ := again.Next()
+			if fmt.Sprint(b) != fmt.Sprint(batches[k]) {
+				t.Fatalf("step %d differs after resuming", k)
+			}
+		}
+	})
+}
+
+// TestOrder pins the order, which must never change: it decides what a resumed run sees.
+func TestOrder(t *testing.T) {
+	for _, c := range []struct {
+		seed, epoch uint64
+		want        string
+	}{
+		{42, 0, "[8 4 3 2 7 5 6 9 0 1 11 10]"},
+		{42, 1, "[4 3 1 8 11 10 0 7 9 5 6 2]"},
+		{43, 0, "[11 0 8 6 3 9 5 10 7 4 1 2]"},
+	} {
+		if got := fmt.Sprint(permutation(nil, 12, c.seed, c.epoch)); got != c.want {
+			t.Errorf("seed %d epoch %d: %s, want %s", c.seed, c.epoch, got, c.want)
+		}
+	}
+}
+
+// TestOrderIsFair counts where each of 6 rows lands over 60,000 epochs: the chi-square of the 36 counts has 25 degrees
+// of freedom, and exceeds 60 by chance once in 10,000 seeds; the control, which shuffles badly, must exceed it.
+func TestOrderIsFair(t *testing.T) {
+	const n, epochs = 6, 60_000
+	chi := func(order func(epoch uint64) []uint32) float64 {
+		var count [n][n]float64
+		for e := range uint64(epochs) {
+			for i, r := range order(e) {
+				count[i][r]++
+			}
+		}
+		sum := 0.0
+		for i := range n {
+			for j := range n {
+				d := count[i][j] - epochs/n
+				sum += d * d / (epochs / n)
+			}
+		}
+		return sum
+	}
+	if x := chi(func(e uint64) []uint32 { return permutation(nil, n, 42, e) }); !(x < 60) {
+		t.Errorf("chi-square %g", x)
+	}
+	if x := chi(func(e uint64) []uint32 {
+		p := permutation(nil, n, 42, e)
+		if e%20 == 0 {
+			slices.Sort(p)
+		}
+		return p
+	}); !(x > 60) {
+		t.Errorf("a bad order passes: chi-square %g", x)
+	}
+}
+
+func TestLoaderRefused(t *testing.T) {
+	rows := countRows(t, 4, 3)
+	_, err := NewLoader(rows, LoaderOptions{})
+	wantError(t, err, "", "a batch of 0 rows [E-CORPUS-020]", fault.Usage)
+	l, err := NewLoader(rows, LoaderOptions{BatchRows: 2})
+	must(t, err)
+	for _, p := range []Position{{-1, 0}, {0, -1}, {0, 4}} {
+		err := l.Seek(p)
+		wantError(t, err, "", fmt.Sprintf("position epoch %d, row %d is outside the data's 4 rows [E-CORPUS-022]", p.Epoch, p.Row), fault.Invalid)
+	}
+	some, err := OnePerRow(tokensOf([][]int32{{1, 2}, {}, {}}, nil), 4)
+	must(t, err)
+	if some.NoTargets != 2 {
+		t.Errorf("%d rows without targets, want 2", some.NoTargets)
+	}
+	l, err = NewLoader(some, LoaderOptions{BatchRows: 1})
+	must(t, err)
+	_, err = l.Next()
+	must(t, err)
+	_, err = l.Next()
+	wantError(t, err, "", "the batch at epoch 0, row 1 has no target [E-CORPUS-023]", fault.Invalid)
+}
+
+func TestMicro(t *testing.T) {
+	l, err := NewLoader(countRows(t, 10, 3), LoaderOptions{BatchRows: 7})
+	must(t, err)
+	b, err := l.Next()
+	must(t, err)
+	for _, rows := range []int{1, 2, 3, 7, 9} {
+		n, total := 0, 0
+		for _, m := range b.Micro(rows) {
+			if m.Rows > rows || len(m.Tokens) != m.Rows*m.SeqLen || &m.Targets[0] != &b.Targets[n*b.SeqLen] {
+				t.Errorf("micro-batch of %d rows is not a view at row %d", m.Rows, n)
+			}
+			n += m.Rows
+			total += m.TargetCount()
+		}
+		if n != b.Rows || total != b.TargetCount() || total != 21 {
+			t.Errorf("split by %d: %d rows, %d targets of %d", rows, n, total, b.TargetCount())
+		}
+	}
+}
+
+// TestWindowsProperties: every target is scored exactly once, up to the tail that fills no window.
+func TestWindowsProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(2, 200).Draw(t, "ids")
+		s := rapid.IntRange(1, n-1).Draw(t, "S")
+		stride := rapid.IntRange(1, s).Draw(t, "stride")
+		ids := make([]int32, n)
+		for i := range ids {
+			ids[i] = int32(i)
+		}
+		w, err := NewWindows(&Tokens{IDs: ids}, s, stride)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scored := make([]int, n)
+		for lo := 0; lo < w.Len(); lo += 3 {
+			b := w.Batch(lo, min(lo+3, w.Len()))
+			for i, m := range b.Mask {
+				if b.Targets[i] != b.Tokens[i]+1 || int(b.Tokens[i]) != (lo+i/s)*stride+i%s {
+					t.Fatalf("window %d position %d holds %d → %d", lo+i/s, i%s, b.Tokens[i], b.Targets[i])
+				}
+				scored[b.Targets[i]] += int(m)
+			}
+		}
+		end := (w.Len()-1)*stride + s
+		for i, k := range scored {
+			want := 0
+			if i > 0 && i <= end {
+				want = 1
+			}
+			if k != want {
+				t.Fatalf("target %d of %d scored %d times; S %d, stride %d", i, n, k, s, stride)
+			}
+		}
+		if n-1-end >= stride {
+			t.Fatalf("one more window fits: %d ids, S %d, stride %d, %d windows", n, s, stride, w.Len())
+		}
+	})
+}
+
+func TestHoldOutProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		docs, masks := anyDocs(t)
+		fraction := rapid.Float64Range(0, 0.99).Draw(t, "fraction")
+		build := func() *Tokens {
+			k := tokensOf(docs, masks)
+			for i := range k.Docs { // spread the hashes
+				d := Document{Text: fmt.Sprint(i / 2)}
+				k.Docs[i].Hash = d.Hash()
+			}
+			return k
+		}
+		whole := build()
+		train, held, err := build().HoldOut(fraction)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := CheckOverlap(train, held); err != nil {
+			t.Fatal(err)
+		}
+		if fraction > 0 && len(docs) > 2 && (len(train.Docs) == 0 || len(held.Docs) == 0) {
+			t.Fatalf("%d documents split into %d and %d", len(docs), len(train.Docs), len(held.Docs))
+		}
+		// Merging both by walking over the whole finds each document once, with its ids and mask.
+		at := [2]int{}
+		side := [2]*Tokens{train, held}
+		for i, d := range whole.Docs {
+			k := 0
+			if at[1] < len(held.Docs) && held.Docs[at[1]].Hash == d.Hash {
+				k = 1
+			}
+			got := side[k].document(at[k])
+			if want := whole.document(i); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Fatalf("document %d: %v, want %v", i, got, want)
+			}
+			at[k]++
+		}
+		if at[0] != len(train.Docs) || at[1] != len(held.Docs) {
+			t.Fatalf("documents too many: %v", at)
+		}
+	})
+}
+
+// document returns all of document i but its end.
+func (t *Tokens) document(i int) []any {
+	start := int64(0)
+	if i > 0 {
+		start = t.Docs[i-1].End
+	}
+	d := t.Docs[i]
+	out := []any{t.IDs[start:d.End], d.Bytes, d.Hash}
+	if t.Mask != nil {
+		out = append(out, t.Mask[start:d.End])
+	}
+	return out
+}
+
+func TestHoldOutEdges(t *testing.T) {
+	one := func() *Tokens { return tokensOf([][]int32{{1}, {2}}, nil) }
+	same := one()
+	same.Docs[1].Hash = same.Docs[0].Hash
+	train, held, err := same.HoldOut(0.5)
+	must(t, err)
+	if len(train.Docs) != 2 || len(held.Docs) != 0 {
+		t.Errorf("one document twice: %d kept, %d held out", len(train.Docs), len(held.Docs))
+	}
+	for _, f := range []float64{-0.1, 1, 2} {
+		_, _, err := one().HoldOut(f)
+		wantError(t, err, "", fmt.Sprintf("fraction of held-out documents is %v, not in [0, 1) [E-CORPUS-001]", f), fault.Usage)
+	}
+	nan := 0.0
+	_, _, err = one().HoldOut(nan / nan)
+	wantError(t, err, "", "fraction of held-out documents is NaN, not in [0, 1) [E-CORPUS-001]", fault.Usage)
+	err = CheckOverlap(one(), tokensOf([][]int32{{7}}, nil))
+	wantError(t, err, "", "1 of 1 held-out documents are in the training data too; the first is held-out document 1, training document 1 [E-CORPUS-002]", fault.Invalid)
+}
+
+// TestHoldOutShare holds out about as many documents as asked for.
+func TestHoldOutShare(t *testing.T) {
+	var b strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&b, "{\"text\": \"document %d\"}\n", i)
+	}
+	k, _, err := Load(context.Background(), []string{put(t, "a.jsonl", []byte(b.String()))}, byteEncoder{}, options)
+	must(t, err)
+	_, held, err := k.HoldOut(0.1)
+	must(t, err)
+	if n := len(held.Docs); n < 400 || n > 600 { // 4.7 standard deviations
+		t.Errorf("%d of 5000 documents held out, want about 500", n)
+	}
+}

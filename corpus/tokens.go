@@ -1,0 +1,143 @@
+package corpus
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+
+	"apr/internal/fault"
+)
+
+// Tokens is a corpus in memory: the ids of all documents in data order, each with its end-of-text id.
+type Tokens struct {
+	IDs  []int32
+	Mask []uint8 // Mask[i] is 1 if IDs[i] may be a target; nil: all may
+	Docs []Doc
+	EOS  int32
+}
+
+// Doc describes one document of Tokens; it holds IDs[the previous one's End : End].
+type Doc struct {
+	End   int64
+	Bytes int64 // of text; 0 if unknown (token shards)
+	Hash  Hash
+}
+
+// TextBytes returns the bytes of text of all documents.
+func (t *Tokens) TextBytes() int64 {
+	var n int64
+	for _, d := range t.Docs {
+		n += d.Bytes
+	}
+	return n
+}
+
+// SHA256 returns, in hexadecimal, SHA-256 of the concatenated document hashes: the identity of the data in its
+// order, whatever files it was spread over and however they were compressed.
+func (t *Tokens) SHA256() string {
+	h := sha256.New()
+	for i := range t.Docs {
+		h.Write(t.Docs[i].Hash[:])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// HoldOut splits t by document into a training and a held-out part, each in data order. A document is held out when
+// the first 64 bits of its hash, read as a fraction in [0,1), are below fraction; so copies of a document stay
+// together, and a document keeps its side when others come or go. If that chooses none, the document with the lowest
+// hash is held out, and if all, the one with the highest is kept, as long as there are two different documents; with
+// only one the held-out part is empty. t is used up: the training part reuses its memory.
+func (t *Tokens) HoldOut(fraction float64) (train, held *Tokens, err error) {
+	if !(fraction >= 0 && fraction < 1) {
+		return nil, nil, fault.New(fault.Usage, "fraction of held-out documents is %v, not in [0, 1)", fraction).WithID("E-CORPUS-001")
+	}
+	train = &Tokens{IDs: t.IDs[:0], Docs: t.Docs[:0], EOS: t.EOS}
+	held = &Tokens{EOS: t.EOS}
+	if t.Mask != nil {
+		train.Mask, held.Mask = t.Mask[:0], []uint8{}
+	}
+	choose := t.chooser(fraction)
+	start := int64(0)
+	for i := range t.Docs {
+		d := t.Docs[i] // a copy, taken before the training part moves over it
+		to := train
+		if choose(d.Hash) {
+			to = held
+		}
+		end := d.End
+		to.IDs = append(to.IDs, t.IDs[start:end]...)
+		if t.Mask != nil {
+			to.Mask = append(to.Mask, t.Mask[start:end]...)
+		}
+		d.End = int64(len(to.IDs))
+		to.Docs = append(to.Docs, d)
+		start = end
+	}
+	return train, held, nil
+}
+
+// chooser returns the predicate of HoldOut.
+func (t *Tokens) chooser(fraction float64) func(Hash) bool {
+	chosen := func(h Hash) bool { return hashFraction(h) < fraction }
+	if fraction == 0 || len(t.Docs) == 0 {
+		return func(Hash) bool { return false }
+	}
+	n := 0
+	low, high := t.Docs[0].Hash, t.Docs[0].Hash
+	for _, d := range t.Docs {
+		if chosen(d.Hash) {
+			n++
+		}
+		if bytes.Compare(d.Hash[:], low[:]) < 0 {
+			low = d.Hash
+		}
+		if bytes.Compare(d.Hash[:], high[:]) > 0 {
+			high = d.Hash
+		}
+	}
+	switch {
+	case low == high:
+		return func(Hash) bool { return false }
+	case n == 0:
+		return func(h Hash) bool { return h == low }
+	case n == len(t.Docs):
+		return func(h Hash) bool { return h != high }
+	}
+	return chosen
+}
+
+// hashFraction returns the first 53 bits of h as a fraction in [0,1); every such fraction is an exact float64.
+func hashFraction(h Hash) float64 {
+	return math.Ldexp(float64(binary.BigEndian.Uint64(h[:8])>>11), -53)
+}
+
+// CheckOverlap returns an error if a document of held is in train too: a score on text that was trained on says nothing.
+// The fault is of kind Invalid and counts the held-out documents concerned.
+func CheckOverlap(train, held *Tokens) error {
+	in := make(map[Hash]int, len(held.Docs)) // hash → first document, from 1
+	for i, d := range held.Docs {
+		if _, ok := in[d.Hash]; !ok {
+			in[d.Hash] = i + 1
+		}
+	}
+	seen := make(map[Hash]bool)
+	first, firstHeld := 0, 0
+	for i, d := range train.Docs {
+		j, ok := in[d.Hash]
+		if !ok {
+			continue
+		}
+		if len(seen) == 0 {
+			first, firstHeld = i+1, j
+		}
+		seen[d.Hash] = true
+	}
+	if len(seen) == 0 {
+		return nil
+	}
+	return fault.New(fault.Invalid, "%d of %d held-out documents are in the training data too; the first is held-out document %d, training document %d",
+		len(seen), len(in), firstHeld, first).
+		WithHint("evaluate on other text, or let --val-fraction hold documents out").WithID("E-CORPUS-002")
+}

@@ -1,0 +1,52 @@
+package corpus
+
+import "apr/internal/fault"
+
+// Windows cut a sequence of ids into overlapping or adjoining windows for evaluation: window j holds
+// ids[j·stride : j·stride+S+1] and scores those of its S targets that no earlier window scored, that is all S of
+// window 0 and the last stride ones of the others. What does not fill a window is not scored.
+type Windows struct {
+	SeqLen, Stride int
+	ids            []int32
+	mask           []uint8
+	n              int
+}
+
+// NewWindows returns the windows over t's ids, documents being joined by their end-of-text ids. stride must be in
+// 1…seqLen. A fault of kind Invalid says that no window fits.
+func NewWindows(t *Tokens, seqLen, stride int) (*Windows, error) {
+	if err := checkSeqLen(seqLen); err != nil {
+		return nil, err
+	}
+	if stride < 1 || stride > seqLen {
+		return nil, fault.New(fault.Usage, "stride %d is not between 1 and the window's length %d", stride, seqLen).WithID("E-CORPUS-030")
+	}
+	if len(t.IDs) < seqLen+1 {
+		return nil, fault.New(fault.Invalid, "the data holds %d tokens, fewer than the %d of one window", len(t.IDs), seqLen+1).
+			WithHint("use more data or a smaller --seq-len").WithID("E-CORPUS-031")
+	}
+	n := (len(t.IDs)-seqLen-1)/stride + 1
+	return &Windows{SeqLen: seqLen, Stride: stride, ids: t.IDs, mask: t.Mask, n: n}, nil
+}
+
+// Len returns the number of windows.
+func (w *Windows) Len() int { return w.n }
+
+// Batch returns windows [lo,hi) as rows; its mask is 1 at the targets that count.
+func (w *Windows) Batch(lo, hi int) Batch {
+	b := newBatch(hi-lo, w.SeqLen)
+	for j := lo; j < hi; j++ {
+		inputs, targets, mask := b.row(j - lo)
+		from := j * w.Stride
+		to := from + w.SeqLen + 1
+		var m []uint8
+		if w.mask != nil {
+			m = w.mask[from:to]
+		}
+		fillRow(w.ids[from:to], m, 0, inputs, targets, mask)
+		if j > 0 {
+			clear(mask[:w.SeqLen-w.Stride])
+		}
+	}
+	return b
+}
