@@ -66,6 +66,11 @@ func (p *problem) at(i, j, t int) (a, b float64) {
 // run computes the problem in a copy of C, on an engine.
 func (p *problem) run(e *Engine) []float32 {
 	c := append([]float32(nil), p.c...)
+	p.into(e, c)
+	return c
+}
+
+func (p *problem) into(e *Engine, c []float32) {
 	switch p.name {
 	case "NT":
 		e.NT(p.m, p.n, p.k, p.a, p.lda, p.b, p.ldb, p.bias, c, p.ldc, p.add)
@@ -74,7 +79,6 @@ func (p *problem) run(e *Engine) []float32 {
 	case "TN":
 		e.TN(p.m, p.n, p.k, p.a, p.lda, p.b, p.ldb, c, p.ldc, p.add)
 	}
-	return c
 }
 
 // check compares C with the float64 sum; the error of a sum of k float32 products is at most about k·2⁻²⁴·Σ|a·b|, and

@@ -202,23 +202,58 @@ func (s isa) transpose() {
 	dst, ldd := pointer("dst"), bytes("ldd")
 	ldd3 := GP64()
 	LEAQ(operand.Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
-	TESTQ(blocks, blocks)
+	four := GP64() // a cache line of each row at once, and the rest 4 columns at a time
+	MOVQ(blocks, four)
+	SHRQ(operand.U8(2), four)
+	JE(operand.LabelRef("rest"))
+	Label("line")
+	for i := range s.lanes {
+		m := row(bases, step1, step3, i, 4)
+		m.Disp = prefetchAhead
+		PREFETCHT0(m)
+	}
+	for part := range 4 {
+		s.transpose4(bases, step1, step3, part*16, dst, ldd, ldd3)
+	}
+	for _, base := range bases {
+		ADDQ(operand.U8(64), base)
+	}
+	DECQ(four)
+	JNE(operand.LabelRef("line"))
+	Label("rest")
+	ANDQ(operand.U8(3), blocks)
 	JE(operand.LabelRef("done"))
-	Label("loop")
+	Label("columns")
+	s.transpose4(bases, step1, step3, 0, dst, ldd, ldd3)
+	for _, base := range bases {
+		ADDQ(operand.U8(16), base)
+	}
+	DECQ(blocks)
+	JNE(operand.LabelRef("columns"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// prefetchAhead is how many bytes ahead a row is fetched: several rows are read at once, more than hardware follows.
+const prefetchAhead = 512
+
+// transpose4 transposes 4 columns, disp bytes from the bases, and moves dst on.
+func (s isa) transpose4(bases []reg.GPVirtual, step1, step3 reg.GPVirtual, disp int, dst, ldd, ldd3 reg.GPVirtual) {
 	for j := range 4 {
 		r := s.vec(j)
-		VMOVUPS(row(bases, step1, step3, j, 4), r.(reg.Vec).AsX())
-		for g := 1; g < len(bases); g++ {
+		for g := range bases {
 			m := row(bases, step1, step3, 4*g+j, 4)
-			if s.lanes == 16 {
+			m.Disp = disp
+			switch {
+			case g == 0:
+				VMOVUPS(m, r.(reg.Vec).AsX())
+			case s.lanes == 16:
 				VINSERTF32X4(operand.U8(g), m, r, r)
-			} else {
+			default:
 				VINSERTF128(operand.U8(g), m, r, r)
 			}
 		}
-	}
-	for _, base := range bases {
-		ADDQ(operand.U8(16), base)
 	}
 	VUNPCKLPS(s.vec(1), s.vec(0), s.vec(4))
 	VUNPCKHPS(s.vec(1), s.vec(0), s.vec(5))
@@ -233,11 +268,6 @@ func (s isa) transpose() {
 	VMOVUPS(s.vec(2), operand.Mem{Base: dst, Index: ldd, Scale: 2})
 	VMOVUPS(s.vec(3), operand.Mem{Base: dst, Index: ldd3, Scale: 1})
 	LEAQ(operand.Mem{Base: dst, Index: ldd, Scale: 4}, dst)
-	DECQ(blocks)
-	JNE(operand.LabelRef("loop"))
-	Label("done")
-	VZEROUPPER()
-	RET()
 }
 
 // copy generates dst[p·ldd+i] = a[p·acs+i] for i < lanes, p < k.
