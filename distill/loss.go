@@ -1,0 +1,54 @@
+package distill
+
+import (
+	"apr/device"
+	"apr/model"
+	"apr/teacher"
+	"apr/tensor"
+)
+
+// DefaultChunkRows is the number of rows whose logits exist at one time.
+const DefaultChunkRows = 1024
+
+// Loss is the distillation objective over a chunk of rows at a time, so that no tensor of all rows × vocabulary
+// exists: for C rows it holds the logits of both models, C·V float32 each, and nothing more.
+type Loss struct {
+	Spec      device.LossSpec
+	Vocab     int // V: ids that both models share; columns beyond have no logits and no gradient
+	ChunkRows int // C; results do not depend on it but for the order of float32 sums
+}
+
+// Backward computes, for kept hidden rows x [n, h] of the student and the n rows of the step from row `from` on,
+//
+//	z = x·Wᵀ, t = teacher's logits, dz = ∂L/∂z, dx = dz·W, dW += dzᵀ·x
+//
+// chunk by chunk, and adds the sums of CE and D to the stream's record. dx [n, h] is overwritten. targets [n,1] are
+// the n targets. The teacher may be nil when Spec.Alpha is 0.
+func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher, dx, x, targets device.Tensor, from int) {
+	head, param := student.Head()
+	c := min(l.ChunkRows, x.Rows)
+	var zs, ts device.Tensor
+	zs = s.Temp("logits.student", device.Logits, tensor.F32, c, l.Vocab)
+	if t != nil {
+		ts = s.Temp("logits.teacher", device.Logits, tensor.F32, c, l.Vocab)
+	}
+	for lo := 0; lo < x.Rows; lo += c {
+		hi := min(lo+c, x.Rows)
+		z := zs.RowRange(0, hi-lo)
+		var tl device.Tensor
+		if t != nil {
+			s.Phase(device.PhaseTeacher)
+			tl = ts.RowRange(0, hi-lo)
+			t.Logits(s, from+lo, from+hi, tl)
+		}
+		s.Phase(device.PhaseLoss)
+		student.Logits(s, z, x.RowRange(lo, hi))
+		s.Loss(z, z, tl, targets.RowRange(lo, hi), l.Spec)
+		s.MatMulInputGrad(dx.RowRange(lo, hi), z, head, false)
+		s.MatMulWeightGrad(param.Grad.RowRange(0, l.Vocab), device.Tensor{}, z, x.RowRange(lo, hi))
+	}
+	if t != nil {
+		s.Release(ts)
+	}
+	s.Release(zs)
+}

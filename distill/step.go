@@ -1,0 +1,154 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/model"
+	"apr/optim"
+	"apr/teacher"
+)
+
+// ErrNonFinite says that a step's loss or gradient norm was not finite; the weights are as before the step.
+var ErrNonFinite = errors.New("loss or gradient is not finite")
+
+// Trainer performs optimiser steps on a student.
+type Trainer struct {
+	Student   *model.Model
+	Teacher   teacher.Teacher // nil: cross-entropy only, Loss.Spec.Alpha must be 0
+	Loss      Loss
+	Optimizer optim.Optimizer
+	MicroRows int // sequences of a micro-batch
+	Step      int // steps done or refused: the index of the next one
+
+	stream device.Stream
+	batch  *model.Batch
+}
+
+// NewTrainer returns a trainer for steps of rows sequences of seqLen positions.
+func NewTrainer(student *model.Model, s device.Stream, rows, seqLen int) *Trainer {
+	return &Trainer{
+		Student: student, MicroRows: rows, stream: s,
+		Loss:  Loss{ChunkRows: DefaultChunkRows},
+		batch: model.NewBatch(student.Device(), rows, seqLen),
+	}
+}
+
+// Record is what one step did.
+type Record struct {
+	device.Scalars
+	Loss    float64 // (1−α)·CE + α·T²·D, means over the step's targets: the number whose gradient was applied
+	MeanCE  float64 // Σ CE / N
+	MeanD   float64 // Σ D / N, the divergence descended, before α·T²
+	Targets int     // N
+	Tokens  int     // positions, counted or not
+}
+
+// Apply performs one optimiser step over all micro-batches of b and reports it.
+// It minimises, over the N unmasked targets of the whole step,
+//
+//	L = 1/N Σ (1−α)·CE(y, z_s) + α·T²·D(softmax(z_t/T), softmax(z_s/T))
+//
+// (Hinton et al. 2015, arXiv:1503.02531). If the loss or the gradient norm is not finite it returns
+// ErrNonFinite and the weights are as before.
+func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
+	s := t.stream
+	t.batch.Load(s, b, t.MicroRows)
+	s.SetScalars(t.Optimizer.Scalars(t.Step, t.batch.N))
+
+	for _, p := range t.Student.Params() {
+		s.Zero(p.Grad)
+	}
+	if t.Teacher != nil {
+		s.Phase(device.PhaseTeacher)
+		t.Teacher.Begin(s, t.batch) // its body, once over all rows
+	}
+	for _, m := range t.batch.Micro {
+		if m.Hi > m.Lo { // a micro-batch without targets adds nothing
+			t.micro(m)
+		}
+	}
+	if t.Teacher != nil {
+		t.Teacher.End(s)
+	}
+	s.Phase(device.PhaseOptimizer)
+	s.Verdict(t.Student.Params())
+	s.AdamW(t.Student.Params(), t.Optimizer.AdamW) // leaves the weights alone if not finite
+
+	scalars, err := s.Wait(ctx) // the step's one host wait
+	if err != nil {
+		return Record{}, fmt.Errorf("step %d: %w", t.Step, err)
+	}
+	return t.finish(scalars, b)
+}
+
+// micro adds one micro-batch's gradient.
+func (t *Trainer) micro(m model.MicroBatch) {
+	s := t.stream
+	s.Phase(device.PhaseForward)
+	saved := t.Student.Forward(s, m.Tokens)
+	hidden, n := saved.Hidden, m.Hi-m.Lo
+	x := hidden
+	if !m.Keep.IsZero() {
+		x = s.Temp("hidden.kept", device.Activations, hidden.DType, n, hidden.Cols)
+		s.Gather(x, hidden, m.Keep)
+	}
+	dx := s.Temp("dhidden.kept", device.Activations, hidden.DType, n, hidden.Cols)
+	t.Loss.Backward(s, t.Student, t.Teacher, dx, x, t.batch.Targets.RowRange(m.Lo, m.Hi), m.Lo)
+
+	s.Phase(device.PhaseBackward)
+	dHidden := dx
+	if !m.Keep.IsZero() {
+		dHidden = s.Temp("dhidden", device.Activations, hidden.DType, hidden.Rows, hidden.Cols)
+		s.Scatter(dHidden, dx, m.Keep)
+	}
+	t.Student.Backward(s, saved, dHidden)
+	if !m.Keep.IsZero() {
+		s.Release(dHidden)
+	}
+	s.Release(dx)
+	if !m.Keep.IsZero() {
+		s.Release(x)
+	}
+	saved.ReleaseTo(s)
+}
+
+// finish turns the device's record into the step's and judges it.
+func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
+	if sc.Positions != int64(t.batch.N) {
+		panic(fmt.Sprintf("distill: loss saw %d of %d targets", sc.Positions, t.batch.N))
+	}
+	n, spec := float64(t.batch.N), t.Loss.Spec
+	r := Record{Scalars: sc, MeanCE: sc.CE / n, MeanD: sc.D / n, Targets: t.batch.N, Tokens: b.Rows * b.SeqLen}
+	r.Loss = (1-spec.Alpha)*r.MeanCE + spec.Alpha*spec.Temperature*spec.Temperature*r.MeanD
+	step := t.Step
+	t.Step++
+	if !sc.Finite {
+		return r, fmt.Errorf("step %d: loss %g, gradient norm %g, first in %s: %w", step, r.Loss, sc.GradNorm, t.firstBad(), ErrNonFinite)
+	}
+	t.Optimizer.Applied++
+	if r.MeanD < -1e-5 {
+		return r, fmt.Errorf("step %d: divergence %g is negative: the loss is wrong", step, r.MeanD)
+	}
+	return r, nil
+}
+
+// firstBad names the first parameter whose gradient holds a NaN or an infinity.
+func (t *Trainer) firstBad() string {
+	for _, p := range t.Student.Parts() {
+		host := make([]float32, p.Elements())
+		if err := t.stream.Download(host, p.Of(p.Param.Grad)); err != nil {
+			return err.Error()
+		}
+		for _, g := range host {
+			if math.IsNaN(float64(g)) || math.IsInf(float64(g), 0) {
+				return "gradient of " + p.Name
+			}
+		}
+	}
+	return "the loss"
+}

@@ -1,0 +1,192 @@
+// Package eval scores models on held-out text: nats per token, perplexity, bits per byte, and agreement with a
+// reference model (mean KL divergence, top-1 agreement, entropy).
+//
+// Every score carries its denominator, and no samples is an error, never a pass. All models of one comparison see the
+// same windows and the same reference logits.
+package eval
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tensor"
+)
+
+// Subject is a model to score.
+type Subject struct {
+	Name  string
+	Model *model.Model
+}
+
+// Scores are sums over scored targets and what follows from them.
+type Scores struct {
+	Name    string
+	Targets int64 // scored targets
+
+	ce, d, entropy float64 // sums in nats
+	agree          int64
+	compared       bool
+}
+
+// NatsPerToken returns the mean cross-entropy.
+func (s Scores) NatsPerToken() float64 { return s.ce / float64(s.Targets) }
+
+// Perplexity returns exp of the mean cross-entropy.
+func (s Scores) Perplexity() float64 { return math.Exp(s.NatsPerToken()) }
+
+// BitsPerByte returns nats per token × tokens / bytes / ln 2, for data of that many tokens and bytes of text.
+func (s Scores) BitsPerByte(tokens, bytes int64) float64 {
+	return s.NatsPerToken() * float64(tokens) / float64(bytes) / math.Ln2
+}
+
+// KL returns the mean KL(reference‖model) in nats, and false without a reference.
+func (s Scores) KL() (float64, bool) { return s.d / float64(s.Targets), s.compared }
+
+// Top1 returns the fraction of targets where model and reference have the same most likely id, and false without a
+// reference.
+func (s Scores) Top1() (float64, bool) { return float64(s.agree) / float64(s.Targets), s.compared }
+
+// Entropy returns the reference's mean entropy in nats, and false without a reference.
+func (s Scores) Entropy() (float64, bool) { return s.entropy / float64(s.Targets), s.compared }
+
+// Options of a comparison.
+type Options struct {
+	Vocab     int // V: ids that all models share
+	Rows      int // windows at a time; 0: as many as make about 2048 positions
+	ChunkRows int // rows whose logits exist at one time; 0: 512
+	Progress  func(done, total int)
+}
+
+// Compare scores subjects on the windows w, against the reference if it is not nil. The reference itself may be one of
+// the subjects: its KL is then 0. An error names the first model with a score that is not finite.
+func Compare(ctx context.Context, s device.Stream, reference *model.Model, subjects []Subject, w *corpus.Windows, o Options) ([]Scores, error) {
+	if w.Len() == 0 || len(subjects) == 0 {
+		return nil, fault.New(fault.Invalid, "nothing to evaluate: %d windows, %d models", w.Len(), len(subjects))
+	}
+	if o.Rows == 0 {
+		o.Rows = max(1, 2048/w.SeqLen)
+	}
+	if o.ChunkRows == 0 {
+		o.ChunkRows = 512
+	}
+	c := &comparison{s: s, o: o, reference: reference, subjects: subjects, scores: make([]Scores, len(subjects))}
+	for i, sub := range subjects {
+		if sub.Model.VocabSize < o.Vocab {
+			return nil, fault.New(fault.Load, "%s has %d vocabulary rows, fewer than the %d ids of the data", sub.Name, sub.Model.VocabSize, o.Vocab)
+		}
+		c.scores[i] = Scores{Name: sub.Name, compared: reference != nil}
+	}
+	c.batch = model.NewBatch(subjects[0].Model.Device(), o.Rows, w.SeqLen)
+	for lo := 0; lo < w.Len(); lo += o.Rows {
+		hi := min(lo+o.Rows, w.Len())
+		if err := c.add(ctx, w.Batch(lo, hi)); err != nil {
+			return nil, err
+		}
+		if o.Progress != nil {
+			o.Progress(hi, w.Len())
+		}
+	}
+	return c.scores, c.check()
+}
+
+// comparison scores several models on the same windows.
+type comparison struct {
+	s         device.Stream
+	o         Options
+	batch     *model.Batch
+	reference *model.Model
+	subjects  []Subject
+	scores    []Scores
+}
+
+// add scores one batch of windows.
+func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
+	if b.TargetCount() == 0 {
+		return nil
+	}
+	c.batch.Load(c.s, b, b.Rows)
+	var ref device.Tensor
+	if c.reference != nil {
+		ref = c.hidden(c.reference)
+	}
+	for i, sub := range c.subjects {
+		x := c.hidden(sub.Model)
+		if err := c.score(ctx, i, x, ref); err != nil {
+			return err
+		}
+		c.s.Release(x)
+	}
+	if c.reference != nil {
+		c.s.Release(ref)
+	}
+	return nil
+}
+
+// hidden returns the final hidden states of the kept positions.
+func (c *comparison) hidden(m *model.Model) device.Tensor {
+	act, n := m.Device().Info().Activations, c.batch.Tokens.Rows*c.batch.Tokens.SeqLen
+	all := c.s.Temp("hidden", device.Activations, act, n, m.HiddenSize)
+	m.Hidden(c.s, all, c.batch.Tokens)
+	if c.batch.Keep.IsZero() {
+		return all
+	}
+	kept := c.s.Temp("hidden.kept", device.Activations, act, c.batch.N, m.HiddenSize)
+	c.s.Gather(kept, all, c.batch.Keep)
+	c.s.Release(all)
+	return kept
+}
+
+// score adds subject i's sums over hidden rows x, against the reference's hidden rows ref unless they are zero.
+func (c *comparison) score(ctx context.Context, i int, x, ref device.Tensor) error {
+	spec := device.LossSpec{Alpha: 0, Temperature: 1}
+	n := min(c.o.ChunkRows, x.Rows)
+	z := c.s.Temp("logits", device.Logits, tensor.F32, n, c.o.Vocab)
+	var t device.Tensor
+	if c.reference != nil {
+		t = c.s.Temp("logits.reference", device.Logits, tensor.F32, n, c.o.Vocab)
+	}
+	c.s.SetScalars(device.Scalars{InvN: 1})
+	for lo := 0; lo < x.Rows; lo += n {
+		hi := min(lo+n, x.Rows)
+		var tl device.Tensor
+		if c.reference != nil {
+			tl = t.RowRange(0, hi-lo)
+			c.reference.Logits(c.s, tl, ref.RowRange(lo, hi))
+		}
+		c.subjects[i].Model.Logits(c.s, z.RowRange(0, hi-lo), x.RowRange(lo, hi))
+		c.s.Loss(device.Tensor{}, z.RowRange(0, hi-lo), tl, c.batch.Targets.RowRange(lo, hi), spec)
+	}
+	if c.reference != nil {
+		c.s.Release(t)
+	}
+	c.s.Release(z)
+	sc, err := c.s.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("evaluating %s: %w", c.subjects[i].Name, err)
+	}
+	r := &c.scores[i]
+	r.Targets += sc.Positions
+	r.ce += sc.CE
+	r.d += sc.D
+	r.entropy += sc.Entropy
+	r.agree += sc.Agree
+	return nil
+}
+
+// check refuses scores that are not finite or stand on nothing.
+func (c *comparison) check() error {
+	for _, r := range c.scores {
+		if r.Targets == 0 {
+			return fault.New(fault.Invalid, "%s: no target was scored", r.Name)
+		}
+		if sum := r.ce + r.d; math.IsNaN(sum) || math.IsInf(sum, 0) {
+			return fault.New(fault.Inference, "%s: the loss is not finite (%g nats, KL %g)", r.Name, r.ce, r.d)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+// Package generate continues a sequence of token ids with a model: greedily or by sampling, with a key-value cache.
+//
+// Sampling order: repetition penalty, temperature, top-k, top-p, then one draw from the renormalised rest by a seeded
+// PCG generator. The same seed, model and device kind give the same ids.
+package generate
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"apr/device"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tensor"
+)
+
+// Options control a generation.
+type Options struct {
+	MaxTokens     int
+	Temperature   float64 // 0: greedy, the largest logit, lowest id on ties
+	TopK          int     // keep the k largest; 0: all
+	TopP          float64 // keep the smallest set whose probability reaches p; 0 or 1: all
+	Seed          uint64
+	RepeatPenalty float64 // > 1 divides positive and multiplies negative logits of recent ids; 1: off
+	RepeatLastN   int     // how many ids are recent
+	Stop          []int32 // ids that end the text; they are not part of the result
+	Vocab         int     // ids that exist; the model's further rows are padding
+}
+
+// Result is a finished generation.
+type Result struct {
+	IDs          []int32
+	FinishReason string // "stop" or "length"
+	PromptTokens int
+	FirstToken   time.Duration // from the call to the first id
+	Total        time.Duration
+}
+
+// promptChunk bounds the positions whose activations exist at one time while the prompt is read.
+const promptChunk = 512
+
+// Generate continues prompt; emit, if not nil, sees every id as it is made and may stop the generation by an error.
+func Generate(ctx context.Context, m *model.Model, s device.Stream, prompt []int32, o Options, emit func(int32) error) (Result, error) {
+	if err := o.check(m, prompt); err != nil {
+		return Result{}, err
+	}
+	start := time.Now()
+	g := newGenerator(m, s, prompt, o)
+	r := Result{PromptTokens: len(prompt), FinishReason: "length"}
+	for lo := 0; lo < len(prompt); lo += promptChunk {
+		g.extend(prompt[lo:min(lo+promptChunk, len(prompt))])
+		if _, err := s.Wait(ctx); err != nil {
+			return r, err
+		}
+	}
+	for len(r.IDs) < o.MaxTokens {
+		id, err := g.next()
+		if err != nil {
+			return r, err
+		}
+		if len(r.IDs) == 0 {
+			r.FirstToken = time.Since(start)
+		}
+		if slices.Contains(o.Stop, id) {
+			r.FinishReason = "stop"
+			break
+		}
+		r.IDs = append(r.IDs, id)
+		if emit != nil {
+			if err := emit(id); err != nil {
+				return r, err
+			}
+		}
+		if len(r.IDs) < o.MaxTokens {
+			g.extend([]int32{id})
+		}
+		if err := ctx.Err(); err != nil {
+			return r, err
+		}
+	}
+	r.Total = time.Since(start)
+	return r, nil
+}
+
+func (o Options) check(m *model.Model, prompt []int32) error {
+	switch {
+	case len(prompt) == 0:
+		return fault.New(fault.Inference, "the prompt has no tokens")
+	case o.Vocab < 1 || o.Vocab > m.VocabSize:
+		return fault.New(fault.Inference, "%d ids exist but the model has %d", o.Vocab, m.VocabSize)
+	case len(prompt)+o.MaxTokens > m.MaxPositions:
+		return fault.New(fault.Inference, "a prompt of %d tokens and %d more exceed the model's %d positions", len(prompt), o.MaxTokens, m.MaxPositions)
+	case !(o.Temperature >= 0) || math.IsInf(o.Temperature, 0):
+		return fault.New(fault.Usage, "temperature %g is not finite and non-negative", o.Temperature)
+	case !(o.TopP >= 0 && o.TopP <= 1):
+		return fault.New(fault.Usage, "top-p %g is not in [0,1]", o.TopP)
+	case !(o.RepeatPenalty > 0) || math.IsInf(o.RepeatPenalty, 0):
+		return fault.New(fault.Usage, "repetition penalty %g is not positive", o.RepeatPenalty)
+	}
+	for i, id := range prompt {
+		if id < 0 || int(id) >= o.Vocab {
+			return fault.New(fault.Inference, "prompt token %d is id %d, outside the vocabulary of %d", i, id, o.Vocab)
+		}
+	}
+	return nil
+}
+
+// generator is the state of one generation.
+type generator struct {
+	m      *model.Model
+	s      device.Stream
+	o      Options
+	rng    *rand.Rand
+	cache  *model.Cache
+	ids    device.Tensor // I32 [promptChunk, 1]
+	hidden device.Tensor // [1, h]
+	logits []float32
+	order  []int32
+	seen   []int32
+}
+
+func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *generator {
+	dev := m.Device()
+	return &generator{
+		m: m, s: s, o: o,
+		rng:    rand.New(rand.NewPCG(o.Seed, 0)),
+		cache:  m.NewCache(len(prompt) + o.MaxTokens),
+		ids:    dev.Alloc("generate.ids", device.Batch, tensor.I32, promptChunk, 1),
+		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.HiddenSize),
+		logits: make([]float32, o.Vocab),
+	}
+}
+
+// extend feeds ids to the model.
+func (g *generator) extend(ids []int32) {
+	view := g.ids.RowRange(0, len(ids))
+	g.s.UploadInts(view, ids)
+	g.m.Extend(g.s, g.hidden, g.cache, view)
+	g.seen = append(g.seen, ids...)
+}
+
+// next chooses the id that follows.
+func (g *generator) next() (int32, error) {
+	if err := g.m.NextLogits(g.s, g.logits, g.hidden); err != nil {
+		return 0, err
+	}
+	for i, z := range g.logits {
+		if z != z || math.IsInf(float64(z), 1) {
+			return 0, fault.New(fault.Inference, "logit of id %d at position %d is %g", i, len(g.seen), z)
+		}
+	}
+	g.penalise()
+	if g.o.Temperature == 0 {
+		best := 0
+		for i, z := range g.logits {
+			if z > g.logits[best] {
+				best = i
+			}
+		}
+		return int32(best), nil
+	}
+	return g.sample(), nil
+}
+
+// penalise lowers the logits of recent ids (Keskar et al. 2019, arXiv:1909.05858, section 4.1).
+func (g *generator) penalise() {
+	if g.o.RepeatPenalty == 1 || g.o.RepeatLastN <= 0 {
+		return
+	}
+	done := map[int32]bool{}
+	for _, id := range g.seen[max(0, len(g.seen)-g.o.RepeatLastN):] {
+		if done[id] {
+			continue
+		}
+		done[id] = true
+		if z := g.logits[id]; z > 0 {
+			g.logits[id] = z / float32(g.o.RepeatPenalty)
+		} else {
+			g.logits[id] = z * float32(g.o.RepeatPenalty)
+		}
+	}
+}
+
+// sample draws from softmax(logits/temperature) restricted by top-k and top-p.
+func (g *generator) sample() int32 {
+	g.order = g.order[:0]
+	for i := range g.logits {
+		g.order = append(g.order, int32(i))
+	}
+	slices.SortStableFunc(g.order, func(a, b int32) int { return cmp.Compare(g.logits[b], g.logits[a]) })
+	keep := g.order
+	if g.o.TopK > 0 {
+		keep = keep[:min(g.o.TopK, len(keep))]
+	}
+	top := float64(g.logits[keep[0]])
+	probs := make([]float64, len(keep))
+	sum := 0.0
+	for i, id := range keep {
+		probs[i] = math.Exp((float64(g.logits[id]) - top) / g.o.Temperature)
+		sum += probs[i]
+	}
+	if p := g.o.TopP; p > 0 && p < 1 {
+		mass, n := 0.0, 0
+		for n < len(probs) && mass < p*sum {
+			mass += probs[n]
+			n++
+		}
+		probs, sum = probs[:n], mass
+	}
+	u := g.rng.Float64() * sum
+	for i, p := range probs {
+		if u -= p; u < 0 {
+			return keep[i]
+		}
+	}
+	return keep[len(probs)-1]
+}

@@ -1,0 +1,69 @@
+package model
+
+import (
+	"apr/corpus"
+	"apr/device"
+	"apr/tensor"
+)
+
+// Batch is a batch of rows on the device. Kept positions are those whose target counts; head and loss see only these,
+// in row order (compaction).
+type Batch struct {
+	Tokens  Tokens        // all sequences
+	Targets device.Tensor // I32 [N, 1]: the kept targets
+	Keep    device.Tensor // I32 [N, 1]: their positions in the batch; zero when every position is kept
+	N       int           // kept positions
+	Micro   []MicroBatch
+
+	tokens, targets, keep, local     device.Tensor // capacity
+	hostTargets, hostKeep, hostLocal []int32
+}
+
+// MicroBatch is a range of a batch's sequences and of its kept positions.
+type MicroBatch struct {
+	Tokens Tokens
+	Lo, Hi int           // kept positions [Lo,Hi) of the batch
+	Keep   device.Tensor // I32 [Hi−Lo, 1]: their positions within the micro-batch; zero when every position is kept
+}
+
+// NewBatch reserves device memory for batches of up to rows sequences of seqLen positions.
+func NewBatch(dev device.Device, rows, seqLen int) *Batch {
+	ints := func(name string) device.Tensor {
+		return dev.Alloc(name, device.Batch, tensor.I32, rows*seqLen, 1)
+	}
+	return &Batch{tokens: ints("batch.tokens"), targets: ints("batch.targets"), keep: ints("batch.keep"), local: ints("batch.local")}
+}
+
+// Load compacts b, splits it into micro-batches of microRows sequences, and copies it to the device.
+func (d *Batch) Load(s device.Stream, b corpus.Batch, microRows int) {
+	d.hostTargets, d.hostKeep, d.hostLocal = d.hostTargets[:0], d.hostKeep[:0], d.hostLocal[:0]
+	d.Micro = d.Micro[:0]
+	positions := b.Rows * b.SeqLen
+	d.Tokens = Tokens{IDs: d.tokens.RowRange(0, positions), Rows: b.Rows, SeqLen: b.SeqLen}
+	for lo := 0; lo < b.Rows; lo += microRows {
+		hi := min(lo+microRows, b.Rows)
+		m := MicroBatch{Tokens: d.Tokens.Slice(lo, hi), Lo: len(d.hostTargets)}
+		for i := lo * b.SeqLen; i < hi*b.SeqLen; i++ {
+			if b.Mask[i] != 0 {
+				d.hostTargets = append(d.hostTargets, b.Targets[i])
+				d.hostKeep = append(d.hostKeep, int32(i))
+				d.hostLocal = append(d.hostLocal, int32(i-lo*b.SeqLen))
+			}
+		}
+		m.Hi = len(d.hostTargets)
+		if m.Hi-m.Lo < (hi-lo)*b.SeqLen {
+			m.Keep = d.local.RowRange(m.Lo, m.Hi)
+		}
+		d.Micro = append(d.Micro, m)
+	}
+	d.N = len(d.hostTargets)
+	d.Targets = d.targets.RowRange(0, d.N)
+	s.UploadInts(d.Tokens.IDs, b.Tokens)
+	s.UploadInts(d.Targets, d.hostTargets)
+	d.Keep = device.Tensor{}
+	if d.N < positions {
+		d.Keep = d.keep.RowRange(0, d.N)
+		s.UploadInts(d.Keep, d.hostKeep)
+		s.UploadInts(d.local.RowRange(0, d.N), d.hostLocal)
+	}
+}

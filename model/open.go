@@ -1,0 +1,226 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"apr/device"
+	"apr/format/safetensors"
+	"apr/internal/fault"
+	"apr/quant"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// Files is an opened model: configuration, tensors by their Hugging Face names, tokenizer.
+type Files struct {
+	Path     string
+	Format   string // "hf" or "apr"
+	Config   Config
+	Warnings []string
+
+	file tensor.File
+	tok  *tokenizer.Tokenizer
+	load func() (*tokenizer.Tokenizer, error)
+}
+
+// Tokenizer returns the model's tokenizer; it is read at the first call. A model without one is a fault of kind Load.
+func (f *Files) Tokenizer() (*tokenizer.Tokenizer, error) {
+	if f.tok == nil {
+		tok, err := f.load()
+		if err != nil {
+			return nil, err
+		}
+		if err := tok.CheckRows(f.Config.VocabSize); err != nil {
+			return nil, err
+		}
+		f.tok = tok
+	}
+	return f.tok, nil
+}
+
+// File returns the opened container.
+func (f *Files) File() tensor.File { return f.file }
+
+// Close releases the files.
+func (f *Files) Close() error { return f.file.Close() }
+
+// Bytes returns the payload bytes of all tensors.
+func (f *Files) Bytes() int64 {
+	var n int64
+	for _, t := range f.file.Tensors() {
+		n += t.Size
+	}
+	return n
+}
+
+// CheckTensors refuses a model whose tensors are not those of its configuration, by name and shape. A tied head may
+// be absent, empty, or a copy.
+func (f *Files) CheckTensors() error {
+	want := f.Config.TensorShapes()
+	for name, shape := range want {
+		t, ok := f.file.Tensor(name)
+		switch {
+		case !ok:
+			return fault.In(fault.Load, f.Path, "is missing; the configuration needs it with shape %v", shape).At("tensor %q", name).WithID("E-MODEL-001")
+		case !slices.Equal(t.Shape, shape):
+			return fault.In(fault.Load, f.Path, "has shape %v; the configuration needs %v", t.Shape, shape).At("tensor %q", name).WithID("E-MODEL-002")
+		case !t.DType.IsFloat() && !t.DType.IsQuantized():
+			return fault.In(fault.Load, f.Path, "has type %s, which no weight can have", t.DType).At("tensor %q", name).WithID("E-MODEL-003")
+		}
+	}
+	for _, t := range f.file.Tensors() {
+		if _, ok := want[t.Name]; ok || f.ignored(t.Name) {
+			continue
+		}
+		return fault.In(fault.Load, f.Path, "is not part of a %s model of this configuration", f.Config.Architecture).At("tensor %q", t.Name).WithID("E-MODEL-004")
+	}
+	return nil
+}
+
+// ignored reports whether a tensor that the configuration does not ask for is harmless: the copy of a tied head,
+// rotary tables of old checkpoints, and old optimiser state.
+func (f *Files) ignored(name string) bool {
+	const training, inverse = "__training__.", ".rotary_emb.inv_freq"
+	return f.Config.Tied && name == "lm_head.weight" ||
+		len(name) > len(training) && name[:len(training)] == training ||
+		len(name) > len(inverse) && name[len(name)-len(inverse):] == inverse
+}
+
+// stored returns the tensor of that name.
+func (f *Files) stored(name string) (tensor.Stored, error) {
+	t, ok := f.file.Tensor(name)
+	if !ok {
+		return t, fault.In(fault.Load, f.Path, "is missing").At("tensor %q", name).WithID("E-MODEL-001")
+	}
+	return t, nil
+}
+
+// Source returns access to the rows of a matrix.
+func (f *Files) Source(name string) (device.Source, error) {
+	t, err := f.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	rows, rowBytes := int64(t.Rows()), t.DType.RowBytes(t.Cols())
+	if rows*rowBytes != t.Size {
+		return nil, fault.In(fault.Load, f.Path, "stores rows of %d values in one stream of %s blocks, which cannot be read by row", t.Cols(), t.DType).
+			At("tensor %q", name).WithHint("convert the model first").WithID("E-MODEL-005")
+	}
+	return source{t, rowBytes, f.Path}, nil
+}
+
+// source reads rows of a stored matrix.
+type source struct {
+	t        tensor.Stored
+	rowBytes int64
+	path     string
+}
+
+func (s source) Info() tensor.Info { return s.t.Info }
+
+func (s source) ReadRows(dst []byte, lo, hi int) error {
+	n, err := s.t.ReadAt(dst, int64(lo)*s.rowBytes)
+	if n == len(dst) {
+		return nil
+	}
+	return fault.In(fault.IO, s.path, "rows %d to %d cannot be read", lo, hi).At("tensor %q", s.t.Name).Because(err)
+}
+
+// ReadFloat32 returns all values of a tensor, widened to float32.
+func (f *Files) ReadFloat32(name string) ([]float32, error) {
+	t, err := f.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	return ReadFloat32(f.Path, t)
+}
+
+// ReadFloat32 returns all values of a stored tensor of the file path, widened to float32. Row-padded blocks lose
+// their padding.
+func ReadFloat32(path string, t tensor.Stored) ([]float32, error) {
+	if !t.DType.IsFloat() && !t.DType.IsQuantized() {
+		return nil, fault.In(fault.Load, path, "has type %s, which is no weight's", t.DType).At("tensor %q", t.Name)
+	}
+	raw := make([]byte, t.Size)
+	if n, err := t.ReadAt(raw, 0); n < len(raw) {
+		return nil, fault.In(fault.IO, path, "cannot be read").At("tensor %q", t.Name).Because(err)
+	}
+	out := make([]float32, t.Elements())
+	if !t.DType.IsQuantized() {
+		tensor.Widen(out, raw, t.DType)
+		return out, nil
+	}
+	decodeBlocks(out, raw, t)
+	return out, nil
+}
+
+// decodeBlocks decodes row-padded or flat blocks.
+func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
+	cols, rowBytes := t.Cols(), t.DType.RowBytes(t.Cols())
+	if int64(t.Rows())*rowBytes != t.Size { // one stream of blocks
+		quant.Dequantize(out, raw, t.DType)
+		return
+	}
+	for r := range t.Rows() {
+		quant.Dequantize(out[r*cols:(r+1)*cols], raw[int64(r)*rowBytes:int64(r+1)*rowBytes], t.DType)
+	}
+}
+
+// WeightsSHA256 identifies the weights by content, whatever file they stand in: SHA-256 over, for each tensor of the
+// architecture in order of name, its name, type, shape and payload. Two models with equal hashes compute the same.
+func (f *Files) WeightsSHA256() (string, error) {
+	h := sha256.New()
+	names := make([]string, 0, len(f.Config.TensorShapes()))
+	for name := range f.Config.TensorShapes() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		t, err := f.stored(name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s\x00%s%v\x00", t.Name, t.DType, t.Shape)
+		if _, err := io.Copy(h, io.NewSectionReader(t, 0, t.Size)); err != nil {
+			return "", fault.In(fault.IO, f.Path, "cannot be read").At("tensor %q", name).Because(err)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// openHF opens a Hugging Face folder (or one safetensors file with config.json beside it).
+func openHF(path, dir string, file tensor.File) (*Files, error) {
+	c, err := ReadConfig(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	return &Files{
+		Path: path, Format: "hf", Config: c, file: file,
+		load: func() (*tokenizer.Tokenizer, error) { return tokenizer.Load(dir) },
+	}, nil
+}
+
+// Open opens a model: a Hugging Face folder, a safetensors file with config.json beside it, or an .apr file. What a
+// file is, is found by its content.
+func Open(path string) (*Files, error) {
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	dir := path
+	if st, err := os.Stat(path); err == nil && !st.IsDir() {
+		dir = filepath.Dir(path)
+	}
+	m, err := openHF(path, dir, f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return m, nil
+}

@@ -1,0 +1,308 @@
+// Package runlog holds the records of a run and the directory they live in.
+//
+// A run is a directory that explains itself: manifest.json says what was asked, with the origin of each value, and on
+// what; steps.jsonl holds every step; events.jsonl every decision with its reason; receipt.json, written last, the
+// outcome. Status is derived from these and from the lock, never stored.
+//
+// Numbers in records come from the code that used them.
+package runlog
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"apr/internal/atomicfile"
+	"apr/internal/fault"
+)
+
+// Value is a resolved setting and where it came from: "flag", "env NAME", "config FILE:LINE" or "default".
+type Value struct {
+	Value  any    `json:"value"`
+	Origin string `json:"origin"`
+}
+
+// Input identifies a file or data set that was read.
+type Input struct {
+	Path   string `json:"path"`
+	SHA256 string `json:"sha256"`
+	Bytes  int64  `json:"bytes,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// Manifest says what a run was asked to do, on what.
+type Manifest struct {
+	Schema  string           `json:"schema"` // "apr.manifest/1"
+	RunID   string           `json:"run_id"`
+	Command []string         `json:"command"`
+	Config  map[string]Value `json:"config"`
+	Inputs  map[string]Input `json:"inputs"`
+	Version map[string]any   `json:"version"`
+	Device  map[string]any   `json:"device"`
+	Started time.Time        `json:"started"`
+}
+
+// Milliseconds are the durations of a step's phases.
+type Milliseconds struct {
+	Data      float64 `json:"data"`
+	Teacher   float64 `json:"teacher"`
+	Student   float64 `json:"student"` // forward and backward
+	Loss      float64 `json:"loss"`    // head and loss, both ways
+	Optimizer float64 `json:"optimizer"`
+	Total     float64 `json:"total"`
+}
+
+// Step is one line of steps.jsonl. CE and KL are the means whose gradient was applied: KL is the divergence descended,
+// at the temperature, before α·T². They are null for a step that was not finite.
+type Step struct {
+	Leg             string       `json:"leg"` // "student" or "control"
+	Step            int          `json:"step"`
+	LR              float64      `json:"lr"`
+	Loss            Number       `json:"loss"`
+	CE              Number       `json:"ce"`
+	KL              Number       `json:"kl"`
+	GradNorm        Number       `json:"grad_norm"`
+	Clipped         bool         `json:"clipped"`
+	Finite          bool         `json:"finite"`
+	Targets         int          `json:"targets"`
+	Tokens          int          `json:"tokens"`
+	TokensPerSecond Number       `json:"tokens_per_second"`
+	MS              Milliseconds `json:"ms"`
+	MemoryBytes     int64        `json:"memory"`
+}
+
+// Event is one line of events.jsonl: a decision with its reason, or a warning.
+type Event struct {
+	Time   time.Time `json:"time"`
+	Kind   string    `json:"kind"` // "decision", "warning", "evaluation", "checkpoint", "stop"
+	Name   string    `json:"name"`
+	Detail any       `json:"detail,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// Receipt is the outcome of a run.
+type Receipt struct {
+	Schema   string            `json:"schema"` // "apr.receipt/1"
+	RunID    string            `json:"run_id"`
+	Status   string            `json:"status"` // "completed", "stopped" or "failed"
+	Reason   string            `json:"reason,omitempty"`
+	Finished time.Time         `json:"finished"`
+	Result   any               `json:"result,omitempty"`
+	Outputs  map[string]string `json:"outputs"` // path in the run directory → SHA-256
+}
+
+// Number is a float64 that JSON can hold: NaN and infinities become null.
+type Number float64
+
+// MarshalJSON writes null for what JSON has no number for.
+func (n Number) MarshalJSON() ([]byte, error) {
+	if f := float64(n); !math.IsNaN(f) && !math.IsInf(f, 0) {
+		return json.Marshal(f)
+	}
+	return []byte("null"), nil
+}
+
+// Dir is an open, locked run directory.
+type Dir struct {
+	Path  string
+	lock  *flock.Flock
+	steps *lineFile
+	event *lineFile
+}
+
+// Open opens the run directory path for writing. An existing non-empty directory is refused (fault of kind Invalid)
+// unless resume is set, or force is, which renames it to path.bak-TIME and starts anew. A directory that another
+// process is writing to is refused.
+func Open(path string, force, resume bool) (*Dir, error) {
+	if err := prepare(path, force, resume); err != nil {
+		return nil, err
+	}
+	d := &Dir{Path: path, lock: flock.New(filepath.Join(path, ".lock"))}
+	ok, err := d.lock.TryLock()
+	if err != nil {
+		return nil, fault.In(fault.IO, path, "cannot be locked").Because(err)
+	}
+	if !ok {
+		return nil, fault.In(fault.Invalid, path, "another process is writing this run").WithID("E-RUN-002")
+	}
+	if d.steps, err = openLines(d.File("steps.jsonl")); err == nil {
+		d.event, err = openLines(d.File("events.jsonl"))
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func prepare(path string, force, resume bool) error {
+	entries, err := os.ReadDir(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if resume {
+			return fault.In(fault.NotFound, path, "there is no run to resume").WithID("E-RUN-003")
+		}
+	case err != nil:
+		return fault.In(fault.IO, path, "is not a directory that can be read").Because(err)
+	case len(entries) > 0 && resume:
+	case len(entries) > 0 && force:
+		if err := os.Rename(path, path+".bak-"+time.Now().UTC().Format("20060102T150405.000")); err != nil {
+			return fault.In(fault.IO, path, "cannot be moved aside").Because(err)
+		}
+	case len(entries) > 0:
+		return fault.In(fault.Invalid, path, "output directory exists and is not empty").
+			WithHint("choose another --output, --resume it, or --force, which renames it").WithID("E-RUN-001")
+	}
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return fault.In(fault.IO, path, "cannot be created").Because(err)
+	}
+	return nil
+}
+
+// File returns the path of a file of the run.
+func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
+
+// WriteManifest writes manifest.json, atomically; a resumed run keeps its first one and numbers the others.
+func (d *Dir) WriteManifest(m Manifest) error {
+	m.Schema = "apr.manifest/1"
+	name := "manifest.json"
+	for i := 1; ; i++ {
+		if _, err := os.Lstat(d.File(name)); errors.Is(err, os.ErrNotExist) {
+			return d.writeJSON(name, m)
+		}
+		name = fmt.Sprintf("manifest.resume-%d.json", i)
+	}
+}
+
+// Step appends a step.
+func (d *Dir) Step(s Step) error { return d.steps.append(s) }
+
+// Event appends an event with the present time.
+func (d *Dir) Event(kind, name string, detail any, reason string) error {
+	if err := d.steps.flush(); err != nil {
+		return err
+	}
+	if err := d.event.append(Event{Time: time.Now().UTC(), Kind: kind, Name: name, Detail: detail, Reason: reason}); err != nil {
+		return err
+	}
+	return d.event.flush()
+}
+
+// Flush brings all appended lines to the file system.
+func (d *Dir) Flush() error { return errors.Join(d.steps.flush(), d.event.flush()) }
+
+// TruncateSteps drops the steps of a leg from step `from` on, which a resumed run will do again.
+func (d *Dir) TruncateSteps(leg string, from int) error {
+	return d.steps.filter(func(line []byte) bool {
+		var s Step
+		return json.Unmarshal(line, &s) == nil && (s.Leg != leg || s.Step < from)
+	})
+}
+
+// WriteReceipt writes receipt.json, the last file of a run.
+func (d *Dir) WriteReceipt(r Receipt) error {
+	r.Schema, r.Finished = "apr.receipt/1", time.Now().UTC()
+	return errors.Join(d.Flush(), d.writeJSON("receipt.json", r))
+}
+
+func (d *Dir) writeJSON(name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return atomicfile.WriteFile(d.File(name), append(b, '\n'), true)
+}
+
+// Close flushes and unlocks.
+func (d *Dir) Close() error {
+	var errs []error
+	for _, l := range []*lineFile{d.steps, d.event} {
+		if l != nil {
+			errs = append(errs, l.flush(), l.f.Close())
+		}
+	}
+	if err := d.lock.Unlock(); err == nil {
+		os.Remove(d.lock.Path()) // only a hint of a running process: losing it changes nothing
+	}
+	return errors.Join(errs...)
+}
+
+// lineFile appends JSON lines.
+type lineFile struct {
+	f *os.File
+	w *bufio.Writer
+}
+
+func openLines(path string) (*lineFile, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fault.In(fault.IO, path, "cannot be opened").Because(err)
+	}
+	return &lineFile{f: f, w: bufio.NewWriterSize(f, 1<<16)}, nil
+}
+
+func (l *lineFile) append(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", l.f.Name(), err)
+	}
+	if _, err := l.w.Write(append(b, '\n')); err != nil {
+		return fault.In(fault.IO, l.f.Name(), "cannot be written").Because(err)
+	}
+	return nil
+}
+
+func (l *lineFile) flush() error {
+	if err := l.w.Flush(); err != nil {
+		return fault.In(fault.IO, l.f.Name(), "cannot be written").Because(err)
+	}
+	return nil
+}
+
+// filter rewrites the file with the complete lines that keep returns true for.
+func (l *lineFile) filter(keep func([]byte) bool) error {
+	if err := l.flush(); err != nil {
+		return err
+	}
+	path := l.f.Name()
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return fault.In(fault.IO, path, "cannot be read").Because(err)
+	}
+	var kept []byte
+	for len(old) > 0 {
+		end := indexNewline(old)
+		if end < 0 {
+			break // a line cut by a crash
+		}
+		if keep(old[:end]) {
+			kept = append(kept, old[:end+1]...)
+		}
+		old = old[end+1:]
+	}
+	if err := atomicfile.WriteFile(path, kept, true); err != nil {
+		return err
+	}
+	fresh, err := openLines(path)
+	if err != nil {
+		return err
+	}
+	l.f.Close()
+	*l = *fresh
+	return nil
+}
+
+func indexNewline(b []byte) int {
+	for i, c := range b {
+		if c == '\n' {
+			return i
+		}
+	}
+	return -1
+}
