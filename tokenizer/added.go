@@ -1,61 +1,82 @@
 package tokenizer
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
-// addedSet finds added tokens (special tokens and the like) in text: leftmost, and at one place the longest.
+// addedSet finds added tokens (special tokens and the like) in text: leftmost, and at one place the longest. It is a
+// trie, so that the time at one place is bounded by the longest token however many there are.
 type addedSet struct {
-	ids     map[string]int32
-	lengths [256][]int // by first byte: lengths of the contents that begin with it, longest first
-	only    int        // the one first byte when all contents share it, else -1
+	nodes []addedNode // nodes[0] is the root
+	first int         // the first byte of all tokens when it is the same, else -1
 }
 
-// newAddedSet returns nil for no tokens.
+type addedNode struct {
+	next map[byte]int32 // index of the node behind each byte
+	id   int32          // of the token that ends here, or None
+}
+
+// newAddedSet returns nil for no tokens. No token is empty.
 func newAddedSet(tokens map[string]int32) *addedSet {
 	if len(tokens) == 0 {
 		return nil
 	}
-	a := &addedSet{ids: tokens, only: -1}
-	for text := range tokens {
-		l := &a.lengths[text[0]]
-		if !slices.Contains(*l, len(text)) {
-			*l = append(*l, len(text))
+	a := &addedSet{nodes: []addedNode{{id: None}}, first: -1}
+	for text, id := range tokens {
+		at := int32(0)
+		for _, c := range []byte(text) {
+			next, ok := a.nodes[at].next[c]
+			if !ok {
+				next = int32(len(a.nodes))
+				if a.nodes[at].next == nil {
+					a.nodes[at].next = make(map[byte]int32)
+				}
+				a.nodes[at].next[c] = next
+				a.nodes = append(a.nodes, addedNode{id: None})
+			}
+			at = next
 		}
-		a.only = int(text[0])
+		a.nodes[at].id = id
 	}
-	for first := range a.lengths {
-		slices.SortFunc(a.lengths[first], func(x, y int) int { return y - x })
-		if len(a.lengths[first]) > 0 && first != a.only {
-			a.only = -1
+	if root := a.nodes[0].next; len(root) == 1 {
+		for c := range root {
+			a.first = int(c)
 		}
 	}
 	return a
 }
 
-// find returns the first added token in s at or after i, as s[start:end], and its id; start is len(s) when there is
-// none.
+// find returns the first added token in s at or after i, as s[start:end], and its id; without one it returns len(s)
+// twice and None.
 func (a *addedSet) find(s string, i int) (start, end int, id int32) {
 	if a == nil {
-		return len(s), len(s), -1
+		return len(s), len(s), None
 	}
 	for ; i < len(s); i++ {
-		if a.only >= 0 {
-			skip := strings.IndexByte(s[i:], byte(a.only))
+		if a.first >= 0 {
+			skip := strings.IndexByte(s[i:], byte(a.first))
 			if skip < 0 {
 				break
 			}
 			i += skip
 		}
-		for _, n := range a.lengths[s[i]] {
-			if n > len(s)-i {
-				continue
-			}
-			if id, ok := a.ids[s[i:i+n]]; ok {
-				return i, i + n, id
-			}
+		if n, id := a.longest(s[i:]); n > 0 {
+			return i, i + n, id
 		}
 	}
-	return len(s), len(s), -1
+	return len(s), len(s), None
+}
+
+// longest returns the length and id of the longest token at the start of s, or 0.
+func (a *addedSet) longest(s string) (length int, id int32) {
+	at, id := int32(0), None
+	for i := range len(s) {
+		next, ok := a.nodes[at].next[s[i]]
+		if !ok {
+			break
+		}
+		at = next
+		if a.nodes[at].id != None {
+			length, id = i+1, a.nodes[at].id
+		}
+	}
+	return length, id
 }

@@ -22,7 +22,7 @@ const (
 // Limits on what a file may claim.
 const (
 	MaxID        = 1<<22 - 1 // largest token id
-	maxAddedText = 1 << 10   // bytes of an added token
+	maxAddedText = 256       // bytes of an added token
 )
 
 // A token is one id of the vocabulary.
