@@ -27,6 +27,9 @@ type kernels struct {
 	transpose func(blocks int, a *float32, ars int, dst *float32, ldd int)
 	// copy packs lanes strided lines: dst[p·ldd+i] = a[p·acs+i] for i < lanes, p < k.
 	copy func(k int, a *float32, acs int, dst *float32, ldd int)
+	// dot, if not nil, computes a tile of one row and lanes columns from contiguous lines of B that are not packed:
+	// c[j] (=|+=) alpha·Σ_p a[p]·b[j·brs+p] (+ bias[j]) for j < lanes, p < lanes·blocks, with blocks > 0.
+	dot func(blocks int, a, b *float32, brs int, c *float32, alpha float32, bias *float32, add bool)
 }
 
 // active is what new calls use.

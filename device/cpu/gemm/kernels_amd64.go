@@ -3,7 +3,7 @@ package gemm
 import "golang.org/x/sys/cpu"
 
 var avx512 = &kernels{
-	name: "avx512", mr: 14, nr: 32, lanes: 16, transpose: transposeAVX512, copy: copyAVX512,
+	name: "avx512", mr: 14, nr: 32, lanes: 16, transpose: transposeAVX512, copy: copyAVX512, dot: dotAVX512,
 	tile: []tileFunc{
 		nil, tileAVX5121, tileAVX5122, tileAVX5123, tileAVX5124, tileAVX5125, tileAVX5126, tileAVX5127,
 		tileAVX5128, tileAVX5129, tileAVX51210, tileAVX51211, tileAVX51212, tileAVX51213, tileAVX51214,

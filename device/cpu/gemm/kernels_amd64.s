@@ -52,8 +52,6 @@ store:
 
 unbiased:
 	MOVQ   c+48(FP), AX
-	MOVQ   ldc+56(FP), CX
-	SHLQ   $0x02, CX
 	MOVB   acc+80(FP), CL
 	TESTB  CL, CL
 	JE     plain
@@ -2843,8 +2841,6 @@ store:
 
 unbiased:
 	MOVQ   c+48(FP), AX
-	MOVQ   ldc+56(FP), CX
-	SHLQ   $0x02, CX
 	MOVB   acc+80(FP), CL
 	TESTB  CL, CL
 	JE     plain
@@ -3619,5 +3615,147 @@ loop:
 	JNE     loop
 
 done:
+	VZEROUPPER
+	RET
+
+// func dotAVX512(blocks int, a *float32, b *float32, brs int, c *float32, alpha float32, bias *float32, acc bool)
+// Requires: AVX, AVX512F
+TEXT ·dotAVX512(SB), NOSPLIT, $0-57
+	MOVQ   blocks+0(FP), AX
+	MOVQ   a+8(FP), CX
+	MOVQ   b+16(FP), DX
+	MOVQ   brs+24(FP), BX
+	SHLQ   $0x02, BX
+	LEAQ   (BX)(BX*2), SI
+	LEAQ   (DX)(SI*1), DI
+	ADDQ   BX, DI
+	LEAQ   (DI)(SI*1), R8
+	ADDQ   BX, R8
+	LEAQ   (R8)(SI*1), R9
+	ADDQ   BX, R9
+	VPXORQ Z16, Z16, Z16
+
+loop:
+	VMOVUPS          (DX), Z0
+	VMOVUPS          (DX)(BX*1), Z1
+	VMOVUPS          (DX)(BX*2), Z2
+	VMOVUPS          (DX)(SI*1), Z3
+	VMOVUPS          (DI), Z4
+	VMOVUPS          (DI)(BX*1), Z5
+	VMOVUPS          (DI)(BX*2), Z6
+	VMOVUPS          (DI)(SI*1), Z7
+	VMOVUPS          (R8), Z8
+	VMOVUPS          (R8)(BX*1), Z9
+	VMOVUPS          (R8)(BX*2), Z10
+	VMOVUPS          (R8)(SI*1), Z11
+	VMOVUPS          (R9), Z12
+	VMOVUPS          (R9)(BX*1), Z13
+	VMOVUPS          (R9)(BX*2), Z14
+	VMOVUPS          (R9)(SI*1), Z15
+	VUNPCKLPS        Z1, Z0, Z17
+	VUNPCKHPS        Z1, Z0, Z18
+	VUNPCKLPS        Z3, Z2, Z19
+	VUNPCKHPS        Z3, Z2, Z20
+	VUNPCKLPD        Z19, Z17, Z0
+	VUNPCKHPD        Z19, Z17, Z1
+	VUNPCKLPD        Z20, Z18, Z2
+	VUNPCKHPD        Z20, Z18, Z3
+	VUNPCKLPS        Z5, Z4, Z17
+	VUNPCKHPS        Z5, Z4, Z18
+	VUNPCKLPS        Z7, Z6, Z19
+	VUNPCKHPS        Z7, Z6, Z20
+	VUNPCKLPD        Z19, Z17, Z4
+	VUNPCKHPD        Z19, Z17, Z5
+	VUNPCKLPD        Z20, Z18, Z6
+	VUNPCKHPD        Z20, Z18, Z7
+	VUNPCKLPS        Z9, Z8, Z17
+	VUNPCKHPS        Z9, Z8, Z18
+	VUNPCKLPS        Z11, Z10, Z19
+	VUNPCKHPS        Z11, Z10, Z20
+	VUNPCKLPD        Z19, Z17, Z8
+	VUNPCKHPD        Z19, Z17, Z9
+	VUNPCKLPD        Z20, Z18, Z10
+	VUNPCKHPD        Z20, Z18, Z11
+	VUNPCKLPS        Z13, Z12, Z17
+	VUNPCKHPS        Z13, Z12, Z18
+	VUNPCKLPS        Z15, Z14, Z19
+	VUNPCKHPS        Z15, Z14, Z20
+	VUNPCKLPD        Z19, Z17, Z12
+	VUNPCKHPD        Z19, Z17, Z13
+	VUNPCKLPD        Z20, Z18, Z14
+	VUNPCKHPD        Z20, Z18, Z15
+	VSHUFF32X4       $0x88, Z4, Z0, Z17
+	VSHUFF32X4       $0xdd, Z4, Z0, Z18
+	VSHUFF32X4       $0x88, Z12, Z8, Z19
+	VSHUFF32X4       $0xdd, Z12, Z8, Z20
+	VSHUFF32X4       $0x88, Z19, Z17, Z0
+	VSHUFF32X4       $0x88, Z20, Z18, Z4
+	VSHUFF32X4       $0xdd, Z19, Z17, Z8
+	VSHUFF32X4       $0xdd, Z20, Z18, Z12
+	VSHUFF32X4       $0x88, Z5, Z1, Z17
+	VSHUFF32X4       $0xdd, Z5, Z1, Z18
+	VSHUFF32X4       $0x88, Z13, Z9, Z19
+	VSHUFF32X4       $0xdd, Z13, Z9, Z20
+	VSHUFF32X4       $0x88, Z19, Z17, Z1
+	VSHUFF32X4       $0x88, Z20, Z18, Z5
+	VSHUFF32X4       $0xdd, Z19, Z17, Z9
+	VSHUFF32X4       $0xdd, Z20, Z18, Z13
+	VSHUFF32X4       $0x88, Z6, Z2, Z17
+	VSHUFF32X4       $0xdd, Z6, Z2, Z18
+	VSHUFF32X4       $0x88, Z14, Z10, Z19
+	VSHUFF32X4       $0xdd, Z14, Z10, Z20
+	VSHUFF32X4       $0x88, Z19, Z17, Z2
+	VSHUFF32X4       $0x88, Z20, Z18, Z6
+	VSHUFF32X4       $0xdd, Z19, Z17, Z10
+	VSHUFF32X4       $0xdd, Z20, Z18, Z14
+	VSHUFF32X4       $0x88, Z7, Z3, Z17
+	VSHUFF32X4       $0xdd, Z7, Z3, Z18
+	VSHUFF32X4       $0x88, Z15, Z11, Z19
+	VSHUFF32X4       $0xdd, Z15, Z11, Z20
+	VSHUFF32X4       $0x88, Z19, Z17, Z3
+	VSHUFF32X4       $0x88, Z20, Z18, Z7
+	VSHUFF32X4       $0xdd, Z19, Z17, Z11
+	VSHUFF32X4       $0xdd, Z20, Z18, Z15
+	VFMADD231PS.BCST (CX), Z0, Z16
+	VFMADD231PS.BCST 4(CX), Z1, Z16
+	VFMADD231PS.BCST 8(CX), Z2, Z16
+	VFMADD231PS.BCST 12(CX), Z3, Z16
+	VFMADD231PS.BCST 16(CX), Z4, Z16
+	VFMADD231PS.BCST 20(CX), Z5, Z16
+	VFMADD231PS.BCST 24(CX), Z6, Z16
+	VFMADD231PS.BCST 28(CX), Z7, Z16
+	VFMADD231PS.BCST 32(CX), Z8, Z16
+	VFMADD231PS.BCST 36(CX), Z9, Z16
+	VFMADD231PS.BCST 40(CX), Z10, Z16
+	VFMADD231PS.BCST 44(CX), Z11, Z16
+	VFMADD231PS.BCST 48(CX), Z12, Z16
+	VFMADD231PS.BCST 52(CX), Z13, Z16
+	VFMADD231PS.BCST 56(CX), Z14, Z16
+	VFMADD231PS.BCST 60(CX), Z15, Z16
+	ADDQ             $0x40, DX
+	ADDQ             $0x40, DI
+	ADDQ             $0x40, R8
+	ADDQ             $0x40, R9
+	ADDQ             $0x40, CX
+	DECQ             AX
+	JNE              loop
+	VBROADCASTSS     alpha+40(FP), Z0
+	VMULPS           Z0, Z16, Z16
+	MOVQ             bias+48(FP), AX
+	TESTQ            AX, AX
+	JE               unbiased
+	VMOVUPS          (AX), Z0
+	VADDPS           Z0, Z16, Z16
+
+unbiased:
+	MOVQ   c+32(FP), AX
+	MOVB   acc+56(FP), CL
+	TESTB  CL, CL
+	JE     plain
+	MOVQ   AX, CX
+	VADDPS (CX), Z16, Z16
+
+plain:
+	VMOVUPS Z16, (AX)
 	VZEROUPPER
 	RET

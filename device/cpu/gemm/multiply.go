@@ -35,8 +35,13 @@ func (e *Engine) thin(kn *kernels, g *product) {
 
 // columns computes the panels [lo, hi) of C: columns lo·nr to hi·nr.
 func (g *product) columns(kn *kernels, s *scratch, lo, hi int) {
+	single := g.m == 1 && g.a.ps == 1 && g.b.ls != 1 && kn.dot != nil && g.k%kn.lanes == 0
 	for panel := lo; panel < hi; panel++ {
 		j := panel * kn.nr
+		if single && g.n-j >= kn.nr {
+			g.dots(kn, s, j)
+			continue
+		}
 		for p := 0; p < g.k; p += blockK {
 			end := min(g.k, p+blockK)
 			b, bs := &s.panel[0], kn.nr
@@ -51,6 +56,28 @@ func (g *product) columns(kn *kernels, s *scratch, lo, hi int) {
 				a := &g.a.data[i*g.a.ls+p*g.a.ps]
 				g.tile(kn, s, i, h, j, p, end, a, g.a.ls, g.a.ps, b, bs)
 			}
+		}
+	}
+}
+
+// dots computes a panel of the only row of C: B is read once, so packing it would cost more than the product.
+func (g *product) dots(kn *kernels, s *scratch, j int) {
+	for end := j + kn.nr; j < end; j += kn.lanes {
+		for p := 0; p < g.k; p += blockK {
+			k := min(g.k-p, blockK)
+			var b *float32
+			bs := g.b.ls
+			if g.b.rows != nil {
+				g.b.decode(s, j, kn.lanes, p, p+k)
+				b, bs = &s.decoded[0], k
+			} else {
+				b = &g.b.data[j*bs+p]
+			}
+			var bias *float32
+			if g.bias != nil && p == 0 {
+				bias = &g.bias[j]
+			}
+			kn.dot(k/kn.lanes, &g.a.data[p], b, bs, &g.c[j], g.alpha, bias, g.add || p > 0)
 		}
 	}
 }

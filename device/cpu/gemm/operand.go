@@ -35,11 +35,17 @@ func (o *operand) pack(kn *kernels, s *scratch, dst []float32, width, line, lo, 
 			continue
 		}
 		k := hi - lo
-		for i := range have {
-			o.rows.DecodeRow(s.decoded[i*k:(i+1)*k], line+g+i, lo, hi)
-		}
+		o.decode(s, line+g, have, lo, hi)
 		decoded := operand{data: s.decoded, ls: k, ps: 1}
 		decoded.packGroup(kn, dst[g:], width, 0, have, 0, k)
+	}
+}
+
+// decode writes lines, over p in [lo, hi), to s.decoded as [lines][hi-lo].
+func (o *operand) decode(s *scratch, line, lines, lo, hi int) {
+	k := hi - lo
+	for i := range lines {
+		o.rows.DecodeRow(s.decoded[i*k:(i+1)*k], line+i, lo, hi)
 	}
 }
 

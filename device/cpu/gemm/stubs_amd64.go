@@ -123,3 +123,8 @@ func transposeAVX2(blocks int, a *float32, ars int, dst *float32, ldd int)
 //
 //go:noescape
 func copyAVX2(k int, a *float32, acs int, dst *float32, ldd int)
+
+// dotAVX512 computes 1 row of 16 columns from 16 lines of B: c[j] (=|+=) alpha·Σ_p a[p]·b[j·brs+p] (+ bias[j]), p < 16·blocks.
+//
+//go:noescape
+func dotAVX512(blocks int, a *float32, b *float32, brs int, c *float32, alpha float32, bias *float32, acc bool)

@@ -51,6 +51,7 @@ func main() {
 		s.transpose()
 		s.copy()
 	}
+	avx512.dot()
 	Generate()
 }
 
@@ -70,7 +71,7 @@ func (s isa) tile(h int) {
 	Doc(fmt.Sprintf("tile%s%d computes %d rows of %d columns, as tileGo does.", s.name, h, h, s.vectors*s.lanes))
 	Pragma("noescape")
 	k := pointer("k")
-	bases, step1, step3 := rowBases(h, 5)
+	bases, step1, step3 := rowBases("a", "ars", h, 5)
 	acs := bytes("acs")
 	b, bs := pointer("b"), bytes("bs")
 
@@ -108,39 +109,43 @@ func (s isa) tile(h int) {
 	JNE(operand.LabelRef("loop"))
 
 	Label("store")
-	s.epilogue(h, acc, spare)
+	s.epilogue(h, s.vectors, acc, spare)
 	RET()
 }
 
 // epilogue stores alpha·acc, plus the bias if given, plus what C holds if asked.
-func (s isa) epilogue(h int, acc func(i, v int) reg.VecPhysical, spare func(i int) reg.VecPhysical) {
+func (s isa) epilogue(h, vectors int, acc func(i, v int) reg.VecPhysical, spare func(i int) reg.VecPhysical) {
 	alpha, _ := Param("alpha").Resolve()
 	VBROADCASTSS(alpha.Addr, spare(0))
 	for i := range h {
-		for v := range s.vectors {
+		for v := range vectors {
 			VMULPS(spare(0), acc(i, v), acc(i, v))
 		}
 	}
 	bias := pointer("bias")
 	TESTQ(bias, bias)
 	JE(operand.LabelRef("unbiased"))
-	for v := range s.vectors {
+	for v := range vectors {
 		VMOVUPS(operand.Mem{Base: bias, Disp: v * s.lanes * 4}, spare(v))
 	}
 	for i := range h {
-		for v := range s.vectors {
+		for v := range vectors {
 			VADDPS(spare(v), acc(i, v), acc(i, v))
 		}
 	}
 	Label("unbiased")
-	c, ldc := pointer("c"), bytes("ldc")
+	c := pointer("c")
+	var ldc reg.GPVirtual
+	if h > 1 {
+		ldc = bytes("ldc")
+	}
 	add := Load(Param("acc"), GP8())
 	TESTB(add.(reg.GPVirtual), add.(reg.GPVirtual))
 	JE(operand.LabelRef("plain"))
 	from := GP64()
 	MOVQ(c, from)
 	for i := range h {
-		for v := range s.vectors {
+		for v := range vectors {
 			VADDPS(operand.Mem{Base: from, Disp: v * s.lanes * 4}, acc(i, v), acc(i, v))
 		}
 		if i < h-1 {
@@ -149,7 +154,7 @@ func (s isa) epilogue(h int, acc func(i, v int) reg.VecPhysical, spare func(i in
 	}
 	Label("plain")
 	for i := range h {
-		for v := range s.vectors {
+		for v := range vectors {
 			VMOVUPS(acc(i, v), operand.Mem{Base: c, Disp: v * s.lanes * 4})
 		}
 		if i < h-1 {
@@ -159,10 +164,11 @@ func (s isa) epilogue(h int, acc func(i, v int) reg.VecPhysical, spare func(i in
 	VZEROUPPER()
 }
 
-// rowBases loads a and ars and returns a pointer to every each-th of the rows, and ars and 3·ars in bytes.
-func rowBases(rows, each int) (bases []reg.GPVirtual, step1, step3 reg.GPVirtual) {
-	a := pointer("a")
-	step1 = bytes("ars")
+// rowBases loads a pointer and a stride and returns a pointer to every each-th of the rows, and once and three times the
+// stride in bytes.
+func rowBases(first, stride string, rows, each int) (bases []reg.GPVirtual, step1, step3 reg.GPVirtual) {
+	a := pointer(first)
+	step1 = bytes(stride)
 	step3 = GP64()
 	LEAQ(operand.Mem{Base: step1, Index: step1, Scale: 2}, step3)
 	bases = []reg.GPVirtual{a}
@@ -198,7 +204,7 @@ func (s isa) transpose() {
 	Doc(fmt.Sprintf("transpose%s packs %d rows as columns: dst[p·ldd+i] = a[i·ars+p], p < 4·blocks.", s.name, s.lanes))
 	Pragma("noescape")
 	blocks := pointer("blocks")
-	bases, step1, step3 := rowBases(s.lanes, 4)
+	bases, step1, step3 := rowBases("a", "ars", s.lanes, 4)
 	dst, ldd := pointer("dst"), bytes("ldd")
 	ldd3 := GP64()
 	LEAQ(operand.Mem{Base: ldd, Index: ldd, Scale: 2}, ldd3)
@@ -268,6 +274,64 @@ func (s isa) transpose4(bases []reg.GPVirtual, step1, step3 reg.GPVirtual, disp 
 	VMOVUPS(s.vec(2), operand.Mem{Base: dst, Index: ldd, Scale: 2})
 	VMOVUPS(s.vec(3), operand.Mem{Base: dst, Index: ldd3, Scale: 1})
 	LEAQ(operand.Mem{Base: dst, Index: ldd, Scale: 4}, dst)
+}
+
+// dot generates a tile of one row and 16 columns that needs no packing: 16×16 elements of B are transposed in registers,
+// whole cache lines at a time, so that rows at a stride of a large power of two do not push each other out of the cache.
+func (s isa) dot() {
+	TEXT("dot"+s.name, NOSPLIT, "func(blocks int, a, b *float32, brs int, c *float32, alpha float32, bias *float32, acc bool)")
+	Doc("dot" + s.name + " computes 1 row of 16 columns from 16 lines of B: c[j] (=|+=) alpha·Σ_p a[p]·b[j·brs+p] (+ bias[j]), p < 16·blocks.")
+	Pragma("noescape")
+	blocks, a := pointer("blocks"), pointer("a")
+	bases, step1, step3 := rowBases("b", "brs", 16, 4)
+	sum := s.vec(16)
+	s.zero(sum)
+	Label("loop")
+	for i := range 16 {
+		VMOVUPS(row(bases, step1, step3, i, 4), s.vec(i))
+	}
+	for i, column := range s.transpose16() {
+		VFMADD231PS_BCST(operand.Mem{Base: a, Disp: 4 * i}, column, sum)
+	}
+	for _, base := range append(bases, a) {
+		ADDQ(operand.U8(64), base)
+	}
+	DECQ(blocks)
+	JNE(operand.LabelRef("loop"))
+	s.epilogue(1, 1, func(_, _ int) reg.VecPhysical { return sum }, s.vec)
+	RET()
+}
+
+// transpose16 transposes the registers 0 … 15 by way of 16 … 31, sparing 16, and returns the columns in order.
+// The first two stages make 4×4 transposes within the 128-bit lanes, the last two move lanes.
+func (s isa) transpose16() [16]reg.VecPhysical {
+	var columns [16]reg.VecPhysical
+	t := func(i int) reg.VecPhysical { return s.vec(17 + i) }
+	for g := 0; g < 16; g += 4 {
+		VUNPCKLPS(s.vec(g+1), s.vec(g), t(0))
+		VUNPCKHPS(s.vec(g+1), s.vec(g), t(1))
+		VUNPCKLPS(s.vec(g+3), s.vec(g+2), t(2))
+		VUNPCKHPS(s.vec(g+3), s.vec(g+2), t(3))
+		VUNPCKLPD(t(2), t(0), s.vec(g))
+		VUNPCKHPD(t(2), t(0), s.vec(g+1))
+		VUNPCKLPD(t(3), t(1), s.vec(g+2))
+		VUNPCKHPD(t(3), t(1), s.vec(g+3))
+	}
+	for q := range 4 { // lane L of register 4g+q: column 4L+q of the rows 4g … 4g+3
+		r := func(g int) reg.VecPhysical { return s.vec(4*g + q) }
+		VSHUFF32X4(operand.U8(0x88), r(1), r(0), t(0)) // lanes 0 2 of both
+		VSHUFF32X4(operand.U8(0xdd), r(1), r(0), t(1)) // lanes 1 3
+		VSHUFF32X4(operand.U8(0x88), r(3), r(2), t(2))
+		VSHUFF32X4(operand.U8(0xdd), r(3), r(2), t(3))
+		VSHUFF32X4(operand.U8(0x88), t(2), t(0), r(0))
+		VSHUFF32X4(operand.U8(0x88), t(3), t(1), r(1))
+		VSHUFF32X4(operand.U8(0xdd), t(2), t(0), r(2))
+		VSHUFF32X4(operand.U8(0xdd), t(3), t(1), r(3))
+		for lane := range 4 {
+			columns[4*lane+q] = r(lane)
+		}
+	}
+	return columns
 }
 
 // copy generates dst[p·ldd+i] = a[p·acs+i] for i < lanes, p < k.

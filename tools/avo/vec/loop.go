@@ -2,7 +2,8 @@ package main
 
 import (
 	"fmt"
-	"math"
+
+	"github.com/mmcloughlin/avo/attr"
 
 	. "github.com/mmcloughlin/avo/build" //nolint:revive,staticcheck // the assembler's own idiom
 	"github.com/mmcloughlin/avo/operand"
@@ -63,7 +64,7 @@ type kernel struct {
 // kernel begins a function.
 func (s *isa) kernel(name, params, result string) *kernel {
 	full := name + s.name
-	TEXT(full, NOSPLIT, "func("+params+") "+result)
+	TEXT(full, attr.NOSPLIT, "func("+params+") "+result)
 	Doc(fmt.Sprintf("%s does what %s does.", full, name))
 	Pragma("noescape")
 	signatures = append(signatures, full+"("+params+") "+result)
@@ -282,31 +283,3 @@ func (k *kernel) end() {
 	VZEROUPPER()
 	RET()
 }
-
-// Constants stand in memory as whole vectors, so that both instruction sets can use them as operands.
-var (
-	constants []uint32
-	places    = map[uint32]int{}
-)
-
-// constant returns a vector of copies of f as an operand.
-func constant(f float32) operand.Mem { return constantBits(math.Float32bits(f)) }
-
-func constantBits(u uint32) operand.Mem {
-	at, ok := places[u]
-	if !ok {
-		at = len(constants)
-		places[u] = at
-		constants = append(constants, u)
-	}
-	return operand.NewStaticSymbol("constants").Offset(64 * at)
-}
-
-// held loads a constant into a register.
-func (k *kernel) held(f float32) reg.VecVirtual {
-	v := k.vec()
-	VMOVUPS(constant(f), v)
-	return v
-}
-
-func maskTable() operand.Mem { return operand.NewStaticSymbol("maskTable") }
