@@ -1,0 +1,97 @@
+package corpus
+
+import (
+	"apr/internal/fault"
+	"apr/internal/readfile"
+	"apr/tokenizer"
+)
+
+// TextEncoder is the Encoder of a tokenizer. Texts and contents are plain text: what looks like a special token in
+// them is text.
+type TextEncoder struct {
+	t      *tokenizer.Tokenizer
+	chat   *tokenizer.Chat
+	noChat *fault.Error // why chat is nil
+}
+
+// maxTemplate bounds the file of a chat template.
+const maxTemplate = 1 << 20
+
+// ForTokenizer returns the Encoder of t. template says how conversations are written: auto (or "") by the model's own
+// chat template, chatml by plain ChatML, none not at all, and anything else is the path of a template. Conversations
+// are refused one by one where there is no template, or the model's own is not supported, so that texts do not suffer.
+// A tokenizer whose model expects a token before each text is a fault of kind Unavailable.
+func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error) {
+	if t.AddBOS() {
+		return nil, fault.New(fault.Unavailable, "the tokenizer puts a token before each text, which rows of training data do not have").WithID("E-CORPUS-070")
+	}
+	e := &TextEncoder{t: t}
+	var err error
+	switch template {
+	case "auto", "":
+		if e.chat, err = tokenizer.NewChat(t, t.ChatTemplate()); err != nil {
+			e.noChat = fault.New(fault.Invalid, "no usable chat template").Because(err).WithHint("--chat-template chatml").WithID("E-CORPUS-072")
+		}
+		return e, nil
+	case "none":
+		e.noChat = fault.In(fault.Invalid, "--chat-template", "none, but the data holds conversations").WithHint("--chat-template auto").WithID("E-CORPUS-073")
+		return e, nil
+	case "chatml":
+		if e.chat, err = tokenizer.NewChat(t, tokenizer.ChatML); err != nil {
+			return nil, err
+		}
+		return e, nil
+	}
+	text, err := readfile.String(template, maxTemplate)
+	if err != nil {
+		return nil, err
+	}
+	if e.chat, err = tokenizer.NewChat(t, text); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// EndOfText returns the id to put behind each document: <|endoftext|>, which the tokenizer of a chat model has beside
+// the token that ends its turns, or the tokenizer's end token where there is none of that name. Without either it is a
+// fault of kind Load.
+func EndOfText(t *tokenizer.Tokenizer) (int32, error) {
+	if id, ok := t.Special("<|endoftext|>"); ok {
+		return id, nil
+	}
+	if t.EOS() == tokenizer.None {
+		return 0, fault.New(fault.Load, "the tokenizer has no end-of-text token").WithID("E-CORPUS-071")
+	}
+	return t.EOS(), nil
+}
+
+// AppendText implements Encoder.
+func (e *TextEncoder) AppendText(ids []int32, text string) []int32 {
+	return e.t.Append(ids, text, tokenizer.PlainText)
+}
+
+// AppendChat implements Encoder: what the chat template calls targets is what the assistant wrote.
+func (e *TextEncoder) AppendChat(ids []int32, written []uint8, messages []Message) ([]int32, []uint8, error) {
+	if e.chat == nil {
+		return nil, nil, e.noChat
+	}
+	turns := make([]tokenizer.Message, len(messages))
+	for i, m := range messages {
+		turns[i] = tokenizer.Message(m)
+	}
+	segments, err := e.chat.Render(turns, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, s := range segments {
+		var by uint8
+		if s.Target {
+			by = 1
+		}
+		ids = append(ids, s.IDs...)
+		for range s.IDs {
+			written = append(written, by)
+		}
+	}
+	return ids, written, nil
+}
