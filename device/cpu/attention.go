@@ -140,6 +140,9 @@ func (o *attentionOp) backwardBlock(worker, r, g, h, b int) {
 		p, dp := l.scores[i*keys:(i+1)*keys], l.dscores[i*keys:(i+1)*keys]
 		delta := isa.Dot(do[i*o.do.stride:][:d], at(&o.o, row+i, h)[:d])
 		isa.SoftmaxGrad(p[:seen], dp[:seen], o.scale, o.lse.row(row + i)[h], float32(delta))
+		if seen == 1 {
+			dp[0] = 0 // p is 1 whatever the score
+		}
 		clear(p[seen:])
 		clear(dp[seen:])
 	}

@@ -151,12 +151,15 @@ func (m *memory) report() (now, peak map[device.Component]int64) {
 
 // buffer is a piece of memory, aligned to a cache line.
 type buffer struct {
-	name  string
-	comp  device.Component
-	data  []float32 // all of it; other types view the same bytes
-	size  int64     // bytes counted
-	class int       // of the free list, if it came from one
-	live  bool      // handed out by Temp and not yet released
+	name string
+	comp device.Component
+	data []float32 // all of it; other types view the same bytes
+	size int64     // bytes counted
+
+	// Of temps:
+	class  int  // of the free list
+	number int  // in the order of making
+	live   bool // handed out and not yet released
 }
 
 // Bytes returns the size of the buffer.

@@ -20,7 +20,8 @@ type Stream struct {
 	pool *par.Pool
 	err  error
 
-	free  map[int][]*buffer // released temps by size class, last in first out
+	free  [numClasses][]*buffer // released temps by size class, the last made first
+	made  int                   // temps so far
 	prof  profile
 	ops   operations
 	part  partition
@@ -49,7 +50,7 @@ type partition struct {
 }
 
 func newStream(d *Device) *Stream {
-	s := &Stream{dev: d, isa: d.isa, pool: d.pool, free: map[int][]*buffer{}, local: make([]worker, d.pool.Workers()), gemm: gemm.New(d.pool)}
+	s := &Stream{dev: d, isa: d.isa, pool: d.pool, local: make([]worker, d.pool.Workers()), gemm: gemm.New(d.pool)}
 	s.part.task = s.runPiece
 	s.ops.bind(s)
 	s.clock.since = time.Now()
@@ -86,7 +87,8 @@ func (s *Stream) Temp(name string, c device.Component, d tensor.DType, rows, col
 		b.name, b.comp = name, c
 	} else {
 		b = newBuffer(name, c, size)
-		b.class = class
+		b.class, b.number = class, s.made
+		s.made++
 	}
 	b.live = true
 	s.dev.mem.add(c, b.size)
@@ -105,9 +107,24 @@ func (s *Stream) Release(ts ...device.Tensor) {
 		}
 		b.live = false
 		s.dev.mem.add(b.comp, -b.size)
-		s.free[b.class] = append(s.free[b.class], b)
+		s.keep(b)
 	}
 }
+
+// keep puts b into its free list, which stays in descending order of age, so that Temp always takes the oldest: then a
+// sequence of Temp and Release gives the same places each time.
+func (s *Stream) keep(b *buffer) {
+	list := append(s.free[b.class], b)
+	i := len(list) - 1
+	for ; i > 0 && list[i-1].number < b.number; i-- {
+		list[i] = list[i-1]
+	}
+	list[i] = b
+	s.free[b.class] = list
+}
+
+// numClasses is more than the classes of any size that memory holds.
+const numClasses = 4 * 48
 
 // sizeClass rounds n up to one of four sizes between powers of two, 256 bytes at least, and numbers it.
 func sizeClass(n int64) (class int, size int64) {

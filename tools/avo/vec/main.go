@@ -8,6 +8,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"go/format"
 	"os"
 	"strings"
 
@@ -30,7 +31,7 @@ func main() {
 	}
 	emitConstants()
 	Generate()
-	if err := os.WriteFile(*other, []byte(stubs()), 0o644); err != nil {
+	if err := writeStubs(*other); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -38,6 +39,15 @@ func main() {
 
 // signatures are the generated functions, in order.
 var signatures []string
+
+// writeStubs writes the stubs, formatted.
+func writeStubs(path string) error {
+	src, err := format.Source([]byte(stubs()))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, src, 0o644)
+}
 
 // stubs returns Go source that stands for the assembly where there is none.
 func stubs() string {
