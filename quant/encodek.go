@@ -19,74 +19,106 @@ const (
 	topScale = 63 // the largest 6-bit scale or minimum
 
 	// levelTrials is the number of integers tried for the largest scale of a block, from the top down. Each gives the
-	// other scales another grid, and d another rounding error, which is all the error of constant rows. The second
-	// halves the error of constant rows; beyond the fourth nothing is gained but time.
+	// other scales another grid, and d another rounding error, which is all the error of constant rows. Beyond the
+	// fourth little is gained but time.
 	levelTrials = 4
 )
 
-// fitAffineBlock quantises x to integers 0…top: the four steps of [Quantize].
+// fitAffineBlock quantises src to integers 0…top: the four steps of [Quantize].
 func fitAffineBlock(b *affineBlock, src *[superblock]float32, top int) {
 	var x [superblock]float64
 	widen(x[:], src[:])
-	var s, m [8]float64
+	var natural, wide [8]affineTrial
 	for j := range 8 {
-		s[j], m[j] = fitAffine((*[group]float64)(x[group*j:]), top)
-	}
-	largestS, largestM := 0.0, 0.0
-	for j := range 8 {
-		largestS, largestM = max(largestS, s[j]), max(largestM, m[j])
+		natural[j], wide[j] = fitAffine((*[group]float64)(x[group*j:]), top)
 	}
 	b.err = math.Inf(1)
+	b.tryScales(&x, &wide, top)
+	b.tryScales(&x, &natural, top)
+}
+
+// tryScales is steps 2 to 4 for the given ideal scales and minima; it replaces b where its error is less.
+func (b *affineBlock) tryScales(x *[superblock]float64, ideal *[8]affineTrial, top int) {
+	var trial, best affineBlock
+	largestS, largestM := 0.0, 0.0
+	for j := range ideal {
+		largestS, largestM = max(largestS, ideal[j].s), max(largestM, ideal[j].m)
+	}
+	best.err = math.Inf(1)
 	for levels := topScale; levels > topScale-levelTrials; levels-- {
-		trial := affineBlock{d: stepHalf(largestS, levels), dmin: stepHalf(largestM, levels)}
-		if trial.roundGroups(&x, &s, &m, top); trial.err < b.err {
-			*b = trial
+		trial.d, trial.dmin = stepHalf(largestS, levels), stepHalf(largestM, levels)
+		if trial.roundGroups(x, ideal, top); trial.err < best.err {
+			best = trial
 		}
 	}
-
-	var again affineBlock
-	again.d, again.dmin = b.refit(&x)
-	if again.roundGroups(&x, &s, &m, top); again.err < b.err {
-		*b = again
+	trial.d, trial.dmin = best.refit(x)
+	if trial.roundGroups(x, ideal, top); trial.err < best.err {
+		best = trial
+	}
+	if best.err < b.err {
+		*b = best
 	}
 }
 
-// roundGroups chooses sc, m and q of each group for the block's d and dmin: of the integers on both sides of the ideal
-// scale and minimum, the pair with the least error.
-func (b *affineBlock) roundGroups(x *[superblock]float64, s, m *[8]float64, top int) {
-	d, dmin := halfValue(b.d), halfValue(b.dmin)
+// roundGroups chooses sc, m and q of each group for the block's d and dmin.
+func (b *affineBlock) roundGroups(x *[superblock]float64, ideal *[8]affineTrial, top int) {
 	b.err = 0
-	for j := range 8 {
-		part, q := (*[group]float64)(x[group*j:]), (*[group]byte)(b.q[group*j:])
-		least := math.Inf(1)
-		sc0, m0 := below(s[j], d), below(m[j], dmin)
-		for sc := sc0; sc <= min(sc0+1, topScale); sc++ {
-			for mi := m0; mi <= min(m0+1, topScale); mi++ {
+	for j := range ideal {
+		b.err += b.roundGroup(j, (*[group]float64)(x[group*j:]), &ideal[j], top)
+	}
+}
+
+// roundGroup chooses sc, m and q of group j and returns its error. For each sc next to the ideal scale it tries both m
+// next to the ideal minimum, and both next to the minimum that is best for the integers these gave.
+func (b *affineBlock) roundGroup(j int, x *[group]float64, ideal *affineTrial, top int) (least float64) {
+	d, dmin := halfValue(b.d), halfValue(b.dmin)
+	q := (*[group]byte)(b.q[group*j:])
+	least = math.Inf(1)
+	sc0, m0 := below(ideal.s, d), below(ideal.m, dmin)
+	for sc := sc0; sc <= min(sc0+1, topScale); sc++ {
+		from, next := m0, m0 // of this round and the next
+		for round := range 2 {
+			lowest := math.Inf(1)
+			for m := from; m <= min(from+1, topScale); m++ {
+				if round == 1 && (m == m0 || m == m0+1) {
+					continue
+				}
 				var trial [group]byte
-				if err := roundAffine(&trial, part, float64(d*float64(sc)), float64(dmin*float64(mi)), top); err < least {
-					*q, b.sc[j], b.m[j], least = trial, byte(sc), byte(mi), err
+				err, bestMin := roundAffine(&trial, x, float64(d*float64(sc)), float64(dmin*float64(m)), top)
+				if err < lowest {
+					lowest, next = err, below(max(bestMin, 0), dmin)
+				}
+				if err < least {
+					*q, b.sc[j], b.m[j], least = trial, byte(sc), byte(m), err
 				}
 			}
+			from = next
 		}
-		b.err += least
 	}
+	return least
 }
 
 // below returns ⌊v/step⌋, at most 63; 0 if step is 0.
 func below(v, step float64) int {
-	return min(int(v*inverse(step)), topScale)
+	return int(min(v*inverse(step), topScale))
 }
 
-// roundAffine sets q to the nearest integers of (x+m)/s in 0…top and returns Σ(s·q − m − x)².
-func roundAffine(q *[group]byte, x *[group]float64, s, m float64, top int) (err float64) {
+// roundAffine sets q to the nearest integers of (x+m)/s in 0…top and returns Σ(s·q − m − x)², and the m that would be
+// best for these integers.
+func roundAffine(q *[group]byte, x *[group]float64, s, m float64, top int) (err, bestMin float64) {
 	inv := inverse(s)
-	for i, v := range x {
-		l := min(max(int(float64(inv*(v+m))+0.5), 0), top)
-		q[i] = byte(l)
-		e := float64(s*float64(l)) - m - v
-		err += float64(e * e)
+	var sum, err0, err1 float64 // two sums of squares, that do not wait for each other
+	for i := 0; i < len(x); i += 2 {
+		v, w := x[i], x[i+1]
+		k := min(max(int(float64(inv*(v+m))+0.5), 0), top)
+		l := min(max(int(float64(inv*(w+m))+0.5), 0), top)
+		q[i], q[i+1] = byte(k), byte(l)
+		e0, e1 := float64(s*float64(k))-m-v, float64(s*float64(l))-m-w
+		sum += e0 + e1
+		err0 += float64(e0 * e0)
+		err1 += float64(e1 * e1)
 	}
-	return err
+	return err0 + err1, m + sum/group
 }
 
 // refit returns the halves d, dmin ≥ 0 that minimise Σ(d·a − dmin·c − x)² with a = sc·q and c = m; the block's own where

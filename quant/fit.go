@@ -9,37 +9,61 @@ import (
 // The searches work in float64 and round every product on its own, float64(a*b)+c, so that a processor with fused
 // multiply-add finds the same scales.
 
-// fitAffine returns s ≥ 0 and m ≥ 0 that nearly minimise Σ(s·q[i] − m − x[i])² over s, m and integers q in 0…top.
+// affineTrial is the least-squares scale s and minimum m ≥ 0 for one choice of integers q, and its
+// gain = Σx² − Σ(s·q − m − x)².
+type affineTrial struct{ s, m, gain float64 }
+
+// affinePhases are the parts of a step by which trials of a wide fit begin below the least element.
+// Beginning elsewhere than at that element matters most in groups far from zero: on exponential rows it lowers the
+// error of Q4_K by 6 %.
+var affinePhases = [...]float64{-0.3, 0.3, 0.6}
+
+// fitAffine looks for s ≥ 0 and m ≥ 0 that minimise Σ(s·q[i] − m − x[i])² over s, m and integers q in 0…top.
 //
-// A trial maps the range of x to top + k/10 steps, −10 ≤ k ≤ 10 (beyond top the extreme elements are clipped); its
-// integers then fix s and m. The winner is refined until its own s and m no longer give better integers.
-func fitAffine(x *[group]float64, top int) (s, m float64) {
+// A trial maps the range of x to top + k/10 steps, −12 ≤ k ≤ 12 (elements beyond are clipped); its integers then fix
+// s and m. The winner is refined until its own s and m no longer give better integers. The natural fit's steps begin
+// at the least element; the wide fit is at least as good and may begin anywhere, which may cost a common dmin of
+// several groups more than it gains: in a group of two values, many pairs of s and m are perfect.
+func fitAffine(x *[group]float64, top int) (natural, wide affineTrial) {
 	lo, hi, sumX := math.Min(0, x[0]), x[0], 0.0
 	for _, v := range x {
 		lo, hi, sumX = min(lo, v), max(hi, v), sumX+v
 	}
 	if hi == lo { // zeros, or one negative number
-		return 0, -lo
+		natural.m = -lo
+		return natural, natural
 	}
-	gain := math.Inf(-1)
-	for k := -10; k <= 10; k++ {
-		trial := tryAffine(x, sumX, lo, (float64(top)+float64(0.1*float64(k)))/(hi-lo), top)
-		if trial.gain > gain {
-			s, m, gain = trial.s, trial.m, trial.gain
-		}
+	natural.gain = math.Inf(-1)
+	scanAffine(&natural, x, sumX, lo, hi, 0, top)
+	wide = natural
+	for _, phase := range affinePhases {
+		scanAffine(&wide, x, sumX, lo, hi, phase, top)
 	}
-	for range 4 {
-		trial := tryAffine(x, sumX, -m, inverse(s), top)
-		if !(trial.gain > gain) {
-			break
-		}
-		s, m, gain = trial.s, trial.m, trial.gain
-	}
-	return s, m
+	refineAffine(&natural, x, sumX, top)
+	refineAffine(&wide, x, sumX, top)
+	return natural, wide
 }
 
-// affineTrial is the least-squares scale and minimum for one choice of integers; gain = Σx² − Σ(s·q − m − x)².
-type affineTrial struct{ s, m, gain float64 }
+// scanAffine improves best by trials whose steps begin phase steps below lo.
+func scanAffine(best *affineTrial, x *[group]float64, sumX, lo, hi, phase float64, top int) {
+	for k := -12; k <= 12; k += 3 {
+		inv := (float64(top) + float64(0.1*float64(k))) / (hi - lo)
+		if trial := tryAffine(x, sumX, lo-phase/inv, inv, top); trial.gain > best.gain {
+			*best = trial
+		}
+	}
+}
+
+// refineAffine improves best by the integers that its own s and m give, at most four times.
+func refineAffine(best *affineTrial, x *[group]float64, sumX float64, top int) {
+	for range 4 {
+		trial := tryAffine(x, sumX, -best.m, inverse(best.s), top)
+		if !(trial.gain > best.gain) {
+			return
+		}
+		*best = trial
+	}
+}
 
 // tryAffine rounds inv·(x−lo) to integers q in 0…top and solves for s and m ≥ 0. Without a positive s the gain is −∞.
 func tryAffine(x *[group]float64, sumX, lo, inv float64, top int) affineTrial {
