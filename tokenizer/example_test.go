@@ -34,7 +34,7 @@ func ExampleMode() {
 	fmt.Println(len(t.Encode("<|im_end|>", tokenizer.PlainText)), "tokens of plain text")
 	// Output:
 	// [4095]
-	// 5 tokens of plain text
+	// 7 tokens of plain text
 }
 
 // A stream shows a character when its last byte has come.
