@@ -17,11 +17,13 @@ const MaxAbs = 65504
 // It looks for the scales and integers that minimise Σ(x−x̂)² over a block, where x̂ is what [Dequantize] gives:
 //
 //  1. For each group, a scan over trial scales; the integers of each trial give the best scale (and minimum) in closed
-//     form, by least squares, and the trial with the least error wins. This is the search of GGML's make_qkx2_quants
-//     and make_qx_quants, without their weighting by magnitude.
-//  2. d (and dmin) so that the largest scale (minimum) of the block becomes the largest integer.
+//     form, by least squares, and the trial with the least error wins. This is the idea of GGML's make_qkx2_quants and
+//     make_qx_quants, without their weighting by magnitude and with trials that begin at several parts of a step.
+//  2. d (and dmin) so that the largest scale (minimum) of the block becomes an integer at or just below the top.
 //  3. For each group, the integer scales and minima on both sides of the ideal ones; the pair with the least error wins.
 //  4. d and dmin again by least squares for the chosen integers, then step 3 again, kept if better.
+//
+// The 32-element types need only step 1 and the rounding of d.
 //
 // In Q4_K and Q5_K the minimum of a group never exceeds 0, so a group of positive numbers is scaled from 0.
 // Equal input gives equal bytes on every processor.

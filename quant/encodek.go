@@ -118,7 +118,7 @@ func roundAffine(q *[group]byte, x *[group]float64, s, m float64, top int) (err,
 		err0 += float64(e0 * e0)
 		err1 += float64(e1 * e1)
 	}
-	return err0 + err1, m + sum/group
+	return err0 + err1, m + float64(sum/group)
 }
 
 // refit returns the halves d, dmin ≥ 0 that minimise Σ(d·a − dmin·c − x)² with a = sc·q and c = m; the block's own where
@@ -138,7 +138,7 @@ func (b *affineBlock) refit(x *[superblock]float64) (d, dmin uint16) {
 		}
 		return tensor.F32ToF16(float32(xa / float64(aa))), b.dmin
 	}
-	det := float64(aa)*float64(cc) - float64(float64(ac)*float64(ac))
+	det := float64(float64(aa)*float64(cc)) - float64(float64(ac)*float64(ac))
 	newD := (float64(xa*float64(cc)) - float64(xc*float64(ac))) / det
 	newMin := (float64(xa*float64(ac)) - float64(xc*float64(aa))) / det
 	if !(newD > 0 && newMin > 0 && newD < MaxAbs && newMin < MaxAbs) {
