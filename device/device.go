@@ -259,7 +259,8 @@ type Stream interface {
 	Zero(t Tensor)
 	Copy(dst, src Tensor)
 
-	// Embed gathers rows: dst[i] = w[ids[i]]; ids is I32 [n,1] (or [1,n]), dst [n, w.Cols].
+	// Embed gathers rows: dst[i] = w[ids[i]]; ids is I32 [n,1] (or [1,n]), dst [n, w.Cols]. An id outside w is an error
+	// of the stream.
 	Embed(dst Tensor, w Weight, ids Tensor)
 	// EmbedBackward adds rows: grad[ids[i]] += dx[i], in ascending i, deterministically.
 	EmbedBackward(grad Tensor, ids, dx Tensor)
@@ -304,7 +305,7 @@ type Stream interface {
 	Phase(p Phase)
 	// Loss adds the sums over the rows of z and t [c,V] (float32 logits; t zero when Alpha is 0 and no comparison is
 	// wanted) with targets [c,1] I32 to the record, and, if grad is not zero, writes
-	// InvN·∂/∂z of the loss to grad [c, V]; grad may be z itself.
+	// InvN·∂/∂z of the loss to grad [c, V]; grad may be z itself. A target outside [0,V) is an error of the stream.
 	Loss(grad, z, t, targets Tensor, spec LossSpec)
 	// Verdict computes the gradient norm over all params, clip scale and finiteness into the record.
 	Verdict(params []*Param)

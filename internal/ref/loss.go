@@ -20,8 +20,8 @@ func LossAt(z, t []float64, y int, spec device.LossSpec) Position {
 	if t == nil {
 		return p
 	}
-	lp := logSoftmax(t, spec.Temperature)
-	p.D = Divergence(lp, logSoftmax(z, spec.Temperature), spec)
+	lp := LogSoftmax(t, spec.Temperature)
+	p.D = Divergence(lp, LogSoftmax(z, spec.Temperature), spec)
 	for _, l := range lp {
 		p.Entropy -= plogp(l, l)
 	}
@@ -35,14 +35,14 @@ func LossAt(z, t []float64, y int, spec device.LossSpec) Position {
 // LossGradAt returns ∂L/∂z of LossAt: (1−Alpha)(softmax(z) − e_y) + Alpha·G with the G of device.LossSpec.
 func LossGradAt(z, t []float64, y int, spec device.LossSpec) []float64 {
 	g := make([]float64, len(z))
-	for i, l := range logSoftmax(z, 1) {
+	for i, l := range LogSoftmax(z, 1) {
 		g[i] = (1 - spec.Alpha) * math.Exp(l)
 	}
 	g[y] -= 1 - spec.Alpha
 	if spec.Alpha == 0 {
 		return g
 	}
-	for i, v := range divergenceGrad(logSoftmax(t, spec.Temperature), logSoftmax(z, spec.Temperature), spec) {
+	for i, v := range divergenceGrad(LogSoftmax(t, spec.Temperature), LogSoftmax(z, spec.Temperature), spec) {
 		g[i] += spec.Alpha * v
 	}
 	return g
@@ -126,8 +126,8 @@ func kindOf(spec device.LossSpec) device.Divergence {
 	return spec.Divergence
 }
 
-// logSoftmax returns x/T − lse(x/T).
-func logSoftmax(x []float64, temp float64) []float64 {
+// LogSoftmax returns x/T − lse(x/T).
+func LogSoftmax(x []float64, temp float64) []float64 {
 	out := make([]float64, len(x))
 	for i, v := range x {
 		out[i] = v / temp

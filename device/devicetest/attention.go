@@ -1,0 +1,80 @@
+package devicetest
+
+import (
+	"fmt"
+
+	"apr/device"
+	"apr/internal/near"
+	"apr/internal/ref"
+	"apr/tensor"
+)
+
+func attentionCases() []Case {
+	var all []Case
+	add := func(a device.Attn, scale float64) {
+		name := fmt.Sprintf("attention/%d rows, %d queries from %d, %d keys of %d, heads %d:%d of %d",
+			a.Batch, a.QLen, a.QOffset, a.KLen, a.KStride, a.Heads, a.KVHeads, a.HeadDim)
+		if scale != 1 {
+			name += fmt.Sprintf(", values times %g", scale)
+		}
+		all = append(all, both(name, func(l *lab) { checkAttention(l, a, scale) })...)
+	}
+	heads := [][2]int{{1, 1}, {2, 1}, {4, 2}, {3, 3}, {14, 2}}
+	for i, d := range []int{16, 32, 64, 128} {
+		for j, h := range heads {
+			// Every length meets every width, and every group size, without the whole product.
+			n := []int{1, 2, 17, 33, 65}[(i+j)%5]
+			add(train(1+(i+j)%3, n, h, d), 1)
+			add(device.Attn{Batch: 2, QLen: 1, KLen: n + 3, QOffset: n + 2, KStride: n + 9, Heads: h[0], KVHeads: h[1], HeadDim: d}, 1)
+		}
+	}
+	add(train(1, 257, [2]int{2, 1}, 16), 1)
+	add(train(2, 64, [2]int{2, 2}, 64), 1)
+	add(device.Attn{Batch: 2, QLen: 3, KLen: 40, QOffset: 37, KStride: 64, Heads: 4, KVHeads: 2, HeadDim: 32}, 1)
+	add(device.Attn{Batch: 3, QLen: 5, KLen: 9, QOffset: 2, KStride: 9, Heads: 2, KVHeads: 1, HeadDim: 16}, 1) // keys none sees
+	add(device.Attn{Batch: 1, QLen: 70, KLen: 140, QOffset: 70, KStride: 140, Heads: 2, KVHeads: 2, HeadDim: 32}, 1)
+	add(train(2, 33, [2]int{4, 2}, 32), 0)  // equal scores
+	add(train(2, 33, [2]int{4, 2}, 32), 12) // one key takes all: scores of hundreds
+	return all
+}
+
+// train is attention over whole rows.
+func train(batch, n int, heads [2]int, d int) device.Attn {
+	return device.Attn{Batch: batch, QLen: n, KLen: n, KStride: n, Heads: heads[0], KVHeads: heads[1], HeadDim: d}
+}
+
+func checkAttention(l *lab, a device.Attn, scale float64) {
+	qRows, kRows, qCols, kCols := a.Batch*a.QLen, a.Batch*a.KStride, a.Heads*a.HeadDim, a.KVHeads*a.HeadDim
+	q, k, v := l.random(qRows, qCols, scale), l.random(kRows, kCols, scale), l.random(kRows, kCols, 1)
+	qt, kt, vt := l.in(l.act, q), l.in(l.act, k), l.in(l.act, v)
+	o, plain, lse := l.out(l.act, qRows, qCols), l.out(l.act, qRows, qCols), l.out(tensor.F32, qRows, a.Heads)
+	l.s.Attention(o, lse, qt, kt, vt, a)
+	l.s.Attention(plain, device.Tensor{}, qt, kt, vt, a)
+	wantO, wantL := ref.Attention(q, k, v, a)
+	// A score is a sum over the head; its absolute error is the relative error of a probability. Scores are of size
+	// scale² (the sum of HeadDim products over √HeadDim), largest about four times that.
+	loose := 1 + 4*scale*scale
+	allowed := tol("attention", l.act, a.KLen) + loose*tol("attention", tensor.F32, a.HeadDim)
+	l.compareScaled("o", o, wantO, allowed)
+	l.compareScaled("o without lse", plain, wantO, allowed)
+	l.compareScaled("lse", lse, wantL, loose*tol("attention", tensor.F32, a.HeadDim+a.KLen))
+	if a.KStride != a.KLen {
+		return // a cache has no backward
+	}
+	do := l.random(qRows, qCols, 1)
+	dot := l.in(l.act, do)
+	dq, dk, dv := l.out(l.act, qRows, qCols), l.out(l.act, kRows, kCols), l.out(l.act, kRows, kCols)
+	l.s.AttentionBackward(dq, dk, dv, dot, o, lse, qt, kt, vt, a)
+	wantQ, wantK, wantV := ref.AttentionBackward(do, q, k, v, a)
+	n := a.HeadDim + a.QLen*a.Heads/a.KVHeads
+	allowed = 2 * (tol("attention", l.act, n) + loose*tol("attention", tensor.F32, n))
+	if a.KLen == 1 { // one key has probability 1 whatever its score: what is left of terms of size scale is rounding
+		floor := scale * tol("attention", l.act, n)
+		l.note(near.Abs("dq", l.get(dq).V, wantQ.V, floor))
+		l.note(near.Abs("dk", l.get(dk).V, wantK.V, floor))
+	} else {
+		l.compareScaled("dq", dq, wantQ, allowed)
+		l.compareScaled("dk", dk, wantK, allowed)
+	}
+	l.compareScaled("dv", dv, wantV, allowed)
+}

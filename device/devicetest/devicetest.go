@@ -1,0 +1,102 @@
+// Package devicetest is the one conformance suite that every device passes: each operation of device.Stream, forward
+// and backward, is compared with the float64 formulas of internal/ref.
+//
+// A device's own test calls Run. The suite is a table of Cases; a Case reports errors instead of failing a test, so
+// that a deliberately broken device can be shown to fail it, as this package's own tests do with a list of mutants.
+//
+// Most cases come in two layouts. "dense" tensors have no gaps between their rows; "views" have a leading offset and a
+// stride wider than their columns. In both a tensor lies inside a larger buffer whose other elements must stay as they
+// are, inputs must keep their bits, and outputs start as NaN, so that an element left unwritten is seen. Shapes are
+// awkward on purpose: one row, primes, one more and one less than powers of two, no rows at all.
+//
+// Caveats. What a device is compared with reads the inputs as the device stores them (rounded to bfloat16 where that
+// is its activation type); how far results may then differ is stated per operation in tolerance.go and nowhere else.
+// The suite judges numbers and memory, not speed.
+package devicetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"apr/device"
+)
+
+// Case is one entry of the suite.
+type Case struct {
+	Name  string // operation, then what is special: "matmul/17x640x256 bias/views"
+	check func(*lab)
+	views bool
+}
+
+// Check runs the case on d and returns everything that was wrong, or nil. A panic of the device is an error too.
+func (c Case) Check(d device.Device) (err error) {
+	h := fnv.New64a()
+	h.Write([]byte(strings.TrimSuffix(strings.TrimSuffix(c.Name, "/views"), "/dense")))
+	l := &lab{
+		dev: d, s: d.NewStream(), act: d.Info().Activations, gaps: c.views,
+		rng: rand.New(rand.NewPCG(h.Sum64(), 0)),
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = errors.Join(append(l.errs, fmt.Errorf("panic: %v\n%s", v, debug.Stack()))...)
+		}
+	}()
+	c.check(l)
+	l.inspect()
+	if _, err := l.s.Wait(context.Background()); err != nil {
+		l.errorf("Wait: %v", err)
+	}
+	return errors.Join(l.errs...)
+}
+
+// Cases returns the whole suite.
+func Cases() []Case {
+	var all []Case
+	for _, group := range [][]Case{
+		deviceCases(), moveCases(), layerCases(), matmulCases(), weightCases(), attentionCases(), lossCases(),
+		optimizerCases(), streamCases(), repeatCases(),
+	} {
+		all = append(all, group...)
+	}
+	return all
+}
+
+// Run runs the suite as subtests, each operation on a device of its own from open.
+func Run(t *testing.T, open func() device.Device) {
+	t.Helper()
+	groups := map[string][]Case{}
+	var names []string
+	for _, c := range Cases() {
+		group, _, _ := strings.Cut(c.Name, "/")
+		if groups[group] == nil {
+			names = append(names, group)
+		}
+		groups[group] = append(groups[group], c)
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			d := open()
+			for _, c := range groups[name] {
+				t.Run(strings.TrimPrefix(c.Name, name+"/"), func(t *testing.T) {
+					if err := c.Check(d); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			if err := d.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		})
+	}
+}
+
+// both returns the case in its two layouts.
+func both(name string, check func(*lab)) []Case {
+	return []Case{{name + "/dense", check, false}, {name + "/views", check, true}}
+}

@@ -1,0 +1,253 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+
+	"apr/device"
+	"apr/internal/near"
+	"apr/internal/ref"
+	"apr/tensor"
+)
+
+// sizes are the shapes of operations that work element by element or row by row.
+var sizes = [][2]int{
+	{1, 1}, {2, 2}, {3, 31}, {17, 32}, {1, 33}, {64, 63}, {65, 64}, {2, 65}, {257, 127}, {3, 256}, {17, 640}, {0, 33},
+}
+
+func deviceCases() []Case {
+	return []Case{
+		{Name: "device/info", check: func(l *lab) {
+			i := l.dev.Info()
+			if i.Kind == "" || i.Name == "" || i.Workers < 1 || (i.Activations != tensor.F32 && i.Activations != tensor.BF16) {
+				l.errorf("incomplete: %+v", i)
+			}
+		}},
+		{Name: "device/memory starts zeroed and is counted", check: checkMemory},
+	}
+}
+
+func checkMemory(l *lab) {
+	const rows, cols = 17, 33
+	before, _ := l.dev.Memory()
+	a := l.dev.Alloc("cache", device.KVCache, l.act, rows, cols)
+	p := l.dev.Param(device.ParamSpec{Name: "p", Rows: rows, Cols: cols})
+	zero := ref.New(rows, cols)
+	for _, t := range []device.Tensor{a, p.Value, p.Grad, p.M, p.V} {
+		l.compareScaled("new memory", t, zero, 0)
+		if t.Rows != rows || t.Cols != cols {
+			l.errorf("got %d×%d, want %d×%d", t.Rows, t.Cols, rows, cols)
+		}
+	}
+	if p.Name != "p" || p.Weight == nil || p.Weight.Rows() != rows || p.Weight.Cols() != cols {
+		l.errorf("parameter %+v has no fitting weight", p.ParamSpec)
+	}
+	now, peak := l.dev.Memory()
+	for c, least := range map[device.Component]int64{
+		device.KVCache: rows * int64(l.act.RowBytes(cols)), device.StudentWeights: 4 * rows * cols,
+		device.Gradients: 4 * rows * cols, device.Moments: 8 * rows * cols,
+	} {
+		if grown := now[c] - before[c]; grown < least {
+			l.errorf("memory of %s grew by %d bytes, want at least %d", c, grown, least)
+		}
+		if peak[c] < now[c] {
+			l.errorf("memory of %s: peak %d is below what is held, %d", c, peak[c], now[c])
+		}
+	}
+}
+
+func moveCases() []Case {
+	var all []Case
+	for _, s := range sizes {
+		rows, cols := s[0], s[1]
+		name := fmt.Sprintf("%dx%d", rows, cols)
+		all = append(all, both("move/"+name, func(l *lab) { checkMove(l, rows, cols) })...)
+		all = append(all, both("gather/"+name, func(l *lab) { checkGather(l, rows, cols) })...)
+		all = append(all, both("embed/"+name, func(l *lab) { checkEmbed(l, rows, cols) })...)
+		all = append(all, both("argmax/"+name, func(l *lab) { checkArgMax(l, rows, cols) })...)
+	}
+	return all
+}
+
+// checkMove tests Upload, Download, Zero and Copy.
+func checkMove(l *lab, rows, cols int) {
+	m := l.random(rows, cols, 1)
+	x, y, z := l.in(l.act, m), l.out(l.act, rows, cols), l.out(l.act, rows, cols)
+	l.s.Copy(y, x)
+	l.s.Zero(z)
+	l.compare("uploaded", "move", x, m, 0)
+	l.compare("copy", "move", y, m, 0)
+	l.compare("zero", "move", z, ref.New(rows, cols), 0)
+
+	rounded := l.random(rows, cols, 1) // not representable in a narrower type: Upload rounds to nearest even
+	l.s.Upload(y, singles(rounded))
+	round(rounded, l.act)
+	l.compare("converted", "move", y, rounded, 0)
+}
+
+func checkGather(l *lab, rows, cols int) {
+	m := l.random(rows+3, cols, 1)
+	pick := l.rng.Perm(rows + 3)[:rows]
+	src, dst, back := l.in(l.act, m), l.out(l.act, rows, cols), l.out(l.act, rows+3, cols)
+	ids := l.ids(pick)
+	l.s.Gather(dst, src, ids)
+	l.s.Scatter(back, dst, ids)
+	want := ref.Embed(m, pick)
+	scattered := ref.New(rows+3, cols)
+	ref.EmbedBackward(scattered, pick, want)
+	l.compare("gather", "move", dst, want, 0)
+	l.compare("scatter", "move", back, scattered, 0)
+}
+
+func checkEmbed(l *lab, rows, cols int) {
+	const vocab = 11 // fewer ids than rows: gradients of the same id add up
+	w, ids := l.random(vocab, cols, 1), l.randomIDs(rows, vocab)
+	y, weight, column := l.out(l.act, rows, cols), l.frozen(w), l.ids(ids)
+	l.s.Embed(y, weight, column)
+	l.compare("embed", "embed", y, ref.Embed(w, ids), 0)
+
+	grad, dx := l.random(vocab, cols, 1), l.random(rows, cols, 1)
+	g, d := l.inout(tensor.F32, grad), l.in(l.act, dx)
+	l.s.EmbedBackward(g, column, d)
+	ref.EmbedBackward(grad, ids, dx)
+	l.compare("gradient", "add", g, grad, rows)
+}
+
+func checkArgMax(l *lab, rows, cols int) {
+	m := l.random(rows, cols, 1)
+	for r := range rows { // ties, at the front, at the end and everywhere
+		switch row := m.Row(r); r % 4 {
+		case 1:
+			row[cols-1], row[cols/2] = 9, 9
+		case 2:
+			row[0], row[cols-1] = 9, 9
+		case 3:
+			for c := range row {
+				row[c] = -5
+			}
+		}
+	}
+	x := l.in(tensor.F32, m)
+	ids := l.s.Temp("ids", device.Batch, tensor.I32, rows, 1)
+	l.s.ArgMax(ids, x)
+	// Ids are read back through a gather from a matrix that counts its rows.
+	count := ref.New(cols, 1)
+	for i := range count.V {
+		count.V[i] = float64(i)
+	}
+	src := l.s.Temp("count", device.Activations, tensor.F32, cols, 1)
+	l.s.Upload(src, singles(count))
+	got := l.out(tensor.F32, rows, 1)
+	l.s.Gather(got, src, ids)
+	l.compare("argmax", "move", got, ref.Embed(count, ref.ArgMax(m)), 0)
+	l.s.Release(ids, src)
+}
+
+func layerCases() []Case {
+	var all []Case
+	for _, s := range sizes {
+		rows, cols := s[0], s[1]
+		name := fmt.Sprintf("%dx%d", rows, cols)
+		all = append(all, both("rmsnorm/"+name, func(l *lab) { checkRMSNorm(l, rows, cols, 1) })...)
+		all = append(all, both("swiglu/"+name, func(l *lab) { checkSwiGLU(l, rows, cols, 1) })...)
+	}
+	all = append(all, both("rmsnorm/tiny values", func(l *lab) { checkRMSNorm(l, 3, 64, 1e-4) })...) // eps dominates
+	all = append(all, both("rmsnorm/large values", func(l *lab) { checkRMSNorm(l, 3, 64, 1e4) })...)
+	all = append(all, both("rmsnorm/zeros", func(l *lab) { checkRMSNorm(l, 3, 64, 0) })...)
+	all = append(all, both("swiglu/large values", func(l *lab) { checkSwiGLU(l, 3, 64, 60) })...) // σ underflows
+	for _, heads := range []int{1, 2, 3, 14} {
+		for _, d := range []int{2, 16, 32, 64, 128} {
+			for _, r := range []device.Rotary{
+				{Theta: 1e4, SeqLen: 5}, {Theta: 1e6, SeqLen: 17, Offset: 3}, {Theta: 1e6, SeqLen: 1, Offset: 300},
+			} {
+				r.HeadDim = d
+				name := fmt.Sprintf("rotary/%d heads of %d, sequences of %d from %d", heads, d, r.SeqLen, r.Offset)
+				all = append(all, both(name, func(l *lab) { checkRotary(l, heads, r) })...)
+			}
+		}
+	}
+	return all
+}
+
+func checkRMSNorm(l *lab, rows, cols int, scale float64) {
+	const eps = 1e-6
+	x, delta, w := l.random(rows, cols, scale), l.random(rows, cols, scale), l.random(1, cols, 1)
+	xt, dt, wt := l.in(l.act, x), l.in(l.act, delta), l.in(tensor.F32, w)
+	norm := func(name string, v ref.Mat, sum, x, delta device.Tensor) (rstd device.Tensor) {
+		y, rstd := l.out(l.act, rows, cols), l.s.Temp("rstd", device.Activations, tensor.F32, rows, 1)
+		l.s.RMSNorm(y, rstd, sum, x, delta, wt, eps)
+		if !sum.IsZero() {
+			l.compare(name+" sum", "add", sum, v, 0)
+			v = l.get(sum) // the norm is of the sum as stored
+		}
+		wantY, wantR := ref.RMSNorm(v, w, eps)
+		l.compareRows(name+" y", "rmsnorm", y, wantY, cols)
+		l.compareRows(name+" rstd", "rmsnorm", rstd, wantR, cols)
+		return rstd
+	}
+	sum := x.Clone()
+	sum.Add(delta)
+	rstd := norm("plain", x, device.Tensor{}, xt, device.Tensor{})
+	st := l.out(l.act, rows, cols)
+	l.s.Release(norm("delta", sum, st, xt, dt))
+	inPlace := l.inout(l.act, x)
+	l.s.Release(norm("in place", sum, inPlace, inPlace, dt))
+
+	only := l.out(l.act, rows, cols)
+	l.s.RMSNorm(device.Tensor{}, device.Tensor{}, only, xt, dt, wt, eps)
+	l.compare("only sum", "add", only, sum, 0)
+	y := l.out(l.act, rows, cols)
+	l.s.RMSNorm(y, device.Tensor{}, device.Tensor{}, xt, device.Tensor{}, wt, eps)
+	wantY, _ := ref.RMSNorm(x, w, eps)
+	l.compareRows("y without rstd", "rmsnorm", y, wantY, cols)
+
+	dy, dx, dw := l.random(rows, cols, 1), l.random(rows, cols, scale), l.random(1, cols, 1)
+	dyt, dxt, dwt := l.in(l.act, dy), l.inout(l.act, dx), l.inout(tensor.F32, dw)
+	l.s.RMSNormBackward(dxt, dwt, dyt, xt, rstd, wt)
+	wantDX, wantDW := ref.RMSNormBackward(dy, x, l.get(rstd), w)
+	dx.Add(wantDX)
+	dw.Add(wantDW)
+	l.compareRows("dx", "rmsnorm", dxt, dx, cols)
+	l.compare("dw", "rmsnorm", dwt, dw, rows)
+	l.s.Release(rstd)
+}
+
+// compareRows is compare row by row, for rows of different size.
+func (l *lab) compareRows(name, op string, t device.Tensor, want ref.Mat, n int) {
+	got, allowed := l.get(t), tol(op, t.DType, n)
+	for r := range want.Rows {
+		if err := near.Rel(fmt.Sprintf("%s, row %d", name, r), got.Row(r), want.Row(r), allowed); err != nil {
+			l.note(err)
+			return
+		}
+	}
+}
+
+func checkSwiGLU(l *lab, rows, cols int, scale float64) {
+	gu, dm := l.random(rows, 2*cols, scale), l.random(rows, cols, 1)
+	gut, dmt := l.in(l.act, gu), l.in(l.act, dm)
+	m, dgu := l.out(l.act, rows, cols), l.out(l.act, rows, 2*cols)
+	l.s.SwiGLU(m, gut)
+	l.s.SwiGLUBackward(dgu, dmt, gut)
+	inPlace := l.inout(l.act, gu)
+	l.s.SwiGLUBackward(inPlace, dmt, inPlace)
+	want := ref.SwiGLUBackward(dm, gu)
+	l.compare("m", "swiglu", m, ref.SwiGLU(gu), 1)
+	l.compare("dgu", "swiglu", dgu, want, 1)
+	l.compare("dgu over gu", "swiglu", inPlace, want, 1)
+}
+
+func checkRotary(l *lab, heads int, r device.Rotary) {
+	const rows = 17
+	m := l.random(rows, heads*r.HeadDim, 1)
+	inverse := r
+	inverse.Inverse = true
+	x, y := l.inout(l.act, m), l.inout(l.act, m)
+	l.s.Rotate(x, r)
+	l.s.Rotate(y, inverse)
+	// An angle pos·θ^(−2i/d) from a float32 inverse frequency is off by one unit of itself, its product by another.
+	angle := float64(r.Offset+r.SeqLen) * 2 * unitF32
+	allowed := tol("rotary", l.act, 1) + angle*math.Sqrt2
+	l.compareScaled("rotated", x, ref.Rotate(m, r), allowed)
+	l.compareScaled("rotated back", y, ref.Rotate(m, inverse), allowed)
+}

@@ -1,0 +1,452 @@
+package devicetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"apr/device"
+	"apr/internal/ref"
+	"apr/quant"
+	"apr/tensor"
+)
+
+// slow is a device that computes with internal/ref and stores what it is told to store: the suite's own test, and the
+// ground on which mutants stand. Its operations are variables, so that a mutant replaces one.
+type slow struct {
+	act       tensor.DType
+	now, peak map[device.Component]int64
+	ops       ops
+}
+
+// ops are the operations a mutant may replace.
+type ops struct {
+	rmsNorm        func(x, w ref.Mat, eps float64) (y, rstd ref.Mat)
+	rmsNormBack    func(dy, x, rstd, w ref.Mat) (dx, dw ref.Mat)
+	linear         func(x, w, bias ref.Mat) ref.Mat
+	linearBack     func(dy, x, w ref.Mat) (dx, dw, dbias ref.Mat)
+	rotate         func(x ref.Mat, r device.Rotary) ref.Mat
+	attention      func(q, k, v ref.Mat, a device.Attn) (o, lse ref.Mat)
+	attentionBack  func(do, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat)
+	swiGLU         func(gu ref.Mat) ref.Mat
+	swiGLUBack     func(dm, gu ref.Mat) ref.Mat
+	loss           func(z, t ref.Mat, targets []int, invN float64, spec device.LossSpec) (device.Scalars, ref.Mat)
+	argMax         func(x ref.Mat) []int
+	embedBack      func(grad ref.Mat, ids []int, dx ref.Mat)
+	adamW          func(w, grad, m, v ref.Mat, decay bool, a device.AdamW, s device.Scalars)
+	weightRows     func(rows []int, part, all int) int
+	accumulate     func(into, m ref.Mat) // what += does
+	scatterZero    bool
+	guardFinite    bool
+	sticky         bool
+	honourStride   bool
+	refresh        bool
+	adamWRefreshes bool
+}
+
+func newSlow(act tensor.DType) *slow {
+	return &slow{act: act, now: map[device.Component]int64{}, peak: map[device.Component]int64{}, ops: ops{
+		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
+		rotate: ref.Rotate, attention: ref.Attention, attentionBack: ref.AttentionBackward, swiGLU: ref.SwiGLU,
+		swiGLUBack: ref.SwiGLUBackward, loss: ref.Loss, argMax: ref.ArgMax, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
+		weightRows: func(rows []int, part, all int) int {
+			if rows == nil {
+				return all
+			}
+			return rows[part]
+		},
+		accumulate:  func(into, m ref.Mat) { into.Add(m) },
+		scatterZero: true, guardFinite: true, sticky: true, honourStride: true, refresh: true, adamWRefreshes: true,
+	}}
+}
+
+type slowBuffer struct {
+	v    []float64
+	size int64
+	comp device.Component
+}
+
+func (b *slowBuffer) Bytes() int64 { return b.size }
+
+type slowWeight struct {
+	m    func() ref.Mat
+	size int64
+	rows int
+	cols int
+}
+
+func (w *slowWeight) Rows() int    { return w.rows }
+func (w *slowWeight) Cols() int    { return w.cols }
+func (w *slowWeight) Bytes() int64 { return w.size }
+
+func (d *slow) Info() device.Info {
+	return device.Info{Kind: "slow", Name: "float64", Workers: 1, Activations: d.act}
+}
+
+func (d *slow) account(c device.Component, n int64) {
+	d.now[c] += n
+	d.peak[c] = max(d.peak[c], d.now[c])
+}
+
+func (d *slow) Alloc(_ string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
+	b := &slowBuffer{v: make([]float64, rows*cols), size: int64(rows) * t.RowBytes(cols), comp: c}
+	d.account(c, b.size)
+	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: t}
+}
+
+func (d *slow) Weight(spec device.WeightSpec) (device.Weight, error) {
+	var parts []ref.Mat
+	w := &slowWeight{}
+	for i, p := range spec.Parts {
+		info := p.Info()
+		rows := d.ops.weightRows(spec.Rows, i, info.Rows())
+		raw, values := make([]byte, int64(rows)*info.DType.RowBytes(info.Cols())), make([]float32, rows*info.Cols())
+		if err := p.ReadRows(raw, 0, rows); err != nil {
+			return nil, fmt.Errorf("weight %s: %w", spec.Name, err)
+		}
+		if info.DType.IsFloat() {
+			tensor.Widen(values, raw, info.DType)
+		} else {
+			quant.Dequantize(values, raw, info.DType)
+		}
+		parts = append(parts, ref.Of(rows, info.Cols(), values))
+		w.size += int64(len(raw))
+	}
+	m := ref.Stack(parts...)
+	w.m, w.rows, w.cols = func() ref.Mat { return m }, m.Rows, m.Cols
+	d.account(spec.Component, w.size)
+	return w, nil
+}
+
+func (d *slow) Param(spec device.ParamSpec) *device.Param {
+	alloc := func(c device.Component) device.Tensor { return d.Alloc(spec.Name, c, tensor.F32, spec.Rows, spec.Cols) }
+	p := &device.Param{
+		ParamSpec: spec, Value: alloc(device.StudentWeights), Grad: alloc(device.Gradients),
+		M: alloc(device.Moments), V: alloc(device.Moments),
+	}
+	copied := d.Alloc(spec.Name, device.StudentWeights, d.act, spec.Rows, spec.Cols)
+	p.Weight = d.Frozen(copied)
+	return p
+}
+
+func (d *slow) Frozen(t device.Tensor) device.Weight {
+	s := &slowStream{slow: d}
+	return &slowWeight{m: func() ref.Mat { return s.read(t) }, size: 1, rows: t.Rows, cols: t.Cols}
+}
+
+func (d *slow) NewStream() device.Stream { return &slowStream{slow: d} }
+
+func (d *slow) Memory() (now, peak map[device.Component]int64) {
+	copyOf := func(m map[device.Component]int64) map[device.Component]int64 {
+		out := map[device.Component]int64{}
+		for c, n := range m {
+			out[c] = n
+		}
+		return out
+	}
+	return copyOf(d.now), copyOf(d.peak)
+}
+
+func (d *slow) Close() error { return nil }
+
+type slowStream struct {
+	*slow
+	err     error
+	scalars device.Scalars
+	phase   device.Phase
+	since   time.Time
+	free    []*slowBuffer // in the order of their making
+	all     []*slowBuffer
+}
+
+// read returns the matrix that t views.
+func (s *slowStream) read(t device.Tensor) ref.Mat {
+	m := ref.New(t.Rows, t.Cols)
+	for i := range m.V {
+		m.V[i] = t.Buf.(*slowBuffer).v[s.at(t, i)]
+	}
+	return m
+}
+
+// write stores m in t, rounded to its type.
+func (s *slowStream) write(t device.Tensor, m ref.Mat) {
+	if s.err != nil && s.ops.sticky {
+		return
+	}
+	m = m.Clone()
+	if t.DType != tensor.I32 {
+		round(m, t.DType)
+	}
+	for i, v := range m.V {
+		t.Buf.(*slowBuffer).v[s.at(t, i)] = v
+	}
+}
+
+// at is the place of element i of t in its buffer.
+func (s *slowStream) at(t device.Tensor, i int) int {
+	if !s.ops.honourStride {
+		return t.Off + i
+	}
+	return t.Off + i/t.Cols*t.Stride + i%t.Cols
+}
+
+func (s *slowStream) ints(t device.Tensor) []int {
+	var out []int
+	for _, v := range s.read(t).V {
+		out = append(out, int(v))
+	}
+	return out
+}
+
+// optional is read, with the zero Mat for the zero Tensor.
+func (s *slowStream) optional(t device.Tensor) ref.Mat {
+	if t.IsZero() {
+		return ref.Mat{}
+	}
+	return s.read(t)
+}
+
+// add writes t + m, as accumulate has it.
+func (s *slowStream) add(t device.Tensor, m ref.Mat) {
+	sum := s.read(t)
+	s.ops.accumulate(sum, m)
+	s.write(t, sum)
+}
+
+func (s *slowStream) Temp(_ string, c device.Component, d tensor.DType, rows, cols int) device.Tensor {
+	n := rows * cols
+	i := slices.IndexFunc(s.free, func(b *slowBuffer) bool { return len(b.v) == n })
+	var b *slowBuffer
+	if i >= 0 {
+		b = s.free[i]
+		s.free = slices.Delete(s.free, i, i+1)
+	} else {
+		b = &slowBuffer{v: make([]float64, n)}
+		s.all = append(s.all, b)
+	}
+	b.comp, b.size = c, int64(rows)*d.RowBytes(cols)
+	s.account(c, b.size)
+	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: d}
+}
+
+func (s *slowStream) Release(ts ...device.Tensor) {
+	for _, t := range ts {
+		if t.IsZero() {
+			continue
+		}
+		b := t.Buf.(*slowBuffer)
+		s.account(b.comp, -b.size)
+		s.free = append(s.free, b)
+	}
+	slices.SortFunc(s.free, func(a, b *slowBuffer) int { return slices.Index(s.all, a) - slices.Index(s.all, b) })
+}
+
+func (s *slowStream) Upload(t device.Tensor, src []float32) { s.write(t, ref.Of(t.Rows, t.Cols, src)) }
+
+func (s *slowStream) UploadInts(t device.Tensor, src []int32) {
+	m := ref.New(t.Rows, t.Cols)
+	for i, v := range src {
+		m.V[i] = float64(v)
+	}
+	s.write(t, m)
+}
+
+func (s *slowStream) Download(dst []float32, t device.Tensor) error {
+	copy(dst, singles(s.read(t)))
+	return s.err
+}
+
+func (s *slowStream) RefreshWeight(p *device.Param) {
+	if s.ops.refresh {
+		copied := p.Weight.(*slowWeight)
+		m := s.read(p.Value)
+		round(m, s.act)
+		if s.err == nil {
+			copied.m = func() ref.Mat { return m }
+		}
+	}
+}
+func (s *slowStream) Zero(t device.Tensor)        { s.write(t, ref.New(t.Rows, t.Cols)) }
+func (s *slowStream) Copy(dst, src device.Tensor) { s.write(dst, s.read(src)) }
+
+func (s *slowStream) Embed(dst device.Tensor, w device.Weight, ids device.Tensor) {
+	rows := s.ints(ids)
+	for _, id := range rows {
+		if id < 0 || id >= w.Rows() {
+			s.fail(fmt.Errorf("id %d outside the embedding", id))
+			return
+		}
+	}
+	s.write(dst, ref.Embed(w.(*slowWeight).m(), rows))
+}
+
+func (s *slowStream) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+func (s *slowStream) EmbedBackward(grad, ids, dx device.Tensor) {
+	sum := ref.New(grad.Rows, grad.Cols)
+	s.ops.embedBack(sum, s.ints(ids), s.read(dx))
+	s.add(grad, sum)
+}
+
+func (s *slowStream) RMSNorm(y, rstd, sum, x, delta, w device.Tensor, eps float64) {
+	v := s.read(x)
+	if !delta.IsZero() {
+		v.Add(s.read(delta))
+		s.write(sum, v)
+		v = s.read(sum)
+	}
+	out, r := s.ops.rmsNorm(v, s.read(w), eps)
+	if !y.IsZero() {
+		s.write(y, out)
+	}
+	if !rstd.IsZero() {
+		s.write(rstd, r)
+	}
+}
+
+func (s *slowStream) RMSNormBackward(dx, dw, dy, x, rstd, w device.Tensor) {
+	a, b := s.ops.rmsNormBack(s.read(dy), s.read(x), s.read(rstd), s.read(w))
+	s.add(dx, a)
+	s.add(dw, b)
+}
+
+func (s *slowStream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, add bool) {
+	out := s.ops.linear(s.read(x), w.(*slowWeight).m().RowRange(0, y.Cols), s.optional(bias))
+	if add {
+		s.add(y, out)
+	} else {
+		s.write(y, out)
+	}
+}
+
+func (s *slowStream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool) {
+	out, _, _ := s.ops.linearBack(s.read(dy), ref.New(dy.Rows, dx.Cols), w.(*slowWeight).m().RowRange(0, dy.Cols))
+	if add {
+		s.add(dx, out)
+	} else {
+		s.write(dx, out)
+	}
+}
+
+func (s *slowStream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
+	_, a, b := s.ops.linearBack(s.read(dy), s.read(x), ref.New(dw.Rows, dw.Cols))
+	s.add(dw, a)
+	if !dbias.IsZero() {
+		s.add(dbias, b)
+	}
+}
+
+func (s *slowStream) Rotate(x device.Tensor, r device.Rotary) { s.write(x, s.ops.rotate(s.read(x), r)) }
+
+func (s *slowStream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
+	out, l := s.ops.attention(s.read(q), s.read(k), s.read(v), a)
+	s.write(o, out)
+	if !lse.IsZero() {
+		s.write(lse, l)
+	}
+}
+
+func (s *slowStream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
+	x, y, z := s.ops.attentionBack(s.read(do), s.read(q), s.read(k), s.read(v), a)
+	s.write(dq, x)
+	s.write(dk, y)
+	s.write(dv, z)
+}
+
+func (s *slowStream) SwiGLU(m, gu device.Tensor) { s.write(m, s.ops.swiGLU(s.read(gu))) }
+func (s *slowStream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
+	s.write(dgu, s.ops.swiGLUBack(s.read(dm), s.read(gu)))
+}
+
+func (s *slowStream) Gather(dst, src, rows device.Tensor) {
+	s.write(dst, ref.Embed(s.read(src), s.ints(rows)))
+}
+
+func (s *slowStream) Scatter(dst, src, rows device.Tensor) {
+	m, from := s.read(dst), s.read(src)
+	if s.ops.scatterZero {
+		m = ref.New(dst.Rows, dst.Cols)
+	}
+	for i, r := range s.ints(rows) {
+		copy(m.Row(r), from.Row(i))
+	}
+	s.write(dst, m)
+}
+
+func (s *slowStream) SetScalars(v device.Scalars) {
+	s.scalars, s.phase, s.since = v, device.PhaseData, time.Now()
+	s.scalars.Phases = [device.NumPhases]time.Duration{}
+}
+
+func (s *slowStream) Phase(p device.Phase) {
+	s.scalars.Phases[s.phase] += time.Since(s.since)
+	s.phase, s.since = p, time.Now()
+}
+
+func (s *slowStream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
+	ids := s.ints(targets)
+	for _, id := range ids {
+		if id < 0 || id >= z.Cols {
+			s.fail(errors.New("target outside the vocabulary"))
+			return
+		}
+	}
+	sums, dz := s.ops.loss(s.read(z), s.optional(t), ids, s.scalars.InvN, spec)
+	s.scalars.Positions += sums.Positions
+	s.scalars.CE += sums.CE
+	s.scalars.D += sums.D
+	s.scalars.Agree += sums.Agree
+	s.scalars.Entropy += sums.Entropy
+	if !grad.IsZero() {
+		s.write(grad, dz)
+	}
+}
+
+func (s *slowStream) Verdict(params []*device.Param) {
+	var grads []ref.Mat
+	for _, p := range params {
+		grads = append(grads, s.read(p.Grad))
+	}
+	s.scalars.GradNorm = ref.Norm(grads...)
+	s.scalars.Scale = ref.ClipScale(s.scalars.GradNorm, s.scalars.MaxNorm)
+	sum := s.scalars.GradNorm + s.scalars.CE + s.scalars.D
+	s.scalars.Finite = !math.IsNaN(sum) && !math.IsInf(sum, 0)
+}
+
+func (s *slowStream) AdamW(params []*device.Param, a device.AdamW) {
+	if !s.scalars.Finite && s.ops.guardFinite {
+		return
+	}
+	for _, p := range params {
+		w, m, v := s.read(p.Value), s.read(p.M), s.read(p.V)
+		s.ops.adamW(w, s.read(p.Grad), m, v, p.Decay, a, s.scalars)
+		s.write(p.Value, w)
+		s.write(p.M, m)
+		s.write(p.V, v)
+		if s.ops.adamWRefreshes {
+			s.RefreshWeight(p)
+		}
+	}
+}
+
+func (s *slowStream) ArgMax(ids, x device.Tensor) {
+	m := ref.New(ids.Rows, ids.Cols)
+	for i, id := range s.ops.argMax(s.read(x)) {
+		m.V[i] = float64(id)
+	}
+	s.write(ids, m)
+}
+
+func (s *slowStream) Wait(context.Context) (device.Scalars, error) {
+	s.Phase(s.phase)
+	err := s.err
+	s.err = nil
+	return s.scalars, err
+}

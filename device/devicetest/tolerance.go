@@ -1,0 +1,54 @@
+package devicetest
+
+import (
+	"math"
+
+	"apr/tensor"
+)
+
+// unit is half the distance between 1 and the next number of the type: the largest relative error of one rounding.
+const (
+	unitF32  = 0x1p-24
+	unitBF16 = 0x1p-8
+)
+
+// Every comparison is |got−want| ≤ tol·max(|want|, rms(want)), with tol the sum of two parts:
+//
+//	own       what the operation's own functions and roundings may cost, whatever the length of its sums, in units of
+//	          the activation type (float32 results: of float32)
+//	3·√n      units of float32 for a sum of n products: rounding errors of a sum of n terms of random sign are a walk
+//	          of n steps, about 0.4·√n units of the result's size in the middle, and five times that at the worst of
+//	          10⁵ results, for the worst order (one after the other); sums are float32 on every device
+//
+// Sixteen units for own leave room for an exponential of a few units' error and a handful of operations around it. In
+// bfloat16 one rounding of the output is one unit. Operands that are kept in bfloat16 (expanded weights, probabilities of
+// attention) each err by 0.4 of a unit on average, which over a sum stays 0.4 units of the result's size: two at worst.
+var own = map[string]map[tensor.DType]float64{
+	"move":      {tensor.F32: 0, tensor.BF16: 0}, // copies: exact
+	"embed":     {tensor.F32: 0, tensor.BF16: 1},
+	"add":       {tensor.F32: 2, tensor.BF16: 2}, // sums of a few addends
+	"rmsnorm":   {tensor.F32: 16, tensor.BF16: 2},
+	"rotary":    {tensor.F32: 16, tensor.BF16: 2},
+	"swiglu":    {tensor.F32: 16, tensor.BF16: 2},
+	"matmul":    {tensor.F32: 16, tensor.BF16: 3},
+	"attention": {tensor.F32: 32, tensor.BF16: 4},  // scores, exponentials and two products
+	"lossgrad":  {tensor.F32: 64, tensor.BF16: 2},  // of its terms; exponentials of differences of tens
+	"adamw":     {tensor.F32: 16, tensor.BF16: 16}, // master weights are float32 on every device
+}
+
+// tol returns the tolerance of op for a result of type d with sums of n products.
+func tol(op string, d tensor.DType, n int) float64 {
+	table, ok := own[op]
+	if !ok {
+		panic("devicetest: no tolerance for " + op)
+	}
+	unit := float64(unitF32)
+	if d == tensor.BF16 {
+		unit = unitBF16
+	}
+	return table[d]*unit + 3*math.Sqrt(float64(n))*unitF32
+}
+
+// lossTol is the absolute error allowed to the mean of CE, D or the entropy over rows: each is a difference of numbers
+// like ln V or the spread of the logits, float32 within a row and added in float64, so it grows with its value.
+func lossTol(want float64) float64 { return 48 * unitF32 * (1 + math.Abs(want)) }
