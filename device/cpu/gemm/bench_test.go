@@ -30,6 +30,10 @@ func benchShapes() []problem {
 		add(f, 512, 256, 2048)
 		add(f, 2048, 2048, 1024)
 	}
+	for _, m := range []int{2, 4, 8, 16, 32, 42, 43, 64, 96, 128} {
+		add(forms[0], m, 4096, 1040)
+		add(forms[1], m, 4096, 1040)
+	}
 	add(forms[0], 1, 4096, 256)
 	add(forms[0], 1, 4096, 3600)
 	add(forms[0], 1, 4096, 4096)

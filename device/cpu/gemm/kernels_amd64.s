@@ -2769,7 +2769,7 @@ done:
 	RET
 
 // func copyAVX512(k int, a *float32, acs int, dst *float32, ldd int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·copyAVX512(SB), NOSPLIT, $0-40
 	MOVQ  k+0(FP), AX
 	MOVQ  a+8(FP), CX
@@ -2782,12 +2782,14 @@ TEXT ·copyAVX512(SB), NOSPLIT, $0-40
 	JE    done
 
 loop:
-	VMOVUPS (CX), Z0
-	VMOVUPS Z0, (BX)
-	ADDQ    DX, CX
-	ADDQ    SI, BX
-	DECQ    AX
-	JNE     loop
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	VMOVUPS    (CX), Z0
+	VMOVUPS    Z0, (BX)
+	ADDQ       DX, CX
+	ADDQ       SI, BX
+	DECQ       AX
+	JNE        loop
 
 done:
 	VZEROUPPER
@@ -3594,7 +3596,7 @@ done:
 	RET
 
 // func copyAVX2(k int, a *float32, acs int, dst *float32, ldd int)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·copyAVX2(SB), NOSPLIT, $0-40
 	MOVQ  k+0(FP), AX
 	MOVQ  a+8(FP), CX
@@ -3607,12 +3609,14 @@ TEXT ·copyAVX2(SB), NOSPLIT, $0-40
 	JE    done
 
 loop:
-	VMOVUPS (CX), Y0
-	VMOVUPS Y0, (BX)
-	ADDQ    DX, CX
-	ADDQ    SI, BX
-	DECQ    AX
-	JNE     loop
+	PREFETCHT0 (CX)(DX*8)
+	PREFETCHT0 64(CX)(DX*8)
+	VMOVUPS    (CX), Y0
+	VMOVUPS    Y0, (BX)
+	ADDQ       DX, CX
+	ADDQ       SI, BX
+	DECQ       AX
+	JNE        loop
 
 done:
 	VZEROUPPER

@@ -3,7 +3,8 @@ package gemm
 const (
 	blockM     = 4096    // rows of A packed at once: at most 8 MiB
 	blockPanel = 1 << 20 // elements of B packed at once: 4 MiB, a part of the third-level cache
-	thinTiles  = 3       // up to so many tiles high, a worker packs the panels it needs by itself
+	lowTiles   = 3       // up to so many tiles high, a copy of B costs more than it saves
+	thinTiles  = 10      // up to so many tiles high, A stays in the second-level cache
 	taskWork   = 1 << 15 // fused multiply-adds worth handing to another core: some microseconds
 )
 
@@ -18,7 +19,8 @@ func (e *Engine) multiply(g *product) {
 	for i := range e.local {
 		e.local[i].fit(kn)
 	}
-	if g.m <= thinTiles*kn.mr {
+	busy := panelCount(g.n, kn.nr) >= 4*e.pool.Workers()
+	if g.m <= lowTiles*kn.mr || g.m <= thinTiles*kn.mr && busy {
 		e.thin(kn, g)
 		return
 	}
@@ -45,8 +47,8 @@ func (g *product) columns(kn *kernels, s *scratch, lo, hi int) {
 		for p := 0; p < g.k; p += blockK {
 			end := min(g.k, p+blockK)
 			b, bs := &s.panel[0], kn.nr
-			if g.b.ls == 1 && g.n-j >= kn.nr {
-				b, bs = &g.b.data[j+p*g.b.ps], g.b.ps // in place: not worth a copy
+			if g.b.ls == 1 && g.n-j >= kn.nr && (g.m <= lowTiles*kn.mr || g.b.ps%1024 != 0) {
+				b, bs = &g.b.data[j+p*g.b.ps], g.b.ps // in place
 			} else {
 				g.b.pack(kn, s, s.panel, kn.nr, j, p, end)
 			}

@@ -344,6 +344,8 @@ func (s isa) copy() {
 	TESTQ(k, k)
 	JE(operand.LabelRef("done"))
 	Label("loop")
+	PREFETCHT0(operand.Mem{Base: a, Index: acs, Scale: 8}) // hardware does not follow long strides
+	PREFETCHT0(operand.Mem{Base: a, Index: acs, Scale: 8, Disp: 64})
 	VMOVUPS(operand.Mem{Base: a}, s.vec(0))
 	VMOVUPS(s.vec(0), operand.Mem{Base: dst})
 	ADDQ(acs, a)
