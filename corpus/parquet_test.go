@@ -2,7 +2,6 @@ package corpus
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -162,14 +161,22 @@ func TestParquetChildDies(t *testing.T) {
 	}
 }
 
-// TestParquetMemory: the child's memory really is bounded.
+// TestParquetMemory: the child's memory is bounded, and a file that wants more is refused; one that does not is read.
 func TestParquetMemory(t *testing.T) {
-	if os.Args[0] == parquetProcess {
-		t.Fatal("the test runs in the child")
+	long := strings.Repeat("x", 12<<20)
+	large := put(t, "large.parquet", parquetOf(t, []optionalRow{{&long}, {&long}, {&long}}))
+	small := put(t, "small.parquet", parquetOf(t, []textRow{{1, "a"}}))
+	docs, _, err := readAll([]string{large}, ReadOptions{})
+	must(t, err)
+	if len(docs) != 3 || docs[2].Text != long {
+		t.Fatalf("%d documents", len(docs))
 	}
-	var b bytes.Buffer
-	must(t, writeFrame(&b, reply{End: true}))
-	if b.String() != "\x0c\x00\x00\x00{\"end\":true}" {
-		t.Errorf("frame %q", b.String())
+	defer func(m uint64) { parquetMemory = m }(parquetMemory)
+	parquetMemory = 100 << 20
+	_, _, err = readAll([]string{small}, ReadOptions{})
+	must(t, err)
+	_, _, err = readAll([]string{large}, ReadOptions{})
+	if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), "large.parquet: the Parquet reader gave up: ") {
+		t.Errorf("under 100 MiB: %v", err)
 	}
 }

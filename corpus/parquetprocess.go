@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,11 +24,13 @@ import (
 //	kind u8, length u32 little-endian, JSON of a reply
 const parquetProcess = "apr-parquet-reader"
 
-// Limits of the child.
+// parquetMemory is how many bytes of private memory the child may have. Tests make it smaller.
+var parquetMemory uint64 = 2 << 30
+
+// Limits of the talk with the child.
 const (
-	parquetMemory = 2 << 30         // bytes of data segment
-	parquetStall  = 2 * time.Minute // between two frames
-	maxFrame      = 6*maxRecord + 4096
+	parquetStall = 2 * time.Minute // between two frames
+	maxFrame     = 6*maxRecord + 4096
 )
 
 // reply is the content of a frame: a document, a bad record, the end, or a failure of the whole file.
@@ -57,14 +60,18 @@ func (p *problem) fault(path string) *fault.Error {
 }
 
 func init() {
-	if len(os.Args) == 3 && os.Args[0] == parquetProcess {
-		os.Exit(parquetMain(os.Args[1], os.Args[2]))
+	if len(os.Args) == 4 && os.Args[0] == parquetProcess {
+		os.Exit(parquetMain(os.Args[1], os.Args[2], os.Args[3]))
 	}
 }
 
 // parquetMain is the child: it reads file descriptor 3 and writes frames to standard output.
-func parquetMain(textField, messagesField string) int {
-	if err := limitMemory(parquetMemory); err != nil {
+func parquetMain(memory, textField, messagesField string) int {
+	limit, err := strconv.ParseUint(memory, 10, 64)
+	if err == nil {
+		err = limitMemory(limit)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -133,7 +140,7 @@ func (r *reader) parquet(path string, f *os.File) error {
 	}
 	var stderr tail
 	cmd := exec.CommandContext(ctx, self)
-	cmd.Args = []string{parquetProcess, r.opt.TextField, r.opt.MessagesField}
+	cmd.Args = []string{parquetProcess, strconv.FormatUint(parquetMemory, 10), r.opt.TextField, r.opt.MessagesField}
 	cmd.Env = []string{"GOMAXPROCS=2"}
 	cmd.ExtraFiles = []*os.File{f}
 	cmd.Stderr = &stderr
@@ -152,7 +159,7 @@ func (r *reader) parquet(path string, f *os.File) error {
 			return r.ctx.Err()
 		}
 		return fault.In(fault.Format, path, "the Parquet reader gave up: %s", stderr.reason()).
-			WithHint("the file is damaged, or asks for more than 2 GiB of memory at once").WithID("E-PARQUET-023")
+			WithHint("the file is damaged, or asks for more than %d MiB of memory at once", parquetMemory>>20).WithID("E-PARQUET-023")
 	}
 	if err != nil {
 		return err

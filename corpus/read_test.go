@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unicode/utf8"
 
 	"apr/internal/fault"
 )
@@ -298,6 +299,28 @@ func FuzzJSONLines(f *testing.F) {
 		}
 		if err != nil && fault.KindOf(err) != fault.Format && fault.KindOf(err) != fault.Invalid {
 			t.Errorf("kind %v: %v", fault.KindOf(err), err)
+		}
+	})
+}
+
+// FuzzRecord: a line gives either a document or a fault with an identifier, and its text is valid UTF-8.
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte(`{"text": "a\u00e9", "x": [1, {"y": null}]}`))
+	f.Add([]byte(`{"messages": [{"role": "user", "content": "b"}]}`))
+	f.Add([]byte(`{"Text": 1}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		d, bad := parseRecord(line, ReadOptions{})
+		if bad != nil && (bad.ID == "" || bad.Msg == "" || bad.Kind != fault.Format) {
+			t.Errorf("fault %#v", bad)
+		}
+		texts := []string{d.Text}
+		for _, m := range d.Messages {
+			texts = append(texts, m.Role, m.Content)
+		}
+		for _, s := range texts {
+			if !utf8.ValidString(s) {
+				t.Errorf("text %q", s)
+			}
 		}
 	})
 }
