@@ -175,7 +175,7 @@ func (m *Model) Init(s device.Stream, seed uint64) {
 		}
 		s.Upload(p.Of(p.Param.Value), host)
 	}
-	m.refresh(s)
+	m.Refresh(s)
 }
 
 // LoadWeights fills a trainable model from a file of the same configuration.
@@ -190,11 +190,12 @@ func (m *Model) LoadWeights(s device.Stream, f *Files) error {
 		}
 		s.Upload(p.Of(p.Param.Value), host)
 	}
-	m.refresh(s)
+	m.Refresh(s)
 	return nil
 }
 
-func (m *Model) refresh(s device.Stream) {
+// Refresh makes the weights that matrix products read agree with the master weights after uploads.
+func (m *Model) Refresh(s device.Stream) {
 	for _, p := range m.params {
 		s.RefreshWeight(p)
 	}

@@ -12,7 +12,7 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	versionCommand, completionCommand,
+	distillCommand, versionCommand, completionCommand,
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())) }

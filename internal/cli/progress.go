@@ -30,6 +30,7 @@ type Progress struct {
 	total int64
 	done  int64
 	show  func(int64) string
+	note  string // what is worth knowing now, shown behind the amount
 
 	out  io.Writer // plain lines
 	last time.Time
@@ -52,9 +53,25 @@ func (e *Env) Progress(title string, total int64, show func(int64) string) *Prog
 	p.bar = p.bars.AddBar(total,
 		mpb.PrependDecorators(decor.Name(title+" ")),
 		mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {
-			return fmt.Sprintf(" %s / %s ", show(s.Current), show(s.Total))
+			return fmt.Sprintf(" %s / %s %s ", show(s.Current), show(s.Total), p.noted())
 		}), decor.OnComplete(decor.AverageETA(decor.ET_STYLE_GO), "")))
 	return p
+}
+
+// Note sets a text that is shown behind the amount, such as the loss of a training.
+func (p *Progress) Note(text string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.note = text
+}
+
+func (p *Progress) noted() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.note
 }
 
 // Add records n more units.
@@ -81,7 +98,7 @@ func (p *Progress) line() {
 	if p.total > 0 {
 		percent = 100 * float64(p.done) / float64(p.total)
 	}
-	fmt.Fprintf(p.out, "%s: %s of %s (%.0f %%)\n", p.title, p.show(p.done), p.show(p.total), percent)
+	fmt.Fprintf(p.out, "%s: %s of %s (%.0f %%) %s\n", p.title, p.show(p.done), p.show(p.total), percent, p.note)
 }
 
 // Close ends the display; what is missing stays missing.

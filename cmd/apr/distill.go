@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"apr/device"
+	"apr/device/cpu"
+	"apr/distill"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/optim"
+	"apr/runlog"
+)
+
+func distillCommand() *cli.Command {
+	o := &distillOptions{}
+	return &cli.Command{
+		Name: "distill", Short: "Teach a small student model from a big frozen teacher",
+		Long: "Trains a student to predict as the teacher does, on your text. Every position of every row teaches:\n" +
+			"  loss = (1-alpha)·CE(text) + alpha·T²·KL(teacher ‖ student)\n" +
+			"The run directory holds the student (student.apr and student/), every step, checkpoints, and what was asked.",
+		Example: "apr distill examples/gosrc/distill.yaml\n" +
+			"apr distill TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
+			"apr distill TEACHER --student-config config.json -d src/ --steps 2000 --batch-size 8 --seq-len 256\n" +
+			"apr distill -o runs/mine --config runs/mine.yaml --resume",
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
+			fault.Stopped, fault.Diverged, fault.Memory},
+		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runDistill(ctx, e, o) },
+	}
+}
+
+// distillResult is the JSON of apr distill.
+type distillResult struct {
+	*distill.Outcome
+	Backend       string             `json:"backend"`
+	TeacherPath   string             `json:"teacher"`
+	StudentPath   string             `json:"student"`
+	Output        string             `json:"output"`
+	Temperature   float64            `json:"temperature"`
+	Alpha         float64            `json:"alpha"`
+	Epochs        int                `json:"epochs"`
+	TeacherDevice string             `json:"teacher_backend"`
+	TeacherReason string             `json:"teacher_backend_reason"`
+	LearningRate  float64            `json:"learning_rate"`
+	BatchSize     int                `json:"batch_size"`
+	GradAccum     int                `json:"grad_accum"`
+	SeqLen        int                `json:"seq_len"`
+	Seed          uint64             `json:"seed"`
+	WorldSize     int                `json:"world_size"`
+	ValNats       *float64           `json:"val_nats_per_token"`
+	ValKL         *float64           `json:"val_kl"`
+	ValTop1       *float64           `json:"val_top1_agreement"`
+	Margin        *float64           `json:"margin_over_control"`
+	PeakMemory    map[string]int64   `json:"peak_memory"`
+	SHA256        map[string]*string `json:"sha256"`
+}
+
+func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
+	if err := o.check(e.Settings); err != nil {
+		return nil, err
+	}
+	if err := o.unbuilt(e.Settings); err != nil {
+		return nil, err
+	}
+	c, err := o.config(e.Settings)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := cpu.New(cpu.Options{ISA: e.Getenv("APR_CPU"), KeepExpanded: o.keepExpanded()})
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	show := newDistillDisplay(e, o.LogEvery)
+	defer show.close()
+	r, err := distill.Start(ctx, c, dev, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	out, err := r.Execute(ctx)
+	show.close()
+	return o.result(c, out, r.Inputs()), err
+}
+
+// keepExpanded is how many bytes a CPU teacher may spend on float32 copies of its quantised matrices.
+func (o *distillOptions) keepExpanded() int64 {
+	if o.TeacherCache == "off" {
+		return 0
+	}
+	return 128 << 20 // small teachers fit whole and train faster; of big ones, the blocks stay
+}
+
+// unbuilt refuses what is accepted by the option table and not built yet.
+func (o *distillOptions) unbuilt(s cli.Settings) error {
+	for _, u := range []struct {
+		asked bool
+		what  string
+	}{
+		{o.Backend == "cuda", "--backend cuda: the CUDA device"},
+		{o.TeacherBackend == "cublas" || o.TeacherBackend == "q4k", "--teacher-backend " + o.TeacherBackend + ": the CUDA device; cpu reads quantised teachers as they are"},
+		{o.DType == "bf16" || o.DType == "tf32", "--dtype " + o.DType + " on the CPU; it computes in f32"},
+		{s.Given("teacher-gemm") && o.TeacherGEMM != "f32", "--teacher-gemm " + o.TeacherGEMM + " on the CPU; it computes in f32"},
+		{o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU; use auto or off"},
+		{s.Given("device") && o.Device != 0 || o.GPUs != "1", "GPUs: the CUDA device"},
+		{o.Recompute == "norms" || o.Recompute == "blocks", "--recompute " + o.Recompute},
+		{o.ManagedMemory != "auto" && o.ManagedMemory != "", "MANAGED_MEMORY: the CUDA device"},
+		{s.Given("probe") && o.Probe, "--probe on: there is one teacher backend"},
+		{s.Given("stall-timeout"), "--stall-timeout"},
+		{o.Supervise, "--supervise"}, {o.KernelLog, "--kernel-log: the CPU device loads no kernels"},
+		{o.Plan, "--plan"}, {o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
+		{filepath.Ext(o.Output) == ".gguf", "--output .gguf: writing GGUF"},
+	} {
+		if u.asked {
+			return fault.New(fault.Unavailable, "not built yet: %s", u.what)
+		}
+	}
+	return nil
+}
+
+func givenAny(s cli.Settings, names ...string) bool {
+	for _, n := range names {
+		if s.Given(n) {
+			return true
+		}
+	}
+	return false
+}
+
+var divergences = map[string]device.Divergence{
+	"forward-kl": device.ForwardKL, "reverse-kl": device.ReverseKL, "jsd": device.JSD, "tvd": device.TVD,
+	"skew-forward": device.SkewForward, "skew-reverse": device.SkewReverse,
+}
+
+// config turns options into the run's configuration.
+func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
+	c := distill.Config{
+		Teacher: o.Teacher, Student: o.Student, StudentConfig: o.StudentConfig,
+		Data: o.Data, Dataset: o.Dataset, TextField: o.TextField, ChatTemplate: o.ChatTemplate, AssistantOnly: o.AssistantOnly,
+		Packing: o.Packing, Shuffle: !o.NoShuffle, EvalData: o.EvalData, ValFraction: o.ValFraction, Force: o.Force,
+		Loss: device.LossSpec{
+			Alpha: o.Alpha, Temperature: o.Temperature, Beta: o.DivergenceBeta, Divergence: divergences[o.Divergence],
+		},
+		Epochs: o.Epochs, Steps: o.Steps, MaxSteps: o.MaxSteps, BatchSize: o.BatchSize, GradAccum: o.GradAccum, SeqLen: o.SeqLen,
+		LR: o.LearningRate, WarmupSteps: -1, WarmupRatio: o.WarmupRatio, Schedule: optim.Kind(o.LRSchedule), MinLRRatio: o.MinLRRatio,
+		AdamW:       device.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.AdamEps, WeightDecay: o.WeightDecay},
+		MaxGradNorm: o.MaxGradNorm, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
+		Control: o.Control == "ce", EvalEvery: o.EvalEvery, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
+		KeepCheckpoints: o.KeepCheckpoints, Build: buildIdentity(),
+	}
+	if s.Given("warmup-steps") {
+		c.WarmupSteps = o.WarmupSteps
+	}
+	if s.Given("messages-field") {
+		c.MessagesField = o.MessagesField
+	}
+	c.Output = o.Output
+	switch ext := filepath.Ext(o.Output); {
+	case ext == ".apr" || ext == ".safetensors":
+		c.Export, c.Output = o.Output, o.newRun()
+	case o.Output == "":
+		c.Output = o.newRun()
+	}
+	if o.Resume == "" {
+		return c, nil
+	}
+	return c, o.resume(&c)
+}
+
+// newRun names a run directory that nobody named.
+func (o *distillOptions) newRun() string {
+	return filepath.Join(o.RunsDir, time.Now().UTC().Format("20060102T150405.000"))
+}
+
+func (o *distillOptions) resume(c *distill.Config) (err error) {
+	resume := o.Resume
+	if resume == "newest" {
+		if o.Output == "" {
+			return fault.New(fault.Usage, "--resume needs --output, the run directory, or --resume=PATH")
+		}
+		resume = distill.ResumeAuto
+	}
+	c.Output, c.Resume, err = distill.ResolveResume(resume, c.Output)
+	return err
+}
+
+// buildIdentity names the code of this binary, for resuming: a revision, or "development" with the Go version.
+func buildIdentity() string {
+	v := versionInfo()
+	id := v.Version + " " + v.GoVersion
+	if info, ok := debug.ReadBuildInfo(); ok && v.GitSHA != nil {
+		id += " " + *v.GitSHA
+		for _, s := range info.Settings {
+			if s.Key == "vcs.modified" && s.Value == "true" {
+				id += " modified"
+			}
+		}
+	}
+	return id
+}
+
+// describeRun completes the manifest with what only the command knows.
+func describeRun(m *runlog.Manifest, e *cli.Env, dev device.Device) {
+	m.Command = e.Command
+	m.Config = map[string]runlog.Value{}
+	for key, s := range e.Settings.Map() {
+		m.Config[key] = runlog.Value{Value: s.Value, Origin: s.Origin}
+	}
+	v, info := versionInfo(), dev.Info()
+	host, _ := os.Hostname() // an unnamed host is no reason to fail
+	m.Version = map[string]any{"apr": v.Version, "git_sha": v.GitSHA, "dirty": v.Dirty, "go": v.GoVersion}
+	m.Device = map[string]any{
+		"kind": info.Kind, "name": info.Name, "isa": info.ISA, "workers": info.Workers, "activations": info.Activations.String(),
+		"os": runtime.GOOS, "arch": runtime.GOARCH, "host": host,
+	}
+}
+
+// result turns the outcome into the command's JSON.
+func (o *distillOptions) result(c distill.Config, out *distill.Outcome, in map[string]runlog.Input) *distillResult {
+	r := &distillResult{
+		Outcome: out, Backend: "cpu", TeacherPath: c.Teacher, StudentPath: c.Student + c.StudentConfig, Output: c.Output,
+		Temperature: c.Loss.Temperature, Alpha: c.Loss.Alpha, Epochs: c.Epochs, TeacherDevice: "cpu",
+		TeacherReason: "the CPU is the only device of this build", LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
+		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: 1,
+		PeakMemory: map[string]int64{"host": peakResident(), "device": out.DevicePeak},
+		SHA256:     map[string]*string{},
+	}
+	for _, key := range []string{"teacher", "student_init", "data"} {
+		if sum := in[key].SHA256; sum != "" {
+			r.SHA256[key] = &sum
+		} else {
+			r.SHA256[key] = nil
+		}
+	}
+	if sum, ok := out.Outputs["student.apr"]; ok {
+		r.SHA256["output"] = &sum
+	}
+	if s := out.Evaluation("distilled student"); s != nil {
+		r.ValNats, r.ValKL, r.ValTop1 = &s.NatsPerToken, &s.KL, &s.Top1
+		if control := out.Evaluation("control student"); control != nil {
+			margin := control.NatsPerToken - s.NatsPerToken
+			r.Margin = &margin
+		}
+	}
+	return r
+}
+
+// Text prints the final table.
+func (r *distillResult) Text(p *cli.Page) {
+	if len(r.Evaluations) > 0 {
+		var rows [][]string
+		for _, e := range r.Evaluations {
+			bits := "–"
+			if e.BitsPerByte > 0 {
+				bits = fmt.Sprintf("%.4f", e.BitsPerByte)
+			}
+			rows = append(rows, []string{e.Name, fmt.Sprintf("%.4f", e.NatsPerToken), bits,
+				fmt.Sprintf("%.2f %%", 100*e.Top1), fmt.Sprintf("%.4f", e.KL)})
+		}
+		p.Table([]string{"held-out text", "nats/token", "bits/byte", "top-1 as teacher", "KL from teacher"}, rows)
+	}
+	if r.Margin != nil {
+		verdict := p.Good("better")
+		if !(*r.Margin > 0) {
+			verdict = p.Bad("no better")
+		}
+		p.Printf("\nThe distilled student is %s than the control by %.4f nats/token (both on the same %s tokens).\n",
+			verdict, *r.Margin, cli.Count(r.TokensSeen))
+	}
+	p.Printf("\n")
+	p.Pairs(
+		"run", r.RunDir, "status", r.Status,
+		"steps", fmt.Sprintf("%d (%s tokens at %.0f tokens/s)", r.StepsCompleted, cli.Count(r.TokensSeen), r.TokensPerSec),
+		"loss", fmt.Sprintf("%.4f → %.4f", r.InitialLoss, r.FinalLoss),
+		"time", time.Duration(r.Seconds*float64(time.Second)).Round(100*time.Millisecond).String(),
+		"peak memory", cli.Bytes(r.PeakMemory["host"]),
+		"student", filepath.Join(r.RunDir, "student.apr")+", "+filepath.Join(r.RunDir, "student")+string(filepath.Separator),
+	)
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"apr/distill"
+	"apr/internal/cli"
+	"apr/runlog"
+)
+
+// distillDisplay shows a run on stderr: a bar on a terminal, a line every --log-every steps elsewhere.
+type distillDisplay struct {
+	e     *cli.Env
+	every int
+	bar   *cli.Progress
+	total int
+	start time.Time
+	from  int
+	held  string // the last held-out loss, for the bar
+}
+
+var _ distill.Observer = (*distillDisplay)(nil)
+
+func newDistillDisplay(e *cli.Env, every int) *distillDisplay {
+	return &distillDisplay{e: e, every: every}
+}
+
+func (d *distillDisplay) Phase(name string) {
+	d.close()
+	d.e.Log.Debug(name)
+}
+
+func (d *distillDisplay) Message(format string, args ...any) {
+	d.e.Log.Info(fmt.Sprintf(format, args...))
+}
+
+func (d *distillDisplay) Leg(leg string, done, total int) {
+	d.close()
+	d.total, d.from, d.start, d.held = total, done, time.Now(), ""
+	title := "distilling"
+	if leg == distill.LegControl {
+		title = "control, without the teacher"
+	}
+	d.bar = d.e.Progress(title, int64(total), cli.Count)
+	d.bar.Add(int64(done))
+}
+
+func (d *distillDisplay) Step(leg string, s runlog.Step) {
+	done := s.Step + 1
+	left := time.Duration(float64(time.Since(d.start)) / float64(done-d.from) * float64(d.total-done)).Round(time.Second)
+	note := fmt.Sprintf("loss %.4f  KL %.4f  CE %.4f  %.0f tokens/s%s", s.Loss, s.KL, s.CE, s.TokensPerSecond, d.held)
+	d.bar.Note(note)
+	d.bar.Add(1)
+	if d.bar == nil && (done%d.every == 0 || done == d.total) {
+		d.e.Log.Info(fmt.Sprintf("%s step %d/%d  %s  lr %.3g  |g| %.3f  %s left", leg, done, d.total, note, s.LR, s.GradNorm, left))
+	}
+}
+
+func (d *distillDisplay) Evaluated(leg string, step int, nats float64) {
+	d.held = fmt.Sprintf("  held-out %.4f", nats)
+	if d.bar == nil {
+		d.e.Log.Info(fmt.Sprintf("%s step %d  held-out %.4f nats/token", leg, step, nats))
+	}
+}
+
+func (d *distillDisplay) close() {
+	d.bar.Close()
+	d.bar = nil
+}
+
+// peakResident returns the process's largest resident set in bytes (VmHWM), 0 where the system does not tell.
+func peakResident() int64 {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		var kb int64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kb); n == 1 {
+			return kb << 10
+		}
+	}
+	return 0
+}

@@ -1,0 +1,88 @@
+package distill
+
+import (
+	"math"
+
+	"apr/device"
+	"apr/internal/fault"
+	"apr/optim"
+)
+
+// Config is a distillation run as resolved: every value has its final form.
+type Config struct {
+	Teacher       string // model
+	Student       string // model to start from; or
+	StudentConfig string // config.json of a new student
+
+	Data          []string // documents
+	Dataset       string   // or token shards
+	TextField     string
+	MessagesField string
+	ChatTemplate  string // auto, none, chatml
+	AssistantOnly bool
+	Packing       bool
+	Shuffle       bool
+	EvalData      []string
+	ValFraction   float64
+
+	Output string // run directory
+	Export string // further path for the student, by extension; empty: none
+	Force  bool
+	Resume string // ResumeAuto or a checkpoint of Output to continue; empty: a new run
+
+	Loss      device.LossSpec
+	Epochs    int
+	Steps     int // 0: from Epochs
+	MaxSteps  int // stop early after so many, the schedule keeps Steps; 0: no cap
+	BatchSize int
+	GradAccum int
+	SeqLen    int
+
+	LR             float64
+	WarmupSteps    int // −1: from WarmupRatio
+	WarmupRatio    float64
+	Schedule       optim.Kind
+	MinLRRatio     float64
+	AdamW          device.AdamW
+	MaxGradNorm    float64
+	Seed           uint64
+	ChunkRows      int // 0: DefaultChunkRows
+	AllowSameModel bool
+	AllowChanged   bool
+	Control        bool // also train an identical student on the same tokens without the teacher
+
+	EvalEvery          int
+	CheckpointEvery    int // steps; 0: off
+	CheckpointInterval Duration
+	KeepCheckpoints    int
+	Build              string // identity of the binary
+}
+
+// Rows returns the sequences of one optimiser step.
+func (c Config) Rows() int { return c.BatchSize * c.GradAccum }
+
+// schedule returns the learning-rate schedule over k steps.
+func (c Config) schedule(k int) optim.Schedule {
+	warmup := c.WarmupSteps
+	if warmup < 0 {
+		warmup = int(math.Ceil(c.WarmupRatio * float64(k)))
+	}
+	return optim.Schedule{Kind: c.Schedule, Peak: c.LR, Warmup: min(warmup, k), Steps: k, MinRatio: c.MinLRRatio}
+}
+
+// Validate refuses combinations that no single option can be blamed for.
+func (c Config) Validate() error {
+	switch {
+	case c.Teacher == "":
+		return fault.New(fault.Usage, "no teacher given").WithHint("apr distill TEACHER --student MODEL -d DATA")
+	case (c.Student == "") == (c.StudentConfig == ""):
+		return fault.New(fault.Usage, "exactly one of --student and --student-config is needed")
+	case (len(c.Data) == 0) == (c.Dataset == ""):
+		return fault.New(fault.Usage, "exactly one of --data and --dataset is needed")
+	case c.Dataset != "" && !c.Packing:
+		return fault.New(fault.Usage, "--no-packing needs documents: token shards are packed already")
+	case c.Loss.Temperature <= 0:
+		return fault.New(fault.Usage, "--temperature %g is not positive", c.Loss.Temperature)
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"apr/corpus"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/runlog"
+	"apr/tokenizer"
+)
+
+// inputs are the opened models and the encoded data of a run.
+type inputs struct {
+	teacher, student *model.Files // student nil: a new one
+	studentConfig    model.Config
+	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one
+	vocab            int                  // V: ids that both models share
+
+	rows        *corpus.Rows
+	train, held *corpus.Tokens // held nil: nothing is held out
+	loaderSteps int64          // optimiser steps of Config.Epochs
+	records     map[string]runlog.Input
+	sameModel   bool // teacher equals student by content
+}
+
+func (in *inputs) close() error {
+	var errs []error
+	for _, f := range []*model.Files{in.teacher, in.student} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// openInputs opens and checks everything; on error nothing stays open.
+func openInputs(ctx context.Context, c Config, obs Observer) (_ *inputs, err error) {
+	in := &inputs{records: map[string]runlog.Input{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, in.close())
+		}
+	}()
+	if in.teacher, err = model.Open(c.Teacher); err != nil {
+		return nil, err
+	}
+	if err := in.teacher.CheckTensors(); err != nil {
+		return nil, err
+	}
+	if err := in.openStudent(c); err != nil {
+		return nil, err
+	}
+	if err := in.align(c, obs); err != nil {
+		return nil, err
+	}
+	if c.SeqLen > min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions) {
+		return nil, fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen,
+			min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions))
+	}
+	if err := in.hashModels(c); err != nil {
+		return nil, err
+	}
+	return in, in.loadData(ctx, c, obs)
+}
+
+// openStudent opens the student to start from, or reads the configuration of a new one.
+func (in *inputs) openStudent(c Config) (err error) {
+	if c.StudentConfig != "" {
+		in.studentConfig, err = model.ReadConfig(c.StudentConfig)
+		return err
+	}
+	if in.student, err = model.Open(c.Student); err != nil {
+		return err
+	}
+	in.studentConfig = in.student.Config
+	return in.student.CheckTensors()
+}
+
+// align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string.
+func (in *inputs) align(c Config, obs Observer) error {
+	big, err := in.teacher.Tokenizer()
+	if err != nil {
+		return err
+	}
+	in.tokenizer = big
+	if in.student != nil {
+		small, err := in.student.Tokenizer()
+		if err != nil {
+			return err
+		}
+		if d := tokenizer.Compare(big, small); d != nil {
+			return fault.In(fault.Invalid, c.Student, "the student's tokenizer differs from the teacher's: %s", d).
+				WithHint("teacher and student must turn every text into the same ids").WithID("E-DISTILL-001")
+		}
+		in.tokenizer = small
+	}
+	in.vocab = big.RealIDs()
+	for _, m := range []struct {
+		path string
+		rows int
+	}{{c.Teacher, in.teacher.Config.VocabSize}, {c.Student + c.StudentConfig, in.studentConfig.VocabSize}} {
+		if m.rows < in.vocab {
+			return fault.In(fault.Load, m.path, "has %d vocabulary rows, fewer than the tokenizer's %d ids", m.rows, in.vocab).WithID("E-DISTILL-002")
+		}
+	}
+	if t, s := in.teacher.Config.VocabSize, in.studentConfig.VocabSize; t != s || t != in.vocab {
+		obs.Message("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
+	}
+	return nil
+}
+
+// hashModels records what was opened and refuses a teacher that is the student.
+func (in *inputs) hashModels(c Config) error {
+	teacherHash, err := in.teacher.WeightsSHA256()
+	if err != nil {
+		return err
+	}
+	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String()}
+	if in.student == nil {
+		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig)}
+		return nil
+	}
+	studentHash, err := in.student.WeightsSHA256()
+	if err != nil {
+		return err
+	}
+	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Bytes: in.student.Bytes(), Detail: in.studentConfig.String()}
+	if in.sameModel = studentHash == teacherHash; in.sameModel && !c.AllowSameModel {
+		return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: equal weights, SHA-256 %s", teacherHash).
+			WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
+	}
+	return nil
+}
+
+// loadData encodes training and held-out text.
+func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
+	obs.Phase("reading and encoding text")
+	var err error
+	if c.Dataset != "" {
+		err = in.readShards(c)
+	} else {
+		in.train, err = in.encode(ctx, c, "data", c.Data, obs)
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(c.EvalData) > 0:
+		if in.held, err = in.encode(ctx, c, "eval_data", c.EvalData, obs); err == nil {
+			err = corpus.CheckOverlap(in.train, in.held)
+		}
+	case c.ValFraction > 0:
+		in.train, in.held, err = in.train.HoldOut(c.ValFraction)
+	}
+	if err != nil {
+		return err
+	}
+	if in.held != nil && len(in.held.IDs) <= c.SeqLen {
+		obs.Message("held-out text has %d tokens, fewer than one window of %d: nothing is evaluated", len(in.held.IDs), c.SeqLen)
+		in.held = nil
+	}
+	if c.Packing {
+		in.rows, err = corpus.Pack(in.train, c.SeqLen)
+	} else {
+		in.rows, err = corpus.OnePerRow(in.train, c.SeqLen)
+	}
+	if err != nil {
+		return err
+	}
+	l, err := in.loader(c)
+	if err != nil {
+		return err
+	}
+	in.loaderSteps = l.Steps(c.Epochs)
+	return nil
+}
+
+func (in *inputs) loader(c Config) (*corpus.Loader, error) {
+	return corpus.NewLoader(in.rows, corpus.LoaderOptions{BatchRows: c.Rows(), Shuffle: c.Shuffle, Seed: c.Seed})
+}
+
+// encode reads documents and turns them into ids.
+func (in *inputs) encode(ctx context.Context, c Config, name string, paths []string, obs Observer) (*corpus.Tokens, error) {
+	enc, err := corpus.ForTokenizer(in.tokenizer, c.ChatTemplate)
+	if err != nil {
+		return nil, err
+	}
+	eos, err := corpus.EndOfText(in.tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	turns := corpus.AllTurns
+	if c.AssistantOnly {
+		turns = corpus.AutoTurns
+	}
+	t, report, err := corpus.Load(ctx, paths, enc, corpus.EncodeOptions{
+		Read: corpus.ReadOptions{TextField: c.TextField, MessagesField: c.MessagesField},
+		EOS:  eos, Vocab: in.vocab, Turns: turns,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, bad := range report.Bad {
+		obs.Message("left out: %v", bad)
+	}
+	in.records[name] = runlog.Input{
+		Path: fmt.Sprint(paths), SHA256: t.SHA256(), Bytes: report.Bytes,
+		Detail: fmt.Sprintf("%d documents, %d tokens, %d bad records left out", report.Documents, len(t.IDs), report.BadRecords),
+	}
+	return t, nil
+}
+
+func (in *inputs) readShards(c Config) error {
+	eos, err := corpus.EndOfText(in.tokenizer)
+	if err != nil {
+		return err
+	}
+	t, files, err := corpus.ReadShards(c.Dataset, in.vocab, eos)
+	if err != nil {
+		return err
+	}
+	in.train = t
+	in.records["data"] = runlog.Input{Path: c.Dataset, SHA256: t.SHA256(), Detail: fmt.Sprintf("%d shards, %d tokens", len(files), len(t.IDs))}
+	return nil
+}
+
+// manifest starts the run's manifest with the inputs.
+func (in *inputs) manifest() runlog.Manifest {
+	return runlog.Manifest{Inputs: in.records}
+}

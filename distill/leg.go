@@ -1,0 +1,216 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/eval"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/optim"
+	"apr/runlog"
+	"apr/teacher"
+)
+
+// maxNonFinite is how many steps in a row may be refused before the run gives up.
+const maxNonFinite = 3
+
+// leg is one training of the student over all steps.
+type leg struct {
+	run     *Run
+	name    string
+	student *model.Model
+	teacher teacher.Teacher // nil: cross-entropy only
+
+	trainer *Trainer
+	loader  *corpus.Loader
+	best    float64
+	saved   struct { // the last checkpoint
+		step int
+		at   time.Time
+	}
+}
+
+// train runs the leg from the beginning or from its last checkpoint to its last step.
+func (l *leg) train(ctx context.Context, out *Outcome) error {
+	r := l.run
+	if err := l.prepare(); err != nil {
+		return err
+	}
+	if err := l.restore(out); err != nil {
+		return err
+	}
+	last := r.steps
+	if r.MaxSteps > 0 && r.MaxSteps < last {
+		last, out.StoppedBy = r.MaxSteps, "max_steps"
+	}
+	r.obs.Leg(l.name, l.trainer.Step, last)
+	bad := 0
+	for l.trainer.Step < last {
+		if ctx.Err() != nil {
+			return l.stop(out)
+		}
+		err := l.step(ctx, out)
+		switch {
+		case errors.Is(err, ErrNonFinite):
+			if bad++; bad >= maxNonFinite {
+				return fault.New(fault.Diverged, "%d steps in a row were not finite; the weights are those before them: %w", bad, err).
+					WithHint("lower --learning-rate, lengthen the warm-up, or resume from the last checkpoint")
+			}
+		case err != nil:
+			return err
+		default:
+			bad = 0
+		}
+		if err := l.afterStep(ctx, last, out); err != nil {
+			return err
+		}
+	}
+	if l.saved.step != last && bad == 0 {
+		return l.checkpoint(out)
+	}
+	return nil
+}
+
+// prepare makes trainer and loader at the beginning.
+func (l *leg) prepare() error {
+	r := l.run
+	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
+	l.trainer.Teacher, l.trainer.MicroRows = l.teacher, r.BatchSize
+	l.trainer.Loss = Loss{Spec: r.Loss, Vocab: r.in.vocab, ChunkRows: r.ChunkRows}
+	if l.teacher == nil {
+		l.trainer.Loss.Spec = device.LossSpec{Alpha: 0, Temperature: 1}
+	}
+	if l.trainer.Loss.ChunkRows == 0 {
+		l.trainer.Loss.ChunkRows = DefaultChunkRows
+	}
+	l.trainer.Optimizer = optim.Optimizer{Schedule: r.schedule(r.steps), AdamW: r.AdamW, MaxNorm: r.MaxGradNorm}
+	l.saved.at = time.Now()
+	var err error
+	l.loader, err = r.in.loader(r.Config)
+	return err
+}
+
+// step performs and records one step. A step that was not finite is recorded too.
+func (l *leg) step(ctx context.Context, out *Outcome) error {
+	r := l.run
+	start := time.Now()
+	b, err := l.loader.Next()
+	if err != nil {
+		return err
+	}
+	k := l.trainer.Step
+	// A signal does not break off a step: the weights would be worth nothing.
+	rec, err := l.trainer.Apply(context.WithoutCancel(ctx), b)
+	if err != nil && !errors.Is(err, ErrNonFinite) {
+		return err
+	}
+	line := l.line(k, rec, time.Since(start))
+	if out.FirstStep == 0 {
+		out.FirstStep = time.Since(r.started).Seconds()
+	}
+	l.account(k, rec, line, out)
+	r.obs.Step(l.name, line)
+	if werr := r.dir.Step(line); werr != nil {
+		return werr
+	}
+	if err != nil {
+		detail := map[string]any{"step": k, "leg": l.name, "position": l.loader.Position()}
+		return errors.Join(err, r.dir.Event("warning", "non-finite step", detail, err.Error()))
+	}
+	return nil
+}
+
+// line is the step's record.
+func (l *leg) line(k int, rec Record, took time.Duration) runlog.Step {
+	ms := func(phases ...device.Phase) float64 {
+		var d time.Duration
+		for _, p := range phases {
+			d += rec.Phases[p]
+		}
+		return float64(d.Microseconds()) / 1e3
+	}
+	now, _ := l.run.dev.Memory()
+	var held int64
+	for _, n := range now {
+		held += n
+	}
+	return runlog.Step{
+		Leg: l.name, Step: k, LR: rec.LR, Loss: runlog.Number(rec.Loss), CE: runlog.Number(rec.MeanCE), KL: runlog.Number(rec.MeanD),
+		GradNorm: runlog.Number(rec.GradNorm), Clipped: rec.Scale < 1, Finite: rec.Finite, Targets: rec.Targets, Tokens: rec.Tokens,
+		TokensPerSecond: runlog.Number(float64(rec.Tokens) / took.Seconds()), MemoryBytes: held,
+		MS: runlog.Milliseconds{
+			Data: ms(device.PhaseData), Teacher: ms(device.PhaseTeacher), Loss: ms(device.PhaseLoss),
+			Student: ms(device.PhaseForward, device.PhaseBackward), Optimizer: ms(device.PhaseOptimizer),
+			Total: float64(took.Microseconds()) / 1e3,
+		},
+	}
+}
+
+// account adds a step of the student's leg to the outcome.
+func (l *leg) account(k int, rec Record, line runlog.Step, out *Outcome) {
+	if l.name != LegStudent {
+		return
+	}
+	if !rec.Finite {
+		return
+	}
+	if k == 0 {
+		out.InitialLoss, l.best = rec.Loss, rec.Loss
+	}
+	l.best = min(l.best, rec.Loss)
+	out.FinalLoss, out.BestLoss, out.CE, out.KL = rec.Loss, l.best, rec.MeanCE, rec.MeanD
+	out.StepsCompleted = k + 1
+	out.TokensSeen += int64(rec.Tokens)
+	out.TargetsSeen += int64(rec.Targets)
+	out.trainSeconds += line.MS.Total / 1e3
+	out.trainTokens += int64(rec.Tokens)
+	out.TokensPerSec = float64(out.trainTokens) / out.trainSeconds
+}
+
+// afterStep evaluates and checkpoints when it is time.
+func (l *leg) afterStep(ctx context.Context, last int, out *Outcome) error {
+	r, k := l.run, l.trainer.Step
+	if r.EvalEvery > 0 && k%r.EvalEvery == 0 && k < last && r.in.held != nil {
+		if err := l.heldOut(ctx); err != nil {
+			return err
+		}
+	}
+	bySteps := r.CheckpointEvery > 0 && k%r.CheckpointEvery == 0
+	byTime := r.CheckpointInterval > 0 && time.Since(l.saved.at) >= r.CheckpointInterval
+	if bySteps || byTime {
+		return l.checkpoint(out)
+	}
+	return nil
+}
+
+// heldOut measures the student's cross-entropy on the held-out text.
+func (l *leg) heldOut(ctx context.Context) error {
+	r := l.run
+	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	if err != nil {
+		return err
+	}
+	subject := []eval.Subject{{Name: l.name, Model: l.student.Frozen()}}
+	scores, err := eval.Compare(context.WithoutCancel(ctx), r.stream, nil, subject, w, eval.Options{Vocab: r.in.vocab})
+	if err != nil {
+		return err
+	}
+	nats := scores[0].NatsPerToken()
+	r.obs.Evaluated(l.name, l.trainer.Step, nats)
+	detail := map[string]any{"leg": l.name, "step": l.trainer.Step, "nats_per_token": nats, "targets": scores[0].Targets}
+	return r.dir.Event("evaluation", "held-out during training", detail, "")
+}
+
+// stop checkpoints after a signal.
+func (l *leg) stop(out *Outcome) error {
+	if err := l.checkpoint(out); err != nil {
+		return err
+	}
+	err := fault.New(fault.Stopped, "stopped in leg %s after step %d; a checkpoint is written", l.name, l.trainer.Step).
+		WithHint("continue with --resume")
+	return errors.Join(l.run.dir.Event("stop", "signal", map[string]any{"leg": l.name, "step": l.trainer.Step}, ""), err)
+}

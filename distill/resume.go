@@ -1,0 +1,162 @@
+package distill
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"apr/format/safetensors"
+	"apr/internal/fault"
+)
+
+// ResumeAuto continues the run in the output directory from its newest valid checkpoint.
+const ResumeAuto = "auto"
+
+// folder returns the leg's checkpoint folder.
+func (l *leg) folder() checkpoints {
+	name := "checkpoints"
+	if l.name != LegStudent {
+		name += "-" + l.name
+	}
+	return checkpoints{dir: l.run.dir.File(name), keep: l.run.KeepCheckpoints}
+}
+
+// mustAgree lists what a bit-exact continuation depends on. Values are compared as JSON.
+func (r *Run) mustAgree() map[string]any {
+	c, info := r.Config, r.dev.Info()
+	return map[string]any{
+		"teacher": r.in.records["teacher"].SHA256, "student": r.in.records["student_init"].SHA256,
+		"student_config": r.in.studentConfig.String(), "data": r.in.records["data"].SHA256,
+		"tokens": len(r.in.train.IDs), "vocabulary": r.in.vocab, "packing": c.Packing, "shuffle": c.Shuffle, "seed": c.Seed,
+		"batch_size": c.BatchSize, "grad_accum": c.GradAccum, "seq_len": c.SeqLen, "steps": r.steps, "chunk_rows": c.ChunkRows,
+		"alpha": c.Loss.Alpha, "temperature": c.Loss.Temperature, "divergence": int(c.Loss.Divergence), "divergence_beta": c.Loss.Beta,
+		"learning_rate": c.LR, "warmup_steps": c.schedule(r.steps).Warmup, "lr_schedule": c.Schedule, "min_lr_ratio": c.MinLRRatio,
+		"beta1": c.AdamW.Beta1, "beta2": c.AdamW.Beta2, "adam_eps": c.AdamW.Eps, "weight_decay": c.AdamW.WeightDecay,
+		"max_grad_norm": c.MaxGradNorm, "device": info.Kind, "instruction_set": info.ISA, "binary": r.Build,
+	}
+}
+
+// differences names the keys whose values differ, with both values.
+func differences(was, is map[string]any) []string {
+	var out []string
+	for key := range was {
+		if !reflect.DeepEqual(asJSON(was[key]), asJSON(is[key])) {
+			out = append(out, fmt.Sprintf("%s was %v, is %v", key, was[key], is[key]))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func asJSON(v any) any {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("distill: %v does not encode: %v", v, err))
+	}
+	var out any
+	if err := json.Unmarshal(b, &out); err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// checkpoint writes the leg's present state.
+func (l *leg) checkpoint(out *Outcome) error {
+	r := l.run
+	start := time.Now()
+	if err := r.dir.Flush(); err != nil {
+		return err
+	}
+	st := state{
+		Schema: "apr.checkpoint/1", Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
+		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: *out, Best: l.best, Written: start.UTC(),
+	}
+	if err := l.folder().write(st, trainingTensors(l.student, r.stream)); err != nil {
+		return err
+	}
+	l.saved.step, l.saved.at = l.trainer.Step, time.Now()
+	return r.dir.Event("checkpoint", l.name, map[string]any{"step": st.Step, "seconds": time.Since(start).Seconds()}, "")
+}
+
+// restore continues from the leg's checkpoint if the run is a resumed one.
+func (l *leg) restore(out *Outcome) error {
+	r := l.run
+	l.saved.step = -1
+	if r.Resume == "" {
+		return nil
+	}
+	st, f, from, err := l.find()
+	if err != nil {
+		return err
+	}
+	if f == nil {
+		r.obs.Message("leg %s has no checkpoint: it begins anew", l.name)
+		return r.dir.TruncateSteps(l.name, 0)
+	}
+	defer f.Close()
+	if diff := differences(st.Must, r.mustAgree()); len(diff) > 0 {
+		if !r.AllowChanged {
+			return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s", strings.Join(diff, "; ")).
+				WithHint("restore the settings, or --allow-changed, which records the difference").WithID("E-CKPT-004")
+		}
+		if err := r.dir.Event("warning", "resumed with changes", diff, "--allow-changed"); err != nil {
+			return err
+		}
+	}
+	if err := restoreTensors(l.student, r.stream, f); err != nil {
+		return err
+	}
+	if err := l.loader.Seek(st.Position); err != nil {
+		return err
+	}
+	l.trainer.Step, l.trainer.Optimizer.Applied, l.best, l.saved.step = st.Step, st.Applied, st.Best, st.Step
+	if l.name == LegStudent {
+		dir, id := out.RunDir, out.RunID
+		*out = st.Progress
+		out.RunDir, out.RunID, out.StoppedBy = dir, id, ""
+	}
+	out.ResumedFrom = from
+	r.obs.Message("leg %s continues after step %d from %s", l.name, st.Step, from)
+	return errors.Join(r.dir.TruncateSteps(l.name, st.Step), r.dir.Event("decision", "resume", map[string]any{"from": from, "step": st.Step}, ""))
+}
+
+// find opens the checkpoint to continue from: the named one for the leg it belongs to, else the leg's newest valid one.
+func (l *leg) find() (state, *safetensors.File, string, error) {
+	r := l.run
+	if r.Resume != ResumeAuto && filepath.Dir(r.Resume) == l.folder().dir {
+		st, f, err := openCheckpoint(r.Resume)
+		return st, f, r.Resume, err
+	}
+	st, f, from, skipped, err := l.folder().newest()
+	for _, s := range skipped {
+		r.obs.Message("checkpoint skipped: %v", s)
+	}
+	return st, f, from, err
+}
+
+// ResolveResume turns the argument of --resume into a run directory and what to continue from: ResumeAuto and output,
+// a run directory, or a checkpoint of one.
+func ResolveResume(resume, output string) (dir, from string, err error) {
+	if resume == ResumeAuto {
+		return output, ResumeAuto, nil
+	}
+	path, err := filepath.Abs(resume)
+	if err != nil {
+		return "", "", fault.In(fault.IO, resume, "has no absolute path").Because(err)
+	}
+	if _, err := os.Stat(filepath.Join(path, stateFile)); err == nil {
+		return filepath.Dir(filepath.Dir(path)), path, nil
+	}
+	if _, err := os.Stat(filepath.Join(path, "manifest.json")); errors.Is(err, fs.ErrNotExist) {
+		return "", "", fault.In(fault.NotFound, resume, "is neither a run directory nor a checkpoint").
+			WithHint("a run directory holds manifest.json, a checkpoint %s", stateFile)
+	}
+	return path, ResumeAuto, nil
+}

@@ -1,0 +1,181 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/eval"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/runlog"
+	"apr/teacher"
+)
+
+// Duration is a time.Duration; 0 is off.
+type Duration = time.Duration
+
+// The two legs of a run.
+const (
+	LegStudent = "student" // learns from the teacher
+	LegControl = "control" // an identical student on the same tokens without the teacher
+)
+
+// Observer is told how a run goes on; the command line shows it. All methods are called from one goroutine.
+type Observer interface {
+	Phase(name string)                            // a phase outside the steps begins
+	Leg(leg string, done, total int)              // a leg begins or continues
+	Step(leg string, r runlog.Step)               // a step was done
+	Evaluated(leg string, step int, nats float64) // held-out loss during training
+	Message(format string, args ...any)           // something worth a line
+}
+
+// Run is a distillation from opened inputs to written outputs.
+type Run struct {
+	Config
+	dev    device.Device
+	dir    *runlog.Dir
+	in     *inputs
+	obs    Observer
+	id     string
+	steps  int // K of the schedule
+	stream device.Stream
+
+	started time.Time
+}
+
+// Start opens, checks and loads everything a run needs; nothing is written before all inputs are known to be good.
+// describe completes the manifest with what the caller knows: command, settings, version.
+func Start(ctx context.Context, c Config, dev device.Device, obs Observer, describe func(*runlog.Manifest)) (*Run, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	obs.Phase("opening models and data")
+	in, err := openInputs(ctx, c, obs)
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: time.Now()}
+	if r.steps = c.Steps; r.steps == 0 {
+		r.steps = int(in.loaderSteps)
+	}
+	if err := c.schedule(r.steps).Validate(); err != nil {
+		return nil, errors.Join(err, in.close())
+	}
+	if r.dir, err = runlog.Open(c.Output, c.Force, c.Resume != ""); err != nil {
+		return nil, errors.Join(err, in.close())
+	}
+	m := in.manifest()
+	m.RunID, m.Started = r.id, time.Now().UTC()
+	describe(&m)
+	if err := r.dir.WriteManifest(m); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// Inputs returns what was read: teacher, student_init, data, eval_data.
+func (r *Run) Inputs() map[string]runlog.Input { return r.in.records }
+
+// Close releases files and locks.
+func (r *Run) Close() error { return errors.Join(r.dir.Close(), r.in.close()) }
+
+// Execute trains, evaluates and writes the outputs. When ctx ends, the step in progress is finished and checkpointed,
+// and the error is of kind Stopped.
+func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
+	start := time.Now()
+	out := &Outcome{RunID: r.id, RunDir: r.Output}
+	err := r.execute(ctx, out)
+	out.Seconds = time.Since(start).Seconds()
+	_, peak := r.dev.Memory()
+	for _, n := range peak {
+		out.DevicePeak += n
+	}
+	receipt := runlog.Receipt{RunID: r.id, Status: "completed", Result: out, Outputs: out.Outputs}
+	switch {
+	case fault.KindOf(err) == fault.Stopped:
+		receipt.Status, receipt.Reason = "stopped", err.Error()
+		return out, err // a run that can go on has no receipt yet
+	case err != nil:
+		receipt.Status, receipt.Reason = "failed", err.Error()
+	}
+	out.Status = receipt.Status
+	return out, errors.Join(err, r.dir.WriteReceipt(receipt))
+}
+
+func (r *Run) execute(ctx context.Context, out *Outcome) error {
+	r.obs.Phase("loading the teacher")
+	big, err := model.LoadFrozen(r.dev, r.in.teacher, device.TeacherWeights)
+	if err != nil {
+		return err
+	}
+	student := model.NewTrainable(r.dev, r.in.studentConfig)
+	if err := r.initialise(student); err != nil {
+		return err
+	}
+	subjects := []eval.Subject{{Name: "teacher", Model: big}, {Name: "untrained student", Model: student.Snapshot(r.stream)}}
+
+	l := &leg{run: r, name: LegStudent, student: student, teacher: &teacher.Resident{Model: big, Group: r.BatchSize}}
+	if r.Loss.Alpha == 0 {
+		l.teacher = nil
+	}
+	if err := l.train(ctx, out); err != nil {
+		return err
+	}
+	subjects = append(subjects, eval.Subject{Name: "distilled student", Model: student.Snapshot(r.stream)})
+	if err := r.writeStudent(student, out); err != nil {
+		return err
+	}
+	if r.Control {
+		if err := r.initialise(student); err != nil {
+			return err
+		}
+		cl := &leg{run: r, name: LegControl, student: student}
+		if err := cl.train(ctx, out); err != nil {
+			return err
+		}
+		subjects = append(subjects, eval.Subject{Name: "control student", Model: student.Snapshot(r.stream)})
+	}
+	return r.evaluate(ctx, big, subjects, out)
+}
+
+// initialise gives the student the weights it has before training, and no history.
+func (r *Run) initialise(m *model.Model) error {
+	m.ResetTraining(r.stream)
+	if r.in.student == nil {
+		m.Init(r.stream, r.Seed)
+		return nil
+	}
+	return m.LoadWeights(r.stream, r.in.student)
+}
+
+// evaluate scores teacher and students on the held-out windows.
+func (r *Run) evaluate(ctx context.Context, big *model.Model, subjects []eval.Subject, out *Outcome) error {
+	if r.in.held == nil {
+		r.obs.Message("no held-out data: nothing is evaluated")
+		return nil
+	}
+	r.obs.Phase("evaluating on held-out text")
+	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	if err != nil {
+		return err
+	}
+	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows})
+	if err != nil {
+		return err
+	}
+	tokens, bytes := int64(len(r.in.held.IDs)), r.in.held.TextBytes()
+	for _, s := range scores {
+		kl, _ := s.KL()
+		top1, _ := s.Top1()
+		e := Evaluation{Name: s.Name, Targets: s.Targets, NatsPerToken: s.NatsPerToken(), Perplexity: s.Perplexity(), KL: kl, Top1: top1}
+		if bytes > 0 {
+			e.BitsPerByte = s.BitsPerByte(tokens, bytes)
+		}
+		out.Evaluations = append(out.Evaluations, e)
+	}
+	return r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs)))
+}

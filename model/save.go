@@ -1,0 +1,92 @@
+package model
+
+import (
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"apr/device"
+	"apr/format/safetensors"
+	"apr/internal/atomicfile"
+	"apr/internal/fault"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// DownloadSource returns a tensor of the device as one to be written to a file with elements of type d (F32, F16 or
+// BF16). It is downloaded when it is written.
+func DownloadSource(s device.Stream, name string, shape []int, t device.Tensor, d tensor.DType) tensor.Source {
+	n, _ := tensor.Elements(shape)
+	info := tensor.Info{Name: name, DType: d, Shape: shape, Size: n * int64(d.BlockBytes())}
+	return tensor.Source{Info: info, Payload: func(w io.Writer) error {
+		host := make([]float32, n)
+		if err := s.Download(host, t); err != nil {
+			return err
+		}
+		raw := make([]byte, info.Size)
+		tensor.Narrow(raw, host, d)
+		_, err := w.Write(raw)
+		return err
+	}}
+}
+
+// Sources returns a trainable model's tensors as they are written to a file: matrices in type d, norms and biases in
+// float32. A tied head is not listed.
+func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
+	var out []tensor.Source
+	for _, p := range m.parts {
+		dt := d
+		if len(p.Shape) == 1 {
+			dt = tensor.F32
+		}
+		out = append(out, DownloadSource(s, p.Name, p.Shape, p.Of(p.Param.Value), dt))
+	}
+	return out
+}
+
+// maxShard is the size above which a Hugging Face folder is written as several files.
+const maxShard = 5_000_000_000
+
+// SaveHF writes a Hugging Face folder: config.json, model.safetensors (sharded above 5 GB, with index),
+// generation_config.json and, if there is a tokenizer, tokenizer.json and tokenizer_config.json. dtype is what
+// config.json states. Existing files are refused without force.
+func SaveHF(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, dtype tensor.DType, force bool) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fault.In(fault.IO, dir, "cannot be created").Because(err)
+	}
+	small := map[string][]byte{"config.json": c.HFJSON(dtype), "generation_config.json": c.generationJSON()}
+	if tok != nil {
+		small["tokenizer.json"] = tok.MarshalTokenizer()
+		small["tokenizer_config.json"] = tok.MarshalConfig(c.MaxPositions)
+	}
+	names, err := safetensors.WriteDir(dir, tensors, maxShard, safetensors.Options{Force: force})
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(small)) {
+		if err := atomicfile.WriteFile(filepath.Join(dir, name), small[name], force); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// generationJSON returns generation_config.json.
+func (c Config) generationJSON() []byte {
+	m := map[string]any{"_from_model_config": true, "use_cache": true}
+	if c.BOS >= 0 {
+		m["bos_token_id"] = c.BOS
+	}
+	if c.EOS >= 0 {
+		m["eos_token_id"] = c.EOS
+	}
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		panic(err) // integers and booleans always encode
+	}
+	return append(b, '\n')
+}
