@@ -257,6 +257,37 @@ func TestRowBits(t *testing.T) {
 	})
 }
 
+// TestTileBits demands the same of every form when rows and columns are taken away: an element's bits depend on k alone.
+func TestTileBits(t *testing.T) {
+	const m, n = 190, 171
+	eachISA(t, func(t *testing.T) {
+		e := newEngine(t, 2)
+		var w Workspace
+		for _, f := range forms {
+			for _, k := range []int{48, 700} {
+				rng := rand.New(rand.NewPCG(13, 14))
+				p := newProblem(rng, f, m, n, k, 5)
+				p.bias, p.add = nil, true
+				want := p.run(e)
+				for _, part := range [][2]int{{1, n}, {2, 33}, {13, 64}, {42, n}, {43, 1}, {141, 100}, {m, 31}, {m, 32}} {
+					p.m, p.n = part[0], part[1]
+					got := p.run(e)
+					serial := append([]float32(nil), p.c...)
+					w.Multiply(p.transA, p.transB, p.m, p.n, k, 1, p.a, p.lda, p.b, p.ldb, serial, p.ldc, true)
+					for i := range p.m {
+						for j := range p.n {
+							x := i*p.ldc + j
+							if b := math.Float32bits(want[x]); math.Float32bits(got[x]) != b || math.Float32bits(serial[x]) != b {
+								t.Fatalf("%s k=%d %v: C[%d,%d] = %x, serial %x, want %x", f.name, k, part, i, j, got[x], serial[x], want[x])
+							}
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
 // TestVectorKernelsAgree: both instruction sets sum in the same order with the same fused operations.
 func TestVectorKernelsAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
