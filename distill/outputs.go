@@ -33,7 +33,7 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 	if err := model.SaveAPR(r.dir.File("student.apr"), m.Config, r.in.tokenizer, tensors, provenance, true); err != nil {
 		return err
 	}
-	//files = append(files, "student.apr")
+	files = append(files, "student.apr")
 	out.Outputs = map[string]string{}
 	for _, name := range files {
 		if out.Outputs[name], _, err = hashFile(r.dir.File(name)); err != nil {

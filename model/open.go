@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"apr/device"
 	"apr/format/safetensors"
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	"apr/quant"
 	"apr/tensor"
 	"apr/tokenizer"
@@ -210,13 +212,24 @@ func openHF(path, dir string, file tensor.File) (*Files, error) {
 // Open opens a model: a Hugging Face folder, a safetensors file with config.json beside it, or an .apr file. What a
 // file is, is found by its content.
 func Open(path string) (*Files, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, readfile.Fault(path, err)
+	}
+	dir := path
+	if !st.IsDir() {
+		dir = filepath.Dir(path)
+		head, err := readfile.Head(path, 8)
+		if err != nil {
+			return nil, err
+		}
+		if bytes.HasPrefix(head, []byte("APR")) {
+			return openAPR(path)
+		}
+	}
 	f, err := safetensors.Open(path)
 	if err != nil {
 		return nil, err
-	}
-	dir := path
-	if st, err := os.Stat(path); err == nil && !st.IsDir() {
-		dir = filepath.Dir(path)
 	}
 	m, err := openHF(path, dir, f)
 	if err != nil {

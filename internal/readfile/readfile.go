@@ -85,6 +85,20 @@ func String(path string, max int64) (string, error) {
 	return b.String(), nil
 }
 
+// Head returns the first n bytes of a regular file, or all of a shorter one.
+func Head(path string, n int) ([]byte, error) {
+	f, size, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	head := make([]byte, min(int64(n), size))
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return nil, Fault(path, err)
+	}
+	return head, nil
+}
+
 // Inside returns the path of the file name in directory dir, after checking that name is a plain file name by POSIX
 // and Windows rules and that no symbolic link leads out of Root(dir). The file must exist. Faults are of kind
 // UnsafePath, NotFound or IO.

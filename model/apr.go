@@ -1,0 +1,228 @@
+package model
+
+import (
+	"math"
+
+	"apr/format/aprfile"
+	"apr/internal/fault"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// Writer is the program and version that .apr files name as their writer.
+var Writer = "apr/1"
+
+// rotarySplitHalves is rope_type of Qwen2: pairs (i, i+d/2). 0 would be adjacent pairs.
+const rotarySplitHalves = 2
+
+// OpenAPRConfig reads the configuration that an .apr file carries. Faults: Format (a value of another type),
+// Load (a value that is missing or not supported), Invalid (contradictions).
+func OpenAPRConfig(f *aprfile.File) (Config, error) {
+	r := aprReader{m: f.Metadata(), path: f.Path()}
+	c := Config{
+		Architecture: r.str("architecture", r.str("hf_model_type", r.str("model_type", ""))),
+		HiddenSize:   r.size("hidden_size"), Layers: r.size("num_layers"), Heads: r.size("num_heads"), KVHeads: r.size("num_kv_heads"),
+		HeadDim: r.size("head_dim"), IntermediateSize: r.size("intermediate_size"), VocabSize: r.size("vocab_size"),
+		MaxPositions: r.size("max_position_embeddings"), RopeTheta: r.float("rope_theta"), RMSNormEps: r.float("rms_norm_eps"),
+		InitializerRange: r.floatOr("initializer_range", 0.02), BOS: r.id("tokenizer.bos_token_id"), EOS: r.id("tokenizer.eos_token_id"),
+	}
+	if r.err != nil {
+		return c, r.err
+	}
+	if c.Architecture != "qwen2" {
+		return c, fault.In(fault.Format, r.path, "architecture %q is not supported; supported: qwen2", c.Architecture).At(`metadata "architecture"`).WithID("E-CONFIG-011")
+	}
+	if kind, ok, err := r.m.Uint("rope_type"); err != nil {
+		return c, err
+	} else if ok && kind != rotarySplitHalves {
+		return c, fault.In(fault.Format, r.path, "rotary embedding of type %d; qwen2 needs %d, split halves", kind, rotarySplitHalves).At(`metadata "rope_type"`).WithID("E-CONFIG-012")
+	}
+	var err error
+	if c.Tied, err = aprTied(f); err != nil {
+		return c, err
+	}
+	if e, ok := f.Entry("model.embed_tokens.weight"); ok {
+		c.DType = e.DType
+	}
+	return c, c.check(r.path)
+}
+
+// aprTied reports whether the embedding serves as head, without reading payloads unless the file says tied and has a
+// head of its own.
+func aprTied(f *aprfile.File) (bool, error) {
+	head, ok := f.Entry("lm_head.weight")
+	if !ok || head.Size == 0 {
+		return true, nil
+	}
+	if says, ok, err := f.Metadata().Bool("tied_embeddings"); err != nil || !ok || !says {
+		return false, err
+	}
+	form, err := f.Head()
+	return form.Tied(), err
+}
+
+// aprReader reads metadata and keeps the first error.
+type aprReader struct {
+	m    *aprfile.Metadata
+	path string
+	err  error
+}
+
+func (r *aprReader) keep(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+func (r *aprReader) missing(key string) {
+	r.keep(fault.In(fault.Load, r.path, "is missing; a model without it can be inspected, not used").At("metadata %q", key).WithID("E-CONFIG-013"))
+}
+
+func (r *aprReader) str(key, def string) string {
+	s, ok, err := r.m.Str(key)
+	r.keep(err)
+	if !ok {
+		return def
+	}
+	return s
+}
+
+func (r *aprReader) size(key string) int {
+	n, ok, err := r.m.Uint(key)
+	r.keep(err)
+	if err == nil && !ok {
+		r.missing(key)
+	}
+	return int(min(n, math.MaxInt32))
+}
+
+func (r *aprReader) id(key string) int {
+	n, ok, err := r.m.Uint(key)
+	r.keep(err)
+	if !ok {
+		return -1
+	}
+	return int(min(n, math.MaxInt32))
+}
+
+func (r *aprReader) float(key string) float64 {
+	x, ok, err := r.m.Float(key)
+	r.keep(err)
+	if err == nil && !ok {
+		r.missing(key)
+	}
+	return x
+}
+
+func (r *aprReader) floatOr(key string, def float64) float64 {
+	x, ok, err := r.m.Float(key)
+	r.keep(err)
+	if !ok {
+		return def
+	}
+	return x
+}
+
+// OpenAPRTokenizer makes the tokenizer that an .apr file carries. A file without one is a fault of kind Load.
+func OpenAPRTokenizer(f *aprfile.File) (*tokenizer.Tokenizer, error) {
+	t, ok, err := f.Metadata().Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fault.In(fault.Load, f.Path(), "holds no tokenizer").WithID("E-MODEL-010")
+	}
+	if len(t.Scores) > 0 || (t.ModelType != "" && t.ModelType != "bpe" && t.ModelType != "gpt2") {
+		return nil, fault.In(fault.Format, f.Path(), "tokenizer of type %q is not supported; supported: bpe, gpt2", t.ModelType).WithID("E-MODEL-011")
+	}
+	id := func(p *uint64) int32 {
+		if p == nil {
+			return tokenizer.None
+		}
+		return int32(min(*p, tokenizer.MaxID))
+	}
+	kinds := make([]int, len(t.TokenType))
+	for i, k := range t.TokenType {
+		kinds[i] = int(min(k, math.MaxInt32))
+	}
+	if len(kinds) == 0 {
+		kinds = nil
+	}
+	pre := t.PreType
+	if pre == "" {
+		pre = "qwen2"
+	}
+	return tokenizer.FromData(f.Path(), tokenizer.Data{
+		Vocabulary: t.Vocabulary, Merges: t.Merges, TokenType: kinds, PreType: pre,
+		BOS: id(t.BOS), EOS: id(t.EOS), Pad: id(t.Padding), AddBOS: t.AddBOS, ChatTemplate: t.Template,
+	})
+}
+
+// APRMetadata returns the metadata of a model: configuration, tokenizer, chat template. extra is added to it.
+func APRMetadata(c Config, tok *tokenizer.Tokenizer, extra map[string]any) map[string]any {
+	m := map[string]any{
+		"model_type": c.Architecture, "architecture": c.Architecture, "hf_architecture": "Qwen2ForCausalLM", "hf_model_type": c.Architecture,
+		"hidden_size": c.HiddenSize, "num_layers": c.Layers, "num_heads": c.Heads, "num_kv_heads": c.KVHeads, "head_dim": c.HeadDim,
+		"vocab_size": c.VocabSize, "intermediate_size": c.IntermediateSize, "max_position_embeddings": c.MaxPositions,
+		"rope_theta": c.RopeTheta, "rope_type": rotarySplitHalves, "rms_norm_eps": c.RMSNormEps, "initializer_range": c.InitializerRange,
+		"tied_embeddings": c.Tied, "param_count": c.ParamCount(),
+	}
+	if tok != nil {
+		addTokenizer(m, tok)
+	}
+	for k, v := range extra {
+		m[k] = v
+	}
+	return m
+}
+
+func addTokenizer(m map[string]any, tok *tokenizer.Tokenizer) {
+	d := tok.Data()
+	m["tokenizer.vocabulary"], m["tokenizer.merges"], m["tokenizer.token_type"] = d.Vocabulary, d.Merges, d.TokenType
+	m["tokenizer.vocab_size"], m["tokenizer.model_type"], m["tokenizer.pre_type"] = len(d.Vocabulary), "gpt2", d.PreType
+	m["tokenizer.add_bos_token"] = d.AddBOS
+	special := map[string]any{}
+	for _, s := range []struct {
+		id        int32
+		key, name string
+	}{{d.BOS, "tokenizer.bos_token_id", "bos_token"}, {d.EOS, "tokenizer.eos_token_id", "eos_token"}, {d.Pad, "tokenizer.padding_token_id", "pad_token"}} {
+		if s.id != tokenizer.None {
+			m[s.key], special[s.name] = int(s.id), d.Vocabulary[s.id]
+		}
+	}
+	if len(special) > 0 {
+		m["special_tokens"] = special
+	}
+	if d.ChatTemplate != "" {
+		m["chat_template"] = d.ChatTemplate
+	}
+}
+
+// SaveAPR writes an .apr file with configuration, tokenizer and, for a trained student, how it came to be
+// (distillation, may be nil). A tied head is a second name for the embedding's bytes.
+func SaveAPR(path string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, distillation map[string]any, force bool) error {
+	extra := map[string]any{}
+	if distillation != nil {
+		extra["distillation"] = distillation
+	}
+	return aprfile.Write(path, tensors, aprfile.Options{
+		Force: force, Metadata: APRMetadata(c, tok, extra), Writer: Writer, Tied: c.Tied,
+	})
+}
+
+// openAPR opens an .apr file.
+func openAPR(path string) (*Files, error) {
+	f, err := aprfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := OpenAPRConfig(f)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &Files{
+		Path: path, Format: "apr", Config: c, Warnings: f.Warnings(), file: f,
+		load: func() (*tokenizer.Tokenizer, error) { return OpenAPRTokenizer(f) },
+	}, nil
+}
