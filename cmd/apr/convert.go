@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+
+	"apr/convert"
+	"apr/internal/cli"
+	"apr/internal/fault"
+)
+
+// schemeValue is the option of a type scheme, for convert and quantize.
+func schemeValue(p *string, def string) *cli.EnumValue {
+	return cli.Enum(p, def, convert.Schemes()...).Unbuilt(convert.UnbuiltSchemes()...)
+}
+
+// convertResult is the JSON of apr convert.
+type convertResult struct {
+	Input        string            `json:"input"`
+	Output       string            `json:"output"`
+	OriginalSize int64             `json:"original_size"`
+	OutputSize   int64             `json:"output_size"`
+	Tensors      map[string]string `json:"tensors"` // name → type in the output
+	Files        []string          `json:"files"`
+	Widened      []string          `json:"widened"`
+	Warnings     []string          `json:"warnings"`
+}
+
+// Text prints sizes and what was widened.
+func (r convertResult) Text(p *cli.Page) {
+	p.Pairs("input", r.Input, "output", r.Output,
+		"size", cli.Bytes(r.OriginalSize)+" → "+cli.Bytes(r.OutputSize), "tensors", cli.Count(int64(len(r.Tensors))))
+	printNotes(p, nil, r.Widened, r.Warnings)
+}
+
+func convertCommand() *cli.Command {
+	var file, output, quantize, compress string
+	var force bool
+	return &cli.Command{
+		Name: "convert", Short: "Convert a model to .apr, safetensors or a Hugging Face folder",
+		Long: "Convert a model. The output's name decides the form: .apr, .safetensors (weights only), else a Hugging Face folder.\n" +
+			"Without --quantize every tensor keeps its type where the output can hold it.",
+		Example: "apr convert model-folder -o model.apr\napr convert model.apr -o model-folder --quantize bf16",
+		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable},
+		Options: []cli.Option{
+			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to convert"},
+			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file or folder to write"},
+			{Name: "quantize", Value: schemeValue(&quantize, ""), Default: "types stay", Help: "types of the output"},
+			{Name: "compress", Value: cli.Enum(&compress, "none", "none").Unbuilt("zstd", "lz4"), Help: "compression"},
+			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
+		},
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			rep, err := rewrite(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(quantize), Force: force})
+			if err != nil {
+				return nil, err
+			}
+			return convertResult{
+				Input: file, Output: output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, Tensors: rep.DTypes,
+				Files: rep.Files, Widened: rep.Widened, Warnings: rep.Warnings,
+			}, nil
+		},
+	}
+}
+
+// rewrite opens a model and writes it anew, with a progress bar.
+func rewrite(ctx context.Context, e *cli.Env, file, output string, opt convert.Options) (*convert.Report, error) {
+	c, err := convert.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	bar := e.Progress("writing "+output, c.Bytes(), cli.Bytes)
+	defer bar.Close()
+	opt.Progress, opt.Version = bar.Add, version
+	return convert.Write(ctx, c, output, opt)
+}
+
+// printNotes prints the lists of a conversion that deserve attention.
+func printNotes(p *cli.Page, kept, widened, warnings []string) {
+	if len(kept) > 0 {
+		p.Printf("%d matrices stay BF16: their last dimension is not divisible by 256\n", len(kept))
+	}
+	if len(widened) > 0 {
+		p.Printf("%d tensors are widened to F32: the output cannot hold their type\n", len(widened))
+	}
+	for _, w := range warnings {
+		p.Printf("warning: %s\n", w)
+	}
+}

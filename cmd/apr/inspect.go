@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"apr/convert"
+	"apr/internal/cli"
+	"apr/internal/fault"
+)
+
+// inspectResult is the JSON of apr inspect; vocab, weights and quality are there only when asked for.
+type inspectResult struct {
+	*convert.Summary
+	Vocab   []convert.Token     `json:"vocab,omitempty"`
+	Weights []tensorRow         `json:"weights,omitempty"`
+	Quality *convert.Validation `json:"quality,omitempty"`
+}
+
+// Text prints the summary, then what was asked for.
+func (r inspectResult) Text(p *cli.Page) {
+	format := r.Format
+	if r.Version != nil {
+		format += " " + *r.Version
+	}
+	if len(r.Flags) > 0 {
+		format += " (" + strings.Join(r.Flags, ", ") + ")"
+	}
+	p.Pairs("file", r.File, "format", format, "architecture", r.Architecture, "parameters", cli.Count(r.ParamCount),
+		"tensors", cli.Count(int64(r.TensorCount)), "size", cli.Bytes(r.SizeBytes), "types", typesText(r.DTypes))
+	if r.SHA256 != nil {
+		p.Pairs("sha256", *r.SHA256)
+	}
+	printFields(p, "configuration", r.Config)
+	printFields(p, "tokenizer", r.Tokenizer)
+	printFields(p, "provenance", r.Provenance)
+	if len(r.Weights) > 0 {
+		p.Printf("\n")
+		tensorsResult{Tensors: r.Weights, TensorCount: r.TensorCount, TotalSize: r.SizeBytes}.Text(p)
+	}
+	if len(r.Vocab) > 0 {
+		var rows [][]string
+		for _, t := range r.Vocab {
+			rows = append(rows, []string{fmt.Sprint(t.ID), t.Kind, fmt.Sprintf("%q", t.Text)})
+		}
+		p.Printf("\n")
+		p.Table([]string{">id", "kind", "text"}, rows)
+	}
+	if r.Quality != nil {
+		p.Printf("\n")
+		validateResult{File: r.File, Validation: r.Quality}.Text(p)
+	}
+	for _, w := range r.Warnings {
+		p.Printf("warning: %s\n", w)
+	}
+}
+
+// typesText prints "q4_k 31, f32 31".
+func typesText(dtypes map[string]int) string {
+	var parts []string
+	for d, n := range dtypes {
+		parts = append(parts, fmt.Sprintf("%s %d", d, n))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+// printFields prints a titled block of pairs.
+func printFields(p *cli.Page, title string, fields map[string]any) {
+	if len(fields) == 0 {
+		return
+	}
+	keys := make([]string, 0, len(fields))
+	for k := range fields {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	p.Printf("\n%s\n", p.Bold(title))
+	var kv []string
+	for _, k := range keys {
+		kv = append(kv, "  "+cli.Clean(k), shorten(fmt.Sprint(fields[k])))
+	}
+	p.Pairs(kv...)
+}
+
+// shorten cuts a long value to a line.
+func shorten(s string) string {
+	if r := []rune(s); len(r) > 100 {
+		return string(r[:99]) + "…"
+	}
+	return s
+}
+
+func inspectCommand() *cli.Command {
+	var file string
+	var vocab, weights, quality, hash bool
+	return &cli.Command{
+		Name: "inspect", Short: "Describe a model file",
+		Example: "apr inspect model.apr\napr inspect model-folder --hash --json",
+		Exits:   []fault.Kind{fault.NotFound, fault.Format},
+		Options: []cli.Option{
+			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
+			{Name: "vocab", Value: cli.Bool(&vocab, false), Help: "list the vocabulary"},
+			{Name: "weights", Value: cli.Bool(&weights, false), Help: "list the tensors"},
+			{Name: "quality", Value: cli.Bool(&quality, false), Help: "judge the content, as apr validate --quality"},
+			{Name: "hash", Value: cli.Bool(&hash, false), Help: "SHA-256 of the file"},
+		},
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			c, err := convert.Open(file)
+			if err != nil {
+				return nil, err
+			}
+			defer c.Close()
+			r := inspectResult{}
+			if r.Summary, err = convert.Summarize(ctx, c, hash); err != nil {
+				return nil, err
+			}
+			if vocab {
+				if r.Vocab, err = convert.Vocabulary(c); err != nil {
+					return nil, err
+				}
+			}
+			if weights {
+				for _, t := range c.File.Tensors() {
+					r.Weights = append(r.Weights, tensorRow{Name: t.Name, Shape: t.Shape, DType: t.DType.String(), SizeBytes: t.Size})
+				}
+			}
+			if quality {
+				bar := e.Progress("reading "+file, c.Bytes(), cli.Bytes)
+				defer bar.Close()
+				r.Quality, err = convert.Validate(ctx, c, convert.ValidateOptions{Quality: true}, bar.Add)
+			}
+			return r, err
+		},
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"apr/convert"
+	"apr/internal/cli"
+	"apr/internal/fault"
+)
+
+// quantizeResult is the JSON of apr quantize.
+type quantizeResult struct {
+	Scheme       string             `json:"scheme"`
+	Output       string             `json:"output"`
+	OriginalSize int64              `json:"original_size"`
+	OutputSize   int64              `json:"output_size"` // with --plan: of the payloads
+	KeptBF16     []string           `json:"kept_bf16"`
+	RMSE         map[string]float64 `json:"rmse"` // tensors whose type changed
+	DTypes       map[string]string  `json:"dtypes"`
+	Planned      bool               `json:"planned"` // true: nothing was written
+	Widened      []string           `json:"widened"`
+	Warnings     []string           `json:"warnings"`
+}
+
+// Text prints sizes and, for each type, how many tensors and the largest error.
+func (r quantizeResult) Text(p *cli.Page) {
+	p.Pairs("scheme", r.Scheme, "output", r.Output, "size", cli.Bytes(r.OriginalSize)+" → "+cli.Bytes(r.OutputSize))
+	type group struct {
+		dtype, worst string
+		count        int
+		rmse         float64
+	}
+	groups := map[string]*group{}
+	for name, d := range r.DTypes {
+		g := groups[d]
+		if g == nil {
+			g = &group{dtype: d}
+			groups[d] = g
+		}
+		g.count++
+		if e := r.RMSE[name]; e > g.rmse || e == g.rmse && e > 0 && name < g.worst {
+			g.rmse, g.worst = e, name
+		}
+	}
+	var rows [][]string
+	for _, g := range groups {
+		row := []string{g.dtype, fmt.Sprint(g.count), "", ""}
+		if g.rmse > 0 {
+			row[2], row[3] = fmt.Sprintf("%.3g", g.rmse), g.worst
+		}
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b []string) int { return cmp.Compare(a[0], b[0]) })
+	p.Table([]string{"type", ">tensors", ">largest rmse", "of"}, rows)
+	printNotes(p, r.KeptBF16, r.Widened, r.Warnings)
+	if r.Planned {
+		p.Printf("nothing was written (--plan)\n")
+	}
+}
+
+func quantizeCommand() *cli.Command {
+	var file, output, scheme, format string
+	var plan, force bool
+	return &cli.Command{
+		Name: "quantize", Short: "Quantise a model to an .apr file",
+		Long: "Quantise a model. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it, Q6_K; q4k and q6k use one type.\n" +
+			"Norms and biases stay F32; a matrix whose last dimension is not divisible by 256 stays BF16.",
+		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q4k -o model.apr --plan",
+		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable},
+		Options: []cli.Option{
+			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to quantise"},
+			{Name: "scheme", Short: "s", Required: true, Value: schemeValue(&scheme, ""), Help: "types of the output"},
+			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file to write"},
+			{Name: "format", Value: cli.Enum(&format, "apr", "apr").Unbuilt("gguf"), Help: "form of the output"},
+			{Name: "plan", Value: cli.Bool(&plan, false), Help: "say what would be written, and stop"},
+			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
+		},
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if !strings.HasSuffix(strings.ToLower(output), ".apr") {
+				return nil, fault.In(fault.Usage, "--output", "%q does not end in .apr, the format to write", output)
+			}
+			rep, err := quantise(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(scheme), Force: force}, plan)
+			if err != nil {
+				return nil, err
+			}
+			return quantizeResult{
+				Scheme: scheme, Output: output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, KeptBF16: rep.KeptBF16,
+				RMSE: rep.RMSE, DTypes: rep.DTypes, Planned: plan, Widened: rep.Widened, Warnings: rep.Warnings,
+			}, nil
+		},
+	}
+}
+
+// quantise plans or writes.
+func quantise(ctx context.Context, e *cli.Env, file, output string, opt convert.Options, plan bool) (*convert.Report, error) {
+	if !plan {
+		return rewrite(ctx, e, file, output, opt)
+	}
+	c, err := convert.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	_, rep, err := convert.Plan(c, output, opt)
+	return rep, err
+}

@@ -1,0 +1,20 @@
+// Package convert takes model files from one form to another, and judges them: quantising and converting between
+// Hugging Face folders, safetensors and .apr, comparing two models, statistics of tensors, and validation of content.
+//
+// # Concept
+//
+// A model of any format is a [Container]: tensors by their Hugging Face names, a configuration, a tokenizer. A [Scheme]
+// says which element type each tensor gets; the writers then stream one tensor at a time, row chunk by row chunk:
+//
+//	stored bytes → float32 rows → new element type → file
+//
+// A tensor whose type does not change is copied byte for byte. What the change costs is measured while it is written:
+// the root mean square error √(1/n Σ(x−x̂)²) of each tensor, against the values that were stored.
+//
+// # Caveats
+//
+// Norms and biases are always float32 in .apr. A matrix whose last dimension is not divisible by 256 is never Q4_K or
+// Q6_K: it stays BF16. An .apr file holds no Q8_0, Q5_0 or Q4_0 (readers disagree about their codes): asking for it is
+// refused, and what is stored so is widened to float32 and listed. A Hugging Face folder holds no block types; they are
+// widened to float32 unless another type is asked for.
+package convert

@@ -1,0 +1,140 @@
+package convert
+
+import (
+	"context"
+	"io"
+	"math"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// errorStat sums the squared error of a tensor, over all its values.
+type errorStat struct {
+	sum float64
+	n   int64
+}
+
+func (e errorStat) rmse() float64 {
+	if e.n == 0 {
+		return 0
+	}
+	return math.Sqrt(e.sum / float64(e.n))
+}
+
+// encoder makes the payloads of a converted model and measures what the change costs.
+type encoder struct {
+	ctx      context.Context
+	path     string
+	progress func(int64) // source bytes done
+
+	mu   sync.Mutex
+	rmse map[string]float64 // tensors whose type changed
+}
+
+// source returns choice c as a tensor to be written.
+func (e *encoder) source(c Choice) (tensor.Source, error) {
+	if c.DType == c.Source.DType && (!c.DType.IsQuantized() || c.Source.Cols()%c.DType.BlockLen() == 0) {
+		src := c.Source.Source()
+		return tensor.Source{Info: src.Info, Payload: func(w io.Writer) error {
+			return src.Payload(&countingWriter{w, e})
+		}}, nil
+	}
+	r, err := newRowReader(e.path, c.Source)
+	if err != nil {
+		return tensor.Source{}, err
+	}
+	info := c.Source.Info
+	info.DType = c.DType
+	info.Size = int64(info.Rows()) * c.DType.RowBytes(info.Cols())
+	return tensor.Source{Info: info, Payload: func(w io.Writer) error { return e.write(w, r, c.DType) }}, nil
+}
+
+// countingWriter reports the bytes of a plain copy.
+type countingWriter struct {
+	w io.Writer
+	e *encoder
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	if err := c.e.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := c.w.Write(p)
+	c.e.done(int64(n))
+	return n, err
+}
+
+func (e *encoder) done(n int64) {
+	if e.progress != nil {
+		e.progress(n)
+	}
+}
+
+// write streams the tensor of r as type d: groups of row chunks are encoded in parallel and written in order, so the
+// bytes, and the sum of errors, do not depend on the number of workers.
+func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
+	rows, step := r.t.Rows(), r.chunk()
+	workers := runtime.GOMAXPROCS(0)
+	var total errorStat
+	for lo := 0; lo < rows; lo += step * workers {
+		if err := e.ctx.Err(); err != nil {
+			return err
+		}
+		parts := make([][]byte, workers)
+		stats := make([]errorStat, workers)
+		var g errgroup.Group
+		for k := range workers {
+			a := lo + k*step
+			b := min(rows, a+step)
+			if a >= rows {
+				break
+			}
+			g.Go(func() (err error) {
+				parts[k], stats[k], err = encodeChunk(r, d, a, b)
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		for k, p := range parts {
+			if _, err := w.Write(p); err != nil {
+				return err
+			}
+			total.sum += stats[k].sum
+			total.n += stats[k].n
+		}
+		done := min(rows, lo+step*workers) - lo
+		e.done(int64(float64(r.t.Size) * float64(done) / float64(rows)))
+	}
+	e.mu.Lock()
+	e.rmse[r.t.Name] = total.rmse()
+	e.mu.Unlock()
+	return nil
+}
+
+// encodeChunk reads rows [lo,hi), encodes them and measures the squared error.
+func encodeChunk(r *rowReader, d tensor.DType, lo, hi int) ([]byte, errorStat, error) {
+	values := make([]float32, (hi-lo)*r.t.Cols())
+	if err := r.read(values, lo, hi); err != nil {
+		return nil, errorStat{}, err
+	}
+	raw, err := encodeRows(values, d)
+	if err != nil {
+		return nil, errorStat{}, r.fail(fault.KindOf(err), "rows %d to %d cannot be stored as %s", lo, hi-1, d).Because(err)
+	}
+	back := make([]float32, len(values))
+	decodeRows(back, raw, d)
+	s := errorStat{n: int64(len(values))}
+	for i, x := range values {
+		if diff := float64(x) - float64(back[i]); diff != 0 { // NaN counts; Inf−Inf is NaN where both are infinite
+			s.sum += diff * diff
+		}
+	}
+	return raw, s, nil
+}

@@ -1,0 +1,155 @@
+package convert
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"apr/internal/fault"
+	"apr/internal/readfile"
+	"apr/tokenizer"
+)
+
+// Summary describes a model file.
+type Summary struct {
+	File         string         `json:"file"`
+	Format       string         `json:"format"`
+	Version      *string        `json:"version"` // of the .apr format
+	Flags        []string       `json:"flags"`
+	Architecture string         `json:"architecture"`
+	Config       map[string]any `json:"config"`
+	ParamCount   int64          `json:"param_count"` // elements of all tensors, a shared head counted once
+	TensorCount  int            `json:"tensor_count"`
+	SizeBytes    int64          `json:"size_bytes"` // on disk
+	DTypes       map[string]int `json:"dtypes"`     // type → tensors
+	Tied         bool           `json:"tied"`
+	Tokenizer    map[string]any `json:"tokenizer"`
+	Provenance   map[string]any `json:"provenance"`
+	SHA256       *string        `json:"sha256"` // null unless asked for
+	Warnings     []string       `json:"warnings"`
+}
+
+// Summarize describes an opened model from its headers; with hash it also reads the files. The hash of a model of
+// several files is that over their names and hashes, one "HASH  NAME" line each.
+func Summarize(ctx context.Context, c *Container, hash bool) (*Summary, error) {
+	size, err := c.Size()
+	if err != nil {
+		return nil, err
+	}
+	s := &Summary{
+		File: c.Path, Format: c.Format, Flags: c.Flags, SizeBytes: size, TensorCount: len(c.File.Tensors()),
+		Config: map[string]any{}, DTypes: map[string]int{}, Tokenizer: map[string]any{}, Provenance: c.provenance(), Warnings: c.Warnings,
+	}
+	if c.Version != "" {
+		s.Version = &c.Version
+	}
+	for _, t := range c.weights("") {
+		s.ParamCount += t.Elements()
+	}
+	for _, t := range c.File.Tensors() {
+		s.DTypes[t.DType.String()]++
+	}
+	s.describeConfig(c)
+	s.describeTokenizer(c)
+	if hash {
+		sum, err := hashFiles(ctx, c.Files)
+		if err != nil {
+			return nil, err
+		}
+		s.SHA256 = &sum
+	}
+	return s, nil
+}
+
+func (s *Summary) describeConfig(c *Container) {
+	cfg, err := c.Config()
+	if err != nil {
+		s.Warnings = append(s.Warnings, "no usable configuration: "+err.Error())
+		return
+	}
+	s.Architecture, s.Tied = cfg.Architecture, cfg.Tied
+	for _, f := range ConfigFields(cfg) {
+		s.Config[f.Key] = f.Value
+	}
+}
+
+func (s *Summary) describeTokenizer(c *Container) {
+	t, err := c.Tokenizer()
+	if err != nil {
+		s.Warnings = append(s.Warnings, "no usable tokenizer: "+err.Error())
+		return
+	}
+	d := t.Data()
+	s.Tokenizer = map[string]any{
+		"tokens": t.RealIDs(), "merges": len(d.Merges), "pre_type": d.PreType, "add_bos": d.AddBOS, "chat_template": d.ChatTemplate != "",
+	}
+	for name, id := range map[string]int32{"bos_id": d.BOS, "eos_id": d.EOS, "pad_id": d.Pad} {
+		if id != tokenizer.None {
+			s.Tokenizer[name] = id
+		}
+	}
+}
+
+// Token is one entry of a vocabulary.
+type Token struct {
+	ID   int32  `json:"id"`
+	Text string `json:"text"`
+	Kind string `json:"kind"`
+}
+
+// Vocabulary lists the real ids of a model in order.
+func Vocabulary(c *Container) ([]Token, error) {
+	t, err := c.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	kinds := map[tokenizer.Kind]string{
+		tokenizer.Normal: "normal", tokenizer.Unknown: "unknown", tokenizer.Control: "control", tokenizer.UserDefined: "user-defined",
+	}
+	var out []Token
+	for id := range int32(t.RealIDs()) {
+		if text, ok := t.Bytes(id); ok {
+			out = append(out, Token{id, text, kinds[t.Kind(id)]})
+		}
+	}
+	return out, nil
+}
+
+// hashFiles returns the SHA-256 of a file, or of the list of several.
+func hashFiles(ctx context.Context, files []string) (string, error) {
+	list := sha256.New()
+	for _, name := range files {
+		sum, err := hashFile(ctx, name)
+		if err != nil || len(files) == 1 {
+			return sum, err
+		}
+		fmt.Fprintf(list, "%s  %s\n", sum, filepath.Base(name))
+	}
+	return hex.EncodeToString(list.Sum(nil)), nil
+}
+
+// hashFile returns the SHA-256 of one file.
+func hashFile(ctx context.Context, name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", readfile.Fault(name, err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	for {
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		switch _, err := io.CopyN(h, f, 1<<24); {
+		case errors.Is(err, io.EOF):
+			return hex.EncodeToString(h.Sum(nil)), nil
+		case err != nil:
+			return "", fault.In(fault.IO, name, "cannot be read").Because(err)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// Scheme names a choice of element types for a whole model.
+type Scheme string
+
+// The schemes. Keep leaves every tensor as it is where the output can hold it.
+const (
+	Keep   Scheme = ""
+	Q4_K_M Scheme = "q4_k_m" // Q4_K with Q6_K where llama.cpp's Q4_K_M has it
+	Q4_K   Scheme = "q4k"
+	Q6_K   Scheme = "q6k"
+	Q8_0   Scheme = "q8_0"
+	BF16   Scheme = "bf16"
+	F16    Scheme = "f16"
+	F32    Scheme = "f32"
+)
+
+// Schemes lists the names that --scheme and --quantize take.
+func Schemes() []string { return []string{"q4_k_m", "q4k", "q6k", "q8_0", "bf16", "f16", "f32"} }
+
+// UnbuiltSchemes lists the names that other tools have and this one does not.
+func UnbuiltSchemes() []string {
+	return []string{"int4", "int8", "awq", "gptq", "fp8", "nf4", "q4_0", "q5_0", "q5k", "q2k", "q3k"}
+}
+
+// base is the element type of an ordinary matrix.
+var base = map[Scheme]tensor.DType{
+	Q4_K_M: tensor.Q4_K, Q4_K: tensor.Q4_K, Q6_K: tensor.Q6_K, Q8_0: tensor.Q8_0,
+	BF16: tensor.BF16, F16: tensor.F16, F32: tensor.F32,
+}
+
+// quantises reports whether the scheme has block types.
+func (s Scheme) quantises() bool { return base[s].IsQuantized() }
+
+// Choice is the planned type of one tensor and, where it is not what the scheme says, why.
+type Choice struct {
+	Source tensor.Stored
+	DType  tensor.DType
+	Reason string // "", "last dimension 896 is not divisible by 256", "norm", …
+}
+
+// target says which container the tensors are for.
+type target int
+
+const (
+	toAPR target = iota
+	toSafetensors
+)
+
+// Plan chooses the type of every tensor of a model of the given number of layers. With tied heads the head's type is
+// that of the embedding, for both are one tensor.
+func (s Scheme) plan(tensors []tensor.Stored, layers int, to target) ([]Choice, error) {
+	if _, known := base[s]; s != Keep && !known {
+		return nil, fault.New(fault.Usage, "unknown scheme %q", string(s))
+	}
+	if s == Q8_0 && to == toAPR {
+		return nil, fault.New(fault.Unavailable, "an .apr file cannot hold q8_0: readers disagree about its code").
+			WithHint("q6k is the closest type an .apr holds").WithID("E-CONVERT-001")
+	}
+	if s.quantises() && to == toSafetensors {
+		return nil, fault.New(fault.Unavailable, "safetensors cannot hold the blocks of %s", string(s)).
+			WithHint("write an .apr file, or choose bf16, f16 or f32").WithID("E-CONVERT-002")
+	}
+	head := slices.ContainsFunc(tensors, func(t tensor.Stored) bool { return t.Name == headName && t.Elements() > 0 })
+	var plan []Choice
+	for _, t := range tensors {
+		c := Choice{Source: t}
+		c.DType, c.Reason = s.choose(t, layers, head, to)
+		if c.DType == tensor.Invalid {
+			return nil, fault.New(fault.Unavailable, "type %s is no weight's and cannot be converted", t.DType).At("tensor %q", t.Name).WithID("E-CONVERT-003")
+		}
+		plan = append(plan, c)
+	}
+	return plan, nil
+}
+
+const (
+	headName  = "lm_head.weight"
+	embedName = "model.embed_tokens.weight"
+)
+
+// choose returns the type of one tensor and the reason of an exception; Invalid for a type that is no weight's.
+func (s Scheme) choose(t tensor.Stored, layers int, head bool, to target) (tensor.DType, string) {
+	if !t.DType.IsFloat() && !t.DType.IsQuantized() {
+		return tensor.Invalid, ""
+	}
+	if !isMatrix(t.Info) {
+		if to == toAPR {
+			return tensor.F32, "norm or bias"
+		}
+		return s.plain(t, to)
+	}
+	if !s.quantises() {
+		return s.plain(t, to)
+	}
+	d := base[s]
+	if s == Q4_K_M && wantsMoreBits(t.Name, layers, head) {
+		d = tensor.Q6_K
+	}
+	if t.Cols()%d.BlockLen() != 0 {
+		return tensor.BF16, "last dimension is not divisible by 256"
+	}
+	return d, ""
+}
+
+// isMatrix reports whether a tensor is a weight matrix, not a norm or bias.
+func isMatrix(t tensor.Info) bool { return len(t.Shape) >= 2 && t.Rows() > 0 && t.Cols() > 0 }
+
+// plain is the type of a tensor under a scheme without blocks, or under none.
+func (s Scheme) plain(t tensor.Stored, to target) (tensor.DType, string) {
+	if s != Keep && !s.quantises() {
+		return base[s], ""
+	}
+	switch t.DType {
+	case tensor.F32, tensor.F16, tensor.BF16:
+		return t.DType, ""
+	case tensor.F64:
+		return tensor.F32, "f64 is narrowed"
+	case tensor.Q4_K, tensor.Q5_K, tensor.Q6_K:
+		if to == toAPR && t.Cols()%256 == 0 {
+			return t.DType, ""
+		}
+	}
+	return tensor.F32, t.DType.String() + " is widened"
+}
+
+// wantsMoreBits says which tensors llama.cpp's Q4_K_M stores as Q6_K: the output matrix (the embedding when it is the
+// output too), and in about half of the layers the value projection and the down projection: the first and the last
+// eighth, and every third in between.
+func wantsMoreBits(name string, layers int, head bool) bool {
+	if name == headName || name == embedName && !head {
+		return true
+	}
+	rest, ok := strings.CutPrefix(name, "model.layers.")
+	if !ok {
+		return false
+	}
+	number, part, _ := strings.Cut(rest, ".")
+	if part != "self_attn.v_proj.weight" && part != "mlp.down_proj.weight" {
+		return false
+	}
+	i := 0
+	for _, c := range number {
+		if c < '0' || c > '9' || i > 1<<20 {
+			return false
+		}
+		i = 10*i + int(c-'0')
+	}
+	return i < layers/8 || i >= 7*layers/8 || (i-layers/8)%3 == 2
+}

@@ -1,0 +1,67 @@
+package convert
+
+import (
+	"context"
+	"math"
+
+	"apr/tensor"
+)
+
+// Stats are the statistics of one tensor's values. Mean, Std, Min and Max are over the finite values; Std is the
+// population's. They are NaN when there is no finite value.
+type Stats struct {
+	Mean, Std, Min, Max float64
+	NaN, Inf, Zero, N   int64
+	constant            bool // all values have the same bits
+	medianLarge         bool // the median magnitude is at least 0.25
+}
+
+// ReadStats computes the statistics of a stored tensor of the file path: Welford's update, chunk by chunk in row order.
+func ReadStats(ctx context.Context, path string, t tensor.Stored) (Stats, error) {
+	r, err := newRowReader(path, t)
+	if err != nil {
+		return Stats{}, err
+	}
+	s := Stats{Min: math.Inf(1), Max: math.Inf(-1), constant: true}
+	var mean, m2 float64
+	var finite, large int64
+	var first uint32
+	err = r.each(func(lo int, values []float32) error {
+		if lo == 0 && len(values) > 0 {
+			first = math.Float32bits(values[0])
+		}
+		for _, v := range values {
+			s.N++
+			if math.Float32bits(v) != first {
+				s.constant = false
+			}
+			x := float64(v)
+			switch {
+			case math.IsNaN(x):
+				s.NaN++
+				continue
+			case math.IsInf(x, 0):
+				s.Inf++
+				continue
+			case x == 0:
+				s.Zero++
+			}
+			if math.Abs(x) >= 0.25 {
+				large++
+			}
+			finite++
+			d := x - mean
+			mean += d / float64(finite)
+			m2 += d * (x - mean)
+			s.Min, s.Max = min(s.Min, x), max(s.Max, x)
+		}
+		return ctx.Err()
+	})
+	if finite == 0 {
+		s.Mean, s.Std, s.Min, s.Max = math.NaN(), math.NaN(), math.NaN(), math.NaN()
+		return s, err
+	}
+	s.Mean, s.Std = mean, math.Sqrt(m2/float64(finite))
+	s.medianLarge = 2*large >= finite
+	return s, err
+}

@@ -1,0 +1,208 @@
+package convert
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"apr/format/safetensors"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tensor"
+)
+
+// Options say how a model is written.
+type Options struct {
+	Scheme   Scheme
+	Force    bool
+	Version  string      // of the program, written into .apr files as apr/VERSION
+	Progress func(int64) // source bytes done; may be nil
+}
+
+// Report says what was written.
+type Report struct {
+	Output       string
+	Files        []string // written, relative to a folder's path
+	OriginalSize int64    // payload bytes
+	OutputSize   int64
+	DTypes       map[string]string  // tensor → new type
+	RMSE         map[string]float64 // tensors whose type changed → error against the stored values
+	KeptBF16     []string           // matrices that the scheme would have quantised, were their rows divisible by 256
+	Widened      []string           // tensors whose type the output cannot hold
+	Warnings     []string
+}
+
+// Kind returns what a path stands for as an output: "apr", "safetensors" (one file) or "hf" (a folder).
+func Kind(out string) (string, error) {
+	switch strings.ToLower(filepath.Ext(out)) {
+	case ".apr":
+		return "apr", nil
+	case ".safetensors":
+		return "safetensors", nil
+	case ".gguf":
+		return "", fault.In(fault.Unavailable, out, "writing GGUF files is not built yet").WithID("E-CONVERT-030")
+	}
+	return "hf", nil
+}
+
+// Plan returns the type every tensor would get, and what Write would report but for the measured errors and sizes on
+// disk.
+func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
+	kind, err := Kind(out)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := c.Config()
+	if err != nil {
+		return nil, nil, err
+	}
+	to := toSafetensors
+	if kind == "apr" {
+		to = toAPR
+	}
+	plan, err := opt.Scheme.plan(c.weights(""), cfg.Layers, to)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &Report{Output: out, DTypes: map[string]string{}, RMSE: map[string]float64{}, Warnings: c.Warnings}
+	for _, p := range plan {
+		name := p.Source.Name
+		r.DTypes[name] = p.DType.String()
+		r.OriginalSize += p.Source.Size
+		r.OutputSize += int64(p.Source.Rows()) * p.DType.RowBytes(p.Source.Cols())
+		switch {
+		case p.DType == tensor.BF16 && opt.Scheme.quantises():
+			r.KeptBF16 = append(r.KeptBF16, name)
+		case strings.HasSuffix(p.Reason, " is widened"):
+			r.Widened = append(r.Widened, name)
+		}
+	}
+	return plan, r, nil
+}
+
+// Write converts the model c to the file or folder out. Outputs appear whole or not at all; existing ones are refused
+// without opt.Force.
+func Write(ctx context.Context, c *Container, out string, opt Options) (*Report, error) {
+	plan, r, err := Plan(c, out, opt)
+	if err != nil {
+		return nil, err
+	}
+	if err := refuseOverwrite(c, out, opt.Force); err != nil {
+		return nil, err
+	}
+	if err := checkComplete(c); err != nil {
+		return nil, err
+	}
+	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE}
+	var sources []tensor.Source
+	for _, p := range plan {
+		s, err := enc.source(p)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, s)
+	}
+	return r, write(c, out, sources, plan, opt, r)
+}
+
+// write hands the sources to the writer of the output's kind.
+func write(c *Container, out string, sources []tensor.Source, plan []Choice, opt Options, r *Report) error {
+	kind, err := Kind(out)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case "apr":
+		if err := writeAPR(c, out, sources, opt); err != nil {
+			return err
+		}
+	case "safetensors":
+		if err := safetensors.Write(out, sources, safetensors.Options{Force: opt.Force}); err != nil {
+			return err
+		}
+		r.Warnings = append(r.Warnings, "the file holds weights only: name a folder to write configuration and tokenizer too")
+	default:
+		cfg, err := c.Config()
+		if err != nil {
+			return err
+		}
+		tok, err := c.Tokenizer()
+		if err != nil {
+			return err
+		}
+		files, err := model.SaveHF(out, cfg, tok, sources, mainType(plan), opt.Force)
+		r.Files = files
+		return err
+	}
+	st, err := os.Stat(out)
+	if err != nil {
+		return fault.In(fault.IO, out, "cannot be read back").Because(err)
+	}
+	r.OutputSize = st.Size()
+	r.Files = []string{filepath.Base(out)}
+	return nil
+}
+
+// mainType is the type of most elements, as config.json states it.
+func mainType(plan []Choice) tensor.DType {
+	count := map[tensor.DType]int64{}
+	best := tensor.F32
+	for _, p := range plan {
+		count[p.DType] += p.Source.Elements()
+	}
+	for _, d := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16} {
+		if count[d] > count[best] {
+			best = d
+		}
+	}
+	return best
+}
+
+// refuseOverwrite refuses an existing output early, and an output that is the input even with force.
+func refuseOverwrite(c *Container, out string, force bool) error {
+	st, err := os.Stat(out)
+	if err != nil {
+		return nil
+	}
+	for _, f := range append([]string{c.Path}, c.Files...) {
+		if in, err := os.Stat(f); err == nil && os.SameFile(in, st) {
+			return fault.In(fault.Invalid, out, "is the input").WithHint("name another output").WithID("E-CONVERT-031")
+		}
+	}
+	if st.IsDir() {
+		entries, err := os.ReadDir(out)
+		if err == nil && len(entries) == 0 {
+			return nil
+		}
+	}
+	if !force {
+		return fault.In(fault.Invalid, out, "already exists").WithHint("give --force to replace it").WithID("E-CONVERT-032")
+	}
+	return nil
+}
+
+// checkComplete refuses a model that lacks tensors of its architecture.
+func checkComplete(c *Container) error {
+	cfg, err := c.Config()
+	if err != nil {
+		return err
+	}
+	want := cfg.TensorShapes()
+	for name, shape := range sorted(want) {
+		t, ok := c.File.Tensor(name)
+		if !ok {
+			return fault.In(fault.Load, c.Path, "is missing; the configuration needs it with shape %v", shape).At("tensor %q", name).WithID("E-CONVERT-033")
+		}
+		if n := t.Info; !slices.Equal(n.Shape, shape) {
+			return fault.In(fault.Load, c.Path, "has shape %v; the configuration needs %v", n.Shape, shape).At("tensor %q", name).WithID("E-CONVERT-034")
+		}
+	}
+	for _, t := range c.weights("") {
+		if _, ok := want[t.Name]; !ok && !strings.HasSuffix(t.Name, ".rotary_emb.inv_freq") {
+			return fault.In(fault.Load, c.Path, "is not part of a %s model of this configuration", cfg.Architecture).At("tensor %q", t.Name).WithID("E-CONVERT-035")
+		}
+	}
+	return nil
+}
