@@ -1,6 +1,8 @@
 /* Times OpenBLAS sgemm at the shapes of BenchmarkShapes in device/cpu/gemm, in GFLOP/s.
  *
  *   cc -O2 -o /tmp/openblas tools/openblas/bench.c -lopenblas && OPENBLAS_NUM_THREADS=1 /tmp/openblas
+ *
+ * Libraries older than a processor take its AVX2 kernels; OPENBLAS_CORETYPE=SkylakeX makes them use AVX-512.
  */
 #include <cblas.h>
 #include <stdio.h>

@@ -85,6 +85,7 @@ func (p *problem) into(e *Engine, c []float32) {
 // what lies outside [m×n] must be untouched.
 func (p *problem) check(t *testing.T, c []float32) {
 	t.Helper()
+	large := p.m*p.n*p.k > 1<<22 // then every fifth element will do: several of each tile
 	for i := range p.m {
 		for j := range p.ldc {
 			got := float64(c[i*p.ldc+j])
@@ -93,6 +94,9 @@ func (p *problem) check(t *testing.T, c []float32) {
 				if got != old {
 					t.Fatalf("C[%d,%d] beyond the %d columns changed", i, j, p.n)
 				}
+				continue
+			}
+			if large && (i*p.ldc+j)%5 != 0 {
 				continue
 			}
 			var sum, size float64
