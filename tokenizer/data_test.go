@@ -42,6 +42,29 @@ func TestDataWithoutTypes(t *testing.T) {
 	}
 }
 
+func TestLooksSpecial(t *testing.T) {
+	for text, want := range map[string]bool{
+		"<|im_end|>": true, "<|a name of more than twenty bytes|>": true, "<||>": true, "<|>": false, "<s>": true, "</s>": true,
+		"<>": false, "</>": false, "<S>": false, "<s": false, "s>": false, "<a_b>": true, "<a b>": false, "<//s>": false,
+		"<abcdefghijklmnopqr>": true, "<abcdefghijklmnopqrs>": false, "": false, "<": false,
+	} {
+		if got := looksSpecial(text); got != want {
+			t.Errorf("%q: %t", text, got)
+		}
+	}
+	d := smallTokenizer(t).Data()
+	d.TokenType = nil
+	d.Vocabulary = append(d.Vocabulary, "<a", "<a>")
+	d.Merges = append(d.Merges, "< a", "<a >")
+	tok, err := FromData("x.apr", d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kind := tok.Kind(262); kind != Normal {
+		t.Errorf("<a>, which a merge makes, is of kind %d", kind)
+	}
+}
+
 // Ids without a token inside the vocabulary are kept as unused, those at its end are no ids.
 func TestDataUnused(t *testing.T) {
 	d := smallTokenizer(t).Data()
@@ -85,6 +108,7 @@ func TestFromDataRefuses(t *testing.T) {
 		{"type of bytes", func(d *Data) { d.TokenType[7] = 6 }, "E-TOK-004"},
 		{"type unknown", func(d *Data) { d.TokenType[7] = -1 }, "E-TOK-004"},
 		{"token twice", func(d *Data) { d.Vocabulary[257] = "ab" }, "E-TOK-005"},
+		{"broken UTF-8", func(d *Data) { d.Vocabulary[257] = "\xff" }, "E-TOK-004"},
 		{"empty control token", func(d *Data) { d.Vocabulary[259] = "" }, "E-TOK-007"},
 		{"byte missing", func(d *Data) { d.Vocabulary['A'] = "AA" }, "E-TOK-011"},
 		{"merge without space", func(d *Data) { d.Merges[0] = "ab" }, "E-TOK-006"},

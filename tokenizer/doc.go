@@ -32,6 +32,7 @@
 //     tokens over 256 bytes, ids far beyond the number of tokens.
 //   - The flat form has no word for added tokens that are looked for after normalisation; they become ordinary added
 //     tokens, which differ only in text that is not in form NFC.
+//   - One pre-token, such as a run of one letter, has to be shorter than 2 GiB.
 //   - Character classes and normalisation are those of Unicode 15, of the Go release. A letter assigned later is a sign
 //     here.
 package tokenizer

@@ -356,7 +356,7 @@ func (c *content) readAdded(v strictjson.Value) error {
 	for item := range v.Items() {
 		f := strictjson.NewFields(item)
 		f.Only("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
-		k := token{text: f.Str("content"), kind: UserDefined, normalized: f.Bool("normalized")}
+		k := token{text: strings.Clone(f.Str("content")), kind: UserDefined, normalized: f.Bool("normalized")}
 		if f.Bool("special") {
 			k.kind = Control
 		}

@@ -121,6 +121,7 @@ func TestParseRefuses(t *testing.T) {
 		{"left part unknown", `"ab c"`, `"xy c"`, "the left part"},
 		{"right part unknown", `"ab c"`, `"ab xy"`, "the right part"},
 		{"result unknown", `"ab c"`, `"ab x"`, "the result"},
+		{"part with a space", `"a b", "ab c", "Ġ a"`, `["a b", "c"]`, "holds a space"},
 		{"merge twice", `"ab c"`, `"a b"`, "the same pair"},
 		{"merge makes a special token", `259, "content": "<|end|>"`, `257, "content": "abc"`, "the result"},
 		{"added without content", `"content": "<|end|>", `, ``, "content"},
@@ -257,6 +258,12 @@ func FuzzParse(f *testing.F) {
 		back, err := Parse("x", string(tok.MarshalTokenizer()), string(tok.MarshalConfig(0)))
 		if err != nil {
 			t.Fatalf("what was written is refused: %v", err)
+		}
+		if d := Compare(tok, back); d != nil {
+			t.Fatal(d)
+		}
+		if back, err = FromData("x", tok.Data()); err != nil {
+			t.Fatalf("the flat form is refused: %v", err)
 		}
 		if d := Compare(tok, back); d != nil {
 			t.Fatal(d)

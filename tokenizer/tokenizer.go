@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"apr/internal/fault"
 )
@@ -116,6 +117,9 @@ func (t *Tokenizer) index() (map[string]int32, error) {
 		if !k.real() {
 			continue
 		}
+		if !utf8.ValidString(k.text) {
+			return nil, refuse("E-TOK-004", "vocabulary", "token %d is %q, which is not UTF-8", id, clip(k.text))
+		}
 		first, twice := t.special[k.text]
 		if !twice {
 			first, twice = normal[k.text]
@@ -160,6 +164,8 @@ func (m *merges) add(list [][2]string, normal map[string]int32) error {
 			return refuse("E-TOK-006", "merges", format, args...).At("merge %d %q %q", rank, clip(parts[0]), clip(parts[1]))
 		}
 		switch {
+		case strings.Contains(parts[0]+parts[1], " "):
+			return bad("a part holds a space, which byte-level text writes as Ġ")
 		case !okL:
 			return bad("the left part is not in the vocabulary")
 		case !okR:
