@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"apr/format/aprfile"
 	"apr/format/safetensors"
 	"apr/internal/fault"
 	"apr/internal/readfile"
@@ -28,7 +29,7 @@ type Container struct {
 
 	config    func() (model.Config, error)
 	tokenizer func() (*tokenizer.Tokenizer, error)
-	meta      *aprMeta // of an .apr file
+	apr       *aprfile.File // nil for other formats
 }
 
 // Close releases the files.

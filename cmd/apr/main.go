@@ -12,7 +12,8 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	distillCommand, versionCommand, completionCommand,
+	distillCommand, inspectCommand, tensorsCommand, validateCommand, convertCommand, quantizeCommand, diffCommand, tokenizeCommand,
+	versionCommand, completionCommand,
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())) }
