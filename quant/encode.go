@@ -20,8 +20,9 @@ const MaxAbs = 65504
 //     form, by least squares, and the trial with the least error wins. This is the idea of GGML's make_qkx2_quants and
 //     make_qx_quants, without their weighting by magnitude and with trials that begin at several parts of a step.
 //  2. d (and dmin) so that the largest scale (minimum) of the block becomes an integer at or just below the top.
-//  3. For each group, the integer scales and minima on both sides of the ideal ones; the pair with the least error wins.
-//  4. d and dmin again by least squares for the chosen integers, then step 3 again, kept if better.
+//  3. For each group, the integer scales and minima on both sides of the ideal ones, and many more where an outlier
+//     makes these bad; the pair with the least error wins.
+//  4. d and dmin again by least squares, among halves, for the chosen integers; then step 3 again, kept if better.
 //
 // The 32-element types need only step 1 and the rounding of d.
 //

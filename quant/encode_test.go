@@ -42,7 +42,7 @@ func TestQuantizeErrorAgainstGGMLFixtures(t *testing.T) {
 	}
 }
 
-// distributions of random rows. heavy is a Student t with 2 degrees of freedom, or nearly.
+// distributions of the random rows; heavy tail is Student's t with 2 degrees of freedom, nearly.
 var distributions = []struct {
 	name string
 	at   func(r *rand.Rand, i int) float64
@@ -69,6 +69,7 @@ var distributions = []struct {
 		return 0.02 * r.NormFloat64()
 	}},
 	{"sparse", func(r *rand.Rand, i int) float64 { return float64(r.IntN(8)/7) * r.NormFloat64() }},
+	{"two values", func(r *rand.Rand, i int) float64 { return float64(r.IntN(2)) - 0.3 }},
 	{"groups of different size", func(r *rand.Rand, i int) float64 { return math.Ldexp(r.NormFloat64(), i/32%8-4) }},
 	{"tiny", func(r *rand.Rand, i int) float64 { return 1e-5 * r.NormFloat64() }},
 	{"huge", func(r *rand.Rand, i int) float64 { return 10000 * r.NormFloat64() }},
@@ -129,8 +130,12 @@ func TestQuantizeExactGrids(t *testing.T) {
 		for _, d := range encodable {
 			row := randomRow(rand.New(rand.NewPCG(31, 32)), 512, grid.at)
 			_, got := quantized(t, row, d)
+			largest := 0.0
+			for _, x := range row {
+				largest = max(largest, math.Abs(float64(x)))
+			}
 			for i, x := range row {
-				if diff := math.Abs(float64(got[i]) - float64(x)); !(diff <= halfRounding(d, float64(x))) {
+				if diff := math.Abs(float64(got[i]) - float64(x)); !(diff <= halfRounding(d, largest)) {
 					t.Fatalf("%s, %v: element %d is %g, want %g", grid.name, d, i, got[i], x)
 				}
 			}

@@ -22,6 +22,10 @@ const (
 	// other scales another grid, and d another rounding error, which is all the error of constant rows. Beyond the
 	// fourth little is gained but time.
 	levelTrials = 4
+
+	// muchMore is the ratio of the error after rounding the scales to the error before, from which it is worth trying
+	// many more scales. Rows of weights without outliers stay below it.
+	muchMore = 2
 )
 
 // fitAffineBlock quantises src to integers 0…top: the four steps of [Quantize].
@@ -40,12 +44,16 @@ func fitAffineBlock(b *affineBlock, src *[superblock]float32, top int) {
 // tryScales is steps 2 to 4 for the given ideal scales and minima; it replaces b where its error is less.
 func (b *affineBlock) tryScales(x *[superblock]float64, ideal *[8]affineTrial, top int) {
 	var trial, best affineBlock
-	largestS, largestM := 0.0, 0.0
+	largestS, largestM, idealErr := 0.0, 0.0, 0.0
 	for j := range ideal {
 		largestS, largestM = max(largestS, ideal[j].s), max(largestM, ideal[j].m)
+		idealErr += ideal[j].err
 	}
 	best.err = math.Inf(1)
-	for levels := topScale; levels > topScale-levelTrials; levels-- {
+	for levels := topScale; levels > topScale/2; levels-- {
+		if levels <= topScale-levelTrials && best.err <= muchMore*idealErr {
+			break
+		}
 		trial.d, trial.dmin = stepHalf(largestS, levels), stepHalf(largestM, levels)
 		if trial.roundGroups(x, ideal, top); trial.err < best.err {
 			best = trial
@@ -68,34 +76,50 @@ func (b *affineBlock) roundGroups(x *[superblock]float64, ideal *[8]affineTrial,
 	}
 }
 
-// roundGroup chooses sc, m and q of group j and returns its error. For each sc next to the ideal scale it tries both m
-// next to the ideal minimum, and both next to the minimum that is best for the integers these gave.
+// roundGroup chooses sc, m and q of group j and returns its error. It tries both sc next to the ideal scale.
+//
+// If that leaves much more error than the ideal scale has, it tries all sc from 2/3 to 3/2 of it as well: a group whose
+// outlier is far above the rest can count it as 15 steps, or 14 or 13 larger ones, and what matters is which of them
+// meets a multiple of dmin.
 func (b *affineBlock) roundGroup(j int, x *[group]float64, ideal *affineTrial, top int) (least float64) {
-	d, dmin := halfValue(b.d), halfValue(b.dmin)
-	q := (*[group]byte)(b.q[group*j:])
 	least = math.Inf(1)
-	sc0, m0 := below(ideal.s, d), below(ideal.m, dmin)
+	sc0, m0 := below(ideal.s, halfValue(b.d)), below(ideal.m, halfValue(b.dmin))
 	for sc := sc0; sc <= min(sc0+1, topScale); sc++ {
-		from, next := m0, m0 // of this round and the next
-		for round := range 2 {
-			lowest := math.Inf(1)
-			for m := from; m <= min(from+1, topScale); m++ {
-				if round == 1 && (m == m0 || m == m0+1) {
-					continue
-				}
-				var trial [group]byte
-				err, bestMin := roundAffine(&trial, x, float64(d*float64(sc)), float64(dmin*float64(m)), top)
-				if err < lowest {
-					lowest, next = err, below(max(bestMin, 0), dmin)
-				}
-				if err < least {
-					*q, b.sc[j], b.m[j], least = trial, byte(sc), byte(m), err
-				}
-			}
-			from = next
+		b.tryScale(&least, j, x, sc, m0, top)
+	}
+	if least <= muchMore*ideal.err {
+		return least
+	}
+	for sc := sc0 - sc0/3; sc <= min(sc0+sc0/2, topScale); sc++ {
+		if sc != sc0 && sc != sc0+1 {
+			b.tryScale(&least, j, x, sc, m0, top)
 		}
 	}
 	return least
+}
+
+// tryScale tries scale sc of group j with m0 and m0+1, and with both m next to the minimum that is best for the
+// integers these gave. It keeps what lowers the error below least.
+func (b *affineBlock) tryScale(least *float64, j int, x *[group]float64, sc, m0, top int) {
+	s, dmin := float64(halfValue(b.d)*float64(sc)), halfValue(b.dmin)
+	from, next := m0, m0 // of this round and the next
+	for round := range 2 {
+		lowest := math.Inf(1)
+		for m := from; m <= min(from+1, topScale); m++ {
+			if round == 1 && (m == m0 || m == m0+1) {
+				continue
+			}
+			var q [group]byte
+			err, bestMin := roundAffine(&q, x, s, float64(dmin*float64(m)), top)
+			if err < lowest {
+				lowest, next = err, below(max(bestMin, 0), dmin)
+			}
+			if err < *least {
+				*(*[group]byte)(b.q[group*j:]), b.sc[j], b.m[j], *least = q, byte(sc), byte(m), err
+			}
+		}
+		from = next
+	}
 }
 
 // below returns ⌊v/step⌋, at most 63; 0 if step is 0.
@@ -121,31 +145,55 @@ func roundAffine(q *[group]byte, x *[group]float64, s, m float64, top int) (err,
 	return err0 + err1, m + float64(sum/group)
 }
 
-// refit returns the halves d, dmin ≥ 0 that minimise Σ(d·a − dmin·c − x)² with a = sc·q and c = m; the block's own where
-// the equations have no such solution.
+// refit returns halves d, dmin ≥ 0 that minimise Σ(d·a − dmin·c − x)² with a = sc·q and c = m.
+//
+// Least squares give the real minimum. It lies in a long valley: where an outlier makes both terms large, elements
+// near zero are their small difference, and rounding d and dmin apart would cost far more than moving along. So halves
+// around d are tried, each with the halves around the dmin that is best for it; the sums make that cheap.
 func (b *affineBlock) refit(x *[superblock]float64) (d, dmin uint16) {
-	var aa, ac, cc int
+	var aa, ac, cc float64 // sums of integers below 2⁵³: exact
 	var xa, xc float64
 	for i, v := range x {
-		a, c := int(b.sc[i/group])*int(b.q[i]), int(b.m[i/group])
-		aa, ac, cc = aa+a*a, ac+a*c, cc+c*c
-		xa += float64(v * float64(a))
-		xc += float64(v * float64(c))
+		a, c := float64(int(b.sc[i/group])*int(b.q[i])), float64(b.m[i/group])
+		aa, ac, cc = aa+float64(a*a), ac+float64(a*c), cc+float64(c*c)
+		xa, xc = xa+float64(v*a), xc+float64(v*c)
 	}
-	if cc == 0 {
-		if aa == 0 || xa <= 0 {
-			return b.d, b.dmin
+	center := b.d
+	if cc > 0 {
+		if det := float64(aa*cc) - float64(ac*ac); det > 0 {
+			center = nonNegativeHalf((float64(xa*cc) - float64(xc*ac)) / det)
 		}
-		return tensor.F32ToF16(float32(xa / float64(aa))), b.dmin
+	} else if aa > 0 {
+		center = nonNegativeHalf(xa / aa)
 	}
-	det := float64(float64(aa)*float64(cc)) - float64(float64(ac)*float64(ac))
-	newD := (float64(xa*float64(cc)) - float64(xc*float64(ac))) / det
-	newMin := (float64(xa*float64(ac)) - float64(xc*float64(aa))) / det
-	if !(newD > 0 && newMin > 0 && newD < MaxAbs && newMin < MaxAbs) {
-		return b.d, b.dmin
+	d, dmin = b.d, b.dmin
+	least := math.Inf(1)
+	for dBits := int(center) - valley; dBits <= int(center)+valley; dBits++ {
+		u := halfValue(clampHalf(dBits))
+		minCenter := int(b.dmin)
+		if cc > 0 {
+			minCenter = int(nonNegativeHalf((float64(ac*u) - xc) / cc))
+		}
+		for minBits := minCenter - 1; minBits <= minCenter+1; minBits++ {
+			w := halfValue(clampHalf(minBits))
+			// Σ(u·a − w·c − x)² − Σx²
+			err := float64(u*(float64(u*aa)-float64(2*xa))) + float64(w*(float64(w*cc)+float64(2*xc))) - float64(2*u*w*ac)
+			if err < least {
+				d, dmin, least = clampHalf(dBits), clampHalf(minBits), err
+			}
+		}
 	}
-	return tensor.F32ToF16(float32(newD)), tensor.F32ToF16(float32(newMin))
+	return d, dmin
 }
+
+// valley is the number of halves that refit tries on each side.
+const valley = 16
+
+// clampHalf returns bits as those of a half in 0…MaxAbs.
+func clampHalf(bits int) uint16 { return uint16(min(max(bits, 0), 0x7bff)) }
+
+// nonNegativeHalf returns the half nearest to v in 0…MaxAbs.
+func nonNegativeHalf(v float64) uint16 { return tensor.F32ToF16(float32(min(max(v, 0), MaxAbs))) }
 
 func encodeQ4K(b *[bytesQ4K]byte, src *[superblock]float32) {
 	var f affineBlock

@@ -10,8 +10,8 @@ import (
 // multiply-add finds the same scales.
 
 // affineTrial is the least-squares scale s and minimum m ≥ 0 for one choice of integers q, and its
-// gain = Σx² − Σ(s·q − m − x)².
-type affineTrial struct{ s, m, gain float64 }
+// gain = Σx² − err, where err = Σ(s·q − m − x)². The fits fill in err when they are done.
+type affineTrial struct{ s, m, gain, err float64 }
 
 // affinePhases are the parts of a step by which trials of a wide fit begin below the least element.
 // Beginning elsewhere than at that element matters most in groups far from zero: on exponential rows it lowers the
@@ -25,9 +25,9 @@ var affinePhases = [...]float64{-0.3, 0.3, 0.6}
 // at the least element; the wide fit is at least as good and may begin anywhere, which may cost a common dmin of
 // several groups more than it gains: in a group of two values, many pairs of s and m are perfect.
 func fitAffine(x *[group]float64, top int) (natural, wide affineTrial) {
-	lo, hi, sumX := math.Min(0, x[0]), x[0], 0.0
+	lo, hi, sumX, sumXX := math.Min(0, x[0]), x[0], 0.0, 0.0
 	for _, v := range x {
-		lo, hi, sumX = min(lo, v), max(hi, v), sumX+v
+		lo, hi, sumX, sumXX = min(lo, v), max(hi, v), sumX+v, sumXX+float64(v*v)
 	}
 	if hi == lo { // zeros, or one negative number
 		natural.m = -lo
@@ -41,6 +41,7 @@ func fitAffine(x *[group]float64, top int) (natural, wide affineTrial) {
 	}
 	refineAffine(&natural, x, sumX, top)
 	refineAffine(&wide, x, sumX, top)
+	natural.err, wide.err = sumXX-natural.gain, sumXX-wide.gain
 	return natural, wide
 }
 
@@ -94,7 +95,7 @@ func tryAffine(x *[group]float64, sumX, lo, inv float64, top int) affineTrial {
 	}
 	gain := float64(2*float64(s*xq)) - float64(2*float64(m*sumX)) -
 		float64(s*s*float64(q2)) + float64(2*float64(s*m)*float64(q1)) - float64(n*m*m)
-	return affineTrial{s, m, gain}
+	return affineTrial{s: s, m: m, gain: gain}
 }
 
 // fitSymmetric returns the scale s, of either sign, that nearly minimises Σ(s·q[i] − x[i])² over s and integers q in
