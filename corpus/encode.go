@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"apr/internal/fault"
+	"apr/tokenizer"
 )
 
 // Encoder is what this package needs of a tokenizer. It must be safe for concurrent use.
@@ -33,7 +34,8 @@ type EncodeOptions struct {
 	EOS     int32 // end-of-text id, put behind every document
 	Vocab   int   // ids must be below it
 	Turns   Turns
-	Workers int // goroutines that encode; 0: one per CPU. The result does not depend on it.
+	NFC     bool // bring text into normal form C first, whatever the tokenizer does
+	Workers int  // goroutines that encode; 0: one per CPU. The result does not depend on it.
 }
 
 // Load reads the documents of paths and encodes them in parallel, in data order:
@@ -201,6 +203,9 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 	for i := range g.docs {
 		d := &g.docs[i]
 		e := encoded{bytes: d.Bytes(), hash: d.Hash(), chat: d.Messages != nil}
+		if opt.NFC {
+			d.normalise()
+		}
 		if e.chat {
 			e.ids, e.mask, g.err = enc.AppendChat(nil, []uint8{}, d.Messages)
 			if g.err != nil {
@@ -219,6 +224,14 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 		g.out = append(g.out, e)
 	}
 	g.docs = nil
+}
+
+// normalise brings text and contents into NFC.
+func (d *Document) normalise() {
+	d.Text = tokenizer.NFC(d.Text)
+	for i := range d.Messages {
+		d.Messages[i].Content = tokenizer.NFC(d.Messages[i].Content)
+	}
 }
 
 // checkVocab refuses ids outside [0,vocab).

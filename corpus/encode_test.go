@@ -233,3 +233,16 @@ func TestShardsRefused(t *testing.T) {
 		t.Errorf("a failed encoding leaves %v", left)
 	}
 }
+
+func TestNFC(t *testing.T) {
+	path := put(t, "f.jsonl", []byte(`{"text": "e\u0301"}`))
+	for nfc, want := range map[bool]string{false: "e\u0301", true: "\u00e9"} {
+		opt := options
+		opt.NFC = nfc
+		k, _, err := Load(context.Background(), []string{path}, byteEncoder{}, opt)
+		must(t, err)
+		if d := (Document{Text: "e\u0301"}); !slices.Equal(k.IDs, append(byteEncoder{}.AppendText(nil, want), eos)) || k.Docs[0].Hash != d.Hash() || k.TextBytes() != 3 {
+			t.Errorf("NFC %v: %v, %d bytes", nfc, k.IDs, k.TextBytes())
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -70,6 +71,7 @@ func parquetMain(memory, textField, messagesField string) int {
 	limit, err := strconv.ParseUint(memory, 10, 64)
 	if err == nil {
 		err = limitMemory(limit)
+		debug.SetMemoryLimit(int64(limit / 4 * 3)) // collect garbage rather than meet the limit
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

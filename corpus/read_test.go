@@ -253,6 +253,13 @@ func TestFolder(t *testing.T) {
 	if s := strings.Join(got, " "); s != want {
 		t.Errorf("documents\n got %s\nwant %s", s, want)
 	}
+	reasons := map[string]int{}
+	for _, s := range rep.SkippedIn {
+		reasons[s.Reason]++
+	}
+	if s := fmt.Sprint(reasons); s != "map[hidden:2 link:3 not a regular file:1 not text:3 vendored or version control:3]" {
+		t.Errorf("skipped %s", s)
+	}
 	if len(rep.Files) != 7 || rep.Skipped != 12 || rep.Documents != 8 {
 		t.Errorf("%d files, %d skipped, %d documents: %+v", len(rep.Files), rep.Skipped, rep.Documents, rep.SkippedIn)
 	}
@@ -323,4 +330,16 @@ func FuzzRecord(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestDictionarySize: the sizes that a property byte of LZMA2 stands for, by its definition in the format.
+func TestDictionarySize(t *testing.T) {
+	for p, want := range map[byte]error{
+		0: nil, 18: nil, 28: nil, 29: nil, 30: nil, // 4 KiB, 2, 64, 96 and 128 MiB
+		31: errDictionary, 32: errDictionary, 40: errDictionary, 41: errDictionary, 255: errDictionary, // 192 MiB and more
+	} {
+		if err := checkDictionary([]byte{0, 0x21, 1, p, 0, 0, 0}); err != want {
+			t.Errorf("property %d: %v, want %v", p, err, want)
+		}
+	}
 }

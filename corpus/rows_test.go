@@ -217,6 +217,13 @@ func TestLoaderProperties(t *testing.T) {
 			}
 		}
 		for e := range 3 {
+			if opt.Shuffle {
+				for i, r := range permutation(nil, n, opt.Seed, uint64(e)) {
+					if served[e*n+i] != int(r) {
+						t.Fatalf("epoch %d has not its own order", e)
+					}
+				}
+			}
 			epoch := slices.Sorted(slices.Values(served[e*n : (e+1)*n]))
 			for i, r := range epoch {
 				if r != i {
