@@ -84,6 +84,16 @@ func TestNormalizedAddedToken(t *testing.T) {
 			t.Errorf("Encode(%+q) = %v, want %v", s, got, want)
 		}
 	}
+	text = strings.Replace(text, `"normalized": true, "special": false`, `"normalized": true, "special": true`, 1)
+	if tok, err = Parse("", text, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := tok.Encode("éx", Recognise), []int32{260}; !slices.Equal(got, want) {
+		t.Errorf("special: %v, want %v", got, want)
+	}
+	if got, want := tok.Encode("éx", PlainText), []int32{0xC3, 0xA9, 'x'}; !slices.Equal(got, want) {
+		t.Errorf("special in plain text: %v, want %v", got, want)
+	}
 }
 
 func TestParseRefuses(t *testing.T) {

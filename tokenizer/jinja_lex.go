@@ -115,25 +115,18 @@ func stripIndent(text string, lineStart bool) string {
 // tagEnd returns the offset of the }}, %} or #} that closes the tag whose body begins at i. Strings are skipped.
 func tagEnd(src string, i int, kind byte) (int, error) {
 	closing := map[byte]string{'{': "}}", '%': "%}", '#': "#}"}[kind]
-	start, depth := i, 0
-	for i < len(src) {
-		c := src[i]
-		switch {
-		case depth == 0 && strings.HasPrefix(src[i:], closing):
+	start := i
+	for ; i < len(src); i++ {
+		if strings.HasPrefix(src[i:], closing) {
 			return i, nil
-		case kind == '#':
-		case c == '{' || c == '[' || c == '(':
-			depth++
-		case c == '}' || c == ']' || c == ')':
-			depth = max(depth-1, 0)
-		case c == '\'' || c == '"':
+		}
+		if kind != '#' && (src[i] == '\'' || src[i] == '"') {
 			n := stringLength(src[i:])
 			if n == 0 {
 				return 0, &jinjaError{i, "string without end"}
 			}
 			i += n - 1
 		}
-		i++
 	}
 	return 0, &jinjaError{start, "tag without end"}
 }
