@@ -18,9 +18,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"apr/format/internal/checked"
+	"apr/format/internal/shards"
 	"apr/format/internal/stored"
 	"apr/internal/fault"
 	"apr/internal/readfile"
@@ -36,8 +36,6 @@ const (
 	maxHeader = 100_000_000
 	maxValues = 4 << 20 // JSON values in a header
 	maxDepth  = 8
-	maxIndex  = 64 << 20 // bytes of an index
-	maxShards = 1000
 )
 
 // dtypes gives the bits of every element type of the format, and the type it is read as; tensor.Invalid is a type that
@@ -105,7 +103,6 @@ func openDir(dir string) (*File, error) {
 	return nil, fault.In(fault.NotFound, dir, "directory holds neither %s nor %s", IndexName, SingleName).WithID("E-ST-060")
 }
 
-// looksLikeIndex tells an index from a file: it begins with an object, and has no NUL bytes as a header length has.
 func looksLikeIndex(path string) (bool, error) {
 	f, size, err := readfile.Open(path)
 	if err != nil {
@@ -117,8 +114,7 @@ func looksLikeIndex(path string) (bool, error) {
 	if _, err := f.ReadAt(head[:n], 0); err != nil {
 		return false, readfile.Fault(path, err)
 	}
-	text := strings.TrimLeft(string(head[:n]), " \t\r\n")
-	return strings.HasPrefix(text, "{") && !strings.ContainsRune(text, 0), nil
+	return shards.LooksLikeIndex(head[:n]), nil
 }
 
 // openSingle opens the file at real under the name path.

@@ -2,17 +2,16 @@ package safetensors
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"apr/format/internal/shards"
 	"apr/format/internal/stored"
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
@@ -176,12 +175,12 @@ func checkSource(t tensor.Source, seen map[string]bool) error {
 // index last; a tensor larger than maxShard gets a shard of its own. maxShard ≤ 0 means no limit. It returns the
 // names of the files. An index of an earlier model is refused without opt.Force, and removed with it.
 func WriteDir(dir string, tensors []tensor.Source, maxShard int64, opt Options) ([]string, error) {
-	shards := split(tensors, maxShard)
-	if len(shards) <= 1 {
+	parts := shards.Split(tensors, maxShard)
+	if len(parts) <= 1 {
 		return writeSingle(dir, tensors, opt)
 	}
-	if len(shards) > maxShards {
-		return nil, fault.In(fault.Format, dir, "%d shards are over the limit of %d", len(shards), maxShards).WithID("E-ST-063")
+	if len(parts) > shards.Max {
+		return nil, fault.In(fault.Format, dir, "%d shards are over the limit of %d", len(parts), shards.Max).WithID("E-SHARD-003")
 	}
 	var pending []*atomicfile.File
 	defer func() {
@@ -192,8 +191,8 @@ func WriteDir(dir string, tensors []tensor.Source, maxShard int64, opt Options) 
 	weights := map[string]string{}
 	var names []string
 	var total int64
-	for i, shard := range shards {
-		name := fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(shards))
+	for i, shard := range parts {
+		name := fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(parts))
 		f, err := prepare(filepath.Join(dir, name), shard, opt)
 		if err != nil {
 			return nil, err
@@ -208,7 +207,7 @@ func WriteDir(dir string, tensors []tensor.Source, maxShard int64, opt Options) 
 			total += t.Size
 		}
 	}
-	index, err := prepareIndex(filepath.Join(dir, IndexName), weights, total, opt.Force)
+	index, err := shards.Prepare(filepath.Join(dir, IndexName), weights, total, opt.Force)
 	if err != nil {
 		return nil, err
 	}
@@ -243,46 +242,4 @@ func removeIndex(dir string) error {
 		return fault.In(fault.IO, index, "cannot be removed").Because(err).WithID("E-FILE-014")
 	}
 	return nil
-}
-
-// split divides the tensors, in order of name, into shards of at most limit payload bytes.
-func split(tensors []tensor.Source, limit int64) [][]tensor.Source {
-	byName := slices.Clone(tensors)
-	slices.SortFunc(byName, func(a, b tensor.Source) int { return cmp.Compare(a.Name, b.Name) })
-	var shards [][]tensor.Source
-	var size int64
-	for _, t := range byName {
-		if len(shards) == 0 || limit > 0 && size > 0 && t.Size > 0 && t.Size > limit-size {
-			shards = append(shards, nil)
-			size = 0
-		}
-		shards[len(shards)-1] = append(shards[len(shards)-1], t)
-		size += t.Size
-	}
-	return shards
-}
-
-// prepareIndex writes the index, with a line per tensor, up to its Commit.
-func prepareIndex(path string, weights map[string]string, total int64, force bool) (*atomicfile.File, error) {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\n  \"metadata\": {\n    \"total_size\": %d\n  },\n  \"weight_map\": {", total)
-	for i, name := range slices.Sorted(maps.Keys(weights)) {
-		key, err := strictjson.AppendCanonical(nil, name)
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, "\n    %s: %q", key, weights[name])
-	}
-	b.WriteString("\n  }\n}\n")
-	f, err := atomicfile.Create(path, force)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := f.Write(b.Bytes()); err != nil {
-		return nil, err
-	}
-	return f, nil
 }
