@@ -20,7 +20,6 @@ import (
 	"unsafe"
 
 	"apr/device"
-	"apr/device/cpu/gemm"
 	"apr/device/cpu/par"
 	"apr/device/cpu/vec"
 	"apr/tensor"
@@ -55,9 +54,6 @@ var (
 func New(o Options) (*Device, error) {
 	isa, err := vec.Parse(o.ISA)
 	if err != nil {
-		return nil, err
-	}
-	if err := gemm.Select(isa.String()); err != nil {
 		return nil, err
 	}
 	return &Device{isa: isa, pool: par.New(o.Workers), expand: o.KeepExpanded}, nil

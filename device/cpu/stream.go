@@ -51,10 +51,21 @@ type partition struct {
 
 func newStream(d *Device) *Stream {
 	s := &Stream{dev: d, isa: d.isa, pool: d.pool, local: make([]worker, d.pool.Workers()), gemm: gemm.New(d.pool)}
+	s.choose(s.gemm.Select)
+	for i := range s.local {
+		s.choose(s.local[i].gemm.Select)
+	}
 	s.part.task = s.runPiece
 	s.ops.bind(s)
 	s.clock.since = time.Now()
 	return s
+}
+
+// choose gives matrix products the device's instruction set; both packages know the same ones.
+func (s *Stream) choose(use func(isa string) error) {
+	if err := use(s.isa.String()); err != nil {
+		panic(err)
+	}
 }
 
 // split runs piece over [0,n) in pieces of grain. The pieces depend on n and grain only. Operations pass method values

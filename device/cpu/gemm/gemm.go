@@ -33,14 +33,40 @@ type Rows interface {
 // Engine multiplies on all workers of a pool and keeps the packing buffers between calls. One call at a time.
 type Engine struct {
 	pool   *par.Pool
+	kn     *kernels  // nil: the selected ones
 	local  []scratch // one for each worker
 	panels []float32 // packed B, shared
 	tiles  []float32 // packed A, shared
+
+	// The call at work, and its tasks as values made once, so that handing them to the pool allocates nothing.
+	call                            product
+	step                            block
+	pieces                          pieces
+	thinTask, packTask, computeTask func(worker, task int)
+}
+
+// pieces says how the current step is cut into tasks.
+type pieces struct {
+	n, group   int // thin and pack: [0, n) in groups
+	tiles      int // pack: the first are tiles of A
+	high, wide int // compute: tiles and panels of a task
+	across     int // compute: tasks side by side
 }
 
 // New makes an engine that works on pool.
 func New(pool *par.Pool) *Engine {
-	return &Engine{pool: pool, local: make([]scratch, pool.Workers())}
+	e := &Engine{pool: pool, local: make([]scratch, pool.Workers())}
+	e.thinTask, e.packTask, e.computeTask = e.runThin, e.runPack, e.runCompute
+	return e
+}
+
+// Select makes this engine use the named kernels, whatever others use. An error says which names this machine has.
+func (e *Engine) Select(name string) error {
+	kn, err := lookUp(name)
+	if err == nil {
+		e.kn = kn
+	}
+	return err
 }
 
 // NT computes, for i < m and j < n,
@@ -49,7 +75,7 @@ func New(pool *par.Pool) *Engine {
 //
 // with A [m×k], B [n×k], C [m×n] and their row strides lda, ldb ≥ k and ldc ≥ n. A nil bias is none; add keeps what C holds.
 func (e *Engine) NT(m, n, k int, a []float32, lda int, b []float32, ldb int, bias, c []float32, ldc int, add bool) {
-	e.multiply(&product{
+	e.multiply(product{
 		m: m, n: n, k: k, alpha: 1, bias: bias, c: c, ldc: ldc, add: add,
 		a: byRow("A", a, lda, m, k), b: byRow("B", b, ldb, n, k),
 	})
@@ -57,7 +83,7 @@ func (e *Engine) NT(m, n, k int, a []float32, lda int, b []float32, ldb int, bia
 
 // NTRows is NT with a decoded B [n×k].
 func (e *Engine) NTRows(m, n, k int, a []float32, lda int, b Rows, bias, c []float32, ldc int, add bool) {
-	e.multiply(&product{
+	e.multiply(product{
 		m: m, n: n, k: k, alpha: 1, bias: bias, c: c, ldc: ldc, add: add,
 		a: byRow("A", a, lda, m, k), b: operand{rows: b, lines: n},
 	})
@@ -65,7 +91,7 @@ func (e *Engine) NTRows(m, n, k int, a []float32, lda int, b Rows, bias, c []flo
 
 // NN computes C[i,j] (=|+=) Σ_p A[i,p]·B[p,j] with A [m×k], B [k×n], C [m×n].
 func (e *Engine) NN(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int, add bool) {
-	e.multiply(&product{
+	e.multiply(product{
 		m: m, n: n, k: k, alpha: 1, c: c, ldc: ldc, add: add,
 		a: byRow("A", a, lda, m, k), b: byColumn("B", b, ldb, n, k),
 	})
@@ -73,7 +99,7 @@ func (e *Engine) NN(m, n, k int, a []float32, lda int, b []float32, ldb int, c [
 
 // TN computes C[i,j] (=|+=) Σ_p A[p,i]·B[p,j] with A [k×m], B [k×n], C [m×n].
 func (e *Engine) TN(m, n, k int, a []float32, lda int, b []float32, ldb int, c []float32, ldc int, add bool) {
-	e.multiply(&product{
+	e.multiply(product{
 		m: m, n: n, k: k, alpha: 1, c: c, ldc: ldc, add: add,
 		a: byColumn("A", a, lda, m, k), b: byColumn("B", b, ldb, n, k),
 	})
@@ -81,7 +107,19 @@ func (e *Engine) TN(m, n, k int, a []float32, lda int, b []float32, ldb int, c [
 
 // Workspace multiplies small matrices on the calling goroutine; it allocates on its first call only. Each goroutine
 // needs its own.
-type Workspace struct{ local scratch }
+type Workspace struct {
+	kn    *kernels // nil: the selected ones
+	local scratch
+}
+
+// Select makes this workspace use the named kernels, whatever others use.
+func (w *Workspace) Select(name string) error {
+	kn, err := lookUp(name)
+	if err == nil {
+		w.kn = kn
+	}
+	return err
+}
 
 // Multiply computes C (=|+=) alpha·op(A)·op(B) with op(A) [m×k], op(B) [k×n], C [m×n]; with transA, A is stored [k×m],
 // with transB, B is stored [n×k]. It has the same summation order as the methods of Engine.
@@ -102,7 +140,7 @@ func (w *Workspace) Multiply(transA, transB bool, m, n, k int, alpha float32, a 
 	if g.trivial() {
 		return
 	}
-	kn := active.Load()
+	kn := chosen(w.kn)
 	w.local.fit(kn)
 	g.columns(kn, &w.local, 0, panelCount(n, kn.nr))
 }

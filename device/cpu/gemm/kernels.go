@@ -49,15 +49,32 @@ func Names() []string {
 	return names
 }
 
-// Select makes all later calls use the named kernels. An error says which names this machine has.
+// Select makes later calls use the named kernels, of every engine and workspace that has none of its own. An error says
+// which names this machine has.
 func Select(name string) error {
+	kn, err := lookUp(name)
+	if err == nil {
+		active.Store(kn)
+	}
+	return err
+}
+
+// lookUp returns the kernels of that name.
+func lookUp(name string) (*kernels, error) {
 	for _, kn := range available() {
 		if kn.name == name {
-			active.Store(kn)
-			return nil
+			return kn, nil
 		}
 	}
-	return fmt.Errorf("gemm: no kernels %q on this machine, which has %v", name, Names())
+	return nil, fmt.Errorf("gemm: no kernels %q on this machine, which has %v", name, Names())
+}
+
+// chosen returns own, or the selected kernels if there are none.
+func chosen(own *kernels) *kernels {
+	if own != nil {
+		return own
+	}
+	return active.Load()
 }
 
 // misaligned returns how many elements after p the next multiple of n elements begins.

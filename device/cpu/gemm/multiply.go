@@ -11,11 +11,14 @@ const (
 func panelCount(n, nr int) int { return (n + nr - 1) / nr }
 
 // multiply runs a product on all workers.
-func (e *Engine) multiply(g *product) {
+func (e *Engine) multiply(call product) {
+	e.call = call
+	defer e.forget()
+	g := &e.call
 	if g.trivial() {
 		return
 	}
-	kn := active.Load()
+	kn := chosen(e.kn)
 	for i := range e.local {
 		e.local[i].fit(kn)
 	}
@@ -30,10 +33,26 @@ func (e *Engine) multiply(g *product) {
 // thin gives each worker some panels of B, to pack and to multiply with all rows: B is read once, nothing is shared.
 func (e *Engine) thin(kn *kernels, g *product) {
 	group := 1 + taskWork/(g.m*kn.nr*g.k+kn.nr*g.k*4) // packing an element costs about four multiply-adds
-	e.pool.Split(panelCount(g.n, kn.nr), group, func(worker, lo, hi int) {
-		g.columns(kn, &e.local[worker], lo, hi)
-	})
+	e.step.kn = kn
+	e.split(panelCount(g.n, kn.nr), group, e.thinTask)
 }
+
+func (e *Engine) runThin(worker, task int) {
+	lo, hi := e.pieces.of(task)
+	e.call.columns(e.step.kn, &e.local[worker], lo, hi)
+}
+
+// split runs task over [0, n) in groups.
+func (e *Engine) split(n, group int, task func(worker, task int)) {
+	e.pieces.n, e.pieces.group = n, group
+	e.pool.Run((n+group-1)/group, task)
+}
+
+// of returns the range of a task of split.
+func (p *pieces) of(task int) (lo, hi int) { return task * p.group, min(p.n, (task+1)*p.group) }
+
+// forget drops what the last call pointed to.
+func (e *Engine) forget() { e.call, e.step = product{}, block{} }
 
 // columns computes the panels [lo, hi) of C: columns lo·nr to hi·nr.
 func (g *product) columns(kn *kernels, s *scratch, lo, hi int) {
@@ -145,12 +164,12 @@ func (e *Engine) wide(kn *kernels, g *product) {
 		width := min(blockN, panels-j)
 		for p := 0; p < g.k; p += blockK {
 			for i := 0; i < g.m; i += blockM {
-				b := block{
+				e.step = block{
 					product: g, kn: kn, i: i, tiles: tiling{min(blockM, g.m-i), kn.mr},
 					panel: j, panels: width, p: p, end: min(g.k, p+blockK), packedA: packed,
 				}
-				e.pack(&b, i == 0)
-				e.compute(&b)
+				e.pack(&e.step, i == 0)
+				e.compute(&e.step)
 			}
 		}
 	}
@@ -177,25 +196,29 @@ func (e *Engine) pack(b *block, withB bool) {
 	if withB {
 		panels = b.panels
 	}
-	group := 1 + taskWork/8/(kc*b.kn.nr)
-	e.pool.Split(tiles+panels, group, func(worker, lo, hi int) {
-		s := &e.local[worker]
-		for t := lo; t < hi; t++ {
-			if t < tiles {
-				row, _ := b.tiles.rows(t)
-				b.a.pack(b.kn, s, e.tiles[t*b.kn.lanes*kc:][:b.kn.lanes*kc], b.kn.lanes, b.i+row, b.p, b.end)
-			} else {
-				x := t - tiles
-				b.b.pack(b.kn, s, e.panels[x*b.kn.nr*kc:][:b.kn.nr*kc], b.kn.nr, (b.panel+x)*b.kn.nr, b.p, b.end)
-			}
+	e.pieces.tiles = tiles
+	e.split(tiles+panels, 1+taskWork/8/(kc*b.kn.nr), e.packTask)
+}
+
+func (e *Engine) runPack(worker, task int) {
+	s, b := &e.local[worker], &e.step
+	kc, tiles := b.end-b.p, e.pieces.tiles
+	lo, hi := e.pieces.of(task)
+	for t := lo; t < hi; t++ {
+		if t < tiles {
+			row, _ := b.tiles.rows(t)
+			b.a.pack(b.kn, s, e.tiles[t*b.kn.lanes*kc:][:b.kn.lanes*kc], b.kn.lanes, b.i+row, b.p, b.end)
+		} else {
+			x := t - tiles
+			b.b.pack(b.kn, s, e.panels[x*b.kn.nr*kc:][:b.kn.nr*kc], b.kn.nr, (b.panel+x)*b.kn.nr, b.p, b.end)
 		}
-	})
+	}
 }
 
 // compute multiplies a packed block. A task is some tiles high, so that its part of A stays in the second-level cache,
 // and some panels wide.
 func (e *Engine) compute(b *block) {
-	kc, tiles := b.end-b.p, b.tiles.count()
+	tiles := b.tiles.count()
 	high, wide := 10, 8
 	tasks := func() int { return ((tiles + high - 1) / high) * ((b.panels + wide - 1) / wide) }
 	for tasks() < 4*e.pool.Workers() && wide > 1 {
@@ -204,25 +227,28 @@ func (e *Engine) compute(b *block) {
 	for tasks() < 4*e.pool.Workers() && high > 1 {
 		high = (high + 1) / 2
 	}
-	across := (b.panels + wide - 1) / wide
-	e.pool.Run(tasks(), func(worker, task int) {
-		s := &e.local[worker]
-		t0, x0 := task/across*high, task%across*wide
-		for x := x0; x < min(x0+wide, b.panels); x++ {
-			panel := &e.panels[x*b.kn.nr*kc]
-			for t := t0; t < min(t0+high, tiles); t++ {
-				row, h := b.tiles.rows(t)
-				a, ars, acs := (*float32)(nil), 1, b.kn.lanes
-				if b.packedA {
-					a = &e.tiles[t*b.kn.lanes*kc]
-				} else {
-					ars, acs = b.a.ls, b.a.ps
-					a = &b.a.data[(b.i+row)*ars+b.p*acs]
-				}
-				b.tile(b.kn, s, b.i+row, h, (b.panel+x)*b.kn.nr, b.p, b.end, a, ars, acs, panel, b.kn.nr)
+	e.pieces.high, e.pieces.wide, e.pieces.across = high, wide, (b.panels+wide-1)/wide
+	e.pool.Run(tasks(), e.computeTask)
+}
+
+func (e *Engine) runCompute(worker, task int) {
+	s, b, cut := &e.local[worker], &e.step, &e.pieces
+	kc, tiles := b.end-b.p, b.tiles.count()
+	t0, x0 := task/cut.across*cut.high, task%cut.across*cut.wide
+	for x := x0; x < min(x0+cut.wide, b.panels); x++ {
+		panel := &e.panels[x*b.kn.nr*kc]
+		for t := t0; t < min(t0+cut.high, tiles); t++ {
+			row, h := b.tiles.rows(t)
+			a, ars, acs := (*float32)(nil), 1, b.kn.lanes
+			if b.packedA {
+				a = &e.tiles[t*b.kn.lanes*kc]
+			} else {
+				ars, acs = b.a.ls, b.a.ps
+				a = &b.a.data[(b.i+row)*ars+b.p*acs]
 			}
+			b.tile(b.kn, s, b.i+row, h, (b.panel+x)*b.kn.nr, b.p, b.end, a, ars, acs, panel, b.kn.nr)
 		}
-	})
+	}
 }
 
 // collides tells whether tiles of A are better packed: read in place at a stride of a multiple of 4 KiB, the lines of a
