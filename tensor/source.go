@@ -13,7 +13,7 @@ type Source struct {
 // Source returns the tensor as one to be written elsewhere, unchanged.
 func (s Stored) Source() Source {
 	return Source{s.Info, func(w io.Writer) error {
-		_, err := io.CopyBuffer(w, io.NewSectionReader(s, 0, s.Size), make([]byte, min(s.Size, 1<<20)))
+		_, err := io.CopyBuffer(w, io.NewSectionReader(s, 0, s.Size), make([]byte, max(1, min(s.Size, 1<<20))))
 		return err
 	}}
 }
