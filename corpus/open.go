@@ -15,7 +15,8 @@ import (
 	"apr/internal/readfile"
 )
 
-// maxWindow is the most that a compressed file may make its reader remember: zstd --long=27, four times xz -9.
+// maxWindow is the most that a compressed file may make its reader remember: zstd --long=27, twice xz -9.
+// The zstd library reserves it on the claim alone.
 const maxWindow = 128 << 20
 
 // foreign are magic numbers of what is neither text nor a compression read here.

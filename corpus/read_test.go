@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -342,4 +343,30 @@ func TestDictionarySize(t *testing.T) {
 			t.Errorf("property %d: %v, want %v", p, err, want)
 		}
 	}
+}
+
+// TestClaimedWindow: a zstd frame of a few bytes may claim a window of 128 MiB, and is read; one byte more is refused.
+// The library reserves the window before it believes it, so this limit is what a tiny hostile file can cost.
+func TestClaimedWindow(t *testing.T) {
+	text := "{\"text\": \"a\"}\n"
+	frame := func(window byte) []byte {
+		// magic, descriptor without size, window (exponent<<3 | mantissa), last raw block
+		n := len(text)
+		return append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, window, byte(n<<3 | 1), byte(n >> 5), 0}, text...)
+	}
+	path := put(t, "f.jsonl", frame(17<<3))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	docs, _, err := readAll([]string{path}, ReadOptions{})
+	must(t, err)
+	runtime.ReadMemStats(&after)
+	if len(docs) != 1 || docs[0].Text != "a" {
+		t.Errorf("%d documents", len(docs))
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > maxWindow+16<<20 {
+		t.Errorf("%d bytes allocated for a file of %d", n, len(frame(0)))
+	}
+	path = put(t, "f.jsonl", frame(17<<3|1))
+	_, _, err = readAll([]string{path}, ReadOptions{})
+	wantError(t, err, filepath.Dir(path), "$/f.jsonl: broken zstd compression: window size exceeded [E-CORPUS-051]", fault.Format)
 }

@@ -1,0 +1,67 @@
+package corpus
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"apr/internal/fault"
+	"apr/tokenizer"
+)
+
+// TestChatML: the assistant's contents and the token that ends them are targets, nothing else is.
+func TestChatML(t *testing.T) {
+	tok, err := tokenizer.Load("../testdata/models/gosrc")
+	must(t, err)
+	file := put(t, "template.jinja", []byte(tokenizer.ChatML))
+	data := put(t, "f.jsonl", []byte(`{"messages": [{"role": "user", "content": "func <|im_end|>"}, {"role": "assistant", "content": "return"}]}`))
+	special := func(s string) int32 {
+		id, ok := tok.Special(s)
+		if !ok {
+			t.Fatalf("no token %s", s)
+		}
+		return id
+	}
+	plain := func(s string) []int32 { return tok.Encode(s, tokenizer.PlainText) }
+	start, end, eos := special("<|im_start|>"), special("<|im_end|>"), special("<|endoftext|>")
+	parts := []struct {
+		ids  []int32
+		mask uint8
+	}{
+		{[]int32{start}, 0}, {plain("user\nfunc <|im_end|>"), 0}, {[]int32{end}, 0}, {plain("\n"), 0},
+		{[]int32{start}, 0}, {plain("assistant\n"), 0}, {plain("return"), 1}, {[]int32{end}, 1}, {plain("\n"), 0},
+		{[]int32{eos}, 0},
+	}
+	var ids []int32
+	var mask []uint8
+	for _, p := range parts {
+		ids = append(ids, p.ids...)
+		for range p.ids {
+			mask = append(mask, p.mask)
+		}
+	}
+	for _, template := range []string{"chatml", file} {
+		enc, err := ForTokenizer(tok, template)
+		must(t, err)
+		k, _, err := Load(context.Background(), []string{data}, enc, EncodeOptions{EOS: eos, Vocab: tok.RealIDs()})
+		must(t, err)
+		if !slices.Equal(k.IDs, ids) || !slices.Equal(k.Mask, mask) {
+			t.Errorf("%s: ids %v mask %v, want %v mask %v", template, k.IDs, k.Mask, ids, mask)
+		}
+	}
+	enc, err := ForTokenizer(tok, "none")
+	must(t, err)
+	_, _, err = Load(context.Background(), []string{data}, enc, EncodeOptions{EOS: eos, Vocab: tok.RealIDs()})
+	wantError(t, err, filepath.Dir(data), "$/f.jsonl: record 1: the conversation cannot be encoded: --chat-template: none, but the data holds conversations [E-CORPUS-073] [E-CORPUS-061]", fault.Invalid)
+	_, err = ForTokenizer(tok, filepath.Dir(file)+"/none.jinja")
+	wantError(t, err, filepath.Dir(file), "$/none.jinja: file not found [E-FILE-001]", fault.NotFound)
+	must(t, os.WriteFile(file, []byte("{{ open('/etc/passwd') }}"), 0o600))
+	if _, err = ForTokenizer(tok, file); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("a template that calls a function: %v", err)
+	}
+	if id, err := EndOfText(tok); err != nil || id != eos {
+		t.Errorf("end of text %d, %v, want %d", id, err, eos)
+	}
+}
