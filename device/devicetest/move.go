@@ -44,7 +44,7 @@ func checkMemory(l *lab) {
 	}
 	now, peak := l.dev.Memory()
 	for c, least := range map[device.Component]int64{
-		device.KVCache: rows * int64(l.act.RowBytes(cols)), device.StudentWeights: 4 * rows * cols,
+		device.KVCache: rows * l.act.RowBytes(cols), device.StudentWeights: 4 * rows * cols,
 		device.Gradients: 4 * rows * cols, device.Moments: 8 * rows * cols,
 	} {
 		if grown := now[c] - before[c]; grown < least {

@@ -1,0 +1,68 @@
+# Verbs of the project. Each does its own set-up; all that is needed is Go (and a C compiler for `make race` alone).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+GO ?= go
+TOOL := $(GO) tool -modfile=tools/go.mod
+# The race detector wants a C compiler. These packages start goroutines or are shared by them; a whole training step
+# would take too long under it.
+RACE := ./internal/... ./tensor ./device/cpu/par ./runlog ./corpus ./format/... ./tokenizer
+
+export CGO_ENABLED = 0
+
+.PHONY: build test vet race lint bench kernels golden notices check cross test-strict current help
+
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+build: ## bin/apr for this machine
+	$(GO) build -o bin/apr ./cmd/apr
+
+test: vet ## vet, formatting, all tests
+	$(GO) test ./...
+
+vet: ## vet and formatting
+	$(GO) vet ./...
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w: $$unformatted"; exit 1; fi
+
+race: ## the race detector over the packages that share memory
+	CGO_ENABLED=1 $(GO) test -race -count=1 $(RACE)
+
+lint: ## golangci-lint with .golangci.yml
+	$(TOOL) golangci-lint run ./...
+
+bench: ## all benchmarks, shortly; compare two outputs with `go tool -modfile=tools/go.mod benchstat`
+	$(GO) test -run '^$$' -bench . -benchtime 200ms ./...
+
+kernels: ## write the generated assembly of device/cpu
+	$(GO) generate ./device/cpu/...
+
+golden: ## rewrite the files that tests compare the program's own output with; read the diff before committing it
+	$(GO) test ./cmd/apr -run Schema -update
+
+notices: ## write THIRD_PARTY_NOTICES.md from go.mod
+	$(GO) run ./tools/notices/main.go > .notices.tmp
+	mv .notices.tmp THIRD_PARTY_NOTICES.md
+
+cross: ## what must also build: linux/arm64
+	GOOS=linux GOARCH=arm64 $(GO) build ./...
+	GOOS=linux GOARCH=arm64 $(GO) vet ./...
+
+# A test that skips has not passed, and neither has a cached one or none at all.
+test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
+	@report=$$(mktemp); trap 'rm -f '$$report EXIT; \
+	$(TOOL) gotestsum --format standard-quiet --hide-summary=skipped,output --jsonfile $$report -- -count=1 ./...; \
+	if grep -E '"Action":"skip".*"Test":' $$report; then echo "tests were skipped: see above"; exit 1; fi; \
+	passed=$$(grep -cE '"Action":"pass".*"Test":' $$report || true); \
+	echo "$$passed tests and subtests passed, none skipped"; [ "$$passed" -gt 0 ]
+
+# What a tool writes must be what it would write now.
+current: ## generated assembly and notices are up to date
+	@files='device/cpu/*/*_amd64.s device/cpu/*/stubs_*.go THIRD_PARTY_NOTICES.md'; \
+	before=$$(sha256sum $$files); $(MAKE) --no-print-directory kernels notices; \
+	diff <(echo "$$before") <(sha256sum $$files) || { echo "generated files were out of date: commit the new ones"; exit 1; }
+
+check: build cross test-strict current lint ## what CI runs
