@@ -26,6 +26,7 @@ const spinFor = 40 * time.Microsecond
 type Pool struct {
 	mu      sync.Mutex // held during Run: one job at a time
 	job     atomic.Pointer[job]
+	jobs    []*job        // one more than there are helpers, so that one is always free; see spare
 	workers []*worker     // the n-1 helpers; worker 0 is the caller
 	joined  chan struct{} // wakes a parked caller; at most one token, always taken before Run returns
 	closed  chan struct{}
@@ -36,10 +37,11 @@ type Pool struct {
 type worker struct {
 	parked atomic.Bool
 	wake   chan struct{}
+	holds  atomic.Pointer[job] // the job it may look into, which must not be reused
 }
 
 // job is one Run. A worker that arrives late finds next beyond the last task and leaves; it holds only its own job,
-// so a new one can start meanwhile.
+// so a new one can start meanwhile. Jobs are used again when no helper holds them.
 type job struct {
 	f      func(worker, task int)
 	tasks  int64
@@ -85,6 +87,9 @@ func New(n int) *Pool {
 		w := &worker{wake: make(chan struct{}, 1)}
 		p.workers = append(p.workers, w)
 	}
+	for range n {
+		p.jobs = append(p.jobs, &job{joined: p.joined})
+	}
 	for i, w := range p.workers {
 		p.exited.Add(1)
 		go p.serve(i+1, w)
@@ -120,7 +125,11 @@ func (p *Pool) Run(tasks int, f func(worker, task int)) {
 		serial(tasks, f)
 		return
 	}
-	j := &job{f: f, tasks: int64(tasks), joined: p.joined}
+	j := p.spare()
+	j.f, j.tasks = f, int64(tasks)
+	j.failed.Store(nil)
+	j.next.Store(0)
+	j.done.Store(0)
 	p.job.Store(j)
 	for _, w := range p.workers[:min(tasks-1, len(p.workers))] {
 		if w.parked.CompareAndSwap(true, false) {
@@ -129,9 +138,43 @@ func (p *Pool) Run(tasks int, f func(worker, task int)) {
 	}
 	j.work(0)
 	j.join()
-	p.job.Store(nil) // keep nothing alive that f holds
+	p.job.Store(nil)
+	j.f = nil // keep nothing alive that it holds
 	if fail := j.failed.Load(); fail != nil {
 		panic(fail)
+	}
+}
+
+// spare returns a job that no helper holds. Each helper holds at most one, and keeps the last it worked on until it sees
+// another, so that the same job in p.job always means the same Run to it.
+func (p *Pool) spare() *job {
+	for _, j := range p.jobs {
+		held := false
+		for _, w := range p.workers {
+			held = held || w.holds.Load() == j
+		}
+		if !held {
+			return j
+		}
+	}
+	panic("par: more jobs held than there are workers")
+}
+
+// hold returns the pool's job, held by w, or nil if there is none but the one that w holds already. A job that p.job
+// still names once it is held cannot be reused before w lets go.
+func (p *Pool) hold(w *worker) *job {
+	last := w.holds.Load()
+	for {
+		j := p.job.Load()
+		if j == nil || j == last {
+			return nil
+		}
+		w.holds.Store(j)
+		if p.job.Load() == j {
+			return j
+		}
+		w.holds.Store(nil)
+		last = nil // not held any more: if p.job names it again, it is another Run
 	}
 }
 
@@ -165,27 +208,24 @@ func serial(tasks int, f func(worker, task int)) {
 // serve is the life of helper w: wait for a job, work, repeat.
 func (p *Pool) serve(id int, w *worker) {
 	defer p.exited.Done()
-	var last *job
-	for {
-		j := p.await(w, last)
-		if j == nil {
-			return
-		}
+	for j := p.await(w); j != nil; j = p.await(w) {
 		j.work(id)
-		last = j
 	}
 }
 
-// await returns the next job after last, spinning first and then parking; nil when the pool is closed.
-func (p *Pool) await(w *worker, last *job) *job {
+// await returns the next job, held by w, spinning first and then parking; nil when the pool is closed.
+func (p *Pool) await(w *worker) *job {
 	for {
 		var j *job
-		if spin(func() bool { j = p.job.Load(); return j != nil && j != last }) {
+		if spin(func() bool { j = p.hold(w); return j != nil }) {
 			return j
 		}
 		w.parked.Store(true)
-		if j := p.job.Load(); j != nil && j != last && w.parked.CompareAndSwap(true, false) {
-			return j // published after the last look and before parked was seen
+		if j := p.hold(w); j != nil { // published after the last look and before parked was seen
+			if !w.parked.CompareAndSwap(true, false) {
+				<-w.wake // whoever cleared parked sends a token
+			}
+			return j
 		}
 		select {
 		case <-w.wake:
