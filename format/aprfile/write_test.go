@@ -175,7 +175,7 @@ func TestWriterRefuses(t *testing.T) {
 		{"metadata type", nil, Options{Metadata: map[string]any{"x": struct{}{}}}, `metadata cannot be written: "x": strictjson: cannot write a struct {} [E-APR-054]`},
 		{"metadata NaN", nil, Options{Metadata: map[string]any{"x": math.NaN()}}, `metadata cannot be written: "x": strictjson: NaN is not a JSON number [E-APR-054]`},
 		{"metadata too large", nil, Options{Metadata: map[string]any{"x": strings.Repeat("x", 16<<20)}}, `metadata of 16777241 bytes is over the limit of 16777216 [E-APR-010]`},
-		{"metadata too deep", nil, Options{Metadata: map[string]any{"x": deep}}, `metadata: metadata, offset 36: nested deeper than 32 [E-APR-014]`},
+		{"metadata too deep", nil, Options{Metadata: map[string]any{"x": deep}}, `metadata: metadata, offset 53: nested deeper than 32 [E-APR-014]`},
 		{"alias conflict", nil, Options{Metadata: map[string]any{"n_embd": 1, "hidden_size": 2}}, `metadata: metadata key "hidden_size": differs from key "n_embd", which means the same [E-APR-040]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

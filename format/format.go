@@ -1,0 +1,170 @@
+// Package format opens a model file of any format. What a file is, is found by its content: the extension means
+// nothing (there are safetensors files named .apr).
+package format
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"apr/format/aprfile"
+	"apr/format/internal/shards"
+	"apr/format/safetensors"
+	"apr/internal/fault"
+	"apr/internal/readfile"
+	"apr/tensor"
+)
+
+// Kind is a format of model files.
+type Kind string
+
+// The formats.
+const (
+	Safetensors Kind = "safetensors"
+	Apr         Kind = "apr"
+	GGUF        Kind = "gguf"
+)
+
+// Open opens a model: a file, an index of shards, or a directory (see Find). The File is of type *safetensors.File or
+// *aprfile.File, as Kind says. Faults are of kind NotFound, Format, IO, UnsafePath, Load, or Unavailable for a format
+// that is not read yet.
+func Open(path string) (tensor.File, Kind, error) {
+	file, err := Find(path)
+	if err != nil {
+		return nil, "", err
+	}
+	kind, err := Detect(file)
+	if err != nil {
+		return nil, "", err
+	}
+	switch kind {
+	case Safetensors:
+		f, err := safetensors.Open(file)
+		if err != nil {
+			return nil, kind, err
+		}
+		return f, kind, nil
+	case Apr:
+		f, err := aprfile.Open(file)
+		if err != nil {
+			return nil, kind, err
+		}
+		return f, kind, nil
+	}
+	return nil, kind, fault.In(fault.Unavailable, file, "reading GGUF is not built yet").WithID("E-FORMAT-003")
+}
+
+// directory lists what is looked for in a directory, first match first. A pattern must match one file only.
+var directory = []string{safetensors.IndexName, "*.apr.index.json", safetensors.SingleName, "*.gguf", "*.apr"}
+
+// Find returns the file that stands for a model: path itself if it is no directory; else the first of
+// model.safetensors.index.json, *.apr.index.json, model.safetensors, *.gguf and *.apr in it. Several files of the
+// pattern that decides are a fault of kind NotFound, as is none; a link that leads out of the directory is of kind
+// UnsafePath.
+func Find(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", readfile.Fault(path, err)
+	}
+	if !info.IsDir() {
+		return path, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return "", readfile.Fault(path, err)
+	}
+	for _, pattern := range directory {
+		var found []string
+		for _, e := range entries {
+			if ok, _ := filepath.Match(pattern, e.Name()); ok && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+				found = append(found, e.Name())
+			}
+		}
+		if len(found) > 1 {
+			return "", fault.In(fault.NotFound, path, "directory holds several %s files: %q and %q", pattern, found[0], found[1]).
+				WithHint("name the file").WithID("E-FORMAT-002")
+		}
+		if len(found) == 1 {
+			return readfile.Inside(path, found[0])
+		}
+	}
+	return "", fault.In(fault.NotFound, path, "directory holds no model: none of %s", strings.Join(directory, ", ")).WithID("E-FORMAT-001")
+}
+
+// Detect finds the format of a file by its first bytes; an index of shards has the format of its first shard. Pickles
+// and archives are refused without reading on: a pickle is a program.
+func Detect(path string) (Kind, error) {
+	head, err := first(path)
+	if err != nil {
+		return "", err
+	}
+	if !shards.LooksLikeIndex(head) {
+		return kindOf(path, head)
+	}
+	ix, err := shards.Read(path)
+	if err != nil {
+		return "", err
+	}
+	shard, err := readfile.Inside(filepath.Dir(path), ix.Shards()[0])
+	if err != nil {
+		return "", err
+	}
+	if head, err = first(shard); err != nil {
+		return "", err
+	}
+	return kindOf(shard, head)
+}
+
+// first returns the first bytes of a file, at most 16.
+func first(path string) ([]byte, error) {
+	f, size, err := readfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	head := make([]byte, min(size, 16))
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return nil, readfile.Fault(path, err)
+	}
+	return head, nil
+}
+
+// archives are the beginnings of files that are never read.
+var archives = []struct{ magic, what string }{
+	{"PK", "a zip archive (PyTorch writes them)"},
+	{"\x80\x02", "a pickle"}, {"\x80\x03", "a pickle"}, {"\x80\x04", "a pickle"}, {"\x80\x05", "a pickle"},
+	{"\x1f\x8b", "a gzip archive"}, {"BZh", "a bzip2 archive"}, {"\xfd7zXZ", "an xz archive"}, {"7z\xbc\xaf", "a 7z archive"},
+	{"Rar!", "a rar archive"}, {"\x28\xb5\x2f\xfd", "a zstd archive"},
+}
+
+var aprMagics = []string{"APR\x00", "APR2", "APR1", "APRN"}
+
+func kindOf(path string, head []byte) (Kind, error) {
+	text := string(head)
+	for _, a := range archives {
+		if strings.HasPrefix(text, a.magic) {
+			return "", fault.In(fault.Format, path, "this is %s, which is never read", a.what).
+				WithHint("convert it to safetensors").WithID("E-FORMAT-004")
+		}
+	}
+	switch {
+	case strings.HasPrefix(text, "GGUF"):
+		return GGUF, nil
+	case slices.ContainsFunc(aprMagics, func(m string) bool { return strings.HasPrefix(text, m) }):
+		return Apr, nil
+	case looksLikeSafetensors(head):
+		return Safetensors, nil
+	}
+	return "", fault.In(fault.Format, path, "neither safetensors, .apr nor GGUF: it begins with %q", text).WithID("E-FORMAT-005")
+}
+
+// looksLikeSafetensors reports whether a plausible header length is followed by an object, after blanks if any.
+func looksLikeSafetensors(head []byte) bool {
+	if len(head) <= 8 || binary.LittleEndian.Uint64(head) > 100_000_000 {
+		return false
+	}
+	text := strings.TrimLeft(string(head[8:]), " \t\r\n")
+	return text == "" || text[0] == '{'
+}
