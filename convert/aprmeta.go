@@ -4,6 +4,7 @@ import (
 	"apr/format/aprfile"
 	"apr/format/safetensors"
 	"apr/internal/fault"
+	"apr/internal/strictjson"
 	"apr/model"
 	"apr/tensor"
 	"apr/tokenizer"
@@ -44,7 +45,11 @@ func writeAPR(c *Container, out string, sources []tensor.Source, opt Options) er
 		extra["quantization"] = map[string]any{"quant_type": string(opt.Scheme)}
 	}
 	if c.apr != nil {
-		for _, key := range carried {
+		keys := carried
+		if opt.Scheme == Keep {
+			keys = append([]string{"quantization"}, carried...)
+		}
+		for _, key := range keys {
 			if v, ok := c.apr.Metadata().Value(key); ok {
 				extra[key] = v
 			}
@@ -54,9 +59,28 @@ func writeAPR(c *Container, out string, sources []tensor.Source, opt Options) er
 	if opt.Version != "" {
 		writer = "apr/" + opt.Version
 	}
+	meta := model.APRMetadata(cfg, tok, extra)
+	addSpecial(meta, "bos", tok, tok.BOS(), cfg.BOS)
+	addSpecial(meta, "eos", tok, tok.EOS(), cfg.EOS)
 	return aprfile.Write(out, sources, aprfile.Options{
-		Force: opt.Force, Metadata: model.APRMetadata(cfg, tok, extra), Writer: writer, Tied: cfg.Tied,
+		Force: opt.Force, Metadata: meta, Writer: writer, Tied: cfg.Tied,
 	})
+}
+
+// addSpecial writes the id of a begin or end token that only the configuration names, as folders' config.json does.
+func addSpecial(meta map[string]any, name string, tok *tokenizer.Tokenizer, has int32, id int) {
+	if has != tokenizer.None || id < 0 || id >= tok.RealIDs() {
+		return
+	}
+	meta["tokenizer."+name+"_token_id"] = id
+	special, ok := meta["special_tokens"].(map[string]any)
+	if !ok {
+		special = map[string]any{}
+		meta["special_tokens"] = special
+	}
+	if text, ok := tok.Bytes(int32(id)); ok {
+		special[name+"_token"] = text
+	}
 }
 
 // provenance returns what a file says about its origin.
@@ -68,14 +92,48 @@ func (c *Container) provenance() map[string]any {
 			out[k] = v
 		}
 	case *aprfile.File:
-		all := f.Metadata().Map()
 		for _, key := range append([]string{"writer", "quantization"}, carried...) {
-			if v, ok := all[key]; ok {
-				out[key] = v
+			if v, ok := f.Metadata().Value(key); ok {
+				out[key] = plain(v)
 			}
 		}
 	}
 	return out
+}
+
+// plain turns a parsed JSON value into maps, slices, strings, numbers and booleans; depth is bounded by the parser. A
+// number that no float64 holds stays as its text.
+func plain(v strictjson.Value) any {
+	switch v.Kind() {
+	case strictjson.Object:
+		m := map[string]any{}
+		for k, x := range v.Members() {
+			m[k] = plain(x)
+		}
+		return m
+	case strictjson.Array:
+		list := []any{}
+		for x := range v.Items() {
+			list = append(list, plain(x))
+		}
+		return list
+	case strictjson.String:
+		s, _ := v.Str()
+		return s
+	case strictjson.Bool:
+		b, _ := v.Bool()
+		return b
+	case strictjson.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		if f, err := v.Float64(); err == nil {
+			return f
+		}
+		s, _ := v.Literal()
+		return s
+	}
+	return nil
 }
 
 // container judges what only an .apr file has: checksums, padding, deviations from the format, types of metadata.

@@ -97,8 +97,8 @@ func Match(pattern, name string) bool {
 	return err == nil && ok
 }
 
-// Open opens a model file, or the model in a directory: an index, then model.safetensors, then a single *.gguf or
-// *.apr. What a file is, is found by its content.
+// Open opens a model file, or the model in a directory: an index, then model.safetensors, then a single *.gguf,
+// *.apr.index.json or *.apr. What a file is, is found by its content.
 func Open(name string) (*Container, error) {
 	st, err := os.Stat(name)
 	if err != nil {
@@ -117,11 +117,14 @@ func Open(name string) (*Container, error) {
 	if err := refuse(file, head); err != nil {
 		return nil, err
 	}
-	if bytes.HasPrefix(head, []byte("APR")) {
+	if bytes.HasPrefix(head, []byte("APR")) || strings.HasSuffix(file, aprIndex) {
 		return openAPR(file)
 	}
 	return openSafetensors(name, file)
 }
+
+// aprIndex ends the name of the index of a sharded .apr model.
+const aprIndex = ".apr.index.json"
 
 // modelIn returns the weights file of a directory; the directory itself stands for safetensors.
 func modelIn(dir string) (string, error) {
@@ -130,7 +133,7 @@ func modelIn(dir string) (string, error) {
 			return readfile.Inside(dir, n)
 		}
 	}
-	for _, ext := range []string{"*.gguf", "*.apr"} {
+	for _, ext := range []string{"*.gguf", "*" + aprIndex, "*.apr"} {
 		found, err := filepath.Glob(filepath.Join(escapeGlob(dir), ext))
 		if err != nil {
 			return "", fault.In(fault.NotFound, dir, "cannot be listed").Because(err)

@@ -233,8 +233,8 @@ func (d *TensorDiff) measure(ctx context.Context, pathA, pathB string, a, b tens
 		rmse = math.Sqrt(sum / float64(n))
 	}
 	cos := dot / math.Sqrt(na) / math.Sqrt(nb)
-	if na == 0 && nb == 0 {
-		cos = 1
+	if maxAbs == 0 {
+		cos = 1 // equal values, also where all are zero
 	} else if na == 0 || nb == 0 {
 		cos = 0
 	}

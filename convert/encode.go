@@ -33,7 +33,7 @@ type encoder struct {
 	progress func(int64) // source bytes done
 
 	mu   sync.Mutex
-	rmse map[string]float64 // tensors whose type changed
+	rmse map[string]float64 // tensors whose new type may lose something
 }
 
 // source returns choice c as a tensor to be written.
@@ -112,9 +112,11 @@ func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
 		done := min(rows, lo+step*workers) - lo
 		e.done(int64(float64(r.t.Size) * float64(done) / float64(rows)))
 	}
-	e.mu.Lock()
-	e.rmse[r.t.Name] = total.rmse()
-	e.mu.Unlock()
+	if d != tensor.F32 || r.t.DType == tensor.F64 { // widening is exact
+		e.mu.Lock()
+		e.rmse[r.t.Name] = total.rmse()
+		e.mu.Unlock()
+	}
 	return nil
 }
 

@@ -130,3 +130,34 @@ func TestDistillUsage(t *testing.T) {
 		})
 	}
 }
+
+// TestHelpOfEveryCommand requires an example and the exit codes in the help of each command, down to subcommands.
+func TestHelpOfEveryCommand(t *testing.T) {
+	n := 0
+	for _, c := range commands {
+		cmd := c()
+		paths := [][]string{{cmd.Name}}
+		for _, s := range cmd.Sub {
+			paths = append(paths, []string{cmd.Name, s.Name})
+		}
+		for i, p := range paths {
+			var out strings.Builder
+			if code := run(append(p, "--help"), strings.NewReader(""), &out, &out, nil); code != 0 {
+				t.Errorf("%v --help: exit %d", p, code)
+			}
+			wants := []string{"Usage:", "Examples:", "apr " + strings.Join(p, " ")}
+			if i > 0 || len(cmd.Sub) == 0 {
+				wants = append(wants, "Exit codes:\n  0   success")
+			}
+			for _, want := range wants {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("%v --help lacks %q:\n%s", p, want, out.String())
+				}
+			}
+			n++
+		}
+	}
+	if n < 10 {
+		t.Errorf("only %d commands", n)
+	}
+}

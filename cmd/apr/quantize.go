@@ -19,7 +19,7 @@ type quantizeResult struct {
 	OriginalSize int64              `json:"original_size"`
 	OutputSize   int64              `json:"output_size"` // with --plan: of the payloads
 	KeptBF16     []string           `json:"kept_bf16"`
-	RMSE         map[string]float64 `json:"rmse"` // tensors whose type changed
+	RMSE         map[string]float64 `json:"rmse"` // tensors whose new type may lose something
 	DTypes       map[string]string  `json:"dtypes"`
 	Planned      bool               `json:"planned"` // true: nothing was written
 	Widened      []string           `json:"widened"`

@@ -27,8 +27,8 @@ func tokenizeInspect() *cli.Command {
 	var record int
 	return &cli.Command{
 		Name: "inspect", Short: "Show each token of a training document with its mask",
-		Long: "Show the tokens of a document as training sees them, each with its mask: 1 where it counts as a target. A file may be\n" +
-			"text, or .jsonl and .parquet, of which --record chooses one; of a conversation only the assistant's turns are targets.",
+		Long: "Show the tokens of a document as training sees them, with the end-of-text id behind it, each with its mask: 1 where it\n" +
+			"counts as a target. A file may be text, or .jsonl and .parquet, of which --record chooses one; of a conversation only the assistant's turns are targets.",
 		Example: "apr tokenize inspect model-folder -p 'func main() {'\napr tokenize inspect model-folder -f chat.jsonl --record 3", Exits: tokenizeExits,
 		Options: append([]cli.Option{
 			{Name: "model", Arg: true, Required: true, Model: true, Value: cli.String(&model, ""), Help: "model, or folder with tokenizer.json"},
@@ -96,6 +96,14 @@ func inspectTokens(tok *tokenizer.Tokenizer, enc *corpus.TextEncoder, doc corpus
 		for i := range mask {
 			mask[i] = 1
 		}
+	}
+	if eos, err := corpus.EndOfText(tok); err == nil { // as corpus joins documents: a target behind a text, none behind a conversation
+		ids = append(ids, eos)
+		var target uint8
+		if doc.Messages == nil {
+			target = 1
+		}
+		mask = append(mask, target)
 	}
 	r := inspectTokensResult{IDs: ids, Count: len(ids)}
 	for i, id := range ids {

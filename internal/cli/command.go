@@ -106,12 +106,12 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 
 // call merges the options of c and runs it.
 func (a *App) call(ctx context.Context, c *Command, args []string) error {
-	if a.version && c.Name != "version" {
-		return a.callNamed(ctx, "version")
-	}
 	e, err := a.environment()
 	if err != nil {
 		return err
+	}
+	if a.version && c.Name != "version" {
+		return a.callNamed(ctx, "version")
 	}
 	config := a.config
 	if c.ConfigArg && config == "" && len(args) == 1 && isYAML(args[0]) {

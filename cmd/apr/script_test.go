@@ -1,0 +1,155 @@
+//go:build scripts
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"apr": main}) }
+
+// TestScripts runs the scripts of testdata/script. Beyond testscript's own commands they have
+//
+//	exits CODE PROGRAM ARG…  runs a program and requires its exit code
+//	json KEY VALUE           requires stdout to be one JSON object with that member (dots descend, VALUE is JSON or text)
+//	flip FILE OFFSET         inverts a byte
+//	cut FILE SIZE            truncates a file
+//	same FILE FILE           requires equal bytes, as cmp does, without printing them
+//
+// $MODEL is the Hugging Face folder of the shared test model, $CORPUS its held-out text.
+func TestScripts(t *testing.T) {
+	model, err := filepath.Abs("../../testdata/models/gosrc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	corpus, err := filepath.Abs("../../examples/gosrc/data/gosrc-val.jsonl.zst")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("MODEL", model)
+			e.Setenv("CORPUS", corpus)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "json": jsonMember, "flip": flip, "cut": cut, "same": same,
+		},
+	})
+}
+
+// exits runs a program and requires an exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARG…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := err.(*exec.ExitError)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit %d, want %d", got, want)
+	}
+}
+
+// jsonMember looks into the JSON object on stdout.
+func jsonMember(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: json KEY VALUE")
+	}
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	var v any
+	if err := d.Decode(&v); err != nil {
+		ts.Fatalf("stdout is not JSON: %v", err)
+	}
+	if d.More() {
+		ts.Fatalf("stdout holds more than one value")
+	}
+	if _, ok := v.(map[string]any); !ok {
+		ts.Fatalf("stdout is not an object")
+	}
+	for _, key := range strings.Split(args[0], ".") {
+		switch x := v.(type) {
+		case map[string]any:
+			member, ok := x[key]
+			if !ok {
+				ts.Fatalf("no member %s", args[0])
+			}
+			v = member
+		case []any:
+			i, err := strconv.Atoi(key)
+			if err != nil || i >= len(x) {
+				ts.Fatalf("no element %s", args[0])
+			}
+			v = x[i]
+		default:
+			ts.Fatalf("no member %s", args[0])
+		}
+	}
+	got, ok := v.(string)
+	if !ok {
+		data, err := json.Marshal(v)
+		ts.Check(err)
+		got = string(data)
+	}
+	if (got == args[1]) == neg {
+		ts.Fatalf("%s is %s, want %s%s", args[0], got, map[bool]string{true: "anything but "}[neg], args[1])
+	}
+}
+
+// flip inverts a byte of a file.
+func flip(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: flip FILE OFFSET")
+	}
+	name := ts.MkAbs(args[0])
+	data, err := os.ReadFile(name)
+	ts.Check(err)
+	i, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	if i < 0 {
+		i += len(data)
+	}
+	data[i] ^= 0xff
+	ts.Check(os.WriteFile(name, data, 0o600))
+}
+
+// cut shortens a file.
+func cut(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: cut FILE SIZE")
+	}
+	n, err := strconv.ParseInt(args[1], 10, 64)
+	ts.Check(err)
+	ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
+}
+
+// same compares two files.
+func same(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: same FILE FILE")
+	}
+	a, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	b, err := os.ReadFile(ts.MkAbs(args[1]))
+	ts.Check(err)
+	if bytes.Equal(a, b) == neg {
+		ts.Fatalf("%s and %s: equal is %v", args[0], args[1], !neg)
+	}
+}
