@@ -12,7 +12,7 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	distillCommand, evalCommand, runCommand, inspectCommand, tensorsCommand, validateCommand, convertCommand, quantizeCommand, diffCommand, tokenizeCommand,
+	distillCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, convertCommand, quantizeCommand, diffCommand, tokenizeCommand,
 	versionCommand, completionCommand,
 }
 

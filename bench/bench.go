@@ -1,0 +1,160 @@
+// Package bench measures: distillation steps by phase, and generation.
+//
+// It runs the code that trains and generates, on random token ids and, where asked, random weights: speed does not
+// depend on what the numbers are. Figures are medians over the measured iterations, which follow warm-up ones.
+package bench
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/distill"
+	"apr/generate"
+	"apr/model"
+	"apr/optim"
+	"apr/teacher"
+)
+
+// StepOptions describe a distillation step to measure.
+type StepOptions struct {
+	BatchSize, SeqLen  int
+	Warmup, Iterations int
+	ChunkRows          int
+	Vocab              int
+	Progress           func(done, total int)
+}
+
+// Step is what was measured of a step, in milliseconds.
+type Step struct {
+	Tokens          int                `json:"tokens"`
+	Milliseconds    []float64          `json:"iterations_ms"`
+	Median          float64            `json:"median_ms"`
+	P95             float64            `json:"p95_ms"`
+	TokensPerSecond float64            `json:"tokens_per_second"`
+	Phases          map[string]float64 `json:"phases_ms"` // medians
+	phases          map[string][]float64
+}
+
+// MeasureStep times whole optimiser steps: teacher forward, student forward, head and loss, backward, clip, AdamW, on
+// fresh random ids each.
+func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big *model.Model, o StepOptions) (*Step, error) {
+	tr := distill.NewTrainer(student, s, o.BatchSize, o.SeqLen)
+	tr.Teacher = &teacher.Resident{Model: big, Group: o.BatchSize}
+	tr.Loss = distill.Loss{Spec: device.LossSpec{Alpha: 0.5, Temperature: 1}, Vocab: o.Vocab, ChunkRows: o.ChunkRows}
+	tr.Optimizer = optim.Optimizer{
+		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-3, Steps: o.Warmup + o.Iterations},
+		AdamW:    device.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, MaxNorm: 1,
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	r := &Step{Tokens: o.BatchSize * o.SeqLen, phases: map[string][]float64{}}
+	for i := range o.Warmup + o.Iterations {
+		b := randomBatch(rng, o)
+		start := time.Now()
+		rec, err := tr.Apply(ctx, b)
+		took := time.Since(start)
+		if err != nil {
+			return nil, err
+		}
+		if o.Progress != nil {
+			o.Progress(i+1, o.Warmup+o.Iterations)
+		}
+		if i < o.Warmup {
+			continue
+		}
+		r.Milliseconds = append(r.Milliseconds, ms(took))
+		for p := range device.NumPhases {
+			r.phases[p.String()] = append(r.phases[p.String()], ms(rec.Phases[p]))
+		}
+	}
+	r.finish()
+	return r, nil
+}
+
+func (r *Step) finish() {
+	r.Median, r.P95 = Percentile(r.Milliseconds, 50), Percentile(r.Milliseconds, 95)
+	r.TokensPerSecond = float64(r.Tokens) / r.Median * 1e3
+	r.Phases = map[string]float64{}
+	for name, all := range r.phases {
+		r.Phases[name] = Percentile(all, 50)
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+// Percentile returns the p-th percentile of values by the nearest rank; values may be in any order and not empty.
+func Percentile(values []float64, p float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	rank := int(p/100*float64(len(sorted)) + 0.5)
+	return sorted[max(0, min(len(sorted)-1, rank-1))]
+}
+
+// randomBatch returns uniform ids below Vocab; the targets are the inputs shifted by one.
+func randomBatch(rng *rand.Rand, o StepOptions) corpus.Batch {
+	n := o.BatchSize * o.SeqLen
+	b := corpus.Batch{Rows: o.BatchSize, SeqLen: o.SeqLen, Tokens: make([]int32, n), Targets: make([]int32, n), Mask: make([]uint8, n)}
+	for i := range n {
+		b.Tokens[i], b.Mask[i] = rng.Int32N(int32(o.Vocab)), 1
+	}
+	for r := range o.BatchSize {
+		row := b.Tokens[r*o.SeqLen : (r+1)*o.SeqLen]
+		copy(b.Targets[r*o.SeqLen:], row[1:])
+		b.Targets[(r+1)*o.SeqLen-1] = row[0]
+	}
+	return b
+}
+
+// Generation is what was measured of a generation.
+type Generation struct {
+	PromptTokens    int       `json:"prompt_tokens"`
+	Tokens          int       `json:"tokens"`
+	PromptPerSecond float64   `json:"prompt_tokens_per_second"` // prompt read, first token made
+	TokensPerSecond float64   `json:"tokens_per_second"`        // of the further tokens
+	FirstMS         []float64 `json:"first_token_ms"`
+	TokenMS         []float64 `json:"token_ms"` // mean per iteration
+}
+
+// MeasureGeneration times greedy generation of n tokens after prompt.
+func MeasureGeneration(ctx context.Context, s device.Stream, m *model.Model, prompt []int32, n, vocab, warmup, iterations int, progress func(done, total int)) (*Generation, error) {
+	g := &Generation{PromptTokens: len(prompt), Tokens: n}
+	for i := range warmup + iterations {
+		r, err := generate.Generate(ctx, m, s, prompt, generate.Options{MaxTokens: n, RepeatPenalty: 1, Vocab: vocab}, nil)
+		if err != nil {
+			return nil, err
+		}
+		if progress != nil {
+			progress(i+1, warmup+iterations)
+		}
+		if i >= warmup {
+			g.FirstMS = append(g.FirstMS, ms(r.FirstToken))
+			g.TokenMS = append(g.TokenMS, ms(r.Total-r.FirstToken)/float64(n-1))
+		}
+	}
+	g.PromptPerSecond = float64(len(prompt)) / Percentile(g.FirstMS, 50) * 1e3
+	g.TokensPerSecond = 1e3 / Percentile(g.TokenMS, 50)
+	return g, nil
+}
+
+// PeakGFLOPS measures the rate of a square float32 matrix product of the device's stream, in 10⁹ operations a second:
+// the ceiling that steps are compared with.
+func PeakGFLOPS(ctx context.Context, dev device.Device, s device.Stream) (float64, error) {
+	const n, rounds = 1024, 8
+	act := dev.Info().Activations
+	x, y := s.Temp("peak.x", device.Scratch, act, n, n), s.Temp("peak.y", device.Scratch, act, n, n)
+	defer s.Release(x, y)
+	p := dev.Param(device.ParamSpec{Name: "peak.w", Rows: n, Cols: n})
+	s.Zero(x)
+	best := time.Duration(1<<63 - 1)
+	for range rounds {
+		start := time.Now()
+		s.MatMul(y, x, p.Weight, device.Tensor{}, false)
+		if _, err := s.Wait(ctx); err != nil {
+			return 0, err
+		}
+		best = min(best, time.Since(start))
+	}
+	return 2 * n * n * n / best.Seconds() / 1e9, nil
+}
