@@ -32,7 +32,7 @@ var floors = []struct {
 	{"machine", "device internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu device/cuda"},
 	{"learning", "model generate optim plan teacher eval distill convert"},
-	{"trust", "report contract hub"},
+	{"trust", "report contract hub bench"},
 	{"door", "internal/cli cmd/apr"},
 }
 

@@ -3,14 +3,18 @@ package ref
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"apr/device"
+	"apr/format/safetensors"
 	"apr/internal/near"
+	"apr/tensor"
 )
 
 // The goldens come from transformers and torch run in float64, stored in float32. They carry float32 roundings of their
@@ -46,43 +50,30 @@ type goldenFile struct {
 	} `json:"adamw"`
 }
 
-// tensors reads a small safetensors file of F32 and I32.
+// tensors reads a safetensors file of F32 and I32 as matrices.
 func tensors(t *testing.T, path string) map[string]Mat {
 	t.Helper()
-	raw, err := os.ReadFile(path)
+	f, err := safetensors.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := binary.LittleEndian.Uint64(raw)
-	var header map[string]json.RawMessage
-	if err := json.Unmarshal(raw[8:8+n], &header); err != nil {
-		t.Fatal(err)
-	}
+	defer f.Close()
 	out := make(map[string]Mat)
-	for name, msg := range header {
-		var e struct {
-			DType   string
-			Shape   []int
-			Offsets [2]int `json:"data_offsets"`
-		}
-		if name == "__metadata__" {
-			continue
-		}
-		if err := json.Unmarshal(msg, &e); err != nil {
+	for _, s := range f.Tensors() {
+		data := make([]byte, s.Size)
+		if _, err := s.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
-		cols := e.Shape[len(e.Shape)-1]
-		data := raw[8+n:][e.Offsets[0]:e.Offsets[1]]
-		m := New(len(data)/4/cols, cols)
+		m := New(s.Rows(), s.Cols())
 		for i := range m.V {
 			u := binary.LittleEndian.Uint32(data[4*i:])
-			if e.DType == "I32" {
+			if s.DType == tensor.I32 {
 				m.V[i] = float64(int32(u))
 			} else {
 				m.V[i] = float64(math.Float32frombits(u))
 			}
 		}
-		out[name] = m
+		out[s.Name] = m
 	}
 	return out
 }
