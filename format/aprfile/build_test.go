@@ -136,6 +136,12 @@ func openAll(t testing.TB, path string) error {
 		return err
 	}
 	defer f.Close()
+	return checkAll(t, f)
+}
+
+// checkAll reads every payload and runs every check of an opened file.
+func checkAll(t testing.TB, f *File) error {
+	t.Helper()
 	readAll(t, f)
 	if err := f.Verify(); err != nil && fault.KindOf(err) != fault.Format {
 		t.Errorf("Verify: %v", err)

@@ -134,6 +134,9 @@ func (p *part) open() error {
 }
 
 func (p *part) read(b []byte, offset int64) error {
+	if len(b) == 0 {
+		return nil
+	}
 	if _, err := p.file.ReadAt(b, offset); err != nil {
 		return fault.In(fault.IO, p.path, "cannot be read").At("offset %d", offset).Because(err).WithID("E-FILE-004")
 	}

@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -138,6 +139,11 @@ func (f *File) add(path string) ([]tensor.Stored, map[string]string, error) {
 	}
 	f.files = append(f.files, file)
 	f.names = append(f.names, path)
+	return parse(file, path, size)
+}
+
+// parse reads everything but the payloads of one file.
+func parse(file io.ReaderAt, path string, size int64) ([]tensor.Stored, map[string]string, error) {
 	header, err := readHeader(file, path, size)
 	if err != nil {
 		return nil, nil, err
@@ -160,7 +166,7 @@ func (f *File) add(path string) ([]tensor.Stored, map[string]string, error) {
 }
 
 // readHeader returns the header's text; its claimed length is compared with the file first.
-func readHeader(file *os.File, path string, size int64) (string, error) {
+func readHeader(file io.ReaderAt, path string, size int64) (string, error) {
 	if size < 8 {
 		return "", bad(path, 1, "file of %d bytes is too short for a header length of 8 bytes", size).At("offset 0")
 	}

@@ -111,7 +111,10 @@ func Inside(dir, name string) (string, error) {
 	if err != nil {
 		return "", Fault(path, err)
 	}
-	root, err := filepath.EvalSymlinks(Root(dir))
+	root, err := filepath.EvalSymlinks(dir)
+	if err == nil {
+		root, err = filepath.EvalSymlinks(Root(root))
+	}
 	if err != nil {
 		return "", Fault(dir, err)
 	}

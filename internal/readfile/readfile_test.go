@@ -74,12 +74,15 @@ func TestInside(t *testing.T) {
 	must(t, os.Symlink("../../blobs/0123", filepath.Join(snapshot, "in")))
 	must(t, os.Symlink("../../../secret", filepath.Join(snapshot, "out")))
 	must(t, os.Symlink("models--org--name/blobs/0123", filepath.Join(root, "own")))
+	must(t, os.Symlink(snapshot, filepath.Join(root, "link")))
 	for _, c := range []struct {
 		name, dir, file string
 		kind            fault.Kind
 	}{
 		{"hub link into blobs", snapshot, "in", 0},
+		{"the same through a link", filepath.Join(root, "link"), "in", 0},
 		{"link out of the repository", snapshot, "out", fault.UnsafePath},
+		{"the same through a link", filepath.Join(root, "link"), "out", fault.UnsafePath},
 		{"plain file", root, "plain", 0},
 		{"link downwards", root, "own", 0},
 		{"parent", snapshot, "..", fault.UnsafePath},
