@@ -268,7 +268,7 @@ func (j *judge) quality(t tensor.Stored, s Stats) {
 	if s.Std < 1e-6 || s.Std > 10 {
 		j.report("quality.scale", Warning, t.Name, "standard deviation %.3g", s.Std)
 	}
-	if far := max(s.Max-s.Mean, s.Mean-s.Min); far > 500*s.Std {
+	if far := max(s.Max-s.Mean, s.Mean-s.Min); far > 100*s.Std {
 		j.report("quality.outliers", Warning, t.Name, "a value is %.0f standard deviations from the mean", far/s.Std)
 	}
 }

@@ -1,0 +1,106 @@
+package convert
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+func TestChoose(t *testing.T) {
+	const down, q = "model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.q_proj.weight"
+	tests := []struct {
+		name   string
+		scheme Scheme
+		to     target
+		tensor string
+		stored tensor.DType
+		shape  []int
+		head   bool
+		want   tensor.DType
+	}{
+		{"matrix", Q4_K, toAPR, q, tensor.BF16, []int{8, 256}, true, tensor.Q4_K},
+		{"hidden 896 stays BF16", Q4_K, toAPR, q, tensor.F32, []int{896, 896}, true, tensor.BF16},
+		{"hidden 896 stays BF16 in the mix", Q4_K_M, toAPR, headName, tensor.BF16, []int{8, 896}, true, tensor.BF16},
+		{"down projection of hidden 896", Q4_K, toAPR, down, tensor.BF16, []int{896, 4864}, true, tensor.Q4_K},
+		{"norm", Q4_K, toAPR, "model.norm.weight", tensor.BF16, []int{256}, true, tensor.F32},
+		{"bias", Keep, toAPR, "model.layers.0.self_attn.q_proj.bias", tensor.BF16, []int{256}, true, tensor.F32},
+		{"norm in safetensors", Keep, toSafetensors, "model.norm.weight", tensor.BF16, []int{256}, true, tensor.BF16},
+		{"norm in safetensors narrowed", F16, toSafetensors, "model.norm.weight", tensor.F32, []int{256}, true, tensor.F16},
+		{"keep", Keep, toAPR, q, tensor.F16, []int{8, 30}, true, tensor.F16},
+		{"keep blocks", Keep, toAPR, q, tensor.Q5_K, []int{8, 256}, true, tensor.Q5_K},
+		{"row-padded blocks are widened", Keep, toAPR, q, tensor.Q4_K, []int{8, 300}, true, tensor.F32},
+		{"blocks in safetensors", Keep, toSafetensors, q, tensor.Q4_K, []int{8, 256}, true, tensor.F32},
+		{"Q8_0 in .apr", Keep, toAPR, q, tensor.Q8_0, []int{8, 256}, true, tensor.F32},
+		{"f64", Keep, toAPR, q, tensor.F64, []int{8, 256}, true, tensor.F32},
+		{"bf16", BF16, toAPR, q, tensor.Q4_K, []int{8, 256}, true, tensor.BF16},
+		{"head", Q4_K_M, toAPR, headName, tensor.BF16, []int{8, 256}, true, tensor.Q6_K},
+		{"embedding beside a head", Q4_K_M, toAPR, embedName, tensor.BF16, []int{8, 256}, true, tensor.Q4_K},
+		{"embedding that is the head", Q4_K_M, toAPR, embedName, tensor.BF16, []int{8, 256}, false, tensor.Q6_K},
+		{"empty matrix", Q4_K, toAPR, q, tensor.BF16, []int{0, 256}, true, tensor.F32},
+		{"integers", Keep, toAPR, q, tensor.I32, []int{8, 256}, true, tensor.Invalid},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := tensor.Stored{Info: tensor.Info{Name: tt.tensor, DType: tt.stored, Shape: tt.shape}}
+			if got, _ := tt.scheme.choose(s, 6, tt.head, tt.to); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestMoreBits compares with the files llama.cpp's quantizer writes: of 6 layers it keeps 2 and 5 (read off a file made
+// by it), of 24, 28 and 32 the ones below (its rule use_more_bits).
+func TestMoreBits(t *testing.T) {
+	for layers, want := range map[int][]int{
+		6:  {2, 5},
+		24: {0, 1, 2, 5, 8, 11, 14, 17, 20, 21, 22, 23},
+		28: {0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27},
+	} {
+		var got []int
+		for i := range layers {
+			a := wantsMoreBits("model.layers."+strconv.Itoa(i)+".self_attn.v_proj.weight", layers, true)
+			b := wantsMoreBits("model.layers."+strconv.Itoa(i)+".mlp.down_proj.weight", layers, true)
+			if a != b || wantsMoreBits("model.layers."+strconv.Itoa(i)+".mlp.up_proj.weight", layers, true) {
+				t.Errorf("layer %d of %d: %v %v", i, layers, a, b)
+			}
+			if a {
+				got = append(got, i)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d layers: %v, want %v", layers, got, want)
+		}
+	}
+	for _, name := range []string{"model.layers.x.mlp.down_proj.weight", "model.layers..mlp.down_proj.weight2", "model.layers.99999999999.mlp.down_proj.weight"} {
+		if wantsMoreBits(name, 6, true) {
+			t.Errorf("%s", name)
+		}
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	w := []tensor.Stored{f32("model.norm.weight", []int{1}, 1)}
+	tests := []struct {
+		name   string
+		scheme Scheme
+		to     target
+		kind   fault.Kind
+	}{
+		{"q8_0 in .apr", Q8_0, toAPR, fault.Unavailable},
+		{"blocks in safetensors", Q4_K, toSafetensors, fault.Unavailable},
+		{"unknown", "q9", toAPR, fault.Usage},
+	}
+	for _, tt := range tests {
+		if _, err := tt.scheme.plan(w, 1, tt.to); fault.KindOf(err) != tt.kind {
+			t.Errorf("%s: %v, want kind %s", tt.name, err, tt.kind)
+		}
+	}
+	ints := []tensor.Stored{stored("w", tensor.I32, []int{1, 1}, make([]byte, 4))}
+	if _, err := Keep.plan(ints, 1, toAPR); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("integers: %v", err)
+	}
+}
