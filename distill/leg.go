@@ -3,6 +3,7 @@ package distill
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"apr/corpus"
@@ -108,6 +109,9 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	if err != nil && !errors.Is(err, ErrNonFinite) {
 		return err
 	}
+	if l.teacher == nil {
+		rec.MeanD = math.NaN() // not computed: null in the record
+	}
 	line := l.line(k, rec, time.Since(start))
 	if out.FirstStep == 0 {
 		out.FirstStep = time.Since(r.started).Seconds()
@@ -162,7 +166,10 @@ func (l *leg) account(k int, rec Record, line runlog.Step, out *Outcome) {
 		out.InitialLoss, l.best = rec.Loss, rec.Loss
 	}
 	l.best = min(l.best, rec.Loss)
-	out.FinalLoss, out.BestLoss, out.CE, out.KL = rec.Loss, l.best, rec.MeanCE, rec.MeanD
+	out.FinalLoss, out.BestLoss, out.CE = rec.Loss, l.best, rec.MeanCE
+	if l.teacher != nil {
+		out.KL = rec.MeanD
+	}
 	out.StepsCompleted = k + 1
 	out.TokensSeen += int64(rec.Tokens)
 	out.TargetsSeen += int64(rec.Targets)

@@ -205,8 +205,20 @@ func openHF(path, dir string, file tensor.File) (*Files, error) {
 	}
 	return &Files{
 		Path: path, Format: "hf", Config: c, file: file,
-		load: func() (*tokenizer.Tokenizer, error) { return tokenizer.Load(dir) },
+		load: func() (*tokenizer.Tokenizer, error) { return HFTokenizer(dir, c) },
 	}, nil
+}
+
+// HFTokenizer loads the tokenizer of a Hugging Face folder. Without tokenizer_config.json the end-of-text id is that
+// of the configuration.
+func HFTokenizer(dir string, c Config) (*tokenizer.Tokenizer, error) {
+	tok, err := tokenizer.Load(dir)
+	if err != nil || tok.EOS() != tokenizer.None || c.EOS < 0 {
+		return tok, err
+	}
+	d := tok.Data()
+	d.EOS = int32(c.EOS)
+	return tokenizer.FromData(filepath.Join(dir, "tokenizer.json"), d)
 }
 
 // Open opens a model: a Hugging Face folder, a safetensors file with config.json beside it, or an .apr file. What a
