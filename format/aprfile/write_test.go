@@ -299,6 +299,30 @@ func TestShardsThatContradict(t *testing.T) {
 	}
 }
 
+// TestTruncatedWhileReading shortens an open file to every length: reading and verifying it give faults.
+func TestTruncatedWhileReading(t *testing.T) {
+	content := small()
+	for n := range len(content) {
+		path := save(t, content)
+		f, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Verify(); fault.KindOf(err) != fault.IO && fault.KindOf(err) != fault.Format {
+			t.Errorf("cut at %d: Verify: %v", n, err)
+		}
+		for _, x := range f.Tensors() {
+			if _, err := x.ReadAt(make([]byte, x.Size), 0); err != nil && err != io.EOF && fault.KindOf(err) != fault.IO {
+				t.Errorf("cut at %d: %v", n, err)
+			}
+		}
+		f.Close()
+	}
+}
+
 func Example() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

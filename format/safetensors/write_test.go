@@ -245,6 +245,34 @@ func TestShrunkFile(t *testing.T) {
 	}
 }
 
+// TestTruncatedWhileReading shortens a file to 100 lengths while its payload is being read.
+func TestTruncatedWhileReading(t *testing.T) {
+	const size = 1 << 16
+	content := raw(one(`"U8"`, "[65536]", "[0,65536]"), size)
+	header := int64(len(content) - size)
+	for i := range int64(100) {
+		path := save(t, content)
+		f, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, _ := f.Tensor("w")
+		keep := i * 7919 % size // bytes of the payload
+		half := make([]byte, size/2)
+		if _, err := w.ReadAt(half, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, header+keep); err != nil {
+			t.Fatal(err)
+		}
+		n, err := w.ReadAt(half, size/2)
+		if want := max(0, keep-size/2); int64(n) != want || fault.KindOf(err) != fault.IO || !strings.Contains(err.Error(), `tensor "w"`) {
+			t.Errorf("cut at %d: %d bytes, %v", keep, n, err)
+		}
+		f.Close()
+	}
+}
+
 func Example() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
