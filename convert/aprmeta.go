@@ -10,20 +10,6 @@ import (
 	"apr/tokenizer"
 )
 
-// openAPR opens an .apr file; its configuration may be incomplete, which inspection shows.
-func openAPR(name string) (*Container, error) {
-	f, err := aprfile.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	return &Container{
-		Path: name, Format: "apr", Version: f.Version(), Files: f.Files(), Flags: f.Flags().Names(), File: f, Warnings: f.Warnings(),
-		config:    func() (model.Config, error) { return model.OpenAPRConfig(f) },
-		tokenizer: func() (*tokenizer.Tokenizer, error) { return model.OpenAPRTokenizer(f) },
-		apr:       f,
-	}, nil
-}
-
 // carried are the metadata keys about a model's origin that a conversion keeps.
 var carried = []string{
 	"name", "description", "author", "version", "license", "data_source", "data_license", "source", "original_format", "created_at",

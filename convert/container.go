@@ -1,12 +1,13 @@
 package convert
 
 import (
-	"bytes"
+	"errors"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 
+	"apr/format"
 	"apr/format/aprfile"
 	"apr/format/safetensors"
 	"apr/internal/fault"
@@ -97,109 +98,35 @@ func Match(pattern, name string) bool {
 	return err == nil && ok
 }
 
-// Open opens a model file, or the model in a directory: an index, then model.safetensors, then a single *.gguf,
-// *.apr.index.json or *.apr. What a file is, is found by its content.
+// Open opens a model file, an index of shards, or the model in a directory (see format.Find).
 func Open(name string) (*Container, error) {
-	st, err := os.Stat(name)
-	if err != nil {
-		return nil, readfile.Fault(name, err)
-	}
-	file := name
-	if st.IsDir() {
-		if file, err = modelIn(name); err != nil {
-			return nil, err
-		}
-	}
-	head, err := firstBytes(file)
+	file, kind, err := format.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := refuse(file, head); err != nil {
-		return nil, err
-	}
-	if bytes.HasPrefix(head, []byte("APR")) || strings.HasSuffix(file, aprIndex) {
-		return openAPR(file)
-	}
-	return openSafetensors(name, file)
-}
-
-// aprIndex ends the name of the index of a sharded .apr model.
-const aprIndex = ".apr.index.json"
-
-// modelIn returns the weights file of a directory; the directory itself stands for safetensors.
-func modelIn(dir string) (string, error) {
-	for _, n := range []string{safetensors.IndexName, safetensors.SingleName} {
-		if _, err := os.Stat(filepath.Join(dir, n)); err == nil {
-			return readfile.Inside(dir, n)
+	c := &Container{Path: name, Format: string(kind), File: file}
+	switch f := file.(type) {
+	case *aprfile.File:
+		c.apr, c.Version, c.Files, c.Flags, c.Warnings = f, f.Version(), f.Files(), f.Flags().Names(), f.Warnings()
+		c.config = func() (model.Config, error) { return model.OpenAPRConfig(f) }
+		c.tokenizer = func() (*tokenizer.Tokenizer, error) { return model.OpenAPRTokenizer(f) }
+	case *safetensors.File:
+		dir := filepath.Dir(f.Files()[0])
+		if st, err := os.Stat(name); err == nil && st.IsDir() {
+			dir = name // not where a link of a hub cache leads
 		}
-	}
-	for _, ext := range []string{"*.gguf", "*" + aprIndex, "*.apr"} {
-		found, err := filepath.Glob(filepath.Join(escapeGlob(dir), ext))
-		if err != nil {
-			return "", fault.In(fault.NotFound, dir, "cannot be listed").Because(err)
+		c.Files, c.Warnings = f.Files(), f.Warnings()
+		c.config = func() (model.Config, error) { return model.ReadConfig(filepath.Join(dir, "config.json")) }
+		c.tokenizer = func() (*tokenizer.Tokenizer, error) {
+			if cfg, err := c.config(); err == nil {
+				return model.HFTokenizer(dir, cfg)
+			}
+			return tokenizer.Load(dir)
 		}
-		switch len(found) {
-		case 0:
-		case 1:
-			return readfile.Inside(dir, filepath.Base(found[0]))
-		default:
-			return "", fault.In(fault.NotFound, dir, "holds %d files %s; name one", len(found), ext).WithID("E-CONVERT-020")
-		}
+	default:
+		return nil, errors.Join(fault.In(fault.Unavailable, name, "%s files cannot be converted yet", kind), file.Close())
 	}
-	return "", fault.In(fault.NotFound, dir, "directory holds no model").
-		WithHint("expected %s, %s, *.gguf or *.apr", safetensors.IndexName, safetensors.SingleName).WithID("E-CONVERT-021")
-}
-
-// escapeGlob quotes what filepath.Glob would read as a pattern.
-func escapeGlob(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
-}
-
-// firstBytes returns up to eight bytes of a regular file.
-func firstBytes(name string) ([]byte, error) {
-	f, size, err := readfile.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	head := make([]byte, min(8, size))
-	if _, err := f.ReadAt(head, 0); err != nil {
-		return nil, readfile.Fault(name, err)
-	}
-	return head, nil
-}
-
-// refuse names formats that are known by their first bytes and not read here.
-func refuse(name string, head []byte) error {
-	bad := func(format string, args ...any) error {
-		return fault.In(fault.Format, name, format, args...).At("offset 0").WithID("E-CONVERT-022")
-	}
-	switch {
-	case bytes.HasPrefix(head, []byte("GGUF")):
-		return fault.In(fault.Unavailable, name, "reading GGUF files is not built yet").WithID("E-CONVERT-023")
-	case bytes.HasPrefix(head, []byte("PK")):
-		return bad("is a zip archive, as PyTorch writes; such files can hold code and are not read")
-	case len(head) >= 2 && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5:
-		return bad("is a Python pickle; such files can hold code and are not read")
-	}
-	return nil
-}
-
-// openSafetensors opens a file, or a directory with its configuration and tokenizer.
-func openSafetensors(name, file string) (*Container, error) {
-	f, err := safetensors.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	dir := filepath.Dir(file)
-	if name != file {
-		dir = name
-	}
-	return &Container{
-		Path: name, Format: "safetensors", Files: f.Files(), File: f, Warnings: f.Warnings(),
-		config:    func() (model.Config, error) { return model.ReadConfig(filepath.Join(dir, "config.json")) },
-		tokenizer: func() (*tokenizer.Tokenizer, error) { return tokenizer.Load(dir) },
-	}, nil
+	return c, nil
 }
 
 // diffMetadata compares formats' independent properties: configuration and tokenizer.

@@ -197,7 +197,7 @@ func TestOpenFinds(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "other.apr"), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(dir); fault.KindOf(err) != fault.NotFound || !strings.Contains(err.Error(), "2 files") {
+	if _, err := Open(dir); fault.KindOf(err) != fault.NotFound || !strings.Contains(err.Error(), "several") {
 		t.Errorf("two files: %v", err)
 	}
 	misnamed := filepath.Join(t.TempDir(), "model.safetensors")
