@@ -96,7 +96,7 @@ func Find(path string) (string, error) {
 // Detect finds the format of a file by its first bytes; an index of shards has the format of its first shard. Pickles
 // and archives are refused without reading on: a pickle is a program.
 func Detect(path string) (Kind, error) {
-	head, err := first(path)
+	head, err := readfile.Head(path, 16)
 	if err != nil {
 		return "", err
 	}
@@ -111,24 +111,10 @@ func Detect(path string) (Kind, error) {
 	if err != nil {
 		return "", err
 	}
-	if head, err = first(shard); err != nil {
+	if head, err = readfile.Head(shard, 16); err != nil {
 		return "", err
 	}
 	return kindOf(shard, head)
-}
-
-// first returns the first bytes of a file, at most 16.
-func first(path string) ([]byte, error) {
-	f, size, err := readfile.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	head := make([]byte, min(size, 16))
-	if _, err := f.ReadAt(head, 0); err != nil {
-		return nil, readfile.Fault(path, err)
-	}
-	return head, nil
 }
 
 // archives are the beginnings of files that are never read.

@@ -21,16 +21,8 @@ var shardName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.apr$`)
 const defaultPattern = "model-{:05d}-of-{:05d}.apr"
 
 func looksLikeIndex(path string) (bool, error) {
-	f, size, err := readfile.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	head := make([]byte, min(size, 8))
-	if _, err := f.ReadAt(head, 0); err != nil {
-		return false, readfile.Fault(path, err)
-	}
-	return shards.LooksLikeIndex(head), nil
+	head, err := readfile.Head(path, 8)
+	return err == nil && shards.LooksLikeIndex(head), err
 }
 
 // openIndex opens the shards that an index lists.

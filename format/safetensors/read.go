@@ -105,17 +105,8 @@ func openDir(dir string) (*File, error) {
 }
 
 func looksLikeIndex(path string) (bool, error) {
-	f, size, err := readfile.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	var head [8]byte
-	n := min(size, 8)
-	if _, err := f.ReadAt(head[:n], 0); err != nil {
-		return false, readfile.Fault(path, err)
-	}
-	return shards.LooksLikeIndex(head[:n]), nil
+	head, err := readfile.Head(path, 8)
+	return err == nil && shards.LooksLikeIndex(head), err
 }
 
 // openSingle opens the file at real under the name path.
