@@ -1,16 +1,12 @@
 package convert
 
 import (
-	"errors"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
-	"apr/format"
 	"apr/format/aprfile"
 	"apr/format/safetensors"
-	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/model"
 	"apr/tensor"
@@ -100,31 +96,16 @@ func Match(pattern, name string) bool {
 
 // Open opens a model file, an index of shards, or the model in a directory (see format.Find).
 func Open(name string) (*Container, error) {
-	file, kind, err := format.Open(name)
+	m, err := model.OpenContainer(name)
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{Path: name, Format: string(kind), File: file}
-	switch f := file.(type) {
+	c := &Container{Path: name, Format: string(m.Kind), File: m.File, Warnings: m.Warnings, config: m.ReadConfig, tokenizer: m.ReadTokenizer}
+	switch f := m.File.(type) {
 	case *aprfile.File:
-		c.apr, c.Version, c.Files, c.Flags, c.Warnings = f, f.Version(), f.Files(), f.Flags().Names(), f.Warnings()
-		c.config = func() (model.Config, error) { return model.OpenAPRConfig(f) }
-		c.tokenizer = func() (*tokenizer.Tokenizer, error) { return model.OpenAPRTokenizer(f) }
+		c.apr, c.Version, c.Files, c.Flags = f, f.Version(), f.Files(), f.Flags().Names()
 	case *safetensors.File:
-		dir := filepath.Dir(f.Files()[0])
-		if st, err := os.Stat(name); err == nil && st.IsDir() {
-			dir = name // not where a link of a hub cache leads
-		}
-		c.Files, c.Warnings = f.Files(), f.Warnings()
-		c.config = func() (model.Config, error) { return model.ReadConfig(filepath.Join(dir, "config.json")) }
-		c.tokenizer = func() (*tokenizer.Tokenizer, error) {
-			if cfg, err := c.config(); err == nil {
-				return model.HFTokenizer(dir, cfg)
-			}
-			return tokenizer.Load(dir)
-		}
-	default:
-		return nil, errors.Join(fault.In(fault.Unavailable, name, "%s files cannot be converted yet", kind), file.Close())
+		c.Files = f.Files()
 	}
 	return c, nil
 }

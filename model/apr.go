@@ -209,20 +209,3 @@ func SaveAPR(path string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.S
 		Force: force, Metadata: APRMetadata(c, tok, extra), Writer: Writer, Tied: c.Tied,
 	})
 }
-
-// openAPR opens an .apr file.
-func openAPR(path string) (*Files, error) {
-	f, err := aprfile.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	c, err := OpenAPRConfig(f)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return &Files{
-		Path: path, Format: "apr", Config: c, Warnings: f.Warnings(), file: f,
-		load: func() (*tokenizer.Tokenizer, error) { return OpenAPRTokenizer(f) },
-	}, nil
-}

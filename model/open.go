@@ -1,7 +1,6 @@
 package model
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -12,30 +11,101 @@ import (
 	"slices"
 
 	"apr/device"
+	"apr/format"
+	"apr/format/aprfile"
 	"apr/format/safetensors"
 	"apr/internal/fault"
-	"apr/internal/readfile"
 	"apr/quant"
 	"apr/tensor"
 	"apr/tokenizer"
 )
 
-// Files is an opened model: configuration, tensors by their Hugging Face names, tokenizer.
-type Files struct {
+// Container is an opened model file or folder of any format. Its tensors are always there; configuration and tokenizer
+// are read when asked for and may be missing or wrong.
+type Container struct {
 	Path     string
-	Format   string // "hf" or "apr"
-	Config   Config
+	Kind     format.Kind
+	File     tensor.File
 	Warnings []string
 
-	file tensor.File
-	tok  *tokenizer.Tokenizer
-	load func() (*tokenizer.Tokenizer, error)
+	// ReadConfig reads the configuration; its error says why there is none.
+	ReadConfig func() (Config, error)
+	// ReadTokenizer reads the tokenizer; its error says why there is none.
+	ReadTokenizer func() (*tokenizer.Tokenizer, error)
 }
 
-// Tokenizer returns the model's tokenizer; it is read at the first call. A model without one is a fault of kind Load.
+// OpenContainer opens a Hugging Face folder, a safetensors file with config.json beside it, an .apr file, or a folder
+// with one. What a file is, is found by its content.
+func OpenContainer(path string) (*Container, error) {
+	f, kind, err := format.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	c := &Container{Path: path, Kind: kind, File: f}
+	switch f := f.(type) {
+	case *aprfile.File:
+		c.Warnings = f.Warnings()
+		c.ReadConfig = func() (Config, error) { return OpenAPRConfig(f) }
+		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return OpenAPRTokenizer(f) }
+	case *safetensors.File:
+		c.Warnings = f.Warnings()
+		dir := filepath.Dir(f.Files()[0])
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			dir = path // not where a link of a hub cache leads
+		}
+		c.ReadConfig = func() (Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
+		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
+	default:
+		return nil, errors.Join(fault.In(fault.Unavailable, path, "models of format %s are not read yet", kind), f.Close())
+	}
+	return c, nil
+}
+
+// hfTokenizer loads the tokenizer of a Hugging Face folder. Without tokenizer_config.json the end-of-text id is that
+// of the configuration.
+func hfTokenizer(dir string) (*tokenizer.Tokenizer, error) {
+	tok, err := tokenizer.Load(dir)
+	if err != nil || tok.EOS() != tokenizer.None {
+		return tok, err
+	}
+	c, err := ReadConfig(filepath.Join(dir, "config.json"))
+	if err != nil || c.EOS < 0 {
+		return tok, err
+	}
+	d := tok.Data()
+	d.EOS = int32(c.EOS)
+	return tokenizer.FromData(filepath.Join(dir, "tokenizer.json"), d)
+}
+
+// Close releases the files.
+func (c *Container) Close() error { return c.File.Close() }
+
+// Files is an opened model that can be used: a container with its configuration.
+type Files struct {
+	*Container
+	Config Config
+
+	tok *tokenizer.Tokenizer
+}
+
+// Open opens a model to use it; see OpenContainer for what can be opened.
+func Open(path string) (*Files, error) {
+	c, err := OpenContainer(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &Files{Container: c}
+	if f.Config, err = c.ReadConfig(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return f, nil
+}
+
+// Tokenizer returns the model's tokenizer; it is read at the first call. A model without one is a fault of kind Load
+// or NotFound.
 func (f *Files) Tokenizer() (*tokenizer.Tokenizer, error) {
 	if f.tok == nil {
-		tok, err := f.load()
+		tok, err := f.ReadTokenizer()
 		if err != nil {
 			return nil, err
 		}
@@ -47,16 +117,10 @@ func (f *Files) Tokenizer() (*tokenizer.Tokenizer, error) {
 	return f.tok, nil
 }
 
-// File returns the opened container.
-func (f *Files) File() tensor.File { return f.file }
-
-// Close releases the files.
-func (f *Files) Close() error { return f.file.Close() }
-
 // Bytes returns the payload bytes of all tensors.
 func (f *Files) Bytes() int64 {
 	var n int64
-	for _, t := range f.file.Tensors() {
+	for _, t := range f.File.Tensors() {
 		n += t.Size
 	}
 	return n
@@ -67,7 +131,7 @@ func (f *Files) Bytes() int64 {
 func (f *Files) CheckTensors() error {
 	want := f.Config.TensorShapes()
 	for name, shape := range want {
-		t, ok := f.file.Tensor(name)
+		t, ok := f.File.Tensor(name)
 		switch {
 		case !ok:
 			return fault.In(fault.Load, f.Path, "is missing; the configuration needs it with shape %v", shape).At("tensor %q", name).WithID("E-MODEL-001")
@@ -77,7 +141,7 @@ func (f *Files) CheckTensors() error {
 			return fault.In(fault.Load, f.Path, "has type %s, which no weight can have", t.DType).At("tensor %q", name).WithID("E-MODEL-003")
 		}
 	}
-	for _, t := range f.file.Tensors() {
+	for _, t := range f.File.Tensors() {
 		if _, ok := want[t.Name]; ok || f.ignored(t.Name) {
 			continue
 		}
@@ -97,7 +161,7 @@ func (f *Files) ignored(name string) bool {
 
 // stored returns the tensor of that name.
 func (f *Files) stored(name string) (tensor.Stored, error) {
-	t, ok := f.file.Tensor(name)
+	t, ok := f.File.Tensor(name)
 	if !ok {
 		return t, fault.In(fault.Load, f.Path, "is missing").At("tensor %q", name).WithID("E-MODEL-001")
 	}
@@ -195,57 +259,4 @@ func (f *Files) WeightsSHA256() (string, error) {
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// openHF opens a Hugging Face folder (or one safetensors file with config.json beside it).
-func openHF(path, dir string, file tensor.File) (*Files, error) {
-	c, err := ReadConfig(filepath.Join(dir, "config.json"))
-	if err != nil {
-		return nil, err
-	}
-	return &Files{
-		Path: path, Format: "hf", Config: c, file: file,
-		load: func() (*tokenizer.Tokenizer, error) { return HFTokenizer(dir, c) },
-	}, nil
-}
-
-// HFTokenizer loads the tokenizer of a Hugging Face folder. Without tokenizer_config.json the end-of-text id is that
-// of the configuration.
-func HFTokenizer(dir string, c Config) (*tokenizer.Tokenizer, error) {
-	tok, err := tokenizer.Load(dir)
-	if err != nil || tok.EOS() != tokenizer.None || c.EOS < 0 {
-		return tok, err
-	}
-	d := tok.Data()
-	d.EOS = int32(c.EOS)
-	return tokenizer.FromData(filepath.Join(dir, "tokenizer.json"), d)
-}
-
-// Open opens a model: a Hugging Face folder, a safetensors file with config.json beside it, or an .apr file. What a
-// file is, is found by its content.
-func Open(path string) (*Files, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, readfile.Fault(path, err)
-	}
-	dir := path
-	if !st.IsDir() {
-		dir = filepath.Dir(path)
-		head, err := readfile.Head(path, 8)
-		if err != nil {
-			return nil, err
-		}
-		if bytes.HasPrefix(head, []byte("APR")) {
-			return openAPR(path)
-		}
-	}
-	f, err := safetensors.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	m, err := openHF(path, dir, f)
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return m, nil
 }
