@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"context"
+	"encoding/binary"
 	"math/bits"
 	"time"
 	"unsafe"
@@ -247,7 +248,13 @@ func (s *Stream) UploadInts(t device.Tensor, src []int32) {
 	if s.err != nil {
 		return
 	}
-	copy(ints(t), src)
+	need(t.DType == tensor.I32, "UploadInts", "ids are int32")
+	for r := range t.Rows {
+		dst := rowBytes(t, r)
+		for i, id := range src[r*t.Cols : (r+1)*t.Cols] {
+			binary.NativeEndian.PutUint32(dst[4*i:], uint32(id))
+		}
+	}
 }
 
 // Download copies t to dst; an earlier error of the stream is returned.

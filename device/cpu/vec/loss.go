@@ -1,33 +1,20 @@
 package vec
 
-// lossBlock bounds the elements that assembly sums in float32 lanes; the sums of blocks are added in float64.
-const lossBlock = 1024
-
 // LossSums returns the sums of the distillation loss over the logits z of the student and t of the teacher, with
 // maxima mz and mt. Where e^{(t−mt)/T} is 0 the terms of A and E are 0.
 func (i ISA) LossSums(z, t []float32, mz, mt, invT float32) (s LossSums) {
 	t = t[:len(z)]
-	if i == Generic {
+	switch {
+	case i == Generic:
 		return lossSums(z, t, mz, mt, invT)
-	}
-	for lo := 0; lo < len(z); lo += lossBlock {
-		hi := min(len(z), lo+lossBlock)
-		var st, szt, sz1, a, e float32
-		switch {
-		case i == AVX512 && invT == 1:
-			st, szt, sz1, a, e = lossSums1AVX512(z[lo:hi], t[lo:hi], mz, mt)
-		case i == AVX512:
-			st, szt, sz1, a, e = lossSumsAVX512(z[lo:hi], t[lo:hi], mz, mt, invT)
-		case invT == 1:
-			st, szt, sz1, a, e = lossSums1AVX2(z[lo:hi], t[lo:hi], mz, mt)
-		default:
-			st, szt, sz1, a, e = lossSumsAVX2(z[lo:hi], t[lo:hi], mz, mt, invT)
-		}
-		s.T += float64(st)
-		s.ZT += float64(szt)
-		s.Z1 += float64(sz1)
-		s.A += float64(a)
-		s.E += float64(e)
+	case i == AVX512 && invT == 1:
+		s.T, s.ZT, s.Z1, s.A, s.E = lossSums1AVX512(z, t, mz, mt)
+	case i == AVX512:
+		s.T, s.ZT, s.Z1, s.A, s.E = lossSumsAVX512(z, t, mz, mt, invT)
+	case invT == 1:
+		s.T, s.ZT, s.Z1, s.A, s.E = lossSums1AVX2(z, t, mz, mt)
+	default:
+		s.T, s.ZT, s.Z1, s.A, s.E = lossSumsAVX2(z, t, mz, mt, invT)
 	}
 	return s
 }
@@ -52,53 +39,36 @@ func (i ISA) LossGrad(grad, z, t []float32, mz, mt, invT, a, b, c float32) {
 
 // ReverseTerms computes h = Q·ln(Q/p) and returns Σ h twice, the divergence being the same sum. h may be z or t.
 func (i ISA) ReverseTerms(h, z, t []float32, c *Centre) (d, sumH float64) {
-	return i.terms(h, z, t, func(h, z, t []float32) (float64, float64) {
-		switch i {
-		case AVX512:
-			return widen2(reverseTermsAVX512(h, z, t, &c.MZ))
-		case AVX2:
-			return widen2(reverseTermsAVX2(h, z, t, &c.MZ))
-		}
-		return reverseTerms(h, z, t, c)
-	})
+	z, t = z[:len(h)], t[:len(h)]
+	switch i {
+	case AVX512:
+		return reverseTermsAVX512(h, z, t, &c.MZ)
+	case AVX2:
+		return reverseTermsAVX2(h, z, t, &c.MZ)
+	}
+	return reverseTerms(h, z, t, c)
 }
 
 // TVDTerms computes h = ½·sign(Q−p)·Q and returns ½Σ|p−Q| and Σ h. h may be z or t.
 func (i ISA) TVDTerms(h, z, t []float32, c *Centre) (d, sumH float64) {
-	return i.terms(h, z, t, func(h, z, t []float32) (float64, float64) {
-		switch i {
-		case AVX512:
-			return widen2(tvdTermsAVX512(h, z, t, &c.MZ))
-		case AVX2:
-			return widen2(tvdTermsAVX2(h, z, t, &c.MZ))
-		}
-		return tvdTerms(h, z, t, c)
-	})
+	z, t = z[:len(h)], t[:len(h)]
+	switch i {
+	case AVX512:
+		return tvdTermsAVX512(h, z, t, &c.MZ)
+	case AVX2:
+		return tvdTermsAVX2(h, z, t, &c.MZ)
+	}
+	return tvdTerms(h, z, t, c)
 }
 
 // MixTerms computes h and returns D and Σ h as m says. h may be z or t.
 func (i ISA) MixTerms(h, z, t []float32, c *Centre, m *Mix) (d, sumH float64) {
-	return i.terms(h, z, t, func(h, z, t []float32) (float64, float64) {
-		switch i {
-		case AVX512:
-			return widen2(mixTermsAVX512(h, z, t, &c.MZ, &m.Beta))
-		case AVX2:
-			return widen2(mixTermsAVX2(h, z, t, &c.MZ, &m.Beta))
-		}
-		return mixTerms(h, z, t, c, m)
-	})
-}
-
-// terms adds up the sums of blocks in float64.
-func (ISA) terms(h, z, t []float32, block func(h, z, t []float32) (float64, float64)) (d, sumH float64) {
 	z, t = z[:len(h)], t[:len(h)]
-	for lo := 0; lo < len(h); lo += lossBlock {
-		hi := min(len(h), lo+lossBlock)
-		bd, bh := block(h[lo:hi], z[lo:hi], t[lo:hi])
-		d += bd
-		sumH += bh
+	switch i {
+	case AVX512:
+		return mixTermsAVX512(h, z, t, &c.MZ, &m.Beta)
+	case AVX2:
+		return mixTermsAVX2(h, z, t, &c.MZ, &m.Beta)
 	}
-	return d, sumH
+	return mixTerms(h, z, t, c, m)
 }
-
-func widen2(a, b float32) (float64, float64) { return float64(a), float64(b) }

@@ -163,15 +163,15 @@ func (i ISA) Index(x []float32, v float32) int {
 	return index(x, v)
 }
 
-// ExpSum computes dst[i] = e^{x[i] − shift} and returns Σ dst[i]. dst may be x. e^{−∞} is 0. Assembly sums in float32
-// lanes: give it a few thousand elements at most.
+// ExpSum computes dst[i] = e^{x[i] − shift} and returns Σ dst[i]. dst may be x. e^{−∞} is 0. Sums of a few float32
+// terms are added in float64.
 func (i ISA) ExpSum(dst, x []float32, shift float32) float64 {
 	x = x[:len(dst)]
 	switch i {
 	case AVX512:
-		return float64(expSumAVX512(dst, x, shift))
+		return expSumAVX512(dst, x, shift)
 	case AVX2:
-		return float64(expSumAVX2(dst, x, shift))
+		return expSumAVX2(dst, x, shift)
 	}
 	return expSum(dst, x, shift)
 }

@@ -72,7 +72,7 @@ func siluMulGradAVX512(dg []float32, du []float32, dm []float32, g []float32, u 
 // expSumAVX512 does what expSum does.
 //
 //go:noescape
-func expSumAVX512(dst []float32, x []float32, shift float32) (sum float32)
+func expSumAVX512(dst []float32, x []float32, shift float32) (sum float64)
 
 // softmaxGradAVX512 does what softmaxGrad does.
 //
@@ -82,12 +82,12 @@ func softmaxGradAVX512(s []float32, dp []float32, scale float32, lse float32, de
 // lossSumsAVX512 does what lossSums does.
 //
 //go:noescape
-func lossSumsAVX512(z []float32, t []float32, mz float32, mt float32, invT float32) (st float32, szt float32, sz1 float32, a float32, e float32)
+func lossSumsAVX512(z []float32, t []float32, mz float32, mt float32, invT float32) (st float64, szt float64, sz1 float64, a float64, e float64)
 
 // lossSums1AVX512 does what lossSums1 does.
 //
 //go:noescape
-func lossSums1AVX512(z []float32, t []float32, mz float32, mt float32) (st float32, szt float32, sz1 float32, a float32, e float32)
+func lossSums1AVX512(z []float32, t []float32, mz float32, mt float32) (st float64, szt float64, sz1 float64, a float64, e float64)
 
 // lossGradAVX512 does what lossGrad does.
 //
@@ -102,17 +102,17 @@ func lossGrad1AVX512(grad []float32, z []float32, t []float32, mz float32, mt fl
 // reverseTermsAVX512 does what reverseTerms does.
 //
 //go:noescape
-func reverseTermsAVX512(h []float32, z []float32, t []float32, c *float32) (d float32, sumH float32)
+func reverseTermsAVX512(h []float32, z []float32, t []float32, c *float32) (d float64, sumH float64)
 
 // tvdTermsAVX512 does what tvdTerms does.
 //
 //go:noescape
-func tvdTermsAVX512(h []float32, z []float32, t []float32, c *float32) (d float32, sumH float32)
+func tvdTermsAVX512(h []float32, z []float32, t []float32, c *float32) (d float64, sumH float64)
 
 // mixTermsAVX512 does what mixTerms does.
 //
 //go:noescape
-func mixTermsAVX512(h []float32, z []float32, t []float32, c *float32, m *float32) (d float32, sumH float32)
+func mixTermsAVX512(h []float32, z []float32, t []float32, c *float32, m *float32) (d float64, sumH float64)
 
 // divGradAVX512 does what divGrad does.
 //
@@ -202,7 +202,7 @@ func siluMulGradAVX2(dg []float32, du []float32, dm []float32, g []float32, u []
 // expSumAVX2 does what expSum does.
 //
 //go:noescape
-func expSumAVX2(dst []float32, x []float32, shift float32) (sum float32)
+func expSumAVX2(dst []float32, x []float32, shift float32) (sum float64)
 
 // softmaxGradAVX2 does what softmaxGrad does.
 //
@@ -212,12 +212,12 @@ func softmaxGradAVX2(s []float32, dp []float32, scale float32, lse float32, delt
 // lossSumsAVX2 does what lossSums does.
 //
 //go:noescape
-func lossSumsAVX2(z []float32, t []float32, mz float32, mt float32, invT float32) (st float32, szt float32, sz1 float32, a float32, e float32)
+func lossSumsAVX2(z []float32, t []float32, mz float32, mt float32, invT float32) (st float64, szt float64, sz1 float64, a float64, e float64)
 
 // lossSums1AVX2 does what lossSums1 does.
 //
 //go:noescape
-func lossSums1AVX2(z []float32, t []float32, mz float32, mt float32) (st float32, szt float32, sz1 float32, a float32, e float32)
+func lossSums1AVX2(z []float32, t []float32, mz float32, mt float32) (st float64, szt float64, sz1 float64, a float64, e float64)
 
 // lossGradAVX2 does what lossGrad does.
 //
@@ -232,17 +232,17 @@ func lossGrad1AVX2(grad []float32, z []float32, t []float32, mz float32, mt floa
 // reverseTermsAVX2 does what reverseTerms does.
 //
 //go:noescape
-func reverseTermsAVX2(h []float32, z []float32, t []float32, c *float32) (d float32, sumH float32)
+func reverseTermsAVX2(h []float32, z []float32, t []float32, c *float32) (d float64, sumH float64)
 
 // tvdTermsAVX2 does what tvdTerms does.
 //
 //go:noescape
-func tvdTermsAVX2(h []float32, z []float32, t []float32, c *float32) (d float32, sumH float32)
+func tvdTermsAVX2(h []float32, z []float32, t []float32, c *float32) (d float64, sumH float64)
 
 // mixTermsAVX2 does what mixTerms does.
 //
 //go:noescape
-func mixTermsAVX2(h []float32, z []float32, t []float32, c *float32, m *float32) (d float32, sumH float32)
+func mixTermsAVX2(h []float32, z []float32, t []float32, c *float32, m *float32) (d float64, sumH float64)
 
 // divGradAVX2 does what divGrad does.
 //

@@ -32,15 +32,15 @@ func siluMulAVX512(m, g, u []float32) { panic("vec: no assembly here") }
 
 func siluMulGradAVX512(dg, du, dm, g, u []float32) { panic("vec: no assembly here") }
 
-func expSumAVX512(dst, x []float32, shift float32) (sum float32) { panic("vec: no assembly here") }
+func expSumAVX512(dst, x []float32, shift float32) (sum float64) { panic("vec: no assembly here") }
 
 func softmaxGradAVX512(s, dp []float32, scale, lse, delta float32) { panic("vec: no assembly here") }
 
-func lossSumsAVX512(z, t []float32, mz, mt, invT float32) (st, szt, sz1, a, e float32) {
+func lossSumsAVX512(z, t []float32, mz, mt, invT float32) (st, szt, sz1, a, e float64) {
 	panic("vec: no assembly here")
 }
 
-func lossSums1AVX512(z, t []float32, mz, mt float32) (st, szt, sz1, a, e float32) {
+func lossSums1AVX512(z, t []float32, mz, mt float32) (st, szt, sz1, a, e float64) {
 	panic("vec: no assembly here")
 }
 
@@ -50,13 +50,13 @@ func lossGradAVX512(grad, z, t []float32, mz, mt, invT, a, b, c float32) {
 
 func lossGrad1AVX512(grad, z, t []float32, mz, mt, b, c float32) { panic("vec: no assembly here") }
 
-func reverseTermsAVX512(h, z, t []float32, c *float32) (d, sumH float32) {
+func reverseTermsAVX512(h, z, t []float32, c *float32) (d, sumH float64) {
 	panic("vec: no assembly here")
 }
 
-func tvdTermsAVX512(h, z, t []float32, c *float32) (d, sumH float32) { panic("vec: no assembly here") }
+func tvdTermsAVX512(h, z, t []float32, c *float32) (d, sumH float64) { panic("vec: no assembly here") }
 
-func mixTermsAVX512(h, z, t []float32, c *float32, m *float32) (d, sumH float32) {
+func mixTermsAVX512(h, z, t []float32, c *float32, m *float32) (d, sumH float64) {
 	panic("vec: no assembly here")
 }
 
@@ -96,15 +96,15 @@ func siluMulAVX2(m, g, u []float32) { panic("vec: no assembly here") }
 
 func siluMulGradAVX2(dg, du, dm, g, u []float32) { panic("vec: no assembly here") }
 
-func expSumAVX2(dst, x []float32, shift float32) (sum float32) { panic("vec: no assembly here") }
+func expSumAVX2(dst, x []float32, shift float32) (sum float64) { panic("vec: no assembly here") }
 
 func softmaxGradAVX2(s, dp []float32, scale, lse, delta float32) { panic("vec: no assembly here") }
 
-func lossSumsAVX2(z, t []float32, mz, mt, invT float32) (st, szt, sz1, a, e float32) {
+func lossSumsAVX2(z, t []float32, mz, mt, invT float32) (st, szt, sz1, a, e float64) {
 	panic("vec: no assembly here")
 }
 
-func lossSums1AVX2(z, t []float32, mz, mt float32) (st, szt, sz1, a, e float32) {
+func lossSums1AVX2(z, t []float32, mz, mt float32) (st, szt, sz1, a, e float64) {
 	panic("vec: no assembly here")
 }
 
@@ -114,13 +114,13 @@ func lossGradAVX2(grad, z, t []float32, mz, mt, invT, a, b, c float32) {
 
 func lossGrad1AVX2(grad, z, t []float32, mz, mt, b, c float32) { panic("vec: no assembly here") }
 
-func reverseTermsAVX2(h, z, t []float32, c *float32) (d, sumH float32) {
+func reverseTermsAVX2(h, z, t []float32, c *float32) (d, sumH float64) {
 	panic("vec: no assembly here")
 }
 
-func tvdTermsAVX2(h, z, t []float32, c *float32) (d, sumH float32) { panic("vec: no assembly here") }
+func tvdTermsAVX2(h, z, t []float32, c *float32) (d, sumH float64) { panic("vec: no assembly here") }
 
-func mixTermsAVX2(h, z, t []float32, c *float32, m *float32) (d, sumH float32) {
+func mixTermsAVX2(h, z, t []float32, c *float32, m *float32) (d, sumH float64) {
 	panic("vec: no assembly here")
 }
 

@@ -1054,19 +1054,20 @@ end3:
 	VZEROUPPER
 	RET
 
-// func expSumAVX512(dst []float32, x []float32, shift float32) (sum float32)
-// Requires: AVX, AVX512F, BMI2, SSE
-TEXT ·expSumAVX512(SB), NOSPLIT, $0-60
+// func expSumAVX512(dst []float32, x []float32, shift float32) (sum float64)
+// Requires: AVX, AVX512F, BMI2, SSE2
+TEXT ·expSumAVX512(SB), NOSPLIT, $64-64
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
 	MOVQ         dst_len+8(FP), DX
 	VBROADCASTSS shift+48(FP), Z0
-	VPXORD       Z1, Z1, Z1
-	VBROADCASTSS constants<>+0(SB), Z2
+	VBROADCASTSS constants<>+0(SB), Z1
+	VPXORD       Z2, Z2, Z2
+	VMOVUPS      Z2, (SP)
 	XORQ         BX, BX
 
 loop1:
-	CMPQ              DX, $0x00000020
+	CMPQ              DX, $0x00000040
 	JL                done2
 	VMOVUPS           (CX)(BX*1), Z3
 	VSUBPS            Z0, Z3, Z3
@@ -1086,7 +1087,7 @@ loop1:
 	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
 	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
 	VSCALEFPS         Z4, Z5, Z3
-	VADDPS            Z3, Z1, Z1
+	VADDPS            Z3, Z2, Z2
 	VMOVUPS           Z3, (AX)(BX*1)
 	VMOVUPS           64(CX)(BX*1), Z3
 	VSUBPS            Z0, Z3, Z3
@@ -1106,15 +1107,62 @@ loop1:
 	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
 	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
 	VSCALEFPS         Z4, Z5, Z3
-	VADDPS            Z3, Z1, Z1
+	VADDPS            Z3, Z2, Z2
 	VMOVUPS           Z3, 64(AX)(BX*1)
-	ADDQ              $0x00000080, BX
-	SUBQ              $0x00000020, DX
+	VMOVUPS           128(CX)(BX*1), Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z5
+	VMAXPS            Z3, Z4, Z3
+	VMINPS            Z3, Z5, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z3
+	VBROADCASTSS      constants<>+192(SB), Z5
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VADDPS            Z3, Z2, Z2
+	VMOVUPS           Z3, 128(AX)(BX*1)
+	VMOVUPS           192(CX)(BX*1), Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z5
+	VMAXPS            Z3, Z4, Z3
+	VMINPS            Z3, Z5, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z3
+	VBROADCASTSS      constants<>+192(SB), Z5
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VADDPS            Z3, Z2, Z2
+	VMOVUPS           Z3, 192(AX)(BX*1)
+	VCVTPS2PD         Y2, Z3
+	VEXTRACTF64X4     $0x01, Z2, Y4
+	VCVTPS2PD         Y4, Z4
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z4, Z3, Z3
+	VADDPD            (SP), Z3, Z3
+	VMOVUPD           Z3, (SP)
+	ADDQ              $0x00000100, BX
+	SUBQ              $0x00000040, DX
 	JMP               loop1
 
 done2:
 loop3:
-	CMPQ              DX, $0x00000010
+	CMPQ              DX, $0x00000020
 	JL                done4
 	VMOVUPS           (CX)(BX*1), Z3
 	VSUBPS            Z0, Z3, Z3
@@ -1134,50 +1182,118 @@ loop3:
 	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
 	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
 	VSCALEFPS         Z4, Z5, Z3
-	VADDPS            Z3, Z1, Z1
+	VADDPS            Z3, Z2, Z2
 	VMOVUPS           Z3, (AX)(BX*1)
-	ADDQ              $0x00000040, BX
-	SUBQ              $0x00000010, DX
+	VMOVUPS           64(CX)(BX*1), Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z5
+	VMAXPS            Z3, Z4, Z3
+	VMINPS            Z3, Z5, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z3
+	VBROADCASTSS      constants<>+192(SB), Z5
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VADDPS            Z3, Z2, Z2
+	VMOVUPS           Z3, 64(AX)(BX*1)
+	VCVTPS2PD         Y2, Z3
+	VEXTRACTF64X4     $0x01, Z2, Y4
+	VCVTPS2PD         Y4, Z4
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z4, Z3, Z3
+	VADDPD            (SP), Z3, Z3
+	VMOVUPD           Z3, (SP)
+	ADDQ              $0x00000080, BX
+	SUBQ              $0x00000020, DX
 	JMP               loop3
 
 done4:
+loop5:
+	CMPQ              DX, $0x00000010
+	JL                done6
+	VMOVUPS           (CX)(BX*1), Z3
+	VSUBPS            Z0, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z5
+	VMAXPS            Z3, Z4, Z3
+	VMINPS            Z3, Z5, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z3
+	VBROADCASTSS      constants<>+192(SB), Z5
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VADDPS            Z3, Z2, Z2
+	VMOVUPS           Z3, (AX)(BX*1)
+	VCVTPS2PD         Y2, Z3
+	VEXTRACTF64X4     $0x01, Z2, Y4
+	VCVTPS2PD         Y4, Z4
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z4, Z3, Z3
+	VADDPD            (SP), Z3, Z3
+	VMOVUPD           Z3, (SP)
+	ADDQ              $0x00000040, BX
+	SUBQ              $0x00000010, DX
+	JMP               loop5
+
+done6:
 	TESTQ             DX, DX
-	JZ                end5
+	JZ                end7
 	MOVL              $0x0000ffff, SI
 	BZHIL             DX, SI, SI
 	KMOVW             SI, K1
-	VMOVAPS           Z2, Z2
-	VMOVUPS           (CX)(BX*1), K1, Z2
-	VSUBPS            Z0, Z2, Z2
+	VMOVAPS           Z1, Z1
+	VMOVUPS           (CX)(BX*1), K1, Z1
+	VSUBPS            Z0, Z1, Z1
 	VBROADCASTSS      constants<>+32(SB), Z0
 	VBROADCASTSS      constants<>+64(SB), Z3
-	VMAXPS            Z2, Z0, Z2
-	VMINPS            Z2, Z3, Z2
-	VMULPS.BCST       constants<>+96(SB), Z2, Z0
+	VMAXPS            Z1, Z0, Z1
+	VMINPS            Z1, Z3, Z1
+	VMULPS.BCST       constants<>+96(SB), Z1, Z0
 	VRNDSCALEPS       $0x08, Z0, Z0
-	VFNMADD231PS.BCST constants<>+128(SB), Z0, Z2
-	VFNMADD231PS.BCST constants<>+160(SB), Z0, Z2
+	VFNMADD231PS.BCST constants<>+128(SB), Z0, Z1
+	VFNMADD231PS.BCST constants<>+160(SB), Z0, Z1
 	VBROADCASTSS      constants<>+192(SB), Z3
-	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z3
-	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z3
-	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z3
-	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z3
-	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z3
-	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z3
-	VSCALEFPS         Z0, Z3, Z2
-	VADDPS            Z2, Z1, Z1
-	VMOVUPS           Z2, K1, (AX)(BX*1)
+	VFMADD213PS.BCST  constants<>+224(SB), Z1, Z3
+	VFMADD213PS.BCST  constants<>+256(SB), Z1, Z3
+	VFMADD213PS.BCST  constants<>+288(SB), Z1, Z3
+	VFMADD213PS.BCST  constants<>+320(SB), Z1, Z3
+	VFMADD213PS.BCST  constants<>+352(SB), Z1, Z3
+	VFMADD213PS.BCST  constants<>+352(SB), Z1, Z3
+	VSCALEFPS         Z0, Z3, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z1, K1, (AX)(BX*1)
+	VCVTPS2PD         Y2, Z0
+	VEXTRACTF64X4     $0x01, Z2, Y1
+	VCVTPS2PD         Y1, Z1
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z1, Z0, Z0
+	VADDPD            (SP), Z0, Z0
+	VMOVUPD           Z0, (SP)
 
-end5:
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y0, Y1, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, sum+56(FP)
+end7:
+	VMOVUPD       (SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, sum+56(FP)
 	VZEROUPPER
 	RET
 
@@ -1314,404 +1430,1459 @@ end5:
 	VZEROUPPER
 	RET
 
-// func lossSumsAVX512(z []float32, t []float32, mz float32, mt float32, invT float32) (st float32, szt float32, sz1 float32, a float32, e float32)
-// Requires: AVX, AVX512F, BMI2, SSE
-TEXT ·lossSumsAVX512(SB), NOSPLIT, $0-84
-	MOVQ         z_base+0(FP), AX
-	MOVQ         t_base+24(FP), CX
-	MOVQ         z_len+8(FP), DX
-	VBROADCASTSS mz+48(FP), Z0
-	VBROADCASTSS mt+52(FP), Z1
-	VBROADCASTSS constants<>+0(SB), Z2
-	VBROADCASTSS invT+56(FP), Z3
-	VPXORD       Z4, Z4, Z4
-	VPXORD       Z5, Z5, Z5
-	VPXORD       Z6, Z6, Z6
-	VPXORD       Z7, Z7, Z7
-	VPXORD       Z8, Z8, Z8
-	XORQ         BX, BX
+// func lossSumsAVX512(z []float32, t []float32, mz float32, mt float32, invT float32) (st float64, szt float64, sz1 float64, a float64, e float64)
+// Requires: AVX, AVX512F, BMI2, SSE2
+TEXT ·lossSumsAVX512(SB), NOSPLIT, $320-104
+	MOVQ    z_base+0(FP), AX
+	MOVQ    t_base+24(FP), CX
+	MOVQ    z_len+8(FP), DX
+	VPXORD  Z0, Z0, Z0
+	VMOVUPS Z0, (SP)
+	VPXORD  Z1, Z1, Z1
+	VMOVUPS Z0, 64(SP)
+	VPXORD  Z2, Z2, Z2
+	VMOVUPS Z0, 128(SP)
+	VPXORD  Z3, Z3, Z3
+	VMOVUPS Z0, 192(SP)
+	VPXORD  Z4, Z4, Z4
+	VMOVUPS Z0, 256(SP)
+	XORQ    BX, BX
 
 loop1:
-	CMPQ              DX, $0x00000010
+	CMPQ              DX, $0x00000040
 	JL                done2
-	VMOVUPS           (AX)(BX*1), Z9
-	VMOVUPS           (CX)(BX*1), Z10
-	VSUBPS            Z0, Z9, Z9
-	VSUBPS            Z1, Z10, Z10
-	VMOVAPS           Z10, Z11
-	VMULPS            Z3, Z11, Z11
-	VBROADCASTSS      constants<>+32(SB), Z12
-	VBROADCASTSS      constants<>+64(SB), Z13
-	VMAXPS            Z11, Z12, Z11
-	VMINPS            Z11, Z13, Z11
-	VMULPS.BCST       constants<>+96(SB), Z11, Z12
-	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST constants<>+128(SB), Z12, Z11
-	VFNMADD231PS.BCST constants<>+160(SB), Z12, Z11
-	VBROADCASTSS      constants<>+192(SB), Z13
-	VFMADD213PS.BCST  constants<>+224(SB), Z11, Z13
-	VFMADD213PS.BCST  constants<>+256(SB), Z11, Z13
-	VFMADD213PS.BCST  constants<>+288(SB), Z11, Z13
-	VFMADD213PS.BCST  constants<>+320(SB), Z11, Z13
-	VFMADD213PS.BCST  constants<>+352(SB), Z11, Z13
-	VFMADD213PS.BCST  constants<>+352(SB), Z11, Z13
-	VSCALEFPS         Z12, Z13, Z11
-	VADDPS            Z11, Z4, Z4
-	VSUBPS            Z9, Z10, Z12
-	VMULPS            Z11, Z12, Z12
-	VMULPS            Z11, Z10, Z10
-	VPXORD            Z14, Z14, Z14
-	VCMPPS            $0x04, Z14, Z11, K1
-	VMOVAPS.Z         Z12, K1, Z12
-	VPXORD            Z15, Z15, Z15
-	VCMPPS            $0x04, Z15, Z11, K1
-	VMOVAPS.Z         Z10, K1, Z10
-	VADDPS            Z12, Z7, Z7
-	VADDPS            Z10, Z8, Z8
-	VMULPS            Z3, Z9, Z10
-	VBROADCASTSS      constants<>+32(SB), Z11
-	VBROADCASTSS      constants<>+64(SB), Z12
-	VMAXPS            Z10, Z11, Z10
-	VMINPS            Z10, Z12, Z10
-	VMULPS.BCST       constants<>+96(SB), Z10, Z11
-	VRNDSCALEPS       $0x08, Z11, Z11
-	VFNMADD231PS.BCST constants<>+128(SB), Z11, Z10
-	VFNMADD231PS.BCST constants<>+160(SB), Z11, Z10
-	VBROADCASTSS      constants<>+192(SB), Z12
-	VFMADD213PS.BCST  constants<>+224(SB), Z10, Z12
-	VFMADD213PS.BCST  constants<>+256(SB), Z10, Z12
-	VFMADD213PS.BCST  constants<>+288(SB), Z10, Z12
-	VFMADD213PS.BCST  constants<>+320(SB), Z10, Z12
-	VFMADD213PS.BCST  constants<>+352(SB), Z10, Z12
-	VFMADD213PS.BCST  constants<>+352(SB), Z10, Z12
-	VSCALEFPS         Z11, Z12, Z10
-	VADDPS            Z10, Z5, Z5
-	VBROADCASTSS      constants<>+32(SB), Z10
-	VBROADCASTSS      constants<>+64(SB), Z11
-	VMAXPS            Z9, Z10, Z9
-	VMINPS            Z9, Z11, Z9
-	VMULPS.BCST       constants<>+96(SB), Z9, Z10
-	VRNDSCALEPS       $0x08, Z10, Z10
-	VFNMADD231PS.BCST constants<>+128(SB), Z10, Z9
-	VFNMADD231PS.BCST constants<>+160(SB), Z10, Z9
-	VBROADCASTSS      constants<>+192(SB), Z11
-	VFMADD213PS.BCST  constants<>+224(SB), Z9, Z11
-	VFMADD213PS.BCST  constants<>+256(SB), Z9, Z11
-	VFMADD213PS.BCST  constants<>+288(SB), Z9, Z11
-	VFMADD213PS.BCST  constants<>+320(SB), Z9, Z11
-	VFMADD213PS.BCST  constants<>+352(SB), Z9, Z11
-	VFMADD213PS.BCST  constants<>+352(SB), Z9, Z11
-	VSCALEFPS         Z10, Z11, Z9
-	VADDPS            Z9, Z6, Z6
-	ADDQ              $0x00000040, BX
-	SUBQ              $0x00000010, DX
+	VBROADCASTSS      constants<>+0(SB), Z5
+	VMOVUPS           (AX)(BX*1), Z5
+	VMOVUPS           (CX)(BX*1), Z22
+	VBROADCASTSS      mz+48(FP), Z23
+	VSUBPS            Z23, Z5, Z5
+	VBROADCASTSS      mt+52(FP), Z23
+	VSUBPS            Z23, Z22, Z22
+	VMOVAPS           Z22, Z23
+	VBROADCASTSS      invT+56(FP), Z24
+	VMULPS            Z24, Z23, Z23
+	VBROADCASTSS      constants<>+32(SB), Z24
+	VBROADCASTSS      constants<>+64(SB), Z25
+	VMAXPS            Z23, Z24, Z23
+	VMINPS            Z23, Z25, Z23
+	VMULPS.BCST       constants<>+96(SB), Z23, Z24
+	VRNDSCALEPS       $0x08, Z24, Z24
+	VFNMADD231PS.BCST constants<>+128(SB), Z24, Z23
+	VFNMADD231PS.BCST constants<>+160(SB), Z24, Z23
+	VBROADCASTSS      constants<>+192(SB), Z25
+	VFMADD213PS.BCST  constants<>+224(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+256(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+288(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+320(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VSCALEFPS         Z24, Z25, Z23
+	VADDPS            Z23, Z0, Z0
+	VSUBPS            Z5, Z22, Z24
+	VMULPS            Z23, Z24, Z24
+	VMULPS            Z23, Z22, Z22
+	VPXORD            Z6, Z6, Z6
+	VCMPPS            $0x04, Z6, Z23, K1
+	VMOVAPS.Z         Z24, K1, Z24
+	VPXORD            Z7, Z7, Z7
+	VCMPPS            $0x04, Z7, Z23, K1
+	VMOVAPS.Z         Z22, K1, Z22
+	VADDPS            Z24, Z2, Z2
+	VADDPS            Z22, Z3, Z3
+	VBROADCASTSS      invT+56(FP), Z22
+	VMULPS            Z22, Z5, Z22
+	VBROADCASTSS      constants<>+32(SB), Z23
+	VBROADCASTSS      constants<>+64(SB), Z24
+	VMAXPS            Z22, Z23, Z22
+	VMINPS            Z22, Z24, Z22
+	VMULPS.BCST       constants<>+96(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST constants<>+128(SB), Z23, Z22
+	VFNMADD231PS.BCST constants<>+160(SB), Z23, Z22
+	VBROADCASTSS      constants<>+192(SB), Z24
+	VFMADD213PS.BCST  constants<>+224(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+256(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+288(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+320(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VSCALEFPS         Z23, Z24, Z22
+	VADDPS            Z22, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z22
+	VBROADCASTSS      constants<>+64(SB), Z23
+	VMAXPS            Z5, Z22, Z5
+	VMINPS            Z5, Z23, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z22
+	VRNDSCALEPS       $0x08, Z22, Z22
+	VFNMADD231PS.BCST constants<>+128(SB), Z22, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z22, Z5
+	VBROADCASTSS      constants<>+192(SB), Z23
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z23
+	VSCALEFPS         Z22, Z23, Z5
+	VADDPS            Z5, Z1, Z1
+	VBROADCASTSS      constants<>+0(SB), Z5
+	VMOVUPS           64(AX)(BX*1), Z5
+	VMOVUPS           64(CX)(BX*1), Z22
+	VBROADCASTSS      mz+48(FP), Z23
+	VSUBPS            Z23, Z5, Z5
+	VBROADCASTSS      mt+52(FP), Z23
+	VSUBPS            Z23, Z22, Z22
+	VMOVAPS           Z22, Z23
+	VBROADCASTSS      invT+56(FP), Z24
+	VMULPS            Z24, Z23, Z23
+	VBROADCASTSS      constants<>+32(SB), Z24
+	VBROADCASTSS      constants<>+64(SB), Z25
+	VMAXPS            Z23, Z24, Z23
+	VMINPS            Z23, Z25, Z23
+	VMULPS.BCST       constants<>+96(SB), Z23, Z24
+	VRNDSCALEPS       $0x08, Z24, Z24
+	VFNMADD231PS.BCST constants<>+128(SB), Z24, Z23
+	VFNMADD231PS.BCST constants<>+160(SB), Z24, Z23
+	VBROADCASTSS      constants<>+192(SB), Z25
+	VFMADD213PS.BCST  constants<>+224(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+256(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+288(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+320(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VSCALEFPS         Z24, Z25, Z23
+	VADDPS            Z23, Z0, Z0
+	VSUBPS            Z5, Z22, Z24
+	VMULPS            Z23, Z24, Z24
+	VMULPS            Z23, Z22, Z22
+	VPXORD            Z8, Z8, Z8
+	VCMPPS            $0x04, Z8, Z23, K1
+	VMOVAPS.Z         Z24, K1, Z24
+	VPXORD            Z9, Z9, Z9
+	VCMPPS            $0x04, Z9, Z23, K1
+	VMOVAPS.Z         Z22, K1, Z22
+	VADDPS            Z24, Z2, Z2
+	VADDPS            Z22, Z3, Z3
+	VBROADCASTSS      invT+56(FP), Z22
+	VMULPS            Z22, Z5, Z22
+	VBROADCASTSS      constants<>+32(SB), Z23
+	VBROADCASTSS      constants<>+64(SB), Z24
+	VMAXPS            Z22, Z23, Z22
+	VMINPS            Z22, Z24, Z22
+	VMULPS.BCST       constants<>+96(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST constants<>+128(SB), Z23, Z22
+	VFNMADD231PS.BCST constants<>+160(SB), Z23, Z22
+	VBROADCASTSS      constants<>+192(SB), Z24
+	VFMADD213PS.BCST  constants<>+224(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+256(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+288(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+320(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VSCALEFPS         Z23, Z24, Z22
+	VADDPS            Z22, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z22
+	VBROADCASTSS      constants<>+64(SB), Z23
+	VMAXPS            Z5, Z22, Z5
+	VMINPS            Z5, Z23, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z22
+	VRNDSCALEPS       $0x08, Z22, Z22
+	VFNMADD231PS.BCST constants<>+128(SB), Z22, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z22, Z5
+	VBROADCASTSS      constants<>+192(SB), Z23
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z23
+	VSCALEFPS         Z22, Z23, Z5
+	VADDPS            Z5, Z1, Z1
+	VBROADCASTSS      constants<>+0(SB), Z5
+	VMOVUPS           128(AX)(BX*1), Z5
+	VMOVUPS           128(CX)(BX*1), Z22
+	VBROADCASTSS      mz+48(FP), Z23
+	VSUBPS            Z23, Z5, Z5
+	VBROADCASTSS      mt+52(FP), Z23
+	VSUBPS            Z23, Z22, Z22
+	VMOVAPS           Z22, Z23
+	VBROADCASTSS      invT+56(FP), Z24
+	VMULPS            Z24, Z23, Z23
+	VBROADCASTSS      constants<>+32(SB), Z24
+	VBROADCASTSS      constants<>+64(SB), Z25
+	VMAXPS            Z23, Z24, Z23
+	VMINPS            Z23, Z25, Z23
+	VMULPS.BCST       constants<>+96(SB), Z23, Z24
+	VRNDSCALEPS       $0x08, Z24, Z24
+	VFNMADD231PS.BCST constants<>+128(SB), Z24, Z23
+	VFNMADD231PS.BCST constants<>+160(SB), Z24, Z23
+	VBROADCASTSS      constants<>+192(SB), Z25
+	VFMADD213PS.BCST  constants<>+224(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+256(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+288(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+320(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VSCALEFPS         Z24, Z25, Z23
+	VADDPS            Z23, Z0, Z0
+	VSUBPS            Z5, Z22, Z24
+	VMULPS            Z23, Z24, Z24
+	VMULPS            Z23, Z22, Z22
+	VPXORD            Z10, Z10, Z10
+	VCMPPS            $0x04, Z10, Z23, K1
+	VMOVAPS.Z         Z24, K1, Z24
+	VPXORD            Z11, Z11, Z11
+	VCMPPS            $0x04, Z11, Z23, K1
+	VMOVAPS.Z         Z22, K1, Z22
+	VADDPS            Z24, Z2, Z2
+	VADDPS            Z22, Z3, Z3
+	VBROADCASTSS      invT+56(FP), Z22
+	VMULPS            Z22, Z5, Z22
+	VBROADCASTSS      constants<>+32(SB), Z23
+	VBROADCASTSS      constants<>+64(SB), Z24
+	VMAXPS            Z22, Z23, Z22
+	VMINPS            Z22, Z24, Z22
+	VMULPS.BCST       constants<>+96(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST constants<>+128(SB), Z23, Z22
+	VFNMADD231PS.BCST constants<>+160(SB), Z23, Z22
+	VBROADCASTSS      constants<>+192(SB), Z24
+	VFMADD213PS.BCST  constants<>+224(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+256(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+288(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+320(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VSCALEFPS         Z23, Z24, Z22
+	VADDPS            Z22, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z22
+	VBROADCASTSS      constants<>+64(SB), Z23
+	VMAXPS            Z5, Z22, Z5
+	VMINPS            Z5, Z23, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z22
+	VRNDSCALEPS       $0x08, Z22, Z22
+	VFNMADD231PS.BCST constants<>+128(SB), Z22, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z22, Z5
+	VBROADCASTSS      constants<>+192(SB), Z23
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z23
+	VSCALEFPS         Z22, Z23, Z5
+	VADDPS            Z5, Z1, Z1
+	VBROADCASTSS      constants<>+0(SB), Z5
+	VMOVUPS           192(AX)(BX*1), Z5
+	VMOVUPS           192(CX)(BX*1), Z22
+	VBROADCASTSS      mz+48(FP), Z23
+	VSUBPS            Z23, Z5, Z5
+	VBROADCASTSS      mt+52(FP), Z23
+	VSUBPS            Z23, Z22, Z22
+	VMOVAPS           Z22, Z23
+	VBROADCASTSS      invT+56(FP), Z24
+	VMULPS            Z24, Z23, Z23
+	VBROADCASTSS      constants<>+32(SB), Z24
+	VBROADCASTSS      constants<>+64(SB), Z25
+	VMAXPS            Z23, Z24, Z23
+	VMINPS            Z23, Z25, Z23
+	VMULPS.BCST       constants<>+96(SB), Z23, Z24
+	VRNDSCALEPS       $0x08, Z24, Z24
+	VFNMADD231PS.BCST constants<>+128(SB), Z24, Z23
+	VFNMADD231PS.BCST constants<>+160(SB), Z24, Z23
+	VBROADCASTSS      constants<>+192(SB), Z25
+	VFMADD213PS.BCST  constants<>+224(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+256(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+288(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+320(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VSCALEFPS         Z24, Z25, Z23
+	VADDPS            Z23, Z0, Z0
+	VSUBPS            Z5, Z22, Z24
+	VMULPS            Z23, Z24, Z24
+	VMULPS            Z23, Z22, Z22
+	VPXORD            Z12, Z12, Z12
+	VCMPPS            $0x04, Z12, Z23, K1
+	VMOVAPS.Z         Z24, K1, Z24
+	VPXORD            Z13, Z13, Z13
+	VCMPPS            $0x04, Z13, Z23, K1
+	VMOVAPS.Z         Z22, K1, Z22
+	VADDPS            Z24, Z2, Z2
+	VADDPS            Z22, Z3, Z3
+	VBROADCASTSS      invT+56(FP), Z22
+	VMULPS            Z22, Z5, Z22
+	VBROADCASTSS      constants<>+32(SB), Z23
+	VBROADCASTSS      constants<>+64(SB), Z24
+	VMAXPS            Z22, Z23, Z22
+	VMINPS            Z22, Z24, Z22
+	VMULPS.BCST       constants<>+96(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST constants<>+128(SB), Z23, Z22
+	VFNMADD231PS.BCST constants<>+160(SB), Z23, Z22
+	VBROADCASTSS      constants<>+192(SB), Z24
+	VFMADD213PS.BCST  constants<>+224(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+256(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+288(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+320(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VSCALEFPS         Z23, Z24, Z22
+	VADDPS            Z22, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z22
+	VBROADCASTSS      constants<>+64(SB), Z23
+	VMAXPS            Z5, Z22, Z5
+	VMINPS            Z5, Z23, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z22
+	VRNDSCALEPS       $0x08, Z22, Z22
+	VFNMADD231PS.BCST constants<>+128(SB), Z22, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z22, Z5
+	VBROADCASTSS      constants<>+192(SB), Z23
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z23
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z23
+	VSCALEFPS         Z22, Z23, Z5
+	VADDPS            Z5, Z1, Z1
+	VCVTPS2PD         Y0, Z5
+	VEXTRACTF64X4     $0x01, Z0, Y22
+	VCVTPS2PD         Y22, Z22
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z22, Z5, Z5
+	VADDPD            (SP), Z5, Z5
+	VMOVUPD           Z5, (SP)
+	VCVTPS2PD         Y1, Z5
+	VEXTRACTF64X4     $0x01, Z1, Y22
+	VCVTPS2PD         Y22, Z22
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z22, Z5, Z5
+	VADDPD            64(SP), Z5, Z5
+	VMOVUPD           Z5, 64(SP)
+	VCVTPS2PD         Y2, Z5
+	VEXTRACTF64X4     $0x01, Z2, Y22
+	VCVTPS2PD         Y22, Z22
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z22, Z5, Z5
+	VADDPD            128(SP), Z5, Z5
+	VMOVUPD           Z5, 128(SP)
+	VCVTPS2PD         Y3, Z5
+	VEXTRACTF64X4     $0x01, Z3, Y22
+	VCVTPS2PD         Y22, Z22
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z22, Z5, Z5
+	VADDPD            192(SP), Z5, Z5
+	VMOVUPD           Z5, 192(SP)
+	VCVTPS2PD         Y4, Z5
+	VEXTRACTF64X4     $0x01, Z4, Y22
+	VCVTPS2PD         Y22, Z22
+	VPXORD            Z4, Z4, Z4
+	VADDPD            Z22, Z5, Z5
+	VADDPD            256(SP), Z5, Z5
+	VMOVUPD           Z5, 256(SP)
+	ADDQ              $0x00000100, BX
+	SUBQ              $0x00000040, DX
 	JMP               loop1
 
 done2:
+loop3:
+	CMPQ              DX, $0x00000020
+	JL                done4
+	VBROADCASTSS      constants<>+0(SB), Z5
+	VMOVUPS           (AX)(BX*1), Z5
+	VMOVUPS           (CX)(BX*1), Z6
+	VBROADCASTSS      mz+48(FP), Z7
+	VSUBPS            Z7, Z5, Z5
+	VBROADCASTSS      mt+52(FP), Z7
+	VSUBPS            Z7, Z6, Z6
+	VMOVAPS           Z6, Z7
+	VBROADCASTSS      invT+56(FP), Z8
+	VMULPS            Z8, Z7, Z7
+	VBROADCASTSS      constants<>+32(SB), Z8
+	VBROADCASTSS      constants<>+64(SB), Z9
+	VMAXPS            Z7, Z8, Z7
+	VMINPS            Z7, Z9, Z7
+	VMULPS.BCST       constants<>+96(SB), Z7, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST constants<>+128(SB), Z8, Z7
+	VFNMADD231PS.BCST constants<>+160(SB), Z8, Z7
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VSCALEFPS         Z8, Z9, Z7
+	VADDPS            Z7, Z0, Z0
+	VSUBPS            Z5, Z6, Z8
+	VMULPS            Z7, Z8, Z8
+	VMULPS            Z7, Z6, Z6
+	VPXORD            Z14, Z14, Z14
+	VCMPPS            $0x04, Z14, Z7, K1
+	VMOVAPS.Z         Z8, K1, Z8
+	VPXORD            Z15, Z15, Z15
+	VCMPPS            $0x04, Z15, Z7, K1
+	VMOVAPS.Z         Z6, K1, Z6
+	VADDPS            Z8, Z2, Z2
+	VADDPS            Z6, Z3, Z3
+	VBROADCASTSS      invT+56(FP), Z6
+	VMULPS            Z6, Z5, Z6
+	VBROADCASTSS      constants<>+32(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z8
+	VMAXPS            Z6, Z7, Z6
+	VMINPS            Z6, Z8, Z6
+	VMULPS.BCST       constants<>+96(SB), Z6, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST constants<>+128(SB), Z7, Z6
+	VFNMADD231PS.BCST constants<>+160(SB), Z7, Z6
+	VBROADCASTSS      constants<>+192(SB), Z8
+	VFMADD213PS.BCST  constants<>+224(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+256(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+288(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+320(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VSCALEFPS         Z7, Z8, Z6
+	VADDPS            Z6, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z6
+	VBROADCASTSS      constants<>+64(SB), Z7
+	VMAXPS            Z5, Z6, Z5
+	VMINPS            Z5, Z7, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST constants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z6, Z5
+	VBROADCASTSS      constants<>+192(SB), Z7
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z7
+	VSCALEFPS         Z6, Z7, Z5
+	VADDPS            Z5, Z1, Z1
+	VBROADCASTSS      constants<>+0(SB), Z5
+	VMOVUPS           64(AX)(BX*1), Z5
+	VMOVUPS           64(CX)(BX*1), Z6
+	VBROADCASTSS      mz+48(FP), Z7
+	VSUBPS            Z7, Z5, Z5
+	VBROADCASTSS      mt+52(FP), Z7
+	VSUBPS            Z7, Z6, Z6
+	VMOVAPS           Z6, Z7
+	VBROADCASTSS      invT+56(FP), Z8
+	VMULPS            Z8, Z7, Z7
+	VBROADCASTSS      constants<>+32(SB), Z8
+	VBROADCASTSS      constants<>+64(SB), Z9
+	VMAXPS            Z7, Z8, Z7
+	VMINPS            Z7, Z9, Z7
+	VMULPS.BCST       constants<>+96(SB), Z7, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST constants<>+128(SB), Z8, Z7
+	VFNMADD231PS.BCST constants<>+160(SB), Z8, Z7
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VSCALEFPS         Z8, Z9, Z7
+	VADDPS            Z7, Z0, Z0
+	VSUBPS            Z5, Z6, Z8
+	VMULPS            Z7, Z8, Z8
+	VMULPS            Z7, Z6, Z6
+	VPXORD            Z16, Z16, Z16
+	VCMPPS            $0x04, Z16, Z7, K1
+	VMOVAPS.Z         Z8, K1, Z8
+	VPXORD            Z17, Z17, Z17
+	VCMPPS            $0x04, Z17, Z7, K1
+	VMOVAPS.Z         Z6, K1, Z6
+	VADDPS            Z8, Z2, Z2
+	VADDPS            Z6, Z3, Z3
+	VBROADCASTSS      invT+56(FP), Z6
+	VMULPS            Z6, Z5, Z6
+	VBROADCASTSS      constants<>+32(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z8
+	VMAXPS            Z6, Z7, Z6
+	VMINPS            Z6, Z8, Z6
+	VMULPS.BCST       constants<>+96(SB), Z6, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST constants<>+128(SB), Z7, Z6
+	VFNMADD231PS.BCST constants<>+160(SB), Z7, Z6
+	VBROADCASTSS      constants<>+192(SB), Z8
+	VFMADD213PS.BCST  constants<>+224(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+256(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+288(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+320(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VSCALEFPS         Z7, Z8, Z6
+	VADDPS            Z6, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z6
+	VBROADCASTSS      constants<>+64(SB), Z7
+	VMAXPS            Z5, Z6, Z5
+	VMINPS            Z5, Z7, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST constants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z6, Z5
+	VBROADCASTSS      constants<>+192(SB), Z7
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z7
+	VSCALEFPS         Z6, Z7, Z5
+	VADDPS            Z5, Z1, Z1
+	VCVTPS2PD         Y0, Z5
+	VEXTRACTF64X4     $0x01, Z0, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z6, Z5, Z5
+	VADDPD            (SP), Z5, Z5
+	VMOVUPD           Z5, (SP)
+	VCVTPS2PD         Y1, Z5
+	VEXTRACTF64X4     $0x01, Z1, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z6, Z5, Z5
+	VADDPD            64(SP), Z5, Z5
+	VMOVUPD           Z5, 64(SP)
+	VCVTPS2PD         Y2, Z5
+	VEXTRACTF64X4     $0x01, Z2, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z6, Z5, Z5
+	VADDPD            128(SP), Z5, Z5
+	VMOVUPD           Z5, 128(SP)
+	VCVTPS2PD         Y3, Z5
+	VEXTRACTF64X4     $0x01, Z3, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z6, Z5, Z5
+	VADDPD            192(SP), Z5, Z5
+	VMOVUPD           Z5, 192(SP)
+	VCVTPS2PD         Y4, Z5
+	VEXTRACTF64X4     $0x01, Z4, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z4, Z4, Z4
+	VADDPD            Z6, Z5, Z5
+	VADDPD            256(SP), Z5, Z5
+	VMOVUPD           Z5, 256(SP)
+	ADDQ              $0x00000080, BX
+	SUBQ              $0x00000020, DX
+	JMP               loop3
+
+done4:
+loop5:
+	CMPQ              DX, $0x00000010
+	JL                done6
+	VBROADCASTSS      constants<>+0(SB), Z5
+	VMOVUPS           (AX)(BX*1), Z5
+	VMOVUPS           (CX)(BX*1), Z6
+	VBROADCASTSS      mz+48(FP), Z7
+	VSUBPS            Z7, Z5, Z5
+	VBROADCASTSS      mt+52(FP), Z7
+	VSUBPS            Z7, Z6, Z6
+	VMOVAPS           Z6, Z7
+	VBROADCASTSS      invT+56(FP), Z8
+	VMULPS            Z8, Z7, Z7
+	VBROADCASTSS      constants<>+32(SB), Z8
+	VBROADCASTSS      constants<>+64(SB), Z9
+	VMAXPS            Z7, Z8, Z7
+	VMINPS            Z7, Z9, Z7
+	VMULPS.BCST       constants<>+96(SB), Z7, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST constants<>+128(SB), Z8, Z7
+	VFNMADD231PS.BCST constants<>+160(SB), Z8, Z7
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VSCALEFPS         Z8, Z9, Z7
+	VADDPS            Z7, Z0, Z0
+	VSUBPS            Z5, Z6, Z8
+	VMULPS            Z7, Z8, Z8
+	VMULPS            Z7, Z6, Z6
+	VPXORD            Z18, Z18, Z18
+	VCMPPS            $0x04, Z18, Z7, K1
+	VMOVAPS.Z         Z8, K1, Z8
+	VPXORD            Z19, Z19, Z19
+	VCMPPS            $0x04, Z19, Z7, K1
+	VMOVAPS.Z         Z6, K1, Z6
+	VADDPS            Z8, Z2, Z2
+	VADDPS            Z6, Z3, Z3
+	VBROADCASTSS      invT+56(FP), Z6
+	VMULPS            Z6, Z5, Z6
+	VBROADCASTSS      constants<>+32(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z8
+	VMAXPS            Z6, Z7, Z6
+	VMINPS            Z6, Z8, Z6
+	VMULPS.BCST       constants<>+96(SB), Z6, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST constants<>+128(SB), Z7, Z6
+	VFNMADD231PS.BCST constants<>+160(SB), Z7, Z6
+	VBROADCASTSS      constants<>+192(SB), Z8
+	VFMADD213PS.BCST  constants<>+224(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+256(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+288(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+320(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VSCALEFPS         Z7, Z8, Z6
+	VADDPS            Z6, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z6
+	VBROADCASTSS      constants<>+64(SB), Z7
+	VMAXPS            Z5, Z6, Z5
+	VMINPS            Z5, Z7, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST constants<>+128(SB), Z6, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z6, Z5
+	VBROADCASTSS      constants<>+192(SB), Z7
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z7
+	VSCALEFPS         Z6, Z7, Z5
+	VADDPS            Z5, Z1, Z1
+	VCVTPS2PD         Y0, Z5
+	VEXTRACTF64X4     $0x01, Z0, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z6, Z5, Z5
+	VADDPD            (SP), Z5, Z5
+	VMOVUPD           Z5, (SP)
+	VCVTPS2PD         Y1, Z5
+	VEXTRACTF64X4     $0x01, Z1, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z6, Z5, Z5
+	VADDPD            64(SP), Z5, Z5
+	VMOVUPD           Z5, 64(SP)
+	VCVTPS2PD         Y2, Z5
+	VEXTRACTF64X4     $0x01, Z2, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z6, Z5, Z5
+	VADDPD            128(SP), Z5, Z5
+	VMOVUPD           Z5, 128(SP)
+	VCVTPS2PD         Y3, Z5
+	VEXTRACTF64X4     $0x01, Z3, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z6, Z5, Z5
+	VADDPD            192(SP), Z5, Z5
+	VMOVUPD           Z5, 192(SP)
+	VCVTPS2PD         Y4, Z5
+	VEXTRACTF64X4     $0x01, Z4, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z4, Z4, Z4
+	VADDPD            Z6, Z5, Z5
+	VADDPD            256(SP), Z5, Z5
+	VMOVUPD           Z5, 256(SP)
+	ADDQ              $0x00000040, BX
+	SUBQ              $0x00000010, DX
+	JMP               loop5
+
+done6:
 	TESTQ             DX, DX
-	JZ                end3
+	JZ                end7
 	MOVL              $0x0000ffff, SI
 	BZHIL             DX, SI, SI
 	KMOVW             SI, K1
-	VMOVAPS           Z2, Z9
-	VMOVUPS           (AX)(BX*1), K1, Z9
-	VMOVAPS           Z2, Z2
-	VMOVUPS           (CX)(BX*1), K1, Z2
-	VSUBPS            Z0, Z9, Z9
-	VSUBPS            Z1, Z2, Z2
-	VMOVAPS           Z2, Z0
-	VMULPS            Z3, Z0, Z0
-	VBROADCASTSS      constants<>+32(SB), Z1
-	VBROADCASTSS      constants<>+64(SB), Z10
-	VMAXPS            Z0, Z1, Z0
-	VMINPS            Z0, Z10, Z0
-	VMULPS.BCST       constants<>+96(SB), Z0, Z1
-	VRNDSCALEPS       $0x08, Z1, Z1
-	VFNMADD231PS.BCST constants<>+128(SB), Z1, Z0
-	VFNMADD231PS.BCST constants<>+160(SB), Z1, Z0
-	VBROADCASTSS      constants<>+192(SB), Z10
-	VFMADD213PS.BCST  constants<>+224(SB), Z0, Z10
-	VFMADD213PS.BCST  constants<>+256(SB), Z0, Z10
-	VFMADD213PS.BCST  constants<>+288(SB), Z0, Z10
-	VFMADD213PS.BCST  constants<>+320(SB), Z0, Z10
-	VFMADD213PS.BCST  constants<>+352(SB), Z0, Z10
-	VFMADD213PS.BCST  constants<>+352(SB), Z0, Z10
-	VSCALEFPS         Z1, Z10, Z0
-	VADDPS            Z0, Z4, Z4
-	VSUBPS            Z9, Z2, Z1
-	VMULPS            Z0, Z1, Z1
-	VMULPS            Z0, Z2, Z2
-	VPXORD            Z16, Z16, Z16
-	VCMPPS            $0x04, Z16, Z0, K1
-	VMOVAPS.Z         Z1, K1, Z1
-	VPXORD            Z17, Z17, Z17
-	VCMPPS            $0x04, Z17, Z0, K1
-	VMOVAPS.Z         Z2, K1, Z2
-	VADDPS            Z1, Z7, Z7
-	VADDPS            Z2, Z8, Z8
-	VMULPS            Z3, Z9, Z0
-	VBROADCASTSS      constants<>+32(SB), Z1
-	VBROADCASTSS      constants<>+64(SB), Z2
-	VMAXPS            Z0, Z1, Z0
-	VMINPS            Z0, Z2, Z0
-	VMULPS.BCST       constants<>+96(SB), Z0, Z1
-	VRNDSCALEPS       $0x08, Z1, Z1
-	VFNMADD231PS.BCST constants<>+128(SB), Z1, Z0
-	VFNMADD231PS.BCST constants<>+160(SB), Z1, Z0
-	VBROADCASTSS      constants<>+192(SB), Z2
-	VFMADD213PS.BCST  constants<>+224(SB), Z0, Z2
-	VFMADD213PS.BCST  constants<>+256(SB), Z0, Z2
-	VFMADD213PS.BCST  constants<>+288(SB), Z0, Z2
-	VFMADD213PS.BCST  constants<>+320(SB), Z0, Z2
-	VFMADD213PS.BCST  constants<>+352(SB), Z0, Z2
-	VFMADD213PS.BCST  constants<>+352(SB), Z0, Z2
-	VSCALEFPS         Z1, Z2, Z0
-	VADDPS            Z0, Z5, Z5
-	VBROADCASTSS      constants<>+32(SB), Z0
-	VBROADCASTSS      constants<>+64(SB), Z1
-	VMAXPS            Z9, Z0, Z9
-	VMINPS            Z9, Z1, Z9
-	VMULPS.BCST       constants<>+96(SB), Z9, Z0
-	VRNDSCALEPS       $0x08, Z0, Z0
-	VFNMADD231PS.BCST constants<>+128(SB), Z0, Z9
-	VFNMADD231PS.BCST constants<>+160(SB), Z0, Z9
-	VBROADCASTSS      constants<>+192(SB), Z1
-	VFMADD213PS.BCST  constants<>+224(SB), Z9, Z1
-	VFMADD213PS.BCST  constants<>+256(SB), Z9, Z1
-	VFMADD213PS.BCST  constants<>+288(SB), Z9, Z1
-	VFMADD213PS.BCST  constants<>+320(SB), Z9, Z1
-	VFMADD213PS.BCST  constants<>+352(SB), Z9, Z1
-	VFMADD213PS.BCST  constants<>+352(SB), Z9, Z1
-	VSCALEFPS         Z0, Z1, Z9
-	VADDPS            Z9, Z6, Z6
+	VBROADCASTSS      constants<>+0(SB), Z5
+	VMOVAPS           Z5, Z6
+	VMOVUPS           (AX)(BX*1), K1, Z6
+	VMOVAPS           Z5, Z5
+	VMOVUPS           (CX)(BX*1), K1, Z5
+	VBROADCASTSS      mz+48(FP), Z7
+	VSUBPS            Z7, Z6, Z6
+	VBROADCASTSS      mt+52(FP), Z7
+	VSUBPS            Z7, Z5, Z5
+	VMOVAPS           Z5, Z7
+	VBROADCASTSS      invT+56(FP), Z8
+	VMULPS            Z8, Z7, Z7
+	VBROADCASTSS      constants<>+32(SB), Z8
+	VBROADCASTSS      constants<>+64(SB), Z9
+	VMAXPS            Z7, Z8, Z7
+	VMINPS            Z7, Z9, Z7
+	VMULPS.BCST       constants<>+96(SB), Z7, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST constants<>+128(SB), Z8, Z7
+	VFNMADD231PS.BCST constants<>+160(SB), Z8, Z7
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VSCALEFPS         Z8, Z9, Z7
+	VADDPS            Z7, Z0, Z0
+	VSUBPS            Z6, Z5, Z8
+	VMULPS            Z7, Z8, Z8
+	VMULPS            Z7, Z5, Z5
+	VPXORD            Z20, Z20, Z20
+	VCMPPS            $0x04, Z20, Z7, K1
+	VMOVAPS.Z         Z8, K1, Z8
+	VPXORD            Z21, Z21, Z21
+	VCMPPS            $0x04, Z21, Z7, K1
+	VMOVAPS.Z         Z5, K1, Z5
+	VADDPS            Z8, Z2, Z2
+	VADDPS            Z5, Z3, Z3
+	VBROADCASTSS      invT+56(FP), Z5
+	VMULPS            Z5, Z6, Z5
+	VBROADCASTSS      constants<>+32(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z8
+	VMAXPS            Z5, Z7, Z5
+	VMINPS            Z5, Z8, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST constants<>+128(SB), Z7, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z7, Z5
+	VBROADCASTSS      constants<>+192(SB), Z8
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z8
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z8
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z8
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z8
+	VSCALEFPS         Z7, Z8, Z5
+	VADDPS            Z5, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z7
+	VMAXPS            Z6, Z5, Z6
+	VMINPS            Z6, Z7, Z6
+	VMULPS.BCST       constants<>+96(SB), Z6, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z6
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z6
+	VBROADCASTSS      constants<>+192(SB), Z7
+	VFMADD213PS.BCST  constants<>+224(SB), Z6, Z7
+	VFMADD213PS.BCST  constants<>+256(SB), Z6, Z7
+	VFMADD213PS.BCST  constants<>+288(SB), Z6, Z7
+	VFMADD213PS.BCST  constants<>+320(SB), Z6, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z7
+	VSCALEFPS         Z5, Z7, Z6
+	VADDPS            Z6, Z1, Z1
+	VCVTPS2PD         Y0, Z5
+	VEXTRACTF64X4     $0x01, Z0, Y6
+	VCVTPS2PD         Y6, Z6
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z6, Z5, Z5
+	VADDPD            (SP), Z5, Z5
+	VMOVUPD           Z5, (SP)
+	VCVTPS2PD         Y1, Z0
+	VEXTRACTF64X4     $0x01, Z1, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z5, Z0, Z0
+	VADDPD            64(SP), Z0, Z0
+	VMOVUPD           Z0, 64(SP)
+	VCVTPS2PD         Y2, Z0
+	VEXTRACTF64X4     $0x01, Z2, Y1
+	VCVTPS2PD         Y1, Z1
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z1, Z0, Z0
+	VADDPD            128(SP), Z0, Z0
+	VMOVUPD           Z0, 128(SP)
+	VCVTPS2PD         Y3, Z0
+	VEXTRACTF64X4     $0x01, Z3, Y1
+	VCVTPS2PD         Y1, Z1
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z1, Z0, Z0
+	VADDPD            192(SP), Z0, Z0
+	VMOVUPD           Z0, 192(SP)
+	VCVTPS2PD         Y4, Z0
+	VEXTRACTF64X4     $0x01, Z4, Y1
+	VCVTPS2PD         Y1, Z1
+	VPXORD            Z4, Z4, Z4
+	VADDPD            Z1, Z0, Z0
+	VADDPD            256(SP), Z0, Z0
+	VMOVUPD           Z0, 256(SP)
 
-end3:
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, st+64(FP)
-	VEXTRACTF64X4 $0x01, Z5, Y0
-	VADDPS        Y0, Y5, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, szt+68(FP)
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, sz1+72(FP)
-	VEXTRACTF64X4 $0x01, Z7, Y0
-	VADDPS        Y0, Y7, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, a+76(FP)
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, e+80(FP)
+end7:
+	VMOVUPD       (SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, st+64(FP)
+	VMOVUPD       64(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, sz1+80(FP)
+	VMOVUPD       128(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, a+88(FP)
+	VMOVUPD       192(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, e+96(FP)
+	VMOVUPD       256(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, szt+72(FP)
 	VZEROUPPER
 	RET
 
-// func lossSums1AVX512(z []float32, t []float32, mz float32, mt float32) (st float32, szt float32, sz1 float32, a float32, e float32)
-// Requires: AVX, AVX512F, BMI2, SSE
-TEXT ·lossSums1AVX512(SB), NOSPLIT, $0-76
-	MOVQ         z_base+0(FP), AX
-	MOVQ         t_base+24(FP), CX
-	MOVQ         z_len+8(FP), DX
-	VBROADCASTSS mz+48(FP), Z0
-	VBROADCASTSS mt+52(FP), Z1
-	VBROADCASTSS constants<>+0(SB), Z2
-	VPXORD       Z3, Z3, Z3
-	VPXORD       Z4, Z4, Z4
-	VPXORD       Z5, Z5, Z5
-	VPXORD       Z6, Z6, Z6
-	VPXORD       Z7, Z7, Z7
-	XORQ         BX, BX
+// func lossSums1AVX512(z []float32, t []float32, mz float32, mt float32) (st float64, szt float64, sz1 float64, a float64, e float64)
+// Requires: AVX, AVX512F, BMI2, SSE2
+TEXT ·lossSums1AVX512(SB), NOSPLIT, $320-96
+	MOVQ    z_base+0(FP), AX
+	MOVQ    t_base+24(FP), CX
+	MOVQ    z_len+8(FP), DX
+	VPXORD  Z0, Z0, Z0
+	VMOVUPS Z0, (SP)
+	VPXORD  Z1, Z1, Z1
+	VMOVUPS Z0, 64(SP)
+	VPXORD  Z2, Z2, Z2
+	VMOVUPS Z0, 128(SP)
+	VPXORD  Z3, Z3, Z3
+	VMOVUPS Z0, 192(SP)
+	VPXORD  Z4, Z4, Z4
+	VMOVUPS Z0, 256(SP)
+	XORQ    BX, BX
 
 loop1:
-	CMPQ              DX, $0x00000010
+	CMPQ              DX, $0x00000040
 	JL                done2
+	VBROADCASTSS      constants<>+0(SB), Z4
 	VMOVUPS           (AX)(BX*1), Z4
-	VMOVUPS           (CX)(BX*1), Z12
-	VSUBPS            Z0, Z4, Z4
-	VSUBPS            Z1, Z12, Z12
-	VMOVAPS           Z12, Z13
-	VBROADCASTSS      constants<>+32(SB), Z14
-	VBROADCASTSS      constants<>+64(SB), Z15
-	VMAXPS            Z13, Z14, Z13
-	VMINPS            Z13, Z15, Z13
-	VMULPS.BCST       constants<>+96(SB), Z13, Z14
-	VRNDSCALEPS       $0x08, Z14, Z14
-	VFNMADD231PS.BCST constants<>+128(SB), Z14, Z13
-	VFNMADD231PS.BCST constants<>+160(SB), Z14, Z13
-	VBROADCASTSS      constants<>+192(SB), Z15
-	VFMADD213PS.BCST  constants<>+224(SB), Z13, Z15
-	VFMADD213PS.BCST  constants<>+256(SB), Z13, Z15
-	VFMADD213PS.BCST  constants<>+288(SB), Z13, Z15
-	VFMADD213PS.BCST  constants<>+320(SB), Z13, Z15
-	VFMADD213PS.BCST  constants<>+352(SB), Z13, Z15
-	VFMADD213PS.BCST  constants<>+352(SB), Z13, Z15
-	VSCALEFPS         Z14, Z15, Z13
-	VADDPS            Z13, Z3, Z3
-	VSUBPS            Z4, Z12, Z14
-	VMULPS            Z13, Z14, Z14
-	VMULPS            Z13, Z12, Z12
+	VMOVUPS           (CX)(BX*1), Z21
+	VBROADCASTSS      mz+48(FP), Z22
+	VSUBPS            Z22, Z4, Z4
+	VBROADCASTSS      mt+52(FP), Z22
+	VSUBPS            Z22, Z21, Z21
+	VMOVAPS           Z21, Z22
+	VBROADCASTSS      constants<>+32(SB), Z23
+	VBROADCASTSS      constants<>+64(SB), Z24
+	VMAXPS            Z22, Z23, Z22
+	VMINPS            Z22, Z24, Z22
+	VMULPS.BCST       constants<>+96(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST constants<>+128(SB), Z23, Z22
+	VFNMADD231PS.BCST constants<>+160(SB), Z23, Z22
+	VBROADCASTSS      constants<>+192(SB), Z24
+	VFMADD213PS.BCST  constants<>+224(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+256(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+288(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+320(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VSCALEFPS         Z23, Z24, Z22
+	VADDPS            Z22, Z0, Z0
+	VSUBPS            Z4, Z21, Z23
+	VMULPS            Z22, Z23, Z23
+	VMULPS            Z22, Z21, Z21
+	VPXORD            Z5, Z5, Z5
+	VCMPPS            $0x04, Z5, Z22, K1
+	VMOVAPS.Z         Z23, K1, Z23
+	VPXORD            Z6, Z6, Z6
+	VCMPPS            $0x04, Z6, Z22, K1
+	VMOVAPS.Z         Z21, K1, Z21
+	VADDPS            Z23, Z2, Z2
+	VADDPS            Z21, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z21
+	VBROADCASTSS      constants<>+64(SB), Z22
+	VMAXPS            Z4, Z21, Z4
+	VMINPS            Z4, Z22, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST constants<>+128(SB), Z21, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z21, Z4
+	VBROADCASTSS      constants<>+192(SB), Z22
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z22
+	VSCALEFPS         Z21, Z22, Z4
+	VADDPS            Z4, Z1, Z1
+	VBROADCASTSS      constants<>+0(SB), Z4
+	VMOVUPS           64(AX)(BX*1), Z4
+	VMOVUPS           64(CX)(BX*1), Z21
+	VBROADCASTSS      mz+48(FP), Z22
+	VSUBPS            Z22, Z4, Z4
+	VBROADCASTSS      mt+52(FP), Z22
+	VSUBPS            Z22, Z21, Z21
+	VMOVAPS           Z21, Z22
+	VBROADCASTSS      constants<>+32(SB), Z23
+	VBROADCASTSS      constants<>+64(SB), Z24
+	VMAXPS            Z22, Z23, Z22
+	VMINPS            Z22, Z24, Z22
+	VMULPS.BCST       constants<>+96(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST constants<>+128(SB), Z23, Z22
+	VFNMADD231PS.BCST constants<>+160(SB), Z23, Z22
+	VBROADCASTSS      constants<>+192(SB), Z24
+	VFMADD213PS.BCST  constants<>+224(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+256(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+288(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+320(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VSCALEFPS         Z23, Z24, Z22
+	VADDPS            Z22, Z0, Z0
+	VSUBPS            Z4, Z21, Z23
+	VMULPS            Z22, Z23, Z23
+	VMULPS            Z22, Z21, Z21
+	VPXORD            Z7, Z7, Z7
+	VCMPPS            $0x04, Z7, Z22, K1
+	VMOVAPS.Z         Z23, K1, Z23
 	VPXORD            Z8, Z8, Z8
-	VCMPPS            $0x04, Z8, Z13, K1
-	VMOVAPS.Z         Z14, K1, Z14
+	VCMPPS            $0x04, Z8, Z22, K1
+	VMOVAPS.Z         Z21, K1, Z21
+	VADDPS            Z23, Z2, Z2
+	VADDPS            Z21, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z21
+	VBROADCASTSS      constants<>+64(SB), Z22
+	VMAXPS            Z4, Z21, Z4
+	VMINPS            Z4, Z22, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST constants<>+128(SB), Z21, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z21, Z4
+	VBROADCASTSS      constants<>+192(SB), Z22
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z22
+	VSCALEFPS         Z21, Z22, Z4
+	VADDPS            Z4, Z1, Z1
+	VBROADCASTSS      constants<>+0(SB), Z4
+	VMOVUPS           128(AX)(BX*1), Z4
+	VMOVUPS           128(CX)(BX*1), Z21
+	VBROADCASTSS      mz+48(FP), Z22
+	VSUBPS            Z22, Z4, Z4
+	VBROADCASTSS      mt+52(FP), Z22
+	VSUBPS            Z22, Z21, Z21
+	VMOVAPS           Z21, Z22
+	VBROADCASTSS      constants<>+32(SB), Z23
+	VBROADCASTSS      constants<>+64(SB), Z24
+	VMAXPS            Z22, Z23, Z22
+	VMINPS            Z22, Z24, Z22
+	VMULPS.BCST       constants<>+96(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST constants<>+128(SB), Z23, Z22
+	VFNMADD231PS.BCST constants<>+160(SB), Z23, Z22
+	VBROADCASTSS      constants<>+192(SB), Z24
+	VFMADD213PS.BCST  constants<>+224(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+256(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+288(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+320(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VSCALEFPS         Z23, Z24, Z22
+	VADDPS            Z22, Z0, Z0
+	VSUBPS            Z4, Z21, Z23
+	VMULPS            Z22, Z23, Z23
+	VMULPS            Z22, Z21, Z21
 	VPXORD            Z9, Z9, Z9
-	VCMPPS            $0x04, Z9, Z13, K1
-	VMOVAPS.Z         Z12, K1, Z12
-	VADDPS            Z14, Z6, Z6
-	VADDPS            Z12, Z7, Z7
-	VBROADCASTSS      constants<>+32(SB), Z12
-	VBROADCASTSS      constants<>+64(SB), Z13
-	VMAXPS            Z4, Z12, Z4
-	VMINPS            Z4, Z13, Z4
-	VMULPS.BCST       constants<>+96(SB), Z4, Z12
-	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST constants<>+128(SB), Z12, Z4
-	VFNMADD231PS.BCST constants<>+160(SB), Z12, Z4
-	VBROADCASTSS      constants<>+192(SB), Z13
-	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z13
-	VSCALEFPS         Z12, Z13, Z4
-	VADDPS            Z4, Z5, Z5
-	ADDQ              $0x00000040, BX
-	SUBQ              $0x00000010, DX
+	VCMPPS            $0x04, Z9, Z22, K1
+	VMOVAPS.Z         Z23, K1, Z23
+	VPXORD            Z10, Z10, Z10
+	VCMPPS            $0x04, Z10, Z22, K1
+	VMOVAPS.Z         Z21, K1, Z21
+	VADDPS            Z23, Z2, Z2
+	VADDPS            Z21, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z21
+	VBROADCASTSS      constants<>+64(SB), Z22
+	VMAXPS            Z4, Z21, Z4
+	VMINPS            Z4, Z22, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST constants<>+128(SB), Z21, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z21, Z4
+	VBROADCASTSS      constants<>+192(SB), Z22
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z22
+	VSCALEFPS         Z21, Z22, Z4
+	VADDPS            Z4, Z1, Z1
+	VBROADCASTSS      constants<>+0(SB), Z4
+	VMOVUPS           192(AX)(BX*1), Z4
+	VMOVUPS           192(CX)(BX*1), Z21
+	VBROADCASTSS      mz+48(FP), Z22
+	VSUBPS            Z22, Z4, Z4
+	VBROADCASTSS      mt+52(FP), Z22
+	VSUBPS            Z22, Z21, Z21
+	VMOVAPS           Z21, Z22
+	VBROADCASTSS      constants<>+32(SB), Z23
+	VBROADCASTSS      constants<>+64(SB), Z24
+	VMAXPS            Z22, Z23, Z22
+	VMINPS            Z22, Z24, Z22
+	VMULPS.BCST       constants<>+96(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST constants<>+128(SB), Z23, Z22
+	VFNMADD231PS.BCST constants<>+160(SB), Z23, Z22
+	VBROADCASTSS      constants<>+192(SB), Z24
+	VFMADD213PS.BCST  constants<>+224(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+256(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+288(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+320(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VFMADD213PS.BCST  constants<>+352(SB), Z22, Z24
+	VSCALEFPS         Z23, Z24, Z22
+	VADDPS            Z22, Z0, Z0
+	VSUBPS            Z4, Z21, Z23
+	VMULPS            Z22, Z23, Z23
+	VMULPS            Z22, Z21, Z21
+	VPXORD            Z11, Z11, Z11
+	VCMPPS            $0x04, Z11, Z22, K1
+	VMOVAPS.Z         Z23, K1, Z23
+	VPXORD            Z12, Z12, Z12
+	VCMPPS            $0x04, Z12, Z22, K1
+	VMOVAPS.Z         Z21, K1, Z21
+	VADDPS            Z23, Z2, Z2
+	VADDPS            Z21, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z21
+	VBROADCASTSS      constants<>+64(SB), Z22
+	VMAXPS            Z4, Z21, Z4
+	VMINPS            Z4, Z22, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST constants<>+128(SB), Z21, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z21, Z4
+	VBROADCASTSS      constants<>+192(SB), Z22
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z22
+	VSCALEFPS         Z21, Z22, Z4
+	VADDPS            Z4, Z1, Z1
+	VCVTPS2PD         Y0, Z4
+	VEXTRACTF64X4     $0x01, Z0, Y21
+	VCVTPS2PD         Y21, Z21
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z21, Z4, Z4
+	VADDPD            (SP), Z4, Z4
+	VMOVUPD           Z4, (SP)
+	VCVTPS2PD         Y1, Z4
+	VEXTRACTF64X4     $0x01, Z1, Y21
+	VCVTPS2PD         Y21, Z21
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z21, Z4, Z4
+	VADDPD            64(SP), Z4, Z4
+	VMOVUPD           Z4, 64(SP)
+	VCVTPS2PD         Y2, Z4
+	VEXTRACTF64X4     $0x01, Z2, Y21
+	VCVTPS2PD         Y21, Z21
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z21, Z4, Z4
+	VADDPD            128(SP), Z4, Z4
+	VMOVUPD           Z4, 128(SP)
+	VCVTPS2PD         Y3, Z4
+	VEXTRACTF64X4     $0x01, Z3, Y21
+	VCVTPS2PD         Y21, Z21
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z21, Z4, Z4
+	VADDPD            192(SP), Z4, Z4
+	VMOVUPD           Z4, 192(SP)
+	ADDQ              $0x00000100, BX
+	SUBQ              $0x00000040, DX
 	JMP               loop1
 
 done2:
+loop3:
+	CMPQ              DX, $0x00000020
+	JL                done4
+	VBROADCASTSS      constants<>+0(SB), Z4
+	VMOVUPS           (AX)(BX*1), Z4
+	VMOVUPS           (CX)(BX*1), Z5
+	VBROADCASTSS      mz+48(FP), Z6
+	VSUBPS            Z6, Z4, Z4
+	VBROADCASTSS      mt+52(FP), Z6
+	VSUBPS            Z6, Z5, Z5
+	VMOVAPS           Z5, Z6
+	VBROADCASTSS      constants<>+32(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z8
+	VMAXPS            Z6, Z7, Z6
+	VMINPS            Z6, Z8, Z6
+	VMULPS.BCST       constants<>+96(SB), Z6, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST constants<>+128(SB), Z7, Z6
+	VFNMADD231PS.BCST constants<>+160(SB), Z7, Z6
+	VBROADCASTSS      constants<>+192(SB), Z8
+	VFMADD213PS.BCST  constants<>+224(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+256(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+288(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+320(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VSCALEFPS         Z7, Z8, Z6
+	VADDPS            Z6, Z0, Z0
+	VSUBPS            Z4, Z5, Z7
+	VMULPS            Z6, Z7, Z7
+	VMULPS            Z6, Z5, Z5
+	VPXORD            Z13, Z13, Z13
+	VCMPPS            $0x04, Z13, Z6, K1
+	VMOVAPS.Z         Z7, K1, Z7
+	VPXORD            Z14, Z14, Z14
+	VCMPPS            $0x04, Z14, Z6, K1
+	VMOVAPS.Z         Z5, K1, Z5
+	VADDPS            Z7, Z2, Z2
+	VADDPS            Z5, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z1, Z1
+	VBROADCASTSS      constants<>+0(SB), Z4
+	VMOVUPS           64(AX)(BX*1), Z4
+	VMOVUPS           64(CX)(BX*1), Z5
+	VBROADCASTSS      mz+48(FP), Z6
+	VSUBPS            Z6, Z4, Z4
+	VBROADCASTSS      mt+52(FP), Z6
+	VSUBPS            Z6, Z5, Z5
+	VMOVAPS           Z5, Z6
+	VBROADCASTSS      constants<>+32(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z8
+	VMAXPS            Z6, Z7, Z6
+	VMINPS            Z6, Z8, Z6
+	VMULPS.BCST       constants<>+96(SB), Z6, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST constants<>+128(SB), Z7, Z6
+	VFNMADD231PS.BCST constants<>+160(SB), Z7, Z6
+	VBROADCASTSS      constants<>+192(SB), Z8
+	VFMADD213PS.BCST  constants<>+224(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+256(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+288(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+320(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VSCALEFPS         Z7, Z8, Z6
+	VADDPS            Z6, Z0, Z0
+	VSUBPS            Z4, Z5, Z7
+	VMULPS            Z6, Z7, Z7
+	VMULPS            Z6, Z5, Z5
+	VPXORD            Z15, Z15, Z15
+	VCMPPS            $0x04, Z15, Z6, K1
+	VMOVAPS.Z         Z7, K1, Z7
+	VPXORD            Z16, Z16, Z16
+	VCMPPS            $0x04, Z16, Z6, K1
+	VMOVAPS.Z         Z5, K1, Z5
+	VADDPS            Z7, Z2, Z2
+	VADDPS            Z5, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z1, Z1
+	VCVTPS2PD         Y0, Z4
+	VEXTRACTF64X4     $0x01, Z0, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z5, Z4, Z4
+	VADDPD            (SP), Z4, Z4
+	VMOVUPD           Z4, (SP)
+	VCVTPS2PD         Y1, Z4
+	VEXTRACTF64X4     $0x01, Z1, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z5, Z4, Z4
+	VADDPD            64(SP), Z4, Z4
+	VMOVUPD           Z4, 64(SP)
+	VCVTPS2PD         Y2, Z4
+	VEXTRACTF64X4     $0x01, Z2, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z5, Z4, Z4
+	VADDPD            128(SP), Z4, Z4
+	VMOVUPD           Z4, 128(SP)
+	VCVTPS2PD         Y3, Z4
+	VEXTRACTF64X4     $0x01, Z3, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z5, Z4, Z4
+	VADDPD            192(SP), Z4, Z4
+	VMOVUPD           Z4, 192(SP)
+	ADDQ              $0x00000080, BX
+	SUBQ              $0x00000020, DX
+	JMP               loop3
+
+done4:
+loop5:
+	CMPQ              DX, $0x00000010
+	JL                done6
+	VBROADCASTSS      constants<>+0(SB), Z4
+	VMOVUPS           (AX)(BX*1), Z4
+	VMOVUPS           (CX)(BX*1), Z5
+	VBROADCASTSS      mz+48(FP), Z6
+	VSUBPS            Z6, Z4, Z4
+	VBROADCASTSS      mt+52(FP), Z6
+	VSUBPS            Z6, Z5, Z5
+	VMOVAPS           Z5, Z6
+	VBROADCASTSS      constants<>+32(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z8
+	VMAXPS            Z6, Z7, Z6
+	VMINPS            Z6, Z8, Z6
+	VMULPS.BCST       constants<>+96(SB), Z6, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST constants<>+128(SB), Z7, Z6
+	VFNMADD231PS.BCST constants<>+160(SB), Z7, Z6
+	VBROADCASTSS      constants<>+192(SB), Z8
+	VFMADD213PS.BCST  constants<>+224(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+256(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+288(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+320(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VSCALEFPS         Z7, Z8, Z6
+	VADDPS            Z6, Z0, Z0
+	VSUBPS            Z4, Z5, Z7
+	VMULPS            Z6, Z7, Z7
+	VMULPS            Z6, Z5, Z5
+	VPXORD            Z17, Z17, Z17
+	VCMPPS            $0x04, Z17, Z6, K1
+	VMOVAPS.Z         Z7, K1, Z7
+	VPXORD            Z18, Z18, Z18
+	VCMPPS            $0x04, Z18, Z6, K1
+	VMOVAPS.Z         Z5, K1, Z5
+	VADDPS            Z7, Z2, Z2
+	VADDPS            Z5, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z1, Z1
+	VCVTPS2PD         Y0, Z4
+	VEXTRACTF64X4     $0x01, Z0, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z5, Z4, Z4
+	VADDPD            (SP), Z4, Z4
+	VMOVUPD           Z4, (SP)
+	VCVTPS2PD         Y1, Z4
+	VEXTRACTF64X4     $0x01, Z1, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z5, Z4, Z4
+	VADDPD            64(SP), Z4, Z4
+	VMOVUPD           Z4, 64(SP)
+	VCVTPS2PD         Y2, Z4
+	VEXTRACTF64X4     $0x01, Z2, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z5, Z4, Z4
+	VADDPD            128(SP), Z4, Z4
+	VMOVUPD           Z4, 128(SP)
+	VCVTPS2PD         Y3, Z4
+	VEXTRACTF64X4     $0x01, Z3, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z5, Z4, Z4
+	VADDPD            192(SP), Z4, Z4
+	VMOVUPD           Z4, 192(SP)
+	ADDQ              $0x00000040, BX
+	SUBQ              $0x00000010, DX
+	JMP               loop5
+
+done6:
 	TESTQ             DX, DX
-	JZ                end3
+	JZ                end7
 	MOVL              $0x0000ffff, SI
 	BZHIL             DX, SI, SI
 	KMOVW             SI, K1
-	VMOVAPS           Z2, Z4
-	VMOVUPS           (AX)(BX*1), K1, Z4
-	VMOVAPS           Z2, Z2
-	VMOVUPS           (CX)(BX*1), K1, Z2
-	VSUBPS            Z0, Z4, Z4
-	VSUBPS            Z1, Z2, Z2
-	VMOVAPS           Z2, Z0
-	VBROADCASTSS      constants<>+32(SB), Z1
+	VBROADCASTSS      constants<>+0(SB), Z4
+	VMOVAPS           Z4, Z5
+	VMOVUPS           (AX)(BX*1), K1, Z5
+	VMOVAPS           Z4, Z4
+	VMOVUPS           (CX)(BX*1), K1, Z4
+	VBROADCASTSS      mz+48(FP), Z6
+	VSUBPS            Z6, Z5, Z5
+	VBROADCASTSS      mt+52(FP), Z6
+	VSUBPS            Z6, Z4, Z4
+	VMOVAPS           Z4, Z6
+	VBROADCASTSS      constants<>+32(SB), Z7
 	VBROADCASTSS      constants<>+64(SB), Z8
-	VMAXPS            Z0, Z1, Z0
-	VMINPS            Z0, Z8, Z0
-	VMULPS.BCST       constants<>+96(SB), Z0, Z1
-	VRNDSCALEPS       $0x08, Z1, Z1
-	VFNMADD231PS.BCST constants<>+128(SB), Z1, Z0
-	VFNMADD231PS.BCST constants<>+160(SB), Z1, Z0
+	VMAXPS            Z6, Z7, Z6
+	VMINPS            Z6, Z8, Z6
+	VMULPS.BCST       constants<>+96(SB), Z6, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST constants<>+128(SB), Z7, Z6
+	VFNMADD231PS.BCST constants<>+160(SB), Z7, Z6
 	VBROADCASTSS      constants<>+192(SB), Z8
-	VFMADD213PS.BCST  constants<>+224(SB), Z0, Z8
-	VFMADD213PS.BCST  constants<>+256(SB), Z0, Z8
-	VFMADD213PS.BCST  constants<>+288(SB), Z0, Z8
-	VFMADD213PS.BCST  constants<>+320(SB), Z0, Z8
-	VFMADD213PS.BCST  constants<>+352(SB), Z0, Z8
-	VFMADD213PS.BCST  constants<>+352(SB), Z0, Z8
-	VSCALEFPS         Z1, Z8, Z0
-	VADDPS            Z0, Z3, Z3
-	VSUBPS            Z4, Z2, Z1
-	VMULPS            Z0, Z1, Z1
-	VMULPS            Z0, Z2, Z2
-	VPXORD            Z10, Z10, Z10
-	VCMPPS            $0x04, Z10, Z0, K1
-	VMOVAPS.Z         Z1, K1, Z1
-	VPXORD            Z11, Z11, Z11
-	VCMPPS            $0x04, Z11, Z0, K1
-	VMOVAPS.Z         Z2, K1, Z2
-	VADDPS            Z1, Z6, Z6
-	VADDPS            Z2, Z7, Z7
-	VBROADCASTSS      constants<>+32(SB), Z0
-	VBROADCASTSS      constants<>+64(SB), Z1
-	VMAXPS            Z4, Z0, Z4
-	VMINPS            Z4, Z1, Z4
-	VMULPS.BCST       constants<>+96(SB), Z4, Z0
-	VRNDSCALEPS       $0x08, Z0, Z0
-	VFNMADD231PS.BCST constants<>+128(SB), Z0, Z4
-	VFNMADD231PS.BCST constants<>+160(SB), Z0, Z4
-	VBROADCASTSS      constants<>+192(SB), Z1
-	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z1
-	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z1
-	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z1
-	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z1
-	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z1
-	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z1
-	VSCALEFPS         Z0, Z1, Z4
-	VADDPS            Z4, Z5, Z5
+	VFMADD213PS.BCST  constants<>+224(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+256(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+288(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+320(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z8
+	VSCALEFPS         Z7, Z8, Z6
+	VADDPS            Z6, Z0, Z0
+	VSUBPS            Z5, Z4, Z7
+	VMULPS            Z6, Z7, Z7
+	VMULPS            Z6, Z4, Z4
+	VPXORD            Z19, Z19, Z19
+	VCMPPS            $0x04, Z19, Z6, K1
+	VMOVAPS.Z         Z7, K1, Z7
+	VPXORD            Z20, Z20, Z20
+	VCMPPS            $0x04, Z20, Z6, K1
+	VMOVAPS.Z         Z4, K1, Z4
+	VADDPS            Z7, Z2, Z2
+	VADDPS            Z4, Z3, Z3
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z5, Z4, Z5
+	VMINPS            Z5, Z6, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z5
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z6
+	VSCALEFPS         Z4, Z6, Z5
+	VADDPS            Z5, Z1, Z1
+	VCVTPS2PD         Y0, Z4
+	VEXTRACTF64X4     $0x01, Z0, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z5, Z4, Z4
+	VADDPD            (SP), Z4, Z4
+	VMOVUPD           Z4, (SP)
+	VCVTPS2PD         Y1, Z0
+	VEXTRACTF64X4     $0x01, Z1, Y4
+	VCVTPS2PD         Y4, Z4
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z4, Z0, Z0
+	VADDPD            64(SP), Z0, Z0
+	VMOVUPD           Z0, 64(SP)
+	VCVTPS2PD         Y2, Z0
+	VEXTRACTF64X4     $0x01, Z2, Y1
+	VCVTPS2PD         Y1, Z1
+	VPXORD            Z2, Z2, Z2
+	VADDPD            Z1, Z0, Z0
+	VADDPD            128(SP), Z0, Z0
+	VMOVUPD           Z0, 128(SP)
+	VCVTPS2PD         Y3, Z0
+	VEXTRACTF64X4     $0x01, Z3, Y1
+	VCVTPS2PD         Y1, Z1
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z1, Z0, Z0
+	VADDPD            192(SP), Z0, Z0
+	VMOVUPD           Z0, 192(SP)
 
-end3:
-	VEXTRACTF64X4 $0x01, Z3, Y0
-	VADDPS        Y0, Y3, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, st+56(FP)
-	VEXTRACTF64X4 $0x01, Z5, Y0
-	VADDPS        Y0, Y5, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, szt+60(FP)
-	VEXTRACTF64X4 $0x01, Z5, Y0
-	VADDPS        Y0, Y5, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, sz1+64(FP)
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, a+68(FP)
-	VEXTRACTF64X4 $0x01, Z7, Y0
-	VADDPS        Y0, Y7, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, e+72(FP)
+end7:
+	VMOVUPD       (SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, st+56(FP)
+	VMOVUPD       64(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, sz1+72(FP)
+	VMOVUPD       128(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, a+80(FP)
+	VMOVUPD       192(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, e+88(FP)
+	VMOVUPD       64(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, szt+64(FP)
 	VZEROUPPER
 	RET
 
@@ -1979,20 +3150,22 @@ end3:
 	VZEROUPPER
 	RET
 
-// func reverseTermsAVX512(h []float32, z []float32, t []float32, c *float32) (d float32, sumH float32)
-// Requires: AVX, AVX512F, BMI2, SSE
-TEXT ·reverseTermsAVX512(SB), NOSPLIT, $0-88
-	MOVQ   h_base+0(FP), AX
-	MOVQ   z_base+24(FP), CX
-	MOVQ   t_base+48(FP), DX
-	MOVQ   h_len+8(FP), BX
-	MOVQ   c+72(FP), SI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	XORQ   DI, DI
+// func reverseTermsAVX512(h []float32, z []float32, t []float32, c *float32) (d float64, sumH float64)
+// Requires: AVX, AVX512F, BMI2, SSE2
+TEXT ·reverseTermsAVX512(SB), NOSPLIT, $128-96
+	MOVQ    h_base+0(FP), AX
+	MOVQ    z_base+24(FP), CX
+	MOVQ    t_base+48(FP), DX
+	MOVQ    h_len+8(FP), BX
+	MOVQ    c+72(FP), SI
+	VPXORD  Z0, Z0, Z0
+	VMOVUPS Z0, (SP)
+	VPXORD  Z1, Z1, Z1
+	VMOVUPS Z0, 64(SP)
+	XORQ    DI, DI
 
 loop1:
-	CMPQ              BX, $0x00000010
+	CMPQ              BX, $0x00000020
 	JL                done2
 	VMOVUPS           (DX)(DI*1), Z2
 	VMOVUPS           (CX)(DI*1), Z3
@@ -2001,45 +3174,45 @@ loop1:
 	VBROADCASTSS      (SI), Z4
 	VSUBPS            Z4, Z3, Z3
 	VSUBPS            Z3, Z2, Z4
-	VBROADCASTSS      8(SI), Z9
-	VMULPS            Z9, Z2, Z2
-	VMULPS            Z9, Z3, Z3
-	VBROADCASTSS      20(SI), Z10
-	VFMADD213PS       Z10, Z9, Z4
-	VBROADCASTSS      constants<>+32(SB), Z9
-	VBROADCASTSS      constants<>+64(SB), Z10
-	VMAXPS            Z2, Z9, Z2
-	VMINPS            Z2, Z10, Z2
-	VMULPS.BCST       constants<>+96(SB), Z2, Z9
-	VRNDSCALEPS       $0x08, Z9, Z9
-	VFNMADD231PS.BCST constants<>+128(SB), Z9, Z2
-	VFNMADD231PS.BCST constants<>+160(SB), Z9, Z2
-	VBROADCASTSS      constants<>+192(SB), Z10
-	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z10
-	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z10
-	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z10
-	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z10
-	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z10
-	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z10
-	VSCALEFPS         Z9, Z10, Z2
-	VBROADCASTSS      constants<>+32(SB), Z9
-	VBROADCASTSS      constants<>+64(SB), Z10
-	VMAXPS            Z3, Z9, Z3
-	VMINPS            Z3, Z10, Z3
-	VMULPS.BCST       constants<>+96(SB), Z3, Z9
-	VRNDSCALEPS       $0x08, Z9, Z9
-	VFNMADD231PS.BCST constants<>+128(SB), Z9, Z3
-	VFNMADD231PS.BCST constants<>+160(SB), Z9, Z3
-	VBROADCASTSS      constants<>+192(SB), Z10
-	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z10
-	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z10
-	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z10
-	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z10
-	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z10
-	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z10
-	VSCALEFPS         Z9, Z10, Z3
-	VBROADCASTSS      16(SI), Z9
-	VMULPS            Z9, Z2, Z2
+	VBROADCASTSS      8(SI), Z13
+	VMULPS            Z13, Z2, Z2
+	VMULPS            Z13, Z3, Z3
+	VBROADCASTSS      20(SI), Z14
+	VFMADD213PS       Z14, Z13, Z4
+	VBROADCASTSS      constants<>+32(SB), Z13
+	VBROADCASTSS      constants<>+64(SB), Z14
+	VMAXPS            Z2, Z13, Z2
+	VMINPS            Z2, Z14, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST constants<>+128(SB), Z13, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z13, Z2
+	VBROADCASTSS      constants<>+192(SB), Z14
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z14
+	VSCALEFPS         Z13, Z14, Z2
+	VBROADCASTSS      constants<>+32(SB), Z13
+	VBROADCASTSS      constants<>+64(SB), Z14
+	VMAXPS            Z3, Z13, Z3
+	VMINPS            Z3, Z14, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST constants<>+128(SB), Z13, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z13, Z3
+	VBROADCASTSS      constants<>+192(SB), Z14
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z14
+	VSCALEFPS         Z13, Z14, Z3
+	VBROADCASTSS      16(SI), Z13
+	VMULPS            Z13, Z2, Z2
 	VBROADCASTSS      12(SI), Z2
 	VMULPS            Z2, Z3, Z3
 	VPXORD            Z5, Z5, Z5
@@ -2051,13 +3224,163 @@ loop1:
 	VADDPS            Z5, Z1, Z1
 	VADDPS            Z5, Z0, Z0
 	VMOVUPS           Z5, (AX)(DI*1)
-	ADDQ              $0x00000040, DI
-	SUBQ              $0x00000010, BX
+	VMOVUPS           64(DX)(DI*1), Z2
+	VMOVUPS           64(CX)(DI*1), Z3
+	VBROADCASTSS      4(SI), Z4
+	VSUBPS            Z4, Z2, Z2
+	VBROADCASTSS      (SI), Z4
+	VSUBPS            Z4, Z3, Z3
+	VSUBPS            Z3, Z2, Z4
+	VBROADCASTSS      8(SI), Z13
+	VMULPS            Z13, Z2, Z2
+	VMULPS            Z13, Z3, Z3
+	VBROADCASTSS      20(SI), Z14
+	VFMADD213PS       Z14, Z13, Z4
+	VBROADCASTSS      constants<>+32(SB), Z13
+	VBROADCASTSS      constants<>+64(SB), Z14
+	VMAXPS            Z2, Z13, Z2
+	VMINPS            Z2, Z14, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST constants<>+128(SB), Z13, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z13, Z2
+	VBROADCASTSS      constants<>+192(SB), Z14
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z14
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z14
+	VSCALEFPS         Z13, Z14, Z2
+	VBROADCASTSS      constants<>+32(SB), Z13
+	VBROADCASTSS      constants<>+64(SB), Z14
+	VMAXPS            Z3, Z13, Z3
+	VMINPS            Z3, Z14, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST constants<>+128(SB), Z13, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z13, Z3
+	VBROADCASTSS      constants<>+192(SB), Z14
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z14
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z14
+	VSCALEFPS         Z13, Z14, Z3
+	VBROADCASTSS      16(SI), Z13
+	VMULPS            Z13, Z2, Z2
+	VBROADCASTSS      12(SI), Z2
+	VMULPS            Z2, Z3, Z3
+	VPXORD            Z7, Z7, Z7
+	VSUBPS            Z4, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VPXORD            Z8, Z8, Z8
+	VCMPPS            $0x04, Z8, Z3, K1
+	VMOVAPS.Z         Z7, K1, Z7
+	VADDPS            Z7, Z1, Z1
+	VADDPS            Z7, Z0, Z0
+	VMOVUPS           Z7, 64(AX)(DI*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z2
+	VEXTRACTF64X4     $0x01, Z1, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z3, Z2, Z2
+	VADDPD            64(SP), Z2, Z2
+	VMOVUPD           Z2, 64(SP)
+	ADDQ              $0x00000080, DI
+	SUBQ              $0x00000020, BX
 	JMP               loop1
 
 done2:
+loop3:
+	CMPQ              BX, $0x00000010
+	JL                done4
+	VMOVUPS           (DX)(DI*1), Z2
+	VMOVUPS           (CX)(DI*1), Z3
+	VBROADCASTSS      4(SI), Z4
+	VSUBPS            Z4, Z2, Z2
+	VBROADCASTSS      (SI), Z4
+	VSUBPS            Z4, Z3, Z3
+	VSUBPS            Z3, Z2, Z4
+	VBROADCASTSS      8(SI), Z5
+	VMULPS            Z5, Z2, Z2
+	VMULPS            Z5, Z3, Z3
+	VBROADCASTSS      20(SI), Z6
+	VFMADD213PS       Z6, Z5, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z2, Z5, Z2
+	VMINPS            Z2, Z6, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z2
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z6
+	VSCALEFPS         Z5, Z6, Z2
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z3, Z5, Z3
+	VMINPS            Z3, Z6, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z3
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z6
+	VSCALEFPS         Z5, Z6, Z3
+	VBROADCASTSS      16(SI), Z5
+	VMULPS            Z5, Z2, Z2
+	VBROADCASTSS      12(SI), Z2
+	VMULPS            Z2, Z3, Z3
+	VPXORD            Z9, Z9, Z9
+	VSUBPS            Z4, Z9, Z9
+	VMULPS            Z3, Z9, Z9
+	VPXORD            Z10, Z10, Z10
+	VCMPPS            $0x04, Z10, Z3, K1
+	VMOVAPS.Z         Z9, K1, Z9
+	VADDPS            Z9, Z1, Z1
+	VADDPS            Z9, Z0, Z0
+	VMOVUPS           Z9, (AX)(DI*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z2
+	VEXTRACTF64X4     $0x01, Z1, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z3, Z2, Z2
+	VADDPD            64(SP), Z2, Z2
+	VMOVUPD           Z2, 64(SP)
+	ADDQ              $0x00000040, DI
+	SUBQ              $0x00000010, BX
+	JMP               loop3
+
+done4:
 	TESTQ             BX, BX
-	JZ                end3
+	JZ                end5
 	MOVL              $0x0000ffff, R8
 	BZHIL             BX, R8, R8
 	KMOVW             R8, K1
@@ -2109,52 +3432,66 @@ done2:
 	VMULPS            Z5, Z2, Z2
 	VBROADCASTSS      12(SI), Z2
 	VMULPS            Z2, Z3, Z3
-	VPXORD            Z7, Z7, Z7
-	VSUBPS            Z4, Z7, Z7
-	VMULPS            Z3, Z7, Z7
-	VPXORD            Z8, Z8, Z8
-	VCMPPS            $0x04, Z8, Z3, K2
-	VMOVAPS.Z         Z7, K2, Z7
-	VADDPS            Z7, Z1, K1, Z1
-	VADDPS            Z7, Z0, K1, Z0
-	VMOVUPS           Z7, K1, (AX)(DI*1)
+	VPXORD            Z11, Z11, Z11
+	VSUBPS            Z4, Z11, Z11
+	VMULPS            Z3, Z11, Z11
+	VPXORD            Z12, Z12, Z12
+	VCMPPS            $0x04, Z12, Z3, K2
+	VMOVAPS.Z         Z11, K2, Z11
+	VADDPS            Z11, Z1, K1, Z1
+	VADDPS            Z11, Z0, K1, Z0
+	VMOVUPS           Z11, K1, (AX)(DI*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z0
+	VEXTRACTF64X4     $0x01, Z1, Y2
+	VCVTPS2PD         Y2, Z2
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z2, Z0, Z0
+	VADDPD            64(SP), Z0, Z0
+	VMOVUPD           Z0, 64(SP)
 
-end3:
-	VEXTRACTF64X4 $0x01, Z0, Y2
-	VADDPS        Y2, Y0, Y2
-	VEXTRACTF128  $0x01, Y2, X0
-	VADDPS        X0, X2, X0
-	VMOVHLPS      X0, X0, X2
-	VADDPS        X2, X0, X0
-	VMOVSHDUP     X0, X2
-	VADDSS        X2, X0, X0
-	MOVSS         X0, d+80(FP)
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y0, Y1, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, sumH+84(FP)
+end5:
+	VMOVUPD       (SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, d+80(FP)
+	VMOVUPD       64(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, sumH+88(FP)
 	VZEROUPPER
 	RET
 
-// func tvdTermsAVX512(h []float32, z []float32, t []float32, c *float32) (d float32, sumH float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE
-TEXT ·tvdTermsAVX512(SB), NOSPLIT, $0-88
-	MOVQ   h_base+0(FP), AX
-	MOVQ   z_base+24(FP), CX
-	MOVQ   t_base+48(FP), DX
-	MOVQ   h_len+8(FP), BX
-	MOVQ   c+72(FP), SI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	XORQ   DI, DI
+// func tvdTermsAVX512(h []float32, z []float32, t []float32, c *float32) (d float64, sumH float64)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE2
+TEXT ·tvdTermsAVX512(SB), NOSPLIT, $128-96
+	MOVQ    h_base+0(FP), AX
+	MOVQ    z_base+24(FP), CX
+	MOVQ    t_base+48(FP), DX
+	MOVQ    h_len+8(FP), BX
+	MOVQ    c+72(FP), SI
+	VPXORD  Z0, Z0, Z0
+	VMOVUPS Z0, (SP)
+	VPXORD  Z1, Z1, Z1
+	VMOVUPS Z0, 64(SP)
+	XORQ    DI, DI
 
 loop1:
-	CMPQ              BX, $0x00000010
+	CMPQ              BX, $0x00000020
 	JL                done2
 	VMOVUPS           (DX)(DI*1), Z2
 	VMOVUPS           (CX)(DI*1), Z3
@@ -2163,43 +3500,43 @@ loop1:
 	VBROADCASTSS      (SI), Z4
 	VSUBPS            Z4, Z3, Z3
 	VSUBPS            Z3, Z2, Z4
-	VBROADCASTSS      8(SI), Z7
-	VMULPS            Z7, Z2, Z2
-	VMULPS            Z7, Z3, Z3
-	VBROADCASTSS      20(SI), Z8
-	VFMADD213PS       Z8, Z7, Z4
+	VBROADCASTSS      8(SI), Z9
+	VMULPS            Z9, Z2, Z2
+	VMULPS            Z9, Z3, Z3
+	VBROADCASTSS      20(SI), Z10
+	VFMADD213PS       Z10, Z9, Z4
 	VBROADCASTSS      constants<>+32(SB), Z4
-	VBROADCASTSS      constants<>+64(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z9
 	VMAXPS            Z2, Z4, Z2
-	VMINPS            Z2, Z7, Z2
+	VMINPS            Z2, Z9, Z2
 	VMULPS.BCST       constants<>+96(SB), Z2, Z4
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z2
 	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z2
-	VBROADCASTSS      constants<>+192(SB), Z7
-	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z7
-	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z7
-	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z7
-	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z7
-	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z7
-	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z7
-	VSCALEFPS         Z4, Z7, Z2
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z9
+	VSCALEFPS         Z4, Z9, Z2
 	VBROADCASTSS      constants<>+32(SB), Z4
-	VBROADCASTSS      constants<>+64(SB), Z7
+	VBROADCASTSS      constants<>+64(SB), Z9
 	VMAXPS            Z3, Z4, Z3
-	VMINPS            Z3, Z7, Z3
+	VMINPS            Z3, Z9, Z3
 	VMULPS.BCST       constants<>+96(SB), Z3, Z4
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z3
 	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z3
-	VBROADCASTSS      constants<>+192(SB), Z7
-	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z7
-	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z7
-	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z7
-	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z7
-	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z7
-	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z7
-	VSCALEFPS         Z4, Z7, Z3
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z9
+	VSCALEFPS         Z4, Z9, Z3
 	VBROADCASTSS      16(SI), Z4
 	VMULPS            Z4, Z2, Z2
 	VBROADCASTSS      12(SI), Z4
@@ -2216,18 +3553,90 @@ loop1:
 	VADDPS            Z2, Z0, Z0
 	VADDPS            Z3, Z1, Z1
 	VMOVUPS           Z3, (AX)(DI*1)
-	ADDQ              $0x00000040, DI
-	SUBQ              $0x00000010, BX
+	VMOVUPS           64(DX)(DI*1), Z2
+	VMOVUPS           64(CX)(DI*1), Z3
+	VBROADCASTSS      4(SI), Z4
+	VSUBPS            Z4, Z2, Z2
+	VBROADCASTSS      (SI), Z4
+	VSUBPS            Z4, Z3, Z3
+	VSUBPS            Z3, Z2, Z4
+	VBROADCASTSS      8(SI), Z9
+	VMULPS            Z9, Z2, Z2
+	VMULPS            Z9, Z3, Z3
+	VBROADCASTSS      20(SI), Z10
+	VFMADD213PS       Z10, Z9, Z4
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z9
+	VMAXPS            Z2, Z4, Z2
+	VMINPS            Z2, Z9, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z2
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z9
+	VSCALEFPS         Z4, Z9, Z2
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z9
+	VMAXPS            Z3, Z4, Z3
+	VMINPS            Z3, Z9, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z3
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z9
+	VSCALEFPS         Z4, Z9, Z3
+	VBROADCASTSS      16(SI), Z4
+	VMULPS            Z4, Z2, Z2
+	VBROADCASTSS      12(SI), Z4
+	VMULPS            Z4, Z3, Z3
+	VSUBPS            Z2, Z3, Z2
+	VMULPS.BCST       constants<>+320(SB), Z3, Z3
+	VANDPS.BCST       constants<>+384(SB), Z2, Z4
+	VXORPS            Z4, Z3, Z3
+	VPXORD            Z6, Z6, Z6
+	VCMPPS            $0x04, Z6, Z2, K1
+	VMOVAPS.Z         Z3, K1, Z3
+	VANDPS.BCST       constants<>+416(SB), Z2, Z2
+	VMULPS.BCST       constants<>+320(SB), Z2, Z2
+	VADDPS            Z2, Z0, Z0
+	VADDPS            Z3, Z1, Z1
+	VMOVUPS           Z3, 64(AX)(DI*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z2
+	VEXTRACTF64X4     $0x01, Z1, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z3, Z2, Z2
+	VADDPD            64(SP), Z2, Z2
+	VMOVUPD           Z2, 64(SP)
+	ADDQ              $0x00000080, DI
+	SUBQ              $0x00000020, BX
 	JMP               loop1
 
 done2:
-	TESTQ             BX, BX
-	JZ                end3
-	MOVL              $0x0000ffff, R8
-	BZHIL             BX, R8, R8
-	KMOVW             R8, K1
-	VMOVUPS.Z         (DX)(DI*1), K1, Z2
-	VMOVUPS.Z         (CX)(DI*1), K1, Z3
+loop3:
+	CMPQ              BX, $0x00000010
+	JL                done4
+	VMOVUPS           (DX)(DI*1), Z2
+	VMOVUPS           (CX)(DI*1), Z3
 	VBROADCASTSS      4(SI), Z4
 	VSUBPS            Z4, Z2, Z2
 	VBROADCASTSS      (SI), Z4
@@ -2236,8 +3645,8 @@ done2:
 	VBROADCASTSS      8(SI), Z5
 	VMULPS            Z5, Z2, Z2
 	VMULPS            Z5, Z3, Z3
-	VBROADCASTSS      20(SI), Z7
-	VFMADD213PS       Z7, Z5, Z4
+	VBROADCASTSS      20(SI), Z6
+	VFMADD213PS       Z6, Z5, Z4
 	VBROADCASTSS      constants<>+32(SB), Z4
 	VBROADCASTSS      constants<>+64(SB), Z5
 	VMAXPS            Z2, Z4, Z2
@@ -2278,52 +3687,150 @@ done2:
 	VMULPS.BCST       constants<>+320(SB), Z3, Z3
 	VANDPS.BCST       constants<>+384(SB), Z2, Z4
 	VXORPS            Z4, Z3, Z3
-	VPXORD            Z6, Z6, Z6
-	VCMPPS            $0x04, Z6, Z2, K2
+	VPXORD            Z7, Z7, Z7
+	VCMPPS            $0x04, Z7, Z2, K1
+	VMOVAPS.Z         Z3, K1, Z3
+	VANDPS.BCST       constants<>+416(SB), Z2, Z2
+	VMULPS.BCST       constants<>+320(SB), Z2, Z2
+	VADDPS            Z2, Z0, Z0
+	VADDPS            Z3, Z1, Z1
+	VMOVUPS           Z3, (AX)(DI*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z2
+	VEXTRACTF64X4     $0x01, Z1, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z3, Z2, Z2
+	VADDPD            64(SP), Z2, Z2
+	VMOVUPD           Z2, 64(SP)
+	ADDQ              $0x00000040, DI
+	SUBQ              $0x00000010, BX
+	JMP               loop3
+
+done4:
+	TESTQ             BX, BX
+	JZ                end5
+	MOVL              $0x0000ffff, R8
+	BZHIL             BX, R8, R8
+	KMOVW             R8, K1
+	VMOVUPS.Z         (DX)(DI*1), K1, Z2
+	VMOVUPS.Z         (CX)(DI*1), K1, Z3
+	VBROADCASTSS      4(SI), Z4
+	VSUBPS            Z4, Z2, Z2
+	VBROADCASTSS      (SI), Z4
+	VSUBPS            Z4, Z3, Z3
+	VSUBPS            Z3, Z2, Z4
+	VBROADCASTSS      8(SI), Z5
+	VMULPS            Z5, Z2, Z2
+	VMULPS            Z5, Z3, Z3
+	VBROADCASTSS      20(SI), Z6
+	VFMADD213PS       Z6, Z5, Z4
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z5
+	VMAXPS            Z2, Z4, Z2
+	VMINPS            Z2, Z5, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z2
+	VBROADCASTSS      constants<>+192(SB), Z5
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z5
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z5
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z5
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z5
+	VSCALEFPS         Z4, Z5, Z2
+	VBROADCASTSS      constants<>+32(SB), Z4
+	VBROADCASTSS      constants<>+64(SB), Z5
+	VMAXPS            Z3, Z4, Z3
+	VMINPS            Z3, Z5, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST constants<>+128(SB), Z4, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z4, Z3
+	VBROADCASTSS      constants<>+192(SB), Z5
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VBROADCASTSS      16(SI), Z4
+	VMULPS            Z4, Z2, Z2
+	VBROADCASTSS      12(SI), Z4
+	VMULPS            Z4, Z3, Z3
+	VSUBPS            Z2, Z3, Z2
+	VMULPS.BCST       constants<>+320(SB), Z3, Z3
+	VANDPS.BCST       constants<>+384(SB), Z2, Z4
+	VXORPS            Z4, Z3, Z3
+	VPXORD            Z8, Z8, Z8
+	VCMPPS            $0x04, Z8, Z2, K2
 	VMOVAPS.Z         Z3, K2, Z3
 	VANDPS.BCST       constants<>+416(SB), Z2, Z2
 	VMULPS.BCST       constants<>+320(SB), Z2, Z2
 	VADDPS            Z2, Z0, K1, Z0
 	VADDPS            Z3, Z1, K1, Z1
 	VMOVUPS           Z3, K1, (AX)(DI*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z0
+	VEXTRACTF64X4     $0x01, Z1, Y2
+	VCVTPS2PD         Y2, Z2
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z2, Z0, Z0
+	VADDPD            64(SP), Z0, Z0
+	VMOVUPD           Z0, 64(SP)
 
-end3:
-	VEXTRACTF64X4 $0x01, Z0, Y2
-	VADDPS        Y2, Y0, Y2
-	VEXTRACTF128  $0x01, Y2, X0
-	VADDPS        X0, X2, X0
-	VMOVHLPS      X0, X0, X2
-	VADDPS        X2, X0, X0
-	VMOVSHDUP     X0, X2
-	VADDSS        X2, X0, X0
-	MOVSS         X0, d+80(FP)
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y0, Y1, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, sumH+84(FP)
+end5:
+	VMOVUPD       (SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, d+80(FP)
+	VMOVUPD       64(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, sumH+88(FP)
 	VZEROUPPER
 	RET
 
-// func mixTermsAVX512(h []float32, z []float32, t []float32, c *float32, m *float32) (d float32, sumH float32)
-// Requires: AVX, AVX512F, BMI2, SSE
-TEXT ·mixTermsAVX512(SB), NOSPLIT, $0-96
-	MOVQ   h_base+0(FP), AX
-	MOVQ   z_base+24(FP), CX
-	MOVQ   t_base+48(FP), DX
-	MOVQ   h_len+8(FP), BX
-	MOVQ   c+72(FP), SI
-	MOVQ   m+80(FP), DI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	XORQ   R8, R8
+// func mixTermsAVX512(h []float32, z []float32, t []float32, c *float32, m *float32) (d float64, sumH float64)
+// Requires: AVX, AVX512F, BMI2, SSE2
+TEXT ·mixTermsAVX512(SB), NOSPLIT, $128-104
+	MOVQ    h_base+0(FP), AX
+	MOVQ    z_base+24(FP), CX
+	MOVQ    t_base+48(FP), DX
+	MOVQ    h_len+8(FP), BX
+	MOVQ    c+72(FP), SI
+	MOVQ    m+80(FP), DI
+	VPXORD  Z0, Z0, Z0
+	VMOVUPS Z0, (SP)
+	VPXORD  Z1, Z1, Z1
+	VMOVUPS Z0, 64(SP)
+	XORQ    R8, R8
 
 loop1:
-	CMPQ              BX, $0x00000010
+	CMPQ              BX, $0x00000020
 	JL                done2
 	VMOVUPS           (DX)(R8*1), Z2
 	VMOVUPS           (CX)(R8*1), Z3
@@ -2332,138 +3839,438 @@ loop1:
 	VBROADCASTSS      (SI), Z4
 	VSUBPS            Z4, Z3, Z3
 	VSUBPS            Z3, Z2, Z4
-	VBROADCASTSS      8(SI), Z13
-	VMULPS            Z13, Z2, Z2
-	VMULPS            Z13, Z3, Z3
-	VBROADCASTSS      20(SI), Z14
-	VFMADD213PS       Z14, Z13, Z4
-	VBROADCASTSS      constants<>+32(SB), Z13
-	VBROADCASTSS      constants<>+64(SB), Z14
-	VMAXPS            Z2, Z13, Z2
-	VMINPS            Z2, Z14, Z2
-	VMULPS.BCST       constants<>+96(SB), Z2, Z13
-	VRNDSCALEPS       $0x08, Z13, Z13
-	VFNMADD231PS.BCST constants<>+128(SB), Z13, Z2
-	VFNMADD231PS.BCST constants<>+160(SB), Z13, Z2
-	VBROADCASTSS      constants<>+192(SB), Z14
-	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z14
-	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z14
-	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z14
-	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z14
-	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z14
-	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z14
-	VSCALEFPS         Z13, Z14, Z2
-	VBROADCASTSS      constants<>+32(SB), Z13
-	VBROADCASTSS      constants<>+64(SB), Z14
-	VMAXPS            Z3, Z13, Z3
-	VMINPS            Z3, Z14, Z3
-	VMULPS.BCST       constants<>+96(SB), Z3, Z13
-	VRNDSCALEPS       $0x08, Z13, Z13
-	VFNMADD231PS.BCST constants<>+128(SB), Z13, Z3
-	VFNMADD231PS.BCST constants<>+160(SB), Z13, Z3
-	VBROADCASTSS      constants<>+192(SB), Z14
-	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z14
-	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z14
-	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z14
-	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z14
-	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z14
-	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z14
-	VSCALEFPS         Z13, Z14, Z3
-	VBROADCASTSS      16(SI), Z13
-	VMULPS            Z13, Z2, Z2
-	VBROADCASTSS      12(SI), Z13
-	VMULPS            Z13, Z3, Z3
+	VBROADCASTSS      8(SI), Z21
+	VMULPS            Z21, Z2, Z2
+	VMULPS            Z21, Z3, Z3
+	VBROADCASTSS      20(SI), Z22
+	VFMADD213PS       Z22, Z21, Z4
+	VBROADCASTSS      constants<>+32(SB), Z21
+	VBROADCASTSS      constants<>+64(SB), Z22
+	VMAXPS            Z2, Z21, Z2
+	VMINPS            Z2, Z22, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST constants<>+128(SB), Z21, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z21, Z2
+	VBROADCASTSS      constants<>+192(SB), Z22
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z22
+	VSCALEFPS         Z21, Z22, Z2
+	VBROADCASTSS      constants<>+32(SB), Z21
+	VBROADCASTSS      constants<>+64(SB), Z22
+	VMAXPS            Z3, Z21, Z3
+	VMINPS            Z3, Z22, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST constants<>+128(SB), Z21, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z21, Z3
+	VBROADCASTSS      constants<>+192(SB), Z22
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z22
+	VSCALEFPS         Z21, Z22, Z3
+	VBROADCASTSS      16(SI), Z21
+	VMULPS            Z21, Z2, Z2
+	VBROADCASTSS      12(SI), Z21
+	VMULPS            Z21, Z3, Z3
 	VPXORD            Z5, Z5, Z5
-	VMINPS            Z4, Z5, Z13
-	VSUBPS            Z4, Z5, Z14
-	VMINPS            Z14, Z5, Z14
-	VADDPS            Z13, Z14, Z15
-	VBROADCASTSS      constants<>+32(SB), Z16
-	VBROADCASTSS      constants<>+64(SB), Z17
-	VMAXPS            Z15, Z16, Z15
-	VMINPS            Z15, Z17, Z15
-	VMULPS.BCST       constants<>+96(SB), Z15, Z16
-	VRNDSCALEPS       $0x08, Z16, Z16
-	VFNMADD231PS.BCST constants<>+128(SB), Z16, Z15
-	VFNMADD231PS.BCST constants<>+160(SB), Z16, Z15
-	VBROADCASTSS      constants<>+192(SB), Z17
-	VFMADD213PS.BCST  constants<>+224(SB), Z15, Z17
-	VFMADD213PS.BCST  constants<>+256(SB), Z15, Z17
-	VFMADD213PS.BCST  constants<>+288(SB), Z15, Z17
-	VFMADD213PS.BCST  constants<>+320(SB), Z15, Z17
-	VFMADD213PS.BCST  constants<>+352(SB), Z15, Z17
-	VFMADD213PS.BCST  constants<>+352(SB), Z15, Z17
-	VSCALEFPS         Z16, Z17, Z15
-	VBROADCASTSS      (DI), Z16
-	VBROADCASTSS      constants<>+352(SB), Z17
-	VSUBPS            Z16, Z17, Z17
+	VMINPS            Z4, Z5, Z21
+	VSUBPS            Z4, Z5, Z22
+	VMINPS            Z22, Z5, Z22
+	VADDPS            Z21, Z22, Z23
+	VBROADCASTSS      constants<>+32(SB), Z24
+	VBROADCASTSS      constants<>+64(SB), Z25
+	VMAXPS            Z23, Z24, Z23
+	VMINPS            Z23, Z25, Z23
+	VMULPS.BCST       constants<>+96(SB), Z23, Z24
+	VRNDSCALEPS       $0x08, Z24, Z24
+	VFNMADD231PS.BCST constants<>+128(SB), Z24, Z23
+	VFNMADD231PS.BCST constants<>+160(SB), Z24, Z23
+	VBROADCASTSS      constants<>+192(SB), Z25
+	VFMADD213PS.BCST  constants<>+224(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+256(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+288(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+320(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VSCALEFPS         Z24, Z25, Z23
+	VBROADCASTSS      (DI), Z24
+	VBROADCASTSS      constants<>+352(SB), Z25
+	VSUBPS            Z24, Z25, Z25
 	VCMPPS            $0x0e, Z5, Z4, K1
-	VMOVAPS           Z17, Z4
-	VMOVAPS           Z16, K1, Z4
-	VMOVAPS           Z16, Z16
-	VMOVAPS           Z17, K1, Z16
-	VFMADD231PS       Z16, Z15, Z4
-	VBROADCASTSS      constants<>+352(SB), Z16
-	VMOVAPS           Z16, Z16
-	VMOVAPS           Z15, K1, Z16
-	VDIVPS            Z4, Z16, Z16
-	VPSUBD.BCST       constants<>+448(SB), Z4, Z15
-	VPSRAD            $0x17, Z15, Z15
-	VPSLLD            $0x17, Z15, Z17
-	VPSUBD            Z17, Z4, Z4
+	VMOVAPS           Z25, Z4
+	VMOVAPS           Z24, K1, Z4
+	VMOVAPS           Z24, Z24
+	VMOVAPS           Z25, K1, Z24
+	VFMADD231PS       Z24, Z23, Z4
+	VBROADCASTSS      constants<>+352(SB), Z24
+	VMOVAPS           Z24, Z24
+	VMOVAPS           Z23, K1, Z24
+	VDIVPS            Z4, Z24, Z24
+	VPSUBD.BCST       constants<>+448(SB), Z4, Z23
+	VPSRAD            $0x17, Z23, Z23
+	VPSLLD            $0x17, Z23, Z25
+	VPSUBD            Z25, Z4, Z4
 	VSUBPS.BCST       constants<>+352(SB), Z4, Z4
-	VCVTDQ2PS         Z15, Z15
-	VBROADCASTSS      constants<>+480(SB), Z18
-	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z18
-	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z18
-	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z18
-	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z18
-	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z18
-	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z18
-	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z18
-	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z18
-	VMULPS            Z4, Z4, Z17
-	VMULPS            Z17, Z18, Z18
-	VMULPS            Z4, Z18, Z18
-	VFMADD231PS.BCST  constants<>+160(SB), Z15, Z18
-	VFNMADD231PS.BCST constants<>+320(SB), Z17, Z18
-	VADDPS            Z18, Z4, Z4
-	VFMADD231PS.BCST  constants<>+128(SB), Z15, Z4
-	VSUBPS            Z4, Z13, Z13
-	VSUBPS            Z4, Z14, Z14
-	VMULPS            Z2, Z13, Z13
+	VCVTDQ2PS         Z23, Z23
+	VBROADCASTSS      constants<>+480(SB), Z26
+	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z26
+	VMULPS            Z4, Z4, Z25
+	VMULPS            Z25, Z26, Z26
+	VMULPS            Z4, Z26, Z26
+	VFMADD231PS.BCST  constants<>+160(SB), Z23, Z26
+	VFNMADD231PS.BCST constants<>+320(SB), Z25, Z26
+	VADDPS            Z26, Z4, Z4
+	VFMADD231PS.BCST  constants<>+128(SB), Z23, Z4
+	VSUBPS            Z4, Z21, Z21
+	VSUBPS            Z4, Z22, Z22
+	VMULPS            Z2, Z21, Z21
 	VPXORD            Z6, Z6, Z6
 	VCMPPS            $0x04, Z6, Z2, K1
-	VMOVAPS.Z         Z13, K1, Z13
-	VMULPS            Z3, Z14, Z14
+	VMOVAPS.Z         Z21, K1, Z21
+	VMULPS            Z3, Z22, Z22
 	VPXORD            Z7, Z7, Z7
 	VCMPPS            $0x04, Z7, Z3, K1
-	VMOVAPS.Z         Z14, K1, Z14
+	VMOVAPS.Z         Z22, K1, Z22
 	VBROADCASTSS      4(DI), Z4
-	VMULPS            Z13, Z4, Z4
-	VBROADCASTSS      8(DI), Z13
-	VFMADD231PS       Z13, Z14, Z4
+	VMULPS            Z21, Z4, Z4
+	VBROADCASTSS      8(DI), Z21
+	VFMADD231PS       Z21, Z22, Z4
 	VADDPS            Z4, Z0, Z0
 	VBROADCASTSS      16(DI), Z4
 	VMULPS            Z2, Z4, Z4
 	VBROADCASTSS      20(DI), Z2
 	VMULPS            Z2, Z3, Z2
 	VADDPS            Z2, Z4, Z4
-	VMULPS            Z16, Z4, Z2
+	VMULPS            Z24, Z4, Z2
 	VPXORD            Z8, Z8, Z8
 	VCMPPS            $0x04, Z8, Z4, K1
 	VMOVAPS.Z         Z2, K1, Z2
 	VBROADCASTSS      12(DI), Z3
-	VFMADD231PS       Z3, Z14, Z2
+	VFMADD231PS       Z3, Z22, Z2
 	VADDPS            Z2, Z1, Z1
 	VMOVUPS           Z2, (AX)(R8*1)
-	ADDQ              $0x00000040, R8
-	SUBQ              $0x00000010, BX
+	VMOVUPS           64(DX)(R8*1), Z2
+	VMOVUPS           64(CX)(R8*1), Z3
+	VBROADCASTSS      4(SI), Z4
+	VSUBPS            Z4, Z2, Z2
+	VBROADCASTSS      (SI), Z4
+	VSUBPS            Z4, Z3, Z3
+	VSUBPS            Z3, Z2, Z4
+	VBROADCASTSS      8(SI), Z21
+	VMULPS            Z21, Z2, Z2
+	VMULPS            Z21, Z3, Z3
+	VBROADCASTSS      20(SI), Z22
+	VFMADD213PS       Z22, Z21, Z4
+	VBROADCASTSS      constants<>+32(SB), Z21
+	VBROADCASTSS      constants<>+64(SB), Z22
+	VMAXPS            Z2, Z21, Z2
+	VMINPS            Z2, Z22, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST constants<>+128(SB), Z21, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z21, Z2
+	VBROADCASTSS      constants<>+192(SB), Z22
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z22
+	VSCALEFPS         Z21, Z22, Z2
+	VBROADCASTSS      constants<>+32(SB), Z21
+	VBROADCASTSS      constants<>+64(SB), Z22
+	VMAXPS            Z3, Z21, Z3
+	VMINPS            Z3, Z22, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST constants<>+128(SB), Z21, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z21, Z3
+	VBROADCASTSS      constants<>+192(SB), Z22
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z22
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z22
+	VSCALEFPS         Z21, Z22, Z3
+	VBROADCASTSS      16(SI), Z21
+	VMULPS            Z21, Z2, Z2
+	VBROADCASTSS      12(SI), Z21
+	VMULPS            Z21, Z3, Z3
+	VPXORD            Z9, Z9, Z9
+	VMINPS            Z4, Z9, Z21
+	VSUBPS            Z4, Z9, Z22
+	VMINPS            Z22, Z9, Z22
+	VADDPS            Z21, Z22, Z23
+	VBROADCASTSS      constants<>+32(SB), Z24
+	VBROADCASTSS      constants<>+64(SB), Z25
+	VMAXPS            Z23, Z24, Z23
+	VMINPS            Z23, Z25, Z23
+	VMULPS.BCST       constants<>+96(SB), Z23, Z24
+	VRNDSCALEPS       $0x08, Z24, Z24
+	VFNMADD231PS.BCST constants<>+128(SB), Z24, Z23
+	VFNMADD231PS.BCST constants<>+160(SB), Z24, Z23
+	VBROADCASTSS      constants<>+192(SB), Z25
+	VFMADD213PS.BCST  constants<>+224(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+256(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+288(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+320(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VFMADD213PS.BCST  constants<>+352(SB), Z23, Z25
+	VSCALEFPS         Z24, Z25, Z23
+	VBROADCASTSS      (DI), Z24
+	VBROADCASTSS      constants<>+352(SB), Z25
+	VSUBPS            Z24, Z25, Z25
+	VCMPPS            $0x0e, Z9, Z4, K1
+	VMOVAPS           Z25, Z4
+	VMOVAPS           Z24, K1, Z4
+	VMOVAPS           Z24, Z24
+	VMOVAPS           Z25, K1, Z24
+	VFMADD231PS       Z24, Z23, Z4
+	VBROADCASTSS      constants<>+352(SB), Z24
+	VMOVAPS           Z24, Z24
+	VMOVAPS           Z23, K1, Z24
+	VDIVPS            Z4, Z24, Z24
+	VPSUBD.BCST       constants<>+448(SB), Z4, Z23
+	VPSRAD            $0x17, Z23, Z23
+	VPSLLD            $0x17, Z23, Z25
+	VPSUBD            Z25, Z4, Z4
+	VSUBPS.BCST       constants<>+352(SB), Z4, Z4
+	VCVTDQ2PS         Z23, Z23
+	VBROADCASTSS      constants<>+480(SB), Z26
+	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z26
+	VMULPS            Z4, Z4, Z25
+	VMULPS            Z25, Z26, Z26
+	VMULPS            Z4, Z26, Z26
+	VFMADD231PS.BCST  constants<>+160(SB), Z23, Z26
+	VFNMADD231PS.BCST constants<>+320(SB), Z25, Z26
+	VADDPS            Z26, Z4, Z4
+	VFMADD231PS.BCST  constants<>+128(SB), Z23, Z4
+	VSUBPS            Z4, Z21, Z21
+	VSUBPS            Z4, Z22, Z22
+	VMULPS            Z2, Z21, Z21
+	VPXORD            Z10, Z10, Z10
+	VCMPPS            $0x04, Z10, Z2, K1
+	VMOVAPS.Z         Z21, K1, Z21
+	VMULPS            Z3, Z22, Z22
+	VPXORD            Z11, Z11, Z11
+	VCMPPS            $0x04, Z11, Z3, K1
+	VMOVAPS.Z         Z22, K1, Z22
+	VBROADCASTSS      4(DI), Z4
+	VMULPS            Z21, Z4, Z4
+	VBROADCASTSS      8(DI), Z21
+	VFMADD231PS       Z21, Z22, Z4
+	VADDPS            Z4, Z0, Z0
+	VBROADCASTSS      16(DI), Z4
+	VMULPS            Z2, Z4, Z4
+	VBROADCASTSS      20(DI), Z2
+	VMULPS            Z2, Z3, Z2
+	VADDPS            Z2, Z4, Z4
+	VMULPS            Z24, Z4, Z2
+	VPXORD            Z12, Z12, Z12
+	VCMPPS            $0x04, Z12, Z4, K1
+	VMOVAPS.Z         Z2, K1, Z2
+	VBROADCASTSS      12(DI), Z3
+	VFMADD231PS       Z3, Z22, Z2
+	VADDPS            Z2, Z1, Z1
+	VMOVUPS           Z2, 64(AX)(R8*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z2
+	VEXTRACTF64X4     $0x01, Z1, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z3, Z2, Z2
+	VADDPD            64(SP), Z2, Z2
+	VMOVUPD           Z2, 64(SP)
+	ADDQ              $0x00000080, R8
+	SUBQ              $0x00000020, BX
 	JMP               loop1
 
 done2:
+loop3:
+	CMPQ              BX, $0x00000010
+	JL                done4
+	VMOVUPS           (DX)(R8*1), Z2
+	VMOVUPS           (CX)(R8*1), Z3
+	VBROADCASTSS      4(SI), Z4
+	VSUBPS            Z4, Z2, Z2
+	VBROADCASTSS      (SI), Z4
+	VSUBPS            Z4, Z3, Z3
+	VSUBPS            Z3, Z2, Z4
+	VBROADCASTSS      8(SI), Z5
+	VMULPS            Z5, Z2, Z2
+	VMULPS            Z5, Z3, Z3
+	VBROADCASTSS      20(SI), Z6
+	VFMADD213PS       Z6, Z5, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z2, Z5, Z2
+	VMINPS            Z2, Z6, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z2
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z6
+	VSCALEFPS         Z5, Z6, Z2
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z3, Z5, Z3
+	VMINPS            Z3, Z6, Z3
+	VMULPS.BCST       constants<>+96(SB), Z3, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z3
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z3
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z3, Z6
+	VSCALEFPS         Z5, Z6, Z3
+	VBROADCASTSS      16(SI), Z5
+	VMULPS            Z5, Z2, Z2
+	VBROADCASTSS      12(SI), Z5
+	VMULPS            Z5, Z3, Z3
+	VPXORD            Z13, Z13, Z13
+	VMINPS            Z4, Z13, Z5
+	VSUBPS            Z4, Z13, Z6
+	VMINPS            Z6, Z13, Z6
+	VADDPS            Z5, Z6, Z7
+	VBROADCASTSS      constants<>+32(SB), Z8
+	VBROADCASTSS      constants<>+64(SB), Z9
+	VMAXPS            Z7, Z8, Z7
+	VMINPS            Z7, Z9, Z7
+	VMULPS.BCST       constants<>+96(SB), Z7, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST constants<>+128(SB), Z8, Z7
+	VFNMADD231PS.BCST constants<>+160(SB), Z8, Z7
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VSCALEFPS         Z8, Z9, Z7
+	VBROADCASTSS      (DI), Z8
+	VBROADCASTSS      constants<>+352(SB), Z9
+	VSUBPS            Z8, Z9, Z9
+	VCMPPS            $0x0e, Z13, Z4, K1
+	VMOVAPS           Z9, Z4
+	VMOVAPS           Z8, K1, Z4
+	VMOVAPS           Z8, Z8
+	VMOVAPS           Z9, K1, Z8
+	VFMADD231PS       Z8, Z7, Z4
+	VBROADCASTSS      constants<>+352(SB), Z8
+	VMOVAPS           Z8, Z8
+	VMOVAPS           Z7, K1, Z8
+	VDIVPS            Z4, Z8, Z8
+	VPSUBD.BCST       constants<>+448(SB), Z4, Z7
+	VPSRAD            $0x17, Z7, Z7
+	VPSLLD            $0x17, Z7, Z9
+	VPSUBD            Z9, Z4, Z4
+	VSUBPS.BCST       constants<>+352(SB), Z4, Z4
+	VCVTDQ2PS         Z7, Z7
+	VBROADCASTSS      constants<>+480(SB), Z10
+	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z10
+	VMULPS            Z4, Z4, Z9
+	VMULPS            Z9, Z10, Z10
+	VMULPS            Z4, Z10, Z10
+	VFMADD231PS.BCST  constants<>+160(SB), Z7, Z10
+	VFNMADD231PS.BCST constants<>+320(SB), Z9, Z10
+	VADDPS            Z10, Z4, Z4
+	VFMADD231PS.BCST  constants<>+128(SB), Z7, Z4
+	VSUBPS            Z4, Z5, Z5
+	VSUBPS            Z4, Z6, Z6
+	VMULPS            Z2, Z5, Z5
+	VPXORD            Z14, Z14, Z14
+	VCMPPS            $0x04, Z14, Z2, K1
+	VMOVAPS.Z         Z5, K1, Z5
+	VMULPS            Z3, Z6, Z6
+	VPXORD            Z15, Z15, Z15
+	VCMPPS            $0x04, Z15, Z3, K1
+	VMOVAPS.Z         Z6, K1, Z6
+	VBROADCASTSS      4(DI), Z4
+	VMULPS            Z5, Z4, Z4
+	VBROADCASTSS      8(DI), Z5
+	VFMADD231PS       Z5, Z6, Z4
+	VADDPS            Z4, Z0, Z0
+	VBROADCASTSS      16(DI), Z4
+	VMULPS            Z2, Z4, Z4
+	VBROADCASTSS      20(DI), Z2
+	VMULPS            Z2, Z3, Z2
+	VADDPS            Z2, Z4, Z4
+	VMULPS            Z8, Z4, Z2
+	VPXORD            Z16, Z16, Z16
+	VCMPPS            $0x04, Z16, Z4, K1
+	VMOVAPS.Z         Z2, K1, Z2
+	VBROADCASTSS      12(DI), Z3
+	VFMADD231PS       Z3, Z6, Z2
+	VADDPS            Z2, Z1, Z1
+	VMOVUPS           Z2, (AX)(R8*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z2
+	VEXTRACTF64X4     $0x01, Z1, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z3, Z2, Z2
+	VADDPD            64(SP), Z2, Z2
+	VMOVUPD           Z2, 64(SP)
+	ADDQ              $0x00000040, R8
+	SUBQ              $0x00000010, BX
+	JMP               loop3
+
+done4:
 	TESTQ             BX, BX
-	JZ                end3
+	JZ                end5
 	MOVL              $0x0000ffff, R9
 	BZHIL             BX, R9, R9
 	KMOVW             R9, K1
@@ -2515,35 +4322,35 @@ done2:
 	VMULPS            Z5, Z2, Z2
 	VBROADCASTSS      12(SI), Z5
 	VMULPS            Z5, Z3, Z3
-	VPXORD            Z9, Z9, Z9
-	VMINPS            Z4, Z9, Z5
-	VSUBPS            Z4, Z9, Z6
-	VMINPS            Z6, Z9, Z6
+	VPXORD            Z17, Z17, Z17
+	VMINPS            Z4, Z17, Z5
+	VSUBPS            Z4, Z17, Z6
+	VMINPS            Z6, Z17, Z6
 	VADDPS            Z5, Z6, Z7
 	VBROADCASTSS      constants<>+32(SB), Z8
-	VBROADCASTSS      constants<>+64(SB), Z13
+	VBROADCASTSS      constants<>+64(SB), Z9
 	VMAXPS            Z7, Z8, Z7
-	VMINPS            Z7, Z13, Z7
+	VMINPS            Z7, Z9, Z7
 	VMULPS.BCST       constants<>+96(SB), Z7, Z8
 	VRNDSCALEPS       $0x08, Z8, Z8
 	VFNMADD231PS.BCST constants<>+128(SB), Z8, Z7
 	VFNMADD231PS.BCST constants<>+160(SB), Z8, Z7
-	VBROADCASTSS      constants<>+192(SB), Z13
-	VFMADD213PS.BCST  constants<>+224(SB), Z7, Z13
-	VFMADD213PS.BCST  constants<>+256(SB), Z7, Z13
-	VFMADD213PS.BCST  constants<>+288(SB), Z7, Z13
-	VFMADD213PS.BCST  constants<>+320(SB), Z7, Z13
-	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z13
-	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z13
-	VSCALEFPS         Z8, Z13, Z7
+	VBROADCASTSS      constants<>+192(SB), Z9
+	VFMADD213PS.BCST  constants<>+224(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+256(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+288(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+320(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VFMADD213PS.BCST  constants<>+352(SB), Z7, Z9
+	VSCALEFPS         Z8, Z9, Z7
 	VBROADCASTSS      (DI), Z8
-	VBROADCASTSS      constants<>+352(SB), Z13
-	VSUBPS            Z8, Z13, Z13
-	VCMPPS            $0x0e, Z9, Z4, K2
-	VMOVAPS           Z13, Z4
+	VBROADCASTSS      constants<>+352(SB), Z9
+	VSUBPS            Z8, Z9, Z9
+	VCMPPS            $0x0e, Z17, Z4, K2
+	VMOVAPS           Z9, Z4
 	VMOVAPS           Z8, K2, Z4
 	VMOVAPS           Z8, Z8
-	VMOVAPS           Z13, K2, Z8
+	VMOVAPS           Z9, K2, Z8
 	VFMADD231PS       Z8, Z7, Z4
 	VBROADCASTSS      constants<>+352(SB), Z8
 	VMOVAPS           Z8, Z8
@@ -2555,31 +4362,31 @@ done2:
 	VPSUBD            Z9, Z4, Z4
 	VSUBPS.BCST       constants<>+352(SB), Z4, Z4
 	VCVTDQ2PS         Z7, Z7
-	VBROADCASTSS      constants<>+480(SB), Z13
-	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z13
-	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z13
+	VBROADCASTSS      constants<>+480(SB), Z10
+	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z10
 	VMULPS            Z4, Z4, Z9
-	VMULPS            Z9, Z13, Z13
-	VMULPS            Z4, Z13, Z13
-	VFMADD231PS.BCST  constants<>+160(SB), Z7, Z13
-	VFNMADD231PS.BCST constants<>+320(SB), Z9, Z13
-	VADDPS            Z13, Z4, Z4
+	VMULPS            Z9, Z10, Z10
+	VMULPS            Z4, Z10, Z10
+	VFMADD231PS.BCST  constants<>+160(SB), Z7, Z10
+	VFNMADD231PS.BCST constants<>+320(SB), Z9, Z10
+	VADDPS            Z10, Z4, Z4
 	VFMADD231PS.BCST  constants<>+128(SB), Z7, Z4
 	VSUBPS            Z4, Z5, Z5
 	VSUBPS            Z4, Z6, Z6
 	VMULPS            Z2, Z5, Z5
-	VPXORD            Z10, Z10, Z10
-	VCMPPS            $0x04, Z10, Z2, K2
+	VPXORD            Z18, Z18, Z18
+	VCMPPS            $0x04, Z18, Z2, K2
 	VMOVAPS.Z         Z5, K2, Z5
 	VMULPS            Z3, Z6, Z6
-	VPXORD            Z11, Z11, Z11
-	VCMPPS            $0x04, Z11, Z3, K2
+	VPXORD            Z19, Z19, Z19
+	VCMPPS            $0x04, Z19, Z3, K2
 	VMOVAPS.Z         Z6, K2, Z6
 	VBROADCASTSS      4(DI), Z4
 	VMULPS            Z5, Z4, Z4
@@ -2592,33 +4399,45 @@ done2:
 	VMULPS            Z2, Z3, Z2
 	VADDPS            Z2, Z4, Z4
 	VMULPS            Z8, Z4, Z2
-	VPXORD            Z12, Z12, Z12
-	VCMPPS            $0x04, Z12, Z4, K2
+	VPXORD            Z20, Z20, Z20
+	VCMPPS            $0x04, Z20, Z4, K2
 	VMOVAPS.Z         Z2, K2, Z2
 	VBROADCASTSS      12(DI), Z3
 	VFMADD231PS       Z3, Z6, Z2
 	VADDPS            Z2, Z1, K1, Z1
 	VMOVUPS           Z2, K1, (AX)(R8*1)
+	VCVTPS2PD         Y0, Z2
+	VEXTRACTF64X4     $0x01, Z0, Y3
+	VCVTPS2PD         Y3, Z3
+	VPXORD            Z0, Z0, Z0
+	VADDPD            Z3, Z2, Z2
+	VADDPD            (SP), Z2, Z2
+	VMOVUPD           Z2, (SP)
+	VCVTPS2PD         Y1, Z0
+	VEXTRACTF64X4     $0x01, Z1, Y2
+	VCVTPS2PD         Y2, Z2
+	VPXORD            Z1, Z1, Z1
+	VADDPD            Z2, Z0, Z0
+	VADDPD            64(SP), Z0, Z0
+	VMOVUPD           Z0, 64(SP)
 
-end3:
-	VEXTRACTF64X4 $0x01, Z0, Y2
-	VADDPS        Y2, Y0, Y2
-	VEXTRACTF128  $0x01, Y2, X0
-	VADDPS        X0, X2, X0
-	VMOVHLPS      X0, X0, X2
-	VADDPS        X2, X0, X0
-	VMOVSHDUP     X0, X2
-	VADDSS        X2, X0, X0
-	MOVSS         X0, d+88(FP)
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y0, Y1, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	MOVSS         X1, sumH+92(FP)
+end5:
+	VMOVUPD       (SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, d+88(FP)
+	VMOVUPD       64(SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, sumH+96(FP)
 	VZEROUPPER
 	RET
 
@@ -3962,19 +5781,20 @@ end3:
 	VZEROUPPER
 	RET
 
-// func expSumAVX2(dst []float32, x []float32, shift float32) (sum float32)
-// Requires: AVX, AVX2, FMA3, SSE
-TEXT ·expSumAVX2(SB), NOSPLIT, $0-60
+// func expSumAVX2(dst []float32, x []float32, shift float32) (sum float64)
+// Requires: AVX, AVX2, FMA3, SSE2
+TEXT ·expSumAVX2(SB), NOSPLIT, $32-64
 	MOVQ         dst_base+0(FP), AX
 	MOVQ         x_base+24(FP), CX
 	MOVQ         dst_len+8(FP), DX
 	VBROADCASTSS shift+48(FP), Y0
-	VXORPS       Y1, Y1, Y1
-	VBROADCASTSS constants<>+0(SB), Y2
+	VBROADCASTSS constants<>+0(SB), Y1
+	VXORPS       Y2, Y2, Y2
+	VMOVUPS      Y2, (SP)
 	XORQ         BX, BX
 
 loop1:
-	CMPQ         DX, $0x00000010
+	CMPQ         DX, $0x00000020
 	JL           done2
 	VMOVUPS      (CX)(BX*1), Y3
 	VSUBPS       Y0, Y3, Y3
@@ -4003,7 +5823,7 @@ loop1:
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
-	VADDPS       Y3, Y1, Y1
+	VADDPS       Y3, Y2, Y2
 	VMOVUPS      Y3, (AX)(BX*1)
 	VMOVUPS      32(CX)(BX*1), Y3
 	VSUBPS       Y0, Y3, Y3
@@ -4032,15 +5852,80 @@ loop1:
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
-	VADDPS       Y3, Y1, Y1
+	VADDPS       Y3, Y2, Y2
 	VMOVUPS      Y3, 32(AX)(BX*1)
-	ADDQ         $0x00000040, BX
-	SUBQ         $0x00000010, DX
+	VMOVUPS      64(CX)(BX*1), Y3
+	VSUBPS       Y0, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y3, Y4, Y3
+	VMINPS       Y3, Y5, Y3
+	VMULPS       constants<>+96(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y3
+	VFNMADD231PS constants<>+160(SB), Y4, Y3
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y3, Y5
+	VFMADD213PS  constants<>+256(SB), Y3, Y5
+	VFMADD213PS  constants<>+288(SB), Y3, Y5
+	VFMADD213PS  constants<>+320(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVAPS      Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y3, 64(AX)(BX*1)
+	VMOVUPS      96(CX)(BX*1), Y3
+	VSUBPS       Y0, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y3, Y4, Y3
+	VMINPS       Y3, Y5, Y3
+	VMULPS       constants<>+96(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y3
+	VFNMADD231PS constants<>+160(SB), Y4, Y3
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y3, Y5
+	VFMADD213PS  constants<>+256(SB), Y3, Y5
+	VFMADD213PS  constants<>+288(SB), Y3, Y5
+	VFMADD213PS  constants<>+320(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVAPS      Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y3, 96(AX)(BX*1)
+	VCVTPS2PD    X2, Y3
+	VEXTRACTF128 $0x01, Y2, X4
+	VCVTPS2PD    X4, Y4
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y4, Y3, Y3
+	VADDPD       (SP), Y3, Y3
+	VMOVUPD      Y3, (SP)
+	ADDQ         $0x00000080, BX
+	SUBQ         $0x00000020, DX
 	JMP          loop1
 
 done2:
 loop3:
-	CMPQ         DX, $0x00000008
+	CMPQ         DX, $0x00000010
 	JL           done4
 	VMOVUPS      (CX)(BX*1), Y3
 	VSUBPS       Y0, Y3, Y3
@@ -4069,59 +5954,145 @@ loop3:
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
-	VADDPS       Y3, Y1, Y1
+	VADDPS       Y3, Y2, Y2
 	VMOVUPS      Y3, (AX)(BX*1)
-	ADDQ         $0x00000020, BX
-	SUBQ         $0x00000008, DX
+	VMOVUPS      32(CX)(BX*1), Y3
+	VSUBPS       Y0, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y3, Y4, Y3
+	VMINPS       Y3, Y5, Y3
+	VMULPS       constants<>+96(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y3
+	VFNMADD231PS constants<>+160(SB), Y4, Y3
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y3, Y5
+	VFMADD213PS  constants<>+256(SB), Y3, Y5
+	VFMADD213PS  constants<>+288(SB), Y3, Y5
+	VFMADD213PS  constants<>+320(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVAPS      Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y3, 32(AX)(BX*1)
+	VCVTPS2PD    X2, Y3
+	VEXTRACTF128 $0x01, Y2, X4
+	VCVTPS2PD    X4, Y4
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y4, Y3, Y3
+	VADDPD       (SP), Y3, Y3
+	VMOVUPD      Y3, (SP)
+	ADDQ         $0x00000040, BX
+	SUBQ         $0x00000010, DX
 	JMP          loop3
 
 done4:
+loop5:
+	CMPQ         DX, $0x00000008
+	JL           done6
+	VMOVUPS      (CX)(BX*1), Y3
+	VSUBPS       Y0, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y3, Y4, Y3
+	VMINPS       Y3, Y5, Y3
+	VMULPS       constants<>+96(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y3
+	VFNMADD231PS constants<>+160(SB), Y4, Y3
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y3, Y5
+	VFMADD213PS  constants<>+256(SB), Y3, Y5
+	VFMADD213PS  constants<>+288(SB), Y3, Y5
+	VFMADD213PS  constants<>+320(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVAPS      Y5, Y3
+	VADDPS       Y3, Y2, Y2
+	VMOVUPS      Y3, (AX)(BX*1)
+	VCVTPS2PD    X2, Y3
+	VEXTRACTF128 $0x01, Y2, X4
+	VCVTPS2PD    X4, Y4
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y4, Y3, Y3
+	VADDPD       (SP), Y3, Y3
+	VMOVUPD      Y3, (SP)
+	ADDQ         $0x00000020, BX
+	SUBQ         $0x00000008, DX
+	JMP          loop5
+
+done6:
 	TESTQ        DX, DX
-	JZ           end5
+	JZ           end7
 	LEAQ         masks<>+0(SB), SI
 	MOVQ         $0x00000008, DI
 	SUBQ         DX, DI
 	VMOVDQU      (SI)(DI*4), Y3
 	VMASKMOVPS   (CX)(BX*1), Y3, Y4
-	VBLENDVPS    Y3, Y4, Y2, Y4
+	VBLENDVPS    Y3, Y4, Y1, Y4
 	VSUBPS       Y0, Y4, Y4
 	VBROADCASTSS constants<>+32(SB), Y0
-	VBROADCASTSS constants<>+64(SB), Y2
+	VBROADCASTSS constants<>+64(SB), Y1
 	VMAXPS       Y4, Y0, Y4
-	VMINPS       Y4, Y2, Y4
+	VMINPS       Y4, Y1, Y4
 	VMULPS       constants<>+96(SB), Y4, Y0
 	VROUNDPS     $0x08, Y0, Y0
 	VFNMADD231PS constants<>+128(SB), Y0, Y4
 	VFNMADD231PS constants<>+160(SB), Y0, Y4
-	VBROADCASTSS constants<>+192(SB), Y2
-	VFMADD213PS  constants<>+224(SB), Y4, Y2
-	VFMADD213PS  constants<>+256(SB), Y4, Y2
-	VFMADD213PS  constants<>+288(SB), Y4, Y2
-	VFMADD213PS  constants<>+320(SB), Y4, Y2
-	VFMADD213PS  constants<>+352(SB), Y4, Y2
-	VFMADD213PS  constants<>+352(SB), Y4, Y2
+	VBROADCASTSS constants<>+192(SB), Y1
+	VFMADD213PS  constants<>+224(SB), Y4, Y1
+	VFMADD213PS  constants<>+256(SB), Y4, Y1
+	VFMADD213PS  constants<>+288(SB), Y4, Y1
+	VFMADD213PS  constants<>+320(SB), Y4, Y1
+	VFMADD213PS  constants<>+352(SB), Y4, Y1
+	VFMADD213PS  constants<>+352(SB), Y4, Y1
 	VCVTPS2DQ    Y0, Y4
 	VPSRAD       $0x01, Y4, Y0
 	VPSUBD       Y0, Y4, Y4
 	VPADDD       constants<>+768(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
-	VMULPS       Y0, Y2, Y2
+	VMULPS       Y0, Y1, Y1
 	VPADDD       constants<>+768(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
-	VMULPS       Y4, Y2, Y2
-	VMOVAPS      Y2, Y4
-	VADDPS       Y4, Y1, Y1
+	VMULPS       Y4, Y1, Y1
+	VMOVAPS      Y1, Y4
+	VADDPS       Y4, Y2, Y2
 	VMASKMOVPS   Y4, Y3, (AX)(BX*1)
+	VCVTPS2PD    X2, Y0
+	VEXTRACTF128 $0x01, Y2, X1
+	VCVTPS2PD    X1, Y1
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y1, Y0, Y0
+	VADDPD       (SP), Y0, Y0
+	VMOVUPD      Y0, (SP)
 
-end5:
-	VMOVAPS      Y1, Y0
+end7:
+	VMOVUPD      (SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, sum+56(FP)
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, sum+56(FP)
 	VZEROUPPER
 	RET
 
@@ -4295,337 +6266,37 @@ end5:
 	VZEROUPPER
 	RET
 
-// func lossSumsAVX2(z []float32, t []float32, mz float32, mt float32, invT float32) (st float32, szt float32, sz1 float32, a float32, e float32)
-// Requires: AVX, AVX2, FMA3, SSE
-TEXT ·lossSumsAVX2(SB), NOSPLIT, $0-84
-	MOVQ         z_base+0(FP), AX
-	MOVQ         t_base+24(FP), CX
-	MOVQ         z_len+8(FP), DX
-	VBROADCASTSS mz+48(FP), Y0
-	VBROADCASTSS mt+52(FP), Y1
-	VBROADCASTSS constants<>+0(SB), Y2
-	VBROADCASTSS invT+56(FP), Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	XORQ         BX, BX
+// func lossSumsAVX2(z []float32, t []float32, mz float32, mt float32, invT float32) (st float64, szt float64, sz1 float64, a float64, e float64)
+// Requires: AVX, AVX2, FMA3, SSE2
+TEXT ·lossSumsAVX2(SB), NOSPLIT, $160-104
+	MOVQ    z_base+0(FP), AX
+	MOVQ    t_base+24(FP), CX
+	MOVQ    z_len+8(FP), DX
+	VXORPS  Y0, Y0, Y0
+	VMOVUPS Y0, (SP)
+	VXORPS  Y1, Y1, Y1
+	VMOVUPS Y0, 32(SP)
+	VXORPS  Y2, Y2, Y2
+	VMOVUPS Y0, 64(SP)
+	VXORPS  Y3, Y3, Y3
+	VMOVUPS Y0, 96(SP)
+	VXORPS  Y4, Y4, Y4
+	VMOVUPS Y0, 128(SP)
+	XORQ    BX, BX
 
 loop1:
-	CMPQ         DX, $0x00000008
+	CMPQ         DX, $0x00000020
 	JL           done2
-	VMOVUPS      (AX)(BX*1), Y9
-	VMOVUPS      (CX)(BX*1), Y10
-	VSUBPS       Y0, Y9, Y9
-	VSUBPS       Y1, Y10, Y10
-	VMOVAPS      Y10, Y11
-	VMULPS       Y3, Y11, Y11
-	VBROADCASTSS constants<>+32(SB), Y12
-	VBROADCASTSS constants<>+64(SB), Y13
-	VMAXPS       Y11, Y12, Y11
-	VMINPS       Y11, Y13, Y11
-	VMULPS       constants<>+96(SB), Y11, Y12
-	VROUNDPS     $0x08, Y12, Y12
-	VFNMADD231PS constants<>+128(SB), Y12, Y11
-	VFNMADD231PS constants<>+160(SB), Y12, Y11
-	VBROADCASTSS constants<>+192(SB), Y13
-	VFMADD213PS  constants<>+224(SB), Y11, Y13
-	VFMADD213PS  constants<>+256(SB), Y11, Y13
-	VFMADD213PS  constants<>+288(SB), Y11, Y13
-	VFMADD213PS  constants<>+320(SB), Y11, Y13
-	VFMADD213PS  constants<>+352(SB), Y11, Y13
-	VFMADD213PS  constants<>+352(SB), Y11, Y13
-	VCVTPS2DQ    Y12, Y12
-	VPSRAD       $0x01, Y12, Y11
-	VPSUBD       Y11, Y12, Y12
-	VPADDD       constants<>+768(SB), Y11, Y11
-	VPSLLD       $0x17, Y11, Y11
-	VMULPS       Y11, Y13, Y13
-	VPADDD       constants<>+768(SB), Y12, Y12
-	VPSLLD       $0x17, Y12, Y12
-	VMULPS       Y12, Y13, Y13
-	VMOVAPS      Y13, Y11
-	VADDPS       Y11, Y4, Y4
-	VSUBPS       Y9, Y10, Y12
-	VMULPS       Y11, Y12, Y12
-	VMULPS       Y11, Y10, Y10
-	VXORPS       Y13, Y13, Y13
-	VCMPPS       $0x04, Y13, Y11, Y13
-	VANDPS       Y13, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VCMPPS       $0x04, Y13, Y11, Y13
-	VANDPS       Y13, Y10, Y10
-	VADDPS       Y12, Y7, Y7
-	VADDPS       Y10, Y8, Y8
-	VMULPS       Y3, Y9, Y10
-	VBROADCASTSS constants<>+32(SB), Y11
-	VBROADCASTSS constants<>+64(SB), Y12
-	VMAXPS       Y10, Y11, Y10
-	VMINPS       Y10, Y12, Y10
-	VMULPS       constants<>+96(SB), Y10, Y11
-	VROUNDPS     $0x08, Y11, Y11
-	VFNMADD231PS constants<>+128(SB), Y11, Y10
-	VFNMADD231PS constants<>+160(SB), Y11, Y10
-	VBROADCASTSS constants<>+192(SB), Y12
-	VFMADD213PS  constants<>+224(SB), Y10, Y12
-	VFMADD213PS  constants<>+256(SB), Y10, Y12
-	VFMADD213PS  constants<>+288(SB), Y10, Y12
-	VFMADD213PS  constants<>+320(SB), Y10, Y12
-	VFMADD213PS  constants<>+352(SB), Y10, Y12
-	VFMADD213PS  constants<>+352(SB), Y10, Y12
-	VCVTPS2DQ    Y11, Y11
-	VPSRAD       $0x01, Y11, Y10
-	VPSUBD       Y10, Y11, Y11
-	VPADDD       constants<>+768(SB), Y10, Y10
-	VPSLLD       $0x17, Y10, Y10
-	VMULPS       Y10, Y12, Y12
-	VPADDD       constants<>+768(SB), Y11, Y11
-	VPSLLD       $0x17, Y11, Y11
-	VMULPS       Y11, Y12, Y12
-	VMOVAPS      Y12, Y10
-	VADDPS       Y10, Y5, Y5
-	VBROADCASTSS constants<>+32(SB), Y10
-	VBROADCASTSS constants<>+64(SB), Y11
-	VMAXPS       Y9, Y10, Y9
-	VMINPS       Y9, Y11, Y9
-	VMULPS       constants<>+96(SB), Y9, Y10
-	VROUNDPS     $0x08, Y10, Y10
-	VFNMADD231PS constants<>+128(SB), Y10, Y9
-	VFNMADD231PS constants<>+160(SB), Y10, Y9
-	VBROADCASTSS constants<>+192(SB), Y11
-	VFMADD213PS  constants<>+224(SB), Y9, Y11
-	VFMADD213PS  constants<>+256(SB), Y9, Y11
-	VFMADD213PS  constants<>+288(SB), Y9, Y11
-	VFMADD213PS  constants<>+320(SB), Y9, Y11
-	VFMADD213PS  constants<>+352(SB), Y9, Y11
-	VFMADD213PS  constants<>+352(SB), Y9, Y11
-	VCVTPS2DQ    Y10, Y10
-	VPSRAD       $0x01, Y10, Y9
-	VPSUBD       Y9, Y10, Y10
-	VPADDD       constants<>+768(SB), Y9, Y9
-	VPSLLD       $0x17, Y9, Y9
-	VMULPS       Y9, Y11, Y11
-	VPADDD       constants<>+768(SB), Y10, Y10
-	VPSLLD       $0x17, Y10, Y10
-	VMULPS       Y10, Y11, Y11
-	VMOVAPS      Y11, Y9
-	VADDPS       Y9, Y6, Y6
-	ADDQ         $0x00000020, BX
-	SUBQ         $0x00000008, DX
-	JMP          loop1
-
-done2:
-	TESTQ        DX, DX
-	JZ           end3
-	LEAQ         masks<>+0(SB), SI
-	MOVQ         $0x00000008, DI
-	SUBQ         DX, DI
-	VMOVDQU      (SI)(DI*4), Y9
-	VMASKMOVPS   (AX)(BX*1), Y9, Y10
-	VBLENDVPS    Y9, Y10, Y2, Y10
-	VMASKMOVPS   (CX)(BX*1), Y9, Y11
-	VBLENDVPS    Y9, Y11, Y2, Y11
-	VSUBPS       Y0, Y10, Y10
-	VSUBPS       Y1, Y11, Y11
-	VMOVAPS      Y11, Y0
-	VMULPS       Y3, Y0, Y0
-	VBROADCASTSS constants<>+32(SB), Y1
-	VBROADCASTSS constants<>+64(SB), Y2
-	VMAXPS       Y0, Y1, Y0
-	VMINPS       Y0, Y2, Y0
-	VMULPS       constants<>+96(SB), Y0, Y1
-	VROUNDPS     $0x08, Y1, Y1
-	VFNMADD231PS constants<>+128(SB), Y1, Y0
-	VFNMADD231PS constants<>+160(SB), Y1, Y0
-	VBROADCASTSS constants<>+192(SB), Y2
-	VFMADD213PS  constants<>+224(SB), Y0, Y2
-	VFMADD213PS  constants<>+256(SB), Y0, Y2
-	VFMADD213PS  constants<>+288(SB), Y0, Y2
-	VFMADD213PS  constants<>+320(SB), Y0, Y2
-	VFMADD213PS  constants<>+352(SB), Y0, Y2
-	VFMADD213PS  constants<>+352(SB), Y0, Y2
-	VCVTPS2DQ    Y1, Y1
-	VPSRAD       $0x01, Y1, Y0
-	VPSUBD       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y0, Y0
-	VPSLLD       $0x17, Y0, Y0
-	VMULPS       Y0, Y2, Y2
-	VPADDD       constants<>+768(SB), Y1, Y1
-	VPSLLD       $0x17, Y1, Y1
-	VMULPS       Y1, Y2, Y2
-	VMOVAPS      Y2, Y0
-	VADDPS       Y0, Y4, Y4
-	VSUBPS       Y10, Y11, Y1
-	VMULPS       Y0, Y1, Y1
-	VMULPS       Y0, Y11, Y11
-	VXORPS       Y2, Y2, Y2
-	VCMPPS       $0x04, Y2, Y0, Y2
-	VANDPS       Y2, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VCMPPS       $0x04, Y2, Y0, Y2
-	VANDPS       Y2, Y11, Y11
-	VADDPS       Y1, Y7, Y7
-	VADDPS       Y11, Y8, Y8
-	VMULPS       Y3, Y10, Y0
-	VBROADCASTSS constants<>+32(SB), Y1
-	VBROADCASTSS constants<>+64(SB), Y2
-	VMAXPS       Y0, Y1, Y0
-	VMINPS       Y0, Y2, Y0
-	VMULPS       constants<>+96(SB), Y0, Y1
-	VROUNDPS     $0x08, Y1, Y1
-	VFNMADD231PS constants<>+128(SB), Y1, Y0
-	VFNMADD231PS constants<>+160(SB), Y1, Y0
-	VBROADCASTSS constants<>+192(SB), Y2
-	VFMADD213PS  constants<>+224(SB), Y0, Y2
-	VFMADD213PS  constants<>+256(SB), Y0, Y2
-	VFMADD213PS  constants<>+288(SB), Y0, Y2
-	VFMADD213PS  constants<>+320(SB), Y0, Y2
-	VFMADD213PS  constants<>+352(SB), Y0, Y2
-	VFMADD213PS  constants<>+352(SB), Y0, Y2
-	VCVTPS2DQ    Y1, Y1
-	VPSRAD       $0x01, Y1, Y0
-	VPSUBD       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y0, Y0
-	VPSLLD       $0x17, Y0, Y0
-	VMULPS       Y0, Y2, Y2
-	VPADDD       constants<>+768(SB), Y1, Y1
-	VPSLLD       $0x17, Y1, Y1
-	VMULPS       Y1, Y2, Y2
-	VMOVAPS      Y2, Y0
-	VADDPS       Y0, Y5, Y5
-	VBROADCASTSS constants<>+32(SB), Y0
-	VBROADCASTSS constants<>+64(SB), Y1
-	VMAXPS       Y10, Y0, Y10
-	VMINPS       Y10, Y1, Y10
-	VMULPS       constants<>+96(SB), Y10, Y0
-	VROUNDPS     $0x08, Y0, Y0
-	VFNMADD231PS constants<>+128(SB), Y0, Y10
-	VFNMADD231PS constants<>+160(SB), Y0, Y10
-	VBROADCASTSS constants<>+192(SB), Y1
-	VFMADD213PS  constants<>+224(SB), Y10, Y1
-	VFMADD213PS  constants<>+256(SB), Y10, Y1
-	VFMADD213PS  constants<>+288(SB), Y10, Y1
-	VFMADD213PS  constants<>+320(SB), Y10, Y1
-	VFMADD213PS  constants<>+352(SB), Y10, Y1
-	VFMADD213PS  constants<>+352(SB), Y10, Y1
-	VCVTPS2DQ    Y0, Y2
-	VPSRAD       $0x01, Y2, Y0
-	VPSUBD       Y0, Y2, Y2
-	VPADDD       constants<>+768(SB), Y0, Y0
-	VPSLLD       $0x17, Y0, Y0
-	VMULPS       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y2, Y2
-	VPSLLD       $0x17, Y2, Y2
-	VMULPS       Y2, Y1, Y1
-	VMOVAPS      Y1, Y10
-	VADDPS       Y10, Y6, Y6
-
-end3:
-	VMOVAPS      Y4, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, st+64(FP)
-	VMOVAPS      Y5, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, szt+68(FP)
-	VMOVAPS      Y6, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, sz1+72(FP)
-	VMOVAPS      Y7, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, a+76(FP)
-	VMOVAPS      Y8, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, e+80(FP)
-	VZEROUPPER
-	RET
-
-// func lossSums1AVX2(z []float32, t []float32, mz float32, mt float32) (st float32, szt float32, sz1 float32, a float32, e float32)
-// Requires: AVX, AVX2, FMA3, SSE
-TEXT ·lossSums1AVX2(SB), NOSPLIT, $0-76
-	MOVQ         z_base+0(FP), AX
-	MOVQ         t_base+24(FP), CX
-	MOVQ         z_len+8(FP), DX
-	VBROADCASTSS mz+48(FP), Y0
-	VBROADCASTSS mt+52(FP), Y1
-	VBROADCASTSS constants<>+0(SB), Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	XORQ         BX, BX
-
-loop1:
-	CMPQ         DX, $0x00000008
-	JL           done2
-	VMOVUPS      (AX)(BX*1), Y7
-	VMOVUPS      (CX)(BX*1), Y8
-	VSUBPS       Y0, Y7, Y7
-	VSUBPS       Y1, Y8, Y8
-	VMOVAPS      Y8, Y9
-	VBROADCASTSS constants<>+32(SB), Y10
-	VBROADCASTSS constants<>+64(SB), Y11
-	VMAXPS       Y9, Y10, Y9
-	VMINPS       Y9, Y11, Y9
-	VMULPS       constants<>+96(SB), Y9, Y10
-	VROUNDPS     $0x08, Y10, Y10
-	VFNMADD231PS constants<>+128(SB), Y10, Y9
-	VFNMADD231PS constants<>+160(SB), Y10, Y9
-	VBROADCASTSS constants<>+192(SB), Y11
-	VFMADD213PS  constants<>+224(SB), Y9, Y11
-	VFMADD213PS  constants<>+256(SB), Y9, Y11
-	VFMADD213PS  constants<>+288(SB), Y9, Y11
-	VFMADD213PS  constants<>+320(SB), Y9, Y11
-	VFMADD213PS  constants<>+352(SB), Y9, Y11
-	VFMADD213PS  constants<>+352(SB), Y9, Y11
-	VCVTPS2DQ    Y10, Y10
-	VPSRAD       $0x01, Y10, Y9
-	VPSUBD       Y9, Y10, Y10
-	VPADDD       constants<>+768(SB), Y9, Y9
-	VPSLLD       $0x17, Y9, Y9
-	VMULPS       Y9, Y11, Y11
-	VPADDD       constants<>+768(SB), Y10, Y10
-	VPSLLD       $0x17, Y10, Y10
-	VMULPS       Y10, Y11, Y11
-	VMOVAPS      Y11, Y9
-	VADDPS       Y9, Y3, Y3
-	VSUBPS       Y7, Y8, Y10
-	VMULPS       Y9, Y10, Y10
-	VMULPS       Y9, Y8, Y8
-	VXORPS       Y11, Y11, Y11
-	VCMPPS       $0x04, Y11, Y9, Y11
-	VANDPS       Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VCMPPS       $0x04, Y11, Y9, Y11
-	VANDPS       Y11, Y8, Y8
-	VADDPS       Y10, Y5, Y5
-	VADDPS       Y8, Y6, Y6
+	VBROADCASTSS constants<>+0(SB), Y5
+	VMOVUPS      (AX)(BX*1), Y5
+	VMOVUPS      (CX)(BX*1), Y6
+	VBROADCASTSS mz+48(FP), Y7
+	VSUBPS       Y7, Y5, Y5
+	VBROADCASTSS mt+52(FP), Y7
+	VSUBPS       Y7, Y6, Y6
+	VMOVAPS      Y6, Y7
+	VBROADCASTSS invT+56(FP), Y8
+	VMULPS       Y8, Y7, Y7
 	VBROADCASTSS constants<>+32(SB), Y8
 	VBROADCASTSS constants<>+64(SB), Y9
 	VMAXPS       Y7, Y8, Y7
@@ -4651,130 +6322,1755 @@ loop1:
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
-	VADDPS       Y7, Y4, Y4
-	ADDQ         $0x00000020, BX
-	SUBQ         $0x00000008, DX
+	VADDPS       Y7, Y0, Y0
+	VSUBPS       Y5, Y6, Y8
+	VMULPS       Y7, Y8, Y8
+	VMULPS       Y7, Y6, Y6
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y6, Y6
+	VADDPS       Y8, Y2, Y2
+	VADDPS       Y6, Y3, Y3
+	VBROADCASTSS invT+56(FP), Y6
+	VMULPS       Y6, Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y7, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y5, Y7
+	VFMADD213PS  constants<>+256(SB), Y5, Y7
+	VFMADD213PS  constants<>+288(SB), Y5, Y7
+	VFMADD213PS  constants<>+320(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMOVAPS      Y7, Y5
+	VADDPS       Y5, Y1, Y1
+	VBROADCASTSS constants<>+0(SB), Y5
+	VMOVUPS      32(AX)(BX*1), Y5
+	VMOVUPS      32(CX)(BX*1), Y6
+	VBROADCASTSS mz+48(FP), Y7
+	VSUBPS       Y7, Y5, Y5
+	VBROADCASTSS mt+52(FP), Y7
+	VSUBPS       Y7, Y6, Y6
+	VMOVAPS      Y6, Y7
+	VBROADCASTSS invT+56(FP), Y8
+	VMULPS       Y8, Y7, Y7
+	VBROADCASTSS constants<>+32(SB), Y8
+	VBROADCASTSS constants<>+64(SB), Y9
+	VMAXPS       Y7, Y8, Y7
+	VMINPS       Y7, Y9, Y7
+	VMULPS       constants<>+96(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS constants<>+128(SB), Y8, Y7
+	VFNMADD231PS constants<>+160(SB), Y8, Y7
+	VBROADCASTSS constants<>+192(SB), Y9
+	VFMADD213PS  constants<>+224(SB), Y7, Y9
+	VFMADD213PS  constants<>+256(SB), Y7, Y9
+	VFMADD213PS  constants<>+288(SB), Y7, Y9
+	VFMADD213PS  constants<>+320(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       constants<>+768(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VMOVAPS      Y9, Y7
+	VADDPS       Y7, Y0, Y0
+	VSUBPS       Y5, Y6, Y8
+	VMULPS       Y7, Y8, Y8
+	VMULPS       Y7, Y6, Y6
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y6, Y6
+	VADDPS       Y8, Y2, Y2
+	VADDPS       Y6, Y3, Y3
+	VBROADCASTSS invT+56(FP), Y6
+	VMULPS       Y6, Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y7, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y5, Y7
+	VFMADD213PS  constants<>+256(SB), Y5, Y7
+	VFMADD213PS  constants<>+288(SB), Y5, Y7
+	VFMADD213PS  constants<>+320(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMOVAPS      Y7, Y5
+	VADDPS       Y5, Y1, Y1
+	VBROADCASTSS constants<>+0(SB), Y5
+	VMOVUPS      64(AX)(BX*1), Y5
+	VMOVUPS      64(CX)(BX*1), Y6
+	VBROADCASTSS mz+48(FP), Y7
+	VSUBPS       Y7, Y5, Y5
+	VBROADCASTSS mt+52(FP), Y7
+	VSUBPS       Y7, Y6, Y6
+	VMOVAPS      Y6, Y7
+	VBROADCASTSS invT+56(FP), Y8
+	VMULPS       Y8, Y7, Y7
+	VBROADCASTSS constants<>+32(SB), Y8
+	VBROADCASTSS constants<>+64(SB), Y9
+	VMAXPS       Y7, Y8, Y7
+	VMINPS       Y7, Y9, Y7
+	VMULPS       constants<>+96(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS constants<>+128(SB), Y8, Y7
+	VFNMADD231PS constants<>+160(SB), Y8, Y7
+	VBROADCASTSS constants<>+192(SB), Y9
+	VFMADD213PS  constants<>+224(SB), Y7, Y9
+	VFMADD213PS  constants<>+256(SB), Y7, Y9
+	VFMADD213PS  constants<>+288(SB), Y7, Y9
+	VFMADD213PS  constants<>+320(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       constants<>+768(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VMOVAPS      Y9, Y7
+	VADDPS       Y7, Y0, Y0
+	VSUBPS       Y5, Y6, Y8
+	VMULPS       Y7, Y8, Y8
+	VMULPS       Y7, Y6, Y6
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y6, Y6
+	VADDPS       Y8, Y2, Y2
+	VADDPS       Y6, Y3, Y3
+	VBROADCASTSS invT+56(FP), Y6
+	VMULPS       Y6, Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y7, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y5, Y7
+	VFMADD213PS  constants<>+256(SB), Y5, Y7
+	VFMADD213PS  constants<>+288(SB), Y5, Y7
+	VFMADD213PS  constants<>+320(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMOVAPS      Y7, Y5
+	VADDPS       Y5, Y1, Y1
+	VBROADCASTSS constants<>+0(SB), Y5
+	VMOVUPS      96(AX)(BX*1), Y5
+	VMOVUPS      96(CX)(BX*1), Y6
+	VBROADCASTSS mz+48(FP), Y7
+	VSUBPS       Y7, Y5, Y5
+	VBROADCASTSS mt+52(FP), Y7
+	VSUBPS       Y7, Y6, Y6
+	VMOVAPS      Y6, Y7
+	VBROADCASTSS invT+56(FP), Y8
+	VMULPS       Y8, Y7, Y7
+	VBROADCASTSS constants<>+32(SB), Y8
+	VBROADCASTSS constants<>+64(SB), Y9
+	VMAXPS       Y7, Y8, Y7
+	VMINPS       Y7, Y9, Y7
+	VMULPS       constants<>+96(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS constants<>+128(SB), Y8, Y7
+	VFNMADD231PS constants<>+160(SB), Y8, Y7
+	VBROADCASTSS constants<>+192(SB), Y9
+	VFMADD213PS  constants<>+224(SB), Y7, Y9
+	VFMADD213PS  constants<>+256(SB), Y7, Y9
+	VFMADD213PS  constants<>+288(SB), Y7, Y9
+	VFMADD213PS  constants<>+320(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       constants<>+768(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VMOVAPS      Y9, Y7
+	VADDPS       Y7, Y0, Y0
+	VSUBPS       Y5, Y6, Y8
+	VMULPS       Y7, Y8, Y8
+	VMULPS       Y7, Y6, Y6
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y6, Y6
+	VADDPS       Y8, Y2, Y2
+	VADDPS       Y6, Y3, Y3
+	VBROADCASTSS invT+56(FP), Y6
+	VMULPS       Y6, Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y7, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y5, Y7
+	VFMADD213PS  constants<>+256(SB), Y5, Y7
+	VFMADD213PS  constants<>+288(SB), Y5, Y7
+	VFMADD213PS  constants<>+320(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMOVAPS      Y7, Y5
+	VADDPS       Y5, Y1, Y1
+	VCVTPS2PD    X0, Y5
+	VEXTRACTF128 $0x01, Y0, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y6, Y5, Y5
+	VADDPD       (SP), Y5, Y5
+	VMOVUPD      Y5, (SP)
+	VCVTPS2PD    X1, Y5
+	VEXTRACTF128 $0x01, Y1, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y6, Y5, Y5
+	VADDPD       32(SP), Y5, Y5
+	VMOVUPD      Y5, 32(SP)
+	VCVTPS2PD    X2, Y5
+	VEXTRACTF128 $0x01, Y2, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y6, Y5, Y5
+	VADDPD       64(SP), Y5, Y5
+	VMOVUPD      Y5, 64(SP)
+	VCVTPS2PD    X3, Y5
+	VEXTRACTF128 $0x01, Y3, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y6, Y5, Y5
+	VADDPD       96(SP), Y5, Y5
+	VMOVUPD      Y5, 96(SP)
+	VCVTPS2PD    X4, Y5
+	VEXTRACTF128 $0x01, Y4, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y4, Y4, Y4
+	VADDPD       Y6, Y5, Y5
+	VADDPD       128(SP), Y5, Y5
+	VMOVUPD      Y5, 128(SP)
+	ADDQ         $0x00000080, BX
+	SUBQ         $0x00000020, DX
 	JMP          loop1
 
 done2:
+loop3:
+	CMPQ         DX, $0x00000010
+	JL           done4
+	VBROADCASTSS constants<>+0(SB), Y5
+	VMOVUPS      (AX)(BX*1), Y5
+	VMOVUPS      (CX)(BX*1), Y6
+	VBROADCASTSS mz+48(FP), Y7
+	VSUBPS       Y7, Y5, Y5
+	VBROADCASTSS mt+52(FP), Y7
+	VSUBPS       Y7, Y6, Y6
+	VMOVAPS      Y6, Y7
+	VBROADCASTSS invT+56(FP), Y8
+	VMULPS       Y8, Y7, Y7
+	VBROADCASTSS constants<>+32(SB), Y8
+	VBROADCASTSS constants<>+64(SB), Y9
+	VMAXPS       Y7, Y8, Y7
+	VMINPS       Y7, Y9, Y7
+	VMULPS       constants<>+96(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS constants<>+128(SB), Y8, Y7
+	VFNMADD231PS constants<>+160(SB), Y8, Y7
+	VBROADCASTSS constants<>+192(SB), Y9
+	VFMADD213PS  constants<>+224(SB), Y7, Y9
+	VFMADD213PS  constants<>+256(SB), Y7, Y9
+	VFMADD213PS  constants<>+288(SB), Y7, Y9
+	VFMADD213PS  constants<>+320(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       constants<>+768(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VMOVAPS      Y9, Y7
+	VADDPS       Y7, Y0, Y0
+	VSUBPS       Y5, Y6, Y8
+	VMULPS       Y7, Y8, Y8
+	VMULPS       Y7, Y6, Y6
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y6, Y6
+	VADDPS       Y8, Y2, Y2
+	VADDPS       Y6, Y3, Y3
+	VBROADCASTSS invT+56(FP), Y6
+	VMULPS       Y6, Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y7, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y5, Y7
+	VFMADD213PS  constants<>+256(SB), Y5, Y7
+	VFMADD213PS  constants<>+288(SB), Y5, Y7
+	VFMADD213PS  constants<>+320(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMOVAPS      Y7, Y5
+	VADDPS       Y5, Y1, Y1
+	VBROADCASTSS constants<>+0(SB), Y5
+	VMOVUPS      32(AX)(BX*1), Y5
+	VMOVUPS      32(CX)(BX*1), Y6
+	VBROADCASTSS mz+48(FP), Y7
+	VSUBPS       Y7, Y5, Y5
+	VBROADCASTSS mt+52(FP), Y7
+	VSUBPS       Y7, Y6, Y6
+	VMOVAPS      Y6, Y7
+	VBROADCASTSS invT+56(FP), Y8
+	VMULPS       Y8, Y7, Y7
+	VBROADCASTSS constants<>+32(SB), Y8
+	VBROADCASTSS constants<>+64(SB), Y9
+	VMAXPS       Y7, Y8, Y7
+	VMINPS       Y7, Y9, Y7
+	VMULPS       constants<>+96(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS constants<>+128(SB), Y8, Y7
+	VFNMADD231PS constants<>+160(SB), Y8, Y7
+	VBROADCASTSS constants<>+192(SB), Y9
+	VFMADD213PS  constants<>+224(SB), Y7, Y9
+	VFMADD213PS  constants<>+256(SB), Y7, Y9
+	VFMADD213PS  constants<>+288(SB), Y7, Y9
+	VFMADD213PS  constants<>+320(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       constants<>+768(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VMOVAPS      Y9, Y7
+	VADDPS       Y7, Y0, Y0
+	VSUBPS       Y5, Y6, Y8
+	VMULPS       Y7, Y8, Y8
+	VMULPS       Y7, Y6, Y6
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y6, Y6
+	VADDPS       Y8, Y2, Y2
+	VADDPS       Y6, Y3, Y3
+	VBROADCASTSS invT+56(FP), Y6
+	VMULPS       Y6, Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y7, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y5, Y7
+	VFMADD213PS  constants<>+256(SB), Y5, Y7
+	VFMADD213PS  constants<>+288(SB), Y5, Y7
+	VFMADD213PS  constants<>+320(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMOVAPS      Y7, Y5
+	VADDPS       Y5, Y1, Y1
+	VCVTPS2PD    X0, Y5
+	VEXTRACTF128 $0x01, Y0, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y6, Y5, Y5
+	VADDPD       (SP), Y5, Y5
+	VMOVUPD      Y5, (SP)
+	VCVTPS2PD    X1, Y5
+	VEXTRACTF128 $0x01, Y1, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y6, Y5, Y5
+	VADDPD       32(SP), Y5, Y5
+	VMOVUPD      Y5, 32(SP)
+	VCVTPS2PD    X2, Y5
+	VEXTRACTF128 $0x01, Y2, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y6, Y5, Y5
+	VADDPD       64(SP), Y5, Y5
+	VMOVUPD      Y5, 64(SP)
+	VCVTPS2PD    X3, Y5
+	VEXTRACTF128 $0x01, Y3, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y6, Y5, Y5
+	VADDPD       96(SP), Y5, Y5
+	VMOVUPD      Y5, 96(SP)
+	VCVTPS2PD    X4, Y5
+	VEXTRACTF128 $0x01, Y4, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y4, Y4, Y4
+	VADDPD       Y6, Y5, Y5
+	VADDPD       128(SP), Y5, Y5
+	VMOVUPD      Y5, 128(SP)
+	ADDQ         $0x00000040, BX
+	SUBQ         $0x00000010, DX
+	JMP          loop3
+
+done4:
+loop5:
+	CMPQ         DX, $0x00000008
+	JL           done6
+	VBROADCASTSS constants<>+0(SB), Y5
+	VMOVUPS      (AX)(BX*1), Y5
+	VMOVUPS      (CX)(BX*1), Y6
+	VBROADCASTSS mz+48(FP), Y7
+	VSUBPS       Y7, Y5, Y5
+	VBROADCASTSS mt+52(FP), Y7
+	VSUBPS       Y7, Y6, Y6
+	VMOVAPS      Y6, Y7
+	VBROADCASTSS invT+56(FP), Y8
+	VMULPS       Y8, Y7, Y7
+	VBROADCASTSS constants<>+32(SB), Y8
+	VBROADCASTSS constants<>+64(SB), Y9
+	VMAXPS       Y7, Y8, Y7
+	VMINPS       Y7, Y9, Y7
+	VMULPS       constants<>+96(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS constants<>+128(SB), Y8, Y7
+	VFNMADD231PS constants<>+160(SB), Y8, Y7
+	VBROADCASTSS constants<>+192(SB), Y9
+	VFMADD213PS  constants<>+224(SB), Y7, Y9
+	VFMADD213PS  constants<>+256(SB), Y7, Y9
+	VFMADD213PS  constants<>+288(SB), Y7, Y9
+	VFMADD213PS  constants<>+320(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VFMADD213PS  constants<>+352(SB), Y7, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       constants<>+768(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VMOVAPS      Y9, Y7
+	VADDPS       Y7, Y0, Y0
+	VSUBPS       Y5, Y6, Y8
+	VMULPS       Y7, Y8, Y8
+	VMULPS       Y7, Y6, Y6
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y7, Y9
+	VANDPS       Y9, Y6, Y6
+	VADDPS       Y8, Y2, Y2
+	VADDPS       Y6, Y3, Y3
+	VBROADCASTSS invT+56(FP), Y6
+	VMULPS       Y6, Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y7, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y5, Y7
+	VFMADD213PS  constants<>+256(SB), Y5, Y7
+	VFMADD213PS  constants<>+288(SB), Y5, Y7
+	VFMADD213PS  constants<>+320(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMOVAPS      Y7, Y5
+	VADDPS       Y5, Y1, Y1
+	VCVTPS2PD    X0, Y5
+	VEXTRACTF128 $0x01, Y0, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y6, Y5, Y5
+	VADDPD       (SP), Y5, Y5
+	VMOVUPD      Y5, (SP)
+	VCVTPS2PD    X1, Y5
+	VEXTRACTF128 $0x01, Y1, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y6, Y5, Y5
+	VADDPD       32(SP), Y5, Y5
+	VMOVUPD      Y5, 32(SP)
+	VCVTPS2PD    X2, Y5
+	VEXTRACTF128 $0x01, Y2, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y6, Y5, Y5
+	VADDPD       64(SP), Y5, Y5
+	VMOVUPD      Y5, 64(SP)
+	VCVTPS2PD    X3, Y5
+	VEXTRACTF128 $0x01, Y3, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y6, Y5, Y5
+	VADDPD       96(SP), Y5, Y5
+	VMOVUPD      Y5, 96(SP)
+	VCVTPS2PD    X4, Y5
+	VEXTRACTF128 $0x01, Y4, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y4, Y4, Y4
+	VADDPD       Y6, Y5, Y5
+	VADDPD       128(SP), Y5, Y5
+	VMOVUPD      Y5, 128(SP)
+	ADDQ         $0x00000020, BX
+	SUBQ         $0x00000008, DX
+	JMP          loop5
+
+done6:
 	TESTQ        DX, DX
-	JZ           end3
+	JZ           end7
 	LEAQ         masks<>+0(SB), SI
 	MOVQ         $0x00000008, DI
 	SUBQ         DX, DI
-	VMOVDQU      (SI)(DI*4), Y7
-	VMASKMOVPS   (AX)(BX*1), Y7, Y8
-	VBLENDVPS    Y7, Y8, Y2, Y8
-	VMASKMOVPS   (CX)(BX*1), Y7, Y9
-	VBLENDVPS    Y7, Y9, Y2, Y9
-	VSUBPS       Y0, Y8, Y8
-	VSUBPS       Y1, Y9, Y9
-	VMOVAPS      Y9, Y0
-	VBROADCASTSS constants<>+32(SB), Y1
-	VBROADCASTSS constants<>+64(SB), Y2
-	VMAXPS       Y0, Y1, Y0
-	VMINPS       Y0, Y2, Y0
-	VMULPS       constants<>+96(SB), Y0, Y1
-	VROUNDPS     $0x08, Y1, Y1
-	VFNMADD231PS constants<>+128(SB), Y1, Y0
-	VFNMADD231PS constants<>+160(SB), Y1, Y0
-	VBROADCASTSS constants<>+192(SB), Y2
-	VFMADD213PS  constants<>+224(SB), Y0, Y2
-	VFMADD213PS  constants<>+256(SB), Y0, Y2
-	VFMADD213PS  constants<>+288(SB), Y0, Y2
-	VFMADD213PS  constants<>+320(SB), Y0, Y2
-	VFMADD213PS  constants<>+352(SB), Y0, Y2
-	VFMADD213PS  constants<>+352(SB), Y0, Y2
-	VCVTPS2DQ    Y1, Y1
-	VPSRAD       $0x01, Y1, Y0
-	VPSUBD       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y0, Y0
-	VPSLLD       $0x17, Y0, Y0
-	VMULPS       Y0, Y2, Y2
-	VPADDD       constants<>+768(SB), Y1, Y1
-	VPSLLD       $0x17, Y1, Y1
-	VMULPS       Y1, Y2, Y2
-	VMOVAPS      Y2, Y0
-	VADDPS       Y0, Y3, Y3
-	VSUBPS       Y8, Y9, Y1
-	VMULPS       Y0, Y1, Y1
-	VMULPS       Y0, Y9, Y9
+	VMOVDQU      (SI)(DI*4), Y5
+	VBROADCASTSS constants<>+0(SB), Y6
+	VMASKMOVPS   (AX)(BX*1), Y5, Y7
+	VBLENDVPS    Y5, Y7, Y6, Y7
+	VMASKMOVPS   (CX)(BX*1), Y5, Y8
+	VBLENDVPS    Y5, Y8, Y6, Y8
+	VBROADCASTSS mz+48(FP), Y5
+	VSUBPS       Y5, Y7, Y7
+	VBROADCASTSS mt+52(FP), Y5
+	VSUBPS       Y5, Y8, Y8
+	VMOVAPS      Y8, Y5
+	VBROADCASTSS invT+56(FP), Y6
+	VMULPS       Y6, Y5, Y5
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y9
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y9, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y9
+	VFMADD213PS  constants<>+224(SB), Y5, Y9
+	VFMADD213PS  constants<>+256(SB), Y5, Y9
+	VFMADD213PS  constants<>+288(SB), Y5, Y9
+	VFMADD213PS  constants<>+320(SB), Y5, Y9
+	VFMADD213PS  constants<>+352(SB), Y5, Y9
+	VFMADD213PS  constants<>+352(SB), Y5, Y9
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y9, Y9
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y9, Y9
+	VMOVAPS      Y9, Y5
+	VADDPS       Y5, Y0, Y0
+	VSUBPS       Y7, Y8, Y6
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y5, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y5, Y9
+	VANDPS       Y9, Y6, Y6
+	VXORPS       Y9, Y9, Y9
+	VCMPPS       $0x04, Y9, Y5, Y9
+	VANDPS       Y9, Y8, Y8
+	VADDPS       Y6, Y2, Y2
+	VADDPS       Y8, Y3, Y3
+	VBROADCASTSS invT+56(FP), Y5
+	VMULPS       Y5, Y7, Y5
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y8, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y5, Y8
+	VFMADD213PS  constants<>+256(SB), Y5, Y8
+	VFMADD213PS  constants<>+288(SB), Y5, Y8
+	VFMADD213PS  constants<>+320(SB), Y5, Y8
+	VFMADD213PS  constants<>+352(SB), Y5, Y8
+	VFMADD213PS  constants<>+352(SB), Y5, Y8
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y8, Y8
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VMOVAPS      Y8, Y5
+	VADDPS       Y5, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y7, Y5, Y7
+	VMINPS       Y7, Y6, Y7
+	VMULPS       constants<>+96(SB), Y7, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y7
+	VFNMADD231PS constants<>+160(SB), Y5, Y7
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y7, Y6
+	VFMADD213PS  constants<>+256(SB), Y7, Y6
+	VFMADD213PS  constants<>+288(SB), Y7, Y6
+	VFMADD213PS  constants<>+320(SB), Y7, Y6
+	VFMADD213PS  constants<>+352(SB), Y7, Y6
+	VFMADD213PS  constants<>+352(SB), Y7, Y6
+	VCVTPS2DQ    Y5, Y7
+	VPSRAD       $0x01, Y7, Y5
+	VPSUBD       Y5, Y7, Y7
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVAPS      Y6, Y7
+	VADDPS       Y7, Y1, Y1
+	VCVTPS2PD    X0, Y5
+	VEXTRACTF128 $0x01, Y0, X6
+	VCVTPS2PD    X6, Y6
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y6, Y5, Y5
+	VADDPD       (SP), Y5, Y5
+	VMOVUPD      Y5, (SP)
+	VCVTPS2PD    X1, Y0
+	VEXTRACTF128 $0x01, Y1, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y5, Y0, Y0
+	VADDPD       32(SP), Y0, Y0
+	VMOVUPD      Y0, 32(SP)
+	VCVTPS2PD    X2, Y0
+	VEXTRACTF128 $0x01, Y2, X1
+	VCVTPS2PD    X1, Y1
 	VXORPS       Y2, Y2, Y2
-	VCMPPS       $0x04, Y2, Y0, Y2
-	VANDPS       Y2, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VCMPPS       $0x04, Y2, Y0, Y2
-	VANDPS       Y2, Y9, Y9
-	VADDPS       Y1, Y5, Y5
-	VADDPS       Y9, Y6, Y6
-	VBROADCASTSS constants<>+32(SB), Y0
-	VBROADCASTSS constants<>+64(SB), Y1
-	VMAXPS       Y8, Y0, Y8
-	VMINPS       Y8, Y1, Y8
-	VMULPS       constants<>+96(SB), Y8, Y0
-	VROUNDPS     $0x08, Y0, Y0
-	VFNMADD231PS constants<>+128(SB), Y0, Y8
-	VFNMADD231PS constants<>+160(SB), Y0, Y8
-	VBROADCASTSS constants<>+192(SB), Y1
-	VFMADD213PS  constants<>+224(SB), Y8, Y1
-	VFMADD213PS  constants<>+256(SB), Y8, Y1
-	VFMADD213PS  constants<>+288(SB), Y8, Y1
-	VFMADD213PS  constants<>+320(SB), Y8, Y1
-	VFMADD213PS  constants<>+352(SB), Y8, Y1
-	VFMADD213PS  constants<>+352(SB), Y8, Y1
-	VCVTPS2DQ    Y0, Y2
-	VPSRAD       $0x01, Y2, Y0
-	VPSUBD       Y0, Y2, Y2
-	VPADDD       constants<>+768(SB), Y0, Y0
-	VPSLLD       $0x17, Y0, Y0
-	VMULPS       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y2, Y2
-	VPSLLD       $0x17, Y2, Y2
-	VMULPS       Y2, Y1, Y1
-	VMOVAPS      Y1, Y8
-	VADDPS       Y8, Y4, Y4
+	VADDPD       Y1, Y0, Y0
+	VADDPD       64(SP), Y0, Y0
+	VMOVUPD      Y0, 64(SP)
+	VCVTPS2PD    X3, Y0
+	VEXTRACTF128 $0x01, Y3, X1
+	VCVTPS2PD    X1, Y1
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y1, Y0, Y0
+	VADDPD       96(SP), Y0, Y0
+	VMOVUPD      Y0, 96(SP)
+	VCVTPS2PD    X4, Y0
+	VEXTRACTF128 $0x01, Y4, X1
+	VCVTPS2PD    X1, Y1
+	VXORPS       Y4, Y4, Y4
+	VADDPD       Y1, Y0, Y0
+	VADDPD       128(SP), Y0, Y0
+	VMOVUPD      Y0, 128(SP)
 
-end3:
-	VMOVAPS      Y3, Y0
+end7:
+	VMOVUPD      (SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, st+56(FP)
-	VMOVAPS      Y4, Y0
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, st+64(FP)
+	VMOVUPD      32(SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, szt+60(FP)
-	VMOVAPS      Y4, Y0
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, sz1+80(FP)
+	VMOVUPD      64(SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, sz1+64(FP)
-	VMOVAPS      Y5, Y0
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, a+88(FP)
+	VMOVUPD      96(SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, a+68(FP)
-	VMOVAPS      Y6, Y0
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, e+96(FP)
+	VMOVUPD      128(SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, e+72(FP)
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, szt+72(FP)
+	VZEROUPPER
+	RET
+
+// func lossSums1AVX2(z []float32, t []float32, mz float32, mt float32) (st float64, szt float64, sz1 float64, a float64, e float64)
+// Requires: AVX, AVX2, FMA3, SSE2
+TEXT ·lossSums1AVX2(SB), NOSPLIT, $160-96
+	MOVQ    z_base+0(FP), AX
+	MOVQ    t_base+24(FP), CX
+	MOVQ    z_len+8(FP), DX
+	VXORPS  Y0, Y0, Y0
+	VMOVUPS Y0, (SP)
+	VXORPS  Y1, Y1, Y1
+	VMOVUPS Y0, 32(SP)
+	VXORPS  Y2, Y2, Y2
+	VMOVUPS Y0, 64(SP)
+	VXORPS  Y3, Y3, Y3
+	VMOVUPS Y0, 96(SP)
+	VXORPS  Y4, Y4, Y4
+	VMOVUPS Y0, 128(SP)
+	XORQ    BX, BX
+
+loop1:
+	CMPQ         DX, $0x00000020
+	JL           done2
+	VBROADCASTSS constants<>+0(SB), Y4
+	VMOVUPS      (AX)(BX*1), Y4
+	VMOVUPS      (CX)(BX*1), Y5
+	VBROADCASTSS mz+48(FP), Y6
+	VSUBPS       Y6, Y4, Y4
+	VBROADCASTSS mt+52(FP), Y6
+	VSUBPS       Y6, Y5, Y5
+	VMOVAPS      Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y0, Y0
+	VSUBPS       Y4, Y5, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y6, Y5, Y5
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y5, Y5
+	VADDPS       Y7, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y1, Y1
+	VBROADCASTSS constants<>+0(SB), Y4
+	VMOVUPS      32(AX)(BX*1), Y4
+	VMOVUPS      32(CX)(BX*1), Y5
+	VBROADCASTSS mz+48(FP), Y6
+	VSUBPS       Y6, Y4, Y4
+	VBROADCASTSS mt+52(FP), Y6
+	VSUBPS       Y6, Y5, Y5
+	VMOVAPS      Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y0, Y0
+	VSUBPS       Y4, Y5, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y6, Y5, Y5
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y5, Y5
+	VADDPS       Y7, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y1, Y1
+	VBROADCASTSS constants<>+0(SB), Y4
+	VMOVUPS      64(AX)(BX*1), Y4
+	VMOVUPS      64(CX)(BX*1), Y5
+	VBROADCASTSS mz+48(FP), Y6
+	VSUBPS       Y6, Y4, Y4
+	VBROADCASTSS mt+52(FP), Y6
+	VSUBPS       Y6, Y5, Y5
+	VMOVAPS      Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y0, Y0
+	VSUBPS       Y4, Y5, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y6, Y5, Y5
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y5, Y5
+	VADDPS       Y7, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y1, Y1
+	VBROADCASTSS constants<>+0(SB), Y4
+	VMOVUPS      96(AX)(BX*1), Y4
+	VMOVUPS      96(CX)(BX*1), Y5
+	VBROADCASTSS mz+48(FP), Y6
+	VSUBPS       Y6, Y4, Y4
+	VBROADCASTSS mt+52(FP), Y6
+	VSUBPS       Y6, Y5, Y5
+	VMOVAPS      Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y0, Y0
+	VSUBPS       Y4, Y5, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y6, Y5, Y5
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y5, Y5
+	VADDPS       Y7, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y1, Y1
+	VCVTPS2PD    X0, Y4
+	VEXTRACTF128 $0x01, Y0, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y5, Y4, Y4
+	VADDPD       (SP), Y4, Y4
+	VMOVUPD      Y4, (SP)
+	VCVTPS2PD    X1, Y4
+	VEXTRACTF128 $0x01, Y1, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y5, Y4, Y4
+	VADDPD       32(SP), Y4, Y4
+	VMOVUPD      Y4, 32(SP)
+	VCVTPS2PD    X2, Y4
+	VEXTRACTF128 $0x01, Y2, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y5, Y4, Y4
+	VADDPD       64(SP), Y4, Y4
+	VMOVUPD      Y4, 64(SP)
+	VCVTPS2PD    X3, Y4
+	VEXTRACTF128 $0x01, Y3, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y5, Y4, Y4
+	VADDPD       96(SP), Y4, Y4
+	VMOVUPD      Y4, 96(SP)
+	ADDQ         $0x00000080, BX
+	SUBQ         $0x00000020, DX
+	JMP          loop1
+
+done2:
+loop3:
+	CMPQ         DX, $0x00000010
+	JL           done4
+	VBROADCASTSS constants<>+0(SB), Y4
+	VMOVUPS      (AX)(BX*1), Y4
+	VMOVUPS      (CX)(BX*1), Y5
+	VBROADCASTSS mz+48(FP), Y6
+	VSUBPS       Y6, Y4, Y4
+	VBROADCASTSS mt+52(FP), Y6
+	VSUBPS       Y6, Y5, Y5
+	VMOVAPS      Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y0, Y0
+	VSUBPS       Y4, Y5, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y6, Y5, Y5
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y5, Y5
+	VADDPS       Y7, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y1, Y1
+	VBROADCASTSS constants<>+0(SB), Y4
+	VMOVUPS      32(AX)(BX*1), Y4
+	VMOVUPS      32(CX)(BX*1), Y5
+	VBROADCASTSS mz+48(FP), Y6
+	VSUBPS       Y6, Y4, Y4
+	VBROADCASTSS mt+52(FP), Y6
+	VSUBPS       Y6, Y5, Y5
+	VMOVAPS      Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y0, Y0
+	VSUBPS       Y4, Y5, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y6, Y5, Y5
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y5, Y5
+	VADDPS       Y7, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y1, Y1
+	VCVTPS2PD    X0, Y4
+	VEXTRACTF128 $0x01, Y0, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y5, Y4, Y4
+	VADDPD       (SP), Y4, Y4
+	VMOVUPD      Y4, (SP)
+	VCVTPS2PD    X1, Y4
+	VEXTRACTF128 $0x01, Y1, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y5, Y4, Y4
+	VADDPD       32(SP), Y4, Y4
+	VMOVUPD      Y4, 32(SP)
+	VCVTPS2PD    X2, Y4
+	VEXTRACTF128 $0x01, Y2, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y5, Y4, Y4
+	VADDPD       64(SP), Y4, Y4
+	VMOVUPD      Y4, 64(SP)
+	VCVTPS2PD    X3, Y4
+	VEXTRACTF128 $0x01, Y3, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y5, Y4, Y4
+	VADDPD       96(SP), Y4, Y4
+	VMOVUPD      Y4, 96(SP)
+	ADDQ         $0x00000040, BX
+	SUBQ         $0x00000010, DX
+	JMP          loop3
+
+done4:
+loop5:
+	CMPQ         DX, $0x00000008
+	JL           done6
+	VBROADCASTSS constants<>+0(SB), Y4
+	VMOVUPS      (AX)(BX*1), Y4
+	VMOVUPS      (CX)(BX*1), Y5
+	VBROADCASTSS mz+48(FP), Y6
+	VSUBPS       Y6, Y4, Y4
+	VBROADCASTSS mt+52(FP), Y6
+	VSUBPS       Y6, Y5, Y5
+	VMOVAPS      Y5, Y6
+	VBROADCASTSS constants<>+32(SB), Y7
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y6, Y7, Y6
+	VMINPS       Y6, Y8, Y6
+	VMULPS       constants<>+96(SB), Y6, Y7
+	VROUNDPS     $0x08, Y7, Y7
+	VFNMADD231PS constants<>+128(SB), Y7, Y6
+	VFNMADD231PS constants<>+160(SB), Y7, Y6
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y6, Y8
+	VFMADD213PS  constants<>+256(SB), Y6, Y8
+	VFMADD213PS  constants<>+288(SB), Y6, Y8
+	VFMADD213PS  constants<>+320(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VFMADD213PS  constants<>+352(SB), Y6, Y8
+	VCVTPS2DQ    Y7, Y7
+	VPSRAD       $0x01, Y7, Y6
+	VPSUBD       Y6, Y7, Y7
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y8, Y8
+	VPADDD       constants<>+768(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y8, Y8
+	VMOVAPS      Y8, Y6
+	VADDPS       Y6, Y0, Y0
+	VSUBPS       Y4, Y5, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y6, Y5, Y5
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y6, Y8
+	VANDPS       Y8, Y5, Y5
+	VADDPS       Y7, Y2, Y2
+	VADDPS       Y5, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y1, Y1
+	VCVTPS2PD    X0, Y4
+	VEXTRACTF128 $0x01, Y0, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y5, Y4, Y4
+	VADDPD       (SP), Y4, Y4
+	VMOVUPD      Y4, (SP)
+	VCVTPS2PD    X1, Y4
+	VEXTRACTF128 $0x01, Y1, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y5, Y4, Y4
+	VADDPD       32(SP), Y4, Y4
+	VMOVUPD      Y4, 32(SP)
+	VCVTPS2PD    X2, Y4
+	VEXTRACTF128 $0x01, Y2, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y5, Y4, Y4
+	VADDPD       64(SP), Y4, Y4
+	VMOVUPD      Y4, 64(SP)
+	VCVTPS2PD    X3, Y4
+	VEXTRACTF128 $0x01, Y3, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y5, Y4, Y4
+	VADDPD       96(SP), Y4, Y4
+	VMOVUPD      Y4, 96(SP)
+	ADDQ         $0x00000020, BX
+	SUBQ         $0x00000008, DX
+	JMP          loop5
+
+done6:
+	TESTQ        DX, DX
+	JZ           end7
+	LEAQ         masks<>+0(SB), SI
+	MOVQ         $0x00000008, DI
+	SUBQ         DX, DI
+	VMOVDQU      (SI)(DI*4), Y4
+	VBROADCASTSS constants<>+0(SB), Y5
+	VMASKMOVPS   (AX)(BX*1), Y4, Y6
+	VBLENDVPS    Y4, Y6, Y5, Y6
+	VMASKMOVPS   (CX)(BX*1), Y4, Y7
+	VBLENDVPS    Y4, Y7, Y5, Y7
+	VBROADCASTSS mz+48(FP), Y4
+	VSUBPS       Y4, Y6, Y6
+	VBROADCASTSS mt+52(FP), Y4
+	VSUBPS       Y4, Y7, Y7
+	VMOVAPS      Y7, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y8
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y8, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y8
+	VFMADD213PS  constants<>+224(SB), Y4, Y8
+	VFMADD213PS  constants<>+256(SB), Y4, Y8
+	VFMADD213PS  constants<>+288(SB), Y4, Y8
+	VFMADD213PS  constants<>+320(SB), Y4, Y8
+	VFMADD213PS  constants<>+352(SB), Y4, Y8
+	VFMADD213PS  constants<>+352(SB), Y4, Y8
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y8, Y8
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y8, Y8
+	VMOVAPS      Y8, Y4
+	VADDPS       Y4, Y0, Y0
+	VSUBPS       Y6, Y7, Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y4, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y4, Y8
+	VANDPS       Y8, Y5, Y5
+	VXORPS       Y8, Y8, Y8
+	VCMPPS       $0x04, Y8, Y4, Y8
+	VANDPS       Y8, Y7, Y7
+	VADDPS       Y5, Y2, Y2
+	VADDPS       Y7, Y3, Y3
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y6, Y4, Y6
+	VMINPS       Y6, Y5, Y6
+	VMULPS       constants<>+96(SB), Y6, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y6
+	VFNMADD231PS constants<>+160(SB), Y4, Y6
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y6, Y5
+	VFMADD213PS  constants<>+256(SB), Y6, Y5
+	VFMADD213PS  constants<>+288(SB), Y6, Y5
+	VFMADD213PS  constants<>+320(SB), Y6, Y5
+	VFMADD213PS  constants<>+352(SB), Y6, Y5
+	VFMADD213PS  constants<>+352(SB), Y6, Y5
+	VCVTPS2DQ    Y4, Y6
+	VPSRAD       $0x01, Y6, Y4
+	VPSUBD       Y4, Y6, Y6
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VPADDD       constants<>+768(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y5, Y5
+	VMOVAPS      Y5, Y6
+	VADDPS       Y6, Y1, Y1
+	VCVTPS2PD    X0, Y4
+	VEXTRACTF128 $0x01, Y0, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y5, Y4, Y4
+	VADDPD       (SP), Y4, Y4
+	VMOVUPD      Y4, (SP)
+	VCVTPS2PD    X1, Y0
+	VEXTRACTF128 $0x01, Y1, X4
+	VCVTPS2PD    X4, Y4
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y4, Y0, Y0
+	VADDPD       32(SP), Y0, Y0
+	VMOVUPD      Y0, 32(SP)
+	VCVTPS2PD    X2, Y0
+	VEXTRACTF128 $0x01, Y2, X1
+	VCVTPS2PD    X1, Y1
+	VXORPS       Y2, Y2, Y2
+	VADDPD       Y1, Y0, Y0
+	VADDPD       64(SP), Y0, Y0
+	VMOVUPD      Y0, 64(SP)
+	VCVTPS2PD    X3, Y0
+	VEXTRACTF128 $0x01, Y3, X1
+	VCVTPS2PD    X1, Y1
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y1, Y0, Y0
+	VADDPD       96(SP), Y0, Y0
+	VMOVUPD      Y0, 96(SP)
+
+end7:
+	VMOVUPD      (SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, st+56(FP)
+	VMOVUPD      32(SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, sz1+72(FP)
+	VMOVUPD      64(SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, a+80(FP)
+	VMOVUPD      96(SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, e+88(FP)
+	VMOVUPD      32(SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, szt+64(FP)
 	VZEROUPPER
 	RET
 
@@ -5134,20 +8430,22 @@ end3:
 	VZEROUPPER
 	RET
 
-// func reverseTermsAVX2(h []float32, z []float32, t []float32, c *float32) (d float32, sumH float32)
-// Requires: AVX, AVX2, FMA3, SSE
-TEXT ·reverseTermsAVX2(SB), NOSPLIT, $0-88
-	MOVQ   h_base+0(FP), AX
-	MOVQ   z_base+24(FP), CX
-	MOVQ   t_base+48(FP), DX
-	MOVQ   h_len+8(FP), BX
-	MOVQ   c+72(FP), SI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	XORQ   DI, DI
+// func reverseTermsAVX2(h []float32, z []float32, t []float32, c *float32) (d float64, sumH float64)
+// Requires: AVX, AVX2, FMA3, SSE2
+TEXT ·reverseTermsAVX2(SB), NOSPLIT, $64-96
+	MOVQ    h_base+0(FP), AX
+	MOVQ    z_base+24(FP), CX
+	MOVQ    t_base+48(FP), DX
+	MOVQ    h_len+8(FP), BX
+	MOVQ    c+72(FP), SI
+	VXORPS  Y0, Y0, Y0
+	VMOVUPS Y0, (SP)
+	VXORPS  Y1, Y1, Y1
+	VMOVUPS Y0, 32(SP)
+	XORQ    DI, DI
 
 loop1:
-	CMPQ         BX, $0x00000008
+	CMPQ         BX, $0x00000010
 	JL           done2
 	VMOVUPS      (DX)(DI*1), Y2
 	VMOVUPS      (CX)(DI*1), Y3
@@ -5224,13 +8522,199 @@ loop1:
 	VADDPS       Y2, Y1, Y1
 	VADDPS       Y2, Y0, Y0
 	VMOVUPS      Y2, (AX)(DI*1)
-	ADDQ         $0x00000020, DI
-	SUBQ         $0x00000008, BX
+	VMOVUPS      32(DX)(DI*1), Y2
+	VMOVUPS      32(CX)(DI*1), Y3
+	VBROADCASTSS 4(SI), Y4
+	VSUBPS       Y4, Y2, Y2
+	VBROADCASTSS (SI), Y4
+	VSUBPS       Y4, Y3, Y3
+	VSUBPS       Y3, Y2, Y4
+	VBROADCASTSS 8(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y5, Y3, Y3
+	VBROADCASTSS 20(SI), Y6
+	VFMADD213PS  Y6, Y5, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y2, Y5, Y2
+	VMINPS       Y2, Y6, Y2
+	VMULPS       constants<>+96(SB), Y2, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y2
+	VFNMADD231PS constants<>+160(SB), Y5, Y2
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y2, Y6
+	VFMADD213PS  constants<>+256(SB), Y2, Y6
+	VFMADD213PS  constants<>+288(SB), Y2, Y6
+	VFMADD213PS  constants<>+320(SB), Y2, Y6
+	VFMADD213PS  constants<>+352(SB), Y2, Y6
+	VFMADD213PS  constants<>+352(SB), Y2, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y2
+	VPSUBD       Y2, Y5, Y5
+	VPADDD       constants<>+768(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y2
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y3, Y5, Y3
+	VMINPS       Y3, Y6, Y3
+	VMULPS       constants<>+96(SB), Y3, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y3
+	VFNMADD231PS constants<>+160(SB), Y5, Y3
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y3, Y6
+	VFMADD213PS  constants<>+256(SB), Y3, Y6
+	VFMADD213PS  constants<>+288(SB), Y3, Y6
+	VFMADD213PS  constants<>+320(SB), Y3, Y6
+	VFMADD213PS  constants<>+352(SB), Y3, Y6
+	VFMADD213PS  constants<>+352(SB), Y3, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y3
+	VPSUBD       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y3
+	VBROADCASTSS 16(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VBROADCASTSS 12(SI), Y2
+	VMULPS       Y2, Y3, Y3
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y4, Y2, Y2
+	VMULPS       Y3, Y2, Y2
+	VXORPS       Y4, Y4, Y4
+	VCMPPS       $0x04, Y4, Y3, Y4
+	VANDPS       Y4, Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      Y2, 32(AX)(DI*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y2
+	VEXTRACTF128 $0x01, Y1, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y3, Y2, Y2
+	VADDPD       32(SP), Y2, Y2
+	VMOVUPD      Y2, 32(SP)
+	ADDQ         $0x00000040, DI
+	SUBQ         $0x00000010, BX
 	JMP          loop1
 
 done2:
+loop3:
+	CMPQ         BX, $0x00000008
+	JL           done4
+	VMOVUPS      (DX)(DI*1), Y2
+	VMOVUPS      (CX)(DI*1), Y3
+	VBROADCASTSS 4(SI), Y4
+	VSUBPS       Y4, Y2, Y2
+	VBROADCASTSS (SI), Y4
+	VSUBPS       Y4, Y3, Y3
+	VSUBPS       Y3, Y2, Y4
+	VBROADCASTSS 8(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y5, Y3, Y3
+	VBROADCASTSS 20(SI), Y6
+	VFMADD213PS  Y6, Y5, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y2, Y5, Y2
+	VMINPS       Y2, Y6, Y2
+	VMULPS       constants<>+96(SB), Y2, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y2
+	VFNMADD231PS constants<>+160(SB), Y5, Y2
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y2, Y6
+	VFMADD213PS  constants<>+256(SB), Y2, Y6
+	VFMADD213PS  constants<>+288(SB), Y2, Y6
+	VFMADD213PS  constants<>+320(SB), Y2, Y6
+	VFMADD213PS  constants<>+352(SB), Y2, Y6
+	VFMADD213PS  constants<>+352(SB), Y2, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y2
+	VPSUBD       Y2, Y5, Y5
+	VPADDD       constants<>+768(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y2
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y3, Y5, Y3
+	VMINPS       Y3, Y6, Y3
+	VMULPS       constants<>+96(SB), Y3, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y3
+	VFNMADD231PS constants<>+160(SB), Y5, Y3
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y3, Y6
+	VFMADD213PS  constants<>+256(SB), Y3, Y6
+	VFMADD213PS  constants<>+288(SB), Y3, Y6
+	VFMADD213PS  constants<>+320(SB), Y3, Y6
+	VFMADD213PS  constants<>+352(SB), Y3, Y6
+	VFMADD213PS  constants<>+352(SB), Y3, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y3
+	VPSUBD       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y3
+	VBROADCASTSS 16(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VBROADCASTSS 12(SI), Y2
+	VMULPS       Y2, Y3, Y3
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y4, Y2, Y2
+	VMULPS       Y3, Y2, Y2
+	VXORPS       Y4, Y4, Y4
+	VCMPPS       $0x04, Y4, Y3, Y4
+	VANDPS       Y4, Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      Y2, (AX)(DI*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y2
+	VEXTRACTF128 $0x01, Y1, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y3, Y2, Y2
+	VADDPD       32(SP), Y2, Y2
+	VMOVUPD      Y2, 32(SP)
+	ADDQ         $0x00000020, DI
+	SUBQ         $0x00000008, BX
+	JMP          loop3
+
+done4:
 	TESTQ        BX, BX
-	JZ           end3
+	JZ           end5
 	LEAQ         masks<>+0(SB), R8
 	MOVQ         $0x00000008, R9
 	SUBQ         BX, R9
@@ -5312,41 +8796,55 @@ done2:
 	VANDPS       Y2, Y3, Y4
 	VADDPS       Y4, Y0, Y0
 	VMASKMOVPS   Y3, Y2, (AX)(DI*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y0
+	VEXTRACTF128 $0x01, Y1, X2
+	VCVTPS2PD    X2, Y2
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y2, Y0, Y0
+	VADDPD       32(SP), Y0, Y0
+	VMOVUPD      Y0, 32(SP)
 
-end3:
-	VMOVAPS      Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X2
-	VADDPS       X2, X0, X2
-	VMOVHLPS     X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSHDUP    X2, X0
-	VADDSS       X0, X2, X2
-	MOVSS        X2, d+80(FP)
-	VMOVAPS      Y1, Y0
+end5:
+	VMOVUPD      (SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, sumH+84(FP)
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, d+80(FP)
+	VMOVUPD      32(SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, sumH+88(FP)
 	VZEROUPPER
 	RET
 
-// func tvdTermsAVX2(h []float32, z []float32, t []float32, c *float32) (d float32, sumH float32)
-// Requires: AVX, AVX2, FMA3, SSE
-TEXT ·tvdTermsAVX2(SB), NOSPLIT, $0-88
-	MOVQ   h_base+0(FP), AX
-	MOVQ   z_base+24(FP), CX
-	MOVQ   t_base+48(FP), DX
-	MOVQ   h_len+8(FP), BX
-	MOVQ   c+72(FP), SI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	XORQ   DI, DI
+// func tvdTermsAVX2(h []float32, z []float32, t []float32, c *float32) (d float64, sumH float64)
+// Requires: AVX, AVX2, FMA3, SSE2
+TEXT ·tvdTermsAVX2(SB), NOSPLIT, $64-96
+	MOVQ    h_base+0(FP), AX
+	MOVQ    z_base+24(FP), CX
+	MOVQ    t_base+48(FP), DX
+	MOVQ    h_len+8(FP), BX
+	MOVQ    c+72(FP), SI
+	VXORPS  Y0, Y0, Y0
+	VMOVUPS Y0, (SP)
+	VXORPS  Y1, Y1, Y1
+	VMOVUPS Y0, 32(SP)
+	XORQ    DI, DI
 
 loop1:
-	CMPQ         BX, $0x00000008
+	CMPQ         BX, $0x00000010
 	JL           done2
 	VMOVUPS      (DX)(DI*1), Y2
 	VMOVUPS      (CX)(DI*1), Y3
@@ -5426,13 +8924,205 @@ loop1:
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
 	VMOVUPS      Y3, (AX)(DI*1)
-	ADDQ         $0x00000020, DI
-	SUBQ         $0x00000008, BX
+	VMOVUPS      32(DX)(DI*1), Y2
+	VMOVUPS      32(CX)(DI*1), Y3
+	VBROADCASTSS 4(SI), Y4
+	VSUBPS       Y4, Y2, Y2
+	VBROADCASTSS (SI), Y4
+	VSUBPS       Y4, Y3, Y3
+	VSUBPS       Y3, Y2, Y4
+	VBROADCASTSS 8(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y5, Y3, Y3
+	VBROADCASTSS 20(SI), Y6
+	VFMADD213PS  Y6, Y5, Y4
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y2, Y4, Y2
+	VMINPS       Y2, Y5, Y2
+	VMULPS       constants<>+96(SB), Y2, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y2
+	VFNMADD231PS constants<>+160(SB), Y4, Y2
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y2, Y5
+	VFMADD213PS  constants<>+256(SB), Y2, Y5
+	VFMADD213PS  constants<>+288(SB), Y2, Y5
+	VFMADD213PS  constants<>+320(SB), Y2, Y5
+	VFMADD213PS  constants<>+352(SB), Y2, Y5
+	VFMADD213PS  constants<>+352(SB), Y2, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y2
+	VPSUBD       Y2, Y4, Y4
+	VPADDD       constants<>+768(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVAPS      Y5, Y2
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y3, Y4, Y3
+	VMINPS       Y3, Y5, Y3
+	VMULPS       constants<>+96(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y3
+	VFNMADD231PS constants<>+160(SB), Y4, Y3
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y3, Y5
+	VFMADD213PS  constants<>+256(SB), Y3, Y5
+	VFMADD213PS  constants<>+288(SB), Y3, Y5
+	VFMADD213PS  constants<>+320(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVAPS      Y5, Y3
+	VBROADCASTSS 16(SI), Y4
+	VMULPS       Y4, Y2, Y2
+	VBROADCASTSS 12(SI), Y4
+	VMULPS       Y4, Y3, Y3
+	VSUBPS       Y2, Y3, Y2
+	VMULPS       constants<>+320(SB), Y3, Y3
+	VANDPS       constants<>+384(SB), Y2, Y4
+	VXORPS       Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VCMPPS       $0x04, Y4, Y2, Y4
+	VANDPS       Y4, Y3, Y3
+	VANDPS       constants<>+416(SB), Y2, Y2
+	VMULPS       constants<>+320(SB), Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      Y3, 32(AX)(DI*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y2
+	VEXTRACTF128 $0x01, Y1, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y3, Y2, Y2
+	VADDPD       32(SP), Y2, Y2
+	VMOVUPD      Y2, 32(SP)
+	ADDQ         $0x00000040, DI
+	SUBQ         $0x00000010, BX
 	JMP          loop1
 
 done2:
+loop3:
+	CMPQ         BX, $0x00000008
+	JL           done4
+	VMOVUPS      (DX)(DI*1), Y2
+	VMOVUPS      (CX)(DI*1), Y3
+	VBROADCASTSS 4(SI), Y4
+	VSUBPS       Y4, Y2, Y2
+	VBROADCASTSS (SI), Y4
+	VSUBPS       Y4, Y3, Y3
+	VSUBPS       Y3, Y2, Y4
+	VBROADCASTSS 8(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y5, Y3, Y3
+	VBROADCASTSS 20(SI), Y6
+	VFMADD213PS  Y6, Y5, Y4
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y2, Y4, Y2
+	VMINPS       Y2, Y5, Y2
+	VMULPS       constants<>+96(SB), Y2, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y2
+	VFNMADD231PS constants<>+160(SB), Y4, Y2
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y2, Y5
+	VFMADD213PS  constants<>+256(SB), Y2, Y5
+	VFMADD213PS  constants<>+288(SB), Y2, Y5
+	VFMADD213PS  constants<>+320(SB), Y2, Y5
+	VFMADD213PS  constants<>+352(SB), Y2, Y5
+	VFMADD213PS  constants<>+352(SB), Y2, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y2
+	VPSUBD       Y2, Y4, Y4
+	VPADDD       constants<>+768(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVAPS      Y5, Y2
+	VBROADCASTSS constants<>+32(SB), Y4
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y3, Y4, Y3
+	VMINPS       Y3, Y5, Y3
+	VMULPS       constants<>+96(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS constants<>+128(SB), Y4, Y3
+	VFNMADD231PS constants<>+160(SB), Y4, Y3
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y3, Y5
+	VFMADD213PS  constants<>+256(SB), Y3, Y5
+	VFMADD213PS  constants<>+288(SB), Y3, Y5
+	VFMADD213PS  constants<>+320(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VFMADD213PS  constants<>+352(SB), Y3, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVAPS      Y5, Y3
+	VBROADCASTSS 16(SI), Y4
+	VMULPS       Y4, Y2, Y2
+	VBROADCASTSS 12(SI), Y4
+	VMULPS       Y4, Y3, Y3
+	VSUBPS       Y2, Y3, Y2
+	VMULPS       constants<>+320(SB), Y3, Y3
+	VANDPS       constants<>+384(SB), Y2, Y4
+	VXORPS       Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VCMPPS       $0x04, Y4, Y2, Y4
+	VANDPS       Y4, Y3, Y3
+	VANDPS       constants<>+416(SB), Y2, Y2
+	VMULPS       constants<>+320(SB), Y2, Y2
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VMOVUPS      Y3, (AX)(DI*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y2
+	VEXTRACTF128 $0x01, Y1, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y3, Y2, Y2
+	VADDPD       32(SP), Y2, Y2
+	VMOVUPD      Y2, 32(SP)
+	ADDQ         $0x00000020, DI
+	SUBQ         $0x00000008, BX
+	JMP          loop3
+
+done4:
 	TESTQ        BX, BX
-	JZ           end3
+	JZ           end5
 	LEAQ         masks<>+0(SB), R8
 	MOVQ         $0x00000008, R9
 	SUBQ         BX, R9
@@ -5517,42 +9207,56 @@ done2:
 	VANDPS       Y2, Y4, Y3
 	VADDPS       Y3, Y1, Y1
 	VMASKMOVPS   Y4, Y2, (AX)(DI*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y0
+	VEXTRACTF128 $0x01, Y1, X2
+	VCVTPS2PD    X2, Y2
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y2, Y0, Y0
+	VADDPD       32(SP), Y0, Y0
+	VMOVUPD      Y0, 32(SP)
 
-end3:
-	VMOVAPS      Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X2
-	VADDPS       X2, X0, X2
-	VMOVHLPS     X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSHDUP    X2, X0
-	VADDSS       X0, X2, X2
-	MOVSS        X2, d+80(FP)
-	VMOVAPS      Y1, Y0
+end5:
+	VMOVUPD      (SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, sumH+84(FP)
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, d+80(FP)
+	VMOVUPD      32(SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, sumH+88(FP)
 	VZEROUPPER
 	RET
 
-// func mixTermsAVX2(h []float32, z []float32, t []float32, c *float32, m *float32) (d float32, sumH float32)
-// Requires: AVX, AVX2, FMA3, SSE
-TEXT ·mixTermsAVX2(SB), NOSPLIT, $0-96
-	MOVQ   h_base+0(FP), AX
-	MOVQ   z_base+24(FP), CX
-	MOVQ   t_base+48(FP), DX
-	MOVQ   h_len+8(FP), BX
-	MOVQ   c+72(FP), SI
-	MOVQ   m+80(FP), DI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	XORQ   R8, R8
+// func mixTermsAVX2(h []float32, z []float32, t []float32, c *float32, m *float32) (d float64, sumH float64)
+// Requires: AVX, AVX2, FMA3, SSE2
+TEXT ·mixTermsAVX2(SB), NOSPLIT, $64-104
+	MOVQ    h_base+0(FP), AX
+	MOVQ    z_base+24(FP), CX
+	MOVQ    t_base+48(FP), DX
+	MOVQ    h_len+8(FP), BX
+	MOVQ    c+72(FP), SI
+	MOVQ    m+80(FP), DI
+	VXORPS  Y0, Y0, Y0
+	VMOVUPS Y0, (SP)
+	VXORPS  Y1, Y1, Y1
+	VMOVUPS Y0, 32(SP)
+	XORQ    R8, R8
 
 loop1:
-	CMPQ         BX, $0x00000008
+	CMPQ         BX, $0x00000010
 	JL           done2
 	VMOVUPS      (DX)(R8*1), Y2
 	VMOVUPS      (CX)(R8*1), Y3
@@ -5711,13 +9415,363 @@ loop1:
 	VFMADD231PS  Y3, Y7, Y2
 	VADDPS       Y2, Y1, Y1
 	VMOVUPS      Y2, (AX)(R8*1)
-	ADDQ         $0x00000020, R8
-	SUBQ         $0x00000008, BX
+	VMOVUPS      32(DX)(R8*1), Y2
+	VMOVUPS      32(CX)(R8*1), Y3
+	VBROADCASTSS 4(SI), Y4
+	VSUBPS       Y4, Y2, Y2
+	VBROADCASTSS (SI), Y4
+	VSUBPS       Y4, Y3, Y3
+	VSUBPS       Y3, Y2, Y4
+	VBROADCASTSS 8(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y5, Y3, Y3
+	VBROADCASTSS 20(SI), Y6
+	VFMADD213PS  Y6, Y5, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y2, Y5, Y2
+	VMINPS       Y2, Y6, Y2
+	VMULPS       constants<>+96(SB), Y2, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y2
+	VFNMADD231PS constants<>+160(SB), Y5, Y2
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y2, Y6
+	VFMADD213PS  constants<>+256(SB), Y2, Y6
+	VFMADD213PS  constants<>+288(SB), Y2, Y6
+	VFMADD213PS  constants<>+320(SB), Y2, Y6
+	VFMADD213PS  constants<>+352(SB), Y2, Y6
+	VFMADD213PS  constants<>+352(SB), Y2, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y2
+	VPSUBD       Y2, Y5, Y5
+	VPADDD       constants<>+768(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y2
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y3, Y5, Y3
+	VMINPS       Y3, Y6, Y3
+	VMULPS       constants<>+96(SB), Y3, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y3
+	VFNMADD231PS constants<>+160(SB), Y5, Y3
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y3, Y6
+	VFMADD213PS  constants<>+256(SB), Y3, Y6
+	VFMADD213PS  constants<>+288(SB), Y3, Y6
+	VFMADD213PS  constants<>+320(SB), Y3, Y6
+	VFMADD213PS  constants<>+352(SB), Y3, Y6
+	VFMADD213PS  constants<>+352(SB), Y3, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y3
+	VPSUBD       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y3
+	VBROADCASTSS 16(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VBROADCASTSS 12(SI), Y5
+	VMULPS       Y5, Y3, Y3
+	VXORPS       Y5, Y5, Y5
+	VMINPS       Y4, Y5, Y6
+	VSUBPS       Y4, Y5, Y7
+	VMINPS       Y7, Y5, Y7
+	VADDPS       Y6, Y7, Y8
+	VBROADCASTSS constants<>+32(SB), Y9
+	VBROADCASTSS constants<>+64(SB), Y10
+	VMAXPS       Y8, Y9, Y8
+	VMINPS       Y8, Y10, Y8
+	VMULPS       constants<>+96(SB), Y8, Y9
+	VROUNDPS     $0x08, Y9, Y9
+	VFNMADD231PS constants<>+128(SB), Y9, Y8
+	VFNMADD231PS constants<>+160(SB), Y9, Y8
+	VBROADCASTSS constants<>+192(SB), Y10
+	VFMADD213PS  constants<>+224(SB), Y8, Y10
+	VFMADD213PS  constants<>+256(SB), Y8, Y10
+	VFMADD213PS  constants<>+288(SB), Y8, Y10
+	VFMADD213PS  constants<>+320(SB), Y8, Y10
+	VFMADD213PS  constants<>+352(SB), Y8, Y10
+	VFMADD213PS  constants<>+352(SB), Y8, Y10
+	VCVTPS2DQ    Y9, Y9
+	VPSRAD       $0x01, Y9, Y8
+	VPSUBD       Y8, Y9, Y9
+	VPADDD       constants<>+768(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y10, Y10
+	VPADDD       constants<>+768(SB), Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y9, Y10, Y10
+	VMOVAPS      Y10, Y8
+	VBROADCASTSS (DI), Y9
+	VBROADCASTSS constants<>+352(SB), Y10
+	VSUBPS       Y9, Y10, Y10
+	VCMPPS       $0x0e, Y5, Y4, Y5
+	VBLENDVPS    Y5, Y9, Y10, Y4
+	VBLENDVPS    Y5, Y10, Y9, Y9
+	VFMADD231PS  Y9, Y8, Y4
+	VBROADCASTSS constants<>+352(SB), Y9
+	VMOVAPS      Y9, Y9
+	VBLENDVPS    Y5, Y8, Y9, Y9
+	VDIVPS       Y4, Y9, Y9
+	VPSUBD       constants<>+448(SB), Y4, Y5
+	VPSRAD       $0x17, Y5, Y5
+	VPSLLD       $0x17, Y5, Y8
+	VPSUBD       Y8, Y4, Y4
+	VSUBPS       constants<>+352(SB), Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS constants<>+480(SB), Y10
+	VFMADD213PS  constants<>+512(SB), Y4, Y10
+	VFMADD213PS  constants<>+544(SB), Y4, Y10
+	VFMADD213PS  constants<>+576(SB), Y4, Y10
+	VFMADD213PS  constants<>+608(SB), Y4, Y10
+	VFMADD213PS  constants<>+640(SB), Y4, Y10
+	VFMADD213PS  constants<>+672(SB), Y4, Y10
+	VFMADD213PS  constants<>+704(SB), Y4, Y10
+	VFMADD213PS  constants<>+736(SB), Y4, Y10
+	VMULPS       Y4, Y4, Y8
+	VMULPS       Y8, Y10, Y10
+	VMULPS       Y4, Y10, Y10
+	VFMADD231PS  constants<>+160(SB), Y5, Y10
+	VFNMADD231PS constants<>+320(SB), Y8, Y10
+	VADDPS       Y10, Y4, Y4
+	VFMADD231PS  constants<>+128(SB), Y5, Y4
+	VSUBPS       Y4, Y6, Y6
+	VSUBPS       Y4, Y7, Y7
+	VMULPS       Y2, Y6, Y6
+	VXORPS       Y4, Y4, Y4
+	VCMPPS       $0x04, Y4, Y2, Y4
+	VANDPS       Y4, Y6, Y6
+	VMULPS       Y3, Y7, Y7
+	VXORPS       Y4, Y4, Y4
+	VCMPPS       $0x04, Y4, Y3, Y4
+	VANDPS       Y4, Y7, Y7
+	VBROADCASTSS 4(DI), Y4
+	VMULPS       Y6, Y4, Y4
+	VBROADCASTSS 8(DI), Y5
+	VFMADD231PS  Y5, Y7, Y4
+	VADDPS       Y4, Y0, Y0
+	VBROADCASTSS 16(DI), Y4
+	VMULPS       Y2, Y4, Y4
+	VBROADCASTSS 20(DI), Y2
+	VMULPS       Y2, Y3, Y2
+	VADDPS       Y2, Y4, Y4
+	VMULPS       Y9, Y4, Y2
+	VXORPS       Y3, Y3, Y3
+	VCMPPS       $0x04, Y3, Y4, Y3
+	VANDPS       Y3, Y2, Y2
+	VBROADCASTSS 12(DI), Y3
+	VFMADD231PS  Y3, Y7, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, 32(AX)(R8*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y2
+	VEXTRACTF128 $0x01, Y1, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y3, Y2, Y2
+	VADDPD       32(SP), Y2, Y2
+	VMOVUPD      Y2, 32(SP)
+	ADDQ         $0x00000040, R8
+	SUBQ         $0x00000010, BX
 	JMP          loop1
 
 done2:
+loop3:
+	CMPQ         BX, $0x00000008
+	JL           done4
+	VMOVUPS      (DX)(R8*1), Y2
+	VMOVUPS      (CX)(R8*1), Y3
+	VBROADCASTSS 4(SI), Y4
+	VSUBPS       Y4, Y2, Y2
+	VBROADCASTSS (SI), Y4
+	VSUBPS       Y4, Y3, Y3
+	VSUBPS       Y3, Y2, Y4
+	VBROADCASTSS 8(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VMULPS       Y5, Y3, Y3
+	VBROADCASTSS 20(SI), Y6
+	VFMADD213PS  Y6, Y5, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y2, Y5, Y2
+	VMINPS       Y2, Y6, Y2
+	VMULPS       constants<>+96(SB), Y2, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y2
+	VFNMADD231PS constants<>+160(SB), Y5, Y2
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y2, Y6
+	VFMADD213PS  constants<>+256(SB), Y2, Y6
+	VFMADD213PS  constants<>+288(SB), Y2, Y6
+	VFMADD213PS  constants<>+320(SB), Y2, Y6
+	VFMADD213PS  constants<>+352(SB), Y2, Y6
+	VFMADD213PS  constants<>+352(SB), Y2, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y2
+	VPSUBD       Y2, Y5, Y5
+	VPADDD       constants<>+768(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y2
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y3, Y5, Y3
+	VMINPS       Y3, Y6, Y3
+	VMULPS       constants<>+96(SB), Y3, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y3
+	VFNMADD231PS constants<>+160(SB), Y5, Y3
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y3, Y6
+	VFMADD213PS  constants<>+256(SB), Y3, Y6
+	VFMADD213PS  constants<>+288(SB), Y3, Y6
+	VFMADD213PS  constants<>+320(SB), Y3, Y6
+	VFMADD213PS  constants<>+352(SB), Y3, Y6
+	VFMADD213PS  constants<>+352(SB), Y3, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y3
+	VPSUBD       Y3, Y5, Y5
+	VPADDD       constants<>+768(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y6, Y6
+	VPADDD       constants<>+768(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y3
+	VBROADCASTSS 16(SI), Y5
+	VMULPS       Y5, Y2, Y2
+	VBROADCASTSS 12(SI), Y5
+	VMULPS       Y5, Y3, Y3
+	VXORPS       Y5, Y5, Y5
+	VMINPS       Y4, Y5, Y6
+	VSUBPS       Y4, Y5, Y7
+	VMINPS       Y7, Y5, Y7
+	VADDPS       Y6, Y7, Y8
+	VBROADCASTSS constants<>+32(SB), Y9
+	VBROADCASTSS constants<>+64(SB), Y10
+	VMAXPS       Y8, Y9, Y8
+	VMINPS       Y8, Y10, Y8
+	VMULPS       constants<>+96(SB), Y8, Y9
+	VROUNDPS     $0x08, Y9, Y9
+	VFNMADD231PS constants<>+128(SB), Y9, Y8
+	VFNMADD231PS constants<>+160(SB), Y9, Y8
+	VBROADCASTSS constants<>+192(SB), Y10
+	VFMADD213PS  constants<>+224(SB), Y8, Y10
+	VFMADD213PS  constants<>+256(SB), Y8, Y10
+	VFMADD213PS  constants<>+288(SB), Y8, Y10
+	VFMADD213PS  constants<>+320(SB), Y8, Y10
+	VFMADD213PS  constants<>+352(SB), Y8, Y10
+	VFMADD213PS  constants<>+352(SB), Y8, Y10
+	VCVTPS2DQ    Y9, Y9
+	VPSRAD       $0x01, Y9, Y8
+	VPSUBD       Y8, Y9, Y9
+	VPADDD       constants<>+768(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y10, Y10
+	VPADDD       constants<>+768(SB), Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y9, Y10, Y10
+	VMOVAPS      Y10, Y8
+	VBROADCASTSS (DI), Y9
+	VBROADCASTSS constants<>+352(SB), Y10
+	VSUBPS       Y9, Y10, Y10
+	VCMPPS       $0x0e, Y5, Y4, Y5
+	VBLENDVPS    Y5, Y9, Y10, Y4
+	VBLENDVPS    Y5, Y10, Y9, Y9
+	VFMADD231PS  Y9, Y8, Y4
+	VBROADCASTSS constants<>+352(SB), Y9
+	VMOVAPS      Y9, Y9
+	VBLENDVPS    Y5, Y8, Y9, Y9
+	VDIVPS       Y4, Y9, Y9
+	VPSUBD       constants<>+448(SB), Y4, Y5
+	VPSRAD       $0x17, Y5, Y5
+	VPSLLD       $0x17, Y5, Y8
+	VPSUBD       Y8, Y4, Y4
+	VSUBPS       constants<>+352(SB), Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VBROADCASTSS constants<>+480(SB), Y10
+	VFMADD213PS  constants<>+512(SB), Y4, Y10
+	VFMADD213PS  constants<>+544(SB), Y4, Y10
+	VFMADD213PS  constants<>+576(SB), Y4, Y10
+	VFMADD213PS  constants<>+608(SB), Y4, Y10
+	VFMADD213PS  constants<>+640(SB), Y4, Y10
+	VFMADD213PS  constants<>+672(SB), Y4, Y10
+	VFMADD213PS  constants<>+704(SB), Y4, Y10
+	VFMADD213PS  constants<>+736(SB), Y4, Y10
+	VMULPS       Y4, Y4, Y8
+	VMULPS       Y8, Y10, Y10
+	VMULPS       Y4, Y10, Y10
+	VFMADD231PS  constants<>+160(SB), Y5, Y10
+	VFNMADD231PS constants<>+320(SB), Y8, Y10
+	VADDPS       Y10, Y4, Y4
+	VFMADD231PS  constants<>+128(SB), Y5, Y4
+	VSUBPS       Y4, Y6, Y6
+	VSUBPS       Y4, Y7, Y7
+	VMULPS       Y2, Y6, Y6
+	VXORPS       Y4, Y4, Y4
+	VCMPPS       $0x04, Y4, Y2, Y4
+	VANDPS       Y4, Y6, Y6
+	VMULPS       Y3, Y7, Y7
+	VXORPS       Y4, Y4, Y4
+	VCMPPS       $0x04, Y4, Y3, Y4
+	VANDPS       Y4, Y7, Y7
+	VBROADCASTSS 4(DI), Y4
+	VMULPS       Y6, Y4, Y4
+	VBROADCASTSS 8(DI), Y5
+	VFMADD231PS  Y5, Y7, Y4
+	VADDPS       Y4, Y0, Y0
+	VBROADCASTSS 16(DI), Y4
+	VMULPS       Y2, Y4, Y4
+	VBROADCASTSS 20(DI), Y2
+	VMULPS       Y2, Y3, Y2
+	VADDPS       Y2, Y4, Y4
+	VMULPS       Y9, Y4, Y2
+	VXORPS       Y3, Y3, Y3
+	VCMPPS       $0x04, Y3, Y4, Y3
+	VANDPS       Y3, Y2, Y2
+	VBROADCASTSS 12(DI), Y3
+	VFMADD231PS  Y3, Y7, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, (AX)(R8*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y2
+	VEXTRACTF128 $0x01, Y1, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y3, Y2, Y2
+	VADDPD       32(SP), Y2, Y2
+	VMOVUPD      Y2, 32(SP)
+	ADDQ         $0x00000020, R8
+	SUBQ         $0x00000008, BX
+	JMP          loop3
+
+done4:
 	TESTQ        BX, BX
-	JZ           end3
+	JZ           end5
 	LEAQ         masks<>+0(SB), R9
 	MOVQ         $0x00000008, R10
 	SUBQ         BX, R10
@@ -5881,24 +9935,36 @@ done2:
 	VANDPS       Y2, Y3, Y4
 	VADDPS       Y4, Y1, Y1
 	VMASKMOVPS   Y3, Y2, (AX)(R8*1)
+	VCVTPS2PD    X0, Y2
+	VEXTRACTF128 $0x01, Y0, X3
+	VCVTPS2PD    X3, Y3
+	VXORPS       Y0, Y0, Y0
+	VADDPD       Y3, Y2, Y2
+	VADDPD       (SP), Y2, Y2
+	VMOVUPD      Y2, (SP)
+	VCVTPS2PD    X1, Y0
+	VEXTRACTF128 $0x01, Y1, X2
+	VCVTPS2PD    X2, Y2
+	VXORPS       Y1, Y1, Y1
+	VADDPD       Y2, Y0, Y0
+	VADDPD       32(SP), Y0, Y0
+	VMOVUPD      Y0, 32(SP)
 
-end3:
-	VMOVAPS      Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X2
-	VADDPS       X2, X0, X2
-	VMOVHLPS     X2, X2, X0
-	VADDPS       X0, X2, X2
-	VMOVSHDUP    X2, X0
-	VADDSS       X0, X2, X2
-	MOVSS        X2, d+88(FP)
-	VMOVAPS      Y1, Y0
+end5:
+	VMOVUPD      (SP), Y0
+	VMOVAPD      Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	MOVSS        X1, sumH+92(FP)
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, d+88(FP)
+	VMOVUPD      32(SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, sumH+96(FP)
 	VZEROUPPER
 	RET
 

@@ -53,18 +53,20 @@ func (k *kernel) onePlusExpMinus(g reg.VecVirtual) reg.VecVirtual {
 
 // softmaxKernels are the rows of attention.
 func (s *isa) softmaxKernels() {
-	k := s.kernel("expSum", "dst, x []float32, shift float32", "(sum float32)")
+	k := s.kernel("expSum", "dst, x []float32, shift float32", "(sum float64)")
 	k.slices("dst", "x")
 	k.count("dst")
-	shift, sum, least := k.scalar("shift"), k.zero(), k.minusInf()
-	k.loop(s.lanes(), 2, func() {
+	shift, least := k.scalar("shift"), k.minusInf()
+	sums := k.totals(1)
+	sum := sums.small[0]
+	k.loop(s.lanes(), 4, func() {
 		x := k.loadOr("x", least)
 		VSUBPS(shift, x, x)
 		k.exp(x)
 		VADDPS(x, sum, sum)
 		k.store(x, "dst")
 	})
-	k.result32(k.sum32(sum), "sum")
+	sums.result(0, "sum")
 	k.end()
 
 	k = s.kernel("softmaxGrad", "s, dp []float32, scale, lse, delta float32", "")

@@ -59,6 +59,7 @@ type kernel struct {
 	tail   bool // masked
 	mask   reg.Register
 	labels int
+	after  func() // emitted after the unrolled steps and after the tail, if not nil
 }
 
 // kernel begins a function.
@@ -123,6 +124,9 @@ func (k *kernel) loop(lanes, unroll int, body func()) {
 			body()
 		}
 		k.unroll, k.disp = 0, 0
+		if k.after != nil {
+			k.after()
+		}
 		ADDQ(operand.U32(uint32(4*lanes*u)), k.off)
 		SUBQ(operand.U32(uint32(u*lanes)), k.n)
 		JMP(operand.LabelRef(top))
@@ -135,6 +139,9 @@ func (k *kernel) loop(lanes, unroll int, body func()) {
 	k.tail = true
 	body()
 	k.tail = false
+	if k.after != nil {
+		k.after()
+	}
 	Label(end)
 }
 

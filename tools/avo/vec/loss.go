@@ -19,22 +19,22 @@ func (s *isa) lossSums(name string, one bool) {
 	if one {
 		params = "z, t []float32, mz, mt float32"
 	}
-	k := s.kernel(name, params, "(st, szt, sz1, a, e float32)")
+	k := s.kernel(name, params, "(st, szt, sz1, a, e float64)")
 	k.slices("z", "t")
 	k.count("z")
-	mz, mt, least := k.scalar("mz"), k.scalar("mt"), k.minusInf()
-	var invT reg.VecVirtual
-	if !one {
-		invT = k.scalar("invT")
+	sums := k.totals(5)
+	st, sz1, a, e, szt := sums.small[0], sums.small[1], sums.small[2], sums.small[3], sums.small[4]
+	if one {
+		sums.small = sums.small[:4]
 	}
-	st, szt, sz1, a, e := k.zero(), k.zero(), k.zero(), k.zero(), k.zero()
-	k.loop(s.lanes(), 1, func() {
+	k.loop(s.lanes(), 4, func() {
+		least := k.minusInf()
 		dz, dt := k.loadOr("z", least), k.loadOr("t", least)
-		VSUBPS(mz, dz, dz)
-		VSUBPS(mt, dt, dt)
+		VSUBPS(k.scalar("mz"), dz, dz)
+		VSUBPS(k.scalar("mt"), dt, dt)
 		p := k.copyOf(dt)
 		if !one {
-			VMULPS(invT, p, p)
+			VMULPS(k.scalar("invT"), p, p)
 		}
 		k.exp(p)
 		VADDPS(p, st, st)
@@ -48,21 +48,22 @@ func (s *isa) lossSums(name string, one bool) {
 		VADDPS(dt, e, e)
 		if !one {
 			q := k.vec()
-			VMULPS(invT, dz, q)
+			VMULPS(k.scalar("invT"), dz, q)
 			k.exp(q)
 			VADDPS(q, szt, szt)
 		}
 		k.exp(dz)
 		VADDPS(dz, sz1, sz1)
 	})
+	sums.result(0, "st")
+	sums.result(1, "sz1")
+	sums.result(2, "a")
+	sums.result(3, "e")
 	if one {
-		szt = sz1
+		sums.result(1, "szt")
+	} else {
+		sums.result(4, "szt")
 	}
-	k.result32(k.sum32(st), "st")
-	k.result32(k.sum32(szt), "szt")
-	k.result32(k.sum32(sz1), "sz1")
-	k.result32(k.sum32(a), "a")
-	k.result32(k.sum32(e), "e")
 	k.end()
 }
 
@@ -158,15 +159,16 @@ func (s *isa) terms(name string, mixed bool, body func(k *kernel, p, q, r, d, su
 	if mixed {
 		params += ", m *float32"
 	}
-	k := s.kernel(name, params, "(d, sumH float32)")
+	k := s.kernel(name, params, "(d, sumH float64)")
 	k.slices("h", "z", "t")
 	k.count("h")
 	k.structure("c")
 	if mixed {
 		k.structure("m")
 	}
-	d, sumH := k.zero(), k.zero()
-	k.loop(s.lanes(), 1, func() {
+	sums := k.totals(2)
+	d, sumH := sums.small[0], sums.small[1]
+	k.loop(s.lanes(), 2, func() {
 		p, q := k.load("t"), k.load("z")
 		VSUBPS(k.field("c", centreMT), p, p)
 		VSUBPS(k.field("c", centreMZ), q, q)
@@ -182,8 +184,8 @@ func (s *isa) terms(name string, mixed bool, body func(k *kernel, p, q, r, d, su
 		VMULPS(k.field("c", centreInvSumZ), q, q)
 		body(k, p, q, r, d, sumH)
 	})
-	k.result32(k.sum32(d), "d")
-	k.result32(k.sum32(sumH), "sumH")
+	sums.result(0, "d")
+	sums.result(1, "sumH")
 	k.end()
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	. "github.com/mmcloughlin/avo/build" //nolint:revive,staticcheck // the assembler's own idiom
+	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
 
@@ -55,4 +56,56 @@ func (s *isa) sum(name, params, count string, arrays []string, term func(k *kern
 	VADDPD(sums[2], sums[0], sums[0])
 	Store(k.sum64(sums[0]).AsX(), Return("sum"))
 	k.end()
+}
+
+// totals are sums of float32 terms: a few terms are added in float32 lanes, the small register, and then moved to
+// float64 in memory, so that a large term does not swallow the small ones that follow.
+type totals struct {
+	k      *kernel
+	small  []reg.VecVirtual
+	memory []operand.Mem
+}
+
+// totals returns n sums, all zero. The kernel moves them after each unrolled step of its loop.
+func (k *kernel) totals(n int) *totals {
+	t := &totals{k: k}
+	for range n {
+		t.small = append(t.small, k.zero())
+		t.memory = append(t.memory, AllocLocal(k.bytes))
+		VMOVUPS(t.small[0], t.memory[len(t.memory)-1])
+	}
+	k.after = t.move
+	return t
+}
+
+// move adds the float32 lanes to the float64 sums and clears them.
+func (t *totals) move() {
+	k := t.k
+	for i, small := range t.small {
+		low, high := k.vec(), k.vec()
+		if k.wide() {
+			VCVTPS2PD(small.AsY(), low)
+			VEXTRACTF64X4(operand.U8(1), small, high.AsY())
+		} else {
+			VCVTPS2PD(small.AsX(), low)
+			VEXTRACTF128(operand.U8(1), small, high.AsX())
+		}
+		if k.wide() {
+			VCVTPS2PD(high.AsY(), high)
+			VPXORD(small, small, small)
+		} else {
+			VCVTPS2PD(high.AsX(), high)
+			VXORPS(small, small, small)
+		}
+		VADDPD(high, low, low)
+		VADDPD(t.memory[i], low, low)
+		VMOVUPD(low, t.memory[i])
+	}
+}
+
+// result stores sum i as a float64 result.
+func (t *totals) result(i int, name string) {
+	v := t.k.vec()
+	VMOVUPD(t.memory[i], v)
+	Store(t.k.sum64(v).AsX(), Return(name))
 }
