@@ -41,7 +41,7 @@ func (s stored) ReadRows(dst []byte, lo, hi int) error {
 }
 
 // randomStored returns a matrix of type d in layout l with its values.
-func randomStored(t *testing.T, rng *rand.Rand, rows, cols int, d tensor.DType, l quant.Layout) (stored, []float32) {
+func randomStored(t testing.TB, rng *rand.Rand, rows, cols int, d tensor.DType, l quant.Layout) (stored, []float32) {
 	t.Helper()
 	s := stored{info: tensor.Info{Name: "w." + d.String(), DType: d, Shape: []int{rows, cols}}}
 	values := make([]float32, rows*cols)
