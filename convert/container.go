@@ -13,30 +13,22 @@ import (
 	"apr/tokenizer"
 )
 
-// Container is an opened model file of any format. The tensors are always there; configuration and tokenizer may be
-// missing or wrong, which inspection shows and conversion refuses.
+// Container is an opened model with what inspection and conversion want to know beside it.
 type Container struct {
-	Path     string
-	Format   string // "safetensors" or "apr"
-	Version  string // of the .apr format, "2.0"; empty otherwise
-	Files    []string
-	Flags    []string // names of the flags of an .apr file
-	File     tensor.File
-	Warnings []string
+	*model.Container
+	Format  string   // "safetensors" or "apr"
+	Version string   // of the .apr format, "2.0"; empty otherwise
+	Files   []string // of the weights
+	Flags   []string // names of the flags of an .apr file
 
-	config    func() (model.Config, error)
-	tokenizer func() (*tokenizer.Tokenizer, error)
-	apr       *aprfile.File // nil for other formats
+	apr *aprfile.File // nil for other formats
 }
 
-// Close releases the files.
-func (c *Container) Close() error { return c.File.Close() }
-
 // Config returns the model's configuration; the error says why there is none.
-func (c *Container) Config() (model.Config, error) { return c.config() }
+func (c *Container) Config() (model.Config, error) { return c.ReadConfig() }
 
 // Tokenizer returns the model's tokenizer; the error says why there is none.
-func (c *Container) Tokenizer() (*tokenizer.Tokenizer, error) { return c.tokenizer() }
+func (c *Container) Tokenizer() (*tokenizer.Tokenizer, error) { return c.ReadTokenizer() }
 
 // Bytes returns the payload bytes of all tensors; a tied head of an .apr file counts like any other entry.
 func (c *Container) Bytes() int64 {
@@ -100,7 +92,7 @@ func Open(name string) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{Path: name, Format: string(m.Kind), File: m.File, Warnings: m.Warnings, config: m.ReadConfig, tokenizer: m.ReadTokenizer}
+	c := &Container{Container: m, Format: string(m.Kind)}
 	switch f := m.File.(type) {
 	case *aprfile.File:
 		c.apr, c.Version, c.Files, c.Flags = f, f.Version(), f.Files(), f.Flags().Names()

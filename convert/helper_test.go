@@ -122,9 +122,9 @@ var nan, inf = float32(math.NaN()), float32(math.Inf(1))
 // bare is a container of tensors without configuration and tokenizer.
 func bare(ts []tensor.Stored) *Container {
 	none := errors.New("there is none")
-	return &Container{
-		Path: "memory", Format: "safetensors", File: memory(ts),
-		config:    func() (model.Config, error) { return model.Config{}, none },
-		tokenizer: func() (*tokenizer.Tokenizer, error) { return nil, none },
-	}
+	return &Container{Format: "safetensors", Container: &model.Container{
+		Path: "memory", File: memory(ts),
+		ReadConfig:    func() (model.Config, error) { return model.Config{}, none },
+		ReadTokenizer: func() (*tokenizer.Tokenizer, error) { return nil, none },
+	}}
 }
