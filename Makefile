@@ -25,7 +25,7 @@ test: vet ## vet, formatting, all tests
 
 vet: ## vet and formatting
 	$(GO) vet ./...
-	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w: $$unformatted"; exit 1; fi
 
 race: ## the race detector over the packages that share memory
