@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"path/filepath"
 
 	"apr/convert"
 	"apr/internal/cli"
@@ -68,7 +69,7 @@ func rewrite(ctx context.Context, e *cli.Env, file, output string, opt convert.O
 		return nil, err
 	}
 	defer c.Close()
-	bar := e.Progress("writing "+output, c.Bytes(), cli.Bytes)
+	bar := e.Progress("writing "+filepath.Base(output), c.Bytes(), cli.Bytes)
 	defer bar.Close()
 	opt.Progress, opt.Version = bar.Add, version
 	return convert.Write(ctx, c, output, opt)

@@ -416,3 +416,41 @@ func write(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 }
+
+// TestMarshalAgreesWithEncodingJSON compares with encoding/json where that can write the value.
+func TestMarshalAgreesWithEncodingJSON(t *testing.T) {
+	type inner struct {
+		A    int `json:"a"`
+		Same int `json:"same"`
+	}
+	type outer struct {
+		Same string `json:"same"`
+		*inner
+		Time   time.Time      `json:"time"`
+		Map    map[string]any `json:"map"`
+		Empty  []int          `json:"empty,omitempty"`
+		Zero   time.Time      `json:"zero,omitzero"`
+		Hidden int            `json:"-"`
+		Dash   int            `json:"-,"`
+		Plain  *float64
+		Raw    json.RawMessage `json:"raw"`
+		lower  int
+	}
+	x := 1.5
+	v := outer{Same: "s", inner: &inner{1, 2}, Time: time.Unix(0, 0).UTC(), Map: map[string]any{"z": 1, "a": []int{1}, "n": nil}, Plain: &x, Raw: json.RawMessage(`{"k":1}`), lower: 1}
+	got, err := MarshalJSON(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	got, err = MarshalJSON(map[string]any{"f": math.NaN(), "g": []float32{float32(math.Inf(-1))}, "s": []string(nil)})
+	if want := `{"f":null,"g":[null],"s":[]}`; err != nil || string(got) != want {
+		t.Errorf("got %s (%v), want %s", got, err, want)
+	}
+}

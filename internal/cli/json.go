@@ -100,31 +100,61 @@ func finite(v reflect.Value) any {
 	return v.Interface()
 }
 
-// structFields appends the exported members of struct v under their json tags.
+// structFields appends the exported members of struct v under their json tags. As in encoding/json, a member hides
+// one of the same name in an embedded struct.
 func structFields(v reflect.Value, o object) object {
 	t := v.Type()
+	own := map[string]bool{}
+	for i := range t.NumField() {
+		if f := t.Field(i); !embedded(f) {
+			name, _ := tagOf(f)
+			own[name] = true
+		}
+	}
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, opts, _ := strings.Cut(f.Tag.Get("json"), ",")
+		name, opts := tagOf(f)
 		switch {
-		case name == "-" && opts == "":
+		case name == "":
 			continue
-		case f.Anonymous && name == "":
-			if e := reflect.Indirect(v.Field(i)); e.IsValid() && e.Kind() == reflect.Struct {
-				o = structFields(e, o)
+		case embedded(f):
+			if e := reflect.Indirect(v.Field(i)); e.IsValid() {
+				for _, m := range structFields(e, nil) {
+					if !own[m.name] {
+						o = append(o, m)
+					}
+				}
 			}
-			continue
-		case !f.IsExported():
 			continue
 		case strings.Contains(opts, "omitempty") && isEmpty(v.Field(i)), strings.Contains(opts, "omitzero") && v.Field(i).IsZero():
 			continue
 		}
-		if name == "" {
-			name = f.Name
-		}
 		o = append(o, field{name, finite(v.Field(i))})
 	}
 	return o
+}
+
+// embedded reports whether the members of f count as those of the struct around it.
+func embedded(f reflect.StructField) bool {
+	t := f.Type
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return f.Anonymous && name == "" && t.Kind() == reflect.Struct
+}
+
+// tagOf returns a field's name in JSON, "" for none, and the options of its tag.
+func tagOf(f reflect.StructField) (name, opts string) {
+	tag := f.Tag.Get("json")
+	name, opts, _ = strings.Cut(tag, ",")
+	switch {
+	case tag == "-" || !f.IsExported() && !embedded(f):
+		return "", ""
+	case name == "":
+		return f.Name, opts
+	}
+	return name, opts
 }
 
 // isEmpty is encoding/json's notion of empty.
