@@ -6,19 +6,21 @@ import (
 	"apr/device"
 )
 
-// queryBlock is how many queries share one block of scores: with 256 keys 64 KiB, so that the block stays in the
-// second-level cache between its two products.
-const queryBlock = 64
+// stackRows is about how many rows a block of scores has. The query heads that read one key/value head are stacked, so
+// that its keys and values are packed, and read, once for all of them; with 256 keys the block takes 64 KiB and stays in
+// the second-level cache between its two products.
+const stackRows = 64
 
-// attentionOp is attention and its backward. A task of the forward is one block of queries of one head of one batch
-// row; a task of the backward is one key/value head of one batch row with all query heads that read it, since they add
-// to the same dk and dv.
+// attentionOp is attention and its backward. A task of the forward is a block of queries of one key/value head of one
+// batch row, for all query heads that read it; a task of the backward is one key/value head of one batch row, since all
+// its blocks add to the same dk and dv.
 type attentionOp struct {
 	s               *Stream
 	q, k, v, o, lse mat
 	dq, dk, dv, do  mat
 	a               device.Attn
-	blocks          int
+	group           int // query heads of a key/value head
+	queries, blocks int // queries of a block, blocks of a batch row
 	scale           float32
 	fwd, bwd        func(worker, lo, hi int)
 }
@@ -36,7 +38,9 @@ func (o *attentionOp) set(op string, q, k, v, out, lse device.Tensor, a device.A
 	need(o.k.rows >= keys && o.v.rows >= keys && o.k.cols == a.KVHeads*a.HeadDim && o.v.cols == o.k.cols, op, "k or v has another shape")
 	need(lse.IsZero() || o.lse.rows == rows && o.lse.cols == a.Heads, op, "lse has another shape")
 	o.scale = float32(1 / math.Sqrt(float64(a.HeadDim)))
-	o.blocks = (a.QLen + queryBlock - 1) / queryBlock
+	o.group = a.Heads / a.KVHeads
+	o.queries = max(16, stackRows/o.group)
+	o.blocks = (a.QLen + o.queries - 1) / o.queries
 }
 
 // pairs counts the (query, key) pairs of one head and batch row that the causal mask leaves.
@@ -52,51 +56,80 @@ func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	}
 	op := &s.ops.attention
 	op.set("Attention", q, k, v, o, lse, a)
-	s.split(a.Batch*a.Heads*op.blocks, 1, op.fwd)
+	s.split(a.Batch*a.KVHeads*op.blocks, 1, op.fwd)
 	s.end(opAttention, 4*int64(a.Batch*a.Heads*a.HeadDim)*op.pairs())
 }
 
-// block returns the rows of query block b of batch row r, and the keys that its last query sees. The first of its
-// queries sees first keys.
-func (o *attentionOp) block(r, b int) (row, n, first, keys int) {
-	i := b * queryBlock
-	n = min(queryBlock, o.a.QLen-i)
-	first = o.a.QOffset + i + 1
-	return r*o.a.QLen + i, n, first, first + n - 1
+// stack is a block of queries: queries [row, row+n) of the tensors for the heads [head, head+group), as group·n rows,
+// head by head. Its first query sees first keys, its last all.
+type stack struct{ row, head, n, rows, first, keys int }
+
+// block returns block b of batch row r and key/value head g.
+func (o *attentionOp) block(r, g, b int) stack {
+	i := b * o.queries
+	n := min(o.queries, o.a.QLen-i)
+	first := o.a.QOffset + i + 1
+	return stack{row: r*o.a.QLen + i, head: g * o.group, n: n, rows: o.group * n, first: first, keys: first + n - 1}
+}
+
+// at returns where row i of the stack stands: its row in the tensors, its head, and how many keys it sees.
+func (b *stack) at(i int) (row, head, seen int) {
+	return b.row + i%b.n, b.head + i/b.n, b.first + i%b.n
+}
+
+// gather copies the stack's rows of m to dst.
+func (o *attentionOp) gather(dst []float32, m *mat, b *stack) {
+	d := o.a.HeadDim
+	for i := range b.rows {
+		row, head, _ := b.at(i)
+		copy(dst[i*d:(i+1)*d], m.row(row)[head*d:])
+	}
+}
+
+// scatter copies src to the stack's rows of m.
+func (o *attentionOp) scatter(m *mat, src []float32, b *stack) {
+	d := o.a.HeadDim
+	for i := range b.rows {
+		row, head, _ := b.at(i)
+		copy(m.row(row)[head*d:][:d], src[i*d:])
+	}
+}
+
+// keys returns the part of m, k or v or their gradients, that belongs to batch row r and key/value head g.
+func (o *attentionOp) keys(m *mat, r, g int) []float32 {
+	return m.d[r*o.a.KStride*m.stride+g*o.a.HeadDim:]
 }
 
 func (o *attentionOp) forward(worker, task, _ int) {
 	l, isa, d := &o.s.local[worker], o.s.isa, o.a.HeadDim
-	// The last block of a row sees most keys: it comes first, so that no worker is left with it at the end.
-	b, head := o.blocks-1-task%o.blocks, task/o.blocks
-	r, h := head/o.a.Heads, head%o.a.Heads
-	row, n, first, keys := o.block(r, b)
-	kv := r*o.a.KStride*o.k.stride + h*o.a.KVHeads/o.a.Heads*d
-	vv := r*o.a.KStride*o.v.stride + h*o.a.KVHeads/o.a.Heads*d
-	l.scores = grow(l.scores, n*keys)
-	out := o.o.d[row*o.o.stride+h*d:]
-	l.gemm.Multiply(false, true, n, keys, d, o.scale, o.q.d[row*o.q.stride+h*d:], o.q.stride, o.k.d[kv:], o.k.stride,
-		l.scores, keys, false)
-	var sums [queryBlock]float64
-	for i := range n {
-		p := l.scores[i*keys : (i+1)*keys]
-		seen := p[:first+i]
-		top := isa.Max(seen)
-		sums[i] = isa.ExpSum(seen, seen, top)
-		clear(p[first+i:])
+	// The last block of a batch row sees most keys: it comes first, so that no worker is left with it at the end.
+	r, g := task/o.blocks/o.a.KVHeads, task/o.blocks%o.a.KVHeads
+	b := o.block(r, g, o.blocks-1-task%o.blocks)
+	l.scores, l.q, l.out = grow(l.scores, b.rows*b.keys), grow(l.q, b.rows*d), grow(l.out, b.rows*d)
+	l.scale = grow(l.scale, b.rows)
+	o.gather(l.q, &o.q, &b)
+	l.gemm.Multiply(false, true, b.rows, b.keys, d, o.scale, l.q, d, o.keys(&o.k, r, g), o.k.stride, l.scores, b.keys, false)
+	for i := range b.rows {
+		row, head, seen := b.at(i)
+		p := l.scores[i*b.keys : (i+1)*b.keys]
+		top := isa.Max(p[:seen])
+		sum := isa.ExpSum(p[:seen], p[:seen], top)
+		clear(p[seen:])
+		l.scale[i] = float32(1 / sum)
 		if o.lse.cols > 0 {
-			o.lse.row(row + i)[h] = float32(float64(top) + math.Log(sums[i]))
+			o.lse.row(row)[head] = float32(float64(top) + math.Log(sum))
 		}
 	}
-	l.gemm.Multiply(false, false, n, d, keys, 1, l.scores, keys, o.v.d[vv:], o.v.stride, out, o.o.stride, false)
-	for i := range n {
-		isa.Scale(out[i*o.o.stride:][:d], float32(1/sums[i]))
+	l.gemm.Multiply(false, false, b.rows, d, b.keys, 1, l.scores, b.keys, o.keys(&o.v, r, g), o.v.stride, l.out, d, false)
+	for i := range b.rows {
+		isa.Scale(l.out[i*d:(i+1)*d], l.scale[i])
 	}
+	o.scatter(&o.o, l.out, &b)
 }
 
 // AttentionBackward writes dq, dk, dv. With p = e^{s−lse}, δ = Σ do∘o and dp = do·vᵀ: dv = pᵀ·do,
-// ds = p∘(dp−δ)/√d, dq = ds·k, dk = dsᵀ·q. Sums over the queries of a key run over the query heads, then over blocks of
-// queries, in ascending order.
+// ds = p∘(dp−δ)/√d, dq = ds·k, dk = dsᵀ·q. The sums over the queries of a key run over blocks of queries, and in each
+// over its query heads, in ascending order.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	if !s.begin() {
 		return
@@ -117,36 +150,37 @@ func (o *attentionOp) backward(worker, task, _ int) {
 		clear(o.dk.row(r*o.a.KStride + key)[g*o.a.HeadDim:][:o.a.HeadDim])
 		clear(o.dv.row(r*o.a.KStride + key)[g*o.a.HeadDim:][:o.a.HeadDim])
 	}
-	group := o.a.Heads / o.a.KVHeads
-	for h := g * group; h < (g+1)*group; h++ {
-		for b := range o.blocks {
-			o.backwardBlock(worker, r, g, h, b)
-		}
+	for b := range o.blocks {
+		o.backwardBlock(worker, r, g, b)
 	}
 }
 
-// backwardBlock writes dq of a block of queries of head h and adds its part of dk and dv of head g.
-func (o *attentionOp) backwardBlock(worker, r, g, h, b int) {
+// backwardBlock writes dq of a block of queries and adds its part of dk and dv.
+func (o *attentionOp) backwardBlock(worker, r, g, block int) {
 	l, isa, d := &o.s.local[worker], o.s.isa, o.a.HeadDim
-	row, n, first, keys := o.block(r, b)
+	b := o.block(r, g, block)
+	n, keys := b.rows, b.keys
 	l.scores, l.dscores = grow(l.scores, n*keys), grow(l.dscores, n*keys)
-	at := func(m *mat, row, head int) []float32 { return m.d[row*m.stride+head*d:] }
-	key := r * o.a.KStride
-	q, k, v, do := at(&o.q, row, h), at(&o.k, key, g), at(&o.v, key, g), at(&o.do, row, h)
-	l.gemm.Multiply(false, true, n, keys, d, o.scale, q, o.q.stride, k, o.k.stride, l.scores, keys, false)
-	l.gemm.Multiply(false, true, n, keys, d, 1, do, o.do.stride, v, o.v.stride, l.dscores, keys, false)
+	l.q, l.out, l.dout = grow(l.q, n*d), grow(l.out, n*d), grow(l.dout, n*d)
+	o.gather(l.q, &o.q, &b)
+	o.gather(l.out, &o.o, &b)
+	o.gather(l.dout, &o.do, &b)
+	k, v := o.keys(&o.k, r, g), o.keys(&o.v, r, g)
+	l.gemm.Multiply(false, true, n, keys, d, o.scale, l.q, d, k, o.k.stride, l.scores, keys, false)
+	l.gemm.Multiply(false, true, n, keys, d, 1, l.dout, d, v, o.v.stride, l.dscores, keys, false)
 	for i := range n {
-		seen := first + i
+		row, head, seen := b.at(i)
 		p, dp := l.scores[i*keys:(i+1)*keys], l.dscores[i*keys:(i+1)*keys]
-		delta := isa.Dot(do[i*o.do.stride:][:d], at(&o.o, row+i, h)[:d])
-		isa.SoftmaxGrad(p[:seen], dp[:seen], o.scale, o.lse.row(row + i)[h], float32(delta))
+		delta := isa.Dot(l.dout[i*d:(i+1)*d], l.out[i*d:(i+1)*d])
+		isa.SoftmaxGrad(p[:seen], dp[:seen], o.scale, o.lse.row(row)[head], float32(delta))
 		if seen == 1 {
 			dp[0] = 0 // p is 1 whatever the score
 		}
 		clear(p[seen:])
 		clear(dp[seen:])
 	}
-	l.gemm.Multiply(true, false, keys, d, n, 1, l.scores, keys, do, o.do.stride, at(&o.dv, key, g), o.dv.stride, true)
-	l.gemm.Multiply(true, false, keys, d, n, 1, l.dscores, keys, q, o.q.stride, at(&o.dk, key, g), o.dk.stride, true)
-	l.gemm.Multiply(false, false, n, d, keys, 1, l.dscores, keys, k, o.k.stride, at(&o.dq, row, h), o.dq.stride, false)
+	l.gemm.Multiply(true, false, keys, d, n, 1, l.scores, keys, l.dout, d, o.keys(&o.dv, r, g), o.dv.stride, true)
+	l.gemm.Multiply(true, false, keys, d, n, 1, l.dscores, keys, l.q, d, o.keys(&o.dk, r, g), o.dk.stride, true)
+	l.gemm.Multiply(false, false, n, d, keys, 1, l.dscores, keys, k, o.k.stride, l.out, d, false)
+	o.scatter(&o.dq, l.out, &b)
 }

@@ -42,7 +42,7 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 	same := func(m mat) bool { return m.cols == 0 || m.rows == o.z.rows && m.cols == o.z.cols }
 	need(len(o.targets) == o.z.rows && same(o.grad) && same(o.t), "Loss", "shapes differ")
 	need(spec.Alpha == 0 || o.t.cols > 0, "Loss", "a divergence without teacher")
-	need(spec.Temperature > 0, "Loss", "temperature is not positive")
+	need(o.t.cols == 0 || spec.Temperature > 0, "Loss", "temperature is not positive")
 	if !s.inRange("Loss", o.targets, o.z.cols) {
 		return
 	}

@@ -39,6 +39,8 @@ type Stream struct {
 // worker is the scratch memory of one worker; no two tasks use it at once.
 type worker struct {
 	scores, dscores []float32 // attention: a block of queries by the keys it sees
+	q, out, dout    []float32 // attention: the block's rows of q, o and do
+	scale           []float32 // attention: the factor of each row
 	row             []float32 // loss: a row of logits' size
 	gemm            gemm.Workspace
 }
