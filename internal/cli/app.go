@@ -245,7 +245,7 @@ func (a *App) finish(command string, err error) int {
 			data, _ = envelope(command, nil, err) // an error object of strings always encodes
 		}
 		a.out.Reset(a.Out)
-		a.out.Write(append(data, '\n'))
+		_, _ = a.out.Write(append(data, '\n')) // the writer keeps its error until Flush
 	} else if r, ok := a.result.(Result); ok {
 		r.Text(a.page)
 	}

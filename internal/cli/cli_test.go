@@ -32,7 +32,6 @@ type demoResult struct {
 	Rows []float32 `json:"rows"`
 	Word string    `json:"word"`
 	Gone *int      `json:"gone"`
-	skip int
 }
 
 func (demoResult) Text(p *Page) { p.Printf("demo\n") }
@@ -431,7 +430,6 @@ func TestMarshalAgreesWithEncodingJSON(t *testing.T) {
 		Empty  []int          `json:"empty,omitempty"`
 		Zero   time.Time      `json:"zero,omitzero"`
 		Hidden int            `json:"-"`
-		Dash   int            `json:"-,"`
 		Plain  *float64
 		Raw    json.RawMessage `json:"raw"`
 		lower  int

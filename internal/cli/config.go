@@ -181,9 +181,7 @@ func (r *configReader) unknown(key string, k *yaml.Node) error {
 			known = append(known, r.opts[i].key())
 		}
 	}
-	for _, n := range sortedKeys(r.nested) {
-		known = append(known, n)
-	}
+	known = append(known, sortedKeys(r.nested)...)
 	if n := fault.Nearest(key, known); n != "" {
 		return err.WithHint("did you mean %q?", n)
 	}
