@@ -2,6 +2,7 @@ package convert
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -249,6 +250,32 @@ func TestQuantiseNaN(t *testing.T) {
 	_, _, err = encodeChunk(r, tensor.Q4_K, 0, 2)
 	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), `f: tensor "w"`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestOverflow(t *testing.T) {
+	big := []float32{1, -1e6, 65519, 65504}
+	r, err := newRowReader("f", f32("w", []int{1, 4}, big...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := encodeChunk(r, tensor.F16, 0, 1); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "value -1e+06 does not fit f16") {
+		t.Errorf("F16: %v", err)
+	}
+	if _, _, err := encodeChunk(r, tensor.BF16, 0, 1); err != nil {
+		t.Errorf("BF16: %v", err)
+	}
+	for _, tt := range []struct {
+		x    float64
+		fits bool
+	}{{1e300, false}, {1e38, true}, {math.Inf(1), true}} {
+		raw := binary.LittleEndian.AppendUint64(nil, math.Float64bits(tt.x))
+		if r, err = newRowReader("f", stored("w", tensor.F64, []int{1, 1}, raw)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.read(make([]float32, 1), 0, 1); (err == nil) != tt.fits {
+			t.Errorf("F64 %g: %v", tt.x, err)
+		}
 	}
 }
 

@@ -109,8 +109,7 @@ func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
 			total.sum += stats[k].sum
 			total.n += stats[k].n
 		}
-		done := min(rows, lo+step*workers) - lo
-		e.done(int64(float64(r.t.Size) * float64(done) / float64(rows)))
+		e.done(r.upTo(min(rows, lo+step*workers)) - r.upTo(lo))
 	}
 	if d != tensor.F32 || r.t.DType == tensor.F64 { // widening is exact
 		e.mu.Lock()
@@ -134,9 +133,14 @@ func encodeChunk(r *rowReader, d tensor.DType, lo, hi int) ([]byte, errorStat, e
 	decodeRows(back, raw, d)
 	s := errorStat{n: int64(len(values))}
 	for i, x := range values {
+		if isInf(back[i]) && !isInf(x) {
+			return nil, s, r.fail(fault.Invalid, "value %g does not fit %s", x, d).WithID("E-CONVERT-005")
+		}
 		if diff := float64(x) - float64(back[i]); diff != 0 { // NaN counts; Inf−Inf is NaN where both are infinite
 			s.sum += diff * diff
 		}
 	}
 	return raw, s, nil
 }
+
+func isInf(x float32) bool { return math.IsInf(float64(x), 0) }

@@ -1,6 +1,9 @@
 package convert
 
 import (
+	"encoding/binary"
+	"math"
+
 	"apr/internal/fault"
 	"apr/quant"
 	"apr/tensor"
@@ -39,6 +42,11 @@ func (r *rowReader) fail(k fault.Kind, format string, args ...any) *fault.Error 
 	return fault.In(k, r.path, format, args...).At("tensor %q", r.t.Name)
 }
 
+// upTo returns about how many payload bytes rows [0,n) have; all of them for all rows.
+func (r *rowReader) upTo(n int) int64 {
+	return int64(float64(r.t.Size) * (float64(n) / float64(r.t.Rows())))
+}
+
 // chunk returns how many rows are read at a time.
 func (r *rowReader) chunk() int {
 	return max(1, chunkElements/max(1, r.t.Cols()))
@@ -58,7 +66,7 @@ func (r *rowReader) read(dst []float32, lo, hi int) error {
 			return err
 		}
 		tensor.Widen(dst, raw, r.t.DType)
-		return nil
+		return r.checkNarrowed(dst, raw)
 	case r.t.DType == tensor.AprQ8:
 		return r.aprQ8(dst, first)
 	case r.layout == quant.RowPadded:
@@ -79,6 +87,19 @@ func (r *rowReader) read(dst []float32, lo, hi int) error {
 		return err
 	}
 	quant.DequantizeRange(dst, raw, int(first-from*block), r.t.DType)
+	return nil
+}
+
+// checkNarrowed refuses an F64 that no float32 holds.
+func (r *rowReader) checkNarrowed(dst []float32, raw []byte) error {
+	if r.t.DType != tensor.F64 {
+		return nil
+	}
+	for i, x := range dst {
+		if wide := math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:])); isInf(x) && !math.IsInf(wide, 0) {
+			return r.fail(fault.Invalid, "value %g does not fit f32", wide).WithID("E-CONVERT-005")
+		}
+	}
 	return nil
 }
 
