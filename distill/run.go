@@ -27,6 +27,7 @@ const (
 // Observer is told how a run goes on; the command line shows it. All methods are called from one goroutine.
 type Observer interface {
 	Phase(name string)                            // a phase outside the steps begins
+	Advance(done, total int)                      // the phase goes on
 	Leg(leg string, done, total int)              // a leg begins or continues
 	Step(leg string, r runlog.Step)               // a step was done
 	Evaluated(leg string, step int, nats float64) // held-out loss during training
@@ -163,7 +164,7 @@ func (r *Run) evaluate(ctx context.Context, big *model.Model, subjects []eval.Su
 	if err != nil {
 		return err
 	}
-	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows})
+	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance})
 	if err != nil {
 		return err
 	}

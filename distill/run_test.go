@@ -29,6 +29,7 @@ type quiet struct {
 }
 
 func (q *quiet) Phase(string)                   {}
+func (q *quiet) Advance(int, int)               {}
 func (q *quiet) Leg(string, int, int)           {}
 func (q *quiet) Evaluated(string, int, float64) {}
 func (q *quiet) Message(f string, a ...any)     { q.messages = append(q.messages, fmt.Sprintf(f, a...)) }

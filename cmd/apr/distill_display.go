@@ -20,6 +20,8 @@ type distillDisplay struct {
 	start time.Time
 	from  int
 	held  string // the last held-out loss, for the bar
+	phase string // what goes on outside the steps
+	done  int    // how far it is
 }
 
 var _ distill.Observer = (*distillDisplay)(nil)
@@ -30,7 +32,16 @@ func newDistillDisplay(e *cli.Env, every int) *distillDisplay {
 
 func (d *distillDisplay) Phase(name string) {
 	d.close()
+	d.phase, d.done = name, 0
 	d.e.Log.Debug(name)
+}
+
+func (d *distillDisplay) Advance(done, total int) {
+	if d.done == 0 {
+		d.bar = d.e.Progress(d.phase, int64(total), cli.Count)
+	}
+	d.bar.Add(int64(done - d.done))
+	d.done = done
 }
 
 func (d *distillDisplay) Message(format string, args ...any) {
@@ -51,7 +62,11 @@ func (d *distillDisplay) Leg(leg string, done, total int) {
 func (d *distillDisplay) Step(leg string, s runlog.Step) {
 	done := s.Step + 1
 	left := time.Duration(float64(time.Since(d.start)) / float64(done-d.from) * float64(d.total-done)).Round(time.Second)
-	note := fmt.Sprintf("loss %.4f  KL %.4f  CE %.4f  %.0f tokens/s%s", s.Loss, s.KL, s.CE, s.TokensPerSecond, d.held)
+	terms := fmt.Sprintf("loss %.4f  KL %.4f  CE %.4f", s.Loss, s.KL, s.CE)
+	if leg == distill.LegControl {
+		terms = fmt.Sprintf("CE %.4f", s.CE)
+	}
+	note := fmt.Sprintf("%s  %.0f tokens/s%s", terms, s.TokensPerSecond, d.held)
 	d.bar.Note(note)
 	d.bar.Add(1)
 	if d.bar == nil && (done%d.every == 0 || done == d.total) {
