@@ -8,7 +8,8 @@
 //
 // Caveats. Streams run everything before they return, so nothing is left for Wait to wait for. Results depend on the
 // instruction set in the last bits, never on the number of workers. Temps come from free lists in size classes and are
-// counted as memory while in use, rounded up to their class (at most a quarter more).
+// counted as memory while in use, rounded up to their class (at most a quarter more). The scratch of workers and the
+// packed panels of matrix products, some MiB together, are not counted.
 package cpu
 
 import (

@@ -276,9 +276,6 @@ func TestStepAllocatesNothing(t *testing.T) {
 func BenchmarkStep(b *testing.B) {
 	for _, isa := range vec.Available() {
 		b.Run(isa.String(), func(b *testing.B) {
-			if isa == vec.Generic && testing.Short() {
-				b.Skip("some seconds a step")
-			}
 			d := open(b, cpu.Options{ISA: isa.String()})
 			st := newStep(d, teacherShape, studentShape, 8, 256)
 			st.run(b)

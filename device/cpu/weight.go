@@ -86,7 +86,12 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		w.parts = append(w.parts, p)
 		plain = plain && (p.dtype == tensor.F32 || p.dtype == tensor.F64)
 	}
-	if err := w.read(spec, plain || d.mayExpand(w)); err != nil {
+	taken := int64(0) // of what may be expanded
+	if !plain {
+		taken = d.takeExpanded(w)
+	}
+	if err := w.read(spec, plain || taken > 0); err != nil {
+		d.giveExpanded(taken)
 		return nil, err
 	}
 	d.mem.add(spec.Component, w.bytes)
@@ -126,16 +131,23 @@ func describe(info tensor.Info, spec device.WeightSpec, i int) (p part, cols int
 	return p, cols, nil
 }
 
-// mayExpand takes the bytes of w as float32 from what Options.KeepExpanded has left, if they fit.
-func (d *Device) mayExpand(w *weight) bool {
+// takeExpanded takes the bytes of w as float32 from what Options.KeepExpanded has left, and returns 0 if they do not fit.
+func (d *Device) takeExpanded(w *weight) int64 {
 	n := 4 * int64(w.rows) * int64(w.cols)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n > d.expand {
-		return false
+		return 0
 	}
 	d.expand -= n
-	return true
+	return n
+}
+
+// giveExpanded gives back what takeExpanded took.
+func (d *Device) giveExpanded(n int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.expand += n
 }
 
 // readBytes bounds the stored bytes that are in memory beside an expanded weight.
