@@ -104,7 +104,7 @@ type comparison struct {
 	scores    []Scores
 }
 
-// add scores one batch of windows.
+// add scores one batch of windows. The reference's logits of a chunk are computed once for all subjects.
 func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
 	if b.TargetCount() == 0 {
 		return nil
@@ -113,16 +113,35 @@ func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
 	var ref device.Tensor
 	if c.reference != nil {
 		ref = c.hidden(c.reference)
+		defer c.s.Release(ref)
 	}
+	xs := make([]device.Tensor, len(c.subjects))
 	for i, sub := range c.subjects {
-		x := c.hidden(sub.Model)
-		if err := c.score(ctx, i, x, ref); err != nil {
-			return err
+		if xs[i] = ref; sub.Model != c.reference {
+			xs[i] = c.hidden(sub.Model)
+			defer c.s.Release(xs[i])
 		}
-		c.s.Release(x)
 	}
+	n := min(c.o.ChunkRows, c.batch.N)
+	z := c.s.Temp("logits", device.Logits, tensor.F32, n, c.o.Vocab)
+	defer c.s.Release(z)
+	var t device.Tensor
 	if c.reference != nil {
-		c.s.Release(ref)
+		t = c.s.Temp("logits.reference", device.Logits, tensor.F32, n, c.o.Vocab)
+		defer c.s.Release(t)
+	}
+	for lo := 0; lo < c.batch.N; lo += n {
+		hi := min(lo+n, c.batch.N)
+		var tl device.Tensor
+		if c.reference != nil {
+			tl = t.RowRange(0, hi-lo)
+			c.reference.Logits(c.s, tl, ref.RowRange(lo, hi))
+		}
+		for i := range c.subjects {
+			if err := c.score(ctx, i, xs[i], z.RowRange(0, hi-lo), tl, lo, hi); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -141,30 +160,16 @@ func (c *comparison) hidden(m *model.Model) device.Tensor {
 	return kept
 }
 
-// score adds subject i's sums over hidden rows x, against the reference's hidden rows ref unless they are zero.
-func (c *comparison) score(ctx context.Context, i int, x, ref device.Tensor) error {
-	spec := device.LossSpec{Alpha: 0, Temperature: 1}
-	n := min(c.o.ChunkRows, x.Rows)
-	z := c.s.Temp("logits", device.Logits, tensor.F32, n, c.o.Vocab)
-	var t device.Tensor
-	if c.reference != nil {
-		t = c.s.Temp("logits.reference", device.Logits, tensor.F32, n, c.o.Vocab)
-	}
+// score adds subject i's sums over kept rows [lo,hi): x are its hidden states, z is room for its logits, t the
+// reference's logits or zero.
+func (c *comparison) score(ctx context.Context, i int, x, z, t device.Tensor, lo, hi int) error {
 	c.s.SetScalars(device.Scalars{InvN: 1})
-	for lo := 0; lo < x.Rows; lo += n {
-		hi := min(lo+n, x.Rows)
-		var tl device.Tensor
-		if c.reference != nil {
-			tl = t.RowRange(0, hi-lo)
-			c.reference.Logits(c.s, tl, ref.RowRange(lo, hi))
-		}
-		c.subjects[i].Model.Logits(c.s, z.RowRange(0, hi-lo), x.RowRange(lo, hi))
-		c.s.Loss(device.Tensor{}, z.RowRange(0, hi-lo), tl, c.batch.Targets.RowRange(lo, hi), spec)
+	if sub := c.subjects[i].Model; sub == c.reference {
+		z = t
+	} else {
+		sub.Logits(c.s, z, x.RowRange(lo, hi))
 	}
-	if c.reference != nil {
-		c.s.Release(t)
-	}
-	c.s.Release(z)
+	c.s.Loss(device.Tensor{}, z, t, c.batch.Targets.RowRange(lo, hi), device.LossSpec{Alpha: 0, Temperature: 1})
 	sc, err := c.s.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("evaluating %s: %w", c.subjects[i].Name, err)
