@@ -80,15 +80,17 @@ func (e *encoder) done(n int64) {
 func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
 	rows, step := r.t.Rows(), r.chunk()
 	workers := runtime.GOMAXPROCS(0)
+	group := 4 * workers // chunks in memory
 	var total errorStat
-	for lo := 0; lo < rows; lo += step * workers {
+	for lo := 0; lo < rows; lo += step * group {
 		if err := e.ctx.Err(); err != nil {
 			return err
 		}
-		parts := make([][]byte, workers)
-		stats := make([]errorStat, workers)
+		parts := make([][]byte, group)
+		stats := make([]errorStat, group)
 		var g errgroup.Group
-		for k := range workers {
+		g.SetLimit(workers)
+		for k := range group {
 			a := lo + k*step
 			b := min(rows, a+step)
 			if a >= rows {
@@ -109,7 +111,7 @@ func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
 			total.sum += stats[k].sum
 			total.n += stats[k].n
 		}
-		e.done(r.upTo(min(rows, lo+step*workers)) - r.upTo(lo))
+		e.done(r.upTo(min(rows, lo+step*group)) - r.upTo(lo))
 	}
 	if d != tensor.F32 || r.t.DType == tensor.F64 { // widening is exact
 		e.mu.Lock()

@@ -9,8 +9,9 @@ import (
 	"apr/tensor"
 )
 
-// chunkElements is about how many values are in memory at a time.
-const chunkElements = 1 << 18
+// chunkElements is about how many values are read or encoded at a time. Sums of errors are per chunk, so they do not
+// depend on the number of workers.
+const chunkElements = 1 << 15
 
 // rowReader reads rows of a stored tensor as float32, whatever its type and layout.
 type rowReader struct {

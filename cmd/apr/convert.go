@@ -41,7 +41,7 @@ func convertCommand() *cli.Command {
 		Long: "Convert a model. The output's name decides the form: .apr, .safetensors (weights only), else a Hugging Face folder.\n" +
 			"Without --quantize every tensor keeps its type where the output can hold it.",
 		Example: "apr convert model-folder -o model.apr\napr convert model.apr -o model-folder --quantize bf16",
-		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable},
+		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to convert"},
 			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file or folder to write"},

@@ -71,7 +71,7 @@ func diffCommand() *cli.Command {
 		Long: "Compare names, types, shapes, bytes, configuration and tokenizer of two models of any format. With --values,\n" +
 			"--weights or --quant-roundtrip the values are compared too, and a cosine below --threshold is exit 5.",
 		Example: "apr diff model-folder model.apr --values\napr diff a.apr b.apr --weights --threshold 0.999",
-		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid},
+		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
 			{Name: "a", Arg: true, Required: true, Model: true, Value: cli.String(&a, ""), Help: "one model"},
 			{Name: "b", Arg: true, Required: true, Model: true, Value: cli.String(&b, ""), Help: "the other"},

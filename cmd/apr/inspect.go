@@ -8,7 +8,6 @@ import (
 
 	"apr/convert"
 	"apr/internal/cli"
-	"apr/internal/fault"
 )
 
 // inspectResult is the JSON of apr inspect; vocab, weights and quality are there only when asked for.
@@ -99,7 +98,7 @@ func inspectCommand() *cli.Command {
 	return &cli.Command{
 		Name: "inspect", Short: "Describe a model file",
 		Example: "apr inspect model.apr\napr inspect model-folder --hash --json",
-		Exits:   []fault.Kind{fault.NotFound, fault.Format},
+		Exits:   openExits,
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
 			{Name: "vocab", Value: cli.Bool(&vocab, false), Help: "list the vocabulary"},

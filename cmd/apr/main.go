@@ -6,8 +6,10 @@ package main
 import (
 	"io"
 	"os"
+	"slices"
 
 	"apr/internal/cli"
+	"apr/internal/fault"
 )
 
 // commands makes the command table, in the order of apr --help.
@@ -15,6 +17,9 @@ var commands = []func() *cli.Command{
 	distillCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, convertCommand, quantizeCommand, diffCommand, tokenizeCommand,
 	versionCommand, completionCommand,
 }
+
+// openExits are the exit codes of every command that opens a model.
+var openExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.IO, fault.Unavailable, fault.UnsafePath})
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())) }
 

@@ -70,7 +70,7 @@ func quantizeCommand() *cli.Command {
 		Long: "Quantise a model. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it, Q6_K; q4k and q6k use one type.\n" +
 			"Norms and biases stay F32; a matrix whose last dimension is not divisible by 256 stays BF16.",
 		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q4k -o model.apr --plan",
-		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable},
+		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to quantise"},
 			{Name: "scheme", Short: "s", Required: true, Value: schemeValue(&scheme, ""), Help: "types of the output"},

@@ -7,7 +7,6 @@ import (
 
 	"apr/convert"
 	"apr/internal/cli"
-	"apr/internal/fault"
 	"apr/tensor"
 )
 
@@ -72,7 +71,7 @@ func tensorsCommand() *cli.Command {
 	return &cli.Command{
 		Name: "tensors", Short: "List the tensors of a model file",
 		Example: "apr tensors model.apr\napr tensors model.apr --stats --filter '*.v_proj.weight'",
-		Exits:   []fault.Kind{fault.NotFound, fault.Format},
+		Exits:   openExits,
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
 			{Name: "stats", Value: cli.Bool(&stats, false), Help: "mean, deviation, extremes and non-finite values of each tensor"},

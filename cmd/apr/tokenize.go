@@ -24,7 +24,7 @@ func tokenizeCommand() *cli.Command {
 	}
 }
 
-var tokenizeExits = []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.IO}
+var tokenizeExits = append(openExits, fault.Invalid)
 
 // maxText bounds a text given to encode and decode.
 const maxText = 1 << 30

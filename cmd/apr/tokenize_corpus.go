@@ -148,7 +148,7 @@ func tokenizeCorpus() *cli.Command {
 		Name: "encode-corpus", Short: "Encode documents into token shards",
 		Long: "Encode documents into shards of little-endian 32-bit ids, with a manifest. Texts are plain text: what looks like a\n" +
 			"special token in them is text. The bytes depend on the data, the tokenizer and the options only.",
-		Example: "apr tokenize encode-corpus --corpus data.jsonl --tokenizer model-folder --output shards", Exits: append(tokenizeExits, fault.Load),
+		Example: "apr tokenize encode-corpus --corpus data.jsonl --tokenizer model-folder --output shards", Exits: tokenizeExits,
 		Options: []cli.Option{
 			{Name: "corpus", Required: true, Path: true, Value: cli.Strings(&paths), Help: ".jsonl, .parquet, text or folder; repeatable"},
 			{Name: "tokenizer", Required: true, Model: true, Value: cli.String(&tokPath, ""), Help: "model, or folder with tokenizer.json"},

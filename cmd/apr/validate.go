@@ -40,7 +40,7 @@ func validateCommand() *cli.Command {
 		Name: "validate", Short: "Check a model file: checksums, structure, content",
 		Long:    "Check a model file. Structure errors are exit 4, errors of content exit 5.",
 		Example: "apr validate model.apr\napr validate model.apr --strict --min-score 90",
-		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid},
+		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
 			{Name: "strict", Value: cli.Bool(&opt.Strict, false), Help: "warnings are errors"},
