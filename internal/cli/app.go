@@ -184,6 +184,9 @@ func (a *App) environment() (*Env, error) {
 		In: a.In, Out: a.out, Err: a.Err, JSON: a.json, Quiet: a.quiet, Verbose: a.verbose, Offline: a.offline,
 		Log: a.logger(), Command: append([]string{a.Name}, a.args...), env: a.env, app: a,
 	}
+	if a.json { // stdout is for the one object
+		e.Out, a.page.w = io.Discard, io.Discard
+	}
 	switch {
 	case a.noProgress || a.quiet:
 	case isTerminal(a.Err):

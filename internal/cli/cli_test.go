@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -95,6 +96,9 @@ func call(t *testing.T, args []string, environ ...string) outcome {
 				panic("broken")
 			case "fails":
 				return demoResult{Loss: math.NaN()}, fault.In(fault.Invalid, "f.apr", "too bad").WithHint("do better")
+			case "streams":
+				fmt.Fprint(e.Out, "streamed")
+				e.Page().Printf("printed")
 			case "odd":
 				return nil, errors.New("odd")
 			}
@@ -212,6 +216,14 @@ func TestJSONResult(t *testing.T) {
 	if r = call(t, []string{"demo", "--help", "--json"}); !strings.Contains(r.out, `"help":"Demo`) {
 		t.Errorf("help as JSON: %s", r.out)
 	}
+}
+
+// TestStreamingIsSilentWithJSON keeps stdout for the one object.
+func TestStreamingIsSilentWithJSON(t *testing.T) {
+	if r := call(t, []string{"demo", "streams"}); r.out != "streamedprinteddemo\n" {
+		t.Errorf("stdout %q", r.out)
+	}
+	checkEnvelope(t, call(t, []string{"demo", "streams", "--json"}), 0)
 }
 
 func TestVerbosePanicShowsStack(t *testing.T) {

@@ -42,7 +42,7 @@ type Command struct {
 // Env is what a running command gets from the outside.
 type Env struct {
 	In       io.Reader
-	Out      io.Writer // for streaming only; results are returned
+	Out      io.Writer // for streaming only, buffered (Flush); results are returned. Discards with --json
 	Err      io.Writer
 	Log      *slog.Logger
 	JSON     bool
