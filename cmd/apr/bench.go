@@ -99,13 +99,16 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 	} else {
 		err = o.step(ctx, dev, r, progress)
 	}
+	if err != nil {
+		return nil, err
+	}
 	_, peak := dev.Memory()
 	var held int64
 	for _, n := range peak {
 		held += n
 	}
 	r.PeakMemory = map[string]int64{"host": peakResident(), "device": held}
-	return r, err
+	return r, nil
 }
 
 // step measures distillation steps.

@@ -275,12 +275,15 @@ func (r *distillResult) Text(p *cli.Page) {
 			verdict, *r.Margin, cli.Count(r.TokensSeen))
 	}
 	p.Printf("\n")
-	p.Pairs(
+	pairs := []string{
 		"run", r.RunDir, "status", r.Status,
 		"steps", fmt.Sprintf("%d (%s tokens at %.0f tokens/s)", r.StepsCompleted, cli.Count(r.TokensSeen), r.TokensPerSec),
 		"loss", fmt.Sprintf("%.4f → %.4f", r.InitialLoss, r.FinalLoss),
 		"time", time.Duration(r.Seconds*float64(time.Second)).Round(100*time.Millisecond).String(),
 		"peak memory", cli.Bytes(r.PeakMemory["host"]),
-		"student", filepath.Join(r.RunDir, "student.apr")+", "+filepath.Join(r.RunDir, "student")+string(filepath.Separator),
-	)
+	}
+	if len(r.Outputs) > 0 {
+		pairs = append(pairs, "student", filepath.Join(r.RunDir, "student.apr")+", "+filepath.Join(r.RunDir, "student")+string(filepath.Separator))
+	}
+	p.Pairs(pairs...)
 }

@@ -93,6 +93,9 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error
 	if err != nil {
 		return nil, err
 	}
+	if n := len(text.IDs) - 1; o.text != "" && n < o.seqLen {
+		o.seqLen, o.stride = n, min(o.stride, n) // a short text is one window
+	}
 	w, err := corpus.NewWindows(limit(text, o.maxTokens), o.seqLen, o.stride)
 	if err != nil {
 		return nil, err
