@@ -250,7 +250,9 @@ func (a *App) finish(command string, err error) int {
 		a.out.Reset(a.Out)
 		_, _ = a.out.Write(append(data, '\n')) // the writer keeps its error until Flush
 	} else if r, ok := a.result.(Result); ok {
-		r.Text(a.page)
+		if terr := a.guard(func() error { r.Text(a.page); return nil }); terr != nil && err == nil {
+			err = terr
+		}
 	}
 	if werr := a.out.Flush(); werr != nil && err == nil {
 		err = fault.In(fault.IO, "stdout", "cannot write the result").Because(werr)
