@@ -9,6 +9,7 @@ package runlog
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -124,13 +125,10 @@ func Open(path string, force, resume bool) (*Dir, error) {
 	if err := prepare(path, force, resume); err != nil {
 		return nil, err
 	}
-	d := &Dir{Path: path, lock: flock.New(filepath.Join(path, ".lock"))}
-	ok, err := d.lock.TryLock()
-	if err != nil {
-		return nil, fault.In(fault.IO, path, "cannot be locked").Because(err)
-	}
-	if !ok {
-		return nil, fault.In(fault.Invalid, path, "another process is writing this run").WithID("E-RUN-002")
+	d := &Dir{Path: path}
+	var err error
+	if d.lock, err = lock(path); err != nil {
+		return nil, err
 	}
 	if d.steps, err = openLines(d.File("steps.jsonl")); err == nil {
 		d.event, err = openLines(d.File("events.jsonl"))
@@ -139,6 +137,32 @@ func Open(path string, force, resume bool) (*Dir, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+// lock takes the lock of a run directory. The file stays when the run ends: removing it could leave two processes with
+// a lock each, one on the file that was and one on the file that is.
+func lock(path string) (*flock.Flock, error) {
+	l := flock.New(filepath.Join(path, ".lock"))
+	ok, err := l.TryLock()
+	if err != nil {
+		return nil, fault.In(fault.IO, path, "cannot be locked").Because(err)
+	}
+	if !ok {
+		return nil, fault.In(fault.Invalid, path, "another process is writing this run").WithID("E-RUN-002")
+	}
+	return l, nil
+}
+
+// moveAside renames a run directory, unless a process is writing to it.
+func moveAside(path string) error {
+	l, err := lock(path)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(path, path+".bak-"+time.Now().UTC().Format("20060102T150405.000")); err != nil {
+		return errors.Join(fault.In(fault.IO, path, "cannot be moved aside").Because(err), l.Unlock())
+	}
+	return l.Unlock()
 }
 
 func prepare(path string, force, resume bool) error {
@@ -152,8 +176,8 @@ func prepare(path string, force, resume bool) error {
 		return fault.In(fault.IO, path, "is not a directory that can be read").Because(err)
 	case len(entries) > 0 && resume:
 	case len(entries) > 0 && force:
-		if err := os.Rename(path, path+".bak-"+time.Now().UTC().Format("20060102T150405.000")); err != nil {
-			return fault.In(fault.IO, path, "cannot be moved aside").Because(err)
+		if err := moveAside(path); err != nil {
+			return err
 		}
 	case len(entries) > 0:
 		return fault.In(fault.Invalid, path, "output directory exists and is not empty").
@@ -175,6 +199,8 @@ func (d *Dir) WriteManifest(m Manifest) error {
 	for i := 1; ; i++ {
 		if _, err := os.Lstat(d.File(name)); errors.Is(err, os.ErrNotExist) {
 			return d.writeJSON(name, m)
+		} else if err != nil {
+			return fault.In(fault.IO, d.File(name), "cannot be looked at").Because(err)
 		}
 		name = fmt.Sprintf("manifest.resume-%d.json", i)
 	}
@@ -227,10 +253,7 @@ func (d *Dir) Close() error {
 			errs = append(errs, l.flush(), l.f.Close())
 		}
 	}
-	if err := d.lock.Unlock(); err == nil {
-		os.Remove(d.lock.Path()) // only a hint of a running process: losing it changes nothing
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, d.lock.Unlock())...)
 }
 
 // lineFile appends JSON lines.
@@ -244,7 +267,37 @@ func openLines(path string) (*lineFile, error) {
 	if err != nil {
 		return nil, fault.In(fault.IO, path, "cannot be opened").Because(err)
 	}
+	if err := dropCutLine(f); err != nil {
+		return nil, errors.Join(fault.In(fault.IO, path, "cannot be cut to whole lines").Because(err), f.Close())
+	}
 	return &lineFile{f: f, w: bufio.NewWriterSize(f, 1<<16)}, nil
+}
+
+// dropCutLine removes what follows the last newline: a line cut by a crash, to which the next one would be joined.
+func dropCutLine(f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	block := make([]byte, 4096)
+	for lo := st.Size(); lo > 0; {
+		n := min(lo, int64(len(block)))
+		lo -= n
+		if _, err := f.ReadAt(block[:n], lo); err != nil {
+			return err
+		}
+		if i := bytes.LastIndexByte(block[:n], '\n'); i >= 0 {
+			return truncate(f, st.Size(), lo+int64(i)+1)
+		}
+	}
+	return truncate(f, st.Size(), 0)
+}
+
+func truncate(f *os.File, from, to int64) error {
+	if from == to {
+		return nil
+	}
+	return f.Truncate(to)
 }
 
 func (l *lineFile) append(v any) error {
@@ -277,7 +330,7 @@ func (l *lineFile) filter(keep func([]byte) bool) error {
 	}
 	var kept []byte
 	for len(old) > 0 {
-		end := indexNewline(old)
+		end := bytes.IndexByte(old, '\n')
 		if end < 0 {
 			break // a line cut by a crash
 		}
@@ -296,13 +349,4 @@ func (l *lineFile) filter(keep func([]byte) bool) error {
 	l.f.Close()
 	*l = *fresh
 	return nil
-}
-
-func indexNewline(b []byte) int {
-	for i, c := range b {
-		if c == '\n' {
-			return i
-		}
-	}
-	return -1
 }
