@@ -162,7 +162,7 @@ func (l *leg) account(k int, rec Record, line runlog.Step, out *Outcome) {
 	if !rec.Finite {
 		return
 	}
-	if k == 0 {
+	if out.StepsCompleted == 0 { // the first that was not refused
 		out.InitialLoss, l.best = rec.Loss, rec.Loss
 	}
 	l.best = min(l.best, rec.Loss)

@@ -35,6 +35,7 @@ func (r *Run) mustAgree() map[string]any {
 		"teacher": r.in.records["teacher"].SHA256, "student": r.in.records["student_init"].SHA256,
 		"student_config": r.in.studentConfig.String(), "data": r.in.records["data"].SHA256,
 		"tokens": len(r.in.train.IDs), "vocabulary": r.in.vocab, "packing": c.Packing, "shuffle": c.Shuffle, "seed": c.Seed,
+		"chat_template": c.ChatTemplate, "assistant_only": c.AssistantOnly, "val_fraction": c.ValFraction,
 		"batch_size": c.BatchSize, "grad_accum": c.GradAccum, "seq_len": c.SeqLen, "steps": r.steps, "chunk_rows": c.ChunkRows,
 		"alpha": c.Loss.Alpha, "temperature": c.Loss.Temperature, "divergence": int(c.Loss.Divergence), "divergence_beta": c.Loss.Beta,
 		"learning_rate": c.LR, "warmup_steps": c.schedule(r.steps).Warmup, "lr_schedule": c.Schedule, "min_lr_ratio": c.MinLRRatio,

@@ -8,6 +8,7 @@ import (
 
 	"apr/corpus"
 	"apr/device"
+	"apr/internal/fault"
 	"apr/model"
 	"apr/optim"
 	"apr/teacher"
@@ -54,8 +55,12 @@ type Record struct {
 //	L = 1/N Σ (1−α)·CE(y, z_s) + α·T²·D(softmax(z_t/T), softmax(z_s/T))
 //
 // (Hinton et al. 2015, arXiv:1503.02531). If the loss or the gradient norm is not finite it returns
-// ErrNonFinite and the weights are as before.
+// ErrNonFinite and the weights are as before. A batch without targets has no mean: it is a fault of kind Invalid, and
+// nothing is done.
 func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
+	if b.TargetCount() == 0 {
+		return Record{}, fault.New(fault.Invalid, "step %d: the batch has no target", t.Step).WithID("E-DISTILL-004")
+	}
 	s := t.stream
 	t.batch.Load(s, b, t.MicroRows)
 	s.SetScalars(t.Optimizer.Scalars(t.Step, t.batch.N))

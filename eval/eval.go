@@ -74,6 +74,9 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 	if o.ChunkRows == 0 {
 		o.ChunkRows = 512
 	}
+	if reference != nil && reference.VocabSize < o.Vocab {
+		return nil, fault.New(fault.Load, "the reference has %d vocabulary rows, fewer than the %d ids of the data", reference.VocabSize, o.Vocab)
+	}
 	c := &comparison{s: s, o: o, reference: reference, subjects: subjects, scores: make([]Scores, len(subjects))}
 	for i, sub := range subjects {
 		if sub.Model.VocabSize < o.Vocab {

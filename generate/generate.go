@@ -92,6 +92,8 @@ func (o Options) check(m *model.Model, prompt []int32) error {
 		return fault.New(fault.Inference, "the prompt has no tokens")
 	case o.Vocab < 1 || o.Vocab > m.VocabSize:
 		return fault.New(fault.Inference, "%d ids exist but the model has %d", o.Vocab, m.VocabSize)
+	case o.MaxTokens < 0:
+		return fault.New(fault.Usage, "%d tokens to generate", o.MaxTokens)
 	case len(prompt)+o.MaxTokens > m.MaxPositions:
 		return fault.New(fault.Inference, "a prompt of %d tokens and %d more exceed the model's %d positions", len(prompt), o.MaxTokens, m.MaxPositions)
 	case !(o.Temperature >= 0) || math.IsInf(o.Temperature, 0):
@@ -148,19 +150,20 @@ func (g *generator) next() (int32, error) {
 	if err := g.m.NextLogits(g.s, g.logits, g.hidden); err != nil {
 		return 0, err
 	}
+	g.penalise()
+	best := 0
 	for i, z := range g.logits {
 		if z != z || math.IsInf(float64(z), 1) {
 			return 0, fault.New(fault.Inference, "logit of id %d at position %d is %g", i, len(g.seen), z)
 		}
-	}
-	g.penalise()
-	if g.o.Temperature == 0 {
-		best := 0
-		for i, z := range g.logits {
-			if z > g.logits[best] {
-				best = i
-			}
+		if z > g.logits[best] {
+			best = i
 		}
+	}
+	if math.IsInf(float64(g.logits[best]), -1) {
+		return 0, fault.New(fault.Inference, "all logits at position %d are %g", len(g.seen), g.logits[best])
+	}
+	if g.o.Temperature == 0 {
 		return int32(best), nil
 	}
 	return g.sample(), nil
