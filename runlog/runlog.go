@@ -33,7 +33,7 @@ type Value struct {
 // Input identifies a file or data set that was read.
 type Input struct {
 	Path   string `json:"path"`
-	SHA256 string `json:"sha256"`
+	SHA256 string `json:"sha256,omitempty"`
 	Bytes  int64  `json:"bytes,omitempty"`
 	Detail string `json:"detail,omitempty"`
 }

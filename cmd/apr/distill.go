@@ -279,7 +279,7 @@ func (r *distillResult) Text(p *cli.Page) {
 		"run", r.RunDir, "status", r.Status,
 		"steps", fmt.Sprintf("%d (%s tokens at %.0f tokens/s)", r.StepsCompleted, cli.Count(r.TokensSeen), r.TokensPerSec),
 		"loss", fmt.Sprintf("%.4f → %.4f", r.InitialLoss, r.FinalLoss),
-		"time", time.Duration(r.Seconds*float64(time.Second)).Round(100*time.Millisecond).String(),
+		"time", time.Duration(r.Seconds * float64(time.Second)).Round(100 * time.Millisecond).String(),
 		"peak memory", cli.Bytes(r.PeakMemory["host"]),
 	}
 	if len(r.Outputs) > 0 {

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// program returns the path of this test binary under the name apr, which runs the program.
+func program(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "apr")
+	if err := os.Symlink(self, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const signalConfig = `{"model_type":"qwen2","hidden_size":32,"intermediate_size":48,"num_hidden_layers":1,"num_attention_heads":2,
+"num_key_value_heads":1,"vocab_size":4096,"max_position_embeddings":2048,"tie_word_embeddings":true,"eos_token_id":4093}`
+
+// A signal finishes the step, writes a checkpoint and exits 20; --resume then gives the student of the unbroken run.
+func TestSignalThenResume(t *testing.T) {
+	apr, dir := program(t), t.TempDir()
+	config := filepath.Join(dir, "config.json")
+	if err := os.WriteFile(config, []byte(signalConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := func(out string, more ...string) *exec.Cmd {
+		args := append([]string{"distill", "../../testdata/models/gosrc", "--student-config", config, "-d", "../../examples/gosrc/data/gosrc-val.jsonl.zst",
+			"--steps", "60", "--batch-size", "2", "--seq-len", "64", "--val-fraction", "0", "--log-every", "1", "-o", filepath.Join(dir, out)}, more...)
+		return exec.Command(apr, args...)
+	}
+	if out, err := command("whole").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1} {
+		t.Run(sig.String(), func(t *testing.T) {
+			name := "stopped-" + strings.ReplaceAll(sig.String(), " ", "-")
+			if code := interrupt(t, command(name), sig); code != 20 {
+				t.Fatalf("exit %d, want 20", code)
+			}
+			if out, err := command(name, "--resume").CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			want, err := os.ReadFile(filepath.Join(dir, "whole", "student", "model.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(filepath.Join(dir, name, "student", "model.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Error("the resumed student differs from that of the unbroken run")
+			}
+		})
+	}
+}
+
+// interrupt starts c, sends sig after its third step, and returns the exit code.
+func interrupt(t *testing.T, c *exec.Cmd, sig syscall.Signal) int {
+	t.Helper()
+	stderr, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		log.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), "step 3/") {
+			if err := c.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var exit *exec.ExitError
+	if err := c.Wait(); !errors.As(err, &exit) {
+		t.Fatalf("ended with %v\n%s", err, log.String())
+	}
+	return exit.ExitCode()
+}
