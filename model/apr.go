@@ -24,7 +24,7 @@ func OpenAPRConfig(f *aprfile.File) (Config, error) {
 		HiddenSize:   r.size("hidden_size"), Layers: r.size("num_layers"), Heads: r.size("num_heads"), KVHeads: r.size("num_kv_heads"),
 		HeadDim: r.size("head_dim"), IntermediateSize: r.size("intermediate_size"), VocabSize: r.size("vocab_size"),
 		MaxPositions: r.size("max_position_embeddings"), RopeTheta: r.float("rope_theta"), RMSNormEps: r.float("rms_norm_eps"),
-		InitializerRange: r.floatOr("initializer_range", 0.02), BOS: r.id("tokenizer.bos_token_id"), EOS: r.id("tokenizer.eos_token_id"),
+		InitializerRange: r.floatOr("initializer_range", 0.02), BOS: r.id("bos_token_id"), EOS: r.id("eos_token_id"),
 	}
 	if r.err != nil {
 		return c, r.err
@@ -96,13 +96,16 @@ func (r *aprReader) size(key string) int {
 	return int(min(n, math.MaxInt32))
 }
 
+// id reads a token id of the model or, where the file has none, of its tokenizer: the two may differ.
 func (r *aprReader) id(key string) int {
-	n, ok, err := r.m.Uint(key)
-	r.keep(err)
-	if !ok {
-		return -1
+	for _, k := range []string{key, "tokenizer." + key} {
+		n, ok, err := r.m.Uint(k)
+		r.keep(err)
+		if ok {
+			return int(min(n, math.MaxInt32))
+		}
 	}
-	return int(min(n, math.MaxInt32))
+	return -1
 }
 
 func (r *aprReader) float(key string) float64 {
@@ -166,6 +169,11 @@ func APRMetadata(c Config, tok *tokenizer.Tokenizer, extra map[string]any) map[s
 		"vocab_size": c.VocabSize, "intermediate_size": c.IntermediateSize, "max_position_embeddings": c.MaxPositions,
 		"rope_theta": c.RopeTheta, "rope_type": rotarySplitHalves, "rms_norm_eps": c.RMSNormEps, "initializer_range": c.InitializerRange,
 		"tied_embeddings": c.Tied, "param_count": c.ParamCount(),
+	}
+	for key, id := range map[string]int{"bos_token_id": c.BOS, "eos_token_id": c.EOS} {
+		if id >= 0 {
+			m[key] = id
+		}
 	}
 	if tok != nil {
 		addTokenizer(m, tok)

@@ -1,0 +1,199 @@
+package model_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"apr/device"
+	"apr/format/aprfile"
+	"apr/format/safetensors"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tensor"
+)
+
+// saved writes a random model of configuration c as a Hugging Face folder and as an .apr file.
+func saved(t *testing.T, c model.Config, d tensor.DType) (m *model.Model, s device.Stream, folder, apr string) {
+	t.Helper()
+	dev := newCPU(t)
+	s = dev.NewStream()
+	m = randomModel(t, dev, s, c)
+	dir := t.TempDir()
+	folder, apr = filepath.Join(dir, "hf"), filepath.Join(dir, "m.apr")
+	_, err := model.SaveHF(folder, c, nil, m.Sources(s, d), d, false)
+	must(t, err)
+	must(t, model.SaveAPR(apr, c, nil, m.Sources(s, d), nil, false))
+	raw, err := aprfile.Open(apr)
+	must(t, err)
+	defer raw.Close()
+	if form, err := raw.Head(); err != nil || form.Tied() != c.Tied {
+		t.Errorf("head %v (%v), want tied: %v", form, err, c.Tied)
+	}
+	return m, s, folder, apr
+}
+
+// Every format gives back the weights that were written, bit for bit, and the configuration.
+func TestSaveAndOpen(t *testing.T) {
+	for name, c := range shapes {
+		t.Run(name, func(t *testing.T) {
+			m, s, folder, apr := saved(t, c, tensor.F32)
+			for _, path := range []string{folder, filepath.Join(folder, "model.safetensors"), apr} {
+				f := open(t, path)
+				must(t, f.CheckTensors())
+				if f.Config != c {
+					t.Errorf("%s: configuration %#v, want %#v", path, f.Config, c)
+				}
+				for _, p := range m.Parts() {
+					got, err := f.ReadFloat32(p.Name)
+					must(t, err)
+					if want := download(t, s, p.Of(p.Param.Value)); !slices.Equal(got, want) {
+						t.Errorf("%s: %s differs", path, p.Name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Weights have one identity in every format, and another when a single value changes.
+func TestWeightsSHA256(t *testing.T) {
+	for name, c := range shapes {
+		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
+			m, s, folder, apr := saved(t, c, d)
+			a, err := open(t, folder).WeightsSHA256()
+			must(t, err)
+			b, err := open(t, apr).WeightsSHA256()
+			must(t, err)
+			if a != b || len(a) != 64 {
+				t.Errorf("%s, %s: folder %s, .apr %s", name, d, a, b)
+			}
+			p := m.Parts()[len(m.Parts())-1]
+			host := download(t, s, p.Of(p.Param.Value))
+			host[len(host)-1] += 0.5
+			s.Upload(p.Of(p.Param.Value), host)
+			_, err = model.SaveHF(folder, c, nil, m.Sources(s, d), d, true)
+			must(t, err)
+			if other, err := open(t, folder).WeightsSHA256(); err != nil || other == a {
+				t.Errorf("%s, %s: another weight gives the same hash (%v)", name, d, err)
+			}
+		}
+	}
+}
+
+// The configuration and the tokenizer travel in an .apr file.
+func TestAPRCarriesConfigurationAndTokenizer(t *testing.T) {
+	f := open(t, "../testdata/models/gosrc")
+	tok, err := f.Tokenizer()
+	must(t, err)
+	var sources []tensor.Source
+	for _, st := range f.File.Tensors() {
+		sources = append(sources, st.Source())
+	}
+	path := filepath.Join(t.TempDir(), "m.apr")
+	must(t, model.SaveAPR(path, f.Config, tok, sources, map[string]any{"alpha": 0.5}, false))
+
+	g := open(t, path)
+	must(t, g.CheckTensors())
+	if g.Config != f.Config || f.Config.BOS < 0 || tok.BOS() >= 0 { // the model names a first token, its tokenizer none
+		t.Errorf("configuration %#v, want %#v; tokenizer's first token %d", g.Config, f.Config, tok.BOS())
+	}
+	got, err := g.Tokenizer()
+	must(t, err)
+	if a, b := got.Data(), tok.Data(); fmt.Sprint(a) != fmt.Sprint(b) {
+		t.Errorf("tokenizer %.300v, want %.300v", a, b)
+	}
+	raw, err := aprfile.Open(path)
+	must(t, err)
+	defer raw.Close()
+	if v, ok := raw.Metadata().Value("distillation"); !ok || v.Kind() == 0 {
+		t.Error("how the student came to be is not in the file")
+	}
+	for name, ask := range map[string]*model.Files{"folder": open(t, filepath.Join(goldens, "qwen2", "tied_gqa", "student"))} {
+		if _, err := ask.Tokenizer(); err == nil {
+			t.Errorf("%s without tokenizer has one", name)
+		}
+	}
+	bare := filepath.Join(t.TempDir(), "bare.apr")
+	must(t, model.SaveAPR(bare, f.Config, nil, sources, nil, false))
+	if _, err := open(t, bare).Tokenizer(); fault.KindOf(err) != fault.Load || !strings.Contains(err.Error(), "E-MODEL-010") {
+		t.Errorf(".apr without tokenizer: %v", err)
+	}
+}
+
+func TestAPRConfigRefusals(t *testing.T) {
+	c := shapes["tied"]
+	for name, x := range map[string]struct {
+		change func(map[string]any)
+		kind   fault.Kind
+		want   string
+	}{
+		"no size":            {func(m map[string]any) { delete(m, "hidden_size") }, fault.Load, `metadata "hidden_size": is missing`},
+		"no theta":           {func(m map[string]any) { delete(m, "rope_theta") }, fault.Load, `metadata "rope_theta": is missing`},
+		"other architecture": {func(m map[string]any) { m["architecture"] = "llama" }, fault.Format, `architecture "llama" is not supported`},
+		"adjacent pairs":     {func(m map[string]any) { m["rope_type"] = 0 }, fault.Format, "rotary embedding of type 0"},
+		"text for a size":    {func(m map[string]any) { m["num_layers"] = "2" }, fault.Format, "num_layers"},
+		"contradiction":      {func(m map[string]any) { m["num_kv_heads"] = 3 }, fault.Invalid, "3 key-value heads do not divide 2 heads"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			meta := model.APRMetadata(c, nil, nil)
+			x.change(meta)
+			path := filepath.Join(t.TempDir(), "m.apr")
+			one := tensor.BytesSource(tensor.Info{Name: "model.norm.weight", DType: tensor.F32, Shape: []int{1}, Size: 4}, make([]byte, 4))
+			must(t, aprfile.Write(path, []tensor.Source{one}, aprfile.Options{Metadata: meta, Writer: "test"}))
+			_, err := model.Open(path)
+			if fault.KindOf(err) != x.kind || !strings.Contains(fmt.Sprint(err), x.want) {
+				t.Errorf("error %v, want one of kind %v that says %q", err, x.kind, x.want)
+			}
+		})
+	}
+}
+
+// A folder is refused when its tensors are not those of its configuration; what is harmless is not.
+func TestCheckTensors(t *testing.T) {
+	c := shapes["tied"]
+	_, _, folder, _ := saved(t, c, tensor.F32)
+	whole := map[string]tensor.Source{}
+	for _, st := range open(t, folder).File.Tensors() {
+		whole[st.Name] = st.Source()
+	}
+	vector := func(name string, d tensor.DType, n int) tensor.Source {
+		size := d.RowBytes(n)
+		return tensor.BytesSource(tensor.Info{Name: name, DType: d, Shape: []int{n}, Size: size}, make([]byte, size))
+	}
+	const bias = "model.layers.1.self_attn.q_proj.bias"
+	for name, x := range map[string]struct {
+		change func(map[string]tensor.Source)
+		want   string // empty: accepted
+	}{
+		"complete":      {func(map[string]tensor.Source) {}, ""},
+		"missing":       {func(m map[string]tensor.Source) { delete(m, bias) }, "E-MODEL-001"},
+		"shape":         {func(m map[string]tensor.Source) { m[bias] = vector(bias, tensor.F32, 8) }, "E-MODEL-002"},
+		"type":          {func(m map[string]tensor.Source) { m[bias] = vector(bias, tensor.I32, 16) }, "E-MODEL-003"},
+		"unknown":       {func(m map[string]tensor.Source) { m["x"] = vector("x", tensor.F32, 1) }, "E-MODEL-004"},
+		"a third layer": {func(m map[string]tensor.Source) { m["y"] = vector("model.layers.2.mlp.up_proj.weight", tensor.F32, 1) }, "E-MODEL-004"},
+		"tied head":     {func(m map[string]tensor.Source) { m["lm_head.weight"] = vector("lm_head.weight", tensor.F32, 1) }, ""},
+		"rotary table": {func(m map[string]tensor.Source) {
+			m["r"] = vector("model.layers.0.self_attn.rotary_emb.inv_freq", tensor.F32, 4)
+		}, ""},
+		"optimiser state": {func(m map[string]tensor.Source) { m["o"] = vector("__training__.step", tensor.F32, 1) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := maps.Clone(whole)
+			x.change(m)
+			dir := t.TempDir()
+			must(t, os.WriteFile(filepath.Join(dir, "config.json"), c.HFJSON(tensor.F32), 0o600))
+			must(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), slices.Collect(maps.Values(m)), safetensors.Options{}))
+			err := open(t, dir).CheckTensors()
+			if x.want == "" {
+				must(t, err)
+			} else if fault.KindOf(err) != fault.Load || !strings.Contains(fmt.Sprint(err), x.want) {
+				t.Errorf("error %v, want one of kind load with %s", err, x.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package model_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"apr/device"
+	"apr/device/cpu"
+	"apr/format/safetensors"
+	"apr/model"
+	"apr/tensor"
+)
+
+const goldens = "../testdata/golden"
+
+func newCPU(t *testing.T) device.Device {
+	t.Helper()
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func open(t *testing.T, path string) *model.Files {
+	t.Helper()
+	f, err := model.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shapes are small models: the second has an untied head, three queries to a key, and heads that are not as wide
+// together as the model.
+var shapes = map[string]model.Config{
+	"tied": {
+		Architecture: "qwen2", HiddenSize: 16, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8, IntermediateSize: 24, VocabSize: 40,
+		MaxPositions: 64, RopeTheta: 1e6, RMSNormEps: 1e-6, Tied: true, InitializerRange: 0.3, BOS: -1, EOS: 3, DType: tensor.F32,
+	},
+	"untied, own head size": {
+		Architecture: "qwen2", HiddenSize: 20, Layers: 3, Heads: 6, KVHeads: 2, HeadDim: 4, IntermediateSize: 28, VocabSize: 33,
+		MaxPositions: 64, RopeTheta: 1e4, RMSNormEps: 1e-5, InitializerRange: 0.3, BOS: 1, EOS: 2, DType: tensor.F32,
+	},
+}
+
+// randomModel returns a trainable model whose norms and biases are random too, so that none of them can be forgotten.
+func randomModel(t *testing.T, d device.Device, s device.Stream, c model.Config) *model.Model {
+	t.Helper()
+	m := model.NewTrainable(d, c)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, p := range m.Parts() {
+		host := make([]float32, p.Elements())
+		for i := range host {
+			host[i] = float32(0.3 * rng.NormFloat64())
+			if len(p.Shape) == 1 && filepath.Ext(p.Name) == ".weight" {
+				host[i]++
+			}
+		}
+		s.Upload(p.Of(p.Param.Value), host)
+	}
+	m.Refresh(s)
+	return m
+}
+
+// tokens uploads rows sequences of seqLen random ids.
+func tokens(d device.Device, s device.Stream, vocab, rows, seqLen int) (model.Tokens, []int32) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	ids := make([]int32, rows*seqLen)
+	for i := range ids {
+		ids[i] = rng.Int32N(int32(vocab))
+	}
+	t := d.Alloc("ids", device.Batch, tensor.I32, len(ids), 1)
+	s.UploadInts(t, ids)
+	return model.Tokens{IDs: t, Rows: rows, SeqLen: seqLen}, ids
+}
+
+func download(t *testing.T, s device.Stream, x device.Tensor) []float32 {
+	t.Helper()
+	host := make([]float32, x.Rows*x.Cols)
+	must(t, s.Download(host, x))
+	return host
+}
+
+// write makes a folder with a config.json.
+func write(t *testing.T, config string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.json")
+	must(t, os.WriteFile(path, []byte(config), 0o600))
+	return path
+}
+
+// floats returns a tensor of golden safetensors.
+func floats(t *testing.T, f *safetensors.File, name string) []float32 {
+	t.Helper()
+	st, ok := f.Tensor(name)
+	if !ok {
+		t.Fatalf("no tensor %q", name)
+	}
+	v, err := model.ReadFloat32(f.Path(), st)
+	must(t, err)
+	return v
+}
