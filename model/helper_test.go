@@ -8,7 +8,6 @@ import (
 
 	"apr/device"
 	"apr/device/cpu"
-	"apr/format/safetensors"
 	"apr/model"
 	"apr/tensor"
 )
@@ -93,22 +92,10 @@ func download(t *testing.T, s device.Stream, x device.Tensor) []float32 {
 	return host
 }
 
-// write makes a folder with a config.json.
+// write writes a config.json and returns its path.
 func write(t *testing.T, config string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.json")
 	must(t, os.WriteFile(path, []byte(config), 0o600))
 	return path
-}
-
-// floats returns a tensor of golden safetensors.
-func floats(t *testing.T, f *safetensors.File, name string) []float32 {
-	t.Helper()
-	st, ok := f.Tensor(name)
-	if !ok {
-		t.Fatalf("no tensor %q", name)
-	}
-	v, err := model.ReadFloat32(f.Path(), st)
-	must(t, err)
-	return v
 }
