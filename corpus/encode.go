@@ -249,7 +249,7 @@ func checkVocab(d *Document, ids []int32, vocab int) error {
 func (d *Document) fault(k fault.Kind, format string, args ...any) *fault.Error {
 	e := fault.In(k, d.Path, format, args...)
 	if d.Record > 0 {
-		e.At("record %d", d.Record)
+		_ = e.At("record %d", d.Record) // At changes e in place
 	}
 	return e
 }

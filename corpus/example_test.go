@@ -12,7 +12,7 @@ type letters struct{}
 
 func (letters) AppendText(ids []int32, text string) []int32 {
 	for _, r := range text {
-		ids = append(ids, int32(r-'a'+1))
+		ids = append(ids, r-'a'+1)
 	}
 	return ids
 }

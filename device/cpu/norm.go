@@ -63,7 +63,6 @@ type normBackwardOp struct {
 	dx, dy, x, rstd mat
 	w               []float32
 	part            mat // [blocks, h] partial sums of dw
-	grain           int // columns of a strip when the parts are summed
 	dw              []float32
 	run, sum        func(worker, lo, hi int)
 }

@@ -17,9 +17,6 @@ import (
 // shardName is the name of one file of several, numbered from 1: model-00001-of-00003.apr.
 var shardName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.apr$`)
 
-// defaultPattern is what our writer writes and what a pattern looks like.
-const defaultPattern = "model-{:05d}-of-{:05d}.apr"
-
 func looksLikeIndex(path string) (bool, error) {
 	head, err := readfile.Head(path, 8)
 	return err == nil && shards.LooksLikeIndex(head), err
