@@ -1,0 +1,167 @@
+package eval_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/device/cpu"
+	"apr/eval"
+	"apr/internal/fault"
+	"apr/internal/near"
+	"apr/internal/ref"
+	"apr/model"
+)
+
+const golden = "../testdata/golden/qwen2/tied_gqa"
+
+// goldenModels returns student (320 ids) and teacher (352 ids) on one device, and both in float64.
+func goldenModels(t *testing.T) (s device.Stream, on [2]*model.Model, exact [2]*ref.Model) {
+	t.Helper()
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	for i, name := range []string{"student", "teacher"} {
+		f, err := model.Open(filepath.Join(golden, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		if on[i], err = model.LoadFrozen(d, f, device.TeacherWeights); err != nil {
+			t.Fatal(err)
+		}
+		c := f.Config
+		exact[i] = &ref.Model{Params: map[string]ref.Mat{}, Config: ref.Config{
+			Vocab: c.VocabSize, Hidden: c.HiddenSize, FFN: c.IntermediateSize, Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads,
+			HeadDim: c.HeadDim, Theta: c.RopeTheta, Eps: c.RMSNormEps, Tied: c.Tied,
+		}}
+		for name, shape := range c.TensorShapes() {
+			v, err := f.ReadFloat32(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows := 1
+			if len(shape) == 2 {
+				rows = shape[0]
+			}
+			exact[i].Params[name] = ref.Of(rows, len(v)/rows, v)
+		}
+	}
+	return d.NewStream(), on, exact
+}
+
+// randomText returns ids below vocab, a third of which are no targets.
+func randomText(n, vocab int) *corpus.Tokens {
+	rng := rand.New(rand.NewPCG(3, 4))
+	t := &corpus.Tokens{IDs: make([]int32, n), Mask: make([]uint8, n)}
+	for i := range n {
+		t.IDs[i] = rng.Int32N(int32(vocab))
+		if rng.IntN(3) > 0 {
+			t.Mask[i] = 1
+		}
+	}
+	return t
+}
+
+// Cross-entropy, divergence from the reference, agreement and entropy are those of float64, whatever the windows
+// overlap and however rows are grouped and cut; masked targets and those of an earlier window are left out.
+func TestCompareAgainstFloat64(t *testing.T) {
+	const vocab, seqLen = 310, 16
+	s, on, exact := goldenModels(t)
+	text := randomText(83, vocab)
+	for _, stride := range []int{16, 5} {
+		w, err := corpus.NewWindows(text, seqLen, stride)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ce, teacherCE, kl, entropy, agree, n float64
+		for j := range w.Len() {
+			ids := make([]int, seqLen)
+			for i := range ids {
+				ids[i] = int(text.IDs[j*stride+i])
+			}
+			z := exact[0].Forward(ids, 1).Logits.ColRange(0, vocab)
+			tz := exact[1].Forward(ids, 1).Logits.ColRange(0, vocab)
+			for i := range seqLen {
+				at := j*stride + i + 1
+				if text.Mask[at] == 0 || j > 0 && i < seqLen-stride {
+					continue
+				}
+				p := ref.LossAt(z.Row(i), tz.Row(i), int(text.IDs[at]), device.LossSpec{Temperature: 1})
+				ce, kl, entropy, n = ce+p.CE, kl+p.D, entropy+p.Entropy, n+1
+				teacherCE += ref.LossAt(tz.Row(i), nil, int(text.IDs[at]), device.LossSpec{Temperature: 1}).CE
+				if p.Agree {
+					agree++
+				}
+			}
+		}
+		for _, o := range []eval.Options{{Vocab: vocab}, {Vocab: vocab, Rows: 2, ChunkRows: 7}, {Vocab: vocab, Rows: 1, ChunkRows: 1}} {
+			done := 0
+			o.Progress = func(d, total int) { done = d * 1000 / total }
+			scores, err := eval.Compare(context.Background(), s, on[1], []eval.Subject{{Name: "student", Model: on[0]}, {Name: "teacher", Model: on[1]}}, w, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := scores[0]
+			gotKL, _ := got.KL()
+			gotTop, _ := got.Top1()
+			gotEntropy, _ := got.Entropy()
+			near.CheckRel(t, "student", []float64{float64(got.Targets), got.NatsPerToken(), gotKL, gotEntropy, gotTop},
+				[]float64{n, ce / n, kl / n, entropy / n, agree / n}, 1e-6)
+			near.CheckRel(t, "perplexity, bits", []float64{got.Perplexity(), got.BitsPerByte(30, 90)},
+				[]float64{math.Exp(ce / n), ce / n / 3 / math.Ln2}, 1e-5)
+			near.CheckRel(t, "teacher", []float64{scores[1].NatsPerToken()}, []float64{teacherCE / n}, 1e-6)
+			if done != 1000 {
+				t.Errorf("progress ended at %d of 1000", done)
+			}
+		}
+	}
+}
+
+func TestCompareRefusals(t *testing.T) {
+	s, on, _ := goldenModels(t)
+	text := randomText(40, 300)
+	w, err := corpus.NewWindows(text, 16, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	masked, err := corpus.NewWindows(&corpus.Tokens{IDs: text.IDs, Mask: make([]uint8, len(text.IDs))}, 16, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zero := on[0].Config
+	zero.InitializerRange = math.MaxFloat32
+	broken := model.NewTrainable(on[0].Device(), zero)
+	broken.Init(s, 1)
+	student := []eval.Subject{{Name: "small", Model: on[0]}}
+	for name, c := range map[string]struct {
+		reference *model.Model
+		subjects  []eval.Subject
+		w         *corpus.Windows
+		vocab     int
+		kind      fault.Kind
+		want      string
+	}{
+		"no model":             {nil, nil, w, 300, fault.Invalid, "nothing to evaluate: 2 windows, 0 models"},
+		"no windows":           {nil, student, &corpus.Windows{SeqLen: 16, Stride: 16}, 300, fault.Invalid, "nothing to evaluate: 0 windows"},
+		"no targets":           {nil, student, masked, 300, fault.Invalid, "small: no target was scored"},
+		"small vocabulary":     {nil, student, w, 340, fault.Load, "small has 320 vocabulary rows, fewer than the 340 ids"},
+		"small reference":      {on[0], []eval.Subject{{Name: "big", Model: on[1]}}, w, 340, fault.Load, "the reference has 320"},
+		"not finite, by name":  {nil, []eval.Subject{{Name: "fine", Model: on[1]}, {Name: "broken", Model: broken.Frozen()}}, w, 300, fault.Inference, "broken: the loss is not finite"},
+		"broken as a standard": {broken.Frozen(), student, w, 300, fault.Inference, "small: the loss is not finite"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := eval.Compare(context.Background(), s, c.reference, c.subjects, c.w, eval.Options{Vocab: c.vocab})
+			if fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one of kind %v that says %q", err, c.kind, c.want)
+			}
+		})
+	}
+}
