@@ -6,6 +6,7 @@ package bench
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -85,10 +86,11 @@ func (r *Step) finish() {
 
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// Percentile returns the p-th percentile of values by the nearest rank; values may be in any order and not empty.
+// Percentile returns the p-th percentile of n values by the nearest rank, the ⌈p·n/100⌉-th of them in ascending order;
+// values may be in any order and not empty.
 func Percentile(values []float64, p float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
-	rank := int(p/100*float64(len(sorted)) + 0.5)
+	rank := int(math.Ceil(p * float64(len(sorted)) / 100))
 	return sorted[max(0, min(len(sorted)-1, rank-1))]
 }
 

@@ -1,0 +1,86 @@
+package bench_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"apr/bench"
+	"apr/device"
+	"apr/device/cpu"
+	"apr/model"
+)
+
+// The nearest rank of the p-th percentile of n values is ⌈p·n/100⌉, counted from 1.
+func TestPercentile(t *testing.T) {
+	for _, c := range []struct {
+		n    int
+		p    float64
+		want float64
+	}{{1, 50, 1}, {1, 95, 1}, {2, 50, 1}, {3, 50, 2}, {4, 50, 2}, {5, 50, 3}, {10, 95, 10}, {11, 95, 11}, {20, 95, 19}, {20, 100, 20}, {20, 0, 1}, {21, 95, 20}} {
+		var values []float64
+		for i := range c.n {
+			values = append(values, float64(c.n-i)) // in falling order
+		}
+		was := slices.Clone(values)
+		if got := bench.Percentile(values, c.p); got != c.want {
+			t.Errorf("percentile %g of 1…%d is %g, want %g", c.p, c.n, got, c.want)
+		}
+		if !slices.Equal(values, was) {
+			t.Error("the values were moved")
+		}
+	}
+}
+
+func models(tb testing.TB) (device.Device, *model.Model, *model.Model) {
+	tb.Helper()
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { d.Close() })
+	c := model.Config{
+		Architecture: "qwen2", HiddenSize: 16, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, IntermediateSize: 24, VocabSize: 40,
+		MaxPositions: 64, RopeTheta: 1e6, RMSNormEps: 1e-6, Tied: true, InitializerRange: 0.02,
+	}
+	student, big := model.NewTrainable(d, c), model.NewTrainable(d, c)
+	student.Init(d.NewStream(), 1)
+	big.Init(d.NewStream(), 2)
+	return d, student, big.Frozen()
+}
+
+// Figures come from as many iterations as were asked for, after the warm-up ones, and agree with each other.
+func TestMeasurements(t *testing.T) {
+	d, student, big := models(t)
+	s, ctx := d.NewStream(), context.Background()
+	var seen []int
+	step, err := bench.MeasureStep(ctx, s, student, big, bench.StepOptions{BatchSize: 2, SeqLen: 8, Warmup: 2, Iterations: 3, ChunkRows: 16, Vocab: 40,
+		Progress: func(done, total int) { seen = append(seen, done, total) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if step.Tokens != 16 || len(step.Milliseconds) != 3 || len(step.Phases) != int(device.NumPhases) || !slices.Equal(seen, []int{1, 5, 2, 5, 3, 5, 4, 5, 5, 5}) {
+		t.Errorf("step %+v, progress %v", step, seen)
+	}
+	if want := 16e3 / step.Median; step.TokensPerSecond != want || !slices.Contains(step.Milliseconds, step.Median) || step.P95 < step.Median {
+		t.Errorf("median %g ms, 95 %% %g ms of %v; %g tokens a second, want %g", step.Median, step.P95, step.Milliseconds, step.TokensPerSecond, want)
+	}
+	g, err := bench.MeasureGeneration(ctx, s, student.Frozen(), []int32{1, 2, 3}, 4, 40, 1, 2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.PromptTokens != 3 || g.Tokens != 4 || len(g.FirstMS) != 2 || len(g.TokenMS) != 2 || !(g.TokensPerSecond > 0) || !(g.PromptPerSecond > 0) {
+		t.Errorf("generation %+v", g)
+	}
+	if rate, err := bench.PeakGFLOPS(ctx, d, s); err != nil || !(rate > 0) {
+		t.Errorf("peak %g (%v)", rate, err)
+	}
+}
+
+func ExamplePercentile() {
+	ms := []float64{12, 10, 11, 30}
+	fmt.Println(bench.Percentile(ms, 50), bench.Percentile(ms, 95))
+	// Output:
+	// 11 30
+}
