@@ -44,8 +44,11 @@ type Step struct {
 // fresh random ids each.
 func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big *model.Model, o StepOptions) (*Step, error) {
 	tr := distill.NewTrainer(student, s, o.BatchSize, o.SeqLen)
-	tr.Teacher = &teacher.Resident{Model: big, Group: o.BatchSize}
-	tr.Loss = distill.Loss{Spec: device.LossSpec{Alpha: 0.5, Temperature: 1}, Vocab: o.Vocab, ChunkRows: o.ChunkRows}
+	tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(student.Device().Info(), o.SeqLen)}
+	tr.Loss.Spec, tr.Loss.Vocab = device.LossSpec{Alpha: 0.5, Temperature: 1}, o.Vocab
+	if o.ChunkRows != 0 {
+		tr.Loss.ChunkRows = o.ChunkRows
+	}
 	tr.Optimizer = optim.Optimizer{
 		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-3, Steps: o.Warmup + o.Iterations},
 		AdamW:    device.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, MaxNorm: 1,

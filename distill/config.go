@@ -46,7 +46,7 @@ type Config struct {
 	AdamW          device.AdamW
 	MaxGradNorm    float64
 	Seed           uint64
-	ChunkRows      int // 0: DefaultChunkRows
+	ChunkRows      int // 0: the device's DefaultChunkRows
 	AllowSameModel bool
 	AllowChanged   bool
 	Control        bool // also train an identical student on the same tokens without the teacher

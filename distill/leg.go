@@ -81,12 +81,12 @@ func (l *leg) prepare() error {
 	r := l.run
 	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
 	l.trainer.Teacher, l.trainer.MicroRows = l.teacher, r.BatchSize
-	l.trainer.Loss = Loss{Spec: r.Loss, Vocab: r.in.vocab, ChunkRows: r.ChunkRows}
+	l.trainer.Loss.Spec, l.trainer.Loss.Vocab = r.Loss, r.in.vocab
 	if l.teacher == nil {
 		l.trainer.Loss.Spec = device.LossSpec{Alpha: 0, Temperature: 1}
 	}
-	if l.trainer.Loss.ChunkRows == 0 {
-		l.trainer.Loss.ChunkRows = DefaultChunkRows
+	if r.ChunkRows != 0 {
+		l.trainer.Loss.ChunkRows = r.ChunkRows
 	}
 	l.trainer.Optimizer = optim.Optimizer{Schedule: r.schedule(r.steps), AdamW: r.AdamW, MaxNorm: r.MaxGradNorm}
 	l.saved.at = time.Now()

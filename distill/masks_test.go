@@ -150,3 +150,30 @@ func TestVocabularyPaddingIsNotTrained(t *testing.T) {
 		})
 	}
 }
+
+// What one batch leaves in memory does not reach the next: a trainer that saw other masks, and none, gives the
+// gradients of a fresh one.
+func TestBatchesDoNotLeak(t *testing.T) {
+	masked, whole := unevenBatch(), unevenBatch()
+	whole.Mask = slices.Repeat([]uint8{1}, len(whole.Mask))
+	other := unevenBatch()
+	slices.Reverse(other.Mask)
+	short := other.Slice(1, 4)
+	spec := device.LossSpec{Alpha: 0.5, Temperature: 2}
+	used := tinyTrainer(t, masked, spec)
+	used.MicroRows, used.Optimizer.Schedule.Peak = 3, 0
+	for i, b := range []corpus.Batch{masked, whole, other, short, whole, masked} {
+		fresh := tinyTrainer(t, b, spec)
+		fresh.MicroRows = 3
+		want, got := apply(t, fresh, b), apply(t, used, b)
+		if got.Loss != want.Loss || got.GradNorm != want.GradNorm || got.Targets != want.Targets {
+			t.Errorf("batch %d: loss %g, norm %g, %d targets; a fresh trainer %g, %g, %d", i, got.Loss, got.GradNorm, got.Targets, want.Loss, want.GradNorm, want.Targets)
+		}
+		clean := get(t, fresh, grad)
+		for name, g := range get(t, used, grad) {
+			if !slices.Equal(g, clean[name]) {
+				t.Errorf("batch %d: other bits in the gradient of %s", i, name)
+			}
+		}
+	}
+}

@@ -119,7 +119,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	}
 	subjects := []eval.Subject{{Name: "teacher", Model: big}, {Name: "untrained student", Model: student.Snapshot(r.stream)}}
 
-	l := &leg{run: r, name: LegStudent, student: student, teacher: &teacher.Resident{Model: big, Group: r.BatchSize}}
+	l := &leg{run: r, name: LegStudent, student: student, teacher: &teacher.Resident{Model: big, Group: teacher.GroupRows(r.dev.Info(), r.SeqLen)}}
 	if r.Loss.Alpha == 0 {
 		l.teacher = nil
 	}

@@ -34,7 +34,7 @@ type Trainer struct {
 func NewTrainer(student *model.Model, s device.Stream, rows, seqLen int) *Trainer {
 	return &Trainer{
 		Student: student, MicroRows: rows, stream: s,
-		Loss:  Loss{ChunkRows: DefaultChunkRows},
+		Loss:  Loss{ChunkRows: DefaultChunkRows(student.Device().Info())},
 		batch: model.NewBatch(student.Device(), rows, seqLen),
 	}
 }

@@ -23,7 +23,7 @@ type Teacher interface {
 // Resident is a teacher whose weights stay on the device in the type of the file.
 type Resident struct {
 	Model *model.Model
-	// Group is the number of sequences whose activations exist at one time; 0: all of the step.
+	// Group is the number of sequences whose activations exist at one time; 0: all of the step. See GroupRows.
 	Group int
 
 	hidden device.Tensor // [N, h] after the final norm
@@ -59,4 +59,16 @@ func (t *Resident) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 func (t *Resident) End(s device.Stream) {
 	s.Release(t.hidden)
 	t.hidden = device.Tensor{}
+}
+
+// cpuPositions is how many positions a CPU takes through a body at a time: more bring no speed, and memory is bounded.
+const cpuPositions = 2048
+
+// GroupRows returns the Group that is fastest on a device: all sequences where one expansion of the weights should serve
+// as many rows as possible, about 2048 positions on a CPU.
+func GroupRows(info device.Info, seqLen int) int {
+	if info.Kind != "cpu" {
+		return 0
+	}
+	return max(1, cpuPositions/seqLen)
 }

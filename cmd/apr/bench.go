@@ -10,7 +10,6 @@ import (
 	"apr/bench"
 	"apr/device"
 	"apr/device/cpu"
-	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
@@ -39,7 +38,7 @@ func benchCommand() *cli.Command {
 			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "teacher: measure one distillation step"},
 			{Name: "batch-size", Value: cli.Int(&o.batchSize, 8).AtLeast(1), Help: "rows of a step"},
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "positions of a row"},
-			{Name: "chunk-rows", Value: cli.Int(&o.chunkRows, distill.DefaultChunkRows).In(256, 4096), Help: "rows of a chunk of head and loss"},
+			{Name: "chunk-rows", Value: cli.Int(&o.chunkRows, 0).In(256, 4096).Or(0), Default: "the device's choice", Help: "rows of a chunk of head and loss"},
 			{Name: "warmup", Value: cli.Int(&o.warmup, 3).AtLeast(0), Help: "iterations before the measured ones"},
 			{Name: "iterations", Value: cli.Int(&o.iterations, 5).AtLeast(1), Help: "measured iterations"},
 			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.maxTokens, 32).AtLeast(2), Help: "tokens of a generation"},
