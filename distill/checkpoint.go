@@ -75,7 +75,7 @@ func (c checkpoints) write(st state, tensors []tensor.Source) error {
 		os.RemoveAll(tmp)
 		return err
 	}
-	return c.prune()
+	return c.prune(st.Step)
 }
 
 // fill writes the files of a checkpoint; both writers sync what they wrote.
@@ -121,13 +121,15 @@ func (c checkpoints) sweep() {
 	}
 }
 
-// prune keeps the newest checkpoints.
-func (c checkpoints) prune() error {
+// prune keeps the newest checkpoints up to that of the given step, just written. Later ones belong to a continuation
+// that was given up for one from an earlier checkpoint: kept, they would be resumed instead of it.
+func (c checkpoints) prune(step int) error {
 	all, err := c.list()
 	if err != nil {
 		return err
 	}
-	for _, name := range all[:max(0, len(all)-c.keep)] {
+	newest := slices.Index(all, c.name(step)) + 1
+	for _, name := range slices.Concat(all[:max(0, newest-c.keep)], all[newest:]) {
 		if err := os.RemoveAll(name); err != nil {
 			return fault.In(fault.IO, name, "old checkpoint cannot be removed").Because(err)
 		}

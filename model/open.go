@@ -240,7 +240,7 @@ func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
 }
 
 // WeightsSHA256 identifies the weights by content, whatever file they stand in: SHA-256 over, for each tensor of the
-// architecture in order of name, its name, type, shape and payload. Two models with equal hashes compute the same.
+// architecture in order of name, its name, type, shape and payload. Equal hashes with equal configurations compute the same.
 func (f *Files) WeightsSHA256() (string, error) {
 	h := sha256.New()
 	names := make([]string, 0, len(f.Config.TensorShapes()))
