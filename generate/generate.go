@@ -94,7 +94,7 @@ func (o Options) check(m *model.Model, prompt []int32) error {
 		return fault.New(fault.Inference, "%d ids exist but the model has %d", o.Vocab, m.VocabSize)
 	case o.MaxTokens < 0:
 		return fault.New(fault.Usage, "%d tokens to generate", o.MaxTokens)
-	case len(prompt)+o.MaxTokens > m.MaxPositions:
+	case o.MaxTokens > m.MaxPositions-len(prompt):
 		return fault.New(fault.Inference, "a prompt of %d tokens and %d more exceed the model's %d positions", len(prompt), o.MaxTokens, m.MaxPositions)
 	case !(o.Temperature >= 0) || math.IsInf(o.Temperature, 0):
 		return fault.New(fault.Usage, "temperature %g is not finite and non-negative", o.Temperature)

@@ -160,6 +160,7 @@ func TestLogitsMustBeFinite(t *testing.T) {
 		"infinite":         {[]float32{inf, 1}, generate.Options{RepeatPenalty: 1, Temperature: 1}, "logit of id 0"},
 		"infinite penalty": {[]float32{1, 1}, generate.Options{RepeatPenalty: 1e-50, RepeatLastN: 5, Temperature: 1, TopP: 0.5}, "logit of id 0"},
 		"minus infinity":   {[]float32{-inf, -inf}, generate.Options{RepeatPenalty: 1, Temperature: 1, TopP: 0.5}, "logit"},
+		"endless length":   {[]float32{1, 1}, generate.Options{RepeatPenalty: 1, MaxTokens: math.MaxInt}, "exceed the model's 2010 positions"},
 		"negative length":  {[]float32{1, 1}, generate.Options{RepeatPenalty: 1, MaxTokens: -1}, "-1 tokens"},
 	} {
 		t.Run(name, func(t *testing.T) {
