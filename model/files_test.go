@@ -197,3 +197,22 @@ func TestCheckTensors(t *testing.T) {
 		})
 	}
 }
+
+// In an .apr file the embedding serves as head when there is no head, whatever the metadata say.
+func TestHeadOfAPR(t *testing.T) {
+	for name, c := range shapes {
+		for _, says := range []bool{true, false} {
+			dev := newCPU(t)
+			s := dev.NewStream()
+			sources := randomModel(t, dev, s, c).Sources(s, tensor.F32) // with a head of its own, or with none
+			path := filepath.Join(t.TempDir(), "m.apr")
+			meta := model.APRMetadata(c, nil, map[string]any{"tied_embeddings": says})
+			must(t, aprfile.Write(path, sources, aprfile.Options{Metadata: meta, Writer: "test"}))
+			f := open(t, path)
+			if f.Config.Tied != c.Tied {
+				t.Errorf("%s, metadata say %v: tied %v", name, says, f.Config.Tied)
+			}
+			must(t, f.CheckTensors())
+		}
+	}
+}
