@@ -216,3 +216,24 @@ func TestHeadOfAPR(t *testing.T) {
 		}
 	}
 }
+
+// An existing file of a folder is refused before anything is written.
+func TestSaveHFRefusesExistingFiles(t *testing.T) {
+	c := shapes["tied"]
+	dev := newCPU(t)
+	s := dev.NewStream()
+	sources := randomModel(t, dev, s, c).Sources(s, tensor.F32)
+	for _, name := range []string{"config.json", "generation_config.json", "model.safetensors"} {
+		dir := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte("mine"), 0o600))
+		_, err := model.SaveHF(dir, c, nil, sources, tensor.F32, false)
+		if fault.KindOf(err) != fault.Invalid || !strings.Contains(fmt.Sprint(err), name) {
+			t.Errorf("error %v, want a refusal to replace %s", err, name)
+		}
+		entries, err := os.ReadDir(dir)
+		must(t, err)
+		if text, err := os.ReadFile(filepath.Join(dir, name)); len(entries) != 1 || string(text) != "mine" {
+			t.Errorf("%s: %d files, the old one holds %.9q (%v)", name, len(entries), text, err)
+		}
+	}
+}

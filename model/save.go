@@ -62,17 +62,29 @@ func SaveHF(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Sou
 		small["tokenizer.json"] = tok.MarshalTokenizer()
 		small["tokenizer_config.json"] = tok.MarshalConfig(c.MaxPositions)
 	}
+	// The small files are refused, if they exist, before the weights are written; they appear after them.
+	var files []*atomicfile.File
+	for _, name := range slices.Sorted(maps.Keys(small)) {
+		f, err := atomicfile.Create(filepath.Join(dir, name), force)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if _, err := f.Write(small[name]); err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
 	names, err := safetensors.WriteDir(dir, tensors, maxShard, safetensors.Options{Force: force})
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(small)) {
-		if err := atomicfile.WriteFile(filepath.Join(dir, name), small[name], force); err != nil {
+	for _, f := range files {
+		if err := f.Commit(); err != nil {
 			return nil, err
 		}
-		names = append(names, name)
 	}
-	return names, nil
+	return append(names, slices.Sorted(maps.Keys(small))...), nil
 }
 
 // generationJSON returns generation_config.json.
