@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -126,6 +127,11 @@ func TestRunWritesWhatItPromises(t *testing.T) {
 	}
 	if un, dis := out.Evaluation("untrained student"), out.Evaluation("distilled student"); !(dis.NatsPerToken < un.NatsPerToken) {
 		t.Errorf("held-out loss: distilled %g, untrained %g", dis.NatsPerToken, un.NatsPerToken)
+	}
+	// A student with small random weights knows nothing: all 4096 ids are about equally likely.
+	if un, control := out.Evaluation("untrained student"), out.Evaluation("control student"); !(math.Abs(un.NatsPerToken-math.Log(4096)) < 0.02) ||
+		!(control.NatsPerToken < un.NatsPerToken-0.1) {
+		t.Errorf("held-out loss: untrained %g, control %g", un.NatsPerToken, control.NatsPerToken)
 	}
 	steps := readSteps(t, c)
 	if len(steps) != 16 {
