@@ -2,6 +2,7 @@ package distill
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -91,4 +92,49 @@ func textLoader(t *testing.T, c Config) *corpus.Loader {
 		t.Fatal(err)
 	}
 	return loader
+}
+
+// What is held out is not trained on, and nothing is lost between the two.
+func TestHeldOutTextIsNotTrainedOn(t *testing.T) {
+	c := tinyConfig(t)
+	whole, err := openInputs(context.Background(), c, &quiet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer whole.close()
+	c.ValFraction = 0.3
+	in, err := openInputs(context.Background(), c, &quiet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.close()
+	if in.held == nil || len(in.held.Docs) == 0 || len(in.train.Docs)+len(in.held.Docs) != len(whole.train.Docs) {
+		t.Fatalf("%d documents are trained on, %v held out, of %d", len(in.train.Docs), in.held, len(whole.train.Docs))
+	}
+	if err := corpus.CheckOverlap(in.train, in.held); err != nil {
+		t.Error(err)
+	}
+	if n := in.rows.Len(); n != len(in.train.IDs)/(c.SeqLen+1) {
+		t.Errorf("%d rows of %d ids", n, len(in.train.IDs))
+	}
+}
+
+// In a run on conversations the assistant's turns are the targets, or all turns are.
+func TestAssistantOnly(t *testing.T) {
+	tok, err := openModel(t, "../testdata/models/gosrc").Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for only, turns := range map[bool]corpus.Turns{true: corpus.AutoTurns, false: corpus.AllTurns} {
+		c := tinyConfig(t)
+		path := filepath.Join(t.TempDir(), "chat.jsonl")
+		if err := os.WriteFile(path, []byte(conversations), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.Data, c.AssistantOnly, c.Packing, c.SeqLen, c.Steps = []string{path}, only, false, 64, 1
+		mustRun(t, c, 0)
+		if got, want := readSteps(t, c)[0]["targets"], float64(conversationRows(t, tok, turns).TargetCount()); got != want {
+			t.Errorf("assistant only %v: %v targets, want %v", only, got, want)
+		}
+	}
 }
