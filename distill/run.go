@@ -51,7 +51,11 @@ type Run struct {
 // Start opens, checks and loads everything a run needs; nothing is written before all inputs are known to be good.
 // describe completes the manifest with what the caller knows: command, settings, version.
 func Start(ctx context.Context, c Config, dev device.Device, obs Observer, describe func(*runlog.Manifest)) (*Run, error) {
+	started := time.Now()
 	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := runlog.Check(c.Output, c.Force, c.Resume != ""); err != nil {
 		return nil, err
 	}
 	obs.Phase("opening models and data")
@@ -59,7 +63,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: time.Now()}
+	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started}
 	if r.steps = c.Steps; r.steps == 0 {
 		r.steps = int(in.loaderSteps)
 	}

@@ -165,23 +165,30 @@ func moveAside(path string) error {
 	return l.Unlock()
 }
 
-func prepare(path string, force, resume bool) error {
+// Check refuses what Open would refuse for the directory's state, and changes nothing: a run asks before it reads its data.
+func Check(path string, force, resume bool) error {
 	entries, err := os.ReadDir(path)
 	switch {
+	case errors.Is(err, os.ErrNotExist) && resume:
+		return fault.In(fault.NotFound, path, "there is no run to resume").WithID("E-RUN-003")
 	case errors.Is(err, os.ErrNotExist):
-		if resume {
-			return fault.In(fault.NotFound, path, "there is no run to resume").WithID("E-RUN-003")
-		}
 	case err != nil:
 		return fault.In(fault.IO, path, "is not a directory that can be read").Because(err)
-	case len(entries) > 0 && resume:
-	case len(entries) > 0 && force:
+	case len(entries) > 0 && !resume && !force:
+		return fault.In(fault.Invalid, path, "output directory exists and is not empty").
+			WithHint("choose another --output, --resume it, or --force, which renames it").WithID("E-RUN-001")
+	}
+	return nil
+}
+
+func prepare(path string, force, resume bool) error {
+	if err := Check(path, force, resume); err != nil {
+		return err
+	}
+	if entries, err := os.ReadDir(path); err == nil && len(entries) > 0 && !resume {
 		if err := moveAside(path); err != nil {
 			return err
 		}
-	case len(entries) > 0:
-		return fault.In(fault.Invalid, path, "output directory exists and is not empty").
-			WithHint("choose another --output, --resume it, or --force, which renames it").WithID("E-RUN-001")
 	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return fault.In(fault.IO, path, "cannot be created").Because(err)
