@@ -15,6 +15,7 @@ import (
 	"apr/device"
 	"apr/distill"
 	"apr/generate"
+	"apr/internal/fault"
 	"apr/model"
 	"apr/optim"
 	"apr/teacher"
@@ -124,6 +125,9 @@ type Generation struct {
 
 // MeasureGeneration times greedy generation of n tokens after prompt.
 func MeasureGeneration(ctx context.Context, s device.Stream, m *model.Model, prompt []int32, n, vocab, warmup, iterations int, progress func(done, total int)) (*Generation, error) {
+	if n < 2 {
+		return nil, fault.New(fault.Usage, "%d tokens have no time between them; at least 2 are needed", n)
+	}
 	g := &Generation{PromptTokens: len(prompt), Tokens: n}
 	for i := range warmup + iterations {
 		r, err := generate.Generate(ctx, m, s, prompt, generate.Options{MaxTokens: n, RepeatPenalty: 1, Vocab: vocab}, nil)

@@ -226,8 +226,10 @@ type Info struct {
 // Device owns memory and weights.
 type Device interface {
 	Info() Info
-	// Alloc returns a zeroed tensor that lives until Close: parameters' companions, caches, static inputs.
+	// Alloc returns a zeroed tensor that lives until Free or Close: parameters' companions, caches, static inputs.
 	Alloc(name string, c Component, d tensor.DType, rows, cols int) Tensor
+	// Free gives tensors of Alloc back; any view of one gives back all of it. Streams must have finished with them.
+	Free(ts ...Tensor)
 	// Weight reads a frozen matrix from its sources. Errors name the source's file and tensor.
 	Weight(spec WeightSpec) (Weight, error)
 	// Param makes a trainable tensor, all zero.

@@ -85,6 +85,7 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 		c.scores[i] = Scores{Name: sub.Name, compared: reference != nil}
 	}
 	c.batch = model.NewBatch(subjects[0].Model.Device(), o.Rows, w.SeqLen)
+	defer c.batch.Free(subjects[0].Model.Device())
 	for lo := 0; lo < w.Len(); lo += o.Rows {
 		hi := min(lo+o.Rows, w.Len())
 		if err := c.add(ctx, w.Batch(lo, hi)); err != nil {

@@ -50,6 +50,7 @@ func Generate(ctx context.Context, m *model.Model, s device.Stream, prompt []int
 	}
 	start := time.Now()
 	g := newGenerator(m, s, prompt, o)
+	defer g.free()
 	r := Result{PromptTokens: len(prompt), FinishReason: "length"}
 	for lo := 0; lo < len(prompt); lo += promptChunk {
 		g.extend(prompt[lo:min(lo+promptChunk, len(prompt))])
@@ -135,6 +136,13 @@ func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *g
 		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.HiddenSize),
 		logits: make([]float32, o.Vocab),
 	}
+}
+
+// free gives the device's memory back.
+func (g *generator) free() {
+	dev := g.m.Device()
+	g.cache.Free(dev)
+	dev.Free(g.ids, g.hidden)
 }
 
 // extend feeds ids to the model.

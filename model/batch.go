@@ -34,6 +34,9 @@ func NewBatch(dev device.Device, rows, seqLen int) *Batch {
 	return &Batch{tokens: ints("batch.tokens"), targets: ints("batch.targets"), keep: ints("batch.keep"), local: ints("batch.local")}
 }
 
+// Free gives the batch's memory back; it must not be used afterwards.
+func (d *Batch) Free(dev device.Device) { dev.Free(d.tokens, d.targets, d.keep, d.local) }
+
 // Load compacts b, splits it into micro-batches of microRows sequences, and copies it to the device.
 func (d *Batch) Load(s device.Stream, b corpus.Batch, microRows int) {
 	d.hostTargets, d.hostKeep, d.hostLocal = d.hostTargets[:0], d.hostKeep[:0], d.hostLocal[:0]

@@ -23,6 +23,12 @@ func (m *Model) NewCache(capacity int) *Cache {
 	return c
 }
 
+// Free gives the cache's memory back; it must not be used afterwards.
+func (c *Cache) Free(dev device.Device) {
+	dev.Free(c.k...)
+	dev.Free(c.v...)
+}
+
 // Len returns the number of positions held.
 func (c *Cache) Len() int { return c.length }
 

@@ -83,11 +83,23 @@ func processorName() string {
 	return runtime.GOARCH
 }
 
-// Alloc returns a zeroed tensor that lives until Close.
+// Alloc returns a zeroed tensor that lives until Free or Close.
 func (d *Device) Alloc(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
 	b := newBuffer(name, c, bytesOf(t, rows, cols))
 	d.mem.add(c, b.size)
 	return view(b, t, rows, cols)
+}
+
+// Free gives tensors of Alloc back.
+func (d *Device) Free(ts ...device.Tensor) {
+	for _, t := range ts {
+		b := t.Buf.(*buffer)
+		if b.live || b.data == nil {
+			panic("cpu: free of " + b.name + ", which is a temp or was freed before")
+		}
+		d.mem.add(b.comp, -b.size)
+		b.data = nil
+	}
 }
 
 // Param makes a trainable tensor, all zero. Its weight reads Value itself.

@@ -54,6 +54,10 @@ func checkMemory(l *lab) {
 			l.errorf("memory of %s: peak %d is below what is held, %d", c, peak[c], now[c])
 		}
 	}
+	l.dev.Free(a.RowRange(1, 2))
+	if now, _ := l.dev.Memory(); now[device.KVCache] != before[device.KVCache] {
+		l.errorf("freed memory is still counted: %d bytes, before %d", now[device.KVCache], before[device.KVCache])
+	}
 }
 
 func moveCases() []Case {

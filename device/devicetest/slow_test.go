@@ -97,6 +97,14 @@ func (d *slow) Alloc(_ string, c device.Component, t tensor.DType, rows, cols in
 	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: t}
 }
 
+func (d *slow) Free(ts ...device.Tensor) {
+	for _, t := range ts {
+		b := t.Buf.(*slowBuffer)
+		d.account(b.comp, -b.size)
+		b.v, b.size = nil, 0
+	}
+}
+
 func (d *slow) Weight(spec device.WeightSpec) (device.Weight, error) {
 	var parts []ref.Mat
 	w := &slowWeight{}
