@@ -259,14 +259,20 @@ func TestSameBitsForAnyWorkers(t *testing.T) {
 	}
 }
 
-// TestStepAllocatesNothing counts allocations of a whole step once its scratch has grown.
+// TestStepAllocatesNothing counts allocations of a whole step once all scratch has grown. A worker's scratch grows when it
+// takes its first task of a kind, which on a busy machine can be in a later step, so the steps are repeated until one
+// allocates nothing; what every step allocates would be seen in all of them.
 func TestStepAllocatesNothing(t *testing.T) {
+	const attempts = 20
 	for _, workers := range []int{1, 2} {
 		d := open(t, cpu.Options{Workers: workers})
 		st := newStep(d, small[0], small[1], 3, 131)
-		st.run(t)
-		if n := testing.AllocsPerRun(3, func() { st.run(t) }); n != 0 {
-			t.Errorf("%d workers: %v allocations in a step", workers, n)
+		fewest := math.Inf(1)
+		for i := 0; i < attempts && fewest > 0; i++ {
+			fewest = min(fewest, testing.AllocsPerRun(1, func() { st.run(t) }))
+		}
+		if fewest != 0 {
+			t.Errorf("%d workers: at least %v allocations in each of %d steps", workers, fewest, attempts)
 		}
 	}
 }
