@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"apr/corpus"
 	"apr/internal/fault"
@@ -60,6 +61,12 @@ func openInputs(ctx context.Context, c Config, obs Observer) (_ *inputs, err err
 		return nil, fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen,
 			min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions))
 	}
+	if hi, _ := product(uint64(c.BatchSize), uint64(c.GradAccum)); hi == 0 || hi > 1<<31-1 {
+		return nil, fault.New(fault.Memory, "%d micro-batches of %d rows are more than a step can hold", c.GradAccum, c.BatchSize)
+	}
+	if err := CheckMemory(in.studentConfig, c.Rows(), c.BatchSize, c.SeqLen); err != nil {
+		return nil, err
+	}
 	if err := in.hashModels(c); err != nil {
 		return nil, err
 	}
@@ -112,22 +119,32 @@ func (in *inputs) align(c Config, obs Observer) error {
 	return nil
 }
 
+// What the hashes of inputs cover: the content, in whatever files and compression it comes.
+const (
+	ofWeights   = "name, type, shape and payload of each tensor, in order of name; bytes are those of the payloads"
+	ofDocuments = "the SHA-256 of each document's text, in order; bytes are those of the texts"
+)
+
 // hashModels records what was opened and refuses a teacher that is the student.
 func (in *inputs) hashModels(c Config) error {
 	teacherHash, err := in.teacher.WeightsSHA256()
 	if err != nil {
 		return err
 	}
-	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String()}
+	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Of: ofWeights, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String()}
 	if in.student == nil {
-		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig)}
+		sum, _, err := hashFile(c.StudentConfig)
+		if err != nil {
+			return err
+		}
+		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, SHA256: sum, Of: "the configuration file", Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig)}
 		return nil
 	}
 	studentHash, err := in.student.WeightsSHA256()
 	if err != nil {
 		return err
 	}
-	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Bytes: in.student.Bytes(), Detail: in.studentConfig.String()}
+	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String()}
 	if in.sameModel = studentHash == teacherHash; in.sameModel && !c.AllowSameModel {
 		return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: equal weights, SHA-256 %s", teacherHash).
 			WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
@@ -207,7 +224,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		obs.Message("left out: %v", bad)
 	}
 	in.records[name] = runlog.Input{
-		Path: fmt.Sprint(paths), SHA256: t.SHA256(), Bytes: report.Bytes,
+		Path: strings.Join(paths, ", "), SHA256: t.SHA256(), Of: ofDocuments, Bytes: report.Bytes,
 		Detail: fmt.Sprintf("%d documents, %d tokens, %d bad records left out", report.Documents, len(t.IDs), report.BadRecords),
 	}
 	return t, nil
@@ -223,7 +240,7 @@ func (in *inputs) readShards(c Config) error {
 		return err
 	}
 	in.train = t
-	in.records["data"] = runlog.Input{Path: c.Dataset, SHA256: t.SHA256(), Detail: fmt.Sprintf("%d shards, %d tokens", len(files), len(t.IDs))}
+	in.records["data"] = runlog.Input{Path: c.Dataset, SHA256: t.SHA256(), Of: ofDocuments, Detail: fmt.Sprintf("%d shards, %d tokens", len(files), len(t.IDs))}
 	return nil
 }
 

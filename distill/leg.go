@@ -218,6 +218,6 @@ func (l *leg) stop(out *Outcome) error {
 		return err
 	}
 	err := fault.New(fault.Stopped, "stopped in leg %s after step %d; a checkpoint is written", l.name, l.trainer.Step).
-		WithHint("continue with --resume")
+		WithHint("go on with the same command and --resume=%s", l.run.Output)
 	return errors.Join(l.run.dir.Event("stop", "signal", map[string]any{"leg": l.name, "step": l.trainer.Step}, ""), err)
 }

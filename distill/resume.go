@@ -14,6 +14,7 @@ import (
 
 	"apr/format/safetensors"
 	"apr/internal/fault"
+	"apr/runlog"
 )
 
 // ResumeAuto continues the run in the output directory from its newest valid checkpoint.
@@ -86,6 +87,44 @@ func (l *leg) checkpoint(out *Outcome) error {
 	return r.dir.Event("checkpoint", l.name, map[string]any{"step": st.Step, "seconds": time.Since(start).Seconds()}, "")
 }
 
+// checkResume refuses a resumption that would not continue what the checkpoints hold, before anything is written, and
+// takes over the identity of the run.
+func (r *Run) checkResume() error {
+	if r.Resume == "" {
+		return nil
+	}
+	if b, err := os.ReadFile(r.dir.File("manifest.json")); err == nil {
+		var m runlog.Manifest
+		if err := json.Unmarshal(b, &m); err == nil && m.RunID != "" {
+			r.id = m.RunID
+		}
+	}
+	for _, name := range []string{LegStudent, LegControl} {
+		l := &leg{run: r, name: name}
+		st, f, from, err := l.find()
+		if err != nil {
+			return err
+		}
+		if f == nil {
+			continue
+		}
+		if err := errors.Join(l.mayContinue(st, from), f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayContinue refuses a checkpoint of another run, unless changes are allowed.
+func (l *leg) mayContinue(st state, from string) error {
+	diff := differences(st.Must, l.run.mustAgree())
+	if len(diff) == 0 || l.run.AllowChanged {
+		return nil
+	}
+	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s", strings.Join(diff, "; ")).
+		WithHint("restore the settings, or --allow-changed, which records the difference").WithID("E-CKPT-004")
+}
+
 // restore continues from the leg's checkpoint if the run is a resumed one.
 func (l *leg) restore(out *Outcome) error {
 	r := l.run
@@ -102,11 +141,10 @@ func (l *leg) restore(out *Outcome) error {
 		return r.dir.TruncateSteps(l.name, 0)
 	}
 	defer f.Close()
+	if err := l.mayContinue(st, from); err != nil {
+		return err
+	}
 	if diff := differences(st.Must, r.mustAgree()); len(diff) > 0 {
-		if !r.AllowChanged {
-			return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s", strings.Join(diff, "; ")).
-				WithHint("restore the settings, or --allow-changed, which records the difference").WithID("E-CKPT-004")
-		}
 		if err := r.dir.Event("warning", "resumed with changes", diff, "--allow-changed"); err != nil {
 			return err
 		}

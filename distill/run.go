@@ -73,6 +73,9 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if r.dir, err = runlog.Open(c.Output, c.Force, c.Resume != ""); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
+	if err := r.checkResume(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
 	m := in.manifest()
 	m.RunID, m.Started = r.id, time.Now().UTC()
 	describe(&m)

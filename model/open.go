@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -130,7 +131,8 @@ func (f *Files) Bytes() int64 {
 // be absent, empty, or a copy.
 func (f *Files) CheckTensors() error {
 	want := f.Config.TensorShapes()
-	for name, shape := range want {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		shape := want[name]
 		t, ok := f.File.Tensor(name)
 		switch {
 		case !ok:

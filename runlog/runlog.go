@@ -34,6 +34,7 @@ type Value struct {
 type Input struct {
 	Path   string `json:"path"`
 	SHA256 string `json:"sha256,omitempty"`
+	Of     string `json:"sha256_of,omitempty"` // what the hash covers
 	Bytes  int64  `json:"bytes,omitempty"`
 	Detail string `json:"detail,omitempty"`
 }

@@ -10,6 +10,7 @@ import (
 	"apr/bench"
 	"apr/device"
 	"apr/device/cpu"
+	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
@@ -32,7 +33,7 @@ func benchCommand() *cli.Command {
 			"config.json for a student of random weights.",
 		Example: "apr bench student.apr --max-tokens 64\n" +
 			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Memory},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},
 			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "teacher: measure one distillation step"},
@@ -127,6 +128,9 @@ func (o *benchOptions) step(ctx context.Context, dev *cpu.Device, r *benchResult
 	s := dev.NewStream().(*cpu.Stream)
 	student, err := o.student(dev, s)
 	if err != nil {
+		return err
+	}
+	if err := distill.CheckMemory(student.Config, o.batchSize, o.batchSize, o.seqLen); err != nil {
 		return err
 	}
 	peak, err := bench.PeakGFLOPS(ctx, dev, s)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"apr/device"
@@ -113,9 +114,9 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		{o.Recompute == "norms" || o.Recompute == "blocks", "--recompute " + o.Recompute},
 		{o.ManagedMemory != "auto" && o.ManagedMemory != "", "MANAGED_MEMORY: the CUDA device"},
 		{s.Given("probe") && o.Probe, "--probe on: there is one teacher backend"},
-		{s.Given("stall-timeout"), "--stall-timeout"},
-		{o.Supervise, "--supervise"}, {o.KernelLog, "--kernel-log: the CPU device loads no kernels"},
-		{o.Plan, "--plan"}, {o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
+		{s.Given("stall-timeout") && o.StallTimeout != 0, "--stall-timeout"},
+		{o.Supervise, "--supervise"}, {o.KernelLog, "--kernel-log: the CPU device loads no kernels"}, {o.Plan, "--plan"},
+		{o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
 		{filepath.Ext(o.Output) == ".gguf", "--output .gguf: writing GGUF"},
 	} {
 		if u.asked {
@@ -126,12 +127,7 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 }
 
 func givenAny(s cli.Settings, names ...string) bool {
-	for _, n := range names {
-		if s.Given(n) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, s.Given)
 }
 
 var divergences = map[string]device.Divergence{

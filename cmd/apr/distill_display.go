@@ -51,20 +51,20 @@ func (d *distillDisplay) Message(format string, args ...any) {
 func (d *distillDisplay) Leg(leg string, done, total int) {
 	d.close()
 	d.total, d.from, d.start, d.held = total, done, time.Now(), ""
-	title := "distilling"
+	title := "distil"
 	if leg == distill.LegControl {
-		title = "control, without the teacher"
+		title = "control"
 	}
 	d.bar = d.e.Progress(title, int64(total), cli.Count)
-	d.bar.Add(int64(done))
+	d.bar.Resume(int64(done))
 }
 
 func (d *distillDisplay) Step(leg string, s runlog.Step) {
 	done := s.Step + 1
 	left := time.Duration(float64(time.Since(d.start)) / float64(done-d.from) * float64(d.total-done)).Round(time.Second)
-	terms := fmt.Sprintf("loss %.4f  KL %.4f  CE %.4f", s.Loss, s.KL, s.CE)
+	terms := fmt.Sprintf("loss %.3f  KL %.3f  CE %.3f", s.Loss, s.KL, s.CE)
 	if leg == distill.LegControl {
-		terms = fmt.Sprintf("CE %.4f", s.CE)
+		terms = fmt.Sprintf("CE %.3f", s.CE)
 	}
 	note := fmt.Sprintf("%s  %.0f tokens/s%s", terms, s.TokensPerSecond, d.held)
 	d.bar.Note(note)
@@ -75,7 +75,7 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 }
 
 func (d *distillDisplay) Evaluated(leg string, step int, nats float64) {
-	d.held = fmt.Sprintf("  held-out %.4f", nats)
+	d.held = fmt.Sprintf("  held-out %.2f", nats)
 	if d.bar == nil {
 		d.e.Log.Info(fmt.Sprintf("%s step %d  held-out %.4f nats/token", leg, step, nats))
 	}

@@ -114,7 +114,7 @@ func (o *distillOptions) sourceTable() []cli.Option {
 func (o *distillOptions) lossTable() []cli.Option {
 	return []cli.Option{
 		{Name: "alpha", Value: cli.Float(&o.Alpha, 0.5).In(0, 1), Help: "weight of the KL term; cross-entropy has 1-alpha"},
-		{Name: "temperature", Value: cli.Float(&o.Temperature, 1).Above(0), Help: "temperature of both distributions of the KL term"},
+		{Name: "temperature", Value: cli.Float(&o.Temperature, 1).In(0.01, 100), Help: "temperature of both distributions of the KL term"},
 		{Name: "divergence", Value: cli.Enum(&o.Divergence, "forward-kl", "forward-kl", "reverse-kl", "jsd", "tvd", "skew-forward", "skew-reverse"), Help: "divergence from the teacher"},
 		{Name: "divergence-beta", Value: cli.Float(&o.DivergenceBeta, 0.5).In(0, 1), Help: "beta of jsd, lambda of the skew divergences"},
 		{Name: "strategy", Value: cli.Enum(&o.Strategy, "standard", "standard").Alias("kl", "standard").Alias("gradual", "progressive").Alias("multi", "ensemble").Unbuilt("progressive", "ensemble"), Help: "standard; progressive and ensemble are not built"},
@@ -147,18 +147,18 @@ func (o *distillOptions) machineTable() []cli.Option {
 	return []cli.Option{
 		{Name: "dtype", Value: cli.Enum(&o.DType, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
 		{Name: "backend", Value: cli.Enum(&o.Backend, "auto", "auto", "cpu", "cuda").Refuse("fixture", "there is no simulated training: use auto, cpu or cuda"), Help: "where the student trains"},
-		{Name: "device", Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU"},
-		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "GPUs, one local process each, or all"},
-		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: "0 = the planner's choice", Help: "rows of a chunk of head and loss, 256 to 4096; results do not depend on it"},
+		{Name: "device", Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU [not built yet]"},
+		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "GPUs, one local process each, or all [not built yet]"},
+		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: "0 = the planner's choice", Help: "rows of a chunk of head and loss, 256 to 4096; results depend on it only by the order of float32 sums"},
 		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},
 		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "how the teacher computes; also cudatrainer, realizar-q4k"},
 		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "keep expanded teacher matrices when the plan has room"},
-		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's products on CUDA"},
+		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's products on CUDA [not built yet]"},
 		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},
 		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit the plan"},
-		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "max(60s, 20 × median step)", Help: "no progress for so long is exit 22"},
-		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a watched child; restart at most 3 times without progress"},
-		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
+		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "max(60s, 20 × median step)", Help: "no progress for so long is exit 22 [not built yet]"},
+		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a watched child; restart at most 3 times without progress [not built yet]"},
+		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "a line for each kernel or GEMM plan loaded [not built yet]"},
 	}
 }
 
@@ -185,19 +185,19 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "teacher and student may be equal; recorded"},
 		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},
 		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
-		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "apr plan with these flags"},
+		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "apr plan with these flags [not built yet]"},
 		{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&o.RunsDir, "runs"), Help: "where runs without --output go"},
 	}
 }
 
 func (o *distillOptions) loraTable() []cli.Option {
 	return []cli.Option{
-		{Name: "lora", Value: cli.Bool(&o.LoRA, false), Help: "train low-rank adapters only"},
-		{Name: "lora-rank", Value: cli.Int(&o.LoRARank, 32).AtLeast(1), Help: "rank of the adapters"},
-		{Name: "lora-alpha", Value: cli.Float(&o.LoRAAlpha, 64).Above(0), Help: "scale of the adapters, over the rank"},
-		{Name: "lora-dropout", Value: cli.Float(&o.LoRADropout, 0).In(0, 0.99), Help: "dropout before the adapters"},
-		{Name: "lora-targets", Value: cli.Words(&o.LoRATargets, []string{"q", "v", "o", "gate", "up", "down"}, "q", "k", "v", "o", "gate", "up", "down", "head"), Help: "adapted matrices; also k, head"},
-		{Name: "lora-merge", Value: cli.OnOff(&o.LoRAMerge, true), Help: "merge the adapters into the exported student"},
+		{Name: "lora", Value: cli.Bool(&o.LoRA, false), Help: "train low-rank adapters only [not built yet]"},
+		{Name: "lora-rank", Value: cli.Int(&o.LoRARank, 32).AtLeast(1), Help: "rank of the adapters [not built yet]"},
+		{Name: "lora-alpha", Value: cli.Float(&o.LoRAAlpha, 64).Above(0), Help: "scale of the adapters, over the rank [not built yet]"},
+		{Name: "lora-dropout", Value: cli.Float(&o.LoRADropout, 0).In(0, 0.99), Help: "dropout before the adapters [not built yet]"},
+		{Name: "lora-targets", Value: cli.Words(&o.LoRATargets, []string{"q", "v", "o", "gate", "up", "down"}, "q", "k", "v", "o", "gate", "up", "down", "head"), Help: "adapted matrices; also k, head [not built yet]"},
+		{Name: "lora-merge", Value: cli.OnOff(&o.LoRAMerge, true), Help: "merge the adapters into the exported student [not built yet]"},
 	}
 }
 

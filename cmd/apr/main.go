@@ -27,7 +27,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Enviro
 func run(args []string, in io.Reader, out, errw io.Writer, environ []string) int {
 	app := &cli.App{
 		Name: "apr", Short: "Distil large language models",
-		Long: "apr distils large language models: pull or import a model, plan the memory, train, watch, evaluate, export.",
+		Long: "apr distils large language models: a big frozen teacher teaches a small student. Train, evaluate,\ngenerate, and look into, convert and quantise model files.",
 		In:   in, Out: out, Err: errw, Environ: environ,
 	}
 	for _, c := range commands {

@@ -32,8 +32,10 @@ type Progress struct {
 	show  func(int64) string
 	note  string // what is worth knowing now, shown behind the amount
 
-	out  io.Writer // plain lines
-	last time.Time
+	out   io.Writer // plain lines
+	last  time.Time
+	begun time.Time
+	from  int64 // units done before, by an earlier process
 
 	bars *mpb.Progress
 	bar  *mpb.Bar
@@ -41,7 +43,7 @@ type Progress struct {
 
 // Progress starts the display of an operation of total units; show prints an amount, such as [Bytes] or [Count].
 func (e *Env) Progress(title string, total int64, show func(int64) string) *Progress {
-	p := &Progress{title: title, total: total, show: show, last: time.Now()}
+	p := &Progress{title: title, total: total, show: show, last: time.Now(), begun: time.Now()}
 	switch e.progress {
 	case progressOff:
 		return nil
@@ -54,8 +56,30 @@ func (e *Env) Progress(title string, total int64, show func(int64) string) *Prog
 		mpb.PrependDecorators(decor.Name(title+" ")),
 		mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {
 			return fmt.Sprintf(" %s / %s %s ", show(s.Current), show(s.Total), p.noted())
-		}), decor.OnComplete(decor.AverageETA(decor.ET_STYLE_GO), "")))
+		}), decor.Any(func(s decor.Statistics) string { return p.left(s.Current) })))
 	return p
+}
+
+// Resume says that n units were done before; the time left is then judged by the others.
+func (p *Progress) Resume(n int64) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	p.from, p.begun = n, time.Now()
+	p.mu.Unlock()
+	p.Add(n)
+}
+
+// left is the time that the rest will take at the rate so far, empty while nothing or everything is done.
+func (p *Progress) left(done int64) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if done <= p.from || done >= p.total {
+		return ""
+	}
+	d := time.Duration(float64(time.Since(p.begun)) / float64(done-p.from) * float64(p.total-done))
+	return d.Round(time.Second).String()
 }
 
 // Note sets a text that is shown behind the amount, such as the loss of a training.
