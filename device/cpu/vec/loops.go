@@ -148,7 +148,10 @@ func lossSums(z, t []float32, mz, mt, invT float32) (s LossSums) {
 func lossGrad(grad, z, t []float32, mz, mt, invT, a, b, c float32) {
 	for i := range grad {
 		dz, dt := float64(z[i])-float64(mz), float64(t[i])-float64(mt)
-		grad[i] = float32(float64(a)*exp64(dz) + (float64(b)*exp64(dz*float64(invT)) - float64(c)*exp64(dt*float64(invT))))
+		// Both products are rounded before they are subtracted (the conversions forbid a fused multiply-add), so that equal
+		// logits give a gradient of exactly 0 on every processor.
+		student, teacher := float64(float64(b)*exp64(dz*float64(invT))), float64(float64(c)*exp64(dt*float64(invT)))
+		grad[i] = float32(float64(a)*exp64(dz) + (student - teacher))
 	}
 }
 
