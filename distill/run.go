@@ -120,6 +120,9 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return err
 	}
+	if err := r.recordDecisions(); err != nil {
+		return err
+	}
 	student := model.NewTrainable(r.dev, r.in.studentConfig)
 	if err := r.initialise(student); err != nil {
 		return err
@@ -148,6 +151,22 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		subjects = append(subjects, eval.Subject{Name: "control student", Model: student.Snapshot(r.stream)})
 	}
 	return r.evaluate(ctx, big, subjects, out)
+}
+
+// recordDecisions writes down what was chosen for this run and why: how the teacher's weights are kept, with the bytes
+// they really take, and the vocabulary.
+func (r *Run) recordDecisions() error {
+	now, _ := r.dev.Memory()
+	stored, held := r.in.teacher.Bytes(), now[device.TeacherWeights]
+	reason := "kept in the types of the file and decoded inside each product"
+	if held > stored+stored/10 {
+		reason = "expanded to float32 at load: they fit the budget, and products need not decode them; --teacher-cache off keeps the blocks"
+	}
+	r.obs.Message("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)
+	vocabulary := map[string]int{"ids": r.in.vocab, "teacher_rows": r.in.teacher.Config.VocabSize, "student_rows": r.in.studentConfig.VocabSize}
+	return errors.Join(
+		r.dir.Event("decision", "teacher weights", map[string]int64{"file_bytes": stored, "device_bytes": held}, reason),
+		r.dir.Event("decision", "vocabulary", vocabulary, "both models are cut to the tokenizer's ids before the softmax"))
 }
 
 // initialise gives the student the weights it has before training, and no history.

@@ -133,6 +133,10 @@ func TestRunWritesWhatItPromises(t *testing.T) {
 		!(control.NatsPerToken < un.NatsPerToken-0.1) {
 		t.Errorf("held-out loss: untrained %g, control %g", un.NatsPerToken, control.NatsPerToken)
 	}
+	events, err := os.ReadFile(filepath.Join(c.Output, "events.jsonl"))
+	if err != nil || !strings.Contains(string(events), `"name":"teacher weights"`) || !strings.Contains(string(events), `"name":"vocabulary"`) {
+		t.Errorf("decisions are not recorded (%v): %s", err, events)
+	}
 	steps := readSteps(t, c)
 	if len(steps) != 16 {
 		t.Fatalf("%d steps recorded, want 8 of each leg", len(steps))
