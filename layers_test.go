@@ -30,7 +30,8 @@ var floors = []struct {
 	{"text", "tokenizer corpus"},
 	{"records", "runlog"},
 	{"machine", "device internal/ref device/devicetest device/dry"},
-	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu device/cuda"},
+	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu"},
+	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model generate optim plan teacher eval distill convert"},
 	{"trust", "report contract hub bench"},
 	{"door", "internal/cli cmd/apr"},
@@ -42,10 +43,13 @@ var reserved = []struct {
 	only   string // packages; empty: none but tests
 	reason string
 }{
-	{"github.com/ebitengine/purego", "device/cuda", "shared libraries are opened in one place"},
+	{"github.com/ebitengine/purego", "device/cuda/driver device/cuda/emulator", "shared libraries are opened in one place"},
 	{"C", "", "everything builds with CGO_ENABLED=0"},
 	{"apr/device/cpu", "device/cpu cmd/apr", "models and training know device.Device, not devices"},
-	{"apr/device/cuda", "cmd/apr", "models and training know device.Device, not devices"},
+	{"apr/device/cuda", "device/cuda cmd/apr", "models and training know device.Device, not devices"},
+	{"apr/device/cuda/driver", "device/cuda device/cuda/blas", "one package speaks to the driver"},
+	{"apr/device/cuda/kernel", "device/cuda", "parts of one device"},
+	{"apr/device/cuda/blas", "device/cuda", "parts of one device"},
 	{"apr/device/cpu/par", "device/cpu device/cpu/gemm device/cpu/vec", "parts of one device"},
 	{"apr/device/cpu/vec", "device/cpu device/cpu/gemm", "parts of one device"},
 	{"apr/device/cpu/gemm", "device/cpu", "parts of one device"},
@@ -54,7 +58,8 @@ var reserved = []struct {
 	{"apr/internal/near", "device/devicetest internal/ref", "test support"},
 	{"testing", "internal/near device/devicetest", "test support"},
 	{"net/http", "hub cmd/apr", "parsers and training never gain the network"},
-	{"os/exec", "corpus contract cmd/apr", "nothing starts programs but claims, the supervisor, and Parquet's bounded child"},
+	{"os/exec", "corpus contract cmd/apr device/cuda/emulator", "nothing starts programs but claims, the supervisor, Parquet's bounded child, and the compiler of an emulator for tests"},
+	{"apr/device/cuda/emulator", "", "test support"},
 }
 
 // exits are functions that end the process, and the packages that may call them: the door, for a program that is done
@@ -220,7 +225,7 @@ func TestLayersCatch(t *testing.T) {
 		{"import of an unknown package", "model/a.go", `import "apr/misc"`, "stands on no floor"},
 		{"external test", "model/a_test.go", `import "apr/model"`, ""},
 		{"package imports itself", "model/a.go", `import "apr/model"`, "stands above"},
-		{"purego in its room", "device/cuda/a.go", `import "github.com/ebitengine/purego"`, ""},
+		{"purego in its room", "device/cuda/driver/a.go", `import "github.com/ebitengine/purego"`, ""},
 		{"purego elsewhere", "device/cpu/a.go", `import _ "github.com/ebitengine/purego/internal/x"`, "opened in one place"},
 		{"cgo", "device/cuda/a.go", `import "C"`, "CGO_ENABLED=0"},
 		{"training knows a device", "distill/a.go", `import "apr/device/cpu"`, "not devices"},

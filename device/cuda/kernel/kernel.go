@@ -1,0 +1,72 @@
+// Package kernel holds the CUDA kernels and their launchers: for every .cu file the Go functions, in the .go file of
+// the same name, that turn an operation of device.Stream into launches. Launchers are pure: they look at shapes, types
+// and addresses, and hand launches to a Queue; they need no GPU.
+//
+// The PTX in ptx/ is made from the .cu files by `make kernels` and embedded; manifest.json there says from which bytes.
+//
+// Caveats. Shapes are checked by the caller (package cuda); a shape that a kernel cannot serve is a panic here. Kernels
+// are launched in order on one stream, so scratch memory of one operation may be that of the next.
+package kernel
+
+import (
+	"unsafe"
+
+	"apr/tensor"
+)
+
+// Mat is a row-major matrix in device memory: element (r,c) stands Stride·r+c elements after Ptr. The zero Mat means
+// "none".
+type Mat struct {
+	Ptr        uint64 // device address of element (0,0)
+	Rows, Cols int
+	Stride     int // elements between rows
+	Type       tensor.DType
+}
+
+// IsZero reports whether m is the absent matrix.
+func (m Mat) IsZero() bool { return m.Ptr == 0 }
+
+// Launch is one kernel launch.
+type Launch struct {
+	Module string         // the .cu file without its extension
+	Kernel string         // the entry point, unique over all modules
+	Grid   [3]int         // blocks
+	Block  int            // threads of a block, a multiple of 32
+	Shared int            // bytes of dynamic shared memory
+	Args   unsafe.Pointer // to the kernel's one struct of arguments, on the heap
+}
+
+// Queue takes launches in order.
+type Queue interface {
+	// Launch starts a kernel after everything queued before.
+	Launch(Launch)
+	// Scratch returns the 256-byte aligned address of n bytes whose content is undefined. They are the caller's until
+	// its operation ends: a second call within one operation gives other bytes. More than MaxScratch bytes in one
+	// operation is a broken precondition.
+	Scratch(n int) uint64
+	// Record returns the address of the device's Record.
+	Record() uint64
+	// Multiprocessors returns how many the device has, for launchers that size their grid by it.
+	Multiprocessors() int
+}
+
+// MaxScratch is the number of bytes that one operation may take as scratch.
+const MaxScratch = 64 << 20
+
+// Record is the device's record of one step, struct Record of apr.cuh.
+type Record struct {
+	LR, InvN, Bias1, Bias2, MaxNorm float64
+	CE, D, Entropy                  float64
+	Positions, Agree                int64
+	GradNorm, Scale                 float64
+	Finite                          int64
+	Fault, FaultValue, FaultLimit   int64
+}
+
+// The codes of Record.Fault.
+const (
+	FaultNone   = iota
+	FaultID     // embedding: id FaultValue outside [0, FaultLimit)
+	FaultTarget // loss: target FaultValue outside [0, FaultLimit)
+	FaultRow    // gather, scatter: row FaultValue outside [0, FaultLimit)
+)
