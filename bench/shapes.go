@@ -1,0 +1,118 @@
+package bench
+
+import (
+	"encoding/binary"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// shapes are the published configurations of Qwen2.5, by name.
+var shapes = map[string]model.Config{
+	"qwen2.5-0.5b": qwen(24, 14, 2, 64, 896, 4864, 151936, true),
+	"qwen2.5-1.5b": qwen(28, 12, 2, 128, 1536, 8960, 151936, true),
+	"qwen2.5-7b":   qwen(28, 28, 4, 128, 3584, 18944, 152064, false),
+}
+
+func qwen(layers, heads, kv, d, h, f, vocab int, tied bool) model.Config {
+	return model.Config{
+		Architecture: "qwen2", HiddenSize: h, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: d, IntermediateSize: f,
+		VocabSize: vocab, MaxPositions: 32768, RopeTheta: 1e6, RMSNormEps: 1e-6, Tied: tied, InitializerRange: 0.02,
+		BOS: -1, EOS: -1, DType: tensor.BF16,
+	}
+}
+
+// Shape returns a published configuration: qwen2.5-0.5b, qwen2.5-1.5b or qwen2.5-7b; the prefix may be left out.
+func Shape(name string) (model.Config, error) {
+	name = strings.ToLower(name)
+	if !strings.HasPrefix(name, "qwen2.5-") {
+		name = "qwen2.5-" + name
+	}
+	c, ok := shapes[name]
+	if !ok {
+		return c, fault.New(fault.Usage, "no published shape is called %q", name).
+			WithHint("known are %s", strings.Join(slices.Sorted(maps.Keys(shapes)), ", "))
+	}
+	return c, nil
+}
+
+// RandomModel returns a model of configuration c without a file behind it: matrices are bfloat16 N(0, c.InitializerRange²)
+// by seed, norms 1, biases 0. Its bytes are made as they are read, at the speed of a copy: every tensor repeats one
+// table of 1,048,573 values from a place of its own, so a byte depends on its tensor and offset alone.
+func RandomModel(c model.Config, seed uint64) *model.Files {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	table := make([]byte, 2*1048573) // a prime: rows of a matrix do not repeat
+	for i := 0; i < len(table); i += 2 {
+		binary.LittleEndian.PutUint16(table[i:], tensor.F32ToBF16(float32(rng.NormFloat64()*c.InitializerRange)))
+	}
+	f := &randomFile{tensors: map[string]tensor.Stored{}}
+	for name, shape := range c.TensorShapes() {
+		n, _ := tensor.Elements(shape)
+		r := &randomTensor{size: 2 * int64(n)}
+		switch {
+		case len(shape) == 2:
+			r.table, r.start = table, 2*rng.Int64N(int64(len(table)/2))
+		case strings.HasSuffix(name, "norm.weight"):
+			r.table = []byte{0x80, 0x3f} // 1 in bfloat16
+		default:
+			r.table = []byte{0, 0}
+		}
+		f.tensors[name] = tensor.Stored{Info: tensor.Info{Name: name, DType: tensor.BF16, Shape: shape, Size: r.size}, ReaderAt: r}
+	}
+	noTokenizer := func() (*tokenizer.Tokenizer, error) {
+		return nil, fault.New(fault.Load, "a model of random weights has no tokenizer")
+	}
+	return &model.Files{Config: c, Container: &model.Container{
+		Path: f.Path(), File: f, ReadTokenizer: noTokenizer, ReadConfig: func() (model.Config, error) { return c, nil },
+	}}
+}
+
+// randomFile is a tensor.File of random tensors.
+type randomFile struct{ tensors map[string]tensor.Stored }
+
+func (f *randomFile) Path() string { return "random weights" }
+func (f *randomFile) Close() error { return nil }
+
+func (f *randomFile) Tensors() []tensor.Stored {
+	var all []tensor.Stored
+	for _, name := range slices.Sorted(maps.Keys(f.tensors)) {
+		all = append(all, f.tensors[name])
+	}
+	return all
+}
+
+func (f *randomFile) Tensor(name string) (tensor.Stored, bool) {
+	t, ok := f.tensors[name]
+	return t, ok
+}
+
+// randomTensor is size bytes that repeat a table from start on. It is safe for concurrent use.
+type randomTensor struct {
+	table       []byte
+	start, size int64
+}
+
+// ReadAt implements io.ReaderAt.
+func (r *randomTensor) ReadAt(p []byte, off int64) (int, error) {
+	want := len(p)
+	if off >= r.size {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), r.size-off)]
+	n := 0
+	for n < len(p) {
+		at := (r.start + off + int64(n)) % int64(len(r.table))
+		n += copy(p[n:], r.table[at:])
+	}
+	if n < want {
+		return n, io.EOF
+	}
+	return n, nil
+}

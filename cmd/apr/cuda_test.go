@@ -1,0 +1,192 @@
+//go:build gpu || emulate
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"slices"
+	"testing"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/device/cpu"
+	"apr/device/cuda"
+	"apr/eval"
+	"apr/generate"
+	"apr/internal/near"
+	"apr/model"
+	"apr/tensor"
+)
+
+const gosrc = "../../testdata/models/gosrc"
+
+// openBoth opens the reference teacher on the CPU and on the GPU (or its emulator).
+func openBoth(t *testing.T) (f *model.Files, onCPU, onGPU *model.Model) {
+	t.Helper()
+	openEmulator(t)
+	f, err := model.Open(gosrc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	host, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []device.Device{host, gpu} {
+		t.Cleanup(func() { d.Close() })
+		m, err := model.LoadFrozen(d, f, device.TeacherWeights)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if onCPU == nil {
+			onCPU = m
+		} else {
+			onGPU = m
+		}
+	}
+	return f, onCPU, onGPU
+}
+
+// TestCUDANats: both devices score the held-out text alike, to 3·10⁻⁴ nats a token.
+func TestCUDANats(t *testing.T) {
+	f, onCPU, onGPU := openBoth(t)
+	tok, err := f.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	enc, err := corpus.ForTokenizer(tok, "none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eos, err := corpus.EndOfText(tok)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _, err := corpus.Load(context.Background(), []string{"../../examples/gosrc/data/gosrc-val.jsonl.zst"}, enc,
+		corpus.EncodeOptions{EOS: eos, Vocab: tok.RealIDs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text.IDs = text.IDs[:min(len(text.IDs), heldOutTokens)]
+	w, err := corpus.NewWindows(text, 512, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nats [2]float64
+	for i, m := range []*model.Model{onCPU, onGPU} {
+		scores, err := eval.Compare(context.Background(), m.Device().NewStream(), nil, []eval.Subject{{Name: "gosrc", Model: m}}, w, eval.Options{Vocab: tok.RealIDs()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nats[i] = scores[0].NatsPerToken()
+	}
+	t.Logf("%d targets: CPU %.7f, GPU %.7f nats/token, difference %.2g", w.Len()*512, nats[0], nats[1], nats[1]-nats[0])
+	near.Check(t, "nats/token", []float64{nats[1]}, []float64{nats[0]}, 3e-4)
+}
+
+// TestCUDAGreedy: along the five reference continuations the GPU picks the reference's token wherever the CPU's logits
+// put it at least 0.1 ahead, and generating by itself it gives the reference's ids up to the first closer place.
+func TestCUDAGreedy(t *testing.T) {
+	var ref struct {
+		Greedy []struct {
+			PromptIDs []int32 `json:"prompt_ids"`
+			GreedyIDs []int32 `json:"greedy_ids"`
+		}
+	}
+	b, err := os.ReadFile(gosrc + "/reference.json")
+	if err == nil {
+		err = json.Unmarshal(b, &ref)
+	}
+	if err != nil || len(ref.Greedy) != 5 {
+		t.Fatalf("reference with %d continuations: %v", len(ref.Greedy), err)
+	}
+	f, onCPU, onGPU := openBoth(t)
+	tok, err := f.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := 0
+	for i, want := range ref.Greedy {
+		margins := forced(t, onCPU, want.PromptIDs, want.GreedyIDs, tok.RealIDs())
+		picks := forced(t, onGPU, want.PromptIDs, want.GreedyIDs, tok.RealIDs())
+		firstClose := len(want.GreedyIDs)
+		for k := range margins {
+			if margins[k].margin <= 0.1 {
+				firstClose = min(firstClose, k)
+				continue
+			}
+			judged++
+			if picks[k].id != want.GreedyIDs[k] {
+				t.Errorf("continuation %d, token %d: GPU picks %d, reference %d leads by %g", i, k, picks[k].id, want.GreedyIDs[k], margins[k].margin)
+			}
+		}
+		got, err := generate.Generate(context.Background(), onGPU, onGPU.Device().NewStream(), want.PromptIDs,
+			generate.Options{MaxTokens: len(want.GreedyIDs), RepeatPenalty: 1, Vocab: tok.RealIDs()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got.IDs[:min(firstClose, len(got.IDs))], want.GreedyIDs[:firstClose]) {
+			t.Errorf("continuation %d: %v, want %v up to token %d", i, got.IDs, want.GreedyIDs, firstClose)
+		}
+		t.Logf("continuation %d: %d of %d tokens alike, first margin below 0.1 at %d", i, alike(got.IDs, want.GreedyIDs), len(want.GreedyIDs), firstClose)
+	}
+	if judged < 50 {
+		t.Errorf("only %d places were judged", judged)
+	}
+}
+
+func alike(a, b []int32) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// pick is the greedy choice at one place and its lead over the second.
+type pick struct {
+	id     int32
+	margin float64
+}
+
+// forced returns the greedy choice after the prompt and after every token of the continuation but the last.
+func forced(t *testing.T, m *model.Model, prompt, continuation []int32, vocab int) (picks []pick) {
+	t.Helper()
+	d := m.Device()
+	s := d.NewStream()
+	cache := m.NewCache(len(prompt) + len(continuation))
+	defer cache.Free(d)
+	hidden := s.Temp("hidden", device.Activations, d.Info().Activations, 1, m.HiddenSize)
+	defer s.Release(hidden)
+	next := prompt
+	for k := range continuation {
+		ids := s.Temp("ids", device.Batch, tensor.I32, len(next), 1)
+		s.UploadInts(ids, next)
+		m.Extend(s, hidden, cache, ids)
+		s.Release(ids)
+		z := make([]float32, vocab)
+		if err := m.NextLogits(s, z, hidden); err != nil {
+			t.Fatal(err)
+		}
+		best, second := 0, math.Inf(-1)
+		for i, v := range z {
+			switch {
+			case v > z[best]:
+				best, second = i, float64(z[best])
+			case i != best:
+				second = math.Max(second, float64(v))
+			}
+		}
+		picks = append(picks, pick{int32(best), float64(z[best]) - second})
+		next = continuation[k : k+1]
+	}
+	return picks
+}
