@@ -29,7 +29,7 @@ var floors = []struct {
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
 	{"text", "tokenizer corpus"},
 	{"records", "runlog"},
-	{"machine", "device internal/ref device/devicetest device/dry"},
+	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model generate optim plan teacher eval distill convert"},
