@@ -82,6 +82,8 @@ APR_DEVICE float rcp_approx(float x) { float r; asm("rcp.approx.ftz.f32 %0, %1;"
 APR_DEVICE float sqrt_rn(float x) { float r; asm("sqrt.rn.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
 APR_DEVICE double sqrt_rn(double x) { double r; asm("sqrt.rn.f64 %0, %1;" : "=d"(r) : "d"(x)); return r; }
 APR_DEVICE float fma_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+// mul_rn is a product that is rounded before anything is added to it; x * y may become part of a fused multiply-add.
+APR_DEVICE float mul_rn(float x, float y) { return __nvvm_mul_rn_f(x, y); }
 APR_DEVICE float max2(float x, float y) { return __builtin_fmaxf(x, y); }
 APR_DEVICE float min2(float x, float y) { return __builtin_fminf(x, y); }
 APR_DEVICE u32 bits(float x) { return __builtin_bit_cast(u32, x); }
@@ -200,4 +202,32 @@ template <class T> APR_DEVICE T block_sum(T v, T *part) {
     T s = part[32];
     sync_block();
     return s;
+}
+
+// Pack<T, E> is E consecutive elements as they lie in memory, E 1 or 8: kernels load several before they convert any, so
+// that the loads are in flight together. A pack of 8 stands at a multiple of 16 bytes.
+template <class T, int E> struct Pack { T v; };
+template <> struct Pack<bf16, 8> { u32x4 v; };
+template <> struct Pack<float, 8> { f32x4 v, w; };
+
+template <class T> APR_DEVICE void load_pack(Pack<T, 1> &r, const T *p) { r.v = *p; }
+APR_DEVICE void load_pack(Pack<bf16, 8> &r, const bf16 *p) { r.v = *(const u32x4 *)p; }
+APR_DEVICE void load_pack(Pack<float, 8> &r, const float *p) { r.v = *(const f32x4 *)p; r.w = *(const f32x4 *)(p + 4); }
+template <class T> APR_DEVICE void store_pack(T *p, const Pack<T, 1> &r) { *p = r.v; }
+APR_DEVICE void store_pack(bf16 *p, const Pack<bf16, 8> &r) { *(u32x4 *)p = r.v; }
+APR_DEVICE void store_pack(float *p, const Pack<float, 8> &r) { *(f32x4 *)p = r.v; *(f32x4 *)(p + 4) = r.w; }
+// widen converts a pack to float; narrow rounds to the nearest value of the pack's type.
+template <class T> APR_DEVICE void widen(float (&x)[1], const Pack<T, 1> &r) { x[0] = load(&r.v); }
+APR_DEVICE void widen(float (&x)[8], const Pack<bf16, 8> &r) {
+    UNROLL for (int i = 0; i < 4; i++) { x[2 * i] = from_bits(r.v[i] << 16); x[2 * i + 1] = from_bits(r.v[i] & 0xffff0000u); }
+}
+APR_DEVICE void widen(float (&x)[8], const Pack<float, 8> &r) {
+    UNROLL for (int i = 0; i < 4; i++) { x[i] = r.v[i]; x[4 + i] = r.w[i]; }
+}
+template <class T> APR_DEVICE void narrow(Pack<T, 1> &r, const float (&x)[1]) { store(&r.v, x[0]); }
+APR_DEVICE void narrow(Pack<bf16, 8> &r, const float (&x)[8]) {
+    UNROLL for (int i = 0; i < 4; i++) r.v[i] = pack_bf16(x[2 * i], x[2 * i + 1]);
+}
+APR_DEVICE void narrow(Pack<float, 8> &r, const float (&x)[8]) {
+    UNROLL for (int i = 0; i < 4; i++) { r.v[i] = x[i]; r.w[i] = x[4 + i]; }
 }
