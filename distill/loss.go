@@ -20,8 +20,13 @@ func DefaultChunkRows(info device.Info) int {
 // would where V·4 bytes is a multiple of the page: products that walk down a column then miss at every row.
 const rowGap = 16
 
+// rowLength returns the elements from one row of a chunk to the next for a vocabulary of v ids: a multiple of 16, so
+// that rows begin at 32 bytes in bfloat16 and at 64 in float32, and never one of 64.
+func rowLength(v int) int { return (v+63)/64*64 + rowGap }
+
 // Loss is the distillation objective over a chunk of rows at a time, so that no tensor of all rows × vocabulary
-// exists: for C rows it holds the logits of both models, C·V float32 each, and nothing more.
+// exists: for C rows it holds the logits of both models, C·V float32 each, and, where activations are narrower, their
+// gradient in that type, rounded once; in float32 it is written over the student's logits.
 type Loss struct {
 	Spec      device.LossSpec
 	Vocab     int // V: ids that both models share; columns beyond have no logits and no gradient
@@ -37,14 +42,24 @@ type Loss struct {
 func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher, dx, x, targets device.Tensor, from int) {
 	head, param := student.Head()
 	c := min(l.ChunkRows, x.Rows)
-	var zs, ts device.Tensor
-	zs = s.Temp("logits.student", device.Logits, tensor.F32, c, l.Vocab+rowGap).ColRange(0, l.Vocab)
+	chunk := func(name string, d tensor.DType) device.Tensor {
+		return s.Temp(name, device.Logits, d, c, rowLength(l.Vocab)).ColRange(0, l.Vocab)
+	}
+	zs := chunk("logits.student", tensor.F32)
+	gs := zs
+	if x.DType != tensor.F32 {
+		gs = chunk("logits.gradient", x.DType)
+		defer s.Release(gs)
+	}
+	defer s.Release(zs)
+	var ts device.Tensor
 	if t != nil {
-		ts = s.Temp("logits.teacher", device.Logits, tensor.F32, c, l.Vocab+rowGap).ColRange(0, l.Vocab)
+		ts = chunk("logits.teacher", tensor.F32)
+		defer s.Release(ts)
 	}
 	for lo := 0; lo < x.Rows; lo += c {
 		hi := min(lo+c, x.Rows)
-		z := zs.RowRange(0, hi-lo)
+		z, dz, rows := zs.RowRange(0, hi-lo), gs.RowRange(0, hi-lo), x.RowRange(lo, hi)
 		var tl device.Tensor
 		if t != nil {
 			s.Phase(device.PhaseTeacher)
@@ -52,13 +67,9 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 			t.Logits(s, from+lo, from+hi, tl)
 		}
 		s.Phase(device.PhaseLoss)
-		student.Logits(s, z, x.RowRange(lo, hi))
-		s.Loss(z, z, tl, targets.RowRange(lo, hi), l.Spec)
-		s.MatMulInputGrad(dx.RowRange(lo, hi), z, head, false)
-		s.MatMulWeightGrad(param.Grad.RowRange(0, l.Vocab), device.Tensor{}, z, x.RowRange(lo, hi))
+		student.Logits(s, z, rows)
+		s.Loss(dz, z, tl, targets.RowRange(lo, hi), l.Spec)
+		s.MatMulInputGrad(dx.RowRange(lo, hi), dz, head, false)
+		s.MatMulWeightGrad(param.Grad.RowRange(0, l.Vocab), device.Tensor{}, dz, rows)
 	}
-	if t != nil {
-		s.Release(ts)
-	}
-	s.Release(zs)
 }

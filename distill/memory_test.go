@@ -21,7 +21,7 @@ func TestActivationBytes(t *testing.T) {
 	b := trajectoryBatch(make([]int32, rows*(seqLen+1)), 0, rows, seqLen)
 	db := model.NewBatch(d, rows, seqLen)
 	db.Load(s, b, rows)
-	saved := m.Forward(s, db.Tokens)
+	saved := m.Forward(s, db.Tokens, model.RecomputeNone)
 	now, _ := d.Memory()
 	got, want := now[device.Activations], rows*seqLen*f.Config.ActivationBytes()
 	if got < want || float64(got) > 1.25*float64(want) { // temps are rounded up by at most a quarter

@@ -23,8 +23,9 @@ type Trainer struct {
 	Teacher   teacher.Teacher // nil: cross-entropy only, Loss.Spec.Alpha must be 0
 	Loss      Loss
 	Optimizer optim.Optimizer
-	MicroRows int // sequences of a micro-batch
-	Step      int // steps done or refused: the index of the next one
+	MicroRows int             // sequences of a micro-batch
+	Recompute model.Recompute // what the student's forward does not keep
+	Step      int             // steps done or refused: the index of the next one
 
 	stream device.Stream
 	batch  *model.Batch
@@ -95,7 +96,7 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 func (t *Trainer) micro(m model.MicroBatch) {
 	s := t.stream
 	s.Phase(device.PhaseForward)
-	saved := t.Student.Forward(s, m.Tokens)
+	saved := t.Student.Forward(s, m.Tokens, t.Recompute)
 	hidden, n := saved.Hidden, m.Hi-m.Lo
 	x := hidden
 	if !m.Keep.IsZero() {

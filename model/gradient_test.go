@@ -27,7 +27,11 @@ type functional struct {
 
 func newFunctional(t *testing.T, c model.Config) *functional {
 	t.Helper()
-	d := newCPU(t)
+	return newFunctionalOn(t, newCPU(t), c)
+}
+
+func newFunctionalOn(t *testing.T, d device.Device, c model.Config) *functional {
+	t.Helper()
 	f := &functional{s: d.NewStream()}
 	f.m = randomModel(t, d, f.s, c)
 	f.tokens, f.ids = tokens(d, f.s, c.VocabSize, testRows, testSeq)
@@ -54,7 +58,7 @@ func (f *functional) logits(t *testing.T, v *model.Saved) []float32 {
 func (f *functional) value(t *testing.T) float64 {
 	t.Helper()
 	f.m.Refresh(f.s)
-	v := f.m.Forward(f.s, f.tokens)
+	v := f.m.Forward(f.s, f.tokens, model.RecomputeNone)
 	defer v.ReleaseTo(f.s)
 	sum := 0.0
 	for i, z := range f.logits(t, v) {
@@ -66,20 +70,24 @@ func (f *functional) value(t *testing.T) float64 {
 // gradients computes ∂L/∂w of every tensor, twice over if twice is set, and returns the logits.
 func (f *functional) gradients(t *testing.T, twice bool) []float32 {
 	t.Helper()
-	v := f.m.Forward(f.s, f.tokens)
+	logits := f.backward(t, model.RecomputeNone)
+	if twice {
+		logits = f.backward(t, model.RecomputeNone)
+	}
+	return logits
+}
+
+// backward adds ∂L/∂w of every tensor and returns the logits.
+func (f *functional) backward(t *testing.T, r model.Recompute) []float32 {
+	t.Helper()
+	v := f.m.Forward(f.s, f.tokens, r)
 	defer v.ReleaseTo(f.s)
 	head, param := f.m.Head()
 	dx := f.s.Temp("dx", device.Scratch, tensor.F32, v.Hidden.Rows, v.Hidden.Cols)
 	defer f.s.Release(dx)
-	times := 1
-	if twice {
-		times = 2
-	}
-	for range times {
-		f.s.MatMulInputGrad(dx, f.dz, head, false)
-		f.s.MatMulWeightGrad(param.Grad, device.Tensor{}, f.dz, v.Hidden)
-		f.m.Backward(f.s, v, dx)
-	}
+	f.s.MatMulInputGrad(dx, f.dz, head, false)
+	f.s.MatMulWeightGrad(param.Grad, device.Tensor{}, f.dz, v.Hidden)
+	f.m.Backward(f.s, v, dx)
 	return f.logits(t, v)
 }
 
@@ -170,7 +178,7 @@ func TestFrozenModels(t *testing.T) {
 	for name, c := range shapes {
 		t.Run(name, func(t *testing.T) {
 			f := newFunctional(t, c)
-			v := f.m.Forward(f.s, f.tokens)
+			v := f.m.Forward(f.s, f.tokens, model.RecomputeNone)
 			want := download(t, f.s, v.Hidden)
 			v.ReleaseTo(f.s)
 			folder := filepath.Join(t.TempDir(), "m")
