@@ -1,0 +1,25 @@
+//go:build !static && linux && (amd64 || arm64)
+
+package driver
+
+import "github.com/ebitengine/purego"
+
+// dynamic says whether this binary can open shared libraries.
+const dynamic = true
+
+// dlopen opens a library: all its symbols at once, none of them visible to other libraries.
+func dlopen(name string) (uintptr, error) {
+	return purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+}
+
+// dlsym returns the address of a symbol.
+func dlsym(handle uintptr, name string) (uintptr, error) { return purego.Dlsym(handle, name) }
+
+// invoke calls a C function of at most 32 integers and pointers and returns its integer result. Objects whose
+// addresses are converted to uintptr in the call's own argument list stay where they are until it returns.
+//
+//go:uintptrescapes
+func invoke(addr uintptr, args ...uintptr) uintptr {
+	r, _, _ := purego.SyscallN(addr, args...)
+	return r
+}
