@@ -66,7 +66,7 @@ func (d *Driver) NewContext(i int) (*Context, error) {
 	go c.loop.run()
 	if err := c.Do((*Thread).retain); err != nil {
 		c.stop()
-		return nil, fault.New(fault.Unavailable, "CUDA device %d cannot be used", i).WithID("E-CUDA-007").Because(err)
+		return nil, fault.New(fault.Unavailable, "CUDA device %d cannot be used", i).WithID("E-CUDA-047").Because(err)
 	}
 	return c, nil
 }

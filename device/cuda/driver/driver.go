@@ -93,7 +93,7 @@ func (s System) open(load opener) (*Driver, error) {
 	d.version = int(version)
 	if d.version < minVersion {
 		return nil, fault.In(fault.Unavailable, lib.path, "the driver is too old: it serves CUDA %s, the kernels need %s",
-			versionText(d.version), versionText(minVersion)).WithID("E-CUDA-004").WithHint("install NVIDIA driver 525 or newer")
+			versionText(d.version), versionText(minVersion)).WithID("E-CUDA-044").WithHint("install NVIDIA driver 525 or newer")
 	}
 	var err error
 	keepSignals(func() { err = d.call(&d.calls.init, 0) })
@@ -105,7 +105,7 @@ func (s System) open(load opener) (*Driver, error) {
 
 // unusable says why a driver that is there cannot serve.
 func (d *Driver) unusable(err error) error {
-	f := fault.In(fault.Unavailable, d.lib.path, "the CUDA driver cannot be used").WithID("E-CUDA-005").Because(err)
+	f := fault.In(fault.Unavailable, d.lib.path, "the CUDA driver cannot be used").WithID("E-CUDA-045").Because(err)
 	switch codeOf(err) {
 	case codeNoDevice:
 		f.Msg = "the CUDA driver sees no device"
@@ -240,7 +240,7 @@ func (d *Driver) handle(i int) (int32, error) {
 	}
 	if i < 0 || i >= n {
 		return 0, fault.New(fault.Unavailable, "there is no CUDA device %d: the driver shows %d device(s), counted from 0", i, n).
-			WithID("E-CUDA-006").WithHint("apr gpu lists them; CUDA_VISIBLE_DEVICES can hide some")
+			WithID("E-CUDA-046").WithHint("apr gpu lists them; CUDA_VISIBLE_DEVICES can hide some")
 	}
 	var dev int32
 	err = d.call(&d.calls.deviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(i))

@@ -27,7 +27,7 @@ func (r Report) Err() error {
 	if r.Found() {
 		return nil
 	}
-	e := fault.New(fault.Unavailable, "%s was not found; tried %s", r.Library, r.list()).WithID("E-CUDA-001")
+	e := fault.New(fault.Unavailable, "%s was not found; tried %s", r.Library, r.list()).WithID("E-CUDA-041")
 	if !dynamic {
 		return builtWithout()
 	}
@@ -51,7 +51,7 @@ func (r Report) list() string {
 
 // builtWithout is the error of everything in a binary that cannot open libraries.
 func builtWithout() *fault.Error {
-	return fault.New(fault.Unavailable, "this binary was built without the CUDA device (build tag static, or not linux on amd64 or arm64)").WithID("E-CUDA-002")
+	return fault.New(fault.Unavailable, "this binary was built without the CUDA device (build tag static, or not linux on amd64 or arm64)").WithID("E-CUDA-042")
 }
 
 // library is an opened shared library. It is never closed.
@@ -152,7 +152,7 @@ type procedure struct {
 func (l *library) bind(name string) (procedure, error) {
 	addr, err := dlsym(l.handle, name)
 	if err != nil {
-		return procedure{}, fault.In(fault.Unavailable, l.path, "has no function %s", name).WithID("E-CUDA-003").Because(err).
+		return procedure{}, fault.In(fault.Unavailable, l.path, "has no function %s", name).WithID("E-CUDA-043").Because(err).
 			WithHint("a newer library is needed")
 	}
 	return procedure{name, addr}, nil

@@ -59,7 +59,7 @@ func (t *Thread) LoadModule(ptx []byte) (Module, error) {
 	if err == nil {
 		return j.module, nil
 	}
-	f := fault.New(fault.Unavailable, "the driver cannot load a module of kernels").WithID("E-CUDA-010").Because(err)
+	f := fault.New(fault.Unavailable, "the driver cannot load a module of kernels").WithID("E-CUDA-050").Because(err)
 	switch codeOf(err) {
 	case codeUnsupportedPTX:
 		f.Msg = fmt.Sprintf("the driver is too old for the kernels: it serves CUDA %s, their PTX %s needs CUDA %s",
@@ -93,7 +93,7 @@ func (t *Thread) accepts(head ptxHead) error {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "the GPU cannot run these kernels: it has compute capability %d.%d, they are for %s", major, minor, head.target).
-		WithID("E-CUDA-011").WithHint("compute capability 8.0 (Ampere) or newer is needed")
+		WithID("E-CUDA-051").WithHint("compute capability 8.0 (Ampere) or newer is needed")
 }
 
 // ptxHead is what the first directives of a PTX text say.
@@ -160,7 +160,7 @@ func (t *Thread) Function(m Module, name string) (Function, error) {
 	c := append([]byte(name), 0)
 	err := t.d.call(&t.d.calls.moduleGetFunction, uintptr(unsafe.Pointer(&f)), uintptr(m), uintptr(unsafe.Pointer(unsafe.SliceData(c))))
 	if codeOf(err) == codeNotFound {
-		return 0, fault.New(fault.Unavailable, "the module has no kernel %q", name).WithID("E-CUDA-012").Because(err)
+		return 0, fault.New(fault.Unavailable, "the module has no kernel %q", name).WithID("E-CUDA-052").Because(err)
 	}
 	return f, err
 }
