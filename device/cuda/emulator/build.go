@@ -1,0 +1,259 @@
+package emulator
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+	"golang.org/x/sync/errgroup"
+)
+
+// keep is how long unused files stay in the cache.
+const keep = 7 * 24 * time.Hour
+
+// Build compiles the emulator with all kernels, unless that was done before, and returns the folder with libcuda.so.1
+// and libcublasLt.so.13. Errors: no compiler, or a source that does not compile.
+func Build() (dir string, err error) {
+	b, err := newBuilder(nil)
+	if err != nil {
+		return "", err
+	}
+	dir, broken, err := b.build()
+	if err != nil {
+		return "", err
+	}
+	for _, module := range slices.Sorted(maps.Keys(broken)) {
+		return "", broken[module]
+	}
+	return dir, nil
+}
+
+// builder is one build: an object for every source, linked into the two libraries.
+type builder struct {
+	compiler string
+	version  string
+	flags    []string
+	kernels  string // the folder device/cuda/kernel
+	home     string // this package's folder
+	cache    string
+	more     []string // further .cu files
+}
+
+// object is one source on its way into a library.
+type object struct {
+	source string
+	module string // of a .cu file
+	path   string // of the object file
+}
+
+func newBuilder(more []string) (*builder, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return nil, err
+	}
+	b := &builder{kernels: filepath.Join(root, "device/cuda/kernel"), home: filepath.Join(root, "device/cuda/emulator"), more: more}
+	for _, name := range []string{"c++", "g++", "clang++", "clang++-19"} {
+		if b.compiler, err = exec.LookPath(name); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.New("emulator: a C++ compiler is needed: none of c++, g++, clang++ was found")
+	}
+	version, err := exec.Command(b.compiler, "--version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("emulator: %s --version: %w", b.compiler, err)
+	}
+	b.version = string(version)
+	b.flags = []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-w", "-DAPR_HOST", "-pthread", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
+		"-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-I" + b.kernels, "-I" + b.home}
+	if runtime.GOARCH == "amd64" && hasFMA() {
+		b.flags = append(b.flags, "-march=x86-64-v3")
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		user = os.TempDir()
+	}
+	b.cache = filepath.Join(user, "apr", "emulator")
+	return b, os.MkdirAll(b.cache, 0o755)
+}
+
+// moduleRoot returns the folder of go.mod, at or above the working directory.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		if text, err := os.ReadFile(filepath.Join(d, "go.mod")); err == nil && bytes.HasPrefix(text, []byte("module apr\n")) {
+			return d, nil
+		}
+		if d == filepath.Dir(d) {
+			return "", fmt.Errorf("emulator: %s is not inside the module apr, whose kernels are wanted", dir)
+		}
+	}
+}
+
+// hasFMA reports whether this processor has what -march=x86-64-v3 makes use of.
+func hasFMA() bool {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(info)) {
+		if f := strings.Fields(line); len(f) > 0 && f[0] == "flags" {
+			return slices.Contains(f, "avx2") && slices.Contains(f, "fma") && slices.Contains(f, "bmi2") && slices.Contains(f, "movbe")
+		}
+	}
+	return false
+}
+
+// build returns the folder of the libraries. Kernels that do not compile are left out and returned by module, so that
+// the tests of the others can run.
+func (b *builder) build() (dir string, broken map[string]error, err error) {
+	lock := flock.New(filepath.Join(b.cache, "lock"))
+	if err := lock.Lock(); err != nil {
+		return "", nil, err
+	}
+	defer lock.Unlock()
+	b.prune()
+	objects, err := b.objects()
+	if err != nil {
+		return "", nil, err
+	}
+	broken = map[string]error{}
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(runtime.NumCPU())
+	for _, o := range objects {
+		g.Go(func() error {
+			err := b.compile(o)
+			if err != nil && o.module != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				broken[o.module] = err
+				return nil
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return "", nil, err
+	}
+	dir, err = b.link(slices.DeleteFunc(objects, func(o object) bool { return broken[o.module] != nil }))
+	return dir, broken, err
+}
+
+// objects finds the sources and names their objects by the hash of all that goes into them.
+func (b *builder) objects() ([]object, error) {
+	glob := func(dir, pattern string) []string {
+		found, _ := filepath.Glob(filepath.Join(dir, pattern))
+		return found
+	}
+	headers := slices.Concat(glob(b.kernels, "*.cuh"), glob(b.home, "*.h"), glob(b.home, "runtime/*.h"))
+	h := sha256.New()
+	fmt.Fprintln(h, b.compiler, b.version, b.flags)
+	for _, path := range headers {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintln(h, path, len(text))
+		h.Write(text)
+	}
+	common := h.Sum(nil)
+	var objects []object
+	for _, path := range slices.Concat(glob(b.home, "runtime/*.cc"), glob(b.kernels, "*.cu"), b.more) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(slices.Concat(common, []byte(path+"\n"), text))
+		name, isKernel := strings.CutSuffix(filepath.Base(path), ".cu")
+		o := object{source: path, path: filepath.Join(b.cache, hex.EncodeToString(sum[:16])+".o")}
+		if isKernel {
+			o.module = name
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// compile makes o.path.
+func (b *builder) compile(o object) error {
+	if fresh(o.path) {
+		return nil
+	}
+	temp := fmt.Sprintf("%s.%d", o.path, os.Getpid())
+	defer os.Remove(temp)
+	args := slices.Concat(b.flags, []string{"-DAPR_MODULE=" + o.module, "-x", "c++", "-c", o.source, "-o", temp})
+	if out, err := exec.Command(b.compiler, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("emulator: %s does not compile: %w\n%s", o.source, err, out)
+	}
+	return os.Rename(temp, o.path)
+}
+
+// link makes the folder of the libraries out of the objects.
+func (b *builder) link(objects []object) (string, error) {
+	h := sha256.New()
+	var driver, blas []string
+	for _, o := range objects {
+		fmt.Fprintln(h, o.path)
+		if filepath.Base(o.source) == "cublaslt.cc" {
+			blas = append(blas, o.path)
+		} else {
+			driver = append(driver, o.path)
+		}
+	}
+	dir := filepath.Join(b.cache, hex.EncodeToString(h.Sum(nil)[:16]))
+	if fresh(dir) {
+		return dir, nil
+	}
+	temp, err := os.MkdirTemp(b.cache, "link")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(temp)
+	libraries := []struct {
+		name    string
+		objects []string
+	}{{"libcuda.so.1", driver}, {"libcublasLt.so.13", blas}}
+	for _, l := range libraries {
+		if len(l.objects) == 0 {
+			continue
+		}
+		args := slices.Concat([]string{"-shared", "-pthread", "-Wl,-soname," + l.name, "-o", filepath.Join(temp, l.name)}, l.objects, []string{"-ldl", "-lm"})
+		if out, err := exec.Command(b.compiler, args...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("emulator: linking %s: %w\n%s", l.name, err, out)
+		}
+	}
+	return dir, os.Rename(temp, dir)
+}
+
+// fresh reports whether a cached file exists, and notes that it is in use.
+func fresh(path string) bool {
+	now := time.Now()
+	return os.Chtimes(path, now, now) == nil
+}
+
+// prune removes what has not been used for long; it is a cache, so failures do not matter.
+func (b *builder) prune() {
+	entries, _ := os.ReadDir(b.cache)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && e.Name() != "lock" && time.Since(info.ModTime()) > keep {
+			os.RemoveAll(filepath.Join(b.cache, e.Name()))
+		}
+	}
+}
