@@ -89,6 +89,10 @@ APR_DEVICE float min2(float x, float y) { return __builtin_fminf(x, y); }
 APR_DEVICE u32 bits(float x) { return __builtin_bit_cast(u32, x); }
 APR_DEVICE float from_bits(u32 x) { return __builtin_bit_cast(float, x); }
 APR_DEVICE int popcount(u32 x) { return __builtin_popcount(x); }
+// opaque hides from the compiler what it knows about x: what is computed from x stays where it is written, instead of
+// being moved out of a loop into registers that the loop lacks.
+APR_DEVICE void opaque(int &x) { asm volatile("" : "+r"(x)); }
+APR_DEVICE void opaque(i64 &x) { asm volatile("" : "+l"(x)); }
 
 // bfloat16: to nearest, ties to even; NaN stays NaN.
 APR_DEVICE bf16 to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r; }
@@ -211,11 +215,17 @@ template <> struct Pack<bf16, 8> { u32x4 v; };
 template <> struct Pack<float, 8> { f32x4 v, w; };
 
 template <class T> APR_DEVICE void load_pack(Pack<T, 1> &r, const T *p) { r.v = *p; }
-APR_DEVICE void load_pack(Pack<bf16, 8> &r, const bf16 *p) { r.v = *(const u32x4 *)p; }
-APR_DEVICE void load_pack(Pack<float, 8> &r, const float *p) { r.v = *(const f32x4 *)p; r.w = *(const f32x4 *)(p + 4); }
+APR_DEVICE void load_pack(Pack<bf16, 8> &r, const bf16 *p) { r.v = load16(p); }
+APR_DEVICE void load_pack(Pack<float, 8> &r, const float *p) {
+    r.v = __builtin_bit_cast(f32x4, load16(p));
+    r.w = __builtin_bit_cast(f32x4, load16(p + 4));
+}
 template <class T> APR_DEVICE void store_pack(T *p, const Pack<T, 1> &r) { *p = r.v; }
-APR_DEVICE void store_pack(bf16 *p, const Pack<bf16, 8> &r) { *(u32x4 *)p = r.v; }
-APR_DEVICE void store_pack(float *p, const Pack<float, 8> &r) { *(f32x4 *)p = r.v; *(f32x4 *)(p + 4) = r.w; }
+APR_DEVICE void store_pack(bf16 *p, const Pack<bf16, 8> &r) { store16(p, r.v); }
+APR_DEVICE void store_pack(float *p, const Pack<float, 8> &r) {
+    store16(p, __builtin_bit_cast(u32x4, r.v));
+    store16(p + 4, __builtin_bit_cast(u32x4, r.w));
+}
 // widen converts a pack to float; narrow rounds to the nearest value of the pack's type.
 template <class T> APR_DEVICE void widen(float (&x)[1], const Pack<T, 1> &r) { x[0] = load(&r.v); }
 APR_DEVICE void widen(float (&x)[8], const Pack<bf16, 8> &r) {
