@@ -36,6 +36,7 @@ type lab struct {
 	record  uint64
 	scratch int // bytes taken since the last call of op
 	watched []watch
+	memory  []uint64
 }
 
 // watch is one matrix within its surroundings.
@@ -68,11 +69,7 @@ func newLab(t testing.TB) *lab {
 // alloc returns fresh memory, full of NaN, that is freed and whose guards are checked at the end of the test.
 func (l *lab) alloc(n int) (uint64, []byte) {
 	ptr, bytes := l.m.Alloc(n)
-	l.t.Cleanup(func() {
-		if err := l.m.Free(ptr); err != nil {
-			l.t.Error(err)
-		}
-	})
+	l.memory = append(l.memory, ptr)
 	return ptr, bytes
 }
 
@@ -245,10 +242,15 @@ func (l *lab) random(rows, cols int, scale float64) ref.Mat {
 	return m
 }
 
-// inspect looks at the surroundings of all matrices and at the inputs.
+// inspect looks at the surroundings of all matrices and at the inputs, and frees all memory.
 func (l *lab) inspect() {
 	for _, w := range l.watched {
 		if err := w.inspect(); err != nil {
+			l.t.Error(err)
+		}
+	}
+	for _, ptr := range l.memory {
+		if err := l.m.Free(ptr); err != nil {
 			l.t.Error(err)
 		}
 	}
