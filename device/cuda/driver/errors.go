@@ -1,6 +1,9 @@
 package driver
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Error is the failure of one call of a library: every result that is not zero.
 type Error struct {
@@ -27,14 +30,12 @@ func (e *Error) Error() string {
 const (
 	codeOutOfMemory      = 2
 	codeNoDevice         = 100
-	codeInvalidContext   = 201
 	codeNoBinaryForGPU   = 209
 	codeInvalidPTX       = 218
 	codeUnsupportedPTX   = 222
 	codeNotFound         = 500
 	codeNotReady         = 600
 	codeDriverMismatch   = 803
-	codeNotInitialized   = 3
 	codeStubLibrary      = 34
 	codeCompatNotSupport = 804
 )
@@ -51,7 +52,18 @@ var lost = map[int]string{
 
 // DeviceLost reports whether the error is sticky: every later call of the context fails with it too, so that only a
 // new process can go on (illegal address, failed launch, ECC error, device off the bus …).
-func (e *Error) DeviceLost() bool { _, ok := lost[e.Code]; return ok }
+func (e *Error) DeviceLost() bool {
+	_, ok := lost[e.Code]
+	return ok && e.ofDriver()
+}
 
 // OutOfMemory reports whether device or pinned memory ran out; the context still works.
-func (e *Error) OutOfMemory() bool { return e.Code == codeOutOfMemory }
+func (e *Error) OutOfMemory() bool {
+	return e.Code == codeOutOfMemory && e.ofDriver()
+}
+
+// ofDriver reports whether the call is one of libcuda, whose codes these are: cuInit, not cublasLtCreate or nvmlInit.
+func (e *Error) ofDriver() bool {
+	name, ok := strings.CutPrefix(e.Call, "cu")
+	return ok && name != "" && name[0] >= 'A' && name[0] <= 'Z'
+}

@@ -15,6 +15,7 @@ type Report struct {
 	Library Library   `json:"library"`
 	Path    string    `json:"path"`    // of the file that was opened, links resolved; empty if none was
 	Version string    `json:"version"` // as the library says, or else its file name; empty if neither does
+	CUDA    int       `json:"-"`       // of libcuda: what the driver serves, 13000 is 13.0; 0 if it does not say
 	Place   string    `json:"place"`   // the rule by which it was found
 	Tried   []Attempt `json:"tried"`   // in order, the successful one last
 }
@@ -27,11 +28,11 @@ func (r Report) Err() error {
 	if r.Found() {
 		return nil
 	}
-	e := fault.New(fault.Unavailable, "%s was not found; tried %s", r.Library, r.list()).WithID("E-CUDA-041")
 	if !dynamic {
 		return builtWithout()
 	}
-	return e.WithHint("set %s to the folder that holds it; apr doctor shows the search", LibDirVariable)
+	return fault.New(fault.Unavailable, "%s was not found; tried %s", r.Library, r.list()).WithID("E-CUDA-041").
+		WithHint("set %s to the folder that holds it; apr doctor shows the search", LibDirVariable)
 }
 
 // list renders the attempts: a file that was there but could not be opened with its error, absent ones by path.
