@@ -1,0 +1,109 @@
+package kernel
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+const (
+	normModule     = "norm"
+	normBlocks     = 256 // blocks of the backward, and so partial sums of dw
+	normMostCols   = 512 * 4 * 8
+	normMostCols16 = 256 * 2 * 8 // of the backward, 16 values of a row to a thread
+	normMostCols32 = 256 * 4 * 8
+)
+
+// rmsNormArgs is struct RMSNormArgs of norm.cu.
+type rmsNormArgs struct {
+	x, delta, sum, y, w, rstd                          uint64
+	xStride, deltaStride, sumStride, yStride, rstdStep int64
+	rows, cols, warps                                  uint32
+	eps, invCols                                       float32
+}
+
+// rmsNormBackwardArgs is struct RMSNormBackwardArgs of norm.cu.
+type rmsNormBackwardArgs struct {
+	dx, dy, x, rstd, w, part              uint64
+	dxStride, dyStride, xStride, rstdStep int64
+	rows, cols, warps, perBlock           uint32
+	invCols                               float32
+}
+
+// RMSNorm: with delta, sum = x + delta and v = sum (sum may be x itself); without, v = x. Then for each row
+//
+//	rstd[r] = (mean(v[r]²)+eps)^−½,  y = v·rstd·w
+//
+// with x, delta, sum, y [n,h] bfloat16 or float32, w [1,h] and rstd [n,1] float32. delta and sum come together; rstd is
+// zero when not kept; y is zero, and then w may be, when only the sum is wanted. v is sum as stored, so that the backward
+// sees the same numbers; everything else is float32, in which |v| beyond 10¹⁸ overflows.
+//
+// Bytes moved per element in bfloat16: 4, and 4 more with delta.
+func RMSNorm(q Queue, y, rstd, sum, x, delta, w Mat, eps float64) {
+	need(delta.IsZero() == sum.IsZero(), "RMSNorm", "sum and delta come together")
+	if x.Rows == 0 || x.Cols == 0 {
+		return
+	}
+	for _, m := range []Mat{y, sum, delta} {
+		need(m.IsZero() || m.Rows == x.Rows && m.Cols == x.Cols && m.Type == x.Type, "RMSNorm", "shapes or types differ")
+	}
+	need(y.IsZero() || w.Rows == 1 && w.Cols == x.Cols, "RMSNorm", "w is not [1, h]")
+	a := &rmsNormArgs{
+		x: x.Ptr, delta: delta.Ptr, sum: sum.Ptr, y: y.Ptr, w: w.Ptr, rstd: rstd.Ptr, xStride: int64(x.Stride),
+		deltaStride: int64(delta.Stride), sumStride: int64(sum.Stride), yStride: int64(y.Stride), rstdStep: int64(rstd.Stride),
+		rows: uint32(x.Rows), cols: uint32(x.Cols), eps: float32(eps), invCols: 1 / float32(x.Cols),
+	}
+	name := "rmsnorm_" + typeName(x.Type)
+	if packWidth(x.Cols, y, sum, x, delta, w) == 1 || x.Cols > normMostCols {
+		launch(q, normModule, name+"_1", x.Rows, 1, 256, unsafe.Pointer(a))
+		return
+	}
+	name += "_8"
+	if !delta.IsZero() {
+		name += "_add"
+	}
+	a.warps = uint32(ceil(x.Cols, 32*4*8))
+	slots := max(1, 4/int(a.warps)) // rows of a block
+	launch(q, normModule, name, x.Rows, slots, slots*int(a.warps)*32, unsafe.Pointer(a))
+}
+
+// RMSNormBackward: with x̂ = x·rstd,
+//
+//	dx += rstd·(dy·w − x̂·mean(dy·w·x̂)),  dw += Σ_rows dy·x̂
+//
+// with dx, dy, x [n,h] bfloat16 or float32, rstd [n,1], w and dw [1,h] float32. Sums are float32; that of dw runs over
+// groups of rows and then over the groups, in an order that depends on the shape alone.
+//
+// Bytes moved per element in bfloat16: 8, and 4·256/n for dw.
+func RMSNormBackward(q Queue, dx, dw, dy, x, rstd, w Mat) {
+	need(dx.Rows == x.Rows && dy.Rows == x.Rows && rstd.Rows == x.Rows && dx.Cols == x.Cols && dy.Cols == x.Cols &&
+		w.Rows == 1 && w.Cols == x.Cols && dw.Rows == 1 && dw.Cols == x.Cols, "RMSNormBackward", "shapes differ")
+	need(dx.Type == x.Type && dy.Type == x.Type, "RMSNormBackward", "types differ")
+	if x.Rows == 0 || x.Cols == 0 {
+		return
+	}
+	kernel, warps, threads := normBackwardKernel(dx, dy, x, w)
+	slots := threads / 32 / warps // rows at a time
+	per := ceil(ceil(x.Rows, normBlocks), slots) * slots
+	blocks := ceil(x.Rows, per)
+	part := q.Scratch(4 * blocks * x.Cols)
+	launch(q, normModule, kernel, blocks, 1, threads, unsafe.Pointer(&rmsNormBackwardArgs{
+		dx: dx.Ptr, dy: dy.Ptr, x: x.Ptr, rstd: rstd.Ptr, w: w.Ptr, part: part, dxStride: int64(dx.Stride),
+		dyStride: int64(dy.Stride), xStride: int64(x.Stride), rstdStep: int64(rstd.Stride), rows: uint32(x.Rows),
+		cols: uint32(x.Cols), warps: uint32(warps), perBlock: uint32(per), invCols: 1 / float32(x.Cols),
+	}))
+	columnSum(q, dw, part, blocks)
+}
+
+// normBackwardKernel chooses a kernel, the warps of a row and the threads of a block.
+func normBackwardKernel(dx, dy, x, w Mat) (name string, warps, threads int) {
+	name = "rmsnorm_backward_" + typeName(x.Type)
+	values := 32
+	switch {
+	case packWidth(x.Cols, dx, dy, x, w) == 1 || x.Cols > normMostCols32:
+		return name + "_1", 8, 256
+	case x.Cols <= normMostCols16:
+		values = 16
+	}
+	warps = ceil(x.Cols, 32*values)
+	return fmt.Sprintf("%s_%d", name, values), warps, max(1, 8/warps) * warps * 32
+}
