@@ -1,0 +1,89 @@
+// SwiGLU and its backward. See swiglu.go for the equations.
+#include "apr.cuh"
+
+struct SwiGLUArgs {
+    const void *gu;
+    void *m; // the product, or its gradient dm
+    void *dgu;
+    i64 gu_stride, m_stride, dgu_stride;
+    u32 cols;  // f
+    u32 packs; // of a row of m
+    u32 items; // packs of all rows
+};
+
+// exp_minus returns e^−x, not beyond e⁸⁸: 1/(1+e⁸⁸) is 0 where denormals are flushed.
+//
+// For results in bfloat16: the rounding of x·log₂e is a relative error of |x|·2⁻²⁴.
+APR_DEVICE float exp_minus(float x, bf16) { return exp_approx(min2(-x, 88.0f)); }
+// For results in float: with what the product x·log₂e = hi+lo lost, 2^(hi+lo) ≈ 2^hi + 2^hi·lo·ln 2.
+APR_DEVICE float exp_minus(float x, float) {
+    x = min2(-x, 88.0f);
+    const float hi = x * LOG2E, lo = fma_rn(x, 1.925963e-8f, fma_rn(x, LOG2E, -hi)), e = exp2_approx(hi);
+    return fma_rn(e, lo * LN2, e);
+}
+
+// A thread has U packs, at distances of the block's threads.
+template <class T, int E, int U> APR_DEVICE void swiglu(const SwiGLUArgs &a) {
+    const u32 first = block() * threads() * U + thread();
+    Pack<T, E> g[U], u[U];
+    T *m[U];
+    UNROLL for (int k = 0; k < U; k++) {
+        const u32 item = first + k * threads();
+        if (item >= a.items) continue;
+        const u32 row = item / a.packs, c = (item - row * a.packs) * E;
+        const T *p = (const T *)a.gu + row * a.gu_stride + c;
+        m[k] = (T *)a.m + row * a.m_stride + c;
+        load_pack(g[k], p);
+        load_pack(u[k], p + a.cols);
+    }
+    UNROLL for (int k = 0; k < U; k++) {
+        if (first + k * threads() >= a.items) continue;
+        float x[E], y[E];
+        widen(x, g[k]);
+        widen(y, u[k]);
+        UNROLL for (int e = 0; e < E; e++) y[e] *= x[e] * rcp_approx(1.0f + exp_minus(x[e], T()));
+        narrow(u[k], y);
+        store_pack(m[k], u[k]);
+    }
+}
+
+template <class T, int E, int U> APR_DEVICE void swiglu_backward(const SwiGLUArgs &a) {
+    const u32 first = block() * threads() * U + thread();
+    Pack<T, E> g[U], u[U], d[U];
+    T *dg[U];
+    UNROLL for (int k = 0; k < U; k++) {
+        const u32 item = first + k * threads();
+        if (item >= a.items) continue;
+        const u32 row = item / a.packs, c = (item - row * a.packs) * E;
+        const T *p = (const T *)a.gu + row * a.gu_stride + c;
+        dg[k] = (T *)a.dgu + row * a.dgu_stride + c;
+        load_pack(g[k], p);
+        load_pack(u[k], p + a.cols);
+        load_pack(d[k], (const T *)a.m + row * a.m_stride + c);
+    }
+    UNROLL for (int k = 0; k < U; k++) {
+        if (first + k * threads() >= a.items) continue;
+        float x[E], y[E], z[E];
+        widen(x, g[k]);
+        widen(y, u[k]);
+        widen(z, d[k]);
+        UNROLL for (int e = 0; e < E; e++) {
+            const float m = exp_minus(x[e], T()), s = rcp_approx(1.0f + m), zs = z[e] * s; // 1 − σ = m·s
+            y[e] *= zs * fma_rn(x[e], m * s, 1.0f);
+            z[e] = zs * x[e];
+        }
+        narrow(g[k], y);
+        narrow(u[k], z);
+        store_pack(dg[k], g[k]);
+        store_pack(dg[k] + a.cols, u[k]);
+    }
+}
+
+KERNEL(swiglu_bf16_8, SwiGLUArgs, 256, 4) { swiglu<bf16, 8, 2>(a); }
+KERNEL(swiglu_bf16_1, SwiGLUArgs, 256, 4) { swiglu<bf16, 1, 4>(a); }
+KERNEL(swiglu_f32_8, SwiGLUArgs, 256, 4) { swiglu<float, 8, 2>(a); }
+KERNEL(swiglu_f32_1, SwiGLUArgs, 256, 4) { swiglu<float, 1, 4>(a); }
+KERNEL(swiglu_backward_bf16_8, SwiGLUArgs, 256, 4) { swiglu_backward<bf16, 8, 2>(a); }
+KERNEL(swiglu_backward_bf16_1, SwiGLUArgs, 256, 4) { swiglu_backward<bf16, 1, 4>(a); }
+KERNEL(swiglu_backward_f32_8, SwiGLUArgs, 256, 3) { swiglu_backward<float, 8, 2>(a); }
+KERNEL(swiglu_backward_f32_1, SwiGLUArgs, 256, 4) { swiglu_backward<float, 1, 4>(a); }
