@@ -294,7 +294,7 @@ template <int Kind> APR_DEVICE void terms(const LossArgs &a) {
 
 KERNEL(loss_terms_reverse, LossArgs, THREADS, 4) { terms<REVERSE_KL>(a); }
 KERNEL(loss_terms_variation, LossArgs, THREADS, 4) { terms<TOTAL_VARIATION>(a); }
-KERNEL(loss_terms_mixture, LossArgs, THREADS, 3) { terms<MIXTURE>(a); }
+KERNEL(loss_terms_mixture, LossArgs, THREADS, 2) { terms<MIXTURE>(a); }
 
 // loss_sums adds the terms of a row's slices; a warp takes a row.
 KERNEL(loss_sums, LossArgs, 128, 4) {
