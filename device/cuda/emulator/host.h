@@ -46,6 +46,7 @@ void copy_async_wait(u32 pending);
 } // namespace apr_host
 
 #define APR_DEVICE static inline __attribute__((always_inline, unused))
+#define APR_METHOD inline __attribute__((always_inline))
 #define APR_TEXT_(x) #x
 #define APR_TEXT(x) APR_TEXT_(x)
 #define APR_KERNEL_(name, Args, most) \

@@ -39,6 +39,7 @@ struct Record {
 #else
 
 #define APR_DEVICE __attribute__((device)) static inline __attribute__((always_inline))
+#define APR_METHOD __attribute__((device)) inline __attribute__((always_inline)) // the same for members of a struct
 // KERNEL(name, Args, threads, blocks) { body } defines a kernel whose argument is `const Args a`, launched with at most
 // `threads` threads a block, of which the compiler arranges registers so that `blocks` blocks fit a multiprocessor.
 #define KERNEL(name, Args, threads, blocks) \
