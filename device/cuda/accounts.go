@@ -1,0 +1,64 @@
+package cuda
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"apr/device"
+)
+
+// memory counts bytes by component.
+type memory struct {
+	mu        sync.Mutex
+	now, peak map[device.Component]int64
+}
+
+func (m *memory) add(c device.Component, n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now == nil {
+		m.now, m.peak = map[device.Component]int64{}, map[device.Component]int64{}
+	}
+	m.now[c] += n
+	m.peak[c] = max(m.peak[c], m.now[c])
+}
+
+// Memory returns the bytes of tensors and scratch held now and at the highest point, by component. Slabs that hold no
+// tensor are not part of it; Stats().Allocated counts them.
+func (d *Device) Memory() (now, peak map[device.Component]int64) {
+	d.mem.mu.Lock()
+	defer d.mem.mu.Unlock()
+	now, peak = map[device.Component]int64{}, map[device.Component]int64{}
+	maps.Copy(now, d.mem.now)
+	maps.Copy(peak, d.mem.peak)
+	return now, peak
+}
+
+// counters are what Stats reports.
+type counters struct {
+	launches, products, waits, allocations, allocated, pinned atomic.Int64
+}
+
+// Stats are counts since Open.
+type Stats struct {
+	Launches    int64 // kernels started
+	Products    int64 // matrix products started
+	HostWaits   int64 // times that the host waited for the device
+	Allocations int64 // of device memory and of pinned memory
+	Loads       int64 // modules loaded and products planned
+	LateLoads   int64 // of them after Seal
+	Allocated   int64 // bytes of device memory
+	Pinned      int64 // bytes of pinned host memory
+}
+
+// Stats returns the device's counts.
+func (d *Device) Stats() Stats {
+	c := &d.counts
+	loads, late := d.kernels.counted()
+	return Stats{
+		Launches: c.launches.Load(), Products: c.products.Load(), HostWaits: c.waits.Load(),
+		Allocations: c.allocations.Load(), Loads: loads, LateLoads: late,
+		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(),
+	}
+}

@@ -1,0 +1,167 @@
+package cuda
+
+import (
+	"errors"
+
+	"apr/device"
+	"apr/device/cuda/blas"
+	"apr/device/cuda/driver"
+	"apr/device/cuda/kernel"
+	"apr/tensor"
+)
+
+// MatMul: y = x·Wᵀ (+ bias) or, with add, y += x·Wᵀ (+ bias), over the first y.Cols rows of W. A bias is rounded to the
+// type of y before it is added.
+func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, add bool) {
+	t := w.(*weight).t
+	need(x.Rows == y.Rows && x.Cols == t.Cols && y.Cols <= t.Rows, "MatMul", "shapes differ")
+	floats("MatMul", tensor.F32, bias)
+	need(bias.IsZero() || bias.Rows == 1 && bias.Cols == y.Cols, "MatMul", "bias is not [1, out]")
+	s.eachNarrow(x, func(lo, hi int) {
+		y, x := y.RowRange(lo, hi), x.RowRange(lo, hi)
+		o := s.begin("MatMul", y, x, t, bias)
+		if o == nil {
+			return
+		}
+		o.product(blas.NT, mat(y), o.narrow(x), mat(t.RowRange(0, y.Cols)), o.biasFor(y, bias), add)
+		o.end()
+	})
+}
+
+// MatMulInputGrad: dx = dy·W, or dx += dy·W with add, over the first dy.Cols rows of W.
+func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool) {
+	t := w.(*weight).t
+	need(dy.Rows == dx.Rows && dx.Cols == t.Cols && dy.Cols <= t.Rows, "MatMulInputGrad", "shapes differ")
+	if dy.Cols == 0 && !add {
+		s.Zero(dx)
+		return
+	}
+	s.eachNarrow(dy, func(lo, hi int) {
+		dx, dy := dx.RowRange(lo, hi), dy.RowRange(lo, hi)
+		if o := s.begin("MatMulInputGrad", dx, dy, t); o != nil {
+			o.product(blas.NN, mat(dx), o.narrow(dy), mat(t.RowRange(0, dy.Cols)), kernel.Mat{}, add)
+			o.end()
+		}
+	})
+}
+
+// MatMulWeightGrad: dw += dyᵀ·x, and dbias += Σ_rows dy unless dbias is zero.
+func (s *Stream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
+	floats("MatMulWeightGrad", tensor.F32, dw, dbias)
+	need(dy.Rows == x.Rows && dw.Rows == dy.Cols && dw.Cols == x.Cols, "MatMulWeightGrad", "shapes differ")
+	need(dbias.IsZero() || dbias.Rows == 1 && dbias.Cols == dy.Cols, "MatMulWeightGrad", "dbias is not [1, out]")
+	s.eachNarrow(dy, func(lo, hi int) {
+		dy, x := dy.RowRange(lo, hi), x.RowRange(lo, hi)
+		if o := s.begin("MatMulWeightGrad", dw, dy, x); o != nil {
+			o.product(blas.TN, mat(dw), o.narrow(dy), o.narrow(x), kernel.Mat{}, true)
+			o.end()
+		}
+	})
+	if dbias.IsZero() {
+		return
+	}
+	if o := s.begin("MatMulWeightGrad", dbias, dy); o != nil {
+		kernel.BiasGrad(o, mat(dbias), mat(dy))
+		o.end()
+	}
+}
+
+// eachNarrow calls f for all rows of x; if x is wider than the operands of products, for as many at a time as fit the
+// scratch memory after narrow, twice.
+func (s *Stream) eachNarrow(x device.Tensor, f func(lo, hi int)) {
+	step := x.Rows
+	if x.DType != s.dev.act {
+		step = max(1, kernel.MaxScratch/2/max(1, x.Cols*s.dev.act.BlockBytes()))
+	}
+	for lo := 0; lo < x.Rows; lo += step {
+		f(lo, min(lo+step, x.Rows))
+	}
+}
+
+// narrow returns t in the device's activation type: rounded once, in scratch, if it is another.
+func (o *operation) narrow(t device.Tensor) kernel.Mat {
+	m := mat(t)
+	if t.DType == o.dev.act {
+		return m
+	}
+	return o.rounded(m, o.dev.act)
+}
+
+// rounded copies m to scratch as type d.
+func (o *operation) rounded(m kernel.Mat, d tensor.DType) kernel.Mat {
+	c := kernel.Mat{Rows: m.Rows, Cols: m.Cols, Stride: m.Cols, Type: d}
+	c.Ptr = o.Scratch(m.Rows * m.Cols * d.BlockBytes())
+	kernel.Copy(o, c, m)
+	return c
+}
+
+// biasFor returns the bias in the type of y.
+func (o *operation) biasFor(y, bias device.Tensor) kernel.Mat {
+	if bias.IsZero() || bias.DType == y.DType {
+		return mat(bias)
+	}
+	return o.rounded(mat(bias), y.DType)
+}
+
+// product adds c = op(a)·op(b) (+ bias) (+ c) to the operation, through cublasLt or, where that is missing or declines,
+// through the kernels of gemm.cu.
+func (o *operation) product(op blas.Op, c, a, b, bias kernel.Mat, add bool) {
+	k := a.Cols
+	if op == blas.TN {
+		k = a.Rows
+	}
+	if c.Rows == 0 || c.Cols == 0 || k == 0 {
+		return
+	}
+	d := o.dev
+	shape := blas.Shape{
+		Op: op, M: c.Rows, N: c.Cols, K: k, LDA: a.Stride, LDB: b.Stride, LDC: c.Stride, In: a.Type, Out: c.Type,
+		Compute: d.opts.Compute.products(), Bias: !bias.IsZero(), Add: add, Aligned: blas.AlignedAt(c.Ptr, a.Ptr, b.Ptr, bias.Ptr),
+	}
+	own := func(q kernel.Queue) { fallback(q, op, c, a, b, bias, add, d.opts.Compute) }
+	if d.gemm == nil {
+		o.call(func(*driver.Thread) error { d.counts.products.Add(1); return nil })
+		own(o)
+		return
+	}
+	o.call(func(t *driver.Thread) error {
+		d.counts.products.Add(1)
+		p, err := d.plan(t, shape)
+		if err == nil {
+			return p.Run(t, d.stream, c.Ptr, a.Ptr, b.Ptr, bias.Ptr)
+		}
+		if !errors.Is(err, blas.ErrUnsupported) {
+			return err
+		}
+		sub := operation{dev: d, stream: o.stream, name: o.name, used: o.used}
+		own(&sub)
+		for i := range sub.steps {
+			if err := d.perform(t, &sub.steps[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// products returns the arithmetic in the words of package blas.
+func (c Compute) products() blas.Compute {
+	return [...]blas.Compute{BF16: blas.BF16, TF32: blas.TF32, F32: blas.F32}[c]
+}
+
+// plan returns a product's plan; one that was not prewarmed is made, and counted as a load.
+func (d *Device) plan(t *driver.Thread, s blas.Shape) (*blas.Plan, error) {
+	before := d.gemm.Plans()
+	if d.unplanned[s] {
+		return nil, blas.ErrUnsupported
+	}
+	p, err := d.gemm.Plan(t, s)
+	if errors.Is(err, blas.ErrUnsupported) {
+		d.unplanned[s] = true
+		return nil, err
+	}
+	if err == nil && d.gemm.Plans() != before {
+		_, err = d.kernels.count(s.Key())
+	}
+	return p, err
+}

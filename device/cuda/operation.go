@@ -1,0 +1,166 @@
+package cuda
+
+import (
+	"sync/atomic"
+
+	"apr/device"
+	"apr/device/cuda/driver"
+	"apr/device/cuda/kernel"
+	"apr/tensor"
+)
+
+// scratch is the memory that operations share, one after the other.
+type scratch struct {
+	base     uint64 // kernel.MaxScratch bytes
+	products uint64 // the workspace of cublasLt
+}
+
+// workspace is the size of cublasLt's own scratch: what its algorithms for Hopper ask for.
+const workspace = 32 << 20
+
+// operation collects what one call of a Stream method does and queues it as a whole. It is the kernel.Queue of the
+// launchers that the method calls.
+type operation struct {
+	dev    *Device
+	stream *Stream // whose first error it may become
+	name   string
+	steps  []step
+	used   int // bytes of scratch taken
+}
+
+// step is a launch, or a call on the device's thread.
+type step struct {
+	launch kernel.Launch
+	call   func(t *driver.Thread) error // if not nil
+}
+
+// begin starts an operation on tensors, or returns nil if the stream has failed or fails because one of them has no
+// memory. Tensors that are not alive are a mistake of the program.
+func (s *Stream) begin(name string, ts ...device.Tensor) *operation {
+	if s.failed() {
+		return nil
+	}
+	for _, t := range ts {
+		if t.IsZero() {
+			continue
+		}
+		b := t.Buf.(*buffer)
+		need(b.live, name, "tensor "+b.name+" is used after its release")
+		need(b.dev == s.dev, name, "tensor "+b.name+" is of another device")
+		if b.void != nil {
+			s.fail(b.void)
+			return nil
+		}
+	}
+	return &operation{dev: s.dev, stream: s, name: name}
+}
+
+// end queues the operation.
+func (o *operation) end() {
+	if len(o.steps) > 0 {
+		o.dev.issued.Add(1)
+		o.dev.ctx.Go(o.run)
+	}
+}
+
+// run performs the steps on the device's thread.
+func (o *operation) run(t *driver.Thread) {
+	if o.stream.failed() {
+		return
+	}
+	o.dev.doing.Store(&o.name)
+	for i := range o.steps {
+		if err := o.dev.perform(t, &o.steps[i]); err != nil {
+			o.stream.fail(o.dev.explain(o.name, err))
+			return
+		}
+	}
+}
+
+func (d *Device) perform(t *driver.Thread, s *step) error {
+	if s.call != nil {
+		return s.call(t)
+	}
+	l := &s.launch
+	f, err := d.kernels.get(t, l)
+	if err != nil {
+		return err
+	}
+	d.counts.launches.Add(1)
+	return t.Launch(f, l.Grid, l.Block, l.Shared, d.stream, l.Args)
+}
+
+// Launch adds a kernel launch.
+func (o *operation) Launch(l kernel.Launch) { o.steps = append(o.steps, step{launch: l}) }
+
+// call adds a call on the device's thread.
+func (o *operation) call(f func(t *driver.Thread) error) { o.steps = append(o.steps, step{call: f}) }
+
+// Scratch returns the address of n bytes that are the operation's until its end.
+func (o *operation) Scratch(n int) uint64 {
+	at := (o.used + alignment - 1) &^ (alignment - 1)
+	if n < 0 || n > kernel.MaxScratch-at {
+		panic("cuda: " + o.name + ": more scratch than an operation may take")
+	}
+	o.used = at + n
+	return o.dev.scratch.base + uint64(at)
+}
+
+// left returns how many bytes of scratch the operation can still take.
+func (o *operation) left() int { return kernel.MaxScratch - (o.used+alignment-1)&^(alignment-1) }
+
+// Record returns the address of the stream's record.
+func (o *operation) Record() uint64 { return o.stream.slot.device }
+
+// Multiprocessors returns how many the device has.
+func (o *operation) Multiprocessors() int { return o.dev.desc.Multiprocessors }
+
+// mat returns where a tensor stands; the zero Mat for the zero tensor.
+func mat(t device.Tensor) kernel.Mat {
+	if t.IsZero() {
+		return kernel.Mat{}
+	}
+	b := t.Buf.(*buffer)
+	return kernel.Mat{
+		Ptr: b.place.address() + uint64(t.Off*t.DType.BlockBytes()), Rows: t.Rows, Cols: t.Cols, Stride: t.Stride, Type: t.DType,
+	}
+}
+
+// need panics with the operation's name if its shapes do not fit.
+func need(ok bool, op, what string) {
+	if !ok {
+		panic("cuda: " + op + ": " + what)
+	}
+}
+
+// floats panics unless the tensors that are not zero are of type d.
+func floats(op string, d tensor.DType, ts ...device.Tensor) {
+	for _, t := range ts {
+		if !t.IsZero() && t.DType != d {
+			panic("cuda: " + op + ": " + t.DType.String() + " tensor where " + d.String() + " is needed")
+		}
+	}
+}
+
+// same panics unless the tensors that are not zero have the shape of t.
+func same(op string, t device.Tensor, ts ...device.Tensor) {
+	for _, o := range ts {
+		need(o.IsZero() || o.Rows == t.Rows && o.Cols == t.Cols, op, "shapes differ")
+	}
+}
+
+// failure is the first error of a stream, set from the caller's goroutine or from the device's thread.
+type failure struct{ first atomic.Pointer[sentinel] }
+
+func (f *failure) set(err error) {
+	if err != nil {
+		f.first.CompareAndSwap(nil, &sentinel{err})
+	}
+}
+
+func (f *failure) get() error {
+	if s := f.first.Load(); s != nil {
+		return s.err
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package cuda
+
+import (
+	"apr/device"
+	"apr/device/arena"
+	"apr/device/cuda/driver"
+	"apr/tensor"
+)
+
+// alignment of tensors in device memory: what the driver's own allocations have, and more than any kernel wants.
+const alignment = 256
+
+// leastSlab is the size of a slab that no plan sized.
+const leastSlab = 64 << 20
+
+// pool hands out places in slabs of device memory.
+type pool struct {
+	planned int64 // bytes of the first slab; 0: as much as is asked for, leastSlab at least
+	slabs   []*slab
+}
+
+// slab is one allocation of the driver.
+type slab struct {
+	base   uint64
+	size   int64
+	places *arena.Arena
+}
+
+// place is a piece of a slab.
+type place struct {
+	slab   *slab
+	offset int64
+}
+
+func (p place) address() uint64 { return p.slab.base + uint64(p.offset) }
+
+// find returns a place of n bytes in the slabs there are, the oldest that has room.
+func (p *pool) find(n int64) (place, bool) {
+	for _, s := range p.slabs {
+		at := s.places.Place(n)
+		if at+s.places.Size(n) <= s.size {
+			return place{s, at}, true
+		}
+		s.places.Release(at)
+	}
+	return place{}, false
+}
+
+// next returns the size of the slab that a tensor of n bytes needs when find found nothing.
+func (p *pool) next(n int64) int64 {
+	n = (n + alignment - 1) &^ (alignment - 1)
+	if len(p.slabs) == 0 && p.planned > 0 {
+		return max(n, p.planned)
+	}
+	return max(n, leastSlab)
+}
+
+// buffer is a tensor's memory.
+type buffer struct {
+	dev    *Device
+	name   string
+	comp   device.Component
+	size   int64 // bytes counted
+	place  place
+	temp   bool
+	live   bool
+	void   error     // there was no memory for it, and why
+	copies []*buffer // of it, that go when it goes
+	ids    []int32   // what UploadInts wrote last and nothing overwrote, or nil: see known
+}
+
+// Bytes returns the size of the buffer.
+func (b *buffer) Bytes() int64 { return b.size }
+
+// poolOf returns the pool of temps, or of what lives longer by component. The caller holds poolsMu.
+func (d *Device) poolOf(c device.Component, temp bool) *pool {
+	if temp {
+		return &d.temps
+	}
+	p := d.statics[c]
+	if p == nil {
+		p = &pool{planned: d.opts.Static[c]}
+		d.statics[c] = p
+	}
+	return p
+}
+
+// take returns a buffer of n bytes. If there is no memory the buffer is void and the error is returned beside it.
+func (d *Device) take(name string, c device.Component, n int64, temp bool) (*buffer, error) {
+	b := &buffer{dev: d, name: name, comp: c, temp: temp, live: true, size: max(alignment, (n+alignment-1)&^(alignment-1))}
+	d.poolsMu.Lock()
+	defer d.poolsMu.Unlock()
+	p := d.poolOf(c, temp)
+	var ok bool
+	if b.place, ok = p.find(n); !ok {
+		base, size, err := d.allocate(name, c, p.next(n), n)
+		if err != nil {
+			b.void, b.size = err, 0
+			return b, err
+		}
+		p.slabs = append(p.slabs, &slab{base, size, arena.New(alignment)})
+		b.place, _ = p.find(n)
+	}
+	d.mem.add(c, b.size)
+	return b, nil
+}
+
+// give ends a buffer's life.
+func (d *Device) give(b *buffer) {
+	b.live = false
+	b.ids = nil
+	for _, c := range b.copies {
+		d.give(c)
+	}
+	if b.void != nil {
+		return
+	}
+	d.poolsMu.Lock()
+	defer d.poolsMu.Unlock()
+	b.place.slab.places.Release(b.place.offset)
+	d.mem.add(b.comp, -b.size)
+}
+
+// allocate gets size bytes of device memory from the driver, for a tensor of wanted bytes. If there is not so much but
+// enough for the tensor, it gets that; it returns the size.
+func (d *Device) allocate(name string, c device.Component, size, wanted int64) (p uint64, got int64, err error) {
+	if err := d.lostError(); err != nil {
+		return 0, 0, err
+	}
+	var free int64
+	err = d.ctx.Do(func(t *driver.Thread) (err error) {
+		if p, err = t.Alloc(size, d.managed); isOutOfMemory(err) && size > wanted {
+			size = (wanted + alignment - 1) &^ (alignment - 1) // less reserve for later
+			p, err = t.Alloc(size, d.managed)
+		}
+		if err != nil {
+			free, _, _ = t.MemInfo()
+		}
+		return err
+	})
+	if isOutOfMemory(err) {
+		return 0, 0, outOfMemory(d, name, c, wanted, free, err)
+	}
+	if err != nil {
+		return 0, 0, d.explain("the allocation of "+name, err)
+	}
+	d.counts.allocations.Add(1)
+	d.counts.allocated.Add(size)
+	return p, size, nil
+}
+
+// bytesOf returns the bytes of a dense tensor.
+func bytesOf(t tensor.DType, rows, cols int) int64 {
+	if rows < 0 || cols < 0 || t.BlockLen() != 1 {
+		panic("cuda: no tensor of such a shape or type")
+	}
+	return int64(rows) * t.RowBytes(cols)
+}
+
+func view(b *buffer, t tensor.DType, rows, cols int) device.Tensor {
+	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: t}
+}
+
+// Alloc returns a zeroed tensor that lives until Free or Close. If there is no memory for it, the operations on it fail.
+func (d *Device) Alloc(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
+	b, err := d.take(name, c, bytesOf(t, rows, cols), false)
+	if err == nil {
+		d.clear(b)
+	}
+	return view(b, t, rows, cols)
+}
+
+// clear queues the zeroing of all of b.
+func (d *Device) clear(b *buffer) {
+	at, n := b.place.address(), b.size
+	d.queue("Alloc of "+b.name, func(t *driver.Thread) error { return t.Memset8(at, 0, n, d.stream) })
+}
+
+// queue runs f on the device's thread after everything before. An error of it cannot be told to a stream; if it matters,
+// the context is lost and everything later tells it.
+func (d *Device) queue(op string, f func(*driver.Thread) error) {
+	d.issued.Add(1)
+	d.ctx.Go(func(t *driver.Thread) {
+		if d.lost.Load() == nil {
+			d.doing.Store(&op)
+			_ = d.explain(op, f(t))
+		}
+	})
+}
+
+// Free gives tensors of Alloc back; any view of one gives back all of it.
+func (d *Device) Free(ts ...device.Tensor) {
+	for _, t := range ts {
+		b := t.Buf.(*buffer)
+		if b.temp || !b.live {
+			panic("cuda: free of " + b.name + ", which is a temp or was freed before")
+		}
+		d.give(b)
+	}
+}
+
+// Param makes a trainable tensor, all zero. In bfloat16 its weight is a copy that AdamW refreshes.
+func (d *Device) Param(spec device.ParamSpec) *device.Param {
+	alloc := func(what string, c device.Component) device.Tensor {
+		return d.Alloc(spec.Name+what, c, tensor.F32, spec.Rows, spec.Cols)
+	}
+	p := &device.Param{
+		ParamSpec: spec,
+		Value:     alloc("", device.StudentWeights),
+		Grad:      alloc(".grad", device.Gradients),
+		M:         alloc(".m", device.Moments),
+		V:         alloc(".v", device.Moments),
+	}
+	w := &weight{t: p.Value}
+	if d.act != tensor.F32 {
+		w.t = d.Alloc(spec.Name+"."+d.act.String(), device.StudentWeights, d.act, spec.Rows, spec.Cols)
+	}
+	p.Weight = w
+	return p
+}

@@ -1,0 +1,176 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"apr/device"
+	"apr/device/cuda/blas"
+	"apr/device/cuda/driver"
+	"apr/device/cuda/kernel"
+)
+
+// prepare makes what every operation needs: stream, pinned memory, scratch memory, the library for products.
+func (d *Device) prepare() (err error) {
+	if d.opts.Managed != nil {
+		d.managed = *d.opts.Managed
+	} else if d.managed, err = AllocationRule(d.Class(), os.Getenv(ManagedVariable)); err != nil {
+		return err
+	}
+	d.kernels = newCache(d.opts.KernelLog, d.opts.StrictSeal)
+	err = d.ctx.Do(func(t *driver.Thread) (err error) {
+		if d.stream, err = t.NewStream(); err != nil {
+			return err
+		}
+		if d.down.p, err = d.pin(t, ringBytes); err != nil {
+			return err
+		}
+		return d.uploads.init(d, t)
+	})
+	if err != nil {
+		return d.explain("Open", err)
+	}
+	d.statics[device.Scratch] = &pool{planned: scratchSlab + d.opts.Static[device.Scratch]}
+	b, err := d.take("the scratch memory of operations", device.Scratch, kernel.MaxScratch+workspace, false)
+	if err != nil {
+		return err
+	}
+	d.scratch = scratch{base: b.place.address(), products: b.place.address() + kernel.MaxScratch}
+	if d.own, err = d.slots.take(d); err != nil {
+		return err
+	}
+	return d.openProducts()
+}
+
+// scratchSlab is what a device takes as scratch memory whatever a plan says: the operations' own, and a little for
+// records and tables.
+const scratchSlab = kernel.MaxScratch + workspace + 4<<20
+
+// Class returns whose memory the device computes in.
+func (d *Device) Class() MemoryClass { return ClassifyDeviceMemory(MemoryAttributesOf(d.desc)) }
+
+// internal returns a stream for operations that belong to no stream.
+func (d *Device) internal() *Stream { return &Stream{dev: d, slot: d.own} }
+
+// openProducts opens cublasLt unless it is missing or not wanted.
+func (d *Device) openProducts() error {
+	if d.opts.ForceFallbackGEMM {
+		d.note("matrix products run on the kernels of this program, as asked: cublasLt is not looked for")
+		return nil
+	}
+	lt, report, err := driver.OpenLt(d.driver.Version())
+	if err != nil {
+		d.note("cublasLt is missing: matrix products run on the kernels of this program, which are slower (" + firstLine(err) + ")")
+		return nil
+	}
+	o := blas.Options{
+		Tune: d.opts.TuningDir != "", Dir: d.opts.TuningDir, Device: d.desc.Name, Workspace: d.scratch.products, Bytes: workspace,
+	}
+	if w := d.opts.KernelLog; w != nil {
+		o.Log = func(line string) { fmt.Fprintln(w, line) }
+	}
+	d.note(fmt.Sprintf("cublasLt %s from %s", report.Version, report.Path))
+	return d.explain("Open", d.ctx.Do(func(t *driver.Thread) (err error) {
+		d.gemm, err = blas.Open(t, lt, o)
+		return err
+	}))
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+func (d *Device) note(s string) { d.notes = append(d.notes, s) }
+
+// Notes returns what a user should know about how the device was opened: which libraries serve it, and what is missing.
+func (d *Device) Notes() []string { return d.notes }
+
+// MemInfo returns the bytes of device memory that are free and all there are, as the driver says.
+func (d *Device) MemInfo() (free, total int64, err error) {
+	err = d.ctx.Do(func(t *driver.Thread) (err error) {
+		free, total, err = t.MemInfo()
+		return err
+	})
+	return free, total, d.explain("MemInfo", err)
+}
+
+// fallbackModule reports whether m is one of the modules of matrix products without cublasLt.
+func fallbackModule(m kernel.Module) bool { return strings.HasPrefix(m.Name, "gemm") }
+
+// Prewarm loads the modules named (nil: all that this device may need) and plans the products, so that nothing is loaded
+// in a step. With cublasLt the modules of our own products are skipped.
+func (d *Device) Prewarm(modules []string, shapes []blas.Shape) error {
+	return d.explain("Prewarm", d.ctx.Do(func(t *driver.Thread) error {
+		unsupported := 0
+		if d.gemm != nil && len(shapes) > 0 {
+			before := d.gemm.Plans()
+			none, err := d.gemm.Prewarm(t, d.stream, shapes, blas.Region{})
+			if err != nil {
+				return err
+			}
+			for _, s := range none {
+				d.unplanned[s] = true
+			}
+			unsupported = len(none)
+			d.kernels.planned(d.gemm.Plans() - before)
+		}
+		for _, m := range kernel.Modules() {
+			switch {
+			case m.Target != baseTarget && m.Target != d.target():
+				continue
+			case modules != nil && !slices.Contains(modules, m.Name):
+				continue
+			case fallbackModule(m) && d.gemm != nil && unsupported == 0:
+				d.kernels.skip(m, "cublasLt is bound")
+				continue
+			}
+			if err := d.kernels.load(t, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// baseTarget is the target of modules for every device.
+const baseTarget = "sm_80"
+
+// target returns the target of modules that are for this device alone.
+func (d *Device) target() string { return fmt.Sprintf("sm_%d%da", d.desc.Major, d.desc.Minor) }
+
+// Seal ends the time of loading: a kernel or product that is loaded from now on is counted in Stats().LateLoads and
+// logged, and with Options.StrictSeal fails its stream.
+func (d *Device) Seal() {
+	_ = d.ctx.Do(func(*driver.Thread) error { // behind everything queued
+		d.kernels.seal()
+		return nil
+	})
+}
+
+// release gives everything back.
+func (d *Device) release(t *driver.Thread) error {
+	err := t.StreamSync(d.stream)
+	if d.gemm != nil {
+		err = errors.Join(err, d.gemm.Close(t))
+	}
+	pools := []*pool{&d.temps}
+	for _, p := range d.statics {
+		pools = append(pools, p)
+	}
+	for _, p := range pools {
+		for _, s := range p.slabs {
+			err = errors.Join(err, t.Free(s.base))
+		}
+	}
+	for _, p := range d.slots.pinned {
+		err = errors.Join(err, t.HostFree(p))
+	}
+	if d.down.p != nil {
+		err = errors.Join(err, t.HostFree(d.down.p))
+	}
+	return errors.Join(err, d.uploads.free(t), d.pieces.release(t), t.DestroyStream(d.stream))
+}

@@ -1,0 +1,122 @@
+package cuda
+
+import (
+	"slices"
+	"sync"
+	"unsafe"
+
+	"apr/device"
+	"apr/device/cuda/driver"
+	"apr/device/cuda/kernel"
+	"apr/tensor"
+)
+
+// Loss adds the sums over the rows of z and t to the record and writes InvN·∂/∂z of the loss to grad, unless it is zero;
+// grad may be z itself, or of the type of activations.
+func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
+	same("Loss", z, grad, t)
+	floats("Loss", tensor.F32, z, t)
+	need(targets.Rows*targets.Cols == z.Rows, "Loss", "another number of targets than rows")
+	need(!t.IsZero() || spec.Alpha == 0, "Loss", "divergence without teacher")
+	need(t.IsZero() || spec.Temperature > 0, "Loss", "temperature is not positive")
+	if o := s.begin("Loss", grad, z, t, targets); o != nil && s.known("Loss", targets, z.Cols) {
+		kernel.Loss(o, mat(grad), mat(z), mat(t), mat(targets), spec)
+		o.end()
+	}
+}
+
+// Verdict computes the gradient norm over all params, clip scale and finiteness into the record.
+func (s *Stream) Verdict(params []*device.Param) {
+	if table, n := s.paramTable(params); table != 0 || n == 0 {
+		if o := s.begin("Verdict"); o != nil {
+			kernel.Verdict(o, table, n)
+			o.end()
+		}
+	}
+}
+
+// AdamW updates params and their weights as the record says, and leaves all untouched if it is not finite.
+func (s *Stream) AdamW(params []*device.Param, a device.AdamW) {
+	if table, n := s.paramTable(params); table != 0 {
+		if o := s.begin("AdamW"); o != nil {
+			kernel.AdamW(o, table, n, a)
+			o.end()
+		}
+	}
+}
+
+// paramTables keeps the tables of the lists of parameters that were used last.
+type paramTables struct {
+	mu     sync.Mutex
+	tables []paramTable
+}
+
+// paramTable is a list of parameters as the kernels read it: n pieces in device memory.
+type paramTable struct {
+	params []*device.Param
+	buf    *buffer
+	n      int
+}
+
+// mostTables bounds the lists that are remembered.
+const mostTables = 4
+
+// paramTable returns the table of params; 0 if the stream has failed, or fails, or there is nothing in it.
+func (s *Stream) paramTable(params []*device.Param) (table uint64, n int) {
+	c := &s.dev.params
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range c.tables {
+		if slices.Equal(t.params, params) {
+			return t.buf.place.address(), t.n
+		}
+	}
+	pieces := kernel.ParamPieces(s.trainables(params))
+	if s.failed() || len(pieces) == 0 {
+		return 0, len(pieces)
+	}
+	all := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(pieces))), len(pieces)*int(unsafe.Sizeof(pieces[0])))
+	buf, err := s.dev.take("parameter table", device.Scratch, int64(len(all)), false)
+	if err != nil {
+		s.fail(err)
+		return 0, len(pieces)
+	}
+	s.uploadBytes("parameter table", buf, all)
+	if len(c.tables) == mostTables {
+		s.dev.give(c.tables[0].buf)
+		c.tables = slices.Delete(c.tables, 0, 1)
+	}
+	c.tables = append(c.tables, paramTable{slices.Clone(params), buf, len(pieces)})
+	return buf.place.address(), len(pieces)
+}
+
+// trainables returns where parameters stand; those without memory fail the stream and are left out.
+func (s *Stream) trainables(params []*device.Param) (all []kernel.Trainable) {
+	for _, p := range params {
+		w := p.Weight.(*weight)
+		if s.begin("parameters", p.Value, p.Grad, p.M, p.V, w.t) == nil {
+			return nil
+		}
+		t := kernel.Trainable{W: mat(p.Value), G: mat(p.Grad), M: mat(p.M), V: mat(p.V), Decay: p.Decay}
+		if w.t != p.Value {
+			t.Copy = mat(w.t)
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// uploadBytes sends bytes to a buffer.
+func (s *Stream) uploadBytes(op string, b *buffer, src []byte) {
+	for lo := 0; lo < len(src); lo += ringBytes {
+		part := src[lo:min(lo+ringBytes, len(src))]
+		o := s.begin(op)
+		if o == nil {
+			return
+		}
+		d, at := s.dev, b.place.address()+uint64(lo)
+		d.uploads.send(o, len(part), func(dst []byte) { copy(dst, part) }, func(o *operation, p unsafe.Pointer) {
+			o.call(func(t *driver.Thread) error { return t.CopyHtoD(at, p, int64(len(part)), d.stream) })
+		})
+	}
+}

@@ -1,0 +1,133 @@
+package cuda
+
+import (
+	"apr/device"
+	"apr/internal/fault"
+	"apr/quant"
+	"apr/tensor"
+)
+
+// weight is a matrix in device memory, of the device's activation type or, as a view of a master, float32.
+type weight struct{ t device.Tensor }
+
+func (w *weight) Rows() int    { return w.t.Rows }
+func (w *weight) Cols() int    { return w.t.Cols }
+func (w *weight) Bytes() int64 { return w.t.Buf.Bytes() }
+
+// Frozen returns a weight with the present values of t, which is float32: t itself, or a copy in the device's activation
+// type that lives as long as t.
+func (d *Device) Frozen(t device.Tensor) device.Weight {
+	floats("Frozen", tensor.F32, t)
+	if d.act == tensor.F32 {
+		return &weight{t: t}
+	}
+	b := t.Buf.(*buffer)
+	narrow, err := d.take(b.name+"."+d.act.String(), b.comp, bytesOf(d.act, t.Rows, t.Cols), false)
+	w := &weight{t: view(narrow, d.act, t.Rows, t.Cols)}
+	b.copies = append(b.copies, narrow)
+	if err == nil && b.void == nil {
+		s := d.internal()
+		s.cast("Frozen", w.t, t)
+	}
+	return w
+}
+
+// RefreshWeight makes p.Weight agree with p.Value after an Upload to Value.
+func (s *Stream) RefreshWeight(p *device.Param) {
+	if w := p.Weight.(*weight); w.t != p.Value {
+		s.cast("RefreshWeight", w.t, p.Value)
+	}
+}
+
+// part is a stored matrix of which rows go to a weight.
+type part struct {
+	src   device.Source
+	info  tensor.Info
+	first int // row of the weight
+	rows  int
+	size  int    // bytes of a stored row; 0: flat, all of the payload is in data
+	data  []byte // of a flat part
+}
+
+// Weight reads a frozen matrix from its sources and keeps it in the device's activation type, whatever that of the file.
+// Errors name the source's tensor.
+func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
+	var parts []*part
+	rows, cols := 0, 0
+	for i, src := range spec.Parts {
+		p, err := describe(src, spec, i)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 && p.info.Cols() != cols {
+			return nil, fault.New(fault.Load, "%d columns, the part before has %d", p.info.Cols(), cols).
+				At("tensor %q", p.info.Name).WithID("E-CUDA-030")
+		}
+		p.first, cols = rows, p.info.Cols()
+		rows += p.rows
+		parts = append(parts, p)
+	}
+	b, err := d.take(spec.Name, spec.Component, bytesOf(d.act, rows, cols), false)
+	if err != nil {
+		return nil, err
+	}
+	w := &weight{t: view(b, d.act, rows, cols)}
+	for _, p := range parts {
+		if err := d.read(w.t.RowRange(p.first, p.first+p.rows), p); err != nil {
+			d.give(b)
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// describe checks what part i of spec claims to be.
+func describe(src device.Source, spec device.WeightSpec, i int) (*part, error) {
+	info := src.Info()
+	rows, cols := info.Rows(), info.Cols()
+	p := &part{src: src, info: info, rows: rows}
+	if spec.Rows != nil {
+		p.rows = spec.Rows[i]
+	}
+	bad := func(kind fault.Kind, format string, args ...any) error {
+		return fault.New(kind, format, args...).At("tensor %q", info.Name).WithID("E-CUDA-031")
+	}
+	if p.rows < 0 || p.rows > rows {
+		return nil, bad(fault.Load, "%d rows wanted, %d stored", p.rows, rows)
+	}
+	switch {
+	case info.DType.IsFloat():
+		p.size = int(info.DType.RowBytes(cols))
+		if want := int64(rows) * int64(p.size); info.Size != want {
+			return nil, bad(fault.Format, "%d bytes for %d×%d elements of %v, want %d", info.Size, rows, cols, info.DType, want)
+		}
+	case info.DType.IsQuantized():
+		layout, err := quant.LayoutOf(info.Size, rows, cols, info.DType)
+		if err != nil {
+			return nil, fault.New(fault.KindOf(err), "cannot be laid out").At("tensor %q", info.Name).WithID("E-CUDA-032").Because(err)
+		}
+		if layout == quant.RowPadded || cols%info.DType.BlockLen() == 0 && info.DType != tensor.AprQ8 {
+			p.size = int(info.DType.RowBytes(cols))
+		}
+	default:
+		return nil, bad(fault.Load, "a weight cannot be of type %v", info.DType)
+	}
+	return p, nil
+}
+
+// decode writes rows rows of data, stored rows from row lo of the part on, to dst in type d.
+func (p *part) decode(dst []byte, d tensor.DType, data []byte, lo, rows int, row []float32) {
+	cols := p.info.Cols()
+	size := int(d.RowBytes(cols))
+	for r := range rows {
+		switch {
+		case p.size == 0:
+			quant.DequantizeRange(row, p.data, (lo+r)*cols, p.info.DType)
+		case p.info.DType.IsFloat():
+			tensor.Widen(row, data[r*p.size:], p.info.DType)
+		default:
+			quant.DequantizeRange(row, data[r*p.size:(r+1)*p.size], 0, p.info.DType)
+		}
+		tensor.Narrow(dst[r*size:(r+1)*size], row, d)
+	}
+}
