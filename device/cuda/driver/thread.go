@@ -16,6 +16,7 @@ type Thread struct {
 
 	// What calls read and write, kept here so that a call allocates nothing.
 	params [1]unsafe.Pointer // kernelParams of cuLaunchKernel
+	launch [11]uintptr       // and all of its arguments
 	copy2D memcpy2D
 }
 
@@ -199,8 +200,11 @@ func (t *Thread) Elapsed(a, b Event) (time.Duration, error) {
 // to its one struct of arguments, on the heap; the driver has copied it when Launch returns.
 func (t *Thread) Launch(f Function, grid [3]int, block, shared int, s Stream, args unsafe.Pointer) error {
 	t.params[0] = args
-	err := t.d.call(&t.d.calls.launchKernel, uintptr(f), uintptr(grid[0]), uintptr(grid[1]), uintptr(grid[2]),
-		uintptr(block), 1, 1, uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&t.params)), 0)
+	t.launch = [11]uintptr{
+		uintptr(f), uintptr(grid[0]), uintptr(grid[1]), uintptr(grid[2]), uintptr(block), 1, 1,
+		uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&t.params)), 0,
+	}
+	err := t.d.call(&t.d.calls.launchKernel, t.launch[:]...)
 	t.params[0] = nil
 	runtime.KeepAlive(args)
 	return err
