@@ -1,0 +1,126 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"apr/device"
+	"apr/tensor"
+)
+
+// PlainAttention makes Attention and AttentionBackward use the kernels of attention_plain.cu for everything, so that
+// tests and measurements can compare the others with them.
+var PlainAttention bool
+
+// attentionArgs is AttentionArgs of attention.cuh.
+type attentionArgs struct {
+	q, k, v, o, lse, dout, dq, dk, dv uint64
+	rowLSE, rowDelta, part            uint64
+
+	qStride, kStride, vStride, oStride, lseStride, doutStride, dqStride, dkStride, dvStride int32
+	batch, qLen, kLen, qOffset, kRows, heads, kvHeads, d                                    int32
+	padded, splits                                                                          int32
+	scale, log2Scale                                                                        float32
+}
+
+// rowPadding is the multiple to which the rows of a head in the backward's scratch are rounded up: at least a tile of
+// queries of every kernel.
+const rowPadding = 128
+
+// AttentionModules returns the modules that Attention and AttentionBackward of heads of headDim values of type t may
+// launch from.
+func AttentionModules(headDim int, t tensor.DType) []string {
+	if f, ok := flashTiles[headDim]; ok && t == tensor.BF16 {
+		return []string{f.module, plainModule}
+	}
+	return []string{plainModule}
+}
+
+// Attention launches o = softmax(q·kᵀ/√d, causal)·v per head, query head h reading key-value head ⌊h·KVHeads/Heads⌋,
+// and lse, the natural logarithm of the sum of exponentials of the scaled scores, unless it is the zero Mat.
+//
+// q, o [Batch·QLen, Heads·d]; k, v [≥ (Batch−1)·KStride+KLen, KVHeads·d]; all float32 or all bfloat16, d ≤ 256.
+// lse [Batch·QLen, Heads] float32. Sums and statistics are float32; bfloat16 heads of 64 and 128 with 16-byte aligned
+// rows go through tensor cores, which round probabilities to bfloat16.
+func Attention(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
+	args := newAttention(o, lse, q, k, v, a)
+	if a.Batch == 0 || a.QLen == 0 {
+		return
+	}
+	if f, ok := flash(a, o, q, k, v); ok {
+		f.attention(queue, args)
+		return
+	}
+	plainForward(queue, args, q.Type)
+}
+
+// AttentionBackward launches the gradients of Attention: with p = e^(score−lse), δ = Σ do∘o and dp = do·vᵀ,
+// dv = pᵀ·do, ds = p∘(dp−δ)/√d, dq = ds·k, dk = dsᵀ·q, summed over the query heads of a key-value head.
+//
+// Shapes and types are those of Attention; dq, dk, dv and do are like q, k, v and o. Rows of dk and dv beyond KLen of a
+// batch row are left alone. Sums have an order that depends on the shape alone.
+func AttentionBackward(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn) {
+	args := newAttention(o, lse, q, k, v, a)
+	if lse.IsZero() {
+		panic("kernel: backward of attention without lse")
+	}
+	for _, m := range []Mat{dq, dk, dv, do} {
+		if m.Type != q.Type {
+			panic("kernel: gradients of attention are of another type")
+		}
+	}
+	args.dq, args.dk, args.dv, args.dout = dq.Ptr, dk.Ptr, dv.Ptr, do.Ptr
+	args.dqStride, args.dkStride, args.dvStride, args.doutStride = stride32(dq), stride32(dk), stride32(dv), stride32(do)
+	if a.Batch == 0 || a.KLen == 0 {
+		return
+	}
+	args.padded = int32((a.QLen + rowPadding - 1) / rowPadding * rowPadding)
+	rows := 4 * a.Batch * a.Heads * int(args.padded)
+	args.rowLSE, args.rowDelta = queue.Scratch(rows), queue.Scratch(rows)
+	if f, ok := flash(a, o, q, k, v, dq, dk, dv, do); ok {
+		f.backward(queue, args, MaxScratch-2*rows)
+		return
+	}
+	plainBackward(queue, args, q.Type)
+}
+
+// newAttention checks what the kernels rely on and returns the arguments of the forward.
+func newAttention(o, lse, q, k, v Mat, a device.Attn) *attentionArgs {
+	need := func(ok bool, what string) {
+		if !ok {
+			panic(fmt.Sprintf("kernel: attention %+v: %s", a, what))
+		}
+	}
+	need(a.HeadDim > 0 && a.HeadDim <= 256 && a.KVHeads > 0 && a.Heads%a.KVHeads == 0, "heads")
+	need(a.QOffset >= 0 && a.QOffset+a.QLen <= a.KLen && a.KLen <= a.KStride, "queries see keys that are not there")
+	need(q.Type == tensor.F32 || q.Type == tensor.BF16, "type")
+	need(o.Type == q.Type && k.Type == q.Type && v.Type == q.Type, "types differ")
+	need(q.Rows == a.Batch*a.QLen && q.Cols == a.Heads*a.HeadDim && o.Rows == q.Rows && o.Cols == q.Cols, "shape of q or o")
+	need(k.Cols == a.KVHeads*a.HeadDim && v.Cols == k.Cols, "shape of k or v")
+	need(a.Batch == 0 || min(k.Rows, v.Rows) >= (a.Batch-1)*a.KStride+a.KLen, "rows of k or v")
+	need(lse.IsZero() || lse.Type == tensor.F32 && lse.Rows == q.Rows && lse.Cols == a.Heads, "lse")
+	return &attentionArgs{
+		q: q.Ptr, k: k.Ptr, v: v.Ptr, o: o.Ptr, lse: lse.Ptr,
+		qStride: stride32(q), kStride: stride32(k), vStride: stride32(v), oStride: stride32(o), lseStride: stride32(lse),
+		batch: int32(a.Batch), qLen: int32(a.QLen), kLen: int32(a.KLen), qOffset: int32(a.QOffset), kRows: int32(a.KStride),
+		heads: int32(a.Heads), kvHeads: int32(a.KVHeads), d: int32(a.HeadDim), splits: 1,
+		scale:     float32(1 / math.Sqrt(float64(a.HeadDim))),
+		log2Scale: float32(math.Log2E / math.Sqrt(float64(a.HeadDim))),
+	}
+}
+
+// stride32 returns the stride as the kernels take it.
+func stride32(m Mat) int32 {
+	if m.Stride > math.MaxInt32 {
+		panic("kernel: stride of 2^31 elements")
+	}
+	return int32(m.Stride)
+}
+
+// start queues a launch of an attention kernel unless its grid is empty.
+func (a *attentionArgs) start(q Queue, module, name string, grid [3]int, block, shared int) {
+	if grid[0] > 0 && grid[1] > 0 && grid[2] > 0 {
+		q.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: block, Shared: shared, Args: unsafe.Pointer(a)})
+	}
+}

@@ -1,0 +1,471 @@
+// attention_flash.cuh: attention on tensor cores for bfloat16 heads of D columns, as templates for attention_d64.cu and
+// attention_d128.cu.
+//
+// A block owns some rows (queries in the forward and for dq, keys for dk and dv), 16·MT of them per warp, and streams
+// tiles of the other side through two stages of shared memory: while one is multiplied the next arrives. One barrier a
+// tile separates both: behind it the new tile is there and the stage of the old one is free. All products are
+// m16n8k16; scores live in registers only, where the accumulators of one product are the left operand of the next.
+//
+// A row of a tile takes 2·D bytes; its 16-byte chunk c stands at chunk c ^ (row mod 8), so that the eight rows that
+// ldmatrix reads at once are in different banks.
+#pragma once
+#include "attention.cuh"
+
+// fetch starts the copy of rows [first, first+N) of a head to a tile, by T threads. Rows from `rows` on become zero.
+template <int D, int N, int T> APR_DEVICE void fetch(u8 *tile, const bf16 *head, i32 stride, int first, int rows) {
+    constexpr int CHUNKS = D / 8, STEP = T / CHUNKS;
+    static_assert(STEP % 8 == 0 && N % STEP == 0, "every thread keeps its place in the pattern");
+    int r = thread() / CHUNKS, c = thread() % CHUNKS;
+    const bf16 *from = head + (i64)(first + r) * stride + c * 8;
+    u8 *to = tile + r * (2 * D) + ((c ^ (r & 7)) << 4);
+    int left = rows - first - r;
+    i64 step = (i64)STEP * stride;
+    opaque(step);
+    UNROLL for (int n = 0; n < N; n += STEP, from += step) copy_async16(to + n * (2 * D), from, n < left);
+}
+
+// Where a lane's row of the first 16×16 square of a tile begins, for ldmatrix4. Chunks 2k and 2k+1 are those of square k
+// along the row: offset ^ k·32. RIGHT is for rows that become columns of the right operand; LEFT for the left operand,
+// and, transposed, for rows that are the right operand's rows.
+template <int D> APR_DEVICE int left_offset() {
+    int l = lane();
+    return (l & 15) * (2 * D) + (((l >> 4) ^ (l & 7)) << 4);
+}
+template <int D> APR_DEVICE int right_offset() {
+    int l = lane();
+    return ((l & 7) + ((l >> 4) << 3)) * (2 * D) + ((((l >> 3) & 1) ^ (l & 7)) << 4);
+}
+
+// take loads the left operand of 16·MT rows into registers.
+template <int D, int MT> APR_DEVICE void take(u32 (&x)[MT][D / 16][4], const u8 *rows) {
+    UNROLL for (int m = 0; m < MT; m++)
+        UNROLL for (int k = 0; k < D / 16; k++) ldmatrix4(x[m][k], rows + m * (32 * D) + (left_offset<D>() ^ (k << 5)));
+}
+
+// products adds own rows · rows of the tile to s: s[m][n] is the square of own rows [16m, 16m+16) and tile rows
+// [8n, 8n+8). `right` is tile + right_offset.
+template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4], const u32 (&x)[MT][D / 16][4], const u8 *tile) {
+    int right = right_offset<D>();
+    opaque(right);
+    UNROLL for (int k = 0; k < D / 16; k++) {
+        UNROLL for (int n = 0; n < NT; n += 2) {
+            u32 y[4];
+            ldmatrix4(y, tile + n * (16 * D) + (right ^ (k << 5)));
+            UNROLL for (int m = 0; m < MT; m++) {
+                mma_bf16(s[m][n], x[m][k], y[0], y[1]);
+                mma_bf16(s[m][n + 1], x[m][k], y[2], y[3]);
+            }
+        }
+    }
+}
+
+// The same with own rows in shared memory, for lack of registers.
+template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4], const u8 *own, const u8 *tile) {
+    int left = left_offset<D>(), right = right_offset<D>();
+    opaque(left);
+    opaque(right);
+    UNROLL for (int k = 0; k < D / 16; k++) {
+        u32 x[MT][4];
+        UNROLL for (int m = 0; m < MT; m++) ldmatrix4(x[m], own + m * (32 * D) + (left ^ (k << 5)));
+        UNROLL for (int n = 0; n < NT; n += 2) {
+            u32 y[4];
+            ldmatrix4(y, tile + n * (16 * D) + (right ^ (k << 5)));
+            UNROLL for (int m = 0; m < MT; m++) {
+                mma_bf16(s[m][n], x[m], y[0], y[1]);
+                mma_bf16(s[m][n + 1], x[m], y[2], y[3]);
+            }
+        }
+    }
+}
+
+// accumulate adds p · tile to acc, p [16·MT, 8·NT] rounded to bfloat16: the accumulators of two neighbouring squares are
+// the four registers of a left operand.
+template <int D, int MT, int NT> APR_DEVICE void accumulate(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], const u8 *tile) {
+    int left = left_offset<D>();
+    opaque(left);
+    UNROLL for (int k = 0; k < NT / 2; k++) {
+        u32 x[MT][4];
+        UNROLL for (int m = 0; m < MT; m++) {
+            UNROLL for (int i = 0; i < 4; i++) {
+                const float *two = p[m][2 * k + i / 2] + i % 2 * 2;
+                x[m][i] = pack_bf16(two[0], two[1]);
+            }
+        }
+        UNROLL for (int n = 0; n < D / 16; n++) {
+            u32 y[4];
+            ldmatrix4_trans(y, tile + k * (32 * D) + (left ^ (n << 5)));
+            UNROLL for (int m = 0; m < MT; m++) {
+                mma_bf16(acc[m][2 * n], x[m], y[0], y[1]);
+                mma_bf16(acc[m][2 * n + 1], x[m], y[2], y[3]);
+            }
+        }
+    }
+}
+
+// put writes the accumulators of 16·MT rows, times f of the row, as rows [first, rows) of a head. They pass through the
+// warp's own rows of a tile, which nobody else reads any more, to be written in 16-byte pieces.
+template <int D, int MT> APR_DEVICE void put(bf16 *head, i32 stride, int first, int rows, const float (&acc)[MT][D / 8][4], const float (&f)[MT][2], u8 *own) {
+    int l = lane();
+    sync_warp();
+    UNROLL for (int m = 0; m < MT; m++) {
+        UNROLL for (int e = 0; e < 2; e++) {
+            int r = m * 16 + e * 8 + (l >> 2);
+            UNROLL for (int n = 0; n < D / 8; n++)
+                *(u32 *)(own + r * (2 * D) + ((n ^ (r & 7)) << 4) + (l & 3) * 4) = pack_bf16(acc[m][n][2 * e] * f[m][e], acc[m][n][2 * e + 1] * f[m][e]);
+        }
+    }
+    sync_warp();
+    constexpr int CHUNKS = D / 8, STEP = 32 / CHUNKS;
+    int c = l % CHUNKS;
+    UNROLL for (int n = 0; n < 16 * MT; n += STEP) {
+        int r = n + l / CHUNKS;
+        if (first + r < rows) store16(head + (i64)(first + r) * stride + c * 8, load16(own + r * (2 * D) + ((c ^ (r & 7)) << 4)));
+    }
+}
+
+template <int MT, int NT> APR_DEVICE void clear(float (&s)[MT][NT][4]) {
+    UNROLL for (int m = 0; m < MT; m++)
+        UNROLL for (int n = 0; n < NT; n++)
+            UNROLL for (int i = 0; i < 4; i++) s[m][n][i] = 0;
+}
+
+// hide makes scores of keys that a query does not see −∞; the rows are queries at positions from `query`, the columns
+// keys from `key`.
+template <int MT, int NT> APR_DEVICE void hide_keys(float (&s)[MT][NT][4], int query, int key) {
+    int l = lane(), over = key - query + (l & 3) * 2 - (l >> 2); // how far column 0 lies after row 0
+    UNROLL for (int m = 0; m < MT; m++)
+        UNROLL for (int n = 0; n < NT; n++)
+            UNROLL for (int i = 0; i < 4; i++)
+                if (over + n * 8 + (i & 1) > m * 16 + (i >> 1) * 8) s[m][n][i] = -INFINITY_F;
+}
+// The same where the rows are keys and the columns queries.
+template <int MT, int NT> APR_DEVICE void hide_queries(float (&s)[MT][NT][4], int query, int key) {
+    int l = lane(), over = key - query + (l >> 2) - (l & 3) * 2;
+    UNROLL for (int m = 0; m < MT; m++)
+        UNROLL for (int n = 0; n < NT; n++)
+            UNROLL for (int i = 0; i < 4; i++)
+                if (over + m * 16 + (i >> 1) * 8 > n * 8 + (i & 1)) s[m][n][i] = -INFINITY_F;
+}
+
+// online turns scores s into e^(s·scale − top) against a running maximum, to which sum and acc belong. The maximum is
+// left behind until a score exceeds it by 2^SLACK: the results are the same, as sum and acc have room for that, and
+// acc is rescaled about once a row instead of in most tiles.
+constexpr float SLACK = 8;
+template <int D, int MT, int NT> APR_DEVICE void online(float (&s)[MT][NT][4], float (&top)[MT][2], float (&sum)[MT][2], float (&acc)[MT][D / 8][4], float scale) {
+    float t[MT][2];
+    bool grows = false;
+    UNROLL for (int m = 0; m < MT; m++) {
+        UNROLL for (int e = 0; e < 2; e++) {
+            float x = max2(s[m][0][2 * e], s[m][0][2 * e + 1]);
+            UNROLL for (int n = 1; n < NT; n++) x = max2(x, max2(s[m][n][2 * e], s[m][n][2 * e + 1]));
+            x = max2(x, shfl_xor(x, 1));
+            t[m][e] = max2(x, shfl_xor(x, 2)) * scale;
+            grows = grows || t[m][e] > top[m][e] + SLACK;
+        }
+    }
+    if (ballot(grows)) {
+        UNROLL for (int m = 0; m < MT; m++) {
+            UNROLL for (int e = 0; e < 2; e++) {
+                float higher = max2(top[m][e], t[m][e]), shrink = exp2_approx(top[m][e] - higher);
+                top[m][e] = higher;
+                sum[m][e] *= shrink;
+                UNROLL for (int n = 0; n < D / 8; n++) acc[m][n][2 * e] *= shrink, acc[m][n][2 * e + 1] *= shrink;
+            }
+        }
+    }
+    UNROLL for (int m = 0; m < MT; m++) {
+        UNROLL for (int n = 0; n < NT; n++) {
+            UNROLL for (int i = 0; i < 4; i++) {
+                s[m][n][i] = exp2_approx(fma_rn(s[m][n][i], scale, -top[m][i / 2]));
+                sum[m][i / 2] += s[m][n][i];
+            }
+        }
+    }
+}
+
+// Grid: (heads, batch, tiles of queries). Shared: the queries, then two stages of KEYS keys and values.
+template <int D, int MT, int WARPS, int KEYS, bool KEEP> APR_DEVICE void flash_forward(const AttentionArgs &a) {
+    constexpr int T = 32 * WARPS, ROWS = 16 * MT * WARPS, ROW = 2 * D, STAGE = 2 * KEYS * ROW;
+    DYNAMIC_SHARED(queries);
+    u8 *ring = queries + ROWS * ROW, *own = queries + (int)warp() * (16 * MT * ROW);
+    int h = block(), b = block_y(), g = h / (a.heads / a.kv_heads);
+    int first = ((a.q_len - 1) / ROWS - (int)block_z()) * ROWS; // the last queries see most keys and come first
+    const bf16 *k = head_rows<bf16>(a.k, a.k_stride, b, a.k_rows, g, D), *v = head_rows<bf16>(a.v, a.v_stride, b, a.k_rows, g, D);
+    fetch<D, ROWS, T>(queries, head_rows<bf16>(a.q, a.q_stride, b, a.q_len, h, D), a.q_stride, first, a.q_len);
+    fetch<D, KEYS, T>(ring, k, a.k_stride, 0, a.k_len);
+    fetch<D, KEYS, T>(ring + KEYS * ROW, v, a.v_stride, 0, a.k_len);
+    copy_async_commit();
+
+    int row = first + (int)warp() * (16 * MT), low = a.q_offset + row, high = row < a.q_len ? low + 16 * MT - 1 : -1;
+    int end = (int)min_of(a.k_len, a.q_offset + first + ROWS);
+    float acc[MT][D / 8][4], top[MT][2], sum[MT][2];
+    clear(acc);
+    UNROLL for (int m = 0; m < MT; m++) UNROLL for (int e = 0; e < 2; e++) top[m][e] = -INFINITY_F, sum[m][e] = 0;
+    u32 x[MT][D / 16][4];
+    if constexpr (KEEP) {
+        copy_async_wait<0>();
+        sync_block();
+        take<D, MT>(x, own);
+    }
+    for (int key = 0; key < end; key += KEYS) {
+        copy_async_wait<0>();
+        sync_block();
+        const u8 *tile = ring + (key & KEYS) / KEYS * STAGE;
+        if (key + KEYS < end) {
+            u8 *next = ring + (~key & KEYS) / KEYS * STAGE;
+            fetch<D, KEYS, T>(next, k, a.k_stride, key + KEYS, a.k_len);
+            fetch<D, KEYS, T>(next + KEYS * ROW, v, a.v_stride, key + KEYS, a.k_len);
+        }
+        copy_async_commit();
+        if (key > high) continue;
+        float s[MT][KEYS / 8][4];
+        clear(s);
+        if constexpr (KEEP) products<D>(s, x, tile);
+        else products<D>(s, own, tile);
+        if (key + KEYS - 1 > low) hide_keys(s, low, key);
+        online<D>(s, top, sum, acc, a.log2_scale);
+        accumulate<D>(acc, s, tile + KEYS * ROW);
+    }
+
+    float f[MT][2];
+    UNROLL for (int m = 0; m < MT; m++) {
+        UNROLL for (int e = 0; e < 2; e++) {
+            float all = sum[m][e] + shfl_xor(sum[m][e], 1);
+            all += shfl_xor(all, 2);
+            f[m][e] = rcp_approx(all);
+            int i = row + m * 16 + e * 8 + (int)(lane() >> 2);
+            if (a.lse && (lane() & 3) == 0 && i < a.q_len)
+                a.lse[((i64)b * a.q_len + i) * a.lse_stride + h] = (top[m][e] + log2_approx(all)) * LN2;
+        }
+    }
+    put<D>(head_rows<bf16>(a.o, a.o_stride, b, a.q_len, h, D), a.o_stride, row, a.q_len, acc, f, own);
+}
+
+// gradient turns scores and dp = do·vᵀ of the same pairs into probabilities and p∘(dp−δ), the gradient of the scaled
+// scores, given lse and δ of element i of square (m,n) by the functions' arguments.
+APR_DEVICE void gradient(float &s, float &dp, float lse, float delta, float scale) {
+    s = exp2_approx(fma_rn(s, scale, -lse));
+    dp = s * (dp - delta);
+}
+
+// Grid: (heads, batch, tiles of queries). Shared: the queries and dO, then two stages of KEYS keys and values, which are
+// taken STEP at a time. Writes dq, and row_lse and row_delta, also of the rows that pad the last tile: with lse = ∞ their
+// probabilities are 0.
+template <int D, int MT, int WARPS, int KEYS, int STEP, bool KEEP> APR_DEVICE void flash_dq(const AttentionArgs &a) {
+    constexpr int T = 32 * WARPS, ROWS = 16 * MT * WARPS, ROW = 2 * D, STAGE = 2 * KEYS * ROW, CHUNKS = D / 8;
+    DYNAMIC_SHARED(queries);
+    SHARED(float, stats, 2 * ROWS);
+    u8 *douts = queries + ROWS * ROW, *ring = douts + ROWS * ROW;
+    int w = (int)warp() * (16 * MT), l = lane();
+    u8 *own = queries + w * ROW, *own_douts = douts + w * ROW;
+    int h = block(), b = block_y(), g = h / (a.heads / a.kv_heads);
+    int first = ((a.q_len - 1) / ROWS - (int)block_z()) * ROWS, row = first + w;
+    const bf16 *k = head_rows<bf16>(a.k, a.k_stride, b, a.k_rows, g, D), *v = head_rows<bf16>(a.v, a.v_stride, b, a.k_rows, g, D);
+    fetch<D, ROWS, T>(queries, head_rows<bf16>(a.q, a.q_stride, b, a.q_len, h, D), a.q_stride, first, a.q_len);
+    fetch<D, ROWS, T>(douts, head_rows<bf16>(a.dout, a.dout_stride, b, a.q_len, h, D), a.dout_stride, first, a.q_len);
+    copy_async_commit();
+    fetch<D, KEYS, T>(ring, k, a.k_stride, 0, a.k_len);
+    fetch<D, KEYS, T>(ring + KEYS * ROW, v, a.v_stride, 0, a.k_len);
+    copy_async_commit();
+    copy_async_wait<1>();
+    sync_block();
+
+    // CHUNKS neighbouring lanes add one row of dO∘O.
+    const bf16 *o = head_rows<bf16>(a.o, a.o_stride, b, a.q_len, h, D);
+    i64 scratch = ((i64)b * a.heads + h) * a.padded + row;
+    UNROLL for (int n = 0; n < 16 * MT; n += 32 / CHUNKS) {
+        int r = n + l / CHUNKS, c = l % CHUNKS;
+        float sum = 0, lse = INFINITY_F;
+        if (row + r < a.q_len) {
+            u32x4 x = load16(o + (i64)(row + r) * a.o_stride + c * 8), y = load16(own_douts + r * ROW + ((c ^ (r & 7)) << 4));
+            UNROLL for (int i = 0; i < 4; i++) {
+                sum = fma_rn(from_bits(x[i] << 16), from_bits(y[i] << 16), sum);
+                sum = fma_rn(from_bits(x[i] & 0xffff0000u), from_bits(y[i] & 0xffff0000u), sum);
+            }
+            lse = a.lse[((i64)b * a.q_len + row + r) * a.lse_stride + h] * LOG2E;
+        }
+        UNROLL for (int m = 1; m < CHUNKS; m <<= 1) sum += shfl_xor(sum, m);
+        if (c == 0) {
+            a.row_lse[scratch + r] = stats[w + r] = lse;
+            a.row_delta[scratch + r] = stats[ROWS + w + r] = sum;
+        }
+    }
+    sync_warp();
+    float lse[MT][2], delta[MT][2], f[MT][2], acc[MT][D / 8][4];
+    clear(acc);
+    UNROLL for (int m = 0; m < MT; m++) {
+        UNROLL for (int e = 0; e < 2; e++) {
+            int r = w + m * 16 + e * 8 + (l >> 2);
+            lse[m][e] = stats[r], delta[m][e] = stats[ROWS + r], f[m][e] = a.scale;
+        }
+    }
+    u32 x[MT][D / 16][4], y[MT][D / 16][4];
+    if constexpr (KEEP) take<D, MT>(x, own), take<D, MT>(y, own_douts);
+
+    int low = a.q_offset + row, high = row < a.q_len ? low + 16 * MT - 1 : -1;
+    int end = (int)min_of(a.k_len, a.q_offset + first + ROWS);
+    for (int key = 0; key < end; key += KEYS) {
+        copy_async_wait<0>();
+        sync_block();
+        const u8 *keys = ring + (key & KEYS) / KEYS * STAGE, *values = keys + KEYS * ROW;
+        if (key + KEYS < end) {
+            u8 *next = ring + (~key & KEYS) / KEYS * STAGE;
+            fetch<D, KEYS, T>(next, k, a.k_stride, key + KEYS, a.k_len);
+            fetch<D, KEYS, T>(next + KEYS * ROW, v, a.v_stride, key + KEYS, a.k_len);
+        }
+        copy_async_commit();
+        for (int j = 0; j < KEYS && key + j <= high; j += STEP) {
+            float s[MT][STEP / 8][4], dp[MT][STEP / 8][4];
+            clear(s);
+            clear(dp);
+            if constexpr (KEEP) products<D>(s, x, keys + j * ROW), products<D>(dp, y, values + j * ROW);
+            else products<D>(s, own, keys + j * ROW), products<D>(dp, own_douts, values + j * ROW);
+            if (key + j + STEP - 1 > low) hide_keys(s, low, key + j);
+            UNROLL for (int m = 0; m < MT; m++)
+                UNROLL for (int n = 0; n < STEP / 8; n++)
+                    UNROLL for (int i = 0; i < 4; i++) gradient(s[m][n][i], dp[m][n][i], lse[m][i / 2], delta[m][i / 2], a.log2_scale);
+            accumulate<D>(acc, dp, keys + j * ROW);
+        }
+    }
+    put<D>(head_rows<bf16>(a.dq, a.dq_stride, b, a.q_len, h, D), a.dq_stride, row, a.q_len, acc, f, own);
+}
+
+// emit writes the accumulators of 16·MT keys, times f, to dk (which = 0) or dv (1), or as a part of them to scratch.
+template <int D, int MT> APR_DEVICE void emit(const AttentionArgs &a, int which, int split, int b, int g, int first, const float (&acc)[MT][D / 8][4], float f, u8 *own) {
+    if (a.splits == 1) {
+        float each[MT][2];
+        UNROLL for (int m = 0; m < MT; m++) each[m][0] = each[m][1] = f;
+        i32 stride = which ? a.dv_stride : a.dk_stride;
+        put<D>(head_rows<bf16>(which ? a.dv : a.dk, stride, b, a.k_rows, g, D), stride, first, a.k_len, acc, each, own);
+        return;
+    }
+    int l = lane();
+    float *part = a.part + ((((i64)split * 2 + which) * a.batch + b) * a.kv_heads + g) * a.k_len * D;
+    UNROLL for (int m = 0; m < MT; m++) {
+        UNROLL for (int e = 0; e < 2; e++) {
+            int key = first + m * 16 + e * 8 + (l >> 2);
+            if (key >= a.k_len) continue;
+            UNROLL for (int n = 0; n < D / 8; n++)
+                *(f32x2 *)(part + (i64)key * D + n * 8 + (l & 3) * 2) = f32x2{acc[m][n][2 * e] * f, acc[m][n][2 * e + 1] * f};
+        }
+    }
+}
+
+// fetch_queries starts the copy of a stage of flash_dkv: queries and dO from row i of head h, their lse and δ.
+template <int D, int QUERIES, int T> APR_DEVICE void fetch_queries(const AttentionArgs &a, u8 *stage, int b, int h, int i) {
+    constexpr int ROW = 2 * D;
+    fetch<D, QUERIES, T>(stage, head_rows<bf16>(a.q, a.q_stride, b, a.q_len, h, D), a.q_stride, i, a.q_len);
+    fetch<D, QUERIES, T>(stage + QUERIES * ROW, head_rows<bf16>(a.dout, a.dout_stride, b, a.q_len, h, D), a.dout_stride, i, a.q_len);
+    int t = thread();
+    if (t < QUERIES / 2) { // 4 floats a thread
+        const float *from = t < QUERIES / 4 ? a.row_lse : a.row_delta - QUERIES;
+        copy_async16(stage + 2 * QUERIES * ROW + 16 * t, from + ((i64)b * a.heads + h) * a.padded + i + 4 * t);
+    }
+}
+
+// Grid: (kv heads · splits, batch, tiles of keys). Shared: the keys and values, then two stages of QUERIES queries, dO,
+// lse and δ, which are taken STEP at a time. WK warps share the keys, and WQ such groups the queries of a tile; they add
+// up at the end. A split takes an equal share of the tiles of queries of all heads of the group.
+template <int D, int MT, int WK, int WQ, int QUERIES, int STEP, bool KEEP> APR_DEVICE void flash_dkv(const AttentionArgs &a) {
+    constexpr int T = 32 * WK * WQ, ROWS = 16 * MT * WK, ROW = 2 * D, STAGE = 2 * QUERIES * ROW + 8 * QUERIES;
+    DYNAMIC_SHARED(keys);
+    u8 *values = keys + ROWS * ROW, *ring = values + ROWS * ROW;
+    int wk = (int)warp() % WK, wq = (int)warp() / WK, l = lane();
+    u8 *own = keys + wk * (16 * MT * ROW), *own_values = values + wk * (16 * MT * ROW);
+    int g = (int)block() / a.splits, split = (int)block() % a.splits, b = block_y(), group = a.heads / a.kv_heads;
+    int first = (int)block_z() * ROWS, low = first + wk * (16 * MT); // the first keys are seen by most queries
+    fetch<D, ROWS, T>(keys, head_rows<bf16>(a.k, a.k_stride, b, a.k_rows, g, D), a.k_stride, first, a.k_len);
+    fetch<D, ROWS, T>(values, head_rows<bf16>(a.v, a.v_stride, b, a.k_rows, g, D), a.v_stride, first, a.k_len);
+
+    // Tiles from the first with a query that sees key `first`, head after head.
+    int begin = first > a.q_offset ? (first - a.q_offset) / QUERIES * QUERIES : 0;
+    int count = a.q_len > begin ? (a.q_len - begin + QUERIES - 1) / QUERIES : 0, tile = group * count * split / a.splits;
+    int left = group * count * (split + 1) / a.splits - tile;
+    int h = g * group, i = begin; // of the tile that is fetched next
+    if (left > 0) {
+        h += tile / count, i += tile % count * QUERIES;
+        fetch_queries<D, QUERIES, T>(a, ring, b, h, i);
+    }
+    copy_async_commit();
+    float dk[MT][D / 8][4], dv[MT][D / 8][4];
+    clear(dk);
+    clear(dv);
+    u32 x[MT][D / 16][4], y[MT][D / 16][4];
+    if constexpr (KEEP) {
+        copy_async_wait<0>();
+        sync_block();
+        take<D, MT>(x, own), take<D, MT>(y, own_values);
+    }
+    for (int odd = 0; left > 0; left--, odd ^= 1) {
+        copy_async_wait<0>();
+        sync_block();
+        const u8 *queries = ring + odd * STAGE, *douts = queries + QUERIES * ROW;
+        const float *lse = (const float *)(douts + QUERIES * ROW), *delta = lse + QUERIES;
+        int now = i;
+        if (left > 1) {
+            i += QUERIES;
+            if (i >= a.q_len) i = begin, h++;
+            fetch_queries<D, QUERIES, T>(a, ring + (odd ^ 1) * STAGE, b, h, i);
+        }
+        copy_async_commit();
+        for (int j = wq * (QUERIES / WQ); j < (wq + 1) * (QUERIES / WQ); j += STEP) {
+            int query = a.q_offset + now + j; // position of the first
+            if (query + STEP - 1 < low) continue;
+            float s[MT][STEP / 8][4], dp[MT][STEP / 8][4];
+            clear(s);
+            clear(dp);
+            if constexpr (KEEP) products<D>(s, x, queries + j * ROW), products<D>(dp, y, douts + j * ROW);
+            else products<D>(s, own, queries + j * ROW), products<D>(dp, own_values, douts + j * ROW);
+            if (query < low + 16 * MT - 1) hide_queries(s, query, low);
+            UNROLL for (int n = 0; n < STEP / 8; n++) {
+                int c = j + n * 8 + (l & 3) * 2;
+                f32x2 top = *(const f32x2 *)(lse + c), less = *(const f32x2 *)(delta + c);
+                UNROLL for (int m = 0; m < MT; m++)
+                    UNROLL for (int e = 0; e < 4; e++) gradient(s[m][n][e], dp[m][n][e], top[e & 1], less[e & 1], a.log2_scale);
+            }
+            accumulate<D>(dv, s, douts + j * ROW);
+            accumulate<D>(dk, dp, queries + j * ROW);
+        }
+    }
+    copy_async_wait<0>();
+    sync_block();
+    if constexpr (WQ == 1) {
+        emit<D>(a, 0, split, b, g, low, dk, a.scale, own);
+        emit<D>(a, 1, split, b, g, low, dv, 1.0f, own_values);
+    } else {
+        // Group 0 hands over its dv and finishes dk, group 1 the other way round.
+        static_assert(WQ == 2 && 2 * STAGE >= T * MT * (D / 8) * 16, "the exchange takes the place of the ring");
+        f32x4 *mine = (f32x4 *)ring + warp() * (MT * (D / 8) * 32) + l;
+        UNROLL for (int m = 0; m < MT; m++)
+            UNROLL for (int n = 0; n < D / 8; n++) {
+                const float(&r)[4] = wq ? dk[m][n] : dv[m][n];
+                mine[(m * (D / 8) + n) * 32] = f32x4{r[0], r[1], r[2], r[3]};
+            }
+        sync_block();
+        const f32x4 *other = (const f32x4 *)ring + (warp() ^ WK) * (MT * (D / 8) * 32) + l;
+        UNROLL for (int m = 0; m < MT; m++)
+            UNROLL for (int n = 0; n < D / 8; n++) {
+                f32x4 r = other[(m * (D / 8) + n) * 32];
+                UNROLL for (int e = 0; e < 4; e++) dk[m][n][e] = (wq ? dv[m][n][e] : dk[m][n][e]) + r[e];
+            }
+        emit<D>(a, wq, split, b, g, low, dk, wq ? 1.0f : a.scale, wq ? own_values : own);
+    }
+}
+
+// Grid: (8 columns a thread, 2·kv heads, batch): the parts of dk, then of dv, added in ascending order of the split.
+template <int D> APR_DEVICE void flash_sum(const AttentionArgs &a) {
+    int piece = block() * threads() + thread(), key = piece / (D / 8), c = piece % (D / 8) * 8;
+    int which = (int)block_y() / a.kv_heads, g = (int)block_y() % a.kv_heads, b = block_z();
+    if (key >= a.k_len) return;
+    i64 size = (i64)a.batch * a.kv_heads * a.k_len * D; // of dk or dv
+    const float *part = a.part + which * size + (((i64)b * a.kv_heads + g) * a.k_len + key) * D + c;
+    float sum[8] = {};
+    for (int s = 0; s < a.splits; s++, part += 2 * size) {
+        f32x4 x = *(const f32x4 *)part, y = *(const f32x4 *)(part + 4);
+        UNROLL for (int i = 0; i < 4; i++) sum[i] += x[i], sum[4 + i] += y[i];
+    }
+    u32x4 out;
+    UNROLL for (int i = 0; i < 4; i++) out[i] = pack_bf16(sum[2 * i], sum[2 * i + 1]);
+    i32 stride = which ? a.dv_stride : a.dk_stride;
+    store16(head_rows<bf16>(which ? a.dv : a.dk, stride, b, a.k_rows, g, D) + (i64)key * stride + c, out);
+}

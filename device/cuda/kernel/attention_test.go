@@ -1,0 +1,206 @@
+//go:build emulate
+
+package kernel
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"testing"
+
+	"apr/device"
+	"apr/internal/near"
+	"apr/internal/ref"
+	"apr/tensor"
+)
+
+// units of the rounding errors: half the distance between 1 and the next number.
+const (
+	unitF32  = 0x1p-24
+	unitBF16 = 0x1p-8
+)
+
+// attentionTolerance is that of device/devicetest: a few roundings of the type, float32 sums of n products, and the
+// error of scores of size scale² and n products, which is a relative error of probabilities.
+func attentionTolerance(d tensor.DType, n int, scale float64) float64 {
+	own := 16.0 * unitF32
+	if d == tensor.BF16 {
+		own = 4 * unitBF16
+	}
+	return own + (2+4*scale*scale)*(16+3*math.Sqrt(float64(n)))*unitF32
+}
+
+func whole(batch, n, heads, kvHeads, d int) device.Attn {
+	return device.Attn{Batch: batch, QLen: n, KLen: n, KStride: n, Heads: heads, KVHeads: kvHeads, HeadDim: d}
+}
+
+// attentionShapes meets the edges of tiles of 32, 64 and 128 rows, all group sizes in use, caches, and keys none sees.
+func attentionShapes(d int) []device.Attn {
+	var all []device.Attn
+	heads := [][2]int{{1, 1}, {2, 1}, {4, 2}, {3, 3}, {7, 1}}
+	for i, n := range []int{1, 2, 15, 16, 17, 31, 33, 63, 64, 65} {
+		h := heads[i%len(heads)]
+		all = append(all, whole(1+i%2, n, h[0], h[1], d))
+	}
+	for _, n := range []int{127, 128, 129, 200} {
+		all = append(all, whole(1, n, 2, 1, d))
+	}
+	return append(all,
+		device.Attn{Batch: 2, QLen: 1, KLen: 36, QOffset: 35, KStride: 42, Heads: 14, KVHeads: 2, HeadDim: d},
+		device.Attn{Batch: 2, QLen: 3, KLen: 40, QOffset: 37, KStride: 64, Heads: 4, KVHeads: 2, HeadDim: d},
+		device.Attn{Batch: 3, QLen: 5, KLen: 9, QOffset: 2, KStride: 9, Heads: 2, KVHeads: 1, HeadDim: d},
+		device.Attn{Batch: 1, QLen: 70, KLen: 140, QOffset: 70, KStride: 140, Heads: 2, KVHeads: 2, HeadDim: d},
+		device.Attn{Batch: 1, QLen: 20, KLen: 150, QOffset: 9, KStride: 150, Heads: 2, KVHeads: 2, HeadDim: d})
+}
+
+func attentionName(a device.Attn) string {
+	return fmt.Sprintf("%d rows, %d queries from %d, %d keys of %d, heads %d:%d of %d",
+		a.Batch, a.QLen, a.QOffset, a.KLen, a.KStride, a.Heads, a.KVHeads, a.HeadDim)
+}
+
+// fused makes one input matrix of several beside each other, as the projections of a layer leave them, and returns the parts.
+func (l *lab) fused(d tensor.DType, ms ...ref.Mat) []Mat {
+	rows, cols := 0, 0
+	for _, m := range ms {
+		rows, cols = max(rows, m.Rows), cols+m.Cols
+	}
+	all, at := ref.New(rows, cols), 0
+	for _, m := range ms {
+		for r := range m.Rows {
+			copy(all.Row(r)[at:], m.Row(r))
+		}
+		at += m.Cols
+	}
+	whole := l.in(d, all)
+	at = 0
+	var views []Mat
+	for _, m := range ms {
+		for r := range m.Rows {
+			copy(m.Row(r), all.Row(r)[at:]) // as rounded
+		}
+		v := whole
+		v.Ptr, v.Rows, v.Cols = whole.Ptr+uint64(at*d.BlockBytes()), m.Rows, m.Cols
+		views, at = append(views, v), at+m.Cols
+	}
+	return views
+}
+
+func checkAttention(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale float64) {
+	qRows, kRows, qCols, kCols := a.Batch*a.QLen, a.Batch*a.KStride, a.Heads*a.HeadDim, a.KVHeads*a.HeadDim
+	q, k, v := l.random(qRows, qCols, scale), l.random(kRows, kCols, scale), l.random(kRows, kCols, 1)
+	var in []Mat
+	if qRows == kRows {
+		in = l.fused(d, q, k, v)
+	} else {
+		in = append([]Mat{l.in(d, q)}, l.fused(d, k, v)...)
+	}
+	o, plain, lse := l.out(d, qRows, qCols), l.out(d, qRows, qCols), l.out(tensor.F32, qRows, a.Heads)
+	Attention(l.op(), o, lse, in[0], in[1], in[2], a)
+	Attention(l.op(), plain, Mat{}, in[0], in[1], in[2], a)
+	wantO, wantL := ref.Attention(q, k, v, a)
+	near.CheckRel(t, "o", l.get(o).V, wantO.V, attentionTolerance(d, a.HeadDim+a.KLen, scale))
+	near.CheckRel(t, "lse", l.get(lse).V, wantL.V, attentionTolerance(tensor.F32, a.HeadDim+a.KLen, scale))
+	if !bytes.Equal(l.bytes(o), l.bytes(plain)) {
+		t.Error("o depends on whether lse is kept")
+	}
+	if a.KStride == a.KLen && !testing.Short() {
+		checkAttentionBackward(t, l, d, a, scale, o, lse, in, q, k, v)
+	}
+}
+
+func checkAttentionBackward(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale float64, o, lse Mat, in []Mat, q, k, v ref.Mat) {
+	do := l.random(q.Rows, q.Cols, 1)
+	dot := l.in(d, do)
+	var first []byte
+	for range 2 {
+		// Gradients of keys and values lie in one matrix, as in training.
+		dq, dkv := l.out(d, q.Rows, q.Cols), l.out(d, k.Rows, 2*k.Cols)
+		dk, dv := dkv, dkv
+		dk.Cols, dv.Cols = k.Cols, k.Cols
+		dv.Ptr += uint64(k.Cols * d.BlockBytes())
+		AttentionBackward(l.op(), dq, dk, dv, dot, o, lse, in[0], in[1], in[2], a)
+		bits := append(l.bytes(dq), l.bytes(dkv)...)
+		if first != nil {
+			if !bytes.Equal(first, bits) {
+				t.Error("the second run gives other bits")
+			}
+			break
+		}
+		first = bits
+		wantQ, wantK, wantV := attentionBackward(do, l.get(o), q, k, v, a)
+		tol := 2 * attentionTolerance(d, a.HeadDim+a.QLen*a.Heads/a.KVHeads, scale)
+		gotK, gotV := ref.New(k.Rows, k.Cols), ref.New(k.Rows, k.Cols)
+		for r, both := range rows(l.get(dkv)) {
+			copy(gotK.Row(r), both[:k.Cols])
+			copy(gotV.Row(r), both[k.Cols:])
+		}
+		if a.KLen == 1 { // one key has probability 1 whatever its score: what is left of terms of size scale is rounding
+			near.Check(t, "dq", l.get(dq).V, wantQ.V, scale*tol)
+			near.Check(t, "dk", gotK.V, wantK.V, scale*tol)
+		} else {
+			near.CheckRel(t, "dq", l.get(dq).V, wantQ.V, tol)
+			near.CheckRel(t, "dk", gotK.V, wantK.V, tol)
+		}
+		near.CheckRel(t, "dv", gotV.V, wantV.V, tol)
+	}
+}
+
+// attentionBackward is ref.AttentionBackward with δ = Σ do∘o of the o that the kernels are given: where one key takes
+// nearly all, what o lost to rounding is as large as what is left of dp − δ. The error e of δ changes ds by −p·e/√d,
+// so dq by −e·Σ p·k/√d and dk by −Σ p·e·q/√d.
+func attentionBackward(do, o, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat) {
+	dq, dk, dv = ref.AttentionBackward(do, q, k, v, a)
+	exact, _ := ref.Attention(q, k, v, a)
+	mean, _ := ref.Attention(q, k, k, a)
+	eq := ref.New(q.Rows, q.Cols)
+	for r := range q.Rows {
+		for h := range a.Heads {
+			e, lo, hi := 0.0, h*a.HeadDim, (h+1)*a.HeadDim
+			for c := lo; c < hi; c++ {
+				e += do.Row(r)[c] * (o.Row(r)[c] - exact.Row(r)[c]) / math.Sqrt(float64(a.HeadDim))
+			}
+			for c := lo; c < hi; c++ {
+				dq.Row(r)[c] -= e * mean.Row(r)[c]
+				eq.Row(r)[c] = e * q.Row(r)[c]
+			}
+		}
+	}
+	_, _, less := ref.AttentionBackward(eq, q, k, v, a)
+	for i := range dk.V {
+		dk.V[i] -= less.V[i]
+	}
+	return dq, dk, dv
+}
+
+func rows(m ref.Mat) [][]float64 {
+	var all [][]float64
+	for r := range m.Rows {
+		all = append(all, m.Row(r))
+	}
+	return all
+}
+
+// TestAttentionPlain: the oracle, both types, widths that are no multiple of anything.
+func TestAttentionPlain(t *testing.T) {
+	PlainAttention = true
+	defer func() { PlainAttention = false }()
+	for i, d := range []int{16, 20, 64, 128, 256} {
+		for j, a := range attentionShapes(d) {
+			if d != 20 && (i+j)%3 != 0 {
+				continue // every shape meets some widths
+			}
+			for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+				t.Run(fmt.Sprintf("%v, %s", dtype, attentionName(a)), func(t *testing.T) { checkAttention(t, newLab(t), dtype, a, 1) })
+			}
+		}
+	}
+}
+
+// TestAttentionFlash: tensor cores, at the edges of tiles.
+func TestAttentionFlash(t *testing.T) {
+	for _, d := range []int{64, 128} {
+		for _, a := range attentionShapes(d) {
+			t.Run(attentionName(a), func(t *testing.T) { checkAttention(t, newLab(t), tensor.BF16, a, 1) })
+		}
+	}
+}
