@@ -10,8 +10,8 @@ import (
 	"apr/tensor"
 )
 
-// MatMul: y = x·Wᵀ (+ bias) or, with add, y += x·Wᵀ (+ bias), over the first y.Cols rows of W. A bias is rounded to the
-// type of y before it is added.
+// MatMul: y = x·Wᵀ (+ bias) or, with add, y += x·Wᵀ (+ bias), over the first y.Cols rows of W. cublasLt takes the bias in
+// the type of y, to which it is rounded.
 func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, add bool) {
 	t := w.(*weight).t
 	need(x.Rows == y.Rows && x.Cols == t.Cols && y.Cols <= t.Rows, "MatMul", "shapes differ")
@@ -23,7 +23,7 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 		if o == nil {
 			return
 		}
-		o.product(blas.NT, mat(y), o.narrow(x), mat(t.RowRange(0, y.Cols)), o.biasFor(y, bias), add)
+		o.product(blas.NT, mat(y), o.narrow(x), mat(t.RowRange(0, y.Cols)), mat(bias), add)
 		o.end()
 	})
 }
@@ -95,16 +95,8 @@ func (o *operation) rounded(m kernel.Mat, d tensor.DType) kernel.Mat {
 	return c
 }
 
-// biasFor returns the bias in the type of y.
-func (o *operation) biasFor(y, bias device.Tensor) kernel.Mat {
-	if bias.IsZero() || bias.DType == y.DType {
-		return mat(bias)
-	}
-	return o.rounded(mat(bias), y.DType)
-}
-
-// product adds c = op(a)·op(b) (+ bias) (+ c) to the operation, through cublasLt or, where that is missing or declines,
-// through the kernels of gemm.cu.
+// product adds c = op(a)·op(b) (+ bias) (+ c), the bias float32, to the operation: through cublasLt or, where that is
+// missing or declines, through the kernels of gemm.cu.
 func (o *operation) product(op blas.Op, c, a, b, bias kernel.Mat, add bool) {
 	k := a.Cols
 	if op == blas.TN {
@@ -114,34 +106,40 @@ func (o *operation) product(op blas.Op, c, a, b, bias kernel.Mat, add bool) {
 		return
 	}
 	d := o.dev
-	shape := blas.Shape{
-		Op: op, M: c.Rows, N: c.Cols, K: k, LDA: a.Stride, LDB: b.Stride, LDC: c.Stride, In: a.Type, Out: c.Type,
-		Compute: d.opts.Compute.products(), Bias: !bias.IsZero(), Add: add, Aligned: blas.AlignedAt(c.Ptr, a.Ptr, b.Ptr, bias.Ptr),
-	}
-	own := func(q kernel.Queue) { fallback(q, op, c, a, b, bias, add, d.opts.Compute) }
+	own := func(q kernel.Queue) { kernel.Gemm(q, forms[op], c, a, b, bias, add, d.opts.Compute == TF32) }
+	d.counts.products.Add(1)
 	if d.gemm == nil {
-		o.call(func(*driver.Thread) error { d.counts.products.Add(1); return nil })
 		own(o)
 		return
 	}
+	given := bias
+	if !bias.IsZero() && c.Type != tensor.F32 {
+		given = o.rounded(bias, c.Type)
+	}
+	shape := blas.Shape{
+		Op: op, M: c.Rows, N: c.Cols, K: k, LDA: a.Stride, LDB: b.Stride, LDC: c.Stride, In: a.Type, Out: c.Type,
+		Compute: d.opts.Compute.products(), Bias: !bias.IsZero(), Add: add, Aligned: blas.AlignedAt(c.Ptr, a.Ptr, b.Ptr, given.Ptr),
+	}
 	o.call(func(t *driver.Thread) error {
-		d.counts.products.Add(1)
 		p, err := d.plan(t, shape)
-		if err == nil {
-			return p.Run(t, d.stream, c.Ptr, a.Ptr, b.Ptr, bias.Ptr)
+		if errors.Is(err, blas.ErrUnsupported) {
+			return o.inside(t, own)
 		}
-		if !errors.Is(err, blas.ErrUnsupported) {
+		if err != nil {
 			return err
 		}
-		sub := operation{dev: d, stream: o.stream, name: o.name, used: o.used}
-		own(&sub)
-		for i := range sub.steps {
-			if err := d.perform(t, &sub.steps[i]); err != nil {
-				return err
-			}
-		}
-		return nil
+		return p.Run(t, d.stream, c.Ptr, a.Ptr, b.Ptr, given.Ptr)
 	})
+}
+
+// forms are the forms of products in the words of package kernel.
+var forms = [...]kernel.GemmForm{blas.NT: kernel.GemmNT, blas.NN: kernel.GemmNN, blas.TN: kernel.GemmTN}
+
+// inside performs launches at once, from within a call of the operation.
+func (o *operation) inside(t *driver.Thread, launch func(kernel.Queue)) error {
+	sub := operation{dev: o.dev, stream: o.stream, name: o.name, used: o.used}
+	launch(&sub)
+	return sub.perform(t)
 }
 
 // products returns the arithmetic in the words of package blas.

@@ -69,25 +69,30 @@ func (o *operation) run(t *driver.Thread) {
 		return
 	}
 	o.dev.doing.Store(&o.name)
-	for i := range o.steps {
-		if err := o.dev.perform(t, &o.steps[i]); err != nil {
-			o.stream.fail(o.dev.explain(o.name, err))
-			return
-		}
-	}
+	o.stream.fail(o.dev.explain(o.name, o.perform(t)))
 }
 
-func (d *Device) perform(t *driver.Thread, s *step) error {
-	if s.call != nil {
-		return s.call(t)
+// perform makes the steps, until one fails.
+func (o *operation) perform(t *driver.Thread) error {
+	for i := range o.steps {
+		s := &o.steps[i]
+		if s.call != nil {
+			if err := s.call(t); err != nil {
+				return err
+			}
+			continue
+		}
+		f, err := o.dev.kernels.get(t, &s.launch)
+		if err != nil {
+			return err
+		}
+		l := &s.launch
+		o.dev.counts.launches.Add(1)
+		if err := t.Launch(f, l.Grid, l.Block, l.Shared, o.dev.stream, l.Args); err != nil {
+			return err
+		}
 	}
-	l := &s.launch
-	f, err := d.kernels.get(t, l)
-	if err != nil {
-		return err
-	}
-	d.counts.launches.Add(1)
-	return t.Launch(f, l.Grid, l.Block, l.Shared, d.stream, l.Args)
+	return nil
 }
 
 // Launch adds a kernel launch.

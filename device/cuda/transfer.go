@@ -187,12 +187,7 @@ func (s *Stream) fetch(t *driver.Thread, m kernel.Mat) error {
 		o.copy(kernel.Mat{Ptr: at, Rows: m.Rows, Cols: m.Cols, Stride: m.Cols, Type: m.Type}, m)
 	}
 	o.call(func(t *driver.Thread) error { return t.CopyDtoH(d.down.p, at, n, d.stream) })
-	for i := range o.steps {
-		if err := d.perform(t, &o.steps[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return o.perform(t)
 }
 
 // advance raises a to n.
