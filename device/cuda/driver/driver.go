@@ -134,7 +134,7 @@ func versionText(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) 
 //
 //go:uintptrescapes
 func (d *Driver) call(p *procedure, args ...uintptr) error {
-	code := int(int32(invoke(p.addr, args...))) //nolint:gosec // CUresult is an int; the upper half of the register is undefined
+	code := int(int32(invoke(p.addr, args...))) // CUresult is an int; the upper half of the register is undefined
 	if code == 0 {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (d *Driver) failure(call string, code int) *Error {
 		to *string
 	}{{d.calls.getErrorName, &e.Name}, {d.calls.getErrorString, &e.Text}} {
 		text := new(unsafe.Pointer)
-		if r := invoke(ask.p.addr, uintptr(code), uintptr(unsafe.Pointer(text))); int32(r) == 0 && *text != nil { //nolint:gosec // as above
+		if r := invoke(ask.p.addr, uintptr(code), uintptr(unsafe.Pointer(text))); int32(r) == 0 && *text != nil {
 			*ask.to = cString(*text)
 		}
 	}
@@ -171,7 +171,7 @@ func cString(p unsafe.Pointer) string {
 
 // codeOf returns the result in a call's own error, 0 for any other.
 func codeOf(err error) int {
-	if e, ok := err.(*Error); ok { //nolint:errorlint // call returns it unwrapped
+	if e, ok := err.(*Error); ok { // call returns it unwrapped
 		return e.Code
 	}
 	return 0
@@ -269,7 +269,7 @@ func (d *Driver) Describe(i int) (DeviceInfo, error) {
 	if err := d.call(&d.calls.deviceTotalMem, uintptr(unsafe.Pointer(&total)), uintptr(dev)); err != nil {
 		return info, err
 	}
-	info.TotalMemory = int64(total) //nolint:gosec // no device has 2^63 bytes
+	info.TotalMemory = int64(total)
 	return info, d.attributes(&info, dev)
 }
 

@@ -15,10 +15,10 @@ func Example() {
 		Arch:   "amd64",
 	}
 	for _, a := range machine.Search(driver.CublasLt, 12080)[:3] {
-		fmt.Printf("%s: %s %s\n", a.Place, a.Path, a.Error)
+		fmt.Printf("%s: %q %q\n", a.Place, a.Path, a.Error)
 	}
 	// Output:
-	// dynamic linker: libcublasLt.so.12
-	// toolkit folder: /usr/local/cuda-12.8/lib64/libcublasLt.so.12
-	// system folder: /usr/lib/x86_64-linux-gnu/libcublasLt.so.12 no such file
+	// dynamic linker: "libcublasLt.so.12" ""
+	// toolkit folder: "/usr/local/cuda-12.8/lib64/libcublasLt.so.12" ""
+	// system folder: "/usr/lib/x86_64-linux-gnu/libcublasLt.so.12" "no such file"
 }

@@ -363,7 +363,7 @@ func TestCopies(t *testing.T) {
 			if err := errors.Join(th.CopyDtoH(host, b, 12, s), th.StreamSync(s)); err != nil {
 				t.Error(err)
 			}
-			return fmt.Sprint(bytes[:13])
+			return fmt.Sprintf("%d", bytes[:13])
 		}
 		if err := errors.Join(th.CopyHtoD(a, host, 64, s), th.CopyDtoD(b, a+2, 12, s)); err != nil {
 			return err

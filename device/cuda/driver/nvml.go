@@ -72,7 +72,7 @@ var managementErrors = map[int]string{
 //
 //go:uintptrescapes
 func nvml(p *procedure, args ...uintptr) error {
-	code := int(int32(invoke(p.addr, args...))) //nolint:gosec // nvmlReturn_t is an int; the upper half of the register is undefined
+	code := int(int32(invoke(p.addr, args...))) // nvmlReturn_t is an int, as above
 	if code == 0 {
 		return nil
 	}
@@ -131,7 +131,7 @@ func (d *Monitor) Utilisation() (compute, memory int, err error) {
 func (d *Monitor) Memory() (used, total int64, err error) {
 	var v struct{ total, free, used uint64 }
 	err = nvml(&d.m.calls.memory, d.device, uintptr(unsafe.Pointer(&v)))
-	return int64(v.used), int64(v.total), err //nolint:gosec // no device has 2^63 bytes
+	return int64(v.used), int64(v.total), err
 }
 
 // Power returns the power drawn, in watts.

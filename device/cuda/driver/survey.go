@@ -32,28 +32,28 @@ func (s System) survey(load opener) []Report {
 }
 
 // ask returns the version that a library says it has, 0 if it says none.
-func (lib *library) ask(l Library) int {
-	switch l {
+func (l *library) ask(which Library) int {
+	switch which {
 	case CUDA:
-		return lib.number("cuDriverGetVersion")
+		return l.number("cuDriverGetVersion")
 	case NCCL:
-		return lib.number("ncclGetVersion")
+		return l.number("ncclGetVersion")
 	case CublasLt:
-		if p, err := lib.bind("cublasLtGetVersion"); err == nil {
-			return int(invoke(p.addr)) //nolint:gosec // six digits
+		if p, err := l.bind("cublasLtGetVersion"); err == nil {
+			return int(invoke(p.addr))
 		}
 	}
 	return 0
 }
 
 // number calls a function that writes its version to an int.
-func (lib *library) number(name string) int {
-	p, err := lib.bind(name)
+func (l *library) number(name string) int {
+	p, err := l.bind(name)
 	if err != nil {
 		return 0
 	}
 	v := new(int32)
-	if int32(invoke(p.addr, uintptr(unsafe.Pointer(v)))) != 0 { //nolint:gosec // results are ints
+	if int32(invoke(p.addr, uintptr(unsafe.Pointer(v)))) != 0 {
 		return 0
 	}
 	return int(*v)

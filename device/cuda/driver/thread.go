@@ -78,7 +78,7 @@ func (t *Thread) HostFree(p unsafe.Pointer) error {
 func (t *Thread) MemInfo() (free, total int64, err error) {
 	var f, n uint64
 	err = t.d.call(&t.d.calls.memGetInfo, uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&n)))
-	return int64(f), int64(n), err //nolint:gosec // no device has 2^63 bytes
+	return int64(f), int64(n), err
 }
 
 // CopyHtoD copies n bytes of pinned memory to the device.
