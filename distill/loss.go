@@ -33,43 +33,52 @@ type Loss struct {
 	ChunkRows int // C; results do not depend on it but for the order of float32 sums
 }
 
+// gradientRows is how many rows' gradients wait for one pair of products where they have a buffer of their own: every
+// product with dW reads and writes a float32 matrix of the vocabulary's size, so fewer and larger ones move less.
+const gradientRows = 2048
+
 // Backward computes, for kept hidden rows x [n, h] of the student and the n rows of the step from row `from` on,
 //
 //	z = x·Wᵀ, t = teacher's logits, dz = ∂L/∂z, dx = dz·W, dW += dzᵀ·x
 //
-// chunk by chunk, and adds the sums of CE and D to the stream's record. dx [n, h] is overwritten. targets [n,1] are
+// chunk by chunk (the products with dz over some chunks at once), and adds the sums of CE and D to the stream's record. dx [n, h] is overwritten. targets [n,1] are
 // the n targets. The teacher may be nil when Spec.Alpha is 0.
 func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher, dx, x, targets device.Tensor, from int) {
 	head, param := student.Head()
-	c := min(l.ChunkRows, x.Rows)
-	chunk := func(name string, d tensor.DType) device.Tensor {
-		return s.Temp(name, device.Logits, d, c, rowLength(l.Vocab)).ColRange(0, l.Vocab)
+	c := l.ChunkRows
+	chunk := func(name string, d tensor.DType, rows int) device.Tensor {
+		return s.Temp(name, device.Logits, d, rows, rowLength(l.Vocab)).ColRange(0, l.Vocab)
 	}
-	zs := chunk("logits.student", tensor.F32)
+	zs, group := chunk("logits.student", tensor.F32, c), c
+	defer s.Release(zs)
 	gs := zs
 	if x.DType != tensor.F32 {
-		gs = chunk("logits.gradient", x.DType)
+		group = min(max(gradientRows/c, 1)*c, x.Rows)
+		gs = chunk("logits.gradient", x.DType, group)
 		defer s.Release(gs)
 	}
-	defer s.Release(zs)
 	var ts device.Tensor
 	if t != nil {
-		ts = chunk("logits.teacher", tensor.F32)
+		ts = chunk("logits.teacher", tensor.F32, c)
 		defer s.Release(ts)
 	}
-	for lo := 0; lo < x.Rows; lo += c {
-		hi := min(lo+c, x.Rows)
-		z, dz, rows := zs.RowRange(0, hi-lo), gs.RowRange(0, hi-lo), x.RowRange(lo, hi)
-		var tl device.Tensor
-		if t != nil {
-			s.Phase(device.PhaseTeacher)
-			tl = ts.RowRange(0, hi-lo)
-			t.Logits(s, from+lo, from+hi, tl)
+	for first := 0; first < x.Rows; first += group {
+		last := min(first+group, x.Rows)
+		for lo := first; lo < last; lo += c {
+			hi := min(lo+c, last)
+			z, dz := zs.RowRange(0, hi-lo), gs.RowRange(lo-first, hi-first)
+			var tl device.Tensor
+			if t != nil {
+				s.Phase(device.PhaseTeacher)
+				tl = ts.RowRange(0, hi-lo)
+				t.Logits(s, from+lo, from+hi, tl)
+			}
+			s.Phase(device.PhaseLoss)
+			student.Logits(s, z, x.RowRange(lo, hi))
+			s.Loss(dz, z, tl, targets.RowRange(lo, hi), l.Spec)
 		}
-		s.Phase(device.PhaseLoss)
-		student.Logits(s, z, rows)
-		s.Loss(dz, z, tl, targets.RowRange(lo, hi), l.Spec)
-		s.MatMulInputGrad(dx.RowRange(lo, hi), dz, head, false)
-		s.MatMulWeightGrad(param.Grad.RowRange(0, l.Vocab), device.Tensor{}, dz, rows)
+		dz := gs.RowRange(0, last-first)
+		s.MatMulInputGrad(dx.RowRange(first, last), dz, head, false)
+		s.MatMulWeightGrad(param.Grad.RowRange(0, l.Vocab), device.Tensor{}, dz, x.RowRange(first, last))
 	}
 }
