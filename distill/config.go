@@ -5,6 +5,7 @@ import (
 
 	"apr/device"
 	"apr/internal/fault"
+	"apr/model"
 	"apr/optim"
 )
 
@@ -46,7 +47,8 @@ type Config struct {
 	AdamW          device.AdamW
 	MaxGradNorm    float64
 	Seed           uint64
-	ChunkRows      int // 0: the device's DefaultChunkRows
+	ChunkRows      int               // 0: the planner's choice
+	Recompute      []model.Recompute // what the planner may choose from; empty: anything
 	AllowSameModel bool
 	AllowChanged   bool
 	Control        bool // also train an identical student on the same tokens without the teacher

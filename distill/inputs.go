@@ -7,8 +7,10 @@ import (
 	"strings"
 
 	"apr/corpus"
+	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/plan"
 	"apr/runlog"
 	"apr/tokenizer"
 )
@@ -19,6 +21,7 @@ type inputs struct {
 	studentConfig    model.Config
 	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one
 	vocab            int                  // V: ids that both models share
+	planned          plan.Plan            // how steps are cut
 
 	rows        *corpus.Rows
 	train, held *corpus.Tokens // held nil: nothing is held out
@@ -38,7 +41,7 @@ func (in *inputs) close() error {
 }
 
 // openInputs opens and checks everything; on error nothing stays open.
-func openInputs(ctx context.Context, c Config, obs Observer) (_ *inputs, err error) {
+func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) (_ *inputs, err error) {
 	in := &inputs{records: map[string]runlog.Input{}}
 	defer func() {
 		if err != nil {
@@ -61,10 +64,7 @@ func openInputs(ctx context.Context, c Config, obs Observer) (_ *inputs, err err
 		return nil, fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen,
 			min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions))
 	}
-	if hi, _ := product(uint64(c.BatchSize), uint64(c.GradAccum)); hi == 0 || hi > 1<<31-1 {
-		return nil, fault.New(fault.Memory, "%d micro-batches of %d rows are more than a step can hold", c.GradAccum, c.BatchSize)
-	}
-	if err := CheckMemory(in.studentConfig, c.Rows(), c.BatchSize, c.SeqLen); err != nil {
+	if in.planned, err = in.plan(c, dev); err != nil {
 		return nil, err
 	}
 	if err := in.hashModels(c); err != nil {

@@ -41,6 +41,7 @@ func (l *leg) train(ctx context.Context, out *Outcome) error {
 	if err := l.prepare(); err != nil {
 		return err
 	}
+	defer l.trainer.Free()
 	if err := l.restore(out); err != nil {
 		return err
 	}
@@ -80,13 +81,11 @@ func (l *leg) train(ctx context.Context, out *Outcome) error {
 func (l *leg) prepare() error {
 	r := l.run
 	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
-	l.trainer.Teacher, l.trainer.MicroRows = l.teacher, r.BatchSize
+	l.trainer.Teacher = l.teacher
+	l.trainer.Cut(r.in.planned.Setting)
 	l.trainer.Loss.Spec, l.trainer.Loss.Vocab = r.Loss, r.in.vocab
 	if l.teacher == nil {
 		l.trainer.Loss.Spec = device.LossSpec{Alpha: 0, Temperature: 1}
-	}
-	if r.ChunkRows != 0 {
-		l.trainer.Loss.ChunkRows = r.ChunkRows
 	}
 	l.trainer.Optimizer = optim.Optimizer{Schedule: r.schedule(r.steps), AdamW: r.AdamW, MaxNorm: r.MaxGradNorm}
 	l.saved.at = time.Now()

@@ -1,36 +1,191 @@
 package distill
 
 import (
+	"context"
 	"fmt"
 	"math/bits"
-	"os"
-	"strings"
 
+	"apr/corpus"
+	"apr/device"
+	"apr/device/dry"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/optim"
+	"apr/plan"
+	"apr/teacher"
 )
 
-// CheckMemory refuses a step whose batch and activations alone exceed the memory that the machine has available: rows
-// sequences a step, micro sequences at a time, of seqLen positions. It is a lower bound that costs nothing, not a plan.
-// The fault is of kind Memory and names the largest micro-batch that could fit. Where the system does not tell what is
-// available, nothing is refused.
-func CheckMemory(c model.Config, rows, micro, seqLen int) error {
-	available := availableMemory()
-	if available == 0 {
-		return nil
+// DryRun describes an optimiser step without weights and data: enough to run it on a device that computes nothing.
+type DryRun struct {
+	Target  func() dry.Target // afresh for each run
+	Teacher *model.Outline
+	Student model.Config
+	Loss    device.LossSpec
+	Vocab   int // V: ids that both models share
+	SeqLen  int
+	Accum   int  // times that the batch size makes a step
+	Control bool // the weights of a distilled student are kept while another one trains
+}
+
+// hostPerPosition are the bytes of host memory that a position of a step takes: what a batch holds and its compaction.
+const hostPerPosition = 9 + 12
+
+// maxPositions is how many positions a step may have: four times what the largest runs use, and few enough for a dry
+// run to hold their ids.
+const maxPositions = 1 << 24
+
+// Record runs one Trainer.Apply dry. Its batch leaves out the last target of every micro-batch: then what is compacted
+// is as large as it can be.
+func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
+	rows, ok := product(uint64(s.BatchSize), uint64(d.Accum))
+	positions, ok2 := product(rows, uint64(d.SeqLen))
+	if !ok || !ok2 || positions > maxPositions {
+		return nil, fault.New(fault.Memory, "a step of %d × %d rows of %d positions has more than %d positions",
+			d.Accum, s.BatchSize, d.SeqLen, maxPositions).WithHint("lower --batch-size, --grad-accum or --seq-len").WithID("E-DISTILL-006")
 	}
-	const perPosition = 4*4 + 9 // ids on the device and on the host
-	batch, ok1 := product(uint64(rows), uint64(seqLen), perPosition)
-	kept, ok2 := product(uint64(micro), uint64(seqLen), uint64(c.ActivationBytes()))
-	if ok1 && ok2 && batch < available && kept < available-batch {
-		return nil
+	target := d.Target()
+	if host := int64(positions * hostPerPosition); target.Budget > 0 && host > target.Budget {
+		return &dry.Record{Static: map[device.Component]int64{device.Batch: host}}, nil // its ids alone do not fit
 	}
-	largest := uint64(0)
-	if one, ok := product(uint64(seqLen), uint64(c.ActivationBytes())+perPosition); ok {
-		largest = available / one
+	dev := dry.New(target)
+	stream := dev.NewStream()
+	big, err := d.Teacher.LoadFrozen(dev, device.TeacherWeights)
+	if err != nil {
+		return nil, err
 	}
-	return fault.New(fault.Memory, "a step of %d rows of %d positions, %d at a time, does not fit into the %d MB of memory available", rows, seqLen, micro, available>>20).
-		WithHint("at most %d rows fit, even before weights: lower --batch-size, --grad-accum or --seq-len", largest).WithID("E-DISTILL-005")
+	student := model.NewTrainable(dev, d.Student)
+	if d.Control {
+		student.Snapshot(stream)
+	}
+	t := NewTrainer(student, stream, int(rows), d.SeqLen)
+	t.Cut(s)
+	t.Loss.Spec, t.Loss.Vocab = d.Loss, d.Vocab
+	if d.Loss.Alpha != 0 {
+		t.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), d.SeqLen)}
+	}
+	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
+	dev.ResetOps()
+	if _, err := t.Apply(context.Background(), dryBatch(int(rows), s.MicroRows, d.SeqLen)); err != nil {
+		return nil, err
+	}
+	return dev.Record(), nil
+}
+
+// dryBatch returns a batch of ids 0 in which all targets but the last of each micro-batch count.
+func dryBatch(rows, micro, seqLen int) corpus.Batch {
+	n := rows * seqLen
+	b := corpus.Batch{Rows: rows, SeqLen: seqLen, Tokens: make([]int32, n), Targets: make([]int32, n), Mask: make([]uint8, n)}
+	for i := range b.Mask {
+		b.Mask[i] = 1
+	}
+	for lo := 0; lo < rows && micro*seqLen > 1; lo += micro {
+		b.Mask[min(lo+micro, rows)*seqLen-1] = 0
+	}
+	return b
+}
+
+// Choice is what a plan may choose from. Zero values leave the choice to the planner.
+type Choice struct {
+	BatchSize int
+	ChunkRows int
+	Recompute []model.Recompute
+	Rates     plan.Rates
+}
+
+// request lists the settings that are open. What changes the order of sums is chosen on a GPU only: a CPU computes the
+// same bits whatever memory is free.
+func (d DryRun) request(c Choice, target dry.Target) plan.Request {
+	r := plan.Request{BatchSize: c.BatchSize, SeqLen: d.SeqLen, Recompute: c.Recompute, Budget: target.Budget, Rates: c.Rates}
+	if len(r.Recompute) == 0 {
+		r.Recompute = []model.Recompute{model.RecomputeNone, model.RecomputeNorms, model.RecomputeBlocks}
+	}
+	r.MicroRows, r.ChunkRows = []int{c.BatchSize}, []int{DefaultChunkRows(target.Info)}
+	if target.Info.Kind != "cpu" {
+		r.MicroRows, r.ChunkRows = plan.Splits(c.BatchSize), []int{1024, 512, 256}
+	}
+	if c.ChunkRows != 0 {
+		r.ChunkRows = []int{c.ChunkRows}
+	}
+	return r
+}
+
+// Plan chooses how to cut the step so that it fits the target's budget. If it cannot fit, the plan says what is missing
+// and the largest batch size that fits, and the error is a fault of kind Memory with both.
+func (d DryRun) Plan(c Choice) (plan.Plan, error) {
+	p, err := plan.Choose(d.request(c, d.Target()), d.Record)
+	if err != nil || p.Verdict == plan.Ready {
+		return p, err
+	}
+	if p.LargestBatchSize, err = d.LargestBatch(c); err != nil {
+		return p, err
+	}
+	return p, d.refusal(p)
+}
+
+// LargestBatch returns the largest batch size that fits with what c leaves open, 0 if none does.
+func (d DryRun) LargestBatch(c Choice) (int, error) {
+	target := d.Target()
+	limit := int(min(maxPositions/int64(d.SeqLen)/int64(d.Accum), 1<<20))
+	return plan.Largest(limit, func(n int) (bool, error) {
+		c.BatchSize = n
+		p, err := plan.Choose(d.request(c, target), d.Record)
+		return p.Verdict == plan.Ready, err
+	})
+}
+
+// refusal is the fault of a step that does not fit.
+func (d DryRun) refusal(p plan.Plan) error {
+	err := fault.New(fault.Memory, "a step of %d × %d rows of %d positions does not fit: it needs %.3f GiB, %.3f GiB are available\n%s",
+		d.Accum, p.BatchSize, d.SeqLen, plan.GiB(p.Memory.Total), plan.GiB(p.Memory.Available), p.Memory.Table()).WithID("E-DISTILL-005")
+	if p.LargestBatchSize == 0 {
+		return err.WithHint("not even rows one at a time fit: lower --seq-len, or choose smaller models")
+	}
+	return err.WithHint("the largest batch size that fits is %d: lower --batch-size, --grad-accum or --seq-len", p.LargestBatchSize)
+}
+
+// Cut makes t run its steps as s says.
+func (t *Trainer) Cut(s plan.Setting) {
+	t.MicroRows, t.Recompute, t.Loss.ChunkRows = s.MicroRows, s.Recompute, s.ChunkRows
+}
+
+// plan chooses how the run's steps are cut. A device that plans cannot be made for runs them as they are asked for.
+func (in *inputs) plan(c Config, dev device.Device) (plan.Plan, error) {
+	planned, ok := dev.(dry.Planned)
+	if !ok {
+		s := plan.Setting{BatchSize: c.BatchSize, MicroRows: c.BatchSize, ChunkRows: c.ChunkRows}
+		if s.ChunkRows == 0 {
+			s.ChunkRows = DefaultChunkRows(dev.Info())
+		}
+		if len(c.Recompute) > 0 {
+			s.Recompute = c.Recompute[0]
+		}
+		return plan.Plan{Setting: s}, nil
+	}
+	return in.dryRun(c, planned.Target).Plan(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute})
+}
+
+// dryRun describes the run's step.
+func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
+	return DryRun{
+		Target: target, Teacher: in.teacher.Outline(), Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
+		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control,
+	}
+}
+
+// recordPlan writes down how the steps are cut and what they need.
+func (r *Run) recordPlan() error {
+	p := r.in.planned
+	detail := map[string]any{"micro_rows": p.MicroRows, "chunk_rows": p.ChunkRows, "recompute": p.Recompute.String()}
+	reason := "as asked for"
+	if p.Record != nil {
+		detail["memory"], detail["costs"] = p.Memory, p.Costs
+		reason = fmt.Sprintf("the step, run dry, needs %.3f GiB of %.3f GiB", plan.GiB(p.Memory.Total), plan.GiB(p.Memory.Available))
+		if p.Memory.Available == 0 {
+			reason = fmt.Sprintf("the step, run dry, needs %.3f GiB; how much there is, is not known", plan.GiB(p.Memory.Total))
+		}
+	}
+	r.obs.Message("plan: %v: %s", p.Setting, reason)
+	return r.dir.Event("decision", "plan", detail, reason)
 }
 
 // product multiplies, and reports whether the result fits.
@@ -44,19 +199,4 @@ func product(factors ...uint64) (uint64, bool) {
 		p = lo
 	}
 	return p, true
-}
-
-// availableMemory returns MemAvailable of /proc/meminfo in bytes, 0 where there is none.
-func availableMemory() uint64 {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(b)) {
-		var kb uint64
-		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kb); n == 1 {
-			return kb << 10
-		}
-	}
-	return 0
 }

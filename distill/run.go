@@ -59,7 +59,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 		return nil, err
 	}
 	obs.Phase("opening models and data")
-	in, err := openInputs(ctx, c, obs)
+	in, err := openInputs(ctx, c, dev, obs)
 	if err != nil {
 		return nil, err
 	}
@@ -120,15 +120,13 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return err
 	}
-	if err := r.recordDecisions(); err != nil {
+	if err := errors.Join(r.recordPlan(), r.recordDecisions()); err != nil {
 		return err
 	}
 	student := model.NewTrainable(r.dev, r.in.studentConfig)
 	if err := r.initialise(student); err != nil {
 		return err
 	}
-	subjects := []eval.Subject{{Name: "teacher", Model: big}, {Name: "untrained student", Model: student.Snapshot(r.stream)}}
-
 	l := &leg{run: r, name: LegStudent, student: student, teacher: &teacher.Resident{Model: big, Group: teacher.GroupRows(r.dev.Info(), r.SeqLen)}}
 	if r.Loss.Alpha == 0 {
 		l.teacher = nil
@@ -136,7 +134,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err := l.train(ctx, out); err != nil {
 		return err
 	}
-	subjects = append(subjects, eval.Subject{Name: "distilled student", Model: student.Snapshot(r.stream)})
+	trained := []eval.Subject{{Name: "distilled student", Model: student.Snapshot(r.stream)}}
 	if err := r.writeStudent(student, out); err != nil {
 		return err
 	}
@@ -148,8 +146,14 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		if err := cl.train(ctx, out); err != nil {
 			return err
 		}
-		subjects = append(subjects, eval.Subject{Name: "control student", Model: student.Snapshot(r.stream)})
+		trained = append(trained, eval.Subject{Name: "control student", Model: student.Snapshot(r.stream)})
 	}
+	if r.in.held != nil { // what it was before training: made again now, so that training need not keep it
+		if err := r.initialise(student); err != nil {
+			return err
+		}
+	}
+	subjects := append([]eval.Subject{{Name: "teacher", Model: big}, {Name: "untrained student", Model: student.Frozen()}}, trained...)
 	return r.evaluate(ctx, big, subjects, out)
 }
 

@@ -97,13 +97,13 @@ func textLoader(t *testing.T, c Config) *corpus.Loader {
 // What is held out is not trained on, and nothing is lost between the two.
 func TestHeldOutTextIsNotTrainedOn(t *testing.T) {
 	c := tinyConfig(t)
-	whole, err := openInputs(context.Background(), c, &quiet{})
+	whole, err := openInputs(context.Background(), c, newCPU(t), &quiet{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer whole.close()
 	c.ValFraction = 0.3
-	in, err := openInputs(context.Background(), c, &quiet{})
+	in, err := openInputs(context.Background(), c, newCPU(t), &quiet{})
 	if err != nil {
 		t.Fatal(err)
 	}

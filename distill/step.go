@@ -40,6 +40,9 @@ func NewTrainer(student *model.Model, s device.Stream, rows, seqLen int) *Traine
 	}
 }
 
+// Free gives the memory of the trainer's batch back; it must not be used afterwards.
+func (t *Trainer) Free() { t.batch.Free(t.Student.Device()) }
+
 // Record is what one step did.
 type Record struct {
 	device.Scalars
@@ -104,7 +107,9 @@ func (t *Trainer) micro(m model.MicroBatch) {
 		s.Gather(x, hidden, m.Keep)
 	}
 	dx := s.Temp("dhidden.kept", device.Activations, hidden.DType, n, hidden.Cols)
-	t.Loss.Backward(s, t.Student, t.Teacher, dx, x, t.batch.Targets.RowRange(m.Lo, m.Hi), m.Lo)
+	loss := t.Loss
+	loss.ChunkRows = min(loss.ChunkRows, hidden.Rows) // whatever counts: each step takes the same memory
+	loss.Backward(s, t.Student, t.Teacher, dx, x, t.batch.Targets.RowRange(m.Lo, m.Hi), m.Lo)
 
 	s.Phase(device.PhaseBackward)
 	dHidden := dx

@@ -12,7 +12,17 @@ import (
 // LoadFrozen puts a model's weights on a device for inference: matrices in the types of the file, as the device keeps
 // them, norms and biases in float32. No gradient or optimiser state exists for it.
 func LoadFrozen(dev device.Device, f *Files, c device.Component) (*Model, error) {
-	m := &Model{Config: f.Config, dev: dev}
+	return loadFrozen(dev, f.Config, f, c)
+}
+
+// tensors gives the tensors of a model by name.
+type tensors interface {
+	Source(name string) (device.Source, error)
+	ReadFloat32(name string) ([]float32, error)
+}
+
+func loadFrozen(dev device.Device, config Config, f tensors, c device.Component) (*Model, error) {
+	m := &Model{Config: config, dev: dev}
 	b := builder{m: m, f: f, s: dev.NewStream(), c: c}
 	m.embed = b.weight("model.embed_tokens.weight")
 	m.head = m.embed
@@ -39,7 +49,7 @@ func LoadFrozen(dev device.Device, f *Files, c device.Component) (*Model, error)
 // builder loads tensors and keeps the first error.
 type builder struct {
 	m   *Model
-	f   *Files
+	f   tensors
 	s   device.Stream
 	c   device.Component
 	err error

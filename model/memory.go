@@ -1,9 +1,57 @@
 package model
 
-// ActivationBytes returns what Forward keeps for Backward at one position, in float32: per layer x, y1, qkv, attention,
-// lse, x2, y2, gate and up, their product, and two 1/σ; the first x; and the final x, 1/σ and hidden state.
-func (c Config) ActivationBytes() int64 {
-	h, f := int64(c.HiddenSize), int64(c.IntermediateSize)
-	layer := 4*h + int64(c.qkvDim()) + int64(c.qDim()) + int64(c.Heads) + 3*f + 2
-	return 4 * (int64(c.Layers)*layer + 2*h + 1)
+import (
+	"apr/device"
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// Outline is a model without its weights: configuration, and type and shape of each tensor. It is enough for a device
+// that reads nothing, as a dry one.
+type Outline struct {
+	Config
+	shapes map[string][]int
+	source func(name string) (device.Source, error)
+}
+
+// Outline returns the model that f describes. The file must stay open.
+func (f *Files) Outline() *Outline { return &Outline{f.Config, f.Config.TensorShapes(), f.Source} }
+
+// Outline returns a model of configuration c whose matrices are stored in type d, row by row.
+func (c Config) Outline(d tensor.DType) *Outline {
+	o := &Outline{Config: c, shapes: c.TensorShapes()}
+	o.source = func(name string) (device.Source, error) {
+		shape, ok := o.shapes[name]
+		if !ok {
+			return nil, fault.New(fault.Load, "is not part of a %s model of this configuration", c.Architecture).At("tensor %q", name).WithID("E-MODEL-012")
+		}
+		info := tensor.Info{Name: name, DType: d, Shape: shape}
+		info.Size = int64(info.Rows()) * d.RowBytes(info.Cols())
+		return described{info}, nil
+	}
+	return o
+}
+
+// LoadFrozen makes the model on dev, which must read no source; norms and biases are zeros.
+func (o *Outline) LoadFrozen(dev device.Device, c device.Component) (*Model, error) {
+	return loadFrozen(dev, o.Config, o, c)
+}
+
+// Source describes a matrix.
+func (o *Outline) Source(name string) (device.Source, error) { return o.source(name) }
+
+// ReadFloat32 returns as many zeros as the tensor has values.
+func (o *Outline) ReadFloat32(name string) ([]float32, error) {
+	n, _ := tensor.Elements(o.shapes[name])
+	return make([]float32, n), nil
+}
+
+// described is a source without content.
+type described struct{ info tensor.Info }
+
+func (d described) Info() tensor.Info { return d.info }
+
+// ReadRows is an error: there is nothing to read.
+func (d described) ReadRows([]byte, int, int) error {
+	return fault.New(fault.Load, "has a description only").At("tensor %q", d.info.Name).WithID("E-MODEL-013")
 }

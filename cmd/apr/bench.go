@@ -130,9 +130,6 @@ func (o *benchOptions) step(ctx context.Context, dev *cpu.Device, r *benchResult
 	if err != nil {
 		return err
 	}
-	if err := distill.CheckMemory(student.Config, o.batchSize, o.batchSize, o.seqLen); err != nil {
-		return err
-	}
 	peak, err := bench.PeakGFLOPS(ctx, dev, s)
 	if err != nil {
 		return err
@@ -140,6 +137,13 @@ func (o *benchOptions) step(ctx context.Context, dev *cpu.Device, r *benchResult
 	vocab := min(tf.Config.VocabSize, student.VocabSize)
 	if tok, err := tf.Tokenizer(); err == nil {
 		vocab = min(vocab, tok.RealIDs())
+	}
+	dryRun := distill.DryRun{
+		Target: dev.Target, Teacher: tf.Outline(), Student: student.Config, Loss: device.LossSpec{Alpha: 0.5, Temperature: 1},
+		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
+	}
+	if _, err := dryRun.Plan(distill.Choice{BatchSize: o.batchSize, ChunkRows: o.chunkRows, Recompute: []model.Recompute{model.RecomputeNone}}); err != nil {
+		return err
 	}
 	s.ResetProfile()
 	r.Step, err = bench.MeasureStep(ctx, s, student, big, bench.StepOptions{

@@ -15,6 +15,7 @@ import (
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/model"
 	"apr/optim"
 	"apr/runlog"
 )
@@ -111,7 +112,6 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		{s.Given("teacher-gemm") && o.TeacherGEMM != "f32", "--teacher-gemm " + o.TeacherGEMM + " on the CPU; it computes in f32"},
 		{o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU; use auto or off"},
 		{s.Given("device") && o.Device != 0 || o.GPUs != "1", "GPUs: the CUDA device"},
-		{o.Recompute == "norms" || o.Recompute == "blocks", "--recompute " + o.Recompute},
 		{o.ManagedMemory != "auto" && o.ManagedMemory != "", "MANAGED_MEMORY: the CUDA device"},
 		{s.Given("probe") && o.Probe, "--probe on: there is one teacher backend"},
 		{s.Given("stall-timeout") && o.StallTimeout != 0, "--stall-timeout"},
@@ -150,6 +150,9 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		MaxGradNorm: o.MaxGradNorm, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
 		Control: o.Control == "ce", EvalEvery: o.EvalEvery, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
 		KeepCheckpoints: o.KeepCheckpoints, Build: buildIdentity(),
+	}
+	if r, err := model.ParseRecompute(o.Recompute); err == nil { // auto is the planner's choice
+		c.Recompute = []model.Recompute{r}
 	}
 	if s.Given("warmup-steps") {
 		c.WarmupSteps = o.WarmupSteps

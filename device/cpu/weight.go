@@ -70,22 +70,11 @@ func (d *Device) Frozen(t device.Tensor) device.Weight {
 // Weight reads a frozen matrix from its sources and keeps it as stored; float32 and float64 parts, and others while
 // Options.KeepExpanded has room, become one float32 matrix. Errors name the source's tensor.
 func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
-	w := &weight{isa: d.isa}
-	plain := true
-	for i, src := range spec.Parts {
-		p, cols, err := describe(src.Info(), spec, i)
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 && cols != w.cols {
-			return nil, fault.New(fault.Load, "%d columns, the part before has %d", cols, w.cols).
-				At("tensor %q", src.Info().Name).WithID("E-CPU-003")
-		}
-		p.first, w.cols = w.rows, cols
-		w.rows += p.rows
-		w.parts = append(w.parts, p)
-		plain = plain && (p.dtype == tensor.F32 || p.dtype == tensor.F64)
+	w, plain, err := layOut(spec)
+	if err != nil {
+		return nil, err
 	}
+	w.isa = d.isa
 	taken := int64(0) // of what may be expanded
 	if !plain {
 		taken = d.takeExpanded(w)
@@ -97,6 +86,29 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	d.mem.add(spec.Component, w.bytes)
 	return w, nil
 }
+
+// layOut checks what spec claims to be; plain: all parts are float32 or float64.
+func layOut(spec device.WeightSpec) (w *weight, plain bool, err error) {
+	w, plain = &weight{}, true
+	for i, src := range spec.Parts {
+		p, cols, err := describe(src.Info(), spec, i)
+		if err != nil {
+			return nil, false, err
+		}
+		if i > 0 && cols != w.cols {
+			return nil, false, fault.New(fault.Load, "%d columns, the part before has %d", cols, w.cols).
+				At("tensor %q", src.Info().Name).WithID("E-CPU-003")
+		}
+		p.first, w.cols = w.rows, cols
+		w.rows += p.rows
+		w.parts = append(w.parts, p)
+		plain = plain && (p.dtype == tensor.F32 || p.dtype == tensor.F64)
+	}
+	return w, plain, nil
+}
+
+// expandedBytes returns the bytes of w as float32.
+func (w *weight) expandedBytes() int64 { return 4 * int64(w.rows) * int64(w.cols) }
 
 // describe checks what part i of spec claims to be and says how it is kept.
 func describe(info tensor.Info, spec device.WeightSpec, i int) (p part, cols int, err error) {
@@ -133,7 +145,7 @@ func describe(info tensor.Info, spec device.WeightSpec, i int) (p part, cols int
 
 // takeExpanded takes the bytes of w as float32 from what Options.KeepExpanded has left, and returns 0 if they do not fit.
 func (d *Device) takeExpanded(w *weight) int64 {
-	n := 4 * int64(w.rows) * int64(w.cols)
+	n := w.expandedBytes()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n > d.expand {
@@ -157,7 +169,7 @@ const readBytes = 1 << 20
 func (w *weight) read(spec device.WeightSpec, expand bool) error {
 	if expand {
 		w.f32 = mat{d: alignedFloats(w.rows * w.cols), rows: w.rows, cols: w.cols, stride: w.cols}
-		w.bytes = 4 * int64(w.rows) * int64(w.cols)
+		w.bytes = w.expandedBytes()
 	}
 	for i, src := range spec.Parts {
 		p := &w.parts[i]

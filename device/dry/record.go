@@ -1,0 +1,177 @@
+package dry
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"apr/device"
+	"apr/tensor"
+)
+
+// Op is an operation of certain types and sizes in a certain phase. Fields that an operation does not have are zero.
+type Op struct {
+	Phase device.Phase
+	Name  string // as the method of Stream: "MatMul", "AttentionBackward"
+	// In, Out are the element types of the main input and output; Weight is how the matrix is kept, see Kept.Types.
+	In, Out tensor.DType
+	Weight  string
+	// Of products: y[M,N] (+)= Σ_K. MatMul M = rows of x, K = its columns; MatMulInputGrad N = columns of W;
+	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows.
+	M, N, K             int
+	InStride, OutStride int // elements from row to row
+	Bias, Add           bool
+	Attn                device.Attn // of attention; HeadDim also of Rotate
+	Rows, Cols          int         // of everything else
+}
+
+// IsProduct reports whether the operation is one of the three matrix products.
+func (o Op) IsProduct() bool { return o.K > 0 }
+
+// Count is an operation and how often it came.
+type Count struct {
+	Op
+	Times        int64
+	FLOPs, Bytes float64 // of one
+}
+
+// Key names a kernel: an operation with its types and head dimension, whatever the sizes.
+type Key struct {
+	Name    string
+	In, Out tensor.DType
+	Weight  string
+	HeadDim int
+}
+
+// Held is memory by its name at one time.
+type Held struct {
+	Name      string
+	Component device.Component
+	Tensors   int
+	Bytes     int64
+}
+
+// Record is what a device was asked for.
+type Record struct {
+	Static   map[device.Component]int64 // bytes of weights, parameters and Alloc at the highest point of each component
+	Peak     map[device.Component]int64 // highest bytes of each component, temps with the rest, as Device.Memory says
+	Temps    int64                      // bytes in which all temps find place
+	Most     int64                      // bytes of temps alive at one time; Temps − Most is lost to holes
+	AtMost   []Held                     // those temps, the largest first
+	Reserved int64                      // as the Target says
+	Ops      []Count                    // in the order of their first coming
+	Waits    int                        // times that the host waited
+}
+
+// Record returns what was recorded so far.
+func (d *Device) Record() *Record {
+	d.describePeak()
+	r := &Record{
+		Static: map[device.Component]int64{}, Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved,
+		Ops: slices.Clone(d.list), Waits: d.waits,
+	}
+	for c, l := range d.static {
+		r.Static[c] = l.peak
+	}
+	_, r.Peak = d.Memory()
+	type key struct {
+		name string
+		c    device.Component
+	}
+	held := map[key]Held{}
+	for _, b := range d.atPeak {
+		h := held[key{b.name, b.comp}]
+		held[key{b.name, b.comp}] = Held{b.name, b.comp, h.Tensors + 1, h.Bytes + b.size}
+	}
+	r.AtMost = slices.SortedFunc(maps.Values(held), func(a, b Held) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Component, b.Component))
+	})
+	return r
+}
+
+// ResetOps forgets operations and waits, not memory: what comes next is counted from zero.
+func (d *Device) ResetOps() {
+	clear(d.ops)
+	d.list, d.waits = nil, 0
+}
+
+// Total returns the bytes that the device must have.
+func (r *Record) Total() int64 {
+	n := r.Temps + r.Reserved
+	for _, b := range r.Static {
+		n += b
+	}
+	return n
+}
+
+// ByComponent returns the total by component: what lives long at its highest point, the temps at theirs. What the
+// device needs for itself and what is lost to holes counts as scratch.
+func (r *Record) ByComponent() map[device.Component]int64 {
+	m := maps.Clone(r.Static)
+	for _, h := range r.AtMost {
+		m[h.Component] += h.Bytes
+	}
+	m[device.Scratch] += r.Temps - r.Most + r.Reserved
+	return m
+}
+
+// Keys returns the kernels of the step in the order of their first coming.
+func (r *Record) Keys() []Key {
+	var keys []Key
+	seen := map[Key]bool{}
+	for _, o := range r.Ops {
+		k := Key{o.Name, o.In, o.Out, o.Weight, o.Attn.HeadDim}
+		if !seen[k] {
+			seen[k] = true
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// Products returns the matrix products of the step, phases aside, in the order of their first coming.
+func (r *Record) Products() []Count {
+	var all []Count
+	index := map[Op]int{}
+	for _, c := range r.Ops {
+		if !c.IsProduct() {
+			continue
+		}
+		c.Phase = 0
+		i, ok := index[c.Op]
+		if !ok {
+			index[c.Op] = len(all)
+			all = append(all, c)
+			continue
+		}
+		all[i].Times += c.Times
+	}
+	return all
+}
+
+// Cost is a sum over operations.
+type Cost struct {
+	Launches     int64
+	FLOPs, Bytes float64
+}
+
+// Costs returns the cost of each phase.
+func (r *Record) Costs() (c [device.NumPhases]Cost) {
+	for _, o := range r.Ops {
+		p := &c[o.Phase]
+		p.Launches += o.Times
+		p.FLOPs += float64(o.Times) * o.FLOPs
+		p.Bytes += float64(o.Times) * o.Bytes
+	}
+	return c
+}
+
+// Cost returns the cost of everything.
+func (r *Record) Cost() (c Cost) {
+	for _, p := range r.Costs() {
+		c.Launches += p.Launches
+		c.FLOPs += p.FLOPs
+		c.Bytes += p.Bytes
+	}
+	return c
+}

@@ -1,0 +1,167 @@
+// Package plan turns the record of a dry step into a verdict: what the step needs of a device's memory, whether it fits,
+// how it should be cut so that it does, what it costs.
+//
+// It is arithmetic over device/dry's records. Nothing here knows a formula for the size of anything: to know what a
+// setting needs, the step is run dry with it.
+//
+// Caveats. A plan is about one step and what the caller's dry run adds to it. Times are lower bounds from the rates of
+// products and of memory that are given, without anything that overlaps or waits.
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"apr/device"
+	"apr/device/dry"
+	"apr/model"
+)
+
+// Setting says how a step is cut. Its result does not depend on it but for the order of float32 sums, and on Recompute
+// not at all.
+type Setting struct {
+	BatchSize int             // rows asked for at a time; the step has a multiple of them
+	MicroRows int             // rows of which the student's activations exist at one time, at most BatchSize
+	ChunkRows int             // positions whose logits exist at one time
+	Recompute model.Recompute // what the student's forward does not keep
+}
+
+// String describes the setting.
+func (s Setting) String() string {
+	return fmt.Sprintf("micro-batches of %d rows, chunks of %d positions, recomputing %v", s.MicroRows, s.ChunkRows, s.Recompute)
+}
+
+// Step runs the step dry as s says.
+type Step func(s Setting) (*dry.Record, error)
+
+// Verdicts of a plan.
+const (
+	Ready    = "ready"
+	TooLarge = "insufficient_memory"
+)
+
+// Plan is what is known of a step before it runs.
+type Plan struct {
+	Setting `json:"-"`
+	Verdict string   `json:"verdict"`
+	Memory  Memory   `json:"memory"`
+	Costs   Costs    `json:"costs"`
+	Seconds *float64 `json:"seconds_per_step"` // at the rates given; nil without
+	// LargestBatchSize is the largest batch size that fits, however the step is cut; 0: not even 1.
+	LargestBatchSize int `json:"largest_batch_size"`
+
+	Record *dry.Record `json:"-"`
+}
+
+// Memory is what a step needs, in bytes by component. The sum is Total.
+type Memory struct {
+	Teacher     int64 `json:"teacher"`
+	Student     int64 `json:"student"`
+	Gradients   int64 `json:"gradients"`
+	Optimizer   int64 `json:"optimizer"`
+	Activations int64 `json:"activations"`
+	Logits      int64 `json:"logits"`
+	Batch       int64 `json:"batch"`
+	Scratch     int64 `json:"scratch"` // temps within operations and blocks, holes between temps, the device's own needs
+	Total       int64 `json:"total"`
+	Arena       int64 `json:"arena"` // of Total: the piece of memory in which all temps find place
+	Holes       int64 `json:"holes"` // of Scratch: lost between temps
+	Available   int64 `json:"available"`
+}
+
+// Costs are what a step costs, by phase in the order of device.Phase, and together.
+type Costs struct {
+	FLOPs    float64            `json:"flops_per_step"` // of products and attention
+	Bytes    float64            `json:"bytes_per_step"` // moved at least
+	Launches int64              `json:"operations_per_step"`
+	Waits    int                `json:"host_waits_per_step"`
+	ByPhase  map[string]float64 `json:"flops_by_phase"`
+}
+
+// Rates are what a device does in a second; 0: not known.
+type Rates struct {
+	FLOPS     float64 // of matrix products
+	Bandwidth float64 // bytes
+	Launch    float64 // seconds that an operation takes at least
+}
+
+// Of makes the plan of a setting from its record.
+func Of(s Setting, r *dry.Record, budget int64, rates Rates) Plan {
+	p := Plan{Setting: s, Verdict: Ready, Record: r, Memory: memoryOf(r, budget), Costs: costsOf(r), Seconds: rates.seconds(r)}
+	if !p.Memory.fits() {
+		p.Verdict = TooLarge
+	}
+	return p
+}
+
+func memoryOf(r *dry.Record, budget int64) Memory {
+	m := Memory{Total: r.Total(), Arena: r.Temps, Holes: r.Temps - r.Most, Available: budget}
+	for c, n := range r.ByComponent() {
+		switch c {
+		case device.TeacherWeights:
+			m.Teacher += n
+		case device.StudentWeights:
+			m.Student += n
+		case device.Gradients:
+			m.Gradients += n
+		case device.Moments:
+			m.Optimizer += n
+		case device.Activations:
+			m.Activations += n
+		case device.Logits:
+			m.Logits += n
+		case device.Batch:
+			m.Batch += n
+		default:
+			m.Scratch += n
+		}
+	}
+	return m
+}
+
+// fits reports whether the step fits; everything fits into a memory of unknown size.
+func (m Memory) fits() bool { return m.Available == 0 || m.Total <= m.Available }
+
+func costsOf(r *dry.Record) Costs {
+	all := r.Cost()
+	c := Costs{FLOPs: all.FLOPs, Bytes: all.Bytes, Launches: all.Launches, Waits: r.Waits, ByPhase: map[string]float64{}}
+	for p, cost := range r.Costs() {
+		c.ByPhase[device.Phase(p).String()] = cost.FLOPs
+	}
+	return c
+}
+
+// seconds adds up, for each operation, the longest of its arithmetic, its traffic and its start.
+func (r Rates) seconds(rec *dry.Record) *float64 {
+	if r.FLOPS <= 0 || r.Bandwidth <= 0 {
+		return nil
+	}
+	var t float64
+	for _, o := range rec.Ops {
+		t += float64(o.Times) * max(o.FLOPs/r.FLOPS, o.Bytes/r.Bandwidth, r.Launch)
+	}
+	return &t
+}
+
+// Table prints the memory of a step by component, in GiB.
+func (m Memory) Table() string {
+	var b strings.Builder
+	for _, row := range []struct {
+		name  string
+		bytes int64
+	}{
+		{"teacher", m.Teacher}, {"student", m.Student}, {"gradients", m.Gradients}, {"optimizer", m.Optimizer},
+		{"activations", m.Activations}, {"logits", m.Logits}, {"batch", m.Batch}, {"scratch", m.Scratch},
+		{"total", m.Total}, {"available", m.Available},
+	} {
+		if row.bytes == 0 && row.name == "available" {
+			fmt.Fprintf(&b, "%-12s not known\n", row.name)
+			continue
+		}
+		fmt.Fprintf(&b, "%-12s %9.3f GiB\n", row.name, GiB(row.bytes))
+	}
+	return b.String()
+}
+
+// GiB returns n bytes in units of 2³⁰.
+func GiB(n int64) float64 { return float64(n) / (1 << 30) }
