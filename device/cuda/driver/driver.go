@@ -71,7 +71,7 @@ func Open() (*Driver, error) { return Host().open(openHost) }
 
 // open is Open on a given machine.
 func (s System) open(load opener) (*Driver, error) {
-	if !dynamic {
+	if !Dynamic {
 		return nil, builtWithout()
 	}
 	lib, report := s.find(CUDA, 0, load)
@@ -93,7 +93,7 @@ func (s System) open(load opener) (*Driver, error) {
 	d.version = int(version)
 	if d.version < minVersion {
 		return nil, fault.In(fault.Unavailable, lib.path, "the driver is too old: it serves CUDA %s, the kernels need %s",
-			versionText(d.version), versionText(minVersion)).WithID("E-CUDA-044").WithHint("install NVIDIA driver 525 or newer")
+			VersionText(d.version), VersionText(minVersion)).WithID("E-CUDA-044").WithHint("install NVIDIA driver 525 or newer")
 	}
 	var err error
 	keepSignals(func() { err = d.call(&d.calls.init, 0) })
@@ -127,8 +127,8 @@ func (d *Driver) Path() string { return d.lib.path }
 // Report returns how libcuda was found.
 func (d *Driver) Report() Report { return d.report }
 
-// versionText renders 12040 as "12.4".
-func versionText(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
+// VersionText renders a version of Driver.Version: 12040 is "12.4".
+func VersionText(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
 // call calls a function of libcuda and returns its result as an error: nil or an *Error.
 //

@@ -4,8 +4,8 @@ package driver
 
 import "github.com/ebitengine/purego"
 
-// dynamic says whether this binary can open shared libraries.
-const dynamic = true
+// Dynamic says whether this binary can open shared libraries.
+const Dynamic = true
 
 // dlopen opens a library: all its symbols at once, none of them visible to other libraries.
 func dlopen(name string) (uintptr, error) {

@@ -4,8 +4,8 @@ package driver
 
 import "errors"
 
-// dynamic says whether this binary can open shared libraries.
-const dynamic = false
+// Dynamic says whether this binary can open shared libraries.
+const Dynamic = false
 
 var errStatic = errors.New("this binary cannot open shared libraries")
 

@@ -143,14 +143,14 @@ func TestFind(t *testing.T) {
 	if fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("kind %v of %v", fault.KindOf(err), err)
 	}
-	if dynamic {
+	if Dynamic {
 		for _, want := range []string{"libcublasLt.so.13 (dynamic linker: cannot open", "/usr/local/cuda/lib64/libcublasLt.so.12 (toolkit folder: cannot open", "/usr/lib/libcublasLt.so.12 (system folder: no such file)"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("error lacks %q: %v", want, err)
 			}
 		}
 	}
-	if _, r = s.find(CublasLt, 11080, opensAs(nil)); dynamic && !strings.Contains(r.Err().Error(), "driver is too old") {
+	if _, r = s.find(CublasLt, 11080, opensAs(nil)); Dynamic && !strings.Contains(r.Err().Error(), "driver is too old") {
 		t.Errorf("error %v", r.Err())
 	}
 }
@@ -163,7 +163,7 @@ func TestOpenWithoutDriver(t *testing.T) {
 		t.Fatalf("exit code %d of %v", fault.ExitCode(err), err)
 	}
 	want := []string{"/mine/libcuda.so.1", "libcuda.so.1 (dynamic linker", "/usr/local/cuda*/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"}
-	if !dynamic {
+	if !Dynamic {
 		want = []string{"built without"}
 	}
 	for _, w := range want {

@@ -28,7 +28,7 @@ func (r Report) Err() error {
 	if r.Found() {
 		return nil
 	}
-	if !dynamic {
+	if !Dynamic {
 		return builtWithout()
 	}
 	return fault.New(fault.Unavailable, "%s was not found; tried %s", r.Library, r.list()).WithID("E-CUDA-041").

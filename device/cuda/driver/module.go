@@ -63,10 +63,10 @@ func (t *Thread) LoadModule(ptx []byte) (Module, error) {
 	switch codeOf(err) {
 	case codeUnsupportedPTX:
 		f.Msg = fmt.Sprintf("the driver is too old for the kernels: it serves CUDA %s, their PTX %s needs CUDA %s",
-			versionText(t.d.version), head.ptx(), head.needs())
+			VersionText(t.d.version), head.ptx(), head.needs())
 		f.Hint = "install a newer NVIDIA driver"
 	case codeNoBinaryForGPU, codeInvalidPTX:
-		f.Msg = fmt.Sprintf("the driver (CUDA %s) does not accept PTX %s for %s", versionText(t.d.version), head.ptx(), head.target)
+		f.Msg = fmt.Sprintf("the driver (CUDA %s) does not accept PTX %s for %s", VersionText(t.d.version), head.ptx(), head.target)
 	case codeOutOfMemory:
 		f.Kind = fault.Memory
 	}

@@ -27,7 +27,7 @@ func OpenManagement() (*Management, error) { return Host().openManagement(openHo
 
 // openManagement is OpenManagement on a given machine.
 func (s System) openManagement(load opener) (*Management, error) {
-	if !dynamic {
+	if !Dynamic {
 		return nil, builtWithout()
 	}
 	lib, report := s.find(NVML, 0, load)
