@@ -6,9 +6,9 @@
 // products read are bfloat16, or float32 if Options.Compute says so; masters, gradients, moments, logits, norm weights
 // and biases are float32 always.
 //
-// Memory comes from slabs: one for the temps of streams and one for each component, of the size that a plan says or
-// growing on demand, never given back to the driver before Close. Every kernel and product that was named to Prewarm is
-// loaded there; after Seal a further load is counted and logged.
+// Memory comes from slabs: one for the temps of streams and one for each component, which Prepare takes as a plan says,
+// or more on demand; they are not given back to the driver before Close. Prepare also loads kernels and plans products;
+// after Seal a further load is counted and logged.
 //
 // Caveats. All streams of a device share one CUDA stream, so their operations run in the order in which they were
 // given. Ids that the host uploaded are checked before anything is queued; ids that the device computed are checked by
@@ -57,11 +57,6 @@ type Options struct {
 	Index   int     // of the device, as the driver counts
 	Compute Compute // arithmetic of products
 	Managed *bool   // allocate managed memory, or not; nil: as the class of the device wants, see ClassifyDeviceMemory
-
-	// Temps and Static are the bytes that a plan found necessary for temps, and for what lives longer by component.
-	// They are allocated at once, at their first use. 0: slabs of 64 MiB or more, on demand.
-	Temps  int64
-	Static map[device.Component]int64
 
 	ForceFallbackGEMM bool      // do not look for cublasLt
 	TuningDir         string    // where measured choices of product algorithms are kept; empty: nothing is measured

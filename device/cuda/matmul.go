@@ -23,7 +23,7 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 		if o == nil {
 			return
 		}
-		o.product(blas.NT, mat(y), o.narrow(x), mat(t.RowRange(0, y.Cols)), mat(bias), add)
+		o.product(blas.NT, mat(y), o.narrow(x), o.narrow(t.RowRange(0, y.Cols)), mat(bias), add)
 		o.end()
 	})
 }
@@ -39,7 +39,7 @@ func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool
 	s.eachNarrow(dy, func(lo, hi int) {
 		dx, dy := dx.RowRange(lo, hi), dy.RowRange(lo, hi)
 		if o := s.begin("MatMulInputGrad", dx, dy, t); o != nil {
-			o.product(blas.NN, mat(dx), o.narrow(dy), mat(t.RowRange(0, dy.Cols)), kernel.Mat{}, add)
+			o.product(blas.NN, mat(dx), o.narrow(dy), o.narrow(t.RowRange(0, dy.Cols)), kernel.Mat{}, add)
 			o.end()
 		}
 	})

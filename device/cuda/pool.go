@@ -10,13 +10,14 @@ import (
 // alignment of tensors in device memory: what the driver's own allocations have, and more than any kernel wants.
 const alignment = 256
 
-// leastSlab is the size of a slab that no plan sized.
+// leastSlab is the least size of a slab that no plan sized.
 const leastSlab = 64 << 20
 
 // pool hands out places in slabs of device memory.
 type pool struct {
-	planned int64 // bytes of the first slab; 0: as much as is asked for, leastSlab at least
+	first   int64 // least bytes of the first slab; 0: leastSlab
 	slabs   []*slab
+	buffers map[place]*buffer // of temps: the same place is the same buffer, again and again
 }
 
 // slab is one allocation of the driver.
@@ -46,11 +47,24 @@ func (p *pool) find(n int64) (place, bool) {
 	return place{}, false
 }
 
+// buffer returns the buffer of a place.
+func (p *pool) buffer(at place) *buffer {
+	b := p.buffers[at]
+	if b == nil {
+		if p.buffers == nil {
+			p.buffers = map[place]*buffer{}
+		}
+		b = &buffer{}
+		p.buffers[at] = b
+	}
+	return b
+}
+
 // next returns the size of the slab that a tensor of n bytes needs when find found nothing.
 func (p *pool) next(n int64) int64 {
 	n = (n + alignment - 1) &^ (alignment - 1)
-	if len(p.slabs) == 0 && p.planned > 0 {
-		return max(n, p.planned)
+	if len(p.slabs) == 0 && p.first > 0 {
+		return max(n, p.first)
 	}
 	return max(n, leastSlab)
 }
@@ -79,7 +93,7 @@ func (d *Device) poolOf(c device.Component, temp bool) *pool {
 	}
 	p := d.statics[c]
 	if p == nil {
-		p = &pool{planned: d.opts.Static[c]}
+		p = &pool{}
 		d.statics[c] = p
 	}
 	return p
@@ -87,20 +101,23 @@ func (d *Device) poolOf(c device.Component, temp bool) *pool {
 
 // take returns a buffer of n bytes. If there is no memory the buffer is void and the error is returned beside it.
 func (d *Device) take(name string, c device.Component, n int64, temp bool) (*buffer, error) {
-	b := &buffer{dev: d, name: name, comp: c, temp: temp, live: true, size: max(alignment, (n+alignment-1)&^(alignment-1))}
 	d.poolsMu.Lock()
 	defer d.poolsMu.Unlock()
 	p := d.poolOf(c, temp)
-	var ok bool
-	if b.place, ok = p.find(n); !ok {
+	at, ok := p.find(n)
+	if !ok {
 		base, size, err := d.allocate(name, c, p.next(n), n)
 		if err != nil {
-			b.void, b.size = err, 0
-			return b, err
+			return &buffer{dev: d, name: name, comp: c, temp: temp, live: true, void: err}, err
 		}
 		p.slabs = append(p.slabs, &slab{base, size, arena.New(alignment)})
-		b.place, _ = p.find(n)
+		at, _ = p.find(n)
 	}
+	b := &buffer{}
+	if temp {
+		b = p.buffer(at)
+	}
+	*b = buffer{dev: d, name: name, comp: c, temp: temp, live: true, place: at, size: at.slab.places.Size(n)}
 	d.mem.add(c, b.size)
 	return b, nil
 }
@@ -199,7 +216,7 @@ func (d *Device) Free(ts ...device.Tensor) {
 	}
 }
 
-// Param makes a trainable tensor, all zero. In bfloat16 its weight is a copy that AdamW refreshes.
+// Param makes a trainable tensor, all zero. In bfloat16 the weight of a matrix is a copy that AdamW refreshes.
 func (d *Device) Param(spec device.ParamSpec) *device.Param {
 	alloc := func(what string, c device.Component) device.Tensor {
 		return d.Alloc(spec.Name+what, c, tensor.F32, spec.Rows, spec.Cols)
@@ -212,8 +229,8 @@ func (d *Device) Param(spec device.ParamSpec) *device.Param {
 		V:         alloc(".v", device.Moments),
 	}
 	w := &weight{t: p.Value}
-	if d.act != tensor.F32 {
-		w.t = d.Alloc(spec.Name+"."+d.act.String(), device.StudentWeights, d.act, spec.Rows, spec.Cols)
+	if c := d.matrixCopy(spec.Rows); c != tensor.F32 {
+		w.t = d.Alloc(spec.Name+"."+c.String(), device.StudentWeights, c, spec.Rows, spec.Cols)
 	}
 	p.Weight = w
 	return p

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"apr/device"
@@ -33,7 +32,7 @@ func (d *Device) prepare() (err error) {
 	if err != nil {
 		return d.explain("Open", err)
 	}
-	d.statics[device.Scratch] = &pool{planned: scratchSlab + d.opts.Static[device.Scratch]}
+	d.statics[device.Scratch] = &pool{first: scratchSlab}
 	b, err := d.take("the scratch memory of operations", device.Scratch, kernel.MaxScratch+workspace, false)
 	if err != nil {
 		return err
@@ -45,9 +44,9 @@ func (d *Device) prepare() (err error) {
 	return d.openProducts()
 }
 
-// scratchSlab is what a device takes as scratch memory whatever a plan says: the operations' own, and a little for
-// records and tables.
-const scratchSlab = kernel.MaxScratch + workspace + 4<<20
+// scratchSlab is what a device takes as scratch memory whatever a plan says: the operations' own, and what
+// is left for records and tables.
+const scratchSlab = kernel.MaxScratch + workspace + 32<<20
 
 // Class returns whose memory the device computes in.
 func (d *Device) Class() MemoryClass { return ClassifyDeviceMemory(MemoryAttributesOf(d.desc)) }
@@ -96,59 +95,6 @@ func (d *Device) MemInfo() (free, total int64, err error) {
 		return err
 	})
 	return free, total, d.explain("MemInfo", err)
-}
-
-// fallbackModule reports whether m is one of the modules of matrix products without cublasLt.
-func fallbackModule(m kernel.Module) bool { return strings.HasPrefix(m.Name, "gemm") }
-
-// Prewarm loads the modules named (nil: all that this device may need) and plans the products, so that nothing is loaded
-// in a step. With cublasLt the modules of our own products are skipped.
-func (d *Device) Prewarm(modules []string, shapes []blas.Shape) error {
-	return d.explain("Prewarm", d.ctx.Do(func(t *driver.Thread) error {
-		unsupported := 0
-		if d.gemm != nil && len(shapes) > 0 {
-			before := d.gemm.Plans()
-			none, err := d.gemm.Prewarm(t, d.stream, shapes, blas.Region{})
-			if err != nil {
-				return err
-			}
-			for _, s := range none {
-				d.unplanned[s] = true
-			}
-			unsupported = len(none)
-			d.kernels.planned(d.gemm.Plans() - before)
-		}
-		for _, m := range kernel.Modules() {
-			switch {
-			case m.Target != baseTarget && m.Target != d.target():
-				continue
-			case modules != nil && !slices.Contains(modules, m.Name):
-				continue
-			case fallbackModule(m) && d.gemm != nil && unsupported == 0:
-				d.kernels.skip(m, "cublasLt is bound")
-				continue
-			}
-			if err := d.kernels.load(t, m); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-}
-
-// baseTarget is the target of modules for every device.
-const baseTarget = "sm_80"
-
-// target returns the target of modules that are for this device alone.
-func (d *Device) target() string { return fmt.Sprintf("sm_%d%da", d.desc.Major, d.desc.Minor) }
-
-// Seal ends the time of loading: a kernel or product that is loaded from now on is counted in Stats().LateLoads and
-// logged, and with Options.StrictSeal fails its stream.
-func (d *Device) Seal() {
-	_ = d.ctx.Do(func(*driver.Thread) error { // behind everything queued
-		d.kernels.seal()
-		return nil
-	})
 }
 
 // release gives everything back.

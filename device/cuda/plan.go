@@ -1,0 +1,190 @@
+package cuda
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"apr/device"
+	"apr/device/arena"
+	"apr/device/cuda/blas"
+	"apr/device/cuda/driver"
+	"apr/device/cuda/kernel"
+	"apr/device/dry"
+	"apr/tensor"
+)
+
+var _ dry.Planned = (*Device)(nil)
+
+// Target describes the device for one dry run: the record of a step that was run dry says what Prepare takes.
+func (d *Device) Target() dry.Target {
+	t := dry.Target{
+		Info: d.Info(), Matrices: d.act, Keep: dry.As(d.act), Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
+	}
+	if b, err := d.Budget(); err == nil {
+		t.Budget = b.Bytes + d.counts.allocated.Load()
+	}
+	return t
+}
+
+// Budget returns how much memory the device could still get.
+func (d *Device) Budget() (Budget, error) {
+	free, _, err := d.MemInfo()
+	if err != nil || d.Class() != Integrated {
+		return MemoryBudget(d.Class(), free, HostMemory{}), err
+	}
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return Budget{}, unavailable("the host's memory is not known", err)
+	}
+	defer f.Close()
+	h, err := ReadHostMemory(f)
+	return MemoryBudget(d.Class(), free, h), err
+}
+
+// Prepare takes all memory that a step needs by its dry record, and loads its kernels and plans its products, before any
+// weight comes: then nothing is allocated or loaded later. Without memory it is a fault of kind Memory.
+func (d *Device) Prepare(r *dry.Record) error {
+	if err := d.reserve(r); err != nil {
+		return err
+	}
+	heads := map[int]bool{}
+	for _, k := range r.Keys() {
+		if k.Name == "Attention" || k.Name == "AttentionBackward" {
+			heads[k.HeadDim] = true
+		}
+	}
+	return d.prewarm(d.modules(heads), d.shapes(r))
+}
+
+// reserve allocates one slab for the temps and one for each component of what lives longer.
+func (d *Device) reserve(r *dry.Record) error {
+	d.poolsMu.Lock()
+	defer d.poolsMu.Unlock()
+	grow := func(p *pool, name string, c device.Component, n int64) error {
+		if n == 0 || len(p.slabs) > 0 {
+			return nil // what is missing comes on demand
+		}
+		n = (n + alignment - 1) &^ (alignment - 1)
+		base, _, err := d.allocate(name, c, n, n)
+		if err == nil {
+			p.slabs = append(p.slabs, &slab{base, n, arena.New(alignment)})
+		}
+		return err
+	}
+	for _, c := range []device.Component{
+		device.TeacherWeights, device.StudentWeights, device.Gradients, device.Moments, device.KVCache, device.Batch,
+	} {
+		if err := grow(d.poolOf(c, false), "all of it", c, r.Static[c]); err != nil {
+			return err
+		}
+	}
+	return grow(&d.temps, "activations, logits and temporary results", device.Activations, r.Temps)
+}
+
+// modules returns the modules for a step with attention of these head dimensions; nil heads: any.
+func (d *Device) modules(heads map[int]bool) (all []kernel.Module) {
+	var attention []string
+	for h := range heads {
+		attention = append(attention, kernel.AttentionModules(h, d.act)...)
+	}
+	for _, m := range kernel.Modules() {
+		forOthers := m.Target != baseTarget && m.Target != d.target()
+		unused := heads != nil && strings.HasPrefix(m.Name, "attention") && !slices.Contains(attention, m.Name)
+		wrongType := m.Name != kernel.GemmModule(d.act) && strings.HasPrefix(m.Name, "gemm")
+		if !forOthers && !unused && !wrongType {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// baseTarget is the target of modules for every device.
+const baseTarget = "sm_80"
+
+// target returns the target of modules that are for this device alone.
+func (d *Device) target() string { return fmt.Sprintf("sm_%d%da", d.desc.Major, d.desc.Minor) }
+
+// shapes returns the products of a step as they will be asked for. Operands are taken to lie at multiples of 16 bytes and
+// x of a weight's gradient to have no gaps: that a product is otherwise costs its plan in the first step.
+func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
+	for _, c := range r.Products() {
+		if c.In != d.act || min(c.M, c.N, c.K) == 0 {
+			continue
+		}
+		s := blas.Shape{
+			M: c.M, N: c.N, K: c.K, LDA: c.InStride, LDC: c.OutStride, In: c.In, Out: c.Out,
+			Compute: d.opts.Compute.products(), Add: c.Add, Aligned: true,
+		}
+		switch c.Name {
+		case "MatMul":
+			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
+		case "MatMulInputGrad":
+			s.Op, s.LDB = blas.NN, c.N
+		case "MatMulWeightGrad":
+			s.Op, s.LDB = blas.TN, c.N
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// prewarm loads modules and plans products. With cublasLt the modules of our own products are skipped, unless it
+// declines one.
+func (d *Device) prewarm(modules []kernel.Module, shapes []blas.Shape) error {
+	return d.explain("Prepare", d.ctx.Do(func(t *driver.Thread) error {
+		declined, err := d.planAll(t, shapes)
+		if err != nil {
+			return err
+		}
+		for _, m := range modules {
+			if strings.HasPrefix(m.Name, "gemm") && d.gemm != nil && declined == 0 {
+				d.kernels.skip(m, "cublasLt is bound")
+				continue
+			}
+			if err := d.kernels.load(t, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// planAll plans products, measuring in the memory of temps, and returns how many cublasLt declines.
+func (d *Device) planAll(t *driver.Thread, shapes []blas.Shape) (declined int, err error) {
+	if d.gemm == nil {
+		return 0, nil
+	}
+	var room blas.Region
+	if len(d.temps.slabs) > 0 && d.temps.slabs[0].places.Used() == 0 {
+		room = blas.Region{Ptr: d.temps.slabs[0].base, Bytes: d.temps.slabs[0].size}
+	}
+	before := d.gemm.Plans()
+	none, err := d.gemm.Prewarm(t, d.stream, shapes, room)
+	for _, s := range none {
+		d.unplanned[s] = true
+	}
+	d.kernels.planned(d.gemm.Plans() - before)
+	return len(none), err
+}
+
+// Prewarm loads all kernels that the device may need, for runs that have no plan.
+func (d *Device) Prewarm() error { return d.prewarm(d.modules(nil), nil) }
+
+// Seal ends the time of loading: a kernel or product that is loaded from now on is counted in Stats().LateLoads and
+// logged, and with Options.StrictSeal fails its stream.
+func (d *Device) Seal() {
+	_ = d.ctx.Do(func(*driver.Thread) error { // behind everything queued
+		d.kernels.seal()
+		return nil
+	})
+}
+
+// matrixCopy returns the type of the copy of a parameter that products read, or F32 for none: vectors have no products.
+func (d *Device) matrixCopy(rows int) tensor.DType {
+	if rows > 1 {
+		return d.act
+	}
+	return tensor.F32
+}
