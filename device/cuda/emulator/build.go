@@ -77,8 +77,8 @@ func newBuilder(more []string) (*builder, error) {
 		return nil, fmt.Errorf("emulator: %s --version: %w", b.compiler, err)
 	}
 	b.version = string(version)
-	b.flags = []string{"-std=c++17", "-O2", "-g1", "-fPIC", "-w", "-DAPR_HOST", "-pthread", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
-		"-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-I" + b.kernels, "-I" + b.home}
+	b.flags = []string{"-std=c++17", "-g1", "-fPIC", "-w", "-DAPR_HOST", "-pthread", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
+		"-fno-math-errno", "-fno-strict-aliasing", "-I" + b.kernels, "-I" + b.home}
 	if runtime.GOARCH == "amd64" && hasFMA() {
 		b.flags = append(b.flags, "-march=x86-64-v3")
 	}
@@ -164,7 +164,12 @@ func (b *builder) objects() ([]object, error) {
 	}
 	headers := slices.Concat(glob(b.kernels, "*.cuh"), glob(b.home, "*.h"), glob(b.home, "runtime/*.h"))
 	h := sha256.New()
+	text, err := os.ReadFile(filepath.Join(b.home, "build.go")) // more flags are in there
+	if err != nil {
+		return nil, err
+	}
 	fmt.Fprintln(h, b.compiler, b.version, b.flags)
+	h.Write(text)
 	for _, path := range headers {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -198,7 +203,11 @@ func (b *builder) compile(o object) error {
 	}
 	temp := fmt.Sprintf("%s.%d", o.path, os.Getpid())
 	defer os.Remove(temp)
-	args := slices.Concat(b.flags, []string{"-DAPR_MODULE=" + o.module, "-x", "c++", "-c", o.source, "-o", temp})
+	kind := []string{"-O3", "-ffp-contract=fast"}
+	if o.module != "" { // kernels round as their source says
+		kind = []string{"-O2", "-ffp-contract=off", "-DAPR_MODULE=" + o.module}
+	}
+	args := slices.Concat(b.flags, kind, []string{"-x", "c++", "-c", o.source, "-o", temp})
 	if out, err := exec.Command(b.compiler, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("emulator: %s does not compile: %w\n%s", o.source, err, out)
 	}
@@ -226,15 +235,13 @@ func (b *builder) link(objects []object) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(temp)
+	blas = append(blas, filepath.Join(temp, "libcuda.so.1"), "-Wl,-rpath,$ORIGIN")
 	libraries := []struct {
 		name    string
 		objects []string
 	}{{"libcuda.so.1", driver}, {"libcublasLt.so.13", blas}}
 	for _, l := range libraries {
-		if len(l.objects) == 0 {
-			continue
-		}
-		args := slices.Concat([]string{"-shared", "-pthread", "-Wl,-soname," + l.name, "-o", filepath.Join(temp, l.name)}, l.objects, []string{"-ldl", "-lm"})
+		args := slices.Concat([]string{"-shared", "-pthread", "-Wl,-z,defs", "-Wl,-soname," + l.name, "-o", filepath.Join(temp, l.name)}, l.objects, []string{"-lm"})
 		if out, err := exec.Command(b.compiler, args...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("emulator: linking %s: %w\n%s", l.name, err, out)
 		}

@@ -11,7 +11,7 @@ import (
 
 // Machine runs single kernels, without a driver around them. All machines of a process are one.
 type Machine struct {
-	run, allocate, release, check, message, module uintptr // functions of the library
+	run, allocate, release, check, message, module, calls uintptr // functions of the library
 
 	broken map[string]error // kernels that did not compile, by module
 }
@@ -39,7 +39,7 @@ func Open(more ...string) (*Machine, error) {
 		return nil, fmt.Errorf("emulator: %w", err)
 	}
 	m := &Machine{broken: broken}
-	for name, f := range map[string]*uintptr{"run": &m.run, "allocate": &m.allocate, "release": &m.release, "check": &m.check, "message": &m.message, "module": &m.module} {
+	for name, f := range map[string]*uintptr{"run": &m.run, "allocate": &m.allocate, "release": &m.release, "check": &m.check, "message": &m.message, "module": &m.module, "calls": &m.calls} {
 		if *f, err = purego.Dlsym(library, "apr_emulator_"+name); err != nil {
 			return nil, fmt.Errorf("emulator: %w", err)
 		}
@@ -83,6 +83,13 @@ func (m *Machine) Free(ptr uint64) error { return m.call(m.release, uintptr(ptr)
 
 // Check reports bytes that were written around any allocation.
 func (m *Machine) Check() error { return m.call(m.check) }
+
+// Calls returns how often a function of the driver or of cublasLt was called since cuInit.
+func (m *Machine) Calls(function string) int {
+	name := append([]byte(function), 0)
+	n, _, _ := purego.SyscallN(m.calls, uintptr(unsafe.Pointer(&name[0])))
+	return int(n)
+}
 
 // call calls a function that returns a CUresult.
 //

@@ -3,7 +3,19 @@
 #include "machine.h"
 #include <vector>
 
+// apr_switch(save, load) leaves the running stack, noting its pointer in *save, and goes on with the stack load. Only
+// what a function must preserve is kept.
+extern "C" void apr_switch(void **save, void *load);
+// apr_first makes the frame from which apr_switch starts entry on a fresh stack.
+void *apr_first(char *top, void (*entry)());
+// apr_land lets a signal handler return to entry on a fresh stack; context is its ucontext_t.
+void apr_land(void *context, char *top, void (*entry)());
+
 namespace apr_host {
+
+constexpr size_t page = 4096;
+constexpr size_t stack_bytes = 64 << 10; // of a fiber, above a page that nobody may touch
+constexpr size_t arena_bytes = 1 << 20;
 
 enum State : u8 { fresh, running, at_warp, at_block, left };
 
@@ -56,6 +68,12 @@ struct Worker {
 
 extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
 
+// resume makes f the running fiber; the caller's state goes to *save.
+void resume(Worker &w, Fiber *f, void **save);
+// catch_faults makes memory faults of fibers failures of their launch.
+void catch_faults();
+// map returns fresh memory, null if there is none.
+char *map(size_t bytes);
 // fail ends the launch with an error; it does not return.
 [[noreturn]] void fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // arrive deposits at a warp-wide operation: it returns true to the last lane, which then must call meet, and false to
@@ -67,5 +85,6 @@ void await(Worker &w, Warp &p);
 // The arena has a red zone of this many bytes around each area.
 constexpr u32 red_zone = 256;
 bool in_shared(const void *p, u32 bytes);
+void check_red_zones(Worker &w);
 
 } // namespace apr_host

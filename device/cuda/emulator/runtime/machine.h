@@ -42,12 +42,14 @@ struct Grid {
     const void *args;     // read by all threads
 };
 
-const Kernel *kernels(); // list of all that are registered
 Kernel *find_kernel(const char *name);
 // check_grid says whether a GPU would take the launch.
 int check_grid(const Grid &g);
 // run executes all blocks and waits. A code other than ok is told in full by message().
 int run(const Grid &g);
+
+// parallel runs part(data, i) for i in [0, n) on both CPU threads.
+void parallel(int n, void (*part)(void *data, int i), void *data);
 
 // note sets message() and returns code.
 int note(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
