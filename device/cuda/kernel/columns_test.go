@@ -13,7 +13,7 @@ func TestBiasGrad(t *testing.T) {
 	all := append([][2]int{{1000, 1}, {333, 520}, {40, 2304}, {2100, 264}, {33, 3001}}, shapes...)
 	eachCase(t, all, func(t *testing.T, l *lab, d tensor.DType, rows, cols int) {
 		mdy, mb := l.random(rows, cols, 1), l.random(1, cols, 1)
-		dy, dbias, again := l.in(d, mdy), l.inout(tensor.F32, mb), l.inout(tensor.F32, mb)
+		dy, dbias, again := l.apart().in(d, mdy), l.apart().inout(tensor.F32, mb), l.apart().inout(tensor.F32, mb)
 		BiasGrad(l.op(), dbias, dy)
 		BiasGrad(l.op(), again, dy)
 		checkSame(t, l, "dbias", dbias, again)

@@ -34,7 +34,7 @@ func TestEmbedBackward(t *testing.T) {
 func checkEmbedBackward(t *testing.T, l *lab, d tensor.DType, ids []int, skip map[int]bool, rows, cols int) {
 	t.Helper()
 	mdx, mg := l.random(len(ids), cols, 1), l.random(rows, cols, 1)
-	dx, grad, again, column := l.in(d, mdx), l.inout(tensor.F32, mg), l.inout(tensor.F32, mg), l.ids(ids)
+	dx, grad, again, column := l.apart().in(d, mdx), l.apart().inout(tensor.F32, mg), l.apart().inout(tensor.F32, mg), l.ids(ids)
 	EmbedBackward(l.op(), grad, column, dx)
 	if len(skip) == 0 {
 		checkFault(t, l, FaultNone, 0, 0)
@@ -74,8 +74,8 @@ func TestEmbedBackwardOutOfRange(t *testing.T) {
 // TestEmbedBackwardOrder: the rows of one id are added in ascending order, which sums of very different numbers show.
 func TestEmbedBackwardOrder(t *testing.T) {
 	l := newLab(t)
-	dx, ids := l.in(tensor.F32, ref.Of(5, 1, []float64{1, 0x1p30, 5, -0x1p30, 2})), l.ids([]int{2, 2, 0, 2, 2})
-	grad := l.inout(tensor.F32, ref.New(3, 1))
+	dx, ids := l.apart().in(tensor.F32, ref.Of(5, 1, []float64{1, 0x1p30, 5, -0x1p30, 2})), l.ids([]int{2, 2, 0, 2, 2})
+	grad := l.apart().inout(tensor.F32, ref.New(3, 1))
 	EmbedBackward(l, grad, ids, dx)
 	near.Check(t, "grad", l.get(grad).V, []float64{5, 0, 2}, 0)
 }

@@ -37,6 +37,14 @@ func eachCase(t *testing.T, shapes [][2]int, f func(t *testing.T, l *lab, d tens
 	}
 }
 
+// apart puts the rows of matrices to come further apart than those before, unless they are packed.
+func (l *lab) apart() *lab {
+	if l.gap > 0 {
+		l.gap += 8
+	}
+	return l
+}
+
 // tolerance is own units of the type and three times the square root of n units of float32, as in device/devicetest.
 func tolerance(d tensor.DType, ownBF16, ownF32 float64, n int) float64 {
 	own := ownF32 * 0x1p-24
@@ -74,19 +82,22 @@ func checkFault(t *testing.T, l *lab, code, value, limit int64) {
 func TestZeroCopy(t *testing.T) {
 	eachCase(t, shapes, func(t *testing.T, l *lab, d tensor.DType, rows, cols int) {
 		m := l.random(rows, cols, 1)
-		x, y, z := l.in(d, m), l.out(d, rows, cols), l.out(d, rows, cols)
+		x, y, z := l.apart().in(d, m), l.apart().out(d, rows, cols), l.apart().out(d, rows, cols)
 		Copy(l.op(), y, x)
 		Zero(l.op(), z)
 		near.Check(t, "copy", l.get(y).V, m.V, 0)
 		near.Check(t, "zero", l.get(z).V, ref.New(rows, cols).V, 0)
-		l.lead += 8 // other alignments of the two
 		for _, other := range floatTypes {
 			from := l.random(rows, cols, 1)
-			from.V = append(from.V[:0:0], from.V...)
-			src, dst := l.in(other, from), l.out(d, rows, cols)
+			src, dst := l.apart().in(other, from), l.apart().out(d, rows, cols)
 			Copy(l.op(), dst, src)
+			l.lead, l.gap = 0, 0 // of the two only src has gaps
+			packed := l.out(d, rows, cols)
+			Copy(l.op(), packed, src)
+			l.lead, l.gap = 8, 8
 			want := l.inout(d, from) // rounds once more
 			near.Check(t, "converted from "+other.String(), l.get(dst).V, l.get(want).V, 0)
+			near.Check(t, "packed from "+other.String(), l.get(packed).V, l.get(want).V, 0)
 		}
 	})
 }
@@ -97,7 +108,7 @@ func TestCopyInts(t *testing.T) {
 		for i := range m.V {
 			m.V[i] = float64(l.rng.Int32() - 1<<30)
 		}
-		x, y := l.in(tensor.I32, m), l.out(tensor.I32, 5, 7)
+		x, y := l.apart().in(tensor.I32, m), l.apart().out(tensor.I32, 5, 7)
 		Copy(l.op(), y, x)
 		near.Check(t, "copy", l.get(y).V, m.V, 0)
 		Zero(l.op(), y)
@@ -110,7 +121,7 @@ func TestCopySpecial(t *testing.T) {
 	in := []float64{math.Inf(1), math.Inf(-1), math.NaN(), math.MaxFloat32, -math.MaxFloat32, 1 + 0x1p-8, 1 + 0x3p-8,
 		0x1p-130, math.Copysign(0, -1), 3.5, 0x1p-133, 65504, 1e-45, 7, 8, 9}
 	l := newLab(t)
-	src, dst := l.in(tensor.F32, ref.Of(1, 16, in)), l.out(tensor.BF16, 1, 16)
+	src, dst := l.apart().in(tensor.F32, ref.Of(1, 16, in)), l.apart().out(tensor.BF16, 1, 16)
 	Copy(l.op(), dst, src)
 	for i, got := range l.get(dst).V {
 		want := float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(in[i]))))
@@ -124,8 +135,8 @@ func TestGatherScatterEmbed(t *testing.T) {
 	eachCase(t, shapes, func(t *testing.T, l *lab, d tensor.DType, rows, cols int) {
 		m := l.random(rows+3, cols, 1)
 		pick := l.rng.Perm(rows + 3)[:rows]
-		ids, src := l.ids(pick), l.in(d, m)
-		dst, back := l.out(d, rows, cols), l.out(d, rows+3, cols)
+		ids, src := l.ids(pick), l.apart().in(d, m)
+		dst, back := l.apart().out(d, rows, cols), l.apart().out(d, rows+3, cols)
 		Gather(l.op(), dst, src, ids)
 		Scatter(l.op(), back, dst, ids)
 		want, scattered := ref.Embed(m, pick), ref.New(rows+3, cols)
@@ -134,12 +145,12 @@ func TestGatherScatterEmbed(t *testing.T) {
 		near.Check(t, "scatter", l.get(back).V, scattered.V, 0)
 		for _, other := range floatTypes {
 			table := l.random(11, cols, 1)
-			w := l.in(other, table)
+			w := l.apart().in(other, table)
 			many := make([]int, rows)
 			for i := range many {
 				many[i] = l.rng.IntN(11)
 			}
-			y, rounded := l.out(d, rows, cols), l.inout(d, ref.Embed(table, many))
+			y, rounded := l.apart().out(d, rows, cols), l.apart().inout(d, ref.Embed(table, many))
 			Embed(l.op(), y, w, l.ids(many))
 			near.Check(t, "embed from "+other.String(), l.get(y).V, l.get(rounded).V, 0)
 		}
@@ -151,7 +162,7 @@ func TestGatherScatterEmbed(t *testing.T) {
 func TestRowVector(t *testing.T) {
 	l := newLab(t)
 	m := l.random(5, 8, 1)
-	src, dst, ids := l.in(tensor.F32, m), l.out(tensor.F32, 3, 8), l.in(tensor.I32, ref.Of(1, 3, []float64{4, 0, 2}))
+	src, dst, ids := l.apart().in(tensor.F32, m), l.apart().out(tensor.F32, 3, 8), l.apart().in(tensor.I32, ref.Of(1, 3, []float64{4, 0, 2}))
 	Gather(l, dst, src, ids)
 	near.Check(t, "gather", l.get(dst).V, ref.Embed(m, []int{4, 0, 2}).V, 0)
 }
@@ -161,10 +172,10 @@ func TestRowsOutOfRange(t *testing.T) {
 		for _, bad := range []int{-1, 4, math.MaxInt32, math.MinInt32} {
 			l := newLab(t)
 			m := l.random(4, cols, 1)
-			ids, src := l.ids([]int{2, bad, 0}), l.in(tensor.F32, m)
+			ids, src := l.ids([]int{2, bad, 0}), l.apart().in(tensor.F32, m)
 			want := ref.Embed(m, []int{2, 0, 0})
 			clear(want.Row(1))
-			dst := l.out(tensor.F32, 3, cols)
+			dst := l.apart().out(tensor.F32, 3, cols)
 			Gather(l.op(), dst, src, ids)
 			checkFault(t, l, FaultRow, int64(bad), 4)
 			near.Check(t, "gather", l.get(dst).V, want.V, 0)
@@ -172,7 +183,7 @@ func TestRowsOutOfRange(t *testing.T) {
 			checkFault(t, l, FaultID, int64(bad), 4)
 			near.Check(t, "embed", l.get(dst).V, want.V, 0)
 
-			back, scattered := l.out(tensor.F32, 4, cols), ref.New(4, cols)
+			back, scattered := l.apart().out(tensor.F32, 4, cols), ref.New(4, cols)
 			copy(scattered.Row(2), want.Row(0))
 			copy(scattered.Row(0), want.Row(2))
 			Scatter(l.op(), back, dst, ids)
@@ -205,7 +216,7 @@ func TestArgMax(t *testing.T) {
 				row[cols-1] = 0
 			}
 		}
-		x, ids := l.in(d, m), l.out(tensor.I32, rows, 1)
+		x, ids := l.apart().in(d, m), l.apart().out(tensor.I32, rows, 1)
 		ArgMax(l, ids, x)
 		for r, best := range ref.ArgMax(m) {
 			if r%7 != 5 {

@@ -35,9 +35,9 @@ func TestRMSNorm(t *testing.T) {
 func checkRMSNorm(t *testing.T, l *lab, d tensor.DType, rows, cols int, scale float64) {
 	const eps = 1e-6
 	mx, md, mw := l.random(rows, cols, scale), l.random(rows, cols, scale), l.random(1, cols, 1)
-	x, delta, w := l.in(d, mx), l.in(d, md), l.in(tensor.F32, mw)
+	x, delta, w := l.apart().in(d, mx), l.apart().in(d, md), l.apart().in(tensor.F32, mw)
 	norm := func(name string, sum, x, delta Mat) (y Mat) {
-		y, rstd := l.out(d, rows, cols), l.out(tensor.F32, rows, 1)
+		y, rstd := l.apart().out(d, rows, cols), l.apart().out(tensor.F32, rows, 1)
 		RMSNorm(l.op(), y, rstd, sum, x, delta, w, eps)
 		v := mx
 		if !sum.IsZero() {
@@ -50,16 +50,16 @@ func checkRMSNorm(t *testing.T, l *lab, d tensor.DType, rows, cols int, scale fl
 	}
 	added := mx.Clone()
 	added.Add(md)
-	rounded := l.inout(d, added)
+	rounded := l.apart().inout(d, added)
 	plain := norm("plain", Mat{}, x, Mat{})
-	sum, inPlace, only := l.out(d, rows, cols), l.inout(d, mx), l.out(d, rows, cols)
+	sum, inPlace, only := l.apart().out(d, rows, cols), l.apart().inout(d, mx), l.apart().out(d, rows, cols)
 	first := norm("delta", sum, x, delta)
 	checkSame(t, l, "in place", first, norm("in place", inPlace, inPlace, delta))
 	RMSNorm(l.op(), Mat{}, Mat{}, only, x, delta, Mat{}, eps)
 	for name, s := range map[string]Mat{"sum": sum, "sum in place": inPlace, "sum alone": only} {
 		near.Check(t, name, l.get(s).V, l.get(rounded).V, 0)
 	}
-	y, rstd := l.out(d, rows, cols), l.out(tensor.F32, rows, 1)
+	y, rstd := l.apart().out(d, rows, cols), l.apart().out(tensor.F32, rows, 1)
 	RMSNorm(l.op(), y, Mat{}, Mat{}, x, Mat{}, w, eps)
 	checkSame(t, l, "y without rstd", plain, y)
 	RMSNorm(l.op(), Mat{}, rstd, Mat{}, x, Mat{}, w, eps)
@@ -70,11 +70,11 @@ func checkRMSNorm(t *testing.T, l *lab, d tensor.DType, rows, cols int, scale fl
 func TestRMSNormBackward(t *testing.T) {
 	eachCase(t, normShapes, func(t *testing.T, l *lab, d tensor.DType, rows, cols int) {
 		mx, mdy, mw := l.random(rows, cols, 1), l.random(rows, cols, 1), l.random(1, cols, 1)
-		x, dy, w := l.in(d, mx), l.in(d, mdy), l.in(tensor.F32, mw)
+		x, dy, w := l.apart().in(d, mx), l.apart().in(d, mdy), l.apart().in(tensor.F32, mw)
 		_, mr := ref.RMSNorm(mx, mw, 1e-6)
-		rstd := l.in(tensor.F32, mr)
+		rstd := l.apart().in(tensor.F32, mr)
 		mdx, mdw := l.random(rows, cols, 1), l.random(1, cols, 1)
-		dx, dw, again, dwAgain := l.inout(d, mdx), l.inout(tensor.F32, mdw), l.inout(d, mdx), l.inout(tensor.F32, mdw)
+		dx, dw, again, dwAgain := l.apart().inout(d, mdx), l.apart().inout(tensor.F32, mdw), l.apart().inout(d, mdx), l.apart().inout(tensor.F32, mdw)
 		RMSNormBackward(l.op(), dx, dw, dy, x, rstd, w)
 		RMSNormBackward(l.op(), again, dwAgain, dy, x, rstd, w)
 		checkSame(t, l, "dx", dx, again)

@@ -38,7 +38,7 @@ func TestRotate(t *testing.T) {
 							m := l.random(rows, heads*dim, 1)
 							inverse := r
 							inverse.Inverse = true
-							x, y, none := l.inout(d, m), l.inout(d, m), l.out(d, 0, heads*dim)
+							x, y, none := l.apart().inout(d, m), l.apart().inout(d, m), l.apart().out(d, 0, heads*dim)
 							Rotate(l.op(), x, r, table)
 							Rotate(l.op(), y, inverse, table)
 							Rotate(l.op(), none, r, table)
