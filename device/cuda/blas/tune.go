@@ -276,7 +276,7 @@ func (u *tuner) warm(c *candidates) ([]*driver.LtCall, error) {
 	a, b, d, _ := c.shape.place(u.scratch.Ptr)
 	calls, some := make([]*driver.LtCall, len(c.list)), false
 	if c.shape.Bias {
-		*c.problem.bias = a
+		*c.problem.bias = d // any values of its type serve
 		if err := l.lt.SetBias(c.problem.lt.Desc, c.problem.bias); err != nil {
 			return nil, err
 		}

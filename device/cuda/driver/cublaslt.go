@@ -203,7 +203,7 @@ var ltStatuses = map[int]string{
 func (e *LtError) Error() string {
 	name, ok := ltStatuses[e.Status]
 	if !ok {
-		name = "unknown status"
+		name = "UNKNOWN"
 	}
 	return fmt.Sprintf("%s: CUBLAS_STATUS_%s (%d)", e.Call, name, e.Status)
 }
