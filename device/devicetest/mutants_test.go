@@ -73,14 +73,14 @@ var mutants = []struct {
 		}
 	}},
 	{"attention gradient off by a thousandth", "attention/", func(o *ops) {
-		o.attentionBack = func(do, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat) {
-			dq, dk, dv = ref.AttentionBackward(do, q, k, v, a)
+		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat) {
+			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a)
 			return times(dq, .999), dk, dv
 		}
 	}},
 	{"attention gradient of keys and values swapped", "attention/", func(o *ops) {
-		o.attentionBack = func(do, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat) {
-			dq, dk, dv = ref.AttentionBackward(do, q, k, v, a)
+		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat) {
+			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a)
 			return dq, dv, dk
 		}
 	}},

@@ -30,7 +30,7 @@ type ops struct {
 	linearBack     func(dy, x, w ref.Mat) (dx, dw, dbias ref.Mat)
 	rotate         func(x ref.Mat, r device.Rotary) ref.Mat
 	attention      func(q, k, v ref.Mat, a device.Attn) (o, lse ref.Mat)
-	attentionBack  func(do, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat)
+	attentionBack  func(do, o, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat)
 	swiGLU         func(gu ref.Mat) ref.Mat
 	swiGLUBack     func(dm, gu ref.Mat) ref.Mat
 	loss           func(z, t ref.Mat, targets []int, invN float64, spec device.LossSpec) (device.Scalars, ref.Mat)
@@ -362,7 +362,7 @@ func (s *slowStream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 }
 
 func (s *slowStream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
-	x, y, z := s.ops.attentionBack(s.read(do), s.read(q), s.read(k), s.read(v), a)
+	x, y, z := s.ops.attentionBack(s.read(do), s.read(o), s.read(q), s.read(k), s.read(v), a)
 	s.write(dq, x)
 	s.write(dk, y)
 	s.write(dv, z)

@@ -22,18 +22,18 @@ func Attention(q, k, v Mat, a device.Attn) (o, lse Mat) {
 	return o, lse
 }
 
-// AttentionBackward returns the gradients of q, k and v. With p the probabilities of a query and dp_j = do·v_j:
+// AttentionBackward returns the gradients of q, k and v, given o, the output of Attention as it was kept. With p the
+// probabilities of a query and dp_j = do·v_j:
 //
-//	dv_j += p_j·do,  ds_j = p_j(dp_j − Σ_i p_i dp_i),  dq = Σ_j ds_j k_j/√d,  dk_j += ds_j q/√d
-func AttentionBackward(do, q, k, v Mat, a device.Attn) (dq, dk, dv Mat) {
+//	dv_j += p_j·do,  ds_j = p_j(dp_j − do·o),  dq = Σ_j ds_j k_j/√d,  dk_j += ds_j q/√d
+func AttentionBackward(do, o, q, k, v Mat, a device.Attn) (dq, dk, dv Mat) {
 	dq, dk, dv = New(q.Rows, q.Cols), New(k.Rows, k.Cols), New(v.Rows, v.Cols)
 	scale := 1 / math.Sqrt(float64(a.HeadDim))
 	forEachQuery(q, k, v, a, func(n, h int, probs, qv []float64, vs [][]float64, _ float64) {
 		d := headOf(do.Row(n), h, a.HeadDim)
-		dp, mean := make([]float64, len(probs)), 0.0
-		for j, p := range probs {
+		dp, mean := make([]float64, len(probs)), dot(d, headOf(o.Row(n), h, a.HeadDim))
+		for j := range probs {
 			dp[j] = dot(d, vs[j])
-			mean += p * dp[j]
 		}
 		kvHead := h * a.KVHeads / a.Heads
 		for j, p := range probs {

@@ -158,7 +158,7 @@ func (m *Model) backwardLayer(l int, dOut Mat, t *Trace, g map[string]Mat) Mat {
 	dMid.Add(norm("post_attention_layernorm.weight", dNorm2, lt.mid, lt.rstd2))
 
 	dAttn := linear("self_attn.o_proj", dMid, lt.attn)
-	dq, dk, dv := AttentionBackward(dAttn, lt.q, lt.k, lt.v, m.attn(t.batch, t.seq))
+	dq, dk, dv := AttentionBackward(dAttn, lt.attn, lt.q, lt.k, lt.v, m.attn(t.batch, t.seq))
 	back := m.rotary(t.seq)
 	back.Inverse = true
 	dNorm1 := linear("self_attn.q_proj", Rotate(dq, back), lt.norm1)

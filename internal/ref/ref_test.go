@@ -89,7 +89,8 @@ func TestAttentionBackwardIsDerivative(t *testing.T) {
 		q, do := random(rng, a.Batch*a.QLen, a.Heads*a.HeadDim), random(rng, a.Batch*a.QLen, a.Heads*a.HeadDim)
 		k, v := random(rng, a.Batch*a.KStride, a.KVHeads*a.HeadDim), random(rng, a.Batch*a.KStride, a.KVHeads*a.HeadDim)
 		f := func() float64 { o, _ := Attention(q, k, v, a); return along(o, do) }
-		dq, dk, dv := AttentionBackward(do, q, k, v, a)
+		o, _ := Attention(q, k, v, a)
+		dq, dk, dv := AttentionBackward(do, o, q, k, v, a)
 		near.CheckRel(t, tt.name+" dq", dq.V, differences(q, f), fdTol)
 		near.CheckRel(t, tt.name+" dk", dk.V, differences(k, f), fdTol)
 		near.CheckRel(t, tt.name+" dv", dv.V, differences(v, f), fdTol)

@@ -127,7 +127,7 @@ func checkAttentionBackward(t *testing.T, l *lab, d tensor.DType, a device.Attn,
 			break
 		}
 		first = bits
-		wantQ, wantK, wantV := attentionBackward(do, l.get(o), q, k, v, a)
+		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a)
 		tol := 2 * attentionTolerance(d, a.HeadDim+a.QLen*a.Heads/a.KVHeads, scale)
 		gotK, gotV := ref.New(k.Rows, k.Cols), ref.New(k.Rows, k.Cols)
 		for r, both := range rows(l.get(dkv)) {
@@ -143,33 +143,6 @@ func checkAttentionBackward(t *testing.T, l *lab, d tensor.DType, a device.Attn,
 		}
 		near.CheckRel(t, "dv", gotV.V, wantV.V, tol)
 	}
-}
-
-// attentionBackward is ref.AttentionBackward with δ = Σ do∘o of the o that the kernels are given: where one key takes
-// nearly all, what o lost to rounding is as large as what is left of dp − δ. The error e of δ changes ds by −p·e/√d,
-// so dq by −e·Σ p·k/√d and dk by −Σ p·e·q/√d.
-func attentionBackward(do, o, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat) {
-	dq, dk, dv = ref.AttentionBackward(do, q, k, v, a)
-	exact, _ := ref.Attention(q, k, v, a)
-	mean, _ := ref.Attention(q, k, k, a)
-	eq := ref.New(q.Rows, q.Cols)
-	for r := range q.Rows {
-		for h := range a.Heads {
-			e, lo, hi := 0.0, h*a.HeadDim, (h+1)*a.HeadDim
-			for c := lo; c < hi; c++ {
-				e += do.Row(r)[c] * (o.Row(r)[c] - exact.Row(r)[c]) / math.Sqrt(float64(a.HeadDim))
-			}
-			for c := lo; c < hi; c++ {
-				dq.Row(r)[c] -= e * mean.Row(r)[c]
-				eq.Row(r)[c] = e * q.Row(r)[c]
-			}
-		}
-	}
-	_, _, less := ref.AttentionBackward(eq, q, k, v, a)
-	for i := range dk.V {
-		dk.V[i] -= less.V[i]
-	}
-	return dq, dk, dv
 }
 
 func rows(m ref.Mat) [][]float64 {
