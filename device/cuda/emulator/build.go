@@ -24,8 +24,11 @@ import (
 const keep = 7 * 24 * time.Hour
 
 // Build compiles the emulator with all kernels, unless that was done before, and returns the folder with libcuda.so.1
-// and libcublasLt.so.13. Errors: no compiler, or a source that does not compile.
-func Build() (dir string, err error) {
+// and libcublasLt.so.13. Errors: no compiler, or a source that does not compile. A process builds once: sources that
+// change later are seen by the next.
+func Build() (dir string, err error) { return buildOnce() }
+
+var buildOnce = sync.OnceValues(func() (string, error) {
 	b, err := newBuilder(nil)
 	if err != nil {
 		return "", err
@@ -38,7 +41,7 @@ func Build() (dir string, err error) {
 		return "", broken[module]
 	}
 	return dir, nil
-}
+})
 
 // builder is one build: an object for every source, linked into the two libraries.
 type builder struct {
@@ -235,13 +238,17 @@ func (b *builder) link(objects []object) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(temp)
-	blas = append(blas, filepath.Join(temp, "libcuda.so.1"), "-Wl,-rpath,$ORIGIN")
-	libraries := []struct {
-		name    string
-		objects []string
-	}{{"libcuda.so.1", driver}, {"libcublasLt.so.13", blas}}
-	for _, l := range libraries {
-		args := slices.Concat([]string{"-shared", "-pthread", "-Wl,-z,defs", "-Wl,-soname," + l.name, "-o", filepath.Join(temp, l.name)}, l.objects, []string{"-lm"})
+	// The name under which libcublasLt needs libcuda is of this build alone: a process may hold several.
+	unique := "libcuda-" + filepath.Base(dir) + ".so.1"
+	if err := os.Symlink("libcuda.so.1", filepath.Join(temp, unique)); err != nil {
+		return "", err
+	}
+	blas = append(blas, filepath.Join(temp, unique), "-Wl,-rpath,$ORIGIN")
+	for _, l := range []struct {
+		name, soname string
+		objects      []string
+	}{{"libcuda.so.1", unique, driver}, {"libcublasLt.so.13", "libcublasLt.so.13", blas}} {
+		args := slices.Concat([]string{"-shared", "-pthread", "-Wl,-z,defs", "-Wl,-soname," + l.soname, "-o", filepath.Join(temp, l.name)}, l.objects, []string{"-lm"})
 		if out, err := exec.Command(b.compiler, args...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("emulator: linking %s: %w\n%s", l.name, err, out)
 		}
