@@ -1,0 +1,110 @@
+package kernel
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"apr/device"
+	"apr/tensor"
+)
+
+// recorder is a Queue that keeps launches.
+type recorder struct {
+	launches []Launch
+	scratch  int
+}
+
+func (r *recorder) Launch(k Launch) { r.launches = append(r.launches, k) }
+func (r *recorder) Scratch(n int) uint64 {
+	r.scratch += n
+	return 1 << 40
+}
+func (r *recorder) Record() uint64       { return 1 << 41 }
+func (r *recorder) Multiprocessors() int { return 132 }
+
+// dense returns a matrix without gaps at some address.
+func dense(d tensor.DType, rows, cols int) Mat { return Mat{1 << 30, rows, cols, cols, d} }
+
+// TestLaunches: at the sizes of published models and of long batches, every launch is one that a device accepts, of a
+// kernel that its source has, and scratch suffices.
+func TestLaunches(t *testing.T) {
+	for _, d := range []tensor.DType{tensor.BF16, tensor.F32} {
+		for _, n := range []int{1, 8192, 1 << 18} {
+			for _, h := range []int{1, 896, 3584, 5120, 8192, 16384, 16392, 3585} {
+				x, w, column := dense(d, n, h), dense(tensor.F32, 1, h), dense(tensor.F32, n, 1)
+				checkLaunches(t, "RMSNorm", func(q Queue) { RMSNorm(q, x, column, x, x, x, w, 1e-6) })
+				checkLaunches(t, "RMSNormBackward", func(q Queue) { RMSNormBackward(q, x, w, x, x, column, w) })
+				checkLaunches(t, "EmbedBackward", func(q Queue) { EmbedBackward(q, dense(tensor.F32, 152064, h), dense(tensor.I32, n, 1), x) })
+				checkLaunches(t, "Gather", func(q Queue) { Gather(q, x, x, dense(tensor.I32, n, 1)) })
+				checkLaunches(t, "Scatter", func(q Queue) { Scatter(q, x, x, dense(tensor.I32, n, 1)) })
+				checkLaunches(t, "ArgMax", func(q Queue) { ArgMax(q, dense(tensor.I32, n, 1), x) })
+			}
+			for _, f := range []int{4864, 18944, 37888, 12345} {
+				m, gu := dense(d, n, f), dense(d, n, 2*f)
+				checkLaunches(t, "SwiGLU", func(q Queue) { SwiGLU(q, m, gu) })
+				checkLaunches(t, "SwiGLUBackward", func(q Queue) { SwiGLUBackward(q, gu, m, gu) })
+				checkLaunches(t, "BiasGrad", func(q Queue) { BiasGrad(q, dense(tensor.F32, 1, f), m) })
+				checkLaunches(t, "Copy", func(q Queue) { Copy(q, m, dense(tensor.F32, n, f)) })
+				checkLaunches(t, "Zero", func(q Queue) { Zero(q, m) })
+			}
+			for _, dim := range []int{2, 24, 64, 128, 256} {
+				r := device.Rotary{HeadDim: dim, Theta: 1e6, SeqLen: n}
+				checkLaunches(t, "Rotate", func(q Queue) { Rotate(q, dense(d, n, 28*dim), r, 1<<42) })
+			}
+		}
+	}
+}
+
+func checkLaunches(t *testing.T, op string, run func(Queue)) {
+	t.Helper()
+	var r recorder
+	run(&r)
+	if len(r.launches) == 0 || r.scratch > MaxScratch {
+		t.Errorf("%s: %d launches, %d bytes of scratch", op, len(r.launches), r.scratch)
+	}
+	for _, k := range r.launches {
+		g := k.Grid
+		if g[0] < 1 || g[0] > 1<<31-1 || g[1] < 1 || g[1] > 65535 || g[2] != 1 || k.Block < 32 || k.Block > 1024 || k.Block%32 != 0 {
+			t.Errorf("%s: %s has grid %v, block %d", op, k.Kernel, g, k.Block)
+		}
+		if !hasKernel(t, k.Module, k.Kernel) {
+			t.Errorf("%s: %s.cu has no kernel %s", op, k.Module, k.Kernel)
+		}
+	}
+}
+
+// sources are the .cu files read so far.
+var sources = map[string]string{}
+
+func hasKernel(t *testing.T, module, name string) bool {
+	t.Helper()
+	if _, ok := sources[module]; !ok {
+		text, err := os.ReadFile(module + ".cu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources[module] = string(text)
+	}
+	return strings.Contains(sources[module], "KERNEL("+name+",")
+}
+
+// TestManyElements: what one launch cannot count is divided by rows, each once.
+func TestManyElements(t *testing.T) {
+	const rows, cols = 3_000_000, 1001 // 3·10⁹ elements that come one by one
+	src, dst := dense(tensor.F32, rows, cols), dense(tensor.BF16, rows, cols)
+	src.Stride, dst.Stride = cols+4, cols+2
+	var r recorder
+	Copy(&r, dst, src)
+	done := 0
+	for _, k := range r.launches {
+		a := (*copyArgs)(k.Args)
+		if a.src != src.Ptr+uint64(4*done*src.Stride) || a.dst != dst.Ptr+uint64(2*done*dst.Stride) || a.packs != cols || a.items%cols != 0 {
+			t.Errorf("after %d rows: %+v", done, *a)
+		}
+		done += int(a.items / cols)
+	}
+	if done != rows || len(r.launches) != 3 {
+		t.Errorf("%d rows in %d launches, want %d in 3", done, len(r.launches), rows)
+	}
+}
