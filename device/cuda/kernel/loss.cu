@@ -64,6 +64,8 @@ struct LossArgs {
     Mix mix;
 };
 
+static_assert(sizeof(State) == 56 && sizeof(Terms) == 16 && sizeof(Row) == 72 && sizeof(LossArgs) == 168, "as in loss.go");
+
 #define NONE 0xffffffffu
 #define LOWEST (-3.402823466e38f) // maxima start here, not at −∞, so that differences from them are numbers
 

@@ -19,8 +19,10 @@ const (
 	stateBytes  = 5*8 + 2*4 + 2*4     // struct State
 	termsBytes  = 2 * 8               // struct Terms
 	log2e       = 1 / math.Ln2
-	_           = uint(-(rowBytes % 8)) // structs follow each other without gaps
 )
+
+// The size of struct LossArgs.
+var _ [168]byte = [unsafe.Sizeof(lossArgs{})]byte{}
 
 // The kinds of loss.cu.
 const (

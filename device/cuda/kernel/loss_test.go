@@ -91,6 +91,7 @@ func (c *lossCase) check(t *testing.T, l *lab) {
 	want, dz := ref.Loss(c.z, c.t, c.targets, lossInvN, c.spec)
 	zt, tt, yt := l.in(tensor.F32, c.z), c.teacher(l), l.ids(c.targets)
 	over := l.inout(tensor.F32, c.z)
+	var wide ref.Mat
 	for _, g := range []struct {
 		name    string
 		grad, z Mat
@@ -104,6 +105,15 @@ func (c *lossCase) check(t *testing.T, l *lab) {
 		c.checkSums(t, name, l.rec(), want)
 		if !g.grad.IsZero() {
 			c.checkGrad(t, name, l.get(g.grad), dz, g.grad.Type)
+		}
+		switch g.name {
+		case "float32":
+			wide = l.get(g.grad)
+		case "bfloat16": // rounded once
+			for i, v := range wide.V {
+				wide.V[i] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(v))))
+			}
+			near.Check(t, name+", rounded", l.get(g.grad).V, wide.V, 0)
 		}
 	}
 }
@@ -210,6 +220,37 @@ func TestLossLayouts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLossMixedLayouts: one matrix of several lies where four elements cannot travel at once.
+func TestLossMixedLayouts(t *testing.T) {
+	l := newLab(t)
+	c := l.randomLoss(2, 4100, 2, 0, device.LossSpec{Alpha: .5, Temperature: 2})
+	c.round()
+	want, dz := ref.Loss(c.z, c.t, c.targets, lossInvN, c.spec)
+	for _, odd := range []string{"z", "t", "gradient", "rows"} {
+		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
+			place := func(name string) {
+				l.lead, l.gap = 0, 0
+				if odd == name {
+					l.lead, l.gap = 1, 3
+				}
+				if odd == "rows" {
+					l.lead, l.gap = 4, 1
+				}
+			}
+			place("z")
+			zt := l.in(tensor.F32, c.z)
+			place("t")
+			tt := l.in(tensor.F32, c.t)
+			place("gradient")
+			grad := l.out(d, 2, 4100)
+			l.start()
+			Loss(l, grad, zt, tt, l.ids(c.targets), c.spec)
+			c.checkSums(t, odd, l.rec(), want)
+			c.checkGrad(t, odd, l.get(grad), dz, d)
+		}
+	}
 }
 
 // TestLossAlone: without teacher there is no D, no entropy and no agreement.
@@ -437,11 +478,11 @@ func TestLossAgreement(t *testing.T) {
 	put(c.t, 3, 30, 1030) // z means 2
 	put(c.z, 4, 20, 8999, 8191)
 	put(c.t, 4, 30, 8191, 8999) // agree
-	put(c.z, 5, 20, 4)
-	put(c.t, 5, 30, 3)
+	put(c.z, 5, 20, 5, 4, 6)
+	put(c.t, 5, 30, 4) // agree, within one thread's
 	c.check(t, l)
-	if l.rec().Agree != 3 {
-		t.Errorf("%d rows agree, want 3", l.rec().Agree)
+	if l.rec().Agree != 4 {
+		t.Errorf("%d rows agree, want 4", l.rec().Agree)
 	}
 }
 

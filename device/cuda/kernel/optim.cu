@@ -37,6 +37,8 @@ struct AdamWArgs {
     double beta1, beta2, eps, weight_decay;
 };
 
+static_assert(sizeof(Piece) == 48 && sizeof(Factors) == 40 && sizeof(NormArgs) == 32 && sizeof(AdamWArgs) == 56, "as in optim.go");
+
 APR_DEVICE double square(float x) { return (double)x * (double)x; }
 
 // squares adds the squares of the four floats at p.

@@ -89,6 +89,13 @@ type adamWArgs struct {
 	beta1, beta2, eps, weightDecay float64
 }
 
+// The sizes of structs Piece, NormArgs and AdamWArgs.
+var (
+	_ [48]byte = [unsafe.Sizeof(ParamPiece{})]byte{}
+	_ [32]byte = [unsafe.Sizeof(normArgs{})]byte{}
+	_ [56]byte = [unsafe.Sizeof(adamWArgs{})]byte{}
+)
+
 // factorsBytes is the size of struct Factors of optim.cu.
 const factorsBytes = 9*4 + 4
 
