@@ -12,7 +12,7 @@ RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safe
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross test-strict current help
+.PHONY: build test vet race lint bench kernels golden notices check cross test-strict current emulate help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,10 @@ vet: ## vet and formatting
 
 race: ## the race detector over the packages that share memory
 	CGO_ENABLED=1 $(GO) test -race -count=1 $(RACE)
+
+emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
+	$(GO) vet -tags emulate ./device/cuda/...
+	$(GO) test -tags emulate ./device/cuda/...
 
 lint: ## golangci-lint with .golangci.yml
 	$(TOOL) golangci-lint run ./...
