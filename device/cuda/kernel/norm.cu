@@ -19,10 +19,7 @@ APR_DEVICE float row_sum(float v, u32 warps, float *part) {
     if (warps == 1) return v;
     if (lane() == 0) part[warp()] = v;
     sync_block();
-    const float *mine = part + warp() / warps * warps;
-    float s = mine[0];
-    for (u32 k = 1; k < warps; k++) s += mine[k];
-    return s;
+    return warp_sum(lane() < warps ? part[warp() / warps * warps + lane()] : 0.0f);
 }
 
 APR_DEVICE float rms_rstd(float squares, const RMSNormArgs &a) { return 1.0f / sqrt_rn(fma_rn(squares, a.inv_cols, a.eps)); }
@@ -55,21 +52,20 @@ template <class T, bool DELTA> APR_DEVICE void rmsnorm_packs(const RMSNormArgs &
         UNROLL for (int e = 0; e < 8; e++) squares = fma_rn(p[e], p[e], squares);
     }
     if (!a.y && !a.rstd) return;
+    Pack<float, 8> w[4] = {}; // on its way while the row is added up
+    UNROLL for (u32 k = 0; k < 4; k++)
+        if (a.y && live && i + k * per < packs) load_pack(w[k], a.w + 8 * (i + k * per));
     const float rstd = rms_rstd(row_sum(squares, a.warps, part), a);
     if (live && i == 0 && a.rstd) a.rstd[row * a.rstd_stride] = rstd;
     if (!a.y || !live) return;
     T *y = (T *)a.y + row * a.y_stride;
     UNROLL for (u32 k = 0; k < 4; k++) {
-        const u32 c = 8 * (i + k * per);
-        if (c >= a.cols) break;
-        Pack<float, 8> wp;
-        float p[8], w[8];
-        load_pack(wp, a.w + c);
-        widen(w, wp);
+        float p[8], q[8];
         widen(p, v[k]);
-        UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * w[e];
+        widen(q, w[k]);
+        UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * q[e];
         narrow(v[k], p);
-        store_pack(y + c, v[k]);
+        if (i + k * per < packs) store_pack(y + 8 * (i + k * per), v[k]);
     }
 }
 

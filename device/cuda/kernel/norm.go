@@ -54,7 +54,7 @@ func RMSNorm(q Queue, y, rstd, sum, x, delta, w Mat, eps float64) {
 	}
 	name := "rmsnorm_" + typeName(x.Type)
 	if packWidth(x.Cols, y, sum, x, delta, w) == 1 || x.Cols > normMostCols {
-		launch(q, normModule, name+"_1", x.Rows, 1, 256, unsafe.Pointer(a))
+		launch(q, normModule, name+"_1", x.Rows, 1, 32*min(8, ceil(x.Cols, 32)), unsafe.Pointer(a))
 		return
 	}
 	name += "_8"
@@ -100,7 +100,8 @@ func normBackwardKernel(dx, dy, x, w Mat) (name string, warps, threads int) {
 	values := 32
 	switch {
 	case packWidth(x.Cols, dx, dy, x, w) == 1 || x.Cols > normMostCols32:
-		return name + "_1", 8, 256
+		warps = min(8, ceil(x.Cols, 32))
+		return name + "_1", warps, 32 * warps
 	case x.Cols <= normMostCols16:
 		values = 16
 	}

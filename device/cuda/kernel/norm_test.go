@@ -14,7 +14,7 @@ import (
 // normShapes add to shapes the widths at which the kernels change: 1 to 16 warps of a row, more elements than fit, and
 // several rows for each block of the backward.
 var normShapes = append([][2]int{
-	{9, 896}, {6, 1032}, {3, 1536}, {5, 3584}, {2, 4096}, {2, 4104}, {2, 8192}, {2, 8200}, {1, 16384}, {1, 16392}, {2100, 8},
+	{9, 896}, {6, 1032}, {3, 1536}, {5, 3584}, {2, 4096}, {2, 4104}, {2, 8192}, {2, 8200}, {1, 16384}, {1, 16392}, {1030, 8},
 	{300, 520}, {513, 7},
 }, shapes...)
 
