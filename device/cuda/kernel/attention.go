@@ -61,28 +61,34 @@ func Attention(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
 // Shapes and types are those of Attention; dq, dk, dv and do are like q, k, v and o. Rows of dk and dv beyond KLen of a
 // batch row are left alone. Sums have an order that depends on the shape alone.
 func AttentionBackward(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn) {
-	args := newAttention(o, lse, q, k, v, a)
-	if lse.IsZero() {
-		panic("kernel: backward of attention without lse")
-	}
-	for _, m := range []Mat{dq, dk, dv, do} {
-		if m.Type != q.Type {
-			panic("kernel: gradients of attention are of another type")
-		}
-	}
-	args.dq, args.dk, args.dv, args.dout = dq.Ptr, dk.Ptr, dv.Ptr, do.Ptr
-	args.dqStride, args.dkStride, args.dvStride, args.doutStride = stride32(dq), stride32(dk), stride32(dv), stride32(do)
 	if a.Batch == 0 || a.KLen == 0 {
 		return
 	}
-	args.padded = int32((a.QLen + rowPadding - 1) / rowPadding * rowPadding)
-	rows := 4 * a.Batch * a.Heads * int(args.padded)
-	args.rowLSE, args.rowDelta = queue.Scratch(rows), queue.Scratch(rows)
+	args, room := newAttentionBackward(queue, dq, dk, dv, do, o, lse, q, k, v, a)
 	if f, ok := flash(a, o, q, k, v, dq, dk, dv, do); ok {
-		f.backward(queue, args, MaxScratch-2*rows)
+		f.backward(queue, args, room)
 		return
 	}
 	plainBackward(queue, args, q.Type)
+}
+
+// newAttentionBackward returns the arguments of the backward, with scratch for a row's statistics, and how much scratch
+// is left.
+func newAttentionBackward(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn) (args *attentionArgs, room int) {
+	args = newAttention(o, lse, q, k, v, a)
+	if lse.IsZero() {
+		panic("kernel: backward of attention without lse")
+	}
+	same := func(x, y Mat) bool { return x.Type == y.Type && x.Cols == y.Cols && x.Rows == y.Rows }
+	if !same(dq, q) || !same(dk, k) || !same(dv, v) || !same(do, o) {
+		panic("kernel: gradients of attention have other shapes or types")
+	}
+	args.dq, args.dk, args.dv, args.dout = dq.Ptr, dk.Ptr, dv.Ptr, do.Ptr
+	args.dqStride, args.dkStride, args.dvStride, args.doutStride = stride32(dq), stride32(dk), stride32(dv), stride32(do)
+	args.padded = int32(ceil(a.QLen, rowPadding) * rowPadding)
+	statistics := 4 * a.Batch * a.Heads * int(args.padded)
+	args.rowLSE, args.rowDelta = queue.Scratch(statistics), queue.Scratch(statistics)
+	return args, MaxScratch - 2*statistics
 }
 
 // newAttention checks what the kernels rely on and returns the arguments of the forward.

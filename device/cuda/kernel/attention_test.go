@@ -103,7 +103,7 @@ func checkAttention(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale f
 	if !bytes.Equal(l.bytes(o), l.bytes(plain)) {
 		t.Error("o depends on whether lse is kept")
 	}
-	if a.KStride == a.KLen && !testing.Short() {
+	if a.KStride == a.KLen {
 		checkAttentionBackward(t, l, d, a, scale, o, lse, in, q, k, v)
 	}
 }
@@ -153,20 +153,27 @@ func rows(m ref.Mat) [][]float64 {
 	return all
 }
 
-// TestAttentionPlain: the oracle, both types, widths that are no multiple of anything.
-func TestAttentionPlain(t *testing.T) {
+// plainly runs f with the plain kernels.
+func plainly(f func()) {
 	PlainAttention = true
 	defer func() { PlainAttention = false }()
-	for i, d := range []int{16, 20, 64, 128, 256} {
-		for j, a := range attentionShapes(d) {
-			if d != 20 && (i+j)%3 != 0 {
-				continue // every shape meets some widths
-			}
-			for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
-				t.Run(fmt.Sprintf("%v, %s", dtype, attentionName(a)), func(t *testing.T) { checkAttention(t, newLab(t), dtype, a, 1) })
+	f()
+}
+
+// TestAttentionPlain: the oracle, both types, widths that are no multiple of anything.
+func TestAttentionPlain(t *testing.T) {
+	plainly(func() {
+		for i, d := range []int{16, 20, 64, 128, 256} {
+			for j, a := range attentionShapes(d) {
+				if d != 20 && (i+j)%3 != 0 {
+					continue // every shape meets some widths
+				}
+				for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+					t.Run(fmt.Sprintf("%v, %s", dtype, attentionName(a)), func(t *testing.T) { checkAttention(t, newLab(t), dtype, a, 1) })
+				}
 			}
 		}
-	}
+	})
 }
 
 // TestAttentionFlash: tensor cores, at the edges of tiles.
@@ -174,6 +181,64 @@ func TestAttentionFlash(t *testing.T) {
 	for _, d := range []int{64, 128} {
 		for _, a := range attentionShapes(d) {
 			t.Run(attentionName(a), func(t *testing.T) { checkAttention(t, newLab(t), tensor.BF16, a, 1) })
+		}
+	}
+}
+
+// TestAttentionScores: equal scores; scores of tens, whose maxima grow from tile to tile; scores of hundreds and
+// hundred thousands, where one key takes all.
+func TestAttentionScores(t *testing.T) {
+	for _, d := range []int{64, 128} {
+		for _, scale := range []float64{0, 3, 12} {
+			t.Run(fmt.Sprintf("d %d, scale %g", d, scale), func(t *testing.T) {
+				checkAttention(t, newLab(t), tensor.BF16, whole(1, 200, 2, 1, d), scale)
+				plainly(func() { checkAttention(t, newLab(t), tensor.BF16, whole(1, 50, 2, 1, d), scale) })
+				plainly(func() { checkAttention(t, newLab(t), tensor.F32, whole(1, 50, 2, 1, d), scale) })
+			})
+		}
+		t.Run(fmt.Sprintf("d %d, scale 300", d), func(t *testing.T) {
+			l, a := newLab(t), whole(1, 200, 2, 1, d)
+			q, k, v := l.random(200, 2*d, 300), l.random(200, d, 300), l.random(200, d, 1)
+			in := l.fused(tensor.BF16, q, k, v)
+			o, lse := l.out(tensor.BF16, 200, 2*d), l.out(tensor.F32, 200, 2)
+			Attention(l.op(), o, lse, in[0], in[1], in[2], a)
+			wantO, wantL := ref.Attention(q, k, v, a)
+			near.CheckRel(t, "lse", l.get(lse).V, wantL.V, 1e-5)
+			near.CheckRel(t, "o", l.get(o).V, wantO.V, 0.3) // gaps between scores are as small as their rounding
+		})
+	}
+}
+
+// TestAttentionUnaligned: rows that do not begin at multiples of 16 bytes go the plain way.
+func TestAttentionUnaligned(t *testing.T) {
+	eachLayout(t, func(t *testing.T, l *lab) { checkAttention(t, l, tensor.BF16, whole(2, 33, 4, 2, 64), 1) })
+}
+
+// TestAttentionGroups: groups as trained models have them, and every way to cut one into parts.
+func TestAttentionGroups(t *testing.T) {
+	for _, a := range []device.Attn{whole(1, 40, 14, 2, 64), whole(1, 40, 7, 1, 128), whole(2, 17, 8, 8, 64)} {
+		t.Run(attentionName(a), func(t *testing.T) { checkAttention(t, newLab(t), tensor.BF16, a, 1) })
+	}
+	for _, d := range []int{64, 128} {
+		a := whole(2, 150, 5, 1, d)
+		l := newLab(t)
+		q, k, v, do := l.random(300, 5*d, 1), l.random(300, d, 1), l.random(300, d, 1), l.random(300, 5*d, 1)
+		in, dot := l.fused(tensor.BF16, q, k, v), l.in(tensor.BF16, do)
+		o, lse := l.out(tensor.BF16, 300, 5*d), l.out(tensor.F32, 300, 5)
+		Attention(l.op(), o, lse, in[0], in[1], in[2], a)
+		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a)
+		tol := 2 * attentionTolerance(tensor.BF16, d+5*150, 1)
+		for splits := 1; splits <= 4; splits++ {
+			dq, dk, dv := l.out(tensor.BF16, 300, 5*d), l.out(tensor.BF16, 300, d), l.out(tensor.BF16, 300, d)
+			args, _ := newAttentionBackward(l.op(), dq, dk, dv, dot, o, lse, in[0], in[1], in[2], a)
+			flashTiles[d].backward(l, args, splits*2*4*300*d)
+			if int(args.splits) != splits {
+				t.Fatalf("%d splits, want %d", args.splits, splits)
+			}
+			name := fmt.Sprintf("d %d, %d splits: ", d, splits)
+			near.CheckRel(t, name+"dq", l.get(dq).V, wantQ.V, tol)
+			near.CheckRel(t, name+"dk", l.get(dk).V, wantK.V, tol)
+			near.CheckRel(t, name+"dv", l.get(dv).V, wantV.V, tol)
 		}
 	}
 }
