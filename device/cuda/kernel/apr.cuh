@@ -6,7 +6,7 @@
 //
 // Rules that keep both programs right: blocks are one-dimensional, of a multiple of 32 threads; warp-wide operations
 // and barriers are reached by all lanes (all threads); every kernel takes exactly one struct of arguments, with members
-// in descending order of size so that C and Go lay it out alike; sums have a fixed order and nothing is added
+// in descending order of size so that C and Go lay it out alike; sums have a fixed order and no float is added
 // atomically.
 #pragma once
 
@@ -147,6 +147,22 @@ APR_DEVICE u32x4 stream_load16(const void *p) {
 APR_DEVICE void store16(void *p, u32x4 v) { *(u32x4 *)p = v; }
 APR_DEVICE void stream_store16(void *p, u32x4 v) {
     asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};" : : "l"(p), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+APR_DEVICE void stream_store8(void *p, u32x2 v) {
+    asm volatile("st.global.cs.v2.u32 [%0], {%1,%2};" : : "l"(p), "r"(v[0]), "r"(v[1]) : "memory");
+}
+// Counters between blocks, in global memory. Who reads a number by one of these sees all that was written before the
+// number was made by one of them, by the thread that made it or by its block up to a barrier. A block may wait for
+// another only if that one has begun: take places in the queue from a counter, not from block().
+APR_DEVICE u32 atomic_add(u32 *p, u32 v) {
+    u32 old;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    return old;
+}
+APR_DEVICE u32 load_acquire(const u32 *p) {
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
 }
 // first_fault notes an error for the host, if none was noted before. Which of several wins is not determined.
 APR_DEVICE void first_fault(Record *r, i64 code, i64 value, i64 limit) {
