@@ -19,14 +19,10 @@ type versionResult struct {
 	Dirty          *bool    `json:"dirty"`
 	GoVersion      string   `json:"go_version"`
 	CUDAFeature    bool     `json:"cuda_feature"`           // the CUDA device is built in
-	CUDAAvailable  bool     `json:"cuda_runtime_available"` // and its driver was found
+	CUDAAvailable  bool     `json:"cuda_runtime_available"` // and its driver works
 	VisibleDevices []string `json:"visible_devices"`
 	platform       string
 }
-
-// cudaDevices reports whether the CUDA device is built in, whether its driver was found, and the devices' names. The
-// file that wires the CUDA device replaces it.
-var cudaDevices = func() (built, available bool, names []string) { return false, false, nil }
 
 func versionCommand() *cli.Command {
 	return &cli.Command{
@@ -70,7 +66,7 @@ func (r versionResult) Text(p *cli.Page) {
 	case !r.CUDAFeature:
 		p.Printf("CUDA: not built in\n")
 	case !r.CUDAAvailable:
-		p.Printf("CUDA: built in, no driver found\n")
+		p.Printf("CUDA: built in, no device found (apr doctor says why)\n")
 	default:
 		p.Printf("CUDA: %d device(s)\n", len(r.VisibleDevices))
 	}

@@ -73,6 +73,9 @@ func DeviceNames() (names []string, err error) {
 // BuiltIn reports whether this binary can open a CUDA driver at all.
 const BuiltIn = driver.Dynamic
 
+// Absent is the error of an attempt whose file is not there.
+const Absent = driver.Absent
+
 // Libraries looks for every library that the device can use; see driver.FindLibraries.
 func Libraries() []driver.Report { return driver.FindLibraries() }
 

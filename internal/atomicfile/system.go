@@ -36,3 +36,6 @@ func (osSystem) syncDir(dir string) error {
 	}
 	return nil
 }
+
+// Free returns the bytes that an unprivileged process may still write below dir; false where that cannot be told.
+func Free(dir string) (uint64, bool) { return osSystem{}.free(dir) }

@@ -68,8 +68,8 @@ type Attempt struct {
 	Error string `json:"error"` // why it did not serve; empty: not tried yet, or it did
 }
 
-// absent is the error of a file that is not there.
-const absent = "no such file"
+// Absent is the error of an attempt whose file is not there.
+const Absent = "no such file"
 
 // System is the machine as the search sees it.
 type System struct {
@@ -124,7 +124,7 @@ func (s System) attempt(name, place string) Attempt {
 	info, err := fs.Stat(s.Files, relative(name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		a.Error = absent
+		a.Error = Absent
 	case err != nil:
 		a.Error = err.Error()
 	case info.IsDir():
@@ -132,6 +132,9 @@ func (s System) attempt(name, place string) Attempt {
 	}
 	return a
 }
+
+// usrLocal is where toolkits and a machine's own Python packages are.
+const usrLocal = "/usr/local"
 
 // folder is a place to search.
 type folder struct{ path, place string }
@@ -144,7 +147,7 @@ func (s System) folders(l Library) (all []folder) {
 			all = append(all, folder{p, place})
 		}
 	}
-	add(PlaceToolkit, s.expand("/usr/local", "cuda", "lib64")...)
+	add(PlaceToolkit, s.expand(usrLocal, "cuda", "lib64")...)
 	if triple := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[s.Arch]; triple != "" {
 		add(PlaceSystem, path.Join("/usr/lib", triple))
 	}
@@ -159,7 +162,11 @@ func (s System) folders(l Library) (all []folder) {
 	part := map[Library]string{CublasLt: "cublas", NCCL: "nccl"}[l]
 	for _, root := range s.pythonRoots(conda) {
 		for _, packages := range s.expand(path.Join(root, "lib"), "python3", "") {
-			for _, kind := range []string{"site-packages", "dist-packages"} {
+			kinds := []string{"site-packages"}
+			if root == usrLocal { // Debian's Python installs there under another name
+				kinds = append(kinds, "dist-packages")
+			}
+			for _, kind := range kinds {
 				base := path.Join(packages, kind, "nvidia")
 				add(PlaceWheel, path.Join(base, "cu13/lib"), path.Join(base, part, "lib"))
 			}
@@ -177,7 +184,7 @@ func (s System) pythonRoots(conda string) (roots []string) {
 	if home != "" {
 		home = path.Join(home, ".local")
 	}
-	for _, root := range []string{s.Getenv("VIRTUAL_ENV"), conda, home, "/usr/local"} {
+	for _, root := range []string{s.Getenv("VIRTUAL_ENV"), conda, home, usrLocal} {
 		if root != "" && !slices.Contains(roots, root) {
 			roots = append(roots, root)
 		}

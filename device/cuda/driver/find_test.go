@@ -97,13 +97,13 @@ func TestSearchOrder(t *testing.T) {
 func TestSearchReports(t *testing.T) {
 	all := machine("amd64", nil, "HOME=/home/me", "APR_CUDA_LIB_DIR=/mine").Search(CublasLt, 12000)
 	want := []Attempt{
-		{"/mine/libcublasLt.so.12", PlaceOverride, absent},
+		{"/mine/libcublasLt.so.12", PlaceOverride, Absent},
 		{"libcublasLt.so.12", PlaceLinker, ""},
-		{"/usr/local/cuda*/lib64/libcublasLt.so.12", PlaceToolkit, absent},
-		{"/usr/lib/x86_64-linux-gnu/libcublasLt.so.12", PlaceSystem, absent},
-		{"/usr/local/nvidia/lib64/libcublasLt.so.12", PlaceSystem, absent},
-		{"/usr/lib/libcublasLt.so.12", PlaceSystem, absent},
-		{"/home/me/.local/lib/python3*/site-packages/nvidia/cu13/lib/libcublasLt.so.12", PlaceWheel, absent},
+		{"/usr/local/cuda*/lib64/libcublasLt.so.12", PlaceToolkit, Absent},
+		{"/usr/lib/x86_64-linux-gnu/libcublasLt.so.12", PlaceSystem, Absent},
+		{"/usr/local/nvidia/lib64/libcublasLt.so.12", PlaceSystem, Absent},
+		{"/usr/lib/libcublasLt.so.12", PlaceSystem, Absent},
+		{"/home/me/.local/lib/python3*/site-packages/nvidia/cu13/lib/libcublasLt.so.12", PlaceWheel, Absent},
 	}
 	if len(all) < len(want) || !slices.Equal(all[:len(want)], want) {
 		t.Errorf("got %+v", all)

@@ -75,7 +75,7 @@ func (s System) find(l Library, driverVersion int, open opener) (*library, Repor
 		}
 		lib, err := open(a.Path)
 		if err != nil {
-			a.Error = err.Error()
+			a.Error = strings.TrimPrefix(err.Error(), a.Path+": ")
 			r.Tried = append(r.Tried, a)
 			continue
 		}
