@@ -76,7 +76,7 @@ KERNEL(optim_verdict, NormArgs, FINISH, 1) {
     double scale = r->max_norm > 0 ? r->max_norm / (norm + 1e-6) : 1;
     r->grad_norm = norm;
     r->scale = scale < 1 ? scale : 1;
-    r->finite = finite(r->ce) && finite(r->d) && finite(norm);
+    r->finite = r->fault == 0 && finite(r->ce) && finite(r->d) && finite(norm);
 }
 
 KERNEL(optim_factors, AdamWArgs, 32, 1) {

@@ -73,8 +73,8 @@ type normArgs struct {
 }
 
 // Verdict computes ‖g‖₂ over the table of n pieces at pieces, Scale = min(1, MaxNorm/(‖g‖₂+1e-6)), 1 where MaxNorm is
-// 0, and whether Σ CE, Σ D and the norm are finite, into the record. Squares are added in float64 in an order that
-// depends on the table alone. It reads 4 bytes per parameter.
+// 0, and whether Σ CE, Σ D and the norm are finite, into the record; where a Fault was noted they count as not finite.
+// Squares are added in float64 in an order that depends on the table alone. It reads 4 bytes per parameter.
 func Verdict(q Queue, pieces uint64, n int) {
 	a := &normArgs{pieces: pieces, sums: q.Scratch(max(8, 8*n)), record: q.Record(), n: int64(n)}
 	if n > 0 {
