@@ -44,6 +44,12 @@ type Planned interface {
 	Target() Target
 }
 
+// Preparer is a device that can take memory and load code for a step before it runs.
+type Preparer interface {
+	// Prepare takes what a step needs by its record.
+	Prepare(*Record) error
+}
+
 // Placer decides where temps stand. An arena is one.
 type Placer interface {
 	Size(n int64) int64 // bytes that a temp of n bytes takes
@@ -112,6 +118,7 @@ type buffer struct {
 	bytes int64 // asked for
 	size  int64 // counted
 	place int64
+	more  int64 // bytes of copies that go with it
 	temp  bool
 	live  bool
 }
@@ -151,8 +158,8 @@ func (d *Device) Free(ts ...device.Tensor) {
 			panic("dry: free of " + b.name + ", which is a temp or was freed before")
 		}
 		b.live = false
-		at(d.static, b.comp).add(-b.size)
-		at(d.both, b.comp).add(-b.size)
+		at(d.static, b.comp).add(-b.size - b.more)
+		at(d.both, b.comp).add(-b.size - b.more)
 	}
 }
 
@@ -194,17 +201,23 @@ func (d *Device) Param(spec device.ParamSpec) *device.Param {
 		M:         alloc(".m", device.Moments),
 		V:         alloc(".v", device.Moments),
 	}
-	w := d.Frozen(p.Value).(*weight)
-	if m := d.target.Matrices; spec.Rows > 1 && m != tensor.Invalid && m != tensor.F32 {
-		w.Kept = Kept{Types: m.String(), Bytes: d.hold(device.StudentWeights, bytesOf(m, spec.Rows, spec.Cols))}
+	w := &weight{rows: spec.Rows, cols: spec.Cols, Kept: Kept{Types: tensor.F32.String()}}
+	if spec.Rows > 1 {
+		w = d.Frozen(p.Value).(*weight)
 	}
 	p.Weight = w
 	return p
 }
 
-// Frozen returns a weight that reads t.
+// Frozen returns a weight that reads t, or counts a copy of it in the type in which products read matrices.
 func (d *Device) Frozen(t device.Tensor) device.Weight {
-	return &weight{rows: t.Rows, cols: t.Cols, Kept: Kept{Types: t.DType.String()}}
+	w := &weight{rows: t.Rows, cols: t.Cols, Kept: Kept{Types: t.DType.String()}}
+	if m := d.target.Matrices; m != tensor.Invalid && m != tensor.F32 {
+		b := t.Buf.(*buffer)
+		w.Kept = Kept{Types: m.String(), Bytes: d.hold(b.comp, bytesOf(m, t.Rows, t.Cols))}
+		b.more += w.Kept.Bytes
+	}
+	return w
 }
 
 // weight is a matrix without values.
