@@ -162,7 +162,7 @@ func (r *reader) rows(lo, hi int) error {
 			err = t.Record(piece.event, d.stream)
 		}
 		failed.set(d.explain("the loading of tensor "+p.info.Name, err))
-		return err
+		return nil // it is the weight's error, not the device's
 	})
 	d.pieces.free <- piece
 	return nil

@@ -193,16 +193,11 @@ func (d *Device) clear(b *buffer) {
 	d.queue("Alloc of "+b.name, func(t *driver.Thread) error { return t.Memset8(at, 0, n, d.stream) })
 }
 
-// queue runs f on the device's thread after everything before. An error of it cannot be told to a stream; if it matters,
-// the context is lost and everything later tells it.
+// queue runs f, an operation of the device's own, on its thread after everything before.
 func (d *Device) queue(op string, f func(*driver.Thread) error) {
-	d.issued.Add(1)
-	d.ctx.Go(func(t *driver.Thread) {
-		if d.lost.Load() == nil {
-			d.doing.Store(&op)
-			_ = d.explain(op, f(t))
-		}
-	})
+	o := &operation{dev: d, stream: d.internal(), name: op}
+	o.call(f)
+	o.end()
 }
 
 // Free gives tensors of Alloc back; any view of one gives back all of it.

@@ -51,8 +51,8 @@ const scratchSlab = kernel.MaxScratch + workspace + 32<<20
 // Class returns whose memory the device computes in.
 func (d *Device) Class() MemoryClass { return ClassifyDeviceMemory(MemoryAttributesOf(d.desc)) }
 
-// internal returns a stream for operations that belong to no stream.
-func (d *Device) internal() *Stream { return &Stream{dev: d, slot: d.own} }
+// internal returns a stream for operations that belong to no other one and stay when another one fails.
+func (d *Device) internal() *Stream { return &Stream{dev: d, inner: true, slot: d.own} }
 
 // openProducts opens cublasLt unless it is missing or not wanted.
 func (d *Device) openProducts() error {

@@ -41,7 +41,7 @@ func (s *Stream) rotary(r device.Rotary, n int) (device.Tensor, error) {
 		return device.Tensor{}, err
 	}
 	t := view(b, tensor.F32, rows, r.HeadDim)
-	s.Upload(t, kernel.RotaryTable(r.Theta, r.HeadDim, rows))
+	s.dev.internal().Upload(t, kernel.RotaryTable(r.Theta, r.HeadDim, rows))
 	if ok {
 		s.dev.give(old.Buf.(*buffer))
 	}

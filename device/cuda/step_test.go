@@ -3,19 +3,22 @@
 package cuda_test
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"apr/device"
 	"apr/device/cuda"
+	"apr/device/dry"
 	"apr/tensor"
 )
 
 // tiny is a student of one layer and a teacher of a head alone: every operation of a distillation step once.
 type tiny struct {
-	d                                   *cuda.Device
+	d                                   device.Device
 	s                                   device.Stream
 	act                                 tensor.DType
 	embed, norm, qkv, bias, o, gu, down *device.Param
@@ -30,7 +33,7 @@ const (
 	tinyQ, tinyQKV                                                                 = tinyHeads * tinyDim, (tinyHeads + 2*tinyKV) * tinyDim
 )
 
-func newTiny(d *cuda.Device) *tiny {
+func newTiny(d device.Device) *tiny {
 	m := &tiny{d: d, s: d.NewStream(), act: d.Info().Activations}
 	rng := rand.New(rand.NewPCG(3, 4))
 	normal := func(n int, scale float64) []float32 {
@@ -61,6 +64,15 @@ func newTiny(d *cuda.Device) *tiny {
 // step is one optimiser step, and returns its record.
 func (m *tiny) step(t *testing.T, n int) device.Scalars {
 	t.Helper()
+	sc, err := m.try(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sc
+}
+
+// try is a step that may fail.
+func (m *tiny) try(n int) (device.Scalars, error) {
 	s := m.s
 	ids, targets, keep := make([]int32, tinyN), make([]int32, tinyN/2), make([]int32, tinyN/2)
 	for i := range ids {
@@ -83,11 +95,7 @@ func (m *tiny) step(t *testing.T, n int) device.Scalars {
 	s.Phase(device.PhaseOptimizer)
 	s.Verdict(m.params)
 	s.AdamW(m.params, a)
-	sc, err := s.Wait(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sc
+	return s.Wait(context.Background())
 }
 
 // pass is forward, loss and backward.
@@ -194,7 +202,7 @@ func TestSteps(t *testing.T) {
 			if after.Allocations != before.Allocations || after.Allocated != before.Allocated {
 				t.Errorf("%d allocations after the first step", after.Allocations-before.Allocations)
 			}
-			if after.Launches == before.Launches || after.Products-before.Products != steps*15 {
+			if after.Launches == before.Launches || after.Products-before.Products != steps*16 {
 				t.Errorf("%d launches, %d products in %d steps", after.Launches-before.Launches, after.Products-before.Products, steps)
 			}
 			if !(last.CE+last.D < first.CE+first.D) {
@@ -233,5 +241,66 @@ func TestStepsAreTheSame(t *testing.T) {
 		if math.Float32bits(bits[0][i]) != math.Float32bits(bits[1][i]) {
 			t.Fatalf("value %d is %g and %g", i, bits[0][i], bits[1][i])
 		}
+	}
+}
+
+// TestPlannedSteps: a dry step tells what to prepare; then the first real step allocates and loads nothing, and gives the
+// bits of a device that nobody prepared.
+func TestPlannedSteps(t *testing.T) {
+	findDriver(t)
+	for _, c := range []struct {
+		name string
+		o    cuda.Options
+	}{{"bf16", cuda.Options{}}, {"f32", cuda.Options{Compute: cuda.F32}}, {"bf16 without cublasLt", cuda.Options{ForceFallbackGEMM: true}}} {
+		t.Run(c.name, func(t *testing.T) {
+			plain := open(t, c.o)
+			want := newTiny(plain).step(t, 0)
+			plain.Close()
+
+			c.o.StrictSeal = true
+			d := open(t, c.o)
+			defer d.Close()
+			planned := dry.New(d.Target())
+			newTiny(planned).step(t, 0)
+			r := planned.Record()
+			if err := d.Prepare(r); err != nil {
+				t.Fatal(err)
+			}
+			d.Seal()
+			before := d.Stats()
+			if before.Allocated != r.Total() {
+				t.Errorf("%d bytes prepared, the plan says %d", before.Allocated, r.Total())
+			}
+			got := newTiny(d).step(t, 0)
+			after := d.Stats()
+			if after.Allocated != before.Allocated || after.Allocations != before.Allocations || after.Loads != before.Loads {
+				t.Errorf("prepared %+v; after a step %+v", before, after)
+			}
+			if got.CE != want.CE || got.D != want.D || got.GradNorm != want.GradNorm {
+				t.Errorf("prepared %+v, unprepared %+v", got, want)
+			}
+		})
+	}
+}
+
+// TestSkippedModules: with cublasLt the products of this program are not loaded, and a line of the log says what that
+// saves; the bits are those of a device that loaded them.
+func TestSkippedModules(t *testing.T) {
+	findDriver(t)
+	var loads [2]int64
+	for i, force := range []bool{false, true} {
+		var log bytes.Buffer
+		d := open(t, cuda.Options{ForceFallbackGEMM: force, KernelLog: &log})
+		if err := d.Prewarm(); err != nil {
+			t.Fatal(err)
+		}
+		loads[i] = d.Stats().Loads
+		if skipped := strings.Contains(log.String(), "event=skip key=gemm "); skipped == force {
+			t.Errorf("without cublasLt %v; log:\n%s", force, log.String())
+		}
+		d.Close()
+	}
+	if loads[0] >= loads[1] || loads[0] == 0 {
+		t.Errorf("%d modules with cublasLt, %d without", loads[0], loads[1])
 	}
 }

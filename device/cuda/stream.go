@@ -15,6 +15,7 @@ import (
 // Stream queues operations on the device's CUDA stream. It has a record of its own.
 type Stream struct {
 	dev   *Device
+	inner bool // its operations are the device's own: all others rely on them
 	slot  recordSlot
 	err   failure
 	marks []mark                          // phases begun since the last Wait
@@ -85,8 +86,13 @@ func newStream(d *Device) *Stream {
 	return s
 }
 
-// fail keeps the stream's first error.
-func (s *Stream) fail(err error) { s.err.set(err) }
+// fail keeps the stream's first error. After one in the device's own operations nothing can be relied on.
+func (s *Stream) fail(err error) {
+	if err != nil && s.inner {
+		s.dev.lost.CompareAndSwap(nil, &sentinel{err})
+	}
+	s.err.set(err)
+}
 
 // failed reports whether operations are no-ops.
 func (s *Stream) failed() bool { return s.err.get() != nil || s.dev.lost.Load() != nil }

@@ -81,7 +81,7 @@ func (s *Stream) paramTable(params []*device.Param) (table uint64, n int) {
 		s.fail(err)
 		return 0, len(pieces)
 	}
-	s.uploadBytes("parameter table", buf, all)
+	s.dev.internal().uploadBytes("parameter table", buf, all)
 	if len(c.tables) == mostTables {
 		s.dev.give(c.tables[0].buf)
 		c.tables = slices.Delete(c.tables, 0, 1)

@@ -26,8 +26,7 @@ func (d *Device) Frozen(t device.Tensor) device.Weight {
 	w := &weight{t: view(narrow, d.act, t.Rows, t.Cols)}
 	b.copies = append(b.copies, narrow)
 	if err == nil && b.void == nil {
-		s := d.internal()
-		s.cast("Frozen", w.t, t)
+		d.internal().cast("Frozen", w.t, t)
 	}
 	return w
 }
