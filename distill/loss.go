@@ -31,6 +31,8 @@ type Loss struct {
 	Spec      device.LossSpec
 	Vocab     int // V: ids that both models share; columns beyond have no logits and no gradient
 	ChunkRows int // C; results do not depend on it but for the order of float32 sums
+
+	positions int // of a micro-batch, counted or not: no more rows wait for a product; 0: those given
 }
 
 // gradientRows is how many rows' gradients wait for one pair of products where they have a buffer of their own: every
@@ -41,8 +43,8 @@ const gradientRows = 2048
 //
 //	z = x·Wᵀ, t = teacher's logits, dz = ∂L/∂z, dx = dz·W, dW += dzᵀ·x
 //
-// chunk by chunk (the products with dz over some chunks at once), and adds the sums of CE and D to the stream's record. dx [n, h] is overwritten. targets [n,1] are
-// the n targets. The teacher may be nil when Spec.Alpha is 0.
+// chunk by chunk (the products with dz over some chunks at once), and adds the sums of CE and D to the stream's record.
+// dx [n, h] is overwritten. targets [n,1] are the n targets. The teacher may be nil when Spec.Alpha is 0.
 func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher, dx, x, targets device.Tensor, from int) {
 	head, param := student.Head()
 	c := l.ChunkRows
@@ -53,7 +55,7 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 	defer s.Release(zs)
 	gs := zs
 	if x.DType != tensor.F32 {
-		group = min(max(gradientRows/c, 1)*c, x.Rows)
+		group = min(max(gradientRows/c, 1)*c, max(l.positions, x.Rows))
 		gs = chunk("logits.gradient", x.DType, group)
 		defer s.Release(gs)
 	}

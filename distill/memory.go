@@ -34,8 +34,8 @@ const hostPerPosition = 9 + 12
 // run to hold their ids.
 const maxPositions = 1 << 24
 
-// Record runs one Trainer.Apply dry. Its batch leaves out the last target of every micro-batch: then what is compacted
-// is as large as it can be.
+// Record runs Trainer.Apply dry. Memory is that of two steps: all targets count in the second, all but the last of each
+// micro-batch in the first, where what is compacted is as large as it can be. Operations are those of the second.
 func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 	rows, ok := product(uint64(s.BatchSize), uint64(d.Accum))
 	positions, ok2 := product(rows, uint64(d.SeqLen))
@@ -64,22 +64,28 @@ func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 		t.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), d.SeqLen)}
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
-	dev.ResetOps()
-	if _, err := t.Apply(context.Background(), dryBatch(int(rows), s.MicroRows, d.SeqLen)); err != nil {
-		return nil, err
+	b := dryBatch(int(rows), d.SeqLen)
+	for _, left := range []uint8{0, 1} {
+		for lo := 0; lo < b.Rows; lo += s.MicroRows {
+			b.Mask[min(lo+s.MicroRows, b.Rows)*b.SeqLen-1] = left
+		}
+		if b.TargetCount() == 0 {
+			continue // micro-batches of one position
+		}
+		dev.ResetOps()
+		if _, err := t.Apply(context.Background(), b); err != nil {
+			return nil, err
+		}
 	}
 	return dev.Record(), nil
 }
 
-// dryBatch returns a batch of ids 0 in which all targets but the last of each micro-batch count.
-func dryBatch(rows, micro, seqLen int) corpus.Batch {
+// dryBatch returns a batch of ids 0 in which all targets count.
+func dryBatch(rows, seqLen int) corpus.Batch {
 	n := rows * seqLen
 	b := corpus.Batch{Rows: rows, SeqLen: seqLen, Tokens: make([]int32, n), Targets: make([]int32, n), Mask: make([]uint8, n)}
 	for i := range b.Mask {
 		b.Mask[i] = 1
-	}
-	for lo := 0; lo < rows && micro*seqLen > 1; lo += micro {
-		b.Mask[min(lo+micro, rows)*seqLen-1] = 0
 	}
 	return b
 }
@@ -146,6 +152,14 @@ func (d DryRun) refusal(p plan.Plan) error {
 // Cut makes t run its steps as s says.
 func (t *Trainer) Cut(s plan.Setting) {
 	t.MicroRows, t.Recompute, t.Loss.ChunkRows = s.MicroRows, s.Recompute, s.ChunkRows
+}
+
+// prepare lets a device that can take all memory and load all code of the planned steps, before there are weights.
+func prepare(dev device.Device, p plan.Plan) error {
+	if d, ok := dev.(dry.Preparer); ok && p.Record != nil {
+		return d.Prepare(p.Record)
+	}
+	return nil
 }
 
 // plan chooses how the run's steps are cut. A device that plans cannot be made for runs them as they are asked for.

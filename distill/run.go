@@ -70,6 +70,9 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := c.schedule(r.steps).Validate(); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
+	if err := prepare(dev, in.planned); err != nil {
+		return nil, errors.Join(err, in.close())
+	}
 	if r.dir, err = runlog.Open(c.Output, c.Force, c.Resume != ""); err != nil {
 		return nil, errors.Join(err, in.close())
 	}

@@ -108,7 +108,7 @@ func (t *Trainer) micro(m model.MicroBatch) {
 	}
 	dx := s.Temp("dhidden.kept", device.Activations, hidden.DType, n, hidden.Cols)
 	loss := t.Loss
-	loss.ChunkRows = min(loss.ChunkRows, hidden.Rows) // whatever counts: each step takes the same memory
+	loss.ChunkRows, loss.positions = min(loss.ChunkRows, hidden.Rows), hidden.Rows // whatever counts: the same memory each time
 	loss.Backward(s, t.Student, t.Teacher, dx, x, t.batch.Targets.RowRange(m.Lo, m.Hi), m.Lo)
 
 	s.Phase(device.PhaseBackward)

@@ -114,37 +114,43 @@ func (w *workspace) take(name string, d tensor.DType, cols int) device.Tensor {
 
 func (w *workspace) release() { w.s.Release(w.all...) }
 
-// Forward computes the final hidden states of a trainable model and keeps what Backward needs beyond what r says will be
-// computed again.
-func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
-	n, act, h := t.n(), m.dev.Info().Activations, m.HiddenSize
+// keep takes everything that a forward of t keeps, before anything that it uses in passing: what is left when that is
+// released has no holes.
+func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
+	act, h := m.dev.Info().Activations, m.HiddenSize
 	v := &Saved{tokens: t, recompute: r, layers: make([]savedLayer, len(m.layers))}
-	keep := func(name string, d tensor.DType, cols int) device.Tensor {
-		x := s.Temp(name, device.Activations, d, n, cols)
+	take := func(name string, d tensor.DType, cols int) device.Tensor {
+		x := s.Temp(name, device.Activations, d, t.n(), cols)
 		v.allocated = append(v.allocated, x)
 		return x
 	}
-	w := newWorkspace(s, n)
-	delta := w.take("delta", act, h)
+	for i := range v.layers {
+		v.layers[i].x = take("x", act, h)
+		m.fill(&v.layers[i], r, take)
+	}
+	v.x, v.rstd, v.Hidden = take("x", act, h), take("rstd", tensor.F32, 1), take("hidden", act, h)
+	return v
+}
 
-	x := keep("x", act, h)
-	s.Embed(x, m.embed, t.IDs)
-	var none, pending device.Tensor
+// Forward computes the final hidden states of a trainable model and keeps what Backward needs beyond what r says will be
+// computed again.
+func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
+	v, w := m.keep(s, t, r), newWorkspace(s, t.n())
+	delta := w.take("delta", m.dev.Info().Activations, m.HiddenSize)
+	var none, before, pending device.Tensor // the residual before a layer is before + pending
 	for i := range m.layers {
-		l, k := &m.layers[i], savedLayer{x: x}
-		if !pending.IsZero() {
-			k.x = keep("x", act, h)
-		}
-		m.fill(&k, r, keep)
-		v.layers[i] = k
+		l, k := &m.layers[i], v.layers[i]
 		m.fill(&k, RecomputeNone, w.take)
-		m.sumNorm(s, k.y1, k.rstd1, k.x, x, pending, l.inputNorm)
+		if i == 0 {
+			s.Embed(k.x, m.embed, t.IDs)
+			before = k.x
+		}
+		m.sumNorm(s, k.y1, k.rstd1, k.x, before, pending, l.inputNorm)
 		m.afterNorm(s, l, &k, delta, t)
 		s.MatMul(delta, k.swiglu, l.down, none, false)
-		x, pending = k.x2, delta
+		before, pending = k.x2, delta
 	}
-	v.x, v.rstd, v.Hidden = keep("x", act, h), keep("rstd", tensor.F32, 1), keep("hidden", act, h)
-	m.sumNorm(s, v.Hidden, v.rstd, v.x, x, pending, m.norm)
+	m.sumNorm(s, v.Hidden, v.rstd, v.x, before, pending, m.norm)
 	w.release()
 	return v
 }

@@ -27,7 +27,7 @@ func Splits(batch int) []int {
 		if rows <= 1 {
 			return sizes
 		}
-		parts = (batch + rows - 2) / (rows - 1) // the least that gives fewer rows
+		parts = max((batch+rows-2)/(rows-1), parts*5/4) // the least that gives fewer rows; of many parts not every number
 	}
 }
 
@@ -38,13 +38,12 @@ const enoughPositions = 2048
 type stage struct {
 	small  bool // micro-batches below enoughPositions too
 	blocks bool // whole blocks may be computed again
-	chunks int  // how many of Request.ChunkRows may be used
 }
 
-// stages are in ascending order of what they cost. A smaller chunk reads and writes the head's gradient once more; norms
-// and SwiGLU again are a few passes over memory; blocks again are a third of the student's products; micro-batches
-// below enoughPositions leave parts of a device idle.
-var stages = []stage{{false, false, 1}, {false, false, 2}, {false, true, 2}, {true, true, 1 << 30}}
+// stages are in ascending order of what they cost. Smaller chunks cost next to nothing; norms and SwiGLU again are a few
+// passes over memory; blocks again are a third of the student's products; micro-batches below enoughPositions leave
+// parts of a device idle.
+var stages = []stage{{false, false}, {false, true}, {true, true}}
 
 // settings returns what r allows, the best first: in each stage the largest micro-batch, of equal ones the least
 // computed again, of equal ones the largest chunk.
@@ -59,7 +58,7 @@ func (r Request) settings() []Setting {
 				if j > 0 && again >= model.RecomputeBlocks && !st.blocks {
 					continue
 				}
-				for _, chunk := range r.ChunkRows[:min(st.chunks, len(r.ChunkRows))] {
+				for _, chunk := range r.ChunkRows {
 					s := Setting{BatchSize: r.BatchSize, MicroRows: micro, ChunkRows: chunk, Recompute: again}
 					if !slices.Contains(all, s) {
 						all = append(all, s)

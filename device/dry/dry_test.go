@@ -1,0 +1,205 @@
+package dry
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"testing"
+
+	"apr/device"
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+func bf16() *Device {
+	return New(Target{Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16, Keep: As(tensor.BF16), Align: 256, Reserved: 1000})
+}
+
+// source is a matrix of which only the description may be asked.
+type source struct {
+	t    *testing.T
+	info tensor.Info
+}
+
+func (s source) Info() tensor.Info { return s.info }
+func (s source) ReadRows([]byte, int, int) error {
+	s.t.Error("a source was read")
+	return nil
+}
+
+func matrix(t *testing.T, d tensor.DType, rows, cols int) source {
+	return source{t, tensor.Info{Name: "w", DType: d, Shape: []int{rows, cols}, Size: int64(rows) * d.RowBytes(cols)}}
+}
+
+func TestMemory(t *testing.T) {
+	d := bf16()
+	s := d.NewStream()
+	p := d.Param(device.ParamSpec{Name: "m", Rows: 100, Cols: 100, Decay: true}) // 40,000 and 20,000 bytes
+	d.Param(device.ParamSpec{Name: "v", Rows: 1, Cols: 100})                     // 400, no copy
+	if _, err := d.Weight(device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: []device.Source{matrix(t, tensor.F32, 10, 64)}}); err != nil {
+		t.Fatal(err)
+	}
+	cache := d.Alloc("cache", device.KVCache, tensor.BF16, 10, 100) // 2,000 → 2,048
+	d.Free(cache)
+	a := s.Temp("a", device.Activations, tensor.BF16, 100, 100) // 20,000 → 20,224
+	b := s.Temp("b", device.Activations, tensor.F32, 1, 1)      // 256
+	s.Release(a)
+	c := s.Temp("c", device.Logits, tensor.F32, 100, 64) // 25,600: does not fit where a was
+	want := map[device.Component]int64{
+		device.StudentWeights: 40192 + 20224 + 512, device.Gradients: 40192 + 512, device.Moments: 2 * (40192 + 512),
+		device.TeacherWeights: 1280, device.KVCache: 2048,
+	}
+	r := d.Record()
+	if !maps.Equal(r.Static, want) {
+		t.Errorf("static %v, want %v", r.Static, want)
+	}
+	if want := int64(20224 + 256 + 25600); r.Temps != want || r.Most != 25856 {
+		t.Errorf("temps %d of %d, want %d and 25856 at a time", r.Temps, r.Most, want)
+	}
+	if len(r.AtMost) != 2 || r.AtMost[0] != (Held{"c", device.Logits, 1, 25600}) || r.AtMost[1] != (Held{"b", device.Activations, 1, 256}) {
+		t.Errorf("at most %v", r.AtMost)
+	}
+	sum := int64(0)
+	for _, n := range r.ByComponent() {
+		sum += n
+	}
+	if sum != r.Total() || r.Peak[device.Activations] != 20480 {
+		t.Errorf("components add up to %d, total %d; peak of activations %d", sum, r.Total(), r.Peak[device.Activations])
+	}
+	s.Release(c, device.Tensor{}, b)
+	if now, _ := d.Memory(); now[device.Activations] != 0 || now[device.Logits] != 0 || now[device.KVCache] != 0 {
+		t.Errorf("held after all was given back: %v", now)
+	}
+	if p.Weight.Bytes() != 20224 || p.Weight.Rows() != 100 || p.Weight.Cols() != 100 {
+		t.Errorf("weight of %d bytes", p.Weight.Bytes())
+	}
+}
+
+func TestKeep(t *testing.T) {
+	parts := []device.Source{matrix(t, tensor.Q4_K, 8, 512), matrix(t, tensor.Q6_K, 4, 512), matrix(t, tensor.F32, 2, 512)}
+	for _, tt := range []struct {
+		name  string
+		keep  func(device.WeightSpec) (Kept, error)
+		rows  []int
+		bytes int64
+		types string
+	}{
+		{"stored", Stored, nil, 8*288 + 4*420 + 2*2048, "q4_k+q6_k+f32"},
+		{"as bf16", As(tensor.BF16), nil, 14 * 1024, "bf16"},
+		{"blocks or bf16", BlocksOr(tensor.BF16), nil, 8*288 + 4*420 + 2*1024, "q4_k+q6_k+bf16"},
+		{"some rows", Stored, []int{1, 2, 0}, 288 + 840, "q4_k+q6_k+f32"},
+	} {
+		d := New(Target{Keep: tt.keep})
+		w, err := d.Weight(device.WeightSpec{Parts: parts, Rows: tt.rows})
+		if err != nil || w.Bytes() != tt.bytes || w.(*weight).Types != tt.types {
+			t.Errorf("%s: %d bytes of %q, %v; want %d of %q", tt.name, w.Bytes(), w.(*weight).Types, err, tt.bytes, tt.types)
+		}
+	}
+	for name, spec := range map[string]device.WeightSpec{
+		"too many rows":   {Parts: parts[:1], Rows: []int{9}},
+		"columns":         {Parts: []device.Source{parts[0], matrix(t, tensor.F32, 2, 256)}},
+		"a negative rows": {Parts: parts[:1], Rows: []int{-1}},
+	} {
+		if _, err := bf16().Weight(spec); fault.KindOf(err) != fault.Load {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestOperations(t *testing.T) {
+	d := bf16()
+	s := d.NewStream()
+	act := func(rows, cols int) device.Tensor { return s.Temp("x", device.Activations, tensor.BF16, rows, cols) }
+	x, y := act(6, 8), act(6, 16)
+	p := d.Param(device.ParamSpec{Name: "w", Rows: 16, Cols: 8})
+	bias := d.Param(device.ParamSpec{Name: "b", Rows: 1, Cols: 16})
+	s.SetScalars(device.Scalars{LR: 0.5})
+	s.Phase(device.PhaseForward)
+	s.MatMul(y, x, p.Weight, bias.Value, false)
+	s.MatMul(y, x, p.Weight, bias.Value, false)
+	s.Phase(device.PhaseBackward)
+	s.MatMulInputGrad(x, y, p.Weight, true)
+	s.MatMulWeightGrad(p.Grad, bias.Grad, y, x)
+	a := device.Attn{Batch: 2, QLen: 3, KLen: 3, KStride: 3, Heads: 2, KVHeads: 1, HeadDim: 4}
+	qkv := act(6, 16)
+	s.Attention(x, device.Tensor{}, qkv.ColRange(0, 8), qkv.ColRange(8, 12), qkv.ColRange(12, 16), a)
+	z := s.Temp("z", device.Logits, tensor.F32, 6, 20)
+	targets := d.Alloc("ids", device.Batch, tensor.I32, 6, 1)
+	s.Loss(device.Tensor{}, z, z, targets, device.LossSpec{Alpha: 1})
+	s.Verdict([]*device.Param{p})
+
+	r := d.Record()
+	c := r.Costs()
+	if got := c[device.PhaseForward]; got != (Cost{2, 2 * 2 * 6 * 16 * 8, 2 * (2*6*8 + 2*6*16 + 2*16*8 + 4*16)}) {
+		// The copy of w is counted as 256 bytes of memory, which it moves.
+		t.Errorf("forward %+v", got)
+	}
+	if got, want := c[device.PhaseBackward].FLOPs, 2*2*6*16*8.0+4*2*2*4*(1+2+3); got != want {
+		t.Errorf("backward: %g operations, want %g", got, want)
+	}
+	products := r.Products()
+	if len(products) != 3 || products[0].Times != 2 || products[0].Bias != true || products[0].M != 6 || products[0].N != 16 || products[0].K != 8 ||
+		products[0].Weight != "bf16" || products[1].K != 16 || !products[1].Add || products[2].M != 16 || products[2].Out != tensor.F32 {
+		t.Errorf("products %+v", products)
+	}
+	var names []string
+	for _, k := range r.Keys() {
+		names = append(names, k.Name)
+	}
+	if got := strings.Join(names, " "); got != "MatMul MatMulInputGrad MatMulWeightGrad Attention Loss Verdict" {
+		t.Errorf("keys %s", got)
+	}
+	sc, err := s.Wait(context.Background())
+	if err != nil || sc.Positions != 6 || !sc.Finite || sc.LR != 0.5 {
+		t.Errorf("%+v, %v", sc, err)
+	}
+	if err := s.Download(make([]float32, 48), x); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("download: %v", err)
+	}
+	if _, err := s.Wait(context.Background()); err == nil {
+		t.Error("the stream forgot its error")
+	}
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Errorf("the error came twice: %v", err)
+	}
+	if d.ResetOps(); d.Record().Cost() != (Cost{}) {
+		t.Error("operations after a reset")
+	}
+}
+
+// Mistakes that would destroy memory on a real device are found here.
+func TestMistakesPanic(t *testing.T) {
+	d := bf16()
+	s := d.NewStream()
+	x := s.Temp("x", device.Activations, tensor.BF16, 4, 4)
+	gone := s.Temp("gone", device.Activations, tensor.BF16, 4, 4)
+	s.Release(gone)
+	held := d.Alloc("held", device.Batch, tensor.BF16, 4, 4)
+	wide := x
+	wide.Cols = 5
+	wide.Stride = 5
+	for name, f := range map[string]func(){
+		"operand given back":  func() { s.Copy(x, gone) },
+		"outside its buffer":  func() { s.Zero(wide) },
+		"released twice":      func() { s.Release(gone) },
+		"release of no temp":  func() { s.Release(held) },
+		"free of a temp":      func() { d.Free(x) },
+		"freed twice":         func() { h := d.Alloc("h", device.Batch, tensor.I32, 1, 1); d.Free(h); d.Free(h) },
+		"shapes":              func() { s.SwiGLU(x, x) },
+		"another device":      func() { s.Zero(device.Tensor{Buf: other{}, Rows: 1, Cols: 1, Stride: 1, DType: tensor.F32}) },
+		"too large for int64": func() { s.Temp("t", device.Scratch, tensor.F32, 1<<40, 1<<40) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+type other struct{}
+
+func (other) Bytes() int64 { return 4 }
