@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"strings"
 
 	"apr/corpus"
 	"apr/device"
@@ -139,14 +140,15 @@ func (d DryRun) LargestBatch(c Choice) (int, error) {
 	})
 }
 
-// refusal is the fault of a step that does not fit.
+// refusal is the fault of a step that does not fit; its hint ends with the plan's table.
 func (d DryRun) refusal(p plan.Plan) error {
-	err := fault.New(fault.Memory, "a step of %d × %d rows of %d positions does not fit: it needs %.3f GiB, %.3f GiB are available\n%s",
-		d.Accum, p.BatchSize, d.SeqLen, plan.GiB(p.Memory.Total), plan.GiB(p.Memory.Available), p.Memory.Table()).WithID("E-DISTILL-005")
-	if p.LargestBatchSize == 0 {
-		return err.WithHint("not even rows one at a time fit: lower --seq-len, or choose smaller models")
+	hint := "not even rows one at a time fit: lower --seq-len, or choose smaller models"
+	if p.LargestBatchSize > 0 {
+		hint = fmt.Sprintf("the largest batch size that fits is %d: lower --batch-size, --grad-accum or --seq-len", p.LargestBatchSize)
 	}
-	return err.WithHint("the largest batch size that fits is %d: lower --batch-size, --grad-accum or --seq-len", p.LargestBatchSize)
+	return fault.New(fault.Memory, "a step of %d × %d rows of %d positions does not fit: it needs %.3f GiB, %.3f GiB are available",
+		d.Accum, p.BatchSize, d.SeqLen, plan.GiB(p.Memory.Total), plan.GiB(p.Memory.Available)).
+		WithHint("%s\n%v:\n%s", hint, p.Setting, strings.TrimSuffix(p.Memory.Table(), "\n")).WithID("E-DISTILL-005")
 }
 
 // Cut makes t run its steps as s says.

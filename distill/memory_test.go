@@ -4,6 +4,7 @@ import (
 	"apr/device/dry"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -221,9 +222,9 @@ func TestPlanFitsTheBudget(t *testing.T) {
 			if tt.fits {
 				return
 			}
-			text := fmt.Sprint(err)
-			if fault.KindOf(err) != fault.Memory || !strings.Contains(text, "activations") || !strings.Contains(text, "GiB") {
-				t.Errorf("error %v", err)
+			var f *fault.Error
+			if !errors.As(err, &f) || f.Kind != fault.Memory || !strings.Contains(f.Hint, "activations") || !strings.Contains(f.Hint, fmt.Sprint(p.LargestBatchSize)) {
+				t.Errorf("error %#v", err)
 			}
 			if n := p.LargestBatchSize; n < 1 || n >= 16 {
 				t.Fatalf("largest batch size %d", n)
