@@ -101,26 +101,15 @@ namespace apr_host {
 __thread Place place __attribute__((tls_model("initial-exec")));
 __thread Worker *worker __attribute__((tls_model("initial-exec")));
 
-static bool runnable(const Worker &w, const Fiber &f) {
-    switch (f.state) {
-    case fresh: return true;
-    case at_warp: return f.gen != w.warps[f.thread / 32].gen;
-    case at_block: return f.gen != w.gen;
-    default: return false;
-    }
-}
+static bool runnable(const Fiber &f) { return *f.waits != f.gen; }
 
 static const char *names[] = {"", "shfl_xor", "shfl", "shfl_up", "shfl_down", "ballot", "sync_warp", "mma_bf16", "mma_tf32",
     "ldmatrix4", "ldmatrix4_trans", "ldmatrix2", "ldmatrix2_trans", "sync_block"};
 
 static const char *whereabouts(const Worker &w, const Fiber &f) {
-    switch (f.state) {
-    case fresh: return "have not begun";
-    case running: return "run";
-    case at_warp: return f.gen == w.warps[f.thread / 32].gen ? names[w.warps[f.thread / 32].op] : "run";
-    case at_block: return f.gen == w.gen ? "sync_block" : "run";
-    default: return "left";
-    }
+    if (f.waits == &idle) return f.gen ? "have not begun" : "left";
+    if (runnable(f)) return "run";
+    return names[f.waits == &w.gen ? op_sync_block : f.warp->op];
 }
 
 // stuck ends a launch in which nothing can go on; what each thread waits for becomes part of the message.
@@ -140,14 +129,12 @@ static const char *whereabouts(const Worker &w, const Fiber &f) {
 
 // next returns the fiber to run after f stopped, null when all have left.
 static Fiber *next(Worker &w, Fiber *f) {
-    Fiber *n = &w.fibers[(f->thread & ~31u) | ((f->thread + 1) & 31)];
-    if (runnable(w, *n)) return n;
-    const Warp &p = w.warps[f->thread / 32];
-    if (p.arrived || (p.left && p.left != 32)) stuck(w);
+    if (runnable(*f->ring)) return f->ring;
+    if (f->warp->arrived || (f->warp->left && f->warp->left != 32)) stuck(w);
     u32 warps = w.grid.threads / 32;
     for (u32 i = 1; i <= warps; i++) {
-        n = &w.fibers[(f->thread / 32 + i) % warps * 32];
-        if (runnable(w, *n)) return n;
+        Fiber *n = &w.fibers[(f->thread / 32 + i) % warps * 32];
+        if (runnable(*n)) return n;
     }
     if (w.left != w.grid.threads) stuck(w);
     return nullptr;
@@ -168,16 +155,18 @@ static char *take_stack(Worker &w) {
 
 static void enter();
 
-// resume makes f the running fiber; the caller's state goes to *save.
+static void become(Worker &w, Fiber *f) {
+    w.current = f;
+    place.thread = f->thread;
+}
+
 void resume(Worker &w, Fiber *f, void **save) {
-    if (f->state == fresh) {
+    if (!f->sp) {
         f->stack = take_stack(w);
         // Tops of stacks are shifted against each other, or they would share the same few sets of the caches.
         f->sp = apr_first(f->stack + page + stack_bytes - (f->thread * 7 % 16) * 192, enter);
     }
-    f->state = running;
-    w.current = f;
-    place.thread = f->thread;
+    become(w, f);
     apr_switch(save, f->sp);
 }
 
@@ -187,21 +176,21 @@ static void enter() {
         Worker &w = *worker;
         w.grid.kernel->body(w.grid.args);
         Fiber *f = w.current;
-        f->state = left;
+        f->waits = &idle;
+        f->gen = 0;
         f->copies.clear();
         w.left++;
-        w.warps[f->thread / 32].left++;
+        f->warp->left++;
         Fiber *n = next(w, f);
         void *nowhere;
         if (!n) {
             w.stacks.push_back(f->stack);
             apr_switch(&nowhere, w.main_sp);
         }
-        if (n->state == fresh) {
+        if (!n->sp) {
             n->stack = f->stack;
-            n->state = running;
-            w.current = n;
-            place.thread = n->thread;
+            n->sp = f->sp; // not null: it has begun
+            become(w, n);
             continue;
         }
         w.stacks.push_back(f->stack);
@@ -209,41 +198,29 @@ static void enter() {
     }
 }
 
-static void wait(Worker &w, Fiber *f) {
-    Fiber *n = next(w, f);
-    resume(w, n, &f->sp);
+void wait(Worker &w, Fiber *f, const u32 *waits) {
+    f->waits = waits;
+    f->gen = *waits;
+    Fiber *n = f->ring;
+    if (__builtin_expect(runnable(*n) && n->sp, true)) {
+        become(w, n);
+        apr_switch(&f->sp, n->sp);
+    } else resume(w, next(w, f), &f->sp);
 }
 
-bool arrive(Worker &w, Warp &p, Operation op) {
-    if (p.arrived == 0) p.op = op;
-    else if (p.op != op) fail(launch_failed, "the lanes of a warp wait at different operations: thread %u at %s, %u before it at %s",
-        w.current->thread, names[op], p.arrived, names[p.op]);
-    return ++p.arrived == 32;
-}
-
-void meet(Warp &p) {
-    p.arrived = 0;
-    p.gen++;
-}
-
-void await(Worker &w, Warp &p) {
-    Fiber *f = w.current;
-    f->gen = p.gen;
-    f->state = at_warp;
-    wait(w, f);
+void mixed(const Warp &p, Operation op) {
+    fail(launch_failed, "the lanes of a warp wait at different operations: thread %u at %s, %u before it at %s", place.thread, names[op],
+        p.arrived, names[p.op]);
 }
 
 void sync_block() {
     Worker &w = *worker;
-    if (++w.arrived == w.grid.threads) {
-        w.arrived = 0;
-        w.gen++;
+    if (++w.arrived < w.grid.threads) {
+        wait(w, w.current, &w.gen);
         return;
     }
-    Fiber *f = w.current;
-    f->gen = w.gen;
-    f->state = at_block;
-    wait(w, f);
+    w.arrived = 0;
+    w.gen++;
 }
 
 } // namespace apr_host

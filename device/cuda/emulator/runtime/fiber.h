@@ -17,8 +17,6 @@ constexpr size_t page = 4096;
 constexpr size_t stack_bytes = 64 << 10; // of a fiber, above a page that nobody may touch
 constexpr size_t arena_bytes = 1 << 20;
 
-enum State : u8 { fresh, running, at_warp, at_block, left };
-
 // Copy is a copy_async16 that was asked for and not yet done.
 struct Copy {
     void *to;
@@ -27,19 +25,27 @@ struct Copy {
     u32 group;
 };
 
-struct Fiber {
-    void *sp; // where it was left
+struct Warp;
+
+// Fiber is a thread of the block. It can go on when *waits is no longer gen; see idle.
+struct alignas(64) Fiber {
+    void *sp; // where it was left; null: it has not begun
+    const u32 *waits;
+    u32 gen, thread;
+    Warp *warp;
+    Fiber *ring; // the next lane
     char *stack;
-    u32 thread, gen; // gen: of the barrier it waits at
-    State state;
     u32 group; // number of the copies' open group
     std::vector<Copy> copies;
 };
 
+// idle is what fibers wait for that have not begun (gen 1) or have left (gen 0).
+inline constexpr u32 idle = 0; // one object for all files
+
 // Warp is where 32 lanes meet. What they deposit has two slots, used in turn: a lane can be one operation ahead of
 // another, never two.
 struct Warp {
-    u32 gen, arrived, left;
+    u32 gen, arrived, left; // gen: number of the operation to come
     Operation op;
     u32 v[2][32];
     u32 a[2][32][6]; // mma: a0..a3, b0, b1
@@ -70,17 +76,30 @@ extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
 
 // resume makes f the running fiber; the caller's state goes to *save.
 void resume(Worker &w, Fiber *f, void **save);
+// wait lets others run until *waits is no longer its present value.
+void wait(Worker &w, Fiber *f, const u32 *waits);
 // catch_faults makes memory faults of fibers failures of their launch.
 void catch_faults();
 // map returns fresh memory, null if there is none.
 char *map(size_t bytes);
 // fail ends the launch with an error; it does not return.
 [[noreturn]] void fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// arrive deposits at a warp-wide operation: it returns true to the last lane, which then must call meet, and false to
-// the others, which must call await.
-bool arrive(Worker &w, Warp &p, Operation op);
-void meet(Warp &p);
-void await(Worker &w, Warp &p);
+[[noreturn]] void mixed(const Warp &p, Operation op); // fails: lanes meet at different operations
+
+// together is one warp-wide operation of a lane that has deposited its operands: the last lane to come calls complete for
+// all of them.
+template <class Complete> inline void together(Worker &w, Fiber *f, Operation op, Complete complete) {
+    Warp &p = *f->warp;
+    if (p.arrived == 0) p.op = op;
+    else if (p.op != op) mixed(p, op);
+    if (++p.arrived < 32) {
+        wait(w, f, &p.gen);
+        return;
+    }
+    complete();
+    p.arrived = 0;
+    p.gen++;
+}
 
 // The arena has a red zone of this many bytes around each area.
 constexpr u32 red_zone = 256;

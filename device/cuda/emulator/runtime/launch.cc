@@ -79,9 +79,14 @@ static void run_block(Worker &w, u64 index) {
     place.block_y = (u32)(index / g.x % g.y);
     place.block_z = (u32)(index / g.x / g.y);
     for (u32 t = 0; t < g.threads; t++) {
-        w.fibers[t].state = fresh;
-        w.fibers[t].thread = t;
-        w.fibers[t].group = 0;
+        Fiber &f = w.fibers[t];
+        f.sp = nullptr;
+        f.waits = &idle;
+        f.gen = 1;
+        f.thread = t;
+        f.warp = &w.warps[t / 32];
+        f.ring = &w.fibers[(t & ~31u) | ((t + 1) & 31)];
+        f.group = 0;
     }
     for (u32 i = 0; i < g.threads / 32; i++) w.warps[i].gen = w.warps[i].arrived = w.warps[i].left = 0;
     w.gen = w.arrived = w.left = 0;

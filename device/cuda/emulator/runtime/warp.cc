@@ -4,38 +4,31 @@
 
 namespace apr_host {
 
-static Warp &mine(Worker &w) { return w.warps[place.thread / 32]; }
-
 u32 exchange(Operation op, u32 v, u32 from) {
     Worker &w = *worker;
-    Warp &p = mine(w);
-    u32 slot = p.gen & 1;
-    p.v[slot][place.thread & 31] = v;
-    if (arrive(w, p, op)) meet(p);
-    else await(w, p);
-    return p.v[slot][from];
+    Fiber *f = w.current;
+    Warp &p = *f->warp;
+    u32 *slot = p.v[p.gen & 1];
+    slot[f->thread & 31] = v;
+    together(w, f, op, [] {});
+    return slot[from];
 }
 
 u32 ballot(bool b) {
     Worker &w = *worker;
-    Warp &p = mine(w);
-    u32 slot = p.gen & 1, lane = place.thread & 31;
-    p.v[slot][lane] = b;
-    if (arrive(w, p, op_ballot)) {
+    Fiber *f = w.current;
+    Warp &p = *f->warp;
+    u32 *slot = p.v[p.gen & 1];
+    slot[f->thread & 31] = b;
+    together(w, f, op_ballot, [=] {
         u32 mask = 0;
-        for (u32 i = 0; i < 32; i++) mask |= p.v[slot][i] << i;
-        p.r[slot][0][0] = mask;
-        meet(p);
-    } else await(w, p);
-    return p.r[slot][0][0];
+        for (u32 i = 0; i < 32; i++) mask |= slot[i] << i;
+        for (u32 i = 0; i < 32; i++) slot[i] = mask;
+    });
+    return slot[0];
 }
 
-void sync_warp() {
-    Worker &w = *worker;
-    Warp &p = mine(w);
-    if (arrive(w, p, op_sync_warp)) meet(p);
-    else await(w, p);
-}
+void sync_warp() { together(*worker, worker->current, op_sync_warp, [] {}); }
 
 typedef float f32x8 __attribute__((vector_size(32)));
 
@@ -101,16 +94,14 @@ static void multiply(Warp &p, u32 slot, Operation op) {
 
 void mma(Operation op, float *d, const u32 *a, u32 b0, u32 b1) {
     Worker &w = *worker;
-    Warp &p = mine(w);
-    u32 slot = p.gen & 1, lane = place.thread & 31;
+    Fiber *f = w.current;
+    Warp &p = *f->warp;
+    u32 slot = p.gen & 1, lane = f->thread & 31;
     memcpy(p.a[slot][lane], a, 16);
     p.a[slot][lane][4] = b0;
     p.a[slot][lane][5] = b1;
     memcpy(p.d[slot][lane], d, 16);
-    if (arrive(w, p, op)) {
-        multiply(p, slot, op);
-        meet(p);
-    } else await(w, p);
+    together(w, f, op, [&] { multiply(p, slot, op); });
     memcpy(d, p.d[slot][lane], 16);
 }
 
@@ -131,18 +122,16 @@ static void load_matrices(Warp &p, u32 slot, int matrices, bool transposed) {
 
 void ldmatrix(Operation op, u32 *r, const void *row) {
     Worker &w = *worker;
-    Warp &p = mine(w);
-    u32 slot = p.gen & 1, lane = place.thread & 31;
+    Fiber *f = w.current;
+    Warp &p = *f->warp;
+    u32 slot = p.gen & 1, lane = f->thread & 31;
     int matrices = op == op_ldmatrix4 || op == op_ldmatrix4_trans ? 4 : 2;
     if (lane < 8u * matrices) {
         if ((u64)row & 15) misaligned("ldmatrix", row);
         if (!in_shared(row, 16)) fail(illegal_address, "thread %u: ldmatrix at %p, which is outside the arrays in shared memory", place.thread, row);
     }
     p.row[slot][lane] = row;
-    if (arrive(w, p, op)) {
-        load_matrices(p, slot, matrices, op == op_ldmatrix4_trans || op == op_ldmatrix2_trans);
-        meet(p);
-    } else await(w, p);
+    together(w, f, op, [&] { load_matrices(p, slot, matrices, op == op_ldmatrix4_trans || op == op_ldmatrix2_trans); });
     memcpy(r, p.r[slot][lane], 4 * matrices);
 }
 
