@@ -27,8 +27,9 @@ type piece struct {
 }
 
 const (
-	pieceBytes = 16 << 20
-	mostPieces = 8 // and goroutines that read: page cache to pinned memory is about 5 GB/s each
+	pieceBytes  = 8 << 20
+	mostReaders = 8  // goroutines: from the page cache to pinned memory each brings about 5 GB/s
+	mostPieces  = 12 // one for each reader, and some on their way
 )
 
 // take returns a piece of which the last copy has arrived.
@@ -67,6 +68,9 @@ func (c *pieces) next(d *Device) (*piece, error) {
 		return err
 	})
 	if err != nil {
+		c.mu.Lock()
+		c.made--
+		c.mu.Unlock()
 		return nil, d.explain("the loading of weights", err)
 	}
 	return p, nil
@@ -103,9 +107,9 @@ func (d *Device) read(dst device.Tensor, p *part) error {
 		return fault.New(fault.Load, "rows of %d bytes are longer than the device takes", max(rowBytes, p.size)).
 			At("tensor %q", p.info.Name).WithID("E-CUDA-033")
 	}
-	// Small enough for every reader to have work, large enough for a copy to be worth its start.
-	readers := min(mostPieces, runtime.GOMAXPROCS(0))
-	step = min(step, max((dst.Rows+readers-1)/readers, (1<<20)/rowBytes, 1))
+	// Small enough for the readers to end together, large enough for a copy to be worth its start.
+	readers := min(mostReaders, runtime.GOMAXPROCS(0))
+	step = min(step, max(dst.Rows/(4*readers), (1<<20)/rowBytes, 1))
 	var next atomic.Int64
 	var failed failure
 	var wait sync.WaitGroup

@@ -1,0 +1,191 @@
+//go:build emulate || gpu
+
+package cuda_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"apr/device"
+	"apr/device/cuda"
+	"apr/quant"
+	"apr/tensor"
+)
+
+// pattern is a stored matrix whose element (r,c) is a small integer that follows from r and c: exact in every type.
+type pattern struct {
+	rows, cols int
+	d          tensor.DType
+	payload    []byte       // of types that are read whole
+	reads      atomic.Int64 // bytes of the largest read
+	fail       int          // row that cannot be read; 0: none
+}
+
+func value(r, c int) float32 { return float32((r*131+c*7)%127 - 63) }
+
+func (p *pattern) Info() tensor.Info {
+	i := tensor.Info{Name: "pattern", DType: p.d, Shape: []int{p.rows, p.cols}, Size: int64(p.rows) * p.d.RowBytes(p.cols)}
+	if p.payload != nil {
+		i.Size = int64(len(p.payload))
+	}
+	return i
+}
+
+var errUnreadable = errors.New("bad sector")
+
+func (p *pattern) ReadRows(dst []byte, lo, hi int) error {
+	for old := p.reads.Load(); old < int64(len(dst)) && !p.reads.CompareAndSwap(old, int64(len(dst))); old = p.reads.Load() {
+	}
+	if p.fail > 0 && lo <= p.fail && p.fail < hi {
+		return fmt.Errorf("row %d: %w", p.fail, errUnreadable)
+	}
+	if p.payload != nil {
+		copy(dst, p.payload)
+		return nil
+	}
+	size := int(p.d.RowBytes(p.cols))
+	row := make([]float32, p.cols)
+	for r := lo; r < hi; r++ {
+		for c := range row {
+			row[c] = value(r, c)
+		}
+		tensor.Narrow(dst[(r-lo)*size:(r-lo+1)*size], row, p.d)
+	}
+	return nil
+}
+
+// whole returns an AprQ8 matrix: one float32 scale, then a byte for each element; rows do not begin at blocks.
+func whole(rows, cols int) *pattern {
+	p := &pattern{rows: rows, cols: cols, d: tensor.AprQ8, payload: binary.LittleEndian.AppendUint32(nil, math.Float32bits(1))}
+	for r := range rows {
+		for c := range cols {
+			p.payload = append(p.payload, byte(int8(value(r, c))))
+		}
+	}
+	if n, _ := quant.PackedLen(rows*cols, tensor.AprQ8); int(n) != len(p.payload) {
+		panic("another layout")
+	}
+	return p
+}
+
+// TestLargeWeights: matrices of many pieces arrive whole, whatever their type, and are read in bounded pieces.
+func TestLargeWeights(t *testing.T) {
+	findDriver(t)
+	for _, compute := range []cuda.Compute{cuda.BF16, cuda.F32} {
+		d := open(t, cuda.Options{Compute: compute})
+		for _, src := range []*pattern{
+			{rows: 7001, cols: 1027, d: tensor.BF16}, {rows: 7001, cols: 1027, d: tensor.F32}, {rows: 7001, cols: 1027, d: tensor.F16},
+			{rows: 3, cols: 1 << 20, d: tensor.BF16}, {rows: 70001, cols: 5, d: tensor.BF16}, whole(3001, 1027),
+		} {
+			t.Run(fmt.Sprintf("%v %dx%d to %v", src.d, src.rows, src.cols, compute), func(t *testing.T) {
+				w, err := d.Weight(device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: []device.Source{src, src}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if src.payload == nil && src.reads.Load() > 8<<20 {
+					t.Errorf("%d bytes were read at once", src.reads.Load())
+				}
+				checkRows(t, d, w, src)
+			})
+		}
+		d.Close()
+	}
+}
+
+// checkRows gathers rows from all over a weight of src twice.
+func checkRows(t *testing.T, d *cuda.Device, w device.Weight, src *pattern) {
+	t.Helper()
+	s := d.NewStream()
+	const n = 97
+	count := min(n, w.Rows())
+	ids := make([]int32, count)
+	for i := range ids {
+		ids[i] = int32(i * (w.Rows() - 1) / max(1, count-1))
+	}
+	at := s.Temp("ids", device.Batch, tensor.I32, count, 1)
+	s.UploadInts(at, ids)
+	rows := s.Temp("rows", device.Activations, d.Info().Activations, count, src.cols)
+	s.Embed(rows, w, at)
+	got := make([]float32, count*src.cols)
+	if err := s.Download(got, rows); err != nil {
+		t.Fatal(err)
+	}
+	s.Release(rows, at)
+	for i, id := range ids {
+		for c := range src.cols {
+			if want := value(int(id)%src.rows, c); got[i*src.cols+c] != want {
+				t.Fatalf("element (%d,%d) is %g, want %g", id, c, got[i*src.cols+c], want)
+			}
+		}
+	}
+}
+
+// TestUnreadableWeight: the source's own error comes back, nothing is kept, and the next weight loads.
+func TestUnreadableWeight(t *testing.T) {
+	findDriver(t)
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	bad := &pattern{rows: 9001, cols: 1024, d: tensor.BF16, fail: 5000}
+	_, err := d.Weight(device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: []device.Source{bad}})
+	if !errors.Is(err, errUnreadable) {
+		t.Errorf("got %v, want the source's error", err)
+	}
+	if now, _ := d.Memory(); now[device.TeacherWeights] != 0 {
+		t.Errorf("%d bytes are kept", now[device.TeacherWeights])
+	}
+	good := &pattern{rows: 9001, cols: 1024, d: tensor.BF16}
+	w, err := d.Weight(device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: []device.Source{good}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkRows(t, d, w, good)
+}
+
+// TestManyStreams: goroutines with a stream each share the device, its scratch and its pinned memory.
+func TestManyStreams(t *testing.T) {
+	findDriver(t)
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	var wait sync.WaitGroup
+	for g := range 6 {
+		wait.Go(func() {
+			s := d.NewStream()
+			const rows, cols = 300, 1001
+			host, got := make([]float32, rows*cols), make([]float32, rows*cols)
+			for round := range 8 {
+				for i := range host {
+					host[i] = float32((i*(g+3) + round) % 251)
+				}
+				a := s.Temp("a", device.Activations, tensor.F32, rows, cols+7).ColRange(3, 3+cols)
+				b := s.Temp("b", device.Activations, tensor.BF16, rows, cols+2).ColRange(1, 1+cols)
+				s.Upload(a, host)
+				s.Upload(b, host)
+				s.Zero(a)
+				s.Upload(a, host)
+				for _, x := range []device.Tensor{a, b} {
+					if err := s.Download(got, x); err != nil {
+						t.Error(err)
+						return
+					}
+					for i, v := range got {
+						if v != host[i] {
+							t.Errorf("goroutine %d, round %d, element %d: %g, want %g", g, round, i, v, host[i])
+							return
+						}
+					}
+				}
+				s.Release(a, b)
+			}
+			if _, err := s.Wait(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+}
