@@ -11,6 +11,8 @@
 //	loss_finish adds the rows to the record, in ascending order of a fixed pattern, in float64
 //
 // So forward KL with a bfloat16 gradient moves 18 bytes per logit, the others 26, and cross-entropy alone 10.
+// loss_forward does the work of loss_stats, loss_rows and loss_grad for forward KL in one launch, the gradient of a row
+// so soon after its sums that the logits are still in the second-level cache: 10 bytes of memory, 8 of cache.
 //
 // Within a thread and a warp sums are float32, of 16 and 32 addends, in the order of a tree; from there on float64.
 #include "apr.cuh"
@@ -56,15 +58,17 @@ struct LossArgs {
     State *states; // [rows·slices]
     Terms *terms;  // [rows·slices]
     Row *rows;     // [rows]
+    u32 *counters; // [1+rows], for loss_forward: tasks taken; slices of each row whose state is there, and 1 for the row
     double alpha, temperature;
     i64 z_stride, t_stride, grad_stride, target_stride;
     i32 n, cols, slices, kind;
+    i32 lag;            // of loss_forward: rows between the sums of a row and its gradient
     i32 vector, narrow; // all rows start at multiples of four elements' size; the gradient is bfloat16
     float k, inv_t;     // log₂e/T, 1/T
     Mix mix;
 };
 
-static_assert(sizeof(State) == 56 && sizeof(Terms) == 16 && sizeof(Row) == 72 && sizeof(LossArgs) == 168, "as in loss.go");
+static_assert(sizeof(State) == 56 && sizeof(Terms) == 16 && sizeof(Row) == 72 && sizeof(LossArgs) == 184, "as in loss.go");
 
 #define NONE 0xffffffffu
 #define LOWEST (-3.402823466e38f) // maxima start here, not at −∞, so that differences from them are numbers
@@ -154,10 +158,9 @@ APR_DEVICE float maximum(const LossArgs &a, const float (&x)[EACH], i32 lo, u32 
     return m;
 }
 
-// stats computes the state of the block's slice. Unit: the temperature is 1.
-template <bool Teacher, bool Unit> APR_DEVICE void stats(const LossArgs &a) {
-    i64 r = block() / a.slices;
-    i32 lo = (i32)(block() % a.slices) * SLICE;
+// stats computes the state of a slice of row r. Unit: the temperature is 1.
+template <bool Teacher, bool Unit> APR_DEVICE void stats(const LossArgs &a, i64 r, i32 slice) {
+    i32 lo = slice * SLICE;
     float z[EACH], t[EACH];
     read<false>(a, z, a.z + r * a.z_stride, lo);
     if (Teacher) read<false>(a, t, a.t + r * a.t_stride, lo);
@@ -187,12 +190,12 @@ template <bool Teacher, bool Unit> APR_DEVICE void stats(const LossArgs &a) {
     sync_block();
     if (warp() != 0) return;
     s = merge_lanes<WARPS / 2>(lane() < WARPS ? part[lane()] : nothing(), a.k);
-    if (lane() == 0) a.states[block()] = s;
+    if (lane() == 0) a.states[r * a.slices + slice] = s;
 }
 
-KERNEL(loss_stats, LossArgs, THREADS, 4) { stats<true, false>(a); }
-KERNEL(loss_stats_unit, LossArgs, THREADS, 4) { stats<true, true>(a); }
-KERNEL(loss_stats_alone, LossArgs, THREADS, 4) { stats<false, true>(a); }
+KERNEL(loss_stats, LossArgs, THREADS, 4) { stats<true, false>(a, block() / a.slices, block() % a.slices); }
+KERNEL(loss_stats_unit, LossArgs, THREADS, 4) { stats<true, true>(a, block() / a.slices, block() % a.slices); }
+KERNEL(loss_stats_alone, LossArgs, THREADS, 4) { stats<false, true>(a, block() / a.slices, block() % a.slices); }
 
 // ln returns the natural logarithm of a sum of exponentials, which no approximation of a float would keep: it has the
 // accuracy of float64. x = 2ⁿ·m with m in [√½, √2): ln x = n·ln 2 + 2·artanh((m−1)/(m+1)).
@@ -223,10 +226,8 @@ APR_DEVICE void factors(const LossArgs &a, Row &row, const State &s) {
     if (forward && a.inv_t == 1) row.fz = (float)((weight1 + weight) / s.sz); // one exponential serves both
 }
 
-// loss_rows merges the slices of a row; a warp takes one.
-KERNEL(loss_rows, LossArgs, 128, 4) {
-    i64 r = (i64)block() * 4 + warp();
-    if (r >= a.n) return;
+// merge_row merges the slices of row r, by one warp.
+APR_DEVICE void merge_row(const LossArgs &a, i64 r) {
     State s = nothing();
     for (i32 i = lane(); i < a.slices; i += 32) s = merge(s, a.states[r * a.slices + i], a.k);
     s = merge_lanes<16>(s, a.k);
@@ -249,6 +250,11 @@ KERNEL(loss_rows, LossArgs, 128, 4) {
     }
     factors(a, row, s);
     a.rows[r] = row;
+}
+
+KERNEL(loss_rows, LossArgs, 128, 4) {
+    i64 r = (i64)block() * 4 + warp();
+    if (r < a.n) merge_row(a, r);
 }
 
 // times returns x·y with 0·(±∞ or NaN) = 0: a vanished probability takes its logarithm with it.
@@ -322,9 +328,9 @@ APR_DEVICE void write(const LossArgs &a, i64 r, i32 lo, const float (&g)[EACH]) 
         UNROLL for (int i = 0; i < EACH; i += 4) {
             i32 c = column(a, lo, i);
             if (a.narrow) {
-                *(u32x2 *)(narrow + c) = u32x2{pack_bf16(g[i], g[i + 1]), pack_bf16(g[i + 2], g[i + 3])};
+                stream_store8(narrow + c, u32x2{pack_bf16(g[i], g[i + 1]), pack_bf16(g[i + 2], g[i + 3])});
             } else {
-                store16(wide + c, u32x4{bits(g[i]), bits(g[i + 1]), bits(g[i + 2]), bits(g[i + 3])});
+                stream_store16(wide + c, u32x4{bits(g[i]), bits(g[i + 1]), bits(g[i + 2]), bits(g[i + 3])});
             }
         }
         return;
@@ -340,13 +346,21 @@ APR_DEVICE void write(const LossArgs &a, i64 r, i32 lo, const float (&g)[EACH]) 
     }
 }
 
-// gradient writes the gradient of the block's slice. It may lie over z: every thread has read its values before.
-template <int Kind, bool Unit> APR_DEVICE void gradient(const LossArgs &a) {
-    i64 r = block() / a.slices;
-    i32 lo = (i32)(block() % a.slices) * SLICE;
+// await returns when the row is merged.
+APR_DEVICE void await(const LossArgs &a, i64 r) {
+    if (thread() == 0)
+        while (load_acquire(&a.counters[1 + r]) != (u32)a.slices + 1) {}
+    sync_block();
+}
+
+// gradient writes the gradient of a slice of row r. It may lie over z: every thread has read its values before. Early:
+// the row may not be merged yet.
+template <int Kind, bool Unit, bool Early = false> APR_DEVICE void gradient(const LossArgs &a, i64 r, i32 slice) {
+    i32 lo = slice * SLICE;
     float z[EACH], t[EACH], g[EACH], q, d = 0;
     read<true>(a, z, a.z + r * a.z_stride, lo);
     if (Kind != CROSS_ENTROPY) read<true>(a, t, a.t + r * a.t_stride, lo);
+    if (Early) await(a, r);
     Row row = a.rows[r];
     UNROLL for (int i = 0; i < EACH; i++) {
         float dz = z[i] - row.mz;
@@ -371,12 +385,44 @@ template <int Kind, bool Unit> APR_DEVICE void gradient(const LossArgs &a) {
     write(a, r, lo, g);
 }
 
-KERNEL(loss_grad_alone, LossArgs, THREADS, 4) { gradient<CROSS_ENTROPY, true>(a); }
-KERNEL(loss_grad_forward, LossArgs, THREADS, 4) { gradient<FORWARD_KL, false>(a); }
-KERNEL(loss_grad_forward_unit, LossArgs, THREADS, 4) { gradient<FORWARD_KL, true>(a); }
-KERNEL(loss_grad_reverse, LossArgs, THREADS, 4) { gradient<REVERSE_KL, false>(a); }
-KERNEL(loss_grad_variation, LossArgs, THREADS, 4) { gradient<TOTAL_VARIATION, false>(a); }
-KERNEL(loss_grad_mixture, LossArgs, THREADS, 4) { gradient<MIXTURE, false>(a); }
+KERNEL(loss_grad_alone, LossArgs, THREADS, 4) { gradient<CROSS_ENTROPY, true>(a, block() / a.slices, block() % a.slices); }
+KERNEL(loss_grad_forward, LossArgs, THREADS, 4) { gradient<FORWARD_KL, false>(a, block() / a.slices, block() % a.slices); }
+KERNEL(loss_grad_forward_unit, LossArgs, THREADS, 4) { gradient<FORWARD_KL, true>(a, block() / a.slices, block() % a.slices); }
+KERNEL(loss_grad_reverse, LossArgs, THREADS, 4) { gradient<REVERSE_KL, false>(a, block() / a.slices, block() % a.slices); }
+KERNEL(loss_grad_variation, LossArgs, THREADS, 4) { gradient<TOTAL_VARIATION, false>(a, block() / a.slices, block() % a.slices); }
+KERNEL(loss_grad_mixture, LossArgs, THREADS, 4) { gradient<MIXTURE, false>(a, block() / a.slices, block() % a.slices); }
+
+KERNEL(loss_clear, LossArgs, THREADS, 1) {
+    for (i32 i = (i32)thread(); i <= a.n; i += THREADS) a.counters[i] = 0;
+}
+
+// forward is all of forward KL but the record. Blocks take tasks in the order: the sums of row 0, of row 1, …, of row
+// `lag`, the gradient of row 0, the sums of row lag+1, the gradient of row 1, … The last block to finish the sums of a
+// row merges it. By then, or a little later, its gradient's turn comes; who comes too early waits for tasks that others
+// took before, and they wait for none.
+template <bool Unit> APR_DEVICE void forward(const LossArgs &a) {
+    SHARED(u32, task, 1);
+    if (thread() == 0) task[0] = take(a.counters);
+    sync_block();
+    i64 r = task[0] / (2 * a.slices);
+    i32 slice = (i32)(task[0] % (2 * a.slices));
+    if (slice >= a.slices) {
+        r -= a.lag;
+        if (r >= 0) gradient<FORWARD_KL, Unit, true>(a, r, slice - a.slices);
+        return;
+    }
+    if (r >= a.n) return;
+    stats<true, Unit>(a, r, slice);
+    if (warp() != 0) return;
+    u32 done = lane() == 0 ? signal(&a.counters[1 + r]) : 0;
+    if (shfl(done, 0) + 1 != (u32)a.slices) return;
+    sync_warp();
+    merge_row(a, r);
+    if (lane() == 0) signal(&a.counters[1 + r]);
+}
+
+KERNEL(loss_forward, LossArgs, THREADS, 4) { forward<false>(a); }
+KERNEL(loss_forward_unit, LossArgs, THREADS, 4) { forward<true>(a); }
 
 // loss_finish adds the rows to the record: one block, thread i takes rows i, i+256, …
 KERNEL(loss_finish, LossArgs, THREADS, 1) {

@@ -22,7 +22,7 @@ const (
 )
 
 // The size of struct LossArgs.
-var _ [168]byte = [unsafe.Sizeof(lossArgs{})]byte{}
+var _ [184]byte = [unsafe.Sizeof(lossArgs{})]byte{}
 
 // The kinds of loss.cu.
 const (
@@ -33,17 +33,25 @@ const (
 	mixture
 )
 
+// lossAhead is how many slices' sums loss_forward takes before the gradient of the first: more than half the blocks that
+// run at a time (528 on a card of 132 multiprocessors), so that nobody waits, and few enough, 14 MiB of logits, to be
+// still in the second-level cache.
+var lossAhead int32 = 448
+
+// LossInOneLaunch makes Loss use loss_forward where it can.
+var LossInOneLaunch = false
+
 // lossMix holds the coefficients of a divergence from a mixture; struct Mix of loss.cu.
 type lossMix struct{ beta, dp, dq, hLog, hP, hQ float32 }
 
 // lossArgs is struct LossArgs of loss.cu.
 type lossArgs struct {
-	z, t, grad, targets, record, states, terms, rows uint64
-	alpha, temperature                               float64
-	zStride, tStride, gradStride, targetStride       int64
-	n, cols, slices, kind, vector, narrow            int32
-	k, invT                                          float32
-	mix                                              lossMix
+	z, t, grad, targets, record, states, terms, rows, counters uint64
+	alpha, temperature                                         float64
+	zStride, tStride, gradStride, targetStride                 int64
+	n, cols, slices, kind, lag, vector, narrow                 int32
+	k, invT                                                    float32
+	mix                                                        lossMix
 }
 
 // Loss adds the sums over the rows of z and t [c,V] (float32; t zero: no teacher) with targets (int32, [c,1] or [1,c])
@@ -57,9 +65,9 @@ func Loss(q Queue, grad, z, t, targets Mat, spec device.LossSpec) {
 		return
 	}
 	slices := (z.Cols + lossSlice - 1) / lossSlice
-	perRow := rowBytes + slices*(stateBytes+termsBytes)
+	perRow := rowBytes + slices*(stateBytes+termsBytes) + 4
 	group := min(z.Rows, lossRows, max(1, lossScratch/perRow))
-	scratch := q.Scratch(group * perRow)
+	scratch := q.Scratch(group*perRow + 4)
 	for lo := 0; lo < z.Rows; lo += group {
 		a := newLossArgs(q.Record(), grad, z, t, targets, spec)
 		a.slices = int32(slices)
@@ -67,6 +75,7 @@ func Loss(q Queue, grad, z, t, targets Mat, spec device.LossSpec) {
 		a.states = scratch
 		a.terms = a.states + uint64(group*slices*stateBytes)
 		a.rows = a.terms + uint64(group*slices*termsBytes)
+		a.counters = a.rows + uint64(group*rowBytes)
 		skip(&a.z, lo, z)
 		skip(&a.t, lo, t)
 		skip(&a.grad, lo, grad)
@@ -138,38 +147,45 @@ func (a *lossArgs) choose(spec device.LossSpec) {
 
 // lossRound queues the launches for a.n rows.
 func lossRound(q Queue, a *lossArgs, alpha float64) {
-	unit := a.invT == 1
 	slices, rows := int(a.n*a.slices), (int(a.n)+lossWarps-1)/lossWarps
 	launch := func(kernel string, blocks, threads int) {
 		q.Launch(Launch{Module: "loss", Kernel: kernel, Grid: [3]int{blocks, 1, 1}, Block: threads, Args: unsafe.Pointer(a)})
 	}
-	switch {
-	case a.t == 0:
+	unit := "" // of the kernels for temperature 1, which take an exponential less
+	if a.invT == 1 {
+		unit = "_unit"
+	}
+	if LossInOneLaunch && a.kind == forwardKL && alpha != 0 && a.grad != 0 {
+		a.lag = (lossAhead + a.slices - 1) / a.slices
+		launch("loss_clear", 1, lossThreads)
+		launch("loss_forward"+unit, 2*int(a.n+a.lag)*int(a.slices), lossThreads)
+		launch("loss_finish", 1, lossThreads)
+		return
+	}
+	if a.t == 0 {
 		launch("loss_stats_alone", slices, lossThreads)
-	case unit:
-		launch("loss_stats_unit", slices, lossThreads)
-	default:
-		launch("loss_stats", slices, lossThreads)
+	} else {
+		launch("loss_stats"+unit, slices, lossThreads)
 	}
 	launch("loss_rows", rows, 32*lossWarps)
 	if a.kind > forwardKL {
-		names := [...]string{reverseKL: "loss_terms_reverse", totalVariation: "loss_terms_variation", mixture: "loss_terms_mixture"}
-		launch(names[a.kind], slices, lossThreads)
+		launch("loss_terms_"+lossNames[a.kind], slices, lossThreads)
 		launch("loss_sums", rows, 32*lossWarps)
 	}
-	if a.grad != 0 {
-		names := [...]string{"loss_grad_alone", "loss_grad_forward", "loss_grad_reverse", "loss_grad_variation", "loss_grad_mixture"}
-		name := names[a.kind]
-		switch {
-		case alpha == 0:
-			name = names[crossEntropy]
-		case a.kind == forwardKL && unit:
-			name = "loss_grad_forward_unit"
-		}
-		launch(name, slices, lossThreads)
+	switch {
+	case a.grad == 0:
+	case alpha == 0:
+		launch("loss_grad_alone", slices, lossThreads)
+	case a.kind == forwardKL:
+		launch("loss_grad_forward"+unit, slices, lossThreads)
+	default:
+		launch("loss_grad_"+lossNames[a.kind], slices, lossThreads)
 	}
 	launch("loss_finish", 1, lossThreads)
 }
+
+// lossNames are the kinds in names of kernels.
+var lossNames = [...]string{reverseKL: "reverse", totalVariation: "variation", mixture: "mixture"}
 
 // fourAligned reports whether every row of m starts at a multiple of the size of four elements, so that four travel at
 // once.
