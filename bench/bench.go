@@ -18,6 +18,7 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/optim"
+	"apr/plan"
 	"apr/teacher"
 )
 
@@ -25,8 +26,9 @@ import (
 type StepOptions struct {
 	BatchSize, SeqLen  int
 	Warmup, Iterations int
-	ChunkRows          int
+	Setting            plan.Setting // how the step is cut
 	Vocab              int
+	Started            func(first time.Duration) // told when the first step is done, and how long it took
 	Progress           func(done, total int)
 }
 
@@ -47,9 +49,7 @@ func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big
 	tr := distill.NewTrainer(student, s, o.BatchSize, o.SeqLen)
 	tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(student.Device().Info(), o.SeqLen)}
 	tr.Loss.Spec, tr.Loss.Vocab = device.LossSpec{Alpha: 0.5, Temperature: 1}, o.Vocab
-	if o.ChunkRows != 0 {
-		tr.Loss.ChunkRows = o.ChunkRows
-	}
+	tr.Cut(o.Setting)
 	tr.Optimizer = optim.Optimizer{
 		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-3, Steps: o.Warmup + o.Iterations},
 		AdamW:    device.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, MaxNorm: 1,
@@ -63,6 +63,9 @@ func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big
 		took := time.Since(start)
 		if err != nil {
 			return nil, err
+		}
+		if i == 0 && o.Started != nil {
+			o.Started(took)
 		}
 		if o.Progress != nil {
 			o.Progress(i+1, o.Warmup+o.Iterations)
@@ -147,15 +150,25 @@ func MeasureGeneration(ctx context.Context, s device.Stream, m *model.Model, pro
 	return g, nil
 }
 
-// PeakGFLOPS measures the rate of a square float32 matrix product of the device's stream, in 10⁹ operations a second:
-// the ceiling that steps are compared with.
+// PeakGFLOPS measures the rate of a square matrix product on the device, in 10⁹ operations a second: the ceiling that
+// steps are compared with.
 func PeakGFLOPS(ctx context.Context, dev device.Device, s device.Stream) (float64, error) {
-	const n, rounds = 1024, 8
+	n, rounds := 1024, 8
+	if dev.Info().Kind == "cuda" {
+		n, rounds = 8192, 24 // large enough to fill a GPU, and long enough for its clock to settle
+	}
 	act := dev.Info().Activations
 	x, y := s.Temp("peak.x", device.Scratch, act, n, n), s.Temp("peak.y", device.Scratch, act, n, n)
 	defer s.Release(x, y)
 	p := dev.Param(device.ParamSpec{Name: "peak.w", Rows: n, Cols: n})
-	s.Zero(x)
+	values := make([]float32, n*n)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i := range values {
+		values[i] = rng.Float32() - 0.5 // not zeros: those let a GPU run faster than data does
+	}
+	s.Upload(x, values)
+	s.Upload(p.Value, values)
+	s.RefreshWeight(p)
 	best := time.Duration(1<<63 - 1)
 	for range rounds {
 		start := time.Now()
@@ -165,5 +178,5 @@ func PeakGFLOPS(ctx context.Context, dev device.Device, s device.Stream) (float6
 		}
 		best = min(best, time.Since(start))
 	}
-	return 2 * n * n * n / best.Seconds() / 1e9, nil
+	return 2 * math.Pow(float64(n), 3) / best.Seconds() / 1e9, nil
 }

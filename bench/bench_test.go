@@ -11,6 +11,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/plan"
 )
 
 // The nearest rank of the p-th percentile of n values is ⌈p·n/100⌉, counted from 1.
@@ -56,7 +57,7 @@ func TestMeasurements(t *testing.T) {
 	d, student, big := models(t)
 	s, ctx := d.NewStream(), context.Background()
 	var seen []int
-	step, err := bench.MeasureStep(ctx, s, student, big, bench.StepOptions{BatchSize: 2, SeqLen: 8, Warmup: 2, Iterations: 3, ChunkRows: 16, Vocab: 40,
+	step, err := bench.MeasureStep(ctx, s, student, big, bench.StepOptions{BatchSize: 2, SeqLen: 8, Warmup: 2, Iterations: 3, Setting: plan.Setting{MicroRows: 2, ChunkRows: 16}, Vocab: 40,
 		Progress: func(done, total int) { seen = append(seen, done, total) }})
 	if err != nil {
 		t.Fatal(err)

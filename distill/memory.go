@@ -94,6 +94,7 @@ func dryBatch(rows, seqLen int) corpus.Batch {
 // Choice is what a plan may choose from. Zero values leave the choice to the planner.
 type Choice struct {
 	BatchSize int
+	MicroRows int
 	ChunkRows int
 	Recompute []model.Recompute
 	Rates     plan.Rates
@@ -109,6 +110,9 @@ func (d DryRun) request(c Choice, target dry.Target) plan.Request {
 	r.MicroRows, r.ChunkRows = []int{c.BatchSize}, []int{DefaultChunkRows(target.Info)}
 	if target.Info.Kind != "cpu" {
 		r.MicroRows, r.ChunkRows = plan.Splits(c.BatchSize), []int{1024, 512, 256}
+	}
+	if c.MicroRows != 0 {
+		r.MicroRows = []int{c.MicroRows}
 	}
 	if c.ChunkRows != 0 {
 		r.ChunkRows = []int{c.ChunkRows}

@@ -6,23 +6,30 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"apr/bench"
 	"apr/device"
 	"apr/device/cpu"
+	"apr/device/cuda"
+	"apr/device/dry"
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/plan"
 	"apr/tokenizer"
 )
 
 // benchOptions are the options of apr bench.
 type benchOptions struct {
-	file, kd, prompt               string
+	file, kd, prompt, shape        string
+	backend, dtype, recompute      string
 	warmup, iterations, maxTokens  int
 	batchSize, seqLen, promptTotal int
-	chunkRows                      int
+	chunkRows, microRows           int
+	memory                         float64 // GiB
+	random, kernelLog              bool
 }
 
 func benchCommand() *cli.Command {
@@ -30,12 +37,14 @@ func benchCommand() *cli.Command {
 	return &cli.Command{
 		Name: "bench", Short: "Measure generation or a distillation step",
 		Long: "FILE alone: greedy generation. With --kd TEACHER: whole optimiser steps on random tokens, FILE being the student, or a\n" +
-			"config.json for a student of random weights.",
+			"config.json for a student of random weights. With --shape TEACHER:STUDENT: steps of published shapes (qwen2.5-0.5b,\n" +
+			"qwen2.5-1.5b, qwen2.5-7b) with random weights, which need no files.",
 		Example: "apr bench student.apr --max-tokens 64\n" +
-			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256",
+			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256\n" +
+			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Memory},
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},
+			{Name: "file", Arg: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},
 			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "teacher: measure one distillation step"},
 			{Name: "batch-size", Value: cli.Int(&o.batchSize, 8).AtLeast(1), Help: "rows of a step"},
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "positions of a row"},
@@ -46,8 +55,14 @@ func benchCommand() *cli.Command {
 			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Default: "random ids", Help: "prompt of a generation"},
 			{Name: "prompt-tokens", Value: cli.Int(&o.promptTotal, 64).AtLeast(1), Help: "random ids of the prompt when there is none"},
 			{Name: "percentiles", NotBuilt: "other percentiles than those printed", Value: cli.String(new(string), "50,95"), Help: "percentiles of the latencies"},
-			{Name: "shape", NotBuilt: "published shapes", Value: cli.String(new(string), ""), Help: "TEACHER:STUDENT of published shapes"},
-			{Name: "random-weights", NotBuilt: "published shapes", Value: cli.Bool(new(bool), false), Help: "with --shape"},
+			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "TEACHER:STUDENT of published shapes, with --random-weights"},
+			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "with --shape: bfloat16 weights by seed, made as they are read"},
+			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
+			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
+			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory that a step may be planned for"},
+			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "rows of a micro-batch"},
+			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},
+			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runBench(ctx, e, o) },
 	}
@@ -69,6 +84,13 @@ type benchResult struct {
 	MFU             *float64           `json:"mfu,omitempty"` // the former over the latter
 	PeakMemory      map[string]int64   `json:"peak_memory"`
 	Ops             []opShare          `json:"operations,omitempty"`
+	Plan            *plan.Plan         `json:"plan,omitempty"`
+	Launches        *float64           `json:"launches_per_step,omitempty"` // kernels and products
+	Waits           *float64           `json:"host_waits_per_step,omitempty"`
+	LateLoads       *int64             `json:"loads_after_first_step,omitempty"`
+	Start           map[string]float64 `json:"start_ms,omitempty"` // from the command to the end of the first step
+	setting         plan.Setting
+	shape           string
 	batch, seq      int
 }
 
@@ -81,82 +103,233 @@ type opShare struct {
 }
 
 func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, error) {
-	dev, err := cpu.New(cpu.Options{ISA: e.Getenv("APR_CPU"), KeepExpanded: 128 << 20})
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	dev, err := backend{name: o.backend, dtype: o.dtype, expand: 128 << 20, kernelLog: o.kernelLog}.open(e)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
 	info := dev.Info()
 	r := &benchResult{
-		Model: o.file, Teacher: o.kd, Backend: info.Kind, batch: o.batchSize, seq: o.seqLen, LatencyMS: map[string]float64{},
+		Model: o.file, Teacher: o.kd, Backend: info.Kind, batch: o.batchSize, seq: o.seqLen, shape: o.shape, LatencyMS: map[string]float64{},
 		Device: map[string]any{"name": info.Name, "isa": info.ISA, "workers": info.Workers},
+		Start:  map[string]float64{"open device": milliseconds(time.Since(start))},
 	}
 	bar := e.Progress("measuring", int64(o.warmup+o.iterations), cli.Count)
 	defer bar.Close()
 	progress := func(int, int) { bar.Add(1) }
-	if o.kd == "" {
+	if o.kd == "" && o.shape == "" {
 		err = o.generation(ctx, dev, r, progress)
 	} else {
-		err = o.step(ctx, dev, r, progress)
+		err = o.step(ctx, dev, r, start, progress)
 	}
 	if err != nil {
 		return nil, err
 	}
-	_, peak := dev.Memory()
-	var held int64
-	for _, n := range peak {
-		held += n
+	if r.PeakMemory == nil {
+		r.PeakMemory = peakMemory(dev)
 	}
-	r.PeakMemory = map[string]int64{"host": peakResident(), "device": held}
 	return r, nil
 }
 
+func (o *benchOptions) check() error {
+	switch {
+	case o.shape != "" && (o.file != "" || o.kd != ""):
+		return fault.New(fault.Usage, "--shape and model files exclude each other")
+	case o.shape != "" && !o.random:
+		return fault.New(fault.Usage, "--shape needs --random-weights: a shape has no weights of its own")
+	case o.shape == "" && o.random:
+		return fault.New(fault.Usage, "--random-weights needs --shape")
+	case o.shape == "" && o.file == "":
+		return fault.New(fault.Usage, "missing FILE, or --shape TEACHER:STUDENT --random-weights")
+	}
+	return nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+
+// peakMemory returns the highest bytes of the process and, by its components, of the device.
+func peakMemory(dev *opened) map[string]int64 {
+	m := map[string]int64{"host": peakResident()}
+	if dev.gpu != nil {
+		m["device"] = dev.gpu.Stats().Allocated // slabs, whatever they hold
+		return m
+	}
+	_, peak := dev.Memory()
+	for _, n := range peak {
+		m["device"] += n
+	}
+	return m
+}
+
+// models are teacher and student before anything is on the device.
+type benchModels struct {
+	teacher, student *model.Files // student nil: random by config
+	config           model.Config // of the student
+}
+
+func (o *benchOptions) models() (m benchModels, err error) {
+	if o.shape != "" {
+		big, small, ok := strings.Cut(o.shape, ":")
+		if !ok {
+			return m, fault.New(fault.Usage, "--shape %q is not TEACHER:STUDENT", o.shape)
+		}
+		c, err := bench.Shape(big)
+		if err != nil {
+			return m, err
+		}
+		if m.config, err = bench.Shape(small); err != nil {
+			return m, err
+		}
+		m.teacher, m.student = bench.RandomModel(c, 1), bench.RandomModel(m.config, 2)
+		return m, nil
+	}
+	if m.teacher, err = model.Open(o.kd); err != nil {
+		return m, err
+	}
+	if err := m.teacher.CheckTensors(); err != nil {
+		return m, err
+	}
+	if strings.HasSuffix(o.file, ".json") {
+		m.config, err = model.ReadConfig(o.file)
+		return m, err
+	}
+	if m.student, err = model.Open(o.file); err == nil {
+		m.config = m.student.Config
+	}
+	return m, err
+}
+
+func (m benchModels) close() {
+	for _, f := range []*model.Files{m.teacher, m.student} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
 // step measures distillation steps.
-func (o *benchOptions) step(ctx context.Context, dev *cpu.Device, r *benchResult, progress func(int, int)) error {
-	tf, err := model.Open(o.kd)
+func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, start time.Time, progress func(int, int)) error {
+	last := time.Now()
+	took := func(what string) {
+		r.Start[what] = milliseconds(time.Since(last))
+		last = time.Now()
+	}
+	m, err := o.models()
 	if err != nil {
 		return err
 	}
-	defer tf.Close()
-	if err := tf.CheckTensors(); err != nil {
-		return err
+	defer m.close()
+	vocab := min(m.teacher.Config.VocabSize, m.config.VocabSize)
+	if tok, err := m.teacher.Tokenizer(); err == nil {
+		vocab = min(vocab, tok.RealIDs())
 	}
-	big, err := model.LoadFrozen(dev, tf, device.TeacherWeights)
+	p, err := o.plan(dev, m, vocab)
 	if err != nil {
 		return err
 	}
-	s := dev.NewStream().(*cpu.Stream)
-	student, err := o.student(dev, s)
+	r.Plan, r.setting = &p, p.Setting
+	took("plan")
+	if prep, ok := dev.Device.(dry.Preparer); ok {
+		if err := prep.Prepare(p.Record); err != nil {
+			return err
+		}
+	}
+	took("prepare")
+	big, err := model.LoadFrozen(dev, m.teacher, device.TeacherWeights)
 	if err != nil {
 		return err
+	}
+	took("load teacher")
+	s := dev.NewStream()
+	student := model.NewTrainable(dev, m.config)
+	if m.student == nil {
+		student.Init(s, 42)
+	} else if err := student.LoadWeights(s, m.student); err != nil {
+		return err
+	}
+	took("load student")
+	prof, _ := s.(*cpu.Stream)
+	if prof != nil {
+		prof.ResetProfile()
+	}
+	var before cuda.Stats
+	r.Step, err = bench.MeasureStep(ctx, s, student, big, bench.StepOptions{
+		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
+		Started: func(first time.Duration) {
+			r.Start["first step"], r.Start["all"] = milliseconds(first), milliseconds(time.Since(start))
+			if dev.gpu != nil {
+				dev.gpu.Seal()
+				before = dev.gpu.Stats()
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	r.PeakMemory = peakMemory(dev) // before the square product takes memory of its own
+	if dev.gpu != nil {
+		r.count(before, dev.gpu.Stats(), o.warmup+o.iterations-1)
 	}
 	peak, err := bench.PeakGFLOPS(ctx, dev, s)
 	if err != nil {
 		return err
 	}
-	vocab := min(tf.Config.VocabSize, student.VocabSize)
-	if tok, err := tf.Tokenizer(); err == nil {
-		vocab = min(vocab, tok.RealIDs())
+	r.rates(prof, p.Costs.FLOPs, peak, float64(o.warmup+o.iterations))
+	return nil
+}
+
+// plan chooses how the step is cut.
+func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, error) {
+	planned, ok := dev.Device.(dry.Planned)
+	if !ok {
+		return plan.Plan{}, fault.New(fault.Unavailable, "no plan can be made for this device")
 	}
-	dryRun := distill.DryRun{
-		Target: dev.Target, Teacher: tf.Outline(), Student: student.Config, Loss: device.LossSpec{Alpha: 0.5, Temperature: 1},
+	target := func() dry.Target {
+		t := planned.Target()
+		if o.memory > 0 {
+			t.Budget = int64(o.memory * (1 << 30))
+		}
+		return t
+	}
+	choice := distill.Choice{BatchSize: o.batchSize, ChunkRows: o.chunkRows, MicroRows: o.microRows}
+	if o.recompute != "auto" {
+		again, err := model.ParseRecompute(o.recompute)
+		if err != nil {
+			return plan.Plan{}, err
+		}
+		choice.Recompute = []model.Recompute{again}
+	} else if dev.gpu == nil {
+		choice.Recompute = []model.Recompute{model.RecomputeNone}
+	}
+	return distill.DryRun{
+		Target: target, Teacher: m.teacher.Outline(), Student: m.config, Loss: device.LossSpec{Alpha: 0.5, Temperature: 1},
 		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
+	}.Plan(choice)
+}
+
+// count takes what a GPU did per step after the first.
+func (r *benchResult) count(before, after cuda.Stats, steps int) {
+	if steps == 0 {
+		return
 	}
-	if _, err := dryRun.Plan(distill.Choice{BatchSize: o.batchSize, ChunkRows: o.chunkRows, Recompute: []model.Recompute{model.RecomputeNone}}); err != nil {
-		return err
-	}
-	s.ResetProfile()
-	r.Step, err = bench.MeasureStep(ctx, s, student, big, bench.StepOptions{
-		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, ChunkRows: o.chunkRows, Vocab: vocab, Progress: progress,
-	})
-	if err != nil {
-		return err
-	}
-	steps := float64(o.warmup + o.iterations)
-	var flops float64
-	for _, op := range s.Profile() {
-		r.Ops = append(r.Ops, opShare{op.Op, op.Calls / int64(steps), op.Time.Seconds() * 1e3 / steps, float64(op.FLOPs) / steps / 1e9})
-		flops += float64(op.FLOPs) / steps
+	launches := float64(after.Launches-before.Launches+after.Products-before.Products) / float64(steps)
+	waits := float64(after.HostWaits-before.HostWaits) / float64(steps)
+	late := after.LateLoads
+	r.Launches, r.Waits, r.LateLoads = &launches, &waits, &late
+}
+
+// rates takes times and speeds; flops are those of a step, peak is in 10⁹ a second.
+func (r *benchResult) rates(prof *cpu.Stream, flops, peak, steps float64) {
+	if prof != nil { // the CPU counts for itself: products only
+		flops = 0
+		for _, op := range prof.Profile() {
+			r.Ops = append(r.Ops, opShare{op.Op, op.Calls / int64(steps), op.Time.Seconds() * 1e3 / steps, float64(op.FLOPs) / steps / 1e9})
+			flops += float64(op.FLOPs) / steps
+		}
 	}
 	rate := flops / r.Step.Median / 1e6
 	mfu := rate / peak
@@ -165,33 +338,13 @@ func (o *benchOptions) step(ctx context.Context, dev *cpu.Device, r *benchResult
 	r.TokensPerSecond = r.Step.TokensPerSecond
 	r.LatencyMS = map[string]float64{"p50": r.Step.Median, "p95": r.Step.P95}
 	r.StepMS = map[string]float64{
-		"teacher": p["teacher"], "student": p["student_forward"] + p["student_backward"], "loss": p["loss"], "optimizer": p["optimizer"], "data": p["data"],
+		"data": p["data"], "teacher": p["teacher"], "student forward": p["student_forward"], "head and loss": p["loss"],
+		"student backward": p["student_backward"], "optimizer": p["optimizer"],
 	}
-	return nil
-}
-
-// student opens the student, or makes one of random weights from a config.json.
-func (o *benchOptions) student(dev device.Device, s device.Stream) (*model.Model, error) {
-	if strings.HasSuffix(o.file, ".json") {
-		c, err := model.ReadConfig(o.file)
-		if err != nil {
-			return nil, err
-		}
-		m := model.NewTrainable(dev, c)
-		m.Init(s, 42)
-		return m, nil
-	}
-	f, err := model.Open(o.file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	m := model.NewTrainable(dev, f.Config)
-	return m, m.LoadWeights(s, f)
 }
 
 // generation measures greedy generation.
-func (o *benchOptions) generation(ctx context.Context, dev device.Device, r *benchResult, progress func(int, int)) error {
+func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResult, progress func(int, int)) error {
 	f, err := model.Open(o.file)
 	if err != nil {
 		return err
@@ -202,6 +355,9 @@ func (o *benchOptions) generation(ctx context.Context, dev device.Device, r *ben
 	}
 	tok, err := f.Tokenizer()
 	if err != nil {
+		return err
+	}
+	if err := dev.prewarm(); err != nil {
 		return err
 	}
 	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
@@ -236,12 +392,22 @@ func (r *benchResult) Text(p *cli.Page) {
 			"peak memory", cli.Bytes(r.PeakMemory["host"]))
 		return
 	}
-	p.Pairs("step", fmt.Sprintf("%s taught by %s, %d rows of %d", filepath.Base(r.Model), filepath.Base(r.Teacher), r.batch, r.seq), "device", dev,
+	what := fmt.Sprintf("%s taught by %s", filepath.Base(r.Model), filepath.Base(r.Teacher))
+	if r.shape != "" {
+		what = r.shape + ", random weights"
+	}
+	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, r.batch, r.seq), "device", dev,
+		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
 		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (p95 %.1f)", r.TokensPerSecond, r.LatencyMS["p50"], r.LatencyMS["p95"]),
-		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a 1024³ product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),
-		"peak memory", cli.Bytes(r.PeakMemory["host"]))
+		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),
+		"peak memory", fmt.Sprintf("%s host, %s device", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"])),
+	}
+	if r.Launches != nil {
+		pairs = append(pairs, "a step", fmt.Sprintf("%.0f launches, %.0f host waits, %d loads after the first", *r.Launches, *r.Waits, *r.LateLoads))
+	}
+	p.Pairs(append(pairs, "start", fmt.Sprintf("%.2f s from the command to the end of the first step", r.Start["all"]/1e3))...)
 	var rows [][]string
-	for _, name := range []string{"data", "teacher", "student", "loss", "optimizer"} {
+	for _, name := range []string{"data", "teacher", "student forward", "head and loss", "student backward", "optimizer"} {
 		rows = append(rows, []string{name, fmt.Sprintf("%.1f", r.StepMS[name]), fmt.Sprintf("%.0f %%", 100*r.StepMS[name]/r.LatencyMS["p50"])})
 	}
 	p.Printf("\n")
@@ -253,6 +419,9 @@ func (r *benchResult) Text(p *cli.Page) {
 			rate = fmt.Sprintf("%.0f", op.GFLOP/op.MS*1e3)
 		}
 		rows = append(rows, []string{op.Op, fmt.Sprint(op.Calls), fmt.Sprintf("%.2f", op.MS), rate})
+	}
+	if len(rows) == 0 {
+		return
 	}
 	p.Printf("\n")
 	p.Table([]string{"operation", "calls", "ms", "GFLOP/s"}, rows)

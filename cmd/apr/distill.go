@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"apr/device"
-	"apr/device/cpu"
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -75,21 +74,24 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err != nil {
 		return nil, err
 	}
-	dev, err := cpu.New(cpu.Options{ISA: e.Getenv("APR_CPU"), KeepExpanded: o.keepExpanded()})
+	dev, err := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}.open(e)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
+	if err := o.unbuiltOn(dev, e.Settings); err != nil {
+		return nil, err
+	}
 	show := newDistillDisplay(e, o.LogEvery)
 	defer show.close()
-	r, err := distill.Start(ctx, c, dev, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
+	r, err := distill.Start(ctx, c, dev.Device, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
 	out, err := r.Execute(ctx)
 	show.close()
-	return o.result(c, out, r.Inputs()), err
+	return o.result(c, out, r.Inputs(), dev), err
 }
 
 // keepExpanded is how many bytes a CPU teacher may spend on float32 copies of its quantised matrices.
@@ -106,21 +108,43 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		asked bool
 		what  string
 	}{
-		{o.Backend == "cuda", "--backend cuda: the CUDA device"},
-		{o.TeacherBackend == "cublas" || o.TeacherBackend == "q4k", "--teacher-backend " + o.TeacherBackend + ": the CUDA device; cpu reads quantised teachers as they are"},
-		{o.DType == "bf16" || o.DType == "tf32", "--dtype " + o.DType + " on the CPU; it computes in f32"},
-		{s.Given("teacher-gemm") && o.TeacherGEMM != "f32", "--teacher-gemm " + o.TeacherGEMM + " on the CPU; it computes in f32"},
-		{o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU; use auto or off"},
-		{s.Given("device") && o.Device != 0 || o.GPUs != "1", "GPUs: the CUDA device"},
-		{o.ManagedMemory != "auto" && o.ManagedMemory != "", "MANAGED_MEMORY: the CUDA device"},
 		{s.Given("probe") && o.Probe, "--probe on: there is one teacher backend"},
 		{s.Given("stall-timeout") && o.StallTimeout != 0, "--stall-timeout"},
-		{o.Supervise, "--supervise"}, {o.KernelLog, "--kernel-log: the CPU device loads no kernels"}, {o.Plan, "--plan"},
+		{o.TeacherBackend == "q4k", "--teacher-backend q4k: a teacher that stays in blocks on a GPU"},
+		{o.GPUs != "1", "--gpus " + o.GPUs + ": several GPUs"},
+		{o.Supervise, "--supervise"}, {o.Plan, "--plan"},
 		{o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
 		{filepath.Ext(o.Output) == ".gguf", "--output .gguf: writing GGUF"},
 	} {
 		if u.asked {
 			return fault.New(fault.Unavailable, "not built yet: %s", u.what)
+		}
+	}
+	return nil
+}
+
+// unbuiltOn refuses what the device cannot do.
+func (o *distillOptions) unbuiltOn(dev *opened, s cli.Settings) error {
+	onGPU, arithmetic := dev.gpu != nil, "f32"
+	if onGPU {
+		if arithmetic = o.DType; arithmetic == "auto" {
+			arithmetic = "bf16"
+		}
+	}
+	for _, u := range []struct {
+		asked bool
+		what  string
+	}{
+		{!onGPU && o.TeacherBackend == "cublas", "--teacher-backend cublas needs a GPU: the CPU reads teachers of any type as they are, with auto or cpu"},
+		{onGPU && o.TeacherBackend == "cpu", "--teacher-backend cpu beside a student on the GPU: use cublas, or --backend cpu for both"},
+		{s.Given("teacher-gemm") && o.TeacherGEMM != arithmetic, "--teacher-gemm " + o.TeacherGEMM + ": teacher and student compute in " + arithmetic},
+		{!onGPU && o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU: use auto or off"},
+		{onGPU && o.TeacherCache == "off", "--teacher-cache off on the GPU: teachers are kept in " + arithmetic},
+		{!onGPU && s.Given("device") && o.Device != 0, "--device on the CPU"},
+		{!onGPU && o.ManagedMemory != "auto" && o.ManagedMemory != "", "MANAGED_MEMORY: the CPU device allocates host memory"},
+	} {
+		if u.asked {
+			return fault.New(fault.Unavailable, "not built: %s", u.what)
 		}
 	}
 	return nil
@@ -206,7 +230,7 @@ func buildIdentity() string {
 }
 
 // describeRun completes the manifest with what only the command knows.
-func describeRun(m *runlog.Manifest, e *cli.Env, dev device.Device) {
+func describeRun(m *runlog.Manifest, e *cli.Env, dev *opened) {
 	m.Command = e.Command
 	m.Config = map[string]runlog.Value{}
 	for key, s := range e.Settings.Map() {
@@ -217,16 +241,19 @@ func describeRun(m *runlog.Manifest, e *cli.Env, dev device.Device) {
 	m.Version = map[string]any{"apr": v.Version, "git_sha": v.GitSHA, "dirty": v.Dirty, "go": v.GoVersion}
 	m.Device = map[string]any{
 		"kind": info.Kind, "name": info.Name, "isa": info.ISA, "workers": info.Workers, "activations": info.Activations.String(),
-		"os": runtime.GOOS, "arch": runtime.GOARCH, "host": host,
+		"os": runtime.GOOS, "arch": runtime.GOARCH, "host": host, "reason": dev.reason,
+	}
+	if dev.gpu != nil {
+		m.Device["memory_class"], m.Device["libraries"] = dev.gpu.Class(), dev.gpu.Notes()
 	}
 }
 
 // result turns the outcome into the command's JSON.
-func (o *distillOptions) result(c distill.Config, out *distill.Outcome, in map[string]runlog.Input) *distillResult {
+func (o *distillOptions) result(c distill.Config, out *distill.Outcome, in map[string]runlog.Input, dev *opened) *distillResult {
 	r := &distillResult{
-		Outcome: out, Backend: "cpu", TeacherPath: c.Teacher, StudentPath: c.Student + c.StudentConfig, Output: c.Output,
-		Temperature: c.Loss.Temperature, Alpha: c.Loss.Alpha, Epochs: c.Epochs, TeacherDevice: "cpu",
-		TeacherReason: "the CPU is the only device of this build", LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
+		Outcome: out, Backend: dev.Info().Kind, TeacherPath: c.Teacher, StudentPath: c.Student + c.StudentConfig, Output: c.Output,
+		Temperature: c.Loss.Temperature, Alpha: c.Loss.Alpha, Epochs: c.Epochs, TeacherDevice: dev.teacherBackend(),
+		TeacherReason: dev.reason, LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
 		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: 1,
 		PeakMemory: map[string]int64{"host": peakResident(), "device": out.DevicePeak},
 		SHA256:     map[string]*string{},

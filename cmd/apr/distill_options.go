@@ -147,18 +147,18 @@ func (o *distillOptions) machineTable() []cli.Option {
 	return []cli.Option{
 		{Name: "dtype", Value: cli.Enum(&o.DType, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
 		{Name: "backend", Value: cli.Enum(&o.Backend, "auto", "auto", "cpu", "cuda").Refuse("fixture", "there is no simulated training: use auto, cpu or cuda"), Help: "where the student trains"},
-		{Name: "device", Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU [not built yet]"},
+		{Name: "device", Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU"},
 		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "GPUs, one local process each, or all [not built yet]"},
 		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: "0 = the planner's choice", Help: "rows of a chunk of head and loss, 256 to 4096; results depend on it only by the order of float32 sums"},
 		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what is computed again in the backward instead of kept: auto is as little as fits; the results are the same bits"},
 		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "how the teacher computes; also cudatrainer, realizar-q4k"},
 		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "keep expanded teacher matrices when the plan has room"},
-		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's products on CUDA [not built yet]"},
+		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's products on CUDA; that of the student so far"},
 		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},
 		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit the plan"},
 		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "max(60s, 20 × median step)", Help: "no progress for so long is exit 22 [not built yet]"},
 		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a watched child; restart at most 3 times without progress [not built yet]"},
-		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "a line for each kernel or GEMM plan loaded [not built yet]"},
+		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"apr/corpus"
 	"apr/device"
-	"apr/device/cpu"
 	"apr/eval"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -44,7 +43,7 @@ func evalCommand() *cli.Command {
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "targets of a window"},
 			{Name: "stride", Value: cli.Int(&o.stride, 0).AtLeast(1), Default: "seq-len", Help: "distance of two windows; smaller gives more context"},
 			{Name: "threshold", Value: cli.Float(&o.threshold, 0).Above(0), Default: "none", Help: "fail (exit 5) when the perplexity is above"},
-			{Name: "backend", Aliases: []string{"device"}, Value: cli.Enum(&o.backend, "auto", "auto", "cpu").Unbuilt("cuda"), Help: "where to compute"},
+			{Name: "backend", Aliases: []string{"device"}, Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "samples", NotBuilt: "code tasks", Value: cli.Int(new(int), 1), Help: "samples of a code task"},
 			{Name: "k", NotBuilt: "code tasks", Value: cli.Int(new(int), 1), Help: "pass@k of a code task"},
 			{Name: "temperature", NotBuilt: "code tasks", Value: cli.Float(new(float64), 0), Help: "sampling temperature of a code task"},
@@ -100,11 +99,14 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error
 	if err != nil {
 		return nil, err
 	}
-	dev, err := cpu.New(cpu.Options{ISA: e.Getenv("APR_CPU"), KeepExpanded: 1 << 30})
+	dev, err := backend{name: o.backend, expand: 1 << 30}.open(e)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
+	if err := dev.prewarm(); err != nil {
+		return nil, err
+	}
 	subjects, reference, err := o.load(dev, f, tok)
 	if err != nil {
 		return nil, err
@@ -118,7 +120,7 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error
 	if err != nil {
 		return nil, err
 	}
-	return o.result(text, scores, e.Settings)
+	return o.result(text, scores, e.Settings, dev.Info().Kind)
 }
 
 func (o *evalOptions) check(s cli.Settings) error {
@@ -203,11 +205,11 @@ func (o *evalOptions) load(dev device.Device, f *model.Files, tok *tokenizer.Tok
 	return append(subjects, eval.Subject{Name: o.teacher, Model: t}), t, err
 }
 
-func (o *evalOptions) result(text *corpus.Tokens, scores []eval.Scores, s cli.Settings) (cli.Result, error) {
+func (o *evalOptions) result(text *corpus.Tokens, scores []eval.Scores, s cli.Settings, kind string) (cli.Result, error) {
 	m := scores[0]
 	r := &evalResult{
 		Task: o.task, Mode: "full", Dataset: o.dataset, DataSHA256: text.SHA256(), Documents: len(text.Docs), Tokens: m.Targets,
-		Nats: m.NatsPerToken(), Perplexity: m.Perplexity(), SeqLen: o.seqLen, Stride: o.stride, Backend: "cpu",
+		Nats: m.NatsPerToken(), Perplexity: m.Perplexity(), SeqLen: o.seqLen, Stride: o.stride, Backend: kind,
 	}
 	if o.maxTokens > 0 {
 		r.Mode = "limited"

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"apr/device"
-	"apr/device/cpu"
 	"apr/generate"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -52,9 +51,9 @@ func runCommand() *cli.Command {
 			{Name: "repeat-penalty", Value: cli.Float(&o.gen.RepeatPenalty, 1).Above(0), Help: "lower the logits of recent tokens; 1 = off"},
 			{Name: "repeat-last-n", Value: cli.Int(&o.gen.RepeatLastN, 64).AtLeast(0), Help: "how many tokens are recent"},
 			{Name: "batch-jsonl", Path: true, Value: cli.String(&o.batch, ""), Help: `file of {"prompt": …} lines, one result a line`},
-			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu").Unbuilt("cuda"), Help: "where to compute"},
+			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&o.noGPU, false), Help: "compute on the CPU"},
-			{Name: "gpu", NotBuilt: "the CUDA device", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
+			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
 			{Name: "benchmark", Value: cli.Bool(&o.benchmark, false), Help: "print the speed"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runRun(ctx, e, o) },
@@ -97,6 +96,17 @@ type runner struct {
 	out io.Writer // text as it is made; nil: not shown
 }
 
+// device returns where to compute.
+func (o *runOptions) device() backend {
+	switch {
+	case o.noGPU:
+		return backend{name: "cpu"}
+	case o.gpu:
+		return backend{name: "cuda"}
+	}
+	return backend{name: o.backend}
+}
+
 func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) {
 	prompts, err := o.prompts(e)
 	if err != nil {
@@ -114,11 +124,14 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err := f.CheckTensors(); err != nil {
 		return nil, err
 	}
-	dev, err := cpu.New(cpu.Options{ISA: e.Getenv("APR_CPU")})
+	dev, err := o.device().open(e)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
+	if err := dev.prewarm(); err != nil {
+		return nil, err
+	}
 	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
 	if err != nil {
 		return nil, err
@@ -131,7 +144,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if o.stream && !e.JSON && o.batch == "" {
 		r.out = e.Out
 	}
-	result := &runResult{Backend: "cpu", Seed: o.seed, benchmark: o.benchmark, streamed: r.out != nil}
+	result := &runResult{Backend: dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: r.out != nil}
 	for _, p := range prompts {
 		one, err := r.generate(ctx, p)
 		if err != nil {

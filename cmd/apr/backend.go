@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"apr/device"
+	"apr/device/cpu"
+	"apr/device/cuda"
+	"apr/internal/cli"
+	"apr/internal/fault"
+)
+
+// backend is what commands say about the device they want.
+type backend struct {
+	name      string // auto, cpu or cuda
+	dtype     string // auto, f32; on CUDA also bf16, tf32
+	index     int    // of the GPU
+	expand    int64  // bytes that a CPU may spend on float32 copies of quantised matrices
+	kernelLog bool
+}
+
+// opened is a device and why it was taken.
+type opened struct {
+	device.Device
+	reason string
+	gpu    *cuda.Device // nil on the CPU
+}
+
+// teacherBackend names how a teacher's products are computed.
+func (o *opened) teacherBackend() string {
+	if o.gpu == nil {
+		return "cpu"
+	}
+	return "cublas"
+}
+
+// prewarm loads all kernels that work without a plan may need, before any weight is loaded.
+func (o *opened) prewarm() error {
+	if o.gpu == nil {
+		return nil
+	}
+	return o.gpu.Prewarm()
+}
+
+// open opens the device. auto takes the first GPU that works, else the CPU; when there is a driver and its GPU cannot be
+// used, a line says why.
+func (b backend) open(e *cli.Env) (*opened, error) {
+	if b.name == "cpu" {
+		return b.cpu(e, "asked for")
+	}
+	gpu, err := b.cuda(e)
+	switch {
+	case err == nil:
+		for _, note := range gpu.Notes() {
+			e.Log.Debug(note)
+		}
+		reason := "asked for"
+		if b.name == "auto" {
+			reason = "a GPU is there"
+		}
+		return &opened{gpu, reason, gpu}, nil
+	case b.name == "cuda" || fault.KindOf(err) != fault.Unavailable:
+		return nil, err
+	}
+	reason := "no GPU can be used"
+	var f *fault.Error
+	if errors.As(err, &f) {
+		reason = "no GPU: " + f.Msg
+	}
+	if names, listed := cuda.DeviceNames(); listed == nil && len(names) > 0 {
+		e.Log.Warn("the GPU is not used: " + err.Error())
+	}
+	return b.cpu(e, reason)
+}
+
+func (b backend) cpu(e *cli.Env, reason string) (*opened, error) {
+	if b.dtype == "bf16" || b.dtype == "tf32" {
+		return nil, fault.New(fault.Unavailable, "--dtype %s on the CPU; it computes in f32", b.dtype)
+	}
+	if b.kernelLog {
+		return nil, fault.New(fault.Unavailable, "--kernel-log: the CPU device loads no kernels")
+	}
+	dev, err := cpu.New(cpu.Options{ISA: e.Getenv("APR_CPU"), KeepExpanded: b.expand})
+	if err != nil {
+		return nil, err
+	}
+	return &opened{Device: dev, reason: reason}, nil
+}
+
+func (b backend) cuda(e *cli.Env) (*cuda.Device, error) {
+	o := cuda.Options{Index: b.index, Compute: map[string]cuda.Compute{"f32": cuda.F32, "tf32": cuda.TF32}[b.dtype]}
+	switch v := e.Getenv(cuda.ManagedVariable); v {
+	case "", "auto":
+	default:
+		managed, err := cuda.AllocationRule(cuda.Discrete, v)
+		if err != nil {
+			return nil, err
+		}
+		o.Managed = &managed
+	}
+	if b.kernelLog {
+		o.KernelLog = e.Err
+	}
+	if dir, err := os.UserCacheDir(); err == nil {
+		o.TuningDir = filepath.Join(dir, "apr")
+	}
+	return cuda.Open(o)
+}
