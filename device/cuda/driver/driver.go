@@ -21,6 +21,8 @@ type Driver struct {
 // calls are the functions of libcuda that are used. Names ending in _v2 are today's ABI: those without are of CUDA 3,
 // with 32-bit sizes.
 type calls struct {
+	funcLoad procedure // not in drivers before 12.4: then without address
+
 	init, driverGetVersion, getErrorName, getErrorString                                          procedure
 	deviceGetCount, deviceGet, deviceGetName, deviceGetUUID, deviceGetPCI, deviceGetAttribute     procedure
 	deviceTotalMem, primaryRetain, primaryRelease, ctxSetCurrent                                  procedure
@@ -31,7 +33,7 @@ type calls struct {
 	moduleLoad, moduleUnload, moduleGetFunction, funcSetAttribute, funcGetAttribute, launchKernel procedure
 }
 
-// table names every function; it must have one row for each member of calls.
+// table names every function that must be there.
 func (c *calls) table() []struct {
 	p    *procedure
 	name string
@@ -84,6 +86,9 @@ func (s System) open(load opener) (*Driver, error) {
 		if *row.p, err = lib.bind(row.name); err != nil {
 			return nil, err
 		}
+	}
+	if p, err := lib.bind("cuFuncLoad"); err == nil {
+		d.calls.funcLoad = p
 	}
 	// The version can be asked before initialisation, and says why that fails.
 	var version int32
@@ -184,8 +189,8 @@ func (d *Driver) DeviceCount() (int, error) {
 	return int(n), err
 }
 
-// DeviceInfo is what the driver says about a device. Attributes of type int that are 0 or 1 are −1 when the driver
-// would not answer.
+// DeviceInfo is what the driver says about a device. From L2Bytes on, numbers are −1 when the driver would not answer;
+// from Integrated on they are 0 or 1 otherwise.
 type DeviceInfo struct {
 	Index                  int
 	Name                   string
@@ -273,17 +278,17 @@ func (d *Driver) Describe(i int) (DeviceInfo, error) {
 	return info, d.attributes(&info, dev)
 }
 
-// attributes fills in the attributes. The flags of memory may stay unknown, the others are errors.
+// attributes fills in the attributes. What a kernel's launch depends on must be known.
 func (d *Driver) attributes(info *DeviceInfo, dev int32) error {
 	for _, a := range []struct {
-		attr int
-		to   *int
-		flag bool
+		attr    int
+		to      *int
+		unknown bool // whether it may stay unknown
 	}{
 		{attrMajor, &info.Major, false}, {attrMinor, &info.Minor, false},
 		{attrMultiprocessors, &info.Multiprocessors, false}, {attrSharedOptin, &info.SharedPerBlockOptin, false},
-		{attrL2, &info.L2Bytes, false}, {attrClock, &info.ClockKHz, false}, {attrMemoryClock, &info.MemoryClockKHz, false},
-		{attrBusWidth, &info.BusWidth, false}, {attrIntegrated, &info.Integrated, true},
+		{attrL2, &info.L2Bytes, true}, {attrClock, &info.ClockKHz, true}, {attrMemoryClock, &info.MemoryClockKHz, true},
+		{attrBusWidth, &info.BusWidth, true}, {attrIntegrated, &info.Integrated, true},
 		{attrUnifiedAddressing, &info.UnifiedAddressing, true}, {attrManaged, &info.ManagedMemory, true},
 		{attrConcurrentManaged, &info.ConcurrentManaged, true}, {attrPageable, &info.PageableAccess, true},
 		{attrPageableUsesHostTables, &info.PageableUsesHostTables, true},
@@ -292,7 +297,7 @@ func (d *Driver) attributes(info *DeviceInfo, dev int32) error {
 		switch {
 		case err == nil:
 			*a.to = v
-		case a.flag:
+		case a.unknown:
 			*a.to = -1
 		default:
 			return err

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -105,6 +106,10 @@ func TestDescribe(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
 	}
+	t.Setenv("FAKE_DENY", "13")
+	if got, err := d.Describe(1); err != nil || got.ClockKHz != -1 {
+		t.Errorf("clock %d, %v although it cannot be asked", got.ClockKHz, err)
+	}
 	t.Setenv("FAKE_DENY", "16")
 	if _, err := d.Describe(1); err == nil {
 		t.Error("no error although the multiprocessors cannot be asked")
@@ -116,6 +121,23 @@ func TestDescribe(t *testing.T) {
 		if _, err := d.NewContext(i); fault.ExitCode(err) != 9 {
 			t.Errorf("context of device %d: %v", i, err)
 		}
+	}
+}
+
+// TestEveryCallIsBound: no function that the program may call is left without an address.
+func TestEveryCallIsBound(t *testing.T) {
+	d, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := reflect.ValueOf(d.calls)
+	for i := range v.NumField() {
+		if v.Field(i).FieldByName("addr").Uint() == 0 || v.Field(i).FieldByName("name").Len() == 0 {
+			t.Errorf("%s is not bound", v.Type().Field(i).Name)
+		}
+	}
+	if v.NumField() < 40 {
+		t.Errorf("%d functions only", v.NumField())
 	}
 }
 

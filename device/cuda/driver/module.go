@@ -154,13 +154,17 @@ func (t *Thread) UnloadModule(m Module) error {
 	return t.d.call(&t.d.calls.moduleUnload, uintptr(m))
 }
 
-// Function returns a kernel of a module by its entry name. A name that the module lacks is a fault of kind Unavailable.
+// Function returns a kernel of a module by its entry name, loaded: a driver from 12.4 on, which would load it at its
+// first launch, is told to do so now. A name that the module lacks is a fault of kind Unavailable.
 func (t *Thread) Function(m Module, name string) (Function, error) {
 	var f Function
 	c := append([]byte(name), 0)
 	err := t.d.call(&t.d.calls.moduleGetFunction, uintptr(unsafe.Pointer(&f)), uintptr(m), uintptr(unsafe.Pointer(unsafe.SliceData(c))))
 	if codeOf(err) == codeNotFound {
 		return 0, fault.New(fault.Unavailable, "the module has no kernel %q", name).WithID("E-CUDA-052").Because(err)
+	}
+	if err == nil && t.d.calls.funcLoad.addr != 0 {
+		err = t.d.call(&t.d.calls.funcLoad, uintptr(f))
 	}
 	return f, err
 }

@@ -156,6 +156,8 @@ int cuModuleGetFunction(void **f, void *m, const char *name) {
   *f = (void *)0xf00;
   return 0;
 }
+static int loaded;
+int cuFuncLoad(void *f) { NEED_CONTEXT; loaded = f == (void *)0xf00; return loaded ? 0 : 400; }
 static int maxShared;
 int cuFuncSetAttribute(void *f, int attr, int v) { NEED_CONTEXT; if (f != (void *)0xf00 || attr != 8) return 1; maxShared = v; return 0; }
 int cuFuncGetAttribute(int *v, int attr, void *f) { NEED_CONTEXT; if (f != (void *)0xf00) return 1; *v = attr * 11; return 0; }
@@ -164,7 +166,7 @@ int cuFuncGetAttribute(int *v, int attr, void *f) { NEED_CONTEXT; if (f != (void
 typedef struct { uint64_t to; double factor; int32_t a; } Args;
 int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **params, void **extra) {
   NEED_CONTEXT;
-  if (f != (void *)0xf00 || by != 1 || bz != 1 || extra || (int)shared > maxShared) return 1;
+  if (f != (void *)0xf00 || !loaded || by != 1 || bz != 1 || extra || (int)shared > maxShared) return 1;
   const Args *a = params[0];
   double out[] = {gx, gy, gz, bx, shared, (uintptr_t)stream, a->a * a->factor};
   memcpy((void *)a->to, out, sizeof out);
