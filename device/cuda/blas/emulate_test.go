@@ -439,3 +439,41 @@ func TestCandidates(t *testing.T) {
 		})
 	}
 }
+
+// A batch of products, and an algorithm whose configuration is changed: what the library offers beyond plans.
+func TestBatch(t *testing.T) {
+	r := newRig(t)
+	const batch, m, n, k = 3, 4, 8, 16
+	l, _ := r.open(Options{})
+	s := dense(NT, m, n, k, tensor.F32, tensor.F32, F32)
+	a, b, c := r.upload(tensor.F32, batch*m, k, k, 0), r.upload(tensor.F32, batch*n, k, k, 0), r.upload(tensor.F32, batch*m, n, n, 0)
+	r.do(func(th *driver.Thread) error {
+		p, err := newProblem(r.lt, s)
+		if err != nil {
+			return err
+		}
+		for layout, stride := range map[driver.LtLayout]int64{p.lt.A: n * k, p.lt.B: m * k, p.lt.C: m * n} {
+			err = errors.Join(err, r.lt.SetBatch(layout, batch, stride))
+		}
+		pref, prefErr := l.preference(s)
+		list, listErr := r.lt.Heuristic(l.handle, p.lt, pref, 8)
+		if err = errors.Join(err, prefErr, listErr); err != nil {
+			return err
+		}
+		algo := list[0].Algo
+		err = errors.Join(err, r.lt.SetConfig(&algo, driver.LtSwizzle, 1), r.lt.SetConfig(&algo, driver.LtCluster, 3))
+		name, nameErr := r.lt.Describe(&algo)
+		if name != "66/tile=128x128/swizzle=1/stages=18/cluster=3" {
+			t.Errorf("the changed algorithm is %s", name)
+		}
+		call := r.lt.NewCall(l.handle, p.lt, algo, 0, r.workspace, workspaceBytes)
+		return errors.Join(err, nameErr, call.Start(b.ptr, a.ptr, c.ptr, r.stream), th.StreamSync(r.stream),
+			r.lt.FreePreference(pref), p.free(r.lt))
+	})
+	got := r.download(c)
+	for i := range batch {
+		part := func(x matrix, size int) matrix { return matrix{v: x.v[i*size : (i+1)*size]} }
+		want := expected(s, part(a, m*k), part(b, n*k), matrix{}, matrix{})
+		near.CheckRel(t, fmt.Sprintf("product %d", i), got[i*m*n:(i+1)*m*n], want, 1e-6)
+	}
+}
