@@ -52,6 +52,10 @@ func Attention(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
 		f.attention(queue, args)
 		return
 	}
+	if a.QLen == 1 && !PlainAttention {
+		decodeForward(queue, args, q.Type)
+		return
+	}
 	plainForward(queue, args, q.Type)
 }
 

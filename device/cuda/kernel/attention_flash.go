@@ -36,7 +36,7 @@ var flashTiles = map[int]flashTile{
 		module:  "attention_d128",
 		forward: flashBlock{threads: 128, rows: 128, tile: 64, own: 1, streamed: 2},
 		dq:      flashBlock{threads: 128, rows: 64, tile: 64, own: 2, streamed: 2},
-		dkv:     flashBlock{threads: 128, rows: 64, tile: 32, own: 2, streamed: 2, extra: 256},
+		dkv:     flashBlock{threads: 128, rows: 64, tile: 64, own: 2, streamed: 2, extra: 512},
 	},
 }
 

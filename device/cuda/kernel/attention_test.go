@@ -50,6 +50,8 @@ func attentionShapes(d int) []device.Attn {
 		device.Attn{Batch: 2, QLen: 3, KLen: 40, QOffset: 37, KStride: 64, Heads: 4, KVHeads: 2, HeadDim: d},
 		device.Attn{Batch: 3, QLen: 5, KLen: 9, QOffset: 2, KStride: 9, Heads: 2, KVHeads: 1, HeadDim: d},
 		device.Attn{Batch: 1, QLen: 70, KLen: 140, QOffset: 70, KStride: 140, Heads: 2, KVHeads: 2, HeadDim: d},
+		device.Attn{Batch: 1, QLen: 70, KLen: 71, QOffset: 1, KStride: 71, Heads: 2, KVHeads: 1, HeadDim: d},
+		device.Attn{Batch: 1, QLen: 70, KLen: 132, QOffset: 62, KStride: 132, Heads: 2, KVHeads: 1, HeadDim: d},
 		device.Attn{Batch: 1, QLen: 20, KLen: 150, QOffset: 9, KStride: 150, Heads: 2, KVHeads: 2, HeadDim: d})
 }
 
@@ -207,6 +209,24 @@ func TestAttentionScores(t *testing.T) {
 			near.CheckRel(t, "o", l.get(o).V, wantO.V, 0.3) // gaps between scores are as small as their rounding
 		})
 	}
+}
+
+// TestAttentionDecode: one query after caches of many lengths, aligned or not.
+func TestAttentionDecode(t *testing.T) {
+	eachLayout(t, func(t *testing.T, l *lab) {
+		for _, d := range []int{20, 64, 128, 256} {
+			for _, n := range []int{1, 2, 40, 300, 1024, 1025, 2100} {
+				if n > 300 && d != 64 {
+					continue
+				}
+				for _, dtype := range []tensor.DType{tensor.F32, tensor.BF16} {
+					a := device.Attn{Batch: 2, QLen: 1, KLen: n, QOffset: n - 1, KStride: n + 3, Heads: 4, KVHeads: 2, HeadDim: d}
+					checkAttention(t, l, dtype, a, 1)
+					checkAttention(t, l, dtype, a, 12)
+				}
+			}
+		}
+	})
 }
 
 // TestAttentionUnaligned: rows that do not begin at multiples of 16 bytes go the plain way.

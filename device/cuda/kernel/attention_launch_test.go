@@ -1,0 +1,100 @@
+package kernel
+
+import (
+	"slices"
+	"testing"
+
+	"apr/device"
+	"apr/tensor"
+)
+
+// leastShared is the shared memory that every device since compute capability 8.0 gives a block that asks for it.
+const leastShared = 99 << 10
+
+// TestAttentionLaunches: at the sizes of published models, launches are ones that every device accepts, of kernels in the
+// announced modules, and the widths that have kernels of their own use them.
+func TestAttentionLaunches(t *testing.T) {
+	for _, d := range []tensor.DType{tensor.BF16, tensor.F32} {
+		for _, a := range []device.Attn{
+			{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 14, KVHeads: 2, HeadDim: 64},
+			{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 28, KVHeads: 4, HeadDim: 128},
+			{Batch: 64, QLen: 2048, KLen: 2048, KStride: 2048, Heads: 28, KVHeads: 4, HeadDim: 128},
+			{Batch: 1, QLen: 32768, KLen: 32768, KStride: 32768, Heads: 40, KVHeads: 8, HeadDim: 128},
+			{Batch: 1, QLen: 7, KLen: 7, KStride: 7, Heads: 3, KVHeads: 3, HeadDim: 256},
+			{Batch: 4, QLen: 1, KLen: 100, QOffset: 99, KStride: 128, Heads: 14, KVHeads: 2, HeadDim: 64},
+		} {
+			q, k := dense(d, a.Batch*a.QLen, a.Heads*a.HeadDim), dense(d, a.Batch*a.KStride, a.KVHeads*a.HeadDim)
+			lse := dense(tensor.F32, q.Rows, a.Heads)
+			var r recorder
+			Attention(&r, q, lse, q, k, k, a)
+			AttentionBackward(&r, q, k, k, q, q, lse, q, k, k, a)
+			if r.scratch > MaxScratch {
+				t.Errorf("%+v: %d bytes of scratch", a, r.scratch)
+			}
+			modules := AttentionModules(a.HeadDim, d)
+			for _, l := range r.launches {
+				if !slices.Contains(modules, l.Module) || !hasKernel(t, l.Module, l.Kernel) {
+					t.Errorf("%+v: kernel %s of module %s, announced are %v", a, l.Kernel, l.Module, modules)
+				}
+				if l.Shared > leastShared-1024 || l.Block != 128 && l.Block != 256 || l.Grid[1] > 65535 || l.Grid[2] > 65535 || min(l.Grid[0], l.Grid[1], l.Grid[2]) < 1 {
+					t.Errorf("%+v: %s has grid %v, block %d, %d bytes of shared memory", a, l.Kernel, l.Grid, l.Block, l.Shared)
+				}
+				if fast := l.Module != plainModule; fast != (d == tensor.BF16 && a.HeadDim <= 128 && a.QLen > 1) {
+					t.Errorf("%+v of %v: kernel %s", a, d, l.Kernel)
+				}
+			}
+		}
+	}
+}
+
+// TestAttentionAlignment: tensor cores serve only rows that begin at multiples of 16 bytes.
+func TestAttentionAlignment(t *testing.T) {
+	a := device.Attn{Batch: 2, QLen: 32, KLen: 32, KStride: 32, Heads: 4, KVHeads: 2, HeadDim: 64}
+	for _, c := range []struct {
+		name string
+		move func(q, k, v, o *Mat)
+		fast bool
+	}{
+		{"all aligned", func(q, k, v, o *Mat) {}, true},
+		{"wide rows", func(q, k, v, o *Mat) { k.Stride, v.Stride = 512, 520 }, true},
+		{"q begins two bytes later", func(q, k, v, o *Mat) { q.Ptr += 2 }, false},
+		{"o begins eight bytes later", func(q, k, v, o *Mat) { o.Ptr += 8 }, false},
+		{"rows of k eight bytes wider", func(q, k, v, o *Mat) { k.Stride += 4 }, false},
+		{"rows of v two bytes wider", func(q, k, v, o *Mat) { v.Stride++ }, false},
+	} {
+		q, k := dense(tensor.BF16, 64, 256), dense(tensor.BF16, 64, 128)
+		v, o := k, q
+		c.move(&q, &k, &v, &o)
+		var r recorder
+		Attention(&r, o, Mat{}, q, k, v, a)
+		if fast := r.launches[0].Module == "attention_d64"; len(r.launches) != 1 || fast != c.fast {
+			t.Errorf("%s: %d launches, the first of %s", c.name, len(r.launches), r.launches[0].Module)
+		}
+	}
+}
+
+// TestAttentionRefuses: shapes that no kernel serves are broken preconditions.
+func TestAttentionRefuses(t *testing.T) {
+	good := device.Attn{Batch: 2, QLen: 32, KLen: 32, KStride: 32, Heads: 4, KVHeads: 2, HeadDim: 64}
+	for _, c := range []struct {
+		name   string
+		change func(a *device.Attn, k *Mat)
+	}{
+		{"heads that do not divide", func(a *device.Attn, k *Mat) { a.KVHeads = 3 }},
+		{"a query beyond the keys", func(a *device.Attn, k *Mat) { a.QOffset = 1 }},
+		{"other types", func(a *device.Attn, k *Mat) { k.Type = tensor.F32 }},
+		{"rows of k", func(a *device.Attn, k *Mat) { k.Rows-- }},
+		{"columns of k", func(a *device.Attn, k *Mat) { k.Cols-- }},
+	} {
+		a, q, k := good, dense(tensor.BF16, 64, 256), dense(tensor.BF16, 64, 128)
+		c.change(&a, &k)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", c.name)
+				}
+			}()
+			Attention(&recorder{}, q, Mat{}, q, k, k, a)
+		}()
+	}
+}
