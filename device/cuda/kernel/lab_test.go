@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -59,8 +60,8 @@ func newLab(t testing.TB) *lab {
 		t.Fatal(err)
 	}
 	l := &lab{t: t, m: m, rng: rand.New(rand.NewPCG(1, 2)), multiprocessors: 6}
-	ptr, bytes := l.alloc(int(unsafe.Sizeof(Record{})))
-	clear(bytes)
+	ptr, record := l.alloc(int(unsafe.Sizeof(Record{})))
+	clear(record)
 	l.record = ptr
 	t.Cleanup(l.inspect)
 	return l
@@ -68,9 +69,9 @@ func newLab(t testing.TB) *lab {
 
 // alloc returns fresh memory, full of NaN, that is freed and whose guards are checked at the end of the test.
 func (l *lab) alloc(n int) (uint64, []byte) {
-	ptr, bytes := l.m.Alloc(n)
+	ptr, memory := l.m.Alloc(n)
 	l.memory = append(l.memory, ptr)
-	return ptr, bytes
+	return ptr, memory
 }
 
 // Launch implements Queue.
@@ -124,18 +125,20 @@ func eachLayout(t *testing.T, f func(t *testing.T, l *lab)) {
 func (l *lab) place(d tensor.DType, rows, cols int) Mat {
 	stride, size := l.lead+cols+l.gap, d.BlockBytes()
 	ptr, whole := l.alloc((rows + 2) * stride * size)
-	for i := range whole {
-		whole[i] = guard
-	}
+	paint(whole, guard)
 	m := Mat{ptr + uint64((stride+l.lead)*size), rows, cols, stride, d}
 	w := watch{view: m, whole: whole, lead: l.lead}
 	for r := range rows {
-		for i := range w.row(r) {
-			w.row(r)[i] = 0xff
-		}
+		paint(w.row(r), 0xff)
 	}
 	l.watched = append(l.watched, w)
 	return m
+}
+
+func paint(b []byte, v byte) {
+	for i := range b {
+		b[i] = v
+	}
 }
 
 // row returns the bytes of row r of the matrix.
@@ -262,11 +265,17 @@ func (w watch) inspect() error {
 		return fmt.Errorf("%s, an input, was changed", name)
 	}
 	size := w.view.Type.BlockBytes()
-	for i, b := range w.whole {
-		r, c := i/size/w.view.Stride-1, i/size%w.view.Stride-w.lead
-		inside := r >= 0 && r < w.view.Rows && c >= 0 && c < w.view.Cols
-		if !inside && b != guard {
-			return fmt.Errorf("element (%d,%d), outside %s, was overwritten", r, c, name)
+	line := w.view.Stride * size
+	for at := 0; at < len(w.whole); at += line {
+		r, row := at/line-1, w.whole[at:at+line]
+		outside := [][]byte{row}
+		if r >= 0 && r < w.view.Rows {
+			outside = [][]byte{row[:w.lead*size], row[(w.lead+w.view.Cols)*size:]}
+		}
+		for _, b := range outside {
+			if bytes.Count(b, []byte{guard}) != len(b) {
+				return fmt.Errorf("row %d, outside %s, was overwritten", r, name)
+			}
 		}
 	}
 	return nil
