@@ -94,36 +94,44 @@ APR_DEVICE void recentre(State &s, float mz, float mt, float k) {
     }
 }
 
-APR_DEVICE u32 place_of(float x, u32 ix, float y, u32 iy) {
-    return x > y ? ix : y > x ? iy : ix < iy ? ix : iy;
-}
-
-// merge returns the state of both parts together; the order of the parts does not matter.
-APR_DEVICE State merge(State x, State y, float k) {
-    State s;
-    s.mz = max2(x.mz, y.mz);
-    s.mt = max2(x.mt, y.mt);
-    s.iz = place_of(x.mz, x.iz, y.mz, y.iz);
-    s.it = place_of(x.mt, x.it, y.mt, y.it);
-    recentre(x, s.mz, s.mt, k);
-    recentre(y, s.mz, s.mt, k);
-    s.s1 = x.s1 + y.s1;
-    s.sz = x.sz + y.sz;
-    s.st = x.st + y.st;
-    s.a = x.a + y.a;
-    s.e = x.e + y.e;
-    return s;
-}
-
 APR_DEVICE State nothing() { return State{0, 0, 0, 0, 0, LOWEST, LOWEST, NONE, NONE}; }
 
-// merge_lanes merges the states of the first 2m lanes of a warp.
-template <int M> APR_DEVICE State merge_lanes(State s, float k) {
-    UNROLL for (int m = M; m; m >>= 1) {
-        State o{shfl_xor(s.s1, m), shfl_xor(s.sz, m), shfl_xor(s.st, m), shfl_xor(s.a, m), shfl_xor(s.e, m),
-            shfl_xor(s.mz, m), shfl_xor(s.mt, m), shfl_xor(s.iz, m), shfl_xor(s.it, m)};
-        s = merge(s, o, k);
+APR_DEVICE u32 warp_min(u32 x) {
+    UNROLL for (int m = 16; m; m >>= 1) {
+        u32 o = shfl_xor(x, m);
+        x = o < x ? o : x;
     }
+    return x;
+}
+
+// merge returns the state of n parts together, computed by one warp. The maxima come first, so that no exponential is
+// scaled more than once.
+APR_DEVICE State merge(const State *parts, i32 n, float k) {
+    State s = nothing();
+    for (i32 i = lane(); i < n; i += 32) {
+        s.mz = max2(s.mz, parts[i].mz);
+        s.mt = max2(s.mt, parts[i].mt);
+    }
+    s.mz = warp_max(s.mz);
+    s.mt = warp_max(s.mt);
+    for (i32 i = lane(); i < n; i += 32) {
+        State x = parts[i];
+        if (x.mz == s.mz && x.iz < s.iz) s.iz = x.iz;
+        if (x.mt == s.mt && x.it < s.it) s.it = x.it;
+        recentre(x, s.mz, s.mt, k);
+        s.s1 += x.s1;
+        s.sz += x.sz;
+        s.st += x.st;
+        s.a += x.a;
+        s.e += x.e;
+    }
+    s.s1 = warp_sum(s.s1);
+    s.sz = warp_sum(s.sz);
+    s.st = warp_sum(s.st);
+    s.a = warp_sum(s.a);
+    s.e = warp_sum(s.e);
+    s.iz = warp_min(s.iz);
+    s.it = warp_min(s.it);
     return s;
 }
 
@@ -136,10 +144,7 @@ APR_DEVICE float maximum(const LossArgs &a, const float (&x)[EACH], i32 lo, u32 
     place = NONE;
     UNROLL for (int i = EACH - 1; i >= 0; i--)
         if (x[i] == m) place = column(a, lo, i);
-    UNROLL for (int w = 16; w; w >>= 1) {
-        u32 o = shfl_xor(place, w);
-        place = o < place ? o : place;
-    }
+    place = warp_min(place);
     return m;
 }
 
@@ -174,7 +179,7 @@ template <bool Teacher, bool Unit> APR_DEVICE void stats(const LossArgs &a, i64 
     if (lane() == 0) part[warp()] = s;
     sync_block();
     if (warp() != 0) return;
-    s = merge_lanes<WARPS / 2>(lane() < WARPS ? part[lane()] : nothing(), a.k);
+    s = merge(part, WARPS, a.k);
     if (lane() == 0) a.states[r * a.slices + slice] = s;
 }
 
@@ -209,9 +214,7 @@ APR_DEVICE void factors(const LossArgs &a, Row &row, const State &s) {
 
 // merge_row merges the slices of row r, by one warp.
 APR_DEVICE void merge_row(const LossArgs &a, i64 r) {
-    State s = nothing();
-    for (i32 i = lane(); i < a.slices; i += 32) s = merge(s, a.states[r * a.slices + i], a.k);
-    s = merge_lanes<16>(s, a.k);
+    State s = merge(a.states + r * a.slices, a.slices, a.k);
     if (lane() != 0) return;
     Row row{};
     row.target = a.targets[r * a.target_stride];
