@@ -43,10 +43,18 @@ type Step struct {
 	phases          map[string][]float64
 }
 
+// RunSteps takes n steps like those that MeasureStep times, for a profile.
+func RunSteps(ctx context.Context, s device.Stream, student, big *model.Model, n int, o StepOptions) error {
+	o.Warmup, o.Iterations, o.Started, o.Progress = 0, n, nil, nil
+	_, err := MeasureStep(ctx, s, student, big, o)
+	return err
+}
+
 // MeasureStep times whole optimiser steps: teacher forward, student forward, head and loss, backward, clip, AdamW, on
 // fresh random ids each.
 func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big *model.Model, o StepOptions) (*Step, error) {
 	tr := distill.NewTrainer(student, s, o.BatchSize, o.SeqLen)
+	defer tr.Free()
 	tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(student.Device().Info(), o.SeqLen)}
 	tr.Loss.Spec, tr.Loss.Vocab = device.LossSpec{Alpha: 0.5, Temperature: 1}, o.Vocab
 	tr.Cut(o.Setting)

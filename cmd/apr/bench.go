@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -29,7 +30,7 @@ type benchOptions struct {
 	batchSize, seqLen, promptTotal int
 	chunkRows, microRows           int
 	memory                         float64 // GiB
-	random, kernelLog              bool
+	random, kernelLog, profile     bool
 }
 
 func benchCommand() *cli.Command {
@@ -62,6 +63,7 @@ func benchCommand() *cli.Command {
 			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory that a step may be planned for"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "rows of a micro-batch"},
 			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},
+			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "on a GPU: three more steps, with the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runBench(ctx, e, o) },
@@ -257,7 +259,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		prof.ResetProfile()
 	}
 	var before cuda.Stats
-	r.Step, err = bench.MeasureStep(ctx, s, student, big, bench.StepOptions{
+	options := bench.StepOptions{
 		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
 		Started: func(first time.Duration) {
 			r.Start["first step"], r.Start["all"] = milliseconds(first), milliseconds(time.Since(start))
@@ -266,13 +268,19 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 				before = dev.gpu.Stats()
 			}
 		},
-	})
+	}
+	r.Step, err = bench.MeasureStep(ctx, s, student, big, options)
 	if err != nil {
 		return err
 	}
 	r.PeakMemory = peakMemory(dev) // before the square product takes memory of its own
 	if dev.gpu != nil {
 		r.count(before, dev.gpu.Stats(), o.warmup+o.iterations-1)
+	}
+	if o.profile && dev.gpu != nil {
+		if err := r.profileGPU(dev.gpu, func() error { return bench.RunSteps(ctx, s, student, big, profiledSteps, options) }); err != nil {
+			return err
+		}
 	}
 	peak, err := bench.PeakGFLOPS(ctx, dev, s)
 	if err != nil {
@@ -309,6 +317,20 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 		Target: target, Teacher: m.teacher.Outline(), Student: m.config, Loss: device.LossSpec{Alpha: 0.5, Temperature: 1},
 		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
 	}.Plan(choice)
+}
+
+// profiledSteps is how many steps a profile adds up.
+const profiledSteps = 3
+
+// profileGPU takes the time of every operation of some steps.
+func (r *benchResult) profileGPU(dev *cuda.Device, steps func() error) error {
+	dev.StartProfile()
+	err := steps()
+	stats, perr := dev.Profile()
+	for _, op := range stats {
+		r.Ops = append(r.Ops, opShare{Op: op.Op, Calls: op.Calls / profiledSteps, MS: milliseconds(op.Time) / profiledSteps})
+	}
+	return errors.Join(err, perr)
 }
 
 // count takes what a GPU did per step after the first.

@@ -94,6 +94,7 @@ type Device struct {
 	statics map[device.Component]*pool
 
 	counts counters
+	prof   atomic.Pointer[profile]  // nil: operations are not timed
 	doing  atomic.Pointer[string]   // the operation at work, or the last one
 	lost   atomic.Pointer[sentinel] // why the device can no longer be used
 	issued atomic.Int64             // operations queued so far

@@ -15,6 +15,7 @@ func (s *Stream) RMSNorm(y, rstd, sum, x, delta, w device.Tensor, eps float64) {
 	need(y.IsZero() || w.Rows == 1 && w.Cols == x.Cols, "RMSNorm", "w is not [1, h]")
 	need(rstd.IsZero() || rstd.Rows == x.Rows && rstd.Cols == 1, "RMSNorm", "rstd is not [n, 1]")
 	if o := s.begin("RMSNorm", y, rstd, sum, x, delta, w); o != nil {
+		o.sized(x.Rows, x.Cols)
 		kernel.RMSNorm(o, mat(y), mat(rstd), mat(sum), mat(x), mat(delta), mat(w), eps)
 		o.end()
 	}
@@ -28,6 +29,7 @@ func (s *Stream) RMSNormBackward(dx, dw, dy, x, rstd, w device.Tensor) {
 	need(w.Rows == 1 && dw.Rows == 1 && w.Cols == x.Cols && dw.Cols == x.Cols && rstd.Rows == x.Rows,
 		"RMSNormBackward", "shapes differ")
 	if o := s.begin("RMSNormBackward", dx, dw, dy, x, rstd, w); o != nil {
+		o.sized(x.Rows, x.Cols)
 		kernel.RMSNormBackward(o, mat(dx), mat(dw), mat(dy), mat(x), mat(rstd), mat(w))
 		o.end()
 	}
@@ -38,6 +40,7 @@ func (s *Stream) SwiGLU(m, gu device.Tensor) {
 	need(m.Rows == gu.Rows && 2*m.Cols == gu.Cols, "SwiGLU", "shapes differ")
 	floats("SwiGLU", gu.DType, m)
 	if o := s.begin("SwiGLU", m, gu); o != nil {
+		o.sized(m.Rows, m.Cols)
 		kernel.SwiGLU(o, mat(m), mat(gu))
 		o.end()
 	}
@@ -49,6 +52,7 @@ func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
 	same("SwiGLUBackward", gu, dgu)
 	floats("SwiGLUBackward", gu.DType, dgu, dm)
 	if o := s.begin("SwiGLUBackward", dgu, dm, gu); o != nil {
+		o.sized(dm.Rows, dm.Cols)
 		kernel.SwiGLUBackward(o, mat(dgu), mat(dm), mat(gu))
 		o.end()
 	}
@@ -62,6 +66,7 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 	if o == nil {
 		return
 	}
+	o.sized(x.Rows, x.Cols)
 	table, err := s.rotary(r, r.Offset+min(r.SeqLen, max(1, x.Rows)))
 	if err != nil {
 		s.fail(err)
@@ -75,6 +80,7 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	checkAttention("Attention", o, lse, q, k, v, a)
 	if op := s.begin("Attention", o, lse, q, k, v); op != nil {
+		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		kernel.Attention(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a)
 		op.end()
 	}
@@ -90,6 +96,7 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 	floats("AttentionBackward", q.DType, dq, dk, dv, do)
 	need(!lse.IsZero(), "AttentionBackward", "no lse")
 	if op := s.begin("AttentionBackward", dq, dk, dv, do, o, lse, q, k, v); op != nil {
+		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		kernel.AttentionBackward(op, mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(lse), mat(q), mat(k), mat(v), a)
 		op.end()
 	}

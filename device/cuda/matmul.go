@@ -105,6 +105,7 @@ func (o *operation) product(op blas.Op, c, a, b, bias kernel.Mat, add bool) {
 	if c.Rows == 0 || c.Cols == 0 || k == 0 {
 		return
 	}
+	o.sized(c.Rows, c.Cols, k)
 	d := o.dev
 	own := func(q kernel.Queue) { kernel.Gemm(q, forms[op], c, a, b, bias, add, d.opts.Compute == TF32) }
 	d.counts.products.Add(1)

@@ -24,6 +24,7 @@ type operation struct {
 	dev    *Device
 	stream *Stream // whose first error it may become
 	name   string
+	sizes  string // in a profile: which of its kind
 	steps  []step
 	used   int // bytes of scratch taken
 }
@@ -69,7 +70,11 @@ func (o *operation) run(t *driver.Thread) {
 		return
 	}
 	o.dev.doing.Store(&o.name)
-	o.stream.fail(o.dev.explain(o.name, o.perform(t)))
+	perform := o.perform
+	if p := o.dev.prof.Load(); p != nil {
+		perform = func(t *driver.Thread) error { return p.time(t, o) }
+	}
+	o.stream.fail(o.dev.explain(o.name, perform(t)))
 }
 
 // perform makes the steps, until one fails.
