@@ -43,17 +43,19 @@ template <int D, int MT> APR_DEVICE void take(u32 (&x)[MT][D / 16][4], const u8 
 }
 
 // products adds own rows · rows of the tile to s: s[m][n] is the square of own rows [16m, 16m+16) and tile rows
-// [8n, 8n+8). `right` is tile + right_offset.
+// [8n, 8n+8). The next piece of the right operand is on its way while one is multiplied.
 template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4], const u32 (&x)[MT][D / 16][4], const u8 *tile) {
     int right = right_offset<D>();
     opaque(right);
+    u32 y[2][4];
+    ldmatrix4(y[0], tile + right);
     UNROLL for (int k = 0; k < D / 16; k++) {
         UNROLL for (int n = 0; n < NT; n += 2) {
-            u32 y[4];
-            ldmatrix4(y, tile + n * (16 * D) + (right ^ (k << 5)));
+            int i = k * (NT / 2) + n / 2, next_k = n + 2 < NT ? k : k + 1, next_n = n + 2 < NT ? n + 2 : 0;
+            if (next_k < D / 16) ldmatrix4(y[~i & 1], tile + next_n * (16 * D) + (right ^ (next_k << 5)));
             UNROLL for (int m = 0; m < MT; m++) {
-                mma_bf16(s[m][n], x[m][k], y[0], y[1]);
-                mma_bf16(s[m][n + 1], x[m][k], y[2], y[3]);
+                mma_bf16(s[m][n], x[m][k], y[i & 1][0], y[i & 1][1]);
+                mma_bf16(s[m][n + 1], x[m][k], y[i & 1][2], y[i & 1][3]);
             }
         }
     }
@@ -64,15 +66,17 @@ template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4],
     int left = left_offset<D>(), right = right_offset<D>();
     opaque(left);
     opaque(right);
+    u32 x[MT][4], y[2][4];
+    UNROLL for (int m = 0; m < MT; m++) ldmatrix4(x[m], own + m * (32 * D) + left);
+    ldmatrix4(y[0], tile + right);
     UNROLL for (int k = 0; k < D / 16; k++) {
-        u32 x[MT][4];
-        UNROLL for (int m = 0; m < MT; m++) ldmatrix4(x[m], own + m * (32 * D) + (left ^ (k << 5)));
         UNROLL for (int n = 0; n < NT; n += 2) {
-            u32 y[4];
-            ldmatrix4(y, tile + n * (16 * D) + (right ^ (k << 5)));
+            int i = k * (NT / 2) + n / 2, next_k = n + 2 < NT ? k : k + 1, next_n = n + 2 < NT ? n + 2 : 0;
+            if (next_k < D / 16) ldmatrix4(y[~i & 1], tile + next_n * (16 * D) + (right ^ (next_k << 5)));
             UNROLL for (int m = 0; m < MT; m++) {
-                mma_bf16(s[m][n], x[m], y[0], y[1]);
-                mma_bf16(s[m][n + 1], x[m], y[2], y[3]);
+                mma_bf16(s[m][n], x[m], y[i & 1][0], y[i & 1][1]);
+                mma_bf16(s[m][n + 1], x[m], y[i & 1][2], y[i & 1][3]);
+                if (next_k > k && next_k < D / 16) ldmatrix4(x[m], own + m * (32 * D) + (left ^ (next_k << 5)));
             }
         }
     }
@@ -83,6 +87,8 @@ template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4],
 template <int D, int MT, int NT> APR_DEVICE void accumulate(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], const u8 *tile) {
     int left = left_offset<D>();
     opaque(left);
+    u32 y[2][4];
+    ldmatrix4_trans(y[0], tile + left);
     UNROLL for (int k = 0; k < NT / 2; k++) {
         u32 x[MT][4];
         UNROLL for (int m = 0; m < MT; m++) {
@@ -92,11 +98,11 @@ template <int D, int MT, int NT> APR_DEVICE void accumulate(float (&acc)[MT][D /
             }
         }
         UNROLL for (int n = 0; n < D / 16; n++) {
-            u32 y[4];
-            ldmatrix4_trans(y, tile + k * (32 * D) + (left ^ (n << 5)));
+            int i = k * (D / 16) + n, next_k = n + 1 < D / 16 ? k : k + 1, next_n = n + 1 < D / 16 ? n + 1 : 0;
+            if (next_k < NT / 2) ldmatrix4_trans(y[~i & 1], tile + next_k * (32 * D) + (left ^ (next_n << 5)));
             UNROLL for (int m = 0; m < MT; m++) {
-                mma_bf16(acc[m][2 * n], x[m], y[0], y[1]);
-                mma_bf16(acc[m][2 * n + 1], x[m], y[2], y[3]);
+                mma_bf16(acc[m][2 * n], x[m], y[i & 1][0], y[i & 1][1]);
+                mma_bf16(acc[m][2 * n + 1], x[m], y[i & 1][2], y[i & 1][3]);
             }
         }
     }
