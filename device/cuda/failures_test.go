@@ -139,6 +139,32 @@ func TestDeviceLost(t *testing.T) {
 	}
 }
 
+// TestLateLoad: where it is strict, a kernel that was not loaded before Seal fails the stream, by its name.
+func TestLateLoad(t *testing.T) {
+	findDriver(t)
+	d := open(t, cuda.Options{StrictSeal: true})
+	defer d.Close()
+	d.Seal()
+	_, err := newTiny(d).try(0)
+	if err == nil || !strings.Contains(err.Error(), "after the kernels were sealed") || d.Stats().LateLoads == 0 {
+		t.Errorf("got %v and %d late loads", err, d.Stats().LateLoads)
+	}
+}
+
+// TestOldDriver: a driver that cannot read the kernels is a device that is not available.
+func TestOldDriver(t *testing.T) {
+	findDriver(t)
+	t.Setenv("APR_EMULATOR_FAIL", "cuModuleLoadDataEx:*=222") // unsupported PTX version
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	if err := d.Prewarm(); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("Prewarm: got %v (%v), want kind unavailable", err, fault.KindOf(err))
+	}
+	if _, err := newTiny(d).try(0); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("a step: got %v (%v), want kind unavailable", err, fault.KindOf(err))
+	}
+}
+
 // TestErrorInStep: an error of the driver that leaves the device intact ends the stream's step only.
 func TestErrorInStep(t *testing.T) {
 	findDriver(t)

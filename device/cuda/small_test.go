@@ -1,0 +1,171 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"apr/device"
+	"apr/device/arena"
+	"apr/device/cuda/blas"
+	"apr/device/cuda/driver"
+	"apr/device/dry"
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// TestPieces: the pieces of a tensor are its elements, in order, none twice, and none larger than the limit.
+func TestPieces(t *testing.T) {
+	for _, c := range []struct {
+		rows, cols, stride, limit, want int
+	}{
+		{0, 5, 5, 64, 0}, {5, 0, 7, 64, 0}, {1, 1, 9, 4, 1}, {3, 5, 5, 1000, 1}, {3, 5, 5, 16, 4}, {3, 5, 8, 1000, 1},
+		{3, 5, 8, 40, 2}, {3, 5, 8, 20, 3}, {3, 5, 8, 16, 6}, {1, 10, 64, 16, 3}, {7, 4, 6, 33, 4},
+	} {
+		t.Run(fmt.Sprintf("%dx%d of %d in %d bytes", c.rows, c.cols, c.stride, c.limit), func(t *testing.T) {
+			m := device.Tensor{Off: 3, Rows: c.rows, Cols: c.cols, Stride: c.stride, DType: tensor.F32}
+			var got, want []int
+			n := 0
+			eachPiece(m, c.limit, func(p device.Tensor) {
+				n++
+				if 4*p.Rows*p.Cols > c.limit || p.Rows*p.Cols == 0 {
+					t.Errorf("a piece of %d×%d", p.Rows, p.Cols)
+				}
+				for r := range p.Rows {
+					for i := range p.Cols {
+						got = append(got, p.Off+r*p.Stride+i)
+					}
+				}
+			})
+			for r := range c.rows {
+				for i := range c.cols {
+					want = append(want, 3+r*c.stride+i)
+				}
+			}
+			if !slices.Equal(got, want) || n != c.want {
+				t.Errorf("%d pieces with elements %v, want %d with %v", n, got, c.want, want)
+			}
+		})
+	}
+}
+
+// TestPool: the oldest slab that has room is taken, and what was given back is found again.
+func TestPool(t *testing.T) {
+	p := &pool{first: 4096}
+	if n := p.next(100); n != 4096 {
+		t.Errorf("the first slab has %d bytes, want what was planned", n)
+	}
+	if n := p.next(5000); n != 5120 {
+		t.Errorf("the first slab for a larger tensor has %d bytes, want 5120", n)
+	}
+	for i := range 2 {
+		p.slabs = append(p.slabs, &slab{base: uint64(1+i) << 20, size: 1024, places: arena.New(alignment)})
+	}
+	if n := p.next(100); n != leastSlab {
+		t.Errorf("a later slab has %d bytes", n)
+	}
+	var places []place
+	for _, c := range []struct {
+		bytes int64
+		want  uint64 // 0: no room
+	}{{300, 1 << 20}, {512, 1<<20 + 512}, {1, 2 << 20}, {1025, 0}, {1024, 0}, {768, 2<<20 + 256}, {1, 0}} {
+		at, ok := p.find(c.bytes)
+		if ok != (c.want != 0) || ok && at.address() != c.want {
+			t.Errorf("%d bytes: %v, %v; want %#x", c.bytes, at, ok, c.want)
+		}
+		if ok {
+			places = append(places, at)
+		}
+	}
+	places[1].slab.places.Release(places[1].offset)
+	if at, ok := p.find(500); !ok || at.address() != 1<<20+512 {
+		t.Errorf("got %v, %v; want the place that was given back", at, ok)
+	}
+}
+
+// TestKnownIDs: ids that the host uploaded are checked before an operation, those of the device are not known.
+func TestKnownIDs(t *testing.T) {
+	b := &buffer{name: "ids", size: 256}
+	ids := func(off, n int) device.Tensor {
+		return device.Tensor{Buf: b, Off: off, Rows: n, Cols: 1, Stride: 1, DType: tensor.I32}
+	}
+	all := ids(0, 6)
+	s := &Stream{dev: &Device{}}
+	if !s.known("Embed", all, 1) {
+		t.Error("unknown ids were refused")
+	}
+	b.remember(all, []int32{0, 3, 1, 2, 7, -1})
+	for _, c := range []struct {
+		off, n, limit int
+		at            string // of the first id outside; empty: none
+	}{{0, 4, 4, ""}, {0, 4, 3, "position 1"}, {2, 2, 3, ""}, {2, 4, 4, "position 2"}, {2, 4, 8, "position 3"}, {4, 1, 8, ""}, {5, 0, 1, ""}} {
+		s := &Stream{dev: &Device{}}
+		ok := s.known("Embed", ids(c.off, c.n), c.limit)
+		err := s.err.get()
+		if ok != (c.at == "") || (err == nil) != ok {
+			t.Errorf("ids [%d:+%d] below %d: %v, %v", c.off, c.n, c.limit, ok, err)
+		}
+		if f, is := err.(*fault.Error); is && (f.Place != c.at || f.Kind != fault.Invalid) {
+			t.Errorf("ids [%d:+%d] below %d: %v, want %s", c.off, c.n, c.limit, err, c.at)
+		}
+	}
+	b.remember(ids(1, 1), []int32{0})
+	if !s.known("Embed", ids(0, 4), 3) {
+		t.Error("an id that was replaced is still known")
+	}
+}
+
+// TestShapes: the products of a step, as its dry record has them, are those that the stream asks for.
+func TestShapes(t *testing.T) {
+	d := &Device{act: tensor.BF16}
+	planned := dry.New(dry.Target{Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16})
+	s := planned.NewStream()
+	temp := func(d tensor.DType, rows, cols int) device.Tensor {
+		return s.Temp("t", device.Activations, d, rows, cols)
+	}
+	const n, in, out = 48, 64, 96
+	p := planned.Param(device.ParamSpec{Name: "w", Rows: out, Cols: in})
+	x, y, bias := temp(tensor.BF16, n, in), temp(tensor.BF16, n, out+16).ColRange(0, out), temp(tensor.F32, 1, out)
+	s.SetScalars(device.Scalars{})
+	s.MatMul(y, x, p.Weight, bias, false)
+	s.MatMul(temp(tensor.F32, n, out), x, p.Weight, device.Tensor{}, true)
+	s.MatMulInputGrad(x, y, p.Weight, true)
+	s.MatMulWeightGrad(p.Grad, bias, y, x)
+	s.MatMulWeightGrad(p.Grad, bias, temp(tensor.F32, n, out), x) // rounded first: its operands are in scratch
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	want := []blas.Shape{
+		{Op: blas.NT, M: n, N: out, K: in, LDA: in, LDB: in, LDC: out + 16, In: tensor.BF16, Out: tensor.BF16, Bias: true, Aligned: true},
+		{Op: blas.NT, M: n, N: out, K: in, LDA: in, LDB: in, LDC: out, In: tensor.BF16, Out: tensor.F32, Add: true, Aligned: true},
+		{Op: blas.NN, M: n, N: in, K: out, LDA: out + 16, LDB: in, LDC: in, In: tensor.BF16, Out: tensor.BF16, Add: true, Aligned: true},
+		{Op: blas.TN, M: out, N: in, K: n, LDA: out + 16, LDB: in, LDC: in, In: tensor.BF16, Out: tensor.F32, Add: true, Aligned: true},
+	}
+	if got := d.shapes(planned.Record()); !slices.Equal(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// TestModules: a step loads the attention of its head dimension and the products of its type, and nothing for other cards.
+func TestModules(t *testing.T) {
+	d := &Device{act: tensor.BF16, desc: driver.DeviceInfo{Major: 8, Minor: 6}}
+	names := func(heads map[int]bool) (all []string) {
+		for _, m := range d.modules(heads) {
+			all = append(all, m.Name)
+			if m.Target != "sm_80" {
+				t.Errorf("%s is for %s", m.Name, m.Target)
+			}
+		}
+		return all
+	}
+	all, some := names(nil), names(map[int]bool{64: true})
+	for _, name := range []string{"move", "norm", "rotary", "swiglu", "loss", "optim", "embedding", "columns", "gemm", "attention_d64"} {
+		if !slices.Contains(all, name) || !slices.Contains(some, name) {
+			t.Errorf("%s is not loaded: %v, %v", name, all, some)
+		}
+	}
+	if slices.Contains(all, "gemm_f32") || !slices.Contains(all, "attention_d128") || slices.Contains(some, "attention_d128") {
+		t.Errorf("loaded %v, and %v for heads of 64", all, some)
+	}
+}
