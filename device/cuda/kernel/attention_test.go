@@ -50,7 +50,7 @@ func attentionShapes(d int) []device.Attn {
 		device.Attn{Batch: 2, QLen: 3, KLen: 40, QOffset: 37, KStride: 64, Heads: 4, KVHeads: 2, HeadDim: d},
 		device.Attn{Batch: 3, QLen: 5, KLen: 9, QOffset: 2, KStride: 9, Heads: 2, KVHeads: 1, HeadDim: d},
 		device.Attn{Batch: 1, QLen: 70, KLen: 140, QOffset: 70, KStride: 140, Heads: 2, KVHeads: 2, HeadDim: d},
-		device.Attn{Batch: 1, QLen: 70, KLen: 71, QOffset: 1, KStride: 71, Heads: 2, KVHeads: 1, HeadDim: d},
+		device.Attn{Batch: 1, QLen: 130, KLen: 131, QOffset: 1, KStride: 131, Heads: 2, KVHeads: 1, HeadDim: d},
 		device.Attn{Batch: 1, QLen: 70, KLen: 132, QOffset: 62, KStride: 132, Heads: 2, KVHeads: 1, HeadDim: d},
 		device.Attn{Batch: 1, QLen: 20, KLen: 150, QOffset: 9, KStride: 150, Heads: 2, KVHeads: 2, HeadDim: d})
 }
