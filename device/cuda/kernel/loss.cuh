@@ -165,8 +165,8 @@ template <bool Teacher, bool Unit> APR_DEVICE void stats(const LossArgs &a, i64 
         float dt = t[i] - s.mt, et = exp2_approx(dt * a.k);
         if (!Unit) sz += exp2_approx(dz * a.k);
         st += et;
-        sa += et == 0 ? 0 : mul_rn(et, dt - dz); // 0·(−∞) is 0 here
-        se += et == 0 ? 0 : mul_rn(et, dt);
+        sa = fma_rn(et, et == 0 ? 0 : dt - dz, sa); // 0·(−∞) is 0 here
+        se = fma_rn(et, et == 0 ? 0 : dt, se);
     }
     s.s1 = warp_sum(s1);
     if (Teacher) {
