@@ -10,36 +10,10 @@
 #include <ucontext.h>
 
 #if defined(__x86_64__)
-asm(R"(
-.text
-.p2align 4
-.globl apr_switch
-.hidden apr_switch
-.type apr_switch, @function
-apr_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    popq %rcx
-    jmp *%rcx
-.size apr_switch, .-apr_switch
-)");
 void *apr_first(char *top, void (*entry)()) {
     void **p = (void **)top;
     *--p = nullptr; // where entry would return to
     *--p = (void *)entry;
-    for (int i = 0; i < 6; i++) *--p = nullptr;
     return p;
 }
 void apr_land(void *context, char *top, void (*entry)()) {
@@ -47,44 +21,10 @@ void apr_land(void *context, char *top, void (*entry)()) {
     c->uc_mcontext.gregs[REG_RSP] = (greg_t)(top - 8);
     c->uc_mcontext.gregs[REG_RIP] = (greg_t)entry;
 }
-#elif defined(__aarch64__)
-asm(R"(
-.text
-.p2align 4
-.globl apr_switch
-.hidden apr_switch
-.type apr_switch, %function
-apr_switch:
-    stp x19, x20, [sp, #-160]!
-    stp x21, x22, [sp, #16]
-    stp x23, x24, [sp, #32]
-    stp x25, x26, [sp, #48]
-    stp x27, x28, [sp, #64]
-    stp x29, x30, [sp, #80]
-    stp d8, d9, [sp, #96]
-    stp d10, d11, [sp, #112]
-    stp d12, d13, [sp, #128]
-    stp d14, d15, [sp, #144]
-    mov x9, sp
-    str x9, [x0]
-    mov sp, x1
-    ldp x21, x22, [sp, #16]
-    ldp x23, x24, [sp, #32]
-    ldp x25, x26, [sp, #48]
-    ldp x27, x28, [sp, #64]
-    ldp x29, x30, [sp, #80]
-    ldp d8, d9, [sp, #96]
-    ldp d10, d11, [sp, #112]
-    ldp d12, d13, [sp, #128]
-    ldp d14, d15, [sp, #144]
-    ldp x19, x20, [sp], #160
-    br x30
-.size apr_switch, .-apr_switch
-)");
+#else
 void *apr_first(char *top, void (*entry)()) {
-    void **p = (void **)(top - 160);
-    memset(p, 0, 160);
-    p[11] = (void *)entry; // x30
+    void **p = (void **)(top - 32);
+    p[2] = (void *)entry;
     return p;
 }
 void apr_land(void *context, char *top, void (*entry)()) {
@@ -92,8 +32,6 @@ void apr_land(void *context, char *top, void (*entry)()) {
     c->uc_mcontext.sp = (u64)top;
     c->uc_mcontext.pc = (u64)entry;
 }
-#else
-#error "the emulator switches fibers on x86-64 and aarch64 only"
 #endif
 
 namespace apr_host {
@@ -140,6 +78,8 @@ static Fiber *next(Worker &w, Fiber *f) {
     return nullptr;
 }
 
+static void enter();
+
 static char *take_stack(Worker &w) {
     if (w.stacks.empty()) {
         char *p = (char *)mmap(nullptr, page + stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -153,21 +93,21 @@ static char *take_stack(Worker &w) {
     return s;
 }
 
-static void enter();
-
-static void become(Worker &w, Fiber *f) {
-    w.current = f;
-    place.thread = f->thread;
+// begin gives a fiber that has not begun a stack. Tops of stacks are shifted against each other, or they would share the
+// same few sets of the caches.
+static Fiber *begin(Worker &w, Fiber *f) {
+    if (f->sp) return f;
+    f->stack = take_stack(w);
+    f->sp = apr_first(f->stack + page + stack_bytes - (f->thread * 7 % 16) * 192, enter);
+    return f;
 }
 
-void resume(Worker &w, Fiber *f, void **save) {
-    if (!f->sp) {
-        f->stack = take_stack(w);
-        // Tops of stacks are shifted against each other, or they would share the same few sets of the caches.
-        f->sp = apr_first(f->stack + page + stack_bytes - (f->thread * 7 % 16) * 192, enter);
-    }
+Fiber *other(Worker &w, Fiber *f) { return begin(w, next(w, f)); }
+
+void start(Worker &w) {
+    Fiber *f = begin(w, &w.fibers[0]);
     become(w, f);
-    apr_switch(save, f->sp);
+    apr_switch(&w.main_sp, f->sp);
 }
 
 // enter is the life of a fiber's stack: when its thread has left it serves the next fresh one.
@@ -194,18 +134,9 @@ static void enter() {
             continue;
         }
         w.stacks.push_back(f->stack);
-        resume(w, n, &nowhere);
-    }
-}
-
-void wait(Worker &w, Fiber *f, const u32 *waits) {
-    f->waits = waits;
-    f->gen = *waits;
-    Fiber *n = f->ring;
-    if (__builtin_expect(runnable(*n) && n->sp, true)) {
         become(w, n);
-        apr_switch(&f->sp, n->sp);
-    } else resume(w, next(w, f), &f->sp);
+        apr_switch(&nowhere, n->sp);
+    }
 }
 
 void mixed(const Warp &p, Operation op) {

@@ -3,9 +3,50 @@
 #include "machine.h"
 #include <vector>
 
-// apr_switch(save, load) leaves the running stack, noting its pointer in *save, and goes on with the stack load. Only
-// what a function must preserve is kept.
-extern "C" void apr_switch(void **save, void *load);
+// apr_switch(save, load) leaves the running stack, noting its pointer in *save, and goes on with the stack load. It is
+// code in its caller and no function: a return that does not match the last call would be mispredicted.
+#if defined(__x86_64__)
+#define APR_SWITCH_CLOBBERS "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3", \
+    "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc", "memory"
+static inline __attribute__((always_inline)) void apr_switch(void **save, void *load) {
+    asm volatile("lea -128(%%rsp), %%rsp\n" // the red zone
+                 "push %%rbp\n"
+                 "push %%rbx\n"
+                 "lea 1f(%%rip), %%rax\n"
+                 "push %%rax\n"
+                 "mov %%rsp, (%0)\n"
+                 "mov %1, %%rsp\n"
+                 "pop %%rax\n"
+                 "jmp *%%rax\n"
+                 "1:\n"
+                 "pop %%rbx\n"
+                 "pop %%rbp\n"
+                 "lea 128(%%rsp), %%rsp\n"
+                 : "+D"(save), "+S"(load) : : APR_SWITCH_CLOBBERS);
+}
+#elif defined(__aarch64__)
+#define APR_SWITCH_CLOBBERS "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17", "x20", \
+    "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x30", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", \
+    "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", \
+    "v31", "cc", "memory"
+static inline __attribute__((always_inline)) void apr_switch(void **save, void *load) {
+    register void **to asm("x0") = save;
+    register void *from asm("x1") = load;
+    asm volatile("stp x29, x19, [sp, #-32]!\n"
+                 "adr x9, 1f\n"
+                 "str x9, [sp, #16]\n"
+                 "mov x9, sp\n"
+                 "str x9, [%0]\n"
+                 "mov sp, %1\n"
+                 "ldr x9, [sp, #16]\n"
+                 "br x9\n"
+                 "1:\n"
+                 "ldp x29, x19, [sp], #32\n"
+                 : "+r"(to), "+r"(from) : : APR_SWITCH_CLOBBERS);
+}
+#else
+#error "the emulator switches fibers on x86-64 and aarch64 only"
+#endif
 // apr_first makes the frame from which apr_switch starts entry on a fresh stack.
 void *apr_first(char *top, void (*entry)());
 // apr_land lets a signal handler return to entry on a fresh stack; context is its ucontext_t.
@@ -74,10 +115,26 @@ struct Worker {
 
 extern __thread Worker *worker __attribute__((tls_model("initial-exec")));
 
-// resume makes f the running fiber; the caller's state goes to *save.
-void resume(Worker &w, Fiber *f, void **save);
+// start runs the block until all its fibers have left, or one failed.
+void start(Worker &w);
+// other returns a fiber that can go on when f and the lane after it cannot; without any it fails.
+Fiber *other(Worker &w, Fiber *f);
+
+inline void become(Worker &w, Fiber *f) {
+    w.current = f;
+    place.thread = f->thread;
+}
+
 // wait lets others run until *waits is no longer its present value.
-void wait(Worker &w, Fiber *f, const u32 *waits);
+inline __attribute__((always_inline)) void wait(Worker &w, Fiber *f, const u32 *waits) {
+    f->waits = waits;
+    f->gen = *waits;
+    Fiber *n = f->ring;
+    if (__builtin_expect(*n->waits == n->gen || !n->sp, false)) n = other(w, f);
+    become(w, n);
+    apr_switch(&f->sp, n->sp);
+}
+
 // catch_faults makes memory faults of fibers failures of their launch.
 void catch_faults();
 // map returns fresh memory, null if there is none.
@@ -88,8 +145,7 @@ char *map(size_t bytes);
 
 // together is one warp-wide operation of a lane that has deposited its operands: the last lane to come calls complete for
 // all of them.
-template <class Complete> inline void together(Worker &w, Fiber *f, Operation op, Complete complete) {
-    Warp &p = *f->warp;
+template <class Complete> inline __attribute__((always_inline)) void together(Worker &w, Fiber *f, Warp &p, Operation op, Complete complete) {
     if (p.arrived == 0) p.op = op;
     else if (p.op != op) mixed(p, op);
     if (++p.arrived < 32) {

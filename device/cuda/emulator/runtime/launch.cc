@@ -94,7 +94,7 @@ static void run_block(Worker &w, u64 index) {
     w.areas.clear();
     std::fill(w.sites.begin(), w.sites.end(), nullptr);
     w.dynamic = nullptr;
-    resume(w, &w.fibers[0], &w.main_sp);
+    start(w);
     if (!w.failed && !w.areas.empty()) apr_switch(&w.main_sp, apr_first(w.emergency + stack_bytes, enter_check));
 }
 
@@ -160,7 +160,7 @@ static void *help(void *) {
 // Waking the helper costs some microseconds, which have to be worth it.
 constexpr double worth = 40e-6;
 
-static void start(void (*f)(Worker &w)) {
+static void wake_helper(void (*f)(Worker &w)) {
     pthread_mutex_lock(&lock);
     job = f;
     pthread_cond_signal(&wake);
@@ -224,7 +224,7 @@ int run(const Grid &g) {
     double begin = seconds();
     work(*own, true);
     bool helped = helper && launch.total > 1 && (seconds() - begin) * (launch.total - 1) > worth;
-    if (helped) start([](Worker &w) { work(w, false); });
+    if (helped) wake_helper([](Worker &w) { work(w, false); });
     work(*own, false);
     if (helped) join();
     int code = launch.code;
@@ -254,7 +254,7 @@ void parallel(int n, void (*part)(void *data, int i), void *data) {
     double begin = seconds();
     if (n > 0) part(data, 0);
     bool helped = helper && n > 1 && (seconds() - begin) * (n - 1) > worth;
-    if (helped) start(do_parts);
+    if (helped) wake_helper(do_parts);
     do_parts(*own);
     if (helped) join();
     pthread_mutex_unlock(&one_launch);

@@ -10,7 +10,7 @@ u32 exchange(Operation op, u32 v, u32 from) {
     Warp &p = *f->warp;
     u32 *slot = p.v[p.gen & 1];
     slot[f->thread & 31] = v;
-    together(w, f, op, [] {});
+    together(w, f, p, op, [] {});
     return slot[from];
 }
 
@@ -20,7 +20,7 @@ u32 ballot(bool b) {
     Warp &p = *f->warp;
     u32 *slot = p.v[p.gen & 1];
     slot[f->thread & 31] = b;
-    together(w, f, op_ballot, [=] {
+    together(w, f, p, op_ballot, [=] {
         u32 mask = 0;
         for (u32 i = 0; i < 32; i++) mask |= slot[i] << i;
         for (u32 i = 0; i < 32; i++) slot[i] = mask;
@@ -28,7 +28,11 @@ u32 ballot(bool b) {
     return slot[0];
 }
 
-void sync_warp() { together(*worker, worker->current, op_sync_warp, [] {}); }
+void sync_warp() {
+    Worker &w = *worker;
+    Fiber *f = w.current;
+    together(w, f, *f->warp, op_sync_warp, [] {});
+}
 
 typedef float f32x8 __attribute__((vector_size(32)));
 
@@ -101,7 +105,7 @@ void mma(Operation op, float *d, const u32 *a, u32 b0, u32 b1) {
     p.a[slot][lane][4] = b0;
     p.a[slot][lane][5] = b1;
     memcpy(p.d[slot][lane], d, 16);
-    together(w, f, op, [&] { multiply(p, slot, op); });
+    together(w, f, p, op, [&] { multiply(p, slot, op); });
     memcpy(d, p.d[slot][lane], 16);
 }
 
@@ -131,7 +135,7 @@ void ldmatrix(Operation op, u32 *r, const void *row) {
         if (!in_shared(row, 16)) fail(illegal_address, "thread %u: ldmatrix at %p, which is outside the arrays in shared memory", place.thread, row);
     }
     p.row[slot][lane] = row;
-    together(w, f, op, [&] { load_matrices(p, slot, matrices, op == op_ldmatrix4_trans || op == op_ldmatrix2_trans); });
+    together(w, f, p, op, [&] { load_matrices(p, slot, matrices, op == op_ldmatrix4_trans || op == op_ldmatrix2_trans); });
     memcpy(r, p.r[slot][lane], 4 * matrices);
 }
 
