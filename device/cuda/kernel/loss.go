@@ -38,7 +38,8 @@ const (
 // still in the second-level cache.
 var lossAhead int32 = 448
 
-// LossInOneLaunch makes Loss use loss_forward where it can.
+// LossInOneLaunch makes Loss use loss_forward where it can, for forward KL with a gradient: the same bits, with 10
+// instead of 18 bytes of memory traffic per logit where the second-level cache holds 20 MiB.
 var LossInOneLaunch = false
 
 // lossMix holds the coefficients of a divergence from a mixture; struct Mix of loss.cu.
