@@ -116,9 +116,6 @@ func (o *operation) Scratch(n int) uint64 {
 	return o.dev.scratch.base + uint64(at)
 }
 
-// left returns how many bytes of scratch the operation can still take.
-func (o *operation) left() int { return kernel.MaxScratch - (o.used+alignment-1)&^(alignment-1) }
-
 // Record returns the address of the stream's record.
 func (o *operation) Record() uint64 { return o.stream.slot.device }
 

@@ -10,11 +10,10 @@ import (
 // ring is pinned memory through which values of the host travel to the device: one half fills while the copies out of
 // the other are on their way.
 type ring struct {
-	mu    sync.Mutex
-	half  [2]ringHalf
-	turn  int // the half at work
-	used  int // bytes of it
-	ready bool
+	mu   sync.Mutex
+	half [2]ringHalf
+	turn int // the half at work
+	used int // bytes of it
 }
 
 type ringHalf struct {
@@ -76,18 +75,15 @@ func (r *ring) send(o *operation, n int, fill func([]byte), use func(o *operatio
 
 // change turns to the other half, and waits until the copies out of it are done unless a wait since then says so.
 func (r *ring) change(d *Device) error {
-	h := &r.half[r.turn]
-	h.left = d.issued.Load()
-	event := h.event
-	d.queue("Upload", func(t *driver.Thread) error { return t.Record(event, d.stream) })
+	left, next := &r.half[r.turn], &r.half[1-r.turn]
+	left.left = d.issued.Load()
+	d.queue("Upload", func(t *driver.Thread) error { return t.Record(left.event, d.stream) })
 	r.turn, r.used = 1-r.turn, 0
-	h = &r.half[r.turn]
-	if h.left == 0 || h.left <= d.synced.Load() {
+	if next.left <= d.synced.Load() {
 		return nil
 	}
-	event = h.event
 	d.counts.waits.Add(1)
-	return d.explain("Upload", d.ctx.Do(func(t *driver.Thread) error { return t.EventSync(event) }))
+	return d.explain("Upload", d.ctx.Do(func(t *driver.Thread) error { return t.EventSync(next.event) }))
 }
 
 // pin allocates pinned host memory.
