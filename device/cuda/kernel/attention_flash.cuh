@@ -269,34 +269,37 @@ template <int D, int MT, int WARPS, int KEYS, int STEP, bool KEEP> APR_DEVICE vo
     const bf16 *k = head_rows<bf16>(a.k, a.k_stride, b, a.k_rows, g, D), *v = head_rows<bf16>(a.v, a.v_stride, b, a.k_rows, g, D);
     fetch<D, ROWS, T>(queries, head_rows<bf16>(a.q, a.q_stride, b, a.q_len, h, D), a.q_stride, first, a.q_len);
     fetch<D, ROWS, T>(douts, head_rows<bf16>(a.dout, a.dout_stride, b, a.q_len, h, D), a.dout_stride, first, a.q_len);
+    // O is needed only now, and the second stage is free until all warps are in the loop.
+    static_assert(ROWS * ROW <= STAGE, "a stage has room for O");
+    const u8 *outs = ring + STAGE;
+    fetch<D, ROWS, T>(ring + STAGE, head_rows<bf16>(a.o, a.o_stride, b, a.q_len, h, D), a.o_stride, first, a.q_len);
     copy_async_commit();
     fetch<D, KEYS, T>(ring, k, a.k_stride, 0, a.k_len);
     fetch<D, KEYS, T>(ring + KEYS * ROW, v, a.v_stride, 0, a.k_len);
     copy_async_commit();
+    // A lane loads lse of one row; CHUNKS neighbouring lanes add a row of dO∘O.
+    float rows_lse = INFINITY_F;
+    if (l < 16 * MT && row + l < a.q_len) rows_lse = a.lse[((i64)b * a.q_len + row + l) * a.lse_stride + h] * LOG2E;
     copy_async_wait<1>();
     sync_block();
-
-    // CHUNKS neighbouring lanes add one row of dO∘O.
-    const bf16 *o = head_rows<bf16>(a.o, a.o_stride, b, a.q_len, h, D);
-    i64 scratch = ((i64)b * a.heads + h) * a.padded + row;
     UNROLL for (int n = 0; n < 16 * MT; n += 32 / CHUNKS) {
-        int r = n + l / CHUNKS, c = l % CHUNKS;
-        float sum = 0, lse = INFINITY_F;
-        if (row + r < a.q_len) {
-            u32x4 x = load16(o + (i64)(row + r) * a.o_stride + c * 8), y = load16(own_douts + r * ROW + ((c ^ (r & 7)) << 4));
-            UNROLL for (int i = 0; i < 4; i++) {
-                sum = fma_rn(from_bits(x[i] << 16), from_bits(y[i] << 16), sum);
-                sum = fma_rn(from_bits(x[i] & 0xffff0000u), from_bits(y[i] & 0xffff0000u), sum);
-            }
-            lse = a.lse[((i64)b * a.q_len + row + r) * a.lse_stride + h] * LOG2E;
+        int r = w + n + l / CHUNKS, c = l % CHUNKS, at = r * ROW + ((c ^ (r & 7)) << 4);
+        u32x4 x = load16(outs + at), y = load16(douts + at);
+        float sum = 0;
+        UNROLL for (int i = 0; i < 4; i++) {
+            sum = fma_rn(from_bits(x[i] << 16), from_bits(y[i] << 16), sum);
+            sum = fma_rn(from_bits(x[i] & 0xffff0000u), from_bits(y[i] & 0xffff0000u), sum);
         }
         UNROLL for (int m = 1; m < CHUNKS; m <<= 1) sum += shfl_xor(sum, m);
-        if (c == 0) {
-            a.row_lse[scratch + r] = stats[w + r] = lse;
-            a.row_delta[scratch + r] = stats[ROWS + w + r] = sum;
-        }
+        if (c == 0) stats[ROWS + r] = sum;
     }
+    if (l < 16 * MT) stats[w + l] = rows_lse;
     sync_warp();
+    if (l < 16 * MT) {
+        i64 at = ((i64)b * a.heads + h) * a.padded + row + l;
+        a.row_lse[at] = rows_lse;
+        a.row_delta[at] = stats[ROWS + w + l];
+    }
     float lse[MT][2], delta[MT][2], f[MT][2], acc[MT][D / 8][4];
     clear(acc);
     UNROLL for (int m = 0; m < MT; m++) {
