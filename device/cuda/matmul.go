@@ -23,7 +23,7 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 		if o == nil {
 			return
 		}
-		o.product(blas.NT, mat(y), o.narrow(x), o.narrow(t.RowRange(0, y.Cols)), mat(bias), add)
+		o.product(blas.NT, mat(y), o.narrow(x), o.narrow(t.RowRange(0, y.Cols)), bias, add)
 		o.end()
 	})
 }
@@ -39,7 +39,7 @@ func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool
 	s.eachNarrow(dy, func(lo, hi int) {
 		dx, dy := dx.RowRange(lo, hi), dy.RowRange(lo, hi)
 		if o := s.begin("MatMulInputGrad", dx, dy, t); o != nil {
-			o.product(blas.NN, mat(dx), o.narrow(dy), o.narrow(t.RowRange(0, dy.Cols)), kernel.Mat{}, add)
+			o.product(blas.NN, mat(dx), o.narrow(dy), o.narrow(t.RowRange(0, dy.Cols)), device.Tensor{}, add)
 			o.end()
 		}
 	})
@@ -52,8 +52,9 @@ func (s *Stream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
 	need(dbias.IsZero() || dbias.Rows == 1 && dbias.Cols == dy.Cols, "MatMulWeightGrad", "dbias is not [1, out]")
 	s.eachNarrow(dy, func(lo, hi int) {
 		dy, x := dy.RowRange(lo, hi), x.RowRange(lo, hi)
+		add := dy.Rows == 0 || !s.overwrites(dw)
 		if o := s.begin("MatMulWeightGrad", dw, dy, x); o != nil {
-			o.product(blas.TN, mat(dw), o.narrow(dy), o.narrow(x), kernel.Mat{}, true)
+			o.product(blas.TN, mat(dw), o.narrow(dy), o.narrow(x), device.Tensor{}, add)
 			o.end()
 		}
 	})
@@ -97,7 +98,7 @@ func (o *operation) rounded(m kernel.Mat, d tensor.DType) kernel.Mat {
 
 // product adds c = op(a)·op(b) (+ bias) (+ c), the bias float32, to the operation: through cublasLt or, where that is
 // missing or declines, through the kernels of gemm.cu.
-func (o *operation) product(op blas.Op, c, a, b, bias kernel.Mat, add bool) {
+func (o *operation) product(op blas.Op, c, a, b kernel.Mat, bias device.Tensor, add bool) {
 	k := a.Cols
 	if op == blas.TN {
 		k = a.Rows
@@ -107,15 +108,15 @@ func (o *operation) product(op blas.Op, c, a, b, bias kernel.Mat, add bool) {
 	}
 	o.sized(c.Rows, c.Cols, k)
 	d := o.dev
-	own := func(q kernel.Queue) { kernel.Gemm(q, forms[op], c, a, b, bias, add, d.opts.Compute == TF32) }
+	own := func(q kernel.Queue) { kernel.Gemm(q, forms[op], c, a, b, mat(bias), add, d.opts.Compute == TF32) }
 	d.counts.products.Add(1)
 	if d.gemm == nil {
 		own(o)
 		return
 	}
-	given := bias
+	given := mat(bias)
 	if !bias.IsZero() && c.Type != tensor.F32 {
-		given = o.rounded(bias, c.Type)
+		given = o.narrowBias(bias, c.Type)
 	}
 	shape := blas.Shape{
 		Op: op, M: c.Rows, N: c.Cols, K: k, LDA: a.Stride, LDB: b.Stride, LDC: c.Stride, In: a.Type, Out: c.Type,

@@ -52,6 +52,9 @@ func (s *Stream) begin(name string, ts ...device.Tensor) *operation {
 			s.fail(b.void)
 			return nil
 		}
+		if name != "MatMul" || b.owed {
+			s.touched(b)
+		}
 	}
 	return &operation{dev: s.dev, stream: s, name: name}
 }

@@ -124,6 +124,9 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 			s.Op, s.LDB = blas.NN, c.N
 		case "MatMulWeightGrad":
 			s.Op, s.LDB = blas.TN, c.N
+			first := s
+			first.Add = false // the first of a step overwrites: see lazy.go
+			all = append(all, first)
 		}
 		all = append(all, s)
 	}

@@ -80,6 +80,9 @@ type buffer struct {
 	live   bool
 	void   error     // there was no memory for it, and why
 	copies []*buffer // of it, that go when it goes
+	owed   bool      // a gradient that is to be zero and is not yet: see putOff
+	narrow *buffer   // a bias in the type of activations: see narrowBias
+	stale  bool      // the bias may have changed since
 	ids    []int32   // what UploadInts wrote last and nothing overwrote, or nil: see known
 }
 

@@ -140,6 +140,7 @@ func TestShapes(t *testing.T) {
 		{Op: blas.NT, M: n, N: out, K: in, LDA: in, LDB: in, LDC: out + 16, In: tensor.BF16, Out: tensor.BF16, Bias: true, Aligned: true},
 		{Op: blas.NT, M: n, N: out, K: in, LDA: in, LDB: in, LDC: out, In: tensor.BF16, Out: tensor.F32, Add: true, Aligned: true},
 		{Op: blas.NN, M: n, N: in, K: out, LDA: out + 16, LDB: in, LDC: in, In: tensor.BF16, Out: tensor.BF16, Add: true, Aligned: true},
+		{Op: blas.TN, M: out, N: in, K: n, LDA: out + 16, LDB: in, LDC: in, In: tensor.BF16, Out: tensor.F32, Aligned: true}, // the first of a step
 		{Op: blas.TN, M: out, N: in, K: n, LDA: out + 16, LDB: in, LDC: in, In: tensor.BF16, Out: tensor.F32, Add: true, Aligned: true},
 	}
 	if got := d.shapes(planned.Record()); !slices.Equal(got, want) {

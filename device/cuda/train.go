@@ -28,6 +28,7 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 // Verdict computes the gradient norm over all params, clip scale and finiteness into the record.
 func (s *Stream) Verdict(params []*device.Param) {
 	if table, n := s.paramTable(params); table != 0 || n == 0 {
+		s.touchAll(params)
 		if o := s.begin("Verdict"); o != nil {
 			kernel.Verdict(o, table, n)
 			o.end()
@@ -38,6 +39,7 @@ func (s *Stream) Verdict(params []*device.Param) {
 // AdamW updates params and their weights as the record says, and leaves all untouched if it is not finite.
 func (s *Stream) AdamW(params []*device.Param, a device.AdamW) {
 	if table, n := s.paramTable(params); table != 0 {
+		s.touchAll(params)
 		if o := s.begin("AdamW"); o != nil {
 			kernel.AdamW(o, table, n, a)
 			o.end()

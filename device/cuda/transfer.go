@@ -115,6 +115,9 @@ func (s *Stream) UploadInts(t device.Tensor, src []int32) {
 
 // Zero sets t to zero.
 func (s *Stream) Zero(t device.Tensor) {
+	if s.putOff(t) {
+		return
+	}
 	o := s.begin("Zero", t)
 	if o == nil || t.Rows == 0 || t.Cols == 0 {
 		return

@@ -60,7 +60,7 @@ func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
 		deviceCases(), moveCases(), layerCases(), matmulCases(), weightCases(), attentionCases(), lossCases(),
-		optimizerCases(), streamCases(), repeatCases(),
+		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)
 	}
