@@ -28,13 +28,14 @@ type attentionArgs struct {
 // queries of every kernel.
 const rowPadding = 128
 
-// AttentionModules returns the modules that Attention and AttentionBackward of heads of headDim values of type t may
-// launch from.
+// AttentionModules returns the modules that Attention and AttentionBackward of heads of headDim values of type t launch
+// from, provided that bfloat16 rows begin at multiples of 16 bytes, as the rows of a layer's matrices do; other rows take
+// module attention_plain.
 func AttentionModules(headDim int, t tensor.DType) []string {
 	if f, ok := flashTiles[headDim]; ok && t == tensor.BF16 {
-		return []string{f.module, plainModule}
+		return []string{f.module, decodeModule}
 	}
-	return []string{plainModule}
+	return []string{plainModule, decodeModule}
 }
 
 // Attention launches o = softmax(q·kᵀ/√d, causal)·v per head, query head h reading key-value head ⌊h·KVHeads/Heads⌋,
@@ -48,12 +49,12 @@ func Attention(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
 	if a.Batch == 0 || a.QLen == 0 {
 		return
 	}
-	if f, ok := flash(a, o, q, k, v); ok {
-		f.attention(queue, args)
-		return
-	}
 	if a.QLen == 1 && !PlainAttention {
 		decodeForward(queue, args, q.Type)
+		return
+	}
+	if f, ok := flash(a, o, q, k, v); ok {
+		f.attention(queue, args)
 		return
 	}
 	plainForward(queue, args, q.Type)

@@ -41,10 +41,10 @@ var flashTiles = map[int]flashTile{
 }
 
 // flash returns the kernels for these matrices if there are any: bfloat16 heads of 64 or 128 columns whose rows begin at
-// multiples of 16 bytes. A single query leaves most of a tile idle.
+// multiples of 16 bytes.
 func flash(a device.Attn, ms ...Mat) (flashTile, bool) {
 	f, ok := flashTiles[a.HeadDim]
-	if !ok || PlainAttention || a.QLen == 1 {
+	if !ok || PlainAttention {
 		return f, false
 	}
 	for _, m := range ms {

@@ -47,9 +47,3 @@ func plainBackward(q Queue, a *attentionArgs, t tensor.DType) {
 	grid = [3]int{(int(a.kLen) + rows - 1) / rows, int(a.kvHeads), int(a.batch)}
 	a.start(q, plainModule, "attention_plain_dkv"+plainSuffix(t), grid, block, shared)
 }
-
-// decodeForward serves a single query of every batch row, one block a head; the keys it sees are read once per query
-// head of their group.
-func decodeForward(q Queue, a *attentionArgs, t tensor.DType) {
-	a.start(q, plainModule, "attention_decode"+plainSuffix(t), [3]int{int(a.heads), int(a.batch), 1}, 256, 0)
-}
