@@ -3,9 +3,10 @@ package driver
 import (
 	"fmt"
 	"runtime"
-	"strconv"
 	"strings"
 	"unsafe"
+
+	"apr/internal/fault"
 )
 
 // Lt is libcublasLt, opened and bound. Its methods are the library's calls with Go types and nothing more; plans,
@@ -20,7 +21,7 @@ type Lt struct {
 }
 
 // OpenLt finds, opens and binds libcublasLt for a driver of that version (Driver.Version). Without it the Lt is nil and
-// the report says what was tried; a library that lacks a function is an error, too.
+// the report says what was tried; a library that lacks a function, or that is of another major version, is an error, too.
 func OpenLt(driverVersion int) (*Lt, Report, error) {
 	lib, report := open(CublasLt, driverVersion)
 	if lib == nil {
@@ -34,7 +35,11 @@ func OpenLt(driverVersion int) (*Lt, Report, error) {
 		}
 	}
 	l.version = int(invoke(l.f[ltGetVersion].addr))
-	report.Version = strconv.Itoa(l.version)
+	report.Version = dotted(l.version)
+	if major := l.version / 10000; major < 12 || driverVersion > 0 && major > driverVersion/1000 {
+		return nil, report, fault.In(fault.Unavailable, lib.path, "is cublasLt %s, which is not of a version that a driver for CUDA %s serves",
+			report.Version, VersionText(driverVersion)).WithID("E-CUDA-056").WithHint("12 or 13 is wanted, and no newer than the driver")
+	}
 	return l, report, nil
 }
 
@@ -61,6 +66,8 @@ const (
 	ltHeuristic
 	ltConfigGet
 	ltConfigSet
+	ltCapGet
+	ltCheck
 	ltMatmul
 	ltFunctions
 )
@@ -71,7 +78,7 @@ var ltNames = [ltFunctions]string{
 	"cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", "cublasLtMatrixLayoutSetAttribute",
 	"cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy", "cublasLtMatmulPreferenceSetAttribute",
 	"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulAlgoConfigGetAttribute", "cublasLtMatmulAlgoConfigSetAttribute",
-	"cublasLtMatmul",
+	"cublasLtMatmulAlgoCapGetAttribute", "cublasLtMatmulAlgoCheck", "cublasLtMatmul",
 }
 
 // LtType is an element type (cudaDataType).
