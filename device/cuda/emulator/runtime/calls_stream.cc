@@ -1,0 +1,95 @@
+// calls_stream.cc: streams and events.
+#include "state.h"
+#include <algorithm>
+#include <time.h>
+
+static double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+EXPORT int cuStreamCreate(Stream **s, unsigned flags) {
+    BEGIN_CONTEXT("cuStreamCreate");
+    NEED(flags == 1, invalid_value, "only CU_STREAM_NON_BLOCKING is emulated");
+    streams.push_back(*s = new Stream{current, {}, 0, 0});
+    return ok;
+}
+EXPORT int cuStreamDestroy_v2(void *stream) {
+    BEGIN_CONTEXT("cuStreamDestroy_v2");
+    NEED(stream, invalid_handle, "the default stream cannot be destroyed");
+    NEED_STREAM(s, stream);
+    int code = finish(s);
+    streams.erase(std::find(streams.begin(), streams.end(), s));
+    delete s;
+    return code;
+}
+EXPORT int cuStreamSynchronize(void *stream) {
+    BEGIN_CONTEXT("cuStreamSynchronize");
+    NEED_STREAM(s, stream);
+    if (int code = finish(s)) return code;
+    return stick(current, check_guards());
+}
+EXPORT int cuStreamQuery(void *stream) {
+    BEGIN_CONTEXT("cuStreamQuery");
+    NEED_STREAM(s, stream);
+    return s->done == s->queued ? (int)ok : (int)not_ready;
+}
+EXPORT int cuStreamWaitEvent(void *stream, Event *e, unsigned) {
+    BEGIN_CONTEXT("cuStreamWaitEvent");
+    NEED_STREAM(s, stream);
+    NEED(events.count(e), invalid_handle, "%p is no event", (void *)e);
+    std::shared_ptr<Mark> mark = e->mark;
+    if (mark && !mark->done) enqueue(s, [=] { return mark->done ? (int)ok : advance(mark->stream, mark->number); });
+    return ok;
+}
+
+EXPORT int cuEventCreate(Event **e, unsigned flags) {
+    BEGIN_CONTEXT("cuEventCreate");
+    events.insert(*e = new Event{current, !(flags & 2), nullptr});
+    return ok;
+}
+
+#define NEED_EVENT(e) NEED(events.count(e) && e->context == current, invalid_handle, "%p is no event of this context", (void *)e)
+
+EXPORT int cuEventDestroy_v2(Event *e) {
+    BEGIN_CONTEXT("cuEventDestroy_v2");
+    NEED_EVENT(e);
+    events.erase(e);
+    delete e;
+    return ok;
+}
+EXPORT int cuEventRecord(Event *e, void *stream) {
+    BEGIN_CONTEXT("cuEventRecord");
+    NEED_EVENT(e);
+    NEED_STREAM(s, stream);
+    auto mark = std::make_shared<Mark>(Mark{s, s->queued + 1, false, false, 0});
+    e->mark = mark;
+    enqueue(s, [=] { return mark->done = true, mark->time = now(), (int)ok; });
+    return ok;
+}
+EXPORT int cuEventSynchronize(Event *e) {
+    BEGIN_CONTEXT("cuEventSynchronize");
+    NEED_EVENT(e);
+    if (!e->mark || e->mark->done) return ok;
+    if (int code = advance(e->mark->stream, e->mark->number)) return code;
+    return stick(current, check_guards());
+}
+// The first question after a recording is answered with "not yet"; the second one finds the work done.
+EXPORT int cuEventQuery(Event *e) {
+    BEGIN_CONTEXT("cuEventQuery");
+    NEED_EVENT(e);
+    Mark *m = e->mark.get();
+    if (!m || m->done) return ok;
+    if (!m->asked) return m->asked = true, (int)not_ready;
+    return advance(m->stream, m->number);
+}
+EXPORT int cuEventElapsedTime(float *ms, Event *a, Event *b) {
+    BEGIN_CONTEXT("cuEventElapsedTime");
+    NEED_EVENT(a);
+    NEED_EVENT(b);
+    NEED(a->timing && b->timing && a->mark && b->mark, invalid_handle, "an event without timing or never recorded");
+    if (!a->mark->done || !b->mark->done) return not_ready;
+    *ms = (float)((b->mark->time - a->mark->time) * 1e3);
+    return ok;
+}
