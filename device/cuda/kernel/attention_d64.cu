@@ -2,6 +2,6 @@
 #include "attention_flash.cuh"
 
 KERNEL(attention_d64, AttentionArgs, 128, 2) { flash_forward<64, 2, 4, 64, true>(a); }
-KERNEL(attention_d64_dq, AttentionArgs, 128, 2) { flash_dq<64, 2, 4, 64, 16, true>(a); }
+KERNEL(attention_d64_dq, AttentionArgs, 128, 2) { flash_dq<64, 2, 4, 64, 32, true>(a); }
 KERNEL(attention_d64_dkv, AttentionArgs, 128, 2) { flash_dkv<64, 2, 2, 2, 64, 32, false>(a); }
 KERNEL(attention_d64_sum, AttentionArgs, 128, 8) { flash_sum<64>(a); }
