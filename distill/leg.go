@@ -28,6 +28,7 @@ type leg struct {
 
 	trainer *Trainer
 	loader  *corpus.Loader
+	loads   loads
 	best    float64
 	saved   struct { // the last checkpoint
 		step int
@@ -36,12 +37,13 @@ type leg struct {
 }
 
 // train runs the leg from the beginning or from its last checkpoint to its last step.
-func (l *leg) train(ctx context.Context, out *Outcome) error {
+func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	r := l.run
 	if err := l.prepare(); err != nil {
 		return err
 	}
 	defer l.trainer.Free()
+	defer func() { err = errors.Join(err, l.recordLoads()) }()
 	if err := l.restore(out); err != nil {
 		return err
 	}
@@ -82,6 +84,7 @@ func (l *leg) prepare() error {
 	r := l.run
 	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
 	l.trainer.Teacher = l.teacher
+	l.loads = newLoads(r.dev)
 	l.trainer.Cut(r.in.planned.Setting)
 	l.trainer.Loss.Spec, l.trainer.Loss.Vocab = r.Loss, r.in.vocab
 	if l.teacher == nil {
@@ -104,7 +107,11 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	}
 	k := l.trainer.Step
 	// A signal does not break off a step: the weights would be worth nothing.
-	rec, err := l.trainer.Apply(context.WithoutCancel(ctx), b)
+	var rec Record
+	err = l.loads.step(func() (err error) {
+		rec, err = l.trainer.Apply(context.WithoutCancel(ctx), b)
+		return err
+	})
 	if err != nil && !errors.Is(err, ErrNonFinite) {
 		return err
 	}

@@ -91,6 +91,11 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 // Inputs returns what was read: teacher, student_init, data, eval_data.
 func (r *Run) Inputs() map[string]runlog.Input { return r.in.records }
 
+// Decision writes down what the caller chose for this run, and why.
+func (r *Run) Decision(name string, detail any, reason string) error {
+	return r.dir.Event("decision", name, detail, reason)
+}
+
 // Close releases files and locks.
 func (r *Run) Close() error { return errors.Join(r.dir.Close(), r.in.close()) }
 
@@ -166,7 +171,10 @@ func (r *Run) recordDecisions() error {
 	now, _ := r.dev.Memory()
 	stored, held := r.in.teacher.Bytes(), now[device.TeacherWeights]
 	reason := "kept in the types of the file and decoded inside each product"
-	if held > stored+stored/10 {
+	switch onGPU := r.dev.Info().Kind != "cpu"; {
+	case onGPU:
+		reason = fmt.Sprintf("kept as products read them, in %v", r.dev.Info().Activations)
+	case held > stored+stored/10:
 		reason = "expanded to float32 at load: they fit the budget, and products need not decode them; --teacher-cache off keeps the blocks"
 	}
 	r.obs.Message("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)

@@ -83,7 +83,7 @@ type Step struct {
 // Event is one line of events.jsonl: a decision with its reason, or a warning.
 type Event struct {
 	Time   time.Time `json:"time"`
-	Kind   string    `json:"kind"` // "decision", "warning", "evaluation", "checkpoint", "stop"
+	Kind   string    `json:"kind"` // "decision", "warning", "evaluation", "checkpoint", "record", "stop"
 	Name   string    `json:"name"`
 	Detail any       `json:"detail,omitempty"`
 	Reason string    `json:"reason,omitempty"`

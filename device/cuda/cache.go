@@ -33,6 +33,7 @@ type cache struct {
 	late    int64
 	bytes   int64
 	took    time.Duration
+	skipped []Skipped
 }
 
 // kernelKey names a kernel: a new target or element type is another module or entry point, never the same key.
@@ -159,7 +160,9 @@ func (c *cache) planned(n int) {
 
 // skip notes a module that need not be loaded, and what that saves.
 func (c *cache) skip(m kernel.Module, because string) {
-	c.event("skip", m.Name, len(kernel.PTX(m.Name)), 0, fmt.Sprintf(" kernels=%d because=%q", len(m.Kernels), because))
+	n := len(kernel.PTX(m.Name))
+	c.skipped = append(c.skipped, Skipped{m.Name, len(m.Kernels), n, because})
+	c.event("skip", m.Name, n, 0, fmt.Sprintf(" kernels=%d because=%q", len(m.Kernels), because))
 }
 
 // seal ends the time of loading and logs what it took.

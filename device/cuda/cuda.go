@@ -84,7 +84,7 @@ type Device struct {
 	down      downloads
 	slots     recordSlots
 	own       recordSlot // of operations that belong to no stream
-	notes     []string
+	libraries []LibraryUse
 	rotary    rotaryTables
 	params    paramTables
 

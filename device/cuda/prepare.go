@@ -57,12 +57,12 @@ func (d *Device) internal() *Stream { return &Stream{dev: d, inner: true, slot: 
 // openProducts opens cublasLt unless it is missing or not wanted.
 func (d *Device) openProducts() error {
 	if d.opts.ForceFallbackGEMM {
-		d.note("matrix products run on the kernels of this program, as asked: cublasLt is not looked for")
+		d.uses(LibraryUse{Name: string(driver.CublasLt), Missing: "not looked for, as asked"})
 		return nil
 	}
 	lt, report, err := driver.OpenLt(d.driver.Version())
 	if err != nil {
-		d.note("cublasLt is missing: matrix products run on the kernels of this program, which are slower (" + firstLine(err) + ")")
+		d.uses(LibraryUse{Name: string(driver.CublasLt), Path: report.Path, Missing: firstLine(err)})
 		return nil
 	}
 	o := blas.Options{
@@ -71,22 +71,23 @@ func (d *Device) openProducts() error {
 	if w := d.opts.KernelLog; w != nil {
 		o.Log = func(line string) { fmt.Fprintln(w, line) }
 	}
-	d.note(fmt.Sprintf("cublasLt %s from %s", report.Version, report.Path))
-	return d.explain("Open", d.ctx.Do(func(t *driver.Thread) (err error) {
+	use := LibraryUse{Name: string(driver.CublasLt), Path: report.Path, Version: report.Version}
+	err = d.ctx.Do(func(t *driver.Thread) (err error) {
 		d.gemm, err = blas.Open(t, lt, o)
 		return err
-	}))
+	})
+	var refused *driver.LtError
+	if errors.As(err, &refused) { // of a version that this driver or this GPU does not serve
+		d.gemm, use.Missing, err = nil, firstLine(err), nil
+	}
+	d.uses(use)
+	return d.explain("Open", err)
 }
 
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
 }
-
-func (d *Device) note(s string) { d.notes = append(d.notes, s) }
-
-// Notes returns what a user should know about how the device was opened: which libraries serve it, and what is missing.
-func (d *Device) Notes() []string { return d.notes }
 
 // MemInfo returns the bytes of device memory that are free and all there are, as the driver says.
 func (d *Device) MemInfo() (free, total int64, err error) {

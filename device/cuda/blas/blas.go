@@ -43,7 +43,8 @@ type Library struct {
 	handle driver.LtHandle
 	plans  map[Shape]*Plan
 	known  choices
-	path   string // of the remembered choices; empty: none
+	path   string        // of the remembered choices; empty: none
+	took   time.Duration // all of Prewarm
 }
 
 // Open makes a Library of lt in the context of t. The remembered choices are read if o.Tune is set; a file that cannot
@@ -97,6 +98,30 @@ func (l *Library) Plan(t *driver.Thread, s Shape) (*Plan, error) {
 
 // Plans returns how many plans there are.
 func (l *Library) Plans() int { return len(l.plans) }
+
+// Stats say how the plans were chosen.
+type Stats struct {
+	Remembered int           // by the file
+	Measured   int           // now
+	First      int           // neither: the library's first candidate
+	Took       time.Duration // in Prewarm
+}
+
+// Stats counts the plans.
+func (l *Library) Stats() Stats {
+	s := Stats{Took: l.took}
+	for _, p := range l.plans {
+		switch p.From {
+		case fromFile:
+			s.Remembered++
+		case fromTuning:
+			s.Measured++
+		default:
+			s.First++
+		}
+	}
+	return s
+}
 
 // candidates is a shape on its way to a plan.
 type candidates struct {
@@ -175,8 +200,15 @@ func (l *Library) preference(s Shape) (driver.LtPreference, error) {
 // choice is an algorithm of a list and where it comes from.
 type choice struct {
 	index int
-	from  string // "file", "tuned", "heuristic"
+	from  string
 }
+
+// Where a choice comes from.
+const (
+	fromFile    = "file"
+	fromTuning  = "tuned"
+	fromLibrary = "heuristic"
+)
 
 // remembered returns the algorithm that the file names, else the first.
 func (c *candidates) remembered(known choices) choice {
@@ -184,11 +216,11 @@ func (c *candidates) remembered(known choices) choice {
 		for i, name := range c.names {
 			if name == k.Algo {
 				c.ms[i] = k.Ms
-				return choice{i, "file"}
+				return choice{i, fromFile}
 			}
 		}
 	}
-	return choice{0, "heuristic"}
+	return choice{0, fromLibrary}
 }
 
 // adopt makes the plan of a choice.

@@ -24,6 +24,8 @@ type Region struct {
 // zero), and the choices are remembered. A shape that the library does not serve is left out and returned. It waits
 // until everything has run.
 func (l *Library) Prewarm(t *driver.Thread, s driver.Stream, shapes []Shape, scratch Region) (unsupported []Shape, err error) {
+	start := time.Now()
+	defer func() { l.took += time.Since(start) }()
 	var all []*candidates
 	for _, shape := range shapes {
 		if _, ok := l.plans[shape]; ok || slices.ContainsFunc(all, func(c *candidates) bool { return c.shape == shape }) {
@@ -47,7 +49,7 @@ func (l *Library) Prewarm(t *driver.Thread, s driver.Stream, shapes []Shape, scr
 	var open []int // whose algorithms are to be measured
 	for i, c := range all {
 		chosen[i] = c.remembered(l.known)
-		if l.o.Tune && chosen[i].from == "heuristic" {
+		if l.o.Tune && chosen[i].from == fromLibrary {
 			open = append(open, i)
 		}
 	}
@@ -211,7 +213,7 @@ func (s Shape) place(p uint64) (a, b, c, end uint64) {
 // choose times the candidates of one shape.
 func (u *tuner) choose(c *candidates) (choice, error) {
 	if time.Now().After(u.deadline) || len(c.list) == 1 {
-		return choice{0, "heuristic"}, nil
+		return choice{0, fromLibrary}, nil
 	}
 	calls, err := u.warm(c)
 	if err != nil {
@@ -251,7 +253,7 @@ func (u *tuner) choose(c *candidates) (choice, error) {
 			break
 		}
 	}
-	return choice{fastest(calls, times, c.ms), "tuned"}, err
+	return choice{fastest(calls, times, c.ms), fromTuning}, err
 }
 
 // heat keeps the device busy for a while: its clock falls as its power rises to the limit.
