@@ -21,7 +21,7 @@ import (
 )
 
 // keep is how long unused files stay in the cache.
-const keep = 7 * 24 * time.Hour
+const keep = 2 * 24 * time.Hour
 
 // Build compiles the emulator with all kernels, unless that was done before, and returns the folder with libcuda.so.1
 // and libcublasLt.so.13. Errors: no compiler, or a source that does not compile. A process builds once: sources that

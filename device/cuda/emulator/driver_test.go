@@ -5,8 +5,13 @@ package emulator_test
 import (
 	"errors"
 	"math"
+	"os"
+	"os/signal"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"apr/device/cuda/driver"
@@ -261,6 +266,56 @@ func TestInjectedFailures(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestSettingsAreUnderstood(t *testing.T) {
+	dir, err := emulator.Build()
+	ok(err)
+	t.Setenv(driver.LibDirVariable, dir)
+	for name, value := range map[string]string{"FAIL": "cuMemAlloc_v2=2", "MEMORY": "much", "CC": "new"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("APR_EMULATOR_"+name, value)
+			if _, err := driver.Open(); err == nil || !strings.Contains(err.Error(), "not understood") {
+				t.Errorf("%s=%s: %v", name, value, err)
+			}
+		})
+	}
+}
+
+// TestSignals: a driver that takes over SIGINT and SIGTERM does not keep them.
+func TestSignals(t *testing.T) {
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGTERM)
+	defer signal.Stop(got)
+	open(t, "SIGNALS", "1")
+	ok(syscall.Kill(syscall.Getpid(), syscall.SIGTERM))
+	select {
+	case <-got:
+	case <-time.After(10 * time.Second):
+		t.Error("SIGTERM did not arrive")
+	}
+}
+
+// TestManyGoroutines: whoever submits work, the driver sees one thread with a context.
+func TestManyGoroutines(t *testing.T) {
+	c, err := open(t).NewContext(0)
+	ok(err)
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for range 20 {
+				err := c.Do(func(th *driver.Thread) error {
+					p, err := th.Alloc(100, false)
+					return errors.Join(err, th.Free(p))
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	ok(c.Close())
 }
 
 // TestSticky: after a lost device every call fails.

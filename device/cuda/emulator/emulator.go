@@ -11,6 +11,24 @@
 // thread: lanes that wait for each other in vain or at different operations, misaligned 16-byte accesses, addresses
 // outside the device's memory, writes around shared arrays. Writes around allocations fail Check, or the next wait.
 //
-// Caveats. Approximations are exact functions; sums of tensor-core products are rounded differently from a GPU's; nothing
-// is as fast as it looks: a launch costs microseconds and a switch of threads nanoseconds.
+// Streams do their work as late as they may: when somebody waits for it, and only what must come before. An event is
+// reported as done by the second question after it was recorded. Asynchronous copies need pinned memory.
+//
+// The driver reads these variables in cuInit, and forgets lost devices there:
+//
+//	APR_EMULATOR_DEVICES             how many devices there are (1)
+//	APR_EMULATOR_MEMORY              bytes of each (8 GiB); more cannot be allocated
+//	APR_EMULATOR_CC                  compute capability (9.0); modules for newer devices are refused
+//	APR_EMULATOR_DRIVER              version of CUDA that the driver serves (13000); newer PTX is refused
+//	APR_EMULATOR_MULTIPROCESSORS     attribute of the devices (6)
+//	APR_EMULATOR_INTEGRATED, _MANAGED, _CONCURRENT_MANAGED, _PAGEABLE, _PAGEABLE_TABLES
+//	                                 attributes of the devices, 0 or 1 (0, 1, 1, 0, 0)
+//	APR_EMULATOR_NAME                name of the devices
+//	APR_EMULATOR_SIGNALS             1: cuInit takes over SIGINT and SIGTERM, as some drivers do
+//	APR_EMULATOR_FAIL                calls that fail: "cuMemAlloc_v2:3=2,cublasLtMatmulAlgoGetHeuristic:*=15" is the third
+//	                                 allocation and every heuristic; errors that lose the device do lose it
+//
+// Caveats. Approximations are exact functions, and sums of tensor-core products are rounded differently from a GPU's.
+// Kernels are compiled without fused products where their source has none. A launch costs about a microsecond, a thread's
+// barrier or exchange about ten nanoseconds. All machines and drivers of a process share one memory.
 package emulator
