@@ -292,6 +292,10 @@ type Stream interface {
 
 	// SwiGLU: m = silu(g)·u, gu [n, 2f] holding g then u; m [n, f].
 	SwiGLU(m, gu Tensor)
+	// MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u of gu as stored, so that SwiGLU of it gives the same bits. x [n, in],
+	// w [2f, in] with the rows of g before those of u, gu [n, 2f], m [n, f]. Without keep the content of gu is undefined
+	// afterwards, and m is the same bits. m, gu and x do not overlap.
+	MatMulSwiGLU(m, gu, x Tensor, w Weight, keep bool)
 	// SwiGLUBackward writes dgu: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g). dgu may be gu itself.
 	SwiGLUBackward(dgu, dm, gu Tensor)
 

@@ -66,8 +66,7 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 		s.Attention(att, none, qkv.ColRange(0, q), c.k[i], c.v[i], shape)
 		s.MatMul(delta, att, l.o, none, false)
 		m.normed(s, y, none, x, delta, l.postNorm)
-		s.MatMul(gu, y, l.gateUp, none, false)
-		s.SwiGLU(prod, gu)
+		s.MatMulSwiGLU(prod, gu, y, l.gateUp, false)
 		s.MatMul(delta, prod, l.down, none, false)
 		pending = delta
 	}

@@ -52,8 +52,7 @@ func (m *Model) Hidden(s device.Stream, dst device.Tensor, t Tokens) {
 		m.attend(s, l, att, none, qkv, y, t)
 		s.MatMul(delta, att, l.o, none, false)
 		m.normed(s, y, none, x, delta, l.postNorm)
-		s.MatMul(gu, y, l.gateUp, none, false)
-		s.SwiGLU(prod, gu)
+		s.MatMulSwiGLU(prod, gu, y, l.gateUp, false)
 		s.MatMul(delta, prod, l.down, none, false)
 		pending = delta
 	}

@@ -146,7 +146,7 @@ func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
 			before = k.x
 		}
 		m.sumNorm(s, k.y1, k.rstd1, k.x, before, pending, l.inputNorm)
-		m.afterNorm(s, l, &k, delta, t)
+		m.afterNorm(s, l, &k, delta, t, r < RecomputeBlocks)
 		s.MatMul(delta, k.swiglu, l.down, none, false)
 		before, pending = k.x2, delta
 	}
@@ -156,13 +156,13 @@ func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
 }
 
 // afterNorm fills k from y1 and x on: qkv, att, lse, x2, rstd2, y2, gateUp and swiglu. delta [n, h] is overwritten.
-func (m *Model) afterNorm(s device.Stream, l *layer, k *savedLayer, delta device.Tensor, t Tokens) {
+// Without keep gateUp is undefined.
+func (m *Model) afterNorm(s device.Stream, l *layer, k *savedLayer, delta device.Tensor, t Tokens, keep bool) {
 	var none device.Tensor
 	m.attend(s, l, k.att, k.lse, k.qkv, k.y1, t)
 	s.MatMul(delta, k.att, l.o, none, false)
 	m.sumNorm(s, k.y2, k.rstd2, k.x2, k.x, delta, l.postNorm)
-	s.MatMul(k.gateUp, k.y2, l.gateUp, none, false)
-	s.SwiGLU(k.swiglu, k.gateUp)
+	s.MatMulSwiGLU(k.swiglu, k.gateUp, k.y2, l.gateUp, keep)
 }
 
 // sumNorm writes sum = x + delta and y = norm(sum); without delta it norms x itself.
@@ -214,7 +214,7 @@ func (g *backward) restore(i int) savedLayer {
 		s.SwiGLU(k.swiglu, k.gateUp)
 	case RecomputeBlocks:
 		m.sumNorm(s, k.y1, k.rstd1, none, k.x, none, l.inputNorm)
-		m.afterNorm(s, l, &k, g.dy, g.v.tokens)
+		m.afterNorm(s, l, &k, g.dy, g.v.tokens, true)
 	}
 	return k
 }

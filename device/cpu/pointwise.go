@@ -33,6 +33,13 @@ func (o *swigluOp) forward(_, lo, hi int) {
 	}
 }
 
+// MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u. gu is kept in any case.
+func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, _ bool) {
+	need(gu.Cols == w.Rows(), "MatMulSwiGLU", "gu has not a column for every row of W")
+	s.MatMul(gu, x, w, device.Tensor{}, false)
+	s.SwiGLU(m, gu)
+}
+
 // SwiGLUBackward writes dgu: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g). dgu may be gu itself.
 func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
 	if !s.begin() {

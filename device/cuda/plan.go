@@ -118,7 +118,7 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 			Compute: d.opts.Compute.products(), Add: c.Add, Aligned: true,
 		}
 		switch c.Name {
-		case "MatMul":
+		case "MatMul", "MatMulSwiGLU":
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
 		case "MatMulInputGrad":
 			s.Op, s.LDB = blas.NN, c.N

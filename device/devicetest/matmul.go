@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"fmt"
+	"math"
 
 	"apr/device"
 	"apr/internal/ref"
@@ -21,6 +22,12 @@ func matmulCases() []Case {
 		all = append(all, both(name, func(l *lab) { checkMatMul(l, s.n, s.in, s.out) })...)
 		all = append(all, both(name+" input gradient", func(l *lab) { checkInputGrad(l, s.n, s.in, s.out) })...)
 		all = append(all, both(name+" weight gradient", func(l *lab) { checkWeightGrad(l, s.n, s.in, s.out) })...)
+	}
+	for _, s := range []struct{ n, in, f int }{
+		{1, 1, 1}, {1, 33, 2}, {3, 64, 8}, {65, 31, 33}, {64, 128, 40}, {65, 136, 200}, {130, 896, 136}, {257, 72, 264}, {0, 33, 7},
+	} {
+		name := fmt.Sprintf("matmulswiglu/%dx%dx%d", s.n, s.in, s.f)
+		all = append(all, both(name, func(l *lab) { checkMatMulSwiGLU(l, s.n, s.in, s.f) })...)
 	}
 	all = append(all, Case{Name: "matmul/of a parameter", check: checkParamMatMul})
 	return all
@@ -96,6 +103,24 @@ func checkWeightGrad(l *lab, n, in, out int) {
 	l.compare("dw", "matmul", dwt, dw, n)
 	l.compare("dw without dbias", "matmul", only, dw, n)
 	l.compare("dbias", "matmul", dbt, dbias, n)
+}
+
+// checkMatMulSwiGLU: the product is that of MatMul, and what comes of it SwiGLU of it as stored, bit for bit.
+func checkMatMulSwiGLU(l *lab, n, in, f int) {
+	x, w := l.random(n, in, 1), l.random(2*f, in, 1/math.Sqrt(float64(in)))
+	weight := l.frozen(w)
+	xt := l.in(l.act, x)
+	kept, m := l.out(l.act, n, 2*f), l.out(l.act, n, f)
+	l.s.MatMulSwiGLU(m, kept, xt, weight, true)
+	l.compare("gu", "matmul", kept, ref.Linear(x, w, ref.Mat{}), in)
+	l.compare("m", "swiglu", m, ref.SwiGLU(l.get(kept)), 1)
+
+	again := l.out(l.act, n, f)
+	l.s.SwiGLU(again, kept)
+	l.compare("SwiGLU of gu", "move", again, l.get(m), 0)
+	lost, only := l.out(l.act, n, 2*f), l.out(l.act, n, f)
+	l.s.MatMulSwiGLU(only, lost, xt, weight, false)
+	l.compare("m without gu", "move", only, l.get(m), 0)
 }
 
 // checkParamMatMul: a parameter's weight follows its value.

@@ -160,6 +160,16 @@ var mutants = []struct {
 			return ref.SwiGLU(ref.Beside(gu.ColRange(gu.Cols/2, gu.Cols), gu.ColRange(0, gu.Cols/2)))
 		}
 	}},
+	{"product under SwiGLU not kept", "matmulswiglu/", func(o *ops) { o.keepsProduct = false }},
+	{"product under SwiGLU with rows of gate and up in turn", "matmulswiglu/", func(o *ops) {
+		o.gated = func(gu ref.Mat) ref.Mat {
+			f := gu.Cols / 2
+			half := func(odd int) ref.Mat {
+				return permute(gu, gu.Cols, func(c int) int { return min(2*c+odd, gu.Cols-1) }).ColRange(0, f)
+			}
+			return ref.SwiGLU(ref.Beside(half(0), half(1)))
+		}
+	}},
 	{"gate gradient off by a ten-thousandth", "swiglu/", func(o *ops) {
 		o.swiGLUBack = func(dm, gu ref.Mat) ref.Mat { return times(ref.SwiGLUBackward(dm, gu), 1.0001) }
 	}},
@@ -394,6 +404,11 @@ func TestSuiteCatchesMutants(t *testing.T) {
 			caught(t, d, m.group)
 		})
 	}
+	t.Run("SwiGLU of a product before it is rounded", func(t *testing.T) {
+		d := newSlow(tensor.BF16)
+		d.ops.gatesStored = false
+		caught(t, d, "matmulswiglu/")
+	})
 	for _, m := range lossMutants {
 		t.Run(m.name, func(t *testing.T) {
 			d := newSlow(tensor.F32)

@@ -45,13 +45,16 @@ type ops struct {
 	honourStride   bool
 	refresh        bool
 	adamWRefreshes bool
+	keepsProduct   bool                     // MatMulSwiGLU writes gu
+	gatesStored    bool                     // and reads it rounded
+	gated          func(gu ref.Mat) ref.Mat // SwiGLU of MatMulSwiGLU
 }
 
 func newSlow(act tensor.DType) *slow {
 	return &slow{act: act, now: map[device.Component]int64{}, peak: map[device.Component]int64{}, ops: ops{
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
 		rotate: ref.Rotate, attention: ref.Attention, attentionBack: ref.AttentionBackward, swiGLU: ref.SwiGLU,
-		swiGLUBack: ref.SwiGLUBackward, loss: ref.Loss, argMax: ref.ArgMax, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
+		swiGLUBack: ref.SwiGLUBackward, gated: ref.SwiGLU, keepsProduct: true, gatesStored: true, loss: ref.Loss, argMax: ref.ArgMax, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
 		weightRows: func(rows []int, part, all int) int {
 			if rows == nil {
 				return all
@@ -369,6 +372,24 @@ func (s *slowStream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Te
 }
 
 func (s *slowStream) SwiGLU(m, gu device.Tensor) { s.write(m, s.ops.swiGLU(s.read(gu))) }
+
+func (s *slowStream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
+	out := s.ops.linear(s.read(x), w.(*slowWeight).m(), ref.Mat{})
+	if keep && s.ops.keepsProduct {
+		s.write(gu, out)
+	}
+	if s.ops.gatesStored {
+		round(out, gu.DType)
+	}
+	s.write(m, s.ops.gated(out))
+	if !keep {
+		for i := range out.V {
+			out.V[i] = math.NaN() // as the interface allows
+		}
+		s.write(gu, out)
+	}
+}
+
 func (s *slowStream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
 	s.write(dgu, s.ops.swiGLUBack(s.read(dm), s.read(gu)))
 }

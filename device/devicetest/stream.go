@@ -193,7 +193,9 @@ func (r *repeat) products(x device.Tensor) (dx device.Tensor) {
 	r.s.MatMul(y, x, w, device.Tensor{}, false)
 	r.s.MatMulInputGrad(dx, dy, w, false)
 	r.s.MatMulWeightGrad(dw, db, dy, x)
-	r.keep(y, dx, dw, db)
+	gu, m := r.out(r.act, r.rows, r.vocab), r.out(r.act, r.rows, r.vocab/2)
+	r.s.MatMulSwiGLU(m, gu, x, w, true)
+	r.keep(y, dx, dw, db, gu, m)
 	return dx
 }
 

@@ -131,6 +131,23 @@ func (s *Stream) SwiGLU(m, gu device.Tensor) {
 	s.whole("SwiGLU", m, gu)
 }
 
+// MatMulSwiGLU records the operation as one product. What a device that has no such kernel moves beyond the operands is
+// not counted.
+func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
+	d := w.(*weight)
+	need(x.Cols == d.cols && gu.Cols == d.rows && gu.Rows == x.Rows, "MatMulSwiGLU", "shapes differ")
+	need(gu.Rows == m.Rows && gu.Cols == 2*m.Cols && gu.DType == m.DType, "MatMulSwiGLU", "shapes or types differ")
+	o := Op{
+		Name: "MatMulSwiGLU", In: x.DType, Out: gu.DType, Weight: d.Types, M: x.Rows, N: gu.Cols, K: x.Cols,
+		InStride: x.Stride, OutStride: gu.Stride, Keep: keep,
+	}
+	n := use("MatMulSwiGLU", m, x) + d.moved(gu.Cols)
+	if kept := use("MatMulSwiGLU", gu); keep {
+		n += kept
+	}
+	s.count(o, 2*float64(o.M)*float64(o.N)*float64(o.K), n)
+}
+
 // SwiGLUBackward records the operation.
 func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
 	need(sameShape(dgu, gu) && gu.Rows == dm.Rows && gu.Cols == 2*dm.Cols, "SwiGLUBackward", "shapes differ")

@@ -17,15 +17,15 @@ type Op struct {
 	In, Out tensor.DType
 	Weight  string
 	// Of products: y[M,N] (+)= Σ_K. MatMul M = rows of x, K = its columns; MatMulInputGrad N = columns of W;
-	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows.
+	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows; MatMulSwiGLU as MatMul, of which gu is the output.
 	M, N, K             int
 	InStride, OutStride int // elements from row to row
-	Bias, Add           bool
+	Bias, Add, Keep     bool
 	Attn                device.Attn // of attention; HeadDim also of Rotate
 	Rows, Cols          int         // of everything else
 }
 
-// IsProduct reports whether the operation is one of the three matrix products.
+// IsProduct reports whether the operation is a matrix product.
 func (o Op) IsProduct() bool { return o.K > 0 }
 
 // Count is an operation and how often it came.
