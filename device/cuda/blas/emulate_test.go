@@ -295,7 +295,7 @@ func TestRunAgain(t *testing.T) {
 
 func TestUnsupported(t *testing.T) {
 	r := newRig(t)
-	l, _ := r.open(Options{Tune: true})
+	l, _ := r.open(Options{Tune: Short})
 	no := dense(NT, 4, 8, 16, tensor.F32, tensor.BF16, F32) // the emulator's library does not narrow
 	yes := dense(NT, 4, 8, 16, tensor.F32, tensor.F32, F32)
 	empty := dense(NT, 4, 8, 0, tensor.F32, tensor.F32, F32)
@@ -346,7 +346,7 @@ func (r *rig) prewarm(o Options, list []Shape) (log string, results [][]float64)
 func TestTuning(t *testing.T) {
 	r := newRig(t)
 	list, dir := shapes(), t.TempDir()
-	o := Options{Tune: true, Dir: dir, Budget: time.Minute}
+	o := Options{Tune: Short, Dir: dir, Budget: time.Minute}
 	count := func(log, from string) int { return strings.Count(log, "from="+from+"\n") }
 
 	untuned, plain := r.prewarm(Options{}, list)
@@ -385,16 +385,69 @@ func TestTuning(t *testing.T) {
 	}
 }
 
+// Large products are measured under load once: by a process that wants it, even if another one has measured them shortly
+// before, and never again.
+func TestSustainedTuning(t *testing.T) {
+	r := newRig(t)
+	list, dir := shapes(), t.TempDir()
+	large := 0
+	const flop = 20_000
+	for _, s := range list {
+		if s.FLOP() >= flop {
+			large++
+		}
+	}
+	if large == 0 || large == len(list) {
+		t.Fatalf("%d large shapes", large)
+	}
+	var told []string
+	short := Options{Tune: Short, Dir: dir, Budget: time.Minute}
+	long := Options{Tune: Sustained, Dir: dir, Budget: time.Minute, Load: 300 * time.Millisecond, Large: flop}
+	long.Tell = func(line string) { told = append(told, line) }
+	for i, step := range []struct {
+		name            string
+		o               Options
+		told            int
+		sustained, file int
+	}{
+		{"short", short, 0, 0, 0}, {"after short", long, 1, large, len(list) - large}, {"again", long, 1, 0, len(list)},
+		{"short again", short, 1, 0, len(list)},
+	} {
+		log, _ := r.prewarm(step.o, list)
+		sustained, file := strings.Count(log, "from=sustained\n"), strings.Count(log, "from=file\n")
+		if len(told) != step.told || sustained != step.sustained || i > 0 && file != step.file {
+			t.Errorf("%s: told %v, %d sustained, %d from the file:\n%s", step.name, told, sustained, file, log)
+		}
+	}
+}
+
+// Whatever is not close to the best stays out of the measurement under load, and the best comes first.
+func TestFinalists(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		ms   []float64
+		want string
+	}{
+		{"one", []float64{0, 2, 0}, "[1]"}, {"none", []float64{0}, "[]"}, {"a slow one", []float64{1, 1.2, 1.05}, "[0 2]"},
+		{"ordered", []float64{1.05, 0, 1.01, 1}, "[3 2 0]"}, {"many", []float64{1.01, 1.02, 1.03, 1.04, 1.05, 1}, "[5 0 1 2]"},
+		{"equal", []float64{1, 1}, "[0 1]"},
+	} {
+		if got := fmt.Sprint((&candidates{ms: tc.ms}).finalists()); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+		}
+	}
+}
+
 // A file whose algorithms the library does not propose for the shape is not obeyed.
 func TestForeignChoice(t *testing.T) {
 	r := newRig(t)
 	dir := t.TempDir()
 	s := dense(NT, 4, 8, 16, tensor.BF16, tensor.F32, BF16)
 	path := choicesPath(dir, "emulator", r.lt.Version())
-	if err := (choices{s.Key(): {"999/tile=666", 1}}).write(path, "emulator", r.lt.Version()); err != nil {
+	if err := (choices{s.Key(): {"999/tile=666", 1, false}}).write(path, "emulator", r.lt.Version()); err != nil {
 		t.Fatal(err)
 	}
-	log, _ := r.prewarm(Options{Tune: true, Dir: dir}, []Shape{s})
+	log, _ := r.prewarm(Options{Tune: Short, Dir: dir}, []Shape{s})
 	if !strings.Contains(log, "from=tuned") || strings.Contains(log, "999") {
 		t.Errorf("a strange algorithm:\n%s", log)
 	}
@@ -403,7 +456,7 @@ func TestForeignChoice(t *testing.T) {
 // When the time for measuring is over, the library's first candidate is taken and remembered, too.
 func TestBudget(t *testing.T) {
 	r := newRig(t)
-	list, o := shapes(), Options{Tune: true, Dir: t.TempDir(), Budget: 1}
+	list, o := shapes(), Options{Tune: Short, Dir: t.TempDir(), Budget: 1}
 	first, _ := r.prewarm(o, list)
 	if n := strings.Count(first, "from=heuristic"); n != len(list) {
 		t.Errorf("%d of %d shapes were not measured:\n%s", n, len(list), first)

@@ -19,7 +19,7 @@ type Region struct {
 	Bytes int64
 }
 
-// Prewarm makes the plans of all shapes, the expensive ones first. With Options.Tune, candidates of shapes that the file
+// Prewarm makes the plans of all shapes, the expensive ones first. Unless Options.Tune is Untuned, candidates of shapes that the file
 // does not know are timed on s, with operands in scratch (or in memory allocated for the time when it is too small or
 // zero), and the choices are remembered. A shape that the library does not serve is left out and returned. It waits
 // until everything has run.
@@ -49,7 +49,7 @@ func (l *Library) Prewarm(t *driver.Thread, s driver.Stream, shapes []Shape, scr
 	var open []int // whose algorithms are to be measured
 	for i, c := range all {
 		chosen[i] = c.remembered(l.known)
-		if l.o.Tune && chosen[i].from == fromLibrary {
+		if l.o.Tune != Untuned && (chosen[i].from == fromLibrary || l.sustains(c.shape) && !l.known[c.shape.Key()].Load && len(c.list) > 1) {
 			open = append(open, i)
 		}
 	}
@@ -83,10 +83,16 @@ func (l *Library) tune(t *driver.Thread, s driver.Stream, all []*candidates, ope
 		return err
 	}
 	for _, i := range open {
-		if chosen[i], err = tuner.choose(all[i]); err != nil {
+		if chosen[i], err = tuner.choose(all[i], chosen[i]); err != nil {
 			return fmt.Errorf("tuning %s: %w", all[i].shape.Key(), err)
 		}
-		l.known[all[i].shape.Key()] = known{Algo: all[i].names[chosen[i].index], Ms: all[i].ms[chosen[i].index]}
+	}
+	if err := tuner.sustain(all, open, chosen); err != nil {
+		return err
+	}
+	for _, i := range open {
+		c, ch := all[i], chosen[i]
+		l.known[c.shape.Key()] = known{Algo: c.names[ch.index], Ms: c.ms[ch.index], Load: ch.from == fromLoad}
 	}
 	if l.path == "" {
 		return nil
@@ -108,7 +114,7 @@ const (
 	hopeless    = 2.0  // times the best, in the first run
 	farBehind   = 1.15 // times the best, in the first round
 	almostEqual = 1.01
-	bigProduct  = 2e12 // FLOP from which only the first few candidates are tried
+	bigProduct  = 2e12 // FLOP from which only the first few candidates are tried, unless under load
 	few         = 4
 )
 
@@ -210,15 +216,16 @@ func (s Shape) place(p uint64) (a, b, c, end uint64) {
 	return a, b, c, p
 }
 
-// choose times the candidates of one shape.
-func (u *tuner) choose(c *candidates) (choice, error) {
+// choose times the candidates of one shape; without time or alternatives the choice stays.
+func (u *tuner) choose(c *candidates, so choice) (choice, error) {
 	if time.Now().After(u.deadline) || len(c.list) == 1 {
-		return choice{0, fromLibrary}, nil
+		return so, nil
 	}
 	calls, err := u.warm(c)
 	if err != nil {
 		return choice{}, err
 	}
+	clear(c.ms)
 	times := make([][]float64, len(calls))
 	measure := func(repeats int, limit float64, counts bool) (best float64, err error) {
 		ms, err := u.round(calls, repeats, c.shape)
@@ -294,10 +301,7 @@ func fastest(calls []*driver.LtCall, times [][]float64, ms []float64) int {
 // warm prepares the candidates and runs each once, which loads its code. One that fails, or comes late in the list of a
 // big product, is nil.
 func (u *tuner) warm(c *candidates) ([]*driver.LtCall, error) {
-	l, beta := u.lib, float32(0)
-	if c.shape.Add {
-		beta = 1
-	}
+	l := u.lib
 	a, b, d, _ := c.shape.place(u.scratch.Ptr)
 	calls, some := make([]*driver.LtCall, len(c.list)), false
 	if c.shape.Bias {
@@ -306,11 +310,11 @@ func (u *tuner) warm(c *candidates) ([]*driver.LtCall, error) {
 			return nil, err
 		}
 	}
-	for i, candidate := range c.list {
-		if i >= few && c.shape.FLOP() > bigProduct {
+	for i := range c.list {
+		if i >= few && c.shape.FLOP() > bigProduct && l.o.Tune != Sustained {
 			break
 		}
-		call := l.lt.NewCall(l.handle, c.problem.lt, candidate.Algo, beta, l.o.Workspace, l.o.Bytes)
+		call := u.call(c, i)
 		err := call.Start(b, a, d, u.s)
 		if err != nil && !refused(err) {
 			return nil, err
