@@ -332,9 +332,11 @@ func TestMistakes(t *testing.T) {
 		{"test_place", 1, 32, 0, 0, "is in module words, not in mistakes"},
 	}
 	p, _ := words[uint32](t, m, 1024)
+	ascending := *m
+	ascending.Ascending = true // messages name the first thread
 	for _, tt := range tests {
 		t.Run(tt.kernel, func(t *testing.T) {
-			err := m.Run("mistakes", tt.kernel, [3]int{tt.blocks, 1, 1}, tt.block, tt.shared, unsafe.Pointer(&wordsArgs{out: p, in: uint64(tt.n)}))
+			err := ascending.Run("mistakes", tt.kernel, [3]int{tt.blocks, 1, 1}, tt.block, tt.shared, unsafe.Pointer(&wordsArgs{out: p, in: uint64(tt.n)}))
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -342,6 +344,37 @@ func TestMistakes(t *testing.T) {
 	}
 	// The machine still works.
 	TestBlockSum(t)
+}
+
+// TestBrokenKernel: a file that does not compile is an error of its own kernels, and of Build's strictness.
+func TestBrokenKernel(t *testing.T) {
+	m, err := Open("testdata/words.cu", "testdata/broken.cu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Run("broken", "test_broken", [3]int{1, 1, 1}, 32, 0, nil); err == nil || !strings.Contains(err.Error(), "broken.cu:8") {
+		t.Errorf("got %v, want the compiler's words", err)
+	}
+	p, _ := words[uint32](t, m, 6*32)
+	run(t, m, "words", "test_place", 1, 32, 0, unsafe.Pointer(&wordsArgs{out: p}))
+}
+
+// TestMissingBarrier: neighbours read what the other has not written yet, whichever way they look.
+func TestMissingBarrier(t *testing.T) {
+	m := open(t)
+	for _, step := range []int64{1, -1, 40, -40} {
+		out, got := words[uint32](t, m, 2*128)
+		run(t, m, "mistakes", "test_missing_barrier", 2, 128, 0, unsafe.Pointer(&wordsArgs{out: out, in: uint64(step)}))
+		wrong := 0
+		for i, g := range got {
+			if want := (int64(i%128) + step + 128) % 128; int64(g) != want {
+				wrong++
+			}
+		}
+		if wrong == 0 {
+			t.Errorf("reading %d threads on works without a barrier", step)
+		}
+	}
 }
 
 // TestGuards: what kernels write around an allocation is found.

@@ -11,6 +11,10 @@ import (
 
 // Machine runs single kernels, without a driver around them. All machines of a process are one.
 type Machine struct {
+	// Ascending lets the threads of a block run in ascending order. Otherwise every other block runs them in descending
+	// order, so that a missing barrier shows in one of them.
+	Ascending bool
+
 	run, allocate, release, check, message, module, calls uintptr // functions of the library
 
 	broken map[string]error // kernels that did not compile, by module
@@ -18,9 +22,9 @@ type Machine struct {
 
 // request is struct Request of memory.cc.
 type request struct {
-	kernel                    *byte
-	args                      unsafe.Pointer
-	x, y, z, threads, dynamic uint32
+	kernel                               *byte
+	args                                 unsafe.Pointer
+	x, y, z, threads, dynamic, ascending uint32
 }
 
 // Open builds the emulator if need be and loads it. Further .cu files may be given. A kernel that does not compile is an
@@ -65,7 +69,10 @@ func (m *Machine) Run(module, kernel string, grid [3]int, block, shared int, arg
 			return fmt.Errorf("emulator: kernel %s: grid %v, block %d, shared %d", kernel, grid, block, shared)
 		}
 	}
-	r := &request{&name[0], args, uint32(grid[0]), uint32(grid[1]), uint32(grid[2]), uint32(block), uint32(shared)}
+	r := &request{&name[0], args, uint32(grid[0]), uint32(grid[1]), uint32(grid[2]), uint32(block), uint32(shared), 0}
+	if m.Ascending {
+		r.ascending = 1
+	}
 	return m.call(m.run, uintptr(unsafe.Pointer(r)))
 }
 

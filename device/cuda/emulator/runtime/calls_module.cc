@@ -105,7 +105,7 @@ EXPORT int cuLaunchKernel(Function *f, unsigned x, unsigned y, unsigned z, unsig
     NEED_STREAM(s, stream);
     NEED(block_y == 1 && block_z == 1, invalid_value, "kernel %s: blocks have one dimension", f->kernel->name);
     NEED(params && params[0] && !extra, invalid_value, "kernel %s: arguments are passed by kernelParams", f->kernel->name);
-    Grid g = {f->kernel, x, y, z, block, dynamic, f->allowed, nullptr};
+    Grid g = {f->kernel, x, y, z, block, dynamic, f->allowed, nullptr, false};
     if (int code = check_grid(g)) return noted = code;
     std::vector<char> args((char *)params[0], (char *)params[0] + f->kernel->bytes);
     enqueue(s, [g, args]() mutable {

@@ -2,7 +2,8 @@
 //
 // The lanes of a warp run in a ring: a lane runs until it must wait for the others, then the next lane runs. The last
 // lane to arrive at an operation completes it and goes on at once, so that an operation costs one switch a lane. A warp
-// of which no lane can go on gives way to the next warp.
+// of which no lane can go on gives way to the next warp. Every other block runs its threads in descending order, so that
+// a missing barrier shows: a thread that writes is once ahead of the thread that reads, and once behind it.
 #include "fiber.h"
 #include <cstdio>
 #include <cstring>
@@ -71,7 +72,8 @@ static Fiber *next(Worker &w, Fiber *f) {
     if (f->warp->arrived || (f->warp->left && f->warp->left != 32)) stuck(w);
     u32 warps = w.grid.threads / 32;
     for (u32 i = 1; i <= warps; i++) {
-        Fiber *n = &w.fibers[(f->thread / 32 + i) % warps * 32];
+        u32 turn = (f->thread / 32 + (w.descending ? warps - i : i)) % warps;
+        Fiber *n = &w.fibers[turn * 32 + (w.descending ? 31 : 0)];
         if (runnable(*n)) return n;
     }
     if (w.left != w.grid.threads) stuck(w);
@@ -105,7 +107,7 @@ static Fiber *begin(Worker &w, Fiber *f) {
 Fiber *other(Worker &w, Fiber *f) { return begin(w, next(w, f)); }
 
 void start(Worker &w) {
-    Fiber *f = begin(w, &w.fibers[0]);
+    Fiber *f = begin(w, &w.fibers[w.descending ? w.grid.threads - 1 : 0]);
     become(w, f);
     apr_switch(&w.main_sp, f->sp);
 }

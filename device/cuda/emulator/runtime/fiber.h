@@ -74,7 +74,7 @@ struct alignas(64) Fiber {
     const u32 *waits;
     u32 gen, thread;
     Warp *warp;
-    Fiber *ring; // the next lane
+    Fiber *ring; // the lane that is next to run
     char *stack;
     u32 group; // number of the copies' open group
     std::vector<Copy> copies;
@@ -101,6 +101,7 @@ struct Worker {
     Fiber fibers[max_threads];
     Warp warps[max_threads / 32];
     u32 gen, arrived, left; // of the block
+    bool descending;        // the order of its threads
     void *main_sp;
     std::vector<char *> stacks, all_stacks;
     char *emergency; // stack for the fault handler

@@ -33,7 +33,7 @@ const char *message() { return text ? text : ""; }
 
 struct Launch {
     Grid grid;
-    u64 total;
+    u64 total, number; // blocks; launches before this one
     std::atomic<u64> next{0};
     std::atomic<int> code{ok}; // of the first failure
     char text[text_bytes];
@@ -78,6 +78,7 @@ static void run_block(Worker &w, u64 index) {
     place.block = (u32)(index % g.x);
     place.block_y = (u32)(index / g.x % g.y);
     place.block_z = (u32)(index / g.x / g.y);
+    w.descending = !g.ascending && ((index + launch.number) & 1);
     for (u32 t = 0; t < g.threads; t++) {
         Fiber &f = w.fibers[t];
         f.sp = nullptr;
@@ -85,7 +86,7 @@ static void run_block(Worker &w, u64 index) {
         f.gen = 1;
         f.thread = t;
         f.warp = &w.warps[t / 32];
-        f.ring = &w.fibers[(t & ~31u) | ((t + 1) & 31)];
+        f.ring = &w.fibers[(t & ~31u) | ((t + (w.descending ? 31 : 1)) & 31)];
         f.group = 0;
     }
     for (u32 i = 0; i < g.threads / 32; i++) w.warps[i].gen = w.warps[i].arrived = w.warps[i].left = 0;
@@ -219,6 +220,7 @@ int run(const Grid &g) {
     prepare();
     launch.grid = g;
     launch.total = (u64)g.x * g.y * g.z;
+    launch.number++;
     launch.next = 0;
     launch.code = ok;
     double begin = seconds();

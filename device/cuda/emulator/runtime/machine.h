@@ -40,6 +40,7 @@ struct Grid {
     u32 x, y, z, threads;
     u32 dynamic, allowed; // bytes of dynamic shared memory; allowed is 0 if the function's limit was never raised
     const void *args;     // read by all threads
+    bool ascending;       // run threads in ascending order; else every other block runs them in descending order
 };
 
 Kernel *find_kernel(const char *name);

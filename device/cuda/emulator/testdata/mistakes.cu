@@ -76,3 +76,8 @@ KERNEL(test_undefined, MistakeArgs, 32, 1) {
     }
     sync_warp();
 }
+KERNEL(test_missing_barrier, MistakeArgs, 128, 1) {
+    SHARED(u32, s, 128);
+    s[thread()] = thread();
+    a.p[block() * 128 + thread()] = s[(thread() + 128 + (i32)a.n) % 128];
+}
