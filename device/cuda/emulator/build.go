@@ -54,6 +54,9 @@ type builder struct {
 	more     []string // further .cu files
 }
 
+// onlySM90 ends the names of kernels for compute capability 9.0 alone. Their instructions are not emulated.
+const onlySM90 = "_sm90.cu"
+
 // object is one source on its way into a library.
 type object struct {
 	source string
@@ -130,7 +133,7 @@ func (b *builder) build() (dir string, broken map[string]error, err error) {
 	if err := lock.Lock(); err != nil {
 		return "", nil, err
 	}
-	defer lock.Unlock()
+	defer func() { _ = lock.Unlock() }() // the process could as well end here
 	b.prune()
 	objects, err := b.objects()
 	if err != nil {
@@ -184,6 +187,9 @@ func (b *builder) objects() ([]object, error) {
 	common := h.Sum(nil)
 	var objects []object
 	for _, path := range slices.Concat(glob(b.home, "runtime/*.cc"), glob(b.kernels, "*.cu"), b.more) {
+		if strings.HasSuffix(path, onlySM90) {
+			continue
+		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err

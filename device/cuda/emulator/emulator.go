@@ -18,7 +18,7 @@
 //
 //	APR_EMULATOR_DEVICES             how many devices there are (1)
 //	APR_EMULATOR_MEMORY              bytes of each (8 GiB); more cannot be allocated
-//	APR_EMULATOR_CC                  compute capability (9.0); modules for newer devices are refused
+//	APR_EMULATOR_CC                  compute capability (8.0); modules for newer devices are refused
 //	APR_EMULATOR_DRIVER              version of CUDA that the driver serves (13000); newer PTX is refused
 //	APR_EMULATOR_MULTIPROCESSORS     attribute of the devices (6)
 //	APR_EMULATOR_INTEGRATED, _MANAGED, _CONCURRENT_MANAGED, _PAGEABLE, _PAGEABLE_TABLES
@@ -28,7 +28,8 @@
 //	APR_EMULATOR_FAIL                calls that fail: "cuMemAlloc_v2:3=2,cublasLtMatmulAlgoGetHeuristic:*=15" is the third
 //	                                 allocation and every heuristic; errors that lose the device do lose it
 //
-// Caveats. Approximations are exact functions, and sums of tensor-core products are rounded differently from a GPU's.
-// Kernels are compiled without fused products where their source has none. A launch costs about a microsecond, a thread's
-// barrier or exchange about ten nanoseconds. All machines and drivers of a process share one memory.
+// Caveats. Kernels for compute capability 9.0 alone, *_sm90.cu, are left out. Approximations are exact functions, and sums
+// of tensor-core products are rounded differently from a GPU's. Kernels are compiled without fused products where their
+// source has none. A launch costs about a microsecond, a thread's barrier or exchange about ten nanoseconds. All machines
+// and drivers of a process share one memory.
 package emulator

@@ -42,7 +42,7 @@ static bool read_settings() {
     settings.host_tables = number("PAGEABLE_TABLES", 0, &fine);
     settings.signals = number("SIGNALS", 0, &fine);
     const char *cc = getenv("APR_EMULATOR_CC");
-    if (!cc || !*cc) cc = "9.0";
+    if (!cc || !*cc) cc = "8.0";
     if (sscanf(cc, "%d.%d", &settings.major, &settings.minor) != 2) fine = false;
     const char *name = getenv("APR_EMULATOR_NAME");
     settings.name = name && *name ? name : "Emulated GPU";

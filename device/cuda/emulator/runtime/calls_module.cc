@@ -12,9 +12,10 @@ static const char *directive(const std::string &text, const char *name) {
 
 // judge says whether the driver takes a module; *log becomes what its compiler says.
 static int judge(const std::string &text, std::string *log) {
-    int major, minor, target;
+    int major, minor, target, here = 10 * settings.major + settings.minor;
+    char only = 0; // a letter behind the target: for that device alone
     const char *v = directive(text, ".version"), *t = directive(text, ".target");
-    if (!v || !t || sscanf(v, " %d.%d", &major, &minor) != 2 || sscanf(t, " sm_%d", &target) != 1) {
+    if (!v || !t || sscanf(v, " %d.%d", &major, &minor) != 2 || sscanf(t, " sm_%d%c", &target, &only) < 1) {
         *log = "emulator: no .version and .target at the beginning";
         return invalid_ptx;
     }
@@ -23,8 +24,8 @@ static int judge(const std::string &text, std::string *log) {
         *log = "emulator: unsupported .version";
         return unsupported_ptx;
     }
-    if (target > 10 * settings.major + settings.minor) {
-        *log = "emulator: the target is newer than the device";
+    if (target > here || (only >= 'a' && only <= 'z' && target != here)) {
+        *log = "emulator: the device is not one of the target's";
         return 209;
     }
     if (text.find(".entry ") == std::string::npos) {
