@@ -21,7 +21,8 @@ type Driver struct {
 // calls are the functions of libcuda that are used. Names ending in _v2 are today's ABI: those without are of CUDA 3,
 // with 32-bit sizes.
 type calls struct {
-	funcLoad procedure // not in drivers before 12.4: then without address
+	funcLoad  procedure // not in drivers before 12.4: then without address
+	tensorMap procedure // not in the emulator: likewise
 
 	init, driverGetVersion, getErrorName, getErrorString                                          procedure
 	deviceGetCount, deviceGet, deviceGetName, deviceGetUUID, deviceGetPCI, deviceGetAttribute     procedure
@@ -31,6 +32,7 @@ type calls struct {
 	streamCreate, streamDestroy, streamSync, streamWait                                           procedure
 	eventCreate, eventDestroy, eventRecord, eventSync, eventQuery, eventElapsed                   procedure
 	moduleLoad, moduleUnload, moduleGetFunction, funcSetAttribute, funcGetAttribute, launchKernel procedure
+	launchKernelEx                                                                                procedure
 }
 
 // table names every function that must be there.
@@ -60,6 +62,7 @@ func (c *calls) table() []struct {
 		{&c.moduleLoad, "cuModuleLoadDataEx"}, {&c.moduleUnload, "cuModuleUnload"},
 		{&c.moduleGetFunction, "cuModuleGetFunction"}, {&c.funcSetAttribute, "cuFuncSetAttribute"},
 		{&c.funcGetAttribute, "cuFuncGetAttribute"}, {&c.launchKernel, "cuLaunchKernel"},
+		{&c.launchKernelEx, "cuLaunchKernelEx"},
 	}
 }
 
@@ -87,8 +90,13 @@ func (s System) open(load opener) (*Driver, error) {
 			return nil, err
 		}
 	}
-	if p, err := lib.bind("cuFuncLoad"); err == nil {
-		d.calls.funcLoad = p
+	for _, o := range []struct {
+		p    *procedure
+		name string
+	}{{&d.calls.funcLoad, "cuFuncLoad"}, {&d.calls.tensorMap, "cuTensorMapEncodeTiled"}} {
+		if p, err := lib.bind(o.name); err == nil {
+			*o.p = p
+		}
 	}
 	// The version can be asked before initialisation, and says why that fails.
 	var version int32
@@ -113,7 +121,7 @@ func (d *Driver) unusable(err error) error {
 	f := fault.In(fault.Unavailable, d.lib.path, "the CUDA driver cannot be used").WithID("E-CUDA-045").Because(err)
 	switch codeOf(err) {
 	case codeNoDevice:
-		f.Msg = "the CUDA driver sees no device"
+		f.Msg, f.ID = "the CUDA driver sees no device", "E-CUDA-057"
 		f.Hint = "see what nvidia-smi says, and CUDA_VISIBLE_DEVICES"
 	case codeStubLibrary:
 		f.Hint = "this file is the toolkit's stub, for linking only; the driver's own library is needed"

@@ -481,13 +481,19 @@ func TestLaunch(t *testing.T) {
 		if err := th.SetMaxDynamicShared(f, 100<<10); err != nil {
 			return err
 		}
-		out := new([7]float64)
+		out := new([8]float64)
 		args := &fakeArgs{to: uint64(uintptr(unsafe.Pointer(out))), factor: 0.25, a: 6}
 		if err := th.Launch(f, [3]int{3, 4, 5}, 96, 70000, 77, unsafe.Pointer(args)); err != nil {
 			return err
 		}
-		if *out != [7]float64{3, 4, 5, 96, 70000, 77, 1.5} {
+		if *out != [8]float64{3, 4, 5, 96, 70000, 77, 1.5} {
 			t.Errorf("the kernel saw %v", *out)
+		}
+		if err := th.LaunchCluster(f, [3]int{6, 5, 4}, 2, 128, 60000, 78, unsafe.Pointer(args)); err != nil {
+			return err
+		}
+		if *out != [8]float64{6, 5, 4, 128, 60000, 78, 1.5, 2} {
+			t.Errorf("the kernel saw %v of a launch in clusters", *out)
 		}
 		if err := th.Launch(f, [3]int{1, 1, 1}, 32, 200<<10, 0, unsafe.Pointer(args)); err == nil {
 			t.Error("more shared memory than allowed")
@@ -496,11 +502,45 @@ func TestLaunch(t *testing.T) {
 			if err := th.Launch(f, [3]int{1, 1, 1}, 32, 0, 0, unsafe.Pointer(args)); err != nil {
 				t.Error(err)
 			}
+			if err := th.LaunchCluster(f, [3]int{2, 1, 1}, 2, 32, 0, 0, unsafe.Pointer(args)); err != nil {
+				t.Error(err)
+			}
 		}); n > 0 {
 			t.Errorf("%v allocations a launch", n)
 		}
 		runtime.KeepAlive(out)
 		return th.UnloadModule(m)
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTensorMap(t *testing.T) {
+	_, c := openFake(t, 0)
+	if err := c.Do(func(th *Thread) error {
+		if !th.Driver().TensorMaps() {
+			t.Error("the fake can make tensor maps")
+		}
+		m, got := Matrix{Ptr: 1 << 40, Rows: 300, Cols: 200, Stride: 416, BoxRows: 128}, new(TensorMap)
+		if err := th.EncodeTensorMap(got, m); err != nil {
+			return err
+		}
+		want := [16]uint64{9, 2, 1 << 40, 200, 300, 416, 64, 128, 1, 1, 0, 3, 3, 0}
+		if v := *(*[16]uint64)(unsafe.Pointer(got)); v != want {
+			t.Errorf("got %v, want %v", v, want)
+		}
+		if n := testing.AllocsPerRun(100, func() {
+			if err := th.EncodeTensorMap(got, m); err != nil {
+				t.Error(err)
+			}
+		}); n > 0 {
+			t.Errorf("%v allocations a tensor map", n)
+		}
+		m.Stride = 408
+		if err := th.EncodeTensorMap(got, m); err == nil {
+			t.Error("a stride of 408 bytes is taken")
+		}
+		return nil
 	}); err != nil {
 		t.Error(err)
 	}

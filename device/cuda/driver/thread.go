@@ -18,6 +18,8 @@ type Thread struct {
 	params [1]unsafe.Pointer // kernelParams of cuLaunchKernel
 	launch [11]uintptr       // and all of its arguments
 	copy2D memcpy2D
+	config launchConfig
+	matrix tensorMap
 }
 
 // Driver returns the driver that the thread speaks to.

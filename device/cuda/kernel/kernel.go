@@ -34,6 +34,9 @@ type Launch struct {
 	Block  int            // threads of a block, a multiple of 32
 	Shared int            // bytes of dynamic shared memory
 	Args   unsafe.Pointer // to the kernel's one struct of arguments, on the heap
+
+	Cluster int         // blocks of a cluster; 0: there are none
+	Maps    []TensorMap // with which the arguments begin, 128 bytes each, written by whoever starts the kernel
 }
 
 // Queue takes launches in order.

@@ -1,5 +1,5 @@
 // SwiGLU and its backward. See swiglu.go for the equations.
-#include "apr.cuh"
+#include "swiglu.cuh"
 
 struct SwiGLUArgs {
     const void *gu;
@@ -10,17 +10,6 @@ struct SwiGLUArgs {
     u32 packs; // of a row of m
     u32 items; // packs of all rows
 };
-
-// exp_minus returns e^−x, not beyond e⁸⁸: 1/(1+e⁸⁸) is 0 where denormals are flushed.
-//
-// For results in bfloat16: the rounding of x·log₂e is a relative error of |x|·2⁻²⁴.
-APR_DEVICE float exp_minus(float x, bf16) { return exp_approx(min2(-x, 88.0f)); }
-// For results in float: with what the product x·log₂e = hi+lo lost, 2^(hi+lo) ≈ 2^hi + 2^hi·lo·ln 2.
-APR_DEVICE float exp_minus(float x, float) {
-    x = min2(-x, 88.0f);
-    const float hi = x * LOG2E, lo = fma_rn(x, 1.925963e-8f, fma_rn(x, LOG2E, -hi)), e = exp2_approx(hi);
-    return fma_rn(e, lo * LN2, e);
-}
 
 // A thread has U packs, at distances of the block's threads.
 template <class T, int E, int U> APR_DEVICE void swiglu(const SwiGLUArgs &a) {
@@ -41,7 +30,7 @@ template <class T, int E, int U> APR_DEVICE void swiglu(const SwiGLUArgs &a) {
         float x[E], y[E];
         widen(x, g[k]);
         widen(y, u[k]);
-        UNROLL for (int e = 0; e < E; e++) y[e] *= x[e] * rcp_approx(1.0f + exp_minus(x[e], T()));
+        UNROLL for (int e = 0; e < E; e++) y[e] = gated<T>(x[e], y[e]);
         narrow(u[k], y);
         store_pack(m[k], u[k]);
     }
