@@ -1,4 +1,4 @@
-//go:build emulate
+//go:build emulate && !gpu
 
 package blas
 
@@ -20,76 +20,29 @@ import (
 	"apr/tensor"
 )
 
-// rig is an emulated device with cublasLt.
-type rig struct {
-	t         testing.TB
-	ctx       *driver.Context
-	lt        *driver.Lt
-	stream    driver.Stream
-	workspace uint64
-	rng       *rand.Rand
-}
-
 const workspaceBytes = 4 << 20
 
-func newRig(t testing.TB) *rig {
+// findDriver makes the emulator the only driver that is found, and returns its folder.
+func findDriver(t testing.TB) string {
 	t.Helper()
 	dir, err := emulator.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(driver.LibDirVariable, dir)
-	d, err := driver.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	lt, report, err := driver.OpenLt(d.Version())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lt.Path() != report.Path || !strings.HasPrefix(lt.Path(), dir) || lt.Version() < 120000 {
-		t.Fatalf("opened %s of version %d, reported %+v", lt.Path(), lt.Version(), report)
-	}
-	ctx, err := d.NewContext(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{t: t, ctx: ctx, lt: lt, rng: rand.New(rand.NewPCG(3, 4))}
-	t.Cleanup(func() {
-		if err := ctx.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	r.do(func(th *driver.Thread) (err error) {
-		if r.stream, err = th.NewStream(); err != nil {
-			return err
-		}
-		r.workspace, err = th.Alloc(workspaceBytes, false)
-		return err
-	})
-	return r
+	return dir
 }
 
-func (r *rig) do(f func(*driver.Thread) error) {
-	r.t.Helper()
-	if err := r.ctx.Do(f); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-// open makes a Library that logs to the result.
-func (r *rig) open(o Options) (*Library, *strings.Builder) {
-	r.t.Helper()
-	log := new(strings.Builder)
-	o.Workspace, o.Bytes, o.Device = r.workspace, workspaceBytes, "emulator"
-	o.Log = func(line string) { fmt.Fprintln(log, line) }
-	var l *Library
-	r.do(func(th *driver.Thread) (err error) {
-		l, err = Open(th, r.lt, o)
-		return err
-	})
-	r.t.Cleanup(func() { r.do(l.Close) })
-	return l, log
+// sustainedSweep is small products.
+var sustainedSweep = sweep{
+	shapes: func() []Shape {
+		bias := trained(NT, 33, 16, 24)
+		bias.Bias = true
+		padded := trained(NN, 5, 19, 37)
+		padded.LDA = 40
+		return []Shape{bias, padded, trained(TN, 17, 16, 8)}
+	}(),
+	ask: 24, proposed: 600 * time.Millisecond, changed: 600 * time.Millisecond, lead: time.Millisecond, timed: 4 * time.Millisecond,
 }
 
 // matrix is a matrix in device memory, and its values.

@@ -69,6 +69,9 @@ func (u *tuner) sustain(all []*candidates, open []int, chosen []choice) error {
 // underLoad measures the finalists of a shape for about share in all and writes the means of their turns to c.ms. Of
 // equal ones that with the best short measurement is chosen.
 func (u *tuner) underLoad(c *candidates, share time.Duration) (choice, error) {
+	if err := u.fill(c.shape); err != nil {
+		return choice{}, err
+	}
 	list := c.finalists()
 	turn := min(turnTime, share/time.Duration(turns*len(list)))
 	short := slices.Clone(c.ms)

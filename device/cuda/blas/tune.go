@@ -125,12 +125,13 @@ type tuner struct {
 	s        driver.Stream
 	scratch  Region
 	events   []driver.Event // before, between and after the candidates of a round
+	pattern  unsafe.Pointer // patternBytes of random values
 	deadline time.Time
 	warmed   bool // the device has been busy
 }
 
-// open makes the events and fills the scratch with normal values, for a processor runs faster on zeros.
-func (u *tuner) open(n int) error {
+// open makes the events and the values that fill the scratch.
+func (u *tuner) open(n int) (err error) {
 	for range n + 1 {
 		e, err := u.t.NewEvent(true)
 		if err != nil {
@@ -138,7 +139,11 @@ func (u *tuner) open(n int) error {
 		}
 		u.events = append(u.events, e)
 	}
-	return u.fill()
+	if u.pattern, err = u.t.HostAlloc(patternBytes); err != nil {
+		return err
+	}
+	normalBF16(unsafe.Slice((*uint16)(u.pattern), patternBytes/2))
+	return nil
 }
 
 func (u *tuner) close() error {
@@ -146,33 +151,32 @@ func (u *tuner) close() error {
 	for _, e := range u.events {
 		errs = append(errs, u.t.DestroyEvent(e))
 	}
+	if u.pattern != nil {
+		errs = append(errs, u.t.StreamSync(u.s), u.t.HostFree(u.pattern))
+	}
 	return errors.Join(errs...)
 }
 
 // patternBytes is the length of the random values that are repeated over the scratch.
 const patternBytes = 1 << 20
 
-// fill writes bfloat16 values of a normal distribution. Read as float32 a pair of them is normal, too: the upper one
-// with a longer mantissa.
-func (u *tuner) fill() (err error) {
-	n := min(patternBytes, u.scratch.Bytes)
-	host, err := u.t.HostAlloc(patternBytes)
-	if err != nil {
+// fill writes values of a normal distribution to the part of the scratch that a shape uses: a processor takes less power
+// for zeros, and more or less for what another product has left. They are bfloat16; read as float32 a pair of them is
+// normal, too: the upper one with a longer mantissa.
+func (u *tuner) fill(s Shape) error {
+	end := min(int64(u.sets(s))*s.bytes(), u.scratch.Bytes)
+	n := min(patternBytes, end)
+	if err := u.t.CopyHtoD(u.scratch.Ptr, u.pattern, n, u.s); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, u.t.HostFree(host)) }()
-	normalBF16(unsafe.Slice((*uint16)(host), patternBytes/2))
-	if err := u.t.CopyHtoD(u.scratch.Ptr, host, n, u.s); err != nil {
-		return err
-	}
-	for done := n; done < u.scratch.Bytes; {
-		m := min(done, u.scratch.Bytes-done)
+	for done := n; done < end; {
+		m := min(done, end-done)
 		if err := u.t.CopyDtoD(u.scratch.Ptr+uint64(done), u.scratch.Ptr, m, u.s); err != nil {
 			return err
 		}
 		done += m
 	}
-	return u.t.StreamSync(u.s)
+	return nil
 }
 
 // normalBF16 fills dst with N(0,1), as the sum of twelve uniform numbers, always the same.
@@ -298,10 +302,13 @@ func fastest(calls []*driver.LtCall, times [][]float64, ms []float64) int {
 	return 0
 }
 
-// warm prepares the candidates and runs each once, which loads its code. One that fails, or comes late in the list of a
+// warm fills the operands, prepares the candidates and runs each once, which loads its code. One that fails, or comes late in the list of a
 // big product, is nil.
 func (u *tuner) warm(c *candidates) ([]*driver.LtCall, error) {
 	l := u.lib
+	if err := u.fill(c.shape); err != nil {
+		return nil, err
+	}
 	a, b, d, _ := c.shape.place(u.scratch.Ptr)
 	calls, some := make([]*driver.LtCall, len(c.list)), false
 	if c.shape.Bias {
