@@ -74,6 +74,7 @@ type Device struct {
 	ctx     *driver.Context
 	desc    driver.DeviceInfo
 	managed bool
+	maps    bool // the driver can make tensor maps
 	act     tensor.DType
 	stream  driver.Stream
 	gemm    *blas.Library
@@ -141,7 +142,7 @@ func Open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, unavailable(desc.Name+" cannot be opened", err)
 	}
-	d := &Device{opts: o, driver: drv, ctx: ctx, desc: desc, act: o.Compute.activations()}
+	d := &Device{opts: o, driver: drv, ctx: ctx, desc: desc, maps: drv.TensorMaps(), act: o.Compute.activations()}
 	d.statics, d.unplanned = map[device.Component]*pool{}, map[blas.Shape]bool{}
 	if err := d.prepare(); err != nil {
 		ctx.Close()

@@ -92,7 +92,7 @@ func (d *Device) modules(heads map[int]bool) (all []kernel.Module) {
 	for _, m := range kernel.Modules() {
 		forOthers := m.Target != baseTarget && m.Target != d.target()
 		unused := heads != nil && strings.HasPrefix(m.Name, "attention") && !slices.Contains(attention, m.Name)
-		wrongType := m.Name != kernel.GemmModule(d.act) && strings.HasPrefix(m.Name, "gemm")
+		wrongType := m.Name != kernel.GemmModule(d.act) && standsIn(m) || m.Target != baseTarget && d.act != tensor.BF16
 		if !forOthers && !unused && !wrongType {
 			all = append(all, m)
 		}
@@ -103,8 +103,18 @@ func (d *Device) modules(heads map[int]bool) (all []kernel.Module) {
 // baseTarget is the target of modules for every device.
 const baseTarget = "sm_80"
 
-// target returns the target of modules that are for this device alone.
-func (d *Device) target() string { return fmt.Sprintf("sm_%d%da", d.desc.Major, d.desc.Minor) }
+// target returns the target of modules that are for this device alone. All of them are of bfloat16 and read tensor maps.
+func (d *Device) target() string {
+	if !d.maps {
+		return baseTarget
+	}
+	return fmt.Sprintf("sm_%d%da", d.desc.Major, d.desc.Minor)
+}
+
+// standsIn reports whether a module's kernels stand in for cublasLt.
+func standsIn(m kernel.Module) bool {
+	return m.Target == baseTarget && strings.HasPrefix(m.Name, "gemm")
+}
 
 // shapes returns the products of a step as they will be asked for. Operands are taken to lie at multiples of 16 bytes and
 // x of a weight's gradient to have no gaps: that a product is otherwise costs its plan in the first step.
@@ -118,8 +128,13 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 			Compute: d.opts.Compute.products(), Add: c.Add, Aligned: true,
 		}
 		switch c.Name {
-		case "MatMul", "MatMulSwiGLU":
+		case "MatMul":
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
+		case "MatMulSwiGLU":
+			if d.fusesPlanned(c.Op) {
+				continue
+			}
+			s.Op, s.LDB = blas.NT, c.K
 		case "MatMulInputGrad":
 			s.Op, s.LDB = blas.NN, c.N
 		case "MatMulWeightGrad":
@@ -142,7 +157,7 @@ func (d *Device) prewarm(modules []kernel.Module, shapes []blas.Shape) error {
 			return err
 		}
 		for _, m := range modules {
-			if strings.HasPrefix(m.Name, "gemm") && d.gemm != nil && declined == 0 {
+			if standsIn(m) && d.gemm != nil && declined == 0 {
 				d.kernels.skip(m, "cublasLt is bound")
 				continue
 			}

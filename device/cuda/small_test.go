@@ -10,6 +10,7 @@ import (
 	"apr/device/arena"
 	"apr/device/cuda/blas"
 	"apr/device/cuda/driver"
+	"apr/device/cuda/kernel"
 	"apr/device/dry"
 	"apr/internal/fault"
 	"apr/tensor"
@@ -148,6 +149,40 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+// TestFusedIsNotPlanned: a product with SwiGLU is cublasLt's business only where no kernel does both.
+func TestFusedIsNotPlanned(t *testing.T) {
+	hopper, ampere := driver.DeviceInfo{Major: 9}, driver.DeviceInfo{Major: 8}
+	for _, c := range []struct {
+		name      string
+		d         *Device
+		n, in, f  int
+		byLibrary bool
+	}{
+		{"fused", &Device{maps: true, desc: hopper}, 256, 64, 96, false},
+		{"ampere", &Device{maps: true, desc: ampere}, 256, 64, 96, true},
+		{"no tensor maps", &Device{desc: hopper}, 256, 64, 96, true},
+		{"few rows", &Device{maps: true, desc: hopper}, fusedRows - 1, 64, 96, true},
+		{"x at odd places", &Device{maps: true, desc: hopper}, 256, 63, 96, true},
+		{"u at an odd place", &Device{maps: true, desc: hopper}, 256, 64, 100, true},
+	} {
+		c.d.act = tensor.BF16
+		planned := dry.New(dry.Target{Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16})
+		s := planned.NewStream()
+		temp := func(rows, cols int) device.Tensor { return s.Temp("t", device.Activations, tensor.BF16, rows, cols) }
+		p := planned.Param(device.ParamSpec{Name: "w", Rows: 2 * c.f, Cols: c.in})
+		s.MatMulSwiGLU(temp(c.n, c.f), temp(c.n, 2*c.f), temp(c.n, c.in), p.Weight, true)
+		var want []blas.Shape
+		if c.byLibrary {
+			want = append(want, blas.Shape{
+				Op: blas.NT, M: c.n, N: 2 * c.f, K: c.in, LDA: c.in, LDB: c.in, LDC: 2 * c.f, In: tensor.BF16, Out: tensor.BF16, Aligned: true,
+			})
+		}
+		if got := c.d.shapes(planned.Record()); !slices.Equal(got, want) {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, want)
+		}
+	}
+}
+
 // TestModules: a step loads the attention of its head dimension and the products of its type, and nothing for other cards.
 func TestModules(t *testing.T) {
 	d := &Device{act: tensor.BF16, desc: driver.DeviceInfo{Major: 8, Minor: 6}}
@@ -165,6 +200,14 @@ func TestModules(t *testing.T) {
 		if !slices.Contains(all, name) || !slices.Contains(some, name) {
 			t.Errorf("%s is not loaded: %v, %v", name, all, some)
 		}
+	}
+	d = &Device{act: tensor.BF16, maps: true, desc: driver.DeviceInfo{Major: 9}}
+	f32 := &Device{act: tensor.F32, maps: true, desc: driver.DeviceInfo{Major: 9}}
+	has := func(d *Device) bool {
+		return slices.ContainsFunc(d.modules(nil), func(m kernel.Module) bool { return m.Name == "gemm_swiglu_sm90" })
+	}
+	if !has(d) || has(f32) {
+		t.Errorf("the product with SwiGLU is loaded: %v in bfloat16, %v in float32", has(d), has(f32))
 	}
 	if slices.Contains(all, "gemm_f32") || !slices.Contains(all, "attention_d128") || slices.Contains(some, "attention_d128") {
 		t.Errorf("loaded %v, and %v for heads of 64", all, some)
