@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"apr/device"
 	"apr/device/cpu"
@@ -24,8 +25,19 @@ type backend struct {
 // opened is a device and why it was taken.
 type opened struct {
 	device.Device
+	asked  string // auto, cpu or cuda
 	reason string
+	tried  []string     // why other backends were not taken
 	gpu    *cuda.Device // nil on the CPU
+}
+
+// decision is the detail of the event that records the choice.
+func (o *opened) decision() map[string]any {
+	d := map[string]any{"backend": o.Info().Kind, "asked": o.asked}
+	if len(o.tried) > 0 {
+		d["tried"] = o.tried
+	}
+	return d
 }
 
 // teacherBackend names how a teacher's products are computed.
@@ -54,25 +66,31 @@ func (b backend) open(e *cli.Env) (*opened, error) {
 	switch {
 	case err == nil:
 		for _, note := range gpu.Notes() {
-			e.Log.Debug(note)
+			e.Log.Warn(note)
 		}
 		reason := "asked for"
 		if b.name == "auto" {
 			reason = "a GPU is there"
 		}
-		return &opened{gpu, reason, gpu}, nil
+		return &opened{Device: gpu, asked: b.name, reason: reason, gpu: gpu}, nil
 	case b.name == "cuda" || fault.KindOf(err) != fault.Unavailable:
 		return nil, err
 	}
-	reason := "no GPU can be used"
-	var f *fault.Error
-	if errors.As(err, &f) {
-		reason = "no GPU: " + f.Msg
-	}
-	if names, listed := cuda.DeviceNames(); listed == nil && len(names) > 0 {
+	if !withoutGPU(err) {
 		e.Log.Warn("the GPU is not used: " + err.Error())
 	}
-	return b.cpu(e, reason)
+	o, cpuErr := b.cpu(e, "no GPU can be used")
+	if cpuErr == nil {
+		o.tried = []string{"cuda: " + err.Error()}
+	}
+	return o, cpuErr
+}
+
+// withoutGPU reports whether err says that there is no GPU, so that nobody expects one to be used: no driver was found,
+// it sees no device, or the CUDA device is not built in.
+func withoutGPU(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && slices.Contains([]string{"E-CUDA-041", "E-CUDA-042", "E-CUDA-057"}, f.ID)
 }
 
 func (b backend) cpu(e *cli.Env, reason string) (*opened, error) {
@@ -86,7 +104,7 @@ func (b backend) cpu(e *cli.Env, reason string) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &opened{Device: dev, reason: reason}, nil
+	return &opened{Device: dev, asked: b.name, reason: reason}, nil
 }
 
 func (b backend) cuda(e *cli.Env) (*cuda.Device, error) {
@@ -103,6 +121,7 @@ func (b backend) cuda(e *cli.Env) (*cuda.Device, error) {
 	if b.kernelLog {
 		o.KernelLog = e.Err
 	}
+	o.Tell = func(line string) { e.Log.Info(line) }
 	if dir, err := os.UserCacheDir(); err == nil {
 		o.TuningDir = filepath.Join(dir, "apr")
 	}

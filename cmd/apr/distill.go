@@ -3,14 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"apr/device"
+	"apr/device/cuda"
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -84,11 +87,18 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	}
 	show := newDistillDisplay(e, o.LogEvery)
 	defer show.close()
+	if dev.gpu != nil {
+		show.monitor = dev.gpu.Watch(time.Second)
+		defer show.monitor.Close()
+	}
 	r, err := distill.Start(ctx, c, dev.Device, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
+	if err := recordDevice(r, dev); err != nil {
+		return nil, err
+	}
 	out, err := r.Execute(ctx)
 	show.close()
 	return o.result(c, out, r.Inputs(), dev), err
@@ -244,8 +254,30 @@ func describeRun(m *runlog.Manifest, e *cli.Env, dev *opened) {
 		"os": runtime.GOOS, "arch": runtime.GOARCH, "host": host, "reason": dev.reason,
 	}
 	if dev.gpu != nil {
-		m.Device["memory_class"], m.Device["libraries"] = dev.gpu.Class(), dev.gpu.Notes()
+		maps.Copy(m.Device, describeGPU(dev.gpu))
 	}
+}
+
+// describeGPU is what the manifest says of a GPU beyond any device.
+func describeGPU(dev *cuda.Device) map[string]any {
+	card := dev.Card()
+	return map[string]any{
+		"index": card.Index, "uuid": card.UUID, "pci": card.PCI, "compute_capability": fmt.Sprintf("%d.%d", card.Major, card.Minor),
+		"memory_bytes": card.TotalMemory, "memory_class": dev.Class(), "managed_memory": dev.Managed(), "dtype": dev.Arithmetic(),
+		"cuda": dev.CUDA(), "libraries": dev.Libraries(),
+	}
+}
+
+// recordDevice writes down why this device was taken, and what it has loaded before any weight.
+func recordDevice(r *distill.Run, dev *opened) error {
+	if err := r.Decision("backend", dev.decision(), dev.reason); err != nil || dev.gpu == nil {
+		return err
+	}
+	reason := "cublasLt serves matrix products"
+	if notes := dev.gpu.Notes(); len(notes) > 0 {
+		reason = strings.Join(notes, "; ")
+	}
+	return r.Decision("kernels", dev.gpu.Loaded(), reason)
 }
 
 // result turns the outcome into the command's JSON.

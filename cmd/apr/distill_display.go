@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"apr/device/cuda"
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/runlog"
@@ -22,6 +23,8 @@ type distillDisplay struct {
 	held  string // the last held-out loss, for the bar
 	phase string // what goes on outside the steps
 	done  int    // how far it is
+
+	monitor *cuda.Monitor // of the GPU; nil on the CPU
 }
 
 var _ distill.Observer = (*distillDisplay)(nil)
@@ -66,12 +69,30 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 	if leg == distill.LegControl {
 		terms = fmt.Sprintf("CE %.3f", s.CE)
 	}
-	note := fmt.Sprintf("%s  %.0f tokens/s%s", terms, s.TokensPerSecond, d.held)
+	note := fmt.Sprintf("%s  %.0f tokens/s%s%s", terms, s.TokensPerSecond, d.held, activity(d.monitor.Last()))
 	d.bar.Note(note)
 	d.bar.Add(1)
 	if d.bar == nil && (done%d.every == 0 || done == d.total) {
 		d.e.Log.Info(fmt.Sprintf("%s step %d/%d  %s  lr %.3g  |g| %.3f  %s left", leg, done, d.total, note, s.LR, s.GradNorm, left))
 	}
+}
+
+// activity renders what a GPU does, as far as it is known.
+func activity(a cuda.Activity) string {
+	var parts []string
+	if a.Utilisation != nil {
+		parts = append(parts, fmt.Sprintf("%d %%", *a.Utilisation))
+	}
+	if a.Memory != nil {
+		parts = append(parts, cli.Bytes(*a.Memory))
+	}
+	if a.Power != nil {
+		parts = append(parts, fmt.Sprintf("%.0f W", *a.Power))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "  GPU " + strings.Join(parts, " ")
 }
 
 func (d *distillDisplay) Evaluated(leg string, step int, nats float64) {

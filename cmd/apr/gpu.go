@@ -80,7 +80,7 @@ func gpus(override string) (gpuResult, error) {
 		r.Devices = append(r.Devices, g)
 	}
 	if err == nil && len(r.Devices) == 0 {
-		err = fault.In(fault.Unavailable, inv.Path, "the CUDA driver sees no device").WithID("E-CUDA-045").
+		err = fault.In(fault.Unavailable, inv.Path, "the CUDA driver sees no device").WithID("E-CUDA-057").
 			WithHint("see what nvidia-smi says, and CUDA_VISIBLE_DEVICES")
 	}
 	return r, err

@@ -62,7 +62,7 @@ func (d *Device) openProducts() error {
 	}
 	lt, report, err := driver.OpenLt(d.driver.Version())
 	if err != nil {
-		d.uses(LibraryUse{Name: string(driver.CublasLt), Path: report.Path, Missing: firstLine(err)})
+		d.uses(LibraryUse{Name: string(driver.CublasLt), Path: report.Path, Missing: whyNot(report, err)})
 		return nil
 	}
 	o := blas.Options{Dir: d.opts.TuningDir, Device: d.desc.Name, Workspace: d.scratch.products, Bytes: workspace, Tell: d.opts.Tell}

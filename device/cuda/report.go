@@ -2,6 +2,8 @@ package cuda
 
 import (
 	"fmt"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"apr/device/cuda/driver"
@@ -21,6 +23,23 @@ func (d *Device) uses(l LibraryUse) { d.libraries = append(d.libraries, l) }
 func (d *Device) Libraries() []LibraryUse {
 	cuda := LibraryUse{Name: string(driver.CUDA), Path: d.driver.Path(), Version: d.driver.Report().Version}
 	return append([]LibraryUse{cuda}, d.libraries...)
+}
+
+// whyNot says why a library does not serve: what is wrong with each file that is there, or that there is none.
+func whyNot(r driver.Report, err error) string {
+	if r.Found() {
+		return firstLine(err)
+	}
+	var broken []string
+	for _, a := range r.Tried {
+		if filepath.IsAbs(a.Path) && a.Error != driver.Absent {
+			broken = append(broken, a.Path+": "+a.Error)
+		}
+	}
+	if len(broken) > 0 {
+		return strings.Join(broken, "; ")
+	}
+	return fmt.Sprintf("it is in none of %d places, which apr doctor lists", len(r.Tried))
 }
 
 // Notes returns what a user should know about how the device was opened: sentences about what is missing.
