@@ -254,6 +254,22 @@ func TestModules(t *testing.T) {
 	}
 }
 
+// TestCalls: calls are counted from cuInit on.
+func TestCalls(t *testing.T) {
+	m, err := emulator.Open()
+	ok(err)
+	for range 2 {
+		with(t, open(t), func(th *driver.Thread) {
+			for i := range 3 {
+				if n := m.Calls("cuMemAlloc_v2"); n != i {
+					t.Errorf("%d allocations counted after %d", n, i)
+				}
+				must(th.Alloc(100, false))
+			}
+		})
+	}
+}
+
 func TestInjectedFailures(t *testing.T) {
 	with(t, open(t, "FAIL", "cuMemAlloc_v2:2=2,cuStreamCreate:*=304"), func(th *driver.Thread) {
 		for i := range 3 {
