@@ -28,7 +28,7 @@ type tiny struct {
 }
 
 const (
-	tinyRows, tinyLen, tinyHidden, tinyHeads, tinyKV, tinyDim, tinyWide, tinyVocab = 2, 24, 64, 4, 2, 16, 96, 160
+	tinyRows, tinyLen, tinyHidden, tinyHeads, tinyKV, tinyDim, tinyWide, tinyVocab = 2, 33, 64, 4, 2, 16, 96, 160
 	tinyN                                                                          = tinyRows * tinyLen
 	tinyQ, tinyQKV                                                                 = tinyHeads * tinyDim, (tinyHeads + 2*tinyKV) * tinyDim
 )
@@ -130,8 +130,7 @@ func (m *tiny) pass() {
 	s.Attention(att, lse, q, k, v, shape)
 	s.MatMul(delta, att, m.o.Weight, none, false)
 	s.RMSNorm(y2, rstd2, x2, x, delta, m.norm.Value, 1e-6)
-	s.MatMul(gu, y2, m.gu.Weight, none, false)
-	s.SwiGLU(prod, gu)
+	s.MatMulSwiGLU(prod, gu, y2, m.gu.Weight, true)
 	s.MatMul(x2, prod, m.down.Weight, none, true)
 	s.Gather(kept, x2, m.keep)
 
