@@ -43,6 +43,9 @@ const gradRows = 512
 
 // inputGradDecoded adds up dx over slices of the rows of a weight that is not float32.
 func (s *Stream) inputGradDecoded(c, a mat, w *weight, add bool) {
+	if c.cols == 0 {
+		return // rows of nothing are not stored
+	}
 	o := &s.ops.decode
 	o.w = w
 	o.dst = grow(o.dst, min(gradRows, a.cols)*w.cols)

@@ -184,6 +184,8 @@ func floats(t device.Tensor) mat {
 	m := mat{rows: t.Rows, cols: t.Cols, stride: t.Stride}
 	if t.Rows > 0 && t.Cols > 0 {
 		m.d = t.Buf.(*buffer).data[t.Off : t.Off+(t.Rows-1)*t.Stride+t.Cols]
+	} else {
+		m.stride = 0 // so that the rows of no columns are in d
 	}
 	return m
 }

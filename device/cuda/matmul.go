@@ -103,14 +103,14 @@ func (o *operation) product(op blas.Op, c, a, b kernel.Mat, bias device.Tensor, 
 	if op == blas.TN {
 		k = a.Rows
 	}
-	if c.Rows == 0 || c.Cols == 0 || k == 0 {
+	if c.Rows == 0 || c.Cols == 0 {
 		return
 	}
 	o.sized(c.Rows, c.Cols, k)
 	d := o.dev
 	own := func(q kernel.Queue) { kernel.Gemm(q, forms[op], c, a, b, mat(bias), add, d.opts.Compute == TF32) }
 	d.counts.products.Add(1)
-	if d.gemm == nil {
+	if d.gemm == nil || k == 0 { // a sum of nothing is 0, which cublasLt declines
 		own(o)
 		return
 	}

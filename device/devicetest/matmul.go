@@ -12,7 +12,7 @@ import (
 // products are shapes of y[n,out] = x[n,in]·W[out,in]ᵀ.
 var products = []struct{ n, in, out int }{
 	{1, 1, 1}, {1, 33, 2}, {2, 31, 65}, {3, 63, 64}, {17, 64, 33}, {64, 127, 32}, {65, 256, 31}, {257, 65, 127},
-	{17, 640, 256}, {65, 256, 640}, {1, 256, 640}, {2, 640, 33}, {0, 33, 7}, {3, 32, 2},
+	{17, 640, 256}, {65, 256, 640}, {1, 256, 640}, {2, 640, 33}, {0, 33, 7}, {3, 32, 2}, {3, 0, 5},
 }
 
 func matmulCases() []Case {
@@ -24,7 +24,7 @@ func matmulCases() []Case {
 		all = append(all, both(name+" weight gradient", func(l *lab) { checkWeightGrad(l, s.n, s.in, s.out) })...)
 	}
 	for _, s := range []struct{ n, in, f int }{
-		{1, 1, 1}, {1, 33, 2}, {3, 64, 8}, {65, 31, 33}, {64, 128, 40}, {65, 136, 200}, {130, 896, 136}, {257, 72, 264}, {0, 33, 7},
+		{1, 1, 1}, {1, 33, 2}, {3, 64, 8}, {65, 31, 33}, {64, 128, 40}, {65, 136, 200}, {130, 896, 136}, {257, 72, 264}, {0, 33, 7}, {3, 0, 8},
 	} {
 		name := fmt.Sprintf("matmulswiglu/%dx%dx%d", s.n, s.in, s.f)
 		all = append(all, both(name, func(l *lab) { checkMatMulSwiGLU(l, s.n, s.in, s.f) })...)
