@@ -125,8 +125,13 @@ template <Result WHAT> APR_DEVICE u32 pair(const float (&d)[128], int i) {
 // Staging is a warpgroup's ring of N pieces of results on their way to global memory.
 template <int N> struct Staging {
     u32 at, id, slot; // address, barrier of the warpgroup, next piece
-    // leave starts 64 rows of results from half·64 on on their way to box (col, row) of a tensor map. The slot is free:
-    // who stores boxes waited for that before the last barrier.
+    // drain waits until all pieces have left.
+    APR_METHOD void drain() {
+        if ((thread() & 127) == 0) store_wait<0>();
+        sync_some(id, 128);
+    }
+    // leave starts 64 columns of results, from half·64 on, on their way to (col, row) of a tensor map. The slot is free:
+    // the thread that stores waited for that before the last barrier, or with two pieces in drain.
     template <Result WHAT> APR_METHOD void leave(const float (&d)[128], int half, u64 map, i32 row, i32 col) {
         const u32 l = lane(), r = (warp() & 3) * 16 + (l & 15), piece = at + slot * PIECE;
         const bool first = (thread() & 127) == 0;
@@ -136,7 +141,7 @@ template <int N> struct Staging {
             store_matrices(piece + r * 128 + (((j + (l >> 4)) ^ (r & 7)) << 4), v);
         }
         asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
-        if (first) store_wait<N - 2>();
+        if (N > 2 && first) store_wait<N - 2>();
         sync_some(id, 128);
         if (first) store_box(map, col + half * 64, row, piece);
         slot = slot + 1 == N ? 0 : slot + 1;
@@ -191,6 +196,7 @@ template <bool KEEP> APR_DEVICE void gemm_swiglu(const GemmSwigluArgs &a, u64 ma
                 if (++stage == STAGES) stage = 0, phase ^= 1;
                 if (--lead == 0 && group == 0) signal_some(3, 256);
             }
+            if (PIECES == 2) out.drain(); // the last tile's: there is no waiting
             UNROLL for (int half = 0; half < 2; half++) {
                 const i32 row = walk.row + group * 64;
                 if (KEEP) {
