@@ -446,6 +446,38 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
+// What an algorithm can do, and which changes of it the library accepts.
+func TestConfigurations(t *testing.T) {
+	r := newRig(t)
+	l, _ := r.open(Options{})
+	r.do(func(*driver.Thread) error {
+		c, err := l.candidates(dense(NT, 4, 8, 16, tensor.BF16, tensor.F32, BF16))
+		if err != nil {
+			return err
+		}
+		algo := c.list[0].Algo
+		for capability, want := range map[driver.LtCapability]string{
+			driver.LtTiles: "[15 20 23]", driver.LtStageIDs: "[13 18 35]", driver.LtCustomMax: "[1]", driver.LtSwizzling: "[1]",
+		} {
+			if got, err := r.lt.Capability(&algo, capability); err != nil || fmt.Sprint(got) != want {
+				t.Errorf("capability %d: %v, %v, want %s", capability, got, err, want)
+			}
+		}
+		if _, err := r.lt.Capability(&algo, 999); !refused(err) {
+			t.Errorf("an unknown capability: %v", err)
+		}
+		err = r.lt.SetConfig(&algo, driver.LtCluster, 5)
+		if got, checkErr := r.lt.Check(l.handle, c.problem.lt, algo); checkErr != nil || got.Algo != algo {
+			t.Errorf("a cluster: %v", checkErr)
+		}
+		err = errors.Join(err, r.lt.SetConfig(&algo, driver.LtTile, 1))
+		if _, err := r.lt.Check(l.handle, c.problem.lt, algo); !refused(err) {
+			t.Errorf("a strange tile: %v", err)
+		}
+		return errors.Join(err, c.problem.free(r.lt))
+	})
+}
+
 // A batch of products, and an algorithm whose configuration is changed: what the library offers beyond plans.
 func TestBatch(t *testing.T) {
 	r := newRig(t)

@@ -152,7 +152,7 @@ func (w *sweeper) propose(f *field, end time.Time) (err error) {
 			list = append(list, x)
 		}
 	}
-	return w.rounds(f, list)
+	return w.rounds(f, list, end)
 }
 
 // shortRounds makes the trials with their short measurements and returns the best.
@@ -177,17 +177,17 @@ func (w *sweeper) shortRounds(f *field, calls []*driver.LtCall) (float64, error)
 	return best, nil
 }
 
-// rounds gives every trial of the list a turn, and the contenders a second one in reverse order.
-func (w *sweeper) rounds(f *field, list []*trial) error {
+// rounds gives every trial of the list a turn, and the contenders a second one, the best first, as long as there is time.
+func (w *sweeper) rounds(f *field, list []*trial, end time.Time) error {
 	for _, x := range list {
 		if err := w.turn(f, x); err != nil {
 			return err
 		}
 	}
 	best := f.best(list).load()
-	slices.Reverse(list)
+	slices.SortStableFunc(list, func(x, y *trial) int { return cmp.Compare(x.load(), y.load()) })
 	for _, x := range list {
-		if !(x.load() <= contender*best) && len(x.marks) == 0 {
+		if (!(x.load() <= contender*best) || time.Now().After(end)) && len(x.marks) == 0 {
 			continue
 		}
 		if err := w.turn(f, x); err != nil {

@@ -48,7 +48,7 @@ func (w *sweeper) change(f *field, end time.Time) error {
 	f.heading = fmt.Sprintf("%d configurations accepted, %d run, %d of them within %.2f of the best", len(list), ran, len(fresh), hopelessOther)
 	slices.SortStableFunc(fresh, func(x, y *trial) int { return cmp.Compare(x.short, y.short) })
 	room := int(time.Until(end)*2/3/(w.plan.lead+w.plan.timed)) - 1
-	err = w.rounds(f, append([]*trial{best}, fresh[:min(len(fresh), max(room, 1))]...))
+	err = w.rounds(f, append([]*trial{best}, fresh[:min(len(fresh), max(room, 1))]...), end)
 	f.then = (&trial{turns: best.turns[earlier:]}).load()
 	return err
 }
