@@ -22,6 +22,9 @@ import (
 	"apr/teacher"
 )
 
+// Loss is the objective of measured steps, that of the programs they are compared with.
+var Loss = device.LossSpec{Alpha: 0.5, Temperature: 2}
+
 // StepOptions describe a distillation step to measure.
 type StepOptions struct {
 	BatchSize, SeqLen  int
@@ -56,7 +59,7 @@ func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big
 	tr := distill.NewTrainer(student, s, o.BatchSize, o.SeqLen)
 	defer tr.Free()
 	tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(student.Device().Info(), o.SeqLen)}
-	tr.Loss.Spec, tr.Loss.Vocab = device.LossSpec{Alpha: 0.5, Temperature: 1}, o.Vocab
+	tr.Loss.Spec, tr.Loss.Vocab = Loss, o.Vocab
 	tr.Cut(o.Setting)
 	tr.Optimizer = optim.Optimizer{
 		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-3, Steps: o.Warmup + o.Iterations},
@@ -158,12 +161,15 @@ func MeasureGeneration(ctx context.Context, s device.Stream, m *model.Model, pro
 	return g, nil
 }
 
-// PeakGFLOPS measures the rate of a square matrix product on the device, in 10⁹ operations a second: the ceiling that
-// steps are compared with.
-func PeakGFLOPS(ctx context.Context, dev device.Device, s device.Stream) (float64, error) {
-	n, rounds := 1024, 8
+// PeakGFLOPS measures the rate of a product of n×n matrices on the device, in 10⁹ operations a second: the ceiling that
+// steps are compared with. n 0 is a size that fills the device.
+func PeakGFLOPS(ctx context.Context, dev device.Device, s device.Stream, n int) (float64, error) {
+	fills, rounds := 1024, 8
 	if dev.Info().Kind == "cuda" {
-		n, rounds = 8192, 24 // large enough to fill a GPU, and long enough for its clock to settle
+		fills, rounds = 8192, 24 // long enough for its clock to settle
+	}
+	if n == 0 {
+		n = fills
 	}
 	act := dev.Info().Activations
 	x, y := s.Temp("peak.x", device.Scratch, act, n, n), s.Temp("peak.y", device.Scratch, act, n, n)

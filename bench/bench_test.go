@@ -75,7 +75,7 @@ func TestMeasurements(t *testing.T) {
 	if g.PromptTokens != 3 || g.Tokens != 4 || len(g.FirstMS) != 2 || len(g.TokenMS) != 2 || !(g.TokensPerSecond > 0) || !(g.PromptPerSecond > 0) {
 		t.Errorf("generation %+v", g)
 	}
-	if rate, err := bench.PeakGFLOPS(ctx, d, s); err != nil || !(rate > 0) {
+	if rate, err := bench.PeakGFLOPS(ctx, d, s, 64); err != nil || !(rate > 0) {
 		t.Errorf("peak %g (%v)", rate, err)
 	}
 }

@@ -125,5 +125,12 @@ func (b backend) cuda(e *cli.Env) (*cuda.Device, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		o.TuningDir = filepath.Join(dir, "apr")
 	}
-	return cuda.Open(o)
+	dev, err := cuda.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := dev.Probe(); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return dev, nil
 }

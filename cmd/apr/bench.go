@@ -28,7 +28,7 @@ type benchOptions struct {
 	backend, dtype, recompute      string
 	warmup, iterations, maxTokens  int
 	batchSize, seqLen, promptTotal int
-	chunkRows, microRows           int
+	chunkRows, microRows, peakSize int
 	memory                         float64 // GiB
 	random, kernelLog, profile     bool
 }
@@ -63,6 +63,7 @@ func benchCommand() *cli.Command {
 			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory that a step may be planned for"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "rows of a micro-batch"},
 			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},
+			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "rows of the square product that gives the measured peak of products"},
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "on a GPU: three more steps, with the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
 		},
@@ -87,6 +88,8 @@ type benchResult struct {
 	PeakMemory      map[string]int64   `json:"peak_memory"`
 	Ops             []opShare          `json:"operations,omitempty"`
 	Plan            *plan.Plan         `json:"plan,omitempty"`
+	OverPlan        *float64           `json:"memory_over_plan,omitempty"`  // device memory taken over that planned, minus 1
+	Spread          *float64           `json:"p95_over_p50,omitempty"`      // of the steps' times
 	Launches        *float64           `json:"launches_per_step,omitempty"` // kernels and products
 	Waits           *float64           `json:"host_waits_per_step,omitempty"`
 	LateLoads       *int64             `json:"loads_after_first_step,omitempty"`
@@ -274,6 +277,10 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		return err
 	}
 	r.PeakMemory = peakMemory(dev) // before the square product takes memory of its own
+	if total := p.Memory.Total; total > 0 {
+		over := float64(r.PeakMemory["device"])/float64(total) - 1
+		r.OverPlan = &over
+	}
 	if dev.gpu != nil {
 		r.count(before, dev.gpu.Stats(), o.warmup+o.iterations-1)
 	}
@@ -282,7 +289,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 			return err
 		}
 	}
-	peak, err := bench.PeakGFLOPS(ctx, dev, s)
+	peak, err := bench.PeakGFLOPS(ctx, dev, s, o.peakSize)
 	if err != nil {
 		return err
 	}
@@ -314,7 +321,7 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 		choice.Recompute = []model.Recompute{model.RecomputeNone}
 	}
 	return distill.DryRun{
-		Target: target, Teacher: m.teacher.Outline(), Student: m.config, Loss: device.LossSpec{Alpha: 0.5, Temperature: 1},
+		Target: target, Teacher: m.teacher.Outline(), Student: m.config, Loss: bench.Loss,
 		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
 	}.Plan(choice)
 }
@@ -359,6 +366,8 @@ func (r *benchResult) rates(prof *cpu.Stream, flops, peak, steps float64) {
 	p := r.Step.Phases
 	r.TokensPerSecond = r.Step.TokensPerSecond
 	r.LatencyMS = map[string]float64{"p50": r.Step.Median, "p95": r.Step.P95}
+	spread := r.Step.P95 / r.Step.Median
+	r.Spread = &spread
 	r.StepMS = map[string]float64{
 		"data": p["data"], "teacher": p["teacher"], "student forward": p["student_forward"], "head and loss": p["loss"],
 		"student backward": p["student_backward"], "optimizer": p["optimizer"],
@@ -420,9 +429,10 @@ func (r *benchResult) Text(p *cli.Page) {
 	}
 	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, r.batch, r.seq), "device", dev,
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
-		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (p95 %.1f)", r.TokensPerSecond, r.LatencyMS["p50"], r.LatencyMS["p95"]),
+		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (p95 %.1f, p95/p50 %.3f)", r.TokensPerSecond, r.LatencyMS["p50"], r.LatencyMS["p95"], *r.Spread),
 		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),
-		"peak memory", fmt.Sprintf("%s host, %s device", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"])),
+		"peak memory", fmt.Sprintf("%s host, %s device (%s against the plan)", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"]),
+			show(r.OverPlan, func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) })),
 	}
 	if r.Launches != nil {
 		pairs = append(pairs, "a step", fmt.Sprintf("%.0f launches, %.0f host waits, %d loads after the first", *r.Launches, *r.Waits, *r.LateLoads))

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 
 	"apr/corpus"
@@ -90,6 +91,12 @@ func TestCUDANats(t *testing.T) {
 	}
 	t.Logf("%d targets: CPU %.7f, GPU %.7f nats/token, difference %.2g", w.Len()*512, nats[0], nats[1], nats[1]-nats[0])
 	near.Check(t, "nats/token", []float64{nats[1]}, []float64{nats[0]}, 3e-4)
+}
+
+// TestCUDASignalThenResume: a run on a GPU stops and goes on like any other, to the same bits.
+func TestCUDASignalThenResume(t *testing.T) {
+	openEmulator(t)
+	stopAndResume(t, []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}, "--backend", "cuda", "--steps", "12", "--batch-size", "1", "--seq-len", "16")
 }
 
 // TestCUDAGreedy: along the five reference continuations the GPU picks the reference's token wherever the CPU's logits

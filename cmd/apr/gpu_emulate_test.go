@@ -3,10 +3,7 @@
 package main
 
 import (
-	"path/filepath"
 	"testing"
-
-	"github.com/rogpeppe/go-internal/testscript"
 
 	"apr/device/cuda/emulator"
 )
@@ -18,13 +15,5 @@ func TestEmulatedScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "emulate"),
-		Setup: func(e *testscript.Env) error {
-			e.Setenv("APR_CUDA_LIB_DIR", dir)
-			e.Setenv("DRIVER", dir)
-			return nil
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "json": jsonMember},
-	})
+	runScripts(t, "emulate", map[string]string{"APR_CUDA_LIB_DIR": dir, "DRIVER": dir})
 }

@@ -19,12 +19,16 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"apr": main})
 //
 //	exits CODE PROGRAM ARG…  runs a program and requires its exit code
 //	json KEY VALUE           requires stdout to be one JSON object with that member (dots descend, VALUE is JSON or text)
+//	rising LESS MORE         requires one number of that object to be below another
 //	flip FILE OFFSET         inverts a byte
 //	cut FILE SIZE            truncates a file
 //	same FILE FILE           requires equal bytes, as cmp does, without printing them
 //
 // $MODEL is the Hugging Face folder of the shared test model, $CORPUS its held-out text.
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "script", nil) }
+
+// runScripts runs the scripts of a folder of testdata, with variables beyond those that all scripts have.
+func runScripts(t *testing.T, folder string, variables map[string]string) {
 	model, err := filepath.Abs("../../testdata/models/gosrc")
 	if err != nil {
 		t.Fatal(err)
@@ -34,14 +38,18 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir: filepath.Join("testdata", folder),
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("MODEL", model)
 			e.Setenv("CORPUS", corpus)
+			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, "cache"))
+			for name, value := range variables {
+				e.Setenv(name, value)
+			}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "json": jsonMember, "flip": flip, "cut": cut, "same": same,
+			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same,
 		},
 	})
 }
@@ -71,6 +79,20 @@ func jsonMember(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 2 {
 		ts.Fatalf("usage: json KEY VALUE")
 	}
+	v := member(ts, args[0])
+	got, ok := v.(string)
+	if !ok {
+		data, err := json.Marshal(v)
+		ts.Check(err)
+		got = string(data)
+	}
+	if (got == args[1]) == neg {
+		ts.Fatalf("%s is %s, want %s%s", args[0], got, map[bool]string{true: "anything but "}[neg], args[1])
+	}
+}
+
+// member returns a member of the JSON object on stdout; dots descend.
+func member(ts *testscript.TestScript, path string) any {
 	d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
 	var v any
 	if err := d.Decode(&v); err != nil {
@@ -82,33 +104,25 @@ func jsonMember(ts *testscript.TestScript, neg bool, args []string) {
 	if _, ok := v.(map[string]any); !ok {
 		ts.Fatalf("stdout is not an object")
 	}
-	for _, key := range strings.Split(args[0], ".") {
+	for _, key := range strings.Split(path, ".") {
 		switch x := v.(type) {
 		case map[string]any:
 			member, ok := x[key]
 			if !ok {
-				ts.Fatalf("no member %s", args[0])
+				ts.Fatalf("no member %s", path)
 			}
 			v = member
 		case []any:
 			i, err := strconv.Atoi(key)
 			if err != nil || i >= len(x) {
-				ts.Fatalf("no element %s", args[0])
+				ts.Fatalf("no element %s", path)
 			}
 			v = x[i]
 		default:
-			ts.Fatalf("no member %s", args[0])
+			ts.Fatalf("no member %s", path)
 		}
 	}
-	got, ok := v.(string)
-	if !ok {
-		data, err := json.Marshal(v)
-		ts.Check(err)
-		got = string(data)
-	}
-	if (got == args[1]) == neg {
-		ts.Fatalf("%s is %s, want %s%s", args[0], got, map[bool]string{true: "anything but "}[neg], args[1])
-	}
+	return v
 }
 
 // flip inverts a byte of a file.
@@ -138,6 +152,23 @@ func cut(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
 }
 
+// rising requires one number of the JSON object on stdout to be below another.
+func rising(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: rising LESS MORE")
+	}
+	var v [2]float64
+	for i, key := range args {
+		text, err := json.Marshal(member(ts, key))
+		ts.Check(err)
+		v[i], err = strconv.ParseFloat(string(text), 64)
+		ts.Check(err)
+	}
+	if !(v[0] < v[1]) {
+		ts.Fatalf("%s is %g, not below %s, which is %g", args[0], v[0], args[1], v[1])
+	}
+}
+
 // same compares two files.
 func same(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 2 {
@@ -148,6 +179,6 @@ func same(ts *testscript.TestScript, neg bool, args []string) {
 	b, err := os.ReadFile(ts.MkAbs(args[1]))
 	ts.Check(err)
 	if bytes.Equal(a, b) == neg {
-		ts.Fatalf("%s and %s: equal is %v", args[0], args[1], !neg)
+		ts.Fatalf("%s and %s: equal is %v", args[0], args[1], neg)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,20 +32,28 @@ const signalConfig = `{"model_type":"qwen2","hidden_size":32,"intermediate_size"
 
 // A signal finishes the step, writes a checkpoint and exits 20; --resume then gives the student of the unbroken run.
 func TestSignalThenResume(t *testing.T) {
+	stopAndResume(t, []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1}, "--steps", "60", "--batch-size", "2", "--seq-len", "64")
+}
+
+// stopAndResume sends signals to runs with the given flags after their third step, and compares the resumed runs with an
+// unbroken one.
+func stopAndResume(t *testing.T, signals []syscall.Signal, flags ...string) {
 	apr, dir := program(t), t.TempDir()
 	config := filepath.Join(dir, "config.json")
 	if err := os.WriteFile(config, []byte(signalConfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	command := func(out string, more ...string) *exec.Cmd {
-		args := append([]string{"distill", "../../testdata/models/gosrc", "--student-config", config, "-d", "../../examples/gosrc/data/gosrc-val.jsonl.zst",
-			"--steps", "60", "--batch-size", "2", "--seq-len", "64", "--val-fraction", "0", "--log-every", "1", "-o", filepath.Join(dir, out)}, more...)
-		return exec.Command(apr, args...)
+		args := slices.Concat([]string{"distill", "../../testdata/models/gosrc", "--student-config", config, "-d", "../../examples/gosrc/data/gosrc-val.jsonl.zst",
+			"--val-fraction", "0", "--log-every", "1", "-o", filepath.Join(dir, out)}, flags, more)
+		c := exec.Command(apr, args...)
+		c.Env = append(os.Environ(), "XDG_CACHE_HOME="+dir)
+		return c
 	}
 	if out, err := command("whole").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1} {
+	for _, sig := range signals {
 		t.Run(sig.String(), func(t *testing.T) {
 			name := "stopped-" + strings.ReplaceAll(sig.String(), " ", "-")
 			if code := interrupt(t, command(name), sig); code != 20 {
