@@ -1,0 +1,27 @@
+package cuda
+
+import (
+	"strings"
+
+	"apr/device/cuda/driver"
+	"apr/device/cuda/kernel"
+)
+
+// LoadFallback loads the modules of this program's own products too, which a device with cublasLt leaves out, and
+// returns how many.
+func (d *Device) LoadFallback() (n int, err error) {
+	err = d.ctx.Do(func(t *driver.Thread) error {
+		for _, m := range kernel.Modules() {
+			forThis := m.Target == baseTarget || m.Target == d.target()
+			if !strings.HasPrefix(m.Name, "gemm") || !forThis || d.kernels.modules[m.Name] {
+				continue
+			}
+			if err := d.kernels.load(t, m); err != nil {
+				return err
+			}
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
