@@ -2,10 +2,17 @@
 
 package main
 
-import "testing"
+import (
+	"testing"
 
-// heldOutTokens is how much of the held-out text is scored: all of it.
-const heldOutTokens = 1 << 30
+	"apr/device/cuda"
+)
+
+// heldOutTokens is how much of the held-out text is scored, in heldOutCompute: all of it.
+const (
+	heldOutTokens  = 1 << 30
+	heldOutCompute = cuda.BF16
+)
 
 // openEmulator does nothing: the GPU is real.
 func openEmulator(*testing.T) {}

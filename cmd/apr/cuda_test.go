@@ -25,7 +25,7 @@ import (
 const gosrc = "../../testdata/models/gosrc"
 
 // openBoth opens the reference teacher on the CPU and on the GPU (or its emulator).
-func openBoth(t *testing.T) (f *model.Files, onCPU, onGPU *model.Model) {
+func openBoth(t *testing.T, compute cuda.Compute) (f *model.Files, onCPU, onGPU *model.Model) {
 	t.Helper()
 	openEmulator(t)
 	f, err := model.Open(gosrc)
@@ -37,7 +37,7 @@ func openBoth(t *testing.T) (f *model.Files, onCPU, onGPU *model.Model) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gpu, err := cuda.Open(cuda.Options{})
+	gpu, err := cuda.Open(cuda.Options{Compute: compute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func openBoth(t *testing.T) (f *model.Files, onCPU, onGPU *model.Model) {
 
 // TestCUDANats: both devices score the held-out text alike, to 3·10⁻⁴ nats a token.
 func TestCUDANats(t *testing.T) {
-	f, onCPU, onGPU := openBoth(t)
+	f, onCPU, onGPU := openBoth(t, heldOutCompute)
 	tok, err := f.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestCUDAGreedy(t *testing.T) {
 	if err != nil || len(ref.Greedy) != 5 {
 		t.Fatalf("reference with %d continuations: %v", len(ref.Greedy), err)
 	}
-	f, onCPU, onGPU := openBoth(t)
+	f, onCPU, onGPU := openBoth(t, cuda.BF16)
 	tok, err := f.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
