@@ -81,7 +81,11 @@ func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	checkAttention("Attention", o, lse, q, k, v, a)
 	if op := s.begin("Attention", o, lse, q, k, v); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
-		kernel.Attention(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a)
+		attend := kernel.Attention
+		if s.dev.target() == "sm_90a" && kernel.AttentionSM90Serves(mat(o), mat(q), mat(k), mat(v), a) {
+			attend = kernel.AttentionSM90
+		}
+		attend(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a)
 		op.end()
 	}
 }

@@ -33,6 +33,9 @@ const rowPadding = 128
 // module attention_plain.
 func AttentionModules(headDim int, t tensor.DType) []string {
 	if f, ok := flashTiles[headDim]; ok && t == tensor.BF16 {
+		if UseAttentionSM90 {
+			return []string{f.module, decodeModule, attentionSM90Module}
+		}
 		return []string{f.module, decodeModule}
 	}
 	return []string{plainModule, decodeModule}

@@ -1,0 +1,387 @@
+// Attention's forward on compute capability 9.0, bfloat16 heads of 64 or 128 columns. See attention_sm90.go.
+//
+// A block takes item after item, each 64·GROUPS queries of a head, 64 for a warpgroup; one more warpgroup only fetches,
+// key tile by key tile of 128, and runs ahead across items, too. A fetched tile, of queries, keys or values, has D/64
+// panels of 64 columns; a panel's row is 128 bytes, in which the 16-byte chunk c stands at chunk
+// c ^ (row mod 8), the pattern that the multiplication reads. Queries have two places, keys and values a ring of SLOTS in
+// the order in which they are used: K0, K1, V0, K2, V1, ...
+//
+// Scores of the next tile are multiplied while the last tile's probabilities are multiplied with their values, and while
+// the other warpgroup computes its probabilities: the groups take turns in starting their products.
+#include "attention.cuh"
+
+#define KEYS 128            // of a tile
+#define PANEL (KEYS * 128)  // bytes from 64 columns of a tile to the next
+#define WARPGROUP 128       // threads
+#define FETCHERS 4          // warps that write a tile
+
+// ---- Instructions. Addresses are of shared memory.
+
+// Barriers: complete when `count` have arrived, and then begin anew; a wait names the parity of the round waited for.
+APR_DEVICE void barrier_init(u32 at, u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(at), "r"(count) : "memory"); }
+APR_DEVICE void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(at) : "memory"); }
+APR_DEVICE bool barrier_ready(u32 at, u32 parity) {
+    u32 ready;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(ready) : "r"(at), "r"(parity) : "memory");
+    return ready;
+}
+APR_DEVICE void barrier_wait(u32 at, u32 parity) {
+    asm volatile("{ .reg .pred p;\nWAIT_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE_%=;\nbra WAIT_%=;\nDONE_%=: }"
+        : : "r"(at), "r"(parity) : "memory");
+}
+// sync_group waits for all of a warpgroup.
+APR_DEVICE void sync_group(u32 group) { asm volatile("bar.sync %0, 128;" : : "r"(8 + group) : "memory"); }
+// Turns: take waits until it was passed to this group.
+APR_DEVICE void turn_take(u32 group) { asm volatile("bar.sync %0, 256;" : : "r"(1 + group) : "memory"); }
+APR_DEVICE void turn_pass(u32 group) { asm volatile("bar.arrive %0, 256;" : : "r"(1 + group) : "memory"); }
+
+APR_DEVICE void fetch16(u32 to, const void *from, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+// publish makes this thread's writes to shared memory visible to multiplications that are started later.
+APR_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+APR_DEVICE u32x4 load_shared16(u32 at) {
+    u32 x, y, z, w;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(at) : "memory");
+    return u32x4{x, y, z, w};
+}
+APR_DEVICE void store_matrices(u32 at, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" : : "r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+// keep_before keeps what x ≥ 0 is computed from before a wait that follows in the program; the assembler, to which they
+// are unrelated, would begin with the wait.
+APR_DEVICE void keep_before(float x, u32 at) {
+    asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p st.shared.f32 [%1], %0; }" : : "f"(x), "r"(at) : "memory");
+}
+template <int N> APR_DEVICE void grow_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(N)); }
+template <int N> APR_DEVICE void shrink_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N)); }
+
+// An operand of 128-byte rows in the pattern: address, 1024 bytes from eight rows to the next, and, for an operand whose
+// rows are inner positions (values), PANEL bytes from 64 columns to the next.
+APR_DEVICE u64 operand(u32 at) { return (u64)(at >> 4 & 0x3fff) | (u64)(PANEL >> 4) << 16 | (u64)64 << 32 | (u64)1 << 62; }
+
+// Products of a warpgroup. Registers that a product writes are defined before, and read after wait_products only.
+#define REGISTERS_32 \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REGISTERS_64 REGISTERS_32 "," \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define CHANGES_32(x) \
+        "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(x[4]), "+f"(x[5]), "+f"(x[6]), "+f"(x[7]), \
+        "+f"(x[8]), "+f"(x[9]), "+f"(x[10]), "+f"(x[11]), "+f"(x[12]), "+f"(x[13]), "+f"(x[14]), "+f"(x[15]), \
+        "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19]), "+f"(x[20]), "+f"(x[21]), "+f"(x[22]), "+f"(x[23]), \
+        "+f"(x[24]), "+f"(x[25]), "+f"(x[26]), "+f"(x[27]), "+f"(x[28]), "+f"(x[29]), "+f"(x[30]), "+f"(x[31])
+#define CHANGES_64(x) CHANGES_32(x), \
+        "+f"(x[32]), "+f"(x[33]), "+f"(x[34]), "+f"(x[35]), "+f"(x[36]), "+f"(x[37]), "+f"(x[38]), "+f"(x[39]), \
+        "+f"(x[40]), "+f"(x[41]), "+f"(x[42]), "+f"(x[43]), "+f"(x[44]), "+f"(x[45]), "+f"(x[46]), "+f"(x[47]), \
+        "+f"(x[48]), "+f"(x[49]), "+f"(x[50]), "+f"(x[51]), "+f"(x[52]), "+f"(x[53]), "+f"(x[54]), "+f"(x[55]), \
+        "+f"(x[56]), "+f"(x[57]), "+f"(x[58]), "+f"(x[59]), "+f"(x[60]), "+f"(x[61]), "+f"(x[62]), "+f"(x[63])
+#define READS_32(x) \
+        "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7]), \
+        "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]), "r"(x[14]), "r"(x[15]), \
+        "r"(x[16]), "r"(x[17]), "r"(x[18]), "r"(x[19]), "r"(x[20]), "r"(x[21]), "r"(x[22]), "r"(x[23]), \
+        "r"(x[24]), "r"(x[25]), "r"(x[26]), "r"(x[27]), "r"(x[28]), "r"(x[29]), "r"(x[30]), "r"(x[31])
+#define ON_AND_OFF ".reg .pred on, off, more; setp.eq.b32 on, 0, 0; setp.ne.b32 off, 0, 0;\n"
+#define SCORE(step, p) "add.s64 a, %64, " #step "; add.s64 b, %65, " #step ";\n" \
+    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" REGISTERS_64 "}, a, b, " p ", 1, 1, 0, 0;\n"
+#define SCORES(steps) \
+    asm volatile("{ .reg .b64 a, b; " ON_AND_OFF "wgmma.fence.sync.aligned;\n" steps "wgmma.commit_group.sync.aligned; }" \
+        : CHANGES_64(s) : "l"(q), "l"(k) : "memory")
+
+// start_scores starts s = q·kᵀ for the group's 64 queries and a tile of keys.
+template <int D> APR_DEVICE void start_scores(float (&s)[64], u64 q, u64 k) {
+    if constexpr (D == 64) SCORES(SCORE(0, "off") SCORE(2, "on") SCORE(4, "on") SCORE(6, "on"));
+    else SCORES(SCORE(0, "off") SCORE(2, "on") SCORE(4, "on") SCORE(6, "on") SCORE(1024, "on") SCORE(1026, "on") SCORE(1028, "on") SCORE(1030, "on"));
+}
+
+#define OUTPUT(d, registers, p, step, a0, a1, a2, a3) "add.s64 b, %" p ", " #step ";\n" \
+    "wgmma.mma_async.sync.aligned.m64n" #d "k16.f32.bf16.bf16 {" registers "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, b, more, 1, 1, 1;\n" \
+    "mov.pred more, on;\n"
+#define OUTPUTS(steps, changes, last) \
+    asm volatile("{ .reg .b64 b; " ON_AND_OFF "setp.ne.b32 more, %" last ", 0; wgmma.fence.sync.aligned;\n" steps \
+        "wgmma.commit_group.sync.aligned; }" : changes(o) : READS_32(p), "l"(v), "r"(more) : "memory")
+#define OUTPUT_128(step, a0, a1, a2, a3) OUTPUT(128, REGISTERS_64, "96", step, a0, a1, a2, a3)
+#define OUTPUT_64(step, a0, a1, a2, a3) OUTPUT(64, REGISTERS_32, "64", step, a0, a1, a2, a3)
+
+// start_outputs starts o (+)= p·v, p the left operand's registers of a tile's probabilities.
+APR_DEVICE void start_outputs(float (&o)[64], const u32 (&p)[32], u64 v, u32 more) {
+    OUTPUTS(OUTPUT_128(0, 64, 65, 66, 67) OUTPUT_128(128, 68, 69, 70, 71) OUTPUT_128(256, 72, 73, 74, 75) OUTPUT_128(384, 76, 77, 78, 79)
+        OUTPUT_128(512, 80, 81, 82, 83) OUTPUT_128(640, 84, 85, 86, 87) OUTPUT_128(768, 88, 89, 90, 91) OUTPUT_128(896, 92, 93, 94, 95), CHANGES_64, "97");
+}
+APR_DEVICE void start_outputs(float (&o)[32], const u32 (&p)[32], u64 v, u32 more) {
+    OUTPUTS(OUTPUT_64(0, 32, 33, 34, 35) OUTPUT_64(128, 36, 37, 38, 39) OUTPUT_64(256, 40, 41, 42, 43) OUTPUT_64(384, 44, 45, 46, 47)
+        OUTPUT_64(512, 48, 49, 50, 51) OUTPUT_64(640, 52, 53, 54, 55) OUTPUT_64(768, 56, 57, 58, 59) OUTPUT_64(896, 60, 61, 62, 63), CHANGES_32, "65");
+}
+
+// wait_products<N> waits until at most the N last started products are not complete; d is what is complete then.
+template <int N> APR_DEVICE void wait_products(float (&d)[64]) {
+    asm volatile("wgmma.wait_group.sync.aligned %64;" : CHANGES_64(d) : "n"(N) : "memory");
+}
+template <int N> APR_DEVICE void wait_products(float (&d)[32]) {
+    asm volatile("wgmma.wait_group.sync.aligned %32;" : CHANGES_32(d) : "n"(N) : "memory");
+}
+
+// ---- The kernel.
+
+// Memory is where everything stands: two tiles of queries, the ring, and for each of these places a barrier `full` and
+// a barrier `empty`. Queries of more than one panel have as many rows as keys.
+template <int D, int GROUPS, int SLOTS> struct Memory {
+    static constexpr int QUERIES = 64 * GROUPS, PLACES = 2 + SLOTS;
+    static_assert(D == 64 || QUERIES == KEYS, "one distance between panels");
+    u32 ring, queries, barriers;
+    APR_METHOD void place(u32 base) {
+        ring = (base + 1023) & ~1023u;
+        queries = ring + SLOTS * (KEYS * 2 * D);
+        barriers = queries + 2 * (QUERIES * 2 * D);
+    }
+    APR_METHOD u32 tile(u32 place) const { return place < 2 ? queries + place * (QUERIES * 2 * D) : ring + (place - 2) * (KEYS * 2 * D); }
+    APR_METHOD u32 full(u32 place) const { return barriers + place * 8; }
+    APR_METHOD u32 empty(u32 place) const { return barriers + (PLACES + place) * 8; }
+};
+
+// Places counts through `n` places from place `first`; parity is of the round.
+struct Places {
+    u32 at, parity;
+    APR_METHOD void next(u32 first, u32 n) {
+        if (++at == first + n) at = first, parity ^= 1;
+    }
+};
+
+// Items are a block's share of all items. The last queries see most keys and come first; blocks take items in ascending
+// and descending order by turns, so that their sums differ little.
+template <int QUERIES> struct Items {
+    i32 round, h, b, first; // first: query
+    APR_METHOD bool next(const AttentionArgs &a) {
+        const i32 n = blocks(), i = round * n + (round & 1 ? n - 1 - (i32)block() : (i32)block());
+        const i32 each = a.heads * a.batch, levels = (a.q_len + QUERIES - 1) / QUERIES;
+        if (i >= each * levels) return false;
+        h = i % each % a.heads;
+        b = i % each / a.heads;
+        first = (levels - 1 - i / each) * QUERIES;
+        round++;
+        return true;
+    }
+    // tiles returns how many tiles of keys the item's queries see.
+    APR_METHOD i32 tiles(const AttentionArgs &a) const { return (i32)(min_of(a.k_len, a.q_offset + first + QUERIES) + KEYS - 1) / KEYS; }
+};
+
+// Fetcher is a thread of the warpgroup that fetches. A tile is announced when the next is on its way.
+template <int D, class M> struct Fetcher {
+    static constexpr int CHUNKS = D / 8, STEP = WARPGROUP / CHUNKS; // rows at a time; a multiple of 8
+    M m;
+    u32 offset; // of the thread's first chunk in a tile
+    u32 pending; // barrier of the tile that is on its way, or 0
+
+    template <int N> APR_METHOD void announce() {
+        copy_async_wait<N>();
+        publish();
+        sync_warp();
+        if (lane() == 0) barrier_arrive(pending);
+        pending = 0;
+    }
+    // fetch takes the thread's first element of a tile of which `left` rows from the thread's first exist; others become zero.
+    template <int ROWS> APR_METHOD void fetch(const Places &p, const bf16 *from, i32 stride, i32 left) {
+        if (ballot(!barrier_ready(m.empty(p.at), p.parity ^ 1))) {
+            if (pending) announce<0>();
+            barrier_wait(m.empty(p.at), p.parity ^ 1);
+        }
+        const u32 to = m.tile(p.at) + offset;
+        UNROLL for (int n = 0; n < ROWS; n += STEP, from += (i64)STEP * stride) fetch16(to + n * 128, from, n < left);
+        copy_async_commit();
+        if (pending) announce<1>();
+        pending = m.full(p.at);
+    }
+};
+
+template <int D, int GROUPS, int SLOTS> APR_DEVICE void fetch_all(const AttentionArgs &a, const Memory<D, GROUPS, SLOTS> &m) {
+    typedef Memory<D, GROUPS, SLOTS> M;
+    typedef Fetcher<D, M> F;
+    const i32 r = thread() / F::CHUNKS, c = thread() % F::CHUNKS;
+    F f = {m, (u32)(c / 8 * PANEL + r * 128 + ((c % 8 ^ r % 8) << 4)), 0};
+    Items<M::QUERIES> items = {};
+    Places queries = {0, 0}, ring = {2, 0};
+    while (items.next(a)) {
+        const i32 g = items.h / (a.heads / a.kv_heads), n = items.tiles(a);
+        f.template fetch<M::QUERIES>(queries, head_rows<bf16>(a.q, a.q_stride, items.b, a.q_len, items.h, D) + (i64)(items.first + r) * a.q_stride + c * 8, a.q_stride,
+            a.q_len - items.first - r);
+        queries.next(0, 2);
+        const bf16 *k = head_rows<bf16>(a.k, a.k_stride, items.b, a.k_rows, g, D) + (i64)r * a.k_stride + c * 8;
+        const bf16 *v = head_rows<bf16>(a.v, a.v_stride, items.b, a.k_rows, g, D) + (i64)r * a.v_stride + c * 8;
+        for (i32 j = 0; j <= n; j++) {
+            if (j < n) {
+                f.template fetch<KEYS>(ring, k, a.k_stride, a.k_len - j * KEYS - r);
+                ring.next(2, SLOTS);
+                k += (i64)KEYS * a.k_stride;
+            }
+            if (j > 0) {
+                f.template fetch<KEYS>(ring, v, a.v_stride, a.k_len - (j - 1) * KEYS - r);
+                ring.next(2, SLOTS);
+                v += (i64)KEYS * a.v_stride;
+            }
+        }
+    }
+    if (f.pending) f.template announce<0>();
+}
+
+// hide makes scores of keys from `key` that the warp's queries, at positions from `query`, do not see −∞.
+APR_DEVICE void hide(float (&s)[64], i32 query, i32 key) {
+    const i32 l = lane(), over = key - query + (l & 3) * 2 - (l >> 2); // how far column 0 lies after row 0
+    UNROLL for (int i = 0; i < 64; i++)
+        if (over + i / 4 * 8 + i % 2 > i / 2 % 2 * 8) s[i] = -INFINITY_F;
+}
+
+// highest returns the maxima of a thread's two rows, scaled.
+APR_DEVICE void highest(float (&t)[2], const float (&s)[64], float scale) {
+    UNROLL for (int e = 0; e < 2; e++) {
+        float x = max2(s[2 * e], s[2 * e + 1]), y = max2(s[2 * e + 4], s[2 * e + 5]);
+        UNROLL for (int i = 8; i < 64; i += 8) {
+            x = max2(x, max2(s[i + 2 * e], s[i + 2 * e + 1]));
+            y = max2(y, max2(s[i + 2 * e + 4], s[i + 2 * e + 5]));
+        }
+        x = max2(x, y);
+        x = max2(x, shfl_xor(x, 1));
+        t[e] = max2(x, shfl_xor(x, 2)) * scale;
+    }
+}
+
+// raise makes scores s 2^(s·scale − top) and adds them to sum.
+APR_DEVICE void raise(float (&s)[64], float (&sum)[2], const float (&top)[2], float scale) {
+    UNROLL for (int i = 0; i < 64; i += 2) {
+        const int e = i / 2 % 2;
+        s[i] = exp2_approx(fma_rn(s[i], scale, -top[e]));
+        s[i + 1] = exp2_approx(fma_rn(s[i + 1], scale, -top[e]));
+        sum[e] += s[i] + s[i + 1];
+    }
+}
+
+APR_DEVICE void round_all(u32 (&p)[32], const float (&s)[64]) {
+    UNROLL for (int i = 0; i < 32; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+}
+
+// leave writes 16 rows of outputs, times f, from `first` on; they pass through the warp's own queries, `own`, which
+// nobody reads any more.
+template <int D> APR_DEVICE void leave(bf16 *head, i32 stride, i32 first, i32 rows, const float (&o)[D / 2], const float (&f)[2], u32 own) {
+    const u32 l = lane(), r = l & 15, half = l >> 4;
+    UNROLL for (int j = 0; j < D / 8; j += 2) {
+        u32 x[4];
+        UNROLL for (int e = 0; e < 4; e++) x[e] = pack_bf16(o[j * 4 + 2 * e] * f[e % 2], o[j * 4 + 2 * e + 1] * f[e % 2]);
+        store_matrices(own + j / 8 * PANEL + r * 128 + (((j % 8 + half) ^ (r & 7)) << 4), x[0], x[1], x[2], x[3]);
+    }
+    sync_warp();
+    constexpr int CHUNKS = D / 8, STEP = 32 / CHUNKS;
+    const i32 c = l % CHUNKS;
+    UNROLL for (int n = 0; n < 16; n += STEP) {
+        const i32 q = n + l / CHUNKS;
+        const u32x4 x = load_shared16(own + c / 8 * PANEL + q * 128 + ((c % 8 ^ q % 8) << 4));
+        if (first + q < rows) store16(head + (i64)(first + q) * stride + c * 8, x);
+    }
+}
+
+// top stays until a score of the warp exceeds it by SLACK, which costs no accuracy: then the outputs are rescaled.
+#define SLACK 8.0f
+
+template <int D, int GROUPS, int SLOTS, bool TURNS> APR_DEVICE void compute_all(const AttentionArgs &a, const Memory<D, GROUPS, SLOTS> &m) {
+    const u32 group = thread() / WARPGROUP - 1, w = warp() & 3, l = lane(), next_group = group + 1 < GROUPS ? group + 1 : 0;
+    const float scale = a.log2_scale;
+    const auto take = [&](const Places &p) { barrier_wait(m.full(p.at), p.parity); };
+    const auto release = [&](u32 place) {
+        if (l == 0) barrier_arrive(m.empty(place));
+    };
+    float s[64] = {}, o[D / 2] = {}; // defined once, or the compiler would separate the instructions
+    u32 p[32];
+    Items<64 * GROUPS> items = {};
+    Places queries = {0, 0}, ring = {2, 0};
+    if (TURNS && next_group == 0) turn_pass(0);
+    while (items.next(a)) {
+        const i32 n = items.tiles(a), row = items.first + group * 64 + w * 16, low = a.q_offset + row;
+        const u64 q = operand(m.tile(queries.at) + group * (64 * 128));
+        float top[2], sum[2] = {0, 0};
+        take(queries);
+        take(ring);
+        if (TURNS) turn_take(group);
+        start_scores<D>(s, q, operand(m.tile(ring.at)));
+        if (TURNS) turn_pass(next_group);
+        wait_products<0>(s);
+        release(ring.at);
+        ring.next(2, SLOTS);
+        if (KEYS - 1 > low) hide(s, low, 0);
+        highest(top, s, scale);
+        raise(s, sum, top, scale);
+        round_all(p, s);
+        for (i32 j = 1; j < n; j++) {
+            take(ring);
+            const u32 keys = ring.at;
+            ring.next(2, SLOTS);
+            if (TURNS) turn_take(group);
+            start_scores<D>(s, q, operand(m.tile(keys)));
+            take(ring);
+            start_outputs(o, p, operand(m.tile(ring.at)), j > 1);
+            if (TURNS) turn_pass(next_group);
+            wait_products<1>(s);
+            release(keys);
+            if (j * KEYS + KEYS - 1 > low) hide(s, low, j * KEYS);
+            float t[2], shrink[2];
+            highest(t, s, scale);
+            const bool grows = ballot(t[0] > top[0] + SLACK || t[1] > top[1] + SLACK);
+            UNROLL for (int e = 0; e < 2; e++) {
+                const float higher = grows ? max2(top[e], t[e]) : top[e];
+                shrink[e] = exp2_approx(top[e] - higher);
+                top[e] = higher;
+                sum[e] *= shrink[e];
+            }
+            raise(s, sum, top, scale);
+            keep_before(sum[0] + sum[1], m.barriers);
+            wait_products<0>(o);
+            release(ring.at);
+            ring.next(2, SLOTS);
+            if (grows)
+                UNROLL for (int i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
+            round_all(p, s);
+        }
+        take(ring);
+        start_outputs(o, p, operand(m.tile(ring.at)), n > 1);
+        UNROLL for (int e = 0; e < 2; e++) {
+            sum[e] += shfl_xor(sum[e], 1);
+            sum[e] += shfl_xor(sum[e], 2);
+            const i32 i = row + e * 8 + (i32)(l >> 2);
+            if (a.lse && (l & 3) == 0 && i < a.q_len)
+                a.lse[((i64)items.b * a.q_len + i) * a.lse_stride + items.h] = (top[e] + log2_approx(sum[e])) * LN2;
+            sum[e] = rcp_approx(sum[e]);
+        }
+        wait_products<0>(o);
+        release(ring.at);
+        ring.next(2, SLOTS);
+        sync_group(group); // all of it have multiplied the queries
+        leave<D>(head_rows<bf16>(a.o, a.o_stride, items.b, a.q_len, items.h, D), a.o_stride, row, a.q_len, o, sum,
+            m.tile(queries.at) + (group * 64 + w * 16) * 128);
+        sync_warp();
+        release(queries.at);
+        queries.next(0, 2);
+    }
+}
+
+// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the places, the barriers. Registers of the block's
+// threads: KEEP for those that compute, LESS for those that fetch.
+template <int D, int GROUPS, int SLOTS, bool TURNS, int KEEP, int LESS> APR_DEVICE void attention_forward(const AttentionArgs &a, u32 base) {
+    Memory<D, GROUPS, SLOTS> m;
+    m.place(base);
+    if (thread() == 0) {
+        for (u32 i = 0; i < m.PLACES; i++) {
+            barrier_init(m.full(i), FETCHERS);
+            barrier_init(m.empty(i), 4 * GROUPS); // every warp that computes reads every tile
+        }
+    }
+    sync_block();
+    if (thread() < WARPGROUP) {
+        shrink_registers<LESS>();
+        fetch_all(a, m);
+    } else {
+        grow_registers<KEEP>();
+        compute_all<D, GROUPS, SLOTS, TURNS>(a, m);
+    }
+}
+
+KERNEL(attention_sm90_d64, AttentionArgs, 384, 1) { attention_forward<64, 2, 4, true, 232, 40>(a, shared_address(apr_dynamic_shared)); }
+KERNEL(attention_sm90_d128, AttentionArgs, 384, 1) { attention_forward<128, 2, 4, true, 232, 40>(a, shared_address(apr_dynamic_shared)); }
