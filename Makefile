@@ -12,7 +12,7 @@ RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safe
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross test-strict current emulate help
+.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate gpu-test gpu-binaries help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,8 +32,22 @@ race: ## the race detector over the packages that share memory
 	CGO_ENABLED=1 $(GO) test -race -count=1 $(RACE)
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
-	$(GO) vet -tags emulate ./device/cuda/...
+	$(GO) vet -tags emulate ./device/cuda/... ./distill ./cmd/apr
 	$(GO) test -tags emulate ./device/cuda/...
+	$(GO) test -tags emulate -run 'CUDA|Emulated' ./distill ./cmd/apr
+
+# Packages with tests for a GPU, and what runs there without Go.
+GPU_PACKAGES := device/cuda distill cmd/apr
+GPU_BINARIES ?= bin/gpu
+
+gpu-binaries: ## bin/gpu: apr, the tests for a GPU and the program that prints their table, for a machine without Go
+	mkdir -p $(GPU_BINARIES)
+	for p in $(GPU_PACKAGES); do $(GO) test -c -tags gpu -trimpath -ldflags '-s -w' -o $(GPU_BINARIES)/$${p//\//-}.test ./$$p; done
+	$(GO) build -trimpath -ldflags '-s -w' -o $(GPU_BINARIES)/apr ./cmd/apr
+	$(GO) build -trimpath -ldflags '-s -w' -o $(GPU_BINARIES)/gputable ./bench/gputable
+
+gpu-test: ## on a machine with a GPU: its tests, the race against PyTorch, and one table
+	bench/gpu-test.sh
 
 lint: ## golangci-lint with .golangci.yml
 	$(TOOL) golangci-lint run ./...
@@ -51,7 +65,10 @@ notices: ## write THIRD_PARTY_NOTICES.md from go.mod
 	$(GO) run ./tools/notices/main.go > .notices.tmp
 	mv .notices.tmp THIRD_PARTY_NOTICES.md
 
-cross: ## what must also build: linux/arm64
+static: ## the program without the CUDA device, a static binary
+	$(GO) build -tags static -o /dev/null ./cmd/apr
+
+cross: static ## what must also build: linux/arm64, and the static binary
 	GOOS=linux GOARCH=arm64 $(GO) build ./...
 	GOOS=linux GOARCH=arm64 $(GO) vet ./...
 

@@ -34,7 +34,7 @@ var floors = []struct {
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model generate optim plan teacher eval distill convert"},
 	{"trust", "report contract hub bench"},
-	{"door", "internal/cli cmd/apr"},
+	{"door", "internal/cli cmd/apr bench/gputable"},
 }
 
 // reserved are imports that only the packages named may have, in code that is not a test.
@@ -65,7 +65,7 @@ var reserved = []struct {
 // exits are functions that end the process, and the packages that may call them: the door, for a program that is done
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own.
 var exits = map[string]string{
-	"os.Exit": "internal/cli cmd/apr corpus", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
+	"os.Exit": "internal/cli cmd/apr bench/gputable corpus", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 
 // source is one Go file, whatever its build constraints.

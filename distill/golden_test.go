@@ -3,6 +3,7 @@ package distill
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -339,7 +340,7 @@ func goldenTrajectory(t *testing.T, tol float64) {
 		near.CheckRel(t, "gradient norm", []float64{rec.GradNorm}, []float64{want.GradNorm}, 10*tol)
 		worst = math.Max(worst, math.Abs(rec.Loss-want.Loss)/want.Loss)
 	}
-	t.Logf("largest relative deviation of the loss over %d steps: %.2g", len(g.Steps), worst)
+	near.Row(t, fmt.Sprintf("loss over %d steps: largest relative deviation", len(g.Steps)), worst, tol)
 }
 
 // trajectoryBatch cuts step k of the fixture's tokens [steps, B, T+1] into inputs and targets.

@@ -39,6 +39,16 @@ func CheckL2[G, W Float](t testing.TB, name string, got []G, want []W, tol float
 	report(t, L2(name, got, want, tol))
 }
 
+// Row logs how far something measured may go, as a line that the table of `make gpu-test` shows, and fails t unless
+// measured ≤ tol.
+func Row(t testing.TB, name string, measured, tol float64) {
+	t.Helper()
+	t.Logf("row %q measured %.3g tolerance %.3g", name, measured, tol)
+	if !(measured <= tol) || !(tol >= 0) || math.IsInf(tol, 0) {
+		t.Errorf("%s: %g, allowed %g", name, measured, tol)
+	}
+}
+
 // report fails t with err, if any, and lets the test go on: the next comparison may tell more.
 func report(t testing.TB, err error) {
 	t.Helper()

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// check is a row of correctness.
+type check struct {
+	name                string
+	measured, tolerance string
+	failed              bool
+}
+
+var (
+	ended  = regexp.MustCompile(`^( *)--- (PASS|FAIL|SKIP): (\S+)`)
+	begun  = regexp.MustCompile(`^=== (?:RUN|CONT|NAME) +(\S+)`)
+	rowOf  = regexp.MustCompile(`row ("(?:[^"\\]|\\.)*") measured (\S+) tolerance (\S+)$`)
+	allEnd = regexp.MustCompile(`(?m)^(PASS|FAIL)$`)
+)
+
+// readChecks reads the outputs of all test programs of a folder.
+func readChecks(dir string) (all []check, err error) {
+	names, err := files(dir, "*.txt")
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range names {
+		name := strings.TrimSuffix(filepath.Base(path), ".txt")
+		if strings.HasPrefix(name, "torch-") {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, parse(name, string(text))...)
+	}
+	return all, nil
+}
+
+// outcome is what is known of a test.
+type outcome struct {
+	rows   []check
+	result string // PASS, FAIL, SKIP; empty: it has not ended
+	inside int    // tests inside it
+}
+
+// parse turns the output of a test program into rows: those that tests print, a row for every test without any, and one
+// for the program if it did not come to its end. A skipped test has checked nothing: it fails.
+func parse(program, text string) (all []check) {
+	tests, order := map[string]*outcome{}, []string{}
+	at := func(name string) *outcome {
+		if tests[name] == nil {
+			tests[name] = &outcome{}
+			order = append(order, name)
+		}
+		return tests[name]
+	}
+	now := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		if m := begun.FindStringSubmatch(line); m != nil {
+			now = m[1]
+			at(now)
+		} else if m := ended.FindStringSubmatch(line); m != nil {
+			at(m[3]).result = m[2]
+		} else if m := rowOf.FindStringSubmatch(line); m != nil && now != "" {
+			at(now).rows = append(at(now).rows, check{name: strings.Trim(m[1], `"`), measured: m[2], tolerance: m[3]})
+		}
+	}
+	for _, name := range order {
+		if i := strings.LastIndexByte(name, '/'); i >= 0 {
+			at(name[:i]).inside++
+		}
+	}
+	for _, name := range order {
+		all = append(all, tests[name].checks(program+" "+name)...)
+	}
+	if !allEnd.MatchString(text) {
+		all = append(all, check{name: program + " (the program)", measured: "did not come to its end", failed: true})
+	}
+	return all
+}
+
+// checks are the rows of a test. A test that holds others and passes needs none of its own unless it prints some.
+func (o *outcome) checks(name string) []check {
+	failed := o.result != "PASS"
+	if len(o.rows) == 0 {
+		c := check{name: name, failed: failed}
+		switch {
+		case o.result == "":
+			c.measured = "has not ended"
+		case o.result == "SKIP":
+			c.measured = "skipped"
+		case o.inside > 0:
+			c.measured = fmt.Sprintf("%d tests", o.inside)
+		case strings.ContainsRune(name, '/') && !failed:
+			return nil // counted by the test around it
+		}
+		return []check{c}
+	}
+	for i := range o.rows {
+		o.rows[i].name = name + ": " + o.rows[i].name
+		o.rows[i].failed = failed
+	}
+	return o.rows
+}

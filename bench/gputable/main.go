@@ -1,0 +1,95 @@
+// Gputable prints what was measured on a GPU as one table: correctness, then speed against PyTorch. It reads a folder of
+//
+//	*.txt                 output of test programs with -test.v: a row for every line `row "NAME" measured X tolerance Y`
+//	                      (package near) and for every test without such lines
+//	apr-PAIR-ROUND.json   results of apr bench --shape PAIR
+//	torch-PAIR-ROUND.txt  lines of bench/peer/torch_kd.py, where there is PyTorch
+//
+// and ends with 1 unless every correctness row passes and there is at least one. Speed is shown, not judged.
+//
+//	go run ./bench/gputable DIR
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: gputable DIR")
+		os.Exit(2)
+	}
+	ok, err := report(os.Stdout, os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gputable:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// report prints the table of a folder and says whether all is correct.
+func report(w io.Writer, dir string) (ok bool, err error) {
+	checks, err := readChecks(dir)
+	if err != nil {
+		return false, err
+	}
+	ok = len(checks) > 0
+	cells := [][]string{{"correctness", "measured", "tolerance", "result"}}
+	failed := 0
+	for _, c := range checks {
+		result := "pass"
+		if c.failed {
+			result, ok = "FAIL", false
+			failed++
+		}
+		cells = append(cells, []string{c.name, c.measured, c.tolerance, result})
+	}
+	align(w, cells)
+	fmt.Fprintf(w, "%d rows, %d failed\n", len(checks), failed)
+	races, err := readRaces(dir)
+	if err != nil {
+		return false, err
+	}
+	if len(races) == 0 {
+		fmt.Fprintln(w, "\nno speed was measured")
+		return ok, nil
+	}
+	fmt.Fprintln(w)
+	align(w, raceCells(races))
+	return ok, nil
+}
+
+// align prints rows in columns, the first to the left.
+func align(w io.Writer, rows [][]string) {
+	var width []int
+	for _, r := range rows {
+		for i, s := range r {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			width[i] = max(width[i], len([]rune(s)))
+		}
+	}
+	for _, r := range rows {
+		var b strings.Builder
+		for i, s := range r {
+			pad := strings.Repeat(" ", width[i]-len([]rune(s)))
+			if i == 0 {
+				b.WriteString(s + pad)
+			} else {
+				b.WriteString("  " + pad + s)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+}
+
+// files returns the files of a folder that match, in order of their names.
+func files(dir, pattern string) ([]string, error) {
+	return filepath.Glob(filepath.Join(dir, pattern))
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const passing = `=== RUN   TestA
+=== RUN   TestA/one
+    a_test.go:3: row "loss: largest deviation" measured 1.5e-07 tolerance 0.0003
+=== RUN   TestA/two
+--- PASS: TestA (0.10s)
+    --- PASS: TestA/one (0.05s)
+    --- PASS: TestA/two (0.05s)
+=== RUN   TestB
+--- PASS: TestB (0.01s)
+PASS
+`
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		rows       int
+		failed     []string // names of the failing rows
+	}{
+		{"all pass", passing, 3, nil},
+		{"a row fails", strings.ReplaceAll(strings.ReplaceAll(passing, "PASS: TestA", "FAIL: TestA"), "\nPASS\n", "\nFAIL\n"), 4,
+			[]string{"p TestA", "p TestA/one: loss: largest deviation", "p TestA/two"}},
+		{"cut short", passing[:strings.Index(passing, "=== RUN   TestB")] + "=== RUN   TestB\nfatal error\n", 4, []string{"p TestB", "p (the program)"}},
+		{"skipped", strings.Replace(passing, "PASS: TestB", "SKIP: TestB", 1), 3, []string{"p TestB"}},
+		{"nothing", "", 1, []string{"p (the program)"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all := parse("p", c.text)
+			var failed []string
+			for _, r := range all {
+				if r.failed {
+					failed = append(failed, r.name)
+				}
+			}
+			if len(all) != c.rows || strings.Join(failed, "|") != strings.Join(c.failed, "|") {
+				t.Errorf("%d rows, failed %q; want %d and %q\n%+v", len(all), failed, c.rows, c.failed, all)
+			}
+		})
+	}
+}
+
+func TestReport(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("p.txt", passing)
+	const result = `{"tokens_per_second": 30000, "p95_over_p50": 1.01, "mfu": 0.8, "peak_memory": {"device": 10737418240}, "host_waits_per_step": 1,
+		"loads_after_first_step": 0, "start_ms": {"all": 2500}, "plan": {"memory": {"total": 10737418240}}}`
+	write("apr-7b:0.5b-1.json", result)
+	write("apr-7b:0.5b-2.json", strings.Replace(result, "30000", "31000", 1))
+	write("torch-7b:0.5b-1.txt", "RESULT torch 2 7b->0.5b bf16 B=8 T=1024: 277.1 ms/step 25000 tok/s peak 28.0 GiB | teacher fwd 1")
+	var b strings.Builder
+	ok, err := report(&b, dir)
+	if !ok || err != nil {
+		t.Errorf("ok %v, %v", ok, err)
+	}
+	for _, want := range []string{"loss: largest deviation", "1.5e-07     0.0003    pass", "31000    25000  1.240", "10.0 (+0.0 %)", "2.50"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	write("p.txt", strings.Replace(passing, "PASS: TestB", "FAIL: TestB", 1))
+	if ok, err := report(&b, dir); ok || err != nil {
+		t.Errorf("a failed row: ok %v, %v", ok, err)
+	}
+	write("apr-7b:0.5b-2.json", "{}")
+	if _, err := report(&b, dir); err == nil {
+		t.Error("an empty result was taken")
+	}
+	if ok, err := report(&b, t.TempDir()); ok || err != nil {
+		t.Errorf("nothing at all: ok %v, %v", ok, err)
+	}
+}
