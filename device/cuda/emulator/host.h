@@ -60,6 +60,7 @@ void copy_async_wait(u32 pending);
     T(&name)[n] = *(T(*)[n])apr_host::shared(&name##_site, sizeof(T[n]))
 #define DYNAMIC_SHARED(name) unsigned char *name = apr_host::dynamic_shared()
 #define UNROLL
+#define NO_UNROLL
 #define RESTRICT __restrict__
 
 APR_DEVICE u32 thread() { return apr_host::place.thread; }

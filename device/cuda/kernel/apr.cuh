@@ -50,6 +50,7 @@ struct Record {
 extern "C" __attribute__((shared)) __attribute__((aligned(128))) unsigned char apr_dynamic_shared[];
 #define DYNAMIC_SHARED(name) unsigned char *name = apr_dynamic_shared
 #define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("nounroll") // before loops whose copies would take registers that others need
 #define RESTRICT __restrict__
 
 // Place of a thread. Blocks are one-dimensional, grids three-dimensional.

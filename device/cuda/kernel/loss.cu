@@ -11,15 +11,26 @@
 //	loss_finish adds the rows to the record, in ascending order of a fixed pattern, in float64
 //
 // So forward KL with a bfloat16 gradient moves 18 bytes per logit, the others 26, and cross-entropy alone 10.
-// loss_forward does the work of loss_stats, loss_rows and loss_grad for forward KL in one launch, the gradient of a row
-// so soon after its sums that the logits are still in the second-level cache: 10 bytes of memory, 8 of cache.
+// loss_forward does the work of loss_stats, loss_rows and loss_grad for forward KL in one launch, which reads a logit
+// once and keeps it in shared memory until the sums of its row are known: 10 bytes.
 //
-// Within a thread and a warp sums are float32, of 16 and 32 addends, in the order of a tree; from there on float64.
-#include "loss.cuh"
+// Sums are float32 within a thread, of 16 addends one after the other, and within a warp, as a tree; from there on
+// float64. At temperatures 1 and 2, e^{z/T} and e^z share an exponential.
+#include "loss_forward.cuh"
 
-KERNEL(loss_stats, LossArgs, THREADS, 4) { stats<true, false>(a, block() / a.slices, block() % a.slices); }
-KERNEL(loss_stats_unit, LossArgs, THREADS, 4) { stats<true, true>(a, block() / a.slices, block() % a.slices); }
-KERNEL(loss_stats_alone, LossArgs, THREADS, 4) { stats<false, true>(a, block() / a.slices, block() % a.slices); }
+template <bool Teacher, int T> APR_DEVICE void stats_of_block(const LossArgs &a) {
+    i64 r = block() / a.slices;
+    i32 slice = (i32)(block() % a.slices);
+    float z[EACH], t[EACH] = {};
+    read<false>(a, z, a.z + r * a.z_stride, slice * SLICE);
+    if (Teacher) read<false>(a, t, a.t + r * a.t_stride, slice * SLICE);
+    stats<Teacher, T>(a, z, t, r, slice);
+}
+
+KERNEL(loss_stats, LossArgs, THREADS, 4) { stats_of_block<true, ANY>(a); }
+KERNEL(loss_stats_one, LossArgs, THREADS, 4) { stats_of_block<true, ONE>(a); }
+KERNEL(loss_stats_two, LossArgs, THREADS, 4) { stats_of_block<true, TWO>(a); }
+KERNEL(loss_stats_alone, LossArgs, THREADS, 4) { stats_of_block<false, ONE>(a); }
 
 KERNEL(loss_rows, LossArgs, 128, 4) {
     i64 r = (i64)block() * 4 + warp();
@@ -46,44 +57,21 @@ KERNEL(loss_sums, LossArgs, 128, 4) {
     a.rows[r].h = (float)h;
 }
 
-KERNEL(loss_grad_alone, LossArgs, THREADS, 4) { gradient<CROSS_ENTROPY, true>(a, block() / a.slices, block() % a.slices); }
-KERNEL(loss_grad_forward, LossArgs, THREADS, 4) { gradient<FORWARD_KL, false>(a, block() / a.slices, block() % a.slices); }
-KERNEL(loss_grad_forward_unit, LossArgs, THREADS, 4) { gradient<FORWARD_KL, true>(a, block() / a.slices, block() % a.slices); }
-KERNEL(loss_grad_reverse, LossArgs, THREADS, 4) { gradient<REVERSE_KL, false>(a, block() / a.slices, block() % a.slices); }
-KERNEL(loss_grad_variation, LossArgs, THREADS, 4) { gradient<TOTAL_VARIATION, false>(a, block() / a.slices, block() % a.slices); }
-KERNEL(loss_grad_mixture, LossArgs, THREADS, 4) { gradient<MIXTURE, false>(a, block() / a.slices, block() % a.slices); }
+KERNEL(loss_grad_alone, LossArgs, THREADS, 4) { gradient<CROSS_ENTROPY, ONE>(a); }
+KERNEL(loss_grad_forward, LossArgs, THREADS, 4) { gradient<FORWARD_KL, ANY>(a); }
+KERNEL(loss_grad_forward_one, LossArgs, THREADS, 4) { gradient<FORWARD_KL, ONE>(a); }
+KERNEL(loss_grad_forward_two, LossArgs, THREADS, 4) { gradient<FORWARD_KL, TWO>(a); }
+KERNEL(loss_grad_reverse, LossArgs, THREADS, 4) { gradient<REVERSE_KL, ANY>(a); }
+KERNEL(loss_grad_variation, LossArgs, THREADS, 4) { gradient<TOTAL_VARIATION, ANY>(a); }
+KERNEL(loss_grad_mixture, LossArgs, THREADS, 4) { gradient<MIXTURE, ANY>(a); }
 
 KERNEL(loss_clear, LossArgs, THREADS, 1) {
     for (i32 i = (i32)thread(); i <= a.n; i += THREADS) a.counters[i] = 0;
 }
 
-// forward is all of forward KL but the record. Blocks take tasks in the order: the sums of row 0, of row 1, …, of row
-// `lag`, the gradient of row 0, the sums of row lag+1, the gradient of row 1, … The last block to finish the sums of a
-// row merges it. By then, or a little later, its gradient's turn comes; who comes too early waits for tasks that others
-// took before, and they wait for none.
-template <bool Unit> APR_DEVICE void forward(const LossArgs &a) {
-    SHARED(u32, task, 1);
-    if (thread() == 0) task[0] = take(a.counters);
-    sync_block();
-    i64 r = task[0] / (2 * a.slices);
-    i32 slice = (i32)(task[0] % (2 * a.slices));
-    if (slice >= a.slices) {
-        r -= a.lag;
-        if (r >= 0) gradient<FORWARD_KL, Unit, true>(a, r, slice - a.slices);
-        return;
-    }
-    if (r >= a.n) return;
-    stats<true, Unit>(a, r, slice);
-    if (warp() != 0) return;
-    u32 done = lane() == 0 ? signal(&a.counters[1 + r]) : 0;
-    if (shfl(done, 0) + 1 != (u32)a.slices) return;
-    sync_warp();
-    merge_row(a, r);
-    if (lane() == 0) signal(&a.counters[1 + r]);
-}
-
-KERNEL(loss_forward, LossArgs, THREADS, 4) { forward<false>(a); }
-KERNEL(loss_forward_unit, LossArgs, THREADS, 4) { forward<true>(a); }
+KERNEL(loss_forward, LossArgs, THREADS, 3) { forward<ANY>(a); }
+KERNEL(loss_forward_one, LossArgs, THREADS, 3) { forward<ONE>(a); }
+KERNEL(loss_forward_two, LossArgs, THREADS, 3) { forward<TWO>(a); }
 
 // loss_finish adds the rows to the record: one block, thread i takes rows i, i+256, …
 KERNEL(loss_finish, LossArgs, THREADS, 1) {

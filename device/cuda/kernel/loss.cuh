@@ -7,12 +7,16 @@ enum { THREADS = 256, WARPS = THREADS / 32, EACH = 16, SLICE = THREADS * EACH };
 // What is computed of a row; CROSS_ENTROPY is a gradient only. The same numbers are in loss.go.
 enum Kind { CROSS_ENTROPY, FORWARD_KL, REVERSE_KL, TOTAL_VARIATION, MIXTURE };
 
-// State is what is known of a part of a row: m its maxima of z and t, at columns iz and it; s1 = Σe^{z−mz},
-// sz = Σe^{(z−mz)/T}, st = Σe^{(t−mt)/T}, a = Σe^{(t−mt)/T}[(t−mt)−(z−mz)], e = Σe^{(t−mt)/T}(t−mt).
+// The temperatures at which e^{d/T} and e^d need one exponential: e^d is the same, or its square.
+enum Temperature { ANY, ONE, TWO };
+
+// State is what is known of a part of a row: its maxima mz and mt, the lowest columns where z and t have them, and sums:
+// Σe^{z−mz}, Σe^{(t−mt)/T}, A = Σe^{(t−mt)/T}[(t−mt)−(z−mz)], E = Σe^{(t−mt)/T}(t−mt), Σe^{(z−mz)/T}.
+enum Sum { S1, ST, SA, SE, SZ, SUMS };
 struct State {
-    double s1, sz, st, a, e;
+    double sum[SUMS];
     float mz, mt;
-    u32 iz, it;
+    u32 place[2];
 };
 
 // Terms are the sums of a slice that need the sums of the whole row: D and Σh.
@@ -43,58 +47,47 @@ struct LossArgs {
     State *states; // [rows·slices]
     Terms *terms;  // [rows·slices]
     Row *rows;     // [rows]
-    u32 *counters; // [1+rows], for loss_forward: tasks taken; slices of each row whose state is there, and 1 for the row
+    u32 *counters; // [1+rows], for loss_forward: slices taken; slices of each row whose state is there, and 1 for the row
     double alpha, temperature;
     i64 z_stride, t_stride, grad_stride, target_stride;
     i32 n, cols, slices, kind;
-    i32 lag;            // of loss_forward: rows between the sums of a row and its gradient
     i32 vector, narrow; // all rows start at multiples of four elements' size; the gradient is bfloat16
     float k, inv_t;     // log₂e/T, 1/T
     Mix mix;
 };
 
-static_assert(sizeof(State) == 56 && sizeof(Terms) == 16 && sizeof(Row) == 72 && sizeof(LossArgs) == 184, "as in loss.go");
+static_assert(sizeof(State) == 56 && sizeof(Terms) == 16 && sizeof(Row) == 72 && sizeof(LossArgs) == 176, "as in loss.go");
 
 #define NONE 0xffffffffu
 #define LOWEST (-3.402823466e38f) // maxima start here, not at −∞, so that differences from them are numbers
 
-// column returns where value i of this thread stands in its row: four values side by side, or every one THREADS after
-// the other. It ascends with i.
-APR_DEVICE i32 column(const LossArgs &a, i32 lo, int i) {
-    i32 first = lo + (i32)thread() * (a.vector ? 4 : 1), step = a.vector ? 1 : THREADS;
-    return first + i / 4 * (4 * THREADS) + i % 4 * step;
+// Columns says where this thread's values stand in a row: four side by side, or every one THREADS after the other. The
+// columns ascend. They are computed where they are used; kept in registers they would be too many.
+struct Columns {
+    i32 first, step;
+    APR_METHOD i32 at(int i) const { return first + i / 4 * (4 * THREADS) + i % 4 * step; }
+};
+
+APR_DEVICE Columns columns(const LossArgs &a, i32 lo) {
+    Columns c{lo + (i32)thread() * (a.vector ? 4 : 1), a.vector ? 1 : THREADS};
+    opaque(c.first);
+    opaque(c.step);
+    return c;
 }
 
 // read loads this thread's values of a slice; columns outside the row read −∞. Last: nobody will read them again.
 template <bool Last> APR_DEVICE void read(const LossArgs &a, float (&x)[EACH], const float *row, i32 lo) {
+    Columns c = columns(a, lo);
     if (a.vector && lo + SLICE <= a.cols) {
-        UNROLL for (int i = 0; i < EACH; i += 4) {
-            const float *p = row + column(a, lo, i);
+        const float *p = row + c.first;
+        UNROLL for (int i = 0; i < EACH; i += 4, p += 4 * THREADS) {
             u32x4 v = Last ? stream_load16(p) : load16(p);
             UNROLL for (int j = 0; j < 4; j++) x[i + j] = from_bits(v[j]);
         }
         return;
     }
-    UNROLL for (int i = 0; i < EACH; i++) {
-        i32 c = column(a, lo, i);
-        x[i] = c < a.cols ? row[c] : -INFINITY_F;
-    }
+    UNROLL for (int i = 0; i < EACH; i++) x[i] = c.at(i) < a.cols ? row[c.at(i)] : -INFINITY_F;
 }
-
-// recentre refers s to the maxima mz and mt, which are not smaller than its own.
-APR_DEVICE void recentre(State &s, float mz, float mt, float k) {
-    double dz = (double)mz - s.mz, dt = (double)mt - s.mt;
-    double ft = exp2_approx((s.mt - mt) * k);
-    s.s1 *= exp2_approx((s.mz - mz) * LOG2E);
-    s.sz *= exp2_approx((s.mz - mz) * k);
-    if (s.st != 0) { // else a and e are 0, and the shift may be anything
-        s.a = ft * (s.a + s.st * (dz - dt));
-        s.e = ft * (s.e - s.st * dt);
-        s.st *= ft;
-    }
-}
-
-APR_DEVICE State nothing() { return State{0, 0, 0, 0, 0, LOWEST, LOWEST, NONE, NONE}; }
 
 APR_DEVICE u32 warp_min(u32 x) {
     UNROLL for (int m = 16; m; m >>= 1) {
@@ -104,83 +97,155 @@ APR_DEVICE u32 warp_min(u32 x) {
     return x;
 }
 
-// merge returns the state of n parts together, computed by one warp. The maxima come first, so that no exponential is
-// scaled more than once.
-APR_DEVICE State merge(const State *parts, i32 n, float k) {
-    State s = nothing();
-    for (i32 i = lane(); i < n; i += 32) {
-        s.mz = max2(s.mz, parts[i].mz);
-        s.mt = max2(s.mt, parts[i].mt);
-    }
-    s.mz = warp_max(s.mz);
-    s.mt = warp_max(s.mt);
-    for (i32 i = lane(); i < n; i += 32) {
-        State x = parts[i];
-        if (x.mz == s.mz && x.iz < s.iz) s.iz = x.iz;
-        if (x.mt == s.mt && x.it < s.it) s.it = x.it;
-        recentre(x, s.mz, s.mt, k);
-        s.s1 += x.s1;
-        s.sz += x.sz;
-        s.st += x.st;
-        s.a += x.a;
-        s.e += x.e;
-    }
-    s.s1 = warp_sum(s.s1);
-    s.sz = warp_sum(s.sz);
-    s.st = warp_sum(s.st);
-    s.a = warp_sum(s.a);
-    s.e = warp_sum(s.e);
-    s.iz = warp_min(s.iz);
-    s.it = warp_min(s.it);
+// warp_sums returns in lanes 8i…8i+7 the sum of the warp's i-th arguments, with the bits of warp_sum.
+APR_DEVICE float warp_sums(float x0, float x1, float x2, float x3) {
+    bool second = lane() & 16, odd = lane() & 8;
+    float x = (second ? x2 : x0) + shfl_xor(second ? x0 : x2, 16);
+    float y = (second ? x3 : x1) + shfl_xor(second ? x1 : x3, 16);
+    float s = (odd ? y : x) + shfl_xor(odd ? x : y, 8);
+    UNROLL for (int m = 4; m; m >>= 1) s += shfl_xor(s, m);
     return s;
 }
 
-// maximum returns the largest of a warp's values and, in place, its lowest column. NaN is never the largest; the sums
-// will show it.
-APR_DEVICE float maximum(const LossArgs &a, const float (&x)[EACH], i32 lo, u32 &place) {
-    float m = LOWEST;
-    UNROLL for (int i = 0; i < EACH; i++) m = max2(m, x[i]);
-    m = warp_max(m);
-    place = NONE;
-    UNROLL for (int i = EACH - 1; i >= 0; i--)
-        if (x[i] == m) place = column(a, lo, i);
-    place = warp_min(place);
+// warp_maxima returns the largest x of the warp in lanes 0…15, and the largest y in the others.
+APR_DEVICE float warp_maxima(float x, float y) {
+    bool second = lane() & 16;
+    float m = max2(second ? y : x, shfl_xor(second ? x : y, 16));
+    UNROLL for (int d = 8; d; d >>= 1) m = max2(m, shfl_xor(m, d));
     return m;
 }
 
-// stats computes the state of a slice of row r. Unit: the temperature is 1.
-template <bool Teacher, bool Unit> APR_DEVICE void stats(const LossArgs &a, i64 r, i32 slice) {
-    i32 lo = slice * SLICE;
-    float z[EACH], t[EACH];
-    read<false>(a, z, a.z + r * a.z_stride, lo);
-    if (Teacher) read<false>(a, t, a.t + r * a.t_stride, lo);
-    State s = nothing();
-    s.mz = maximum(a, z, lo, s.iz);
-    if (Teacher) s.mt = maximum(a, t, lo, s.it);
-    float s1 = 0, sz = 0, st = 0, sa = 0, se = 0;
+// maximum returns the largest of a thread's values. NaN is never the largest; the sums will show it.
+APR_DEVICE float maximum(const float (&x)[EACH]) {
+    float m[4] = {LOWEST, LOWEST, LOWEST, LOWEST};
+    UNROLL for (int i = 0; i < EACH; i++) m[i % 4] = max2(m[i % 4], x[i]);
+    return max2(max2(m[0], m[1]), max2(m[2], m[3]));
+}
+
+// place returns the lowest column where a value of the warp is m, if any; own is the thread's largest. Few warps search.
+APR_DEVICE u32 place(const LossArgs &a, const float (&x)[EACH], i32 lo, float own, float m) {
+    if (ballot(own == m) == 0) return NONE;
+    Columns c = columns(a, lo);
+    u32 lowest = NONE;
+    UNROLL for (int i = EACH - 1; i >= 0; i--)
+        if (x[i] == m) lowest = c.at(i);
+    return warp_min(lowest);
+}
+
+// add adds this thread's values, centred at the maxima of their slice, to sums that are 0. Equal z and t give equal bits
+// in sums of equal meaning: each is made by the same operations in the same order. SA or SE is NaN where a vanished
+// probability met an infinity.
+template <bool Teacher, int T> APR_DEVICE void add(const LossArgs &a, float (&s)[SUMS], const float (&z)[EACH], const float (&t)[EACH], float mz, float mt) {
     UNROLL for (int i = 0; i < EACH; i++) {
-        float dz = z[i] - s.mz;
-        s1 += exp2_approx(dz * LOG2E);
+        float dz = z[i] - mz, u = exp2_approx(mul_rn(dz, Teacher ? a.k : LOG2E));
+        s[SZ] += u;
+        if (T == ANY) s[S1] += exp2_approx(mul_rn(dz, LOG2E));
+        if (T == TWO) s[S1] = fma_rn(u, u, s[S1]);
         if (!Teacher) continue;
-        float dt = t[i] - s.mt, et = exp2_approx(dt * a.k);
-        if (!Unit) sz += exp2_approx(dz * a.k);
-        st += et;
-        sa = fma_rn(et, et == 0 ? 0 : dt - dz, sa); // 0·(−∞) is 0 here
-        se = fma_rn(et, et == 0 ? 0 : dt, se);
+        float dt = t[i] - mt, v = exp2_approx(mul_rn(dt, a.k));
+        s[ST] += v;
+        s[SA] = fma_rn(v, dt - dz, s[SA]);
+        s[SE] = fma_rn(v, dt, s[SE]);
     }
-    s.s1 = warp_sum(s1);
-    if (Teacher) {
-        s.sz = Unit ? s.s1 : (double)warp_sum(sz);
-        s.st = warp_sum(st);
-        s.a = warp_sum(sa);
-        s.e = warp_sum(se);
+    if (T == ONE) s[S1] = s[SZ];
+}
+
+// add_again is add for SA and SE alone, with 0·(−∞) = 0, of a slice of row r. It reads the values once more, lest they be
+// kept in registers for the rare case that it is needed.
+APR_DEVICE void add_again(const LossArgs &a, float (&s)[SUMS], i64 r, i32 lo, float mz, float mt) {
+    Columns c = columns(a, lo);
+    s[SA] = s[SE] = 0;
+    NO_UNROLL for (int i = 0; i < EACH; i++) {
+        if (c.at(i) >= a.cols) break;
+        float z = a.z[r * a.z_stride + c.at(i)], t = a.t[r * a.t_stride + c.at(i)];
+        float dt = t - mt, v = exp2_approx(mul_rn(dt, a.k));
+        s[SA] = fma_rn(v, v == 0 ? 0 : dt - (z - mz), s[SA]);
+        s[SE] = fma_rn(v, v == 0 ? 0 : dt, s[SE]);
     }
-    SHARED(State, part, WARPS);
-    if (lane() == 0) part[warp()] = s;
+}
+
+// stats computes the state of a slice of row r from this thread's values; warp 0 writes it.
+template <bool Teacher, int T> APR_DEVICE void stats(const LossArgs &a, const float (&z)[EACH], const float (&t)[EACH], i64 r, i32 slice) {
+    SHARED(float, most, 2 * WARPS);
+    SHARED(float, part, SUMS * WARPS);
+    SHARED(u32, places, 2 * WARPS);
+    i32 lo = slice * SLICE, me = (i32)thread();
+    opaque(me); // addresses are computed where they are used
+    i32 l = me & 31, w = me >> 5;
+    float own_z = maximum(z), own_t = Teacher ? maximum(t) : LOWEST, m = warp_maxima(own_z, own_t);
+    if (l % 16 == 0) most[l / 16 * WARPS + w] = m;
     sync_block();
-    if (warp() != 0) return;
-    s = merge(part, WARPS, a.k);
-    if (lane() == 0) a.states[r * a.slices + slice] = s;
+    float mz = LOWEST, mt = LOWEST, s[SUMS] = {};
+    UNROLL for (int i = 0; i < WARPS; i++) {
+        mz = max2(mz, most[i]);
+        mt = max2(mt, most[WARPS + i]);
+    }
+    u32 iz = place(a, z, lo, own_z, mz), it = Teacher ? place(a, t, lo, own_t, mt) : NONE;
+    if (l == 0) {
+        places[w] = iz;
+        places[WARPS + w] = it;
+    }
+    add<Teacher, T>(a, s, z, t, mz, mt);
+    if (!(s[SA] == s[SA] && s[SE] == s[SE])) add_again(a, s, r, lo, mz, mt);
+    float sz = T == ONE ? 0 : warp_sum(s[SZ]), sums = warp_sums(s[S1], s[ST], s[SA], s[SE]);
+    if (l % 8 == 0) part[l / 8 * WARPS + w] = sums;
+    if (l == 0) part[SZ * WARPS + w] = T == ONE ? sums : sz;
+    sync_block();
+    if (w != 0) return;
+    State &state = a.states[r * a.slices + slice];
+    if (l < SUMS) {
+        double sum = 0;
+        UNROLL for (int i = 0; i < WARPS; i++) sum += part[l * WARPS + i];
+        state.sum[l] = sum;
+    } else if (l < SUMS + 2) {
+        u32 lowest = NONE;
+        UNROLL for (int i = 0; i < WARPS; i++) {
+            u32 p = places[(l - SUMS) * WARPS + i];
+            lowest = p < lowest ? p : lowest;
+        }
+        state.place[l - SUMS] = lowest;
+    } else if (l == SUMS + 2) {
+        state.mz = mz;
+        state.mt = mt;
+    }
+}
+
+// merge returns the state of a row of which n slices' states are given, computed by one warp. The maxima come first, so
+// that no exponential is scaled more than once. The sums of z and t are added by the same operations.
+APR_DEVICE State merge(const State *slices, i32 n, float k) {
+    State s{{}, LOWEST, LOWEST, {NONE, NONE}};
+    NO_UNROLL for (i32 i = lane(); i < n; i += 32) {
+        s.mz = max2(s.mz, slices[i].mz);
+        s.mt = max2(s.mt, slices[i].mt);
+    }
+    s.mz = warp_max(s.mz);
+    s.mt = warp_max(s.mt);
+    NO_UNROLL for (i32 i = lane(); i < n; i += 32) {
+        State x = slices[i];
+        if (x.mz == s.mz && x.place[0] < s.place[0]) s.place[0] = x.place[0];
+        if (x.mt == s.mt && x.place[1] < s.place[1]) s.place[1] = x.place[1];
+        float down_z = x.mz - s.mz, down_t = x.mt - s.mt;
+        double ft = exp2_approx(mul_rn(down_t, k)), fz = exp2_approx(mul_rn(down_z, k)), f1 = exp2_approx(mul_rn(down_z, LOG2E));
+        s.sum[S1] = __builtin_fma(x.sum[S1], f1, s.sum[S1]);
+        s.sum[SZ] = __builtin_fma(x.sum[SZ], fz, s.sum[SZ]);
+        s.sum[ST] = __builtin_fma(x.sum[ST], ft, s.sum[ST]);
+        if (x.sum[ST] == 0) continue; // the teacher gives none of its ids: A and E are 0, and the shift may be anything
+        double dz = (double)s.mz - x.mz, dt = (double)s.mt - x.mt;
+        s.sum[SA] += ft * (x.sum[SA] + x.sum[ST] * (dz - dt));
+        s.sum[SE] += ft * (x.sum[SE] - x.sum[ST] * dt);
+    }
+    UNROLL for (int i = 0; i < SUMS; i++) s.sum[i] = warp_sum(s.sum[i]);
+    s.place[0] = warp_min(s.place[0]);
+    s.place[1] = warp_min(s.place[1]);
+    return s;
+}
+
+// inverse returns 1/x to about a unit in the last place for x of float32's range, by two of Newton's steps: a division
+// is a call that takes many registers. 0 and ∞ give NaN.
+APR_DEVICE double inverse(double x) {
+    double r = rcp_approx((float)x);
+    r = __builtin_fma(r, __builtin_fma(-x, r, 1), r);
+    return __builtin_fma(r, __builtin_fma(-x, r, 1), r);
 }
 
 // ln returns the natural logarithm of a sum of exponentials, which no approximation of a float would keep: it has the
@@ -192,9 +257,9 @@ APR_DEVICE double ln(double x) {
     i64 n = (i64)(b >> 52) - 1023;
     double m = __builtin_bit_cast(double, (b & 0x000fffffffffffffull) | 0x3ff0000000000000ull);
     if (m > 1.4142135623730951) { m *= 0.5; n++; }
-    double s = (m - 1) / (m + 1), s2 = s * s, sum = 0;
-    UNROLL for (int i = 21; i >= 1; i -= 2) sum = sum * s2 + 2.0 / i;
-    return (double)n * 0.6931471805599453 + s * sum;
+    double s = (m - 1) * inverse(m + 1), s2 = s * s, sum = 0;
+    UNROLL for (int i = 21; i >= 1; i -= 2) sum = __builtin_fma(sum, s2, 2.0 / i);
+    return __builtin_fma((double)n, 0.6931471805599453, s * sum);
 }
 
 // The factors of the gradient of a row with these sums; weight1 = (1−α)/N, weight = αT/N.
@@ -202,14 +267,15 @@ APR_DEVICE void factors(const LossArgs &a, Row &row, const State &s) {
     double weight1 = (1 - a.alpha) * a.record->inv_n, weight = a.alpha * a.temperature * a.record->inv_n;
     row.mz = s.mz;
     row.mt = s.mt;
-    row.f1 = (float)(weight1 / s.s1);
+    row.f1 = (float)(weight1 * inverse(s.sum[S1]));
     row.at = (float)weight1;
     if (a.kind == CROSS_ENTROPY) return;
     bool forward = a.kind == FORWARD_KL;
     row.f = (float)weight;
-    row.fz = (float)((forward ? weight : 1) / s.sz);
-    row.ft = (float)((forward ? weight : 1) / s.st);
-    if (forward && a.inv_t == 1) row.fz = (float)((weight1 + weight) / s.sz); // one exponential serves both
+    double all = forward ? weight : 1;
+    row.ft = (float)(all * inverse(s.sum[ST]));
+    if (forward && a.inv_t == 1) all += weight1; // one exponential serves both
+    row.fz = (float)(all * inverse(s.sum[SZ]));
 }
 
 // merge_row merges the slices of row r, by one warp.
@@ -224,13 +290,14 @@ APR_DEVICE void merge_row(const LossArgs &a, i64 r) {
         a.rows[r] = row;
         return;
     }
-    row.ce = s.mz + ln(s.s1) - a.z[r * a.z_stride + row.target];
+    row.ce = s.mz + ln(s.sum[S1]) - a.z[r * a.z_stride + row.target];
     if (a.t) {
-        double ln_st = ln(s.st), ln_ratio = ln(s.sz) - ln_st;
-        row.entropy = ln_st - s.e / (a.temperature * s.st);
-        row.d = s.a / (a.temperature * s.st) + ln_ratio;
+        double ln_st = ln(s.sum[ST]), ln_ratio = ln(s.sum[SZ]) - ln_st;
+        double inv = inverse(a.temperature * s.sum[ST]);
+        row.entropy = ln_st - s.sum[SE] * inv;
+        row.d = s.sum[SA] * inv + ln_ratio;
         row.log_ratio = (float)ln_ratio;
-        row.agree = s.iz == s.it && s.iz != NONE;
+        row.agree = s.place[0] == s.place[1] && s.place[0] != NONE;
     }
     factors(a, row, s);
     a.rows[r] = row;
@@ -239,11 +306,14 @@ APR_DEVICE void merge_row(const LossArgs &a, i64 r) {
 // times returns x·y with 0·(±∞ or NaN) = 0: a vanished probability takes its logarithm with it.
 APR_DEVICE float times(float x, float y) { return x == 0 ? 0 : x * y; }
 
+// probability returns e^{(x−most)/T}·f. Nothing of it can become part of another operation, so that equal logits give
+// equal bits wherever p and Q are compared or subtracted.
+APR_DEVICE float probability(const LossArgs &a, float x, float most, float f) { return mul_rn(exp2_approx(mul_rn(x - most, a.k)), f); }
+
 // term returns h of one pair of logits, adds its part of D to d, and gives Q = q.
 template <int Kind> APR_DEVICE float term(const LossArgs &a, const Row &row, float z, float t, float &q, float &d) {
-    float dz = z - row.mz, dt = t - row.mt;
-    float p = exp2_approx(dt * a.k) * row.ft, ratio = (dt - dz) * a.inv_t + row.log_ratio; // ln(p/Q)
-    q = exp2_approx(dz * a.k) * row.fz;
+    float p = probability(a, t, row.mt, row.ft), ratio = fma_rn((t - row.mt) - (z - row.mz), a.inv_t, row.log_ratio); // ln(p/Q)
+    q = probability(a, z, row.mz, row.fz);
     if (Kind == REVERSE_KL) {
         float h = times(q, -ratio);
         d += h;
@@ -279,67 +349,64 @@ template <int Kind> APR_DEVICE void terms(const LossArgs &a) {
     if (thread() == 0) a.terms[block()] = Terms{sum_d, sum_h};
 }
 
-// write stores this thread's values of a slice of the gradient, rounding to bfloat16 once if that is its type.
-APR_DEVICE void write(const LossArgs &a, i64 r, i32 lo, const float (&g)[EACH]) {
+// slope returns the gradient of one pair of logits, but for the target's part.
+template <int Kind, int T> APR_DEVICE float slope(const LossArgs &a, const Row &row, float z, float t) {
+    float dz = z - row.mz;
+    if (Kind == CROSS_ENTROPY) return row.f1 * exp2_approx(dz * LOG2E);
+    if (Kind != FORWARD_KL) {
+        float q, d = 0, h = term<Kind>(a, row, z, t, q, d);
+        return fma_rn(row.f1, exp2_approx(dz * LOG2E), row.f * (h - mul_rn(q, row.h)));
+    }
+    // Both products are rounded before they are subtracted, so that equal logits give a gradient of exactly 0 where
+    // cross-entropy has no part, f1 = 0. At T = 2 it is f1·e^dz + fz·e^{dz/2} = e^{dz/2}·(f1·e^{dz/2} + fz).
+    float u = exp2_approx(mul_rn(dz, a.k)), teacher = probability(a, t, row.mt, row.ft);
+    float g = mul_rn(u, T == TWO ? fma_rn(row.f1, u, row.fz) : row.fz) - teacher;
+    return T == ANY ? fma_rn(row.f1, exp2_approx(dz * LOG2E), g) : g;
+}
+
+// write4 computes and stores the gradient of values i to i+3 of this thread, rounding to bfloat16 once if that is its
+// type.
+template <int Kind, int T> APR_DEVICE void write4(const LossArgs &a, const Row &row, i64 r, i32 lo, int i, const float (&z)[4], const float (&t)[4]) {
     float *wide = (float *)a.grad + r * a.grad_stride;
     bf16 *narrow = (bf16 *)a.grad + r * a.grad_stride;
+    Columns c = columns(a, lo);
+    float g[4];
+    UNROLL for (int j = 0; j < 4; j++) g[j] = slope<Kind, T>(a, row, z[j], t[j]);
+    if (row.target >= lo && row.target < lo + SLICE) {
+        UNROLL for (int j = 0; j < 4; j++)
+            if (c.at(i + j) == row.target) g[j] -= row.at;
+    }
+    if (!row.valid) {
+        UNROLL for (int j = 0; j < 4; j++) g[j] = 0;
+    }
     if (a.vector && lo + SLICE <= a.cols) {
-        UNROLL for (int i = 0; i < EACH; i += 4) {
-            i32 c = column(a, lo, i);
-            if (a.narrow) {
-                stream_store8(narrow + c, u32x2{pack_bf16(g[i], g[i + 1]), pack_bf16(g[i + 2], g[i + 3])});
-            } else {
-                stream_store16(wide + c, u32x4{bits(g[i]), bits(g[i + 1]), bits(g[i + 2]), bits(g[i + 3])});
-            }
+        if (a.narrow) {
+            stream_store8(narrow + c.at(i), u32x2{pack_bf16(g[0], g[1]), pack_bf16(g[2], g[3])});
+        } else {
+            stream_store16(wide + c.at(i), u32x4{bits(g[0]), bits(g[1]), bits(g[2]), bits(g[3])});
         }
         return;
     }
-    UNROLL for (int i = 0; i < EACH; i++) {
-        i32 c = column(a, lo, i);
-        if (c >= a.cols) continue;
+    UNROLL for (int j = 0; j < 4; j++) {
+        if (c.at(i + j) >= a.cols) continue;
         if (a.narrow) {
-            store(narrow + c, g[i]);
+            store(narrow + c.at(i + j), g[j]);
         } else {
-            store(wide + c, g[i]);
+            store(wide + c.at(i + j), g[j]);
         }
     }
 }
 
-// await returns when the row is merged.
-APR_DEVICE void await(const LossArgs &a, i64 r) {
-    if (thread() == 0)
-        while (load_acquire(&a.counters[1 + r]) != (u32)a.slices + 1) {}
-    sync_block();
-}
-
-// gradient writes the gradient of a slice of row r. It may lie over z: every thread has read its values before. Early:
-// the row may not be merged yet.
-template <int Kind, bool Unit, bool Early = false> APR_DEVICE void gradient(const LossArgs &a, i64 r, i32 slice) {
-    i32 lo = slice * SLICE;
-    float z[EACH], t[EACH], g[EACH], q, d = 0;
+// gradient writes the gradient of the block's slice. It may lie over z: every thread has read its values before.
+template <int Kind, int T> APR_DEVICE void gradient(const LossArgs &a) {
+    i64 r = block() / a.slices;
+    i32 lo = (i32)(block() % a.slices) * SLICE;
+    float z[EACH], t[EACH] = {};
     read<true>(a, z, a.z + r * a.z_stride, lo);
     if (Kind != CROSS_ENTROPY) read<true>(a, t, a.t + r * a.t_stride, lo);
-    if (Early) await(a, r);
     Row row = a.rows[r];
-    UNROLL for (int i = 0; i < EACH; i++) {
-        float dz = z[i] - row.mz;
-        g[i] = Unit && Kind == FORWARD_KL ? 0 : row.f1 * exp2_approx(dz * LOG2E);
-        if (Kind == FORWARD_KL) {
-            // Both products are rounded before they are subtracted, so that equal logits give a gradient of exactly 0.
-            float student = mul_rn(row.fz, exp2_approx(dz * a.k)), teacher = mul_rn(row.ft, exp2_approx((t[i] - row.mt) * a.k));
-            g[i] += student - teacher;
-        } else if (Kind != CROSS_ENTROPY) {
-            float h = term<Kind>(a, row, z[i], t[i], q, d);
-            g[i] += row.f * (h - mul_rn(q, row.h));
-        }
+    UNROLL for (int i = 0; i < EACH; i += 4) {
+        const float z4[4] = {z[i], z[i + 1], z[i + 2], z[i + 3]}, t4[4] = {t[i], t[i + 1], t[i + 2], t[i + 3]};
+        write4<Kind, T>(a, row, r, lo, i, z4, t4);
     }
-    i32 y = row.target;
-    if (y >= lo && y < lo + SLICE) {
-        UNROLL for (int i = 0; i < EACH; i++)
-            if (column(a, lo, i) == y) g[i] -= row.at;
-    }
-    if (!row.valid) {
-        UNROLL for (int i = 0; i < EACH; i++) g[i] = 0;
-    }
-    write(a, r, lo, g);
 }

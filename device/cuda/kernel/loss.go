@@ -11,18 +11,20 @@ import (
 // Sizes of loss.cu.
 const (
 	lossThreads = 256
-	lossSlice   = 4096                // columns that one block takes
-	lossWarps   = 4                   // rows that a block of loss_rows and loss_sums takes
-	lossRows    = 4096                // most rows of one round of launches
-	lossScratch = MaxScratch / 4 * 3  // most bytes of one round, unless one row needs more
-	rowBytes    = 3*8 + 8*4 + 4 + 3*4 // struct Row
-	stateBytes  = 5*8 + 2*4 + 2*4     // struct State
-	termsBytes  = 2 * 8               // struct Terms
+	lossSlice   = 4096                  // columns that one block takes
+	lossWarps   = 4                     // rows that a block of loss_rows and loss_sums takes
+	lossRows    = 4096                  // most rows of one round of launches
+	lossHeld    = 2 * 2 * 4 * lossSlice // bytes of the logits that a block of loss_forward keeps
+	lossBlocks  = 3                     // blocks of loss_forward on a multiprocessor
+	lossScratch = MaxScratch / 4 * 3    // most bytes of one round, unless one row needs more
+	rowBytes    = 3*8 + 8*4 + 4 + 3*4   // struct Row
+	stateBytes  = 5*8 + 2*4 + 2*4       // struct State
+	termsBytes  = 2 * 8                 // struct Terms
 	log2e       = 1 / math.Ln2
 )
 
 // The size of struct LossArgs.
-var _ [184]byte = [unsafe.Sizeof(lossArgs{})]byte{}
+var _ [176]byte = [unsafe.Sizeof(lossArgs{})]byte{}
 
 // The kinds of loss.cu.
 const (
@@ -33,13 +35,8 @@ const (
 	mixture
 )
 
-// lossAhead is how many slices' sums loss_forward takes before the gradient of the first: more than half the blocks that
-// run at a time (528 on a card of 132 multiprocessors), so that nobody waits, and few enough, 14 MiB of logits, to be
-// still in the second-level cache.
-var lossAhead int32 = 448
-
 // LossInOneLaunch makes Loss use loss_forward where it can, for forward KL with a gradient: the same bits, with 10
-// instead of 18 bytes of memory traffic per logit where the second-level cache holds 20 MiB.
+// instead of 18 bytes of memory traffic per logit.
 var LossInOneLaunch = false
 
 // lossMix holds the coefficients of a divergence from a mixture; struct Mix of loss.cu.
@@ -50,7 +47,7 @@ type lossArgs struct {
 	z, t, grad, targets, record, states, terms, rows, counters uint64
 	alpha, temperature                                         float64
 	zStride, tStride, gradStride, targetStride                 int64
-	n, cols, slices, kind, lag, vector, narrow                 int32
+	n, cols, slices, kind, vector, narrow                      int32
 	k, invT                                                    float32
 	mix                                                        lossMix
 }
@@ -152,21 +149,24 @@ func lossRound(q Queue, a *lossArgs, alpha float64) {
 	launch := func(kernel string, blocks, threads int) {
 		q.Launch(Launch{Module: "loss", Kernel: kernel, Grid: [3]int{blocks, 1, 1}, Block: threads, Args: unsafe.Pointer(a)})
 	}
-	unit := "" // of the kernels for temperature 1, which take an exponential less
-	if a.invT == 1 {
-		unit = "_unit"
+	t := "" // of the kernels for temperatures 1 and 2, which take an exponential less
+	switch a.invT {
+	case 1:
+		t = "_one"
+	case .5:
+		t = "_two"
 	}
 	if LossInOneLaunch && a.kind == forwardKL && alpha != 0 && a.grad != 0 {
-		a.lag = (lossAhead + a.slices - 1) / a.slices
 		launch("loss_clear", 1, lossThreads)
-		launch("loss_forward"+unit, 2*int(a.n+a.lag)*int(a.slices), lossThreads)
+		q.Launch(Launch{Module: "loss", Kernel: "loss_forward" + t, Grid: [3]int{min(slices, lossBlocks*q.Multiprocessors()), 1, 1},
+			Block: lossThreads, Shared: lossHeld, Args: unsafe.Pointer(a)})
 		launch("loss_finish", 1, lossThreads)
 		return
 	}
 	if a.t == 0 {
 		launch("loss_stats_alone", slices, lossThreads)
 	} else {
-		launch("loss_stats"+unit, slices, lossThreads)
+		launch("loss_stats"+t, slices, lossThreads)
 	}
 	launch("loss_rows", rows, 32*lossWarps)
 	if a.kind > forwardKL {
@@ -178,7 +178,7 @@ func lossRound(q Queue, a *lossArgs, alpha float64) {
 	case alpha == 0:
 		launch("loss_grad_alone", slices, lossThreads)
 	case a.kind == forwardKL:
-		launch("loss_grad_forward"+unit, slices, lossThreads)
+		launch("loss_grad_forward"+t, slices, lossThreads)
 	default:
 		launch("loss_grad_"+lossNames[a.kind], slices, lossThreads)
 	}
