@@ -121,7 +121,6 @@ func (b backend) cuda(e *cli.Env) (*cuda.Device, error) {
 	if b.kernelLog {
 		o.KernelLog = e.Err
 	}
-	o.Tell = func(line string) { e.Log.Info(line) }
 	if dir, err := os.UserCacheDir(); err == nil {
 		o.TuningDir = filepath.Join(dir, "apr")
 	}
