@@ -61,8 +61,6 @@ type Options struct {
 	ForceFallbackGEMM bool      // do not look for cublasLt
 	TuningDir         string    // where measured choices of product algorithms are kept; empty: nothing is measured
 	KernelLog         io.Writer // told of every load of a kernel or product; nil: nobody
-	// Tell takes a sentence for the user when preparing takes seconds, once on a machine; nil: nobody.
-	Tell func(string)
 	// StrictSeal makes a load after Seal an error of the stream.
 	StrictSeal bool
 }

@@ -65,9 +65,8 @@ func (d *Device) openProducts() error {
 		d.uses(LibraryUse{Name: string(driver.CublasLt), Path: report.Path, Missing: whyNot(report, err)})
 		return nil
 	}
-	o := blas.Options{Dir: d.opts.TuningDir, Device: d.desc.Name, Workspace: d.scratch.products, Bytes: workspace, Tell: d.opts.Tell}
-	if d.opts.TuningDir != "" {
-		o.Tune = tuning
+	o := blas.Options{
+		Tune: d.opts.TuningDir != "", Dir: d.opts.TuningDir, Device: d.desc.Name, Workspace: d.scratch.products, Bytes: workspace,
 	}
 	if w := d.opts.KernelLog; w != nil {
 		o.Log = func(line string) { fmt.Fprintln(w, line) }
@@ -84,9 +83,6 @@ func (d *Device) openProducts() error {
 	d.uses(use)
 	return d.explain("Open", err)
 }
-
-// tuning is how the algorithms of products are measured.
-const tuning = blas.Short
 
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")

@@ -10,8 +10,7 @@
 // may round differently. The candidates of a small product can be so close that a later measurement would choose
 // another; that is why the file is read first and never measured again. A product that the library does not serve gives
 // ErrUnsupported, and the caller takes the GEMM of package kernel. All plans of a Library share one workspace: they run
-// on one stream at a time, and on the device's thread. The tuner times real work for about a second in all,
-// with Sustained for some seconds more.
+// on one stream at a time, and on the device's thread. The tuner times real work for about a second in all.
 package blas
 
 import (
@@ -27,28 +26,15 @@ var ErrUnsupported = errors.New("cublasLt has no algorithm for this product")
 
 // Options say how a Library chooses.
 type Options struct {
-	Tune       Tuning        // how candidates that no file knows are measured
+	Tune       bool          // measure candidates that no file knows; else the library's first candidate is taken
 	Dir        string        // folder of the remembered choices, see DefaultDir; empty: nothing is remembered
 	Device     string        // name of the device, part of the file's name
 	Candidates int           // algorithms compared per shape; 0: 8
-	Budget     time.Duration // of one Prewarm's short measuring; 0: 1.5 s. Shapes beyond it take the library's first candidate
-	Large      float64       // FLOP of a product that Sustained measures under load; 0: 5e10, which bring a device to its limit
-	Load       time.Duration // of one Prewarm's measuring under sustained load, all of it; 0: 6 s
+	Budget     time.Duration // of one Prewarm's measuring; 0: 1.5 s. Shapes beyond it take the library's first candidate
 	Workspace  uint64        // device address of WorkspaceBytes bytes, 256-byte aligned; 32 MiB serve all algorithms
 	Bytes      int64         // size of the workspace
 	Log        func(string)  // takes a line per plan, and one when a file is ignored; nil: none
-	Tell       func(string)  // takes a sentence for the user before measuring that takes seconds; nil: none
 }
-
-// Tuning is how candidates are measured that no file knows.
-type Tuning uint8
-
-// The ways of tuning.
-const (
-	Untuned   Tuning = iota // not at all: the library's first candidate is taken, and no file is read
-	Short                   // for some milliseconds each
-	Sustained               // large products then under sustained load, too; a choice without that counts as unknown
-)
 
 // Library makes and keeps plans.
 type Library struct {
@@ -61,14 +47,11 @@ type Library struct {
 	took   time.Duration // all of Prewarm
 }
 
-// Open makes a Library of lt in the context of t. The remembered choices are read unless o.Tune is Untuned; a file that cannot
+// Open makes a Library of lt in the context of t. The remembered choices are read if o.Tune is set; a file that cannot
 // be used is ignored with a line in the log.
 func Open(_ *driver.Thread, lt *driver.Lt, o Options) (*Library, error) {
 	if o.Log == nil {
 		o.Log = func(string) {}
-	}
-	if o.Tell == nil {
-		o.Tell = func(string) {}
 	}
 	if o.Candidates == 0 {
 		o.Candidates = 8
@@ -76,18 +59,12 @@ func Open(_ *driver.Thread, lt *driver.Lt, o Options) (*Library, error) {
 	if o.Budget == 0 {
 		o.Budget = 1500 * time.Millisecond
 	}
-	if o.Large == 0 {
-		o.Large = 5e10
-	}
-	if o.Load == 0 {
-		o.Load = 6 * time.Second
-	}
 	h, err := lt.Create()
 	if err != nil {
 		return nil, err
 	}
 	l := &Library{lt: lt, o: o, handle: h, plans: map[Shape]*Plan{}, known: choices{}}
-	if o.Tune != Untuned && o.Dir != "" {
+	if o.Tune && o.Dir != "" {
 		l.path = choicesPath(o.Dir, o.Device, lt.Version())
 		if l.known, err = readChoices(l.path, o.Device, lt.Version()); err != nil {
 			o.Log(fmt.Sprintf("kernel-cache event=ignored file=%q reason=%q", l.path, err))
@@ -137,7 +114,7 @@ func (l *Library) Stats() Stats {
 		switch p.From {
 		case fromFile:
 			s.Remembered++
-		case fromTuning, fromLoad:
+		case fromTuning:
 			s.Measured++
 		default:
 			s.First++
@@ -230,7 +207,6 @@ type choice struct {
 const (
 	fromFile    = "file"
 	fromTuning  = "tuned"
-	fromLoad    = "sustained"
 	fromLibrary = "heuristic"
 )
 
@@ -267,7 +243,7 @@ type Plan struct {
 	Shape Shape
 	Algo  string  // configuration of the algorithm
 	Ms    float64 // measured when it was chosen; 0: never
-	From  string  // "file", "tuned", "sustained" or "heuristic"
+	From  string  // "file", "tuned" or "heuristic"
 
 	lt      *driver.Lt
 	problem problem

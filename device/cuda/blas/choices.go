@@ -26,7 +26,7 @@ func DefaultDir() string {
 //	{"device":"NVIDIA H200","format":"apr-gemm-1","library":130002,
 //	 "plans":{"gemm/nt/8192x4608x3584/bf16":{"algo":"66/tile=128x256/stages=35","ms":0.38}}}
 //
-// A choice of a measurement under sustained load has "sustained":true. The file names algorithms and holds nothing that is handed to the library: a name counts only if the library itself proposes
+// It names algorithms and holds nothing that is handed to the library: a name counts only if the library itself proposes
 // an algorithm of that name for the shape. So a file of any content can cost speed at worst.
 const (
 	choicesFormat   = "apr-gemm-1"
@@ -37,7 +37,6 @@ const (
 type known struct {
 	Algo string
 	Ms   float64
-	Load bool // measured under sustained load
 }
 
 // choices are the remembered choices by Shape.Key.
@@ -81,7 +80,7 @@ func readChoices(path, device string, version int) (choices, error) {
 	c := choices{}
 	for key, v := range plans.Members() {
 		p := strictjson.NewFields(v)
-		k := known{Algo: p.Str("algo"), Ms: p.Float("ms"), Load: p.BoolOr("sustained", false)}
+		k := known{Algo: p.Str("algo"), Ms: p.Float("ms")}
 		if err := p.Err(); err != nil {
 			return choices{}, err
 		}
@@ -99,11 +98,7 @@ func (c choices) write(path, device string, version int) error {
 	others, _ := readChoices(path, device, version) // a file that cannot be read is replaced
 	for _, set := range []choices{others, c} {
 		for key, k := range set {
-			plan := map[string]any{"algo": k.Algo, "ms": k.Ms}
-			if k.Load {
-				plan["sustained"] = true
-			}
-			plans[key] = plan
+			plans[key] = map[string]any{"algo": k.Algo, "ms": k.Ms}
 		}
 	}
 	text, err := strictjson.AppendCanonical(nil, map[string]any{

@@ -1,4 +1,4 @@
-//go:build emulate && !gpu
+//go:build emulate
 
 package blas
 
@@ -20,29 +20,76 @@ import (
 	"apr/tensor"
 )
 
+// rig is an emulated device with cublasLt.
+type rig struct {
+	t         testing.TB
+	ctx       *driver.Context
+	lt        *driver.Lt
+	stream    driver.Stream
+	workspace uint64
+	rng       *rand.Rand
+}
+
 const workspaceBytes = 4 << 20
 
-// findDriver makes the emulator the only driver that is found, and returns its folder.
-func findDriver(t testing.TB) string {
+func newRig(t testing.TB) *rig {
 	t.Helper()
 	dir, err := emulator.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(driver.LibDirVariable, dir)
-	return dir
+	d, err := driver.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lt, report, err := driver.OpenLt(d.Version())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lt.Path() != report.Path || !strings.HasPrefix(lt.Path(), dir) || lt.Version() < 120000 {
+		t.Fatalf("opened %s of version %d, reported %+v", lt.Path(), lt.Version(), report)
+	}
+	ctx, err := d.NewContext(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, ctx: ctx, lt: lt, rng: rand.New(rand.NewPCG(3, 4))}
+	t.Cleanup(func() {
+		if err := ctx.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	r.do(func(th *driver.Thread) (err error) {
+		if r.stream, err = th.NewStream(); err != nil {
+			return err
+		}
+		r.workspace, err = th.Alloc(workspaceBytes, false)
+		return err
+	})
+	return r
 }
 
-// sustainedSweep is small products.
-var sustainedSweep = sweep{
-	shapes: func() []Shape {
-		bias := trained(NT, 33, 16, 24)
-		bias.Bias = true
-		padded := trained(NN, 5, 19, 37)
-		padded.LDA = 40
-		return []Shape{bias, padded, trained(TN, 17, 16, 8)}
-	}(),
-	ask: 24, proposed: 600 * time.Millisecond, changed: 600 * time.Millisecond, lead: time.Millisecond, timed: 4 * time.Millisecond,
+func (r *rig) do(f func(*driver.Thread) error) {
+	r.t.Helper()
+	if err := r.ctx.Do(f); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// open makes a Library that logs to the result.
+func (r *rig) open(o Options) (*Library, *strings.Builder) {
+	r.t.Helper()
+	log := new(strings.Builder)
+	o.Workspace, o.Bytes, o.Device = r.workspace, workspaceBytes, "emulator"
+	o.Log = func(line string) { fmt.Fprintln(log, line) }
+	var l *Library
+	r.do(func(th *driver.Thread) (err error) {
+		l, err = Open(th, r.lt, o)
+		return err
+	})
+	r.t.Cleanup(func() { r.do(l.Close) })
+	return l, log
 }
 
 // matrix is a matrix in device memory, and its values.
@@ -90,18 +137,27 @@ func (r *rig) upload(d tensor.DType, rows, cols, ld, off int) matrix {
 }
 
 // download returns the matrix's values as they are now.
-func (r *rig) download(m matrix) []float64 {
+func (r *rig) download(m matrix) (v []float64) {
 	r.t.Helper()
-	raw := make([]byte, len(m.v)*m.d.BlockBytes())
-	r.do(func(th *driver.Thread) error {
-		host, err := th.HostAlloc(len(raw))
-		if err != nil {
-			return err
-		}
-		err = errors.Join(th.CopyDtoH(host, m.ptr, int64(len(raw)), r.stream), th.StreamSync(r.stream))
-		copy(raw, unsafe.Slice((*byte)(host), len(raw)))
-		return errors.Join(err, th.HostFree(host))
+	r.do(func(th *driver.Thread) (err error) {
+		v, err = r.downloadHere(th, m)
+		return err
 	})
+	return v
+}
+
+// downloadHere is download on the device's thread.
+func (r *rig) downloadHere(th *driver.Thread, m matrix) ([]float64, error) {
+	raw := make([]byte, len(m.v)*m.d.BlockBytes())
+	host, err := th.HostAlloc(len(raw))
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(th.CopyDtoH(host, m.ptr, int64(len(raw)), r.stream), th.StreamSync(r.stream))
+	copy(raw, unsafe.Slice((*byte)(host), len(raw)))
+	if err = errors.Join(err, th.HostFree(host)); err != nil {
+		return nil, err
+	}
 	out := make([]float64, len(m.v))
 	for i := range out {
 		if m.d == tensor.BF16 {
@@ -110,7 +166,7 @@ func (r *rig) download(m matrix) []float64 {
 			out[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:])))
 		}
 	}
-	return out
+	return out, nil
 }
 
 // operandsOf makes the matrices of a shape.
@@ -248,7 +304,7 @@ func TestRunAgain(t *testing.T) {
 
 func TestUnsupported(t *testing.T) {
 	r := newRig(t)
-	l, _ := r.open(Options{Tune: Short})
+	l, _ := r.open(Options{Tune: true})
 	no := dense(NT, 4, 8, 16, tensor.F32, tensor.BF16, F32) // the emulator's library does not narrow
 	yes := dense(NT, 4, 8, 16, tensor.F32, tensor.F32, F32)
 	empty := dense(NT, 4, 8, 0, tensor.F32, tensor.F32, F32)
@@ -299,7 +355,7 @@ func (r *rig) prewarm(o Options, list []Shape) (log string, results [][]float64)
 func TestTuning(t *testing.T) {
 	r := newRig(t)
 	list, dir := shapes(), t.TempDir()
-	o := Options{Tune: Short, Dir: dir, Budget: time.Minute}
+	o := Options{Tune: true, Dir: dir, Budget: time.Minute}
 	count := func(log, from string) int { return strings.Count(log, "from="+from+"\n") }
 
 	untuned, plain := r.prewarm(Options{}, list)
@@ -338,57 +394,46 @@ func TestTuning(t *testing.T) {
 	}
 }
 
-// Large products are measured under load once: by a process that wants it, even if another one has measured them shortly
-// before, and never again.
-func TestSustainedTuning(t *testing.T) {
+// Every product is measured on the same values, whatever the one before left there; memory beyond is not touched.
+func TestFreshOperands(t *testing.T) {
 	r := newRig(t)
-	list, dir := shapes(), t.TempDir()
-	large := 0
-	const flop = 20_000
-	for _, s := range list {
-		if s.FLOP() >= flop {
-			large++
+	l, _ := r.open(Options{})
+	const room = 3 << 20
+	pattern := make([]uint16, patternBytes/2)
+	normalBF16(pattern)
+	scratch := r.upload(tensor.BF16, 1, room/2, room/2, 0)
+	r.do(func(th *driver.Thread) (err error) {
+		u := &tuner{lib: l, t: th, s: r.stream, scratch: Region{scratch.ptr, room}}
+		defer func() { err = errors.Join(err, u.close()) }()
+		if err := u.open(8); err != nil {
+			return err
 		}
-	}
-	if large == 0 || large == len(list) {
-		t.Fatalf("%d large shapes", large)
-	}
-	var told []string
-	short := Options{Tune: Short, Dir: dir, Budget: time.Minute}
-	long := Options{Tune: Sustained, Dir: dir, Budget: time.Minute, Load: 300 * time.Millisecond, Large: flop}
-	long.Tell = func(line string) { told = append(told, line) }
-	for i, step := range []struct {
-		name            string
-		o               Options
-		told            int
-		sustained, file int
-	}{
-		{"short", short, 0, 0, 0}, {"after short", long, 1, large, len(list) - large}, {"again", long, 1, 0, len(list)},
-		{"short again", short, 1, 0, len(list)},
-	} {
-		log, _ := r.prewarm(step.o, list)
-		sustained, file := strings.Count(log, "from=sustained\n"), strings.Count(log, "from=file\n")
-		if len(told) != step.told || sustained != step.sustained || i > 0 && file != step.file {
-			t.Errorf("%s: told %v, %d sustained, %d from the file:\n%s", step.name, told, sustained, file, log)
+		for _, s := range []Shape{
+			dense(NT, 64, 8, 16, tensor.BF16, tensor.F32, BF16), dense(NT, 1100, 2, 520, tensor.BF16, tensor.BF16, BF16),
+		} {
+			c, err := l.candidates(s)
+			if err != nil {
+				return err
+			}
+			if _, err := u.warm(c); err != nil {
+				return err
+			}
+			got, err := r.downloadHere(th, scratch)
+			if err = errors.Join(err, c.problem.free(l.lt)); err != nil {
+				return err
+			}
+			_, _, out, end := s.place(0)
+			for i, x := range got {
+				if want := float64(tensor.BF16ToF32(pattern[i%len(pattern)])); i < int(out/2) && x != want {
+					return fmt.Errorf("%s: operand %d is %v, want %v", s.Key(), i, x, want)
+				}
+				if i >= int(end/2) && x != scratch.v[i] {
+					return fmt.Errorf("%s: %d bytes, and byte %d was written", s.Key(), end, 2*i)
+				}
+			}
 		}
-	}
-}
-
-// Whatever is not close to the best stays out of the measurement under load, and the best comes first.
-func TestFinalists(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		ms   []float64
-		want string
-	}{
-		{"one", []float64{0, 2, 0}, "[1]"}, {"none", []float64{0}, "[]"}, {"a slow one", []float64{1, 1.2, 1.05}, "[0 2]"},
-		{"ordered", []float64{1.05, 0, 1.01, 1}, "[3 2 0]"}, {"many", []float64{1.01, 1.02, 1.03, 1.04, 1.05, 1}, "[5 0 1 2]"},
-		{"equal", []float64{1, 1}, "[0 1]"},
-	} {
-		if got := fmt.Sprint((&candidates{ms: tc.ms}).finalists()); got != tc.want {
-			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
-		}
-	}
+		return nil
+	})
 }
 
 // A file whose algorithms the library does not propose for the shape is not obeyed.
@@ -397,10 +442,10 @@ func TestForeignChoice(t *testing.T) {
 	dir := t.TempDir()
 	s := dense(NT, 4, 8, 16, tensor.BF16, tensor.F32, BF16)
 	path := choicesPath(dir, "emulator", r.lt.Version())
-	if err := (choices{s.Key(): {"999/tile=666", 1, false}}).write(path, "emulator", r.lt.Version()); err != nil {
+	if err := (choices{s.Key(): {"999/tile=666", 1}}).write(path, "emulator", r.lt.Version()); err != nil {
 		t.Fatal(err)
 	}
-	log, _ := r.prewarm(Options{Tune: Short, Dir: dir}, []Shape{s})
+	log, _ := r.prewarm(Options{Tune: true, Dir: dir}, []Shape{s})
 	if !strings.Contains(log, "from=tuned") || strings.Contains(log, "999") {
 		t.Errorf("a strange algorithm:\n%s", log)
 	}
@@ -409,7 +454,7 @@ func TestForeignChoice(t *testing.T) {
 // When the time for measuring is over, the library's first candidate is taken and remembered, too.
 func TestBudget(t *testing.T) {
 	r := newRig(t)
-	list, o := shapes(), Options{Tune: Short, Dir: t.TempDir(), Budget: 1}
+	list, o := shapes(), Options{Tune: true, Dir: t.TempDir(), Budget: 1}
 	first, _ := r.prewarm(o, list)
 	if n := strings.Count(first, "from=heuristic"); n != len(list) {
 		t.Errorf("%d of %d shapes were not measured:\n%s", n, len(list), first)
@@ -446,39 +491,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// What an algorithm can do, and which changes of it the library accepts.
-func TestConfigurations(t *testing.T) {
-	r := newRig(t)
-	l, _ := r.open(Options{})
-	r.do(func(*driver.Thread) error {
-		c, err := l.candidates(dense(NT, 4, 8, 16, tensor.BF16, tensor.F32, BF16))
-		if err != nil {
-			return err
-		}
-		algo := c.list[0].Algo
-		for capability, want := range map[driver.LtCapability]string{
-			driver.LtTiles: "[15 20 23]", driver.LtStageIDs: "[13 18 35]", driver.LtCustomMax: "[1]", driver.LtSwizzling: "[1]",
-		} {
-			if got, err := r.lt.Capability(&algo, capability); err != nil || fmt.Sprint(got) != want {
-				t.Errorf("capability %d: %v, %v, want %s", capability, got, err, want)
-			}
-		}
-		if _, err := r.lt.Capability(&algo, 999); !refused(err) {
-			t.Errorf("an unknown capability: %v", err)
-		}
-		err = r.lt.SetConfig(&algo, driver.LtCluster, 5)
-		if got, checkErr := r.lt.Check(l.handle, c.problem.lt, algo); checkErr != nil || got.Algo != algo {
-			t.Errorf("a cluster: %v", checkErr)
-		}
-		err = errors.Join(err, r.lt.SetConfig(&algo, driver.LtTile, 1))
-		if _, err := r.lt.Check(l.handle, c.problem.lt, algo); !refused(err) {
-			t.Errorf("a strange tile: %v", err)
-		}
-		return errors.Join(err, c.problem.free(r.lt))
-	})
-}
-
-// A batch of products, and an algorithm whose configuration is changed: what the library offers beyond plans.
+// A batch of products: what the library offers beyond plans.
 func TestBatch(t *testing.T) {
 	r := newRig(t)
 	const batch, m, n, k = 3, 4, 8, 16
@@ -498,14 +511,8 @@ func TestBatch(t *testing.T) {
 		if err = errors.Join(err, prefErr, listErr); err != nil {
 			return err
 		}
-		algo := list[0].Algo
-		err = errors.Join(err, r.lt.SetConfig(&algo, driver.LtSwizzle, 1), r.lt.SetConfig(&algo, driver.LtCluster, 3))
-		name, nameErr := r.lt.Describe(&algo)
-		if name != "66/tile=128x128/swizzle=1/stages=18/cluster=3" {
-			t.Errorf("the changed algorithm is %s", name)
-		}
-		call := r.lt.NewCall(l.handle, p.lt, algo, 0, r.workspace, workspaceBytes)
-		return errors.Join(err, nameErr, call.Start(b.ptr, a.ptr, c.ptr, r.stream), th.StreamSync(r.stream),
+		call := r.lt.NewCall(l.handle, p.lt, list[0].Algo, 0, r.workspace, workspaceBytes)
+		return errors.Join(call.Start(b.ptr, a.ptr, c.ptr, r.stream), th.StreamSync(r.stream),
 			r.lt.FreePreference(pref), p.free(r.lt))
 	})
 	got := r.download(c)

@@ -19,7 +19,7 @@ type Region struct {
 	Bytes int64
 }
 
-// Prewarm makes the plans of all shapes, the expensive ones first. Unless Options.Tune is Untuned, candidates of shapes that the file
+// Prewarm makes the plans of all shapes, the expensive ones first. With Options.Tune, candidates of shapes that the file
 // does not know are timed on s, with operands in scratch (or in memory allocated for the time when it is too small or
 // zero), and the choices are remembered. A shape that the library does not serve is left out and returned. It waits
 // until everything has run.
@@ -49,7 +49,7 @@ func (l *Library) Prewarm(t *driver.Thread, s driver.Stream, shapes []Shape, scr
 	var open []int // whose algorithms are to be measured
 	for i, c := range all {
 		chosen[i] = c.remembered(l.known)
-		if l.o.Tune != Untuned && (chosen[i].from == fromLibrary || l.sustains(c.shape) && !l.known[c.shape.Key()].Load && len(c.list) > 1) {
+		if l.o.Tune && chosen[i].from == fromLibrary {
 			open = append(open, i)
 		}
 	}
@@ -83,16 +83,13 @@ func (l *Library) tune(t *driver.Thread, s driver.Stream, all []*candidates, ope
 		return err
 	}
 	for _, i := range open {
-		if chosen[i], err = tuner.choose(all[i], chosen[i]); err != nil {
-			return fmt.Errorf("tuning %s: %w", all[i].shape.Key(), err)
+		c := all[i]
+		ch, err := tuner.choose(c)
+		if err != nil {
+			return fmt.Errorf("tuning %s: %w", c.shape.Key(), err)
 		}
-	}
-	if err := tuner.sustain(all, open, chosen); err != nil {
-		return err
-	}
-	for _, i := range open {
-		c, ch := all[i], chosen[i]
-		l.known[c.shape.Key()] = known{Algo: c.names[ch.index], Ms: c.ms[ch.index], Load: ch.from == fromLoad}
+		chosen[i] = ch
+		l.known[c.shape.Key()] = known{Algo: c.names[ch.index], Ms: c.ms[ch.index]}
 	}
 	if l.path == "" {
 		return nil
@@ -114,8 +111,6 @@ const (
 	hopeless    = 2.0  // times the best, in the first run
 	farBehind   = 1.15 // times the best, in the first round
 	almostEqual = 1.01
-	bigProduct  = 2e12 // FLOP from which only the first few candidates are tried, unless under load
-	few         = 4
 )
 
 // tuner times products.
@@ -164,7 +159,7 @@ const patternBytes = 1 << 20
 // for zeros, and more or less for what another product has left. They are bfloat16; read as float32 a pair of them is
 // normal, too: the upper one with a longer mantissa.
 func (u *tuner) fill(s Shape) error {
-	end := min(int64(u.sets(s))*s.bytes(), u.scratch.Bytes)
+	end := s.bytes()
 	n := min(patternBytes, end)
 	if err := u.t.CopyHtoD(u.scratch.Ptr, u.pattern, n, u.s); err != nil {
 		return err
@@ -220,16 +215,15 @@ func (s Shape) place(p uint64) (a, b, c, end uint64) {
 	return a, b, c, p
 }
 
-// choose times the candidates of one shape; without time or alternatives the choice stays.
-func (u *tuner) choose(c *candidates, so choice) (choice, error) {
+// choose times the candidates of one shape.
+func (u *tuner) choose(c *candidates) (choice, error) {
 	if time.Now().After(u.deadline) || len(c.list) == 1 {
-		return so, nil
+		return choice{0, fromLibrary}, nil
 	}
 	calls, err := u.warm(c)
 	if err != nil {
 		return choice{}, err
 	}
-	clear(c.ms)
 	times := make([][]float64, len(calls))
 	measure := func(repeats int, limit float64, counts bool) (best float64, err error) {
 		ms, err := u.round(calls, repeats, c.shape)
@@ -302,10 +296,12 @@ func fastest(calls []*driver.LtCall, times [][]float64, ms []float64) int {
 	return 0
 }
 
-// warm fills the operands, prepares the candidates and runs each once, which loads its code. One that fails, or comes late in the list of a
-// big product, is nil.
+// warm fills the operands, prepares the candidates and runs each once, which loads its code. One that fails is nil.
 func (u *tuner) warm(c *candidates) ([]*driver.LtCall, error) {
-	l := u.lib
+	l, beta := u.lib, float32(0)
+	if c.shape.Add {
+		beta = 1
+	}
 	if err := u.fill(c.shape); err != nil {
 		return nil, err
 	}
@@ -317,11 +313,8 @@ func (u *tuner) warm(c *candidates) ([]*driver.LtCall, error) {
 			return nil, err
 		}
 	}
-	for i := range c.list {
-		if i >= few && c.shape.FLOP() > bigProduct && l.o.Tune != Sustained {
-			break
-		}
-		call := u.call(c, i)
+	for i, candidate := range c.list {
+		call := l.lt.NewCall(l.handle, c.problem.lt, candidate.Algo, beta, l.o.Workspace, l.o.Bytes)
 		err := call.Start(b, a, d, u.s)
 		if err != nil && !refused(err) {
 			return nil, err

@@ -65,9 +65,6 @@ const (
 	ltPreferenceSet
 	ltHeuristic
 	ltConfigGet
-	ltConfigSet
-	ltCapGet
-	ltCheck
 	ltMatmul
 	ltFunctions
 )
@@ -77,8 +74,7 @@ var ltNames = [ltFunctions]string{
 	"cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", "cublasLtMatmulDescSetAttribute",
 	"cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", "cublasLtMatrixLayoutSetAttribute",
 	"cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy", "cublasLtMatmulPreferenceSetAttribute",
-	"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulAlgoConfigGetAttribute", "cublasLtMatmulAlgoConfigSetAttribute",
-	"cublasLtMatmulAlgoCapGetAttribute", "cublasLtMatmulAlgoCheck", "cublasLtMatmul",
+	"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulAlgoConfigGetAttribute", "cublasLtMatmul",
 }
 
 // LtType is an element type (cudaDataType).
@@ -336,13 +332,6 @@ func (l *Lt) Config(a *LtAlgo, part LtConfigAttribute) (uint32, error) {
 	err := l.call(ltConfigGet, uintptr(unsafe.Pointer(a)), uintptr(part), uintptr(unsafe.Pointer(v)),
 		ltConfigSize(part), uintptr(unsafe.Pointer(written)))
 	return *v, err
-}
-
-// SetConfig sets a part of an algorithm's configuration.
-func (l *Lt) SetConfig(a *LtAlgo, part LtConfigAttribute, v uint32) error {
-	p := &v
-	return l.call(ltConfigSet, uintptr(unsafe.Pointer(a)), uintptr(part), uintptr(unsafe.Pointer(p)),
-		ltConfigSize(part))
 }
 
 func ltConfigSize(part LtConfigAttribute) uintptr {

@@ -305,43 +305,6 @@ EXPORT int cublasLtMatmulAlgoConfigGetAttribute(const Algo *algo, int attribute,
     if (written) *written = size;
     return success;
 }
-EXPORT int cublasLtMatmulAlgoConfigSetAttribute(Algo *algo, int attribute, const void *v, size_t size) {
-    BEGIN("cublasLtMatmulAlgoConfigSetAttribute");
-    if (attribute < 1 || attribute > 8 || size != config_size(attribute)) return invalid_value;
-    memcpy(&algo->config[attribute], v, size);
-    return success;
-}
-
-EXPORT int cublasLtMatmulAlgoCapGetAttribute(const Algo *algo, int capability, void *v, size_t size, size_t *written) {
-    BEGIN("cublasLtMatmulAlgoCapGetAttribute");
-    static const std::vector<uint32_t> tiles = {15, 20, 23}, stages = {13, 18, 35}, one = {1};
-    const std::vector<uint32_t> *list = nullptr;
-    switch (capability) {
-    case 2: case 7: list = &one; break;
-    case 6: list = &tiles; break;
-    case 13: list = &stages; break;
-    default: return invalid_value;
-    }
-    *written = list->size() * sizeof(uint32_t);
-    if (!size) return success;
-    if (size < *written) return invalid_value;
-    memcpy(v, list->data(), *written);
-    return success;
-}
-
-// Clusters of 1×1, 2×1 and 1×2, or none, and whatever is in the lists above.
-EXPORT int cublasLtMatmulAlgoCheck(void *handle, const Desc *d, const Layout *a, const Layout *b, const Layout *c, const Layout *out,
-    const Algo *algo, Candidate *result) {
-    BEGIN("cublasLtMatmulAlgoCheck");
-    if (!handle || !algo) return invalid_value;
-    if (int status = problem(*d, *a, *b, *c, *out, nullptr)) return status;
-    const uint32_t *v = algo->config;
-    bool tile = v[1] == 15 || v[1] == 20 || v[1] == 23, stages = v[6] == 13 || v[6] == 18 || v[6] == 35;
-    bool cluster = v[8] == 0 || v[8] == 2 || v[8] == 3 || v[8] == 5;
-    if (!tile || !stages || !cluster || v[4] > 1 || v[5] > 1) return not_supported;
-    *result = {{}, algo->workspace, success, 0.5f, {}};
-    return success;
-}
 
 EXPORT int cublasLtMatmul(void *handle, const Desc *desc, const float *alpha, const char *a, const Layout *la, const char *b, const Layout *lb,
     const float *beta, const char *c, const Layout *lc, char *d, const Layout *ld, const Algo *algo, void *workspace, size_t bytes, void *stream) {
