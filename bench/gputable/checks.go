@@ -73,8 +73,8 @@ func parse(program, text string) (all []check) {
 		}
 	}
 	for _, name := range order {
-		if i := strings.LastIndexByte(name, '/'); i >= 0 {
-			at(name[:i]).inside++
+		if top, _, inside := strings.Cut(name, "/"); inside {
+			at(top).inside++
 		}
 	}
 	for _, name := range order {
@@ -86,20 +86,20 @@ func parse(program, text string) (all []check) {
 	return all
 }
 
-// checks are the rows of a test. A test that holds others and passes needs none of its own unless it prints some.
+// checks are the rows of a test. One inside another has none if it passes and prints none: the outer one counts it.
 func (o *outcome) checks(name string) []check {
 	failed := o.result != "PASS"
 	if len(o.rows) == 0 {
 		c := check{name: name, failed: failed}
-		switch {
+		switch inner := strings.ContainsRune(name, '/'); {
+		case inner && !failed:
+			return nil
 		case o.result == "":
 			c.measured = "has not ended"
 		case o.result == "SKIP":
 			c.measured = "skipped"
 		case o.inside > 0:
 			c.measured = fmt.Sprintf("%d tests", o.inside)
-		case strings.ContainsRune(name, '/') && !failed:
-			return nil // counted by the test around it
 		}
 		return []check{c}
 	}

@@ -11,6 +11,8 @@ const passing = `=== RUN   TestA
 === RUN   TestA/one
     a_test.go:3: row "loss: largest deviation" measured 1.5e-07 tolerance 0.0003
 === RUN   TestA/two
+=== RUN   TestA/name/with/slashes
+    --- PASS: TestA/name/with/slashes (0.05s)
 --- PASS: TestA (0.10s)
     --- PASS: TestA/one (0.05s)
     --- PASS: TestA/two (0.05s)
@@ -26,8 +28,8 @@ func TestParse(t *testing.T) {
 		failed     []string // names of the failing rows
 	}{
 		{"all pass", passing, 3, nil},
-		{"a row fails", strings.ReplaceAll(strings.ReplaceAll(passing, "PASS: TestA", "FAIL: TestA"), "\nPASS\n", "\nFAIL\n"), 4,
-			[]string{"p TestA", "p TestA/one: loss: largest deviation", "p TestA/two"}},
+		{"a row fails", strings.ReplaceAll(strings.ReplaceAll(passing, "PASS: TestA", "FAIL: TestA"), "\nPASS\n", "\nFAIL\n"), 5,
+			[]string{"p TestA", "p TestA/one: loss: largest deviation", "p TestA/two", "p TestA/name/with/slashes"}},
 		{"cut short", passing[:strings.Index(passing, "=== RUN   TestB")] + "=== RUN   TestB\nfatal error\n", 4, []string{"p TestB", "p (the program)"}},
 		{"skipped", strings.Replace(passing, "PASS: TestB", "SKIP: TestB", 1), 3, []string{"p TestB"}},
 		{"nothing", "", 1, []string{"p (the program)"}},
@@ -66,7 +68,7 @@ func TestReport(t *testing.T) {
 	if !ok || err != nil {
 		t.Errorf("ok %v, %v", ok, err)
 	}
-	for _, want := range []string{"loss: largest deviation", "1.5e-07     0.0003    pass", "31000    25000  1.240", "10.0 (+0.0 %)", "2.50"} {
+	for _, want := range []string{"loss: largest deviation", "1.5e-07     0.0003    pass", "3 tests", "31000    25000  1.240", "10.0 (+0.0 %)", "2.50"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
