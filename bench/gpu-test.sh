@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs the tests that want a GPU, races apr against PyTorch where python3 has it, and prints one table.
-# usage: bench/gpu-test.sh   Ends with 1 if a row of correctness fails.
+# usage: bench/gpu-test.sh   Ends with 1 if a row of correctness fails or the race breaks off.
 #   APR_GPU_TESTS=DIR  where `make gpu-binaries` put its programs, for a machine without Go; else they are built
 #   APR_GPU_OUT=DIR    keeps what was measured there (empty, or it does not exist yet)
 #   PAIRS, ROUNDS, BATCH, SEQ as for bench/peer/race-cuda.sh; PAIRS=none leaves the race out
@@ -29,8 +29,10 @@ tests device/cuda -test.skip 'Speed|Rates|Cost'
 tests distill -test.run CUDA
 tests cmd/apr -test.run CUDA
 
+status=0
 if [ "${PAIRS:-}" != none ]; then
-	bench/peer/race-cuda.sh "$programs/apr" "$out"
+	bench/peer/race-cuda.sh "$programs/apr" "$out" || { echo "the race broke off"; status=1; }
 fi
 echo
-"$programs/gputable" "$out"
+"$programs/gputable" "$out" || status=1
+exit $status
