@@ -84,16 +84,23 @@ APR_DEVICE u64 operand(u32 at) { return (u64)(at >> 4 & 0x3fff) | (u64)(PANEL >>
         "r"(x[16]), "r"(x[17]), "r"(x[18]), "r"(x[19]), "r"(x[20]), "r"(x[21]), "r"(x[22]), "r"(x[23]), \
         "r"(x[24]), "r"(x[25]), "r"(x[26]), "r"(x[27]), "r"(x[28]), "r"(x[29]), "r"(x[30]), "r"(x[31])
 #define ON_AND_OFF ".reg .pred on, off, more; setp.eq.b32 on, 0, 0; setp.ne.b32 off, 0, 0;\n"
-#define SCORE(step, p) "add.s64 a, %64, " #step "; add.s64 b, %65, " #step ";\n" \
-    "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" REGISTERS_64 "}, a, b, " p ", 1, 1, 0, 0;\n"
-#define SCORES(steps) \
+#define SCORE(n, registers, q, k, step, p) "add.s64 a, %" q ", " #step "; add.s64 b, %" k ", " #step ";\n" \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" registers "}, a, b, " p ", 1, 1, 0, 0;\n"
+#define SCORES(steps, changes) \
     asm volatile("{ .reg .b64 a, b; " ON_AND_OFF "wgmma.fence.sync.aligned;\n" steps "wgmma.commit_group.sync.aligned; }" \
-        : CHANGES_64(s) : "l"(q), "l"(k) : "memory")
+        : changes(s) : "l"(q), "l"(k) : "memory")
+#define SCORE_128(step, p) SCORE(128, REGISTERS_64, "64", "65", step, p)
+#define SCORE_64(step, p) SCORE(64, REGISTERS_32, "32", "33", step, p)
+#define STEPS_64(score) score(0, "off") score(2, "on") score(4, "on") score(6, "on")
+#define STEPS_128(score) STEPS_64(score) score(1024, "on") score(1026, "on") score(1028, "on") score(1030, "on")
 
-// start_scores starts s = q·kᵀ for the group's 64 queries and a tile of keys.
-template <int D> APR_DEVICE void start_scores(float (&s)[64], u64 q, u64 k) {
-    if constexpr (D == 64) SCORES(SCORE(0, "off") SCORE(2, "on") SCORE(4, "on") SCORE(6, "on"));
-    else SCORES(SCORE(0, "off") SCORE(2, "on") SCORE(4, "on") SCORE(6, "on") SCORE(1024, "on") SCORE(1026, "on") SCORE(1028, "on") SCORE(1030, "on"));
+// start_scores starts s = q·kᵀ for the group's 64 queries and 2N keys, which takes the first N of s.
+template <int D, int N> APR_DEVICE void start_scores(float (&s)[64], u64 q, u64 k) {
+    static_assert((D == 64 || D == 128) && (N == 32 || N == 64), "");
+    if constexpr (D == 64 && N == 64) SCORES(STEPS_64(SCORE_128), CHANGES_64);
+    if constexpr (D == 128 && N == 64) SCORES(STEPS_128(SCORE_128), CHANGES_64);
+    if constexpr (D == 64 && N == 32) SCORES(STEPS_64(SCORE_64), CHANGES_32);
+    if constexpr (D == 128 && N == 32) SCORES(STEPS_128(SCORE_64), CHANGES_32);
 }
 
 #define OUTPUT(d, registers, p, step, a0, a1, a2, a3) "add.s64 b, %" p ", " #step ";\n" \
@@ -105,14 +112,19 @@ template <int D> APR_DEVICE void start_scores(float (&s)[64], u64 q, u64 k) {
 #define OUTPUT_128(step, a0, a1, a2, a3) OUTPUT(128, REGISTERS_64, "96", step, a0, a1, a2, a3)
 #define OUTPUT_64(step, a0, a1, a2, a3) OUTPUT(64, REGISTERS_32, "64", step, a0, a1, a2, a3)
 
-// start_outputs starts o (+)= p·v, p the left operand's registers of a tile's probabilities.
-APR_DEVICE void start_outputs(float (&o)[64], const u32 (&p)[32], u64 v, u32 more) {
-    OUTPUTS(OUTPUT_128(0, 64, 65, 66, 67) OUTPUT_128(128, 68, 69, 70, 71) OUTPUT_128(256, 72, 73, 74, 75) OUTPUT_128(384, 76, 77, 78, 79)
-        OUTPUT_128(512, 80, 81, 82, 83) OUTPUT_128(640, 84, 85, 86, 87) OUTPUT_128(768, 88, 89, 90, 91) OUTPUT_128(896, 92, 93, 94, 95), CHANGES_64, "97");
+#define OUTPUTS_128 OUTPUT_128(0, 64, 65, 66, 67) OUTPUT_128(128, 68, 69, 70, 71) OUTPUT_128(256, 72, 73, 74, 75) OUTPUT_128(384, 76, 77, 78, 79)
+#define OUTPUTS_128_MORE OUTPUT_128(512, 80, 81, 82, 83) OUTPUT_128(640, 84, 85, 86, 87) OUTPUT_128(768, 88, 89, 90, 91) OUTPUT_128(896, 92, 93, 94, 95)
+#define OUTPUTS_64 OUTPUT_64(0, 32, 33, 34, 35) OUTPUT_64(128, 36, 37, 38, 39) OUTPUT_64(256, 40, 41, 42, 43) OUTPUT_64(384, 44, 45, 46, 47)
+#define OUTPUTS_64_MORE OUTPUT_64(512, 48, 49, 50, 51) OUTPUT_64(640, 52, 53, 54, 55) OUTPUT_64(768, 56, 57, 58, 59) OUTPUT_64(896, 60, 61, 62, 63)
+
+// start_outputs starts o (+)= p·v for 2N keys; p are the left operand's registers of a tile's probabilities.
+template <int N> APR_DEVICE void start_outputs(float (&o)[64], const u32 (&p)[32], u64 v, u32 more) {
+    if constexpr (N == 64) OUTPUTS(OUTPUTS_128 OUTPUTS_128_MORE, CHANGES_64, "97");
+    else OUTPUTS(OUTPUTS_128, CHANGES_64, "97");
 }
-APR_DEVICE void start_outputs(float (&o)[32], const u32 (&p)[32], u64 v, u32 more) {
-    OUTPUTS(OUTPUT_64(0, 32, 33, 34, 35) OUTPUT_64(128, 36, 37, 38, 39) OUTPUT_64(256, 40, 41, 42, 43) OUTPUT_64(384, 44, 45, 46, 47)
-        OUTPUT_64(512, 48, 49, 50, 51) OUTPUT_64(640, 52, 53, 54, 55) OUTPUT_64(768, 56, 57, 58, 59) OUTPUT_64(896, 60, 61, 62, 63), CHANGES_32, "65");
+template <int N> APR_DEVICE void start_outputs(float (&o)[32], const u32 (&p)[32], u64 v, u32 more) {
+    if constexpr (N == 64) OUTPUTS(OUTPUTS_64 OUTPUTS_64_MORE, CHANGES_32, "65");
+    else OUTPUTS(OUTPUTS_64, CHANGES_32, "65");
 }
 
 // wait_products<N> waits until at most the N last started products are not complete; d is what is complete then.
@@ -225,18 +237,20 @@ template <int D, int GROUPS, int SLOTS> APR_DEVICE void fetch_all(const Attentio
     if (f.pending) f.template announce<0>();
 }
 
+// The following take the first N scores of a thread, of 2N keys.
+
 // hide makes scores of keys from `key` that the warp's queries, at positions from `query`, do not see −∞.
-APR_DEVICE void hide(float (&s)[64], i32 query, i32 key) {
+template <int N> APR_DEVICE void hide(float (&s)[64], i32 query, i32 key) {
     const i32 l = lane(), over = key - query + (l & 3) * 2 - (l >> 2); // how far column 0 lies after row 0
-    UNROLL for (int i = 0; i < 64; i++)
+    UNROLL for (int i = 0; i < N; i++)
         if (over + i / 4 * 8 + i % 2 > i / 2 % 2 * 8) s[i] = -INFINITY_F;
 }
 
 // highest returns the maxima of a thread's two rows, scaled.
-APR_DEVICE void highest(float (&t)[2], const float (&s)[64], float scale) {
+template <int N> APR_DEVICE void highest(float (&t)[2], const float (&s)[64], float scale) {
     UNROLL for (int e = 0; e < 2; e++) {
         float x = max2(s[2 * e], s[2 * e + 1]), y = max2(s[2 * e + 4], s[2 * e + 5]);
-        UNROLL for (int i = 8; i < 64; i += 8) {
+        UNROLL for (int i = 8; i < N; i += 8) {
             x = max2(x, max2(s[i + 2 * e], s[i + 2 * e + 1]));
             y = max2(y, max2(s[i + 2 * e + 4], s[i + 2 * e + 5]));
         }
@@ -247,8 +261,8 @@ APR_DEVICE void highest(float (&t)[2], const float (&s)[64], float scale) {
 }
 
 // raise makes scores s 2^(s·scale − top) and adds them to sum.
-APR_DEVICE void raise(float (&s)[64], float (&sum)[2], const float (&top)[2], float scale) {
-    UNROLL for (int i = 0; i < 64; i += 2) {
+template <int N> APR_DEVICE void raise(float (&s)[64], float (&sum)[2], const float (&top)[2], float scale) {
+    UNROLL for (int i = 0; i < N; i += 2) {
         const int e = i / 2 % 2;
         s[i] = exp2_approx(fma_rn(s[i], scale, -top[e]));
         s[i + 1] = exp2_approx(fma_rn(s[i + 1], scale, -top[e]));
@@ -256,8 +270,8 @@ APR_DEVICE void raise(float (&s)[64], float (&sum)[2], const float (&top)[2], fl
     }
 }
 
-APR_DEVICE void round_all(u32 (&p)[32], const float (&s)[64]) {
-    UNROLL for (int i = 0; i < 32; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+template <int N> APR_DEVICE void round_all(u32 (&p)[32], const float (&s)[64]) {
+    UNROLL for (int i = 0; i < N / 2; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
 // leave writes 16 rows of outputs, times f, from `first` on; they pass through the warp's own queries, `own`, which
@@ -282,89 +296,123 @@ template <int D> APR_DEVICE void leave(bf16 *head, i32 stride, i32 first, i32 ro
 // top stays until a score of the warp exceeds it by SLACK, which costs no accuracy: then the outputs are rescaled.
 #define SLACK 8.0f
 
-template <int D, int GROUPS, int SLOTS, bool TURNS> APR_DEVICE void compute_all(const AttentionArgs &a, const Memory<D, GROUPS, SLOTS> &m) {
-    const u32 group = thread() / WARPGROUP - 1, w = warp() & 3, l = lane(), next_group = group + 1 < GROUPS ? group + 1 : 0;
-    const float scale = a.log2_scale;
-    const auto take = [&](const Places &p) { barrier_wait(m.full(p.at), p.parity); };
-    const auto release = [&](u32 place) {
-        if (l == 0) barrier_arrive(m.empty(place));
-    };
-    float s[64] = {}, o[D / 2] = {}; // defined once, or the compiler would separate the instructions
+// Computer is a thread of a warpgroup that computes.
+template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES> struct Computer {
+    const AttentionArgs &a;
+    Memory<D, GROUPS, SLOTS> m;
+    u32 group, w; // of the block, warp of the group
+    Places queries, ring;
+    float s[64], o[D / 2]; // defined once, or the compiler would separate the instructions
     u32 p[32];
-    Items<64 * GROUPS> items = {};
-    Places queries = {0, 0}, ring = {2, 0};
-    if (TURNS && next_group == 0) turn_pass(0);
-    while (items.next(a)) {
-        const i32 n = items.tiles(a), row = items.first + group * 64 + w * 16, low = a.q_offset + row;
-        const u64 q = operand(m.tile(queries.at) + group * (64 * 128));
-        float top[2], sum[2] = {0, 0};
+    float top[2], sum[2];
+    u64 q;   // the group's queries
+    i32 low; // position of the warp's first query
+
+    APR_METHOD void take(const Places &x) { barrier_wait(m.full(x.at), x.parity); }
+    APR_METHOD void release(u32 place) {
+        if (lane() == 0) barrier_arrive(m.empty(place));
+    }
+    APR_METHOD void take_turn() {
+        if (TURNS) turn_take(group);
+    }
+    APR_METHOD void pass_turn() {
+        if (TURNS) turn_pass(group + 1 < GROUPS ? group + 1 : 0);
+    }
+
+    // begin makes p the probabilities of the first keys.
+    APR_METHOD void begin() {
+        sum[0] = sum[1] = 0;
         take(queries);
         take(ring);
-        if (TURNS) turn_take(group);
-        start_scores<D>(s, q, operand(m.tile(ring.at)));
-        if (TURNS) turn_pass(next_group);
+        take_turn();
+        start_scores<D, 64>(s, q, operand(m.tile(ring.at)));
+        pass_turn();
         wait_products<0>(s);
         release(ring.at);
         ring.next(2, SLOTS);
-        if (KEYS - 1 > low) hide(s, low, 0);
-        highest(top, s, scale);
-        raise(s, sum, top, scale);
-        round_all(p, s);
-        for (i32 j = 1; j < n; j++) {
-            take(ring);
-            const u32 keys = ring.at;
-            ring.next(2, SLOTS);
-            if (TURNS) turn_take(group);
-            start_scores<D>(s, q, operand(m.tile(keys)));
-            take(ring);
-            start_outputs(o, p, operand(m.tile(ring.at)), j > 1);
-            if (TURNS) turn_pass(next_group);
-            wait_products<1>(s);
-            release(keys);
-            if (j * KEYS + KEYS - 1 > low) hide(s, low, j * KEYS);
-            float t[2], shrink[2];
-            highest(t, s, scale);
-            const bool grows = ballot(t[0] > top[0] + SLACK || t[1] > top[1] + SLACK);
-            UNROLL for (int e = 0; e < 2; e++) {
-                const float higher = grows ? max2(top[e], t[e]) : top[e];
-                shrink[e] = exp2_approx(top[e] - higher);
-                top[e] = higher;
-                sum[e] *= shrink[e];
-            }
-            raise(s, sum, top, scale);
-            keep_before(sum[0] + sum[1], m.barriers);
-            wait_products<0>(o);
-            release(ring.at);
-            ring.next(2, SLOTS);
-            if (grows)
-                UNROLL for (int i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
-            round_all(p, s);
-        }
+        if (KEYS - 1 > low) hide<64>(s, low, 0);
+        highest<64>(top, s, a.log2_scale);
+        raise<64>(s, sum, top, a.log2_scale);
+        round_all<64>(p, s);
+    }
+
+    // step adds the values of tile j−1 to o and makes p the probabilities of tile j, or of its first half (N = 32).
+    template <int N> APR_METHOD void step(i32 j) {
         take(ring);
-        start_outputs(o, p, operand(m.tile(ring.at)), n > 1);
+        const u32 keys = ring.at;
+        ring.next(2, SLOTS);
+        take_turn();
+        start_scores<D, N>(s, q, operand(m.tile(keys)));
+        take(ring);
+        start_outputs<64>(o, p, operand(m.tile(ring.at)), j > 1);
+        pass_turn();
+        wait_products<1>(s);
+        release(keys);
+        if (j * KEYS + 2 * N - 1 > low) hide<N>(s, low, j * KEYS);
+        float t[2], shrink[2];
+        highest<N>(t, s, a.log2_scale);
+        const bool grows = ballot(t[0] > top[0] + SLACK || t[1] > top[1] + SLACK);
+        UNROLL for (int e = 0; e < 2; e++) {
+            const float higher = grows ? max2(top[e], t[e]) : top[e];
+            shrink[e] = exp2_approx(top[e] - higher);
+            top[e] = higher;
+            sum[e] *= shrink[e];
+        }
+        raise<N>(s, sum, top, a.log2_scale);
+        keep_before(sum[0] + sum[1], m.barriers);
+        wait_products<0>(o);
+        release(ring.at);
+        ring.next(2, SLOTS);
+        if (grows)
+            UNROLL for (int i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
+        round_all<N>(p, s);
+    }
+
+    // finish adds the last values and writes the item's results; half: p are probabilities of half a tile.
+    APR_METHOD void finish(i32 n, bool half, i32 h, i32 b, i32 row) {
+        take(ring);
+        if (half) start_outputs<32>(o, p, operand(m.tile(ring.at)), n > 1);
+        else start_outputs<64>(o, p, operand(m.tile(ring.at)), n > 1);
         UNROLL for (int e = 0; e < 2; e++) {
             sum[e] += shfl_xor(sum[e], 1);
             sum[e] += shfl_xor(sum[e], 2);
-            const i32 i = row + e * 8 + (i32)(l >> 2);
-            if (a.lse && (l & 3) == 0 && i < a.q_len)
-                a.lse[((i64)items.b * a.q_len + i) * a.lse_stride + items.h] = (top[e] + log2_approx(sum[e])) * LN2;
+            const i32 i = row + e * 8 + (i32)(lane() >> 2);
+            if (a.lse && (lane() & 3) == 0 && i < a.q_len)
+                a.lse[((i64)b * a.q_len + i) * a.lse_stride + h] = (top[e] + log2_approx(sum[e])) * LN2;
             sum[e] = rcp_approx(sum[e]);
         }
         wait_products<0>(o);
         release(ring.at);
         ring.next(2, SLOTS);
         sync_group(group); // all of it have multiplied the queries
-        leave<D>(head_rows<bf16>(a.o, a.o_stride, items.b, a.q_len, items.h, D), a.o_stride, row, a.q_len, o, sum,
+        leave<D>(head_rows<bf16>(a.o, a.o_stride, b, a.q_len, h, D), a.o_stride, row, a.q_len, o, sum,
             m.tile(queries.at) + (group * 64 + w * 16) * 128);
         sync_warp();
         release(queries.at);
         queries.next(0, 2);
     }
-}
+
+    APR_METHOD void all() {
+        Items<64 * GROUPS> items = {};
+        if (group == GROUPS - 1) pass_turn();
+        while (items.next(a)) {
+            const i32 n = items.tiles(a), first = items.first + group * 64, row = first + w * 16;
+            // whether the group's queries see at most half of the last tile
+            const bool half = HALVES && n > 1 && a.q_offset + first + 64 <= (n - 1) * KEYS + KEYS / 2;
+            q = operand(m.tile(queries.at) + group * (64 * 128));
+            low = a.q_offset + row;
+            begin();
+            const i32 whole = half ? n - 1 : n;
+            for (i32 j = 1; j < whole; j++) step<64>(j);
+            if (half) step<32>(n - 1);
+            finish(n, half, items.h, items.b, row);
+        }
+    }
+};
 
 // Grid: as many blocks as run at once. Shared: 1024 bytes to align, the places, the barriers. Registers of the block's
 // threads: KEEP for those that compute, LESS for those that fetch.
-template <int D, int GROUPS, int SLOTS, bool TURNS, int KEEP, int LESS> APR_DEVICE void attention_forward(const AttentionArgs &a, u32 base) {
+template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES, int KEEP, int LESS> APR_DEVICE void attention_forward(const AttentionArgs &a, u32 base) {
     Memory<D, GROUPS, SLOTS> m;
     m.place(base);
     if (thread() == 0) {
@@ -379,9 +427,10 @@ template <int D, int GROUPS, int SLOTS, bool TURNS, int KEEP, int LESS> APR_DEVI
         fetch_all(a, m);
     } else {
         grow_registers<KEEP>();
-        compute_all<D, GROUPS, SLOTS, TURNS>(a, m);
+        Computer<D, GROUPS, SLOTS, TURNS, HALVES> c = {a, m, thread() / WARPGROUP - 1, warp() & 3, {0, 0}, {2, 0}};
+        c.all();
     }
 }
 
-KERNEL(attention_sm90_d64, AttentionArgs, 384, 1) { attention_forward<64, 2, 4, true, 232, 40>(a, shared_address(apr_dynamic_shared)); }
-KERNEL(attention_sm90_d128, AttentionArgs, 384, 1) { attention_forward<128, 2, 4, true, 232, 40>(a, shared_address(apr_dynamic_shared)); }
+KERNEL(attention_sm90_d64, AttentionArgs, 384, 1) { attention_forward<64, 2, 4, true, false, 232, 40>(a, shared_address(apr_dynamic_shared)); }
+KERNEL(attention_sm90_d128, AttentionArgs, 384, 1) { attention_forward<128, 2, 4, true, false, 232, 40>(a, shared_address(apr_dynamic_shared)); }
