@@ -45,3 +45,14 @@ func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool
 	kernel.GemmSwiGLU(o, mat(m), mat(gu), mat(x), mat(t), keep)
 	o.end()
 }
+
+// MatMulSwiGLUBackward writes dgu, SwiGLU's backward of dprod = dy·W as stored and gu; dgu may be gu itself.
+func (s *Stream) MatMulSwiGLUBackward(dgu, dprod, dy, gu device.Tensor, w device.Weight) {
+	t := w.(*weight).t
+	need(dy.Cols == t.Rows && dprod.Cols == t.Cols && dprod.Rows == dy.Rows, "MatMulSwiGLUBackward", "shapes differ")
+	need(gu.Rows == dprod.Rows && gu.Cols == 2*dprod.Cols, "MatMulSwiGLUBackward", "shapes differ")
+	same("MatMulSwiGLUBackward", gu, dgu)
+	floats("MatMulSwiGLUBackward", gu.DType, dgu, dprod)
+	s.MatMulInputGrad(dprod, dy, w, false)
+	s.SwiGLUBackward(dgu, dprod, gu)
+}

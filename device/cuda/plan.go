@@ -135,7 +135,7 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 				continue
 			}
 			s.Op, s.LDB = blas.NT, c.K
-		case "MatMulInputGrad":
+		case "MatMulInputGrad", "MatMulSwiGLUBackward":
 			s.Op, s.LDB = blas.NN, c.N
 		case "MatMulWeightGrad":
 			s.Op, s.LDB = blas.TN, c.N

@@ -152,6 +152,15 @@ func (l *lab) random(rows, cols int, scale float64) ref.Mat {
 	return m
 }
 
+// integers returns integers of at most 7, of either sign.
+func (l *lab) integers(rows, cols int) ref.Mat {
+	m := ref.New(rows, cols)
+	for i := range m.V {
+		m.V[i] = float64(l.rng.IntN(15) - 7)
+	}
+	return m
+}
+
 // randomIDs returns n ids below limit.
 func (l *lab) randomIDs(n, limit int) []int {
 	ids := make([]int, n)
