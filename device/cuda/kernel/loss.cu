@@ -1,6 +1,6 @@
 // loss.cu: the distillation loss of device.Stream.Loss and its gradient, rows of float32 logits at a time.
 //
-// A row is cut into slices of SLICE columns, a block each, whatever the device: the order of sums, and with it every
+// A row is cut into slices of SLICE columns, a block each at {slice, row} of the grid, whatever the device: the order of sums, and with it every
 // bit, depends on nothing but the number of columns and on whether rows begin at multiples of 16 bytes.
 //
 //	loss_stats  per slice: maxima, their places, and sums of exponentials centred at them      reads 8 bytes per logit
@@ -19,8 +19,8 @@
 #include "loss_forward.cuh"
 
 template <bool Teacher, int T> APR_DEVICE void stats_of_block(const LossArgs &a) {
-    i64 r = block() / a.slices;
-    i32 slice = (i32)(block() % a.slices);
+    i64 r = block_y();
+    i32 slice = (i32)block();
     float z[EACH], t[EACH] = {};
     read<false>(a, z, a.z + r * a.z_stride, slice * SLICE);
     if (Teacher) read<false>(a, t, a.t + r * a.t_stride, slice * SLICE);

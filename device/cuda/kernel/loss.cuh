@@ -117,9 +117,9 @@ APR_DEVICE float warp_maxima(float x, float y) {
 
 // maximum returns the largest of a thread's values. NaN is never the largest; the sums will show it.
 APR_DEVICE float maximum(const float (&x)[EACH]) {
-    float m[4] = {LOWEST, LOWEST, LOWEST, LOWEST};
-    UNROLL for (int i = 0; i < EACH; i++) m[i % 4] = max2(m[i % 4], x[i]);
-    return max2(max2(m[0], m[1]), max2(m[2], m[3]));
+    float m[4] = {x[0], x[1], x[2], x[3]};
+    UNROLL for (int i = 4; i < EACH; i++) m[i % 4] = max2(m[i % 4], x[i]);
+    return max2(max2(max2(m[0], m[1]), max2(m[2], m[3])), LOWEST);
 }
 
 // place returns the lowest column where a value of the warp is m, if any; own is the thread's largest. Few warps search.
@@ -175,8 +175,8 @@ template <bool Teacher, int T> APR_DEVICE void stats(const LossArgs &a, const fl
     float own_z = maximum(z), own_t = Teacher ? maximum(t) : LOWEST, m = warp_maxima(own_z, own_t);
     if (l % 16 == 0) most[l / 16 * WARPS + w] = m;
     sync_block();
-    float mz = LOWEST, mt = LOWEST, s[SUMS] = {};
-    UNROLL for (int i = 0; i < WARPS; i++) {
+    float mz = most[0], mt = most[WARPS], s[SUMS] = {};
+    UNROLL for (int i = 1; i < WARPS; i++) {
         mz = max2(mz, most[i]);
         mt = max2(mt, most[WARPS + i]);
     }
@@ -337,8 +337,8 @@ template <int Kind> APR_DEVICE float term(const LossArgs &a, const Row &row, flo
 
 // terms computes D and Σh of the block's slice.
 template <int Kind> APR_DEVICE void terms(const LossArgs &a) {
-    i64 r = block() / a.slices;
-    i32 lo = (i32)(block() % a.slices) * SLICE;
+    i64 r = block_y();
+    i32 lo = (i32)block() * SLICE;
     float z[EACH], t[EACH], q, d = 0, h = 0;
     read<false>(a, z, a.z + r * a.z_stride, lo);
     read<false>(a, t, a.t + r * a.t_stride, lo);
@@ -346,7 +346,7 @@ template <int Kind> APR_DEVICE void terms(const LossArgs &a) {
     UNROLL for (int i = 0; i < EACH; i++) h += term<Kind>(a, row, z[i], t[i], q, d);
     SHARED(double, part, 33);
     double sum_d = block_sum((double)d, part), sum_h = block_sum((double)h, part);
-    if (thread() == 0) a.terms[block()] = Terms{sum_d, sum_h};
+    if (thread() == 0) a.terms[r * a.slices + block()] = Terms{sum_d, sum_h};
 }
 
 // slope returns the gradient of one pair of logits, but for the target's part.
@@ -364,49 +364,55 @@ template <int Kind, int T> APR_DEVICE float slope(const LossArgs &a, const Row &
     return T == ANY ? fma_rn(row.f1, exp2_approx(dz * LOG2E), g) : g;
 }
 
+// Place is where a thread writes its part of a slice's gradient.
+struct Place {
+    Columns columns;
+    i64 row;    // of the gradient, in elements
+    bool plain; // a slice within the row, four values at once, without target
+};
+
+APR_DEVICE Place place_of(const LossArgs &a, const Row &row, i64 r, i32 lo) {
+    bool target = row.target >= lo && row.target < lo + SLICE;
+    return Place{columns(a, lo), r * a.grad_stride, a.vector && lo + SLICE <= a.cols && row.valid && !target};
+}
+
 // write4 computes and stores the gradient of values i to i+3 of this thread, rounding to bfloat16 once if that is its
 // type.
-template <int Kind, int T> APR_DEVICE void write4(const LossArgs &a, const Row &row, i64 r, i32 lo, int i, const float (&z)[4], const float (&t)[4]) {
-    float *wide = (float *)a.grad + r * a.grad_stride;
-    bf16 *narrow = (bf16 *)a.grad + r * a.grad_stride;
-    Columns c = columns(a, lo);
+template <int Kind, int T> APR_DEVICE void write4(const LossArgs &a, const Row &row, const Place &p, int i, const float (&z)[4], const float (&t)[4]) {
     float g[4];
     UNROLL for (int j = 0; j < 4; j++) g[j] = slope<Kind, T>(a, row, z[j], t[j]);
-    if (row.target >= lo && row.target < lo + SLICE) {
-        UNROLL for (int j = 0; j < 4; j++)
-            if (c.at(i + j) == row.target) g[j] -= row.at;
-    }
-    if (!row.valid) {
-        UNROLL for (int j = 0; j < 4; j++) g[j] = 0;
-    }
-    if (a.vector && lo + SLICE <= a.cols) {
+    if (p.plain) {
+        i64 at = p.row + p.columns.first + i * THREADS;
         if (a.narrow) {
-            stream_store8(narrow + c.at(i), u32x2{pack_bf16(g[0], g[1]), pack_bf16(g[2], g[3])});
+            stream_store8((bf16 *)a.grad + at, u32x2{pack_bf16(g[0], g[1]), pack_bf16(g[2], g[3])});
         } else {
-            stream_store16(wide + c.at(i), u32x4{bits(g[0]), bits(g[1]), bits(g[2]), bits(g[3])});
+            stream_store16((float *)a.grad + at, u32x4{bits(g[0]), bits(g[1]), bits(g[2]), bits(g[3])});
         }
         return;
     }
     UNROLL for (int j = 0; j < 4; j++) {
-        if (c.at(i + j) >= a.cols) continue;
+        i32 c = p.columns.at(i + j);
+        float v = !row.valid ? 0 : c == row.target ? g[j] - row.at : g[j];
+        if (c >= a.cols) continue;
         if (a.narrow) {
-            store(narrow + c.at(i + j), g[j]);
+            store((bf16 *)a.grad + p.row + c, v);
         } else {
-            store(wide + c.at(i + j), g[j]);
+            store((float *)a.grad + p.row + c, v);
         }
     }
 }
 
 // gradient writes the gradient of the block's slice. It may lie over z: every thread has read its values before.
 template <int Kind, int T> APR_DEVICE void gradient(const LossArgs &a) {
-    i64 r = block() / a.slices;
-    i32 lo = (i32)(block() % a.slices) * SLICE;
+    i64 r = block_y();
+    i32 lo = (i32)block() * SLICE;
     float z[EACH], t[EACH] = {};
     read<true>(a, z, a.z + r * a.z_stride, lo);
     if (Kind != CROSS_ENTROPY) read<true>(a, t, a.t + r * a.t_stride, lo);
     Row row = a.rows[r];
+    Place p = place_of(a, row, r, lo);
     UNROLL for (int i = 0; i < EACH; i += 4) {
         const float z4[4] = {z[i], z[i + 1], z[i + 2], z[i + 3]}, t4[4] = {t[i], t[i + 1], t[i + 2], t[i + 3]};
-        write4<Kind, T>(a, row, r, lo, i, z4, t4);
+        write4<Kind, T>(a, row, p, i, z4, t4);
     }
 }

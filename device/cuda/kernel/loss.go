@@ -145,9 +145,12 @@ func (a *lossArgs) choose(spec device.LossSpec) {
 
 // lossRound queues the launches for a.n rows.
 func lossRound(q Queue, a *lossArgs, alpha float64) {
-	slices, rows := int(a.n*a.slices), (int(a.n)+lossWarps-1)/lossWarps
+	rows := (int(a.n) + lossWarps - 1) / lossWarps
 	launch := func(kernel string, blocks, threads int) {
 		q.Launch(Launch{Module: "loss", Kernel: kernel, Grid: [3]int{blocks, 1, 1}, Block: threads, Args: unsafe.Pointer(a)})
+	}
+	eachSlice := func(kernel string) {
+		q.Launch(Launch{Module: "loss", Kernel: kernel, Grid: [3]int{int(a.slices), int(a.n), 1}, Block: lossThreads, Args: unsafe.Pointer(a)})
 	}
 	t := "" // of the kernels for temperatures 1 and 2, which take an exponential less
 	switch a.invT {
@@ -158,29 +161,29 @@ func lossRound(q Queue, a *lossArgs, alpha float64) {
 	}
 	if LossInOneLaunch && a.kind == forwardKL && alpha != 0 && a.grad != 0 {
 		launch("loss_clear", 1, lossThreads)
-		q.Launch(Launch{Module: "loss", Kernel: "loss_forward" + t, Grid: [3]int{min(slices, lossBlocks*q.Multiprocessors()), 1, 1},
+		q.Launch(Launch{Module: "loss", Kernel: "loss_forward" + t, Grid: [3]int{min(int(a.n)*int(a.slices), lossBlocks*q.Multiprocessors()), 1, 1},
 			Block: lossThreads, Shared: lossHeld, Args: unsafe.Pointer(a)})
 		launch("loss_finish", 1, lossThreads)
 		return
 	}
 	if a.t == 0 {
-		launch("loss_stats_alone", slices, lossThreads)
+		eachSlice("loss_stats_alone")
 	} else {
-		launch("loss_stats"+t, slices, lossThreads)
+		eachSlice("loss_stats" + t)
 	}
 	launch("loss_rows", rows, 32*lossWarps)
 	if a.kind > forwardKL {
-		launch("loss_terms_"+lossNames[a.kind], slices, lossThreads)
+		eachSlice("loss_terms_" + lossNames[a.kind])
 		launch("loss_sums", rows, 32*lossWarps)
 	}
 	switch {
 	case a.grad == 0:
 	case alpha == 0:
-		launch("loss_grad_alone", slices, lossThreads)
+		eachSlice("loss_grad_alone")
 	case a.kind == forwardKL:
-		launch("loss_grad_forward"+t, slices, lossThreads)
+		eachSlice("loss_grad_forward" + t)
 	default:
-		launch("loss_grad_"+lossNames[a.kind], slices, lossThreads)
+		eachSlice("loss_grad_" + lossNames[a.kind])
 	}
 	launch("loss_finish", 1, lossThreads)
 }

@@ -44,10 +44,11 @@ template <int T> APR_DEVICE void finish(const LossArgs &a, const Shelf &s, i64 r
         while (load_acquire(&a.counters[1 + r]) != (u32)a.slices + 1) {}
     sync_block();
     Row row = a.rows[r];
+    Place p = place_of(a, row, r, lo);
     NO_UNROLL for (int i = 0; i < EACH; i += 4) {
         f32x4 z = s[i / 4][thread()], t = s[(EACH + i) / 4][thread()];
         const float z4[4] = {z[0], z[1], z[2], z[3]}, t4[4] = {t[0], t[1], t[2], t[3]};
-        write4<FORWARD_KL, T>(a, row, r, lo, i, z4, t4);
+        write4<FORWARD_KL, T>(a, row, p, i, z4, t4);
     }
 }
 
@@ -61,15 +62,15 @@ APR_DEVICE void added(const LossArgs &a, i64 r) {
     if (lane() == 0) signal(&a.counters[1 + r]);
 }
 
-// Task names a slice: its row above SLICE_BITS, its place in the row below. Tasks are taken in ascending order; those of
-// row a.n are none.
+// Task names a slice: its row above SLICE_BITS, its place in the row below, which 2³¹ columns and the 4096 rows of a
+// launch fit. Tasks are taken in ascending order; those of row a.n are none.
 typedef u32 Task;
 enum { SLICE_BITS = 19 };
 APR_DEVICE u32 row_of(Task t) { return t >> SLICE_BITS; }
 APR_DEVICE i32 slice_of(Task t) { return (i32)(t & ((1u << SLICE_BITS) - 1)); }
-APR_DEVICE Task take_task(const LossArgs &a) {
-    u32 i = take(a.counters), slices = (u32)a.slices, r = i / slices;
-    return r < (u32)a.n ? r << SLICE_BITS | (i - r * slices) : (u32)a.n << SLICE_BITS;
+APR_DEVICE Task task_of(const LossArgs &a, u32 ticket) {
+    u32 slices = (u32)a.slices, r = ticket / slices;
+    return r < (u32)a.n ? r << SLICE_BITS | (ticket - r * slices) : (u32)a.n << SLICE_BITS;
 }
 
 // forward is all of forward KL but the record.
@@ -79,17 +80,18 @@ template <int T> APR_DEVICE void forward(const LossArgs &a) {
     SHARED(Task, tasks, RING); // of turn i at i % RING: of this turn, of HELD before it, and of the next
     Task *below = (Task *)a.terms; // of a slice that was let go, the one let go before
     Task let_go = NONE;
-    if (thread() < RING) tasks[thread()] = thread() == 0 ? take_task(a) : NONE;
+    if (thread() < RING) tasks[thread()] = thread() == 0 ? task_of(a, take(a.counters)) : NONE;
     sync_block();
-    for (u32 turn = 0, idle = 0; idle < HELD; turn++) {
+    // Turns after the last slice, HELD of them, only empty the shelves; their tasks count them.
+    for (u32 turn = 0;; turn++) {
         Shelf &shelf = ((Shelf *)bytes)[turn % HELD];
-        Task now = tasks[turn % RING], oldest = tasks[(turn + RING - HELD) % RING], next = now;
-        u32 row = row_of(now);
+        Task now = tasks[turn % RING], oldest = tasks[(turn + RING - HELD) % RING];
+        u32 row = row_of(now), ticket = 0;
         float z[EACH], t[EACH];
         if (row < (u32)a.n) {
             read<true>(a, z, a.z + (i64)row * a.z_stride, slice_of(now) * SLICE);
             read<true>(a, t, a.t + (i64)row * a.t_stride, slice_of(now) * SLICE);
-            if (thread() == 0) next = take_task(a);
+            if (thread() == 0) ticket = take(a.counters);
         }
         if (oldest != NONE && row_of(oldest) == row) {
             if (thread() == 0) below[(i64)row * a.slices + slice_of(oldest)] = let_go;
@@ -107,13 +109,13 @@ template <int T> APR_DEVICE void forward(const LossArgs &a) {
             oldest = NONE;
         }
         if (row >= (u32)a.n) {
-            if (thread() == 0) tasks[(turn + 1) % RING] = now;
+            if (slice_of(now) == HELD - 1) return; // that was the last held
+            if (thread() == 0) tasks[(turn + 1) % RING] = now + 1;
             sync_block();
-            idle++;
             continue;
         }
         keep(shelf, z, t);
-        if (thread() == 0) tasks[(turn + 1) % RING] = next;
+        if (thread() == 0) tasks[(turn + 1) % RING] = task_of(a, ticket);
         stats<true, T>(a, z, t, row, slice_of(now));
         if (warp() == 0) added(a, row);
     }
