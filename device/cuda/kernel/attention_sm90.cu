@@ -297,7 +297,7 @@ template <int D> APR_DEVICE void leave(bf16 *head, i32 stride, i32 first, i32 ro
 #define SLACK 8.0f
 
 // Computer is a thread of a warpgroup that computes.
-template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES> struct Computer {
+template <int D, int GROUPS, int SLOTS> struct Computer {
     const AttentionArgs &a;
     Memory<D, GROUPS, SLOTS> m;
     u32 group, w; // of the block, warp of the group
@@ -312,12 +312,8 @@ template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES> struct Computer
     APR_METHOD void release(u32 place) {
         if (lane() == 0) barrier_arrive(m.empty(place));
     }
-    APR_METHOD void take_turn() {
-        if (TURNS) turn_take(group);
-    }
-    APR_METHOD void pass_turn() {
-        if (TURNS) turn_pass(group + 1 < GROUPS ? group + 1 : 0);
-    }
+    APR_METHOD void take_turn() { turn_take(group); }
+    APR_METHOD void pass_turn() { turn_pass(group + 1 < GROUPS ? group + 1 : 0); }
 
     // begin makes p the probabilities of the first keys.
     APR_METHOD void begin() {
@@ -336,21 +332,21 @@ template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES> struct Computer
         round_all<64>(p, s);
     }
 
-    // step adds the values of tile j−1 to o and makes p the probabilities of tile j, or of its first half (N = 32).
-    template <int N> APR_METHOD void step(i32 j) {
+    // step adds the values of tile j−1 to o and makes p the probabilities of tile j.
+    APR_METHOD void step(i32 j) {
         take(ring);
         const u32 keys = ring.at;
         ring.next(2, SLOTS);
         take_turn();
-        start_scores<D, N>(s, q, operand(m.tile(keys)));
+        start_scores<D, 64>(s, q, operand(m.tile(keys)));
         take(ring);
         start_outputs<64>(o, p, operand(m.tile(ring.at)), j > 1);
         pass_turn();
         wait_products<1>(s);
         release(keys);
-        if (j * KEYS + 2 * N - 1 > low) hide<N>(s, low, j * KEYS);
+        if ((j + 1) * KEYS - 1 > low) hide<64>(s, low, j * KEYS);
         float t[2], shrink[2];
-        highest<N>(t, s, a.log2_scale);
+        highest<64>(t, s, a.log2_scale);
         const bool grows = ballot(t[0] > top[0] + SLACK || t[1] > top[1] + SLACK);
         UNROLL for (int e = 0; e < 2; e++) {
             const float higher = grows ? max2(top[e], t[e]) : top[e];
@@ -358,21 +354,20 @@ template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES> struct Computer
             top[e] = higher;
             sum[e] *= shrink[e];
         }
-        raise<N>(s, sum, top, a.log2_scale);
+        raise<64>(s, sum, top, a.log2_scale);
         keep_before(sum[0] + sum[1], m.barriers);
         wait_products<0>(o);
         release(ring.at);
         ring.next(2, SLOTS);
         if (grows)
             UNROLL for (int i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
-        round_all<N>(p, s);
+        round_all<64>(p, s);
     }
 
-    // finish adds the last values and writes the item's results; half: p are probabilities of half a tile.
-    APR_METHOD void finish(i32 n, bool half, i32 h, i32 b, i32 row) {
+    // finish adds the last values and writes the item's results.
+    APR_METHOD void finish(i32 n, i32 h, i32 b, i32 row) {
         take(ring);
-        if (half) start_outputs<32>(o, p, operand(m.tile(ring.at)), n > 1);
-        else start_outputs<64>(o, p, operand(m.tile(ring.at)), n > 1);
+        start_outputs<64>(o, p, operand(m.tile(ring.at)), n > 1);
         UNROLL for (int e = 0; e < 2; e++) {
             sum[e] += shfl_xor(sum[e], 1);
             sum[e] += shfl_xor(sum[e], 2);
@@ -397,22 +392,18 @@ template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES> struct Computer
         if (group == GROUPS - 1) pass_turn();
         while (items.next(a)) {
             const i32 n = items.tiles(a), first = items.first + group * 64, row = first + w * 16;
-            // whether the group's queries see at most half of the last tile
-            const bool half = HALVES && n > 1 && a.q_offset + first + 64 <= (n - 1) * KEYS + KEYS / 2;
             q = operand(m.tile(queries.at) + group * (64 * 128));
             low = a.q_offset + row;
             begin();
-            const i32 whole = half ? n - 1 : n;
-            for (i32 j = 1; j < whole; j++) step<64>(j);
-            if (half) step<32>(n - 1);
-            finish(n, half, items.h, items.b, row);
+            for (i32 j = 1; j < n; j++) step(j);
+            finish(n, items.h, items.b, row);
         }
     }
 };
 
 // Grid: as many blocks as run at once. Shared: 1024 bytes to align, the places, the barriers. Registers of the block's
 // threads: KEEP for those that compute, LESS for those that fetch.
-template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES, int KEEP, int LESS> APR_DEVICE void attention_forward(const AttentionArgs &a, u32 base) {
+template <int D, int GROUPS, int SLOTS, int KEEP, int LESS> APR_DEVICE void attention_forward(const AttentionArgs &a, u32 base) {
     Memory<D, GROUPS, SLOTS> m;
     m.place(base);
     if (thread() == 0) {
@@ -427,10 +418,10 @@ template <int D, int GROUPS, int SLOTS, bool TURNS, bool HALVES, int KEEP, int L
         fetch_all(a, m);
     } else {
         grow_registers<KEEP>();
-        Computer<D, GROUPS, SLOTS, TURNS, HALVES> c = {a, m, thread() / WARPGROUP - 1, warp() & 3, {0, 0}, {2, 0}};
+        Computer<D, GROUPS, SLOTS> c = {a, m, thread() / WARPGROUP - 1, warp() & 3, {0, 0}, {2, 0}};
         c.all();
     }
 }
 
-KERNEL(attention_sm90_d64, AttentionArgs, 384, 1) { attention_forward<64, 2, 4, true, false, 232, 40>(a, shared_address(apr_dynamic_shared)); }
-KERNEL(attention_sm90_d128, AttentionArgs, 384, 1) { attention_forward<128, 2, 4, true, false, 232, 40>(a, shared_address(apr_dynamic_shared)); }
+KERNEL(attention_sm90_d64, AttentionArgs, 384, 1) { attention_forward<64, 2, 4, 232, 40>(a, shared_address(apr_dynamic_shared)); }
+KERNEL(attention_sm90_d128, AttentionArgs, 384, 1) { attention_forward<128, 2, 4, 232, 40>(a, shared_address(apr_dynamic_shared)); }

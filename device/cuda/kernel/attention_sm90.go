@@ -7,8 +7,8 @@ import (
 	"apr/tensor"
 )
 
-// UseAttentionSM90 lets AttentionSM90Serves say yes.
-var UseAttentionSM90 bool
+// UseAttentionSM90 lets AttentionSM90Serves say yes; tests that compare kernels turn it off.
+var UseAttentionSM90 = true
 
 const attentionSM90Module = "attention_sm90"
 
