@@ -55,7 +55,7 @@ func RandomModel(c model.Config, seed uint64) *model.Files {
 	f := &randomFile{tensors: map[string]tensor.Stored{}}
 	for name, shape := range c.TensorShapes() {
 		n, _ := tensor.Elements(shape)
-		r := &randomTensor{size: 2 * int64(n)}
+		r := &randomTensor{size: 2 * n}
 		switch {
 		case len(shape) == 2:
 			r.table, r.start = table, 2*rng.Int64N(int64(len(table)/2))

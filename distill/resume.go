@@ -32,6 +32,10 @@ func (l *leg) folder() checkpoints {
 // mustAgree lists what a bit-exact continuation depends on. Values are compared as JSON.
 func (r *Run) mustAgree() map[string]any {
 	c, info := r.Config, r.dev.Info()
+	identity := ""
+	if d, ok := r.dev.(interface{ Identity() string }); ok { // a device whose bits depend on more than its kind
+		identity = d.Identity()
+	}
 	return map[string]any{
 		"teacher": r.in.records["teacher"].SHA256, "student": r.in.records["student_init"].SHA256,
 		"student_config": r.in.studentConfig.String(), "data": r.in.records["data"].SHA256,
@@ -42,7 +46,8 @@ func (r *Run) mustAgree() map[string]any {
 		"alpha": c.Loss.Alpha, "temperature": c.Loss.Temperature, "divergence": int(c.Loss.Divergence), "divergence_beta": c.Loss.Beta,
 		"learning_rate": c.LR, "warmup_steps": c.schedule(r.steps).Warmup, "lr_schedule": c.Schedule, "min_lr_ratio": c.MinLRRatio,
 		"beta1": c.AdamW.Beta1, "beta2": c.AdamW.Beta2, "adam_eps": c.AdamW.Eps, "weight_decay": c.AdamW.WeightDecay,
-		"max_grad_norm": c.MaxGradNorm, "device": info.Kind, "instruction_set": info.ISA, "binary": r.Build,
+		"max_grad_norm": c.MaxGradNorm, "device": info.Kind, "instruction_set": info.ISA, "device_identity": identity,
+		"binary": r.Build,
 	}
 }
 

@@ -58,8 +58,11 @@ func readRaces(dir string) (all []*race, err error) {
 			return nil, err
 		}
 		var s step
-		if err := json.Unmarshal(text, &s); err != nil || !(s.TokensPerSecond > 0) {
-			return nil, fmt.Errorf("%s is not a result of apr bench: %v", path, err)
+		if err := json.Unmarshal(text, &s); err != nil {
+			return nil, fmt.Errorf("%s is not a result of apr bench: %w", path, err)
+		}
+		if !(s.TokensPerSecond > 0) {
+			return nil, fmt.Errorf("%s has no speed", path)
 		}
 		pair := pairOf(path, "apr-")
 		r := byPair[pair]

@@ -58,6 +58,18 @@ func (d *Device) Card() driver.DeviceInfo { return d.desc }
 // CUDA returns what the driver serves, such as 13.0.
 func (d *Device) CUDA() string { return driver.VersionText(d.driver.Version()) }
 
+// Identity names what the bits of results depend on beyond the program and the kind of device: the card, the driver,
+// the arithmetic, and the library of products.
+func (d *Device) Identity() string {
+	products := "its own products"
+	for _, l := range d.libraries {
+		if l.Name == string(driver.CublasLt) && l.Missing == "" {
+			products = "cublasLt " + l.Version
+		}
+	}
+	return fmt.Sprintf("%s, CUDA %s, %s, %s", d.desc.Name, d.CUDA(), d.Arithmetic(), products)
+}
+
 // Managed reports whether memory is allocated as managed memory.
 func (d *Device) Managed() bool { return d.managed }
 
