@@ -161,6 +161,9 @@ func peakMemory(dev *opened) map[string]int64 {
 	m := map[string]int64{"host": peakResident()}
 	if dev.gpu != nil {
 		m["device"] = dev.gpu.Stats().Allocated // slabs, whatever they hold
+		if free, total, err := dev.gpu.MemInfo(); err == nil {
+			m["device_in_use"] = total - free // with the driver's context, libraries and other processes
+		}
 		return m
 	}
 	_, peak := dev.Memory()
@@ -413,6 +416,14 @@ func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResu
 	return nil
 }
 
+// inUse is what is taken of a GPU's memory in all.
+func (r *benchResult) inUse() string {
+	if n := r.PeakMemory["device_in_use"]; n > 0 {
+		return ", " + cli.Bytes(n) + " in use with context and libraries"
+	}
+	return ""
+}
+
 // Text prints the figures.
 func (r *benchResult) Text(p *cli.Page) {
 	dev := fmt.Sprintf("%v, %v, %v workers", r.Device["name"], r.Device["isa"], r.Device["workers"])
@@ -431,8 +442,8 @@ func (r *benchResult) Text(p *cli.Page) {
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
 		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (p95 %.1f, p95/p50 %.3f)", r.TokensPerSecond, r.LatencyMS["p50"], r.LatencyMS["p95"], *r.Spread),
 		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),
-		"peak memory", fmt.Sprintf("%s host, %s device (%s against the plan)", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"]),
-			show(r.OverPlan, func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) })),
+		"peak memory", fmt.Sprintf("%s host, %s device (%s against the plan)%s", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"]),
+			show(r.OverPlan, func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }), r.inUse()),
 	}
 	if r.Launches != nil {
 		pairs = append(pairs, "a step", fmt.Sprintf("%.0f launches, %.0f host waits, %d loads after the first", *r.Launches, *r.Waits, *r.LateLoads))
