@@ -23,7 +23,7 @@ func (s *Stream) putOff(t device.Tensor) bool {
 
 // all reports whether t is all of its buffer.
 func all(t device.Tensor, b *buffer) bool {
-	return t.Off == 0 && dense(t) && int64(t.Rows)*int64(t.Cols)*int64(t.DType.BlockBytes()) == b.size
+	return t.Off == 0 && dense(t) && int64(t.Rows)*int64(t.Cols)*int64(t.DType.BlockBytes()) == b.bytes
 }
 
 // settle writes the zeros that b owes.
@@ -37,12 +37,12 @@ func (s *Stream) settle(b *buffer) {
 
 // clear zeroes b from a byte on.
 func (s *Stream) clear(b *buffer, from int64) {
-	if from == b.size {
+	if from == b.bytes {
 		return
 	}
 	d, at := s.dev, b.place.address()+uint64(from)
 	o := &operation{dev: d, stream: s, name: "Zero"}
-	o.call(func(t *driver.Thread) error { return t.Memset8(at, 0, b.size-from, d.stream) })
+	o.call(func(t *driver.Thread) error { return t.Memset8(at, 0, b.bytes-from, d.stream) })
 	o.end()
 }
 
@@ -79,7 +79,7 @@ func (o *operation) narrowBias(bias device.Tensor, d tensor.DType) kernel.Mat {
 	if b.temp {
 		return o.rounded(mat(bias), d)
 	}
-	n := int(b.size) / bias.DType.BlockBytes()
+	n := int(b.bytes) / bias.DType.BlockBytes()
 	if b.narrow == nil {
 		var err error
 		if b.narrow, err = o.dev.take("the bfloat16 copy of "+b.name, device.Scratch, bytesOf(d, 1, n), false); err != nil {
@@ -91,8 +91,10 @@ func (o *operation) narrowBias(bias device.Tensor, d tensor.DType) kernel.Mat {
 	}
 	c := kernel.Mat{Ptr: b.narrow.place.address(), Rows: 1, Cols: n, Stride: n, Type: d}
 	if b.stale {
-		b.stale = false
-		kernel.Copy(o, c, kernel.Mat{Ptr: b.place.address(), Rows: 1, Cols: n, Stride: n, Type: bias.DType})
+		b.stale = false // so it has to be copied even if this stream fails before
+		q := &operation{dev: o.dev, stream: o.dev.internal(), name: "the copy of a bias"}
+		kernel.Copy(q, c, kernel.Mat{Ptr: b.place.address(), Rows: 1, Cols: n, Stride: n, Type: bias.DType})
+		q.end()
 	}
 	c.Ptr += uint64(bias.Off * d.BlockBytes())
 	c.Cols = bias.Cols

@@ -42,7 +42,7 @@ func (s *Stream) begin(name string, ts ...device.Tensor) *operation {
 	if s.failed() {
 		return nil
 	}
-	for _, t := range ts {
+	for i, t := range ts {
 		if t.IsZero() {
 			continue
 		}
@@ -53,7 +53,7 @@ func (s *Stream) begin(name string, ts ...device.Tensor) *operation {
 			s.fail(b.void)
 			return nil
 		}
-		if name != "MatMul" || b.owed {
+		if name != "MatMul" || i == 0 || b.owed { // of a product's tensors only the first is written
 			s.touched(b)
 		}
 	}

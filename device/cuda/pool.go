@@ -74,7 +74,8 @@ type buffer struct {
 	dev    *Device
 	name   string
 	comp   device.Component
-	size   int64 // bytes counted
+	bytes  int64 // of the tensor
+	size   int64 // bytes taken and counted, not less
 	place  place
 	temp   bool
 	live   bool
@@ -120,7 +121,7 @@ func (d *Device) take(name string, c device.Component, n int64, temp bool) (*buf
 	if temp {
 		b = p.buffer(at)
 	}
-	*b = buffer{dev: d, name: name, comp: c, temp: temp, live: true, place: at, size: at.slab.places.Size(n)}
+	*b = buffer{dev: d, name: name, comp: c, temp: temp, live: true, place: at, bytes: n, size: at.slab.places.Size(n)}
 	d.mem.add(c, b.size)
 	return b, nil
 }

@@ -10,12 +10,17 @@ import (
 // keep a copy of a bias in another type, as long as nobody can tell.
 func gradientCases() []Case {
 	return []Case{
-		{Name: "gradient/product after zero", check: func(l *lab) { checkZeroed(l, 9, 9) }},
-		{Name: "gradient/product with some rows after zero", check: func(l *lab) { checkZeroed(l, 9, 6) }},
+		{Name: "gradient/product after zero", check: func(l *lab) { checkZeroed(l, span{0, 9}, span{0, 24}) }},
+		{Name: "gradient/product with some rows after zero", check: func(l *lab) { checkZeroed(l, span{0, 6}, span{0, 24}) }},
+		{Name: "gradient/product with later rows after zero", check: func(l *lab) { checkZeroed(l, span{2, 9}, span{0, 24}) }},
+		{Name: "gradient/product with some columns after zero", check: func(l *lab) { checkZeroed(l, span{0, 9}, span{0, 16}) }},
+		{Name: "gradient/zero of a part", check: checkZeroedPart},
 		{Name: "gradient/zero between products", check: checkZeroedBetween},
 		{Name: "gradient/zero alone", check: checkZeroedAlone},
 		{Name: "gradient/zero before the optimizer", check: checkZeroedSteps},
 		{Name: "gradient/bias that changes", check: checkBiasChanges},
+		{Name: "gradient/bias in parts", check: checkBiasParts},
+		{Name: "gradient/bias that a product writes", check: checkBiasProduct},
 	}
 }
 
@@ -30,22 +35,42 @@ func (l *lab) product(n, out, in int) (dy, x device.Tensor, want ref.Mat) {
 	return dy, x, want
 }
 
-// checkZeroed: rows of a zeroed gradient that no product writes are zero, and products add up.
-func checkZeroed(l *lab, rows, used int) {
-	const n, in = 21, 24
-	p := l.param("w", l.random(rows, in, 1), true)
+// span is the rows or columns [lo,hi).
+type span struct{ lo, hi int }
+
+// checkZeroed: what no product writes of a zeroed gradient is zero, and products add up.
+func checkZeroed(l *lab, rows, cols span) {
+	const n, out, in = 21, 9, 24
+	p := l.param("w", l.random(out, in, 1), true)
 	for range 2 { // the second round begins with what the first one left
 		l.spoil(p.Grad)
 		l.s.Zero(p.Grad)
-		want := ref.New(rows, in)
+		want := ref.New(out, in)
 		for range 2 {
-			dy, x, add := l.product(n, used, in)
-			l.s.MatMulWeightGrad(p.Grad.RowRange(0, used), device.Tensor{}, dy, x)
-			for i, v := range add.V {
-				want.V[i] += v
+			dy, x, add := l.product(n, rows.hi-rows.lo, cols.hi-cols.lo)
+			l.s.MatMulWeightGrad(p.Grad.RowRange(rows.lo, rows.hi).ColRange(cols.lo, cols.hi), device.Tensor{}, dy, x)
+			for r := range add.Rows {
+				for c, v := range add.Row(r) {
+					want.Row(rows.lo + r)[cols.lo+c] += v
+				}
 			}
 		}
 		l.compare("dw", "matmul", p.Grad, want, 2*n)
+	}
+}
+
+// checkZeroedPart: zero in some rows leaves the others.
+func checkZeroedPart(l *lab) {
+	const rows, cols = 6, 32
+	p := l.param("w", l.random(rows, cols, 1), true)
+	for _, part := range []span{{0, 4}, {2, 6}, {2, 3}} {
+		l.spoil(p.Grad)
+		want := l.get(p.Grad)
+		l.s.Zero(p.Grad.RowRange(part.lo, part.hi))
+		for r := part.lo; r < part.hi; r++ {
+			clear(want.Row(r))
+		}
+		l.compare("grad", "move", p.Grad, want, 0)
 	}
 }
 
@@ -107,11 +132,14 @@ func checkBiasChanges(l *lab) {
 	w, x := l.random(out, in, 1), l.random(n, in, 1)
 	wt, xt := l.frozen(w), l.in(l.act, x)
 	p := l.param("bias", l.random(1, out, 1), false)
-	check := func(name string, b ref.Mat) {
-		round(b, l.act)
+	product := func() device.Tensor {
 		y := l.out(l.act, n, out)
 		l.s.MatMul(y, xt, wt, p.Value, false)
-		l.compare(name, "matmul", y, ref.Linear(x, w, b), in+1)
+		return y
+	}
+	check := func(name string, b ref.Mat) {
+		round(b, l.act)
+		l.compare(name, "matmul", product(), ref.Linear(x, w, b), in+1)
 	}
 	upload := func(name string, b ref.Mat) {
 		round(b, l.act)
@@ -131,5 +159,36 @@ func checkBiasChanges(l *lab) {
 	l.s.SetScalars(device.Scalars{LR: 2, InvN: 1, BiasCorr1: .1, BiasCorr2: .1})
 	l.s.Verdict([]*device.Param{p})
 	l.s.AdamW([]*device.Param{p}, device.AdamW{Beta1: .9, Beta2: .9, Eps: 1e-8}) // by 2, against the gradient's sign
-	check("after AdamW", l.get(p.Value))
+	y := product()                                                               // before anybody else looks at the bias
+	b = l.get(p.Value)
+	round(b, l.act)
+	l.compare("after AdamW", "matmul", y, ref.Linear(x, w, b), in+1)
+}
+
+// checkBiasParts: a part of a vector is a bias as well as all of it, and each part its own.
+func checkBiasParts(l *lab) {
+	const n, out, in = 3, 24, 8
+	w, x, b := l.random(out, in, 1), l.random(n, in, 1), l.random(1, 2*out, 4)
+	wt, xt, p := l.frozen(w), l.in(l.act, x), l.param("bias", b, false)
+	for _, at := range []int{0, 8, 13, out} {
+		y := l.out(l.act, n, out)
+		l.s.MatMul(y, xt, wt, p.Value.ColRange(at, at+out), false)
+		l.compare("y", "matmul", y, ref.Linear(x, w, ref.Mat{Rows: 1, Cols: out, V: b.V[at : at+out]}), in+1)
+	}
+}
+
+// checkBiasProduct: a bias may be the result of a product.
+func checkBiasProduct(l *lab) {
+	const n, out, in = 3, 64, 8
+	w, x := l.random(out, in, 1), l.random(n, in, 1)
+	wt, xt, bias := l.frozen(w), l.in(l.act, x), l.dev.Alloc("bias", device.StudentWeights, tensor.F32, 1, out)
+	for range 2 {
+		v := l.integers(1, in)
+		l.s.MatMul(bias, l.in(l.act, v), wt, device.Tensor{}, false)
+		y := l.out(l.act, n, out)
+		l.s.MatMul(y, xt, wt, bias, false)
+		b := ref.Linear(v, w, ref.Mat{})
+		round(b, l.act)
+		l.compare("y", "matmul", y, ref.Linear(x, w, b), in+1)
+	}
 }
