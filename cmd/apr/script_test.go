@@ -25,7 +25,10 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"apr": main})
 //	same FILE FILE           requires equal bytes, as cmp does, without printing them
 //
 // $MODEL is the Hugging Face folder of the shared test model, $CORPUS its held-out text.
-func TestScripts(t *testing.T) { runScripts(t, "script", nil) }
+// A GPU that the machine may have is hidden from them.
+func TestScripts(t *testing.T) {
+	runScripts(t, "script", map[string]string{"CUDA_VISIBLE_DEVICES": "-1"})
+}
 
 // runScripts runs the scripts of a folder of testdata, with variables beyond those that all scripts have.
 func runScripts(t *testing.T, folder string, variables map[string]string) {
