@@ -46,13 +46,43 @@ func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool
 	o.end()
 }
 
-// MatMulSwiGLUBackward writes dgu, SwiGLU's backward of dprod = dy·W as stored and gu; dgu may be gu itself.
+// fuseBackward says whether one kernel may compute MatMulSwiGLUBackward.
+var fuseBackward = false
+
+// fusesBackward reports whether one kernel computes MatMulSwiGLUBackward of these operands. Otherwise it is
+// MatMulInputGrad, then SwiGLUBackward.
+func (d *Device) fusesBackward(dgu, dy, gu, w kernel.Mat) bool {
+	return fuseBackward && d.target() == "sm_90a" && dy.Rows >= fusedRows && kernel.GemmSwiGLUBackwardServes(dgu, dy, gu, w)
+}
+
+// fusesBackwardPlanned is fusesBackward for a recorded operation, whose w, gu and dgu are taken to have no gaps.
+func (d *Device) fusesBackwardPlanned(o dry.Op) bool {
+	mat := func(rows, cols, stride int) kernel.Mat {
+		return kernel.Mat{Rows: rows, Cols: cols, Stride: stride, Type: o.Out}
+	}
+	gu := mat(o.M, 2*o.N, 2*o.N)
+	return o.In == o.Out && d.fusesBackward(gu, mat(o.M, o.K, o.InStride), gu, mat(o.K, o.N, o.N))
+}
+
+// MatMulSwiGLUBackward writes dgu, SwiGLU's backward of dprod = dy·W as stored and gu; dgu may be gu itself. The one kernel
+// that does both leaves dprod alone.
 func (s *Stream) MatMulSwiGLUBackward(dgu, dprod, dy, gu device.Tensor, w device.Weight) {
 	t := w.(*weight).t
 	need(dy.Cols == t.Rows && dprod.Cols == t.Cols && dprod.Rows == dy.Rows, "MatMulSwiGLUBackward", "shapes differ")
 	need(gu.Rows == dprod.Rows && gu.Cols == 2*dprod.Cols, "MatMulSwiGLUBackward", "shapes differ")
 	same("MatMulSwiGLUBackward", gu, dgu)
 	floats("MatMulSwiGLUBackward", gu.DType, dgu, dprod)
-	s.MatMulInputGrad(dprod, dy, w, false)
-	s.SwiGLUBackward(dgu, dprod, gu)
+	o := s.begin("MatMulSwiGLUBackward", dgu, dprod, dy, gu, t)
+	if o == nil {
+		return
+	}
+	if !s.dev.fusesBackward(mat(dgu), mat(dy), mat(gu), mat(t)) {
+		s.MatMulInputGrad(dprod, dy, w, false)
+		s.SwiGLUBackward(dgu, dprod, gu)
+		return
+	}
+	o.sized(dprod.Rows, dprod.Cols, dy.Cols)
+	s.dev.counts.products.Add(1)
+	kernel.GemmSwiGLUBackward(o, mat(dgu), mat(dy), mat(gu), mat(t))
+	o.end()
 }
