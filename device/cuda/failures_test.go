@@ -151,6 +151,31 @@ func TestLateLoad(t *testing.T) {
 	}
 }
 
+// TestLatePlan: so it is with a product that was not planned.
+func TestLatePlan(t *testing.T) {
+	findDriver(t)
+	for _, strict := range []bool{false, true} {
+		d := open(t, cuda.Options{StrictSeal: strict})
+		defer d.Close()
+		if err := d.Prewarm(); err != nil {
+			t.Fatal(err)
+		}
+		d.Seal()
+		s := d.NewStream()
+		w := d.Frozen(d.Alloc("w", device.TeacherWeights, tensor.F32, 16, 8))
+		for range 2 {
+			x, y := s.Temp("x", device.Activations, d.Info().Activations, 2, 8), s.Temp("y", device.Logits, tensor.F32, 2, 16)
+			s.Zero(x)
+			s.MatMul(y, x, w, device.Tensor{}, false)
+			s.Release(x, y)
+		}
+		_, err := s.Wait(context.Background())
+		if late := d.Stats().LateLoads; late != 1 || (err != nil) != strict {
+			t.Errorf("strict %v: %d late loads, %v", strict, late, err)
+		}
+	}
+}
+
 // TestOldDriver: a driver that cannot read the kernels is a device that is not available.
 func TestOldDriver(t *testing.T) {
 	findDriver(t)

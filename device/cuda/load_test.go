@@ -147,6 +147,40 @@ func TestUnreadableWeight(t *testing.T) {
 	checkRows(t, d, w, good)
 }
 
+// TestWideGradient: a gradient that is rounded in pieces overwrites what is to be zero once, and then adds.
+func TestWideGradient(t *testing.T) {
+	findDriver(t)
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	const rows, cols = 1<<18 + 100, 64 // 2¹⁸ rows are a piece
+	s := d.NewStream()
+	p := d.Param(device.ParamSpec{Name: "w", Rows: cols, Cols: 1})
+	dy := d.Alloc("dy", device.Activations, tensor.F32, rows, cols)
+	x := d.Alloc("x", device.Activations, tensor.BF16, rows, 1)
+	fill := func(t device.Tensor, v float32) {
+		row := make([]float32, t.Rows*t.Cols)
+		for i := range row {
+			row[i] = v
+		}
+		s.Upload(t, row)
+	}
+	fill(x, 1)
+	fill(dy.RowRange(0, 1), 3)
+	fill(dy.RowRange(rows-1, rows), 4)
+	fill(p.Grad, 100)
+	s.Zero(p.Grad)
+	s.MatMulWeightGrad(p.Grad, device.Tensor{}, dy, x)
+	got := make([]float32, cols)
+	if err := s.Download(got, p.Grad); err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		if v != 7 {
+			t.Fatalf("element %d is %g, want 3 + 4", i, v)
+		}
+	}
+}
+
 // TestManyStreams: goroutines with a stream each share the device, its scratch and its pinned memory.
 func TestManyStreams(t *testing.T) {
 	findDriver(t)

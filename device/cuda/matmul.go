@@ -32,10 +32,6 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool) {
 	t := w.(*weight).t
 	need(dy.Rows == dx.Rows && dx.Cols == t.Cols && dy.Cols <= t.Rows, "MatMulInputGrad", "shapes differ")
-	if dy.Cols == 0 && !add {
-		s.Zero(dx)
-		return
-	}
 	s.eachNarrow(dy, func(lo, hi int) {
 		dx, dy := dx.RowRange(lo, hi), dy.RowRange(lo, hi)
 		if o := s.begin("MatMulInputGrad", dx, dy, t); o != nil {
@@ -52,7 +48,7 @@ func (s *Stream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
 	need(dbias.IsZero() || dbias.Rows == 1 && dbias.Cols == dy.Cols, "MatMulWeightGrad", "dbias is not [1, out]")
 	s.eachNarrow(dy, func(lo, hi int) {
 		dy, x := dy.RowRange(lo, hi), x.RowRange(lo, hi)
-		add := dy.Rows == 0 || !s.overwrites(dw)
+		add := !s.overwrites(dw)
 		if o := s.begin("MatMulWeightGrad", dw, dy, x); o != nil {
 			o.product(blas.TN, mat(dw), o.narrow(dy), o.narrow(x), device.Tensor{}, add)
 			o.end()

@@ -51,6 +51,30 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// TestEachNarrow: operands of another type than products take are rounded in pieces that fit the scratch memory, twice.
+func TestEachNarrow(t *testing.T) {
+	s := &Stream{dev: &Device{act: tensor.BF16}}
+	const half = kernel.MaxScratch / 2
+	for _, c := range []struct {
+		d                tensor.DType
+		rows, cols, want int
+	}{
+		{tensor.BF16, 1 << 30, 1 << 20, 1}, {tensor.F32, 0, 9, 0}, {tensor.F32, 7, 0, 1}, {tensor.F32, half / 2, 1, 1},
+		{tensor.F32, half/2 + 1, 1, 2}, {tensor.F32, 1000, 151936, 10}, {tensor.F32, 3, half / 2, 3},
+	} {
+		n, end := 0, 0
+		s.eachNarrow(device.Tensor{Rows: c.rows, Cols: c.cols, Stride: c.cols, DType: c.d}, func(lo, hi int) {
+			if lo != end || hi <= lo || c.d != tensor.BF16 && 2*(hi-lo)*c.cols > half {
+				t.Errorf("%d×%d: rows [%d,%d) after %d", c.rows, c.cols, lo, hi, end)
+			}
+			n, end = n+1, hi
+		})
+		if end != c.rows || n != c.want {
+			t.Errorf("%d×%d: %d pieces up to row %d, want %d", c.rows, c.cols, n, end, c.want)
+		}
+	}
+}
+
 // TestPool: the oldest slab that has room is taken, and what was given back is found again.
 func TestPool(t *testing.T) {
 	p := &pool{first: 4096}
