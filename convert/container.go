@@ -3,9 +3,11 @@ package convert
 import (
 	"os"
 	"path"
+	"strconv"
 	"strings"
 
 	"apr/format/aprfile"
+	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/readfile"
 	"apr/model"
@@ -16,8 +18,8 @@ import (
 // Container is an opened model with what inspection and conversion want to know beside it.
 type Container struct {
 	*model.Container
-	Format  string   // "safetensors" or "apr"
-	Version string   // of the .apr format, "2.0"; empty otherwise
+	Format  string   // "safetensors", "apr" or "gguf"
+	Version string   // of the .apr format, "2.0", or of GGUF, "3"; empty otherwise
 	Files   []string // of the weights
 	Flags   []string // names of the flags of an .apr file
 
@@ -98,6 +100,8 @@ func Open(name string) (*Container, error) {
 		c.apr, c.Version, c.Files, c.Flags = f, f.Version(), f.Files(), f.Flags().Names()
 	case *safetensors.File:
 		c.Files = f.Files()
+	case *gguf.File:
+		c.Version, c.Files = strconv.Itoa(f.Version()), f.Files()
 	}
 	return c, nil
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"apr/format/aprfile"
+	"apr/format/gguf"
 	"apr/format/internal/shards"
 	"apr/format/safetensors"
 	"apr/internal/fault"
@@ -27,9 +28,8 @@ const (
 	GGUF        Kind = "gguf"
 )
 
-// Open opens a model: a file, an index of shards, or a directory (see Find). The File is of type *safetensors.File or
-// *aprfile.File, as Kind says. Faults are of kind NotFound, Format, IO, UnsafePath, Load, or Unavailable for a format
-// that is not read yet.
+// Open opens a model: a file, an index of shards, or a directory (see Find). The File is of type *safetensors.File,
+// *aprfile.File or *gguf.File, as Kind says. Faults are of kind NotFound, Format, IO, UnsafePath or Load.
 func Open(path string) (tensor.File, Kind, error) {
 	file, err := Find(path)
 	if err != nil {
@@ -53,7 +53,11 @@ func Open(path string) (tensor.File, Kind, error) {
 		}
 		return f, kind, nil
 	}
-	return nil, kind, fault.In(fault.Unavailable, file, "reading GGUF is not built yet").WithID("E-FORMAT-003")
+	f, err := gguf.Open(file)
+	if err != nil {
+		return nil, kind, err
+	}
+	return f, kind, nil
 }
 
 // directory lists what is looked for in a directory, first match first. A pattern must match one file only.

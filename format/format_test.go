@@ -75,7 +75,7 @@ func TestOpenFinds(t *testing.T) {
 		{"empty safetensors", []func(*testing.T, string){raw("m", header(2, "{}"))}, "m", Safetensors, ""},
 		{"blanks before the object", []func(*testing.T, string){raw("m", header(12, "          {}"))}, "m", Safetensors, ""},
 
-		{"GGUF", []func(*testing.T, string){raw("m.gguf", "GGUF\x03\x00\x00\x00")}, "", GGUF, "DIR/m.gguf: reading GGUF is not built yet [E-FORMAT-003]"},
+		{"GGUF cut", []func(*testing.T, string){raw("m.gguf", "GGUF\x03\x00\x00\x00")}, "", GGUF, "DIR/m.gguf: offset 8: number of tensors of 8 bytes passes the end of the file at 8 [E-GGUF-005]"},
 		{"empty directory", nil, "", "", "DIR: directory holds no model: none of model.safetensors.index.json, *.apr.index.json, model.safetensors, *.gguf, *.apr [E-FORMAT-001]"},
 		{"several", []func(*testing.T, string){apr("a.apr"), apr("b.apr")}, "", "", `DIR: directory holds several *.apr files: "a.apr" and "b.apr" [E-FORMAT-002]`},
 		{"missing", nil, "x", "", "DIR/x: file not found [E-FILE-001]"},

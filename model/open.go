@@ -14,6 +14,7 @@ import (
 	"apr/device"
 	"apr/format"
 	"apr/format/aprfile"
+	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/fault"
 	"apr/quant"
@@ -35,8 +36,8 @@ type Container struct {
 	ReadTokenizer func() (*tokenizer.Tokenizer, error)
 }
 
-// OpenContainer opens a Hugging Face folder, a safetensors file with config.json beside it, an .apr file, or a folder
-// with one. What a file is, is found by its content.
+// OpenContainer opens a Hugging Face folder, a safetensors file with config.json beside it, an .apr file, a GGUF
+// file, or a folder with one. What a file is, is found by its content.
 func OpenContainer(path string) (*Container, error) {
 	f, kind, err := format.Open(path)
 	if err != nil {
@@ -56,6 +57,10 @@ func OpenContainer(path string) (*Container, error) {
 		}
 		c.ReadConfig = func() (Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
+	case *gguf.File:
+		c.Warnings = f.Warnings()
+		c.ReadConfig = func() (Config, error) { return OpenGGUFConfig(f) }
+		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tokenizer.FromGGUF(f.Path(), f.Metadata()) }
 	default:
 		return nil, errors.Join(fault.In(fault.Unavailable, path, "models of format %s are not read yet", kind), f.Close())
 	}
