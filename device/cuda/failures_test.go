@@ -84,12 +84,21 @@ func TestOutOfMemory(t *testing.T) {
 	_, err = s.Wait(context.Background())
 	check("Param", err, "component student")
 
-	// Less than a slab is left, but enough for the tensor.
+	// Less than a slab is left, but enough for the tensor, and not for a larger one.
+	free, _, err := d.MemInfo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := d.Alloc("most", device.Moments, tensor.I8, 1, int(free)-(1<<20))
 	small := s.Temp("small", device.Activations, tensor.F32, 3, 5)
 	s.Upload(small, make([]float32, 15))
 	if err := s.Download(make([]float32, 15), small); err != nil {
 		t.Errorf("after it: %v", err)
 	}
+	s.Zero(s.Temp("larger", device.Activations, tensor.F32, 1<<10, 1<<10))
+	_, err = s.Wait(context.Background())
+	check("larger", err, "larger", "4.0 MiB wanted")
+	d.Free(most)
 	if now, _ := d.Memory(); now[device.KVCache] != 0 || now[device.Logits] != 0 || now[device.TeacherWeights] != 0 {
 		t.Errorf("memory that was never given is counted: %v", now)
 	}
@@ -199,6 +208,9 @@ func TestErrorInStep(t *testing.T) {
 	m := newTiny(d)
 	if _, err := m.try(0); fault.KindOf(err) != fault.Inference || !strings.Contains(err.Error(), "701") {
 		t.Fatalf("got %v, want an inference fault with the driver's code", err)
+	}
+	if _, err := m.s.Wait(context.Background()); err != nil {
+		t.Errorf("the wait after it: %v", err)
 	}
 	if sc, err := m.try(0); err != nil || !sc.Finite {
 		t.Errorf("the step after it: %+v, %v", sc, err)

@@ -1,0 +1,158 @@
+//go:build emulate && !gpu
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"apr/device"
+	"apr/device/cuda/driver"
+	"apr/device/cuda/emulator"
+	"apr/tensor"
+)
+
+// emulated opens the emulated device until the end of the test.
+func emulated(t *testing.T) *Device {
+	t.Helper()
+	dir, err := emulator.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(driver.LibDirVariable, dir)
+	d, err := Open(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+// TestBiasAfterFailure: the copy of a bias that was due in a stream that has failed is not missing afterwards.
+func TestBiasAfterFailure(t *testing.T) {
+	d := emulated(t)
+	const n = 24
+	alloc := func(dt tensor.DType, rows, cols int) device.Tensor {
+		return d.Alloc("t", device.TeacherWeights, dt, rows, cols)
+	}
+	w, x, y, bias := d.Frozen(alloc(tensor.F32, n, 8)), alloc(tensor.BF16, 1, 8), alloc(tensor.BF16, 1, n), alloc(tensor.F32, 1, n)
+	want := make([]float32, n)
+	for i := range want {
+		want[i] = float32(1 + i)
+	}
+	s := d.NewStream().(*Stream)
+	s.Upload(bias, want)
+
+	broken, gate := errors.New("broken"), make(chan struct{})
+	o := s.begin("broken")
+	o.call(func(*driver.Thread) error {
+		<-gate // until the product is queued
+		return broken
+	})
+	o.end()
+	s.MatMul(y, x, w, bias, false)
+	close(gate)
+	if _, err := s.Wait(context.Background()); !errors.Is(err, broken) {
+		t.Fatalf("got %v, want %v", err, broken)
+	}
+	s.MatMul(y, x, w, bias, false)
+	got := make([]float32, n)
+	if err := s.Download(got, y); err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Fatalf("element %d is %g, want the bias %g", i, got[i], want[i])
+		}
+	}
+}
+
+// TestPhases: work counts for the phase that it was given in, before and after a Wait, until the next step begins.
+func TestPhases(t *testing.T) {
+	d := emulated(t)
+	s := d.NewStream()
+	load := d.Alloc("load", device.Activations, tensor.F32, 1<<12, 1<<12)
+	work := func() {
+		for range 8 {
+			s.Zero(load)
+		}
+	}
+	wait := func() device.Scalars {
+		t.Helper()
+		sc, err := s.Wait(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sc
+	}
+	check := func(what string, p [device.NumPhases]time.Duration, busy device.Phase, rest ...device.Phase) {
+		t.Helper()
+		for _, r := range rest {
+			if !(p[busy] > 4*p[r]) {
+				t.Errorf("%s: %v in phase %d, %v in phase %d", what, p[busy], busy, p[r], r)
+			}
+		}
+	}
+	wait() // whatever comes before
+	s.SetScalars(device.Scalars{})
+	s.Phase(device.PhaseForward)
+	work()
+	s.Phase(device.PhaseLoss)
+	s.Zero(load.RowRange(0, 1))
+	first := wait().Phases
+	check("a step", first, device.PhaseForward, device.PhaseData, device.PhaseLoss, device.PhaseBackward)
+	work()
+	work()
+	work()
+	second := wait().Phases
+	if second[device.PhaseForward] != first[device.PhaseForward] {
+		t.Errorf("forward went from %v to %v after it", first[device.PhaseForward], second[device.PhaseForward])
+	}
+	if !(second[device.PhaseLoss] > first[device.PhaseForward]) {
+		t.Errorf("%v of loss after a Wait, as much again as %v thrice", second[device.PhaseLoss], first[device.PhaseForward])
+	}
+	s.SetScalars(device.Scalars{})
+	s.Phase(device.PhaseBackward)
+	work()
+	check("the next step", wait().Phases, device.PhaseBackward, device.PhaseData, device.PhaseForward, device.PhaseLoss)
+}
+
+// TestInternalFailure: when an operation of the device's own fails nothing can be relied on.
+func TestInternalFailure(t *testing.T) {
+	d := emulated(t)
+	broken := errors.New("broken")
+	d.queue("broken", func(*driver.Thread) error { return broken })
+	if _, err := d.NewStream().Wait(context.Background()); !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+}
+
+// TestFree: with a tensor go the copies that were made of it.
+func TestFree(t *testing.T) {
+	d := emulated(t)
+	s := d.NewStream()
+	now := func() int64 {
+		all, _ := d.Memory()
+		n := int64(0)
+		for _, bytes := range all {
+			n += bytes
+		}
+		return n
+	}
+	before := now()
+	bias, w := d.Alloc("bias", device.TeacherWeights, tensor.F32, 1, 64), d.Alloc("w", device.TeacherWeights, tensor.F32, 64, 64)
+	x := d.Alloc("x", device.Activations, tensor.BF16, 64, 64)
+	s.MatMul(x, x, d.Frozen(w), bias, false)
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if want := before + 64*4 + 64*64*4 + 64*64*2 + 64*64*2 + 256; now() != want {
+		t.Errorf("%d bytes are held, want %d", now(), want)
+	}
+	d.Free(bias, w, x)
+	if now() != before {
+		t.Errorf("%d bytes are held, %d before", now(), before)
+	}
+}
