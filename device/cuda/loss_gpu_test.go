@@ -11,7 +11,6 @@ import (
 
 	"apr/device"
 	"apr/device/cuda"
-	"apr/device/cuda/kernel"
 	"apr/tensor"
 )
 
@@ -95,10 +94,8 @@ func (b *lossBench) gradient() []float32 {
 	return all
 }
 
-// TestLossRate prints the time of a chunk for every divergence, and for forward KL in one launch and in several, which
-// must give the same bits.
+// TestLossRate prints the time of a chunk for every divergence.
 func TestLossRate(t *testing.T) {
-	defer func(one bool) { kernel.LossInOneLaunch = one }(kernel.LossInOneLaunch)
 	for _, rows := range []int{512, 1024} {
 		t.Run(fmt.Sprint(rows), func(t *testing.T) {
 			b := newLossBench(t, rows)
@@ -112,31 +109,13 @@ func TestLossRate(t *testing.T) {
 				}
 				t.Logf("%4d rows, %-34s %.3f ms, %5.0f GB/s at %2.0f bytes a logit", rows, name, best.Seconds()*1e3, pairs*bytes/best.Seconds()/1e9, bytes)
 			}
-			for _, temp := range []float64{1, 2, 1.5} {
-				spec := device.LossSpec{Alpha: .5, Temperature: temp}
-				var records [2]device.Scalars
-				var gradients [2][]float32
-				for i, one := range []bool{false, true} {
-					kernel.LossInOneLaunch = one
-					records[i], _ = b.run(1, spec)
-					records[i].Phases = [device.NumPhases]time.Duration{}
-					gradients[i] = b.gradient()
-					report(fmt.Sprintf("forward KL, T %g, one launch %v:", temp, one), spec, []float64{18, 10}[i])
-				}
-				if records[0] != records[1] {
-					t.Errorf("T %g: several launches: %+v, one: %+v", temp, records[0], records[1])
-				}
-				for i, v := range gradients[0] {
-					if v != gradients[1][i] {
-						t.Fatalf("T %g: gradient %d: several launches %g, one %g", temp, i, v, gradients[1][i])
-					}
-				}
-			}
 			for _, o := range []struct {
 				name  string
 				spec  device.LossSpec
 				bytes float64
 			}{
+				{"forward KL:", device.LossSpec{Alpha: .5, Temperature: 1}, 18},
+				{"forward KL, T 2:", device.LossSpec{Alpha: .5, Temperature: 2}, 18},
 				{"reverse KL:", device.LossSpec{Alpha: .5, Temperature: 2, Divergence: device.ReverseKL}, 26},
 				{"TVD:", device.LossSpec{Alpha: .5, Temperature: 2, Divergence: device.TVD}, 26},
 				{"JSD:", device.LossSpec{Alpha: .5, Temperature: 2, Divergence: device.JSD, Beta: .5}, 26},
@@ -153,20 +132,15 @@ func TestLossSame(t *testing.T) {
 	b := newLossBench(t, 8)
 	b.t = b.z
 	for _, d := range []device.Divergence{device.ForwardKL, device.ReverseKL, device.TVD} {
-		for _, one := range []bool{false, true} {
-			for _, temp := range []float64{1, 2, .8, 1.5} {
-				was := kernel.LossInOneLaunch
-				kernel.LossInOneLaunch = one
-				r, _ := b.run(1, device.LossSpec{Alpha: 1, Temperature: temp, Divergence: d})
-				kernel.LossInOneLaunch = was
-				if r.D != 0 || r.Agree != 8 {
-					t.Errorf("divergence %d, T %g: D %g, %d agree", d, temp, r.D, r.Agree)
-				}
-				for i, v := range b.gradient() {
-					if v != 0 {
-						t.Errorf("divergence %d, T %g: gradient %d is %g", d, temp, i, v)
-						break
-					}
+		for _, temp := range []float64{1, 2, .8, 1.5} {
+			r, _ := b.run(1, device.LossSpec{Alpha: 1, Temperature: temp, Divergence: d})
+			if r.D != 0 || r.Agree != 8 {
+				t.Errorf("divergence %d, T %g: D %g, %d agree", d, temp, r.D, r.Agree)
+			}
+			for i, v := range b.gradient() {
+				if v != 0 {
+					t.Errorf("divergence %d, T %g: gradient %d is %g", d, temp, i, v)
+					break
 				}
 			}
 		}

@@ -170,9 +170,6 @@ APR_DEVICE void stream_store8(void *p, u32x2 v) {
     if ((u64)p & 7) apr_host::misaligned("stream_store8", p);
     *(u32x2 *)p = v;
 }
-APR_DEVICE u32 take(u32 *p) { return __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }
-APR_DEVICE u32 signal(u32 *p) { return __atomic_fetch_add(p, 1, __ATOMIC_ACQ_REL); }
-APR_DEVICE u32 load_acquire(const u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 APR_DEVICE void first_fault(Record *r, i64 code, i64 value, i64 limit) {
     i64 old = 0;
     if (__atomic_compare_exchange_n(&r->fault, &old, code, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {

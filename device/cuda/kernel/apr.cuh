@@ -152,25 +152,6 @@ APR_DEVICE void stream_store16(void *p, u32x4 v) {
 APR_DEVICE void stream_store8(void *p, u32x2 v) {
     asm volatile("st.global.cs.v2.u32 [%0], {%1,%2};" : : "l"(p), "r"(v[0]), "r"(v[1]) : "memory");
 }
-// Counters between blocks, in global memory. A block may wait for another only if that one has begun: places in a queue
-// are taken from a counter, not from block(). take returns the counter and adds 1.
-APR_DEVICE u32 take(u32 *p) {
-    u32 old;
-    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(p) : "memory");
-    return old;
-}
-// signal is take that also publishes: who reads the new number by signal or load_acquire sees all that was written
-// before, by this thread or by its block up to a barrier.
-APR_DEVICE u32 signal(u32 *p) {
-    u32 old;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(old) : "l"(p) : "memory");
-    return old;
-}
-APR_DEVICE u32 load_acquire(const u32 *p) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
 // first_fault notes an error for the host, if none was noted before. Which of several wins is not determined.
 APR_DEVICE void first_fault(Record *r, i64 code, i64 value, i64 limit) {
     u64 old;

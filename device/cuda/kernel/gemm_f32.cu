@@ -60,7 +60,7 @@ struct FloatSums {
     float sum[8][8] = {};
     APR_METHOD void add(const float *x, const float *y) {
         const int r = thread() / 8 * 4, c = thread() % 8 * 4;
-        _Pragma("unroll 4") for (int k = 0; k < F32_K; k++) {
+        _Pragma("unroll 2") for (int k = 0; k < F32_K; k++) { // more would not fit the registers
             const float *p = x + k * (F32_M + F32_PAD) + r, *q = y + k * (F32_N + F32_PAD) + c;
             const f32x4 u0 = *(const f32x4 *)p, u1 = *(const f32x4 *)(p + 64);
             const f32x4 v0 = *(const f32x4 *)q, v1 = *(const f32x4 *)(q + 32);

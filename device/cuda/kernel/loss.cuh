@@ -7,9 +7,6 @@ enum { THREADS = 256, WARPS = THREADS / 32, EACH = 16, SLICE = THREADS * EACH };
 // What is computed of a row; CROSS_ENTROPY is a gradient only. The same numbers are in loss.go.
 enum Kind { CROSS_ENTROPY, FORWARD_KL, REVERSE_KL, TOTAL_VARIATION, MIXTURE };
 
-// The temperatures at which e^{d/T} and e^d need one exponential: e^d is the same, or its square.
-enum Temperature { ANY, ONE, TWO };
-
 // State is what is known of a part of a row: its maxima mz and mt, the lowest columns where z and t have them, and sums:
 // Σe^{z−mz}, Σe^{(t−mt)/T}, A = Σe^{(t−mt)/T}[(t−mt)−(z−mz)], E = Σe^{(t−mt)/T}(t−mt), Σe^{(z−mz)/T}.
 enum Sum { S1, ST, SA, SE, SZ, SUMS };
@@ -47,7 +44,6 @@ struct LossArgs {
     State *states; // [rows·slices]
     Terms *terms;  // [rows·slices]
     Row *rows;     // [rows]
-    u32 *counters; // [1+rows], for loss_forward: slices taken; slices of each row whose state is there, and 1 for the row
     double alpha, temperature;
     i64 z_stride, t_stride, grad_stride, target_stride;
     i32 n, cols, slices, kind;
@@ -56,7 +52,7 @@ struct LossArgs {
     Mix mix;
 };
 
-static_assert(sizeof(State) == 56 && sizeof(Terms) == 16 && sizeof(Row) == 72 && sizeof(LossArgs) == 176, "as in loss.go");
+static_assert(sizeof(State) == 56 && sizeof(Terms) == 16 && sizeof(Row) == 72 && sizeof(LossArgs) == 168, "as in loss.go");
 
 #define NONE 0xffffffffu
 #define LOWEST (-3.402823466e38f) // maxima start here, not at −∞, so that differences from them are numbers
@@ -135,19 +131,17 @@ APR_DEVICE u32 place(const LossArgs &a, const float (&x)[EACH], i32 lo, float ow
 // add adds this thread's values, centred at the maxima of their slice, to sums that are 0. Equal z and t give equal bits
 // in sums of equal meaning: each is made by the same operations in the same order. SA or SE is NaN where a vanished
 // probability met an infinity.
-template <bool Teacher, int T> APR_DEVICE void add(const LossArgs &a, float (&s)[SUMS], const float (&z)[EACH], const float (&t)[EACH], float mz, float mt) {
+template <bool Teacher> APR_DEVICE void add(const LossArgs &a, float (&s)[SUMS], const float (&z)[EACH], const float (&t)[EACH], float mz, float mt) {
     UNROLL for (int i = 0; i < EACH; i++) {
-        float dz = z[i] - mz, u = exp2_approx(mul_rn(dz, Teacher ? a.k : LOG2E));
-        s[SZ] += u;
-        if (T == ANY) s[S1] += exp2_approx(mul_rn(dz, LOG2E));
-        if (T == TWO) s[S1] = fma_rn(u, u, s[S1]);
+        float dz = z[i] - mz;
+        s[S1] += exp2_approx(mul_rn(dz, LOG2E));
         if (!Teacher) continue;
         float dt = t[i] - mt, v = exp2_approx(mul_rn(dt, a.k));
+        s[SZ] += exp2_approx(mul_rn(dz, a.k));
         s[ST] += v;
         s[SA] = fma_rn(v, dt - dz, s[SA]);
         s[SE] = fma_rn(v, dt, s[SE]);
     }
-    if (T == ONE) s[S1] = s[SZ];
 }
 
 // add_again is add for SA and SE alone, with 0·(−∞) = 0, of a slice of row r. It reads the values once more, lest they be
@@ -164,14 +158,16 @@ APR_DEVICE void add_again(const LossArgs &a, float (&s)[SUMS], i64 r, i32 lo, fl
     }
 }
 
-// stats computes the state of a slice of row r from this thread's values; warp 0 writes it.
-template <bool Teacher, int T> APR_DEVICE void stats(const LossArgs &a, const float (&z)[EACH], const float (&t)[EACH], i64 r, i32 slice) {
+// stats computes the state of the block's slice; warp 0 writes it.
+template <bool Teacher> APR_DEVICE void stats(const LossArgs &a) {
     SHARED(float, most, 2 * WARPS);
     SHARED(float, part, SUMS * WARPS);
     SHARED(u32, places, 2 * WARPS);
-    i32 lo = slice * SLICE, me = (i32)thread();
-    opaque(me); // addresses are computed where they are used
-    i32 l = me & 31, w = me >> 5;
+    i64 r = block_y();
+    i32 slice = (i32)block(), lo = slice * SLICE, l = (i32)lane(), w = (i32)warp();
+    float z[EACH], t[EACH] = {};
+    read<false>(a, z, a.z + r * a.z_stride, lo);
+    if (Teacher) read<false>(a, t, a.t + r * a.t_stride, lo);
     float own_z = maximum(z), own_t = Teacher ? maximum(t) : LOWEST, m = warp_maxima(own_z, own_t);
     if (l % 16 == 0) most[l / 16 * WARPS + w] = m;
     sync_block();
@@ -185,11 +181,11 @@ template <bool Teacher, int T> APR_DEVICE void stats(const LossArgs &a, const fl
         places[w] = iz;
         places[WARPS + w] = it;
     }
-    add<Teacher, T>(a, s, z, t, mz, mt);
+    add<Teacher>(a, s, z, t, mz, mt);
     if (!(s[SA] == s[SA] && s[SE] == s[SE])) add_again(a, s, r, lo, mz, mt);
-    float sz = T == ONE ? 0 : warp_sum(s[SZ]), sums = warp_sums(s[S1], s[ST], s[SA], s[SE]);
+    float sz = Teacher ? warp_sum(s[SZ]) : 0, sums = warp_sums(s[S1], s[ST], s[SA], s[SE]);
     if (l % 8 == 0) part[l / 8 * WARPS + w] = sums;
-    if (l == 0) part[SZ * WARPS + w] = T == ONE ? sums : sz;
+    if (l == 0) part[SZ * WARPS + w] = sz;
     sync_block();
     if (w != 0) return;
     State &state = a.states[r * a.slices + slice];
@@ -270,11 +266,9 @@ APR_DEVICE void factors(const LossArgs &a, Row &row, const State &s) {
     row.f1 = (float)(weight1 * inverse(s.sum[S1]));
     row.at = (float)weight1;
     if (a.kind == CROSS_ENTROPY) return;
-    bool forward = a.kind == FORWARD_KL;
     row.f = (float)weight;
-    double all = forward ? weight : 1;
+    double all = a.kind == FORWARD_KL ? weight : 1;
     row.ft = (float)(all * inverse(s.sum[ST]));
-    if (forward && a.inv_t == 1) all += weight1; // one exponential serves both
     row.fz = (float)(all * inverse(s.sum[SZ]));
 }
 
@@ -350,39 +344,25 @@ template <int Kind> APR_DEVICE void terms(const LossArgs &a) {
 }
 
 // slope returns the gradient of one pair of logits, but for the target's part.
-template <int Kind, int T> APR_DEVICE float slope(const LossArgs &a, const Row &row, float z, float t) {
-    float dz = z - row.mz;
-    if (Kind == CROSS_ENTROPY) return row.f1 * exp2_approx(dz * LOG2E);
+template <int Kind> APR_DEVICE float slope(const LossArgs &a, const Row &row, float z, float t) {
+    float u = exp2_approx((z - row.mz) * LOG2E);
+    if (Kind == CROSS_ENTROPY) return row.f1 * u;
     if (Kind != FORWARD_KL) {
         float q, d = 0, h = term<Kind>(a, row, z, t, q, d);
-        return fma_rn(row.f1, exp2_approx(dz * LOG2E), row.f * (h - mul_rn(q, row.h)));
+        return fma_rn(row.f1, u, row.f * (h - mul_rn(q, row.h)));
     }
-    // Both products are rounded before they are subtracted, so that equal logits give a gradient of exactly 0 where
-    // cross-entropy has no part, f1 = 0. At T = 2 it is f1·e^dz + fz·e^{dz/2} = e^{dz/2}·(f1·e^{dz/2} + fz).
-    float u = exp2_approx(mul_rn(dz, a.k)), teacher = probability(a, t, row.mt, row.ft);
-    float g = mul_rn(u, T == TWO ? fma_rn(row.f1, u, row.fz) : row.fz) - teacher;
-    return T == ANY ? fma_rn(row.f1, exp2_approx(dz * LOG2E), g) : g;
-}
-
-// Place is where a thread writes its part of a slice's gradient.
-struct Place {
-    Columns columns;
-    i64 row;    // of the gradient, in elements
-    bool plain; // a slice within the row, four values at once, without target
-};
-
-APR_DEVICE Place place_of(const LossArgs &a, const Row &row, i64 r, i32 lo) {
-    bool target = row.target >= lo && row.target < lo + SLICE;
-    return Place{columns(a, lo), r * a.grad_stride, a.vector && lo + SLICE <= a.cols && row.valid && !target};
+    // Equal logits give a gradient of exactly 0 where cross-entropy has no part, f1 = 0.
+    return fma_rn(row.f1, u, probability(a, z, row.mz, row.fz) - probability(a, t, row.mt, row.ft));
 }
 
 // write4 computes and stores the gradient of values i to i+3 of this thread, rounding to bfloat16 once if that is its
-// type.
-template <int Kind, int T> APR_DEVICE void write4(const LossArgs &a, const Row &row, const Place &p, int i, const float (&z)[4], const float (&t)[4]) {
+// type. c is where the values stand in the row of the gradient that begins at element `row_at`. Plain: the slice is
+// within the row, four values travel at once, and the target is elsewhere.
+template <int Kind> APR_DEVICE void write4(const LossArgs &a, const Row &row, bool plain, const Columns &c, i64 row_at, int i, const float (&z)[EACH], const float (&t)[EACH]) {
     float g[4];
-    UNROLL for (int j = 0; j < 4; j++) g[j] = slope<Kind, T>(a, row, z[j], t[j]);
-    if (p.plain) {
-        i64 at = p.row + p.columns.first + i * THREADS;
+    UNROLL for (int j = 0; j < 4; j++) g[j] = slope<Kind>(a, row, z[i + j], t[i + j]);
+    if (plain) {
+        i64 at = row_at + c.first + i * THREADS;
         if (a.narrow) {
             stream_store8((bf16 *)a.grad + at, u32x2{pack_bf16(g[0], g[1]), pack_bf16(g[2], g[3])});
         } else {
@@ -391,28 +371,27 @@ template <int Kind, int T> APR_DEVICE void write4(const LossArgs &a, const Row &
         return;
     }
     UNROLL for (int j = 0; j < 4; j++) {
-        i32 c = p.columns.at(i + j);
-        float v = !row.valid ? 0 : c == row.target ? g[j] - row.at : g[j];
-        if (c >= a.cols) continue;
+        i32 col = c.at(i + j);
+        float v = !row.valid ? 0 : col == row.target ? g[j] - row.at : g[j];
+        if (col >= a.cols) continue;
         if (a.narrow) {
-            store((bf16 *)a.grad + p.row + c, v);
+            store((bf16 *)a.grad + row_at + col, v);
         } else {
-            store((float *)a.grad + p.row + c, v);
+            store((float *)a.grad + row_at + col, v);
         }
     }
 }
 
 // gradient writes the gradient of the block's slice. It may lie over z: every thread has read its values before.
-template <int Kind, int T> APR_DEVICE void gradient(const LossArgs &a) {
+template <int Kind> APR_DEVICE void gradient(const LossArgs &a) {
     i64 r = block_y();
     i32 lo = (i32)block() * SLICE;
     float z[EACH], t[EACH] = {};
     read<true>(a, z, a.z + r * a.z_stride, lo);
     if (Kind != CROSS_ENTROPY) read<true>(a, t, a.t + r * a.t_stride, lo);
     Row row = a.rows[r];
-    Place p = place_of(a, row, r, lo);
-    UNROLL for (int i = 0; i < EACH; i += 4) {
-        const float z4[4] = {z[i], z[i + 1], z[i + 2], z[i + 3]}, t4[4] = {t[i], t[i + 1], t[i + 2], t[i + 3]};
-        write4<Kind, T>(a, row, p, i, z4, t4);
-    }
+    Columns c = columns(a, lo);
+    bool target = row.target >= lo && row.target < lo + SLICE;
+    bool plain = a.vector && lo + SLICE <= a.cols && row.valid && !target;
+    UNROLL for (int i = 0; i < EACH; i += 4) write4<Kind>(a, row, plain, c, r * a.grad_stride, i, z, t);
 }

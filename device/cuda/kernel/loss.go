@@ -11,20 +11,18 @@ import (
 // Sizes of loss.cu.
 const (
 	lossThreads = 256
-	lossSlice   = 4096                  // columns that one block takes
-	lossWarps   = 4                     // rows that a block of loss_rows and loss_sums takes
-	lossRows    = 4096                  // most rows of one round of launches
-	lossHeld    = 2 * 2 * 4 * lossSlice // bytes of the logits that a block of loss_forward keeps
-	lossBlocks  = 3                     // blocks of loss_forward on a multiprocessor
-	lossScratch = MaxScratch / 4 * 3    // most bytes of one round, unless one row needs more
-	rowBytes    = 3*8 + 8*4 + 4 + 3*4   // struct Row
-	stateBytes  = 5*8 + 2*4 + 2*4       // struct State
-	termsBytes  = 2 * 8                 // struct Terms
+	lossSlice   = 4096                // columns that one block takes
+	lossWarps   = 4                   // rows that a block of loss_rows and loss_sums takes
+	lossRows    = 4096                // most rows of one round of launches
+	lossScratch = MaxScratch / 4 * 3  // most bytes of one round, unless one row needs more
+	rowBytes    = 3*8 + 8*4 + 4 + 3*4 // struct Row
+	stateBytes  = 5*8 + 2*4 + 2*4     // struct State
+	termsBytes  = 2 * 8               // struct Terms
 	log2e       = 1 / math.Ln2
 )
 
 // The size of struct LossArgs.
-var _ [176]byte = [unsafe.Sizeof(lossArgs{})]byte{}
+var _ [168]byte = [unsafe.Sizeof(lossArgs{})]byte{}
 
 // The kinds of loss.cu.
 const (
@@ -35,21 +33,17 @@ const (
 	mixture
 )
 
-// LossInOneLaunch makes Loss use loss_forward where it can, for forward KL with a gradient: the same bits, with 10
-// instead of 18 bytes of memory traffic per logit.
-var LossInOneLaunch = false
-
 // lossMix holds the coefficients of a divergence from a mixture; struct Mix of loss.cu.
 type lossMix struct{ beta, dp, dq, hLog, hP, hQ float32 }
 
 // lossArgs is struct LossArgs of loss.cu.
 type lossArgs struct {
-	z, t, grad, targets, record, states, terms, rows, counters uint64
-	alpha, temperature                                         float64
-	zStride, tStride, gradStride, targetStride                 int64
-	n, cols, slices, kind, vector, narrow                      int32
-	k, invT                                                    float32
-	mix                                                        lossMix
+	z, t, grad, targets, record, states, terms, rows uint64
+	alpha, temperature                               float64
+	zStride, tStride, gradStride, targetStride       int64
+	n, cols, slices, kind, vector, narrow            int32
+	k, invT                                          float32
+	mix                                              lossMix
 }
 
 // Loss adds the sums over the rows of z and t [c,V] (float32; t zero: no teacher) with targets (int32, [c,1] or [1,c])
@@ -63,9 +57,9 @@ func Loss(q Queue, grad, z, t, targets Mat, spec device.LossSpec) {
 		return
 	}
 	slices := (z.Cols + lossSlice - 1) / lossSlice
-	perRow := rowBytes + slices*(stateBytes+termsBytes) + 4
+	perRow := rowBytes + slices*(stateBytes+termsBytes)
 	group := min(z.Rows, lossRows, max(1, lossScratch/perRow))
-	scratch := q.Scratch(group*perRow + 4)
+	scratch := q.Scratch(group * perRow)
 	for lo := 0; lo < z.Rows; lo += group {
 		a := newLossArgs(q.Record(), grad, z, t, targets, spec)
 		a.slices = int32(slices)
@@ -73,7 +67,6 @@ func Loss(q Queue, grad, z, t, targets Mat, spec device.LossSpec) {
 		a.states = scratch
 		a.terms = a.states + uint64(group*slices*stateBytes)
 		a.rows = a.terms + uint64(group*slices*termsBytes)
-		a.counters = a.rows + uint64(group*rowBytes)
 		skip(&a.z, lo, z)
 		skip(&a.t, lo, t)
 		skip(&a.grad, lo, grad)
@@ -152,24 +145,10 @@ func lossRound(q Queue, a *lossArgs, alpha float64) {
 	eachSlice := func(kernel string) {
 		q.Launch(Launch{Module: "loss", Kernel: kernel, Grid: [3]int{int(a.slices), int(a.n), 1}, Block: lossThreads, Args: unsafe.Pointer(a)})
 	}
-	t := "" // of the kernels for temperatures 1 and 2, which take an exponential less
-	switch a.invT {
-	case 1:
-		t = "_one"
-	case .5:
-		t = "_two"
-	}
-	if LossInOneLaunch && a.kind == forwardKL && alpha != 0 && a.grad != 0 {
-		launch("loss_clear", 1, lossThreads)
-		q.Launch(Launch{Module: "loss", Kernel: "loss_forward" + t, Grid: [3]int{min(int(a.n)*int(a.slices), lossBlocks*q.Multiprocessors()), 1, 1},
-			Block: lossThreads, Shared: lossHeld, Args: unsafe.Pointer(a)})
-		launch("loss_finish", 1, lossThreads)
-		return
-	}
 	if a.t == 0 {
 		eachSlice("loss_stats_alone")
 	} else {
-		eachSlice("loss_stats" + t)
+		eachSlice("loss_stats")
 	}
 	launch("loss_rows", rows, 32*lossWarps)
 	if a.kind > forwardKL {
@@ -180,8 +159,6 @@ func lossRound(q Queue, a *lossArgs, alpha float64) {
 	case a.grad == 0:
 	case alpha == 0:
 		eachSlice("loss_grad_alone")
-	case a.kind == forwardKL:
-		eachSlice("loss_grad_forward" + t)
 	default:
 		eachSlice("loss_grad_" + lossNames[a.kind])
 	}
@@ -189,7 +166,7 @@ func lossRound(q Queue, a *lossArgs, alpha float64) {
 }
 
 // lossNames are the kinds in names of kernels.
-var lossNames = [...]string{reverseKL: "reverse", totalVariation: "variation", mixture: "mixture"}
+var lossNames = [...]string{forwardKL: "forward", reverseKL: "reverse", totalVariation: "variation", mixture: "mixture"}
 
 // fourAligned reports whether every row of m starts at a multiple of the size of four elements, so that four travel at
 // once.

@@ -74,36 +74,6 @@ func TestLossMixedLayouts(t *testing.T) {
 	}
 }
 
-// TestLossInOneLaunch: the same bits as in several.
-func TestLossInOneLaunch(t *testing.T) {
-	defer func(b bool) { LossInOneLaunch = b }(LossInOneLaunch)
-	l := newLab(t)
-	for _, shape := range [][2]int{{1, 1}, {3, 257}, {40, 300}, {17, 5 * lossSlice}, {2, 34*lossSlice + 5}} {
-		rows, cols := shape[0], shape[1]
-		for _, temp := range []float64{1, 2, 1.5} {
-			c := l.randomLoss(rows, cols, 3, 10, device.LossSpec{Alpha: .5, Temperature: temp})
-			c.round()
-			if rows > 2 {
-				c.targets[1] = cols
-			}
-			zt, tt, yt := l.in(tensor.F32, c.z), l.in(tensor.F32, c.t), l.ids(c.targets)
-			run := func(one bool) (r Record, narrow, over []byte) {
-				LossInOneLaunch = one
-				g, o := l.out(tensor.BF16, rows, cols), l.inout(tensor.F32, c.z)
-				l.start()
-				Loss(l, g, zt, tt, yt, c.spec)
-				Loss(l.op(), o, o, tt, yt, c.spec)
-				return *l.rec(), l.bytes(g), l.bytes(o)
-			}
-			r1, g1, o1 := run(true)
-			r, g, o := run(false)
-			if r1 != r || !bytes.Equal(g1, g) || !bytes.Equal(o1, o) {
-				t.Errorf("%d×%d, T %g: %+v, in several launches %+v; gradients equal: %v, over z: %v", rows, cols, temp, r1, r, bytes.Equal(g1, g), bytes.Equal(o1, o))
-			}
-		}
-	}
-}
-
 // TestLossAlone: without teacher there is no D, no entropy and no agreement.
 func TestLossAlone(t *testing.T) {
 	eachLayout(t, func(t *testing.T, l *lab) {

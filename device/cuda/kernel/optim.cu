@@ -3,12 +3,16 @@
 //	optim_norm     per piece: Σ g² in float64                            reads 4 bytes per parameter
 //	optim_verdict  one block adds the pieces in a fixed order; norm, clip scale and finiteness to the record
 //	optim_factors  one thread turns the record into AdamW's factors
-//	optim_adamw    per piece: the update      reads 16, writes 12 bytes per parameter, 14 with a bfloat16 copy
+//	optim_adamw    per part of a piece: the update      reads 16, writes 12 bytes per parameter, 14 with a bfloat16 copy
 //
 // The order of sums depends on the table alone. Squares are float64, so that no gradient overflows or vanishes.
 #include "apr.cuh"
 
 enum { THREADS = 256, FINISH = 1024 };
+
+// PIECE is the most elements of a piece. Of these a block of optim_adamw takes PART, each thread FOURS times four: all its
+// loads are under way at once, and blocks that run at one time stand side by side in memory.
+enum { PIECE = 16384, FOURS = 2, PART = FOURS * 4 * THREADS, PARTS = PIECE / PART };
 
 // Piece is a run of a parameter; the Go struct of the same members is kernel.ParamPiece.
 struct Piece {
@@ -117,22 +121,33 @@ APR_DEVICE void update4(const Factors &f, float decay, u32x4 &w, u32x4 g, u32x4 
 }
 
 KERNEL(optim_adamw, AdamWArgs, THREADS, 4) {
-    const Factors f = *a.factors;
+    const Piece p = a.pieces[block() / PARTS];
+    const u32 part = block() % PARTS * PART, first = part + thread() * 4;
+    u32x4 w[FOURS], g[FOURS], m[FOURS], v[FOURS];
+    UNROLL for (int k = 0; k < FOURS; k++) {
+        u32 i = first + k * 4 * THREADS;
+        if (i + 4 > p.n) continue;
+        w[k] = stream_load16(p.w + i);
+        g[k] = stream_load16(p.g + i);
+        m[k] = stream_load16(p.m + i);
+        v[k] = stream_load16(p.v + i);
+    }
+    const Factors f = *a.factors; // on the way together with the rest
     if (!f.finite) return;
-    const Piece p = a.pieces[block()];
     float decay = p.decay ? f.decay : 1;
-    u32 i = thread() * 4;
-    for (; i + 4 <= p.n; i += 4 * THREADS) {
-        u32x4 w = stream_load16(p.w + i), g = stream_load16(p.g + i), m = stream_load16(p.m + i), v = stream_load16(p.v + i);
-        update4(f, decay, w, g, m, v);
-        stream_store16(p.w + i, w);
-        stream_store16(p.m + i, m);
-        stream_store16(p.v + i, v);
+    UNROLL for (int k = 0; k < FOURS; k++) {
+        u32 i = first + k * 4 * THREADS;
+        if (i + 4 > p.n) continue;
+        update4(f, decay, w[k], g[k], m[k], v[k]);
+        stream_store16(p.w + i, w[k]);
+        stream_store16(p.m + i, m[k]);
+        stream_store16(p.v + i, v[k]);
         if (p.copy) {
-            *(u32x2 *)(p.copy + i) = u32x2{pack_bf16(from_bits(w[0]), from_bits(w[1])), pack_bf16(from_bits(w[2]), from_bits(w[3]))};
+            stream_store8(p.copy + i, u32x2{pack_bf16(from_bits(w[k][0]), from_bits(w[k][1])), pack_bf16(from_bits(w[k][2]), from_bits(w[k][3]))});
         }
     }
-    for (; i < p.n; i++) { // one thread's last three at most
+    u32 i = p.n / 4 * 4 + thread(); // the piece's last three at most
+    if (i < p.n && i / PART * PART == part) {
         update(f, decay, p.w[i], p.g[i], p.m[i], p.v[i]);
         if (p.copy) store(p.copy + i, p.w[i]);
     }

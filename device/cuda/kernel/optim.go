@@ -10,10 +10,11 @@ import (
 // paramPiece is the elements of a parameter that one block takes.
 const paramPiece = 16384
 
-// Threads of a block of optim.cu.
+// Threads of a block of optim.cu, and blocks of optim_adamw that share a piece.
 const (
 	optimThreads = 256
 	optimFinish  = 1024
+	optimParts   = paramPiece / (8 * optimThreads)
 )
 
 // Trainable is a parameter: master weights W, gradient G and moments M and V, float32 of one shape, and Copy, the
@@ -111,5 +112,5 @@ func AdamW(q Queue, pieces uint64, n int, a device.AdamW) {
 		beta1: a.Beta1, beta2: a.Beta2, eps: a.Eps, weightDecay: a.WeightDecay,
 	}
 	q.Launch(Launch{Module: "optim", Kernel: "optim_factors", Grid: [3]int{1, 1, 1}, Block: 32, Args: unsafe.Pointer(args)})
-	q.Launch(Launch{Module: "optim", Kernel: "optim_adamw", Grid: [3]int{n, 1, 1}, Block: optimThreads, Args: unsafe.Pointer(args)})
+	q.Launch(Launch{Module: "optim", Kernel: "optim_adamw", Grid: [3]int{n * optimParts, 1, 1}, Block: optimThreads, Args: unsafe.Pointer(args)})
 }
