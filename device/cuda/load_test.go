@@ -14,6 +14,7 @@ import (
 
 	"apr/device"
 	"apr/device/cuda"
+	"apr/internal/fault"
 	"apr/quant"
 	"apr/tensor"
 )
@@ -145,6 +146,38 @@ func TestUnreadableWeight(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkRows(t, d, w, good)
+}
+
+// TestImpossibleWeights: what a weight cannot be made of is told with the tensor's name, before anything is read.
+func TestImpossibleWeights(t *testing.T) {
+	findDriver(t)
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	good := &pattern{rows: 4, cols: 8, d: tensor.BF16}
+	for _, c := range []struct {
+		name  string
+		parts []device.Source
+		rows  []int
+		kind  fault.Kind
+		id    string
+	}{
+		{"another width", []device.Source{good, &pattern{rows: 4, cols: 9, d: tensor.BF16}}, nil, fault.Load, "E-CUDA-030"},
+		{"too many rows", []device.Source{good}, []int{5}, fault.Load, "E-CUDA-031"},
+		{"rows below zero", []device.Source{good, good}, []int{4, -1}, fault.Load, "E-CUDA-031"},
+		{"too few bytes", []device.Source{&pattern{rows: 4, cols: 8, d: tensor.BF16, payload: make([]byte, 63)}}, nil, fault.Format, "E-CUDA-031"},
+		{"too many bytes", []device.Source{&pattern{rows: 4, cols: 8, d: tensor.F32, payload: make([]byte, 132)}}, nil, fault.Format, "E-CUDA-031"},
+		{"blocks cut short", []device.Source{&pattern{rows: 4, cols: 32, d: tensor.Q8_0, payload: make([]byte, 135)}}, nil, fault.Format, "E-CUDA-032"},
+		{"integers", []device.Source{&pattern{rows: 4, cols: 8, d: tensor.I32}}, nil, fault.Load, "E-CUDA-031"},
+	} {
+		_, err := d.Weight(device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: c.parts, Rows: c.rows})
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Kind != c.kind || f.ID != c.id || f.Place != `tensor "pattern"` {
+			t.Errorf("%s: got %+v, want a fault %s of kind %v about the tensor", c.name, err, c.id, c.kind)
+		}
+	}
+	if now, _ := d.Memory(); now[device.TeacherWeights] != 0 || good.reads.Load() != 0 {
+		t.Errorf("%d bytes are kept, %d were read", now[device.TeacherWeights], good.reads.Load())
+	}
 }
 
 // TestWideGradient: a gradient that is rounded in pieces overwrites what is to be zero once, and then adds.

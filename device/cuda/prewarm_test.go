@@ -4,10 +4,13 @@ package cuda_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
+	"apr/device"
 	"apr/device/cuda"
 	"apr/device/dry"
+	"apr/tensor"
 )
 
 // TestPrewarmWithCublas: with cublasLt bound fewer modules are loaded than with the program's own products besides, the
@@ -48,6 +51,32 @@ func TestPrewarmWithCublas(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPrepareInUse: products are measured, but not in memory that holds something.
+func TestPrepareInUse(t *testing.T) {
+	findDriver(t)
+	d := open(t, cuda.Options{TuningDir: t.TempDir()})
+	defer d.Close()
+	const n = 1 << 16
+	s, want, got := d.NewStream(), make([]float32, n), make([]float32, n)
+	for i := range want {
+		want[i] = float32(i % 99)
+	}
+	x := s.Temp("x", device.Activations, tensor.F32, 1, n)
+	s.Upload(x, want)
+	planned := dry.New(d.Target())
+	newTiny(planned).step(t, 0)
+	if err := d.Prepare(planned.Record()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Download(got, x); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(got, want) {
+		t.Error("values were overwritten")
+	}
+	s.Release(x)
 }
 
 // prewarmed prepares a device for a tiny step, takes two, and returns what is loaded and the parameters. Nothing may be

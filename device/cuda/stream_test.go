@@ -9,20 +9,22 @@ import (
 	"time"
 
 	"apr/device"
+	"apr/device/cuda/blas"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/emulator"
+	"apr/device/cuda/kernel"
 	"apr/tensor"
 )
 
 // emulated opens the emulated device until the end of the test.
-func emulated(t *testing.T) *Device {
+func emulated(t *testing.T, o Options) *Device {
 	t.Helper()
 	dir, err := emulator.Build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(driver.LibDirVariable, dir)
-	d, err := Open(Options{})
+	d, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +34,7 @@ func emulated(t *testing.T) *Device {
 
 // TestBiasAfterFailure: the copy of a bias that was due in a stream that has failed is not missing afterwards.
 func TestBiasAfterFailure(t *testing.T) {
-	d := emulated(t)
+	d := emulated(t, Options{})
 	const n = 24
 	alloc := func(dt tensor.DType, rows, cols int) device.Tensor {
 		return d.Alloc("t", device.TeacherWeights, dt, rows, cols)
@@ -71,7 +73,7 @@ func TestBiasAfterFailure(t *testing.T) {
 
 // TestPhases: work counts for the phase that it was given in, before and after a Wait, until the next step begins.
 func TestPhases(t *testing.T) {
-	d := emulated(t)
+	d := emulated(t, Options{})
 	s := d.NewStream()
 	load := d.Alloc("load", device.Activations, tensor.F32, 1<<12, 1<<12)
 	work := func() {
@@ -121,7 +123,7 @@ func TestPhases(t *testing.T) {
 
 // TestInternalFailure: when an operation of the device's own fails nothing can be relied on.
 func TestInternalFailure(t *testing.T) {
-	d := emulated(t)
+	d := emulated(t, Options{})
 	broken := errors.New("broken")
 	d.queue("broken", func(*driver.Thread) error { return broken })
 	if _, err := d.NewStream().Wait(context.Background()); !errors.Is(err, broken) {
@@ -129,9 +131,29 @@ func TestInternalFailure(t *testing.T) {
 	}
 }
 
+// TestDeclinedProducts: when cublasLt declines a planned product the modules that stand in for it are loaded at once.
+func TestDeclinedProducts(t *testing.T) {
+	served := blas.Shape{Op: blas.NT, M: 4, N: 8, K: 16, LDA: 16, LDB: 16, LDC: 8, In: tensor.F32, Out: tensor.F32, Compute: blas.F32, Aligned: true}
+	declined := served
+	declined.Out = tensor.BF16 // the emulated library does not narrow
+	for _, c := range []struct {
+		name   string
+		shapes []blas.Shape
+		want   bool
+	}{{"none declined", []blas.Shape{served}, false}, {"one declined", []blas.Shape{served, declined}, true}} {
+		d := emulated(t, Options{Compute: F32})
+		if err := d.prewarm(d.modules(nil), c.shapes); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.kernels.modules[kernel.GemmModule(tensor.F32)]; got != c.want || d.unplanned[declined] != c.want || d.unplanned[served] {
+			t.Errorf("%s: the module is loaded: %v; cublasLt's part is known to be less than all: %v", c.name, got, d.unplanned)
+		}
+	}
+}
+
 // TestFree: with a tensor go the copies that were made of it.
 func TestFree(t *testing.T) {
-	d := emulated(t)
+	d := emulated(t, Options{})
 	s := d.NewStream()
 	now := func() int64 {
 		all, _ := d.Memory()

@@ -317,7 +317,7 @@ EXPORT int cublasLtMatmul(void *handle, const Desc *desc, const float *alpha, co
         if (algo->workspace > bytes || (algo->workspace && !apr_emulator_readable(workspace, algo->workspace))) status = invalid_value;
         for (const void *p : {(const void *)a, (const void *)b, (const void *)c, (const void *)d})
             if ((uintptr_t)p % algo->align) status = not_supported;
-        if (desc->epilogue == 4 && (uintptr_t)desc->bias % 4 && desc->bias_type == type_f32) status = not_supported;
+        if (desc->epilogue == 4 && (uintptr_t)desc->bias % algo->align) status = not_supported;
     }
     if (status != success) {
         delete call;
