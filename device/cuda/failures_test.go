@@ -199,6 +199,33 @@ func TestOldDriver(t *testing.T) {
 	}
 }
 
+// TestErrorInWeight: an error of the driver while a weight is loaded is that weight's alone.
+func TestErrorInWeight(t *testing.T) {
+	findDriver(t)
+	for _, c := range []struct{ name, fail, says string }{
+		{"at pinned memory", "cuMemHostAlloc:5=2", "CUDA_ERROR_OUT_OF_MEMORY"}, // the first four are the device's own
+		{"at the only copy", "cuMemcpyHtoDAsync_v2:1=1", "CUDA_ERROR_INVALID_VALUE"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("APR_EMULATOR_FAIL", c.fail)
+			d := open(t, cuda.Options{})
+			spec := device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: []device.Source{zeros{3, 5}}}
+			if _, err := d.Weight(spec); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want %s", err, c.says)
+			}
+			if now, _ := d.Memory(); now[device.TeacherWeights] != 0 {
+				t.Errorf("%d bytes are kept", now[device.TeacherWeights])
+			}
+			if _, err := d.Weight(spec); err != nil {
+				t.Errorf("the next weight: %v", err)
+			}
+			if err := d.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		})
+	}
+}
+
 // TestErrorInStep: an error of the driver that leaves the device intact ends the stream's step only.
 func TestErrorInStep(t *testing.T) {
 	findDriver(t)

@@ -68,7 +68,9 @@ func (s *Stream) touched(b *buffer) {
 func (s *Stream) touchAll(params []*device.Param) {
 	for _, p := range params {
 		for _, t := range []device.Tensor{p.Value, p.Grad, p.M, p.V} {
-			s.touched(t.Buf.(*buffer))
+			b := t.Buf.(*buffer)
+			need(b.live, "parameters", "tensor "+b.name+" is used after its release")
+			s.touched(b)
 		}
 	}
 }

@@ -98,6 +98,9 @@ func prewarmed(t *testing.T, o cuda.Options, fallback bool) (cuda.Loaded, []floa
 	}
 	d.Seal()
 	loaded := d.Loaded()
+	if loads := d.Stats().Loads; loads != int64(loaded.Modules+loaded.Plans) {
+		t.Errorf("%d loads are counted of %+v", loads, loaded)
+	}
 	m := newTiny(d)
 	var bits []float32
 	for n := range 2 {

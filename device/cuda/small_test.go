@@ -187,6 +187,7 @@ func TestFusedIsNotPlanned(t *testing.T) {
 		{"ampere", &Device{maps: true, desc: ampere}, 256, 64, 96, true},
 		{"no tensor maps", &Device{desc: hopper}, 256, 64, 96, true},
 		{"few rows", &Device{maps: true, desc: hopper}, fusedRows - 1, 64, 96, true},
+		{"just enough rows", &Device{maps: true, desc: hopper}, fusedRows, 64, 96, false},
 		{"x at odd places", &Device{maps: true, desc: hopper}, 256, 63, 96, true},
 		{"u at an odd place", &Device{maps: true, desc: hopper}, 256, 64, 100, true},
 	} {
@@ -216,6 +217,26 @@ func TestFusedIsNotPlanned(t *testing.T) {
 			if got := c.d.shapes(planned.Record()); !slices.Equal(got, want) {
 				t.Errorf("%s, backward %v: got %+v, want %+v", c.name, fuseBackward, got, want)
 			}
+		}
+	}
+}
+
+// TestFusesPlanned: a recorded product with SwiGLU is one kernel if what is known of its operands allows it.
+func TestFusesPlanned(t *testing.T) {
+	d := &Device{maps: true, desc: driver.DeviceInfo{Major: 9}}
+	for name, c := range map[string]struct {
+		change func(*dry.Op)
+		want   bool
+	}{
+		"as it is": {func(*dry.Op) {}, true}, "gu with gaps": {func(o *dry.Op) { o.OutStride += 8 }, true},
+		"gu at odd places": {func(o *dry.Op) { o.OutStride++ }, false}, "x at odd places": {func(o *dry.Op) { o.InStride++ }, false},
+		"float32 x": {func(o *dry.Op) { o.In = tensor.F32 }, false}, "float32 gu": {func(o *dry.Op) { o.Out = tensor.F32 }, false},
+		"float32": {func(o *dry.Op) { o.In, o.Out = tensor.F32, tensor.F32 }, false},
+	} {
+		o := dry.Op{M: 256, N: 192, K: 64, InStride: 64, OutStride: 192, In: tensor.BF16, Out: tensor.BF16}
+		c.change(&o)
+		if got := d.fusesPlanned(o); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

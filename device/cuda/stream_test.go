@@ -4,7 +4,9 @@ package cuda
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -147,6 +149,62 @@ func TestDeclinedProducts(t *testing.T) {
 		}
 		if got := d.kernels.modules[kernel.GemmModule(tensor.F32)]; got != c.want || d.unplanned[declined] != c.want || d.unplanned[served] {
 			t.Errorf("%s: the module is loaded: %v; cublasLt's part is known to be less than all: %v", c.name, got, d.unplanned)
+		}
+	}
+}
+
+// TestParameterLists: more lists of parameters than are remembered, of one length and in a slice that changes, are each
+// their own.
+func TestParameterLists(t *testing.T) {
+	d := emulated(t, Options{})
+	s := d.NewStream()
+	const n = mostTables + 2
+	var params [n]*device.Param
+	for i := range params {
+		params[i] = d.Param(device.ParamSpec{Name: "p", Rows: 1, Cols: 1})
+		s.Upload(params[i].Grad, []float32{float32(1 + i)})
+	}
+	before := d.mem.now[device.Scratch]
+	list := make([]*device.Param, 1)
+	for round := range 3 {
+		for i, p := range params {
+			list[0] = p
+			s.SetScalars(device.Scalars{InvN: 1, BiasCorr1: 1, BiasCorr2: 1})
+			s.Verdict(list)
+			if sc, err := s.Wait(context.Background()); err != nil || sc.GradNorm != float64(1+i) {
+				t.Errorf("round %d: norm %g of gradient %d, %v", round, sc.GradNorm, 1+i, err)
+			}
+		}
+	}
+	if held := d.mem.now[device.Scratch] - before; held != mostTables*alignment {
+		t.Errorf("%d bytes of tables are held", held)
+	}
+	last := params[n-1]
+	d.Free(last.Value, last.Grad, last.M, last.V)
+	defer func() {
+		if v := recover(); v == nil {
+			t.Error("freed parameters were used")
+		}
+	}()
+	s.Verdict(list)
+}
+
+// TestUploadBytes: what is longer than the pinned memory arrives whole.
+func TestUploadBytes(t *testing.T) {
+	d := emulated(t, Options{})
+	s := d.NewStream().(*Stream)
+	const n = ringBytes/4*2 + 5
+	x, raw, got := d.Alloc("x", device.Batch, tensor.F32, 1, n), make([]byte, 4*n), make([]float32, n)
+	for i := range n {
+		binary.NativeEndian.PutUint32(raw[4*i:], math.Float32bits(float32(i)))
+	}
+	s.uploadBytes("x", x.Buf.(*buffer), raw)
+	if err := s.Download(got, x); err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got {
+		if v != float32(i) {
+			t.Fatalf("element %d is %g", i, v)
 		}
 	}
 }
