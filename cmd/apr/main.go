@@ -15,7 +15,7 @@ import (
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
 	distillCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, convertCommand, quantizeCommand, diffCommand, tokenizeCommand,
-	gpuCommand, doctorCommand, versionCommand, completionCommand,
+	contractCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
 }
 
 // openExits are the exit codes of every command that opens a model.

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"encoding/xml"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"apr/contract"
+	"apr/internal/atomicfile"
+	"apr/internal/cli"
+	"apr/internal/fault"
+)
+
+// contractExits are the exit codes of every contract command.
+var contractExits = slices.Clip([]fault.Kind{fault.NotFound, fault.IO, fault.Vacuous})
+
+func contractCommand() *cli.Command {
+	return &cli.Command{
+		Name: "contract", Short: "Check and show contracts: claims with what would show them false",
+		Example: "apr contract validate contracts\napr contract list",
+		Sub:     []*cli.Command{contractValidateCommand(), contractListCommand(), contractShowCommand(), contractGraphCommand()},
+	}
+}
+
+// contractReport is the JSON of apr contract validate.
+type contractReport struct{ *contract.Report }
+
+// Text prints the violations and the counts.
+func (r contractReport) Text(p *cli.Page) { p.Printf("%s", r.String()) }
+
+// rulesOption is --rules.
+func rulesOption(p *string) cli.Option {
+	return cli.Option{Name: "rules", Value: cli.Enum(p, "ours", "ours", "later", "earlier"),
+		Help: "rule set: aprender's earlier or later format, or later and that claims can be run"}
+}
+
+func contractValidateCommand() *cli.Command {
+	var paths []string
+	var rules, junit string
+	var force bool
+	return &cli.Command{
+		Name: "validate", Short: "Check the form of contracts",
+		Long: "Check the form of contracts: files, or folders of .yaml files. One line a violation, with file, line and column.\n" +
+			"The form says nothing about the truth of a claim.",
+		Example: "apr contract validate contracts\napr contract validate kernel-v1.yaml --rules earlier",
+		Exits:   append(contractExits, fault.Invalid),
+		Options: []cli.Option{
+			{Name: "path", Arg: true, Required: true, Path: true, Value: cli.Strings(&paths), Help: "files or folders"},
+			rulesOption(&rules),
+			{Name: "junit", Path: true, Value: cli.String(&junit, ""), Help: "also write the result as JUnit XML"},
+			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing file of --junit"},
+		},
+		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			set, err := contract.ParseRules(rules)
+			if err != nil {
+				return nil, err
+			}
+			r, err := contract.ValidatePaths(paths, set)
+			if err != nil {
+				return nil, err
+			}
+			if junit != "" {
+				if err := writeJUnit(junit, force, r); err != nil {
+					return nil, err
+				}
+			}
+			return contractReport{r}, r.Err()
+		},
+	}
+}
+
+// writeJUnit writes a report as JUnit XML: a test case for each contract.
+func writeJUnit(path string, force bool, r *contract.Report) error {
+	type failure struct {
+		Message string `xml:"message,attr"`
+		Text    string `xml:",chardata"`
+	}
+	type testcase struct {
+		Name    string   `xml:"name,attr"`
+		Class   string   `xml:"classname,attr"`
+		File    string   `xml:"file,attr"`
+		Failure *failure `xml:"failure,omitempty"`
+	}
+	type testsuite struct {
+		XMLName  xml.Name   `xml:"testsuite"`
+		Name     string     `xml:"name,attr"`
+		Tests    int        `xml:"tests,attr"`
+		Failures int        `xml:"failures,attr"`
+		Cases    []testcase `xml:"testcase"`
+	}
+	s := testsuite{Name: "apr contract validate", Tests: len(r.Contracts)}
+	for _, c := range r.Contracts {
+		t := testcase{Name: c.ID, Class: "contract", File: c.File}
+		if c.ID == "" {
+			t.Name = filepath.Base(c.File)
+		}
+		var lines []string
+		for _, v := range c.Violations {
+			lines = append(lines, v.String())
+		}
+		if !c.Valid {
+			s.Failures++
+			t.Failure = &failure{lines[0], strings.Join(lines, "\n")}
+		}
+		s.Cases = append(s.Cases, t)
+	}
+	text, err := xml.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fault.In(fault.Other, path, "the report cannot be written as XML").Because(err)
+	}
+	return atomicfile.WriteFile(path, append([]byte(xml.Header), append(text, '\n')...), force)
+}
+
+// loadContracts reads the contracts of a folder; one that cannot be parsed is an error.
+func loadContracts(dir string) (all []*contract.Contract, err error) {
+	files, err := contract.Files(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		doc, err := contract.Read(file, contract.Ours)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, doc.Contract)
+	}
+	return all, nil
+}
+
+// dirOption is --dir.
+func dirOption(p *string) cli.Option {
+	return cli.Option{Name: "dir", Path: true, Value: cli.String(p, "contracts"), Help: "folder of the contracts"}
+}
+
+// contractItem is one row of apr contract list.
+type contractItem struct {
+	ID          string `json:"id"`
+	Version     string `json:"version"`
+	Kind        string `json:"kind"`
+	Claims      int    `json:"claims"`
+	Obligations int    `json:"obligations"`
+	Tests       int    `json:"tests"`
+	Harnesses   int    `json:"harnesses"`
+	Mutants     int    `json:"mutants"`
+	Description string `json:"description"`
+	File        string `json:"file"`
+}
+
+// contractList is the JSON of apr contract list.
+type contractList struct {
+	Contracts []contractItem `json:"contracts"`
+	Claims    int            `json:"claims"`
+}
+
+// Text prints a table.
+func (l contractList) Text(p *cli.Page) {
+	var rows [][]string
+	for _, c := range l.Contracts {
+		rows = append(rows, []string{c.ID, c.Version, c.Kind, strconv.Itoa(c.Obligations), strconv.Itoa(c.Tests), strconv.Itoa(c.Harnesses), strconv.Itoa(c.Mutants)})
+	}
+	p.Table([]string{"contract", "version", "kind", ">obligations", ">tests", ">harnesses", ">mutants"}, rows)
+	p.Printf("%d contracts, %d claims\n", len(l.Contracts), l.Claims)
+}
+
+func contractListCommand() *cli.Command {
+	var dir string
+	return &cli.Command{
+		Name: "list", Short: "List contracts and what they claim",
+		Long:    "List the contracts of a folder. A claim is a falsification test or a harness.",
+		Example: "apr contract list\napr contract list --dir contracts --json",
+		Exits:   contractExits,
+		Options: []cli.Option{dirOption(&dir)},
+		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			all, err := loadContracts(dir)
+			if err != nil {
+				return nil, err
+			}
+			l := contractList{Contracts: []contractItem{}}
+			for _, c := range all {
+				l.Claims += c.Claims()
+				l.Contracts = append(l.Contracts, contractItem{
+					ID: c.ID, Version: c.Metadata.Version, Kind: c.Kind(), Claims: c.Claims(), Obligations: len(c.ProofObligations),
+					Tests: len(c.FalsificationTests), Harnesses: len(c.KaniHarnesses), Mutants: len(c.Mutants),
+					Description: c.Metadata.Description, File: c.Path,
+				})
+			}
+			return l, nil
+		},
+	}
+}
+
+func contractShowCommand() *cli.Command {
+	var dir, name string
+	return &cli.Command{
+		Name: "show", Short: "Show one contract",
+		Example: "apr contract show distillation-loss-v1\napr contract show ./other/kernel-v1.yaml --json",
+		Exits:   contractExits,
+		Options: []cli.Option{
+			{Name: "contract", Arg: true, Required: true, Value: cli.String(&name, ""), Help: "id of a contract of the folder, or a file"},
+			dirOption(&dir),
+		},
+		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			file, err := contractFile(dir, name)
+			if err != nil {
+				return nil, err
+			}
+			doc, err := contract.Read(file, contract.Ours)
+			if err != nil {
+				return nil, err
+			}
+			c := doc.Contract
+			return contractShown{c.ID, c.Path, c.Kind(), c.Claims(), c}, nil
+		},
+	}
+}
+
+// contractFile finds a contract by id or path.
+func contractFile(dir, name string) (string, error) {
+	if ext := filepath.Ext(name); ext == ".yaml" || ext == ".yml" || strings.ContainsRune(name, filepath.Separator) {
+		return name, nil
+	}
+	files, err := contract.Files(dir)
+	if err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, file := range files {
+		id := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+		if id == name {
+			return file, nil
+		}
+		ids = append(ids, id)
+	}
+	e := fault.In(fault.NotFound, dir, "no contract %q", name)
+	if near := fault.Nearest(name, ids); near != "" {
+		return "", e.WithHint("did you mean %q?", near)
+	}
+	return "", e.WithHint("apr contract list --dir %s lists them", dir)
+}
+
+// contractGraph is the JSON of apr contract graph.
+type contractGraph struct{ *contract.Graph }
+
+// Text prints each contract with what it rests on.
+func (g contractGraph) Text(p *cli.Page) {
+	for _, id := range g.Contracts {
+		var to []string
+		for _, e := range slices.Concat(g.Edges, g.Missing) {
+			if e.From == id {
+				to = append(to, cli.Clean(e.To))
+			}
+		}
+		if len(to) == 0 {
+			p.Printf("%s\n", cli.Clean(id))
+		} else {
+			p.Printf("%s -> %s\n", cli.Clean(id), strings.Join(to, ", "))
+		}
+	}
+}
+
+func contractGraphCommand() *cli.Command {
+	var dir string
+	return &cli.Command{
+		Name: "graph", Short: "Show which contracts rest on which",
+		Long:    "Show what each contract of a folder depends on, each after those it rests on. A dependency that is missing, or a\ncircle of them, is exit 25.",
+		Example: "apr contract graph\napr contract graph --json",
+		Exits:   contractExits,
+		Options: []cli.Option{dirOption(&dir)},
+		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			all, err := loadContracts(dir)
+			if err != nil {
+				return nil, err
+			}
+			g := contract.NewGraph(all)
+			return contractGraph{g}, g.Err()
+		},
+	}
+}
