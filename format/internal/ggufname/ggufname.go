@@ -1,4 +1,5 @@
-// Package ggufname translates the tensor names of GGUF into those of Hugging Face, which the program uses throughout.
+// Package ggufname translates the tensor names of GGUF into those of Hugging Face, which the program uses throughout,
+// and back.
 package ggufname
 
 import (
@@ -46,4 +47,37 @@ func ToHF(name string) (string, bool) {
 		return "", false
 	}
 	return "model.layers." + layer + "." + hf + "." + kind, true
+}
+
+// the inverse of whole and of inBlock
+var wholeHF, inBlockHF = inverse(whole), inverse(inBlock)
+
+func inverse(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		out[v] = k
+	}
+	return out
+}
+
+// FromHF returns the GGUF name of the Hugging Face name, and false if name is not one that is known here.
+func FromHF(name string) (string, bool) {
+	if g, ok := wholeHF[name]; ok {
+		return g, true
+	}
+	rest, ok := strings.CutPrefix(name, "model.layers.")
+	if !ok {
+		return "", false
+	}
+	layer, rest, _ := strings.Cut(rest, ".")
+	dot := strings.LastIndexByte(rest, '.')
+	if dot < 0 {
+		return "", false
+	}
+	part, known := inBlockHF[rest[:dot]]
+	g := "blk." + layer + "." + part + rest[dot:]
+	if back, ok := ToHF(g); !known || !ok || back != name {
+		return "", false
+	}
+	return g, true
 }
