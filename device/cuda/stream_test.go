@@ -209,6 +209,82 @@ func TestUploadBytes(t *testing.T) {
 	}
 }
 
+// TestReplacedIDs: ids that the host uploaded are not taken for those that the device has written over them.
+func TestReplacedIDs(t *testing.T) {
+	d := emulated(t, Options{})
+	s := d.NewStream()
+	table, y := d.Frozen(d.Alloc("table", device.TeacherWeights, tensor.F32, 4, 8)), d.Alloc("y", device.Activations, tensor.BF16, 1, 8)
+	ids, other := d.Alloc("ids", device.Batch, tensor.I32, 1, 1), d.Alloc("other", device.Batch, tensor.I32, 1, 1)
+	x := d.Alloc("x", device.Logits, tensor.F32, 1, 3) // whose largest element is its first
+	for name, write := range map[string]func(){
+		"ArgMax": func() { s.ArgMax(ids, x) }, "Zero": func() { s.Zero(ids) }, "Copy": func() { s.Copy(ids, other) },
+	} {
+		s.UploadInts(ids, []int32{7}) // no row of the table
+		write()
+		s.Embed(y, table, ids)
+		if _, err := s.Wait(context.Background()); err != nil {
+			t.Errorf("after %s: %v", name, err)
+		}
+	}
+}
+
+// TestLatePositions: the table of rotations at least doubles when it grows, is right at every position, and replaces its smaller self.
+func TestLatePositions(t *testing.T) {
+	d := emulated(t, Options{Compute: F32})
+	s := d.NewStream()
+	x := d.Alloc("x", device.Activations, tensor.F32, 2, 2)
+	before := d.mem.now[device.Scratch]
+	for _, c := range []struct{ first, rows int }{
+		{0, leastPositions}, {leastPositions - 2, leastPositions}, {leastPositions - 1, 2 * leastPositions}, {5, 2 * leastPositions},
+		{leastPositions, 2 * leastPositions}, {9000, 9002},
+	} {
+		s.Upload(x, []float32{1, 0, 1, 0})
+		s.Rotate(x, device.Rotary{HeadDim: 2, Theta: 1e4, SeqLen: 2, Offset: c.first})
+		got := make([]float32, 4)
+		if err := s.Download(got, x); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 {
+			sin, cos := math.Sincos(float64(c.first + i))
+			if dc, ds := float64(got[2*i])-cos, float64(got[2*i+1])-sin; !(max(dc, -dc, ds, -ds) < 1e-6) {
+				t.Errorf("position %d: (%g, %g), want (%g, %g)", c.first+i, got[2*i], got[2*i+1], cos, sin)
+			}
+		}
+		if held := d.mem.now[device.Scratch] - before; held != (int64(c.rows)*8+alignment-1)/alignment*alignment {
+			t.Errorf("from position %d: %d bytes of tables, want %d rows", c.first, held, c.rows)
+		}
+	}
+}
+
+// TestMistakes: tensors that were released, or that another device has, are mistakes of the program.
+func TestMistakes(t *testing.T) {
+	d, other := emulated(t, Options{}), emulated(t, Options{})
+	s := d.NewStream()
+	released := s.Temp("x", device.Activations, tensor.F32, 1, 1)
+	s.Release(released)
+	freed := d.Alloc("y", device.Activations, tensor.F32, 1, 1)
+	d.Free(freed)
+	for _, c := range []struct {
+		name string
+		f    func()
+	}{
+		{"a released temp", func() { s.Zero(released) }}, {"released twice", func() { s.Release(released) }},
+		{"a freed tensor", func() { s.Zero(freed) }}, {"freed twice", func() { d.Free(freed) }},
+		{"of another device", func() { s.Zero(other.Alloc("z", device.Activations, tensor.F32, 1, 1)) }},
+		{"a temp that is freed", func() { d.Free(s.Temp("t", device.Activations, tensor.F32, 1, 1)) }},
+		{"a tensor that is released", func() { s.Release(d.Alloc("u", device.Activations, tensor.F32, 1, 1)) }},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", c.name)
+				}
+			}()
+			c.f()
+		}()
+	}
+}
+
 // TestFree: with a tensor go the copies that were made of it.
 func TestFree(t *testing.T) {
 	d := emulated(t, Options{})
