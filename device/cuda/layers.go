@@ -101,7 +101,11 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 	need(!lse.IsZero(), "AttentionBackward", "no lse")
 	if op := s.begin("AttentionBackward", dq, dk, dv, do, o, lse, q, k, v); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
-		kernel.AttentionBackward(op, mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(lse), mat(q), mat(k), mat(v), a)
+		back := kernel.AttentionBackward
+		if s.dev.target() == "sm_90a" && kernel.AttentionBackwardSM90Serves(mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(q), mat(k), mat(v), a) {
+			back = kernel.AttentionBackwardSM90
+		}
+		back(op, mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(lse), mat(q), mat(k), mat(v), a)
 		op.end()
 	}
 }

@@ -33,10 +33,14 @@ const rowPadding = 128
 // module attention_plain.
 func AttentionModules(headDim int, t tensor.DType) []string {
 	if f, ok := flashTiles[headDim]; ok && t == tensor.BF16 {
+		modules := []string{f.module, decodeModule}
 		if UseAttentionSM90 {
-			return []string{f.module, decodeModule, attentionSM90Module}
+			modules = append(modules, attentionSM90Module)
 		}
-		return []string{f.module, decodeModule}
+		if UseAttentionBackwardSM90 {
+			modules = append(modules, attentionBackwardSM90Module)
+		}
+		return modules
 	}
 	return []string{plainModule, decodeModule}
 }
