@@ -298,10 +298,6 @@ type Stream interface {
 	MatMulSwiGLU(m, gu, x Tensor, w Weight, keep bool)
 	// SwiGLUBackward writes dgu: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g). dgu may be gu itself.
 	SwiGLUBackward(dgu, dm, gu Tensor)
-	// MatMulSwiGLUBackward writes dgu, SwiGLU's backward of dprod = dy·W as stored (rounded to its type) and gu. dy [n, out],
-	// w [out, f], gu and dgu [n, 2f]; dgu may be gu itself. dprod [n, f], of the type of gu, is scratch: its content is
-	// undefined afterwards. It overlaps none of the others, and dy neither gu nor dgu.
-	MatMulSwiGLUBackward(dgu, dprod, dy, gu Tensor, w Weight)
 
 	// Gather copies rows: dst[i] = src[rows[i]]; rows I32.
 	Gather(dst, src, rows Tensor)

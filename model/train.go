@@ -225,7 +225,8 @@ func (g *backward) mlp(i int, k *savedLayer) {
 	var none device.Tensor
 	s.MatMulWeightGrad(p.down.Grad, none, g.dx, k.swiglu)
 	dprod, dgu := k.swiglu, k.gateUp // written over what is not needed again
-	s.MatMulSwiGLUBackward(dgu, dprod, g.dx, k.gateUp, l.down)
+	s.MatMulInputGrad(dprod, g.dx, l.down, false)
+	s.SwiGLUBackward(dgu, dprod, k.gateUp)
 	s.MatMulWeightGrad(p.gateUp.Grad, none, dgu, k.y2)
 	s.MatMulInputGrad(g.dy, dgu, l.gateUp, false)
 	s.RMSNormBackward(g.dx, p.postNorm.Grad, g.dy, k.x2, k.rstd2, l.postNorm)

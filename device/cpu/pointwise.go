@@ -53,13 +53,6 @@ func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
 	s.end(opSwiGLUBackward, 0)
 }
 
-// MatMulSwiGLUBackward writes dgu, SwiGLU's backward of dprod = dy·W and gu. dprod is kept.
-func (s *Stream) MatMulSwiGLUBackward(dgu, dprod, dy, gu device.Tensor, w device.Weight) {
-	need(dy.Cols == w.Rows(), "MatMulSwiGLUBackward", "dy has not a column for every row of W")
-	s.MatMulInputGrad(dprod, dy, w, false)
-	s.SwiGLUBackward(dgu, dprod, gu)
-}
-
 func (o *swigluOp) backward(_, lo, hi int) {
 	f := o.m.cols
 	for r := lo; r < hi; r++ {

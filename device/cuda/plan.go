@@ -137,11 +137,6 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 			s.Op, s.LDB = blas.NT, c.K
 		case "MatMulInputGrad":
 			s.Op, s.LDB = blas.NN, c.N
-		case "MatMulSwiGLUBackward":
-			if d.fusesBackwardPlanned(c.Op) {
-				continue
-			}
-			s.Op, s.LDB = blas.NN, c.N
 		case "MatMulWeightGrad":
 			s.Op, s.LDB = blas.TN, c.N
 			first := s

@@ -170,12 +170,7 @@ var mutants = []struct {
 			return ref.SwiGLU(ref.Beside(half(0), half(1)))
 		}
 	}},
-	{"gradient under SwiGLU written over a gate still to be read", "matmulswiglubackward/", func(o *ops) { o.readsFirst = false }},
-	{"gradient under SwiGLU of all but the last row of W", "matmulswiglubackward/", func(o *ops) {
-		o.linearBack = func(dy, x, w ref.Mat) (dx, dw, db ref.Mat) {
-			return ref.LinearBackward(dy.ColRange(0, dy.Cols-1), x, w.RowRange(0, w.Rows-1))
-		}
-	}},
+	{"gradients of gate and up written over a gate still to be read", "swiglu/", func(o *ops) { o.readsFirst = false }},
 	{"gate gradient off by a ten-thousandth", "swiglu/", func(o *ops) {
 		o.swiGLUBack = func(dm, gu ref.Mat) ref.Mat { return times(ref.SwiGLUBackward(dm, gu), 1.0001) }
 	}},
@@ -414,11 +409,6 @@ func TestSuiteCatchesMutants(t *testing.T) {
 		d := newSlow(tensor.BF16)
 		d.ops.gatesStored = false
 		caught(t, d, "matmulswiglu/")
-	})
-	t.Run("SwiGLU's backward of a product before it is rounded", func(t *testing.T) {
-		d := newSlow(tensor.BF16)
-		d.ops.gatesStored = false
-		caught(t, d, "matmulswiglubackward/")
 	})
 	for _, m := range lossMutants {
 		t.Run(m.name, func(t *testing.T) {

@@ -48,7 +48,7 @@ type ops struct {
 	keepsProduct   bool                     // MatMulSwiGLU writes gu
 	gatesStored    bool                     // and reads it rounded
 	gated          func(gu ref.Mat) ref.Mat // SwiGLU of MatMulSwiGLU
-	readsFirst     bool                     // MatMulSwiGLUBackward reads all of gu before it writes dgu
+	readsFirst     bool                     // SwiGLUBackward reads all of gu before it writes dgu
 }
 
 func newSlow(act tensor.DType) *slow {
@@ -393,25 +393,13 @@ func (s *slowStream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep 
 }
 
 func (s *slowStream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
-	s.write(dgu, s.ops.swiGLUBack(s.read(dm), s.read(gu)))
-}
-
-func (s *slowStream) MatMulSwiGLUBackward(dgu, dprod, dy, gu device.Tensor, w device.Weight) {
-	m, _, _ := s.ops.linearBack(s.read(dy), ref.New(dy.Rows, dprod.Cols), w.(*slowWeight).m())
-	if s.ops.gatesStored {
-		round(m, dprod.DType)
+	if s.ops.readsFirst {
+		s.write(dgu, s.ops.swiGLUBack(s.read(dm), s.read(gu)))
+		return
 	}
-	if !s.ops.readsFirst {
-		f := dprod.Cols
-		s.write(dgu.ColRange(0, f), s.ops.swiGLUBack(m, s.read(gu)).ColRange(0, f))
-		s.write(dgu.ColRange(f, 2*f), s.ops.swiGLUBack(m, s.read(gu)).ColRange(f, 2*f))
-	} else {
-		s.write(dgu, s.ops.swiGLUBack(m, s.read(gu)))
-	}
-	for i := range m.V {
-		m.V[i] = math.NaN() // as the interface allows
-	}
-	s.write(dprod, m)
+	f := dm.Cols
+	s.write(dgu.ColRange(0, f), s.ops.swiGLUBack(s.read(dm), s.read(gu)).ColRange(0, f))
+	s.write(dgu.ColRange(f, 2*f), s.ops.swiGLUBack(s.read(dm), s.read(gu)).ColRange(f, 2*f))
 }
 
 func (s *slowStream) Gather(dst, src, rows device.Tensor) {

@@ -195,8 +195,8 @@ func (r *repeat) products(x device.Tensor) (dx device.Tensor) {
 	r.s.MatMulWeightGrad(dw, db, dy, x)
 	gu, m := r.out(r.act, r.rows, r.vocab), r.out(r.act, r.rows, r.vocab/2)
 	r.s.MatMulSwiGLU(m, gu, x, w, true)
-	dgu, dprod := r.out(r.act, r.rows, 2*r.cols), r.out(r.act, r.rows, r.cols)
-	r.s.MatMulSwiGLUBackward(dgu, dprod, dy, r.in(r.act, ref.Beside(r.x, r.x)), w)
+	dgu := r.out(r.act, r.rows, 2*r.cols)
+	r.s.SwiGLUBackward(dgu, dx, r.in(r.act, ref.Beside(r.x, r.x)))
 	r.keep(y, dx, dw, db, gu, m, dgu)
 	return dx
 }

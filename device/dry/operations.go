@@ -154,22 +154,6 @@ func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
 	s.whole("SwiGLUBackward", dgu, dm, gu)
 }
 
-// MatMulSwiGLUBackward records the operation as one product. What a device that has no such kernel moves beyond the
-// operands is not counted.
-func (s *Stream) MatMulSwiGLUBackward(dgu, dprod, dy, gu device.Tensor, w device.Weight) {
-	const name = "MatMulSwiGLUBackward"
-	d := w.(*weight)
-	need(dy.Cols == d.rows && dprod.Cols == d.cols && sameShape(dgu, gu), name, "shapes differ")
-	need(dprod.Rows == dy.Rows && gu.Rows == dy.Rows && gu.Cols == 2*dprod.Cols, name, "shapes differ")
-	need(gu.DType == dprod.DType && dgu.DType == dprod.DType, name, "types differ")
-	use(name, dprod)
-	o := Op{
-		Name: name, In: dy.DType, Out: dprod.DType, Weight: d.Types, M: dy.Rows, N: dprod.Cols, K: dy.Cols,
-		InStride: dy.Stride, OutStride: dprod.Stride,
-	}
-	s.count(o, 2*float64(o.M)*float64(o.N)*float64(o.K), use(name, dgu, dy, gu)+d.moved(dy.Cols))
-}
-
 // Gather records the operation.
 func (s *Stream) Gather(dst, src, rows device.Tensor) {
 	need(ids("Gather", rows) == dst.Rows && dst.Cols == src.Cols, "Gather", "shapes differ")

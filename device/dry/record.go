@@ -17,8 +17,7 @@ type Op struct {
 	In, Out tensor.DType
 	Weight  string
 	// Of products: y[M,N] (+)= Σ_K. MatMul M = rows of x, K = its columns; MatMulInputGrad N = columns of W;
-	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows; MatMulSwiGLU as MatMul, of which gu is the output;
-	// MatMulSwiGLUBackward as MatMulInputGrad, of which dprod is the output.
+	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows; MatMulSwiGLU as MatMul, of which gu is the output.
 	M, N, K             int
 	InStride, OutStride int // elements from row to row
 	Bias, Add, Keep     bool

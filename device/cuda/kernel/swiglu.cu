@@ -56,7 +56,11 @@ template <class T, int E, int U> APR_DEVICE void swiglu_backward(const SwiGLUArg
         widen(x, g[k]);
         widen(y, u[k]);
         widen(z, d[k]);
-        UNROLL for (int e = 0; e < E; e++) gated_gradients<T>(y[e], z[e], x[e], y[e], z[e]);
+        UNROLL for (int e = 0; e < E; e++) {
+            const float m = exp_minus(x[e], T()), s = rcp_approx(1.0f + m), zs = z[e] * s; // 1 − σ = m·s
+            y[e] *= zs * fma_rn(x[e], m * s, 1.0f);
+            z[e] = zs * x[e];
+        }
         narrow(g[k], y);
         narrow(u[k], z);
         store_pack(dg[k], g[k]);

@@ -1,4 +1,4 @@
-// The gate of SwiGLU and its gradients, which several kernels must compute in the same bits.
+// The gate of SwiGLU, which several kernels must compute in the same bits.
 #pragma once
 #include "apr.cuh"
 
@@ -15,10 +15,3 @@ APR_DEVICE float exp_minus(float x, float) {
 
 // gated returns silu(g)·u for a result of type T.
 template <class T> APR_DEVICE float gated(float g, float u) { return u * (g * rcp_approx(1.0f + exp_minus(g, T()))); }
-
-// gated_gradients returns dg = d·u·σ(g)(1+g(1−σ(g))) and du = d·g·σ(g) for results of type T.
-template <class T> APR_DEVICE void gated_gradients(float &dg, float &du, float g, float u, float d) {
-    const float m = exp_minus(g, T()), s = rcp_approx(1.0f + m), ds = s * d; // 1 − σ = m·s
-    dg = u * (ds * fma_rn(g, m * s, 1.0f));
-    du = ds * g;
-}
