@@ -109,18 +109,18 @@ APR_DEVICE u64 operand(u32 at) { return (u64)(at >> 4 & 0x3fff) | (u64)(PANEL >>
 #define STEP_SHARED(step) "add.s64 a, %32, " #step "; add.s64 b, %33, " #step ";\n" \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGISTERS_32 "}, a, b, more, 1, 1, 0, 0;\nmov.pred more, on;\n"
 
-// start_scores starts s = x·Xᵀ for the group's 64 rows and the 64 of a tile. x are the left operand's registers, of 64
+// start_scores starts s = x·Xᵀ, or with MORE s += x·Xᵀ, for the group's 64 rows and the 64 of a tile. x are the left operand's registers, of 64
 // columns, or an operand in shared memory, of 128.
-APR_DEVICE void start_scores(float (&s)[32], const u32 (&x)[16], u64 tile) {
+template <int MORE> APR_DEVICE void start_scores(float (&s)[32], const u32 (&x)[16], u64 tile) {
     asm volatile(BEGIN "49" BEGUN
         STEP(64, REGISTERS_32, 48, 0, 0, 32, 33, 34, 35) STEP(64, REGISTERS_32, 48, 2, 0, 36, 37, 38, 39)
         STEP(64, REGISTERS_32, 48, 4, 0, 40, 41, 42, 43) STEP(64, REGISTERS_32, 48, 6, 0, 44, 45, 46, 47) END
-        : CHANGES_32(s) : READS_16(x), "l"(tile), "r"(0) : "memory");
+        : CHANGES_32(s) : READS_16(x), "l"(tile), "r"(MORE) : "memory");
 }
-APR_DEVICE void start_scores(float (&s)[32], u64 x, u64 tile) {
+template <int MORE> APR_DEVICE void start_scores(float (&s)[32], u64 x, u64 tile) {
     asm volatile(BEGIN "34" BEGUN STEP_SHARED(0) STEP_SHARED(2) STEP_SHARED(4) STEP_SHARED(6)
         STEP_SHARED(512) STEP_SHARED(514) STEP_SHARED(516) STEP_SHARED(518) END
-        : CHANGES_32(s) : "l"(x), "l"(tile), "r"(0) : "memory");
+        : CHANGES_32(s) : "l"(x), "l"(tile), "r"(MORE) : "memory");
 }
 // start_outputs starts o += p·X for a tile X; p are the left operand's registers.
 APR_DEVICE void start_outputs(float (&o)[32], const u32 (&p)[16], u64 tile) {
@@ -146,7 +146,7 @@ template <int N> APR_DEVICE void wait_products(float (&d)[32]) {
 // ---- Where everything stands, and what comes in which order.
 
 // Memory: the block's own matrices (for dq also O), the ring of SLOTS stages of two tiles, a tile for each group's results,
-// float32 numbers (for dq lse of the own queries, for dkv lse and δ of every stage), and a barrier `full` and a barrier
+// float32 numbers (for dq lse of the own queries, for dkv lse and −δ of every stage), and a barrier `full` and a barrier
 // `empty` for each stage and for what the block owns.
 template <int D, bool DKV, int SLOTS> struct Memory {
     static constexpr int MATRICES = DKV ? 2 : 3, TILE = 2 * D * ROWS, OWNED = SLOTS; // place of the block's own rows
@@ -346,7 +346,7 @@ template <int D, int SLOTS> APR_DEVICE void fetch_all(const AttentionBackwardArg
             f.begin(ring);
             f.template tiles<1>(m.stage(ring.at), head_rows<bf16>(a.q, a.q_stride, b, a.q_len, w.h, D), a.q_stride, w.at, a.q_len);
             f.template tiles<1>(m.stage(ring.at) + M::TILE, head_rows<bf16>(a.dout, a.dout_stride, b, a.q_len, w.h, D), a.dout_stride, w.at, a.q_len);
-            if (t < 2 * ROWS / 4) // 4 numbers a thread: 64 of lse, 64 of δ
+            if (t < 2 * ROWS / 4) // 4 numbers a thread: 64 of lse, 64 of −δ
                 fetch16(m.stats(ring.at) + 16 * t, (t < ROWS / 4 ? a.row_lse : a.row_delta - ROWS) + ((i64)b * a.heads + w.h) * a.padded + w.at + 4 * t, true);
             f.end(ring);
             ring.next(0, SLOTS);
@@ -384,10 +384,10 @@ template <int D> APR_DEVICE void leave_part(float *part, i32 first, const float 
 }
 
 // Computer is a thread of a warpgroup that computes. KEEP: the own rows stay in registers; otherwise they are multiplied
-// from shared memory. LEAN: only one of s and t exists while the last tile's products run.
+// from shared memory. LEAN: only one of s and t exists while the last tile's products run. AHEAD: t begins with −δ.
 template <int D, bool DKV, int SLOTS> struct Computer {
     typedef Memory<D, DKV, SLOTS> M;
-    static constexpr bool KEEP = D == 64, LEAN = DKV && D == 128;
+    static constexpr bool KEEP = D == 64, LEAN = DKV && D == 128, AHEAD = DKV && !LEAN;
     static constexpr int OPERAND = KEEP ? D / 4 : 1;
     const AttentionBackwardArgs &args;
     const AttentionArgs &a;
@@ -418,7 +418,7 @@ template <int D, bool DKV, int SLOTS> struct Computer {
         return m.own(matrix, group) + c / 8 * PANEL + r * 128 + ((c % 8 ^ r % 8) << 4);
     }
 
-    // begin_queries takes queries and dO into registers, computes δ, and writes lse·log₂e and δ for dkv, also of the rows
+    // begin_queries takes queries and dO into registers, computes δ, and writes lse·log₂e and −δ for dkv, also of the rows
     // that pad the last tile: with lse = ∞ their probabilities are 0.
     APR_METHOD void begin_queries(const Queries &work) {
         float sum[2] = {0, 0};
@@ -445,7 +445,7 @@ template <int D, bool DKV, int SLOTS> struct Computer {
             if ((l & 3) == 0) {
                 const i64 to = ((i64)work.b * a.heads + work.h) * a.padded + i;
                 a.row_lse[to] = lse[e];
-                a.row_delta[to] = delta[e];
+                a.row_delta[to] = -delta[e];
             }
         }
     }
@@ -484,13 +484,29 @@ template <int D, bool DKV, int SLOTS> struct Computer {
     APR_METHOD void forget(float (&r)[32]) {
         UNROLL for (int i = 0; i < 32; i++) r[i] = 0;
     }
+    // less is where the thread's columns begin in this tile's lse, and 256 bytes later in −δ.
+    APR_METHOD i32 less() const {
+        i32 at = m.stats(now) + (lane() & 3) * 8;
+        opaque(at);
+        return at;
+    }
+    APR_METHOD void define_t() {
+        if constexpr (LEAN) forget(t);
+        if constexpr (AHEAD) {
+            const i32 at = less() + 4 * ROWS;
+            UNROLL for (int i = 0; i < 32; i += 2) {
+                const f32x2 x = load_floats(at + i / 4 * 32);
+                t[i] = x[0], t[i + 1] = x[1];
+            }
+        }
+    }
     APR_METHOD void start_s() {
-        if constexpr (KEEP) start_scores(s, x, operand(m.stage(now)));
-        else start_scores(s, operand(m.own(0, group)), operand(m.stage(now)));
+        if constexpr (KEEP) start_scores<0>(s, x, operand(m.stage(now)));
+        else start_scores<0>(s, operand(m.own(0, group)), operand(m.stage(now)));
     }
     APR_METHOD void start_t() {
-        if constexpr (KEEP) start_scores(t, y, operand(m.stage(now) + M::TILE));
-        else start_scores(t, operand(m.own(1, group)), operand(m.stage(now) + M::TILE));
+        if constexpr (KEEP) start_scores<AHEAD>(t, y, operand(m.stage(now) + M::TILE));
+        else start_scores<AHEAD>(t, operand(m.own(1, group)), operand(m.stage(now) + M::TILE));
     }
     APR_METHOD void start_sums() {
         start_outputs(first, g, operand(m.stage(before)));
@@ -508,24 +524,26 @@ template <int D, bool DKV, int SLOTS> struct Computer {
                 const int row = i / 2 % 2 * 8, col = i / 4 * 8 + i % 2;
                 if (over + (DKV ? row - col : col - row) > 0) s[i] = -INFINITY_F;
             }
+        const i32 at = DKV ? less() : 0;
         UNROLL for (int n = 0; n < 8; n++) {
-            f32x2 less = {0, 0};
-            if constexpr (DKV) less = load_floats(m.stats(now) + n * 32 + (lane() & 3) * 8);
-            UNROLL for (int e = 0; e < 4; e++) s[4 * n + e] = exp2_approx(fma_rn(s[4 * n + e], a.log2_scale, -(DKV ? less[e % 2] : lse[e / 2])));
+            f32x2 x = {0, 0};
+            if constexpr (DKV) x = load_floats(at + n * 32);
+            UNROLL for (int e = 0; e < 4; e++) s[4 * n + e] = exp2_approx(fma_rn(s[4 * n + e], a.log2_scale, -(DKV ? x[e % 2] : lse[e / 2])));
         }
     }
     // gradients makes t g.
     APR_METHOD void gradients() {
+        const i32 at = LEAN ? less() + 4 * ROWS : 0;
         UNROLL for (int n = 0; n < 8; n++) {
-            f32x2 less = {0, 0};
-            if constexpr (DKV) less = load_floats(m.stats(now) + 4 * ROWS + n * 32 + (lane() & 3) * 8);
-            UNROLL for (int e = 0; e < 4; e++) t[4 * n + e] = s[4 * n + e] * (t[4 * n + e] - (DKV ? less[e % 2] : delta[e / 2]));
+            f32x2 x = {0, 0};
+            if constexpr (LEAN) x = load_floats(at + n * 32);
+            UNROLL for (int e = 0; e < 4; e++) t[4 * n + e] = s[4 * n + e] * (AHEAD ? t[4 * n + e] : t[4 * n + e] + (LEAN ? x[e % 2] : -delta[e / 2]));
         }
     }
-    APR_METHOD void keep_raised() {
-        u32 any = 0;
-        UNROLL for (int i = 0; i < 32; i++) any |= bits(s[i]);
-        keep_before(any, m.barriers);
+    APR_METHOD u32 any(const float (&x)[32]) const {
+        u32 all = 0;
+        UNROLL for (int i = 0; i < 32; i++) all |= bits(x[i]);
+        return all;
     }
     APR_METHOD void round_p() {
         if constexpr (DKV)
@@ -536,8 +554,9 @@ template <int D, bool DKV, int SLOTS> struct Computer {
     }
 
     APR_METHOD void begin() {
+        define_t();
         take_turn();
-        if constexpr (LEAN) forget(s), forget(t);
+        if constexpr (LEAN) forget(s);
         start_s();
         start_t();
         pass_turn();
@@ -550,6 +569,7 @@ template <int D, bool DKV, int SLOTS> struct Computer {
         before = now;
     }
     APR_METHOD void step() {
+        if constexpr (!LEAN) define_t();
         take_turn();
         if constexpr (LEAN) forget(s);
         start_s();
@@ -559,9 +579,11 @@ template <int D, bool DKV, int SLOTS> struct Computer {
         if constexpr (!LEAN) {
             wait_products<DKV ? 3 : 2>(s);
             raise();
-            keep_raised();
+            const u32 raised = any(s);
+            keep_before(raised, m.barriers);
             wait_products<DKV ? 2 : 1>(t);
             gradients();
+            keep_before(any(t) & raised, m.barriers);
             wait_sums();
             release(before);
             round_p();
@@ -569,7 +591,7 @@ template <int D, bool DKV, int SLOTS> struct Computer {
             wait_products<0>(s);
             wait_sums();
             release(before);
-            forget(t);
+            define_t();
             start_t();
             raise();
             wait_products<0>(t);
