@@ -262,12 +262,8 @@ func TestPlannedSteps(t *testing.T) {
 			planned := dry.New(d.Target())
 			newTiny(planned).step(t, 0)
 			r := planned.Record()
-			budget := d.Target().Budget
 			if err := d.Prepare(r); err != nil {
 				t.Fatal(err)
-			}
-			if after := d.Target().Budget; budget == 0 || after > budget || after < budget-budget/100 {
-				t.Errorf("a budget of %d bytes, and %d when some of them are taken", budget, after)
 			}
 			d.Seal()
 			before := d.Stats()

@@ -285,6 +285,16 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// TestTargetBudget: what the device has taken already is part of a plan's budget.
+func TestTargetBudget(t *testing.T) {
+	d := emulated(t, Options{})
+	before := d.Target().Budget
+	d.Alloc("x", device.Activations, tensor.F32, 1<<13, 1<<13)
+	if after := d.Target().Budget; before == 0 || after != before {
+		t.Errorf("the budget went from %d to %d bytes", before, after)
+	}
+}
+
 // TestFree: with a tensor go the copies that were made of it.
 func TestFree(t *testing.T) {
 	d := emulated(t, Options{})
