@@ -54,7 +54,7 @@ func RunSteps(ctx context.Context, s device.Stream, student, big *model.Model, n
 }
 
 // MeasureStep times whole optimiser steps: teacher forward, student forward, head and loss, backward, clip, AdamW, on
-// fresh random ids each.
+// fresh random ids each. When ctx ends between two steps, the error is its own.
 func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big *model.Model, o StepOptions) (*Step, error) {
 	tr := distill.NewTrainer(student, s, o.BatchSize, o.SeqLen)
 	defer tr.Free()
@@ -68,6 +68,9 @@ func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big
 	rng := rand.New(rand.NewPCG(1, 2))
 	r := &Step{Tokens: o.BatchSize * o.SeqLen, phases: map[string][]float64{}}
 	for i := range o.Warmup + o.Iterations {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		b := randomBatch(rng, o)
 		start := time.Now()
 		rec, err := tr.Apply(ctx, b)

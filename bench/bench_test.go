@@ -2,6 +2,7 @@ package bench_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -85,4 +86,20 @@ func ExamplePercentile() {
 	fmt.Println(bench.Percentile(ms, 50), bench.Percentile(ms, 95))
 	// Output:
 	// 11 30
+}
+
+// A measurement ends between two steps when its context does.
+func TestMeasureStepStops(t *testing.T) {
+	d, student, big := models(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	steps := 0
+	_, err := bench.MeasureStep(ctx, d.NewStream(), student, big, bench.StepOptions{BatchSize: 2, SeqLen: 8, Warmup: 2, Iterations: 3,
+		Setting: plan.Setting{MicroRows: 2, ChunkRows: 16}, Vocab: 40, Progress: func(int, int) {
+			steps++
+			cancel()
+		}})
+	if !errors.Is(err, context.Canceled) || steps != 1 {
+		t.Errorf("%d steps, then %v", steps, err)
+	}
 }

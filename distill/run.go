@@ -99,8 +99,8 @@ func (r *Run) Decision(name string, detail any, reason string) error {
 // Close releases files and locks.
 func (r *Run) Close() error { return errors.Join(r.dir.Close(), r.in.close()) }
 
-// Execute trains, evaluates and writes the outputs. When ctx ends, the step in progress is finished and checkpointed,
-// and the error is of kind Stopped.
+// Execute trains, evaluates and writes the outputs. When ctx ends, the step in progress is finished and checkpointed, or
+// the evaluation broken off, and the error is of kind Stopped.
 func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 	start := time.Now()
 	out := &Outcome{RunID: r.id, RunDir: r.Output}
@@ -206,6 +206,11 @@ func (r *Run) evaluate(ctx context.Context, big *model.Model, subjects []eval.Su
 		return err
 	}
 	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance})
+	if errors.Is(err, context.Canceled) {
+		stopped := fault.New(fault.Stopped, "stopped in the evaluation; the student is trained and written").
+			WithHint("the same command and --resume=%s evaluates again", r.Output)
+		return errors.Join(r.dir.Event("stop", "signal", map[string]any{"phase": "evaluation"}, ""), stopped)
+	}
 	if err != nil {
 		return err
 	}

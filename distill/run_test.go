@@ -21,7 +21,7 @@ import (
 	"apr/runlog"
 )
 
-// quiet is an observer that stops the run after some steps, or never.
+// quiet is an observer that stops the run after some steps, or in its last evaluation, or never.
 type quiet struct {
 	stopAfter int
 	stop      context.CancelFunc
@@ -29,8 +29,12 @@ type quiet struct {
 	messages  []string
 }
 
-func (q *quiet) Phase(string)                   {}
-func (q *quiet) Advance(int, int)               {}
+func (q *quiet) Phase(string) {}
+func (q *quiet) Advance(int, int) {
+	if q.stopAfter == inEvaluation {
+		q.stop()
+	}
+}
 func (q *quiet) Leg(string, int, int)           {}
 func (q *quiet) Evaluated(string, int, float64) {}
 func (q *quiet) Message(f string, a ...any)     { q.messages = append(q.messages, fmt.Sprintf(f, a...)) }
@@ -43,6 +47,9 @@ func (q *quiet) Step(_ string, s runlog.Step) {
 
 const tinyStudent = `{"model_type":"qwen2","hidden_size":32,"intermediate_size":48,"num_hidden_layers":2,"num_attention_heads":2,
 "num_key_value_heads":1,"vocab_size":4096,"max_position_embeddings":256,"rms_norm_eps":1e-6,"rope_theta":1e6,"tie_word_embeddings":true}`
+
+// inEvaluation stops a run after the first windows of its last evaluation.
+const inEvaluation = -1
 
 // tinyConfig is a run of the real teacher and real text that takes a second.
 func tinyConfig(t *testing.T) Config {
@@ -244,6 +251,28 @@ func TestResumeAfterKill(t *testing.T) {
 	}
 	if entries, _ := os.ReadDir(filepath.Join(c.Output, "checkpoints")); len(entries) != 2 {
 		t.Errorf("%d checkpoints kept, want 2", len(entries))
+	}
+}
+
+// A signal in the evaluation at the end breaks it off; the resumed run evaluates again and does not train again.
+func TestStopInEvaluation(t *testing.T) {
+	c := tinyConfig(t)
+	c.ValFraction = 0.3
+	_, _, err := runOnce(t, c, 0, inEvaluation)
+	if fault.KindOf(err) != fault.Stopped || !strings.Contains(err.Error(), "evaluation") {
+		t.Fatalf("error %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(c.Output, "receipt.json")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("receipt: %v", err)
+	}
+	want := studentBytes(t, c)
+	c.Resume = ResumeAuto
+	out, q, err := runOnce(t, c, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(q.steps) != 0 || len(out.Evaluations) != 3 || !bytes.Equal(studentBytes(t, c), want) {
+		t.Errorf("%d steps, evaluations %v", len(q.steps), out.Evaluations)
 	}
 }
 

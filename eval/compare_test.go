@@ -2,6 +2,7 @@ package eval_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -163,5 +164,24 @@ func TestCompareRefusals(t *testing.T) {
 				t.Errorf("error %v, want one of kind %v that says %q", err, c.kind, c.want)
 			}
 		})
+	}
+}
+
+// A comparison ends between two batches of windows when its context does.
+func TestCompareStops(t *testing.T) {
+	s, on, _ := goldenModels(t)
+	w, err := corpus.NewWindows(randomText(40, 300), 16, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	batches := 0
+	_, err = eval.Compare(ctx, s, nil, []eval.Subject{{Name: "small", Model: on[0]}}, w, eval.Options{Vocab: 320, Rows: 1, Progress: func(int, int) {
+		batches++
+		cancel()
+	}})
+	if !errors.Is(err, context.Canceled) || batches != 1 {
+		t.Errorf("%d batches, then %v", batches, err)
 	}
 }

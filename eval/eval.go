@@ -63,7 +63,8 @@ type Options struct {
 }
 
 // Compare scores subjects on the windows w, against the reference if it is not nil. The reference itself may be one of
-// the subjects: its KL is then 0. An error names the first model with a score that is not finite.
+// the subjects: its KL is then 0. An error names the first model with a score that is not finite; when ctx ends between
+// two batches of windows, the error is its own.
 func Compare(ctx context.Context, s device.Stream, reference *model.Model, subjects []Subject, w *corpus.Windows, o Options) ([]Scores, error) {
 	if w.Len() == 0 || len(subjects) == 0 {
 		return nil, fault.New(fault.Invalid, "nothing to evaluate: %d windows, %d models", w.Len(), len(subjects))
@@ -87,6 +88,9 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 	c.batch = model.NewBatch(subjects[0].Model.Device(), o.Rows, w.SeqLen)
 	defer c.batch.Free(subjects[0].Model.Device())
 	for lo := 0; lo < w.Len(); lo += o.Rows {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		hi := min(lo+o.Rows, w.Len())
 		if err := c.add(ctx, w.Batch(lo, hi)); err != nil {
 			return nil, err

@@ -31,7 +31,7 @@ func evalCommand() *cli.Command {
 		Example: "apr eval runs/mine/student.apr --data val.jsonl\n" +
 			"apr eval student.apr --task agreement --teacher teacher.apr --data val.jsonl\n" +
 			"apr eval student.apr --data val.jsonl --threshold 20 --json",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.Inference, fault.Unavailable},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.Inference, fault.Unavailable, fault.Stopped},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
 			{Name: "task", Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement").Unbuilt("choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},

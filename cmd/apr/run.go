@@ -35,7 +35,7 @@ func runCommand() *cli.Command {
 			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7 --stream\n" +
 			"apr run model/ --chat -p 'Explain channels' -n 128\n" +
 			"apr run student.apr --batch-jsonl prompts.jsonl --json",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Stopped},
 		Options: []cli.Option{
 			{Name: "source", Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model"},
 			{Name: "text", Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt"},
