@@ -2,13 +2,20 @@
 
 package driver
 
-import "github.com/ebitengine/purego"
+import (
+	"runtime"
+
+	"github.com/ebitengine/purego"
+)
 
 // Dynamic says whether this binary can open shared libraries.
 const Dynamic = true
 
-// dlopen opens a library: all its symbols at once, none of them visible to other libraries.
+// dlopen opens a library: all its symbols at once, none of them visible to other libraries. The reason of a
+// failure belongs to the thread that failed, so the goroutine stays on it until it is read.
 func dlopen(name string) (uintptr, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	return purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 }
 
