@@ -279,7 +279,8 @@ func (v *EnumValue) set(s string) error {
 	}
 	slices.Sort(all)
 	err := fault.New(fault.Usage, "unknown value %q (known: %s)", s, strings.Join(v.words, ", "))
-	if n := fault.Nearest(s, all); n != "" {
+	// In a word of three letters one wrong letter makes another word: gpu is nearer to cpu than to cuda.
+	if n := fault.Nearest(s, all); n != "" && len(s) > 3 {
 		return err.WithHint("did you mean %q?", n)
 	}
 	return err

@@ -137,7 +137,7 @@ func ExitCode(err error) int { return int(KindOf(err)) }
 
 // Nearest returns the candidate closest to word by edit distance when it is close enough to be a likely typo, else "".
 func Nearest(word string, candidates []string) string {
-	best, bestDist := "", len(word)/2+2
+	best, bestDist := "", len(word)/3+2
 	for _, c := range candidates {
 		if d := distance(strings.ToLower(word), strings.ToLower(c)); d < bestDist {
 			best, bestDist = c, d
