@@ -7,8 +7,8 @@ import (
 	"apr/tensor"
 )
 
-// UseAttentionBackwardSM90 lets AttentionBackwardSM90Serves say yes.
-var UseAttentionBackwardSM90 bool
+// UseAttentionBackwardSM90 lets AttentionBackwardSM90Serves say yes; tests that compare kernels turn it off.
+var UseAttentionBackwardSM90 = true
 
 // AttentionBackwardTurns makes the two warpgroups of AttentionBackwardSM90's blocks take turns in starting products.
 // The results are the same.
