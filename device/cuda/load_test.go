@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -123,6 +125,64 @@ func checkRows(t *testing.T, d *cuda.Device, w device.Weight, src *pattern) {
 			if want := value(int(id)%src.rows, c); got[i*src.cols+c] != want {
 				t.Fatalf("element (%d,%d) is %g, want %g", id, c, got[i*src.cols+c], want)
 			}
+		}
+	}
+}
+
+// blocks is a stored matrix of random blocks.
+type blocks struct {
+	rows, cols int
+	d          tensor.DType
+	data       []byte
+}
+
+func (b *blocks) Info() tensor.Info {
+	return tensor.Info{Name: "blocks", DType: b.d, Shape: []int{b.rows, b.cols}, Size: int64(len(b.data))}
+}
+
+func (b *blocks) ReadRows(dst []byte, lo, hi int) error {
+	if row := len(b.data) / b.rows; len(dst) != len(b.data) {
+		copy(dst, b.data[lo*row:hi*row])
+		return nil
+	}
+	copy(dst, b.data)
+	return nil
+}
+
+// TestBrokenBlocks: rows that end within a block arrive as they were stored, each padded or one after the other.
+func TestBrokenBlocks(t *testing.T) {
+	findDriver(t)
+	d := open(t, cuda.Options{Compute: cuda.F32})
+	defer d.Close()
+	for _, c := range []struct {
+		layout     quant.Layout
+		d          tensor.DType
+		rows, cols int
+	}{{quant.RowPadded, tensor.Q4_K, 5, 300}, {quant.RowPadded, tensor.Q6_K, 300, 257}, {quant.Flat, tensor.Q8_0, 7, 33}, {quant.Flat, tensor.Q4_K, 3, 300}} {
+		n, _ := quant.MatrixLen(c.rows, c.cols, c.layout, c.d)
+		src := &blocks{c.rows, c.cols, c.d, make([]byte, n)}
+		rng := rand.New(rand.NewPCG(7, 8))
+		for i := range src.data {
+			src.data[i] = byte(rng.IntN(64)) // never an infinite or NaN scale
+		}
+		want, got := make([]float32, c.rows*c.cols), make([]float32, c.rows*c.cols)
+		quant.DequantizeMatrix(want, src.data, c.rows, c.cols, c.layout, c.d)
+		w, err := d.Weight(device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: []device.Source{src}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, ids := d.NewStream(), make([]int32, c.rows)
+		for i := range ids {
+			ids[i] = int32(i)
+		}
+		at, rows := d.Alloc("ids", device.Batch, tensor.I32, c.rows, 1), d.Alloc("rows", device.Activations, tensor.F32, c.rows, c.cols)
+		s.UploadInts(at, ids)
+		s.Embed(rows, w, at)
+		if err := s.Download(got, rows); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v %d×%d: other values", c.d, c.rows, c.cols)
 		}
 	}
 }
