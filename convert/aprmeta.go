@@ -1,7 +1,10 @@
 package convert
 
 import (
+	"strings"
+
 	"apr/format/aprfile"
+	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/fault"
 	"apr/internal/strictjson"
@@ -37,6 +40,13 @@ func writeAPR(c *Container, out string, sources []tensor.Source, opt Options) er
 		}
 		for _, key := range keys {
 			if v, ok := c.apr.Metadata().Value(key); ok {
+				extra[key] = v
+			}
+		}
+	}
+	if f, ok := c.File.(*gguf.File); ok {
+		for _, key := range origins {
+			if v, ok, err := f.Metadata().Str("general." + key); err == nil && ok {
 				extra[key] = v
 			}
 		}
@@ -81,6 +91,13 @@ func (c *Container) provenance() map[string]any {
 		for _, key := range append([]string{"writer", "quantization"}, carried...) {
 			if v, ok := f.Metadata().Value(key); ok {
 				out[key] = plain(v)
+			}
+		}
+	case *gguf.File:
+		for _, key := range f.Metadata().Keys() {
+			name, ok := strings.CutPrefix(key, "general.")
+			if v, is, err := f.Metadata().Str(key); err == nil && is && ok && name != "architecture" && name != "type" {
+				out[name] = v
 			}
 		}
 	}

@@ -1,5 +1,6 @@
 // Package convert takes model files from one form to another, and judges them: quantising and converting between
-// Hugging Face folders, safetensors and .apr, comparing two models, statistics of tensors, and validation of content.
+// Hugging Face folders, safetensors, .apr and GGUF, comparing two models, statistics of tensors, and validation of
+// content.
 //
 // # Concept
 //
@@ -13,8 +14,8 @@
 //
 // # Caveats
 //
-// Norms and biases are always float32 in .apr. A matrix whose last dimension is not divisible by 256 is never Q4_K or
-// Q6_K: it stays BF16. An .apr file holds no Q8_0, Q5_0 or Q4_0 (readers disagree about their codes): asking for it is
+// Norms and biases are always float32 in .apr and GGUF. A matrix whose last dimension is not divisible by 256 is never
+// Q4_K or Q6_K: in .apr it stays BF16, in GGUF it falls back as in llama.cpp, to Q5_0 and Q8_0, or F16. An .apr file holds no Q8_0, Q5_0 or Q4_0 (readers disagree about their codes): asking for it is
 // refused, and what is stored so is widened to float32 and listed. A Hugging Face folder holds no block types; they are
 // widened to float32 unless another type is asked for.
 package convert

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -53,6 +54,7 @@ type target int
 const (
 	toAPR target = iota
 	toSafetensors
+	toGGUF
 )
 
 // Plan chooses the type of every tensor of a model of the given number of layers. With tied heads the head's type is
@@ -93,7 +95,7 @@ func (s Scheme) choose(t tensor.Stored, layers int, head bool, to target) (tenso
 		return tensor.Invalid, ""
 	}
 	if !isMatrix(t.Info) {
-		if to == toAPR {
+		if to != toSafetensors {
 			return tensor.F32, "norm or bias"
 		}
 		return s.plain(t, to)
@@ -106,9 +108,21 @@ func (s Scheme) choose(t tensor.Stored, layers int, head bool, to target) (tenso
 		d = tensor.Q6_K
 	}
 	if t.Cols()%d.BlockLen() != 0 {
+		if to == toGGUF {
+			return fallback(d, t.Cols())
+		}
 		return tensor.BF16, "last dimension is not divisible by 256"
 	}
 	return d, ""
+}
+
+// fallback is the type that llama.cpp gives a matrix whose rows are not whole blocks of d.
+func fallback(d tensor.DType, cols int) (tensor.DType, string) {
+	instead := map[tensor.DType]tensor.DType{tensor.Q4_K: tensor.Q5_0, tensor.Q6_K: tensor.Q8_0}[d]
+	if instead == tensor.Invalid || cols%instead.BlockLen() != 0 {
+		instead = tensor.F16
+	}
+	return instead, fmt.Sprintf("rows of %d are not whole blocks of %s: %s", cols, d, instead)
 }
 
 // isMatrix reports whether a tensor is a weight matrix, not a norm or bias.
@@ -125,7 +139,11 @@ func (s Scheme) plain(t tensor.Stored, to target) (tensor.DType, string) {
 	case tensor.F64:
 		return tensor.F32, "f64 is narrowed"
 	case tensor.Q4_K, tensor.Q5_K, tensor.Q6_K:
-		if to == toAPR && t.Cols()%256 == 0 {
+		if to != toSafetensors && t.Cols()%256 == 0 {
+			return t.DType, ""
+		}
+	case tensor.Q4_0, tensor.Q5_0, tensor.Q8_0:
+		if to == toGGUF && t.Cols()%32 == 0 {
 			return t.DType, ""
 		}
 	}

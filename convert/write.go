@@ -2,6 +2,7 @@ package convert
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,35 +35,30 @@ type Report struct {
 	Warnings     []string
 }
 
-// Kind returns what a path stands for as an output: "apr", "safetensors" (one file) or "hf" (a folder).
-func Kind(out string) (string, error) {
+// Kind returns what a path stands for as an output: "apr", "safetensors" (one file), "gguf" or "hf" (a folder).
+func Kind(out string) string {
 	switch strings.ToLower(filepath.Ext(out)) {
 	case ".apr":
-		return "apr", nil
+		return "apr"
 	case ".safetensors":
-		return "safetensors", nil
+		return "safetensors"
 	case ".gguf":
-		return "", fault.In(fault.Unavailable, out, "writing GGUF files is not built yet").WithID("E-CONVERT-030")
+		return "gguf"
 	}
-	return "hf", nil
+	return "hf"
 }
+
+// targets are the containers of the kinds.
+var targets = map[string]target{"apr": toAPR, "gguf": toGGUF, "safetensors": toSafetensors, "hf": toSafetensors}
 
 // Plan returns the type every tensor would get, and what Write would report but for the measured errors and sizes on
 // disk.
 func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
-	kind, err := Kind(out)
-	if err != nil {
-		return nil, nil, err
-	}
 	cfg, err := c.Config()
 	if err != nil {
 		return nil, nil, err
 	}
-	to := toSafetensors
-	if kind == "apr" {
-		to = toAPR
-	}
-	plan, err := opt.Scheme.plan(c.weights(""), cfg.Layers, to)
+	plan, err := opt.Scheme.plan(c.weights(""), cfg.Layers, targets[Kind(out)])
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,7 +75,28 @@ func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
 			r.Widened = append(r.Widened, name)
 		}
 	}
+	r.Warnings = append(slices.Clone(r.Warnings), fallbacks(plan)...)
 	return plan, r, nil
+}
+
+// fallbacks says which matrices have another type than the scheme's since their rows are not whole blocks, a line for
+// each kind of them.
+func fallbacks(plan []Choice) []string {
+	count := map[string]int{}
+	for _, p := range plan {
+		if strings.HasPrefix(p.Reason, "rows of ") {
+			count[p.Reason]++
+		}
+	}
+	var lines []string
+	for reason, n := range sorted(count) {
+		what := "matrices"
+		if n == 1 {
+			what = "matrix"
+		}
+		lines = append(lines, fmt.Sprintf("%d %s: %s", n, what, reason))
+	}
+	return lines
 }
 
 // Write converts the model c to the file or folder out. Outputs appear whole or not at all; existing ones are refused
@@ -109,13 +126,13 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 
 // write hands the sources to the writer of the output's kind.
 func write(c *Container, out string, sources []tensor.Source, plan []Choice, opt Options, r *Report) error {
-	kind, err := Kind(out)
-	if err != nil {
-		return err
-	}
-	switch kind {
+	switch Kind(out) {
 	case "apr":
 		if err := writeAPR(c, out, sources, opt); err != nil {
+			return err
+		}
+	case "gguf":
+		if err := writeGGUF(c, out, sources, opt); err != nil {
 			return err
 		}
 	case "safetensors":

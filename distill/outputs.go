@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
@@ -48,11 +49,17 @@ func (r *Run) export(m *model.Model, out *Outcome) error {
 	if r.Export == "" {
 		return nil
 	}
-	src := "student.apr"
-	if filepath.Ext(r.Export) == ".safetensors" {
-		src = filepath.Join("student", "model.safetensors")
+	var err error
+	switch filepath.Ext(r.Export) {
+	case ".gguf":
+		name := strings.TrimSuffix(filepath.Base(r.Export), ".gguf")
+		err = model.SaveGGUF(r.Export, m.Config, r.in.tokenizer, m.Sources(r.stream, tensor.F32), model.GGUFOrigin{Name: name}, r.Force)
+	case ".safetensors":
+		err = copyFile(r.Export, r.dir.File(filepath.Join("student", "model.safetensors")), r.Force)
+	default:
+		err = copyFile(r.Export, r.dir.File("student.apr"), r.Force)
 	}
-	if err := copyFile(r.Export, r.dir.File(src), r.Force); err != nil {
+	if err != nil {
 		return err
 	}
 	out.Exported = r.Export

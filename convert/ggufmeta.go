@@ -1,0 +1,59 @@
+package convert
+
+import (
+	"path/filepath"
+	"strings"
+
+	"apr/format/gguf"
+	"apr/model"
+	"apr/tensor"
+)
+
+// origins are the texts about a model's origin that .apr metadata and, after "general.", GGUF have in common.
+var origins = []string{"name", "author", "version", "description", "license"}
+
+// writeGGUF writes the tensors with the configuration, tokenizer and origin of c. A model without a name gets that of
+// its file or folder.
+func writeGGUF(c *Container, out string, sources []tensor.Source, opt Options) error {
+	cfg, err := c.Config()
+	if err != nil {
+		return err
+	}
+	tok, err := c.Tokenizer()
+	if err != nil {
+		return err
+	}
+	text := map[string]string{}
+	for _, key := range origins {
+		switch f := c.File.(type) {
+		case *gguf.File:
+			text[key], _, err = f.Metadata().Str("general." + key)
+		default:
+			if c.apr != nil {
+				text[key], _, err = c.apr.Metadata().Str(key)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if text["name"] == "" {
+		text["name"] = stem(c.Path)
+	}
+	return model.SaveGGUF(out, cfg, tok, sources, model.GGUFOrigin{
+		Name: text["name"], Author: text["author"], Version: text["version"], Description: text["description"], License: text["license"],
+	}, opt.Force)
+}
+
+// stem is the name of a folder, or of a file without its extension.
+func stem(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	name := filepath.Base(path)
+	switch ext := filepath.Ext(name); strings.ToLower(ext) {
+	case ".apr", ".gguf", ".safetensors":
+		return strings.TrimSuffix(name, ext)
+	}
+	return name
+}
