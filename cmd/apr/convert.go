@@ -37,8 +37,9 @@ func convertCommand() *cli.Command {
 	var file, output, quantize, compress string
 	var force bool
 	return &cli.Command{
-		Name: "convert", Short: "Convert a model to .apr, safetensors or a Hugging Face folder",
-		Long: "Convert a model. The output's name decides the form: .apr, .safetensors (weights only), else a Hugging Face folder.\n" +
+		Name: "convert", Short: "Convert a model to .apr, GGUF, safetensors or a Hugging Face folder",
+		Long: "Convert a model. The output's name decides the form: .apr, .gguf, .safetensors (weights only), else a\n" +
+			"Hugging Face folder.\n" +
 			"Without --quantize every tensor keeps its type where the output can hold it.",
 		Example: "apr convert model-folder -o model.apr\napr convert model.apr -o model-folder --quantize bf16",
 		Exits:   append(openExits, fault.Invalid),

@@ -124,7 +124,6 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		{o.GPUs != "1", "--gpus " + o.GPUs + ": several GPUs"},
 		{o.Supervise, "--supervise"}, {o.Plan, "--plan"},
 		{o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
-		{filepath.Ext(o.Output) == ".gguf", "--output .gguf: writing GGUF"},
 	} {
 		if u.asked {
 			return fault.New(fault.Unavailable, "not built yet: %s", u.what)
@@ -196,7 +195,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	}
 	c.Output = o.Output
 	switch ext := filepath.Ext(o.Output); {
-	case ext == ".apr" || ext == ".safetensors":
+	case ext == ".apr" || ext == ".safetensors" || ext == ".gguf":
 		c.Export, c.Output = o.Output, o.newRun()
 	case o.Output == "":
 		c.Output = o.newRun()

@@ -24,7 +24,8 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"apr": main})
 //	cut FILE SIZE            truncates a file
 //	same FILE FILE           requires equal bytes, as cmp does, without printing them
 //
-// $MODEL is the Hugging Face folder of the shared test model, $CORPUS its held-out text.
+// $MODEL is the Hugging Face folder of the shared test model, $GGUF a file that llama.cpp made of it, $CORPUS its held-out
+// text.
 // A GPU that the machine may have is hidden from them.
 func TestScripts(t *testing.T) {
 	runScripts(t, "script", map[string]string{"CUDA_VISIBLE_DEVICES": "-1"})
@@ -44,6 +45,7 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 		Dir: filepath.Join("testdata", folder),
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("MODEL", model)
+			e.Setenv("GGUF", model+"-q4_k_m.gguf")
 			e.Setenv("CORPUS", corpus)
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, "cache"))
 			for name, value := range variables {
