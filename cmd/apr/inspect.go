@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -71,17 +72,30 @@ func printFields(p *cli.Page, title string, fields map[string]any) {
 	if len(fields) == 0 {
 		return
 	}
-	keys := make([]string, 0, len(fields))
-	for k := range fields {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
+	fields = flatten(fields)
+	keys := slices.Sorted(maps.Keys(fields))
 	p.Printf("\n%s\n", p.Bold(title))
 	var kv []string
 	for _, k := range keys {
 		kv = append(kv, "  "+cli.Clean(k), shorten(fmt.Sprint(fields[k])))
 	}
 	p.Pairs(kv...)
+}
+
+// flatten puts the fields of objects in fields in their place, named outer.inner.
+func flatten(fields map[string]any) map[string]any {
+	flat := map[string]any{}
+	for k, v := range fields {
+		object, ok := v.(map[string]any)
+		if !ok {
+			flat[k] = v
+			continue
+		}
+		for inner, v := range flatten(object) {
+			flat[k+"."+inner] = v
+		}
+	}
+	return flat
 }
 
 // shorten cuts a long value to a line.
