@@ -27,7 +27,7 @@ var ErrUnsupported = errors.New("cublasLt has no algorithm for this product")
 // Options say how a Library chooses.
 type Options struct {
 	Tune       bool          // measure candidates that no file knows; else the library's first candidate is taken
-	Dir        string        // folder of the remembered choices, see DefaultDir; empty: nothing is remembered
+	Dir        string        // folder of the remembered choices; empty: nothing is remembered
 	Device     string        // name of the device, part of the file's name
 	Candidates int           // algorithms compared per shape; 0: 8
 	Budget     time.Duration // of one Prewarm's measuring; 0: 1.5 s. Shapes beyond it take the library's first candidate

@@ -12,15 +12,6 @@ import (
 	"apr/internal/strictjson"
 )
 
-// DefaultDir returns the folder of the remembered choices, "apr" in the user's cache folder, or "" if there is none.
-func DefaultDir() string {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(dir, "apr")
-}
-
 // The file of remembered choices is one JSON object:
 //
 //	{"device":"NVIDIA H200","format":"apr-gemm-1","library":130002,
