@@ -15,7 +15,7 @@ export CGO_ENABLED = 0
 .PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate gpu-test gpu-binaries help
 
 help: ## list the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 build: ## bin/apr for this machine
 	$(GO) build -o bin/apr ./cmd/apr
