@@ -163,9 +163,9 @@ func checkBiasChanges(l *lab) {
 	check("after zero", ref.New(1, out))
 	l.s.Upload(p.Grad, singles(l.random(1, out, 1)))
 	for range 2 {
-		product() // with the bias before
 		l.s.SetScalars(device.Scalars{LR: 2, InvN: 1, BiasCorr1: .1, BiasCorr2: .1})
 		l.s.Verdict([]*device.Param{p})
+		product()                                                                    // with the bias before
 		l.s.AdamW([]*device.Param{p}, device.AdamW{Beta1: .9, Beta2: .9, Eps: 1e-8}) // by 2, against the gradient's sign
 
 		y := product() // before anybody else looks at the bias

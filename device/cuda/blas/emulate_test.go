@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -434,6 +435,21 @@ func TestFreshOperands(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Memory that is too small for a product's operands is not used for them.
+func TestSmallScratch(t *testing.T) {
+	r := newRig(t)
+	l, log := r.open(Options{Tune: true, Budget: time.Minute})
+	const room = 512
+	scratch := r.upload(tensor.F32, 1, 1<<14, 1<<14, 0)
+	r.do(func(th *driver.Thread) error {
+		_, err := l.Prewarm(th, r.stream, shapes(), Region{scratch.ptr, room})
+		return err
+	})
+	if got := r.download(scratch); !slices.Equal(got[room/4:], scratch.v[room/4:]) || !strings.Contains(log.String(), "from=tuned") {
+		t.Errorf("memory beyond the scratch was overwritten, or nothing was measured:\n%s", log)
+	}
 }
 
 // A file whose algorithms the library does not propose for the shape is not obeyed.
