@@ -58,6 +58,7 @@ type Config struct {
 	CheckpointInterval Duration
 	KeepCheckpoints    int
 	Build              string // identity of the binary
+	Writer             string // program and version, for the files that are written
 }
 
 // Rows returns the sequences of one optimiser step.

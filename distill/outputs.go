@@ -31,7 +31,7 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 		"data_sha256": r.in.records["data"].SHA256, "alpha": r.Loss.Alpha, "temperature": r.Loss.Temperature,
 		"steps": out.StepsCompleted, "tokens": out.TokensSeen, "seed": r.Seed,
 	}
-	if err := model.SaveAPR(r.dir.File("student.apr"), m.Config, r.in.tokenizer, tensors, provenance, true); err != nil {
+	if err := model.SaveAPR(r.dir.File("student.apr"), m.Config, r.in.tokenizer, tensors, provenance, r.Writer, true); err != nil {
 		return err
 	}
 	files = append(files, "student.apr")

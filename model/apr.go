@@ -9,9 +9,6 @@ import (
 	"apr/tokenizer"
 )
 
-// Writer is the program and version that .apr files name as their writer.
-var Writer = "apr/1"
-
 // rotarySplitHalves is rope_type of Qwen2: pairs (i, i+d/2). 0 would be adjacent pairs.
 const rotarySplitHalves = 2
 
@@ -207,13 +204,14 @@ func addTokenizer(m map[string]any, tok *tokenizer.Tokenizer) {
 }
 
 // SaveAPR writes an .apr file with configuration, tokenizer and, for a trained student, how it came to be
-// (distillation, may be nil). A tied head is a second name for the embedding's bytes.
-func SaveAPR(path string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, distillation map[string]any, force bool) error {
+// (distillation, may be nil); it names writer as the program that wrote it. A tied head is a second name for the
+// embedding's bytes.
+func SaveAPR(path string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, distillation map[string]any, writer string, force bool) error {
 	extra := map[string]any{}
 	if distillation != nil {
 		extra["distillation"] = distillation
 	}
 	return aprfile.Write(path, tensors, aprfile.Options{
-		Force: force, Metadata: APRMetadata(c, tok, extra), Writer: Writer, Tied: c.Tied,
+		Force: force, Metadata: APRMetadata(c, tok, extra), Writer: writer, Tied: c.Tied,
 	})
 }

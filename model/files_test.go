@@ -27,7 +27,7 @@ func saved(t *testing.T, c model.Config, d tensor.DType) (m *model.Model, s devi
 	folder, apr = filepath.Join(dir, "hf"), filepath.Join(dir, "m.apr")
 	_, err := model.SaveHF(folder, c, nil, m.Sources(s, d), d, false)
 	must(t, err)
-	must(t, model.SaveAPR(apr, c, nil, m.Sources(s, d), nil, false))
+	must(t, model.SaveAPR(apr, c, nil, m.Sources(s, d), nil, "", false))
 	raw, err := aprfile.Open(apr)
 	must(t, err)
 	defer raw.Close()
@@ -95,7 +95,7 @@ func TestAPRCarriesConfigurationAndTokenizer(t *testing.T) {
 		sources = append(sources, st.Source())
 	}
 	path := filepath.Join(t.TempDir(), "m.apr")
-	must(t, model.SaveAPR(path, f.Config, tok, sources, map[string]any{"alpha": 0.5}, false))
+	must(t, model.SaveAPR(path, f.Config, tok, sources, map[string]any{"alpha": 0.5}, "apr/test", false))
 
 	g := open(t, path)
 	must(t, g.CheckTensors())
@@ -119,7 +119,7 @@ func TestAPRCarriesConfigurationAndTokenizer(t *testing.T) {
 		}
 	}
 	bare := filepath.Join(t.TempDir(), "bare.apr")
-	must(t, model.SaveAPR(bare, f.Config, nil, sources, nil, false))
+	must(t, model.SaveAPR(bare, f.Config, nil, sources, nil, "", false))
 	if _, err := open(t, bare).Tokenizer(); fault.KindOf(err) != fault.Load || !strings.Contains(err.Error(), "E-MODEL-010") {
 		t.Errorf(".apr without tokenizer: %v", err)
 	}

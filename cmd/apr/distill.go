@@ -182,7 +182,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		AdamW:       device.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.AdamEps, WeightDecay: o.WeightDecay},
 		MaxGradNorm: o.MaxGradNorm, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
 		Control: o.Control == "ce", EvalEvery: o.EvalEvery, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
-		KeepCheckpoints: o.KeepCheckpoints, Build: buildIdentity(),
+		KeepCheckpoints: o.KeepCheckpoints, Build: buildIdentity(), Writer: "apr/" + version,
 	}
 	if r, err := model.ParseRecompute(o.Recompute); err == nil { // auto is the planner's choice
 		c.Recompute = []model.Recompute{r}
