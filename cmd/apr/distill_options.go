@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
 )
@@ -209,9 +210,18 @@ func countOrAll(s string) error {
 	return nil
 }
 
+// isRun reports whether path is a run that can be resumed: --resume RUN is written as --resume=RUN.
+func isRun(path string) bool {
+	_, _, err := distill.ResolveResume(path, "")
+	return err == nil
+}
+
 // check judges the options that concern each other.
 func (o *distillOptions) check(s cli.Settings) error {
 	switch {
+	case o.Resume == "newest" && isRun(o.Teacher):
+		return fault.In(fault.Usage, o.Teacher, "is a run directory, not a teacher").
+			WithHint("repeat the command of the run, with --resume=%s", o.Teacher)
 	case o.Student == "" && o.StudentConfig == "":
 		return fault.New(fault.Usage, "missing --student MODEL or --student-config FILE")
 	case o.Student != "" && o.StudentConfig != "":
