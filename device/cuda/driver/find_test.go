@@ -171,6 +171,10 @@ func TestOpenWithoutDriver(t *testing.T) {
 			t.Errorf("error lacks %q: %v", w, err)
 		}
 	}
+	var f *fault.Error
+	if Dynamic && (!errors.As(err, &f) || !strings.Contains(f.Hint, "--backend cpu") || !strings.Contains(f.Hint, LibDirVariable)) {
+		t.Errorf("hint of %v", err)
+	}
 	if _, err := s.openManagement(opensAs(nil)); fault.ExitCode(err) != 9 {
 		t.Errorf("NVML: %v", err)
 	}

@@ -32,8 +32,11 @@ func (r Report) Err() error {
 		return builtWithout()
 	}
 	return fault.New(fault.Unavailable, "%s was not found; tried %s", r.Library, r.list()).WithID("E-CUDA-041").
-		WithHint("set %s to the folder that holds it; apr doctor shows the search", LibDirVariable)
+		WithHint("%sset %s to the folder that holds it; apr doctor shows the search", without[r.Library], LibDirVariable)
 }
+
+// without says what can be done without a library.
+var without = map[Library]string{CUDA: "--backend cpu works everywhere; for a GPU install NVIDIA's driver, or "}
 
 // list renders the attempts: a file that was there but could not be opened with its error, absent ones by path.
 func (r Report) list() string {
