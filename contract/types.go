@@ -123,7 +123,7 @@ type Test struct {
 	IfFails     string   `json:"if_fails" contract:"required" alias:"fails_if"`
 	Obligations []string `json:"obligations,omitempty" contract:"ours"` // ids of the obligations it tests
 	Check       *Check   `json:"check,omitempty" contract:"ours"`
-	Needs       []string `json:"needs,omitempty" contract:"ours"` // see needs.go
+	Needs       []string `json:"needs,omitempty" contract:"ours"` // see ParseNeed
 	MinCases    *uint32  `json:"min_cases,omitempty" contract:"ours"`
 	Timeout     string   `json:"timeout,omitempty" contract:"ours"`
 }
