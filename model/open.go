@@ -9,7 +9,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"apr/device"
 	"apr/format"
@@ -221,17 +224,57 @@ func ReadFloat32(path string, t tensor.Stored) ([]float32, error) {
 	if !t.DType.IsFloat() && !t.DType.IsQuantized() {
 		return nil, fault.In(fault.Load, path, "has type %s, which is no weight's", t.DType).At("tensor %q", t.Name)
 	}
-	raw := make([]byte, t.Size)
-	if n, err := t.ReadAt(raw, 0); n < len(raw) {
-		return nil, fault.In(fault.IO, path, "cannot be read").At("tensor %q", t.Name).Because(err)
-	}
 	out := make([]float32, t.Elements())
 	if !t.DType.IsQuantized() {
-		tensor.Widen(out, raw, t.DType)
-		return out, nil
+		return out, readFloats(out, path, t)
+	}
+	raw := make([]byte, t.Size)
+	if n, err := t.ReadAt(raw, 0); n < len(raw) {
+		return nil, unreadable(path, t, err)
 	}
 	decodeBlocks(out, raw, t)
 	return out, nil
+}
+
+func unreadable(path string, t tensor.Stored, err error) error {
+	return fault.In(fault.IO, path, "cannot be read").At("tensor %q", t.Name).Because(err)
+}
+
+// piece is how many elements are read and widened at a time.
+const piece = 1 << 20
+
+// readFloats reads and widens t, in pieces that all processors share.
+func readFloats(out []float32, path string, t tensor.Stored) error {
+	var (
+		workers sync.WaitGroup
+		next    atomic.Int64
+		failed  atomic.Pointer[error]
+	)
+	size := t.DType.BlockBytes()
+	for range min(runtime.GOMAXPROCS(0), (len(out)+piece-1)/piece) {
+		workers.Go(func() {
+			raw := make([]byte, min(piece, len(out))*size)
+			for failed.Load() == nil {
+				lo := int(next.Add(piece)) - piece
+				if lo >= len(out) {
+					return
+				}
+				dst := out[lo:min(lo+piece, len(out))]
+				src := raw[:len(dst)*size]
+				if n, err := t.ReadAt(src, int64(lo)*int64(size)); n < len(src) {
+					err = unreadable(path, t, err)
+					failed.CompareAndSwap(nil, &err)
+					return
+				}
+				tensor.Widen(dst, src, t.DType)
+			}
+		})
+	}
+	workers.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // decodeBlocks decodes row-padded or flat blocks.

@@ -47,12 +47,12 @@ func newAttentionGradients(t *testing.T, d *Device, a device.Attn, scale float64
 }
 
 // run queues the backward on one way.
-func (b *attentionGradients) run(way int, turns bool) {
-	plain, sm90, before := kernel.PlainAttention, kernel.UseAttentionBackwardSM90, kernel.AttentionBackwardTurns
+func (b *attentionGradients) run(way int) {
+	plain, sm90 := kernel.PlainAttention, kernel.UseAttentionBackwardSM90
 	defer func() {
-		kernel.PlainAttention, kernel.UseAttentionBackwardSM90, kernel.AttentionBackwardTurns = plain, sm90, before
+		kernel.PlainAttention, kernel.UseAttentionBackwardSM90 = plain, sm90
 	}()
-	kernel.PlainAttention, kernel.UseAttentionBackwardSM90, kernel.AttentionBackwardTurns = way == wayPlain, way == waySM90, turns
+	kernel.PlainAttention, kernel.UseAttentionBackwardSM90 = way == wayPlain, way == waySM90
 	if way == waySM90 && !kernel.AttentionBackwardSM90Serves(mat(b.dq), mat(b.dk), mat(b.dv), mat(b.do), mat(b.o), mat(b.q), mat(b.k), mat(b.v), b.a) {
 		b.t.Fatal("another kernel would run")
 	}
@@ -60,7 +60,7 @@ func (b *attentionGradients) run(way int, turns bool) {
 }
 
 // results fills the gradients with NaN, runs, and returns them.
-func (b *attentionGradients) results(way int, turns bool) (dq, dk, dv ref.Mat) {
+func (b *attentionGradients) results(way int) (dq, dk, dv ref.Mat) {
 	b.t.Helper()
 	for _, x := range []device.Tensor{b.dq, b.dk, b.dv} {
 		for lo := 0; lo < x.Rows; lo += 256 {
@@ -68,7 +68,7 @@ func (b *attentionGradients) results(way int, turns bool) (dq, dk, dv ref.Mat) {
 			b.s.Upload(r, slices.Repeat([]float32{float32(math.NaN())}, r.Rows*r.Cols))
 		}
 	}
-	b.run(way, turns)
+	b.run(way)
 	return b.get(b.dq), b.get(b.dk), b.get(b.dv)
 }
 
@@ -108,14 +108,14 @@ func (b *attentionGradients) zeroAbsent(m ref.Mat) ref.Mat {
 func (b *attentionGradients) check(name string, scale float64) {
 	b.t.Helper()
 	start := time.Now()
-	dq, dk, dv := b.results(waySM90, true)
+	dq, dk, dv := b.results(waySM90)
 	// Probabilities and their gradients are rounded to bfloat16 before they are summed, and results after it.
 	tol, oracle := 8*0x1p-8, "float64"
 	var wantQ, wantK, wantV ref.Mat
 	if b.a.Batch*b.a.Heads*b.a.QLen*b.a.KLen*b.a.HeadDim < 1<<27 {
 		wantQ, wantK, wantV = ref.AttentionBackward(b.get(b.do), b.get(b.o), b.get(b.q), b.zeroAbsent(b.get(b.k)), b.zeroAbsent(b.get(b.v)), b.a)
 	} else {
-		wantQ, wantK, wantV = b.results(wayPlain, true)
+		wantQ, wantK, wantV = b.results(wayPlain)
 		tol, oracle = 2*tol, "plain"
 	}
 	tol += (2 + 4*scale*scale) * (16 + 3*math.Sqrt(float64(b.a.HeadDim+b.a.KLen))) * 0x1p-24
@@ -132,11 +132,11 @@ func (b *attentionGradients) check(name string, scale float64) {
 	keys.compare(name+": dk", b.present("dk", dk), b.present("dk wanted", wantK), tol)
 	keys.compare(name+": dv", b.present("dv", dv), b.present("dv wanted", wantV), tol)
 	for i := range 4 {
-		q, k, v := b.results(waySM90, i%2 == 0)
+		q, k, v := b.results(waySM90)
 		for j, pair := range [][2]ref.Mat{{q, dq}, {b.present("dk", k), b.present("dk", dk)}, {b.present("dv", v), b.present("dv", dv)}} {
 			for n, x := range pair[1].V {
 				if pair[0].V[n] != x {
-					b.t.Errorf("%s: run %d (turns %v) gives %g for row %d, column %d of %s, not %g", name, i+2, i%2 == 0,
+					b.t.Errorf("%s: run %d gives %g for row %d, column %d of %s, not %g", name, i+2,
 						pair[0].V[n], n/pair[1].Cols, n%pair[1].Cols, []string{"dq", "dk", "dv"}[j], x)
 					break
 				}
@@ -187,8 +187,8 @@ func TestAttentionBackwardSM90Extreme(t *testing.T) {
 	for _, dim := range []int{64, 128} {
 		for _, scale := range []float64{12, 300} {
 			b := newAttentionGradients(t, d, device.Attn{Batch: 1, QLen: 700, KLen: 700, KStride: 700, Heads: 2, KVHeads: 1, HeadDim: dim}, scale)
-			q, k, v := b.results(waySM90, true)
-			wantQ, wantK, wantV := b.results(wayFlash, true)
+			q, k, v := b.results(waySM90)
+			wantQ, wantK, wantV := b.results(wayFlash)
 			name := fmt.Sprintf("width %d, scale %g", dim, scale)
 			// A score is off by some units in its last place, a probability by the exponential of that.
 			top := 0.0
@@ -205,12 +205,12 @@ func TestAttentionBackwardSM90Extreme(t *testing.T) {
 }
 
 // took returns the milliseconds of one run on the device.
-func (b *attentionGradients) took(way int, turns bool, runs int) float64 {
+func (b *attentionGradients) took(way int, runs int) float64 {
 	b.t.Helper()
 	b.s.SetScalars(device.Scalars{})
 	b.s.Phase(device.PhaseTeacher)
 	for range runs {
-		b.run(way, turns)
+		b.run(way)
 	}
 	sc, err := b.s.Wait(context.Background())
 	if err != nil {
@@ -220,12 +220,12 @@ func (b *attentionGradients) took(way int, turns bool, runs int) float64 {
 }
 
 // rate prints the median time of a way, of five.
-func (b *attentionGradients) rate(name string, way int, turns bool) {
+func (b *attentionGradients) rate(name string, way int) {
 	b.t.Helper()
-	runs := max(5, int(10/b.took(way, turns, 5)))
+	runs := max(5, int(10/b.took(way, 5)))
 	var times []float64
 	for range 5 {
-		times = append(times, b.took(way, turns, runs))
+		times = append(times, b.took(way, runs))
 	}
 	slices.Sort(times)
 	flops := 5 * float64(b.a.Batch*b.a.Heads*b.a.HeadDim) * float64(b.a.QLen) * float64(b.a.KLen) // causal half of five products
@@ -242,9 +242,8 @@ func TestAttentionBackwardSM90Rates(t *testing.T) {
 	for _, a := range slices.Concat(ratedAttention, more) {
 		b := newAttentionGradients(t, d, a, 1)
 		name := fmt.Sprintf("backward %d×%d, heads %d:%d of %d", a.Batch, a.QLen, a.Heads, a.KVHeads, a.HeadDim)
-		b.rate(name+", warps", wayFlash, false)
-		b.rate(name+", warpgroups", waySM90, false)
-		b.rate(name+", warpgroups in turns", waySM90, true)
+		b.rate(name+", warps", wayFlash)
+		b.rate(name+", warpgroups", waySM90)
 		b.release()
 	}
 }
