@@ -40,10 +40,13 @@ func (o *opened) decision() map[string]any {
 	return d
 }
 
-// teacherBackend names how a teacher's products are computed.
+// teacherBackend names how a teacher's products are computed: cpu, cublas, or own where cublasLt is missing.
 func (o *opened) teacherBackend() string {
-	if o.gpu == nil {
+	switch {
+	case o.gpu == nil:
 		return "cpu"
+	case !o.gpu.HasCublasLt():
+		return "own"
 	}
 	return "cublas"
 }

@@ -162,7 +162,7 @@ func (r *doctorResult) examineCPU(isa string) {
 var libraryNotes = map[string]struct{ without, fix string }{
 	"libcuda":      {"the CUDA device cannot be used", "install NVIDIA's driver (525 or newer)"},
 	"libcublasLt":  {"matrix products on a GPU run on the program's own kernels, which are slower", "install cuBLAS 12 or 13 (CUDA toolkit, or the Python wheel nvidia-cublas)"},
-	"libnccl":      {"a run uses one GPU", "install NCCL 2 (the package libnccl2, or the Python wheel nvidia-nccl)"},
+	"libnccl":      {"nothing: it is not used yet, a run is on one GPU", ""},
 	"libnvidia-ml": {"utilisation and power of a GPU are not shown", "it comes with NVIDIA's driver"},
 }
 
