@@ -206,9 +206,6 @@ func widen(x float32) float64 {
 	return f
 }
 
-// signed reports whether t is a signed integer.
-func (t Type) signed() bool { return t == Int8 || t == Int16 || t == Int32 || t == Int64 }
-
 // integer reports whether t is an integer.
 func (t Type) integer() bool { return t <= Int32 || t == Uint64 || t == Int64 }
 
