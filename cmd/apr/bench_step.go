@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"apr/bench"
+	"apr/device"
+	"apr/device/cpu"
+	"apr/device/cuda"
+	"apr/device/dry"
+	"apr/distill"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/plan"
+)
+
+// models are teacher and student before anything is on the device.
+type benchModels struct {
+	teacher, student *model.Files // student nil: random by config
+	config           model.Config // of the student
+}
+
+func (o *benchOptions) models() (m benchModels, err error) {
+	if o.shape != "" {
+		big, small, ok := strings.Cut(o.shape, ":")
+		if !ok {
+			return m, fault.New(fault.Usage, "--shape %q is not TEACHER:STUDENT", o.shape)
+		}
+		c, err := bench.Shape(big)
+		if err != nil {
+			return m, err
+		}
+		if m.config, err = bench.Shape(small); err != nil {
+			return m, err
+		}
+		m.teacher, m.student = bench.RandomModel(c, 1), bench.RandomModel(m.config, 2)
+		return m, nil
+	}
+	if m.teacher, err = model.Open(o.kd); err != nil {
+		return m, err
+	}
+	if err := m.teacher.CheckTensors(); err != nil {
+		return m, err
+	}
+	if strings.HasSuffix(o.file, ".json") {
+		m.config, err = model.ReadConfig(o.file)
+		return m, err
+	}
+	if m.student, err = model.Open(o.file); err == nil {
+		m.config = m.student.Config
+	}
+	return m, err
+}
+
+func (m benchModels) close() {
+	for _, f := range []*model.Files{m.teacher, m.student} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// step measures distillation steps.
+func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, start time.Time, progress func(int, int)) error {
+	last := time.Now()
+	took := func(what string) {
+		r.Start[what] = milliseconds(time.Since(last))
+		last = time.Now()
+	}
+	m, err := o.models()
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	vocab := min(m.teacher.Config.VocabSize, m.config.VocabSize)
+	if tok, err := m.teacher.Tokenizer(); err == nil {
+		vocab = min(vocab, tok.RealIDs())
+	}
+	p, err := o.plan(dev, m, vocab)
+	if err != nil {
+		return err
+	}
+	r.Plan, r.setting = &p, p.Setting
+	took("plan")
+	if prep, ok := dev.Device.(dry.Preparer); ok {
+		if err := prep.Prepare(p.Record); err != nil {
+			return err
+		}
+	}
+	took("prepare")
+	big, err := model.LoadFrozen(dev, m.teacher, device.TeacherWeights)
+	if err != nil {
+		return err
+	}
+	took("load teacher")
+	s := dev.NewStream()
+	student := model.NewTrainable(dev, m.config)
+	if m.student == nil {
+		student.Init(s, 42)
+	} else if err := student.LoadWeights(s, m.student); err != nil {
+		return err
+	}
+	took("load student")
+	prof, _ := s.(*cpu.Stream)
+	if prof != nil {
+		prof.ResetProfile()
+	}
+	var before cuda.Stats
+	options := bench.StepOptions{
+		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
+		Started: func(first time.Duration) {
+			r.Start["first step"], r.Start["all"] = milliseconds(first), milliseconds(time.Since(start))
+			if dev.gpu != nil {
+				dev.gpu.Seal()
+				before = dev.gpu.Stats()
+			}
+		},
+	}
+	r.Step, err = bench.MeasureStep(ctx, s, student, big, options)
+	if err != nil {
+		return err
+	}
+	r.PeakMemory = peakMemory(dev) // before the square product takes memory of its own
+	if total := p.Memory.Total; total > 0 {
+		over := float64(r.PeakMemory["device"])/float64(total) - 1
+		r.OverPlan = &over
+	}
+	if dev.gpu != nil {
+		r.count(before, dev.gpu.Stats(), o.warmup+o.iterations-1)
+	}
+	if o.profile && dev.gpu != nil {
+		if err := r.profileGPU(dev.gpu, func() error { return bench.RunSteps(ctx, s, student, big, profiledSteps, options) }); err != nil {
+			return err
+		}
+	}
+	peak, err := bench.PeakGFLOPS(ctx, dev, s, o.peakSize)
+	if err != nil {
+		return err
+	}
+	r.rates(prof, p.Costs.FLOPs, peak, float64(o.warmup+o.iterations))
+	return nil
+}
+
+// plan chooses how the step is cut.
+func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, error) {
+	planned, ok := dev.Device.(dry.Planned)
+	if !ok {
+		return plan.Plan{}, fault.New(fault.Unavailable, "no plan can be made for this device")
+	}
+	target := func() dry.Target {
+		t := planned.Target()
+		if o.memory > 0 {
+			t.Budget = int64(o.memory * (1 << 30))
+		}
+		return t
+	}
+	choice := distill.Choice{BatchSize: o.batchSize, ChunkRows: o.chunkRows, MicroRows: o.microRows}
+	if o.recompute != "auto" {
+		again, err := model.ParseRecompute(o.recompute)
+		if err != nil {
+			return plan.Plan{}, err
+		}
+		choice.Recompute = []model.Recompute{again}
+	} else if dev.gpu == nil {
+		choice.Recompute = []model.Recompute{model.RecomputeNone}
+	}
+	return distill.DryRun{
+		Target: target, Teacher: m.teacher.Outline(), Student: m.config, Loss: bench.Loss,
+		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
+	}.Plan(choice)
+}
+
+// profiledSteps is how many steps a profile adds up.
+const profiledSteps = 3
+
+// profileGPU takes the time of every operation of some steps.
+func (r *benchResult) profileGPU(dev *cuda.Device, steps func() error) error {
+	dev.StartProfile()
+	err := steps()
+	stats, perr := dev.Profile()
+	for _, op := range stats {
+		r.Ops = append(r.Ops, opShare{Op: op.Op, Calls: op.Calls / profiledSteps, MS: milliseconds(op.Time) / profiledSteps})
+	}
+	return errors.Join(err, perr)
+}
+
+// count takes what a GPU did per step after the first.
+func (r *benchResult) count(before, after cuda.Stats, steps int) {
+	if steps == 0 {
+		return
+	}
+	launches := float64(after.Launches-before.Launches+after.Products-before.Products) / float64(steps)
+	waits := float64(after.HostWaits-before.HostWaits) / float64(steps)
+	late := after.LateLoads
+	r.Launches, r.Waits, r.LateLoads = &launches, &waits, &late
+}
+
+// rates takes times and speeds; flops are those of a step, peak is in 10⁹ a second.
+func (r *benchResult) rates(prof *cpu.Stream, flops, peak, steps float64) {
+	if prof != nil { // the CPU counts for itself: products only
+		flops = 0
+		for _, op := range prof.Profile() {
+			r.Ops = append(r.Ops, opShare{op.Op, op.Calls / int64(steps), op.Time.Seconds() * 1e3 / steps, float64(op.FLOPs) / steps / 1e9})
+			flops += float64(op.FLOPs) / steps
+		}
+	}
+	rate := flops / r.Step.Median / 1e6
+	mfu := rate / peak
+	r.GFLOPS, r.PeakGFLOPS, r.MFU = &rate, &peak, &mfu
+	p := r.Step.Phases
+	r.TokensPerSecond = r.Step.TokensPerSecond
+	r.LatencyMS = map[string]float64{"p50": r.Step.Median, "p95": r.Step.P95}
+	spread := r.Step.P95 / r.Step.Median
+	r.Spread = &spread
+	r.StepMS = map[string]float64{
+		"data": p["data"], "teacher": p["teacher"], "student forward": p["student_forward"], "head and loss": p["loss"],
+		"student backward": p["student_backward"], "optimizer": p["optimizer"],
+	}
+}
