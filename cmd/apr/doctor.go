@@ -162,7 +162,7 @@ func (r *doctorResult) examineCPU(isa string) {
 var libraryNotes = map[string]struct{ without, fix string }{
 	"libcuda":      {"the CUDA device cannot be used", "install NVIDIA's driver (525 or newer)"},
 	"libcublasLt":  {"matrix products on a GPU run on the program's own kernels, which are slower", "install cuBLAS 12 or 13 (CUDA toolkit, or the Python wheel nvidia-cublas)"},
-	"libnccl":      {"nothing: it is not used yet, a run is on one GPU", ""},
+	"libnccl":      {"nothing is lost: no command uses it yet, and a run is on one GPU", ""},
 	"libnvidia-ml": {"utilisation and power of a GPU are not shown", "it comes with NVIDIA's driver"},
 }
 
@@ -192,8 +192,11 @@ func (r *doctorResult) examineLibraries() {
 			status = checkFailed
 		}
 		notes := libraryNotes[name]
-		r.add(name, status, fmt.Sprintf("not found in %d places: %s", len(search.Tried), notes.without),
-			notes.fix+"; or set APR_CUDA_LIB_DIR to the folder that holds it")
+		fix := notes.fix
+		if fix != "" {
+			fix += "; or set APR_CUDA_LIB_DIR to the folder that holds it"
+		}
+		r.add(name, status, fmt.Sprintf("not found in %d places: %s", len(search.Tried), notes.without), fix)
 	}
 }
 
