@@ -15,69 +15,19 @@
 #define WARPGROUP 128       // threads
 #define FETCHERS 4          // warps that write a tile
 
-// ---- Instructions. Addresses are of shared memory.
+#include "attention_hopper.cuh"
 
-// Barriers: complete when `count` have arrived, and then begin anew; a wait names the parity of the round waited for.
-APR_DEVICE void barrier_init(u32 at, u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(at), "r"(count) : "memory"); }
-APR_DEVICE void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(at) : "memory"); }
-APR_DEVICE bool barrier_ready(u32 at, u32 parity) {
-    u32 ready;
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(ready) : "r"(at), "r"(parity) : "memory");
-    return ready;
-}
-APR_DEVICE void barrier_wait(u32 at, u32 parity) {
-    asm volatile("{ .reg .pred p;\nWAIT_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE_%=;\nbra WAIT_%=;\nDONE_%=: }"
-        : : "r"(at), "r"(parity) : "memory");
-}
 // sync_group waits for all of a warpgroup.
 APR_DEVICE void sync_group(u32 group) { asm volatile("bar.sync %0, 128;" : : "r"(8 + group) : "memory"); }
-// Turns: take waits until it was passed to this group.
-APR_DEVICE void turn_take(u32 group) { asm volatile("bar.sync %0, 256;" : : "r"(1 + group) : "memory"); }
-APR_DEVICE void turn_pass(u32 group) { asm volatile("bar.arrive %0, 256;" : : "r"(1 + group) : "memory"); }
 
-APR_DEVICE void fetch16(u32 to, const void *from, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
 // publish makes this thread's writes to shared memory visible to multiplications that are started later.
 APR_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
-APR_DEVICE u32x4 load_shared16(u32 at) {
-    u32 x, y, z, w;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(at) : "memory");
-    return u32x4{x, y, z, w};
-}
-APR_DEVICE void store_matrices(u32 at, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" : : "r"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
 // keep_before keeps what x ≥ 0 is computed from before a wait that follows in the program; the assembler, to which they
 // are unrelated, would begin with the wait.
 APR_DEVICE void keep_before(float x, u32 at) {
     asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p st.shared.f32 [%1], %0; }" : : "f"(x), "r"(at) : "memory");
 }
-template <int N> APR_DEVICE void grow_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(N)); }
-template <int N> APR_DEVICE void shrink_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N)); }
 
-// An operand of 128-byte rows in the pattern: address, 1024 bytes from eight rows to the next, and, for an operand whose
-// rows are inner positions (values), PANEL bytes from 64 columns to the next.
-APR_DEVICE u64 operand(u32 at) { return (u64)(at >> 4 & 0x3fff) | (u64)(PANEL >> 4) << 16 | (u64)64 << 32 | (u64)1 << 62; }
-
-// Products of a warpgroup. Registers that a product writes are defined before, and read after wait_products only.
-#define REGISTERS_32 \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define REGISTERS_64 REGISTERS_32 "," \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define CHANGES_32(x) \
-        "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(x[4]), "+f"(x[5]), "+f"(x[6]), "+f"(x[7]), \
-        "+f"(x[8]), "+f"(x[9]), "+f"(x[10]), "+f"(x[11]), "+f"(x[12]), "+f"(x[13]), "+f"(x[14]), "+f"(x[15]), \
-        "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19]), "+f"(x[20]), "+f"(x[21]), "+f"(x[22]), "+f"(x[23]), \
-        "+f"(x[24]), "+f"(x[25]), "+f"(x[26]), "+f"(x[27]), "+f"(x[28]), "+f"(x[29]), "+f"(x[30]), "+f"(x[31])
-#define CHANGES_64(x) CHANGES_32(x), \
-        "+f"(x[32]), "+f"(x[33]), "+f"(x[34]), "+f"(x[35]), "+f"(x[36]), "+f"(x[37]), "+f"(x[38]), "+f"(x[39]), \
-        "+f"(x[40]), "+f"(x[41]), "+f"(x[42]), "+f"(x[43]), "+f"(x[44]), "+f"(x[45]), "+f"(x[46]), "+f"(x[47]), \
-        "+f"(x[48]), "+f"(x[49]), "+f"(x[50]), "+f"(x[51]), "+f"(x[52]), "+f"(x[53]), "+f"(x[54]), "+f"(x[55]), \
-        "+f"(x[56]), "+f"(x[57]), "+f"(x[58]), "+f"(x[59]), "+f"(x[60]), "+f"(x[61]), "+f"(x[62]), "+f"(x[63])
 #define READS_32(x) \
         "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7]), \
         "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]), "r"(x[14]), "r"(x[15]), \
@@ -127,14 +77,6 @@ template <int N> APR_DEVICE void start_outputs(float (&o)[32], const u32 (&p)[32
     else OUTPUTS(OUTPUTS_64, CHANGES_32, "65");
 }
 
-// wait_products<N> waits until at most the N last started products are not complete; d is what is complete then.
-template <int N> APR_DEVICE void wait_products(float (&d)[64]) {
-    asm volatile("wgmma.wait_group.sync.aligned %64;" : CHANGES_64(d) : "n"(N) : "memory");
-}
-template <int N> APR_DEVICE void wait_products(float (&d)[32]) {
-    asm volatile("wgmma.wait_group.sync.aligned %32;" : CHANGES_32(d) : "n"(N) : "memory");
-}
-
 // ---- The kernel.
 
 // Memory is where everything stands: two tiles of queries, the ring, and for each of these places a barrier `full` and
@@ -154,12 +96,6 @@ template <int D, int GROUPS, int SLOTS> struct Memory {
 };
 
 // Places counts through `n` places from place `first`; parity is of the round.
-struct Places {
-    u32 at, parity;
-    APR_METHOD void next(u32 first, u32 n) {
-        if (++at == first + n) at = first, parity ^= 1;
-    }
-};
 
 // Items are a block's share of all items. The last queries see most keys and come first; blocks take items in ascending
 // and descending order by turns, so that their sums differ little.
