@@ -40,17 +40,14 @@ APR_DEVICE void keep_before(float x, u32 at) {
     asm volatile("{ .reg .b64 a, b; " ON_AND_OFF "wgmma.fence.sync.aligned;\n" steps "wgmma.commit_group.sync.aligned; }" \
         : changes(s) : "l"(q), "l"(k) : "memory")
 #define SCORE_128(step, p) SCORE(128, REGISTERS_64, "64", "65", step, p)
-#define SCORE_64(step, p) SCORE(64, REGISTERS_32, "32", "33", step, p)
 #define STEPS_64(score) score(0, "off") score(2, "on") score(4, "on") score(6, "on")
 #define STEPS_128(score) STEPS_64(score) score(1024, "on") score(1026, "on") score(1028, "on") score(1030, "on")
 
-// start_scores starts s = q·kᵀ for the group's 64 queries and 2N keys, which takes the first N of s.
-template <int D, int N> APR_DEVICE void start_scores(float (&s)[64], u64 q, u64 k) {
-    static_assert((D == 64 || D == 128) && (N == 32 || N == 64), "");
-    if constexpr (D == 64 && N == 64) SCORES(STEPS_64(SCORE_128), CHANGES_64);
-    if constexpr (D == 128 && N == 64) SCORES(STEPS_128(SCORE_128), CHANGES_64);
-    if constexpr (D == 64 && N == 32) SCORES(STEPS_64(SCORE_64), CHANGES_32);
-    if constexpr (D == 128 && N == 32) SCORES(STEPS_128(SCORE_64), CHANGES_32);
+// start_scores starts s = q·kᵀ for the group's 64 queries and the 128 keys of a tile.
+template <int D> APR_DEVICE void start_scores(float (&s)[64], u64 q, u64 k) {
+    static_assert(D == 64 || D == 128, "");
+    if constexpr (D == 64) SCORES(STEPS_64(SCORE_128), CHANGES_64);
+    else SCORES(STEPS_128(SCORE_128), CHANGES_64);
 }
 
 #define OUTPUT(d, registers, p, step, a0, a1, a2, a3) "add.s64 b, %" p ", " #step ";\n" \
@@ -67,15 +64,9 @@ template <int D, int N> APR_DEVICE void start_scores(float (&s)[64], u64 q, u64 
 #define OUTPUTS_64 OUTPUT_64(0, 32, 33, 34, 35) OUTPUT_64(128, 36, 37, 38, 39) OUTPUT_64(256, 40, 41, 42, 43) OUTPUT_64(384, 44, 45, 46, 47)
 #define OUTPUTS_64_MORE OUTPUT_64(512, 48, 49, 50, 51) OUTPUT_64(640, 52, 53, 54, 55) OUTPUT_64(768, 56, 57, 58, 59) OUTPUT_64(896, 60, 61, 62, 63)
 
-// start_outputs starts o (+)= p·v for 2N keys; p are the left operand's registers of a tile's probabilities.
-template <int N> APR_DEVICE void start_outputs(float (&o)[64], const u32 (&p)[32], u64 v, u32 more) {
-    if constexpr (N == 64) OUTPUTS(OUTPUTS_128 OUTPUTS_128_MORE, CHANGES_64, "97");
-    else OUTPUTS(OUTPUTS_128, CHANGES_64, "97");
-}
-template <int N> APR_DEVICE void start_outputs(float (&o)[32], const u32 (&p)[32], u64 v, u32 more) {
-    if constexpr (N == 64) OUTPUTS(OUTPUTS_64 OUTPUTS_64_MORE, CHANGES_32, "65");
-    else OUTPUTS(OUTPUTS_64, CHANGES_32, "65");
-}
+// start_outputs starts o (+)= p·v for the 128 keys of a tile; p are the left operand's registers of their probabilities.
+APR_DEVICE void start_outputs(float (&o)[64], const u32 (&p)[32], u64 v, u32 more) { OUTPUTS(OUTPUTS_128 OUTPUTS_128_MORE, CHANGES_64, "97"); }
+APR_DEVICE void start_outputs(float (&o)[32], const u32 (&p)[32], u64 v, u32 more) { OUTPUTS(OUTPUTS_64 OUTPUTS_64_MORE, CHANGES_32, "65"); }
 
 // ---- The kernel.
 
@@ -176,17 +167,17 @@ template <int D, int GROUPS, int SLOTS> APR_DEVICE void fetch_all(const Attentio
 // The following take the first N scores of a thread, of 2N keys.
 
 // hide makes scores of keys from `key` that the warp's queries, at positions from `query`, do not see −∞.
-template <int N> APR_DEVICE void hide(float (&s)[64], i32 query, i32 key) {
+APR_DEVICE void hide(float (&s)[64], i32 query, i32 key) {
     const i32 l = lane(), over = key - query + (l & 3) * 2 - (l >> 2); // how far column 0 lies after row 0
-    UNROLL for (int i = 0; i < N; i++)
+    UNROLL for (int i = 0; i < 64; i++)
         if (over + i / 4 * 8 + i % 2 > i / 2 % 2 * 8) s[i] = -INFINITY_F;
 }
 
 // highest returns the maxima of a thread's two rows, scaled.
-template <int N> APR_DEVICE void highest(float (&t)[2], const float (&s)[64], float scale) {
+APR_DEVICE void highest(float (&t)[2], const float (&s)[64], float scale) {
     UNROLL for (int e = 0; e < 2; e++) {
         float x = max2(s[2 * e], s[2 * e + 1]), y = max2(s[2 * e + 4], s[2 * e + 5]);
-        UNROLL for (int i = 8; i < N; i += 8) {
+        UNROLL for (int i = 8; i < 64; i += 8) {
             x = max2(x, max2(s[i + 2 * e], s[i + 2 * e + 1]));
             y = max2(y, max2(s[i + 2 * e + 4], s[i + 2 * e + 5]));
         }
@@ -197,8 +188,8 @@ template <int N> APR_DEVICE void highest(float (&t)[2], const float (&s)[64], fl
 }
 
 // raise makes scores s 2^(s·scale − top) and adds them to sum.
-template <int N> APR_DEVICE void raise(float (&s)[64], float (&sum)[2], const float (&top)[2], float scale) {
-    UNROLL for (int i = 0; i < N; i += 2) {
+APR_DEVICE void raise(float (&s)[64], float (&sum)[2], const float (&top)[2], float scale) {
+    UNROLL for (int i = 0; i < 64; i += 2) {
         const int e = i / 2 % 2;
         s[i] = exp2_approx(fma_rn(s[i], scale, -top[e]));
         s[i + 1] = exp2_approx(fma_rn(s[i + 1], scale, -top[e]));
@@ -206,8 +197,8 @@ template <int N> APR_DEVICE void raise(float (&s)[64], float (&sum)[2], const fl
     }
 }
 
-template <int N> APR_DEVICE void round_all(u32 (&p)[32], const float (&s)[64]) {
-    UNROLL for (int i = 0; i < N / 2; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+APR_DEVICE void round_all(u32 (&p)[32], const float (&s)[64]) {
+    UNROLL for (int i = 0; i < 32; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
 // leave writes 16 rows of outputs, times f, from `first` on; they pass through the warp's own queries, `own`, which
@@ -257,15 +248,15 @@ template <int D, int GROUPS, int SLOTS> struct Computer {
         take(queries);
         take(ring);
         take_turn();
-        start_scores<D, 64>(s, q, operand(m.tile(ring.at)));
+        start_scores<D>(s, q, operand(m.tile(ring.at)));
         pass_turn();
         wait_products<0>(s);
         release(ring.at);
         ring.next(2, SLOTS);
-        if (KEYS - 1 > low) hide<64>(s, low, 0);
-        highest<64>(top, s, a.log2_scale);
-        raise<64>(s, sum, top, a.log2_scale);
-        round_all<64>(p, s);
+        if (KEYS - 1 > low) hide(s, low, 0);
+        highest(top, s, a.log2_scale);
+        raise(s, sum, top, a.log2_scale);
+        round_all(p, s);
     }
 
     // step adds the values of tile j−1 to o and makes p the probabilities of tile j.
@@ -274,15 +265,15 @@ template <int D, int GROUPS, int SLOTS> struct Computer {
         const u32 keys = ring.at;
         ring.next(2, SLOTS);
         take_turn();
-        start_scores<D, 64>(s, q, operand(m.tile(keys)));
+        start_scores<D>(s, q, operand(m.tile(keys)));
         take(ring);
-        start_outputs<64>(o, p, operand(m.tile(ring.at)), j > 1);
+        start_outputs(o, p, operand(m.tile(ring.at)), j > 1);
         pass_turn();
         wait_products<1>(s);
         release(keys);
-        if ((j + 1) * KEYS - 1 > low) hide<64>(s, low, j * KEYS);
+        if ((j + 1) * KEYS - 1 > low) hide(s, low, j * KEYS);
         float t[2], shrink[2];
-        highest<64>(t, s, a.log2_scale);
+        highest(t, s, a.log2_scale);
         const bool grows = ballot(t[0] > top[0] + SLACK || t[1] > top[1] + SLACK);
         UNROLL for (int e = 0; e < 2; e++) {
             const float higher = grows ? max2(top[e], t[e]) : top[e];
@@ -290,20 +281,20 @@ template <int D, int GROUPS, int SLOTS> struct Computer {
             top[e] = higher;
             sum[e] *= shrink[e];
         }
-        raise<64>(s, sum, top, a.log2_scale);
+        raise(s, sum, top, a.log2_scale);
         keep_before(sum[0] + sum[1], m.barriers);
         wait_products<0>(o);
         release(ring.at);
         ring.next(2, SLOTS);
         if (grows)
             UNROLL for (int i = 0; i < D / 2; i++) o[i] *= shrink[i / 2 % 2];
-        round_all<64>(p, s);
+        round_all(p, s);
     }
 
     // finish adds the last values and writes the item's results.
     APR_METHOD void finish(i32 n, i32 h, i32 b, i32 row) {
         take(ring);
-        start_outputs<64>(o, p, operand(m.tile(ring.at)), n > 1);
+        start_outputs(o, p, operand(m.tile(ring.at)), n > 1);
         UNROLL for (int e = 0; e < 2; e++) {
             sum[e] += shfl_xor(sum[e], 1);
             sum[e] += shfl_xor(sum[e], 2);
