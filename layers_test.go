@@ -23,7 +23,7 @@ var floors = []struct {
 	name     string
 	packages string
 }{
-	{"ground", "internal/fault internal/atomicfile internal/readfile internal/strictjson internal/near"},
+	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/readfile internal/strictjson internal/near"},
 	{"bytes", "tensor quant"},
 	{"bytes", "format/internal/checked format/internal/stored format/internal/ggufname format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
@@ -34,7 +34,7 @@ var floors = []struct {
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model generate optim plan teacher eval distill convert"},
 	{"trust", "report contract hub bench"},
-	{"door", "internal/cli cmd/apr bench/gputable"},
+	{"door", "internal/cli cmd/apr bench/gputable bench/synth"},
 }
 
 // reserved are imports that only the packages named may have, in code that is not a test.
@@ -56,7 +56,8 @@ var reserved = []struct {
 	{"apr/device/devicetest", "", "test support"},
 	{"apr/internal/ref", "device/devicetest", "test support"},
 	{"apr/internal/near", "device/devicetest internal/ref", "test support"},
-	{"testing", "internal/near device/devicetest", "test support"},
+	{"apr/internal/contracttest", "", "test support"},
+	{"testing", "internal/near internal/contracttest device/devicetest", "test support"},
 	{"net/http", "hub cmd/apr", "parsers and training never gain the network"},
 	{"os/exec", "corpus contract cmd/apr device/cuda/emulator", "nothing starts programs but claims, the supervisor, Parquet's bounded child, and the compiler of an emulator for tests"},
 	{"apr/device/cuda/emulator", "", "test support"},
@@ -65,7 +66,7 @@ var reserved = []struct {
 // exits are functions that end the process, and the packages that may call them: the door, for a program that is done
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own.
 var exits = map[string]string{
-	"os.Exit": "internal/cli cmd/apr bench/gputable corpus", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
+	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth corpus", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 
 // source is one Go file, whatever its build constraints.
