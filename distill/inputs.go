@@ -12,6 +12,7 @@ import (
 	"apr/model"
 	"apr/plan"
 	"apr/runlog"
+	"apr/teacher"
 	"apr/tokenizer"
 )
 
@@ -87,31 +88,9 @@ func (in *inputs) openStudent(c Config) (err error) {
 }
 
 // align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string.
-func (in *inputs) align(c Config, obs Observer) error {
-	big, err := in.teacher.Tokenizer()
-	if err != nil {
+func (in *inputs) align(c Config, obs Observer) (err error) {
+	if in.tokenizer, in.vocab, err = teacher.Align(in.teacher, in.student, c.Student+c.StudentConfig, in.studentConfig.VocabSize); err != nil {
 		return err
-	}
-	in.tokenizer = big
-	if in.student != nil {
-		small, err := in.student.Tokenizer()
-		if err != nil {
-			return err
-		}
-		if d := tokenizer.Compare(big, small); d != nil {
-			return fault.In(fault.Invalid, c.Student, "the student's tokenizer differs from the teacher's: %s", d).
-				WithHint("teacher and student must turn every text into the same ids").WithID("E-DISTILL-001")
-		}
-		in.tokenizer = small
-	}
-	in.vocab = big.RealIDs()
-	for _, m := range []struct {
-		path string
-		rows int
-	}{{c.Teacher, in.teacher.Config.VocabSize}, {c.Student + c.StudentConfig, in.studentConfig.VocabSize}} {
-		if m.rows < in.vocab {
-			return fault.In(fault.Load, m.path, "has %d vocabulary rows, fewer than the tokenizer's %d ids", m.rows, in.vocab).WithID("E-DISTILL-002")
-		}
 	}
 	if t, s := in.teacher.Config.VocabSize, in.studentConfig.VocabSize; t != s || t != in.vocab {
 		obs.Message("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)

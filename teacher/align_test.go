@@ -1,0 +1,86 @@
+package teacher_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"apr/format"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/teacher"
+	"apr/tokenizer"
+)
+
+// withTokenizer returns a model of rows vocabulary rows whose tokenizer is made from d.
+func withTokenizer(path string, rows int, d tokenizer.Data) *model.Files {
+	return &model.Files{Config: model.Config{VocabSize: rows}, Container: &model.Container{Path: path, Kind: format.Apr,
+		ReadTokenizer: func() (*tokenizer.Tokenizer, error) { return tokenizer.FromData(path, d) }}}
+}
+
+// letters is a byte vocabulary with extra tokens at the end, each of a kind.
+func letters(t *testing.T, extra ...string) tokenizer.Data {
+	t.Helper()
+	f, err := model.Open("../testdata/models/gosrc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tok, err := f.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := tok.Data()
+	for _, e := range extra {
+		kind := 4 // user-defined
+		if strings.HasPrefix(e, "<unused") {
+			kind = 5
+		}
+		d.Vocabulary, d.TokenType = append(d.Vocabulary, e), append(d.TokenType, kind)
+	}
+	return d
+}
+
+// Padding at the end of either vocabulary is cut; anything else that differs is refused by its id and both texts.
+func TestAlign(t *testing.T) {
+	plain := letters(t)
+	n := len(plain.Vocabulary)
+	other := letters(t)
+	other.Vocabulary[n-1] = "<|another|>"
+	for _, tt := range []struct {
+		name       string
+		big, small tokenizer.Data
+		rows       [2]int
+		kind       fault.Kind
+		want       []string
+	}{
+		{"equal", plain, plain, [2]int{n, n}, 0, nil},
+		{"rows beyond are padding", plain, plain, [2]int{n + 200, n + 64}, 0, nil},
+		{"unused tokens are padding", letters(t, "<unused1>", "<unused2>"), plain, [2]int{n + 2, n}, 0, nil},
+		{"one token differs", plain, other, [2]int{n, n}, fault.Invalid, []string{"small: ", fmt.Sprintf("token %d is %q and %q", n-1, plain.Vocabulary[n-1], "<|another|>")}},
+		{"one more real id", letters(t, "<more>"), plain, [2]int{n + 1, n}, fault.Invalid, []string{fmt.Sprintf("token %d is \"<more>\" and \"\"", n)}},
+		{"one real id less", plain, letters(t, "<more>"), [2]int{n, n + 1}, fault.Invalid, []string{fmt.Sprintf("token %d is \"\" and \"<more>\"", n)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tok, vocab, err := teacher.Align(withTokenizer("big", tt.rows[0], tt.big), withTokenizer("small", tt.rows[1], tt.small), "small", tt.rows[1])
+			if fault.KindOf(err) != tt.kind {
+				t.Fatalf("error %v, want kind %v", err, tt.kind)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error %q does not say %q", err, w)
+				}
+			}
+			if err == nil && (vocab != n || tok == nil) {
+				t.Errorf("V is %d, want %d", vocab, n)
+			}
+		})
+	}
+	// A new student has rows but no tokenizer.
+	if _, vocab, err := teacher.Align(withTokenizer("big", n, plain), nil, "config.json", n); err != nil || vocab != n {
+		t.Errorf("V %d, %v", vocab, err)
+	}
+	if _, _, err := teacher.Align(withTokenizer("big", n, plain), nil, "config.json", n-1); fault.KindOf(err) != fault.Load {
+		t.Errorf("a student with too few rows: %v", err)
+	}
+}
