@@ -21,11 +21,11 @@ type GGUFOrigin struct {
 // vocabulary is filled up with unused tokens to the rows of the embedding, as llama.cpp wants it. A tied head must not be
 // among the tensors. A model without a tokenizer (nil) can be read back, not run.
 func SaveGGUF(path string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, origin GGUFOrigin, force bool) error {
-	return gguf.Write(path, tensors, gguf.Options{Force: force, Metadata: ggufMetadata(c, tok, tensors, origin)})
+	return gguf.Write(path, tensors, gguf.Options{Force: force, Metadata: GGUFMetadata(c, tok, tensors, origin)})
 }
 
-// ggufMetadata returns keys and values in the order of llama.cpp's converter.
-func ggufMetadata(c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, origin GGUFOrigin) []gguf.KV {
+// GGUFMetadata returns keys and values in the order of llama.cpp's converter; see SaveGGUF.
+func GGUFMetadata(c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, origin GGUFOrigin) []gguf.KV {
 	list := []gguf.KV{{Key: "general.architecture", Value: c.Architecture}, {Key: "general.type", Value: "model"}}
 	add := func(key string, value any) { list = append(list, gguf.KV{Key: key, Value: value}) }
 	for _, s := range []struct{ key, value string }{

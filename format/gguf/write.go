@@ -64,6 +64,15 @@ func Write(path string, tensors []tensor.Source, opt Options) error {
 	return f.Commit()
 }
 
+// Encode writes the bytes of a file to w and returns their number.
+func Encode(w io.Writer, tensors []tensor.Source, metadata []KV) (int64, error) {
+	f, err := prepare(tensors, metadata)
+	if err != nil {
+		return 0, err
+	}
+	return f.size, f.emit(w)
+}
+
 // inFile names the file in a fault.
 func inFile(path string, err error) error {
 	if f, ok := err.(*fault.Error); ok {
