@@ -88,6 +88,18 @@ type WeightSpec struct {
 	Component Component
 	Parts     []Source
 	Rows      []int // rows used of each part, from its first; nil: all. A truncated vocabulary uses fewer.
+	Form      Form
+}
+
+// Form says how a frozen matrix is kept and multiplied. The zero Form leaves it to the device: a GPU expands to the type
+// of activations, a CPU keeps what is stored.
+type Form struct {
+	// Blocks keeps quantised blocks as they are in the file; products expand or decode them each time. Matrices of other
+	// types are kept as with the zero Form.
+	Blocks bool
+	// FP8 multiplies in 8-bit floats (e4m3) with one scale for the matrix and one for each row of activations. Without
+	// Blocks the matrix is kept in them. A device without such products refuses (fault.Unavailable).
+	FP8 bool
 }
 
 // Weight is a matrix [Rows, Cols] = [out, in] in whatever form the device keeps it: float32, bfloat16, quantised

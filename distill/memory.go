@@ -20,6 +20,7 @@ import (
 type DryRun struct {
 	Target  func() dry.Target // afresh for each run
 	Teacher *model.Outline
+	Form    device.Form // of the teacher's matrices
 	Student model.Config
 	Loss    device.LossSpec
 	Vocab   int // V: ids that both models share
@@ -50,7 +51,7 @@ func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 	}
 	dev := dry.New(target)
 	stream := dev.NewStream()
-	big, err := d.Teacher.LoadFrozen(dev, device.TeacherWeights)
+	big, err := d.Teacher.LoadFrozen(dev, device.TeacherWeights, d.Form)
 	if err != nil {
 		return nil, err
 	}

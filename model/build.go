@@ -12,7 +12,12 @@ import (
 // LoadFrozen puts a model's weights on a device for inference: matrices in the types of the file, as the device keeps
 // them, norms and biases in float32. No gradient or optimiser state exists for it.
 func LoadFrozen(dev device.Device, f *Files, c device.Component) (*Model, error) {
-	return loadFrozen(dev, f.Config, f, c)
+	return LoadFrozenAs(dev, f, c, device.Form{})
+}
+
+// LoadFrozenAs is LoadFrozen with matrices in a given form.
+func LoadFrozenAs(dev device.Device, f *Files, c device.Component, form device.Form) (*Model, error) {
+	return loadFrozen(dev, f.Config, f, c, form)
 }
 
 // tensors gives the tensors of a model by name.
@@ -21,9 +26,9 @@ type tensors interface {
 	ReadFloat32(name string) ([]float32, error)
 }
 
-func loadFrozen(dev device.Device, config Config, f tensors, c device.Component) (*Model, error) {
+func loadFrozen(dev device.Device, config Config, f tensors, c device.Component, form device.Form) (*Model, error) {
 	m := &Model{Config: config, dev: dev}
-	b := builder{m: m, f: f, s: dev.NewStream(), c: c}
+	b := builder{m: m, f: f, s: dev.NewStream(), c: c, form: form}
 	m.embed = b.weight("model.embed_tokens.weight")
 	m.head = m.embed
 	if !m.Tied {
@@ -48,15 +53,16 @@ func loadFrozen(dev device.Device, config Config, f tensors, c device.Component)
 
 // builder loads tensors and keeps the first error.
 type builder struct {
-	m   *Model
-	f   tensors
-	s   device.Stream
-	c   device.Component
-	err error
+	m    *Model
+	f    tensors
+	s    device.Stream
+	c    device.Component
+	form device.Form
+	err  error
 }
 
 func (b *builder) weight(names ...string) device.Weight {
-	spec := device.WeightSpec{Name: names[0], Component: b.c}
+	spec := device.WeightSpec{Name: names[0], Component: b.c, Form: b.form}
 	for _, name := range names {
 		src, err := b.f.Source(name)
 		if err != nil {

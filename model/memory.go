@@ -33,8 +33,8 @@ func (c Config) Outline(d tensor.DType) *Outline {
 }
 
 // LoadFrozen makes the model on dev, which must read no source; norms and biases are zeros.
-func (o *Outline) LoadFrozen(dev device.Device, c device.Component) (*Model, error) {
-	return loadFrozen(dev, o.Config, o, c)
+func (o *Outline) LoadFrozen(dev device.Device, c device.Component, form device.Form) (*Model, error) {
+	return loadFrozen(dev, o.Config, o, c, form)
 }
 
 // Source describes a matrix.

@@ -80,6 +80,7 @@ type Device struct {
 	// unplanned are the products that cublasLt does not serve.
 	unplanned map[blas.Shape]bool
 	scratch   scratch
+	expansion *buffer // in which products expand matrices in blocks; nil: there are none
 	uploads   ring
 	pieces    pieces // of weights on their way to the device
 	down      downloads

@@ -27,7 +27,8 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 // MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
 // both.
 func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
-	t := w.(*weight).t
+	wt := w.(*weight)
+	t := wt.t
 	need(x.Rows == gu.Rows && x.Cols == t.Cols && gu.Cols == t.Rows, "MatMulSwiGLU", "shapes differ")
 	need(m.Rows == gu.Rows && 2*m.Cols == gu.Cols, "MatMulSwiGLU", "shapes differ")
 	floats("MatMulSwiGLU", gu.DType, m)
@@ -35,13 +36,25 @@ func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool
 	if o == nil {
 		return
 	}
-	if !s.dev.fuses(mat(m), mat(gu), mat(x), mat(t)) {
+	read := mat(t)
+	if wt.parts != nil {
+		read = kernel.Mat{Ptr: s.dev.expansion.place.address(), Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: t.DType}
+	}
+	if !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read) {
 		s.MatMul(gu, x, w, device.Tensor{}, false)
 		s.SwiGLU(m, gu)
 		return
 	}
+	if wt.parts != nil {
+		read = o.expand(wt, 0, t.Rows)
+	}
 	o.sized(gu.Rows, gu.Cols, x.Cols)
 	s.dev.counts.products.Add(1)
-	kernel.GemmSwiGLU(o, mat(m), mat(gu), mat(x), mat(t), keep)
+	kernel.GemmSwiGLU(o, mat(m), mat(gu), mat(x), read, keep)
 	o.end()
+}
+
+// expandsWhole reports whether w can be multiplied in one piece.
+func (d *Device) expandsWhole(w *weight) bool {
+	return w.parts == nil || int64(w.t.Rows)*d.act.RowBytes(w.t.Cols) <= d.expansion.bytes
 }

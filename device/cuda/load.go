@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"apr/device"
 	"apr/device/cuda/driver"
 	"apr/internal/fault"
+	"apr/tensor"
 )
 
 // pieces is pinned memory for weights on their way to the device: pieces of a file are read and decoded by several
@@ -90,9 +90,18 @@ func (c *pieces) release(t *driver.Thread) error {
 	return nil
 }
 
-// read fills dst, dense, with the rows of a part.
-func (d *Device) read(dst device.Tensor, p *part) error {
-	if dst.Rows == 0 || dst.Cols == 0 {
+// place of rows in device memory, dense, in a type that may be one of blocks.
+type rowsAt struct {
+	ptr        uint64
+	rows, cols int
+	dtype      tensor.DType
+}
+
+func (r rowsAt) rowBytes() int { return int(r.dtype.RowBytes(r.cols)) }
+
+// read fills dst with the rows of a part.
+func (d *Device) read(dst rowsAt, p *part) error {
+	if dst.rows == 0 || dst.cols == 0 {
 		return nil
 	}
 	if p.size == 0 {
@@ -101,7 +110,7 @@ func (d *Device) read(dst device.Tensor, p *part) error {
 			return err
 		}
 	}
-	rowBytes := int(dst.DType.RowBytes(dst.Cols))
+	rowBytes := dst.rowBytes()
 	step := pieceBytes / max(rowBytes, p.size)
 	if step == 0 {
 		return fault.New(fault.Load, "rows of %d bytes are longer than the device takes", max(rowBytes, p.size)).
@@ -109,19 +118,19 @@ func (d *Device) read(dst device.Tensor, p *part) error {
 	}
 	// Small enough for the readers to end together, large enough for a copy to be worth its start.
 	readers := min(mostReaders, runtime.GOMAXPROCS(0))
-	step = min(step, max(dst.Rows/(4*readers), (1<<20)/rowBytes, 1))
+	step = min(step, max(dst.rows/(4*readers), (1<<20)/rowBytes, 1))
 	var next atomic.Int64
 	var failed failure
 	var wait sync.WaitGroup
-	for range min(readers, (dst.Rows+step-1)/step) {
+	for range min(readers, (dst.rows+step-1)/step) {
 		wait.Go(func() {
 			r := reader{dev: d, part: p, dst: dst, failed: &failed}
 			for failed.get() == nil {
 				lo := int(next.Add(int64(step))) - step
-				if lo >= dst.Rows {
+				if lo >= dst.rows {
 					return
 				}
-				failed.set(r.rows(lo, min(lo+step, dst.Rows)))
+				failed.set(r.rows(lo, min(lo+step, dst.rows)))
 			}
 		})
 	}
@@ -138,7 +147,7 @@ func (d *Device) read(dst device.Tensor, p *part) error {
 type reader struct {
 	dev    *Device
 	part   *part
-	dst    device.Tensor
+	dst    rowsAt
 	raw    []byte    // stored rows
 	row    []float32 // a decoded row
 	failed *failure
@@ -151,13 +160,13 @@ func (r *reader) rows(lo, hi int) error {
 	if err != nil {
 		return err
 	}
-	n := (hi - lo) * int(r.dst.DType.RowBytes(r.dst.Cols))
+	n := (hi - lo) * r.dst.rowBytes()
 	err = r.fill(unsafe.Slice((*byte)(piece.p), n), lo, hi)
 	if err != nil || d.lostError() != nil {
 		d.pieces.free <- piece
 		return err
 	}
-	at := mat(r.dst.RowRange(lo, hi)).Ptr
+	at := r.dst.ptr + uint64(lo*r.dst.rowBytes())
 	piece.busy = true
 	failed := r.failed
 	d.queue("the loading of tensor "+p.info.Name, func(t *driver.Thread) error {
@@ -178,7 +187,7 @@ func (r *reader) fill(dst []byte, lo, hi int) error {
 	if p.size == 0 {
 		return r.decode(dst, lo, hi)
 	}
-	if p.info.DType == r.dst.DType {
+	if p.info.DType == r.dst.dtype {
 		return p.src.ReadRows(dst, lo, hi)
 	}
 	if n := (hi - lo) * p.size; cap(r.raw) < n {
@@ -193,8 +202,8 @@ func (r *reader) fill(dst []byte, lo, hi int) error {
 
 func (r *reader) decode(dst []byte, lo, hi int) error {
 	if r.row == nil {
-		r.row = make([]float32, r.dst.Cols)
+		r.row = make([]float32, r.dst.cols)
 	}
-	r.part.decode(dst, r.dst.DType, r.raw, lo, hi-lo, r.row)
+	r.part.decode(dst, r.dst.dtype, r.raw, lo, hi-lo, r.row)
 	return nil
 }

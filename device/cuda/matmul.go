@@ -13,10 +13,15 @@ import (
 // MatMul: y = x·Wᵀ (+ bias) or, with add, y += x·Wᵀ (+ bias), over the first y.Cols rows of W. cublasLt takes the bias in
 // the type of y, to which it is rounded.
 func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, add bool) {
-	t := w.(*weight).t
+	m := w.(*weight)
+	t := m.t
 	need(x.Rows == y.Rows && x.Cols == t.Cols && y.Cols <= t.Rows, "MatMul", "shapes differ")
 	floats("MatMul", tensor.F32, bias)
 	need(bias.IsZero() || bias.Rows == 1 && bias.Cols == y.Cols, "MatMul", "bias is not [1, out]")
+	if m.parts != nil {
+		s.matMulBlocks(y, x, m, bias, add)
+		return
+	}
 	s.eachNarrow(x, func(lo, hi int) {
 		y, x := y.RowRange(lo, hi), x.RowRange(lo, hi)
 		o := s.begin("MatMul", y, x, t, bias)
@@ -30,8 +35,13 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 
 // MatMulInputGrad: dx = dy·W, or dx += dy·W with add, over the first dy.Cols rows of W.
 func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool) {
-	t := w.(*weight).t
+	m := w.(*weight)
+	t := m.t
 	need(dy.Rows == dx.Rows && dx.Cols == t.Cols && dy.Cols <= t.Rows, "MatMulInputGrad", "shapes differ")
+	if m.parts != nil {
+		s.inputGradBlocks(dx, dy, m, add)
+		return
+	}
 	s.eachNarrow(dy, func(lo, hi int) {
 		dx, dy := dx.RowRange(lo, hi), dy.RowRange(lo, hi)
 		if o := s.begin("MatMulInputGrad", dx, dy, t); o != nil {

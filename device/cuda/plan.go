@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -20,7 +21,7 @@ var _ dry.Planned = (*Device)(nil)
 // Target describes the device for one dry run: the record of a step that was run dry says what Prepare takes.
 func (d *Device) Target() dry.Target {
 	t := dry.Target{
-		Info: d.Info(), Matrices: d.act, Keep: dry.As(d.act), Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
+		Info: d.Info(), Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
 	}
 	if b, err := d.Budget(); err == nil {
 		t.Budget = b.Bytes + d.counts.allocated.Load()
@@ -46,7 +47,7 @@ func (d *Device) Budget() (Budget, error) {
 // Prepare takes all memory that a step needs by its dry record, and loads its kernels and plans its products, before any
 // weight comes: then nothing is allocated or loaded later. Without memory it is a fault of kind Memory.
 func (d *Device) Prepare(r *dry.Record) error {
-	if err := d.reserve(r); err != nil {
+	if err := errors.Join(d.reserve(r), d.reserveExpansion(r)); err != nil {
 		return err
 	}
 	heads := map[int]bool{}
@@ -81,6 +82,14 @@ func (d *Device) reserve(r *dry.Record) error {
 		}
 	}
 	return grow(&d.temps, "activations, logits and temporary results", device.Activations, r.Temps)
+}
+
+// reserveExpansion takes the memory in which the step's products expand matrices.
+func (d *Device) reserveExpansion(r *dry.Record) error {
+	if r.Expand == 0 {
+		return nil
+	}
+	return d.growExpansion(r.Expand)
 }
 
 // modules returns the modules for a step with attention of these head dimensions; nil heads: any.
@@ -128,13 +137,13 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 			Compute: d.opts.Compute.products(), Add: c.Add, Aligned: true,
 		}
 		switch c.Name {
-		case "MatMul":
+		case "MatMul", "MatMulSwiGLU":
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
-		case "MatMulSwiGLU":
-			if d.fusesPlanned(c.Op) {
+			if c.Name == "MatMulSwiGLU" && d.fusesPlanned(c.Op) && d.plannedSlab(c, r) == s.N {
 				continue
 			}
-			s.Op, s.LDB = blas.NT, c.K
+			all = append(all, d.slabShapes(s, c, r)...)
+			continue
 		case "MatMulInputGrad":
 			s.Op, s.LDB = blas.NN, c.N
 		case "MatMulWeightGrad":
@@ -146,6 +155,29 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 		all = append(all, s)
 	}
 	return all
+}
+
+// plannedSlab returns how many rows of the matrix of a product are multiplied at a time.
+func (d *Device) plannedSlab(c dry.Count, r *dry.Record) int {
+	if c.Weight == d.act.String() {
+		return c.N
+	}
+	return slabRows(c.N, d.act.RowBytes(c.K), r.Expand)
+}
+
+// slabShapes returns the products that s becomes: itself, or one for each size of a slab of a matrix in blocks. A few
+// rows need none.
+func (d *Device) slabShapes(s blas.Shape, c dry.Count, r *dry.Record) []blas.Shape {
+	step := d.plannedSlab(c, r)
+	if c.Weight != d.act.String() && s.M <= decodeRows {
+		return nil
+	}
+	rest := s
+	s.N, rest.N = step, c.N%max(1, step)
+	if rest.N == 0 {
+		return []blas.Shape{s}
+	}
+	return []blas.Shape{s, rest}
 }
 
 // prewarm loads modules and plans products. With cublasLt the modules of our own products are skipped, unless it

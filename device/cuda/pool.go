@@ -227,10 +227,9 @@ func (d *Device) Param(spec device.ParamSpec) *device.Param {
 		M:         alloc(".m", device.Moments),
 		V:         alloc(".v", device.Moments),
 	}
-	w := &weight{t: p.Value}
+	p.Weight = reading(p.Value)
 	if c := d.matrixCopy(spec.Rows); c != tensor.F32 {
-		w.t = d.Alloc(spec.Name+"."+c.String(), device.StudentWeights, c, spec.Rows, spec.Cols)
+		p.Weight = reading(d.Alloc(spec.Name+"."+c.String(), device.StudentWeights, c, spec.Rows, spec.Cols))
 	}
-	p.Weight = w
 	return p
 }

@@ -8,8 +8,13 @@ import (
 
 // Embed gathers rows: dst[i] = w[ids[i]].
 func (s *Stream) Embed(dst device.Tensor, w device.Weight, ids device.Tensor) {
-	t := w.(*weight).t
+	m := w.(*weight)
+	t := m.t
 	need(ids.Rows*ids.Cols == dst.Rows && dst.Cols == t.Cols, "Embed", "shapes differ")
+	if m.parts != nil {
+		s.embedBlocks(dst, m, ids)
+		return
+	}
 	if o := s.begin("Embed", dst, t, ids); o != nil && s.known("Embed", ids, t.Rows) {
 		kernel.Embed(o, mat(dst), mat(t), mat(ids))
 		o.end()

@@ -7,23 +7,30 @@ import (
 	"apr/tensor"
 )
 
-// weight is a matrix in device memory, of the device's activation type or, as a view of a master, float32.
-type weight struct{ t device.Tensor }
+// weight is a frozen matrix, or a view of a parameter.
+type weight struct {
+	t     device.Tensor // the matrix, dense; of one that products expand its shape and their type only
+	parts []kept        // of a matrix that products expand; nil: t is all of it
+	bytes int64
+}
 
 func (w *weight) Rows() int    { return w.t.Rows }
 func (w *weight) Cols() int    { return w.t.Cols }
-func (w *weight) Bytes() int64 { return w.t.Buf.Bytes() }
+func (w *weight) Bytes() int64 { return w.bytes }
+
+// reading returns a weight that reads t.
+func reading(t device.Tensor) *weight { return &weight{t: t, bytes: t.Buf.Bytes()} }
 
 // Frozen returns a weight with the present values of t, which is float32: t itself, or a copy in the device's activation
 // type that lives as long as t.
 func (d *Device) Frozen(t device.Tensor) device.Weight {
 	floats("Frozen", tensor.F32, t)
 	if d.act == tensor.F32 {
-		return &weight{t: t}
+		return reading(t)
 	}
 	b := t.Buf.(*buffer)
 	narrow, err := d.take(b.name+"."+d.act.String(), b.comp, bytesOf(d.act, t.Rows, t.Cols), false)
-	w := &weight{t: view(narrow, d.act, t.Rows, t.Cols)}
+	w := reading(view(narrow, d.act, t.Rows, t.Cols))
 	b.copies = append(b.copies, narrow)
 	if err == nil && b.void == nil {
 		d.internal().cast("Frozen", w.t, t)
@@ -40,42 +47,43 @@ func (s *Stream) RefreshWeight(p *device.Param) {
 
 // part is a stored matrix of which rows go to a weight.
 type part struct {
-	src   device.Source
-	info  tensor.Info
-	first int // row of the weight
-	rows  int
-	size  int    // bytes of a stored row; 0: flat, all of the payload is in data
-	data  []byte // of a flat part
+	src    device.Source
+	info   tensor.Info
+	first  int // row of the weight
+	rows   int
+	size   int          // bytes of a stored row; 0: flat, all of the payload is in data
+	data   []byte       // of a flat part
+	as     tensor.DType // how the device keeps it
+	offset int64        // of its first row in the weight's memory
 }
 
-// Weight reads a frozen matrix from its sources and keeps it in the device's activation type, whatever that of the file.
-// Errors name the source's tensor.
+// Weight reads a frozen matrix from its sources and keeps it in the device's activation type, whatever that of the file,
+// or, as spec.Form says, in blocks. Errors name the source's tensor.
 func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
-	var parts []*part
-	rows, cols := 0, 0
-	for i, src := range spec.Parts {
-		p, err := describe(src, spec, i)
-		if err != nil {
-			return nil, err
-		}
-		if i > 0 && p.info.Cols() != cols {
-			return nil, fault.New(fault.Load, "%d columns, the part before has %d", p.info.Cols(), cols).
-				At("tensor %q", p.info.Name).WithID("E-CUDA-030")
-		}
-		p.first, cols = rows, p.info.Cols()
-		rows += p.rows
-		parts = append(parts, p)
-	}
-	b, err := d.take(spec.Name, spec.Component, bytesOf(d.act, rows, cols), false)
+	l, err := d.layout(spec)
 	if err != nil {
 		return nil, err
 	}
-	w := &weight{t: view(b, d.act, rows, cols)}
-	for _, p := range parts {
-		if err := d.read(w.t.RowRange(p.first, p.first+p.rows), p); err != nil {
-			d.give(b)
-			return nil, err
+	b, err := d.take(spec.Name, spec.Component, l.bytes, false)
+	if err != nil {
+		return nil, err
+	}
+	w := &weight{t: view(b, d.act, l.rows, l.cols), bytes: b.Bytes()}
+	if l.expands {
+		w.t.Buf = nil
+		err = d.growExpansion(l.scratch())
+	}
+	for _, p := range l.parts {
+		if err == nil {
+			err = d.read(p.place(b), p)
 		}
+		if l.expands {
+			w.parts = append(w.parts, p.kept(b))
+		}
+	}
+	if err != nil {
+		d.give(b)
+		return nil, err
 	}
 	return w, nil
 }

@@ -62,6 +62,8 @@ type Placer interface {
 type Kept struct {
 	Bytes int64
 	Types string // what products read: a type, or several, as "q4_k+q6_k"
+	// Scratch is what a product with it takes besides, to expand it; all matrices share the most of it.
+	Scratch int64
 }
 
 // Device records what is asked of it; see Target.
@@ -74,6 +76,7 @@ type Device struct {
 	fresh   bool // most was reached by the last Temp and is not described yet
 	holding map[*buffer]struct{}
 	atPeak  []*buffer
+	expand  int64      // the most of Kept.Scratch
 	ops     map[Op]int // index in list
 	list    []Count
 	waits   int
@@ -185,6 +188,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		return nil, err
 	}
 	w.Kept.Bytes = d.hold(spec.Component, w.Kept.Bytes)
+	d.expand = max(d.expand, (w.Kept.Scratch+d.target.Align-1)/d.target.Align*d.target.Align)
 	return w, nil
 }
 

@@ -58,7 +58,8 @@ type Record struct {
 	Temps    int64                      // bytes in which all temps find place
 	Most     int64                      // bytes of temps alive at one time; Temps − Most is lost to holes
 	AtMost   []Held                     // those temps, the largest first
-	Reserved int64                      // as the Target says
+	Reserved int64                      // as the Target says, and Expand
+	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch
 	Ops      []Count                    // in the order of their first coming
 	Waits    int                        // times that the host waited
 }
@@ -67,7 +68,7 @@ type Record struct {
 func (d *Device) Record() *Record {
 	d.describePeak()
 	r := &Record{
-		Static: map[device.Component]int64{}, Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved,
+		Static: map[device.Component]int64{}, Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved + d.expand, Expand: d.expand,
 		Ops: slices.Clone(d.list), Waits: d.waits,
 	}
 	for c, l := range d.static {

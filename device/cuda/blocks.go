@@ -1,0 +1,270 @@
+package cuda
+
+import (
+	"apr/device"
+	"apr/device/cuda/blas"
+	"apr/device/cuda/kernel"
+	"apr/device/dry"
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// A matrix in blocks stays as it is in the file. A product of many rows expands it, or as many of its rows as fit, into
+// memory that all products share, and multiplies from there; a product of a few rows decodes it on the way. The memory
+// of expansion is part of the plan.
+
+// expansionMost bounds the memory in which products expand matrices: gate and up of a 7B model fit whole, a head comes in
+// several slabs of rows.
+const expansionMost = 288 << 20
+
+// decodeRows is up to how many rows of x a product reads blocks as they are: it is bound by the bytes of the matrix then.
+const decodeRows = 8
+
+// layout is how the device keeps a frozen matrix.
+type layout struct {
+	parts      []*part
+	rows, cols int
+	bytes      int64
+	expands    bool // products expand it
+	act        tensor.DType
+}
+
+// layout checks what spec claims and says how the matrix is kept.
+func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
+	l := &layout{act: d.act}
+	for i, src := range spec.Parts {
+		p, err := describe(src, spec, i)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 && p.info.Cols() != l.cols {
+			return nil, fault.New(fault.Load, "%d columns, the part before has %d", p.info.Cols(), l.cols).
+				At("tensor %q", p.info.Name).WithID("E-CUDA-030")
+		}
+		p.first, p.as, l.cols = l.rows, d.act, p.info.Cols()
+		if spec.Form.Blocks && p.inBlocks() {
+			p.as, l.expands = p.info.DType, true
+		}
+		l.rows += p.rows
+		l.parts = append(l.parts, p)
+	}
+	for _, p := range l.parts {
+		if l.expands { // each part has a place that vector loads may read; without blocks they are one matrix
+			l.bytes = (l.bytes + alignment - 1) &^ (alignment - 1)
+		}
+		p.offset = l.bytes
+		l.bytes += int64(p.rows) * p.as.RowBytes(l.cols)
+	}
+	return l, nil
+}
+
+// inBlocks reports whether the kernels read the part as it is stored.
+func (p *part) inBlocks() bool {
+	return p.size > 0 && p.info.DType.IsQuantized() && kernel.DequantizeServes(kernel.NewBlocks(0, p.rows, p.info.Cols(), p.info.DType))
+}
+
+// place returns where the part's rows stand in b.
+func (p *part) place(b *buffer) rowsAt {
+	return rowsAt{ptr: b.place.address() + uint64(p.offset), rows: p.rows, cols: p.info.Cols(), dtype: p.as}
+}
+
+// scratch returns the memory in which a product expands the matrix.
+func (l *layout) scratch() int64 {
+	if !l.expands {
+		return 0
+	}
+	return min(expansionMost, int64(l.rows)*l.act.RowBytes(l.cols))
+}
+
+// keep describes for plans how Weight keeps a matrix.
+func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
+	l, err := d.layout(spec)
+	if err != nil {
+		return dry.Kept{}, err
+	}
+	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch()}
+	for i, p := range l.parts {
+		switch name := p.as.String(); {
+		case i == 0:
+			k.Types = name
+		case p.as != l.parts[i-1].as:
+			k.Types += "+" + name
+		}
+	}
+	return k, nil
+}
+
+// kept is rows of a matrix that products expand: blocks or, where the file has none for these rows, dense.
+type kept struct {
+	first  int // row of the weight
+	rows   int
+	blocks kernel.Blocks
+	dense  kernel.Mat
+}
+
+func (p *part) kept(b *buffer) kept {
+	at := p.place(b)
+	k := kept{first: p.first, rows: p.rows}
+	if p.as.IsQuantized() {
+		k.blocks = kernel.NewBlocks(at.ptr, p.rows, at.cols, p.as)
+	} else {
+		k.dense = kernel.Mat{Ptr: at.ptr, Rows: p.rows, Cols: at.cols, Stride: at.cols, Type: p.as}
+	}
+	return k
+}
+
+// growExpansion sees to it that products can expand n bytes. With a plan the memory is there already.
+func (d *Device) growExpansion(n int64) error {
+	if b := d.expansion; b != nil {
+		if b.bytes >= n {
+			return nil
+		}
+		d.give(b) // queued products still find it: memory stays the device's, and operations run in order
+		d.expansion = nil
+	}
+	b, err := d.take("the memory in which products expand matrices", device.Scratch, n, false)
+	if err == nil {
+		d.expansion = b
+	}
+	return err
+}
+
+// slabRows returns how many rows of a matrix are expanded at a time into size bytes: all, or equal shares of them.
+func slabRows(rows int, rowBytes, size int64) int {
+	const unit = 128 // what tiles of products want
+	most := max(1, int(size/max(1, rowBytes)))
+	if rows <= most {
+		return rows
+	}
+	if most >= unit {
+		most = most / unit * unit
+	}
+	n := (rows + most - 1) / most
+	share := (rows + n - 1) / n
+	return min(most, (share+unit-1)/unit*unit)
+}
+
+// eachSlab calls f for the rows of w that are expanded at a time.
+func (d *Device) eachSlab(w *weight, rows int, f func(lo, hi int)) {
+	step := slabRows(rows, d.act.RowBytes(w.t.Cols), d.expansion.bytes)
+	for lo := 0; lo < rows; lo += step {
+		f(lo, min(lo+step, rows))
+	}
+}
+
+// expand adds to the operation the expansion of rows [lo,hi) of w.
+func (o *operation) expand(w *weight, lo, hi int) kernel.Mat {
+	all := kernel.Mat{Ptr: o.dev.expansion.place.address(), Rows: hi - lo, Cols: w.t.Cols, Stride: w.t.Cols, Type: o.dev.act}
+	for _, k := range w.parts {
+		first, end := max(lo, k.first), min(hi, k.first+k.rows)
+		if first >= end {
+			continue
+		}
+		dst := all
+		dst.Ptr += uint64((first - lo) * all.Stride * all.Type.BlockBytes())
+		dst.Rows = end - first
+		if k.dense.IsZero() {
+			kernel.Dequantize(o, dst, k.blocks.Slice(first-k.first, end-k.first))
+			continue
+		}
+		src := k.dense
+		src.Ptr += uint64((first - k.first) * src.Stride * src.Type.BlockBytes())
+		src.Rows = end - first
+		kernel.Copy(o, dst, src)
+	}
+	return all
+}
+
+// matMulBlocks is MatMul with a matrix in blocks.
+func (s *Stream) matMulBlocks(y, x device.Tensor, w *weight, bias device.Tensor, add bool) {
+	if x.Rows <= decodeRows && w.decodes() {
+		s.decode(y, x, w, bias, add)
+		return
+	}
+	s.eachNarrow(x, func(first, end int) {
+		y, x := y.RowRange(first, end), x.RowRange(first, end)
+		s.dev.eachSlab(w, y.Cols, func(lo, hi int) {
+			y, b := y.ColRange(lo, hi), bias
+			if !b.IsZero() {
+				b = b.ColRange(lo, hi)
+			}
+			if o := s.begin("MatMul", y, x, b); o != nil {
+				o.product(blas.NT, mat(y), o.narrow(x), o.expand(w, lo, hi), b, add)
+				o.end()
+			}
+		})
+	})
+}
+
+// decodes reports whether all of w is in blocks, so that a few rows can be multiplied with it as it is.
+func (w *weight) decodes() bool {
+	for _, k := range w.parts {
+		if !k.dense.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// decode is MatMul for a few rows of x: blocks are decoded on their way into the sums.
+func (s *Stream) decode(y, x device.Tensor, w *weight, bias device.Tensor, add bool) {
+	o := s.begin("MatMul", y, x, bias)
+	if o == nil {
+		return
+	}
+	o.sized(y.Rows, y.Cols, x.Cols)
+	for _, k := range w.parts {
+		end := min(y.Cols, k.first+k.rows)
+		if k.first >= end {
+			continue
+		}
+		b := bias
+		if !b.IsZero() {
+			b = b.ColRange(k.first, end)
+		}
+		s.dev.counts.products.Add(1)
+		kernel.Gemv(o, mat(y.ColRange(k.first, end)), mat(x), k.blocks.Slice(0, end-k.first), mat(b), add)
+	}
+	o.end()
+}
+
+// inputGradBlocks is MatMulInputGrad with a matrix in blocks.
+func (s *Stream) inputGradBlocks(dx, dy device.Tensor, w *weight, add bool) {
+	s.eachNarrow(dy, func(first, end int) {
+		dx, dy := dx.RowRange(first, end), dy.RowRange(first, end)
+		s.dev.eachSlab(w, dy.Cols, func(lo, hi int) {
+			dy := dy.ColRange(lo, hi)
+			if o := s.begin("MatMulInputGrad", dx, dy); o != nil {
+				o.product(blas.NN, mat(dx), o.narrow(dy), o.expand(w, lo, hi), device.Tensor{}, add || lo > 0)
+				o.end()
+			}
+		})
+	})
+}
+
+// embedBlocks is Embed with a matrix in blocks: rows of blocks are gathered as they are, then decoded.
+func (s *Stream) embedBlocks(dst device.Tensor, w *weight, ids device.Tensor) {
+	o := s.begin("Embed", dst, ids)
+	if o == nil || !s.known("Embed", ids, w.t.Rows) {
+		return
+	}
+	need(len(w.parts) == 1, "Embed", "a stacked matrix in blocks")
+	src := w.parts[0].blocks
+	raw := kernel.Mat{Ptr: src.Ptr, Rows: src.Rows, Cols: src.RowBytes / 2, Stride: src.RowBytes / 2, Type: tensor.BF16}
+	most := kernel.MaxScratch / max(1, src.RowBytes)
+	got := raw
+	got.Ptr = o.Scratch(min(most, dst.Rows) * src.RowBytes)
+	for lo := 0; lo < dst.Rows; lo += most {
+		hi := min(lo+most, dst.Rows)
+		part := ids
+		if ids.Rows == 1 {
+			part = ids.ColRange(lo, hi)
+		} else {
+			part = ids.RowRange(lo, hi)
+		}
+		got.Rows = hi - lo
+		kernel.Embed(o, got, raw, mat(part))
+		kernel.Dequantize(o, mat(dst.RowRange(lo, hi)), kernel.NewBlocks(got.Ptr, got.Rows, src.Cols, src.Type))
+	}
+	o.end()
+}

@@ -1,0 +1,38 @@
+//go:build emulate || gpu
+
+package cuda_test
+
+import (
+	"testing"
+
+	"apr/device"
+	"apr/device/cuda"
+	"apr/device/devicetest"
+)
+
+// keeping is a device that keeps every matrix in a form.
+type keeping struct {
+	*cuda.Device
+	form device.Form
+}
+
+func (k keeping) Weight(spec device.WeightSpec) (device.Weight, error) {
+	spec.Form = k.form
+	return k.Device.Weight(spec)
+}
+
+// TestConformanceInBlocks runs the suite of all devices with matrices that stay in blocks.
+func TestConformanceInBlocks(t *testing.T) {
+	findDriver(t)
+	for _, c := range []struct {
+		name string
+		o    cuda.Options
+	}{
+		{"bf16", cuda.Options{}}, {"f32", cuda.Options{Compute: cuda.F32}},
+		{"bf16 without cublasLt", cuda.Options{ForceFallbackGEMM: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			devicetest.Run(t, func() device.Device { return keeping{open(t, c.o), device.Form{Blocks: true}} })
+		})
+	}
+}
