@@ -213,14 +213,14 @@ func (j *judge) killed() {
 
 // Need is something of the machine without which a check is unavailable.
 type Need struct {
-	Kind  string // cuda, cuda-integrated, mem or model
+	Kind  string // cuda, cuda-integrated, mem, model or program
 	Bytes uint64 // of mem
-	Name  string // of model
+	Name  string // of model or program
 }
 
-// ParseNeed reads cuda, cuda-integrated, mem>=48GiB or model:NAME.
+// ParseNeed reads cuda, cuda-integrated, mem>=48GiB, model:NAME or program:NAME.
 func ParseNeed(text string) (Need, error) {
-	wrong := fault.New(fault.Vacuous, "unknown need %s (known: cuda, cuda-integrated, mem>=48GiB, model:NAME)", clip(fmt.Sprintf("%q", text)))
+	wrong := fault.New(fault.Vacuous, "unknown need %s (known: cuda, cuda-integrated, mem>=48GiB, model:NAME, program:NAME)", clip(fmt.Sprintf("%q", text)))
 	if size, ok := strings.CutPrefix(text, "mem>="); ok {
 		size, ok = strings.CutSuffix(size, "GiB")
 		n, err := strconv.ParseUint(size, 10, 20)
@@ -229,11 +229,11 @@ func ParseNeed(text string) (Need, error) {
 		}
 		return Need{Kind: "mem", Bytes: n << 30}, nil
 	}
-	switch {
-	case text == "cuda" || text == "cuda-integrated":
+	if text == "cuda" || text == "cuda-integrated" {
 		return Need{Kind: text}, nil
-	case strings.HasPrefix(text, "model:") && plain(text[len("model:"):]) == text[len("model:"):]:
-		return Need{Kind: "model", Name: text[len("model:"):]}, nil
+	}
+	if kind, name, ok := strings.Cut(text, ":"); ok && (kind == "model" || kind == "program") && plain(name) == name {
+		return Need{Kind: kind, Name: name}, nil
 	}
 	return Need{}, wrong
 }

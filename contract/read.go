@@ -1,6 +1,8 @@
 package contract
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -46,6 +48,7 @@ func ParseRules(name string) (Rules, error) {
 type Document struct {
 	Contract *Contract
 	Rules    Rules
+	SHA256   string // of the text, in hexadecimal
 
 	root    *yaml.Node
 	unknown []finding
@@ -81,7 +84,8 @@ func Parse(path string, text []byte, rules Rules) (*Document, error) {
 	if err := d.object(root, nil, reflect.ValueOf(c).Elem()); err != nil {
 		return nil, err
 	}
-	doc := &Document{Contract: c, Rules: rules, root: root, unknown: d.unknown, results: d.results}
+	sum := sha256.Sum256(text)
+	doc := &Document{Contract: c, Rules: rules, SHA256: hex.EncodeToString(sum[:]), root: root, unknown: d.unknown, results: d.results}
 	s := scanner{decoder: &d}
 	if err := s.scan(root, nil); err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func contractCommand() *cli.Command {
 	return &cli.Command{
 		Name: "contract", Short: "Check and show contracts: claims with what would show them false",
 		Example: "apr contract validate contracts\napr contract list",
-		Sub:     []*cli.Command{contractValidateCommand(), contractListCommand(), contractShowCommand(), contractGraphCommand()},
+		Sub:     []*cli.Command{contractValidateCommand(), contractListCommand(), contractShowCommand(), contractGraphCommand(), contractFalsifyCommand()},
 	}
 }
 

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"encoding/xml"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"apr/contract"
+	"apr/device/cuda"
+	"apr/internal/atomicfile"
+	"apr/internal/cli"
+	"apr/internal/fault"
+)
+
+// falsified is the JSON of apr contract falsify.
+type falsified struct{ *contract.Falsification }
+
+// Text prints a table of the contracts, and under it whatever is not upheld.
+func (f falsified) Text(p *cli.Page) {
+	var rows [][]string
+	var cases uint64
+	upheld, checks := 0, 0
+	for _, c := range f.Contracts {
+		row := totals(c)
+		checks, upheld, cases = checks+len(c.Checks), upheld+row.upheld, cases+row.cases
+		rows = append(rows, []string{contractName(c), string(c.Status), fmt.Sprintf("%d/%d", row.upheld, len(c.Checks)),
+			fmt.Sprintf("%d/%d", row.killed, row.mutants), cli.Count(int64(row.cases)), fmt.Sprintf("%.1f", row.seconds)})
+	}
+	p.Table([]string{"contract", "status", ">upheld", ">killed", ">cases", ">seconds"}, rows)
+	for _, c := range f.Contracts {
+		printDoubts(p, c)
+	}
+	var counts []string
+	for _, s := range slices.Backward(contract.Statuses) {
+		if n := f.Counts[s]; n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	p.Printf("\n%d contracts, %d checks: %s; %d of %d mutants killed; %s cases; %.0f s\n", len(f.Contracts), checks,
+		strings.Join(counts, ", "), f.Killed, f.Mutants, cli.Count(int64(cases)), f.Seconds)
+}
+
+// total is one row of the table.
+type total struct {
+	upheld, mutants, killed int
+	cases                   uint64
+	seconds                 float64 // of the checks and of the mutants, one after the other
+}
+
+// totals counts in one contract. A mutant is killed if every check that it was tried on failed. What ran together is
+// timed together, and counts once.
+func totals(c contract.ContractRun) (t total) {
+	survived := map[string]bool{} // by mutant
+	timed := map[string]bool{}
+	add := func(what string, seconds float64) {
+		if key := fmt.Sprint(what, seconds); !timed[key] {
+			timed[key] = true
+			t.seconds += seconds
+		}
+	}
+	for _, run := range c.Checks {
+		if run.Status == contract.Upheld {
+			t.upheld++
+		}
+		t.cases += run.Cases
+		add("", run.Seconds)
+		for _, m := range run.Mutants {
+			survived[m.ID] = survived[m.ID] || !m.Killed
+			add(m.ID, m.Seconds)
+		}
+	}
+	t.mutants = len(survived)
+	for _, alive := range survived {
+		if !alive {
+			t.killed++
+		}
+	}
+	return t
+}
+
+func contractName(c contract.ContractRun) string {
+	if c.ID == "" {
+		return c.File
+	}
+	return c.ID
+}
+
+// printDoubts prints each check of a contract that is not upheld: what was predicted, what was seen, what it means.
+func printDoubts(p *cli.Page, c contract.ContractRun) {
+	for _, v := range c.Violations {
+		if v.Severity == contract.Error {
+			p.Printf("\n%s\n", p.Bad(v.String()))
+		}
+	}
+	for _, run := range c.Checks {
+		switch run.Status {
+		case contract.Upheld:
+			continue
+		case contract.Unavailable:
+			p.Printf("\n%s %s: %s\n", run.Status, cli.Clean(run.ID), cli.Clean(run.Observed))
+			continue
+		}
+		p.Printf("\n%s %s of %s\n", p.Bad(string(run.Status)), cli.Clean(run.ID), cli.Clean(contractName(c)))
+		p.Printf("  predicted  %s\n  observed   %s\n", lines(run.Prediction), lines(run.Observed))
+		if run.IfFails != "" {
+			p.Printf("  meaning    %s\n", lines(run.IfFails))
+		}
+		p.Printf("  command    %s\n", lines(run.Command))
+		printTail(p, run.Tail)
+		for _, m := range run.Mutants {
+			if !m.Killed {
+				p.Printf("  %s  %s\n", cli.Clean(m.ID), lines(m.Observed))
+				printTail(p, m.Tail)
+			}
+		}
+	}
+}
+
+// printTail prints the end of an output, each line without control characters.
+func printTail(p *cli.Page, text string) {
+	for line := range strings.Lines(text) {
+		p.Printf("    %s\n", cli.Clean(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "    ")))
+	}
+}
+
+// thisMachine is what checks may need of this machine.
+func thisMachine(models string) (m contract.Machine) {
+	m.Models = models
+	if host, err := cuda.HostMemoryNow(); err == nil {
+		m.MemAvailable = uint64(host.Available)
+	}
+	inv, err := cuda.TakeInventory()
+	if err != nil {
+		return m // no driver or no device: what needs one is unavailable
+	}
+	for _, c := range inv.Cards {
+		if c.Unfit == nil {
+			m.Devices = append(m.Devices, c.Name)
+			m.Integrated = m.Integrated || c.Integrated == 1
+		}
+	}
+	return m
+}
+
+func contractFalsifyCommand() *cli.Command {
+	var names []string
+	var dir, junit, models string
+	var allow, force bool
+	var timeout time.Duration
+	var jobs int
+	return &cli.Command{
+		Name: "falsify", Short: "Run every check of contracts, and every mutant that it must find",
+		Long: "Run every check of contracts on the source tree around them, then put each mutant into the tree by an overlay and\n" +
+			"require that the checks it names fail. Statuses: UPHELD; FALSIFIED, a check failed; VACUOUS, it showed nothing;\n" +
+			"SURVIVED, it passes under a mutant; BROKEN, it cannot be run; UNAVAILABLE, the machine lacks what it needs.\n" +
+			"It needs the source tree and the go command.",
+		Example: "apr contract falsify --allow-unavailable\napr contract falsify distillation-loss-v1 --json",
+		Exits:   append(contractExits, fault.Invalid, fault.Unavailable, fault.Stopped),
+		Options: []cli.Option{
+			{Name: "contract", Arg: true, Value: cli.Strings(&names), Default: "all of --dir", Help: "ids of contracts of the folder, files, or folders"},
+			dirOption(&dir),
+			{Name: "allow-unavailable", Value: cli.Bool(&allow, false), Help: "checks that this machine cannot run are no failure"},
+			{Name: "timeout", Value: cli.Duration(&timeout, 0), Default: "each check's own", Help: "time of each check and mutant"},
+			{Name: "jobs", Value: cli.Int(&jobs, 0), Default: "half the processors, 2 to 8", Help: "go commands at a time"},
+			{Name: "junit", Path: true, Value: cli.String(&junit, ""), Help: "also write the result as JUnit XML"},
+			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing file of --junit"},
+			{Name: "models", EnvOnly: true, Path: true, Env: "APR_CONTRACT_MODELS", Value: cli.String(&models, ""), Help: "folder of models that checks need"},
+		},
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			files, err := contractFiles(dir, names)
+			if err != nil {
+				return nil, err
+			}
+			if junit != "" && !force { // before minutes of work
+				if _, err := os.Lstat(junit); err == nil {
+					return nil, fault.In(fault.Invalid, junit, "exists").WithHint("--force replaces it")
+				}
+			}
+			var show *cli.Progress
+			defer func() { show.Close() }()
+			f, err := contract.Falsify(ctx, files, contract.FalsifyOptions{
+				Machine: thisMachine(models), AllowUnavailable: allow, Timeout: timeout, Jobs: jobs,
+				Progress: func(done, of int, id string) {
+					if show == nil {
+						show = e.Progress("falsify", int64(of), cli.Count)
+					}
+					show.Note(id)
+					show.Add(1)
+				},
+			})
+			if err != nil {
+				return nil, err
+			}
+			if junit != "" {
+				if err := writeFalsifyJUnit(junit, force, f); err != nil {
+					return falsified{f}, err
+				}
+			}
+			return falsified{f}, f.Err()
+		},
+	}
+}
+
+// contractFiles are the files of contracts by id, file or folder; all of dir if none is named.
+func contractFiles(dir string, names []string) (files []string, err error) {
+	if len(names) == 0 {
+		return contract.Files(dir)
+	}
+	for _, name := range names {
+		file := name
+		if info, err := os.Stat(name); err != nil || !info.IsDir() {
+			if file, err = contractFile(dir, name); err != nil {
+				return nil, err
+			}
+		}
+		more, err := contract.Files(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range more {
+			if !slices.Contains(files, m) {
+				files = append(files, m)
+			}
+		}
+	}
+	return files, nil
+}
+
+// writeFalsifyJUnit writes the outcome as JUnit XML: a suite for each contract, a case for each check.
+func writeFalsifyJUnit(path string, force bool, f *contract.Falsification) error {
+	type message struct {
+		Message string `xml:"message,attr"`
+		Text    string `xml:",chardata"`
+	}
+	type testcase struct {
+		Name    string   `xml:"name,attr"`
+		Class   string   `xml:"classname,attr"`
+		Time    string   `xml:"time,attr"`
+		Failure *message `xml:"failure,omitempty"`
+		Error   *message `xml:"error,omitempty"`
+		Skipped *message `xml:"skipped,omitempty"`
+	}
+	type testsuite struct {
+		Name     string     `xml:"name,attr"`
+		Tests    int        `xml:"tests,attr"`
+		Failures int        `xml:"failures,attr"`
+		Errors   int        `xml:"errors,attr"`
+		Skipped  int        `xml:"skipped,attr"`
+		Cases    []testcase `xml:"testcase"`
+	}
+	all := struct {
+		XMLName xml.Name    `xml:"testsuites"`
+		Name    string      `xml:"name,attr"`
+		Suites  []testsuite `xml:"testsuite"`
+	}{Name: "apr contract falsify"}
+	for _, c := range f.Contracts {
+		s := testsuite{Name: contractName(c)}
+		checks := c.Checks
+		if len(checks) == 0 {
+			checks = []contract.CheckRun{{ID: "form", Status: c.Status, Observed: "no check"}}
+		}
+		for _, run := range checks {
+			t := testcase{Name: run.ID, Class: s.Name, Time: strconv.FormatFloat(run.Seconds, 'f', 3, 64)}
+			m := &message{string(run.Status) + ": " + run.Observed, run.Tail}
+			switch run.Status {
+			case contract.Upheld:
+			case contract.Unavailable:
+				t.Skipped = m
+				s.Skipped++
+			case contract.Broken:
+				t.Error = m
+				s.Errors++
+			default:
+				t.Failure = m
+				s.Failures++
+			}
+			s.Tests++
+			s.Cases = append(s.Cases, t)
+		}
+		all.Suites = append(all.Suites, s)
+	}
+	text, err := xml.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return fault.In(fault.Other, path, "the report cannot be written as XML").Because(err)
+	}
+	return atomicfile.WriteFile(path, append([]byte(xml.Header), append(text, '\n')...), force)
+}
