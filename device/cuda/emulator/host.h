@@ -129,6 +129,25 @@ APR_DEVICE bf16 to_bf16(float x) {
 }
 APR_DEVICE float from_bf16(bf16 x) { return from_bits((u32)x << 16); }
 APR_DEVICE u32 pack_bf16(float lo, float hi) { return (u32)to_bf16(lo) | (u32)to_bf16(hi) << 16; }
+APR_DEVICE float from_f16(u16 x) {
+    const u32 sign = (u32)(x & 0x8000) << 16, man = x & 0x3ff, exp = x >> 10 & 31;
+    if (exp == 0) return from_bits(bits((float)man * 0x1p-24f) | sign);
+    return from_bits(sign | (exp == 31 ? 0x7f800000u : (exp + 112) << 23) | man << 13);
+}
+APR_DEVICE u8 apr_e4m3(float x) {
+    u32 u = bits(x) & 0x7fffffffu, sign = bits(x) >> 24 & 0x80;
+    if (x != x) return 0x7f;
+    if (u >= 0x43e00000u) return (u8)(sign | 0x7e);                                        // 448 and beyond
+    if (u < 0x3c800000u) return (u8)(sign | (bits(from_bits(u) + 16384.0f) - 0x46800000u)); // below 2⁻⁶: multiples of 2⁻⁹
+    return (u8)(sign | ((u + 0x7ffff + (u >> 20 & 1)) >> 20) - (120 << 3));
+}
+APR_DEVICE u16 pack_e4m3(float lo, float hi) { return (u16)(apr_e4m3(lo) | apr_e4m3(hi) << 8); }
+APR_DEVICE u32 byte_perm(u32 x, u32 y, u32 select) {
+    const u64 all = (u64)y << 32 | x;
+    u32 r = 0;
+    for (int i = 0; i < 4; i++) r |= (u32)(all >> 8 * (select >> 4 * i & 7) & 0xff) << 8 * i;
+    return r;
+}
 // To nearest, ties away from zero.
 APR_DEVICE u32 to_tf32(float x) {
     u32 u = bits(x);

@@ -101,6 +101,12 @@ APR_DEVICE bf16 to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(
 APR_DEVICE float from_bf16(bf16 x) { return from_bits((u32)x << 16); }
 // pack_bf16 returns lo in the low half and hi in the high half.
 APR_DEVICE u32 pack_bf16(float lo, float hi) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo)); return r; }
+// from_f16 widens the bits of an IEEE half, exactly.
+APR_DEVICE float from_f16(u16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x)); return r; }
+// pack_e4m3 rounds to two e4m3 numbers, lo in the low byte: to nearest, ties to even, ±448 beyond. Compute capability 9.0.
+APR_DEVICE u16 pack_e4m3(float lo, float hi) { u16 r; asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo)); return r; }
+// byte_perm returns four of the eight bytes of y:x; nibble i of select is the number of byte i, 0 … 7.
+APR_DEVICE u32 byte_perm(u32 x, u32 y, u32 select) { return __nvvm_prmt(x, y, select); }
 // to_tf32 rounds to the 10-bit mantissa that mma_tf32 reads.
 APR_DEVICE u32 to_tf32(float x) { u32 r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
 

@@ -1,0 +1,200 @@
+// Blocks of quantised weights, eight values at a time. A span is 256 consecutive values of a row: one block of Q4_K, Q5_K
+// or Q6_K, eight blocks of the others. Lane l of a warp has values [8l, 8l+8) of a span, which belong to one group of 32
+// values, or half of one, and so share their scales: load reads what it needs of the span at p, decode computes the values.
+//
+//     x = s·(q − bias) − off    each operation rounded to float32
+//
+// with s = d·sc and off = dmin·m in Q4_K and Q5_K; the others have no off.
+#pragma once
+#include "apr.cuh"
+
+struct DequantArgs {
+    void *dst;
+    const u8 *src;
+    const float *scale;         // of e4m3
+    i64 dst_stride, src_stride; // elements, bytes
+    u32 chunks;                 // of 8 values in a row
+    u32 spans, all;             // of 256 values in a row, in all rows
+};
+
+// integer converts u < 2²³ exactly: 2²³ + u has u in its mantissa.
+APR_DEVICE float integer(u32 u) { return from_bits(0x4b000000u | u) - 8388608.0f; }
+
+// codes computes x[i] = s·(q[i] − BIAS), q[i] byte i of hi:lo.
+template <int BIAS> APR_DEVICE void codes(float (&x)[8], u32 lo, u32 hi, float s) {
+    UNROLL for (int i = 0; i < 8; i++) {
+        const float q = from_bits(byte_perm(i < 4 ? lo : hi, 0x4b000000u, 0x7440 + (i & 3))) - (8388608.0f + BIAS);
+        x[i] = mul_rn(s, q);
+    }
+}
+
+// load2 returns 4 bytes at a multiple of 2.
+APR_DEVICE u32 load2(const u8 *p) { return ((const u16 *)p)[0] | (u32)((const u16 *)p)[1] << 16; }
+
+// scales_k computes s and off of group j of Q4_K or Q5_K from the block's first 16 bytes: halves d and dmin, then eight
+// 6-bit sc and eight 6-bit m. Groups 0–3 have theirs in the low bits of words 1 and 2; groups 4–7 have 4 bits each in
+// word 3 and the upper 2 on top of those.
+APR_DEVICE void scales_k(float &s, float &off, u32x4 head, u32 j) {
+    const u32 shift = 8 * (j & 3), a = head[1] >> shift, b = head[2] >> shift, c = head[3] >> shift;
+    const u32 sc = j < 4 ? a & 63 : (c & 15) | (a >> 2 & 0x30);
+    const u32 m = j < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 0x30);
+    s = mul_rn(from_f16((u16)head[0]), integer(sc));
+    off = mul_rn(from_f16((u16)(head[0] >> 16)), integer(m));
+}
+
+// Scales are s and off of N consecutive spans. Those of Q4_K and Q5_K take some twenty instructions: a lane computes them
+// for its group in span lane%N, and the four lanes of a group exchange them.
+template <int N> struct ScalesK {
+    u32x4 head;
+    float s, off;
+    APR_METHOD void load(const u8 *p, u32 bytes, u32 l) { head = load16(p + (l & (N - 1)) * bytes); }
+    APR_METHOD void prepare(u32 l) { scales_k(s, off, head, l >> 2); }
+    APR_METHOD float get(float v, u32 l, int k) const { return N == 1 ? v : shfl(v, (int)((l & 28) | k)); }
+};
+
+struct BlockQ4K { // d, dmin, 12 bytes of sc and m, q[128]: groups 2k and 2k+1 are the low and high nibbles of q[32k:]
+    static constexpr u32 bytes = 144;
+    template <int N> using Scales = ScalesK<N>;
+    u32x2 q;
+    APR_METHOD void load(const u8 *p, u32 l) { q = *(const u32x2 *)(p + 16 + 32 * (l >> 3) + 8 * (l & 3)); }
+    template <int N> APR_METHOD void decode(float (&x)[8], u32 l, const ScalesK<N> &scales, int k) const {
+        const float s = scales.get(scales.s, l, k), off = scales.get(scales.off, l, k);
+        const u32 shift = l & 4;
+        codes<0>(x, q[0] >> shift & 0x0f0f0f0fu, q[1] >> shift & 0x0f0f0f0fu, s);
+        UNROLL for (int i = 0; i < 8; i++) x[i] -= off;
+    }
+};
+
+struct BlockQ5K { // as Q4_K with h[32] before q: bit j of h[i] is worth 16 in value i of group j
+    static constexpr u32 bytes = 176;
+    template <int N> using Scales = ScalesK<N>;
+    u32x2 q, h;
+    APR_METHOD void load(const u8 *p, u32 l) {
+        h = *(const u32x2 *)(p + 16 + 8 * (l & 3));
+        q = *(const u32x2 *)(p + 48 + 32 * (l >> 3) + 8 * (l & 3));
+    }
+    template <int N> APR_METHOD void decode(float (&x)[8], u32 l, const ScalesK<N> &scales, int k) const {
+        const float s = scales.get(scales.s, l, k), off = scales.get(scales.off, l, k);
+        const u32 shift = l & 4, j = l >> 2;
+        codes<0>(x, (q[0] >> shift & 0x0f0f0f0fu) | (h[0] >> j & 0x01010101u) << 4,
+            (q[1] >> shift & 0x0f0f0f0fu) | (h[1] >> j & 0x01010101u) << 4, s);
+        UNROLL for (int i = 0; i < 8; i++) x[i] -= off;
+    }
+};
+
+// NoScales is Scales of the others, whose lanes read their own.
+struct NoScales {
+    APR_METHOD void load(const u8 *, u32, u32) {}
+    APR_METHOD void prepare(u32) {}
+};
+
+// ql[128], qh[64], i8 s[16], d: group 4h+k has the nibbles (low for k < 2) of ql[64h+32(k%2):], bits 2k and 2k+1 of
+// qh[32h:] on top, and a scale for each half. Blocks are 210 bytes, so that nothing but halves is aligned.
+struct BlockQ6K {
+    static constexpr u32 bytes = 210;
+    template <int N> using Scales = NoScales;
+    u32 l0, l1, h0, h1;
+    u16 d;
+    signed char s;
+    APR_METHOD void load(const u8 *p, u32 l) {
+        const u8 *ql = p + 64 * (l >> 4) + 32 * (l >> 2 & 1) + 8 * (l & 3), *qh = p + 128 + 32 * (l >> 4) + 8 * (l & 3);
+        l0 = load2(ql);
+        l1 = load2(ql + 4);
+        h0 = load2(qh);
+        h1 = load2(qh + 4);
+        s = (signed char)p[192 + (l >> 1)];
+        d = *(const u16 *)(p + 208);
+    }
+    APR_METHOD void decode(float (&x)[8], u32 l, NoScales, int) const {
+        const u32 k = l >> 2 & 3, shift = 4 * (k >> 1);
+        codes<32>(x, (l0 >> shift & 0x0f0f0f0fu) | (h0 >> 2 * k & 0x03030303u) << 4,
+            (l1 >> shift & 0x0f0f0f0fu) | (h1 >> 2 * k & 0x03030303u) << 4,
+            mul_rn(from_f16(d), integer((u32)(s + 128)) - 128.0f));
+    }
+};
+
+struct BlockQ8_0 { // d, i8 q[32]
+    static constexpr u32 bytes = 8 * 34;
+    template <int N> using Scales = NoScales;
+    u32 q0, q1;
+    u16 d;
+    APR_METHOD void load(const u8 *p, u32 l) {
+        p += 34 * (l >> 2);
+        d = *(const u16 *)p;
+        q0 = load2(p + 2 + 8 * (l & 3));
+        q1 = load2(p + 6 + 8 * (l & 3));
+    }
+    APR_METHOD void decode(float (&x)[8], u32, NoScales, int) const { codes<128>(x, q0 ^ 0x80808080u, q1 ^ 0x80808080u, from_f16(d)); }
+};
+
+struct BlockQ4_0 { // d, q[16]: values 0–15 are the low nibbles, 16–31 the high ones
+    static constexpr u32 bytes = 8 * 18;
+    template <int N> using Scales = NoScales;
+    u32 q0, q1;
+    u16 d;
+    APR_METHOD void load(const u8 *p, u32 l) {
+        p += 18 * (l >> 2);
+        d = *(const u16 *)p;
+        q0 = load2(p + 2 + 8 * (l & 1));
+        q1 = load2(p + 6 + 8 * (l & 1));
+    }
+    APR_METHOD void decode(float (&x)[8], u32 l, NoScales, int) const {
+        const u32 shift = 2 * (l & 2);
+        codes<8>(x, q0 >> shift & 0x0f0f0f0fu, q1 >> shift & 0x0f0f0f0fu, from_f16(d));
+    }
+};
+
+// spread puts bit i of h < 16 on bit 4 of byte i. The partial products of the multiplication do not overlap.
+APR_DEVICE u32 spread(u32 h) { return (h * 0x00204081u & 0x01010101u) << 4; }
+
+struct BlockQ5_0 { // d, u32 h, q[16]: as Q4_0, and bit i of h is worth 16 in value i
+    static constexpr u32 bytes = 8 * 22;
+    template <int N> using Scales = NoScales;
+    u32 q0, q1;
+    u16 d;
+    u8 h;
+    APR_METHOD void load(const u8 *p, u32 l) {
+        p += 22 * (l >> 2);
+        d = *(const u16 *)p;
+        h = p[2 + (l & 3)];
+        q0 = load2(p + 6 + 8 * (l & 1));
+        q1 = load2(p + 10 + 8 * (l & 1));
+    }
+    APR_METHOD void decode(float (&x)[8], u32 l, NoScales, int) const {
+        const u32 shift = 2 * (l & 2);
+        codes<16>(x, (q0 >> shift & 0x0f0f0f0fu) | spread(h & 15), (q1 >> shift & 0x0f0f0f0fu) | spread(h >> 4), from_f16(d));
+    }
+};
+
+// spans decodes N consecutive spans at p and calls use(x, k) for the lane's values of span k. All loads are in flight
+// together. All lanes of the warp take part, but where the type's spans may end early.
+template <class B, int N, class F> APR_DEVICE void spans(const u8 *p, F use) {
+    const u32 l = lane();
+    typename B::template Scales<N> scales;
+    B b[N];
+    scales.load(p, B::bytes, l);
+    UNROLL for (int k = 0; k < N; k++) b[k].load(p + k * B::bytes, l);
+    scales.prepare(l);
+    UNROLL for (int k = 0; k < N; k++) {
+        float x[8];
+        b[k].decode(x, l, scales, k);
+        use(x, k);
+    }
+}
+
+// each_chunk calls use(x, row, chunk, k) for the lane's values in spans item … item+3: chunk number chunk + 32·k of the row.
+template <class B, class F> APR_DEVICE void each_chunk(const DequantArgs &a, u32 item, F use) {
+    if (item >= a.all) return;
+    u32 row = a.spans == a.all ? 0 : item / a.spans, span = item - row * a.spans;
+    const u8 *p = a.src + row * a.src_stride + (u64)span * B::bytes;
+    if (span * 32 + 128 <= a.chunks) {
+        spans<B, 4>(p, [&](const float (&x)[8], int k) { use(x, row, span * 32 + lane(), k); });
+        return;
+    }
+    const u32 end = (u32)min_of(a.all, item + 4);
+    NO_UNROLL for (; item < end; item++) { // where rows end
+        if (span * 32 + lane() < a.chunks) spans<B, 1>(p, [&](const float (&x)[8], int) { use(x, row, span * 32 + lane(), 0); });
+        p += B::bytes;
+        if (++span == a.spans) row++, span = 0, p = a.src + row * a.src_stride;
+    }
+}
