@@ -2,6 +2,7 @@ package distill
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -91,6 +92,11 @@ func (in *inputs) openStudent(c Config) (err error) {
 func (in *inputs) align(c Config, obs Observer) (err error) {
 	if in.tokenizer, in.vocab, err = teacher.Align(in.teacher, in.student, c.Student+c.StudentConfig, in.studentConfig.VocabSize); err != nil {
 		return err
+	}
+	text := in.tokenizer.MarshalTokenizer()
+	in.records["tokenizer"] = runlog.Input{
+		Path: c.Teacher, SHA256: fmt.Sprintf("%x", sha256.Sum256(text)), Of: "the tokenizer.json that is written with the student",
+		Bytes: int64(len(text)), Detail: fmt.Sprintf("%d ids, the same for teacher and student", in.vocab),
 	}
 	if t, s := in.teacher.Config.VocabSize, in.studentConfig.VocabSize; t != s || t != in.vocab {
 		obs.Message("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)

@@ -214,6 +214,9 @@ func (l *leg) heldOut(ctx context.Context) error {
 	}
 	nats := scores[0].NatsPerToken()
 	r.obs.Evaluated(l.name, l.trainer.Step, nats)
+	if err := r.dir.Scalar("val_nats_per_token/"+l.name, l.trainer.Step, nats); err != nil {
+		return err
+	}
 	detail := map[string]any{"leg": l.name, "step": l.trainer.Step, "nats_per_token": nats, "targets": scores[0].Targets}
 	return r.dir.Event("evaluation", "held-out during training", detail, "")
 }

@@ -1,6 +1,8 @@
 package distill
 
 import (
+	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"time"
@@ -58,4 +60,16 @@ func (o *Outcome) Evaluation(name string) *Evaluation {
 func runID(output string) string {
 	base := strings.TrimSuffix(filepath.Base(output), "/")
 	return base + "-" + time.Now().UTC().Format("20060102T150405")
+}
+
+// who names the user and the machine of this process, as far as the system tells.
+func who() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
 }

@@ -11,6 +11,7 @@ import (
 	"apr/eval"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/plan"
 	"apr/runlog"
 	"apr/teacher"
 )
@@ -88,8 +89,11 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	return r, nil
 }
 
-// Inputs returns what was read: teacher, student_init, data, eval_data.
+// Inputs returns what was read: teacher, student_init, tokenizer, data, eval_data.
 func (r *Run) Inputs() map[string]runlog.Input { return r.in.records }
+
+// Planned returns how steps are cut, with what they cost if the device can be planned for.
+func (r *Run) Planned() plan.Plan { return r.in.planned }
 
 // Decision writes down what the caller chose for this run, and why.
 func (r *Run) Decision(name string, detail any, reason string) error {
@@ -110,7 +114,9 @@ func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 	for _, n := range peak {
 		out.DevicePeak += n
 	}
-	receipt := runlog.Receipt{RunID: r.id, Status: "completed", Result: out, Outputs: out.Outputs}
+	receipt := runlog.Receipt{
+		RunID: r.id, Status: runlog.Completed, By: who(), Tokens: out.TokensSeen, Targets: out.TargetsSeen, Result: out, Outputs: out.Outputs,
+	}
 	switch {
 	case fault.KindOf(err) == fault.Stopped:
 		receipt.Status, receipt.Reason = "stopped", err.Error()
@@ -162,7 +168,10 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		}
 	}
 	subjects := append([]eval.Subject{{Name: "teacher", Model: big}, {Name: "untrained student", Model: student.Frozen()}}, trained...)
-	return r.evaluate(ctx, big, subjects, out)
+	if err := r.evaluate(ctx, big, subjects, out); err != nil {
+		return err
+	}
+	return r.writeSamples(ctx, big, trained[0].Model)
 }
 
 // recordDecisions writes down what was chosen for this run and why: how the teacher's weights are kept, with the bytes
@@ -207,9 +216,7 @@ func (r *Run) evaluate(ctx context.Context, big *model.Model, subjects []eval.Su
 	}
 	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance})
 	if errors.Is(err, context.Canceled) {
-		stopped := fault.New(fault.Stopped, "stopped in the evaluation; the student is trained and written").
-			WithHint("the same command and --resume=%s evaluates again", r.Output)
-		return errors.Join(r.dir.Event("stop", "signal", map[string]any{"phase": "evaluation"}, ""), stopped)
+		return r.stoppedAfterTraining()
 	}
 	if err != nil {
 		return err

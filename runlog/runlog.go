@@ -48,7 +48,10 @@ type Manifest struct {
 	Inputs  map[string]Input `json:"inputs"`
 	Version map[string]any   `json:"version"`
 	Device  map[string]any   `json:"device"`
-	Started time.Time        `json:"started"`
+	// Environment are the variables that the program, its runtime and the driver read, as far as they are set; of secrets,
+	// that they are.
+	Environment map[string]string `json:"environment,omitempty"`
+	Started     time.Time         `json:"started"`
 }
 
 // Milliseconds are the durations of a step's phases.
@@ -95,6 +98,9 @@ type Receipt struct {
 	RunID    string            `json:"run_id"`
 	Status   string            `json:"status"` // "completed", "stopped" or "failed"
 	Reason   string            `json:"reason,omitempty"`
+	By       string            `json:"by,omitempty"` // user@host
+	Tokens   int64             `json:"tokens"`       // that the student was trained on, counted or not
+	Targets  int64             `json:"targets"`      // of them, positions that taught
 	Finished time.Time         `json:"finished"`
 	Result   any               `json:"result,omitempty"`
 	Outputs  map[string]string `json:"outputs"` // path in the run directory → SHA-256
@@ -113,11 +119,16 @@ func (n Number) MarshalJSON() ([]byte, error) {
 
 // Dir is an open, locked run directory.
 type Dir struct {
-	Path  string
-	lock  *flock.Flock
-	steps *lineFile
-	event *lineFile
+	Path    string
+	lock    *flock.Flock
+	steps   *lineFile
+	event   *lineFile
+	curves  tfEvents
+	flushed time.Time // when Step last brought its lines to the file system
 }
+
+// flushEvery is how long a step may wait before readers see it.
+const flushEvery = time.Second
 
 // Open opens the run directory path for writing. An existing non-empty directory is refused (fault of kind Invalid)
 // unless resume is set, or force is, which renames it to path.bak-TIME and starts anew. A directory that another
@@ -126,7 +137,7 @@ func Open(path string, force, resume bool) (*Dir, error) {
 	if err := prepare(path, force, resume); err != nil {
 		return nil, err
 	}
-	d := &Dir{Path: path}
+	d := &Dir{Path: path, curves: tfEvents{dir: path}, flushed: time.Now()}
 	var err error
 	if d.lock, err = lock(path); err != nil {
 		return nil, err
@@ -145,6 +156,10 @@ func Open(path string, force, resume bool) (*Dir, error) {
 func lock(path string) (*flock.Flock, error) {
 	l := flock.New(filepath.Join(path, ".lock"))
 	ok, err := l.TryLock()
+	for i := 0; i < 5 && !ok && err == nil; i++ { // somebody who asks whether the run is alive holds it for a moment
+		time.Sleep(10 * time.Millisecond)
+		ok, err = l.TryLock()
+	}
 	if err != nil {
 		return nil, fault.In(fault.IO, path, "cannot be locked").Because(err)
 	}
@@ -214,8 +229,23 @@ func (d *Dir) WriteManifest(m Manifest) error {
 	}
 }
 
-// Step appends a step.
-func (d *Dir) Step(s Step) error { return d.steps.append(s) }
+// Step appends a step to steps.jsonl and to the TensorBoard event file. Readers see it within a second or so.
+func (d *Dir) Step(s Step) error {
+	now := time.Now()
+	if err := errors.Join(d.steps.append(s), d.curves.add(now, s.Step, s.scalars())); err != nil {
+		return err
+	}
+	if now.Sub(d.flushed) < flushEvery {
+		return nil
+	}
+	d.flushed = now
+	return errors.Join(d.steps.flush(), d.curves.flush())
+}
+
+// Scalar appends a number that is not a step's to the TensorBoard event file, such as a held-out loss.
+func (d *Dir) Scalar(tag string, step int, value float64) error {
+	return d.curves.add(time.Now(), step, []Scalar{{tag, value}})
+}
 
 // Event appends an event with the present time.
 func (d *Dir) Event(kind, name string, detail any, reason string) error {
@@ -229,7 +259,9 @@ func (d *Dir) Event(kind, name string, detail any, reason string) error {
 }
 
 // Flush brings all appended lines to the file system.
-func (d *Dir) Flush() error { return errors.Join(d.steps.flush(), d.event.flush()) }
+func (d *Dir) Flush() error {
+	return errors.Join(d.steps.flush(), d.event.flush(), d.curves.flush())
+}
 
 // TruncateSteps drops the steps of a leg from step `from` on, which a resumed run will do again.
 func (d *Dir) TruncateSteps(leg string, from int) error {
@@ -255,7 +287,7 @@ func (d *Dir) writeJSON(name string, v any) error {
 
 // Close flushes and unlocks.
 func (d *Dir) Close() error {
-	var errs []error
+	errs := []error{d.curves.close()}
 	for _, l := range []*lineFile{d.steps, d.event} {
 		if l != nil {
 			errs = append(errs, l.flush(), l.f.Close())

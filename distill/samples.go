@@ -1,0 +1,88 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"apr/corpus"
+	"apr/eval"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/runlog"
+)
+
+// Of so many held-out windows so many tokens are shown, with so many predictions each.
+const sampleWindows, sampleTokens, sampleTop = 3, 96, 5
+
+// writeSamples shows how teacher and student predict pieces of the held-out text, for the report: windows evenly spread
+// over the text.
+func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error {
+	if r.in.held == nil {
+		return nil
+	}
+	r.obs.Phase("sampling held-out text")
+	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	if err != nil {
+		return err
+	}
+	out := runlog.Samples{Top: sampleTop, Vocab: r.in.vocab}
+	n := min(sampleWindows, w.Len())
+	for i := range n {
+		at := i * w.Len() / n
+		s, err := r.sample(ctx, big, student, w.Batch(at, at+1))
+		if errors.Is(err, context.Canceled) {
+			return r.stoppedAfterTraining()
+		}
+		if err != nil {
+			return err
+		}
+		s.Window = at
+		out.Windows = append(out.Windows, s)
+	}
+	return r.dir.WriteSamples(out)
+}
+
+// sample looks at the first tokens of a window.
+func (r *Run) sample(ctx context.Context, big, student *model.Model, b corpus.Batch) (runlog.Sample, error) {
+	n := min(sampleTokens, b.SeqLen)
+	b = corpus.Batch{Rows: 1, SeqLen: n, Tokens: b.Tokens[:n], Targets: b.Targets[:n], Mask: b.Mask[:n]}
+	s := runlog.Sample{Tokens: make([]runlog.SampleToken, n+1)}
+	s.Tokens[0] = runlog.SampleToken{ID: b.Tokens[0], Text: r.text(b.Tokens[0])}
+	for i, id := range b.Targets {
+		s.Tokens[i+1] = runlog.SampleToken{ID: id, Text: r.text(id), Counts: b.Mask[i] != 0}
+	}
+	seen := b // also what does not count is looked at, so that the mask can be seen
+	seen.Mask = slices.Repeat([]uint8{1}, n)
+	views, err := eval.Look(ctx, r.stream, big, student, seen, sampleTop, eval.Options{Vocab: r.in.vocab})
+	if err != nil {
+		return s, err
+	}
+	for _, v := range views {
+		kl, t := runlog.Number(v.KL), &s.Tokens[v.Position+1]
+		t.KL, t.Teacher, t.Student = &kl, r.prediction(v, 0), r.prediction(v, 1)
+	}
+	return s, nil
+}
+
+func (r *Run) prediction(v eval.View, i int) *runlog.Prediction {
+	p := &runlog.Prediction{P: runlog.Number(v.P[i])}
+	for _, e := range v.Top[i] {
+		p.Top = append(p.Top, runlog.Choice{ID: e.ID, Text: r.text(e.ID), P: runlog.Number(e.P)})
+	}
+	return p
+}
+
+// text is what an id stands for, as far as it is UTF-8.
+func (r *Run) text(id int32) string {
+	s, _ := r.in.tokenizer.Bytes(id) // an id without text has none
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// stoppedAfterTraining records a signal that came when the student was written already.
+func (r *Run) stoppedAfterTraining() error {
+	stopped := fault.New(fault.Stopped, "stopped in the evaluation; the student is trained and written").
+		WithHint("the same command and --resume=%s evaluates again", r.Output)
+	return errors.Join(r.dir.Event("stop", "signal", map[string]any{"phase": "evaluation"}, ""), stopped)
+}

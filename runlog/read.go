@@ -1,0 +1,286 @@
+package runlog
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"apr/internal/fault"
+	"apr/internal/readfile"
+)
+
+// The states of a run. They are derived, never stored.
+const (
+	Running   = "running"
+	Completed = "completed"
+	Stopped   = "stopped" // by a signal; it can be resumed
+	Failed    = "failed"  // with a receipt that says why, or without: killed
+)
+
+// How long a document and a line of a run directory may be.
+const (
+	maxDocument = 64 << 20
+	maxLine     = 16 << 20
+)
+
+// Record is what a run directory says about its run. Parts that a run has not written yet, or never will, are nil.
+type Record struct {
+	Path     string
+	Manifest *Manifest
+	Receipt  *Receipt // of this state: the receipt of a run that was resumed since is left out
+	Steps    []Step
+	Events   []Event
+	Samples  *Samples
+	Status   string
+	Reason   string // why a run stopped or failed, as far as it is known
+	// Damaged counts lines of steps.jsonl and events.jsonl that cannot be read. A last line without its end is not one of
+	// them: it is being written.
+	Damaged int
+}
+
+// ID returns the run's identity: that of the manifest, or the name of the directory.
+func (r *Record) ID() string {
+	if r.Manifest != nil && r.Manifest.RunID != "" {
+		return r.Manifest.RunID
+	}
+	return filepath.Base(filepath.Clean(r.Path))
+}
+
+// Read reads a run directory that may be in use. A directory without manifest.json is a fault of kind NotFound; a manifest,
+// receipt or samples file that is not JSON is one of kind Format.
+func Read(path string) (*Record, error) {
+	r := &Record{Path: path, Manifest: &Manifest{}}
+	found, err := readJSON(filepath.Join(path, "manifest.json"), r.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, fault.In(fault.NotFound, path, "is not a run directory: it has no manifest.json").WithID("E-RUN-004")
+	}
+	locked := locked(path) // first: what follows is at least as new
+	var receipt Receipt
+	if found, err = readJSON(filepath.Join(path, "receipt.json"), &receipt); err != nil {
+		return nil, err
+	} else if found {
+		r.Receipt = &receipt
+	}
+	var samples Samples
+	if found, err = readJSON(filepath.Join(path, SamplesFile), &samples); err != nil {
+		return nil, err
+	} else if found {
+		r.Samples = &samples
+	}
+	if err := errors.Join(
+		readLines(filepath.Join(path, "steps.jsonl"), &r.Steps, &r.Damaged),
+		readLines(filepath.Join(path, "events.jsonl"), &r.Events, &r.Damaged),
+	); err != nil {
+		return nil, err
+	}
+	r.judge(locked)
+	return r, nil
+}
+
+// judge derives the status: a receipt counts unless something happened after it was written; then the lock says that a
+// process is at work; then the last event says whether it stopped in order.
+func (r *Record) judge(locked bool) {
+	var last Event
+	for i := len(r.Events) - 1; i >= 0 && last.Kind == ""; i-- {
+		last = r.Events[i]
+	}
+	if r.Receipt != nil && last.Time.After(r.Receipt.Finished) {
+		r.Receipt = nil // of a part before the last resumption
+	}
+	switch {
+	case r.Receipt != nil:
+		r.Status, r.Reason = r.Receipt.Status, r.Receipt.Reason
+	case last.Kind == "stop":
+		r.Status, r.Reason = Stopped, "stopped by a "+last.Name+"; --resume continues it"
+	case locked:
+		r.Status = Running
+	default:
+		r.Status, r.Reason = Failed, "ended without a receipt: it was killed, or its machine went down"
+	}
+}
+
+// locked reports whether a process holds the run's lock. A shared lock is tried, so that two readers do not see each
+// other.
+func locked(path string) bool {
+	name := filepath.Join(path, ".lock")
+	if _, err := os.Stat(name); err != nil {
+		return false
+	}
+	l := flock.New(name, flock.SetFlag(os.O_RDONLY))
+	free, err := l.TryRLock()
+	if err != nil || !free {
+		return err == nil
+	}
+	l.Unlock()
+	return false
+}
+
+// Last returns the last step, or nil.
+func (r *Record) Last() *Step {
+	if len(r.Steps) == 0 {
+		return nil
+	}
+	return &r.Steps[len(r.Steps)-1]
+}
+
+// Updated returns when the run was last written to, as its records say.
+func (r *Record) Updated() time.Time {
+	t := r.Manifest.Started
+	if n := len(r.Events); n > 0 && r.Events[n-1].Time.After(t) {
+		t = r.Events[n-1].Time
+	}
+	if r.Receipt != nil && r.Receipt.Finished.After(t) {
+		t = r.Receipt.Finished
+	}
+	return t
+}
+
+// missing reports whether there is nothing under a name; a directory or a FIFO there is no file that a run wrote.
+func missing(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && f.ID == "E-FILE-001"
+}
+
+// readJSON decodes a document, and reports false if there is none.
+func readJSON(path string, v any) (bool, error) {
+	text, err := readfile.String(path, maxDocument)
+	if missing(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal([]byte(text), v); err != nil {
+		return false, fault.In(fault.Format, path, "is not a record of a run").Because(err).WithID("E-RUN-005")
+	}
+	return true, nil
+}
+
+// readLines decodes the complete lines of a file; there may be none.
+func readLines[T any](path string, into *[]T, damaged *int) error {
+	f, _, err := readfile.Open(path)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = scanLines(f, func(line []byte) {
+		var v T
+		if json.Unmarshal(line, &v) != nil {
+			*damaged++
+			return
+		}
+		*into = append(*into, v)
+	})
+	if err != nil {
+		return fault.In(fault.IO, path, "cannot be read").Because(err)
+	}
+	return nil
+}
+
+// scanLines calls each for every complete line and returns the bytes of these lines. Of a line over the limit, each gets
+// nil.
+func scanLines(r io.Reader, each func([]byte)) (int64, error) {
+	var done int64
+	br := bufio.NewReaderSize(r, 1<<16)
+	var line []byte
+	var long int64 // bytes of a line over the limit
+	for {
+		part, err := br.ReadSlice('\n')
+		if long > 0 || len(line)+len(part) > maxLine {
+			long += int64(len(line) + len(part))
+			line = line[:0]
+		} else {
+			line = append(line, part...)
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF):
+			return done, nil
+		case err != nil:
+			return done, err
+		default:
+			done += int64(len(line)) + long
+			if long > 0 {
+				each(nil)
+			} else if text := bytes.TrimSpace(line); len(text) > 0 {
+				each(text)
+			}
+			line, long = line[:0], 0
+		}
+	}
+}
+
+// Follower reads the steps of a run as they are written.
+type Follower struct {
+	path   string
+	at     int64       // bytes read: whole lines
+	inode  fs.FileInfo // of the file they were read from
+	Damage int         // lines that cannot be read
+}
+
+// Follow returns a follower at the beginning of a run's steps.
+func Follow(path string) *Follower { return &Follower{path: filepath.Join(path, "steps.jsonl")} }
+
+// Next returns the steps that were written since the last call. When a resumed run has replaced the file, it begins
+// again and again is true: what was returned before may be done anew.
+func (f *Follower) Next() (steps []Step, again bool, err error) {
+	file, size, err := readfile.Open(f.path)
+	if missing(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return nil, false, readfile.Fault(f.path, err)
+	}
+	if again = f.inode != nil && (!os.SameFile(st, f.inode) || size < f.at); again {
+		f.at = 0
+	}
+	f.inode = st
+	if _, err := file.Seek(f.at, io.SeekStart); err != nil {
+		return nil, again, readfile.Fault(f.path, err)
+	}
+	n, err := scanLines(file, func(line []byte) {
+		var s Step
+		if json.Unmarshal(line, &s) != nil {
+			f.Damage++
+			return
+		}
+		steps = append(steps, s)
+	})
+	f.at += n
+	if err != nil {
+		return steps, again, readfile.Fault(f.path, err)
+	}
+	return steps, again, nil
+}
+
+// UnmarshalJSON reads null as NaN: what was not finite, or not computed.
+func (n *Number) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*n = Number(math.NaN())
+		return nil
+	}
+	return json.Unmarshal(b, (*float64)(n))
+}
+
+// Finite reports whether n is a number.
+func (n Number) Finite() bool { return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0) }

@@ -1,0 +1,48 @@
+package runlog
+
+// SamplesFile holds the sample texts of a run.
+const SamplesFile = "samples.json"
+
+// Samples are held-out texts as teacher and student see them at the end of a run, token by token.
+type Samples struct {
+	Schema  string   `json:"schema"` // "apr.samples/1"
+	Top     int      `json:"top"`    // how many predictions are listed
+	Vocab   int      `json:"vocab"`  // ids that probabilities are over
+	Windows []Sample `json:"windows"`
+}
+
+// Sample is a piece of a held-out window. The first token has no prediction.
+type Sample struct {
+	Window int           `json:"window"` // its place among the run's held-out windows
+	Tokens []SampleToken `json:"tokens"`
+}
+
+// SampleToken is a token of a text and how the models predicted it from those before it. KL is that of the two
+// distributions over all ids, at temperature 1, in nats.
+type SampleToken struct {
+	ID      int32       `json:"id"`
+	Text    string      `json:"text"`   // what is not UTF-8 is U+FFFD
+	Counts  bool        `json:"counts"` // the loss mask: it is a target
+	KL      *Number     `json:"kl,omitempty"`
+	Teacher *Prediction `json:"teacher,omitempty"`
+	Student *Prediction `json:"student,omitempty"`
+}
+
+// Prediction is what a model expected: the probability of the token that came, and the likeliest tokens.
+type Prediction struct {
+	P   Number   `json:"p"`
+	Top []Choice `json:"top"`
+}
+
+// Choice is one of the likeliest tokens.
+type Choice struct {
+	ID   int32  `json:"id"`
+	Text string `json:"text"`
+	P    Number `json:"p"`
+}
+
+// WriteSamples writes samples.json.
+func (d *Dir) WriteSamples(s Samples) error {
+	s.Schema = "apr.samples/1"
+	return d.writeJSON(SamplesFile, s)
+}
