@@ -13,6 +13,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/format/safetensors"
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
 	"apr/optim"
@@ -341,6 +342,7 @@ func goldenTrajectory(t *testing.T, tol float64) {
 		worst = math.Max(worst, math.Abs(rec.Loss-want.Loss)/want.Loss)
 	}
 	near.Row(t, fmt.Sprintf("loss over %d steps: largest relative deviation", len(g.Steps)), worst, tol)
+	contracttest.Cases(t, len(g.Steps))
 }
 
 // trajectoryBatch cuts step k of the fixture's tokens [steps, B, T+1] into inputs and targets.

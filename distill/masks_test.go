@@ -10,6 +10,7 @@ import (
 
 	"apr/corpus"
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
 	"apr/tokenizer"
@@ -115,6 +116,7 @@ func TestVocabularyPaddingIsNotTrained(t *testing.T) {
 	const ids, rows, hidden = 4096, 4160, 32 // the teacher's rows; its tokenizer has 4096 ids
 	for name, tied := range map[string]string{"tied": "true", "untied": "false"} {
 		t.Run(name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			c := in(t, c)
 			c.StudentConfig = filepath.Join(t.TempDir(), "config.json")
 			padded := strings.NewReplacer(`"vocab_size":4096`, `"vocab_size":4160`, `"tie_word_embeddings":true`, `"tie_word_embeddings":`+tied).Replace(string(text))

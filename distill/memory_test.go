@@ -15,6 +15,7 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/plan"
@@ -35,6 +36,7 @@ func TestDryStepIsTheStep(t *testing.T) {
 			for _, micro := range []int{3, 2} {
 				for _, alpha := range []float64{0.5, 0} {
 					t.Run(fmt.Sprintf("%d bytes expanded, %v, %d rows, alpha %g", keep, r, micro, alpha), func(t *testing.T) {
+						contracttest.Cases(t, 1)
 						d, err := cpu.New(cpu.Options{KeepExpanded: keep})
 						if err != nil {
 							t.Fatal(err)
@@ -214,6 +216,7 @@ func TestPlanFitsTheBudget(t *testing.T) {
 		{"unknown budget", 0, nil, model.RecomputeNone, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			c.Recompute = tt.ask
 			p, err := in.plan(c, budgeted{d, tt.budget})
 			if p.Recompute != tt.want || (err == nil) != tt.fits || p.BatchSize != 16 || p.MicroRows != 16 {

@@ -10,6 +10,7 @@ import (
 
 	"apr/corpus"
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/model"
@@ -116,6 +117,7 @@ func TestStepAgainstFloat64(t *testing.T) {
 		{Alpha: 0.9, Temperature: 0.5, Divergence: device.SkewReverse, Beta: 0.1},
 	} {
 		t.Run(fmt.Sprintf("divergence %d, β %g", spec.Divergence, spec.Beta), func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			loss, sums, dz := ref.StepLoss(z, tz, targets, mask, spec)
 			wide := ref.New(z.Rows, student.Vocab)
 			for r := range z.Rows {
@@ -206,4 +208,5 @@ func TestUpdateAgainstFloat64(t *testing.T) {
 	if tr.Step != 5 || tr.Optimizer.Applied != 3 {
 		t.Errorf("%d steps, %d applied; want 5, 3", tr.Step, tr.Optimizer.Applied)
 	}
+	contracttest.Cases(t, tr.Step)
 }

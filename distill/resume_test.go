@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -51,4 +52,5 @@ func TestResumeFromAnEarlierCheckpoint(t *testing.T) {
 	if n := len(readSteps(t, c)); n != 8 {
 		t.Errorf("%d steps recorded, want 8", n)
 	}
+	contracttest.Cases(t, 1)
 }

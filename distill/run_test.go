@@ -16,6 +16,7 @@ import (
 
 	"apr/device"
 	"apr/device/cpu"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/optim"
 	"apr/runlog"
@@ -161,6 +162,7 @@ func TestRunWritesWhatItPromises(t *testing.T) {
 			t.Errorf("%s: SHA-256 %s (%v), receipt says %s", name, got, err, sum)
 		}
 	}
+	contracttest.Cases(t, len(out.Outputs))
 }
 
 func readSteps(t *testing.T, c Config) []map[string]any {
@@ -188,6 +190,7 @@ func TestResumeIsBitExact(t *testing.T) {
 	wantSteps := readSteps(t, c)
 	for stop := 1; stop < 16; stop += 2 {
 		t.Run(fmt.Sprintf("after %d", stop), func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			c := in(t, c)
 			_, _, err := runOnce(t, c, 0, stop)
 			if fault.KindOf(err) != fault.Stopped {
@@ -252,6 +255,7 @@ func TestResumeAfterKill(t *testing.T) {
 	if entries, _ := os.ReadDir(filepath.Join(c.Output, "checkpoints")); len(entries) != 2 {
 		t.Errorf("%d checkpoints kept, want 2", len(entries))
 	}
+	contracttest.Cases(t, 1)
 }
 
 // A signal in the evaluation at the end breaks it off; the resumed run evaluates again and does not train again.
@@ -290,6 +294,7 @@ func TestResumeRefusesAnotherRun(t *testing.T) {
 	if _, _, err := runOnce(t, c, 0, 0); err != nil {
 		t.Error(err)
 	}
+	contracttest.Cases(t, 1)
 }
 
 // The bits do not depend on the number of workers, nor on what stood in memory before.
@@ -297,6 +302,7 @@ func TestDeterministic(t *testing.T) {
 	c := tinyConfig(t)
 	_, want := mustRun(t, c, 1)
 	for _, workers := range []int{2, 3, 5} {
+		contracttest.Cases(t, 1)
 		if _, got := mustRun(t, in(t, c), workers); !bytes.Equal(got, want) {
 			t.Errorf("%d workers give another student than one", workers)
 		}
@@ -315,6 +321,7 @@ func TestAccumulationDoesNotChangeTheStep(t *testing.T) {
 	c.BatchSize, c.Steps, c.Packing = 8, 1, false
 	out, _ := mustRun(t, c, 0)
 	for _, split := range []struct{ batch, accum int }{{4, 2}, {2, 4}, {1, 8}} {
+		contracttest.Cases(t, 1)
 		c := in(t, c)
 		c.BatchSize, c.GradAccum = split.batch, split.accum
 		got, _ := mustRun(t, c, 0)
@@ -360,6 +367,7 @@ func TestRefusals(t *testing.T) {
 		"nothing to resume":         {func(c *Config) { c.Resume = ResumeAuto }, fault.NotFound, "no run to resume"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			cfg := tinyConfig(t)
 			c.change(&cfg)
 			_, _, err := runOnce(t, cfg, 0, 0)
@@ -387,6 +395,7 @@ func TestDivergenceStopsTheRun(t *testing.T) {
 	if refused != maxNonFinite {
 		t.Errorf("%d refused steps recorded, want %d", refused, maxNonFinite)
 	}
+	contracttest.Cases(t, refused)
 }
 
 func TestMaxStepsKeepsTheSchedule(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"apr/corpus"
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/model"
 	"apr/optim"
 )
@@ -62,6 +63,7 @@ func TestSettingsReachTheStep(t *testing.T) {
 			t.Errorf("%s differs (%v)", name, err)
 		}
 	}
+	contracttest.Cases(t, len(records))
 }
 
 // textLoader serves the text of c as a run does.

@@ -12,6 +12,7 @@ import (
 
 	"apr/corpus"
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/model"
@@ -56,6 +57,7 @@ func TestSplitsDoNotChangeTheGradient(t *testing.T) {
 	var want map[string][]float32
 	var whole Record
 	for _, split := range splits {
+		contracttest.Cases(t, 1)
 		tr := tinyTrainer(t, b, device.LossSpec{Alpha: 0.5, Temperature: 2})
 		te := &countingTeacher{Teacher: tr.Teacher}
 		tr.Teacher, tr.MicroRows, tr.Loss.ChunkRows = te, split.micro, split.chunk
@@ -107,6 +109,7 @@ func TestMaskedAndUnmaskedAddUp(t *testing.T) {
 		}
 		near.CheckL2(t, "gradient of "+name, x[0], x[2], 1e-5)
 	}
+	contracttest.Cases(t, len(sums))
 }
 
 // With α = 1 targets count for nothing but their number, with α = 0 the teacher for nothing at all.
@@ -142,6 +145,7 @@ func TestAlphaLimits(t *testing.T) {
 	if near.L2("", one["model.norm.weight"], zero["model.norm.weight"], 0.1) == nil {
 		t.Error("α makes no difference")
 	}
+	contracttest.Cases(t, 2)
 }
 
 // A run with α = 0 does not call the teacher: it is the control leg, to the bit.
@@ -164,6 +168,7 @@ func TestAlphaZeroDoesNotCallTheTeacher(t *testing.T) {
 func TestStudentIsTeacher(t *testing.T) {
 	b := unevenBatch()
 	for div := device.ForwardKL; div <= device.SkewReverse; div++ {
+		contracttest.Cases(t, 1)
 		d := newCPU(t)
 		s := d.NewStream()
 		path := filepath.Join(tiedDir, "student")
@@ -188,6 +193,7 @@ func TestUniformStudent(t *testing.T) {
 	rec := apply(t, tr, b)
 	lnV := math.Log(320)
 	near.CheckRel(t, "CE, D", []float64{rec.MeanCE, rec.MeanD}, []float64{lnV, lnV - rec.Entropy/float64(rec.Targets)}, 1e-6)
+	contracttest.Cases(t, rec.Targets)
 }
 
 // A batch without targets has no mean loss: it is refused, and nothing is done to the student.
@@ -236,4 +242,5 @@ func TestResumeRefusesOtherTargets(t *testing.T) {
 	if _, _, err := runOnce(t, c, 0, 0); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "assistant_only was true, is false") {
 		t.Errorf("error %v, want the changed choice of targets", err)
 	}
+	contracttest.Cases(t, 1)
 }

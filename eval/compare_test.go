@@ -13,6 +13,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/eval"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/internal/ref"
@@ -104,6 +105,7 @@ func TestCompareAgainstFloat64(t *testing.T) {
 			}
 		}
 		for _, o := range []eval.Options{{Vocab: vocab}, {Vocab: vocab, Rows: 2, ChunkRows: 7}, {Vocab: vocab, Rows: 1, ChunkRows: 1}} {
+			contracttest.Cases(t, 1)
 			done := 0
 			o.Progress = func(d, total int) { done = d * 1000 / total }
 			scores, err := eval.Compare(context.Background(), s, on[1], []eval.Subject{{Name: "student", Model: on[0]}, {Name: "teacher", Model: on[1]}}, w, o)
@@ -159,6 +161,7 @@ func TestCompareRefusals(t *testing.T) {
 		"broken as a standard": {broken.Frozen(), student, w, 300, fault.Inference, "small: the loss is not finite"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			_, err := eval.Compare(context.Background(), s, c.reference, c.subjects, c.w, eval.Options{Vocab: c.vocab})
 			if fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one of kind %v that says %q", err, c.kind, c.want)

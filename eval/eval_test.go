@@ -11,6 +11,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/eval"
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
 )
@@ -102,6 +103,7 @@ func TestReferenceNats(t *testing.T) {
 	top1, _ := got.Top1()
 	near.Check(t, "KL(p‖p)", []float64{kl}, []float64{0}, 1e-9)
 	near.Check(t, "top-1 agreement", []float64{top1}, []float64{1}, 0)
+	contracttest.Cases(t, int(got.Targets))
 }
 
 // A model of all-zero weights has uniform logits: ln V nats and perplexity V; its divergence from a reference is ln V
@@ -127,6 +129,7 @@ func TestUniformModel(t *testing.T) {
 	kl, _ := got.KL()
 	entropy, _ := got.Entropy()
 	near.CheckRel(t, "KL", []float64{kl}, []float64{math.Log(4096) - entropy}, 1e-5)
+	contracttest.Cases(t, int(got.Targets))
 }
 
 // Overlapping windows score every target once.
@@ -148,4 +151,5 @@ func TestStrideScoresEveryTargetOnce(t *testing.T) {
 	if _, ok := scores[0].KL(); ok {
 		t.Error("a KL is reported without a reference")
 	}
+	contracttest.Cases(t, int(scores[0].Targets))
 }

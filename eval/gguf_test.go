@@ -9,6 +9,7 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
 	"apr/tensor"
@@ -69,6 +70,7 @@ func TestPerplexityOfLlamaCPP(t *testing.T) {
 	got := math.Exp(nats / float64(n))
 	t.Logf("perplexity %.4f over %d targets; llama.cpp: %.4f", got, n, llamaPerplexity)
 	near.CheckRel(t, "perplexity", []float64{got}, []float64{llamaPerplexity}, 0.01)
+	contracttest.Cases(t, int(n))
 }
 
 // joined returns the held-out texts with a newline between.

@@ -12,6 +12,7 @@ import (
 	"apr/device"
 	"apr/format/aprfile"
 	"apr/format/safetensors"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/tensor"
@@ -64,6 +65,7 @@ func TestSaveAndOpen(t *testing.T) {
 func TestWeightsSHA256(t *testing.T) {
 	for name, c := range shapes {
 		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
+			contracttest.Cases(t, 1)
 			m, s, folder, apr := saved(t, c, d)
 			a, err := open(t, folder).WeightsSHA256()
 			must(t, err)

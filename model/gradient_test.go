@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/model"
@@ -177,6 +178,7 @@ func TestGradientIsTheSlope(t *testing.T) {
 func TestFrozenModels(t *testing.T) {
 	for name, c := range shapes {
 		t.Run(name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			f := newFunctional(t, c)
 			v := f.m.Forward(f.s, f.tokens, model.RecomputeNone)
 			want := download(t, f.s, v.Hidden)

@@ -10,6 +10,7 @@ import (
 
 	"apr/device"
 	"apr/device/dry"
+	"apr/internal/contracttest"
 	"apr/model"
 	"apr/tensor"
 )
@@ -86,6 +87,7 @@ func TestChoose(t *testing.T) {
 		{"asked for a chunk", with(func(r *Request) { r.ChunkRows = []int{4096} }), 1000 + 800 + 1023, Setting{8, 8, 4096, norms}, Ready},
 		{"short rows", with(func(r *Request) { r.SeqLen = 16 }), 5000, Setting{8, 8, 1024, none}, Ready},
 	} {
+		contracttest.Cases(t, 1)
 		tt.r.Budget = tt.budget
 		p, err := Choose(tt.r, synthetic)
 		if err != nil || p.Setting != tt.want || p.Verdict != tt.verdict {
@@ -141,4 +143,5 @@ func TestMemoryAddsUp(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), `"verdict":"ready"`) || !strings.Contains(string(b), `"largest_batch_size":0`) {
 		t.Errorf("%s, %v", b, err)
 	}
+	contracttest.Cases(t, 1)
 }

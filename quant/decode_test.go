@@ -7,11 +7,13 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/tensor"
 )
 
 func TestDequantizeEqualsGGMLBitForBit(t *testing.T) {
 	for _, f := range readFixtures(t) {
+		contracttest.Cases(t, 1)
 		got := make([]float32, len(f.decoded))
 		Dequantize(got, f.blocks, f.dtype)
 		sameBits(t, f.dtype.String(), got, f.decoded)
@@ -48,6 +50,7 @@ func TestDequantizeEveryHalfAsScale(t *testing.T) {
 }
 
 func TestScalesMinsPackEveryValue(t *testing.T) {
+	cases := 0
 	r := rand.New(rand.NewPCG(5, 6))
 	for j := range 8 {
 		for a := range uint64(64) {
@@ -55,6 +58,7 @@ func TestScalesMinsPackEveryValue(t *testing.T) {
 				sc, m := r.Uint64()&0x3f3f3f3f3f3f3f3f, r.Uint64()&0x3f3f3f3f3f3f3f3f
 				sc = sc&^(0xff<<(8*j)) | a<<(8*j)
 				m = m&^(0xff<<(8*j)) | b<<(8*j)
+				cases++
 				var s [12]byte
 				packScalesMins(&s, sc, m)
 				if gotSc, gotM := scalesMins(&s); gotSc != sc || gotM != m {
@@ -63,12 +67,15 @@ func TestScalesMinsPackEveryValue(t *testing.T) {
 			}
 		}
 	}
+	contracttest.Cases(t, cases)
 }
 
 func TestScalesMinsRepackEveryByte(t *testing.T) {
+	cases := 0
 	r := rand.New(rand.NewPCG(7, 8))
 	for at := range 12 {
 		for v := range 256 {
+			cases++
 			var s, again [12]byte
 			for i := range s {
 				s[i] = byte(r.Uint32())
@@ -80,6 +87,7 @@ func TestScalesMinsRepackEveryByte(t *testing.T) {
 			}
 		}
 	}
+	contracttest.Cases(t, cases)
 }
 
 func TestDequantizeRangeAnyPart(t *testing.T) {

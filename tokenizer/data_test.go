@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"github.com/google/go-cmp/cmp"
 )
@@ -95,6 +96,7 @@ func TestDataUnused(t *testing.T) {
 	if d := Compare(tok, back); d != nil {
 		t.Errorf("through tokenizer.json: %v", d)
 	}
+	contracttest.Cases(t, 1)
 }
 
 func TestFromDataRefuses(t *testing.T) {
@@ -151,6 +153,7 @@ func TestCompare(t *testing.T) {
 		{"pattern", func(d *Data) { d.PreType = "gpt-2" }, `pattern 0 is "qwen2" and "gpt-2"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			a := smallTokenizer(t)
 			d := a.Data()
 			d.Vocabulary, d.TokenType, d.Merges = slices.Clone(d.Vocabulary), slices.Clone(d.TokenType), slices.Clone(d.Merges)

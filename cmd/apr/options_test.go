@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"apr/internal/cli"
+	"apr/internal/contracttest"
 )
 
 var update = flag.Bool("update", false, "rewrite schema/*.json")
@@ -98,6 +99,7 @@ func TestDistillSources(t *testing.T) {
 	if got := s.Origin("lora-rank"); got != "config "+nested+":2" {
 		t.Errorf("origin of lora-rank: %q", got)
 	}
+	contracttest.Cases(t, 1)
 }
 
 func TestDistillUsage(t *testing.T) {
@@ -123,6 +125,7 @@ func TestDistillUsage(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			_, _, out, code := distillCall(t, strings.Fields(tt.args), tt.env)
 			if code != tt.code || !strings.Contains(out, tt.want) {
 				t.Errorf("exit %d: %s\nwant exit %d, %q", code, out, tt.code, tt.want)

@@ -10,6 +10,7 @@ import (
 
 	"apr/device"
 	"apr/device/cpu"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/quant"
@@ -112,6 +113,7 @@ func TestWeightTypes(t *testing.T) {
 	for _, c := range cases {
 		for _, keep := range []int64{0, 1 << 30} {
 			t.Run(fmt.Sprintf("%v/%d %v/keep %d", c.d, c.cols, c.layout, keep), func(t *testing.T) {
+				contracttest.Cases(t, 1)
 				checkStored(t, c.d, c.cols, c.layout, keep)
 			})
 		}

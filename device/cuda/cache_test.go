@@ -7,6 +7,7 @@ import (
 
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -51,6 +52,7 @@ func TestTwoKernelsUnderOneKey(t *testing.T) {
 	c.register(kernelKey{"move", "zero"}, 2)
 	c.register(kernelKey{"more", "copy"}, 3)
 	defer func() {
+		contracttest.Cases(t, 1)
 		if v := recover(); v == nil || !strings.Contains(v.(string), "move.copy") {
 			t.Errorf("recovered %v, want a panic that names move.copy", v)
 		}
@@ -94,6 +96,7 @@ func TestModuleIsLoadedOnce(t *testing.T) {
 			t.Errorf("%d lines of %s, want %d:\n%s", got, event, want, log.String())
 		}
 	}
+	contracttest.Cases(t, len(m.Kernels))
 }
 
 // TestLoadAfterSeal: a key that was not warmed up is seen.
@@ -101,6 +104,7 @@ func TestLoadAfterSeal(t *testing.T) {
 	m := anyModule(t)
 	launch := &kernel.Launch{Module: m.Name, Kernel: m.Kernels[0]}
 	t.Run("counted and logged", func(t *testing.T) {
+		contracttest.Cases(t, 1)
 		var log bytes.Buffer
 		c := newCache(&log, false)
 		c.seal()
@@ -112,6 +116,7 @@ func TestLoadAfterSeal(t *testing.T) {
 		}
 	})
 	t.Run("an error when strict", func(t *testing.T) {
+		contracttest.Cases(t, 1)
 		c := newCache(nil, true)
 		c.seal()
 		if _, err := c.get(&fakeLoader{}, launch); err == nil || !strings.Contains(err.Error(), m.Name) {
@@ -124,6 +129,7 @@ func TestUnknownKernel(t *testing.T) {
 	c := newCache(nil, false)
 	m := anyModule(t)
 	for _, k := range []kernelKey{{"nothing", "copy"}, {m.Name, "no_such_kernel"}} {
+		contracttest.Cases(t, 1)
 		if _, err := c.get(&fakeLoader{}, &kernel.Launch{Module: k.module, Kernel: k.entry}); fault.KindOf(err) != fault.Other ||
 			!strings.Contains(err.Error(), k.String()) {
 			t.Errorf("got %v, want a fault that names %s", err, k)

@@ -10,6 +10,7 @@ import (
 	"testing/iotest"
 
 	"apr/device/cuda/driver"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -43,6 +44,7 @@ func TestClassifyTotal(t *testing.T) {
 	if cases != 3618 {
 		t.Errorf("%d cases, want 3618", cases)
 	}
+	contracttest.Cases(t, cases)
 }
 
 // TestClassifyKnown: devices by what their drivers say. A classification by unified addressing, by pageable access, or
@@ -66,6 +68,7 @@ func TestClassifyKnown(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			if got := ClassifyDeviceMemory(tt.a); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
@@ -127,6 +130,7 @@ func TestAllocationRuleTotal(t *testing.T) {
 		for i, class := range []MemoryClass{Integrated, Coherent, Discrete} {
 			cases++
 			t.Run(fmt.Sprintf("%q %s", value, class), func(t *testing.T) {
+				contracttest.Cases(t, 1)
 				v := value
 				if v == "unset" {
 					v = "" // os.Getenv of a variable that is not set
@@ -224,6 +228,7 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			if got := MemoryBudget(tt.c, tt.free, tt.h); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 )
@@ -177,6 +178,7 @@ func TestRefused(t *testing.T) {
 		}), "offset 64: decompressed data are over the limit of 899000 bytes [E-APR-038]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			path := save(t, c.file)
 			f, err := Open(path)
 			if err == nil {
@@ -420,6 +422,7 @@ func TestEveryPrefixAndFlip(t *testing.T) {
 			}
 		}
 	}
+	contracttest.Cases(t, 5*len(good))
 }
 
 // FuzzParse reads any bytes as a file (with the header checksum repaired: behind it is what matters): a fault, or

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -79,6 +80,7 @@ func TestWorkedExample(t *testing.T) {
 	if got := fmt.Sprint(w.Shape, values); got != "[2 3] [1 -2 0.5 0 3 -0.25]" {
 		t.Error(got)
 	}
+	contracttest.Cases(t, len(want))
 }
 
 // tokens is the metadata of a small language model.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/tensor"
@@ -122,6 +123,7 @@ func TestRefused(t *testing.T) {
 		{"second tensor cut", two(32, 39), `tensor "b": 8 bytes at offset 96+32 exceed the file of 135 [E-GGUF-050]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			path := save(t, c.file)
 			f, err := Open(path)
 			if err == nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/tensor"
@@ -137,6 +138,7 @@ func TestRefused(t *testing.T) {
 		{"name climbs", raw(`{"a/../b":{`+f32x2+`}}`, 8), `tensor "a/../b": tensor name has a ".." component [E-ST-021]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			path := save(t, c.file)
 			f, err := Open(path)
 			if err == nil {
@@ -240,6 +242,7 @@ func TestHostileCost(t *testing.T) {
 		"many dimensions": raw(`{"w":{"dtype":"F32","shape":[`+strings.Repeat("1,", 1<<20)+`1],"data_offsets":[0,4]}}`, 4),
 		"many tensors":    raw(`{`+strings.Repeat(`"w":{},`, 1<<19)+`"x":{}}`, 0),
 	} {
+		contracttest.Cases(t, 1)
 		path := save(t, file)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -280,6 +283,7 @@ func TestEveryPrefixAndFlip(t *testing.T) {
 	if accepted == 0 {
 		t.Error("no change was accepted, though the payload's bytes are free")
 	}
+	contracttest.Cases(t, 5*len(small))
 }
 
 // open opens b as a file and reads all of it.

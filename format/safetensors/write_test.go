@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -53,6 +54,7 @@ func TestRoundTrip(t *testing.T) {
 		{"tensors over the limit", 1, "[model-00001-of-00003.safetensors model-00002-of-00003.safetensors model-00003-of-00003.safetensors model.safetensors.index.json]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			dir := t.TempDir()
 			files, err := WriteDir(dir, model(), c.limit, Options{Metadata: map[string]string{"k": "v"}})
 			if err != nil || fmt.Sprint(files) != c.files {
