@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
-	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -97,6 +94,9 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	}
 	defer r.Close()
 	if err := recordDevice(r, dev); err != nil {
+		return nil, err
+	}
+	if show.use, err = recordPeak(ctx, e, r, dev); err != nil {
 		return nil, err
 	}
 	out, err := r.Execute(ctx)
@@ -236,25 +236,6 @@ func buildIdentity() string {
 		}
 	}
 	return id
-}
-
-// describeRun completes the manifest with what only the command knows.
-func describeRun(m *runlog.Manifest, e *cli.Env, dev *opened) {
-	m.Command = e.Command
-	m.Config = map[string]runlog.Value{}
-	for key, s := range e.Settings.Map() {
-		m.Config[key] = runlog.Value{Value: s.Value, Origin: s.Origin}
-	}
-	v, info := versionInfo(), dev.Info()
-	host, _ := os.Hostname() // an unnamed host is no reason to fail
-	m.Version = map[string]any{"apr": v.Version, "git_sha": v.GitSHA, "dirty": v.Dirty, "go": v.GoVersion}
-	m.Device = map[string]any{
-		"kind": info.Kind, "name": info.Name, "isa": info.ISA, "workers": info.Workers, "activations": info.Activations.String(),
-		"os": runtime.GOOS, "arch": runtime.GOARCH, "host": host, "reason": dev.reason,
-	}
-	if dev.gpu != nil {
-		maps.Copy(m.Device, describeGPU(dev.gpu))
-	}
 }
 
 // describeGPU is what the manifest says of a GPU beyond any device.
