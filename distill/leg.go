@@ -43,7 +43,7 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 		return err
 	}
 	defer l.trainer.Free()
-	defer func() { err = errors.Join(err, l.recordLoads()) }()
+	defer func() { err = errors.Join(err, l.recordLoads(), l.recordMemory()) }()
 	if err := l.restore(out); err != nil {
 		return err
 	}
@@ -52,6 +52,9 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 		last, out.StoppedBy = r.MaxSteps, "max_steps"
 	}
 	r.obs.Leg(l.name, l.trainer.Step, last)
+	if err := r.dir.Event("record", "leg", map[string]any{"leg": l.name, "from": l.trainer.Step, "steps": last}, ""); err != nil {
+		return err
+	}
 	bad := 0
 	for l.trainer.Step < last {
 		if ctx.Err() != nil {
@@ -95,6 +98,12 @@ func (l *leg) prepare() error {
 	var err error
 	l.loader, err = r.in.loader(r.Config)
 	return err
+}
+
+// recordMemory writes down the highest bytes of the device by component so far, to be held against the plan.
+func (l *leg) recordMemory() error {
+	_, peak := l.run.dev.Memory()
+	return l.run.dir.Event("record", "device memory", map[string]any{"leg": l.name, "peak": peak}, "the highest so far, by component")
 }
 
 // step performs and records one step. A step that was not finite is recorded too.
