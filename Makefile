@@ -55,8 +55,8 @@ lint: ## golangci-lint with .golangci.yml
 bench: ## all benchmarks, shortly; compare two outputs with `go tool -modfile=tools/go.mod benchstat`
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./...
 
-kernels: ## write the generated assembly of device/cpu and the PTX of device/cuda (needs clang-19)
-	$(GO) generate ./device/cpu/... ./device/cuda/kernel
+kernels: ## write the generated assembly of device/cpu and quant, and the PTX of device/cuda (needs clang-19)
+	$(GO) generate ./device/cpu/... ./quant ./device/cuda/kernel
 
 golden: ## rewrite the files that tests compare the program's own output with; read the diff before committing it
 	$(GO) test ./cmd/apr -run Schema -update
@@ -82,7 +82,7 @@ test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
 
 # What a tool writes must be what it would write now.
 current: ## generated assembly and notices are up to date
-	@files='device/cuda/kernel/ptx/* device/cpu/*/*_amd64.s device/cpu/*/stubs_*.go THIRD_PARTY_NOTICES.md'; \
+	@files='device/cuda/kernel/ptx/* device/cpu/*/*_amd64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
 	before=$$(sha256sum $$files); $(GO) run ./tools/ptx/main.go -check; $(MAKE) --no-print-directory kernels notices; \
 	diff <(echo "$$before") <(sha256sum $$files) || { echo "generated files were out of date: commit the new ones"; exit 1; }
 

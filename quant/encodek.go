@@ -9,10 +9,14 @@ import (
 
 // affineBlock is a Q4_K or Q5_K block before packing: x̂ = d·sc·q − dmin·m with 8 groups of 32.
 type affineBlock struct {
+	affineScales
+	q [superblock]byte // follows from the scales
+}
+
+type affineScales struct {
 	d, dmin uint16 // halves
 	sc, m   [8]byte
-	q       [superblock]byte
-	err     float64 // Σ(x̂ − x)²
+	err     float64 // Σ(x̂ − x)² with the nearest integers
 }
 
 const (
@@ -32,17 +36,23 @@ const (
 func fitAffineBlock(b *affineBlock, src *[superblock]float32, top int) {
 	var x [superblock]float64
 	widen(x[:], src[:])
+	var lanes affineGroups // of the vector code
 	var natural, wide [8]affineTrial
-	for j := range 8 {
-		natural[j], wide[j] = fitAffine((*[group]float64)(x[group*j:]), top)
+	if vectors != plain {
+		lanes.set(&x)
+		lanes.fit(&natural, &wide, top)
+	} else {
+		for j := range 8 {
+			natural[j], wide[j] = fitAffine((*[group]float64)(x[group*j:]), top)
+		}
 	}
 	b.err = math.Inf(1)
-	b.tryScales(&x, &wide, top)
-	b.tryScales(&x, &natural, top)
+	b.tryScales(&x, &lanes, &wide, top)
+	b.tryScales(&x, &lanes, &natural, top)
 }
 
 // tryScales is steps 2 to 4 for the given ideal scales and minima; it replaces b where its error is less.
-func (b *affineBlock) tryScales(x *[superblock]float64, ideal *[8]affineTrial, top int) {
+func (b *affineBlock) tryScales(x *[superblock]float64, lanes *affineGroups, ideal *[8]affineTrial, top int) {
 	var trial, best affineBlock
 	largestS, largestM, idealErr := 0.0, 0.0, 0.0
 	for j := range ideal {
@@ -55,41 +65,68 @@ func (b *affineBlock) tryScales(x *[superblock]float64, ideal *[8]affineTrial, t
 			break
 		}
 		trial.d, trial.dmin = stepHalf(largestS, levels), stepHalf(largestM, levels)
-		if trial.roundGroups(x, ideal, top); trial.err < best.err {
-			best = trial
+		if trial.roundGroups(x, lanes, ideal, top); trial.err < best.err {
+			best.affineScales = trial.affineScales
 		}
 	}
+	best.setIntegers(x, top)
 	trial.d, trial.dmin = best.refit(x)
-	if trial.roundGroups(x, ideal, top); trial.err < best.err {
-		best = trial
+	if trial.roundGroups(x, lanes, ideal, top); trial.err < best.err {
+		best.affineScales = trial.affineScales
+		best.setIntegers(x, top)
 	}
 	if best.err < b.err {
 		*b = best
 	}
 }
 
-// roundGroups chooses sc, m and q of each group for the block's d and dmin.
-func (b *affineBlock) roundGroups(x *[superblock]float64, ideal *[8]affineTrial, top int) {
+// roundGroups chooses sc and m of each group for the block's d and dmin.
+func (b *affineBlock) roundGroups(x *[superblock]float64, lanes *affineGroups, ideal *[8]affineTrial, top int) {
+	var least [8]float64
+	if vectors != plain {
+		least = lanes.round(b, ideal, top)
+	} else {
+		for j := range ideal {
+			least[j] = b.roundGroup(j, (*[group]float64)(x[group*j:]), &ideal[j], top)
+		}
+	}
 	b.err = 0
 	for j := range ideal {
-		b.err += b.roundGroup(j, (*[group]float64)(x[group*j:]), &ideal[j], top)
+		b.err += b.roundWider(least[j], j, (*[group]float64)(x[group*j:]), &ideal[j], top)
 	}
 }
 
-// roundGroup chooses sc, m and q of group j and returns its error. It tries both sc next to the ideal scale.
-//
-// If that leaves much more error than the ideal scale has, it tries all sc from 2/3 to 3/2 of it as well: a group whose
-// outlier is far above the rest can count it as 15 steps, or 14 or 13 larger ones, and what matters is which of them
-// meets a multiple of dmin.
+// setIntegers finds q of each group for its sc and m.
+func (b *affineBlock) setIntegers(x *[superblock]float64, top int) {
+	for j := range b.sc {
+		s, m := float64(halfValue(b.d)*float64(b.sc[j])), float64(halfValue(b.dmin)*float64(b.m[j]))
+		q, part := (*[group]byte)(b.q[group*j:]), (*[group]float64)(x[group*j:])
+		if vectors != plain {
+			integerLanes(q, part, s, m, inverse(s), float64(top))
+		} else {
+			roundAffine(q, part, s, m, top)
+		}
+	}
+}
+
+// roundGroup chooses sc and m of group j and returns its error. It tries both sc next to the ideal scale.
 func (b *affineBlock) roundGroup(j int, x *[group]float64, ideal *affineTrial, top int) (least float64) {
 	least = math.Inf(1)
 	sc0, m0 := below(ideal.s, halfValue(b.d)), below(ideal.m, halfValue(b.dmin))
 	for sc := sc0; sc <= min(sc0+1, topScale); sc++ {
 		b.tryScale(&least, j, x, sc, m0, top)
 	}
+	return least
+}
+
+// roundWider improves the choice of group j, whose error is least, and returns the new error. If roundGroup left much
+// more error than the ideal scale has, it tries all sc from 2/3 to 3/2 of it as well: a group whose outlier is far above
+// the rest can count it as 15 steps, or 14 or 13 larger ones, and what matters is which of them meets a multiple of dmin.
+func (b *affineBlock) roundWider(least float64, j int, x *[group]float64, ideal *affineTrial, top int) float64 {
 	if least <= muchMore*ideal.err {
 		return least
 	}
+	sc0, m0 := below(ideal.s, halfValue(b.d)), below(ideal.m, halfValue(b.dmin))
 	for sc := sc0 - sc0/3; sc <= min(sc0+sc0/2, topScale); sc++ {
 		if sc != sc0 && sc != sc0+1 {
 			b.tryScale(&least, j, x, sc, m0, top)
@@ -115,7 +152,7 @@ func (b *affineBlock) tryScale(least *float64, j int, x *[group]float64, sc, m0,
 				lowest, next = err, below(max(bestMin, 0), dmin)
 			}
 			if err < *least {
-				*(*[group]byte)(b.q[group*j:]), b.sc[j], b.m[j], *least = q, byte(sc), byte(m), err
+				b.sc[j], b.m[j], *least = byte(sc), byte(m), err
 			}
 		}
 		from = next
@@ -243,11 +280,22 @@ type symmetricBlock struct {
 func fitSymmetricBlock(b *symmetricBlock, src *[superblock]float32) {
 	var x [superblock]float64
 	widen(x[:], src[:])
+	var lanes [2]symmetricGroups // of the vector code
 	var s [16]float64
+	if vectors != plain {
+		for h := range lanes {
+			lanes[h].set(x[128*h:])
+			lanes[h].fit(s[8*h:])
+		}
+	} else {
+		for j := range s {
+			s[j] = fitSymmetric(x[16*j:16*j+16], 32)
+		}
+	}
 	largest := 0.0
-	for j := range s {
-		if s[j] = fitSymmetric(x[16*j:16*j+16], 32); math.Abs(s[j]) > math.Abs(largest) {
-			largest = s[j]
+	for _, v := range s {
+		if math.Abs(v) > math.Abs(largest) {
+			largest = v
 		}
 	}
 	b.err = math.Inf(1)
@@ -256,34 +304,49 @@ func fitSymmetricBlock(b *symmetricBlock, src *[superblock]float32) {
 		if largest > 0 { // the integers reach further down: −128
 			trial.d |= 0x8000
 		}
-		if trial.roundGroups(&x, &s); trial.err < b.err {
+		if trial.roundGroups(&x, &lanes, &s); trial.err < b.err {
 			*b = trial
 		}
 	}
-
+	b.setIntegers(&x)
 	again := symmetricBlock{d: b.refit(&x)}
-	if again.roundGroups(&x, &s); again.err < b.err {
+	if again.roundGroups(&x, &lanes, &s); again.err < b.err {
 		*b = again
+		b.setIntegers(&x)
 	}
 }
 
-// roundGroups chooses sc and q of each group for the block's d: of the integers on both sides of the ideal scale, the
-// one with the least error.
-func (b *symmetricBlock) roundGroups(x *[superblock]float64, s *[16]float64) {
+// roundGroups chooses sc of each group for the block's d: of the integers on both sides of the ideal scale, the one with
+// the least error.
+func (b *symmetricBlock) roundGroups(x *[superblock]float64, lanes *[2]symmetricGroups, s *[16]float64) {
 	d := halfValue(b.d)
-	inv := inverse(d)
 	b.err = 0
+	if vectors != plain {
+		for h := range lanes {
+			for _, err := range lanes[h].round(b.sc[8*h:], s[8*h:], d) {
+				b.err += err
+			}
+		}
+		return
+	}
+	inv := inverse(d)
 	for j := range s {
-		part, q := (*[16]float64)(x[16*j:]), (*[16]int8)(b.q[16*j:])
+		var q [16]int8
 		least := math.Inf(1)
 		sc0 := min(max(int(math.Floor(s[j]*inv)), -128), 127)
 		for sc := sc0; sc <= min(sc0+1, 127); sc++ {
-			var trial [16]int8
-			if err := roundTo(trial[:], part[:], float64(d*float64(sc)), -32, 31); err < least {
-				*q, b.sc[j], least = trial, int8(sc), err
+			if err := roundTo(q[:], x[16*j:16*j+16], float64(d*float64(sc)), -32, 31); err < least {
+				b.sc[j], least = int8(sc), err
 			}
 		}
 		b.err += least
+	}
+}
+
+// setIntegers finds q of each group for its sc.
+func (b *symmetricBlock) setIntegers(x *[superblock]float64) {
+	for j, sc := range b.sc {
+		roundTo(b.q[16*j:16*j+16], x[16*j:16*j+16], float64(halfValue(b.d)*float64(sc)), -32, 31)
 	}
 }
 

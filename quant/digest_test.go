@@ -1,0 +1,35 @@
+package quant
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"math/rand/v2"
+	"testing"
+
+	"apr/tensor"
+)
+
+// digests are the first bytes of SHA-256 over the blocks of 64 rows of each distribution, by the searches in plain Go.
+var digests = map[tensor.DType]string{
+	tensor.Q4_0: "727ce5124f704539a155b93637cae5f5", tensor.Q5_0: "eb97f5c9c3037854e21e7a2e574af8df",
+	tensor.Q8_0: "4858f704ead9ff1724d13290ed863fd4", tensor.Q4_K: "80797e3a1e51a6324bc2348c34b9c091",
+	tensor.Q5_K: "76d6fb36b7ac28517e3f59fe6c2d63e5", tensor.Q6_K: "ebded7a151cfd061d77cb356d6a9c872",
+}
+
+// Equal input gives equal bytes on every processor, and has done so since the searches were written.
+func TestQuantizeBytes(t *testing.T) { checkDigests(t) }
+
+func checkDigests(t *testing.T) {
+	t.Helper()
+	for _, d := range encodable {
+		h := sha256.New()
+		for i, dist := range distributions {
+			r := rand.New(rand.NewPCG(61, uint64(i)))
+			blocks, _ := quantized(t, randomRow(r, 64*256, dist.at), d)
+			h.Write(blocks)
+		}
+		if got := hex.EncodeToString(h.Sum(nil)[:16]); got != digests[d] {
+			t.Errorf("%v: %s, want %s", d, got, digests[d])
+		}
+	}
+}
