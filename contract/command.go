@@ -34,11 +34,12 @@ func (g *gotool) command(ctx context.Context, bin string, c *Check, least uint64
 	if len(c.JSON) > 0 && !slices.Contains(args, "--json") {
 		args = append(args, "--json")
 	}
+	start := time.Now()
 	stdout, stderr, timedOut, err := g.run(ctx, limit, []string{"XDG_CACHE_HOME=" + dir}, bin, args...)
 	if ctx.Err() != nil {
 		return verdict{}, ctx.Err()
 	}
-	v := verdict{tail: tail(append(bytes.Clone(stdout), stderr...))}
+	v := verdict{seconds: time.Since(start).Seconds(), tail: tail(append(bytes.Clone(stdout), stderr...))}
 	code := 0
 	var exit *exec.ExitError
 	switch {

@@ -21,14 +21,16 @@ type event struct {
 	Package     string
 	Test        string
 	Output      string
+	Elapsed     float64
 	FailedBuild string
 }
 
 // testRun is what a stream says about one test or subtest.
 type testRun struct {
-	action string // its last: run, pass, fail, skip, or pause and cont on the way
-	cases  uint64
-	output []byte
+	action  string // its last: run, pass, fail, skip, or pause and cont on the way
+	cases   uint64
+	seconds float64
+	output  []byte
 }
 
 // stream is the evidence of one go test of one package.
@@ -74,7 +76,7 @@ func (s *stream) add(e event) {
 		s.tests[e.Test] = t
 	}
 	if e.Action != "output" {
-		t.action = e.Action
+		t.action, t.seconds = e.Action, e.Elapsed
 		return
 	}
 	if name, n, ok := parseCases(e.Output); ok {
@@ -131,6 +133,7 @@ type verdict struct {
 	result   result
 	cases    uint64
 	skipped  int
+	seconds  float64
 	observed string // one line
 	tail     string // the end of the output
 }
@@ -157,7 +160,7 @@ func (s *stream) judge(name string, q quota) verdict {
 	for _, id := range sortedTests(s.tests) {
 		t := s.tests[id]
 		if id == name {
-			own = t
+			own, v.seconds = t, t.seconds
 		} else if !strings.HasPrefix(id, name+"/") {
 			continue
 		}

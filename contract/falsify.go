@@ -33,7 +33,7 @@ type MutantRun struct {
 	ID       string  `json:"id"`
 	Killed   bool    `json:"killed"`
 	Observed string  `json:"observed"`
-	Seconds  float64 `json:"duration_seconds"` // shared by the checks of one package
+	Seconds  float64 `json:"duration_seconds"` // with building; checks of one package run together
 	Tail     string  `json:"output_tail"`
 }
 
@@ -171,13 +171,13 @@ func (c *claim) settle() {
 	default:
 		run.Status = Broken
 	}
-	run.Cases, run.Skipped, run.Observed = c.real.cases, c.real.skipped, c.real.observed
+	run.Cases, run.Skipped, run.Seconds, run.Observed = c.real.cases, c.real.skipped, c.real.seconds, c.real.observed
 	if c.real.result != passed {
 		run.Tail = c.real.tail
 		return
 	}
 	for _, m := range c.under {
-		run.Mutants = append(run.Mutants, MutantRun{m.mutant.ID, m.result == failed, m.observed, m.seconds, m.tail})
+		run.Mutants = append(run.Mutants, MutantRun{m.mutant.ID, m.result == failed, m.observed, m.took, m.tail})
 		switch {
 		case m.result == failed:
 		case m.result == passed:

@@ -51,7 +51,7 @@ type mutation struct {
 type underMutant struct {
 	mutant *mutation
 	verdict
-	seconds float64
+	took float64 // seconds of the go command that ran it
 }
 
 // program is a built program.
@@ -152,10 +152,10 @@ func (r *runner) runAll(ctx context.Context) error {
 	var work []func(context.Context) error
 	for _, g := range groups {
 		work = append(work, func(ctx context.Context) error {
-			verdicts, took, err := r.runGroup(ctx, g, "", "")
+			verdicts, err := r.runGroup(ctx, g, "", "")
 			for i, c := range g {
 				if err == nil {
-					c.real, c.run.Seconds = verdicts[i], took[i]
+					c.real = verdicts[i]
 				}
 			}
 			r.step(g[0].run.Command)
@@ -216,13 +216,15 @@ func (r *runner) mutate(ctx context.Context, m *mutation) error {
 		return err
 	}
 	for _, g := range grouped(tried) {
-		verdicts, took, err := r.runGroup(ctx, g, overlay, m.name)
+		start := time.Now()
+		verdicts, err := r.runGroup(ctx, g, overlay, m.name)
 		if err != nil {
 			return err
 		}
+		took := time.Since(start).Seconds()
 		r.mu.Lock()
 		for i, c := range g {
-			u := &underMutant{m, verdicts[i], took[i]}
+			u := &underMutant{m, verdicts[i], took}
 			c.under = append(c.under, u)
 			m.tried = append(m.tried, u)
 		}
@@ -231,34 +233,28 @@ func (r *runner) mutate(ctx context.Context, m *mutation) error {
 	return nil
 }
 
-// runGroup runs claims of one group and returns a verdict and the seconds of each.
-func (r *runner) runGroup(ctx context.Context, g []*claim, overlay, name string) (verdicts []verdict, seconds []float64, err error) {
-	verdicts, seconds = make([]verdict, len(g)), make([]float64, len(g))
-	start := time.Now()
-	defer func() {
-		for i := range seconds {
-			seconds[i] = time.Since(start).Seconds()
-		}
-	}()
+// runGroup runs claims of one group and returns a verdict of each.
+func (r *runner) runGroup(ctx context.Context, g []*claim, overlay, name string) ([]verdict, error) {
 	if g[0].check.Go == nil {
-		verdicts[0], err = r.runCommand(ctx, g[0], overlay, name)
-		return verdicts, seconds, err
+		v, err := r.runCommand(ctx, g[0], overlay, name)
+		return []verdict{v}, err
 	}
 	s, err := r.runTests(ctx, g, overlay)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	verdicts := make([]verdict, len(g))
 	for i, c := range g {
 		if verdicts[i] = s.verdictOf(c); len(g) == 1 || s.passed || s.buildFailed || verdicts[i].result == failed && !s.timedOut {
 			continue
 		}
 		alone, err := r.runTests(ctx, g[i:i+1], overlay) // the package failed, perhaps because of another test
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		verdicts[i] = alone.verdictOf(c)
 	}
-	return verdicts, seconds, nil
+	return verdicts, nil
 }
 
 // verdictOf judges a claim of a Go test. A check that expects not to compile passes when nothing was built.

@@ -52,26 +52,23 @@ type total struct {
 	seconds                 float64 // of the checks and of the mutants, one after the other
 }
 
-// totals counts in one contract. A mutant is killed if every check that it was tried on failed. What ran together is
-// timed together, and counts once.
+// totals counts in one contract. A mutant is killed if every check that it was tried on failed. Checks that one go
+// command ran under a mutant have the same time, which counts once.
 func totals(c contract.ContractRun) (t total) {
 	survived := map[string]bool{} // by mutant
 	timed := map[string]bool{}
-	add := func(what string, seconds float64) {
-		if key := fmt.Sprint(what, seconds); !timed[key] {
-			timed[key] = true
-			t.seconds += seconds
-		}
-	}
 	for _, run := range c.Checks {
 		if run.Status == contract.Upheld {
 			t.upheld++
 		}
 		t.cases += run.Cases
-		add("", run.Seconds)
+		t.seconds += run.Seconds
 		for _, m := range run.Mutants {
 			survived[m.ID] = survived[m.ID] || !m.Killed
-			add(m.ID, m.Seconds)
+			if key := fmt.Sprint(m.ID, m.Seconds); !timed[key] {
+				timed[key] = true
+				t.seconds += m.Seconds
+			}
 		}
 	}
 	t.mutants = len(survived)
