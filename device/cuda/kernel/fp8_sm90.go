@@ -28,7 +28,7 @@ type scaleRowsArgs struct {
 	packs, items         uint32 // packs of 8 values of a row, of all rows
 }
 
-// QuantizeRows converts rows to e4m3 with a scale each: rowScale[r] = max_c |x[r,c]|/448 (1 for a row of zeros) and
+// QuantizeRows converts rows to e4m3 with a scale each: rowScale[r] = max_c |x[r,c]|/448 (1 if that maximum is below 2⁻¹⁰⁰) and
 // dst[r,c] = e4m3(x[r,c]·(1/rowScale[r])), to nearest, saturating. x bfloat16 [n,k], rowScale float32 [n,1]; k is a
 // multiple of 8, rows of x begin at multiples of 16 bytes and rows of dst at multiples of 8. For compute capability 9.0.
 //
@@ -61,7 +61,7 @@ func ScaleRows(q Queue, y, rowScale, bias Mat) {
 }
 
 // ScalesE4M3 writes the scales of a matrix that is the concatenation of src: with amax = max |x|, out[0] = amax/448, what a
-// product of e4m3 numbers is multiplied by, and out[1] = 448/amax, what DequantizeE4M3 takes; both 1 if amax is 0. out is
+// product of e4m3 numbers is multiplied by, and out[1] = 448/amax, what DequantizeE4M3 takes; both 1 if amax is below 2⁻¹⁰⁰. out is
 // the device address of two float32. Bytes moved: those of the blocks.
 func ScalesE4M3(q Queue, out uint64, src ...Blocks) {
 	grids := make([]int, len(src))

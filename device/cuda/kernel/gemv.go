@@ -7,42 +7,64 @@ import (
 	"apr/tensor"
 )
 
-const gemvModule = "gemv"
-
 // gemvArgs is struct GemvArgs of gemv.cu.
 type gemvArgs struct {
 	y, x, w, bias      uint64
 	yStride, xStride   int64 // elements
 	wStride            int64 // bytes
 	rows, cols, tokens uint32
-	add                uint32
+	flags              uint32 // gemvAdd, gemvFloat
 }
+
+// Bits of gemvArgs.flags.
+const (
+	gemvAdd = 1 << iota
+	gemvFloat
+)
 
 // GemvRows is the number of rows of x up to which Gemv and GemvPlain serve.
 const GemvRows = 8
 
-// gemvThreads is the threads of a block, which computes gemvOutputs columns of y.
-const (
-	gemvThreads = 256
-	gemvOutputs = 8
-)
+// gemvThreads is the threads of a block, whose warps compute a column of y each.
+const gemvThreads = 256
 
 // Gemv computes y = x·Wᵀ for few rows of x, plus bias [1,out] (float32) unless it is zero, plus y with add: x [m,in], m at
 // most GemvRows, W [out,in] in quantised blocks, y [m,out]; x and y are bfloat16 or float32. Weights are decoded in
-// registers; sums are float32, of a fixed order that does not depend on m.
+// registers; rows of x begin at multiples of 16 bytes. Sums are float32, of a fixed order that does not depend on m.
 //
 // Bytes moved: those of the blocks, once.
 func Gemv(q Queue, y, x Mat, w Blocks, bias Mat, add bool) {
-	need(DequantizeServes(w), "Gemv", "type or alignment of weights")
-	gemv(q, y, x, w, bias, add)
+	need(DequantizeServes(w) && rowsAt(x, 16), "Gemv", "type or alignment")
+	gemv(q, gemvForm(x), y, x, w, bias, add)
 }
 
 // GemvPlain is Gemv with W of bfloat16 or float32. Bytes moved: those of W.
 func GemvPlain(q Queue, y, x, w, bias Mat, add bool) {
-	gemv(q, y, x, Blocks{w.Ptr, w.Rows, w.Cols, w.Stride * w.Type.BlockBytes(), w.Type}, bias, add)
+	blocks := Blocks{w.Ptr, w.Rows, w.Cols, w.Stride * w.Type.BlockBytes(), w.Type}
+	if packWidth(w.Cols, w, x) == 1 {
+		gemv(q, "any", y, x, blocks, bias, add)
+		return
+	}
+	gemv(q, gemvForm(x), y, x, blocks, bias, add)
 }
 
-func gemv(q Queue, y, x Mat, w Blocks, bias Mat, add bool) {
+// GemvModule returns the module that Gemv and GemvPlain take for x of a type.
+func GemvModule(t tensor.DType) string {
+	if t == tensor.F32 {
+		return "gemv_f32"
+	}
+	return "gemv"
+}
+
+// gemvForm names the kernel for one row of x or for up to GemvRows.
+func gemvForm(x Mat) string {
+	if x.Rows == 1 {
+		return "1"
+	}
+	return "8"
+}
+
+func gemv(q Queue, form string, y, x Mat, w Blocks, bias Mat, add bool) {
 	need(x.Rows == y.Rows && x.Rows <= GemvRows && x.Cols == w.Cols && y.Cols == w.Rows, "Gemv", "shapes differ")
 	need(bias.IsZero() || bias.Cols == y.Cols && bias.Type == tensor.F32, "Gemv", "bias")
 	if y.Rows == 0 || y.Cols == 0 {
@@ -53,8 +75,11 @@ func gemv(q Queue, y, x Mat, w Blocks, bias Mat, add bool) {
 		wStride: int64(w.RowBytes), rows: uint32(w.Rows), cols: uint32(w.Cols), tokens: uint32(x.Rows),
 	}
 	if add {
-		a.add = 1
+		a.flags |= gemvAdd
 	}
-	name := fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), typeName(y.Type))
-	launch(q, gemvModule, name, w.Rows, gemvOutputs, gemvThreads, unsafe.Pointer(a))
+	if y.Type == tensor.F32 {
+		a.flags |= gemvFloat
+	}
+	name := fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), form)
+	launch(q, GemvModule(x.Type), name, w.Rows, gemvThreads/32, gemvThreads, unsafe.Pointer(a))
 }

@@ -1,0 +1,152 @@
+// Numbers of type e4m3: sign, 4 bits of exponent, 3 of mantissa; the largest is 448.
+#pragma once
+#include "dequant.cuh"
+
+// pack8 rounds eight numbers.
+APR_DEVICE u32x2 pack8(const float (&x)[8], float scale) {
+    u32x2 r;
+    UNROLL for (int i = 0; i < 2; i++)
+        r[i] = pack_e4m3(x[4 * i] * scale, x[4 * i + 1] * scale) | (u32)pack_e4m3(x[4 * i + 2] * scale, x[4 * i + 3] * scale) << 16;
+    return r;
+}
+
+// E4M3Scale is what e4m3 numbers of values up to amax are multiplied by to get the values back, and its inverse; both are 1
+// for zeros, and for numbers so small that the inverse would overflow, which become zeros.
+struct E4M3Scale {
+    float scale, inverse;
+    APR_METHOD E4M3Scale(float amax) : scale(1), inverse(1) {
+        if (amax >= 0x1p-100f) scale = amax / 448, inverse = 448 / amax;
+    }
+};
+
+// block_max is block_sum of apr.cuh for maxima.
+APR_DEVICE float block_max(float v, float *part) {
+    v = warp_max(v);
+    sync_block();
+    if (lane() == 0) part[warp()] = v;
+    sync_block();
+    float s = 0;
+    for (u32 i = 0; i < threads() / 32; i++) s = max2(s, part[i]);
+    return s;
+}
+
+struct QuantizeRowsArgs {
+    u8 *dst;
+    float *scale;
+    const bf16 *x;
+    i64 dst_stride, x_stride, scale_stride;
+    u32 packs; // of 8 values in a row
+};
+
+// A block has one row: its first 4 packs a thread stay in registers between the two passes.
+KERNEL(quantize_rows_e4m3, QuantizeRowsArgs, 256, 4) {
+    SHARED(float, part, 8);
+    const bf16 *x = a.x + block() * a.x_stride;
+    u8 *dst = a.dst + block() * a.dst_stride;
+    Pack<bf16, 8> kept[4] = {};
+    float amax = 0, v[8];
+    UNROLL for (u32 k = 0; k < 4; k++)
+        if (k * 256 + thread() < a.packs) load_pack(kept[k], x + (k * 256 + thread()) * 8);
+    UNROLL for (u32 k = 0; k < 4; k++) {
+        widen(v, kept[k]);
+        UNROLL for (int i = 0; i < 8; i++) amax = max2(amax, __builtin_fabsf(v[i]));
+    }
+    for (u32 c = 1024 + thread(); c < a.packs; c += 256) {
+        Pack<bf16, 8> p;
+        load_pack(p, x + c * 8);
+        widen(v, p);
+        UNROLL for (int i = 0; i < 8; i++) amax = max2(amax, __builtin_fabsf(v[i]));
+    }
+    const E4M3Scale s(block_max(amax, part));
+    if (thread() == 0) a.scale[block() * a.scale_stride] = s.scale;
+    UNROLL for (u32 k = 0; k < 4; k++) {
+        if (k * 256 + thread() >= a.packs) continue;
+        widen(v, kept[k]);
+        *(u32x2 *)(dst + (k * 256 + thread()) * 8) = pack8(v, s.inverse);
+    }
+    for (u32 c = 1024 + thread(); c < a.packs; c += 256) {
+        Pack<bf16, 8> p;
+        load_pack(p, x + c * 8);
+        widen(v, p);
+        *(u32x2 *)(dst + c * 8) = pack8(v, s.inverse);
+    }
+}
+
+struct ScaleRowsArgs {
+    void *y;
+    const float *scale, *bias; // bias zero: none
+    i64 y_stride, scale_stride;
+    u32 packs, items; // packs of 8 values of a row, of all rows
+};
+
+// A thread has 4 packs.
+template <class T> APR_DEVICE void scale_rows(const ScaleRowsArgs &a) {
+    const u32 first = block() * 1024 + thread();
+    Pack<T, 8> v[4];
+    UNROLL for (u32 k = 0; k < 4; k++) {
+        const u32 item = first + k * 256, row = item / a.packs;
+        if (item < a.items) load_pack(v[k], (const T *)a.y + row * a.y_stride + (item - row * a.packs) * 8);
+    }
+    UNROLL for (u32 k = 0; k < 4; k++) {
+        const u32 item = first + k * 256, row = item / a.packs, c = (item - row * a.packs) * 8;
+        if (item >= a.items) continue;
+        const float s = a.scale[row * a.scale_stride];
+        Pack<float, 8> b = {};
+        if (a.bias) load_pack(b, a.bias + c);
+        float x[8], y[8];
+        widen(x, v[k]);
+        widen(y, b);
+        UNROLL for (int i = 0; i < 8; i++) x[i] = fma_rn(x[i], s, y[i]);
+        narrow(v[k], x);
+        store_pack((T *)a.y + row * a.y_stride + c, v[k]);
+    }
+}
+
+KERNEL(scale_rows_bf16, ScaleRowsArgs, 256, 4) { scale_rows<bf16>(a); }
+KERNEL(scale_rows_f32, ScaleRowsArgs, 256, 4) { scale_rows<float>(a); }
+
+struct ScalesE4M3Args {
+    float *out;
+    const float *part;
+    u32 n;
+};
+
+// out[0] = max part/448, out[1] its inverse.
+KERNEL(scales_e4m3, ScalesE4M3Args, 256, 1) {
+    SHARED(float, all, 8);
+    float amax = 0;
+    for (u32 i = thread(); i < a.n; i += 256) amax = max2(amax, a.part[i]);
+    const E4M3Scale s(block_max(amax, all));
+    if (thread() == 0) a.out[0] = s.scale, a.out[1] = s.inverse;
+}
+
+// part[block] = max |x| of every 1024th span or so.
+template <class B> APR_DEVICE void absmax(const DequantArgs &a) {
+    SHARED(float, part, 8);
+    float amax = 0;
+    for (u64 item = (block() * 8 + warp()) * 4; item < a.all; item += blocks() * 32)
+        each_chunk<B>(a, (u32)item, [&](const float (&x)[8], u32, u32, int) {
+            UNROLL for (int i = 0; i < 8; i++) amax = max2(amax, __builtin_fabsf(x[i]));
+        });
+    amax = block_max(amax, part);
+    if (thread() == 0) ((float *)a.dst)[block()] = amax;
+}
+
+// A warp decodes 4 spans, as to bfloat16.
+template <class B> APR_DEVICE void dequant_e4m3(const DequantArgs &a) {
+    const float scale = *a.scale;
+    each_chunk<B>(a, (block() * 8 + warp()) * 4, [&](const float (&x)[8], u32 row, u32 chunk, int k) {
+        *(u32x2 *)((u8 *)a.dst + row * a.dst_stride + (u64)chunk * 8 + k * 256) = pack8(x, scale);
+    });
+}
+
+#define E4M3(type, B) \
+    KERNEL(absmax_##type, DequantArgs, 256, 4) { absmax<B>(a); } \
+    KERNEL(dequant_e4m3_##type, DequantArgs, 256, 4) { dequant_e4m3<B>(a); }
+
+E4M3(q4_k, BlockQ4K)
+E4M3(q5_k, BlockQ5K)
+E4M3(q6_k, BlockQ6K)
+E4M3(q8_0, BlockQ8_0)
+E4M3(q4_0, BlockQ4_0)
+E4M3(q5_0, BlockQ5_0)

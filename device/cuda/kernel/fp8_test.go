@@ -1,0 +1,182 @@
+//go:build emulate
+
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"apr/tensor"
+)
+
+// e4m3Values are the numbers that codes 0 … 126 stand for, by the format's definition.
+var e4m3Values = func() (v [127]float64) {
+	for c := range v {
+		e, man := c>>3, float64(c&7)
+		if e == 0 {
+			v[c] = math.Ldexp(man/8, -6)
+		} else {
+			v[c] = math.Ldexp(1+man/8, e-7)
+		}
+	}
+	return v
+}()
+
+// toE4M3 finds the nearest number, of two the one with an even code, by search.
+func toE4M3(x float32) byte {
+	if x != x {
+		return 0x7f
+	}
+	a, best := math.Abs(float64(x)), 0
+	for c, v := range e4m3Values {
+		d, least := math.Abs(v-a), math.Abs(e4m3Values[best]-a)
+		if d < least || d == least && c%2 == 0 {
+			best = c
+		}
+	}
+	if a > 448 {
+		best = 126
+	}
+	return byte(best) | byte(math.Float32bits(x)>>31<<7)
+}
+
+// e4m3 makes a matrix of bytes of which those between rows are watched, by the lab's matrices of type U8.
+func (l *lab) e4m3(rows, cols, stride int) (Bytes, Mat) {
+	l.lead, l.gap = 0, stride-cols
+	m := l.out(tensor.U8, rows, cols)
+	if m.Ptr%8 != 0 {
+		l.t.Fatal("rows of bytes are not aligned")
+	}
+	return Bytes{m.Ptr, rows, cols, m.Stride}, m
+}
+
+func TestQuantizeRows(t *testing.T) {
+	for _, c := range []struct{ rows, cols, gap int }{{1, 8, 0}, {5, 136, 8}, {3, 3584, 0}, {2, 9472, 24}, {4, 896, 0}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			l := newLab(t)
+			mx := l.random(c.rows, c.cols, 3)
+			clear(mx.Row(c.rows - 1)[c.cols/2:])
+			if c.rows > 1 {
+				clear(mx.Row(1))
+				mx.Row(0)[3] = 1e-4
+			}
+			l.gap = c.gap
+			x := l.in(tensor.BF16, mx)
+			dst, watched := l.e4m3(c.rows, c.cols, c.cols+c.gap)
+			l.gap = 3
+			scale := l.out(tensor.F32, c.rows, 1)
+			QuantizeRows(l.op(), dst, scale, x)
+			got, scales := l.bytes(watched), l.get(scale)
+			for r := range c.rows {
+				amax := float32(0)
+				for _, v := range mx.Row(r) {
+					amax = max(amax, float32(math.Abs(v)))
+				}
+				s, inverse := float32(1), float32(1)
+				if amax > 0 {
+					s, inverse = amax/448, 448/amax
+				}
+				if float32(scales.V[r]) != s {
+					t.Fatalf("scale of row %d is %g, want %g", r, scales.V[r], s)
+				}
+				for i, v := range mx.Row(r) {
+					if g, w := got[r*c.cols+i], toE4M3(float32(v)*inverse); g != w {
+						t.Fatalf("row %d, value %d: %g·%g is %#x, want %#x", r, i, v, inverse, g, w)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestQuantizeRowsBoundaries: all numbers of e4m3, those halfway between two, and their neighbours.
+func TestQuantizeRowsBoundaries(t *testing.T) {
+	l := newLab(t)
+	var all []float64
+	for c, v := range e4m3Values {
+		all = append(all, v, -v)
+		if c > 0 {
+			mid := (v + e4m3Values[c-1]) / 2
+			all = append(all, mid, -mid, mid*(1+0x1p-7), mid*(1-0x1p-7))
+		}
+	}
+	for len(all)%8 != 0 {
+		all = append(all, 0)
+	}
+	mx := l.random(1, len(all), 1)
+	copy(mx.V, all) // the largest is 448: both scales are 1
+	x := l.in(tensor.BF16, mx)
+	dst, watched := l.e4m3(1, len(all), len(all))
+	QuantizeRows(l.op(), dst, l.out(tensor.F32, 1, 1), x)
+	for i, g := range l.bytes(watched) {
+		if w := toE4M3(float32(mx.V[i])); g != w {
+			t.Errorf("%g is %#x, want %#x", mx.V[i], g, w)
+		}
+	}
+}
+
+func TestScaleRows(t *testing.T) {
+	for _, d := range floatTypes {
+		for _, c := range []struct{ rows, cols, gap int }{{1, 8, 0}, {5, 136, 8}, {9, 3584, 0}, {300, 40, 16}} {
+			for _, biased := range []bool{false, true} {
+				t.Run(fmt.Sprint(d, c, biased), func(t *testing.T) {
+					l := newLab(t)
+					my, ms, mb := l.random(c.rows, c.cols, 3), l.random(c.rows, 1, 1), l.random(1, c.cols, 1)
+					bias := l.in(tensor.F32, mb)
+					l.gap = c.gap
+					y, s := l.inout(d, my), l.in(tensor.F32, ms)
+					if !biased {
+						bias = Mat{}
+						clear(mb.V)
+					}
+					ScaleRows(l.op(), y, s, bias)
+					got := l.get(y)
+					for i, v := range my.V {
+						want := float32(v*ms.V[i/c.cols] + mb.V[i%c.cols]) // of the exact product, as a fused one
+						if d == tensor.BF16 {
+							want = tensor.BF16ToF32(tensor.F32ToBF16(want))
+						}
+						if diff := math.Abs(got.V[i] - float64(want)); !(diff <= 0x1p-22*math.Abs(v) || d == tensor.BF16 && diff <= 0x1p-7*math.Abs(float64(want))) {
+							t.Fatalf("y[%d,%d] = %g, want %g", i/c.cols, i%c.cols, got.V[i], want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestDequantizeE4M3(t *testing.T) {
+	for _, d := range blockTypes {
+		for _, c := range []struct{ rows, cols, gapSrc, gapDst int }{{1, 256, 0, 0}, {33, 1280, 0, 0}, {5, 768, 16, 8}, {9, 96, 16, 16}, {300, 512, 0, 0}} {
+			if c.cols%d.BlockLen() != 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v/%v", d, c), func(t *testing.T) {
+				l := newLab(t)
+				src, want := l.blocks(d, c.rows, c.cols, c.gapSrc, l.randomBlocks(d, c.rows*int(d.RowBytes(c.cols)), false))
+				other, more := l.blocks(d, 3, c.cols, 0, l.randomBlocks(d, 3*int(d.RowBytes(c.cols)), false))
+				amax := float32(0)
+				for _, v := range append(want, more...) {
+					amax = max(amax, float32(math.Abs(float64(v))))
+				}
+				out, memory := l.alloc(8)
+				ScalesE4M3(l.op(), out, src, other, Blocks{src.Ptr, 0, c.cols, src.RowBytes, d})
+				scale := math.Float32frombits(binary.LittleEndian.Uint32(memory))
+				inverse := math.Float32frombits(binary.LittleEndian.Uint32(memory[4:]))
+				if scale != amax/448 || inverse != 448/amax {
+					t.Fatalf("scales %g and %g, want %g and %g", scale, inverse, amax/448, 448/amax)
+				}
+				dst, watched := l.e4m3(c.rows, c.cols, c.cols+c.gapDst)
+				DequantizeE4M3(l.op(), dst, src, out+4)
+				for i, g := range l.bytes(watched) {
+					if w := toE4M3(want[i] * inverse); g != w {
+						t.Fatalf("value %d of row %d: %g is %#x, want %#x", i%c.cols, i/c.cols, want[i], g, w)
+					}
+				}
+			})
+		}
+	}
+}

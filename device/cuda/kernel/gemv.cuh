@@ -1,0 +1,77 @@
+// Products of few rows with a matrix, y = x·Wᵀ, whose time is that of reading W once.
+#pragma once
+#include "dequant.cuh"
+
+struct GemvArgs {
+    void *y;
+    const void *x;
+    const u8 *w;
+    const float *bias;      // zero: none
+    i64 y_stride, x_stride; // elements
+    i64 w_stride;           // bytes
+    u32 rows, cols, tokens; // of W, of W and x, of x and y
+    u32 flags;              // 1: y += x·Wᵀ, 2: y is float
+};
+
+// Plain is W of 8 values of type T a lane, as Block… of dequant.cuh is of blocks.
+template <class T> struct Plain {
+    static constexpr u32 bytes = 256 * sizeof(T);
+    template <int N> using Scales = NoScales;
+    Pack<T, 8> v;
+    APR_METHOD void load(const u8 *p, u32 l) { load_pack(v, (const T *)p + 8 * l); }
+    APR_METHOD void decode(float (&x)[8], u32, NoScales, int) const { widen(x, v); }
+};
+
+// finish writes y of one column for the sums of all tokens.
+template <int M> APR_DEVICE void finish(const GemvArgs &a, u32 row, const float (&sum)[M]) {
+    UNROLL for (u32 m = 0; m < M; m++) {
+        if (m >= a.tokens) continue;
+        const i64 at = m * a.y_stride + row;
+        float v = a.bias ? sum[m] + a.bias[row] : sum[m];
+        if (a.flags & 1) v += a.flags & 2 ? ((const float *)a.y)[at] : from_bf16(((const bf16 *)a.y)[at]);
+        if (a.flags & 2) ((float *)a.y)[at] = v;
+        else ((bf16 *)a.y)[at] = to_bf16(v);
+    }
+}
+
+// A warp computes one column of y for at most M tokens. Lane l adds the products of values [8l, 8l+8) of every span in
+// ascending order, and the lanes' sums are added as a butterfly: the order depends on the columns of W alone.
+template <class B, class T, int M> APR_DEVICE void gemv(const GemvArgs &a) {
+    const u32 row = block() * (threads() / 32) + warp(), chunks = a.cols / 8;
+    if (row >= a.rows) return;
+    const u8 *p = a.w + row * a.w_stride;
+    float sum[M] = {};
+    auto add = [&](const float (&w)[8], u32 chunk) {
+        UNROLL for (u32 m = 0; m < M; m++) {
+            if (M > 1 && m >= a.tokens) continue;
+            Pack<T, 8> v;
+            float x[8];
+            load_pack(v, (const T *)a.x + m * a.x_stride + (u64)chunk * 8);
+            widen(x, v);
+            UNROLL for (int i = 0; i < 8; i++) sum[m] = fma_rn(w[i], x[i], sum[m]);
+        }
+    };
+    u32 c = 0;
+    constexpr int N = M == 1 ? 4 : 1; // spans whose loads are in flight together
+    NO_UNROLL for (; c + 32 * N <= chunks; c += 32 * N, p += N * B::bytes)
+        spans<B, N>(p, [&](const float (&w)[8], int k) { add(w, c + 32 * k + lane()); });
+    NO_UNROLL for (; c < chunks; c += 32, p += B::bytes)
+        if (c + lane() < chunks) spans<B, 1>(p, [&](const float (&w)[8], int) { add(w, c + lane()); });
+    UNROLL for (int m = 0; m < M; m++) sum[m] = warp_sum(sum[m]);
+    if (lane() == 0) finish<M>(a, row, sum);
+}
+
+// The same of any columns and alignment, one element at a time.
+template <class W, class T> APR_DEVICE void gemv_elements(const GemvArgs &a) {
+    const u32 row = block() * (threads() / 32) + warp();
+    if (row >= a.rows) return;
+    const W *w = (const W *)(a.w + row * a.w_stride);
+    float sum[8] = {};
+    for (u32 c = lane(); c < a.cols; c += 32) {
+        const float v = load(w + c);
+        UNROLL for (u32 m = 0; m < 8; m++)
+            if (m < a.tokens) sum[m] = fma_rn(v, load((const T *)a.x + m * a.x_stride + c), sum[m]);
+    }
+    UNROLL for (int m = 0; m < 8; m++) sum[m] = warp_sum(sum[m]);
+    if (lane() == 0) finish<8>(a, row, sum);
+}
