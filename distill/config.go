@@ -7,6 +7,7 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/optim"
+	"apr/teacher"
 )
 
 // Config is a distillation run as resolved: every value has its final form.
@@ -30,6 +31,12 @@ type Config struct {
 	Export string // further path for the student, by extension; empty: none
 	Force  bool
 	Resume string // ResumeAuto or a checkpoint of Output to continue; empty: a new run
+
+	TeacherBackend teacher.Backend // empty: auto
+	TeacherCache   string          // auto, off (blocks stay), bf16 (expanded): what auto may choose from on a GPU
+	TeacherFP8     bool            // the teacher's products in 8-bit floats
+	// OpenProbe opens a device like the run's for timing what fits; nil: nothing is timed.
+	OpenProbe func() (device.Device, error)
 
 	Loss      device.LossSpec
 	Epochs    int

@@ -23,6 +23,7 @@ type inputs struct {
 	studentConfig    model.Config
 	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one
 	vocab            int                  // V: ids that both models share
+	choice           *teacherChoice       // how the teacher is computed
 	planned          plan.Plan            // how steps are cut
 
 	rows        *corpus.Rows
@@ -66,7 +67,7 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 		return nil, fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen,
 			min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions))
 	}
-	if in.planned, err = in.plan(c, dev); err != nil {
+	if err := in.choose(ctx, c, dev, obs); err != nil {
 		return nil, err
 	}
 	if err := in.hashModels(c); err != nil {

@@ -161,30 +161,6 @@ func (t *Trainer) Cut(s plan.Setting) {
 	t.MicroRows, t.Recompute, t.Loss.ChunkRows = s.MicroRows, s.Recompute, s.ChunkRows
 }
 
-// prepare lets a device that can take all memory and load all code of the planned steps, before there are weights.
-func prepare(dev device.Device, p plan.Plan) error {
-	if d, ok := dev.(dry.Preparer); ok && p.Record != nil {
-		return d.Prepare(p.Record)
-	}
-	return nil
-}
-
-// plan chooses how the run's steps are cut. A device that plans cannot be made for runs them as they are asked for.
-func (in *inputs) plan(c Config, dev device.Device) (plan.Plan, error) {
-	planned, ok := dev.(dry.Planned)
-	if !ok {
-		s := plan.Setting{BatchSize: c.BatchSize, MicroRows: c.BatchSize, ChunkRows: c.ChunkRows}
-		if s.ChunkRows == 0 {
-			s.ChunkRows = DefaultChunkRows(dev.Info())
-		}
-		if len(c.Recompute) > 0 {
-			s.Recompute = c.Recompute[0]
-		}
-		return plan.Plan{Setting: s}, nil
-	}
-	return in.dryRun(c, planned.Target).Plan(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute})
-}
-
 // dryRun describes the run's step.
 func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	return DryRun{

@@ -218,7 +218,7 @@ func TestPlanFitsTheBudget(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
 			c.Recompute = tt.ask
-			p, err := in.plan(c, budgeted{d, tt.budget})
+			p, err := planOf(in, c, budgeted{d, tt.budget})
 			if p.Recompute != tt.want || (err == nil) != tt.fits || p.BatchSize != 16 || p.MicroRows != 16 {
 				t.Fatalf("%v, error %v", p.Setting, err)
 			}
@@ -233,11 +233,11 @@ func TestPlanFitsTheBudget(t *testing.T) {
 				t.Fatalf("largest batch size %d", n)
 			}
 			c.BatchSize = p.LargestBatchSize
-			if _, err := in.plan(c, budgeted{d, tt.budget}); err != nil {
+			if _, err := planOf(in, c, budgeted{d, tt.budget}); err != nil {
 				t.Errorf("the largest batch size does not fit: %v", err)
 			}
 			c.BatchSize++
-			if _, err := in.plan(c, budgeted{d, tt.budget}); err == nil {
+			if _, err := planOf(in, c, budgeted{d, tt.budget}); err == nil {
 				t.Error("a larger one fits, too")
 			}
 			c.BatchSize = 16
@@ -261,4 +261,11 @@ func TestRecomputeIsTheSameRun(t *testing.T) {
 			t.Errorf("%v is not recorded: %v", r, err)
 		}
 	}
+}
+
+// planOf plans the steps of a run on a device.
+func planOf(in *inputs, c Config, dev dry.Planned) (plan.Plan, error) {
+	var k Candidate
+	err := in.planCandidate(c, &k, dev)
+	return k.plan, err
 }

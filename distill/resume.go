@@ -43,6 +43,7 @@ func (r *Run) mustAgree() map[string]any {
 		"chat_template": c.ChatTemplate, "assistant_only": c.AssistantOnly, "val_fraction": c.ValFraction,
 		"batch_size": c.BatchSize, "grad_accum": c.GradAccum, "seq_len": c.SeqLen, "steps": r.steps, "chunk_rows": c.ChunkRows,
 		"planned_chunk_rows": r.in.planned.ChunkRows, "planned_micro_rows": r.in.planned.MicroRows,
+		"teacher_backend": r.in.choice.Backend, "teacher_gemm": r.in.choice.Chosen.GEMM,
 		"alpha": c.Loss.Alpha, "temperature": c.Loss.Temperature, "divergence": int(c.Loss.Divergence), "divergence_beta": c.Loss.Beta,
 		"learning_rate": c.LR, "warmup_steps": c.schedule(r.steps).Warmup, "lr_schedule": c.Schedule, "min_lr_ratio": c.MinLRRatio,
 		"beta1": c.AdamW.Beta1, "beta2": c.AdamW.Beta2, "adam_eps": c.AdamW.Eps, "weight_decay": c.AdamW.WeightDecay,

@@ -130,11 +130,11 @@ func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 
 func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	r.obs.Phase("loading the teacher")
-	big, err := model.LoadFrozen(r.dev, r.in.teacher, device.TeacherWeights)
+	big, err := model.LoadFrozenAs(r.dev, r.in.teacher, device.TeacherWeights, r.in.choice.Chosen.form)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.recordPlan(), r.recordDecisions()); err != nil {
+	if err := errors.Join(r.recordChoice(), r.recordPlan(), r.recordDecisions()); err != nil {
 		return err
 	}
 	student := model.NewTrainable(r.dev, r.in.studentConfig)
@@ -180,11 +180,18 @@ func (r *Run) recordDecisions() error {
 	now, _ := r.dev.Memory()
 	stored, held := r.in.teacher.Bytes(), now[device.TeacherWeights]
 	reason := "kept in the types of the file and decoded inside each product"
-	switch onGPU := r.dev.Info().Kind != "cpu"; {
-	case onGPU:
-		reason = fmt.Sprintf("kept as products read them, in %v", r.dev.Info().Activations)
-	case held > stored+stored/10:
+	switch form := r.in.choice.Chosen.form; {
+	case r.dev.Info().Kind == "cpu" && held > stored+stored/10:
 		reason = "expanded to float32 at load: they fit the budget, and products need not decode them; --teacher-cache off keeps the blocks"
+	case r.dev.Info().Kind == "cpu":
+	case form.Blocks && form.FP8:
+		reason = "quantised blocks kept as they are in the file, expanded to 8-bit floats for each product"
+	case form.Blocks:
+		reason = fmt.Sprintf("quantised blocks kept as they are in the file, expanded to %v for each product", r.dev.Info().Activations)
+	case form.FP8:
+		reason = "kept in 8-bit floats, as products read them"
+	default:
+		reason = fmt.Sprintf("kept as products read them, in %v", r.dev.Info().Activations)
 	}
 	r.obs.Message("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)
 	vocabulary := map[string]int{"ids": r.in.vocab, "teacher_rows": r.in.teacher.Config.VocabSize, "student_rows": r.in.studentConfig.VocabSize}

@@ -1,0 +1,256 @@
+package distill
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"apr/device"
+	"apr/device/dry"
+	"apr/internal/fault"
+	"apr/plan"
+	"apr/teacher"
+)
+
+// Candidate is a way of computing the teacher, as it was judged: planned from the headers of files, and timed if there
+// was more than one that fits.
+type Candidate struct {
+	Backend teacher.Backend `json:"backend"`
+	GEMM    string          `json:"gemm"` // arithmetic of the teacher's products
+	Verdict string          `json:"verdict"`
+	Reason  string          `json:"reason"` // of the verdict
+	Setting string          `json:"setting,omitempty"`
+	Memory  *plan.Memory    `json:"memory,omitempty"`
+	Probe   *Probe          `json:"probe,omitempty"`
+
+	form device.Form
+	plan plan.Plan
+	err  error // the plan's refusal
+}
+
+// Choice of a backend: all candidates, the chosen one and why.
+type teacherChoice struct {
+	Asked      teacher.Backend `json:"asked"`
+	Candidates []*Candidate    `json:"candidates"`
+	Chosen     *Candidate      `json:"-"`
+	Backend    teacher.Backend `json:"backend"`
+	Reason     string          `json:"reason"`
+
+	reason string // of what is asked for
+}
+
+// TeacherChoice says how a run's teacher is computed, and why.
+type TeacherChoice struct {
+	Backend, GEMM, Reason string
+}
+
+// gemm names the arithmetic of the teacher's products.
+func gemm(form device.Form, info device.Info) string {
+	if form.FP8 {
+		return "fp8"
+	}
+	return info.Activations.String()
+}
+
+// choose plans every way of computing the teacher on dev, refuses what does not fit, times what remains, and keeps the
+// best in in.choice and in.planned. Without a device that plans can be made for, nothing is planned.
+func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs Observer) error {
+	planned, ok := dev.(dry.Planned)
+	asked := c.TeacherBackend
+	if asked == "" {
+		asked = teacher.Auto
+	}
+	reason := "asked for"
+	if before := chosenBefore(c); before != "" && asked == teacher.Auto {
+		asked, reason = before, "as before the run was stopped"
+	}
+	choice := &teacherChoice{Asked: asked, reason: reason}
+	in.choice = choice
+	cuda, quantised := dev.Info().Kind == "cuda", in.teacherQuantised()
+	if _, err := (teacher.Situation{Asked: asked, CUDA: cuda, Quantised: quantised, Fits: true}).Rule(); err != nil {
+		return err
+	}
+	for _, b := range candidates(asked, c.TeacherCache, cuda, quantised) {
+		k := &Candidate{Backend: b, form: b.Form(c.TeacherFP8)}
+		k.GEMM = gemm(k.form, dev.Info())
+		choice.Candidates = append(choice.Candidates, k)
+		if k.err = in.planCandidate(c, k, planned); k.err != nil && fault.KindOf(k.err) != fault.Memory {
+			return k.err
+		}
+	}
+	if !ok {
+		choice.take(choice.Candidates[0], "nothing else computes on this device")
+		in.planned = unplanned(c, dev)
+		return nil
+	}
+	if err := choice.decide(ctx, in, c, obs); err != nil {
+		return err
+	}
+	in.planned = choice.Chosen.plan
+	return nil
+}
+
+// chosenBefore returns the backend of the run that is resumed, as its last decision says; empty if there is none: bits
+// depend on it, and a probe may end otherwise another time.
+func chosenBefore(c Config) (b teacher.Backend) {
+	if c.Resume == "" {
+		return ""
+	}
+	f, err := os.Open(filepath.Join(c.Output, "events.jsonl"))
+	if err != nil {
+		return "" // a run without events has no checkpoint to continue from either, and that is said later
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e struct {
+			Kind, Name string
+			Detail     json.RawMessage
+		}
+		var t teacherChoice
+		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Kind == "decision" && e.Name == teacherDecision && json.Unmarshal(e.Detail, &t) == nil {
+			b = t.Backend
+		}
+	}
+	return b
+}
+
+// teacherDecision is the name of the event that records the choice.
+const teacherDecision = "teacher backend"
+
+// teacherQuantised reports whether a tensor of the teacher is in quantised blocks.
+func (in *inputs) teacherQuantised() bool {
+	for _, t := range in.teacher.File.Tensors() {
+		if t.DType.IsQuantized() {
+			return true
+		}
+	}
+	return false
+}
+
+// candidates lists the backends to judge. What cache demands is not up for choice.
+func candidates(asked teacher.Backend, cache string, cuda, quantised bool) []teacher.Backend {
+	switch {
+	case !cuda:
+		return []teacher.Backend{teacher.CPU}
+	case asked != teacher.Auto:
+		return []teacher.Backend{asked}
+	case !quantised || cache == "bf16":
+		return []teacher.Backend{teacher.Cublas}
+	case cache == "off":
+		return []teacher.Backend{teacher.Q4K}
+	}
+	return []teacher.Backend{teacher.Cublas, teacher.Q4K}
+}
+
+// planCandidate plans the step with a candidate; the error is a fault of kind Memory if it does not fit.
+func (in *inputs) planCandidate(c Config, k *Candidate, planned dry.Planned) error {
+	if planned == nil {
+		k.Verdict, k.Reason = plan.Ready, "no plan can be made for this device"
+		return nil
+	}
+	d := in.dryRun(c, planned.Target)
+	d.Form = k.form
+	p, err := d.Plan(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute})
+	k.plan, k.Verdict, k.Memory, k.Setting = p, p.Verdict, &p.Memory, p.Setting.String()
+	k.Reason = fmt.Sprintf("needs %.3f GiB of %.3f GiB", plan.GiB(p.Memory.Total), plan.GiB(p.Memory.Available))
+	return err
+}
+
+// take makes k the choice.
+func (t *teacherChoice) take(k *Candidate, reason string) {
+	t.Chosen, t.Backend, t.Reason = k, k.Backend, reason
+}
+
+// decide takes one of the candidates that fit: the only one, the fastest, or the one that the rule names.
+func (t *teacherChoice) decide(ctx context.Context, in *inputs, c Config, obs Observer) error {
+	var fit []*Candidate
+	var refusals []error
+	for _, k := range t.Candidates {
+		if k.err == nil {
+			fit = append(fit, k)
+		} else {
+			refusals = append(refusals, k.err)
+		}
+	}
+	switch {
+	case len(fit) == 0:
+		return refusals[len(refusals)-1] // the smallest comes last
+	case t.Asked != teacher.Auto:
+		t.take(fit[0], t.reason)
+		return nil
+	case len(fit) == 1 && len(t.Candidates) == 1:
+		t.take(fit[0], "nothing else computes this teacher on this device")
+		return nil
+	case len(fit) == 1:
+		t.take(fit[0], "it alone fits")
+		return nil
+	case c.OpenProbe == nil:
+		return t.byRule(fit)
+	}
+	timed := make([]teacher.Timed, len(fit))
+	for i, k := range fit {
+		p, err := in.probe(ctx, c, k, obs)
+		if err != nil {
+			return fmt.Errorf("the probe of teacher backend %s: %w", k.Backend, err)
+		}
+		k.Probe = p
+		timed[i] = teacher.Timed{Backend: k.Backend, Seconds: p.Milliseconds / 1e3, Bytes: k.Memory.Total}
+	}
+	best, reason := teacher.Fastest(timed)
+	t.take(fit[best], reason)
+	return nil
+}
+
+// byRule takes what the rule without a probe names.
+func (t *teacherChoice) byRule(fit []*Candidate) error {
+	s := teacher.Situation{Asked: teacher.Auto, CUDA: true, Quantised: true}
+	for _, k := range fit {
+		s.Fits = s.Fits || k.Backend == teacher.Cublas
+	}
+	b, err := s.Rule()
+	if err != nil {
+		return err
+	}
+	for _, k := range fit {
+		if k.Backend == b {
+			t.take(k, "by the rule without a probe: the expanded teacher fits")
+			return nil
+		}
+	}
+	return errors.New("the rule named a backend that does not fit")
+}
+
+// recordChoice writes down how the teacher is computed, what else was judged, and why.
+func (r *Run) recordChoice() error {
+	t := r.in.choice
+	line := fmt.Sprintf("teacher backend: %s, %s", t.Backend, t.Reason)
+	for _, k := range t.Candidates {
+		if k != t.Chosen {
+			line += fmt.Sprintf("; %s %s", k.Backend, k.why())
+		}
+	}
+	r.obs.Message("%s", line)
+	return r.dir.Event("decision", teacherDecision, t, t.Reason)
+}
+
+// why says in a few words how a candidate that was not chosen stands.
+func (k *Candidate) why() string {
+	switch {
+	case k.err != nil:
+		return "does not fit: it " + k.Reason
+	case k.Probe != nil:
+		return fmt.Sprintf("takes %.1f ms a step and %s", k.Probe.Milliseconds, k.Reason)
+	}
+	return k.Reason
+}
+
+// Teacher returns how the run's teacher is computed.
+func (r *Run) Teacher() TeacherChoice {
+	return TeacherChoice{string(r.in.choice.Backend), r.in.choice.Chosen.GEMM, r.in.choice.Reason}
+}

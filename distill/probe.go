@@ -1,0 +1,139 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/device/dry"
+	"apr/model"
+	"apr/optim"
+	"apr/plan"
+	"apr/teacher"
+)
+
+// Probe is a short measurement of a step: all of it as planned, but the teacher has its first few layers only, whose time
+// is multiplied. Ids are random.
+type Probe struct {
+	Milliseconds  float64 `json:"ms_per_step"`    // estimated: measured, and the missing layers added
+	Measured      float64 `json:"measured_ms"`    // median of the timed steps, as they ran
+	TeacherBody   float64 `json:"teacher_ms"`     // of it, the teacher's layers that were there
+	Layers        int     `json:"teacher_layers"` // that were there
+	Of            int     `json:"teacher_layers_of"`
+	Steps         int     `json:"steps"` // timed; one more came before
+	LoadSeconds   float64 `json:"seconds"`
+	TokensPerStep int     `json:"tokens_per_step"`
+}
+
+// probeLayers and probeSteps keep a probe short: the layers of a model are all alike.
+const (
+	probeLayers = 4
+	probeSteps  = 3
+)
+
+// probe times the candidate's step on a device of its own, which holds nothing afterwards.
+func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observer) (_ *Probe, err error) {
+	obs.Phase("timing the teacher backend " + string(k.Backend))
+	start := time.Now()
+	dev, err := c.OpenProbe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	if err := prepare(dev, k.plan); err != nil {
+		return nil, err
+	}
+	few := *in.teacher
+	few.Config.Layers = min(few.Config.Layers, probeLayers)
+	big, err := model.LoadFrozenAs(dev, &few, device.TeacherWeights, k.form)
+	if err != nil {
+		return nil, err
+	}
+	t, err := in.probeTrainer(c, dev, k.plan.Setting, big)
+	if err != nil {
+		return nil, err
+	}
+	p := &Probe{Layers: few.Config.Layers, Of: in.teacher.Config.Layers, Steps: probeSteps, TokensPerStep: c.Rows() * c.SeqLen}
+	var total, body []float64
+	rng := rand.New(rand.NewPCG(c.Seed, 9))
+	for i := range 1 + probeSteps {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		b := probeBatch(rng, c.Rows(), c.SeqLen, in.vocab)
+		begun := time.Now()
+		rec, err := t.Apply(ctx, b)
+		if err != nil && !errors.Is(err, ErrNonFinite) {
+			return nil, err
+		}
+		if took := time.Since(begun); i > 0 {
+			total = append(total, milliseconds(took))
+			body = append(body, milliseconds(rec.Phases[device.PhaseTeacher]))
+		}
+		obs.Advance(i+1, 1+probeSteps)
+	}
+	p.Measured, p.TeacherBody = median(total), median(body)
+	p.Milliseconds = p.Measured + p.TeacherBody*(float64(p.Of)/float64(max(1, p.Layers))-1)
+	p.LoadSeconds = time.Since(start).Seconds()
+	return p, nil
+}
+
+// probeTrainer makes the run's trainer on another device.
+func (in *inputs) probeTrainer(c Config, dev device.Device, s plan.Setting, big *model.Model) (*Trainer, error) {
+	stream := dev.NewStream()
+	student := model.NewTrainable(dev, in.studentConfig)
+	if in.student == nil {
+		student.Init(stream, c.Seed)
+	} else if err := student.LoadWeights(stream, in.student); err != nil {
+		return nil, err
+	}
+	t := NewTrainer(student, stream, c.Rows(), c.SeqLen)
+	t.Cut(s)
+	t.Loss.Spec, t.Loss.Vocab = c.Loss, in.vocab
+	if c.Loss.Alpha != 0 {
+		t.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), c.SeqLen)}
+	}
+	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Peak: c.LR, Steps: 1 + probeSteps}, AdamW: c.AdamW, MaxNorm: c.MaxGradNorm}
+	return t, nil
+}
+
+// probeBatch returns uniform ids below vocab, all of which count.
+func probeBatch(rng *rand.Rand, rows, seqLen, vocab int) corpus.Batch {
+	b := dryBatch(rows, seqLen)
+	for i := range b.Tokens {
+		b.Tokens[i], b.Targets[i] = rng.Int32N(int32(vocab)), rng.Int32N(int32(vocab))
+	}
+	return b
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+// median returns the middle of values, of which there is one at least.
+func median(values []float64) float64 {
+	s := slices.Sorted(slices.Values(values))
+	return s[len(s)/2]
+}
+
+// unplanned cuts steps as they are asked for, on a device that no plan can be made for.
+func unplanned(c Config, dev device.Device) plan.Plan {
+	s := plan.Setting{BatchSize: c.BatchSize, MicroRows: c.BatchSize, ChunkRows: c.ChunkRows}
+	if s.ChunkRows == 0 {
+		s.ChunkRows = DefaultChunkRows(dev.Info())
+	}
+	if len(c.Recompute) > 0 {
+		s.Recompute = c.Recompute[0]
+	}
+	return plan.Plan{Setting: s}
+}
+
+// prepare lets a device that can take all memory and load all code of the planned steps, before there are weights.
+func prepare(dev device.Device, p plan.Plan) error {
+	if d, ok := dev.(dry.Preparer); ok && p.Record != nil {
+		return d.Prepare(p.Record)
+	}
+	return nil
+}
