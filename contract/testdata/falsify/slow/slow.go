@@ -1,0 +1,2 @@
+// Package slow does not come to an end.
+package slow

@@ -1,0 +1,5 @@
+package slow
+
+import "testing"
+
+func TestNeverEnds(t *testing.T) { <-t.Context().Done() }
