@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,17 +58,26 @@ const (
 	toGGUF
 )
 
-// Plan chooses the type of every tensor of a model of the given number of layers. With tied heads the head's type is
+// rule says which type every tensor gets.
+type rule struct {
+	scheme Scheme
+	to     target
+	expand bool         // blocks are widened, also where the output can hold them
+	dtype  tensor.DType // of matrices that are not blocks; Invalid: as they are stored, F32 where they were blocks
+}
+
+// plan chooses the type of every tensor of a model of the given number of layers. With tied heads the head's type is
 // that of the embedding, for both are one tensor.
-func (s Scheme) plan(tensors []tensor.Stored, layers int, to target) ([]Choice, error) {
+func (r rule) plan(tensors []tensor.Stored, layers int) ([]Choice, error) {
+	s := r.scheme
 	if _, known := base[s]; s != Keep && !known {
 		return nil, fault.New(fault.Usage, "unknown scheme %q", string(s))
 	}
-	if s == Q8_0 && to == toAPR {
+	if s == Q8_0 && r.to == toAPR {
 		return nil, fault.New(fault.Unavailable, "an .apr file cannot hold q8_0: readers disagree about its code").
 			WithHint("q6k is the closest type an .apr holds").WithID("E-CONVERT-001")
 	}
-	if s.quantises() && to == toSafetensors {
+	if s.quantises() && r.to == toSafetensors {
 		return nil, fault.New(fault.Unavailable, "safetensors cannot hold the blocks of %s", string(s)).
 			WithHint("write an .apr file, or choose bf16, f16 or f32").WithID("E-CONVERT-002")
 	}
@@ -75,7 +85,7 @@ func (s Scheme) plan(tensors []tensor.Stored, layers int, to target) ([]Choice, 
 	var plan []Choice
 	for _, t := range tensors {
 		c := Choice{Source: t}
-		c.DType, c.Reason = s.choose(t, layers, head, to)
+		c.DType, c.Reason = r.choose(t, layers, head)
 		if c.DType == tensor.Invalid {
 			return nil, fault.New(fault.Unavailable, "type %s is no weight's and cannot be converted", t.DType).At("tensor %q", t.Name).WithID("E-CONVERT-003")
 		}
@@ -90,25 +100,25 @@ const (
 )
 
 // choose returns the type of one tensor and the reason of an exception; Invalid for a type that is no weight's.
-func (s Scheme) choose(t tensor.Stored, layers int, head bool, to target) (tensor.DType, string) {
+func (r rule) choose(t tensor.Stored, layers int, head bool) (tensor.DType, string) {
 	if !t.DType.IsFloat() && !t.DType.IsQuantized() {
 		return tensor.Invalid, ""
 	}
 	if !isMatrix(t.Info) {
-		if to != toSafetensors {
+		if r.to != toSafetensors {
 			return tensor.F32, "norm or bias"
 		}
-		return s.plain(t, to)
+		return r.plain(t)
 	}
-	if !s.quantises() {
-		return s.plain(t, to)
+	if !r.scheme.quantises() {
+		return r.plain(t)
 	}
-	d := base[s]
-	if s == Q4_K_M && wantsMoreBits(t.Name, layers, head) {
+	d := base[r.scheme]
+	if r.scheme == Q4_K_M && wantsMoreBits(t.Name, layers, head) {
 		d = tensor.Q6_K
 	}
 	if t.Cols()%d.BlockLen() != 0 {
-		if to == toGGUF {
+		if r.to == toGGUF {
 			return fallback(d, t.Cols())
 		}
 		return tensor.BF16, "last dimension is not divisible by 256"
@@ -129,26 +139,30 @@ func fallback(d tensor.DType, cols int) (tensor.DType, string) {
 func isMatrix(t tensor.Info) bool { return len(t.Shape) >= 2 && t.Rows() > 0 && t.Cols() > 0 }
 
 // plain is the type of a tensor under a scheme without blocks, or under none.
-func (s Scheme) plain(t tensor.Stored, to target) (tensor.DType, string) {
-	if s != Keep && !s.quantises() {
-		return base[s], ""
+func (r rule) plain(t tensor.Stored) (tensor.DType, string) {
+	if r.scheme != Keep && !r.scheme.quantises() {
+		return base[r.scheme], ""
 	}
+	float := cmp.Or(r.dtype, tensor.F32)
 	switch t.DType {
 	case tensor.F32, tensor.F16, tensor.BF16:
-		return t.DType, ""
+		return cmp.Or(r.dtype, t.DType), ""
 	case tensor.F64:
-		return tensor.F32, "f64 is narrowed"
+		return float, "f64 is narrowed"
 	case tensor.Q4_K, tensor.Q5_K, tensor.Q6_K:
-		if to != toSafetensors && t.Cols()%256 == 0 {
+		if r.to != toSafetensors && t.Cols()%256 == 0 && !r.expand {
 			return t.DType, ""
 		}
 	case tensor.Q4_0, tensor.Q5_0, tensor.Q8_0:
-		if to == toGGUF && t.Cols()%32 == 0 {
+		if r.to == toGGUF && t.Cols()%32 == 0 && !r.expand {
 			return t.DType, ""
 		}
 	}
-	return tensor.F32, t.DType.String() + " is widened"
+	return float, t.DType.String() + widened
 }
+
+// widened ends the reason of a tensor whose blocks become plain numbers.
+const widened = " is widened"
 
 // wantsMoreBits says which tensors llama.cpp's Q4_K_M stores as Q6_K: the output matrix (the embedding when it is the
 // output too), and in about half of the layers the value projection and the down projection: the first and the last

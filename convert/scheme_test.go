@@ -45,10 +45,33 @@ func TestChoose(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := tensor.Stored{Info: tensor.Info{Name: tt.tensor, DType: tt.stored, Shape: tt.shape}}
-			if got, _ := tt.scheme.choose(s, 6, tt.head, tt.to); got != tt.want {
+			if got, _ := (rule{scheme: tt.scheme, to: tt.to}).choose(s, 6, tt.head); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestChooseOfImport: blocks are kept or widened, and what is no block gets the type asked for.
+func TestChooseOfImport(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		rule   rule
+		stored tensor.DType
+		want   tensor.DType
+		reason string
+	}{
+		{"kept", rule{dtype: tensor.BF16}, tensor.Q5_K, tensor.Q5_K, ""},
+		{"expanded", rule{expand: true}, tensor.Q4_K, tensor.F32, "q4_k is widened"},
+		{"expanded to bf16", rule{expand: true, dtype: tensor.BF16}, tensor.Q6_K, tensor.BF16, "q6_k is widened"},
+		{"not held", rule{dtype: tensor.BF16}, tensor.Q8_0, tensor.BF16, "q8_0 is widened"},
+		{"float", rule{dtype: tensor.BF16}, tensor.F32, tensor.BF16, ""},
+		{"float as it is", rule{expand: true}, tensor.F16, tensor.F16, ""},
+	} {
+		s := tensor.Stored{Info: tensor.Info{Name: "model.layers.0.self_attn.q_proj.weight", DType: tt.stored, Shape: []int{8, 256}}}
+		if got, why := tt.rule.choose(s, 6, true); got != tt.want || why != tt.reason {
+			t.Errorf("%s: %s, %q", tt.name, got, why)
+		}
 	}
 }
 
@@ -95,12 +118,12 @@ func TestPlanRefuses(t *testing.T) {
 		{"unknown", "q9", toAPR, fault.Usage},
 	}
 	for _, tt := range tests {
-		if _, err := tt.scheme.plan(w, 1, tt.to); fault.KindOf(err) != tt.kind {
+		if _, err := (rule{scheme: tt.scheme, to: tt.to}).plan(w, 1); fault.KindOf(err) != tt.kind {
 			t.Errorf("%s: %v, want kind %s", tt.name, err, tt.kind)
 		}
 	}
 	ints := []tensor.Stored{stored("w", tensor.I32, []int{1, 1}, make([]byte, 4))}
-	if _, err := Keep.plan(ints, 1, toAPR); fault.KindOf(err) != fault.Unavailable {
+	if _, err := (rule{to: toAPR}).plan(ints, 1); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("integers: %v", err)
 	}
 }

@@ -141,7 +141,7 @@ func (j *judge) config(c *Container) {
 		}
 	}
 	for _, t := range c.weights("") {
-		if _, ok := want[t.Name]; !ok && !strings.HasSuffix(t.Name, ".rotary_emb.inv_freq") {
+		if _, ok := want[t.Name]; !ok && !strings.HasSuffix(t.Name, rotaryTable) {
 			j.report("config.tensors", Failed, t.Name, "is not part of a %s model of this configuration", cfg.Architecture)
 		}
 	}

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -10,7 +11,6 @@ import (
 
 	"apr/format/safetensors"
 	"apr/internal/fault"
-	"apr/model"
 	"apr/tensor"
 )
 
@@ -20,7 +20,15 @@ type Options struct {
 	Force    bool
 	Version  string      // of the program, written into .apr files as apr/VERSION
 	Progress func(int64) // source bytes done; may be nil
+
+	To       string       // what Kind returns; empty: by the name of the output
+	Expand   bool         // widen blocks that the output could hold
+	DType    tensor.DType // of matrices that are not blocks; Invalid: as they are stored, F32 where they were blocks
+	MaxShard int64        // bytes of a file of weights of a folder; 0: 5 GB
 }
+
+// kind is the kind of the output.
+func (o Options) kind(out string) string { return cmp.Or(o.To, Kind(out)) }
 
 // Report says what was written.
 type Report struct {
@@ -58,11 +66,15 @@ func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	plan, err := opt.Scheme.plan(c.weights(""), cfg.Layers, targets[Kind(out)])
+	used, dropped := split(c.weights(""))
+	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType}.plan(used, cfg.Layers)
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &Report{Output: out, DTypes: map[string]string{}, RMSE: map[string]float64{}, Warnings: c.Warnings}
+	r := &Report{Output: out, DTypes: map[string]string{}, RMSE: map[string]float64{}, Warnings: slices.Clone(c.Warnings)}
+	if dropped > 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("%d tables of the rotary embedding are left out: they follow from the configuration", dropped))
+	}
 	for _, p := range plan {
 		name := p.Source.Name
 		r.DTypes[name] = p.DType.String()
@@ -71,12 +83,25 @@ func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
 		switch {
 		case p.DType == tensor.BF16 && opt.Scheme.quantises():
 			r.KeptBF16 = append(r.KeptBF16, name)
-		case strings.HasSuffix(p.Reason, " is widened"):
+		case strings.HasSuffix(p.Reason, widened):
 			r.Widened = append(r.Widened, name)
 		}
 	}
-	r.Warnings = append(slices.Clone(r.Warnings), fallbacks(plan)...)
+	r.Warnings = append(r.Warnings, fallbacks(plan)...)
 	return plan, r, nil
+}
+
+// rotaryTable ends the names of tables that old checkpoints hold beside the weights.
+const rotaryTable = ".rotary_emb.inv_freq"
+
+// split leaves out the tables of the rotary embedding.
+func split(all []tensor.Stored) (used []tensor.Stored, dropped int) {
+	for _, t := range all {
+		if !strings.HasSuffix(t.Name, rotaryTable) {
+			used = append(used, t)
+		}
+	}
+	return used, len(all) - len(used)
 }
 
 // fallbacks says which matrices have another type than the scheme's since their rows are not whole blocks, a line for
@@ -126,7 +151,7 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 
 // write hands the sources to the writer of the output's kind.
 func write(c *Container, out string, sources []tensor.Source, plan []Choice, opt Options, r *Report) error {
-	switch Kind(out) {
+	switch opt.kind(out) {
 	case "apr":
 		if err := writeAPR(c, out, sources, opt); err != nil {
 			return err
@@ -141,17 +166,7 @@ func write(c *Container, out string, sources []tensor.Source, plan []Choice, opt
 		}
 		r.Warnings = append(r.Warnings, "the file holds weights only: name a folder to write configuration and tokenizer too")
 	default:
-		cfg, err := c.Config()
-		if err != nil {
-			return err
-		}
-		tok, err := c.Tokenizer()
-		if err != nil {
-			return err
-		}
-		files, err := model.SaveHF(out, cfg, tok, sources, mainType(plan), opt.Force)
-		r.Files = files
-		return err
+		return writeHF(c, out, sources, plan, opt, r)
 	}
 	st, err := os.Stat(out)
 	if err != nil {
@@ -217,7 +232,7 @@ func checkComplete(c *Container) error {
 		}
 	}
 	for _, t := range c.weights("") {
-		if _, ok := want[t.Name]; !ok && !strings.HasSuffix(t.Name, ".rotary_emb.inv_freq") {
+		if _, ok := want[t.Name]; !ok && !strings.HasSuffix(t.Name, rotaryTable) {
 			return fault.In(fault.Load, c.Path, "is not part of a %s model of this configuration", cfg.Architecture).At("tensor %q", t.Name).WithID("E-CONVERT-035")
 		}
 	}

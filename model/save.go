@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"maps"
@@ -50,22 +51,36 @@ func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
 // maxShard is the size above which a Hugging Face folder is written as several files.
 const maxShard = 5_000_000_000
 
+// HFOptions say how a Hugging Face folder is written.
+type HFOptions struct {
+	DType    tensor.DType      // what config.json states
+	Keep     map[string][]byte // files to write as they are, in place of those that would be made; by name
+	MaxShard int64             // bytes of a file of weights; 0: 5 GB
+	Force    bool              // replace existing files
+}
+
 // SaveHF writes a Hugging Face folder: config.json, model.safetensors (sharded above 5 GB, with index),
 // generation_config.json and, if there is a tokenizer, tokenizer.json and tokenizer_config.json. dtype is what
 // config.json states. Existing files are refused without force.
 func SaveHF(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, dtype tensor.DType, force bool) ([]string, error) {
+	return SaveHFFolder(dir, c, tok, tensors, HFOptions{DType: dtype, Force: force})
+}
+
+// SaveHFFolder is SaveHF with all options. It returns the names of the files, those of the weights first.
+func SaveHFFolder(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, opt HFOptions) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fault.In(fault.IO, dir, "cannot be created").Because(err)
 	}
-	small := map[string][]byte{"config.json": c.HFJSON(dtype), "generation_config.json": c.generationJSON()}
+	small := map[string][]byte{"config.json": c.HFJSON(opt.DType), "generation_config.json": c.generationJSON()}
 	if tok != nil {
 		small["tokenizer.json"] = tok.MarshalTokenizer()
 		small["tokenizer_config.json"] = tok.MarshalConfig(c.MaxPositions)
 	}
+	maps.Copy(small, opt.Keep)
 	// The small files are refused, if they exist, before the weights are written; they appear after them.
 	var files []*atomicfile.File
 	for _, name := range slices.Sorted(maps.Keys(small)) {
-		f, err := atomicfile.Create(filepath.Join(dir, name), force)
+		f, err := atomicfile.Create(filepath.Join(dir, name), opt.Force)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +90,7 @@ func SaveHF(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Sou
 		}
 		files = append(files, f)
 	}
-	names, err := safetensors.WriteDir(dir, tensors, maxShard, safetensors.Options{Force: force})
+	names, err := safetensors.WriteDir(dir, tensors, cmp.Or(opt.MaxShard, maxShard), safetensors.Options{Force: opt.Force})
 	if err != nil {
 		return nil, err
 	}
