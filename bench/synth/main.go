@@ -28,6 +28,7 @@ func main() {
 	flag.IntVar(&o.layers, "layers", 0, "another number of layers")
 	flag.BoolVar(&o.zero, "zero", false, "zeros, as a sparse file")
 	flag.StringVar(&o.tokenizer, "tokenizer", "testdata/models/gosrc", "folder of the tokenizer")
+	flag.BoolVar(&o.fill, "fill", false, "made-up tokens for the ids that the tokenizer lacks, so that generation computes every row of the head")
 	flag.StringVar(&o.out, "o", "", "file that ends in .apr or .gguf, else a folder")
 	flag.Parse()
 	if err := o.run(); err != nil {
@@ -39,7 +40,7 @@ func main() {
 type options struct {
 	shape, tokenizer, out string
 	layers                int
-	zero                  bool
+	zero, fill            bool
 }
 
 func (o options) run() error {
@@ -53,6 +54,11 @@ func (o options) run() error {
 	tok, err := tokenizer.Load(o.tokenizer)
 	if err != nil {
 		return err
+	}
+	if o.fill {
+		if tok, err = filled(tok, c.VocabSize); err != nil {
+			return err
+		}
 	}
 	c.BOS, c.EOS = int(tok.EOS()), int(tok.EOS())
 	f := bench.RandomModel(c, 1)
@@ -78,6 +84,15 @@ func (o options) run() error {
 		})
 	}
 	return o.folder(c, tok, sources)
+}
+
+// filled returns tok with tokens for all ids below n.
+func filled(tok *tokenizer.Tokenizer, n int) (*tokenizer.Tokenizer, error) {
+	d := tok.Data()
+	for id := len(d.Vocabulary); id < n; id++ {
+		d.Vocabulary, d.TokenType = append(d.Vocabulary, fmt.Sprintf("unlikely%d", id)), append(d.TokenType, int(tokenizer.Normal))
+	}
+	return tokenizer.FromData("filled tokenizer", d)
 }
 
 // float32s is a tensor of one dimension in float32.

@@ -19,6 +19,7 @@ type backend struct {
 	dtype     string // auto, f32; on CUDA also bf16, tf32
 	index     int    // of the GPU
 	expand    int64  // bytes that a CPU may spend on float32 copies of quantised matrices
+	round     bool   // a CPU may round activations to 8 bits in products with quantised matrices
 	kernelLog bool
 }
 
@@ -38,17 +39,6 @@ func (o *opened) decision() map[string]any {
 		d["tried"] = o.tried
 	}
 	return d
-}
-
-// teacherBackend names how a teacher's products are computed: cpu, cublas, or own where cublasLt is missing.
-func (o *opened) teacherBackend() string {
-	switch {
-	case o.gpu == nil:
-		return "cpu"
-	case !o.gpu.HasCublasLt():
-		return "own"
-	}
-	return "cublas"
 }
 
 // prewarm loads all kernels that work without a plan may need, before any weight is loaded.
@@ -103,7 +93,7 @@ func (b backend) cpu(e *cli.Env, reason string) (*opened, error) {
 	if b.kernelLog {
 		return nil, fault.New(fault.Unavailable, "--kernel-log: the CPU device loads no kernels")
 	}
-	dev, err := cpu.New(cpu.Options{ISA: e.Getenv("APR_CPU"), KeepExpanded: b.expand})
+	dev, err := cpu.New(cpu.Options{ISA: e.Getenv("APR_CPU"), KeepExpanded: b.expand, RoundActivations: b.round})
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func benchCommand() *cli.Command {
 			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "TEACHER:STUDENT of published shapes, with --random-weights"},
 			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "with --shape: bfloat16 weights by seed, made as they are read"},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
-			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
+			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU, there with 8-bit activations for generation from quantised weights"},
 			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory that a step may be planned for"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "rows of a micro-batch"},
 			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},
@@ -106,7 +106,10 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 		return nil, err
 	}
 	start := time.Now()
-	dev, err := backend{name: o.backend, dtype: o.dtype, expand: 128 << 20, kernelLog: o.kernelLog}.open(e)
+	generates := o.kd == "" && o.shape == ""
+	dev, err := backend{
+		name: o.backend, dtype: o.dtype, expand: 128 << 20, round: generates && o.dtype == "auto", kernelLog: o.kernelLog,
+	}.open(e)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +123,7 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 	bar := e.Progress("measuring", int64(o.warmup+o.iterations), cli.Count)
 	defer bar.Close()
 	progress := func(int, int) { bar.Add(1) }
-	if o.kd == "" && o.shape == "" {
+	if generates {
 		err = o.generation(ctx, dev, r, progress)
 	} else {
 		err = o.step(ctx, dev, r, start, progress)
@@ -184,7 +187,7 @@ func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResu
 	if err := dev.prewarm(); err != nil {
 		return err
 	}
-	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
+	m, err := model.LoadFrozenAs(dev, f, device.StudentWeights, device.Form{Blocks: true})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 // runOptions are the options of apr run.
 type runOptions struct {
 	source, prompt, argPrompt, system, batch, backend string
-	stream, chat, noGPU, gpu, benchmark               bool
+	stream, chat, noGPU, gpu, benchmark, exact        bool
 	seed                                              int64
 	gen                                               generate.Options
 }
@@ -54,6 +54,7 @@ func runCommand() *cli.Command {
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&o.noGPU, false), Help: "compute on the CPU"},
 			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
+			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "on a CPU: keep activations that meet quantised weights in float32 (slower), as training and evaluation do; else they are rounded to 8 bits, as llama.cpp does"},
 			{Name: "benchmark", Value: cli.Bool(&o.benchmark, false), Help: "print the speed"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runRun(ctx, e, o) },
@@ -98,13 +99,14 @@ type runner struct {
 
 // device returns where to compute.
 func (o *runOptions) device() backend {
+	b := backend{name: o.backend, round: !o.exact}
 	switch {
 	case o.noGPU:
-		return backend{name: "cpu"}
+		b.name = "cpu"
 	case o.gpu:
-		return backend{name: "cuda"}
+		b.name = "cuda"
 	}
-	return backend{name: o.backend}
+	return b
 }
 
 func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) {
@@ -132,7 +134,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err := dev.prewarm(); err != nil {
 		return nil, err
 	}
-	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
+	m, err := model.LoadFrozenAs(dev, f, device.StudentWeights, device.Form{Blocks: true})
 	if err != nil {
 		return nil, err
 	}

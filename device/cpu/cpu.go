@@ -3,7 +3,7 @@
 //
 // An operation is cut into tasks by the size of its tensors alone, a pool of workers takes the tasks, and every output
 // element is computed by one task in a fixed order. Matrix products come from device/cpu/gemm, the loops between them
-// from device/cpu/vec. Weights stay in the type of the file; matrix products decode them block by block while packing,
+// from device/cpu/vec; generating, products come from device/cpu/q8 (Options.RoundActivations). Weights stay in the type of the file; matrix products decode them block by block while packing,
 // or read them directly if they are float32 or Options.KeepExpanded left room to expand them.
 //
 // Caveats. Streams run everything before they return, so nothing is left for Wait to wait for. Results depend on the
@@ -33,6 +33,10 @@ type Options struct {
 	// KeepExpanded is the number of bytes that may be spent on float32 copies of weights stored in narrower types.
 	// A weight that still fits is expanded when it is loaded, instead of in every matrix product.
 	KeepExpanded int64
+	// RoundActivations rounds the activations that meet quantised weights to 8 bits per block, as llama.cpp does, and
+	// multiplies in integers (package q8): several times faster, and meant for generating text. The weights are put in
+	// another order as they are loaded, and not expanded. Training and evaluation are exact without it.
+	RoundActivations bool
 }
 
 // Device computes on the processor; see New.
@@ -41,6 +45,8 @@ type Device struct {
 	pool   *par.Pool
 	mem    memory
 	rotary rotaryCache
+
+	round bool
 
 	mu     sync.Mutex
 	expand int64 // bytes left for expanded weights
@@ -57,7 +63,7 @@ func New(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{isa: isa, pool: par.New(o.Workers), expand: o.KeepExpanded}, nil
+	return &Device{isa: isa, pool: par.New(o.Workers), expand: o.KeepExpanded, round: o.RoundActivations}, nil
 }
 
 // Info describes the processor.

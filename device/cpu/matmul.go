@@ -15,9 +15,12 @@ func (s *Stream) MatMul(y, x device.Tensor, dw device.Weight, bias device.Tensor
 		need(m.rows == 1 && m.cols == c.cols, "MatMul", "bias is not [1, out]")
 		b = m.row(0)
 	}
-	if w.f32.d != nil {
+	switch {
+	case w.packed != nil:
+		s.q8.Multiply(w.packed, c.rows, c.cols, a.d, a.stride, b, c.d, c.stride, add)
+	case w.f32.d != nil:
 		s.gemm.NT(c.rows, c.cols, a.cols, a.d, a.stride, w.f32.d, w.f32.stride, b, c.d, c.stride, add)
-	} else {
+	default:
 		s.gemm.NTRows(c.rows, c.cols, a.cols, a.d, a.stride, w, b, c.d, c.stride, add)
 	}
 	s.end(opMatMul, 2*int64(c.rows)*int64(c.cols)*int64(a.cols))

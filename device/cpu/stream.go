@@ -10,6 +10,7 @@ import (
 	"apr/device"
 	"apr/device/cpu/gemm"
 	"apr/device/cpu/par"
+	"apr/device/cpu/q8"
 	"apr/device/cpu/vec"
 	"apr/tensor"
 )
@@ -28,6 +29,7 @@ type Stream struct {
 	part  partition
 	local []worker
 	gemm  *gemm.Engine
+	q8    *q8.Engine
 
 	scalars device.Scalars
 	clock   struct {
@@ -53,8 +55,9 @@ type partition struct {
 }
 
 func newStream(d *Device) *Stream {
-	s := &Stream{dev: d, isa: d.isa, pool: d.pool, local: make([]worker, d.pool.Workers()), gemm: gemm.New(d.pool)}
+	s := &Stream{dev: d, isa: d.isa, pool: d.pool, local: make([]worker, d.pool.Workers()), gemm: gemm.New(d.pool), q8: q8.New(d.pool)}
 	s.choose(s.gemm.Select)
+	s.choose(s.q8.Select)
 	for i := range s.local {
 		s.choose(s.local[i].gemm.Select)
 	}
@@ -64,7 +67,7 @@ func newStream(d *Device) *Stream {
 	return s
 }
 
-// choose gives matrix products the device's instruction set; both packages know the same ones.
+// choose gives matrix products the device's instruction set; the packages know the same ones.
 func (s *Stream) choose(use func(isa string) error) {
 	if err := use(s.isa.String()); err != nil {
 		panic(err)

@@ -24,6 +24,11 @@ func (d *Device) Target() dry.Target {
 		if err != nil {
 			return dry.Kept{}, err
 		}
+		if d.packs(w) {
+			kept, err := dry.Stored(spec)
+			kept.Bytes = w.packedBytes()
+			return kept, err
+		}
 		if n := w.expandedBytes(); plain || n <= room {
 			if !plain {
 				room -= n

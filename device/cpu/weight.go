@@ -2,18 +2,20 @@ package cpu
 
 import (
 	"apr/device"
+	"apr/device/cpu/q8"
 	"apr/device/cpu/vec"
 	"apr/internal/fault"
 	"apr/quant"
 	"apr/tensor"
 )
 
-// weight is a frozen matrix: float32 in memory, or stored parts that are decoded row by row.
+// weight is a frozen matrix: float32 in memory, stored parts that are decoded row by row, or the same packed.
 type weight struct {
 	rows, cols int
 	bytes      int64
 	f32        mat // if f32.d is not nil
 	parts      []part
+	packed     []*q8.Matrix // of the parts, instead of their data
 	isa        vec.ISA
 }
 
@@ -40,7 +42,12 @@ func (w *weight) DecodeRow(dst []float32, row, lo, hi int) {
 	for row >= w.parts[p].first+w.parts[p].rows {
 		p++
 	}
-	w.parts[p].decode(w.isa, dst, row-w.parts[p].first, lo, w.cols)
+	row -= w.parts[p].first
+	if w.packed != nil {
+		w.packed[p].DecodeRow(dst, row, lo, hi)
+		return
+	}
+	w.parts[p].decode(w.isa, dst, row, lo, w.cols)
 }
 
 // decode writes len(dst) columns of a row of the part, from column lo on.
@@ -75,6 +82,13 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		return nil, err
 	}
 	w.isa = d.isa
+	if d.packs(w) {
+		if err := w.pack(spec); err != nil {
+			return nil, err
+		}
+		d.mem.add(spec.Component, w.bytes)
+		return w, nil
+	}
 	taken := int64(0) // of what may be expanded
 	if !plain {
 		taken = d.takeExpanded(w)
@@ -105,6 +119,38 @@ func layOut(spec device.WeightSpec) (w *weight, plain bool, err error) {
 		plain = plain && (p.dtype == tensor.F32 || p.dtype == tensor.F64)
 	}
 	return w, plain, nil
+}
+
+// packs reports whether the device keeps w for products with rounded activations.
+func (d *Device) packs(w *weight) bool {
+	for _, p := range w.parts {
+		if p.rowBytes == 0 || !q8.CanPack(p.dtype, w.cols) {
+			return false
+		}
+	}
+	return d.round && len(w.parts) > 0
+}
+
+// pack reads the parts and packs them.
+func (w *weight) pack(spec device.WeightSpec) error {
+	for i, src := range spec.Parts {
+		p := &w.parts[i]
+		m, err := q8.Pack(p.dtype, p.rows, w.cols, src.ReadRows)
+		if err != nil {
+			return err
+		}
+		w.packed = append(w.packed, m)
+		w.bytes += m.Bytes()
+	}
+	return nil
+}
+
+// packedBytes is what pack will need.
+func (w *weight) packedBytes() (n int64) {
+	for _, p := range w.parts {
+		n += q8.PackedBytes(p.dtype, p.rows, w.cols)
+	}
+	return n
 }
 
 // expandedBytes returns the bytes of w as float32.

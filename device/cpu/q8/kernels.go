@@ -1,0 +1,90 @@
+package q8
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+//go:generate sh -c "cd ../../../tools && go run ./avo/q8 -pkg q8 -out ../device/cpu/q8/kernels_amd64.s -stubs ../device/cpu/q8/stubs_amd64.go"
+
+// tileFunc adds the products of a chunk of a panel with that chunk of h rows of activations, side by side in memory, to
+// a tile of h rows of 16 outputs without gaps; one function for each h. See superGo and blocksGo; blocks and zero are
+// for the latter. u is the first byte of an unpacked, x of a rounded: assembly knows the layouts, not the types.
+type tileFunc func(codes, u *byte, x *int8, c *float32, blocks, zero int)
+
+// kernels is one implementation of the inner loops.
+type kernels struct {
+	name string
+
+	super32, super16, blocks []tileFunc // by height; [0] is nil
+
+	unpack4, unpack6 func(dst, src *byte, n int)
+	meta32, meta16   func(u, src *byte)
+	metaBlocks       func(u, src *byte, n int)
+	top              func(x []float32) uint32
+	quantize         func(q []int8, x []float32, inv float32)
+}
+
+var generic = &kernels{
+	name: "generic", super32: []tileFunc{nil, superGo(32)}, super16: []tileFunc{nil, superGo(16)}, blocks: []tileFunc{nil, blocksGo},
+	unpack4: unpackGo4, unpack6: unpackGo6, meta32: meta32Go, meta16: meta16Go, metaBlocks: metaBlocksGo,
+	top: topGo, quantize: quantizeGo,
+}
+
+// Names lists the kernels that run on this machine, best first: avx512 (with VNNI), avx2, generic.
+func Names() []string {
+	var names []string
+	for _, kn := range available() {
+		names = append(names, kn.name)
+	}
+	return names
+}
+
+// lookUp returns the kernels of an instruction set. A processor with AVX-512 but without VNNI uses those of AVX2, whose
+// results are the same.
+func lookUp(name string) (*kernels, error) {
+	list := available()
+	for _, kn := range list {
+		if kn.name == name || name == "avx512" && kn.name == "avx2" {
+			return kn, nil
+		}
+	}
+	return nil, fmt.Errorf("q8: no kernels %q on this machine, which has %v", name, Names())
+}
+
+// tiles returns the tile functions for a format.
+func (kn *kernels) tiles(f *format) []tileFunc {
+	switch {
+	case !f.super:
+		return kn.blocks
+	case f.group == 32:
+		return kn.super32
+	}
+	return kn.super16
+}
+
+// unpack prepares a chunk of width columns and returns its codes as bytes, which are in u or, of 8 bits, in place.
+func (kn *kernels) unpack(u *unpacked, f *format, data []byte, width int) (codes *byte) {
+	codes = &u.codes[0]
+	switch f.bits {
+	case 4:
+		kn.unpack4(codes, &data[0], width/8)
+	case 6:
+		kn.unpack6(codes, &data[0], width/16)
+	default:
+		codes = &data[0]
+	}
+	meta := &data[f.codeBytes(width)]
+	switch {
+	case !f.super:
+		kn.metaBlocks(&u.codes[0], meta, width/32)
+	case f.mins:
+		kn.meta32(&u.codes[0], meta)
+	default:
+		kn.meta16(&u.codes[0], meta)
+	}
+	return codes
+}
+
+func bytesAt(p *byte, n int) []byte        { return unsafe.Slice(p, n) }
+func floatsAt(p *float32, n int) []float32 { return unsafe.Slice(p, n) }

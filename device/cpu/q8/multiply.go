@@ -1,0 +1,251 @@
+package q8
+
+import (
+	"fmt"
+	"unsafe"
+
+	"apr/device/cpu/par"
+)
+
+const (
+	slab      = 512     // rows of activations that are multiplied at a time
+	abreast   = 4       // panels that share a chunk of many rows of activations while it is in the first-level cache
+	taskBytes = 1 << 16 // weights of a task for few rows: some microseconds
+)
+
+// Engine multiplies on all workers of a pool and keeps its buffers between calls. One call at a time.
+type Engine struct {
+	pool  *par.Pool
+	kn    *kernels
+	local []scratch    // one for each worker
+	x     [2][]rounded // activations rounded for 32-blocks and for K types, chunk by chunk, row by row
+
+	// The call at work, and its tasks as values made once, so that handing them to the pool allocates nothing.
+	call                 product
+	roundTask, panelTask func(worker, task int)
+}
+
+// scratch is what one worker needs.
+type scratch struct {
+	u    []unpacked // abreast
+	tile []float32  // [abreast][rows][16]
+}
+
+// product is one call for a slab of rows.
+type product struct {
+	ms          []*Matrix
+	n           int // rows of activations
+	outs        int // outputs wanted
+	k           int
+	x, y, bias  []float32
+	ldx, ldy    int
+	add         bool
+	group       int // panels of a task
+	super, tail int // for rounding: kind, and blocks of a task
+}
+
+// New makes an engine that works on pool with the best kernels.
+func New(pool *par.Pool) *Engine {
+	e := &Engine{pool: pool, kn: available()[0], local: make([]scratch, pool.Workers())}
+	e.roundTask, e.panelTask = e.round, e.panels
+	return e
+}
+
+// Select makes the engine use the kernels of an instruction set: avx512, avx2 or generic. An error says which this
+// machine has.
+func (e *Engine) Select(isa string) error {
+	kn, err := lookUp(isa)
+	if err == nil {
+		e.kn = kn
+	}
+	return err
+}
+
+// Multiply computes, for i < n and j < outs,
+//
+//	y[i,j] (=|+=) Σ_p x̃[i,p]·W[j,p] (+ bias[j])
+//
+// W being the matrices ms one below the other, x̃ the rounded activations, y [n, outs] and x [n, k] with row strides ldy
+// and ldx. outs may be smaller than the rows of W. A nil bias is none; add keeps what y holds. The terms of an output are
+// added to the bias in order of their chunks.
+func (e *Engine) Multiply(ms []*Matrix, n, outs int, x []float32, ldx int, bias, y []float32, ldy int, add bool) {
+	k, rows := ms[0].cols, 0
+	for _, m := range ms {
+		rows += m.rows
+		if m.cols != k {
+			panic("q8: matrices of different width")
+		}
+	}
+	if n < 0 || outs < 0 || outs > rows || bias != nil && len(bias) < outs {
+		panic(fmt.Sprintf("q8: %d×%d outputs of %d rows, bias of %d", n, outs, rows, len(bias)))
+	}
+	if n == 0 || outs == 0 {
+		return
+	}
+	if len(x) < (n-1)*ldx+k || len(y) < (n-1)*ldy+outs || ldx < k || ldy < outs {
+		panic("q8: activations or outputs are too short")
+	}
+	for lo := 0; lo < n; lo += slab {
+		e.call = product{
+			ms: ms, n: min(slab, n-lo), outs: outs, k: k, x: x[lo*ldx:], ldx: ldx, bias: bias, y: y[lo*ldy:], ldy: ldy, add: add,
+		}
+		e.run()
+	}
+	e.call = product{}
+}
+
+// run multiplies a slab.
+func (e *Engine) run() {
+	g := &e.call
+	all, out, needed := 0, 0, [2]bool{}
+	for _, m := range g.ms {
+		if n := g.panels(m, out); n > 0 {
+			all += n
+			needed[index(m.f.super)] = true
+		}
+		out += m.rows
+	}
+	for kind, need := range needed {
+		if need {
+			e.roundAll(kind)
+		}
+	}
+	for i := range e.local {
+		e.local[i].fit(g.n)
+	}
+	g.group = max(1, taskBytes/(g.ms[0].panelBytes*g.n))
+	if g.n > abreast {
+		g.group = abreast
+	}
+	e.pool.Run((all+g.group-1)/g.group, e.panelTask)
+}
+
+// panels returns how many panels of m are wanted, whose first output is out.
+func (g *product) panels(m *Matrix, out int) int { return panels(max(0, min(m.rows, g.outs-out))) }
+
+func index(super bool) int {
+	if super {
+		return 1
+	}
+	return 0
+}
+
+// fit makes room for n rows.
+func (s *scratch) fit(n int) {
+	if s.u == nil {
+		b := aligned(abreast * int(unsafe.Sizeof(unpacked{})))
+		s.u = unsafe.Slice((*unpacked)(unsafe.Pointer(&b[0])), abreast)
+	}
+	if want := abreast * n * lanes; len(s.tile) < want {
+		b := aligned(4 * want)
+		s.tile = unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), want)
+	}
+}
+
+// roundChunks is how many chunks of activations a task rounds.
+const roundChunks = 64
+
+// roundAll rounds the slab's activations for one kind of types.
+func (e *Engine) roundAll(kind int) {
+	g := &e.call
+	want := g.n * chunks(g.k)
+	if len(e.x[kind]) < want {
+		e.x[kind] = make([]rounded, want)
+	}
+	g.super = kind
+	e.pool.Run((want+roundChunks-1)/roundChunks, e.roundTask)
+}
+
+func (e *Engine) round(_, task int) {
+	g := &e.call
+	for i := task * roundChunks; i < min(g.n*chunks(g.k), (task+1)*roundChunks); i++ {
+		c, row := i/g.n, i%g.n
+		e.kn.round(&e.x[g.super][i], g.x[row*g.ldx:][c*chunk:min(g.k, (c+1)*chunk)], g.super == 1)
+	}
+}
+
+// panels computes the outputs of some panels.
+func (e *Engine) panels(worker, task int) {
+	g := &e.call
+	lo, hi := task*g.group, (task+1)*g.group
+	first, out := 0, 0 // panel and output with which m begins
+	for _, m := range g.ms {
+		n := g.panels(m, out)
+		for p := max(lo, first); p < min(hi, first+n); {
+			step := 1
+			if g.n > abreast {
+				step = min(abreast, min(hi, first+n)-p)
+			}
+			e.multiply(&e.local[worker], m, p-first, step, out)
+			p += step
+		}
+		first, out = first+n, out+m.rows
+	}
+}
+
+// multiply computes the outputs of n panels of m from panel p on; out is the first output of m.
+func (e *Engine) multiply(s *scratch, m *Matrix, p, n, out int) {
+	g, kn := &e.call, e.kn
+	tiles := kn.tiles(m.f)
+	tall := len(tiles) - 1
+	x := e.x[index(m.f.super)]
+	for i := range n {
+		g.start(s.tile[i*g.n*lanes:][:g.n*lanes], out+(p+i)*lanes)
+	}
+	var codes [abreast]*byte
+	for c := range chunks(g.k) {
+		width := 0
+		for i := range n {
+			var data []byte
+			data, width = m.chunkAt(p+i, c)
+			codes[i] = kn.unpack(&s.u[i], m.f, data, width)
+		}
+		for r := 0; r < g.n; {
+			h := heightOf(g.n-r, tall)
+			for i := range n {
+				tiles[h](codes[i], &s.u[i].codes[0], &x[c*g.n+r].q[0], &s.tile[(i*g.n+r)*lanes], width/32, int(m.f.zero))
+			}
+			r += h
+		}
+	}
+	for i := range n {
+		j := (p + i) * lanes
+		g.finish(s.tile[i*g.n*lanes:], out+j, min(lanes, m.rows-j))
+	}
+}
+
+// heightOf cuts n rows into tiles of nearly equal height.
+func heightOf(n, tall int) int {
+	tiles := (n + tall - 1) / tall
+	return (n + tiles - 1) / tiles
+}
+
+// start fills a tile with the bias of 16 outputs from j on.
+func (g *product) start(tile []float32, j int) {
+	clear(tile)
+	if g.bias == nil || j >= g.outs {
+		return
+	}
+	b := g.bias[j:min(j+lanes, g.outs)]
+	for r := range g.n {
+		copy(tile[r*lanes:], b)
+	}
+}
+
+// finish writes wide outputs of a tile to y from j on, as far as they are wanted.
+func (g *product) finish(tile []float32, j, wide int) {
+	wide = min(wide, g.outs-j)
+	if wide <= 0 {
+		return
+	}
+	for r := range g.n {
+		y := g.y[r*g.ldy+j:][:wide]
+		if !g.add {
+			copy(y, tile[r*lanes:])
+			continue
+		}
+		for i, v := range tile[r*lanes:][:wide] {
+			y[i] += v
+		}
+	}
+}

@@ -1,0 +1,323 @@
+// Command q8 generates the assembly of apr/device/cpu/q8: tiles of integer dot products, for AVX-512 with VNNI and for
+// AVX2, and what prepares their operands. Run it through go generate in that package.
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build" //nolint:revive,staticcheck // the assembler's own idiom
+	"github.com/mmcloughlin/avo/ir"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// The layout of the structs unpacked and rounded of the package.
+const (
+	lanes    = 16
+	vecBytes = 64
+	scaleAt  = 4096
+	minAt    = scaleAt + 16*64
+	dAt      = minAt + 8*64
+	dminAt   = dAt + 64
+	rowBytes = 336 // of a rounded chunk
+	sumsAt   = 256
+	pairsAt  = sumsAt + 32
+	rowDAt   = pairsAt + 16
+)
+
+// isa describes one instruction set.
+type isa struct {
+	name  string
+	parts int // vectors for 16 lanes of 32 bits
+	bytes int // of a vector
+	tall  int // rows of the largest tile
+	vec   func(i int) reg.VecPhysical
+}
+
+func (s isa) wide() bool { return s.parts == 1 }
+
+func main() {
+	zmm := []reg.VecPhysical{
+		reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7, reg.Z8, reg.Z9, reg.Z10,
+		reg.Z11, reg.Z12, reg.Z13, reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20, reg.Z21, reg.Z22, reg.Z23,
+		reg.Z24, reg.Z25, reg.Z26, reg.Z27, reg.Z28, reg.Z29, reg.Z30, reg.Z31,
+	}
+	ymm := []reg.VecPhysical{
+		reg.Y0, reg.Y1, reg.Y2, reg.Y3, reg.Y4, reg.Y5, reg.Y6, reg.Y7, reg.Y8, reg.Y9, reg.Y10,
+		reg.Y11, reg.Y12, reg.Y13, reg.Y14, reg.Y15,
+	}
+	ConstraintExpr("amd64")
+	for _, s := range []isa{
+		{name: "AVX512", parts: 1, bytes: 64, tall: 12, vec: func(i int) reg.VecPhysical { return zmm[i] }},
+		{name: "AVX2", parts: 2, bytes: 32, tall: 2, vec: func(i int) reg.VecPhysical { return ymm[i] }},
+	} {
+		for h := 1; h <= s.tall; h++ {
+			s.super(h, 32)
+			s.super(h, 16)
+			s.blocks(h)
+		}
+		s.unpack4()
+		s.unpack6()
+		s.meta32()
+		s.meta16()
+		s.metaBlocks()
+		s.top()
+		s.quantize()
+	}
+	Generate()
+}
+
+func pointer(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }
+
+// function begins a function that does what the plain Go of that name does.
+func (s isa) function(name, signature, doc string) {
+	TEXT(name, NOSPLIT, signature)
+	Doc(name + " " + doc)
+	Pragma("noescape")
+}
+
+func (s isa) zero(r reg.VecPhysical) {
+	if s.wide() {
+		VPXORQ(r, r, r)
+	} else {
+		VPXOR(r, r, r)
+	}
+}
+
+// registers of a tile of h rows: sums of a group and of the chunk by row and part, then spare ones.
+type registers struct {
+	s isa
+	h int
+}
+
+func (r registers) group(i, v int) reg.VecPhysical { return r.s.vec(i*r.s.parts + v) }
+func (r registers) total(i, v int) reg.VecPhysical { return r.s.vec((r.h+i)*r.s.parts + v) }
+func (r registers) spare(i int) reg.VecPhysical    { return r.s.vec(2*r.h*r.s.parts + i) }
+
+const tileSignature = "func(codes, u *byte, x *int8, c *float32, blocks, zero int)"
+
+// super generates a tile of a K type; see superGo.
+func (s isa) super(h, group int) {
+	s.function(fmt.Sprintf("super%d%s%d", group, s.name, h), tileSignature, fmt.Sprintf("computes %d rows as superGo(%d) does each.", h, group))
+	codes, u, x := pointer("codes"), pointer("u"), pointer("x")
+	r := registers{s, h}
+	s.constants()
+	for i := range h {
+		for v := range s.parts {
+			s.zero(r.total(i, v))
+		}
+	}
+	scale, q, n := GP64(), GP64(), GP64()
+	LEAQ(operand.Mem{Base: u, Disp: scaleAt}, scale)
+	MOVQ(x, q)
+	MOVQ(operand.U32(256/group), n)
+	Label("loop")
+	s.groupDots(r, codes, q, group/4, false)
+	for v := range s.parts {
+		s.load(operand.Mem{Base: scale, Disp: v * s.bytes}, r.spare(0))
+		for i := range h {
+			VPMULLD(r.spare(0), r.group(i, v), r.group(i, v))
+			VPADDD(r.group(i, v), r.total(i, v), r.total(i, v))
+		}
+	}
+	ADDQ(operand.U32(group*lanes), codes)
+	ADDQ(operand.U32(group), q)
+	ADDQ(operand.U32(64), scale)
+	DECQ(n)
+	JNE(operand.LabelRef("loop"))
+
+	s.minima(r, u, x, group)
+	c := pointer("c")
+	for v := range s.parts {
+		s.finishSuper(r, u, x, c, v)
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// load loads a vector.
+func (s isa) load(m operand.Mem, r reg.VecPhysical) {
+	if s.wide() {
+		VMOVDQU32(m, r)
+	} else {
+		VMOVDQU(m, r)
+	}
+}
+
+// constants loads, for AVX2, 16-bit ones and bytes of 127 into the last registers.
+func (s isa) constants() {
+	if !s.wide() {
+		VPCMPEQD(s.one(), s.one(), s.one())
+		VPSRLW(operand.U8(15), s.one(), s.one())
+		s.bytesOf(0x7f, s.low())
+	}
+}
+
+func (s isa) one() reg.VecPhysical { return s.vec(15) }
+func (s isa) low() reg.VecPhysical { return s.vec(14) }
+
+// groupDots sets the group sums to Σ c·q over n vectors of codes. With full, codes may have 8 bits.
+func (s isa) groupDots(r registers, codes, q reg.GPVirtual, n int, full bool) {
+	for i := range r.h {
+		for v := range s.parts {
+			s.zero(r.group(i, v))
+		}
+	}
+	for k := range n {
+		for v := range s.parts {
+			w := r.spare(0)
+			s.load(operand.Mem{Base: codes, Disp: k*vecBytes + v*s.bytes}, w)
+			for i := range r.h {
+				m := operand.Mem{Base: q, Disp: i*rowBytes + 4*k}
+				if s.wide() {
+					accumulate("VPDPBUSD", m, w, r.group(i, v))
+				} else {
+					s.dotsAVX2(r, m, w, r.group(i, v), full)
+				}
+			}
+		}
+	}
+}
+
+// accumulate emits an instruction of AVX-512 VNNI, which the assembler's own tables lack: sum += w·m in each lane, m being
+// one 32-bit word for all.
+func accumulate(opcode string, m operand.Mem, w, sum reg.VecPhysical) {
+	Instruction(&ir.Instruction{
+		Opcode: opcode, Suffixes: []string{"BCST"}, Operands: []operand.Op{m, w, sum},
+		Inputs: []operand.Op{m, w, sum}, Outputs: []operand.Op{sum}, ISA: []string{"AVX512F", "AVX512VNNI"},
+	})
+}
+
+// dotsAVX2 adds four products in each lane. Pairs of products fit 16 bits if codes have 7 bits, so the eighth goes its
+// own way.
+func (s isa) dotsAVX2(r registers, m operand.Mem, w, sum reg.VecPhysical, full bool) {
+	x, t := r.spare(1), r.spare(2)
+	VPBROADCASTD(m, x)
+	if !full {
+		VPMADDUBSW(x, w, t)
+		VPMADDWD(s.one(), t, t)
+		VPADDD(t, sum, sum)
+		return
+	}
+	part := r.spare(3)
+	VPAND(s.low(), w, part)
+	VPMADDUBSW(x, part, t)
+	VPMADDWD(s.one(), t, t)
+	VPADDD(t, sum, sum)
+	VPSUBB(part, w, part) // 0 or 128
+	VPSRLW(operand.U8(1), part, part)
+	VPMADDUBSW(x, part, t)
+	VPMADDWD(s.one(), t, t)
+	VPADDD(t, t, t)
+	VPADDD(t, sum, sum)
+}
+
+// minima sets the group sums to Σ min·Σq over all groups.
+func (s isa) minima(r registers, u, x reg.GPVirtual, group int) {
+	at := sumsAt
+	if group == 32 {
+		at = pairsAt
+	}
+	for i := range r.h {
+		for v := range s.parts {
+			s.zero(r.group(i, v))
+		}
+	}
+	for p := range 256 / group / 2 {
+		for v := range s.parts {
+			w := r.spare(0)
+			s.load(operand.Mem{Base: u, Disp: minAt + 64*p + v*s.bytes}, w)
+			for i := range r.h {
+				s.pairs(r, operand.Mem{Base: x, Disp: i*rowBytes + at + 4*p}, w, r.group(i, v))
+			}
+		}
+	}
+}
+
+// pairs adds two products of 16-bit numbers in each lane.
+func (s isa) pairs(r registers, m operand.Mem, w, sum reg.VecPhysical) {
+	if s.wide() {
+		accumulate("VPDPWSSD", m, w, sum)
+		return
+	}
+	t := r.spare(1)
+	VPBROADCASTD(m, t)
+	VPMADDWD(t, w, t)
+	VPADDD(t, sum, sum)
+}
+
+// finishSuper scales the sums of a part and adds them to c.
+func (s isa) finishSuper(r registers, u, x, c reg.GPVirtual, v int) {
+	d := operand.Mem{Base: u, Disp: dAt + v*s.bytes}
+	dmin := operand.Mem{Base: u, Disp: dminAt + v*s.bytes}
+	for i := range r.h {
+		xd, t := r.spare(0), r.spare(1)
+		sum, low := r.total(i, v), r.group(i, v)
+		out := operand.Mem{Base: c, Disp: i*64 + v*s.bytes}
+		VBROADCASTSS(operand.Mem{Base: x, Disp: i*rowBytes + rowDAt}, xd)
+		VCVTDQ2PS(sum, sum)
+		VCVTDQ2PS(low, low)
+		VMULPS(d, xd, t)
+		VMULPS(sum, t, sum)
+		VMULPS(dmin, xd, t)
+		VMULPS(low, t, low)
+		VSUBPS(low, sum, sum)
+		VADDPS(out, sum, sum)
+		VMOVUPS(sum, out)
+	}
+}
+
+// blocks generates a tile of 32-blocks; see blocksGo.
+func (s isa) blocks(h int) {
+	s.function(fmt.Sprintf("blocks%s%d", s.name, h), tileSignature, fmt.Sprintf("computes %d rows as blocksGo does each.", h))
+	codes, u, x, c := pointer("codes"), pointer("u"), pointer("x"), pointer("c")
+	r := registers{s, h}
+	s.constants()
+	for i := range h {
+		for v := range s.parts {
+			VMOVUPS(operand.Mem{Base: c, Disp: i*64 + v*s.bytes}, r.total(i, v))
+		}
+	}
+	sums, d, zero := GP64(), GP64(), GP64()
+	LEAQ(operand.Mem{Base: u, Disp: scaleAt}, u)
+	LEAQ(operand.Mem{Base: x, Disp: sumsAt}, sums)
+	LEAQ(operand.Mem{Base: x, Disp: rowDAt}, d)
+	MOVQ(pointer("zero"), zero)
+	NEGQ(zero)
+	MOVWQZX(zero.As16(), zero)
+	n := pointer("blocks")
+	Label("loop")
+	s.groupDots(r, codes, x, 8, true)
+	w := r.spare(0)
+	VMOVD(zero.As32(), w.(reg.Vec).AsX())
+	VPBROADCASTD(w.(reg.Vec).AsX(), w)
+	for i := range h {
+		for v := range s.parts {
+			s.pairs(r, operand.Mem{Base: sums, Disp: i * rowBytes}, w, r.group(i, v))
+		}
+	}
+	for v := range s.parts {
+		for i := range h {
+			t, sum := r.spare(1), r.group(i, v)
+			VBROADCASTSS(operand.Mem{Base: d, Disp: i * rowBytes}, t)
+			VMULPS(operand.Mem{Base: u, Disp: v * s.bytes}, t, t)
+			VCVTDQ2PS(sum, sum)
+			VMULPS(sum, t, sum)
+			VADDPS(sum, r.total(i, v), r.total(i, v))
+		}
+	}
+	ADDQ(operand.U32(32*lanes), codes)
+	ADDQ(operand.U32(32), x)
+	ADDQ(operand.U32(64), u)
+	ADDQ(operand.U32(4), sums)
+	ADDQ(operand.U32(4), d)
+	DECQ(n)
+	JNE(operand.LabelRef("loop"))
+	for i := range h {
+		for v := range s.parts {
+			VMOVUPS(r.total(i, v), operand.Mem{Base: c, Disp: i*64 + v*s.bytes})
+		}
+	}
+	VZEROUPPER()
+	RET()
+}
