@@ -18,8 +18,9 @@ func TestBlockLaunches(t *testing.T) {
 			raw := Bytes{1 << 40, s[0], s[1], s[1] + 16}
 			for _, b := range []Blocks{b, gaps, b.Slice(s[0]/3, s[0])} {
 				raw.Rows = b.Rows
-				checkModules(t, func(q Queue) { DequantizeE4M3(q, raw, b, 1<<20) })
-				checkModules(t, func(q Queue) { ScalesE4M3(q, 1<<20, b, b, b) })
+				checkModules(t, func(q Queue) { DequantizeE4M3(q, raw, b, dense(tensor.F32, b.Rows, 1)) })
+				checkModules(t, func(q Queue) { ScaleE4M3(q, dense(tensor.F32, 1, 1), b, b, b) })
+				checkModules(t, func(q Queue) { RowScalesE4M3(q, dense(tensor.F32, b.Rows, 1), b) })
 				for _, o := range []tensor.DType{tensor.BF16, tensor.F32} {
 					checkModules(t, func(q Queue) { Dequantize(q, dense(o, b.Rows, b.Cols), b) })
 					for _, m := range []int{1, 2, 8} {

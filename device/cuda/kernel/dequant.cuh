@@ -11,10 +11,10 @@
 struct DequantArgs {
     void *dst;
     const u8 *src;
-    const float *scale;         // of e4m3
-    i64 dst_stride, src_stride; // elements, bytes
-    u32 chunks;                 // of 8 values in a row
-    u32 spans, all;             // of 256 values in a row, in all rows
+    float *scale;                             // of e4m3
+    i64 dst_stride, src_stride, scale_stride; // elements, bytes, elements
+    u32 chunks;                               // of 8 values in a row
+    u32 spans, all;                           // of 256 values in a row, in all rows
 };
 
 // integer converts u < 2²³ exactly: 2²³ + u has u in its mantissa.

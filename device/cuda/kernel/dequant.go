@@ -48,7 +48,8 @@ func DequantizeServes(b Blocks) bool {
 // dequantArgs is struct DequantArgs of dequant.cuh.
 type dequantArgs struct {
 	dst, src, scale      uint64
-	dstStride, srcStride int64  // elements, bytes
+	dstStride, srcStride int64 // elements, bytes
+	scaleStride          int64
 	chunks               uint32 // of 8 values in a row
 	spans, all           uint32 // of 256 values in a row, in all rows
 }
@@ -67,7 +68,7 @@ const (
 func Dequantize(q Queue, dst Mat, src Blocks) {
 	need(dst.Rows == src.Rows && dst.Cols == src.Cols, "Dequantize", "shapes differ")
 	need(DequantizeServes(src) && rowsAt(dst, 16), "Dequantize", "type or alignment")
-	args, grid := newDequant(dst.Ptr, dst.Stride, src)
+	args, grid := newDequant(dst.Ptr, dst.Stride, src, true)
 	if grid > 0 {
 		q.Launch(Launch{
 			Module: dequantModule, Kernel: fmt.Sprintf("dequant_%v_%s", src.Type, typeName(dst.Type)),
@@ -76,14 +77,14 @@ func Dequantize(q Queue, dst Mat, src Blocks) {
 	}
 }
 
-// newDequant returns the arguments for a destination and the number of blocks. Rows without gaps on either side are one
-// long row, so that no span is shorter than 256 but the last.
-func newDequant(dst uint64, stride int, src Blocks) (*dequantArgs, int) {
+// newDequant returns the arguments for a destination and the number of blocks. With join, rows without gaps on either
+// side are one long row, so that no span is shorter than 256 but the last.
+func newDequant(dst uint64, stride int, src Blocks, join bool) (*dequantArgs, int) {
 	rows, cols := src.Rows, src.Cols
 	if rows == 0 || cols == 0 {
 		return nil, 0
 	}
-	if int64(src.RowBytes) == src.Type.RowBytes(cols) && stride == cols {
+	if join && int64(src.RowBytes) == src.Type.RowBytes(cols) && stride == cols {
 		rows, cols = 1, rows*cols
 	}
 	spans := ceil(cols, 256)

@@ -15,9 +15,14 @@ APR_DEVICE u32x2 pack8(const float (&x)[8], float scale) {
 struct E4M3Scale {
     float scale, inverse;
     APR_METHOD E4M3Scale(float amax) : scale(1), inverse(1) {
-        if (amax >= 0x1p-100f) scale = amax / 448, inverse = 448 / amax;
+        if (amax >= 0x1p-100f) scale = amax / 448, inverse = 1 / scale;
     }
 };
+
+APR_DEVICE float absmax8(const float (&x)[8], float amax) {
+    UNROLL for (int i = 0; i < 8; i++) amax = max2(amax, __builtin_fabsf(x[i]));
+    return amax;
+}
 
 // block_max is block_sum of apr.cuh for maxima.
 APR_DEVICE float block_max(float v, float *part) {
@@ -49,13 +54,13 @@ KERNEL(quantize_rows_e4m3, QuantizeRowsArgs, 256, 4) {
         if (k * 256 + thread() < a.packs) load_pack(kept[k], x + (k * 256 + thread()) * 8);
     UNROLL for (u32 k = 0; k < 4; k++) {
         widen(v, kept[k]);
-        UNROLL for (int i = 0; i < 8; i++) amax = max2(amax, __builtin_fabsf(v[i]));
+        amax = absmax8(v, amax);
     }
     for (u32 c = 1024 + thread(); c < a.packs; c += 256) {
         Pack<bf16, 8> p;
         load_pack(p, x + c * 8);
         widen(v, p);
-        UNROLL for (int i = 0; i < 8; i++) amax = max2(amax, __builtin_fabsf(v[i]));
+        amax = absmax8(v, amax);
     }
     const E4M3Scale s(block_max(amax, part));
     if (thread() == 0) a.scale[block() * a.scale_stride] = s.scale;
@@ -105,43 +110,58 @@ template <class T> APR_DEVICE void scale_rows(const ScaleRowsArgs &a) {
 KERNEL(scale_rows_bf16, ScaleRowsArgs, 256, 4) { scale_rows<bf16>(a); }
 KERNEL(scale_rows_f32, ScaleRowsArgs, 256, 4) { scale_rows<float>(a); }
 
-struct ScalesE4M3Args {
-    float *out;
+struct ScaleE4M3Args {
+    float *scale;
     const float *part;
     u32 n;
 };
 
-// out[0] = max part/448, out[1] its inverse.
-KERNEL(scales_e4m3, ScalesE4M3Args, 256, 1) {
+// scale = max part/448.
+KERNEL(scale_e4m3, ScaleE4M3Args, 256, 1) {
     SHARED(float, all, 8);
     float amax = 0;
     for (u32 i = thread(); i < a.n; i += 256) amax = max2(amax, a.part[i]);
-    const E4M3Scale s(block_max(amax, all));
-    if (thread() == 0) a.out[0] = s.scale, a.out[1] = s.inverse;
+    amax = block_max(amax, all);
+    if (thread() == 0) *a.scale = E4M3Scale(amax).scale;
 }
 
-// part[block] = max |x| of every 1024th span or so.
+// dst[block] = max |x| of the block's share of all spans.
 template <class B> APR_DEVICE void absmax(const DequantArgs &a) {
     SHARED(float, part, 8);
     float amax = 0;
     for (u64 item = (block() * 8 + warp()) * 4; item < a.all; item += blocks() * 32)
-        each_chunk<B>(a, (u32)item, [&](const float (&x)[8], u32, u32, int) {
-            UNROLL for (int i = 0; i < 8; i++) amax = max2(amax, __builtin_fabsf(x[i]));
-        });
+        each_chunk<B>(a, (u32)item, [&](const float (&x)[8], u32, u32, int) { amax = absmax8(x, amax); });
     amax = block_max(amax, part);
     if (thread() == 0) ((float *)a.dst)[block()] = amax;
 }
 
+// scale[r] = max |x[r]|/448; a block has one row.
+template <class B> APR_DEVICE void row_scales(const DequantArgs &a) {
+    SHARED(float, part, 8);
+    float amax = 0;
+    const u32 end = (block() + 1) * a.spans;
+    for (u32 item = block() * a.spans + warp() * 4; item < end; item += 32) {
+        DequantArgs row = a;
+        row.all = end;
+        each_chunk<B>(row, item, [&](const float (&x)[8], u32, u32, int) { amax = absmax8(x, amax); });
+    }
+    amax = block_max(amax, part);
+    if (thread() == 0) a.scale[block() * a.scale_stride] = E4M3Scale(amax).scale;
+}
+
 // A warp decodes 4 spans, as to bfloat16.
 template <class B> APR_DEVICE void dequant_e4m3(const DequantArgs &a) {
-    const float scale = *a.scale;
+    float inverse = 0;
+    u32 of = ~0u; // the row that it is of: four spans of one row divide once
     each_chunk<B>(a, (block() * 8 + warp()) * 4, [&](const float (&x)[8], u32 row, u32 chunk, int k) {
-        *(u32x2 *)((u8 *)a.dst + row * a.dst_stride + (u64)chunk * 8 + k * 256) = pack8(x, scale);
+        if (row != of) inverse = 1 / a.scale[row * a.scale_stride], of = row;
+        *(u32x2 *)((u8 *)a.dst + row * a.dst_stride + (u64)chunk * 8 + k * 256) = pack8(x, inverse);
     });
 }
 
 #define E4M3(type, B) \
     KERNEL(absmax_##type, DequantArgs, 256, 4) { absmax<B>(a); } \
+    KERNEL(row_scales_##type, DequantArgs, 256, 4) { row_scales<B>(a); } \
     KERNEL(dequant_e4m3_##type, DequantArgs, 256, 4) { dequant_e4m3<B>(a); }
 
 E4M3(q4_k, BlockQ4K)

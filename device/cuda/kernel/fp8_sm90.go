@@ -60,49 +60,62 @@ func ScaleRows(q Queue, y, rowScale, bias Mat) {
 	})
 }
 
-// ScalesE4M3 writes the scales of a matrix that is the concatenation of src: with amax = max |x|, out[0] = amax/448, what a
-// product of e4m3 numbers is multiplied by, and out[1] = 448/amax, what DequantizeE4M3 takes; both 1 if amax is below 2⁻¹⁰⁰. out is
-// the device address of two float32. Bytes moved: those of the blocks.
-func ScalesE4M3(q Queue, out uint64, src ...Blocks) {
-	grids := make([]int, len(src))
+// scaleE4M3Args is struct ScaleE4M3Args of fp8.cuh.
+type scaleE4M3Args struct {
+	scale, part uint64
+	n           uint32
+}
+
+// ScaleE4M3 computes the scale of a matrix of which src are the rows, one part after the other: scale = amax/448 with
+// amax = max |x|, 1 if amax is below 2⁻¹⁰⁰; scale is float32 [1,1]. Bytes moved: those of the blocks.
+func ScaleE4M3(q Queue, scale Mat, src ...Blocks) {
+	need(scale.Rows == 1 && scale.Cols == 1 && scale.Type == tensor.F32, "ScaleE4M3", "scale")
 	total := 0
-	for i, b := range src {
-		need(DequantizeServes(b), "ScalesE4M3", "type or alignment")
-		if _, g := newDequant(0, b.Cols, b); g > 0 {
-			grids[i] = min(g, 1024)
-			total += grids[i]
-		}
+	for _, b := range src {
+		total += absmaxGrid(b)
 	}
 	part := q.Scratch(4 * max(total, 1))
 	at := part
-	for i, b := range src {
-		if grids[i] == 0 {
-			continue
+	for _, b := range src {
+		need(DequantizeServes(b), "ScaleE4M3", "type or alignment")
+		if n := absmaxGrid(b); n > 0 {
+			a, _ := newDequant(at, b.Cols, b, true)
+			q.Launch(Launch{Module: fp8Module, Kernel: "absmax_" + b.Type.String(), Grid: [3]int{n, 1, 1}, Block: dequantThreads, Args: unsafe.Pointer(a)})
+			at += uint64(4 * n)
 		}
-		a, _ := newDequant(at, b.Cols, b)
-		q.Launch(Launch{Module: fp8Module, Kernel: "absmax_" + b.Type.String(), Grid: [3]int{grids[i], 1, 1}, Block: dequantThreads, Args: unsafe.Pointer(a)})
-		at += uint64(4 * grids[i])
 	}
-	q.Launch(Launch{Module: fp8Module, Kernel: "scales_e4m3", Grid: [3]int{1, 1, 1}, Block: 256,
-		Args: unsafe.Pointer(&scalesE4M3Args{out, part, uint32(total)})})
+	a := &scaleE4M3Args{scale.Ptr, part, uint32(total)}
+	q.Launch(Launch{Module: fp8Module, Kernel: "scale_e4m3", Grid: [3]int{1, 1, 1}, Block: 256, Args: unsafe.Pointer(a)})
 }
 
-// scalesE4M3Args is struct ScalesE4M3Args of fp8.cuh.
-type scalesE4M3Args struct {
-	out, part uint64
-	n         uint32
+// absmaxGrid returns how many blocks look for the maximum of b.
+func absmaxGrid(b Blocks) int { return min(ceil(b.Rows*ceil(b.Cols, 256), dequantSpans), 1024) }
+
+// RowScalesE4M3 computes a scale for every row of src, as ScaleE4M3 does for a matrix: scale is float32 [rows,1].
+func RowScalesE4M3(q Queue, scale Mat, src Blocks) {
+	need(scale.Rows == src.Rows && scale.Cols == 1 && scale.Type == tensor.F32, "RowScalesE4M3", "scale")
+	need(DequantizeServes(src), "RowScalesE4M3", "type or alignment")
+	if a, grid := newDequant(0, src.Cols, src, false); grid > 0 {
+		a.scale, a.scaleStride = scale.Ptr, int64(scale.Stride)
+		q.Launch(Launch{Module: fp8Module, Kernel: "row_scales_" + src.Type.String(), Grid: [3]int{src.Rows, 1, 1}, Block: dequantThreads, Args: unsafe.Pointer(a)})
+	}
 }
 
-// DequantizeE4M3 decodes blocks to e4m3: dst[r,c] = e4m3(x[r,c]·scale), to nearest, saturating, with x of Dequantize and
-// scale the device address of a float32. Rows of dst begin at multiples of 8 bytes. For compute capability 9.0.
+// DequantizeE4M3 decodes blocks to e4m3: dst[r,c] = e4m3(x[r,c]·(1/scale)), to nearest, saturating, with x of Dequantize.
+// scale is float32, [1,1] for one of the whole matrix or [rows,1] for one of every row. Rows of dst begin at multiples of
+// 8 bytes. For compute capability 9.0.
 //
-// Bytes moved: those of the blocks, and of dst.
-func DequantizeE4M3(q Queue, dst Bytes, src Blocks, scale uint64) {
+// Bytes moved: those of the blocks, and of dst; 1.5625 a value from Q4_K.
+func DequantizeE4M3(q Queue, dst Bytes, src Blocks, scale Mat) {
 	need(dst.Rows == src.Rows && dst.Cols == src.Cols, "DequantizeE4M3", "shapes differ")
+	need(scale.Cols == 1 && (scale.Rows == 1 || scale.Rows == src.Rows) && scale.Type == tensor.F32, "DequantizeE4M3", "scale")
 	need(DequantizeServes(src) && dst.Ptr%8 == 0 && dst.Stride%8 == 0, "DequantizeE4M3", "type or alignment")
-	args, grid := newDequant(dst.Ptr, dst.Stride, src)
-	if grid > 0 {
-		args.scale = scale
-		q.Launch(Launch{Module: fp8Module, Kernel: "dequant_e4m3_" + src.Type.String(), Grid: [3]int{grid, 1, 1}, Block: dequantThreads, Args: unsafe.Pointer(args)})
+	a, grid := newDequant(dst.Ptr, dst.Stride, src, scale.Rows == 1)
+	if grid == 0 {
+		return
 	}
+	if a.scale = scale.Ptr; scale.Rows > 1 {
+		a.scaleStride = int64(scale.Stride)
+	}
+	q.Launch(Launch{Module: fp8Module, Kernel: "dequant_e4m3_" + src.Type.String(), Grid: [3]int{grid, 1, 1}, Block: dequantThreads, Args: unsafe.Pointer(a)})
 }
