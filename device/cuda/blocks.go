@@ -248,7 +248,12 @@ func (s *Stream) embedBlocks(dst device.Tensor, w *weight, ids device.Tensor) {
 	if o == nil || !s.known("Embed", ids, w.t.Rows) {
 		return
 	}
-	need(len(w.parts) == 1, "Embed", "a stacked matrix in blocks")
+	if len(w.parts) > 1 || !w.decodes() { // nobody embeds by such a matrix but tests
+		need(s.dev.expandsWhole(w), "Embed", "a stacked matrix of this size")
+		kernel.Embed(o, mat(dst), o.expand(w, 0, w.t.Rows), mat(ids))
+		o.end()
+		return
+	}
 	src := w.parts[0].blocks
 	raw := kernel.Mat{Ptr: src.Ptr, Rows: src.Rows, Cols: src.RowBytes / 2, Stride: src.RowBytes / 2, Type: tensor.BF16}
 	most := kernel.MaxScratch / max(1, src.RowBytes)
