@@ -28,7 +28,7 @@ var floors = []struct {
 	{"bytes", "format/internal/checked format/internal/stored format/internal/ggufname format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
 	{"text", "tokenizer corpus"},
-	{"records", "runlog"},
+	{"records", "runlog runlog/runs"},
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},

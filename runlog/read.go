@@ -5,11 +5,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -57,7 +59,12 @@ func (r *Record) ID() string {
 
 // Read reads a run directory that may be in use. A directory without manifest.json is a fault of kind NotFound; a manifest,
 // receipt or samples file that is not JSON is one of kind Format.
-func Read(path string) (*Record, error) {
+func Read(path string) (*Record, error) { return read(path, true) }
+
+// ReadStatus reads a run directory as Read does, but for steps and samples: enough for the status.
+func ReadStatus(path string) (*Record, error) { return read(path, false) }
+
+func read(path string, all bool) (*Record, error) {
 	r := &Record{Path: path, Manifest: &Manifest{}}
 	found, err := readJSON(filepath.Join(path, "manifest.json"), r.Manifest)
 	if err != nil {
@@ -73,20 +80,20 @@ func Read(path string) (*Record, error) {
 	} else if found {
 		r.Receipt = &receipt
 	}
+	if err := readLines(filepath.Join(path, "events.jsonl"), &r.Events, &r.Damaged); err != nil {
+		return nil, err
+	}
+	r.judge(locked)
+	if !all {
+		return r, nil
+	}
 	var samples Samples
 	if found, err = readJSON(filepath.Join(path, SamplesFile), &samples); err != nil {
 		return nil, err
 	} else if found {
 		r.Samples = &samples
 	}
-	if err := errors.Join(
-		readLines(filepath.Join(path, "steps.jsonl"), &r.Steps, &r.Damaged),
-		readLines(filepath.Join(path, "events.jsonl"), &r.Events, &r.Damaged),
-	); err != nil {
-		return nil, err
-	}
-	r.judge(locked)
-	return r, nil
+	return r, readLines(filepath.Join(path, "steps.jsonl"), &r.Steps, &r.Damaged)
 }
 
 // judge derives the status: a receipt counts unless something happened after it was written; then the lock says that a
@@ -145,6 +152,19 @@ func (r *Record) Updated() time.Time {
 		t = r.Receipt.Finished
 	}
 	return t
+}
+
+// Version returns a text that changes whenever the records of a run do, or its status. It reads no record.
+func Version(path string) string {
+	var b strings.Builder
+	for _, name := range []string{"manifest.json", "steps.jsonl", "events.jsonl", "receipt.json", SamplesFile} {
+		if st, err := os.Stat(filepath.Join(path, name)); err == nil {
+			fmt.Fprintf(&b, "%x.%x", st.Size(), st.ModTime().UnixNano())
+		}
+		b.WriteByte('-')
+	}
+	fmt.Fprint(&b, locked(path))
+	return b.String()
 }
 
 // missing reports whether there is nothing under a name; a directory or a FIFO there is no file that a run wrote.
@@ -284,3 +304,12 @@ func (n *Number) UnmarshalJSON(b []byte) error {
 
 // Finite reports whether n is a number.
 func (n Number) Finite() bool { return !math.IsNaN(float64(n)) && !math.IsInf(float64(n), 0) }
+
+// ReadManifest reads a run's manifest alone; nil if there is none that can be read.
+func ReadManifest(path string) *Manifest {
+	var m Manifest
+	if found, err := readJSON(filepath.Join(path, "manifest.json"), &m); err != nil || !found {
+		return nil
+	}
+	return &m
+}

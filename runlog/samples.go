@@ -1,5 +1,12 @@
 package runlog
 
+import (
+	"encoding/json"
+	"fmt"
+
+	"apr/internal/atomicfile"
+)
+
 // SamplesFile holds the sample texts of a run.
 const SamplesFile = "samples.json"
 
@@ -41,8 +48,12 @@ type Choice struct {
 	P    Number `json:"p"`
 }
 
-// WriteSamples writes samples.json.
+// WriteSamples writes samples.json, without indentation: there are many numbers.
 func (d *Dir) WriteSamples(s Samples) error {
 	s.Schema = "apr.samples/1"
-	return d.writeJSON(SamplesFile, s)
+	b, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("%s: %w", SamplesFile, err)
+	}
+	return atomicfile.WriteFile(d.File(SamplesFile), append(b, '\n'), true)
 }

@@ -1,0 +1,371 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"apr/internal/atomicfile"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/report"
+	"apr/runlog"
+	"apr/runlog/runs"
+)
+
+// runsExits are the exit codes of every command that reads a run.
+var runsExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.IO})
+
+func runsCommand() *cli.Command {
+	return &cli.Command{
+		Name: "runs", Short: "List, show, compare, follow and report runs",
+		Example: "apr runs list\napr runs show 20261120\napr runs report 20261120 -o report.html\napr runs serve",
+		Sub: []*cli.Command{
+			runsListCommand("list", "List the runs"), runsListCommand("ls", "List the runs: the same as list"), runsShowCommand(),
+			runsCompareCommand("compare", "Show where runs differ, and what they came to"),
+			runsCompareCommand("diff", "Show where runs differ: the same as compare"), runsTailCommand(), runsReportCommand(), runsServeCommand(),
+		},
+	}
+}
+
+// runsDirOption is --dir.
+func runsDirOption(p *string) cli.Option {
+	return cli.Option{Name: "dir", Env: "APR_RUNS_DIR", Path: true, Value: cli.String(p, "runs"), Help: "folder with the runs"}
+}
+
+// runOption is the argument that names a run.
+func runOption(p *string) cli.Option {
+	return cli.Option{Name: "id", Arg: true, Required: true, Value: cli.String(p, ""), Help: "a run: its directory, or the beginning of its name or identity"}
+}
+
+// openRun finds and reads a run.
+func openRun(dir, id string) (*runlog.Record, error) {
+	path, err := runs.Find(dir, id)
+	if err != nil {
+		return nil, err
+	}
+	return runlog.Read(path)
+}
+
+// runsListResult is the JSON of apr runs list.
+type runsListResult struct {
+	Dir   string         `json:"dir"`
+	Runs  []runs.Summary `json:"runs"`
+	Total int            `json:"total"` // before --status and --limit
+}
+
+// Text prints the table.
+func (r runsListResult) Text(p *cli.Page) {
+	if len(r.Runs) == 0 {
+		p.Printf("no runs in %s\n", cli.Clean(r.Dir))
+		return
+	}
+	var rows [][]string
+	for _, s := range r.Runs {
+		rows = append(rows, []string{filepath.Base(s.Path), s.Status, when(s.Started), cli.Count(int64(s.Steps)), numberText(s.Loss), numberText(s.Val)})
+	}
+	p.Table([]string{"run", "status", "started", ">steps", ">loss", ">held-out nats"}, rows)
+	for _, s := range r.Runs {
+		if s.Problem != "" {
+			p.Printf("%s: %s\n", cli.Clean(filepath.Base(s.Path)), cli.Clean(s.Problem))
+		}
+	}
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "–"
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
+}
+
+func numberText(n *runlog.Number) string {
+	if n == nil {
+		return "–"
+	}
+	return fmt.Sprintf("%.4f", *n)
+}
+
+func runsListCommand(name, short string) *cli.Command {
+	var dir, status string
+	var limit int
+	return &cli.Command{
+		Name: name, Short: short,
+		Long: "Lists the runs of a folder, the newest first. The status follows from each run's receipt, lock and last event:\n" +
+			"running, completed, stopped (by a signal, can be resumed) or failed.",
+		Example: "apr runs list\napr runs list --status running --limit 5",
+		Exits:   []fault.Kind{fault.IO},
+		Options: []cli.Option{
+			runsDirOption(&dir),
+			{Name: "status", Value: cli.Enum(&status, "all", "all", runlog.Running, runlog.Completed, runlog.Stopped, runlog.Failed), Help: "only runs in this state"},
+			{Name: "limit", Value: cli.Int(&limit, 50).AtLeast(0), Help: "at most so many; 0 = all"},
+		},
+		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			all, err := runs.List(dir)
+			if err != nil {
+				return nil, err
+			}
+			r := runsListResult{Dir: dir, Total: len(all)}
+			r.Runs = slices.DeleteFunc(all, func(s runs.Summary) bool { return status != "all" && s.Status != status })
+			if limit > 0 && len(r.Runs) > limit {
+				r.Runs = r.Runs[:limit]
+			}
+			return r, nil
+		},
+	}
+}
+
+// runsShowResult is the JSON of apr runs show.
+type runsShowResult struct {
+	RunID     string           `json:"run_id"`
+	RunDir    string           `json:"run_dir"`
+	RunStatus string           `json:"run_status"`
+	Reason    string           `json:"reason,omitempty"`
+	Manifest  *runlog.Manifest `json:"manifest"`
+	Steps     []runlog.Step    `json:"steps"` // with --steps
+	Decisions []runlog.Event   `json:"decisions"`
+	Outcome   *runlog.Receipt  `json:"outcome"` // null while there is none
+	record    *runlog.Record
+}
+
+// Text prints the report's text: the verdict, the settings that somebody chose, and the steps if they were asked for.
+func (r runsShowResult) Text(p *cli.Page) {
+	v := report.New(r.record)
+	p.Printf("%s\n", p.Bold(cli.Clean(v.Verdict.Headline)))
+	if v.Verdict.Detail != "" {
+		p.Printf("%s\n", cli.Clean(v.Verdict.Detail))
+	}
+	p.Printf("\n")
+	kv := []string{"run", r.RunID, "directory", r.RunDir, "status", r.RunStatus}
+	for _, f := range v.Facts {
+		kv = append(kv, f.Name, f.Value)
+	}
+	p.Pairs(kv...)
+	for _, s := range v.Origins {
+		if s.Title != "Inputs" && s.Title != "Configuration" {
+			continue
+		}
+		p.Printf("\n%s\n", p.Bold(s.Title))
+		var rows []string
+		for _, row := range s.Rows {
+			if row.Note != "default" {
+				rows = append(rows, "  "+row.Name, row.Value)
+			}
+		}
+		p.Pairs(rows...)
+	}
+	if len(v.Events) > 0 {
+		p.Printf("\n%s\n", p.Bold("Decisions"))
+	}
+	for _, e := range v.Events {
+		p.Printf("%s  %s: %s  %s\n", e.Time.Local().Format(time.TimeOnly), cli.Clean(e.Kind), cli.Clean(e.Name), cli.Clean(e.Reason))
+	}
+	if len(r.Steps) > 0 {
+		p.Printf("\n%s\n", p.Bold("Steps"))
+	}
+	for _, s := range r.Steps {
+		p.Printf("%s\n", stepLine(s))
+	}
+}
+
+// stepLine prints a step.
+func stepLine(s runlog.Step) string {
+	terms := fmt.Sprintf("loss %.4f  CE %.4f", s.Loss, s.CE)
+	if s.KL.Finite() {
+		terms += fmt.Sprintf("  KL %.4f", s.KL)
+	}
+	return fmt.Sprintf("%s step %d  %s  |g| %.3f  lr %.3g  %.0f tokens/s  %s", cli.Clean(s.Leg), s.Step, terms, s.GradNorm, s.LR, s.TokensPerSecond, cli.Bytes(s.MemoryBytes))
+}
+
+func runsShowCommand() *cli.Command {
+	var dir, id string
+	var steps bool
+	return &cli.Command{
+		Name: "show", Short: "Show what a run was asked, what it decided and what it came to",
+		Example: "apr runs show 20261120\napr runs show runs/mine --steps --json",
+		Exits:   runsExits,
+		Options: []cli.Option{runOption(&id), runsDirOption(&dir), {Name: "steps", Value: cli.Bool(&steps, false), Help: "every step too"}},
+		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			rec, err := openRun(dir, id)
+			if err != nil {
+				return nil, err
+			}
+			r := runsShowResult{RunID: rec.ID(), RunDir: rec.Path, RunStatus: rec.Status, Reason: rec.Reason, Manifest: rec.Manifest,
+				Steps: []runlog.Step{}, Decisions: []runlog.Event{}, Outcome: rec.Receipt, record: rec}
+			if steps {
+				r.Steps = append(r.Steps, rec.Steps...)
+			}
+			for _, e := range rec.Events {
+				if e.Kind == "decision" {
+					r.Decisions = append(r.Decisions, e)
+				}
+			}
+			return r, nil
+		},
+	}
+}
+
+// runsCompareResult is the JSON of apr runs compare.
+type runsCompareResult struct{ runs.Comparison }
+
+// Text prints both tables, a column for each run.
+func (r runsCompareResult) Text(p *cli.Page) {
+	heads := append([]string{""}, r.Runs...)
+	if len(r.Differences) > 0 {
+		var rows [][]string
+		for _, d := range r.Differences {
+			row := []string{d.Key}
+			for _, v := range d.Values {
+				row = append(row, shorten(fmt.Sprint(v)))
+			}
+			rows = append(rows, row)
+		}
+		p.Table(heads, rows)
+	} else {
+		p.Printf("no setting, input, version or device differs\n")
+	}
+	p.Printf("\n")
+	var rows [][]string
+	for _, name := range slices.Sorted(maps.Keys(r.Metrics)) {
+		row := []string{name}
+		for _, v := range r.Metrics[name] {
+			if v == nil {
+				row = append(row, "–")
+			} else {
+				row = append(row, fmt.Sprintf("%.6g", *v))
+			}
+		}
+		rows = append(rows, row)
+	}
+	for i := range heads[1:] {
+		heads[i+1] = ">" + heads[i+1]
+	}
+	p.Table(heads, rows)
+}
+
+func runsCompareCommand(name, short string) *cli.Command {
+	var dir string
+	var ids, metrics []string
+	return &cli.Command{
+		Name: name, Short: short,
+		Long: "Compares the settings, inputs, versions and devices of runs, and their numbers: those of the last steps, times, and\n" +
+			"scores on held-out text. Numbers of the control begin with \"control.\".",
+		Example: "apr runs compare 20261120T1447 20261120T1502\napr runs compare runs/a runs/b runs/c --metric loss --metric val_nats.distilled_student",
+		Exits:   runsExits,
+		Options: []cli.Option{
+			{Name: "id", Arg: true, Required: true, Value: cli.Strings(&ids), Help: "two runs or more"},
+			runsDirOption(&dir),
+			{Name: "metric", Value: cli.Strings(&metrics), Default: "all", Help: "only this number; may be repeated"},
+		},
+		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			if len(ids) < 2 {
+				return nil, fault.New(fault.Usage, "two runs or more are compared, %d given", len(ids))
+			}
+			var records []*runlog.Record
+			for _, id := range ids {
+				r, err := openRun(dir, id)
+				if err != nil {
+					return nil, err
+				}
+				records = append(records, r)
+			}
+			c := runs.Compare(records)
+			if err := chooseMetrics(&c, metrics); err != nil {
+				return nil, err
+			}
+			return runsCompareResult{c}, nil
+		},
+	}
+}
+
+// chooseMetrics keeps the metrics of those names, if there are any; one that no run has is refused.
+func chooseMetrics(c *runs.Comparison, names []string) error {
+	known := slices.Sorted(maps.Keys(c.Metrics))
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			f := fault.New(fault.Usage, "no run has a metric %q", name)
+			if near := fault.Nearest(name, known); near != "" {
+				return f.WithHint("did you mean %s?", near)
+			}
+			return f.WithHint("apr runs compare without --metric shows all")
+		}
+	}
+	if len(names) > 0 {
+		maps.DeleteFunc(c.Metrics, func(name string, _ []*runlog.Number) bool { return !slices.Contains(names, name) })
+	}
+	return nil
+}
+
+// runsReportResult is the JSON of apr runs report.
+type runsReportResult struct {
+	RunID  string `json:"run_id"`
+	Output string `json:"output"`
+	Format string `json:"format"`
+	Size   int    `json:"size_bytes"`
+}
+
+// Text prints where the report is.
+func (r runsReportResult) Text(p *cli.Page) {
+	p.Printf("%s (%s)\n", cli.Clean(r.Output), cli.Bytes(int64(r.Size)))
+}
+
+func runsReportCommand() *cli.Command {
+	var dir, id, output, format string
+	var force bool
+	return &cli.Command{
+		Name: "report", Short: "Write the report of a run: one file, which opens without a network",
+		Long: "Writes what a run was worth: a verdict, curves, scores, texts token by token, time and memory, decisions and\n" +
+			"provenance. Runs at work and failed runs have a report too. apr distill writes report.html into the run itself.",
+		Example: "apr runs report 20261120T1447\napr runs report runs/mine --format md -o report.md",
+		Exits:   append(runsExits, fault.Invalid),
+		Options: []cli.Option{
+			runOption(&id), runsDirOption(&dir),
+			{Name: "output", Short: "o", Path: true, Value: cli.String(&output, ""), Default: "report.html", Help: "file to write"},
+			{Name: "format", Value: cli.Enum(&format, "html", "html", "md"), Help: "html, or md: text and tables"},
+			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
+		},
+		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			rec, err := openRun(dir, id)
+			if err != nil {
+				return nil, err
+			}
+			if output == "" {
+				output = "report." + format
+			}
+			n, err := writeReport(rec, output, format, force)
+			if err != nil {
+				return nil, err
+			}
+			return runsReportResult{rec.ID(), output, format, n}, nil
+		},
+	}
+}
+
+// writeReport writes a run's report and returns its size.
+func writeReport(r *runlog.Record, path, format string, force bool) (int, error) {
+	write := report.WriteHTML
+	if format == "md" {
+		write = report.WriteMarkdown
+	}
+	var b bytes.Buffer
+	if err := write(&b, r); err != nil {
+		return 0, err
+	}
+	return b.Len(), atomicfile.WriteFile(path, b.Bytes(), force)
+}
+
+// reportRun writes report.html into the directory of a run that has just ended. A run is not judged by its report: if there
+// can be none, a line says why.
+func reportRun(e *cli.Env, path string) {
+	rec, err := runlog.Read(path)
+	if err == nil {
+		_, err = writeReport(rec, filepath.Join(path, "report.html"), "html", true)
+	}
+	if err != nil {
+		e.Log.Warn("no report was written: " + err.Error())
+	}
+}
