@@ -23,12 +23,12 @@ var floors = []struct {
 	name     string
 	packages string
 }{
-	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/readfile internal/strictjson internal/near"},
+	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near"},
 	{"bytes", "tensor quant"},
 	{"bytes", "format/internal/checked format/internal/stored format/internal/ggufname format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
 	{"text", "tokenizer corpus"},
-	{"records", "runlog runlog/runs"},
+	{"records", "runlog runlog/runs watch supervise diagnose"},
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
@@ -59,9 +59,11 @@ var reserved = []struct {
 	{"apr/hub/hubtest", "", "test support"},
 	{"apr/internal/near", "device/devicetest internal/ref", "test support"},
 	{"apr/internal/contracttest", "", "test support"},
-	{"testing", "internal/near internal/contracttest device/devicetest", "test support"},
+	{"apr/internal/crashdisk", "", "test support"},
+	{"apr/internal/torture", "", "test support"},
+	{"testing", "internal/torture internal/near internal/contracttest device/devicetest", "test support"},
 	{"net/http", "hub hub/hubtest cmd/apr", "parsers and training never gain the network"},
-	{"os/exec", "corpus contract cmd/apr device/cuda/emulator", "nothing starts programs but claims, the supervisor, Parquet's bounded child, and the compiler of an emulator for tests"},
+	{"os/exec", "corpus contract supervise cmd/apr device/cuda/emulator", "nothing starts programs but claims, the supervisor, Parquet's bounded child, and the compiler of an emulator for tests"},
 	{"apr/device/cuda/emulator", "", "test support"},
 }
 

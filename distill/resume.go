@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"apr/format/safetensors"
+	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/runlog"
 )
@@ -26,7 +27,7 @@ func (l *leg) folder() checkpoints {
 	if l.name != LegStudent {
 		name += "-" + l.name
 	}
-	return checkpoints{dir: l.run.dir.File(name), keep: l.run.KeepCheckpoints}
+	return checkpoints{dir: l.run.dir.File(name), keep: l.run.KeepCheckpoints, disk: disk.OS{}}
 }
 
 // mustAgree lists what a bit-exact continuation depends on. Values are compared as JSON.
@@ -84,7 +85,7 @@ func (l *leg) checkpoint(out *Outcome) error {
 		return err
 	}
 	st := state{
-		Schema: "apr.checkpoint/1", Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
+		Schema: "apr.checkpoint/2", Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
 		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: *out, Best: l.best, Written: start.UTC(),
 	}
 	if err := l.folder().write(st, trainingTensors(l.student, r.stream)); err != nil {
@@ -139,6 +140,9 @@ func (l *leg) restore(out *Outcome) error {
 	if r.Resume == "" {
 		return nil
 	}
+	if err := l.folder().sweep(); err != nil {
+		return err
+	}
 	st, f, from, err := l.find()
 	if err != nil {
 		return err
@@ -177,7 +181,7 @@ func (l *leg) restore(out *Outcome) error {
 func (l *leg) find() (state, *safetensors.File, string, error) {
 	r := l.run
 	if r.Resume != ResumeAuto && filepath.Dir(r.Resume) == l.folder().dir {
-		st, f, err := openCheckpoint(r.Resume)
+		st, f, err := l.folder().open(r.Resume)
 		return st, f, r.Resume, err
 	}
 	st, f, from, skipped, err := l.folder().newest()
