@@ -51,16 +51,20 @@ func writeAPR(c *Container, out string, sources []tensor.Source, opt Options) er
 			}
 		}
 	}
-	writer := ""
-	if opt.Version != "" {
-		writer = "apr/" + opt.Version
-	}
 	meta := model.APRMetadata(cfg, tok, extra)
 	addSpecial(meta, "bos", tok, tok.BOS(), cfg.BOS)
 	addSpecial(meta, "eos", tok, tok.EOS(), cfg.EOS)
 	return aprfile.Write(out, sources, aprfile.Options{
-		Force: opt.Force, Metadata: meta, Writer: writer, Tied: cfg.Tied,
+		Force: opt.Force, Metadata: meta, Writer: writer(opt), Tied: cfg.Tied,
 	})
+}
+
+// writer names the program in a file.
+func writer(opt Options) string {
+	if opt.Version == "" {
+		return ""
+	}
+	return "apr/" + opt.Version
 }
 
 // addSpecial writes the id of a begin or end token that only the configuration names, as folders' config.json does.

@@ -179,12 +179,18 @@ func wantsMoreBits(name string, layers int, head bool) bool {
 	if part != "self_attn.v_proj.weight" && part != "mlp.down_proj.weight" {
 		return false
 	}
+	i, ok := layerNumber(number)
+	return ok && (i < layers/8 || i >= 7*layers/8 || (i-layers/8)%3 == 2)
+}
+
+// layerNumber reads the decimal number of a layer.
+func layerNumber(text string) (int, bool) {
 	i := 0
-	for _, c := range number {
+	for _, c := range text {
 		if c < '0' || c > '9' || i > 1<<20 {
-			return false
+			return 0, false
 		}
 		i = 10*i + int(c-'0')
 	}
-	return i < layers/8 || i >= 7*layers/8 || (i-layers/8)%3 == 2
+	return i, text != ""
 }

@@ -66,8 +66,13 @@ func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	return planOf(c, out, cfg.Layers, opt)
+}
+
+// planOf is Plan for a known number of layers.
+func planOf(c *Container, out string, layers int, opt Options) ([]Choice, *Report, error) {
 	used, dropped := split(c.weights(""))
-	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType}.plan(used, cfg.Layers)
+	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType}.plan(used, layers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,6 +142,15 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 	if err := checkComplete(c); err != nil {
 		return nil, err
 	}
+	sources, err := encoded(ctx, c, plan, opt, r)
+	if err != nil {
+		return nil, err
+	}
+	return r, write(c, out, sources, plan, opt, r)
+}
+
+// encoded returns the tensors in their new types; the errors of these go into the report as they are written.
+func encoded(ctx context.Context, c *Container, plan []Choice, opt Options, r *Report) ([]tensor.Source, error) {
 	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE}
 	var sources []tensor.Source
 	for _, p := range plan {
@@ -146,7 +160,7 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 		}
 		sources = append(sources, s)
 	}
-	return r, write(c, out, sources, plan, opt, r)
+	return sources, nil
 }
 
 // write hands the sources to the writer of the output's kind.
@@ -168,12 +182,16 @@ func write(c *Container, out string, sources []tensor.Source, plan []Choice, opt
 	default:
 		return writeHF(c, out, sources, plan, opt, r)
 	}
+	return r.measure(out)
+}
+
+// measure notes the one file that was written.
+func (r *Report) measure(out string) error {
 	st, err := os.Stat(out)
 	if err != nil {
 		return fault.In(fault.IO, out, "cannot be read back").Because(err)
 	}
-	r.OutputSize = st.Size()
-	r.Files = []string{filepath.Base(out)}
+	r.OutputSize, r.Files = st.Size(), []string{filepath.Base(out)}
 	return nil
 }
 
@@ -220,6 +238,11 @@ func checkComplete(c *Container) error {
 	cfg, err := c.Config()
 	if err != nil {
 		return err
+	}
+	if tok, err := c.Tokenizer(); err == nil { // the writers that need one ask for it
+		if err := tok.CheckRows(cfg.VocabSize); err != nil {
+			return err
+		}
 	}
 	want := cfg.TensorShapes()
 	for name, shape := range sorted(want) {

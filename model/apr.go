@@ -173,7 +173,7 @@ func APRMetadata(c Config, tok *tokenizer.Tokenizer, extra map[string]any) map[s
 		}
 	}
 	if tok != nil {
-		addTokenizer(m, tok)
+		AddTokenizer(m, tok)
 	}
 	for k, v := range extra {
 		m[k] = v
@@ -181,7 +181,8 @@ func APRMetadata(c Config, tok *tokenizer.Tokenizer, extra map[string]any) map[s
 	return m
 }
 
-func addTokenizer(m map[string]any, tok *tokenizer.Tokenizer) {
+// AddTokenizer adds the keys of a tokenizer to the metadata of an .apr file.
+func AddTokenizer(m map[string]any, tok *tokenizer.Tokenizer) {
 	d := tok.Data()
 	m["tokenizer.vocabulary"], m["tokenizer.merges"], m["tokenizer.token_type"] = d.Vocabulary, d.Merges, d.TokenType
 	m["tokenizer.vocab_size"], m["tokenizer.model_type"], m["tokenizer.pre_type"] = len(d.Vocabulary), "gpt2", d.PreType

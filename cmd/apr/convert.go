@@ -11,7 +11,7 @@ import (
 
 // schemeValue is the option of a type scheme, for convert and quantize.
 func schemeValue(p *string, def string) *cli.EnumValue {
-	return cli.Enum(p, def, convert.Schemes()...).Unbuilt(convert.UnbuiltSchemes()...)
+	return cli.Enum(p, def, convert.Schemes()...).Alias("q4_k", "q4k").Alias("q6_k", "q6k").Unbuilt(convert.UnbuiltSchemes()...)
 }
 
 // convertResult is the JSON of apr convert.
@@ -65,7 +65,7 @@ func convertCommand() *cli.Command {
 
 // rewrite opens a model and writes it anew, with a progress bar.
 func rewrite(ctx context.Context, e *cli.Env, file, output string, opt convert.Options) (*convert.Report, error) {
-	c, err := convert.Open(file)
+	c, err := openModel(ctx, e, file)
 	if err != nil {
 		return nil, err
 	}

@@ -66,24 +66,25 @@ func quantizeCommand() *cli.Command {
 	var file, output, scheme, format string
 	var plan, force bool
 	return &cli.Command{
-		Name: "quantize", Short: "Quantise a model to an .apr file",
+		Name: "quantize", Short: "Quantise a model",
 		Long: "Quantise a model. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it, Q6_K; q4k and q6k use one type.\n" +
-			"Norms and biases stay F32; a matrix whose last dimension is not divisible by 256 stays BF16.",
-		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q4k -o model.apr --plan",
+			"Norms and biases stay F32. A matrix whose last dimension is not divisible by 256 stays BF16 in .apr; in GGUF it\n" +
+			"gets the type that llama.cpp gives it. q8_0 is for GGUF: .apr files do not hold it.",
+		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q8_0 -o model.gguf --format gguf",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to quantise"},
 			{Name: "scheme", Short: "s", Required: true, Value: schemeValue(&scheme, ""), Help: "types of the output"},
 			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file to write"},
-			{Name: "format", Value: cli.Enum(&format, "apr", "apr").Unbuilt("gguf"), Help: "form of the output"},
+			{Name: "format", Value: cli.Enum(&format, "apr", "apr", "gguf").Unbuilt("safetensors"), Help: "form of the output"},
 			{Name: "plan", Value: cli.Bool(&plan, false), Help: "say what would be written, and stop"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			if !strings.HasSuffix(strings.ToLower(output), ".apr") {
-				return nil, fault.In(fault.Usage, "--output", "%q does not end in .apr, the format to write", output)
+			if !strings.HasSuffix(strings.ToLower(output), "."+format) {
+				return nil, fault.In(fault.Usage, "--output", "%q does not end in .%s, the format to write", output, format)
 			}
-			rep, err := quantise(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(scheme), Force: force}, plan)
+			rep, err := quantise(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(scheme), To: format, Force: force}, plan)
 			if err != nil {
 				return nil, err
 			}
@@ -100,7 +101,7 @@ func quantise(ctx context.Context, e *cli.Env, file, output string, opt convert.
 	if !plan {
 		return rewrite(ctx, e, file, output, opt)
 	}
-	c, err := convert.Open(file)
+	c, err := openModel(ctx, e, file)
 	if err != nil {
 		return nil, err
 	}

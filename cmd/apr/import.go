@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"apr/convert"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// importOptions are the flags of apr import.
+type importOptions struct {
+	source, output, arch, quantize, dtype, tokenizer string
+	preserve, strict, bare, force                    bool
+}
+
+// importedModel is the JSON of apr import.
+type importedModel struct {
+	Source       string            `json:"source"`
+	Output       string            `json:"output"`
+	Architecture string            `json:"architecture"`
+	TensorCount  int               `json:"tensor_count"` // of the output
+	SHA256       string            `json:"sha256"`       // of the output
+	Warnings     []string          `json:"warnings"`
+	Format       string            `json:"format"` // of the source
+	Preserved    []string          `json:"preserved"`
+	Widened      []string          `json:"widened"`
+	DTypes       map[string]string `json:"dtypes"`
+	Size         int64             `json:"size_bytes"`
+}
+
+// Text prints what was written, and every tensor whose blocks could not be kept.
+func (r importedModel) Text(p *cli.Page) {
+	p.Pairs("source", r.Source, "output", r.Output, "architecture", r.Architecture, "tensors", fmt.Sprint(r.TensorCount),
+		"types", typesText(countTypes(r.DTypes)), "size", cli.Bytes(r.Size), "sha256", r.SHA256)
+	if len(r.Preserved) > 0 {
+		p.Printf("%d tensors keep their blocks byte for byte\n", len(r.Preserved))
+	}
+	for _, name := range r.Widened {
+		p.Printf("widened to %s: %s\n", r.DTypes[name], cli.Clean(name))
+	}
+	printNotes(p, nil, nil, r.Warnings)
+}
+
+func importCommand() *cli.Command {
+	var o importOptions
+	return &cli.Command{
+		Name: "import", Short: "Import a Hugging Face folder, safetensors or GGUF as .apr",
+		Long: "Import a model as .apr. Q4_K, Q5_K and Q6_K blocks of GGUF are kept byte for byte; other block types, which .apr\n" +
+			"files do not hold, are widened to F32, or to --dtype, and listed.",
+		Example: "apr import model-folder -o model.apr\napr import model.gguf -o model.apr --no-preserve-quant --dtype bf16",
+		Exits:   append(openExits, fault.Invalid),
+		Options: []cli.Option{
+			{Name: "source", Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model to import"},
+			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&o.output, ""), Help: "file to write"},
+			{Name: "arch", Value: cli.Enum(&o.arch, "auto", convert.Supported()...), Help: "architecture that the source must have"},
+			{Name: "quantize", Value: schemeValue(&o.quantize, ""), Default: "types stay", Help: "types of the output"},
+			{Name: "dtype", Value: cli.Enum(&o.dtype, "", "f32", "bf16", "f16"), Default: "as in the source, F32 for what is widened",
+				Help: "type of matrices that are not kept as blocks"},
+			{Name: "preserve-quant", Aliases: []string{"preserve-q4k"}, Negatable: true, Value: cli.Bool(&o.preserve, true),
+				Help: "keep Q4_K, Q5_K and Q6_K blocks byte for byte"},
+			{Name: "tokenizer", Path: true, Value: cli.String(&o.tokenizer, ""), Default: "that of the source",
+				Help: "tokenizer.json, its folder, or a model to take the tokenizer of"},
+			{Name: "strict", Value: cli.Bool(&o.strict, false), Help: "warnings are errors"},
+			{Name: "allow-no-config", Value: cli.Bool(&o.bare, false), Help: "import tensors without a configuration, to be inspected"},
+			{Name: "force", Value: cli.Bool(&o.force, false), Help: "replace an existing output"},
+		},
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			switch {
+			case !strings.EqualFold(filepath.Ext(o.output), ".apr"):
+				return nil, fault.In(fault.Usage, "--output", "%q does not end in .apr, the format to write", o.output)
+			case o.quantize != "" && o.dtype != "":
+				return nil, fault.New(fault.Usage, "--quantize and --dtype contradict each other")
+			case o.quantize != "" && e.Settings.Given("preserve-quant") && o.preserve:
+				return nil, fault.New(fault.Usage, "--quantize and --preserve-quant contradict each other")
+			}
+			return o.run(ctx, e)
+		},
+	}
+}
+
+// run opens the source, checks it and writes it.
+func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	c, err := convert.Open(o.source)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := c.Verify(); err != nil {
+		return nil, err
+	}
+	if o.tokenizer != "" {
+		tok, err := openTokenizer(o.tokenizer)
+		if err != nil {
+			return nil, err
+		}
+		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tok, nil }
+	}
+	opt := convert.Options{
+		Scheme: convert.Scheme(o.quantize), To: "apr", Expand: !o.preserve, DType: tensor.ParseDType(o.dtype), Force: o.force, Version: version,
+	}
+	rep, err := o.write(ctx, e, c, opt)
+	if err != nil {
+		return nil, err
+	}
+	return o.report(ctx, c, rep)
+}
+
+// write writes the output, without a configuration where that is allowed and there is none.
+func (o *importOptions) write(ctx context.Context, e *cli.Env, c *convert.Container, opt convert.Options) (*convert.Report, error) {
+	bar := e.Progress("writing "+filepath.Base(o.output), c.Bytes(), cli.Bytes)
+	defer bar.Close()
+	opt.Progress = bar.Add
+	if _, err := c.Config(); err != nil && o.bare {
+		arch := o.arch
+		if arch == "auto" {
+			arch = ""
+		}
+		return convert.WriteBare(ctx, c, o.output, arch, opt)
+	}
+	if err := convert.CheckImport(c, o.output, o.arch, o.strict, opt); err != nil {
+		return nil, err
+	}
+	return convert.Write(ctx, c, o.output, opt)
+}
+
+// report reads the output back for its hash.
+func (o *importOptions) report(ctx context.Context, c *convert.Container, rep *convert.Report) (cli.Result, error) {
+	written, err := convert.Open(o.output)
+	if err != nil {
+		return nil, err
+	}
+	defer written.Close()
+	s, err := convert.Summarize(ctx, written, true)
+	if err != nil {
+		return nil, err
+	}
+	r := importedModel{
+		Source: o.source, Output: o.output, Architecture: s.Architecture, TensorCount: s.TensorCount, SHA256: *s.SHA256,
+		Warnings: rep.Warnings, Format: c.Format, Widened: rep.Widened, DTypes: rep.DTypes, Size: rep.OutputSize,
+	}
+	for _, t := range c.File.Tensors() {
+		if t.DType.IsQuantized() && rep.DTypes[t.Name] == t.DType.String() && o.quantize == "" {
+			r.Preserved = append(r.Preserved, t.Name)
+		}
+	}
+	return r, nil
+}
