@@ -14,7 +14,7 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	distillCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, convertCommand, quantizeCommand, diffCommand, tokenizeCommand,
+	distillCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, importCommand, convertCommand, exportCommand, quantizeCommand, diffCommand, tokenizeCommand,
 	contractCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
 }
 
