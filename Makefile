@@ -12,7 +12,7 @@ RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safe
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate gpu-test gpu-binaries help
+.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate proofs falsify gpu-test gpu-binaries help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,14 @@ emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ comp
 	$(GO) vet -tags emulate ./device/cuda/... ./distill ./cmd/apr
 	$(GO) test -tags emulate ./device/cuda/...
 	$(GO) test -tags emulate -run 'CUDA|Emulated' ./distill ./cmd/apr
+
+# What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
+proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where it is installed
+	$(GO) test -count=1 -tags proofs -run RoundEvery ./tensor
+	@if command -v z3 >/dev/null; then $(GO) test -count=1 -tags z3 ./proofs; else echo "UNAVAILABLE: z3 is not on PATH"; fi
+
+falsify: ## every check of contracts/, and every mutant that it must find
+	$(GO) run ./cmd/apr contract falsify --allow-unavailable
 
 # Packages with tests for a GPU, and what runs there without Go.
 GPU_PACKAGES := device/cuda distill cmd/apr

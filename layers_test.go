@@ -33,7 +33,7 @@ var floors = []struct {
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model generate optim plan teacher eval distill convert"},
-	{"trust", "report contract hub/hubtest hub bench"},
+	{"trust", "report contract hub/hubtest hub bench proofs"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth"},
 }
 

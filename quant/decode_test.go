@@ -70,6 +70,36 @@ func TestScalesMinsPackEveryValue(t *testing.T) {
 	contracttest.Cases(t, cases)
 }
 
+// TestQ6KCodesOfEveryBytes: all 2²⁴ values of the three bytes that hold four codes of Q6_K, through the decoder. A block
+// has 64 such triples.
+func TestQ6KCodesOfEveryBytes(t *testing.T) {
+	block := make([]byte, bytesQ6K)
+	for i := range block[192:208] {
+		block[192+i] = 1 // scales
+	}
+	binary.LittleEndian.PutUint16(block[208:], tensor.F32ToF16(1))
+	var x [superblock]float32
+	cases := 0
+	for base := 0; base < 1<<24; base += 64 {
+		for i := range 64 { // half h, element l
+			h, l, v := i/32, i%32, base+i
+			block[64*h+l], block[64*h+32+l], block[128+32*h+l] = byte(v), byte(v>>8), byte(v>>16)
+		}
+		decodeQ6K(x[:], block, 0)
+		for i := range 64 {
+			h, l, v := i/32, i%32, base+i
+			low, high, two := v&255, v>>8&255, v>>16
+			for k, code := range [4]int{low&15 | two&3<<4, high&15 | two>>2&3<<4, low>>4 | two>>4&3<<4, high>>4 | two>>6<<4} {
+				if got := x[128*h+32*k+l]; got != float32(code-32) {
+					t.Fatalf("bytes %06x: code %d is %g, want %d", v, k, got+32, code)
+				}
+			}
+			cases++
+		}
+	}
+	contracttest.Cases(t, cases)
+}
+
 func TestScalesMinsRepackEveryByte(t *testing.T) {
 	cases := 0
 	r := rand.New(rand.NewPCG(7, 8))
