@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"apr/convert"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/quant"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -72,6 +74,46 @@ func RandomModel(c model.Config, seed uint64) *model.Files {
 	return &model.Files{Config: c, Container: &model.Container{
 		Path: f.Path(), File: f, ReadTokenizer: noTokenizer, ReadConfig: func() (model.Config, error) { return c, nil },
 	}}
+}
+
+// RandomQuantised is RandomModel with matrices in the types that a scheme gives them: every tensor repeats a table of
+// blocks of such values.
+func RandomQuantised(c model.Config, seed uint64, scheme convert.Scheme) (*model.Files, error) {
+	m := RandomModel(c, seed)
+	f := m.File.(*randomFile)
+	types, err := convert.GGUFTypes(scheme, f.Tensors(), c.Layers)
+	if err != nil {
+		return nil, err
+	}
+	rng := rand.New(rand.NewPCG(seed, 4))
+	tables := map[tensor.DType][]byte{}
+	for _, name := range slices.Sorted(maps.Keys(f.tensors)) {
+		t, d := f.tensors[name], types[name]
+		if !d.IsQuantized() {
+			continue
+		}
+		if tables[d] == nil {
+			if tables[d], err = randomBlocks(rng, d, c.InitializerRange); err != nil {
+				return nil, err
+			}
+		}
+		size := int64(t.Rows()) * d.RowBytes(t.Cols())
+		blocks := int64(len(tables[d]) / d.BlockBytes())
+		r := &randomTensor{table: tables[d], start: rng.Int64N(blocks) * int64(d.BlockBytes()), size: size}
+		t.DType, t.Size, t.ReaderAt = d, size, r
+		f.tensors[name] = t
+	}
+	return m, nil
+}
+
+// randomBlocks returns 4,093 blocks, a prime, of values N(0, sigma²).
+func randomBlocks(rng *rand.Rand, d tensor.DType, sigma float64) ([]byte, error) {
+	values := make([]float32, 4093*d.BlockLen())
+	for i := range values {
+		values[i] = float32(rng.NormFloat64() * sigma)
+	}
+	table := make([]byte, 4093*d.BlockBytes())
+	return table, quant.Quantize(table, values, d)
 }
 
 // randomFile is a tensor.File of random tensors.

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"apr/bench"
@@ -23,6 +25,8 @@ type benchOptions struct {
 	warmup, iterations, maxTokens  int
 	batchSize, seqLen, promptTotal int
 	chunkRows, microRows, peakSize int
+	teacherBackend, teacherGEMM    string
+	quantize                       string  // scheme of random weights; empty: bfloat16, or what the teacher's backend needs
 	memory                         float64 // GiB
 	random, kernelLog, profile     bool
 }
@@ -37,7 +41,7 @@ func benchCommand() *cli.Command {
 		Example: "apr bench student.apr --max-tokens 64\n" +
 			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256\n" +
 			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Stopped, fault.Memory},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},
 			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "teacher: measure one distillation step"},
@@ -50,13 +54,16 @@ func benchCommand() *cli.Command {
 			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Default: "random ids", Help: "prompt of a generation"},
 			{Name: "prompt-tokens", Value: cli.Int(&o.promptTotal, 64).AtLeast(1), Help: "random ids of the prompt when there is none"},
 			{Name: "percentiles", NotBuilt: "other percentiles than those printed", Value: cli.String(new(string), "50,95"), Help: "percentiles of the latencies"},
-			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "TEACHER:STUDENT of published shapes, with --random-weights"},
+			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "TEACHER:STUDENT of published shapes for a step, one shape for generation, with --random-weights"},
 			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "with --shape: bfloat16 weights by seed, made as they are read"},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU, there with 8-bit activations for generation from quantised weights"},
 			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory that a step may be planned for"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "rows of a micro-batch"},
 			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},
+			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "on a GPU: the teacher expanded, or in blocks; with --random-weights q4k is a teacher of llama.cpp's mix Q4_K_M"},
+			{Name: "quantize", Value: cli.Enum(&o.quantize, "", "q4_k_m", "q4k", "q6k", "q8_0"), Default: "bf16, or q4_k_m for the teacher backend q4k", Help: "types of random weights"},
+			{Name: "teacher-gemm", Value: cli.Enum(&o.teacherGEMM, "bf16", "bf16", "fp8"), Help: "arithmetic of the teacher's products on a GPU"},
 			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "rows of the square product that gives the measured peak of products"},
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "on a GPU: three more steps, with the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
@@ -69,6 +76,8 @@ func benchCommand() *cli.Command {
 type benchResult struct {
 	Model           string             `json:"model"`
 	Teacher         string             `json:"teacher,omitempty"`
+	TeacherBackend  string             `json:"teacher_backend,omitempty"`
+	TeacherGEMM     string             `json:"teacher_gemm,omitempty"`
 	Backend         string             `json:"backend"`
 	Device          map[string]any     `json:"device"`
 	TokensPerSecond float64            `json:"tokens_per_second"`
@@ -105,8 +114,17 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	named := *o
+	for _, arg := range []*string{&o.file, &o.kd} {
+		if *arg != "" {
+			var err error
+			if *arg, err = source(ctx, e, *arg); err != nil {
+				return nil, err
+			}
+		}
+	}
 	start := time.Now()
-	generates := o.kd == "" && o.shape == ""
+	generates := o.generates()
 	dev, err := backend{
 		name: o.backend, dtype: o.dtype, expand: 128 << 20, round: generates && o.dtype == "auto", kernelLog: o.kernelLog,
 	}.open(e)
@@ -116,7 +134,7 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 	defer dev.Close()
 	info := dev.Info()
 	r := &benchResult{
-		Model: o.file, Teacher: o.kd, Backend: info.Kind, batch: o.batchSize, seq: o.seqLen, shape: o.shape, LatencyMS: map[string]float64{},
+		Model: named.file, Teacher: named.kd, Backend: info.Kind, batch: o.batchSize, seq: o.seqLen, shape: o.shape, LatencyMS: map[string]float64{},
 		Device: map[string]any{"name": info.Name, "isa": info.ISA, "workers": info.Workers},
 		Start:  map[string]float64{"open device": milliseconds(time.Since(start))},
 	}
@@ -170,20 +188,50 @@ func peakMemory(dev *opened) map[string]int64 {
 	return m
 }
 
+// generates reports whether generation is measured, not a step.
+func (o *benchOptions) generates() bool { return o.kd == "" && !strings.Contains(o.shape, ":") }
+
+// generator opens the model that generates and encodes the prompt. Without a prompt there are random ids.
+func (o *benchOptions) generator() (f *model.Files, prompt []int32, vocab int, err error) {
+	if o.shape != "" {
+		c, err := bench.Shape(o.shape)
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		if o.prompt != "" {
+			return nil, nil, 0, fault.New(fault.Usage, "--prompt needs a tokenizer, which random weights lack: use --prompt-tokens")
+		}
+		f, err = randomModel(c, o.quantize)
+		return f, o.randomPrompt(c.VocabSize), c.VocabSize, err
+	}
+	if f, err = model.Open(o.file); err != nil {
+		return nil, nil, 0, err
+	}
+	tok, err := f.Tokenizer()
+	if err = errors.Join(err, f.CheckTensors()); err != nil {
+		return nil, nil, 0, errors.Join(err, f.Close())
+	}
+	if o.prompt != "" {
+		return f, tok.Encode(o.prompt, tokenizer.PlainText), tok.RealIDs(), nil
+	}
+	return f, o.randomPrompt(tok.RealIDs()), tok.RealIDs(), nil
+}
+
+func (o *benchOptions) randomPrompt(vocab int) (prompt []int32) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range o.promptTotal {
+		prompt = append(prompt, rng.Int32N(int32(vocab)))
+	}
+	return prompt
+}
+
 // generation measures greedy generation.
 func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResult, progress func(int, int)) error {
-	f, err := model.Open(o.file)
+	f, prompt, vocab, err := o.generator()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := f.CheckTensors(); err != nil {
-		return err
-	}
-	tok, err := f.Tokenizer()
-	if err != nil {
-		return err
-	}
 	if err := dev.prewarm(); err != nil {
 		return err
 	}
@@ -191,14 +239,7 @@ func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResu
 	if err != nil {
 		return err
 	}
-	prompt := tok.Encode(o.prompt, tokenizer.PlainText)
-	if o.prompt == "" {
-		rng := rand.New(rand.NewPCG(1, 2))
-		for range o.promptTotal {
-			prompt = append(prompt, rng.Int32N(int32(tok.RealIDs())))
-		}
-	}
-	g, err := bench.MeasureGeneration(ctx, dev.NewStream(), m, prompt, o.maxTokens, tok.RealIDs(), o.warmup, o.iterations, progress)
+	g, err := bench.MeasureGeneration(ctx, dev.NewStream(), m, prompt, o.maxTokens, vocab, o.warmup, o.iterations, progress)
 	if err != nil {
 		return err
 	}
@@ -221,7 +262,11 @@ func (r *benchResult) inUse() string {
 func (r *benchResult) Text(p *cli.Page) {
 	dev := fmt.Sprintf("%v, %v, %v workers", r.Device["name"], r.Device["isa"], r.Device["workers"])
 	if r.Generation != nil {
-		p.Pairs("model", filepath.Base(r.Model), "device", dev,
+		name := filepath.Base(r.Model)
+		if r.shape != "" {
+			name = r.shape + ", random weights"
+		}
+		p.Pairs("model", name, "device", dev,
 			"prompt", fmt.Sprintf("%d tokens, first token after %.2f ms (%.0f tokens/s)", r.Generation.PromptTokens, r.LatencyMS["first"], r.Generation.PromptPerSecond),
 			"generation", fmt.Sprintf("%.1f tokens/s (%.3f ms a token, p95 %.3f)", r.TokensPerSecond, r.LatencyMS["p50"], r.LatencyMS["p95"]),
 			"peak memory", cli.Bytes(r.PeakMemory["host"]))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"apr/bench"
+	"apr/convert"
 	"apr/device"
 	"apr/device/cpu"
 	"apr/device/cuda"
@@ -15,6 +16,7 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/plan"
+	"apr/teacher"
 )
 
 // models are teacher and student before anything is on the device.
@@ -36,8 +38,13 @@ func (o *benchOptions) models() (m benchModels, err error) {
 		if m.config, err = bench.Shape(small); err != nil {
 			return m, err
 		}
-		m.teacher, m.student = bench.RandomModel(c, 1), bench.RandomModel(m.config, 2)
-		return m, nil
+		m.student = bench.RandomModel(m.config, 2)
+		scheme := o.quantize
+		if scheme == "" && o.form().Blocks {
+			scheme = string(convert.Q4_K_M)
+		}
+		m.teacher, err = randomModel(c, scheme)
+		return m, err
 	}
 	if m.teacher, err = model.Open(o.kd); err != nil {
 		return m, err
@@ -53,6 +60,14 @@ func (o *benchOptions) models() (m benchModels, err error) {
 		m.config = m.student.Config
 	}
 	return m, err
+}
+
+// randomModel makes a model of random weights in the types of a scheme, or in bfloat16.
+func randomModel(c model.Config, scheme string) (*model.Files, error) {
+	if scheme == "" {
+		return bench.RandomModel(c, 1), nil
+	}
+	return bench.RandomQuantised(c, 1, convert.Scheme(scheme))
 }
 
 func (m benchModels) close() {
@@ -83,7 +98,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if err != nil {
 		return err
 	}
-	r.Plan, r.setting = &p, p.Setting
+	r.Plan, r.setting, r.TeacherBackend, r.TeacherGEMM = &p, p.Setting, o.teacherBackend, o.teacherGEMM
 	took("plan")
 	if prep, ok := dev.Device.(dry.Preparer); ok {
 		if err := prep.Prepare(p.Record); err != nil {
@@ -91,7 +106,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		}
 	}
 	took("prepare")
-	big, err := model.LoadFrozen(dev, m.teacher, device.TeacherWeights)
+	big, err := model.LoadFrozenAs(dev, m.teacher, device.TeacherWeights, o.form())
 	if err != nil {
 		return err
 	}
@@ -144,6 +159,11 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	return nil
 }
 
+// form says how the teacher is kept.
+func (o *benchOptions) form() device.Form {
+	return teacher.Backend(o.teacherBackend).Form(o.teacherGEMM == "fp8")
+}
+
 // plan chooses how the step is cut.
 func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, error) {
 	planned, ok := dev.Device.(dry.Planned)
@@ -168,7 +188,7 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 		choice.Recompute = []model.Recompute{model.RecomputeNone}
 	}
 	return distill.DryRun{
-		Target: target, Teacher: m.teacher.Outline(), Student: m.config, Loss: bench.Loss,
+		Target: target, Teacher: m.teacher.Outline(), Form: o.form(), Student: m.config, Loss: bench.Loss,
 		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
 	}.Plan(choice)
 }

@@ -17,6 +17,7 @@ import (
 	"apr/model"
 	"apr/optim"
 	"apr/runlog"
+	"apr/teacher"
 )
 
 func distillCommand() *cli.Command {
@@ -31,7 +32,7 @@ func distillCommand() *cli.Command {
 			"apr distill TEACHER --student-config config.json -d src/ --steps 2000 --batch-size 8 --seq-len 256\n" +
 			"apr distill -o runs/mine --config runs/mine.yaml --resume",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
-			fault.Stopped, fault.Diverged, fault.Memory},
+			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Memory},
 		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runDistill(ctx, e, o) },
 	}
@@ -49,6 +50,7 @@ type distillResult struct {
 	Epochs        int                `json:"epochs"`
 	TeacherDevice string             `json:"teacher_backend"`
 	TeacherReason string             `json:"teacher_backend_reason"`
+	TeacherGEMM   string             `json:"teacher_gemm"`
 	LearningRate  float64            `json:"learning_rate"`
 	BatchSize     int                `json:"batch_size"`
 	GradAccum     int                `json:"grad_accum"`
@@ -74,13 +76,25 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err != nil {
 		return nil, err
 	}
-	dev, err := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}.open(e)
+	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil {
+		return nil, err
+	}
+	if c.Student != "" {
+		if c.Student, err = source(ctx, e, c.Student); err != nil {
+			return nil, err
+		}
+	}
+	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}
+	dev, err := b.open(e)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
 	if err := o.unbuiltOn(dev, e.Settings); err != nil {
 		return nil, err
+	}
+	if o.Probe && dev.gpu != nil {
+		c.OpenProbe = func() (device.Device, error) { return b.cuda(e) }
 	}
 	show := newDistillDisplay(e, o.LogEvery)
 	defer show.close()
@@ -100,8 +114,9 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		return nil, err
 	}
 	out, err := r.Execute(ctx)
+	reportRun(e, r.Output)
 	show.close()
-	return o.result(c, out, r.Inputs(), dev), err
+	return o.result(c, out, r, dev), err
 }
 
 // keepExpanded is how many bytes a CPU teacher may spend on float32 copies of its quantised matrices.
@@ -118,9 +133,7 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		asked bool
 		what  string
 	}{
-		{s.Given("probe") && o.Probe, "--probe on: there is one teacher backend"},
 		{s.Given("stall-timeout") && o.StallTimeout != 0, "--stall-timeout"},
-		{o.TeacherBackend == "q4k", "--teacher-backend q4k: a teacher that stays in blocks on a GPU"},
 		{o.GPUs != "1", "--gpus " + o.GPUs + ": several GPUs"},
 		{o.Supervise, "--supervise"}, {o.Plan, "--plan"},
 		{o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
@@ -144,11 +157,9 @@ func (o *distillOptions) unbuiltOn(dev *opened, s cli.Settings) error {
 		asked bool
 		what  string
 	}{
-		{!onGPU && o.TeacherBackend == "cublas", "--teacher-backend cublas needs a GPU: the CPU reads teachers of any type as they are, with auto or cpu"},
-		{onGPU && o.TeacherBackend == "cpu", "--teacher-backend cpu beside a student on the GPU: use cublas, or --backend cpu for both"},
-		{s.Given("teacher-gemm") && o.TeacherGEMM != arithmetic, "--teacher-gemm " + o.TeacherGEMM + ": teacher and student compute in " + arithmetic},
+		{s.Given("teacher-gemm") && o.TeacherGEMM != arithmetic && !(o.TeacherGEMM == "fp8" && arithmetic == "bf16"),
+			"--teacher-gemm " + o.TeacherGEMM + ": teacher and student compute in " + arithmetic},
 		{!onGPU && o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU: use auto or off"},
-		{onGPU && o.TeacherCache == "off", "--teacher-cache off on the GPU: teachers are kept in " + arithmetic},
 		{!onGPU && s.Given("device") && o.Device != 0, "--device on the CPU"},
 		{!onGPU && o.ManagedMemory != "auto" && o.ManagedMemory != "", "MANAGED_MEMORY: the CPU device allocates host memory"},
 	} {
@@ -183,6 +194,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		MaxGradNorm: o.MaxGradNorm, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
 		Control: o.Control == "ce", EvalEvery: o.EvalEvery, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
 		KeepCheckpoints: o.KeepCheckpoints, Build: buildIdentity(), Writer: "apr/" + version,
+		TeacherBackend: teacher.Backend(o.TeacherBackend), TeacherCache: o.TeacherCache, TeacherFP8: o.TeacherGEMM == "fp8",
 	}
 	if r, err := model.ParseRecompute(o.Recompute); err == nil { // auto is the planner's choice
 		c.Recompute = []model.Recompute{r}
@@ -261,11 +273,12 @@ func recordDevice(r *distill.Run, dev *opened) error {
 }
 
 // result turns the outcome into the command's JSON.
-func (o *distillOptions) result(c distill.Config, out *distill.Outcome, in map[string]runlog.Input, dev *opened) *distillResult {
+func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *distill.Run, dev *opened) *distillResult {
+	in, big := run.Inputs(), run.Teacher()
 	r := &distillResult{
 		Outcome: out, Backend: dev.Info().Kind, TeacherPath: c.Teacher, StudentPath: c.Student + c.StudentConfig, Output: c.Output,
-		Temperature: c.Loss.Temperature, Alpha: c.Loss.Alpha, Epochs: c.Epochs, TeacherDevice: dev.teacherBackend(),
-		TeacherReason: dev.reason, LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
+		Temperature: c.Loss.Temperature, Alpha: c.Loss.Alpha, Epochs: c.Epochs, TeacherDevice: big.Backend, TeacherGEMM: big.GEMM,
+		TeacherReason: big.Reason, LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
 		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: 1,
 		PeakMemory: map[string]int64{"host": peakResident(), "device": out.DevicePeak},
 		SHA256:     map[string]*string{},
