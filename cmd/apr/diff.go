@@ -112,12 +112,12 @@ func diffCommand() *cli.Command {
 
 // diff opens both models and compares them.
 func diff(ctx context.Context, e *cli.Env, a, b string, opt convert.DiffOptions) (*convert.DiffReport, error) {
-	ca, err := convert.Open(a)
+	ca, err := openModel(ctx, e, a)
 	if err != nil {
 		return nil, err
 	}
 	defer ca.Close()
-	cb, err := convert.Open(b)
+	cb, err := openModel(ctx, e, b)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func evalCommand() *cli.Command {
 		Example: "apr eval runs/mine/student.apr --data val.jsonl\n" +
 			"apr eval student.apr --task agreement --teacher teacher.apr --data val.jsonl\n" +
 			"apr eval student.apr --data val.jsonl --threshold 20 --json",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.Inference, fault.Unavailable, fault.Stopped},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
 			{Name: "task", Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement").Unbuilt("choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
@@ -79,7 +79,7 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error
 	if err := o.check(e.Settings); err != nil {
 		return nil, err
 	}
-	f, err := model.Open(o.file)
+	f, err := openFiles(ctx, e, o.file)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error
 	if err := dev.prewarm(); err != nil {
 		return nil, err
 	}
-	subjects, reference, err := o.load(dev, f, tok)
+	subjects, reference, err := o.load(ctx, e, dev, f, tok)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func limit(t *corpus.Tokens, n int) *corpus.Tokens {
 }
 
 // load puts the models on the device. The teacher must have the same tokenizer.
-func (o *evalOptions) load(dev device.Device, f *model.Files, tok *tokenizer.Tokenizer) ([]eval.Subject, *model.Model, error) {
+func (o *evalOptions) load(ctx context.Context, e *cli.Env, dev device.Device, f *model.Files, tok *tokenizer.Tokenizer) ([]eval.Subject, *model.Model, error) {
 	if err := f.CheckTensors(); err != nil {
 		return nil, nil, err
 	}
@@ -186,7 +186,7 @@ func (o *evalOptions) load(dev device.Device, f *model.Files, tok *tokenizer.Tok
 	if o.teacher == "" {
 		return subjects, nil, nil
 	}
-	tf, err := model.Open(o.teacher)
+	tf, err := openFiles(ctx, e, o.teacher)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -121,7 +121,7 @@ func inspectCommand() *cli.Command {
 			{Name: "hash", Value: cli.Bool(&hash, false), Help: "SHA-256 of the file"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			c, err := convert.Open(file)
+			c, err := openModel(ctx, e, file)
 			if err != nil {
 				return nil, err
 			}

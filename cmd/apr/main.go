@@ -14,12 +14,12 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	distillCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, importCommand, convertCommand, exportCommand, quantizeCommand, diffCommand, tokenizeCommand,
-	contractCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
+	pullCommand, distillCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, importCommand, convertCommand, exportCommand, quantizeCommand, diffCommand, tokenizeCommand,
+	contractCommand, runsCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
 }
 
 // openExits are the exit codes of every command that opens a model.
-var openExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.IO, fault.Unavailable, fault.UnsafePath})
+var openExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.UnsafePath})
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())) }
 

@@ -35,7 +35,7 @@ func runCommand() *cli.Command {
 			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7 --stream\n" +
 			"apr run model/ --chat -p 'Explain channels' -n 128\n" +
 			"apr run student.apr --batch-jsonl prompts.jsonl --json",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Stopped},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "source", Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model"},
 			{Name: "text", Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt"},
@@ -114,7 +114,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	f, err := model.Open(o.source)
+	f, err := openFiles(ctx, e, o.source)
 	if err != nil {
 		return nil, err
 	}

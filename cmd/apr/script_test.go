@@ -23,6 +23,7 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"apr": main})
 //	flip FILE OFFSET         inverts a byte
 //	cut FILE SIZE            truncates a file
 //	same FILE FILE           requires equal bytes, as cmp does, without printing them
+//	hub VERB …               see hubCommand
 //
 // $MODEL is the Hugging Face folder of the shared test model, $GGUF a file that llama.cpp made of it, $CORPUS its held-out
 // text.
@@ -48,13 +49,14 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 			e.Setenv("GGUF", model+"-q4_k_m.gguf")
 			e.Setenv("CORPUS", corpus)
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, "cache"))
+			e.Values[hubKey{}] = &scriptHub{}
 			for name, value := range variables {
 				e.Setenv(name, value)
 			}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same,
+			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "hub": hubCommand,
 		},
 	})
 }

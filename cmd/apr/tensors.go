@@ -79,7 +79,7 @@ func tensorsCommand() *cli.Command {
 			{Name: "limit", Value: cli.Int(&limit, 0).AtLeast(0), Help: "list at most so many; 0 = all"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			c, err := convert.Open(file)
+			c, err := openModel(ctx, e, file)
 			if err != nil {
 				return nil, err
 			}

@@ -110,12 +110,12 @@ func tokenizeEncode() *cli.Command {
 		Options: append([]cli.Option{
 			{Name: "model", Arg: true, Required: true, Model: true, Value: cli.String(&model, ""), Help: "model, or folder with tokenizer.json"},
 		}, text.table()...),
-		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			s, err := text.text(e)
 			if err != nil {
 				return nil, err
 			}
-			tok, err := openTokenizer(model)
+			tok, err := findTokenizer(ctx, e, model)
 			if err != nil {
 				return nil, err
 			}
@@ -144,7 +144,7 @@ func tokenizeDecode() *cli.Command {
 		Options: append([]cli.Option{
 			{Name: "model", Arg: true, Required: true, Model: true, Value: cli.String(&model, ""), Help: "model, or folder with tokenizer.json"},
 		}, text.table()...),
-		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			s, err := text.text(e)
 			if err != nil {
 				return nil, err
@@ -153,7 +153,7 @@ func tokenizeDecode() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			tok, err := openTokenizer(model)
+			tok, err := findTokenizer(ctx, e, model)
 			if err != nil {
 				return nil, err
 			}

@@ -36,7 +36,7 @@ func tokenizeInspect() *cli.Command {
 			{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&template, "auto"), Help: "auto, none, chatml or a file"},
 		}, text.table()...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			tok, err := openTokenizer(model)
+			tok, err := findTokenizer(ctx, e, model)
 			if err != nil {
 				return nil, err
 			}
@@ -161,7 +161,7 @@ func tokenizeCorpus() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing shards"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			tok, err := openTokenizer(tokPath)
+			tok, err := findTokenizer(ctx, e, tokPath)
 			if err != nil {
 				return nil, err
 			}
@@ -220,8 +220,8 @@ func tokenizeImport() *cli.Command {
 			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "folder to write"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing files"},
 		},
-		Run: func(context.Context, *cli.Env) (cli.Result, error) {
-			tok, err := openTokenizer(input)
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			tok, err := findTokenizer(ctx, e, input)
 			if err != nil {
 				return nil, err
 			}

@@ -62,7 +62,7 @@ func validateCommand() *cli.Command {
 
 // validate opens and judges; a file that does not open is one failed check, and its error.
 func validate(ctx context.Context, e *cli.Env, file string, opt convert.ValidateOptions) (*convert.Validation, error) {
-	c, err := convert.Open(file)
+	c, err := openModel(ctx, e, file)
 	if fault.KindOf(err) == fault.Format {
 		return convert.Broken(err), err
 	}

@@ -176,8 +176,12 @@ func (a *App) environment() (*Env, error) {
 	if a.quiet && a.verbose {
 		return nil, fault.New(fault.Usage, "--quiet and --verbose contradict each other")
 	}
-	if v := a.env["HF_HUB_OFFLINE"]; v == "1" || v == "true" {
+	switch v := a.env["HF_HUB_OFFLINE"]; strings.ToLower(v) {
+	case "1", "on", "yes", "true":
 		a.offline = true
+	case "", "0", "off", "no", "false":
+	default:
+		return nil, fault.In(fault.Usage, "HF_HUB_OFFLINE", "%q is neither 1, on, yes, true nor 0, off, no, false", v)
 	}
 	a.page.color = wantsColor(a.color, a.Out, a.env)
 	e := &Env{

@@ -37,7 +37,7 @@ type Progress struct {
 	begun time.Time
 	from  int64 // units done before, by an earlier process
 
-	bars *mpb.Progress
+	bars *mpb.Progress // its own display; nil in a Group
 	bar  *mpb.Bar
 }
 
@@ -51,13 +51,58 @@ func (e *Env) Progress(title string, total int64, show func(int64) string) *Prog
 		p.out = e.Err
 		return p
 	}
-	p.bars = mpb.New(mpb.WithOutput(e.Err), mpb.WithRefreshRate(120*time.Millisecond))
-	p.bar = p.bars.AddBar(total,
-		mpb.PrependDecorators(decor.Name(title+" ")),
-		mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {
-			return fmt.Sprintf(" %s / %s %s ", show(s.Current), show(s.Total), p.noted())
-		}), decor.Any(func(s decor.Statistics) string { return p.left(s.Current) })))
+	p.bars = e.bars()
+	p.bar = p.add(p.bars, decor.WC{})
 	return p
+}
+
+// bars makes a display of bars.
+func (e *Env) bars() *mpb.Progress {
+	return mpb.New(mpb.WithOutput(e.Err), mpb.WithRefreshRate(120*time.Millisecond))
+}
+
+// add adds the operation's bar to a display.
+func (p *Progress) add(bars *mpb.Progress, name decor.WC) *mpb.Bar {
+	return bars.AddBar(p.total,
+		mpb.PrependDecorators(decor.Name(p.title+" ", name)),
+		mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {
+			return fmt.Sprintf(" %s / %s %s ", p.show(s.Current), p.show(s.Total), p.noted())
+		}), decor.Any(func(s decor.Statistics) string { return p.left(s.Current) })))
+}
+
+// Group shows several operations at once, below each other. Close it when all of them are closed. Safe for concurrent
+// use.
+type Group struct {
+	env  *Env
+	mu   sync.Mutex
+	bars *mpb.Progress // made with the first operation
+}
+
+// Group starts a display of several operations.
+func (e *Env) Group() *Group { return &Group{env: e} }
+
+// Progress adds an operation; see Env.Progress.
+func (g *Group) Progress(title string, total int64, show func(int64) string) *Progress {
+	if g.env.progress != progressBars {
+		return g.env.Progress(title, total, show)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.bars == nil {
+		g.bars = g.env.bars()
+	}
+	p := &Progress{title: title, total: total, show: show, begun: time.Now()}
+	p.bar = p.add(g.bars, decor.WCSyncSpaceR)
+	return p
+}
+
+// Close ends the display.
+func (g *Group) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.bars != nil {
+		g.bars.Wait()
+	}
 }
 
 // Resume says that n units were done before; the time left is then judged by the others.
@@ -132,7 +177,9 @@ func (p *Progress) Close() {
 	}
 	if p.bar != nil {
 		p.bar.Abort(false) // no effect on a completed bar
-		p.bars.Wait()
+		if p.bars != nil {
+			p.bars.Wait()
+		}
 		return
 	}
 	p.mu.Lock()

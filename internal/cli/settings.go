@@ -138,9 +138,6 @@ func apply(o *Option, src *source) error {
 		if (o.Path || o.Model) && src.base != "" && localPath(t) {
 			t = o.resolve(src.base, t)
 		}
-		if o.Model && strings.HasPrefix(t, "hf://") {
-			return src.fail(fault.New(fault.Unavailable, "not built yet: models of a hub (%s)", t))
-		}
 		if err := o.Value.set(t); err != nil {
 			return src.fail(err)
 		}

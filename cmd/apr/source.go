@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"apr/convert"
+	"apr/hub"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tokenizer"
+)
+
+// source returns the file or folder that a model argument means: a path as it is; hf://org/name[@rev][/file], and
+// org/name if there is no such path, from the cache of the hub, downloaded if it is not there.
+func source(ctx context.Context, e *cli.Env, arg string) (string, error) {
+	return find(ctx, e, arg, hub.Model)
+}
+
+// openModel opens a model of any form to look into it or to convert it.
+func openModel(ctx context.Context, e *cli.Env, arg string) (*convert.Container, error) {
+	path, err := source(ctx, e, arg)
+	if err != nil {
+		return nil, err
+	}
+	return convert.Open(path)
+}
+
+// openFiles opens a model to compute with it.
+func openFiles(ctx context.Context, e *cli.Env, arg string) (*model.Files, error) {
+	path, err := source(ctx, e, arg)
+	if err != nil {
+		return nil, err
+	}
+	return model.Open(path)
+}
+
+// findTokenizer reads the tokenizer that a model argument means, without the model's weights if it is in a hub.
+func findTokenizer(ctx context.Context, e *cli.Env, arg string) (*tokenizer.Tokenizer, error) {
+	path, err := find(ctx, e, arg, hub.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	return openTokenizer(path)
+}
+
+func find(ctx context.Context, e *cli.Env, arg string, part hub.Part) (string, error) {
+	explicit := strings.HasPrefix(arg, hub.Scheme)
+	if !explicit && isPath(arg) {
+		return arg, nil
+	}
+	ref, err := hub.ParseRef(arg)
+	if err != nil {
+		return "", err
+	}
+	client, err := hubClient(e)
+	if err != nil {
+		return "", err
+	}
+	bars := e.Group()
+	defer bars.Close()
+	s, err := client.Find(ctx, ref, hub.Options{Part: part, Bar: hubBar(bars)}, e.Offline)
+	if err != nil {
+		return "", alsoNoPath(err, arg, explicit)
+	}
+	return s.Path, nil
+}
+
+// isPath reports whether an argument without hf:// is a path: because it is there, or because it cannot be a
+// repository. A name that ends like a file is a path that is missing.
+func isPath(arg string) bool {
+	if _, err := os.Lstat(arg); err == nil {
+		return true
+	}
+	files := []string{".apr", ".gguf", ".safetensors", ".json", ".jsonl", ".yaml", ".yml", ".bin", ".pt", ".txt"}
+	_, err := hub.ParseRef(arg)
+	return err != nil || strings.Count(arg, "/") != 1 || slices.Contains(files, filepath.Ext(arg))
+}
+
+// alsoNoPath reminds of the other meaning that org/name could have had.
+func alsoNoPath(err error, arg string, explicit bool) error {
+	var f *fault.Error
+	if !explicit && errors.As(err, &f) && (f.Kind == fault.NotFound || f.Kind == fault.HTTP404 || f.Kind == fault.Network) {
+		f.Msg += "; there is no file or folder " + cli.Clean(arg) + " either"
+	}
+	return err
+}
+
+// hubClient makes the client that the environment describes.
+func hubClient(e *cli.Env) (*hub.Client, error) {
+	cfg, err := hub.FromEnv(e.Getenv)
+	cfg.Agent = "apr/" + version
+	if err != nil {
+		return nil, err
+	}
+	return hub.New(cfg, e.Log), nil
+}
+
+// hubBar shows the progress of each file.
+func hubBar(bars *cli.Group) func(name string, size int64) hub.Bar {
+	return func(name string, size int64) hub.Bar { return bars.Progress(cli.Clean(name), size, cli.Bytes) }
+}
