@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"apr/device"
+	"apr/device/cpu/par"
 	"apr/device/cpu/q8"
 	"apr/device/cpu/vec"
 	"apr/internal/fault"
@@ -83,7 +84,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	}
 	w.isa = d.isa
 	if d.packs(w) {
-		if err := w.pack(spec); err != nil {
+		if err := w.pack(d.pool, spec); err != nil {
 			return nil, err
 		}
 		d.mem.add(spec.Component, w.bytes)
@@ -132,10 +133,10 @@ func (d *Device) packs(w *weight) bool {
 }
 
 // pack reads the parts and packs them.
-func (w *weight) pack(spec device.WeightSpec) error {
+func (w *weight) pack(pool *par.Pool, spec device.WeightSpec) error {
 	for i, src := range spec.Parts {
 		p := &w.parts[i]
-		m, err := q8.Pack(p.dtype, p.rows, w.cols, src.ReadRows)
+		m, err := q8.Pack(pool, p.dtype, p.rows, w.cols, src.ReadRows)
 		if err != nil {
 			return err
 		}

@@ -15,8 +15,8 @@ type format struct {
 	mins              bool  // super: the type has minima of its own; else they are 32 times the scale
 	zero              int32 // not super: the code that stands for 0
 
-	// codes returns codes 8i … 8i+7 of a stored block, a byte each.
-	codes func(b []byte, i int) uint64
+	// codes writes the codes of a stored block, a byte each.
+	codes func(codes, block []byte)
 	// meta returns the offsets of d and dmin in a stored block, and its scales and minima.
 	meta func(b []byte) (d, dmin int, scales, mins [16]int8)
 }
@@ -60,30 +60,47 @@ const (
 	nibbles = 0x0f * ones
 )
 
+// eights fills codes with eight at a time, those of columns 8i … 8i+7 from f(i).
+func eights(codes []byte, f func(i int) uint64) {
+	for i := range len(codes) / 8 {
+		binary.LittleEndian.PutUint64(codes[8*i:], f(i))
+	}
+}
+
 // codesQ4K: group j = i/4 has the low (even j) or high nibbles of 32 bytes; see package quant for the stored forms.
-func codesQ4K(b []byte, i int) uint64 {
-	return word(b, 16+32*(i/8)+8*(i%4)) >> (i & 4) & nibbles
+func codesQ4K(codes, b []byte) {
+	eights(codes, func(i int) uint64 { return word(b, 16+32*(i/8)+8*(i%4)) >> (i & 4) & nibbles })
 }
 
-func codesQ5K(b []byte, i int) uint64 {
-	fifth := word(b, 16+8*(i%4)) >> (i / 4) & ones
-	return word(b, 48+32*(i/8)+8*(i%4))>>(i&4)&nibbles | fifth<<4
+func codesQ5K(codes, b []byte) {
+	eights(codes, func(i int) uint64 {
+		fifth := word(b, 16+8*(i%4)) >> (i / 4) & ones
+		return word(b, 48+32*(i/8)+8*(i%4))>>(i&4)&nibbles | fifth<<4
+	})
 }
 
-func codesQ6K(b []byte, i int) uint64 {
-	h, k := i/16, i/4%4
-	low := word(b, 64*h+32*(k&1)+8*(i%4)) >> (4 * (k >> 1)) & nibbles
-	return low | word(b, 128+32*h+8*(i%4))>>(2*k)&(3*ones)<<4
+func codesQ6K(codes, b []byte) {
+	eights(codes, func(i int) uint64 {
+		h, k := i/16, i/4%4
+		low := word(b, 64*h+32*(k&1)+8*(i%4)) >> (4 * (k >> 1)) & nibbles
+		return low | word(b, 128+32*h+8*(i%4))>>(2*k)&(3*ones)<<4
+	})
 }
 
-func codesQ80(b []byte, i int) uint64 { return word(b, 2+8*i) ^ 0x80*ones }
+func codesQ80(codes, b []byte) {
+	eights(codes, func(i int) uint64 { return word(b, 2+8*i) ^ 0x80*ones })
+}
 
-func codesQ40(b []byte, i int) uint64 { return word(b, 2+8*(i%2)) >> (4 * (i / 2)) & nibbles }
+func codesQ40(codes, b []byte) {
+	eights(codes, func(i int) uint64 { return word(b, 2+8*(i%2)) >> (4 * (i / 2)) & nibbles })
+}
 
-func codesQ50(b []byte, i int) uint64 {
-	bits := uint64(b[2+i]) * ones & 0x8040201008040201 // bit l in byte l
-	fifth := (bits + 0x7f*ones) >> 7 & ones
-	return word(b, 6+8*(i%2))>>(4*(i/2))&nibbles | fifth<<4
+func codesQ50(codes, b []byte) {
+	eights(codes, func(i int) uint64 {
+		bits := uint64(b[2+i]) * ones & 0x8040201008040201 // bit l in byte l
+		fifth := (bits + 0x7f*ones) >> 7 & ones
+		return word(b, 6+8*(i%2))>>(4*(i/2))&nibbles | fifth<<4
+	})
 }
 
 // metaQ4K: the eight scales and minima have 6 bits; those of groups 4–7 are in two pieces.

@@ -15,7 +15,7 @@ func (m *Matrix) packRow(row int, src []byte) {
 		for b := range width / f.block {
 			block := src[:f.blockBytes]
 			src = src[f.blockBytes:]
-			f.packCodes(dst, b*f.block/8, lane, block)
+			f.packCodes(dst, b*f.block, lane, block)
 			if f.super {
 				f.packScales(meta, lane, block)
 			} else {
@@ -25,28 +25,30 @@ func (m *Matrix) packRow(row int, src []byte) {
 	}
 }
 
-// packCodes puts the codes of a block in a lane, from the first-th eight columns of the chunk on.
+// packCodes puts the codes of a block in a lane, from column first of the chunk on.
 func (f *format) packCodes(dst []byte, first, lane int, block []byte) {
-	put := func(at int, v uint32) { binary.LittleEndian.PutUint32(dst[at+perWord*lane:], v) }
-	for i := 0; i < f.block/8; i += 2 {
-		a, b := f.codes(block, i), f.codes(block, i+1)
-		p := first + i // the eight columns of a are vectors 2p and 2p+1
-		switch f.bits {
-		case 4:
-			put(p*vecBytes, uint32(a|a>>28))
-			put((p+1)*vecBytes, uint32(b|b>>28))
-		case 6:
-			at := p / 2 * 3 * vecBytes
-			low, up := a&nibbles, a>>4&(3*ones)
-			put(at, uint32(low|low>>28))
-			low, up2 := b&nibbles, b>>4&(3*ones)
-			put(at+vecBytes, uint32(low|low>>28))
-			put(at+2*vecBytes, uint32(up|up>>30|up2<<4|up2>>26))
-		default:
-			put(2*p*vecBytes, uint32(a))
-			put((2*p+1)*vecBytes, uint32(a>>32))
-			put((2*p+2)*vecBytes, uint32(b))
-			put((2*p+3)*vecBytes, uint32(b>>32))
+	var all [chunk]byte
+	codes := all[:f.block]
+	f.codes(codes, block)
+	dst = dst[f.codeBytes(first)+perWord*lane:]
+	put := func(vector int, v uint64) { binary.LittleEndian.PutUint32(dst[vector*vecBytes:], uint32(v)) }
+	switch f.bits {
+	case 4:
+		for p := range f.block / 8 {
+			a := word(codes, 8*p)
+			put(p, a|a>>28)
+		}
+	case 6:
+		for p := range f.block / 16 {
+			a, b := word(codes, 16*p), word(codes, 16*p+8)
+			lowA, lowB, upA, upB := a&nibbles, b&nibbles, a>>4&(3*ones), b>>4&(3*ones)
+			put(3*p, lowA|lowA>>28)
+			put(3*p+1, lowB|lowB>>28)
+			put(3*p+2, upA|upA>>30|upB<<4|upB>>26)
+		}
+	default:
+		for p := range f.block / 4 {
+			put(p, uint64(binary.LittleEndian.Uint32(codes[4*p:])))
 		}
 	}
 }

@@ -21,6 +21,7 @@ package q8
 import (
 	"unsafe"
 
+	"apr/device/cpu/par"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -62,9 +63,9 @@ func PackedBytes(d tensor.DType, rows, cols int) int64 {
 
 func panels(rows int) int { return (rows + lanes - 1) / lanes }
 
-// Pack reads a matrix of blocks, rows of whole blocks, 16 rows at a time: read fills dst with the stored rows [lo, hi).
-// CanPack must be true. The error is that of read.
-func Pack(d tensor.DType, rows, cols int, read func(dst []byte, lo, hi int) error) (*Matrix, error) {
+// Pack reads a matrix of blocks, rows of whole blocks, and packs it on all workers: read fills dst with the stored rows
+// [lo, hi), in ascending order. CanPack must be true. The error is that of read.
+func Pack(pool *par.Pool, d tensor.DType, rows, cols int, read func(dst []byte, lo, hi int) error) (*Matrix, error) {
 	if !CanPack(d, cols) {
 		panic("q8: cannot pack " + d.String())
 	}
@@ -84,9 +85,11 @@ func Pack(d tensor.DType, rows, cols int, read func(dst []byte, lo, hi int) erro
 		if err := read(part, lo, hi); err != nil {
 			return nil, err
 		}
-		for r := lo; r < hi; r++ {
-			m.packRow(r, part[(r-lo)*rowBytes:][:rowBytes])
-		}
+		pool.Split(hi-lo, lanes, func(_, from, to int) {
+			for r := from; r < to; r++ {
+				m.packRow(lo+r, part[r*rowBytes:][:rowBytes])
+			}
+		})
 	}
 	return m, nil
 }

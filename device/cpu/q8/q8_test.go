@@ -42,7 +42,9 @@ func randomBlocks(rng *rand.Rand, d tensor.DType, rows, cols int) []byte {
 func pack(t testing.TB, d tensor.DType, rows, cols int, blocks []byte) *Matrix {
 	t.Helper()
 	size := int(d.RowBytes(cols))
-	m, err := Pack(d, rows, cols, func(dst []byte, lo, hi int) error {
+	pool := par.New(2)
+	defer pool.Close()
+	m, err := Pack(pool, d, rows, cols, func(dst []byte, lo, hi int) error {
 		copy(dst, blocks[lo*size:hi*size])
 		return nil
 	})
@@ -65,6 +67,9 @@ func engine(t testing.TB, workers int, isa string) *Engine {
 	pool := par.New(workers)
 	t.Cleanup(pool.Close)
 	e := New(pool)
+	if isa == "" {
+		return e
+	}
 	if err := e.Select(isa); err != nil {
 		t.Fatal(err)
 	}
