@@ -129,6 +129,11 @@ APR_DEVICE bf16 to_bf16(float x) {
 }
 APR_DEVICE float from_bf16(bf16 x) { return from_bits((u32)x << 16); }
 APR_DEVICE u32 pack_bf16(float lo, float hi) { return (u32)to_bf16(lo) | (u32)to_bf16(hi) << 16; }
+APR_DEVICE u32 fma_bf16(u32 x, u32 y, u32 z) {
+    const double lo = (double)from_bits(x << 16) * from_bits(y << 16) + from_bits(z << 16);
+    const double hi = (double)from_bits(x & 0xffff0000u) * from_bits(y & 0xffff0000u) + from_bits(z & 0xffff0000u);
+    return pack_bf16((float)lo, (float)hi);
+}
 APR_DEVICE float from_f16(u16 x) {
     const u32 sign = (u32)(x & 0x8000) << 16, man = x & 0x3ff, exp = x >> 10 & 31;
     if (exp == 0) return from_bits(bits((float)man * 0x1p-24f) | sign);

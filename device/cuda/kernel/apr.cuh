@@ -101,6 +101,8 @@ APR_DEVICE bf16 to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(
 APR_DEVICE float from_bf16(bf16 x) { return from_bits((u32)x << 16); }
 // pack_bf16 returns lo in the low half and hi in the high half.
 APR_DEVICE u32 pack_bf16(float lo, float hi) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo)); return r; }
+// fma_bf16 computes x·y + z of two pairs of bfloat16, rounded once.
+APR_DEVICE u32 fma_bf16(u32 x, u32 y, u32 z) { u32 r; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(z)); return r; }
 // from_f16 widens the bits of an IEEE half, exactly.
 APR_DEVICE float from_f16(u16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x)); return r; }
 // pack_e4m3 rounds to two e4m3 numbers, lo in the low byte: to nearest, ties to even, ±448 beyond. Compute capability 9.0.

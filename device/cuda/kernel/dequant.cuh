@@ -15,6 +15,7 @@ struct DequantArgs {
     i64 dst_stride, src_stride, scale_stride; // elements, bytes, elements
     u32 chunks;                               // of 8 values in a row
     u32 spans, all;                           // of 256 values in a row, in all rows
+    u32 per_scale;                            // chunks of a row that share a scale
 };
 
 // integer converts u < 2²³ exactly: 2²³ + u has u in its mantissa.
@@ -57,10 +58,11 @@ struct BlockQ4K { // d, dmin, 12 bytes of sc and m, q[128]: groups 2k and 2k+1 a
     template <int N> using Scales = ScalesK<N>;
     u32x2 q;
     APR_METHOD void load(const u8 *p, u32 l) { q = *(const u32x2 *)(p + 16 + 32 * (l >> 3) + 8 * (l & 3)); }
+    APR_METHOD u32x2 words(u32 l) const { return q >> (l & 4) & 0x0f0f0f0fu; } // eight codes of a byte
     template <int N> APR_METHOD void decode(float (&x)[8], u32 l, const ScalesK<N> &scales, int k) const {
         const float s = scales.get(scales.s, l, k), off = scales.get(scales.off, l, k);
-        const u32 shift = l & 4;
-        codes<0>(x, q[0] >> shift & 0x0f0f0f0fu, q[1] >> shift & 0x0f0f0f0fu, s);
+        const u32x2 w = words(l);
+        codes<0>(x, w[0], w[1], s);
         UNROLL for (int i = 0; i < 8; i++) x[i] -= off;
     }
 };
@@ -73,11 +75,11 @@ struct BlockQ5K { // as Q4_K with h[32] before q: bit j of h[i] is worth 16 in v
         h = *(const u32x2 *)(p + 16 + 8 * (l & 3));
         q = *(const u32x2 *)(p + 48 + 32 * (l >> 3) + 8 * (l & 3));
     }
+    APR_METHOD u32x2 words(u32 l) const { return (q >> (l & 4) & 0x0f0f0f0fu) | (h >> (l >> 2) & 0x01010101u) << 4; }
     template <int N> APR_METHOD void decode(float (&x)[8], u32 l, const ScalesK<N> &scales, int k) const {
         const float s = scales.get(scales.s, l, k), off = scales.get(scales.off, l, k);
-        const u32 shift = l & 4, j = l >> 2;
-        codes<0>(x, (q[0] >> shift & 0x0f0f0f0fu) | (h[0] >> j & 0x01010101u) << 4,
-            (q[1] >> shift & 0x0f0f0f0fu) | (h[1] >> j & 0x01010101u) << 4, s);
+        const u32x2 w = words(l);
+        codes<0>(x, w[0], w[1], s);
         UNROLL for (int i = 0; i < 8; i++) x[i] -= off;
     }
 };

@@ -52,6 +52,7 @@ type dequantArgs struct {
 	scaleStride          int64
 	chunks               uint32 // of 8 values in a row
 	spans, all           uint32 // of 256 values in a row, in all rows
+	perScale             uint32 // chunks of a row that share a scale
 }
 
 // The threads of a block, and the values that a block decodes: 4 spans of 256 for each of 8 warps.

@@ -152,10 +152,14 @@ template <class B> APR_DEVICE void row_scales(const DequantArgs &a) {
 // A warp decodes 4 spans, as to bfloat16.
 template <class B> APR_DEVICE void dequant_e4m3(const DequantArgs &a) {
     float inverse = 0;
-    u32 of = ~0u; // the row that it is of: four spans of one row divide once
+    u32 of = ~0u, end = 0; // inverse is that of chunks before end of row `of`: it is computed once for four spans
     each_chunk<B>(a, (block() * 8 + warp()) * 4, [&](const float (&x)[8], u32 row, u32 chunk, int k) {
-        if (row != of) inverse = 1 / a.scale[row * a.scale_stride], of = row;
-        *(u32x2 *)((u8 *)a.dst + row * a.dst_stride + (u64)chunk * 8 + k * 256) = pack8(x, inverse);
+        const u32 c = chunk + 32 * k;
+        if (row != of || c >= end) {
+            const u32 r = c / a.per_scale;
+            inverse = 1 / a.scale[(row + r) * a.scale_stride], of = row, end = (r + 1) * a.per_scale;
+        }
+        *(u32x2 *)((u8 *)a.dst + row * a.dst_stride + (u64)c * 8) = pack8(x, inverse);
     });
 }
 

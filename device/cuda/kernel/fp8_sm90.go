@@ -110,12 +110,12 @@ func DequantizeE4M3(q Queue, dst Bytes, src Blocks, scale Mat) {
 	need(dst.Rows == src.Rows && dst.Cols == src.Cols, "DequantizeE4M3", "shapes differ")
 	need(scale.Cols == 1 && (scale.Rows == 1 || scale.Rows == src.Rows) && scale.Type == tensor.F32, "DequantizeE4M3", "scale")
 	need(DequantizeServes(src) && dst.Ptr%8 == 0 && dst.Stride%8 == 0, "DequantizeE4M3", "type or alignment")
-	a, grid := newDequant(dst.Ptr, dst.Stride, src, scale.Rows == 1)
+	a, grid := newDequant(dst.Ptr, dst.Stride, src, true)
 	if grid == 0 {
 		return
 	}
-	if a.scale = scale.Ptr; scale.Rows > 1 {
-		a.scaleStride = int64(scale.Stride)
+	if a.scale, a.perScale = scale.Ptr, a.chunks; scale.Rows > 1 {
+		a.scaleStride, a.perScale = int64(scale.Stride), uint32(src.Cols/8)
 	}
 	q.Launch(Launch{Module: fp8Module, Kernel: "dequant_e4m3_" + src.Type.String(), Grid: [3]int{grid, 1, 1}, Block: dequantThreads, Args: unsafe.Pointer(a)})
 }

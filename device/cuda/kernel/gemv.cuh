@@ -22,16 +22,18 @@ template <class T> struct Plain {
     APR_METHOD void decode(float (&x)[8], u32, NoScales, int) const { widen(x, v); }
 };
 
-// finish writes y of one column for the sums of all tokens.
+// finish_one writes y of one column and token.
+APR_DEVICE void finish_one(const GemvArgs &a, u32 row, u32 token, float sum) {
+    const i64 at = token * a.y_stride + row;
+    if (a.bias) sum += a.bias[row];
+    if (a.flags & 1) sum += a.flags & 2 ? ((const float *)a.y)[at] : from_bf16(((const bf16 *)a.y)[at]);
+    if (a.flags & 2) ((float *)a.y)[at] = sum;
+    else ((bf16 *)a.y)[at] = to_bf16(sum);
+}
+
 template <int M> APR_DEVICE void finish(const GemvArgs &a, u32 row, const float (&sum)[M]) {
-    UNROLL for (u32 m = 0; m < M; m++) {
-        if (m >= a.tokens) continue;
-        const i64 at = m * a.y_stride + row;
-        float v = a.bias ? sum[m] + a.bias[row] : sum[m];
-        if (a.flags & 1) v += a.flags & 2 ? ((const float *)a.y)[at] : from_bf16(((const bf16 *)a.y)[at]);
-        if (a.flags & 2) ((float *)a.y)[at] = v;
-        else ((bf16 *)a.y)[at] = to_bf16(v);
-    }
+    UNROLL for (u32 m = 0; m < M; m++)
+        if (m < a.tokens) finish_one(a, row, m, sum[m]);
 }
 
 // A warp computes one column of y for at most M tokens. Lane l adds the products of values [8l, 8l+8) of every span in

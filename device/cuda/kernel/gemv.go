@@ -25,7 +25,7 @@ const (
 // GemvRows is the number of rows of x up to which Gemv and GemvPlain serve.
 const GemvRows = 8
 
-// gemvThreads is the threads of a block, whose warps compute a column of y each.
+// gemvThreads is the threads of a block, whose warps compute a column of y each (but for tiles).
 const gemvThreads = 256
 
 // Gemv computes y = x·Wᵀ for few rows of x, plus bias [1,out] (float32) unless it is zero, plus y with add: x [m,in], m at
@@ -35,7 +35,11 @@ const gemvThreads = 256
 // Bytes moved: those of the blocks, once.
 func Gemv(q Queue, y, x Mat, w Blocks, bias Mat, add bool) {
 	need(DequantizeServes(w) && rowsAt(x, 16), "Gemv", "type or alignment")
-	gemv(q, gemvForm(x), y, x, w, bias, add)
+	form := gemvForm(x)
+	if x.Type == tensor.BF16 && (w.Type == tensor.Q4_K || w.Type == tensor.Q5_K) {
+		form = "tile"
+	}
+	gemv(q, form, y, x, w, bias, add)
 }
 
 // GemvPlain is Gemv with W of bfloat16 or float32. Bytes moved: those of W.
@@ -80,6 +84,13 @@ func gemv(q Queue, form string, y, x Mat, w Blocks, bias Mat, add bool) {
 	if y.Type == tensor.F32 {
 		a.flags |= gemvFloat
 	}
-	name := fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), form)
-	launch(q, GemvModule(x.Type), name, w.Rows, gemvThreads/32, gemvThreads, unsafe.Pointer(a))
+	l := Launch{
+		Module: GemvModule(x.Type), Kernel: fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), form),
+		Grid: [3]int{ceil(w.Rows, gemvThreads/32), 1, 1}, Block: gemvThreads, Args: unsafe.Pointer(a),
+	}
+	if form == "tile" { // warps of two or more spans of 256 values
+		l.Kernel = fmt.Sprintf("gemv_%v_tile", w.Type)
+		l.Grid[0], l.Block = ceil(w.Rows, 16), 32*min(ceil(w.Cols, 512), 8)
+	}
+	q.Launch(l)
 }
