@@ -3,6 +3,7 @@ package cuda
 import (
 	"strings"
 
+	"apr/device"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
 )
@@ -24,4 +25,15 @@ func (d *Device) LoadFallback() (n int, err error) {
 		return nil
 	})
 	return n, err
+}
+
+// Expand expands all of a weight in blocks, as products do, and nothing else.
+func (s *Stream) Expand(w device.Weight) {
+	m := w.(*weight)
+	s.dev.eachSlab(m, m.t.Rows, func(lo, hi int) {
+		if o := s.begin("Expand", device.Tensor{}); o != nil {
+			o.expand(m, lo, hi)
+			o.end()
+		}
+	})
 }
