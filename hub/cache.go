@@ -245,16 +245,16 @@ func (d folder) syncDir(name string) error {
 }
 
 // hold takes the lock of a content, which other programs take as well, and returns what gives it back. waiting is
-// called once if somebody else has it.
+// called if somebody else keeps it.
 func (r *repository) hold(ctx context.Context, etag string, waiting func()) (release func(), err error) {
 	name := filepath.Join(r.lock, etag+".lock")
 	for {
 		l := flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW), flock.SetPermissions(fileMode))
 		ok, err := l.TryLock()
 		if err == nil && !ok {
-			waiting()
-			waiting = func() {}
+			soon := time.AfterFunc(2*time.Second, waiting)
 			_, err = l.TryLockContext(ctx, 100*time.Millisecond)
+			soon.Stop()
 		}
 		if err != nil {
 			_ = l.Close() // the failure is already known
