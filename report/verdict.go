@@ -156,7 +156,7 @@ func (v *Verdict) unfinished(r *runlog.Record) {
 		}
 	}
 	if v.Detail != "" {
-		at = " " + at
+		at = ". " + at
 	}
 	v.Detail += at
 }

@@ -1,0 +1,371 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"apr/runlog"
+)
+
+// hostile is what a file name, a text or a reason may hold.
+const hostile = `</script><script>document.documentElement.dataset.pwned=1</script><img src=x onerror="document.documentElement.dataset.pwned=2">"'` + "`|\n\\"
+
+// record is a finished run of n steps in each of two legs, in which every text is hostile.
+func record(n int) *runlog.Record {
+	rng := rand.New(rand.NewPCG(1, uint64(n)))
+	r := &runlog.Record{Path: "runs/x", Status: runlog.Completed, Manifest: &runlog.Manifest{
+		RunID: "run " + hostile, Command: []string{"apr", "distill", hostile}, Started: time.Unix(1.7e9, 0),
+		Config:      map[string]runlog.Value{"data": {Value: []string{hostile}, Origin: "flag"}, "seed": {Value: 42, Origin: "default"}, hostile: {Value: hostile, Origin: hostile}},
+		Inputs:      map[string]runlog.Input{"teacher": {Path: hostile, Detail: hostile + ", 6.85M parameters", SHA256: hostile, Of: hostile}},
+		Version:     map[string]any{hostile: hostile, "modules": map[string]any{"a": hostile}},
+		Device:      map[string]any{"name": hostile, "cpu": hostile},
+		Environment: map[string]string{"APR_X": hostile},
+	}}
+	for _, leg := range []string{"student", "control"} {
+		for k := range n {
+			s := runlog.Step{Leg: leg, Step: k, LR: 1e-3 / float64(k+1), Loss: runlog.Number(5 + rng.Float64()), CE: runlog.Number(4 + rng.Float64()),
+				KL: runlog.Number(rng.Float64()), GradNorm: runlog.Number(rng.ExpFloat64()), Finite: true, Targets: 7, Tokens: 8,
+				TokensPerSecond: runlog.Number(1000 * rng.Float64()), MemoryBytes: 1 << 20,
+				MS: runlog.Milliseconds{Data: 1, Teacher: 2, Student: 3, Loss: 4, Optimizer: 5, Total: 20}}
+			if leg == "control" {
+				s.KL = runlog.Number(math.NaN())
+			}
+			r.Steps = append(r.Steps, s)
+		}
+	}
+	scores := []map[string]any{
+		{"name": "teacher", "targets": 100, "nats_per_token": 2.0, "kl": 0, "top1_agreement": 1},
+		{"name": "distilled student", "targets": 100, "nats_per_token": 3.5, "perplexity": 33.1, "bits_per_byte": 1.7, "kl": 1.5, "top1_agreement": 0.4},
+		{"name": "control student", "targets": 100, "nats_per_token": 4.0, "perplexity": 54.6, "kl": 2, "top1_agreement": 0.3},
+		{"name": hostile, "targets": 100, "nats_per_token": 9, "kl": 9, "top1_agreement": 0},
+	}
+	r.Events = []runlog.Event{
+		{Kind: "decision", Name: hostile, Detail: map[string]any{"x": hostile}, Reason: hostile},
+		{Kind: "decision", Name: "plan", Detail: map[string]any{"memory": map[string]any{"teacher": 1000, "scratch": 500, "total": 1500, "available": 9000}}},
+		{Kind: "evaluation", Name: "held-out during training", Detail: map[string]any{"leg": "student", "step": n / 2, "nats_per_token": 4.25}},
+		{Kind: "record", Name: "device memory", Detail: map[string]any{"peak": map[string]any{"teacher": 1000, "scratch": 400}}},
+		{Kind: "evaluation", Name: "held-out", Detail: scores},
+	}
+	r.Receipt = &runlog.Receipt{Status: runlog.Completed, By: hostile, Tokens: 8 * int64(n), Targets: 7 * int64(n), Finished: time.Unix(1.7e9+60, 0),
+		Outputs: map[string]string{hostile: "00"}, Result: map[string]any{"tokens_seen": 8 * n, "duration_seconds": 120.0, "tokens_per_second": 10}}
+	kl := runlog.Number(0.75)
+	prediction := &runlog.Prediction{P: 0.5, Top: []runlog.Choice{{ID: 1, Text: hostile, P: 0.5}, {ID: 2, Text: "b", P: 0.25}}}
+	r.Samples = &runlog.Samples{Top: 2, Vocab: 10, Windows: []runlog.Sample{{Window: 3, Tokens: []runlog.SampleToken{
+		{ID: 5, Text: "func\t"}, {ID: 1, Text: hostile, Counts: true, KL: &kl, Teacher: prediction, Student: prediction},
+		{ID: 6, Text: "\n", KL: &kl, Teacher: prediction, Student: prediction},
+	}}}}
+	return r
+}
+
+func page(t *testing.T, r *runlog.Record) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := WriteHTML(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// dataOf reads the numbers back that a page's script draws.
+func dataOf(t *testing.T, html string) data {
+	t.Helper()
+	_, rest, ok := strings.Cut(html, `<script type="application/json" id="data">`)
+	text, _, ok2 := strings.Cut(rest, "</script>")
+	var d data
+	if err := json.Unmarshal([]byte(text), &d); !ok || !ok2 || err != nil {
+		t.Fatalf("the page's data: %v, %v, %v", ok, ok2, err)
+	}
+	return d
+}
+
+// Nothing that comes from a run is markup, and the only script elements are the page's own.
+func TestHostileText(t *testing.T) {
+	r := record(10)
+	html := page(t, r)
+	var md bytes.Buffer
+	if err := WriteMarkdown(&md, r); err != nil {
+		t.Fatal(err)
+	}
+	live, err := Update(r, hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u update
+	if err := json.Unmarshal(live, &u); err != nil {
+		t.Fatal(err)
+	}
+	texts := map[string]string{"page": html, "Markdown": md.String()}
+	for name, part := range u.Sections {
+		texts["part "+name] = part
+	}
+	for name, text := range texts {
+		for _, bad := range []string{"<img", "</script><script>document", "<script>document", `" onerror`} {
+			if strings.Contains(text, bad) {
+				t.Errorf("%s holds %q", name, bad)
+			}
+		}
+	}
+	if n := strings.Count(html, "<script"); n != 3 {
+		t.Errorf("%d script elements, want 3", n)
+	}
+	if strings.Contains(html, "style=") || regexp.MustCompile(`\son[a-z]+="`).MatchString(html[:strings.Index(html, "<script")]) {
+		t.Error("the page has styles or handlers in attributes, which its policy forbids")
+	}
+	if regexp.MustCompile(`(src|href)="[^d]`).MatchString(html[:strings.Index(html, "<script")]) {
+		t.Error("the page refers to another file")
+	}
+	if got := dataOf(t, html).Samples[0].Tokens[1].Text; got != hostile {
+		t.Errorf("the text of a sample came back as %q", got)
+	}
+}
+
+// Curves hold the numbers of the steps, every bit of them.
+func TestCurvesAreTheSteps(t *testing.T) {
+	r := record(500)
+	d := dataOf(t, page(t, r))
+	byID := map[string]Chart{}
+	for _, c := range d.Charts {
+		byID[c.ID] = c
+	}
+	want := []string{"ce", "grad_norm", "held_out", "kl", "loss", "lr", "tokens_per_second"}
+	if got := slices.Sorted(maps.Keys(byID)); !slices.Equal(got, want) {
+		t.Fatalf("charts %v, want %v", got, want)
+	}
+	for _, m := range metrics {
+		c := byID[m.id]
+		if c.Thinned != 0 || len(c.X) != 500 {
+			t.Errorf("%s: %d of 500 steps", m.id, len(c.X))
+		}
+		for _, s := range c.Series {
+			for i, k := range c.X {
+				step := r.Steps[k]
+				if s.Label == "control" {
+					step = r.Steps[500+k]
+				}
+				if step.Leg != s.Label || step.Step != k || s.Values[i] != m.of(step) {
+					t.Fatalf("%s, %s, step %d: %v, want %v", m.id, s.Label, k, s.Values[i], m.of(step))
+				}
+			}
+		}
+	}
+	if n := len(byID["kl"].Series); n != 1 {
+		t.Errorf("%d legs have a divergence, want the student alone", n)
+	}
+	held := byID["held_out"]
+	if fmt.Sprint(held.X) != "[250 500]" || fmt.Sprint(held.Series[0].Values) != "[4.25 3.5]" || held.Series[2].Values[0] != 2 || held.Series[1].Values[0].Finite() {
+		t.Errorf("held-out curves: %v %+v", held.X, held.Series)
+	}
+}
+
+// Of a very long run the first, the last, and the extremes of every piece stay; no value is made up.
+func TestThin(t *testing.T) {
+	const n = 50000
+	rng := rand.New(rand.NewPCG(2, 3))
+	values := []map[int]runlog.Number{{}, {}}
+	x := make([]int, n)
+	for k := range n {
+		x[k] = k
+		for _, m := range values {
+			m[k] = runlog.Number(rng.NormFloat64())
+		}
+	}
+	values[0][12345], values[1][23456], values[0][34567] = 1e6, -1e6, runlog.Number(math.NaN())
+	got := thin(x, values, maxPoints)
+	if len(got) > maxPoints*5/4 || len(got) < maxPoints/2 {
+		t.Errorf("%d points, want about %d", len(got), maxPoints)
+	}
+	for _, k := range []int{0, n - 1, 12345, 23456, 34567} {
+		if !slices.Contains(got, k) {
+			t.Errorf("step %d is lost", k)
+		}
+	}
+	// Every eighth of the run keeps its extremes.
+	for part := range 8 {
+		lo, hi := part*n/8, (part+1)*n/8
+		for i, m := range values {
+			for name, pick := range map[string]func(a, b runlog.Number) runlog.Number{"least": least, "most": most} {
+				all, kept := runlog.Number(math.NaN()), runlog.Number(math.NaN())
+				for k := lo; k < hi; k++ {
+					all = pick(all, m[k])
+				}
+				for _, k := range got {
+					if k >= lo && k < hi {
+						kept = pick(kept, m[k])
+					}
+				}
+				if all != kept {
+					t.Errorf("part %d, curve %d: %s is %v, of all steps %v", part, i, name, kept, all)
+				}
+			}
+		}
+	}
+	c := Chart{Series: make([]Series, 2)}
+	c.fill(values)
+	if c.Thinned != n || len(c.Series[0].Values) != len(c.X) {
+		t.Errorf("thinned from %d to %d", c.Thinned, len(c.X))
+	}
+}
+
+func least(a, b runlog.Number) runlog.Number { return choose(a, b, b < a) }
+func most(a, b runlog.Number) runlog.Number  { return choose(a, b, b > a) }
+
+func choose(a, b runlog.Number, second bool) runlog.Number {
+	if !b.Finite() || a.Finite() && !second {
+		return a
+	}
+	return b
+}
+
+func TestVerdict(t *testing.T) {
+	score := func(name string, nats float64) map[string]any {
+		return map[string]any{"name": name, "targets": 100, "nats_per_token": nats, "perplexity": math.Exp(nats)}
+	}
+	rec := func(status string, scores ...map[string]any) *runlog.Record {
+		r := record(3)
+		r.Status = status
+		r.Events = r.Events[:2]
+		if scores != nil {
+			r.Events = append(r.Events, runlog.Event{Kind: "evaluation", Name: "held-out", Detail: scores})
+		}
+		r.Events = append(r.Events, runlog.Event{Kind: "record", Name: "leg", Detail: map[string]any{"leg": "control", "steps": 12}})
+		return r
+	}
+	teacher, untrained := score("teacher", 2), score("untrained student", 8)
+	for name, tt := range map[string]struct {
+		r        *runlog.Record
+		tone     string
+		headline string
+		gap      string
+	}{
+		"better":           {rec(runlog.Completed, teacher, untrained, score("distilled student", 3), score("control student", 4)), Good, "Distillation was worth it: 1.0000 nats", "control 50.0"},
+		"worse":            {rec(runlog.Completed, teacher, score("distilled student", 4.5), score("control student", 4)), Bad, "Distillation was not worth it: 0.5000 nats", "control -25.0"},
+		"the same":         {rec(runlog.Completed, teacher, score("distilled student", 4.00001), score("control student", 4)), Neutral, "Distillation made no difference", "control -0.0"},
+		"better than all":  {rec(runlog.Completed, teacher, score("distilled student", 1), score("control student", 4)), Good, "Distillation was worth it: 3.0000", "control 150.0"},
+		"a worse teacher":  {rec(runlog.Completed, score("teacher", 5), score("distilled student", 3), score("control student", 4)), Good, "Distillation was worth it", ""},
+		"no control":       {rec(runlog.Completed, teacher, untrained, score("distilled student", 4)), Neutral, "The distilled student scores 4.0000 nats", "untrained student 66.7"},
+		"nothing held out": {rec(runlog.Completed), Neutral, "The run is over; nothing was held out", ""},
+		"not a number":     {rec(runlog.Completed, teacher, map[string]any{"name": "distilled student", "nats_per_token": nil}), Neutral, "The run is over; nothing was held out", ""},
+		"at work":          {rec(runlog.Running), Neutral, "The run is at work", "start 25.0"},
+		"stopped":          {rec(runlog.Stopped), Neutral, "The run was stopped and can go on", ""},
+		"failed":           {rec(runlog.Failed), Bad, "The run failed", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := New(tt.r).Verdict
+			gap := ""
+			if v.Gap != nil {
+				gap = fmt.Sprintf("%s %.1f", v.Gap.From, v.Gap.Percent)
+				if !(v.Gap.Width >= 0 && v.Gap.Width <= 100) {
+					t.Errorf("a bar of %g %%", v.Gap.Width)
+				}
+			}
+			if v.Tone != tt.tone || !strings.HasPrefix(v.Headline, tt.headline) || gap != tt.gap {
+				t.Errorf("%s, %q, gap %q; want %s, %q, %q", v.Tone, v.Headline, gap, tt.tone, tt.headline, tt.gap)
+			}
+			page(t, tt.r)
+		})
+	}
+}
+
+// A run that has hardly begun, or whose records hold other types than they should, has a page too.
+func TestPagesOfOddRuns(t *testing.T) {
+	for name, r := range map[string]*runlog.Record{
+		"empty": {Path: "x", Manifest: &runlog.Manifest{}, Status: runlog.Running},
+		"odd details": {Path: "x", Manifest: &runlog.Manifest{}, Status: runlog.Failed, Receipt: &runlog.Receipt{Result: "text"}, Events: []runlog.Event{
+			{Kind: "evaluation", Name: "held-out", Detail: "no list"}, {Kind: "decision", Name: "plan", Detail: []int{1}},
+			{Kind: "record", Name: "device memory", Detail: 5}, {Kind: "evaluation", Name: "held-out during training", Detail: map[string]any{"leg": 5}}}},
+		"not finite": {Path: "x", Manifest: &runlog.Manifest{}, Status: runlog.Failed, Steps: []runlog.Step{
+			{Leg: "student", Loss: runlog.Number(math.NaN()), CE: runlog.Number(math.NaN()), KL: runlog.Number(math.NaN()), GradNorm: runlog.Number(math.Inf(1))}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			html := page(t, r)
+			dataOf(t, html)
+			if err := WriteMarkdown(&bytes.Buffer{}, r); err != nil {
+				t.Error(err)
+			}
+			if _, err := Update(r, "1"); err != nil {
+				t.Error(err)
+			}
+			Metrics([]*runlog.Record{r})
+		})
+	}
+}
+
+func TestMemoryAndPhases(t *testing.T) {
+	r := record(10)
+	p := New(r)
+	want := "[{teacher 1000 1000} {student -1 0} {gradients -1 0} {optimizer -1 0} {activations -1 0} {logits -1 0} {batch -1 0} {scratch 500 400} {total 1500 1400} {available 9000 -1}]"
+	if got := fmt.Sprint(p.Memory); got != want {
+		t.Errorf("memory %s\nwant %s", got, want)
+	}
+	var seconds, percent float64
+	for _, ph := range p.Phases {
+		seconds += ph.Seconds
+		percent += ph.Percent
+	}
+	if !(math.Abs(seconds-120) < 1e-9) || !(math.Abs(percent-100) < 1e-9) {
+		t.Errorf("phases add up to %g s, %g %%", seconds, percent)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	r := record(2)
+	r.Manifest.RunID = "a\"b\\c\nd"
+	r.Steps[1].Loss, r.Steps[1].GradNorm = 1.25, runlog.Number(math.Inf(1))
+	got := Metrics([]*runlog.Record{r})
+	for _, line := range []string{
+		`apr_loss{run="a\"b\\c\nd",leg="student"} 1.25`, `apr_kl{run="a\"b\\c\nd",leg="control"} NaN`, `apr_grad_norm{run="a\"b\\c\nd",leg="student"} +Inf`,
+		`apr_step{run="a\"b\\c\nd",leg="control"} 1`, `apr_tokens_total{run="a\"b\\c\nd",leg="student"} 16`,
+		`apr_run_status{run="a\"b\\c\nd",status="completed"} 1`, `apr_run_status{run="a\"b\\c\nd",status="failed"} 0`, "# TYPE apr_loss gauge", "# TYPE apr_tokens_total counter",
+	} {
+		if !slices.Contains(strings.Split(got, "\n"), line) {
+			t.Errorf("no line %s in\n%s", line, got)
+		}
+	}
+	valid := regexp.MustCompile(`^(# (HELP|TYPE) [a-z_]+ .+|[a-z_]+\{([a-z]+="([^"\\\n]|\\["\\n])*",?)+\} (NaN|[+-]Inf|[-+0-9.e]+))$`)
+	for line := range strings.Lines(got) {
+		if !valid.MatchString(strings.TrimSuffix(line, "\n")) {
+			t.Errorf("not the text format: %q", line)
+		}
+	}
+}
+
+func TestNumbersForPeople(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567"} {
+		if got := count(n); got != want {
+			t.Errorf("%d is %s, want %s", n, got, want)
+		}
+	}
+	for s, want := range map[float64]string{0.0123: "12ms", 6.36: "6.4s", 125.4: "2m5s", math.NaN(): "–"} {
+		if got := duration(s); got != want {
+			t.Errorf("%g s is %s, want %s", s, got, want)
+		}
+	}
+	if got := commandLine([]string{"apr", "a b", "it's", "x=1", ""}); got != `apr 'a b' 'it'\''s' x=1 ''` {
+		t.Errorf("command line %s", got)
+	}
+	if got := visible("a\tb\n\x1b\u202e"); got != "a→b⏎␛�" {
+		t.Errorf("visible text %q", got)
+	}
+}
+
+// The vendored library is the published one: SHA-256 of uPlot 1.6.32's files.
+func TestVendored(t *testing.T) {
+	if !strings.HasPrefix(uplotScript, "/*! https://github.com/leeoniya/uPlot (v1.6.32) */") || strings.Contains(uplotScript, "</script") {
+		t.Error("assets/uPlot.iife.min.js is not what it should be")
+	}
+	licence, err := os.ReadFile(filepath.Join("assets", "uPlot.LICENSE"))
+	if err != nil || !strings.Contains(string(licence), "MIT License") {
+		t.Errorf("the licence is missing: %v", err)
+	}
+}
