@@ -14,14 +14,18 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
-// Commit is the only commit of a Server; its branch is main, its tag v1.
+// Commit is the only commit of a Server.
 const Commit = "0123456789abcdef0123456789abcdef01234567"
+
+// revisions are its names in addresses: branch, tag, pull request, and itself.
+var revisions = []string{"main", "v1", "refs%2Fpr%2F1", Commit}
 
 // Kind is what a request asks for.
 type Kind string
@@ -138,20 +142,22 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 		s.list(w, r, rev)
 		return
 	}
-	rest, ok := strings.CutPrefix(r.URL.Path, "/"+s.Repo+"/resolve/"+Commit+"/")
-	if !ok {
+	rest, ok := strings.CutPrefix(path, "/"+s.Repo+"/resolve/")
+	revision, name, named := strings.Cut(rest, "/")
+	name, err := url.PathUnescape(name)
+	if !ok || !named || err != nil || !slices.Contains(revisions, revision) {
 		w.Header().Set("X-Error-Code", "RepoNotFound")
 		http.Error(w, "no such repository", http.StatusNotFound)
 		return
 	}
-	s.file(w, r, rest)
+	s.file(w, r, name)
 }
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, revision string) {
 	if s.call(List, "", w, r) {
 		return
 	}
-	if !slices.Contains([]string{"main", "v1", "refs%2Fpr%2F1", Commit}, revision) {
+	if !slices.Contains(revisions, revision) {
 		w.Header().Set("X-Error-Code", "RevisionNotFound")
 		http.Error(w, "no such revision", http.StatusNotFound)
 		return
