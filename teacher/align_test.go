@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"apr/format"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/teacher"
@@ -62,6 +63,7 @@ func TestAlign(t *testing.T) {
 		{"one real id less", plain, letters(t, "<more>"), [2]int{n, n + 1}, fault.Invalid, []string{fmt.Sprintf("token %d is \"\" and \"<more>\"", n)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			tok, vocab, err := teacher.Align(withTokenizer("big", tt.rows[0], tt.big), withTokenizer("small", tt.rows[1], tt.small), "small", tt.rows[1])
 			if fault.KindOf(err) != tt.kind {
 				t.Fatalf("error %v, want kind %v", err, tt.kind)
