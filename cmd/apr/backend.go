@@ -19,7 +19,7 @@ type backend struct {
 	dtype     string // auto, f32; on CUDA also bf16, tf32
 	index     int    // of the GPU
 	expand    int64  // bytes that a CPU may spend on float32 copies of quantised matrices
-	round     bool   // a CPU may round activations to 8 bits in products with quantised matrices
+	round     bool   // a CPU may round activations to 16 bits in products with quantised matrices
 	kernelLog bool
 }
 

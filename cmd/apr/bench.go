@@ -57,7 +57,7 @@ func benchCommand() *cli.Command {
 			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "TEACHER:STUDENT of published shapes for a step, one shape for generation, with --random-weights"},
 			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "with --shape: bfloat16 weights by seed, made as they are read"},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
-			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU, there with 8-bit activations for generation from quantised weights"},
+			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU, where generation rounds activations that meet quantised weights to 16 bits"},
 			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory that a step may be planned for"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "rows of a micro-batch"},
 			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},

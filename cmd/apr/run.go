@@ -54,7 +54,7 @@ func runCommand() *cli.Command {
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&o.noGPU, false), Help: "compute on the CPU"},
 			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
-			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "on a CPU: keep activations that meet quantised weights in float32 (slower), as training and evaluation do; else they are rounded to 8 bits, as llama.cpp does"},
+			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "on a CPU: multiply quantised weights in float32 as training and evaluation do, many times slower; else activations are rounded to 16 bits"},
 			{Name: "benchmark", Value: cli.Bool(&o.benchmark, false), Help: "print the speed"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runRun(ctx, e, o) },

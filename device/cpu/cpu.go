@@ -3,8 +3,9 @@
 //
 // An operation is cut into tasks by the size of its tensors alone, a pool of workers takes the tasks, and every output
 // element is computed by one task in a fixed order. Matrix products come from device/cpu/gemm, the loops between them
-// from device/cpu/vec; generating, products come from device/cpu/q8 (Options.RoundActivations). Weights stay in the type of the file; matrix products decode them block by block while packing,
-// or read them directly if they are float32 or Options.KeepExpanded left room to expand them.
+// from device/cpu/vec; to generate, products with quantised weights come from device/cpu/q8 (Options.RoundActivations).
+// Otherwise weights stay in the type of the file; matrix products decode them block by block while packing, or read them
+// directly if they are float32 or Options.KeepExpanded left room to expand them.
 //
 // Caveats. Streams run everything before they return, so nothing is left for Wait to wait for. Results depend on the
 // instruction set in the last bits, never on the number of workers. Temps come from free lists in size classes and are
@@ -33,9 +34,9 @@ type Options struct {
 	// KeepExpanded is the number of bytes that may be spent on float32 copies of weights stored in narrower types.
 	// A weight that still fits is expanded when it is loaded, instead of in every matrix product.
 	KeepExpanded int64
-	// RoundActivations rounds the activations that meet quantised weights to 8 bits per block, as llama.cpp does, and
-	// multiplies in integers (package q8): several times faster, and meant for generating text. The weights are put in
-	// another order as they are loaded, and not expanded. Training and evaluation are exact without it.
+	// RoundActivations rounds the activations that meet quantised weights to 16 bits and multiplies in integers (package
+	// q8): many times faster, and meant for generating text. The weights are put in another order as they are loaded, and
+	// not expanded. Training and evaluation do without it, in float32.
 	RoundActivations bool
 }
 

@@ -131,15 +131,17 @@ func TestUnusualActivations(t *testing.T) {
 	}
 }
 
-// Rounding is to the nearest, halves to even, in every kernel.
+// Rounding is to the nearest, halves to even, in every kernel, and what is left is in the fine half.
 func TestRounding(t *testing.T) {
 	x := make([]float32, 64)
-	copy(x, []float32{127, -127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.49999997, 126.5, 125.5, -126.5})
-	want := []int8{127, -127, 0, 2, 2, 0, -2, -2, 0, 126, 126, -126}
+	copy(x, []float32{127, -127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.49999997, 126.5, 125.75, -126.25, 1. / 254, 1.5 / 254})
+	want := []int8{127, -127, 0, 2, 2, 0, -2, -2, 0, 126, 126, -126, 0, 0, 0, 0}
+	fine := []int8{0, 0, 127, -127, 127, -127, 127, -127, 127, 127, -64, -64, 1, 2, 0, 0}
 	for _, kn := range available() {
-		q := make([]int8, 64)
-		if d := kn.block(q, x); d != 1 || !slices.Equal(q[:len(want)], want) || sum(q[len(want):]) != 0 {
-			t.Errorf("%s: scale %g, codes %v, want 1 and %v", kn.name, d, q, want)
+		q, r := make([]int8, 64), make([]int8, 64)
+		d, dFine := kn.block(q, r, x, new([chunk]float32))
+		if d != 1 || dFine != 1./254 || !slices.Equal(q[:16], want) || !slices.Equal(r[:16], fine) {
+			t.Errorf("%s: scales %g and %g, codes %v and %v, want 1, 1/254, %v and %v", kn.name, d, dFine, q[:16], r[:16], want, fine)
 		}
 	}
 }

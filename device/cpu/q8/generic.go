@@ -93,41 +93,51 @@ func dots(codes []byte, q []int8, lane, v, n int) int32 {
 	return s
 }
 
-// superGo returns the tile of one row of a K type with groups of the given number of columns: for each lane
+// superGo returns the tile of one row of a K type with groups of the given number of columns: for each lane and first
+// the coarse, then the fine half x of the row
 //
 //	c += d·x.d·Σ_j scale[j]·Σ c·q − dmin·x.d·Σ_j min[j]·Σ q
 //
-// with integer sums, and each of the five float32 operations rounded on its own.
+// with integer sums, and each of the float32 operations rounded on its own.
 func superGo(group int) tileFunc {
 	return func(codes, panel *byte, row *int8, c *float32, _, _ int) {
-		u, x := (*unpacked)(unsafe.Pointer(panel)), (*rounded)(unsafe.Pointer(row))
+		u, halves := (*unpacked)(unsafe.Pointer(panel)), (*[2]rounded)(unsafe.Pointer(row))
 		all, out := bytesAt(codes, chunk*lanes), floatsAt(c, lanes)
-		sums := x.sums[:]
-		if group == 32 {
-			sums = x.pairs[:]
-		}
-		for l := range lanes {
-			s, m := int32(0), int32(0)
-			for j := range chunk / group {
-				s += u.scale[j][l] * dots(all, x.q[:], l, j*group/perWord, group/perWord)
-				m += int32(u.min[j/2][l][j%2]) * int32(sums[j])
+		for half := range halves {
+			x := &halves[half]
+			sums := x.sums[:]
+			if group == 32 {
+				sums = x.pairs[:]
 			}
-			a := float32(float32(u.d[l]*x.d[0]) * float32(s))
-			b := float32(float32(u.dmin[l]*x.d[0]) * float32(m))
-			out[l] += float32(a - b)
+			for l := range lanes {
+				s, m := int32(0), int32(0)
+				for j := range chunk / group {
+					s += u.scale[j][l] * dots(all, x.q[:], l, j*group/perWord, group/perWord)
+					m += int32(u.min[j/2][l][j%2]) * int32(sums[j])
+				}
+				a := float32(float32(u.d[l]*x.d[0]) * float32(s))
+				b := float32(float32(u.dmin[l]*x.d[0]) * float32(m))
+				out[l] += float32(a - b)
+			}
 		}
 	}
 }
 
-// blocksGo is the tile of one row of n 32-blocks: c += (scale·x.d)·(Σ c·q − zero·Σ q) for each in order.
+// blocksGo is the tile of one row of n 32-blocks: in each half x, Σ_j (scale[j]·x.d[j])·(Σ c·q − zero·Σ q), the coarse
+// sum beginning with c; c becomes the sum of both.
 func blocksGo(codes, panel *byte, row *int8, c *float32, n, zero int) {
-	u, x := (*unpacked)(unsafe.Pointer(panel)), (*rounded)(unsafe.Pointer(row))
+	u, halves := (*unpacked)(unsafe.Pointer(panel)), (*[2]rounded)(unsafe.Pointer(row))
 	all, out := bytesAt(codes, n*32*lanes), floatsAt(c, lanes)
 	for l := range lanes {
-		for j := range n {
-			s := dots(all, x.q[:], l, j*32/perWord, 32/perWord) - int32(zero)*int32(x.sums[2*j])
-			scale := math.Float32frombits(uint32(u.scale[j][l]))
-			out[l] += float32(float32(scale*x.d[j]) * float32(s))
+		total := [2]float32{out[l], 0}
+		for half := range halves {
+			x := &halves[half]
+			for j := range n {
+				s := dots(all, x.q[:], l, j*32/perWord, 32/perWord) - int32(zero)*int32(x.sums[2*j])
+				scale := math.Float32frombits(uint32(u.scale[j][l]))
+				total[half] += float32(float32(scale*x.d[j]) * float32(s))
+			}
 		}
+		out[l] = total[0] + total[1]
 	}
 }

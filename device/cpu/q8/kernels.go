@@ -7,8 +7,8 @@ import (
 
 //go:generate sh -c "cd ../../../tools && go run ./avo/q8 -pkg q8 -out ../device/cpu/q8/kernels_amd64.s -stubs ../device/cpu/q8/stubs_amd64.go"
 
-// tileFunc adds the products of a chunk of a panel with that chunk of h rows of activations, side by side in memory, to
-// a tile of h rows of 16 outputs without gaps; one function for each h. See superGo and blocksGo; blocks and zero are
+// tileFunc adds the products of a chunk of a panel with that chunk of h rows of activations, the two halves of each side
+// by side in memory, to a tile of h rows of 16 outputs without gaps; one function for each h. See superGo and blocksGo; blocks and zero are
 // for the latter. u is the first byte of an unpacked, x of a rounded: assembly knows the layouts, not the types.
 type tileFunc func(codes, u *byte, x *int8, c *float32, blocks, zero int)
 
@@ -22,7 +22,7 @@ type kernels struct {
 	meta32, meta16   func(u, src *byte)
 	metaBlocks       func(u, src *byte, n int)
 	top              func(x []float32) uint32
-	quantize         func(q []int8, x []float32, inv float32)
+	quantize         func(q []int8, rest, x []float32, inv, d float32)
 }
 
 var generic = &kernels{

@@ -6,15 +6,12 @@ var avx512 = &kernels{
 	name: "avx512",
 	super32: []tileFunc{
 		nil, super32AVX5121, super32AVX5122, super32AVX5123, super32AVX5124, super32AVX5125, super32AVX5126,
-		super32AVX5127, super32AVX5128, super32AVX5129, super32AVX51210, super32AVX51211, super32AVX51212,
 	},
 	super16: []tileFunc{
 		nil, super16AVX5121, super16AVX5122, super16AVX5123, super16AVX5124, super16AVX5125, super16AVX5126,
-		super16AVX5127, super16AVX5128, super16AVX5129, super16AVX51210, super16AVX51211, super16AVX51212,
 	},
 	blocks: []tileFunc{
 		nil, blocksAVX5121, blocksAVX5122, blocksAVX5123, blocksAVX5124, blocksAVX5125, blocksAVX5126,
-		blocksAVX5127, blocksAVX5128, blocksAVX5129, blocksAVX51210, blocksAVX51211, blocksAVX51212,
 	},
 	unpack4: unpack4AVX512, unpack6: unpack6AVX512, meta32: meta32AVX512, meta16: meta16AVX512, metaBlocks: metaBlocksAVX512,
 	top: topAVX512, quantize: quantizeAVX512,
@@ -22,8 +19,8 @@ var avx512 = &kernels{
 
 var avx2 = &kernels{
 	name:    "avx2",
-	super32: []tileFunc{nil, super32AVX21, super32AVX22}, super16: []tileFunc{nil, super16AVX21, super16AVX22},
-	blocks:  []tileFunc{nil, blocksAVX21, blocksAVX22},
+	super32: []tileFunc{nil, super32AVX21}, super16: []tileFunc{nil, super16AVX21},
+	blocks:  []tileFunc{nil, blocksAVX21},
 	unpack4: unpack4AVX2, unpack6: unpack6AVX2, meta32: meta32AVX2, meta16: meta16AVX2, metaBlocks: metaBlocksAVX2,
 	top: topAVX2, quantize: quantizeAVX2,
 }

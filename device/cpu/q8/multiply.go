@@ -17,8 +17,8 @@ const (
 type Engine struct {
 	pool  *par.Pool
 	kn    *kernels
-	local []scratch    // one for each worker
-	x     [2][]rounded // activations rounded for 32-blocks and for K types, chunk by chunk, row by row
+	local []scratch       // one for each worker
+	x     [2][][2]rounded // activations rounded for 32-blocks and for K types, chunk by chunk, row by row
 
 	// The call at work, and its tasks as values made once, so that handing them to the pool allocates nothing.
 	call                 product
@@ -29,6 +29,7 @@ type Engine struct {
 type scratch struct {
 	u    []unpacked // abreast
 	tile []float32  // [abreast][rows][16]
+	rest [chunk]float32
 }
 
 // product is one call for a slab of rows.
@@ -150,17 +151,17 @@ func (e *Engine) roundAll(kind int) {
 	g := &e.call
 	want := g.n * chunks(g.k)
 	if len(e.x[kind]) < want {
-		e.x[kind] = make([]rounded, want)
+		e.x[kind] = make([][2]rounded, want)
 	}
 	g.super = kind
 	e.pool.Run((want+roundChunks-1)/roundChunks, e.roundTask)
 }
 
-func (e *Engine) round(_, task int) {
+func (e *Engine) round(worker, task int) {
 	g := &e.call
 	for i := task * roundChunks; i < min(g.n*chunks(g.k), (task+1)*roundChunks); i++ {
 		c, row := i/g.n, i%g.n
-		e.kn.round(&e.x[g.super][i], g.x[row*g.ldx:][c*chunk:min(g.k, (c+1)*chunk)], g.super == 1)
+		e.kn.round(&e.x[g.super][i], g.x[row*g.ldx:][c*chunk:min(g.k, (c+1)*chunk)], &e.local[worker].rest, g.super == 1)
 	}
 }
 
@@ -203,7 +204,7 @@ func (e *Engine) multiply(s *scratch, m *Matrix, p, n, out int) {
 		for r := 0; r < g.n; {
 			h := heightOf(g.n-r, tall)
 			for i := range n {
-				tiles[h](codes[i], &s.u[i].codes[0], &x[c*g.n+r].q[0], &s.tile[(i*g.n+r)*lanes], width/32, int(m.f.zero))
+				tiles[h](codes[i], &s.u[i].codes[0], &x[c*g.n+r][0].q[0], &s.tile[(i*g.n+r)*lanes], width/32, int(m.f.zero))
 			}
 			r += h
 		}

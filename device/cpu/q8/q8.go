@@ -1,7 +1,12 @@
-// Package q8 multiplies matrices of quantised blocks with activations rounded to 8 bits, in integers.
+// Package q8 multiplies matrices of quantised blocks with activations of 16 bits, in sums of 8-bit products.
 //
-// Each row of activations is cut into blocks of 256 (of 32 for Q8_0, Q5_0 and Q4_0) that share one float32 scale, as
-// llama.cpp does it: x ≈ d·q with d = max|x|/127, q = round(x/d). A product with a block of weights w = s·c − m is then
+// Each row of activations is cut into blocks of 256 (of 32 for Q8_0, Q5_0 and Q4_0), as llama.cpp does it, but a block
+// becomes two of 8 bits: with d = max|x|/127
+//
+//	x ≈ d·q + (d/254)·r,  q = round(x/d),  r = round((x − d·q)·254/d)
+//
+// so that an element is off by at most max|x|/64516. A product with a block of weights w = s·c − m is then, for each of
+// the halves,
 //
 //	Σ w·x ≈ d·(s·Σ c·q − m·Σ q)
 //
@@ -11,11 +16,10 @@
 // When a matrix is loaded its blocks are put in another order (Pack): 16 rows side by side, four columns of each in
 // 32 bits, so that one vector instruction multiplies for 16 outputs and no sum crosses lanes. See Matrix.
 //
-// Caveats. The rounding of activations has a relative error of about 0.4 % of a block's largest element in each
-// product: this is for generating text, not for training or comparing models. Every output is summed in one order, of
-// separately rounded operations, so that plain Go, AVX2 and AVX-512 with VNNI give the same bits, and a row has the
-// same bits in any batch and with any number of workers. An activation that is not finite makes all outputs of its row
-// NaN.
+// Caveats. The results are not those of float32 products to the last bits, nor does their gradient exist: this is for
+// generating text, not for training or comparing models. Every output is summed in one order, of separately rounded
+// operations, so that plain Go, AVX2 and AVX-512 with VNNI give the same bits, and a row has the same bits in any batch
+// and with any number of workers. An activation that is not finite makes all outputs of its row NaN.
 package q8
 
 import (

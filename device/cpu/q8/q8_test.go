@@ -119,7 +119,7 @@ func TestDecodeRowIsExact(t *testing.T) {
 }
 
 // reference is the product in float64: with the activations as rounded, as they are, and the standard deviation of the
-// difference, if rounding errors are independent and uniform over a step d, whose variance is d²/12.
+// difference, if rounding errors are independent and uniform over a fine step d, whose variance is d²/12.
 func reference(x []float32, n, k int, d tensor.DType, w []float32, outs int) (rounded, exact, deviation []float64) {
 	size := d.BlockLen()
 	q, variance := make([]float64, len(x)), make([]float64, len(x))
@@ -128,10 +128,13 @@ func reference(x []float32, n, k int, d tensor.DType, w []float32, outs int) (ro
 		for _, v := range x[at : at+size] {
 			top = max(top, math.Abs(float64(v)))
 		}
-		scale, inv := float32(top)/127, 127/float32(top)
+		d, dFine := float32(top)/127, float32(top)/(127*254)
 		for i, v := range x[at : at+size] {
-			q[at+i] = float64(scale) * math.RoundToEven(float64(v*inv))
-			variance[at+i] = float64(scale) * float64(scale) / 12
+			r := float32(math.RoundToEven(float64(v * (127 / float32(top)))))
+			rest := v - float32(d*r)
+			fine := math.RoundToEven(float64(rest * (127 * 254 / float32(top))))
+			q[at+i] = float64(d)*float64(r) + float64(dFine)*fine
+			variance[at+i] = float64(dFine) * float64(dFine) / 12
 		}
 	}
 	rounded, exact, deviation = make([]float64, n*outs), make([]float64, n*outs), make([]float64, n*outs)

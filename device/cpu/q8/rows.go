@@ -2,7 +2,8 @@ package q8
 
 import "math"
 
-// rounded is a chunk of a row of activations in 8 bits: element k is d·q[k], with the d of its block.
+// rounded is one half of a chunk of a row of activations: element k of the half is d·q[k], with the d of its block. The
+// halves of a chunk stand side by side in memory, the coarse one first.
 //
 // For K types a chunk is one block, with its scale in d[0], sums[j] = Σ q over columns 16j … 16j+15 and pairs[j] over
 // 32j … 32j+31. For 32-blocks d[j] is the scale of block j, sums[2j] = Σ q over it and sums[2j+1] = 0. Assembly knows
@@ -14,50 +15,61 @@ type rounded struct {
 	d     [8]float32
 }
 
+// finer is how many steps of the fine half a step of the coarse one has: its rest is at most half a step, or 127 fine
+// ones.
+const finer = 254
+
 const (
-	smallest  = 0x0d800000 // 2⁻¹⁰⁰ as bits: blocks of smaller elements become 0, for 127/max could overflow
+	smallest  = 0x0d800000 // 2⁻¹⁰⁰ as bits: blocks of smaller elements become 0, for 127·254/max could overflow
 	notFinite = 0x7f800000
 )
 
-// round rounds a chunk of at most 256 elements, a multiple of 32; elements beyond it are 0.
-func (kn *kernels) round(r *rounded, x []float32, super bool) {
-	*r = rounded{}
+// round rounds a chunk of at most 256 elements, a multiple of 32; elements beyond it are 0. rest is scratch.
+func (kn *kernels) round(r *[2]rounded, x []float32, rest *[chunk]float32, super bool) {
+	*r = [2]rounded{}
 	if super {
-		r.d[0] = kn.block(r.q[:len(x)], x)
-		for j := range r.sums {
-			r.sums[j] = sum(r.q[16*j:][:16])
-		}
-		for j := range r.pairs {
-			r.pairs[j] = r.sums[2*j] + r.sums[2*j+1]
+		r[0].d[0], r[1].d[0] = kn.block(r[0].q[:len(x)], r[1].q[:len(x)], x, rest)
+		for half := range r {
+			h := &r[half]
+			for j := range h.pairs {
+				h.sums[2*j], h.sums[2*j+1] = sum((*[16]int8)(h.q[32*j:])), sum((*[16]int8)(h.q[32*j+16:]))
+				h.pairs[j] = h.sums[2*j] + h.sums[2*j+1]
+			}
 		}
 		return
 	}
 	for j := range len(x) / 32 {
-		q := r.q[32*j:][:32]
-		r.d[j] = kn.block(q, x[32*j:][:32])
-		r.sums[2*j] = sum(q)
+		r[0].d[j], r[1].d[j] = kn.block(r[0].q[32*j:][:32], r[1].q[32*j:][:32], x[32*j:][:32], rest)
+		for half := range r {
+			h := &r[half]
+			h.sums[2*j] = sum((*[16]int8)(h.q[32*j:])) + sum((*[16]int8)(h.q[32*j+16:]))
+		}
 	}
 }
 
-// block writes q = round(x/d), half to even, and returns d = max|x|/127. A block with an element that is not finite
-// becomes 0 with a scale of NaN.
-func (kn *kernels) block(q []int8, x []float32) (d float32) {
+// block writes q = round(x/d), d = max|x|/127, and with the rest fine = round((x−d·q)/(d/254)), halves to even, and
+// returns d and d/254. A block with an element that is not finite becomes 0 with scales of NaN.
+func (kn *kernels) block(q, fine []int8, x []float32, rest *[chunk]float32) (d, dFine float32) {
 	top := kn.top(x)
 	switch {
 	case top >= notFinite:
 		clear(q)
-		return float32(math.NaN())
+		clear(fine)
+		nan := float32(math.NaN())
+		return nan, nan
 	case top < smallest:
 		clear(q)
-		return 0
+		clear(fine)
+		return 0, 0
 	}
 	largest := math.Float32frombits(top)
-	kn.quantize(q, x, 127/largest)
-	return largest / 127
+	d, dFine = largest/127, largest/(127*finer)
+	kn.quantize(q, rest[:len(x)], x, 127/largest, d)
+	kn.quantize(fine, rest[:len(x)], rest[:len(x)], 127*finer/largest, dFine)
+	return d, dFine
 }
 
-func sum(q []int8) int16 {
-	s := int16(0)
+func sum(q *[16]int8) (s int16) {
 	for _, v := range q {
 		s += int16(v)
 	}
@@ -74,9 +86,12 @@ func topGo(x []float32) uint32 {
 	return top
 }
 
-// quantizeGo computes q[i] = round(x[i]·inv), half to even. len(x) is a multiple of 32.
-func quantizeGo(q []int8, x []float32, inv float32) {
+// quantizeGo computes q[i] = round(x[i]·inv), half to even, and rest[i] = x[i] − d·q[i]. len(x) is a multiple of 32;
+// rest may be x.
+func quantizeGo(q []int8, rest, x []float32, inv, d float32) {
 	for i, v := range x {
-		q[i] = int8(math.RoundToEven(float64(v * inv)))
+		r := math.RoundToEven(float64(v * inv))
+		q[i] = int8(r)
+		rest[i] = v - float32(d*float32(r))
 	}
 }

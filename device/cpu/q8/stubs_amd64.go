@@ -94,96 +94,6 @@ func super16AVX5126(codes *byte, u *byte, x *int8, c *float32, blocks int, zero 
 //go:noescape
 func blocksAVX5126(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
 
-// super32AVX5127 computes 7 rows as superGo(32) does each.
-//
-//go:noescape
-func super32AVX5127(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super16AVX5127 computes 7 rows as superGo(16) does each.
-//
-//go:noescape
-func super16AVX5127(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// blocksAVX5127 computes 7 rows as blocksGo does each.
-//
-//go:noescape
-func blocksAVX5127(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super32AVX5128 computes 8 rows as superGo(32) does each.
-//
-//go:noescape
-func super32AVX5128(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super16AVX5128 computes 8 rows as superGo(16) does each.
-//
-//go:noescape
-func super16AVX5128(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// blocksAVX5128 computes 8 rows as blocksGo does each.
-//
-//go:noescape
-func blocksAVX5128(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super32AVX5129 computes 9 rows as superGo(32) does each.
-//
-//go:noescape
-func super32AVX5129(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super16AVX5129 computes 9 rows as superGo(16) does each.
-//
-//go:noescape
-func super16AVX5129(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// blocksAVX5129 computes 9 rows as blocksGo does each.
-//
-//go:noescape
-func blocksAVX5129(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super32AVX51210 computes 10 rows as superGo(32) does each.
-//
-//go:noescape
-func super32AVX51210(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super16AVX51210 computes 10 rows as superGo(16) does each.
-//
-//go:noescape
-func super16AVX51210(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// blocksAVX51210 computes 10 rows as blocksGo does each.
-//
-//go:noescape
-func blocksAVX51210(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super32AVX51211 computes 11 rows as superGo(32) does each.
-//
-//go:noescape
-func super32AVX51211(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super16AVX51211 computes 11 rows as superGo(16) does each.
-//
-//go:noescape
-func super16AVX51211(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// blocksAVX51211 computes 11 rows as blocksGo does each.
-//
-//go:noescape
-func blocksAVX51211(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super32AVX51212 computes 12 rows as superGo(32) does each.
-//
-//go:noescape
-func super32AVX51212(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super16AVX51212 computes 12 rows as superGo(16) does each.
-//
-//go:noescape
-func super16AVX51212(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// blocksAVX51212 computes 12 rows as blocksGo does each.
-//
-//go:noescape
-func blocksAVX51212(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
 // unpack4AVX512 does what unpackGo4 does; n > 0.
 //
 //go:noescape
@@ -217,7 +127,7 @@ func topAVX512(x []float32) uint32
 // quantizeAVX512 does what quantizeGo does.
 //
 //go:noescape
-func quantizeAVX512(q []int8, x []float32, inv float32)
+func quantizeAVX512(q []int8, rest []float32, x []float32, inv float32, d float32)
 
 // super32AVX21 computes 1 rows as superGo(32) does each.
 //
@@ -233,21 +143,6 @@ func super16AVX21(codes *byte, u *byte, x *int8, c *float32, blocks int, zero in
 //
 //go:noescape
 func blocksAVX21(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super32AVX22 computes 2 rows as superGo(32) does each.
-//
-//go:noescape
-func super32AVX22(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super16AVX22 computes 2 rows as superGo(16) does each.
-//
-//go:noescape
-func super16AVX22(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// blocksAVX22 computes 2 rows as blocksGo does each.
-//
-//go:noescape
-func blocksAVX22(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
 
 // unpack4AVX2 does what unpackGo4 does; n > 0.
 //
@@ -282,4 +177,4 @@ func topAVX2(x []float32) uint32
 // quantizeAVX2 does what quantizeGo does.
 //
 //go:noescape
-func quantizeAVX2(q []int8, x []float32, inv float32)
+func quantizeAVX2(q []int8, rest []float32, x []float32, inv float32, d float32)

@@ -30,7 +30,7 @@ type isa struct {
 	name  string
 	parts int // vectors for 16 lanes of 32 bits
 	bytes int // of a vector
-	tall  int // rows of the largest tile
+	tall  int // rows of the largest tile, of two halves each
 	vec   func(i int) reg.VecPhysical
 }
 
@@ -48,8 +48,8 @@ func main() {
 	}
 	ConstraintExpr("amd64")
 	for _, s := range []isa{
-		{name: "AVX512", parts: 1, bytes: 64, tall: 12, vec: func(i int) reg.VecPhysical { return zmm[i] }},
-		{name: "AVX2", parts: 2, bytes: 32, tall: 2, vec: func(i int) reg.VecPhysical { return ymm[i] }},
+		{name: "AVX512", parts: 1, bytes: 64, tall: 6, vec: func(i int) reg.VecPhysical { return zmm[i] }},
+		{name: "AVX2", parts: 2, bytes: 32, tall: 1, vec: func(i int) reg.VecPhysical { return ymm[i] }},
 	} {
 		for h := 1; h <= s.tall; h++ {
 			s.super(h, 32)
@@ -84,7 +84,7 @@ func (s isa) zero(r reg.VecPhysical) {
 	}
 }
 
-// registers of a tile of h rows: sums of a group and of the chunk by row and part, then spare ones.
+// registers of a tile of h halves of rows: sums of a group and of the chunk by half and part, then spare ones.
 type registers struct {
 	s isa
 	h int
@@ -100,6 +100,7 @@ const tileSignature = "func(codes, u *byte, x *int8, c *float32, blocks, zero in
 func (s isa) super(h, group int) {
 	s.function(fmt.Sprintf("super%d%s%d", group, s.name, h), tileSignature, fmt.Sprintf("computes %d rows as superGo(%d) does each.", h, group))
 	codes, u, x := pointer("codes"), pointer("u"), pointer("x")
+	h *= 2
 	r := registers{s, h}
 	s.constants()
 	for i := range h {
@@ -253,7 +254,7 @@ func (s isa) finishSuper(r registers, u, x, c reg.GPVirtual, v int) {
 	for i := range r.h {
 		xd, t := r.spare(0), r.spare(1)
 		sum, low := r.total(i, v), r.group(i, v)
-		out := operand.Mem{Base: c, Disp: i*64 + v*s.bytes}
+		out := operand.Mem{Base: c, Disp: i/2*64 + v*s.bytes}
 		VBROADCASTSS(operand.Mem{Base: x, Disp: i*rowBytes + rowDAt}, xd)
 		VCVTDQ2PS(sum, sum)
 		VCVTDQ2PS(low, low)
@@ -271,11 +272,16 @@ func (s isa) finishSuper(r registers, u, x, c reg.GPVirtual, v int) {
 func (s isa) blocks(h int) {
 	s.function(fmt.Sprintf("blocks%s%d", s.name, h), tileSignature, fmt.Sprintf("computes %d rows as blocksGo does each.", h))
 	codes, u, x, c := pointer("codes"), pointer("u"), pointer("x"), pointer("c")
+	h *= 2
 	r := registers{s, h}
 	s.constants()
 	for i := range h {
 		for v := range s.parts {
-			VMOVUPS(operand.Mem{Base: c, Disp: i*64 + v*s.bytes}, r.total(i, v))
+			if i%2 == 0 {
+				VMOVUPS(operand.Mem{Base: c, Disp: i/2*64 + v*s.bytes}, r.total(i, v))
+			} else {
+				s.zero(r.total(i, v))
+			}
 		}
 	}
 	sums, d, zero := GP64(), GP64(), GP64()
@@ -313,9 +319,10 @@ func (s isa) blocks(h int) {
 	ADDQ(operand.U32(4), d)
 	DECQ(n)
 	JNE(operand.LabelRef("loop"))
-	for i := range h {
+	for i := 0; i < h; i += 2 {
 		for v := range s.parts {
-			VMOVUPS(r.total(i, v), operand.Mem{Base: c, Disp: i*64 + v*s.bytes})
+			VADDPS(r.total(i+1, v), r.total(i, v), r.total(i, v))
+			VMOVUPS(r.total(i, v), operand.Mem{Base: c, Disp: i/2*64 + v*s.bytes})
 		}
 	}
 	VZEROUPPER()

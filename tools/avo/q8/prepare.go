@@ -221,16 +221,25 @@ func (s isa) top() {
 }
 
 func (s isa) quantize() {
-	s.function("quantize"+s.name, "func(q []int8, x []float32, inv float32)", "does what quantizeGo does.")
-	q, x, n := Load(Param("q").Base(), GP64()).(reg.GPVirtual), Load(Param("x").Base(), GP64()).(reg.GPVirtual), Load(Param("x").Len(), GP64()).(reg.GPVirtual)
+	s.function("quantize"+s.name, "func(q []int8, rest, x []float32, inv, d float32)", "does what quantizeGo does.")
+	q, n := Load(Param("q").Base(), GP64()).(reg.GPVirtual), Load(Param("x").Len(), GP64()).(reg.GPVirtual)
+	rest, x := Load(Param("rest").Base(), GP64()).(reg.GPVirtual), Load(Param("x").Base(), GP64()).(reg.GPVirtual)
 	inv, _ := Param("inv").Resolve()
+	d, _ := Param("d").Resolve()
 	VBROADCASTSS(inv.Addr, s.vec(0))
+	VBROADCASTSS(d.Addr, s.vec(5))
 	SHRQ(operand.U8(5), n)
 	JE(operand.LabelRef("done"))
 	Label("loop")
 	for i := range 128 / s.bytes {
-		VMULPS(operand.Mem{Base: x, Disp: i * s.bytes}, s.vec(0), s.vec(1+i))
-		VCVTPS2DQ(s.vec(1+i), s.vec(1+i))
+		r, back := s.vec(1+i), s.vec(6)
+		VMOVUPS(operand.Mem{Base: x, Disp: i * s.bytes}, s.vec(7))
+		VMULPS(s.vec(7), s.vec(0), r)
+		VCVTPS2DQ(r, r)
+		VCVTDQ2PS(r, back)
+		VMULPS(s.vec(5), back, back)
+		VSUBPS(back, s.vec(7), back)
+		VMOVUPS(back, operand.Mem{Base: rest, Disp: i * s.bytes})
 	}
 	if s.wide() {
 		for i := range 2 {
@@ -247,6 +256,7 @@ func (s isa) quantize() {
 		VMOVDQU(reg.Y1, operand.Mem{Base: q})
 	}
 	ADDQ(operand.U32(128), x)
+	ADDQ(operand.U32(128), rest)
 	ADDQ(operand.U32(32), q)
 	DECQ(n)
 	JNE(operand.LabelRef("loop"))
