@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"maps"
 	"strings"
 
 	"apr/format/aprfile"
@@ -21,25 +22,58 @@ var carried = []string{
 
 // writeAPR writes the tensors with the configuration, tokenizer and origin of c.
 func writeAPR(c *Container, out string, sources []tensor.Source, opt Options) error {
-	cfg, err := c.Config()
+	meta, tied, err := aprMetadata(c, opt)
 	if err != nil {
 		return err
 	}
-	tok, err := c.Tokenizer()
+	return aprfile.Write(out, sources, aprfile.Options{Force: opt.Force, Metadata: meta, Writer: writer(opt), Tied: tied})
+}
+
+// writeSafetensors writes one file that carries configuration, tokenizer and origin of c as a string of its metadata,
+// beside the strings that c had.
+func writeSafetensors(c *Container, out string, sources []tensor.Source, opt Options) error {
+	meta, tied, err := aprMetadata(c, opt)
 	if err != nil {
 		return err
+	}
+	meta["tied_embeddings"] = tied
+	text, err := strictjson.AppendCanonical(nil, meta)
+	if err != nil {
+		return err
+	}
+	texts := map[string]string{}
+	if f, ok := c.File.(*safetensors.File); ok {
+		maps.Copy(texts, f.Metadata())
+	}
+	texts[model.SafetensorsKey] = string(text)
+	return safetensors.Write(out, sources, safetensors.Options{Force: opt.Force, Metadata: texts})
+}
+
+// aprMetadata returns the metadata of an .apr file of c, and whether its head is tied.
+func aprMetadata(c *Container, opt Options) (meta map[string]any, tied bool, err error) {
+	cfg, err := c.Config()
+	if err != nil {
+		return nil, false, err
+	}
+	tok, err := c.Tokenizer()
+	if err != nil {
+		return nil, false, err
 	}
 	extra := map[string]any{"original_format": c.Format}
 	if opt.Scheme.quantises() {
 		extra["quantization"] = map[string]any{"quant_type": string(opt.Scheme)}
 	}
-	if c.apr != nil {
+	m, err := c.metadata()
+	if err != nil {
+		return nil, false, err
+	}
+	if m != nil {
 		keys := carried
 		if opt.Scheme == Keep {
 			keys = append([]string{"quantization"}, carried...)
 		}
 		for _, key := range keys {
-			if v, ok := c.apr.Metadata().Value(key); ok {
+			if v, ok := m.Value(key); ok {
 				extra[key] = v
 			}
 		}
@@ -51,12 +85,23 @@ func writeAPR(c *Container, out string, sources []tensor.Source, opt Options) er
 			}
 		}
 	}
-	meta := model.APRMetadata(cfg, tok, extra)
+	meta = model.APRMetadata(cfg, tok, extra)
 	addSpecial(meta, "bos", tok, tok.BOS(), cfg.BOS)
 	addSpecial(meta, "eos", tok, tok.EOS(), cfg.EOS)
-	return aprfile.Write(out, sources, aprfile.Options{
-		Force: opt.Force, Metadata: meta, Writer: writer(opt), Tied: cfg.Tied,
-	})
+	return meta, cfg.Tied, nil
+}
+
+// metadata returns the .apr metadata of c, which a safetensors file may carry too; nil if there is none.
+func (c *Container) metadata() (*aprfile.Metadata, error) {
+	if c.apr != nil {
+		return c.apr.Metadata(), nil
+	}
+	if f, ok := c.File.(*safetensors.File); ok {
+		if text, ok := f.Metadata()[model.SafetensorsKey]; ok {
+			return aprfile.ParseMetadata(c.Path, text)
+		}
+	}
+	return nil, nil
 }
 
 // writer names the program in a file.
@@ -89,12 +134,8 @@ func (c *Container) provenance() map[string]any {
 	switch f := c.File.(type) {
 	case *safetensors.File:
 		for k, v := range f.Metadata() {
-			out[k] = v
-		}
-	case *aprfile.File:
-		for _, key := range append([]string{"writer", "quantization"}, carried...) {
-			if v, ok := f.Metadata().Value(key); ok {
-				out[key] = plain(v)
+			if k != model.SafetensorsKey {
+				out[k] = v
 			}
 		}
 	case *gguf.File:
@@ -102,6 +143,13 @@ func (c *Container) provenance() map[string]any {
 			name, ok := strings.CutPrefix(key, "general.")
 			if v, is, err := f.Metadata().Str(key); err == nil && is && ok && name != "architecture" && name != "type" {
 				out[name] = v
+			}
+		}
+	}
+	if m, err := c.metadata(); err == nil && m != nil { // what is wrong with it is said where the configuration is read
+		for _, key := range append([]string{"writer", "quantization"}, carried...) {
+			if v, ok := m.Value(key); ok {
+				out[key] = plain(v)
 			}
 		}
 	}

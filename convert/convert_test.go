@@ -8,10 +8,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"apr/format/safetensors"
 	"apr/internal/fault"
+	"apr/model"
 	"apr/quant"
 	"apr/tensor"
 )
@@ -175,6 +178,72 @@ func TestTiedRoundTrip(t *testing.T) {
 	rep, err = Diff(context.Background(), a, b, DiffOptions{Values: true}, nil)
 	if err != nil || !rep.Identical {
 		t.Errorf("%v, %+v", err, rep)
+	}
+}
+
+// TestShards exports a tied model in files of at most 100 kB: the index lists every tensor, the head is none of them.
+func TestShards(t *testing.T) {
+	cfg := tiny(true)
+	a := open(t, folder(t, cfg, weightsOf(cfg), tensor.BF16))
+	dir := filepath.Join(t.TempDir(), "hf")
+	rep, err := Write(context.Background(), a, dir, Options{To: "hf", MaxShard: 100_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+		"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+	}
+	if !slices.Equal(rep.Files, want) {
+		t.Errorf("files %q, want %q", rep.Files, want)
+	}
+	var size int64
+	for _, name := range rep.Files {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += st.Size()
+	}
+	if rep.OutputSize != size {
+		t.Errorf("size %d, want %d", rep.OutputSize, size)
+	}
+	b := open(t, dir)
+	if got, err := b.Config(); err != nil || !got.Tied || got.DType != tensor.BF16 {
+		t.Errorf("configuration %+v, %v", got, err)
+	}
+	if _, ok := b.File.Tensor(headName); ok {
+		t.Error("the tied head is stored")
+	}
+	if d, err := Diff(context.Background(), a, b, DiffOptions{}, nil); err != nil || !d.Identical {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// TestSafetensorsAlone: one file of safetensors carries everything; what is wrong with it is a fault, not a panic.
+func TestSafetensorsAlone(t *testing.T) {
+	cfg := tiny(true)
+	a := open(t, folder(t, cfg, weightsOf(cfg), tensor.BF16))
+	out := filepath.Join(t.TempDir(), "m.safetensors")
+	if _, err := Write(context.Background(), a, out, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := Diff(context.Background(), a, open(t, out), DiffOptions{}, nil); err != nil || !d.Identical {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for _, text := range []string{"", "{", "[]", "{}", `{"architecture":"qwen2"}`, `{"hidden_size":1,"hidden_size":2}`} {
+		out := filepath.Join(t.TempDir(), "bad.safetensors")
+		s := tensor.BytesSource(tensor.Info{Name: embedName, DType: tensor.BF16, Shape: []int{1, 1}}, []byte{0, 0})
+		if err := safetensors.Write(out, []tensor.Source{s}, safetensors.Options{Metadata: map[string]string{model.SafetensorsKey: text}}); err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, out)
+		if _, err := c.Config(); fault.KindOf(err) != fault.Format && fault.KindOf(err) != fault.Load {
+			t.Errorf("%q: configuration: %v", text, err)
+		}
+		if _, err := c.Tokenizer(); fault.KindOf(err) != fault.Format && fault.KindOf(err) != fault.Load {
+			t.Errorf("%q: tokenizer: %v", text, err)
+		}
 	}
 }
 

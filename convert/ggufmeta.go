@@ -23,15 +23,16 @@ func writeGGUF(c *Container, out string, sources []tensor.Source, opt Options) e
 	if err != nil {
 		return err
 	}
+	m, err := c.metadata()
+	if err != nil {
+		return err
+	}
 	text := map[string]string{}
 	for _, key := range origins {
-		switch f := c.File.(type) {
-		case *gguf.File:
+		if f, ok := c.File.(*gguf.File); ok {
 			text[key], _, err = f.Metadata().Str("general." + key)
-		default:
-			if c.apr != nil {
-				text[key], _, err = c.apr.Metadata().Str(key)
-			}
+		} else if m != nil {
+			text[key], _, err = m.Str(key)
 		}
 		if err != nil {
 			return err

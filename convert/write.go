@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"apr/format/safetensors"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -175,10 +174,9 @@ func write(c *Container, out string, sources []tensor.Source, plan []Choice, opt
 			return err
 		}
 	case "safetensors":
-		if err := safetensors.Write(out, sources, safetensors.Options{Force: opt.Force}); err != nil {
+		if err := writeSafetensors(c, out, sources, opt); err != nil {
 			return err
 		}
-		r.Warnings = append(r.Warnings, "the file holds weights only: name a folder to write configuration and tokenizer too")
 	default:
 		return writeHF(c, out, sources, plan, opt, r)
 	}

@@ -15,7 +15,22 @@ const rotarySplitHalves = 2
 // OpenAPRConfig reads the configuration that an .apr file carries. Faults: Format (a value of another type),
 // Load (a value that is missing or not supported), Invalid (contradictions).
 func OpenAPRConfig(f *aprfile.File) (Config, error) {
-	r := aprReader{m: f.Metadata(), path: f.Path()}
+	c, err := aprConfig(f.Metadata(), f.Path())
+	if err != nil {
+		return c, err
+	}
+	if c.Tied, err = aprTied(f); err != nil {
+		return c, err
+	}
+	if e, ok := f.Entry("model.embed_tokens.weight"); ok {
+		c.DType = e.DType
+	}
+	return c, c.check(f.Path())
+}
+
+// aprConfig reads everything but what the tensors tell: the type, and whether the head is tied.
+func aprConfig(m *aprfile.Metadata, path string) (Config, error) {
+	r := aprReader{m: m, path: path}
 	c := Config{
 		Architecture: r.str("architecture", r.str("hf_model_type", r.str("model_type", ""))),
 		HiddenSize:   r.size("hidden_size"), Layers: r.size("num_layers"), Heads: r.size("num_heads"), KVHeads: r.size("num_kv_heads"),
@@ -34,14 +49,7 @@ func OpenAPRConfig(f *aprfile.File) (Config, error) {
 	} else if ok && kind != rotarySplitHalves {
 		return c, fault.In(fault.Format, r.path, "rotary embedding of type %d; qwen2 needs %d, split halves", kind, rotarySplitHalves).At(`metadata "rope_type"`).WithID("E-CONFIG-012")
 	}
-	var err error
-	if c.Tied, err = aprTied(f); err != nil {
-		return c, err
-	}
-	if e, ok := f.Entry("model.embed_tokens.weight"); ok {
-		c.DType = e.DType
-	}
-	return c, c.check(r.path)
+	return c, nil
 }
 
 // aprTied reports whether the embedding serves as head, without reading payloads unless the file says tied and has a
@@ -125,15 +133,19 @@ func (r *aprReader) floatOr(key string, def float64) float64 {
 
 // OpenAPRTokenizer makes the tokenizer that an .apr file carries. A file without one is a fault of kind Load.
 func OpenAPRTokenizer(f *aprfile.File) (*tokenizer.Tokenizer, error) {
-	t, ok, err := f.Metadata().Tokenizer()
+	return aprTokenizer(f.Metadata(), f.Path())
+}
+
+func aprTokenizer(m *aprfile.Metadata, path string) (*tokenizer.Tokenizer, error) {
+	t, ok, err := m.Tokenizer()
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		return nil, fault.In(fault.Load, f.Path(), "holds no tokenizer").WithID("E-MODEL-010")
+		return nil, fault.In(fault.Load, path, "holds no tokenizer").WithID("E-MODEL-010")
 	}
 	if len(t.Scores) > 0 || (t.ModelType != "" && t.ModelType != "bpe" && t.ModelType != "gpt2") {
-		return nil, fault.In(fault.Format, f.Path(), "tokenizer of type %q is not supported; supported: bpe, gpt2", t.ModelType).WithID("E-MODEL-011")
+		return nil, fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: bpe, gpt2", t.ModelType).WithID("E-MODEL-011")
 	}
 	id := func(p *uint64) int32 {
 		if p == nil {
@@ -152,7 +164,7 @@ func OpenAPRTokenizer(f *aprfile.File) (*tokenizer.Tokenizer, error) {
 	if pre == "" {
 		pre = "qwen2"
 	}
-	return tokenizer.FromData(f.Path(), tokenizer.Data{
+	return tokenizer.FromData(path, tokenizer.Data{
 		Vocabulary: t.Vocabulary, Merges: t.Merges, TokenType: kinds, PreType: pre,
 		BOS: id(t.BOS), EOS: id(t.EOS), Pad: id(t.Padding), AddBOS: t.AddBOS, ChatTemplate: t.Template,
 	})

@@ -60,6 +60,10 @@ func OpenContainer(path string) (*Container, error) {
 		}
 		c.ReadConfig = func() (Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
+		if text, ok := f.Metadata()[SafetensorsKey]; ok {
+			c.ReadConfig = func() (Config, error) { return embeddedConfig(f, text) }
+			c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return embeddedTokenizer(f, text) }
+		}
 	case *gguf.File:
 		c.Warnings = f.Warnings()
 		c.ReadConfig = func() (Config, error) { return OpenGGUFConfig(f) }

@@ -38,7 +38,7 @@ func convertCommand() *cli.Command {
 	var force bool
 	return &cli.Command{
 		Name: "convert", Short: "Convert a model to .apr, GGUF, safetensors or a Hugging Face folder",
-		Long: "Convert a model. The output's name decides the form: .apr, .gguf, .safetensors (weights only), else a\n" +
+		Long: "Convert a model. The output's name decides the form: .apr, .gguf, .safetensors (one file), else a\n" +
 			"Hugging Face folder.\n" +
 			"Without --quantize every tensor keeps its type where the output can hold it.",
 		Example: "apr convert model-folder -o model.apr\napr convert model.apr -o model-folder --quantize bf16",

@@ -36,6 +36,15 @@ type Metadata struct {
 	config strictjson.Value // model_config of old checkpoints, for keys that are missing
 }
 
+// ParseMetadata parses the metadata of an .apr file that stands elsewhere, as in a safetensors file that says what its
+// weights are; path names that file in errors. A key given twice is refused.
+func ParseMetadata(path, text string) (*Metadata, error) {
+	if len(text) > maxMetadata {
+		return nil, bad(path, 10, "metadata of %d bytes is over the limit of %d", len(text), maxMetadata)
+	}
+	return parseMetadata(path, text, 0, nil)
+}
+
 // parseMetadata reads the object; repeated is told of keys that occur again.
 func parseMetadata(path, text string, offset int, repeated func(key string, offset int)) (*Metadata, error) {
 	opt := strictjson.Options{MaxDepth: maxMetadataDepth, Repeated: repeated}
