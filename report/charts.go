@@ -51,7 +51,8 @@ var metrics = []struct {
 }
 
 // charts makes all pictures that have a number.
-func charts(r *runlog.Record, rows []Score) (all []Chart) {
+func charts(r *runlog.Record, rows []Score) []Chart {
+	all := []Chart{} // JSON's list, never null
 	if c := heldOut(r, rows); c != nil {
 		all = append(all, *c)
 	}

@@ -69,7 +69,7 @@
 
   // The table holds what the picture holds, every number in full.
   function fill(p) {
-    const table = p.figure.querySelector("table");
+    const table = p.figure.querySelector("details table");
     if (!p.figure.querySelector("details").open || !table) return;
     const head = make("tr"), body = make("tbody"), columns = p.u.data;
     head.append(make("th", { class: "n" }, "step"));
