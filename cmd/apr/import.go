@@ -64,7 +64,7 @@ func importCommand() *cli.Command {
 				Help: "type of matrices that are not kept as blocks"},
 			{Name: "preserve-quant", Aliases: []string{"preserve-q4k"}, Negatable: true, Value: cli.Bool(&o.preserve, true),
 				Help: "keep Q4_K, Q5_K and Q6_K blocks byte for byte"},
-			{Name: "tokenizer", Path: true, Value: cli.String(&o.tokenizer, ""), Default: "that of the source",
+			{Name: "tokenizer", Model: true, Value: cli.String(&o.tokenizer, ""), Default: "that of the source",
 				Help: "tokenizer.json, its folder, or a model to take the tokenizer of"},
 			{Name: "strict", Value: cli.Bool(&o.strict, false), Help: "warnings are errors"},
 			{Name: "allow-no-config", Value: cli.Bool(&o.bare, false), Help: "import tensors without a configuration, to be inspected"},
@@ -86,7 +86,7 @@ func importCommand() *cli.Command {
 
 // run opens the source, checks it and writes it.
 func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
-	c, err := convert.Open(o.source)
+	c, err := openModel(ctx, e, o.source)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 		return nil, err
 	}
 	if o.tokenizer != "" {
-		tok, err := openTokenizer(o.tokenizer)
+		tok, err := findTokenizer(ctx, e, o.tokenizer)
 		if err != nil {
 			return nil, err
 		}
