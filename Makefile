@@ -8,11 +8,11 @@ GO ?= go
 TOOL := $(GO) tool -modfile=tools/go.mod
 # The race detector wants a C compiler. These packages start goroutines or are shared by them; a whole training step
 # would take too long under it, and so would tests that limit the time of hostile files.
-RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safetensors
+RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safetensors ./hub
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate proofs falsify gpu-test gpu-binaries help
+.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate browser proofs falsify gpu-test gpu-binaries help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,10 @@ proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where i
 
 falsify: ## every check of contracts/, and every mutant that it must find
 	$(GO) run ./cmd/apr contract falsify --allow-unavailable
+
+browser: ## reports and the live page in headless Chromium (needs chromium)
+	$(GO) vet -tags browser ./cmd/apr
+	$(GO) test -tags browser -count=1 -run Browser ./cmd/apr
 
 # Packages with tests for a GPU, and what runs there without Go.
 GPU_PACKAGES := device/cuda distill cmd/apr
