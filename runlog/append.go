@@ -1,0 +1,31 @@
+package runlog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"apr/internal/fault"
+)
+
+// AppendEvent appends an event, with the present time, to the run directory dir from outside of the process or goroutine
+// that writes it: a supervisor or a watchdog. The line is written at once and whole.
+func AppendEvent(dir, kind, name string, detail any, reason string) error {
+	path := filepath.Join(dir, "events.jsonl")
+	b, err := json.Marshal(Event{Time: time.Now().UTC(), Kind: kind, Name: name, Detail: detail, Reason: reason})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fault.In(fault.IO, path, "cannot be opened").Because(err)
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fault.In(fault.IO, path, "cannot be written").Because(err)
+	}
+	return nil
+}

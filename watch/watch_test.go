@@ -1,0 +1,162 @@
+package watch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// watched starts a watchdog whose reports come through a channel.
+func watched(t *testing.T, o Options) (*Watchdog, <-chan Report) {
+	t.Helper()
+	stalls := make(chan Report, 1)
+	o.Stalled = func(r Report) { stalls <- r }
+	w := Start(o)
+	t.Cleanup(w.Close)
+	return w, stalls
+}
+
+// A hang is reported within moments, with what went on, where every goroutine is, and what the device did.
+func TestHang(t *testing.T) {
+	w, stalls := watched(t, Options{Timeout: 50 * time.Millisecond, State: func() string { return "GPU at 0 %" }})
+	w.Doing("step 7")
+	release := make(chan int)
+	defer close(release)
+	go hangsHere(release)
+	select {
+	case r := <-stalls:
+		text := r.String()
+		for _, want := range []string{"last operation: step 7", "device: GPU at 0 %", "hangsHere", "the limit is 50ms", "steps done in this process: 0"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the report lacks %q:\n%s", want, text)
+			}
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("nothing was reported")
+	}
+}
+
+//go:noinline
+func hangsHere(c chan int) { <-c }
+
+// The control: a run that is slow, but goes on, is left alone; so is one that was closed.
+func TestSlowIsNotHung(t *testing.T) {
+	w, stalls := watched(t, Options{Timeout: 200 * time.Millisecond})
+	for i := range 25 { // three times the limit
+		time.Sleep(25 * time.Millisecond)
+		w.Doing(fmt.Sprint("row ", i))
+	}
+	w.Close()
+	select {
+	case r := <-stalls:
+		t.Errorf("stopped: %s", r)
+	case <-time.After(300 * time.Millisecond):
+	}
+}
+
+// The limit is 300 s before the first step, then max(60 s, 20 × median), or what was asked for.
+func TestLimit(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		timeout time.Duration
+		steps   []time.Duration
+		want    time.Duration
+	}{
+		{"before the first step", 0, nil, 300 * time.Second},
+		{"fast steps", 0, []time.Duration{time.Second, time.Second}, 60 * time.Second},
+		{"slow steps", 0, []time.Duration{4 * time.Second, 5 * time.Second, 100 * time.Second}, 100 * time.Second},
+		{"a first step that took long does not count for ever", 0, append([]time.Duration{time.Hour}, make([]time.Duration, recent)...), 60 * time.Second},
+		{"asked for", 7 * time.Second, []time.Duration{time.Hour}, 7 * time.Second},
+		{"asked for, before the first step", 7 * time.Second, nil, 7 * time.Second},
+	} {
+		w, _ := watched(t, Options{Timeout: tt.timeout})
+		for _, d := range tt.steps {
+			w.Stepped(d)
+		}
+		if got, steps := w.limit(); got != tt.want || steps != len(tt.steps) {
+			t.Errorf("%s: limit %v after %d steps, want %v after %d", tt.name, got, steps, tt.want, len(tt.steps))
+		}
+	}
+}
+
+// The phases before the first step are watched too, by the longer limit.
+func TestBeforeTheFirstStep(t *testing.T) {
+	w, stalls := watched(t, Options{first: 40 * time.Millisecond, least: time.Hour, tick: 4 * time.Millisecond})
+	w.Doing("loading the teacher")
+	select {
+	case r := <-stalls:
+		if r.Doing != "loading the teacher" || r.Limit != 40*time.Millisecond {
+			t.Errorf("%+v", r.Beat)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("nothing was reported")
+	}
+}
+
+// If even the stacks or the state cannot be had, the rest is reported, in time.
+func TestWithoutStacks(t *testing.T) {
+	never := make(chan string)
+	w, stalls := watched(t, Options{Timeout: 20 * time.Millisecond, patience: 60 * time.Millisecond, stack: func() []byte { <-never; return nil }, State: func() string { return <-never }})
+	w.Doing("step 1")
+	start := time.Now()
+	r := <-stalls
+	if took := time.Since(start); took > 5*time.Second || !strings.Contains(r.String(), "could not be stopped") || r.State != "did not answer" {
+		t.Errorf("after %v: %s", took, r)
+	}
+}
+
+// Reading and writing large files is progress that nobody need tell.
+func TestTransferIsProgress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	w, stalls := watched(t, Options{Timeout: 200 * time.Millisecond})
+	for range 25 {
+		time.Sleep(25 * time.Millisecond)
+		if err := os.WriteFile(path, make([]byte, transfer), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	select {
+	case r := <-stalls:
+		t.Errorf("stopped: %s", r)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+func TestTick(t *testing.T) {
+	beats := make(chan Beat, 100)
+	w := Start(Options{Timeout: time.Hour, Tick: func(b Beat) { beats <- b }, tick: time.Millisecond})
+	defer w.Close()
+	w.Doing("a")
+	w.Stepped(time.Second)
+	for b := range beats {
+		if b.Doing == "a" && b.Steps == 1 && b.Limit == time.Hour {
+			return
+		}
+	}
+}
+
+func TestNil(t *testing.T) {
+	var w *Watchdog
+	w.Doing("x")
+	w.Stepped(1)
+	w.Close()
+}
+
+// A run of two steps that hangs in the third.
+func Example() {
+	stalled := make(chan Report)
+	w := Start(Options{Timeout: 20 * time.Millisecond, Stalled: func(r Report) { stalled <- r }})
+	defer w.Close()
+	for k := range 2 {
+		w.Doing(fmt.Sprint("step ", k))
+		w.Stepped(time.Millisecond)
+	}
+	w.Doing("step 2")
+	r := <-stalled
+	fmt.Println(r.Steps, "steps, then no progress in", r.Doing)
+	// Output: 2 steps, then no progress in step 2
+}
