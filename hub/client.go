@@ -227,7 +227,7 @@ func (c *Client) send(ctx context.Context, method string, u *url.URL, header htt
 	for k, v := range header {
 		req.Header[k] = v
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.http.Do(req) //nolint:bodyclose // close of the exchange does it
 	if err != nil {
 		defer cancel(nil)
 		if context.Cause(watched) == errStalled {

@@ -461,14 +461,14 @@ func TestEcho(t *testing.T) {
 		"name":   {hubtest.Head, func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-"+canary, "x") }},
 		"location": {hubtest.Get, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "http://["+canary)
-			w.WriteHeader(302)
+			w.WriteHeader(http.StatusFound)
 		}},
 		"range": {hubtest.Storage, func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Content-Encoding", canary) }},
 		"error code": {hubtest.List, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Error-Code", canary)
-			w.WriteHeader(404)
+			w.WriteHeader(http.StatusNotFound)
 		}},
-		"error text": {hubtest.List, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(404); _, _ = io.WriteString(w, canary) }},
+		"error text": {hubtest.List, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound); _, _ = io.WriteString(w, canary) }},
 		"file names": {hubtest.List, func(w http.ResponseWriter, r *http.Request) {
 			hubtest.WriteListing(w, repo, hubtest.Commit, []string{"../" + canary})
 		}},
