@@ -12,7 +12,7 @@ RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safe
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate browser proofs falsify gpu-test gpu-binaries help
+.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate browser proofs falsify gpu-test gpu-binaries gates help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,12 @@ gpu-binaries: ## bin/gpu: apr, the tests for a GPU and the program that prints t
 
 gpu-test: ## on a machine with a GPU: its tests, the race against PyTorch, and one table
 	bench/gpu-test.sh
+
+gates: build ## the model of testdata passes four gates, and six broken variants of it fail each (1 minute)
+	bin/apr eval testdata/models/gosrc --data examples/gosrc/data/gosrc-val.jsonl.zst --threshold 10
+	bin/apr eval testdata/models/gosrc --task choice --data examples/gosrc/eval/choice.jsonl --threshold 0.95
+	bin/apr eval testdata/models/gosrc --task match --data examples/gosrc/eval/match.jsonl --threshold 0.95
+	bin/apr eval testdata/models/gosrc --task code --data examples/gosrc/eval/code.jsonl --max-tokens 48 --threshold 0.9
 
 lint: ## golangci-lint with .golangci.yml
 	$(TOOL) golangci-lint run ./...

@@ -32,7 +32,7 @@ var floors = []struct {
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
-	{"learning", "model generate optim plan teacher eval distill convert"},
+	{"learning", "model generate optim plan teacher eval/sandbox eval distill convert"},
 	{"trust", "report contract hub/hubtest hub bench proofs"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth"},
 }
@@ -63,14 +63,14 @@ var reserved = []struct {
 	{"apr/internal/torture", "", "test support"},
 	{"testing", "internal/torture internal/near internal/contracttest device/devicetest", "test support"},
 	{"net/http", "hub hub/hubtest cmd/apr", "parsers and training never gain the network"},
-	{"os/exec", "corpus contract supervise cmd/apr device/cuda/emulator", "nothing starts programs but claims, the supervisor, Parquet's bounded child, and the compiler of an emulator for tests"},
+	{"os/exec", "corpus contract supervise cmd/apr device/cuda/emulator eval eval/sandbox", "nothing starts programs but claims, the supervisor, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
 	{"apr/device/cuda/emulator", "", "test support"},
 }
 
 // exits are functions that end the process, and the packages that may call them: the door, for a program that is done
-// or told twice to stop, and corpus, whose Parquet parser is a child process of its own.
+// or told twice to stop, and corpus, whose Parquet parser is a child process of its own, as is what eval/sandbox confines.
 var exits = map[string]string{
-	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth corpus", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
+	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth corpus eval/sandbox", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 
 // source is one Go file, whatever its build constraints.

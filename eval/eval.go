@@ -62,6 +62,15 @@ type Options struct {
 	Progress  func(done, total int)
 }
 
+func (o *Options) defaults(seqLen int) {
+	if o.Rows == 0 {
+		o.Rows = max(1, 2048/seqLen)
+	}
+	if o.ChunkRows == 0 {
+		o.ChunkRows = 512
+	}
+}
+
 // Compare scores subjects on the windows w, against the reference if it is not nil. The reference itself may be one of
 // the subjects: its KL is then 0. An error names the first model with a score that is not finite; when ctx ends between
 // two batches of windows, the error is its own.
@@ -69,12 +78,7 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 	if w.Len() == 0 || len(subjects) == 0 {
 		return nil, fault.New(fault.Invalid, "nothing to evaluate: %d windows, %d models", w.Len(), len(subjects))
 	}
-	if o.Rows == 0 {
-		o.Rows = max(1, 2048/w.SeqLen)
-	}
-	if o.ChunkRows == 0 {
-		o.ChunkRows = 512
-	}
+	o.defaults(w.SeqLen)
 	if reference != nil && reference.VocabSize < o.Vocab {
 		return nil, fault.New(fault.Load, "the reference has %d vocabulary rows, fewer than the %d ids of the data", reference.VocabSize, o.Vocab)
 	}

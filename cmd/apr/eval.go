@@ -5,74 +5,70 @@ import (
 	"fmt"
 	"strings"
 
-	"apr/corpus"
-	"apr/device"
 	"apr/eval"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
-	"apr/tokenizer"
 )
 
 // evalOptions are the options of apr eval.
 type evalOptions struct {
 	file, task, dataset, text, teacher, backend string
 	data                                        []string
-	maxTokens, seqLen, stride                   int
-	threshold                                   float64
+	maxTokens, seqLen, stride, samples, k       int
+	threshold, temperature                      float64
+	seed                                        int64
+	canaries, codeOff, network                  bool
 }
 
 func evalCommand() *cli.Command {
 	o := &evalOptions{}
 	return &cli.Command{
-		Name: "eval", Short: "Score a model on held-out text",
-		Long: "Perplexity: documents are joined by end-of-text; window j holds ids[j·stride : j·stride+seq-len+1] and every target is\n" +
-			"scored once. Agreement: the same, with mean KL and top-1 agreement against --teacher.",
+		Name: "eval", Short: "Score a model: text, agreement with a teacher, questions, programs",
+		Long: "perplexity  documents are joined by end-of-text; window j holds ids[j·stride : j·stride+seq-len+1]; each target is scored once\n" +
+			"agreement   the same, position by position against --teacher: KL(teacher‖model), top-1, entropy shift, calibration,\n" +
+			"            acceptance of speculative decoding. FILE may be a quantised teacher and --teacher its reference\n" +
+			"choice      {\"prompt\",\"choices\",\"answer\"} a line: which continuation is likeliest; a tie is wrong\n" +
+			"match       {\"prompt\",\"answer\"} a line: whether the generated line is the answer\n" +
+			"code, humaneval, mbpp  {\"prompt\",\"test\",\"entry_point\"} a line: whether generated programs pass their tests, in child\n" +
+			"            processes without network, children, or writing outside an empty directory\n" +
+			"--threshold makes a gate: perplexity and KL at most, accuracy and pass@k at least. Six broken variants of the model go\n" +
+			"through the same code; if one passes the gate, the gate is void and the command fails.",
 		Example: "apr eval runs/mine/student.apr --data val.jsonl\n" +
-			"apr eval student.apr --task agreement --teacher teacher.apr --data val.jsonl\n" +
-			"apr eval student.apr --data val.jsonl --threshold 20 --json",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
+			"apr eval teacher-q4_k_m.gguf --task agreement --teacher teacher/ --data val.jsonl\n" +
+			"apr eval student.apr --data val.jsonl --threshold 20 --json\n" +
+			"apr eval student.apr --task humaneval --data HumanEval.jsonl --samples 10 --k 5 --temperature 0.8",
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
-			{Name: "task", Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement").Unbuilt("choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
-			{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.data), Help: ".jsonl, .parquet, .txt or directory; repeatable"},
+			{Name: "task", Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
+			{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.data), Help: ".jsonl, .parquet, .txt or directory; a .jsonl of items for the other tasks; repeatable"},
 			{Name: "dataset", Value: cli.Enum(&o.dataset, "custom", "custom").Unbuilt("wikitext-2", "lambada"), Help: "custom: the text of --data"},
 			{Name: "text", Value: cli.String(&o.text, ""), Help: "the text itself, instead of --data"},
 			{Name: "teacher", Model: true, Value: cli.String(&o.teacher, ""), Help: "reference model of the agreement"},
-			{Name: "max-tokens", Value: cli.Int(&o.maxTokens, 0).AtLeast(0), Help: "score at most about so many targets; 0 = all"},
+			{Name: "max-tokens", Value: cli.Int(&o.maxTokens, 0).AtLeast(0), Default: "0 = all; match 64, code 512", Help: "score at most about so many targets, or generate at most so many"},
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "targets of a window"},
 			{Name: "stride", Value: cli.Int(&o.stride, 0).AtLeast(1), Default: "seq-len", Help: "distance of two windows; smaller gives more context"},
-			{Name: "threshold", Value: cli.Float(&o.threshold, 0).Above(0), Default: "none", Help: "fail (exit 5) when the perplexity is above"},
+			{Name: "threshold", Value: cli.Float(&o.threshold, 0).AtLeast(0), Default: "none", Help: "fail (exit 5) beyond it, or when a canary is not"},
 			{Name: "backend", Aliases: []string{"device"}, Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
-			{Name: "samples", NotBuilt: "code tasks", Value: cli.Int(new(int), 1), Help: "samples of a code task"},
-			{Name: "k", NotBuilt: "code tasks", Value: cli.Int(new(int), 1), Help: "pass@k of a code task"},
-			{Name: "temperature", NotBuilt: "code tasks", Value: cli.Float(new(float64), 0), Help: "sampling temperature of a code task"},
-			{Name: "canaries", NotBuilt: "canary models", Value: cli.Bool(new(bool), false), Help: "also score broken models, which must fail"},
+			{Name: "samples", Value: cli.Int(&o.samples, 1).AtLeast(1), Help: "programs generated for each problem of a code task"},
+			{Name: "k", Value: cli.Int(&o.k, 1).AtLeast(1), Help: "pass@k of a code task, at most --samples"},
+			{Name: "temperature", Value: cli.Float(&o.temperature, 0).AtLeast(0), Help: "of the sampling in a code task; 0 = greedy"},
+			{Name: "seed", Value: cli.Int64(&o.seed, 299792458).AtLeast(0), Help: "of the sampling, the canaries and the confidence interval"},
+			{Name: "canaries", Value: cli.Bool(&o.canaries, false), Default: "on with --threshold", Help: "also score six broken variants of the model"},
+			{Name: "no-code-execution", Value: cli.Bool(&o.codeOff, false), Help: "refuse to run generated programs"},
+			{Name: "allow-network", Value: cli.Bool(&o.network, false), Help: "run generated programs although this machine cannot confine them"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runEval(ctx, e, o) },
 	}
 }
 
-// evalResult is the JSON of apr eval. Numbers that were not measured are null.
-type evalResult struct {
-	Task        string   `json:"task"`
-	Mode        string   `json:"mode"`
-	Dataset     string   `json:"dataset"`
-	DataSHA256  string   `json:"data_sha256"`
-	Documents   int      `json:"documents"`
-	Tokens      int64    `json:"tokens"` // scored targets
-	Nats        float64  `json:"nats_per_token"`
-	Perplexity  float64  `json:"perplexity"`
-	BitsPerByte *float64 `json:"bits_per_byte"`
-	Threshold   *float64 `json:"threshold"`
-	Passed      *bool    `json:"passed"`
-	KL          *float64 `json:"kl"`
-	Top1        *float64 `json:"top1_agreement"`
-	Teacher     *float64 `json:"teacher_nats_per_token"`
-	EntropyGap  *float64 `json:"teacher_entropy"`
-	SeqLen      int      `json:"seq_len"`
-	Stride      int      `json:"stride"`
-	Backend     string   `json:"backend"`
+// task is an evaluation that is ready to score any variant of a model. What it is told of a variant is the model alone.
+type task interface {
+	// score evaluates an opened model and writes what it found into r.
+	score(ctx context.Context, e *cli.Env, f *model.Files, r *evalResult) (eval.Score, error)
+	// constant is an id that is often right.
+	constant() int32
 }
 
 func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error) {
@@ -84,171 +80,192 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error
 		return nil, err
 	}
 	defer f.Close()
-	tok, err := f.Tokenizer()
+	t, closeTask, err := o.prepare(ctx, e, f)
 	if err != nil {
 		return nil, err
 	}
-	text, err := o.read(ctx, tok, e)
+	defer closeTask()
+	r := &evalResult{Task: o.task, Mode: "full", Dataset: o.dataset, Canaries: []canaryResult{}, Problems: []problemResult{}, PassAtK: []passAtK{}, Limits: []string{}}
+	healthy, err := t.score(ctx, e, f, r)
 	if err != nil {
 		return nil, err
 	}
-	if n := len(text.IDs) - 1; o.text != "" && n < o.seqLen {
-		o.seqLen, o.stride = n, min(o.stride, n) // a short text is one window
+	if r.failure != nil {
+		return r, r.failure
 	}
-	w, err := corpus.NewWindows(limit(text, o.maxTokens), o.seqLen, o.stride)
-	if err != nil {
-		return nil, err
+	if !e.Settings.Given("threshold") && !o.canaries {
+		return r, nil
 	}
-	dev, err := backend{name: o.backend, expand: 1 << 30}.open(e)
-	if err != nil {
-		return nil, err
-	}
-	defer dev.Close()
-	if err := dev.prewarm(); err != nil {
-		return nil, err
-	}
-	subjects, reference, err := o.load(ctx, e, dev, f, tok)
-	if err != nil {
-		return nil, err
-	}
-	bar := e.Progress("evaluating", int64(w.Len()), cli.Count)
-	defer bar.Close()
-	last := 0
-	scores, err := eval.Compare(ctx, dev.NewStream(), reference, subjects, w, eval.Options{
-		Vocab: tok.RealIDs(), Progress: func(done, _ int) { bar.Add(int64(done - last)); last = done },
-	})
-	if err != nil {
-		return nil, err
-	}
-	return o.result(text, scores, e.Settings, dev.Info().Kind)
+	return r, o.gate(ctx, e, f, t, healthy, r)
+}
+
+// isCode reports whether the task runs programs.
+func (o *evalOptions) isCode() bool {
+	return o.task == "code" || o.task == "humaneval" || o.task == "mbpp"
 }
 
 func (o *evalOptions) check(s cli.Settings) error {
 	if o.task == "perplexity" && o.teacher != "" && !s.Given("task") {
 		o.task = "agreement"
 	}
+	ofText := o.task == "perplexity" || o.task == "agreement"
+	only := func(tasks string, names ...string) error {
+		for _, n := range names {
+			if s.Given(n) {
+				return fault.New(fault.Usage, "--%s belongs to --task %s", n, tasks)
+			}
+		}
+		return nil
+	}
+	var err error
 	switch {
-	case (len(o.data) == 0) == (o.text == ""):
-		return fault.New(fault.Usage, "exactly one of --data and --text is needed")
+	case ofText && (len(o.data) == 0) == (o.text == ""):
+		err = fault.New(fault.Usage, "exactly one of --data and --text is needed")
 	case o.task == "agreement" && o.teacher == "":
-		return fault.New(fault.Usage, "--task agreement needs --teacher MODEL")
-	case o.task == "perplexity" && o.teacher != "":
-		return fault.New(fault.Usage, "--teacher belongs to --task agreement")
+		err = fault.New(fault.Usage, "--task agreement needs --teacher MODEL")
+	case o.task != "agreement" && o.teacher != "":
+		err = fault.New(fault.Usage, "--teacher belongs to --task agreement")
+	case !ofText && len(o.data) != 1:
+		err = fault.New(fault.Usage, "--task %s needs one --data FILE of items", o.task)
+	case !ofText:
+		err = only("perplexity and agreement", "text", "seq-len", "stride")
+	}
+	if err == nil && !o.isCode() {
+		err = only("code, humaneval and mbpp", "samples", "k", "temperature", "no-code-execution", "allow-network")
+	}
+	if err == nil && o.task == "choice" {
+		err = only("perplexity, agreement, match and code", "max-tokens")
+	}
+	if err != nil {
+		return err
 	}
 	if o.stride == 0 {
 		o.stride = o.seqLen
 	}
+	if o.isCode() {
+		return o.checkCode()
+	}
 	return nil
 }
 
-// read encodes the text.
-func (o *evalOptions) read(ctx context.Context, tok *tokenizer.Tokenizer, e *cli.Env) (*corpus.Tokens, error) {
-	eos, err := corpus.EndOfText(tok)
+// prepare reads the data of the task.
+func (o *evalOptions) prepare(ctx context.Context, e *cli.Env, f *model.Files) (task, func() error, error) {
+	nothing := func() error { return nil }
+	tok, err := f.Tokenizer()
 	if err != nil {
-		return nil, err
+		return nil, nothing, err
 	}
-	enc, err := corpus.ForTokenizer(tok, "auto")
-	if err != nil {
-		return nil, err
+	switch {
+	case o.isCode():
+		return o.prepareCode(ctx, e, f, tok)
+	case o.task == "choice" || o.task == "match":
+		t, err := o.prepareItems(f, tok)
+		return t, nothing, err
 	}
-	if o.text != "" {
-		ids := append(enc.AppendText(nil, o.text), eos)
-		return &corpus.Tokens{IDs: ids, EOS: eos, Docs: []corpus.Doc{{End: int64(len(ids)), Bytes: int64(len(o.text))}}}, nil
-	}
-	text, report, err := corpus.Load(ctx, o.data, enc, corpus.EncodeOptions{EOS: eos, Vocab: tok.RealIDs(), Turns: corpus.AllTurns})
-	if err != nil {
-		return nil, err
-	}
-	for _, bad := range report.Bad {
-		e.Log.Warn("left out: " + bad.Error())
-	}
-	return text, nil
+	return o.prepareText(ctx, e, f, tok)
 }
 
-// limit returns the first n+1 ids of t, or all.
-func limit(t *corpus.Tokens, n int) *corpus.Tokens {
-	if n == 0 || n+1 >= len(t.IDs) {
-		return t
-	}
-	return &corpus.Tokens{IDs: t.IDs[:n+1], Mask: nil, EOS: t.EOS}
-}
-
-// load puts the models on the device. The teacher must have the same tokenizer.
-func (o *evalOptions) load(ctx context.Context, e *cli.Env, dev device.Device, f *model.Files, tok *tokenizer.Tokenizer) ([]eval.Subject, *model.Model, error) {
+// openModel loads a model on a device of its own, so that the memory of one variant is free before the next: close it.
+func (o *evalOptions) openModel(e *cli.Env, f *model.Files) (*opened, error) {
 	if err := f.CheckTensors(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
+	dev, err := backend{name: o.backend, expand: 1 << 30}.open(e)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	subjects := []eval.Subject{{Name: o.file, Model: m}}
-	if o.teacher == "" {
-		return subjects, nil, nil
+	if err := dev.prewarm(); err != nil {
+		dev.Close()
+		return nil, err
 	}
-	tf, err := openFiles(ctx, e, o.teacher)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer tf.Close()
-	other, err := tf.Tokenizer()
-	if err != nil {
-		return nil, nil, err
-	}
-	if d := tokenizer.Compare(other, tok); d != nil {
-		return nil, nil, fault.In(fault.Invalid, o.teacher, "the teacher's tokenizer differs from the model's: %s", d)
-	}
-	if err := tf.CheckTensors(); err != nil {
-		return nil, nil, err
-	}
-	t, err := model.LoadFrozen(dev, tf, device.TeacherWeights)
-	return append(subjects, eval.Subject{Name: o.teacher, Model: t}), t, err
+	return dev, nil
 }
 
-func (o *evalOptions) result(text *corpus.Tokens, scores []eval.Scores, s cli.Settings, kind string) (cli.Result, error) {
-	m := scores[0]
-	r := &evalResult{
-		Task: o.task, Mode: "full", Dataset: o.dataset, DataSHA256: text.SHA256(), Documents: len(text.Docs), Tokens: m.Targets,
-		Nats: m.NatsPerToken(), Perplexity: m.Perplexity(), SeqLen: o.seqLen, Stride: o.stride, Backend: kind,
-	}
-	if o.maxTokens > 0 {
-		r.Mode = "limited"
-	}
-	if bytes := text.TextBytes(); bytes > 0 {
-		bits := m.BitsPerByte(int64(len(text.IDs)), bytes)
-		r.BitsPerByte = &bits
-	}
-	if kl, ok := m.KL(); ok {
-		top1, _ := m.Top1()
-		entropy, _ := m.Entropy()
-		teacher := scores[1].NatsPerToken()
-		r.KL, r.Top1, r.EntropyGap, r.Teacher = &kl, &top1, &entropy, &teacher
-	}
-	if !s.Given("threshold") {
-		return r, nil
-	}
-	passed := r.Perplexity <= o.threshold
-	r.Threshold, r.Passed = &o.threshold, &passed
-	if !passed {
-		return r, fault.New(fault.Invalid, "perplexity %.4f is above the threshold %g", r.Perplexity, o.threshold)
-	}
-	return r, nil
+// evalResult is the JSON of apr eval. Numbers that were not measured are null.
+type evalResult struct {
+	Task         string          `json:"task"`
+	Mode         string          `json:"mode"` // full, limited; of a code or match task inference, inference_failed
+	Dataset      string          `json:"dataset"`
+	DataSHA256   string          `json:"data_sha256"`
+	Documents    int             `json:"documents"`
+	Tokens       int64           `json:"tokens"` // scored targets
+	Nats         *float64        `json:"nats_per_token"`
+	Perplexity   *float64        `json:"perplexity"`
+	BitsPerByte  *float64        `json:"bits_per_byte"`
+	Threshold    *float64        `json:"threshold"`
+	Passed       *bool           `json:"passed"`
+	KL           *float64        `json:"kl"` // mean
+	KLPositions  *klPositions    `json:"kl_positions"`
+	Top1         *float64        `json:"top1_agreement"`
+	EntropyShift *float64        `json:"entropy_shift"`
+	ECE          *float64        `json:"ece"`
+	Acceptance   *float64        `json:"acceptance"`
+	Teacher      *float64        `json:"teacher_nats_per_token"`
+	TeacherH     *float64        `json:"teacher_entropy"`
+	TeacherECE   *float64        `json:"teacher_ece"`
+	Items        int             `json:"items"` // questions or problems
+	Accuracy     *float64        `json:"accuracy"`
+	AccuracyNorm *float64        `json:"accuracy_normalised"` // by bytes of the choice
+	Samples      int             `json:"samples"`             // executed, of all problems
+	Generated    int             `json:"generated"`
+	Problems     []problemResult `json:"problems"`
+	PassAtK      []passAtK       `json:"pass_at_k"`
+	Limits       []string        `json:"limits"` // under which programs ran
+	InferenceErr *string         `json:"inference_error"`
+	Canaries     []canaryResult  `json:"canaries"`
+	SeqLen       int             `json:"seq_len,omitempty"`
+	Stride       int             `json:"stride,omitempty"`
+	Seed         int64           `json:"seed"`
+	Backend      string          `json:"backend"`
+
+	failure error // of an evaluation that measured, and measured no success
+}
+
+// klPositions says how KL(teacher‖model) is spread over positions.
+type klPositions struct {
+	Median  float64 `json:"median"`
+	P95     float64 `json:"p95"`
+	P99     float64 `json:"p99"`
+	Max     float64 `json:"max"`
+	MaxAt   int     `json:"max_at"`
+	MaxText string  `json:"max_text"`   // what stands before the position
+	MaxNext string  `json:"max_target"` // the target
 }
 
 // Text prints the scores.
 func (r *evalResult) Text(p *cli.Page) {
-	pairs := []string{
-		"nats/token", fmt.Sprintf("%.6f over %s targets of %d documents", r.Nats, cli.Count(r.Tokens), r.Documents),
-		"perplexity", fmt.Sprintf("%.4f", r.Perplexity),
-	}
+	var pairs []string
 	add := func(name string, v *float64, format string, scale float64) {
 		if v != nil {
 			pairs = append(pairs, name, strings.TrimSpace(fmt.Sprintf(format, *v*scale)))
 		}
 	}
+	if r.Nats != nil {
+		pairs = append(pairs, "nats/token", fmt.Sprintf("%.6f over %s targets of %d documents", *r.Nats, cli.Count(r.Tokens), r.Documents))
+	}
+	add("perplexity", r.Perplexity, "%.4f", 1)
 	add("bits/byte", r.BitsPerByte, "%.6f", 1)
+	add("calibration error", r.ECE, "%.3f %%", 100)
 	add("teacher nats/token", r.Teacher, "%.6f", 1)
+	add("teacher's calibration", r.TeacherECE, "%.3f %%", 100)
 	add("KL from teacher", r.KL, "%.6f nats", 1)
+	if k := r.KLPositions; k != nil {
+		pairs = append(pairs, "KL by position", fmt.Sprintf("median %.6f, 95 %% %.6f, 99 %% %.6f, max %.6f", k.Median, k.P95, k.P99, k.Max),
+			"where it is largest", fmt.Sprintf("token %d: %q then %q", k.MaxAt, k.MaxText, k.MaxNext))
+	}
 	add("top-1 as teacher", r.Top1, "%.3f %%", 100)
+	add("entropy shift", r.EntropyShift, "%+.6f nats", 1)
+	add("speculative acceptance", r.Acceptance, "%.3f %%", 100)
+	if r.Accuracy != nil {
+		pairs = append(pairs, "accuracy", fmt.Sprintf("%.2f %% of %d", 100**r.Accuracy, r.Items))
+	}
+	add("accuracy, by byte", r.AccuracyNorm, "%.2f %%", 100)
+	if r.Samples > 0 {
+		pairs = append(pairs, "samples", fmt.Sprintf("%d of %d problems, %d generated", r.Samples, r.Items, r.Generated))
+	}
+	for _, k := range r.PassAtK {
+		pairs = append(pairs, fmt.Sprintf("pass@%d", k.K), fmt.Sprintf("%.2f %% (95 %% interval %.2f to %.2f)", 100*k.Rate, 100*k.Low, 100*k.High))
+	}
 	p.Pairs(pairs...)
+	r.canaryTable(p)
 }

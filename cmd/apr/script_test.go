@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"apr": main})
 //	hub VERB …               see hubCommand
 //
 // $MODEL is the Hugging Face folder of the shared test model, $GGUF a file that llama.cpp made of it, $CORPUS its held-out
-// text.
+// text, $EVAL the folder of its questions.
 // A GPU that the machine may have is hidden from them. What they build is cached where everything is.
 func TestScripts(t *testing.T) {
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
@@ -52,6 +52,7 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 			e.Setenv("MODEL", model)
 			e.Setenv("GGUF", model+"-q4_k_m.gguf")
 			e.Setenv("CORPUS", corpus)
+			e.Setenv("EVAL", filepath.Join(filepath.Dir(filepath.Dir(corpus)), "eval"))
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, "cache"))
 			e.Values[hubKey{}] = &scriptHub{}
 			for name, value := range variables {

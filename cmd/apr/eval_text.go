@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/eval"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/teacher"
+	"apr/tokenizer"
+)
+
+// textTask scores windows of a text, alone or against a reference.
+type textTask struct {
+	o         *evalOptions
+	tok       *tokenizer.Tokenizer
+	text      *corpus.Tokens
+	windows   *corpus.Windows
+	reference *model.Files // nil: none
+	vocab     int
+}
+
+func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.Files, tok *tokenizer.Tokenizer) (_ task, closeTask func() error, err error) {
+	t := &textTask{o: o, tok: tok, vocab: tok.RealIDs()}
+	closeTask = func() error { return nil }
+	if t.text, err = o.read(ctx, tok, e); err != nil {
+		return nil, closeTask, err
+	}
+	if n := len(t.text.IDs) - 1; o.text != "" && n < o.seqLen {
+		o.seqLen, o.stride = n, min(o.stride, n) // a short text is one window
+	}
+	if t.windows, err = corpus.NewWindows(limit(t.text, o.maxTokens), o.seqLen, o.stride); err != nil {
+		return nil, closeTask, err
+	}
+	if o.teacher == "" {
+		return t, closeTask, nil
+	}
+	if t.reference, err = openFiles(ctx, e, o.teacher); err != nil {
+		return nil, closeTask, err
+	}
+	if err = t.reference.CheckTensors(); err == nil {
+		_, t.vocab, err = teacher.Align(t.reference, f, o.file, f.Config.VocabSize)
+	}
+	if err != nil {
+		return nil, closeTask, errors.Join(err, t.reference.Close())
+	}
+	return t, t.reference.Close, nil
+}
+
+// constant is the id that occurs most often in the text.
+func (t *textTask) constant() int32 { return eval.MostFrequent(t.text.IDs) }
+
+// score scores every target of the windows. Models of other shapes than the opened one have the same vocabulary.
+func (t *textTask) score(ctx context.Context, e *cli.Env, f *model.Files, r *evalResult) (eval.Score, error) {
+	dev, err := t.o.openModel(e, f)
+	if err != nil {
+		return eval.Score{}, err
+	}
+	defer dev.Close()
+	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
+	if err != nil {
+		return eval.Score{}, err
+	}
+	var reference *model.Model
+	if t.reference != nil {
+		if reference, err = model.LoadFrozen(dev, t.reference, device.TeacherWeights); err != nil {
+			return eval.Score{}, err
+		}
+	}
+	bar := e.Progress("evaluating", int64(t.windows.Len()), cli.Count)
+	defer bar.Close()
+	last := 0
+	all, err := eval.Positions(ctx, dev.NewStream(), reference, m, t.windows, eval.Options{
+		Vocab: t.vocab, Progress: func(done, _ int) { bar.Add(int64(done - last)); last = done },
+	})
+	if err != nil {
+		return eval.Score{}, err
+	}
+	r.Backend = dev.Info().Kind
+	return t.report(all, r)
+}
+
+// report fills r and returns what a gate judges: perplexity, or with a reference mean KL.
+func (t *textTask) report(all []eval.Position, r *evalResult) (eval.Score, error) {
+	o, a := t.o, eval.Summarise(all, t.reference != nil)
+	perplexity := math.Exp(a.NatsPerToken)
+	r.DataSHA256, r.Documents, r.Tokens = t.text.SHA256(), len(t.text.Docs), int64(a.Targets)
+	r.Nats, r.Perplexity, r.ECE = &a.NatsPerToken, &perplexity, &a.ECE
+	r.SeqLen, r.Stride, r.Seed = o.seqLen, o.stride, o.seed
+	if o.maxTokens > 0 {
+		r.Mode = "limited"
+	}
+	if bytes := t.text.TextBytes(); bytes > 0 {
+		bits := a.NatsPerToken * float64(len(t.text.IDs)) / float64(bytes) / math.Ln2
+		r.BitsPerByte = &bits
+	}
+	if t.reference == nil {
+		return eval.Score{Value: perplexity, Items: eval.Clusters(all, func(p eval.Position) float64 { return p.Own.CE })}, nil
+	}
+	shift := a.EntropyShift()
+	r.KL, r.Top1, r.EntropyShift, r.Acceptance = &a.KL.Mean, &a.Top1, &shift, &a.Acceptance
+	r.Teacher, r.TeacherH, r.TeacherECE = &a.RefNatsPerToken, &a.RefEntropy, &a.RefECE
+	k := &klPositions{Median: a.KL.Median, P95: a.KL.P95, P99: a.KL.P99, Max: a.KL.Max, MaxAt: a.KL.MaxAt}
+	r.KLPositions = k
+	var err error
+	const before = 16
+	if k.MaxText, err = t.tok.Decode(t.text.IDs[max(0, k.MaxAt-before):k.MaxAt]); err != nil {
+		return eval.Score{}, err
+	}
+	if k.MaxNext, err = t.tok.Decode(t.text.IDs[k.MaxAt : k.MaxAt+1]); err != nil {
+		return eval.Score{}, err
+	}
+	return eval.Score{Value: a.KL.Mean, Items: eval.Clusters(all, func(p eval.Position) float64 { return p.KL })}, nil
+}
+
+// read encodes the text.
+func (o *evalOptions) read(ctx context.Context, tok *tokenizer.Tokenizer, e *cli.Env) (*corpus.Tokens, error) {
+	eos, err := corpus.EndOfText(tok)
+	if err != nil {
+		return nil, err
+	}
+	enc, err := corpus.ForTokenizer(tok, "auto")
+	if err != nil {
+		return nil, err
+	}
+	if o.text != "" {
+		ids := append(enc.AppendText(nil, o.text), eos)
+		return &corpus.Tokens{IDs: ids, EOS: eos, Docs: []corpus.Doc{{End: int64(len(ids)), Bytes: int64(len(o.text))}}}, nil
+	}
+	text, report, err := corpus.Load(ctx, o.data, enc, corpus.EncodeOptions{EOS: eos, Vocab: tok.RealIDs(), Turns: corpus.AllTurns})
+	if err != nil {
+		return nil, err
+	}
+	for _, bad := range report.Bad {
+		e.Log.Warn("left out: " + bad.Error())
+	}
+	if n := int64(len(text.IDs)) - 1; o.maxTokens > 0 && int64(o.maxTokens) > n {
+		return nil, fault.New(fault.Invalid, "--max-tokens %d asks for more than the data's %d targets", o.maxTokens, n).
+			WithHint("0 scores all there are")
+	}
+	return text, nil
+}
+
+// limit returns the first n+1 ids of t, or all.
+func limit(t *corpus.Tokens, n int) *corpus.Tokens {
+	if n == 0 || n+1 >= len(t.IDs) {
+		return t
+	}
+	return &corpus.Tokens{IDs: t.IDs[:n+1], Mask: nil, EOS: t.EOS}
+}

@@ -1,0 +1,273 @@
+package eval
+
+import (
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tensor"
+)
+
+// Canary is a broken variant of a model that any honest evaluation must tell from it. It is opened like a model, so that
+// it goes through the very code that the model goes through; its matrices have no more bytes than two an element.
+type Canary struct {
+	Name  string
+	What  string // what was done to the model, for reports
+	Files *model.Files
+}
+
+// Canaries returns the six canaries of f. They share f's file, hold no weights of their own, and are loaded one after the
+// other. vocab is the number of ids that exist, constant an id that occurs often in the data.
+//
+//	zeroed    every weight is 0: uniform predictions
+//	shuffled  the values of each tensor in another order (blocks of a quantised one)
+//	fresh     weights as before training: matrices N(0, initializer_range²), norms 1, biases 0
+//	swapped tokenizer  rows of embedding and head permuted alike: a good model of other ids
+//	layer dropped      the last layer is missing
+//	constant answer    always predicts the same id, with certainty
+func Canaries(f *model.Files, vocab int, constant int32, seed uint64) []Canary {
+	deviation := f.Config.InitializerRange
+	short := f.Config
+	short.Layers--
+	return []Canary{
+		{"zeroed", "every weight is 0", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
+			return tensor.Stored{Info: t.Info, ReaderAt: zeros(t.Size)}
+		})},
+		{"shuffled", "the values of each tensor in another order", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
+			return tensor.Stored{Info: t.Info, ReaderAt: &shuffled{t: t, seed: mix(seed, name)}}
+		})},
+		{"fresh", "weights as before training", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
+			return fresh(name, t, deviation, mix(seed, name))
+		})},
+		{"swapped tokenizer", "ids permuted", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
+			return permuteIDs(name, t, vocab, seed)
+		})},
+		{"layer dropped", fmt.Sprintf("without layer %d, the last", f.Config.Layers-1), altered(f, short, nil)},
+		{"constant answer", fmt.Sprintf("always predicts id %d", constant), altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
+			return always(name, t, int(constant))
+		})},
+	}
+}
+
+// mix makes a tensor's seed from the run's.
+func mix(seed uint64, name string) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s", seed, name)
+	return h.Sum64()
+}
+
+// altered returns f with another configuration and other tensors. Closing it closes nothing.
+func altered(f *model.Files, c model.Config, change func(string, tensor.Stored) tensor.Stored) *model.Files {
+	container := *f.Container
+	container.File = alteredFile{f.File, c, change}
+	return &model.Files{Container: &container, Config: c}
+}
+
+type alteredFile struct {
+	tensor.File
+	config model.Config
+	change func(string, tensor.Stored) tensor.Stored
+}
+
+// Close leaves the file open: it is the model's.
+func (a alteredFile) Close() error { return nil }
+
+func (a alteredFile) Tensors() (all []tensor.Stored) {
+	want := a.config.TensorShapes()
+	for _, t := range a.File.Tensors() {
+		if _, ok := want[t.Name]; ok {
+			changed, _ := a.Tensor(t.Name)
+			all = append(all, changed)
+		}
+	}
+	return all
+}
+
+func (a alteredFile) Tensor(name string) (tensor.Stored, bool) {
+	t, ok := a.File.Tensor(name)
+	if !ok || a.change == nil {
+		return t, ok
+	}
+	return a.change(name, t), true
+}
+
+// filled is a payload made on demand: fill writes the bytes from off on.
+type filled struct {
+	size int64
+	fill func(dst []byte, off int64) error
+}
+
+// ReadAt implements io.ReaderAt.
+func (f filled) ReadAt(dst []byte, off int64) (int, error) {
+	if off < 0 || off >= f.size {
+		return 0, io.EOF
+	}
+	n := min(int64(len(dst)), f.size-off)
+	if err := f.fill(dst[:n], off); err != nil {
+		return 0, err
+	}
+	if n < int64(len(dst)) {
+		return int(n), io.EOF
+	}
+	return int(n), nil
+}
+
+// zeros is a payload of zero bytes, which every type decodes to zeros.
+func zeros(size int64) io.ReaderAt {
+	return filled{size, func(dst []byte, _ int64) error { clear(dst); return nil }}
+}
+
+// shuffled is a payload whose elements, or blocks, stand in another order. It is held in memory from its first read on,
+// which is for as long as its weight is being loaded.
+type shuffled struct {
+	t    tensor.Stored
+	seed uint64
+	once sync.Once
+	data []byte
+	err  error
+}
+
+// ReadAt implements io.ReaderAt.
+func (s *shuffled) ReadAt(dst []byte, off int64) (int, error) {
+	s.once.Do(s.load)
+	if s.err != nil {
+		return 0, s.err
+	}
+	return filled{s.t.Size, func(dst []byte, off int64) error { copy(dst, s.data[off:]); return nil }}.ReadAt(dst, off)
+}
+
+func (s *shuffled) load() {
+	s.data = make([]byte, s.t.Size)
+	if n, err := s.t.ReadAt(s.data, 0); n < len(s.data) {
+		s.err = fault.New(fault.IO, "cannot be read").At("tensor %q", s.t.Name).Because(err)
+		return
+	}
+	unit := s.t.DType.BlockBytes()
+	spare := make([]byte, unit)
+	at := func(i int) []byte { return s.data[i*unit : (i+1)*unit] }
+	rand.New(rand.NewPCG(s.seed, 1)).Shuffle(len(s.data)/unit, func(i, j int) {
+		copy(spare, at(i))
+		copy(at(i), at(j))
+		copy(at(j), spare)
+	})
+}
+
+// narrow describes t with elements of bfloat16.
+func narrow(t tensor.Stored) tensor.Info {
+	return tensor.Info{Name: t.Name, DType: tensor.BF16, Shape: t.Shape, Size: 2 * t.Elements()}
+}
+
+// elements is a bfloat16 payload whose element i is value(i), values being made block by block of 256.
+func elements(t tensor.Stored, block func(dst []float32, first int64)) tensor.Stored {
+	info := narrow(t)
+	const length = 256
+	return tensor.Stored{Info: info, ReaderAt: filled{info.Size, func(dst []byte, off int64) error {
+		var values [length]float32
+		var raw [2 * length]byte
+		for done := int64(0); done < int64(len(dst)); {
+			at := off + done
+			first := at / (2 * length) * length
+			block(values[:], first)
+			tensor.Narrow(raw[:], values[:], tensor.BF16)
+			done += int64(copy(dst[done:], raw[at-2*first:]))
+		}
+		return nil
+	}}}
+}
+
+// fresh is a tensor before training. Each block of 256 values has a generator of its own.
+func fresh(name string, t tensor.Stored, deviation float64, seed uint64) tensor.Stored {
+	return elements(t, func(dst []float32, first int64) {
+		rng := rand.New(rand.NewPCG(seed, uint64(first)))
+		for i := range dst {
+			switch {
+			case len(t.Shape) == 2:
+				dst[i] = float32(rng.NormFloat64() * deviation)
+			case strings.HasSuffix(name, "norm.weight"):
+				dst[i] = 1
+			default:
+				dst[i] = 0
+			}
+		}
+	})
+}
+
+// idMatrix reports whether the rows of a tensor belong to ids.
+func idMatrix(name string) bool {
+	return name == "model.embed_tokens.weight" || name == "lm_head.weight"
+}
+
+// permuteIDs exchanges the rows of embedding and head, both in the same way. No id below vocab keeps its row, unless
+// there is only one: the permutation is one cycle (Sattolo 1986).
+func permuteIDs(name string, t tensor.Stored, vocab int, seed uint64) tensor.Stored {
+	if !idMatrix(name) {
+		return t
+	}
+	from := make([]int, t.Rows())
+	for i := range from {
+		from[i] = i
+	}
+	rng := rand.New(rand.NewPCG(seed, 2))
+	for i := vocab - 1; i > 0; i-- {
+		j := rng.IntN(i)
+		from[i], from[j] = from[j], from[i]
+	}
+	rowBytes := t.DType.RowBytes(t.Cols())
+	return tensor.Stored{Info: t.Info, ReaderAt: filled{t.Size, func(dst []byte, off int64) error {
+		for done := int64(0); done < int64(len(dst)); {
+			row, within := (off+done)/rowBytes, (off+done)%rowBytes
+			n := min(rowBytes-within, int64(len(dst))-done)
+			if got, err := t.ReadAt(dst[done:done+n], int64(from[row])*rowBytes+within); int64(got) < n {
+				return fault.New(fault.IO, "cannot be read").At("tensor %q", t.Name).Because(err)
+			}
+			done += n
+		}
+		return nil
+	}}}
+}
+
+// always makes the model predict one id: every hidden state is the same vector after the final norm, of ones, and of the
+// head's rows, one is 64 times the others. Everything but embedding, head and norm is 0.
+func always(name string, t tensor.Stored, id int) tensor.Stored {
+	switch {
+	case name == "model.norm.weight":
+		return elements(t, func(dst []float32, _ int64) { fill(dst, 1) })
+	case idMatrix(name):
+		lo, hi := int64(id*t.Cols()), int64((id+1)*t.Cols())
+		return elements(t, func(dst []float32, first int64) {
+			fill(dst, 1./64)
+			for i := range dst {
+				if at := first + int64(i); lo <= at && at < hi {
+					dst[i] = 1
+				}
+			}
+		})
+	}
+	return tensor.Stored{Info: t.Info, ReaderAt: zeros(t.Size)}
+}
+
+func fill(dst []float32, v float32) {
+	for i := range dst {
+		dst[i] = v
+	}
+}
+
+// MostFrequent returns the id that occurs most often, the lowest of equals; 0 without ids.
+func MostFrequent(ids []int32) int32 {
+	count := map[int32]int{}
+	var best int32
+	for _, id := range ids {
+		count[id]++
+	}
+	for id, n := range count {
+		if n > count[best] || n == count[best] && id < best {
+			best = id
+		}
+	}
+	return best
+}

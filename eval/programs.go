@@ -1,0 +1,171 @@
+package eval
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"apr/eval/sandbox"
+	"apr/internal/fault"
+)
+
+// Programs runs programs of Python, with the user's python3, and of Go, with the user's toolchain; it is a Runner.
+//
+// A Python program is what the problem says comes before, the completion, the tests, and for code and humaneval
+// check(entry point). A Go program is a package of three files: that, the tests, which define func check(), and a main
+// function that calls it. After the tests the program prints a word that is made anew for each run: without it, the tests
+// did not run to their end, whatever the exit code.
+type Programs struct {
+	box            *sandbox.Box
+	python, golang string // paths; empty: not needed
+}
+
+// NewPrograms finds the interpreters that problems need. One that is missing is a fault of kind Unavailable.
+func NewPrograms(ctx context.Context, box *sandbox.Box, problems []Problem) (*Programs, error) {
+	r := &Programs{box: box}
+	for _, p := range problems {
+		var err error
+		switch {
+		case p.Language == "python" && r.python == "":
+			r.python, err = findPython(ctx)
+		case p.Language == "go" && r.golang == "":
+			r.golang, err = find("go")
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func find(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fault.New(fault.Unavailable, "%s is not found; the problems' programs need it", name).Because(err).WithID("E-EVAL-030")
+	}
+	return path, nil
+}
+
+// findPython returns the interpreter itself: python3 may be a script that starts one, which a confined process cannot.
+func findPython(ctx context.Context) (string, error) {
+	path, err := find("python3")
+	if err != nil {
+		return "", err
+	}
+	limited, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(limited, path, "-I", "-c", "import os, sys; print(os.path.realpath(sys.executable))").Output()
+	if err != nil {
+		return "", fault.New(fault.Unavailable, "%s does not run", path).Because(err).WithID("E-EVAL-031")
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Parses implements Runner.
+func (r *Programs) Parses(ctx context.Context, language, program string) (bool, error) {
+	if language == "go" {
+		_, err := parser.ParseFile(token.NewFileSet(), "program.go", goFile(program), parser.SkipObjectResolution)
+		return err == nil, nil
+	}
+	res, err := r.box.Run(ctx, []string{r.python, "-I", "-c", "import ast, sys\ntry:\n ast.parse(sys.stdin.read())\nexcept Exception:\n sys.exit(1)"}, program)
+	return err == nil && res.Exit == 0, err
+}
+
+// Passes implements Runner.
+func (r *Programs) Passes(ctx context.Context, p Problem, completion string) (bool, string, error) {
+	word := rand.Text()
+	var res sandbox.Result
+	var err error
+	if p.Language == "go" {
+		var why string
+		if res, why, err = r.runGo(ctx, p, completion, word); why != "" || err != nil {
+			return false, why, err
+		}
+	} else {
+		res, err = r.box.Run(ctx, []string{r.python, "-I", "-"}, pythonProgram(p, completion, word))
+	}
+	if err != nil {
+		return false, "", err
+	}
+	said := strings.HasSuffix(strings.TrimSpace(res.Stdout), word) || strings.HasSuffix(strings.TrimSpace(res.Stderr), word)
+	switch {
+	case res.TimedOut:
+		return false, "out of time", nil
+	case res.Exit != 0:
+		return false, lastLine(res), nil
+	case !said:
+		return false, "ended before its tests did", nil
+	}
+	return true, "", nil
+}
+
+// lastLine is what a failed program said last, or of a Go panic what it said first.
+func lastLine(r sandbox.Result) string {
+	lines := strings.Split(strings.TrimSpace(r.Stderr), "\n")
+	last := lines[len(lines)-1]
+	if strings.HasPrefix(lines[0], "panic: ") {
+		last = lines[0]
+	}
+	if len(last) > 200 {
+		last = strings.ToValidUTF8(last[:200], "")
+	}
+	return strings.TrimSpace(fmt.Sprintf("exit %d: %s", r.Exit, last))
+}
+
+func pythonProgram(p Problem, completion, word string) string {
+	s := p.Program + completion + "\n" + p.Test + "\n"
+	if p.Style != "mbpp" {
+		s += "check(" + p.Entry + ")\n"
+	}
+	return s + fmt.Sprintf("print(%q)\n", word)
+}
+
+// goFile makes source a file of package main.
+func goFile(source string) string {
+	if strings.HasPrefix(strings.TrimLeft(source, " \t\r\n"), "package ") {
+		return source
+	}
+	return "package main\n\n" + source
+}
+
+// buildTime bounds the compilation of one program.
+const buildTime = 2 * time.Minute
+
+// runGo compiles a program, which executes nothing of it, and runs it; why says that it does not compile.
+func (r *Programs) runGo(ctx context.Context, p Problem, completion, word string) (res sandbox.Result, why string, err error) {
+	dir, err := os.MkdirTemp("", "apr-build-")
+	if err != nil {
+		return res, "", fault.New(fault.IO, "no directory for a program").Because(err)
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range map[string]string{
+		"go.mod": "module program\n\ngo 1.21\n", "program.go": goFile(p.Program + completion), "tests.go": goFile(p.Test),
+		"main.go": fmt.Sprintf("package main\n\nfunc main() {\n\tcheck()\n\tprintln(%q)\n}\n", word),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return res, "", fault.New(fault.IO, "a program cannot be written").Because(err)
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, buildTime)
+	defer cancel()
+	program := filepath.Join(dir, "program")
+	build := exec.CommandContext(limited, r.golang, "build", "-o", program, ".")
+	build.Dir = dir
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GO111MODULE=on", "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off", "GOTOOLCHAIN=local", "GOOS=", "GOARCH=")
+	out, err := build.CombinedOutput()
+	switch {
+	case ctx.Err() != nil:
+		return res, "", ctx.Err()
+	case err != nil:
+		return res, "does not compile: " + lastLine(sandbox.Result{Exit: build.ProcessState.ExitCode(), Stderr: string(out)}), nil
+	}
+	res, err = r.box.Run(ctx, []string{program}, "")
+	return res, "", err
+}

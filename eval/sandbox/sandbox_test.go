@@ -1,0 +1,126 @@
+package sandbox
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"apr/internal/fault"
+)
+
+// open returns a box. The machines that tests run on can confine programs.
+func open(t *testing.T, l Limits) *Box {
+	t.Helper()
+	b, err := Open(context.Background(), l, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func run(t *testing.T, b *Box, input string, argv ...string) Result {
+	t.Helper()
+	r, err := b.Run(context.Background(), argv, input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Programs talk, end, and are cut off; what they leave behind is removed.
+func TestRun(t *testing.T) {
+	b := open(t, DefaultLimits)
+	r := run(t, b, "question", "/bin/cat")
+	if r.Exit != 0 || r.Stdout != "question" || r.TimedOut {
+		t.Errorf("cat: %+v", r)
+	}
+	if r = run(t, b, "", "/bin/sh", "-c", "echo out; echo err >&2; exit 7"); r.Exit != 7 || r.Stdout != "out\n" || r.Stderr != "err\n" {
+		t.Errorf("sh: %+v", r)
+	}
+	r = run(t, b, "", "/bin/sh", "-c", "pwd; echo *; echo x > made; echo *")
+	lines := strings.Fields(r.Stdout)
+	if len(lines) != 3 || lines[1] != "*" || lines[2] != "made" {
+		t.Fatalf("the directory is not empty: %+v", r)
+	}
+	if _, err := os.Stat(lines[0]); !os.IsNotExist(err) {
+		t.Errorf("%s is left: %v", lines[0], err)
+	}
+	if _, err := b.Run(context.Background(), []string{"/no/such/program"}, ""); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("a program that is not there: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := b.Run(ctx, []string{"/bin/cat"}, ""); err != context.Canceled {
+		t.Errorf("a context that is over: %v", err)
+	}
+}
+
+// Every limit cuts a program off that goes beyond it, and the same program passes without the limit's cause.
+func TestLimits(t *testing.T) {
+	l := Limits{Time: time.Second, Memory: 64 << 20, FileBytes: 1 << 20, Files: 16}
+	b := open(t, l)
+	start := time.Now()
+	if r := run(t, b, "", "/bin/sh", "-c", "while :; do :; done"); !r.TimedOut || r.Exit == 0 || time.Since(start) > 5*time.Second {
+		t.Errorf("endless: %+v after %v", r, time.Since(start))
+	}
+	big := `x=$(head -c 4000000 /dev/zero | tr '\0' x)` // needs a child: refused before it needs memory
+	if r := run(t, b, "", "/bin/sh", "-c", big); r.Exit == 0 {
+		t.Errorf("a child process: %+v", r)
+	}
+	if r := run(t, b, "", "/usr/bin/head", "-c", "3000000", "/dev/zero"); r.Exit != 0 || len(r.Stdout) != tailBytes {
+		t.Errorf("long output: exit %d, %d bytes kept", r.Exit, len(r.Stdout))
+	}
+	dd := func(n string) Result {
+		return run(t, b, "", "/bin/dd", "if=/dev/zero", "of=file", "bs=1000", "count="+n)
+	}
+	if r := dd("500"); r.Exit != 0 {
+		t.Errorf("a file within the limit: %+v", r)
+	}
+	if r := dd("5000"); r.Exit == 0 {
+		t.Errorf("a file beyond the limit: %+v", r)
+	}
+	memory := func(n string) Result {
+		return run(t, b, "", "/bin/dd", "if=/dev/zero", "of=/dev/null", "count=1", "bs="+n)
+	}
+	if r := memory("10000000"); r.Exit != 0 {
+		t.Errorf("memory within the limit: %+v", r)
+	}
+	if r := memory("200000000"); r.Exit == 0 {
+		t.Errorf("memory beyond the limit: %+v", r)
+	}
+}
+
+// What a program must not reach, it does not; a program outside the box does, so that the tests can fail.
+func TestConfinement(t *testing.T) {
+	b := open(t, DefaultLimits)
+	outside := filepath.Join(t.TempDir(), "file")
+	r := run(t, b, "", "/bin/sh", "-c", "echo > "+outside)
+	if _, err := os.Stat(outside); err == nil && b.writes {
+		t.Errorf("wrote %s: %+v", outside, r)
+	}
+	if err := exec.Command("/bin/sh", "-c", "echo > "+outside).Run(); err != nil {
+		t.Errorf("outside the box: %v", err)
+	}
+	if r := run(t, b, "", "/bin/sh", "-c", "kill -0 1 || exit 9"); r.Exit != 9 {
+		t.Errorf("a signal: %+v", r)
+	}
+	if allowed, err := b.probe(context.Background()); err != nil || len(allowed) > 1 || len(allowed) == 1 && b.writes {
+		t.Errorf("the probe could use %q (%v)", allowed, err)
+	}
+	// Without the filter the probe finds what it is to find: it is no formality.
+	open := &Box{limits: DefaultLimits}
+	allowed, err := open.probe(context.Background())
+	if err != nil || !strings.Contains(strings.Join(allowed, " "), "network processes signals") {
+		t.Errorf("without a filter the probe could use %q (%v)", allowed, err)
+	}
+	if text := strings.Join(b.Limits(), "; "); !strings.Contains(text, "no network; no child processes") || !strings.Contains(text, "time 10s; memory 1024 MiB") {
+		t.Errorf("limits %q", text)
+	}
+	if text := strings.Join(open.Limits(), "; "); !strings.Contains(text, "NOT confined") {
+		t.Errorf("limits %q", text)
+	}
+}
