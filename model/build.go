@@ -29,7 +29,9 @@ type tensors interface {
 func loadFrozen(dev device.Device, config Config, f tensors, c device.Component, form device.Form) (*Model, error) {
 	m := &Model{Config: config, dev: dev}
 	b := builder{m: m, f: f, s: dev.NewStream(), c: c, form: form}
+	b.form.FP8 = form.FP8 && form.Blocks && m.Tied // rows are gathered exactly: in 8-bit floats a table could only be multiplied
 	m.embed = b.weight("model.embed_tokens.weight")
+	b.form = form
 	m.head = m.embed
 	if !m.Tied {
 		m.head = b.weight("lm_head.weight")

@@ -25,13 +25,20 @@ type layout struct {
 	parts      []*part
 	rows, cols int
 	bytes      int64
-	expands    bool // products expand it
+	expands    bool  // products expand it
+	fp8        bool  // and multiply in 8-bit floats
+	scales     int64 // place of their scales
 	act        tensor.DType
 }
 
 // layout checks what spec claims and says how the matrix is kept.
 func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
-	l := &layout{act: d.act}
+	l := &layout{act: d.act, fp8: spec.Form.FP8}
+	if l.fp8 {
+		if err := d.fp8Works(); err != nil {
+			return nil, err
+		}
+	}
 	for i, src := range spec.Parts {
 		p, err := describe(src, spec, i)
 		if err != nil {
@@ -55,6 +62,13 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 		p.offset = l.bytes
 		l.bytes += int64(p.rows) * p.as.RowBytes(l.cols)
 	}
+	if l.fp8 && !l.expands {
+		l.bytes = int64(l.rows) * int64(l.cols)
+	}
+	if l.fp8 {
+		l.scales = (l.bytes + alignment - 1) &^ (alignment - 1)
+		l.bytes = l.scales + 4*int64(l.rows)
+	}
 	return l, nil
 }
 
@@ -70,10 +84,16 @@ func (p *part) place(b *buffer) rowsAt {
 
 // scratch returns the memory in which a product expands the matrix.
 func (l *layout) scratch() int64 {
-	if !l.expands {
-		return 0
+	values := int64(l.rows) * int64(l.cols)
+	switch {
+	case l.fp8 && l.expands:
+		return fp8Rows + min(expansionMost, values)
+	case l.fp8:
+		return fp8Rows
+	case l.expands:
+		return min(expansionMost, int64(l.rows)*l.act.RowBytes(l.cols))
 	}
-	return min(expansionMost, int64(l.rows)*l.act.RowBytes(l.cols))
+	return 0
 }
 
 // keep describes for plans how Weight keeps a matrix.
@@ -83,6 +103,10 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 		return dry.Kept{}, err
 	}
 	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch()}
+	if l.fp8 && !l.expands {
+		k.Types = fp8Type
+		return k, nil
+	}
 	for i, p := range l.parts {
 		switch name := p.as.String(); {
 		case i == 0:
@@ -90,6 +114,9 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 		case p.as != l.parts[i-1].as:
 			k.Types += "+" + name
 		}
+	}
+	if l.fp8 {
+		k.Types = fp8Type + " of " + k.Types
 	}
 	return k, nil
 }
@@ -177,10 +204,6 @@ func (o *operation) expand(w *weight, lo, hi int) kernel.Mat {
 
 // matMulBlocks is MatMul with a matrix in blocks.
 func (s *Stream) matMulBlocks(y, x device.Tensor, w *weight, bias device.Tensor, add bool) {
-	if x.Rows <= decodeRows && w.decodes() {
-		s.decode(y, x, w, bias, add)
-		return
-	}
 	s.eachNarrow(x, func(first, end int) {
 		y, x := y.RowRange(first, end), x.RowRange(first, end)
 		s.dev.eachSlab(w, y.Cols, func(lo, hi int) {

@@ -40,7 +40,7 @@ func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool
 	if wt.parts != nil {
 		read = kernel.Mat{Ptr: s.dev.expansion.place.address(), Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: t.DType}
 	}
-	if !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read) {
+	if wt.eighth != nil || !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read) {
 		s.MatMul(gu, x, w, device.Tensor{}, false)
 		s.SwiGLU(m, gu)
 		return

@@ -93,6 +93,7 @@ func (c *pieces) release(t *driver.Thread) error {
 // place of rows in device memory, dense, in a type that may be one of blocks.
 type rowsAt struct {
 	ptr        uint64
+	from       int // row of the part that comes first
 	rows, cols int
 	dtype      tensor.DType
 }
@@ -161,7 +162,7 @@ func (r *reader) rows(lo, hi int) error {
 		return err
 	}
 	n := (hi - lo) * r.dst.rowBytes()
-	err = r.fill(unsafe.Slice((*byte)(piece.p), n), lo, hi)
+	err = r.fill(unsafe.Slice((*byte)(piece.p), n), r.dst.from+lo, r.dst.from+hi)
 	if err != nil || d.lostError() != nil {
 		d.pieces.free <- piece
 		return err

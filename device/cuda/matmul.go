@@ -18,7 +18,14 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	need(x.Rows == y.Rows && x.Cols == t.Cols && y.Cols <= t.Rows, "MatMul", "shapes differ")
 	floats("MatMul", tensor.F32, bias)
 	need(bias.IsZero() || bias.Rows == 1 && bias.Cols == y.Cols, "MatMul", "bias is not [1, out]")
-	if m.parts != nil {
+	switch {
+	case m.parts != nil && x.Rows <= decodeRows && m.decodes():
+		s.decode(y, x, m, bias, add)
+		return
+	case m.eighth != nil:
+		s.matMulEighth(y, x, m, bias, add)
+		return
+	case m.parts != nil:
 		s.matMulBlocks(y, x, m, bias, add)
 		return
 	}
@@ -38,6 +45,7 @@ func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool
 	m := w.(*weight)
 	t := m.t
 	need(dy.Rows == dx.Rows && dx.Cols == t.Cols && dy.Cols <= t.Rows, "MatMulInputGrad", "shapes differ")
+	need(m.eighth == nil, "MatMulInputGrad", "a matrix in 8-bit floats")
 	if m.parts != nil {
 		s.inputGradBlocks(dx, dy, m, add)
 		return

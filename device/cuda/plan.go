@@ -50,13 +50,28 @@ func (d *Device) Prepare(r *dry.Record) error {
 	if err := errors.Join(d.reserve(r), d.reserveExpansion(r)); err != nil {
 		return err
 	}
-	heads := map[int]bool{}
-	for _, k := range r.Keys() {
-		if k.Name == "Attention" || k.Name == "AttentionBackward" {
-			heads[k.HeadDim] = true
+	u := usesOf(r, d.act)
+	return d.prewarm(d.modules(&u), d.shapes(r))
+}
+
+// uses are what decides which modules a step needs.
+type uses struct {
+	heads               map[int]bool // of attention
+	blocks, decode, fp8 bool
+}
+
+func usesOf(r *dry.Record, act tensor.DType) uses {
+	u := uses{heads: map[int]bool{}}
+	for _, o := range r.Ops {
+		if o.Name == "Attention" || o.Name == "AttentionBackward" {
+			u.heads[o.Attn.HeadDim] = true
 		}
+		inBlocks := strings.HasPrefix(o.Name, "MatMul") && o.Name != "MatMulWeightGrad" && o.Weight != act.String() && o.Weight != fp8Type
+		u.blocks = u.blocks || inBlocks
+		u.decode = u.decode || inBlocks && o.M <= decodeRows
+		u.fp8 = u.fp8 || strings.HasPrefix(o.Weight, fp8Type)
 	}
-	return d.prewarm(d.modules(heads), d.shapes(r))
+	return u
 }
 
 // reserve allocates one slab for the temps and one for each component of what lives longer.
@@ -92,16 +107,27 @@ func (d *Device) reserveExpansion(r *dry.Record) error {
 	return d.growExpansion(r.Expand)
 }
 
-// modules returns the modules for a step with attention of these head dimensions; nil heads: any.
-func (d *Device) modules(heads map[int]bool) (all []kernel.Module) {
+// modules returns the modules for a step; nil: for anything, but for 8-bit floats, which only plans ask for.
+func (d *Device) modules(u *uses) (all []kernel.Module) {
 	var attention []string
-	for h := range heads {
-		attention = append(attention, kernel.AttentionModules(h, d.act)...)
+	if u != nil {
+		for h := range u.heads {
+			attention = append(attention, kernel.AttentionModules(h, d.act)...)
+		}
 	}
 	for _, m := range kernel.Modules() {
 		forOthers := m.Target != baseTarget && m.Target != d.target()
-		unused := heads != nil && strings.HasPrefix(m.Name, "attention") && !slices.Contains(attention, m.Name)
+		unused := u != nil && strings.HasPrefix(m.Name, "attention") && !slices.Contains(attention, m.Name)
 		wrongType := m.Name != kernel.GemmModule(d.act) && standsIn(m) || m.Target != baseTarget && d.act != tensor.BF16
+		switch {
+		case strings.Contains(m.Name, "fp8"):
+			unused = u == nil || !u.fp8
+		case m.Name == "dequant":
+			unused = u != nil && !u.blocks
+		case strings.HasPrefix(m.Name, "gemv"):
+			unused = u != nil && !u.decode
+			wrongType = m.Name != kernel.GemvModule(d.act)
+		}
 		if !forOthers && !unused && !wrongType {
 			all = append(all, m)
 		}
@@ -138,6 +164,10 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 		}
 		switch c.Name {
 		case "MatMul", "MatMulSwiGLU":
+			if strings.HasPrefix(c.Weight, fp8Type) {
+				all = append(all, eighthShapes(c, r.Expand)...)
+				continue
+			}
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
 			if c.Name == "MatMulSwiGLU" && d.fusesPlanned(c.Op) && d.plannedSlab(c, r) == s.N {
 				continue
@@ -213,6 +243,9 @@ func (d *Device) planAll(t *driver.Thread, shapes []blas.Shape) (declined int, e
 	before := d.gemm.Plans()
 	none, err := d.gemm.Prewarm(t, d.stream, shapes, room)
 	for _, s := range none {
+		if s.Compute == blas.FP8 {
+			return 0, noEighths(s)
+		}
 		d.unplanned[s] = true
 	}
 	d.kernels.planned(d.gemm.Plans() - before)

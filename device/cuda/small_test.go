@@ -231,8 +231,8 @@ func TestFusesPlanned(t *testing.T) {
 // TestModules: a step loads the attention of its head dimension and the products of its type, and nothing for other cards.
 func TestModules(t *testing.T) {
 	d := &Device{act: tensor.BF16, desc: driver.DeviceInfo{Major: 8, Minor: 6}}
-	names := func(heads map[int]bool) (all []string) {
-		for _, m := range d.modules(heads) {
+	names := func(u *uses) (all []string) {
+		for _, m := range d.modules(u) {
 			all = append(all, m.Name)
 			if m.Target != "sm_80" {
 				t.Errorf("%s is for %s", m.Name, m.Target)
@@ -240,11 +240,20 @@ func TestModules(t *testing.T) {
 		}
 		return all
 	}
-	all, some := names(nil), names(map[int]bool{64: true})
+	all, some := names(nil), names(&uses{heads: map[int]bool{64: true}})
 	for _, name := range []string{"move", "norm", "rotary", "swiglu", "loss", "optim", "embedding", "columns", "gemm", "attention_d64"} {
 		if !slices.Contains(all, name) || !slices.Contains(some, name) {
 			t.Errorf("%s is not loaded: %v, %v", name, all, some)
 		}
+	}
+	for _, name := range []string{"dequant", "gemv"} {
+		if !slices.Contains(all, name) || slices.Contains(some, name) {
+			t.Errorf("%s: of all %v, without blocks %v", name, all, some)
+		}
+	}
+	blocks := names(&uses{blocks: true})
+	if !slices.Contains(blocks, "dequant") || slices.Contains(blocks, "gemv") || !slices.Contains(names(&uses{decode: true}), "gemv") {
+		t.Errorf("with blocks %v", blocks)
 	}
 	d = &Device{act: tensor.BF16, maps: true, desc: driver.DeviceInfo{Major: 9}}
 	f32 := &Device{act: tensor.F32, maps: true, desc: driver.DeviceInfo{Major: 9}}

@@ -12,6 +12,8 @@ type weight struct {
 	t     device.Tensor // the matrix, dense; of one that products expand its shape and their type only
 	parts []kept        // of a matrix that products expand; nil: t is all of it
 	bytes int64
+
+	eighth *eighth // of a matrix that is multiplied in 8-bit floats
 }
 
 func (w *weight) Rows() int    { return w.t.Rows }
@@ -69,23 +71,37 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		return nil, err
 	}
 	w := &weight{t: view(b, d.act, l.rows, l.cols), bytes: b.Bytes()}
-	if l.expands {
+	if l.scratch() > 0 {
 		w.t.Buf = nil
 		err = d.growExpansion(l.scratch())
 	}
-	for _, p := range l.parts {
-		if err == nil {
-			err = d.read(p.place(b), p)
-		}
-		if l.expands {
-			w.parts = append(w.parts, p.kept(b))
-		}
+	if err == nil {
+		err = d.fill(w, l, b)
 	}
 	if err != nil {
 		d.give(b)
 		return nil, err
 	}
 	return w, nil
+}
+
+// fill reads a weight into its memory, as its layout says.
+func (d *Device) fill(w *weight, l *layout, b *buffer) error {
+	if l.fp8 && !l.expands {
+		return d.loadEighth(w, l, b)
+	}
+	for _, p := range l.parts {
+		if err := d.read(p.place(b), p); err != nil {
+			return err
+		}
+		if l.expands {
+			w.parts = append(w.parts, p.kept(b))
+		}
+	}
+	if l.fp8 {
+		d.scaleBlocks(w, l, b)
+	}
+	return nil
 }
 
 // describe checks what part i of spec claims to be.

@@ -31,6 +31,9 @@ const (
 	BF16 Compute = iota // bfloat16 operands
 	TF32                // float32 operands, rounded to 10 bits of mantissa
 	F32                 // float32 operands
+	// FP8 has e4m3 operands with a float32 scale for each row of a and of b: c[i,j] = sa[i]·sb[j]·Σ. Form NT, N and K
+	// multiples of 16, aligned addresses, compute capability 9.0; sums keep about 14 bits.
+	FP8
 )
 
 // alignment is what all addresses of an aligned shape are multiples of, in bytes.
@@ -41,7 +44,7 @@ type Shape struct {
 	Op            Op
 	M, N, K       int
 	LDA, LDB, LDC int          // elements between the rows of a, b and c
-	In, Out       tensor.DType // of a and b; of c and the bias: BF16 or F32
+	In, Out       tensor.DType // of a and b: BF16, F32, or U8 for e4m3; of c and the bias: BF16 or F32
 	Compute       Compute
 	Bias, Add     bool
 	Aligned       bool // all addresses, the bias's too, are multiples of 16
@@ -84,8 +87,11 @@ func (s Shape) Key() string {
 }
 
 func typeName(d tensor.DType) string {
-	if d == tensor.BF16 {
+	switch d {
+	case tensor.BF16:
 		return "bf16"
+	case tensor.U8:
+		return "e4m3"
 	}
 	return "f32"
 }
@@ -112,11 +118,13 @@ func (s Shape) operands() (a, b stored) {
 // does not serve.
 func (s Shape) check() error {
 	a, b := s.operands()
-	float := func(d tensor.DType) bool { return d == tensor.BF16 || d == tensor.F32 }
+	in := map[Compute]tensor.DType{BF16: tensor.BF16, TF32: tensor.F32, F32: tensor.F32, FP8: tensor.U8}
 	switch {
-	case s.Op > TN || s.Compute > F32 || !float(s.In) || !float(s.Out) || (s.Compute == BF16) != (s.In == tensor.BF16),
+	case s.Op > TN || s.Compute > FP8 || s.In != in[s.Compute] || s.Out != tensor.BF16 && s.Out != tensor.F32,
 		s.LDA < a.cols || s.LDB < b.cols || s.LDC < s.N:
 		panic(fmt.Sprintf("blas: impossible product %+v", s))
+	case s.Compute == FP8 && (s.Op != NT || !s.Aligned || (s.N|s.K|s.LDA|s.LDB)%16 != 0 || s.LDC*s.Out.BlockBytes()%16 != 0):
+		return fmt.Errorf("%s: %w", s.Key(), ErrUnsupported)
 	case min(s.M, s.N, s.K) < 1 || max(s.M, s.N, s.K, s.LDA, s.LDB, s.LDC) > math.MaxInt32:
 		return fmt.Errorf("%s: %w", s.Key(), ErrUnsupported)
 	}
@@ -126,8 +134,9 @@ func (s Shape) check() error {
 // problem is a shape as the library wants it, column-major: a row-major matrix [r,c] is a column-major one [c,r], so
 // c = op(a)·op(b) becomes cᵀ = op(b)ᵀ·op(a)ᵀ and the operands change places.
 type problem struct {
-	lt   driver.LtProblem
-	bias *uint64 // the address that the descriptor has
+	lt     driver.LtProblem
+	bias   *uint64    // the address that the descriptor has
+	scales *[2]uint64 // of FP8: those of op(A) and op(B), the library's: of our b and a
 }
 
 // newProblem makes the descriptors; on an error those made so far are in the result.
@@ -137,7 +146,8 @@ func newProblem(lt *driver.Lt, s Shape) (p problem, err error) {
 	if !s.Aligned {
 		*p.bias = uint64(s.Out.BlockBytes())
 	}
-	compute := map[Compute]driver.LtCompute{BF16: driver.LtCompute32F, F32: driver.LtCompute32F, TF32: driver.LtComputeTF32}
+	p.scales = &[2]uint64{alignment, alignment}
+	compute := map[Compute]driver.LtCompute{BF16: driver.LtCompute32F, F32: driver.LtCompute32F, TF32: driver.LtComputeTF32, FP8: driver.LtCompute32F}
 	if p.lt.Desc, err = lt.NewDesc(compute[s.Compute]); err != nil {
 		return p, err
 	}
@@ -170,7 +180,11 @@ func describe(lt *driver.Lt, p problem, s Shape) error {
 	if err := lt.SetDesc(p.lt.Desc, driver.LtTransA, transA); err != nil {
 		return err
 	}
-	if err := lt.SetDesc(p.lt.Desc, driver.LtTransB, transB); err != nil || !s.Bias {
+	err := lt.SetDesc(p.lt.Desc, driver.LtTransB, transB)
+	if err == nil && s.Compute == FP8 {
+		err = describeScales(lt, p)
+	}
+	if err != nil || !s.Bias {
 		return err
 	}
 	if err := lt.SetDesc(p.lt.Desc, driver.LtEpilogue, driver.LtEpilogueBias); err != nil {
@@ -179,12 +193,36 @@ func describe(lt *driver.Lt, p problem, s Shape) error {
 	if err := lt.SetDesc(p.lt.Desc, driver.LtBiasType, int32(ltType(s.Out))); err != nil {
 		return err
 	}
-	return lt.SetBias(p.lt.Desc, p.bias)
+	return lt.SetPointer(p.lt.Desc, driver.LtBiasPointer, p.bias)
+}
+
+// describeScales gives both operands a scale for each row. A library that does not know of them refuses.
+func describeScales(lt *driver.Lt, p problem) error {
+	for _, a := range []driver.LtDescAttribute{driver.LtScaleModeA, driver.LtScaleModeB} {
+		if err := lt.SetDesc(p.lt.Desc, a, driver.LtScaleRows); err != nil {
+			return err
+		}
+	}
+	if err := lt.SetFastSums(p.lt.Desc, 1); err != nil {
+		return err
+	}
+	return p.point(lt)
+}
+
+// point hands the addresses of the scales to the library.
+func (p problem) point(lt *driver.Lt) error {
+	if err := lt.SetPointer(p.lt.Desc, driver.LtScaleA, &p.scales[0]); err != nil {
+		return err
+	}
+	return lt.SetPointer(p.lt.Desc, driver.LtScaleB, &p.scales[1])
 }
 
 func ltType(d tensor.DType) driver.LtType {
-	if d == tensor.BF16 {
+	switch d {
+	case tensor.BF16:
 		return driver.LtBF16
+	case tensor.U8:
+		return driver.LtE4M3
 	}
 	return driver.LtF32
 }

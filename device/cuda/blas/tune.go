@@ -309,7 +309,13 @@ func (u *tuner) warm(c *candidates) ([]*driver.LtCall, error) {
 	calls, some := make([]*driver.LtCall, len(c.list)), false
 	if c.shape.Bias {
 		*c.problem.bias = d // any values of its type serve
-		if err := l.lt.SetBias(c.problem.lt.Desc, c.problem.bias); err != nil {
+		if err := l.lt.SetPointer(c.problem.lt.Desc, driver.LtBiasPointer, c.problem.bias); err != nil {
+			return nil, err
+		}
+	}
+	if c.shape.Compute == FP8 {
+		*c.problem.scales = [2]uint64{a, a} // any values serve
+		if err := c.problem.point(l.lt); err != nil {
 			return nil, err
 		}
 	}

@@ -84,6 +84,7 @@ type LtType int32
 const (
 	LtF32  LtType = 0
 	LtBF16 LtType = 14
+	LtE4M3 LtType = 28 // 8-bit floats of 4 exponent and 3 mantissa bits
 )
 
 // LtCompute is how products are computed (cublasComputeType_t); both accumulate in float32.
@@ -106,8 +107,17 @@ const (
 	LtEpilogue      LtDescAttribute = 7  // LtEpilogueDefault or LtEpilogueBias
 	LtBiasPointer   LtDescAttribute = 8  // device address of D's rows' bias, 8 bytes
 	LtSMCountTarget LtDescAttribute = 15 // multiprocessors to plan for; 0: all
+	LtScaleA        LtDescAttribute = 17 // device address of what A is multiplied by, 8 bytes; see LtScaleRows
+	LtScaleB        LtDescAttribute = 18
+	LtFastSums      LtDescAttribute = 25 // 1 byte: 8-bit products may be added with fewer bits
 	LtBiasType      LtDescAttribute = 26 // LtType; by default that of D
+	LtScaleModeA    LtDescAttribute = 31 // of LtScaleA: 0 one float32, or LtScaleRows
+	LtScaleModeB    LtDescAttribute = 32
 )
+
+// LtScaleRows is the scale mode of a float32 for each row of op(A), each column of op(B)
+// (CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F): both operands must have it, and compute capability 9.0 alone does.
+const LtScaleRows = 3
 
 // Values of LtTransA, LtTransB and LtEpilogue.
 const (
@@ -253,9 +263,15 @@ func (l *Lt) SetDesc(d LtDesc, a LtDescAttribute, v int32) error {
 	return l.call(ltDescSet, uintptr(d), uintptr(a), uintptr(unsafe.Pointer(p)), 4)
 }
 
-// SetBias sets the bias pointer to *p, which is read during the call.
-func (l *Lt) SetBias(d LtDesc, p *uint64) error {
-	return l.call(ltDescSet, uintptr(d), uintptr(LtBiasPointer), uintptr(unsafe.Pointer(p)), 8)
+// SetFastSums sets LtFastSums.
+func (l *Lt) SetFastSums(d LtDesc, v int8) error {
+	p := &v
+	return l.call(ltDescSet, uintptr(d), uintptr(LtFastSums), uintptr(unsafe.Pointer(p)), 1)
+}
+
+// SetPointer sets LtBiasPointer, LtScaleA or LtScaleB to *p, which is read during the call.
+func (l *Lt) SetPointer(d LtDesc, a LtDescAttribute, p *uint64) error {
+	return l.call(ltDescSet, uintptr(d), uintptr(a), uintptr(unsafe.Pointer(p)), 8)
 }
 
 // NewLayout describes a column-major matrix: element (r,c) stands at r + c·ld.

@@ -391,7 +391,7 @@ func TestGemm(t *testing.T) {
 				desc := must(lt.NewDesc(tt.compute))
 				ok(lt.SetDesc(desc, driver.LtTransA, tt.transA), lt.SetDesc(desc, driver.LtTransB, tt.transB))
 				if tt.bias {
-					ok(lt.SetDesc(desc, driver.LtEpilogue, driver.LtEpilogueBias), lt.SetBias(desc, &bias.ptr))
+					ok(lt.SetDesc(desc, driver.LtEpilogue, driver.LtEpilogueBias), lt.SetPointer(desc, driver.LtBiasPointer, &bias.ptr))
 				}
 				problem := driver.LtProblem{Desc: desc, A: a.layout, B: b.layout, C: c.layout, D: c.layout}
 				h := must(lt.Create())
