@@ -190,7 +190,7 @@ func (t *teacherChoice) decide(ctx context.Context, in *inputs, c Config, obs Ob
 	case len(fit) == 1:
 		t.take(fit[0], "it alone fits")
 		return nil
-	case c.OpenProbe == nil:
+	case !c.Probe || c.OpenDevice == nil:
 		return t.byRule(fit)
 	}
 	timed := make([]teacher.Timed, len(fit))

@@ -39,7 +39,7 @@ const (
 func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observer) (_ *Probe, err error) {
 	obs.Phase("timing the teacher backend " + string(k.Backend))
 	start := time.Now()
-	dev, err := c.OpenProbe()
+	dev, err := c.OpenDevice()
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,7 @@ type Run struct {
 	id     string
 	steps  int // K of the schedule
 	stream device.Stream
+	noise  *Noise // of a teacher in 8-bit floats
 
 	started time.Time
 }
@@ -69,6 +70,9 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 		r.steps = int(in.loaderSteps)
 	}
 	if err := c.schedule(r.steps).Validate(); err != nil {
+		return nil, errors.Join(err, in.close())
+	}
+	if err := r.findNoise(ctx); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
 	if err := prepare(dev, in.planned); err != nil {
@@ -134,7 +138,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.recordChoice(), r.recordPlan(), r.recordDecisions()); err != nil {
+	if err := errors.Join(r.recordChoice(), r.recordNoise(), r.recordPlan(), r.recordDecisions()); err != nil {
 		return err
 	}
 	student := model.NewTrainable(r.dev, r.in.studentConfig)

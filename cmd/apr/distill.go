@@ -93,8 +93,8 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err := o.unbuiltOn(dev, e.Settings); err != nil {
 		return nil, err
 	}
-	if o.Probe && dev.gpu != nil {
-		c.OpenProbe = func() (device.Device, error) { return b.cuda(e) }
+	if c.Probe = o.Probe; dev.gpu != nil {
+		c.OpenDevice = func() (device.Device, error) { return b.cuda(e) }
 	}
 	show := newDistillDisplay(e, o.LogEvery)
 	defer show.close()
