@@ -468,7 +468,10 @@ func TestEcho(t *testing.T) {
 			w.Header().Set("X-Error-Code", canary)
 			w.WriteHeader(http.StatusNotFound)
 		}},
-		"error text": {hubtest.List, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound); _, _ = io.WriteString(w, canary) }},
+		"error text": {hubtest.List, func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, canary)
+		}},
 		"file names": {hubtest.List, func(w http.ResponseWriter, r *http.Request) {
 			hubtest.WriteListing(w, repo, hubtest.Commit, []string{"../" + canary})
 		}},
