@@ -1,0 +1,155 @@
+//go:build gpu
+
+package cuda_test
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"apr/bench"
+	"apr/convert"
+	"apr/device"
+	"apr/device/cuda"
+	"apr/model"
+	"apr/tensor"
+)
+
+// TestEighths compares products in 8-bit floats with those of the same matrix in bfloat16: matrices kept in them, and in
+// blocks, in one piece and in several, with bias, and few rows.
+func TestEighths(t *testing.T) {
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	s := d.NewStream()
+	c, err := bench.Shape("0.5b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.HiddenSize, c.IntermediateSize, c.Heads, c.Layers = 1024, 4864, 16, 1
+	for _, quantised := range []bool{false, true} {
+		f := bench.RandomModel(c, 1)
+		if quantised {
+			if f, err = bench.RandomQuantised(c, 1, convert.Q4_K_M); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, names := range [][]string{
+			{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}, {"mlp.down_proj.weight"}, {"embed"},
+		} {
+			exact, eighth := eighths(t, d, f, names, quantised)
+			for _, n := range []int{9, 100, 4096} {
+				x := random(s, n, exact.Cols(), 1)
+				bias := s.Temp("bias", device.Activations, tensor.F32, 1, exact.Rows())
+				s.Zero(bias)
+				want, got := s.Temp("want", device.Activations, tensor.F32, n, exact.Rows()), s.Temp("got", device.Activations, tensor.F32, n, exact.Rows())
+				if names[0] != "self_attn.q_proj.weight" {
+					bias = device.Tensor{}
+				}
+				s.MatMul(want, x, exact, bias, false)
+				s.MatMul(got, x, eighth, bias, false)
+				cos, off := compare(t, s, want, got)
+				t.Logf("quantised %v, %s, %d rows: cosine %.6f, relative error %.4f", quantised, names[0], n, cos, off)
+				if !(cos > 0.998) || !(off < 0.06) {
+					t.Errorf("quantised %v, %s, %d rows: cosine %g, relative error %g", quantised, names[0], n, cos, off)
+				}
+				s.Release(x, want, got)
+				if !bias.IsZero() {
+					s.Release(bias)
+				}
+			}
+		}
+	}
+}
+
+func eighths(t *testing.T, d *cuda.Device, f *model.Files, names []string, blocks bool) (exact, eighth device.Weight) {
+	t.Helper()
+	spec := device.WeightSpec{Name: names[0], Component: device.TeacherWeights}
+	for _, n := range names {
+		full := "model.layers.0." + n
+		if n == "embed" {
+			full = "model.embed_tokens.weight"
+		}
+		src, err := f.Source(full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec.Parts = append(spec.Parts, src)
+	}
+	exact, err := d.Weight(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Form = device.Form{Blocks: blocks, FP8: true}
+	if eighth, err = d.Weight(spec); err != nil {
+		t.Fatal(err)
+	}
+	return exact, eighth
+}
+
+// random returns a bfloat16 tensor of values in (−scale, scale).
+func random(s device.Stream, rows, cols int, scale float32) device.Tensor {
+	x := s.Temp("x", device.Activations, tensor.BF16, rows, cols)
+	host := make([]float32, rows*cols)
+	seed := uint32(rows + cols)
+	for i := range host {
+		seed = seed*1664525 + 1013904223
+		host[i] = scale * float32(int32(seed)) / (1 << 31)
+	}
+	s.Upload(x, host)
+	return x
+}
+
+// compare returns the cosine of two tensors and the length of their difference over that of the first.
+func compare(t *testing.T, s device.Stream, want, got device.Tensor) (cos, off float64) {
+	t.Helper()
+	a, b := make([]float32, want.Rows*want.Cols), make([]float32, want.Rows*want.Cols)
+	if err := s.Download(a, want); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Download(b, got); err != nil {
+		t.Fatal(err)
+	}
+	var ab, aa, bb, dd float64
+	for i := range a {
+		x, y := float64(a[i]), float64(b[i])
+		ab, aa, bb, dd = ab+x*y, aa+x*x, bb+y*y, dd+(x-y)*(x-y)
+	}
+	return ab / math.Sqrt(aa*bb), math.Sqrt(dd / aa)
+}
+
+// TestEighthsSpeed prints the rate of products of a 7B model in 8-bit floats, all of an operation included.
+func TestEighthsSpeed(t *testing.T) {
+	d := open(t, cuda.Options{TuningDir: t.TempDir()})
+	defer d.Close()
+	s := d.NewStream()
+	c, err := bench.Shape("7b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Layers = 1
+	f, err := bench.RandomQuantised(c, 1, convert.Q4_K_M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, names := range [][]string{
+		{"mlp.gate_proj.weight", "mlp.up_proj.weight"}, {"mlp.down_proj.weight"},
+		{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}, {"self_attn.o_proj.weight"},
+	} {
+		exact, blocks := eighths(t, d, f, names, true)
+		_, kept := eighths(t, d, f, names, false)
+		x := random(s, 8192, exact.Cols(), 1)
+		y := s.Temp("y", device.Activations, tensor.BF16, 8192, exact.Rows())
+		flops := 2 * 8192 * float64(exact.Rows()) * float64(exact.Cols())
+		for _, w := range []struct {
+			name string
+			w    device.Weight
+		}{{"bf16", exact}, {"fp8 of blocks", blocks}, {"fp8 kept", kept}} {
+			took := profiled(t, d, s, func() { s.MatMul(y, x, w.w, device.Tensor{}, false) })
+			t.Logf("8192×%d×%d %-14s %7.4f ms  %5.0f TFLOP/s", exact.Rows(), exact.Cols(), w.name, 1e3*took, flops/took/1e12)
+		}
+		s.Release(x, y)
+	}
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
