@@ -12,11 +12,16 @@ import (
 	"apr/runlog"
 )
 
-//go:embed assets/uPlot.iife.min.js
+//go:embed assets/uplot/uPlot.iife.min.js
 var uplotScript string
 
-//go:embed assets/uPlot.min.css
+//go:embed assets/uplot/uPlot.min.css
 var uplotStyle string
+
+// uplotLicence goes into every page: a copy of the library carries it.
+//
+//go:embed assets/uplot/LICENSE
+var uplotLicence string
 
 //go:embed assets/report.js
 var script string
@@ -127,6 +132,7 @@ func writePage(w io.Writer, r *runlog.Record, version string) error {
 	b.WriteString("<footer>Numbers come from the run's own records; curves hold those of steps.jsonl. Drag over a curve to zoom, double-click to zoom out.</footer>\n")
 	b.WriteString("</main>\n<div class=\"lost\" id=\"lost\" role=\"status\"></div>\n")
 	b.WriteString("<script type=\"application/json\" id=\"data\">" + string(numbers) + "</script>\n")
+	b.WriteString("<!-- uPlot\n" + uplotLicence + "-->\n")
 	b.WriteString("<script>" + uplotScript + "</script>\n<script>" + script + "</script>\n</body>\n</html>\n")
 	_, err = io.WriteString(w, b.String())
 	return err

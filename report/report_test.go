@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -364,8 +365,16 @@ func TestVendored(t *testing.T) {
 	if !strings.HasPrefix(uplotScript, "/*! https://github.com/leeoniya/uPlot (v1.6.32) */") || strings.Contains(uplotScript, "</script") {
 		t.Error("assets/uPlot.iife.min.js is not what it should be")
 	}
-	licence, err := os.ReadFile(filepath.Join("assets", "uPlot.LICENSE"))
-	if err != nil || !strings.Contains(string(licence), "MIT License") {
-		t.Errorf("the licence is missing: %v", err)
+	if !strings.Contains(uplotLicence, "MIT License") || strings.Contains(uplotLicence, "--") {
+		t.Error("assets/uplot/LICENSE cannot stand in a comment of the page")
+	}
+	for name, want := range map[string]string{
+		"uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+		"uPlot.min.css":     "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+	} {
+		text, err := os.ReadFile(filepath.Join("assets", "uplot", name))
+		if got := fmt.Sprintf("%x", sha256.Sum256(text)); err != nil || got != want {
+			t.Errorf("%s: SHA-256 %s (%v), want %s", name, got, err, want)
+		}
 	}
 }

@@ -47,6 +47,13 @@ func write(w io.Writer) error {
 		return err
 	}
 	parts = append([]component{distribution}, parts...)
+	for _, f := range files {
+		c, err := licensed(f.name, f.version, f.dir)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, c)
+	}
 
 	var b strings.Builder
 	b.WriteString(intro)
@@ -71,13 +78,18 @@ func write(w io.Writer) error {
 	return err
 }
 
+// files are what is not a module: vendored, with its licence beside it.
+var files = []struct{ name, version, dir string }{
+	{"uPlot (in the HTML reports)", "1.6.32", "report/assets/uplot"},
+}
+
 const intro = `# Third-party notices
 
 apr itself is under the Apache License 2.0 (LICENSE). The program is built with the components below; each remains under
 its own licence. The texts of Go source code in examples/gosrc, and the small model in testdata/models/gosrc that was
 trained on such text, come from the Go distribution: Copyright The Go Authors, under the licence of its row.
 
-Written by ` + "`make notices`" + ` from go.mod and the licence files of the modules; not edited by hand.
+Written by ` + "`make notices`" + ` from go.mod and the licence files of the modules and of what is vendored; not edited by hand.
 
 `
 
