@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/crashdisk"
 	"apr/internal/disk"
 	"apr/internal/fault"
@@ -206,6 +207,7 @@ func TestTorturePowerCut(t *testing.T) {
 	}
 	torture.Row(t, "power cut: states of a simulated disk after every operation; the announced checkpoint loads", states, len(bad),
 		"broken protocols: "+torture.Caught(t, caught))
+	contracttest.Cases(t, states)
 }
 
 // At any operation that fails, however it fails, the run ends with exit 7, the last announced checkpoint loads, now and
@@ -229,6 +231,7 @@ func TestTortureFaults(t *testing.T) {
 		}
 	}
 	torture.Row(t, "faults: full disk, I/O error, short write, failed sync, at every operation; exit 7, the last checkpoint kept", injected, bad, "–")
+	contracttest.Cases(t, injected)
 }
 
 // failAt lets the n-th operation of a story fail. It returns which that is, none if the story has fewer. States that were
@@ -373,4 +376,5 @@ func TestTortureBitRot(t *testing.T) {
 		t.Errorf("the sound checkpoint: step %d, %v", sound.Step, err)
 	}
 	torture.Row(t, "bit rot: every bit of every file of a checkpoint; found", trials, bad, "the sound one loads")
+	contracttest.Cases(t, trials)
 }

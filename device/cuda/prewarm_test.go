@@ -10,6 +10,7 @@ import (
 	"apr/device"
 	"apr/device/cuda"
 	"apr/device/dry"
+	"apr/internal/contracttest"
 	"apr/tensor"
 )
 
@@ -23,6 +24,7 @@ func TestPrewarmWithCublas(t *testing.T) {
 		o    cuda.Options
 	}{{"bf16", cuda.Options{}}, {"tf32", cuda.Options{Compute: cuda.TF32}}, {"f32", cuda.Options{Compute: cuda.F32}}} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			lean, leanBits := prewarmed(t, c.o, false)
 			full, fullBits := prewarmed(t, c.o, true)
 			if lean.Plans == 0 {
