@@ -31,11 +31,12 @@ func loadFrozen(dev device.Device, config Config, f tensors, c device.Component,
 	b := builder{m: m, f: f, s: dev.NewStream(), c: c, form: form}
 	b.form.FP8 = form.FP8 && form.Blocks && m.Tied // rows are gathered exactly: in 8-bit floats a table could only be multiplied
 	m.embed = b.weight("model.embed_tokens.weight")
-	b.form = form
+	b.form = device.Form{Blocks: form.Blocks && !form.FP8, FP8: form.FP8} // a head is multiplied chunk by chunk: expanded once, if that takes no more memory
 	m.head = m.embed
 	if !m.Tied {
 		m.head = b.weight("lm_head.weight")
 	}
+	b.form = form
 	m.layers = make([]layer, m.Layers)
 	for i := range m.layers {
 		at := func(rest string) string { return layerName(i, rest) }

@@ -41,7 +41,7 @@ func TestEighths(t *testing.T) {
 				x := random(s, n, exact.Cols(), 1)
 				bias := s.Temp("bias", device.Activations, tensor.F32, 1, exact.Rows())
 				s.Zero(bias)
-				want, got := s.Temp("want", device.Activations, tensor.F32, n, exact.Rows()), s.Temp("got", device.Activations, tensor.F32, n, exact.Rows())
+				want, got := s.Temp("want", device.Activations, tensor.BF16, n, exact.Rows()), s.Temp("got", device.Activations, tensor.BF16, n, exact.Rows())
 				if names[0] != "self_attn.q_proj.weight" {
 					bias = device.Tensor{}
 				}
