@@ -163,9 +163,36 @@ func facts(r *runlog.Record, out *outcome) []Pair {
 	} else if seconds > 0 {
 		add("time in steps", duration(seconds))
 	}
+	if r.Status == runlog.Running {
+		all = append(all, pace(r)...)
+	}
 	add("device", text(r.Manifest.Device["name"]))
 	if !r.Manifest.Started.IsZero() {
 		add("started", r.Manifest.Started.UTC().Format("2006-01-02 15:04 UTC"))
+	}
+	return all
+}
+
+// pace is how fast a run at work is now, by its last steps, and when the leg ends at that rate.
+func pace(r *runlog.Record) []Pair {
+	const recent = 20
+	last := r.Steps[max(0, len(r.Steps)-recent):]
+	var seconds, tokens float64
+	n := 0
+	for _, s := range last {
+		if s.Leg == last[len(last)-1].Leg {
+			seconds += s.MS.Total / 1e3
+			tokens += float64(s.Tokens)
+			n++
+		}
+	}
+	if !(seconds > 0) {
+		return nil
+	}
+	now := last[len(last)-1]
+	all := []Pair{{"speed now", count(int64(math.Round(tokens/seconds))) + " tokens/s"}, {"device memory", bytesText(now.MemoryBytes)}}
+	if steps := stepsOf(r, now.Leg); steps > now.Step {
+		all = append(all, Pair{"left in this leg", "about " + duration(math.Round(seconds/float64(n)*float64(steps-now.Step-1)))})
 	}
 	return all
 }

@@ -302,6 +302,23 @@ func TestPagesOfOddRuns(t *testing.T) {
 	}
 }
 
+// A run at work tells how fast it is by its last steps, and when its leg ends.
+func TestPace(t *testing.T) {
+	r := record(100)
+	r.Receipt, r.Status = nil, runlog.Running
+	r.Events = []runlog.Event{{Kind: "record", Name: "leg", Detail: map[string]any{"leg": "control", "steps": 1100}}}
+	if got := fmt.Sprint(pace(r)); got != "[{speed now 400 tokens/s} {device memory 1.0 MiB} {left in this leg about 20s}]" {
+		t.Errorf("pace %s", got)
+	}
+	r.Steps = r.Steps[:103] // the control has just begun
+	if got := fmt.Sprint(pace(r)[0]); got != "{speed now 400 tokens/s}" {
+		t.Errorf("pace %s", got)
+	}
+	if got := pace(&runlog.Record{}); got != nil {
+		t.Errorf("pace of nothing: %v", got)
+	}
+}
+
 func TestMemoryAndPhases(t *testing.T) {
 	r := record(10)
 	p := New(r)

@@ -172,8 +172,17 @@
   }
   for (const kind of ["click", "focusin", "mouseover"]) document.addEventListener(kind, look);
 
+  // Each text begins with the token that the models differ most on.
+  function choose() {
+    for (const box of document.querySelectorAll(".sample")) {
+      let most = null, kl = -1;
+      data.samples[Number(box.dataset.sample)].tokens.forEach((t, i) => { if (t.kl > kl) { kl = t.kl; most = i; } });
+      if (most !== null) look({ target: box.querySelector('.tok[data-token="' + most + '"]') });
+    }
+  }
+
   rebuild();
-  if (location.hash === "#numbers") for (const p of document.querySelectorAll(".sample .tok[data-token]:nth-child(5)")) p.click();
+  choose();
   let width = host.clientWidth;
   addEventListener("resize", () => {
     if (host.clientWidth === width) return;
@@ -195,6 +204,7 @@
         data = fresh.data;
         for (const id in fresh.sections) document.getElementById(id).innerHTML = fresh.sections[id];
         update();
+        if (fresh.sections.samples !== undefined) choose();
         root.dataset.updates = Number(root.dataset.updates || 0) + 1;
       } else if (answer.status !== 204) {
         throw new Error(answer.statusText);
