@@ -15,7 +15,7 @@ import (
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
 	pullCommand, distillCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, importCommand, convertCommand, exportCommand, quantizeCommand, diffCommand, tokenizeCommand,
-	contractCommand, runsCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
+	contractCommand, runsCommand, checkCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
 }
 
 // openExits are the exit codes of every command that opens a model.

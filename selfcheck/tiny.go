@@ -1,0 +1,67 @@
+package selfcheck
+
+import (
+	"path/filepath"
+
+	"apr/device"
+	"apr/model"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// tinyTeacher and tinyStudent are the shapes of the models made for the check: untied and tied heads, grouped and single
+// keys, rows beyond the real ids.
+var (
+	tinyTeacher = model.Config{
+		Architecture: "qwen2", HiddenSize: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, IntermediateSize: 160, VocabSize: 320,
+		MaxPositions: 256, RopeTheta: 10000, RMSNormEps: 1e-6, InitializerRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
+	}
+	tinyStudent = model.Config{
+		Architecture: "qwen2", HiddenSize: 32, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 16, IntermediateSize: 96, VocabSize: 272,
+		MaxPositions: 256, RopeTheta: 10000, RMSNormEps: 1e-6, Tied: true, InitializerRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
+	}
+)
+
+// tinyTokenizer has a token for each byte, end-of-text, and a few merges.
+func tinyTokenizer() (*tokenizer.Tokenizer, error) {
+	d := tokenizer.Data{PreType: "qwen2", BOS: tokenizer.None, EOS: 256, Pad: tokenizer.None}
+	next := rune(256)
+	for b := range 256 { // the printable form of bytes that byte-level vocabularies use
+		r := rune(b)
+		if !(b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae) {
+			r, next = next, next+1
+		}
+		d.Vocabulary, d.TokenType = append(d.Vocabulary, string(r)), append(d.TokenType, int(tokenizer.Normal))
+	}
+	d.Vocabulary, d.TokenType = append(d.Vocabulary, "<|endoftext|>"), append(d.TokenType, int(tokenizer.Control))
+	for _, m := range [][2]string{{"i", "n"}, {"a", "n"}, {"e", "r"}, {"f", "u"}, {"m", "a"}} {
+		d.Merges = append(d.Merges, m[0]+" "+m[1])
+		d.Vocabulary, d.TokenType = append(d.Vocabulary, m[0]+m[1]), append(d.TokenType, int(tokenizer.Normal))
+	}
+	return tokenizer.FromData("the tiny model", d)
+}
+
+// writeTiny makes both models by seed, writes one as .apr and one as a Hugging Face folder, and opens them.
+func writeTiny(s device.Stream, dev device.Device, dir string) (teacher, student *model.Files, err error) {
+	tok, err := tinyTokenizer()
+	if err != nil {
+		return nil, nil, err
+	}
+	t := model.NewTrainable(dev, tinyTeacher)
+	t.Init(s, 1)
+	apr := filepath.Join(dir, "teacher.apr")
+	if err := model.SaveAPR(apr, tinyTeacher, tok, t.Sources(s, tensor.F32), nil, "apr check", true); err != nil {
+		return nil, nil, err
+	}
+	m := model.NewTrainable(dev, tinyStudent)
+	m.Init(s, 2)
+	folder := filepath.Join(dir, "student")
+	if _, err := model.SaveHF(folder, tinyStudent, tok, m.Sources(s, tensor.F32), tensor.F32, true); err != nil {
+		return nil, nil, err
+	}
+	if teacher, err = model.Open(apr); err != nil {
+		return nil, nil, err
+	}
+	student, err = model.Open(folder)
+	return teacher, student, err
+}
