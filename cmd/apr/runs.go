@@ -93,6 +93,7 @@ func numberText(n *runlog.Number) string {
 func runsListCommand(name, short string) *cli.Command {
 	var dir, status string
 	var limit int
+	var reindex bool
 	return &cli.Command{
 		Name: name, Short: short,
 		Long: "Lists the runs of a folder, the newest first. The status follows from each run's receipt, lock and last event:\n" +
@@ -103,6 +104,8 @@ func runsListCommand(name, short string) *cli.Command {
 			runsDirOption(&dir),
 			{Name: "status", Value: cli.Enum(&status, "all", "all", runlog.Running, runlog.Completed, runlog.Stopped, runlog.Failed), Help: "only runs in this state"},
 			{Name: "limit", Value: cli.Int(&limit, 50).AtLeast(0), Help: "at most so many; 0 = all"},
+			{Name: "reindex", Value: cli.Bool(&reindex, false), NotBuilt: "an index of runs: the list is always read from the runs' records",
+				Help: "make the folder's index anew from the runs' records"},
 		},
 		Run: func(context.Context, *cli.Env) (cli.Result, error) {
 			all, err := runs.List(dir)
