@@ -34,7 +34,7 @@ var floors = []struct {
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model generate optim plan teacher eval/sandbox eval distill convert"},
 	{"trust", "report contract hub/hubtest hub bench proofs"},
-	{"door", "internal/cli cmd/apr bench/gputable bench/synth"},
+	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop"},
 }
 
 // reserved are imports that only the packages named may have, in code that is not a test.
@@ -45,7 +45,7 @@ var reserved = []struct {
 }{
 	{"github.com/ebitengine/purego", "device/cuda/driver device/cuda/emulator", "shared libraries are opened in one place"},
 	{"C", "", "everything builds with CGO_ENABLED=0"},
-	{"apr/device/cpu", "device/cpu cmd/apr", "models and training know device.Device, not devices"},
+	{"apr/device/cpu", "device/cpu cmd/apr bench/interop", "models and training know device.Device, not devices"},
 	{"apr/device/cuda", "device/cuda cmd/apr", "models and training know device.Device, not devices"},
 	{"apr/device/cuda/driver", "device/cuda device/cuda/blas", "one package speaks to the driver"},
 	{"apr/device/cuda/kernel", "device/cuda", "parts of one device"},
@@ -63,14 +63,14 @@ var reserved = []struct {
 	{"apr/internal/torture", "", "test support"},
 	{"testing", "internal/torture internal/near internal/contracttest device/devicetest", "test support"},
 	{"net/http", "hub hub/hubtest cmd/apr", "parsers and training never gain the network"},
-	{"os/exec", "corpus contract supervise cmd/apr device/cuda/emulator eval eval/sandbox", "nothing starts programs but claims, the supervisor, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
+	{"os/exec", "corpus contract supervise cmd/apr device/cuda/emulator eval eval/sandbox bench/interop", "nothing starts programs but claims, foreign readers in a table, the supervisor, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
 	{"apr/device/cuda/emulator", "", "test support"},
 }
 
 // exits are functions that end the process, and the packages that may call them: the door, for a program that is done
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own, as is what eval/sandbox confines.
 var exits = map[string]string{
-	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth corpus eval/sandbox", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
+	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop corpus eval/sandbox", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 
 // source is one Go file, whatever its build constraints.

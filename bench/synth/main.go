@@ -29,6 +29,7 @@ func main() {
 	flag.BoolVar(&o.zero, "zero", false, "zeros, as a sparse file")
 	flag.StringVar(&o.tokenizer, "tokenizer", "testdata/models/gosrc", "folder of the tokenizer")
 	flag.BoolVar(&o.fill, "fill", false, "made-up tokens for the ids that the tokenizer lacks, so that generation computes every row of the head")
+	flag.IntVar(&o.tokens, "tokens", 0, "make up tokens and merges until there are so many")
 	flag.StringVar(&o.out, "o", "", "file that ends in .apr or .gguf, else a folder")
 	flag.Parse()
 	if err := o.run(); err != nil {
@@ -39,7 +40,7 @@ func main() {
 
 type options struct {
 	shape, tokenizer, out string
-	layers                int
+	layers, tokens        int
 	zero, fill            bool
 }
 
@@ -59,6 +60,9 @@ func (o options) run() error {
 		if tok, err = filled(tok, c.VocabSize); err != nil {
 			return err
 		}
+	}
+	if tok, err = grow(tok, o.tokens); err != nil {
+		return err
 	}
 	c.BOS, c.EOS = int(tok.EOS()), int(tok.EOS())
 	f := bench.RandomModel(c, 1)
@@ -93,6 +97,30 @@ func filled(tok *tokenizer.Tokenizer, n int) (*tokenizer.Tokenizer, error) {
 		d.Vocabulary, d.TokenType = append(d.Vocabulary, fmt.Sprintf("unlikely%d", id)), append(d.TokenType, int(tokenizer.Normal))
 	}
 	return tokenizer.FromData("filled tokenizer", d)
+}
+
+// grow makes up tokens until there are n: each joins two others, as a merge does.
+func grow(tok *tokenizer.Tokenizer, n int) (*tokenizer.Tokenizer, error) {
+	d := tok.Data()
+	known := map[string]bool{}
+	for _, text := range d.Vocabulary {
+		known[text] = true
+	}
+	var parts []string
+	for i, text := range d.Vocabulary {
+		if tokenizer.Kind(d.TokenType[i]) == tokenizer.Normal {
+			parts = append(parts, text)
+		}
+	}
+	for i := 0; len(d.Vocabulary) < n; i++ {
+		left, right := parts[i%len(parts)], parts[i/len(parts)]
+		if text := left + right; !known[text] {
+			known[text] = true
+			d.Vocabulary, d.TokenType = append(d.Vocabulary, text), append(d.TokenType, int(tokenizer.Normal))
+			d.Merges = append(d.Merges, left+" "+right)
+		}
+	}
+	return tokenizer.FromData("made-up tokenizer", d)
 }
 
 // float32s is a tensor of one dimension in float32.

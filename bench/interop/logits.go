@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/device/cpu"
+	"apr/model"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// logitsFile is what bench/peer/check_hf.py reads.
+type logitsFile struct {
+	Model  string      `json:"model"`
+	Prompt string      `json:"prompt"`
+	IDs    []int32     `json:"ids"`
+	Logits [][]float32 `json:"logits"` // [ids, rows of the vocabulary]
+}
+
+// writeLogits computes the logits of every position of a prompt on the CPU.
+func writeLogits(ctx context.Context, out, path, prompt string) error {
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	f, err := model.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tok, err := f.Tokenizer()
+	if err != nil {
+		return err
+	}
+	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
+	if err != nil {
+		return err
+	}
+	ids := tok.Encode(prompt, tokenizer.Recognise)
+	n := len(ids)
+	mask := make([]uint8, n)
+	for i := range mask {
+		mask[i] = 1
+	}
+	b := model.NewBatch(d, 1, n)
+	defer b.Free(d)
+	s := d.NewStream()
+	b.Load(s, corpus.Batch{Rows: 1, SeqLen: n, Tokens: ids, Targets: make([]int32, n), Mask: mask}, 1)
+	x := s.Temp("hidden", device.Activations, d.Info().Activations, n, m.HiddenSize)
+	m.Hidden(s, x, b.Tokens)
+	z := s.Temp("logits", device.Logits, tensor.F32, n, m.VocabSize)
+	m.Logits(s, z, x)
+	flat := make([]float32, n*m.VocabSize)
+	if err := s.Download(flat, z); err != nil {
+		return err
+	}
+	l := logitsFile{Model: path, Prompt: prompt, IDs: ids}
+	for i := range n {
+		l.Logits = append(l.Logits, flat[i*m.VocabSize:(i+1)*m.VocabSize])
+	}
+	text, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, text, 0o644)
+}
