@@ -130,8 +130,7 @@ func locked(path string) bool {
 	if err != nil || !free {
 		return err == nil
 	}
-	l.Unlock()
-	return false
+	return l.Unlock() != nil
 }
 
 // Last returns the last step, or nil.

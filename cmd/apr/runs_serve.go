@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -306,9 +305,4 @@ func (d *dashboard) answer(w http.ResponseWriter, kind string, b *bytes.Buffer, 
 	}
 	w.Header().Set("Content-Type", kind)
 	_, _ = b.WriteTo(w) // the browser may have gone
-}
-
-// runURL is the address of a run's page.
-func (d *dashboard) runURL(name string) string {
-	return "http://" + d.address + "/runs/" + url.PathEscape(name) + "/"
 }
