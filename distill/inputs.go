@@ -51,21 +51,8 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 			err = errors.Join(err, in.close())
 		}
 	}()
-	if in.teacher, err = model.Open(c.Teacher); err != nil {
+	if err := in.openModels(c, obs); err != nil {
 		return nil, err
-	}
-	if err := in.teacher.CheckTensors(); err != nil {
-		return nil, err
-	}
-	if err := in.openStudent(c); err != nil {
-		return nil, err
-	}
-	if err := in.align(c, obs); err != nil {
-		return nil, err
-	}
-	if c.SeqLen > min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions) {
-		return nil, fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen,
-			min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions))
 	}
 	if err := in.choose(ctx, c, dev, obs); err != nil {
 		return nil, err
@@ -74,6 +61,26 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 		return nil, err
 	}
 	return in, in.loadData(ctx, c, obs)
+}
+
+// openModels opens teacher and student and checks that they fit each other.
+func (in *inputs) openModels(c Config, obs Observer) (err error) {
+	if in.teacher, err = model.Open(c.Teacher); err != nil {
+		return err
+	}
+	if err := in.teacher.CheckTensors(); err != nil {
+		return err
+	}
+	if err := in.openStudent(c); err != nil {
+		return err
+	}
+	if err := in.align(c, obs); err != nil {
+		return err
+	}
+	if most := min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions); c.SeqLen > most {
+		return fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen, most)
+	}
+	return nil
 }
 
 // openStudent opens the student to start from, or reads the configuration of a new one.

@@ -19,21 +19,33 @@ import (
 // Probe is a short measurement of a step: all of it as planned, but the teacher has its first few layers only, whose time
 // is multiplied. Ids are random.
 type Probe struct {
-	Milliseconds  float64 `json:"ms_per_step"`    // estimated: measured, and the missing layers added
-	Measured      float64 `json:"measured_ms"`    // median of the timed steps, as they ran
-	TeacherBody   float64 `json:"teacher_ms"`     // of it, the teacher's layers that were there
-	Layers        int     `json:"teacher_layers"` // that were there
-	Of            int     `json:"teacher_layers_of"`
-	Steps         int     `json:"steps"` // timed; one more came before
-	LoadSeconds   float64 `json:"seconds"`
-	TokensPerStep int     `json:"tokens_per_step"`
+	Milliseconds float64 `json:"ms_per_step"`    // estimated: measured, the missing layers added, as many rows as the step has
+	Measured     float64 `json:"measured_ms"`    // median of the timed steps, as they ran
+	TeacherBody  float64 `json:"teacher_ms"`     // of it, the teacher's layers that were there
+	Layers       int     `json:"teacher_layers"` // that were there
+	Of           int     `json:"teacher_layers_of"`
+	Steps        int     `json:"steps"` // timed; one more came before
+	LoadSeconds  float64 `json:"seconds"`
+	Tokens       int     `json:"tokens"` // of a timed step
 }
 
-// probeLayers and probeSteps keep a probe short: the layers of a model are all alike.
+// probeLayers and probeSteps keep a probe short: the layers of a model are all alike. A CPU is as fast with probePositions
+// as with more.
 const (
-	probeLayers = 4
-	probeSteps  = 3
+	probeLayers    = 4
+	probeSteps     = 3
+	probePositions = 2048
 )
+
+// probeRows returns how many rows a timed step has, and of a plan's setting what fits them.
+func probeRows(c Config, info device.Info, s plan.Setting) (int, plan.Setting) {
+	rows := c.Rows()
+	if info.Kind == "cpu" {
+		rows = min(rows, max(1, probePositions/c.SeqLen))
+	}
+	s.BatchSize, s.MicroRows = min(s.BatchSize, rows), min(s.MicroRows, rows)
+	return rows, s
+}
 
 // probe times the candidate's step on a device of its own, which holds nothing afterwards.
 func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observer) (_ *Probe, err error) {
@@ -53,18 +65,19 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 	if err != nil {
 		return nil, err
 	}
-	t, err := in.probeTrainer(c, dev, k.plan.Setting, big)
+	rows, setting := probeRows(c, dev.Info(), k.plan.Setting)
+	t, err := in.probeTrainer(c, dev, rows, setting, big)
 	if err != nil {
 		return nil, err
 	}
-	p := &Probe{Layers: few.Config.Layers, Of: in.teacher.Config.Layers, Steps: probeSteps, TokensPerStep: c.Rows() * c.SeqLen}
+	p := &Probe{Layers: few.Config.Layers, Of: in.teacher.Config.Layers, Steps: probeSteps, Tokens: rows * c.SeqLen}
 	var total, body []float64
 	rng := rand.New(rand.NewPCG(c.Seed, 9))
 	for i := range 1 + probeSteps {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		b := probeBatch(rng, c.Rows(), c.SeqLen, in.vocab)
+		b := probeBatch(rng, rows, c.SeqLen, in.vocab)
 		begun := time.Now()
 		rec, err := t.Apply(ctx, b)
 		if err != nil && !errors.Is(err, ErrNonFinite) {
@@ -77,13 +90,13 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 		obs.Advance(i+1, 1+probeSteps)
 	}
 	p.Measured, p.TeacherBody = median(total), median(body)
-	p.Milliseconds = p.Measured + p.TeacherBody*(float64(p.Of)/float64(max(1, p.Layers))-1)
+	p.Milliseconds = (p.Measured + p.TeacherBody*(float64(p.Of)/float64(max(1, p.Layers))-1)) * float64(c.Rows()) / float64(rows)
 	p.LoadSeconds = time.Since(start).Seconds()
 	return p, nil
 }
 
 // probeTrainer makes the run's trainer on another device.
-func (in *inputs) probeTrainer(c Config, dev device.Device, s plan.Setting, big *model.Model) (*Trainer, error) {
+func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, s plan.Setting, big *model.Model) (*Trainer, error) {
 	stream := dev.NewStream()
 	student := model.NewTrainable(dev, in.studentConfig)
 	if in.student == nil {
@@ -91,7 +104,7 @@ func (in *inputs) probeTrainer(c Config, dev device.Device, s plan.Setting, big 
 	} else if err := student.LoadWeights(stream, in.student); err != nil {
 		return nil, err
 	}
-	t := NewTrainer(student, stream, c.Rows(), c.SeqLen)
+	t := NewTrainer(student, stream, rows, c.SeqLen)
 	t.Cut(s)
 	t.Loss.Spec, t.Loss.Vocab = c.Loss, in.vocab
 	if c.Loss.Alpha != 0 {

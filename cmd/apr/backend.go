@@ -100,8 +100,11 @@ func (b backend) cpu(e *cli.Env, reason string) (*opened, error) {
 	return &opened{Device: dev, asked: b.name, reason: reason}, nil
 }
 
+// arithmetics are the values of --dtype on CUDA; others are bfloat16.
+var arithmetics = map[string]cuda.Compute{"f32": cuda.F32, "tf32": cuda.TF32}
+
 func (b backend) cuda(e *cli.Env) (*cuda.Device, error) {
-	o := cuda.Options{Index: b.index, Compute: map[string]cuda.Compute{"f32": cuda.F32, "tf32": cuda.TF32}[b.dtype]}
+	o := cuda.Options{Index: b.index, Compute: arithmetics[b.dtype]}
 	switch v := e.Getenv(cuda.ManagedVariable); v {
 	case "", "auto":
 	default:

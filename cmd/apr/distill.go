@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime/debug"
@@ -66,23 +67,12 @@ type distillResult struct {
 }
 
 func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
-	if err := o.check(e.Settings); err != nil {
-		return nil, err
+	if o.Plan {
+		return (&planOptions{distillOptions: o}).run(ctx, e)
 	}
-	if err := o.unbuilt(e.Settings); err != nil {
-		return nil, err
-	}
-	c, err := o.config(e.Settings)
+	c, err := o.resolve(ctx, e)
 	if err != nil {
 		return nil, err
-	}
-	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil {
-		return nil, err
-	}
-	if c.Student != "" {
-		if c.Student, err = source(ctx, e, c.Student); err != nil {
-			return nil, err
-		}
 	}
 	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}
 	dev, err := b.open(e)
@@ -119,6 +109,21 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	return o.result(c, out, r, dev), err
 }
 
+// resolve turns the options into a configuration whose models are on this machine.
+func (o *distillOptions) resolve(ctx context.Context, e *cli.Env) (c distill.Config, err error) {
+	if err := errors.Join(o.check(e.Settings), o.unbuilt(e.Settings)); err != nil {
+		return c, err
+	}
+	if c, err = o.config(e.Settings); err != nil {
+		return c, err
+	}
+	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil || c.Student == "" {
+		return c, err
+	}
+	c.Student, err = source(ctx, e, c.Student)
+	return c, err
+}
+
 // keepExpanded is how many bytes a CPU teacher may spend on float32 copies of its quantised matrices.
 func (o *distillOptions) keepExpanded() int64 {
 	if o.TeacherCache == "off" {
@@ -135,7 +140,7 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 	}{
 		{s.Given("stall-timeout") && o.StallTimeout != 0, "--stall-timeout"},
 		{o.GPUs != "1", "--gpus " + o.GPUs + ": several GPUs"},
-		{o.Supervise, "--supervise"}, {o.Plan, "--plan"},
+		{o.Supervise, "--supervise"},
 		{o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
 	} {
 		if u.asked {

@@ -186,7 +186,7 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "teacher and student may be equal; recorded"},
 		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},
 		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
-		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "apr plan with these flags [not built yet]"},
+		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "apr plan with these flags"},
 		{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&o.RunsDir, "runs"), Help: "where runs without --output go"},
 	}
 }

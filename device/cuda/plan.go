@@ -29,6 +29,16 @@ func (d *Device) Target() dry.Target {
 	return t
 }
 
+// ImaginedTarget describes a discrete GPU with so many bytes of free memory, for plans where there is none.
+func ImaginedTarget(c Compute, free int64) dry.Target {
+	d := &Device{act: c.activations(), opts: Options{Compute: c}}
+	return dry.Target{
+		Info:     device.Info{Kind: "cuda", Name: fmt.Sprintf("a GPU of %.1f GiB", float64(free)/(1<<30)), Activations: d.act},
+		Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
+		Budget: max(1, MemoryBudget(Discrete, free, HostMemory{}).Bytes), // 0 would be unknown
+	}
+}
+
 // Budget returns how much memory the device could still get.
 func (d *Device) Budget() (Budget, error) {
 	free, _, err := d.MemInfo()
@@ -126,7 +136,7 @@ func (d *Device) modules(u *uses) (all []kernel.Module) {
 			unused = u != nil && !u.blocks
 		case strings.HasPrefix(m.Name, "gemv"):
 			unused = u != nil && !u.decode
-			wrongType = m.Name != kernel.GemvModule(d.act)
+			wrongType = !slices.Contains(kernel.GemvModules(d.act), m.Name)
 		}
 		if !forOthers && !unused && !wrongType {
 			all = append(all, m)

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"apr/device"
+	"apr/device/cuda"
+	"apr/device/dry"
+	"apr/distill"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/plan"
+)
+
+func planCommand() *cli.Command {
+	o := &distillOptions{}
+	p := &planOptions{distillOptions: o}
+	table := append(o.table(),
+		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "no timed probe: no estimate of time, and the teacher's backend by rule"},
+		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory to plan for; with --backend cuda also where there is no GPU"},
+	)
+	return &cli.Command{
+		Name: "plan", Short: "Say what a distillation needs and takes, without running it",
+		Long: "Takes the flags of distill. Memory by component from the headers of the files, disk, the way the teacher is computed, the largest\n" +
+			"batch that fits, and the time from a probe of a few steps. What does not fit is refused with exit code 23 before any weight is read.",
+		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
+			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
+			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
+		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.Unavailable, fault.Memory},
+		Options: table, Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return p.run(ctx, e) },
+	}
+}
+
+// planOptions are those of distill and a few more.
+type planOptions struct {
+	*distillOptions
+	noProbe bool
+	memory  float64
+}
+
+// planResult is the JSON of apr plan.
+type planResult struct {
+	*distill.Estimate
+	Backend string `json:"backend"`
+	Device  string `json:"device"`
+}
+
+func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	c, err := p.resolve(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	dev, open, err := p.open(e)
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	if c.Probe = p.Probe && !p.noProbe && open != nil; c.Probe {
+		c.OpenDevice = open
+	}
+	show := newDistillDisplay(e, p.LogEvery)
+	defer show.close()
+	est, err := distill.EstimateRun(ctx, c, dev, show)
+	show.close()
+	if est == nil {
+		return nil, err
+	}
+	return &planResult{Estimate: est, Backend: dev.Info().Kind, Device: dev.Info().Name}, err
+}
+
+// open opens the device to plan for, and says how to open another one for a probe; nil: the device is imagined.
+func (p *planOptions) open(e *cli.Env) (device.Device, func() (device.Device, error), error) {
+	b := backend{name: p.Backend, dtype: p.DType, index: p.Device, expand: p.keepExpanded()}
+	dev, err := b.open(e)
+	if fault.KindOf(err) == fault.Unavailable && p.Backend == "cuda" && p.memory > 0 {
+		target := func() dry.Target { return cuda.ImaginedTarget(arithmetics[p.DType], p.bytes()) }
+		return imagined{dry.New(target()), target}, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.unbuiltOn(dev, e.Settings); err != nil {
+		dev.Close()
+		return nil, nil, err
+	}
+	open := func() (device.Device, error) { return b.open(e) }
+	planned, ok := dev.Device.(dry.Planned)
+	if p.memory == 0 || !ok {
+		return dev.Device, open, nil
+	}
+	return limited{planned, p.bytes()}, open, nil
+}
+
+func (p *planOptions) bytes() int64 { return int64(p.memory * (1 << 30)) }
+
+// limited is a device with another budget.
+type limited struct {
+	dry.Planned
+	budget int64
+}
+
+func (l limited) Target() dry.Target {
+	t := l.Planned.Target()
+	t.Budget = l.budget
+	return t
+}
+
+// imagined is a GPU that is not there.
+type imagined struct {
+	*dry.Device
+	target func() dry.Target
+}
+
+func (i imagined) Target() dry.Target { return i.target() }
+
+// Text prints the plan.
+func (r *planResult) Text(p *cli.Page) {
+	p.Printf("%s", r.Memory.Table())
+	gib := func(n int64) string { return fmt.Sprintf("%.2f GiB", plan.GiB(n)) }
+	pairs := []string{"verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting}
+	if r.BackendReason != "" {
+		pairs = append(pairs, "teacher", string(r.Estimate.Backend)+", "+r.BackendReason)
+	}
+	pairs = append(pairs, "largest batch", fmt.Sprintf("%d rows at a time", r.LargestBatch),
+		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", gib(r.Disk.Total), gib(r.Disk.Checkpoints), gib(r.Disk.Outputs)))
+	if r.Disk.Available > 0 {
+		pairs = append(pairs, "", fmt.Sprintf("%s are free", gib(int64(r.Disk.Available))))
+	}
+	if r.Seconds != nil {
+		pairs = append(pairs, "time", fmt.Sprintf("%s: %s steps of %.1f ms, %.0f tokens/s, by a probe",
+			time.Duration(*r.Seconds*float64(time.Second)).Round(time.Second), cli.Count(int64(r.Steps)), 1e3**r.StepSeconds, float64(r.TokensPerStep) / *r.StepSeconds))
+	} else if r.Steps > 0 {
+		pairs = append(pairs, "steps", fmt.Sprintf("%d of %d tokens; without a probe their time is not known", r.Steps, r.TokensPerStep))
+	}
+	p.Printf("\n")
+	p.Pairs(pairs...)
+}
