@@ -36,15 +36,16 @@ func powerCut(t *testing.T, d *crashdisk.Disk, wrap func(disk.Disk) disk.Disk, w
 	}
 	announced, writing := 0, 0
 	seen := map[string]bool{}
+	enough := func() bool { return len(bad) >= 3 || !mustWrite && len(bad) > 0 } // a control is caught by one
 	d.After = func(op string) {
 		for s := range d.States() {
-			if !mustWrite && len(bad) > 0 {
-				return // a control is caught
+			if enough() {
+				return
 			}
 			states++
 			if key := fmt.Sprint(announced, writing, s); !seen[key] {
 				seen[key] = true
-				if err := survives(s, announced, writing); err != nil && len(bad) < 3 {
+				if err := survives(s, announced, writing); err != nil {
 					bad = append(bad, fmt.Sprintf("after %s: %v", op, err))
 				}
 			}
@@ -53,7 +54,7 @@ func powerCut(t *testing.T, d *crashdisk.Disk, wrap func(disk.Disk) disk.Disk, w
 	for i, step := range story {
 		writing = step
 		c := checkpoints{dir: "/runs/r/checkpoints", keep: 2, disk: wrap(d)}
-		if !mustWrite && len(bad) > 0 {
+		if enough() {
 			return states, bad
 		}
 		if err := write(c, crashState(step), crashTensors(i)); err != nil {
