@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -104,12 +105,15 @@ func runsListCommand(name, short string) *cli.Command {
 			runsDirOption(&dir),
 			{Name: "status", Value: cli.Enum(&status, "all", "all", runlog.Running, runlog.Completed, runlog.Stopped, runlog.Failed), Help: "only runs in this state"},
 			{Name: "limit", Value: cli.Int(&limit, 50).AtLeast(0), Help: "at most so many; 0 = all"},
-			{Name: "reindex", Value: cli.Bool(&reindex, false), NotBuilt: "an index of runs: the list is always read from the runs' records",
-				Help: "make the folder's index anew from the runs' records"},
+			{Name: "reindex", Value: cli.Bool(&reindex, false), Help: "make the folder's index anew from the runs' records"},
 		},
 		Run: func(context.Context, *cli.Env) (cli.Result, error) {
-			all, err := runs.List(dir)
+			ix, err := runs.OpenIndex(dir, reindex)
 			if err != nil {
+				return nil, err
+			}
+			all, err := ix.List()
+			if err = errors.Join(err, ix.Close()); err != nil {
 				return nil, err
 			}
 			r := runsListResult{Dir: dir, Total: len(all)}

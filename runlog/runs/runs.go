@@ -1,6 +1,7 @@
 // Package runs finds and compares runs: the directories below a runs folder that hold a manifest.json.
 //
-// The files of a run are the truth, and whatever is derived from them can be made again.
+// The files of a run are the truth. The index of a folder, a SQLite database, only remembers what its list says of them, and
+// can be made again.
 package runs
 
 import (
@@ -80,18 +81,14 @@ func Paths(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// List returns the runs of a folder, the newest first.
+// List returns the runs of a folder, the newest first, with the help of its index.
 func List(dir string) ([]Summary, error) {
-	paths, err := Paths(dir)
+	ix, err := OpenIndex(dir, false)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]Summary, 0, len(paths))
-	for _, path := range paths {
-		all = append(all, summary(path))
-	}
-	newestFirst(all)
-	return all, nil
+	all, err := ix.List()
+	return all, errors.Join(err, ix.Close())
 }
 
 func newestFirst(all []Summary) {
