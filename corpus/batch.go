@@ -136,6 +136,18 @@ func (l *Loader) Next() (Batch, error) {
 	return b, nil
 }
 
+// RowsFrom returns which rows of the data the batch at p is made of, in their order.
+func (l *Loader) RowsFrom(p Position) []int {
+	at := &Loader{rows: l.rows, opt: l.opt, pos: p, permEpoch: p.Epoch - 1} // an order of its own
+	at.order(p.Epoch)
+	rows := make([]int, l.opt.BatchRows)
+	for i := range rows {
+		rows[i] = at.rowAt(at.pos.Row)
+		at.advance()
+	}
+	return rows
+}
+
 // advance moves to the next row, into the next epoch if need be.
 func (l *Loader) advance() {
 	l.pos.Row++

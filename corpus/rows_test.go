@@ -384,3 +384,38 @@ func TestWindowsProperties(t *testing.T) {
 		}
 	})
 }
+
+// RowsFrom names the rows that Next serves, over the end of an epoch too, and leaves the loader where it is.
+func TestRowsFrom(t *testing.T) {
+	tokens := &Tokens{}
+	for i := range int32(8 * 9) {
+		tokens.IDs = append(tokens.IDs, i)
+	}
+	rows, err := Pack(tokens, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, shuffle := range []bool{false, true} {
+		l, err := NewLoader(rows, LoaderOptions{BatchRows: 3, Shuffle: shuffle, Seed: 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before Position
+		for k := range 9 {
+			p := l.Position()
+			b, err := l.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, from := range []Position{p, before} { // and of one that is past
+				l.RowsFrom(from)
+			}
+			for i, row := range l.RowsFrom(p) {
+				if want := b.Tokens[i*8] / 9; int32(row) != want {
+					t.Errorf("shuffle %v, batch %d: row %d is %d, want %d", shuffle, k, i, row, want)
+				}
+			}
+			before = p
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"apr/model"
 	"apr/optim"
 	"apr/teacher"
+	"apr/watch"
 )
 
 // Config is a distillation run as resolved: every value has its final form.
@@ -65,8 +66,9 @@ type Config struct {
 	CheckpointEvery    int // steps; 0: off
 	CheckpointInterval Duration
 	KeepCheckpoints    int
-	Build              string // identity of the binary
-	Writer             string // program and version, for the files that are written
+	Watch              *watch.Watchdog // told of every sign of progress; nil: nobody
+	Build              string          // identity of the binary
+	Writer             string          // program and version, for the files that are written
 }
 
 // Rows returns the sequences of one optimiser step.

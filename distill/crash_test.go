@@ -206,6 +206,7 @@ func TestTorturePowerCut(t *testing.T) {
 		caught[name] = len(bad) > 0
 		t.Logf("control %q: %d states, first of its faults: %.120q", name, n, bad)
 	}
+	contracttest.Cases(t, states)
 	torture.Row(t, "power cut: states of a simulated disk after every operation; the announced checkpoint loads", states, len(bad),
 		"broken protocols: "+torture.Caught(t, caught))
 	contracttest.Cases(t, states)
@@ -231,6 +232,7 @@ func TestTortureFaults(t *testing.T) {
 			}
 		}
 	}
+	contracttest.Cases(t, injected)
 	torture.Row(t, "faults: full disk, I/O error, short write, failed sync, at every operation; exit 7, the last checkpoint kept", injected, bad, "–")
 	contracttest.Cases(t, injected)
 }
@@ -376,6 +378,7 @@ func TestTortureBitRot(t *testing.T) {
 	if err != nil || sound.Step != 2 {
 		t.Errorf("the sound checkpoint: step %d, %v", sound.Step, err)
 	}
+	contracttest.Cases(t, trials)
 	torture.Row(t, "bit rot: every bit of every file of a checkpoint; found", trials, bad, "the sound one loads")
 	contracttest.Cases(t, trials)
 }

@@ -3,6 +3,7 @@ package distill
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -72,6 +73,9 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 		default:
 			bad = 0
 		}
+		if bad > 0 {
+			continue // nothing is checkpointed in this state
+		}
 		if err := l.afterStep(ctx, last, out); err != nil {
 			return err
 		}
@@ -110,11 +114,12 @@ func (l *leg) recordMemory() error {
 func (l *leg) step(ctx context.Context, out *Outcome) error {
 	r := l.run
 	start := time.Now()
+	k, from := l.trainer.Step, l.loader.Position()
+	r.Watch.Doing(fmt.Sprintf("step %d of leg %s", k, l.name))
 	b, err := l.loader.Next()
 	if err != nil {
 		return err
 	}
-	k := l.trainer.Step
 	// A signal does not break off a step: the weights would be worth nothing.
 	var rec Record
 	err = l.loads.step(func() (err error) {
@@ -137,7 +142,9 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 		return werr
 	}
 	if err != nil {
-		detail := map[string]any{"step": k, "leg": l.name, "position": l.loader.Position()}
+		rows := l.loader.RowsFrom(from)
+		err = fmt.Errorf("%w; rows %v of the data", err, rows)
+		detail := map[string]any{"step": k, "leg": l.name, "position": from, "rows": rows, "tensor": rec.Bad}
 		return errors.Join(err, r.dir.Event("warning", "non-finite step", detail, err.Error()))
 	}
 	return nil
@@ -217,7 +224,9 @@ func (l *leg) heldOut(ctx context.Context) error {
 		return err
 	}
 	subject := []eval.Subject{{Name: l.name, Model: l.student.Frozen()}}
-	scores, err := eval.Compare(context.WithoutCancel(ctx), r.stream, nil, subject, w, eval.Options{Vocab: r.in.vocab})
+	scores, err := eval.Compare(context.WithoutCancel(ctx), r.stream, nil, subject, w, eval.Options{
+		Vocab: r.in.vocab, Progress: func(done, total int) { r.Watch.Doing(fmt.Sprintf("held-out text: %d of %d", done, total)) },
+	})
 	if err != nil {
 		return err
 	}

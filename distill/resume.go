@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"apr/format/safetensors"
-	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/runlog"
 )
@@ -27,7 +26,7 @@ func (l *leg) folder() checkpoints {
 	if l.name != LegStudent {
 		name += "-" + l.name
 	}
-	return checkpoints{dir: l.run.dir.File(name), keep: l.run.KeepCheckpoints, disk: disk.OS{}}
+	return checkpoints{dir: l.run.dir.File(name), keep: l.run.KeepCheckpoints, disk: l.run.disk, alive: l.run.Watch.Doing}
 }
 
 // mustAgree lists what a bit-exact continuation depends on. Values are compared as JSON.
@@ -88,7 +87,8 @@ func (l *leg) checkpoint(out *Outcome) error {
 		Schema: "apr.checkpoint/2", Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
 		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: *out, Best: l.best, Written: start.UTC(),
 	}
-	if err := l.folder().write(st, trainingTensors(l.student, r.stream)); err != nil {
+	r.Watch.Doing(fmt.Sprintf("checkpoint of leg %s after step %d", l.name, st.Step))
+	if err := r.save(l.folder(), st, trainingTensors(l.student, r.stream)); err != nil {
 		return err
 	}
 	l.saved.step, l.saved.at = l.trainer.Step, time.Now()

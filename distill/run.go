@@ -9,11 +9,13 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/eval"
+	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/plan"
 	"apr/runlog"
 	"apr/teacher"
+	"apr/tensor"
 )
 
 // Duration is a time.Duration; 0 is off.
@@ -48,6 +50,9 @@ type Run struct {
 	noise  *Noise // of a teacher in 8-bit floats
 
 	started time.Time
+
+	disk disk.Disk // of checkpoints
+	save func(checkpoints, state, []tensor.Source) error
 }
 
 // Start opens, checks and loads everything a run needs; nothing is written before all inputs are known to be good.
@@ -60,12 +65,14 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := runlog.Check(c.Output, c.Force, c.Resume != ""); err != nil {
 		return nil, err
 	}
+	obs = watched{obs, c.Watch}
 	obs.Phase("opening models and data")
 	in, err := openInputs(ctx, c, dev, obs)
 	if err != nil {
 		return nil, err
 	}
-	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started}
+	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started,
+		disk: disk.OS{}, save: checkpoints.write}
 	if r.steps = c.Steps; r.steps == 0 {
 		r.steps = int(in.loaderSteps)
 	}

@@ -18,6 +18,7 @@ import (
 	"apr/device/cpu"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
+	"apr/internal/torture"
 	"apr/optim"
 	"apr/runlog"
 )
@@ -182,14 +183,20 @@ func readSteps(t *testing.T, c Config) []map[string]any {
 	return steps
 }
 
-// Stopping after any step and resuming gives the bits of the unbroken run, and the same step records.
+// Stopping after any step and resuming gives the bits of the unbroken run, and the same step records: places to stop in
+// both legs.
 func TestResumeIsBitExact(t *testing.T) {
-	c := tinyConfig(t)
-	c.Control = true
+	c, err := killConfig(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Control, c.Steps, c.BatchSize, c.CheckpointEvery = true, 11, 2, 3
 	_, want := mustRun(t, c, 0)
 	wantSteps := readSteps(t, c)
-	for stop := 1; stop < 16; stop += 2 {
-		t.Run(fmt.Sprintf("after %d", stop), func(t *testing.T) {
+	splits, bad := torture.Trials(7, 20), 0
+	for i := range splits {
+		stop := 1 + i*20/splits
+		if !t.Run(fmt.Sprintf("after %d", stop), func(t *testing.T) {
 			contracttest.Cases(t, 1)
 			c := in(t, c)
 			_, _, err := runOnce(t, c, 0, stop)
@@ -204,12 +211,15 @@ func TestResumeIsBitExact(t *testing.T) {
 			if !bytes.Equal(got, want) {
 				t.Error("the student differs from that of the unbroken run")
 			}
-			if out.ResumedFrom == "" || out.StepsCompleted != 8 || out.TokensSeen != 8*64 {
+			if out.ResumedFrom == "" || out.StepsCompleted != 11 || out.TokensSeen != 11*32 {
 				t.Errorf("resumed from %q, %d steps, %d tokens", out.ResumedFrom, out.StepsCompleted, out.TokensSeen)
 			}
 			compareSteps(t, readSteps(t, c), wantSteps)
-		})
+		}) {
+			bad++
+		}
 	}
+	torture.Row(t, "split points: stopped and resumed; differing bytes of the student or records", splits, bad, "–")
 }
 
 // compareSteps compares records but for times.

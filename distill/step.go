@@ -51,6 +51,7 @@ type Record struct {
 	MeanD   float64 // Σ D / N, the divergence descended, before α·T²
 	Targets int     // N
 	Tokens  int     // positions, counted or not
+	Bad     string  // what was not finite: the first gradient with a NaN or an infinity, or the loss; empty if all was
 }
 
 // Apply performs one optimiser step over all micro-batches of b and reports it.
@@ -139,7 +140,8 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 	step := t.Step
 	t.Step++
 	if !sc.Finite {
-		return r, fmt.Errorf("step %d: loss %g, gradient norm %g, first in %s: %w", step, r.Loss, sc.GradNorm, t.firstBad(), ErrNonFinite)
+		r.Bad = t.firstBad()
+		return r, fmt.Errorf("step %d: loss %g, gradient norm %g, first in %s: %w", step, r.Loss, sc.GradNorm, r.Bad, ErrNonFinite)
 	}
 	t.Optimizer.Applied++
 	if r.MeanD < -1e-5 {

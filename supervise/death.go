@@ -41,6 +41,19 @@ func (d Death) String() string {
 	return fmt.Sprintf("exit code %d", d.Code)
 }
 
+// Cause is the death in a word or two.
+func (d Death) Cause() string {
+	switch {
+	case d.Hung:
+		return "hung"
+	case d.Verdict != "":
+		return string(d.Verdict)
+	case d.Signal != 0:
+		return d.Signal.String()
+	}
+	return fmt.Sprintf("exit code %d", d.Code)
+}
+
 // Witness watches the memory of a process and its cgroup, to say afterwards why it was killed.
 type Witness struct {
 	root    string

@@ -41,7 +41,8 @@ const Silence = 2 * time.Minute
 
 // Options of Run.
 type Options struct {
-	Command  func(resume string) []string // program and arguments; resume is the run directory to continue, empty at first
+	Program  string                       // file of the program
+	Command  func(resume string) []string // its name and arguments; resume is the run directory to continue, empty at first
 	Env      []string                     // of the child
 	Out, Err io.Writer                    // *os.File: of the child, as they are
 	Told     func(format string, args ...any)
@@ -156,7 +157,8 @@ func (a *attempt) run(args []string) (Death, error) {
 		return Death{}, err
 	}
 	defer hear.Close()
-	c := exec.Command(args[0], args[1:]...)
+	c := exec.Command(a.o.Program, args[1:]...)
+	c.Args[0] = args[0]
 	c.Env = append([]string{"GOTRACEBACK=crash"}, append(slices.Clone(a.o.Env), Variable+"=3")...) // a crash is SIGABRT, not exit 2
 	c.Stdout, c.Stderr, c.ExtraFiles = a.o.Out, a.o.Err, []*os.File{beat}
 	bindToParent(c)

@@ -73,6 +73,7 @@ func supervised(t *testing.T, o Options, dir string, what ...string) (Result, []
 	}
 	var deaths []Death
 	attempts := 0
+	o.Program = self
 	o.Command = func(string) []string {
 		o.Env[0] = "APR_TEST_CHILD=" + what[min(attempts, len(what)-1)]
 		attempts++

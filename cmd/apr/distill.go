@@ -18,6 +18,7 @@ import (
 	"apr/model"
 	"apr/optim"
 	"apr/runlog"
+	"apr/supervise"
 	"apr/teacher"
 )
 
@@ -33,7 +34,7 @@ func distillCommand() *cli.Command {
 			"apr distill TEACHER --student-config config.json -d src/ --steps 2000 --batch-size 8 --seq-len 256\n" +
 			"apr distill -o runs/mine --config runs/mine.yaml --resume",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
-			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Memory},
+			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
 		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runDistill(ctx, e, o) },
 	}
@@ -70,6 +71,14 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if o.Plan {
 		return (&planOptions{distillOptions: o}).run(ctx, e)
 	}
+	if o.Supervise && e.Getenv(supervise.Variable) == "" {
+		if err := errors.Join(o.check(e.Settings), o.unbuilt(e.Settings)); err != nil {
+			return nil, err
+		}
+		return nil, superviseRun(e)
+	}
+	guard := newSentry(e, o.StallTimeout)
+	defer guard.Close()
 	c, err := o.resolve(ctx, e)
 	if err != nil {
 		return nil, err
@@ -91,12 +100,15 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if dev.gpu != nil {
 		show.monitor = dev.gpu.Watch(time.Second)
 		defer show.monitor.Close()
+		guard.asks(func() string { return describeActivity(dev.gpu.Doing(), show.monitor.Last()) })
 	}
+	c.Watch = guard.Watchdog
 	r, err := distill.Start(ctx, c, dev.Device, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
+	guard.over(r.Output)
 	if err := recordDevice(r, dev); err != nil {
 		return nil, err
 	}
@@ -138,9 +150,7 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		asked bool
 		what  string
 	}{
-		{s.Given("stall-timeout") && o.StallTimeout != 0, "--stall-timeout"},
 		{o.GPUs != "1", "--gpus " + o.GPUs + ": several GPUs"},
-		{o.Supervise, "--supervise"},
 		{o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
 	} {
 		if u.asked {

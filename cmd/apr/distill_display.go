@@ -95,6 +95,15 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 	}
 }
 
+// describeActivity is the state of a GPU in the report of a stall: what was seen last, for it is not asked again.
+func describeActivity(operation string, a cuda.Activity) string {
+	s := activity(a)
+	if s == "" {
+		s = "  GPU: NVML tells nothing"
+	}
+	return "last operation " + operation + "," + s
+}
+
 // activity renders what a GPU does, as far as it is known.
 func activity(a cuda.Activity) string {
 	var parts []string

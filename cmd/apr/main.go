@@ -10,6 +10,7 @@ import (
 
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/supervise"
 )
 
 // commands makes the command table, in the order of apr --help.
@@ -28,7 +29,7 @@ func run(args []string, in io.Reader, out, errw io.Writer, environ []string) int
 	app := &cli.App{
 		Name: "apr", Short: "Distil large language models",
 		Long: "apr distils large language models: a big frozen teacher teaches a small student. Train, evaluate,\ngenerate, and look into, convert and quantise model files.",
-		In:   in, Out: out, Err: errw, Environ: environ,
+		In:   in, Out: out, Err: errw, Environ: environ, Supervised: os.Getenv(supervise.Variable) != "",
 	}
 	for _, c := range commands {
 		app.Commands = append(app.Commands, c())

@@ -237,6 +237,14 @@ func (d *Device) after(op string) string {
 	return op
 }
 
+// Doing names the operation that the device's thread works at, or the last one; it waits for nothing.
+func (d *Device) Doing() string {
+	if last := d.doing.Load(); last != nil {
+		return *last
+	}
+	return "none"
+}
+
 // recover makes the stream usable after its error was told.
 func (s *Stream) recover() {
 	s.err.first.Store(nil)

@@ -27,6 +27,7 @@ type App struct {
 	Out, Err          io.Writer
 	Environ           []string
 	Commands          []*Command
+	Supervised        bool // a signal that comes twice within a second is one
 
 	args    []string
 	env     map[string]string
@@ -245,6 +246,12 @@ func (a *App) guard(f func() error) (err error) {
 
 // finish prints the result and the error and returns the exit code.
 func (a *App) finish(command string, err error) int {
+	if exit := (*Exit)(nil); errors.As(err, &exit) {
+		if exit.Err != nil {
+			a.finish(command, exit.Err)
+		}
+		return exit.Code
+	}
 	if a.wantsJSON() {
 		data, jerr := envelope(command, a.result, err)
 		if jerr != nil {
@@ -303,10 +310,19 @@ func (a *App) signals() (context.Context, func()) {
 		case <-done:
 			return
 		}
-		select {
-		case s := <-ch:
-			os.Exit(128 + int(s.(syscall.Signal)))
-		case <-done:
+		same := time.Now()
+		if a.Supervised { // the supervisor and the terminal or scheduler both tell
+			same = same.Add(time.Second)
+		}
+		for {
+			select {
+			case s := <-ch:
+				if time.Now().After(same) {
+					os.Exit(128 + int(s.(syscall.Signal)))
+				}
+			case <-done:
+				return
+			}
 		}
 	}()
 	return ctx, func() { signal.Stop(ch); close(done); cancel(nil) }

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/runlog"
+	"apr/supervise"
+	"apr/watch"
+)
+
+// sentry is the watchdog of a run, with what it needs to end the process.
+type sentry struct {
+	*watch.Watchdog
+	e     *cli.Env
+	dir   atomic.Pointer[string] // the run directory, once it is this run's
+	state atomic.Pointer[func() string]
+	heart *supervise.Heart
+}
+
+// newSentry begins to watch. timeout 0 is the rule of package watch.
+func newSentry(e *cli.Env, timeout time.Duration) *sentry {
+	s := &sentry{e: e, heart: supervise.Open(e.Getenv(supervise.Variable))}
+	s.Watchdog = watch.Start(watch.Options{Timeout: timeout, State: s.device, Stalled: s.stalled, Tick: s.tick})
+	s.Doing("opening the device")
+	return s
+}
+
+// over tells that the run directory is this run's from now on, a supervisor at once: the run may be killed before the
+// next beat.
+func (s *sentry) over(dir string) {
+	s.dir.Store(&dir)
+	s.heart.Beat(supervise.Beat{Doing: "beginning", RunDir: dir})
+}
+
+// asks sets what tells the state of the device; it must not wait for it.
+func (s *sentry) asks(state func() string) { s.state.Store(&state) }
+
+func (s *sentry) runDir() string {
+	if dir := s.dir.Load(); dir != nil {
+		return *dir
+	}
+	return ""
+}
+
+func (s *sentry) device() string {
+	if state := s.state.Load(); state != nil {
+		return (*state)()
+	}
+	return "the CPU computes"
+}
+
+// tick lets the heart beat.
+func (s *sentry) tick(b watch.Beat) {
+	s.heart.Beat(supervise.Beat{Doing: b.Doing, Steps: b.Steps, Idle: b.Idle, Limit: b.Limit, RunDir: s.runDir()})
+}
+
+// lastWords is how long the report of a stall may take: what hangs may be the disk or the terminal.
+const lastWords = 5 * time.Second
+
+// stalled writes the evidence to the run directory and to stderr, and ends the process with exit 22.
+func (s *sentry) stalled(r watch.Report) {
+	written, told := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(written)
+		s.record(r)
+	}()
+	go func() {
+		defer close(told)
+		fmt.Fprintf(s.e.Err, "%s\n", r)
+		s.e.Abort(s.fault(r))
+	}()
+	limit := time.After(lastWords)
+	for _, done := range []chan struct{}{written, told} {
+		select {
+		case <-done:
+		case <-limit:
+			os.Exit(int(fault.Hung))
+		}
+	}
+	os.Exit(int(fault.Hung))
+}
+
+func (s *sentry) fault(r watch.Report) error {
+	err := fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Millisecond), r.Doing).WithID("E-WATCH-001")
+	if dir := s.runDir(); dir != "" {
+		return err.WithHint("stacks are in %s/stall.txt; the last checkpoint is intact: go on with the same command and --resume=%s", dir, dir)
+	}
+	return err.WithHint("--stall-timeout allows more time")
+}
+
+// record writes stall.txt and an event. What fails here cannot be told elsewhere than on stderr.
+func (s *sentry) record(r watch.Report) {
+	dir := s.runDir()
+	if dir == "" {
+		return
+	}
+	if err := os.WriteFile(dir+"/stall.txt", []byte(r.String()), 0o600); err != nil {
+		s.e.Log.Warn("the stall cannot be written down", "error", err)
+	}
+	detail := map[string]any{
+		"last_operation": r.Doing, "steps": r.Steps, "idle_seconds": r.Idle.Seconds(), "limit_seconds": r.Limit.Seconds(),
+		"device": r.State, "stacks": "stall.txt",
+	}
+	if err := runlog.AppendEvent(dir, "stall", "no progress", detail, "exit 22: "+r.Doing); err != nil {
+		s.e.Log.Warn("the stall cannot be written down", "error", err)
+	}
+}
+
+// superviseRun runs the same command as a watched child and ends as it does.
+func superviseRun(e *cli.Env) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fault.New(fault.Other, "the program's own path is not known").Because(err)
+	}
+	r, err := supervise.Run(supervise.Options{
+		Program: self,
+		Command: func(resume string) []string { return append(os.Args[:1:1], childArgs(e.Command[1:], resume)...) },
+		Env:     os.Environ(), Out: os.Stdout, Err: os.Stderr,
+		Told: func(format string, args ...any) { e.Log.Warn(fmt.Sprintf(format, args...)) },
+		Death: func(dir string, d supervise.Death, restart bool) {
+			if dir == "" {
+				return
+			}
+			if err := runlog.AppendEvent(dir, "death", d.Cause(), map[string]any{"death": d, "started_again": restart}, d.String()); err != nil {
+				e.Log.Warn("the death cannot be written down", "error", err)
+			}
+		},
+	})
+	if err != nil {
+		return fault.New(fault.Other, "the training process cannot be started").Because(err)
+	}
+	exit := &cli.Exit{Code: r.ExitCode()}
+	if !r.Told() {
+		kind := fault.Other
+		switch {
+		case r.Hung:
+			kind = fault.Hung
+		case r.Verdict == supervise.OutOfMemory:
+			kind = fault.Memory
+		}
+		exit.Err = fault.New(kind, "%s", r.Describe()).WithID("E-SUPERVISE-001")
+		if r.RunDir != "" {
+			exit.Err = fault.New(kind, "%s", r.Describe()).WithID("E-SUPERVISE-001").
+				WithHint("apr runs diagnose %s; go on with the same command and --resume=%s", r.RunDir, r.RunDir)
+		}
+	}
+	return exit
+}
+
+// childArgs is a command line of distill that continues a run, or as it is if there is none to continue.
+func childArgs(args []string, resume string) []string {
+	if resume == "" {
+		return args
+	}
+	var out []string
+	done := false
+	for i, a := range args {
+		if a == "--" {
+			return append(out, args[i:]...)
+		}
+		if a == "--resume" || strings.HasPrefix(a, "--resume=") {
+			continue
+		}
+		out = append(out, a)
+		if a == "distill" && !done {
+			out, done = append(out, "--resume="+resume), true
+		}
+	}
+	return slices.Clip(out)
+}
