@@ -236,19 +236,54 @@ func (s *Stream) decode(y, x device.Tensor, w *weight, bias device.Tensor, add b
 		return
 	}
 	o.sized(y.Rows, y.Cols, x.Cols)
-	for _, k := range w.parts {
-		end := min(y.Cols, k.first+k.rows)
-		if k.first >= end {
-			continue
-		}
-		b := bias
+	s.dev.counts.products.Add(1)
+	parts := w.blocks(y.Cols)
+	if x.DType == tensor.BF16 {
+		kernel.GemvParts(o, mat(y), mat(x), parts, mat(bias), add)
+		o.end()
+		return
+	}
+	first := 0
+	for _, p := range parts {
+		b, end := bias, first+p.Rows
 		if !b.IsZero() {
-			b = b.ColRange(k.first, end)
+			b = b.ColRange(first, end)
 		}
-		s.dev.counts.products.Add(1)
-		kernel.Gemv(o, mat(y.ColRange(k.first, end)), mat(x), k.blocks.Slice(0, end-k.first), mat(b), add)
+		kernel.Gemv(o, mat(y.ColRange(first, end)), mat(x), p, mat(b), add)
+		first = end
 	}
 	o.end()
+}
+
+// blocks returns the first rows of a matrix that decodes.
+func (w *weight) blocks(rows int) (parts []kernel.Blocks) {
+	for _, k := range w.parts {
+		if k.first < rows {
+			parts = append(parts, k.blocks.Slice(0, min(rows-k.first, k.rows)))
+		}
+	}
+	return parts
+}
+
+// decodeGated is MatMulSwiGLU for a few rows of x and reports whether one kernel serves it: gate and up are of one type.
+func (s *Stream) decodeGated(m, gu, x device.Tensor, w *weight, keep bool) bool {
+	if w.parts == nil || x.Rows > decodeRows || x.DType != tensor.BF16 || !w.decodes() {
+		return false
+	}
+	half, parts := w.t.Rows/2, w.blocks(w.t.Rows)
+	if len(parts) == 1 {
+		parts = []kernel.Blocks{parts[0].Slice(0, half), parts[0].Slice(half, 2*half)}
+	}
+	if len(parts) != 2 || !kernel.GemvSwiGLUServes(mat(gu), parts[0], parts[1]) {
+		return false
+	}
+	if o := s.begin("MatMulSwiGLU", m, gu, x); o != nil {
+		o.sized(gu.Rows, gu.Cols, x.Cols)
+		s.dev.counts.products.Add(1)
+		kernel.GemvSwiGLU(o, mat(m), mat(gu), mat(x), parts[0], parts[1], keep)
+		o.end()
+	}
+	return true
 }
 
 // inputGradBlocks is MatMulInputGrad with a matrix in blocks.

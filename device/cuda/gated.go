@@ -32,6 +32,9 @@ func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool
 	need(x.Rows == gu.Rows && x.Cols == t.Cols && gu.Cols == t.Rows, "MatMulSwiGLU", "shapes differ")
 	need(m.Rows == gu.Rows && 2*m.Cols == gu.Cols, "MatMulSwiGLU", "shapes differ")
 	floats("MatMulSwiGLU", gu.DType, m)
+	if s.decodeGated(m, gu, x, wt, keep) {
+		return
+	}
 	o := s.begin("MatMulSwiGLU", m, gu, x, t)
 	if o == nil {
 		return

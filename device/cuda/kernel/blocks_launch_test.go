@@ -26,6 +26,10 @@ func TestBlockLaunches(t *testing.T) {
 					for _, m := range []int{1, 2, 8} {
 						x, y := dense(o, m, b.Cols), dense(o, m, b.Rows)
 						checkModules(t, func(q Queue) { Gemv(q, y, x, b, dense(tensor.F32, 1, b.Rows), true) })
+						if half := b.Rows / 2; o == tensor.BF16 && half > 0 {
+							gate, up := b.Slice(0, half), b.Slice(half, 2*half)
+							checkModules(t, func(q Queue) { GemvSwiGLU(q, dense(o, m, half), dense(o, m, 2*half), x, gate, up, true) })
+						}
 						checkModules(t, func(q Queue) { GemvPlain(q, y, x, dense(o, b.Rows, b.Cols), Mat{}, false) })
 					}
 				}

@@ -34,12 +34,12 @@ const gemvThreads = 256
 //
 // Bytes moved: those of the blocks, once.
 func Gemv(q Queue, y, x Mat, w Blocks, bias Mat, add bool) {
-	need(DequantizeServes(w) && rowsAt(x, 16), "Gemv", "type or alignment")
-	form := gemvForm(x)
-	if x.Type == tensor.BF16 && (w.Type == tensor.Q4_K || w.Type == tensor.Q5_K) {
-		form = "tile"
+	if x.Type == tensor.BF16 {
+		GemvParts(q, y, x, []Blocks{w}, bias, add)
+		return
 	}
-	gemv(q, form, y, x, w, bias, add)
+	need(DequantizeServes(w) && rowsAt(x, 16), "Gemv", "type or alignment")
+	gemv(q, gemvForm(x), y, x, w, bias, add)
 }
 
 // GemvPlain is Gemv with W of bfloat16 or float32. Bytes moved: those of W.
@@ -52,12 +52,12 @@ func GemvPlain(q Queue, y, x, w, bias Mat, add bool) {
 	gemv(q, gemvForm(x), y, x, blocks, bias, add)
 }
 
-// GemvModule returns the module that Gemv and GemvPlain take for x of a type.
-func GemvModule(t tensor.DType) string {
+// GemvModules returns the modules that Gemv and GemvPlain take for x of a type.
+func GemvModules(t tensor.DType) []string {
 	if t == tensor.F32 {
-		return "gemv_f32"
+		return []string{"gemv_f32"}
 	}
-	return "gemv"
+	return []string{"gemv", tileModule}
 }
 
 // gemvForm names the kernel for one row of x or for up to GemvRows.
@@ -85,12 +85,8 @@ func gemv(q Queue, form string, y, x Mat, w Blocks, bias Mat, add bool) {
 		a.flags |= gemvFloat
 	}
 	l := Launch{
-		Module: GemvModule(x.Type), Kernel: fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), form),
+		Module: GemvModules(x.Type)[0], Kernel: fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), form),
 		Grid: [3]int{ceil(w.Rows, gemvThreads/32), 1, 1}, Block: gemvThreads, Args: unsafe.Pointer(a),
-	}
-	if form == "tile" { // warps of two or more spans of 256 values
-		l.Kernel = fmt.Sprintf("gemv_%v_tile", w.Type)
-		l.Grid[0], l.Block = ceil(w.Rows, 16), 32*min(ceil(w.Cols, 512), 8)
 	}
 	q.Launch(l)
 }

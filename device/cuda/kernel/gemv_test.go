@@ -86,6 +86,76 @@ func TestGemv(t *testing.T) {
 	}
 }
 
+// TestGemvParts: parts of several types, at all alignments that a type allows, give the bits of a product of each.
+func TestGemvParts(t *testing.T) {
+	for name, types := range map[string][]tensor.DType{
+		"mixed":    {tensor.Q4_K, tensor.Q4_K, tensor.Q6_K},
+		"others":   {tensor.Q8_0, tensor.Q6_K, tensor.Q4_0},
+		"five":     {tensor.Q6_K, tensor.Q6_K, tensor.Q5_K, tensor.Q4_K, tensor.Q6_K},
+		"five q5":  {tensor.Q5_0, tensor.Q5_0, tensor.Q5_0, tensor.Q5_0, tensor.Q5_0},
+		"one q8_0": {tensor.Q8_0},
+	} {
+		for _, m := range []int{1, 3, 6} {
+			t.Run(fmt.Sprintf("%s/%d", name, m), func(t *testing.T) {
+				l := newLab(t)
+				const in = 2560
+				x := l.in(tensor.BF16, l.random(m, in, 1))
+				var parts []Blocks
+				var all []int
+				rows := 0
+				for i, d := range types {
+					n := []int{17, 3, 40, 1, 16}[i]
+					w, _ := l.blocks(d, n+1, in, 0, l.randomBlocks(d, (n+1)*int(d.RowBytes(in)), false))
+					parts, rows = append(parts, w.Slice(1, n+1)), rows+n
+					all = append(all, n)
+				}
+				bias, before := l.in(tensor.F32, l.random(1, rows, 1)), l.random(m, rows, 1)
+				y := l.inout(tensor.F32, before)
+				GemvParts(l.op(), y, x, parts, bias, true)
+				want := l.inout(tensor.F32, before)
+				first := 0
+				for i, n := range all {
+					part, b := want, bias
+					part.Ptr, part.Cols, b.Ptr, b.Cols = part.Ptr+uint64(4*first), n, b.Ptr+uint64(4*first), n
+					Gemv(l.op(), part, x, parts[i], b, true)
+					first += n
+				}
+				if string(l.bytes(y)) != string(l.bytes(want)) {
+					t.Error("other bits than part by part")
+				}
+			})
+		}
+	}
+}
+
+// TestGemvSwiGLU: the product of gate and up in one kernel has the bits of Gemv, then SwiGLU.
+func TestGemvSwiGLU(t *testing.T) {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0} {
+		for _, c := range [][3]int{{1, 1280, 24}, {1, 256, 5}, {3, 512, 9}, {8, 2304, 8}} {
+			for _, keep := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v/%v/%v", d, c, keep), func(t *testing.T) {
+					l := newLab(t)
+					l.gap = 8
+					m, in, f := c[0], c[1], c[2]
+					w, _ := l.blocks(d, 2*f, in, 0, l.randomBlocks(d, 2*f*int(d.RowBytes(in)), false))
+					x := l.in(tensor.BF16, l.random(m, in, 1))
+					gu, prod := l.out(tensor.BF16, m, 2*f), l.out(tensor.BF16, m, f)
+					GemvSwiGLU(l.op(), prod, gu, x, w.Slice(0, f), w.Slice(f, 2*f), keep)
+					wantGU, want := l.out(tensor.BF16, m, 2*f), l.out(tensor.BF16, m, f)
+					Gemv(l.op(), wantGU, x, w, Mat{}, false)
+					SwiGLU(l.op(), want, wantGU)
+					if string(l.bytes(prod)) != string(l.bytes(want)) {
+						t.Error("the product has other bits")
+					}
+					if keep && string(l.bytes(gu)) != string(l.bytes(wantGU)) {
+						t.Error("gate and up have other bits")
+					}
+				})
+			}
+		}
+	}
+}
+
 // checkAlone fails unless each row of y has the bits of a product of that row alone.
 func checkAlone(t *testing.T, l *lab, y, x Mat, product func(y, x Mat)) {
 	t.Helper()
