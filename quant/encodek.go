@@ -188,13 +188,20 @@ func roundAffine(q *[group]byte, x *[group]float64, s, m float64, top int) (err,
 // near zero are their small difference, and rounding d and dmin apart would cost far more than moving along. So halves
 // around d are tried, each with the halves around the dmin that is best for it; the sums make that cheap.
 func (b *affineBlock) refit(x *[superblock]float64) (d, dmin uint16) {
-	var aa, ac, cc float64 // sums of integers below 2⁵³: exact
+	var a2, ac2, c2 int // Σa², Σac, Σc²
 	var xa, xc float64
-	for i, v := range x {
-		a, c := float64(int(b.sc[i/group])*int(b.q[i])), float64(b.m[i/group])
-		aa, ac, cc = aa+float64(a*a), ac+float64(a*c), cc+float64(c*c)
-		xa, xc = xa+float64(v*a), xc+float64(v*c)
+	for j, sc := range b.sc {
+		m, sum := int(b.m[j]), 0
+		c := float64(m)
+		part, q := (*[group]float64)(x[group*j:]), (*[group]byte)(b.q[group*j:])
+		for i, v := range part {
+			a := int(sc) * int(q[i])
+			a2, sum = a2+a*a, sum+a
+			xa, xc = xa+float64(v*float64(a)), xc+float64(v*c)
+		}
+		ac2, c2 = ac2+m*sum, c2+group*m*m
 	}
+	aa, ac, cc := float64(a2), float64(ac2), float64(c2) // below 2⁵³: exact
 	center := b.d
 	if cc > 0 {
 		if det := float64(aa*cc) - float64(ac*ac); det > 0 {

@@ -20,54 +20,56 @@ TEXT ·affineScanAVX512(SB), NOSPLIT, $0-40
 	VXORPD       Z4, Z4, Z4
 	VXORPD       Z5, Z5, Z5
 	VXORPD       Z6, Z6, Z6
+	VMOVUPD      constants<>+0(SB), Z7
+	VMOVUPD      constants<>+64(SB), Z8
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 scanAVX512a:
-	VMOVUPD     (DX), Z7
-	VSUBPD      Z1, Z7, Z8
-	VMULPD      Z0, Z8, Z8
-	VADDPD      constants<>+0(SB), Z8, Z8
-	VMAXPD      constants<>+64(SB), Z8, Z8
-	VMINPD      Z2, Z8, Z8
-	VRNDSCALEPD $0x0b, Z8, Z8
-	VADDPD      Z8, Z3, Z3
-	VFMADD231PD Z8, Z8, Z4
-	VMULPD      Z8, Z7, Z7
-	VADDPD      Z7, Z5, Z5
-	VMOVUPD     64(DX), Z7
-	VSUBPD      Z1, Z7, Z8
-	VMULPD      Z0, Z8, Z8
-	VADDPD      constants<>+0(SB), Z8, Z8
-	VMAXPD      constants<>+64(SB), Z8, Z8
-	VMINPD      Z2, Z8, Z8
-	VRNDSCALEPD $0x0b, Z8, Z8
-	VADDPD      Z8, Z3, Z3
-	VFMADD231PD Z8, Z8, Z4
-	VMULPD      Z8, Z7, Z7
-	VADDPD      Z7, Z6, Z6
-	VMOVUPD     128(DX), Z7
-	VSUBPD      Z1, Z7, Z8
-	VMULPD      Z0, Z8, Z8
-	VADDPD      constants<>+0(SB), Z8, Z8
-	VMAXPD      constants<>+64(SB), Z8, Z8
-	VMINPD      Z2, Z8, Z8
-	VRNDSCALEPD $0x0b, Z8, Z8
-	VADDPD      Z8, Z3, Z3
-	VFMADD231PD Z8, Z8, Z4
-	VMULPD      Z8, Z7, Z7
-	VADDPD      Z7, Z5, Z5
-	VMOVUPD     192(DX), Z7
-	VSUBPD      Z1, Z7, Z8
-	VMULPD      Z0, Z8, Z8
-	VADDPD      constants<>+0(SB), Z8, Z8
-	VMAXPD      constants<>+64(SB), Z8, Z8
-	VMINPD      Z2, Z8, Z8
-	VRNDSCALEPD $0x0b, Z8, Z8
-	VADDPD      Z8, Z3, Z3
-	VFMADD231PD Z8, Z8, Z4
-	VMULPD      Z8, Z7, Z7
-	VADDPD      Z7, Z6, Z6
+	VMOVUPD     (DX), Z9
+	VSUBPD      Z1, Z9, Z10
+	VMULPD      Z0, Z10, Z10
+	VADDPD      Z7, Z10, Z10
+	VMAXPD      Z8, Z10, Z10
+	VMINPD      Z2, Z10, Z10
+	VRNDSCALEPD $0x0b, Z10, Z10
+	VADDPD      Z10, Z3, Z3
+	VFMADD231PD Z10, Z10, Z4
+	VMULPD      Z10, Z9, Z9
+	VADDPD      Z9, Z5, Z5
+	VMOVUPD     64(DX), Z9
+	VSUBPD      Z1, Z9, Z10
+	VMULPD      Z0, Z10, Z10
+	VADDPD      Z7, Z10, Z10
+	VMAXPD      Z8, Z10, Z10
+	VMINPD      Z2, Z10, Z10
+	VRNDSCALEPD $0x0b, Z10, Z10
+	VADDPD      Z10, Z3, Z3
+	VFMADD231PD Z10, Z10, Z4
+	VMULPD      Z10, Z9, Z9
+	VADDPD      Z9, Z6, Z6
+	VMOVUPD     128(DX), Z9
+	VSUBPD      Z1, Z9, Z10
+	VMULPD      Z0, Z10, Z10
+	VADDPD      Z7, Z10, Z10
+	VMAXPD      Z8, Z10, Z10
+	VMINPD      Z2, Z10, Z10
+	VRNDSCALEPD $0x0b, Z10, Z10
+	VADDPD      Z10, Z3, Z3
+	VFMADD231PD Z10, Z10, Z4
+	VMULPD      Z10, Z9, Z9
+	VADDPD      Z9, Z5, Z5
+	VMOVUPD     192(DX), Z9
+	VSUBPD      Z1, Z9, Z10
+	VMULPD      Z0, Z10, Z10
+	VADDPD      Z7, Z10, Z10
+	VMAXPD      Z8, Z10, Z10
+	VMINPD      Z2, Z10, Z10
+	VRNDSCALEPD $0x0b, Z10, Z10
+	VADDPD      Z10, Z3, Z3
+	VFMADD231PD Z10, Z10, Z4
+	VMULPD      Z10, Z9, Z9
+	VADDPD      Z9, Z6, Z6
 	ADDQ        $0x00000100, DX
 	DECQ        BX
 	JNE         scanAVX512a
@@ -141,54 +143,56 @@ TEXT ·affineRefineAVX512(SB), NOSPLIT, $0-24
 	VXORPD       Z4, Z4, Z4
 	VXORPD       Z5, Z5, Z5
 	VXORPD       Z6, Z6, Z6
+	VMOVUPD      constants<>+0(SB), Z7
+	VMOVUPD      constants<>+64(SB), Z8
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 refineAVX512a:
-	VMOVUPD     (DX), Z7
-	VSUBPD      Z0, Z7, Z8
-	VMULPD      Z2, Z8, Z8
-	VADDPD      constants<>+0(SB), Z8, Z8
-	VMAXPD      constants<>+64(SB), Z8, Z8
-	VMINPD      Z1, Z8, Z8
-	VRNDSCALEPD $0x0b, Z8, Z8
-	VADDPD      Z8, Z3, Z3
-	VFMADD231PD Z8, Z8, Z4
-	VMULPD      Z8, Z7, Z7
-	VADDPD      Z7, Z5, Z5
-	VMOVUPD     64(DX), Z7
-	VSUBPD      Z0, Z7, Z8
-	VMULPD      Z2, Z8, Z8
-	VADDPD      constants<>+0(SB), Z8, Z8
-	VMAXPD      constants<>+64(SB), Z8, Z8
-	VMINPD      Z1, Z8, Z8
-	VRNDSCALEPD $0x0b, Z8, Z8
-	VADDPD      Z8, Z3, Z3
-	VFMADD231PD Z8, Z8, Z4
-	VMULPD      Z8, Z7, Z7
-	VADDPD      Z7, Z6, Z6
-	VMOVUPD     128(DX), Z7
-	VSUBPD      Z0, Z7, Z8
-	VMULPD      Z2, Z8, Z8
-	VADDPD      constants<>+0(SB), Z8, Z8
-	VMAXPD      constants<>+64(SB), Z8, Z8
-	VMINPD      Z1, Z8, Z8
-	VRNDSCALEPD $0x0b, Z8, Z8
-	VADDPD      Z8, Z3, Z3
-	VFMADD231PD Z8, Z8, Z4
-	VMULPD      Z8, Z7, Z7
-	VADDPD      Z7, Z5, Z5
-	VMOVUPD     192(DX), Z7
-	VSUBPD      Z0, Z7, Z8
-	VMULPD      Z2, Z8, Z8
-	VADDPD      constants<>+0(SB), Z8, Z8
-	VMAXPD      constants<>+64(SB), Z8, Z8
-	VMINPD      Z1, Z8, Z8
-	VRNDSCALEPD $0x0b, Z8, Z8
-	VADDPD      Z8, Z3, Z3
-	VFMADD231PD Z8, Z8, Z4
-	VMULPD      Z8, Z7, Z7
-	VADDPD      Z7, Z6, Z6
+	VMOVUPD     (DX), Z9
+	VSUBPD      Z0, Z9, Z10
+	VMULPD      Z2, Z10, Z10
+	VADDPD      Z7, Z10, Z10
+	VMAXPD      Z8, Z10, Z10
+	VMINPD      Z1, Z10, Z10
+	VRNDSCALEPD $0x0b, Z10, Z10
+	VADDPD      Z10, Z3, Z3
+	VFMADD231PD Z10, Z10, Z4
+	VMULPD      Z10, Z9, Z9
+	VADDPD      Z9, Z5, Z5
+	VMOVUPD     64(DX), Z9
+	VSUBPD      Z0, Z9, Z10
+	VMULPD      Z2, Z10, Z10
+	VADDPD      Z7, Z10, Z10
+	VMAXPD      Z8, Z10, Z10
+	VMINPD      Z1, Z10, Z10
+	VRNDSCALEPD $0x0b, Z10, Z10
+	VADDPD      Z10, Z3, Z3
+	VFMADD231PD Z10, Z10, Z4
+	VMULPD      Z10, Z9, Z9
+	VADDPD      Z9, Z6, Z6
+	VMOVUPD     128(DX), Z9
+	VSUBPD      Z0, Z9, Z10
+	VMULPD      Z2, Z10, Z10
+	VADDPD      Z7, Z10, Z10
+	VMAXPD      Z8, Z10, Z10
+	VMINPD      Z1, Z10, Z10
+	VRNDSCALEPD $0x0b, Z10, Z10
+	VADDPD      Z10, Z3, Z3
+	VFMADD231PD Z10, Z10, Z4
+	VMULPD      Z10, Z9, Z9
+	VADDPD      Z9, Z5, Z5
+	VMOVUPD     192(DX), Z9
+	VSUBPD      Z0, Z9, Z10
+	VMULPD      Z2, Z10, Z10
+	VADDPD      Z7, Z10, Z10
+	VMAXPD      Z8, Z10, Z10
+	VMINPD      Z1, Z10, Z10
+	VRNDSCALEPD $0x0b, Z10, Z10
+	VADDPD      Z10, Z3, Z3
+	VFMADD231PD Z10, Z10, Z4
+	VMULPD      Z10, Z9, Z9
+	VADDPD      Z9, Z6, Z6
 	ADDQ        $0x00000100, DX
 	DECQ        BX
 	JNE         refineAVX512a
@@ -275,62 +279,64 @@ TEXT ·affineRoundAVX512(SB), NOSPLIT, $0-56
 	VXORPD       Z7, Z7, Z7
 	VXORPD       Z8, Z8, Z8
 	VXORPD       Z9, Z9, Z9
+	VMOVUPD      constants<>+0(SB), Z10
+	VMOVUPD      constants<>+64(SB), Z11
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 roundAVX512aa:
-	VMOVUPD      (DX), Z10
-	VADDPD       Z4, Z10, Z11
-	VMULPD       Z5, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z6, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z3, Z11, Z11
-	VSUBPD       Z4, Z11, Z11
-	VSUBPD       Z10, Z11, Z11
-	VMOVUPD      64(DX), Z10
-	VADDPD       Z4, Z10, Z12
-	VMULPD       Z5, Z12, Z12
-	VADDPD       constants<>+0(SB), Z12, Z12
-	VMAXPD       constants<>+64(SB), Z12, Z12
-	VMINPD       Z6, Z12, Z12
-	VRNDSCALEPD  $0x0b, Z12, Z12
-	VMULPD       Z3, Z12, Z12
-	VSUBPD       Z4, Z12, Z12
-	VSUBPD       Z10, Z12, Z12
-	VADDPD       Z12, Z11, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMULPD       Z12, Z12, Z12
-	VADDPD       Z12, Z9, Z9
-	VMOVUPD      128(DX), Z10
-	VADDPD       Z4, Z10, Z11
-	VMULPD       Z5, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z6, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z3, Z11, Z11
-	VSUBPD       Z4, Z11, Z11
-	VSUBPD       Z10, Z11, Z11
-	VMOVUPD      192(DX), Z10
-	VADDPD       Z4, Z10, Z12
-	VMULPD       Z5, Z12, Z12
-	VADDPD       constants<>+0(SB), Z12, Z12
-	VMAXPD       constants<>+64(SB), Z12, Z12
-	VMINPD       Z6, Z12, Z12
-	VRNDSCALEPD  $0x0b, Z12, Z12
-	VMULPD       Z3, Z12, Z12
-	VSUBPD       Z4, Z12, Z12
-	VSUBPD       Z10, Z12, Z12
-	VADDPD       Z12, Z11, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMULPD       Z12, Z12, Z12
-	VADDPD       Z12, Z9, Z9
+	VMOVUPD      (DX), Z12
+	VADDPD       Z4, Z12, Z13
+	VMULPD       Z5, Z13, Z13
+	VADDPD       Z10, Z13, Z13
+	VMAXPD       Z11, Z13, Z13
+	VMINPD       Z6, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z3, Z13, Z13
+	VSUBPD       Z4, Z13, Z13
+	VSUBPD       Z12, Z13, Z13
+	VMOVUPD      64(DX), Z12
+	VADDPD       Z4, Z12, Z14
+	VMULPD       Z5, Z14, Z14
+	VADDPD       Z10, Z14, Z14
+	VMAXPD       Z11, Z14, Z14
+	VMINPD       Z6, Z14, Z14
+	VRNDSCALEPD  $0x0b, Z14, Z14
+	VMULPD       Z3, Z14, Z14
+	VSUBPD       Z4, Z14, Z14
+	VSUBPD       Z12, Z14, Z14
+	VADDPD       Z14, Z13, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMULPD       Z14, Z14, Z14
+	VADDPD       Z14, Z9, Z9
+	VMOVUPD      128(DX), Z12
+	VADDPD       Z4, Z12, Z13
+	VMULPD       Z5, Z13, Z13
+	VADDPD       Z10, Z13, Z13
+	VMAXPD       Z11, Z13, Z13
+	VMINPD       Z6, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z3, Z13, Z13
+	VSUBPD       Z4, Z13, Z13
+	VSUBPD       Z12, Z13, Z13
+	VMOVUPD      192(DX), Z12
+	VADDPD       Z4, Z12, Z14
+	VMULPD       Z5, Z14, Z14
+	VADDPD       Z10, Z14, Z14
+	VMAXPD       Z11, Z14, Z14
+	VMINPD       Z6, Z14, Z14
+	VRNDSCALEPD  $0x0b, Z14, Z14
+	VMULPD       Z3, Z14, Z14
+	VSUBPD       Z4, Z14, Z14
+	VSUBPD       Z12, Z14, Z14
+	VADDPD       Z14, Z13, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMULPD       Z14, Z14, Z14
+	VADDPD       Z14, Z9, Z9
 	ADDQ         $0x00000100, DX
 	DECQ         BX
 	JNE          roundAVX512aa
@@ -389,62 +395,64 @@ roundAVX512aa:
 	VXORPD       Z7, Z7, Z7
 	VXORPD       Z8, Z8, Z8
 	VXORPD       Z9, Z9, Z9
+	VMOVUPD      constants<>+0(SB), Z10
+	VMOVUPD      constants<>+64(SB), Z11
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 roundAVX512ab:
-	VMOVUPD      (DX), Z10
-	VADDPD       Z4, Z10, Z11
-	VMULPD       Z5, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z6, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z3, Z11, Z11
-	VSUBPD       Z4, Z11, Z11
-	VSUBPD       Z10, Z11, Z11
-	VMOVUPD      64(DX), Z10
-	VADDPD       Z4, Z10, Z12
-	VMULPD       Z5, Z12, Z12
-	VADDPD       constants<>+0(SB), Z12, Z12
-	VMAXPD       constants<>+64(SB), Z12, Z12
-	VMINPD       Z6, Z12, Z12
-	VRNDSCALEPD  $0x0b, Z12, Z12
-	VMULPD       Z3, Z12, Z12
-	VSUBPD       Z4, Z12, Z12
-	VSUBPD       Z10, Z12, Z12
-	VADDPD       Z12, Z11, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMULPD       Z12, Z12, Z12
-	VADDPD       Z12, Z9, Z9
-	VMOVUPD      128(DX), Z10
-	VADDPD       Z4, Z10, Z11
-	VMULPD       Z5, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z6, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z3, Z11, Z11
-	VSUBPD       Z4, Z11, Z11
-	VSUBPD       Z10, Z11, Z11
-	VMOVUPD      192(DX), Z10
-	VADDPD       Z4, Z10, Z12
-	VMULPD       Z5, Z12, Z12
-	VADDPD       constants<>+0(SB), Z12, Z12
-	VMAXPD       constants<>+64(SB), Z12, Z12
-	VMINPD       Z6, Z12, Z12
-	VRNDSCALEPD  $0x0b, Z12, Z12
-	VMULPD       Z3, Z12, Z12
-	VSUBPD       Z4, Z12, Z12
-	VSUBPD       Z10, Z12, Z12
-	VADDPD       Z12, Z11, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMULPD       Z12, Z12, Z12
-	VADDPD       Z12, Z9, Z9
+	VMOVUPD      (DX), Z12
+	VADDPD       Z4, Z12, Z13
+	VMULPD       Z5, Z13, Z13
+	VADDPD       Z10, Z13, Z13
+	VMAXPD       Z11, Z13, Z13
+	VMINPD       Z6, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z3, Z13, Z13
+	VSUBPD       Z4, Z13, Z13
+	VSUBPD       Z12, Z13, Z13
+	VMOVUPD      64(DX), Z12
+	VADDPD       Z4, Z12, Z14
+	VMULPD       Z5, Z14, Z14
+	VADDPD       Z10, Z14, Z14
+	VMAXPD       Z11, Z14, Z14
+	VMINPD       Z6, Z14, Z14
+	VRNDSCALEPD  $0x0b, Z14, Z14
+	VMULPD       Z3, Z14, Z14
+	VSUBPD       Z4, Z14, Z14
+	VSUBPD       Z12, Z14, Z14
+	VADDPD       Z14, Z13, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMULPD       Z14, Z14, Z14
+	VADDPD       Z14, Z9, Z9
+	VMOVUPD      128(DX), Z12
+	VADDPD       Z4, Z12, Z13
+	VMULPD       Z5, Z13, Z13
+	VADDPD       Z10, Z13, Z13
+	VMAXPD       Z11, Z13, Z13
+	VMINPD       Z6, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z3, Z13, Z13
+	VSUBPD       Z4, Z13, Z13
+	VSUBPD       Z12, Z13, Z13
+	VMOVUPD      192(DX), Z12
+	VADDPD       Z4, Z12, Z14
+	VMULPD       Z5, Z14, Z14
+	VADDPD       Z10, Z14, Z14
+	VMAXPD       Z11, Z14, Z14
+	VMINPD       Z6, Z14, Z14
+	VRNDSCALEPD  $0x0b, Z14, Z14
+	VMULPD       Z3, Z14, Z14
+	VSUBPD       Z4, Z14, Z14
+	VSUBPD       Z12, Z14, Z14
+	VADDPD       Z14, Z13, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMULPD       Z14, Z14, Z14
+	VADDPD       Z14, Z9, Z9
 	ADDQ         $0x00000100, DX
 	DECQ         BX
 	JNE          roundAVX512ab
@@ -498,62 +506,64 @@ roundAVX512ab:
 	VXORPD       Z7, Z7, Z7
 	VXORPD       Z8, Z8, Z8
 	VXORPD       Z9, Z9, Z9
+	VMOVUPD      constants<>+0(SB), Z10
+	VMOVUPD      constants<>+64(SB), Z11
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 roundAVX512ac:
-	VMOVUPD      (DX), Z10
-	VADDPD       Z4, Z10, Z11
-	VMULPD       Z5, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z6, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z3, Z11, Z11
-	VSUBPD       Z4, Z11, Z11
-	VSUBPD       Z10, Z11, Z11
-	VMOVUPD      64(DX), Z10
-	VADDPD       Z4, Z10, Z12
-	VMULPD       Z5, Z12, Z12
-	VADDPD       constants<>+0(SB), Z12, Z12
-	VMAXPD       constants<>+64(SB), Z12, Z12
-	VMINPD       Z6, Z12, Z12
-	VRNDSCALEPD  $0x0b, Z12, Z12
-	VMULPD       Z3, Z12, Z12
-	VSUBPD       Z4, Z12, Z12
-	VSUBPD       Z10, Z12, Z12
-	VADDPD       Z12, Z11, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMULPD       Z12, Z12, Z12
-	VADDPD       Z12, Z9, Z9
-	VMOVUPD      128(DX), Z10
-	VADDPD       Z4, Z10, Z11
-	VMULPD       Z5, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z6, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z3, Z11, Z11
-	VSUBPD       Z4, Z11, Z11
-	VSUBPD       Z10, Z11, Z11
-	VMOVUPD      192(DX), Z10
-	VADDPD       Z4, Z10, Z12
-	VMULPD       Z5, Z12, Z12
-	VADDPD       constants<>+0(SB), Z12, Z12
-	VMAXPD       constants<>+64(SB), Z12, Z12
-	VMINPD       Z6, Z12, Z12
-	VRNDSCALEPD  $0x0b, Z12, Z12
-	VMULPD       Z3, Z12, Z12
-	VSUBPD       Z4, Z12, Z12
-	VSUBPD       Z10, Z12, Z12
-	VADDPD       Z12, Z11, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMULPD       Z12, Z12, Z12
-	VADDPD       Z12, Z9, Z9
+	VMOVUPD      (DX), Z12
+	VADDPD       Z4, Z12, Z13
+	VMULPD       Z5, Z13, Z13
+	VADDPD       Z10, Z13, Z13
+	VMAXPD       Z11, Z13, Z13
+	VMINPD       Z6, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z3, Z13, Z13
+	VSUBPD       Z4, Z13, Z13
+	VSUBPD       Z12, Z13, Z13
+	VMOVUPD      64(DX), Z12
+	VADDPD       Z4, Z12, Z14
+	VMULPD       Z5, Z14, Z14
+	VADDPD       Z10, Z14, Z14
+	VMAXPD       Z11, Z14, Z14
+	VMINPD       Z6, Z14, Z14
+	VRNDSCALEPD  $0x0b, Z14, Z14
+	VMULPD       Z3, Z14, Z14
+	VSUBPD       Z4, Z14, Z14
+	VSUBPD       Z12, Z14, Z14
+	VADDPD       Z14, Z13, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMULPD       Z14, Z14, Z14
+	VADDPD       Z14, Z9, Z9
+	VMOVUPD      128(DX), Z12
+	VADDPD       Z4, Z12, Z13
+	VMULPD       Z5, Z13, Z13
+	VADDPD       Z10, Z13, Z13
+	VMAXPD       Z11, Z13, Z13
+	VMINPD       Z6, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z3, Z13, Z13
+	VSUBPD       Z4, Z13, Z13
+	VSUBPD       Z12, Z13, Z13
+	VMOVUPD      192(DX), Z12
+	VADDPD       Z4, Z12, Z14
+	VMULPD       Z5, Z14, Z14
+	VADDPD       Z10, Z14, Z14
+	VMAXPD       Z11, Z14, Z14
+	VMINPD       Z6, Z14, Z14
+	VRNDSCALEPD  $0x0b, Z14, Z14
+	VMULPD       Z3, Z14, Z14
+	VSUBPD       Z4, Z14, Z14
+	VSUBPD       Z12, Z14, Z14
+	VADDPD       Z14, Z13, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMULPD       Z14, Z14, Z14
+	VADDPD       Z14, Z9, Z9
 	ADDQ         $0x00000100, DX
 	DECQ         BX
 	JNE          roundAVX512ac
@@ -595,62 +605,64 @@ roundAVX512ac:
 	VXORPD       Z7, Z7, Z7
 	VXORPD       Z8, Z8, Z8
 	VXORPD       Z9, Z9, Z9
+	VMOVUPD      constants<>+0(SB), Z10
+	VMOVUPD      constants<>+64(SB), Z11
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 roundAVX512ad:
-	VMOVUPD      (DX), Z10
-	VADDPD       Z4, Z10, Z11
-	VMULPD       Z5, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z6, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z3, Z11, Z11
-	VSUBPD       Z4, Z11, Z11
-	VSUBPD       Z10, Z11, Z11
-	VMOVUPD      64(DX), Z10
-	VADDPD       Z4, Z10, Z12
-	VMULPD       Z5, Z12, Z12
-	VADDPD       constants<>+0(SB), Z12, Z12
-	VMAXPD       constants<>+64(SB), Z12, Z12
-	VMINPD       Z6, Z12, Z12
-	VRNDSCALEPD  $0x0b, Z12, Z12
-	VMULPD       Z3, Z12, Z12
-	VSUBPD       Z4, Z12, Z12
-	VSUBPD       Z10, Z12, Z12
-	VADDPD       Z12, Z11, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMULPD       Z12, Z12, Z12
-	VADDPD       Z12, Z9, Z9
-	VMOVUPD      128(DX), Z10
-	VADDPD       Z4, Z10, Z11
-	VMULPD       Z5, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z6, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z3, Z11, Z11
-	VSUBPD       Z4, Z11, Z11
-	VSUBPD       Z10, Z11, Z11
-	VMOVUPD      192(DX), Z10
-	VADDPD       Z4, Z10, Z12
-	VMULPD       Z5, Z12, Z12
-	VADDPD       constants<>+0(SB), Z12, Z12
-	VMAXPD       constants<>+64(SB), Z12, Z12
-	VMINPD       Z6, Z12, Z12
-	VRNDSCALEPD  $0x0b, Z12, Z12
-	VMULPD       Z3, Z12, Z12
-	VSUBPD       Z4, Z12, Z12
-	VSUBPD       Z10, Z12, Z12
-	VADDPD       Z12, Z11, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMULPD       Z12, Z12, Z12
-	VADDPD       Z12, Z9, Z9
+	VMOVUPD      (DX), Z12
+	VADDPD       Z4, Z12, Z13
+	VMULPD       Z5, Z13, Z13
+	VADDPD       Z10, Z13, Z13
+	VMAXPD       Z11, Z13, Z13
+	VMINPD       Z6, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z3, Z13, Z13
+	VSUBPD       Z4, Z13, Z13
+	VSUBPD       Z12, Z13, Z13
+	VMOVUPD      64(DX), Z12
+	VADDPD       Z4, Z12, Z14
+	VMULPD       Z5, Z14, Z14
+	VADDPD       Z10, Z14, Z14
+	VMAXPD       Z11, Z14, Z14
+	VMINPD       Z6, Z14, Z14
+	VRNDSCALEPD  $0x0b, Z14, Z14
+	VMULPD       Z3, Z14, Z14
+	VSUBPD       Z4, Z14, Z14
+	VSUBPD       Z12, Z14, Z14
+	VADDPD       Z14, Z13, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMULPD       Z14, Z14, Z14
+	VADDPD       Z14, Z9, Z9
+	VMOVUPD      128(DX), Z12
+	VADDPD       Z4, Z12, Z13
+	VMULPD       Z5, Z13, Z13
+	VADDPD       Z10, Z13, Z13
+	VMAXPD       Z11, Z13, Z13
+	VMINPD       Z6, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z3, Z13, Z13
+	VSUBPD       Z4, Z13, Z13
+	VSUBPD       Z12, Z13, Z13
+	VMOVUPD      192(DX), Z12
+	VADDPD       Z4, Z12, Z14
+	VMULPD       Z5, Z14, Z14
+	VADDPD       Z10, Z14, Z14
+	VMAXPD       Z11, Z14, Z14
+	VMINPD       Z6, Z14, Z14
+	VRNDSCALEPD  $0x0b, Z14, Z14
+	VMULPD       Z3, Z14, Z14
+	VSUBPD       Z4, Z14, Z14
+	VSUBPD       Z12, Z14, Z14
+	VADDPD       Z14, Z13, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMULPD       Z14, Z14, Z14
+	VADDPD       Z14, Z9, Z9
 	ADDQ         $0x00000100, DX
 	DECQ         BX
 	JNE          roundAVX512ad
@@ -697,62 +709,64 @@ roundAVX512ad:
 	VXORPD       Z6, Z6, Z6
 	VXORPD       Z7, Z7, Z7
 	VXORPD       Z8, Z8, Z8
+	VMOVUPD      constants<>+0(SB), Z9
+	VMOVUPD      constants<>+64(SB), Z10
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 roundAVX512ae:
-	VMOVUPD      (DX), Z9
-	VADDPD       Z3, Z9, Z10
-	VMULPD       Z4, Z10, Z10
-	VADDPD       constants<>+0(SB), Z10, Z10
-	VMAXPD       constants<>+64(SB), Z10, Z10
-	VMINPD       Z5, Z10, Z10
-	VRNDSCALEPD  $0x0b, Z10, Z10
-	VMULPD       Z2, Z10, Z10
-	VSUBPD       Z3, Z10, Z10
-	VSUBPD       Z9, Z10, Z10
-	VMOVUPD      64(DX), Z9
-	VADDPD       Z3, Z9, Z11
-	VMULPD       Z4, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z5, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z2, Z11, Z11
-	VSUBPD       Z3, Z11, Z11
-	VSUBPD       Z9, Z11, Z11
-	VADDPD       Z11, Z10, Z9
-	VADDPD       Z9, Z6, Z6
-	VMULPD       Z10, Z10, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMOVUPD      128(DX), Z9
-	VADDPD       Z3, Z9, Z10
-	VMULPD       Z4, Z10, Z10
-	VADDPD       constants<>+0(SB), Z10, Z10
-	VMAXPD       constants<>+64(SB), Z10, Z10
-	VMINPD       Z5, Z10, Z10
-	VRNDSCALEPD  $0x0b, Z10, Z10
-	VMULPD       Z2, Z10, Z10
-	VSUBPD       Z3, Z10, Z10
-	VSUBPD       Z9, Z10, Z10
-	VMOVUPD      192(DX), Z9
-	VADDPD       Z3, Z9, Z11
-	VMULPD       Z4, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z5, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z2, Z11, Z11
-	VSUBPD       Z3, Z11, Z11
-	VSUBPD       Z9, Z11, Z11
-	VADDPD       Z11, Z10, Z9
-	VADDPD       Z9, Z6, Z6
-	VMULPD       Z10, Z10, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
+	VMOVUPD      (DX), Z11
+	VADDPD       Z3, Z11, Z12
+	VMULPD       Z4, Z12, Z12
+	VADDPD       Z9, Z12, Z12
+	VMAXPD       Z10, Z12, Z12
+	VMINPD       Z5, Z12, Z12
+	VRNDSCALEPD  $0x0b, Z12, Z12
+	VMULPD       Z2, Z12, Z12
+	VSUBPD       Z3, Z12, Z12
+	VSUBPD       Z11, Z12, Z12
+	VMOVUPD      64(DX), Z11
+	VADDPD       Z3, Z11, Z13
+	VMULPD       Z4, Z13, Z13
+	VADDPD       Z9, Z13, Z13
+	VMAXPD       Z10, Z13, Z13
+	VMINPD       Z5, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z2, Z13, Z13
+	VSUBPD       Z3, Z13, Z13
+	VSUBPD       Z11, Z13, Z13
+	VADDPD       Z13, Z12, Z11
+	VADDPD       Z11, Z6, Z6
+	VMULPD       Z12, Z12, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMOVUPD      128(DX), Z11
+	VADDPD       Z3, Z11, Z12
+	VMULPD       Z4, Z12, Z12
+	VADDPD       Z9, Z12, Z12
+	VMAXPD       Z10, Z12, Z12
+	VMINPD       Z5, Z12, Z12
+	VRNDSCALEPD  $0x0b, Z12, Z12
+	VMULPD       Z2, Z12, Z12
+	VSUBPD       Z3, Z12, Z12
+	VSUBPD       Z11, Z12, Z12
+	VMOVUPD      192(DX), Z11
+	VADDPD       Z3, Z11, Z13
+	VMULPD       Z4, Z13, Z13
+	VADDPD       Z9, Z13, Z13
+	VMAXPD       Z10, Z13, Z13
+	VMINPD       Z5, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z2, Z13, Z13
+	VSUBPD       Z3, Z13, Z13
+	VSUBPD       Z11, Z13, Z13
+	VADDPD       Z13, Z12, Z11
+	VADDPD       Z11, Z6, Z6
+	VMULPD       Z12, Z12, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
 	ADDQ         $0x00000100, DX
 	DECQ         BX
 	JNE          roundAVX512ae
@@ -812,62 +826,64 @@ roundAVX512ae:
 	VXORPD       Z6, Z6, Z6
 	VXORPD       Z7, Z7, Z7
 	VXORPD       Z8, Z8, Z8
+	VMOVUPD      constants<>+0(SB), Z9
+	VMOVUPD      constants<>+64(SB), Z10
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 roundAVX512af:
-	VMOVUPD      (DX), Z9
-	VADDPD       Z3, Z9, Z10
-	VMULPD       Z4, Z10, Z10
-	VADDPD       constants<>+0(SB), Z10, Z10
-	VMAXPD       constants<>+64(SB), Z10, Z10
-	VMINPD       Z5, Z10, Z10
-	VRNDSCALEPD  $0x0b, Z10, Z10
-	VMULPD       Z2, Z10, Z10
-	VSUBPD       Z3, Z10, Z10
-	VSUBPD       Z9, Z10, Z10
-	VMOVUPD      64(DX), Z9
-	VADDPD       Z3, Z9, Z11
-	VMULPD       Z4, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z5, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z2, Z11, Z11
-	VSUBPD       Z3, Z11, Z11
-	VSUBPD       Z9, Z11, Z11
-	VADDPD       Z11, Z10, Z9
-	VADDPD       Z9, Z6, Z6
-	VMULPD       Z10, Z10, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMOVUPD      128(DX), Z9
-	VADDPD       Z3, Z9, Z10
-	VMULPD       Z4, Z10, Z10
-	VADDPD       constants<>+0(SB), Z10, Z10
-	VMAXPD       constants<>+64(SB), Z10, Z10
-	VMINPD       Z5, Z10, Z10
-	VRNDSCALEPD  $0x0b, Z10, Z10
-	VMULPD       Z2, Z10, Z10
-	VSUBPD       Z3, Z10, Z10
-	VSUBPD       Z9, Z10, Z10
-	VMOVUPD      192(DX), Z9
-	VADDPD       Z3, Z9, Z11
-	VMULPD       Z4, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z5, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z2, Z11, Z11
-	VSUBPD       Z3, Z11, Z11
-	VSUBPD       Z9, Z11, Z11
-	VADDPD       Z11, Z10, Z9
-	VADDPD       Z9, Z6, Z6
-	VMULPD       Z10, Z10, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
+	VMOVUPD      (DX), Z11
+	VADDPD       Z3, Z11, Z12
+	VMULPD       Z4, Z12, Z12
+	VADDPD       Z9, Z12, Z12
+	VMAXPD       Z10, Z12, Z12
+	VMINPD       Z5, Z12, Z12
+	VRNDSCALEPD  $0x0b, Z12, Z12
+	VMULPD       Z2, Z12, Z12
+	VSUBPD       Z3, Z12, Z12
+	VSUBPD       Z11, Z12, Z12
+	VMOVUPD      64(DX), Z11
+	VADDPD       Z3, Z11, Z13
+	VMULPD       Z4, Z13, Z13
+	VADDPD       Z9, Z13, Z13
+	VMAXPD       Z10, Z13, Z13
+	VMINPD       Z5, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z2, Z13, Z13
+	VSUBPD       Z3, Z13, Z13
+	VSUBPD       Z11, Z13, Z13
+	VADDPD       Z13, Z12, Z11
+	VADDPD       Z11, Z6, Z6
+	VMULPD       Z12, Z12, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMOVUPD      128(DX), Z11
+	VADDPD       Z3, Z11, Z12
+	VMULPD       Z4, Z12, Z12
+	VADDPD       Z9, Z12, Z12
+	VMAXPD       Z10, Z12, Z12
+	VMINPD       Z5, Z12, Z12
+	VRNDSCALEPD  $0x0b, Z12, Z12
+	VMULPD       Z2, Z12, Z12
+	VSUBPD       Z3, Z12, Z12
+	VSUBPD       Z11, Z12, Z12
+	VMOVUPD      192(DX), Z11
+	VADDPD       Z3, Z11, Z13
+	VMULPD       Z4, Z13, Z13
+	VADDPD       Z9, Z13, Z13
+	VMAXPD       Z10, Z13, Z13
+	VMINPD       Z5, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z2, Z13, Z13
+	VSUBPD       Z3, Z13, Z13
+	VSUBPD       Z11, Z13, Z13
+	VADDPD       Z13, Z12, Z11
+	VADDPD       Z11, Z6, Z6
+	VMULPD       Z12, Z12, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
 	ADDQ         $0x00000100, DX
 	DECQ         BX
 	JNE          roundAVX512af
@@ -922,62 +938,64 @@ roundAVX512af:
 	VXORPD       Z6, Z6, Z6
 	VXORPD       Z7, Z7, Z7
 	VXORPD       Z8, Z8, Z8
+	VMOVUPD      constants<>+0(SB), Z9
+	VMOVUPD      constants<>+64(SB), Z10
 	LEAQ         (AX), DX
 	MOVQ         $0x0000000000000008, BX
 
 roundAVX512ag:
-	VMOVUPD      (DX), Z9
-	VADDPD       Z3, Z9, Z10
-	VMULPD       Z4, Z10, Z10
-	VADDPD       constants<>+0(SB), Z10, Z10
-	VMAXPD       constants<>+64(SB), Z10, Z10
-	VMINPD       Z5, Z10, Z10
-	VRNDSCALEPD  $0x0b, Z10, Z10
-	VMULPD       Z2, Z10, Z10
-	VSUBPD       Z3, Z10, Z10
-	VSUBPD       Z9, Z10, Z10
-	VMOVUPD      64(DX), Z9
-	VADDPD       Z3, Z9, Z11
-	VMULPD       Z4, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z5, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z2, Z11, Z11
-	VSUBPD       Z3, Z11, Z11
-	VSUBPD       Z9, Z11, Z11
-	VADDPD       Z11, Z10, Z9
-	VADDPD       Z9, Z6, Z6
-	VMULPD       Z10, Z10, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
-	VMOVUPD      128(DX), Z9
-	VADDPD       Z3, Z9, Z10
-	VMULPD       Z4, Z10, Z10
-	VADDPD       constants<>+0(SB), Z10, Z10
-	VMAXPD       constants<>+64(SB), Z10, Z10
-	VMINPD       Z5, Z10, Z10
-	VRNDSCALEPD  $0x0b, Z10, Z10
-	VMULPD       Z2, Z10, Z10
-	VSUBPD       Z3, Z10, Z10
-	VSUBPD       Z9, Z10, Z10
-	VMOVUPD      192(DX), Z9
-	VADDPD       Z3, Z9, Z11
-	VMULPD       Z4, Z11, Z11
-	VADDPD       constants<>+0(SB), Z11, Z11
-	VMAXPD       constants<>+64(SB), Z11, Z11
-	VMINPD       Z5, Z11, Z11
-	VRNDSCALEPD  $0x0b, Z11, Z11
-	VMULPD       Z2, Z11, Z11
-	VSUBPD       Z3, Z11, Z11
-	VSUBPD       Z9, Z11, Z11
-	VADDPD       Z11, Z10, Z9
-	VADDPD       Z9, Z6, Z6
-	VMULPD       Z10, Z10, Z10
-	VADDPD       Z10, Z7, Z7
-	VMULPD       Z11, Z11, Z11
-	VADDPD       Z11, Z8, Z8
+	VMOVUPD      (DX), Z11
+	VADDPD       Z3, Z11, Z12
+	VMULPD       Z4, Z12, Z12
+	VADDPD       Z9, Z12, Z12
+	VMAXPD       Z10, Z12, Z12
+	VMINPD       Z5, Z12, Z12
+	VRNDSCALEPD  $0x0b, Z12, Z12
+	VMULPD       Z2, Z12, Z12
+	VSUBPD       Z3, Z12, Z12
+	VSUBPD       Z11, Z12, Z12
+	VMOVUPD      64(DX), Z11
+	VADDPD       Z3, Z11, Z13
+	VMULPD       Z4, Z13, Z13
+	VADDPD       Z9, Z13, Z13
+	VMAXPD       Z10, Z13, Z13
+	VMINPD       Z5, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z2, Z13, Z13
+	VSUBPD       Z3, Z13, Z13
+	VSUBPD       Z11, Z13, Z13
+	VADDPD       Z13, Z12, Z11
+	VADDPD       Z11, Z6, Z6
+	VMULPD       Z12, Z12, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
+	VMOVUPD      128(DX), Z11
+	VADDPD       Z3, Z11, Z12
+	VMULPD       Z4, Z12, Z12
+	VADDPD       Z9, Z12, Z12
+	VMAXPD       Z10, Z12, Z12
+	VMINPD       Z5, Z12, Z12
+	VRNDSCALEPD  $0x0b, Z12, Z12
+	VMULPD       Z2, Z12, Z12
+	VSUBPD       Z3, Z12, Z12
+	VSUBPD       Z11, Z12, Z12
+	VMOVUPD      192(DX), Z11
+	VADDPD       Z3, Z11, Z13
+	VMULPD       Z4, Z13, Z13
+	VADDPD       Z9, Z13, Z13
+	VMAXPD       Z10, Z13, Z13
+	VMINPD       Z5, Z13, Z13
+	VRNDSCALEPD  $0x0b, Z13, Z13
+	VMULPD       Z2, Z13, Z13
+	VSUBPD       Z3, Z13, Z13
+	VSUBPD       Z11, Z13, Z13
+	VADDPD       Z13, Z12, Z11
+	VADDPD       Z11, Z6, Z6
+	VMULPD       Z12, Z12, Z12
+	VADDPD       Z12, Z7, Z7
+	VMULPD       Z13, Z13, Z13
+	VADDPD       Z13, Z8, Z8
 	ADDQ         $0x00000100, DX
 	DECQ         BX
 	JNE          roundAVX512ag
@@ -1020,62 +1038,64 @@ roundAVX512ag:
 	VXORPD       Z6, Z6, Z6
 	VXORPD       Z7, Z7, Z7
 	VXORPD       Z8, Z8, Z8
+	VMOVUPD      constants<>+0(SB), Z9
+	VMOVUPD      constants<>+64(SB), Z10
 	LEAQ         (AX), AX
 	MOVQ         $0x0000000000000008, DX
 
 roundAVX512ah:
-	VMOVUPD     (AX), Z9
-	VADDPD      Z3, Z9, Z10
-	VMULPD      Z4, Z10, Z10
-	VADDPD      constants<>+0(SB), Z10, Z10
-	VMAXPD      constants<>+64(SB), Z10, Z10
-	VMINPD      Z5, Z10, Z10
-	VRNDSCALEPD $0x0b, Z10, Z10
-	VMULPD      Z2, Z10, Z10
-	VSUBPD      Z3, Z10, Z10
-	VSUBPD      Z9, Z10, Z10
-	VMOVUPD     64(AX), Z9
-	VADDPD      Z3, Z9, Z11
-	VMULPD      Z4, Z11, Z11
-	VADDPD      constants<>+0(SB), Z11, Z11
-	VMAXPD      constants<>+64(SB), Z11, Z11
-	VMINPD      Z5, Z11, Z11
-	VRNDSCALEPD $0x0b, Z11, Z11
-	VMULPD      Z2, Z11, Z11
-	VSUBPD      Z3, Z11, Z11
-	VSUBPD      Z9, Z11, Z11
-	VADDPD      Z11, Z10, Z9
-	VADDPD      Z9, Z6, Z6
-	VMULPD      Z10, Z10, Z10
-	VADDPD      Z10, Z7, Z7
-	VMULPD      Z11, Z11, Z11
-	VADDPD      Z11, Z8, Z8
-	VMOVUPD     128(AX), Z9
-	VADDPD      Z3, Z9, Z10
-	VMULPD      Z4, Z10, Z10
-	VADDPD      constants<>+0(SB), Z10, Z10
-	VMAXPD      constants<>+64(SB), Z10, Z10
-	VMINPD      Z5, Z10, Z10
-	VRNDSCALEPD $0x0b, Z10, Z10
-	VMULPD      Z2, Z10, Z10
-	VSUBPD      Z3, Z10, Z10
-	VSUBPD      Z9, Z10, Z10
-	VMOVUPD     192(AX), Z9
-	VADDPD      Z3, Z9, Z11
-	VMULPD      Z4, Z11, Z11
-	VADDPD      constants<>+0(SB), Z11, Z11
-	VMAXPD      constants<>+64(SB), Z11, Z11
-	VMINPD      Z5, Z11, Z11
-	VRNDSCALEPD $0x0b, Z11, Z11
-	VMULPD      Z2, Z11, Z11
-	VSUBPD      Z3, Z11, Z11
-	VSUBPD      Z9, Z11, Z11
-	VADDPD      Z11, Z10, Z9
-	VADDPD      Z9, Z6, Z6
-	VMULPD      Z10, Z10, Z10
-	VADDPD      Z10, Z7, Z7
-	VMULPD      Z11, Z11, Z11
-	VADDPD      Z11, Z8, Z8
+	VMOVUPD     (AX), Z11
+	VADDPD      Z3, Z11, Z12
+	VMULPD      Z4, Z12, Z12
+	VADDPD      Z9, Z12, Z12
+	VMAXPD      Z10, Z12, Z12
+	VMINPD      Z5, Z12, Z12
+	VRNDSCALEPD $0x0b, Z12, Z12
+	VMULPD      Z2, Z12, Z12
+	VSUBPD      Z3, Z12, Z12
+	VSUBPD      Z11, Z12, Z12
+	VMOVUPD     64(AX), Z11
+	VADDPD      Z3, Z11, Z13
+	VMULPD      Z4, Z13, Z13
+	VADDPD      Z9, Z13, Z13
+	VMAXPD      Z10, Z13, Z13
+	VMINPD      Z5, Z13, Z13
+	VRNDSCALEPD $0x0b, Z13, Z13
+	VMULPD      Z2, Z13, Z13
+	VSUBPD      Z3, Z13, Z13
+	VSUBPD      Z11, Z13, Z13
+	VADDPD      Z13, Z12, Z11
+	VADDPD      Z11, Z6, Z6
+	VMULPD      Z12, Z12, Z12
+	VADDPD      Z12, Z7, Z7
+	VMULPD      Z13, Z13, Z13
+	VADDPD      Z13, Z8, Z8
+	VMOVUPD     128(AX), Z11
+	VADDPD      Z3, Z11, Z12
+	VMULPD      Z4, Z12, Z12
+	VADDPD      Z9, Z12, Z12
+	VMAXPD      Z10, Z12, Z12
+	VMINPD      Z5, Z12, Z12
+	VRNDSCALEPD $0x0b, Z12, Z12
+	VMULPD      Z2, Z12, Z12
+	VSUBPD      Z3, Z12, Z12
+	VSUBPD      Z11, Z12, Z12
+	VMOVUPD     192(AX), Z11
+	VADDPD      Z3, Z11, Z13
+	VMULPD      Z4, Z13, Z13
+	VADDPD      Z9, Z13, Z13
+	VMAXPD      Z10, Z13, Z13
+	VMINPD      Z5, Z13, Z13
+	VRNDSCALEPD $0x0b, Z13, Z13
+	VMULPD      Z2, Z13, Z13
+	VSUBPD      Z3, Z13, Z13
+	VSUBPD      Z11, Z13, Z13
+	VADDPD      Z13, Z12, Z11
+	VADDPD      Z11, Z6, Z6
+	VMULPD      Z12, Z12, Z12
+	VADDPD      Z12, Z7, Z7
+	VMULPD      Z13, Z13, Z13
+	VADDPD      Z13, Z8, Z8
 	ADDQ        $0x00000100, AX
 	DECQ        DX
 	JNE         roundAVX512ah

@@ -48,6 +48,7 @@ func (s isa) affineRefine() {
 func (s isa) affineTrial(label string, g, best reg.GPVirtual, off int, lo, inv reg.VecVirtual) {
 	top := s.scalar("top")
 	q1, q2, even, odd := s.zero(), s.zero(), s.zero(), s.zero()
+	half, none := s.held(0.5), s.held(0)
 	x := GP64()
 	LEAQ(at(g, 0, off), x)
 	loop(label, groupLen/4, func() {
@@ -55,8 +56,8 @@ func (s isa) affineTrial(label string, g, best reg.GPVirtual, off int, lo, inv r
 			v, k := s.load(x, i, 0), s.vec()
 			VSUBPD(lo, v, k)
 			VMULPD(inv, k, k)
-			VADDPD(constant(0.5), k, k)
-			VMAXPD(constant(0), k, k)
+			VADDPD(half, k, k)
+			VMAXPD(none, k, k)
 			VMINPD(top, k, k)
 			s.truncate(k)
 			VADDPD(k, q1, q1)
@@ -202,6 +203,7 @@ func (s isa) affineCandidate(label string, g, r reg.GPVirtual, off, a, b int) {
 func (s isa) affineError(label string, g reg.GPVirtual, off int, scale, low reg.VecVirtual) (err, bestMin reg.VecVirtual) {
 	inv, top := s.inverse(scale), s.scalar("top")
 	sum, err0, err1 := s.zero(), s.zero(), s.zero()
+	half, none := s.held(0.5), s.held(0)
 	x := GP64()
 	LEAQ(at(g, 0, off), x)
 	loop(label, groupLen/4, func() {
@@ -211,8 +213,8 @@ func (s isa) affineError(label string, g reg.GPVirtual, off int, scale, low reg.
 				v, k := s.load(x, i+j, 0), s.vec()
 				VADDPD(low, v, k)
 				VMULPD(inv, k, k)
-				VADDPD(constant(0.5), k, k)
-				VMAXPD(constant(0), k, k)
+				VADDPD(half, k, k)
+				VMAXPD(none, k, k)
 				VMINPD(top, k, k)
 				s.truncate(k)
 				VMULPD(scale, k, k)

@@ -169,6 +169,16 @@ func (s isa) inverse(v reg.VecVirtual) reg.VecVirtual {
 	return r
 }
 
+// held keeps a constant in a register where there are enough of them.
+func (s isa) held(f float64) operand.Op {
+	if !s.wide() {
+		return constant(f)
+	}
+	v := s.vec()
+	VMOVUPD(constant(f), v)
+	return v
+}
+
 // loop emits body n times as a loop.
 func loop(label string, n int, body func()) {
 	i := GP64()
