@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"apr/format/safetensors"
+	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/runlog"
 )
@@ -187,8 +188,17 @@ func (l *leg) find() (state, *safetensors.File, string, error) {
 	st, f, from, skipped, err := l.folder().newest()
 	for _, s := range skipped {
 		r.obs.Message("checkpoint skipped: %v", s)
+		if l.trainer != nil { // not when it is only asked whether the run may continue
+			err = errors.Join(err, r.dir.Event("warning", "checkpoint skipped", s.Error(), "it is not what was written"))
+		}
 	}
 	return st, f, from, err
+}
+
+// VerifyCheckpoint returns what is wrong with the checkpoint in the folder dir: nil if every byte is what was written.
+func VerifyCheckpoint(dir string) error {
+	_, err := checkpoints{dir: filepath.Dir(dir), disk: disk.OS{}}.verify(dir)
+	return err
 }
 
 // ResolveResume turns the argument of --resume into a run directory and what to continue from: ResumeAuto and output,

@@ -28,7 +28,7 @@ func runsCommand() *cli.Command {
 		Sub: []*cli.Command{
 			runsListCommand("list", "List the runs"), runsListCommand("ls", "List the runs: the same as list"), runsShowCommand(),
 			runsCompareCommand("compare", "Show where runs differ, and what they came to"),
-			runsCompareCommand("diff", "Show where runs differ: the same as compare"), runsTailCommand(), runsReportCommand(), runsServeCommand(),
+			runsCompareCommand("diff", "Show where runs differ: the same as compare"), runsTailCommand(), diagnoseCommand(), runsReportCommand(), runsServeCommand(),
 		},
 	}
 }
