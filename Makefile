@@ -12,7 +12,7 @@ RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safe
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate browser proofs falsify gpu-test gpu-binaries gates help
+.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate browser proofs falsify falsify-sample trust gpu-test gpu-binaries gates help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,17 @@ proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where i
 
 falsify: ## every check of contracts/, and every mutant that it must find
 	$(GO) run ./cmd/apr contract falsify --allow-unavailable
+
+# What CI has time for, of each change.
+SAMPLE := distillation-smoke-v1 kernel-prewarm-v1 number-formats-v1 teacher-is-not-student-v1
+
+falsify-sample: ## the same for four contracts
+	$(GO) run ./cmd/apr contract falsify --allow-unavailable $(SAMPLE)
+
+trust: ## write docs/trust.md: what make falsify found
+	report=$$(mktemp); trap 'rm -f '$$report EXIT; \
+	$(GO) run ./cmd/apr contract falsify --allow-unavailable --json > $$report; \
+	$(GO) run ./tools/trust/main.go < $$report > docs/trust.md
 
 browser: ## reports and the live page in headless Chromium (needs chromium)
 	$(GO) vet -tags browser ./cmd/apr
