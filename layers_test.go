@@ -33,7 +33,7 @@ var floors = []struct {
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model generate optim plan teacher eval/sandbox eval distill convert"},
-	{"trust", "report contract hub/hubtest hub bench proofs"},
+	{"trust", "report contract hub/hubtest hub bench proofs selfcheck verify"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop"},
 }
 
@@ -56,7 +56,7 @@ var reserved = []struct {
 	{"apr/device/cpu/gemm", "device/cpu", "parts of one device"},
 	{"apr/device/cpu/q8", "device/cpu", "parts of one device"},
 	{"apr/device/devicetest", "", "test support"},
-	{"apr/internal/ref", "device/devicetest", "test support"},
+	{"apr/internal/ref", "device/devicetest selfcheck verify", "test support, and the judge of what a user asks to be judged"},
 	{"apr/hub/hubtest", "", "test support"},
 	{"apr/internal/near", "device/devicetest internal/ref", "test support"},
 	{"apr/internal/contracttest", "", "test support"},

@@ -228,16 +228,25 @@ func (r *Run) evaluate(ctx context.Context, big *model.Model, subjects []eval.Su
 		return nil
 	}
 	r.obs.Phase("evaluating on held-out text")
-	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
-	if err != nil {
-		return err
-	}
-	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance})
-	if errors.Is(err, context.Canceled) {
+	var err error
+	if out.Evaluations, err = r.scoreHeldOut(ctx, big, subjects); errors.Is(err, context.Canceled) {
 		return r.stoppedAfterTraining()
 	}
 	if err != nil {
 		return err
+	}
+	return r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs)))
+}
+
+// scoreHeldOut scores subjects on the held-out windows, beside the teacher.
+func (r *Run) scoreHeldOut(ctx context.Context, big *model.Model, subjects []eval.Subject) (all []Evaluation, err error) {
+	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	if err != nil {
+		return nil, err
+	}
+	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance})
+	if err != nil {
+		return nil, err
 	}
 	tokens, bytes := int64(len(r.in.held.IDs)), r.in.held.TextBytes()
 	for _, s := range scores {
@@ -247,7 +256,7 @@ func (r *Run) evaluate(ctx context.Context, big *model.Model, subjects []eval.Su
 		if bytes > 0 {
 			e.BitsPerByte = s.BitsPerByte(tokens, bytes)
 		}
-		out.Evaluations = append(out.Evaluations, e)
+		all = append(all, e)
 	}
-	return r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs)))
+	return all, nil
 }

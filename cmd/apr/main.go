@@ -16,7 +16,7 @@ import (
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
 	pullCommand, distillCommand, planCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, importCommand, convertCommand, exportCommand, quantizeCommand, diffCommand, tokenizeCommand,
-	contractCommand, runsCommand, checkCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
+	contractCommand, runsCommand, verifyCommand, checkCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
 }
 
 // openExits are the exit codes of every command that opens a model.

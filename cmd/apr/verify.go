@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"apr/distill"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/runlog"
+	"apr/verify"
+)
+
+func verifyCommand() *cli.Command {
+	var run string
+	var steps int
+	return &cli.Command{
+		Name: "verify", Short: "Recompute what a run wrote down, from its inputs",
+		Long: "Hashes of inputs, outputs and code; the arithmetic of every logged step; loss and gradient norm of known steps in float64 (those\n" +
+			"that follow the initial weights and each kept checkpoint), the steps after them on the device, and the first in other\n" +
+			"micro-batches; the final weights; the held-out scores. Run it from the folder that the run was started in.",
+		Example: "apr verify runs/mine\napr verify runs/mine --steps 0 --json",
+		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
+		Options: []cli.Option{
+			{Name: "run", Arg: true, Required: true, Path: true, Value: cli.String(&run, ""), Help: "run directory"},
+			{Name: "steps", Value: cli.Int(&steps, 8).AtLeast(0), Help: "steps recomputed from each known state; 0 = all up to the next"},
+		},
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runVerify(ctx, e, run, steps) },
+	}
+}
+
+// verifyResult is the JSON of apr verify.
+type verifyResult struct {
+	Run    string         `json:"run"`
+	RunID  string         `json:"run_id"`
+	Checks []verify.Check `json:"checks"`
+	Passed bool           `json:"passed"`
+	Device string         `json:"device"`
+}
+
+func runVerify(ctx context.Context, e *cli.Env, path string, steps int) (cli.Result, error) {
+	record, err := runlog.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	o := &distillOptions{}
+	c, err := o.recorded(ctx, e, record)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the run's settings: %w", path, err)
+	}
+	dev, err := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded()}.open(e)
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	show := newDistillDisplay(e, 1<<30)
+	defer show.close()
+	v := versionInfo()
+	r := &verifyResult{Run: path, RunID: record.ID(), Device: dev.Info().Kind}
+	r.Checks, err = verify.Run(ctx, verify.Options{
+		Record: record, Config: c, Device: dev.Device, Steps: steps, Observer: show,
+		Version: map[string]any{"apr": v.Version, "git_sha": v.GitSHA, "dirty": v.Dirty, "go": v.GoVersion},
+	})
+	show.close()
+	return r, r.judge(err)
+}
+
+// recorded restores the settings that a run was started with, and makes its configuration of them.
+func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlog.Record) (c distill.Config, err error) {
+	was := map[string]cli.Setting{}
+	for key, v := range record.Manifest.Config {
+		if key != "print_config" {
+			was[key] = cli.Setting{Value: v.Value, Origin: v.Origin}
+		}
+	}
+	settings, err := cli.Restore(o.table(), was)
+	if err != nil {
+		return c, err
+	}
+	o.Resume, o.Output = "", record.Path
+	if c, err = o.config(settings); err != nil {
+		return c, err
+	}
+	c.Output, c.Export = record.Path, ""
+	if kind, ok := record.Manifest.Device["kind"].(string); ok && o.Backend == "auto" {
+		o.Backend = kind
+	}
+	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil {
+		return c, err
+	}
+	if c.Student != "" {
+		c.Student, err = source(ctx, e, c.Student)
+	}
+	return c, err
+}
+
+// judge fails with the first disagreement, before whatever kept the rest from being recomputed.
+func (r *verifyResult) judge(err error) error {
+	bad := 0
+	var first verify.Check
+	for _, c := range r.Checks {
+		if !c.OK {
+			if bad++; bad == 1 {
+				first = c
+			}
+		}
+	}
+	switch {
+	case bad > 0:
+		return fault.In(fault.Invalid, r.Run, "%s: %s: logged %v, recomputed %v (%d of %d checks disagree)", first.Name, first.Field, shown(first.Logged), shown(first.Recomputed), bad, len(r.Checks)).WithID("E-VERIFY-010")
+	case err != nil:
+		return err
+	case len(r.Checks) == 0:
+		return fault.In(fault.Invalid, r.Run, "nothing was recomputed").WithID("E-VERIFY-011")
+	}
+	r.Passed = true
+	return nil
+}
+
+// shown is a value as it stands in JSON.
+func shown(v any) string {
+	b, err := cli.MarshalJSON(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(b)
+}
+
+// Text prints the checks: those that disagree, and of the others how many.
+func (r *verifyResult) Text(p *cli.Page) {
+	names, good := []string{}, map[string]int{}
+	var rows [][]string
+	for _, c := range r.Checks {
+		if _, ok := good[c.Name]; !ok {
+			names = append(names, c.Name)
+			good[c.Name] = 0
+		}
+		if c.OK {
+			good[c.Name]++
+		} else {
+			rows = append(rows, []string{c.Name, c.Field, shown(c.Logged), shown(c.Recomputed)})
+		}
+	}
+	for _, n := range names {
+		p.Pairs(n, fmt.Sprintf("%d agree", good[n]))
+	}
+	if len(rows) > 0 {
+		p.Printf("\n")
+		p.Table([]string{"disagrees", "field", "logged", "recomputed"}, rows)
+	}
+	if r.Passed {
+		p.Printf("\n%s\n", p.Good(fmt.Sprintf("All %d checks agree.", len(r.Checks))))
+	}
+}

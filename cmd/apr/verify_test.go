@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"apr/internal/contracttest"
+)
+
+// call runs the program and returns its exit code and JSON.
+func call(t *testing.T, args ...string) (int, map[string]any) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code := run(append(args, "--json"), strings.NewReader(""), &out, &errs, []string{"CUDA_VISIBLE_DEVICES=-1", "HOME=" + t.TempDir()})
+	var v map[string]any
+	if err := json.Unmarshal(out.Bytes(), &v); err != nil {
+		t.Fatalf("apr %v: exit %d, %v: %s%s", args, code, err, out.String(), errs.String())
+	}
+	return code, v
+}
+
+// smallRun distils four steps with a control and checkpoints after two, from files in a folder of its own, and returns the
+// folder. The run is in run/.
+func smallRun(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	model, err := filepath.Abs("../../testdata/golden/trajectory/student")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(filepath.Join(dir, "teacher"), os.DirFS(model)); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("student.json", `{"model_type":"qwen2","hidden_size":32,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,`+
+		`"intermediate_size":64,"vocab_size":4096,"max_position_embeddings":64,"rope_theta":10000.0,"rms_norm_eps":1e-06,"tie_word_embeddings":true,"initializer_range":0.02}`)
+	var text strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&text, "{\"text\":\"package p%d\\n\\nfunc f%d() int { return %d }\\n\"}\n", i, i*i, i)
+	}
+	write("train.jsonl", text.String())
+	write("held.jsonl", `{"text":"package main\n\nimport \"fmt\"\n\nfunc main() {\n\tfmt.Println(1, 2, 3)\n}\n// the end of a file that nobody trained on\n"}`+"\n")
+	t.Chdir(dir)
+	if code, v := call(t, "distill", "teacher", "--student-config", "student.json", "-d", "train.jsonl", "--eval-data", "held.jsonl", "--steps", "5",
+		"--batch-size", "2", "--grad-accum", "2", "--seq-len", "16", "--checkpoint-every", "2", "--control", "ce", "--backend", "cpu", "-o", "run"); code != 0 {
+		t.Fatalf("distill: %v", v)
+	}
+	return dir
+}
+
+// edit replaces one text in a file, which must hold it.
+func edit(t *testing.T, name, was, is string) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(b), was) {
+		t.Fatalf("%s does not hold %q", name, was)
+	}
+	if err := os.WriteFile(name, []byte(strings.Replace(string(b), was, is, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// editLine changes members of the line of steps.jsonl that a leg wrote about a step.
+func editLine(t *testing.T, leg string, step int, change func(map[string]any)) {
+	t.Helper()
+	const name = "run/steps.jsonl"
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	found := false
+	for line := range strings.Lines(string(b)) {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatal(err)
+		}
+		if v["leg"] == leg && v["step"] == float64(step) {
+			change(v)
+			found = true
+		}
+		line, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&out, "%s\n", line)
+	}
+	if !found {
+		t.Fatalf("no line of %s step %d", leg, step)
+	}
+	if err := os.WriteFile(name, out.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func scale(v map[string]any, key string, by float64) { v[key] = v[key].(float64) * by }
+
+// A run verifies as it is, and does not when anything of it was touched; the message names what.
+func TestVerify(t *testing.T) {
+	dir := smallRun(t)
+	whole := os.DirFS(dir)
+	code, v := call(t, "verify", "run")
+	if code != 0 || v["passed"] != true {
+		t.Fatalf("an untouched run: exit %d, %v", code, v["error"])
+	}
+	counts := map[string]int{}
+	for _, c := range v["checks"].([]any) {
+		counts[c.(map[string]any)["name"].(string)]++
+	}
+	// Both legs: states before steps 0 and 4, the newest checkpoints being those of steps 4 and 5; three cuts of four rows, each
+	// with two numbers; four models.
+	for name, want := range map[string]int{"float64": 2*5 + 2*4, "replay of 4 steps": 2, "replay of 1 steps": 2, "micro-batches of 1 of 4 rows": 4, "micro-batches of 2 of 4 rows": 4, "micro-batches of 4 of 4 rows": 4, "scores": 1 + 4*7, "final weights": 1, "inputs": 5, "code": 4} {
+		if counts[name] != want {
+			t.Errorf("%d checks called %q, want %d (all: %v)", counts[name], name, want, counts)
+		}
+	}
+	consistent := func(v map[string]any) { // loss and both terms by the same factor
+		for _, key := range []string{"loss", "ce", "kl"} {
+			scale(v, key, 1.001)
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		touch func(t *testing.T)
+		want  string
+	}{
+		{"a loss", func(t *testing.T) { editLine(t, "student", 3, func(v map[string]any) { scale(v, "loss", 1.001) }) }, "student step 3: loss"},
+		{"the first loss", func(t *testing.T) { editLine(t, "student", 0, consistent) }, "result.initial_loss"},
+		{"what a loss is made of", func(t *testing.T) {
+			editLine(t, "student", 0, func(v map[string]any) { v["ce"], v["kl"] = v["ce"].(float64)+0.01, v["kl"].(float64)-0.01 }) // alpha is ½
+		}, "step 0: ce"},
+		{"a loss and its terms, within a replay", func(t *testing.T) { editLine(t, "student", 3, consistent) }, "student step 3"},
+		{"a gradient norm", func(t *testing.T) { editLine(t, "student", 2, func(v map[string]any) { scale(v, "grad_norm", 1.01) }) }, "student step 2: grad_norm"},
+		{"a gradient norm of the control", func(t *testing.T) { editLine(t, "control", 1, func(v map[string]any) { scale(v, "grad_norm", 1.01) }) }, "control step 1: grad_norm"},
+		{"a learning rate", func(t *testing.T) { editLine(t, "student", 1, func(v map[string]any) { scale(v, "lr", 2) }) }, "student step 1: lr"},
+		{"a count", func(t *testing.T) { editLine(t, "student", 1, func(v map[string]any) { scale(v, "targets", 0.5) }) }, "finite, targets"},
+		{"a number of a step", func(t *testing.T) { editLine(t, "student", 4, func(v map[string]any) { v["step"] = 5 }) }, "step 5: step"},
+		{"the data", func(t *testing.T) { edit(t, "train.jsonl", "package p7", "package q7") }, "inputs.data.sha256"},
+		{"the held-out data", func(t *testing.T) { edit(t, "held.jsonl", "nobody", "somebody") }, "inputs.eval_data.sha256"},
+		{"the teacher", func(t *testing.T) { flipByte(t, "teacher/model.safetensors", -1) }, "inputs.teacher.sha256"},
+		{"the configuration of the student", func(t *testing.T) { edit(t, "student.json", "1e-06", "1e-05") }, "inputs.student_init.sha256"},
+		{"the student", func(t *testing.T) { flipByte(t, "run/student/model.safetensors", -3) }, "outputs.student/model.safetensors"},
+		{"the seed", func(t *testing.T) { edit(t, "run/manifest.json", `"value": 42`, `"value": 43`) }, "step 0"},
+		{"the program", func(t *testing.T) { edit(t, "run/manifest.json", `"go": "go`, `"go": "gone`) }, "version.go"},
+		{"the final loss", func(t *testing.T) { edit(t, "run/receipt.json", `"final_loss": `, `"final_loss": 1`) }, "result.final_loss"},
+		{"a score", func(t *testing.T) { edit(t, "run/receipt.json", `"nats_per_token": `, `"nats_per_token": 1`) }, "evaluations.0 (teacher): nats_per_token"},
+		{"a checkpoint", func(t *testing.T) { flipByte(t, "run/checkpoints/step-000004/state.safetensors", -1) }, "damaged"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			copied := t.TempDir()
+			if err := os.CopyFS(copied, whole); err != nil {
+				t.Fatal(err)
+			}
+			t.Chdir(copied)
+			tt.touch(t)
+			code, v := call(t, "verify", "run")
+			message := fmt.Sprint(v["error"])
+			if code == 0 || code != 5 && tt.name != "a checkpoint" || v["passed"] == true || !strings.Contains(message, tt.want) {
+				t.Errorf("exit %d, %s; want 5 and %q", code, message, tt.want)
+			}
+		})
+	}
+}
+
+// A student that was replaced with everything that names its hash is found by its weights and scores.
+func TestVerifyReplacedStudent(t *testing.T) {
+	smallRun(t)
+	receipt, err := os.ReadFile("run/receipt.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r struct{ Outputs map[string]string }
+	if err := json.Unmarshal(receipt, &r); err != nil {
+		t.Fatal(err)
+	}
+	was := r.Outputs["student.apr"]
+	if code, v := call(t, "distill", "teacher", "--student-config", "student.json", "-d", "train.jsonl", "--eval-data", "held.jsonl", "--steps", "5", "--seed", "9",
+		"--batch-size", "2", "--grad-accum", "2", "--seq-len", "16", "--backend", "cpu", "-o", "other"); code != 0 {
+		t.Fatalf("distill: %v", v)
+	}
+	other, err := os.ReadFile("other/student.apr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("run/student.apr", other, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if receipt, err = os.ReadFile("other/receipt.json"); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(receipt, &r); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("run/receipt.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("run/receipt.json", bytes.ReplaceAll(text, []byte(was), []byte(r.Outputs["student.apr"])), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, v := call(t, "verify", "run", "--steps", "1")
+	if message := fmt.Sprint(v["error"]); code != 5 || !strings.Contains(message, "final weights") {
+		t.Errorf("exit %d, %s", code, message)
+	}
+	bad := ""
+	for _, c := range v["checks"].([]any) {
+		if c := c.(map[string]any); c["ok"] == false {
+			bad += fmt.Sprint(c["name"], ": ", c["field"], "\n")
+		}
+	}
+	if !strings.Contains(bad, "(distilled student): nats_per_token") {
+		t.Errorf("disagreements:\n%s", bad)
+	}
+}
+
+// flipByte inverts one byte of a file, counted from the end if negative.
+func flipByte(t *testing.T, name string, at int) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at < 0 {
+		at += len(b)
+	}
+	b[at] ^= 1
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is no finished run is not verified.
+func TestVerifyRefusals(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if code, v := call(t, "verify", "missing"); code != 3 {
+		t.Errorf("no run: exit %d, %v", code, v["error"])
+	}
+	if err := os.Mkdir("run", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("run/manifest.json", []byte(`{"schema":"apr.manifest/1","run_id":"x","config":{"seeds":{"value":1,"origin":"flag"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, v := call(t, "verify", "run"); code != 5 || !strings.Contains(fmt.Sprint(v["error"]), "seeds") {
+		t.Errorf("an option that there is not: exit %d, %v", code, v["error"])
+	}
+}

@@ -1,0 +1,198 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/eval"
+	"apr/internal/disk"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/optim"
+	"apr/runlog"
+	"apr/teacher"
+)
+
+// Replay does parts of a run again from its inputs: the inputs are read and hashed, the student is put into any state that
+// is known, the initial one or that of a kept checkpoint, and steps are taken from there. It writes nothing.
+type Replay struct {
+	run     *Run
+	big     *model.Model
+	student *model.Model
+}
+
+// OpenReplay opens the inputs of the run in c.Output.
+func OpenReplay(ctx context.Context, c Config, dev device.Device, obs Observer) (*Replay, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	in, err := openInputs(ctx, c, dev, obs)
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream()}
+	if r.steps = c.Steps; r.steps == 0 {
+		r.steps = int(in.loaderSteps)
+	}
+	p := &Replay{run: r}
+	if err := prepare(dev, in.planned); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	if p.big, err = model.LoadFrozenAs(dev, in.teacher, device.TeacherWeights, in.choice.Chosen.form); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	p.student = model.NewTrainable(dev, in.studentConfig)
+	return p, nil
+}
+
+// Close releases the files.
+func (p *Replay) Close() error { return p.run.in.close() }
+
+// Inputs returns what was read, as a run's manifest does.
+func (p *Replay) Inputs() map[string]runlog.Input { return p.run.in.records }
+
+// Teacher returns the teacher's file.
+func (p *Replay) Teacher() *model.Files { return p.run.in.teacher }
+
+// StudentConfig returns the student's shape.
+func (p *Replay) StudentConfig() model.Config { return p.run.in.studentConfig }
+
+// Vocab returns V, the number of ids in the loss.
+func (p *Replay) Vocab() int { return p.run.in.vocab }
+
+// Schedule returns the learning rates of the run's steps.
+func (p *Replay) Schedule() optim.Schedule { return p.run.schedule(p.run.steps) }
+
+// Schedules returns the learning rates of a run of k steps.
+func (c Config) Schedules(k int) optim.Schedule { return c.schedule(k) }
+
+// Spec returns the loss of a leg.
+func (p *Replay) Spec(leg string) device.LossSpec {
+	if leg == LegControl {
+		return device.LossSpec{Alpha: 0, Temperature: 1}
+	}
+	return p.run.Loss
+}
+
+// Known is a state of a leg that is known: that before step Step.
+type Known struct {
+	Leg  string
+	Step int
+	dir  string // of its checkpoint; empty: before training
+}
+
+// KnownStates returns the states of a leg that are known, in order of step: before training, and each kept checkpoint.
+func (p *Replay) KnownStates(leg string) ([]Known, error) {
+	c := p.checkpoints(leg)
+	names, err := c.list()
+	if err != nil {
+		return nil, err
+	}
+	all := []Known{{Leg: leg}}
+	for _, dir := range names {
+		st, err := c.verify(dir)
+		if err != nil {
+			return nil, err
+		}
+		if st.Leg != leg {
+			return nil, fault.In(fault.Invalid, dir, "is a checkpoint of leg %q, not of %q", st.Leg, leg).WithID("E-CKPT-003")
+		}
+		all = append(all, Known{leg, st.Step, dir})
+	}
+	return all, nil
+}
+
+func (p *Replay) checkpoints(leg string) checkpoints {
+	name := "checkpoints"
+	if leg != LegStudent {
+		name += "-" + leg
+	}
+	return checkpoints{dir: filepath.Join(p.run.Output, name), disk: disk.OS{}}
+}
+
+// Trainer puts the student into a state and returns a trainer and a loader that stand at its step. With microRows 0 steps
+// are cut as the run's. Only one trainer is valid at a time; Free it.
+func (p *Replay) Trainer(at Known, microRows int) (*Trainer, *corpus.Loader, error) {
+	r := p.run
+	l := &leg{run: r, name: at.Leg, student: p.student}
+	if at.Leg == LegStudent && r.Loss.Alpha != 0 {
+		l.teacher = &teacher.Resident{Model: p.big, Group: teacher.GroupRows(r.dev.Info(), r.SeqLen)}
+	}
+	if err := l.prepare(); err != nil {
+		return nil, nil, err
+	}
+	if microRows > 0 {
+		l.trainer.MicroRows = microRows
+	}
+	if err := r.initialise(p.student); err != nil {
+		return nil, nil, err
+	}
+	if at.dir == "" {
+		return l.trainer, l.loader, nil
+	}
+	st, f, err := p.checkpoints(at.Leg).open(at.dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	if err := restoreTensors(p.student, r.stream, f); err != nil {
+		return nil, nil, err
+	}
+	l.trainer.Step, l.trainer.Optimizer.Applied = st.Step, st.Applied
+	return l.trainer, l.loader, l.loader.Seek(st.Position)
+}
+
+// Weights returns the student's present weights by name.
+func (p *Replay) Weights() (map[string][]float32, error) {
+	out := map[string][]float32{}
+	for _, part := range p.student.Parts() {
+		host := make([]float32, part.Elements())
+		if err := p.run.stream.Download(host, part.Of(part.Param.Value)); err != nil {
+			return nil, err
+		}
+		out[part.Name] = host
+	}
+	return out, nil
+}
+
+// Evaluate scores the teacher, the untrained student, the distilled one in the file final, and the control in its last
+// state, as the run did at its end; nil without held-out data.
+func (p *Replay) Evaluate(ctx context.Context, final *model.Files, control bool) ([]Evaluation, error) {
+	r := p.run
+	if r.in.held == nil {
+		return nil, nil
+	}
+	if err := final.CheckTensors(); err != nil {
+		return nil, err
+	}
+	trained := model.NewTrainable(r.dev, final.Config)
+	if err := trained.LoadWeights(r.stream, final); err != nil {
+		return nil, err
+	}
+	subjects := []eval.Subject{{Name: "distilled student", Model: trained.Frozen()}}
+	if control {
+		starts, err := p.KnownStates(LegControl)
+		if err != nil {
+			return nil, err
+		}
+		t, _, err := p.Trainer(starts[len(starts)-1], 0)
+		if err != nil {
+			return nil, err
+		}
+		t.Free()
+		subjects = append(subjects, eval.Subject{Name: "control student", Model: p.student.Snapshot(r.stream)})
+	}
+	if err := r.initialise(p.student); err != nil {
+		return nil, err
+	}
+	subjects = append([]eval.Subject{{Name: "teacher", Model: p.big}, {Name: "untrained student", Model: p.student.Frozen()}}, subjects...)
+	scores, err := r.scoreHeldOut(ctx, p.big, subjects)
+	if err != nil {
+		return nil, fmt.Errorf("held-out scores: %w", err)
+	}
+	return scores, nil
+}
