@@ -57,7 +57,7 @@ func Attention(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
 		return
 	}
 	if a.QLen == 1 && !PlainAttention {
-		decodeForward(queue, args, q.Type)
+		decodeForward(queue, args, q, k, v)
 		return
 	}
 	if f, ok := flash(a, o, q, k, v); ok {
