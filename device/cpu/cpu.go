@@ -23,6 +23,7 @@ import (
 
 	"apr/device"
 	"apr/device/cpu/par"
+	"apr/device/cpu/q8"
 	"apr/device/cpu/vec"
 	"apr/tensor"
 )
@@ -47,7 +48,8 @@ type Device struct {
 	mem    memory
 	rotary rotaryCache
 
-	round bool
+	round  bool
+	packed q8.Memory // of weights, if round
 
 	mu     sync.Mutex
 	expand int64 // bytes left for expanded weights

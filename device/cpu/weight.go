@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"apr/device"
-	"apr/device/cpu/par"
 	"apr/device/cpu/q8"
 	"apr/device/cpu/vec"
 	"apr/internal/fault"
@@ -84,7 +83,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	}
 	w.isa = d.isa
 	if d.packs(w) {
-		if err := w.pack(d.pool, spec); err != nil {
+		if err := w.pack(d, spec); err != nil {
 			return nil, err
 		}
 		d.mem.add(spec.Component, w.bytes)
@@ -133,10 +132,10 @@ func (d *Device) packs(w *weight) bool {
 }
 
 // pack reads the parts and packs them.
-func (w *weight) pack(pool *par.Pool, spec device.WeightSpec) error {
+func (w *weight) pack(d *Device, spec device.WeightSpec) error {
 	for i, src := range spec.Parts {
 		p := &w.parts[i]
-		m, err := q8.Pack(pool, p.dtype, p.rows, w.cols, src.ReadRows)
+		m, err := q8.Pack(&d.packed, d.pool, p.dtype, p.rows, w.cols, src.ReadRows)
 		if err != nil {
 			return err
 		}

@@ -150,7 +150,7 @@ func TestPackFails(t *testing.T) {
 	pool := par.New(1)
 	defer pool.Close()
 	broken := errors.New("broken")
-	if _, err := Pack(pool, tensor.Q4_K, 3, 256, func([]byte, int, int) error { return broken }); !errors.Is(err, broken) {
+	if _, err := Pack(new(Memory), pool, tensor.Q4_K, 3, 256, func([]byte, int, int) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
 	}
 	for _, c := range []struct {

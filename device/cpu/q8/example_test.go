@@ -22,7 +22,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	w, err := q8.Pack(pool, tensor.Q8_0, 1, len(row), func(dst []byte, lo, hi int) error {
+	w, err := q8.Pack(new(q8.Memory), pool, tensor.Q8_0, 1, len(row), func(dst []byte, lo, hi int) error {
 		copy(dst, blocks)
 		return nil
 	})

@@ -12,23 +12,34 @@ import (
 // for the latter. u is the first byte of an unpacked, x of a rounded: assembly knows the layouts, not the types.
 type tileFunc func(codes, u *byte, x *int8, c *float32, blocks, zero int)
 
+// bothFunc is a tileFunc for two panels of a K type at once, u being the first byte of two unpacked, one behind the
+// other: a broadcast of activations serves two products. Their tiles are next elements apart.
+type bothFunc func(u *byte, x *int8, c *float32, next int)
+
 // kernels is one implementation of the inner loops.
 type kernels struct {
 	name string
 
 	super32, super16, blocks []tileFunc // by height; [0] is nil
 
+	both32, both16 []bothFunc // by height; may be empty
+
+	// The product of one row of activations with a panel of a K type, by bits and group, or nil: data is the panel, x all
+	// chunks of the row. The same bits as unpacking and multiplying chunk by chunk.
+	row4x32, row6x32, row6x16 func(data *byte, x *int8, c *float32, chunks int)
+
 	unpack4, unpack6 func(dst, src *byte, n int)
 	meta32, meta16   func(u, src *byte)
 	metaBlocks       func(u, src *byte, n int)
 	top              func(x []float32) uint32
+	sums             func(sums *[16]int16, q *[chunk]int8)
 	quantize         func(q []int8, rest, x []float32, inv, d float32)
 }
 
 var generic = &kernels{
 	name: "generic", super32: []tileFunc{nil, superGo(32)}, super16: []tileFunc{nil, superGo(16)}, blocks: []tileFunc{nil, blocksGo},
 	unpack4: unpackGo4, unpack6: unpackGo6, meta32: meta32Go, meta16: meta16Go, metaBlocks: metaBlocksGo,
-	top: topGo, quantize: quantizeGo,
+	top: topGo, sums: sumsGo, quantize: quantizeGo,
 }
 
 // Names lists the kernels that run on this machine, best first: avx512 (with VNNI), avx2, generic.
@@ -61,6 +72,30 @@ func (kn *kernels) tiles(f *format) []tileFunc {
 		return kn.super32
 	}
 	return kn.super16
+}
+
+// both returns the tile functions for two panels, or none.
+func (kn *kernels) both(f *format) []bothFunc {
+	switch {
+	case !f.super:
+		return nil
+	case f.group == 32:
+		return kn.both32
+	}
+	return kn.both16
+}
+
+// row returns the function for one row of activations, or nil.
+func (kn *kernels) row(f *format) func(data *byte, x *int8, c *float32, chunks int) {
+	switch {
+	case !f.super:
+		return nil
+	case f.bits == 4:
+		return kn.row4x32
+	case f.group == 32:
+		return kn.row6x32
+	}
+	return kn.row6x16
 }
 
 // unpack prepares a chunk of width columns and returns its codes as bytes, which are in u or, of 8 bits, in place.

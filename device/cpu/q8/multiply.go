@@ -134,11 +134,11 @@ func index(super bool) int {
 // fit makes room for n rows.
 func (s *scratch) fit(n int) {
 	if s.u == nil {
-		b := aligned(abreast * int(unsafe.Sizeof(unpacked{})))
+		b := alignedTo(abreast*int(unsafe.Sizeof(unpacked{})), 64)
 		s.u = unsafe.Slice((*unpacked)(unsafe.Pointer(&b[0])), abreast)
 	}
 	if want := abreast * n * lanes; len(s.tile) < want {
-		b := aligned(4 * want)
+		b := alignedTo(4*want, 64)
 		s.tile = unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), want)
 	}
 }
@@ -186,12 +186,28 @@ func (e *Engine) panels(worker, task int) {
 
 // multiply computes the outputs of n panels of m from panel p on; out is the first output of m.
 func (e *Engine) multiply(s *scratch, m *Matrix, p, n, out int) {
-	g, kn := &e.call, e.kn
-	tiles := kn.tiles(m.f)
-	tall := len(tiles) - 1
-	x := e.x[index(m.f.super)]
+	g, kn, x := &e.call, e.kn, e.x[index(m.f.super)]
 	for i := range n {
 		g.start(s.tile[i*g.n*lanes:][:g.n*lanes], out+(p+i)*lanes)
+	}
+	if row := kn.row(m.f); g.n == 1 && row != nil {
+		row(&m.data[p*m.panelBytes], &x[0][0].q[0], &s.tile[0], chunks(g.k))
+	} else {
+		e.chunks(s, m, p, n)
+	}
+	for i := range n {
+		j := (p + i) * lanes
+		g.finish(s.tile[i*g.n*lanes:], out+j, min(lanes, m.rows-j))
+	}
+}
+
+// chunks adds the products of n panels of m from panel p on to the tiles.
+func (e *Engine) chunks(s *scratch, m *Matrix, p, n int) {
+	g, kn := &e.call, e.kn
+	both, tiles := kn.both(m.f), kn.tiles(m.f)
+	pairs := 0 // panels that go two by two
+	if len(both) > 0 {
+		pairs = n &^ 1
 	}
 	var codes [abreast]*byte
 	for c := range chunks(g.k) {
@@ -201,17 +217,21 @@ func (e *Engine) multiply(s *scratch, m *Matrix, p, n, out int) {
 			data, width = m.chunkAt(p+i, c)
 			codes[i] = kn.unpack(&s.u[i], m.f, data, width)
 		}
-		for r := 0; r < g.n; {
-			h := heightOf(g.n-r, tall)
-			for i := range n {
-				tiles[h](codes[i], &s.u[i].codes[0], &x[c*g.n+r][0].q[0], &s.tile[(i*g.n+r)*lanes], width/32, int(m.f.zero))
+		x := e.x[index(m.f.super)][c*g.n:][:g.n]
+		for r := 0; r < g.n && pairs > 0; {
+			h := heightOf(g.n-r, len(both)-1)
+			for i := 0; i < pairs; i += 2 {
+				both[h](&s.u[i].codes[0], &x[r][0].q[0], &s.tile[(i*g.n+r)*lanes], g.n*lanes)
 			}
 			r += h
 		}
-	}
-	for i := range n {
-		j := (p + i) * lanes
-		g.finish(s.tile[i*g.n*lanes:], out+j, min(lanes, m.rows-j))
+		for r := 0; r < g.n && pairs < n; {
+			h := heightOf(g.n-r, len(tiles)-1)
+			for i := pairs; i < n; i++ {
+				tiles[h](codes[i], &s.u[i].codes[0], &x[r][0].q[0], &s.tile[(i*g.n+r)*lanes], width/32, int(m.f.zero))
+			}
+			r += h
+		}
 	}
 }
 

@@ -23,8 +23,6 @@
 package q8
 
 import (
-	"unsafe"
-
 	"apr/device/cpu/par"
 	"apr/internal/fault"
 	"apr/tensor"
@@ -67,9 +65,9 @@ func PackedBytes(d tensor.DType, rows, cols int) int64 {
 
 func panels(rows int) int { return (rows + lanes - 1) / lanes }
 
-// Pack reads a matrix of blocks, rows of whole blocks, and packs it on all workers: read fills dst with the stored rows
+// Pack reads a matrix of blocks, rows of whole blocks, and packs it into memory on all workers: read fills dst with the stored rows
 // [lo, hi), in ascending order. CanPack must be true. The error is that of read.
-func Pack(pool *par.Pool, d tensor.DType, rows, cols int, read func(dst []byte, lo, hi int) error) (*Matrix, error) {
+func Pack(memory *Memory, pool *par.Pool, d tensor.DType, rows, cols int, read func(dst []byte, lo, hi int) error) (*Matrix, error) {
 	if !CanPack(d, cols) {
 		panic("q8: cannot pack " + d.String())
 	}
@@ -79,7 +77,7 @@ func Pack(pool *par.Pool, d tensor.DType, rows, cols int, read func(dst []byte, 
 	if int64(int(size)) != size || size < 0 {
 		return nil, fault.New(fault.Memory, "a matrix of %d×%d does not fit an address space", rows, cols).WithID("E-CPU-007")
 	}
-	m.data = aligned(int(size))
+	m.data = memory.take(int(size))[:size]
 	rowBytes := cols / f.block * f.blockBytes
 	step := lanes * max(1, readBytes/max(1, lanes*rowBytes))
 	buf := make([]byte, min(step, rows)*rowBytes)
@@ -115,10 +113,3 @@ func (m *Matrix) chunkAt(panel, c int) (data []byte, width int) {
 
 // chunks returns how many chunks a row of cols columns has.
 func chunks(cols int) int { return (cols + chunk - 1) / chunk }
-
-// aligned returns n zeroed bytes that start at a cache line.
-func aligned(n int) []byte {
-	b := make([]byte, n+63)
-	skip := int(-uintptr(unsafe.Pointer(&b[0])) & 63)
-	return b[skip : skip+n : skip+n]
-}

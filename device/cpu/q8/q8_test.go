@@ -44,7 +44,7 @@ func pack(t testing.TB, d tensor.DType, rows, cols int, blocks []byte) *Matrix {
 	size := int(d.RowBytes(cols))
 	pool := par.New(2)
 	defer pool.Close()
-	m, err := Pack(pool, d, rows, cols, func(dst []byte, lo, hi int) error {
+	m, err := Pack(new(Memory), pool, d, rows, cols, func(dst []byte, lo, hi int) error {
 		copy(dst, blocks[lo*size:hi*size])
 		return nil
 	})

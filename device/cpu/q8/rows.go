@@ -31,8 +31,8 @@ func (kn *kernels) round(r *[2]rounded, x []float32, rest *[chunk]float32, super
 		r[0].d[0], r[1].d[0] = kn.block(r[0].q[:len(x)], r[1].q[:len(x)], x, rest)
 		for half := range r {
 			h := &r[half]
+			kn.sums(&h.sums, &h.q)
 			for j := range h.pairs {
-				h.sums[2*j], h.sums[2*j+1] = sum((*[16]int8)(h.q[32*j:])), sum((*[16]int8)(h.q[32*j+16:]))
 				h.pairs[j] = h.sums[2*j] + h.sums[2*j+1]
 			}
 		}
@@ -40,9 +40,12 @@ func (kn *kernels) round(r *[2]rounded, x []float32, rest *[chunk]float32, super
 	}
 	for j := range len(x) / 32 {
 		r[0].d[j], r[1].d[j] = kn.block(r[0].q[32*j:][:32], r[1].q[32*j:][:32], x[32*j:][:32], rest)
-		for half := range r {
-			h := &r[half]
-			h.sums[2*j] = sum((*[16]int8)(h.q[32*j:])) + sum((*[16]int8)(h.q[32*j+16:]))
+	}
+	for half := range r {
+		h := &r[half]
+		kn.sums(&h.sums, &h.q)
+		for j := range h.pairs {
+			h.sums[2*j], h.sums[2*j+1] = h.sums[2*j]+h.sums[2*j+1], 0
 		}
 	}
 }
@@ -69,11 +72,15 @@ func (kn *kernels) block(q, fine []int8, x []float32, rest *[chunk]float32) (d, 
 	return d, dFine
 }
 
-func sum(q *[16]int8) (s int16) {
-	for _, v := range q {
-		s += int16(v)
+// sumsGo computes sums[j] = Σ q[16j+i], i < 16.
+func sumsGo(sums *[16]int16, q *[chunk]int8) {
+	for j := range sums {
+		s := int16(0)
+		for _, v := range q[16*j:][:16] {
+			s += int16(v)
+		}
+		sums[j] = s
 	}
-	return s
 }
 
 // topGo returns the largest magnitude of x as the bits of a float32, NaN above infinity above all. len(x) is a multiple

@@ -79,21 +79,6 @@ func super16AVX5125(codes *byte, u *byte, x *int8, c *float32, blocks int, zero 
 //go:noescape
 func blocksAVX5125(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
 
-// super32AVX5126 computes 6 rows as superGo(32) does each.
-//
-//go:noescape
-func super32AVX5126(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// super16AVX5126 computes 6 rows as superGo(16) does each.
-//
-//go:noescape
-func super16AVX5126(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
-// blocksAVX5126 computes 6 rows as blocksGo does each.
-//
-//go:noescape
-func blocksAVX5126(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int)
-
 // unpack4AVX512 does what unpackGo4 does; n > 0.
 //
 //go:noescape
@@ -178,3 +163,53 @@ func topAVX2(x []float32) uint32
 //
 //go:noescape
 func quantizeAVX2(q []int8, rest []float32, x []float32, inv float32, d float32)
+
+// super32Both1 computes 1 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+//
+//go:noescape
+func super32Both1(u *byte, x *int8, c *float32, next int)
+
+// super16Both1 computes 1 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+//
+//go:noescape
+func super16Both1(u *byte, x *int8, c *float32, next int)
+
+// super32Both2 computes 2 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+//
+//go:noescape
+func super32Both2(u *byte, x *int8, c *float32, next int)
+
+// super16Both2 computes 2 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+//
+//go:noescape
+func super16Both2(u *byte, x *int8, c *float32, next int)
+
+// super32Both3 computes 3 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+//
+//go:noescape
+func super32Both3(u *byte, x *int8, c *float32, next int)
+
+// super16Both3 computes 3 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+//
+//go:noescape
+func super16Both3(u *byte, x *int8, c *float32, next int)
+
+// sumsAVX2 does what sumsGo does.
+//
+//go:noescape
+func sumsAVX2(to *int16, q *int8)
+
+// row32AVX5124 adds chunks of a panel with 4-bit codes to one row, as unpacking and superGo(32) of each do.
+//
+//go:noescape
+func row32AVX5124(data *byte, x *int8, c *float32, chunks int)
+
+// row32AVX5126 adds chunks of a panel with 6-bit codes to one row, as unpacking and superGo(32) of each do.
+//
+//go:noescape
+func row32AVX5126(data *byte, x *int8, c *float32, chunks int)
+
+// row16AVX5126 adds chunks of a panel with 6-bit codes to one row, as unpacking and superGo(16) of each do.
+//
+//go:noescape
+func row16AVX5126(data *byte, x *int8, c *float32, chunks int)

@@ -13,28 +13,33 @@ import (
 
 // The layout of the structs unpacked and rounded of the package.
 const (
-	lanes    = 16
-	vecBytes = 64
-	scaleAt  = 4096
-	minAt    = scaleAt + 16*64
-	dAt      = minAt + 8*64
-	dminAt   = dAt + 64
-	rowBytes = 336 // of a rounded chunk
-	sumsAt   = 256
-	pairsAt  = sumsAt + 32
-	rowDAt   = pairsAt + 16
+	lanes         = 16
+	vecBytes      = 64
+	scaleAt       = 4096
+	minAt         = scaleAt + 16*64
+	dAt           = minAt + 8*64
+	dminAt        = dAt + 64
+	unpackedBytes = dminAt + 64
+	rowBytes      = 336 // of a rounded chunk
+	sumsAt        = 256
+	pairsAt       = sumsAt + 32
+	rowDAt        = pairsAt + 16
 )
 
 // isa describes one instruction set.
 type isa struct {
 	name  string
-	parts int // vectors for 16 lanes of 32 bits
+	parts int // vectors of 32-bit lanes for 16 lanes, or for those of two panels
 	bytes int // of a vector
+	next  int // bytes from a part to the next in the struct unpacked
 	tall  int // rows of the largest tile, of two halves each
 	vec   func(i int) reg.VecPhysical
 }
 
-func (s isa) wide() bool { return s.parts == 1 }
+func (s isa) wide() bool { return s.bytes == 64 }
+
+// pair reports whether two panels are multiplied at once, so that a broadcast serves two products.
+func (s isa) pair() bool { return s.wide() && s.parts == 2 }
 
 func main() {
 	zmm := []reg.VecPhysical{
@@ -47,9 +52,10 @@ func main() {
 		reg.Y11, reg.Y12, reg.Y13, reg.Y14, reg.Y15,
 	}
 	ConstraintExpr("amd64")
+	z := func(i int) reg.VecPhysical { return zmm[i] }
 	for _, s := range []isa{
-		{name: "AVX512", parts: 1, bytes: 64, tall: 6, vec: func(i int) reg.VecPhysical { return zmm[i] }},
-		{name: "AVX2", parts: 2, bytes: 32, tall: 1, vec: func(i int) reg.VecPhysical { return ymm[i] }},
+		{name: "AVX512", parts: 1, bytes: 64, tall: 5, vec: z},
+		{name: "AVX2", parts: 2, bytes: 32, next: 32, tall: 1, vec: func(i int) reg.VecPhysical { return ymm[i] }},
 	} {
 		for h := 1; h <= s.tall; h++ {
 			s.super(h, 32)
@@ -63,6 +69,16 @@ func main() {
 		s.metaBlocks()
 		s.top()
 		s.quantize()
+	}
+	both := isa{name: "Both", parts: 2, bytes: 64, next: unpackedBytes, vec: z}
+	for h := 1; h <= 3; h++ {
+		both.super(h, 32)
+		both.super(h, 16)
+	}
+	sums()
+	wide := isa{name: "AVX512", parts: 1, bytes: 64}
+	for _, r := range []single{{wide, 4, 32, true}, {wide, 6, 32, true}, {wide, 6, 16, false}} {
+		r.row()
 	}
 	Generate()
 }
@@ -96,10 +112,21 @@ func (r registers) spare(i int) reg.VecPhysical    { return r.s.vec(2*r.h*r.s.pa
 
 const tileSignature = "func(codes, u *byte, x *int8, c *float32, blocks, zero int)"
 
+const bothSignature = "func(u *byte, x *int8, c *float32, next int)"
+
 // super generates a tile of a K type; see superGo.
 func (s isa) super(h, group int) {
-	s.function(fmt.Sprintf("super%d%s%d", group, s.name, h), tileSignature, fmt.Sprintf("computes %d rows as superGo(%d) does each.", h, group))
-	codes, u, x := pointer("codes"), pointer("u"), pointer("x")
+	name := fmt.Sprintf("super%d%s%d", group, s.name, h)
+	var codes, u reg.GPVirtual
+	if s.pair() {
+		s.function(name, bothSignature, fmt.Sprintf("computes %d rows as superGo(%d) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.", h, group))
+		u, codes = pointer("u"), GP64()
+		MOVQ(u, codes)
+	} else {
+		s.function(name, tileSignature, fmt.Sprintf("computes %d rows as superGo(%d) does each.", h, group))
+		codes, u = pointer("codes"), pointer("u")
+	}
+	x := pointer("x")
 	h *= 2
 	r := registers{s, h}
 	s.constants()
@@ -115,7 +142,7 @@ func (s isa) super(h, group int) {
 	Label("loop")
 	s.groupDots(r, codes, q, group/4, false)
 	for v := range s.parts {
-		s.load(operand.Mem{Base: scale, Disp: v * s.bytes}, r.spare(0))
+		s.load(operand.Mem{Base: scale, Disp: v * s.next}, r.spare(0))
 		for i := range h {
 			VPMULLD(r.spare(0), r.group(i, v), r.group(i, v))
 			VPADDD(r.group(i, v), r.total(i, v), r.total(i, v))
@@ -131,6 +158,10 @@ func (s isa) super(h, group int) {
 	c := pointer("c")
 	for v := range s.parts {
 		s.finishSuper(r, u, x, c, v)
+		if s.pair() && v == 0 {
+			next := pointer("next")
+			LEAQ(operand.Mem{Base: c, Index: next, Scale: 4}, c)
+		}
 	}
 	VZEROUPPER()
 	RET()
@@ -165,26 +196,35 @@ func (s isa) groupDots(r registers, codes, q reg.GPVirtual, n int, full bool) {
 		}
 	}
 	for k := range n {
+		at := func(i int) operand.Mem { return operand.Mem{Base: q, Disp: i*rowBytes + 4*k} }
 		for v := range s.parts {
-			w := r.spare(0)
-			s.load(operand.Mem{Base: codes, Disp: k*vecBytes + v*s.bytes}, w)
-			for i := range r.h {
-				m := operand.Mem{Base: q, Disp: i*rowBytes + 4*k}
+			s.load(operand.Mem{Base: codes, Disp: k*vecBytes + v*s.next}, r.spare(v))
+			for i := 0; i < r.h && !s.pair(); i++ {
 				if s.wide() {
-					accumulate("VPDPBUSD", m, w, r.group(i, v))
+					accumulate("VPDPBUSD", at(i), r.spare(v), r.group(i, v))
 				} else {
-					s.dotsAVX2(r, m, w, r.group(i, v), full)
+					s.dotsAVX2(r, at(i), r.spare(v), r.group(i, v), full)
 				}
+			}
+		}
+		for i := 0; i < r.h && s.pair(); i++ {
+			VPBROADCASTD(at(i), r.spare(2))
+			for v := range s.parts {
+				accumulate("VPDPBUSD", r.spare(2), r.spare(v), r.group(i, v))
 			}
 		}
 	}
 }
 
 // accumulate emits an instruction of AVX-512 VNNI, which the assembler's own tables lack: sum += w·m in each lane, m being
-// one 32-bit word for all.
-func accumulate(opcode string, m operand.Mem, w, sum reg.VecPhysical) {
+// one 32-bit word for all if it is in memory.
+func accumulate(opcode string, m operand.Op, w, sum reg.VecPhysical) {
+	var suffixes []string
+	if _, ok := m.(operand.Mem); ok {
+		suffixes = []string{"BCST"}
+	}
 	Instruction(&ir.Instruction{
-		Opcode: opcode, Suffixes: []string{"BCST"}, Operands: []operand.Op{m, w, sum},
+		Opcode: opcode, Suffixes: suffixes, Operands: []operand.Op{m, w, sum},
 		Inputs: []operand.Op{m, w, sum}, Outputs: []operand.Op{sum}, ISA: []string{"AVX512F", "AVX512VNNI"},
 	})
 }
@@ -192,7 +232,7 @@ func accumulate(opcode string, m operand.Mem, w, sum reg.VecPhysical) {
 // dotsAVX2 adds four products in each lane. Pairs of products fit 16 bits if codes have 7 bits, so the eighth goes its
 // own way.
 func (s isa) dotsAVX2(r registers, m operand.Mem, w, sum reg.VecPhysical, full bool) {
-	x, t := r.spare(1), r.spare(2)
+	x, t := r.spare(2), r.spare(3)
 	VPBROADCASTD(m, x)
 	if !full {
 		VPMADDUBSW(x, w, t)
@@ -200,7 +240,7 @@ func (s isa) dotsAVX2(r registers, m operand.Mem, w, sum reg.VecPhysical, full b
 		VPADDD(t, sum, sum)
 		return
 	}
-	part := r.spare(3)
+	part := r.spare(4)
 	VPAND(s.low(), w, part)
 	VPMADDUBSW(x, part, t)
 	VPMADDWD(s.one(), t, t)
@@ -227,7 +267,7 @@ func (s isa) minima(r registers, u, x reg.GPVirtual, group int) {
 	for p := range 256 / group / 2 {
 		for v := range s.parts {
 			w := r.spare(0)
-			s.load(operand.Mem{Base: u, Disp: minAt + 64*p + v*s.bytes}, w)
+			s.load(operand.Mem{Base: u, Disp: minAt + 64*p + v*s.next}, w)
 			for i := range r.h {
 				s.pairs(r, operand.Mem{Base: x, Disp: i*rowBytes + at + 4*p}, w, r.group(i, v))
 			}
@@ -249,12 +289,15 @@ func (s isa) pairs(r registers, m operand.Mem, w, sum reg.VecPhysical) {
 
 // finishSuper scales the sums of a part and adds them to c.
 func (s isa) finishSuper(r registers, u, x, c reg.GPVirtual, v int) {
-	d := operand.Mem{Base: u, Disp: dAt + v*s.bytes}
-	dmin := operand.Mem{Base: u, Disp: dminAt + v*s.bytes}
+	d := operand.Mem{Base: u, Disp: dAt + v*s.next}
+	dmin := operand.Mem{Base: u, Disp: dminAt + v*s.next}
 	for i := range r.h {
 		xd, t := r.spare(0), r.spare(1)
 		sum, low := r.total(i, v), r.group(i, v)
 		out := operand.Mem{Base: c, Disp: i/2*64 + v*s.bytes}
+		if s.pair() {
+			out.Disp = i / 2 * 64
+		}
 		VBROADCASTSS(operand.Mem{Base: x, Disp: i*rowBytes + rowDAt}, xd)
 		VCVTDQ2PS(sum, sum)
 		VCVTDQ2PS(low, low)

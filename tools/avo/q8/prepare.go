@@ -264,3 +264,31 @@ func (s isa) quantize() {
 	VZEROUPPER()
 	RET()
 }
+
+// sums adds 256 numbers of 8 bits in sixteens: in pairs, then three times neighbours within 128-bit halves.
+func sums() {
+	s := isa{name: "AVX2", parts: 2, bytes: 32}
+	s.function("sumsAVX2", "func(to *int16, q *int8)", "does what sumsGo does.")
+	to, q := pointer("to"), pointer("q")
+	one := reg.Y15
+	VPCMPEQD(one, one, one)
+	VPABSB(one, one)
+	y := []reg.VecPhysical{reg.Y0, reg.Y1, reg.Y2, reg.Y3, reg.Y4, reg.Y5, reg.Y6, reg.Y7}
+	for i, r := range y {
+		VMOVDQU(operand.Mem{Base: q, Disp: 32 * i}, r)
+		VPMADDUBSW(r, one, r)
+	}
+	for n := 4; n > 0; n /= 2 {
+		for i := range n {
+			VPHADDW(y[2*i+1], y[2*i], y[i])
+		}
+	}
+	// word k of each half is the sum of that half of register k
+	VEXTRACTI128(operand.U8(1), reg.Y0, reg.X1)
+	VPUNPCKLWD(reg.X1, reg.X0, reg.X2)
+	VPUNPCKHWD(reg.X1, reg.X0, reg.X3)
+	VMOVDQU(reg.X2, operand.Mem{Base: to})
+	VMOVDQU(reg.X3, operand.Mem{Base: to, Disp: 16})
+	VZEROUPPER()
+	RET()
+}
