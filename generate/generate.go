@@ -121,6 +121,7 @@ type generator struct {
 	cache  *model.Cache
 	ids    device.Tensor // I32 [promptChunk, 1]
 	hidden device.Tensor // [1, h]
+	greedy *model.Greedy // nil: the host needs all logits
 	logits []float32
 	order  []int32
 	seen   []int32
@@ -128,7 +129,7 @@ type generator struct {
 
 func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *generator {
 	dev := m.Device()
-	return &generator{
+	g := &generator{
 		m: m, s: s, o: o,
 		rng:    rand.New(rand.NewPCG(o.Seed, 0)),
 		cache:  m.NewCache(len(prompt) + o.MaxTokens),
@@ -136,6 +137,10 @@ func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *g
 		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.HiddenSize),
 		logits: make([]float32, o.Vocab),
 	}
+	if o.Temperature == 0 && !o.penalises() && o.Vocab < 1<<24 {
+		g.greedy = m.NewGreedy(s, o.Vocab)
+	}
+	return g
 }
 
 // free gives the device's memory back.
@@ -143,6 +148,9 @@ func (g *generator) free() {
 	dev := g.m.Device()
 	g.cache.Free(dev)
 	dev.Free(g.ids, g.hidden)
+	if g.greedy != nil {
+		g.greedy.Free()
+	}
 }
 
 // extend feeds ids to the model.
@@ -155,6 +163,11 @@ func (g *generator) extend(ids []int32) {
 
 // next chooses the id that follows.
 func (g *generator) next() (int32, error) {
+	if g.greedy != nil {
+		if id, finite, err := g.greedy.Next(g.s, g.hidden); err != nil || finite {
+			return id, err
+		}
+	}
 	if err := g.m.NextLogits(g.s, g.logits, g.hidden); err != nil {
 		return 0, err
 	}
@@ -177,9 +190,12 @@ func (g *generator) next() (int32, error) {
 	return g.sample(), nil
 }
 
+// penalises reports whether logits of recent ids are changed.
+func (o Options) penalises() bool { return o.RepeatPenalty != 1 && o.RepeatLastN > 0 }
+
 // penalise lowers the logits of recent ids (Keskar et al. 2019, arXiv:1909.05858, section 4.1).
 func (g *generator) penalise() {
-	if g.o.RepeatPenalty == 1 || g.o.RepeatLastN <= 0 {
+	if !g.o.penalises() {
 		return
 	}
 	done := map[int32]bool{}

@@ -176,3 +176,23 @@ func TestLogitsMustBeFinite(t *testing.T) {
 		})
 	}
 }
+
+// A logit of −∞ or beyond what a sum of squares holds is no error: the largest of the others follows, the lowest id of equals.
+func TestGreedyBesideHugeLogits(t *testing.T) {
+	for name, c := range map[string]struct {
+		logits []float32
+		want   int32
+	}{
+		"-infinite": {[]float32{-1, float32(math.Inf(-1)), 3, 2}, 2},
+		"huge":      {[]float32{-1e30, 1e30, 2e30, 2e30}, 2},
+		"equal":     {[]float32{1, 4, 4, 4}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, m := fixedModel(t, c.logits)
+			r, err := generate.Generate(context.Background(), m, s, []int32{0}, generate.Options{MaxTokens: 2, RepeatPenalty: 1, Vocab: 4}, nil)
+			if err != nil || !slices.Equal(r.IDs, []int32{c.want, c.want}) {
+				t.Errorf("ids %v (%v), want %d twice", r.IDs, err, c.want)
+			}
+		})
+	}
+}

@@ -7,7 +7,7 @@ import (
 
 // Cache holds the rotated keys and the values of one sequence, so that a position is computed once.
 type Cache struct {
-	k, v     []device.Tensor // per layer [capacity, kv·d]
+	rows     []device.Tensor // per layer [capacity, 2·kv·d]: a key, then its value
 	capacity int
 	length   int
 }
@@ -17,17 +17,13 @@ func (m *Model) NewCache(capacity int) *Cache {
 	c := &Cache{capacity: capacity}
 	act := m.dev.Info().Activations
 	for range m.layers {
-		c.k = append(c.k, m.dev.Alloc("cache.k", device.KVCache, act, capacity, m.kvDim()))
-		c.v = append(c.v, m.dev.Alloc("cache.v", device.KVCache, act, capacity, m.kvDim()))
+		c.rows = append(c.rows, m.dev.Alloc("cache", device.KVCache, act, capacity, 2*m.kvDim()))
 	}
 	return c
 }
 
 // Free gives the cache's memory back; it must not be used afterwards.
-func (c *Cache) Free(dev device.Device) {
-	dev.Free(c.k...)
-	dev.Free(c.v...)
-}
+func (c *Cache) Free(dev device.Device) { dev.Free(c.rows...) }
 
 // Len returns the number of positions held.
 func (c *Cache) Len() int { return c.length }
@@ -61,9 +57,8 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 		m.normed(s, y, none, x, pending, l.inputNorm)
 		s.MatMul(qkv, y, l.qkv, l.qkvBias, false)
 		s.Rotate(qkv.ColRange(0, q+kv), m.rotary(n, c.length, false))
-		s.Copy(c.k[i].RowRange(c.length, c.length+n), qkv.ColRange(q, q+kv))
-		s.Copy(c.v[i].RowRange(c.length, c.length+n), qkv.ColRange(q+kv, q+2*kv))
-		s.Attention(att, none, qkv.ColRange(0, q), c.k[i], c.v[i], shape)
+		s.Copy(c.rows[i].RowRange(c.length, c.length+n), qkv.ColRange(q, q+2*kv))
+		s.Attention(att, none, qkv.ColRange(0, q), c.rows[i].ColRange(0, kv), c.rows[i].ColRange(kv, 2*kv), shape)
 		s.MatMul(delta, att, l.o, none, false)
 		m.normed(s, y, none, x, delta, l.postNorm)
 		s.MatMulSwiGLU(prod, gu, y, l.gateUp, false)
@@ -82,4 +77,69 @@ func (m *Model) NextLogits(s device.Stream, host []float32, hidden device.Tensor
 	defer s.Release(z)
 	m.Logits(s, z, hidden)
 	return s.Download(host, z)
+}
+
+// Greedy finds the id of the largest logit on the device, so that one number comes to the host instead of a vocabulary.
+type Greedy struct {
+	m      *Model
+	vocab  int
+	id     device.Tensor // I32 [1,1]
+	counts device.Tensor // [vocab,1], each row its number
+	out    device.Tensor // [1+slices, 1]: the id, then one number for each slice of the logits
+	host   []float32
+}
+
+// greedySlice is how many logits are checked by one number.
+const greedySlice = 1024
+
+// NewGreedy returns a Greedy over the first vocab < 2²⁴ ids.
+func (m *Model) NewGreedy(s device.Stream, vocab int) *Greedy {
+	slices := (vocab + greedySlice - 1) / greedySlice
+	alloc := func(name string, d tensor.DType, rows int) device.Tensor {
+		return m.dev.Alloc(name, device.Logits, d, rows, 1)
+	}
+	g := &Greedy{
+		m: m, vocab: vocab, id: alloc("greedy.id", tensor.I32, 1), counts: alloc("greedy.counts", tensor.F32, vocab),
+		out: alloc("greedy.out", tensor.F32, 1+slices), host: make([]float32, 1+slices),
+	}
+	numbers := make([]float32, vocab)
+	for i := range numbers {
+		numbers[i] = float32(i)
+	}
+	s.Upload(g.counts, numbers)
+	return g
+}
+
+// Free gives the device's memory back.
+func (g *Greedy) Free() { g.m.dev.Free(g.id, g.counts, g.out) }
+
+// Next returns the id of the largest logit that follows hidden [1, h], the lowest of several, and waits. It reports false
+// if a logit is not finite or beyond 10¹⁸; then the id says nothing, and NextLogits shows which.
+//
+// (mean(z²)+1)^−½, which is RMSNorm's rstd, is positive exactly if all of a slice are finite and their squares too.
+func (g *Greedy) Next(s device.Stream, hidden device.Tensor) (id int32, finite bool, err error) {
+	var none device.Tensor
+	z := s.Temp("logits", device.Logits, tensor.F32, 1, g.vocab)
+	defer s.Release(z)
+	g.m.Logits(s, z, hidden)
+	s.ArgMax(g.id, z)
+	s.Gather(g.out.RowRange(0, 1), g.counts, g.id)
+	whole := g.vocab / greedySlice
+	if whole > 0 {
+		rows := z
+		rows.Rows, rows.Cols, rows.Stride = whole, greedySlice, greedySlice
+		s.RMSNorm(none, g.out.RowRange(1, 1+whole), none, rows, none, none, 1)
+	}
+	if rest := whole * greedySlice; rest < g.vocab {
+		s.RMSNorm(none, g.out.RowRange(1+whole, 2+whole), none, z.ColRange(rest, g.vocab), none, none, 1)
+	}
+	if err := s.Download(g.host, g.out); err != nil {
+		return 0, false, err
+	}
+	for _, r := range g.host[1:] {
+		if !(r > 0) {
+			return 0, false, nil
+		}
+	}
+	return int32(g.host[0]), true, nil
 }
