@@ -178,9 +178,9 @@ func (c *claim) settle() {
 	}
 	for _, m := range c.under {
 		run.Mutants = append(run.Mutants, MutantRun{m.mutant.ID, m.result == failed, m.observed, m.took, m.tail})
-		switch {
-		case m.result == failed:
-		case m.result == passed:
+		switch m.result {
+		case failed:
+		case passed:
 			if run.Status == Upheld {
 				run.Status, run.Observed = Survived, "passes under "+m.mutant.ID
 			}
