@@ -37,6 +37,8 @@ type Outcome struct {
 	TokensPerSec   float64           `json:"tokens_per_second"`
 	Seconds        float64           `json:"duration_seconds"`
 	FirstStep      float64           `json:"seconds_to_first_step"`
+	Checkpoints    int               `json:"checkpoints"`        // written by this process
+	CheckpointTime float64           `json:"checkpoint_seconds"` // that training waited for them
 	DevicePeak     int64             `json:"device_peak_bytes"`
 	Evaluations    []Evaluation      `json:"evaluations"`
 	Exported       string            `json:"exported,omitempty"`

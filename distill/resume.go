@@ -93,7 +93,10 @@ func (l *leg) checkpoint(out *Outcome) error {
 		return err
 	}
 	l.saved.step, l.saved.at = l.trainer.Step, time.Now()
-	return r.dir.Event("checkpoint", l.name, map[string]any{"step": st.Step, "seconds": time.Since(start).Seconds()}, "")
+	out.Checkpoints++
+	took := time.Since(start).Seconds()
+	out.CheckpointTime += took
+	return r.dir.Event("checkpoint", l.name, map[string]any{"step": st.Step, "seconds": took}, "")
 }
 
 // checkResume refuses a resumption that would not continue what the checkpoints hold, before anything is written, and
@@ -171,7 +174,7 @@ func (l *leg) restore(out *Outcome) error {
 	if l.name == LegStudent {
 		dir, id := out.RunDir, out.RunID
 		*out = st.Progress
-		out.RunDir, out.RunID, out.StoppedBy = dir, id, ""
+		out.RunDir, out.RunID, out.StoppedBy, out.Checkpoints, out.CheckpointTime = dir, id, "", 0, 0
 	}
 	out.ResumedFrom = from
 	r.obs.Message("leg %s continues after step %d from %s", l.name, st.Step, from)

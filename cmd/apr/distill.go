@@ -346,6 +346,7 @@ func (r *distillResult) Text(p *cli.Page) {
 		"steps", fmt.Sprintf("%d (%s tokens at %.0f tokens/s)", r.StepsCompleted, cli.Count(r.TokensSeen), r.TokensPerSec),
 		"loss", fmt.Sprintf("%.4f → %.4f", r.InitialLoss, r.FinalLoss),
 		"time", time.Duration(r.Seconds * float64(time.Second)).Round(100 * time.Millisecond).String(),
+		"checkpoints", fmt.Sprintf("%d in %.2f s, %.2f %% of the time", r.Checkpoints, r.CheckpointTime, 100*r.CheckpointTime/r.Seconds),
 		"peak memory", cli.Bytes(r.PeakMemory["host"]),
 	}
 	if len(r.Outputs) > 0 {

@@ -3,8 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -274,4 +276,53 @@ func abort(t *testing.T, l lab, sig syscall.Signal) int {
 		}
 	})
 	return code(err)
+}
+
+// Checkpoints cost at most 2 % of the time of the README's example; the program says what they cost. In short, a few
+// steps show that what it says is what its events say.
+func TestTortureOverhead(t *testing.T) {
+	l := newLab(t)
+	c := l.command("run", "--json", "-q", "--checkpoint-every", "20")
+	if torture.Whole() {
+		c = exec.Command(l.apr, "distill", "../../examples/gosrc/distill.yaml", "-o", l.path("run"), "--json", "-q")
+		c.Env = append(os.Environ(), "XDG_CACHE_HOME="+l.dir, "CUDA_VISIBLE_DEVICES=-1")
+	}
+	b, err := c.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out struct {
+		Checkpoints int
+		Waited      float64 `json:"checkpoint_seconds"`
+		Seconds     float64 `json:"duration_seconds"`
+	}
+	if err := json.Unmarshal(b, &out); err != nil {
+		t.Fatal(err)
+	}
+	events, err := os.ReadFile(l.path("run", "events.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, sum := 0, 0.0
+	for line := range strings.Lines(string(events)) {
+		var e struct {
+			Kind   string
+			Detail json.RawMessage
+		}
+		var d struct{ Seconds float64 }
+		if json.Unmarshal([]byte(line), &e) == nil && e.Kind == "checkpoint" && json.Unmarshal(e.Detail, &d) == nil {
+			n, sum = n+1, sum+d.Seconds
+		}
+	}
+	if n == 0 || n != out.Checkpoints || !(sum > 0 && math.Abs(out.Waited-sum) <= 1e-9*sum) {
+		t.Errorf("%d checkpoints in %g s by the events, %d in %g s by the result", n, sum, out.Checkpoints, out.Waited)
+	}
+	bad, share, of := 0, 100*out.Waited/out.Seconds, "a run of a moment"
+	if torture.Whole() {
+		of = "the README's example, at most 2 %"
+		if !(share <= 2) {
+			bad = 1
+		}
+	}
+	torture.Row(t, fmt.Sprintf("time of checkpoints in %s: %.2f s of %.1f s, %.2f %%", of, out.Waited, out.Seconds, share), out.Checkpoints, bad, "–")
 }
