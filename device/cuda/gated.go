@@ -4,6 +4,7 @@ import (
 	"apr/device"
 	"apr/device/cuda/kernel"
 	"apr/device/dry"
+	"apr/tensor"
 )
 
 // fusedRows is from how many rows on one kernel computes MatMulSwiGLU: with fewer, most of a tile of 256 rows is empty,
@@ -25,7 +26,7 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 }
 
 // MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
-// both.
+// both. With a matrix in 8-bit floats gu that is kept is computed by MatMul.
 func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
 	wt := w.(*weight)
 	t := wt.t
@@ -37,6 +38,10 @@ func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool
 	}
 	o := s.begin("MatMulSwiGLU", m, gu, x, t)
 	if o == nil {
+		return
+	}
+	if wt.eighth != nil && !keep && s.dev.fusesEighth(mat(m), x.Cols, wt.parts != nil, s.dev.expansion.bytes) {
+		s.gatedEighth(m, x, wt)
 		return
 	}
 	read := mat(t)
@@ -55,6 +60,39 @@ func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool
 	s.dev.counts.products.Add(1)
 	kernel.GemmSwiGLU(o, mat(m), mat(gu), mat(x), read, keep)
 	o.end()
+}
+
+// fusesEighth is fuses for a matrix of h columns in 8-bit floats, or in blocks that become such, all at once, in that much
+// memory.
+func (d *Device) fusesEighth(m kernel.Mat, h int, blocks bool, expansion int64) bool {
+	f := m.Cols
+	x, w := kernel.Bytes{Rows: m.Rows, Cols: h, Stride: h}, kernel.Bytes{Rows: 2 * f, Cols: h, Stride: h}
+	scale := kernel.Mat{Cols: 1, Stride: 1, Type: tensor.F32}
+	return d.target() == "sm_90a" && m.Rows >= fusedRows && eighthSlab(2*f, h, blocks, expansion) == 2*f &&
+		kernel.GemmSwiGLUE4M3Serves(m, x, scale, w, scale)
+}
+
+// fusesEighthPlanned is fusesEighth for a recorded operation.
+func (d *Device) fusesEighthPlanned(o dry.Op, expansion int64) bool {
+	m := kernel.Mat{Rows: o.M, Cols: o.N / 2, Stride: o.N / 2, Type: o.Out}
+	return !o.Keep && d.fusesEighth(m, o.K, o.Weight != fp8Type, expansion)
+}
+
+// gatedEighth is MatMulSwiGLU in 8-bit floats by one kernel.
+func (s *Stream) gatedEighth(m, x device.Tensor, w *weight) {
+	piece := eighthPiece(x.Rows, x.Cols)
+	for first := 0; first < x.Rows; first += piece {
+		end := min(first+piece, x.Rows)
+		o := s.begin("MatMulSwiGLU", m, x)
+		if o == nil {
+			return
+		}
+		o.sized(end-first, w.t.Rows, x.Cols)
+		s.dev.counts.products.Add(1)
+		x8, sx := o.roundRows(x.RowRange(first, end))
+		kernel.GemmSwiGLUE4M3(o, mat(m.RowRange(first, end)), x8, sx, o.expandEighth(w, 0, w.t.Rows), w.eighth.scale)
+		o.end()
+	}
 }
 
 // expandsWhole reports whether w can be multiplied in one piece.

@@ -111,6 +111,7 @@ func start(t *driver.Thread, f driver.Function, s driver.Stream, l *kernel.Launc
 	for i, m := range l.Maps {
 		a := driver.Matrix{
 			Ptr: m.Mat.Ptr, Rows: m.Mat.Rows, Cols: m.Mat.Cols, Stride: m.Mat.Stride * m.Mat.Type.BlockBytes(), BoxRows: m.BoxRows,
+			Bytes: m.Mat.Type == tensor.U8,
 		}
 		if err := t.EncodeTensorMap(&maps[i], a); err != nil {
 			return err

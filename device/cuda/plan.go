@@ -175,6 +175,9 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 		switch c.Name {
 		case "MatMul", "MatMulSwiGLU":
 			if strings.HasPrefix(c.Weight, fp8Type) {
+				if c.Name == "MatMulSwiGLU" && d.fusesEighthPlanned(c.Op, r.Expand) {
+					continue
+				}
 				all = append(all, eighthShapes(c, r.Expand)...)
 				continue
 			}

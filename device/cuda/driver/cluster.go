@@ -46,14 +46,16 @@ func (t *Thread) LaunchCluster(f Function, grid [3]int, cluster, block, shared i
 // part of their argument, at a multiple of 64 bytes.
 type TensorMap [128]byte
 
-// Matrix is what a tensor map says: Rows×Cols elements of bfloat16 at an address that is a multiple of 16, as Stride, a
-// multiple of 16 bytes, from row to row. A box of BoxRows ≤ 256 rows of 64 columns is moved at a time; in shared memory
-// its rows are 128 bytes, whose 16-byte units are permuted by the row's number modulo 8. Beyond the matrix are zeros.
+// Matrix is what a tensor map says: Rows×Cols elements of bfloat16, or of one byte, at an address that is a multiple of 16,
+// as Stride, a multiple of 16 bytes, from row to row. A box of BoxRows ≤ 256 rows of 64 columns, or of 128 of one byte, is
+// moved at a time; in shared memory its rows are 128 bytes, whose 16-byte units are permuted by the row's number modulo 8.
+// Beyond the matrix are zeros.
 type Matrix struct {
 	Ptr        uint64
 	Rows, Cols int
 	Stride     int // bytes
 	BoxRows    int
+	Bytes      bool // elements are of one byte
 }
 
 // tensorMap is what cuTensorMapEncodeTiled reads and writes.
@@ -70,13 +72,14 @@ const mapAlignment = 64
 
 // Values of cuda.h.
 const (
+	mapUint8      = 0 // CU_TENSOR_MAP_DATA_TYPE_UINT8
 	mapBFloat16   = 9 // CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
 	mapRank       = 2
 	mapPlain      = 0 // CU_TENSOR_MAP_INTERLEAVE_NONE
 	mapPattern128 = 3 // CU_TENSOR_MAP_SWIZZLE_128B
 	mapL2Sectors  = 3 // CU_TENSOR_MAP_L2_PROMOTION_L2_256B
 	mapZeros      = 0 // CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
-	boxColumns    = 64
+	boxBytes      = 128
 )
 
 // TensorMaps reports whether the driver can make tensor maps.
@@ -86,11 +89,15 @@ func (d *Driver) TensorMaps() bool { return d.calls.tensorMap.addr != 0 }
 func (t *Thread) EncodeTensorMap(to *TensorMap, m Matrix) error {
 	a := &t.matrix
 	a.dims, a.strides = [2]uint64{uint64(m.Cols), uint64(m.Rows)}, [1]uint64{uint64(m.Stride)}
-	a.box, a.steps = [2]uint32{boxColumns, uint32(m.BoxRows)}, [2]uint32{1, 1}
+	element, columns := uintptr(mapBFloat16), uint32(boxBytes/2)
+	if m.Bytes {
+		element, columns = mapUint8, boxBytes
+	}
+	a.box, a.steps = [2]uint32{columns, uint32(m.BoxRows)}, [2]uint32{1, 1}
 	skip := -int(uintptr(unsafe.Pointer(&a.space))) & (mapAlignment - 1)
 	space := (*TensorMap)(a.space[skip:])
 	a.args = [12]uintptr{
-		uintptr(unsafe.Pointer(space)), mapBFloat16, mapRank, uintptr(m.Ptr), uintptr(unsafe.Pointer(&a.dims)),
+		uintptr(unsafe.Pointer(space)), element, mapRank, uintptr(m.Ptr), uintptr(unsafe.Pointer(&a.dims)),
 		uintptr(unsafe.Pointer(&a.strides)), uintptr(unsafe.Pointer(&a.box)), uintptr(unsafe.Pointer(&a.steps)),
 		mapPlain, mapPattern128, mapL2Sectors, mapZeros,
 	}

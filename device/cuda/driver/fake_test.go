@@ -536,6 +536,14 @@ func TestTensorMap(t *testing.T) {
 		}); n > 0 {
 			t.Errorf("%v allocations a tensor map", n)
 		}
+		m.Bytes = true
+		if err := th.EncodeTensorMap(got, m); err != nil {
+			return err
+		}
+		want[0], want[6] = 0, 128
+		if v := *(*[16]uint64)(unsafe.Pointer(got)); v != want {
+			t.Errorf("of bytes: got %v, want %v", v, want)
+		}
 		m.Stride = 408
 		if err := th.EncodeTensorMap(got, m); err == nil {
 			t.Error("a stride of 408 bytes is taken")

@@ -6,10 +6,10 @@ import (
 	"apr/tensor"
 )
 
-// TensorMap describes a matrix of bfloat16 to the tensor memory unit of compute capability 9.0, which moves boxes of
-// BoxRows rows of 64 columns between it and shared memory; there a row is 128 bytes, whose 16-byte units are permuted by
-// its number modulo 8. What a box reaches beyond the matrix reads as zero and is not written. Pointer and stride are
-// multiples of 16 bytes.
+// TensorMap describes a matrix of bfloat16 or of bytes (type U8) to the tensor memory unit of compute capability 9.0, which
+// moves boxes of BoxRows rows of 64 columns, of bytes 128, between it and shared memory; there a row is 128 bytes, whose
+// 16-byte units are permuted by its number modulo 8. What a box reaches beyond the matrix reads as zero and is not
+// written. Pointer and stride are multiples of 16 bytes.
 type TensorMap struct {
 	Mat     Mat
 	BoxRows int
