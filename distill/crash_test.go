@@ -99,10 +99,11 @@ func survives(s *crashdisk.Disk, announced, writing int) error {
 	if err := c.write(crashState(9), crashTensors(9)); err != nil {
 		return fmt.Errorf("the next checkpoint: %w", err)
 	}
-	if st, _, _, err := c.newestOf(c.verify); err != nil || st.Step != 9 {
-		return fmt.Errorf("step %d is loaded after the next checkpoint, %v", st.Step, err)
+	st, _, _, err := c.newestOf(c.verify)
+	if err == nil && st.Step != 9 {
+		err = fmt.Errorf("step %d is loaded after the next checkpoint", st.Step)
 	}
-	return nil
+	return err
 }
 
 func crashState(step int) state {
@@ -283,7 +284,7 @@ func failAt(t *testing.T, n int, cause error, seen map[string]bool) (failed stri
 		}
 		return failed, nil
 	}
-	if failed != "" && (cause != crashdisk.ErrShort || failed == "write") { //nolint:errorlint // the value itself
+	if failed != "" && (cause != crashdisk.ErrShort || failed == "write") {
 		return failed, errors.New("nobody noticed")
 	}
 	return failed, nil

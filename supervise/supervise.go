@@ -165,14 +165,15 @@ func (a *attempt) run(args []string) (Death, error) {
 	a.last = time.Now()
 	w := NewWitness(a.o.root)
 	defer w.Close()
-	started, ended := make(chan error), make(chan error, 1)
+	started, ended := make(chan error), make(chan int)
 	go func() { // the thread that starts the child must live as long: see bindToParent
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := c.Start()
 		started <- err
 		if err == nil {
-			ended <- c.Wait()
+			_ = c.Wait() // its state says it all
+			close(ended)
 		}
 	}()
 	err = <-started
@@ -192,7 +193,7 @@ func (a *attempt) run(args []string) (Death, error) {
 }
 
 // attend passes signals on and looks at the child until it ends. It reports whether it had to end it.
-func (a *attempt) attend(c *exec.Cmd, w *Witness, ended <-chan error) (hung bool) {
+func (a *attempt) attend(c *exec.Cmd, w *Witness, ended <-chan int) (hung bool) {
 	tick := time.NewTicker(a.o.every)
 	defer tick.Stop()
 	silent, last := time.Duration(0), time.Now()

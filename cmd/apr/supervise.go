@@ -62,7 +62,7 @@ func (s *sentry) tick(b watch.Beat) {
 }
 
 // lastWords is how long the report of a stall may take: what hangs may be the disk or the terminal.
-const lastWords = 5 * time.Second
+const lastWords = 3 * time.Second
 
 // stalled writes the evidence to the run directory and to stderr, and ends the process with exit 22.
 func (s *sentry) stalled(r watch.Report) {
