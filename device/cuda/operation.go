@@ -91,11 +91,14 @@ func (o *operation) perform(t *driver.Thread) error {
 			}
 			continue
 		}
-		f, err := o.dev.kernels.get(t, &s.launch)
+		if o.dev.kernels.modules[kernel.EarlyModule] {
+			s.launch = kernel.Overlap(s.launch)
+		}
+		l := &s.launch
+		f, err := o.dev.kernels.get(t, l)
 		if err != nil {
 			return err
 		}
-		l := &s.launch
 		o.dev.counts.launches.Add(1)
 		if err := start(t, f, o.dev.stream, l); err != nil {
 			return err
@@ -116,6 +119,9 @@ func start(t *driver.Thread, f driver.Function, s driver.Stream, l *kernel.Launc
 		if err := t.EncodeTensorMap(&maps[i], a); err != nil {
 			return err
 		}
+	}
+	if l.Early {
+		return t.LaunchEarly(f, l.Grid, l.Block, l.Shared, s, l.Args)
 	}
 	if l.Cluster > 0 {
 		return t.LaunchCluster(f, l.Grid, l.Cluster, l.Block, l.Shared, s, l.Args)

@@ -134,6 +134,8 @@ func (d *Device) modules(u *uses) (all []kernel.Module) {
 			unused = u == nil || !u.fp8
 		case m.Name == "dequant":
 			unused = u != nil && !u.blocks
+		case m.Name == kernel.EarlyModule:
+			unused = u != nil && !u.decode
 		case strings.HasPrefix(m.Name, "gemv"):
 			unused = u != nil && !u.decode
 			wrongType = !slices.Contains(kernel.GemvModules(d.act), m.Name)

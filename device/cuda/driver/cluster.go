@@ -23,17 +23,31 @@ type launchAttribute struct {
 	value [16]uint32
 }
 
-// attributeCluster is CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION.
-const attributeCluster = 4
+const (
+	attributeCluster = 4 // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+	attributeEarly   = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+)
 
 // LaunchCluster is Launch in clusters of that many blocks, which the first extent of the grid is a multiple of. Compute
 // capability 9.0 and later.
 func (t *Thread) LaunchCluster(f Function, grid [3]int, cluster, block, shared int, s Stream, args unsafe.Pointer) error {
+	return t.launchWith(attributeCluster, [3]uint32{uint32(cluster), 1, 1}, f, grid, block, shared, s, args)
+}
+
+// LaunchEarly is Launch of a kernel that may begin before the one before it in the stream has ended: as soon as all blocks of
+// that have executed griddepcontrol.launch_dependents or ended. It waits for the end itself, by griddepcontrol.wait.
+// Compute capability 9.0 and later.
+func (t *Thread) LaunchEarly(f Function, grid [3]int, block, shared int, s Stream, args unsafe.Pointer) error {
+	return t.launchWith(attributeEarly, [3]uint32{1}, f, grid, block, shared, s, args)
+}
+
+// launchWith is Launch with an attribute.
+func (t *Thread) launchWith(id uint32, value [3]uint32, f Function, grid [3]int, block, shared int, s Stream, args unsafe.Pointer) error {
 	c := &t.config
 	c.grid, c.block = [3]uint32{uint32(grid[0]), uint32(grid[1]), uint32(grid[2])}, [3]uint32{uint32(block), 1, 1}
 	c.shared, c.stream, c.attributes, c.n = uint32(shared), uintptr(s), &c.attribute, 1
-	c.attribute.id = attributeCluster
-	c.attribute.value[0], c.attribute.value[1], c.attribute.value[2] = uint32(cluster), 1, 1
+	c.attribute.id = id
+	copy(c.attribute.value[:], value[:])
 	t.params[0] = args
 	t.launch = [11]uintptr{uintptr(unsafe.Pointer(c)), uintptr(f), uintptr(unsafe.Pointer(&t.params)), 0}
 	err := t.d.call(&t.d.calls.launchKernelEx, t.launch[:4]...)

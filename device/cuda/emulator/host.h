@@ -72,6 +72,8 @@ APR_DEVICE u32 blocks() { return apr_host::place.blocks; }
 
 APR_DEVICE void sync_block() { apr_host::sync_block(); }
 APR_DEVICE void sync_warp() { apr_host::sync_warp(); }
+APR_DEVICE void let_next() {}
+APR_DEVICE void wait_before() {}
 
 APR_DEVICE u32 bits(float x) { return __builtin_bit_cast(u32, x); }
 APR_DEVICE float from_bits(u32 x) { return __builtin_bit_cast(float, x); }

@@ -65,6 +65,18 @@ APR_DEVICE u32 blocks() { return __nvvm_read_ptx_sreg_nctaid_x(); }
 APR_DEVICE void sync_block() { __nvvm_bar_sync(0); }
 APR_DEVICE void sync_warp() { __nvvm_bar_warp_sync(0xffffffffu); }
 
+// Overlap of a kernel with the one before it in the stream, where that is launched so (Launch.Early) on compute capability
+// 9.0. let_next says that the next kernel's blocks may start as soon as all blocks of this one have said so and there is
+// room. wait_before waits until the kernel before has ended and what it wrote is seen: nothing that an earlier kernel
+// writes may be read before, nor anything be written that it reads. Elsewhere both do nothing.
+#if __CUDA_ARCH__ >= 900
+APR_DEVICE void let_next() { asm volatile("griddepcontrol.launch_dependents;" : : : "memory"); }
+APR_DEVICE void wait_before() { asm volatile("griddepcontrol.wait;" : : : "memory"); }
+#else
+APR_DEVICE void let_next() {}
+APR_DEVICE void wait_before() {}
+#endif
+
 // Exchange between the lanes of a warp; all 32 take part.
 APR_DEVICE u32 shfl_xor(u32 v, int m) { return __nvvm_shfl_sync_bfly_i32(0xffffffffu, (int)v, m, 31); }
 APR_DEVICE i32 shfl_xor(i32 v, int m) { return __nvvm_shfl_sync_bfly_i32(0xffffffffu, v, m, 31); }

@@ -36,6 +36,7 @@ type Launch struct {
 	Args   unsafe.Pointer // to the kernel's one struct of arguments, on the heap
 
 	Cluster int         // blocks of a cluster; 0: there are none
+	Early   bool        // may begin while the kernel before it ends: see Overlap
 	Maps    []TensorMap // with which the arguments begin, 128 bytes each, written by whoever starts the kernel
 }
 

@@ -1,0 +1,41 @@
+package kernel
+
+import (
+	"strings"
+	"sync"
+)
+
+// EarlyModule has twins of the kernels of generation's step that begin while the kernel before them ends. It is for
+// compute capability 9.0.
+const EarlyModule = "decode_sm90"
+
+const earlySuffix = "_early"
+
+// earlyRows is up to how many blocks a launch is one of generation: those of training have thousands, and gain nothing.
+const earlyRows = 8
+
+// Overlap returns l by its twin of EarlyModule, or l itself if it has none.
+//
+// A kernel that is launched Early may begin as soon as all blocks of the kernel before it in the stream have begun and
+// called let_next, or have ended; what it reads or writes of others it must leave until its wait_before. All of these do.
+func Overlap(l Launch) Launch {
+	twin, ok := twins()[l.Kernel]
+	if !ok || l.Module == normModule && l.Grid[0] > earlyRows {
+		return l
+	}
+	l.Module, l.Kernel, l.Early = EarlyModule, twin, true
+	return l
+}
+
+// twins returns the kernels of EarlyModule by the names of those that they stand in for.
+var twins = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	for _, m := range Modules() {
+		if m.Name == EarlyModule {
+			for _, k := range m.Kernels {
+				all[strings.TrimSuffix(k, earlySuffix)] = k
+			}
+		}
+	}
+	return all
+})

@@ -1,0 +1,56 @@
+package kernel
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"apr/tensor"
+)
+
+// TestOverlap: what generation of one position launches has a twin that begins early, of which every instruction that may
+// see another kernel's memory follows its wait; what training launches stays.
+func TestOverlap(t *testing.T) {
+	var r recorder
+	w := []Blocks{NewBlocks(1<<32, 64, 512, tensor.Q4_K), NewBlocks(1<<33, 64, 512, tensor.Q6_K)}
+	x := dense(tensor.BF16, 1, 512)
+	GemvParts(&r, dense(tensor.BF16, 1, 128), x, w, Mat{}, false)
+	GemvSwiGLU(&r, dense(tensor.BF16, 1, 64), dense(tensor.BF16, 1, 128), x, w[0], w[0], false)
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0} {
+		Gemv(&r, dense(tensor.F32, 1, 64), x, NewBlocks(1<<32, 64, 512, d), Mat{}, false)
+	}
+	RMSNorm(&r, x, Mat{}, Mat{}, x, Mat{}, dense(tensor.F32, 1, 512), 1e-6)
+	RMSNorm(&r, x, Mat{}, x, x, x, dense(tensor.F32, 1, 512), 1e-6)
+	seen := map[string]bool{}
+	for _, l := range r.launches {
+		e := Overlap(l)
+		if !e.Early || e.Module != EarlyModule || e.Kernel != l.Kernel+earlySuffix || e.Args != l.Args || e.Shared != l.Shared {
+			t.Errorf("%s became %s of %s", l.Kernel, e.Kernel, e.Module)
+		}
+		if !slices.ContainsFunc(Modules(), func(m Module) bool { return m.Name == l.Module && slices.Contains(m.Kernels, l.Kernel) }) {
+			t.Errorf("no module %s with %s", l.Module, l.Kernel)
+		}
+		seen[e.Kernel] = true
+	}
+	for _, k := range twins() {
+		if !seen[k] && !strings.HasPrefix(k, "attention") {
+			t.Errorf("nothing launches %s", k)
+		}
+		_, body, _ := bytes.Cut(PTX(EarlyModule), []byte(".entry "+k+"("))
+		body, _, _ = bytes.Cut(body, []byte(".entry "))
+		before, _, found := bytes.Cut(body, []byte("griddepcontrol.wait"))
+		if !found || bytes.Contains(before, []byte("ld.global")) || bytes.Contains(before, []byte("st.global")) {
+			t.Errorf("%s touches memory before it waits", k)
+		}
+	}
+	var training recorder
+	many := dense(tensor.BF16, 4096, 512)
+	RMSNorm(&training, many, Mat{}, Mat{}, many, Mat{}, dense(tensor.F32, 1, 512), 1e-6)
+	Gemv(&training, dense(tensor.F32, 2, 64), dense(tensor.BF16, 2, 512), w[0], Mat{}, false)
+	for _, l := range training.launches {
+		if e := Overlap(l); e.Early || e.Kernel != l.Kernel {
+			t.Errorf("%s became %s", l.Kernel, e.Kernel)
+		}
+	}
+}
