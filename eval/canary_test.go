@@ -9,6 +9,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/eval"
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
 )
@@ -68,6 +69,7 @@ func TestCanaries(t *testing.T) {
 			if !(errors >= 5) || got.Passes(gate) {
 				t.Errorf("%s: %s passes or is no worse", path, c.Name)
 			}
+			contracttest.Cases(t, 1)
 			if c.Name == "zeroed" {
 				near.CheckRel(t, "uniform predictions", []float64{got.Value}, []float64{4096}, 1e-5)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"apr/eval"
 	"apr/eval/sandbox"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 )
@@ -35,8 +36,10 @@ func TestPassAtK(t *testing.T) {
 					t.Fatalf("pass@%d of %d: %v", k, n, err)
 				}
 				refusals++
+				contracttest.Cases(t, 1)
 				continue
 			}
+			contracttest.Cases(t, 1)
 			for c := 0; c <= n; c++ {
 				got, err := eval.PassAtK(n, c, k)
 				want := passByDefinition(n, c, k)
@@ -133,6 +136,7 @@ func TestGoPrograms(t *testing.T) {
 		{"inference fails", "fail", 0, 0, "inference_failed", "NaN", "NaN"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			ticks := 0
 			got, err := eval.RunCode(context.Background(), problems, 1, script{"func add": tt.text}, r, func() { ticks++ })
 			if err != nil {

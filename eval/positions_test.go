@@ -9,6 +9,7 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/eval"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/internal/ref"
@@ -56,6 +57,7 @@ func TestPositionsAgainstFloat64(t *testing.T) {
 				got = append(got, p.Own.CE, p.Ref.CE, p.KL, p.Own.Entropy, p.Ref.Entropy, p.Accept, p.Own.Confidence, p.Ref.Confidence, one(p.Agree), one(p.Own.Right))
 			}
 			near.CheckRel(t, "positions", got, want, 2e-6)
+			contracttest.Cases(t, len(all))
 			a := eval.Summarise(all, true)
 			scores, err := eval.Compare(context.Background(), s, on[1], []eval.Subject{{Name: "student", Model: on[0]}}, w, o)
 			if err != nil {

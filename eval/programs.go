@@ -27,7 +27,8 @@ type Programs struct {
 	python, golang string // paths; empty: not needed
 }
 
-// NewPrograms finds the interpreters that problems need. One that is missing is a fault of kind Unavailable.
+// NewPrograms finds the interpreters that problems need, and tries each with a program that must pass and one that must not.
+// One that is missing, or fails this, is a fault of kind Unavailable: a broken runner would look like a bad model.
 func NewPrograms(ctx context.Context, box *sandbox.Box, problems []Problem) (*Programs, error) {
 	r := &Programs{box: box}
 	for _, p := range problems {
@@ -42,7 +43,38 @@ func NewPrograms(ctx context.Context, box *sandbox.Box, problems []Problem) (*Pr
 			return nil, err
 		}
 	}
-	return r, nil
+	return r, r.control(ctx)
+}
+
+// control runs known programs.
+func (r *Programs) control(ctx context.Context) error {
+	try := func(p Problem, right, wrong string) error {
+		for completion, want := range map[string]bool{right: true, wrong: false} {
+			parses, err := r.Parses(ctx, p.Language, p.Program+completion)
+			if err != nil {
+				return err
+			}
+			passed, why, err := r.Passes(ctx, p, completion)
+			if err != nil {
+				return err
+			}
+			if !parses || passed != want {
+				return fault.New(fault.Unavailable, "%s programs do not run here: one that should have passed=%v has passed=%v, parses=%v: %s", p.Language, want, passed, parses, why).WithID("E-EVAL-033")
+			}
+		}
+		return nil
+	}
+	if r.python != "" {
+		p := Problem{Program: "def one():\n", Test: "def check(f):\n    assert f() == 1\n", Entry: "one", Language: "python"}
+		if err := try(p, "    return 1\n", "    return 2\n"); err != nil {
+			return err
+		}
+	}
+	if r.golang != "" {
+		p := Problem{Program: "func one() int {\n", Test: "func check() {\n\tif one() != 1 {\n\t\tpanic(one())\n\t}\n}\n", Language: "go"}
+		return try(p, "\treturn 1\n}\n", "\treturn 2\n}\n")
+	}
+	return nil
 }
 
 func find(name string) (string, error) {
