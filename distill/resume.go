@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -217,7 +216,7 @@ func ResolveResume(resume, output string) (dir, from string, err error) {
 	if _, err := os.Stat(filepath.Join(path, stateFile)); err == nil {
 		return filepath.Dir(filepath.Dir(path)), path, nil
 	}
-	if _, err := os.Stat(filepath.Join(path, "manifest.json")); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(path, "manifest.json")); err != nil { // absent, or path is a file
 		return "", "", fault.In(fault.NotFound, resume, "is neither a run directory nor a checkpoint").
 			WithHint("a run directory holds manifest.json, a checkpoint %s", stateFile)
 	}

@@ -7,11 +7,8 @@ import (
 	"math"
 	"testing"
 
-	"apr/bench"
-	"apr/convert"
 	"apr/device"
 	"apr/device/cuda"
-	"apr/model"
 	"apr/tensor"
 )
 
@@ -21,36 +18,30 @@ func TestEighths(t *testing.T) {
 	d := open(t, cuda.Options{})
 	defer d.Close()
 	s := d.NewStream()
-	c, err := bench.Shape("0.5b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.HiddenSize, c.IntermediateSize, c.Heads, c.Layers = 1024, 4864, 16, 1
 	for _, quantised := range []bool{false, true} {
-		f := bench.RandomModel(c, 1)
+		low, large := tensor.BF16, tensor.BF16
 		if quantised {
-			if f, err = bench.RandomQuantised(c, 1, convert.Q4_K_M); err != nil {
-				t.Fatal(err)
-			}
+			low, large = tensor.Q4_K, tensor.Q6_K
 		}
-		for _, names := range [][]string{
-			{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}, {"mlp.down_proj.weight"}, {"embed"},
+		for i, parts := range [][]device.Source{
+			{inBlocks(t, low, 1024, 1024), inBlocks(t, low, 128, 1024), inBlocks(t, large, 128, 1024)}, {inBlocks(t, large, 1024, 4864)},
+			{inBlocks(t, large, 151936, 1024)},
 		} {
-			exact, eighth := eighths(t, d, f, names, quantised)
+			exact, eighth := eighths(t, d, parts, quantised)
 			for _, n := range []int{9, 100, 4096} {
 				x := random(s, n, exact.Cols(), 1)
 				bias := s.Temp("bias", device.Activations, tensor.F32, 1, exact.Rows())
 				s.Zero(bias)
 				want, got := s.Temp("want", device.Activations, tensor.BF16, n, exact.Rows()), s.Temp("got", device.Activations, tensor.BF16, n, exact.Rows())
-				if names[0] != "self_attn.q_proj.weight" {
+				if i != 0 {
 					bias = device.Tensor{}
 				}
 				s.MatMul(want, x, exact, bias, false)
 				s.MatMul(got, x, eighth, bias, false)
 				cos, off := compare(t, s, want, got)
-				t.Logf("quantised %v, %s, %d rows: cosine %.6f, relative error %.4f", quantised, names[0], n, cos, off)
+				t.Logf("quantised %v, matrix %d, %d rows: cosine %.6f, relative error %.4f", quantised, i, n, cos, off)
 				if !(cos > 0.998) || !(off < 0.06) {
-					t.Errorf("quantised %v, %s, %d rows: cosine %g, relative error %g", quantised, names[0], n, cos, off)
+					t.Errorf("quantised %v, matrix %d, %d rows: cosine %g, relative error %g", quantised, i, n, cos, off)
 				}
 				s.Release(x, want, got)
 				if !bias.IsZero() {
@@ -61,20 +52,9 @@ func TestEighths(t *testing.T) {
 	}
 }
 
-func eighths(t *testing.T, d *cuda.Device, f *model.Files, names []string, blocks bool) (exact, eighth device.Weight) {
+func eighths(t *testing.T, d *cuda.Device, parts []device.Source, blocks bool) (exact, eighth device.Weight) {
 	t.Helper()
-	spec := device.WeightSpec{Name: names[0], Component: device.TeacherWeights}
-	for _, n := range names {
-		full := "model.layers.0." + n
-		if n == "embed" {
-			full = "model.embed_tokens.weight"
-		}
-		src, err := f.Source(full)
-		if err != nil {
-			t.Fatal(err)
-		}
-		spec.Parts = append(spec.Parts, src)
-	}
+	spec := device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: parts}
 	exact, err := d.Weight(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -122,28 +102,19 @@ func TestEighthsSpeed(t *testing.T) {
 	d := open(t, cuda.Options{TuningDir: t.TempDir()})
 	defer d.Close()
 	s := d.NewStream()
-	c, err := bench.Shape("7b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Layers = 1
-	f, err := bench.RandomQuantised(c, 1, convert.Q4_K_M)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, names := range [][]string{
-		{"mlp.gate_proj.weight", "mlp.up_proj.weight"}, {"mlp.down_proj.weight"},
-		{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}, {"self_attn.o_proj.weight"},
+	for _, parts := range [][]device.Source{
+		{inBlocks(t, tensor.Q4_K, 18944, 3584), inBlocks(t, tensor.Q4_K, 18944, 3584)}, {inBlocks(t, tensor.Q6_K, 3584, 18944)},
+		{inBlocks(t, tensor.Q4_K, 4096, 3584), inBlocks(t, tensor.Q6_K, 512, 3584)}, {inBlocks(t, tensor.Q4_K, 3584, 3584)},
 	} {
-		exact, blocks := eighths(t, d, f, names, true)
-		_, kept := eighths(t, d, f, names, false)
+		exact, expanded := eighths(t, d, parts, true)
+		_, kept := eighths(t, d, parts, false)
 		x := random(s, 8192, exact.Cols(), 1)
 		y := s.Temp("y", device.Activations, tensor.BF16, 8192, exact.Rows())
 		flops := 2 * 8192 * float64(exact.Rows()) * float64(exact.Cols())
 		for _, w := range []struct {
 			name string
 			w    device.Weight
-		}{{"bf16", exact}, {"fp8 of blocks", blocks}, {"fp8 kept", kept}} {
+		}{{"bf16", exact}, {"fp8 of blocks", expanded}, {"fp8 kept", kept}} {
 			took := profiled(t, d, s, func() { s.MatMul(y, x, w.w, device.Tensor{}, false) })
 			t.Logf("8192×%d×%d %-14s %7.4f ms  %5.0f TFLOP/s", exact.Rows(), exact.Cols(), w.name, 1e3*took, flops/took/1e12)
 		}
