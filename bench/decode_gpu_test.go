@@ -1,0 +1,187 @@
+//go:build gpu
+
+package bench_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"apr/bench"
+	"apr/convert"
+	"apr/device"
+	"apr/device/cuda"
+	"apr/model"
+	"apr/tensor"
+)
+
+// TestOverlapBits: kernels that begin while the one before ends give the bits of kernels that do not, for every logit of
+// many positions of a model in blocks of several types. A device that has not loaded all kernels overlaps none.
+func TestOverlapBits(t *testing.T) {
+	c, err := bench.Shape("7b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Layers, c.VocabSize = 4, 20000
+	for _, scheme := range []convert.Scheme{convert.Q4_K_M, convert.Q8_0} {
+		var want []float32
+		for _, overlap := range []bool{false, true} {
+			got := logitsOf(t, c, scheme, overlap, 300)
+			if !overlap {
+				want = got
+				continue
+			}
+			for i := range want {
+				if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+					t.Fatalf("%v: logit %d of position %d is %g, without overlap %g", scheme, i%c.VocabSize, i/c.VocabSize, got[i], want[i])
+				}
+			}
+		}
+	}
+}
+
+// logitsOf feeds positions ids one at a time and returns the logits of all.
+func logitsOf(t *testing.T, c model.Config, scheme convert.Scheme, overlap bool, positions int) (all []float32) {
+	t.Helper()
+	d := openCUDA(t)
+	defer d.Close()
+	if overlap {
+		if err := d.Prewarm(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := bench.RandomQuantised(c, 1, scheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := d.NewStream()
+	cache := m.NewCache(positions)
+	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, c.HiddenSize)
+	ids := d.Alloc("ids", device.Batch, tensor.I32, 1, 1)
+	z := make([]float32, c.VocabSize)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range positions {
+		s.UploadInts(ids, []int32{rng.Int32N(int32(c.VocabSize))})
+		m.Extend(s, hidden, cache, ids)
+		if err := m.NextLogits(s, z, hidden); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, z...)
+	}
+	return all
+}
+
+// TestDecodeSpeed prints what the operations of one position of a 7B model take, each alone, and what a whole position takes
+// with the host.
+func TestDecodeSpeed(t *testing.T) {
+	d := openCUDA(t)
+	defer d.Close()
+	if err := d.Prewarm(); err != nil {
+		t.Fatal(err)
+	}
+	s := d.NewStream()
+	c, err := bench.Shape("7b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	temp := func(rows, cols int) device.Tensor {
+		x := s.Temp("x", device.Activations, tensor.BF16, rows, cols)
+		s.Zero(x)
+		return x
+	}
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	query, out, cache := temp(1, q), temp(1, q), temp(4096, 2*kv)
+	for _, n := range []int{100, 256, 512, 1000, 2000, 4000} {
+		a := device.Attn{Batch: 1, QLen: 1, KLen: n, QOffset: n - 1, KStride: 4096, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim}
+		took := timed(t, d, s, func() {
+			s.Attention(out, device.Tensor{}, query, cache.ColRange(0, kv), cache.ColRange(kv, 2*kv), a)
+		})
+		t.Logf("attention of one query to %4d positions %.4f ms", n, 1e3*took)
+	}
+	x, y := temp(1, c.HiddenSize), temp(1, c.HiddenSize)
+	w := s.Temp("w", device.Activations, tensor.F32, 1, c.HiddenSize)
+	s.Zero(w)
+	t.Logf("RMSNorm %.4f ms", 1e3*timed(t, d, s, func() { s.RMSNorm(y, device.Tensor{}, x, x, y, w, 1e-6) }))
+	t.Logf("copy of a key and a value %.4f ms", 1e3*timed(t, d, s, func() { s.Copy(cache.RowRange(3, 4), cache.RowRange(5, 6)) }))
+	f, err := bench.RandomQuantised(c, 1, convert.Q4_K_M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := d.Alloc("ids", device.Batch, tensor.I32, 1, 1)
+	s.UploadInts(ids, []int32{7})
+	kept := m.NewCache(4096)
+	greedy := m.NewGreedy(s, c.VocabSize)
+	step := func() {
+		m.Extend(s, y, kept, ids)
+		if _, _, err := greedy.Next(s, y); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 200 {
+		step()
+	}
+	const tokens = 200
+	start := time.Now()
+	for range tokens {
+		step()
+	}
+	t.Logf("a position with the host %.3f ms", 1e3*time.Since(start).Seconds()/tokens)
+	d.StartProfile()
+	step()
+	stats, err := d.Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range stats {
+		t.Logf("%-32s %3d calls %8.4f ms", st.Op, st.Calls, 1e3*st.Time.Seconds())
+	}
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openCUDA(t *testing.T) *cuda.Device {
+	t.Helper()
+	d, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// timed returns the seconds on the device of all operations of a call, on average.
+func timed(t *testing.T, d *cuda.Device, s device.Stream, f func()) (sum float64) {
+	t.Helper()
+	const times = 20
+	for range times {
+		f()
+	}
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	d.StartProfile()
+	for range times {
+		f()
+	}
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := d.Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range stats {
+		sum += st.Time.Seconds()
+	}
+	return sum / times
+}
