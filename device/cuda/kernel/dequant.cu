@@ -11,7 +11,7 @@ template <class B, class T> APR_DEVICE void dequant(const DequantArgs &a) {
 }
 
 #define DEQUANT(type, B) \
-    KERNEL(dequant_##type##_bf16, DequantArgs, 256, 4) { dequant<B, bf16>(a); } \
+    KERNEL(dequant_##type##_bf16, DequantArgs, 256, 6) { dequant<B, bf16>(a); } \
     KERNEL(dequant_##type##_f32, DequantArgs, 256, 4) { dequant<B, float>(a); }
 
 DEQUANT(q4_k, BlockQ4K)

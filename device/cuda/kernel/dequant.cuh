@@ -4,6 +4,8 @@
 //
 //     x = s·(q − bias) − off    each operation rounded to float32
 //
+// STAGED says whether four spans first go to shared memory, in large units: direct reads would be many small ones.
+//
 // with s = d·sc and off = dmin·m in Q4_K and Q5_K; the others have no off.
 #pragma once
 #include "apr.cuh"
@@ -55,6 +57,7 @@ template <int N> struct ScalesK {
 
 struct BlockQ4K { // d, dmin, 12 bytes of sc and m, q[128]: groups 2k and 2k+1 are the low and high nibbles of q[32k:]
     static constexpr u32 bytes = 144;
+    static constexpr bool STAGED = false;
     template <int N> using Scales = ScalesK<N>;
     u32x2 q;
     APR_METHOD void load(const u8 *p, u32 l) { q = *(const u32x2 *)(p + 16 + 32 * (l >> 3) + 8 * (l & 3)); }
@@ -69,6 +72,7 @@ struct BlockQ4K { // d, dmin, 12 bytes of sc and m, q[128]: groups 2k and 2k+1 a
 
 struct BlockQ5K { // as Q4_K with h[32] before q: bit j of h[i] is worth 16 in value i of group j
     static constexpr u32 bytes = 176;
+    static constexpr bool STAGED = false;
     template <int N> using Scales = ScalesK<N>;
     u32x2 q, h;
     APR_METHOD void load(const u8 *p, u32 l) {
@@ -94,6 +98,7 @@ struct NoScales {
 // qh[32h:] on top, and a scale for each half. Blocks are 210 bytes, so that nothing but halves is aligned.
 struct BlockQ6K {
     static constexpr u32 bytes = 210;
+    static constexpr bool STAGED = true;
     template <int N> using Scales = NoScales;
     u32 l0, l1, h0, h1;
     u16 d;
@@ -117,6 +122,7 @@ struct BlockQ6K {
 
 struct BlockQ8_0 { // d, i8 q[32]
     static constexpr u32 bytes = 8 * 34;
+    static constexpr bool STAGED = false;
     template <int N> using Scales = NoScales;
     u32 q0, q1;
     u16 d;
@@ -131,6 +137,7 @@ struct BlockQ8_0 { // d, i8 q[32]
 
 struct BlockQ4_0 { // d, q[16]: values 0–15 are the low nibbles, 16–31 the high ones
     static constexpr u32 bytes = 8 * 18;
+    static constexpr bool STAGED = false;
     template <int N> using Scales = NoScales;
     u32 q0, q1;
     u16 d;
@@ -151,6 +158,7 @@ APR_DEVICE u32 spread(u32 h) { return (h * 0x00204081u & 0x01010101u) << 4; }
 
 struct BlockQ5_0 { // d, u32 h, q[16]: as Q4_0, and bit i of h is worth 16 in value i
     static constexpr u32 bytes = 8 * 22;
+    static constexpr bool STAGED = false;
     template <int N> using Scales = NoScales;
     u32 q0, q1;
     u16 d;
@@ -167,6 +175,16 @@ struct BlockQ5_0 { // d, u32 h, q[16]: as Q4_0, and bit i of h is worth 16 in va
         codes<16>(x, (q0 >> shift & 0x0f0f0f0fu) | spread(h & 15), (q1 >> shift & 0x0f0f0f0fu) | spread(h >> 4), from_f16(d));
     }
 };
+
+// stage copies the BYTES bytes at `from` to shared memory, as units of type W; a warp does it together.
+template <class W, u32 BYTES> APR_DEVICE void stage(u8 *to, const u8 *from) {
+    const u32 units = BYTES / sizeof(W), rounds = (units + 31) / 32;
+    W v[rounds];
+    UNROLL for (u32 i = 0; i < rounds; i++)
+        if (i * 32 + lane() < units) v[i] = ((const W *)from)[i * 32 + lane()];
+    UNROLL for (u32 i = 0; i < rounds; i++)
+        if (i * 32 + lane() < units) ((W *)to)[i * 32 + lane()] = v[i];
+}
 
 // spans decodes N consecutive spans at p and calls use(x, k) for the lane's values of span k. All loads are in flight
 // together. All lanes of the warp take part, but where the type's spans may end early.
@@ -190,7 +208,18 @@ template <class B, class F> APR_DEVICE void each_chunk(const DequantArgs &a, u32
     u32 row = a.spans == a.all ? 0 : item / a.spans, span = item - row * a.spans;
     const u8 *p = a.src + row * a.src_stride + (u64)span * B::bytes;
     if (span * 32 + 128 <= a.chunks) {
-        spans<B, 4>(p, [&](const float (&x)[8], int k) { use(x, row, span * 32 + lane(), k); });
+        if constexpr (B::STAGED) { // blocks of 256 threads
+            const u32 size = 4 * B::bytes, room = (size + 15) & ~15u;
+            SHARED(u8, staged, 8 * room);
+            u8 *mine = staged + warp() * room;
+            sync_warp();
+            if (((u64)p & 7) == 0) stage<u32x2, size>(mine, p);
+            else stage<u16, size>(mine, p);
+            sync_warp();
+            spans<B, 4>(mine, [&](const float (&x)[8], int k) { use(x, row, span * 32 + lane(), k); });
+        } else {
+            spans<B, 4>(p, [&](const float (&x)[8], int k) { use(x, row, span * 32 + lane(), k); });
+        }
         return;
     }
     const u32 end = (u32)min_of(a.all, item + 4);

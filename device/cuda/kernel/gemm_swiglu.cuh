@@ -256,4 +256,3 @@ template <class Scales, bool KEEP, class A> APR_DEVICE void gemm_swiglu(const A 
     }
     sync_cluster(); // no block ends while the other may signal to it or write there
 }
-
