@@ -23,7 +23,7 @@ var floors = []struct {
 	name     string
 	packages string
 }{
-	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near"},
+	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near internal/hostile"},
 	{"bytes", "tensor quant"},
 	{"bytes", "format/internal/checked format/internal/stored format/internal/ggufname format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
@@ -58,11 +58,12 @@ var reserved = []struct {
 	{"apr/device/devicetest", "", "test support"},
 	{"apr/internal/ref", "device/devicetest selfcheck verify", "test support, and the judge of what a user asks to be judged"},
 	{"apr/hub/hubtest", "", "test support"},
-	{"apr/internal/near", "device/devicetest internal/ref", "test support"},
+	{"apr/internal/near", "device/devicetest internal/ref internal/hostile", "test support"},
 	{"apr/internal/contracttest", "", "test support"},
+	{"apr/internal/hostile", "", "test support"},
 	{"apr/internal/crashdisk", "", "test support"},
 	{"apr/internal/torture", "", "test support"},
-	{"testing", "internal/torture internal/near internal/contracttest device/devicetest", "test support"},
+	{"testing", "internal/torture internal/near internal/contracttest internal/hostile device/devicetest", "test support"},
 	{"net/http", "hub hub/hubtest cmd/apr", "parsers and training never gain the network"},
 	{"os/exec", "corpus contract supervise cmd/apr device/cuda/emulator eval eval/sandbox bench/interop", "nothing starts programs but claims, foreign readers in a table, the supervisor, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
 	{"apr/device/cuda/emulator", "", "test support"},
