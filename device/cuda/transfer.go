@@ -69,13 +69,16 @@ func (o *operation) place(m kernel.Mat, src unsafe.Pointer, n int) {
 	}
 }
 
+// smallCopy is up to how many bytes a kernel copies, which starts sooner after other kernels than a copy of the driver.
+const smallCopy = 64 << 10
+
 // copy copies src to dst, of the same shape and type.
 func (o *operation) copy(dst, src kernel.Mat) {
 	if dst.Rows == 0 || dst.Cols == 0 {
 		return
 	}
-	if (dst.Stride == dst.Cols && src.Stride == src.Cols) || dst.Rows == 1 {
-		d, n := o.dev, int64(dst.Rows)*int64(dst.Cols)*int64(dst.Type.BlockBytes())
+	d, n := o.dev, int64(dst.Rows)*int64(dst.Cols)*int64(dst.Type.BlockBytes())
+	if n > smallCopy && ((dst.Stride == dst.Cols && src.Stride == src.Cols) || dst.Rows == 1) {
 		o.call(func(t *driver.Thread) error { return t.CopyDtoD(dst.Ptr, src.Ptr, n, d.stream) })
 		return
 	}

@@ -2,7 +2,9 @@
 // their first blocks of W on the way by the time that x is there. See let_next and wait_before in apr.cuh.
 #include "attention_decode.cuh"
 #include "gemv_tile.cuh"
+#include "move.cuh"
 #include "norm.cuh"
+#include "rotary.cuh"
 
 KERNEL(gemv_q4_k_tile_1_early, TileArgs, 256, 3) { gemv_tiles<TileQ4K, 1>(a); }
 KERNEL(gemv_q5_k_tile_1_early, TileArgs, 256, 3) { gemv_tiles<TileQ5K, 1>(a); }
@@ -14,3 +16,5 @@ KERNEL(gemv_mixed_tile_1_early, TileArgs, 256, 3) { gemv_mixed(a); }
 KERNEL(attention_decode_packs_bf16_early, AttentionArgs, 32 * WARPS, 1) { decode_packs<bf16>(a); }
 KERNEL(rmsnorm_bf16_8_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, false>(a); }
 KERNEL(rmsnorm_bf16_8_add_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, true>(a); }
+KERNEL(rotary_bf16_8_early, RotaryArgs, 256, 3) { rotary<bf16, 8, 4>(a); }
+KERNEL(copy_16_early, CopyArgs, 256, 4) { move_units<u32x4, false>(a); }

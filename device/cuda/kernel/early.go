@@ -11,8 +11,8 @@ const EarlyModule = "decode_sm90"
 
 const earlySuffix = "_early"
 
-// earlyRows is up to how many blocks a launch is one of generation: those of training have thousands, and gain nothing.
-const earlyRows = 8
+// earlyBlocks is up to how many blocks a launch of what training needs too is one of generation.
+const earlyBlocks = 8
 
 // Overlap returns l by its twin of EarlyModule, or l itself if it has none.
 //
@@ -20,7 +20,8 @@ const earlyRows = 8
 // called let_next, or have ended; what it reads or writes of others it must leave until its wait_before. All of these do.
 func Overlap(l Launch) Launch {
 	twin, ok := twins()[l.Kernel]
-	if !ok || l.Module == normModule && l.Grid[0] > earlyRows {
+	small := l.Grid[0] <= earlyBlocks || l.Module == tileModule || l.Module == decodeModule
+	if !ok || !small {
 		return l
 	}
 	l.Module, l.Kernel, l.Early = EarlyModule, twin, true
