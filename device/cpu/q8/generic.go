@@ -93,35 +93,39 @@ func dots(codes []byte, q []int8, lane, v, n int) int32 {
 	return s
 }
 
-// superGo returns the tile of one row of a K type with groups of the given number of columns: for each lane and first
-// the coarse, then the fine half x of the row
+// superGo returns the tile of one row of a K type with groups of the given number of columns: for each lane
 //
-//	c += d·x.d·Σ_j scale[j]·Σ c·q − dmin·x.d·Σ_j min[j]·Σ q
+//	c += d·x.d·S − dmin·x.d·M,  S = 254·S₀ + S₁ of S = Σ_j scale[j]·Σ c·q,  M = 254·M₀ + M₁ of M = Σ_j min[j]·Σ q
 //
-// with integer sums, and each of the float32 operations rounded on its own.
+// with integer sums in the coarse half 0 and the fine half 1, whose d is x.d, and each of the float32 operations rounded
+// on its own.
 func superGo(group int) tileFunc {
 	return func(codes, panel *byte, row *int8, c *float32, _, _ int) {
 		u, halves := (*unpacked)(unsafe.Pointer(panel)), (*[2]rounded)(unsafe.Pointer(row))
 		all, out := bytesAt(codes, chunk*lanes), floatsAt(c, lanes)
-		for half := range halves {
-			x := &halves[half]
-			sums := x.sums[:]
-			if group == 32 {
-				sums = x.pairs[:]
-			}
-			for l := range lanes {
-				s, m := int32(0), int32(0)
-				for j := range chunk / group {
-					s += u.scale[j][l] * dots(all, x.q[:], l, j*group/perWord, group/perWord)
-					m += int32(u.min[j/2][l][j%2]) * int32(sums[j])
+		for l := range lanes {
+			var s, m [2]int32
+			for half := range halves {
+				x := &halves[half]
+				sums := x.sums[:]
+				if group == 32 {
+					sums = x.pairs[:]
 				}
-				a := float32(float32(u.d[l]*x.d[0]) * float32(s))
-				b := float32(float32(u.dmin[l]*x.d[0]) * float32(m))
-				out[l] += float32(a - b)
+				for j := range chunk / group {
+					s[half] += u.scale[j][l] * dots(all, x.q[:], l, j*group/perWord, group/perWord)
+					m[half] += int32(u.min[j/2][l][j%2]) * int32(sums[j])
+				}
 			}
+			d := halves[1].d[0]
+			a := float32(float32(u.d[l]*d) * join(s))
+			b := float32(float32(u.dmin[l]*d) * join(m))
+			out[l] += float32(a - b)
 		}
 	}
 }
+
+// join returns the sum of both halves in fine steps.
+func join(s [2]int32) float32 { return float32(float32(s[0])*finer) + float32(s[1]) }
 
 // blocksGo is the tile of one row of n 32-blocks: in each half x, Σ_j (scale[j]·x.d[j])·(Σ c·q − zero·Σ q), the coarse
 // sum beginning with c; c becomes the sum of both.

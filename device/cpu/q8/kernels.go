@@ -13,8 +13,9 @@ import (
 type tileFunc func(codes, u *byte, x *int8, c *float32, blocks, zero int)
 
 // bothFunc is a tileFunc for two panels of a K type at once, u being the first byte of two unpacked, one behind the
-// other: a broadcast of activations serves two products. Their tiles are next elements apart.
-type bothFunc func(u *byte, x *int8, c *float32, next int)
+// other: a broadcast of activations serves two products. Their tiles are next elements apart. A line of memory for each
+// group, from ahead on, is fetched into the cache meanwhile.
+type bothFunc func(u *byte, x *int8, c *float32, next int, ahead *byte)
 
 // kernels is one implementation of the inner loops.
 type kernels struct {

@@ -2,6 +2,7 @@ package q8
 
 import (
 	"fmt"
+	"iter"
 	"unsafe"
 
 	"apr/device/cpu/par"
@@ -195,10 +196,7 @@ func (e *Engine) multiply(s *scratch, m *Matrix, p, n, out int) {
 	} else {
 		e.chunks(s, m, p, n)
 	}
-	for i := range n {
-		j := (p + i) * lanes
-		g.finish(s.tile[i*g.n*lanes:], out+j, min(lanes, m.rows-j))
-	}
+	g.finish(s.tile, n, out+p*lanes, min(n*lanes, m.rows-p*lanes))
 }
 
 // chunks adds the products of n panels of m from panel p on to the tiles.
@@ -218,28 +216,53 @@ func (e *Engine) chunks(s *scratch, m *Matrix, p, n int) {
 			codes[i] = kn.unpack(&s.u[i], m.f, data, width)
 		}
 		x := e.x[index(m.f.super)][c*g.n:][:g.n]
-		for r := 0; r < g.n && pairs > 0; {
-			h := heightOf(g.n-r, len(both)-1)
+		for r, t := range cut(g.n, len(both)-1) { // no tile if there is none
 			for i := 0; i < pairs; i += 2 {
-				both[h](&s.u[i].codes[0], &x[r][0].q[0], &s.tile[(i*g.n+r)*lanes], g.n*lanes)
+				both[t.height](&s.u[i].codes[0], &x[r][0].q[0], &s.tile[(i*g.n+r)*lanes], g.n*lanes, m.ahead(p+i, c+1, t.number))
 			}
-			r += h
 		}
-		for r := 0; r < g.n && pairs < n; {
-			h := heightOf(g.n-r, len(tiles)-1)
+		if pairs == n {
+			continue
+		}
+		for r, t := range cut(g.n, len(tiles)-1) {
 			for i := pairs; i < n; i++ {
-				tiles[h](codes[i], &s.u[i].codes[0], &x[r][0].q[0], &s.tile[(i*g.n+r)*lanes], width/32, int(m.f.zero))
+				tiles[t.height](codes[i], &s.u[i].codes[0], &x[r][0].q[0], &s.tile[(i*g.n+r)*lanes], width/32, int(m.f.zero))
+			}
+		}
+	}
+}
+
+// ahead returns what the tiles of panels p and p+1 are to fetch meanwhile of their chunk c: tiles take turns, some lines
+// each, until all is fetched.
+func (m *Matrix) ahead(p, c, tile int) *byte {
+	at := (p+tile%2)*m.panelBytes + c*m.f.chunkBytes(chunk) + tile/2*(chunk/m.f.group)*64
+	return &m.data[min(at, len(m.data)-1)]
+}
+
+// cut cuts n rows into tiles of nearly equal height, none higher than tall: first rows with heights and numbers.
+func cut(n, tall int) iter.Seq2[int, piece] {
+	return func(yield func(int, piece) bool) {
+		if tall < 1 {
+			return
+		}
+		count := (n + tall - 1) / tall
+		height, more := n/count, n%count // the first more tiles are higher by one
+		r := 0
+		for number := range count {
+			h := height
+			if number < more {
+				h++
+			}
+			if !yield(r, piece{h, number}) {
+				return
 			}
 			r += h
 		}
 	}
 }
 
-// heightOf cuts n rows into tiles of nearly equal height.
-func heightOf(n, tall int) int {
-	tiles := (n + tall - 1) / tall
-	return (n + tiles - 1) / tiles
-}
+// piece is a tile's height and number.
+type piece struct{ height, number int }
 
 // start fills a tile with the bias of 16 outputs from j on.
 func (g *product) start(tile []float32, j int) {
@@ -253,20 +276,21 @@ func (g *product) start(tile []float32, j int) {
 	}
 }
 
-// finish writes wide outputs of a tile to y from j on, as far as they are wanted.
-func (g *product) finish(tile []float32, j, wide int) {
+// finish writes the tiles of n panels, wide outputs in all, to y from j on, as far as they are wanted.
+func (g *product) finish(tile []float32, n, j, wide int) {
 	wide = min(wide, g.outs-j)
-	if wide <= 0 {
-		return
-	}
 	for r := range g.n {
-		y := g.y[r*g.ldy+j:][:wide]
-		if !g.add {
-			copy(y, tile[r*lanes:])
-			continue
-		}
-		for i, v := range tile[r*lanes:][:wide] {
-			y[i] += v
+		y := g.y[r*g.ldy+j:][:wide] // what panels beside each other have is beside each other here
+		for i := range n {
+			from, to := i*lanes, min(wide, (i+1)*lanes)
+			t := tile[(i*g.n+r)*lanes:][:to-from]
+			if g.add {
+				for l, v := range t {
+					y[from+l] += v
+				}
+			} else {
+				copy(y[from:to], t)
+			}
 		}
 	}
 }

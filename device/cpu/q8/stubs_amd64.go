@@ -164,35 +164,35 @@ func topAVX2(x []float32) uint32
 //go:noescape
 func quantizeAVX2(q []int8, rest []float32, x []float32, inv float32, d float32)
 
-// super32Both1 computes 1 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+// super32Both1 computes 1 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart. Meanwhile it fetches a line of memory for each group from ahead on.
 //
 //go:noescape
-func super32Both1(u *byte, x *int8, c *float32, next int)
+func super32Both1(u *byte, x *int8, c *float32, next int, ahead *byte)
 
-// super16Both1 computes 1 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+// super16Both1 computes 1 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart. Meanwhile it fetches a line of memory for each group from ahead on.
 //
 //go:noescape
-func super16Both1(u *byte, x *int8, c *float32, next int)
+func super16Both1(u *byte, x *int8, c *float32, next int, ahead *byte)
 
-// super32Both2 computes 2 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+// super32Both2 computes 2 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart. Meanwhile it fetches a line of memory for each group from ahead on.
 //
 //go:noescape
-func super32Both2(u *byte, x *int8, c *float32, next int)
+func super32Both2(u *byte, x *int8, c *float32, next int, ahead *byte)
 
-// super16Both2 computes 2 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+// super16Both2 computes 2 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart. Meanwhile it fetches a line of memory for each group from ahead on.
 //
 //go:noescape
-func super16Both2(u *byte, x *int8, c *float32, next int)
+func super16Both2(u *byte, x *int8, c *float32, next int, ahead *byte)
 
-// super32Both3 computes 3 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+// super32Both3 computes 3 rows as superGo(32) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart. Meanwhile it fetches a line of memory for each group from ahead on.
 //
 //go:noescape
-func super32Both3(u *byte, x *int8, c *float32, next int)
+func super32Both3(u *byte, x *int8, c *float32, next int, ahead *byte)
 
-// super16Both3 computes 3 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.
+// super16Both3 computes 3 rows as superGo(16) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart. Meanwhile it fetches a line of memory for each group from ahead on.
 //
 //go:noescape
-func super16Both3(u *byte, x *int8, c *float32, next int)
+func super16Both3(u *byte, x *int8, c *float32, next int, ahead *byte)
 
 // sumsAVX2 does what sumsGo does.
 //

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 
 	. "github.com/mmcloughlin/avo/build" //nolint:revive,staticcheck // the assembler's own idiom
 	"github.com/mmcloughlin/avo/ir"
@@ -112,15 +113,15 @@ func (r registers) spare(i int) reg.VecPhysical    { return r.s.vec(2*r.h*r.s.pa
 
 const tileSignature = "func(codes, u *byte, x *int8, c *float32, blocks, zero int)"
 
-const bothSignature = "func(u *byte, x *int8, c *float32, next int)"
+const bothSignature = "func(u *byte, x *int8, c *float32, next int, ahead *byte)"
 
 // super generates a tile of a K type; see superGo.
 func (s isa) super(h, group int) {
 	name := fmt.Sprintf("super%d%s%d", group, s.name, h)
-	var codes, u reg.GPVirtual
+	var codes, u, ahead reg.GPVirtual
 	if s.pair() {
-		s.function(name, bothSignature, fmt.Sprintf("computes %d rows as superGo(%d) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart.", h, group))
-		u, codes = pointer("u"), GP64()
+		s.function(name, bothSignature, fmt.Sprintf("computes %d rows as superGo(%d) does each, for two panels whose codes are unpacked one behind the other; their tiles are next elements apart. Meanwhile it fetches a line of memory for each group from ahead on.", h, group))
+		u, codes, ahead = pointer("u"), GP64(), pointer("ahead")
 		MOVQ(u, codes)
 	} else {
 		s.function(name, tileSignature, fmt.Sprintf("computes %d rows as superGo(%d) does each.", h, group))
@@ -140,6 +141,10 @@ func (s isa) super(h, group int) {
 	MOVQ(x, q)
 	MOVQ(operand.U32(256/group), n)
 	Label("loop")
+	if s.pair() {
+		PREFETCHT0(operand.Mem{Base: ahead})
+		ADDQ(operand.U32(64), ahead)
+	}
 	s.groupDots(r, codes, q, group/4, false)
 	for v := range s.parts {
 		s.load(operand.Mem{Base: scale, Disp: v * s.next}, r.spare(0))
@@ -287,28 +292,45 @@ func (s isa) pairs(r registers, m operand.Mem, w, sum reg.VecPhysical) {
 	VPADDD(t, sum, sum)
 }
 
-// finishSuper scales the sums of a part and adds them to c.
+// finishSuper joins the halves of each row in a part, scales the sums and adds them to c.
 func (s isa) finishSuper(r registers, u, x, c reg.GPVirtual, v int) {
 	d := operand.Mem{Base: u, Disp: dAt + v*s.next}
 	dmin := operand.Mem{Base: u, Disp: dminAt + v*s.next}
-	for i := range r.h {
-		xd, t := r.spare(0), r.spare(1)
-		sum, low := r.total(i, v), r.group(i, v)
+	steps := s.finer(r.spare(2))
+	for i := 0; i < r.h; i += 2 {
 		out := operand.Mem{Base: c, Disp: i/2*64 + v*s.bytes}
 		if s.pair() {
 			out.Disp = i / 2 * 64
 		}
-		VBROADCASTSS(operand.Mem{Base: x, Disp: i*rowBytes + rowDAt}, xd)
-		VCVTDQ2PS(sum, sum)
-		VCVTDQ2PS(low, low)
-		VMULPS(d, xd, t)
+		VBROADCASTSS(operand.Mem{Base: x, Disp: (i+1)*rowBytes + rowDAt}, r.spare(0))
+		s.join(steps, r.total(i, v), r.total(i+1, v))
+		s.join(steps, r.group(i, v), r.group(i+1, v))
+		sum, low, t := r.total(i, v), r.group(i, v), r.spare(1)
+		VMULPS(d, r.spare(0), t)
 		VMULPS(sum, t, sum)
-		VMULPS(dmin, xd, t)
+		VMULPS(dmin, r.spare(0), t)
 		VMULPS(low, t, low)
 		VSUBPS(low, sum, sum)
 		VADDPS(out, sum, sum)
 		VMOVUPS(sum, out)
 	}
+}
+
+// finer fills r with the number of fine steps in a coarse one.
+func (s isa) finer(r reg.VecPhysical) reg.VecPhysical {
+	t := GP32()
+	MOVL(operand.U32(math.Float32bits(254)), t)
+	VMOVD(t, r.(reg.Vec).AsX())
+	VPBROADCASTD(r.(reg.Vec).AsX(), r)
+	return r
+}
+
+// join turns integer sums of both halves into one in fine steps: coarse = coarse·steps + fine, as float32.
+func (s isa) join(steps, coarse, fine reg.VecPhysical) {
+	VCVTDQ2PS(coarse, coarse)
+	VCVTDQ2PS(fine, fine)
+	VMULPS(steps, coarse, coarse)
+	VADDPS(fine, coarse, coarse)
 }
 
 // blocks generates a tile of 32-blocks; see blocksGo.

@@ -6,9 +6,6 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// prefetchAhead is how many bytes ahead codes are fetched: about a chunk, for the hardware stops at each page.
-const prefetchAhead = 4096
-
 // bytesOf fills r with a byte.
 func (s isa) bytesOf(b uint32, r reg.VecPhysical) {
 	t := GP32()
@@ -48,7 +45,6 @@ func (s isa) unpack4() {
 	mask := s.vec(0)
 	s.bytesOf(0x0f, mask)
 	Label("loop")
-	PREFETCHT0(operand.Mem{Base: src, Disp: prefetchAhead})
 	for v := range s.parts {
 		a, b := s.vec(1), s.vec(2)
 		s.load(operand.Mem{Base: src, Disp: v * s.bytes}, a)
@@ -73,9 +69,6 @@ func (s isa) unpack6() {
 	s.bytesOf(0x0f, low)
 	s.bytesOf(0x30, high)
 	Label("loop")
-	for line := range 3 {
-		PREFETCHT0(operand.Mem{Base: src, Disp: prefetchAhead + line*vecBytes})
-	}
 	for v := range s.parts {
 		up, a, t := s.vec(2), s.vec(3), s.vec(4)
 		s.load(operand.Mem{Base: src, Disp: 2*vecBytes + v*s.bytes}, up)
