@@ -140,6 +140,24 @@ func (p *part) kept(b *buffer) kept {
 	return k
 }
 
+// runsOf joins neighbours whose blocks, of one type, stand in memory one after the other: one launch decodes them.
+func runsOf(parts []kept) (runs []kept) {
+	for _, k := range parts {
+		if n := len(runs); n > 0 && runs[n-1].continuesWith(k) {
+			runs[n-1].rows += k.rows
+			runs[n-1].blocks.Rows += k.rows
+			continue
+		}
+		runs = append(runs, k)
+	}
+	return runs
+}
+
+func (k kept) continuesWith(next kept) bool {
+	a, b := k.blocks, next.blocks
+	return k.dense.IsZero() && next.dense.IsZero() && a.Type == b.Type && b.Ptr == a.Ptr+uint64(a.Rows*a.RowBytes)
+}
+
 // growExpansion sees to it that products can expand n bytes. With a plan the memory is there already.
 func (d *Device) growExpansion(n int64) error {
 	if b := d.expansion; b != nil {
@@ -182,7 +200,7 @@ func (d *Device) eachSlab(w *weight, rows int, f func(lo, hi int)) {
 // expand adds to the operation the expansion of rows [lo,hi) of w.
 func (o *operation) expand(w *weight, lo, hi int) kernel.Mat {
 	all := kernel.Mat{Ptr: o.dev.expansion.place.address(), Rows: hi - lo, Cols: w.t.Cols, Stride: w.t.Cols, Type: o.dev.act}
-	for _, k := range w.parts {
+	for _, k := range w.runs {
 		first, end := max(lo, k.first), min(hi, k.first+k.rows)
 		if first >= end {
 			continue

@@ -88,7 +88,7 @@ func (o *operation) expandEighth(w *weight, lo, hi int) kernel.Bytes {
 		return bytesRows(w.eighth.bytes, lo, hi)
 	}
 	all := kernel.Bytes{Ptr: o.dev.expansion.place.address() + fp8Rows, Rows: hi - lo, Cols: w.t.Cols, Stride: w.t.Cols}
-	for _, k := range w.parts {
+	for _, k := range w.runs {
 		first, end := max(lo, k.first), min(hi, k.first+k.rows)
 		if first >= end {
 			continue

@@ -267,3 +267,39 @@ func TestModules(t *testing.T) {
 		t.Errorf("loaded %v, and %v for heads of 64", all, some)
 	}
 }
+
+// TestRunsOf: parts are joined where type and place allow it, and no row is lost.
+func TestRunsOf(t *testing.T) {
+	const cols, bytes = 512, 2 * 144
+	at := func(first, rows int, ptr uint64, d tensor.DType) kept {
+		return kept{first: first, rows: rows, blocks: kernel.NewBlocks(ptr, rows, cols, d)}
+	}
+	dense := kept{first: 24, rows: 8, dense: kernel.Mat{Ptr: 4096, Rows: 8, Cols: cols, Stride: cols, Type: tensor.BF16}}
+	q, k := at(0, 16, 1024, tensor.Q4_K), at(16, 8, 1024+16*bytes, tensor.Q4_K)
+	for _, c := range []struct {
+		name  string
+		parts []kept
+		want  []int // rows
+	}{
+		{"one", []kept{q}, []int{16}},
+		{"two", []kept{q, k}, []int{24}},
+		{"three", []kept{q, k, at(24, 8, 1024+24*bytes, tensor.Q4_K)}, []int{32}},
+		{"a gap", []kept{q, at(16, 8, 1280+16*bytes, tensor.Q4_K)}, []int{16, 8}},
+		{"another type", []kept{q, at(16, 8, 1024+16*bytes, tensor.Q5_K)}, []int{16, 8}},
+		{"two, then dense", []kept{q, k, dense}, []int{24, 8}},
+		{"dense first", []kept{dense, q, k}, []int{8, 24}},
+	} {
+		before := slices.Clone(c.parts)
+		got := runsOf(c.parts)
+		var rows []int
+		for _, r := range got {
+			rows = append(rows, r.rows)
+			if r.dense.IsZero() && r.blocks.Rows != r.rows {
+				t.Errorf("%s: %d rows of blocks for %d", c.name, r.blocks.Rows, r.rows)
+			}
+		}
+		if !slices.Equal(rows, c.want) || !slices.Equal(c.parts, before) {
+			t.Errorf("%s: rows %v, want %v", c.name, rows, c.want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 type weight struct {
 	t     device.Tensor // the matrix, dense; of one that products expand its shape and their type only
 	parts []kept        // of a matrix that products expand; nil: t is all of it
+	runs  []kept        // the parts, as few as they can be
 	bytes int64
 
 	eighth *eighth // of a matrix that is multiplied in 8-bit floats
@@ -98,6 +99,7 @@ func (d *Device) fill(w *weight, l *layout, b *buffer) error {
 			w.parts = append(w.parts, p.kept(b))
 		}
 	}
+	w.runs = runsOf(w.parts)
 	if l.fp8 {
 		d.scaleBlocks(w, l, b)
 	}
