@@ -50,7 +50,7 @@ func TestCanaries(t *testing.T) {
 		}
 		defer f.Close()
 		text := heldOut(t, f)
-		w, err := corpus.NewWindows(&corpus.Tokens{IDs: text.IDs[:2049]}, 256, 256)
+		w, err := corpus.NewWindows(&corpus.Tokens{IDs: text.IDs[:1025]}, 256, 256)
 		if err != nil {
 			t.Fatal(err)
 		}
