@@ -74,16 +74,17 @@ func (r *reader) entry(root *os.Root, rel, path string) error {
 		return readfile.Fault(path, err)
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
 		return fault.In(fault.NotFound, path, "changed while it was read").WithID("E-CORPUS-045")
 	}
 	switch k := format(rel); {
 	case k == jsonLines && !strings.HasSuffix(strings.ToLower(rel), ".json"):
-		return r.jsonLines(path, f)
+		return r.jsonLines(path, f, info.Size())
 	case k == parquetFile:
-		return r.parquet(path, f)
+		return r.parquet(path, f, info.Size())
 	}
-	h := newHashed(f)
+	h := newHashed(path, f, info.Size())
 	err = r.readText(path, h, h, "")
 	if errors.Is(err, errNotText) {
 		r.skip(path, "not text")
@@ -93,8 +94,8 @@ func (r *reader) entry(root *os.Root, rel, path string) error {
 }
 
 // text reads a file that the user named as one document.
-func (r *reader) text(path string, f *os.File) error {
-	h := newHashed(f)
+func (r *reader) text(path string, f *os.File, size int64) error {
+	h := newHashed(path, f, size)
 	br, what, done, err := decompressed(path, f, h)
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 )
 
 // jsonLines reads a file of one JSON object a line. Blank lines are passed over.
-func (r *reader) jsonLines(path string, f *os.File) error {
-	h := newHashed(f)
+func (r *reader) jsonLines(path string, f *os.File, size int64) error {
+	h := newHashed(path, f, size)
 	br, what, done, err := decompressed(path, f, h)
 	if err != nil {
 		return err

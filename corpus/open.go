@@ -33,7 +33,7 @@ func decompressed(path string, f *os.File, src io.Reader) (r *bufio.Reader, what
 	br := bufio.NewReaderSize(src, 64<<10)
 	head, err := br.Peek(6)
 	if err != nil && err != io.EOF {
-		return nil, "", nil, readfile.Fault(path, err)
+		return nil, "", nil, streamFault(path, "", err)
 	}
 	done = func() {}
 	var plain io.Reader

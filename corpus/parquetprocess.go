@@ -133,7 +133,7 @@ func writeFrame(w io.Writer, r reply) error {
 }
 
 // parquet reads a Parquet file through a child process.
-func (r *reader) parquet(path string, f *os.File) error {
+func (r *reader) parquet(path string, f *os.File, size int64) error {
 	ctx, kill := context.WithCancel(r.ctx)
 	defer kill()
 	self, err := os.Executable()
@@ -166,7 +166,7 @@ func (r *reader) parquet(path string, f *os.File) error {
 	if err != nil {
 		return err
 	}
-	h := newHashed(io.NewSectionReader(f, 0, 1<<62))
+	h := newHashed(path, io.NewSectionReader(f, 0, 1<<62), size)
 	return r.finish(path, h)
 }
 

@@ -138,20 +138,20 @@ func (r *reader) path(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return r.folder(path)
 	}
-	f, _, err := readfile.Open(path)
+	f, size, err := readfile.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	switch format(path) {
 	case jsonLines:
-		return r.jsonLines(path, f)
+		return r.jsonLines(path, f, size)
 	case parquetFile:
-		return r.parquet(path, f)
+		return r.parquet(path, f, size)
 	case tokenShard:
 		return fault.In(fault.Usage, path, "a shard of tokens, not text").WithHint("give its folder to --dataset").WithID("E-CORPUS-042")
 	}
-	return r.text(path, f)
+	return r.text(path, f, size)
 }
 
 // A kind of file, by its name.
@@ -182,7 +182,7 @@ func format(path string) kind {
 	return plainText
 }
 
-// hashed reads a file and hashes what it reads.
+// hashed reads a file and hashes what it reads; a file that is shortened meanwhile is a fault.
 type hashed struct {
 	io.Reader
 	sum  interface{ Sum([]byte) []byte }
@@ -196,18 +196,18 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func newHashed(r io.Reader) *hashed {
+func newHashed(path string, r io.Reader, size int64) *hashed {
 	h := &hashed{}
 	sum := sha256.New()
 	h.sum = sum
-	h.Reader = io.TeeReader(r, io.MultiWriter(sum, &h.size))
+	h.Reader = io.TeeReader(readfile.Whole(r, path, size), io.MultiWriter(sum, &h.size))
 	return h
 }
 
 // finish reads what is left, so that the hash is the file's, and records it.
 func (r *reader) finish(path string, h *hashed) error {
 	if _, err := io.Copy(io.Discard, h); err != nil {
-		return readfile.Fault(path, err)
+		return streamFault(path, "", err)
 	}
 	r.report.Files = append(r.report.Files, File{Path: path, Bytes: int64(h.size), SHA256: hex.EncodeToString(h.sum.Sum(nil))})
 	return nil

@@ -301,10 +301,11 @@ func TestShardsThatContradict(t *testing.T) {
 	}
 }
 
-// TestTruncatedWhileReading shortens an open file to every length: reading and verifying it give faults.
+// TestTruncatedWhileReading shortens an open file to 100 lengths: reading and verifying it give faults.
 func TestTruncatedWhileReading(t *testing.T) {
 	content := small()
-	for n := range len(content) {
+	for i := range 100 {
+		n := i * 7919 % len(content)
 		path := save(t, content)
 		f, err := Open(path)
 		if err != nil {

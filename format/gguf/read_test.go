@@ -9,13 +9,16 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"apr/format/internal/stored"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
+	"apr/internal/hostile"
 	"apr/internal/near"
 	"apr/tensor"
 )
@@ -344,22 +347,19 @@ func TestHostileCost(t *testing.T) {
 
 // TestEveryPrefixAndFlip opens every prefix and every single-byte change of a small file: an error or a readable file.
 func TestEveryPrefixAndFlip(t *testing.T) {
+	if err := open(t, small); err != nil {
+		t.Fatal(err)
+	}
 	payloads := len(small) - 4 // the last padding may be missing
-	for n := range payloads {
-		if err := open(t, small[:n]); err == nil {
-			t.Errorf("prefix of %d bytes accepted", n)
-		}
-	}
 	accepted := 0
-	for i := range small {
-		for _, x := range []byte{1, 0x20, 0x80, 0xff} {
-			b := bytes.Clone(small)
-			b[i] ^= x
-			if open(t, b) == nil {
-				accepted++
-			}
+	contracttest.Cases(t, hostile.EachDamage(t, small, func(name string, b []byte) {
+		switch err := open(t, b); {
+		case err == nil && len(b) < payloads:
+			t.Errorf("%s accepted", name)
+		case err == nil && len(b) == len(small):
+			accepted++
 		}
-	}
+	}))
 	if accepted == 0 {
 		t.Error("no change was accepted, though the payload's bytes are free")
 	}
@@ -400,21 +400,33 @@ func readMetadata(m *Metadata) {
 	}
 }
 
-// TestShortened reads a file that is cut after it was opened.
-func TestShortened(t *testing.T) {
-	path := save(t, small)
-	f, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
+// TestTruncatedWhileReading cuts a file at 100 lengths while it is being read.
+func TestTruncatedWhileReading(t *testing.T) {
+	for i := range 100 {
+		path := save(t, small)
+		f, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keep := i * 7919 % (len(small) - 4)
+		if err := os.Truncate(path, int64(keep)); err != nil {
+			t.Fatal(err)
+		}
+		failed := 0
+		for _, x := range f.Tensors() {
+			if _, err := x.ReadAt(make([]byte, x.Size), 0); err != nil && err != io.EOF {
+				failed++
+				if fault.KindOf(err) != fault.IO || !strings.Contains(err.Error(), fmt.Sprintf("tensor %q", x.Name)) {
+					t.Errorf("cut at %d: %v", keep, err)
+				}
+			}
+		}
+		if failed == 0 {
+			t.Errorf("cut at %d: every payload was read", keep)
+		}
+		f.Close()
 	}
-	defer f.Close()
-	if err := os.Truncate(path, int64(len(small)-50)); err != nil {
-		t.Fatal(err)
-	}
-	x, _ := f.Tensor("q")
-	if _, err := x.ReadAt(make([]byte, x.Size), 0); fault.KindOf(err) != fault.IO {
-		t.Errorf("got %v", err)
-	}
+	contracttest.Cases(t, 100)
 }
 
 // TestInstant opens a sparse file of 15 GB with the metadata of a large vocabulary by its header alone.
@@ -456,5 +468,48 @@ func FuzzParse(f *testing.F) {
 	f.Add(head(0, 0).b)
 	f.Add(one(12, 0, 144, 256))
 	f.Add(one(0, 0, 0, 1<<32, 1<<32, 0))
-	f.Fuzz(func(t *testing.T, b []byte) { open(t, b) })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var err error
+		hostile.Bounded(t, len(b), func() { err = open(t, b) })
+		if err == nil {
+			sameAgain(t, b)
+		}
+	})
+}
+
+// sameAgain writes the tensors of b to a new file, if the writer takes their names, and compares them with what is read
+// of it.
+func sameAgain(t *testing.T, b []byte) {
+	h, err := parse(bytes.NewReader(b), "m", int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := make([]tensor.Source, len(h.tensors))
+	for i, x := range h.tensors {
+		sources[i] = x.Source()
+	}
+	var out bytes.Buffer
+	if _, err := Encode(&out, sources, nil); err != nil {
+		return
+	}
+	again, err := parse(bytes.NewReader(out.Bytes()), "m", int64(out.Len()))
+	if err != nil || len(again.tensors) != len(h.tensors) {
+		t.Fatalf("what was written is read otherwise: %v", err)
+	}
+	set := stored.NewSet(again.tensors)
+	for _, x := range h.tensors {
+		y, ok := set.Tensor(x.Name)
+		if !ok || y.DType != x.DType || !slices.Equal(y.Shape, x.Shape) || !bytes.Equal(payload(t, x), payload(t, y)) {
+			t.Fatalf("%v was written, %v is read", x.Info, y.Info)
+		}
+	}
+}
+
+// payload reads the bytes of a tensor.
+func payload(t *testing.T, x tensor.Stored) []byte {
+	b, err := io.ReadAll(io.NewSectionReader(x, 0, x.Size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

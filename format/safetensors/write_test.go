@@ -201,6 +201,9 @@ func TestIndex(t *testing.T) {
 		{"bad shard", `{"weight_map":{"a":"bad"}}`, fault.Format, `DIR/bad: offset 0: file of 3 bytes is too short for a header length of 8 bytes [E-ST-001]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.want != "" {
+				contracttest.Cases(t, 1)
+			}
 			root := t.TempDir()
 			if real, err := filepath.EvalSymlinks(root); err == nil {
 				root = real

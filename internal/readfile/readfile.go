@@ -64,7 +64,7 @@ func Fault(path string, err error) error {
 }
 
 // String returns the content of a regular file of at most max bytes. A longer one is a fault of kind Format, and is
-// not read.
+// not read; one that is shortened meanwhile is a fault of kind IO.
 func String(path string, max int64) (string, error) {
 	f, size, err := Open(path)
 	if err != nil {
@@ -76,13 +76,38 @@ func String(path string, max int64) (string, error) {
 	}
 	var b strings.Builder
 	b.Grow(int(size))
-	if _, err := io.Copy(&b, io.LimitReader(f, max+1)); err != nil {
+	if _, err := io.Copy(&b, io.LimitReader(Whole(f, path, size), max+1)); err != nil {
+		if errors.As(err, new(*fault.Error)) {
+			return "", err
+		}
 		return "", Fault(path, err)
 	}
 	if int64(b.Len()) > max {
 		return "", fault.In(fault.Format, path, "file grew over the limit of %d bytes", max).WithID("E-FILE-005")
 	}
 	return b.String(), nil
+}
+
+// Whole returns a reader of r, the file at path that had size bytes when it was opened, from its start. Its end before
+// these bytes is no io.EOF but a fault of kind IO: the file was shortened meanwhile, and what was read is not all.
+func Whole(r io.Reader, path string, size int64) io.Reader {
+	return &whole{r: r, path: path, size: size}
+}
+
+type whole struct {
+	r        io.Reader
+	path     string
+	at, size int64
+}
+
+func (w *whole) Read(p []byte) (int, error) {
+	n, err := w.r.Read(p)
+	w.at += int64(n)
+	if err == io.EOF && w.at < w.size {
+		err = fault.In(fault.IO, w.path, "file had %d bytes and ends here: it was shortened while it was read", w.size).
+			At("offset %d", w.at).WithID("E-FILE-008")
+	}
+	return n, err
 }
 
 // Head returns the first n bytes of a regular file, or all of a shorter one.

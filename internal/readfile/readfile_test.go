@@ -1,8 +1,10 @@
 package readfile
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -45,6 +47,26 @@ func TestOnlyRegularFiles(t *testing.T) {
 	}
 	if _, err := String(file, 3); err == nil || err.Error() != file+": file of 4 bytes is over the limit of 3 [E-FILE-005]" {
 		t.Errorf("String over the limit: %v", err)
+	}
+}
+
+// TestWhole: a file that ends early is a fault, one that grew is read on.
+func TestWhole(t *testing.T) {
+	for _, c := range []struct {
+		size int64
+		want string
+	}{
+		{3, ""}, {4, ""},
+		{5, "m: offset 4: file had 5 bytes and ends here: it was shortened while it was read [E-FILE-008]"},
+	} {
+		b, err := io.ReadAll(Whole(strings.NewReader("text"), "m", c.size))
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if string(b) != "text" || got != c.want || c.want != "" && fault.KindOf(err) != fault.IO {
+			t.Errorf("%d bytes: %q, %v, want %s", c.size, b, err, c.want)
+		}
 	}
 }
 
