@@ -21,11 +21,14 @@ lscpu | grep -E 'Model name|L2|L3' || true
 for round in $(seq "${ROUNDS:-5}"); do
 	taskset -c "$cpus" $llama -m "$MODEL" -t 2 -p 128 -n 32 -r 1 -o json 2>/dev/null |
 		python3 -c 'import json, sys; a, b = json.load(sys.stdin); print("llama.cpp", a["build_commit"], "prompt %.1f tokens/s generation %.2f tokens/s" % (a["avg_ts"], b["avg_ts"]))'
-	taskset -c "$cpus" "$apr" bench "$MODEL" --backend cpu --prompt-tokens 128 --max-tokens 33 --warmup 0 --iterations 1 --json 2>/dev/null |
+	taskset -c "$cpus" "$apr" bench "$MODEL" --backend cpu --prompt-tokens 128 --max-tokens 33 --warmup 1 --iterations 1 --json 2>/dev/null |
 		python3 -c 'import json, sys; g = json.load(sys.stdin)["generation"]; print("apr -", "prompt %.1f tokens/s generation %.2f tokens/s" % (g["prompt_tokens_per_second"], g["tokens_per_second"]))'
-done | tee /dev/stderr | python3 -c '
+done | python3 -c '
 import statistics, sys
-rows = [line.split() for line in sys.stdin]
+rows = []
+for line in sys.stdin:
+    print(line, end="", flush=True)
+    rows.append(line.split())
 median = lambda who, i: statistics.median(float(r[i]) for r in rows if r[0] == who)
 for i, what in ((3, "prompt"), (6, "generation")):
     a, b = median("apr", i), median("llama.cpp", i)
