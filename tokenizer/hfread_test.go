@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
+	"apr/internal/hostile"
 )
 
 // small is a tokenizer.json of the 256 bytes, three merges and two added tokens; the tests change one thing in it.
@@ -97,77 +99,105 @@ func TestNormalizedAddedToken(t *testing.T) {
 }
 
 func TestParseRefuses(t *testing.T) {
+	part := func(from, to string) string { // of the file, from one text up to another, or to its end
+		_, after, _ := strings.Cut(small(), from)
+		if to != "" {
+			after, _, _ = strings.Cut(after, to)
+		}
+		return from + after
+	}
 	const added = `"<|end|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true`
 	for _, c := range []struct{ name, old, new, want string }{
-		{"not JSON", `{"version"`, `"version"`, "E-JSON"},
-		{"not an object", small(), `[]`, "E-JSON-007"},
-		{"two values", `"Ġ a"]}}`, `"Ġ a"]}} {}`, "E-JSON-006"},
-		{"key twice", `"truncation": null`, `"version": "1.0"`, "E-JSON-003"},
-		{"unknown key", `"truncation": null`, `"truncated": null`, "truncation"},
-		{"version", `"1.0"`, `"2.0"`, "E-TOK-002"},
-		{"truncation", `"truncation": null`, `"truncation": {"max_length": 5}`, "E-TOK-010"},
-		{"padding", `"padding": null`, `"padding": {}`, "E-TOK-010"},
-		{"model type", `"type": "BPE"`, `"type": "Unigram"`, "E-TOK-003"},
-		{"dropout", `"dropout": null`, `"dropout": 0.1`, "dropout"},
-		{"unknown token", `"unk_token": null`, `"unk_token": "<unk>"`, "unk_token"},
-		{"byte fallback", `"byte_fallback": false`, `"byte_fallback": true`, "byte_fallback"},
-		{"ignore merges", `"fuse_unk": false`, `"ignore_merges": true`, "ignore_merges"},
-		{"subword prefix", `"continuing_subword_prefix": ""`, `"continuing_subword_prefix": "##"`, "continuing_subword_prefix"},
-		{"vocabulary is a list", `"vocab": {`, `"vocab": [], "merges": [], "x": {`, "E-JSON"},
-		{"merges is an object", `["a b", "ab c", "Ġ a"]`, `{}`, "E-JSON-007"},
-		{"id a fraction", `"ab": 256`, `"ab": 256.0`, "E-JSON-007"},
-		{"id negative", `"ab": 256`, `"ab": -1`, "E-JSON-007"},
-		{"id a string", `"ab": 256`, `"ab": "256"`, "E-JSON-007"},
-		{"id over the limit", `"ab": 256`, `"ab": 4194304`, "E-TOK-004"},
-		{"id far beyond", `"ab": 256`, `"ab": 4194303`, "E-TOK-004"},
-		{"id twice", `"ab": 256`, `"ab": 257`, "E-TOK-004"},
-		{"token twice", `"ab": 256`, `"ab": 256, "\u0061b": 300`, "E-JSON-003"},
-		{"byte missing", `"A": 65`, `"AA": 65`, "E-TOK-011"},
-		{"merge of one part", `"a b"`, `"ab"`, "E-TOK-006"},
-		{"merge of three parts", `"a b"`, `"a b c"`, "E-TOK-006"},
-		{"pair of three", `["a b", "ab c", "Ġ a"]`, `[["a", "b", "c"]]`, "E-TOK-006"},
-		{"merge a number", `"a b"`, `7`, "E-TOK-006"},
-		{"mixed forms", `"ab c"`, `["ab", "c"]`, "E-TOK-006"},
-		{"left part unknown", `"ab c"`, `"xy c"`, "the left part"},
-		{"right part unknown", `"ab c"`, `"ab xy"`, "the right part"},
-		{"result unknown", `"ab c"`, `"ab x"`, "the result"},
-		{"part with a space", `"a b", "ab c", "Ġ a"`, `["a b", "c"]`, "holds a space"},
-		{"merge twice", `"ab c"`, `"a b"`, "the same pair"},
-		{"merge makes a special token", `259, "content": "<|end|>"`, `257, "content": "abc"`, "the result"},
-		{"added without content", `"content": "<|end|>", `, ``, "content"},
-		{"added with empty content", `"<|end|>"`, `""`, "E-TOK-007"},
-		{"added with long content", `"<|end|>"`, quote(strings.Repeat("x", maxAddedText+1)), "E-TOK-007"},
-		{"added under another's id", `"id": 259`, `"id": 257`, "E-TOK-004"},
-		{"added with another id", `"content": "<|end|>"`, `"content": "ab"`, "E-TOK-007"},
-		{"added twice", `"content": "<tool>"`, `"content": "<|end|>"`, "E-TOK-007"},
-		{"added id twice", `"id": 260`, `"id": 259`, "E-TOK-004"},
-		{"added id negative", `"id": 260`, `"id": -5`, "E-JSON-007"},
-		{"lstrip", added, strings.Replace(added, `"lstrip": false`, `"lstrip": true`, 1), "lstrip"},
-		{"rstrip", added, strings.Replace(added, `"rstrip": false`, `"rstrip": true`, 1), "rstrip"},
-		{"single word", added, strings.Replace(added, `"single_word": false`, `"single_word": true`, 1), "single_word"},
-		{"normalizer", `"NFC"`, `"NFKC"`, "E-TOK-009"},
-		{"no normalizer", `{"type": "NFC"}`, `null`, "E-TOK-009"},
-		{"pattern", `\\p{N}|`, `\\p{N}{1,2}|`, "E-TOK-008"},
-		{"evil pattern", quote(patterns[0].regex), `"(a+)+$"`, "E-TOK-008"},
-		{"pattern a string", `{"Regex": `, `{"String": `, "String"},
-		{"pre-tokenizer", `"Sequence"`, `"Metaspace"`, "E-TOK-008"},
-		{"no pre-tokenizer", `"pre_tokenizer"`, `"post_processor_"`, "E-JSON"},
-		{"behavior", `"Isolated"`, `"Removed"`, "E-TOK-008"},
-		{"inverted", `"invert": false`, `"invert": true`, "E-TOK-008"},
-		{"three pre-tokenizers", `{"type": "Split"`, `{"type": "Digits"}, {"type": "Split"`, "E-TOK-008"},
-		{"prefix space", `"add_prefix_space": false, "trim_offsets": false, "use_regex": false}]`, `"add_prefix_space": true, "use_regex": false}]`, "E-TOK-008"},
-		{"two patterns", `"trim_offsets": false, "use_regex": false}]`, `"use_regex": true}]`, "E-TOK-008"},
-		{"post-processor", `"post_processor": {"type": "ByteLevel"`, `"post_processor": {"type": "TemplateProcessing"`, "E-TOK-010"},
-		{"decoder", `"decoder": {"type": "ByteLevel"`, `"decoder": {"type": "WordPiece"`, "E-TOK-010"},
+		{"not JSON", `{"version"`, `"version"`, "line 1, column 10: ':' after the value [E-JSON-006]"},
+		{"empty", small(), ``, "line 1, column 1: expected a value, found end of text [E-JSON-001]"},
+		{"cut", part(`"merges"`, ``), `"merges": ["a b`, "line 13, column 16: string is cut [E-JSON-001]"},
+		{"byte order mark", `{"version"`, "\ufeff{\"version\"", "line 1, column 1: byte order mark [E-JSON-002]"},
+		{"not UTF-8", `"1.0"`, "\"1.0\xff\"", "line 1, column 17: byte 0xff is not UTF-8 [E-JSON-002]"},
+		{"unpaired surrogate", `"1.0"`, `"\ud800"`, "line 1, column 14: unpaired surrogate [E-JSON-002]"},
+		{"too deep", `"truncation": null`, `"truncation": ` + strings.Repeat("[", 65) + strings.Repeat("]", 65), "line 1, column 97: nested deeper than 64 [E-JSON-004]"},
+		{"key in another case", `"version"`, `"Version"`, `line 1, column 13: unknown key "Version"; did you mean "version"? [E-JSON-009]`},
+		{"id over u64", `"ab": 256`, `"ab": 18446744073709551616`, "line 12, column 2469: integer 18446744073709551616 does not fit 64 bits [E-JSON-007]"},
+		{"merge with an empty part", `"ab c"`, `"ab "`, `merge 1 "ab" "": the right part is not in the vocabulary [E-TOK-006]`},
+		{"added an object", part(`"added_tokens": [`, `"normalizer"`), `"added_tokens": {}, `, "line 2, column 17: expected an array, found an object [E-JSON-007]"},
+		{"added without id", `"id": 259, `, ``, `line 3, column 1: key "id" is missing [E-JSON-008]`},
+		{"added id over the limit", `"id": 260`, `"id": 4194304`, `line 4, column 8: id 4194304 of token "<tool>" is beyond what 2 tokens need [E-TOK-004]`},
+		{"added field unknown", `"lstrip"`, `"Lstrip"`, `line 3, column 67: unknown key "Lstrip"; did you mean "lstrip"? [E-JSON-009]`},
+		{"not an object", small(), `[]`, "line 1, column 1: expected an object, found an array [E-JSON-007]"},
+		{"two values", `"Ġ a"]}}`, `"Ġ a"]}} {}`, "line 13, column 36: '{' after the value [E-JSON-006]"},
+		{"key twice", `"truncation": null`, `"version": "1.0"`, `line 1, column 20: key "version" occurs twice [E-JSON-003]`},
+		{"unknown key", `"truncation": null`, `"truncated": null`, `line 1, column 33: unknown key "truncated"; did you mean "truncation"? [E-JSON-009]`},
+		{"version", `"1.0"`, `"2.0"`, `line 1, column 1: version "2.0" is unknown; 1.0 is supported [E-TOK-002]`},
+		{"truncation", `"truncation": null`, `"truncation": {"max_length": 5}`, "line 1, column 34: truncation inside a tokenizer is not supported [E-TOK-010]"},
+		{"padding", `"padding": null`, `"padding": {}`, "line 1, column 51: padding inside a tokenizer is not supported [E-TOK-010]"},
+		{"model type", `"type": "BPE"`, `"type": "Unigram"`, `line 11, column 10: model "Unigram" is not supported; BPE is [E-TOK-003]`},
+		{"dropout", `"dropout": null`, `"dropout": 0.1`, "line 11, column 10: BPE with dropout is not supported [E-TOK-003]"},
+		{"unknown token", `"unk_token": null`, `"unk_token": "<unk>"`, "line 11, column 10: BPE with unk_token is not supported [E-TOK-003]"},
+		{"byte fallback", `"byte_fallback": false`, `"byte_fallback": true`, "line 11, column 10: BPE with byte_fallback is not supported [E-TOK-003]"},
+		{"ignore merges", `"fuse_unk": false`, `"ignore_merges": true`, "line 11, column 10: BPE with ignore_merges is not supported [E-TOK-003]"},
+		{"subword prefix", `"continuing_subword_prefix": ""`, `"continuing_subword_prefix": "##"`, "line 11, column 10: BPE with continuing_subword_prefix is not supported [E-TOK-003]"},
+		{"vocabulary is a list", part(`"vocab"`, `"merges"`), `"vocab": [], `, "line 12, column 10: expected an object, found an array [E-JSON-007]"},
+		{"no vocabulary", part(`"vocab"`, `"merges"`), ``, `line 11, column 10: key "vocab" is missing [E-JSON-008]`},
+		{"vocabulary empty", part(`"vocab"`, `"merges"`), `"vocab": {}, `, `vocabulary: no token for the byte 0x00 ("Ā") [E-TOK-011]`},
+		{"model null", part(`"model"`, ``), `"model": null}`, `line 1, column 1: key "model" is missing [E-JSON-008]`},
+		{"no merges", ",\n" + part(`"merges"`, ``), `}}`, `line 11, column 10: key "merges" is missing [E-JSON-008]`},
+		{"merges is an object", `["a b", "ab c", "Ġ a"]`, `{}`, "line 13, column 11: expected an array, found an object [E-JSON-007]"},
+		{"id a fraction", `"ab": 256`, `"ab": 256.0`, "line 12, column 2469: expected a non-negative integer, found 256.0 [E-JSON-007]"},
+		{"id negative", `"ab": 256`, `"ab": -1`, "line 12, column 2469: expected a non-negative integer, found -1 [E-JSON-007]"},
+		{"id a string", `"ab": 256`, `"ab": "256"`, `line 12, column 2469: expected a non-negative integer, found the string "256" [E-JSON-007]`},
+		{"id over the limit", `"ab": 256`, `"ab": 4194304`, `line 12, column 2469: id 4194304 of token "ab" is beyond what 259 tokens need [E-TOK-004]`},
+		{"id far beyond", `"ab": 256`, `"ab": 4194303`, `line 12, column 2469: id 4194303 of token "ab" is beyond what 259 tokens need [E-TOK-004]`},
+		{"id twice", `"ab": 256`, `"ab": 257`, `line 12, column 2481: id 257 belongs to two tokens, "ab" and "abc" [E-TOK-004]`},
+		{"token twice", `"ab": 256`, `"ab": 256, "\u0061b": 300`, `line 12, column 2474: key "ab" occurs twice [E-JSON-003]`},
+		{"byte missing", `"A": 65`, `"AA": 65`, `vocabulary: no token for the byte 0x41 ("A") [E-TOK-011]`},
+		{"merge of one part", `"a b"`, `"ab"`, "line 13, column 12: merge 0 has 1 parts; 2 are expected [E-TOK-006]"},
+		{"merge of three parts", `"a b"`, `"a b c"`, "line 13, column 12: merge 0 has 3 parts; 2 are expected [E-TOK-006]"},
+		{"pair of three", `["a b", "ab c", "Ġ a"]`, `[["a", "b", "c"]]`, "line 13, column 12: merge 0 has 3 parts; 2 are expected [E-TOK-006]"},
+		{"merge a number", `"a b"`, `7`, "line 13, column 12: merge 0 is a number; all merges are strings, or all are pairs [E-TOK-006]"},
+		{"mixed forms", `"ab c"`, `["ab", "c"]`, "line 13, column 19: merge 1 is an array; all merges are strings, or all are pairs [E-TOK-006]"},
+		{"left part unknown", `"ab c"`, `"xy c"`, `merge 1 "xy" "c": the left part is not in the vocabulary [E-TOK-006]`},
+		{"right part unknown", `"ab c"`, `"ab xy"`, `merge 1 "ab" "xy": the right part is not in the vocabulary [E-TOK-006]`},
+		{"result unknown", `"ab c"`, `"ab x"`, `merge 1 "ab" "x": the result is not in the vocabulary [E-TOK-006]`},
+		{"part with a space", `"a b", "ab c", "Ġ a"`, `["a b", "c"]`, `merge 0 "a b" "c": a part holds a space, which byte-level text writes as Ġ [E-TOK-006]`},
+		{"merge twice", `"ab c"`, `"a b"`, `merge 1 "a" "b": the same pair is merge 0 [E-TOK-006]`},
+		{"merge makes a special token", `259, "content": "<|end|>"`, `257, "content": "abc"`, `merge 1 "ab" "c": the result is not in the vocabulary [E-TOK-006]`},
+		{"added without content", `"content": "<|end|>", `, ``, `line 3, column 1: key "content" is missing [E-JSON-008]`},
+		{"added with empty content", `"<|end|>"`, `""`, "added token: id 259 has 0 bytes of text; 1 to 256 are possible [E-TOK-007]"},
+		{"added with long content", `"<|end|>"`, quote(strings.Repeat("x", maxAddedText+1)), "added token: id 259 has 257 bytes of text; 1 to 256 are possible [E-TOK-007]"},
+		{"added under another's id", `"id": 259`, `"id": 257`, `line 3, column 8: id 257 belongs to two tokens, "abc" and "<|end|>" [E-TOK-004]`},
+		{"added with another id", `"content": "<|end|>"`, `"content": "ab"`, `line 3, column 1: added token "ab" has id 259 here and 256 in the vocabulary [E-TOK-007]`},
+		{"added twice", `"content": "<tool>"`, `"content": "<|end|>"`, `line 4, column 1: added token "<|end|>" is given twice [E-TOK-007]`},
+		{"added id twice", `"id": 260`, `"id": 259`, `line 4, column 8: id 259 belongs to two tokens, "<|end|>" and "<tool>" [E-TOK-004]`},
+		{"added id negative", `"id": 260`, `"id": -5`, `line 4, column 8: key "id": expected a non-negative integer, found -5 [E-JSON-007]`},
+		{"lstrip", added, strings.Replace(added, `"lstrip": false`, `"lstrip": true`, 1), `line 3, column 1: added token "<|end|>" with lstrip is not supported [E-TOK-007]`},
+		{"rstrip", added, strings.Replace(added, `"rstrip": false`, `"rstrip": true`, 1), `line 3, column 1: added token "<|end|>" with rstrip is not supported [E-TOK-007]`},
+		{"single word", added, strings.Replace(added, `"single_word": false`, `"single_word": true`, 1), `line 3, column 1: added token "<|end|>" with single_word is not supported [E-TOK-007]`},
+		{"normalizer", `"NFC"`, `"NFKC"`, `line 5, column 15: normalizer "NFKC" is not supported with the pattern of qwen2; NFC is [E-TOK-009]`},
+		{"no normalizer", `{"type": "NFC"}`, `null`, `line 1, column 1: normalizer "none" is not supported with the pattern of qwen2; NFC is [E-TOK-009]`},
+		{"pattern", `\\p{N}|`, `\\p{N}{1,2}|`, `line 7, column 1: unknown pattern "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{…" [E-TOK-008]`},
+		{"evil pattern", quote(patterns[0].regex), `"(a+)+$"`, `line 7, column 1: unknown pattern "(a+)+$" [E-TOK-008]`},
+		{"pattern a string", `{"Regex": `, `{"String": `, `line 7, column 41: unknown key "String" [E-JSON-009]`},
+		{"pre-tokenizer", `"Sequence"`, `"Metaspace"`, `line 6, column 18: pre-tokenizer "Metaspace" is not supported [E-TOK-008]`},
+		{"no pre-tokenizer", part(`"pre_tokenizer"`, `"post_processor"`), ``, `line 1, column 1: key "pre_tokenizer" is missing [E-JSON-008]`},
+		{"behavior", `"Isolated"`, `"Removed"`, `line 7, column 1: Split with behavior "Removed", invert false is not supported; Isolated, false is [E-TOK-008]`},
+		{"inverted", `"invert": false`, `"invert": true`, `line 7, column 1: Split with behavior "Isolated", invert true is not supported; Isolated, false is [E-TOK-008]`},
+		{"three pre-tokenizers", `{"type": "Split"`, `{"type": "Digits"}, {"type": "Split"`, "line 6, column 56: 3 pre-tokenizers; Split followed by ByteLevel is supported [E-TOK-008]"},
+		{"prefix space", `"add_prefix_space": false, "trim_offsets": false, "use_regex": false}]`, `"add_prefix_space": true, "use_regex": false}]`, "line 8, column 1: add_prefix_space is not supported [E-TOK-008]"},
+		{"two patterns", `"trim_offsets": false, "use_regex": false}]`, `"use_regex": true}]`, "line 8, column 1: a second pattern (use_regex) after Split is not supported [E-TOK-008]"},
+		{"post-processor", `"post_processor": {"type": "ByteLevel"`, `"post_processor": {"type": "TemplateProcessing"`, `line 9, column 19: post_processor "TemplateProcessing" is not supported; ByteLevel is [E-TOK-010]`},
+		{"decoder", `"decoder": {"type": "ByteLevel"`, `"decoder": {"type": "WordPiece"`, `line 10, column 12: decoder "WordPiece" is not supported; ByteLevel is [E-TOK-010]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := strings.Replace(small(), c.old, c.new, 1)
 			if text == small() {
 				t.Fatalf("%q is not in the file", c.old)
 			}
-			_, err := Parse("some/tokenizer.json", text, "")
-			if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "some/tokenizer.json: ") {
-				t.Errorf("%v (kind %v), want a format error of the file with %q", err, fault.KindOf(err), c.want)
+			contracttest.Cases(t, 1)
+			_, err := Parse("f", text, "")
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if err.Error() != "f: "+c.want || fault.KindOf(err) != fault.Format {
+				t.Errorf("got  %v (%v)\nwant f: %s", err, fault.KindOf(err), c.want)
 			}
 		})
 	}
@@ -239,18 +269,28 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Cut at any place the file is refused, and no flipped byte makes a panic.
-func TestParseDamaged(t *testing.T) {
+// Every prefix is refused, and no changed byte makes a panic.
+func TestEveryPrefixAndFlip(t *testing.T) {
 	text := small()
-	for n := 0; n < len(text); n += 7 {
-		if _, err := Parse("x", text[:n], ""); fault.KindOf(err) != fault.Format {
-			t.Fatalf("the first %d bytes: %v", n, err)
+	i, j := strings.Index(text, `"vocab": {`)+120, strings.Index(text, `"ab": 256`) // between them 240 tokens all alike
+	first, alike, last := text[:i], text[i:j], text[j:]
+	accepted := 0
+	contracttest.Cases(t, hostile.EachDamage(t, []byte(first+last), func(name string, b []byte) {
+		if len(b) > i {
+			b = slices.Concat(b[:i], []byte(alike), b[i:])
 		}
-		flipped := []byte(text)
-		flipped[n] ^= 1 << (n % 8)
-		if _, err := Parse("x", string(flipped), ""); err != nil && fault.KindOf(err) != fault.Format {
-			t.Fatalf("byte %d flipped: %v", n, err)
+		_, err := Parse("x", string(b), "")
+		switch {
+		case err != nil && fault.KindOf(err) != fault.Format:
+			t.Errorf("%s: no fault of kind Format: %v", name, err)
+		case err == nil && len(b) < len(text):
+			t.Errorf("%s: accepted", name)
+		case err == nil:
+			accepted++
 		}
+	}))
+	if accepted == 0 {
+		t.Error("no change was accepted, though an added token may have any text")
 	}
 }
 
@@ -258,7 +298,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(small(), `{"eos_token": "<|end|>"}`)
 	f.Add(`{"model": {"vocab": {}, "merges": []}}`, ``)
 	f.Fuzz(func(t *testing.T, text, config string) {
-		tok, err := Parse("x", text, config)
+		var tok *Tokenizer
+		var err error
+		hostile.Bounded(t, len(text)+len(config), func() { tok, err = Parse("x", text, config) })
 		if err != nil {
 			if fault.KindOf(err) != fault.Format {
 				t.Errorf("kind %v: %v", fault.KindOf(err), err)
