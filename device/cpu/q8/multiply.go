@@ -35,15 +35,15 @@ type scratch struct {
 
 // product is one call for a slab of rows.
 type product struct {
-	ms          []*Matrix
-	n           int // rows of activations
-	outs        int // outputs wanted
-	k           int
-	x, y, bias  []float32
-	ldx, ldy    int
-	add         bool
-	group       int // panels of a task
-	super, tail int // for rounding: kind, and blocks of a task
+	ms         []*Matrix
+	n          int // rows of activations
+	outs       int // outputs wanted
+	k          int
+	x, y, bias []float32
+	ldx, ldy   int
+	add        bool
+	group      int // panels of a task
+	kind       int // for rounding: of 32-blocks, of K types
 }
 
 // New makes an engine that works on pool with the best kernels.
@@ -154,7 +154,7 @@ func (e *Engine) roundAll(kind int) {
 	if len(e.x[kind]) < want {
 		e.x[kind] = make([][2]rounded, want)
 	}
-	g.super = kind
+	g.kind = kind
 	e.pool.Run((want+roundChunks-1)/roundChunks, e.roundTask)
 }
 
@@ -162,7 +162,7 @@ func (e *Engine) round(worker, task int) {
 	g := &e.call
 	for i := task * roundChunks; i < min(g.n*chunks(g.k), (task+1)*roundChunks); i++ {
 		c, row := i/g.n, i%g.n
-		e.kn.round(&e.x[g.super][i], g.x[row*g.ldx:][c*chunk:min(g.k, (c+1)*chunk)], &e.local[worker].rest, g.super == 1)
+		e.kn.round(&e.x[g.kind][i], g.x[row*g.ldx:][c*chunk:min(g.k, (c+1)*chunk)], &e.local[worker].rest, g.kind == 1)
 	}
 }
 
