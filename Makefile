@@ -79,11 +79,11 @@ gates: build ## the model of testdata passes four gates, and six broken variants
 	bin/apr eval testdata/models/gosrc --task code --data examples/gosrc/eval/code.jsonl --max-tokens 48 --threshold 0.9
 
 torture: ## the proofs of reliability, whole (under 10 minutes on two cores); they rewrite the table of docs/reliability.md
-	@log=$$(mktemp); trap 'rm -f '$$log EXIT; start=$$SECONDS; \
+	@log=$$(mktemp); trap 'rm -f '$$log EXIT; start=$$SECONDS; load=$$(cut -d' ' -f1 /proc/loadavg); \
 	APR_TORTURE=1 $(GO) test -count=1 -p 1 -v -timeout 20m -run 'Torture|TestResumeIsBitExact' ./distill ./supervise ./cmd/apr > $$log 2>&1 || { cat $$log; exit 1; }; \
 	rows=$$(sed -n 's/.*TORTURE |/|/p' $$log); echo "$$rows"; \
 	{ sed '/<!-- torture -->/q' docs/reliability.md; printf '| proof | trials | bad | control |\n|---|---:|---:|---|\n'; echo "$$rows"; \
-	printf '\n%s, %s processors, %d s in all.\n' "$$($(GO) env GOOS GOARCH | paste -sd/)" "$$(nproc)" $$((SECONDS - start)); sed -n '/<!-- end -->/,$$p' docs/reliability.md; } > docs/.reliability.tmp; \
+	printf '\n%s, %s processors, %d s in all; the load was %s before.\n' "$$($(GO) env GOOS GOARCH | paste -sd/)" "$$(nproc)" $$((SECONDS - start)) "$$load"; sed -n '/<!-- end -->/,$$p' docs/reliability.md; } > docs/.reliability.tmp; \
 	mv docs/.reliability.tmp docs/reliability.md
 
 lint: ## golangci-lint with .golangci.yml
