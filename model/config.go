@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	"apr/internal/strictjson"
 	"apr/tensor"
 )
@@ -40,13 +41,22 @@ const (
 // ReadConfig reads a Hugging Face config.json as transformers 4 (rope_theta, torch_dtype) or 5 (rope_parameters,
 // dtype) writes it. Structure errors are faults of kind Format, contradictions of kind Invalid.
 func ReadConfig(path string) (Config, error) {
-	v, err := strictjson.ParseFile(path, maxConfigBytes, strictjson.Options{})
+	text, err := readfile.String(path, maxConfigBytes)
 	if err != nil {
 		return Config{}, err
 	}
+	return ParseConfig(path, text)
+}
+
+// ParseConfig is ReadConfig of a text; path names it in errors.
+func ParseConfig(path, text string) (Config, error) {
+	v, err := strictjson.Parse(text, strictjson.Options{})
+	if err != nil {
+		return Config{}, strictjson.Fault(path, text, err)
+	}
 	c, err := parseConfig(v)
 	if err != nil {
-		return Config{}, strictjson.Fault(path, v.Source(), err)
+		return Config{}, strictjson.Fault(path, text, err)
 	}
 	return c, c.check(path)
 }
@@ -54,8 +64,8 @@ func ReadConfig(path string) (Config, error) {
 // parseConfig reads the keys of config.json.
 func parseConfig(v strictjson.Value) (Config, error) {
 	f := strictjson.NewFields(v)
-	size := func(key string) int { return int(min(f.Uint(key), math.MaxInt32)) }
-	sizeOr := func(key string, def int) int { return int(min(f.UintOr(key, uint64(def)), math.MaxInt32)) }
+	size := func(key string) int { return int(min(f.Uint(key), math.MaxInt)) }
+	sizeOr := func(key string, def int) int { return int(min(f.UintOr(key, uint64(def)), math.MaxInt)) }
 	c := Config{Architecture: f.Str("model_type")}
 	if f.Err() == nil && c.Architecture != "qwen2" {
 		member, _ := v.Get("model_type")
