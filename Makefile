@@ -60,7 +60,7 @@ browser: ## reports and the live page in headless Chromium (needs chromium)
 	$(GO) test -tags browser -count=1 -run Browser ./cmd/apr
 
 # Packages with tests for a GPU, and what runs there without Go.
-GPU_PACKAGES := device/cuda distill cmd/apr
+GPU_PACKAGES := device/cuda distill bench cmd/apr
 GPU_BINARIES ?= bin/gpu
 
 gpu-binaries: ## bin/gpu: apr, the tests for a GPU and the program that prints their table, for a machine without Go

@@ -2,7 +2,7 @@
 //
 //	*.txt                 output of test programs with -test.v: a row for every line `row "NAME" measured X tolerance Y`
 //	                      (package near) and for every test without such lines
-//	apr-PAIR-ROUND.json   results of apr bench --shape PAIR
+//	apr-PAIR-ROUND.json   results of apr bench --shape PAIR; PAIR@WAY where the teacher was computed in several ways
 //	torch-PAIR-ROUND.txt  lines of bench/peer/torch_kd.py, where there is PyTorch
 //
 // and ends with 1 unless every correctness row passes and there is at least one. Speed is shown, not judged.

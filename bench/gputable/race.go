@@ -82,15 +82,22 @@ func readRaces(dir string) (all []*race, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if r := byPair[pairOf(path, "torch-")]; r != nil {
-			r.peer(string(text))
+		for _, r := range all {
+			if pair, _, _ := strings.Cut(r.pair, "@"); pair == pairOf(path, "torch-") {
+				r.peer(string(text))
+			}
 		}
 	}
-	slices.SortFunc(all, func(a, b *race) int { return cmp.Compare(b.pair, a.pair) }) // the largest teacher first
+	slices.SortFunc(all, func(a, b *race) int { // the largest teacher first, its ways in order of name
+		x, wayX, _ := strings.Cut(a.pair, "@")
+		y, wayY, _ := strings.Cut(b.pair, "@")
+		return cmp.Or(cmp.Compare(y, x), cmp.Compare(wayX, wayY))
+	})
 	return all, nil
 }
 
-// pairOf returns the pair in the name of a file: 7b:0.5b of apr-7b:0.5b-1.json.
+// pairOf returns the pair in the name of a file, with the way in which the teacher was computed if there are several:
+// 7b:0.5b@q4k of apr-7b:0.5b@q4k-1.json.
 func pairOf(path, prefix string) string {
 	name := strings.TrimPrefix(filepath.Base(path), prefix)
 	return name[:max(0, strings.LastIndexByte(name, '-'))]
@@ -133,7 +140,7 @@ func raceCells(races []*race) [][]string {
 		}
 		device, plan := float64(r.ours.PeakMemory["device"])/gib, float64(r.ours.Plan.Memory.Total)/gib
 		cells = append(cells, []string{
-			fmt.Sprintf("%s, best of %d", r.pair, r.rounds), fmt.Sprintf("%.0f", r.ours.TokensPerSecond), peerSpeed, ratio,
+			fmt.Sprintf("%s, best of %d", strings.Replace(r.pair, "@", " ", 1), r.rounds), fmt.Sprintf("%.0f", r.ours.TokensPerSecond), peerSpeed, ratio,
 			fmt.Sprintf("%.0f %%", 100*r.ours.MFU), fmt.Sprintf("%.1f", device), peerGiB,
 			fmt.Sprintf("%.1f (%+.1f %%)", plan, 100*(device/plan-1)), fmt.Sprintf("%.3f", r.spread),
 			fmt.Sprintf("%g", r.waits), strconv.FormatInt(r.late, 10), fmt.Sprintf("%.2f", r.startSeconds),

@@ -25,3 +25,6 @@ func openEmulator(t *testing.T) {
 	}
 	t.Setenv("APR_CUDA_LIB_DIR", dir)
 }
+
+// blockTokens is the length of the sequence over which a teacher in blocks is compared.
+const blockTokens = 48

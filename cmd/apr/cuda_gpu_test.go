@@ -16,3 +16,6 @@ const (
 
 // openEmulator does nothing: the GPU is real.
 func openEmulator(*testing.T) {}
+
+// blockTokens is the length of the sequence over which a teacher in blocks is compared.
+const blockTokens = 1024

@@ -20,6 +20,7 @@ import (
 	"apr/generate"
 	"apr/internal/near"
 	"apr/model"
+	"apr/teacher"
 	"apr/tensor"
 )
 
@@ -92,6 +93,87 @@ func TestCUDANats(t *testing.T) {
 	}
 	t.Logf("%d targets: CPU %.7f, GPU %.7f nats/token, difference %.2g", w.Len()*512, nats[0], nats[1], nats[1]-nats[0])
 	near.Row(t, fmt.Sprintf("held-out nats/token, %d targets: GPU and CPU differ by", w.Len()*512), math.Abs(nats[1]-nats[0]), 3e-4)
+}
+
+// TestCUDABlocks: a teacher whose blocks stay on the GPU gives the logits that the CPU decodes from the same blocks.
+func TestCUDABlocks(t *testing.T) {
+	openEmulator(t)
+	f, err := model.Open(gosrc + "-q4_k_m.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	host, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	gpu, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gpu.Close()
+	ids := make([]int32, blockTokens)
+	for i := range ids {
+		ids[i] = int32((i*i*31 + 7*i) % 4096)
+	}
+	var z [2][]float32
+	for i, d := range []device.Device{host, gpu} {
+		if z[i], err = logitsOf(d, f, ids); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cols, worst, kl := len(z[0])/len(ids), 1.0, 0.0
+	for r := range ids {
+		want, got := z[0][r*cols:(r+1)*cols], z[1][r*cols:(r+1)*cols]
+		worst = math.Min(worst, cosine(want, got))
+		kl += divergence(want, got) / float64(len(ids))
+	}
+	near.Row(t, fmt.Sprintf("teacher in blocks, %d positions: 1 − the least cosine of a row of logits, GPU and CPU", len(ids)), 1-worst, 5e-4)
+	near.Row(t, fmt.Sprintf("teacher in blocks, %d positions: mean KL(CPU ‖ GPU)", len(ids)), kl, 1e-3)
+}
+
+// logitsOf returns the logits of every position of one sequence, with matrices kept in blocks.
+func logitsOf(d device.Device, f *model.Files, ids []int32) ([]float32, error) {
+	m, err := model.LoadFrozenAs(d, f, device.TeacherWeights, device.Form{Blocks: true})
+	if err != nil {
+		return nil, err
+	}
+	n := len(ids)
+	s, b := d.NewStream(), model.NewBatch(d, 1, n)
+	mask := slices.Repeat([]uint8{1}, n)
+	b.Load(s, corpus.Batch{Rows: 1, SeqLen: n, Tokens: ids, Targets: ids, Mask: mask}, 1)
+	big := &teacher.Resident{Model: m}
+	big.Begin(s, b)
+	t := s.Temp("logits", device.Logits, tensor.F32, n, m.VocabSize)
+	big.Logits(s, 0, n, t)
+	z := make([]float32, n*m.VocabSize)
+	return z, s.Download(z, t)
+}
+
+func cosine(a, b []float32) float64 {
+	var ab, aa, bb float64
+	for i := range a {
+		x, y := float64(a[i]), float64(b[i])
+		ab, aa, bb = ab+x*y, aa+x*x, bb+y*y
+	}
+	return ab / math.Sqrt(aa*bb)
+}
+
+// divergence returns KL(softmax(a) ‖ softmax(b)).
+func divergence(a, b []float32) (kl float64) {
+	lse := func(z []float32) float64 {
+		top, sum := float64(slices.Max(z)), 0.0
+		for _, v := range z {
+			sum += math.Exp(float64(v) - top)
+		}
+		return top + math.Log(sum)
+	}
+	la, lb := lse(a), lse(b)
+	for i := range a {
+		kl += math.Exp(float64(a[i])-la) * (float64(a[i]) - la - float64(b[i]) + lb)
+	}
+	return kl
 }
 
 // TestCUDASignalThenResume: a run on a GPU stops and goes on like any other, to the same bits.
