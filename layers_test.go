@@ -33,7 +33,7 @@ var floors = []struct {
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model generate optim plan teacher eval/sandbox eval distill convert"},
-	{"trust", "report contract hub/hubtest hub bench proofs selfcheck verify"},
+	{"trust", "report contract hub/hubtest hub bench proofs selfcheck verify dispatch"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop"},
 }
 
@@ -65,7 +65,7 @@ var reserved = []struct {
 	{"apr/internal/torture", "", "test support"},
 	{"testing", "internal/torture internal/near internal/contracttest internal/hostile device/devicetest", "test support"},
 	{"net/http", "hub hub/hubtest cmd/apr", "parsers and training never gain the network"},
-	{"os/exec", "corpus contract supervise cmd/apr device/cuda/emulator eval eval/sandbox bench/interop", "nothing starts programs but claims, foreign readers in a table, the supervisor, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
+	{"os/exec", "corpus contract supervise dispatch cmd/apr device/cuda/emulator eval eval/sandbox bench/interop", "nothing starts programs but claims, foreign readers in a table, the supervisor, the programs of schedulers and the run they start, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
 	{"apr/device/cuda/emulator", "", "test support"},
 }
 

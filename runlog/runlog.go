@@ -16,6 +16,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -190,18 +191,32 @@ func Check(path string, force, resume bool) error {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
 		return fault.In(fault.IO, path, "is not a directory that can be read").Because(err)
-	case len(entries) > 0 && !resume && !force:
+	case used(entries) && !resume && !force:
 		return fault.In(fault.Invalid, path, "output directory exists and is not empty").
 			WithHint("choose another --output, --resume it, or --force, which renames it").WithID("E-RUN-001")
 	}
 	return nil
 }
 
+// The files of a run directory that stand there before the run.
+const (
+	DispatchFile = "dispatch.json" // how it was dispatched
+	DispatchLog  = "dispatch.log"  // what the dispatched process prints
+)
+
+// used reports whether a directory holds anything but what dispatching leaves for the run to come.
+func used(entries []os.DirEntry) bool {
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() != DispatchFile && e.Name() != DispatchLog })
+}
+
+// Prepare makes the directory of a run, as Open does, for one that another process will open.
+func Prepare(path string, force, resume bool) error { return prepare(path, force, resume) }
+
 func prepare(path string, force, resume bool) error {
 	if err := Check(path, force, resume); err != nil {
 		return err
 	}
-	if entries, err := os.ReadDir(path); err == nil && len(entries) > 0 && !resume {
+	if entries, err := os.ReadDir(path); err == nil && used(entries) && !resume {
 		if err := moveAside(path); err != nil {
 			return err
 		}

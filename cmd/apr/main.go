@@ -15,7 +15,7 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	pullCommand, distillCommand, planCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, importCommand, convertCommand, exportCommand, quantizeCommand, diffCommand, tokenizeCommand,
+	pullCommand, distillCommand, planCommand, dispatchCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, importCommand, convertCommand, exportCommand, quantizeCommand, diffCommand, tokenizeCommand,
 	contractCommand, runsCommand, verifyCommand, checkCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
 }
 

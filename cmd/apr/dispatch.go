@@ -1,0 +1,334 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"apr/dispatch"
+	"apr/distill"
+	"apr/internal/atomicfile"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/runlog"
+)
+
+func dispatchCommand() *cli.Command {
+	d := &dispatchOptions{planOptions: &planOptions{distillOptions: &distillOptions{}}}
+	return &cli.Command{
+		Name: "dispatch", Short: "Check a distillation, then start it here in the background, or elsewhere",
+		Long: "Takes the flags of distill. Checks before it starts, cheap ones first: files, tokenizers, disk, time to write a checkpoint, memory,\n" +
+			"teacher is not student, training and held-out text are disjoint, one probe step. Nothing starts unless all pass.\n" +
+			"Then: local, a process of its own; ssh, a process on --host; slurm, a batch job that goes back into the queue before its time is\n" +
+			"up; k8s, an Indexed Job. The checks look at this machine's files; paths stay as given, and relative ones start from --remote-dir there.",
+		Example: "apr dispatch TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
+			"apr dispatch examples/gosrc/distill.yaml --dry-run\n" +
+			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler ssh --host gpu1 --remote-dir work --binary bin/apr\n" +
+			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler slurm --backend cuda --memory 80 --time 12h --dry-run",
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
+			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
+		Options: append(d.distillOptions.table(), d.own()...), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return d.run(ctx, e) },
+	}
+}
+
+// dispatchOptions are those of distill and plan, and where to start.
+type dispatchOptions struct {
+	*planOptions
+	scheduler, host, remoteDir, binary, image, claim, minDisk string
+	dryRun, follow                                            bool
+	grace, limit                                              time.Duration
+}
+
+func (d *dispatchOptions) own() []cli.Option {
+	return []cli.Option{
+		{Name: "scheduler", Value: cli.Enum(&d.scheduler, "local", "local", "ssh", "slurm", "k8s"), Help: "what starts it"},
+		{Name: "host", Value: cli.String(&d.host, ""), Help: "with ssh: [user@]host"},
+		{Name: "remote-dir", Value: cli.String(&d.remoteDir, ""), Default: "ssh: apr; slurm: the working directory; k8s: /runs", Help: "working directory there; with k8s, where --claim is mounted"},
+		{Name: "binary", Path: true, Value: cli.String(&d.binary, ""), Default: "local, slurm: this program; ssh, k8s: apr on PATH there", Help: "apr to run; with ssh it is copied to --remote-dir"},
+		{Name: "image", Value: cli.String(&d.image, ""), Help: "with k8s: the container image that holds apr and /bin/sh"},
+		{Name: "claim", Value: cli.String(&d.claim, "apr"), Help: "with k8s: the PersistentVolumeClaim that holds models, data and runs"},
+		{Name: "dry-run", Value: cli.Bool(&d.dryRun, false), Help: "show checks, command, script or manifest; start nothing"},
+		{Name: "follow", Value: cli.Bool(&d.follow, false), Help: "show the run until it ends, and end as it does; local and ssh"},
+		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", func(s string) error { _, err := parseSize(s); return err }), Help: "disk that must be free, and no less than the plan needs"},
+		{Name: "grace", Value: cli.Duration(&d.grace, 30*time.Second), Help: "time between a scheduler's warning and the end: a checkpoint must fit into it"},
+		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "with slurm: time limit of the job; it then goes back into the queue"},
+		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory there; with --backend cuda also where there is no GPU"},
+	}
+}
+
+// belongs says which scheduler an option is for.
+var belongs = map[string]string{"host": "ssh", "image": "k8s", "claim": "k8s", "time": "slurm"}
+
+// checkOwn judges the options that concern each other.
+func (d *dispatchOptions) checkOwn(s cli.Settings) error {
+	for _, name := range []string{"host", "image", "claim", "time"} {
+		if s.Given(name) && d.scheduler != belongs[name] {
+			return fault.New(fault.Usage, "--%s is for --scheduler %s", name, belongs[name])
+		}
+	}
+	switch ext := filepath.Ext(d.Output); {
+	case d.scheduler == "ssh" && d.host == "":
+		return fault.New(fault.Usage, "--scheduler ssh needs --host")
+	case d.scheduler == "k8s" && d.image == "":
+		return fault.New(fault.Usage, "--scheduler k8s needs --image")
+	case d.scheduler == "k8s" && d.remoteDir != "" && !path.IsAbs(d.remoteDir):
+		return fault.New(fault.Usage, "--remote-dir %q: with k8s an absolute path", d.remoteDir)
+	case d.scheduler == "local" && s.Given("remote-dir"):
+		return fault.New(fault.Usage, "--remote-dir is for other machines")
+	case d.scheduler != "local" && d.Resume != "" && d.Output == "":
+		return fault.New(fault.Usage, "--resume on another machine needs --output, the run directory there")
+	case ext == ".apr" || ext == ".safetensors" || ext == ".gguf":
+		return fault.New(fault.Usage, "--output %q: dispatch needs the run directory; it will hold student.apr", d.Output).WithHint("apr convert writes other formats afterwards")
+	case d.follow && (d.scheduler == "slurm" || d.scheduler == "k8s"):
+		return fault.New(fault.Unavailable, "not built: --follow with %s", d.scheduler).WithHint("tail -f the job's log, or kubectl logs -f job/TICKET")
+	}
+	return nil
+}
+
+// dispatchRecord is dispatch.json: what was really passed on, read from the command that is executed.
+type dispatchRecord struct {
+	Ticket      string   `json:"ticket"`
+	RunName     string   `json:"run_name"`
+	Scheduler   string   `json:"scheduler"`
+	Host        string   `json:"host"`
+	Command     []string `json:"command"`
+	Environment []string `json:"environment"` // beyond what is found there
+	Submit      []string `json:"submit"`      // the program that submits; empty: none
+	Teacher     string   `json:"teacher"`
+	StudentInit string   `json:"student_init"`
+	passedNumbers
+	RunDir       string                  `json:"remote_run_dir"`
+	Log          string                  `json:"remote_log"`
+	DispatchedAt *time.Time              `json:"dispatched_at"` // null: it was not
+	PID          *int                    `json:"pid"`
+	JobID        *string                 `json:"job_id"`
+	Inputs       map[string]runlog.Input `json:"inputs"`
+	SameModel    bool                    `json:"same_model_allowed"` // teacher and student are equal, and that was asked for
+	Checks       []dispatchCheck         `json:"checks"`
+}
+
+// dispatchResult is the JSON of apr dispatch.
+type dispatchResult struct {
+	*dispatchRecord
+	DryRun   bool   `json:"dry_run"`
+	Record   string `json:"dispatch_json"` // where the record was written; empty: nowhere
+	Script   string `json:"script"`
+	Manifest string `json:"manifest"`
+	ended    bool
+}
+
+func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	if d.Plan {
+		return d.planOptions.run(ctx, e)
+	}
+	if err := d.checkOwn(e.Settings); err != nil {
+		return nil, err
+	}
+	now := time.Now().UTC()
+	job, err := d.newJob(now)
+	if err != nil {
+		return nil, err
+	}
+	if d.Output == "" && d.Resume == "" {
+		d.Output = job.RunDir
+	}
+	c, err := d.resolve(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	if job.RunDir = c.Output; d.scheduler == "local" && !filepath.IsAbs(job.RunDir) {
+		job.RunDir = filepath.Join(job.Dir, job.RunDir)
+	}
+	job.Command, job.Env = d.argv(job.Command[0], c.Output, e)
+	job.Needs = d.needs()
+	if err := job.Check(); err != nil {
+		return nil, err
+	}
+	record, err := d.record(job)
+	if err != nil {
+		return nil, err
+	}
+	r := &dispatchResult{dispatchRecord: record, DryRun: d.dryRun}
+	if err := d.render(&job, r); err != nil {
+		return nil, err
+	}
+	if err := d.inspect(ctx, e, c, &job, r); err != nil {
+		return r, err
+	}
+	if err := d.render(&job, r); err != nil || d.dryRun { // again: the checks know how much disk is needed
+		return r, err
+	}
+	if d.scheduler == "local" {
+		return d.startHere(ctx, e, c, job, r)
+	}
+	return d.startElsewhere(ctx, e, job, r)
+}
+
+// writeRecord writes dispatch.json.
+func (r *dispatchResult) writeRecord(name string) error {
+	text, err := json.MarshalIndent(r.dispatchRecord, "", "  ")
+	if err != nil {
+		return fault.New(fault.Other, "the record cannot be written as JSON").Because(err)
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return fault.In(fault.IO, filepath.Dir(name), "cannot be created").Because(err)
+	}
+	r.Record = name
+	return atomicfile.WriteFile(name, append(text, '\n'), true)
+}
+
+// startHere starts the run as a process of its own, which only then can go on when this one ends.
+func (d *dispatchOptions) startHere(ctx context.Context, e *cli.Env, c distill.Config, job dispatch.Job, r *dispatchResult) (cli.Result, error) {
+	if err := runlog.Prepare(c.Output, c.Force, c.Resume != ""); err != nil {
+		return r, err
+	}
+	name := filepath.Join(c.Output, runlog.DispatchFile)
+	if err := r.writeRecord(name); err != nil { // before the run: what cannot be recorded does not start
+		return r, err
+	}
+	now := time.Now().UTC()
+	p, err := dispatch.Start(job.Command[0], job, filepath.Join(c.Output, runlog.DispatchLog))
+	if err != nil {
+		return r, err
+	}
+	r.PID, r.DispatchedAt = &p.PID, &now
+	if err := r.writeRecord(name); err != nil {
+		e.Log.Warn(fmt.Sprintf("process %d runs, but that cannot be written down", p.PID), "error", err)
+	}
+	if !d.follow {
+		return r, nil
+	}
+	code := make(chan int, 1)
+	go func() { code <- p.Wait() }()
+	return r.follow(ctx, e, c.Output, code)
+}
+
+// follow prints the steps of a run until its process ends, or this one is interrupted.
+func (r *dispatchResult) follow(ctx context.Context, e *cli.Env, dir string, code <-chan int) (cli.Result, error) {
+	steps := runlog.Follow(dir)
+	for {
+		var ended bool
+		var exit int
+		select {
+		case exit = <-code:
+			ended = true
+		case <-ctx.Done():
+			e.Log.Info(fmt.Sprintf("process %d goes on; apr runs tail %s", *r.PID, dir))
+			return r, nil
+		case <-time.After(time.Second / 4):
+		}
+		more, _, err := steps.Next()
+		if err != nil && fault.KindOf(err) != fault.NotFound { // the run may not have begun to write
+			return r, err
+		}
+		for _, s := range more {
+			fmt.Fprintln(e.Out, stepLine(s))
+		}
+		if err := flush(e.Out); err != nil {
+			return r, err
+		}
+		if ended {
+			return r, r.end(exit)
+		}
+	}
+}
+
+// end turns the exit code of a followed run into this program's.
+func (r *dispatchResult) end(code int) error {
+	if r.ended = true; code == 0 {
+		return nil
+	}
+	return &cli.Exit{Code: code, Err: fault.New(fault.Kind(code), "the run ended with exit code %d", code).
+		WithHint("its last words are in %s; apr runs diagnose %s", r.Log, r.RunDir).WithID("E-DISPATCH-020")}
+}
+
+// startElsewhere hands the job to the program that starts it.
+func (d *dispatchOptions) startElsewhere(ctx context.Context, e *cli.Env, job dispatch.Job, r *dispatchResult) (cli.Result, error) {
+	name := filepath.Join(d.RunsDir, "dispatch", job.Ticket+".json")
+	if err := r.writeRecord(name); err != nil {
+		return r, err
+	}
+	text := r.Script + r.Manifest
+	if d.scheduler == "ssh" && d.binary != "" {
+		if _, err := dispatch.Submit(ctx, job.SSH(), job.MakeDirScript()); err != nil {
+			return r, err
+		}
+		copying, err := job.SCP(d.binary, "apr")
+		if err != nil {
+			return r, err
+		}
+		if _, err := dispatch.Submit(ctx, copying, ""); err != nil {
+			return r, err
+		}
+	}
+	said, err := dispatch.Submit(ctx, r.Submit, text)
+	if err != nil {
+		return r, err
+	}
+	now := time.Now().UTC()
+	r.DispatchedAt = &now
+	if err := r.started(d.scheduler, said); err != nil {
+		return r, err
+	}
+	if err := r.writeRecord(name); err != nil || !d.follow {
+		return r, err
+	}
+	code, err := dispatch.Follow(ctx, job.SSH(), job.FollowScript(), flushed{e.Out})
+	if ctx.Err() != nil {
+		e.Log.Info(fmt.Sprintf("process %d on %s goes on", *r.PID, job.Host))
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	return r, r.end(code)
+}
+
+// started takes over what the submitting program said.
+func (r *dispatchResult) started(scheduler, said string) error {
+	if scheduler != "ssh" {
+		id, _, _ := strings.Cut(said, ";") // sbatch --parsable: id[;cluster]
+		r.JobID = &id
+		return nil
+	}
+	var pid int
+	if _, err := fmt.Sscanf(said, "%d", &pid); err != nil || pid <= 0 {
+		return fault.New(fault.Other, "ssh printed %q where a process id was expected", said).WithHint("see %s on %s", r.Log, r.Host).WithID("E-DISPATCH-012")
+	}
+	r.PID = &pid
+	return nil
+}
+
+// Text says what was started, or would be.
+func (r *dispatchResult) Text(p *cli.Page) {
+	if r.DryRun {
+		p.Printf("\ncommand\n  %s\n", dispatch.Line(r.Environment, r.Command))
+		if len(r.Submit) > 0 {
+			p.Printf("submitted by\n  %s\n", dispatch.Line(nil, r.Submit))
+		}
+		if text := r.Script + r.Manifest; text != "" {
+			p.Printf("\n%s", text)
+		}
+		p.Printf("\nNothing was started.\n")
+		return
+	}
+	if r.DispatchedAt == nil {
+		p.Printf("\nNothing was started.\n")
+		return
+	}
+	pairs := []string{"ticket", r.Ticket, "run", r.RunDir, "log", r.Log, "record", r.Record}
+	if r.PID != nil {
+		pairs = append(pairs, "process", fmt.Sprint(*r.PID))
+	}
+	if r.JobID != nil {
+		pairs = append(pairs, "job", *r.JobID)
+	}
+	p.Printf("\n")
+	p.Pairs(pairs...)
+}
