@@ -17,6 +17,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -209,6 +210,7 @@ func TestShardsRefused(t *testing.T) {
 		{"manifest", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"shards": [{"name": 1}]}`}, `$/manifest.json: line 1, column 22: key "name": expected a string, found 1 [E-JSON-007]`, fault.Format},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			dir := t.TempDir()
 			for name, s := range c.files {
 				must(t, os.WriteFile(filepath.Join(dir, name), []byte(s), 0o600))

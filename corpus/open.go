@@ -16,8 +16,11 @@ import (
 )
 
 // maxWindow is the most that a compressed file may make its reader remember: zstd --long=27, twice xz -9.
-// The zstd library reserves it on the claim alone.
 const maxWindow = 128 << 20
+
+// window returns the most that a zstd file of size bytes may make its reader remember. The library reserves it on the
+// claim alone, so that it grows with the file: 60 MiB and four times the size, up to maxWindow.
+func window(size int64) uint64 { return uint64(min(maxWindow, 60<<20+4*min(size, maxWindow))) }
 
 // foreign are magic numbers of what is neither text nor a compression read here.
 var foreign = []struct{ magic, name string }{
@@ -44,7 +47,11 @@ func decompressed(path string, f *os.File, src io.Reader) (r *bufio.Reader, what
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		what = "zstd"
 		var z *zstd.Decoder
-		z, err = zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		var info os.FileInfo
+		if info, err = f.Stat(); err != nil {
+			return nil, "", nil, readfile.Fault(path, err)
+		}
+		z, err = zstd.NewReader(br, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(window(info.Size())), zstd.WithDecoderLowmem(true))
 		if err == nil {
 			plain, done = z, z.Close
 		}

@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"encoding/binary"
 	"io"
 	"slices"
 	"strings"
@@ -17,6 +18,9 @@ type emit func(d Document, bad *fault.Error) error
 // readParquet reads the rows of a Parquet file in order. It runs in a process of its own (see parquetProcess), for the
 // library allocates what the file claims.
 func readParquet(f io.ReaderAt, size int64, opt ReadOptions, out emit) error {
+	if err := checkFooter(f, size); err != nil {
+		return err
+	}
 	file, err := parquet.OpenFile(f, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
 	if err != nil {
 		return damaged(err)
@@ -29,6 +33,26 @@ func readParquet(f io.ReaderAt, size int64, opt ReadOptions, out emit) error {
 		if err := columns.read(group.ColumnChunks(), out); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkFooter compares the length that the file's end claims for its metadata with the file: PAR1 … metadata, length
+// u32, PAR1. The library allocates it before it looks.
+func checkFooter(f io.ReaderAt, size int64) error {
+	const around = 4 + 4 + 4
+	if size < around {
+		return fault.New(fault.Format, "file of %d bytes is too short for Parquet", size).WithID("E-PARQUET-011")
+	}
+	var b [8]byte
+	if _, err := f.ReadAt(b[:], size-8); err != nil {
+		return damaged(err)
+	}
+	if string(b[4:]) != "PAR1" {
+		return nil // the library says what it is instead
+	}
+	if n := int64(binary.LittleEndian.Uint32(b[:])); n > size-around {
+		return fault.New(fault.Format, "offset %d: metadata of %d bytes do not fit the file of %d", size-8, n, size).WithID("E-PARQUET-012")
 	}
 	return nil
 }

@@ -3,11 +3,13 @@ package corpus
 import (
 	"bytes"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -111,17 +113,20 @@ func TestParquetRefused(t *testing.T) {
 		{"number", texts, ReadOptions{TextField: "id"}, `$/f.parquet: column "id" does not hold strings [E-PARQUET-004]`, fault.Format},
 		{"list as text", chats, ReadOptions{TextField: "messages"}, `$/f.parquet: column "messages" does not hold strings [E-PARQUET-004]`, fault.Format},
 		{"text as messages", texts, ReadOptions{MessagesField: "text"}, `$/f.parquet: column "text" does not hold lists of role and content [E-PARQUET-005]`, fault.Format},
-		{"not Parquet", []byte("{}"), ReadOptions{}, "", fault.Format},
-		{"empty", nil, ReadOptions{}, "", fault.Format},
+		{"not Parquet", []byte("{}"), ReadOptions{}, "$/f.parquet: file of 2 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},
+		{"empty", nil, ReadOptions{}, "$/f.parquet: file of 0 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},
+		{"magic alone", []byte("PAR1PAR1"), ReadOptions{}, "$/f.parquet: file of 8 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},
+		{"encrypted", []byte("PARE" + strings.Repeat("\x00", 8) + "PARE"), ReadOptions{}, `$/f.parquet: damaged Parquet: parquet file has encrypted footer (magic "PARE") but no DecryptionConfig was provided [E-PARQUET-001]`, fault.Format},
+		{"footer longer than the file", []byte("PAR1\xff\xff\xff\x7fPAR1"), ReadOptions{}, "$/f.parquet: offset 4: metadata of 2147483647 bytes do not fit the file of 12 [E-PARQUET-012]", fault.Format},
+		{"end cut", texts[:len(texts)-1], ReadOptions{}, `$/f.parquet: damaged Parquet: invalid magic footer of parquet file: "\x00PAR" [E-PARQUET-001]`, fault.Format},
+		{"footer of zeros", slices.Concat(texts[:len(texts)-40], make([]byte, 32), texts[len(texts)-8:]), ReadOptions{}, "$/f.parquet: damaged Parquet: reading parquet file metadata: unexpected trailing bytes at the end of thrift input: 8 [E-PARQUET-001]", fault.Format},
+		{"first page of zeros", slices.Concat(optional[:4], make([]byte, 30), optional[34:]), ReadOptions{}, "$/f.parquet: damaged Parquet: missing required field: 1:FIELD<I32> [E-PARQUET-001]", fault.Format},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			path := put(t, "f.parquet", c.content)
 			_, _, err := readAll([]string{path}, c.opt)
-			if c.want != "" {
-				wantError(t, err, filepath.Dir(path), c.want, c.kind)
-			} else if fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), "f.parquet: damaged Parquet: ") {
-				t.Errorf("%v", err)
-			}
+			wantError(t, err, filepath.Dir(path), c.want, c.kind)
 		})
 	}
 }
@@ -129,7 +134,10 @@ func TestParquetRefused(t *testing.T) {
 // TestParquetDamage changes bytes and cuts the file; the parent always gets an answer and never more rows than there are.
 func TestParquetDamage(t *testing.T) {
 	whole := parquetOf(t, []textRow{{1, "some text"}, {2, "some more text"}, {3, "a"}, {4, "b"}})
+	count := 0
+	defer func() { contracttest.Cases(t, count) }()
 	try := func(name string, b []byte) {
+		count++
 		path := put(t, "f.parquet", b)
 		_, _, err := readAll([]string{path}, ReadOptions{})
 		if k := fault.KindOf(err); err != nil && k != fault.Format && k != fault.Invalid {

@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"unicode/utf8"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
+	"apr/internal/hostile"
 )
 
 // TestJSONLinesRefused holds one file for each thing that must be refused, with the exact text.
@@ -55,16 +56,94 @@ func TestJSONLinesRefused(t *testing.T) {
 		{"message not an object", `{"messages": [7]}`, one + `column 15: message 1: expected an object, found 7 [E-JSON-007] [E-CORPUS-040]`, fault.Invalid},
 		{"message without content", `{"messages": [{"role": "user", "content": "a"}, {"role": "user"}]}`, one + `column 49: message 2: key "content" is missing [E-JSON-008] [E-CORPUS-040]`, fault.Invalid},
 		{"role not a string", `{"messages": [{"role": 1, "content": "a"}]}`, one + `column 24: message 1: key "role": expected a string, found 1 [E-JSON-007] [E-CORPUS-040]`, fault.Invalid},
+		{"gzip cut", string(compress(t, "gz", []byte(good))[:20]), "$/f.jsonl: broken gzip compression: unexpected EOF [E-CORPUS-051]", fault.Format},
+		{"gzip header", "\x1f\x8b\x07", "$/f.jsonl: broken gzip compression: unexpected EOF [E-CORPUS-051]", fault.Format},
+		{"gzip checksum", flipped(compress(t, "gz", []byte(good)), -8), "$/f.jsonl: broken gzip compression: gzip: invalid checksum [E-CORPUS-051]", fault.Format},
+		{"zstd cut", string(compress(t, "zst", []byte(good))[:15]), "$/f.jsonl: broken zstd compression: unexpected EOF [E-CORPUS-051]", fault.Format},
+		{"zstd checksum", flipped(compress(t, "zst", []byte(good)), -1), "$/f.jsonl: broken zstd compression: CRC check failed [E-CORPUS-051]", fault.Format},
+		{"xz cut", string(compress(t, "xz", []byte(good))[:40]), "$/f.jsonl: broken xz compression: unexpected EOF [E-CORPUS-051]", fault.Format},
+		{"xz header", flipped(compress(t, "xz", []byte(good)), 8), "$/f.jsonl: broken xz compression: xz: invalid checksum for file header [E-CORPUS-051]", fault.Format},
+		{"xz end", flipped(compress(t, "xz", []byte(good)), -1), "$/f.jsonl: broken xz compression: xz: footer magic invalid [E-CORPUS-051]", fault.Format},
+		{"bad line in gzip", string(compress(t, "gz", []byte(good+"{}\n"))), `1 of 2 records are bad, more than 1 in 1000; the first: $/f.jsonl: line 2: no field "text", "content" or "messages" [E-JSONL-007] [E-CORPUS-040]`, fault.Invalid},
 		{"zip", "PK\x03\x04...", "$/f.jsonl: the content is a zip archive, not what the name says [E-CORPUS-050]", fault.Format},
 		{"pickle", "\x80\x04\x95", "$/f.jsonl: the content is a pickle, not what the name says [E-CORPUS-050]", fault.Format},
 		{"Parquet", "PAR1", "$/f.jsonl: the content is Parquet, not what the name says [E-CORPUS-050]", fault.Format},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			path := put(t, "f.jsonl", []byte(c.content))
 			_, _, err := readAll([]string{path}, ReadOptions{})
 			wantError(t, err, filepath.Dir(path), c.want, c.kind)
 		})
 	}
+}
+
+// flipped returns b with all bits of one byte changed; at counts from the end if it is negative.
+func flipped(b []byte, at int) string {
+	b[(at+len(b))%len(b)] ^= 0xff
+	return string(b)
+}
+
+// TestEveryPrefixAndFlip reads every prefix and every single-byte change of a small file, and of the same compressed:
+// the counts add up, whatever is found.
+func TestEveryPrefixAndFlip(t *testing.T) {
+	text := []byte(`{"text": "a\u00e9"}` + "\n" + `{"messages": [{"role": "user", "content": "b"}]}` + "\n\n")
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f.jsonl")
+	for how, whole := range map[string][]byte{"plain": text, "gz": compress(t, "gz", text), "zst": compress(t, "zst", text), "xz": compress(t, "xz", text)} {
+		refused := 0
+		n := hostile.EachDamage(t, whole, func(name string, b []byte) {
+			must(t, os.WriteFile(path, b, 0o600))
+			if checkRead(t, path) != nil {
+				refused++
+			} else if how != "plain" && len(b) < len(whole) {
+				t.Errorf("%s: %s accepted", how, name)
+			}
+		})
+		if refused < n/3 {
+			t.Errorf("%s: %d of %d damaged files refused", how, refused, n)
+		}
+		contracttest.Cases(t, n)
+	}
+}
+
+// checkRead reads a file: counts add up, an error is a fault about the file, and without one there is a document.
+func checkRead(t testing.TB, path string) error {
+	docs, rep, err := readAll([]string{path}, ReadOptions{})
+	if rep.Documents != int64(len(docs)) || rep.Records != rep.Documents+rep.BadRecords {
+		t.Errorf("report %+v of %d documents", rep, len(docs))
+	}
+	if err == nil && len(docs) == 0 {
+		t.Error("nothing read, no error")
+	}
+	if err != nil && fault.KindOf(err) != fault.Format && fault.KindOf(err) != fault.Invalid {
+		t.Errorf("kind %v: %v", fault.KindOf(err), err)
+	}
+	return err
+}
+
+// TestTruncatedWhileReading shortens a file at 100 moments of reading it, where lines end: every line is whole, and yet
+// the file was not.
+func TestTruncatedWhileReading(t *testing.T) {
+	const line = "{\"text\": \"0123456789abcdef\"}\n"
+	const lines = 20_000 // 560 kB: the reader holds 64 KiB
+	whole := strings.Repeat(line, lines)
+	for i := range 100 {
+		path := put(t, "f.jsonl", []byte(whole))
+		at := i * 7919 % (lines * 3 / 4) // the moment: so many documents are read
+		keep := int64(len(line)) * int64(at)
+		n := 0
+		_, err := Read(context.Background(), []string{path}, ReadOptions{}, func(Document) error {
+			if n++; n == at+1 {
+				return os.Truncate(path, keep)
+			}
+			return nil
+		})
+		if fault.KindOf(err) != fault.IO || !strings.Contains(err.Error(), "it was shortened while it was read [E-FILE-008]") {
+			t.Errorf("cut to %d lines when %d were read: %v", at, n, err)
+		}
+	}
+	contracttest.Cases(t, 100)
 }
 
 // TestLongLine: a line over 16 MiB is refused in bounded memory, and the next one is read.
@@ -201,6 +280,7 @@ func TestTextRefused(t *testing.T) {
 		{"shard", "a.bin", "1234", "$/a.bin: a shard of tokens, not text [E-CORPUS-042]", fault.Usage},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			path := put(t, c.file, []byte(c.content))
 			_, _, err := readAll([]string{path}, ReadOptions{})
 			wantError(t, err, filepath.Dir(path), c.want, c.kind)
@@ -294,20 +374,10 @@ func FuzzJSONLines(f *testing.F) {
 	for _, how := range []string{"gz", "zst", "xz"} {
 		f.Add(compress(f, how, []byte(`{"text": "a"}`)))
 	}
-	dir := f.TempDir()
+	path := filepath.Join(f.TempDir(), "f.jsonl")
 	f.Fuzz(func(t *testing.T, content []byte) {
-		path := filepath.Join(dir, "f.jsonl")
 		must(t, os.WriteFile(path, content, 0o600))
-		docs, rep, err := readAll([]string{path}, ReadOptions{})
-		if rep.Documents != int64(len(docs)) || rep.Records != rep.Documents+rep.BadRecords {
-			t.Errorf("report %+v of %d documents", rep, len(docs))
-		}
-		if err == nil && len(docs) == 0 {
-			t.Error("nothing read, no error")
-		}
-		if err != nil && fault.KindOf(err) != fault.Format && fault.KindOf(err) != fault.Invalid {
-			t.Errorf("kind %v: %v", fault.KindOf(err), err)
-		}
+		hostile.Bounded(t, len(content), func() { _ = checkRead(t, path) })
 	})
 }
 
@@ -317,7 +387,9 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"messages": [{"role": "user", "content": "b"}]}`))
 	f.Add([]byte(`{"Text": 1}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		d, bad := parseRecord(line, ReadOptions{})
+		var d Document
+		var bad *fault.Error
+		hostile.Bounded(t, len(line), func() { d, bad = parseRecord(line, ReadOptions{}) })
 		if bad != nil && (bad.ID == "" || bad.Msg == "" || bad.Kind != fault.Format) {
 			t.Errorf("fault %#v", bad)
 		}
@@ -345,8 +417,9 @@ func TestDictionarySize(t *testing.T) {
 	}
 }
 
-// TestClaimedWindow: a zstd frame of a few bytes may claim a window of 128 MiB, and is read; one byte more is refused.
-// The library reserves the window before it believes it, so this limit is what a tiny hostile file can cost.
+// TestClaimedWindow: a zstd frame of a few bytes may claim a window of 60 MiB, and is read; more is refused. The library
+// reserves the window before it believes it, so this limit is what a tiny hostile file can cost. A larger file may
+// claim more.
 func TestClaimedWindow(t *testing.T) {
 	text := "{\"text\": \"a\"}\n"
 	frame := func(window byte) []byte {
@@ -354,19 +427,21 @@ func TestClaimedWindow(t *testing.T) {
 		n := len(text)
 		return append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, window, byte(n<<3 | 1), byte(n >> 5), 0}, text...)
 	}
-	path := put(t, "f.jsonl", frame(17<<3))
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	docs, _, err := readAll([]string{path}, ReadOptions{})
-	must(t, err)
-	runtime.ReadMemStats(&after)
-	if len(docs) != 1 || docs[0].Text != "a" {
-		t.Errorf("%d documents", len(docs))
-	}
-	if n := after.TotalAlloc - before.TotalAlloc; n > maxWindow+16<<20 {
-		t.Errorf("%d bytes allocated for a file of %d", n, len(frame(0)))
-	}
-	path = put(t, "f.jsonl", frame(17<<3|1))
-	_, _, err = readAll([]string{path}, ReadOptions{})
+	const MiB32 = 15 << 3 // and eighths of it
+	path := put(t, "f.jsonl", frame(MiB32|7))
+	hostile.Bounded(t, len(frame(0)), func() {
+		docs, _, err := readAll([]string{path}, ReadOptions{})
+		must(t, err)
+		if len(docs) != 1 || docs[0].Text != "a" {
+			t.Errorf("%d documents", len(docs))
+		}
+	})
+	path = put(t, "f.jsonl", frame(16<<3))
+	_, _, err := readAll([]string{path}, ReadOptions{})
 	wantError(t, err, filepath.Dir(path), "$/f.jsonl: broken zstd compression: window size exceeded [E-CORPUS-051]", fault.Format)
+	for size, want := range map[int64]uint64{0: 60 << 20, 1 << 20: 64 << 20, 17 << 20: 128 << 20, 1 << 62: 128 << 20} {
+		if got := window(size); got != want {
+			t.Errorf("a file of %d bytes may claim %d, want %d", size, got, want)
+		}
+	}
 }
