@@ -204,9 +204,11 @@ const (
 	DispatchLog  = "dispatch.log"  // what the dispatched process prints
 )
 
-// used reports whether a directory holds anything but what dispatching leaves for the run to come.
+// used reports whether a directory holds anything but what dispatching leaves, or is about to write, for the run to come.
 func used(entries []os.DirEntry) bool {
-	return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() != DispatchFile && e.Name() != DispatchLog })
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return e.Name() != DispatchFile && e.Name() != DispatchLog && !atomicfile.IsTemp(e.Name())
+	})
 }
 
 // Prepare makes the directory of a run, as Open does, for one that another process will open.
