@@ -2,6 +2,7 @@ package corpus
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -212,12 +213,12 @@ func readFrame(br *bufio.Reader) (reply, error) {
 	if n > maxFrame {
 		return reply{}, errChild
 	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(br, b); err != nil {
+	var b bytes.Buffer // grows with what comes, not with what is claimed
+	if _, err := io.CopyN(&b, br, int64(n)); err != nil {
 		return reply{}, errChild
 	}
 	var m reply
-	if err := json.Unmarshal(b, &m); err != nil {
+	if err := json.Unmarshal(b.Bytes(), &m); err != nil {
 		return reply{}, errChild
 	}
 	return m, nil
