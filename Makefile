@@ -12,7 +12,7 @@ RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safe
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate browser proofs falsify falsify-sample trust gpu-test gpu-binaries gates help
+.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate browser proofs falsify falsify-sample fuzz fuzz-sample trust gpu-test gpu-binaries gates help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,12 @@ SAMPLE := distillation-smoke-v1 kernel-prewarm-v1 number-formats-v1 teacher-is-n
 
 falsify-sample: ## the same for four contracts
 	$(GO) run ./cmd/apr contract falsify --allow-unavailable $(SAMPLE)
+
+fuzz: ## tests of malformed files, and 20 million executions of the fuzz targets (FUZZTIME=60s: time for each instead); rewrites the table of docs/interop.md
+	$(GO) run ./tools/fuzz/main.go -execs 21000000 -least 20000000 $(if $(FUZZTIME),-fuzztime $(FUZZTIME)) -docs docs/interop.md
+
+fuzz-sample: ## the same with a million executions; the document stays
+	$(GO) run ./tools/fuzz/main.go
 
 trust: ## write docs/trust.md: what make falsify found
 	report=$$(mktemp); trap 'rm -f '$$report EXIT; \

@@ -35,13 +35,13 @@ type target struct {
 }
 
 var readers = []reader{
-	{"safetensors", "./format/safetensors", "TestRefused|TestIndex", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 200}}},
-	{"GGUF", "./format/gguf", "TestRefused", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 200}}},
-	{".apr", "./format/aprfile", "TestRefused", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 100}}},
+	{"safetensors", "./format/safetensors", "TestRefused|TestIndex", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 330}}},
+	{"GGUF", "./format/gguf", "TestRefused", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 330}}},
+	{".apr", "./format/aprfile", "TestRefused", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 120}}},
 	{"tokenizer.json", "./tokenizer", "TestParseRefuses", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 40}}},
-	{"config.json", "./model", "TestConfigRefused", "TestConfigEveryPrefixAndFlip", []target{{"FuzzConfig", 200}}},
-	{"JSONL, text", "./corpus", "TestJSONLinesRefused|TestTextRefused", "TestEveryPrefixAndFlip", []target{{"FuzzRecord", 150}, {"FuzzJSONLines", 10}}},
-	{"Parquet", "./corpus", "TestParquetRefused", "TestParquetDamage", []target{{"FuzzParquet", 20}, {"FuzzParquetFrames", 80}}},
+	{"config.json", "./model", "TestConfigRefused", "TestConfigEveryPrefixAndFlip", []target{{"FuzzConfig", 100}}},
+	{"JSONL, text", "./corpus", "TestJSONLinesRefused|TestTextRefused", "TestEveryPrefixAndFlip", []target{{"FuzzRecord", 50}, {"FuzzJSONLines", 5}}},
+	{"Parquet", "./corpus", "TestParquetRefused", "TestParquetDamage", []target{{"FuzzParquet", 10}, {"FuzzParquetFrames", 15}}},
 	{"token shards", "./corpus", "TestShardsRefused", "", nil},
 }
 
