@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -144,6 +145,32 @@ func TestTruncatedWhileReading(t *testing.T) {
 		}
 	}
 	contracttest.Cases(t, 100)
+}
+
+// TestStreams: reading holds a document and some buffers at a time, however large the file.
+func TestStreams(t *testing.T) {
+	line := `{"text": "` + strings.Repeat("some text ", 100) + `"}` + "\n"
+	const lines = 16_000 // 16 MB
+	whole := []byte(strings.Repeat(line, lines))
+	for _, how := range []string{"gz", "zst"} {
+		path := put(t, "f.jsonl", compress(t, how, whole))
+		var before, now runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		n, most := 0, uint64(0)
+		_, err := Read(context.Background(), []string{path}, ReadOptions{}, func(Document) error {
+			if n++; n%2000 == 0 {
+				runtime.GC()
+				runtime.ReadMemStats(&now)
+				most = max(most, now.HeapAlloc)
+			}
+			return nil
+		})
+		must(t, err)
+		if n != lines || most > before.HeapAlloc+12<<20 {
+			t.Errorf("%s: %d documents, %d bytes held, %d before", how, n, most, before.HeapAlloc)
+		}
+	}
 }
 
 // TestLongLine: a line over 16 MiB is refused in bounded memory, and the next one is read.

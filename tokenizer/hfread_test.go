@@ -210,25 +210,24 @@ func TestParseConfig(t *testing.T) {
 		{"normal token", `{"eos_token": "ab"}`, "eos 256 bos -1 pad -1  false"},
 		{"several templates", `{"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]}`, "eos -1 bos -1 pad -1 d false"},
 		{"decoder agrees", `{"added_tokens_decoder": {"259": {"content": "<|end|>", "special": true}}}`, "eos -1 bos -1 pad -1  false"},
-		{"decoder differs", `{"added_tokens_decoder": {"259": {"content": "<|start|>"}}}`, "E-TOK-016"},
-		{"decoder has more", `{"added_tokens_decoder": {"261": {"content": "<|more|>"}}}`, "E-TOK-016"},
-		{"decoder's id", `{"added_tokens_decoder": {"x": {"content": "<|end|>"}}}`, "E-TOK-016"},
-		{"unknown token", `{"eos_token": "<eos>"}`, "E-TOK-012"},
-		{"token a number", `{"eos_token": 7}`, "E-JSON-007"},
-		{"template a number", `{"chat_template": 7}`, "E-JSON-007"},
-		{"not an object", `7`, "E-JSON-007"},
-		{"not JSON", `{`, "E-JSON-001"},
+		{"decoder differs", `{"added_tokens_decoder": {"259": {"content": "<|start|>"}}}`, `line 1, column 34: added token "<|start|>" with id "259" is not in tokenizer.json [E-TOK-016]`},
+		{"decoder has more", `{"added_tokens_decoder": {"261": {"content": "<|more|>"}}}`, `line 1, column 34: added token "<|more|>" with id "261" is not in tokenizer.json [E-TOK-016]`},
+		{"decoder's id", `{"added_tokens_decoder": {"x": {"content": "<|end|>"}}}`, `line 1, column 32: added token "<|end|>" with id "x" is not in tokenizer.json [E-TOK-016]`},
+		{"unknown token", `{"eos_token": "<eos>"}`, `line 1, column 15: token "<eos>" is not in the vocabulary [E-TOK-012]`},
+		{"token a number", `{"eos_token": 7}`, "line 1, column 15: expected a string, found 7 [E-JSON-007]"},
+		{"template a number", `{"chat_template": 7}`, "line 1, column 19: expected a string, found 7 [E-JSON-007]"},
+		{"not an object", `7`, "line 1, column 1: expected an object, found 7 [E-JSON-007]"},
+		{"not JSON", `{`, "line 1, column 2: expected a key, found end of text [E-JSON-001]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tok, err := Parse("dir/tokenizer.json", small(), c.config)
-			if strings.HasPrefix(c.want, "E-") {
-				if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), filepath.FromSlash("dir/tokenizer_config.json")) {
-					t.Errorf("%v, want a format error of the configuration with %s", err, c.want)
+			if err != nil {
+				contracttest.Cases(t, 1)
+				path := filepath.FromSlash("dir/tokenizer_config.json: ")
+				if err.Error() != path+c.want || fault.KindOf(err) != fault.Format {
+					t.Errorf("got  %s (%v)\nwant %s", strings.TrimPrefix(err.Error(), path), fault.KindOf(err), c.want)
 				}
 				return
-			}
-			if err != nil {
-				t.Fatal(err)
 			}
 			got := fmt.Sprintf("eos %d bos %d pad %d %s %t", tok.EOS(), tok.BOS(), tok.Pad(), tok.ChatTemplate(), tok.AddBOS())
 			if got != c.want {
