@@ -129,27 +129,48 @@ func TestAPRCarriesConfigurationAndTokenizer(t *testing.T) {
 
 func TestAPRConfigRefusals(t *testing.T) {
 	c := shapes["tied"]
-	for name, x := range map[string]struct {
+	set := func(key string, v any) func(map[string]any) {
+		return func(m map[string]any) { m[key] = v }
+	}
+	without := func(key string) func(map[string]any) {
+		return func(m map[string]any) { delete(m, key) }
+	}
+	for _, x := range []struct {
+		name   string
 		change func(map[string]any)
 		kind   fault.Kind
-		want   string
+		want   string // after the path
 	}{
-		"no size":            {func(m map[string]any) { delete(m, "hidden_size") }, fault.Load, `metadata "hidden_size": is missing`},
-		"no theta":           {func(m map[string]any) { delete(m, "rope_theta") }, fault.Load, `metadata "rope_theta": is missing`},
-		"other architecture": {func(m map[string]any) { m["architecture"] = "llama" }, fault.Format, `architecture "llama" is not supported`},
-		"adjacent pairs":     {func(m map[string]any) { m["rope_type"] = 0 }, fault.Format, "rotary embedding of type 0"},
-		"text for a size":    {func(m map[string]any) { m["num_layers"] = "2" }, fault.Format, "num_layers"},
-		"contradiction":      {func(m map[string]any) { m["num_kv_heads"] = 3 }, fault.Invalid, "3 key-value heads do not divide 2 heads"},
+		{"no size", without("hidden_size"), fault.Load, `metadata "hidden_size": is missing; a model without it can be inspected, not used [E-CONFIG-013]`},
+		{"no theta", without("rope_theta"), fault.Load, `metadata "rope_theta": is missing; a model without it can be inspected, not used [E-CONFIG-013]`},
+		{"no heads", without("num_heads"), fault.Load, `metadata "num_heads": is missing; a model without it can be inspected, not used [E-CONFIG-013]`},
+		{"other architecture", set("architecture", "llama"), fault.Format, `metadata "architecture": architecture "llama" is not supported; supported: qwen2 [E-CONFIG-011]`},
+		{"architecture a number", set("architecture", 7), fault.Format, `metadata key "architecture": expected a string, found 7 [E-APR-017]`},
+		{"adjacent pairs", set("rope_type", 0), fault.Format, `metadata "rope_type": rotary embedding of type 0; qwen2 needs 2, split halves [E-CONFIG-012]`},
+		{"text for a size", set("num_layers", "2"), fault.Format, `metadata key "num_layers": expected a non-negative integer, found the string "2" [E-APR-017]`},
+		{"fraction of a size", set("num_layers", 1.5), fault.Format, `metadata key "num_layers": expected a non-negative integer, found 1.5 [E-APR-017]`},
+		{"negative size", set("num_layers", -1), fault.Format, `metadata key "num_layers": expected a non-negative integer, found -1 [E-APR-017]`},
+		{"zero layers", set("num_layers", 0), fault.Invalid, "num_hidden_layers is 0, not between 1 and 1024 [E-CONFIG-010]"},
+		{"1025 layers", set("num_layers", 1025), fault.Invalid, "num_hidden_layers is 1025, not between 1 and 1024 [E-CONFIG-010]"},
+		{"hidden over 2^17", set("hidden_size", 1<<17+1), fault.Invalid, "hidden_size is 131073, not between 1 and 131072 [E-CONFIG-010]"},
+		{"key-value heads", set("num_kv_heads", 3), fault.Invalid, "3 key-value heads do not divide 2 heads [E-CONFIG-010]"},
+		{"theta", set("rope_theta", -1.0), fault.Invalid, "rope_theta -1 is not finite and positive [E-CONFIG-010]"},
+		{"epsilon", set("rms_norm_eps", 0.0), fault.Invalid, "rms_norm_eps 0 is not finite and positive [E-CONFIG-010]"},
+		{"end outside the vocabulary", set("eos_token_id", 1<<21), fault.Invalid, "bos_token_id -1 or eos_token_id 2097152 is outside the vocabulary of 40 [E-CONFIG-010]"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(x.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			meta := model.APRMetadata(c, nil, nil)
 			x.change(meta)
 			path := filepath.Join(t.TempDir(), "m.apr")
 			one := tensor.BytesSource(tensor.Info{Name: "model.norm.weight", DType: tensor.F32, Shape: []int{1}, Size: 4}, make([]byte, 4))
 			must(t, aprfile.Write(path, []tensor.Source{one}, aprfile.Options{Metadata: meta, Writer: "test"}))
 			_, err := model.Open(path)
-			if fault.KindOf(err) != x.kind || !strings.Contains(fmt.Sprint(err), x.want) {
-				t.Errorf("error %v, want one of kind %v that says %q", err, x.kind, x.want)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if err.Error() != path+": "+x.want || fault.KindOf(err) != x.kind {
+				t.Errorf("got  %s (%v)\nwant %s (%v)", strings.TrimPrefix(err.Error(), path+": "), fault.KindOf(err), x.want, x.kind)
 			}
 		})
 	}
@@ -173,11 +194,11 @@ func TestCheckTensors(t *testing.T) {
 		want   string // empty: accepted
 	}{
 		"complete":      {func(map[string]tensor.Source) {}, ""},
-		"missing":       {func(m map[string]tensor.Source) { delete(m, bias) }, "E-MODEL-001"},
-		"shape":         {func(m map[string]tensor.Source) { m[bias] = vector(bias, tensor.F32, 8) }, "E-MODEL-002"},
-		"type":          {func(m map[string]tensor.Source) { m[bias] = vector(bias, tensor.I32, 16) }, "E-MODEL-003"},
-		"unknown":       {func(m map[string]tensor.Source) { m["x"] = vector("x", tensor.F32, 1) }, "E-MODEL-004"},
-		"a third layer": {func(m map[string]tensor.Source) { m["y"] = vector("model.layers.2.mlp.up_proj.weight", tensor.F32, 1) }, "E-MODEL-004"},
+		"missing":       {func(m map[string]tensor.Source) { delete(m, bias) }, `DIR: tensor "model.layers.1.self_attn.q_proj.bias": is missing; the configuration needs it with shape [16] [E-MODEL-001]`},
+		"shape":         {func(m map[string]tensor.Source) { m[bias] = vector(bias, tensor.F32, 8) }, `DIR: tensor "model.layers.1.self_attn.q_proj.bias": has shape [8]; the configuration needs [16] [E-MODEL-002]`},
+		"type":          {func(m map[string]tensor.Source) { m[bias] = vector(bias, tensor.I32, 16) }, `DIR: tensor "model.layers.1.self_attn.q_proj.bias": has type i32, which no weight can have [E-MODEL-003]`},
+		"unknown":       {func(m map[string]tensor.Source) { m["x"] = vector("x", tensor.F32, 1) }, `DIR: tensor "x": is not part of a qwen2 model of this configuration [E-MODEL-004]`},
+		"a third layer": {func(m map[string]tensor.Source) { m["y"] = vector("model.layers.2.mlp.up_proj.weight", tensor.F32, 1) }, `DIR: tensor "model.layers.2.mlp.up_proj.weight": is not part of a qwen2 model of this configuration [E-MODEL-004]`},
 		"tied head":     {func(m map[string]tensor.Source) { m["lm_head.weight"] = vector("lm_head.weight", tensor.F32, 1) }, ""},
 		"rotary table": {func(m map[string]tensor.Source) {
 			m["r"] = vector("model.layers.0.self_attn.rotary_emb.inv_freq", tensor.F32, 4)
@@ -193,8 +214,14 @@ func TestCheckTensors(t *testing.T) {
 			err := open(t, dir).CheckTensors()
 			if x.want == "" {
 				must(t, err)
-			} else if fault.KindOf(err) != fault.Load || !strings.Contains(fmt.Sprint(err), x.want) {
-				t.Errorf("error %v, want one of kind load with %s", err, x.want)
+				return
+			}
+			contracttest.Cases(t, 1)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if got := strings.ReplaceAll(err.Error(), dir, "DIR"); got != x.want || fault.KindOf(err) != fault.Load {
+				t.Errorf("got  %s (%v)\nwant %s", got, fault.KindOf(err), x.want)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"apr/format/gguf"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/model"
@@ -167,6 +168,7 @@ func TestGGUFConfigRefused(t *testing.T) {
 		{"end outside the vocabulary", with("tokenizer.ggml.eos_token_id", uint32(3)), fault.Invalid, "bos_token_id -1 or eos_token_id 3 is outside the vocabulary of 3 [E-CONFIG-010]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			_, err := openGGUFConfig(t, tt.meta, 3, 8)
 			var f *fault.Error
 			if !errors.As(err, &f) || f.Kind != tt.kind || err.Error() != f.Path+": "+tt.want {
