@@ -280,6 +280,9 @@ func TestShardsThatContradict(t *testing.T) {
 		{"too many", map[string][]byte{"x.apr": shard(0, 1001, "a")}, "x.apr", fault.Format, `DIR/x.apr: metadata key "sharding": 1001 shards are over the limit of 1000 [E-APR-042]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.want != "" {
+				contracttest.Cases(t, 1)
+			}
 			dir := t.TempDir()
 			write := func(name string, b []byte) {
 				if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
