@@ -55,10 +55,10 @@ func other(status, format string, args ...any) (verdict, error) {
 func (d *dispatchOptions) inspect(ctx context.Context, e *cli.Env, c distill.Config, job *dispatch.Job, r *dispatchResult) (err error) {
 	i := &inspection{dispatchOptions: d, e: e, c: c, job: job, r: r, show: newDistillDisplay(e, d.LogEvery)}
 	if d.scheduler != "local" {
-		i.c.Force = true // the run directory is there, not here
-		if i.c.Resume != "" {
-			i.c.Resume = ""
-		}
+		i.c.Force, i.c.Resume = true, "" // the run directory is there, not here
+	}
+	if d.scheduler == "slurm" && !filepath.IsAbs(c.Output) { // clusters share their disks
+		i.c.Output = filepath.Join(job.Dir, c.Output)
 	}
 	defer func() {
 		i.show.close()
