@@ -126,19 +126,6 @@ func readAll(t testing.TB, f tensor.File) {
 	}
 }
 
-// openAll opens b as a file, reads all of it and runs every check.
-func openAll(t testing.TB, path string) error {
-	f, err := Open(path)
-	if err != nil {
-		if fault.KindOf(err) == fault.Other {
-			t.Errorf("not a fault: %v", err)
-		}
-		return err
-	}
-	defer f.Close()
-	return checkAll(t, f)
-}
-
 // checkAll reads every payload and runs every check of an opened file.
 func checkAll(t testing.TB, f *File) error {
 	t.Helper()
