@@ -6,13 +6,13 @@
 #include "norm.cuh"
 #include "rotary.cuh"
 
-KERNEL(gemv_q4_k_tile_1_early, TileArgs, 256, 3) { gemv_tiles<TileQ4K, 1>(a); }
-KERNEL(gemv_q5_k_tile_1_early, TileArgs, 256, 3) { gemv_tiles<TileQ5K, 1>(a); }
-KERNEL(gemv_q6_k_tile_1_early, TileArgs, 256, 3) { gemv_tiles<TileQ6K, 1>(a); }
-KERNEL(gemv_q8_0_tile_1_early, TileArgs, 256, 3) { gemv_tiles<TileQ8_0, 1>(a); }
-KERNEL(gemv_q4_0_tile_1_early, TileArgs, 256, 3) { gemv_tiles<TileQ4_0, 1>(a); }
-KERNEL(gemv_q5_0_tile_1_early, TileArgs, 256, 3) { gemv_tiles<TileQ5_0, 1>(a); }
-KERNEL(gemv_mixed_tile_1_early, TileArgs, 256, 3) { gemv_mixed(a); }
+KERNEL(gemv_q4_k_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ4K, 1>(a); }
+KERNEL(gemv_q5_k_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ5K, 1>(a); }
+KERNEL(gemv_q6_k_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ6K, 1>(a); }
+KERNEL(gemv_q8_0_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ8_0, 1>(a); }
+KERNEL(gemv_q4_0_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ4_0, 1>(a); }
+KERNEL(gemv_q5_0_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ5_0, 1>(a); }
+KERNEL(gemv_mixed_tile_1_early, TileArgs, 448, 2) { gemv_mixed(a); }
 KERNEL(attention_decode_packs_bf16_early, AttentionArgs, 32 * WARPS, 1) { decode_packs<bf16>(a); }
 KERNEL(rmsnorm_bf16_8_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, false>(a); }
 KERNEL(rmsnorm_bf16_8_add_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, true>(a); }

@@ -31,7 +31,8 @@ struct TileArgs {
     TilePart part[4];
     u32 cols, tokens; // of W and x, of x and y
     u32 flags;        // 1: y += x·Wᵀ, 2: y is float, 4: y is not kept
-    u32 stages;       // spans of a warp that are in shared memory together, 2 or 3
+    u32 stages;       // spans of a warp that are in shared memory together, 2, 3 or 4
+    u32 tiles;        // of all parts
     u32 base;         // 0x43004300: to a compiler that knew it, x & mask | base would be two instructions
 };
 
@@ -158,12 +159,27 @@ struct TileQ5_0 {
     }
 };
 
+// part_of returns the part of a tile, and makes the tile's number one of the part.
+APR_DEVICE TilePart part_of(const TileArgs &a, u32 &tile) {
+    const TilePart &p0 = a.part[0], &p1 = a.part[1], &p2 = a.part[2], &p3 = a.part[3];
+    const u32 b = tile;
+    auto pick = [&](auto v0, auto v1, auto v2, auto v3) { return b < p0.end ? v0 : b < p1.end ? v1 : b < p2.end ? v2 : v3; };
+    tile -= pick(0u, p0.end, p1.end, p2.end);
+    return {
+        pick(p0.w, p1.w, p2.w, p3.w), pick(p0.stride, p1.stride, p2.stride, p3.stride), pick(p0.rows, p1.rows, p2.rows, p3.rows),
+        pick(p0.first, p1.first, p2.first, p3.first), 0, pick(p0.type, p1.type, p2.type, p3.type),
+    };
+}
+
 // row_at returns the place of row i of a tile: of 16 consecutive ones or, with a product, of 8 of part 0, then of the 8 of
 // part 1 that belong to them.
-APR_DEVICE const u8 *row_at(const TileArgs &a, const TilePart &w, u32 tile, u32 i) {
-    if (!a.product) return w.w + min_of(tile * 16 + i, w.rows - 1) * w.stride;
-    const i64 row = min_of(tile * 8 + (i & 7), w.rows - 1);
-    return i < 8 ? a.part[0].w + row * a.part[0].stride : a.part[1].w + row * a.part[1].stride;
+APR_DEVICE const u8 *row_at(const TileArgs &a, u32 tile, u32 i) {
+    if (a.product) {
+        const i64 row = min_of(tile * 8 + (i & 7), a.part[0].rows - 1);
+        return i < 8 ? a.part[0].w + row * a.part[0].stride : a.part[1].w + row * a.part[1].stride;
+    }
+    const TilePart w = part_of(a, tile);
+    return w.w + (i64)min_of(tile * 16 + i, w.rows - 1) * w.stride;
 }
 
 // put writes y of one column and token, and returns it as it is stored.
@@ -223,105 +239,108 @@ template <class B, int M> APR_DEVICE void compute(float (&sum)[M][2], const u8 *
     }
 }
 
-// A block computes 16 columns of y for up to M rows of x. Warp w has spans w, w + warps, …, and the sums of lanes and then
-// of warps are added in a fixed order: bits depend on the columns of W alone.
-template <class B, int M> APR_DEVICE void gemv_tile(const TileArgs &a, const TilePart &w, u32 tile) {
+// finish adds the sums of warps, [warps, M, 16], in order, and writes the columns of a tile. A warp does it.
+template <int M> APR_DEVICE void finish(const TileArgs &a, u32 tile, const float *part) {
+    const u32 e = lane() & 15, warps = threads() / 32;
+    const TilePart w = part_of(a, tile);
+    UNROLL for (int m = 0; m < M; m += 2) {
+        const u32 token = m + (lane() >> 4);
+        float v = 0;
+        if (token < M) {
+            v = part[token * 16 + e];
+            for (u32 k = 1; k < warps; k++) v += part[(k * M + token) * 16 + e];
+        }
+        float up = shfl_down(v, 8);
+        if (token < a.tokens) {
+            if (!a.product) {
+                if (tile * 16 + e < w.rows) put(a, w.first + tile * 16 + e, token, v);
+            } else if (const u32 column = tile * 8 + e; e < 8 && column < w.rows) {
+                v = put(a, column, token, v);
+                up = put(a, w.rows + column, token, up);
+                store((bf16 *)a.product + token * a.product_stride + column, gated<bf16>(v, up));
+            }
+        }
+    }
+}
+
+// A block computes tiles of 16 columns of y for up to M rows of x: block(), block() + blocks(), …. Warp w has spans w,
+// w + warps, … of each, and while it computes one, its next ones are on their way, be they of the next tile. The sums of
+// lanes and then of warps are added in a fixed order: bits depend on the columns of W alone.
+template <class B, int M> APR_DEVICE void gemv_tiles(const TileArgs &a) {
     DYNAMIC_SHARED(shared);
-    float *part = (float *)shared; // [warps, M, 16]
     let_next();
     const u32 l = lane(), g = l >> 2, t = l & 3, warps = threads() / 32, groups = a.cols / 32, spans = (groups + 7) / 8;
-    u8 *ring = shared + 8 * M * 16 * sizeof(float) + warp() * a.stages * 16 * B::pitch;
-    const Copies<B> copies = {row_at(a, w, tile, l >> 1), ring + (l >> 1) * B::pitch, groups * (B::bytes / 8), (l & 1) * 16};
-    for (u32 s = 0; s + 1 < a.stages; s++) {
-        if (warp() + s * warps < spans) copies.span(warp() + s * warps, s);
+    float *part = (float *)shared + warp() * M * 16; // of [2, warps, M, 16]: a tile's and the next one's
+    u8 *ring = shared + 2 * warps * M * 16 * sizeof(float) + warp() * a.stages * 16 * B::pitch;
+    Copies<B> copies = {row_at(a, block(), l >> 1), ring + (l >> 1) * B::pitch, groups * (B::bytes / 8), (l & 1) * 16};
+    u32 next_tile = block(), next_span = warp(); // to be copied
+    auto copy_next = [&](u32 slot) {
+        if (next_tile < a.tiles) {
+            copies.span(next_span, slot);
+            next_span += warps;
+            if (next_span >= spans) {
+                next_span = warp(), next_tile += blocks();
+                if (next_tile < a.tiles) copies.from = row_at(a, next_tile, l >> 1);
+            }
+        }
         copy_async_commit();
-    }
+    };
+    NO_UNROLL for (u32 s = 0; s < a.stages; s++) copy_next(s);
     wait_before(); // blocks of W do not change
-    u32 at[2];
-    UNROLL for (u32 r = 0; r < 2; r++) at[r] = (u32)(u64)row_at(a, w, tile, g + 8 * r);
     u32 mask[8];
     UNROLL for (u32 j = 0; j < 8; j++) {
         int is = g == j;
         opaque(is);
         mask[j] = (u32)is;
     }
-    float sum[M][2] = {};
-    u32 slot = 0, free = a.stages - 1;
-    NO_UNROLL for (u32 span = warp(); span < spans; span += warps) {
-        const u32 ahead = span + (a.stages - 1) * warps;
-        if (ahead < spans) copies.span(ahead, free);
-        copy_async_commit();
-        u32 x[M][4] = {};
-        UNROLL for (int m = 0; m < M; m++)
-            if ((M == 1 || m < a.tokens) && (B::whole || 8 * span + g < groups)) {
-                const bf16 *v = (const bf16 *)a.x + m * a.x_stride + (u64)span * 256 + 32 * g + 4 * t;
-                UNROLL for (int i = 0; i < 2; i++) {
-                    const u32x2 four = *(const u32x2 *)(v + 16 * i);
-                    x[m][2 * i] = byte_perm(four[0], four[1], 0x5410);
-                    x[m][2 * i + 1] = byte_perm(four[0], four[1], 0x7632);
+    u32 slot = 0, other = 0, turn = 0;
+    NO_UNROLL for (u32 tile = block(); tile < a.tiles; tile += blocks()) {
+        u32 at[2] = {};
+        if (B::align < 16) UNROLL for (u32 r = 0; r < 2; r++) at[r] = (u32)(u64)row_at(a, tile, g + 8 * r);
+        float sum[M][2] = {};
+        NO_UNROLL for (u32 span = warp(); span < spans; span += warps) {
+            u32 x[M][4] = {};
+            UNROLL for (int m = 0; m < M; m++)
+                if ((M == 1 || m < a.tokens) && (B::whole || 8 * span + g < groups)) {
+                    const bf16 *v = (const bf16 *)a.x + m * a.x_stride + (u64)span * 256 + 32 * g + 4 * t;
+                    UNROLL for (int i = 0; i < 2; i++) {
+                        const u32x2 four = *(const u32x2 *)(v + 16 * i);
+                        x[m][2 * i] = byte_perm(four[0], four[1], 0x5410);
+                        x[m][2 * i + 1] = byte_perm(four[0], four[1], 0x7632);
+                    }
                 }
+            if (a.stages == 2) copy_async_wait<1>();
+            else if (a.stages == 3) copy_async_wait<2>();
+            else copy_async_wait<3>();
+            sync_warp(); // every lane's copies are there
+            const u8 *p[2];
+            UNROLL for (u32 r = 0; r < 2; r++) {
+                p[r] = ring + (slot * 16 + g + 8 * r) * B::pitch;
+                if (B::align < 16) p[r] += (at[r] + span * B::bytes) & 15;
             }
-        if (a.stages == 2) copy_async_wait<1>();
-        else copy_async_wait<2>();
-        sync_warp(); // every lane's copies are there
-        const u8 *p[2];
-        UNROLL for (u32 r = 0; r < 2; r++) p[r] = ring + (slot * 16 + g + 8 * r) * B::pitch + ((at[r] + span * B::bytes) & 15);
-        compute<B, M>(sum, p, x, mask, a.base, groups - 8 * span);
-        sync_warp(); // every lane has read: the slot may be filled again
-        slot = slot + 1 == a.stages ? 0 : slot + 1;
-        free = free + 1 == a.stages ? 0 : free + 1;
+            compute<B, M>(sum, p, x, mask, a.base, groups - 8 * span);
+            sync_warp(); // every lane has read: the slot may be filled again
+            copy_next(slot);
+            slot = slot + 1 == a.stages ? 0 : slot + 1;
+        }
+        UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < 2; r++) {
+            float v = sum[m][r];
+            v += shfl_xor(v, 1);
+            v += shfl_xor(v, 2);
+            if (t == 0) part[other + m * 16 + g + 8 * r] = v;
+        }
+        sync_block(); // whoever reads these sums comes to the next barrier when it has: then they may be written over
+        if (warp() == turn) finish<M>(a, tile, (const float *)shared + other);
+        turn = turn + 1 == warps ? 0 : turn + 1;
+        other = other ? 0 : warps * M * 16;
     }
-    UNROLL for (int m = 0; m < M; m++) UNROLL for (int r = 0; r < 2; r++) {
-        float v = sum[m][r];
-        v += shfl_xor(v, 1);
-        v += shfl_xor(v, 2);
-        if (t == 0) part[(warp() * M + m) * 16 + g + 8 * r] = v;
-    }
-    sync_block();
-    const u32 e = thread() & 15, token = thread() >> 4;
-    if (thread() >= 32 * ((M + 1) / 2)) return;
-    float v = 0, up;
-    if (token < M) {
-        v = part[token * 16 + e];
-        NO_UNROLL for (u32 k = 1; k < warps; k++) v += part[(k * M + token) * 16 + e];
-    }
-    up = shfl_down(v, 8);
-    if (token >= a.tokens) return;
-    if (!a.product) {
-        if (tile * 16 + e < w.rows) put(a, w.first + tile * 16 + e, token, v);
-        return;
-    }
-    const u32 column = tile * 8 + e;
-    if (e >= 8 || column >= w.rows) return;
-    v = put(a, column, token, v);
-    up = put(a, w.rows + column, token, up);
-    store((bf16 *)a.product + token * a.product_stride + column, gated<bf16>(v, up));
 }
 
-// part_of returns the part of this block; first is its first block.
-APR_DEVICE TilePart part_of(const TileArgs &a, u32 &first) {
-    const TilePart &p0 = a.part[0], &p1 = a.part[1], &p2 = a.part[2], &p3 = a.part[3];
-    const u32 b = block();
-    auto pick = [&](auto v0, auto v1, auto v2, auto v3) { return b < p0.end ? v0 : b < p1.end ? v1 : b < p2.end ? v2 : v3; };
-    first = pick(0u, p0.end, p1.end, p2.end);
-    return {
-        pick(p0.w, p1.w, p2.w, p3.w), pick(p0.stride, p1.stride, p2.stride, p3.stride), pick(p0.rows, p1.rows, p2.rows, p3.rows),
-        pick(p0.first, p1.first, p2.first, p3.first), 0, pick(p0.type, p1.type, p2.type, p3.type),
-    };
-}
-
-template <class B, int M> APR_DEVICE void gemv_tiles(const TileArgs &a) {
-    u32 first;
-    const TilePart w = part_of(a, first);
-    gemv_tile<B, M>(a, w, block() - first);
-}
-
-// gemv_mixed is for parts of several types, as quantised files have among q, k and v.
+// gemv_mixed is for parts of several types, as quantised files have among q, k and v. A block has one tile.
 APR_DEVICE void gemv_mixed(const TileArgs &a) {
-    u32 first;
-    const TilePart w = part_of(a, first);
-    const u32 tile = block() - first;
-    if (w.type == 0) gemv_tile<TileQ4K, 1>(a, w, tile);
-    else if (w.type == 1) gemv_tile<TileQ5K, 1>(a, w, tile);
-    else gemv_tile<TileQ6K, 1>(a, w, tile);
+    u32 tile = block();
+    const u32 type = part_of(a, tile).type;
+    if (type == 0) gemv_tiles<TileQ4K, 1>(a);
+    else if (type == 1) gemv_tiles<TileQ5K, 1>(a);
+    else gemv_tiles<TileQ6K, 1>(a);
 }

@@ -11,9 +11,20 @@ const (
 	tileModule = "gemv_tile"
 	tileRows   = 16 // of W, that a block multiplies
 	tileParts  = 4  // of one launch
-	tileWarps  = 8  // of a block at most
 	tileTokens = 4  // rows of x of one launch at most
 	tileBase   = 0x43004300
+)
+
+// What speed depends on, and tileWarps bits as well. A kernel's bounds are 14 warps of 72 registers, two blocks of them on
+// a multiprocessor, or, of several rows of x, one block.
+const (
+	tileWarps     = 8         // of a block at most
+	tileLong      = 32        // spans from which on they are tileLongWarps
+	tileLongWarps = 14        // at most
+	tileStages    = 4         // spans of a warp in shared memory at most, 2 … 4
+	tileResident  = 28        // warps of a multiprocessor at most
+	tileShared    = 227 << 10 // bytes of a multiprocessor that its blocks share, 1 KiB more for each
+	tileBlock     = 110 << 10 // bytes of a block at most
 )
 
 // tilePart is struct TilePart of gemv_tile.cu.
@@ -31,8 +42,8 @@ type tileArgs struct {
 	productStride       int64
 	part                [tileParts]tilePart
 	cols, tokens        uint32
-	flags               uint32 // gemvAdd, gemvFloat, gemvDrop
-	stages, base        uint32
+	flags, stages       uint32 // gemvAdd, gemvFloat, gemvDrop
+	tiles, base         uint32
 }
 
 // gemvDrop is the bit of tileArgs.flags by which y is not kept.
@@ -141,11 +152,10 @@ func newTiles(y, x, bias Mat, add bool) *tileArgs {
 	return a
 }
 
-// launch starts the kernel for the types of parts. The warps of a block have as many spans each as can be, and up to three
-// of them in shared memory together.
-func (a *tileArgs) launch(q Queue, parts []Blocks, blocks int) {
+// launch starts the kernel for the types of parts, which have so many tiles.
+func (a *tileArgs) launch(q Queue, parts []Blocks, tiles int) {
 	spans := ceil(int(a.cols), 256)
-	if blocks == 0 || spans == 0 {
+	if tiles == 0 || spans == 0 {
 		return
 	}
 	most, name, tokens := 0, parts[0].Type.String(), 1
@@ -158,11 +168,58 @@ func (a *tileArgs) launch(q Queue, parts []Blocks, blocks int) {
 	if a.tokens > 1 {
 		tokens = tileTokens
 	}
-	rounds := ceil(spans, tileWarps)
-	warps := max(2, ceil(spans, rounds)) // the last sums of four rows of x take 64 threads
-	a.stages = uint32(min(max(rounds, 2), 3))
+	s := shapeTiles(spans, tiles, tokens, tileRows*most, q.Multiprocessors(), name == "mixed")
+	a.tiles, a.stages = uint32(tiles), uint32(s.stages)
 	q.Launch(Launch{
-		Module: tileModule, Kernel: fmt.Sprintf("gemv_%s_tile_%d", name, tokens), Grid: [3]int{blocks, 1, 1}, Block: 32 * warps,
-		Shared: 4*tileWarps*tileRows*tokens + warps*int(a.stages)*tileRows*most, Args: unsafe.Pointer(a),
+		Module: tileModule, Kernel: fmt.Sprintf("gemv_%s_tile_%d", name, tokens), Grid: [3]int{s.blocks, 1, 1}, Block: 32 * s.warps,
+		Shared: s.shared, Args: unsafe.Pointer(a),
 	})
+}
+
+// tileShape is how a product is cut.
+type tileShape struct{ warps, stages, blocks, shared int }
+
+// shapeTiles cuts tiles of so many spans of so many bytes. Warps have as many spans of a tile each as can be; their number
+// is one of the columns alone, since bits depend on it. Blocks are as many as are resident together, or fewer where all
+// multiprocessors then end together; where each tile has a block of its own, stages are no more than the spans of a warp.
+func shapeTiles(spans, tiles, tokens, bytes, multiprocessors int, single bool) tileShape {
+	most := tileWarps
+	if spans >= tileLong {
+		most = tileLongWarps
+	}
+	rounds := ceil(spans, most)
+	s := tileShape{warps: ceil(spans, rounds), stages: 2}
+	sums := 2 * 4 * s.warps * tileRows * tokens
+	shared := func(stages int) int { return sums + s.warps*stages*bytes }
+	resident := tileResident / s.warps
+	if tokens > 1 {
+		resident = max(1, resident/2)
+	}
+	resident = max(1, min(resident, tileShared/(shared(2)+1<<10)))
+	s.blocks = tiles
+	if !single {
+		resident = balanced(tiles, max(1, multiprocessors), resident)
+		s.blocks = min(tiles, max(1, multiprocessors)*resident)
+	}
+	last := tileStages
+	if s.blocks == tiles {
+		last = min(last, max(2, rounds))
+	}
+	for s.stages < last && shared(s.stages+1) <= min(tileBlock, tileShared/resident-1<<10) {
+		s.stages++
+	}
+	s.shared = shared(s.stages)
+	return s
+}
+
+// balanced returns how many blocks of up to most a multiprocessor should have, so that its blocks have as equal numbers of
+// tiles as can be; of equals the most, and no fewer than about two thirds of most.
+func balanced(tiles, multiprocessors, most int) int {
+	best := most
+	for n := most; 3*n >= 2*most; n-- {
+		if slots := func(n int) int { b := n * multiprocessors; return ceil(tiles, b) * b }; slots(n) < slots(best) && tiles > n*multiprocessors {
+			best = n
+		}
+	}
+	return best
 }
