@@ -21,6 +21,13 @@ struct TilePart {
     u32 type;        // of mixed launches: see gemv_mixed
 };
 
+// Bits are numbers that the compiler must not know: of x & mask | base it would make two instructions.
+struct Bits {
+    u32 base;   // 0x43004300: 128, twice
+    u32 minus;  // 0xc300c300: −128, twice
+    u32 lower4; // 0x0f0f0f0f
+};
+
 struct TileArgs {
     void *y;
     const void *x;
@@ -33,7 +40,7 @@ struct TileArgs {
     u32 flags;        // 1: y += x·Wᵀ, 2: y is float, 4: y is not kept
     u32 stages;       // spans of a warp that are in shared memory together, 2, 3 or 4
     u32 tiles;        // of all parts
-    u32 base;         // 0x43004300: to a compiler that knew it, x & mask | base would be two instructions
+    Bits bits;
 };
 
 // number returns byte j of w.
@@ -80,35 +87,35 @@ APR_DEVICE Scales scales_of_k(const u8 *p, u32 t) {
 struct TileQ4K {
     static constexpr u32 bytes = 144, align = 16, pitch = 144;
     static constexpr bool whole = true, offsets = true, halves = false;
-    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t) {
+    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t, const Bits &b) {
         return *(const u32 *)(p + 16 + 32 * (j >> 1) + 16 * i + 4 * t) >> 4 * (j & 1);
     }
-    APR_METHOD static u32 pairs(u32 w, u32 base) { return pair<4>(w, base, 0xc300c300u); }
+    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return pair<4>(w, b.base, 0xc300c300u); }
     APR_METHOD static Scales scales(const u8 *p, u32 t) { return scales_of_k(p, t); }
 };
 
 struct TileQ5K {
     static constexpr u32 bytes = 176, align = 16, pitch = 176;
     static constexpr bool whole = true, offsets = true, halves = false;
-    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t) {
+    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t, const Bits &b) {
         const u32 q = *(const u32 *)(p + 48 + 32 * (j >> 1) + 16 * i + 4 * t) >> 4 * (j & 1);
         const u32 h = *(const u32 *)(p + 16 + 16 * i + 4 * t);
-        return either(0x0f0f0f0fu, q, j < 4 ? h << (4 - j) : h >> (j - 4));
+        return either(b.lower4, q, j < 4 ? h << (4 - j) : h >> (j - 4));
     }
-    APR_METHOD static u32 pairs(u32 w, u32 base) { return pair<5>(w, base, 0xc300c300u); }
+    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return pair<5>(w, b.base, 0xc300c300u); }
     APR_METHOD static Scales scales(const u8 *p, u32 t) { return scales_of_k(p, t); }
 };
 
 struct TileQ6K { // each half of a group has a scale of its own
     static constexpr u32 bytes = 210, align = 2, pitch = 240;
     static constexpr bool whole = true, offsets = false, halves = true;
-    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t) {
+    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t, const Bits &b) {
         const u32 h = j >> 2, k = j & 3;
-        const u32 lower = word2(p + 64 * h + 32 * (k & 1) + 16 * i + 4 * t) >> 4 * (k >> 1);
+        const u32 low = word2(p + 64 * h + 32 * (k & 1) + 16 * i + 4 * t) >> 4 * (k >> 1);
         const u32 upper = word2(p + 128 + 32 * h + 16 * i + 4 * t);
-        return either(0x0f0f0f0fu, lower, k < 2 ? upper << (4 - 2 * k) : upper >> (2 * k - 4));
+        return either(b.lower4, low, k < 2 ? upper << (4 - 2 * k) : upper >> (2 * k - 4));
     }
-    APR_METHOD static u32 pairs(u32 w, u32 base) { return pair<6>(w, base, 0xc320c320u); } // −128 − 32
+    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return pair<6>(w, b.base, 0xc320c320u); } // −128 − 32
     APR_METHOD static Scales scales(const u8 *p, u32 t) {
         const u32 w = word2(p + 192 + 4 * t) ^ 0x80808080u;
         const float d = from_f16(*(const u16 *)(p + 208));
@@ -121,9 +128,9 @@ struct TileQ6K { // each half of a group has a scale of its own
 struct TileQ8_0 {
     static constexpr u32 bytes = 8 * 34, align = 2, pitch = 304;
     static constexpr bool whole = false, offsets = false, halves = false;
-    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t) { return word2(p + 34 * j + 2 + 16 * i + 4 * t); }
+    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t, const Bits &b) { return word2(p + 34 * j + 2 + 16 * i + 4 * t); }
     // The lower 7 bits are q, or q + 128 where bit 7 is set.
-    APR_METHOD static u32 pairs(u32 w, u32 base) { return pair<7>(w, base, ((w & 0x00800080u) | base) ^ 0x80008000u); } // −128 or −256
+    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return pair<7>(w, b.base, (w & 0x00800080u) | b.minus); } // −128 or −256
     APR_METHOD static Scales scales(const u8 *p, u32 t) {
         Scales r;
         UNROLL for (int c = 0; c < 2; c++) r.both(c, from_f16(*(const u16 *)(p + 34 * (2 * t + c))));
@@ -134,8 +141,8 @@ struct TileQ8_0 {
 struct TileQ4_0 {
     static constexpr u32 bytes = 8 * 18, align = 2, pitch = 176;
     static constexpr bool whole = false, offsets = false, halves = false;
-    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t) { return word2(p + 18 * j + 2 + 4 * t) >> 4 * i; }
-    APR_METHOD static u32 pairs(u32 w, u32 base) { return pair<4>(w, base, 0xc308c308u); } // −128 − 8
+    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t, const Bits &b) { return word2(p + 18 * j + 2 + 4 * t) >> 4 * i; }
+    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return pair<4>(w, b.base, 0xc308c308u); } // −128 − 8
     APR_METHOD static Scales scales(const u8 *p, u32 t) {
         Scales r;
         UNROLL for (int c = 0; c < 2; c++) r.both(c, from_f16(*(const u16 *)(p + 18 * (2 * t + c))));
@@ -146,12 +153,12 @@ struct TileQ4_0 {
 struct TileQ5_0 {
     static constexpr u32 bytes = 8 * 22, align = 2, pitch = 208;
     static constexpr bool whole = false, offsets = false, halves = false;
-    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t) {
+    APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t, const Bits &b) {
         p += 22 * j;
         const u32 h = ((const u16 *)p)[1 + i] >> 4 * t & 15;
-        return either(0x0f0f0f0fu, word2(p + 6 + 4 * t) >> 4 * i, spread(h));
+        return either(b.lower4, word2(p + 6 + 4 * t) >> 4 * i, spread(h));
     }
-    APR_METHOD static u32 pairs(u32 w, u32 base) { return pair<5>(w, base, 0xc310c310u); } // −128 − 16
+    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return pair<5>(w, b.base, 0xc310c310u); } // −128 − 16
     APR_METHOD static Scales scales(const u8 *p, u32 t) {
         Scales r;
         UNROLL for (int c = 0; c < 2; c++) r.both(c, from_f16(*(const u16 *)(p + 22 * (2 * t + c))));
@@ -216,12 +223,12 @@ template <class B> struct Copies {
 
 // compute adds a span to the sums of rows g and g+8, of which p[0] and p[1] are the places, for M rows of x. mask[j] is 1 in
 // lanes of group j, else 0: a product with it is not taken by the pipe of logical operations, which has the most to do.
-template <class B, int M> APR_DEVICE void compute(float (&sum)[M][2], const u8 *const (&p)[2], const u32 (&x)[M][4], const u32 (&mask)[8], u32 base, u32 groups) {
+template <class B, int M> APR_DEVICE void compute(float (&sum)[M][2], const u8 *const (&p)[2], const u32 (&x)[M][4], const u32 (&mask)[8], const Bits &b, u32 groups) {
     const u32 t = lane() & 3, ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
     float qx[M][2][4] = {}, ex[M][4] = {};
     UNROLL for (u32 j = 0; j < 8; j++) UNROLL for (u32 i = 0; i < 2; i++) {
-        const u32 w0 = B::word(p[0], j, i, t), w1 = B::word(p[1], j, i, t);
-        const u32 w[4] = {B::pairs(w0, base), B::pairs(w1, base), B::pairs(w0 >> 8, base), B::pairs(w1 >> 8, base)};
+        const u32 w0 = B::word(p[0], j, i, t, b), w1 = B::word(p[1], j, i, t, b);
+        const u32 w[4] = {B::pairs(w0, b), B::pairs(w1, b), B::pairs(w0 >> 8, b), B::pairs(w1 >> 8, b)};
         UNROLL for (int m = 0; m < M; m++) mma_bf16(qx[m][i], w, x[m][2 * i] * mask[j], x[m][2 * i + 1] * mask[j]);
     }
     if (B::offsets) UNROLL for (int m = 0; m < M; m++) UNROLL for (int i = 0; i < 2; i++) mma_bf16(ex[m], ones, x[m][2 * i], x[m][2 * i + 1]);
@@ -248,7 +255,7 @@ template <int M> APR_DEVICE void finish(const TileArgs &a, u32 tile, const float
         float v = 0;
         if (token < M) {
             v = part[token * 16 + e];
-            for (u32 k = 1; k < warps; k++) v += part[(k * M + token) * 16 + e];
+            UNROLL for (u32 k = 1; k < 16; k++) if (k < warps) v += part[(k * M + token) * 16 + e];
         }
         float up = shfl_down(v, 8);
         if (token < a.tokens) {
@@ -318,7 +325,7 @@ template <class B, int M> APR_DEVICE void gemv_tiles(const TileArgs &a) {
                 p[r] = ring + (slot * 16 + g + 8 * r) * B::pitch;
                 if (B::align < 16) p[r] += (at[r] + span * B::bytes) & 15;
             }
-            compute<B, M>(sum, p, x, mask, a.base, groups - 8 * span);
+            compute<B, M>(sum, p, x, mask, a.bits, groups - 8 * span);
             sync_warp(); // every lane has read: the slot may be filled again
             copy_next(slot);
             slot = slot + 1 == a.stages ? 0 : slot + 1;

@@ -12,7 +12,6 @@ const (
 	tileRows   = 16 // of W, that a block multiplies
 	tileParts  = 4  // of one launch
 	tileTokens = 4  // rows of x of one launch at most
-	tileBase   = 0x43004300
 )
 
 // What speed depends on, and tileWarps bits as well. A kernel's bounds are 14 warps of 72 registers, two blocks of them on
@@ -35,6 +34,9 @@ type tilePart struct {
 	end, dtype  uint32
 }
 
+// tileBits is struct Bits of gemv_tile.cu.
+type tileBits struct{ base, minus, lower4 uint32 }
+
 // tileArgs is struct TileArgs of gemv_tile.cu.
 type tileArgs struct {
 	y, x, bias, product uint64
@@ -43,7 +45,8 @@ type tileArgs struct {
 	part                [tileParts]tilePart
 	cols, tokens        uint32
 	flags, stages       uint32 // gemvAdd, gemvFloat, gemvDrop
-	tiles, base         uint32
+	tiles               uint32
+	bits                tileBits
 }
 
 // gemvDrop is the bit of tileArgs.flags by which y is not kept.
@@ -141,7 +144,7 @@ func newTiles(y, x, bias Mat, add bool) *tileArgs {
 	need(rowsAt(x, 16) && x.Type == tensor.BF16, "Gemv", "type or alignment")
 	a := &tileArgs{
 		y: y.Ptr, x: x.Ptr, bias: bias.Ptr, yStride: int64(y.Stride), xStride: int64(x.Stride),
-		cols: uint32(x.Cols), tokens: uint32(x.Rows), base: tileBase,
+		cols: uint32(x.Cols), tokens: uint32(x.Rows), bits: tileBits{0x43004300, 0xc300c300, 0x0f0f0f0f},
 	}
 	if add {
 		a.flags |= gemvAdd
