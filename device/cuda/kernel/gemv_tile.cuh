@@ -56,6 +56,9 @@ template <u32 BITS> APR_DEVICE u32 pair(u32 w, u32 base, u32 less) {
     return fma_bf16((w & mask) | base, 0x3f803f80u, less);
 }
 
+// above makes 128 + q of them.
+template <u32 BITS> APR_DEVICE u32 above(u32 w, u32 base) { return (w & ((1u << BITS) - 1) * 0x00010001u) | base; }
+
 // either returns the bits of x where mask has ones and those of y elsewhere.
 APR_DEVICE u32 either(u32 mask, u32 x, u32 y) { return (x & mask) | (y & ~mask); }
 
@@ -66,8 +69,10 @@ struct Scales {
 };
 
 // A type says, of a span that stands at p in shared memory: word, the codes 32j+16i+4t … +3, one in the lower bits of each
-// byte; pairs, which makes codes 0 and 2 of them one operand and 1 and 3 the other, as of x; scales. A whole type has
-// blocks of 256 values, so that no span ends early. pitch is what rows of 16 spans are apart there: an odd multiple of 16, so that rows lie in different banks.
+// byte; pairs, which makes codes 0 and 2 of them one operand and 1 and 3 the other, as of x; scales. A type with
+// offsets makes 128 + q of codes: Σ x of the group, which its offset needs, takes 128·Σ x away again. A whole type has blocks
+// of 256 values, so that no span ends early. pitch is what rows of 16 spans are apart there: an odd multiple of 16, so that
+// rows lie in different banks.
 
 // scales_of_k computes those of Q4_K and Q5_K: see scales_k in dequant.cuh.
 APR_DEVICE Scales scales_of_k(const u8 *p, u32 t) {
@@ -90,7 +95,7 @@ struct TileQ4K {
     APR_METHOD static u32 word(const u8 *p, u32 j, u32 i, u32 t, const Bits &b) {
         return *(const u32 *)(p + 16 + 32 * (j >> 1) + 16 * i + 4 * t) >> 4 * (j & 1);
     }
-    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return pair<4>(w, b.base, 0xc300c300u); }
+    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return above<4>(w, b.base); }
     APR_METHOD static Scales scales(const u8 *p, u32 t) { return scales_of_k(p, t); }
 };
 
@@ -102,7 +107,7 @@ struct TileQ5K {
         const u32 h = *(const u32 *)(p + 16 + 16 * i + 4 * t);
         return either(b.lower4, q, j < 4 ? h << (4 - j) : h >> (j - 4));
     }
-    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return pair<5>(w, b.base, 0xc300c300u); }
+    APR_METHOD static u32 pairs(u32 w, const Bits &b) { return above<5>(w, b.base); }
     APR_METHOD static Scales scales(const u8 *p, u32 t) { return scales_of_k(p, t); }
 };
 
@@ -238,9 +243,10 @@ template <class B, int M> APR_DEVICE void compute(float (&sum)[M][2], const u8 *
             if (!B::whole && 2 * t + c >= groups) continue; // behind the row's end: nothing that may be read
             UNROLL for (int m = 0; m < M; m++) {
                 const float *q0 = &qx[m][0][2 * r + c], *q1 = &qx[m][1][2 * r + c];
+                const float e = ex[m][2 * r + c];
                 if (B::halves) sum[m][r] = fma_rn(s.s[c][1], *q1, fma_rn(s.s[c][0], *q0, sum[m][r]));
-                else sum[m][r] = fma_rn(s.s[c][0], *q0 + *q1, sum[m][r]);
-                if (B::offsets) sum[m][r] = fma_rn(-s.off[c], ex[m][2 * r + c], sum[m][r]);
+                else sum[m][r] = fma_rn(s.s[c][0], B::offsets ? fma_rn(-128.0f, e, *q0 + *q1) : *q0 + *q1, sum[m][r]);
+                if (B::offsets) sum[m][r] = fma_rn(-s.off[c], e, sum[m][r]);
             }
         }
     }
