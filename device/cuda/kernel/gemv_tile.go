@@ -218,9 +218,10 @@ func shapeTiles(spans, tiles, tokens, bytes, multiprocessors int, single bool) t
 // balanced returns how many blocks of up to most a multiprocessor should have, so that its blocks have as equal numbers of
 // tiles as can be; of equals the most, and no fewer than about two thirds of most.
 func balanced(tiles, multiprocessors, most int) int {
+	slots := func(n int) int { return ceil(tiles, n*multiprocessors) * n * multiprocessors }
 	best := most
-	for n := most; 3*n >= 2*most; n-- {
-		if slots := func(n int) int { b := n * multiprocessors; return ceil(tiles, b) * b }; slots(n) < slots(best) && tiles > n*multiprocessors {
+	for n := most; 3*n >= 2*most && tiles > n*multiprocessors; n-- {
+		if slots(n) < slots(best) {
 			best = n
 		}
 	}
