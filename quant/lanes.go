@@ -22,7 +22,10 @@ type affineGroups struct {
 type affineBest struct{ s, m, gain [8]float64 }
 
 // affineRound is the choice of integer scales and minima for ideal s and m.
-type affineRound struct{ s, m, sc, min, err, lowest, next [8]float64 }
+type affineRound struct {
+	s, m, sc, min, err [8]float64
+	lowest, next       [8]float64 //nolint:unused // the assembly keeps what it compares there
+}
 
 // symmetricGroups are eight groups of 16 elements.
 type symmetricGroups struct {

@@ -58,7 +58,7 @@ func (p peer) greedy(ctx context.Context, folder, dir string) error {
 	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32}); err != nil {
 		return err
 	}
-	fmt.Print("\n| prompt | tokens | least margin of a choice | text of llama.cpp from our F32 GGUF |\n|---|---|---|---|\n")
+	fmt.Fprint(os.Stdout, "\n| prompt | tokens | least margin of a choice | text of llama.cpp from our F32 GGUF |\n|---|---|---|---|\n")
 	for _, g := range ref.Greedy {
 		if err := os.WriteFile(prompt, []byte(g.Prompt), 0o600); err != nil {
 			return err
@@ -77,7 +77,7 @@ func (p peer) greedy(ctx context.Context, folder, dir string) error {
 		for _, m := range g.Margin {
 			least = min(least, m)
 		}
-		fmt.Printf("| `%q` | %d | %.3f | %s |\n", g.Prompt, len(g.Margin), least, verdict)
+		fmt.Fprintf(os.Stdout, "| `%q` | %d | %.3f | %s |\n", g.Prompt, len(g.Margin), least, verdict)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (p peer) perplexity(ctx context.Context, folder, texts, dir string) error {
 	if err := os.WriteFile(val, []byte(strings.Join(all, "\n")), 0o600); err != nil {
 		return err
 	}
-	fmt.Printf("\n| types | our file | llama.cpp's quantizer | (perplexity by llama.cpp, %d windows of 512) |\n|---|---|---|---|\n", p.chunks)
+	fmt.Fprintf(os.Stdout, "\n| types | our file | llama.cpp's quantizer | (perplexity by llama.cpp, %d windows of 512) |\n|---|---|---|---|\n", p.chunks)
 	for _, s := range []struct {
 		scheme convert.Scheme
 		theirs string
@@ -118,7 +118,7 @@ func (p peer) perplexity(ctx context.Context, folder, texts, dir string) error {
 				return err
 			}
 		}
-		fmt.Printf("| %s | %s | %s | |\n", s.scheme, a, theirs)
+		fmt.Fprintf(os.Stdout, "| %s | %s | %s | |\n", s.scheme, a, theirs)
 	}
 	return nil
 }

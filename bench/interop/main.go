@@ -50,7 +50,7 @@ func tables(ctx context.Context, folder, texts string, p peer) error {
 		return err
 	}
 	if p.command == "" {
-		fmt.Println("\nllama.cpp was not at hand.")
+		fmt.Fprintln(os.Stdout, "\nllama.cpp was not at hand.")
 		return nil
 	}
 	if err := p.greedy(ctx, folder, dir); err != nil {

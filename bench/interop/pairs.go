@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -16,8 +17,8 @@ var forms = []struct{ name, file string }{
 
 // pairs converts each form to each, with types kept, and compares what is read back with where it came from.
 func pairs(ctx context.Context, folder, dir string) error {
-	fmt.Println("| from | to | read back by | tensors | bytes differ | largest difference | least cosine | metadata, tokenizer |")
-	fmt.Println("|---|---|---|---|---|---|---|---|")
+	fmt.Fprintln(os.Stdout, "| from | to | read back by | tensors | bytes differ | largest difference | least cosine | metadata, tokenizer |")
+	fmt.Fprintln(os.Stdout, "|---|---|---|---|---|---|---|---|")
 	blocks := filepath.Join(dir, "blocks.gguf")
 	if err := write(ctx, folder, blocks, convert.Options{Scheme: convert.Q4_K_M}); err != nil {
 		return err
@@ -95,6 +96,6 @@ func row(ctx context.Context, from, to, in, out string) error {
 		}
 		same = strings.Join(keys, ", ")
 	}
-	fmt.Printf("| %s | %s | apr | %d | %d | %.3g | %.7f | %s |\n", from, to, r.Compared, r.Compared-r.Equal, largest, cosine, same)
+	fmt.Fprintf(os.Stdout, "| %s | %s | apr | %d | %d | %.3g | %.7f | %s |\n", from, to, r.Compared, r.Compared-r.Equal, largest, cosine, same)
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -71,7 +72,7 @@ type task interface {
 	constant() int32
 }
 
-func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error) {
+func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (_ cli.Result, err error) {
 	if err := o.check(e.Settings); err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (cli.Result, error
 	if err != nil {
 		return nil, err
 	}
-	defer closeTask()
+	defer func() { err = errors.Join(err, closeTask()) }()
 	r := &evalResult{Task: o.task, Mode: "full", Dataset: o.dataset, Canaries: []canaryResult{}, Problems: []problemResult{}, PassAtK: []passAtK{}, Limits: []string{}}
 	healthy, err := t.score(ctx, e, f, r)
 	if err != nil {

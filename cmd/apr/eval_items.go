@@ -186,7 +186,6 @@ type modelWriter struct {
 	tok *tokenizer.Tokenizer
 	m   *model.Model
 	s   device.Stream
-	eos int32
 	gen generate.Options
 }
 

@@ -337,7 +337,7 @@ func (s *Stream) embedBlocks(dst device.Tensor, w *weight, ids device.Tensor) {
 	got.Ptr = o.Scratch(min(most, dst.Rows) * src.RowBytes)
 	for lo := 0; lo < dst.Rows; lo += most {
 		hi := min(lo+most, dst.Rows)
-		part := ids
+		var part device.Tensor
 		if ids.Rows == 1 {
 			part = ids.ColRange(lo, hi)
 		} else {

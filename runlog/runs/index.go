@@ -124,7 +124,7 @@ func (ix *Index) List() ([]Summary, error) {
 	if err != nil {
 		return nil, ix.fault(err)
 	}
-	defer tx.Rollback() // of a list that could not be made; after Commit it does nothing
+	defer func() { _ = tx.Rollback() }() // of a list that could not be made; after Commit it does nothing
 	all := make([]Summary, 0, len(paths))
 	for _, path := range paths {
 		name, version := filepath.Base(path), runlog.Version(path)
