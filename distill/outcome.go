@@ -8,41 +8,30 @@ import (
 	"time"
 )
 
-// Evaluation is one line of the final table. KL and Top1 compare with the teacher.
-type Evaluation struct {
-	Name         string  `json:"name"`
-	Targets      int64   `json:"targets"`
-	NatsPerToken float64 `json:"nats_per_token"`
-	Perplexity   float64 `json:"perplexity"`
-	BitsPerByte  float64 `json:"bits_per_byte,omitempty"`
-	KL           float64 `json:"kl"`
-	Top1         float64 `json:"top1_agreement"`
-}
-
 // Outcome is what a run came to.
 type Outcome struct {
-	RunID          string            `json:"run_id"`
-	RunDir         string            `json:"run_dir"`
-	Status         string            `json:"status"`
-	StoppedBy      string            `json:"stopped_by,omitempty"`
-	ResumedFrom    string            `json:"resumed_from,omitempty"`
-	InitialLoss    float64           `json:"initial_loss"`
-	FinalLoss      float64           `json:"final_loss"`
-	BestLoss       float64           `json:"best_loss"`
-	CE             float64           `json:"ce"`
-	KL             float64           `json:"kl"`
-	StepsCompleted int               `json:"steps_completed"`
-	TokensSeen     int64             `json:"tokens_seen"`
-	TargetsSeen    int64             `json:"targets_seen"`
-	TokensPerSec   float64           `json:"tokens_per_second"`
-	Seconds        float64           `json:"duration_seconds"`
-	FirstStep      float64           `json:"seconds_to_first_step"`
-	Checkpoints    int               `json:"checkpoints"`        // written by this process
-	CheckpointTime float64           `json:"checkpoint_seconds"` // that training waited for them
-	DevicePeak     int64             `json:"device_peak_bytes"`
-	Evaluations    []Evaluation      `json:"evaluations"`
-	Exported       string            `json:"exported,omitempty"`
-	Outputs        map[string]string `json:"outputs"` // path in the run directory → SHA-256
+	RunID          string  `json:"run_id"`
+	RunDir         string  `json:"run_dir"`
+	Status         string  `json:"status"`
+	StoppedBy      string  `json:"stopped_by,omitempty"`
+	ResumedFrom    string  `json:"resumed_from,omitempty"`
+	InitialLoss    float64 `json:"initial_loss"`
+	FinalLoss      float64 `json:"final_loss"`
+	BestLoss       float64 `json:"best_loss"`
+	CE             float64 `json:"ce"`
+	KL             float64 `json:"kl"`
+	StepsCompleted int     `json:"steps_completed"`
+	TokensSeen     int64   `json:"tokens_seen"`
+	TargetsSeen    int64   `json:"targets_seen"`
+	TokensPerSec   float64 `json:"tokens_per_second"`
+	Seconds        float64 `json:"duration_seconds"`
+	FirstStep      float64 `json:"seconds_to_first_step"`
+	Checkpoints    int     `json:"checkpoints"`        // written by this process
+	CheckpointTime float64 `json:"checkpoint_seconds"` // that training waited for them
+	DevicePeak     int64   `json:"device_peak_bytes"`
+	HeldOut
+	Exported string            `json:"exported,omitempty"`
+	Outputs  map[string]string `json:"outputs"` // path in the run directory → SHA-256
 
 	trainSeconds float64 // of the student's leg in this process
 	trainTokens  int64

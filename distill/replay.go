@@ -160,39 +160,38 @@ func (p *Replay) Weights() (map[string][]float32, error) {
 }
 
 // Evaluate scores the teacher, the untrained student, the distilled one in the file final, and the control in its last
-// state, as the run did at its end; nil without held-out data.
-func (p *Replay) Evaluate(ctx context.Context, final *model.Files, control bool) ([]Evaluation, error) {
+// state, as the run did at its end; empty without held-out data.
+func (p *Replay) Evaluate(ctx context.Context, final *model.Files, control bool) (h HeldOut, err error) {
 	r := p.run
 	if r.in.held == nil {
-		return nil, nil
+		return h, nil
 	}
 	if err := final.CheckTensors(); err != nil {
-		return nil, err
+		return h, err
 	}
 	trained := model.NewTrainable(r.dev, final.Config)
 	if err := trained.LoadWeights(r.stream, final); err != nil {
-		return nil, err
+		return h, err
 	}
-	subjects := []eval.Subject{{Name: "distilled student", Model: trained.Frozen()}}
+	subjects := []eval.Subject{{Name: nameDistilled, Model: trained.Frozen()}}
 	if control {
 		starts, err := p.KnownStates(LegControl)
 		if err != nil {
-			return nil, err
+			return h, err
 		}
 		t, _, err := p.Trainer(starts[len(starts)-1], 0)
 		if err != nil {
-			return nil, err
+			return h, err
 		}
 		t.Free()
-		subjects = append(subjects, eval.Subject{Name: "control student", Model: p.student.Snapshot(r.stream)})
+		subjects = append(subjects, eval.Subject{Name: nameControl, Model: p.student.Snapshot(r.stream)})
 	}
 	if err := r.initialise(p.student); err != nil {
-		return nil, err
+		return h, err
 	}
-	subjects = append([]eval.Subject{{Name: "teacher", Model: p.big}, {Name: "untrained student", Model: p.student.Frozen()}}, subjects...)
-	scores, err := r.scoreHeldOut(ctx, p.big, subjects)
-	if err != nil {
-		return nil, fmt.Errorf("held-out scores: %w", err)
+	subjects = append([]eval.Subject{{Name: nameTeacher, Model: p.big}, {Name: nameUntrained, Model: p.student.Frozen()}}, subjects...)
+	if h, err = r.scoreHeldOut(ctx, p.big, p.student, final, subjects); err != nil {
+		return h, fmt.Errorf("held-out scores: %w", err)
 	}
-	return scores, nil
+	return h, nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"apr/corpus"
 	"apr/device"
 	"apr/eval"
 	"apr/internal/disk"
@@ -159,7 +158,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err := l.train(ctx, out); err != nil {
 		return err
 	}
-	trained := []eval.Subject{{Name: "distilled student", Model: student.Snapshot(r.stream)}}
+	trained := []eval.Subject{{Name: nameDistilled, Model: student.Snapshot(r.stream)}}
 	if err := r.writeStudent(student, out); err != nil {
 		return err
 	}
@@ -171,15 +170,15 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		if err := cl.train(ctx, out); err != nil {
 			return err
 		}
-		trained = append(trained, eval.Subject{Name: "control student", Model: student.Snapshot(r.stream)})
+		trained = append(trained, eval.Subject{Name: nameControl, Model: student.Snapshot(r.stream)})
 	}
 	if r.in.held != nil { // what it was before training: made again now, so that training need not keep it
 		if err := r.initialise(student); err != nil {
 			return err
 		}
 	}
-	subjects := append([]eval.Subject{{Name: "teacher", Model: big}, {Name: "untrained student", Model: student.Frozen()}}, trained...)
-	if err := r.evaluate(ctx, big, subjects, out); err != nil {
+	subjects := append([]eval.Subject{{Name: nameTeacher, Model: big}, {Name: nameUntrained, Model: student.Frozen()}}, trained...)
+	if err := r.evaluate(ctx, big, student, subjects, out); err != nil {
 		return err
 	}
 	return r.writeSamples(ctx, big, trained[0].Model)
@@ -219,44 +218,4 @@ func (r *Run) initialise(m *model.Model) error {
 		return nil
 	}
 	return m.LoadWeights(r.stream, r.in.student)
-}
-
-// evaluate scores teacher and students on the held-out windows.
-func (r *Run) evaluate(ctx context.Context, big *model.Model, subjects []eval.Subject, out *Outcome) error {
-	if r.in.held == nil {
-		r.obs.Message("no held-out data: nothing is evaluated")
-		return nil
-	}
-	r.obs.Phase("evaluating on held-out text")
-	var err error
-	if out.Evaluations, err = r.scoreHeldOut(ctx, big, subjects); errors.Is(err, context.Canceled) {
-		return r.stoppedAfterTraining()
-	}
-	if err != nil {
-		return err
-	}
-	return r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs)))
-}
-
-// scoreHeldOut scores subjects on the held-out windows, beside the teacher.
-func (r *Run) scoreHeldOut(ctx context.Context, big *model.Model, subjects []eval.Subject) (all []Evaluation, err error) {
-	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
-	if err != nil {
-		return nil, err
-	}
-	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance})
-	if err != nil {
-		return nil, err
-	}
-	tokens, bytes := int64(len(r.in.held.IDs)), r.in.held.TextBytes()
-	for _, s := range scores {
-		kl, _ := s.KL()
-		top1, _ := s.Top1()
-		e := Evaluation{Name: s.Name, Targets: s.Targets, NatsPerToken: s.NatsPerToken(), Perplexity: s.Perplexity(), KL: kl, Top1: top1}
-		if bytes > 0 {
-			e.BitsPerByte = s.BitsPerByte(tokens, bytes)
-		}
-		all = append(all, e)
-	}
-	return all, nil
 }

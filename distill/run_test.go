@@ -142,6 +142,7 @@ func TestRunWritesWhatItPromises(t *testing.T) {
 		!(control.NatsPerToken < un.NatsPerToken-0.1) {
 		t.Errorf("held-out loss: untrained %g, control %g", un.NatsPerToken, control.NatsPerToken)
 	}
+	checkHeldOut(t, out)
 	events, err := os.ReadFile(filepath.Join(c.Output, "events.jsonl"))
 	if err != nil || !strings.Contains(string(events), `"name":"teacher weights"`) || !strings.Contains(string(events), `"name":"vocabulary"`) {
 		t.Errorf("decisions are not recorded (%v): %s", err, events)
@@ -164,6 +165,38 @@ func TestRunWritesWhatItPromises(t *testing.T) {
 		}
 	}
 	contracttest.Cases(t, len(out.Outputs))
+}
+
+// checkHeldOut: margins are the differences of the scores, with an error; the canaries have the scores that they must have.
+func checkHeldOut(t *testing.T, out *Outcome) {
+	t.Helper()
+	dis := out.Evaluation("distilled student")
+	for i, over := range []string{"untrained student", "control student"} {
+		m, e := out.Margins[i], out.Evaluation(over)
+		if m.Over != over || !(math.Abs(float64(m.Nats)-(e.NatsPerToken-dis.NatsPerToken)) <= 1e-12) || !(m.Error > 0) ||
+			!(m.Interval[0] < m.Nats && m.Nats < m.Interval[1]) || m.Blocks < 2 {
+			t.Errorf("margin %+v; scores %g and %g", m, e.NatsPerToken, dis.NatsPerToken)
+		}
+	}
+	for _, e := range out.Evaluations {
+		if !(e.Error > 0) || !(float64(e.Interval[0]) < e.NatsPerToken && e.NatsPerToken < float64(e.Interval[1])) {
+			t.Errorf("%s: %g nats, error %g, interval %v", e.Name, e.NatsPerToken, e.Error, e.Interval)
+		}
+	}
+	if len(out.Canaries) != 2 {
+		t.Fatalf("canaries %+v", out.Canaries)
+	}
+	for i, name := range []string{"zeroed", "shuffled"} {
+		c := out.Canaries[i]
+		caught := float64(c.Margin.Nats) >= 5*float64(c.Margin.Error) && c.Margin.Nats > 0
+		if c.Name != name || c.What == "" || c.Targets != dis.Targets || c.Caught != caught ||
+			!(math.Abs(float64(c.Margin.Nats)-(float64(c.Nats)-dis.NatsPerToken)) <= 1e-12) {
+			t.Errorf("canary %+v", c)
+		}
+	}
+	if zeroed := float64(out.Canaries[0].Nats); !(math.Abs(zeroed-math.Log(4096)) <= 1e-6) {
+		t.Errorf("a model of zeros scores %g nats, want ln 4096", zeroed)
+	}
 }
 
 func readSteps(t *testing.T, c Config) []map[string]any {

@@ -13,6 +13,9 @@ import (
 	"apr/tensor"
 )
 
+// CanaryErrors is by how many standard errors a model must be better than its canaries for its score to say anything.
+const CanaryErrors = 5
+
 // Canary is a broken variant of a model that any honest evaluation must tell from it. It is opened like a model, so that
 // it goes through the very code that the model goes through; its matrices have no more bytes than two an element.
 type Canary struct {

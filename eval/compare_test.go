@@ -188,3 +188,54 @@ func TestCompareStops(t *testing.T) {
 		t.Errorf("%d batches, then %v", batches, err)
 	}
 }
+
+// Margins and errors are those of sums over pairs of neighbouring windows, position by position, whatever chunks of
+// logits these were computed in.
+func TestMarginOfWindows(t *testing.T) {
+	const vocab, seqLen, windows = 310, 16, 64
+	s, on, _ := goldenModels(t)
+	text := randomText(seqLen*windows+1, vocab)
+	w, err := corpus.NewWindows(text, seqLen, seqLen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n, student, teacher [windows / 2]float64 // by pair
+	for i, m := range on {
+		all, err := eval.Positions(context.Background(), s, nil, m, w, eval.Options{Vocab: vocab})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range all {
+			pair := (p.At - 1) / (2 * seqLen)
+			if i == 0 {
+				n[pair]++
+				student[pair] += p.Own.CE
+			} else {
+				teacher[pair] += p.Own.CE
+			}
+		}
+	}
+	ratio := func(of func(pair int) float64) []float64 {
+		var sum, targets, squares float64
+		for i := range n {
+			sum, targets = sum+of(i), targets+n[i]
+		}
+		mean := sum / targets
+		for i := range n {
+			squares += (of(i) - mean*n[i]) * (of(i) - mean*n[i])
+		}
+		return []float64{mean, math.Sqrt(squares/(1-1./float64(len(n)))) / targets}
+	}
+	for _, chunk := range []int{0, 32, 77} { // 77: more than two windows, and no multiple of one
+		scores, err := eval.Compare(context.Background(), s, nil, []eval.Subject{{Name: "student", Model: on[0]}, {Name: "teacher", Model: on[1]}}, w, eval.Options{Vocab: vocab, ChunkRows: chunk})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, margin := scores[0].Nats(), scores[0].Margin(scores[1])
+		if own.Blocks != len(n) || own.Mean != scores[0].NatsPerToken() {
+			t.Errorf("%d blocks, want %d; mean %g, want %g", own.Blocks, len(n), own.Mean, scores[0].NatsPerToken())
+		}
+		near.CheckRel(t, "nats", []float64{own.Mean, own.StandardError}, ratio(func(i int) float64 { return student[i] }), 1e-5)
+		near.CheckRel(t, "margin", []float64{margin.Mean, margin.StandardError}, ratio(func(i int) float64 { return teacher[i] - student[i] }), 1e-4)
+	}
+}

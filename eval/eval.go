@@ -31,6 +31,7 @@ type Scores struct {
 	ce, d, entropy float64 // sums in nats
 	agree          int64
 	compared       bool
+	blocks         []block // the same, by neighbouring windows
 }
 
 // NatsPerToken returns the mean cross-entropy.
@@ -89,6 +90,7 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 		}
 		c.scores[i] = Scores{Name: sub.Name, compared: reference != nil}
 	}
+	c.together = max(1, min(o.ChunkRows/w.SeqLen, w.Len()/minBlocks))
 	c.batch = model.NewBatch(subjects[0].Model.Device(), o.Rows, w.SeqLen)
 	defer c.batch.Free(subjects[0].Model.Device())
 	for lo := 0; lo < w.Len(); lo += o.Rows {
@@ -114,6 +116,7 @@ type comparison struct {
 	reference *model.Model
 	subjects  []Subject
 	scores    []Scores
+	together  int // windows of a block: no more than fit a chunk, unless that is none
 }
 
 // add scores one batch of windows. The reference's logits of a chunk are computed once for all subjects.
@@ -142,17 +145,39 @@ func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
 		t = c.s.Temp("logits.reference", device.Logits, tensor.F32, n, c.o.Vocab)
 		defer c.s.Release(t)
 	}
-	for lo := 0; lo < c.batch.N; lo += n {
-		hi := min(lo+n, c.batch.N)
-		var tl device.Tensor
-		if c.reference != nil {
-			tl = t.RowRange(0, hi-lo)
-			c.reference.Logits(c.s, tl, ref.RowRange(lo, hi))
+	first := 0 // kept row
+	for lo := 0; lo < b.Rows; lo += c.together {
+		hi := min(lo+c.together, b.Rows)
+		kept := 0
+		for _, on := range b.Mask[lo*b.SeqLen : hi*b.SeqLen] {
+			kept += int(on)
 		}
-		for i := range c.subjects {
-			if err := c.score(ctx, i, xs[i], z.RowRange(0, hi-lo), tl, lo, hi); err != nil {
+		if kept == 0 {
+			continue
+		}
+		for i := range c.scores {
+			c.scores[i].blocks = append(c.scores[i].blocks, block{})
+		}
+		for end := first + kept; first < end; first = min(first+n, end) {
+			if err := c.chunk(ctx, xs, ref, z, t, first, min(first+n, end)); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// chunk scores kept rows [lo,hi) of all subjects, whose hidden states are xs and the reference's ref; z and t are room
+// for logits.
+func (c *comparison) chunk(ctx context.Context, xs []device.Tensor, ref, z, t device.Tensor, lo, hi int) error {
+	var tl device.Tensor
+	if c.reference != nil {
+		tl = t.RowRange(0, hi-lo)
+		c.reference.Logits(c.s, tl, ref.RowRange(lo, hi))
+	}
+	for i := range c.subjects {
+		if err := c.score(ctx, i, xs[i], z.RowRange(0, hi-lo), tl, lo, hi); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -192,6 +217,9 @@ func (c *comparison) score(ctx context.Context, i int, x, z, t device.Tensor, lo
 	r.d += sc.D
 	r.entropy += sc.Entropy
 	r.agree += sc.Agree
+	last := &r.blocks[len(r.blocks)-1]
+	last.targets += sc.Positions
+	last.ce += sc.CE
 	return nil
 }
 

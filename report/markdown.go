@@ -30,16 +30,7 @@ func WriteMarkdown(w io.Writer, r *runlog.Record) error {
 			line("- %s: %s", plain(f.Name), plain(f.Value))
 		}
 	}
-	if len(p.Scores) > 0 {
-		line("\n## Evaluation on held-out text\n\n| model | nats/token | perplexity | bits/byte | top-1 as teacher | KL from teacher | targets |\n|---|---:|---:|---:|---:|---:|---:|")
-		for _, s := range p.Scores {
-			bits := "–"
-			if s.BitsPerByte > 0 {
-				bits = fixed(4, s.BitsPerByte)
-			}
-			line("| %s | %s | %s | %s | %s | %s | %s |", plain(s.Name), fixed(4, s.NatsPerToken), fixed(2, s.Perplexity), bits, percent(s.Top1), fixed(4, s.KL), count(s.Targets))
-		}
-	}
+	p.markdownScores(line)
 	if len(p.Phases) > 0 {
 		line("\n## Time\n\n| phase | time | share |\n|---|---:|---:|")
 		for _, ph := range p.Phases {
@@ -67,6 +58,31 @@ func WriteMarkdown(w io.Writer, r *runlog.Record) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// markdownScores writes the tables of the evaluation.
+func (p *Page) markdownScores(line func(format string, args ...any)) {
+	if len(p.Scores) == 0 {
+		return
+	}
+	line("\n## Evaluation on held-out text\n\n| model | nats/token | ± 95 %% | perplexity | bits/byte | top-1 as teacher | KL from teacher | targets |\n|---|---:|---:|---:|---:|---:|---:|---:|")
+	for _, s := range p.Scores {
+		bits := "–"
+		if s.BitsPerByte > 0 {
+			bits = fixed(4, s.BitsPerByte)
+		}
+		line("| %s | %s | %s | %s | %s | %s | %s | %s |", plain(s.Name), fixed(4, s.NatsPerToken), fixed(4, s.Interval.Half()), fixed(2, s.Perplexity), bits, percent(s.Top1), fixed(4, s.KL), count(s.Targets))
+	}
+	for _, c := range p.Canaries {
+		line("| canary: %s (%s) | %s | – | %s | – | – | – | %s |", plain(c.Name), plain(c.What), fixed(4, c.Nats), fixed(2, c.Perplexity), count(c.Targets))
+	}
+	if len(p.Margins) == 0 {
+		return
+	}
+	line("\n| the distilled student against | better by, nats/token | 95 %% interval | standard errors |\n|---|---:|---:|---:|")
+	for _, m := range p.Margins {
+		line("| %s | %s | %s | %s |", plain(m.Over), fixed(4, m.Nats), m.Interval, fixed(1, m.Errors()))
+	}
 }
 
 // plain escapes what Markdown, or HTML within it, would take for its own.

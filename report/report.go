@@ -31,6 +31,8 @@ type Page struct {
 	Facts    []Pair // a line of numbers below the verdict
 	Charts   []Chart
 	Scores   []Score
+	Margins  []Margin
+	Canaries []Canary
 	Samples  []Text
 	Memory   []MemoryRow
 	Phases   []PhaseRow
@@ -75,8 +77,10 @@ type MemoryRow struct {
 func New(r *runlog.Record) *Page {
 	p := &Page{RunID: r.ID(), Status: r.Status, Reason: r.Reason, Title: "apr run " + r.ID()}
 	out := outcomeOf(r)
-	p.Scores = scores(r)
-	p.Verdict = judge(r, out, p.Scores)
+	p.Scores = evaluated[Score](r, "held-out")
+	p.Canaries = evaluated[Canary](r, "canaries")
+	p.Margins = margins(r, p.Canaries)
+	p.Verdict = judge(r, out, p.Scores, p.Margins, p.Canaries)
 	p.Facts = facts(r, out)
 	p.Charts = charts(r, p.Scores)
 	p.Samples = texts(r.Samples)
@@ -159,8 +163,10 @@ func facts(r *runlog.Record, out *outcome) []Pair {
 	add("tokens", count(tokens))
 	if out != nil {
 		add("speed", count(int64(out.TokensPerSec))+" tokens/s")
+	}
+	if out != nil && out.ResumedFrom == "" {
 		add("time", duration(out.Seconds))
-	} else if seconds > 0 {
+	} else if seconds > 0 { // a receipt's time is that of the last process
 		add("time in steps", duration(seconds))
 	}
 	if r.Status == runlog.Running {

@@ -57,6 +57,8 @@ func record(n int) *runlog.Record {
 		{Kind: "evaluation", Name: "held-out during training", Detail: map[string]any{"leg": "student", "step": n / 2, "nats_per_token": 4.25}},
 		{Kind: "record", Name: "device memory", Detail: map[string]any{"peak": map[string]any{"teacher": 1000, "scratch": 400}}},
 		{Kind: "evaluation", Name: "held-out", Detail: scores},
+		{Kind: "evaluation", Name: "margins", Detail: []map[string]any{{"over": hostile, "nats_per_token": 5, "standard_error": 0.5, "interval_95": []float64{4, 6}}}},
+		{Kind: "evaluation", Name: "canaries", Detail: []map[string]any{{"name": hostile, "what": hostile, "nats_per_token": 8, "caught": true, "margin": map[string]any{"over": hostile}}}},
 	}
 	r.Receipt = &runlog.Receipt{Status: runlog.Completed, By: hostile, Tokens: 8 * int64(n), Targets: 7 * int64(n), Finished: time.Unix(1.7e9+60, 0),
 		Outputs: map[string]string{hostile: "00"}, Result: map[string]any{"tokens_seen": 8 * n, "duration_seconds": 120.0, "tokens_per_second": 10}}
@@ -243,6 +245,13 @@ func TestVerdict(t *testing.T) {
 		return r
 	}
 	teacher, untrained := score("teacher", 2), score("untrained student", 8)
+	judged := func(distilled, low, high float64, caught bool) *runlog.Record {
+		r := rec(runlog.Completed, teacher, untrained, score("distilled student", distilled), score("control student", 4))
+		r.Events = append(r.Events,
+			runlog.Event{Kind: "evaluation", Name: "margins", Detail: []map[string]any{{"over": "control student", "nats_per_token": 4 - distilled, "standard_error": (high - low) / 4, "interval_95": []float64{low, high}}}},
+			runlog.Event{Kind: "evaluation", Name: "canaries", Detail: []map[string]any{{"name": "zeroed", "what": "every weight is 0", "nats_per_token": 8.3, "caught": caught}}})
+		return r
+	}
 	for name, tt := range map[string]struct {
 		r        *runlog.Record
 		tone     string
@@ -257,6 +266,11 @@ func TestVerdict(t *testing.T) {
 		"no control":       {rec(runlog.Completed, teacher, untrained, score("distilled student", 4)), Neutral, "The distilled student scores 4.0000 nats", "untrained student 66.7"},
 		"nothing held out": {rec(runlog.Completed), Neutral, "The run is over; nothing was held out", ""},
 		"not a number":     {rec(runlog.Completed, teacher, map[string]any{"name": "distilled student", "nats_per_token": nil}), Neutral, "The run is over; nothing was held out", ""},
+		"surely better":    {judged(3, 0.9, 1.1, true), Good, "Distillation was worth it: 1.0000 nats per token better than without the teacher (95 % interval 0.9000 to 1.1000)", "control 50.0"},
+		"perhaps better":   {judged(3.9, -0.1, 0.3, true), Neutral, "Whether distillation was worth it is not known: +0.1000 nats per token against training without the teacher (95 % interval -0.1000 to 0.3000)", "control 5.0"},
+		"perhaps worse":    {judged(4.1, -0.3, 0.1, true), Neutral, "Whether distillation was worth it is not known: -0.1000", "control -5.0"},
+		"surely worse":     {judged(4.5, -0.6, -0.4, true), Bad, "Distillation was not worth it: 0.5000 nats per token worse than without the teacher (95 % interval -0.6000 to -0.4000)", "control -25.0"},
+		"no canary caught": {judged(3, 0.9, 1.1, false), Bad, "The scores say nothing: the distilled student is not surely better than a broken model (zeroed: every weight is 0)", "control 50.0"},
 		"at work":          {rec(runlog.Running), Neutral, "The run is at work", "start 25.0"},
 		"stopped":          {rec(runlog.Stopped), Neutral, "The run was stopped and can go on", ""},
 		"failed":           {rec(runlog.Failed), Bad, "The run failed", ""},
@@ -275,6 +289,35 @@ func TestVerdict(t *testing.T) {
 			}
 			page(t, tt.r)
 		})
+	}
+}
+
+// Errors and canaries stand in both tables; what is not known is a dash.
+func TestEvaluationTable(t *testing.T) {
+	r := record(3)
+	r.Events = append(r.Events,
+		runlog.Event{Kind: "evaluation", Name: "held-out", Detail: []map[string]any{{"name": "teacher", "nats_per_token": 2, "targets": 9},
+			{"name": "distilled student", "nats_per_token": 3, "nats_interval_95": []float64{2.75, 3.25}, "targets": 9}}},
+		runlog.Event{Kind: "evaluation", Name: "margins", Detail: []map[string]any{{"over": "control student", "nats_per_token": 0.5, "standard_error": 0.125, "interval_95": []float64{0.25, 0.75}},
+			{"over": "untrained student", "nats_per_token": 5, "standard_error": nil, "interval_95": []any{nil, nil}}}},
+		runlog.Event{Kind: "evaluation", Name: "canaries", Detail: []map[string]any{{"name": "zeroed", "what": "every weight is 0", "targets": 9, "nats_per_token": 8.25, "perplexity": 3827.6,
+			"caught": true, "margin": map[string]any{"over": "zeroed", "nats_per_token": 5.25, "standard_error": 0.5, "interval_95": []float64{4, 6.5}}}}})
+	parts, err := New(r).Sections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var md bytes.Buffer
+	if err := WriteMarkdown(&md, r); err != nil {
+		t.Fatal(err)
+	}
+	html := regexp.MustCompile(`</?t[dr][^>]*>`).ReplaceAllString(strings.ReplaceAll(parts["scores"], "</td><td", " | </td><td"), "")
+	for where, text := range map[string]string{"page": html, "Markdown": md.String()} {
+		for _, want := range []string{"teacher | 2.0000 | – | ", "distilled student | 3.0000 | 0.2500 | ", "8.2500 | – | 3827.60 | – | – | – | 9",
+			"control student | 0.5000 | 0.2500 to 0.7500 | 4.0", "untrained student | 5.0000 | – | –", "canary: zeroed | 5.2500 | 4.0000 to 6.5000 | 10.5"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the %s lacks %q:\n%s", where, want, text)
+			}
+		}
 	}
 }
 

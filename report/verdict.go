@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 
 	"apr/runlog"
 )
@@ -11,10 +12,54 @@ type Score struct {
 	Name         string        `json:"name"`
 	Targets      int64         `json:"targets"`
 	NatsPerToken runlog.Number `json:"nats_per_token"`
+	Interval     Interval      `json:"nats_interval_95"`
 	Perplexity   runlog.Number `json:"perplexity"`
 	BitsPerByte  runlog.Number `json:"bits_per_byte"`
 	KL           runlog.Number `json:"kl"`
 	Top1         runlog.Number `json:"top1_agreement"`
+}
+
+// Interval is where a number lies with 95 % confidence: two bounds, or none if that is not known.
+type Interval []runlog.Number
+
+func (i Interval) known() bool { return len(i) == 2 && i[0].Finite() && i[1].Finite() }
+
+// Half is half the interval's width.
+func (i Interval) Half() runlog.Number {
+	if !i.known() {
+		return runlog.Number(math.NaN())
+	}
+	return (i[1] - i[0]) / 2
+}
+
+// String prints the bounds.
+func (i Interval) String() string {
+	if !i.known() {
+		return "–"
+	}
+	return fixed(4, i[0]) + " to " + fixed(4, i[1])
+}
+
+// Margin is by how many nats per token the distilled student is better than another model.
+type Margin struct {
+	Over     string        `json:"over"`
+	Nats     runlog.Number `json:"nats_per_token"`
+	Error    runlog.Number `json:"standard_error"`
+	Interval Interval      `json:"interval_95"`
+}
+
+// Errors is the margin in standard errors.
+func (m Margin) Errors() runlog.Number { return m.Nats / m.Error }
+
+// Canary is a broken variant of the distilled student that went through the same evaluation.
+type Canary struct {
+	Name       string        `json:"name"`
+	What       string        `json:"what"`
+	Targets    int64         `json:"targets"`
+	Nats       runlog.Number `json:"nats_per_token"`
+	Perplexity runlog.Number `json:"perplexity"`
+	Margin     Margin        `json:"margin"`
+	Caught     bool          `json:"caught"`
 }
 
 // Names of evaluated models.
@@ -25,13 +70,23 @@ const (
 	controlScore   = "control student"
 )
 
-// scores are the rows of the run's last evaluation, with canaries if there were any.
-func scores(r *runlog.Record) []Score {
-	var rows []Score
-	if e := of(r, "evaluation", "held-out"); e != nil {
+// evaluated reads what the run's last evaluation wrote down under a name: nothing if it did not.
+func evaluated[T any](r *runlog.Record, name string) (rows []T) {
+	if e := of(r, "evaluation", name); e != nil {
 		decode(e.Detail, &rows)
 	}
 	return rows
+}
+
+// margins are those over the other models, then those over the canaries.
+func margins(r *runlog.Record, canaries []Canary) []Margin {
+	all := evaluated[Margin](r, "margins")
+	for _, c := range canaries {
+		m := c.Margin
+		m.Over = "canary: " + c.Name
+		all = append(all, m)
+	}
+	return all
 }
 
 // find returns the score of that name, or nil; one that is not a number does not count.
@@ -82,7 +137,7 @@ func gap(from, at, to *Score, name string) *Gap {
 }
 
 // judge words the verdict.
-func judge(r *runlog.Record, out *outcome, rows []Score) Verdict {
+func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canaries []Canary) Verdict {
 	distilled, control := find(rows, distilledScore), find(rows, controlScore)
 	teacher, untrained := find(rows, teacherScore), find(rows, untrainedScore)
 	v := Verdict{Tone: Neutral, Tiles: tiles(teacher, distilled, control, untrained)}
@@ -92,7 +147,10 @@ func judge(r *runlog.Record, out *outcome, rows []Score) Verdict {
 	case control == nil:
 		v.withoutControl(distilled, teacher, untrained)
 	default:
-		v.againstControl(distilled, control, teacher, out)
+		v.againstControl(distilled, control, teacher, out, margins)
+	}
+	if distilled != nil {
+		v.againstCanaries(canaries)
 	}
 	if distilled != nil && r.Status != runlog.Completed {
 		v.Detail += " The run itself is " + r.Status + "."
@@ -100,29 +158,58 @@ func judge(r *runlog.Record, out *outcome, rows []Score) Verdict {
 	return v
 }
 
-func (v *Verdict) againstControl(distilled, control, teacher *Score, out *outcome) {
+func (v *Verdict) againstControl(distilled, control, teacher *Score, out *outcome, margins []Margin) {
 	margin := float64(control.NatsPerToken - distilled.NatsPerToken)
 	same := "the same tokens"
 	if out != nil && out.TokensSeen > 0 {
 		same = "the same " + count(out.TokensSeen) + " tokens"
 	}
+	var interval Interval
+	for _, m := range margins {
+		if m.Over == controlScore {
+			interval = m.Interval
+		}
+	}
+	sure := ""
+	if interval.known() {
+		sure = " (95 % interval " + interval.String() + ")"
+	}
 	switch shown := fmt.Sprintf("%.4f", margin); {
 	case shown == "0.0000" || shown == "-0.0000":
-		v.Headline = "Distillation made no difference"
+		v.Headline = "Distillation made no difference" + sure
 		v.Detail = fmt.Sprintf("On held-out text the distilled student and the control, trained on %s without the teacher, score the same.", same)
+	case interval.known() && interval[0] <= 0 && interval[1] >= 0:
+		v.Headline = fmt.Sprintf("Whether distillation was worth it is not known: %+.4f nats per token against training without the teacher%s", margin, sure)
+		v.Detail = fmt.Sprintf("The interval holds 0: on %s held-out tokens the distilled student and the control, trained on %s without the teacher, cannot be told apart. More held-out text narrows it.",
+			count(distilled.Targets), same)
 	case margin > 0:
 		v.Tone = Good
-		v.Headline = fmt.Sprintf("Distillation was worth it: %.4f nats per token better than without the teacher", margin)
+		v.Headline = fmt.Sprintf("Distillation was worth it: %.4f nats per token better than without the teacher%s", margin, sure)
 		v.Detail = fmt.Sprintf("On %s held-out tokens the distilled student beats a control that was trained on %s without the teacher: perplexity %.1f instead of %.1f.",
 			count(distilled.Targets), same, distilled.Perplexity, control.Perplexity)
 	default:
 		v.Tone = Bad
-		v.Headline = fmt.Sprintf("Distillation was not worth it: %.4f nats per token worse than without the teacher", -margin)
+		v.Headline = fmt.Sprintf("Distillation was not worth it: %.4f nats per token worse than without the teacher%s", -margin, sure)
 		v.Detail = fmt.Sprintf("On %s held-out tokens a control that was trained on %s without the teacher does better: perplexity %.1f, the distilled student %.1f.",
 			count(distilled.Targets), same, control.Perplexity, distilled.Perplexity)
 	}
+	if !interval.known() {
+		v.Detail += " The error of this number is not known."
+	}
 	if teacher != nil {
 		v.Gap = gap(control, distilled, teacher, "control")
+	}
+}
+
+// againstCanaries voids a verdict whose evaluation cannot tell the student from a broken model.
+func (v *Verdict) againstCanaries(canaries []Canary) {
+	for _, c := range canaries {
+		if !c.Caught {
+			v.Tone = Bad
+			v.Detail = v.Headline + ". " + v.Detail
+			v.Headline = fmt.Sprintf("The scores say nothing: the distilled student is not surely better than a broken model (%s: %s)", c.Name, c.What)
+			return
+		}
 	}
 }
 
@@ -187,7 +274,11 @@ func tiles(teacher, distilled, control, untrained *Score) (all []Tile) {
 		{untrained, "untrained student", "before the first step", "untrained"},
 	} {
 		if t.s != nil {
-			all = append(all, Tile{t.name, fmt.Sprintf("%.4f", t.s.NatsPerToken), "nats/token", t.note, t.class})
+			unit := "nats/token"
+			if half := t.s.Interval.Half(); half.Finite() {
+				unit = "± " + fixed(4, half) + " nats/token"
+			}
+			all = append(all, Tile{t.name, fmt.Sprintf("%.4f", t.s.NatsPerToken), unit, t.note, t.class})
 		}
 	}
 	return all

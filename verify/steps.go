@@ -253,6 +253,14 @@ func (v *verifier) scores(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	v.evaluations(got.Evaluations)
+	v.margins("margins", v.result.Margins, got.Margins)
+	v.canaries(got.Canaries)
+	return nil
+}
+
+// evaluations compares the scores of all models.
+func (v *verifier) evaluations(got []distill.Evaluation) {
 	logged := v.result.Evaluations
 	at := "receipt.json: result.evaluations"
 	v.add("scores", at, len(logged), len(got), len(logged) == len(got))
@@ -265,6 +273,44 @@ func (v *verifier) scores(ctx context.Context) error {
 		v.near("scores", field+"bits_per_byte", was.BitsPerByte, e.BitsPerByte, v.tol.score)
 		v.near("scores", field+"kl", was.KL, e.KL, v.tol.score)
 		v.near("scores", field+"top1_agreement", was.Top1, e.Top1, 100*v.tol.score)
+		v.spread("scores", field+"nats_standard_error", was.Error, e.Error)
+		v.spread("scores", field+"nats_interval_95.0", was.Interval[0], e.Interval[0])
+		v.spread("scores", field+"nats_interval_95.1", was.Interval[1], e.Interval[1])
 	}
-	return nil
+}
+
+// margins compares by how much the student is better than others.
+func (v *verifier) margins(where string, logged, got []distill.Margin) {
+	at := "receipt.json: result." + where
+	v.add("margins", at, len(logged), len(got), len(logged) == len(got))
+	for i, m := range got[:min(len(got), len(logged))] {
+		was, field := logged[i], fmt.Sprintf("%s.%d (over %s): ", at, i, m.Over)
+		v.add("margins", field+"over and blocks", fmt.Sprint(was.Over, was.Blocks), fmt.Sprint(m.Over, m.Blocks), was.Over == m.Over && was.Blocks == m.Blocks)
+		v.spread("margins", field+"nats_per_token", was.Nats, m.Nats)
+		v.spread("margins", field+"standard_error", was.Error, m.Error)
+		v.spread("margins", field+"interval_95.0", was.Interval[0], m.Interval[0])
+		v.spread("margins", field+"interval_95.1", was.Interval[1], m.Interval[1])
+	}
+}
+
+// canaries compares what became of the broken variants.
+func (v *verifier) canaries(got []distill.Canary) {
+	logged := v.result.Canaries
+	at := "receipt.json: result.canaries"
+	v.add("canaries", at, len(logged), len(got), len(logged) == len(got))
+	for i, c := range got[:min(len(got), len(logged))] {
+		was, field := logged[i], fmt.Sprintf("%s.%d (%s): ", at, i, c.Name)
+		v.add("canaries", field+"name, targets, caught", fmt.Sprint(was.Name, was.Targets, was.Caught), fmt.Sprint(c.Name, c.Targets, c.Caught),
+			was.Name == c.Name && was.Targets == c.Targets && was.Caught == c.Caught)
+		v.near("canaries", field+"nats_per_token", float64(was.Nats), float64(c.Nats), v.tol.score)
+		v.near("canaries", field+"perplexity", float64(was.Perplexity), float64(c.Perplexity), 10*v.tol.score)
+		v.margins(fmt.Sprintf("canaries.%d.margin", i), []distill.Margin{was.Margin}, []distill.Margin{c.Margin})
+	}
+}
+
+// spread compares differences of scores, whose error is that of a score: a few nats, relative to the tolerance. What
+// could not be estimated then cannot be now.
+func (v *verifier) spread(name, field string, was, is runlog.Number) {
+	ok := math.Abs(float64(was-is)) <= 10*v.tol.score || !was.Finite() && !is.Finite()
+	v.add(name, field, was, is, ok)
 }

@@ -13,6 +13,7 @@ import (
 	"apr/device"
 	"apr/device/cuda"
 	"apr/distill"
+	"apr/eval"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
@@ -318,6 +319,31 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 	return r
 }
 
+// comparative is what a margin says: nothing sure if its interval holds 0.
+func comparative(p *cli.Page, m distill.Margin) string {
+	switch {
+	case m.Interval[0] > 0:
+		return p.Good("better")
+	case m.Interval[1] < 0:
+		return p.Bad("worse")
+	case m.Interval[0] <= 0 && m.Interval[1] >= 0:
+		return "neither surely better nor worse"
+	case m.Nats > 0: // too little text for an interval
+		return "better, by an unknown error,"
+	}
+	return p.Bad("no better")
+}
+
+// halfWidth is half an interval, – if there is none.
+func halfWidth(interval [2]runlog.Number) string { return number4((interval[1] - interval[0]) / 2) }
+
+func number4(n runlog.Number) string {
+	if !n.Finite() {
+		return "–"
+	}
+	return fmt.Sprintf("%.4f", n)
+}
+
 // Text prints the final table.
 func (r *distillResult) Text(p *cli.Page) {
 	if len(r.Evaluations) > 0 {
@@ -327,18 +353,24 @@ func (r *distillResult) Text(p *cli.Page) {
 			if e.BitsPerByte > 0 {
 				bits = fmt.Sprintf("%.4f", e.BitsPerByte)
 			}
-			rows = append(rows, []string{e.Name, fmt.Sprintf("%.4f", e.NatsPerToken), bits,
+			rows = append(rows, []string{e.Name, fmt.Sprintf("%.4f", e.NatsPerToken), halfWidth(e.Interval), bits,
 				fmt.Sprintf("%.2f %%", 100*e.Top1), fmt.Sprintf("%.4f", e.KL)})
 		}
-		p.Table([]string{"held-out text", "nats/token", "bits/byte", "top-1 as teacher", "KL from teacher"}, rows)
-	}
-	if r.Margin != nil {
-		verdict := p.Good("better")
-		if !(*r.Margin > 0) {
-			verdict = p.Bad("no better")
+		for _, c := range r.Canaries {
+			rows = append(rows, []string{"canary: " + c.Name, number4(c.Nats), "", "", "", ""})
 		}
-		p.Printf("\nThe distilled student is %s than the control by %.4f nats/token (both on the same %s tokens).\n",
-			verdict, *r.Margin, cli.Count(r.TokensSeen))
+		p.Table([]string{"held-out text", "nats/token", "± 95 %", "bits/byte", "top-1 as teacher", "KL from teacher"}, rows)
+	}
+	for _, m := range r.Margins {
+		if m.Over == "control student" {
+			p.Printf("\nThe distilled student is %s than the control by %.4f nats/token, 95 %% interval %s to %s (both on the same %s tokens).\n",
+				comparative(p, m), m.Nats, number4(m.Interval[0]), number4(m.Interval[1]), cli.Count(r.TokensSeen))
+		}
+	}
+	for _, c := range r.Canaries {
+		if !c.Caught {
+			p.Printf("%s\n", p.Bad(fmt.Sprintf("It is not better than the canary %q (%s) by %d standard errors: its score says nothing.", c.Name, c.What, eval.CanaryErrors)))
+		}
 	}
 	p.Printf("\n")
 	pairs := []string{

@@ -26,9 +26,6 @@ type canaryResult struct {
 	beaten bool // by five standard errors
 }
 
-// wantedErrors is by how many standard errors a model should beat each canary.
-const wantedErrors = 5
-
 // gate scores the canaries one after the other by the code that scored the model, and judges both.
 func (o *evalOptions) gate(ctx context.Context, e *cli.Env, f *model.Files, t task, healthy eval.Score, r *evalResult) error {
 	gated := e.Settings.Given("threshold")
@@ -51,7 +48,7 @@ func (o *evalOptions) gate(ctx context.Context, e *cli.Env, f *model.Files, t ta
 			void = append(void, fmt.Sprintf("%s (%.4g)", c.Name, *cr.Score))
 		}
 		if !cr.beaten {
-			e.Log.Warn(fmt.Sprintf("canary %q is not worse by %d standard errors: use more data", c.Name, wantedErrors))
+			e.Log.Warn(fmt.Sprintf("canary %q is not worse by %d standard errors: use more data", c.Name, eval.CanaryErrors))
 		}
 		r.Canaries = append(r.Canaries, cr)
 	}
@@ -85,7 +82,7 @@ func (o *evalOptions) canary(ctx context.Context, e *cli.Env, t task, c eval.Can
 	if !math.IsNaN(apart) && !math.IsInf(apart, 0) {
 		out.Errors = &apart
 	}
-	out.beaten = apart >= wantedErrors
+	out.beaten = apart >= eval.CanaryErrors
 	return out, nil
 }
 

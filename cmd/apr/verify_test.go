@@ -121,7 +121,7 @@ func TestVerify(t *testing.T) {
 	}
 	// Both legs: states before steps 0 and 4, the newest checkpoints being those of steps 4 and 5; three cuts of four rows, each
 	// with two numbers; four models.
-	for name, want := range map[string]int{"float64": 2*5 + 2*4, "replay of 4 steps": 2, "replay of 1 steps": 2, "micro-batches of 1 of 4 rows": 4, "micro-batches of 2 of 4 rows": 4, "micro-batches of 4 of 4 rows": 4, "scores": 1 + 4*7, "final weights": 1, "inputs": 5, "code": 4} {
+	for name, want := range map[string]int{"float64": 2*5 + 2*4, "replay of 4 steps": 2, "replay of 1 steps": 2, "micro-batches of 1 of 4 rows": 4, "micro-batches of 2 of 4 rows": 4, "micro-batches of 4 of 4 rows": 4, "scores": 1 + 4*10, "margins": 1 + 2*5 + 2*(1+5), "canaries": 1 + 2*3, "final weights": 1, "inputs": 5, "code": 4} {
 		if counts[name] != want {
 			t.Errorf("%d checks called %q, want %d (all: %v)", counts[name], name, want, counts)
 		}
@@ -156,6 +156,11 @@ func TestVerify(t *testing.T) {
 		{"the program", func(t *testing.T) { edit(t, "run/manifest.json", `"go": "go`, `"go": "gone`) }, "version.go"},
 		{"the final loss", func(t *testing.T) { edit(t, "run/receipt.json", `"final_loss": `, `"final_loss": 1`) }, "result.final_loss"},
 		{"a score", func(t *testing.T) { edit(t, "run/receipt.json", `"nats_per_token": `, `"nats_per_token": 1`) }, "evaluations.0 (teacher): nats_per_token"},
+		{"the error of a margin", func(t *testing.T) {
+			edit(t, "run/receipt.json", "\n        \"standard_error\": ", "\n        \"standard_error\": 1")
+		}, "margins.0 (over untrained student): standard_error"},
+		{"a standard error", func(t *testing.T) { edit(t, "run/receipt.json", `"nats_standard_error": `, `"nats_standard_error": 1`) }, "evaluations.0 (teacher): nats_standard_error"},
+		{"a canary", func(t *testing.T) { edit(t, "run/receipt.json", `"caught": false`, `"caught": true`) }, "canaries.0 (zeroed)"},
 		{"a checkpoint", func(t *testing.T) { flipByte(t, "run/checkpoints/step-000004/state.safetensors", -1) }, "damaged"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,0 +1,163 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"apr/corpus"
+	"apr/eval"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/runlog"
+)
+
+// HeldOut is what the evaluation at the end of a run came to.
+type HeldOut struct {
+	Evaluations []Evaluation `json:"evaluations"`
+	Margins     []Margin     `json:"margins"`
+	Canaries    []Canary     `json:"canaries"`
+}
+
+// Evaluation is one line of the final table. KL and Top1 compare with the teacher.
+type Evaluation struct {
+	Name         string           `json:"name"`
+	Targets      int64            `json:"targets"`
+	NatsPerToken float64          `json:"nats_per_token"`
+	Error        runlog.Number    `json:"nats_standard_error"` // null: too little text to judge
+	Interval     [2]runlog.Number `json:"nats_interval_95"`
+	Perplexity   float64          `json:"perplexity"`
+	BitsPerByte  float64          `json:"bits_per_byte,omitempty"`
+	KL           float64          `json:"kl"`
+	Top1         float64          `json:"top1_agreement"`
+}
+
+// Margin is by how many nats per token the distilled student is better than another model on the same text, window by
+// window.
+type Margin struct {
+	Over     string           `json:"over"`
+	Nats     runlog.Number    `json:"nats_per_token"`
+	Error    runlog.Number    `json:"standard_error"`
+	Interval [2]runlog.Number `json:"interval_95"`
+	Blocks   int              `json:"blocks"` // of neighbouring windows, by whose spread the error is judged
+}
+
+// Canary is a broken variant of the distilled student that went through the same evaluation.
+type Canary struct {
+	Name       string        `json:"name"`
+	What       string        `json:"what"` // was done to the student
+	Targets    int64         `json:"targets"`
+	Nats       runlog.Number `json:"nats_per_token"`
+	Perplexity runlog.Number `json:"perplexity"`
+	Margin     Margin        `json:"margin"` // of the student over it
+	Caught     bool          `json:"caught"` // the margin is at least eval.CanaryErrors standard errors, or it has no score
+}
+
+// Names of the models of an evaluation.
+const (
+	nameTeacher, nameUntrained   = "teacher", "untrained student"
+	nameDistilled, nameControl   = "distilled student", "control student"
+	canaryZeroed, canaryShuffled = "zeroed", "shuffled"
+)
+
+// margin makes the record of an estimate.
+func margin(over string, e eval.Estimate) Margin {
+	low, high := e.Interval()
+	return Margin{over, runlog.Number(e.Mean), runlog.Number(e.StandardError), [2]runlog.Number{runlog.Number(low), runlog.Number(high)}, e.Blocks}
+}
+
+// evaluate scores teacher and students on the held-out windows, then canaries of the student in the file final, and
+// writes it down. Of the canaries' weights nothing is kept but in the student's own memory: its weights are lost.
+func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects []eval.Subject, out *Outcome) error {
+	if r.in.held == nil {
+		r.obs.Message("no held-out data: nothing is evaluated")
+		return nil
+	}
+	r.obs.Phase("evaluating on held-out text")
+	final, err := model.Open(r.dir.File("student.apr"))
+	if err != nil {
+		return err
+	}
+	defer final.Close()
+	out.HeldOut, err = r.scoreHeldOut(ctx, big, student, final, subjects)
+	if errors.Is(err, context.Canceled) {
+		return r.stoppedAfterTraining()
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range out.Canaries {
+		if !c.Caught {
+			r.obs.Message("the distilled student is not better than the canary %q (%s) by %d standard errors: its score says nothing", c.Name, c.What, eval.CanaryErrors)
+		}
+	}
+	return errors.Join(
+		r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs))),
+		r.dir.Event("evaluation", "margins", out.Margins, "of the distilled student, over blocks of neighbouring windows that all models saw"),
+		r.dir.Event("evaluation", "canaries", out.Canaries, fmt.Sprintf("broken variants of the distilled student, through the same evaluation; it must beat them by %d standard errors", eval.CanaryErrors)))
+}
+
+// scoreHeldOut scores subjects on the held-out windows beside the teacher, and canaries of the model in final in the
+// memory of student.
+func (r *Run) scoreHeldOut(ctx context.Context, big, student *model.Model, final *model.Files, subjects []eval.Subject) (h HeldOut, err error) {
+	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	if err != nil {
+		return h, err
+	}
+	options := eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance}
+	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, options)
+	if err != nil {
+		return h, err
+	}
+	var distilled eval.Scores
+	for _, s := range scores {
+		h.Evaluations = append(h.Evaluations, r.evaluation(s))
+		if s.Name == nameDistilled {
+			distilled = s
+		}
+	}
+	for _, s := range scores {
+		if s.Name != nameDistilled && s.Name != nameTeacher {
+			h.Margins = append(h.Margins, margin(s.Name, distilled.Margin(s)))
+		}
+	}
+	h.Canaries, err = r.canaries(ctx, student, final, distilled, w, options)
+	return h, err
+}
+
+// evaluation is the record of a model's scores.
+func (r *Run) evaluation(s eval.Scores) Evaluation {
+	kl, _ := s.KL()
+	top1, _ := s.Top1()
+	m := margin("", s.Nats())
+	e := Evaluation{Name: s.Name, Targets: s.Targets, NatsPerToken: s.NatsPerToken(), Error: m.Error, Interval: m.Interval,
+		Perplexity: s.Perplexity(), KL: kl, Top1: top1}
+	if bytes := r.in.held.TextBytes(); bytes > 0 {
+		e.BitsPerByte = s.BitsPerByte(int64(len(r.in.held.IDs)), bytes)
+	}
+	return e
+}
+
+// canaries scores two broken variants of the model in final, in the memory of student: one that knows nothing, and one
+// whose weights are the right ones in the wrong places. Each costs one forward pass of the student over the held-out
+// text. All six canaries, and a gate, are those of apr eval.
+func (r *Run) canaries(ctx context.Context, student *model.Model, final *model.Files, distilled eval.Scores, w *corpus.Windows, o eval.Options) (all []Canary, err error) {
+	for _, c := range eval.Canaries(final, r.in.vocab, 0, r.Seed) {
+		if c.Name != canaryZeroed && c.Name != canaryShuffled {
+			continue
+		}
+		if err := student.LoadWeights(r.stream, c.Files); err != nil {
+			return nil, err
+		}
+		scores, err := eval.Compare(ctx, r.stream, nil, []eval.Subject{{Name: c.Name, Model: student.Frozen()}}, w, o)
+		failed := fault.KindOf(err) == fault.Inference // its loss is not finite: no score is no good one
+		if err != nil && !failed {
+			return nil, err
+		}
+		s := scores[0]
+		e := distilled.Margin(s)
+		all = append(all, Canary{Name: c.Name, What: c.What, Targets: s.Targets, Nats: runlog.Number(s.NatsPerToken()),
+			Perplexity: runlog.Number(s.Perplexity()), Margin: margin(c.Name, e), Caught: failed || e.Mean > 0 && e.Mean >= eval.CanaryErrors*e.StandardError})
+	}
+	return all, nil
+}
