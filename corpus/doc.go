@@ -5,6 +5,7 @@
 //
 //	Read        paths → documents, streamed (JSON Lines, Parquet, text files, folders; .gz, .zst, .xz by content)
 //	Load        documents → Tokens: every document's ids in data order, each followed by the end-of-text id
+//	Cache.Load  the same, from a folder of tokens that were encoded before, where it is there
 //	ReadShards  the same from .bin shards of little-endian u32, which EncodeCorpus writes
 //	HoldOut     Tokens → training and held-out part, decided by each document's content hash
 //	Pack        Tokens → Rows: row i is ids[i(S+1):(i+1)(S+1)]; the tail is dropped

@@ -38,10 +38,13 @@ func (r *reader) folder(dir string) error {
 		}
 		if reason := leaveOut(d); reason != "" {
 			r.skip(path, reason)
-			if d.IsDir() {
+			if r.look != nil {
+				err = r.look(input{path: path, skip: reason}, nil)
+			}
+			if d.IsDir() && err == nil {
 				return fs.SkipDir
 			}
-			return nil
+			return err
 		}
 		if d.IsDir() {
 			return nil
@@ -78,19 +81,33 @@ func (r *reader) entry(root *os.Root, rel, path string) error {
 	if err != nil || !info.Mode().IsRegular() {
 		return fault.In(fault.NotFound, path, "changed while it was read").WithID("E-CORPUS-045")
 	}
+	how := asFolderText
 	switch k := format(rel); {
 	case k == jsonLines && !strings.HasSuffix(strings.ToLower(rel), ".json"):
-		return r.jsonLines(path, f, info.Size())
+		how = asRecords
 	case k == parquetFile:
-		return r.parquet(path, f, info.Size())
+		how = asParquet
 	}
-	h := newHashed(path, f, info.Size())
-	err = r.readText(path, h, h, "")
-	if errors.Is(err, errNotText) {
-		r.skip(path, "not text")
-		return nil
+	return r.file(input{path: path, how: how, size: info.Size()}, f)
+}
+
+// notText is the reason for which a file of a folder is left out by its content.
+const notText = "not text"
+
+// folderText reads a file of a folder as one document, if it is text.
+func (r *reader) folderText(path string, f *os.File, size int64) error {
+	h := newHashed(path, f, size)
+	err := r.readText(path, h, h, "")
+	if !errors.Is(err, errNotText) {
+		return err
 	}
-	return err
+	r.skip(path, notText)
+	in := input{path: path, how: asFolderText, size: size, skip: notText}
+	if int64(h.size) == size { // else its start was enough
+		in.sum = h.hex()
+	}
+	r.report.inputs = append(r.report.inputs, in)
+	return nil
 }
 
 // text reads a file that the user named as one document.
@@ -135,9 +152,12 @@ func (r *reader) readText(path string, src io.Reader, h *hashed, what string) er
 	return r.document(Document{Text: string(buf), Path: path})
 }
 
-// readStart reads up to 64 KiB.
+// textStart is how many bytes of a file are searched for NUL before the rest is read.
+const textStart = 64 << 10
+
+// readStart reads up to textStart bytes.
 func readStart(src io.Reader) ([]byte, error) {
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, textStart)
 	n, err := io.ReadFull(src, buf)
 	if err == io.ErrUnexpectedEOF || err == io.EOF {
 		err = nil

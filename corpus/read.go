@@ -50,6 +50,8 @@ type Report struct {
 	Bad        []error `json:"-"` // faults naming file and line
 	Skipped    int64   `json:"skipped_files"`
 	SkippedIn  []Skip  `json:"skipped,omitempty"`
+
+	inputs []input // files whose content decided what was read
 }
 
 // File is a file that was read whole.
@@ -92,6 +94,29 @@ type reader struct {
 	opt    ReadOptions
 	yield  func(Document) error
 	report *Report
+	how    way // in which the present file is read
+
+	// look, if not nil, is called with each file instead of reading documents, and with each entry that is left out.
+	look func(input, *os.File) error
+}
+
+// A way of reading a file.
+type way string
+
+const (
+	asRecords    way = "records"
+	asParquet    way = "parquet"
+	asText       way = "text"        // named by the user: perhaps compressed, and refused if it is not text
+	asFolderText way = "folder text" // as it is, and left out if it is not text
+)
+
+// input is a file as it was found.
+type input struct {
+	path string
+	how  way // "": left out by its name
+	size int64
+	sum  string // SHA-256 in hexadecimal; "": not looked at, or its start alone showed that it is not text
+	skip string // why it was left out
 }
 
 // document hands d on.
@@ -143,15 +168,33 @@ func (r *reader) path(path string) error {
 		return err
 	}
 	defer f.Close()
+	how := asText
 	switch format(path) {
 	case jsonLines:
-		return r.jsonLines(path, f, size)
+		how = asRecords
 	case parquetFile:
-		return r.parquet(path, f, size)
+		how = asParquet
 	case tokenShard:
 		return fault.In(fault.Usage, path, "a shard of tokens, not text").WithHint("give its folder to --dataset").WithID("E-CORPUS-042")
 	}
-	return r.text(path, f, size)
+	return r.file(input{path: path, how: how, size: size}, f)
+}
+
+// file reads one file.
+func (r *reader) file(in input, f *os.File) error {
+	if r.look != nil {
+		return r.look(in, f)
+	}
+	r.how = in.how
+	switch in.how {
+	case asRecords:
+		return r.jsonLines(in.path, f, in.size)
+	case asParquet:
+		return r.parquet(in.path, f, in.size)
+	case asText:
+		return r.text(in.path, f, in.size)
+	}
+	return r.folderText(in.path, f, in.size)
 }
 
 // A kind of file, by its name.
@@ -209,6 +252,11 @@ func (r *reader) finish(path string, h *hashed) error {
 	if _, err := io.Copy(io.Discard, h); err != nil {
 		return streamFault(path, "", err)
 	}
-	r.report.Files = append(r.report.Files, File{Path: path, Bytes: int64(h.size), SHA256: hex.EncodeToString(h.sum.Sum(nil))})
+	file := File{Path: path, Bytes: int64(h.size), SHA256: h.hex()}
+	r.report.Files = append(r.report.Files, file)
+	r.report.inputs = append(r.report.inputs, input{path: path, how: r.how, size: file.Bytes, sum: file.SHA256})
 	return nil
 }
+
+// hex returns the hash of what was read so far.
+func (h *hashed) hex() string { return hex.EncodeToString(h.sum.Sum(nil)) }

@@ -1,6 +1,9 @@
 package corpus
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+
 	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/tokenizer"
@@ -9,9 +12,21 @@ import (
 // TextEncoder is the Encoder of a tokenizer. Texts and contents are plain text: what looks like a special token in
 // them is text.
 type TextEncoder struct {
-	t      *tokenizer.Tokenizer
-	chat   *tokenizer.Chat
-	noChat *fault.Error // why chat is nil
+	t        *tokenizer.Tokenizer
+	chat     *tokenizer.Chat
+	template string       // of chat
+	noChat   *fault.Error // why chat is nil
+}
+
+// Identity implements IdentifiedEncoder: SHA-256 over the length of the tokenizer's tokenizer.json (little-endian u64), this
+// text, and that of the chat template.
+func (e *TextEncoder) Identity() Hash {
+	text := e.t.MarshalTokenizer()
+	h := sha256.New()
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(text))))
+	h.Write(text)
+	h.Write([]byte(e.template))
+	return Hash(h.Sum(nil))
 }
 
 // maxTemplate bounds the file of a chat template.
@@ -29,7 +44,8 @@ func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error)
 	var err error
 	switch template {
 	case "auto", "":
-		if e.chat, err = tokenizer.NewChat(t, t.ChatTemplate()); err != nil {
+		e.template = t.ChatTemplate()
+		if e.chat, err = tokenizer.NewChat(t, e.template); err != nil {
 			e.noChat = fault.New(fault.Invalid, "no usable chat template").Because(err).WithHint("--chat-template chatml").WithID("E-CORPUS-072")
 		}
 		return e, nil
@@ -37,16 +53,16 @@ func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error)
 		e.noChat = fault.In(fault.Invalid, "--chat-template", "none, but the data holds conversations").WithHint("--chat-template auto").WithID("E-CORPUS-073")
 		return e, nil
 	case "chatml":
-		if e.chat, err = tokenizer.NewChat(t, tokenizer.ChatML); err != nil {
+		e.template = tokenizer.ChatML
+		if e.chat, err = tokenizer.NewChat(t, e.template); err != nil {
 			return nil, err
 		}
 		return e, nil
 	}
-	text, err := readfile.String(template, maxTemplate)
-	if err != nil {
+	if e.template, err = readfile.String(template, maxTemplate); err != nil {
 		return nil, err
 	}
-	if e.chat, err = tokenizer.NewChat(t, text); err != nil {
+	if e.chat, err = tokenizer.NewChat(t, e.template); err != nil {
 		return nil, err
 	}
 	return e, nil

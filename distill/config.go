@@ -3,6 +3,7 @@ package distill
 import (
 	"math"
 
+	"apr/corpus"
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
@@ -27,6 +28,7 @@ type Config struct {
 	Shuffle       bool
 	EvalData      []string
 	ValFraction   float64
+	TokenCache    *corpus.Cache // of Data and EvalData; nil: they are encoded
 
 	Output string // run directory
 	Export string // further path for the student, by extension; empty: none

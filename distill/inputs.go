@@ -30,7 +30,8 @@ type inputs struct {
 	train, held *corpus.Tokens // held nil: nothing is held out
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	records     map[string]runlog.Input
-	sameModel   bool // teacher equals student by content
+	cached      map[string]corpus.CacheUse // by the names of records
+	sameModel   bool                       // teacher equals student by content
 }
 
 func (in *inputs) close() error {
@@ -206,7 +207,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 	if c.AssistantOnly {
 		turns = corpus.AutoTurns
 	}
-	t, report, err := corpus.Load(ctx, paths, enc, corpus.EncodeOptions{
+	t, report, use, err := c.TokenCache.Load(ctx, paths, enc, corpus.EncodeOptions{
 		Read: corpus.ReadOptions{TextField: c.TextField, MessagesField: c.MessagesField},
 		EOS:  eos, Vocab: in.vocab, Turns: turns,
 	})
@@ -216,11 +217,26 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 	for _, bad := range report.Bad {
 		obs.Message("left out: %v", bad)
 	}
+	in.noteCache(name, use, obs)
 	in.records[name] = runlog.Input{
 		Path: strings.Join(paths, ", "), SHA256: t.SHA256(), Of: ofDocuments, Bytes: report.Bytes,
 		Detail: fmt.Sprintf("%d documents, %d tokens, %d bad records left out", report.Documents, len(t.IDs), report.BadRecords),
 	}
 	return t, nil
+}
+
+// noteCache says what the cache did, and keeps it for the run's events.
+func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
+	if in.cached == nil {
+		in.cached = map[string]corpus.CacheUse{}
+	}
+	in.cached[name] = use
+	if use.Problem != "" {
+		obs.Message("cache of tokens: %s", use.Problem)
+	}
+	if use.State == corpus.CacheHit {
+		obs.Message("tokens of %s from %s", name, use.Path)
+	}
 }
 
 func (in *inputs) readShards(c Config) error {

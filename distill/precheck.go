@@ -24,6 +24,7 @@ func NewPrecheck(c Config, obs Observer) (*Precheck, error) {
 	if err := runlog.Check(c.Output, c.Force, c.Resume != ""); err != nil {
 		return nil, err
 	}
+	c.TokenCache = nil // it is written to
 	return &Precheck{c: c, in: &inputs{records: map[string]runlog.Input{}}, obs: obs}, nil
 }
 

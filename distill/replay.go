@@ -30,6 +30,7 @@ func OpenReplay(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	c.TokenCache = nil // what is judged is made again from the texts
 	in, err := openInputs(ctx, c, dev, obs)
 	if err != nil {
 		return nil, err

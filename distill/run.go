@@ -205,9 +205,17 @@ func (r *Run) recordDecisions() error {
 	}
 	r.obs.Message("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)
 	vocabulary := map[string]int{"ids": r.in.vocab, "teacher_rows": r.in.teacher.Config.VocabSize, "student_rows": r.in.studentConfig.VocabSize}
-	return errors.Join(
+	return errors.Join(r.recordCache(),
 		r.dir.Event("decision", "teacher weights", map[string]int64{"file_bytes": stored, "device_bytes": held}, reason),
 		r.dir.Event("decision", "vocabulary", vocabulary, "both models are cut to the tokenizer's ids before the softmax"))
+}
+
+// recordCache writes down which tokens were encoded and which came from the cache.
+func (r *Run) recordCache() error {
+	if len(r.in.cached) == 0 {
+		return nil // token shards
+	}
+	return r.dir.Event("decision", "data cache", r.in.cached, "entries are found by a hash of the files, the tokenizer and all that decides the tokens")
 }
 
 // initialise gives the student the weights it has before training, and no history.

@@ -218,9 +218,8 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	if s.Given("warmup-steps") {
 		c.WarmupSteps = o.WarmupSteps
 	}
-	if s.Given("messages-field") {
-		c.MessagesField = o.MessagesField
-	}
+	c.MessagesField = readOptions(s, o.TextField, o.MessagesField).MessagesField
+	c.TokenCache = tokenCache(o.DataCache)
 	c.Output = o.Output
 	switch ext := filepath.Ext(o.Output); {
 	case ext == ".apr" || ext == ".safetensors" || ext == ".gguf":

@@ -16,6 +16,7 @@ type distillOptions struct {
 	Data                            []string
 	Dataset                         string
 	TextField, MessagesField        string
+	DataCache                       string // auto, off or a folder
 	Output                          string
 	Force                           bool
 
@@ -99,14 +100,14 @@ func (o *distillOptions) table() []cli.Option {
 }
 
 func (o *distillOptions) sourceTable() []cli.Option {
+	fields := fieldOptions(&o.TextField, &o.MessagesField)
 	return []cli.Option{
 		{Name: "teacher", Arg: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "the model that teaches"},
 		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "weights to start from"},
 		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "config.json of a new student, random by --seed; takes the teacher's tokenizer"},
 		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: ".jsonl, .parquet, .txt or directory; repeatable"},
 		{Name: "dataset", Path: true, Value: cli.String(&o.Dataset, ""), Help: "directory of token shards of tokenize encode-corpus"},
-		{Name: "text-field", Value: cli.String(&o.TextField, ""), Default: "text, content: the first present", Help: "field that holds the text"},
-		{Name: "messages-field", Value: cli.String(&o.MessagesField, "messages"), Help: "field that holds a conversation"},
+		fields[0], fields[1], cacheOption(&o.DataCache),
 		{Name: "output", Short: "o", Path: true, Value: cli.String(&o.Output, ""), Default: "runs/ID", Help: "run directory; a path ending .apr, .safetensors or .gguf also exports there"},
 		{Name: "force", Value: cli.Bool(&o.Force, false), Help: "rename an existing non-empty output to .bak-TIME and go on"},
 	}

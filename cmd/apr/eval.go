@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"apr/corpus"
 	"apr/eval"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -20,10 +21,13 @@ type evalOptions struct {
 	threshold, temperature                      float64
 	seed                                        int64
 	canaries, codeOff, network                  bool
+	textField, messagesField, dataCache         string
+	cacheUse                                    *corpus.CacheUse // nil: no corpus was read
 }
 
 func evalCommand() *cli.Command {
 	o := &evalOptions{}
+	fields := fieldOptions(&o.textField, &o.messagesField)
 	return &cli.Command{
 		Name: "eval", Short: "Score a model: text, agreement with a teacher, questions, programs",
 		Long: "perplexity  documents are joined by end-of-text; window j holds ids[j·stride : j·stride+seq-len+1]; each target is scored once\n" +
@@ -44,6 +48,7 @@ func evalCommand() *cli.Command {
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
 			{Name: "task", Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
 			{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.data), Help: ".jsonl, .parquet, .txt or directory; a .jsonl of items for the other tasks; repeatable"},
+			fields[0], fields[1], cacheOption(&o.dataCache),
 			{Name: "dataset", Value: cli.Enum(&o.dataset, "custom", "custom").Unbuilt("wikitext-2", "lambada"), Help: "custom: the text of --data"},
 			{Name: "text", Value: cli.String(&o.text, ""), Help: "the text itself, instead of --data"},
 			{Name: "teacher", Model: true, Value: cli.String(&o.teacher, ""), Help: "reference model of the agreement"},
@@ -129,7 +134,9 @@ func (o *evalOptions) check(s cli.Settings) error {
 	case !ofText && len(o.data) != 1:
 		err = fault.New(fault.Usage, "--task %s needs one --data FILE of items", o.task)
 	case !ofText:
-		err = only("perplexity and agreement", "text", "seq-len", "stride")
+		err = only("perplexity and agreement", "text", "seq-len", "stride", "text-field", "messages-field", "data-cache")
+	case o.text != "" && (s.Given("text-field") || s.Given("messages-field") || s.Given("data-cache")):
+		err = fault.New(fault.Usage, "--text-field, --messages-field and --data-cache belong to --data")
 	}
 	if err == nil && !o.isCode() {
 		err = only("code, humaneval and mbpp", "samples", "k", "temperature", "no-code-execution", "allow-network")
@@ -218,6 +225,8 @@ type evalResult struct {
 	Stride       int             `json:"stride,omitempty"`
 	Seed         int64           `json:"seed"`
 	Backend      string          `json:"backend"`
+
+	DataCache *corpus.CacheUse `json:"data_cache"` // null: no corpus was read
 
 	failure error // of an evaluation that measured, and measured no success
 }

@@ -91,7 +91,7 @@ func (t *textTask) report(all []eval.Position, r *evalResult) (eval.Score, error
 	perplexity := math.Exp(a.NatsPerToken)
 	r.DataSHA256, r.Documents, r.Tokens = t.text.SHA256(), len(t.text.Docs), int64(a.Targets)
 	r.Nats, r.Perplexity, r.ECE = &a.NatsPerToken, &perplexity, &a.ECE
-	r.SeqLen, r.Stride, r.Seed = o.seqLen, o.stride, o.seed
+	r.SeqLen, r.Stride, r.Seed, r.DataCache = o.seqLen, o.stride, o.seed, o.cacheUse
 	if o.maxTokens > 0 {
 		r.Mode = "limited"
 	}
@@ -132,12 +132,17 @@ func (o *evalOptions) read(ctx context.Context, tok *tokenizer.Tokenizer, e *cli
 		ids := append(enc.AppendText(nil, o.text), eos)
 		return &corpus.Tokens{IDs: ids, EOS: eos, Docs: []corpus.Doc{{End: int64(len(ids)), Bytes: int64(len(o.text))}}}, nil
 	}
-	text, report, err := corpus.Load(ctx, o.data, enc, corpus.EncodeOptions{EOS: eos, Vocab: tok.RealIDs(), Turns: corpus.AllTurns})
+	text, report, use, err := tokenCache(o.dataCache).Load(ctx, o.data, enc, corpus.EncodeOptions{
+		Read: readOptions(e.Settings, o.textField, o.messagesField), EOS: eos, Vocab: tok.RealIDs(), Turns: corpus.AllTurns,
+	})
 	if err != nil {
 		return nil, err
 	}
 	for _, bad := range report.Bad {
 		e.Log.Warn("left out: " + bad.Error())
+	}
+	if o.cacheUse = &use; use.Problem != "" {
+		e.Log.Warn("cache of tokens: " + use.Problem)
 	}
 	if n := int64(len(text.IDs)) - 1; o.maxTokens > 0 && int64(o.maxTokens) > n {
 		return nil, fault.New(fault.Invalid, "--max-tokens %d asks for more than the data's %d targets", o.maxTokens, n).

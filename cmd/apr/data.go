@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"apr/corpus"
+	"apr/internal/cli"
+)
+
+// fieldOptions say where the text stands in a record.
+func fieldOptions(text, messages *string) []cli.Option {
+	return []cli.Option{
+		{Name: "text-field", Value: cli.String(text, ""), Default: "text, content: the first present", Help: "field that holds the text"},
+		{Name: "messages-field", Value: cli.String(messages, "messages"), Help: "field that holds a conversation"},
+	}
+}
+
+// readOptions returns what fieldOptions were told. Only a messages field that was given keeps texts from being looked for.
+func readOptions(s cli.Settings, text, messages string) corpus.ReadOptions {
+	o := corpus.ReadOptions{TextField: text}
+	if s.Given("messages-field") {
+		o.MessagesField = messages
+	}
+	return o
+}
+
+// cacheOption says where the tokens of texts are kept.
+func cacheOption(folder *string) cli.Option {
+	return cli.Option{
+		Name: "data-cache", Path: true, Keywords: []string{"auto", "off"}, Value: cli.String(folder, "auto"),
+		Help: "keep the tokens of a million tokens and more, by a hash of all that decides them, so that a later run need not encode: auto in apr/tokens of the user's cache folder ($XDG_CACHE_HOME), off, or a folder; what was used least recently is removed beyond 10 GiB",
+	}
+}
+
+// tokenCache returns the cache that cacheOption names, nil for none.
+func tokenCache(folder string) *corpus.Cache {
+	switch folder {
+	case "off":
+		return nil
+	case "auto":
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return nil // a user without a home keeps nothing
+		}
+		folder = filepath.Join(user, "apr", "tokens")
+	}
+	return &corpus.Cache{Dir: folder, MinTokens: corpus.DefaultCacheTokens, MaxBytes: corpus.DefaultCacheBytes}
+}
