@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/near"
 )
 
@@ -62,6 +63,7 @@ func TestIntervalCovers(t *testing.T) {
 	const trials, mean = 4000, 3.0
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, blocks := range []int{3, 12, 60} {
+		contracttest.Cases(t, 1)
 		held := 0
 		for range trials {
 			sample := make([]block, blocks)

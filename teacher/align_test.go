@@ -64,7 +64,6 @@ func TestAlign(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			contracttest.Cases(t, 1)
 			tok, vocab, err := teacher.Align(withTokenizer("big", tt.rows[0], tt.big), withTokenizer("small", tt.rows[1], tt.small), "small", tt.rows[1])
 			if fault.KindOf(err) != tt.kind {
 				t.Fatalf("error %v, want kind %v", err, tt.kind)

@@ -226,6 +226,7 @@ func TestVerifyReplacedStudent(t *testing.T) {
 			bad += fmt.Sprint(c["name"], ": ", c["field"], "\n")
 		}
 	}
+	contracttest.Cases(t, 1)
 	if !strings.Contains(bad, "(distilled student): nats_per_token") {
 		t.Errorf("disagreements:\n%s", bad)
 	}
