@@ -289,6 +289,36 @@ func TestCacheDamage(t *testing.T) {
 	}
 }
 
+// TestCacheManifestIsSealed flips a bit of each byte of a manifest.
+func TestCacheManifestIsSealed(t *testing.T) {
+	file, c, enc := put(t, "a.txt", []byte("some text")), newCache(t), newIdentified("a")
+	_, report, use := load(t, c, enc, options, file)
+	path := filepath.Join(use.Path, manifestName)
+	text, err := os.ReadFile(path)
+	must(t, err)
+	for i := range text {
+		text[i] ^= 1
+		must(t, os.WriteFile(path, text, 0o600))
+		text[i] ^= 1
+		if _, _, err := readEntry(use.Path, use.Key, report.inputs, options); err == nil {
+			t.Errorf("byte %d changed, and nobody noticed", i)
+		}
+	}
+}
+
+// TestCacheTwoWriters writes an entry that another process has written meanwhile.
+func TestCacheTwoWriters(t *testing.T) {
+	file, c, enc := put(t, "a.txt", []byte("some text")), newCache(t), newIdentified("a")
+	tokens, report, use := load(t, c, enc, options, file)
+	second := CacheUse{Key: use.Key}
+	prefix, _, _ := strings.Cut(filepath.Base(use.Path), "-")
+	c.keep(prefix, []string{file}, tokens, report, &second)
+	all, err := os.ReadDir(c.Dir)
+	if second != use || err != nil || len(all) != 1 {
+		t.Errorf("%+v, want %+v; %v, %v", second, use, all, err)
+	}
+}
+
 func TestCacheNotWritten(t *testing.T) {
 	file := put(t, "a.txt", []byte("some text"))
 	blocked := put(t, "file", []byte("x"))
