@@ -34,7 +34,7 @@ type Summary struct {
 	Warnings     []string       `json:"warnings"`
 }
 
-// Summarize describes an opened model from its headers; with hash it also reads the files. The hash of a model of
+// Summarize describes an opened model from its headers, the tokenizer by its outline, for Validate judges its content; with hash it also reads the files. The hash of a model of
 // several files is that over their names and hashes, one "HASH  NAME" line each.
 func Summarize(ctx context.Context, c *Container, hash bool) (*Summary, error) {
 	size, err := c.Size()
@@ -79,16 +79,15 @@ func (s *Summary) describeConfig(c *Container) {
 }
 
 func (s *Summary) describeTokenizer(c *Container) {
-	t, err := c.Tokenizer()
+	t, err := c.Outline()
 	if err != nil {
 		s.Warnings = append(s.Warnings, "no usable tokenizer: "+err.Error())
 		return
 	}
-	d := t.Data()
 	s.Tokenizer = map[string]any{
-		"tokens": t.RealIDs(), "merges": len(d.Merges), "pre_type": d.PreType, "add_bos": d.AddBOS, "chat_template": d.ChatTemplate != "",
+		"tokens": t.Tokens, "merges": t.Merges, "pre_type": t.PreType, "add_bos": t.AddBOS, "chat_template": t.ChatTemplate,
 	}
-	for name, id := range map[string]int32{"bos_id": d.BOS, "eos_id": d.EOS, "pad_id": d.Pad} {
+	for name, id := range map[string]int32{"bos_id": t.BOS, "eos_id": t.EOS, "pad_id": t.Pad} {
 		if id != tokenizer.None {
 			s.Tokenizer[name] = id
 		}

@@ -137,15 +137,32 @@ func OpenAPRTokenizer(f *aprfile.File) (*tokenizer.Tokenizer, error) {
 }
 
 func aprTokenizer(m *aprfile.Metadata, path string) (*tokenizer.Tokenizer, error) {
-	t, ok, err := m.Tokenizer()
+	d, err := aprData(m, path)
 	if err != nil {
 		return nil, err
 	}
+	return tokenizer.FromData(path, d)
+}
+
+func aprOutline(m *aprfile.Metadata, path string) (tokenizer.Outline, error) {
+	d, err := aprData(m, path)
+	if err != nil {
+		return tokenizer.Outline{}, err
+	}
+	return tokenizer.OutlineData(path, d)
+}
+
+// aprData reads the flat form of the tokenizer.
+func aprData(m *aprfile.Metadata, path string) (d tokenizer.Data, err error) {
+	t, ok, err := m.Tokenizer()
+	if err != nil {
+		return d, err
+	}
 	if !ok {
-		return nil, fault.In(fault.Load, path, "holds no tokenizer").WithID("E-MODEL-010")
+		return d, fault.In(fault.Load, path, "holds no tokenizer").WithID("E-MODEL-010")
 	}
 	if len(t.Scores) > 0 || (t.ModelType != "" && t.ModelType != "bpe" && t.ModelType != "gpt2") {
-		return nil, fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: bpe, gpt2", t.ModelType).WithID("E-MODEL-011")
+		return d, fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: bpe, gpt2", t.ModelType).WithID("E-MODEL-011")
 	}
 	id := func(p *uint64) int32 {
 		if p == nil {
@@ -164,10 +181,10 @@ func aprTokenizer(m *aprfile.Metadata, path string) (*tokenizer.Tokenizer, error
 	if pre == "" {
 		pre = "qwen2"
 	}
-	return tokenizer.FromData(path, tokenizer.Data{
+	return tokenizer.Data{
 		Vocabulary: t.Vocabulary, Merges: t.Merges, TokenType: kinds, PreType: pre,
 		BOS: id(t.BOS), EOS: id(t.EOS), Pad: id(t.Padding), AddBOS: t.AddBOS, ChatTemplate: t.Template,
-	})
+	}, nil
 }
 
 // APRMetadata returns the metadata of a model: configuration, tokenizer, chat template. extra is added to it.

@@ -37,6 +37,20 @@ type Container struct {
 	ReadConfig func() (Config, error)
 	// ReadTokenizer reads the tokenizer; its error says why there is none.
 	ReadTokenizer func() (*tokenizer.Tokenizer, error)
+	// ReadOutline describes the tokenizer without making it; nil: only ReadTokenizer can.
+	ReadOutline func() (tokenizer.Outline, error)
+}
+
+// Outline describes the tokenizer.
+func (c *Container) Outline() (tokenizer.Outline, error) {
+	if c.ReadOutline != nil {
+		return c.ReadOutline()
+	}
+	t, err := c.ReadTokenizer()
+	if err != nil {
+		return tokenizer.Outline{}, err
+	}
+	return t.Outline(), nil
 }
 
 // OpenContainer opens a Hugging Face folder, a safetensors file with config.json beside it, an .apr file, a GGUF
@@ -52,6 +66,7 @@ func OpenContainer(path string) (*Container, error) {
 		c.Warnings = f.Warnings()
 		c.ReadConfig = func() (Config, error) { return OpenAPRConfig(f) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return OpenAPRTokenizer(f) }
+		c.ReadOutline = func() (tokenizer.Outline, error) { return aprOutline(f.Metadata(), f.Path()) }
 	case *safetensors.File:
 		c.Warnings = f.Warnings()
 		dir := filepath.Dir(f.Files()[0])
@@ -60,14 +75,17 @@ func OpenContainer(path string) (*Container, error) {
 		}
 		c.ReadConfig = func() (Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
+		c.ReadOutline = func() (tokenizer.Outline, error) { return hfOutline(dir) }
 		if text, ok := f.Metadata()[SafetensorsKey]; ok {
 			c.ReadConfig = func() (Config, error) { return embeddedConfig(f, text) }
 			c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return embeddedTokenizer(f, text) }
+			c.ReadOutline = nil
 		}
 	case *gguf.File:
 		c.Warnings = f.Warnings()
 		c.ReadConfig = func() (Config, error) { return OpenGGUFConfig(f) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tokenizer.FromGGUF(f.Path(), f.Metadata()) }
+		c.ReadOutline = func() (tokenizer.Outline, error) { return tokenizer.OutlineGGUF(f.Path(), f.Metadata()) }
 	default:
 		return nil, errors.Join(fault.In(fault.Unavailable, path, "models of format %s are not read yet", kind), f.Close())
 	}
@@ -88,6 +106,19 @@ func hfTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	d := tok.Data()
 	d.EOS = int32(c.EOS)
 	return tokenizer.FromData(filepath.Join(dir, "tokenizer.json"), d)
+}
+
+// hfOutline is the outline of what hfTokenizer loads.
+func hfOutline(dir string) (tokenizer.Outline, error) {
+	o, err := tokenizer.LoadOutline(dir)
+	if err != nil || o.EOS != tokenizer.None {
+		return o, err
+	}
+	c, err := ReadConfig(filepath.Join(dir, "config.json"))
+	if err == nil && c.EOS >= 0 {
+		o.EOS = int32(c.EOS)
+	}
+	return o, err
 }
 
 // Close releases the files.

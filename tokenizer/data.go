@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"fmt"
 	"strings"
+
+	"apr/internal/fault"
 )
 
 // Data is the flat form of a tokenizer, as it stands in .apr metadata (keys tokenizer.*) and in GGUF.
@@ -34,13 +36,10 @@ func FromData(path string, d Data) (*Tokenizer, error) {
 func (d Data) content() (content, error) {
 	c := content{bos: d.BOS, eos: d.EOS, pad: d.Pad, addBOS: d.AddBOS, chatTemplate: d.ChatTemplate}
 	if c.pattern = patternNamed(d.PreType); c.pattern == nil {
-		return c, refuse("E-TOK-008", "pre_type", "unknown pre-tokenizer %q", clip(d.PreType)).WithHint("known: %s", strings.Join(patternNames(), ", "))
+		return c, unknownPattern(d.PreType)
 	}
-	if d.TokenType != nil && len(d.TokenType) != len(d.Vocabulary) {
-		return c, refuse("E-TOK-004", "token_type", "%d types for %d tokens", len(d.TokenType), len(d.Vocabulary))
-	}
-	if len(d.Vocabulary) > MaxID+1 {
-		return c, refuse("E-TOK-004", "vocabulary", "%d tokens; at most %d are possible", len(d.Vocabulary), MaxID+1)
+	if err := d.checkLengths(len(d.Vocabulary)); err != nil {
+		return c, err
 	}
 	results := make(map[string]bool, len(d.Merges))
 	c.merges = make([][2]string, len(d.Merges))
@@ -62,16 +61,38 @@ func (d Data) content() (content, error) {
 		} else if looksSpecial(text) && !results[text] {
 			kind = Control
 		}
-		switch kind {
-		case Unknown:
+		if err := checkKind(i, kind); err != nil {
+			return c, err
+		}
+		if kind == Unknown {
 			kind = Control
-		case Normal, Control, UserDefined, Unused:
-		default:
-			return c, refuse("E-TOK-004", "token_type", "token %d has type %d, which byte-level BPE does not know", i, int(kind))
 		}
 		c.tokens[i] = token{text: text, kind: kind}
 	}
 	return c, nil
+}
+
+// checkLengths refuses too many tokens, and types that are not as many; n is the number of tokens.
+func (d Data) checkLengths(n int) error {
+	if d.TokenType != nil && len(d.TokenType) != n {
+		return refuse("E-TOK-004", "token_type", "%d types for %d tokens", len(d.TokenType), n)
+	}
+	if n > MaxID+1 {
+		return refuse("E-TOK-004", "vocabulary", "%d tokens; at most %d are possible", n, MaxID+1)
+	}
+	return nil
+}
+
+// checkKind refuses a type that the token id cannot have.
+func checkKind(id int, k Kind) error {
+	if k < Normal || k > Unused {
+		return refuse("E-TOK-004", "token_type", "token %d has type %d, which byte-level BPE does not know", id, int(k))
+	}
+	return nil
+}
+
+func unknownPattern(name string) *fault.Error {
+	return refuse("E-TOK-008", "pre_type", "unknown pre-tokenizer %q", clip(name)).WithHint("known: %s", strings.Join(patternNames(), ", "))
 }
 
 // looksSpecial is the rule for vocabularies without types: <|…|>, or <x> and </x> with x of lower-case letters and _,

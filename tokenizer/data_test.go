@@ -104,28 +104,34 @@ func TestFromDataRefuses(t *testing.T) {
 		name   string
 		change func(*Data)
 		want   string
+		seen   bool // by the outline too
 	}{
-		{"pre type", func(d *Data) { d.PreType = "default" }, "E-TOK-008"},
-		{"too few types", func(d *Data) { d.TokenType = d.TokenType[1:] }, "E-TOK-004"},
-		{"type of bytes", func(d *Data) { d.TokenType[7] = 6 }, "E-TOK-004"},
-		{"type unknown", func(d *Data) { d.TokenType[7] = -1 }, "E-TOK-004"},
-		{"token twice", func(d *Data) { d.Vocabulary[257] = "ab" }, "E-TOK-005"},
-		{"broken UTF-8", func(d *Data) { d.Vocabulary[257] = "\xff" }, "E-TOK-004"},
-		{"empty control token", func(d *Data) { d.Vocabulary[259] = "" }, "E-TOK-007"},
-		{"byte missing", func(d *Data) { d.Vocabulary['A'] = "AA" }, "E-TOK-011"},
-		{"merge without space", func(d *Data) { d.Merges[0] = "ab" }, "E-TOK-006"},
-		{"merge without right part", func(d *Data) { d.Merges[0] = "ab " }, "E-TOK-006"},
-		{"merge of three parts", func(d *Data) { d.Merges[0] = "a b c" }, "E-TOK-006"},
-		{"merge of an unknown part", func(d *Data) { d.Merges[0] = "a xy" }, "E-TOK-006"},
-		{"bos", func(d *Data) { d.BOS = 5000 }, "bos token: id 5000"},
-		{"eos", func(d *Data) { d.EOS = -2 }, "eos token: id -2"},
-		{"padding", func(d *Data) { d.Pad = 261 }, "padding token: id 261"},
-		{"nothing", func(d *Data) { *d = Data{PreType: "qwen2", BOS: None, EOS: None, Pad: None} }, "E-TOK-011"},
+		{"pre type", func(d *Data) { d.PreType = "default" }, "E-TOK-008", true},
+		{"too few types", func(d *Data) { d.TokenType = d.TokenType[1:] }, "E-TOK-004", true},
+		{"type of bytes", func(d *Data) { d.TokenType[7] = 6 }, "E-TOK-004", true},
+		{"type unknown", func(d *Data) { d.TokenType[7] = -1 }, "E-TOK-004", true},
+		{"token twice", func(d *Data) { d.Vocabulary[257] = "ab" }, "E-TOK-005", false},
+		{"broken UTF-8", func(d *Data) { d.Vocabulary[257] = "\xff" }, "E-TOK-004", false},
+		{"empty control token", func(d *Data) { d.Vocabulary[259] = "" }, "E-TOK-007", false},
+		{"byte missing", func(d *Data) { d.Vocabulary['A'] = "AA" }, "E-TOK-011", false},
+		{"merge without space", func(d *Data) { d.Merges[0] = "ab" }, "E-TOK-006", false},
+		{"merge without right part", func(d *Data) { d.Merges[0] = "ab " }, "E-TOK-006", false},
+		{"merge of three parts", func(d *Data) { d.Merges[0] = "a b c" }, "E-TOK-006", false},
+		{"merge of an unknown part", func(d *Data) { d.Merges[0] = "a xy" }, "E-TOK-006", false},
+		{"bos", func(d *Data) { d.BOS = 5000 }, "bos token: id 5000", true},
+		{"eos", func(d *Data) { d.EOS = -2 }, "eos token: id -2", true},
+		{"padding", func(d *Data) { d.Pad = 261 }, "padding token: id 261", true},
+		{"nothing", func(d *Data) { *d = Data{PreType: "qwen2", BOS: None, EOS: None, Pad: None} }, "E-TOK-011", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := smallTokenizer(t).Data()
 			c.change(&d)
 			_, err := FromData("m.apr", d)
+			if _, outlineErr := OutlineData("m.apr", d); outlineErr != nil && outlineErr.Error() != err.Error() {
+				t.Errorf("outline: %v", outlineErr)
+			} else if outlineErr == nil && c.seen {
+				t.Error("the outline does not tell")
+			}
 			if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "m.apr: ") {
 				t.Errorf("%v, want a format error of m.apr with %s", err, c.want)
 			}

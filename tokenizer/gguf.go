@@ -10,30 +10,53 @@ import (
 // understood of kind Format. Ids without text are padding: llama.cpp lists one for every row of the embedding.
 func FromGGUF(path string, m *gguf.Metadata) (*Tokenizer, error) {
 	r := ggufReader{m: m}
-	model, ok := r.str("tokenizer.ggml.model")
+	if err := r.checkModel(path); err != nil {
+		return nil, err
+	}
+	d := r.data()
+	d.Vocabulary = r.strings("tokenizer.ggml.tokens")
+	d.Merges = r.strings("tokenizer.ggml.merges")
 	if r.err != nil {
 		return nil, r.err
 	}
+	return FromData(path, d)
+}
+
+// checkModel refuses a file without a tokenizer, or with one of another type.
+func (r *ggufReader) checkModel(path string) error {
+	model, ok := r.str("tokenizer.ggml.model")
+	if r.err != nil {
+		return r.err
+	}
 	if !ok {
-		return nil, fault.In(fault.Load, path, "holds no tokenizer").WithID("E-TOK-020")
+		return fault.In(fault.Load, path, "holds no tokenizer").WithID("E-TOK-020")
 	}
 	if model != "gpt2" {
-		return nil, fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: gpt2", clip(model)).
+		return fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: gpt2", clip(model)).
 			At(`key "tokenizer.ggml.model"`).WithID("E-TOK-021")
 	}
-	var d Data
+	return nil
+}
+
+// data reads everything but the vocabulary and the merges.
+func (r *ggufReader) data() (d Data) {
 	d.PreType = r.needed("tokenizer.ggml.pre")
-	d.Vocabulary = r.strings("tokenizer.ggml.tokens")
-	d.Merges = r.strings("tokenizer.ggml.merges")
 	d.TokenType = r.types("tokenizer.ggml.token_type")
 	d.BOS, d.EOS = r.id("tokenizer.ggml.bos_token_id"), r.id("tokenizer.ggml.eos_token_id")
 	d.Pad = r.id("tokenizer.ggml.padding_token_id")
 	d.AddBOS = r.boolean("tokenizer.ggml.add_bos_token")
 	d.ChatTemplate, _ = r.str("tokenizer.chat_template")
-	if r.err != nil {
-		return nil, r.err
+	return d
+}
+
+// count returns the length of an array of strings that must be there.
+func (r *ggufReader) count(key string) int {
+	n, ok, err := r.m.Count(key)
+	if err == nil && !ok {
+		err = r.m.Missing(key)
 	}
-	return FromData(path, d)
+	r.keep(err)
+	return n
 }
 
 // ggufReader reads metadata and keeps the first error.

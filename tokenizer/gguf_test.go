@@ -76,6 +76,9 @@ func TestGGUFRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
+			if _, err := OutlineGGUF(path, f.Metadata()); c.name != "vocabulary" && (err == nil || err.Error() != path+": "+c.want) {
+				t.Errorf("outline: %v, want %s", err, c.want)
+			}
 			if _, err = FromGGUF(path, f.Metadata()); err == nil || err.Error() != path+": "+c.want || fault.KindOf(err) != c.kind {
 				t.Errorf("got %v (%v), want %s", err, fault.KindOf(err), c.want)
 			}

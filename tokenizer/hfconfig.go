@@ -27,7 +27,7 @@ func (c *content) readConfig(v strictjson.Value) error {
 			return err
 		}
 		id, err := strconv.Atoi(key)
-		if err != nil || id < 0 || id >= len(c.tokens) || c.tokens[id].text != text {
+		if err != nil || !c.has(id, text) {
 			return refuseAt(k, "E-TOK-016", "added token %q with id %q is not in tokenizer.json", clip(text), clip(key))
 		}
 	}
@@ -43,13 +43,34 @@ func (c *content) namedToken(v strictjson.Value, id *int32) error {
 	if err != nil {
 		return err
 	}
+	found, ok := c.find(text)
+	if !ok {
+		return refuseAt(v, "E-TOK-012", "token %q is not in the vocabulary", clip(text))
+	}
+	*id = found
+	return nil
+}
+
+// find returns the id of a token's stored text.
+func (c *content) find(text string) (int32, bool) {
+	if c.search != nil {
+		return c.search(text)
+	}
 	for i, k := range c.tokens {
 		if k.text == text && k.real() {
-			*id = int32(i)
-			return nil
+			return int32(i), true
 		}
 	}
-	return refuseAt(v, "E-TOK-012", "token %q is not in the vocabulary", clip(text))
+	return None, false
+}
+
+// has reports whether the token id has this stored text.
+func (c *content) has(id int, text string) bool {
+	if c.search != nil {
+		found, ok := c.search(text)
+		return ok && int(found) == id
+	}
+	return id >= 0 && id < len(c.tokens) && c.tokens[id].text == text
 }
 
 func tokenText(v strictjson.Value) (string, error) {

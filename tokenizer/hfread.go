@@ -19,7 +19,20 @@ const maxFile = 128 << 20
 //
 // Errors are of kind fault.NotFound, fault.IO or fault.Format and name the file and the place in it.
 func Load(dir string) (*Tokenizer, error) {
-	var text [3]string
+	text, err := readFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	t, err := Parse(filepath.Join(dir, "tokenizer.json"), text[0], text[1])
+	if err == nil && text[2] != "" {
+		t.chatTemplate = text[2]
+	}
+	return t, err
+}
+
+// readFolder returns the texts of tokenizer.json, tokenizer_config.json and chat_template.jinja; the latter two may be
+// missing.
+func readFolder(dir string) (text [3]string, err error) {
 	for i, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); i > 0 && errors.Is(err, os.ErrNotExist) {
 			continue
@@ -29,14 +42,10 @@ func Load(dir string) (*Tokenizer, error) {
 			text[i], err = readfile.String(path, maxFile)
 		}
 		if err != nil {
-			return nil, err
+			return text, err
 		}
 	}
-	t, err := Parse(filepath.Join(dir, "tokenizer.json"), text[0], text[1])
-	if err == nil && text[2] != "" {
-		t.chatTemplate = text[2]
-	}
-	return t, err
+	return text, nil
 }
 
 // Parse makes a tokenizer of the text of tokenizer.json and, unless it is empty, of the tokenizer_config.json beside it.
@@ -54,18 +63,27 @@ func Parse(path, tokenizerJSON, configJSON string) (*Tokenizer, error) {
 	if err := c.readTokenizer(root); err != nil {
 		return nil, inFile(path, strictjson.Fault(path, tokenizerJSON, err))
 	}
-	if configJSON != "" {
-		configPath := filepath.Join(filepath.Dir(path), "tokenizer_config.json")
-		config, err := strictjson.Parse(configJSON, strictjson.Options{})
-		if err == nil {
-			err = c.readConfig(config)
-		}
-		if err != nil {
-			return nil, inFile(configPath, strictjson.Fault(configPath, configJSON, err))
-		}
+	if err := c.parseConfig(path, configJSON); err != nil {
+		return nil, err
 	}
 	t, err := build(c)
 	return t, inFile(path, err)
+}
+
+// parseConfig reads the text of the tokenizer_config.json beside path, if there is one.
+func (c *content) parseConfig(path, text string) error {
+	if text == "" {
+		return nil
+	}
+	path = filepath.Join(filepath.Dir(path), "tokenizer_config.json")
+	config, err := strictjson.Parse(text, strictjson.Options{})
+	if err == nil {
+		err = c.readConfig(config)
+	}
+	if err != nil {
+		return inFile(path, strictjson.Fault(path, text, err))
+	}
+	return nil
 }
 
 // refuseAt is refuse with the place of v in its file.
@@ -75,36 +93,56 @@ func refuseAt(v strictjson.Value, id, format string, args ...any) *fault.Error {
 }
 
 func (c *content) readTokenizer(root strictjson.Value) error {
+	s, err := c.readFrame(root)
+	if err != nil {
+		return err
+	}
+	if err := c.readVocab(s.vocab); err != nil {
+		return err
+	}
+	if err := c.readMerges(s.merges); err != nil {
+		return err
+	}
+	return c.readAdded(s.added)
+}
+
+// sections are the large parts of a tokenizer.json: an object, an array, and an array or nothing.
+type sections struct{ vocab, merges, added strictjson.Value }
+
+// readFrame reads a tokenizer.json but for its sections.
+func (c *content) readFrame(root strictjson.Value) (s sections, err error) {
 	f := strictjson.NewFields(root)
 	f.Only("version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
 	version := f.StrOr("version", "1.0")
 	for _, key := range []string{"truncation", "padding"} {
 		if f.Has(key) {
-			return refuseAt(f.Value(key), "E-TOK-010", "%s inside a tokenizer is not supported", key).WithHint("set it to null")
+			return s, refuseAt(f.Value(key), "E-TOK-010", "%s inside a tokenizer is not supported", key).WithHint("set it to null")
 		}
 	}
 	pre, model := f.Value("pre_tokenizer"), f.Value("model")
 	if err := f.Err(); err != nil {
-		return err
+		return s, err
 	}
 	if version != "1.0" {
-		return refuseAt(root, "E-TOK-002", "version %q is unknown; 1.0 is supported", clip(version))
+		return s, refuseAt(root, "E-TOK-002", "version %q is unknown; 1.0 is supported", clip(version))
 	}
 	if err := c.readPattern(pre); err != nil {
-		return err
+		return s, err
 	}
 	if err := c.readNormalizer(root, f.ValueOr("normalizer")); err != nil {
-		return err
+		return s, err
 	}
 	for _, key := range []string{"post_processor", "decoder"} {
 		if err := readByteLevel(f.ValueOr(key), key); err != nil {
-			return err
+			return s, err
 		}
 	}
-	if err := c.readModel(model); err != nil {
-		return err
+	s, err = readModel(model)
+	s.added = f.ValueOr("added_tokens")
+	if k := s.added.Kind(); err == nil && k != strictjson.Absent && k != strictjson.Null {
+		err = s.added.Expect(strictjson.Array)
 	}
-	return c.readAdded(f.ValueOr("added_tokens"))
+	return s, err
 }
 
 // readByteLevel checks that a post-processor or decoder is ByteLevel or nothing: neither changes ids then.
@@ -236,10 +274,11 @@ func (c *content) readNormalizer(root, v strictjson.Value) error {
 	return nil
 }
 
-func (c *content) readModel(v strictjson.Value) error {
+// readModel checks the model and returns its vocabulary and merges.
+func readModel(v strictjson.Value) (s sections, err error) {
 	f := strictjson.NewFields(v)
 	if kind := f.StrOr("type", "BPE"); f.Err() == nil && kind != "BPE" {
-		return refuseAt(v, "E-TOK-003", "model %q is not supported; BPE is", clip(kind))
+		return s, refuseAt(v, "E-TOK-003", "model %q is not supported; BPE is", clip(kind))
 	}
 	f.Only("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
 		"ignore_merges", "vocab", "merges")
@@ -261,18 +300,15 @@ func (c *content) readModel(v strictjson.Value) error {
 	vocab, list := f.Value("vocab"), f.Value("merges")
 	switch {
 	case f.Err() != nil:
-		return f.Err()
+		return s, f.Err()
 	case unsupported != "":
-		return refuseAt(v, "E-TOK-003", "BPE with %s is not supported", unsupported)
+		return s, refuseAt(v, "E-TOK-003", "BPE with %s is not supported", unsupported)
 	case vocab.Kind() != strictjson.Object:
-		return vocab.Expect(strictjson.Object)
+		return s, vocab.Expect(strictjson.Object)
 	case list.Kind() != strictjson.Array:
-		return list.Expect(strictjson.Array)
+		return s, list.Expect(strictjson.Array)
 	}
-	if err := c.readVocab(vocab); err != nil {
-		return err
-	}
-	return c.readMerges(list)
+	return sections{vocab: vocab, merges: list}, nil
 }
 
 // readVocab places the tokens at their ids.
@@ -340,11 +376,8 @@ func (c *content) readMerges(list strictjson.Value) error {
 
 // readAdded places the added tokens or, where the vocabulary has them too, checks that both agree.
 func (c *content) readAdded(v strictjson.Value) error {
-	if k := v.Kind(); k == strictjson.Absent || k == strictjson.Null {
+	if v.Len() == 0 {
 		return nil
-	}
-	if err := v.Expect(strictjson.Array); err != nil {
-		return err
 	}
 	ids := make(map[string]int, len(c.tokens))
 	for id, k := range c.tokens {

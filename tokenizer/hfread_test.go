@@ -221,7 +221,11 @@ func TestParseConfig(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tok, err := Parse("dir/tokenizer.json", small(), c.config)
+			o, outlineErr := parseOutline("dir/tokenizer.json", small(), c.config)
 			if err != nil {
+				if outlineErr == nil || outlineErr.Error() != err.Error() {
+					t.Errorf("outline: %v", outlineErr)
+				}
 				contracttest.Cases(t, 1)
 				path := filepath.FromSlash("dir/tokenizer_config.json: ")
 				if err.Error() != path+c.want || fault.KindOf(err) != fault.Format {
@@ -229,6 +233,7 @@ func TestParseConfig(t *testing.T) {
 				}
 				return
 			}
+			checkOutline(t, o, outlineErr, tok)
 			got := fmt.Sprintf("eos %d bos %d pad %d %s %t", tok.EOS(), tok.BOS(), tok.Pad(), tok.ChatTemplate(), tok.AddBOS())
 			if got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
@@ -278,7 +283,12 @@ func TestEveryPrefixAndFlip(t *testing.T) {
 		if len(b) > i {
 			b = slices.Concat(b[:i], []byte(alike), b[i:])
 		}
-		_, err := Parse("x", string(b), "")
+		tok, err := Parse("x", string(b), "")
+		if o, outlineErr := parseOutline("x", string(b), ""); err == nil {
+			checkOutline(t, o, outlineErr, tok)
+		} else if outlineErr != nil && fault.KindOf(outlineErr) != fault.Format {
+			t.Errorf("%s: outline: %v", name, outlineErr)
+		}
 		switch {
 		case err != nil && fault.KindOf(err) != fault.Format:
 			t.Errorf("%s: no fault of kind Format: %v", name, err)
@@ -299,7 +309,13 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, config string) {
 		var tok *Tokenizer
 		var err error
+		var o Outline
+		var outlineErr error
+		hostile.Bounded(t, len(text)+len(config), func() { o, outlineErr = parseOutline("x", text, config) })
 		hostile.Bounded(t, len(text)+len(config), func() { tok, err = Parse("x", text, config) })
+		if err == nil {
+			checkOutline(t, o, outlineErr, tok)
+		}
 		if err != nil {
 			if fault.KindOf(err) != fault.Format {
 				t.Errorf("kind %v: %v", fault.KindOf(err), err)

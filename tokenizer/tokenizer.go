@@ -63,6 +63,9 @@ type content struct {
 	bos, eos, pad int32
 	addBOS        bool
 	chatTemplate  string
+
+	// search, if not nil, finds the id of a text in place of tokens, which are not read then.
+	search func(text string) (int32, bool)
 }
 
 // build makes a tokenizer of c or says what contradicts what.
@@ -95,7 +98,7 @@ func build(c content) (*Tokenizer, error) {
 		id   int32
 	}{{"bos", t.bos}, {"eos", t.eos}, {"padding", t.pad}} {
 		if s.id != None && !t.has(s.id) {
-			return nil, refuse("E-TOK-012", s.name+" token", "id %d is not in the vocabulary of %d tokens", s.id, len(t.tokens))
+			return nil, notInVocabulary(s.name, s.id, len(t.tokens))
 		}
 	}
 	t.encoders.New = func() any { return t.NewEncoder() }

@@ -296,6 +296,20 @@ func (m *Metadata) Strings(key string) ([]string, bool, error) {
 	return list, true, nil
 }
 
+// Count returns the number of elements of an array of strings, and false if there is no such key. Another value is a fault
+// of kind Format.
+func (m *Metadata) Count(key string) (int, bool, error) {
+	at, ok := m.byKey[key]
+	if !ok {
+		return 0, false, nil
+	}
+	e := m.entries[at]
+	if e.typ != Array || e.elem != String {
+		return 0, true, m.other(e, "an array of strings")
+	}
+	return e.n, true, nil
+}
+
 // Ints returns an array of integers, and false if there is no such key. Another value, or an integer over an int64, is
 // a fault of kind Format.
 func (m *Metadata) Ints(key string) ([]int64, bool, error) {

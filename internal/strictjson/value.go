@@ -237,6 +237,21 @@ func (v Value) Members() iter.Seq2[string, Value] {
 	}
 }
 
+// MemberValues yields the values of the members of an object in order, without their keys, and nothing for other kinds.
+func (v Value) MemberValues() iter.Seq[Value] {
+	return func(yield func(Value) bool) {
+		if v.Kind() != Object {
+			return
+		}
+		d := v.doc
+		for k, end := v.at+1, d.tape[v.at].next; k < end; k = d.tape[k+1].next {
+			if d.tape[k].next == 0 && !yield(Value{d, k + 1}) {
+				return
+			}
+		}
+	}
+}
+
 // Get returns the member of an object of exactly that key, and false if there is none.
 func (v Value) Get(key string) (Value, bool) {
 	if v.Kind() != Object {
