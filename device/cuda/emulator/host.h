@@ -149,6 +149,14 @@ APR_DEVICE u8 apr_e4m3(float x) {
     return (u8)(sign | ((u + 0x7ffff + (u >> 20 & 1)) >> 20) - (120 << 3));
 }
 APR_DEVICE u16 pack_e4m3(float lo, float hi) { return (u16)(apr_e4m3(lo) | apr_e4m3(hi) << 8); }
+template <class A, class B> APR_DEVICE i32 dot4(u32 a, u32 b, i32 c) {
+    for (int i = 0; i < 4; i++) c += (i32)(A)(a >> 8 * i) * (i32)(B)(b >> 8 * i);
+    return c;
+}
+APR_DEVICE u32 dot4_uu(u32 a, u32 b, u32 c) { return (u32)dot4<u8, u8>(a, b, (i32)c); }
+APR_DEVICE i32 dot4_us(u32 a, u32 b, i32 c) { return dot4<u8, signed char>(a, b, c); }
+APR_DEVICE i32 dot4_su(u32 a, u32 b, i32 c) { return dot4<signed char, u8>(a, b, c); }
+APR_DEVICE i32 dot4_ss(u32 a, u32 b, i32 c) { return dot4<signed char, signed char>(a, b, c); }
 APR_DEVICE u32 byte_perm(u32 x, u32 y, u32 select) {
     const u64 all = (u64)y << 32 | x;
     u32 r = 0;

@@ -121,6 +121,11 @@ APR_DEVICE float from_f16(u16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) 
 APR_DEVICE u16 pack_e4m3(float lo, float hi) { u16 r; asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo)); return r; }
 // byte_perm returns four of the eight bytes of y:x; nibble i of select is the number of byte i, 0 … 7.
 APR_DEVICE u32 byte_perm(u32 x, u32 y, u32 select) { return __nvvm_prmt(x, y, select); }
+// dot4_XY returns c + Σ a_i·b_i of the four bytes of a and b, exactly: a signed (s) or not (u), then b.
+APR_DEVICE u32 dot4_uu(u32 a, u32 b, u32 c) { u32 r; asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+APR_DEVICE i32 dot4_us(u32 a, u32 b, i32 c) { i32 r; asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+APR_DEVICE i32 dot4_su(u32 a, u32 b, i32 c) { i32 r; asm("dp4a.s32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+APR_DEVICE i32 dot4_ss(u32 a, u32 b, i32 c) { i32 r; asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 // to_tf32 rounds to the 10-bit mantissa that mma_tf32 reads.
 APR_DEVICE u32 to_tf32(float x) { u32 r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
 

@@ -1,18 +1,18 @@
 // The kernels of generation's step for one position, launched so that each begins while the one before ends: products have
 // their first blocks of W on the way by the time that x is there. See let_next and wait_before in apr.cuh.
 #include "attention_decode.cuh"
-#include "gemv_tile.cuh"
+#include "gemv_blocks.cuh"
 #include "move.cuh"
 #include "norm.cuh"
 #include "rotary.cuh"
 
-KERNEL(gemv_q4_k_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ4K, 1>(a); }
-KERNEL(gemv_q5_k_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ5K, 1>(a); }
-KERNEL(gemv_q6_k_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ6K, 1>(a); }
-KERNEL(gemv_q8_0_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ8_0, 1>(a); }
-KERNEL(gemv_q4_0_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ4_0, 1>(a); }
-KERNEL(gemv_q5_0_tile_1_early, TileArgs, 448, 2) { gemv_tiles<TileQ5_0, 1>(a); }
-KERNEL(gemv_mixed_tile_1_early, TileArgs, 448, 2) { gemv_mixed(a); }
+KERNEL(gemv_q4_k_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsQ4K>()); }
+KERNEL(gemv_q5_k_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsQ5K>()); }
+KERNEL(gemv_q6_k_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsQ6K>()); }
+KERNEL(gemv_q8_0_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsOfGroups<GroupQ8_0>>()); }
+KERNEL(gemv_q4_0_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsOfGroups<GroupQ4_0>>()); }
+KERNEL(gemv_q5_0_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsOfGroups<GroupQ5_0>>()); }
+KERNEL(gemv_mixed_rows_1_early, RowsArgs, 512, 1) { gemv_rows<1>(a, Mixed()); }
 KERNEL(attention_decode_packs_bf16_early, AttentionArgs, 32 * WARPS, 1) { decode_packs<bf16>(a); }
 KERNEL(rmsnorm_bf16_8_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, false>(a); }
 KERNEL(rmsnorm_bf16_8_add_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, true>(a); }

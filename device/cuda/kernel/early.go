@@ -20,7 +20,7 @@ const earlyBlocks = 8
 // called let_next, or have ended; what it reads or writes of others it must leave until its wait_before. All of these do.
 func Overlap(l Launch) Launch {
 	twin, ok := twins()[l.Kernel]
-	small := l.Grid[0] <= earlyBlocks || l.Module == tileModule || l.Module == decodeModule
+	small := l.Grid[0] <= earlyBlocks || l.Module == rowsModule || l.Module == decodeModule
 	if !ok || !small {
 		return l
 	}

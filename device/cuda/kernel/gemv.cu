@@ -1,4 +1,4 @@
-// Products of few rows of bfloat16 with a matrix that is not in blocks; gemv_tile.cu has those.
+// Products of few rows of bfloat16 with a matrix that is not in blocks; gemv_blocks.cu has those.
 #include "gemv.cuh"
 
 #define GEMV(type, B) \

@@ -25,7 +25,7 @@ const (
 // GemvRows is the number of rows of x up to which Gemv and GemvPlain serve.
 const GemvRows = 8
 
-// gemvThreads is the threads of a block, whose warps compute a column of y each (but for tiles).
+// gemvThreads is the threads of a block, whose warps compute a column of y each (but for blocks of x of bfloat16).
 const gemvThreads = 256
 
 // Gemv computes y = x·Wᵀ for few rows of x, plus bias [1,out] (float32) unless it is zero, plus y with add: x [m,in], m at
@@ -57,7 +57,7 @@ func GemvModules(t tensor.DType) []string {
 	if t == tensor.F32 {
 		return []string{"gemv_f32"}
 	}
-	return []string{"gemv", tileModule}
+	return []string{"gemv", rowsModule}
 }
 
 // gemvForm names the kernel for one row of x or for up to GemvRows.

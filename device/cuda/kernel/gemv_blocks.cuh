@@ -1,0 +1,438 @@
+// Products of few rows of bfloat16 with a matrix in blocks, y = x·Wᵀ, whose time is that of reading W once.
+//
+// A row of x is rounded to integers of 16 bits, in groups of 32 that share a power of two: the largest magnitude of a group
+// is below 2¹⁵ of them, so that whatever is at least 1/128 of it is exact. An integer is 256·hi + lo, hi signed, lo not,
+// and codes of W are bytes, so that four products and their sum are one instruction for hi and one for lo:
+//
+//     y += Σ_groups s·xs·(256·Σ q·hi + Σ q·lo) − off·xs·Σ v        xs the group's power of two, v = 256·hi + lo
+//
+// Sums of integers are exact; those of groups are rounded to float32.
+//
+// A block has consecutive rows of each part of W, and a warp a piece of a row at a time, two chunks of 2048 values, of which
+// a lane has 64 each. Chunks come to shared memory by asynchronous copies, several of a warp ahead, before it is known what
+// x is. Blocks of W may stand at any even address.
+#pragma once
+#include "dequant.cuh"
+#include "swiglu.cuh"
+
+// RowsPart is a matrix of blocks and the columns of y that it makes.
+struct RowsPart {
+    const u8 *w;
+    i64 stride; // bytes
+    u32 rows, each; // of all, of a block
+    u32 first;      // column of y of row 0
+    u32 type;       // of mixed launches: see Mixed
+    APR_METHOD u32 begin() const { return (u32)min_of((i64)each * block(), rows); } // the block's rows
+    APR_METHOD u32 count() const { return (u32)min_of(each, rows - begin()); }
+};
+
+struct RowsArgs {
+    void *y;
+    const void *x;
+    const float *bias;      // zero: none
+    void *product;          // silu(g)·u, g the columns of y by part 0, u those by part 1; zero: none
+    i64 y_stride, x_stride; // elements
+    i64 product_stride;
+    RowsPart part[4];
+    u32 cols, tokens; // of W and x, of x and y
+    u32 flags;        // 1: y += x·Wᵀ, 2: y is float, 4: y is not kept
+    u32 stages;       // chunks of a warp that are in shared memory together, 2, 3 or 4
+    u32 pitch;        // bytes that one takes there
+    u32 parts;
+};
+
+// How a chunk of x stands in shared memory: four planes of hi, then four of lo; plane k has values 64l + 16k … + 15 for
+// l = 0 … 31, 16 bytes each. Then, of the groups, four lists of floats: powers of two, sums, sums of first and of second
+// halves. Planes and lists are as far apart as keeps lanes that read different ones at different banks.
+constexpr u32 CHUNK = 2048, PLANE = 33 * 16, LIST = 80 * 4, LISTS = 8 * PLANE, CHUNK_X = LISTS + 4 * LIST;
+
+struct Words { u32 w[4]; }; // 16 codes
+
+// Sum16 is Σ q·v of up to 32 values, in its two parts.
+struct IntSum {
+    i32 hi = 0, lo = 0;
+    // add adds 16 products. x: a unit of a plane of hi; that of lo is four planes on.
+    template <bool SIGNED> APR_METHOD void add(const Words &q, const u8 *x) {
+        const u32x4 h = load16(x), l = load16(x + 4 * PLANE);
+        UNROLL for (int i = 0; i < 4; i++) {
+            hi = SIGNED ? dot4_ss(q.w[i], h[i], hi) : dot4_us(q.w[i], h[i], hi);
+            lo = SIGNED ? dot4_su(q.w[i], l[i], lo) : (i32)dot4_uu(q.w[i], l[i], (u32)lo);
+        }
+    }
+    APR_METHOD float value() const { return (float)(hi * 256 + lo); }
+};
+
+// low and high make codes of nibbles: those of high are worth 16 times theirs.
+APR_DEVICE Words low(u32x4 w) { return {w[0] & 0x0f0f0f0fu, w[1] & 0x0f0f0f0fu, w[2] & 0x0f0f0f0fu, w[3] & 0x0f0f0f0fu}; }
+APR_DEVICE Words high(u32x4 w) { return {w[0] & 0xf0f0f0f0u, w[1] & 0xf0f0f0f0u, w[2] & 0xf0f0f0f0u, w[3] & 0xf0f0f0f0u}; }
+
+// load16_2 returns 16 bytes at a multiple of 2.
+APR_DEVICE u32x4 load16_2(const u8 *p) {
+    const u32 odd = (u32)(u64)p & 2, select = odd ? 0x5432 : 0x3210;
+    const u32 *at = (const u32 *)(p - odd);
+    u32 w[5];
+    UNROLL for (int i = 0; i < 4; i++) w[i] = at[i];
+    w[4] = at[3 + odd / 2]; // the last word that has any of the bytes
+    u32x4 r;
+    UNROLL for (int i = 0; i < 4; i++) r[i] = byte_perm(w[i], w[i + 1], select);
+    return r;
+}
+
+// Scales of groups 2t and 2t+1 of a block of Q4_K or Q5_K: see scales_k in dequant.cuh.
+struct PairScales { float s[2], off[2]; };
+APR_DEVICE float number(u32 w, u32 j) { return integer(byte_perm(w, 0, 0x4440 + j)); }
+APR_DEVICE PairScales pair_scales(u32x4 head, u32 t) {
+    const u32 upper = t >> 1, j = 2 * (t & 1);
+    const u32 sc = upper ? (head[3] & 0x0f0f0f0fu) | (head[1] >> 2 & 0x30303030u) : head[1] & 0x3f3f3f3fu;
+    const u32 m = upper ? (head[3] >> 4 & 0x0f0f0f0fu) | (head[2] >> 2 & 0x30303030u) : head[2] & 0x3f3f3f3fu;
+    const float d = from_f16((u16)head[0]), dmin = from_f16((u16)(head[0] >> 16));
+    PairScales r;
+    UNROLL for (int c = 0; c < 2; c++) r.s[c] = mul_rn(d, number(sc, j + c)), r.off[c] = mul_rn(dmin, number(m, j + c));
+    return r;
+}
+
+// A type's dot adds to sum[m] the products of lane l's 64 values of a chunk, for M rows of x, whose chunks are at x and
+// x_pitch bytes apart. p is where the span of 256 is that lanes 4⌊l/4⌋ … + 3 share; groups are those of the row from the
+// span's first on, which matter where blocks have fewer values than a span.
+
+// two_groups does that for lanes of which each has groups 2t and 2t+1: q[2c+i] the codes of half i of group c.
+template <bool SIGNED, int M>
+APR_DEVICE void two_groups(float (&sum)[M], const Words (&q)[4], const float (&s)[2], const float (&off)[2], const bool (&has)[2], const u8 *x, u32 x_pitch, u32 l) {
+    UNROLL for (int m = 0; m < M; m++) {
+        const u8 *chunk = x + m * x_pitch, *units = chunk + 16 * l;
+        const f32x2 scale = *(const f32x2 *)(chunk + LISTS + 8 * l), total = *(const f32x2 *)(chunk + LISTS + LIST + 8 * l);
+        UNROLL for (int c = 0; c < 2; c++) {
+            if (!has[c]) continue;
+            IntSum v;
+            v.add<SIGNED>(q[2 * c], units + 2 * c * PLANE);
+            v.add<SIGNED>(q[2 * c + 1], units + (2 * c + 1) * PLANE);
+            sum[m] = fma_rn(s[c], mul_rn(scale[c], v.value()), fma_rn(-off[c], total[c], sum[m]));
+        }
+    }
+}
+
+struct RowsQ4K {
+    static constexpr u32 bytes = 144;
+    static constexpr bool aligned = true; // to 16 bytes
+    template <int M> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32) {
+        const u32 t = l & 3;
+        const u32x4 q0 = load16(p + 16 + 32 * t), q1 = load16(p + 32 + 32 * t);
+        const PairScales k = pair_scales(load16(p), t);
+        const Words q[4] = {low(q0), low(q1), high(q0), high(q1)};
+        const float s[2] = {k.s[0], k.s[1] * 0.0625f};
+        const bool has[2] = {true, true};
+        two_groups<false, M>(sum, q, s, k.off, has, x, x_pitch, l);
+    }
+};
+
+struct RowsQ5K {
+    static constexpr u32 bytes = 176;
+    static constexpr bool aligned = true; // to 16 bytes
+    // fifth puts bit j of each byte of h on bit 4.
+    APR_METHOD static Words fifth(u32x4 q, u32x4 h, u32 j) {
+        Words r;
+        UNROLL for (int i = 0; i < 4; i++) r.w[i] = (q[i] & 0x0f0f0f0fu) | (h[i] >> j & 0x01010101u) << 4;
+        return r;
+    }
+    template <int M> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32) {
+        const u32 t = l & 3;
+        const u32x4 h0 = load16(p + 16), h1 = load16(p + 32), q0 = load16(p + 48 + 32 * t), q1 = load16(p + 64 + 32 * t);
+        const PairScales k = pair_scales(load16(p), t);
+        const Words q[4] = {fifth(q0, h0, 2 * t), fifth(q1, h1, 2 * t), fifth(q0 >> 4, h0, 2 * t + 1), fifth(q1 >> 4, h1, 2 * t + 1)};
+        const bool has[2] = {true, true};
+        two_groups<false, M>(sum, q, k.s, k.off, has, x, x_pitch, l);
+    }
+};
+
+// A lane has half t%2 of groups 4h … 4h+3, h = t/2: those whose upper bits stand together. Codes are biased by 32.
+struct RowsQ6K {
+    static constexpr u32 bytes = 210;
+    static constexpr bool aligned = false;
+    APR_METHOD static Words sixes(u32x4 q, u32x4 h, int k) {
+        Words r;
+        UNROLL for (int i = 0; i < 4; i++) {
+            const u32 upper = k < 2 ? h[i] << (4 - 2 * k) : h[i] >> (2 * k - 4);
+            r.w[i] = (q[i] >> 4 * (k >> 1) & 0x0f0f0f0fu) | (upper & 0x30303030u);
+        }
+        return r;
+    }
+    template <int M> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32) {
+        const u32 h = l >> 1 & 1, i = l & 1;
+        const u32x4 q0 = load16_2(p + 64 * h + 16 * i), q1 = load16_2(p + 64 * h + 32 + 16 * i), upper = load16_2(p + 128 + 32 * h + 16 * i);
+        const float d = from_f16(*(const u16 *)(p + 208));
+        UNROLL for (int k = 0; k < 4; k++) {
+            const Words q = sixes(k & 1 ? q1 : q0, upper, k);
+            const float s = mul_rn(d, (float)(signed char)p[192 + 8 * h + 2 * k + i]);
+            UNROLL for (int m = 0; m < M; m++) {
+                const u8 *chunk = x + m * x_pitch, *list = chunk + LISTS + 16 * (l >> 1) + 4 * k;
+                IntSum v;
+                v.add<false>(q, chunk + (2 * (k & 1) + i) * PLANE + 16 * (l - i + (k >> 1)));
+                const float scale = *(const float *)list, half = *(const float *)(list + (2 + i) * LIST);
+                sum[m] = fma_rn(s, fma_rn(-32.0f, half, mul_rn(scale, v.value())), sum[m]);
+            }
+        }
+    }
+};
+
+// The others have blocks of one group each.
+template <class B> struct RowsOfGroups {
+    static constexpr u32 bytes = 8 * B::group;
+    static constexpr bool aligned = false;
+    template <int M> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32 groups) {
+        const u32 t = l & 3;
+        Words q[4];
+        float s[2], off[2];
+        bool has[2];
+        UNROLL for (u32 c = 0; c < 2; c++) {
+            has[c] = 2 * t + c < groups;
+            if (has[c]) B::codes(q[2 * c], q[2 * c + 1], s[c], off[c], p + B::group * (2 * t + c));
+        }
+        two_groups<B::is_signed, M>(sum, q, s, off, has, x, x_pitch, l);
+    }
+};
+
+struct GroupQ8_0 {
+    static constexpr u32 group = 34;
+    static constexpr bool is_signed = true;
+    APR_METHOD static void codes(Words &a, Words &b, float &s, float &off, const u8 *p) {
+        const u32x4 v = load16_2(p + 2), w = load16_2(p + 18);
+        UNROLL for (int i = 0; i < 4; i++) a.w[i] = v[i], b.w[i] = w[i];
+        s = from_f16(*(const u16 *)p), off = 0;
+    }
+};
+
+struct GroupQ4_0 {
+    static constexpr u32 group = 18;
+    static constexpr bool is_signed = false;
+    APR_METHOD static void codes(Words &a, Words &b, float &s, float &off, const u8 *p) {
+        const u32x4 v = load16_2(p + 2);
+        a = low(v), b = low(v >> 4);
+        s = from_f16(*(const u16 *)p), off = mul_rn(8.0f, s);
+    }
+};
+
+struct GroupQ5_0 {
+    static constexpr u32 group = 22;
+    static constexpr bool is_signed = false;
+    APR_METHOD static void codes(Words &a, Words &b, float &s, float &off, const u8 *p) {
+        const u32 h = load2(p + 2);
+        const u32x4 v = load16_2(p + 6);
+        a = low(v), b = low(v >> 4);
+        UNROLL for (int i = 0; i < 4; i++) a.w[i] |= spread(h >> 4 * i & 15), b.w[i] |= spread(h >> (16 + 4 * i) & 15);
+        s = from_f16(*(const u16 *)p), off = mul_rn(16.0f, s);
+    }
+};
+
+// put writes y of one column and token, and returns it as it is stored.
+APR_DEVICE float put(const RowsArgs &a, u32 column, u32 token, float sum) {
+    const i64 at = token * a.y_stride + column;
+    if (a.bias) sum += a.bias[column];
+    if (a.flags & 2) {
+        if (a.flags & 1) sum += ((const float *)a.y)[at];
+        if (!(a.flags & 4)) ((float *)a.y)[at] = sum;
+        return sum;
+    }
+    if (a.flags & 1) sum += from_bf16(((const bf16 *)a.y)[at]);
+    const bf16 v = to_bf16(sum);
+    if (!(a.flags & 4)) ((bf16 *)a.y)[at] = v;
+    return from_bf16(v);
+}
+
+// integers rounds rows of x to shared memory. A lane takes 8 values, four lanes a group. A group that holds what is not
+// finite gets a scale that is not.
+APR_DEVICE void integers(const RowsArgs &a, u8 *shared, u32 x_pitch) {
+    const u32 packs = a.cols / 8;
+    for (u32 token = 0; token < a.tokens; token++) {
+        for (u32 first = 32 * warp(); first < packs; first += threads()) {
+            const u32 pack = first + lane();
+            u32x4 v = {};
+            if (pack < packs) v = load16((const bf16 *)a.x + token * a.x_stride + 8 * (u64)pack);
+            u32 most = 0; // of the bits of magnitudes, which ascend with them
+            UNROLL for (int i = 0; i < 4; i++) {
+                const u32 even = v[i] << 16 & 0x7fff0000u, odd = v[i] & 0x7fff0000u;
+                most = most > even ? most : even;
+                most = most > odd ? most : odd;
+            }
+            u32 other = shfl_xor(most, 1);
+            most = most > other ? most : other;
+            other = shfl_xor(most, 2);
+            most = most > other ? most : other;
+            const u32 e = most >> 23, at = e < 15 ? 15 : e; // magnitudes are below 2^(at − 126)
+            const float up = from_bits((268 - at) << 23);  // to below 2¹⁵
+            const float scale = e == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
+            u32 n[8];
+            UNROLL for (int i = 0; i < 4; i++) { // 1.5·2²³ + n has n in its mantissa
+                n[2 * i] = bits(fma_rn(from_bits(v[i] << 16), up, 12582912.0f));
+                n[2 * i + 1] = bits(fma_rn(from_bits(v[i] & 0xffff0000u), up, 12582912.0f));
+            }
+            u32x2 hi, lo;
+            i32 sum = 0;
+            UNROLL for (int i = 0; i < 2; i++) {
+                const u32 p = byte_perm(n[4 * i], n[4 * i + 1], 0x5410), q = byte_perm(n[4 * i + 2], n[4 * i + 3], 0x5410);
+                lo[i] = byte_perm(p, q, 0x6420), hi[i] = byte_perm(p, q, 0x7531);
+                sum += dot4_us(0x01010101u, hi[i], 0) * 256 + (i32)dot4_uu(0x01010101u, lo[i], 0);
+            }
+            sum += shfl_xor(sum, 1);
+            const i32 rest = shfl_xor(sum, 2);
+            if (pack >= packs) continue;
+            u8 *chunk = shared + token * x_pitch + pack / 256 * CHUNK_X;
+            u8 *to = chunk + pack % 8 / 2 * PLANE + 16 * (pack % 256 / 8) + 8 * (pack & 1);
+            *(u32x2 *)to = hi;
+            *(u32x2 *)(to + 4 * PLANE) = lo;
+            if ((pack & 3) == 0) {
+                float *list = (float *)(chunk + LISTS) + pack % 256 / 4;
+                list[0] = scale;
+                list[LIST / 4] = mul_rn(scale, (float)(sum + rest));
+                list[2 * LIST / 4] = mul_rn(scale, (float)sum);
+                list[3 * LIST / 4] = mul_rn(scale, (float)rest);
+            }
+        }
+    }
+}
+
+// part_of returns a.part[p]; arguments cannot be indexed.
+APR_DEVICE RowsPart part_of(const RowsArgs &a, u32 p) {
+    const RowsPart &p0 = a.part[0], &p1 = a.part[1], &p2 = a.part[2], &p3 = a.part[3];
+    auto pick = [&](auto v0, auto v1, auto v2, auto v3) { return p == 0 ? v0 : p == 1 ? v1 : p == 2 ? v2 : v3; };
+    return {
+        pick(p0.w, p1.w, p2.w, p3.w), pick(p0.stride, p1.stride, p2.stride, p3.stride), pick(p0.rows, p1.rows, p2.rows, p3.rows),
+        pick(p0.each, p1.each, p2.each, p3.each), pick(p0.first, p1.first, p2.first, p3.first), pick(p0.type, p1.type, p2.type, p3.type),
+    };
+}
+
+// Cursor walks over the chunks of W that are a warp's: pieces w, w + warps, … of the block's rows, part by part.
+struct Cursor {
+    const u8 *w; // of the block's first row of a part
+    i64 stride;
+    u32 row, rows, piece, half, part, type;
+    APR_METHOD void enter(const RowsArgs &a, u32 p) {
+        const RowsPart now = part_of(a, p);
+        w = now.w + now.begin() * now.stride, stride = now.stride, rows = now.count(), part = p, type = now.type;
+    }
+    // settle finds the part of a row beyond the last of one.
+    APR_METHOD void settle(const RowsArgs &a) {
+        NO_UNROLL while (row >= rows && part + 1 < a.parts) {
+            row -= rows;
+            enter(a, part + 1);
+        }
+    }
+    APR_METHOD bool done() const { return row >= rows; }
+};
+
+// finish adds the sums of a row's pieces, in order, and writes y. A thread does it for a row, or a pair with a product.
+template <int M> APR_DEVICE void finish(const RowsArgs &a, const float *sums, u32 pieces) {
+    auto total = [&](u32 row, u32 token) {
+        float v = 0;
+        NO_UNROLL for (u32 c = 0; c < pieces; c++) v += sums[(row * pieces + c) * M + token];
+        return v;
+    };
+    if (a.product) {
+        const u32 rows = a.part[0].count();
+        NO_UNROLL for (u32 i = thread(); i < rows * a.tokens; i += threads()) {
+            const u32 token = M == 1 ? 0 : i % a.tokens, n = M == 1 ? i : i / a.tokens, column = a.part[0].begin() + n;
+            const float gate = put(a, column, token, total(n, token));
+            const float up = put(a, a.part[1].first + column, token, total(rows + n, token));
+            store((bf16 *)a.product + token * a.product_stride + column, gated<bf16>(gate, up));
+        }
+        return;
+    }
+    u32 before = 0; // rows of the parts before
+    NO_UNROLL for (u32 p = 0; p < a.parts; p++) {
+        const RowsPart w = part_of(a, p);
+        const u32 rows = w.count();
+        NO_UNROLL for (u32 i = thread(); i < rows * a.tokens; i += threads()) {
+            const u32 token = M == 1 ? 0 : i % a.tokens, n = M == 1 ? i : i / a.tokens;
+            put(a, w.first + w.begin() + n, token, total(before + n, token));
+        }
+        before += rows;
+    }
+}
+
+// A block computes its rows of all parts, for up to M rows of x. A lane adds its values of a piece, lanes add theirs as a
+// butterfly, and pieces are added in order: bits depend on the columns of W alone.
+template <int M, class Dot> APR_DEVICE void gemv_rows(const RowsArgs &a, const Dot &dot) {
+    DYNAMIC_SHARED(shared);
+    let_next();
+    const u32 l = lane(), warps = threads() / 32, groups = a.cols / 32, chunks = (a.cols + CHUNK - 1) / CHUNK, pieces = (chunks + 1) / 2;
+    const u32 x_pitch = chunks * CHUNK_X, step_rows = warps / pieces, step_pieces = warps % pieces;
+    u8 *ring = shared + M * x_pitch + warp() * a.stages * a.pitch;
+    float *sums = (float *)(shared + M * x_pitch + warps * a.stages * a.pitch); // [rows of all parts, pieces, M]
+    Cursor next;
+    next.enter(a, 0);
+    next.row = warp() / pieces, next.piece = warp() % pieces, next.half = 0;
+    next.settle(a);
+    u32 marks = 0; // of the chunks in shared memory, the oldest in the lowest byte: address modulo 16, type
+    auto copy_next = [&](u32 slot) {
+        u32 mark = 0;
+        if (!next.done()) {
+            const u32 bytes = dot.bytes(next.type), chunk = 2 * next.piece + next.half;
+            const u8 *from = next.w + next.row * next.stride + chunk * 8 * bytes;
+            const u32 o = dot.aligned ? 0 : (u32)(u64)from & 15, end = o + (u32)min_of(8 * bytes, groups * bytes / 8 - chunk * 8 * bytes);
+            u8 *to = ring + slot * a.pitch;
+            UNROLL for (u32 n = 0; n < 8 * dot.most + 15; n += 512)
+                if (n + 16 * l < end) copy_async16(to + n + 16 * l, from - o + n + 16 * l);
+            mark = o | next.type << 4;
+            next.half++;
+            if (next.half == 2 || chunk + 1 == chunks) {
+                next.half = 0, next.row += step_rows, next.piece += step_pieces;
+                if (next.piece >= pieces) next.piece -= pieces, next.row++;
+                next.settle(a);
+            }
+        }
+        copy_async_commit();
+        if (!dot.aligned) marks = marks >> 8 | mark << 8 * (a.stages - 1);
+    };
+    NO_UNROLL for (u32 s = 0; s < a.stages; s++) copy_next(s);
+    wait_before(); // blocks of W do not change
+    integers(a, shared, x_pitch);
+    sync_block();
+    u32 items = 0, slot = 0, piece = warp() % pieces;
+    NO_UNROLL for (u32 p = 0; p < a.parts; p++) items += part_of(a, p).count() * pieces;
+    NO_UNROLL for (u32 item = warp(); item < items; item += warps) {
+        float sum[M] = {};
+        const u32 last = min_of(2 * piece + 2, chunks);
+        NO_UNROLL for (u32 chunk = 2 * piece; chunk < last; chunk++) {
+            if (a.stages == 2) copy_async_wait<1>();
+            else if (a.stages == 3) copy_async_wait<2>();
+            else copy_async_wait<3>();
+            sync_warp(); // every lane's copies are there
+            const u32 type = marks >> 4 & 15, from = 8 * (8 * chunk + (l >> 2)); // group
+            if (from < groups) {
+                const u8 *p = ring + slot * a.pitch + (marks & 15) + (l >> 2) * dot.bytes(type);
+                dot.template add<M>(sum, type, p, shared + chunk * CHUNK_X, x_pitch, l, groups - from);
+            }
+            sync_warp(); // every lane has read: the slot may be filled again
+            copy_next(slot);
+            slot = slot + 1 == a.stages ? 0 : slot + 1;
+        }
+        UNROLL for (int m = 0; m < M; m++) {
+            const float v = warp_sum(sum[m]);
+            if (l == 0) sums[item * M + m] = v;
+        }
+        piece += step_pieces;
+        if (piece >= pieces) piece -= pieces;
+    }
+    sync_block();
+    finish<M>(a, sums, pieces);
+}
+
+// One is the dot of one type, Mixed that of several, as quantised files have among q, k and v.
+template <class B> struct One {
+    static constexpr u32 most = B::bytes;
+    static constexpr bool aligned = B::aligned;
+    APR_METHOD u32 bytes(u32) const { return B::bytes; }
+    template <int M> APR_METHOD void add(float (&sum)[M], u32, const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32 groups) const {
+        B::template dot<M>(sum, p, x, x_pitch, l, groups);
+    }
+};
+
+struct Mixed {
+    static constexpr u32 most = RowsQ6K::bytes;
+    static constexpr bool aligned = false;
+    APR_METHOD u32 bytes(u32 type) const { return type == 0 ? RowsQ4K::bytes : type == 1 ? RowsQ5K::bytes : RowsQ6K::bytes; }
+    template <int M> APR_METHOD void add(float (&sum)[M], u32 type, const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32 groups) const {
+        if (type == 0) RowsQ4K::dot<M>(sum, p, x, x_pitch, l, groups);
+        else if (type == 1) RowsQ5K::dot<M>(sum, p, x, x_pitch, l, groups);
+        else RowsQ6K::dot<M>(sum, p, x, x_pitch, l, groups);
+    }
+};
