@@ -138,6 +138,7 @@ type Generation struct {
 	TokensPerSecond float64   `json:"tokens_per_second"`        // of the further tokens
 	FirstMS         []float64 `json:"first_token_ms"`
 	TokenMS         []float64 `json:"token_ms"` // mean per iteration
+	Latencies       []float64 `json:"-"`        // of each further token of each iteration, in milliseconds
 }
 
 // MeasureGeneration times greedy generation of n tokens after prompt.
@@ -146,8 +147,14 @@ func MeasureGeneration(ctx context.Context, s device.Stream, m *model.Model, pro
 		return nil, fault.New(fault.Usage, "%d tokens have no time between them; at least 2 are needed", n)
 	}
 	g := &Generation{PromptTokens: len(prompt), Tokens: n}
+	var made []time.Time
+	emit := func(int32) error {
+		made = append(made, time.Now())
+		return nil
+	}
 	for i := range warmup + iterations {
-		r, err := generate.Generate(ctx, m, s, prompt, generate.Options{MaxTokens: n, RepeatPenalty: 1, Vocab: vocab}, nil)
+		made = made[:0]
+		r, err := generate.Generate(ctx, m, s, prompt, generate.Options{MaxTokens: n, RepeatPenalty: 1, Vocab: vocab}, emit)
 		if err != nil {
 			return nil, err
 		}
@@ -157,6 +164,9 @@ func MeasureGeneration(ctx context.Context, s device.Stream, m *model.Model, pro
 		if i >= warmup {
 			g.FirstMS = append(g.FirstMS, ms(r.FirstToken))
 			g.TokenMS = append(g.TokenMS, ms(r.Total-r.FirstToken)/float64(n-1))
+			for j := 1; j < len(made); j++ {
+				g.Latencies = append(g.Latencies, ms(made[j].Sub(made[j-1])))
+			}
 		}
 	}
 	g.PromptPerSecond = float64(len(prompt)) / Percentile(g.FirstMS, 50) * 1e3

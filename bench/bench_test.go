@@ -76,6 +76,14 @@ func TestMeasurements(t *testing.T) {
 	if g.PromptTokens != 3 || g.Tokens != 4 || len(g.FirstMS) != 2 || len(g.TokenMS) != 2 || !(g.TokensPerSecond > 0) || !(g.PromptPerSecond > 0) {
 		t.Errorf("generation %+v", g)
 	}
+	sum := 0.0
+	for _, l := range g.Latencies {
+		sum += l
+	}
+	// Three further tokens of each of two iterations, whose times add up to those of the iterations, but for the first token's emission.
+	if whole := 3 * (g.TokenMS[0] + g.TokenMS[1]); len(g.Latencies) != 6 || slices.Min(g.Latencies) <= 0 || sum > whole || sum < whole/2 {
+		t.Errorf("latencies %v add up to %g of %g ms", g.Latencies, sum, whole)
+	}
 	if rate, err := bench.PeakGFLOPS(ctx, d, s, 64); err != nil || !(rate > 0) {
 		t.Errorf("peak %g (%v)", rate, err)
 	}

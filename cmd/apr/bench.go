@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ type benchOptions struct {
 	batchSize, seqLen, promptTotal int
 	chunkRows, microRows, peakSize int
 	teacherBackend, teacherGEMM    string
+	percentiles                    string  // numbers with commas between
 	quantize                       string  // scheme of random weights; empty: bfloat16, or what the teacher's backend needs
 	memory                         float64 // GiB
 	random, kernelLog, profile     bool
@@ -53,7 +55,7 @@ func benchCommand() *cli.Command {
 			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.maxTokens, 32).AtLeast(2), Help: "tokens of a generation"},
 			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Default: "random ids", Help: "prompt of a generation"},
 			{Name: "prompt-tokens", Value: cli.Int(&o.promptTotal, 64).AtLeast(1), Help: "random ids of the prompt when there is none"},
-			{Name: "percentiles", NotBuilt: "other percentiles than those printed", Value: cli.String(new(string), "50,95"), Help: "percentiles of the latencies"},
+			{Name: "percentiles", Value: cli.Checked(&o.percentiles, "50,95,99", checkPercentiles), Help: "percentiles of the latencies of tokens or steps, by the nearest rank: high ones of few values are the largest value"},
 			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "TEACHER:STUDENT of published shapes for a step, one shape for generation, with --random-weights"},
 			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "with --shape: bfloat16 weights by seed, made as they are read"},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
@@ -100,6 +102,7 @@ type benchResult struct {
 	setting         plan.Setting
 	shape           string
 	batch, seq      int
+	percentiles     []string // percentiles, as they are printed
 }
 
 // opShare is the time of one kind of operation in a step.
@@ -244,10 +247,36 @@ func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResu
 		return err
 	}
 	r.Generation, r.TokensPerSecond = g, g.TokensPerSecond
-	r.LatencyMS = map[string]float64{
-		"p50": bench.Percentile(g.TokenMS, 50), "p95": bench.Percentile(g.TokenMS, 95), "first": bench.Percentile(g.FirstMS, 50),
-	}
+	r.latencies(o.percentiles, g.Latencies)
+	r.LatencyMS["first"] = bench.Percentile(g.FirstMS, 50)
 	return nil
+}
+
+// parsePercentiles reads numbers above 0, at most 100, with commas between.
+func parsePercentiles(s string) (all []float64, err error) {
+	for part := range strings.SplitSeq(s, ",") {
+		p, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
+		if err != nil || !(p > 0 && p <= 100) {
+			return nil, fmt.Errorf("%q is no percentile: give numbers above 0, at most 100, with commas between", part)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func checkPercentiles(s string) error {
+	_, err := parsePercentiles(s)
+	return err
+}
+
+// latencies takes the asked percentiles of times in milliseconds.
+func (r *benchResult) latencies(asked string, times []float64) {
+	all, _ := parsePercentiles(asked) // checked when the option was read
+	for _, p := range all {
+		name := "p" + strconv.FormatFloat(p, 'f', -1, 64)
+		r.LatencyMS[name] = bench.Percentile(times, p)
+		r.percentiles = append(r.percentiles, fmt.Sprintf("%s %.3f", name, r.LatencyMS[name]))
+	}
 }
 
 // inUse is what is taken of a GPU's memory in all.
@@ -268,7 +297,7 @@ func (r *benchResult) Text(p *cli.Page) {
 		}
 		p.Pairs("model", name, "device", dev,
 			"prompt", fmt.Sprintf("%d tokens, first token after %.2f ms (%.0f tokens/s)", r.Generation.PromptTokens, r.LatencyMS["first"], r.Generation.PromptPerSecond),
-			"generation", fmt.Sprintf("%.1f tokens/s (%.3f ms a token, p95 %.3f)", r.TokensPerSecond, r.LatencyMS["p50"], r.LatencyMS["p95"]),
+			"generation", fmt.Sprintf("%.1f tokens/s (ms a token: %s)", r.TokensPerSecond, strings.Join(r.percentiles, ", ")),
 			"peak memory", cli.Bytes(r.PeakMemory["host"]))
 		return
 	}
@@ -278,7 +307,7 @@ func (r *benchResult) Text(p *cli.Page) {
 	}
 	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, r.batch, r.seq), "device", dev,
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
-		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (p95 %.1f, p95/p50 %.3f)", r.TokensPerSecond, r.LatencyMS["p50"], r.LatencyMS["p95"], *r.Spread),
+		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (%s, p95/p50 %.3f)", r.TokensPerSecond, r.Step.Median, strings.Join(r.percentiles, ", "), *r.Spread),
 		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),
 		"peak memory", fmt.Sprintf("%s host, %s device (%s against the plan)%s", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"]),
 			show(r.OverPlan, func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }), r.inUse()),
@@ -289,7 +318,7 @@ func (r *benchResult) Text(p *cli.Page) {
 	p.Pairs(append(pairs, "start", fmt.Sprintf("%.2f s from the command to the end of the first step", r.Start["all"]/1e3))...)
 	var rows [][]string
 	for _, name := range []string{"data", "teacher", "student forward", "head and loss", "student backward", "optimizer"} {
-		rows = append(rows, []string{name, fmt.Sprintf("%.1f", r.StepMS[name]), fmt.Sprintf("%.0f %%", 100*r.StepMS[name]/r.LatencyMS["p50"])})
+		rows = append(rows, []string{name, fmt.Sprintf("%.1f", r.StepMS[name]), fmt.Sprintf("%.0f %%", 100*r.StepMS[name]/r.Step.Median)})
 	}
 	p.Printf("\n")
 	p.Table([]string{"phase", "ms", "share"}, rows)

@@ -156,6 +156,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		return err
 	}
 	r.rates(prof, p.Costs.FLOPs, peak, float64(o.warmup+o.iterations))
+	r.latencies(o.percentiles, r.Step.Milliseconds)
 	return nil
 }
 
@@ -232,7 +233,6 @@ func (r *benchResult) rates(prof *cpu.Stream, flops, peak, steps float64) {
 	r.GFLOPS, r.PeakGFLOPS, r.MFU = &rate, &peak, &mfu
 	p := r.Step.Phases
 	r.TokensPerSecond = r.Step.TokensPerSecond
-	r.LatencyMS = map[string]float64{"p50": r.Step.Median, "p95": r.Step.P95}
 	spread := r.Step.P95 / r.Step.Median
 	r.Spread = &spread
 	r.StepMS = map[string]float64{
