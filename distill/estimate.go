@@ -26,9 +26,9 @@ type Estimate struct {
 	Candidates    []*Candidate    `json:"candidates"`
 	Steps         int             `json:"steps"`
 	TokensPerStep int             `json:"tokens_per_step"`
-	StepSeconds   *float64        `json:"seconds_per_step"` // of a probe; null without one
-	Seconds       *float64        `json:"seconds"`          // of all steps
-	LargestBatch  int             `json:"largest_batch_size"`
+	StepSeconds   *float64        `json:"seconds_per_step"`   // of a probe; null without one
+	Seconds       *float64        `json:"seconds"`            // of all steps
+	LargestBatch  int             `json:"largest_batch_size"` // of up to 16 times the one asked for
 }
 
 // DiskNeed is what a run writes, in bytes.

@@ -134,10 +134,14 @@ func (d DryRun) Plan(c Choice) (plan.Plan, error) {
 	return p, d.refusal(p)
 }
 
-// LargestBatch returns the largest batch size that fits with what c leaves open, 0 if none does.
+// searched is how many times the batch size that is asked for LargestBatch looks at: the dry run of a step takes as long as it
+// has micro-batches.
+const searched = 16
+
+// LargestBatch returns the largest batch size that fits with what c leaves open, up to 16 times c.BatchSize; 0 if none does.
 func (d DryRun) LargestBatch(c Choice) (int, error) {
 	target := d.Target()
-	limit := int(min(maxPositions/int64(d.SeqLen)/int64(d.Accum), 1<<20))
+	limit := int(min(maxPositions/int64(d.SeqLen)/int64(d.Accum), searched*int64(c.BatchSize)))
 	return plan.Largest(limit, func(n int) (bool, error) {
 		c.BatchSize = n
 		p, err := plan.Choose(d.request(c, target), d.Record)

@@ -125,7 +125,7 @@ func (r *planResult) Text(p *cli.Page) {
 	if r.BackendReason != "" {
 		pairs = append(pairs, "teacher", string(r.Estimate.Backend)+", "+r.BackendReason)
 	}
-	pairs = append(pairs, "largest batch", fmt.Sprintf("%d rows at a time", r.LargestBatch),
+	pairs = append(pairs, "largest batch", fmt.Sprintf("%d rows at a time; up to 16 times the batch size was looked at", r.LargestBatch),
 		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", gib(r.Disk.Total), gib(r.Disk.Checkpoints), gib(r.Disk.Outputs)))
 	if r.Disk.Available > 0 {
 		pairs = append(pairs, "", fmt.Sprintf("%s are free", gib(int64(r.Disk.Available))))
