@@ -21,7 +21,7 @@ import (
 // the end-of-text id, the turns, and cacheVersion. Load returns the same with a cache and without.
 //
 // Entries appear whole, by rename, and are checked by their hashes when they are read; several processes may use a folder at
-// once. A nil Cache keeps nothing.
+// once. A nil Cache keeps nothing. The folder is trusted: whoever can write there decides the tokens.
 type Cache struct {
 	Dir       string
 	MinTokens int64 // smaller corpora are not kept
@@ -164,6 +164,7 @@ type question struct {
 	NFC           bool
 	TextField     string
 	MessagesField string
+	OneBadIn      int
 	Inputs        []string // in order: how each file is read, and its content, or its size
 }
 
@@ -171,7 +172,7 @@ func newQuestion(enc IdentifiedEncoder, opt EncodeOptions) question {
 	id := enc.Identity()
 	return question{
 		Version: cacheVersion, Encoder: hex.EncodeToString(id[:]), EOS: opt.EOS, Vocab: opt.Vocab, Turns: opt.Turns, NFC: opt.NFC,
-		TextField: opt.Read.TextField, MessagesField: opt.Read.MessagesField,
+		TextField: opt.Read.TextField, MessagesField: opt.Read.MessagesField, OneBadIn: oneBadIn,
 	}
 }
 

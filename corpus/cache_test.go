@@ -115,6 +115,33 @@ func TestCacheGivesTheSame(t *testing.T) {
 	}
 }
 
+// TestCacheOfOtherFiles reads Parquet with a bad row, and compressed files, of which one is a text.
+func TestCacheOfOtherFiles(t *testing.T) {
+	rows := make([]optionalRow, 2000)
+	for i := range rows {
+		text := fmt.Sprint("row ", i)
+		rows[i].Content = &text
+	}
+	rows[7].Content = nil
+	paths := []string{
+		put(t, "f.parquet", parquetOf(t, rows)),
+		put(t, "a.txt.gz", compress(t, "gz", []byte("a text"))),
+		put(t, "b.jsonl.zst", compress(t, "zst", []byte(`{"text":"a record"}`))),
+	}
+	want, wantReport, err := Load(context.Background(), paths, byteEncoder{}, options)
+	must(t, err)
+	c, enc := newCache(t), newIdentified("a")
+	for _, state := range []string{CacheWritten, CacheHit} {
+		got, report, use := load(t, c, enc, options, paths...)
+		if use.State != state || !reflect.DeepEqual(got, want) || len(report.Bad) != 1 || report.Bad[0].Error() != wantReport.Bad[0].Error() {
+			t.Errorf("%+v, want %s; bad %v", use, state, report.Bad)
+		}
+		if report.Bad = wantReport.Bad; !reflect.DeepEqual(report, wantReport) {
+			t.Errorf("%s: report\n got %+v\nwant %+v", state, report, wantReport)
+		}
+	}
+}
+
 func TestNoCache(t *testing.T) {
 	dir := corpusFolder(t)
 	got, _, use := load(t, nil, newIdentified("a"), options, dir)

@@ -18,6 +18,7 @@ const (
 	maxRecord = 16 << 20 // bytes of a line of JSON Lines, or of a Parquet row's text
 	maxText   = 1 << 30  // bytes of a text file
 	maxListed = 100      // bad records and skipped files that a Report lists; all are counted
+	oneBadIn  = 1000     // records may be bad
 )
 
 // ReadOptions say where the text stands in a record. With both fields empty, the first present of "text", "content"
@@ -148,8 +149,8 @@ func (r *reader) skip(path, reason string) {
 // verdict judges the whole once all is read.
 func (r *reader) verdict(paths []string) error {
 	rep := r.report
-	if rep.BadRecords*1000 > rep.Records {
-		return fault.New(fault.Invalid, "%d of %d records are bad, more than 1 in 1000; the first", rep.BadRecords, rep.Records).
+	if rep.BadRecords*oneBadIn > rep.Records {
+		return fault.New(fault.Invalid, "%d of %d records are bad, more than 1 in %d; the first", rep.BadRecords, rep.Records, oneBadIn).
 			Because(rep.Bad[0]).WithID("E-CORPUS-040")
 	}
 	if rep.Documents == 0 {
