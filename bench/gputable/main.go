@@ -5,7 +5,8 @@
 //	apr-PAIR-ROUND.json   results of apr bench --shape PAIR; PAIR@WAY where the teacher was computed in several ways
 //	torch-PAIR-ROUND.txt  lines of bench/peer/torch_kd.py, where there is PyTorch
 //
-// and ends with 1 unless every correctness row passes and there is at least one. Speed is shown, not judged.
+// and ends with 1 unless every correctness row passes and there is at least one. Of a race, memory against its plan, kernels
+// loaded late, the GPU's utilisation and what blocks cost are rows too; speed is shown, not judged.
 //
 //	go run ./bench/gputable DIR
 package main
@@ -38,6 +39,11 @@ func report(w io.Writer, dir string) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	races, err := readRaces(dir)
+	if err != nil {
+		return false, err
+	}
+	checks = append(checks, judged(races)...)
 	ok = len(checks) > 0
 	cells := [][]string{{"correctness", "measured", "tolerance", "result"}}
 	failed := 0
@@ -51,10 +57,6 @@ func report(w io.Writer, dir string) (ok bool, err error) {
 	}
 	align(w, cells)
 	fmt.Fprintf(w, "%d rows, %d failed\n", len(checks), failed)
-	races, err := readRaces(dir)
-	if err != nil {
-		return false, err
-	}
 	if len(races) == 0 {
 		fmt.Fprintln(w, "\nno speed was measured")
 		return ok, nil

@@ -59,7 +59,7 @@ func TestReport(t *testing.T) {
 	}
 	write("p.txt", passing)
 	const result = `{"tokens_per_second": 30000, "p95_over_p50": 1.01, "mfu": 0.8, "peak_memory": {"device": 10737418240}, "host_waits_per_step": 1,
-		"loads_after_first_step": 0, "start_ms": {"all": 2500}, "plan": {"memory": {"total": 10737418240}}}`
+		"loads_after_first_step": 0, "gpu_busy_percent": {"median": 99}, "start_ms": {"all": 2500}, "plan": {"memory": {"total": 10737418240}}}`
 	write("apr-7b:0.5b-1.json", result)
 	write("apr-7b:0.5b-2.json", strings.Replace(result, "30000", "31000", 1))
 	write("torch-7b:0.5b-1.txt", "RESULT torch 2 7b->0.5b bf16 B=8 T=1024: 277.1 ms/step 25000 tok/s peak 28.0 GiB | teacher fwd 1")
@@ -68,7 +68,7 @@ func TestReport(t *testing.T) {
 	if !ok || err != nil {
 		t.Errorf("ok %v, %v", ok, err)
 	}
-	for _, want := range []string{"loss: largest deviation", "1.5e-07     0.0003    pass", "3 tests", "31000    25000  1.240", "10.0 (+0.0 %)", "2.50"} {
+	for _, want := range []string{"loss: largest deviation", "1.5e-07     0.0003    pass", "31000    25000  1.240", "10.0 (+0.0 %)", "2.50"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
@@ -83,5 +83,41 @@ func TestReport(t *testing.T) {
 	}
 	if ok, err := report(&b, t.TempDir()); ok || err != nil {
 		t.Errorf("nothing at all: ok %v, %v", ok, err)
+	}
+}
+
+// TestJudged: each limit of a measured step fails just beyond it, and alone.
+func TestJudged(t *testing.T) {
+	pair := func(name string, change func(*step)) *race {
+		s := step{TokensPerSecond: 30000, PeakMemory: map[string]int64{"device": 1000}}
+		s.Plan.Memory.Total, s.Busy.Median = 1000, 99
+		change(&s)
+		return &race{pair: name, ours: s, late: s.Late}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*step)
+		fails  bool
+	}{
+		{"as it should be", func(*step) {}, false},
+		{"at the limits", func(s *step) {
+			s.PeakMemory["device"], s.Busy.Median, s.TokensPerSecond = 950, leastBusy, 30000/blocksCost+1
+		}, false},
+		{"more memory", func(s *step) { s.PeakMemory["device"] = 1051 }, true},
+		{"less memory", func(s *step) { s.PeakMemory["device"] = 949 }, true},
+		{"a late load", func(s *step) { s.Late = 1 }, true},
+		{"idle", func(s *step) { s.Busy.Median = leastBusy - 1 }, true},
+		{"blocks cost", func(s *step) { s.TokensPerSecond = 30000/blocksCost - 10 }, true},
+	} {
+		failed := 0
+		rows := judged([]*race{pair("7b:0.5b@cublas", func(*step) {}), pair("7b:0.5b@q4k", c.change)})
+		for _, r := range rows {
+			if r.failed {
+				failed++
+			}
+		}
+		if len(rows) != 7 || (failed == 1) != c.fails || failed > 1 {
+			t.Errorf("%s: %d of %d rows fail", c.name, failed, len(rows))
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,13 +29,14 @@ type race struct {
 
 // step is what is read of the JSON of apr bench.
 type step struct {
-	TokensPerSecond float64            `json:"tokens_per_second"`
-	Spread          float64            `json:"p95_over_p50"`
-	MFU             float64            `json:"mfu"`
-	PeakMemory      map[string]int64   `json:"peak_memory"`
-	Waits           float64            `json:"host_waits_per_step"`
-	Late            int64              `json:"loads_after_first_step"`
-	Start           map[string]float64 `json:"start_ms"`
+	TokensPerSecond float64                  `json:"tokens_per_second"`
+	Spread          float64                  `json:"p95_over_p50"`
+	MFU             float64                  `json:"mfu"`
+	PeakMemory      map[string]int64         `json:"peak_memory"`
+	Waits           float64                  `json:"host_waits_per_step"`
+	Late            int64                    `json:"loads_after_first_step"`
+	Busy            struct{ Median float64 } `json:"gpu_busy_percent"`
+	Start           map[string]float64       `json:"start_ms"`
 	Plan            struct {
 		Memory struct{ Total int64 }
 	}
@@ -125,6 +127,32 @@ func (r *race) peer(text string) {
 	if speed > r.theirs {
 		r.theirs, r.theirGiB = speed, memory
 	}
+}
+
+// limits of what is judged of a measured step.
+const (
+	overPlan   = 0.05 // device memory over or under the plan
+	leastBusy  = 90   // percent of time in which kernels run
+	blocksCost = 1.05 // time of a step with the 7B teacher in blocks, over that with the expanded one
+)
+
+// judged are rows of what a step must keep to, however fast it is.
+func judged(races []*race) (all []check) {
+	row := func(name string, measured, tolerance float64, ok bool) {
+		all = append(all, check{name, fmt.Sprintf("%.3g", measured), fmt.Sprintf("%g", tolerance), !ok})
+	}
+	speed := map[string]float64{}
+	for _, r := range races {
+		speed[r.pair] = r.ours.TokensPerSecond
+		off := math.Abs(float64(r.ours.PeakMemory["device"])/float64(r.ours.Plan.Memory.Total) - 1)
+		row(r.pair+": device memory off its plan", off, overPlan, off <= overPlan)
+		row(r.pair+": kernels loaded after the first step", float64(r.late), 0, r.late == 0)
+		row(r.pair+": GPU busy, percent, at least", r.ours.Busy.Median, leastBusy, r.ours.Busy.Median >= leastBusy)
+	}
+	if a, b := speed["7b:0.5b@cublas"], speed["7b:0.5b@q4k"]; a > 0 && b > 0 {
+		row("7b:0.5b: step with the teacher in blocks over that with it expanded", a/b, blocksCost, a/b <= blocksCost)
+	}
+	return all
 }
 
 // raceCells is the table of speed.

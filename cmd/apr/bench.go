@@ -98,11 +98,18 @@ type benchResult struct {
 	Launches        *float64           `json:"launches_per_step,omitempty"` // kernels and products
 	Waits           *float64           `json:"host_waits_per_step,omitempty"`
 	LateLoads       *int64             `json:"loads_after_first_step,omitempty"`
+	Busy            *busy              `json:"gpu_busy_percent,omitempty"`
 	Start           map[string]float64 `json:"start_ms,omitempty"` // from the command to the end of the first step
 	setting         plan.Setting
 	shape           string
 	batch, seq      int
 	percentiles     []string // percentiles, as they are printed
+}
+
+// busy is the share of time in which kernels ran, as NVML saw it after each measured step.
+type busy struct {
+	Median float64 `json:"median"`
+	Least  float64 `json:"least"`
 }
 
 // opShare is the time of one kind of operation in a step.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -124,6 +125,17 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		prof.ResetProfile()
 	}
 	var before cuda.Stats
+	var shares []float64
+	if dev.gpu != nil {
+		monitor, shown := dev.gpu.Watch(100*time.Millisecond), progress
+		defer monitor.Close()
+		progress = func(done, total int) {
+			if u := monitor.Last().Utilisation; u != nil && done > o.warmup {
+				shares = append(shares, float64(*u))
+			}
+			shown(done, total)
+		}
+	}
 	options := bench.StepOptions{
 		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
 		Started: func(first time.Duration) {
@@ -142,6 +154,9 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if total := p.Memory.Total; total > 0 {
 		over := float64(r.PeakMemory["device"])/float64(total) - 1
 		r.OverPlan = &over
+	}
+	if len(shares) > 0 {
+		r.Busy = &busy{bench.Percentile(shares, 50), slices.Min(shares)}
 	}
 	if dev.gpu != nil {
 		r.count(before, dev.gpu.Stats(), o.warmup+o.iterations-1)
