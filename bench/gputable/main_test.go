@@ -101,7 +101,7 @@ func TestJudged(t *testing.T) {
 	}{
 		{"as it should be", func(*step) {}, false},
 		{"at the limits", func(s *step) {
-			s.PeakMemory["device"], s.Busy.Median, s.TokensPerSecond = 950, leastBusy, 30000/blocksCost+1
+			s.PeakMemory["device"], s.Busy.Median, s.TokensPerSecond = 951, leastBusy, 30000/blocksCost+1
 		}, false},
 		{"more memory", func(s *step) { s.PeakMemory["device"] = 1051 }, true},
 		{"less memory", func(s *step) { s.PeakMemory["device"] = 949 }, true},
