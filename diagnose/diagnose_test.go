@@ -83,6 +83,14 @@ func TestRules(t *testing.T) {
 			}
 			return failed("3 steps in a row were not finite")("", d)
 		}, "diverged diverged", "diverged: 3 steps in a row were not finite"},
+		{"diverged, and finite", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+			for k := range 3 {
+				if err := d.Event("warning", "diverging step", map[string]any{"step": 6 + k, "leg": "student", "tensor": "w", "loss": 38.5, "limit": 21.75, "rows": []int{1}}, ""); err != nil {
+					return err
+				}
+			}
+			return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed})
+		}, "diverged", "diverged: the loss rose to 38.5, where at most 21.75 was expected"},
 		{"one bad step", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
 			return errors.Join(d.Event("warning", "non-finite step", map[string]any{"step": 6, "leg": "student", "tensor": "the loss"}, ""),
 				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))

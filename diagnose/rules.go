@@ -65,11 +65,11 @@ func number(v any) float64 {
 	return x
 }
 
-// divergence are steps that were not finite: three in a row end the run.
+// divergence are steps that were not finite, or whose loss was far above those before: three in a row end the run.
 func divergence(r *records) []Finding {
 	var row []event
 	for _, e := range r.events {
-		if e.Kind != "warning" || e.Name != "non-finite step" {
+		if e.Kind != "warning" || e.Name != "non-finite step" && e.Name != "diverging step" {
 			continue
 		}
 		if n := len(row); n > 0 && (number(e.detail["step"]) != number(row[n-1].detail["step"])+1 || e.get("leg") != row[n-1].get("leg")) {
@@ -85,11 +85,16 @@ func divergence(r *records) []Finding {
 		f.Evidence = append(f.Evidence, e.evidence())
 	}
 	first := row[0]
+	cause := "the gradient was not finite in " + first.get("tensor")
 	f.Symptom = fmt.Sprintf("%d steps in a row were not finite, first step %.0f in %s; the weights are those before", len(row), number(first.detail["step"]), first.get("tensor"))
+	if first.Name == "diverging step" {
+		cause = fmt.Sprintf("the loss rose to %.4g, where at most %.4g was expected", number(first.detail["loss"]), number(first.detail["limit"]))
+		f.Symptom = fmt.Sprintf("%d steps in a row had a loss far above those before, first step %.0f with %.4g; no checkpoint holds them", len(row), number(first.detail["step"]), number(first.detail["loss"]))
+	}
 	f.Advice = "lower --learning-rate (now " + r.setting("learning_rate") + "), lengthen the warm-up, or look at the rows named"
 	const limit = 3
 	if f.Fatal = len(row) >= limit; f.Fatal {
-		f.Cause = "diverged: the gradient was not finite in " + first.get("tensor")
+		f.Cause = "diverged: " + cause
 	}
 	return []Finding{f}
 }

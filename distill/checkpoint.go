@@ -40,6 +40,7 @@ type state struct {
 	Must     map[string]any  `json:"must_agree"`
 	Progress Outcome         `json:"progress"`
 	Best     float64         `json:"best_loss"`
+	Losses   trend           `json:"losses"`
 	SHA256   string          `json:"sha256"` // of state.safetensors
 	Bytes    int64           `json:"bytes"`
 	Written  time.Time       `json:"written"`

@@ -17,8 +17,8 @@ import (
 	"apr/teacher"
 )
 
-// maxNonFinite is how many steps in a row may be refused before the run gives up.
-const maxNonFinite = 3
+// maxBad is how many steps in a row may be refused, or have a loss that diverges, before the run gives up.
+const maxBad = 3
 
 // leg is one training of the student over all steps.
 type leg struct {
@@ -31,6 +31,7 @@ type leg struct {
 	loader  *corpus.Loader
 	loads   loads
 	best    float64
+	losses  trend
 	saved   struct { // the last checkpoint
 		step int
 		at   time.Time
@@ -63,10 +64,9 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 		}
 		err := l.step(ctx, out)
 		switch {
-		case errors.Is(err, ErrNonFinite):
-			if bad++; bad >= maxNonFinite {
-				return fault.New(fault.Diverged, "%d steps in a row were not finite; the weights are those before them: %w", bad, err).
-					WithHint("lower --learning-rate, lengthen the warm-up, or resume from the last checkpoint")
+		case errors.Is(err, ErrNonFinite) || errors.Is(err, ErrDiverged):
+			if bad++; bad >= maxBad {
+				return l.diverged(bad, err)
 			}
 		case err != nil:
 			return err
@@ -84,6 +84,16 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 		return l.checkpoint(out)
 	}
 	return nil
+}
+
+// diverged ends a leg after so many bad steps in a row, the last of which is err.
+func (l *leg) diverged(bad int, err error) error {
+	if errors.Is(err, ErrNonFinite) {
+		return fault.New(fault.Diverged, "%d steps in a row were not finite or diverged; those that were not finite left the weights alone: %w", bad, err).
+			WithHint("lower --learning-rate, lengthen the warm-up, or resume from the last checkpoint")
+	}
+	return fault.New(fault.Diverged, "%d steps in a row diverged; no checkpoint holds them: %w", bad, err).
+		WithHint("lower --learning-rate, lengthen the warm-up, or resume from the last checkpoint; --max-loss-ratio 0 lets such steps pass")
 }
 
 // prepare makes trainer and loader at the beginning.
@@ -142,12 +152,22 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 		return werr
 	}
 	if err != nil {
-		rows := l.loader.RowsFrom(from)
-		err = fmt.Errorf("%w; rows %v of the data", err, rows)
-		detail := map[string]any{"step": k, "leg": l.name, "position": from, "rows": rows, "tensor": rec.Bad}
-		return errors.Join(err, r.dir.Event("warning", "non-finite step", detail, err.Error()))
+		return l.bad("non-finite step", err, k, from, map[string]any{"tensor": rec.Bad})
+	}
+	if limit, ok := l.losses.add(rec.Loss, r.MaxLossRatio); !ok {
+		name := l.trainer.steepest()
+		err := fmt.Errorf("step %d: loss %.4g, at most %.4g; the largest gradient is that of %s: %w", k, rec.Loss, limit, name, ErrDiverged)
+		return l.bad("diverging step", err, k, from, map[string]any{"tensor": name, "loss": rec.Loss, "limit": limit})
 	}
 	return nil
+}
+
+// bad records a step of data rows from a position on that was not finite or diverged, and completes its error.
+func (l *leg) bad(name string, err error, step int, from corpus.Position, detail map[string]any) error {
+	rows := l.loader.RowsFrom(from)
+	err = fmt.Errorf("%w; rows %v of the data", err, rows)
+	detail["step"], detail["leg"], detail["position"], detail["rows"] = step, l.name, from, rows
+	return errors.Join(err, l.run.dir.Event("warning", name, detail, err.Error()))
 }
 
 // line is the step's record.

@@ -85,7 +85,7 @@ func (l *leg) checkpoint(out *Outcome) error {
 	}
 	st := state{
 		Schema: "apr.checkpoint/2", Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
-		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: *out, Best: l.best, Written: start.UTC(),
+		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: *out, Best: l.best, Losses: l.losses, Written: start.UTC(),
 	}
 	r.Watch.Doing(fmt.Sprintf("checkpoint of leg %s after step %d", l.name, st.Step))
 	if err := r.save(l.folder(), st, trainingTensors(l.student, r.stream)); err != nil {
@@ -170,6 +170,7 @@ func (l *leg) restore(out *Outcome) error {
 		return err
 	}
 	l.trainer.Step, l.trainer.Optimizer.Applied, l.best, l.saved.step = st.Step, st.Applied, st.Best, st.Step
+	l.losses = st.Losses
 	if l.name == LegStudent {
 		dir, id := out.RunDir, out.RunID
 		*out = st.Progress

@@ -435,8 +435,8 @@ func TestDivergenceStopsTheRun(t *testing.T) {
 			refused++
 		}
 	}
-	if refused != maxNonFinite {
-		t.Errorf("%d refused steps recorded, want %d", refused, maxNonFinite)
+	if refused != maxBad {
+		t.Errorf("%d refused steps recorded, want %d", refused, maxBad)
 	}
 	contracttest.Cases(t, refused)
 }

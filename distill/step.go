@@ -150,6 +150,25 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 	return r, nil
 }
 
+// steepest names the parameter whose gradient has the largest norm; it downloads them all.
+func (t *Trainer) steepest() string {
+	name, most := "", -1.0
+	for _, p := range t.Student.Parts() {
+		host := make([]float32, p.Elements())
+		if err := t.stream.Download(host, p.Of(p.Param.Grad)); err != nil {
+			return err.Error()
+		}
+		var squares float64
+		for _, g := range host {
+			squares += float64(g) * float64(g)
+		}
+		if squares > most {
+			name, most = p.Name, squares
+		}
+	}
+	return name
+}
+
 // firstBad names the first parameter whose gradient holds a NaN or an infinity.
 func (t *Trainer) firstBad() string {
 	for _, p := range t.Student.Parts() {

@@ -330,6 +330,15 @@ func warnings(r *runlog.Record) (all []string) {
 	if refused > 0 {
 		all = append(all, fmt.Sprintf("%d steps were not finite; they left the weights as they were.", refused))
 	}
+	diverging := 0
+	for _, e := range r.Events {
+		if e.Kind == "warning" && e.Name == "diverging step" {
+			diverging++
+		}
+	}
+	if diverging > 0 {
+		all = append(all, fmt.Sprintf("%d steps had a loss far above those before; the events below name them.", diverging))
+	}
 	return all
 }
 

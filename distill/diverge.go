@@ -1,0 +1,49 @@
+package distill
+
+import (
+	"errors"
+	"math"
+	"slices"
+)
+
+// ErrDiverged says that a step's loss was finite, and far above those before.
+var ErrDiverged = errors.New("the loss is far above those before")
+
+// The rule of finite divergence: a loss above factor times the median of the last trendLength that were not, and more
+// than trendRoom nats above the leg's first. Of 5,120 steps of the example, of 512 noisy targets each, the highest was
+// 1.92 times the median (step 2221 of the student) and 0.65 nats above the first.
+const (
+	trendLength = 100
+	trendRoom   = 1.0
+)
+
+// trend is what the losses of a leg have been. It is part of a checkpoint, so that a resumed run judges as one that was
+// never stopped.
+type trend struct {
+	First  *float64  `json:"first,omitempty"`  // nil before the first step
+	Recent []float64 `json:"recent,omitempty"` // the last losses that were not too high, the oldest first
+}
+
+// limit is the highest loss that is not divergence: +∞ before the first step, or with factor 0, which is off.
+func (t *trend) limit(factor float64) float64 {
+	if factor == 0 || t.First == nil {
+		return math.Inf(1)
+	}
+	sorted := slices.Sorted(slices.Values(t.Recent))
+	return max(factor*sorted[len(sorted)/2], *t.First+trendRoom)
+}
+
+// add judges a finite loss, and takes it into the trend if it is not above the limit.
+func (t *trend) add(loss, factor float64) (limit float64, ok bool) {
+	if limit = t.limit(factor); loss > limit {
+		return limit, false
+	}
+	if t.First == nil {
+		t.First = &loss
+	}
+	if len(t.Recent) == trendLength {
+		t.Recent = slices.Delete(t.Recent, 0, 1)
+	}
+	t.Recent = append(t.Recent, loss)
+	return limit, true
+}
