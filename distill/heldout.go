@@ -88,7 +88,7 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 	}
 	for _, c := range out.Canaries {
 		if !c.Caught {
-			r.obs.Message("the distilled student is not better than the canary %q (%s) by %d standard errors: its score says nothing", c.Name, c.What, eval.CanaryErrors)
+			r.obs.Message("the distilled student is not surely better than the canary %q (%s): its score says nothing", c.Name, c.What)
 		}
 	}
 	return errors.Join(

@@ -13,7 +13,6 @@ import (
 	"apr/device"
 	"apr/device/cuda"
 	"apr/distill"
-	"apr/eval"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
@@ -368,7 +367,7 @@ func (r *distillResult) Text(p *cli.Page) {
 	}
 	for _, c := range r.Canaries {
 		if !c.Caught {
-			p.Printf("%s\n", p.Bad(fmt.Sprintf("It is not better than the canary %q (%s) by %d standard errors: its score says nothing.", c.Name, c.What, eval.CanaryErrors)))
+			p.Printf("%s\n", p.Bad(fmt.Sprintf("It is not surely better than the canary %q (%s): its score says nothing.", c.Name, c.What)))
 		}
 	}
 	p.Printf("\n")
