@@ -262,17 +262,18 @@ func signalAt(t *testing.T, c *exec.Cmd, sig syscall.Signal, file string, after 
 	return <-ended
 }
 
-// abort sends a signal twice to a run whose steps take long, and returns its exit code.
+// abort sends a signal again and again to a run whose steps take long, and returns its exit code.
 func abort(t *testing.T, l lab, sig syscall.Signal) int {
 	t.Helper()
-	c := l.command("abort-"+sig.String()[:4], "--batch-size", "64", "--seq-len", "96")
+	c := l.command("abort-"+sig.String()[:4], "--batch-size", "512", "--seq-len", "96")
 	sent := false
 	_, err := follow(t, c, func(line string) {
 		if !sent && strings.Contains(line, "step 1/") {
 			sent = true
-			_ = c.Process.Signal(sig)
-			time.Sleep(20 * time.Millisecond)
-			_ = c.Process.Signal(sig)
+			for range 3 { // of those that arrive together a process may see one
+				_ = c.Process.Signal(sig)
+				time.Sleep(5 * time.Millisecond)
+			}
 		}
 	})
 	return code(err)
