@@ -226,7 +226,7 @@ func TestResumeIsBitExact(t *testing.T) {
 	c.Control, c.Steps, c.BatchSize, c.CheckpointEvery = true, 11, 2, 3
 	_, want := mustRun(t, c, 0)
 	wantSteps := readSteps(t, c)
-	splits, bad := torture.Trials(7, 20), 0
+	splits, bad := torture.Trials(8, 20), 0
 	for i := range splits {
 		stop := 1 + i*20/splits
 		if !t.Run(fmt.Sprintf("after %d", stop), func(t *testing.T) {
