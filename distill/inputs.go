@@ -234,8 +234,11 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 	if use.Problem != "" {
 		obs.Message("cache of tokens: %s", use.Problem)
 	}
-	if use.State == corpus.CacheHit {
+	switch use.State {
+	case corpus.CacheHit:
 		obs.Message("tokens of %s from %s", name, use.Path)
+	case corpus.CacheWritten:
+		obs.Message("tokens of %s are kept in %s", name, use.Path)
 	}
 }
 

@@ -93,7 +93,7 @@ func (l *leg) diverged(bad int, err error) error {
 			WithHint("lower --learning-rate, lengthen the warm-up, or resume from the last checkpoint")
 	}
 	return fault.New(fault.Diverged, "%d steps in a row diverged; no checkpoint holds them: %w", bad, err).
-		WithHint("lower --learning-rate, lengthen the warm-up, or resume from the last checkpoint; --max-loss-ratio 0 lets such steps pass")
+		WithHint("lower --learning-rate, lengthen the warm-up, or resume from a checkpoint before them; --max-loss-ratio 0 lets such steps pass")
 }
 
 // prepare makes trainer and loader at the beginning.

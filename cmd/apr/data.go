@@ -12,7 +12,7 @@ import (
 func fieldOptions(text, messages *string) []cli.Option {
 	return []cli.Option{
 		{Name: "text-field", Value: cli.String(text, ""), Default: "text, content: the first present", Help: "field that holds the text"},
-		{Name: "messages-field", Value: cli.String(messages, "messages"), Help: "field that holds a conversation"},
+		{Name: "messages-field", Value: cli.String(messages, "messages"), Help: "field that holds a conversation; distill learns the assistant's turns, eval scores all"},
 	}
 }
 

@@ -2,8 +2,12 @@ package atomicfile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -15,12 +19,20 @@ func (osSystem) rename(from, to string) error           { return os.Rename(from,
 func (osSystem) link(from, to string) error             { return os.Link(from, to) }
 func (osSystem) remove(path string) error               { return os.Remove(path) }
 
+// createTemp makes a new file with the permissions that the user's mask leaves: os.CreateTemp would keep what takes its name
+// from everybody else.
 func (osSystem) createTemp(dir, pattern string) (tempFile, error) {
-	f, err := os.CreateTemp(dir, pattern)
-	if err != nil {
-		return nil, err
+	before, after, _ := strings.Cut(pattern, "*")
+	for {
+		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("%s%d%s", before, rand.Uint64(), after)), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return f, nil
 	}
-	return f, nil
 }
 
 // syncDir makes a new name durable. File systems that cannot sync a directory say EINVAL; nothing more can be done
