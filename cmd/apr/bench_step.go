@@ -107,35 +107,17 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		}
 	}
 	took("prepare")
-	big, err := model.LoadFrozenAs(dev, m.teacher, device.TeacherWeights, o.form())
+	s := dev.NewStream()
+	big, student, err := o.load(dev, s, m, took)
 	if err != nil {
 		return err
 	}
-	took("load teacher")
-	s := dev.NewStream()
-	student := model.NewTrainable(dev, m.config)
-	if m.student == nil {
-		student.Init(s, 42)
-	} else if err := student.LoadWeights(s, m.student); err != nil {
-		return err
-	}
-	took("load student")
 	prof, _ := s.(*cpu.Stream)
 	if prof != nil {
 		prof.ResetProfile()
 	}
 	var before cuda.Stats
-	var shares []float64
-	if dev.gpu != nil {
-		monitor, shown := dev.gpu.Watch(100*time.Millisecond), progress
-		defer monitor.Close()
-		progress = func(done, total int) {
-			if u := monitor.Last().Utilisation; u != nil && done > o.warmup {
-				shares = append(shares, float64(*u))
-			}
-			shown(done, total)
-		}
-	}
+	progress, endWatch := watchBusy(dev, o.warmup, progress)
 	options := bench.StepOptions{
 		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
 		Started: func(first time.Duration) {
@@ -147,6 +129,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		},
 	}
 	r.Step, err = bench.MeasureStep(ctx, s, student, big, options)
+	r.Busy = endWatch()
 	if err != nil {
 		return err
 	}
@@ -154,9 +137,6 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if total := p.Memory.Total; total > 0 {
 		over := float64(r.PeakMemory["device"])/float64(total) - 1
 		r.OverPlan = &over
-	}
-	if len(shares) > 0 {
-		r.Busy = &busy{bench.Percentile(shares, 50), slices.Min(shares)}
 	}
 	if dev.gpu != nil {
 		r.count(before, dev.gpu.Stats(), o.warmup+o.iterations-1)
@@ -173,6 +153,45 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	r.rates(prof, p.Costs.FLOPs, peak, float64(o.warmup+o.iterations))
 	r.latencies(o.percentiles, r.Step.Milliseconds)
 	return nil
+}
+
+// load puts both models on a device, the student's weights random if it has none.
+func (o *benchOptions) load(dev *opened, s device.Stream, m benchModels, took func(string)) (big, student *model.Model, err error) {
+	if big, err = model.LoadFrozenAs(dev, m.teacher, device.TeacherWeights, o.form()); err != nil {
+		return nil, nil, err
+	}
+	took("load teacher")
+	student = model.NewTrainable(dev, m.config)
+	if m.student == nil {
+		student.Init(s, 42)
+	} else if err := student.LoadWeights(s, m.student); err != nil {
+		return nil, nil, err
+	}
+	took("load student")
+	return big, student, nil
+}
+
+// watchBusy looks at a GPU whenever an iteration after the warm-up is done. It returns what to call then instead of progress, and
+// what tells and ends it: nil where nothing was seen.
+func watchBusy(dev *opened, warmup int, progress func(int, int)) (look func(done, total int), end func() *busy) {
+	if dev.gpu == nil {
+		return progress, func() *busy { return nil }
+	}
+	var shares []float64
+	monitor := dev.gpu.Watch(100 * time.Millisecond)
+	look = func(done, total int) {
+		if u := monitor.Last().Utilisation; u != nil && done > warmup {
+			shares = append(shares, float64(*u))
+		}
+		progress(done, total)
+	}
+	return look, func() *busy {
+		monitor.Close()
+		if len(shares) == 0 {
+			return nil
+		}
+		return &busy{bench.Percentile(shares, 50), slices.Min(shares)}
+	}
 }
 
 // form says how the teacher is kept.

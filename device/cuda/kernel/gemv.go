@@ -29,8 +29,10 @@ const GemvRows = 8
 const gemvThreads = 256
 
 // Gemv computes y = x·Wᵀ for few rows of x, plus bias [1,out] (float32) unless it is zero, plus y with add: x [m,in], m at
-// most GemvRows, W [out,in] in quantised blocks, y [m,out]; x and y are bfloat16 or float32. Weights are decoded in
-// registers; rows of x begin at multiples of 16 bytes. Sums are float32, of a fixed order that does not depend on m.
+// most GemvRows, W [out,in] in quantised blocks, y [m,out]; x and y are bfloat16 or float32; rows of x begin at multiples of
+// 16 bytes. With x of float32, weights are decoded in registers. With x of bfloat16, codes are multiplied as integers with x
+// rounded to 16 bits, in groups of 32 that share a power of two: exact down to 1/128 of the largest of a group, an absolute
+// 2⁻¹⁵ of it below. Sums are float32, of a fixed order that does not depend on m.
 //
 // Bytes moved: those of the blocks, once.
 func Gemv(q Queue, y, x Mat, w Blocks, bias Mat, add bool) {
