@@ -150,7 +150,8 @@ func (r *Run) canaries(ctx context.Context, student *model.Model, final *model.F
 			return nil, err
 		}
 		scores, err := eval.Compare(ctx, r.stream, nil, []eval.Subject{{Name: c.Name, Model: student.Frozen()}}, w, o)
-		failed := fault.KindOf(err) == fault.Inference // its loss is not finite: no score is no good one
+		// Scored to its end with a loss that is not finite: no score is no good one. A device that fails has no scores.
+		failed := fault.KindOf(err) == fault.Inference && len(scores) == 1
 		if err != nil && !failed {
 			return nil, err
 		}
