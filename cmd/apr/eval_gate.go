@@ -55,6 +55,12 @@ func (o *evalOptions) gate(ctx context.Context, e *cli.Env, f *model.Files, t ta
 	return o.verdict(healthy, r, void)
 }
 
+// deviceLost reports whether an error is a device's end, which says nothing of a model.
+func deviceLost(err error) bool {
+	var d interface{ DeviceLost() bool }
+	return errors.As(err, &d) && d.DeviceLost()
+}
+
 // canary scores one. Failed inference is what a broken model may do; any other error is the evaluation's own.
 func (o *evalOptions) canary(ctx context.Context, e *cli.Env, t task, c eval.Canary, healthy eval.Score, gated bool) (canaryResult, error) {
 	out := canaryResult{Name: c.Name, What: c.What}
@@ -63,7 +69,7 @@ func (o *evalOptions) canary(ctx context.Context, e *cli.Env, t task, c eval.Can
 	}
 	var r evalResult
 	score, err := t.score(ctx, e, c.Files, &r)
-	if failed := errors.Join(err, r.failure); fault.KindOf(failed) == fault.Inference && ctx.Err() == nil {
+	if failed := errors.Join(err, r.failure); fault.KindOf(failed) == fault.Inference && !deviceLost(failed) && ctx.Err() == nil {
 		text := failed.Error()
 		out.Failure, out.beaten = &text, true
 		return out, nil

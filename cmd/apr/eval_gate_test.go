@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"apr/internal/contracttest"
+	"apr/internal/fault"
 )
 
 // A gate is passed by a model alone: a threshold that canaries meet too is void, whatever the model scores.
@@ -31,5 +33,18 @@ func TestGateVoid(t *testing.T) {
 		if n := len(v["canaries"].([]any)); n != 6 {
 			t.Errorf("threshold %s: %d canaries", tt.threshold, n)
 		}
+	}
+}
+
+type lostDevice struct{ error }
+
+func (lostDevice) DeviceLost() bool { return true }
+
+// A device that is lost is no canary that failed: the error of a lost one is told from a model's own.
+func TestDeviceLost(t *testing.T) {
+	model := fault.New(fault.Inference, "the loss is not finite")
+	lost := fault.New(fault.Inference, "the device was lost").Because(lostDevice{errors.New("CUDA_ERROR_ILLEGAL_ADDRESS")})
+	if deviceLost(model) || !deviceLost(lost) || !deviceLost(fmt.Errorf("canary: %w", lost)) {
+		t.Errorf("model %v, lost %v", deviceLost(model), deviceLost(lost))
 	}
 }
