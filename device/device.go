@@ -255,6 +255,32 @@ type Device interface {
 	Close() error
 }
 
+// Decode describes the layers of a model for one position of a sequence, whose earlier keys and values are in caches.
+type Decode struct {
+	Layers                 []DecodeLayer
+	Heads, KVHeads         int
+	HeadDim, Inter         int
+	Position               int
+	Theta, Eps             float64 // of the rotary embedding, of RMSNorm
+	QKV, Attention, SwiGLU Tensor  // for results on the way: [1, (Heads+2·KVHeads)·HeadDim], [1, Heads·HeadDim], [1, Inter]
+}
+
+// DecodeLayer is one of them.
+type DecodeLayer struct {
+	InputNorm, PostNorm  Tensor // [1, h]
+	QKV, O, GateUp, Down Weight
+	Bias                 Tensor // of QKV, or zero
+	Cache                Tensor // [capacity, 2·KVHeads·HeadDim]: a rotated key, then its value
+}
+
+// Decoder is a Stream that may run all layers for one position as one operation.
+type Decoder interface {
+	// Decode computes, layer by layer, x += o(attention(rope(qkv(norm(x))))) and x += down(swiglu(gateUp(norm(x)))), in
+	// place, x [1, h], and keeps the position's key and value in the caches. It reports false, and has done nothing, if the
+	// device has no such operation for these weights.
+	Decode(x Tensor, d Decode) bool
+}
+
 // Stream runs operations in order.
 type Stream interface {
 	// Temp returns a tensor with undefined content for use until Release. Temps are reused across steps: the same

@@ -52,7 +52,11 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	}
 	var none, pending device.Tensor
 	s.Embed(x, m.embed, ids)
-	for i := range m.layers {
+	layers := m.layers
+	if n == 1 && m.decodeAtOnce(s, x, qkv, att, prod, c) {
+		layers = nil
+	}
+	for i := range layers {
 		l := &m.layers[i]
 		m.normed(s, y, none, x, pending, l.inputNorm)
 		s.MatMul(qkv, y, l.qkv, l.qkvBias, false)
@@ -65,10 +69,31 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 		s.MatMul(delta, prod, l.down, none, false)
 		pending = delta
 	}
-	last := func(t device.Tensor) device.Tensor { return t.RowRange(n-1, n) }
-	m.normed(s, dst, none, last(x), last(pending), m.norm)
+	if !pending.IsZero() {
+		pending = pending.RowRange(n-1, n)
+	}
+	m.normed(s, dst, none, x.RowRange(n-1, n), pending, m.norm)
 	s.Release(prod, gu, att, qkv, delta, y, x)
 	c.length += n
+}
+
+// decodeAtOnce runs all layers for one position as one operation, if the device has it.
+func (m *Model) decodeAtOnce(s device.Stream, x, qkv, att, prod device.Tensor, c *Cache) bool {
+	at, ok := s.(device.Decoder)
+	if !ok {
+		return false
+	}
+	d := device.Decode{
+		Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, Inter: m.IntermediateSize, Position: c.length,
+		Theta: m.RopeTheta, Eps: m.RMSNormEps, QKV: qkv, Attention: att, SwiGLU: prod,
+	}
+	for i := range m.layers {
+		l := &m.layers[i]
+		d.Layers = append(d.Layers, device.DecodeLayer{
+			InputNorm: l.inputNorm, PostNorm: l.postNorm, QKV: l.qkv, O: l.o, GateUp: l.gateUp, Down: l.down, Bias: l.qkvBias, Cache: c.rows[i],
+		})
+	}
+	return at.Decode(x, d)
 }
 
 // NextLogits writes the logits over the first V ids that follow hidden [1, h] to host memory and waits.

@@ -120,6 +120,9 @@ func start(t *driver.Thread, f driver.Function, s driver.Stream, l *kernel.Launc
 			return err
 		}
 	}
+	if l.Together {
+		return t.LaunchTogether(f, l.Grid, l.Block, l.Shared, s, l.Args)
+	}
 	if l.Early {
 		return t.LaunchEarly(f, l.Grid, l.Block, l.Shared, s, l.Args)
 	}

@@ -136,6 +136,9 @@ func (d *Device) modules(u *uses) (all []kernel.Module) {
 			unused = u != nil && !u.blocks
 		case m.Name == kernel.EarlyModule:
 			unused = u != nil && !u.decode
+		case m.Name == kernel.LayersModule:
+			unused = u != nil && !u.decode
+			wrongType = d.act != tensor.BF16 || d.desc.Major < 9
 		case strings.HasPrefix(m.Name, "gemv"):
 			unused = u != nil && !u.decode
 			wrongType = !slices.Contains(kernel.GemvModules(d.act), m.Name)

@@ -24,14 +24,21 @@ type launchAttribute struct {
 }
 
 const (
-	attributeCluster = 4 // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-	attributeEarly   = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+	attributeTogether = 2 // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+	attributeCluster  = 4 // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+	attributeEarly    = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 )
 
 // LaunchCluster is Launch in clusters of that many blocks, which the first extent of the grid is a multiple of. Compute
 // capability 9.0 and later.
 func (t *Thread) LaunchCluster(f Function, grid [3]int, cluster, block, shared int, s Stream, args unsafe.Pointer) error {
 	return t.launchWith(attributeCluster, [3]uint32{uint32(cluster), 1, 1}, f, grid, block, shared, s, args)
+}
+
+// LaunchTogether is Launch of a grid whose blocks all run at the same time, so that they may wait for each other. More than
+// the device has room for are an error.
+func (t *Thread) LaunchTogether(f Function, grid [3]int, block, shared int, s Stream, args unsafe.Pointer) error {
+	return t.launchWith(attributeTogether, [3]uint32{1}, f, grid, block, shared, s, args)
 }
 
 // LaunchEarly is Launch of a kernel that may begin before the one before it in the stream has ended: as soon as all blocks of

@@ -32,6 +32,8 @@ void *shared(Site *site, u32 bytes);
 unsigned char *dynamic_shared();
 u32 shared_offset(const void *p);
 void sync_block();
+void grid_arrive(u32 *arrived);
+void grid_wait(const u32 *arrived, u32 target);
 // exchange deposits v and returns what lane `from` deposited.
 u32 exchange(Operation op, u32 v, u32 from);
 u32 ballot(bool p);
@@ -72,6 +74,14 @@ APR_DEVICE u32 blocks() { return apr_host::place.blocks; }
 
 APR_DEVICE void sync_block() { apr_host::sync_block(); }
 APR_DEVICE void sync_warp() { apr_host::sync_warp(); }
+APR_DEVICE void grid_arrive(u32 *arrived) {
+    sync_block();
+    if (thread() == 0) apr_host::grid_arrive(arrived);
+}
+APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
+    if (thread() == 0) apr_host::grid_wait(arrived, round * blocks());
+    sync_block();
+}
 APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
 

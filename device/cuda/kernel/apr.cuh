@@ -77,6 +77,21 @@ APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
 #endif
 
+// Barriers of all blocks of a launch that is Together: what they wrote before grid_arrive is seen after grid_wait. arrived
+// is 0 at the beginning of the launch; round is 1, 2, … at successive barriers. All threads take part, in both.
+APR_DEVICE void grid_arrive(u32 *arrived) {
+    sync_block();
+    if (thread() == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(arrived) : "memory");
+}
+APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
+    if (thread() == 0) {
+        u32 seen;
+        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
+        while (seen < round * blocks());
+    }
+    sync_block();
+}
+
 // Exchange between the lanes of a warp; all 32 take part.
 APR_DEVICE u32 shfl_xor(u32 v, int m) { return __nvvm_shfl_sync_bfly_i32(0xffffffffu, (int)v, m, 31); }
 APR_DEVICE i32 shfl_xor(i32 v, int m) { return __nvvm_shfl_sync_bfly_i32(0xffffffffu, v, m, 31); }

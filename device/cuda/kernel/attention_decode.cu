@@ -90,16 +90,9 @@ template <class T> APR_DEVICE void decode_join(const AttentionArgs &a) {
     const int h = block(), b = block_y(), column = thread();
     if (column >= a.d) return;
     const i64 step = (i64)a.batch * a.heads * PART;
-    const float *from = a.part + ((i64)b * a.heads + h) * PART;
-    float top = -INFINITY_F, sum = 0, acc = 0;
-    for (int i = 0; i < a.splits; i++) top = max2(top, from[i * step + 256]);
-    for (int i = 0; i < a.splits; i++) {
-        const float f = Softmax::weight(from[i * step + 256], top);
-        sum = fma_rn(f, from[i * step + 257], sum);
-        acc = fma_rn(f, from[i * step + column], acc);
-    }
-    store(head_rows<T>(a.o, a.o_stride, b, 1, h, a.d) + column, acc / sum);
-    if (a.lse && column == 0) a.lse[(i64)b * a.lse_stride + h] = (top + log2_approx(sum)) * LN2;
+    const Joined r = join_shares(a.part + ((i64)b * a.heads + h) * PART, step, a.splits, column);
+    store(head_rows<T>(a.o, a.o_stride, b, 1, h, a.d) + column, r.acc / r.sum);
+    if (a.lse && column == 0) a.lse[(i64)b * a.lse_stride + h] = (r.top + log2_approx(r.sum)) * LN2;
 }
 
 KERNEL(attention_decode_packs_f32, AttentionArgs, 32 * WARPS, 1) { decode_packs<float>(a); }

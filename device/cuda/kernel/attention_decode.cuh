@@ -21,52 +21,49 @@ struct Softmax {
     }
 };
 
-constexpr int AHEAD = 4;        // keys of a lane whose loads are in flight together
+
 constexpr int WARPS = 16;       // of a block
 constexpr int PART = 256 + 2;   // floats: sums of values, top, sum
 
-// Grid: (heads, batch, splits); q_len is 1. As many lanes as a head has packs of 8 have a key; a block has one share of the
-// keys, and with several their sums go to a.part [splits, batch, heads, PART].
-template <class T> APR_DEVICE void decode_packs(const AttentionArgs &a) {
-    SHARED(float, parts, WARPS * PART);
-    let_next();
-    wait_before();
-    const int d = a.d, h = block(), b = block_y(), g = h / (a.heads / a.kv_heads), l = lane(), packs = d / 8;
+// Sum of a softmax's shares for one column of a head's values: see Softmax.
+struct Joined { float top, sum, acc; };
+
+// attend_keys is the softmax of a block's keys [first, end) for one query: q is the query's pack of lane l%per, k(j) and v(j)
+// are where the rows of key j begin. Threads below d return the sums of the values' column of their number. As many lanes as
+// a head has packs of 8 have a key, and AHEAD of a lane are on their way together. parts is shared memory of the block's warps · PART.
+template <int AHEAD, class T, class Rows> APR_DEVICE Joined attend_keys(const T *q, const Rows &k, const Rows &v, int first, int end, int d, float log2_scale, float *parts) {
+    const int l = lane(), packs = d / 8, warps = threads() / 32;
     int per = 1; // lanes of a key
     while (per < packs) per *= 2;
-    const int c = l & (per - 1), slots = 32 / per, slot = warp() * slots + l / per, all = WARPS * slots;
-    const T *k = head_rows<T>(a.k, a.k_stride, b, a.k_rows, g, d) + 8 * c, *v = head_rows<T>(a.v, a.v_stride, b, a.k_rows, g, d) + 8 * c;
-    const int share = (a.q_offset + a.splits) / a.splits, first = (int)block_z() * share, end = (int)min_of(a.q_offset + 1, first + share);
-    float q[8] = {};
+    const int c = l & (per - 1), slots = 32 / per, slot = warp() * slots + l / per, all = warps * slots;
+    float x[8], query[8] = {};
     if (c < packs) {
         Pack<T, 8> p;
-        load_pack(p, head_rows<T>(a.q, a.q_stride, b, 1, h, d) + 8 * c);
-        widen(q, p);
+        load_pack(p, q + 8 * c);
+        widen(query, p);
     }
     Softmax s = {-INFINITY_F, 0, {}};
     for (int base = first; base < end; base += AHEAD * all) {
         Pack<T, 8> pk[AHEAD] = {}, pv[AHEAD] = {};
         UNROLL for (int i = 0; i < AHEAD; i++) {
             const int key = base + i * all + slot;
-            if (key < end && c < packs) load_pack(pk[i], k + (i64)key * a.k_stride), load_pack(pv[i], v + (i64)key * a.v_stride);
+            if (key < end && c < packs) load_pack(pk[i], k(key) + 8 * c), load_pack(pv[i], v(key) + 8 * c);
         }
         float score[AHEAD];
         UNROLL for (int i = 0; i < AHEAD; i++) {
-            float x[8];
             widen(x, pk[i]);
             score[i] = 0;
-            UNROLL for (int e = 0; e < 8; e++) score[i] = fma_rn(q[e], x[e], score[i]);
+            UNROLL for (int e = 0; e < 8; e++) score[i] = fma_rn(query[e], x[e], score[i]);
         }
         for (int m = per / 2; m; m >>= 1) UNROLL for (int i = 0; i < AHEAD; i++) score[i] += shfl_xor(score[i], m);
         float higher = s.top;
         UNROLL for (int i = 0; i < AHEAD; i++) {
-            score[i] = base + i * all + slot < end ? score[i] * a.log2_scale : -INFINITY_F;
+            score[i] = base + i * all + slot < end ? score[i] * log2_scale : -INFINITY_F;
             higher = max2(higher, score[i]);
         }
         s.scale(higher);
         UNROLL for (int i = 0; i < AHEAD; i++) {
             const float w = Softmax::weight(score[i], higher);
-            float x[8];
             widen(x, pv[i]);
             s.sum += w;
             UNROLL for (int e = 0; e < 8; e++) s.acc[e] = fma_rn(w, x[e], s.acc[e]);
@@ -77,21 +74,54 @@ template <class T> APR_DEVICE void decode_packs(const AttentionArgs &a) {
     if (l < packs) UNROLL for (int e = 0; e < 8; e++) mine[8 * c + e] = s.acc[e];
     if (l == 0) mine[256] = s.top, mine[257] = s.sum;
     sync_block();
+    Joined r = {-INFINITY_F, 0, 0};
     const int column = thread();
-    if (column >= d) return;
-    float top = -INFINITY_F, sum = 0, acc = 0;
-    for (int w = 0; w < WARPS; w++) top = max2(top, parts[w * PART + 256]);
-    for (int w = 0; w < WARPS; w++) {
-        const float f = Softmax::weight(parts[w * PART + 256], top);
-        sum = fma_rn(f, parts[w * PART + 257], sum);
-        acc = fma_rn(f, parts[w * PART + column], acc);
+    if (column >= d) return r;
+    for (int w = 0; w < warps; w++) r.top = max2(r.top, parts[w * PART + 256]);
+    for (int w = 0; w < warps; w++) {
+        const float f = Softmax::weight(parts[w * PART + 256], r.top);
+        r.sum = fma_rn(f, parts[w * PART + 257], r.sum);
+        r.acc = fma_rn(f, parts[w * PART + column], r.acc);
     }
+    return r;
+}
+
+// join_shares joins a column's sums of several blocks, in ascending order: they are `step` floats apart from `from` on.
+APR_DEVICE Joined join_shares(const float *from, i64 step, int shares, int column) {
+    Joined r = {-INFINITY_F, 0, 0};
+    for (int i = 0; i < shares; i++) r.top = max2(r.top, from[i * step + 256]);
+    for (int i = 0; i < shares; i++) {
+        const float f = Softmax::weight(from[i * step + 256], r.top);
+        r.sum = fma_rn(f, from[i * step + 257], r.sum);
+        r.acc = fma_rn(f, from[i * step + column], r.acc);
+    }
+    return r;
+}
+
+// RowsFrom are rows of one matrix, stride elements apart.
+template <class T> struct RowsFrom {
+    const T *first;
+    i64 stride;
+    APR_METHOD const T *operator()(int j) const { return first + j * stride; }
+};
+
+// Grid: (heads, batch, splits); q_len is 1. A block has one share of the keys, and with several their sums go to a.part
+// [splits, batch, heads, PART].
+template <class T> APR_DEVICE void decode_packs(const AttentionArgs &a) {
+    SHARED(float, parts, WARPS * PART);
+    let_next();
+    wait_before();
+    const int d = a.d, h = block(), b = block_y(), g = h / (a.heads / a.kv_heads), column = thread();
+    const int share = (a.q_offset + a.splits) / a.splits, first = (int)block_z() * share, end = (int)min_of(a.q_offset + 1, first + share);
+    const RowsFrom<T> k = {head_rows<T>(a.k, a.k_stride, b, a.k_rows, g, d), a.k_stride}, v = {head_rows<T>(a.v, a.v_stride, b, a.k_rows, g, d), a.v_stride};
+    const Joined r = attend_keys<4>(head_rows<T>(a.q, a.q_stride, b, 1, h, d), k, v, first, end, d, a.log2_scale, parts);
+    if (column >= d) return;
     if (a.splits > 1) {
         float *to = a.part + (((i64)block_z() * a.batch + b) * a.heads + h) * PART;
-        to[column] = acc;
-        if (column == 0) to[256] = top, to[257] = sum;
+        to[column] = r.acc;
+        if (column == 0) to[256] = r.top, to[257] = r.sum;
         return;
     }
-    store(head_rows<T>(a.o, a.o_stride, b, 1, h, d) + column, acc / sum);
-    if (a.lse && column == 0) a.lse[(i64)b * a.lse_stride + h] = (top + log2_approx(sum)) * LN2;
+    store(head_rows<T>(a.o, a.o_stride, b, 1, h, d) + column, r.acc / r.sum);
+    if (a.lse && column == 0) a.lse[(i64)b * a.lse_stride + h] = (r.top + log2_approx(r.sum)) * LN2;
 }

@@ -48,18 +48,41 @@ constexpr u32 CHUNK = 2048, PLANE = 33 * 16, LIST = 80 * 4, LISTS = 8 * PLANE, C
 
 struct Words { u32 w[4]; }; // 16 codes
 
-// Sum16 is Σ q·v of up to 32 values, in its two parts.
+// Unit is 16 values of x: the parts hi and lo of each.
+struct Unit { u32x4 hi, lo; };
+
+// IntSum is Σ q·v of up to 32 values, in its two parts.
 struct IntSum {
     i32 hi = 0, lo = 0;
-    // add adds 16 products. x: a unit of a plane of hi; that of lo is four planes on.
-    template <bool SIGNED> APR_METHOD void add(const Words &q, const u8 *x) {
-        const u32x4 h = load16(x), l = load16(x + 4 * PLANE);
+    template <bool SIGNED> APR_METHOD void add(const Words &q, const Unit &x) {
         UNROLL for (int i = 0; i < 4; i++) {
-            hi = SIGNED ? dot4_ss(q.w[i], h[i], hi) : dot4_us(q.w[i], h[i], hi);
-            lo = SIGNED ? dot4_su(q.w[i], l[i], lo) : (i32)dot4_uu(q.w[i], l[i], (u32)lo);
+            hi = SIGNED ? dot4_ss(q.w[i], x.hi[i], hi) : dot4_us(q.w[i], x.hi[i], hi);
+            lo = SIGNED ? dot4_su(q.w[i], x.lo[i], lo) : (i32)dot4_uu(q.w[i], x.lo[i], (u32)lo);
         }
     }
     APR_METHOD float value() const { return (float)(hi * 256 + lo); }
+};
+
+// InShared is what lane l needs of a chunk of each of several rows of x, read from shared memory where it is used. The
+// values of a lane are units 0 … 3: of groups 2t and 2t+1 of its span in pair_…, t = l%4; of the halves t%2 of groups
+// 4h … 4h+3 in half_…, h = t/2.
+struct InShared {
+    const u8 *chunk;
+    u32 pitch, l;
+    APR_METHOD Unit unit(u32 m, u32 at) const {
+        const u8 *p = chunk + m * pitch + at;
+        return {load16(p), load16(p + 4 * PLANE)};
+    }
+    APR_METHOD const float *list(u32 m, u32 n) const { return (const float *)(chunk + m * pitch + LISTS + n * LIST); }
+    APR_METHOD Unit pair(u32 m, u32 k) const { return unit(m, k * PLANE + 16 * l); }
+    APR_METHOD float pair_scale(u32 m, u32 c) const { return list(m, 0)[2 * l + c]; }
+    APR_METHOD float pair_total(u32 m, u32 c) const { return list(m, 1)[2 * l + c]; }
+    APR_METHOD Unit half(u32 m, u32 k) const {
+        const u32 i = l & 1;
+        return unit(m, (2 * (k & 1) + i) * PLANE + 16 * (l - i + (k >> 1)));
+    }
+    APR_METHOD float half_scale(u32 m, u32 k) const { return list(m, 0)[4 * (l >> 1) + k]; }
+    APR_METHOD float half_total(u32 m, u32 k) const { return list(m, 2 + (l & 1))[4 * (l >> 1) + k]; }
 };
 
 // low and high make codes of nibbles: those of high are worth 16 times theirs.
@@ -91,37 +114,37 @@ APR_DEVICE PairScales pair_scales(u32x4 head, u32 t) {
     return r;
 }
 
-// A type's dot adds to sum[m] the products of lane l's 64 values of a chunk, for M rows of x, whose chunks are at x and
-// x_pitch bytes apart. p is where the span of 256 is that lanes 4⌊l/4⌋ … + 3 share; groups are those of the row from the
-// span's first on, which matter where blocks have fewer values than a span.
+// A type's dot adds to sum[m] the products of lane l's 64 values of a chunk, for M rows of x. p is where the span of 256 is
+// that lanes 4⌊l/4⌋ … + 3 share; groups are those of the row from the span's first on, which matter where blocks have fewer
+// values than a span.
 
-// two_groups does that for lanes of which each has groups 2t and 2t+1: q[2c+i] the codes of half i of group c.
-template <bool SIGNED, int M>
-APR_DEVICE void two_groups(float (&sum)[M], const Words (&q)[4], const float (&s)[2], const float (&off)[2], const bool (&has)[2], const u8 *x, u32 x_pitch, u32 l) {
-    UNROLL for (int m = 0; m < M; m++) {
-        const u8 *chunk = x + m * x_pitch, *units = chunk + 16 * l;
-        const f32x2 scale = *(const f32x2 *)(chunk + LISTS + 8 * l), total = *(const f32x2 *)(chunk + LISTS + LIST + 8 * l);
+// Pair is two groups of codes, q[2c+i] those of half i of group c, which stand for s[c]·code − off[c].
+struct Pair {
+    Words q[4];
+    float s[2], off[2];
+    bool has[2] = {true, true}; // whether the row has the group
+};
+
+template <bool SIGNED, int M, class X> APR_DEVICE void add_pair(float (&sum)[M], const Pair &w, const X &x) {
+    UNROLL for (int m = 0; m < M; m++)
         UNROLL for (int c = 0; c < 2; c++) {
-            if (!has[c]) continue;
+            if (!w.has[c]) continue;
             IntSum v;
-            v.add<SIGNED>(q[2 * c], units + 2 * c * PLANE);
-            v.add<SIGNED>(q[2 * c + 1], units + (2 * c + 1) * PLANE);
-            sum[m] = fma_rn(s[c], mul_rn(scale[c], v.value()), fma_rn(-off[c], total[c], sum[m]));
+            v.add<SIGNED>(w.q[2 * c], x.pair(m, 2 * c));
+            v.add<SIGNED>(w.q[2 * c + 1], x.pair(m, 2 * c + 1));
+            sum[m] = fma_rn(w.s[c], mul_rn(x.pair_scale(m, c), v.value()), fma_rn(-w.off[c], x.pair_total(m, c), sum[m]));
         }
-    }
 }
 
 struct RowsQ4K {
     static constexpr u32 bytes = 144;
     static constexpr bool aligned = true; // to 16 bytes
-    template <int M> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32) {
+    static constexpr bool halves = false; // of x it takes those of pair_…
+    template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32) {
         const u32 t = l & 3;
         const u32x4 q0 = load16(p + 16 + 32 * t), q1 = load16(p + 32 + 32 * t);
         const PairScales k = pair_scales(load16(p), t);
-        const Words q[4] = {low(q0), low(q1), high(q0), high(q1)};
-        const float s[2] = {k.s[0], k.s[1] * 0.0625f};
-        const bool has[2] = {true, true};
-        two_groups<false, M>(sum, q, s, k.off, has, x, x_pitch, l);
+        add_pair<false, M>(sum, Pair{{low(q0), low(q1), high(q0), high(q1)}, {k.s[0], k.s[1] * 0.0625f}, {k.off[0], k.off[1]}}, x);
     }
 };
 
@@ -134,13 +157,13 @@ struct RowsQ5K {
         UNROLL for (int i = 0; i < 4; i++) r.w[i] = (q[i] & 0x0f0f0f0fu) | (h[i] >> j & 0x01010101u) << 4;
         return r;
     }
-    template <int M> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32) {
+    static constexpr bool halves = false;
+    template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32) {
         const u32 t = l & 3;
         const u32x4 h0 = load16(p + 16), h1 = load16(p + 32), q0 = load16(p + 48 + 32 * t), q1 = load16(p + 64 + 32 * t);
         const PairScales k = pair_scales(load16(p), t);
-        const Words q[4] = {fifth(q0, h0, 2 * t), fifth(q1, h1, 2 * t), fifth(q0 >> 4, h0, 2 * t + 1), fifth(q1 >> 4, h1, 2 * t + 1)};
-        const bool has[2] = {true, true};
-        two_groups<false, M>(sum, q, k.s, k.off, has, x, x_pitch, l);
+        const Words a = fifth(q0, h0, 2 * t), b = fifth(q1, h1, 2 * t), c = fifth(q0 >> 4, h0, 2 * t + 1), d = fifth(q1 >> 4, h1, 2 * t + 1);
+        add_pair<false, M>(sum, Pair{{a, b, c, d}, {k.s[0], k.s[1]}, {k.off[0], k.off[1]}}, x);
     }
 };
 
@@ -156,7 +179,8 @@ struct RowsQ6K {
         }
         return r;
     }
-    template <int M> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32) {
+    static constexpr bool halves = true; // of x it takes those of half_…
+    template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32) {
         const u32 h = l >> 1 & 1, i = l & 1;
         const u32x4 q0 = load16_2(p + 64 * h + 16 * i), q1 = load16_2(p + 64 * h + 32 + 16 * i), upper = load16_2(p + 128 + 32 * h + 16 * i);
         const float d = from_f16(*(const u16 *)(p + 208));
@@ -164,11 +188,9 @@ struct RowsQ6K {
             const Words q = sixes(k & 1 ? q1 : q0, upper, k);
             const float s = mul_rn(d, (float)(signed char)p[192 + 8 * h + 2 * k + i]);
             UNROLL for (int m = 0; m < M; m++) {
-                const u8 *chunk = x + m * x_pitch, *list = chunk + LISTS + 16 * (l >> 1) + 4 * k;
                 IntSum v;
-                v.add<false>(q, chunk + (2 * (k & 1) + i) * PLANE + 16 * (l - i + (k >> 1)));
-                const float scale = *(const float *)list, half = *(const float *)(list + (2 + i) * LIST);
-                sum[m] = fma_rn(s, fma_rn(-32.0f, half, mul_rn(scale, v.value())), sum[m]);
+                v.add<false>(q, x.half(m, k));
+                sum[m] = fma_rn(s, fma_rn(-32.0f, x.half_total(m, k), mul_rn(x.half_scale(m, k), v.value())), sum[m]);
             }
         }
     }
@@ -177,17 +199,15 @@ struct RowsQ6K {
 // The others have blocks of one group each.
 template <class B> struct RowsOfGroups {
     static constexpr u32 bytes = 8 * B::group;
-    static constexpr bool aligned = false;
-    template <int M> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32 groups) {
+    static constexpr bool aligned = false, halves = false;
+    template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32 groups) {
         const u32 t = l & 3;
-        Words q[4];
-        float s[2], off[2];
-        bool has[2];
+        Pair w;
         UNROLL for (u32 c = 0; c < 2; c++) {
-            has[c] = 2 * t + c < groups;
-            if (has[c]) B::codes(q[2 * c], q[2 * c + 1], s[c], off[c], p + B::group * (2 * t + c));
+            w.has[c] = 2 * t + c < groups;
+            if (w.has[c]) B::codes(w.q[2 * c], w.q[2 * c + 1], w.s[c], w.off[c], p + B::group * (2 * t + c));
         }
-        two_groups<B::is_signed, M>(sum, q, s, off, has, x, x_pitch, l);
+        add_pair<B::is_signed, M>(sum, w, x);
     }
 };
 
@@ -238,56 +258,60 @@ APR_DEVICE float put(const RowsArgs &a, u32 column, u32 token, float sum) {
     return from_bf16(v);
 }
 
-// integers rounds rows of x to shared memory. A lane takes 8 values, four lanes a group. A group that holds what is not
-// finite gets a scale that is not.
+// round_pack rounds 8 values of bfloat16, those of number pack of a row, to its chunks at x. Four lanes have a group. One that
+// holds what is not finite gets a scale that is not. All lanes take part; those that are not live write nothing.
+APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool live) {
+    u32 most = 0; // of the bits of magnitudes, which ascend with them
+    UNROLL for (int i = 0; i < 4; i++) {
+        const u32 even = v[i] << 16 & 0x7fff0000u, odd = v[i] & 0x7fff0000u;
+        most = most > even ? most : even;
+        most = most > odd ? most : odd;
+    }
+    u32 other = shfl_xor(most, 1);
+    most = most > other ? most : other;
+    other = shfl_xor(most, 2);
+    most = most > other ? most : other;
+    const u32 e = most >> 23, at = e < 15 ? 15 : e; // magnitudes are below 2^(at − 126)
+    const float up = from_bits((268 - at) << 23);  // to below 2¹⁵
+    const float scale = e == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
+    u32 n[8];
+    UNROLL for (int i = 0; i < 4; i++) { // 1.5·2²³ + n has n in its mantissa
+        n[2 * i] = bits(fma_rn(from_bits(v[i] << 16), up, 12582912.0f));
+        n[2 * i + 1] = bits(fma_rn(from_bits(v[i] & 0xffff0000u), up, 12582912.0f));
+    }
+    u32x2 hi, lo;
+    i32 sum = 0;
+    UNROLL for (int i = 0; i < 2; i++) {
+        const u32 p = byte_perm(n[4 * i], n[4 * i + 1], 0x5410), q = byte_perm(n[4 * i + 2], n[4 * i + 3], 0x5410);
+        lo[i] = byte_perm(p, q, 0x6420), hi[i] = byte_perm(p, q, 0x7531);
+        sum += dot4_us(0x01010101u, hi[i], 0) * 256 + (i32)dot4_uu(0x01010101u, lo[i], 0);
+    }
+    sum += shfl_xor(sum, 1);
+    const i32 rest = shfl_xor(sum, 2);
+    if (!live) return;
+    u8 *chunk = x + pack / 256 * CHUNK_X;
+    u8 *to = chunk + pack % 8 / 2 * PLANE + 16 * (pack % 256 / 8) + 8 * (pack & 1);
+    *(u32x2 *)to = hi;
+    *(u32x2 *)(to + 4 * PLANE) = lo;
+    if ((pack & 3) == 0) {
+        float *list = (float *)(chunk + LISTS) + pack % 256 / 4;
+        list[0] = scale;
+        list[LIST / 4] = mul_rn(scale, (float)(sum + rest));
+        list[2 * LIST / 4] = mul_rn(scale, (float)sum);
+        list[3 * LIST / 4] = mul_rn(scale, (float)rest);
+    }
+}
+
+// integers rounds rows of x to shared memory.
 APR_DEVICE void integers(const RowsArgs &a, u8 *shared, u32 x_pitch) {
     const u32 packs = a.cols / 8;
-    for (u32 token = 0; token < a.tokens; token++) {
+    for (u32 token = 0; token < a.tokens; token++)
         for (u32 first = 32 * warp(); first < packs; first += threads()) {
             const u32 pack = first + lane();
             u32x4 v = {};
             if (pack < packs) v = load16((const bf16 *)a.x + token * a.x_stride + 8 * (u64)pack);
-            u32 most = 0; // of the bits of magnitudes, which ascend with them
-            UNROLL for (int i = 0; i < 4; i++) {
-                const u32 even = v[i] << 16 & 0x7fff0000u, odd = v[i] & 0x7fff0000u;
-                most = most > even ? most : even;
-                most = most > odd ? most : odd;
-            }
-            u32 other = shfl_xor(most, 1);
-            most = most > other ? most : other;
-            other = shfl_xor(most, 2);
-            most = most > other ? most : other;
-            const u32 e = most >> 23, at = e < 15 ? 15 : e; // magnitudes are below 2^(at − 126)
-            const float up = from_bits((268 - at) << 23);  // to below 2¹⁵
-            const float scale = e == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
-            u32 n[8];
-            UNROLL for (int i = 0; i < 4; i++) { // 1.5·2²³ + n has n in its mantissa
-                n[2 * i] = bits(fma_rn(from_bits(v[i] << 16), up, 12582912.0f));
-                n[2 * i + 1] = bits(fma_rn(from_bits(v[i] & 0xffff0000u), up, 12582912.0f));
-            }
-            u32x2 hi, lo;
-            i32 sum = 0;
-            UNROLL for (int i = 0; i < 2; i++) {
-                const u32 p = byte_perm(n[4 * i], n[4 * i + 1], 0x5410), q = byte_perm(n[4 * i + 2], n[4 * i + 3], 0x5410);
-                lo[i] = byte_perm(p, q, 0x6420), hi[i] = byte_perm(p, q, 0x7531);
-                sum += dot4_us(0x01010101u, hi[i], 0) * 256 + (i32)dot4_uu(0x01010101u, lo[i], 0);
-            }
-            sum += shfl_xor(sum, 1);
-            const i32 rest = shfl_xor(sum, 2);
-            if (pack >= packs) continue;
-            u8 *chunk = shared + token * x_pitch + pack / 256 * CHUNK_X;
-            u8 *to = chunk + pack % 8 / 2 * PLANE + 16 * (pack % 256 / 8) + 8 * (pack & 1);
-            *(u32x2 *)to = hi;
-            *(u32x2 *)(to + 4 * PLANE) = lo;
-            if ((pack & 3) == 0) {
-                float *list = (float *)(chunk + LISTS) + pack % 256 / 4;
-                list[0] = scale;
-                list[LIST / 4] = mul_rn(scale, (float)(sum + rest));
-                list[2 * LIST / 4] = mul_rn(scale, (float)sum);
-                list[3 * LIST / 4] = mul_rn(scale, (float)rest);
-            }
+            round_pack(shared + token * x_pitch, pack, v, pack < packs);
         }
-    }
 }
 
 // part_of returns a.part[p]; arguments cannot be indexed.
@@ -399,7 +423,7 @@ template <int M, class Dot> APR_DEVICE void gemv_rows(const RowsArgs &a, const D
             const u32 type = marks >> 4 & 15, from = 8 * (8 * chunk + (l >> 2)); // group
             if (from < groups) {
                 const u8 *p = ring + slot * a.pitch + (marks & 15) + (l >> 2) * dot.bytes(type);
-                dot.template add<M>(sum, type, p, shared + chunk * CHUNK_X, x_pitch, l, groups - from);
+                dot.template add<M>(sum, type, p, InShared{shared + chunk * CHUNK_X, x_pitch, l}, l, groups - from);
             }
             sync_warp(); // every lane has read: the slot may be filled again
             copy_next(slot);
@@ -421,8 +445,8 @@ template <class B> struct One {
     static constexpr u32 most = B::bytes;
     static constexpr bool aligned = B::aligned;
     APR_METHOD u32 bytes(u32) const { return B::bytes; }
-    template <int M> APR_METHOD void add(float (&sum)[M], u32, const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32 groups) const {
-        B::template dot<M>(sum, p, x, x_pitch, l, groups);
+    template <int M, class X> APR_METHOD void add(float (&sum)[M], u32, const u8 *p, const X &x, u32 l, u32 groups) const {
+        B::template dot<M>(sum, p, x, l, groups);
     }
 };
 
@@ -430,9 +454,9 @@ struct Mixed {
     static constexpr u32 most = RowsQ6K::bytes;
     static constexpr bool aligned = false;
     APR_METHOD u32 bytes(u32 type) const { return type == 0 ? RowsQ4K::bytes : type == 1 ? RowsQ5K::bytes : RowsQ6K::bytes; }
-    template <int M> APR_METHOD void add(float (&sum)[M], u32 type, const u8 *p, const u8 *x, u32 x_pitch, u32 l, u32 groups) const {
-        if (type == 0) RowsQ4K::dot<M>(sum, p, x, x_pitch, l, groups);
-        else if (type == 1) RowsQ5K::dot<M>(sum, p, x, x_pitch, l, groups);
-        else RowsQ6K::dot<M>(sum, p, x, x_pitch, l, groups);
+    template <int M, class X> APR_METHOD void add(float (&sum)[M], u32 type, const u8 *p, const X &x, u32 l, u32 groups) const {
+        if (type == 0) RowsQ4K::dot<M>(sum, p, x, l, groups);
+        else if (type == 1) RowsQ5K::dot<M>(sum, p, x, l, groups);
+        else RowsQ6K::dot<M>(sum, p, x, l, groups);
     }
 };

@@ -35,9 +35,10 @@ type Launch struct {
 	Shared int            // bytes of dynamic shared memory
 	Args   unsafe.Pointer // to the kernel's one struct of arguments, on the heap
 
-	Cluster int         // blocks of a cluster; 0: there are none
-	Early   bool        // may begin while the kernel before it ends: see Overlap
-	Maps    []TensorMap // with which the arguments begin, 128 bytes each, written by whoever starts the kernel
+	Cluster  int         // blocks of a cluster; 0: there are none
+	Together bool        // all blocks run at the same time: see grid_wait of apr.cuh
+	Early    bool        // may begin while the kernel before it ends: see Overlap
+	Maps     []TensorMap // with which the arguments begin, 128 bytes each, written by whoever starts the kernel
 }
 
 // Queue takes launches in order.

@@ -99,14 +99,13 @@ EXPORT int cuFuncGetAttribute(int *value, int attribute, Function *f) {
     return ok;
 }
 
-EXPORT int cuLaunchKernel(Function *f, unsigned x, unsigned y, unsigned z, unsigned block, unsigned block_y, unsigned block_z,
-    unsigned dynamic, void *stream, void **params, void **extra) {
-    BEGIN_CONTEXT("cuLaunchKernel");
+static int enqueue_launch(Function *f, unsigned x, unsigned y, unsigned z, unsigned block, unsigned block_y, unsigned block_z, unsigned dynamic,
+    void *stream, void **params, void **extra, bool together) {
     NEED_FUNCTION(f);
     NEED_STREAM(s, stream);
     NEED(block_y == 1 && block_z == 1, invalid_value, "kernel %s: blocks have one dimension", f->kernel->name);
     NEED(params && params[0] && !extra, invalid_value, "kernel %s: arguments are passed by kernelParams", f->kernel->name);
-    Grid g = {f->kernel, x, y, z, block, dynamic, f->allowed, nullptr, false};
+    Grid g = {f->kernel, x, y, z, block, dynamic, f->allowed, nullptr, together, false};
     if (int code = check_grid(g)) return noted = code;
     std::vector<char> args((char *)params[0], (char *)params[0] + f->kernel->bytes);
     enqueue(s, [g, args]() mutable {
@@ -116,15 +115,25 @@ EXPORT int cuLaunchKernel(Function *f, unsigned x, unsigned y, unsigned z, unsig
     return ok;
 }
 
-// Config is CUlaunchConfig.
+EXPORT int cuLaunchKernel(Function *f, unsigned x, unsigned y, unsigned z, unsigned block, unsigned block_y, unsigned block_z,
+    unsigned dynamic, void *stream, void **params, void **extra) {
+    BEGIN_CONTEXT("cuLaunchKernel");
+    return enqueue_launch(f, x, y, z, block, block_y, block_z, dynamic, stream, params, extra, false);
+}
+
+// Attribute is CUlaunchAttribute, Config CUlaunchConfig.
+struct Attribute {
+    unsigned id, pad, value[16];
+};
 struct Config {
     unsigned x, y, z, block, block_y, block_z, dynamic;
-    void *stream, *attributes;
+    void *stream;
+    const Attribute *attributes;
     unsigned count;
 };
 
 EXPORT int cuLaunchKernelEx(const Config *c, Function *f, void **params, void **extra) {
-    Locked locked;
-    NEED(c->count == 0, invalid_value, "launch attributes are not emulated");
-    return cuLaunchKernel(f, c->x, c->y, c->z, c->block, c->block_y, c->block_z, c->dynamic, c->stream, params, extra);
+    BEGIN_CONTEXT("cuLaunchKernelEx");
+    NEED(c->count == 1 && c->attributes->id == 2 && c->attributes->value[0] == 1, invalid_value, "launch attributes other than cooperative are not emulated");
+    return enqueue_launch(f, c->x, c->y, c->z, c->block, c->block_y, c->block_z, c->dynamic, c->stream, params, extra, true);
 }

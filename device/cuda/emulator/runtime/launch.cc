@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -202,7 +203,21 @@ int check_grid(const Grid &g) {
         return note(launch_out_of_resources, "kernel %s: blocks of %u threads, its launch bound is %u", name, g.threads, g.kernel->threads);
     if (u32 most = g.allowed ? g.allowed : default_shared; g.dynamic > most)
         return note(invalid_value, "kernel %s: %u bytes of dynamic shared memory, %u are allowed", name, g.dynamic, most);
+    if (u64 all = (u64)g.x * g.y * g.z; g.together && all > most_together)
+        return note(too_many_together, "kernel %s: %llu blocks together, %u are possible", name, (unsigned long long)all, most_together);
     return ok;
+}
+
+// ---- barriers of all blocks
+
+void grid_arrive(u32 *arrived) { __atomic_add_fetch(arrived, 1, __ATOMIC_RELEASE); }
+
+void grid_wait(const u32 *arrived, u32 target) {
+    if (!worker->grid.together) fail(launch_failed, "a barrier of all blocks in a launch that is not cooperative");
+    while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < target) {
+        if (launch.code.load(std::memory_order_relaxed) != ok) fail(launch_failed, "another block failed");
+        sched_yield();
+    }
 }
 
 static Worker *own;
@@ -215,6 +230,39 @@ static void prepare() {
     helper = start_helper();
 }
 
+// Blocks that may wait for each other have a CPU thread each.
+static void *work_alone(void *w) {
+    stack_t alternative = {};
+    alternative.ss_sp = map(stack_bytes);
+    alternative.ss_size = stack_bytes;
+    sigaltstack(&alternative, nullptr);
+    work(*(Worker *)w, true);
+    alternative.ss_flags = SS_DISABLE;
+    sigaltstack(&alternative, nullptr);
+    munmap(alternative.ss_sp, stack_bytes);
+    return nullptr;
+}
+
+static void work_together() {
+    static std::vector<Worker *> others; // they stay: stacks of fibers are costly
+    sigset_t all, old;
+    sigfillset(&all);
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGBUS);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    std::vector<pthread_t> threads(launch.total - 1);
+    for (size_t i = 0; i < threads.size(); i++) {
+        if (others.size() <= i) others.push_back(new_worker());
+        if (pthread_create(&threads[i], nullptr, work_alone, others[i])) {
+            fprintf(stderr, "emulator: no thread for a block\n");
+            abort();
+        }
+    }
+    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+    work(*own, true);
+    for (pthread_t t : threads) pthread_join(t, nullptr);
+}
+
 int run(const Grid &g) {
     pthread_mutex_lock(&one_launch);
     prepare();
@@ -224,8 +272,9 @@ int run(const Grid &g) {
     launch.next = 0;
     launch.code = ok;
     double begin = seconds();
-    work(*own, true);
-    bool helped = helper && launch.total > 1 && (seconds() - begin) * (launch.total - 1) > worth;
+    if (g.together) work_together();
+    else work(*own, true);
+    bool helped = helper && launch.total > 1 && !g.together && (seconds() - begin) * (launch.total - 1) > worth;
     if (helped) wake_helper([](Worker &w) { work(w, false); });
     work(*own, false);
     if (helped) join();

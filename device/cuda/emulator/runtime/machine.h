@@ -26,9 +26,11 @@ enum {
     launch_out_of_resources = 701,
     misaligned_address = 716,
     launch_failed = 719,
+    too_many_together = 720,
 };
 
 constexpr u32 max_threads = 1024;
+constexpr u32 most_together = 16; // blocks that the emulator runs at the same time
 constexpr u32 default_shared = 48 << 10, max_shared = 227 << 10;
 
 // poison is what undefined memory holds: NaN as bf16, float and double, and no sensible integer.
@@ -40,6 +42,7 @@ struct Grid {
     u32 x, y, z, threads;
     u32 dynamic, allowed; // bytes of dynamic shared memory; allowed is 0 if the function's limit was never raised
     const void *args;     // read by all threads
+    bool together;        // all blocks at the same time
     bool ascending;       // run threads in ascending order; else every other block runs them in descending order
 };
 

@@ -130,7 +130,7 @@ struct Request {
 EXPORT int apr_emulator_run(const Request *r) {
     const Kernel *k = find_kernel(r->kernel);
     if (!k) return note(not_found, "no kernel %s", r->kernel);
-    Grid g = {k, r->x, r->y, r->z, r->threads, r->dynamic, r->dynamic > default_shared ? max_shared : 0, r->args, r->ascending != 0};
+    Grid g = {k, r->x, r->y, r->z, r->threads, r->dynamic, r->dynamic > default_shared ? max_shared : 0, r->args, false, r->ascending != 0};
     if (int code = check_grid(g)) return code;
     return run(g);
 }

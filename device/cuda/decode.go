@@ -1,0 +1,87 @@
+package cuda
+
+import (
+	"unsafe"
+
+	"apr/device"
+	"apr/device/cuda/driver"
+	"apr/device/cuda/kernel"
+	"apr/tensor"
+)
+
+var _ device.Decoder = (*Stream)(nil)
+
+// Decode runs all layers for one position as one launch, where all their matrices are in blocks.
+func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
+	shape := kernel.DecodeShape{
+		Hidden: x.Cols, Inter: d.Inter, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Eps: d.Eps, Shared: s.dev.desc.SharedPerBlockOptin,
+	}
+	if s.dev.act != tensor.BF16 || x.Rows != 1 || x.DType != tensor.BF16 || s.dev.desc.Major < 9 {
+		return false
+	}
+	layers, ok := decodeLayers(d, shape)
+	if !ok || !kernel.DecodeServes(layers, shape, s.dev.desc.Multiprocessors) {
+		return false
+	}
+	touched := []device.Tensor{x, d.QKV, d.Attention, d.SwiGLU}
+	for _, l := range d.Layers {
+		touched = append(touched, l.Cache)
+		need(d.Position < l.Cache.Rows, "Decode", "the cache is full")
+	}
+	o := s.begin("Decode", touched...)
+	if o == nil {
+		return true
+	}
+	o.sized(len(layers), shape.Hidden, d.Position)
+	table, err := s.rotary(device.Rotary{HeadDim: d.HeadDim, Theta: d.Theta, SeqLen: 1, Offset: d.Position}, d.Position+1)
+	if err != nil {
+		s.fail(err)
+		return true
+	}
+	n := kernel.DecodeTableBytes(len(layers))
+	at := o.Scratch(n)
+	s.dev.uploads.send(o, n, func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, p unsafe.Pointer) {
+		o.call(func(t *driver.Thread) error { return t.CopyHtoD(at, p, int64(n), s.dev.stream) })
+		kernel.DecodeLayers(o, mat(x), mat(d.QKV), mat(d.Attention), mat(d.SwiGLU), layers, shape, d.Position, at, mat(table).Ptr)
+	})
+	return true
+}
+
+// decodeLayers returns the layers as the kernel reads them, if all matrices are in blocks.
+func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLayer, ok bool) {
+	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	for _, l := range d.Layers {
+		var k kernel.DecodeLayer
+		ok := cut(k.QKV[:], l.QKV, q, kv, kv) && cut(k.GateUp[:], l.GateUp, s.Inter, s.Inter)
+		var o, down [1]kernel.Blocks
+		if !ok || !cut(o[:], l.O, s.Hidden) || !cut(down[:], l.Down, s.Hidden) {
+			return nil, false
+		}
+		k.O, k.Down = o[0], down[0]
+		k.Norms = [2]kernel.Mat{mat(l.InputNorm), mat(l.PostNorm)}
+		k.Bias, k.Cache = mat(l.Bias), mat(l.Cache)
+		all = append(all, k)
+	}
+	return all, true
+}
+
+// cut returns consecutive rows of a matrix in blocks, if each piece lies in one part of it.
+func cut(dst []kernel.Blocks, w device.Weight, rows ...int) bool {
+	m, first := w.(*weight), 0
+	if m.parts == nil || m.eighth != nil || !m.decodes() {
+		return false
+	}
+	for i, n := range rows {
+		found := false
+		for _, k := range m.parts {
+			if k.first <= first && first+n <= k.first+k.rows {
+				dst[i], found = k.blocks.Slice(first-k.first, first-k.first+n), true
+			}
+		}
+		if !found {
+			return false
+		}
+		first += n
+	}
+	return first == m.t.Rows
+}

@@ -1,0 +1,114 @@
+//go:build emulate || gpu
+
+package cuda_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"apr/bench"
+	"apr/convert"
+	"apr/device"
+	"apr/device/cpu"
+	"apr/device/cuda"
+	"apr/model"
+	"apr/tensor"
+)
+
+// withoutDecode is a stream whose layers are run operation by operation.
+type withoutDecode struct{ device.Stream }
+
+// TestDecodeAgrees: all layers as one launch are as close to a CPU with float32 as operation by operation, for every logit
+// of several positions, in all types of blocks, with shapes that divide nothing evenly, and with keys in several shares.
+func TestDecodeAgrees(t *testing.T) {
+	findDriver(t)
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	for _, c := range []struct {
+		hidden, inter, heads, kv, d, layers int
+		scheme                              convert.Scheme
+		prompt                              int
+	}{
+		{512, 768, 4, 2, 128, 3, convert.Q4_K_M, 5},
+		{256, 2304, 6, 2, 64, 2, convert.Q4_K_M, 37},
+		{256, 256, 4, 1, 32, 1, convert.Q4_K_M, 1700},
+		{160, 2176, 3, 3, 32, 3, convert.Q8_0, 1},
+		{224, 96, 5, 5, 32, 2, convert.Q4_K_M, 9}, // Q5_0 and Q8_0
+	} {
+		t.Run(fmt.Sprintf("%d %d %d/%d×%d %v after %d", c.hidden, c.inter, c.heads, c.kv, c.d, c.scheme, c.prompt), func(t *testing.T) {
+			config, err := bench.Shape("0.5b")
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.HiddenSize, config.IntermediateSize, config.Heads, config.KVHeads, config.HeadDim = c.hidden, c.inter, c.heads, c.kv, c.d
+			config.Layers, config.VocabSize = c.layers, 512
+			f, err := bench.RandomQuantised(config, 3, c.scheme)
+			if err != nil {
+				t.Fatal(err)
+			}
+			exact, err := cpu.New(cpu.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := decoded(t, exact, f, c.prompt, false)
+			d := open(t, cuda.Options{})
+			defer d.Close()
+			apart := distance(decoded(t, d, f, c.prompt, false), want)
+			together := distance(decoded(t, d, f, c.prompt, true), want)
+			t.Logf("relative error %.5f as one launch, %.5f operation by operation", together, apart)
+			if !(together <= 1.15*apart) || apart == 0 {
+				t.Errorf("relative error %.5f, operation by operation %.5f", together, apart)
+			}
+		})
+	}
+}
+
+// decoded feeds a prompt at once, then positions one at a time, and returns their logits.
+func decoded(t *testing.T, d device.Device, f *model.Files, prompt int, together bool) (all []float32) {
+	t.Helper()
+	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := d.NewStream()
+	if _, ok := s.(device.Decoder); together && !ok {
+		t.Fatal("the device decodes operation by operation only")
+	} else if !together {
+		s = withoutDecode{s}
+	}
+	const positions = 6
+	cache := m.NewCache(prompt + positions)
+	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.HiddenSize)
+	ids := d.Alloc("ids", device.Batch, tensor.I32, prompt, 1)
+	z := make([]float32, m.VocabSize)
+	rng := rand.New(rand.NewPCG(1, 2))
+	feed := func(n int) {
+		v := make([]int32, n)
+		for i := range v {
+			v[i] = rng.Int32N(int32(m.VocabSize))
+		}
+		at := ids.RowRange(0, n)
+		s.UploadInts(at, v)
+		m.Extend(s, hidden, cache, at)
+	}
+	feed(prompt)
+	for range positions {
+		feed(1)
+		if err := m.NextLogits(s, z, hidden); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, z...)
+	}
+	return all
+}
+
+// distance returns ‖x−y‖/‖y‖.
+func distance(x, y []float32) float64 {
+	var d, n float64
+	for i := range y {
+		e := float64(x[i]) - float64(y[i])
+		d, n = d+e*e, n+float64(y[i])*float64(y[i])
+	}
+	return math.Sqrt(d / n)
+}

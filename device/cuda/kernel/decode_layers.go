@@ -1,0 +1,169 @@
+package kernel
+
+import (
+	"math"
+	"unsafe"
+
+	"apr/tensor"
+)
+
+// LayersModule has the kernel of DecodeLayers.
+const LayersModule = "decode_layers"
+
+const (
+	layersWarps    = 16      // DECODE_WARPS of decode_layers.cuh
+	layersPacks    = 2       // MOST_HIDDEN
+	layersStatic   = 2 << 10 // bytes of shared memory that the kernel declares, and more
+	layersMatrices = 7
+)
+
+// What speed alone depends on.
+const layersStages = 8 // pieces of a warp in shared memory at most, 2 … 8
+
+// DecodeLayer is a layer as DecodeLayers reads it.
+type DecodeLayer struct {
+	QKV    [3]Blocks
+	O      Blocks
+	GateUp [2]Blocks
+	Down   Blocks
+	Norms  [2]Mat // [1, hidden] float32, before q, k, v and before gate, up
+	Bias   Mat    // [1, (heads + 2·kv)·d] float32 of q, k, v, or zero
+	Cache  Mat    // [capacity, 2·kv·d] bfloat16: a rotated key, then its value
+}
+
+// matrices returns q, k, v, o, gate, up and down.
+func (l *DecodeLayer) matrices() [layersMatrices]Blocks {
+	return [...]Blocks{l.QKV[0], l.QKV[1], l.QKV[2], l.O, l.GateUp[0], l.GateUp[1], l.Down}
+}
+
+// DecodeShape is what all layers have in common.
+type DecodeShape struct {
+	Hidden, Inter, Heads, KVHeads, HeadDim int
+	Eps                                    float64
+	Shared                                 int // bytes of shared memory that the device lets a block ask for
+}
+
+// decodeLayer is struct DecodeLayer of decode_layers.cuh.
+type decodeLayer struct {
+	w     [layersMatrices]uint64
+	norm  [2]uint64
+	bias  uint64
+	cache uint64
+	types [8]uint8
+}
+
+// decodeArgs is struct DecodeArgs of decode_layers.cuh.
+type decodeArgs struct {
+	layers, arrived          uint64
+	x, qkv, att, product     uint64
+	table, part              uint64
+	cacheStride              int64
+	count, hidden, inter     uint32
+	heads, kvHeads, d        uint32
+	position, splits         uint32
+	stages, pitch            uint32
+	ringAt, sumsAt, layersAt uint32
+	eps, invHidden, scale    float32
+}
+
+// layersTypes are the numbers of types in type_bytes.
+var layersTypes = map[tensor.DType]uint8{tensor.Q4_K: 0, tensor.Q5_K: 1, tensor.Q6_K: 2, tensor.Q8_0: 3, tensor.Q4_0: 4, tensor.Q5_0: 5}
+
+// layersHead is the room for the count of blocks that begins the table of layers.
+const layersHead = 64
+
+// DecodeTable returns what DecodeLayers reads of layers: it stands at the address that DecodeLayers is given, and has to be
+// put there anew for each launch.
+func DecodeTable(dst []byte, layers []DecodeLayer) {
+	clear(dst[:layersHead])
+	all := unsafe.Slice((*decodeLayer)(unsafe.Pointer(unsafe.SliceData(dst[layersHead:]))), len(layers))
+	for i := range layers {
+		l := &layers[i]
+		all[i] = decodeLayer{norm: [2]uint64{l.Norms[0].Ptr, l.Norms[1].Ptr}, bias: l.Bias.Ptr, cache: l.Cache.Ptr}
+		for j, w := range l.matrices() {
+			all[i].w[j], all[i].types[j] = w.Ptr, layersTypes[w.Type]
+		}
+	}
+}
+
+// DecodeTableBytes is the size of DecodeTable.
+func DecodeTableBytes(layers int) int { return layersHead + layers*int(unsafe.Sizeof(decodeLayer{})) }
+
+// DecodeServes reports whether DecodeLayers takes these on a device of so many multiprocessors.
+func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
+	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	if len(layers) == 0 || s.Hidden%32 != 0 || q%32 != 0 || s.Inter%32 != 0 || s.Hidden > 32*layersWarps*layersPacks*8 ||
+		s.HeadDim%16 != 0 || s.HeadDim > 256 || s.Heads%s.KVHeads != 0 {
+		return false
+	}
+	rows := [...]int{q, kv, kv, s.Hidden, s.Inter, s.Inter, s.Hidden}
+	cols := [...]int{s.Hidden, s.Hidden, s.Hidden, q, s.Hidden, s.Hidden, s.Inter}
+	for i := range layers {
+		l := &layers[i]
+		for j, w := range l.matrices() {
+			if _, ok := layersTypes[w.Type]; !ok || !DequantizeServes(w) || w.Rows != rows[j] || w.Cols != cols[j] || w.RowBytes != int(w.Type.RowBytes(w.Cols)) {
+				return false
+			}
+		}
+		if !rowsAt(l.Norms[0], 16) || !rowsAt(l.Norms[1], 16) || !rowsAt(l.Cache, 16) || l.Cache.Stride != layers[0].Cache.Stride || l.Cache.Type != tensor.BF16 {
+			return false
+		}
+	}
+	_, ok := shapeLayers(layers, s, blocks)
+	return ok
+}
+
+// layersPlan is how shared memory is divided.
+type layersPlan struct{ stages, pitch, ring, sums, layers, shared int }
+
+// shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the rings, with as many stages as
+// fit; the sums of pieces; the layers. blocks are those of the launch, on which the block's rows depend.
+func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
+	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	chunks := func(cols int) int { return ceil(cols, rowsChunk) }
+	up := func(n int) int { return ceil(n, 16) * 16 }
+	for i := range layers {
+		for _, w := range layers[i].matrices() {
+			p.pitch = max(p.pitch, 16+up(int(w.Type.RowBytes(rowsChunk))+15))
+		}
+	}
+	sums := max((ceil(q, blocks)+2*ceil(kv, blocks))*chunks(s.Hidden), ceil(s.Hidden, blocks)*chunks(max(q, s.Inter)), 2*ceil(s.Inter, blocks)*chunks(s.Hidden))
+	p.ring = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
+	rest := up(4*sums) + DecodeTableBytes(len(layers)) - layersHead
+	p.stages = min(layersStages, (s.Shared-layersStatic-p.ring-rest)/(layersWarps*p.pitch))
+	p.sums = p.ring + layersWarps*p.stages*p.pitch
+	p.layers = p.sums + up(4*sums)
+	p.shared = p.ring + layersWarps*p.stages*p.pitch + rest
+	return p, p.stages >= 2
+}
+
+// DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
+//
+//	x += o(attention(rope(qkv(norm(x))) and the cache)), then x += down(silu(g)·u), g and u of gateUp(norm(x))
+//
+// and puts the position's key and value into each layer's cache. table is where DecodeTable was put, rotary that of
+// RotaryTable; qkv, att and product are scratch of (heads + 2·kv)·d, heads·d and inter columns. All sums are float32, of
+// products as Gemv has them; what passes from one product to another is rounded to bfloat16.
+//
+// Bytes moved: those of the blocks, and of the keys and values up to the position, once.
+func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
+	blocks := max(1, queue.Multiprocessors())
+	p, ok := shapeLayers(layers, s, blocks)
+	need(ok && DecodeServes(layers, s, blocks), "DecodeLayers", "not served")
+	a := &decodeArgs{
+		layers: table + layersHead, arrived: table, x: x.Ptr, qkv: qkv.Ptr, att: att.Ptr, product: product.Ptr,
+		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
+		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
+		position: uint32(position), stages: uint32(p.stages), pitch: uint32(p.pitch), ringAt: uint32(p.ring), sumsAt: uint32(p.sums),
+		layersAt: uint32(p.layers), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
+		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
+	}
+	a.splits = uint32(min(ceil(position+1, decodeShare), decodeSplits))
+	if a.splits > 1 {
+		a.part = queue.Scratch(4 * decodePart * int(a.splits) * s.Heads)
+	}
+	queue.Launch(Launch{
+		Module: LayersModule, Kernel: "decode_layers", Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,
+		Args: unsafe.Pointer(a),
+	})
+}
