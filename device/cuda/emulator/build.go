@@ -54,8 +54,12 @@ type builder struct {
 	more     []string // further .cu files
 }
 
-// onlySM90 ends the names of kernels for compute capability 9.0 alone. Their instructions are not emulated.
-const onlySM90 = "_sm90.cu"
+// onlySM90 ends the names of kernels for compute capability 9.0 alone. Their instructions are not emulated, but for those
+// of decodeLayers.
+const (
+	onlySM90     = "_sm90.cu"
+	decodeLayers = "decode_layers" + onlySM90
+)
 
 // object is one source on its way into a library.
 type object struct {
@@ -187,7 +191,7 @@ func (b *builder) objects() ([]object, error) {
 	common := h.Sum(nil)
 	var objects []object
 	for _, path := range slices.Concat(glob(b.home, "runtime/*.cc"), glob(b.kernels, "*.cu"), b.more) {
-		if strings.HasSuffix(path, onlySM90) {
+		if strings.HasSuffix(path, onlySM90) && filepath.Base(path) != decodeLayers {
 			continue
 		}
 		text, err := os.ReadFile(path)

@@ -3,8 +3,8 @@
 //
 // Each product is cut into pieces of 2048 columns of a row. A block has as many rows of every matrix as any other, and a
 // warp of it consecutive pieces, those of the first columns of all rows before those of the next, so that what it needs of
-// x stays in registers. Pieces come to shared memory by asynchronous copies, several of a warp ahead, also those of
-// products whose x is still being computed: weights do not change.
+// x stays in registers. Pieces come to shared memory by bulk copies, several of a warp ahead, also those of products whose
+// x is still being computed: weights do not change.
 #pragma once
 #include "attention_decode.cuh"
 #include "gemv_blocks.cuh"
@@ -79,126 +79,109 @@ struct Model {
         NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += shares[m].rows;
         return n;
     }
+    // pieces are numbers [next, end) of the product's rows·chunks: those of the warp.
+    APR_METHOD void pieces(u32 product, u32 &next, u32 &end) const {
+        const u32 all = rows(product) * chunks(product), warps = threads() / 32;
+        next = all * warp() / warps, end = all * (warp() + 1) / warps;
+    }
     APR_METHOD u32 of_all(u32 matrix) const {
         return matrix == 0 ? a.heads * a.d : matrix < 3 ? a.kv_heads * a.d : matrix == 4 || matrix == 5 ? a.inter : a.hidden;
     }
 };
 
-// Pieces walks over a warp's pieces of one product.
-struct Pieces {
-    u32 left, rows; // pieces to come, the block's rows
-    u32 chunk, row; // of the next one
-    APR_METHOD void enter(const Model &m, u32 product) {
-        rows = m.rows(product);
-        const u32 all = rows * m.chunks(product), warps = threads() / 32, first = all * warp() / warps;
-        left = all * (warp() + 1) / warps - first;
-        chunk = rows ? first / rows : 0, row = first - chunk * rows;
-    }
-    APR_METHOD void advance() {
-        left--;
-        if (++row == rows) row = 0, chunk++;
-    }
+// Slot is where a piece comes to in shared memory. Its bytes follow, from `shift` on.
+struct Slot {
+    u64 filled;
+    u16 shift, type;
+    u16 chunk, sum; // of the piece: chunk of x, place among the sums
+    APR_METHOD u8 *bytes() { return (u8 *)(this + 1); }
 };
 
-// Feed copies a warp's pieces of all products, one after the other, to the slots of its ring.
+// Feed copies a warp's pieces of all products, one after the other, to the slots of its ring. A lane has the description of
+// one piece of the next up to 32.
 struct Feed {
-    Pieces pieces;
-    u32 layer, product, matrix, until; // of the next piece; row at which the matrix ends
-    u32 type, bytes, groups;           // of the matrix; groups of a row
-    const u8 *from;
-    APR_METHOD void settle(const Model &m) { // finds the matrix of pieces.row
-        matrix = Model::begin(product), until = m.shares[matrix].rows;
-        NO_UNROLL while (pieces.row >= until) until += m.shares[++matrix].rows;
-        aim(m);
-    }
-    APR_METHOD void aim(const Model &m) {
-        const DecodeLayer &layer_of = m.layers[layer];
-        type = layer_of.type[matrix], bytes = type_bytes(type), groups = m.cols(product) / 32;
-        const u32 row = m.shares[matrix].first + m.shares[matrix].rows - (until - pieces.row);
-        from = layer_of.w[matrix] + (u64)row * (groups * bytes / 8) + pieces.chunk * 8 * bytes;
-    }
-    APR_METHOD void enter(const Model &m) { // goes on to the next product of which the warp has pieces
-        NO_UNROLL for (; layer < m.a.count; layer++, product = 0)
-            NO_UNROLL for (; product < PRODUCTS; product++) {
-                pieces.enter(m, product);
-                if (!pieces.left) continue;
-                settle(m);
-                return;
-            }
-    }
+    u32 layer, product; // of the pieces that are described next,
+    u32 next, end;      // which are these of the product's
+    u32 at, count;      // of those that are described
+    const u8 *from;     // the lane's piece: a multiple of 16 bytes
+    u32 size;
+    u16 shift, type, chunk, sum;
     APR_METHOD void start(const Model &m) {
-        layer = product = 0;
-        pieces.left = 0;
-        enter(m);
+        layer = product = at = count = 0;
+        m.pieces(0, next, end);
     }
-    // copy begins to copy the next piece, if there is one. A slot has the address modulo 16 and the type, then the bytes.
-    APR_METHOD void copy(const Model &m, u8 *slot) {
-        if (layer < m.a.count) {
-            const u32 l = lane(), o = (u32)(u64)from & 15, end = o + (u32)min_of(8 * bytes, (groups - 64 * pieces.chunk) * bytes / 8);
-            UNROLL for (u32 n = 0; n < 8 * RowsOfGroups<GroupQ8_0>::bytes + 15; n += 512)
-                if (n + 16 * l < end) copy_async16(slot + 16 + n + 16 * l, from - o + n + 16 * l);
-            if (l == 0) *(u32 *)slot = o | type << 4;
-            const u32 chunk = pieces.chunk;
-            pieces.advance();
-            if (!pieces.left) {
-                product++;
-                enter(m);
-            } else if (pieces.chunk != chunk) {
-                settle(m);
-            } else if (pieces.row == until) {
-                do until += m.shares[++matrix].rows;
-                while (pieces.row >= until);
-                aim(m);
-            } else {
-                from += groups * bytes / 8;
-            }
+    APR_METHOD void describe(const Model &m) {
+        at = count = 0;
+        NO_UNROLL while (next == end) {
+            if (layer == m.a.count) return;
+            if (++product == PRODUCTS) product = 0, layer++;
+            if (layer < m.a.count) m.pieces(product, next, end);
         }
-        copy_async_commit();
+        const u32 piece = next + lane(), rows = m.rows(product), chunks = m.chunks(product), groups = m.cols(product) / 32;
+        count = (u32)min_of(32, end - next), next += count;
+        if (piece >= end) return;
+        const u32 part = piece / rows, of_all = piece - part * rows;
+        u32 matrix = Model::begin(product), row = of_all;
+        NO_UNROLL while (row >= m.shares[matrix].rows) row -= m.shares[matrix++].rows;
+        type = m.layers[layer].type[matrix];
+        const u32 bytes = type_bytes(type), length = (u32)min_of(8 * bytes, (groups - 64 * part) * bytes / 8);
+        from = m.layers[layer].w[matrix] + (u64)(m.shares[matrix].first + row) * (groups * bytes / 8) + part * 8 * bytes;
+        shift = (u16)((u64)from & 15), from -= shift;
+        size = (shift + length + 15) & ~15u;
+        chunk = (u16)part, sum = (u16)(of_all * chunks + part);
+    }
+    // fill begins to fill a slot with the next piece, if there is one.
+    APR_METHOD void fill(const Model &m, Slot *slot) {
+        if (at == count) describe(m);
+        if (at < count && lane() == at) {
+            slot->shift = shift, slot->type = type, slot->chunk = chunk, slot->sum = sum;
+            copy_bulk(&slot->filled, slot->bytes(), from, size);
+        }
+        at += at < count;
     }
 };
 
-APR_DEVICE void wait_pending(u32 n) {
-    if (n == 1) copy_async_wait<1>();
-    else if (n == 2) copy_async_wait<2>();
-    else if (n == 3) copy_async_wait<3>();
-    else if (n == 4) copy_async_wait<4>();
-    else if (n == 5) copy_async_wait<5>();
-    else if (n == 6) copy_async_wait<6>();
-    else copy_async_wait<7>();
+// Ring is a warp's slots and the one that is used next.
+struct Ring {
+    u8 *slots;
+    u32 pitch, stages, turn, parity;
+    APR_METHOD Slot *slot(u32 n) const { return (Slot *)(slots + n * pitch); }
+    APR_METHOD void advance() {
+        if (++turn == stages) turn = 0, parity ^= 1;
+    }
+};
+
+// dot is the product of lane l's 64 values of a piece.
+APR_DEVICE float dot(u32 type, const u8 *span, const InRegisters &x, u32 l, u32 groups) {
+    float sum[1] = {};
+    if (type == 0) RowsQ4K::dot<1>(sum, span, x, l, groups);
+    else if (type == 2) RowsQ6K::dot<1>(sum, span, x, l, groups);
+    else if (type == 1) RowsQ5K::dot<1>(sum, span, x, l, groups);
+    else if (type == 3) RowsOfGroups<GroupQ8_0>::dot<1>(sum, span, x, l, groups);
+    else if (type == 4) RowsOfGroups<GroupQ4_0>::dot<1>(sum, span, x, l, groups);
+    else RowsOfGroups<GroupQ5_0>::dot<1>(sum, span, x, l, groups);
+    return sum[0];
 }
 
 // multiply writes the sums of the warp's pieces of a product to sums [rows, chunks]. x is the row in integers.
-APR_DEVICE void multiply(const Model &m, Feed &feed, u32 &slot, u32 product, const u8 *x, u8 *ring, float *sums) {
-    const u32 l = lane(), chunks = m.chunks(product), groups = m.cols(product) / 32;
-    Pieces p;
-    p.enter(m, product);
+APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 product, const u8 *x, float *sums) {
+    const u32 l = lane(), groups = m.cols(product) / 32;
+    u32 next, end, loaded = ~0u; // loaded: chunk and kind of what is in values
+    m.pieces(product, next, end);
     InRegisters values;
-    u32 loaded = ~0u; // chunk and kind of what is in values
-    NO_UNROLL while (p.left) {
-        wait_pending(m.a.stages - 1);
-        sync_warp(); // every lane's copies are there
-        u8 *at = ring + slot * m.a.pitch;
-        const u32 mark = *(const u32 *)at, type = mark >> 4, wanted = 2 * p.chunk + (type == 2), before = 8 * (8 * p.chunk + (l >> 2));
-        if (wanted != loaded) {
-            values.load(x + p.chunk * CHUNK_X, l, type == 2);
-            loaded = wanted;
-        }
-        float sum[1] = {};
-        if (before < groups) {
-            const u8 *from = at + 16 + (mark & 15) + (l >> 2) * type_bytes(type);
-            if (type == 0) RowsQ4K::dot<1>(sum, from, values, l, groups - before);
-            else if (type == 2) RowsQ6K::dot<1>(sum, from, values, l, groups - before);
-            else if (type == 1) RowsQ5K::dot<1>(sum, from, values, l, groups - before);
-            else if (type == 3) RowsOfGroups<GroupQ8_0>::dot<1>(sum, from, values, l, groups - before);
-            else if (type == 4) RowsOfGroups<GroupQ4_0>::dot<1>(sum, from, values, l, groups - before);
-            else RowsOfGroups<GroupQ5_0>::dot<1>(sum, from, values, l, groups - before);
-        }
+    NO_UNROLL for (; next < end; next++) {
+        Slot *slot = ring.slot(ring.turn);
+        bulk_wait(&slot->filled, ring.parity);
+        const u32 type = slot->type, chunk = slot->chunk, at = slot->sum, wanted = 2 * chunk + (type == 2), before = 8 * (8 * chunk + (l >> 2));
+        if (wanted != loaded) values.load(x + chunk * CHUNK_X, l, type == 2);
+        loaded = wanted;
+        float sum = 0;
+        if (before < groups) sum = dot(type, slot->bytes() + slot->shift + (l >> 2) * type_bytes(type), values, l, groups - before);
         sync_warp(); // every lane has read: the slot may be filled again
-        feed.copy(m, at);
-        slot = slot + 1 == m.a.stages ? 0 : slot + 1;
-        const float v = warp_sum(sum[0]);
-        if (l == 0) sums[p.row * chunks + p.chunk] = v;
-        p.advance();
+        feed.fill(m, slot);
+        ring.advance();
+        sum = warp_sum(sum);
+        if (l == 0) sums[at] = sum;
     }
 }
 
@@ -320,12 +303,15 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
         shares[thread()].rows = (u32)min_of(each, all - shares[thread()].first);
     }
     sync_block();
-    u8 *ring = shared + a.ring_at + warp() * a.stages * a.pitch;
     float *sums = (float *)(shared + a.sums_at);
+    Ring ring = {shared + a.ring_at + warp() * a.stages * a.pitch, a.pitch, a.stages, 0, 0};
+    if (lane() < a.stages) bulk_init(&ring.slot(lane())->filled);
+    sync_warp();
     Feed feed;
     feed.start(m);
-    NO_UNROLL for (u32 s = 0; s < a.stages; s++) feed.copy(m, ring + s * a.pitch);
-    u32 slot = 0, round = 0;
+    NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring.slot(n));
+    sync_warp();
+    u32 round = 0;
     NO_UNROLL for (u32 layer = 0; layer < a.count; layer++)
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
             Pack<float, 8> w[MOST_HIDDEN] = {}; // of the norm, on their way during the wait
@@ -336,7 +322,7 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (product % 2 == 0) normalised(a, w, shared, words);
             else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
-            multiply(m, feed, slot, product, shared, ring, sums);
+            multiply(m, feed, ring, product, shared, sums);
             sync_block();
             finish(m, layer, product, sums);
             grid_arrive(a.arrived), round++;

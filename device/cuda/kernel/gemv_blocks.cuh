@@ -118,22 +118,15 @@ APR_DEVICE PairScales pair_scales(u32x4 head, u32 t) {
 // that lanes 4⌊l/4⌋ … + 3 share; groups are those of the row from the span's first on, which matter where blocks have fewer
 // values than a span.
 
-// Pair is two groups of codes, q[2c+i] those of half i of group c, which stand for s[c]·code − off[c].
-struct Pair {
-    Words q[4];
-    float s[2], off[2];
-    bool has[2] = {true, true}; // whether the row has the group
-};
-
-template <bool SIGNED, int M, class X> APR_DEVICE void add_pair(float (&sum)[M], const Pair &w, const X &x) {
-    UNROLL for (int m = 0; m < M; m++)
-        UNROLL for (int c = 0; c < 2; c++) {
-            if (!w.has[c]) continue;
-            IntSum v;
-            v.add<SIGNED>(w.q[2 * c], x.pair(m, 2 * c));
-            v.add<SIGNED>(w.q[2 * c + 1], x.pair(m, 2 * c + 1));
-            sum[m] = fma_rn(w.s[c], mul_rn(x.pair_scale(m, c), v.value()), fma_rn(-w.off[c], x.pair_total(m, c), sum[m]));
-        }
+// add_group adds a lane's group c, 0 or 1: a and b are the codes of its halves, which stand for s·code − off.
+template <bool SIGNED, int M, class X>
+APR_DEVICE void add_group(float (&sum)[M], int c, const Words &a, const Words &b, float s, float off, const X &x) {
+    UNROLL for (int m = 0; m < M; m++) {
+        IntSum v;
+        v.add<SIGNED>(a, x.pair(m, 2 * c));
+        v.add<SIGNED>(b, x.pair(m, 2 * c + 1));
+        sum[m] = fma_rn(s, mul_rn(x.pair_scale(m, c), v.value()), fma_rn(-off, x.pair_total(m, c), sum[m]));
+    }
 }
 
 struct RowsQ4K {
@@ -144,7 +137,8 @@ struct RowsQ4K {
         const u32 t = l & 3;
         const u32x4 q0 = load16(p + 16 + 32 * t), q1 = load16(p + 32 + 32 * t);
         const PairScales k = pair_scales(load16(p), t);
-        add_pair<false, M>(sum, Pair{{low(q0), low(q1), high(q0), high(q1)}, {k.s[0], k.s[1] * 0.0625f}, {k.off[0], k.off[1]}}, x);
+        add_group<false, M>(sum, 0, low(q0), low(q1), k.s[0], k.off[0], x);
+        add_group<false, M>(sum, 1, high(q0), high(q1), k.s[1] * 0.0625f, k.off[1], x);
     }
 };
 
@@ -162,8 +156,8 @@ struct RowsQ5K {
         const u32 t = l & 3;
         const u32x4 h0 = load16(p + 16), h1 = load16(p + 32), q0 = load16(p + 48 + 32 * t), q1 = load16(p + 64 + 32 * t);
         const PairScales k = pair_scales(load16(p), t);
-        const Words a = fifth(q0, h0, 2 * t), b = fifth(q1, h1, 2 * t), c = fifth(q0 >> 4, h0, 2 * t + 1), d = fifth(q1 >> 4, h1, 2 * t + 1);
-        add_pair<false, M>(sum, Pair{{a, b, c, d}, {k.s[0], k.s[1]}, {k.off[0], k.off[1]}}, x);
+        add_group<false, M>(sum, 0, fifth(q0, h0, 2 * t), fifth(q1, h1, 2 * t), k.s[0], k.off[0], x);
+        add_group<false, M>(sum, 1, fifth(q0 >> 4, h0, 2 * t + 1), fifth(q1 >> 4, h1, 2 * t + 1), k.s[1], k.off[1], x);
     }
 };
 
@@ -202,12 +196,13 @@ template <class B> struct RowsOfGroups {
     static constexpr bool aligned = false, halves = false;
     template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32 groups) {
         const u32 t = l & 3;
-        Pair w;
-        UNROLL for (u32 c = 0; c < 2; c++) {
-            w.has[c] = 2 * t + c < groups;
-            if (w.has[c]) B::codes(w.q[2 * c], w.q[2 * c + 1], w.s[c], w.off[c], p + B::group * (2 * t + c));
+        UNROLL for (int c = 0; c < 2; c++) {
+            if (2 * t + c >= groups) break;
+            Words a, b;
+            float s, off;
+            B::codes(a, b, s, off, p + B::group * (2 * t + c));
+            add_group<B::is_signed, M>(sum, c, a, b, s, off, x);
         }
-        add_pair<B::is_signed, M>(sum, w, x);
     }
 };
 

@@ -8,7 +8,7 @@ import (
 )
 
 // LayersModule has the kernel of DecodeLayers.
-const LayersModule = "decode_layers"
+const LayersModule = "decode_layers_sm90"
 
 const (
 	layersWarps    = 16      // DECODE_WARPS of decode_layers.cuh
@@ -18,7 +18,7 @@ const (
 )
 
 // What speed alone depends on.
-const layersStages = 8 // pieces of a warp in shared memory at most, 2 … 8
+const layersStages = 16 // pieces of a warp in shared memory at most, 1 … 32
 
 // DecodeLayer is a layer as DecodeLayers reads it.
 type DecodeLayer struct {
