@@ -175,6 +175,11 @@ type LossSpec struct {
 	Divergence               Divergence
 }
 
+// Weights returns 1−Alpha and Alpha·T², what the means of CE and D are multiplied by in the loss.
+func (l LossSpec) Weights() (ce, d float64) {
+	return 1 - l.Alpha, l.Alpha * l.Temperature * l.Temperature
+}
+
 // Scalars are the numbers of one step, kept on the device: set before the step, completed by it, read by AdamW there
 // and by the host once at the end.
 type Scalars struct {
@@ -184,6 +189,9 @@ type Scalars struct {
 	BiasCorr1 float64 // 1 − β₁ⁿ for the n-th applied update
 	BiasCorr2 float64 // 1 − β₂ⁿ
 	MaxNorm   float64 // clip threshold c; 0: no clipping
+	CEWeight  float64 // of the mean CE in Loss: 1−α
+	DWeight   float64 // of the mean D in Loss: α·T²
+	MaxLoss   float64 // highest Loss that is applied; 0: no limit
 	// Summed by Loss, in float64 or compensated.
 	Positions int64   // rows seen
 	CE        float64 // Σ CE
@@ -191,11 +199,17 @@ type Scalars struct {
 	Agree     int64   // rows where the argmax of z equals the argmax of t (lowest id on ties); 0 without teacher
 	Entropy   float64 // Σ H(p), the teacher's entropy at the temperature; 0 without teacher
 	// Written by Verdict.
+	Loss     float64                  // CEWeight·(CE·InvN) + DWeight·(D·InvN): of the whole step, however it was cut
 	GradNorm float64                  // ‖g‖₂ over all gradients
 	Scale    float64                  // min(1, c/(‖g‖₂+1e-6))
 	Phases   [NumPhases]time.Duration // time spent in each phase, as measured on the device
-	Finite   bool                     // Σ CE, Σ D and ‖g‖₂ are all finite; if not, AdamW leaves everything as it was
+	Finite   bool                     // Σ CE, Σ D and ‖g‖₂ are all finite
+	Diverged bool                     // all are finite, and Loss > MaxLoss > 0
 }
+
+// Refused reports whether AdamW leaves weights, moments and narrower copies as they were: the step is not finite, or its
+// loss is above the limit.
+func (s Scalars) Refused() bool { return !s.Finite || s.Diverged }
 
 // Phase names a part of a step whose time is measured.
 type Phase int
@@ -351,9 +365,10 @@ type Stream interface {
 	// wanted) with targets [c,1] I32 to the record, and, if grad is not zero, writes
 	// InvN·∂/∂z of the loss to grad [c, V]; grad may be z itself. A target outside [0,V) is an error of the stream.
 	Loss(grad, z, t, targets Tensor, spec LossSpec)
-	// Verdict computes the gradient norm over all params, clip scale and finiteness into the record.
+	// Verdict computes the loss of the step, the gradient norm over all params and the clip scale into the record, and
+	// whether AdamW may apply the step: Finite and not Diverged.
 	Verdict(params []*Param)
-	// AdamW updates params and their weights as the record says, and leaves all untouched if it is not finite.
+	// AdamW updates params and their weights as the record says, and leaves all untouched if the verdict refused the step.
 	AdamW(params []*Param, a AdamW)
 	// ArgMax writes the index of the largest value of each row (lowest index on ties) to ids [n,1] I32.
 	ArgMax(ids, x Tensor)

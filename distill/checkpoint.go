@@ -41,7 +41,8 @@ type state struct {
 	Progress Outcome         `json:"progress"`
 	Best     float64         `json:"best_loss"`
 	Losses   trend           `json:"losses"`
-	SHA256   string          `json:"sha256"` // of state.safetensors
+	Refused  int             `json:"refused"` // steps in a row, up to the last one
+	SHA256   string          `json:"sha256"`  // of state.safetensors
 	Bytes    int64           `json:"bytes"`
 	Written  time.Time       `json:"written"`
 }

@@ -57,7 +57,7 @@ type Config struct {
 	MinLRRatio     float64
 	AdamW          device.AdamW
 	MaxGradNorm    float64
-	MaxLossRatio   float64 // a loss above so many times the median of those before is divergence; 0: none is
+	MaxLossRatio   float64 // a step whose loss is above so many times the median of those before is refused; 0: none is
 	Seed           uint64
 	ChunkRows      int               // 0: the planner's choice
 	Recompute      []model.Recompute // what the planner may choose from; empty: anything

@@ -2,11 +2,10 @@ package distill
 
 import (
 	"errors"
-	"math"
 	"slices"
 )
 
-// ErrDiverged says that a step's loss was finite, and far above those before.
+// ErrDiverged says that a step's loss was finite, and far above those before; the weights are as before the step.
 var ErrDiverged = errors.New("the loss is far above those before")
 
 // The rule of finite divergence: a loss above factor times the median of the last trendLength that were not, and more
@@ -17,27 +16,24 @@ const (
 	trendRoom   = 1.0
 )
 
-// trend is what the losses of a leg have been. It is part of a checkpoint, so that a resumed run judges as one that was
+// trend is what the losses of a leg's applied steps have been. It is part of a checkpoint, so that a resumed run judges as one that was
 // never stopped.
 type trend struct {
 	First  *float64  `json:"first,omitempty"`  // nil before the first step
-	Recent []float64 `json:"recent,omitempty"` // the last losses that were not too high, the oldest first
+	Recent []float64 `json:"recent,omitempty"` // the last, the oldest first
 }
 
-// limit is the highest loss that is not divergence: +∞ before the first step, or with factor 0, which is off.
+// limit is the highest loss that is not divergence, more than 0; or 0, no limit: before the first step, or with factor 0.
 func (t *trend) limit(factor float64) float64 {
 	if factor == 0 || t.First == nil {
-		return math.Inf(1)
+		return 0
 	}
 	sorted := slices.Sorted(slices.Values(t.Recent))
 	return max(factor*sorted[len(sorted)/2], *t.First+trendRoom)
 }
 
-// add judges a finite loss, and takes it into the trend if it is not above the limit.
-func (t *trend) add(loss, factor float64) (limit float64, ok bool) {
-	if limit = t.limit(factor); loss > limit {
-		return limit, false
-	}
+// add takes the loss of a step that was applied into the trend.
+func (t *trend) add(loss float64) {
 	if t.First == nil {
 		t.First = &loss
 	}
@@ -45,5 +41,4 @@ func (t *trend) add(loss, factor float64) (limit float64, ok bool) {
 		t.Recent = slices.Delete(t.Recent, 0, 1)
 	}
 	t.Recent = append(t.Recent, loss)
-	return limit, true
 }

@@ -2,6 +2,7 @@ package distill
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/device"
 	"apr/internal/contracttest"
 	"apr/internal/disk"
 	"apr/internal/fault"
@@ -41,9 +43,11 @@ func recordedLosses(t *testing.T) (legs [2][]float64) {
 func diverging(losses []float64, factor float64) (bad []int) {
 	var tr trend
 	for k, loss := range losses {
-		if _, ok := tr.add(loss, factor); !ok {
+		if limit := tr.limit(factor); limit > 0 && loss > limit {
 			bad = append(bad, k)
+			continue
 		}
+		tr.add(loss)
 	}
 	return bad
 }
@@ -78,21 +82,169 @@ func TestDivergenceOfRecordedCurves(t *testing.T) {
 // The limit is a median and a distance from the first loss: neither an outlier nor a loss near 0 moves it far.
 func TestDivergenceLimit(t *testing.T) {
 	var tr trend
-	if !math.IsInf(tr.limit(3), 1) {
-		t.Error("the first step has a limit")
+	if got := tr.limit(3); got != 0 {
+		t.Errorf("the first step has the limit %g", got)
 	}
-	tr.add(8, 3)
+	tr.add(8)
+	if got := tr.limit(0); got != 0 {
+		t.Errorf("switched off, the limit is %g", got)
+	}
 	if got := tr.limit(3); got != 24 {
 		t.Errorf("after one loss of 8: %g, want 24", got)
 	}
 	for range trendLength {
-		tr.add(0.01, 3)
+		tr.add(0.01)
 	}
 	if got := tr.limit(3); got != 9 || len(tr.Recent) != trendLength {
 		t.Errorf("after losses near 0: %g of %d, want 1 above the first", got, len(tr.Recent))
 	}
-	if _, ok := tr.add(9.5, 3); ok || tr.limit(3) != 9 {
-		t.Error("a loss that diverges has become part of the trend")
+}
+
+// trainingState returns weights and moments.
+func trainingState(t *testing.T, tr *Trainer) map[string]map[string][]float32 {
+	t.Helper()
+	return map[string]map[string][]float32{
+		"value":         get(t, tr, value),
+		"first moment":  get(t, tr, func(p *device.Param) device.Tensor { return p.M }),
+		"second moment": get(t, tr, func(p *device.Param) device.Tensor { return p.V }),
+	}
+}
+
+// sameState compares two states bit by bit.
+func sameState(t *testing.T, what string, got, want map[string]map[string][]float32) {
+	t.Helper()
+	for kind := range want {
+		for name, was := range want[kind] {
+			for i, x := range got[kind][name] {
+				if math.Float32bits(x) != math.Float32bits(was[i]) {
+					t.Errorf("%s: %s of %s: element %d is %g, want %g", what, kind, name, i, x, was[i])
+					break
+				}
+			}
+		}
+	}
+}
+
+// A finite step above the limit leaves weights, moments, the count of updates and the trend as they were, however the
+// step is cut into micro-batches; the step after it is that of a trainer which never saw it. A step just below the limit
+// is applied.
+func TestDivergingStepChangesNothing(t *testing.T) {
+	b, next := unevenBatch(), randomBatch(8, 12, 320, 0.5)
+	spec := device.LossSpec{Alpha: 0.5, Temperature: 2}
+	for _, micro := range []int{8, 3, 1} {
+		contracttest.Cases(t, 1)
+		fresh := func() *Trainer {
+			tr := tinyTrainer(t, b, spec)
+			tr.MicroRows, tr.MaxLossRatio = micro, 1e-9 // what counts is the distance from the first loss
+			apply(t, tr, b)
+			return tr
+		}
+		tr := fresh()
+		loss := apply(t, tr, next).Loss
+		want := trainingState(t, tr)
+
+		tr = fresh()
+		before := trainingState(t, tr)
+		first := loss - trendRoom - 1e-9
+		tr.losses = trend{First: &first, Recent: []float64{first}}
+		rec, err := tr.Apply(context.Background(), next)
+		if !errors.Is(err, ErrDiverged) || !Refused(err) || !rec.Finite || !rec.Diverged || rec.Loss != loss || rec.Loss <= rec.MaxLoss || rec.Bad == "" {
+			t.Fatalf("micro-batches of %d: record %+v, error %v; the loss was %g", micro, rec, err, loss)
+		}
+		sameState(t, "refused", trainingState(t, tr), before)
+		if tr.Step != 2 || tr.Optimizer.Applied != 1 || len(tr.losses.Recent) != 1 || *tr.losses.First != first {
+			t.Errorf("micro-batches of %d: %d steps, %d applied, trend %+v", micro, tr.Step, tr.Optimizer.Applied, tr.losses)
+		}
+		tr.Step, first = 1, loss-trendRoom+1e-9
+		if rec := apply(t, tr, next); rec.Loss != loss || rec.Refused() || !(rec.MaxLoss > loss) {
+			t.Errorf("micro-batches of %d: just below the limit: %+v", micro, rec)
+		}
+		sameState(t, "applied", trainingState(t, tr), want)
+	}
+}
+
+// A run that refuses some steps and goes on has the same bits and records when it is stopped before, among or after them
+// and resumed; one that gives up counts the refused steps before the stop in.
+func TestResumeAmongRefusedSteps(t *testing.T) {
+	c := tinyConfig(t)
+	c.LR, c.Steps, c.WarmupSteps, c.MaxLossRatio, c.CheckpointEvery = 0.13, 16, 0, 1, 1
+	_, want := mustRun(t, c, 0)
+	steps := readSteps(t, c)
+	var refused []int
+	for k, s := range steps {
+		if s["diverged"] == true {
+			refused = append(refused, k)
+		}
+	}
+	if !slices.Equal(refused, []int{3, 4}) {
+		t.Fatalf("steps %v are refused: the test needs two in a row, and a run that goes on", refused)
+	}
+	resume := func(c Config, stop int) error {
+		if _, _, err := runOnce(t, c, 0, stop); fault.KindOf(err) != fault.Stopped {
+			t.Fatalf("error %v, want one of kind stopped", err)
+		}
+		c.Resume = ResumeAuto
+		_, _, err := runOnce(t, c, 0, 0)
+		return err
+	}
+	for _, stop := range []int{3, 4, 5, 6} {
+		broken := in(t, c)
+		if err := resume(broken, stop); err != nil {
+			t.Fatal(err)
+		}
+		if string(studentBytes(t, broken)) != string(want) {
+			t.Errorf("stopped after %d steps: the student differs", stop)
+		}
+		compareSteps(t, readSteps(t, broken), steps)
+		contracttest.Cases(t, 1)
+	}
+	lost := in(t, c)
+	lost.LR = 3
+	if err := resume(lost, 3); fault.KindOf(err) != fault.Diverged {
+		t.Fatalf("error %v, want one of kind diverged", err)
+	}
+	if n := len(readSteps(t, lost)); n != 1+maxRefused {
+		t.Errorf("stopped and resumed among them, the run gives up after %d steps, want %d", n, 1+maxRefused)
+	}
+	other := in(t, c)
+	if _, _, err := runOnce(t, other, 0, 3); fault.KindOf(err) != fault.Stopped {
+		t.Fatal(err)
+	}
+	other.Resume, other.MaxLossRatio = ResumeAuto, 0
+	if _, _, err := runOnce(t, other, 0, 0); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "max_loss_ratio was 1, is 0") {
+		t.Errorf("error %v, want the changed limit", err)
+	}
+}
+
+// newestState is that of the newest checkpoint in a folder of the run.
+func newestState(t *testing.T, c Config, folder string) state {
+	t.Helper()
+	st, f, _, _, err := checkpoints{dir: c.Output + "/" + folder, disk: disk.OS{}}.newest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	return st
+}
+
+// Each leg is judged by its own losses: the control's begin anew, and hold no loss of the student.
+func TestEachLegHasItsTrend(t *testing.T) {
+	c := tinyConfig(t)
+	c.Control, c.MaxLossRatio = true, 3
+	mustRun(t, c, 0)
+	losses := map[string][]float64{}
+	for _, s := range readSteps(t, c) {
+		leg := s["leg"].(string)
+		losses[leg] = append(losses[leg], s["loss"].(float64))
+	}
+	for folder, leg := range map[string]string{"checkpoints": LegStudent, "checkpoints-control": LegControl} {
+		got, want := newestState(t, c, folder).Losses, losses[leg]
+		if len(want) != c.Steps || got.First == nil || *got.First != want[0] || !slices.Equal(got.Recent, want) {
+			t.Errorf("%s: trend %+v, losses %v", leg, got, want)
+		}
+	}
+	if slices.Equal(losses[LegStudent], losses[LegControl]) {
+		t.Error("the legs have the same losses: the test says nothing")
 	}
 }
 
@@ -107,8 +259,8 @@ func TestFiniteDivergenceStopsTheRun(t *testing.T) {
 	}
 	last := len(q.steps) - 1
 	for _, s := range q.steps {
-		if !s.Finite {
-			t.Errorf("step %d is not finite: another rule", s.Step)
+		if !s.Finite || s.Diverged != (s.Step > last-maxRefused) {
+			t.Errorf("step %d of %d: finite %v, diverged %v; want the last %d", s.Step, last+1, s.Finite, s.Diverged, maxRefused)
 		}
 	}
 	events, err := os.ReadFile(c.Output + "/events.jsonl")
@@ -126,15 +278,15 @@ func TestFiniteDivergenceStopsTheRun(t *testing.T) {
 			}
 		}
 	}
-	if named != maxBad {
-		t.Errorf("%d steps are named, want %d", named, maxBad)
+	if named != maxRefused {
+		t.Errorf("%d steps are named, want %d", named, maxRefused)
 	}
 	all, err := os.ReadDir(c.Output + "/checkpoints")
 	if err != nil || len(all) == 0 {
 		t.Fatalf("checkpoints %v, %v", all, err)
 	}
-	if newest := all[len(all)-1].Name(); newest != fmt.Sprintf("step-%06d", last+1-maxBad) {
-		t.Errorf("newest checkpoint %s after %d steps, the last %d bad", newest, last+1, maxBad)
+	if newest := all[len(all)-1].Name(); newest != fmt.Sprintf("step-%06d", last+1-maxRefused) {
+		t.Errorf("newest checkpoint %s after %d steps, the last %d bad", newest, last+1, maxRefused)
 	}
 	c.Output, c.MaxLossRatio = t.TempDir()+"/off", 0
 	if _, q, err := runOnce(t, c, 0, 0); err != nil || len(q.steps) != 12 {
@@ -145,14 +297,7 @@ func TestFiniteDivergenceStopsTheRun(t *testing.T) {
 
 // The rule alters no bit of a healthy run, and a run that is stopped and resumed has the trend of one that was not.
 func TestDivergenceRuleChangesNothing(t *testing.T) {
-	trendOf := func(c Config) trend {
-		st, f, _, _, err := checkpoints{dir: c.Output + "/checkpoints", disk: disk.OS{}}.newest()
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-		return st.Losses
-	}
+	trendOf := func(c Config) trend { return newestState(t, c, "checkpoints").Losses }
 	c := tinyConfig(t)
 	c.MaxLossRatio = 3
 	mustRun(t, c, 0)

@@ -17,8 +17,8 @@ import (
 	"apr/teacher"
 )
 
-// maxBad is how many steps in a row may be refused, or have a loss that diverges, before the run gives up.
-const maxBad = 3
+// maxRefused is how many steps in a row may be refused before the run gives up.
+const maxRefused = 3
 
 // leg is one training of the student over all steps.
 type leg struct {
@@ -31,7 +31,7 @@ type leg struct {
 	loader  *corpus.Loader
 	loads   loads
 	best    float64
-	losses  trend
+	refused int      // steps in a row, up to the last one
 	saved   struct { // the last checkpoint
 		step int
 		at   time.Time
@@ -57,50 +57,45 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	if err := r.dir.Event("record", "leg", map[string]any{"leg": l.name, "from": l.trainer.Step, "steps": last}, ""); err != nil {
 		return err
 	}
-	bad := 0
 	for l.trainer.Step < last {
 		if ctx.Err() != nil {
 			return l.stop(out)
 		}
 		err := l.step(ctx, out)
 		switch {
-		case errors.Is(err, ErrNonFinite) || errors.Is(err, ErrDiverged):
-			if bad++; bad >= maxBad {
-				return l.diverged(bad, err)
+		case Refused(err):
+			if l.refused++; l.refused >= maxRefused {
+				return l.diverged(err)
 			}
+			continue // nothing is checkpointed in this state
 		case err != nil:
 			return err
-		default:
-			bad = 0
 		}
-		if bad > 0 {
-			continue // nothing is checkpointed in this state
-		}
+		l.refused = 0
 		if err := l.afterStep(ctx, last, out); err != nil {
 			return err
 		}
 	}
-	if l.saved.step != last && bad == 0 {
+	if l.saved.step != last && l.refused == 0 {
 		return l.checkpoint(out)
 	}
 	return nil
 }
 
-// diverged ends a leg after so many bad steps in a row, the last of which is err.
-func (l *leg) diverged(bad int, err error) error {
-	if errors.Is(err, ErrNonFinite) {
-		return fault.New(fault.Diverged, "%d steps in a row were not finite or diverged; those that were not finite left the weights alone: %w", bad, err).
-			WithHint("lower --learning-rate, lengthen the warm-up, or resume from the last checkpoint")
+// diverged ends a leg after too many refused steps in a row, the last of which is err.
+func (l *leg) diverged(err error) error {
+	hint := "lower --learning-rate or lengthen the warm-up; to go on from an earlier checkpoint, --resume with --allow-changed"
+	if errors.Is(err, ErrDiverged) {
+		hint += "; --max-loss-ratio 0 applies such steps"
 	}
-	return fault.New(fault.Diverged, "%d steps in a row diverged; no checkpoint holds them: %w", bad, err).
-		WithHint("lower --learning-rate, lengthen the warm-up, or resume from a checkpoint before them; --max-loss-ratio 0 lets such steps pass")
+	return fault.New(fault.Diverged, "%d steps in a row were refused, and left the weights alone: %w", l.refused, err).WithHint("%s", hint)
 }
 
 // prepare makes trainer and loader at the beginning.
 func (l *leg) prepare() error {
 	r := l.run
 	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
-	l.trainer.Teacher = l.teacher
+	l.trainer.Teacher, l.trainer.MaxLossRatio = l.teacher, r.MaxLossRatio
 	l.loads = newLoads(r.dev)
 	l.trainer.Cut(r.in.planned.Setting)
 	l.trainer.Loss.Spec, l.trainer.Loss.Vocab = r.Loss, r.in.vocab
@@ -120,7 +115,7 @@ func (l *leg) recordMemory() error {
 	return l.run.dir.Event("record", "device memory", map[string]any{"leg": l.name, "peak": peak}, "the highest so far, by component")
 }
 
-// step performs and records one step. A step that was not finite is recorded too.
+// step performs and records one step. A step that was refused is recorded too.
 func (l *leg) step(ctx context.Context, out *Outcome) error {
 	r := l.run
 	start := time.Now()
@@ -136,7 +131,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 		rec, err = l.trainer.Apply(context.WithoutCancel(ctx), b)
 		return err
 	})
-	if err != nil && !errors.Is(err, ErrNonFinite) {
+	if err != nil && !Refused(err) {
 		return err
 	}
 	if l.teacher == nil {
@@ -152,21 +147,20 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 		return werr
 	}
 	if err != nil {
-		return l.bad("non-finite step", err, k, from, map[string]any{"tensor": rec.Bad})
-	}
-	if limit, ok := l.losses.add(rec.Loss, r.MaxLossRatio); !ok {
-		name := l.trainer.steepest()
-		err := fmt.Errorf("step %d: loss %.4g, at most %.4g; the largest gradient is that of %s: %w", k, rec.Loss, limit, name, ErrDiverged)
-		return l.bad("diverging step", err, k, from, map[string]any{"tensor": name, "loss": rec.Loss, "limit": limit})
+		return l.recordRefusal(err, k, from, rec)
 	}
 	return nil
 }
 
-// bad records a step of data rows from a position on that was not finite or diverged, and completes its error.
-func (l *leg) bad(name string, err error, step int, from corpus.Position, detail map[string]any) error {
+// recordRefusal records that a step of data rows from a position on was refused, and completes its error.
+func (l *leg) recordRefusal(err error, step int, from corpus.Position, rec Record) error {
 	rows := l.loader.RowsFrom(from)
 	err = fmt.Errorf("%w; rows %v of the data", err, rows)
-	detail["step"], detail["leg"], detail["position"], detail["rows"] = step, l.name, from, rows
+	name, detail := "non-finite step", map[string]any{"step": step, "leg": l.name, "position": from, "rows": rows, "tensor": rec.Bad}
+	if rec.Diverged {
+		name = "diverging step"
+		detail["loss"], detail["limit"] = rec.Loss, rec.MaxLoss
+	}
 	return errors.Join(err, l.run.dir.Event("warning", name, detail, err.Error()))
 }
 
@@ -186,7 +180,7 @@ func (l *leg) line(k int, rec Record, took time.Duration) runlog.Step {
 	}
 	return runlog.Step{
 		Leg: l.name, Step: k, LR: rec.LR, Loss: runlog.Number(rec.Loss), CE: runlog.Number(rec.MeanCE), KL: runlog.Number(rec.MeanD),
-		GradNorm: runlog.Number(rec.GradNorm), Clipped: rec.Scale < 1, Finite: rec.Finite, Targets: rec.Targets, Tokens: rec.Tokens,
+		GradNorm: runlog.Number(rec.GradNorm), Clipped: rec.Scale < 1, Finite: rec.Finite, Diverged: rec.Diverged, Targets: rec.Targets, Tokens: rec.Tokens,
 		TokensPerSecond: runlog.Number(float64(rec.Tokens) / took.Seconds()), MemoryBytes: held,
 		MS: runlog.Milliseconds{
 			Data: ms(device.PhaseData), Teacher: ms(device.PhaseTeacher), Loss: ms(device.PhaseLoss),
@@ -201,7 +195,7 @@ func (l *leg) account(k int, rec Record, line runlog.Step, out *Outcome) {
 	if l.name != LegStudent {
 		return
 	}
-	if !rec.Finite {
+	if rec.Refused() {
 		return
 	}
 	if out.StepsCompleted == 0 { // the first that was not refused

@@ -143,7 +143,7 @@ func (p *Replay) Trainer(at Known, microRows int) (*Trainer, *corpus.Loader, err
 	if err := restoreTensors(p.student, r.stream, f); err != nil {
 		return nil, nil, err
 	}
-	l.trainer.Step, l.trainer.Optimizer.Applied = st.Step, st.Applied
+	l.trainer.restore(st)
 	return l.trainer, l.loader, l.loader.Seek(st.Position)
 }
 

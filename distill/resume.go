@@ -20,6 +20,11 @@ import (
 // ResumeAuto continues the run in the output directory from its newest valid checkpoint.
 const ResumeAuto = "auto"
 
+// restore puts the trainer where a checkpoint's was: its step, its updates, and what losses are judged by.
+func (t *Trainer) restore(st state) {
+	t.Step, t.Optimizer.Applied, t.losses = st.Step, st.Applied, st.Losses
+}
+
 // folder returns the leg's checkpoint folder.
 func (l *leg) folder() checkpoints {
 	name := "checkpoints"
@@ -47,7 +52,7 @@ func (r *Run) mustAgree() map[string]any {
 		"alpha": c.Loss.Alpha, "temperature": c.Loss.Temperature, "divergence": int(c.Loss.Divergence), "divergence_beta": c.Loss.Beta,
 		"learning_rate": c.LR, "warmup_steps": c.schedule(r.steps).Warmup, "lr_schedule": c.Schedule, "min_lr_ratio": c.MinLRRatio,
 		"beta1": c.AdamW.Beta1, "beta2": c.AdamW.Beta2, "adam_eps": c.AdamW.Eps, "weight_decay": c.AdamW.WeightDecay,
-		"max_grad_norm": c.MaxGradNorm, "device": info.Kind, "instruction_set": info.ISA, "device_identity": identity,
+		"max_grad_norm": c.MaxGradNorm, "max_loss_ratio": c.MaxLossRatio, "device": info.Kind, "instruction_set": info.ISA, "device_identity": identity,
 		"binary": r.Build,
 	}
 }
@@ -85,7 +90,8 @@ func (l *leg) checkpoint(out *Outcome) error {
 	}
 	st := state{
 		Schema: "apr.checkpoint/2", Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
-		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: *out, Best: l.best, Losses: l.losses, Written: start.UTC(),
+		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: *out, Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
+		Written: start.UTC(),
 	}
 	r.Watch.Doing(fmt.Sprintf("checkpoint of leg %s after step %d", l.name, st.Step))
 	if err := r.save(l.folder(), st, trainingTensors(l.student, r.stream)); err != nil {
@@ -169,8 +175,8 @@ func (l *leg) restore(out *Outcome) error {
 	if err := l.loader.Seek(st.Position); err != nil {
 		return err
 	}
-	l.trainer.Step, l.trainer.Optimizer.Applied, l.best, l.saved.step = st.Step, st.Applied, st.Best, st.Step
-	l.losses = st.Losses
+	l.trainer.restore(st)
+	l.best, l.refused, l.saved.step = st.Best, st.Refused, st.Step
 	if l.name == LegStudent {
 		dir, id := out.RunDir, out.RunID
 		*out = st.Progress

@@ -262,7 +262,7 @@ func compareSteps(t *testing.T, got, want []map[string]any) {
 		t.Fatalf("%d records, want %d", len(got), len(want))
 	}
 	for i := range got {
-		for _, key := range []string{"leg", "step", "lr", "loss", "ce", "kl", "grad_norm", "targets"} {
+		for _, key := range []string{"leg", "step", "lr", "loss", "ce", "kl", "grad_norm", "finite", "diverged", "targets"} {
 			if got[i][key] != want[i][key] {
 				t.Errorf("record %d: %s is %v, want %v", i, key, got[i][key], want[i][key])
 			}
@@ -435,8 +435,8 @@ func TestDivergenceStopsTheRun(t *testing.T) {
 			refused++
 		}
 	}
-	if refused != maxBad {
-		t.Errorf("%d refused steps recorded, want %d", refused, maxBad)
+	if refused != maxRefused {
+		t.Errorf("%d refused steps recorded, want %d", refused, maxRefused)
 	}
 	contracttest.Cases(t, refused)
 }

@@ -17,18 +17,23 @@ import (
 // ErrNonFinite says that a step's loss or gradient norm was not finite; the weights are as before the step.
 var ErrNonFinite = errors.New("loss or gradient is not finite")
 
+// Refused reports whether err says that a step was not applied, but done: ErrNonFinite or ErrDiverged.
+func Refused(err error) bool { return errors.Is(err, ErrNonFinite) || errors.Is(err, ErrDiverged) }
+
 // Trainer performs optimiser steps on a student.
 type Trainer struct {
-	Student   *model.Model
-	Teacher   teacher.Teacher // nil: cross-entropy only, Loss.Spec.Alpha must be 0
-	Loss      Loss
-	Optimizer optim.Optimizer
-	MicroRows int             // sequences of a micro-batch
-	Recompute model.Recompute // what the student's forward does not keep
-	Step      int             // steps done or refused: the index of the next one
+	Student      *model.Model
+	Teacher      teacher.Teacher // nil: cross-entropy only, Loss.Spec.Alpha must be 0
+	Loss         Loss
+	Optimizer    optim.Optimizer
+	MaxLossRatio float64         // a loss above so many times the median of those before is refused; 0: none is
+	MicroRows    int             // sequences of a micro-batch
+	Recompute    model.Recompute // what the student's forward does not keep
+	Step         int             // steps done or refused: the index of the next one
 
 	stream device.Stream
 	batch  *model.Batch
+	losses trend
 }
 
 // NewTrainer returns a trainer for steps of rows sequences of seqLen positions.
@@ -43,15 +48,15 @@ func NewTrainer(student *model.Model, s device.Stream, rows, seqLen int) *Traine
 // Free gives the memory of the trainer's batch back; it must not be used afterwards.
 func (t *Trainer) Free() { t.batch.Free(t.Student.Device()) }
 
-// Record is what one step did.
+// Record is what one step did. Its Loss is (1−α)·CE + α·T²·D, means over the step's targets: the number that the device
+// judged, and whose gradient was applied if the step was not refused.
 type Record struct {
 	device.Scalars
-	Loss    float64 // (1−α)·CE + α·T²·D, means over the step's targets: the number whose gradient was applied
 	MeanCE  float64 // Σ CE / N
 	MeanD   float64 // Σ D / N, the divergence descended, before α·T²
 	Targets int     // N
 	Tokens  int     // positions, counted or not
-	Bad     string  // what was not finite: the first gradient with a NaN or an infinity, or the loss; empty if all was
+	Bad     string  // of a refused step: the first gradient that is not finite, or the loss, or the steepest parameter
 }
 
 // Apply performs one optimiser step over all micro-batches of b and reports it.
@@ -59,16 +64,17 @@ type Record struct {
 //
 //	L = 1/N Σ (1−α)·CE(y, z_s) + α·T²·D(softmax(z_t/T), softmax(z_s/T))
 //
-// (Hinton et al. 2015, arXiv:1503.02531). If the loss or the gradient norm is not finite it returns
-// ErrNonFinite and the weights are as before. A batch without targets has no mean: it is a fault of kind Invalid, and
-// nothing is done.
+// (Hinton et al. 2015, arXiv:1503.02531). If the loss or the gradient norm is not finite it returns ErrNonFinite, and if
+// L > max(MaxLossRatio × the median of the last 100 steps applied, the first one's + 1) ErrDiverged; weights, moments and
+// the count of updates are then as before, and so are the losses that the next step is judged by. A batch without targets
+// has no mean: it is a fault of kind Invalid, and nothing is done.
 func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	if b.TargetCount() == 0 {
 		return Record{}, fault.New(fault.Invalid, "step %d: the batch has no target", t.Step).WithID("E-DISTILL-004")
 	}
 	s := t.stream
 	t.batch.Load(s, b, t.MicroRows)
-	s.SetScalars(t.Optimizer.Scalars(t.Step, t.batch.N))
+	s.SetScalars(t.scalars())
 
 	for _, p := range t.Student.Params() {
 		s.Zero(p.Grad)
@@ -87,13 +93,21 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	}
 	s.Phase(device.PhaseOptimizer)
 	s.Verdict(t.Student.Params())
-	s.AdamW(t.Student.Params(), t.Optimizer.AdamW) // leaves the weights alone if not finite
+	s.AdamW(t.Student.Params(), t.Optimizer.AdamW) // leaves the weights alone if the verdict refuses the step
 
 	scalars, err := s.Wait(ctx) // the step's one host wait
 	if err != nil {
 		return Record{}, fmt.Errorf("step %d: %w", t.Step, err)
 	}
 	return t.finish(scalars, b)
+}
+
+// scalars are the numbers of the step that the host sets.
+func (t *Trainer) scalars() device.Scalars {
+	sc := t.Optimizer.Scalars(t.Step, t.batch.N)
+	sc.CEWeight, sc.DWeight = t.Loss.Spec.Weights()
+	sc.MaxLoss = t.losses.limit(t.MaxLossRatio)
+	return sc
 }
 
 // micro adds one micro-batch's gradient.
@@ -134,16 +148,19 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 	if sc.Positions != int64(t.batch.N) {
 		panic(fmt.Sprintf("distill: loss saw %d of %d targets", sc.Positions, t.batch.N))
 	}
-	n, spec := float64(t.batch.N), t.Loss.Spec
-	r := Record{Scalars: sc, MeanCE: sc.CE / n, MeanD: sc.D / n, Targets: t.batch.N, Tokens: b.Rows * b.SeqLen}
-	r.Loss = (1-spec.Alpha)*r.MeanCE + spec.Alpha*spec.Temperature*spec.Temperature*r.MeanD
+	r := Record{Scalars: sc, MeanCE: sc.CE * sc.InvN, MeanD: sc.D * sc.InvN, Targets: t.batch.N, Tokens: b.Rows * b.SeqLen}
 	step := t.Step
 	t.Step++
 	if !sc.Finite {
 		r.Bad = t.firstBad()
 		return r, fmt.Errorf("step %d: loss %g, gradient norm %g, first in %s: %w", step, r.Loss, sc.GradNorm, r.Bad, ErrNonFinite)
 	}
+	if sc.Diverged {
+		r.Bad = t.steepest()
+		return r, fmt.Errorf("step %d: loss %.4g, at most %.4g; the largest gradient is that of %s: %w", step, r.Loss, r.MaxLoss, r.Bad, ErrDiverged)
+	}
 	t.Optimizer.Applied++
+	t.losses.add(r.Loss)
 	if r.MeanD < -1e-5 {
 		return r, fmt.Errorf("step %d: divergence %g is negative: the loss is wrong", step, r.MeanD)
 	}

@@ -221,13 +221,15 @@ func TestAccountSkipsRefusedSteps(t *testing.T) {
 	l := &leg{name: LegStudent}
 	out := &Outcome{}
 	for k, rec := range []Record{
-		{Loss: math.NaN(), Targets: 5, Tokens: 8},
-		{Scalars: device.Scalars{Finite: true}, Loss: 3, Targets: 5, Tokens: 8},
-		{Scalars: device.Scalars{Finite: true}, Loss: 2, Targets: 4, Tokens: 8},
+		{Scalars: device.Scalars{Loss: math.NaN()}, Targets: 5, Tokens: 8},
+		{Scalars: device.Scalars{Finite: true, Diverged: true, Loss: 38}, Targets: 5, Tokens: 8},
+		{Scalars: device.Scalars{Finite: true, Loss: 3}, Targets: 5, Tokens: 8},
+		{Scalars: device.Scalars{Finite: true, Loss: 2}, Targets: 4, Tokens: 8},
+		{Scalars: device.Scalars{Finite: true, Diverged: true, Loss: 1}, Targets: 5, Tokens: 8},
 	} {
 		l.account(k, rec, runlog.Step{}, out)
 	}
-	if out.InitialLoss != 3 || out.BestLoss != 2 || out.FinalLoss != 2 || out.StepsCompleted != 3 || out.TargetsSeen != 9 || out.TokensSeen != 16 {
+	if out.InitialLoss != 3 || out.BestLoss != 2 || out.FinalLoss != 2 || out.StepsCompleted != 4 || out.TargetsSeen != 9 || out.TokensSeen != 16 {
 		t.Errorf("outcome %+v", out)
 	}
 }

@@ -137,8 +137,8 @@ func TestNonFiniteStepIsNamed(t *testing.T) {
 			named++
 		}
 	}
-	if named != maxBad {
-		t.Errorf("%d events, want %d", named, maxBad)
+	if named != maxRefused {
+		t.Errorf("%d events, want %d", named, maxRefused)
 	}
 	dir := checkpoints{dir: filepath.Join(c.Output, "checkpoints"), keep: 2, disk: disk.OS{}}
 	if st, _, _, err := dir.newestOf(dir.verify); err != nil || st.Step != first {

@@ -66,7 +66,7 @@ func (s Schedule) Validate() error {
 	return nil
 }
 
-// Optimizer is AdamW with a schedule and clipping; Applied counts the updates that were not refused as non-finite.
+// Optimizer is AdamW with a schedule and clipping; Applied counts the updates that were not refused.
 type Optimizer struct {
 	Schedule Schedule
 	AdamW    device.AdamW

@@ -65,7 +65,7 @@ type Milliseconds struct {
 	Total     float64 `json:"total"`
 }
 
-// Step is one line of steps.jsonl. CE and KL are the means whose gradient was applied: KL is the divergence descended,
+// Step is one line of steps.jsonl. CE and KL are the means whose gradient was computed: KL is the divergence descended,
 // at the temperature, before α·T². They are null for a step that was not finite.
 type Step struct {
 	Leg             string       `json:"leg"` // "student" or "control"
@@ -77,12 +77,16 @@ type Step struct {
 	GradNorm        Number       `json:"grad_norm"`
 	Clipped         bool         `json:"clipped"`
 	Finite          bool         `json:"finite"`
+	Diverged        bool         `json:"diverged"` // finite, and far above the losses before
 	Targets         int          `json:"targets"`
 	Tokens          int          `json:"tokens"`
 	TokensPerSecond Number       `json:"tokens_per_second"`
 	MS              Milliseconds `json:"ms"`
 	MemoryBytes     int64        `json:"memory"`
 }
+
+// Refused reports whether the step was not applied: the weights are those before it.
+func (s Step) Refused() bool { return !s.Finite || s.Diverged }
 
 // Event is one line of events.jsonl: a decision with its reason, or a warning.
 type Event struct {

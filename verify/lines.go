@@ -75,7 +75,7 @@ func (v *verifier) summary() {
 	var first, last, best float64
 	done, tokens := 0, int64(0)
 	for _, s := range v.steps[distill.LegStudent] {
-		if !s.Finite {
+		if s.Refused() {
 			continue
 		}
 		if done == 0 {

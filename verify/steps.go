@@ -2,7 +2,6 @@ package verify
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -99,11 +98,11 @@ func (v *verifier) from(ctx context.Context, at distill.Known, steps []runlog.St
 			}
 		}
 		rec, err := t.Apply(context.WithoutCancel(ctx), b)
-		if err != nil && !errors.Is(err, distill.ErrNonFinite) {
+		if err != nil && !distill.Refused(err) {
 			return err
 		}
-		if rec.Finite != s.Finite || rec.Targets != s.Targets {
-			v.add("replay", v.field(s, "finite, targets"), fmt.Sprint(s.Finite, s.Targets), fmt.Sprint(rec.Finite, rec.Targets), false)
+		if rec.Finite != s.Finite || rec.Diverged != s.Diverged || rec.Targets != s.Targets {
+			v.add("replay", v.field(s, "finite, diverged, targets"), fmt.Sprint(s.Finite, s.Diverged, s.Targets), fmt.Sprint(rec.Finite, rec.Diverged, rec.Targets), false)
 			return nil
 		}
 		if !s.Finite {
@@ -125,7 +124,7 @@ func (v *verifier) from(ctx context.Context, at distill.Known, steps []runlog.St
 			return err
 		}
 	}
-	if far < 0 { // all were refused, then and now
+	if far < 0 { // none was finite, then or now
 		v.add(fmt.Sprintf("replay of %d steps", len(steps)), v.field(steps[0], "finite"), false, false, true)
 		return nil
 	}
@@ -174,7 +173,7 @@ func (v *verifier) exact(at distill.Known, s runlog.Step, b corpus.Batch, teache
 
 // splits takes the first step again in other micro-batches: loss and gradient norm must not depend on the cut.
 func (v *verifier) splits(ctx context.Context, at distill.Known, s runlog.Step, b corpus.Batch) error {
-	if !s.Finite {
+	if s.Refused() {
 		return nil
 	}
 	cuts := []int{1, (b.Rows + 1) / 2, b.Rows}

@@ -36,8 +36,8 @@ func (o *paramsOp) cut(params []*device.Param) {
 	}
 }
 
-// Verdict computes the gradient norm over all params, clip scale and finiteness into the record. Squares are summed in
-// float64 over blocks of 8192 elements, and the blocks in order.
+// Verdict computes the step's loss, the gradient norm over all params and the clip scale into the record, and whether the
+// step is refused. Squares are summed in float64 over blocks of 8192 elements, and the blocks in order.
 func (s *Stream) Verdict(params []*device.Param) {
 	if !s.begin() {
 		return
@@ -59,7 +59,9 @@ func (s *Stream) Verdict(params []*device.Param) {
 	if sc.MaxNorm > 0 {
 		sc.Scale = min(1, sc.MaxNorm/(sc.GradNorm+1e-6))
 	}
+	sc.Loss = sc.CEWeight*(sc.CE*sc.InvN) + sc.DWeight*(sc.D*sc.InvN)
 	sc.Finite = finite(sc.CE) && finite(sc.D) && finite(sc.GradNorm)
+	sc.Diverged = sc.Finite && sc.MaxLoss > 0 && sc.Loss > sc.MaxLoss
 	s.end(opVerdict, 0)
 }
 
@@ -71,13 +73,13 @@ func (o *paramsOp) squares(_, lo, _ int) {
 	o.sums[lo] = o.s.isa.SumSquares(m.flat()[p.lo:p.hi])
 }
 
-// AdamW updates params as the record says, and leaves all untouched if it is not finite.
+// AdamW updates params as the record says, and leaves all untouched if the verdict refused the step.
 func (s *Stream) AdamW(params []*device.Param, a device.AdamW) {
 	if !s.begin() {
 		return
 	}
 	sc := &s.scalars
-	if sc.Finite {
+	if !sc.Refused() {
 		o := &s.ops.params
 		o.cut(params)
 		o.bare = vec.AdamW{

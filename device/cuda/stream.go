@@ -125,7 +125,10 @@ func (s *Stream) SetScalars(sc device.Scalars) {
 	if o == nil {
 		return
 	}
-	r := kernel.Record{LR: sc.LR, InvN: sc.InvN, Bias1: sc.BiasCorr1, Bias2: sc.BiasCorr2, MaxNorm: sc.MaxNorm}
+	r := kernel.Record{
+		LR: sc.LR, InvN: sc.InvN, Bias1: sc.BiasCorr1, Bias2: sc.BiasCorr2, MaxNorm: sc.MaxNorm,
+		CEWeight: sc.CEWeight, DWeight: sc.DWeight, MaxLoss: sc.MaxLoss,
+	}
 	const n = int(unsafe.Sizeof(r))
 	at, d := s.slot.device, s.dev
 	d.uploads.send(o, n, func(dst []byte) { *(*kernel.Record)(unsafe.Pointer(unsafe.SliceData(dst))) = r },
@@ -185,8 +188,9 @@ func (s *Stream) Wait(context.Context) (device.Scalars, error) {
 	r := s.slot.host
 	sc := device.Scalars{
 		LR: r.LR, InvN: r.InvN, BiasCorr1: r.Bias1, BiasCorr2: r.Bias2, MaxNorm: r.MaxNorm,
+		CEWeight: r.CEWeight, DWeight: r.DWeight, MaxLoss: r.MaxLoss,
 		Positions: r.Positions, CE: r.CE, D: r.D, Agree: r.Agree, Entropy: r.Entropy,
-		GradNorm: r.GradNorm, Scale: r.Scale, Finite: r.Finite != 0, Phases: s.taken,
+		Loss: r.Loss, GradNorm: r.GradNorm, Scale: r.Scale, Finite: r.Finite != 0, Diverged: r.Diverged != 0, Phases: s.taken,
 	}
 	if err != nil {
 		s.recover()

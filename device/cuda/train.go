@@ -25,7 +25,8 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 	}
 }
 
-// Verdict computes the gradient norm over all params, clip scale and finiteness into the record.
+// Verdict computes the step's loss, the gradient norm over all params and the clip scale into the record, and whether the
+// step is refused.
 func (s *Stream) Verdict(params []*device.Param) {
 	if table, n := s.paramTable(params); table != 0 || n == 0 {
 		s.touchAll(params)
@@ -36,7 +37,8 @@ func (s *Stream) Verdict(params []*device.Param) {
 	}
 }
 
-// AdamW updates params and their weights as the record says, and leaves all untouched if it is not finite.
+// AdamW updates params and their weights as the record says, and leaves all untouched if the verdict refused the
+// step.
 func (s *Stream) AdamW(params []*device.Param, a device.AdamW) {
 	if table, n := s.paramTable(params); table != 0 {
 		s.touchAll(params)

@@ -205,6 +205,16 @@ var mutants = []struct {
 		o.adamW = withAdamW(func(a *device.AdamW, s *device.Scalars) { a.WeightDecay /= s.LR })
 	}},
 	{"a bad step is taken", "optimizer/not finite", func(o *ops) { o.guardFinite = false }},
+	{"a diverging step is taken", "optimizer/limit", func(o *ops) { o.guardDiverged = false }},
+	{"limit of the sum", "optimizer/limit", func(o *ops) {
+		o.stepLoss = func(s device.Scalars) float64 { s.InvN = 1; return stepLoss(s) }
+	}},
+	{"limit of the cross-entropy", "optimizer/limit", func(o *ops) {
+		o.stepLoss = func(s device.Scalars) float64 { return s.CE * s.InvN }
+	}},
+	{"limit of terms without weights", "optimizer/limit", func(o *ops) {
+		o.stepLoss = func(s device.Scalars) float64 { return (s.CE + s.D) * s.InvN }
+	}},
 }
 
 // lossMutants break the loss.

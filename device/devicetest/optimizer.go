@@ -19,6 +19,7 @@ func optimizerCases() []Case {
 		{Name: "optimizer/gradients whose squares underflow float32", check: func(l *lab) { checkSteps(l, 1e-25, 0) }},
 		{Name: "optimizer/zero gradient", check: func(l *lab) { checkSteps(l, 0, 1) }},
 		{Name: "optimizer/not finite", check: checkNotFinite},
+		{Name: "optimizer/limit", check: checkLimit},
 		{Name: "optimizer/record", check: checkRecord},
 	}
 }
@@ -126,9 +127,7 @@ func checkNotFinite(l *lab) {
 			l.errorf("%s: judged finite", bad.name)
 		}
 		for _, t := range all {
-			l.compare(bad.name+": "+t.p.Name+" value", "move", t.p.Value, t.w, 0)
-			l.compare(bad.name+": "+t.p.Name+" first moment", "move", t.p.M, t.m, 0)
-			l.compare(bad.name+": "+t.p.Name+" second moment", "move", t.p.V, t.v, 0)
+			l.unmoved(bad.name, t)
 			t.setGrad(l, 1)
 		}
 		l.s.SetScalars(good)
@@ -147,9 +146,83 @@ func checkNotFinite(l *lab) {
 	l.watched = nil // an infinite input has done its work
 }
 
+// unmoved: value and moments are what they were.
+func (l *lab) unmoved(name string, t *trained) {
+	for _, x := range []struct {
+		name string
+		got  device.Tensor
+		want ref.Mat
+	}{{"value", t.p.Value, t.w}, {"first moment", t.p.M, t.m}, {"second moment", t.p.V, t.v}} {
+		l.note(near.Abs(name+": "+t.p.Name+" "+x.name, l.get(x.got).V, x.want.V, 0))
+	}
+}
+
+// checkLimit: a step whose loss, of all its chunks, is above the limit is finite, and nothing moves; one at the limit is
+// applied.
+func checkLimit(l *lab) {
+	a := device.AdamW{Beta1: .9, Beta2: .95, Eps: 1e-8, WeightDecay: .1}
+	all, params := l.model(1)
+	spec := device.LossSpec{Alpha: .7, Temperature: 2}
+	const rows, ids = 5, 33
+	z, t, y := l.random(rows, ids, 3), l.random(rows, ids, 3), l.randomIDs(rows, ids)
+	zt, tt, yt := l.in(tensor.F32, z), l.in(tensor.F32, t), l.ids(y)
+	sums, _ := ref.Loss(z, t, y, invN, spec)
+	want := invN * ((1-spec.Alpha)*sums.CE + spec.Alpha*spec.Temperature*spec.Temperature*sums.D)
+	x := l.in(l.act, l.random(2, all[0].w.Cols, 1))
+	product := func() []float64 { // what the copies of the weights give
+		out := l.out(l.act, 2, all[0].w.Rows)
+		l.s.MatMul(out, x, all[0].p.Weight, device.Tensor{}, false)
+		return l.get(out).V
+	}
+	step := func(limit float64) device.Scalars {
+		s := device.Scalars{LR: .01, InvN: invN, BiasCorr1: .1, BiasCorr2: .05, MaxNorm: 1, MaxLoss: limit}
+		s.CEWeight, s.DWeight = spec.Weights()
+		l.s.SetScalars(s)
+		for _, c := range [][2]int{{0, 2}, {2, rows}} {
+			l.s.Loss(device.Tensor{}, zt.RowRange(c[0], c[1]), tt.RowRange(c[0], c[1]), yt.RowRange(c[0], c[1]), spec)
+		}
+		l.s.Verdict(params)
+		l.s.AdamW(params, a)
+		return l.record()
+	}
+	loss := step(0).Loss
+	l.note(near.Abs("loss", []float64{loss}, []float64{want}, lossTol(want)))
+	for _, t := range all {
+		t.w, t.m, t.v = l.get(t.p.Value), l.get(t.p.M), l.get(t.p.V)
+	}
+	for _, c := range []struct {
+		name    string
+		limit   float64
+		refused bool
+	}{
+		{"just below the loss", math.Nextafter(loss, 0), true}, {"far below the loss", loss / 100, true},
+		{"at the loss", loss, false}, {"just above the loss", math.Nextafter(loss, 100), false},
+		{"infinite", math.Inf(1), false}, {"none", 0, false},
+	} {
+		name, before := "limit "+c.name, product()
+		got := step(c.limit)
+		if !got.Finite || got.Diverged != c.refused || got.Refused() != c.refused || got.Loss != loss || got.MaxLoss != c.limit {
+			l.errorf("%s: loss %g, limit %g, finite %v, diverged %v; want loss %g, diverged %v", name, got.Loss, got.MaxLoss, got.Finite, got.Diverged, loss, c.refused)
+		}
+		if c.refused {
+			for _, t := range all {
+				l.unmoved(name, t)
+			}
+			l.note(near.Abs(name+": product with the weight", product(), before, 0))
+			continue
+		}
+		for _, t := range all {
+			if near.Abs("", l.get(t.p.Value).V, t.w.V, 0) == nil {
+				l.errorf("%s: %s stays", name, t.p.Name)
+			}
+			t.w, t.m, t.v = l.get(t.p.Value), l.get(t.p.M), l.get(t.p.V)
+		}
+	}
+}
+
 // checkRecord: what the host sets comes back.
 func checkRecord(l *lab) {
-	want := device.Scalars{LR: .25, InvN: .125, BiasCorr1: .5, BiasCorr2: .75, MaxNorm: 3}
+	want := device.Scalars{LR: .25, InvN: .125, BiasCorr1: .5, BiasCorr2: .75, MaxNorm: 3, CEWeight: .375, DWeight: 2.5, MaxLoss: 7}
 	l.s.SetScalars(want)
 	l.s.Phase(device.PhaseForward)
 	x := l.in(l.act, l.random(64, 64, 1))
@@ -158,7 +231,7 @@ func checkRecord(l *lab) {
 	l.s.Phase(device.PhaseLoss)
 	got := l.record()
 	if got.LR != want.LR || got.InvN != want.InvN || got.BiasCorr1 != want.BiasCorr1 || got.BiasCorr2 != want.BiasCorr2 ||
-		got.MaxNorm != want.MaxNorm || got.Positions != 0 || got.CE != 0 || got.D != 0 {
+		got.MaxNorm != want.MaxNorm || got.CEWeight != want.CEWeight || got.DWeight != want.DWeight || got.MaxLoss != want.MaxLoss || got.Positions != 0 || got.CE != 0 || got.D != 0 {
 		l.errorf("got %+v, want %+v and no sums", got, want)
 	}
 	for p, d := range got.Phases {

@@ -40,7 +40,9 @@ type ops struct {
 	weightRows     func(rows []int, part, all int) int
 	accumulate     func(into, m ref.Mat) // what += does
 	scatterZero    bool
+	stepLoss       func(s device.Scalars) float64 // of Verdict
 	guardFinite    bool
+	guardDiverged  bool
 	sticky         bool
 	honourStride   bool
 	refresh        bool
@@ -64,9 +66,13 @@ func newSlow(act tensor.DType) *slow {
 			return rows[part]
 		},
 		accumulate:  func(into, m ref.Mat) { into.Add(m) },
-		scatterZero: true, guardFinite: true, sticky: true, honourStride: true, refresh: true, adamWRefreshes: true,
+		stepLoss:    stepLoss,
+		scatterZero: true, guardFinite: true, guardDiverged: true, sticky: true, honourStride: true, refresh: true, adamWRefreshes: true,
 	}}
 }
+
+// stepLoss is Scalars.Loss.
+func stepLoss(s device.Scalars) float64 { return s.CEWeight*(s.CE*s.InvN) + s.DWeight*(s.D*s.InvN) }
 
 type slowBuffer struct {
 	v    []float64
@@ -455,10 +461,12 @@ func (s *slowStream) Verdict(params []*device.Param) {
 	s.scalars.Scale = ref.ClipScale(s.scalars.GradNorm, s.scalars.MaxNorm)
 	sum := s.scalars.GradNorm + s.scalars.CE + s.scalars.D
 	s.scalars.Finite = !math.IsNaN(sum) && !math.IsInf(sum, 0)
+	s.scalars.Loss = s.ops.stepLoss(s.scalars)
+	s.scalars.Diverged = s.scalars.Finite && s.scalars.MaxLoss > 0 && s.scalars.Loss > s.scalars.MaxLoss
 }
 
 func (s *slowStream) AdamW(params []*device.Param, a device.AdamW) {
-	if !s.scalars.Finite && s.ops.guardFinite {
+	if !s.scalars.Finite && s.ops.guardFinite || s.scalars.Diverged && s.ops.guardDiverged {
 		return
 	}
 	for _, p := range params {

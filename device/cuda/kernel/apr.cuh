@@ -26,11 +26,13 @@ typedef float f32x2 __attribute__((vector_size(8)));
 // Record is the device's record of one step; the Go struct of the same members is kernel.Record.
 struct Record {
     double lr, inv_n, bias1, bias2, max_norm; // set by the host: see device.Scalars
-    double ce, d, entropy;                    // sums over rows, by the loss
+    double ce_weight, d_weight, max_loss;
+    double ce, d, entropy; // sums over rows, by the loss
     i64 positions, agree;
-    double grad_norm, scale; // by the verdict
-    i64 finite;              // 1: Σ CE, Σ D and the norm are finite
-    i64 fault;               // first error that a kernel saw: 0 none, else a code of kernel.Fault
+    double loss, grad_norm, scale; // by the verdict
+    i64 finite;                    // 1: Σ CE, Σ D and the norm are finite
+    i64 diverged;                  // 1: they are, and the loss is above max_loss
+    i64 fault;                     // first error that a kernel saw: 0 none, else a code of kernel.Fault
     i64 fault_value, fault_limit;
 };
 

@@ -61,10 +61,11 @@ const MaxScratch = 64 << 20
 // Record is the device's record of one step, struct Record of apr.cuh.
 type Record struct {
 	LR, InvN, Bias1, Bias2, MaxNorm float64
+	CEWeight, DWeight, MaxLoss      float64
 	CE, D, Entropy                  float64
 	Positions, Agree                int64
-	GradNorm, Scale                 float64
-	Finite                          int64
+	Loss, GradNorm, Scale           float64
+	Finite, Diverged                int64
 	Fault, FaultValue, FaultLimit   int64
 }
 

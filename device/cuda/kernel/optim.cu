@@ -1,7 +1,7 @@
 // optim.cu: the norm of all gradients and its verdict, and AdamW, over a table of pieces of parameters.
 //
 //	optim_norm     per piece: Σ g² in float64                            reads 4 bytes per parameter
-//	optim_verdict  one block adds the pieces in a fixed order; norm, clip scale and finiteness to the record
+//	optim_verdict  one block adds the pieces in a fixed order; loss, norm, clip scale and verdict to the record
 //	optim_factors  one thread turns the record into AdamW's factors
 //	optim_adamw    per part of a piece: the update      reads 16, writes 12 bytes per parameter, 14 with a bfloat16 copy
 //
@@ -24,7 +24,7 @@ struct Piece {
 // Factors are AdamW's numbers of one step, in the order of their use.
 struct Factors {
     float scale, beta1, rest1, beta2, rest2, inv_bias, eps, decay, step;
-    u32 finite;
+    u32 apply; // 0: the verdict refused the step
 };
 
 struct NormArgs {
@@ -78,9 +78,11 @@ KERNEL(optim_verdict, NormArgs, FINISH, 1) {
     if (thread() != 0) return;
     Record *r = a.record;
     double scale = r->max_norm > 0 ? r->max_norm / (norm + 1e-6) : 1;
+    r->loss = r->ce_weight * (r->ce * r->inv_n) + r->d_weight * (r->d * r->inv_n);
     r->grad_norm = norm;
     r->scale = scale < 1 ? scale : 1;
     r->finite = r->fault == 0 && finite(r->ce) && finite(r->d) && finite(norm);
+    r->diverged = r->finite && r->max_loss > 0 && r->loss > r->max_loss;
 }
 
 KERNEL(optim_factors, AdamWArgs, 32, 1) {
@@ -96,7 +98,7 @@ KERNEL(optim_factors, AdamWArgs, 32, 1) {
     f.eps = (float)a.eps;
     f.decay = (float)(1 - r->lr * a.weight_decay);
     f.step = (float)(r->lr / r->bias1);
-    f.finite = r->finite != 0;
+    f.apply = r->finite && !r->diverged;
     *a.factors = f;
 }
 
@@ -133,7 +135,7 @@ KERNEL(optim_adamw, AdamWArgs, THREADS, 4) {
         v[k] = stream_load16(p.v + i);
     }
     const Factors f = *a.factors; // on the way together with the rest
-    if (!f.finite) return;
+    if (!f.apply) return;
     float decay = p.decay ? f.decay : 1;
     UNROLL for (int k = 0; k < FOURS; k++) {
         u32 i = first + k * 4 * THREADS;

@@ -73,8 +73,9 @@ type normArgs struct {
 	n                    int64
 }
 
-// Verdict computes ‖g‖₂ over the table of n pieces at pieces, Scale = min(1, MaxNorm/(‖g‖₂+1e-6)), 1 where MaxNorm is
-// 0, and whether Σ CE, Σ D and the norm are finite, into the record; where a Fault was noted they count as not finite.
+// Verdict computes Loss = CEWeight·(CE·InvN) + DWeight·(D·InvN), ‖g‖₂ over the table of n pieces at pieces and
+// Scale = min(1, MaxNorm/(‖g‖₂+1e-6)), 1 where MaxNorm is 0, into the record. Finite says whether Σ CE, Σ D and the norm
+// are, and that no Fault was noted; Diverged that they are, and Loss > MaxLoss > 0.
 // Squares are added in float64 in an order that depends on the table alone. It reads 4 bytes per parameter.
 func Verdict(q Queue, pieces uint64, n int) {
 	a := &normArgs{pieces: pieces, sums: q.Scratch(max(8, 8*n)), record: q.Record(), n: int64(n)}
@@ -102,7 +103,7 @@ const factorsBytes = 9*4 + 4
 
 // AdamW updates the parameters of the table of n pieces at pieces as the record says: formulas of device.AdamW, every
 // operation rounded to float32 in the order of the CPU device. Weights, moments and copies stay as they are if the
-// record's Finite is 0. It moves 28 bytes per parameter, 30 with a bfloat16 copy.
+// record's Finite is 0 or its Diverged is not. It moves 28 bytes per parameter, 30 with a bfloat16 copy.
 func AdamW(q Queue, pieces uint64, n int, a device.AdamW) {
 	if n == 0 {
 		return

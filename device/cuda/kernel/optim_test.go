@@ -186,24 +186,72 @@ func TestOptimNotFinite(t *testing.T) {
 			g.V[len(g.V)-1] = bad.grad
 			params[bad.at].G = l.dense(tensor.F32, *g)
 			table, n := l.table(params)
-			var before [][]byte
-			for _, p := range params {
-				before = append(before, l.bytes(p.W), l.bytes(p.M), l.bytes(p.V))
-			}
-			*l.rec() = Record{LR: .01, Bias1: .1, Bias2: .05, MaxNorm: 1, CE: bad.ce, D: bad.d}
+			before := memory(l, params)
+			*l.rec() = Record{LR: .01, InvN: 1, Bias1: .1, Bias2: .05, MaxNorm: 1, CEWeight: 1, DWeight: 1, MaxLoss: 1, CE: bad.ce, D: bad.d}
 			Verdict(l.op(), table, n)
 			AdamW(l.op(), table, n, testAdamW)
-			if l.rec().Finite != 0 {
-				t.Error("judged finite")
+			if r := l.rec(); r.Finite != 0 || r.Diverged != 0 {
+				t.Errorf("finite %d, diverged %d", r.Finite, r.Diverged)
 			}
-			for i, p := range params {
-				for j, m := range []Mat{p.W, p.M, p.V} {
-					if !bytes.Equal(l.bytes(m), before[3*i+j]) {
-						t.Errorf("%s: tensor %d moved", p.name, j)
-					}
-				}
-				if !p.Copy.IsZero() {
-					near.Check(t, p.name+": copy", l.get(p.Copy).V, ref.New(1, p.Copy.Cols).V, 0)
+			checkUnmoved(t, l, params, before)
+		})
+	}
+}
+
+// memory returns the bytes of values and moments.
+func memory(l *lab, params []*trained) (all [][]byte) {
+	for _, p := range params {
+		all = append(all, l.bytes(p.W), l.bytes(p.M), l.bytes(p.V))
+	}
+	return all
+}
+
+// checkUnmoved: values and moments are those before, and the copies still empty.
+func checkUnmoved(t *testing.T, l *lab, params []*trained, before [][]byte) {
+	t.Helper()
+	for i, b := range memory(l, params) {
+		if !bytes.Equal(b, before[i]) {
+			t.Errorf("%s: tensor %d moved", params[i/3].name, i%3)
+		}
+	}
+	for _, p := range params {
+		if !p.Copy.IsZero() {
+			near.Check(t, p.name+": copy", l.get(p.Copy).V, ref.New(1, p.Copy.Cols).V, 0)
+		}
+	}
+}
+
+// TestOptimLimit: a finite loss above the limit moves nothing; at the limit, or without one, everything.
+func TestOptimLimit(t *testing.T) {
+	const ce, d, invN, ceWeight, dWeight = 12, 40, .125, .25, 3
+	const loss = ceWeight*ce*invN + dWeight*d*invN // exact
+	for _, c := range []struct {
+		name     string
+		limit    float64
+		diverged int64
+	}{
+		{"just below", math.Nextafter(loss, 0), 1}, {"far below", .01, 1}, {"at the loss", loss, 0},
+		{"just above", math.Nextafter(loss, 100), 0}, {"infinite", math.Inf(1), 0}, {"none", 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLab(t)
+			params := l.model(1)
+			table, n := l.table(params)
+			before := memory(l, params)
+			*l.rec() = Record{LR: .01, InvN: invN, Bias1: .1, Bias2: .05, CEWeight: ceWeight, DWeight: dWeight, MaxLoss: c.limit, CE: ce, D: d}
+			Verdict(l.op(), table, n)
+			AdamW(l.op(), table, n, testAdamW)
+			r := l.rec()
+			if r.Loss != loss || r.Finite != 1 || r.Diverged != c.diverged {
+				t.Errorf("loss %g, finite %d, diverged %d; want %g, 1, %d", r.Loss, r.Finite, r.Diverged, float64(loss), c.diverged)
+			}
+			if c.diverged == 1 {
+				checkUnmoved(t, l, params, before)
+				return
+			}
+			for i, b := range memory(l, params) {
+				if bytes.Equal(b, before[i]) {
+					t.Errorf("%s: tensor %d stays", params[i/3].name, i%3)
 				}
 			}
 		})
