@@ -291,6 +291,8 @@ func TestMachine(t *testing.T) {
 		{m, []string{"mem>=49GiB"}, "mem>=49GiB"},
 		{m, []string{"model:llama"}, "model:llama"},
 		{m, []string{"program:no-such-program"}, "program:no-such-program"},
+		{m, []string{"program:no-such-c++"}, "program:no-such-c++"},
+		{m, []string{"program:++"}, "program:++"}, // no need at all: the rules refuse it
 		{Machine{}, []string{"cuda"}, "cuda"},
 		{Machine{}, []string{"model:qwen"}, "model:qwen"},
 		{m, []string{"luck"}, "luck"},

@@ -232,8 +232,10 @@ func ParseNeed(text string) (Need, error) {
 	if text == "cuda" || text == "cuda-integrated" {
 		return Need{Kind: text}, nil
 	}
-	if kind, name, ok := strings.Cut(text, ":"); ok && (kind == "model" || kind == "program") && plain(name) == name {
-		return Need{Kind: kind, Name: name}, nil
+	if kind, name, ok := strings.Cut(text, ":"); ok && (kind == "model" || kind == "program") {
+		if base := strings.TrimRight(name, "+"); plain(base) == base { // c++ is a program
+			return Need{Kind: kind, Name: name}, nil
+		}
 	}
 	return Need{}, wrong
 }

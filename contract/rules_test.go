@@ -198,10 +198,11 @@ func TestRules(t *testing.T) {
 			"[ERROR] APR-CONTRACT-006: X is no obligation of this contract (c.yaml:30:29)\n[ERROR] APR-CONTRACT-006: Y is no obligation of this contract (c.yaml:36:15)"},
 		{"unknown keys", []string{"formal: f(x) == x", "formall: f(x) == x", "equations:", "whatever: 1\nequations:"}, Ours,
 			"[ERROR] APR-CONTRACT-007: unknown key whatever (c.yaml:6:1)\n[ERROR] APR-CONTRACT-007: unknown key proof_obligations[0].formall, did you mean formal? (c.yaml:14:3)"},
-		{"unknown need", []string{"needs: [cuda, mem>=48GiB]", "needs: [mem>=48GB, gpu, \"model:\"]"}, Ours,
+		{"unknown need", []string{"needs: [cuda, mem>=48GiB]", "needs: [mem>=48GB, gpu, \"model:\", \"program:++\"]"}, Ours,
 			"[ERROR] APR-CONTRACT-008: unknown need \"mem>=48GB\" (known: cuda, cuda-integrated, mem>=48GiB, model:NAME, program:NAME) (c.yaml:32:11)\n" +
 				"[ERROR] APR-CONTRACT-008: unknown need \"gpu\" (known: cuda, cuda-integrated, mem>=48GiB, model:NAME, program:NAME) (c.yaml:32:22)\n" +
-				"[ERROR] APR-CONTRACT-008: unknown need \"model:\" (known: cuda, cuda-integrated, mem>=48GiB, model:NAME, program:NAME) (c.yaml:32:27)"},
+				"[ERROR] APR-CONTRACT-008: unknown need \"model:\" (known: cuda, cuda-integrated, mem>=48GiB, model:NAME, program:NAME) (c.yaml:32:27)\n" +
+				"[ERROR] APR-CONTRACT-008: unknown need \"program:++\" (known: cuda, cuda-integrated, mem>=48GiB, model:NAME, program:NAME) (c.yaml:32:37)"},
 		{"no timeout", []string{"  cases: 16\n  timeout: 10s\n", "  cases: 16\n"}, Ours, "[ERROR] APR-CONTRACT-008: kani_harnesses[0].timeout is missing (c.yaml:35:3)"},
 		{"bad timeout", []string{"  cases: 16\n  timeout: 10s\n", "  cases: 16\n  timeout: soon\n"}, Ours,
 			`[ERROR] APR-CONTRACT-008: kani_harnesses[0].timeout is not a span of time such as 120s: "soon" (c.yaml:40:12)`},

@@ -65,7 +65,7 @@ func number(v any) float64 {
 	return x
 }
 
-// divergence are steps that were not finite, or whose loss was far above those before: three in a row end the run.
+// divergence are refused steps, not finite or with a loss far above those before: three in a row end the run.
 func divergence(r *records) []Finding {
 	var row []event
 	for _, e := range r.events {
@@ -89,7 +89,7 @@ func divergence(r *records) []Finding {
 	f.Symptom = fmt.Sprintf("%d steps in a row were not finite, first step %.0f in %s; the weights are those before", len(row), number(first.detail["step"]), first.get("tensor"))
 	if first.Name == "diverging step" {
 		cause = fmt.Sprintf("the loss rose to %.4g, where at most %.4g was expected", number(first.detail["loss"]), number(first.detail["limit"]))
-		f.Symptom = fmt.Sprintf("%d steps in a row had a loss far above those before, first step %.0f with %.4g; no checkpoint holds them", len(row), number(first.detail["step"]), number(first.detail["loss"]))
+		f.Symptom = fmt.Sprintf("%d steps in a row had a loss far above those before, first step %.0f with %.4g; the weights are those before", len(row), number(first.detail["step"]), number(first.detail["loss"]))
 	}
 	f.Advice = "lower --learning-rate (now " + r.setting("learning_rate") + "), lengthen the warm-up, or look at the rows named"
 	const limit = 3

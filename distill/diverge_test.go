@@ -242,6 +242,7 @@ func TestEachLegHasItsTrend(t *testing.T) {
 		if len(want) != c.Steps || got.First == nil || *got.First != want[0] || !slices.Equal(got.Recent, want) {
 			t.Errorf("%s: trend %+v, losses %v", leg, got, want)
 		}
+		contracttest.Cases(t, 1)
 	}
 	if slices.Equal(losses[LegStudent], losses[LegControl]) {
 		t.Error("the legs have the same losses: the test says nothing")

@@ -337,7 +337,7 @@ func warnings(r *runlog.Record) (all []string) {
 		}
 	}
 	if diverging > 0 {
-		all = append(all, fmt.Sprintf("%d steps had a loss far above those before; the events below name them.", diverging))
+		all = append(all, fmt.Sprintf("%d steps had a loss far above those before; they left the weights as they were, and the events below name them.", diverging))
 	}
 	return all
 }

@@ -142,7 +142,7 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "adam-eps", Value: cli.Float(&o.AdamEps, 1e-8).Above(0), Help: "AdamW epsilon"},
 		{Name: "weight-decay", Value: cli.Float(&o.WeightDecay, 0.1).AtLeast(0), Help: "decoupled, tensors of two and more dimensions only"},
 		{Name: "max-grad-norm", Value: cli.Float(&o.MaxGradNorm, 1).AtLeast(0), Help: "clip the norm over all gradients; 0 = off"},
-		{Name: "max-loss-ratio", Value: cli.Float(&o.MaxLossRatio, 3).AtLeast(1).Or(0), Help: "a loss above so many times the median of the last 100, and 1 above the first, is divergence: three in a row are exit 21; 0 = off"},
+		{Name: "max-loss-ratio", Value: cli.Float(&o.MaxLossRatio, 3).AtLeast(1).Or(0), Help: "a step whose loss is above so many times the median of the last 100, and 1 above the first, is refused: three in a row are exit 21; 0 = off"},
 		{Name: "seed", Value: cli.Int64(&o.Seed, 42).AtLeast(0), Help: "order, dropout, initialisation"},
 	}
 }

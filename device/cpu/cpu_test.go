@@ -7,6 +7,7 @@ import (
 	"apr/device/cpu"
 	"apr/device/cpu/vec"
 	"apr/device/devicetest"
+	"apr/internal/contracttest"
 )
 
 // open returns a device, closed when the test ends.
@@ -27,6 +28,7 @@ func open(t testing.TB, o cpu.Options) *cpu.Device {
 func TestConformance(t *testing.T) {
 	for _, isa := range vec.Available() {
 		t.Run(isa.String(), func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			devicetest.Run(t, func() device.Device { return open(t, cpu.Options{ISA: isa.String()}) })
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/tensor"
@@ -242,6 +243,7 @@ func TestOptimLimit(t *testing.T) {
 			Verdict(l.op(), table, n)
 			AdamW(l.op(), table, n, testAdamW)
 			r := l.rec()
+			contracttest.Cases(t, 1)
 			if r.Loss != loss || r.Finite != 1 || r.Diverged != c.diverged {
 				t.Errorf("loss %g, finite %d, diverged %d; want %g, 1, %d", r.Loss, r.Finite, r.Diverged, float64(loss), c.diverged)
 			}
