@@ -42,7 +42,7 @@ void mma(Operation op, float *d, const u32 *a, u32 b0, u32 b1);
 void ldmatrix(Operation op, u32 *r, const void *row);
 void copy_async16(void *shared, const void *global, bool valid);
 void copy_async_commit();
-void bulk_init(u64 *filled);
+void bulk_init(u64 *filled, u32 copies);
 void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes);
 void bulk_wait(u64 *filled, u32 parity);
 void copy_async_wait(u32 pending);
@@ -78,11 +78,12 @@ APR_DEVICE u32 blocks() { return apr_host::place.blocks; }
 APR_DEVICE void sync_block() { apr_host::sync_block(); }
 APR_DEVICE void sync_warp() { apr_host::sync_warp(); }
 APR_DEVICE void grid_arrive(u32 *arrived) {
-    sync_block();
-    if (thread() == 0) apr_host::grid_arrive(arrived);
+    apr_host::sync_warp();
+    if ((thread() & 31) == 0) apr_host::grid_arrive(arrived);
 }
 APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
-    if (thread() == 0) apr_host::grid_wait(arrived, round * blocks());
+    sync_block(); // a thread that waits for other blocks keeps those of its own from running
+    if (thread() == threads() - 1) apr_host::grid_wait(arrived, round * blocks());
     sync_block();
 }
 APR_DEVICE void let_next() {}
@@ -193,7 +194,7 @@ APR_DEVICE void ldmatrix2(u32 (&r)[2], const void *row) { apr_host::ldmatrix(apr
 APR_DEVICE void ldmatrix2_trans(u32 (&r)[2], const void *row) { apr_host::ldmatrix(apr_host::op_ldmatrix2_trans, r, row); }
 APR_DEVICE void copy_async16(void *shared, const void *global, bool valid = true) { apr_host::copy_async16(shared, global, valid); }
 APR_DEVICE void copy_async_commit() { apr_host::copy_async_commit(); }
-APR_DEVICE void bulk_init(u64 *filled) { apr_host::bulk_init(filled); }
+APR_DEVICE void bulk_init(u64 *filled, u32 copies) { apr_host::bulk_init(filled, copies); }
 APR_DEVICE void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes) { apr_host::copy_bulk(filled, shared, global, bytes); }
 APR_DEVICE void bulk_wait(u64 *filled, u32 parity) { apr_host::bulk_wait(filled, parity); }
 template <int N> APR_DEVICE void copy_async_wait() { apr_host::copy_async_wait(N); }
@@ -220,6 +221,7 @@ APR_DEVICE void stream_store8(void *p, u32x2 v) {
     if ((u64)p & 7) apr_host::misaligned("stream_store8", p);
     *(u32x2 *)p = v;
 }
+APR_DEVICE void prefetch(const void *) {}
 APR_DEVICE void first_fault(Record *r, i64 code, i64 value, i64 limit) {
     i64 old = 0;
     if (__atomic_compare_exchange_n(&r->fault, &old, code, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {

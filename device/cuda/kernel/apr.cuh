@@ -79,14 +79,15 @@ APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
 #endif
 
-// Barriers of all blocks of a launch that is Together: what they wrote before grid_arrive is seen after grid_wait. arrived
-// is 0 at the beginning of the launch; round is 1, 2, … at successive barriers. All threads take part, in both.
+// Barriers of all blocks of a launch that is Together. One warp of a block arrives; what it wrote before, or other warps before
+// a barrier of the block, is seen after grid_wait, in which all threads take part. arrived is 0 at the beginning of the
+// launch; round is 1, 2, … at successive barriers.
 APR_DEVICE void grid_arrive(u32 *arrived) {
-    sync_block();
-    if (thread() == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(arrived) : "memory");
+    sync_warp();
+    if ((thread() & 31) == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(arrived) : "memory");
 }
 APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
-    if (thread() == 0) {
+    if (thread() == threads() - 1) {
         u32 seen;
         do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
         while (seen < round * blocks());
@@ -181,14 +182,15 @@ APR_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" : : 
 template <int N> APR_DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory"); }
 
 // Bulk copies from global to shared memory, of compute capability 9.0. filled, in shared memory, counts them: after
-// bulk_init, a copy_bulk and then, with parity 0, 1, 0, … a bulk_wait, again and again. Addresses and bytes are multiples
-// of 16; what lanes read of the place before has to be done with.
+// bulk_init, as many copies and then, with parity 0, 1, 0, … a bulk_wait, again and again. Addresses and bytes, which may be
+// 0, are multiples of 16; what lanes read of the place before has to be done with.
 #if __CUDA_ARCH__ >= 900
-APR_DEVICE void bulk_init(u64 *filled) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;" : : "r"(shared_address(filled)) : "memory");
+APR_DEVICE void bulk_init(u64 *filled, u32 copies) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\nfence.proxy.async.shared::cta;" : : "r"(shared_address(filled)), "r"(copies) : "memory");
 }
 APR_DEVICE void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %3;\n"
+    if (bytes == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(filled)) : "memory");
+    else asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %3;\n"
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%0];"
         : : "r"(shared_address(filled)), "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
 }
@@ -212,6 +214,8 @@ APR_DEVICE void stream_store16(void *p, u32x4 v) {
 APR_DEVICE void stream_store8(void *p, u32x2 v) {
     asm volatile("st.global.cs.v2.u32 [%0], {%1,%2};" : : "l"(p), "r"(v[0]), "r"(v[1]) : "memory");
 }
+// prefetch asks for the line of an address to come to the second cache.
+APR_DEVICE void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" : : "l"(p)); }
 // first_fault notes an error for the host, if none was noted before. Which of several wins is not determined.
 APR_DEVICE void first_fault(Record *r, i64 code, i64 value, i64 limit) {
     u64 old;

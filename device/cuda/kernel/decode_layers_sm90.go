@@ -15,10 +15,12 @@ const (
 	layersPacks    = 2       // MOST_HIDDEN
 	layersStatic   = 2 << 10 // bytes of shared memory that the kernel declares, and more
 	layersMatrices = 7
+	layersAbreast  = 2  // ABREAST
+	layersSlot     = 32 // bytes of struct Slot
 )
 
 // What speed alone depends on.
-const layersStages = 16 // pieces of a warp in shared memory at most, 1 … 32
+const layersStages = 8 // slots of a warp at most, 1 … 32
 
 // DecodeLayer is a layer as DecodeLayers reads it.
 type DecodeLayer struct {
@@ -54,16 +56,17 @@ type decodeLayer struct {
 
 // decodeArgs is struct DecodeArgs of decode_layers.cuh.
 type decodeArgs struct {
-	layers, arrived          uint64
-	x, qkv, att, product     uint64
-	table, part              uint64
-	cacheStride              int64
-	count, hidden, inter     uint32
-	heads, kvHeads, d        uint32
-	position, splits         uint32
-	stages, pitch            uint32
-	ringAt, sumsAt, layersAt uint32
-	eps, invHidden, scale    float32
+	layers, arrived       uint64
+	x, qkv, att, product  uint64
+	table, part, squares  uint64
+	cacheStride           int64
+	count, hidden, inter  uint32
+	heads, kvHeads, d     uint32
+	position, splits      uint32
+	stages, pitch         uint32
+	ringAt, sumsAt, ownAt uint32
+	layersAt              uint32
+	eps, invHidden, scale float32
 }
 
 // layersTypes are the numbers of types in type_bytes.
@@ -114,7 +117,7 @@ func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
 }
 
 // layersPlan is how shared memory is divided.
-type layersPlan struct{ stages, pitch, ring, sums, layers, shared int }
+type layersPlan struct{ stages, pitch, ring, sums, own, layers, shared int }
 
 // shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the rings, with as many stages as
 // fit; the sums of pieces; the layers. blocks are those of the launch, on which the block's rows depend.
@@ -124,17 +127,19 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 	up := func(n int) int { return ceil(n, 16) * 16 }
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
-			p.pitch = max(p.pitch, 16+up(int(w.Type.RowBytes(rowsChunk))+15))
+			p.pitch = max(p.pitch, up(int(w.Type.RowBytes(rowsChunk))+15))
 		}
 	}
 	sums := max((ceil(q, blocks)+2*ceil(kv, blocks))*chunks(s.Hidden), ceil(s.Hidden, blocks)*chunks(max(q, s.Inter)), 2*ceil(s.Inter, blocks)*chunks(s.Hidden))
 	p.ring = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
-	rest := up(4*sums) + DecodeTableBytes(len(layers)) - layersHead
-	p.stages = min(layersStages, (s.Shared-layersStatic-p.ring-rest)/(layersWarps*p.pitch))
-	p.sums = p.ring + layersWarps*p.stages*p.pitch
-	p.layers = p.sums + up(4*sums)
-	p.shared = p.ring + layersWarps*p.stages*p.pitch + rest
-	return p, p.stages >= 2
+	own, table := up(4*ceil(s.Hidden, blocks)), DecodeTableBytes(len(layers))-layersHead
+	slots := layersWarps * (layersSlot + layersAbreast*p.pitch)
+	p.stages = min(layersStages, (s.Shared-layersStatic-p.ring-up(4*sums)-own-table)/slots)
+	p.sums = p.ring + p.stages*slots
+	p.own = p.sums + up(4*sums)
+	p.layers = p.own + own
+	p.shared = p.layers + table
+	return p, p.stages >= 1
 }
 
 // DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
@@ -155,7 +160,7 @@ func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
 		position: uint32(position), stages: uint32(p.stages), pitch: uint32(p.pitch), ringAt: uint32(p.ring), sumsAt: uint32(p.sums),
-		layersAt: uint32(p.layers), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
+		ownAt: uint32(p.own), layersAt: uint32(p.layers), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
 		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
 	}
 	a.splits = uint32(min(ceil(position+1, decodeShare), decodeSplits))

@@ -215,7 +215,8 @@ void grid_arrive(u32 *arrived) { __atomic_add_fetch(arrived, 1, __ATOMIC_RELEASE
 
 void grid_wait(const u32 *arrived, u32 target) {
     if (!worker->grid.together) fail(launch_failed, "a barrier of all blocks in a launch that is not cooperative");
-    while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < target) {
+    for (double begin = seconds(); __atomic_load_n(arrived, __ATOMIC_ACQUIRE) < target;) {
+        if (seconds() - begin > 60) fail(launch_failed, "a barrier of all blocks that %u of them do not reach", target - *arrived);
         if (launch.code.load(std::memory_order_relaxed) != ok) fail(launch_failed, "another block failed");
         sched_yield();
     }
