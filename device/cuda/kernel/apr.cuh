@@ -182,16 +182,17 @@ APR_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" : : 
 template <int N> APR_DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory"); }
 
 // Bulk copies from global to shared memory, of compute capability 9.0. filled, in shared memory, counts them: after
-// bulk_init, as many copies and then, with parity 0, 1, 0, … a bulk_wait, again and again. Addresses and bytes, which may be
-// 0, are multiples of 16; what lanes read of the place before has to be done with.
+// bulk_init, bulk_expect of some bytes, the copies of them and then, with parity 0, 1, 0, … bulk_wait, again and again.
+// Addresses and bytes are multiples of 16; what was read of the place before has to be done with.
 #if __CUDA_ARCH__ >= 900
-APR_DEVICE void bulk_init(u64 *filled, u32 copies) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\nfence.proxy.async.shared::cta;" : : "r"(shared_address(filled)), "r"(copies) : "memory");
+APR_DEVICE void bulk_init(u64 *filled) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;" : : "r"(shared_address(filled)) : "memory");
+}
+APR_DEVICE void bulk_expect(u64 *filled, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(shared_address(filled)), "r"(bytes) : "memory");
 }
 APR_DEVICE void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes) {
-    if (bytes == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(filled)) : "memory");
-    else asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %3;\n"
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%0];"
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%0];"
         : : "r"(shared_address(filled)), "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
 }
 APR_DEVICE void bulk_wait(u64 *filled, u32 parity) {

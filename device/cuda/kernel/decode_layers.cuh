@@ -1,17 +1,18 @@
 // All layers of a model for one position, as one launch: the bytes of weights, which are what takes the time, keep coming
 // while blocks wait for each other.
 //
-// Each product is cut into pieces of 2048 columns of a row. A block has as many rows of every matrix as any other, and a
-// warp of it consecutive pieces, those of the first columns of all rows before those of the next, so that what it needs of
-// x stays in registers. Pieces come to shared memory by bulk copies, several of a warp ahead, also those of products whose
-// x is still being computed: weights do not change.
+// A block has as many rows of every matrix as any other. It takes them in tiles of up to 16 rows and two chunks of 2048
+// columns, in which a warp has the same chunk of two rows, so that what it needs of x stays in registers. Tiles of two
+// columns follow those of the two before, for all of the block's rows. A warp of its own has them come to shared memory by
+// bulk copies, as far ahead as there is room, also those of products whose x is still being computed: weights do not change.
 #pragma once
 #include "attention_decode.cuh"
 #include "gemv_blocks.cuh"
 
 constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate, up; down
-constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
-constexpr u32 ABREAST = 2;                        // pieces of a warp that are multiplied together, a power of two
+constexpr u32 WORKERS = 16, DECODE_WARPS = WORKERS + 1; // warps of a block that multiply, and all
+constexpr u32 MOST_HIDDEN = 2;                           // packs of the hidden state that a thread has at most
+constexpr u32 TILES = 8;                                 // that are in shared memory at most, a power of two
 
 struct DecodeLayer {
     const u8 *w[MATRICES];
@@ -32,8 +33,7 @@ struct DecodeArgs {
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
-    u32 stages, pitch;    // pieces of a warp in shared memory, bytes of one
-    u32 ring_at, sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0
+    u32 ring, ring_at, sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0, the ring has tiles
     float eps, inv_hidden, log2_scale;
 };
 
@@ -81,89 +81,97 @@ struct Model {
         NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += shares[m].rows;
         return n;
     }
-    // pieces are numbers [next, end) of the product's rows·chunks: those of the warp.
-    APR_METHOD void pieces(u32 product, u32 &next, u32 &end) const {
-        const u32 all = rows(product) * chunks(product), warps = threads() / 32;
-        next = all * warp() / warps, end = all * (warp() + 1) / warps;
+    // abreast is how many chunks of a row a tile has, tall how many rows at most.
+    APR_METHOD u32 abreast(u32 product) const { return chunks(product) > 1 ? 2 : 1; }
+    APR_METHOD u32 tall(u32 product) const { return 2 * WORKERS / abreast(product); }
+    APR_METHOD u32 tiles(u32 product) const { // of the block
+        u32 n = 0;
+        NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += (shares[m].rows + tall(product) - 1) / tall(product);
+        return n * ((chunks(product) + abreast(product) - 1) / abreast(product));
     }
     APR_METHOD u32 of_all(u32 matrix) const {
         return matrix == 0 ? a.heads * a.d : matrix < 3 ? a.kv_heads * a.d : matrix == 4 || matrix == 5 ? a.inter : a.hidden;
     }
 };
 
-// Piece says what came to a slot: the bytes begin at `shift`, chunk is that of x, sum the place among the sums.
-struct Piece { u16 shift, type, chunk, sum; };
-
-// Slot is where pieces come to in shared memory, ABREAST of them or, at the end of a product, fewer.
-struct Slot {
-    u64 filled;
-    u32 count, alike; // pieces; whether they are ABREAST, of one type and chunk
-    Piece pieces[ABREAST];
-    APR_METHOD u8 *bytes(u32 n, u32 pitch) { return (u8 *)(this + 1) + n * pitch; }
+// Tile is rows [first, first + rows) of those that a block has of a product, and chunks of them from `chunk` on. Row r of it
+// begins at `at` + shift_of(r).
+struct Tile {
+    u32 at, pitch; // in the ring; bytes between rows, or 0: they are as in memory
+    u32 low, row;  // address modulo 16 of the first row; bytes of a whole row
+    u16 type, chunk, first, rows;
+    APR_METHOD u32 shift_of(u32 r) const { return pitch ? r * pitch + ((low + r * row) & 15) : low + r * row; }
 };
 
-// Feed copies a warp's pieces of all products, one after the other, to the slots of its ring. A lane has the description of
-// one piece of the next up to 32.
+// Place is where a Feed is in the model: its next tile. Between two calls it is kept in shared memory, since it is one
+// warp's, and registers are all warps'.
+struct Place {
+    u32 layer, product, chunk, matrix, row; // row among the block's of the matrix
+    u32 number, head;                       // tiles that were begun, where the last one ends
+};
+
+// Feed has the tiles of all products come to the ring, one after the other. It is that of a warp.
 struct Feed {
-    u32 layer, product; // of the pieces that are described next,
-    u32 next, end;      // which are these of the product's
-    u32 at, count;      // of those that are described
-    const u8 *from;     // the lane's piece: a multiple of 16 bytes
-    u32 size, alike;
-    Piece piece;
-    APR_METHOD void start(const Model &m) {
-        layer = product = at = count = 0;
-        m.pieces(0, next, end);
-    }
-    APR_METHOD void describe(const Model &m) {
-        at = count = size = 0;
-        NO_UNROLL while (next == end) {
-            if (layer == m.a.count) return;
-            if (++product == PRODUCTS) product = 0, layer++;
-            if (layer < m.a.count) m.pieces(product, next, end);
-        }
-        const u32 number = next + lane(), rows = m.rows(product), chunks = m.chunks(product), groups = m.cols(product) / 32;
-        count = (u32)min_of(32, end - next), next += count;
-        u32 kind = ~0u;
-        if (number < end) {
-            const u32 chunk = number / rows, of_all = number - chunk * rows;
-            u32 matrix = Model::begin(product), row = of_all;
-            NO_UNROLL while (row >= m.shares[matrix].rows) row -= m.shares[matrix++].rows;
-            const u32 type = m.layers[layer].type[matrix], bytes = type_bytes(type);
-            const u32 length = (u32)min_of(8 * bytes, (groups - 64 * chunk) * bytes / 8);
-            from = m.layers[layer].w[matrix] + (u64)(m.shares[matrix].first + row) * (groups * bytes / 8) + chunk * 8 * bytes;
-            const u32 shift = (u32)(u64)from & 15;
-            from -= shift, size = (shift + length + 15) & ~15u, kind = type | chunk << 8;
-            piece = {(u16)shift, (u16)type, (u16)chunk, (u16)(of_all * chunks + chunk)};
-        }
-        alike = 1;
-        UNROLL for (u32 d = 1; d < ABREAST; d *= 2) {
-            const u32 other = shfl_xor(kind, d), also = shfl_xor(alike, d);
-            alike &= also & (other == kind);
+    const Model &m;
+    Tile *tiles; // [TILES]
+    u64 *filled; // [TILES]
+    u8 *ring;
+    Place *kept;
+    Place p;
+    u32 done; // tiles that were used
+    // settle goes on to a matrix of which the block has rows.
+    APR_METHOD void settle() {
+        NO_UNROLL while (p.layer < m.a.count && p.row >= m.shares[p.matrix].rows) {
+            p.row = 0;
+            if (++p.matrix < Model::end(p.product)) continue;
+            p.chunk += m.abreast(p.product);
+            if (p.chunk >= m.chunks(p.product)) {
+                p.chunk = 0;
+                if (++p.product == PRODUCTS) p.product = 0, p.layer++;
+            }
+            p.matrix = Model::begin(p.product);
         }
     }
-    // fill begins to fill a slot with the next pieces, if there are any.
-    APR_METHOD void fill(const Model &m, Slot *slot, u32 pitch) {
-        if (at == count) describe(m);
-        if (count == 0) return;
-        const u32 n = lane() - at;
-        if (n < ABREAST) {
-            if (n == 0) slot->count = (u32)min_of(ABREAST, count - at), slot->alike = alike;
-            slot->pieces[n] = piece;
-            copy_bulk(&slot->filled, slot->bytes(n, pitch), from, size);
-        }
-        at = (u32)min_of(at + ABREAST, count);
+    // room returns where n bytes have room behind the last tile, or ~0.
+    APR_METHOD u32 room(u32 n) const {
+        if (p.number == done) return 0;
+        const u32 tail = tiles[done % TILES].at;
+        if (p.head > tail) return p.head + n <= m.a.ring ? p.head : n <= tail ? 0 : ~0u;
+        return p.head + n <= tail ? p.head : ~0u;
     }
-};
-
-// Ring is a warp's slots and the one that is used next.
-struct Ring {
-    u8 *slots;
-    u32 pitch, stages, turn, parity; // pitch: of a piece
-    APR_METHOD Slot *slot(u32 n) const { return (Slot *)(slots + n * slot_bytes(pitch)); }
-    APR_METHOD static u32 slot_bytes(u32 pitch) { return sizeof(Slot) + ABREAST * pitch; }
-    APR_METHOD void advance() {
-        if (++turn == stages) turn = 0, parity ^= 1;
+    // fill begins the copies of all tiles for which there is room, where n tiles were used.
+    APR_METHOD void fill(u32 n) {
+        p = *kept, done = n;
+        sync_warp();
+        settle();
+        begin();
+        if (lane() == 0) *kept = p;
+        sync_warp();
+    }
+    APR_METHOD void begin() {
+        NO_UNROLL while (p.layer < m.a.count && p.number - done < TILES) {
+            const u32 all = m.shares[p.matrix].rows, most = m.tall(p.product), cut = (all + most - 1) / most, each = (all + cut - 1) / cut;
+            const u32 rows = (u32)min_of(each, all - p.row), type = m.layers[p.layer].type[p.matrix], bytes = type_bytes(type);
+            const u32 whole = m.cols(p.product) / 32 * bytes / 8, width = (u32)min_of(m.abreast(p.product) * 8 * bytes, whole - p.chunk * 8 * bytes);
+            const bool apart = width < whole; // rows come one by one
+            const u32 pitch = apart ? (width + 15 & ~15u) + 16 : 0, n = apart ? rows * pitch : (rows * whole + 15 & ~15u) + 16, at = room(n);
+            if (at == ~0u) return;
+            const u8 *from = m.layers[p.layer].w[p.matrix] + (u64)(m.shares[p.matrix].first + p.row) * whole + p.chunk * 8 * bytes;
+            const u32 low = (u32)(u64)from & 15, slot = p.number % TILES, l = lane();
+            u32 before = p.row; // rows of the block in the product
+            for (u32 i = Model::begin(p.product); i < p.matrix; i++) before += m.shares[i].rows;
+            if (l == 0) tiles[slot] = {at, pitch, low, whole, (u16)type, (u16)p.chunk, (u16)before, (u16)rows};
+            u32 size = 0, shift = low;
+            if (apart && l < rows) from += (u64)l * whole, shift = (u32)(u64)from & 15, size = (shift + width + 15) & ~15u;
+            else if (l == 0) size = (shift + rows * whole + 15) & ~15u;
+            u32 total = size;
+            UNROLL for (u32 d = 16; d; d /= 2) total += shfl_xor(total, d);
+            if (l == 0) bulk_expect(&filled[slot], total);
+            sync_warp();
+            if (size) copy_bulk(&filled[slot], ring + at + l * pitch, from - shift, size);
+            p.head = at + n, p.number++, p.row += rows;
+            settle();
+        }
     }
 };
 
@@ -200,41 +208,43 @@ template <u32 N> APR_DEVICE float join(float (&sum)[N], u32 l) {
 
 // Work is what a warp needs at hand for a product.
 struct Work {
-    const Model &m;
     const u8 *x;
     float *sums;
-    u32 l, groups, loaded; // groups of a row; chunk and kind of what is in values
+    u32 l, groups, chunks, loaded; // groups and chunks of a row; chunk and kind of what is in values
     InRegisters values;
-    // take multiplies N pieces of a slot from the first on, which are alike.
-    template <u32 N> APR_METHOD void take(Slot *slot, u32 first, u32 pitch) {
-        const Piece p = slot->pieces[first];
-        const u32 wanted = 2 * p.chunk + (p.type == 2), before = 8 * (8 * p.chunk + (l >> 2)), at = (l >> 2) * type_bytes(p.type);
-        if (wanted != loaded) values.load(x + p.chunk * CHUNK_X, l, p.type == 2);
+    // take multiplies chunk c of N rows of a tile, from r on, step apart.
+    template <u32 N> APR_METHOD void take(const Tile &t, const u8 *ring, u32 c, u32 r, u32 step) {
+        const u32 chunk = t.chunk + c, wanted = 2 * chunk + (t.type == 2), before = 8 * (8 * chunk + (l >> 2)), bytes = type_bytes(t.type);
+        if (wanted != loaded) values.load(x + chunk * CHUNK_X, l, t.type == 2);
         loaded = wanted;
         float sum[N] = {};
         if (before < groups) {
             const u8 *spans[N];
-            UNROLL for (u32 n = 0; n < N; n++) spans[n] = slot->bytes(first + n, pitch) + slot->pieces[first + n].shift + at;
-            dots<N>(p.type, sum, spans, values, l, groups - before);
+            UNROLL for (u32 n = 0; n < N; n++) spans[n] = ring + t.at + t.shift_of(r + n * step) + (8 * c + (l >> 2)) * bytes;
+            dots<N>(t.type, sum, spans, values, l, groups - before);
         }
         const float v = join<N>(sum, l);
-        if (l % (32 / N) == 0) sums[slot->pieces[first + l / (32 / N)].sum] = v;
+        if (l % (32 / N) == 0) sums[(t.first + r + l / (32 / N) * step) * chunks + chunk] = v;
     }
 };
 
-// multiply writes the sums of the warp's pieces of a product to sums [rows, chunks]. x is the row in integers.
-APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 product, const u8 *x, float *sums) {
-    u32 next, end;
-    m.pieces(product, next, end);
-    Work work = {m, x, sums, lane(), m.cols(product) / 32, ~0u, {}};
-    NO_UNROLL for (; next < end; next += ABREAST) {
-        Slot *slot = ring.slot(ring.turn);
-        bulk_wait(&slot->filled, ring.parity);
-        if (slot->alike) work.take<ABREAST>(slot, 0, ring.pitch);
-        else NO_UNROLL for (u32 n = 0; n < slot->count; n++) work.take<1>(slot, n, ring.pitch);
-        sync_warp(); // every lane has read: the slot may be filled again
-        feed.fill(m, slot, ring.pitch);
-        ring.advance();
+// multiply writes the sums of the chunks of a product's rows to sums [rows, chunks]. x is the row in integers; used counts
+// tiles.
+APR_DEVICE void multiply(const Model &m, Feed &feed, u32 &used, u32 product, const u8 *x, float *sums) {
+    const u32 abreast = m.abreast(product), step = WORKERS / abreast, c = warp() % abreast, r = warp() / abreast;
+    Work work = {x, sums, lane(), m.cols(product) / 32, m.chunks(product), ~0u, {}};
+    NO_UNROLL for (u32 n = m.tiles(product); n; n--, used++) {
+        const u32 slot = used % TILES;
+        if (warp() < WORKERS) {
+            bulk_wait(&feed.filled[slot], used / TILES & 1);
+            const Tile &t = feed.tiles[slot];
+            if (t.chunk + c < work.chunks) {
+                if (r + step < t.rows) work.take<2>(t, feed.ring, c, r, step);
+                else if (r < t.rows) work.take<1>(t, feed.ring, c, r, step);
+            }
+        }
+        sync_block(); // all have read
+        if (warp() == WORKERS) feed.fill(used + 1);
     }
 }
 
@@ -372,6 +382,9 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
+    SHARED(Tile, tiles, TILES);
+    SHARED(u64, filled, TILES);
+    SHARED(Place, place, 1);
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
     for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
@@ -382,14 +395,14 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     }
     sync_block();
     float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at);
-    Ring ring = {shared + a.ring_at + warp() * a.stages * Ring::slot_bytes(a.pitch), a.pitch, a.stages, 0, 0};
-    if (lane() < a.stages) bulk_init(&ring.slot(lane())->filled, ABREAST);
-    sync_warp();
-    Feed feed;
-    feed.start(m);
-    NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring.slot(n), a.pitch);
+    if (thread() < TILES) bulk_init(&filled[thread()]);
+    if (thread() == 0) *place = {};
+    Feed feed = {m, tiles, filled, shared + a.ring_at, place, {}, 0};
+    u32 used = 0, round = 0;
+    sync_block();
+    if (warp() == WORKERS) feed.fill(0);
+    sync_block();
     const bool first_warp = warp() == 0;
-    u32 round = 0;
     auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier
         if (first_warp) grid_arrive(a.arrived);
         round++;
@@ -406,9 +419,8 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (product % 2 == 0) normalised(a, w, shared);
             else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
-            multiply(m, feed, ring, product, shared, sums);
+            multiply(m, feed, used, product, shared, sums);
             if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
-            sync_block();
             if (product == 2) {
                 finish_gated(m, sums);
                 sync_block();
