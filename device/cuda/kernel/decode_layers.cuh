@@ -1,18 +1,16 @@
 // All layers of a model for one position, as one launch: the bytes of weights, which are what takes the time, keep coming
 // while blocks wait for each other.
 //
-// A block has as many rows of every matrix as any other. It takes them in tiles of up to 16 rows and two chunks of 2048
-// columns, in which a warp has the same chunk of two rows, so that what it needs of x stays in registers. Tiles of two
-// columns follow those of the two before, for all of the block's rows. A warp of its own has them come to shared memory by
-// bulk copies, as far ahead as there is room, also those of products whose x is still being computed: weights do not change.
+// A block has as many rows of every matrix as any other. Its warps take them together: 16 rows of two chunks of 2048 columns
+// at a time, of which a warp has the same chunk of two rows, so that what it needs of x stays in registers. While they do,
+// they ask for rows that are needed later to come to the second cache, also for those of products whose x is still being
+// computed: weights do not change.
 #pragma once
 #include "attention_decode.cuh"
 #include "gemv_blocks.cuh"
 
 constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate, up; down
-constexpr u32 WORKERS = 16, DECODE_WARPS = WORKERS + 1; // warps of a block that multiply, and all
-constexpr u32 MOST_HIDDEN = 2;                           // packs of the hidden state that a thread has at most
-constexpr u32 TILES = 8;                                 // that are in shared memory at most, a power of two
+constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
 
 struct DecodeLayer {
     const u8 *w[MATRICES];
@@ -33,7 +31,8 @@ struct DecodeArgs {
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
-    u32 ring, ring_at, sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0, the ring has tiles
+    u32 ahead;                      // how many times 16 rows of two chunks, or 32 of one, are asked for before they are needed
+    u32 sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0
     float eps, inv_hidden, log2_scale;
 };
 
@@ -81,97 +80,36 @@ struct Model {
         NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += shares[m].rows;
         return n;
     }
-    // abreast is how many chunks of a row a tile has, tall how many rows at most.
-    APR_METHOD u32 abreast(u32 product) const { return chunks(product) > 1 ? 2 : 1; }
-    APR_METHOD u32 tall(u32 product) const { return 2 * WORKERS / abreast(product); }
-    APR_METHOD u32 tiles(u32 product) const { // of the block
-        u32 n = 0;
-        NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += (shares[m].rows + tall(product) - 1) / tall(product);
-        return n * ((chunks(product) + abreast(product) - 1) / abreast(product));
-    }
+    APR_METHOD u32 abreast(u32 product) const { return chunks(product) > 1 ? 2 : 1; }                // chunks at a time
+    APR_METHOD u32 step(u32 product) const { return DECODE_WARPS / abreast(product); }              // between a warp's two rows
+    APR_METHOD u32 whole(u32 product, u32 bytes) const { return cols(product) / 32 * bytes / 8; } // bytes of a row
     APR_METHOD u32 of_all(u32 matrix) const {
         return matrix == 0 ? a.heads * a.d : matrix < 3 ? a.kv_heads * a.d : matrix == 4 || matrix == 5 ? a.inter : a.hidden;
     }
 };
 
-// Tile is rows [first, first + rows) of those that a block has of a product, and chunks of them from `chunk` on. Row r of it
-// begins at `at` + shift_of(r).
-struct Tile {
-    u32 at, pitch; // in the ring; bytes between rows, or 0: they are as in memory
-    u32 low, row;  // address modulo 16 of the first row; bytes of a whole row
-    u16 type, chunk, first, rows;
-    APR_METHOD u32 shift_of(u32 r) const { return pitch ? r * pitch + ((low + r * row) & 15) : low + r * row; }
-};
-
-// Place is where a Feed is in the model: its next tile. Between two calls it is kept in shared memory, since it is one
-// warp's, and registers are all warps'.
-struct Place {
+// Ahead asks for what the block needs, in the order in which it does, a warp for its part of each step.
+struct Ahead {
     u32 layer, product, chunk, matrix, row; // row among the block's of the matrix
-    u32 number, head;                       // tiles that were begun, where the last one ends
-};
-
-// Feed has the tiles of all products come to the ring, one after the other. It is that of a warp.
-struct Feed {
-    const Model &m;
-    Tile *tiles; // [TILES]
-    u64 *filled; // [TILES]
-    u8 *ring;
-    Place *kept;
-    Place p;
-    u32 done; // tiles that were used
-    // settle goes on to a matrix of which the block has rows.
-    APR_METHOD void settle() {
-        NO_UNROLL while (p.layer < m.a.count && p.row >= m.shares[p.matrix].rows) {
-            p.row = 0;
-            if (++p.matrix < Model::end(p.product)) continue;
-            p.chunk += m.abreast(p.product);
-            if (p.chunk >= m.chunks(p.product)) {
-                p.chunk = 0;
-                if (++p.product == PRODUCTS) p.product = 0, p.layer++;
+    APR_METHOD void next(const Model &m) {
+        NO_UNROLL while (layer < m.a.count && row >= m.shares[matrix].rows) {
+            row = 0;
+            if (++matrix < Model::end(product)) continue;
+            chunk += m.abreast(product);
+            if (chunk >= m.chunks(product)) {
+                chunk = 0;
+                if (++product == PRODUCTS) product = 0, layer++;
             }
-            p.matrix = Model::begin(p.product);
+            matrix = Model::begin(product);
         }
-    }
-    // room returns where n bytes have room behind the last tile, or ~0.
-    APR_METHOD u32 room(u32 n) const {
-        if (p.number == done) return 0;
-        const u32 tail = tiles[done % TILES].at;
-        if (p.head > tail) return p.head + n <= m.a.ring ? p.head : n <= tail ? 0 : ~0u;
-        return p.head + n <= tail ? p.head : ~0u;
-    }
-    // fill begins the copies of all tiles for which there is room, where n tiles were used.
-    APR_METHOD void fill(u32 n) {
-        p = *kept, done = n;
-        sync_warp();
-        settle();
-        begin();
-        if (lane() == 0) *kept = p;
-        sync_warp();
-    }
-    APR_METHOD void begin() {
-        NO_UNROLL while (p.layer < m.a.count && p.number - done < TILES) {
-            const u32 all = m.shares[p.matrix].rows, most = m.tall(p.product), cut = (all + most - 1) / most, each = (all + cut - 1) / cut;
-            const u32 rows = (u32)min_of(each, all - p.row), type = m.layers[p.layer].type[p.matrix], bytes = type_bytes(type);
-            const u32 whole = m.cols(p.product) / 32 * bytes / 8, width = (u32)min_of(m.abreast(p.product) * 8 * bytes, whole - p.chunk * 8 * bytes);
-            const bool apart = width < whole; // rows come one by one
-            const u32 pitch = apart ? (width + 15 & ~15u) + 16 : 0, n = apart ? rows * pitch : (rows * whole + 15 & ~15u) + 16, at = room(n);
-            if (at == ~0u) return;
-            const u8 *from = m.layers[p.layer].w[p.matrix] + (u64)(m.shares[p.matrix].first + p.row) * whole + p.chunk * 8 * bytes;
-            const u32 low = (u32)(u64)from & 15, slot = p.number % TILES, l = lane();
-            u32 before = p.row; // rows of the block in the product
-            for (u32 i = Model::begin(p.product); i < p.matrix; i++) before += m.shares[i].rows;
-            if (l == 0) tiles[slot] = {at, pitch, low, whole, (u16)type, (u16)p.chunk, (u16)before, (u16)rows};
-            u32 size = 0, shift = low;
-            if (apart && l < rows) from += (u64)l * whole, shift = (u32)(u64)from & 15, size = (shift + width + 15) & ~15u;
-            else if (l == 0) size = (shift + rows * whole + 15) & ~15u;
-            u32 total = size;
-            UNROLL for (u32 d = 16; d; d /= 2) total += shfl_xor(total, d);
-            if (l == 0) bulk_expect(&filled[slot], total);
-            sync_warp();
-            if (size) copy_bulk(&filled[slot], ring + at + l * pitch, from - shift, size);
-            p.head = at + n, p.number++, p.row += rows;
-            settle();
+        if (layer == m.a.count) return;
+        const u32 bytes = type_bytes(m.layers[layer].type[matrix]), whole = m.whole(product, bytes), begin = chunk * 8 * bytes;
+        const u32 width = (u32)min_of(m.abreast(product) * 8 * bytes, whole - begin), end = row + 2 * m.step(product);
+        NO_UNROLL for (u32 r = row + warp(); r < end && r < m.shares[matrix].rows; r += DECODE_WARPS) {
+            const u8 *from = m.layers[layer].w[matrix] + (u64)(m.shares[matrix].first + r) * whole + begin;
+            NO_UNROLL for (u32 o = 128 * lane(); o < width; o += 4096) prefetch(from + o);
         }
+        row = end;
     }
 };
 
@@ -212,40 +150,42 @@ struct Work {
     float *sums;
     u32 l, groups, chunks, loaded; // groups and chunks of a row; chunk and kind of what is in values
     InRegisters values;
-    // take multiplies chunk c of N rows of a tile, from r on, step apart.
-    template <u32 N> APR_METHOD void take(const Tile &t, const u8 *ring, u32 c, u32 r, u32 step) {
-        const u32 chunk = t.chunk + c, wanted = 2 * chunk + (t.type == 2), before = 8 * (8 * chunk + (l >> 2)), bytes = type_bytes(t.type);
-        if (wanted != loaded) values.load(x + chunk * CHUNK_X, l, t.type == 2);
+    // take multiplies a chunk of N rows, which begin apart bytes from each other. at is where their sums go, step rows apart.
+    template <u32 N> APR_METHOD void take(u32 type, u32 chunk, const u8 *from, u64 apart, u32 at, u32 step) {
+        const u32 wanted = 2 * chunk + (type == 2), before = 8 * (8 * chunk + (l >> 2));
+        if (wanted != loaded) values.load(x + chunk * CHUNK_X, l, type == 2);
         loaded = wanted;
         float sum[N] = {};
         if (before < groups) {
             const u8 *spans[N];
-            UNROLL for (u32 n = 0; n < N; n++) spans[n] = ring + t.at + t.shift_of(r + n * step) + (8 * c + (l >> 2)) * bytes;
-            dots<N>(t.type, sum, spans, values, l, groups - before);
+            UNROLL for (u32 n = 0; n < N; n++) spans[n] = from + n * apart + (l >> 2) * type_bytes(type);
+            dots<N>(type, sum, spans, values, l, groups - before);
         }
         const float v = join<N>(sum, l);
-        if (l % (32 / N) == 0) sums[(t.first + r + l / (32 / N) * step) * chunks + chunk] = v;
+        if (l % (32 / N) == 0) sums[(at + l / (32 / N) * step) * chunks + chunk] = v;
     }
 };
 
-// multiply writes the sums of the chunks of a product's rows to sums [rows, chunks]. x is the row in integers; used counts
-// tiles.
-APR_DEVICE void multiply(const Model &m, Feed &feed, u32 &used, u32 product, const u8 *x, float *sums) {
-    const u32 abreast = m.abreast(product), step = WORKERS / abreast, c = warp() % abreast, r = warp() / abreast;
+// multiply writes the sums of the chunks of a product's rows to sums [rows, chunks]. x is the row in integers.
+APR_DEVICE void multiply(const Model &m, Ahead &ahead, u32 layer, u32 product, const u8 *x, float *sums) {
+    const u32 abreast = m.abreast(product), step = m.step(product), c = warp() % abreast;
     Work work = {x, sums, lane(), m.cols(product) / 32, m.chunks(product), ~0u, {}};
-    NO_UNROLL for (u32 n = m.tiles(product); n; n--, used++) {
-        const u32 slot = used % TILES;
-        if (warp() < WORKERS) {
-            bulk_wait(&feed.filled[slot], used / TILES & 1);
-            const Tile &t = feed.tiles[slot];
-            if (t.chunk + c < work.chunks) {
-                if (r + step < t.rows) work.take<2>(t, feed.ring, c, r, step);
-                else if (r < t.rows) work.take<1>(t, feed.ring, c, r, step);
+    NO_UNROLL for (u32 chunk = c; chunk - c < work.chunks; chunk += abreast) {
+        u32 before = 0; // rows of the matrices before
+        NO_UNROLL for (u32 matrix = Model::begin(product); matrix < Model::end(product); matrix++) {
+            const Share s = m.shares[matrix];
+            const u32 type = m.layers[layer].type[matrix], bytes = type_bytes(type), whole = m.whole(product, bytes);
+            const u8 *w = m.layers[layer].w[matrix] + (u64)s.first * whole + chunk * 8 * bytes;
+            NO_UNROLL for (u32 first = 0; first < s.rows; first += 2 * step) {
+                const u32 r = first + warp() / abreast;
+                if (chunk < work.chunks && r + step < s.rows) work.take<2>(type, chunk, w + r * whole, step * whole, before + r, step);
+                else if (chunk < work.chunks && r < s.rows) work.take<1>(type, chunk, w + r * whole, 0, before + r, step);
+                ahead.next(m);
             }
+            before += s.rows;
         }
-        sync_block(); // all have read
-        if (warp() == WORKERS) feed.fill(used + 1);
     }
+    sync_block();
 }
 
 // normalised writes RMSNorm of the hidden state, as rounded to bfloat16, to x in integers. w are the thread's packs of the
@@ -382,9 +322,6 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
-    SHARED(Tile, tiles, TILES);
-    SHARED(u64, filled, TILES);
-    SHARED(Place, place, 1);
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
     for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
@@ -395,13 +332,9 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     }
     sync_block();
     float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at);
-    if (thread() < TILES) bulk_init(&filled[thread()]);
-    if (thread() == 0) *place = {};
-    Feed feed = {m, tiles, filled, shared + a.ring_at, place, {}, 0};
-    u32 used = 0, round = 0;
-    sync_block();
-    if (warp() == WORKERS) feed.fill(0);
-    sync_block();
+    Ahead ahead = {};
+    NO_UNROLL for (u32 n = 0; n < a.ahead; n++) ahead.next(m);
+    u32 round = 0;
     const bool first_warp = warp() == 0;
     auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier
         if (first_warp) grid_arrive(a.arrived);
@@ -419,7 +352,7 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (product % 2 == 0) normalised(a, w, shared);
             else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
-            multiply(m, feed, used, product, shared, sums);
+            multiply(m, ahead, layer, product, shared, sums);
             if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
             if (product == 2) {
                 finish_gated(m, sums);
