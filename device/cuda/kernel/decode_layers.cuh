@@ -1,16 +1,19 @@
 // All layers of a model for one position, as one launch: the bytes of weights, which are what takes the time, keep coming
 // while blocks wait for each other.
 //
-// A block has as many rows of every matrix as any other. Its warps take them together: 16 rows of two chunks of 2048 columns
-// at a time, of which a warp has the same chunk of two rows, so that what it needs of x stays in registers. While they do,
-// they ask for rows that are needed later to come to the second cache, also for those of products whose x is still being
-// computed: weights do not change.
+// Each product is cut into pieces of 2048 columns of a row. A block has as many rows of every matrix as any other, and a
+// warp of it consecutive pieces, those of the first columns of all rows before those of the next, so that what it needs of
+// x stays in registers. Pieces come to shared memory by asynchronous copies while those before are multiplied, and to the
+// second cache some way ahead of that, also those of products whose x is still being computed: weights do not change.
 #pragma once
 #include "attention_decode.cuh"
 #include "gemv_blocks.cuh"
 
 constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate, up; down
 constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
+constexpr u32 ABREAST = 2;                        // pieces of a warp that are multiplied together, a power of two
+constexpr u32 SLOTS = 3;                          // for so many pieces in a warp's shared memory
+constexpr u32 BATCH = 8;                          // pieces of a warp that are asked for together, ahead
 
 struct DecodeLayer {
     const u8 *w[MATRICES];
@@ -31,8 +34,8 @@ struct DecodeArgs {
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
-    u32 ahead;                      // how many times 16 rows of two chunks, or 32 of one, are asked for before they are needed
-    u32 sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0
+    u32 pitch;            // bytes of a piece in shared memory
+    u32 ring_at, sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0
     float eps, inv_hidden, log2_scale;
 };
 
@@ -80,37 +83,108 @@ struct Model {
         NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += shares[m].rows;
         return n;
     }
-    APR_METHOD u32 abreast(u32 product) const { return chunks(product) > 1 ? 2 : 1; }                // chunks at a time
-    APR_METHOD u32 step(u32 product) const { return DECODE_WARPS / abreast(product); }              // between a warp's two rows
-    APR_METHOD u32 whole(u32 product, u32 bytes) const { return cols(product) / 32 * bytes / 8; } // bytes of a row
+    // pieces are numbers [next, end) of the product's rows·chunks: those of the warp.
+    APR_METHOD void pieces(u32 product, u32 &next, u32 &end) const {
+        const u32 all = rows(product) * chunks(product), warps = threads() / 32;
+        next = all * warp() / warps, end = all * (warp() + 1) / warps;
+    }
     APR_METHOD u32 of_all(u32 matrix) const {
         return matrix == 0 ? a.heads * a.d : matrix < 3 ? a.kv_heads * a.d : matrix == 4 || matrix == 5 ? a.inter : a.hidden;
     }
 };
 
-// Ahead asks for what the block needs, in the order in which it does, a warp for its part of each step.
-struct Ahead {
-    u32 layer, product, chunk, matrix, row; // row among the block's of the matrix
-    APR_METHOD void next(const Model &m) {
-        NO_UNROLL while (layer < m.a.count && row >= m.shares[matrix].rows) {
-            row = 0;
-            if (++matrix < Model::end(product)) continue;
-            chunk += m.abreast(product);
-            if (chunk >= m.chunks(product)) {
-                chunk = 0;
-                if (++product == PRODUCTS) product = 0, layer++;
-            }
-            matrix = Model::begin(product);
-        }
-        if (layer == m.a.count) return;
-        const u32 bytes = type_bytes(m.layers[layer].type[matrix]), whole = m.whole(product, bytes), begin = chunk * 8 * bytes;
-        const u32 width = (u32)min_of(m.abreast(product) * 8 * bytes, whole - begin), end = row + 2 * m.step(product);
-        NO_UNROLL for (u32 r = row + warp(); r < end && r < m.shares[matrix].rows; r += DECODE_WARPS) {
-            const u8 *from = m.layers[layer].w[matrix] + (u64)(m.shares[matrix].first + r) * whole + begin;
-            NO_UNROLL for (u32 o = 128 * lane(); o < width; o += 4096) prefetch(from + o);
-        }
-        row = end;
+// Piece says what came to a slot: the bytes begin at `shift`, chunk is that of x, sum the place among the sums.
+struct Piece { u16 shift, type, chunk, sum; };
+
+// Slot is where pieces come to in shared memory, ABREAST of them or, at the end of a product, fewer.
+struct Slot {
+    u32 count, alike; // pieces; whether they are ABREAST, of one type and chunk
+    Piece pieces[ABREAST];
+    APR_METHOD u8 *bytes(u32 n, u32 pitch) { return (u8 *)this + HEAD + n * pitch; }
+    static constexpr u32 HEAD = (8 + 8 * ABREAST + 15) / 16 * 16;
+};
+
+// Batch describes the next pieces of a warp, up to BATCH of one product: a lane one.
+struct Batch {
+    u32 count;      // of all
+    const u8 *from; // a multiple of 16 bytes
+    u32 size, alike;
+    Piece piece;
+};
+
+// Feed copies a warp's pieces of all products, one after the other, to the slots of its ring.
+struct Feed {
+    u32 layer, product; // of the pieces that are described next,
+    u32 next, end;      // which are these of the product's
+    u32 at;             // the next one of now
+    Batch now, then;
+    APR_METHOD void start(const Model &m) {
+        layer = product = at = 0;
+        m.pieces(0, next, end);
+        describe(m);
+        now = then;
+        describe(m);
     }
+    // describe makes `then` what follows, and asks for it.
+    APR_METHOD void describe(const Model &m) {
+        then.count = then.size = 0;
+        NO_UNROLL while (next == end) {
+            if (layer == m.a.count) return;
+            if (++product == PRODUCTS) product = 0, layer++;
+            if (layer < m.a.count) m.pieces(product, next, end);
+        }
+        const u32 number = next + lane(), rows = m.rows(product), chunks = m.chunks(product), groups = m.cols(product) / 32;
+        then.count = (u32)min_of(BATCH, end - next), next += then.count;
+        u32 kind = ~0u;
+        if (lane() < then.count) {
+            const u32 chunk = number / rows, of_all = number - chunk * rows;
+            u32 matrix = Model::begin(product), row = of_all;
+            NO_UNROLL while (row >= m.shares[matrix].rows) row -= m.shares[matrix++].rows;
+            const u32 type = m.layers[layer].type[matrix], bytes = type_bytes(type);
+            const u32 length = (u32)min_of(8 * bytes, (groups - 64 * chunk) * bytes / 8);
+            const u8 *from = m.layers[layer].w[matrix] + (u64)(m.shares[matrix].first + row) * (groups * bytes / 8) + chunk * 8 * bytes;
+            const u32 shift = (u32)(u64)from & 15;
+            then.from = from - shift, then.size = (shift + length + 15) & ~15u, kind = type | chunk << 8;
+            then.piece = {(u16)shift, (u16)type, (u16)chunk, (u16)(of_all * chunks + chunk)};
+            NO_UNROLL for (u32 o = 0; o < then.size; o += 128) prefetch(then.from + o);
+        }
+        then.alike = 1;
+        UNROLL for (u32 d = 1; d < ABREAST; d *= 2) {
+            const u32 other = shfl_xor(kind, d), also = shfl_xor(then.alike, d);
+            then.alike &= also & (other == kind);
+        }
+    }
+    // fill begins to fill a slot with the next pieces, if there are any.
+    APR_METHOD void fill(const Model &m, Slot *slot, u32 pitch) {
+        if (at == now.count && now.count) {
+            now = then, at = 0;
+            describe(m);
+        }
+        const u32 l = lane(), n = l - at;
+        if (n < ABREAST) {
+            if (n == 0) slot->count = (u32)min_of(ABREAST, now.count - at), slot->alike = now.alike;
+            slot->pieces[n] = now.piece;
+        }
+        UNROLL for (u32 k = 0; k < ABREAST; k++) {
+            const u32 of = at + k, size = shfl(now.size, of);
+            const u64 from = (u64)shfl((u32)((u64)now.from >> 32), of) << 32 | shfl((u32)(u64)now.from, of);
+            u8 *to = slot->bytes(k, pitch);
+            if (of < now.count)
+                UNROLL for (u32 o = 0; o < 8 * RowsOfGroups<GroupQ8_0>::bytes + 15; o += 512)
+                    if (o + 16 * l < size) copy_async16(to + o + 16 * l, (const u8 *)from + o + 16 * l);
+        }
+        copy_async_commit();
+        at = (u32)min_of(at + ABREAST, now.count);
+    }
+};
+
+// Ring is a warp's slots and the one that is used next.
+struct Ring {
+    u8 *slots;
+    u32 pitch, turn; // pitch: of a piece
+    APR_METHOD Slot *slot(u32 n) const { return (Slot *)(slots + n * slot_bytes(pitch)); }
+    APR_METHOD static u32 slot_bytes(u32 pitch) { return Slot::HEAD + ABREAST * pitch; }
+    APR_METHOD void advance() { turn = turn + 1 == SLOTS ? 0 : turn + 1; }
 };
 
 // dots are the products of lane l's 64 values of N pieces of one type and chunk. spans are where its spans of 256 are; groups
@@ -146,46 +220,43 @@ template <u32 N> APR_DEVICE float join(float (&sum)[N], u32 l) {
 
 // Work is what a warp needs at hand for a product.
 struct Work {
+    const Model &m;
     const u8 *x;
     float *sums;
-    u32 l, groups, chunks, loaded; // groups and chunks of a row; chunk and kind of what is in values
+    u32 l, groups, loaded; // groups of a row; chunk and kind of what is in values
     InRegisters values;
-    // take multiplies a chunk of N rows, which begin apart bytes from each other. at is where their sums go, step rows apart.
-    template <u32 N> APR_METHOD void take(u32 type, u32 chunk, const u8 *from, u64 apart, u32 at, u32 step) {
-        const u32 wanted = 2 * chunk + (type == 2), before = 8 * (8 * chunk + (l >> 2));
-        if (wanted != loaded) values.load(x + chunk * CHUNK_X, l, type == 2);
+    // take multiplies N pieces of a slot from the first on, which are alike.
+    template <u32 N> APR_METHOD void take(Slot *slot, u32 first, u32 pitch) {
+        const Piece p = slot->pieces[first];
+        const u32 wanted = 2 * p.chunk + (p.type == 2), before = 8 * (8 * p.chunk + (l >> 2)), at = (l >> 2) * type_bytes(p.type);
+        if (wanted != loaded) values.load(x + p.chunk * CHUNK_X, l, p.type == 2);
         loaded = wanted;
         float sum[N] = {};
         if (before < groups) {
             const u8 *spans[N];
-            UNROLL for (u32 n = 0; n < N; n++) spans[n] = from + n * apart + (l >> 2) * type_bytes(type);
-            dots<N>(type, sum, spans, values, l, groups - before);
+            UNROLL for (u32 n = 0; n < N; n++) spans[n] = slot->bytes(first + n, pitch) + slot->pieces[first + n].shift + at;
+            dots<N>(p.type, sum, spans, values, l, groups - before);
         }
         const float v = join<N>(sum, l);
-        if (l % (32 / N) == 0) sums[(at + l / (32 / N) * step) * chunks + chunk] = v;
+        if (l % (32 / N) == 0) sums[slot->pieces[first + l / (32 / N)].sum] = v;
     }
 };
 
-// multiply writes the sums of the chunks of a product's rows to sums [rows, chunks]. x is the row in integers.
-APR_DEVICE void multiply(const Model &m, Ahead &ahead, u32 layer, u32 product, const u8 *x, float *sums) {
-    const u32 abreast = m.abreast(product), step = m.step(product), c = warp() % abreast;
-    Work work = {x, sums, lane(), m.cols(product) / 32, m.chunks(product), ~0u, {}};
-    NO_UNROLL for (u32 chunk = c; chunk - c < work.chunks; chunk += abreast) {
-        u32 before = 0; // rows of the matrices before
-        NO_UNROLL for (u32 matrix = Model::begin(product); matrix < Model::end(product); matrix++) {
-            const Share s = m.shares[matrix];
-            const u32 type = m.layers[layer].type[matrix], bytes = type_bytes(type), whole = m.whole(product, bytes);
-            const u8 *w = m.layers[layer].w[matrix] + (u64)s.first * whole + chunk * 8 * bytes;
-            NO_UNROLL for (u32 first = 0; first < s.rows; first += 2 * step) {
-                const u32 r = first + warp() / abreast;
-                if (chunk < work.chunks && r + step < s.rows) work.take<2>(type, chunk, w + r * whole, step * whole, before + r, step);
-                else if (chunk < work.chunks && r < s.rows) work.take<1>(type, chunk, w + r * whole, 0, before + r, step);
-                ahead.next(m);
-            }
-            before += s.rows;
-        }
+// multiply writes the sums of the warp's pieces of a product to sums [rows, chunks]. x is the row in integers.
+APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 product, const u8 *x, float *sums) {
+    u32 next, end;
+    m.pieces(product, next, end);
+    Work work = {m, x, sums, lane(), m.cols(product) / 32, ~0u, {}};
+    NO_UNROLL for (; next < end; next += ABREAST) {
+        Slot *slot = ring.slot(ring.turn);
+        copy_async_wait<SLOTS - 1>();
+        sync_warp(); // every lane's copies are there
+        if (slot->alike) work.take<ABREAST>(slot, 0, ring.pitch);
+        else NO_UNROLL for (u32 n = 0; n < slot->count; n++) work.take<1>(slot, n, ring.pitch);
+        sync_warp(); // every lane has read: the slot may be filled again
+        feed.fill(m, slot, ring.pitch);
+        ring.advance();
     }
-    sync_block();
 }
 
 // normalised writes RMSNorm of the hidden state, as rounded to bfloat16, to x in integers. w are the thread's packs of the
@@ -332,10 +403,12 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     }
     sync_block();
     float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at);
-    Ahead ahead = {};
-    NO_UNROLL for (u32 n = 0; n < a.ahead; n++) ahead.next(m);
-    u32 round = 0;
+    Ring ring = {shared + a.ring_at + warp() * SLOTS * Ring::slot_bytes(a.pitch), a.pitch, 0};
+    Feed feed;
+    feed.start(m);
+    NO_UNROLL for (u32 n = 0; n < SLOTS; n++) feed.fill(m, ring.slot(n), a.pitch);
     const bool first_warp = warp() == 0;
+    u32 round = 0;
     auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier
         if (first_warp) grid_arrive(a.arrived);
         round++;
@@ -352,8 +425,9 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (product % 2 == 0) normalised(a, w, shared);
             else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
-            multiply(m, ahead, layer, product, shared, sums);
+            multiply(m, feed, ring, product, shared, sums);
             if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
+            sync_block();
             if (product == 2) {
                 finish_gated(m, sums);
                 sync_block();

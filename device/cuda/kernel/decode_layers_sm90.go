@@ -15,11 +15,9 @@ const (
 	layersPacks    = 2       // MOST_HIDDEN
 	layersStatic   = 2 << 10 // bytes of shared memory that the kernel declares, and more
 	layersMatrices = 7
+	layersAbreast  = 2 // ABREAST
+	layersSlots    = 3 // SLOTS
 )
-
-// layersAhead is how far ahead weights come to the second cache: 32 KB of each multiprocessor for a step with Q4_K. The
-// bits do not depend on it.
-const layersAhead = 5
 
 // DecodeLayer is a layer as DecodeLayers reads it.
 type DecodeLayer struct {
@@ -62,7 +60,8 @@ type decodeArgs struct {
 	count, hidden, inter  uint32
 	heads, kvHeads, d     uint32
 	position, splits      uint32
-	ahead, sumsAt, ownAt  uint32
+	pitch                 uint32
+	ringAt, sumsAt, ownAt uint32
 	layersAt              uint32
 	eps, invHidden, scale float32
 }
@@ -110,24 +109,31 @@ func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
 			return false
 		}
 	}
-	return shapeLayers(len(layers), s, blocks).shared <= s.Shared-layersStatic
+	_, ok := shapeLayers(layers, s, blocks)
+	return ok
 }
 
 // layersPlan is how shared memory is divided.
-type layersPlan struct{ sums, own, layers, shared int }
+type layersPlan struct{ pitch, ring, sums, own, layers, shared int }
 
-// shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the sums of rows' chunks; x of the
-// block's rows; the layers. blocks are those of the launch, on which the block's rows depend.
-func shapeLayers(layers int, s DecodeShape, blocks int) (p layersPlan) {
+// shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the rings, with as many stages as
+// fit; the sums of pieces; the layers. blocks are those of the launch, on which the block's rows depend.
+func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	chunks := func(cols int) int { return ceil(cols, rowsChunk) }
 	up := func(n int) int { return ceil(n, 16) * 16 }
+	for i := range layers {
+		for _, w := range layers[i].matrices() {
+			p.pitch = max(p.pitch, up(int(w.Type.RowBytes(rowsChunk))+15))
+		}
+	}
 	sums := max((ceil(q, blocks)+2*ceil(kv, blocks))*chunks(s.Hidden), ceil(s.Hidden, blocks)*chunks(max(q, s.Inter)), 2*ceil(s.Inter, blocks)*chunks(s.Hidden))
-	p.sums = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
+	p.ring = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
+	p.sums = p.ring + layersWarps*layersSlots*(up(8+8*layersAbreast)+layersAbreast*p.pitch)
 	p.own = p.sums + up(4*sums)
 	p.layers = p.own + up(4*ceil(s.Hidden, blocks))
-	p.shared = p.layers + DecodeTableBytes(layers) - layersHead
-	return p
+	p.shared = p.layers + DecodeTableBytes(len(layers)) - layersHead
+	return p, p.shared <= s.Shared-layersStatic
 }
 
 // DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
@@ -141,13 +147,13 @@ func shapeLayers(layers int, s DecodeShape, blocks int) (p layersPlan) {
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
 func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
 	blocks := max(1, queue.Multiprocessors())
-	p := shapeLayers(len(layers), s, blocks)
-	need(DecodeServes(layers, s, blocks), "DecodeLayers", "not served")
+	p, ok := shapeLayers(layers, s, blocks)
+	need(ok && DecodeServes(layers, s, blocks), "DecodeLayers", "not served")
 	a := &decodeArgs{
 		layers: table + layersHead, arrived: table, x: x.Ptr, qkv: qkv.Ptr, att: att.Ptr, product: product.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
-		position: uint32(position), ahead: layersAhead, sumsAt: uint32(p.sums),
+		position: uint32(position), pitch: uint32(p.pitch), ringAt: uint32(p.ring), sumsAt: uint32(p.sums),
 		ownAt: uint32(p.own), layersAt: uint32(p.layers), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
 		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
 	}
