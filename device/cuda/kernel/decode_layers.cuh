@@ -1,19 +1,18 @@
 // All layers of a model for one position, as one launch: the bytes of weights, which are what takes the time, keep coming
 // while blocks wait for each other.
 //
-// Each product is cut into pieces of 2048 columns of a row. A block has as many rows of every matrix as any other, and a
-// warp of it consecutive pieces, those of the first columns of all rows before those of the next, so that what it needs of
-// x stays in registers. Pieces come to shared memory by asynchronous copies while those before are multiplied, and to the
-// second cache some way ahead of that, also those of products whose x is still being computed: weights do not change.
+// A block has as many rows of every matrix as any other. It takes them in tiles of up to 16 rows and two chunks of 2048
+// columns, in which a warp has the same chunk of two rows, so that what it needs of x stays in registers. Tiles of two
+// columns follow those of the two before, for all of the block's rows. A warp of its own has them come to shared memory by
+// bulk copies, as far ahead as there is room, also those of products whose x is still being computed: weights do not change.
 #pragma once
 #include "attention_decode.cuh"
 #include "gemv_blocks.cuh"
 
 constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate, up; down
-constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
-constexpr u32 ABREAST = 2;                        // pieces of a warp that are multiplied together, a power of two
-constexpr u32 SLOTS = 3;                          // for so many pieces in a warp's shared memory
-constexpr u32 BATCH = 8;                          // pieces of a warp that are asked for together, ahead
+constexpr u32 WORKERS = 16, DECODE_WARPS = WORKERS + 1; // warps of a block that multiply, and all
+constexpr u32 MOST_HIDDEN = 2;                           // packs of the hidden state that a thread has at most
+constexpr u32 TILES = 8;                                 // that are in shared memory at most, a power of two
 
 struct DecodeLayer {
     const u8 *w[MATRICES];
@@ -34,8 +33,7 @@ struct DecodeArgs {
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
-    u32 pitch;            // bytes of a piece in shared memory
-    u32 ring_at, sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0
+    u32 ring, ring_at, sums_at, own_at, steps_at, layers_at; // bytes, of shared memory; x is at 0, the ring has tiles
     float eps, inv_hidden, log2_scale;
 };
 
@@ -83,108 +81,93 @@ struct Model {
         NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += shares[m].rows;
         return n;
     }
-    // pieces are numbers [next, end) of the product's rows·chunks: those of the warp.
-    APR_METHOD void pieces(u32 product, u32 &next, u32 &end) const {
-        const u32 all = rows(product) * chunks(product), warps = threads() / 32;
-        next = all * warp() / warps, end = all * (warp() + 1) / warps;
-    }
+    // abreast is how many chunks of a row a tile has, tall how many rows at most.
+    APR_METHOD u32 abreast(u32 product) const { return chunks(product) > 1 ? 2 : 1; }
+    APR_METHOD u32 tall(u32 product) const { return 2 * WORKERS / abreast(product); }
     APR_METHOD u32 of_all(u32 matrix) const {
         return matrix == 0 ? a.heads * a.d : matrix < 3 ? a.kv_heads * a.d : matrix == 4 || matrix == 5 ? a.inter : a.hidden;
     }
 };
 
-// Piece says what came to a slot: the bytes begin at `shift`, chunk is that of x, sum the place among the sums.
-struct Piece { u16 shift, type, chunk, sum; };
-
-// Slot is where pieces come to in shared memory, ABREAST of them or, at the end of a product, fewer.
-struct Slot {
-    u32 count, alike; // pieces; whether they are ABREAST, of one type and chunk
-    Piece pieces[ABREAST];
-    APR_METHOD u8 *bytes(u32 n, u32 pitch) { return (u8 *)this + HEAD + n * pitch; }
-    static constexpr u32 HEAD = (8 + 8 * ABREAST + 15) / 16 * 16;
+// Tile is rows [first, first + rows) of those that a block has of a product, and chunks of them from `chunk` on. Row r of it
+// begins at `at` + shift_of(r).
+struct Tile {
+    u32 at, pitch; // in the ring; bytes between rows, or 0: they are as in memory
+    u32 low, row;  // address modulo 16 of the first row; bytes of a whole row
+    u16 type, chunk, first, rows;
+    APR_METHOD u32 shift_of(u32 r) const { return pitch ? r * pitch + ((low + r * row) & 15) : low + r * row; }
 };
 
-// Batch describes the next pieces of a warp, up to BATCH of one product: a lane one.
-struct Batch {
-    u32 count;      // of all
-    const u8 *from; // a multiple of 16 bytes
-    u32 size, alike;
-    Piece piece;
-};
+// Step is a tile as all layers have it: rows [row, row + rows) of the block's of a matrix.
+struct Step { u16 product, matrix, chunk, row, rows, first, spare[2]; };
 
-// Feed copies a warp's pieces of all products, one after the other, to the slots of its ring.
+// list writes the steps of a layer, and where those of each product begin. A lane has a matrix.
+APR_DEVICE void list(const Model &m, Step *steps, u32 *starts) {
+    if (thread() >= MATRICES) return;
+    const u32 matrix = thread();
+    u32 at = 0, product = 0;
+    NO_UNROLL for (;; product++) { // what comes before the product, and before the matrix in it
+        u32 cut = 0, before = 0, first = 0, mine = 0;
+        NO_UNROLL for (u32 n = Model::begin(product); n < Model::end(product); n++) {
+            const u32 rows = m.shares[n].rows, tall = m.tall(product), here = (rows + tall - 1) / tall;
+            if (n < matrix) before += here, first += rows;
+            if (n == matrix) mine = here;
+            cut += here;
+        }
+        const u32 abreast = m.abreast(product), passes = (m.chunks(product) + abreast - 1) / abreast;
+        if (matrix == Model::begin(product)) starts[product] = at;
+        if (matrix < Model::end(product)) {
+            if (matrix == MATRICES - 1) starts[PRODUCTS] = at + cut * passes;
+            const u32 all = m.shares[matrix].rows, each = mine ? (all + mine - 1) / mine : 0;
+            NO_UNROLL for (u32 p = 0; p < passes; p++)
+                NO_UNROLL for (u32 n = 0; n < mine; n++)
+                    steps[at + p * cut + before + n] = {(u16)product, (u16)matrix, (u16)(p * abreast), (u16)(n * each), (u16)min_of(each, all - n * each), (u16)(first + n * each)};
+            return;
+        }
+        at += cut * passes;
+    }
+}
+
+// Feed has the tiles of all products come to the ring, one after the other. It is that of a warp. Between two calls it is
+// kept in shared memory, since registers are all warps'.
 struct Feed {
-    u32 layer, product; // of the pieces that are described next,
-    u32 next, end;      // which are these of the product's
-    u32 at;             // the next one of now
-    Batch now, then;
-    APR_METHOD void start(const Model &m) {
-        layer = product = at = 0;
-        m.pieces(0, next, end);
-        describe(m);
-        now = then;
-        describe(m);
+    u32 layer, step;        // of the next tile
+    u32 number, done, head; // tiles that were begun, that were used; where the last one ends
+    // room returns where n bytes have room behind the last tile, or ~0.
+    APR_METHOD u32 room(const Tile *tiles, u32 ring, u32 n) const {
+        if (number == done) return 0;
+        const u32 tail = tiles[done % TILES].at;
+        if (head > tail) return head + n <= ring ? head : n <= tail ? 0 : ~0u;
+        return head + n <= tail ? head : ~0u;
     }
-    // describe makes `then` what follows, and asks for it.
-    APR_METHOD void describe(const Model &m) {
-        then.count = then.size = 0;
-        NO_UNROLL while (next == end) {
-            if (layer == m.a.count) return;
-            if (++product == PRODUCTS) product = 0, layer++;
-            if (layer < m.a.count) m.pieces(product, next, end);
-        }
-        const u32 number = next + lane(), rows = m.rows(product), chunks = m.chunks(product), groups = m.cols(product) / 32;
-        then.count = (u32)min_of(BATCH, end - next), next += then.count;
-        u32 kind = ~0u;
-        if (lane() < then.count) {
-            const u32 chunk = number / rows, of_all = number - chunk * rows;
-            u32 matrix = Model::begin(product), row = of_all;
-            NO_UNROLL while (row >= m.shares[matrix].rows) row -= m.shares[matrix++].rows;
-            const u32 type = m.layers[layer].type[matrix], bytes = type_bytes(type);
-            const u32 length = (u32)min_of(8 * bytes, (groups - 64 * chunk) * bytes / 8);
-            const u8 *from = m.layers[layer].w[matrix] + (u64)(m.shares[matrix].first + row) * (groups * bytes / 8) + chunk * 8 * bytes;
-            const u32 shift = (u32)(u64)from & 15;
-            then.from = from - shift, then.size = (shift + length + 15) & ~15u, kind = type | chunk << 8;
-            then.piece = {(u16)shift, (u16)type, (u16)chunk, (u16)(of_all * chunks + chunk)};
-            NO_UNROLL for (u32 o = 0; o < then.size; o += 128) prefetch(then.from + o);
-        }
-        then.alike = 1;
-        UNROLL for (u32 d = 1; d < ABREAST; d *= 2) {
-            const u32 other = shfl_xor(kind, d), also = shfl_xor(then.alike, d);
-            then.alike &= also & (other == kind);
+    // fill begins the copies of all tiles for which there is room.
+    APR_METHOD void fill(const Model &m, const Step *steps, u32 count, Tile *tiles, u64 *filled, u8 *ring) {
+        const u32 l = lane();
+        NO_UNROLL while (layer < m.a.count && count > 0 && number - done < TILES) {
+            const Step s = steps[step];
+            const u32 type = m.layers[layer].type[s.matrix], bytes = type_bytes(type), begin = s.chunk * 8 * bytes;
+            const u32 whole = m.cols(s.product) / 32 * bytes / 8, width = (u32)min_of(m.abreast(s.product) * 8 * bytes, whole - begin);
+            const bool apart = width < whole; // rows come one by one
+            const u32 pitch = apart ? (width + 15 & ~15u) + 16 : 0, n = apart ? s.rows * pitch : (s.rows * whole + 15 & ~15u) + 16;
+            const u32 at = room(tiles, m.a.ring, n), slot = number % TILES;
+            if (at == ~0u) return;
+            const u8 *from = m.layers[layer].w[s.matrix] + (u64)(m.shares[s.matrix].first + s.row) * whole + begin;
+            const u32 low = (u32)(u64)from & 15;
+            if (l == 0) tiles[slot] = {at, pitch, low, whole, (u16)type, s.chunk, s.first, s.rows};
+            const u32 copies = apart ? s.rows : 1;
+            u32 shift = low, size = (low + s.rows * whole + 15) & ~15u, total = size;
+            if (apart) {
+                from += (u64)l * whole, shift = (u32)(u64)from & 15, size = (shift + width + 15) & ~15u;
+                total = l < copies ? size : 0;
+                UNROLL for (u32 d = 16; d; d /= 2) total += shfl_xor(total, d);
+            }
+            if (l == 0) bulk_expect(&filled[slot], total);
+            sync_warp();
+            if (l < copies) copy_bulk(&filled[slot], ring + at + l * pitch, from - shift, size);
+            head = at + n, number++;
+            if (++step == count) step = 0, layer++;
         }
     }
-    // fill begins to fill a slot with the next pieces, if there are any.
-    APR_METHOD void fill(const Model &m, Slot *slot, u32 pitch) {
-        if (at == now.count && now.count) {
-            now = then, at = 0;
-            describe(m);
-        }
-        const u32 l = lane(), n = l - at;
-        if (n < ABREAST) {
-            if (n == 0) slot->count = (u32)min_of(ABREAST, now.count - at), slot->alike = now.alike;
-            slot->pieces[n] = now.piece;
-        }
-        UNROLL for (u32 k = 0; k < ABREAST; k++) {
-            const u32 of = at + k, size = shfl(now.size, of);
-            const u64 from = (u64)shfl((u32)((u64)now.from >> 32), of) << 32 | shfl((u32)(u64)now.from, of);
-            u8 *to = slot->bytes(k, pitch);
-            if (of < now.count)
-                UNROLL for (u32 o = 0; o < 8 * RowsOfGroups<GroupQ8_0>::bytes + 15; o += 512)
-                    if (o + 16 * l < size) copy_async16(to + o + 16 * l, (const u8 *)from + o + 16 * l);
-        }
-        copy_async_commit();
-        at = (u32)min_of(at + ABREAST, now.count);
-    }
-};
-
-// Ring is a warp's slots and the one that is used next.
-struct Ring {
-    u8 *slots;
-    u32 pitch, turn; // pitch: of a piece
-    APR_METHOD Slot *slot(u32 n) const { return (Slot *)(slots + n * slot_bytes(pitch)); }
-    APR_METHOD static u32 slot_bytes(u32 pitch) { return Slot::HEAD + ABREAST * pitch; }
-    APR_METHOD void advance() { turn = turn + 1 == SLOTS ? 0 : turn + 1; }
 };
 
 // dots are the products of lane l's 64 values of N pieces of one type and chunk. spans are where its spans of 256 are; groups
@@ -220,42 +203,61 @@ template <u32 N> APR_DEVICE float join(float (&sum)[N], u32 l) {
 
 // Work is what a warp needs at hand for a product.
 struct Work {
-    const Model &m;
     const u8 *x;
     float *sums;
-    u32 l, groups, loaded; // groups of a row; chunk and kind of what is in values
+    u32 l, groups, chunks, loaded; // groups and chunks of a row; chunk and kind of what is in values
     InRegisters values;
-    // take multiplies N pieces of a slot from the first on, which are alike.
-    template <u32 N> APR_METHOD void take(Slot *slot, u32 first, u32 pitch) {
-        const Piece p = slot->pieces[first];
-        const u32 wanted = 2 * p.chunk + (p.type == 2), before = 8 * (8 * p.chunk + (l >> 2)), at = (l >> 2) * type_bytes(p.type);
-        if (wanted != loaded) values.load(x + p.chunk * CHUNK_X, l, p.type == 2);
+    // take multiplies chunk c of N rows of a tile, from r on, step apart.
+    template <u32 N> APR_METHOD void take(const Tile &t, const u8 *ring, u32 c, u32 r, u32 step) {
+        const u32 chunk = t.chunk + c, wanted = 2 * chunk + (t.type == 2), before = 8 * (8 * chunk + (l >> 2)), bytes = type_bytes(t.type);
+        if (wanted != loaded) values.load(x + chunk * CHUNK_X, l, t.type == 2);
         loaded = wanted;
         float sum[N] = {};
         if (before < groups) {
             const u8 *spans[N];
-            UNROLL for (u32 n = 0; n < N; n++) spans[n] = slot->bytes(first + n, pitch) + slot->pieces[first + n].shift + at;
-            dots<N>(p.type, sum, spans, values, l, groups - before);
+            UNROLL for (u32 n = 0; n < N; n++) spans[n] = ring + t.at + t.shift_of(r + n * step) + (8 * c + (l >> 2)) * bytes;
+            dots<N>(t.type, sum, spans, values, l, groups - before);
         }
         const float v = join<N>(sum, l);
-        if (l % (32 / N) == 0) sums[slot->pieces[first + l / (32 / N)].sum] = v;
+        if (l % (32 / N) == 0) sums[(t.first + r + l / (32 / N) * step) * chunks + chunk] = v;
     }
 };
 
-// multiply writes the sums of the warp's pieces of a product to sums [rows, chunks]. x is the row in integers.
-APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 product, const u8 *x, float *sums) {
-    u32 next, end;
-    m.pieces(product, next, end);
-    Work work = {m, x, sums, lane(), m.cols(product) / 32, ~0u, {}};
-    NO_UNROLL for (; next < end; next += ABREAST) {
-        Slot *slot = ring.slot(ring.turn);
-        copy_async_wait<SLOTS - 1>();
-        sync_warp(); // every lane's copies are there
-        if (slot->alike) work.take<ABREAST>(slot, 0, ring.pitch);
-        else NO_UNROLL for (u32 n = 0; n < slot->count; n++) work.take<1>(slot, n, ring.pitch);
-        sync_warp(); // every lane has read: the slot may be filled again
-        feed.fill(m, slot, ring.pitch);
-        ring.advance();
+// Tiles are what warps share of them.
+struct Tiles {
+    Tile *tiles;  // [TILES]
+    u64 *filled;  // [TILES]
+    Feed *feed;
+    const Step *steps;
+    const u32 *starts; // [PRODUCTS + 1]
+    u8 *ring;
+    APR_METHOD void fill(const Model &m, u32 done) const { // by one warp
+        Feed f = *feed;
+        f.done = done;
+        f.fill(m, steps, starts[PRODUCTS], tiles, filled, ring);
+        sync_warp();
+        if (lane() == 0) *feed = f;
+        sync_warp();
+    }
+};
+
+// multiply writes the sums of the chunks of a product's rows to sums [rows, chunks]. x is the row in integers; used counts
+// tiles.
+APR_DEVICE void multiply(const Model &m, const Tiles &t, u32 &used, u32 product, const u8 *x, float *sums) {
+    const u32 abreast = m.abreast(product), step = WORKERS / abreast, c = warp() % abreast, r = warp() / abreast;
+    Work work = {x, sums, lane(), m.cols(product) / 32, m.chunks(product), ~0u, {}};
+    NO_UNROLL for (u32 n = t.starts[product + 1] - t.starts[product]; n; n--, used++) {
+        const u32 slot = used % TILES;
+        if (warp() < WORKERS) {
+            bulk_wait(&t.filled[slot], used / TILES & 1);
+            const Tile tile = t.tiles[slot];
+            if (tile.chunk + c < work.chunks) {
+                if (r + step < tile.rows) work.take<2>(tile, t.ring, c, r, step);
+                else if (r < tile.rows) work.take<1>(tile, t.ring, c, r, step);
+            }
+        }
+        sync_block(); // all have read
+        if (warp() == WORKERS) t.fill(m, used + 1);
     }
 }
 
@@ -393,6 +395,11 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
+    SHARED(Tile, tiles, TILES);
+    SHARED(u64, filled, TILES);
+    SHARED(Feed, feed, 1);
+    SHARED(u32, starts, PRODUCTS + 1);
+    Step *steps = (Step *)(shared + a.steps_at);
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
     for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
@@ -403,12 +410,15 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     }
     sync_block();
     float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at);
-    Ring ring = {shared + a.ring_at + warp() * SLOTS * Ring::slot_bytes(a.pitch), a.pitch, 0};
-    Feed feed;
-    feed.start(m);
-    NO_UNROLL for (u32 n = 0; n < SLOTS; n++) feed.fill(m, ring.slot(n), a.pitch);
+    const Tiles t = {tiles, filled, feed, steps, starts, shared + a.ring_at};
+    if (thread() < TILES) bulk_init(&filled[thread()]);
+    if (thread() == 0) *feed = {};
+    list(m, steps, starts);
+    sync_block();
+    if (warp() == WORKERS) t.fill(m, 0);
+    sync_block();
+    u32 used = 0, round = 0;
     const bool first_warp = warp() == 0;
-    u32 round = 0;
     auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier
         if (first_warp) grid_arrive(a.arrived);
         round++;
@@ -425,9 +435,8 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (product % 2 == 0) normalised(a, w, shared);
             else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
-            multiply(m, feed, ring, product, shared, sums);
+            multiply(m, t, used, product, shared, sums);
             if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
-            sync_block();
             if (product == 2) {
                 finish_gated(m, sums);
                 sync_block();
