@@ -42,10 +42,6 @@ void mma(Operation op, float *d, const u32 *a, u32 b0, u32 b1);
 void ldmatrix(Operation op, u32 *r, const void *row);
 void copy_async16(void *shared, const void *global, bool valid);
 void copy_async_commit();
-void bulk_init(u64 *filled);
-void bulk_expect(u64 *filled, u32 bytes);
-void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes);
-void bulk_wait(u64 *filled, u32 parity);
 void copy_async_wait(u32 pending);
 [[noreturn]] void misaligned(const char *what, const void *p);
 
@@ -195,10 +191,6 @@ APR_DEVICE void ldmatrix2(u32 (&r)[2], const void *row) { apr_host::ldmatrix(apr
 APR_DEVICE void ldmatrix2_trans(u32 (&r)[2], const void *row) { apr_host::ldmatrix(apr_host::op_ldmatrix2_trans, r, row); }
 APR_DEVICE void copy_async16(void *shared, const void *global, bool valid = true) { apr_host::copy_async16(shared, global, valid); }
 APR_DEVICE void copy_async_commit() { apr_host::copy_async_commit(); }
-APR_DEVICE void bulk_init(u64 *filled) { apr_host::bulk_init(filled); }
-APR_DEVICE void bulk_expect(u64 *filled, u32 bytes) { apr_host::bulk_expect(filled, bytes); }
-APR_DEVICE void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes) { apr_host::copy_bulk(filled, shared, global, bytes); }
-APR_DEVICE void bulk_wait(u64 *filled, u32 parity) { apr_host::bulk_wait(filled, parity); }
 template <int N> APR_DEVICE void copy_async_wait() { apr_host::copy_async_wait(N); }
 
 #define APR_ALIGNED(what, p) \

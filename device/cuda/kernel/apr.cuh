@@ -181,26 +181,6 @@ APR_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" : : 
 // copy_async_wait<N> waits until at most N committed groups of this thread are pending.
 template <int N> APR_DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory"); }
 
-// Bulk copies from global to shared memory, of compute capability 9.0. filled, in shared memory, counts them: after
-// bulk_init, bulk_expect of some bytes, the copies of them and then, with parity 0, 1, 0, … bulk_wait, again and again.
-// Addresses and bytes are multiples of 16; what was read of the place before has to be done with.
-#if __CUDA_ARCH__ >= 900
-APR_DEVICE void bulk_init(u64 *filled) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;" : : "r"(shared_address(filled)) : "memory");
-}
-APR_DEVICE void bulk_expect(u64 *filled, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(shared_address(filled)), "r"(bytes) : "memory");
-}
-APR_DEVICE void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%0];"
-        : : "r"(shared_address(filled)), "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
-}
-APR_DEVICE void bulk_wait(u64 *filled, u32 parity) {
-    asm volatile("{ .reg .pred p;\nWAIT_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE_%=;\nbra WAIT_%=;\nDONE_%=: }"
-        : : "r"(shared_address(filled)), "r"(parity) : "memory");
-}
-#endif
-
 // Global memory. stream_* are for data that is used once: they leave the caches to others.
 APR_DEVICE u32x4 load16(const void *p) { return *(const u32x4 *)p; }
 APR_DEVICE u32x4 stream_load16(const void *p) {

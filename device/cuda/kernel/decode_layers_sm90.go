@@ -11,11 +11,12 @@ import (
 const LayersModule = "decode_layers_sm90"
 
 const (
-	layersWarps    = 17      // DECODE_WARPS of decode_layers.cuh
-	layersWorkers  = 16      // WORKERS
-	layersPacks    = 2       // MOST_HIDDEN
+	layersWarps    = 32 // DECODE_WARPS of decode_layers.cuh
+	layersPacks    = 1
 	layersStatic   = 2 << 10 // bytes of shared memory that the kernel declares, and more
 	layersMatrices = 7
+	layersPlan     = 416 // bytes of struct Plan
+	layersSlots    = 2   // SLOTS
 )
 
 // DecodeLayer is a layer as DecodeLayers reads it.
@@ -52,15 +53,17 @@ type decodeLayer struct {
 
 // decodeArgs is struct DecodeArgs of decode_layers.cuh.
 type decodeArgs struct {
-	layers, arrived                                uint64
-	x, qkv, att, product                           uint64
-	table, part, squares                           uint64
-	cacheStride                                    int64
-	count, hidden, inter                           uint32
-	heads, kvHeads, d                              uint32
-	position, splits                               uint32
-	ring, ringAt, sumsAt, ownAt, stepsAt, layersAt uint32
-	eps, invHidden, scale                          float32
+	layers, arrived       uint64
+	x, qkv, att, product  uint64
+	table, part, squares  uint64
+	cacheStride           int64
+	count, hidden, inter  uint32
+	heads, kvHeads, d     uint32
+	position, splits      uint32
+	pitch, plansAt        uint32
+	ringAt, sumsAt, ownAt uint32
+	layersAt              uint32
+	eps, invHidden, scale float32
 }
 
 // layersTypes are the numbers of types in type_bytes.
@@ -111,43 +114,27 @@ func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
 }
 
 // layersPlan is how shared memory is divided.
-type layersPlan struct{ ring, ringAt, sums, own, steps, layers, shared int }
+type layersShape struct{ pitch, plans, ring, sums, own, layers, shared int }
 
-// shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the sums of rows' chunks; x of the
-// block's rows; the layers; what is left is for tiles, of which two have to have room. blocks are those of the launch, on
-// which the block's rows depend.
-func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
+// shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the rings, with as many stages as
+// fit; the sums of pieces; the layers. blocks are those of the launch, on which the block's rows depend.
+func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersShape, ok bool) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	chunks := func(cols int) int { return ceil(cols, rowsChunk) }
 	up := func(n int) int { return ceil(n, 16) * 16 }
-	tile := 0
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
-			abreast := min(2, chunks(w.Cols))
-			tile = max(tile, 2*layersWorkers/abreast*(up(int(w.Type.RowBytes(min(w.Cols, abreast*rowsChunk))))+16))
+			p.pitch = max(p.pitch, 16+up(int(w.Type.RowBytes(rowsChunk))+15))
 		}
 	}
 	sums := max((ceil(q, blocks)+2*ceil(kv, blocks))*chunks(s.Hidden), ceil(s.Hidden, blocks)*chunks(max(q, s.Inter)), 2*ceil(s.Inter, blocks)*chunks(s.Hidden))
-	p.sums = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
+	p.plans = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
+	p.ring = p.plans + layersWarps*layersPlan
+	p.sums = p.ring + layersWarps*layersSlots*p.pitch
 	p.own = p.sums + up(4*sums)
-	p.steps = p.own + up(4*ceil(s.Hidden, blocks))
-	steps := 0
-	cut := func(rows, cols int) {
-		abreast := min(2, chunks(cols))
-		steps += ceil(ceil(rows, blocks), 2*layersWorkers/abreast) * ceil(chunks(cols), abreast)
-	}
-	cut(q, s.Hidden)
-	cut(kv, s.Hidden)
-	cut(kv, s.Hidden)
-	cut(s.Hidden, q)
-	cut(s.Inter, s.Hidden)
-	cut(s.Inter, s.Hidden)
-	cut(s.Hidden, s.Inter)
-	p.layers = p.steps + 16*steps
-	p.ringAt = ceil(p.layers+DecodeTableBytes(len(layers))-layersHead, 128) * 128
-	p.ring = (s.Shared - layersStatic - p.ringAt) / 16 * 16
-	p.shared = p.ringAt + p.ring
-	return p, p.ring >= 2*tile
+	p.layers = p.own + up(4*ceil(s.Hidden, blocks))
+	p.shared = p.layers + DecodeTableBytes(len(layers)) - layersHead
+	return p, p.shared <= s.Shared-layersStatic
 }
 
 // DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
@@ -167,8 +154,8 @@ func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s
 		layers: table + layersHead, arrived: table, x: x.Ptr, qkv: qkv.Ptr, att: att.Ptr, product: product.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
-		position: uint32(position), ring: uint32(p.ring), ringAt: uint32(p.ringAt), sumsAt: uint32(p.sums),
-		ownAt: uint32(p.own), stepsAt: uint32(p.steps), layersAt: uint32(p.layers), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
+		position: uint32(position), pitch: uint32(p.pitch), plansAt: uint32(p.plans), ringAt: uint32(p.ring), sumsAt: uint32(p.sums),
+		ownAt: uint32(p.own), layersAt: uint32(p.layers), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
 		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
 	}
 	a.splits = uint32(min(ceil(position+1, decodeShare), decodeSplits))

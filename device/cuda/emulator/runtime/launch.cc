@@ -94,7 +94,6 @@ static void run_block(Worker &w, u64 index) {
     w.gen = w.arrived = w.left = 0;
     w.arena_used = red_zone;
     w.areas.clear();
-    w.bulks.clear();
     std::fill(w.sites.begin(), w.sites.end(), nullptr);
     w.dynamic = nullptr;
     start(w);

@@ -163,37 +163,4 @@ void copy_async_wait(u32 pending) {
     f->copies.erase(f->copies.begin(), f->copies.begin() + n);
 }
 
-// ---- bulk copies: done when somebody waits for them, so that who does not wait reads what was there before. filled has the
-// number of times that it was waited for, and above the bytes that are expected.
-
-void bulk_init(u64 *filled) {
-    if (!in_shared(filled, 8)) fail(illegal_address, "thread %u: bulk_init of %p, which is no shared memory", place.thread, (void *)filled);
-    *filled = 0;
-}
-
-void bulk_expect(u64 *filled, u32 bytes) {
-    if (*filled >> 32) fail(launch_failed, "thread %u: bulk_expect while the copies before were not waited for", place.thread);
-    *filled |= (u64)bytes << 32;
-}
-
-void copy_bulk(u64 *filled, void *to, const void *from, u32 bytes) {
-    if (((u64)to | (u64)from | bytes) & 15) misaligned("copy_bulk", (u64)to & 15 ? to : from);
-    if (!in_shared(to, bytes) || !in_shared(filled, 8)) fail(illegal_address, "thread %u: copy_bulk of %u bytes to %p", place.thread, bytes, to);
-    worker->bulks.push_back({filled, to, from, bytes});
-}
-
-void bulk_wait(u64 *filled, u32 parity) {
-    if ((*filled & 1) != parity) return;
-    auto &all = worker->bulks;
-    u32 bytes = 0;
-    for (size_t i = 0; i < all.size();)
-        if (all[i].filled == filled) {
-            memcpy(all[i].to, all[i].from, all[i].bytes);
-            bytes += all[i].bytes;
-            all.erase(all.begin() + i);
-        } else i++;
-    if (bytes == 0 || bytes != *filled >> 32) fail(launch_failed, "thread %u: bulk_wait for %u bytes, %u were copied", place.thread, (u32)(*filled >> 32), bytes);
-    *filled = (u32)*filled + 1;
-}
-
 } // namespace apr_host
