@@ -84,6 +84,7 @@ struct Plan {
     u32 spare[4];
     // describe fills pieces with what follows, and returns how many.
     APR_METHOD u32 describe(const Model &m) {
+        sync_warp(); // all have read the pieces before
         u32 count = 0, l = lane(), at_layer = layer, at_product = product, first = next, last = end;
         NO_UNROLL while (first == last && at_layer < m.a.count) {
             if (++at_product == PRODUCTS) at_product = 0, at_layer++;
