@@ -32,8 +32,7 @@ void *shared(Site *site, u32 bytes);
 unsigned char *dynamic_shared();
 u32 shared_offset(const void *p);
 void sync_block();
-void grid_arrive(u32 *arrived);
-void grid_wait(const u32 *arrived, u32 target);
+u32 collect(const u64 *word, u32 turn);
 // exchange deposits v and returns what lane `from` deposited.
 u32 exchange(Operation op, u32 v, u32 from);
 u32 ballot(bool p);
@@ -42,6 +41,9 @@ void mma(Operation op, float *d, const u32 *a, u32 b0, u32 b1);
 void ldmatrix(Operation op, u32 *r, const void *row);
 void copy_async16(void *shared, const void *global, bool valid);
 void copy_async_commit();
+void bulk_init(u64 *filled, u32 copies);
+void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes);
+void bulk_wait(u64 *filled, u32 parity);
 void copy_async_wait(u32 pending);
 [[noreturn]] void misaligned(const char *what, const void *p);
 
@@ -74,14 +76,11 @@ APR_DEVICE u32 blocks() { return apr_host::place.blocks; }
 
 APR_DEVICE void sync_block() { apr_host::sync_block(); }
 APR_DEVICE void sync_warp() { apr_host::sync_warp(); }
-APR_DEVICE void grid_arrive(u32 *arrived) {
-    apr_host::sync_warp();
-    if ((thread() & 31) == 0) apr_host::grid_arrive(arrived);
-}
-APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
-    sync_block(); // a thread that waits for other blocks keeps those of its own from running
-    if (thread() == threads() - 1) apr_host::grid_wait(arrived, round * blocks());
-    sync_block();
+APR_DEVICE void post(u64 *word, u32 value, u32 turn) { __atomic_store_n(word, (u64)turn << 32 | value, __ATOMIC_RELAXED); }
+APR_DEVICE void before_collect() { apr_host::sync_block(); } // a thread that waits for other blocks keeps those of its own from running
+APR_DEVICE u32 collect(const u64 *word, u32 turn) { return apr_host::collect(word, turn); }
+APR_DEVICE u32x4 collect4(const u64 *words, u32 turn) {
+    return u32x4{collect(words, turn), collect(words + 1, turn), collect(words + 2, turn), collect(words + 3, turn)};
 }
 APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
@@ -191,6 +190,9 @@ APR_DEVICE void ldmatrix2(u32 (&r)[2], const void *row) { apr_host::ldmatrix(apr
 APR_DEVICE void ldmatrix2_trans(u32 (&r)[2], const void *row) { apr_host::ldmatrix(apr_host::op_ldmatrix2_trans, r, row); }
 APR_DEVICE void copy_async16(void *shared, const void *global, bool valid = true) { apr_host::copy_async16(shared, global, valid); }
 APR_DEVICE void copy_async_commit() { apr_host::copy_async_commit(); }
+APR_DEVICE void bulk_init(u64 *filled, u32 copies) { apr_host::bulk_init(filled, copies); }
+APR_DEVICE void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes) { apr_host::copy_bulk(filled, shared, global, bytes); }
+APR_DEVICE void bulk_wait(u64 *filled, u32 parity) { apr_host::bulk_wait(filled, parity); }
 template <int N> APR_DEVICE void copy_async_wait() { apr_host::copy_async_wait(N); }
 
 #define APR_ALIGNED(what, p) \

@@ -79,20 +79,28 @@ APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
 #endif
 
-// Barriers of all blocks of a launch that is Together. One warp of a block arrives; what it wrote before, or other warps before
-// a barrier of the block, is seen after grid_wait, in which all threads take part. arrived is 0 at the beginning of the
-// launch; round is 1, 2, … at successive barriers.
-APR_DEVICE void grid_arrive(u32 *arrived) {
-    sync_warp();
-    if ((thread() & 31) == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(arrived) : "memory");
+// Exchange between the blocks of a launch that is Together: a word is a value with the number of its turn, which is written
+// and read as a whole, so that a reader sees by itself when the value is there. Each word is posted once a turn; turns
+// ascend, also from launch to launch, and nothing else is ever in the memory of words, which is zero at first. Threads
+// collect after all of their block have called before_collect, and posted what they do.
+APR_DEVICE void post(u64 *word, u32 value, u32 turn) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(word), "l"((u64)turn << 32 | value) : "memory");
 }
-APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
-    if (thread() == threads() - 1) {
-        u32 seen;
-        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
-        while (seen < round * blocks());
-    }
-    sync_block();
+APR_DEVICE void before_collect() {}
+APR_DEVICE u32 collect(const u64 *word, u32 turn) {
+    u64 v;
+    do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(word) : "memory");
+    while ((u32)(v >> 32) != turn);
+    return (u32)v;
+}
+// collect4 collects four words in a row, at a multiple of 16 bytes.
+APR_DEVICE u32x4 collect4(const u64 *words, u32 turn) {
+    u64 a, b, c, d;
+    do {
+        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(words) : "memory");
+        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(c), "=l"(d) : "l"(words + 2) : "memory");
+    } while ((u32)(a >> 32) != turn || (u32)(b >> 32) != turn || (u32)(c >> 32) != turn || (u32)(d >> 32) != turn);
+    return u32x4{(u32)a, (u32)b, (u32)c, (u32)d};
 }
 
 // Exchange between the lanes of a warp; all 32 take part.
@@ -180,6 +188,25 @@ APR_DEVICE void copy_async16(void *shared, const void *global, bool valid = true
 APR_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
 // copy_async_wait<N> waits until at most N committed groups of this thread are pending.
 template <int N> APR_DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory"); }
+
+// Bulk copies from global to shared memory, of compute capability 9.0. filled, in shared memory, counts them: after
+// bulk_init, as many copies and then, with parity 0, 1, 0, … a bulk_wait, again and again. Addresses and bytes, which may be
+// 0, are multiples of 16; what lanes read of the place before has to be done with.
+#if __CUDA_ARCH__ >= 900
+APR_DEVICE void bulk_init(u64 *filled, u32 copies) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\nfence.proxy.async.shared::cta;" : : "r"(shared_address(filled)), "r"(copies) : "memory");
+}
+APR_DEVICE void copy_bulk(u64 *filled, void *shared, const void *global, u32 bytes) {
+    if (bytes == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(filled)) : "memory");
+    else asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %3;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%0];"
+        : : "r"(shared_address(filled)), "r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+}
+APR_DEVICE void bulk_wait(u64 *filled, u32 parity) {
+    asm volatile("{ .reg .pred p;\nWAIT_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE_%=;\nbra WAIT_%=;\nDONE_%=: }"
+        : : "r"(shared_address(filled)), "r"(parity) : "memory");
+}
+#endif
 
 // Global memory. stream_* are for data that is used once: they leave the caches to others.
 APR_DEVICE u32x4 load16(const void *p) { return *(const u32x4 *)p; }

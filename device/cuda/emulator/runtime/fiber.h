@@ -66,6 +66,14 @@ struct Copy {
     u32 group;
 };
 
+// Bulk is a copy_bulk that nobody has waited for yet.
+struct Bulk {
+    u64 *filled;
+    void *to;
+    const void *from;
+    u32 bytes;
+};
+
 struct Warp;
 
 // Fiber is a thread of the block. It can go on when *waits is no longer gen; see idle.
@@ -109,6 +117,7 @@ struct Worker {
     u32 arena_used;
     std::vector<char *> sites;
     struct Area { char *begin; u32 bytes; };
+    std::vector<Bulk> bulks;
     std::vector<Area> areas; // what is handed out of the arena
     char *dynamic;
     bool failed;

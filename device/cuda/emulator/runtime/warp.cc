@@ -163,4 +163,35 @@ void copy_async_wait(u32 pending) {
     f->copies.erase(f->copies.begin(), f->copies.begin() + n);
 }
 
+// ---- bulk copies: done when somebody waits for them, so that who does not wait reads what was there before. filled has the
+// number of times that it was waited for, and above the copies of each time.
+
+void bulk_init(u64 *filled, u32 copies) {
+    if (!in_shared(filled, 8)) fail(illegal_address, "thread %u: bulk_init of %p, which is no shared memory", place.thread, (void *)filled);
+    *filled = (u64)copies << 32;
+}
+
+void copy_bulk(u64 *filled, void *to, const void *from, u32 bytes) {
+    if (((u64)to | (u64)from | bytes) & 15 && bytes) misaligned("copy_bulk", (u64)to & 15 ? to : from);
+    if (!in_shared(to, bytes) || !in_shared(filled, 8)) fail(illegal_address, "thread %u: copy_bulk of %u bytes to %p", place.thread, bytes, to);
+    u32 begun = 1;
+    for (const Bulk &b : worker->bulks) begun += b.filled == filled;
+    if (begun > *filled >> 32) fail(launch_failed, "thread %u: copy_bulk while those before were not waited for", place.thread);
+    worker->bulks.push_back({filled, to, from, bytes});
+}
+
+void bulk_wait(u64 *filled, u32 parity) {
+    if ((*filled & 1) != parity) return;
+    auto &all = worker->bulks;
+    u32 done = 0;
+    for (size_t i = 0; i < all.size();)
+        if (all[i].filled == filled) {
+            memcpy(all[i].to, all[i].from, all[i].bytes);
+            all.erase(all.begin() + i);
+            done++;
+        } else i++;
+    if (done != *filled >> 32) fail(launch_failed, "thread %u: bulk_wait for copies that nobody began", place.thread);
+    ++*filled;
+}
+
 } // namespace apr_host
