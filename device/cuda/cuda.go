@@ -67,17 +67,16 @@ type Options struct {
 
 // Device is one GPU; see Open.
 type Device struct {
-	opts     Options
-	driver   *driver.Driver
-	ctx      *driver.Context
-	desc     driver.DeviceInfo
-	managed  bool
-	maps     bool // the driver can make tensor maps
-	exchange exchange
-	act      tensor.DType
-	stream   driver.Stream
-	gemm     *blas.Library
-	kernels  *cache
+	opts    Options
+	driver  *driver.Driver
+	ctx     *driver.Context
+	desc    driver.DeviceInfo
+	managed bool
+	maps    bool // the driver can make tensor maps
+	act     tensor.DType
+	stream  driver.Stream
+	gemm    *blas.Library
+	kernels *cache
 	// unplanned are the products that cublasLt does not serve.
 	unplanned map[blas.Shape]bool
 	scratch   scratch

@@ -1,8 +1,6 @@
 package cuda
 
 import (
-	"math"
-	"sync"
 	"unsafe"
 
 	"apr/device"
@@ -25,7 +23,7 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
 	if !ok || !kernel.DecodeServes(layers, shape, s.dev.desc.Multiprocessors) {
 		return false
 	}
-	touched := []device.Tensor{x}
+	touched := []device.Tensor{x, d.QKV, d.Attention, d.SwiGLU}
 	for _, l := range d.Layers {
 		touched = append(touched, l.Cache)
 		need(d.Position < l.Cache.Rows, "Decode", "the cache is full")
@@ -40,48 +38,13 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
 		s.fail(err)
 		return true
 	}
-	words, err := s.dev.decodeWords(shape, len(layers))
-	if err != nil {
-		s.fail(err)
-		return true
-	}
 	n := kernel.DecodeTableBytes(len(layers))
 	at := o.Scratch(n)
 	s.dev.uploads.send(o, n, func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, p unsafe.Pointer) {
 		o.call(func(t *driver.Thread) error { return t.CopyHtoD(at, p, int64(n), s.dev.stream) })
-		kernel.DecodeLayers(o, mat(x), layers, shape, d.Position, at, mat(table).Ptr, words)
+		kernel.DecodeLayers(o, mat(x), mat(d.QKV), mat(d.Attention), mat(d.SwiGLU), layers, shape, d.Position, at, mat(table).Ptr)
 	})
 	return true
-}
-
-// exchange is what the blocks of decoding share: see kernel.DecodeWords.
-type exchange struct {
-	mu    sync.Mutex
-	words *buffer
-	turn  uint32 // the next launch's first
-}
-
-// decodeWords returns the words for a launch of so many layers.
-func (d *Device) decodeWords(s kernel.DecodeShape, layers int) (kernel.DecodeWords, error) {
-	e, n := &d.exchange, int64(kernel.DecodeWordsBytes(s, d.desc.Multiprocessors))
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	turns := uint32(2*layers + 1)
-	if e.words == nil || e.words.Bytes() < n || e.turn > math.MaxUint32-turns {
-		if e.words != nil {
-			d.give(e.words)
-		}
-		var err error
-		if e.words, err = d.take("decoding", device.Scratch, n, false); err != nil {
-			e.words = nil
-			return kernel.DecodeWords{}, err
-		}
-		d.clear(e.words)
-		e.turn = 1
-	}
-	w := kernel.DecodeWords{Ptr: e.words.place.address(), Turn: e.turn}
-	e.turn += turns
-	return w, nil
 }
 
 // decodeLayers returns the layers as the kernel reads them, if all matrices are in blocks.

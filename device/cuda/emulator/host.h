@@ -32,7 +32,8 @@ void *shared(Site *site, u32 bytes);
 unsigned char *dynamic_shared();
 u32 shared_offset(const void *p);
 void sync_block();
-u32 collect(const u64 *word, u32 turn);
+void grid_arrive(u32 *arrived);
+void grid_wait(const u32 *arrived, u32 target);
 // exchange deposits v and returns what lane `from` deposited.
 u32 exchange(Operation op, u32 v, u32 from);
 u32 ballot(bool p);
@@ -76,11 +77,14 @@ APR_DEVICE u32 blocks() { return apr_host::place.blocks; }
 
 APR_DEVICE void sync_block() { apr_host::sync_block(); }
 APR_DEVICE void sync_warp() { apr_host::sync_warp(); }
-APR_DEVICE void post(u64 *word, u32 value, u32 turn) { __atomic_store_n(word, (u64)turn << 32 | value, __ATOMIC_RELAXED); }
-APR_DEVICE void before_collect() { apr_host::sync_block(); } // a thread that waits for other blocks keeps those of its own from running
-APR_DEVICE u32 collect(const u64 *word, u32 turn) { return apr_host::collect(word, turn); }
-APR_DEVICE u32x4 collect4(const u64 *words, u32 turn) {
-    return u32x4{collect(words, turn), collect(words + 1, turn), collect(words + 2, turn), collect(words + 3, turn)};
+APR_DEVICE void grid_arrive(u32 *arrived) {
+    apr_host::sync_warp();
+    if ((thread() & 31) == 0) apr_host::grid_arrive(arrived);
+}
+APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
+    sync_block(); // a thread that waits for other blocks keeps those of its own from running
+    if (thread() == threads() - 1) apr_host::grid_wait(arrived, round * blocks());
+    sync_block();
 }
 APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}

@@ -79,28 +79,20 @@ APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
 #endif
 
-// Exchange between the blocks of a launch that is Together: a word is a value with the number of its turn, which is written
-// and read as a whole, so that a reader sees by itself when the value is there. Each word is posted once a turn; turns
-// ascend, also from launch to launch, and nothing else is ever in the memory of words, which is zero at first. Threads
-// collect after all of their block have called before_collect, and posted what they do.
-APR_DEVICE void post(u64 *word, u32 value, u32 turn) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(word), "l"((u64)turn << 32 | value) : "memory");
+// Barriers of all blocks of a launch that is Together. One warp of a block arrives; what it wrote before, or other warps before
+// a barrier of the block, is seen after grid_wait, in which all threads take part. arrived is 0 at the beginning of the
+// launch; round is 1, 2, … at successive barriers.
+APR_DEVICE void grid_arrive(u32 *arrived) {
+    sync_warp();
+    if ((thread() & 31) == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(arrived) : "memory");
 }
-APR_DEVICE void before_collect() {}
-APR_DEVICE u32 collect(const u64 *word, u32 turn) {
-    u64 v;
-    do asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(word) : "memory");
-    while ((u32)(v >> 32) != turn);
-    return (u32)v;
-}
-// collect4 collects four words in a row, at a multiple of 16 bytes.
-APR_DEVICE u32x4 collect4(const u64 *words, u32 turn) {
-    u64 a, b, c, d;
-    do {
-        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(words) : "memory");
-        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(c), "=l"(d) : "l"(words + 2) : "memory");
-    } while ((u32)(a >> 32) != turn || (u32)(b >> 32) != turn || (u32)(c >> 32) != turn || (u32)(d >> 32) != turn);
-    return u32x4{(u32)a, (u32)b, (u32)c, (u32)d};
+APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
+    if (thread() == threads() - 1) {
+        u32 seen;
+        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
+        while (seen < round * blocks());
+    }
+    sync_block();
 }
 
 // Exchange between the lanes of a warp; all 32 take part.

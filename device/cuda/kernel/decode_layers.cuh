@@ -23,16 +23,16 @@ struct DecodeLayer {
 
 struct DecodeArgs {
     const DecodeLayer *layers; // [count]
-    bf16 *x;                   // [hidden], in and out
-    u64 *hidden_words;         // what blocks exchange, two values of bfloat16 a word: x,
-    u64 *qkv_words, *att_words, *product_words; // [(heads + 2·kv_heads)·d], [heads·d], [inter];
-    u64 *part_words, *square_words; // a float a word: [splits, heads, PART]; Σ x² of each block's rows of x
-    const float *table;        // of the position, [d/2, 2]: cosine, sine
+    u32 *arrived;
+    bf16 *x;                  // [hidden], in and out
+    bf16 *qkv, *att, *product; // [(heads + 2·kv_heads)·d], [heads·d], [inter]
+    const float *table;       // of the position, [d/2, 2]: cosine, sine
+    float *part;              // [splits, heads, PART]
+    float *squares;           // [blocks]: Σ x² of each block's rows of x
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
-    u32 turn;             // the first of the launch's, which are 2·count + 1
-    u32 stages, pitch;    // slots of a warp in shared memory, bytes of a piece
+    u32 stages, pitch;    // pieces of a warp in shared memory, bytes of one
     u32 ring_at, sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0
     float eps, inv_hidden, log2_scale;
 };
@@ -240,14 +240,13 @@ APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 product, co
 
 // normalised writes RMSNorm of the hidden state, as rounded to bfloat16, to x in integers. w are the thread's packs of the
 // norm's weights.
-APR_DEVICE void normalised(const DecodeArgs &a, const Pack<float, 8> (&w)[MOST_HIDDEN], u8 *x, u32 turn) {
+APR_DEVICE void normalised(const DecodeArgs &a, const Pack<float, 8> (&w)[MOST_HIDDEN], u8 *x) {
     const u32 packs = a.hidden / 8;
     Pack<bf16, 8> v[MOST_HIDDEN] = {};
-    before_collect();
     UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
-        if (thread() + k * threads() < packs) v[k].v = collect4(a.hidden_words + 4 * (thread() + k * threads()), turn);
+        if (thread() + k * threads() < packs) load_pack(v[k], a.x + 8 * (thread() + k * threads()));
     float p[8], q[8], squares = 0;
-    for (u32 b = lane(); b < blocks(); b += 32) squares += from_bits(collect(a.square_words + b, turn));
+    for (u32 b = lane(); b < blocks(); b += 32) squares += a.squares[b];
     const float rstd = 1.0f / sqrt_rn(fma_rn(warp_sum(squares), a.inv_hidden, a.eps));
     UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
         const u32 pack = thread() + k * threads();
@@ -260,35 +259,36 @@ APR_DEVICE void normalised(const DecodeArgs &a, const Pack<float, 8> (&w)[MOST_H
     }
 }
 
-// rounded writes a row that other blocks compute to x in integers.
-APR_DEVICE void rounded(const u64 *words, u32 cols, u8 *x, u32 turn) {
-    before_collect();
-    NO_UNROLL for (u32 first = 32 * warp(); first < cols / 8; first += threads()) {
-        const u32 pack = first + lane();
-        u32x4 v = {};
-        if (pack < cols / 8) v = collect4(words + 4 * (u64)pack, turn);
-        round_pack(x, pack, v, pack < cols / 8);
+// rounded writes a row that other blocks have computed to x in integers. A thread's loads are on their way together.
+APR_DEVICE void rounded(const bf16 *row, u32 cols, u8 *x) {
+    constexpr u32 LOADS = 5;
+    NO_UNROLL for (u32 first = 32 * warp(); first < cols / 8; first += LOADS * threads()) {
+        u32x4 v[LOADS] = {};
+        UNROLL for (u32 k = 0; k < LOADS; k++) {
+            const u32 pack = first + k * threads() + lane();
+            if (pack < cols / 8) v[k] = load16(row + 8 * (u64)pack);
+        }
+        UNROLL for (u32 k = 0; k < LOADS; k++) {
+            const u32 pack = first + k * threads() + lane();
+            if (pack - lane() < cols / 8) round_pack(x, pack, v[k], pack < cols / 8);
+        }
     }
 }
 
-// finish_gated adds the sums of the block's rows of gate and up, in order, and posts silu(g)·u, a thread those of two rows.
-APR_DEVICE void finish_gated(const Model &m, const float *sums, u32 turn) {
+// finish_gated adds the sums of the block's rows of gate and up, in order, and writes silu(g)·u.
+APR_DEVICE void finish_gated(const Model &m, const float *sums) {
     const u32 chunks = m.chunks(2);
     const Share gate = m.shares[4];
-    NO_UNROLL for (u32 i = 2 * thread(); i < gate.rows; i += 2 * threads()) {
-        float y[2];
-        UNROLL for (u32 k = 0; k < 2; k++) {
-            float g = 0, u = 0;
-            NO_UNROLL for (u32 c = 0; c < chunks; c++) g += sums[(i + k) * chunks + c], u += sums[(gate.rows + i + k) * chunks + c];
-            y[k] = gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u)));
-        }
-        post(m.a.product_words + (gate.first + i) / 2, pack_bf16(y[0], y[1]), turn);
+    NO_UNROLL for (u32 i = thread(); i < gate.rows; i += threads()) {
+        float g = 0, u = 0;
+        NO_UNROLL for (u32 c = 0; c < chunks; c++) g += sums[i * chunks + c], u += sums[(gate.rows + i) * chunks + c];
+        m.a.product[gate.first + i] = to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u))));
     }
 }
 
 // finish is that for the other products, by one warp: q, k and v with their bias, or what is added to x. own is x of the
-// block's rows. The last x is written as it is, too.
-APR_DEVICE void finish(const Model &m, u32 layer, u32 product, const float *sums, float *own, u32 turn) {
+// block's rows.
+APR_DEVICE void finish(const Model &m, u32 layer, u32 product, const float *sums, float *own) {
     const DecodeArgs &a = m.a;
     const u32 chunks = m.chunks(product);
     const float *bias = m.layers[layer].bias;
@@ -296,42 +296,31 @@ APR_DEVICE void finish(const Model &m, u32 layer, u32 product, const float *sums
     u32 before = 0, column = 0; // rows of the block and of all in the matrices before
     NO_UNROLL for (u32 n = Model::begin(product); n < Model::end(product); n++) {
         const Share s = m.shares[n];
-        NO_UNROLL for (u32 i = 2 * lane(); i < s.rows; i += 64) {
+        NO_UNROLL for (u32 i = lane(); i < s.rows; i += 32) {
             const u32 at = column + s.first + i;
-            float v[2];
-            UNROLL for (u32 k = 0; k < 2; k++) {
-                v[k] = 0;
-                NO_UNROLL for (u32 c = 0; c < chunks; c++) v[k] += sums[(before + i + k) * chunks + c];
-            }
+            float v = 0;
+            for (u32 c = 0; c < chunks; c++) v += sums[(before + i) * chunks + c];
             if (product == 0) {
-                if (bias) v[0] += bias[at], v[1] += bias[at + 1];
-                post(a.qkv_words + at / 2, pack_bf16(v[0], v[1]), turn);
+                a.qkv[at] = to_bf16(bias ? v + bias[at] : v);
                 continue;
             }
-            const u32 x = pack_bf16(v[0] + own[i], v[1] + own[i + 1]);
-            post(a.hidden_words + at / 2, x, turn);
-            if (layer + 1 == a.count && product == 3) *(u32 *)(a.x + at) = x;
-            own[i] = from_bits(x << 16), own[i + 1] = from_bits(x & 0xffff0000u);
-            squares = fma_rn(own[i + 1], own[i + 1], fma_rn(own[i], own[i], squares));
+            const bf16 x = to_bf16(v + own[i]);
+            a.x[at] = x, own[i] = from_bf16(x);
+            squares = fma_rn(own[i], own[i], squares);
         }
         before += s.rows, column += m.of_all(n);
     }
     squares = warp_sum(squares);
-    if (product > 0 && lane() == 0) post(a.square_words + block(), bits(squares), turn);
+    if (product > 0 && lane() == 0) a.squares[block()] = squares;
 }
 
-// begin posts x of the block's rows, by one warp, and keeps it.
-APR_DEVICE void begin(const Model &m, float *own, u32 turn) {
+// begin keeps x of the block's rows, by one warp.
+APR_DEVICE void begin(const Model &m, float *own) {
     const Share s = m.shares[3];
     float squares = 0;
-    for (u32 i = 2 * lane(); i < s.rows; i += 64) {
-        const u32 x = *(const u32 *)(m.a.x + s.first + i);
-        post(m.a.hidden_words + (s.first + i) / 2, x, turn);
-        own[i] = from_bits(x << 16), own[i + 1] = from_bits(x & 0xffff0000u);
-        squares = fma_rn(own[i + 1], own[i + 1], fma_rn(own[i], own[i], squares));
-    }
+    for (u32 i = lane(); i < s.rows; i += 32) own[i] = from_bf16(m.a.x[s.first + i]), squares = fma_rn(own[i], own[i], squares);
     squares = warp_sum(squares);
-    if (lane() == 0) post(m.a.square_words + block(), bits(squares), turn);
+    if (lane() == 0) m.a.squares[block()] = squares;
 }
 
 // LatestRow are rows of a cache, but for the latest one, which stands elsewhere.
@@ -343,23 +332,17 @@ struct LatestRow {
 };
 
 // attend rotates q and k of one head and computes its attention over one share of the keys. One block of those that have a
-// key writes it to the cache, with its value. fresh has six rows of 256; parts is that of attend_keys.
-APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 item, bf16 *fresh, float *parts, u32 turn) {
+// key writes it to the cache, with its value. fresh has three rows of 256; parts is that of attend_keys.
+APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 item, bf16 *fresh, float *parts) {
     const u32 h = item % a.heads, split = item / a.heads, d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group;
-    const u32 i = thread() % half, kind = thread() / half; // of q, k, v
-    bf16 *raw = fresh + 3 * 256;
-    float cosine = 0, sine = 0;
-    if (kind < 2) cosine = a.table[2 * i], sine = a.table[2 * i + 1];
-    if (kind < 3) {
-        const u32 row = kind == 0 ? h : kind == 1 ? a.heads + g : a.heads + a.kv_heads + g;
-        *(u32 *)((kind == 2 ? fresh : raw) + 256 * kind + 2 * i) = collect(a.qkv_words + (row * d) / 2 + i, turn);
-    }
-    sync_block();
-    if (kind < 2) {
-        const float p = from_bf16(raw[256 * kind + i]), q = from_bf16(raw[256 * kind + half + i]);
+    const u32 i = thread() % half, kind = thread() / half;
+    if (kind < 2) { // q, k
+        const bf16 *from = a.qkv + (kind == 0 ? h * d : (a.heads + g) * d);
+        const float p = from_bf16(from[i]), q = from_bf16(from[half + i]), cosine = a.table[2 * i], sine = a.table[2 * i + 1];
         fresh[256 * kind + i] = to_bf16(p * cosine - q * sine);
         fresh[256 * kind + half + i] = to_bf16(q * cosine + p * sine);
     }
+    if (thread() < d) fresh[512 + thread()] = a.qkv[(a.heads + a.kv_heads + g) * d + thread()];
     sync_block();
     const int share = (a.position + a.splits) / a.splits, first = split * share, end = (int)min_of(a.position + 1, first + share);
     if (h % group == 0 && split == 0 && thread() < d) {
@@ -369,29 +352,14 @@ APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 item, 
     const bf16 *keys = layer.cache + g * d;
     const LatestRow k = {keys, fresh + 256, a.cache_stride, (int)a.position}, v = {keys + a.kv_heads * d, fresh + 512, a.cache_stride, (int)a.position};
     const Joined r = attend_keys<2>(fresh, k, v, first, end, d, a.log2_scale, parts);
+    if (thread() >= d) return;
     if (a.splits == 1) {
-        const float y = r.acc / r.sum, other = shfl_down(y, 1);
-        if (thread() < d && thread() % 2 == 0) post(a.att_words + (h * d + thread()) / 2, pack_bf16(y, other), turn);
+        a.att[h * d + thread()] = to_bf16(r.acc / r.sum);
         return;
     }
-    u64 *to = a.part_words + (u64)item * PART;
-    if (thread() < d) post(to + thread(), bits(r.acc), turn);
-    if (thread() == 0) post(to + 256, bits(r.top), turn), post(to + 257, bits(r.sum), turn);
-}
-
-// join_head joins the shares of a head.
-APR_DEVICE void join_head(const DecodeArgs &a, u32 h, u32 turn) {
-    const u64 *from = a.part_words + (u64)h * PART;
-    const u32 step = a.heads * PART, column = (u32)min_of(thread(), a.d - 1);
-    float top = -INFINITY_F, sum = 0, acc = 0;
-    for (u32 i = 0; i < a.splits; i++) top = max2(top, from_bits(collect(from + i * step + 256, turn)));
-    for (u32 i = 0; i < a.splits; i++) {
-        const float f = Softmax::weight(from_bits(collect(from + i * step + 256, turn)), top);
-        sum = fma_rn(f, from_bits(collect(from + i * step + 257, turn)), sum);
-        acc = fma_rn(f, from_bits(collect(from + i * step + column, turn)), acc);
-    }
-    const float y = acc / sum, other = shfl_down(y, 1);
-    if (thread() < a.d && thread() % 2 == 0) post(a.att_words + (h * a.d + thread()) / 2, pack_bf16(y, other), turn);
+    float *to = a.part + (i64)item * PART;
+    to[thread()] = r.acc;
+    if (thread() == 0) to[256] = r.top, to[257] = r.sum;
 }
 
 // expect asks for the keys and values of a share to come to the cache of the device. It needs nothing of the position.
@@ -409,12 +377,12 @@ APR_DEVICE void expect(const DecodeArgs &a, const DecodeLayer &layer, u32 item) 
 APR_DEVICE void decode_all(const DecodeArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
-    SHARED(bf16, fresh, 6 * 256);
+    SHARED(bf16, fresh, 3 * 256);
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
     for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
     if (thread() < MATRICES) {
-        const u32 all = m.of_all(thread()), each = 2 * ((all / 2 + blocks() - 1) / blocks()); // even: two rows to a word
+        const u32 all = m.of_all(thread()), each = (all + blocks() - 1) / blocks();
         shares[thread()].first = (u32)min_of((i64)each * block(), all);
         shares[thread()].rows = (u32)min_of(each, all - shares[thread()].first);
     }
@@ -427,34 +395,48 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     feed.start(m);
     NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring.slot(n), a.pitch);
     const bool first_warp = warp() == 0;
-    u32 turn = a.turn; // of x
-    if (first_warp) begin(m, own, turn);
+    u32 round = 0;
+    auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier
+        if (first_warp) grid_arrive(a.arrived);
+        round++;
+    };
+    if (first_warp) begin(m, own);
+    arrive();
     NO_UNROLL for (u32 layer = 0; layer < a.count; layer++)
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
-            const u32 now = a.turn + 2 * layer + 1; // of all but x
-            if (product % 2 == 0) {
-                Pack<float, 8> w[MOST_HIDDEN] = {};
+            Pack<float, 8> w[MOST_HIDDEN] = {}; // of the norm, on their way during the wait
+            if (product % 2 == 0)
                 UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
                     if (thread() + k * threads() < a.hidden / 8) load_pack(w[k], layers[layer].norm[product / 2] + 8 * (thread() + k * threads()));
-                normalised(a, w, shared, turn);
-            } else {
-                rounded(product == 1 ? a.att_words : a.product_words, m.cols(product), shared, now);
-                turn++;
-            }
+            grid_wait(a.arrived, round);
+            if (product % 2 == 0) normalised(a, w, shared);
+            else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
             multiply(m, feed, ring, product, shared, sums);
             if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
             sync_block();
-            if (product == 2) finish_gated(m, sums, now);
-            else if (first_warp) finish(m, layer, product, sums, own, product == 0 ? now : turn);
+            if (product == 2) {
+                finish_gated(m, sums);
+                sync_block();
+            } else if (first_warp) {
+                finish(m, layer, product, sums, own);
+            }
+            arrive();
             if (product > 0) continue;
-            before_collect();
+            grid_wait(a.arrived, round);
             NO_UNROLL for (u32 item = block(); item < a.heads * a.splits; item += blocks()) {
-                attend(a, layers[layer], item, fresh, (float *)shared, now);
+                attend(a, layers[layer], item, fresh, (float *)shared);
                 sync_block();
             }
+            arrive();
             if (a.splits == 1) continue;
-            before_collect();
-            NO_UNROLL for (u32 h = block(); h < a.heads; h += blocks()) join_head(a, h, now);
+            grid_wait(a.arrived, round);
+            NO_UNROLL for (u32 h = block(); h < a.heads; h += blocks()) {
+                if (thread() >= a.d) continue;
+                const Joined r = join_shares(a.part + (i64)h * PART, (i64)a.heads * PART, a.splits, thread());
+                a.att[h * a.d + thread()] = to_bf16(r.acc / r.sum);
+            }
+            sync_block();
+            arrive();
         }
 }

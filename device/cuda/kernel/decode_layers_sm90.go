@@ -13,7 +13,7 @@ const LayersModule = "decode_layers_sm90"
 const (
 	layersWarps    = 16      // DECODE_WARPS of decode_layers.cuh
 	layersPacks    = 2       // MOST_HIDDEN
-	layersStatic   = 4 << 10 // bytes of shared memory that the kernel declares, and more
+	layersStatic   = 2 << 10 // bytes of shared memory that the kernel declares, and more
 	layersMatrices = 7
 	layersAbreast  = 2  // ABREAST
 	layersSlot     = 32 // bytes of struct Slot
@@ -56,26 +56,30 @@ type decodeLayer struct {
 
 // decodeArgs is struct DecodeArgs of decode_layers.cuh.
 type decodeArgs struct {
-	layers, x                        uint64
-	hiddenWords, qkvWords, attWords  uint64
-	productWords, partWords, squares uint64
-	table                            uint64
-	cacheStride                      int64
-	count, hidden, inter             uint32
-	heads, kvHeads, d                uint32
-	position, splits, turn           uint32
-	stages, pitch                    uint32
-	ringAt, sumsAt, ownAt            uint32
-	layersAt                         uint32
-	eps, invHidden, scale            float32
+	layers, arrived       uint64
+	x, qkv, att, product  uint64
+	table, part, squares  uint64
+	cacheStride           int64
+	count, hidden, inter  uint32
+	heads, kvHeads, d     uint32
+	position, splits      uint32
+	stages, pitch         uint32
+	ringAt, sumsAt, ownAt uint32
+	layersAt              uint32
+	eps, invHidden, scale float32
 }
 
 // layersTypes are the numbers of types in type_bytes.
 var layersTypes = map[tensor.DType]uint8{tensor.Q4_K: 0, tensor.Q5_K: 1, tensor.Q6_K: 2, tensor.Q8_0: 3, tensor.Q4_0: 4, tensor.Q5_0: 5}
 
-// DecodeTable is what DecodeLayers reads of layers: it stands at the address that DecodeLayers is given.
+// layersHead is the room for the count of blocks that begins the table of layers.
+const layersHead = 64
+
+// DecodeTable returns what DecodeLayers reads of layers: it stands at the address that DecodeLayers is given, and has to be
+// put there anew for each launch.
 func DecodeTable(dst []byte, layers []DecodeLayer) {
-	all := unsafe.Slice((*decodeLayer)(unsafe.Pointer(unsafe.SliceData(dst))), len(layers))
+	clear(dst[:layersHead])
+	all := unsafe.Slice((*decodeLayer)(unsafe.Pointer(unsafe.SliceData(dst[layersHead:]))), len(layers))
 	for i := range layers {
 		l := &layers[i]
 		all[i] = decodeLayer{norm: [2]uint64{l.Norms[0].Ptr, l.Norms[1].Ptr}, bias: l.Bias.Ptr, cache: l.Cache.Ptr}
@@ -86,31 +90,7 @@ func DecodeTable(dst []byte, layers []DecodeLayer) {
 }
 
 // DecodeTableBytes is the size of DecodeTable.
-func DecodeTableBytes(layers int) int { return layers * int(unsafe.Sizeof(decodeLayer{})) }
-
-// DecodeWords is the memory in which the blocks of DecodeLayers exchange what they compute: zero at first, and nobody
-// else's. Turn is greater than that of any launch before by 2·layers + 1 of that launch.
-type DecodeWords struct {
-	Ptr  uint64
-	Turn uint32
-}
-
-// DecodeWordsBytes is how much that is.
-func DecodeWordsBytes(s DecodeShape, blocks int) int { return 8 * wordsOf(s, blocks).all }
-
-// words are where in it, counted in words of 8 bytes.
-type words struct{ qkv, att, product, part, squares, all int }
-
-func wordsOf(s DecodeShape, blocks int) (w words) {
-	even := func(n int) int { return ceil(n, 2) * 2 } // to 16 bytes
-	w.qkv = even(s.Hidden / 2)
-	w.att = w.qkv + even((s.Heads+2*s.KVHeads)*s.HeadDim/2)
-	w.product = w.att + even(s.Heads*s.HeadDim/2)
-	w.part = w.product + even(s.Inter/2)
-	w.squares = w.part + decodeSplits*s.Heads*decodePart
-	w.all = w.squares + blocks
-	return w
-}
+func DecodeTableBytes(layers int) int { return layersHead + layers*int(unsafe.Sizeof(decodeLayer{})) }
 
 // DecodeServes reports whether DecodeLayers takes these on a device of so many multiprocessors.
 func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
@@ -145,15 +125,14 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	chunks := func(cols int) int { return ceil(cols, rowsChunk) }
 	up := func(n int) int { return ceil(n, 16) * 16 }
-	share := func(rows int) int { return 2 * ceil(rows/2, blocks) }
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
 			p.pitch = max(p.pitch, up(int(w.Type.RowBytes(rowsChunk))+15))
 		}
 	}
-	sums := max((share(q)+2*share(kv))*chunks(s.Hidden), share(s.Hidden)*chunks(max(q, s.Inter)), 2*share(s.Inter)*chunks(s.Hidden))
+	sums := max((ceil(q, blocks)+2*ceil(kv, blocks))*chunks(s.Hidden), ceil(s.Hidden, blocks)*chunks(max(q, s.Inter)), 2*ceil(s.Inter, blocks)*chunks(s.Hidden))
 	p.ring = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
-	own, table := up(4*share(s.Hidden)), DecodeTableBytes(len(layers))
+	own, table := up(4*ceil(s.Hidden, blocks)), DecodeTableBytes(len(layers))-layersHead
 	slots := layersWarps * (layersSlot + layersAbreast*p.pitch)
 	p.stages = min(layersStages, (s.Shared-layersStatic-p.ring-up(4*sums)-own-table)/slots)
 	p.sums = p.ring + p.stages*slots
@@ -168,25 +147,25 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 //	x += o(attention(rope(qkv(norm(x))) and the cache)), then x += down(silu(g)·u), g and u of gateUp(norm(x))
 //
 // and puts the position's key and value into each layer's cache. table is where DecodeTable was put, rotary that of
-// RotaryTable. All sums are float32, of products as Gemv has them; what passes from one product to another is rounded to
-// bfloat16.
+// RotaryTable; qkv, att and product are scratch of (heads + 2·kv)·d, heads·d and inter columns. All sums are float32, of
+// products as Gemv has them; what passes from one product to another is rounded to bfloat16.
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
-func DecodeLayers(queue Queue, x Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64, w DecodeWords) {
+func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
 	blocks := max(1, queue.Multiprocessors())
 	p, ok := shapeLayers(layers, s, blocks)
-	need(ok && DecodeServes(layers, s, blocks) && rowsAt(x, 4), "DecodeLayers", "not served")
-	at := wordsOf(s, blocks)
-	word := func(n int) uint64 { return w.Ptr + 8*uint64(n) }
+	need(ok && DecodeServes(layers, s, blocks), "DecodeLayers", "not served")
 	a := &decodeArgs{
-		layers: table, x: x.Ptr, hiddenWords: w.Ptr, qkvWords: word(at.qkv), attWords: word(at.att), productWords: word(at.product),
-		partWords: word(at.part), squares: word(at.squares), turn: w.Turn,
+		layers: table + layersHead, arrived: table, x: x.Ptr, qkv: qkv.Ptr, att: att.Ptr, product: product.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
-		position: uint32(position), splits: uint32(min(ceil(position+1, decodeShare), decodeSplits)),
-		stages: uint32(p.stages), pitch: uint32(p.pitch), ringAt: uint32(p.ring), sumsAt: uint32(p.sums), ownAt: uint32(p.own),
-		layersAt: uint32(p.layers), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
+		position: uint32(position), stages: uint32(p.stages), pitch: uint32(p.pitch), ringAt: uint32(p.ring), sumsAt: uint32(p.sums),
+		ownAt: uint32(p.own), layersAt: uint32(p.layers), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
 		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
+	}
+	a.splits = uint32(min(ceil(position+1, decodeShare), decodeSplits))
+	if a.splits > 1 {
+		a.part = queue.Scratch(4 * decodePart * int(a.splits) * s.Heads)
 	}
 	queue.Launch(Launch{
 		Module: LayersModule, Kernel: "decode_layers", Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,

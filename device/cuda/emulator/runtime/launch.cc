@@ -209,17 +209,17 @@ int check_grid(const Grid &g) {
     return ok;
 }
 
-// ---- words between blocks
+// ---- barriers of all blocks
 
-u32 collect(const u64 *word, u32 turn) {
-    if (!worker->grid.together) fail(launch_failed, "blocks of a launch that is not cooperative wait for each other");
-    u64 v = __atomic_load_n(word, __ATOMIC_RELAXED);
-    for (double begin = seconds(); (u32)(v >> 32) != turn; v = __atomic_load_n(word, __ATOMIC_RELAXED)) {
+void grid_arrive(u32 *arrived) { __atomic_add_fetch(arrived, 1, __ATOMIC_RELEASE); }
+
+void grid_wait(const u32 *arrived, u32 target) {
+    if (!worker->grid.together) fail(launch_failed, "a barrier of all blocks in a launch that is not cooperative");
+    for (double begin = seconds(); __atomic_load_n(arrived, __ATOMIC_ACQUIRE) < target;) {
+        if (seconds() - begin > 60) fail(launch_failed, "a barrier of all blocks that %u of them do not reach", target - *arrived);
         if (launch.code.load(std::memory_order_relaxed) != ok) fail(launch_failed, "another block failed");
-        if (seconds() - begin > 30) fail(launch_failed, "thread %u: nobody posts turn %u, the word has that of %u", place.thread, turn, (u32)(v >> 32));
         sched_yield();
     }
-    return (u32)v;
 }
 
 static Worker *own;
