@@ -18,7 +18,8 @@ import (
 )
 
 // TestOverlapBits: kernels that begin while the one before ends give the bits of kernels that do not, for every logit of
-// many positions of a model in blocks of several types. A device that has not loaded all kernels overlaps none.
+// many positions of a model in blocks of several types, operation by operation. A device that has not loaded all kernels
+// overlaps none.
 func TestOverlapBits(t *testing.T) {
 	c, err := bench.Shape("7b")
 	if err != nil {
@@ -60,7 +61,7 @@ func logitsOf(t *testing.T, c model.Config, scheme convert.Scheme, overlap bool,
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := d.NewStream()
+	s := withoutDecode{d.NewStream()}
 	cache := m.NewCache(positions)
 	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, c.HiddenSize)
 	ids := d.Alloc("ids", device.Batch, tensor.I32, 1, 1)
@@ -150,14 +151,8 @@ func TestDecodeSpeed(t *testing.T) {
 	}
 }
 
-func openCUDA(t *testing.T) *cuda.Device {
-	t.Helper()
-	d, err := cuda.Open(cuda.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
+// findDriver leaves the search for libcuda to the package.
+func findDriver(testing.TB) {}
 
 // timed returns the seconds on the device of all operations of a call, on average.
 func timed(t *testing.T, d *cuda.Device, s device.Stream, f func()) (sum float64) {

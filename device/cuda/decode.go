@@ -16,7 +16,7 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
 	shape := kernel.DecodeShape{
 		Hidden: x.Cols, Inter: d.Inter, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Eps: d.Eps, Shared: s.dev.desc.SharedPerBlockOptin,
 	}
-	if s.dev.act != tensor.BF16 || x.Rows != 1 || x.DType != tensor.BF16 || s.dev.desc.Major < 9 {
+	if x.Rows != 1 || x.DType != tensor.BF16 || !s.dev.decodesLayers() {
 		return false
 	}
 	layers, ok := decodeLayers(d, shape)
@@ -45,6 +45,11 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
 		kernel.DecodeLayers(o, mat(x), mat(d.QKV), mat(d.Attention), mat(d.SwiGLU), layers, shape, d.Position, at, mat(table).Ptr)
 	})
 	return true
+}
+
+// decodesLayers reports whether the device has the kernel of kernel.DecodeLayers.
+func (d *Device) decodesLayers() bool {
+	return d.act == tensor.BF16 && d.desc.Major == 9 && d.desc.Minor == 0
 }
 
 // decodeLayers returns the layers as the kernel reads them, if all matrices are in blocks.

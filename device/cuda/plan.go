@@ -138,7 +138,7 @@ func (d *Device) modules(u *uses) (all []kernel.Module) {
 			unused = u != nil && !u.decode
 		case m.Name == kernel.LayersModule:
 			unused = u != nil && !u.decode
-			wrongType = d.act != tensor.BF16 || d.desc.Major < 9
+			forOthers, wrongType = false, !d.decodesLayers()
 		case strings.HasPrefix(m.Name, "gemv"):
 			unused = u != nil && !u.decode
 			wrongType = !slices.Contains(kernel.GemvModules(d.act), m.Name)

@@ -37,10 +37,10 @@ struct DecodeArgs {
     float eps, inv_hidden, log2_scale;
 };
 
-// type_bytes returns the bytes of 256 values.
-APR_DEVICE u32 type_bytes(u32 type) {
-    return type == 0 ? RowsQ4K::bytes : type == 1 ? RowsQ5K::bytes : type == 2 ? RowsQ6K::bytes : type == 3 ? RowsOfGroups<GroupQ8_0>::bytes
-        : type == 4 ? RowsOfGroups<GroupQ4_0>::bytes : RowsOfGroups<GroupQ5_0>::bytes;
+// type_bytes returns the bytes of 256 values. Without ALL the types are Q4_K, Q5_K and Q6_K.
+template <bool ALL> APR_DEVICE u32 type_bytes(u32 type) {
+    if (!ALL || type < 3) return type == 0 ? RowsQ4K::bytes : type == 1 ? RowsQ5K::bytes : RowsQ6K::bytes;
+    return type == 3 ? RowsOfGroups<GroupQ8_0>::bytes : type == 4 ? RowsOfGroups<GroupQ4_0>::bytes : RowsOfGroups<GroupQ5_0>::bytes;
 }
 
 // InRegisters is InShared for one row of x: units and lists of either kind, pairs or halves.
@@ -104,7 +104,7 @@ struct Slot {
 
 // Feed copies a warp's pieces of all products, one after the other, to the slots of its ring. A lane has the description of
 // one piece of the next up to 32.
-struct Feed {
+template <bool ALL> struct Feed {
     u32 layer, product; // of the pieces that are described next,
     u32 next, end;      // which are these of the product's
     u32 at, count;      // of those that are described
@@ -129,7 +129,7 @@ struct Feed {
             const u32 chunk = number / rows, of_all = number - chunk * rows;
             u32 matrix = Model::begin(product), row = of_all;
             NO_UNROLL while (row >= m.shares[matrix].rows) row -= m.shares[matrix++].rows;
-            const u32 type = m.layers[layer].type[matrix], bytes = type_bytes(type);
+            const u32 type = m.layers[layer].type[matrix], bytes = type_bytes<ALL>(type);
             const u32 length = (u32)min_of(8 * bytes, (groups - 64 * chunk) * bytes / 8);
             from = m.layers[layer].w[matrix] + (u64)(m.shares[matrix].first + row) * (groups * bytes / 8) + chunk * 8 * bytes;
             const u32 shift = (u32)(u64)from & 15;
@@ -176,10 +176,10 @@ template <class B, u32 N> APR_DEVICE void dots_of(float (&sum)[N], const u8 *con
         sum[n] = one[0];
     }
 }
-template <u32 N> APR_DEVICE void dots(u32 type, float (&sum)[N], const u8 *const (&spans)[N], const InRegisters &x, u32 l, u32 groups) {
+template <bool ALL, u32 N> APR_DEVICE void dots(u32 type, float (&sum)[N], const u8 *const (&spans)[N], const InRegisters &x, u32 l, u32 groups) {
     if (type == 0) dots_of<RowsQ4K, N>(sum, spans, x, l, groups);
     else if (type == 2) dots_of<RowsQ6K, N>(sum, spans, x, l, groups);
-    else if (type == 1) dots_of<RowsQ5K, N>(sum, spans, x, l, groups);
+    else if (!ALL || type == 1) dots_of<RowsQ5K, N>(sum, spans, x, l, groups);
     else if (type == 3) dots_of<RowsOfGroups<GroupQ8_0>, N>(sum, spans, x, l, groups);
     else if (type == 4) dots_of<RowsOfGroups<GroupQ4_0>, N>(sum, spans, x, l, groups);
     else dots_of<RowsOfGroups<GroupQ5_0>, N>(sum, spans, x, l, groups);
@@ -206,16 +206,16 @@ struct Work {
     u32 l, groups, loaded; // groups of a row; chunk and kind of what is in values
     InRegisters values;
     // take multiplies N pieces of a slot from the first on, which are alike.
-    template <u32 N> APR_METHOD void take(Slot *slot, u32 first, u32 pitch) {
+    template <bool ALL, u32 N> APR_METHOD void take(Slot *slot, u32 first, u32 pitch) {
         const Piece p = slot->pieces[first];
-        const u32 wanted = 2 * p.chunk + (p.type == 2), before = 8 * (8 * p.chunk + (l >> 2)), at = (l >> 2) * type_bytes(p.type);
+        const u32 wanted = 2 * p.chunk + (p.type == 2), before = 8 * (8 * p.chunk + (l >> 2)), at = (l >> 2) * type_bytes<ALL>(p.type);
         if (wanted != loaded) values.load(x + p.chunk * CHUNK_X, l, p.type == 2);
         loaded = wanted;
         float sum[N] = {};
         if (before < groups) {
             const u8 *spans[N];
             UNROLL for (u32 n = 0; n < N; n++) spans[n] = slot->bytes(first + n, pitch) + slot->pieces[first + n].shift + at;
-            dots<N>(p.type, sum, spans, values, l, groups - before);
+            dots<ALL, N>(p.type, sum, spans, values, l, groups - before);
         }
         const float v = join<N>(sum, l);
         if (l % (32 / N) == 0) sums[slot->pieces[first + l / (32 / N)].sum] = v;
@@ -223,15 +223,15 @@ struct Work {
 };
 
 // multiply writes the sums of the warp's pieces of a product to sums [rows, chunks]. x is the row in integers.
-APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 product, const u8 *x, float *sums) {
+template <bool ALL> APR_DEVICE void multiply(const Model &m, Feed<ALL> &feed, Ring &ring, u32 product, const u8 *x, float *sums) {
     u32 next, end;
     m.pieces(product, next, end);
     Work work = {m, x, sums, lane(), m.cols(product) / 32, ~0u, {}};
     NO_UNROLL for (; next < end; next += ABREAST) {
         Slot *slot = ring.slot(ring.turn);
         bulk_wait(&slot->filled, ring.parity);
-        if (slot->alike) work.take<ABREAST>(slot, 0, ring.pitch);
-        else NO_UNROLL for (u32 n = 0; n < slot->count; n++) work.take<1>(slot, n, ring.pitch);
+        if (slot->alike) work.take<ALL, ABREAST>(slot, 0, ring.pitch);
+        else NO_UNROLL for (u32 n = 0; n < slot->count; n++) work.take<ALL, 1>(slot, n, ring.pitch);
         sync_warp(); // every lane has read: the slot may be filled again
         feed.fill(m, slot, ring.pitch);
         ring.advance();
@@ -261,7 +261,7 @@ APR_DEVICE void normalised(const DecodeArgs &a, const Pack<float, 8> (&w)[MOST_H
 
 // rounded writes a row that other blocks have computed to x in integers. A thread's loads are on their way together.
 APR_DEVICE void rounded(const bf16 *row, u32 cols, u8 *x) {
-    constexpr u32 LOADS = 5;
+    constexpr u32 LOADS = 3;
     NO_UNROLL for (u32 first = 32 * warp(); first < cols / 8; first += LOADS * threads()) {
         u32x4 v[LOADS] = {};
         UNROLL for (u32 k = 0; k < LOADS; k++) {
@@ -299,7 +299,7 @@ APR_DEVICE void finish(const Model &m, u32 layer, u32 product, const float *sums
         NO_UNROLL for (u32 i = lane(); i < s.rows; i += 32) {
             const u32 at = column + s.first + i;
             float v = 0;
-            for (u32 c = 0; c < chunks; c++) v += sums[(before + i) * chunks + c];
+            NO_UNROLL for (u32 c = 0; c < chunks; c++) v += sums[(before + i) * chunks + c];
             if (product == 0) {
                 a.qkv[at] = to_bf16(bias ? v + bias[at] : v);
                 continue;
@@ -374,7 +374,7 @@ APR_DEVICE void expect(const DecodeArgs &a, const DecodeLayer &layer, u32 item) 
 }
 
 // The whole. Grid: one block a multiprocessor, all at once.
-APR_DEVICE void decode_all(const DecodeArgs &a) {
+template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
@@ -391,7 +391,7 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
     Ring ring = {shared + a.ring_at + warp() * a.stages * Ring::slot_bytes(a.pitch), a.pitch, a.stages, 0, 0};
     if (lane() < a.stages) bulk_init(&ring.slot(lane())->filled, ABREAST);
     sync_warp();
-    Feed feed;
+    Feed<ALL> feed;
     feed.start(m);
     NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring.slot(n), a.pitch);
     const bool first_warp = warp() == 0;
@@ -412,7 +412,7 @@ APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (product % 2 == 0) normalised(a, w, shared);
             else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
-            multiply(m, feed, ring, product, shared, sums);
+            multiply<ALL>(m, feed, ring, product, shared, sums);
             if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
             sync_block();
             if (product == 2) {

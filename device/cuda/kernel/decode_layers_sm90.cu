@@ -1,4 +1,6 @@
-// A position through all layers of a model: see decode_layers.cuh.
+// A position through all layers of a model: see decode_layers.cuh. Where all matrices are of Q4_K, Q5_K and Q6_K, a kernel that
+// knows no other types is faster.
 #include "decode_layers.cuh"
 
-KERNEL(decode_layers, DecodeArgs, 32 * DECODE_WARPS, 1) { decode_all(a); }
+KERNEL(decode_layers, DecodeArgs, 32 * DECODE_WARPS, 1) { decode_all<true>(a); }
+KERNEL(decode_layers_k, DecodeArgs, 32 * DECODE_WARPS, 1) { decode_all<false>(a); }

@@ -152,7 +152,7 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
 func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
-	blocks := max(1, queue.Multiprocessors())
+	blocks, name := max(1, queue.Multiprocessors()), "decode_layers_k"
 	p, ok := shapeLayers(layers, s, blocks)
 	need(ok && DecodeServes(layers, s, blocks), "DecodeLayers", "not served")
 	a := &decodeArgs{
@@ -167,8 +167,15 @@ func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s
 	if a.splits > 1 {
 		a.part = queue.Scratch(4 * decodePart * int(a.splits) * s.Heads)
 	}
+	for i := range layers {
+		for _, w := range layers[i].matrices() {
+			if layersTypes[w.Type] > layersTypes[tensor.Q6_K] {
+				name = "decode_layers" // for all types
+			}
+		}
+	}
 	queue.Launch(Launch{
-		Module: LayersModule, Kernel: "decode_layers", Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,
+		Module: LayersModule, Kernel: name, Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,
 		Args: unsafe.Pointer(a),
 	})
 }

@@ -1,6 +1,6 @@
 //go:build emulate || gpu
 
-package cuda_test
+package bench_test
 
 import (
 	"fmt"
@@ -23,7 +23,6 @@ type withoutDecode struct{ device.Stream }
 // TestDecodeAgrees: all layers as one launch are as close to a CPU with float32 as operation by operation, for every logit
 // of several positions, in all types of blocks, with shapes that divide nothing evenly, and with keys in several shares.
 func TestDecodeAgrees(t *testing.T) {
-	findDriver(t)
 	t.Setenv("APR_EMULATOR_CC", "9.0")
 	for _, c := range []struct {
 		hidden, inter, heads, kv, d, layers int
@@ -52,7 +51,7 @@ func TestDecodeAgrees(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := decoded(t, exact, f, c.prompt, false)
-			d := open(t, cuda.Options{})
+			d := openCUDA(t)
 			defer d.Close()
 			apart := distance(decoded(t, d, f, c.prompt, false), want)
 			together := distance(decoded(t, d, f, c.prompt, true), want)
@@ -101,6 +100,16 @@ func decoded(t *testing.T, d device.Device, f *model.Files, prompt int, together
 		all = append(all, z...)
 	}
 	return all
+}
+
+func openCUDA(t *testing.T) *cuda.Device {
+	t.Helper()
+	findDriver(t)
+	d, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // distance returns ‖x−y‖/‖y‖.
