@@ -12,6 +12,7 @@
 constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate, up; down
 constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
 constexpr u32 ABREAST = 4;                        // pieces of a warp that are multiplied together at most
+constexpr u32 BATCH = 32 - ABREAST;               // that are described together: ABREAST lanes begin the copies of some
 
 struct DecodeLayer {
     const u8 *w[MATRICES];
@@ -105,7 +106,7 @@ APR_DEVICE u32 abreast(u32 bytes) { return bytes <= RowsQ4K::bytes ? 4 : 2; }
 APR_DEVICE u32 piece_pitch(u32 bytes) { return 8 * bytes + 16; }
 
 // Feed copies a warp's pieces of all products, one after the other, to the slots of its ring. A lane has the description of
-// one piece of the next up to 32.
+// one piece of the next up to BATCH.
 template <bool ALL> struct Feed {
     u32 layer, product; // of the pieces that are described next,
     u32 next, end;      // which are these of the product's
@@ -126,9 +127,9 @@ template <bool ALL> struct Feed {
             if (layer < m.a.count) m.pieces(product, next, end);
         }
         const u32 number = next + lane(), rows = m.rows(product), chunks = m.chunks(product), groups = m.cols(product) / 32;
-        count = (u32)min_of(32, end - next), next += count;
+        count = (u32)min_of(BATCH, end - next), next += count;
         u32 kind = ~0u;
-        if (number < end) {
+        if (lane() < count) {
             const u32 chunk = number / rows, of_all = number - chunk * rows;
             u32 matrix = Model::begin(product), row = of_all;
             NO_UNROLL while (row >= m.shares[matrix].rows) row -= m.shares[matrix++].rows;
