@@ -11,8 +11,7 @@
 
 constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate, up; down
 constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
-constexpr u32 ABREAST = 4;                        // pieces of a warp that are multiplied together at most
-constexpr u32 BATCH = 32 - ABREAST;               // that are described together: ABREAST lanes begin the copies of some
+constexpr u32 ABREAST = 2;                        // pieces of a warp that are multiplied together, a power of two
 
 struct DecodeLayer {
     const u8 *w[MATRICES];
@@ -33,7 +32,7 @@ struct DecodeArgs {
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
-    u32 stages, pitch;    // slots of a warp in shared memory, bytes of one
+    u32 stages, pitch;    // pieces of a warp in shared memory, bytes of one
     u32 ring_at, sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0
     float eps, inv_hidden, log2_scale;
 };
@@ -95,41 +94,38 @@ struct Model {
 // Piece says what came to a slot: the bytes begin at `shift`, chunk is that of x, sum the place among the sums.
 struct Piece { u16 shift, type, chunk, sum; };
 
-// Slot is where 1, 2 or 4 pieces of one type and chunk come to in shared memory: 4 of the smaller types only.
+// Slot is where pieces come to in shared memory, ABREAST of them or, at the end of a product, fewer.
 struct Slot {
     u64 filled;
-    u32 count, spare;
+    u32 count, alike; // pieces; whether they are ABREAST, of one type and chunk
     Piece pieces[ABREAST];
     APR_METHOD u8 *bytes(u32 n, u32 pitch) { return (u8 *)(this + 1) + n * pitch; }
 };
-APR_DEVICE u32 abreast(u32 bytes) { return bytes <= RowsQ4K::bytes ? 4 : 2; }
-APR_DEVICE u32 piece_pitch(u32 bytes) { return 8 * bytes + 16; }
 
 // Feed copies a warp's pieces of all products, one after the other, to the slots of its ring. A lane has the description of
-// one piece of the next up to BATCH.
+// one piece of the next up to 32.
 template <bool ALL> struct Feed {
     u32 layer, product; // of the pieces that are described next,
     u32 next, end;      // which are these of the product's
     u32 at, count;      // of those that are described
-    u32 runs;           // bit l: piece l+1 is of the type and chunk of piece l
     const u8 *from;     // the lane's piece: a multiple of 16 bytes
-    u32 size;
+    u32 size, alike;
     Piece piece;
     APR_METHOD void start(const Model &m) {
         layer = product = at = count = 0;
         m.pieces(0, next, end);
     }
     APR_METHOD void describe(const Model &m) {
-        at = count = 0;
+        at = count = size = 0;
         NO_UNROLL while (next == end) {
             if (layer == m.a.count) return;
             if (++product == PRODUCTS) product = 0, layer++;
             if (layer < m.a.count) m.pieces(product, next, end);
         }
         const u32 number = next + lane(), rows = m.rows(product), chunks = m.chunks(product), groups = m.cols(product) / 32;
-        count = (u32)min_of(BATCH, end - next), next += count;
+        count = (u32)min_of(32, end - next), next += count;
         u32 kind = ~0u;
-        if (lane() < count) {
+        if (number < end) {
             const u32 chunk = number / rows, of_all = number - chunk * rows;
             u32 matrix = Model::begin(product), row = of_all;
             NO_UNROLL while (row >= m.shares[matrix].rows) row -= m.shares[matrix++].rows;
@@ -140,28 +136,32 @@ template <bool ALL> struct Feed {
             from -= shift, size = (shift + length + 15) & ~15u, kind = type | chunk << 8;
             piece = {(u16)shift, (u16)type, (u16)chunk, (u16)(of_all * chunks + chunk)};
         }
-        runs = ballot(shfl(kind, (lane() + 1) & 31) == kind) & ((1u << (count - 1)) - 1);
+        alike = 1;
+        UNROLL for (u32 d = 1; d < ABREAST; d *= 2) {
+            const u32 other = shfl_xor(kind, d), also = shfl_xor(alike, d);
+            alike &= also & (other == kind);
+        }
     }
     // fill begins to fill a slot with the next pieces, if there are any.
-    APR_METHOD void fill(const Model &m, Slot *slot) {
+    APR_METHOD void fill(const Model &m, Slot *slot, u32 pitch) {
         if (at == count) describe(m);
         if (count == 0) return;
-        const u32 run = runs >> at, bytes = type_bytes<ALL>(shfl((u32)piece.type, at));
-        const u32 take = (run & 7) == 7 && abreast(bytes) == 4 ? 4 : run & 1 ? 2 : 1, n = lane() - at;
+        const u32 n = lane() - at;
         if (n < ABREAST) {
-            if (n == 0) slot->count = take;
+            if (n == 0) slot->count = (u32)min_of(ABREAST, count - at), slot->alike = alike;
             slot->pieces[n] = piece;
-            copy_bulk(&slot->filled, slot->bytes(n, piece_pitch(bytes)), from, n < take ? size : 0);
+            copy_bulk(&slot->filled, slot->bytes(n, pitch), from, size);
         }
-        at += take;
+        at = (u32)min_of(at + ABREAST, count);
     }
 };
 
 // Ring is a warp's slots and the one that is used next.
 struct Ring {
     u8 *slots;
-    u32 pitch, stages, turn, parity;
-    APR_METHOD Slot *slot(u32 n) const { return (Slot *)(slots + n * pitch); }
+    u32 pitch, stages, turn, parity; // pitch: of a piece
+    APR_METHOD Slot *slot(u32 n) const { return (Slot *)(slots + n * slot_bytes(pitch)); }
+    APR_METHOD static u32 slot_bytes(u32 pitch) { return sizeof(Slot) + ABREAST * pitch; }
     APR_METHOD void advance() {
         if (++turn == stages) turn = 0, parity ^= 1;
     }
@@ -178,7 +178,6 @@ template <class B, u32 N> APR_DEVICE void dots_of(float (&sum)[N], const u8 *con
 }
 template <bool ALL, u32 N> APR_DEVICE void dots(u32 type, float (&sum)[N], const u8 *const (&spans)[N], const InRegisters &x, u32 l, u32 groups) {
     if (type == 0) dots_of<RowsQ4K, N>(sum, spans, x, l, groups);
-    else if (N == 4) dots_of<RowsOfGroups<GroupQ4_0>, N>(sum, spans, x, l, groups); // the other one of which there are 4
     else if (type == 2) dots_of<RowsQ6K, N>(sum, spans, x, l, groups);
     else if (!ALL || type == 1) dots_of<RowsQ5K, N>(sum, spans, x, l, groups);
     else if (type == 3) dots_of<RowsOfGroups<GroupQ8_0>, N>(sum, spans, x, l, groups);
@@ -206,20 +205,20 @@ struct Work {
     float *sums;
     u32 l, groups, loaded; // groups of a row; chunk and kind of what is in values
     InRegisters values;
-    // take multiplies the N pieces of a slot.
-    template <bool ALL, u32 N> APR_METHOD void take(Slot *slot) {
-        const Piece p = slot->pieces[0];
-        const u32 wanted = 2 * p.chunk + (p.type == 2), before = 8 * (8 * p.chunk + (l >> 2)), bytes = type_bytes<ALL>(p.type);
+    // take multiplies N pieces of a slot from the first on, which are alike.
+    template <bool ALL, u32 N> APR_METHOD void take(Slot *slot, u32 first, u32 pitch) {
+        const Piece p = slot->pieces[first];
+        const u32 wanted = 2 * p.chunk + (p.type == 2), before = 8 * (8 * p.chunk + (l >> 2)), at = (l >> 2) * type_bytes<ALL>(p.type);
         if (wanted != loaded) values.load(x + p.chunk * CHUNK_X, l, p.type == 2);
         loaded = wanted;
         float sum[N] = {};
         if (before < groups) {
             const u8 *spans[N];
-            UNROLL for (u32 n = 0; n < N; n++) spans[n] = slot->bytes(n, piece_pitch(bytes)) + slot->pieces[n].shift + (l >> 2) * bytes;
+            UNROLL for (u32 n = 0; n < N; n++) spans[n] = slot->bytes(first + n, pitch) + slot->pieces[first + n].shift + at;
             dots<ALL, N>(p.type, sum, spans, values, l, groups - before);
         }
         const float v = join<N>(sum, l);
-        if (l % (32 / N) == 0) sums[slot->pieces[l / (32 / N)].sum] = v;
+        if (l % (32 / N) == 0) sums[slot->pieces[first + l / (32 / N)].sum] = v;
     }
 };
 
@@ -228,16 +227,13 @@ template <bool ALL> APR_DEVICE void multiply(const Model &m, Feed<ALL> &feed, Ri
     u32 next, end;
     m.pieces(product, next, end);
     Work work = {m, x, sums, lane(), m.cols(product) / 32, ~0u, {}};
-    NO_UNROLL while (next < end) {
+    NO_UNROLL for (; next < end; next += ABREAST) {
         Slot *slot = ring.slot(ring.turn);
         bulk_wait(&slot->filled, ring.parity);
-        const u32 count = slot->count;
-        if (count == 4) work.take<ALL, 4>(slot);
-        else if (count == 2) work.take<ALL, 2>(slot);
-        else work.take<ALL, 1>(slot);
-        next += count;
+        if (slot->alike) work.take<ALL, ABREAST>(slot, 0, ring.pitch);
+        else NO_UNROLL for (u32 n = 0; n < slot->count; n++) work.take<ALL, 1>(slot, n, ring.pitch);
         sync_warp(); // every lane has read: the slot may be filled again
-        feed.fill(m, slot);
+        feed.fill(m, slot, ring.pitch);
         ring.advance();
     }
 }
@@ -392,12 +388,12 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     }
     sync_block();
     float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at);
-    Ring ring = {shared + a.ring_at + warp() * a.stages * a.pitch, a.pitch, a.stages, 0, 0};
+    Ring ring = {shared + a.ring_at + warp() * a.stages * Ring::slot_bytes(a.pitch), a.pitch, a.stages, 0, 0};
     if (lane() < a.stages) bulk_init(&ring.slot(lane())->filled, ABREAST);
     sync_warp();
     Feed<ALL> feed;
     feed.start(m);
-    NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring.slot(n));
+    NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring.slot(n), a.pitch);
     const bool first_warp = warp() == 0;
     u32 round = 0;
     auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier

@@ -63,7 +63,7 @@ func TestDecodeMemory(t *testing.T) {
 			if !ok {
 				t.Fatalf("%v on %d multiprocessors does not fit", d, blocks)
 			}
-			slots := p.stages * layersWarps * p.pitch
+			slots := p.stages * layersWarps * (layersSlot + layersAbreast*p.pitch)
 			at := []int{0, p.ring, p.ring + slots, p.own, p.layers, p.shared}
 			if p.sums != at[2] || p.shared > s.Shared || p.shared-p.layers != 28*int(unsafe.Sizeof(decodeLayer{})) {
 				t.Errorf("%v on %d multiprocessors: %+v", d, blocks, p)
@@ -73,8 +73,8 @@ func TestDecodeMemory(t *testing.T) {
 					t.Errorf("%v on %d multiprocessors: part %d is at %d, the one before at %d", d, blocks, i, at[i], at[i-1])
 				}
 			}
-			if least := layersSlot + 2*(8*int(d.RowBytes(256))+15); p.pitch < least {
-				t.Errorf("%v: %d bytes for two pieces, which take %d", d, p.pitch, least)
+			if least := 8*int(d.RowBytes(256)) + 15; p.pitch < least {
+				t.Errorf("%v: %d bytes for a piece of %d", d, p.pitch, least)
 			}
 		}
 	}

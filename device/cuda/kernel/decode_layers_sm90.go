@@ -15,7 +15,8 @@ const (
 	layersPacks    = 2       // MOST_HIDDEN
 	layersStatic   = 2 << 10 // bytes of shared memory that the kernel declares, and more
 	layersMatrices = 7
-	layersSlot     = 48 // bytes of struct Slot
+	layersAbreast  = 2  // ABREAST
+	layersSlot     = 32 // bytes of struct Slot
 )
 
 // What speed alone depends on.
@@ -126,28 +127,19 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 	up := func(n int) int { return ceil(n, 16) * 16 }
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
-			p.pitch = max(p.pitch, layersSlot+slotBytes(w.Type))
+			p.pitch = max(p.pitch, up(int(w.Type.RowBytes(rowsChunk))+15))
 		}
 	}
 	sums := max((ceil(q, blocks)+2*ceil(kv, blocks))*chunks(s.Hidden), ceil(s.Hidden, blocks)*chunks(max(q, s.Inter)), 2*ceil(s.Inter, blocks)*chunks(s.Hidden))
 	p.ring = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
 	own, table := up(4*ceil(s.Hidden, blocks)), DecodeTableBytes(len(layers))-layersHead
-	slots := layersWarps * p.pitch
+	slots := layersWarps * (layersSlot + layersAbreast*p.pitch)
 	p.stages = min(layersStages, (s.Shared-layersStatic-p.ring-up(4*sums)-own-table)/slots)
 	p.sums = p.ring + p.stages*slots
 	p.own = p.sums + up(4*sums)
 	p.layers = p.own + own
 	p.shared = p.layers + table
 	return p, p.stages >= 1
-}
-
-// slotBytes is how much a slot has for pieces of a type: see abreast and piece_pitch.
-func slotBytes(d tensor.DType) int {
-	n, bytes := 2, int(d.RowBytes(rowsChunk))
-	if bytes <= int(tensor.Q4_K.RowBytes(rowsChunk)) {
-		n = 4
-	}
-	return n * (bytes + 16)
 }
 
 // DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
