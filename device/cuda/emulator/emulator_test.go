@@ -290,6 +290,25 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestBulkCopies: a bulk copy is there after the wait and not before, again and again.
+func TestBulkCopies(t *testing.T) {
+	m := open(t)
+	out, got := words[uint32](t, m, 32*4)
+	in, v := words[uint32](t, m, 2*64)
+	for i := range v {
+		v[i] = uint32(i)
+	}
+	run(t, m, "tensors", "test_bulk_copies", 1, 32, 0, unsafe.Pointer(&wordsArgs{out: out, in: in}))
+	for i := range 32 {
+		want := []uint32{0x7fff7fff, uint32(i), uint32(32 + i), uint32(64 + i)}
+		for k, w := range want {
+			if g := got[4*i+k]; g != w {
+				t.Fatalf("lane %d, value %d: %x, want %x", i, k, g, w)
+			}
+		}
+	}
+}
+
 func TestUndefined(t *testing.T) {
 	m := open(t)
 	p, got := words[uint32](t, m, 8)
@@ -318,6 +337,11 @@ func TestMistakes(t *testing.T) {
 		{"test_misaligned_copy", 1, 32, 0, 0, "copy_async16 to shared memory at"},
 		{"test_copy_outside_shared", 1, 32, 0, 0, "outside the arrays in shared memory"},
 		{"test_ldmatrix_misaligned", 1, 32, 0, 0, "thread 3: ldmatrix at"},
+		{"test_bulk_unbegun", 1, 32, 0, 0, "bulk_wait for copies that nobody began"},
+		{"test_bulk_twice", 1, 32, 0, 0, "copy_bulk while those before were not waited for"},
+		{"test_bulk_misaligned", 1, 32, 0, 8, "thread 0: copy_bulk at"},
+		{"test_bulk_outside_shared", 1, 32, 0, 0, "copy_bulk of 64 bytes to"},
+		{"test_blocks_apart", 2, 32, 0, 0, "a barrier of all blocks in a launch that is not cooperative"},
 		{"test_shared_behind", 1, 32, 0, 0, "written 0 bytes behind the end of an array of 128 bytes"},
 		{"test_shared_before", 1, 32, 0, -2, "written 6 bytes before an array of 128 bytes"},
 		{"test_shared_too_much", 1, 32, 0, 0, "49156 bytes of SHARED"},

@@ -81,3 +81,35 @@ KERNEL(test_missing_barrier, MistakeArgs, 128, 1) {
     s[thread()] = thread();
     a.p[block() * 128 + thread()] = s[(thread() + 128 + (i32)a.n) % 128];
 }
+KERNEL(test_bulk_unbegun, MistakeArgs, 32, 1) {
+    SHARED(u64, filled, 1);
+    if (lane() == 0) bulk_init(filled, 1);
+    sync_warp();
+    bulk_wait(filled, 0);
+}
+KERNEL(test_bulk_twice, MistakeArgs, 32, 1) {
+    SHARED(u64, filled, 1);
+    SHARED(u32, s, 64);
+    if (lane() != 0) return;
+    bulk_init(filled, 1);
+    copy_bulk(filled, s, a.p, 64);
+    copy_bulk(filled, s + 16, a.p, 64);
+}
+KERNEL(test_bulk_misaligned, MistakeArgs, 32, 1) {
+    SHARED(u64, filled, 1);
+    SHARED(u32, s, 64);
+    if (lane() != 0) return;
+    bulk_init(filled, 1);
+    copy_bulk(filled, s, (const u8 *)a.p + a.n, 64);
+}
+KERNEL(test_bulk_outside_shared, MistakeArgs, 32, 1) {
+    SHARED(u64, filled, 1);
+    SHARED(u32, s, 64);
+    if (lane() != 0) return;
+    bulk_init(filled, 1);
+    copy_bulk(filled, s + 60, a.p, 64);
+}
+KERNEL(test_blocks_apart, MistakeArgs, 32, 1) {
+    grid_arrive(a.p);
+    grid_wait(a.p, 1);
+}

@@ -96,3 +96,24 @@ KERNEL(test_copies, CopyArgs, 64, 1) {
     copy_async_wait<0>();
     store16(a.out + 4 * thread() + 3, s[thread()]);
 }
+
+// Bulk copies of 256 bytes in two parts, then another turn of the same place.
+KERNEL(test_bulk_copies, CopyArgs, 32, 1) {
+    SHARED(u64, filled, 1);
+    SHARED(u32, s, 64);
+    u32 *out = (u32 *)a.out + 4 * lane();
+    const u32 *in = (const u32 *)a.in;
+    if (lane() == 0) bulk_init(filled, 2);
+    sync_warp();
+    if (lane() < 2) copy_bulk(filled, s + 32 * lane(), in + 32 * lane(), 128);
+    sync_warp();
+    out[0] = s[lane()];
+    sync_warp();
+    bulk_wait(filled, 0);
+    out[1] = s[lane()], out[2] = s[32 + lane()];
+    sync_warp();
+    if (lane() < 2) copy_bulk(filled, s, in + 64, lane() == 0 ? 128 : 0);
+    sync_warp();
+    bulk_wait(filled, 1);
+    out[3] = s[lane()];
+}
