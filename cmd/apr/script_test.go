@@ -13,7 +13,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"apr": main}) }
+// programs are what the test program is when it is called by one of these names.
+var programs = map[string]func(){"apr": main}
+
+func TestMain(m *testing.M) { testscript.Main(m, programs) }
 
 // TestScripts runs the scripts of testdata/script. Beyond testscript's own commands they have
 //
