@@ -65,6 +65,9 @@ func TestRules(t *testing.T) {
 		cause  string // of the run's state
 	}{
 		{"completed", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) }, "", ""},
+		{"ruined", []float64{7, 7.2, 30, 31, 29, 30, 33}, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+			return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed})
+		}, "ruined", "training made the student worse: the steps were too large"},
 		{"out of memory", falling, 0.5, 1e-3, death("out of memory", "oom_kill rose from 0 to 1"), "oom", "out of memory: the kernel killed the process"},
 		{"killed", falling, 0.5, 1e-3, death("not out of memory", "oom_kill stayed 0"), "killed", "killed by somebody, not for want of memory"},
 		{"killed, nobody knows why", falling, 0.5, 1e-3, death("unknown", "the counter cannot be read"), "killed-unknown", Unknown},
@@ -81,8 +84,8 @@ func TestRules(t *testing.T) {
 					return err
 				}
 			}
-			return failed("3 steps in a row were not finite")("", d)
-		}, "diverged diverged", "diverged: 3 steps in a row were not finite"},
+			return failed("3 steps in a row were refused, and left the weights alone")("", d)
+		}, "diverged diverged", "diverged: 3 steps in a row were refused, and left the weights alone"},
 		{"diverged, and finite", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
 			for k := range 3 {
 				if err := d.Event("warning", "diverging step", map[string]any{"step": 6 + k, "leg": "student", "tensor": "w", "loss": 38.5, "limit": 21.75, "rows": []int{1}}, ""); err != nil {

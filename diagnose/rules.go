@@ -85,13 +85,19 @@ func divergence(r *records) []Finding {
 		f.Evidence = append(f.Evidence, e.evidence())
 	}
 	first := row[0]
+	before := "no step was applied before"
+	for _, s := range finite(r.steps, first.get("leg")) {
+		if float64(s.Step.Step) < number(first.detail["step"]) {
+			before = fmt.Sprintf("the last that was applied is step %d, at a learning rate of %.3g and with a loss of %.4g", s.Step.Step, s.LR, float64(s.Loss))
+		}
+	}
 	cause := "the gradient was not finite in " + first.get("tensor")
-	f.Symptom = fmt.Sprintf("%d steps in a row were not finite, first step %.0f in %s; the weights are those before", len(row), number(first.detail["step"]), first.get("tensor"))
+	f.Symptom = fmt.Sprintf("%d steps in a row were not finite, first step %.0f in %s, and were not applied; %s", len(row), number(first.detail["step"]), first.get("tensor"), before)
 	if first.Name == "diverging step" {
 		cause = fmt.Sprintf("the loss rose to %.4g, where at most %.4g was expected", number(first.detail["loss"]), number(first.detail["limit"]))
-		f.Symptom = fmt.Sprintf("%d steps in a row had a loss far above those before, first step %.0f with %.4g; the weights are those before", len(row), number(first.detail["step"]), number(first.detail["loss"]))
+		f.Symptom = fmt.Sprintf("%d steps in a row had a loss far above those before, first step %.0f with %.4g, and were not applied; %s", len(row), number(first.detail["step"]), number(first.detail["loss"]), before)
 	}
-	f.Advice = "lower --learning-rate (now " + r.setting("learning_rate") + "), lengthen the warm-up, or look at the rows named"
+	f.Advice = "lower --learning-rate (now " + r.setting("learning_rate") + "), lengthen the warm-up, or look at the rows named and at the steps before, which may have ruined the weights"
 	const limit = 3
 	if f.Fatal = len(row) >= limit; f.Fatal {
 		f.Cause = "diverged: " + cause
@@ -132,6 +138,25 @@ func degenerate(r *records) (out []Finding) {
 	return out
 }
 
+// ruined: a student whose loss ends far above where it began was made worse by its training.
+func ruined(r *records) []Finding {
+	steps := finite(r.steps, "student")
+	if len(steps) < enough || r.run.Status == runlog.Running {
+		return nil
+	}
+	const far = 1.0 // nats, as of divergence
+	first, last := float64(steps[0].Loss), math.Inf(1)
+	for _, s := range steps[len(steps)-enough:] { // the lowest, for one may be a bad draw
+		last = min(last, float64(s.Loss))
+	}
+	if last <= first+far {
+		return nil
+	}
+	return []Finding{{ID: "ruined", Symptom: fmt.Sprintf("the loss of the last %d steps is at least %.4g, that of the first was %.4g", enough, last, first),
+		Cause: "training made the student worse: the steps were too large", Fatal: true, Evidence: ends(steps), at: r.run.Manifest.Started,
+		Advice: "lower --learning-rate (now " + r.setting("learning_rate") + ") or lengthen the warm-up; --max-loss-ratio refuses steps that diverge"}}
+}
+
 // zeroRate: with a learning rate of zero in every step the weights cannot move.
 func zeroRate(r *records) []Finding {
 	steps := finite(r.steps, "student")
@@ -170,7 +195,7 @@ func receipt(r *records) []Finding {
 	case strings.Contains(reason, "[E-FILE-015]"):
 		f.ID, f.Symptom, f.Cause = "disk-full", "a file could not be written", "the disk is full: "+reason
 		f.Advice = "make room and --resume: the last checkpoint is kept"
-	case strings.Contains(reason, "steps in a row were not finite"):
+	case strings.Contains(reason, "steps in a row were refused"):
 		f.ID, f.Cause = "diverged", "diverged: "+reason
 	}
 	return []Finding{f}

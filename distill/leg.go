@@ -84,7 +84,8 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 
 // diverged ends a leg after too many refused steps in a row, the last of which is err.
 func (l *leg) diverged(err error) error {
-	hint := "lower --learning-rate or lengthen the warm-up; to go on from an earlier checkpoint, --resume with --allow-changed"
+	hint := "lower --learning-rate or lengthen the warm-up; the steps before these may have ruined the weights, also those of the newest checkpoint: " +
+		"--resume=CHECKPOINT with --allow-changed goes on from an earlier one"
 	if errors.Is(err, ErrDiverged) {
 		hint += "; --max-loss-ratio 0 applies such steps"
 	}
@@ -161,6 +162,7 @@ func (l *leg) recordRefusal(err error, step int, from corpus.Position, rec Recor
 		name = "diverging step"
 		detail["loss"], detail["limit"] = rec.Loss, rec.MaxLoss
 	}
+	l.run.obs.Message("warning: a step of leg %s was refused, the weights are those before it: %v", l.name, err)
 	return errors.Join(err, l.run.dir.Event("warning", name, detail, err.Error()))
 }
 

@@ -101,7 +101,9 @@ func read(path string, all bool) (*Record, error) {
 func (r *Record) judge(locked bool) {
 	var last Event
 	for i := len(r.Events) - 1; i >= 0 && last.Kind == ""; i-- {
-		last = r.Events[i]
+		if r.Events[i].Kind != "record" { // measurements, which a run also takes when it has stopped
+			last = r.Events[i]
+		}
 	}
 	if r.Receipt != nil && last.Time.After(r.Receipt.Finished) {
 		r.Receipt = nil // of a part before the last resumption

@@ -214,7 +214,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	if r, err := model.ParseRecompute(o.Recompute); err == nil { // auto is the planner's choice
 		c.Recompute = []model.Recompute{r}
 	}
-	if s.Given("warmup-steps") {
+	if s.Given("warmup-steps") && !s.Over("warmup-ratio", "warmup-steps") {
 		c.WarmupSteps = o.WarmupSteps
 	}
 	c.MessagesField = readOptions(s, o.TextField, o.MessagesField).MessagesField

@@ -233,7 +233,7 @@ func (o *distillOptions) check(s cli.Settings) error {
 		return fault.New(fault.Usage, "missing --data PATH or --dataset DIR")
 	case len(o.Data) > 0 && o.Dataset != "":
 		return fault.New(fault.Usage, "--data and --dataset exclude each other")
-	case s.Given("warmup-steps") && s.Given("warmup-ratio"):
+	case s.Given("warmup-steps") && s.Given("warmup-ratio") && !s.Over("warmup-steps", "warmup-ratio") && !s.Over("warmup-ratio", "warmup-steps"):
 		return fault.New(fault.Usage, "--warmup-steps and --warmup-ratio exclude each other")
 	case s.Given("eval-data") && s.Given("val-fraction"):
 		return fault.New(fault.Usage, "--eval-data and --val-fraction exclude each other")

@@ -76,6 +76,28 @@ func TestDistillConfigRoundTrip(t *testing.T) {
 	}
 }
 
+// TestWarmUpOver: a flag for one way to say the warm-up wins over a file that says the other.
+func TestWarmUpOver(t *testing.T) {
+	args := strings.Fields("distill /t.apr --student /s.apr -d /x.jsonl --warmup-ratio 0.5 --steps 10 --print-config")
+	_, _, text, _ := distillCall(t, args)
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		more []string
+		want int
+	}{{nil, -1}, {[]string{"--warmup-steps", "3"}, 3}} {
+		o, s, out, code := distillCall(t, append([]string{"distill", file}, tt.more...))
+		if code != 0 {
+			t.Fatalf("%v: exit %d: %s", tt.more, code, out)
+		}
+		if c, err := o.config(s); err != nil || c.WarmupSteps != tt.want {
+			t.Errorf("%v: %d steps of warm-up, %v; want %d", tt.more, c.WarmupSteps, err, tt.want)
+		}
+	}
+}
+
 func TestDistillSources(t *testing.T) {
 	dir := t.TempDir()
 	nested := filepath.Join(dir, "nested.yaml")

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"apr/runlog"
 )
 
 // program returns the path of this test binary under the name apr, which runs the program.
@@ -58,6 +60,9 @@ func stopAndResume(t *testing.T, signals []syscall.Signal, flags ...string) {
 			name := "stopped-" + strings.ReplaceAll(sig.String(), " ", "-")
 			if code := interrupt(t, command(name), sig); code != 20 {
 				t.Fatalf("exit %d, want 20", code)
+			}
+			if r, err := runlog.ReadStatus(filepath.Join(dir, name)); err != nil || r.Status != runlog.Stopped {
+				t.Errorf("the run is %q (%s), %v; want stopped", r.Status, r.Reason, err)
 			}
 			if out, err := command(name, "--resume").CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -90,6 +91,9 @@ func (s *sentry) stalled(r watch.Report) {
 func (s *sentry) fault(r watch.Report) error {
 	err := fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Millisecond), r.Doing).WithID("E-WATCH-001")
 	if dir := s.runDir(); dir != "" {
+		if all, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "step-*")); len(all) == 0 { // the pattern is well formed
+			return err.WithHint("stacks are in %s/stall.txt; no checkpoint was written yet", dir)
+		}
 		return err.WithHint("stacks are in %s/stall.txt; the last checkpoint is intact: go on with the same command and --resume=%s", dir, dir)
 	}
 	return err.WithHint("--stall-timeout allows more time")

@@ -272,7 +272,7 @@ var exitMeanings = map[fault.Kind]string{
 	fault.Load:    "model could not be loaded (missing tensor, shape, tokenizer)", fault.IO: "I/O, disk full",
 	fault.Inference: "inference failed", fault.Unavailable: "feature or device not available",
 	fault.Network: "network", fault.HTTP404: "HTTP 404", fault.Stopped: "stopped by a signal, resumable",
-	fault.Diverged: "diverged: loss or gradient not finite three steps in a row", fault.Hung: "hung: no progress",
+	fault.Diverged: "diverged: three steps in a row not finite, or with a loss far above those before", fault.Hung: "hung: no progress",
 	fault.Memory: "out of memory, predicted or met", fault.UnsafePath: "unsafe path",
 	fault.Vacuous: "vacuous or invalid contract",
 }

@@ -41,6 +41,23 @@ func (s Settings) Given(name string) bool {
 	return o != "" && o != "default"
 }
 
+// Over reports whether the option was set in a place that wins over the one where other was: a flag over the environment,
+// that over a configuration, that over a default.
+func (s Settings) Over(name, other string) bool {
+	rank := func(name string) int {
+		switch o := s.Origin(name); {
+		case o == "flag":
+			return 3
+		case strings.HasPrefix(o, "env "):
+			return 2
+		case strings.HasPrefix(o, "config "):
+			return 1
+		}
+		return 0
+	}
+	return rank(name) > rank(other)
+}
+
 // Map returns the settings by configuration key, for a run's manifest.
 func (s Settings) Map() map[string]Setting {
 	m := make(map[string]Setting, len(s))

@@ -28,7 +28,7 @@ const (
 	Network     Kind = 10 // network
 	HTTP404     Kind = 11 // remote file does not exist
 	Stopped     Kind = 20 // stopped by a signal, resumable
-	Diverged    Kind = 21 // loss or gradient not finite three steps in a row
+	Diverged    Kind = 21 // three steps in a row not finite, or with a loss far above those before
 	Hung        Kind = 22 // no progress
 	Memory      Kind = 23 // out of memory, predicted or met
 	UnsafePath  Kind = 24 // path leaves its root
