@@ -142,6 +142,9 @@ func (l *leg) mayContinue(st state, from string) error {
 		WithHint("restore the settings, or --allow-changed, which records the difference").WithID("E-CKPT-004")
 }
 
+// ResumedWithChanges is the name of the event of a run that goes on with other settings than its checkpoint was made with.
+const ResumedWithChanges = "resumed with changes"
+
 // restore continues from the leg's checkpoint if the run is a resumed one.
 func (l *leg) restore(out *Outcome) error {
 	r := l.run
@@ -165,7 +168,7 @@ func (l *leg) restore(out *Outcome) error {
 		return err
 	}
 	if diff := differences(st.Must, r.mustAgree()); len(diff) > 0 {
-		if err := r.dir.Event("warning", "resumed with changes", diff, "--allow-changed"); err != nil {
+		if err := r.dir.Event("warning", ResumedWithChanges, diff, "--allow-changed"); err != nil {
 			return err
 		}
 	}

@@ -127,6 +127,12 @@ func (v *verifier) open() error {
 	if r.Receipt == nil || r.Status != runlog.Completed {
 		return fault.In(fault.Invalid, r.Path, "the run is %s, not completed: there is no outcome to verify", r.Status).WithID("E-VERIFY-001")
 	}
+	for _, e := range r.Events {
+		if e.Name == distill.ResumedWithChanges {
+			return fault.In(fault.Invalid, r.Path, "the run was resumed with other settings (%v): no one configuration gives all of its steps", e.Detail).
+				WithHint("manifest.resume-*.json holds what was in force from then on").WithID("E-VERIFY-007")
+		}
+	}
 	if r.Damaged > 0 {
 		v.add("records", "lines that cannot be read", r.Damaged, 0, false)
 	}

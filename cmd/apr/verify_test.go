@@ -265,3 +265,16 @@ func TestVerifyRefusals(t *testing.T) {
 		t.Errorf("an option that there is not: exit %d, %v", code, v["error"])
 	}
 }
+
+// What was resumed with other settings has no configuration to be recomputed with: that is said, and no line is accused.
+func TestVerifyChanged(t *testing.T) {
+	smallRun(t)
+	if code, v := call(t, "distill", "teacher", "--student-config", "student.json", "-d", "train.jsonl", "--eval-data", "held.jsonl", "--steps", "5",
+		"--batch-size", "2", "--grad-accum", "2", "--seq-len", "16", "--checkpoint-every", "2", "--control", "ce", "--backend", "cpu", "-o", "run",
+		"--learning-rate", "1e-5", "--resume=run/checkpoints/step-000004", "--allow-changed"); code != 0 {
+		t.Fatalf("distill: %v", v)
+	}
+	if code, v := call(t, "verify", "run"); code != 5 || !strings.Contains(fmt.Sprint(v["error"]), "learning_rate was") {
+		t.Errorf("exit %d, %v", code, v["error"])
+	}
+}
