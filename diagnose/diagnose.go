@@ -272,9 +272,9 @@ func ends(steps []step) []Evidence {
 	return out
 }
 
-// setting renders a value of the manifest's configuration.
+// setting renders a value of the configuration that was last in force.
 func (r *records) setting(key string) string {
-	v, ok := r.run.Manifest.Config[key]
+	v, ok := r.run.InForce.Config[key]
 	if !ok {
 		return Unknown
 	}

@@ -34,7 +34,7 @@ func origins(r *runlog.Record) []Section {
 		}
 		all = append(all, s)
 	}
-	all = append(all, configuration(m))
+	all = append(all, configuration(m, cmp.Or(r.InForce, m)))
 	return slices.DeleteFunc(all, func(s Section) bool { return len(s.Rows) == 0 })
 }
 
@@ -104,8 +104,9 @@ func environment(m *runlog.Manifest) Section {
 	return s
 }
 
-// configuration lists all settings, those that somebody chose first.
-func configuration(m *runlog.Manifest) Section {
+// configuration lists all settings as they were last in force, those that somebody chose first, with what they were at the
+// beginning if that was something else.
+func configuration(begun, m *runlog.Manifest) Section {
 	s := Section{Title: "Configuration", Notes: true}
 	chosen := func(k string) int {
 		if m.Config[k].Origin == "default" {
@@ -117,7 +118,11 @@ func configuration(m *runlog.Manifest) Section {
 		return cmp.Or(cmp.Compare(chosen(a), chosen(b)), cmp.Compare(a, b))
 	})
 	for _, k := range keys {
-		s.Rows = append(s.Rows, Row{k, text(m.Config[k].Value), m.Config[k].Origin})
+		note := m.Config[k].Origin
+		if was, is := text(begun.Config[k].Value), text(m.Config[k].Value); was != is {
+			note += "; " + was + " before a resumption"
+		}
+		s.Rows = append(s.Rows, Row{k, text(m.Config[k].Value), note})
 	}
 	return s
 }

@@ -438,3 +438,25 @@ func TestVendored(t *testing.T) {
 		}
 	}
 }
+
+// TestSettingsInForce: after a resumption the report shows the settings that were in force last, and what they had been.
+func TestSettingsInForce(t *testing.T) {
+	manifest := func(rate float64) *runlog.Manifest {
+		return &runlog.Manifest{RunID: "x", Config: map[string]runlog.Value{
+			"learning_rate": {Value: rate, Origin: "flag"}, "seed": {Value: 1, Origin: "default"},
+		}}
+	}
+	for _, tt := range []struct {
+		inForce *runlog.Manifest
+		want    Row
+	}{
+		{nil, Row{"learning_rate", "0.5", "flag"}},
+		{manifest(0.25), Row{"learning_rate", "0.25", "flag; 0.5 before a resumption"}},
+	} {
+		p := New(&runlog.Record{Manifest: manifest(0.5), InForce: tt.inForce})
+		got := p.Origins[len(p.Origins)-1].Rows
+		if len(got) != 2 || got[0] != tt.want || got[1] != (Row{"seed", "1", "default"}) {
+			t.Errorf("got %v, want %v and the seed", got, tt.want)
+		}
+	}
+}

@@ -37,8 +37,9 @@ const (
 // Record is what a run directory says about its run. Parts that a run has not written yet, or never will, are nil.
 type Record struct {
 	Path     string
-	Manifest *Manifest
-	Receipt  *Receipt // of this state: the receipt of a run that was resumed since is left out
+	Manifest *Manifest // of the beginning
+	InForce  *Manifest // of the last resumption, whose settings may differ; Manifest, if there was none
+	Receipt  *Receipt  // of this state: the receipt of a run that was resumed since is left out
 	Steps    []Step
 	Events   []Event
 	Samples  *Samples
@@ -72,6 +73,16 @@ func read(path string, all bool) (*Record, error) {
 	}
 	if !found {
 		return nil, fault.In(fault.NotFound, path, "is not a run directory: it has no manifest.json").WithID("E-RUN-004")
+	}
+	r.InForce = r.Manifest
+	for i := 1; ; i++ {
+		m := &Manifest{}
+		if found, err = readJSON(filepath.Join(path, fmt.Sprintf(resumedManifest, i)), m); err != nil {
+			return nil, err
+		} else if !found {
+			break
+		}
+		r.InForce = m
 	}
 	locked := locked(path) // first: what follows is at least as new
 	var receipt Receipt

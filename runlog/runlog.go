@@ -236,6 +236,9 @@ func prepare(path string, force, resume bool) error {
 // File returns the path of a file of the run.
 func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
 
+// resumedManifest is the name of the manifest of a run's n-th resumption.
+const resumedManifest = "manifest.resume-%d.json"
+
 // WriteManifest writes manifest.json, atomically; a resumed run keeps its first one and numbers the others.
 func (d *Dir) WriteManifest(m Manifest) error {
 	m.Schema = "apr.manifest/1"
@@ -246,7 +249,7 @@ func (d *Dir) WriteManifest(m Manifest) error {
 		} else if err != nil {
 			return fault.In(fault.IO, d.File(name), "cannot be looked at").Because(err)
 		}
-		name = fmt.Sprintf("manifest.resume-%d.json", i)
+		name = fmt.Sprintf(resumedManifest, i)
 	}
 }
 

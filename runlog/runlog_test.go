@@ -202,6 +202,11 @@ func TestManifestAndReceipt(t *testing.T) {
 			t.Errorf("%s: %+v", file, m)
 		}
 	}
+	rec, err := runlog.Read(d.Path)
+	must(t, err)
+	if rec.Manifest.RunID != "first" || rec.InForce.RunID != "third" {
+		t.Errorf("the manifest is that of %q, in force is that of %q", rec.Manifest.RunID, rec.InForce.RunID)
+	}
 	must(t, d.Step(runlog.Step{Leg: "student"}))
 	must(t, d.WriteReceipt(runlog.Receipt{RunID: "first", Status: "completed", Outputs: map[string]string{"student.apr": "00"}}))
 	if read(t, d.File("steps.jsonl")) == "" {
