@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -146,12 +147,14 @@ func locked(path string) bool {
 	return l.Unlock() != nil
 }
 
-// Last returns the last step, or nil.
+// Last returns the last step that was applied, or nil.
 func (r *Record) Last() *Step {
-	if len(r.Steps) == 0 {
-		return nil
+	for i := range slices.Backward(r.Steps) {
+		if !r.Steps[i].Refused() {
+			return &r.Steps[i]
+		}
 	}
-	return &r.Steps[len(r.Steps)-1]
+	return nil
 }
 
 // Updated returns when the run was last written to, as its records say.

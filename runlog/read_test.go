@@ -79,10 +79,10 @@ func TestReadDamagedLines(t *testing.T) {
 	path := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(path, "manifest.json"), []byte(`{"run_id":"x"}`), 0o600))
 	long := `{"leg":"` + strings.Repeat("y", 17<<20) + "\"}\n"
-	text := `{"leg":"student","step":0,"loss":1.5}` + "\n{\n" + long + "\n" + `{"leg":"student","step":1,"loss":null}` + "\n" + `{"leg":"student","st`
+	text := `{"leg":"student","step":0,"loss":1.5,"finite":true}` + "\n{\n" + long + "\n" + `{"leg":"student","step":1,"loss":null}` + "\n" + `{"leg":"student","st`
 	must(t, os.WriteFile(filepath.Join(path, "steps.jsonl"), []byte(text), 0o600))
 	r := readRun(t, path)
-	if len(r.Steps) != 2 || r.Damaged != 2 || r.Steps[0].Loss != 1.5 || r.Steps[1].Loss.Finite() || r.ID() != "x" || r.Last().Step != 1 {
+	if len(r.Steps) != 2 || r.Damaged != 2 || r.Steps[0].Loss != 1.5 || r.Steps[1].Loss.Finite() || r.ID() != "x" || r.Last().Step != 0 { // step 1 was refused
 		t.Errorf("%d steps, %d damaged lines: %+v", len(r.Steps), r.Damaged, r.Steps)
 	}
 	if !math.IsNaN(float64(r.Steps[1].Loss)) {

@@ -24,8 +24,8 @@ type Summary struct {
 	Path    string         `json:"path"`
 	Status  string         `json:"status"`
 	Started time.Time      `json:"started"`
-	Steps   int            `json:"steps"` // of the student's leg
-	Loss    *runlog.Number `json:"loss"`  // of its last step; null: no step yet, or not finite
+	Steps   int            `json:"steps"` // of the student's leg, done or refused
+	Loss    *runlog.Number `json:"loss"`  // of the last that was applied; null: none yet
 	Val     *runlog.Number `json:"val_nats_per_token"`
 	Problem string         `json:"problem,omitempty"` // why the records cannot be read
 }
@@ -36,7 +36,9 @@ func Summarise(r *runlog.Record) Summary {
 	for _, step := range r.Steps {
 		if step.Leg == studentLeg {
 			s.Steps = step.Step + 1
-			s.Loss = finite(step.Loss)
+			if !step.Refused() {
+				s.Loss = finite(step.Loss)
+			}
 		}
 	}
 	if e := evaluation(r, distilled); e != nil {
