@@ -57,9 +57,8 @@ func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLay
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	for _, l := range d.Layers {
 		var k kernel.DecodeLayer
-		ok := cut(k.QKV[:], l.QKV, q, kv, kv) && cut(k.GateUp[:], l.GateUp, s.Inter, s.Inter)
 		var o, down [1]kernel.Blocks
-		if !ok || !cut(o[:], l.O, s.Hidden) || !cut(down[:], l.Down, s.Hidden) {
+		if !cut(k.QKV[:], l.QKV, q, kv, kv) || !cut(o[:], l.O, s.Hidden) || !cut(k.GateUp[:], l.GateUp, s.Inter, s.Inter) || !cut(down[:], l.Down, s.Hidden) {
 			return nil, false
 		}
 		k.O, k.Down = o[0], down[0]

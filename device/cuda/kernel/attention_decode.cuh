@@ -28,6 +28,18 @@ constexpr int PART = 256 + 2;   // floats: sums of values, top, sum
 // Sum of a softmax's shares for one column of a head's values: see Softmax.
 struct Joined { float top, sum, acc; };
 
+// join_shares joins a column's sums of several warps or blocks, in ascending order: they are `step` floats apart from `from` on.
+APR_DEVICE Joined join_shares(const float *from, i64 step, int shares, int column) {
+    Joined r = {-INFINITY_F, 0, 0};
+    for (int i = 0; i < shares; i++) r.top = max2(r.top, from[i * step + 256]);
+    for (int i = 0; i < shares; i++) {
+        const float f = Softmax::weight(from[i * step + 256], r.top);
+        r.sum = fma_rn(f, from[i * step + 257], r.sum);
+        r.acc = fma_rn(f, from[i * step + column], r.acc);
+    }
+    return r;
+}
+
 // attend_keys is the softmax of a block's keys [first, end) for one query: q is the query's pack of lane l%per, k(j) and v(j)
 // are where the rows of key j begin. Threads below d return the sums of the values' column of their number. As many lanes as
 // a head has packs of 8 have a key, and AHEAD of a lane are on their way together. parts is shared memory of the block's warps · PART.
@@ -74,28 +86,7 @@ template <int AHEAD, class T, class Rows> APR_DEVICE Joined attend_keys(const T 
     if (l < packs) UNROLL for (int e = 0; e < 8; e++) mine[8 * c + e] = s.acc[e];
     if (l == 0) mine[256] = s.top, mine[257] = s.sum;
     sync_block();
-    Joined r = {-INFINITY_F, 0, 0};
-    const int column = thread();
-    if (column >= d) return r;
-    for (int w = 0; w < warps; w++) r.top = max2(r.top, parts[w * PART + 256]);
-    for (int w = 0; w < warps; w++) {
-        const float f = Softmax::weight(parts[w * PART + 256], r.top);
-        r.sum = fma_rn(f, parts[w * PART + 257], r.sum);
-        r.acc = fma_rn(f, parts[w * PART + column], r.acc);
-    }
-    return r;
-}
-
-// join_shares joins a column's sums of several blocks, in ascending order: they are `step` floats apart from `from` on.
-APR_DEVICE Joined join_shares(const float *from, i64 step, int shares, int column) {
-    Joined r = {-INFINITY_F, 0, 0};
-    for (int i = 0; i < shares; i++) r.top = max2(r.top, from[i * step + 256]);
-    for (int i = 0; i < shares; i++) {
-        const float f = Softmax::weight(from[i * step + 256], r.top);
-        r.sum = fma_rn(f, from[i * step + 257], r.sum);
-        r.acc = fma_rn(f, from[i * step + column], r.acc);
-    }
-    return r;
+    return (int)thread() < d ? join_shares(parts, PART, warps, thread()) : Joined{-INFINITY_F, 0, 0};
 }
 
 // RowsFrom are rows of one matrix, stride elements apart.

@@ -75,8 +75,8 @@ var layersTypes = map[tensor.DType]uint8{tensor.Q4_K: 0, tensor.Q5_K: 1, tensor.
 // layersHead is the room for the count of blocks that begins the table of layers.
 const layersHead = 64
 
-// DecodeTable returns what DecodeLayers reads of layers: it stands at the address that DecodeLayers is given, and has to be
-// put there anew for each launch.
+// DecodeTable writes what DecodeLayers reads of layers to the first DecodeTableBytes of dst, host memory at a multiple of 8
+// bytes. They have to be put anew, for each launch, at the address that DecodeLayers is given.
 func DecodeTable(dst []byte, layers []DecodeLayer) {
 	clear(dst[:layersHead])
 	all := unsafe.Slice((*decodeLayer)(unsafe.Pointer(unsafe.SliceData(dst[layersHead:]))), len(layers))
@@ -89,7 +89,7 @@ func DecodeTable(dst []byte, layers []DecodeLayer) {
 	}
 }
 
-// DecodeTableBytes is the size of DecodeTable.
+// DecodeTableBytes is the size of that of so many layers.
 func DecodeTableBytes(layers int) int { return layersHead + layers*int(unsafe.Sizeof(decodeLayer{})) }
 
 // DecodeServes reports whether DecodeLayers takes these on a device of so many multiprocessors.
@@ -147,14 +147,17 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 //	x += o(attention(rope(qkv(norm(x))) and the cache)), then x += down(silu(g)·u), g and u of gateUp(norm(x))
 //
 // and puts the position's key and value into each layer's cache. table is where DecodeTable was put, rotary that of
-// RotaryTable; qkv, att and product are scratch of (heads + 2·kv)·d, heads·d and inter columns. All sums are float32, of
+// RotaryTable; qkv, att and product are scratch of (heads + 2·kv)·d, heads·d and inter columns, bfloat16 too. DecodeServes
+// says what layers and shapes may be. All sums are float32, of
 // products as Gemv has them; what passes from one product to another is rounded to bfloat16.
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
 func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
 	blocks, name := max(1, queue.Multiprocessors()), "decode_layers_k"
 	p, ok := shapeLayers(layers, s, blocks)
-	need(ok && DecodeServes(layers, s, blocks), "DecodeLayers", "not served")
+	need(ok && rowsAt(x, 16) && rowsAt(qkv, 4) && rowsAt(att, 16) && rowsAt(product, 16), "DecodeLayers", "shared memory or alignment")
+	need(x.Cols == s.Hidden && qkv.Cols == (s.Heads+2*s.KVHeads)*s.HeadDim && att.Cols == s.Heads*s.HeadDim && product.Cols == s.Inter,
+		"DecodeLayers", "shapes differ")
 	a := &decodeArgs{
 		layers: table + layersHead, arrived: table, x: x.Ptr, qkv: qkv.Ptr, att: att.Ptr, product: product.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
