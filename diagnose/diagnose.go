@@ -280,3 +280,8 @@ func (r *records) setting(key string) string {
 	}
 	return fmt.Sprintf("%v (%s)", v.Value, cmp.Or(v.Origin, "origin not recorded"))
 }
+
+// applied returns the steps of a leg that were not refused.
+func applied(steps []step, leg string) []step {
+	return slices.DeleteFunc(finite(steps, leg), func(s step) bool { return s.Refused() })
+}

@@ -203,3 +203,26 @@ func Example() {
 	// out of memory: the kernel killed the process <nil>
 	// oom oom_kill rose from 0 to 1 events.jsonl 1
 }
+
+// TestRefusedStepsJudgeNothing: what was not applied neither ruined the weights nor is the last step that moved them.
+func TestRefusedStepsJudgeNothing(t *testing.T) {
+	dir := makeRun(t, falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+		var all []error
+		for k := range 6 {
+			s := runlog.Step{Leg: "student", Step: len(falling) + k, LR: 1, Loss: 99, CE: 99, KL: 99, Finite: true, Diverged: true}
+			all = append(all, d.Step(s), d.Event("warning", "diverging step",
+				map[string]any{"step": s.Step, "leg": "student", "tensor": "w", "loss": 99.0, "limit": 10.0}, "refused"))
+		}
+		return errors.Join(append(all, d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))...)
+	})
+	f, err := Run(dir, sound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Findings) != 1 || f.Findings[0].ID != "diverged" {
+		t.Fatalf("findings %+v", f.Findings)
+	}
+	if want := fmt.Sprintf("the last that was applied is step %d, at a learning rate of 0.001", len(falling)-1); !strings.Contains(f.Findings[0].Symptom, want) {
+		t.Errorf("%q lacks %q", f.Findings[0].Symptom, want)
+	}
+}

@@ -86,7 +86,7 @@ func divergence(r *records) []Finding {
 	}
 	first := row[0]
 	before := "no step was applied before"
-	for _, s := range finite(r.steps, first.get("leg")) {
+	for _, s := range applied(r.steps, first.get("leg")) {
 		if float64(s.Step.Step) < number(first.detail["step"]) {
 			before = fmt.Sprintf("the last that was applied is step %d, at a learning rate of %.3g and with a loss of %.4g", s.Step.Step, s.LR, float64(s.Loss))
 		}
@@ -140,7 +140,7 @@ func degenerate(r *records) (out []Finding) {
 
 // ruined: a student whose loss ends far above where it began was made worse by its training.
 func ruined(r *records) []Finding {
-	steps := finite(r.steps, "student")
+	steps := applied(r.steps, "student")
 	if len(steps) < enough || r.run.Status == runlog.Running {
 		return nil
 	}
