@@ -11,7 +11,8 @@ import (
 
 var _ device.Decoder = (*Stream)(nil)
 
-// Decode runs all layers for one position as one launch, where all their matrices are in blocks.
+// Decode runs all layers for one position as one launch, where all their matrices are in blocks. The first time it puts
+// them into tiles, in their place; products of many rows put what they expand back into rows.
 func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
 	shape := kernel.DecodeShape{
 		Hidden: x.Cols, Inter: d.Inter, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Eps: d.Eps, Shared: s.dev.desc.SharedPerBlockOptin,
@@ -27,6 +28,13 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
 	for _, l := range d.Layers {
 		touched = append(touched, l.Cache)
 		need(d.Position < l.Cache.Rows, "Decode", "the cache is full")
+	}
+	for _, l := range d.Layers {
+		for _, w := range []device.Weight{l.QKV, l.O, l.GateUp, l.Down} {
+			if w := w.(*weight); !w.tiled {
+				s.tile(w)
+			}
+		}
 	}
 	o := s.begin("Decode", touched...)
 	if o == nil {
@@ -72,7 +80,7 @@ func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLay
 // cut returns consecutive rows of a matrix in blocks, if each piece lies in one part of it.
 func cut(dst []kernel.Blocks, w device.Weight, rows ...int) bool {
 	m, first := w.(*weight), 0
-	if m.parts == nil || m.eighth != nil || !m.decodes() {
+	if m.parts == nil || m.eighth != nil || !m.inBlocks() {
 		return false
 	}
 	for i, n := range rows {

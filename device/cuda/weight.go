@@ -12,6 +12,7 @@ type weight struct {
 	t     device.Tensor // the matrix, dense; of one that products expand its shape and their type only
 	parts []kept        // of a matrix that products expand; nil: t is all of it
 	runs  []kept        // the parts, as few as they can be
+	tiled bool          // the blocks of all parts are in tiles: see tile
 	bytes int64
 
 	eighth *eighth // of a matrix that is multiplied in 8-bit floats

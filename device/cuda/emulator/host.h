@@ -25,7 +25,7 @@ struct Kernel {
     Kernel *next;
 };
 
-enum Operation { none, op_shfl_xor, op_shfl, op_shfl_up, op_shfl_down, op_ballot, op_sync_warp, op_mma_bf16, op_mma_tf32,
+enum Operation { none, op_shfl_xor, op_shfl, op_shfl_up, op_shfl_down, op_ballot, op_sync_warp, op_mma_bf16, op_mma_tf32, op_mma_us, op_mma_ss,
     op_ldmatrix4, op_ldmatrix4_trans, op_ldmatrix2, op_ldmatrix2_trans, op_sync_block };
 
 void *shared(Site *site, u32 bytes);
@@ -38,7 +38,7 @@ void grid_wait(const u32 *arrived, u32 target);
 u32 exchange(Operation op, u32 v, u32 from);
 u32 ballot(bool p);
 void sync_warp();
-void mma(Operation op, float *d, const u32 *a, u32 b0, u32 b1);
+void mma(Operation op, void *d, const u32 *a, u32 b0, u32 b1); // d: four floats or integers
 void ldmatrix(Operation op, u32 *r, const void *row);
 void copy_async16(void *shared, const void *global, bool valid);
 void copy_async_commit();
@@ -167,9 +167,7 @@ template <class A, class B> APR_DEVICE i32 dot4(u32 a, u32 b, i32 c) {
     for (int i = 0; i < 4; i++) c += (i32)(A)(a >> 8 * i) * (i32)(B)(b >> 8 * i);
     return c;
 }
-APR_DEVICE u32 dot4_uu(u32 a, u32 b, u32 c) { return (u32)dot4<u8, u8>(a, b, (i32)c); }
 APR_DEVICE i32 dot4_us(u32 a, u32 b, i32 c) { return dot4<u8, signed char>(a, b, c); }
-APR_DEVICE i32 dot4_su(u32 a, u32 b, i32 c) { return dot4<signed char, u8>(a, b, c); }
 APR_DEVICE i32 dot4_ss(u32 a, u32 b, i32 c) { return dot4<signed char, signed char>(a, b, c); }
 APR_DEVICE u32 byte_perm(u32 x, u32 y, u32 select) {
     const u64 all = (u64)y << 32 | x;
@@ -186,6 +184,8 @@ APR_DEVICE u32 to_tf32(float x) {
 
 APR_DEVICE void mma_bf16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { apr_host::mma(apr_host::op_mma_bf16, d, a, b0, b1); }
 APR_DEVICE void mma_tf32(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { apr_host::mma(apr_host::op_mma_tf32, d, a, b0, b1); }
+APR_DEVICE void mma_us(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { apr_host::mma(apr_host::op_mma_us, d, a, b0, b1); }
+APR_DEVICE void mma_ss(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { apr_host::mma(apr_host::op_mma_ss, d, a, b0, b1); }
 
 APR_DEVICE u32 shared_address(const void *p) { return apr_host::shared_offset(p); }
 APR_DEVICE void ldmatrix4(u32 (&r)[4], const void *row) { apr_host::ldmatrix(apr_host::op_ldmatrix4, r, row); }

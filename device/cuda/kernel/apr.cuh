@@ -140,9 +140,7 @@ APR_DEVICE u16 pack_e4m3(float lo, float hi) { u16 r; asm("cvt.rn.satfinite.e4m3
 // byte_perm returns four of the eight bytes of y:x; nibble i of select is the number of byte i, 0 … 7.
 APR_DEVICE u32 byte_perm(u32 x, u32 y, u32 select) { return __nvvm_prmt(x, y, select); }
 // dot4_XY returns c + Σ a_i·b_i of the four bytes of a and b, exactly: a signed (s) or not (u), then b.
-APR_DEVICE u32 dot4_uu(u32 a, u32 b, u32 c) { u32 r; asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 APR_DEVICE i32 dot4_us(u32 a, u32 b, i32 c) { i32 r; asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
-APR_DEVICE i32 dot4_su(u32 a, u32 b, i32 c) { i32 r; asm("dp4a.s32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 APR_DEVICE i32 dot4_ss(u32 a, u32 b, i32 c) { i32 r; asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 // to_tf32 rounds to the 10-bit mantissa that mma_tf32 reads.
 APR_DEVICE u32 to_tf32(float x) { u32 r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return r; }
@@ -156,6 +154,15 @@ APR_DEVICE void mma_bf16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 APR_DEVICE void mma_tf32(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// d += a·b in integers, a of bytes that are signed (s) or not (u), b of signed ones (mma.m16n8k32, row.col).
+APR_DEVICE void mma_us(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+APR_DEVICE void mma_ss(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Shared memory. Pointers are generic pointers into it.

@@ -1,17 +1,23 @@
 // All layers of a model for one position, as one launch: the bytes of weights, which are what takes the time, keep coming
 // while blocks wait for each other.
 //
-// Each product is cut into pieces of 2048 columns of a row. A block has as many rows of every matrix as any other, and a
-// warp of it consecutive pieces, those of the first columns of all rows before those of the next, so that what it needs of
-// x stays in registers. Pieces come to shared memory by bulk copies, several of a warp ahead, also those of products whose
-// x is still being computed: weights do not change.
+// Matrices stand in tiles of 16 rows: see TileArgs. A unit of a tile is a span of 256 columns, or what a row ends with. A block
+// has whole tiles of every matrix, and a warp of it consecutive units of each product, which are one stretch of memory. Units
+// come to shared memory by bulk copies, several of a warp ahead, also those of products whose x is still being computed:
+// weights do not change.
+//
+// Tensor cores multiply a unit's codes by x in integers, as gemv_blocks.cuh has them. Every group of columns has a scale of its
+// own, so that sums of different groups must not mix: x is the matrix B with two columns, hi and lo, for each of the four groups
+// that the lanes of a row hold at a time, and zeros elsewhere. Lane 4g+t gets the sums of rows g and g+8 for the group of lane t.
 #pragma once
 #include "attention_decode.cuh"
 #include "gemv_blocks.cuh"
 
 constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate, up; down
 constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
-constexpr u32 ABREAST = 2;                        // pieces of a warp that are multiplied together, a power of two
+constexpr u32 MOST_STAGES = 8;                    // units of a warp in shared memory at most
+constexpr u32 TILE = 16;                          // rows
+constexpr u32 ZEROS = 3 * PLANE + 16;             // bytes of zeros that lanes without a column of x read
 
 struct DecodeLayer {
     const u8 *w[MATRICES];
@@ -32,10 +38,32 @@ struct DecodeArgs {
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
-    u32 stages, pitch;    // pieces of a warp in shared memory, bytes of one
-    u32 ring_at, sums_at, own_at, layers_at; // bytes, of shared memory; x is at 0
+    u32 stages, pitch;    // units of a warp in shared memory, bytes of one
+    u32 spans, tiles;     // of a warp in a layer, of a block in a product, at most
+    u32 ring_at, zeros_at, sums_at, own_at, spans_at, tiles_at, layers_at; // bytes, of shared memory; x is at 0
     float eps, inv_hidden, log2_scale;
 };
+
+// TileArgs are those of tile_wide and tile_narrow, which copy a matrix of blocks from rows, one after the other, to tiles or, with
+// back, the other way. A tile is 16 rows, in the place that they have in rows; in it come, for each span of 256 columns in turn,
+// the blocks of the 16 rows. Bytes are counted in words of the kernel's width.
+struct TileArgs {
+    void *dst;
+    const void *src;
+    u32 row, span; // words of a row, of 256 columns
+    u32 back;
+};
+template <class W> APR_DEVICE void tile(const TileArgs &a) {
+    const u64 first = (u64)block() * TILE * a.row;
+    const W *from = (const W *)a.src + first;
+    W *to = (W *)a.dst + first;
+    for (u32 i = thread(); i < TILE * a.row; i += threads()) {
+        const u32 span = i / (TILE * a.span), words = (u32)min_of(a.span, a.row - span * a.span), at = i - span * TILE * a.span;
+        const u32 row = at / words, in_rows = row * a.row + span * a.span + (at - row * words);
+        if (a.back) to[in_rows] = from[i];
+        else to[i] = from[in_rows];
+    }
+}
 
 // type_bytes returns the bytes of 256 values. Without ALL the types are Q4_K, Q5_K and Q6_K.
 template <bool ALL> APR_DEVICE u32 type_bytes(u32 type) {
@@ -43,29 +71,8 @@ template <bool ALL> APR_DEVICE u32 type_bytes(u32 type) {
     return type == 3 ? RowsOfGroups<GroupQ8_0>::bytes : type == 4 ? RowsOfGroups<GroupQ4_0>::bytes : RowsOfGroups<GroupQ5_0>::bytes;
 }
 
-// InRegisters is InShared for one row of x: units and lists of either kind, pairs or halves.
-struct InRegisters {
-    Unit units[4];
-    float scale[4], total[4];
-    APR_METHOD void load(const u8 *chunk, u32 l, bool halves) {
-        const InShared x = {chunk, 0, l};
-        if (halves) {
-            UNROLL for (u32 k = 0; k < 4; k++) units[k] = x.half(0, k), scale[k] = x.half_scale(0, k), total[k] = x.half_total(0, k);
-            return;
-        }
-        UNROLL for (u32 k = 0; k < 4; k++) units[k] = x.pair(0, k);
-        UNROLL for (u32 c = 0; c < 2; c++) scale[c] = x.pair_scale(0, c), total[c] = x.pair_total(0, c);
-    }
-    APR_METHOD Unit pair(u32, u32 k) const { return units[k]; }
-    APR_METHOD float pair_scale(u32, u32 c) const { return scale[c]; }
-    APR_METHOD float pair_total(u32, u32 c) const { return total[c]; }
-    APR_METHOD Unit half(u32, u32 k) const { return units[k]; }
-    APR_METHOD float half_scale(u32, u32 k) const { return scale[k]; }
-    APR_METHOD float half_total(u32, u32 k) const { return total[k]; }
-};
-
-// Share is what a block has of a matrix: rows from first on.
-struct Share { u32 first, rows; };
+// Share is what a block has of a matrix: tiles from first on.
+struct Share { u32 first, tiles; };
 
 // Model is what all layers have in common, as a block sees it.
 struct Model {
@@ -75,168 +82,179 @@ struct Model {
     APR_METHOD static u32 begin(u32 product) { return product == 0 ? 0 : product == 1 ? 3 : product == 2 ? 4 : 6; } // its matrices
     APR_METHOD static u32 end(u32 product) { return product == 0 ? 3 : product == 1 ? 4 : product == 2 ? 6 : 7; }
     APR_METHOD u32 cols(u32 product) const { return product == 1 ? a.heads * a.d : product == 3 ? a.inter : a.hidden; }
-    APR_METHOD u32 chunks(u32 product) const { return (cols(product) + CHUNK - 1) / CHUNK; }
-    APR_METHOD u32 rows(u32 product) const { // of the block
+    APR_METHOD u32 groups(u32 product) const { return cols(product) / 32; }
+    APR_METHOD u32 spans(u32 product) const { return (cols(product) + 255) / 256; }
+    APR_METHOD u32 tiles(u32 product) const { // of the block
         u32 n = 0;
-        NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += shares[m].rows;
+        NO_UNROLL for (u32 m = begin(product); m < end(product); m++) n += shares[m].tiles;
         return n;
     }
-    // pieces are numbers [next, end) of the product's rows·chunks: those of the warp.
-    APR_METHOD void pieces(u32 product, u32 &next, u32 &end) const {
-        const u32 all = rows(product) * chunks(product), warps = threads() / 32;
-        next = all * warp() / warps, end = all * (warp() + 1) / warps;
-    }
-    APR_METHOD u32 of_all(u32 matrix) const {
-        return matrix == 0 ? a.heads * a.d : matrix < 3 ? a.kv_heads * a.d : matrix == 4 || matrix == 5 ? a.inter : a.hidden;
-    }
-};
-
-// Piece says what came to a slot: the bytes begin at `shift`, chunk is that of x, sum the place among the sums.
-struct Piece { u16 shift, type, chunk, sum; };
-
-// Slot is where pieces come to in shared memory, ABREAST of them or, at the end of a product, fewer.
-struct Slot {
-    u64 filled;
-    u32 count, alike; // pieces; whether they are ABREAST, of one type and chunk
-    Piece pieces[ABREAST];
-    APR_METHOD u8 *bytes(u32 n, u32 pitch) { return (u8 *)(this + 1) + n * pitch; }
-};
-
-// Feed copies a warp's pieces of all products, one after the other, to the slots of its ring. A lane has the description of
-// one piece of the next up to 32.
-template <bool ALL> struct Feed {
-    u32 layer, product; // of the pieces that are described next,
-    u32 next, end;      // which are these of the product's
-    u32 at, count;      // of those that are described
-    const u8 *from;     // the lane's piece: a multiple of 16 bytes
-    u32 size, alike;
-    Piece piece;
-    APR_METHOD void start(const Model &m) {
-        layer = product = at = count = 0;
-        m.pieces(0, next, end);
-    }
-    APR_METHOD void describe(const Model &m) {
-        at = count = size = 0;
-        NO_UNROLL while (next == end) {
-            if (layer == m.a.count) return;
-            if (++product == PRODUCTS) product = 0, layer++;
-            if (layer < m.a.count) m.pieces(product, next, end);
-        }
-        const u32 number = next + lane(), rows = m.rows(product), chunks = m.chunks(product), groups = m.cols(product) / 32;
-        count = (u32)min_of(32, end - next), next += count;
-        u32 kind = ~0u;
-        if (number < end) {
-            const u32 chunk = number / rows, of_all = number - chunk * rows;
-            u32 matrix = Model::begin(product), row = of_all;
-            NO_UNROLL while (row >= m.shares[matrix].rows) row -= m.shares[matrix++].rows;
-            const u32 type = m.layers[layer].type[matrix], bytes = type_bytes<ALL>(type);
-            const u32 length = (u32)min_of(8 * bytes, (groups - 64 * chunk) * bytes / 8);
-            from = m.layers[layer].w[matrix] + (u64)(m.shares[matrix].first + row) * (groups * bytes / 8) + chunk * 8 * bytes;
-            const u32 shift = (u32)(u64)from & 15;
-            from -= shift, size = (shift + length + 15) & ~15u, kind = type | chunk << 8;
-            piece = {(u16)shift, (u16)type, (u16)chunk, (u16)(of_all * chunks + chunk)};
-        }
-        alike = 1;
-        UNROLL for (u32 d = 1; d < ABREAST; d *= 2) {
-            const u32 other = shfl_xor(kind, d), also = shfl_xor(alike, d);
-            alike &= also & (other == kind);
-        }
-    }
-    // fill begins to fill a slot with the next pieces, if there are any.
-    APR_METHOD void fill(const Model &m, Slot *slot, u32 pitch) {
-        if (at == count) describe(m);
-        if (count == 0) return;
-        const u32 n = lane() - at;
-        if (n < ABREAST) {
-            if (n == 0) slot->count = (u32)min_of(ABREAST, count - at), slot->alike = alike;
-            slot->pieces[n] = piece;
-            copy_bulk(&slot->filled, slot->bytes(n, pitch), from, size);
-        }
-        at = (u32)min_of(at + ABREAST, count);
+    // share divides the tiles of the matrices [m, end) of a product among blocks, as if they were one.
+    APR_METHOD Share share(u32 m) const {
+        const u32 q = a.heads * a.d / TILE, kv = a.kv_heads * a.d / TILE, of_inter = a.inter / TILE, of_hidden = a.hidden / TILE;
+        const u32 before = m == 1 ? q : m == 2 ? q + kv : 0, count = m == 0 ? q : m < 3 ? kv : m == 4 || m == 5 ? of_inter : of_hidden;
+        const u32 all = m < 3 ? q + 2 * kv : count;
+        i64 first = (i64)all * block() / blocks(), end = (i64)all * (block() + 1) / blocks();
+        first = min_of(before + count, first < before ? before : first), end = min_of(before + count, end < before ? before : end);
+        return {(u32)first - before, (u32)(end - first)};
     }
 };
 
-// Ring is a warp's slots and the one that is used next.
+// Span is 256 columns of a tile, or those that its rows end with.
+struct __attribute__((aligned(8))) Span {
+    u32 at : 24, groups : 4; // groups of columns of a row that are before it in the matrix, and its own
+    u32 last : 4;            // whether the warp has no more of the tile
+    u16 number;              // of the row's
+    u8 matrix, place;        // place of the sums of its tile: see Work
+};
+
+// TileSums says where the sums are that make a tile's rows: the first place, and how many.
+struct TileSums { u8 place, count; };
+
+// Work is what a block does in each layer, in shared memory. Warp w has spans [c·w, c·(w+1)) of those of a product's tiles. Its
+// sums of the rows of a tile are at place w + tile: no two warps have the same one, since they have the tiles in order.
+struct Work {
+    Span *spans;             // [DECODE_WARPS, a.spans]
+    TileSums *tiles;         // [PRODUCTS, a.tiles]
+    u32 *counts;             // [DECODE_WARPS, PRODUCTS]: spans
+    // describe writes it, each warp its part.
+    APR_METHOD void describe(const Model &m) const {
+        Span *to = spans + warp() * m.a.spans;
+        NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
+            const u32 of_row = m.spans(product), groups = m.groups(product), all = m.tiles(product) * of_row;
+            const u32 each = (all + DECODE_WARPS - 1) / DECODE_WARPS, begin = (u32)min_of(each * warp(), all), end = (u32)min_of(begin + each, all);
+            NO_UNROLL for (u32 i = begin + lane(); i < end; i += 32) {
+                const u32 tile = i / of_row, span = i - tile * of_row;
+                u32 matrix = Model::begin(product), number = tile;
+                NO_UNROLL while (number >= m.shares[matrix].tiles) number -= m.shares[matrix++].tiles;
+                to[i - begin] = {
+                    (m.shares[matrix].first + number) * groups + 8 * span, (u32)min_of(8, groups - 8 * span),
+                    span + 1 == of_row || i + 1 == end, (u16)span, (u8)matrix, (u8)(warp() + tile),
+                };
+                if (span == 0) tiles[product * m.a.tiles + tile] = {(u8)(warp() + tile), (u8)((i + of_row - 1) / each - warp() + 1)};
+            }
+            if (lane() == 0) counts[warp() * PRODUCTS + product] = end - begin;
+            to += end - begin;
+        }
+    }
+};
+
+// Ring is a warp's place for units in shared memory, and the slot that is used next.
 struct Ring {
     u8 *slots;
-    u32 pitch, stages, turn, parity; // pitch: of a piece
-    APR_METHOD Slot *slot(u32 n) const { return (Slot *)(slots + n * slot_bytes(pitch)); }
-    APR_METHOD static u32 slot_bytes(u32 pitch) { return sizeof(Slot) + ABREAST * pitch; }
+    u64 *filled; // of each slot
+    u32 pitch, stages, turn, parity;
     APR_METHOD void advance() {
         if (++turn == stages) turn = 0, parity ^= 1;
     }
 };
 
-// dots are the products of lane l's 64 values of N pieces of one type and chunk. spans are where its spans of 256 are; groups
-// are those of a row from there on.
-template <class B, u32 N> APR_DEVICE void dots_of(float (&sum)[N], const u8 *const (&spans)[N], const InRegisters &x, u32 l, u32 groups) {
-    UNROLL for (u32 n = 0; n < N; n++) {
-        float one[1] = {0};
-        B::template dot<1>(one, spans[n], x, l, groups);
-        sum[n] = one[0];
+// Feed copies a warp's units of all layers, one after the other, to the slots of its ring.
+template <bool ALL> struct Feed {
+    const Span *spans;
+    u32 layer, next, count; // of the span that comes after the next copy's; of a layer
+    const u8 *from;         // the next copy: nothing if size is 0
+    u32 size;
+    // prepare finds the next copy.
+    APR_METHOD void prepare(const Model &m) {
+        size = 0;
+        if (layer == m.a.count || count == 0) return;
+        const Span u = spans[next];
+        const u32 bytes = 2 * type_bytes<ALL>(m.layers[layer].type[u.matrix]); // TILE rows of a group
+        from = m.layers[layer].w[u.matrix] + (u64)u.at * bytes, size = u.groups * bytes;
+        if (++next == count) next = 0, layer++;
     }
-}
-template <bool ALL, u32 N> APR_DEVICE void dots(u32 type, float (&sum)[N], const u8 *const (&spans)[N], const InRegisters &x, u32 l, u32 groups) {
-    if (type == 0) dots_of<RowsQ4K, N>(sum, spans, x, l, groups);
-    else if (type == 2) dots_of<RowsQ6K, N>(sum, spans, x, l, groups);
-    else if (!ALL || type == 1) dots_of<RowsQ5K, N>(sum, spans, x, l, groups);
-    else if (type == 3) dots_of<RowsOfGroups<GroupQ8_0>, N>(sum, spans, x, l, groups);
-    else if (type == 4) dots_of<RowsOfGroups<GroupQ4_0>, N>(sum, spans, x, l, groups);
-    else dots_of<RowsOfGroups<GroupQ5_0>, N>(sum, spans, x, l, groups);
-}
-
-// join adds N sums over the lanes of a warp, in the order of warp_sum: lanes 32n/N … have sum n.
-template <u32 N> APR_DEVICE float join(float (&sum)[N], u32 l) {
-    UNROLL for (u32 half = N / 2, m = 16; half > 0; half /= 2, m /= 2)
-        UNROLL for (u32 n = 0; n < half; n++) {
-            const bool upper = l & m;
-            const float keep = upper ? sum[n + half] : sum[n], give = upper ? sum[n] : sum[n + half];
-            sum[n] = keep + shfl_xor(give, m);
-        }
-    float v = sum[0];
-    UNROLL for (u32 m = 16 / N; m; m /= 2) v += shfl_xor(v, m);
-    return v;
-}
-
-// Work is what a warp needs at hand for a product.
-struct Work {
-    const Model &m;
-    const u8 *x;
-    float *sums;
-    u32 l, groups, loaded; // groups of a row; chunk and kind of what is in values
-    InRegisters values;
-    // take multiplies N pieces of a slot from the first on, which are alike.
-    template <bool ALL, u32 N> APR_METHOD void take(Slot *slot, u32 first, u32 pitch) {
-        const Piece p = slot->pieces[first];
-        const u32 wanted = 2 * p.chunk + (p.type == 2), before = 8 * (8 * p.chunk + (l >> 2)), at = (l >> 2) * type_bytes<ALL>(p.type);
-        if (wanted != loaded) values.load(x + p.chunk * CHUNK_X, l, p.type == 2);
-        loaded = wanted;
-        float sum[N] = {};
-        if (before < groups) {
-            const u8 *spans[N];
-            UNROLL for (u32 n = 0; n < N; n++) spans[n] = slot->bytes(first + n, pitch) + slot->pieces[first + n].shift + at;
-            dots<ALL, N>(p.type, sum, spans, values, l, groups - before);
-        }
-        const float v = join<N>(sum, l);
-        if (l % (32 / N) == 0) sums[slot->pieces[first + l / (32 / N)].sum] = v;
+    // fill begins to fill a slot with the next unit, if there is one.
+    APR_METHOD void fill(const Model &m, const Ring &ring, u32 slot) {
+        if (size > 0 && lane() == 0) copy_bulk(&ring.filled[slot], ring.slots + slot * ring.pitch, from, size);
+        prepare(m);
     }
 };
 
-// multiply writes the sums of the warp's pieces of a product to sums [rows, chunks]. x is the row in integers.
-template <bool ALL> APR_DEVICE void multiply(const Model &m, Feed<ALL> &feed, Ring &ring, u32 product, const u8 *x, float *sums) {
-    u32 next, end;
-    m.pieces(product, next, end);
-    Work work = {m, x, sums, lane(), m.cols(product) / 32, ~0u, {}};
-    NO_UNROLL for (; next < end; next += ABREAST) {
-        Slot *slot = ring.slot(ring.turn);
-        bulk_wait(&slot->filled, ring.parity);
-        if (slot->alike) work.take<ALL, ABREAST>(slot, 0, ring.pitch);
-        else NO_UNROLL for (u32 n = 0; n < slot->count; n++) work.take<ALL, 1>(slot, n, ring.pitch);
+// Operand is x of a product as the lanes of a warp read it.
+struct Operand {
+    const u8 *x, *zeros;
+    u32 l; // lane
+    // unit adds a unit's products to those of rows g and g+8. p is the unit's first block of row g, that of g+8 is `below` bytes
+    // after it; groups are those of the unit, which is number span of its row.
+    template <class B> APR_METHOD void unit(float (&sum)[2], const u8 *p, u32 below, u32 span, u32 groups) const {
+        const u32 g = l >> 2, t = l & 3, at = 4 * (span & 7) + t, i = t & 1;
+        const u8 *chunk = x + (span >> 3) * CHUNK_X;
+        const u8 *column = chunk + 4 * PLANE * (g & 1) + (B::halves ? i * PLANE + 16 * (at - i) : 16 * at);
+        if (g >> 1 != t) column = zeros;
+        constexpr u32 parts = B::halves ? 4 : 2; // of a row's codes, that have a scale
+        i32 d[parts][4] = {};
+        {
+            UNROLL for (u32 n = 0; n < 4; n++) {
+                Words a[4], b[4];
+                B::words(a, p, t, groups);
+                B::words(b, p + below, t, groups);
+                const u32x4 v = load16(column + (B::halves ? 2 * (n & 1) * PLANE + 16 * (n >> 1) : n * PLANE));
+                UNROLL for (u32 j = 0; j < 4; j += 2) {
+                    const u32 rows[4] = {a[n].w[j], b[n].w[j], a[n].w[j + 1], b[n].w[j + 1]};
+                    if (B::is_signed) mma_ss(d[n * parts / 4], rows, v[j], v[j + 1]);
+                    else mma_us(d[n * parts / 4], rows, v[j], v[j + 1]);
+                }
+            }
+        }
+        const InShared list = {chunk, 0, at};
+        UNROLL for (u32 r = 0; r < 2; r++) {
+            float s[4], off[4];
+            B::scales(s, off, p + r * below, t, groups);
+            UNROLL for (u32 k = 0; k < parts; k++) {
+                if (B::partial && 2 * t + k >= groups) continue; // a scale that is not there
+                const float scale = B::halves ? list.half_scale(0, k) : list.pair_scale(0, k), total = B::halves ? list.half_total(0, k) : list.pair_total(0, k);
+                sum[r] = with_group<B>(sum[r], s[k], off[k], mul_rn(scale, (float)(d[k][2 * r] * 256 + d[k][2 * r + 1])), total);
+            }
+        }
+    }
+    template <bool ALL> APR_METHOD void add(float (&sum)[2], u32 type, const u8 *slot, u32 span, u32 groups) const {
+        const u32 row = type_bytes<ALL>(type) * groups / 8;
+        const u8 *p = slot + (l >> 2) * row;
+        if (type == 0) unit<RowsQ4K>(sum, p, 8 * row, span, groups);
+        else if (type == 2) unit<RowsQ6K>(sum, p, 8 * row, span, groups);
+        else if (!ALL || type == 1) unit<RowsQ5K>(sum, p, 8 * row, span, groups);
+        else if (type == 3) unit<RowsOfGroups<GroupQ8_0>>(sum, p, 8 * row, span, groups);
+        else if (type == 4) unit<RowsOfGroups<GroupQ4_0>>(sum, p, 8 * row, span, groups);
+        else unit<RowsOfGroups<GroupQ5_0>>(sum, p, 8 * row, span, groups);
+    }
+};
+
+// multiply writes the warp's sums of the rows of its tiles. units are those of the product.
+template <bool ALL> APR_DEVICE void multiply(const Model &m, Feed<ALL> &feed, Ring &ring, u32 layer, const Span *spans, u32 count, const Operand &x, float *sums) {
+    float sum[2] = {};
+    NO_UNROLL for (u32 i = 0; i < count; i++) {
+        const Span u = spans[i];
+        bulk_wait(&ring.filled[ring.turn], ring.parity);
+        x.add<ALL>(sum, m.layers[layer].type[u.matrix], ring.slots + ring.turn * ring.pitch, u.number, u.groups);
         sync_warp(); // every lane has read: the slot may be filled again
-        feed.fill(m, slot, ring.pitch);
+        feed.fill(m, ring, ring.turn);
         ring.advance();
+        if (!u.last) continue;
+        UNROLL for (u32 r = 0; r < 2; r++) {
+            sum[r] += shfl_xor(sum[r], 1);
+            sum[r] += shfl_xor(sum[r], 2);
+            if ((x.l & 3) == 0) sums[u.place * TILE + (x.l >> 2) + 8 * r] = sum[r];
+            sum[r] = 0;
+        }
     }
 }
+
+// Sums are the results of multiply.
+struct Sums {
+    const float *sums;
+    const TileSums *tiles; // of the product
+    // row is that of a row of a tile: what warps have of it, in order.
+    APR_METHOD float row(u32 tile, u32 row) const {
+        constexpr u32 TOGETHER = 4;
+        const TileSums t = tiles[tile];
+        const float *p = sums + t.place * TILE + row;
+        float v = 0;
+        NO_UNROLL for (u32 i = 0; i < t.count; i += TOGETHER)
+            UNROLL for (u32 j = i; j < i + TOGETHER; j++) v += j < t.count ? p[j * TILE] : 0.0f;
+        return v;
+    }
+};
 
 // normalised writes RMSNorm of the hidden state, as rounded to bfloat16, to x in integers. w are the thread's packs of the
 // norm's weights.
@@ -275,31 +293,27 @@ APR_DEVICE void rounded(const bf16 *row, u32 cols, u8 *x) {
     }
 }
 
-// finish_gated adds the sums of the block's rows of gate and up, in order, and writes silu(g)·u.
-APR_DEVICE void finish_gated(const Model &m, const float *sums) {
-    const u32 chunks = m.chunks(2);
+// finish_gated writes silu(g)·u of the block's rows of gate and up.
+APR_DEVICE void finish_gated(const Model &m, const Sums &sums) {
     const Share gate = m.shares[4];
-    NO_UNROLL for (u32 i = thread(); i < gate.rows; i += threads()) {
-        float g = 0, u = 0;
-        NO_UNROLL for (u32 c = 0; c < chunks; c++) g += sums[i * chunks + c], u += sums[(gate.rows + i) * chunks + c];
-        m.a.product[gate.first + i] = to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u))));
+    NO_UNROLL for (u32 i = thread(); i < gate.tiles * TILE; i += threads()) {
+        const float g = sums.row(i / TILE, i % TILE), u = sums.row(gate.tiles + i / TILE, i % TILE);
+        m.a.product[gate.first * TILE + i] = to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u))));
     }
 }
 
-// finish is that for the other products, by one warp: q, k and v with their bias, or what is added to x. own is x of the
+// finish_rows is that for the other products, by one warp: q, k and v with their bias, or what is added to x. own is x of the
 // block's rows.
-APR_DEVICE void finish(const Model &m, u32 layer, u32 product, const float *sums, float *own) {
+APR_DEVICE void finish_rows(const Model &m, u32 layer, u32 product, const Sums &sums, float *own) {
     const DecodeArgs &a = m.a;
-    const u32 chunks = m.chunks(product);
     const float *bias = m.layers[layer].bias;
     float squares = 0;
-    u32 before = 0, column = 0; // rows of the block and of all in the matrices before
+    u32 column = 0, before = 0; // of the matrix, its first tile of the block
     NO_UNROLL for (u32 n = Model::begin(product); n < Model::end(product); n++) {
         const Share s = m.shares[n];
-        NO_UNROLL for (u32 i = lane(); i < s.rows; i += 32) {
-            const u32 at = column + s.first + i;
-            float v = 0;
-            NO_UNROLL for (u32 c = 0; c < chunks; c++) v += sums[(before + i) * chunks + c];
+        NO_UNROLL for (u32 i = lane(); i < s.tiles * TILE; i += 32) {
+            const u32 at = column + s.first * TILE + i;
+            const float v = sums.row(before + i / TILE, i % TILE);
             if (product == 0) {
                 a.qkv[at] = to_bf16(bias ? v + bias[at] : v);
                 continue;
@@ -308,7 +322,7 @@ APR_DEVICE void finish(const Model &m, u32 layer, u32 product, const float *sums
             a.x[at] = x, own[i] = from_bf16(x);
             squares = fma_rn(own[i], own[i], squares);
         }
-        before += s.rows, column += m.of_all(n);
+        before += s.tiles, column += (n == 0 ? a.heads : a.kv_heads) * a.d;
     }
     squares = warp_sum(squares);
     if (product > 0 && lane() == 0) a.squares[block()] = squares;
@@ -318,7 +332,7 @@ APR_DEVICE void finish(const Model &m, u32 layer, u32 product, const float *sums
 APR_DEVICE void begin(const Model &m, float *own) {
     const Share s = m.shares[3];
     float squares = 0;
-    for (u32 i = lane(); i < s.rows; i += 32) own[i] = from_bf16(m.a.x[s.first + i]), squares = fma_rn(own[i], own[i], squares);
+    for (u32 i = lane(); i < s.tiles * TILE; i += 32) own[i] = from_bf16(m.a.x[s.first * TILE + i]), squares = fma_rn(own[i], own[i], squares);
     squares = warp_sum(squares);
     if (lane() == 0) m.a.squares[block()] = squares;
 }
@@ -378,22 +392,26 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
+    SHARED(u64, filled, DECODE_WARPS * MOST_STAGES);
+    SHARED(u32, counts, DECODE_WARPS * PRODUCTS);
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
     for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
-    if (thread() < MATRICES) {
-        const u32 all = m.of_all(thread()), each = (all + blocks() - 1) / blocks();
-        shares[thread()].first = (u32)min_of((i64)each * block(), all);
-        shares[thread()].rows = (u32)min_of(each, all - shares[thread()].first);
-    }
+    for (u32 i = thread(); i < ZEROS / 16; i += threads()) store16(shared + a.zeros_at + 16 * i, u32x4{});
+    if (thread() < MATRICES) shares[thread()] = m.share(thread());
+    sync_block();
+    const Work work = {(Span *)(shared + a.spans_at), (TileSums *)(shared + a.tiles_at), counts};
+    work.describe(m);
     sync_block();
     float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at);
-    Ring ring = {shared + a.ring_at + warp() * a.stages * Ring::slot_bytes(a.pitch), a.pitch, a.stages, 0, 0};
-    if (lane() < a.stages) bulk_init(&ring.slot(lane())->filled, ABREAST);
+    const Operand x = {shared, shared + a.zeros_at, lane()};
+    Ring ring = {shared + a.ring_at + warp() * a.stages * a.pitch, filled + warp() * MOST_STAGES, a.pitch, a.stages, 0, 0};
+    if (lane() < a.stages) bulk_init(&ring.filled[lane()], 1);
     sync_warp();
-    Feed<ALL> feed;
-    feed.start(m);
-    NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring.slot(n), a.pitch);
+    const u32 *count = counts + warp() * PRODUCTS;
+    Feed<ALL> feed = {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], nullptr, 0};
+    feed.prepare(m);
+    NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring, n);
     const bool first_warp = warp() == 0;
     u32 round = 0;
     auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier
@@ -402,7 +420,8 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     };
     if (first_warp) begin(m, own);
     arrive();
-    NO_UNROLL for (u32 layer = 0; layer < a.count; layer++)
+    NO_UNROLL for (u32 layer = 0; layer < a.count; layer++) {
+        const Span *spans = feed.spans;
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
             Pack<float, 8> w[MOST_HIDDEN] = {}; // of the norm, on their way during the wait
             if (product % 2 == 0)
@@ -412,14 +431,16 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (product % 2 == 0) normalised(a, w, shared);
             else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
-            multiply<ALL>(m, feed, ring, product, shared, sums);
+            multiply<ALL>(m, feed, ring, layer, spans, count[product], x, sums);
+            spans += count[product];
             if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
             sync_block();
+            const Sums found = {sums, work.tiles + product * a.tiles};
             if (product == 2) {
-                finish_gated(m, sums);
+                finish_gated(m, found);
                 sync_block();
             } else if (first_warp) {
-                finish(m, layer, product, sums, own);
+                finish_rows(m, layer, product, found, own);
             }
             arrive();
             if (product > 0) continue;
@@ -439,4 +460,5 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             sync_block();
             arrive();
         }
+    }
 }

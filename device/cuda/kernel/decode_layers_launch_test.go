@@ -63,9 +63,8 @@ func TestDecodeMemory(t *testing.T) {
 			if !ok {
 				t.Fatalf("%v on %d multiprocessors does not fit", d, blocks)
 			}
-			slots := p.stages * layersWarps * (layersSlot + layersAbreast*p.pitch)
-			at := []int{0, p.ring, p.ring + slots, p.own, p.layers, p.shared}
-			if p.sums != at[2] || p.shared > s.Shared || p.shared-p.layers != 28*int(unsafe.Sizeof(decodeLayer{})) {
+			at := []int{0, p.ring, p.ring + p.stages*layersWarps*p.pitch, p.sums, p.own, p.spans, p.tiles, p.layers, p.shared}
+			if p.zeros != at[2] || p.sums-p.zeros < layersZeros || p.shared > s.Shared || p.shared-p.layers != 28*int(unsafe.Sizeof(decodeLayer{})) {
 				t.Errorf("%v on %d multiprocessors: %+v", d, blocks, p)
 			}
 			for i := 1; i < len(at); i++ {
@@ -73,8 +72,8 @@ func TestDecodeMemory(t *testing.T) {
 					t.Errorf("%v on %d multiprocessors: part %d is at %d, the one before at %d", d, blocks, i, at[i], at[i-1])
 				}
 			}
-			if least := 8*int(d.RowBytes(256)) + 15; p.pitch < least {
-				t.Errorf("%v: %d bytes for a piece of %d", d, p.pitch, least)
+			if least := TileRows * int(d.RowBytes(256)); p.pitch < least {
+				t.Errorf("%v: %d bytes for a unit of %d", d, p.pitch, least)
 			}
 		}
 	}

@@ -10,17 +10,17 @@ import (
 // LayersModule has the kernel of DecodeLayers.
 const LayersModule = "decode_layers_sm90"
 
+// TileRows are the rows of a tile, TILE of decode_layers.cuh.
+const TileRows = 16
+
 const (
 	layersWarps    = 16      // DECODE_WARPS of decode_layers.cuh
 	layersPacks    = 2       // MOST_HIDDEN
-	layersStatic   = 2 << 10 // bytes of shared memory that the kernel declares, and more
+	layersStatic   = 3 << 10 // bytes of shared memory that the kernel declares, and more
 	layersMatrices = 7
-	layersAbreast  = 2  // ABREAST
-	layersSlot     = 32 // bytes of struct Slot
+	layersStages   = 8            // MOST_STAGES
+	layersZeros    = 3*33*16 + 16 // ZEROS
 )
-
-// What speed alone depends on.
-const layersStages = 8 // slots of a warp at most, 1 … 32
 
 // DecodeLayer is a layer as DecodeLayers reads it.
 type DecodeLayer struct {
@@ -64,7 +64,10 @@ type decodeArgs struct {
 	heads, kvHeads, d     uint32
 	position, splits      uint32
 	stages, pitch         uint32
-	ringAt, sumsAt, ownAt uint32
+	spans, tiles          uint32
+	ringAt, zerosAt       uint32
+	sumsAt, ownAt         uint32
+	spansAt, tilesAt      uint32
 	layersAt              uint32
 	eps, invHidden, scale float32
 }
@@ -92,7 +95,42 @@ func DecodeTable(dst []byte, layers []DecodeLayer) {
 // DecodeTableBytes is the size of that of so many layers.
 func DecodeTableBytes(layers int) int { return layersHead + layers*int(unsafe.Sizeof(decodeLayer{})) }
 
-// DecodeServes reports whether DecodeLayers takes these on a device of so many multiprocessors.
+// tileArgs is struct TileArgs of decode_layers.cuh.
+type tileArgs struct {
+	dst, src  uint64
+	row, span uint32
+	back      uint32
+}
+
+// TileServes reports whether Tile takes these blocks and DecodeLayers their tiles.
+func TileServes(b Blocks) bool {
+	_, ok := layersTypes[b.Type]
+	return ok && DequantizeServes(b) && b.Ptr%16 == 0 && b.Rows%TileRows == 0 && b.Cols%32 == 0 && int64(b.RowBytes) == b.Type.RowBytes(b.Cols)
+}
+
+// Tile copies blocks to dst, where they take as many bytes, in tiles of 16 rows, as DecodeLayers reads them: the bytes of a tile
+// stand where its rows do, in the order of, first, spans of 256 columns (the last may be less), then rows, then blocks. With
+// back it copies tiles to rows. dst is another place.
+//
+// Bytes moved: those of the blocks, twice.
+func Tile(q Queue, dst uint64, b Blocks, back bool) {
+	need(TileServes(b) && dst%16 == 0, "Tile", "type, shape or alignment")
+	if b.Rows == 0 {
+		return
+	}
+	name, width := "tile_wide", 16
+	span := int(b.Type.RowBytes(256))
+	if span%width != 0 || b.RowBytes%width != 0 {
+		name, width = "tile_narrow", 2
+	}
+	a := &tileArgs{dst: dst, src: b.Ptr, row: uint32(b.RowBytes / width), span: uint32(span / width)}
+	if back {
+		a.back = 1
+	}
+	q.Launch(Launch{Module: LayersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, 1, 1}, Block: 256, Args: unsafe.Pointer(a)})
+}
+
+// DecodeServes reports whether DecodeLayers takes these, in tiles, on a device of so many multiprocessors.
 func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	if len(layers) == 0 || s.Hidden%32 != 0 || q%32 != 0 || s.Inter%32 != 0 || s.Hidden > 32*layersWarps*layersPacks*8 ||
@@ -104,7 +142,7 @@ func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
 	for i := range layers {
 		l := &layers[i]
 		for j, w := range l.matrices() {
-			if _, ok := layersTypes[w.Type]; !ok || !DequantizeServes(w) || w.Rows != rows[j] || w.Cols != cols[j] || w.RowBytes != int(w.Type.RowBytes(w.Cols)) {
+			if !TileServes(w) || w.Rows != rows[j] || w.Cols != cols[j] {
 				return false
 			}
 		}
@@ -117,29 +155,50 @@ func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
 }
 
 // layersPlan is how shared memory is divided.
-type layersPlan struct{ stages, pitch, ring, sums, own, layers, shared int }
+type layersPlan struct {
+	stages, pitch                                        int
+	warpSpans, blockTiles                                int
+	ring, zeros, sums, own, spans, tiles, layers, shared int
+}
 
 // shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the rings, with as many stages as
-// fit; the sums of pieces; the layers. blocks are those of the launch, on which the block's rows depend.
+// fit; zeros; the sums of tiles; x of the block's rows; the layers. blocks are those of the launch, on which the block's tiles
+// depend.
 func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	chunks := func(cols int) int { return ceil(cols, rowsChunk) }
 	up := func(n int) int { return ceil(n, 16) * 16 }
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
-			p.pitch = max(p.pitch, up(int(w.Type.RowBytes(rowsChunk))+15))
+			p.pitch = max(p.pitch, TileRows*int(w.Type.RowBytes(256)))
 		}
 	}
-	sums := max((ceil(q, blocks)+2*ceil(kv, blocks))*chunks(s.Hidden), ceil(s.Hidden, blocks)*chunks(max(q, s.Inter)), 2*ceil(s.Inter, blocks)*chunks(s.Hidden))
+	for _, product := range [...]struct{ rows, matrices, cols int }{
+		{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter},
+	} {
+		tiles := product.matrices * ceil(product.rows/TileRows, blocks) // of a block, at most
+		p.blockTiles = max(p.blockTiles, tiles)
+		p.warpSpans += ceil(tiles*ceil(product.cols, 256), layersWarps)
+	}
+	table := DecodeTableBytes(len(layers)) - layersHead
+	rest := layersZeros
+	place := func(n int) (at int) { // in what follows the ring
+		at, rest = rest, rest+up(n)
+		return at
+	}
+	p.sums = place(4 * TileRows * (layersWarps + p.blockTiles))
+	p.own = place(4 * TileRows * ceil(s.Hidden/TileRows, blocks))
+	p.spans = place(8 * p.warpSpans * layersWarps)
+	p.tiles = place(2 * 4 * p.blockTiles)
+	p.layers = place(table)
 	p.ring = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
-	own, table := up(4*ceil(s.Hidden, blocks)), DecodeTableBytes(len(layers))-layersHead
-	slots := layersWarps * (layersSlot + layersAbreast*p.pitch)
-	p.stages = min(layersStages, (s.Shared-layersStatic-p.ring-up(4*sums)-own-table)/slots)
-	p.sums = p.ring + p.stages*slots
-	p.own = p.sums + up(4*sums)
-	p.layers = p.own + own
-	p.shared = p.layers + table
-	return p, p.stages >= 1
+	p.stages = min(layersStages, (s.Shared-layersStatic-p.ring-rest)/(layersWarps*p.pitch))
+	p.zeros = p.ring + layersWarps*p.stages*p.pitch
+	for _, at := range [...]*int{&p.sums, &p.own, &p.spans, &p.tiles, &p.layers} {
+		*at += p.zeros
+	}
+	p.shared = p.zeros + rest
+	return p, p.stages >= 1 && layersWarps+p.blockTiles < 256
 }
 
 // DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
@@ -147,8 +206,8 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 //	x += o(attention(rope(qkv(norm(x))) and the cache)), then x += down(silu(g)·u), g and u of gateUp(norm(x))
 //
 // and puts the position's key and value into each layer's cache. table is where DecodeTable was put, rotary that of
-// RotaryTable; qkv, att and product are scratch of (heads + 2·kv)·d, heads·d and inter columns, bfloat16 too. DecodeServes
-// says what layers and shapes may be. All sums are float32, of
+// RotaryTable; qkv, att and product are scratch of (heads + 2·kv)·d, heads·d and inter columns, bfloat16 too. Matrices
+// are in tiles: see Tile. DecodeServes says what layers and shapes may be. All sums are float32, of
 // products as Gemv has them; what passes from one product to another is rounded to bfloat16.
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
@@ -162,8 +221,8 @@ func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s
 		layers: table + layersHead, arrived: table, x: x.Ptr, qkv: qkv.Ptr, att: att.Ptr, product: product.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
-		position: uint32(position), stages: uint32(p.stages), pitch: uint32(p.pitch), ringAt: uint32(p.ring), sumsAt: uint32(p.sums),
-		ownAt: uint32(p.own), layersAt: uint32(p.layers), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
+		position: uint32(position), stages: uint32(p.stages), pitch: uint32(p.pitch), ringAt: uint32(p.ring), zerosAt: uint32(p.zeros), sumsAt: uint32(p.sums),
+		ownAt: uint32(p.own), spansAt: uint32(p.spans), tilesAt: uint32(p.tiles), layersAt: uint32(p.layers), spans: uint32(p.warpSpans), tiles: uint32(p.blockTiles), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
 		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
 	}
 	a.splits = uint32(min(ceil(position+1, decodeShare), decodeSplits))

@@ -1,8 +1,8 @@
 // Products of few rows of bfloat16 with a matrix in blocks, y = x·Wᵀ, whose time is that of reading W once.
 //
 // A row of x is rounded to integers of 16 bits, in groups of 32 that share a power of two: the largest magnitude of a group
-// is below 2¹⁵ of them, so that whatever is at least 1/128 of it is exact. An integer is 256·hi + lo, hi signed, lo not,
-// and codes of W are bytes, so that four products and their sum are one instruction for hi and one for lo:
+// is below 127.5·256 of them, so that whatever is at least 1/128 of it is exact. An integer is 256·hi + lo with signed bytes
+// hi and lo, and codes of W are bytes too, so that four products and their sum are one instruction for hi and one for lo:
 //
 //     y += Σ_groups s·xs·(256·Σ q·hi + Σ q·lo) − off·xs·Σ v        xs the group's power of two, v = 256·hi + lo
 //
@@ -57,7 +57,7 @@ struct IntSum {
     template <bool SIGNED> APR_METHOD void add(const Words &q, const Unit &x) {
         UNROLL for (int i = 0; i < 4; i++) {
             hi = SIGNED ? dot4_ss(q.w[i], x.hi[i], hi) : dot4_us(q.w[i], x.hi[i], hi);
-            lo = SIGNED ? dot4_su(q.w[i], x.lo[i], lo) : (i32)dot4_uu(q.w[i], x.lo[i], (u32)lo);
+            lo = SIGNED ? dot4_ss(q.w[i], x.lo[i], lo) : dot4_us(q.w[i], x.lo[i], lo);
         }
     }
     APR_METHOD float value() const { return (float)(hi * 256 + lo); }
@@ -102,43 +102,32 @@ APR_DEVICE u32x4 load16_2(const u8 *p) {
 }
 
 // Scales of groups 2t and 2t+1 of a block of Q4_K or Q5_K: see scales_k in dequant.cuh.
-struct PairScales { float s[2], off[2]; };
 APR_DEVICE float number(u32 w, u32 j) { return integer(byte_perm(w, 0, 0x4440 + j)); }
-APR_DEVICE PairScales pair_scales(u32x4 head, u32 t) {
+APR_DEVICE void pair_scales(float (&s)[4], float (&off)[4], u32x4 head, u32 t) {
     const u32 upper = t >> 1, j = 2 * (t & 1);
     const u32 sc = upper ? (head[3] & 0x0f0f0f0fu) | (head[1] >> 2 & 0x30303030u) : head[1] & 0x3f3f3f3fu;
     const u32 m = upper ? (head[3] >> 4 & 0x0f0f0f0fu) | (head[2] >> 2 & 0x30303030u) : head[2] & 0x3f3f3f3fu;
     const float d = from_f16((u16)head[0]), dmin = from_f16((u16)(head[0] >> 16));
-    PairScales r;
-    UNROLL for (int c = 0; c < 2; c++) r.s[c] = mul_rn(d, number(sc, j + c)), r.off[c] = mul_rn(dmin, number(m, j + c));
-    return r;
+    UNROLL for (int c = 0; c < 2; c++) s[c] = mul_rn(d, number(sc, j + c)), off[c] = mul_rn(dmin, number(m, j + c));
 }
 
-// A type's dot adds to sum[m] the products of lane l's 64 values of a chunk, for M rows of x. p is where the span of 256 is
-// that lanes 4⌊l/4⌋ … + 3 share; groups are those of the row from the span's first on, which matter where blocks have fewer
-// values than a span.
-
-// add_group adds a lane's group c, 0 or 1: a and b are the codes of its halves, which stand for s·code − off.
-template <bool SIGNED, int M, class X>
-APR_DEVICE void add_group(float (&sum)[M], int c, const Words &a, const Words &b, float s, float off, const X &x) {
-    UNROLL for (int m = 0; m < M; m++) {
-        IntSum v;
-        v.add<SIGNED>(a, x.pair(m, 2 * c));
-        v.add<SIGNED>(b, x.pair(m, 2 * c + 1));
-        sum[m] = fma_rn(s, mul_rn(x.pair_scale(m, c), v.value()), fma_rn(-off, x.pair_total(m, c), sum[m]));
-    }
-}
+// Of a span a lane has 64 codes of a row in units of 16: words gets those of lane l from the span at p. They stand for
+// s·code − off, which scales gets, or s·(code − bias) if bias is not negative: units 2c and 2c+1 with s[c] and off[c] or, in a
+// type with halves, unit k with s[k] and off[k]. groups are those of the row from the span's first on, which matter in a type
+// with partial spans.
 
 struct RowsQ4K {
     static constexpr u32 bytes = 144;
     static constexpr bool aligned = true; // to 16 bytes
-    static constexpr bool halves = false; // of x it takes those of pair_…
-    template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32) {
-        const u32 t = l & 3;
-        const u32x4 q0 = load16(p + 16 + 32 * t), q1 = load16(p + 32 + 32 * t);
-        const PairScales k = pair_scales(load16(p), t);
-        add_group<false, M>(sum, 0, low(q0), low(q1), k.s[0], k.off[0], x);
-        add_group<false, M>(sum, 1, high(q0), high(q1), k.s[1] * 0.0625f, k.off[1], x);
+    static constexpr bool halves = false, is_signed = false, partial = false;
+    static constexpr float bias = -1;
+    APR_METHOD static void words(Words (&q)[4], const u8 *p, u32 l, u32) {
+        const u32x4 q0 = load16(p + 16 + 32 * (l & 3)), q1 = load16(p + 32 + 32 * (l & 3));
+        q[0] = low(q0), q[1] = low(q1), q[2] = high(q0), q[3] = high(q1);
+    }
+    APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *p, u32 l, u32) {
+        pair_scales(s, off, load16(p), l & 3);
+        s[1] *= 0.0625f;
     }
 };
 
@@ -151,14 +140,15 @@ struct RowsQ5K {
         UNROLL for (int i = 0; i < 4; i++) r.w[i] = (q[i] & 0x0f0f0f0fu) | (h[i] >> j & 0x01010101u) << 4;
         return r;
     }
-    static constexpr bool halves = false;
-    template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32) {
+    static constexpr bool halves = false, is_signed = false, partial = false;
+    static constexpr float bias = -1;
+    APR_METHOD static void words(Words (&q)[4], const u8 *p, u32 l, u32) {
         const u32 t = l & 3;
         const u32x4 h0 = load16(p + 16), h1 = load16(p + 32), q0 = load16(p + 48 + 32 * t), q1 = load16(p + 64 + 32 * t);
-        const PairScales k = pair_scales(load16(p), t);
-        add_group<false, M>(sum, 0, fifth(q0, h0, 2 * t), fifth(q1, h1, 2 * t), k.s[0], k.off[0], x);
-        add_group<false, M>(sum, 1, fifth(q0 >> 4, h0, 2 * t + 1), fifth(q1 >> 4, h1, 2 * t + 1), k.s[1], k.off[1], x);
+        q[0] = fifth(q0, h0, 2 * t), q[1] = fifth(q1, h1, 2 * t);
+        q[2] = fifth(q0 >> 4, h0, 2 * t + 1), q[3] = fifth(q1 >> 4, h1, 2 * t + 1);
     }
+    APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *p, u32 l, u32) { pair_scales(s, off, load16(p), l & 3); }
 };
 
 // A lane has half t%2 of groups 4h … 4h+3, h = t/2: those whose upper bits stand together. Codes are biased by 32.
@@ -173,70 +163,95 @@ struct RowsQ6K {
         }
         return r;
     }
-    static constexpr bool halves = true; // of x it takes those of half_…
-    template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32) {
+    static constexpr bool halves = true, is_signed = false, partial = false;
+    static constexpr float bias = 32;
+    APR_METHOD static void words(Words (&q)[4], const u8 *p, u32 l, u32) {
         const u32 h = l >> 1 & 1, i = l & 1;
         const u32x4 q0 = load16_2(p + 64 * h + 16 * i), q1 = load16_2(p + 64 * h + 32 + 16 * i), upper = load16_2(p + 128 + 32 * h + 16 * i);
+        UNROLL for (int k = 0; k < 4; k++) q[k] = sixes(k & 1 ? q1 : q0, upper, k);
+    }
+    APR_METHOD static void scales(float (&s)[4], float (&)[4], const u8 *p, u32 l, u32) {
         const float d = from_f16(*(const u16 *)(p + 208));
-        UNROLL for (int k = 0; k < 4; k++) {
-            const Words q = sixes(k & 1 ? q1 : q0, upper, k);
-            const float s = mul_rn(d, (float)(signed char)p[192 + 8 * h + 2 * k + i]);
-            UNROLL for (int m = 0; m < M; m++) {
-                IntSum v;
-                v.add<false>(q, x.half(m, k));
-                sum[m] = fma_rn(s, fma_rn(-32.0f, x.half_total(m, k), mul_rn(x.half_scale(m, k), v.value())), sum[m]);
-            }
-        }
+        UNROLL for (int k = 0; k < 4; k++) s[k] = mul_rn(d, (float)(signed char)p[192 + 8 * (l >> 1 & 1) + 2 * k + (l & 1)]);
     }
 };
 
 // The others have blocks of one group each.
 template <class B> struct RowsOfGroups {
     static constexpr u32 bytes = 8 * B::group;
-    static constexpr bool aligned = false, halves = false;
-    template <int M, class X> APR_METHOD static void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32 groups) {
-        const u32 t = l & 3;
-        UNROLL for (int c = 0; c < 2; c++) {
-            if (2 * t + c >= groups) break;
-            Words a, b;
-            float s, off;
-            B::codes(a, b, s, off, p + B::group * (2 * t + c));
-            add_group<B::is_signed, M>(sum, c, a, b, s, off, x);
-        }
+    static constexpr bool aligned = false, halves = false, is_signed = B::is_signed, partial = true;
+    static constexpr float bias = B::bias;
+    // group is where a lane's group is or, beyond the row's end, the last one.
+    APR_METHOD static const u8 *group(const u8 *p, u32 l, u32 c, u32 groups) { return p + B::group * (u32)min_of(2 * (l & 3) + c, groups - 1); }
+    APR_METHOD static void words(Words (&q)[4], const u8 *p, u32 l, u32 groups) {
+        UNROLL for (u32 c = 0; c < 2; c++) B::codes(q[2 * c], q[2 * c + 1], group(p, l, c, groups));
+    }
+    APR_METHOD static void scales(float (&s)[4], float (&)[4], const u8 *p, u32 l, u32 groups) {
+        UNROLL for (u32 c = 0; c < 2; c++) s[c] = from_f16(*(const u16 *)group(p, l, c, groups));
     }
 };
 
 struct GroupQ8_0 {
     static constexpr u32 group = 34;
     static constexpr bool is_signed = true;
-    APR_METHOD static void codes(Words &a, Words &b, float &s, float &off, const u8 *p) {
+    static constexpr float bias = 0;
+    APR_METHOD static void codes(Words &a, Words &b, const u8 *p) {
         const u32x4 v = load16_2(p + 2), w = load16_2(p + 18);
         UNROLL for (int i = 0; i < 4; i++) a.w[i] = v[i], b.w[i] = w[i];
-        s = from_f16(*(const u16 *)p), off = 0;
     }
 };
 
 struct GroupQ4_0 {
     static constexpr u32 group = 18;
     static constexpr bool is_signed = false;
-    APR_METHOD static void codes(Words &a, Words &b, float &s, float &off, const u8 *p) {
+    static constexpr float bias = 8;
+    APR_METHOD static void codes(Words &a, Words &b, const u8 *p) {
         const u32x4 v = load16_2(p + 2);
         a = low(v), b = low(v >> 4);
-        s = from_f16(*(const u16 *)p), off = mul_rn(8.0f, s);
     }
 };
 
 struct GroupQ5_0 {
     static constexpr u32 group = 22;
     static constexpr bool is_signed = false;
-    APR_METHOD static void codes(Words &a, Words &b, float &s, float &off, const u8 *p) {
+    static constexpr float bias = 16;
+    APR_METHOD static void codes(Words &a, Words &b, const u8 *p) {
         const u32 h = load2(p + 2);
         const u32x4 v = load16_2(p + 6);
         a = low(v), b = low(v >> 4);
         UNROLL for (int i = 0; i < 4; i++) a.w[i] |= spread(h >> 4 * i & 15), b.w[i] |= spread(h >> (16 + 4 * i) & 15);
-        s = from_f16(*(const u16 *)p), off = mul_rn(16.0f, s);
     }
 };
+
+// with_group adds to sum what a group of x makes of it: its products with codes, and the sum of its values.
+template <class B> APR_DEVICE float with_group(float sum, float s, float off, float products, float total) {
+    if (B::bias < 0) return fma_rn(s, products, fma_rn(-off, total, sum));
+    return fma_rn(s, fma_rn(-B::bias, total, products), sum);
+}
+
+// dot adds to sum[m] the products of lane l's 64 values of a span with M rows of x.
+template <class B, int M, class X> APR_DEVICE void dot(float (&sum)[M], const u8 *p, const X &x, u32 l, u32 groups) {
+    UNROLL for (int k = 0; k < (B::halves ? 4 : 2); k++) {
+        if (B::partial && 2 * (l & 3) + k >= groups) break;
+        Words q[4]; // of which the compiler keeps those that are used
+        float s[4], off[4];
+        B::words(q, p, l, groups);
+        B::scales(s, off, p, l, groups);
+        UNROLL for (int m = 0; m < M; m++) {
+            IntSum v;
+            float scale, total;
+            if (B::halves) {
+                v.add<B::is_signed>(q[k], x.half(m, k));
+                scale = x.half_scale(m, k), total = x.half_total(m, k);
+            } else {
+                v.add<B::is_signed>(q[2 * k], x.pair(m, 2 * k));
+                v.add<B::is_signed>(q[2 * k + 1], x.pair(m, 2 * k + 1));
+                scale = x.pair_scale(m, k), total = x.pair_total(m, k);
+            }
+            sum[m] = with_group<B>(sum[m], s[k], off[k], mul_rn(scale, v.value()), total);
+        }
+    }
+}
 
 // put writes y of one column and token, and returns it as it is stored.
 APR_DEVICE float put(const RowsArgs &a, u32 column, u32 token, float sum) {
@@ -266,9 +281,9 @@ APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool live) {
     most = most > other ? most : other;
     other = shfl_xor(most, 2);
     most = most > other ? most : other;
-    const u32 e = most >> 23, at = e < 15 ? 15 : e; // magnitudes are below 2^(at − 126)
-    const float up = from_bits((268 - at) << 23);  // to below 2¹⁵
-    const float scale = e == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
+    const u32 e = (most + 0x10000) >> 23, at = e < 15 ? 15 : e; // magnitudes are below 255/256·2^(at − 126)
+    const float up = from_bits((268 - at) << 23);             // to below 127.5·256
+    const float scale = most >> 23 == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
     u32 n[8];
     UNROLL for (int i = 0; i < 4; i++) { // 1.5·2²³ + n has n in its mantissa
         n[2 * i] = bits(fma_rn(from_bits(v[i] << 16), up, 12582912.0f));
@@ -277,9 +292,10 @@ APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool live) {
     u32x2 hi, lo;
     i32 sum = 0;
     UNROLL for (int i = 0; i < 2; i++) {
-        const u32 p = byte_perm(n[4 * i], n[4 * i + 1], 0x5410), q = byte_perm(n[4 * i + 2], n[4 * i + 3], 0x5410);
-        lo[i] = byte_perm(p, q, 0x6420), hi[i] = byte_perm(p, q, 0x7531);
-        sum += dot4_us(0x01010101u, hi[i], 0) * 256 + (i32)dot4_uu(0x01010101u, lo[i], 0);
+        lo[i] = byte_perm(byte_perm(n[4 * i], n[4 * i + 1], 0x0040), byte_perm(n[4 * i + 2], n[4 * i + 3], 0x0040), 0x5410);
+        UNROLL for (int j = 4 * i; j < 4 * i + 4; j++) n[j] += 128; // lo is signed: hi is n/256 to nearest
+        hi[i] = byte_perm(byte_perm(n[4 * i], n[4 * i + 1], 0x0051), byte_perm(n[4 * i + 2], n[4 * i + 3], 0x0051), 0x5410);
+        sum += dot4_us(0x01010101u, hi[i], 0) * 256 + dot4_us(0x01010101u, lo[i], 0);
     }
     sum += shfl_xor(sum, 1);
     const i32 rest = shfl_xor(sum, 2);
@@ -441,7 +457,7 @@ template <class B> struct One {
     static constexpr bool aligned = B::aligned;
     APR_METHOD u32 bytes(u32) const { return B::bytes; }
     template <int M, class X> APR_METHOD void add(float (&sum)[M], u32, const u8 *p, const X &x, u32 l, u32 groups) const {
-        B::template dot<M>(sum, p, x, l, groups);
+        dot<B, M>(sum, p, x, l, groups);
     }
 };
 
@@ -450,8 +466,8 @@ struct Mixed {
     static constexpr bool aligned = false;
     APR_METHOD u32 bytes(u32 type) const { return type == 0 ? RowsQ4K::bytes : type == 1 ? RowsQ5K::bytes : RowsQ6K::bytes; }
     template <int M, class X> APR_METHOD void add(float (&sum)[M], u32 type, const u8 *p, const X &x, u32 l, u32 groups) const {
-        if (type == 0) RowsQ4K::dot<M>(sum, p, x, l, groups);
-        else if (type == 1) RowsQ5K::dot<M>(sum, p, x, l, groups);
-        else RowsQ6K::dot<M>(sum, p, x, l, groups);
+        if (type == 0) dot<RowsQ4K, M>(sum, p, x, l, groups);
+        else if (type == 1) dot<RowsQ5K, M>(sum, p, x, l, groups);
+        else dot<RowsQ6K, M>(sum, p, x, l, groups);
     }
 };

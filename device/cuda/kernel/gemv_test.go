@@ -53,7 +53,8 @@ func checkGemv(t *testing.T, l *lab, y Mat, want, size ref.Mat, n int) {
 	}
 }
 
-// integers rounds rows of x as products with blocks do: groups of 32 to multiples of 2⁻¹⁴ of the largest power of two in them.
+// integers rounds rows of x as products with blocks do: groups of 32 to multiples of 2⁻¹⁴ of the largest power of two in
+// them, or of the one above it if the largest number is 255/256 of that.
 func integers(x ref.Mat) ref.Mat {
 	r := ref.New(x.Rows, x.Cols)
 	for at := 0; at < len(x.V); at += 32 {
@@ -61,7 +62,7 @@ func integers(x ref.Mat) ref.Mat {
 		for _, v := range x.V[at : at+32] {
 			most = max(most, math.Abs(v))
 		}
-		unit := math.Ldexp(1, math.Ilogb(max(most, 0x1p-112))-14)
+		unit := math.Ldexp(1, math.Ilogb(max(most*256/255, 0x1p-112))-14)
 		for i, v := range x.V[at : at+32] {
 			r.V[at+i] = math.RoundToEven(v/unit) * unit
 		}

@@ -42,7 +42,7 @@ __thread Worker *worker __attribute__((tls_model("initial-exec")));
 
 static bool runnable(const Fiber &f) { return *f.waits != f.gen; }
 
-static const char *names[] = {"", "shfl_xor", "shfl", "shfl_up", "shfl_down", "ballot", "sync_warp", "mma_bf16", "mma_tf32",
+static const char *names[] = {"", "shfl_xor", "shfl", "shfl_up", "shfl_down", "ballot", "sync_warp", "mma_bf16", "mma_tf32", "mma_us", "mma_ss",
     "ldmatrix4", "ldmatrix4_trans", "ldmatrix2", "ldmatrix2_trans", "sync_block"};
 
 static const char *whereabouts(const Worker &w, const Fiber &f) {

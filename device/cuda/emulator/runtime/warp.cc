@@ -86,7 +86,30 @@ static void product_tf32(Warp &p, u32 slot, f32x8 (&d)[16]) {
     product<8>(a, b, d);
 }
 
+// Fragments of m16n8k32 with bytes: A the fours (g, 4t), (g+8, 4t), (g, 4t+16), (g+8, 4t+16); B of rows (4t, g), (4t+16, g); D as
+// above.
+template <class A> static void multiply_bytes(Warp &p, u32 slot) {
+    int a[16][32], b[32][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const u32 *in = p.a[slot][lane];
+        const int g = lane >> 2, t = lane & 3;
+        for (int i = 0; i < 4; i++) {
+            for (int k = 0; k < 4; k++) a[g + 8 * (k & 1)][4 * t + 16 * (k >> 1) + i] = (A)(in[k] >> 8 * i);
+            for (int k = 0; k < 2; k++) b[4 * t + 16 * k + i][g] = (signed char)(in[4 + k] >> 8 * i);
+        }
+    }
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++) {
+            const int row = (lane >> 2) + (i >> 1) * 8, column = (lane & 3) * 2 + (i & 1);
+            u32 sum = __builtin_bit_cast(u32, p.d[slot][lane][i]);
+            for (int k = 0; k < 32; k++) sum += (u32)(a[row][k] * b[k][column]);
+            p.d[slot][lane][i] = __builtin_bit_cast(float, sum);
+        }
+}
+
 static void multiply(Warp &p, u32 slot, Operation op) {
+    if (op == op_mma_us) return multiply_bytes<u8>(p, slot);
+    if (op == op_mma_ss) return multiply_bytes<signed char>(p, slot);
     f32x8 d[16];
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++) d[(lane >> 2) + (i >> 1) * 8][(lane & 3) * 2 + (i & 1)] = p.d[slot][lane][i];
@@ -96,7 +119,7 @@ static void multiply(Warp &p, u32 slot, Operation op) {
         for (int i = 0; i < 4; i++) p.d[slot][lane][i] = d[(lane >> 2) + (i >> 1) * 8][(lane & 3) * 2 + (i & 1)];
 }
 
-void mma(Operation op, float *d, const u32 *a, u32 b0, u32 b1) {
+void mma(Operation op, void *d, const u32 *a, u32 b0, u32 b1) {
     Worker &w = *worker;
     Fiber *f = w.current;
     Warp &p = *f->warp;
