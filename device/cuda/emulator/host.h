@@ -205,6 +205,7 @@ APR_DEVICE u32x4 load16(const void *p) {
     APR_ALIGNED("load16", p);
     return *(const u32x4 *)p;
 }
+APR_DEVICE u32x4 whole(u32x4 v) { return v; }
 APR_DEVICE u32x4 stream_load16(const void *p) {
     APR_ALIGNED("stream_load16", p);
     return *(const u32x4 *)p;

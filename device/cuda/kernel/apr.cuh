@@ -209,6 +209,12 @@ APR_DEVICE void bulk_wait(u64 *filled, u32 parity) {
 
 // Global memory. stream_* are for data that is used once: they leave the caches to others.
 APR_DEVICE u32x4 load16(const void *p) { return *(const u32x4 *)p; }
+// whole keeps the compiler from loading parts of v where they are used, each by an instruction of its own.
+APR_DEVICE u32x4 whole(u32x4 v) {
+    u32 x = v[0], y = v[1], z = v[2], w = v[3];
+    asm("" : "+r"(x), "+r"(y), "+r"(z), "+r"(w));
+    return u32x4{x, y, z, w};
+}
 APR_DEVICE u32x4 stream_load16(const void *p) {
     u32x4 r; u32 x, y, z, w;
     asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "l"(p) : "memory");

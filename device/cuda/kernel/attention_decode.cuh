@@ -40,14 +40,42 @@ APR_DEVICE Joined join_shares(const float *from, i64 step, int shares, int colum
     return r;
 }
 
-// attend_keys is the softmax of a block's keys [first, end) for one query: q is the query's pack of lane l%per, k(j) and v(j)
-// are where the rows of key j begin. Threads below d return the sums of the values' column of their number. As many lanes as
-// a head has packs of 8 have a key, and AHEAD of a lane are on their way together. parts is shared memory of the block's warps · PART.
-template <int AHEAD, class T, class Rows> APR_DEVICE Joined attend_keys(const T *q, const Rows &k, const Rows &v, int first, int end, int d, float log2_scale, float *parts) {
-    const int l = lane(), packs = d / 8, warps = threads() / 32;
-    int per = 1; // lanes of a key
-    while (per < packs) per *= 2;
-    const int c = l & (per - 1), slots = 32 / per, slot = warp() * slots + l / per, all = warps * slots;
+// RowsFrom are rows of one matrix, stride elements apart.
+template <class T> struct RowsFrom {
+    const T *first;
+    i64 stride;
+    APR_METHOD const T *operator()(int j) const { return first + j * stride; }
+};
+
+// Lanes is how a block divides the keys of a head: as many lanes as it has packs of 8 have a key.
+struct Lanes {
+    int packs, per, c, slot, all; // of a head; lanes of a key; the lane's pack, its key, of so many at a time
+    APR_METHOD Lanes(int d) {
+        packs = d / 8, per = 1;
+        while (per < packs) per *= 2;
+        const int slots = 32 / per;
+        c = lane() & (per - 1), slot = warp() * slots + lane() / per, all = threads() / 32 * slots;
+    }
+};
+
+// Ahead are a lane's packs of N keys and values, from key `base` on, which are loaded together.
+template <int N, class T> struct Ahead {
+    Pack<T, 8> k[N], v[N];
+    template <class Rows> APR_METHOD void load(const Lanes &l, const Rows &keys, const Rows &values, int base, int end) {
+        UNROLL for (int i = 0; i < N; i++) {
+            const int key = base + i * l.all + l.slot;
+            k[i] = v[i] = Pack<T, 8>{};
+            if (key < end && l.c < l.packs) load_pack(k[i], keys(key) + 8 * l.c), load_pack(v[i], values(key) + 8 * l.c);
+        }
+    }
+};
+
+// attend_keys is the softmax of a block's keys [first, end) for one query: q is its head, k(j) and v(j) are where the rows of key j
+// begin, ahead has those of the first N keys of all lanes. Threads below d return the sums of the values' column of their number.
+// parts is shared memory of WARPS · PART, and the block has WARPS warps.
+template <int N, class T, class Rows>
+APR_DEVICE Joined attend_keys(const Lanes &lanes, const T *q, const Rows &k, const Rows &v, Ahead<N, T> &ahead, int first, int end, int d, float log2_scale, float *parts) {
+    const int c = lanes.c, packs = lanes.packs;
     float x[8], query[8] = {};
     if (c < packs) {
         Pack<T, 8> p;
@@ -55,46 +83,35 @@ template <int AHEAD, class T, class Rows> APR_DEVICE Joined attend_keys(const T 
         widen(query, p);
     }
     Softmax s = {-INFINITY_F, 0, {}};
-    for (int base = first; base < end; base += AHEAD * all) {
-        Pack<T, 8> pk[AHEAD] = {}, pv[AHEAD] = {};
-        UNROLL for (int i = 0; i < AHEAD; i++) {
-            const int key = base + i * all + slot;
-            if (key < end && c < packs) load_pack(pk[i], k(key) + 8 * c), load_pack(pv[i], v(key) + 8 * c);
-        }
-        float score[AHEAD];
-        UNROLL for (int i = 0; i < AHEAD; i++) {
-            widen(x, pk[i]);
+    for (int base = first; base < end; base += N * lanes.all) {
+        if (base > first) ahead.load(lanes, k, v, base, end);
+        float score[N];
+        UNROLL for (int i = 0; i < N; i++) {
+            widen(x, ahead.k[i]);
             score[i] = 0;
             UNROLL for (int e = 0; e < 8; e++) score[i] = fma_rn(query[e], x[e], score[i]);
         }
-        for (int m = per / 2; m; m >>= 1) UNROLL for (int i = 0; i < AHEAD; i++) score[i] += shfl_xor(score[i], m);
+        for (int m = lanes.per / 2; m; m >>= 1) UNROLL for (int i = 0; i < N; i++) score[i] += shfl_xor(score[i], m);
         float higher = s.top;
-        UNROLL for (int i = 0; i < AHEAD; i++) {
-            score[i] = base + i * all + slot < end ? score[i] * log2_scale : -INFINITY_F;
+        UNROLL for (int i = 0; i < N; i++) {
+            score[i] = base + i * lanes.all + lanes.slot < end ? score[i] * log2_scale : -INFINITY_F;
             higher = max2(higher, score[i]);
         }
         s.scale(higher);
-        UNROLL for (int i = 0; i < AHEAD; i++) {
+        UNROLL for (int i = 0; i < N; i++) {
             const float w = Softmax::weight(score[i], higher);
-            widen(x, pv[i]);
+            widen(x, ahead.v[i]);
             s.sum += w;
             UNROLL for (int e = 0; e < 8; e++) s.acc[e] = fma_rn(w, x[e], s.acc[e]);
         }
     }
-    for (int m = per; m < 32; m *= 2) s.join(m);
+    for (int m = lanes.per; m < 32; m *= 2) s.join(m);
     float *mine = parts + warp() * PART;
-    if (l < packs) UNROLL for (int e = 0; e < 8; e++) mine[8 * c + e] = s.acc[e];
-    if (l == 0) mine[256] = s.top, mine[257] = s.sum;
+    if ((int)lane() < packs) UNROLL for (int e = 0; e < 8; e++) mine[8 * c + e] = s.acc[e];
+    if (lane() == 0) mine[256] = s.top, mine[257] = s.sum;
     sync_block();
-    return (int)thread() < d ? join_shares(parts, PART, warps, thread()) : Joined{-INFINITY_F, 0, 0};
+    return (int)thread() < d ? join_shares(parts, PART, WARPS, thread()) : Joined{-INFINITY_F, 0, 0};
 }
-
-// RowsFrom are rows of one matrix, stride elements apart.
-template <class T> struct RowsFrom {
-    const T *first;
-    i64 stride;
-    APR_METHOD const T *operator()(int j) const { return first + j * stride; }
-};
 
 // Grid: (heads, batch, splits); q_len is 1. A block has one share of the keys, and with several their sums go to a.part
 // [splits, batch, heads, PART].
@@ -105,7 +122,10 @@ template <class T> APR_DEVICE void decode_packs(const AttentionArgs &a) {
     const int d = a.d, h = block(), b = block_y(), g = h / (a.heads / a.kv_heads), column = thread();
     const int share = (a.q_offset + a.splits) / a.splits, first = (int)block_z() * share, end = (int)min_of(a.q_offset + 1, first + share);
     const RowsFrom<T> k = {head_rows<T>(a.k, a.k_stride, b, a.k_rows, g, d), a.k_stride}, v = {head_rows<T>(a.v, a.v_stride, b, a.k_rows, g, d), a.v_stride};
-    const Joined r = attend_keys<4>(head_rows<T>(a.q, a.q_stride, b, 1, h, d), k, v, first, end, d, a.log2_scale, parts);
+    const Lanes lanes(d);
+    Ahead<4, T> ahead;
+    ahead.load(lanes, k, v, first, end);
+    const Joined r = attend_keys(lanes, head_rows<T>(a.q, a.q_stride, b, 1, h, d), k, v, ahead, first, end, d, a.log2_scale, parts);
     if (column >= d) return;
     if (a.splits > 1) {
         float *to = a.part + (((i64)block_z() * a.batch + b) * a.heads + h) * PART;

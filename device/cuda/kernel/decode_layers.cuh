@@ -15,8 +15,9 @@
 
 constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate, up; down
 constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
-constexpr u32 MOST_STAGES = 8;                    // units of a warp in shared memory at most
+constexpr u32 SLOTS = 8;                          // spans of a warp in shared memory at most
 constexpr u32 TILE = 16;                          // rows
+constexpr int KEYS_AHEAD = 6;                     // of a lane, that are loaded together
 constexpr u32 ZEROS = 3 * PLANE + 16;             // bytes of zeros that lanes without a column of x read
 
 struct DecodeLayer {
@@ -24,7 +25,8 @@ struct DecodeLayer {
     const float *norm[2]; // of RMSNorm before q, k, v and before gate, up
     const float *bias;    // of q, k, v; zero: none
     bf16 *cache;          // [capacity, 2·kv_heads·d]: a rotated key, then its value
-    u8 type[8];           // of w: see type_bytes
+    u16 kind[8];          // of w: bytes of 256 values, and 4096 times a number of the type
+    u64 none;
 };
 
 struct DecodeArgs {
@@ -38,9 +40,9 @@ struct DecodeArgs {
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
-    u32 stages, pitch;    // units of a warp in shared memory, bytes of one
+    u32 slots, pitch;     // spans of a warp in shared memory, bytes of one
     u32 spans, tiles;     // of a warp in a layer, of a block in a product, at most
-    u32 ring_at, zeros_at, sums_at, own_at, spans_at, tiles_at, layers_at; // bytes, of shared memory; x is at 0
+    u32 ring_at, zeros_at, sums_at, own_at, bias_at, spans_at, tiles_at, layers_at; // bytes, of shared memory; x is at 0
     float eps, inv_hidden, log2_scale;
 };
 
@@ -63,12 +65,6 @@ template <class W> APR_DEVICE void tile(const TileArgs &a) {
         if (a.back) to[in_rows] = from[i];
         else to[i] = from[in_rows];
     }
-}
-
-// type_bytes returns the bytes of 256 values. Without ALL the types are Q4_K, Q5_K and Q6_K.
-template <bool ALL> APR_DEVICE u32 type_bytes(u32 type) {
-    if (!ALL || type < 3) return type == 0 ? RowsQ4K::bytes : type == 1 ? RowsQ5K::bytes : RowsQ6K::bytes;
-    return type == 3 ? RowsOfGroups<GroupQ8_0>::bytes : type == 4 ? RowsOfGroups<GroupQ4_0>::bytes : RowsOfGroups<GroupQ5_0>::bytes;
 }
 
 // Share is what a block has of a matrix: tiles from first on.
@@ -139,35 +135,42 @@ struct Work {
     }
 };
 
-// Ring is a warp's place for units in shared memory, and the slot that is used next.
+// Ring is a warp's place for spans in shared memory, and the slot of the next.
 struct Ring {
-    u8 *slots;
-    u64 *filled; // of each slot
-    u32 pitch, stages, turn, parity;
-    APR_METHOD void advance() {
-        if (++turn == stages) turn = 0, parity ^= 1;
+    u8 *slot;
+    u64 *filled;
+    u32 turn, parity;
+    APR_METHOD void advance(const DecodeArgs &a) {
+        slot += a.pitch, filled++;
+        if (++turn < a.slots) return;
+        slot -= a.slots * a.pitch, filled -= a.slots;
+        turn = 0, parity ^= 1;
     }
 };
 
-// Feed copies a warp's units of all layers, one after the other, to the slots of its ring.
-template <bool ALL> struct Feed {
+// Feed copies a warp's spans of all layers, one after the other, to its ring. A lane has one of the next up to 32.
+struct Feed {
     const Span *spans;
-    u32 layer, next, count; // of the span that comes after the next copy's; of a layer
-    const u8 *from;         // the next copy: nothing if size is 0
-    u32 size;
-    // prepare finds the next copy.
-    APR_METHOD void prepare(const Model &m) {
-        size = 0;
-        if (layer == m.a.count || count == 0) return;
-        const Span u = spans[next];
-        const u32 bytes = 2 * type_bytes<ALL>(m.layers[layer].type[u.matrix]); // TILE rows of a group
-        from = m.layers[layer].w[u.matrix] + (u64)u.at * bytes, size = u.groups * bytes;
-        if (++next == count) next = 0, layer++;
+    u32 layer, next, count; // of those after the lanes' spans; of a layer
+    u32 at;                 // the lane whose span is the next
+    const u8 *from;         // the lane's span
+    u32 size;               // 0: none
+    APR_METHOD void describe(const Model &m) {
+        u32 number = next + lane(), of = layer;
+        at = size = 0;
+        NO_UNROLL while (of < m.a.count && number >= count) number -= count, of++;
+        if (of < m.a.count) {
+            const Span s = spans[number];
+            const u32 bytes = 2 * (m.layers[of].kind[s.matrix] & 4095); // TILE rows of a group
+            from = m.layers[of].w[s.matrix] + (u64)s.at * bytes, size = s.groups * bytes;
+        }
+        next += 32;
+        NO_UNROLL while (layer < m.a.count && next >= count) next -= count, layer++;
     }
-    // fill begins to fill a slot with the next unit, if there is one.
-    APR_METHOD void fill(const Model &m, const Ring &ring, u32 slot) {
-        if (size > 0 && lane() == 0) copy_bulk(&ring.filled[slot], ring.slots + slot * ring.pitch, from, size);
-        prepare(m);
+    // fill begins to copy the next span, if there is one.
+    APR_METHOD void fill(const Model &m, u64 *filled, u8 *slot) {
+        if (lane() == at && size > 0) copy_bulk(filled, slot, from, size);
+        if (++at == 32) describe(m);
     }
 };
 
@@ -175,6 +178,17 @@ template <bool ALL> struct Feed {
 struct Operand {
     const u8 *x, *zeros;
     u32 l; // lane
+    // lists are InShared's, loaded together.
+    template <bool HALVES> APR_METHOD static void lists(float (&scale)[4], float (&total)[4], const u8 *chunk, u32 at) {
+        const float *p = (const float *)(chunk + LISTS) + (HALVES ? 4 * (at >> 1) : 2 * at), *q = p + (HALVES ? 2 + (at & 1) : 1) * (LIST / 4);
+        if (HALVES) {
+            const f32x4 v = *(const f32x4 *)p, w = *(const f32x4 *)q;
+            UNROLL for (int k = 0; k < 4; k++) scale[k] = v[k], total[k] = w[k];
+        } else {
+            const f32x2 v = *(const f32x2 *)p, w = *(const f32x2 *)q;
+            UNROLL for (int k = 0; k < 2; k++) scale[k] = v[k], total[k] = w[k];
+        }
+    }
     // unit adds a unit's products to those of rows g and g+8. p is the unit's first block of row g, that of g+8 is `below` bytes
     // after it; groups are those of the unit, which is number span of its row.
     template <class B> APR_METHOD void unit(float (&sum)[2], const u8 *p, u32 below, u32 span, u32 groups) const {
@@ -197,44 +211,51 @@ struct Operand {
                 }
             }
         }
-        const InShared list = {chunk, 0, at};
+        float scale[4], total[4]; // of x
+        lists<B::halves>(scale, total, chunk, at);
         UNROLL for (u32 r = 0; r < 2; r++) {
             float s[4], off[4];
             B::scales(s, off, p + r * below, t, groups);
             UNROLL for (u32 k = 0; k < parts; k++) {
                 if (B::partial && 2 * t + k >= groups) continue; // a scale that is not there
-                const float scale = B::halves ? list.half_scale(0, k) : list.pair_scale(0, k), total = B::halves ? list.half_total(0, k) : list.pair_total(0, k);
-                sum[r] = with_group<B>(sum[r], s[k], off[k], mul_rn(scale, (float)(d[k][2 * r] * 256 + d[k][2 * r + 1])), total);
+                sum[r] = with_group<B>(sum[r], s[k], off[k], mul_rn(scale[k], (float)(d[k][2 * r] * 256 + d[k][2 * r + 1])), total[k]);
             }
         }
     }
-    template <bool ALL> APR_METHOD void add(float (&sum)[2], u32 type, const u8 *slot, u32 span, u32 groups) const {
-        const u32 row = type_bytes<ALL>(type) * groups / 8;
-        const u8 *p = slot + (l >> 2) * row;
-        if (type == 0) unit<RowsQ4K>(sum, p, 8 * row, span, groups);
-        else if (type == 2) unit<RowsQ6K>(sum, p, 8 * row, span, groups);
-        else if (!ALL || type == 1) unit<RowsQ5K>(sum, p, 8 * row, span, groups);
-        else if (type == 3) unit<RowsOfGroups<GroupQ8_0>>(sum, p, 8 * row, span, groups);
-        else if (type == 4) unit<RowsOfGroups<GroupQ4_0>>(sum, p, 8 * row, span, groups);
-        else unit<RowsOfGroups<GroupQ5_0>>(sum, p, 8 * row, span, groups);
+    // add does it for the span at `first`. Without ALL there are no types but Q4_K, Q5_K and Q6_K.
+    template <bool ALL> APR_METHOD void add(float (&sum)[2], u32 kind, const u8 *first, const Span &s) const {
+        const u32 type = kind / 4096, row = (kind & 4095) * s.groups / 8;
+        const u8 *p = first + (l >> 2) * row;
+        if (type == 0) unit<RowsQ4K>(sum, p, 8 * row, s.number, s.groups);
+        else if (type == 2) unit<RowsQ6K>(sum, p, 8 * row, s.number, s.groups);
+        else if (!ALL || type == 1) unit<RowsQ5K>(sum, p, 8 * row, s.number, s.groups);
+        else if (type == 3) unit<RowsOfGroups<GroupQ8_0>>(sum, p, 8 * row, s.number, s.groups);
+        else if (type == 4) unit<RowsOfGroups<GroupQ4_0>>(sum, p, 8 * row, s.number, s.groups);
+        else unit<RowsOfGroups<GroupQ5_0>>(sum, p, 8 * row, s.number, s.groups);
     }
 };
 
 // multiply writes the warp's sums of the rows of its tiles. units are those of the product.
-template <bool ALL> APR_DEVICE void multiply(const Model &m, Feed<ALL> &feed, Ring &ring, u32 layer, const Span *spans, u32 count, const Operand &x, float *sums) {
+template <bool ALL> APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 layer, const Span *spans, u32 count, const Operand &x, float *sums) {
     float sum[2] = {};
-    NO_UNROLL for (u32 i = 0; i < count; i++) {
-        const Span u = spans[i];
-        bulk_wait(&ring.filled[ring.turn], ring.parity);
-        x.add<ALL>(sum, m.layers[layer].type[u.matrix], ring.slots + ring.turn * ring.pitch, u.number, u.groups);
+    if (count == 0) return;
+    const DecodeLayer &l = m.layers[layer];
+    Span next = spans[0];
+    u32 after = l.kind[next.matrix];
+    NO_UNROLL for (u32 i = 1; i <= count; i++) {
+        const Span s = next;
+        const u32 kind = after;
+        if (i < count) next = spans[i], after = l.kind[next.matrix];
+        bulk_wait(ring.filled, ring.parity);
+        x.add<ALL>(sum, kind, ring.slot, s);
         sync_warp(); // every lane has read: the slot may be filled again
-        feed.fill(m, ring, ring.turn);
-        ring.advance();
-        if (!u.last) continue;
+        feed.fill(m, ring.filled, ring.slot);
+        ring.advance(m.a);
+        if (!s.last) continue;
         UNROLL for (u32 r = 0; r < 2; r++) {
             sum[r] += shfl_xor(sum[r], 1);
             sum[r] += shfl_xor(sum[r], 2);
-            if ((x.l & 3) == 0) sums[u.place * TILE + (x.l >> 2) + 8 * r] = sum[r];
+            if ((x.l & 3) == 0) sums[s.place * TILE + (x.l >> 2) + 8 * r] = sum[r];
             sum[r] = 0;
         }
     }
@@ -253,6 +274,11 @@ struct Sums {
         NO_UNROLL for (u32 i = 0; i < t.count; i += TOGETHER)
             UNROLL for (u32 j = i; j < i + TOGETHER; j++) v += j < t.count ? p[j * TILE] : 0.0f;
         return v;
+    }
+    // part is one of at most DECODE_WARPS that make a row, or zero.
+    APR_METHOD float part(u32 tile, u32 row, u32 n) const {
+        const TileSums t = tiles[tile];
+        return n < t.count ? sums[(t.place + n) * TILE + row] : 0.0f;
     }
 };
 
@@ -279,7 +305,7 @@ APR_DEVICE void normalised(const DecodeArgs &a, const Pack<float, 8> (&w)[MOST_H
 
 // rounded writes a row that other blocks have computed to x in integers. A thread's loads are on their way together.
 APR_DEVICE void rounded(const bf16 *row, u32 cols, u8 *x) {
-    constexpr u32 LOADS = 3;
+    constexpr u32 LOADS = 5;
     NO_UNROLL for (u32 first = 32 * warp(); first < cols / 8; first += LOADS * threads()) {
         u32x4 v[LOADS] = {};
         UNROLL for (u32 k = 0; k < LOADS; k++) {
@@ -302,39 +328,56 @@ APR_DEVICE void finish_gated(const Model &m, const Sums &sums) {
     }
 }
 
-// finish_rows is that for the other products, by one warp: q, k and v with their bias, or what is added to x. own is x of the
-// block's rows.
-APR_DEVICE void finish_rows(const Model &m, u32 layer, u32 product, const Sums &sums, float *own) {
-    const DecodeArgs &a = m.a;
-    const float *bias = m.layers[layer].bias;
-    float squares = 0;
+// finish_qkv writes the block's rows of q, k and v. bias are theirs.
+APR_DEVICE void finish_qkv(const Model &m, const Sums &sums, const float *bias) {
     u32 column = 0, before = 0; // of the matrix, its first tile of the block
-    NO_UNROLL for (u32 n = Model::begin(product); n < Model::end(product); n++) {
+    NO_UNROLL for (u32 n = 0; n < 3; n++) {
         const Share s = m.shares[n];
-        NO_UNROLL for (u32 i = lane(); i < s.tiles * TILE; i += 32) {
-            const u32 at = column + s.first * TILE + i;
-            const float v = sums.row(before + i / TILE, i % TILE);
-            if (product == 0) {
-                a.qkv[at] = to_bf16(bias ? v + bias[at] : v);
-                continue;
-            }
-            const bf16 x = to_bf16(v + own[i]);
-            a.x[at] = x, own[i] = from_bf16(x);
-            squares = fma_rn(own[i], own[i], squares);
-        }
-        before += s.tiles, column += (n == 0 ? a.heads : a.kv_heads) * a.d;
+        NO_UNROLL for (u32 i = thread(); i < s.tiles * TILE; i += threads())
+            m.a.qkv[column + s.first * TILE + i] = to_bf16(sums.row(before + i / TILE, i % TILE) + bias[before * TILE + i]);
+        before += s.tiles, column += (n == 0 ? m.a.heads : m.a.kv_heads) * m.a.d;
     }
+}
+
+// bias_of returns that of row i of those that the block has of q, k and v.
+APR_DEVICE float bias_of(const Model &m, const float *bias, u32 i) {
+    u32 column = 0;
+    NO_UNROLL for (u32 n = 0; n < 3; n++) {
+        const Share s = m.shares[n];
+        if (i < s.tiles * TILE) return bias ? bias[column + s.first * TILE + i] : 0.0f;
+        i -= s.tiles * TILE, column += (n == 0 ? m.a.heads : m.a.kv_heads) * m.a.d;
+    }
+    return 0;
+}
+
+// finish_added adds the block's rows of a product to x, sixteen lanes a row. own is x of these rows.
+APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own) {
+    const Share s = m.shares[3];
+    NO_UNROLL for (u32 first = 0; first < s.tiles * TILE; first += threads() / 16) {
+        const u32 i = first + thread() / 16, part = thread() % 16;
+        const bool there = i < s.tiles * TILE;
+        float v = there ? sums.part(i / TILE, i % TILE, part) : 0.0f;
+        UNROLL for (u32 d = 8; d; d /= 2) v += shfl_xor(v, d);
+        if (!there || part > 0) continue;
+        const bf16 x = to_bf16(v + own[i]);
+        m.a.x[s.first * TILE + i] = x, own[i] = from_bf16(x);
+    }
+}
+
+// square writes the sum of own² to the block's place, by one warp.
+APR_DEVICE void square(const Model &m, const float *own) {
+    float squares = 0;
+    NO_UNROLL for (u32 i = lane(); i < m.shares[3].tiles * TILE; i += 32) squares = fma_rn(own[i], own[i], squares);
     squares = warp_sum(squares);
-    if (product > 0 && lane() == 0) a.squares[block()] = squares;
+    if (lane() == 0) m.a.squares[block()] = squares;
 }
 
 // begin keeps x of the block's rows, by one warp.
 APR_DEVICE void begin(const Model &m, float *own) {
     const Share s = m.shares[3];
-    float squares = 0;
-    for (u32 i = lane(); i < s.tiles * TILE; i += 32) own[i] = from_bf16(m.a.x[s.first * TILE + i]), squares = fma_rn(own[i], own[i], squares);
-    squares = warp_sum(squares);
-    if (lane() == 0) m.a.squares[block()] = squares;
+    for (u32 i = lane(); i < s.tiles * TILE; i += 32) own[i] = from_bf16(m.a.x[s.first * TILE + i]);
+    sync_warp();
+    square(m, own);
 }
 
 // LatestRow are rows of a cache, but for the latest one, which stands elsewhere.
@@ -349,23 +392,32 @@ struct LatestRow {
 // key writes it to the cache, with its value. fresh has three rows of 256; parts is that of attend_keys.
 APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 item, bf16 *fresh, float *parts) {
     const u32 h = item % a.heads, split = item / a.heads, d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group;
-    const u32 i = thread() % half, kind = thread() / half;
-    if (kind < 2) { // q, k
-        const bf16 *from = a.qkv + (kind == 0 ? h * d : (a.heads + g) * d);
-        const float p = from_bf16(from[i]), q = from_bf16(from[half + i]), cosine = a.table[2 * i], sine = a.table[2 * i + 1];
-        fresh[256 * kind + i] = to_bf16(p * cosine - q * sine);
-        fresh[256 * kind + half + i] = to_bf16(q * cosine + p * sine);
+    const u32 i = thread() % half, kind = thread() / half; // q, k, v, which are asked for before the other keys
+    const int position = (int)a.position, share = (position + (int)a.splits) / (int)a.splits, first = split * share, end = (int)min_of(position + 1, first + share);
+    float p = 0, q = 0, cosine = 0, sine = 0;
+    if (kind < 3) {
+        const bf16 *from = a.qkv + (kind == 0 ? h : a.heads + (kind - 1) * a.kv_heads + g) * d;
+        p = from_bf16(from[i]), q = from_bf16(from[half + i]);
+        if (kind < 2) cosine = a.table[2 * i], sine = a.table[2 * i + 1];
     }
-    if (thread() < d) fresh[512 + thread()] = a.qkv[(a.heads + a.kv_heads + g) * d + thread()];
+    const bf16 *keys = layer.cache + g * d, *values = keys + a.kv_heads * d;
+    const Lanes lanes(d);
+    Ahead<KEYS_AHEAD, bf16> ahead;
+    ahead.load(lanes, RowsFrom<bf16>{keys, a.cache_stride}, RowsFrom<bf16>{values, a.cache_stride}, first, (int)min_of(end, position));
+    if (kind < 3) {
+        fresh[256 * kind + i] = to_bf16(kind < 2 ? p * cosine - q * sine : p);
+        fresh[256 * kind + half + i] = to_bf16(kind < 2 ? q * cosine + p * sine : q);
+    }
     sync_block();
-    const int share = (a.position + a.splits) / a.splits, first = split * share, end = (int)min_of(a.position + 1, first + share);
     if (h % group == 0 && split == 0 && thread() < d) {
         bf16 *row = layer.cache + a.position * a.cache_stride + g * d + thread();
         row[0] = fresh[256 + thread()], row[a.kv_heads * d] = fresh[512 + thread()];
     }
-    const bf16 *keys = layer.cache + g * d;
-    const LatestRow k = {keys, fresh + 256, a.cache_stride, (int)a.position}, v = {keys + a.kv_heads * d, fresh + 512, a.cache_stride, (int)a.position};
-    const Joined r = attend_keys<2>(fresh, k, v, first, end, d, a.log2_scale, parts);
+    UNROLL for (int n = 0; n < KEYS_AHEAD; n++)
+        if (first + n * lanes.all + lanes.slot == position && lanes.c < lanes.packs)
+            load_pack(ahead.k[n], fresh + 256 + 8 * lanes.c), load_pack(ahead.v[n], fresh + 512 + 8 * lanes.c);
+    const LatestRow k = {keys, fresh + 256, a.cache_stride, position}, v = {values, fresh + 512, a.cache_stride, position};
+    const Joined r = attend_keys(lanes, fresh, k, v, ahead, first, end, d, a.log2_scale, parts);
     if (thread() >= d) return;
     if (a.splits == 1) {
         a.att[h * d + thread()] = to_bf16(r.acc / r.sum);
@@ -392,7 +444,7 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
-    SHARED(u64, filled, DECODE_WARPS * MOST_STAGES);
+    SHARED(u64, filled, DECODE_WARPS * SLOTS);
     SHARED(u32, counts, DECODE_WARPS * PRODUCTS);
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
@@ -403,15 +455,17 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     const Work work = {(Span *)(shared + a.spans_at), (TileSums *)(shared + a.tiles_at), counts};
     work.describe(m);
     sync_block();
-    float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at);
+    float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at), *bias = (float *)(shared + a.bias_at);
     const Operand x = {shared, shared + a.zeros_at, lane()};
-    Ring ring = {shared + a.ring_at + warp() * a.stages * a.pitch, filled + warp() * MOST_STAGES, a.pitch, a.stages, 0, 0};
-    if (lane() < a.stages) bulk_init(&ring.filled[lane()], 1);
+    Ring ring = {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0};
+    if (lane() < a.slots) bulk_init(&ring.filled[lane()], 1);
     sync_warp();
     const u32 *count = counts + warp() * PRODUCTS;
-    Feed<ALL> feed = {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], nullptr, 0};
-    feed.prepare(m);
-    NO_UNROLL for (u32 n = 0; n < a.stages; n++) feed.fill(m, ring, n);
+    Feed feed = {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], 0, nullptr, 0};
+    if (feed.count > 0) {
+        feed.describe(m);
+        NO_UNROLL for (u32 n = 0; n < a.slots; n++) feed.fill(m, ring.filled + n, ring.slot + n * a.pitch);
+    }
     const bool first_warp = warp() == 0;
     u32 round = 0;
     auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier
@@ -423,11 +477,14 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     NO_UNROLL for (u32 layer = 0; layer < a.count; layer++) {
         const Span *spans = feed.spans;
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
-            Pack<float, 8> w[MOST_HIDDEN] = {}; // of the norm, on their way during the wait
+            Pack<float, 8> w[MOST_HIDDEN] = {}; // of the norm, on their way during the wait, as is the bias
+            const u32 rows = product == 0 ? m.tiles(0) * TILE : 0;
+            const float v = thread() < rows ? bias_of(m, layers[layer].bias, thread()) : 0.0f;
             if (product % 2 == 0)
                 UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
                     if (thread() + k * threads() < a.hidden / 8) load_pack(w[k], layers[layer].norm[product / 2] + 8 * (thread() + k * threads()));
             grid_wait(a.arrived, round);
+            if (thread() < rows) bias[thread()] = v;
             if (product % 2 == 0) normalised(a, w, shared);
             else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
             sync_block();
@@ -436,12 +493,11 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
             sync_block();
             const Sums found = {sums, work.tiles + product * a.tiles};
-            if (product == 2) {
-                finish_gated(m, found);
-                sync_block();
-            } else if (first_warp) {
-                finish_rows(m, layer, product, found, own);
-            }
+            if (product == 0) finish_qkv(m, found, bias);
+            else if (product == 2) finish_gated(m, found);
+            else finish_added(m, found, own);
+            sync_block();
+            if (first_warp && product % 2 == 1) square(m, own);
             arrive();
             if (product > 0) continue;
             grid_wait(a.arrived, round);

@@ -63,7 +63,7 @@ func TestDecodeMemory(t *testing.T) {
 			if !ok {
 				t.Fatalf("%v on %d multiprocessors does not fit", d, blocks)
 			}
-			at := []int{0, p.ring, p.ring + p.stages*layersWarps*p.pitch, p.sums, p.own, p.spans, p.tiles, p.layers, p.shared}
+			at := []int{0, p.ring, p.ring + p.slots*layersWarps*p.pitch, p.sums, p.own, p.bias, p.spans, p.tiles, p.layers, p.shared}
 			if p.zeros != at[2] || p.sums-p.zeros < layersZeros || p.shared > s.Shared || p.shared-p.layers != 28*int(unsafe.Sizeof(decodeLayer{})) {
 				t.Errorf("%v on %d multiprocessors: %+v", d, blocks, p)
 			}

@@ -18,7 +18,7 @@ const (
 	layersPacks    = 2       // MOST_HIDDEN
 	layersStatic   = 3 << 10 // bytes of shared memory that the kernel declares, and more
 	layersMatrices = 7
-	layersStages   = 8            // MOST_STAGES
+	layersSlots    = 8            // SLOTS
 	layersZeros    = 3*33*16 + 16 // ZEROS
 )
 
@@ -51,7 +51,8 @@ type decodeLayer struct {
 	norm  [2]uint64
 	bias  uint64
 	cache uint64
-	types [8]uint8
+	kinds [8]uint16
+	none  uint64
 }
 
 // decodeArgs is struct DecodeArgs of decode_layers.cuh.
@@ -63,17 +64,17 @@ type decodeArgs struct {
 	count, hidden, inter  uint32
 	heads, kvHeads, d     uint32
 	position, splits      uint32
-	stages, pitch         uint32
+	slots, pitch          uint32
 	spans, tiles          uint32
 	ringAt, zerosAt       uint32
-	sumsAt, ownAt         uint32
+	sumsAt, ownAt, biasAt uint32
 	spansAt, tilesAt      uint32
 	layersAt              uint32
 	eps, invHidden, scale float32
 }
 
-// layersTypes are the numbers of types in type_bytes.
-var layersTypes = map[tensor.DType]uint8{tensor.Q4_K: 0, tensor.Q5_K: 1, tensor.Q6_K: 2, tensor.Q8_0: 3, tensor.Q4_0: 4, tensor.Q5_0: 5}
+// layersTypes are the numbers of types in Operand.add.
+var layersTypes = map[tensor.DType]uint16{tensor.Q4_K: 0, tensor.Q5_K: 1, tensor.Q6_K: 2, tensor.Q8_0: 3, tensor.Q4_0: 4, tensor.Q5_0: 5}
 
 // layersHead is the room for the count of blocks that begins the table of layers.
 const layersHead = 64
@@ -87,7 +88,7 @@ func DecodeTable(dst []byte, layers []DecodeLayer) {
 		l := &layers[i]
 		all[i] = decodeLayer{norm: [2]uint64{l.Norms[0].Ptr, l.Norms[1].Ptr}, bias: l.Bias.Ptr, cache: l.Cache.Ptr}
 		for j, w := range l.matrices() {
-			all[i].w[j], all[i].types[j] = w.Ptr, layersTypes[w.Type]
+			all[i].w[j], all[i].kinds[j] = w.Ptr, layersTypes[w.Type]<<12|uint16(w.Type.RowBytes(256))
 		}
 	}
 }
@@ -156,9 +157,9 @@ func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
 
 // layersPlan is how shared memory is divided.
 type layersPlan struct {
-	stages, pitch                                        int
-	warpSpans, blockTiles                                int
-	ring, zeros, sums, own, spans, tiles, layers, shared int
+	slots, pitch                                               int // spans of a warp, bytes of one
+	warpSpans, blockTiles                                      int
+	ring, zeros, sums, own, bias, spans, tiles, layers, shared int
 }
 
 // shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the rings, with as many stages as
@@ -188,17 +189,18 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 	}
 	p.sums = place(4 * TileRows * (layersWarps + p.blockTiles))
 	p.own = place(4 * TileRows * ceil(s.Hidden/TileRows, blocks))
+	p.bias = place(4 * TileRows * ceil((q+2*kv)/TileRows, blocks))
 	p.spans = place(8 * p.warpSpans * layersWarps)
 	p.tiles = place(2 * 4 * p.blockTiles)
 	p.layers = place(table)
 	p.ring = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
-	p.stages = min(layersStages, (s.Shared-layersStatic-p.ring-rest)/(layersWarps*p.pitch))
-	p.zeros = p.ring + layersWarps*p.stages*p.pitch
-	for _, at := range [...]*int{&p.sums, &p.own, &p.spans, &p.tiles, &p.layers} {
+	p.slots = min(layersSlots, (s.Shared-layersStatic-p.ring-rest)/(layersWarps*p.pitch))
+	p.zeros = p.ring + layersWarps*p.slots*p.pitch
+	for _, at := range [...]*int{&p.sums, &p.own, &p.bias, &p.spans, &p.tiles, &p.layers} {
 		*at += p.zeros
 	}
 	p.shared = p.zeros + rest
-	return p, p.stages >= 1 && layersWarps+p.blockTiles < 256
+	return p, p.slots >= 1 && layersWarps+p.blockTiles < 256 && p.spans-p.bias <= 4*32*layersWarps
 }
 
 // DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
@@ -221,8 +223,8 @@ func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s
 		layers: table + layersHead, arrived: table, x: x.Ptr, qkv: qkv.Ptr, att: att.Ptr, product: product.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
-		position: uint32(position), stages: uint32(p.stages), pitch: uint32(p.pitch), ringAt: uint32(p.ring), zerosAt: uint32(p.zeros), sumsAt: uint32(p.sums),
-		ownAt: uint32(p.own), spansAt: uint32(p.spans), tilesAt: uint32(p.tiles), layersAt: uint32(p.layers), spans: uint32(p.warpSpans), tiles: uint32(p.blockTiles), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
+		position: uint32(position), slots: uint32(p.slots), pitch: uint32(p.pitch), ringAt: uint32(p.ring), zerosAt: uint32(p.zeros), sumsAt: uint32(p.sums),
+		ownAt: uint32(p.own), biasAt: uint32(p.bias), spansAt: uint32(p.spans), tilesAt: uint32(p.tiles), layersAt: uint32(p.layers), spans: uint32(p.warpSpans), tiles: uint32(p.blockTiles), squares: queue.Scratch(4 * blocks), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
 		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
 	}
 	a.splits = uint32(min(ceil(position+1, decodeShare), decodeSplits))

@@ -102,7 +102,7 @@ APR_DEVICE u32x4 load16_2(const u8 *p) {
 }
 
 // Scales of groups 2t and 2t+1 of a block of Q4_K or Q5_K: see scales_k in dequant.cuh.
-APR_DEVICE float number(u32 w, u32 j) { return integer(byte_perm(w, 0, 0x4440 + j)); }
+APR_DEVICE float number(u32 w, u32 j) { return integer(byte_perm(w, 0, 0x4440 + j)); } // byte j
 APR_DEVICE void pair_scales(float (&s)[4], float (&off)[4], u32x4 head, u32 t) {
     const u32 upper = t >> 1, j = 2 * (t & 1);
     const u32 sc = upper ? (head[3] & 0x0f0f0f0fu) | (head[1] >> 2 & 0x30303030u) : head[1] & 0x3f3f3f3fu;
@@ -122,7 +122,7 @@ struct RowsQ4K {
     static constexpr bool halves = false, is_signed = false, partial = false;
     static constexpr float bias = -1;
     APR_METHOD static void words(Words (&q)[4], const u8 *p, u32 l, u32) {
-        const u32x4 q0 = load16(p + 16 + 32 * (l & 3)), q1 = load16(p + 32 + 32 * (l & 3));
+        const u32x4 q0 = whole(load16(p + 16 + 32 * (l & 3))), q1 = whole(load16(p + 32 + 32 * (l & 3)));
         q[0] = low(q0), q[1] = low(q1), q[2] = high(q0), q[3] = high(q1);
     }
     APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *p, u32 l, u32) {
