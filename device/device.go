@@ -295,6 +295,13 @@ type Decoder interface {
 	Decode(x Tensor, d Decode) bool
 }
 
+// Fetcher is a Stream that copies values to the host while operations that are queued after them run.
+type Fetcher interface {
+	// Fetch begins to copy t, float32 without gaps, as it is after what is queued so far. What it returns must be called once,
+	// with room for t.Rows·t.Cols values: it waits until they are there, and returns an earlier error of the stream.
+	Fetch(t Tensor) func(dst []float32) error
+}
+
 // Stream runs operations in order.
 type Stream interface {
 	// Temp returns a tensor with undefined content for use until Release. Temps are reused across steps: the same

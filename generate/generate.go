@@ -59,7 +59,7 @@ func Generate(ctx context.Context, m *model.Model, s device.Stream, prompt []int
 		}
 	}
 	for len(r.IDs) < o.MaxTokens {
-		id, err := g.next()
+		id, err := g.next(len(r.IDs)+1 < o.MaxTokens)
 		if err != nil {
 			return r, err
 		}
@@ -122,6 +122,7 @@ type generator struct {
 	ids    device.Tensor // I32 [promptChunk, 1]
 	hidden device.Tensor // [1, h]
 	greedy *model.Greedy // nil: the host needs all logits
+	early  *early        // nil: the device has nothing to do while the host waits for an id
 	logits []float32
 	order  []int32
 	seen   []int32
@@ -139,6 +140,9 @@ func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *g
 	}
 	if o.Temperature == 0 && !o.penalises() && o.Vocab < 1<<24 {
 		g.greedy = m.NewGreedy(s, o.Vocab)
+		if _, ok := s.(device.Fetcher); ok {
+			g.early = &early{hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.HiddenSize)}
+		}
 	}
 	return g
 }
@@ -146,6 +150,10 @@ func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *g
 // free gives the device's memory back.
 func (g *generator) free() {
 	dev := g.m.Device()
+	if g.early != nil {
+		g.early.drop()
+		dev.Free(g.early.hidden)
+	}
 	g.cache.Free(dev)
 	dev.Free(g.ids, g.hidden)
 	if g.greedy != nil {
@@ -155,15 +163,58 @@ func (g *generator) free() {
 
 // extend feeds ids to the model.
 func (g *generator) extend(ids []int32) {
+	if g.early != nil && g.early.wait != nil { // it is under way
+		g.hidden, g.early.hidden = g.early.hidden, g.hidden
+		g.seen = append(g.seen, ids...)
+		return
+	}
 	view := g.ids.RowRange(0, len(ids))
 	g.s.UploadInts(view, ids)
 	g.m.Extend(g.s, g.hidden, g.cache, view)
 	g.seen = append(g.seen, ids...)
 }
 
-// next chooses the id that follows.
-func (g *generator) next() (int32, error) {
-	if g.greedy != nil {
+// early is a position that the device works at before the host knows its id.
+type early struct {
+	hidden device.Tensor                             // [1, h], of that position
+	wait   func() (id int32, finite bool, err error) // for the id that follows it; nil: there is none
+}
+
+// drop waits for what nobody wants to know.
+func (e *early) drop() {
+	if e.wait != nil {
+		e.wait()
+		e.wait = nil
+	}
+}
+
+// nextEarly is next on a device that chooses the id. With more it lets the device go on with that id at once, and the call of
+// extend that follows finds it done. It reports false if the host has to look at the logits.
+func (g *generator) nextEarly(more bool) (id int32, ok bool, err error) {
+	e, wait := g.early, g.early.wait
+	if wait == nil {
+		wait = g.greedy.Begin(g.s, g.hidden)
+	}
+	e.wait = nil
+	if more {
+		g.m.Extend(g.s, e.hidden, g.cache, g.greedy.ID())
+		e.wait = g.greedy.Begin(g.s, e.hidden)
+	}
+	id, ok, err = wait()
+	if !ok && more {
+		e.drop()
+		g.cache.Forget(1)
+	}
+	return id, ok, err
+}
+
+// next chooses the id that follows. more says that extend will be called with it, unless it ends the text.
+func (g *generator) next(more bool) (int32, error) {
+	if g.early != nil {
+		if id, ok, err := g.nextEarly(more); err != nil || ok {
+			return id, err
+		}
+	} else if g.greedy != nil {
 		if id, finite, err := g.greedy.Next(g.s, g.hidden); err != nil || finite {
 			return id, err
 		}

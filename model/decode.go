@@ -34,6 +34,9 @@ func (c *Cache) Capacity() int { return c.capacity }
 // Reset forgets all positions.
 func (c *Cache) Reset() { c.length = 0 }
 
+// Forget drops the latest n positions.
+func (c *Cache) Forget(n int) { c.length -= n }
+
 // Extend runs the body over n further positions of the cached sequence (ids I32 [n,1]) and writes the final
 // normalised hidden state of the last one to dst [1, h]. It is the forward of Hidden with keys and values kept.
 // More positions than fit are a broken precondition.
@@ -143,6 +146,24 @@ func (g *Greedy) Free() { g.m.dev.Free(g.id, g.counts, g.out) }
 //
 // (mean(z²)+1)^−½, which is RMSNorm's rstd, is positive exactly if all of a slice are finite and their squares too.
 func (g *Greedy) Next(s device.Stream, hidden device.Tensor) (id int32, finite bool, err error) {
+	g.queue(s, hidden)
+	err = s.Download(g.host, g.out)
+	return g.found(err)
+}
+
+// ID is where the device has the id: I32 [1,1].
+func (g *Greedy) ID() device.Tensor { return g.id }
+
+// Begin is Next in two parts, for a stream that is a device.Fetcher: what it returns waits, and has to be called once. Until then
+// the device may already compute what follows ID.
+func (g *Greedy) Begin(s device.Stream, hidden device.Tensor) func() (id int32, finite bool, err error) {
+	g.queue(s, hidden)
+	wait := s.(device.Fetcher).Fetch(g.out)
+	return func() (int32, bool, error) { return g.found(wait(g.host)) }
+}
+
+// queue lets the device find the id and the numbers that say whether the logits are finite.
+func (g *Greedy) queue(s device.Stream, hidden device.Tensor) {
 	var none device.Tensor
 	z := s.Temp("logits", device.Logits, tensor.F32, 1, g.vocab)
 	defer s.Release(z)
@@ -158,7 +179,11 @@ func (g *Greedy) Next(s device.Stream, hidden device.Tensor) (id int32, finite b
 	if rest := whole * greedySlice; rest < g.vocab {
 		s.RMSNorm(none, g.out.RowRange(1+whole, 2+whole), none, z.ColRange(rest, g.vocab), none, none, 1)
 	}
-	if err := s.Download(g.host, g.out); err != nil {
+}
+
+// found reads what queue has found.
+func (g *Greedy) found(err error) (id int32, finite bool, _ error) {
+	if err != nil {
 		return 0, false, err
 	}
 	for _, r := range g.host[1:] {

@@ -84,6 +84,7 @@ type Device struct {
 	uploads   ring
 	pieces    pieces // of weights on their way to the device
 	down      downloads
+	fetches   fetches
 	slots     recordSlots
 	own       recordSlot // of operations that belong to no stream
 	libraries []LibraryUse

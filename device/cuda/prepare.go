@@ -119,5 +119,5 @@ func (d *Device) release(t *driver.Thread) error {
 	if d.down.p != nil {
 		err = errors.Join(err, t.HostFree(d.down.p))
 	}
-	return errors.Join(err, d.uploads.free(t), d.pieces.release(t), t.DestroyStream(d.stream))
+	return errors.Join(err, d.fetches.release(t), d.uploads.free(t), d.pieces.release(t), t.DestroyStream(d.stream))
 }
