@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"apr/bench"
@@ -61,6 +62,74 @@ func TestDecodeAgrees(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPromptAfterDecode: once all layers have run as one launch, for which matrices are put into tiles, a prompt gives the bits
+// that it gave before, and a few positions together, whose products no longer read blocks as they are, are close to a CPU.
+func TestPromptAfterDecode(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	config, err := bench.Shape("0.5b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.HiddenSize, config.IntermediateSize, config.Heads, config.KVHeads, config.HeadDim = 256, 512, 4, 2, 64
+	config.Layers, config.VocabSize = 2, 512
+	for _, scheme := range []convert.Scheme{convert.Q4_K_M, convert.Q8_0} {
+		f, err := bench.RandomQuantised(config, 3, scheme)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := openCUDA(t)
+		defer d.Close()
+		m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := d.NewStream()
+		exact, err := cpu.New(cpu.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		onCPU, err := model.LoadFrozenAs(exact, f, device.StudentWeights, device.Form{Blocks: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const most = 0.01 // twice what products in bfloat16 give
+		long := prompt(t, m, s, 40, 0)
+		if together := distance(prompt(t, m, s, 40, 2), prompt(t, onCPU, exact.NewStream(), 40, 2)); !(together < most) {
+			t.Errorf("%v: relative error %.5f of two positions after the prompt", scheme, together)
+		}
+		if after := prompt(t, m, s, 40, 0); !slices.Equal(after, long) {
+			t.Errorf("%v: a prompt gives other bits after positions one at a time", scheme)
+		}
+		if few := distance(prompt(t, m, s, 3, 0), prompt(t, onCPU, exact.NewStream(), 3, 0)); !(few < most) {
+			t.Errorf("%v: relative error %.5f of a short prompt", scheme, few)
+		}
+	}
+}
+
+// prompt feeds n positions at once, then more one at a time, and returns the logits of the last one.
+func prompt(t *testing.T, m *model.Model, s device.Stream, n, more int) []float32 {
+	t.Helper()
+	d := m.Device()
+	cache := m.NewCache(n + more)
+	defer cache.Free(d)
+	hidden, ids := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.HiddenSize), d.Alloc("ids", device.Batch, tensor.I32, n, 1)
+	defer d.Free(hidden, ids)
+	v := make([]int32, n)
+	for i := range v {
+		v[i] = int32(7 * i % m.VocabSize)
+	}
+	s.UploadInts(ids, v)
+	m.Extend(s, hidden, cache, ids)
+	for range more {
+		m.Extend(s, hidden, cache, ids.RowRange(0, 1))
+	}
+	z := make([]float32, m.VocabSize)
+	if err := m.NextLogits(s, z, hidden); err != nil {
+		t.Fatal(err)
+	}
+	return z
 }
 
 // decoded feeds a prompt at once, then positions one at a time, and returns their logits.

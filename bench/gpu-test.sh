@@ -27,7 +27,7 @@ tests() { # PACKAGE, flags
 }
 tests device/cuda -test.skip 'Speed|Rate|Cost'
 tests distill -test.run CUDA
-tests bench -test.run "OverlapBits|DecodeAgrees"
+tests bench -test.run "OverlapBits|DecodeAgrees|PromptAfterDecode"
 tests cmd/apr -test.run CUDA
 
 status=0

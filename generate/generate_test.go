@@ -85,6 +85,43 @@ func TestGreedyReference(t *testing.T) {
 	}
 }
 
+// fetching is a stream that is a device.Fetcher.
+type fetching struct{ device.Stream }
+
+func (s fetching) Fetch(t device.Tensor) func(dst []float32) error {
+	values := make([]float32, t.Rows*t.Cols)
+	err := s.Download(values, t)
+	return func(dst []float32) error {
+		copy(dst, values)
+		return err
+	}
+}
+
+// TestEarly: a device that goes on before the host knows an id gives the ids of one that waits, to the same end.
+func TestEarly(t *testing.T) {
+	s, m, tok := load(t)
+	prompt := tok.Encode("func ", tokenizer.PlainText)
+	for _, n := range []int{1, 2, 12} {
+		for _, stop := range []int{-1, 0, 5} {
+			o := greedy(n, tok.RealIDs())
+			want, err := generate.Generate(context.Background(), m, s, prompt, o, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if stop >= 0 && stop < n {
+				o.Stop = want.IDs[stop : stop+1]
+				if want, err = generate.Generate(context.Background(), m, s, prompt, o, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := generate.Generate(context.Background(), m, fetching{s}, prompt, o, nil)
+			if err != nil || !slices.Equal(got.IDs, want.IDs) || got.FinishReason != want.FinishReason {
+				t.Errorf("%d tokens: %v, %s (%v), want %v, %s", n, got.IDs, got.FinishReason, err, want.IDs, want.FinishReason)
+			}
+		}
+	}
+}
+
 func TestSampling(t *testing.T) {
 	s, m, tok := load(t)
 	prompt := tok.Encode("func ", tokenizer.PlainText)

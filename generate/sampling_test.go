@@ -169,9 +169,11 @@ func TestLogitsMustBeFinite(t *testing.T) {
 			if c.o.MaxTokens == 0 {
 				c.o.MaxTokens = 1
 			}
-			_, err := generate.Generate(context.Background(), m, s, []int32{0}, c.o, nil)
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("error %v, want one that says %q", err, c.want)
+			for _, s := range []device.Stream{s, fetching{s}} {
+				_, err := generate.Generate(context.Background(), m, s, []int32{0}, c.o, nil)
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("error %v, want one that says %q", err, c.want)
+				}
 			}
 		})
 	}
@@ -189,9 +191,11 @@ func TestGreedyBesideHugeLogits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, m := fixedModel(t, c.logits)
-			r, err := generate.Generate(context.Background(), m, s, []int32{0}, generate.Options{MaxTokens: 2, RepeatPenalty: 1, Vocab: 4}, nil)
-			if err != nil || !slices.Equal(r.IDs, []int32{c.want, c.want}) {
-				t.Errorf("ids %v (%v), want %d twice", r.IDs, err, c.want)
+			for _, s := range []device.Stream{s, fetching{s}} {
+				r, err := generate.Generate(context.Background(), m, s, []int32{0}, generate.Options{MaxTokens: 2, RepeatPenalty: 1, Vocab: 4}, nil)
+				if err != nil || !slices.Equal(r.IDs, []int32{c.want, c.want}) {
+					t.Errorf("ids %v (%v), want %d twice", r.IDs, err, c.want)
+				}
 			}
 		})
 	}

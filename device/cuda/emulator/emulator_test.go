@@ -36,7 +36,7 @@ func open(t testing.TB) *Machine {
 }
 
 // words allocates memory for n values until the end of the test.
-func words[T uint16 | uint32 | float32](t testing.TB, m *Machine, n int) (uint64, []T) {
+func words[T uint8 | uint16 | int32 | uint32 | float32](t testing.TB, m *Machine, n int) (uint64, []T) {
 	t.Helper()
 	var zero T
 	ptr, bytes := m.Alloc(n * int(unsafe.Sizeof(zero)))
@@ -241,6 +241,39 @@ func TestTensorCores(t *testing.T) {
 			run(t, m, "tensors", tt.kernel, 1, 32, 0, unsafe.Pointer(&tensorArgs{d, a, b}))
 			near.Check(t, tt.kernel, got, want, 4e-6)
 		})
+	}
+}
+
+// TestByteProducts: products of bytes, whose first operand is signed or not, are exact.
+func TestByteProducts(t *testing.T) {
+	m := open(t)
+	for _, kernel := range []string{"test_mma_us", "test_mma_ss"} {
+		rng := rand.New(rand.NewPCG(5, 6))
+		pa, a := words[uint8](t, m, 16*32)
+		pb, b := words[uint8](t, m, 32*8)
+		d, got := words[int32](t, m, 16*8)
+		for i := range a {
+			a[i] = uint8(rng.Uint32())
+		}
+		for i := range b {
+			b[i] = uint8(rng.Uint32())
+		}
+		want := make([]int32, len(got))
+		for i := range got {
+			got[i] = rng.Int32N(1000) - 500
+			want[i] = got[i]
+			for k := range 32 {
+				x := int32(a[i/8*32+k])
+				if kernel == "test_mma_ss" {
+					x = int32(int8(a[i/8*32+k]))
+				}
+				want[i] += x * int32(int8(b[k*8+i%8]))
+			}
+		}
+		run(t, m, "tensors", kernel, 1, 32, 0, unsafe.Pointer(&tensorArgs{d, pa, pb}))
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", kernel, got, want)
+		}
 	}
 }
 

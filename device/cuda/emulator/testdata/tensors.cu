@@ -117,3 +117,24 @@ KERNEL(test_bulk_copies, CopyArgs, 32, 1) {
     bulk_wait(filled, 1);
     out[3] = s[lane()];
 }
+
+// Products of bytes: A 16×32 row-major, signed or not, B 32×8 row-major, signed; D of 32-bit integers.
+template <class F> APR_DEVICE void product_of_bytes(const TensorArgs &a, F mma) {
+    const u8 *x = (const u8 *)a.a, *y = (const u8 *)a.b;
+    i32 *to = (i32 *)a.d;
+    const u32 g = lane() >> 2, t = lane() & 3;
+    u32 f[4], h[2] = {0, 0};
+    for (u32 i = 0; i < 4; i++) f[i] = *(const u32 *)(x + (g + 8 * (i & 1)) * 32 + 16 * (i >> 1) + 4 * t);
+    for (u32 i = 0; i < 2; i++)
+        for (u32 k = 0; k < 4; k++) h[i] |= (u32)y[(16 * i + 4 * t + k) * 8 + g] << 8 * k;
+    i32 d[4];
+    for (u32 i = 0; i < 4; i++) d[i] = to[(g + (i >> 1) * 8) * 8 + 2 * t + (i & 1)];
+    mma(d, f, h[0], h[1]);
+    for (u32 i = 0; i < 4; i++) to[(g + (i >> 1) * 8) * 8 + 2 * t + (i & 1)] = d[i];
+}
+KERNEL(test_mma_us, TensorArgs, 32, 1) {
+    product_of_bytes(a, [](i32 (&d)[4], const u32 (&f)[4], u32 b0, u32 b1) { mma_us(d, f, b0, b1); });
+}
+KERNEL(test_mma_ss, TensorArgs, 32, 1) {
+    product_of_bytes(a, [](i32 (&d)[4], const u32 (&f)[4], u32 b0, u32 b1) { mma_ss(d, f, b0, b1); });
+}

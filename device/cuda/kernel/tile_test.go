@@ -1,0 +1,52 @@
+//go:build emulate
+
+package kernel
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"apr/tensor"
+)
+
+// tiled is what Tile makes of rows of n bytes each.
+func tiled(content []byte, n int, d tensor.DType) (r []byte) {
+	span := int(d.RowBytes(256))
+	for first := 0; first < len(content); first += TileRows * n {
+		for at := 0; at < n; at += span {
+			for row := range TileRows {
+				r = append(r, content[first+row*n+at:first+row*n+min(at+span, n)]...)
+			}
+		}
+	}
+	return r
+}
+
+// TestTile: every byte goes to its place in a tile, and back, for all types, and rows that end within a span.
+func TestTile(t *testing.T) {
+	for _, d := range blockTypes {
+		for _, c := range [][2]int{{16, 256}, {48, 1280}, {32, 32}, {16, 96}, {64, 2208}} {
+			rows, cols := c[0], c[1]
+			if cols%d.BlockLen() != 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v/%v", d, c), func(t *testing.T) {
+				l := newLab(t)
+				n := int(d.RowBytes(cols))
+				content := l.randomBlocks(d, rows*n, true)
+				b, _ := l.blocks(d, rows, cols, 0, content)
+				there, got := l.alloc(rows * n)
+				Tile(l.op(), there, b, false)
+				if !bytes.Equal(got[:rows*n], tiled(content, n, d)) {
+					t.Error("tiles are not those of the rows")
+				}
+				back, again := l.alloc(rows * n)
+				Tile(l.op(), back, NewBlocks(there, rows, cols, d), true)
+				if !bytes.Equal(again[:rows*n], content) {
+					t.Error("the rows do not come back")
+				}
+			})
+		}
+	}
+}
