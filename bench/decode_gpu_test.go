@@ -122,6 +122,16 @@ func TestDecodeSpeed(t *testing.T) {
 	s.UploadInts(ids, []int32{7})
 	kept := m.NewCache(4096)
 	greedy := m.NewGreedy(s, c.VocabSize)
+	const words = 64
+	long := d.Alloc("prompt", device.Batch, tensor.I32, words, 1)
+	s.UploadInts(long, make([]int32, words))
+	prompt := func(when string) {
+		cache := m.NewCache(words)
+		defer cache.Free(d)
+		took := timed(t, d, s, func() { cache.Reset(); m.Extend(s, y, cache, long) })
+		t.Logf("a prompt of %d positions, %s one at a time: %.3f ms", words, when, 1e3*took)
+	}
+	prompt("before")
 	step := func() {
 		m.Extend(s, y, kept, ids)
 		if _, _, err := greedy.Next(s, y); err != nil {
@@ -137,6 +147,7 @@ func TestDecodeSpeed(t *testing.T) {
 		step()
 	}
 	t.Logf("a position with the host %.3f ms", 1e3*time.Since(start).Seconds()/tokens)
+	prompt("after")
 	d.StartProfile()
 	step()
 	stats, err := d.Profile()

@@ -490,7 +490,6 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             sync_block();
             multiply<ALL>(m, feed, ring, layer, spans, count[product], x, sums);
             spans += count[product];
-            if (product == 0 && block() < a.heads * a.splits) expect(a, layers[layer], block());
             sync_block();
             const Sums found = {sums, work.tiles + product * a.tiles};
             if (product == 0) finish_qkv(m, found, bias);
@@ -500,6 +499,7 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             if (first_warp && product % 2 == 1) square(m, own);
             arrive();
             if (product > 0) continue;
+            if (block() < a.heads * a.splits) expect(a, layers[layer], block());
             grid_wait(a.arrived, round);
             NO_UNROLL for (u32 item = block(); item < a.heads * a.splits; item += blocks()) {
                 attend(a, layers[layer], item, fresh, (float *)shared);
