@@ -183,7 +183,7 @@ type early struct {
 // drop waits for what nobody wants to know.
 func (e *early) drop() {
 	if e.wait != nil {
-		e.wait()
+		_, _, _ = e.wait() // an error is told by what the stream does next
 		e.wait = nil
 	}
 }
