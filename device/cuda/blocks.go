@@ -264,7 +264,7 @@ func (s *Stream) tile(w *weight) {
 
 // tileStep is how many of the rows are on their way between rows and tiles at a time.
 func tileStep(b kernel.Blocks, rows int) int {
-	const most = kernel.MaxScratch / 8
+	const most = kernel.MaxScratch / 4
 	return min(rows, max(1, most/(kernel.TileRows*b.RowBytes))*kernel.TileRows)
 }
 

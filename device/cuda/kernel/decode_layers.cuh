@@ -55,15 +55,26 @@ struct TileArgs {
     u32 row, span; // words of a row, of 256 columns
     u32 back;
 };
+// A thread has several words on their way together. Grid: (tiles, TILE_SPANS spans of each).
+constexpr u32 TILE_SPANS = 8;
 template <class W> APR_DEVICE void tile(const TileArgs &a) {
+    constexpr u32 WORDS = 4;
     const u64 first = (u64)block() * TILE * a.row;
     const W *from = (const W *)a.src + first;
     W *to = (W *)a.dst + first;
-    for (u32 i = thread(); i < TILE * a.row; i += threads()) {
-        const u32 span = i / (TILE * a.span), words = (u32)min_of(a.span, a.row - span * a.span), at = i - span * TILE * a.span;
-        const u32 row = at / words, in_rows = row * a.row + span * a.span + (at - row * words);
-        if (a.back) to[in_rows] = from[i];
-        else to[i] = from[in_rows];
+    const u32 part = TILE_SPANS * TILE * a.span, end = (u32)min_of((block_y() + 1) * part, TILE * a.row);
+    for (u32 base = block_y() * part + thread(); base < end; base += WORDS * threads()) {
+        W v[WORDS];
+        u32 in_rows[WORDS];
+        UNROLL for (u32 k = 0; k < WORDS; k++) {
+            const u32 i = base + k * threads(), span = i / (TILE * a.span), words = (u32)min_of(a.span, a.row - span * a.span);
+            if (i >= end) break;
+            const u32 at = i - span * TILE * a.span, row = at / words;
+            in_rows[k] = row * a.row + span * a.span + (at - row * words);
+            v[k] = from[a.back ? i : in_rows[k]];
+        }
+        UNROLL for (u32 k = 0; k < WORDS; k++)
+            if (base + k * threads() < end) to[a.back ? in_rows[k] : base + k * threads()] = v[k];
     }
 }
 

@@ -5,6 +5,6 @@
 KERNEL(decode_layers, DecodeArgs, 32 * DECODE_WARPS, 1) { decode_all<true>(a); }
 KERNEL(decode_layers_k, DecodeArgs, 32 * DECODE_WARPS, 1) { decode_all<false>(a); }
 
-// Matrices to tiles and back, 16 or 2 bytes at a time. Grid: tiles.
+// Matrices to tiles and back, 16 or 2 bytes at a time.
 KERNEL(tile_wide, TileArgs, 256, 4) { tile<u32x4>(a); }
 KERNEL(tile_narrow, TileArgs, 256, 4) { tile<u16>(a); }

@@ -13,6 +13,8 @@ const LayersModule = "decode_layers_sm90"
 // TileRows are the rows of a tile, TILE of decode_layers.cuh.
 const TileRows = 16
 
+const tileSpans = 8 // TILE_SPANS
+
 const (
 	layersWarps    = 16      // DECODE_WARPS of decode_layers.cuh
 	layersPacks    = 2       // MOST_HIDDEN
@@ -128,7 +130,7 @@ func Tile(q Queue, dst uint64, b Blocks, back bool) {
 	if back {
 		a.back = 1
 	}
-	q.Launch(Launch{Module: LayersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, 1, 1}, Block: 256, Args: unsafe.Pointer(a)})
+	q.Launch(Launch{Module: LayersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, ceil(b.RowBytes, tileSpans*span), 1}, Block: 256, Args: unsafe.Pointer(a)})
 }
 
 // DecodeServes reports whether DecodeLayers takes these, in tiles, on a device of so many multiprocessors.
