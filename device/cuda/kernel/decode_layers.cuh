@@ -1,12 +1,12 @@
 // All layers of a model for one position, as one launch: the bytes of weights, which are what takes the time, keep coming
 // while blocks wait for each other.
 //
-// Matrices stand in tiles of 16 rows: see TileArgs. A unit of a tile is a span of 256 columns, or what a row ends with. A block
-// has whole tiles of every matrix, and a warp of it consecutive units of each product, which are one stretch of memory. Units
-// come to shared memory by bulk copies, several of a warp ahead, also those of products whose x is still being computed:
-// weights do not change.
+// Matrices stand in tiles of 16 rows: see TileArgs. A span of a tile is 256 columns, or what its rows end with. A block has whole
+// tiles of every matrix, and a warp of it consecutive spans of each product, which are one stretch of memory. Spans come to
+// shared memory by bulk copies, several of a warp ahead, also those of products whose x is still being computed: weights do
+// not change.
 //
-// Tensor cores multiply a unit's codes by x in integers, as gemv_blocks.cuh has them. Every group of columns has a scale of its
+// Tensor cores multiply a span's codes by x in integers, as gemv_blocks.cuh has them. Every group of columns has a scale of its
 // own, so that sums of different groups must not mix: x is the matrix B with two columns, hi and lo, for each of the four groups
 // that the lanes of a row hold at a time, and zeros elsewhere. Lane 4g+t gets the sums of rows g and g+8 for the group of lane t.
 #pragma once
@@ -121,9 +121,9 @@ struct TileSums { u8 place, count; };
 // Work is what a block does in each layer, in shared memory. Warp w has spans [c·w, c·(w+1)) of those of a product's tiles. Its
 // sums of the rows of a tile are at place w + tile: no two warps have the same one, since they have the tiles in order.
 struct Work {
-    Span *spans;             // [DECODE_WARPS, a.spans]
-    TileSums *tiles;         // [PRODUCTS, a.tiles]
-    u32 *counts;             // [DECODE_WARPS, PRODUCTS]: spans
+    Span *spans;     // [DECODE_WARPS, a.spans]
+    TileSums *tiles; // [PRODUCTS, a.tiles]
+    u32 *counts;     // [DECODE_WARPS, PRODUCTS]: spans
     // describe writes it, each warp its part.
     APR_METHOD void describe(const Model &m) const {
         Span *to = spans + warp() * m.a.spans;
@@ -200,26 +200,24 @@ struct Operand {
             UNROLL for (int k = 0; k < 2; k++) scale[k] = v[k], total[k] = w[k];
         }
     }
-    // unit adds a unit's products to those of rows g and g+8. p is the unit's first block of row g, that of g+8 is `below` bytes
-    // after it; groups are those of the unit, which is number span of its row.
-    template <class B> APR_METHOD void unit(float (&sum)[2], const u8 *p, u32 below, u32 span, u32 groups) const {
+    // add_as adds the products of a span of type B to those of rows g and g+8. p is its first block of row g, that of g+8 is `below`
+    // bytes after it; span is its number in the row, and it has so many groups.
+    template <class B> APR_METHOD void add_as(float (&sum)[2], const u8 *p, u32 below, u32 span, u32 groups) const {
         const u32 g = l >> 2, t = l & 3, at = 4 * (span & 7) + t, i = t & 1;
         const u8 *chunk = x + (span >> 3) * CHUNK_X;
         const u8 *column = chunk + 4 * PLANE * (g & 1) + (B::halves ? i * PLANE + 16 * (at - i) : 16 * at);
         if (g >> 1 != t) column = zeros;
         constexpr u32 parts = B::halves ? 4 : 2; // of a row's codes, that have a scale
         i32 d[parts][4] = {};
-        {
-            UNROLL for (u32 n = 0; n < 4; n++) {
-                Words a[4], b[4];
-                B::words(a, p, t, groups);
-                B::words(b, p + below, t, groups);
-                const u32x4 v = load16(column + (B::halves ? 2 * (n & 1) * PLANE + 16 * (n >> 1) : n * PLANE));
-                UNROLL for (u32 j = 0; j < 4; j += 2) {
-                    const u32 rows[4] = {a[n].w[j], b[n].w[j], a[n].w[j + 1], b[n].w[j + 1]};
-                    if (B::is_signed) mma_ss(d[n * parts / 4], rows, v[j], v[j + 1]);
-                    else mma_us(d[n * parts / 4], rows, v[j], v[j + 1]);
-                }
+        UNROLL for (u32 n = 0; n < 4; n++) {
+            Words a[4], b[4]; // of which the compiler keeps number n
+            B::words(a, p, t, groups);
+            B::words(b, p + below, t, groups);
+            const u32x4 v = load16(column + (B::halves ? 2 * (n & 1) * PLANE + 16 * (n >> 1) : n * PLANE));
+            UNROLL for (u32 j = 0; j < 4; j += 2) {
+                const u32 rows[4] = {a[n].w[j], b[n].w[j], a[n].w[j + 1], b[n].w[j + 1]};
+                if (B::is_signed) mma_ss(d[n * parts / 4], rows, v[j], v[j + 1]);
+                else mma_us(d[n * parts / 4], rows, v[j], v[j + 1]);
             }
         }
         float scale[4], total[4]; // of x
@@ -237,16 +235,16 @@ struct Operand {
     template <bool ALL> APR_METHOD void add(float (&sum)[2], u32 kind, const u8 *first, const Span &s) const {
         const u32 type = kind / 4096, row = (kind & 4095) * s.groups / 8;
         const u8 *p = first + (l >> 2) * row;
-        if (type == 0) unit<RowsQ4K>(sum, p, 8 * row, s.number, s.groups);
-        else if (type == 2) unit<RowsQ6K>(sum, p, 8 * row, s.number, s.groups);
-        else if (!ALL || type == 1) unit<RowsQ5K>(sum, p, 8 * row, s.number, s.groups);
-        else if (type == 3) unit<RowsOfGroups<GroupQ8_0>>(sum, p, 8 * row, s.number, s.groups);
-        else if (type == 4) unit<RowsOfGroups<GroupQ4_0>>(sum, p, 8 * row, s.number, s.groups);
-        else unit<RowsOfGroups<GroupQ5_0>>(sum, p, 8 * row, s.number, s.groups);
+        if (type == 0) add_as<RowsQ4K>(sum, p, 8 * row, s.number, s.groups);
+        else if (type == 2) add_as<RowsQ6K>(sum, p, 8 * row, s.number, s.groups);
+        else if (!ALL || type == 1) add_as<RowsQ5K>(sum, p, 8 * row, s.number, s.groups);
+        else if (type == 3) add_as<RowsOfGroups<GroupQ8_0>>(sum, p, 8 * row, s.number, s.groups);
+        else if (type == 4) add_as<RowsOfGroups<GroupQ4_0>>(sum, p, 8 * row, s.number, s.groups);
+        else add_as<RowsOfGroups<GroupQ5_0>>(sum, p, 8 * row, s.number, s.groups);
     }
 };
 
-// multiply writes the warp's sums of the rows of its tiles. units are those of the product.
+// multiply writes the warp's sums of the rows of its tiles. spans are those of the product.
 template <bool ALL> APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 layer, const Span *spans, u32 count, const Operand &x, float *sums) {
     float sum[2] = {};
     if (count == 0) return;
@@ -361,7 +359,8 @@ APR_DEVICE float bias_of(const Model &m, const float *bias, u32 i) {
     return 0;
 }
 
-// finish_added adds the block's rows of a product to x, sixteen lanes a row. own is x of these rows.
+// finish_added adds the block's rows of a product to x, sixteen lanes a row, as many as may have a part of it. own is x of these rows.
+static_assert(DECODE_WARPS == 16);
 APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own) {
     const Share s = m.shares[3];
     NO_UNROLL for (u32 first = 0; first < s.tiles * TILE; first += threads() / 16) {
