@@ -160,7 +160,7 @@ func (o *distillOptions) machineTable() []cli.Option {
 		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's products: fp8 on cards of compute capability 9.0, else that of the student"},
 		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},
 		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit the plan; off: by rule"},
-		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "300s before the first step, then max(60s, 20 × median step)", Help: "no progress for so long is exit 22"},
+		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "300s before the first step, then max(60s, 20 × median step)", Help: "no progress for so long is exit 22; 0 is the default"},
 		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a watched child; start it again at most 3 times without a new checkpoint"},
 		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
 	}

@@ -8,6 +8,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -135,15 +136,26 @@ func KindOf(err error) Kind {
 // ExitCode returns the process exit code of err: 0 for nil.
 func ExitCode(err error) int { return int(KindOf(err)) }
 
-// Nearest returns the candidate closest to word by edit distance when it is close enough to be a likely typo, else "".
+// Nearest returns the candidate that word is likely a typo or a part of, else "": one that differs by a letter; one that begins as
+// the other does, of the nearest length; the closest by edit distance, if it is close enough.
 func Nearest(word string, candidates []string) string {
-	best, bestDist := "", len(word)/3+2
+	word = strings.ToLower(word)
+	near, least := "", len(word)/3+2
+	part, longer := "", math.MaxInt
 	for _, c := range candidates {
-		if d := distance(strings.ToLower(word), strings.ToLower(c)); d < bestDist {
-			best, bestDist = c, d
+		l := strings.ToLower(c)
+		if d := distance(word, l); d < least {
+			near, least = c, d
+		}
+		begins := len(l) >= 2 && strings.HasPrefix(word, l) || len(word) >= 3 && strings.HasPrefix(l, word)
+		if d := max(len(l)-len(word), len(word)-len(l)); begins && d < longer {
+			part, longer = c, d
 		}
 	}
-	return best
+	if part != "" && least > 1 {
+		return part
+	}
+	return near
 }
 
 // distance is the Levenshtein distance of a and b.
