@@ -34,7 +34,7 @@ race: ## the race detector over the packages that share memory
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
 	$(GO) vet -tags emulate ./device/cuda/... ./distill ./bench ./cmd/apr
 	$(GO) test -tags emulate ./device/cuda/...
-	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode' ./distill ./bench ./cmd/apr
+	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan' ./distill ./bench ./cmd/apr
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
 proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where it is installed

@@ -32,7 +32,7 @@ var floors = []struct {
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
-	{"learning", "model generate optim plan teacher eval/sandbox eval distill convert"},
+	{"learning", "model plan generate optim teacher eval/sandbox eval distill convert"},
 	{"trust", "report contract hub/hubtest hub bench proofs selfcheck verify dispatch"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop"},
 }

@@ -138,7 +138,8 @@ type Generation struct {
 	TokensPerSecond float64   `json:"tokens_per_second"`        // of the further tokens
 	FirstMS         []float64 `json:"first_token_ms"`
 	TokenMS         []float64 `json:"token_ms"` // mean per iteration
-	Latencies       []float64 `json:"-"`        // of each further token of each iteration, in milliseconds
+	Decoding        string    `json:"decoding,omitempty"`
+	Latencies       []float64 `json:"-"` // of each further token of each iteration, in milliseconds
 }
 
 // MeasureGeneration times greedy generation of n tokens after prompt.
@@ -161,7 +162,7 @@ func MeasureGeneration(ctx context.Context, s device.Stream, m *model.Model, pro
 		if progress != nil {
 			progress(i+1, warmup+iterations)
 		}
-		if i >= warmup {
+		if g.Decoding = r.Decoding; i >= warmup {
 			g.FirstMS = append(g.FirstMS, ms(r.FirstToken))
 			g.TokenMS = append(g.TokenMS, ms(r.Total-r.FirstToken)/float64(n-1))
 			for j := 1; j < len(made); j++ {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"apr/bench"
@@ -14,6 +15,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/device/cuda"
+	"apr/generate"
 	"apr/model"
 	"apr/tensor"
 )
@@ -168,7 +170,73 @@ func decoded(t *testing.T, d device.Device, f *model.Files, prompt int, together
 		}
 		all = append(all, z...)
 	}
+	if how := cache.Decoding(); together && how != "one launch" {
+		t.Errorf("layers ran %s", how)
+	}
 	return all
+}
+
+// TestGenerationPlan: a generation takes the memory that its plan says, before the weights come, and none later; no module is
+// loaded later, and none that only training needs.
+func TestGenerationPlan(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	config, err := bench.Shape("0.5b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.HiddenSize, config.IntermediateSize, config.Heads, config.KVHeads, config.HeadDim = 256, 1024, 4, 2, 64
+	config.Layers, config.VocabSize = 2, 12000
+	for _, scheme := range []convert.Scheme{convert.Q4_K_M, convert.Q8_0, convert.BF16} {
+		t.Run(fmt.Sprint(scheme), func(t *testing.T) {
+			f, err := bench.RandomQuantised(config, 3, scheme)
+			if err != nil {
+				t.Fatal(err)
+			}
+			findDriver(t)
+			var log strings.Builder
+			d, err := cuda.Open(cuda.Options{KernelLog: &log})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			prompt, form := make([]int32, 20), device.Form{Blocks: true}
+			o := generate.Options{MaxTokens: 12, RepeatPenalty: 1, Vocab: config.VocabSize}
+			r, err := generate.DryRun{
+				Target: d.Target, Model: f.Outline(), Component: device.StudentWeights, Form: form, Prompt: len(prompt), Options: o,
+			}.Plan()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.PrepareOnce(r); err != nil {
+				t.Fatal(err)
+			}
+			d.Seal()
+			before := d.Stats()
+			if before.Allocated != r.Total() {
+				t.Errorf("%d bytes taken, %d planned", before.Allocated, r.Total())
+			}
+			m, err := model.LoadFrozenAs(d, f, device.StudentWeights, form)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if _, err := generate.Generate(t.Context(), m, d.NewStream(), prompt, o, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if after := d.Stats(); after.Allocated != before.Allocated {
+				t.Errorf("%d bytes taken after the plan's %d", after.Allocated-before.Allocated, before.Allocated)
+			}
+			for line := range strings.Lines(log.String()) {
+				if strings.Contains(line, "late=true") && strings.Contains(line, "event=jit") {
+					t.Errorf("loaded after the weights: %s", line)
+				}
+				if strings.Contains(line, "event=jit key=loss ") || strings.Contains(line, "event=jit key=attention_backward") {
+					t.Errorf("training only: %s", line)
+				}
+			}
+		})
+	}
 }
 
 func openCUDA(t *testing.T) *cuda.Device {

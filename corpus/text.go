@@ -41,31 +41,34 @@ func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error)
 		return nil, fault.New(fault.Unavailable, "the tokenizer puts a token before each text, which rows of training data do not have").WithID("E-CORPUS-070")
 	}
 	e := &TextEncoder{t: t}
-	var err error
-	switch template {
-	case "auto", "":
-		e.template = t.ChatTemplate()
-		if e.chat, err = tokenizer.NewChat(t, e.template); err != nil {
-			e.noChat = fault.New(fault.Invalid, "no usable chat template").Because(err).WithHint("--chat-template chatml").WithID("E-CORPUS-072")
-		}
-		return e, nil
-	case "none":
+	if template == "none" {
 		e.noChat = fault.In(fault.Invalid, "--chat-template", "none, but the data holds conversations").WithHint("--chat-template auto").WithID("E-CORPUS-073")
 		return e, nil
-	case "chatml":
-		e.template = tokenizer.ChatML
-		if e.chat, err = tokenizer.NewChat(t, e.template); err != nil {
-			return nil, err
-		}
-		return e, nil
 	}
-	if e.template, err = readfile.String(template, maxTemplate); err != nil {
+	var err error
+	if e.template, err = Template(t, template); err != nil {
 		return nil, err
 	}
-	if e.chat, err = tokenizer.NewChat(t, e.template); err != nil {
+	e.chat, err = tokenizer.NewChat(t, e.template)
+	if err != nil && (template == "auto" || template == "") {
+		e.noChat = fault.New(fault.Invalid, "no usable chat template").Because(err).WithHint("--chat-template chatml").WithID("E-CORPUS-072")
+		return e, nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	return e, nil
+}
+
+// Template returns the text of a chat template: the model's own for auto (or ""), plain ChatML for chatml, else that of a file.
+func Template(t *tokenizer.Tokenizer, name string) (string, error) {
+	switch name {
+	case "auto", "":
+		return t.ChatTemplate(), nil
+	case "chatml":
+		return tokenizer.ChatML, nil
+	}
+	return readfile.String(name, maxTemplate)
 }
 
 // EndOfText returns the id to put behind each document: <|endoftext|>, which the tokenizer of a chat model has beside

@@ -290,9 +290,9 @@ type DecodeLayer struct {
 // Decoder is a Stream that may run all layers for one position as one operation.
 type Decoder interface {
 	// Decode computes, layer by layer, x += o(attention(rope(qkv(norm(x))))) and x += down(swiglu(gateUp(norm(x)))), in
-	// place, x [1, h], and keeps the position's key and value in the caches. It reports false, and has done nothing, if the
+	// place, x [1, h], and keeps the position's key and value in the caches. It returns why not, and has done nothing, if the
 	// device has no such operation for these weights.
-	Decode(x Tensor, d Decode) bool
+	Decode(x Tensor, d Decode) error
 }
 
 // Fetcher is a Stream that copies values to the host while operations that are queued after them run.

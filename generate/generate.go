@@ -36,6 +36,7 @@ type Result struct {
 	IDs          []int32
 	FinishReason string // "stop" or "length"
 	PromptTokens int
+	Decoding     string        // how layers ran for one token: see model.Cache
 	FirstToken   time.Duration // from the call to the first id
 	Total        time.Duration
 }
@@ -83,7 +84,7 @@ func Generate(ctx context.Context, m *model.Model, s device.Stream, prompt []int
 			return r, err
 		}
 	}
-	r.Total = time.Since(start)
+	r.Total, r.Decoding = time.Since(start), g.cache.Decoding()
 	return r, nil
 }
 

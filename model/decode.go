@@ -10,6 +10,7 @@ type Cache struct {
 	rows     []device.Tensor // per layer [capacity, 2·kv·d]: a key, then its value
 	capacity int
 	length   int
+	decoding string
 }
 
 // NewCache reserves a cache of capacity positions.
@@ -27,6 +28,10 @@ func (c *Cache) Free(dev device.Device) { dev.Free(c.rows...) }
 
 // Len returns the number of positions held.
 func (c *Cache) Len() int { return c.length }
+
+// Decoding says how the layers of a single position ran: "one launch", or "operation by operation" and why. It is empty on a device
+// that knows one way only, or before there was such a position.
+func (c *Cache) Decoding() string { return c.decoding }
 
 // Capacity returns the number of positions that fit.
 func (c *Cache) Capacity() int { return c.capacity }
@@ -96,7 +101,12 @@ func (m *Model) decodeAtOnce(s device.Stream, x, qkv, att, prod device.Tensor, c
 			InputNorm: l.inputNorm, PostNorm: l.postNorm, QKV: l.qkv, O: l.o, GateUp: l.gateUp, Down: l.down, Bias: l.qkvBias, Cache: c.rows[i],
 		})
 	}
-	return at.Decode(x, d)
+	if err := at.Decode(x, d); err != nil {
+		c.decoding = "operation by operation: " + err.Error()
+		return false
+	}
+	c.decoding = "one launch"
+	return true
 }
 
 // NextLogits writes the logits over the first V ids that follow hidden [1, h] to host memory and waits.

@@ -9,8 +9,11 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/device/cuda"
+	"apr/device/dry"
+	"apr/generate"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/model"
 )
 
 // backend is what commands say about the device they want.
@@ -48,6 +51,25 @@ func (o *opened) prewarm() error {
 	}
 	return o.gpu.Prewarm()
 }
+
+// prepare plans a generation by the model that frozen loads. What does not fit is refused, with exit code 23; a GPU takes the
+// memory and loads the kernels. No weight has been read before.
+func (o *opened) prepare(m *model.Outline, prompt int, gen generate.Options) (*dry.Record, error) {
+	planned, ok := o.Device.(dry.Planned)
+	if !ok {
+		return nil, nil
+	}
+	r, err := generate.DryRun{
+		Target: planned.Target, Model: m, Component: device.StudentWeights, Form: generationForm, Prompt: prompt, Options: gen,
+	}.Plan()
+	if err != nil || o.gpu == nil {
+		return r, err
+	}
+	return r, o.gpu.PrepareOnce(r)
+}
+
+// generationForm is how commands keep the matrices of a model that generates.
+var generationForm = device.Form{Blocks: true}
 
 // open opens the device. auto takes the first GPU that works, else the CPU; when there is a driver and its GPU cannot be
 // used, a line says why.

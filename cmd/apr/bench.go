@@ -12,6 +12,7 @@ import (
 
 	"apr/bench"
 	"apr/device"
+	"apr/generate"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
@@ -242,10 +243,11 @@ func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResu
 		return err
 	}
 	defer f.Close()
-	if err := dev.prewarm(); err != nil {
+	planned, err := dev.prepare(f.Outline(), len(prompt), generate.Options{MaxTokens: o.maxTokens, RepeatPenalty: 1, Vocab: vocab})
+	if err != nil {
 		return err
 	}
-	m, err := model.LoadFrozenAs(dev, f, device.StudentWeights, device.Form{Blocks: true})
+	m, err := model.LoadFrozenAs(dev, f, device.StudentWeights, generationForm)
 	if err != nil {
 		return err
 	}
@@ -254,6 +256,10 @@ func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResu
 		return err
 	}
 	r.Generation, r.TokensPerSecond = g, g.TokensPerSecond
+	if dev.gpu != nil {
+		over := float64(dev.gpu.Stats().Allocated)/float64(planned.Total()) - 1
+		r.OverPlan = &over
+	}
 	r.latencies(o.percentiles, g.Latencies)
 	r.LatencyMS["first"] = bench.Percentile(g.FirstMS, 50)
 	return nil
@@ -286,6 +292,14 @@ func (r *benchResult) latencies(asked string, times []float64) {
 	}
 }
 
+// memory describes the peaks: of the host's memory and, where there was a plan for it, of the device's.
+func (r *benchResult) memory() string {
+	if r.OverPlan == nil {
+		return cli.Bytes(r.PeakMemory["host"])
+	}
+	return fmt.Sprintf("%s host, %s device (%+.1f %% against the plan)%s", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"]), 100**r.OverPlan, r.inUse())
+}
+
 // inUse is what is taken of a GPU's memory in all.
 func (r *benchResult) inUse() string {
 	if n := r.PeakMemory["device_in_use"]; n > 0 {
@@ -302,10 +316,13 @@ func (r *benchResult) Text(p *cli.Page) {
 		if r.shape != "" {
 			name = r.shape + ", random weights"
 		}
-		p.Pairs("model", name, "device", dev,
+		pairs := []string{"model", name, "device", dev,
 			"prompt", fmt.Sprintf("%d tokens, first token after %.2f ms (%.0f tokens/s)", r.Generation.PromptTokens, r.LatencyMS["first"], r.Generation.PromptPerSecond),
-			"generation", fmt.Sprintf("%.1f tokens/s (ms a token: %s)", r.TokensPerSecond, strings.Join(r.percentiles, ", ")),
-			"peak memory", cli.Bytes(r.PeakMemory["host"]))
+			"generation", fmt.Sprintf("%.1f tokens/s (ms a token: %s)", r.TokensPerSecond, strings.Join(r.percentiles, ", "))}
+		if r.Generation.Decoding != "" {
+			pairs = append(pairs, "layers", r.Generation.Decoding)
+		}
+		p.Pairs(append(pairs, "peak memory", r.memory())...)
 		return
 	}
 	what := fmt.Sprintf("%s taught by %s", filepath.Base(r.Model), filepath.Base(r.Teacher))
@@ -316,8 +333,7 @@ func (r *benchResult) Text(p *cli.Page) {
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
 		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (%s, p95/p50 %.3f)", r.TokensPerSecond, r.Step.Median, strings.Join(r.percentiles, ", "), *r.Spread),
 		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),
-		"peak memory", fmt.Sprintf("%s host, %s device (%s against the plan)%s", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"]),
-			show(r.OverPlan, func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }), r.inUse()),
+		"peak memory", r.memory(),
 	}
 	if r.Launches != nil {
 		pairs = append(pairs, "a step", fmt.Sprintf("%.0f launches, %.0f host waits, %d loads after the first", *r.Launches, *r.Waits, *r.LateLoads))

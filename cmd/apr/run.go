@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"apr/corpus"
 	"apr/device"
 	"apr/generate"
 	"apr/internal/cli"
@@ -21,10 +23,10 @@ import (
 
 // runOptions are the options of apr run.
 type runOptions struct {
-	source, prompt, argPrompt, system, batch, backend string
-	stream, chat, noGPU, gpu, benchmark, exact        bool
-	seed                                              int64
-	gen                                               generate.Options
+	source, prompt, argPrompt, system, batch, backend, template string
+	stream, chat, noGPU, gpu, benchmark, exact                  bool
+	seed                                                        int64
+	gen                                                         generate.Options
 }
 
 func runCommand() *cli.Command {
@@ -35,7 +37,7 @@ func runCommand() *cli.Command {
 			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7 --stream\n" +
 			"apr run model/ --chat -p 'Explain channels' -n 128\n" +
 			"apr run student.apr --batch-jsonl prompts.jsonl --json",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "source", Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model"},
 			{Name: "text", Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt"},
@@ -43,6 +45,7 @@ func runCommand() *cli.Command {
 			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.gen.MaxTokens, 32).AtLeast(1), Help: "tokens to make at most"},
 			{Name: "stream", Value: cli.Bool(&o.stream, false), Help: "print the text as it is made"},
 			{Name: "chat", Value: cli.Bool(&o.chat, false), Help: "the prompt is a user's turn of a conversation"},
+			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml"}, Value: cli.String(&o.template, "auto"), Help: "of the conversation: auto is the model's own, chatml, or a file"},
 			{Name: "system", Value: cli.String(&o.system, ""), Help: "system message of the conversation"},
 			{Name: "temperature", Value: cli.Float(&o.gen.Temperature, 0).AtLeast(0), Help: "0 = greedy"},
 			{Name: "top-k", Value: cli.Int(&o.gen.TopK, 0).AtLeast(0), Help: "sample among the k likeliest; 0 = all"},
@@ -71,6 +74,7 @@ type runResult struct {
 	PerSecond    float64      `json:"tokens_per_second"`
 	FirstMS      float64      `json:"time_to_first_token_ms"`
 	Backend      string       `json:"backend"`
+	Decoding     string       `json:"decoding,omitempty"` // how layers ran for one token
 	Seed         int64        `json:"seed"`
 	Results      []*onePrompt `json:"results,omitempty"`
 
@@ -86,6 +90,7 @@ type onePrompt struct {
 	FinishReason string  `json:"finish_reason"`
 	PerSecond    float64 `json:"tokens_per_second"`
 	FirstMS      float64 `json:"time_to_first_token_ms"`
+	decoding     string
 }
 
 // runner is a loaded model.
@@ -126,29 +131,33 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err := f.CheckTensors(); err != nil {
 		return nil, err
 	}
+	o.gen.Seed, o.gen.Vocab = uint64(o.seed), tok.RealIDs()
+	if tok.EOS() != tokenizer.None {
+		o.gen.Stop = []int32{tok.EOS()}
+	}
+	encoded, longest, err := o.encode(tok, prompts)
+	if err != nil {
+		return nil, err
+	}
 	dev, err := o.device().open(e)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
-	if err := dev.prewarm(); err != nil {
+	if _, err := dev.prepare(f.Outline(), longest, o.gen); err != nil {
 		return nil, err
 	}
-	m, err := model.LoadFrozenAs(dev, f, device.StudentWeights, device.Form{Blocks: true})
+	m, err := model.LoadFrozenAs(dev, f, device.StudentWeights, generationForm)
 	if err != nil {
 		return nil, err
-	}
-	o.gen.Seed, o.gen.Vocab = uint64(o.seed), tok.RealIDs()
-	if tok.EOS() != tokenizer.None {
-		o.gen.Stop = []int32{tok.EOS()}
 	}
 	r := &runner{o: o, tok: tok, m: m, s: dev.NewStream()}
 	if o.stream && !e.JSON && o.batch == "" {
 		r.out = e.Out
 	}
 	result := &runResult{Backend: dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: r.out != nil}
-	for _, p := range prompts {
-		one, err := r.generate(ctx, p)
+	for i, p := range prompts {
+		one, err := r.generate(ctx, p, encoded[i])
 		if err != nil {
 			return nil, err
 		}
@@ -157,6 +166,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		}
 		result.Prompt, result.Output, result.PromptTokens, result.Tokens = one.Prompt, one.Output, one.PromptTokens, one.Tokens
 		result.FinishReason, result.PerSecond, result.FirstMS = one.FinishReason, one.PerSecond, one.FirstMS
+		result.Decoding = cmp.Or(one.decoding, result.Decoding)
 	}
 	return result, nil
 }
@@ -207,37 +217,50 @@ func readPrompts(path string) ([]string, error) {
 	return prompts, nil
 }
 
-// encode turns a prompt into ids; a conversation has its template around it.
-func (r *runner) encode(prompt string) ([]int32, error) {
-	if !r.o.chat && r.o.system == "" {
-		return r.tok.Encode(prompt, tokenizer.PlainText), nil
+// encode turns prompts into ids, those of a conversation in its template, and returns the length of the longest.
+func (o *runOptions) encode(tok *tokenizer.Tokenizer, prompts []string) (all [][]int32, longest int, err error) {
+	ids := func(p string) ([]int32, error) { return tok.Encode(p, tokenizer.PlainText), nil }
+	if o.chat || o.system != "" {
+		if ids, err = o.conversation(tok); err != nil {
+			return nil, 0, err
+		}
 	}
-	chat, err := tokenizer.NewChat(r.tok, r.tok.ChatTemplate())
+	for _, p := range prompts {
+		one, err := ids(p)
+		if err != nil {
+			return nil, 0, err
+		}
+		all, longest = append(all, one), max(longest, len(one))
+	}
+	return all, longest, nil
+}
+
+// conversation returns how a user's turn becomes ids. The end of a turn ends the answer.
+func (o *runOptions) conversation(tok *tokenizer.Tokenizer) (func(prompt string) ([]int32, error), error) {
+	template, err := corpus.Template(tok, o.template)
 	if err != nil {
 		return nil, err
 	}
-	r.o.gen.Stop = append(r.o.gen.Stop, chat.End())
-	var turns []tokenizer.Message
-	if r.o.system != "" {
-		turns = append(turns, tokenizer.Message{Role: "system", Content: r.o.system})
-	}
-	segments, err := chat.Render(append(turns, tokenizer.Message{Role: "user", Content: prompt}), true)
+	chat, err := tokenizer.NewChat(tok, template)
 	if err != nil {
 		return nil, err
 	}
-	var ids []int32
-	for _, s := range segments {
-		ids = append(ids, s.IDs...)
+	o.gen.Stop = append(o.gen.Stop, chat.End())
+	var system []tokenizer.Message
+	if o.system != "" {
+		system = append(system, tokenizer.Message{Role: "system", Content: o.system})
 	}
-	return ids, nil
+	return func(prompt string) (ids []int32, _ error) {
+		segments, err := chat.Render(append(system[:len(system):len(system)], tokenizer.Message{Role: "user", Content: prompt}), true)
+		for _, s := range segments {
+			ids = append(ids, s.IDs...)
+		}
+		return ids, err
+	}, nil
 }
 
 // generate continues one prompt.
-func (r *runner) generate(ctx context.Context, prompt string) (*onePrompt, error) {
-	ids, err := r.encode(prompt)
-	if err != nil {
-		return nil, err
-	}
+func (r *runner) generate(ctx context.Context, prompt string, ids []int32) (*onePrompt, error) {
 	decoder := r.tok.NewStream()
 	var text strings.Builder
 	emit := func(id int32) error {
@@ -256,7 +279,7 @@ func (r *runner) generate(ctx context.Context, prompt string) (*onePrompt, error
 	}
 	one := &onePrompt{
 		Prompt: prompt, Output: text.String(), PromptTokens: res.PromptTokens, Tokens: res.IDs, FinishReason: res.FinishReason,
-		FirstMS: float64(res.FirstToken.Microseconds()) / 1e3,
+		FirstMS: float64(res.FirstToken.Microseconds()) / 1e3, decoding: res.Decoding,
 	}
 	if n := len(res.IDs); n > 1 {
 		one.PerSecond = float64(n-1) / (res.Total - res.FirstToken).Seconds()
@@ -297,9 +320,13 @@ func (r *runResult) Text(p *cli.Page) {
 	}
 	if r.benchmark {
 		p.Printf("\n")
-		p.Pairs("tokens", fmt.Sprintf("%d after %d of the prompt", len(r.Tokens), r.PromptTokens),
-			"first token", time.Duration(r.FirstMS*float64(time.Millisecond)).Round(10*time.Microsecond).String(),
-			"speed", fmt.Sprintf("%.1f tokens/s", r.PerSecond))
+		pairs := []string{"tokens", fmt.Sprintf("%d after %d of the prompt", len(r.Tokens), r.PromptTokens),
+			"first token", time.Duration(r.FirstMS * float64(time.Millisecond)).Round(10 * time.Microsecond).String(),
+			"speed", fmt.Sprintf("%.1f tokens/s", r.PerSecond)}
+		if r.Decoding != "" {
+			pairs = append(pairs, "layers", r.Decoding)
+		}
+		p.Pairs(pairs...)
 	}
 }
 

@@ -168,7 +168,9 @@ func (d *Device) growExpansion(n int64) error {
 		d.give(b) // queued products still find it: memory stays the device's, and operations run in order
 		d.expansion = nil
 	}
-	b, err := d.take("the memory in which products expand matrices", device.Scratch, n, false)
+	d.poolsMu.Lock()
+	defer d.poolsMu.Unlock()
+	b, err := d.takeFrom(&d.expansions, "the memory in which products expand matrices", device.Scratch, n, false)
 	if err == nil {
 		d.expansion = b
 	}

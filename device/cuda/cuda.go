@@ -96,6 +96,8 @@ type Device struct {
 	temps   pool
 	statics map[device.Component]*pool
 
+	expansions pool // for expansion alone, so that a plan's memory for it is exact
+
 	counts counters
 	prof   atomic.Pointer[profile]  // nil: operations are not timed
 	doing  atomic.Pointer[string]   // the operation at work, or the last one

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"unsafe"
 
 	"apr/device"
@@ -13,16 +14,20 @@ var _ device.Decoder = (*Stream)(nil)
 
 // Decode runs all layers for one position as one launch, where all their matrices are in blocks. The first time it puts
 // them into tiles, in their place; products of many rows put what they expand back into rows.
-func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
+func (s *Stream) Decode(x device.Tensor, d device.Decode) error {
 	shape := kernel.DecodeShape{
 		Hidden: x.Cols, Inter: d.Inter, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Eps: d.Eps, Shared: s.dev.desc.SharedPerBlockOptin,
 	}
-	if x.Rows != 1 || x.DType != tensor.BF16 || !s.dev.decodesLayers() {
-		return false
+	need(x.Rows == 1, "Decode", "of several positions")
+	if !s.dev.decodesLayers() || x.DType != tensor.BF16 {
+		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
 	}
-	layers, ok := decodeLayers(d, shape)
-	if !ok || !kernel.DecodeServes(layers, shape, s.dev.desc.Multiprocessors) {
-		return false
+	layers, err := decodeLayers(d, shape)
+	if err == nil {
+		err = kernel.DecodeServes(layers, shape, s.dev.desc.Multiprocessors)
+	}
+	if err != nil {
+		return err
 	}
 	touched := []device.Tensor{x, d.QKV, d.Attention, d.SwiGLU}
 	for _, l := range d.Layers {
@@ -38,13 +43,13 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
 	}
 	o := s.begin("Decode", touched...)
 	if o == nil {
-		return true
+		return nil
 	}
 	o.sized(len(layers), shape.Hidden, d.Position)
 	table, err := s.rotary(device.Rotary{HeadDim: d.HeadDim, Theta: d.Theta, SeqLen: 1, Offset: d.Position}, d.Position+1)
 	if err != nil {
 		s.fail(err)
-		return true
+		return nil
 	}
 	n := kernel.DecodeTableBytes(len(layers))
 	at := o.Scratch(n)
@@ -52,7 +57,7 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) bool {
 		o.call(func(t *driver.Thread) error { return t.CopyHtoD(at, p, int64(n), s.dev.stream) })
 		kernel.DecodeLayers(o, mat(x), mat(d.QKV), mat(d.Attention), mat(d.SwiGLU), layers, shape, d.Position, at, mat(table).Ptr)
 	})
-	return true
+	return nil
 }
 
 // decodesLayers reports whether the device has the kernel of kernel.DecodeLayers.
@@ -60,21 +65,21 @@ func (d *Device) decodesLayers() bool {
 	return d.act == tensor.BF16 && d.desc.Major == 9 && d.desc.Minor == 0
 }
 
-// decodeLayers returns the layers as the kernel reads them, if all matrices are in blocks.
-func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLayer, ok bool) {
+// decodeLayers returns the layers as the kernel reads them; all matrices must be in blocks.
+func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLayer, err error) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	for _, l := range d.Layers {
+	for i, l := range d.Layers {
 		var k kernel.DecodeLayer
 		var o, down [1]kernel.Blocks
 		if !cut(k.QKV[:], l.QKV, q, kv, kv) || !cut(o[:], l.O, s.Hidden) || !cut(k.GateUp[:], l.GateUp, s.Inter, s.Inter) || !cut(down[:], l.Down, s.Hidden) {
-			return nil, false
+			return nil, fmt.Errorf("a matrix of layer %d is not in blocks", i)
 		}
 		k.O, k.Down = o[0], down[0]
 		k.Norms = [2]kernel.Mat{mat(l.InputNorm), mat(l.PostNorm)}
 		k.Bias, k.Cache = mat(l.Bias), mat(l.Cache)
 		all = append(all, k)
 	}
-	return all, true
+	return all, nil
 }
 
 // cut returns consecutive rows of a matrix in blocks, if each piece lies in one part of it.

@@ -42,7 +42,8 @@ func (d *Device) lostError() error {
 func outOfMemory(d *Device, name string, c device.Component, n, free int64, cause error) error {
 	return fault.New(fault.Memory, "no memory for %s on %s: %s wanted for component %s, %s free",
 		name, d.desc.Name, mebibytes(n), c, mebibytes(free)).
-		WithHint("a smaller --batch-size with more --grad-accum, a smaller --seq-len or --chunk-rows, or --recompute blocks").
+		WithHint("apr gpu shows what others hold of it; a step takes less with a smaller --batch-size and more --grad-accum, a smaller " +
+			"--seq-len or --chunk-rows, or --recompute blocks, a generation with a smaller --max-tokens").
 		WithID("E-CUDA-023").Because(cause)
 }
 

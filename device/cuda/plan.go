@@ -56,22 +56,30 @@ func (d *Device) Budget() (Budget, error) {
 
 // Prepare takes all memory that a step needs by its dry record, and loads its kernels and plans its products, before any
 // weight comes: then nothing is allocated or loaded later. Without memory it is a fault of kind Memory.
-func (d *Device) Prepare(r *dry.Record) error {
+func (d *Device) Prepare(r *dry.Record) error { return d.prepareFor(r, d.shapes(r)) }
+
+// PrepareOnce is Prepare for work whose products are hardly run again, such as those of one prompt: measuring algorithms would take
+// longer than they do, so that they are planned when they come.
+func (d *Device) PrepareOnce(r *dry.Record) error { return d.prepareFor(r, nil) }
+
+func (d *Device) prepareFor(r *dry.Record, products []blas.Shape) error {
 	if err := errors.Join(d.reserve(r), d.reserveExpansion(r)); err != nil {
 		return err
 	}
 	u := usesOf(r, d.act)
-	return d.prewarm(d.modules(&u), d.shapes(r))
+	return d.prewarm(d.modules(&u), products)
 }
 
 // uses are what decides which modules a step needs.
 type uses struct {
-	heads               map[int]bool // of attention
-	blocks, decode, fp8 bool
+	heads             map[int]bool // of attention
+	blocks, fp8       bool
+	decode            bool // products of a few rows with blocks
+	generates, trains bool
 }
 
 func usesOf(r *dry.Record, act tensor.DType) uses {
-	u := uses{heads: map[int]bool{}}
+	u := uses{heads: map[int]bool{}, generates: r.Static[device.KVCache] > 0}
 	for _, o := range r.Ops {
 		if o.Name == "Attention" || o.Name == "AttentionBackward" {
 			u.heads[o.Attn.HeadDim] = true
@@ -80,6 +88,7 @@ func usesOf(r *dry.Record, act tensor.DType) uses {
 		u.blocks = u.blocks || inBlocks
 		u.decode = u.decode || inBlocks && o.M <= decodeRows
 		u.fp8 = u.fp8 || strings.HasPrefix(o.Weight, fp8Type)
+		u.trains = u.trains || o.Name == "Loss" || o.Name == "AdamW" || strings.HasSuffix(o.Name, "Backward")
 	}
 	return u
 }
@@ -101,6 +110,7 @@ func (d *Device) reserve(r *dry.Record) error {
 	}
 	for _, c := range []device.Component{
 		device.TeacherWeights, device.StudentWeights, device.Gradients, device.Moments, device.KVCache, device.Batch,
+		device.Activations, device.Logits,
 	} {
 		if err := grow(d.poolOf(c, false), "all of it", c, r.Static[c]); err != nil {
 			return err
@@ -114,12 +124,14 @@ func (d *Device) reserveExpansion(r *dry.Record) error {
 	if r.Expand == 0 {
 		return nil
 	}
+	d.expansions.first = r.Expand
 	return d.growExpansion(r.Expand)
 }
 
 // modules returns the modules for a step; nil: for anything, but for 8-bit floats, which only plans ask for.
 func (d *Device) modules(u *uses) (all []kernel.Module) {
 	var attention []string
+	fewRows := u == nil || u.decode || u.generates
 	if u != nil {
 		for h := range u.heads {
 			attention = append(attention, kernel.AttentionModules(h, d.act)...)
@@ -132,15 +144,17 @@ func (d *Device) modules(u *uses) (all []kernel.Module) {
 		switch {
 		case strings.Contains(m.Name, "fp8"):
 			unused = u == nil || !u.fp8
+		case trainingOnly[m.Name]:
+			unused = unused || u != nil && !u.trains
 		case m.Name == "dequant":
 			unused = u != nil && !u.blocks
 		case m.Name == kernel.EarlyModule:
-			unused = u != nil && !u.decode
+			unused = !fewRows
 		case m.Name == kernel.LayersModule:
 			unused = u != nil && !u.decode
 			forOthers, wrongType = false, !d.decodesLayers()
 		case strings.HasPrefix(m.Name, "gemv"):
-			unused = u != nil && !u.decode
+			unused = !fewRows || m.Name == "gemv_blocks" && u != nil && !u.decode
 			wrongType = !slices.Contains(kernel.GemvModules(d.act), m.Name)
 		}
 		if !forOthers && !unused && !wrongType {
@@ -149,6 +163,9 @@ func (d *Device) modules(u *uses) (all []kernel.Module) {
 	}
 	return all
 }
+
+// trainingOnly are modules of which a forward launches nothing.
+var trainingOnly = map[string]bool{"attention_backward_sm90": true, "columns": true, "embedding": true, "loss": true, "optim": true}
 
 // baseTarget is the target of modules for every device.
 const baseTarget = "sm_80"

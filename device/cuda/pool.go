@@ -107,7 +107,11 @@ func (d *Device) poolOf(c device.Component, temp bool) *pool {
 func (d *Device) take(name string, c device.Component, n int64, temp bool) (*buffer, error) {
 	d.poolsMu.Lock()
 	defer d.poolsMu.Unlock()
-	p := d.poolOf(c, temp)
+	return d.takeFrom(d.poolOf(c, temp), name, c, n, temp)
+}
+
+// takeFrom is take from a pool. The caller holds poolsMu.
+func (d *Device) takeFrom(p *pool, name string, c device.Component, n int64, temp bool) (*buffer, error) {
 	at, ok := p.find(n)
 	if !ok {
 		base, size, err := d.allocate(name, c, p.next(n), n)

@@ -104,7 +104,7 @@ func (d *Device) release(t *driver.Thread) error {
 	if d.gemm != nil {
 		err = errors.Join(err, d.gemm.Close(t))
 	}
-	pools := []*pool{&d.temps}
+	pools := []*pool{&d.temps, &d.expansions}
 	for _, p := range d.statics {
 		pools = append(pools, p)
 	}

@@ -93,7 +93,9 @@ func (l *level) add(n int64) {
 var (
 	_ device.Device = (*Device)(nil)
 	_ device.Stream = (*Stream)(nil)
-	_ Placer        = (*arena.Arena)(nil)
+
+	_ device.Fetcher = (*Stream)(nil)
+	_ Placer         = (*arena.Arena)(nil)
 )
 
 // New returns a device that stands for t.

@@ -124,6 +124,11 @@ func (s *Stream) Download(dst []float32, t device.Tensor) error {
 	return s.err
 }
 
+// Fetch is Download in two parts: see device.Fetcher.
+func (s *Stream) Fetch(t device.Tensor) func(dst []float32) error {
+	return func(dst []float32) error { return s.Download(dst, t) }
+}
+
 // RefreshWeight counts the copy, if there is one.
 func (s *Stream) RefreshWeight(p *device.Param) {
 	if w := p.Weight.(*weight); w.Kept.Bytes > 0 {

@@ -32,8 +32,8 @@ func TestDecodeServes(t *testing.T) {
 		"7B": {28, 3584, 18944, 28, 4, tensor.Q6_K}, "14B": {48, 5120, 13824, 40, 8, tensor.Q6_K}, "7B Q8_0": {28, 3584, 18944, 28, 4, tensor.Q8_0},
 	} {
 		layers, s := decodeShape(c.layers, c.hidden, c.inter, c.heads, c.kv, 128, c.d)
-		if !DecodeServes(layers, s, 132) {
-			t.Errorf("%s is not served", name)
+		if err := DecodeServes(layers, s, 132); err != nil {
+			t.Errorf("%s is not served: %v", name, err)
 		}
 	}
 	for name, change := range map[string]func(l *DecodeLayer, s *DecodeShape){
@@ -48,7 +48,7 @@ func TestDecodeServes(t *testing.T) {
 	} {
 		layers, s := decodeShape(3, 3584, 18944, 28, 4, 128, tensor.Q4_K)
 		change(&layers[1], &s)
-		if DecodeServes(layers, s, 132) {
+		if DecodeServes(layers, s, 132) == nil {
 			t.Errorf("%s is served", name)
 		}
 	}

@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"unsafe"
 
@@ -133,12 +135,16 @@ func Tile(q Queue, dst uint64, b Blocks, back bool) {
 	q.Launch(Launch{Module: LayersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, ceil(b.RowBytes, tileSpans*span), 1}, Block: 256, Args: unsafe.Pointer(a)})
 }
 
-// DecodeServes reports whether DecodeLayers takes these, in tiles, on a device of so many multiprocessors.
-func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
-	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	if len(layers) == 0 || s.Hidden%32 != 0 || q%32 != 0 || s.Inter%32 != 0 || s.Hidden > 32*layersWarps*layersPacks*8 ||
-		s.HeadDim%16 != 0 || s.HeadDim > 256 || s.Heads%s.KVHeads != 0 {
-		return false
+// DecodeServes returns why DecodeLayers does not take these, in tiles, on a device of so many multiprocessors; nil: it does.
+func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) error {
+	q, kv, most := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim, 32*layersWarps*layersPacks*8
+	switch {
+	case len(layers) == 0:
+		return errors.New("there are no layers")
+	case s.Hidden%32 != 0 || q%32 != 0 || s.Inter%32 != 0 || s.Hidden > most:
+		return fmt.Errorf("rows of %d, %d and %d columns: multiples of 32 are wanted, and %d at most of the first", s.Hidden, q, s.Inter, most)
+	case s.HeadDim%16 != 0 || s.HeadDim > 256 || s.Heads%s.KVHeads != 0:
+		return fmt.Errorf("%d heads of %d columns with %d for keys: multiples of 16 up to 256, and of heads for keys, are wanted", s.Heads, s.HeadDim, s.KVHeads)
 	}
 	rows := [...]int{q, kv, kv, s.Hidden, s.Inter, s.Inter, s.Hidden}
 	cols := [...]int{s.Hidden, s.Hidden, s.Hidden, q, s.Hidden, s.Hidden, s.Inter}
@@ -146,15 +152,17 @@ func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) bool {
 		l := &layers[i]
 		for j, w := range l.matrices() {
 			if !TileServes(w) || w.Rows != rows[j] || w.Cols != cols[j] {
-				return false
+				return fmt.Errorf("matrix %d of layer %d, %d×%d of %v: it has no tiles of %d rows", j, i, w.Rows, w.Cols, w.Type, TileRows)
 			}
 		}
 		if !rowsAt(l.Norms[0], 16) || !rowsAt(l.Norms[1], 16) || !rowsAt(l.Cache, 16) || l.Cache.Stride != layers[0].Cache.Stride || l.Cache.Type != tensor.BF16 {
-			return false
+			return fmt.Errorf("norms or cache of layer %d stand as the kernel cannot read them", i)
 		}
 	}
-	_, ok := shapeLayers(layers, s, blocks)
-	return ok
+	if _, ok := shapeLayers(layers, s, blocks); !ok {
+		return fmt.Errorf("rows of %d columns need more shared memory than the %d bytes of a block", max(s.Hidden, q, s.Inter), s.Shared)
+	}
+	return nil
 }
 
 // layersPlan is how shared memory is divided.

@@ -1,0 +1,91 @@
+package generate
+
+import (
+	"fmt"
+	"strings"
+
+	"apr/device"
+	"apr/device/dry"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/plan"
+)
+
+// DryRun describes a generation without weights and prompt: enough to run it on a device that computes nothing.
+type DryRun struct {
+	Target    func() dry.Target // afresh for each run
+	Model     *model.Outline
+	Component device.Component // of the weights
+	Form      device.Form
+	Prompt    int // tokens
+	Options   Options
+}
+
+// Record runs the generation of two tokens dry, with room for all of them: no later one needs more.
+func (d DryRun) Record() (*dry.Record, error) {
+	dev := dry.New(d.Target())
+	m, err := d.Model.LoadFrozen(dev, d.Component, d.Form)
+	if err != nil {
+		return nil, err
+	}
+	prompt := make([]int32, d.Prompt)
+	if err := d.Options.check(m, prompt); err != nil {
+		return nil, err
+	}
+	g := newGenerator(m, dev.NewStream(), prompt, d.Options)
+	for lo := 0; lo < len(prompt); lo += promptChunk {
+		g.extend(prompt[lo:min(lo+promptChunk, len(prompt))])
+	}
+	if d.Options.MaxTokens > 1 {
+		_, _ = g.next(true) // fails: a dry device has no values
+		g.extend([]int32{0})
+	}
+	_, _ = g.next(false)
+	return dev.Record(), nil
+}
+
+// Plan returns the record of a generation that fits the target's budget. One that does not is a fault of kind Memory that says
+// what it needs, and how many tokens would fit.
+func (d DryRun) Plan() (*dry.Record, error) {
+	available := d.Target().Budget
+	fits := func(tokens int) (*dry.Record, bool, error) {
+		d := d
+		d.Options.MaxTokens = tokens
+		r, err := d.Record()
+		return r, err == nil && (available == 0 || r.Total() <= available), err
+	}
+	r, ok, err := fits(d.Options.MaxTokens)
+	if err != nil || ok {
+		return r, err
+	}
+	most, err := plan.Largest(d.Options.MaxTokens, func(n int) (bool, error) {
+		_, ok, err := fits(n)
+		return ok, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	hint := "not even one token fits: a shorter prompt, a quantised model (apr quantize) or another device is needed"
+	if most > 0 {
+		hint = fmt.Sprintf("with --max-tokens %d it fits", most)
+	}
+	return nil, fault.New(fault.Memory, "a prompt of %d tokens and %d more do not fit: they need %.3f GiB with the model, %.3f GiB are available",
+		d.Prompt, d.Options.MaxTokens, plan.GiB(r.Total()), plan.GiB(available)).
+		WithHint("%s\n%s", hint, d.table(r, available)).WithID("E-GENERATE-001")
+}
+
+// table prints what is needed by component.
+func (d DryRun) table(r *dry.Record, available int64) string {
+	var b strings.Builder
+	of := r.ByComponent()
+	for _, row := range []struct {
+		name  string
+		bytes int64
+	}{
+		{"weights", of[d.Component]}, {"key-value cache", of[device.KVCache]}, {"activations", of[device.Activations]},
+		{"logits", of[device.Logits]}, {"ids", of[device.Batch]}, {"scratch", of[device.Scratch]}, {"total", r.Total()}, {"available", available},
+	} {
+		fmt.Fprintf(&b, "%-16s %9.3f GiB\n", row.name, plan.GiB(row.bytes))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

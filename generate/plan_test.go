@@ -1,0 +1,80 @@
+package generate_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"apr/device"
+	"apr/device/dry"
+	"apr/generate"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tensor"
+)
+
+// TestPlan: a generation fits what its record needs and nothing less. What it is told of the tokens that fit is exact: one more does
+// not.
+func TestPlan(t *testing.T) {
+	f, err := model.Open(gosrc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	budget := int64(0)
+	run := generate.DryRun{
+		Target: func() dry.Target {
+			return dry.Target{Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16, Keep: dry.As(tensor.BF16), Budget: budget}
+		},
+		Model: f.Outline(), Component: device.StudentWeights, Prompt: 700, Options: greedy(1000, f.Config.VocabSize),
+	}
+	all, err := run.Plan() // of an unknown budget
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := all.Static[device.KVCache], int64(f.Config.Layers*1700*2*f.Config.KVHeads*f.Config.HeadDim*2); got != want {
+		t.Errorf("a cache of %d bytes for 1700 positions, want %d", got, want)
+	}
+	budget = all.Total()
+	if _, err := run.Plan(); err != nil {
+		t.Errorf("a generation that needs all there is: %v", err)
+	}
+	budget--
+	_, err = run.Plan()
+	if fault.KindOf(err) != fault.Memory {
+		t.Fatalf("one byte too few: %v", err)
+	}
+	var most int
+	if _, err := fmt.Sscanf(hint(err), "with --max-tokens %d it fits", &most); err != nil {
+		t.Fatalf("hint %q", hint(err))
+	}
+	for n, fits := range map[int]bool{most: true, most + 1: false} {
+		run.Options.MaxTokens = n
+		if _, err := run.Plan(); (err == nil) != fits {
+			t.Errorf("%d tokens of at most %d: %v", n, most, err)
+		}
+	}
+	budget = all.Static[device.StudentWeights]
+	if _, err = run.Plan(); fault.KindOf(err) != fault.Memory || !strings.Contains(hint(err), "not even one token fits") {
+		t.Errorf("room for weights alone: %v", err)
+	}
+	for _, row := range []string{"weights", "key-value cache", "total", "available"} {
+		if !strings.Contains(hint(err), "\n"+row) {
+			t.Errorf("no row of %s in %q", row, hint(err))
+		}
+	}
+	run.Prompt = f.Config.MaxPositions
+	if _, err := run.Plan(); fault.KindOf(err) != fault.Inference {
+		t.Errorf("more positions than the model has: %v", err)
+	}
+}
+
+// hint returns what err says would be right.
+func hint(err error) string {
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		return ""
+	}
+	return f.Hint
+}
