@@ -240,7 +240,7 @@ func TestModules(t *testing.T) {
 		}
 		return all
 	}
-	all, some := names(nil), names(&uses{heads: map[int]bool{64: true}})
+	all, some := names(nil), names(&uses{heads: map[int]bool{64: true}, trains: true})
 	for _, name := range []string{"move", "norm", "rotary", "swiglu", "loss", "optim", "embedding", "columns", "gemm", "attention_d64"} {
 		if !slices.Contains(all, name) || !slices.Contains(some, name) {
 			t.Errorf("%s is not loaded: %v, %v", name, all, some)
@@ -254,6 +254,12 @@ func TestModules(t *testing.T) {
 	blocks := names(&uses{blocks: true})
 	if !slices.Contains(blocks, "dequant") || slices.Contains(blocks, "gemv") || !slices.Contains(names(&uses{decode: true}), "gemv") {
 		t.Errorf("with blocks %v", blocks)
+	}
+	generation := names(&uses{heads: map[int]bool{64: true}, generates: true})
+	for name, want := range map[string]bool{"gemv": true, "gemv_blocks": false, "attention_d64": true, "loss": false, "optim": false, "embedding": false, "columns": false} {
+		if slices.Contains(generation, name) != want {
+			t.Errorf("generation: %s is loaded: %v", name, !want)
+		}
 	}
 	d = &Device{act: tensor.BF16, maps: true, desc: driver.DeviceInfo{Major: 9}}
 	f32 := &Device{act: tensor.F32, maps: true, desc: driver.DeviceInfo{Major: 9}}
