@@ -3,12 +3,15 @@ package generate_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
 	"apr/device"
+	"apr/device/cpu"
 	"apr/device/dry"
 	"apr/generate"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/tensor"
@@ -49,6 +52,7 @@ func TestPlan(t *testing.T) {
 	if _, err := fmt.Sscanf(hint(err), "with --max-tokens %d it fits", &most); err != nil {
 		t.Fatalf("hint %q", hint(err))
 	}
+	contracttest.Cases(t, 3)
 	for n, fits := range map[int]bool{most: true, most + 1: false} {
 		run.Options.MaxTokens = n
 		if _, err := run.Plan(); (err == nil) != fits {
@@ -67,6 +71,50 @@ func TestPlan(t *testing.T) {
 	run.Prompt = f.Config.MaxPositions
 	if _, err := run.Plan(); fault.KindOf(err) != fault.Inference {
 		t.Errorf("more positions than the model has: %v", err)
+	}
+}
+
+// TestDryGenerationIsTheGeneration: each component reaches the bytes that the record says. Only the hidden state of the position that a
+// device works at early is in the record of every device.
+func TestDryGenerationIsTheGeneration(t *testing.T) {
+	f, err := model.Open(gosrc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, prompt := range []int{1, 20, 700} {
+		for _, tokens := range []int{1, 2, 9} {
+			for _, temperature := range []float64{0, 1} {
+				t.Run(fmt.Sprintf("%d tokens after %d at %g", tokens, prompt, temperature), func(t *testing.T) {
+					contracttest.Cases(t, 1)
+					d, err := cpu.New(cpu.Options{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer d.Close()
+					o := greedy(tokens, f.Config.VocabSize)
+					o.Temperature = temperature
+					r, err := generate.DryRun{Target: d.Target, Model: f.Outline(), Component: device.StudentWeights, Prompt: prompt, Options: o}.Record()
+					if err != nil {
+						t.Fatal(err)
+					}
+					m, err := model.LoadFrozen(d, f, device.StudentWeights)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := generate.Generate(t.Context(), m, d.NewStream(), make([]int32, prompt), o, nil); err != nil {
+						t.Fatal(err)
+					}
+					_, held := d.Memory()
+					if temperature == 0 {
+						held[device.Activations] += int64(4 * f.Config.HiddenSize)
+					}
+					if !maps.Equal(r.Peak, held) {
+						t.Errorf("planned %v\nheld    %v", r.Peak, held)
+					}
+				})
+			}
+		}
 	}
 }
 
