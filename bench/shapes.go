@@ -46,26 +46,32 @@ func Shape(name string) (model.Config, error) {
 }
 
 // RandomModel returns a model of configuration c without a file behind it: matrices are bfloat16 N(0, c.InitializerRange²)
-// by seed, norms 1, biases 0. Its bytes are made as they are read, at the speed of a copy: every tensor repeats one
-// table of 1,048,573 values from a place of its own, so a byte depends on its tensor and offset alone.
+// by seed, norms N(1, 0.2²), biases N(0, 0.2²). Its bytes are made as they are read, at the speed of a copy: every tensor repeats
+// a table, of 1,048,573 values for matrices, from a place of its own, so a byte depends on its tensor and offset alone.
 func RandomModel(c model.Config, seed uint64) *model.Files {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	table := make([]byte, 2*1048573) // a prime: rows of a matrix do not repeat
 	for i := 0; i < len(table); i += 2 {
 		binary.LittleEndian.PutUint16(table[i:], tensor.F32ToBF16(float32(rng.NormFloat64()*c.InitializerRange)))
 	}
+	norms, biases := make([]byte, 2*8191), make([]byte, 2*8191)
+	for i := 0; i < len(norms); i += 2 {
+		binary.LittleEndian.PutUint16(norms[i:], tensor.F32ToBF16(float32(1+0.2*rng.NormFloat64())))
+		binary.LittleEndian.PutUint16(biases[i:], tensor.F32ToBF16(float32(0.2*rng.NormFloat64())))
+	}
 	f := &randomFile{tensors: map[string]tensor.Stored{}}
-	for name, shape := range c.TensorShapes() {
+	all := c.TensorShapes()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		shape := all[name]
 		n, _ := tensor.Elements(shape)
-		r := &randomTensor{size: 2 * n}
+		r := &randomTensor{table: biases, size: 2 * n}
 		switch {
 		case len(shape) == 2:
-			r.table, r.start = table, 2*rng.Int64N(int64(len(table)/2))
+			r.table = table
 		case strings.HasSuffix(name, "norm.weight"):
-			r.table = []byte{0x80, 0x3f} // 1 in bfloat16
-		default:
-			r.table = []byte{0, 0}
+			r.table = norms
 		}
+		r.start = 2 * rng.Int64N(int64(len(r.table)/2))
 		f.tensors[name] = tensor.Stored{Info: tensor.Info{Name: name, DType: tensor.BF16, Shape: shape, Size: r.size}, ReaderAt: r}
 	}
 	noTokenizer := func() (*tokenizer.Tokenizer, error) {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"hash/fnv"
 	"math/rand/v2"
 
@@ -51,6 +52,9 @@ func loadFrozen(dev device.Device, config Config, f tensors, c device.Component,
 		}
 	}
 	m.norm = b.vector("model.norm.weight")
+	if b.err == nil {
+		_, b.err = b.s.Wait(context.Background()) // for an error of the uploads
+	}
 	return m, b.err
 }
 

@@ -244,9 +244,10 @@ func (o *operation) expandBlocks(dst kernel.Mat, b kernel.Blocks, lo, hi int, ti
 }
 
 // tile puts the blocks of a matrix into tiles, in their place, as DecodeLayers reads them. It changes what is in the weight's
-// memory for every operation after this one.
+// memory for every operation after this one, of whatever stream: a matrix that is in tiles by half is of no use, so that an error
+// in between is the device's.
 func (s *Stream) tile(w *weight) {
-	o := s.begin("Tile")
+	o := s.dev.internal().begin("Tile")
 	if o == nil {
 		return
 	}

@@ -98,9 +98,9 @@ func (s *Stream) Fetch(t device.Tensor) func(dst []float32) error {
 		}
 		return th.Record(r.event, d.stream)
 	})
+	d.uploads.mu.Lock() // what others upload from now on is behind the event
 	o.end()
-	d.uploads.mu.Lock()
-	issued := d.issued.Load() // what is counted here is queued
+	issued := d.issued.Load()
 	d.uploads.mu.Unlock()
 	return func(dst []float32) error {
 		need(len(dst) == n, "Fetch", "length differs from the tensor's")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"apr/device"
 	"apr/device/cuda/driver"
@@ -74,5 +75,32 @@ func TestFetchAfterFailure(t *testing.T) {
 	s.Gather(x.ColRange(0, 1), x.ColRange(0, 1), ids)
 	if err := s.Fetch(x)(make([]float32, 5)); err == nil {
 		t.Error("an id outside is no error")
+	}
+}
+
+// TestFetchKnowsWhatItWaitedFor: what a fetch says is complete was queued before it, not what another goroutine queued meanwhile.
+func TestFetchKnowsWhatItWaitedFor(t *testing.T) {
+	d := emulated(t, Options{})
+	s, other := d.NewStream().(*Stream), d.NewStream().(*Stream)
+	x := d.Alloc("x", device.Scratch, tensor.F32, 1, 5)
+	s.Upload(x, make([]float32, 5))
+	before := d.issued.Load()
+	d.uploads.mu.Lock() // another goroutine is sending
+	waits := make(chan func([]float32) error)
+	go func() { waits <- s.Fetch(x) }()
+	for deadline := time.Now().Add(100 * time.Millisecond); d.issued.Load() == before && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	first := d.issued.Load() > before
+	o := other.begin("sent by another goroutine")
+	o.call(func(*driver.Thread) error { return nil })
+	o.end()
+	sent := d.issued.Load()
+	d.uploads.mu.Unlock()
+	if err := (<-waits)(make([]float32, 5)); err != nil {
+		t.Fatal(err)
+	}
+	if first && d.synced.Load() >= sent {
+		t.Errorf("%d operations are said to be complete, of which number %d was queued after the event", d.synced.Load(), sent)
 	}
 }

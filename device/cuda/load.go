@@ -41,6 +41,7 @@ func (c *pieces) take(d *Device) (*piece, error) {
 	p.busy = false
 	d.counts.waits.Add(1)
 	if err := d.ctx.Do(func(t *driver.Thread) error { return t.EventSync(p.event) }); err != nil {
+		c.free <- p
 		return nil, d.explain("the loading of weights", err)
 	}
 	return p, nil

@@ -370,7 +370,7 @@ func TestMistakes(t *testing.T) {
 		{"test_misaligned_copy", 1, 32, 0, 0, "copy_async16 to shared memory at"},
 		{"test_copy_outside_shared", 1, 32, 0, 0, "outside the arrays in shared memory"},
 		{"test_ldmatrix_misaligned", 1, 32, 0, 0, "thread 3: ldmatrix at"},
-		{"test_bulk_unbegun", 1, 32, 0, 0, "bulk_wait for copies that nobody began"},
+		{"test_bulk_unbegun", 1, 32, 0, 0, "deadlock; threads 0-31: bulk_wait"},
 		{"test_bulk_twice", 1, 32, 0, 0, "copy_bulk while those before were not waited for"},
 		{"test_bulk_misaligned", 1, 32, 0, 8, "thread 0: copy_bulk at"},
 		{"test_bulk_outside_shared", 1, 32, 0, 0, "copy_bulk of 64 bytes to"},

@@ -48,6 +48,7 @@ static const char *names[] = {"", "shfl_xor", "shfl", "shfl_up", "shfl_down", "b
 static const char *whereabouts(const Worker &w, const Fiber &f) {
     if (f.waits == &idle) return f.gen ? "have not begun" : "left";
     if (runnable(f)) return "run";
+    if (f.waits == &w.begun) return "bulk_wait";
     return names[f.waits == &w.gen ? op_sync_block : f.warp->op];
 }
 
@@ -68,13 +69,16 @@ static const char *whereabouts(const Worker &w, const Fiber &f) {
 
 // next returns the fiber to run after f stopped, null when all have left.
 static Fiber *next(Worker &w, Fiber *f) {
-    if (runnable(*f->ring)) return f->ring;
-    if (f->warp->arrived || (f->warp->left && f->warp->left != 32)) stuck(w);
+    for (Fiber *n = f->ring; n != f; n = n->ring)
+        if (runnable(*n)) return n;
+    if (f->waits != &w.begun && (f->warp->arrived || (f->warp->left && f->warp->left != 32))) stuck(w);
     u32 warps = w.grid.threads / 32;
     for (u32 i = 1; i <= warps; i++) {
         u32 turn = (f->thread / 32 + (w.descending ? warps - i : i)) % warps;
-        Fiber *n = &w.fibers[turn * 32 + (w.descending ? 31 : 0)];
-        if (runnable(*n)) return n;
+        for (u32 lane = 0; lane < 32; lane++) {
+            Fiber *n = &w.fibers[turn * 32 + (w.descending ? 31 - lane : lane)];
+            if (runnable(*n)) return n;
+        }
     }
     if (w.left != w.grid.threads) stuck(w);
     return nullptr;

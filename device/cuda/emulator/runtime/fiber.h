@@ -118,6 +118,7 @@ struct Worker {
     std::vector<char *> sites;
     struct Area { char *begin; u32 bytes; };
     std::vector<Bulk> bulks;
+    u32 begun; // bulk copies so far
     std::vector<Area> areas; // what is handed out of the arena
     char *dynamic;
     bool failed;

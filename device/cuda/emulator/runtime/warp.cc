@@ -1,5 +1,6 @@
 // warp.cc: what the lanes of a warp do together, and asynchronous copies.
 #include "fiber.h"
+#include <algorithm>
 #include <cstring>
 
 namespace apr_host {
@@ -201,19 +202,20 @@ void copy_bulk(u64 *filled, void *to, const void *from, u32 bytes) {
     for (const Bulk &b : worker->bulks) begun += b.filled == filled;
     if (begun > *filled >> 32) fail(launch_failed, "thread %u: copy_bulk while those before were not waited for", place.thread);
     worker->bulks.push_back({filled, to, from, bytes});
+    worker->begun++;
 }
 
 void bulk_wait(u64 *filled, u32 parity) {
+    Worker &w = *worker;
+    auto &all = w.bulks;
+    auto begun = [&] { return (u64)std::count_if(all.begin(), all.end(), [&](const Bulk &b) { return b.filled == filled; }); };
+    while ((*filled & 1) == parity && begun() < *filled >> 32) wait(w, w.current, &w.begun); // for another thread to begin them
     if ((*filled & 1) != parity) return;
-    auto &all = worker->bulks;
-    u32 done = 0;
     for (size_t i = 0; i < all.size();)
         if (all[i].filled == filled) {
             memcpy(all[i].to, all[i].from, all[i].bytes);
             all.erase(all.begin() + i);
-            done++;
         } else i++;
-    if (done != *filled >> 32) fail(launch_failed, "thread %u: bulk_wait for copies that nobody began", place.thread);
     ++*filled;
 }
 
