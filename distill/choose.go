@@ -158,7 +158,7 @@ func (in *inputs) planCandidate(c Config, k *Candidate, planned dry.Planned) err
 	d.Form = k.form
 	p, err := d.Plan(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute})
 	k.plan, k.Verdict, k.Memory, k.Setting = p, p.Verdict, &p.Memory, p.Setting.String()
-	k.Reason = fmt.Sprintf("needs %.3f GiB of %.3f GiB", plan.GiB(p.Memory.Total), plan.GiB(p.Memory.Available))
+	k.Reason = fmt.Sprintf("needs %s of %s", plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available))
 	return err
 }
 
@@ -232,15 +232,15 @@ func (r *Run) recordChoice() error {
 	line := fmt.Sprintf("teacher backend: %s, %s", t.Backend, t.Reason)
 	for _, k := range t.Candidates {
 		if k != t.Chosen {
-			line += fmt.Sprintf("; %s %s", k.Backend, k.why())
+			line += fmt.Sprintf("; %s %s", k.Backend, k.Why())
 		}
 	}
 	r.obs.Message("%s", line)
-	return r.dir.Event("decision", teacherDecision, t, t.Reason)
+	return r.dir.Event("decision", teacherDecision, t, fmt.Sprintf("%s, %s", t.Backend, t.Reason))
 }
 
-// why says in a few words how a candidate that was not chosen stands.
-func (k *Candidate) why() string {
+// Why says in a few words how a candidate that was not chosen stands.
+func (k *Candidate) Why() string {
 	switch {
 	case k.err != nil:
 		return "does not fit: it " + k.Reason

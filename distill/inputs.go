@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"apr/corpus"
@@ -55,6 +56,9 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := in.openModels(c, obs); err != nil {
 		return nil, err
 	}
+	if sameFile(c.Teacher, c.Student) && !c.AllowSameModel { // before a probe; other files are compared by content
+		return nil, sameModel(c, "both are the same file")
+	}
 	if err := in.choose(ctx, c, dev, obs); err != nil {
 		return nil, err
 	}
@@ -95,6 +99,22 @@ func (in *inputs) openStudent(c Config) (err error) {
 	}
 	in.studentConfig = in.student.Config
 	return in.student.CheckTensors()
+}
+
+// sameFile reports whether two paths are one file or folder.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+// sameModel is the fault of a teacher that is the student.
+func sameModel(c Config, how string) error {
+	return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: %s", how).
+		WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
 }
 
 // align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string.
@@ -140,8 +160,7 @@ func (in *inputs) hashModels(c Config) error {
 	}
 	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String()}
 	if in.sameModel = studentHash == teacherHash; in.sameModel && !c.AllowSameModel {
-		return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: equal weights, SHA-256 %s", teacherHash).
-			WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
+		return sameModel(c, "equal weights, SHA-256 "+teacherHash)
 	}
 	return nil
 }

@@ -32,6 +32,9 @@ type DryRun struct {
 // hostPerPosition are the bytes of host memory that a position of a step takes: what a batch holds and its compaction.
 const hostPerPosition = 9 + 12
 
+// manyIDs are the bytes of ids that a dry run makes however little memory it plans for.
+const manyIDs = 64 << 20
+
 // maxPositions is how many positions a step may have: four times what the largest runs use, and few enough for a dry
 // run to hold their ids.
 const maxPositions = 1 << 24
@@ -46,7 +49,7 @@ func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 			d.Accum, s.BatchSize, d.SeqLen, maxPositions).WithHint("lower --batch-size, --grad-accum or --seq-len").WithID("E-DISTILL-006")
 	}
 	target := d.Target()
-	if host := int64(positions * hostPerPosition); target.Budget > 0 && host > target.Budget {
+	if host := int64(positions * hostPerPosition); target.Budget > 0 && host > max(target.Budget, manyIDs) {
 		return &dry.Record{Static: map[device.Component]int64{device.Batch: host}}, nil // its ids alone do not fit
 	}
 	dev := dry.New(target)
@@ -124,7 +127,9 @@ func (d DryRun) request(c Choice, target dry.Target) plan.Request {
 // Plan chooses how to cut the step so that it fits the target's budget. If it cannot fit, the plan says what is missing
 // and the largest batch size that fits, and the error is a fault of kind Memory with both.
 func (d DryRun) Plan(c Choice) (plan.Plan, error) {
-	p, err := plan.Choose(d.request(c, d.Target()), d.Record)
+	target := d.Target()
+	p, err := plan.Choose(d.request(c, target), d.Record)
+	p.Memory.Reserve = target.Reserve
 	if err != nil || p.Verdict == plan.Ready {
 		return p, err
 	}
@@ -155,8 +160,8 @@ func (d DryRun) refusal(p plan.Plan) error {
 	if p.LargestBatchSize > 0 {
 		hint = fmt.Sprintf("the largest batch size that fits is %d: lower --batch-size, --grad-accum or --seq-len", p.LargestBatchSize)
 	}
-	return fault.New(fault.Memory, "a step of %d × %d rows of %d positions does not fit: it needs %.3f GiB, %.3f GiB are available",
-		d.Accum, p.BatchSize, d.SeqLen, plan.GiB(p.Memory.Total), plan.GiB(p.Memory.Available)).
+	return fault.New(fault.Memory, "a step of %d × %d rows of %d positions does not fit: it needs %s, %s are available",
+		d.Accum, p.BatchSize, d.SeqLen, plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available)).
 		WithHint("%s\n%v:\n%s", hint, p.Setting, strings.TrimSuffix(p.Memory.Table(), "\n")).WithID("E-DISTILL-005")
 }
 
@@ -180,9 +185,9 @@ func (r *Run) recordPlan() error {
 	reason := "as asked for"
 	if p.Record != nil {
 		detail["memory"], detail["costs"] = p.Memory, p.Costs
-		reason = fmt.Sprintf("the step, run dry, needs %.3f GiB of %.3f GiB", plan.GiB(p.Memory.Total), plan.GiB(p.Memory.Available))
+		reason = fmt.Sprintf("the step, run dry, needs %s of %s", plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available))
 		if p.Memory.Available == 0 {
-			reason = fmt.Sprintf("the step, run dry, needs %.3f GiB; how much there is, is not known", plan.GiB(p.Memory.Total))
+			reason = fmt.Sprintf("the step, run dry, needs %s; how much there is, is not known", plan.Amount(p.Memory.Total))
 		}
 	}
 	r.obs.Message("plan: %v: %s", p.Setting, reason)

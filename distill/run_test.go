@@ -387,7 +387,10 @@ func (o *Outcome) gradNorm(t *testing.T) float64 {
 func TestRefusals(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.jsonl")
 	broken := filepath.Join(t.TempDir(), "broken.jsonl")
-	occupied := t.TempDir()
+	occupied, copied := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(copied, os.DirFS("../testdata/models/gosrc")); err != nil {
+		t.Fatal(err)
+	}
 	for path, text := range map[string]string{empty: "", broken: "{\"text\": \"a\"}\n{\"text\": ", filepath.Join(occupied, "x"): "x"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -398,7 +401,8 @@ func TestRefusals(t *testing.T) {
 		kind   fault.Kind
 		want   string
 	}{
-		"teacher is the student":    {func(c *Config) { c.Student, c.StudentConfig = c.Teacher, "" }, fault.Invalid, "the same model"},
+		"teacher is the student":    {func(c *Config) { c.Student, c.StudentConfig = copied, "" }, fault.Invalid, "the same model: equal weights"},
+		"the teacher's own files":   {func(c *Config) { c.Student, c.StudentConfig = c.Teacher, "" }, fault.Invalid, "the same model: both are the same file"},
 		"no teacher":                {func(c *Config) { c.Teacher = "nowhere" }, fault.NotFound, "nowhere"},
 		"no data":                   {func(c *Config) { c.Data = []string{"nowhere.jsonl"} }, fault.NotFound, "nowhere.jsonl"},
 		"empty data":                {func(c *Config) { c.Data = []string{empty} }, fault.Invalid, "empty.jsonl"},

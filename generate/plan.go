@@ -47,7 +47,8 @@ func (d DryRun) Record() (*dry.Record, error) {
 // Plan returns the record of a generation that fits the target's budget. One that does not is a fault of kind Memory that says
 // what it needs, and how many tokens would fit.
 func (d DryRun) Plan() (*dry.Record, error) {
-	available := d.Target().Budget
+	target := d.Target()
+	available := target.Budget
 	fits := func(tokens int) (*dry.Record, bool, error) {
 		d := d
 		d.Options.MaxTokens = tokens
@@ -65,17 +66,24 @@ func (d DryRun) Plan() (*dry.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	hint := "not even one token fits: a shorter prompt, a quantised model (apr quantize) or another device is needed"
-	if most > 0 {
-		hint = fmt.Sprintf("with --max-tokens %d it fits", most)
+	elsewhere := ""
+	if target.Info.Kind != "cpu" {
+		elsewhere = ", or --backend cpu if that has more memory"
 	}
-	return nil, fault.New(fault.Memory, "a prompt of %d tokens and %d more do not fit: they need %.3f GiB with the model, %.3f GiB are available",
-		d.Prompt, d.Options.MaxTokens, plan.GiB(r.Total()), plan.GiB(available)).
-		WithHint("%s\n%s", hint, d.table(r, available)).WithID("E-GENERATE-001")
+	hint := "not even one token fits: a shorter prompt" + elsewhere
+	switch weights := r.ByComponent()[d.Component]; {
+	case most > 0:
+		hint = fmt.Sprintf("with --max-tokens %d it fits", most)
+	case weights > available:
+		hint = fmt.Sprintf("the weights alone are %s: a quantised model (apr quantize)%s", plan.Amount(weights), elsewhere)
+	}
+	return nil, fault.New(fault.Memory, "a prompt of %d tokens and %d more do not fit: they need %s with the model, %s are available",
+		d.Prompt, d.Options.MaxTokens, plan.Amount(r.Total()), plan.Amount(available)).
+		WithHint("%s\n%s", hint, d.table(r, target)).WithID("E-GENERATE-001")
 }
 
 // table prints what is needed by component.
-func (d DryRun) table(r *dry.Record, available int64) string {
+func (d DryRun) table(r *dry.Record, t dry.Target) string {
 	var b strings.Builder
 	of := r.ByComponent()
 	for _, row := range []struct {
@@ -83,8 +91,11 @@ func (d DryRun) table(r *dry.Record, available int64) string {
 		bytes int64
 	}{
 		{"weights", of[d.Component]}, {"key-value cache", of[device.KVCache]}, {"activations", of[device.Activations]},
-		{"logits", of[device.Logits]}, {"ids", of[device.Batch]}, {"scratch", of[device.Scratch]}, {"total", r.Total()}, {"available", available},
+		{"logits", of[device.Logits]}, {"ids", of[device.Batch]}, {"scratch", of[device.Scratch]}, {"total", r.Total()}, {"available", t.Budget}, {"left alone", t.Reserve},
 	} {
+		if row.bytes == 0 && row.name == "left alone" {
+			continue
+		}
 		fmt.Fprintf(&b, "%-16s %9.3f GiB\n", row.name, plan.GiB(row.bytes))
 	}
 	return strings.TrimSuffix(b.String(), "\n")

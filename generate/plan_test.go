@@ -60,8 +60,12 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	budget = all.Static[device.StudentWeights]
-	if _, err = run.Plan(); fault.KindOf(err) != fault.Memory || !strings.Contains(hint(err), "not even one token fits") {
+	if _, err = run.Plan(); fault.KindOf(err) != fault.Memory || !strings.Contains(hint(err), "not even one token fits: a shorter prompt, or --backend cpu") {
 		t.Errorf("room for weights alone: %v", err)
+	}
+	budget--
+	if _, err = run.Plan(); !strings.HasPrefix(hint(err), "the weights alone are ") {
+		t.Errorf("less than the weights: %v", hint(err))
 	}
 	for _, row := range []string{"weights", "key-value cache", "total", "available"} {
 		if !strings.Contains(hint(err), "\n"+row) {

@@ -67,6 +67,7 @@ type Memory struct {
 	Arena       int64 `json:"arena"` // of Total: the piece of memory in which all temps find place
 	Holes       int64 `json:"holes"` // of Scratch: lost between temps
 	Available   int64 `json:"available"`
+	Reserve     int64 `json:"reserve,omitempty"` // free beyond that, and left alone
 }
 
 // Costs are what a step costs, by phase in the order of device.Phase, and together.
@@ -153,14 +154,26 @@ func (m Memory) Table() string {
 		{"teacher", m.Teacher}, {"student", m.Student}, {"gradients", m.Gradients}, {"optimizer", m.Optimizer},
 		{"activations", m.Activations}, {"logits", m.Logits}, {"batch", m.Batch}, {"scratch", m.Scratch},
 		{"total", m.Total}, {"available", m.Available},
+		{"left alone", m.Reserve},
 	} {
-		if row.bytes == 0 && row.name == "available" {
+		switch {
+		case row.bytes == 0 && row.name == "left alone":
+			continue
+		case row.bytes == 0 && row.name == "available":
 			fmt.Fprintf(&b, "%-12s not known\n", row.name)
 			continue
 		}
 		fmt.Fprintf(&b, "%-12s %9.3f GiB\n", row.name, GiB(row.bytes))
 	}
 	return b.String()
+}
+
+// Amount writes n bytes so that amounts of which one fits into the other are told apart.
+func Amount(n int64) string {
+	if n < 10<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.3f GiB", GiB(n))
 }
 
 // GiB returns n bytes in units of 2³⁰.

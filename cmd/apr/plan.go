@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -69,6 +70,9 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if est == nil {
 		return nil, err
 	}
+	if f := (*fault.Error)(nil); errors.As(err, &f) {
+		f.Hint, _, _ = strings.Cut(f.Hint, "\n") // the table comes with the result
+	}
 	return &planResult{Estimate: est, Backend: dev.Info().Kind, Device: dev.Info().Name}, err
 }
 
@@ -92,7 +96,12 @@ func (p *planOptions) open(e *cli.Env) (device.Device, func() (device.Device, er
 	if p.memory == 0 || !ok {
 		return dev.Device, open, nil
 	}
-	return limited{planned, p.bytes()}, open, nil
+	l := limited{Planned: planned, budget: p.bytes()}
+	if dev.gpu != nil {
+		b := cuda.MemoryBudget(cuda.Discrete, p.bytes(), cuda.HostMemory{})
+		l.budget, l.reserve = max(1, b.Bytes), b.Free-b.Bytes
+	}
+	return l, open, nil
 }
 
 func (p *planOptions) bytes() int64 { return int64(p.memory * (1 << 30)) }
@@ -100,12 +109,12 @@ func (p *planOptions) bytes() int64 { return int64(p.memory * (1 << 30)) }
 // limited is a device with another budget.
 type limited struct {
 	dry.Planned
-	budget int64
+	budget, reserve int64
 }
 
 func (l limited) Target() dry.Target {
 	t := l.Planned.Target()
-	t.Budget = l.budget
+	t.Budget, t.Reserve = l.budget, l.reserve
 	return t
 }
 
@@ -125,7 +134,12 @@ func (r *planResult) Text(p *cli.Page) {
 	if r.BackendReason != "" {
 		pairs = append(pairs, "teacher", string(r.Estimate.Backend)+", "+r.BackendReason)
 	}
-	pairs = append(pairs, "largest batch", fmt.Sprintf("%d rows at a time; up to 16 times the batch size was looked at", r.LargestBatch),
+	for _, k := range r.Candidates {
+		if k.Backend != r.Estimate.Backend {
+			pairs = append(pairs, "", fmt.Sprintf("not %s, which %s", k.Backend, k.Why()))
+		}
+	}
+	pairs = append(pairs, "largest batch", fmt.Sprintf("--batch-size %d fits, cut as need be; up to 16 times the batch size was looked at", r.LargestBatch),
 		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", gib(r.Disk.Total), gib(r.Disk.Checkpoints), gib(r.Disk.Outputs)))
 	if r.Disk.Available > 0 {
 		pairs = append(pairs, "", fmt.Sprintf("%s are free", gib(int64(r.Disk.Available))))

@@ -42,8 +42,7 @@ func (d *Device) lostError() error {
 func outOfMemory(d *Device, name string, c device.Component, n, free int64, cause error) error {
 	return fault.New(fault.Memory, "no memory for %s on %s: %s wanted for component %s, %s free",
 		name, d.desc.Name, mebibytes(n), c, mebibytes(free)).
-		WithHint("apr gpu shows what others hold of it; a step takes less with a smaller --batch-size and more --grad-accum, a smaller " +
-			"--seq-len or --chunk-rows, or --recompute blocks, a generation with a smaller --max-tokens").
+		WithHint("apr gpu shows how much is free; other programs may hold the rest; --backend cpu takes none of it").
 		WithID("E-CUDA-023").Because(cause)
 }
 

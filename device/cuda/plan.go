@@ -24,18 +24,18 @@ func (d *Device) Target() dry.Target {
 		Info: d.Info(), Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
 	}
 	if b, err := d.Budget(); err == nil {
-		t.Budget = b.Bytes + d.counts.allocated.Load()
+		t.Budget, t.Reserve = b.Bytes+d.counts.allocated.Load(), b.Free-b.Bytes
 	}
 	return t
 }
 
 // ImaginedTarget describes a discrete GPU with so many bytes of free memory, for plans where there is none.
 func ImaginedTarget(c Compute, free int64) dry.Target {
-	d := &Device{act: c.activations(), opts: Options{Compute: c}}
+	d, b := &Device{act: c.activations(), opts: Options{Compute: c}}, MemoryBudget(Discrete, free, HostMemory{})
 	return dry.Target{
 		Info:     device.Info{Kind: "cuda", Name: fmt.Sprintf("a GPU of %.1f GiB", float64(free)/(1<<30)), Activations: d.act},
 		Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
-		Budget: max(1, MemoryBudget(Discrete, free, HostMemory{}).Bytes), // 0 would be unknown
+		Budget: max(1, b.Bytes), Reserve: b.Free - b.Bytes, // a budget of 0 would be unknown
 	}
 }
 

@@ -35,6 +35,8 @@ type Target struct {
 	Reserved int64
 	// Budget is the memory that the device holds now or could still get; 0: unknown.
 	Budget int64
+	// Reserve is what is free beyond Budget and left alone, for other programs and for what no plan sees.
+	Reserve int64
 }
 
 // Planned is a device that plans can be made for.
