@@ -377,10 +377,18 @@ func (r *distillResult) Text(p *cli.Page) {
 		"loss", fmt.Sprintf("%.4f → %.4f", r.InitialLoss, r.FinalLoss),
 		"time", time.Duration(r.Seconds * float64(time.Second)).Round(100 * time.Millisecond).String(),
 		"checkpoints", fmt.Sprintf("%d in %.2f s, %.2f %% of the time", r.Checkpoints, r.CheckpointTime, 100*r.CheckpointTime/r.Seconds),
-		"peak memory", cli.Bytes(r.PeakMemory["host"]),
+		"peak memory", r.memory(),
 	}
 	if len(r.Outputs) > 0 {
 		pairs = append(pairs, "student", filepath.Join(r.RunDir, "student.apr")+", "+filepath.Join(r.RunDir, "student")+string(filepath.Separator))
 	}
 	p.Pairs(pairs...)
+}
+
+// memory describes the peaks: of the process and, where it is another memory, of tensors on the device.
+func (r *distillResult) memory() string {
+	if r.Backend != "cuda" {
+		return cli.Bytes(r.PeakMemory["host"])
+	}
+	return fmt.Sprintf("%s host, %s of tensors on the device", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"]))
 }

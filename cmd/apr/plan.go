@@ -129,7 +129,6 @@ func (i imagined) Target() dry.Target { return i.target() }
 // Text prints the plan.
 func (r *planResult) Text(p *cli.Page) {
 	p.Printf("%s", r.Memory.Table())
-	gib := func(n int64) string { return fmt.Sprintf("%.2f GiB", plan.GiB(n)) }
 	pairs := []string{"verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting}
 	if r.BackendReason != "" {
 		pairs = append(pairs, "teacher", string(r.Estimate.Backend)+", "+r.BackendReason)
@@ -139,10 +138,14 @@ func (r *planResult) Text(p *cli.Page) {
 			pairs = append(pairs, "", fmt.Sprintf("not %s, which %s", k.Backend, k.Why()))
 		}
 	}
-	pairs = append(pairs, "largest batch", fmt.Sprintf("--batch-size %d fits, cut as need be; up to 16 times the batch size was looked at", r.LargestBatch),
-		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", gib(r.Disk.Total), gib(r.Disk.Checkpoints), gib(r.Disk.Outputs)))
+	largest := "none fits"
+	if r.LargestBatch > 0 {
+		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; up to 16 times the batch size was looked at", r.LargestBatch)
+	}
+	pairs = append(pairs, "largest batch", largest,
+		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", plan.Amount(r.Disk.Total), plan.Amount(r.Disk.Checkpoints), plan.Amount(r.Disk.Outputs)))
 	if r.Disk.Available > 0 {
-		pairs = append(pairs, "", fmt.Sprintf("%s are free", gib(int64(r.Disk.Available))))
+		pairs = append(pairs, "", fmt.Sprintf("%s are free", plan.Amount(int64(r.Disk.Available))))
 	}
 	if r.Seconds != nil {
 		pairs = append(pairs, "time", fmt.Sprintf("%s: %s steps of %.1f ms, %.0f tokens/s, by a probe",
