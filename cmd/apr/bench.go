@@ -44,7 +44,7 @@ func benchCommand() *cli.Command {
 		Example: "apr bench student.apr --max-tokens 64\n" +
 			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256\n" +
 			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},
 			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "teacher: measure one distillation step"},
@@ -77,8 +77,12 @@ func benchCommand() *cli.Command {
 
 // benchResult is the JSON of apr bench.
 type benchResult struct {
-	Model           string             `json:"model"`
+	Model           string             `json:"model,omitempty"` // absent: a shape
 	Teacher         string             `json:"teacher,omitempty"`
+	Shape           string             `json:"shape,omitempty"`
+	Quantize        string             `json:"quantize,omitempty"` // types of random weights; of a step those of the teacher
+	BatchSize       int                `json:"batch_size,omitempty"`
+	SeqLen          int                `json:"seq_len,omitempty"`
 	TeacherBackend  string             `json:"teacher_backend,omitempty"`
 	TeacherGEMM     string             `json:"teacher_gemm,omitempty"`
 	Backend         string             `json:"backend"`
@@ -102,8 +106,6 @@ type benchResult struct {
 	Busy            *busy              `json:"gpu_busy_percent,omitempty"`
 	Start           map[string]float64 `json:"start_ms,omitempty"` // from the command to the end of the first step
 	setting         plan.Setting
-	shape           string
-	batch, seq      int
 	percentiles     []string // percentiles, as they are printed
 }
 
@@ -122,7 +124,7 @@ type opShare struct {
 }
 
 func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, error) {
-	if err := o.check(); err != nil {
+	if err := o.check(e.Settings); err != nil {
 		return nil, err
 	}
 	named := *o
@@ -143,11 +145,17 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 		return nil, err
 	}
 	defer dev.Close()
+	if err := o.checkOn(dev, e.Settings); err != nil {
+		return nil, err
+	}
 	info := dev.Info()
 	r := &benchResult{
-		Model: named.file, Teacher: named.kd, Backend: info.Kind, batch: o.batchSize, seq: o.seqLen, shape: o.shape, LatencyMS: map[string]float64{},
+		Model: named.file, Teacher: named.kd, Shape: o.shape, Backend: info.Kind, LatencyMS: map[string]float64{},
 		Device: map[string]any{"name": info.Name, "isa": info.ISA, "workers": info.Workers},
 		Start:  map[string]float64{"open device": milliseconds(time.Since(start))},
+	}
+	if o.shape != "" {
+		r.Quantize = o.randomTypes()
 	}
 	bar := e.Progress("measuring", int64(o.warmup+o.iterations), cli.Count)
 	defer bar.Close()
@@ -164,20 +172,6 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 		r.PeakMemory = peakMemory(dev)
 	}
 	return r, nil
-}
-
-func (o *benchOptions) check() error {
-	switch {
-	case o.shape != "" && (o.file != "" || o.kd != ""):
-		return fault.New(fault.Usage, "--shape and model files exclude each other")
-	case o.shape != "" && !o.random:
-		return fault.New(fault.Usage, "--shape needs --random-weights: a shape has no weights of its own")
-	case o.shape == "" && o.random:
-		return fault.New(fault.Usage, "--random-weights needs --shape")
-	case o.shape == "" && o.file == "":
-		return fault.New(fault.Usage, "missing FILE, or --shape TEACHER:STUDENT --random-weights")
-	}
-	return nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
@@ -209,10 +203,7 @@ func (o *benchOptions) generator() (f *model.Files, prompt []int32, vocab int, e
 		if err != nil {
 			return nil, nil, 0, err
 		}
-		if o.prompt != "" {
-			return nil, nil, 0, fault.New(fault.Usage, "--prompt needs a tokenizer, which random weights lack: use --prompt-tokens")
-		}
-		f, err = randomModel(c, o.quantize)
+		f, err = randomModel(c, o.randomTypes())
 		return f, o.randomPrompt(c.VocabSize), c.VocabSize, err
 	}
 	if f, err = model.Open(o.file); err != nil {
@@ -313,8 +304,8 @@ func (r *benchResult) Text(p *cli.Page) {
 	dev := fmt.Sprintf("%v, %v, %v workers", r.Device["name"], r.Device["isa"], r.Device["workers"])
 	if r.Generation != nil {
 		name := filepath.Base(r.Model)
-		if r.shape != "" {
-			name = r.shape + ", random weights"
+		if r.Shape != "" {
+			name = fmt.Sprintf("%s, random weights in %s", r.Shape, r.Quantize)
 		}
 		pairs := []string{"model", name, "device", dev,
 			"prompt", fmt.Sprintf("%d tokens, first token after %.2f ms (%.0f tokens/s)", r.Generation.PromptTokens, r.LatencyMS["first"], r.Generation.PromptPerSecond),
@@ -326,10 +317,10 @@ func (r *benchResult) Text(p *cli.Page) {
 		return
 	}
 	what := fmt.Sprintf("%s taught by %s", filepath.Base(r.Model), filepath.Base(r.Teacher))
-	if r.shape != "" {
-		what = r.shape + ", random weights"
+	if r.Shape != "" {
+		what = fmt.Sprintf("%s, random weights, the teacher's in %s", r.Shape, r.Quantize)
 	}
-	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, r.batch, r.seq), "device", dev,
+	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, r.BatchSize, r.SeqLen), "device", dev,
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
 		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (%s, p95/p50 %.3f)", r.TokensPerSecond, r.Step.Median, strings.Join(r.percentiles, ", "), *r.Spread),
 		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),

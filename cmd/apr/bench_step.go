@@ -40,11 +40,7 @@ func (o *benchOptions) models() (m benchModels, err error) {
 			return m, err
 		}
 		m.student = bench.RandomModel(m.config, 2)
-		scheme := o.quantize
-		if scheme == "" && o.form().Blocks {
-			scheme = string(convert.Q4_K_M)
-		}
-		m.teacher, err = randomModel(c, scheme)
+		m.teacher, err = randomModel(c, o.randomTypes())
 		return m, err
 	}
 	if m.teacher, err = model.Open(o.kd); err != nil {
@@ -63,9 +59,20 @@ func (o *benchOptions) models() (m benchModels, err error) {
 	return m, err
 }
 
+// randomTypes names the types of random weights: those of a generation's model, or of a step's teacher.
+func (o *benchOptions) randomTypes() string {
+	switch {
+	case o.quantize != "":
+		return o.quantize
+	case !o.generates() && o.form().Blocks:
+		return string(convert.Q4_K_M)
+	}
+	return "bf16"
+}
+
 // randomModel makes a model of random weights in the types of a scheme, or in bfloat16.
 func randomModel(c model.Config, scheme string) (*model.Files, error) {
-	if scheme == "" {
+	if scheme == "bf16" {
 		return bench.RandomModel(c, 1), nil
 	}
 	return bench.RandomQuantised(c, 1, convert.Scheme(scheme))
@@ -91,6 +98,9 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		return err
 	}
 	defer m.close()
+	if err := o.checkTeacher(dev, m); err != nil {
+		return err
+	}
 	vocab := min(m.teacher.Config.VocabSize, m.config.VocabSize)
 	if tok, err := m.teacher.Tokenizer(); err == nil {
 		vocab = min(vocab, tok.RealIDs())
@@ -99,7 +109,8 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if err != nil {
 		return err
 	}
-	r.Plan, r.setting, r.TeacherBackend, r.TeacherGEMM = &p, p.Setting, o.teacherBackend, o.teacherGEMM
+	r.Plan, r.setting, r.BatchSize, r.SeqLen = &p, p.Setting, o.batchSize, o.seqLen
+	r.TeacherBackend, r.TeacherGEMM = o.computes(dev)
 	took("plan")
 	if prep, ok := dev.Device.(dry.Preparer); ok {
 		if err := prep.Prepare(p.Record); err != nil {
@@ -112,10 +123,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if err != nil {
 		return err
 	}
-	prof, _ := s.(*cpu.Stream)
-	if prof != nil {
-		prof.ResetProfile()
-	}
+	progress, profile := watchProducts(s, o.warmup, progress)
 	var before cuda.Stats
 	progress, endWatch := watchBusy(dev, o.warmup, progress)
 	options := bench.StepOptions{
@@ -146,11 +154,15 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 			return err
 		}
 	}
+	flops := p.Costs.FLOPs
+	if profile != nil {
+		flops = r.profileCPU(profile(), float64(o.iterations)) // before the square product, which would pass for one of the step
+	}
 	peak, err := bench.PeakGFLOPS(ctx, dev, s, o.peakSize)
 	if err != nil {
 		return err
 	}
-	r.rates(prof, p.Costs.FLOPs, peak, float64(o.warmup+o.iterations))
+	r.rates(flops, peak)
 	r.latencies(o.percentiles, r.Step.Milliseconds)
 	return nil
 }
@@ -169,6 +181,33 @@ func (o *benchOptions) load(dev *opened, s device.Stream, m benchModels, took fu
 	}
 	took("load student")
 	return big, student, nil
+}
+
+// computes says how the teacher is computed on a device, and in which arithmetic its products are.
+func (o *benchOptions) computes(dev *opened) (way, arithmetic string) {
+	switch {
+	case dev.gpu == nil:
+		return string(teacher.CPU), "f32"
+	case o.teacherGEMM == "fp8":
+		return o.teacherBackend, o.teacherGEMM
+	}
+	return o.teacherBackend, dev.gpu.Arithmetic()
+}
+
+// watchProducts lets a CPU's stream forget what it counted before the measured iterations, which first touch memory and are slower.
+// It returns what to call then instead of progress, and what the stream counts: nil where it does not.
+func watchProducts(s device.Stream, warmup int, progress func(int, int)) (look func(done, total int), counted func() []cpu.OpStat) {
+	prof, ok := s.(*cpu.Stream)
+	if !ok {
+		return progress, nil
+	}
+	prof.ResetProfile()
+	return func(done, total int) {
+		if done == warmup {
+			prof.ResetProfile()
+		}
+		progress(done, total)
+	}, prof.Profile
 }
 
 // watchBusy looks at a GPU whenever an iteration after the warm-up is done. It returns what to call then instead of progress, and
@@ -253,15 +292,17 @@ func (r *benchResult) count(before, after cuda.Stats, steps int) {
 	r.Launches, r.Waits, r.LateLoads = &launches, &waits, &late
 }
 
-// rates takes times and speeds; flops are those of a step, peak is in 10⁹ a second.
-func (r *benchResult) rates(prof *cpu.Stream, flops, peak, steps float64) {
-	if prof != nil { // the CPU counts for itself: products only
-		flops = 0
-		for _, op := range prof.Profile() {
-			r.Ops = append(r.Ops, opShare{op.Op, op.Calls / int64(steps), op.Time.Seconds() * 1e3 / steps, float64(op.FLOPs) / steps / 1e9})
-			flops += float64(op.FLOPs) / steps
-		}
+// profileCPU takes the operations that a CPU counted over some steps, and returns the floating-point operations of one step's products.
+func (r *benchResult) profileCPU(all []cpu.OpStat, steps float64) (flops float64) {
+	for _, op := range all {
+		r.Ops = append(r.Ops, opShare{op.Op, op.Calls / int64(steps), op.Time.Seconds() * 1e3 / steps, float64(op.FLOPs) / steps / 1e9})
+		flops += float64(op.FLOPs) / steps
 	}
+	return flops
+}
+
+// rates takes times and speeds; flops are those of a step, peak is in 10⁹ a second.
+func (r *benchResult) rates(flops, peak float64) {
 	rate := flops / r.Step.Median / 1e6
 	mfu := rate / peak
 	r.GFLOPS, r.PeakGFLOPS, r.MFU = &rate, &peak, &mfu

@@ -43,7 +43,7 @@ func evalCommand() *cli.Command {
 			"apr eval teacher-q4_k_m.gguf --task agreement --teacher teacher/ --data val.jsonl\n" +
 			"apr eval student.apr --data val.jsonl --threshold 20 --json\n" +
 			"apr eval student.apr --task humaneval --data HumanEval.jsonl --samples 10 --k 5 --temperature 0.8",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
 			{Name: "task", Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
@@ -91,7 +91,10 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (_ cli.Result, err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeTask()) }()
-	r := &evalResult{Task: o.task, Mode: "full", Dataset: o.dataset, Canaries: []canaryResult{}, Problems: []problemResult{}, PassAtK: []passAtK{}, Limits: []string{}}
+	r := &evalResult{Task: o.task, Mode: "full", Model: o.file, Dataset: o.dataset, Canaries: []canaryResult{}, Problems: []problemResult{}, PassAtK: []passAtK{}, Limits: []string{}}
+	if o.teacher != "" {
+		r.TeacherModel = &o.teacher
+	}
 	healthy, err := t.score(ctx, e, f, r)
 	if err != nil {
 		return nil, err
@@ -115,14 +118,6 @@ func (o *evalOptions) check(s cli.Settings) error {
 		o.task = "agreement"
 	}
 	ofText := o.task == "perplexity" || o.task == "agreement"
-	only := func(tasks string, names ...string) error {
-		for _, n := range names {
-			if s.Given(n) {
-				return fault.New(fault.Usage, "--%s belongs to --task %s", n, tasks)
-			}
-		}
-		return nil
-	}
 	var err error
 	switch {
 	case ofText && (len(o.data) == 0) == (o.text == ""):
@@ -134,15 +129,18 @@ func (o *evalOptions) check(s cli.Settings) error {
 	case !ofText && len(o.data) != 1:
 		err = fault.New(fault.Usage, "--task %s needs one --data FILE of items", o.task)
 	case !ofText:
-		err = only("perplexity and agreement", "text", "seq-len", "stride", "text-field", "messages-field", "data-cache")
+		err = only(s, "--task perplexity and agreement", "text", "seq-len", "stride", "text-field", "messages-field", "data-cache")
 	case o.text != "" && (s.Given("text-field") || s.Given("messages-field") || s.Given("data-cache")):
 		err = fault.New(fault.Usage, "--text-field, --messages-field and --data-cache belong to --data")
+	case len(o.data) > 0 && o.maxTokens > 0 && o.maxTokens < o.seqLen:
+		err = fault.New(fault.Usage, "--max-tokens %d is less than the %d targets of one window", o.maxTokens, o.seqLen).
+			WithHint("a larger --max-tokens, or --seq-len %d", o.maxTokens)
 	}
 	if err == nil && !o.isCode() {
-		err = only("code, humaneval and mbpp", "samples", "k", "temperature", "no-code-execution", "allow-network")
+		err = only(s, "--task code, humaneval and mbpp", "samples", "k", "temperature", "no-code-execution", "allow-network")
 	}
 	if err == nil && o.task == "choice" {
-		err = only("perplexity, agreement, match and code", "max-tokens")
+		err = only(s, "--task perplexity, agreement, match and code", "max-tokens")
 	}
 	if err != nil {
 		return err
@@ -152,6 +150,16 @@ func (o *evalOptions) check(s cli.Settings) error {
 	}
 	if o.isCode() {
 		return o.checkCode()
+	}
+	return nil
+}
+
+// only refuses options that were given, and belong to something else.
+func only(s cli.Settings, what string, names ...string) error {
+	for _, n := range names {
+		if s.Given(n) {
+			return fault.New(fault.Usage, "--%s belongs to %s", n, what)
+		}
 	}
 	return nil
 }
@@ -193,10 +201,12 @@ func (o *evalOptions) openModel(e *cli.Env, f *model.Files) (*opened, error) {
 type evalResult struct {
 	Task         string          `json:"task"`
 	Mode         string          `json:"mode"` // full, limited; of a code or match task inference, inference_failed
+	Model        string          `json:"model"`
+	TeacherModel *string         `json:"teacher_model"` // null: the model is compared with none
 	Dataset      string          `json:"dataset"`
 	DataSHA256   string          `json:"data_sha256"`
-	Documents    int             `json:"documents"`
-	Tokens       int64           `json:"tokens"` // scored targets
+	Documents    int             `json:"documents"` // with a scored target
+	Tokens       int64           `json:"tokens"`    // scored targets
 	Nats         *float64        `json:"nats_per_token"`
 	Perplexity   *float64        `json:"perplexity"`
 	BitsPerByte  *float64        `json:"bits_per_byte"`

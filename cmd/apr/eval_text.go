@@ -31,10 +31,11 @@ func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.File
 	if t.text, err = o.read(ctx, tok, e); err != nil {
 		return nil, closeTask, err
 	}
-	if n := len(t.text.IDs) - 1; o.text != "" && n < o.seqLen {
+	scored := limit(t.text, o.maxTokens)
+	if n := len(scored.IDs) - 1; o.text != "" && n < o.seqLen {
 		o.seqLen, o.stride = n, min(o.stride, n) // a short text is one window
 	}
-	if t.windows, err = corpus.NewWindows(limit(t.text, o.maxTokens), o.seqLen, o.stride); err != nil {
+	if t.windows, err = corpus.NewWindows(scored, o.seqLen, o.stride); err != nil {
 		return nil, closeTask, err
 	}
 	if o.teacher == "" {
@@ -89,14 +90,15 @@ func (t *textTask) score(ctx context.Context, e *cli.Env, f *model.Files, r *eva
 func (t *textTask) report(all []eval.Position, r *evalResult) (eval.Score, error) {
 	o, a := t.o, eval.Summarise(all, t.reference != nil)
 	perplexity := math.Exp(a.NatsPerToken)
-	r.DataSHA256, r.Documents, r.Tokens = t.text.SHA256(), len(t.text.Docs), int64(a.Targets)
+	part := eval.Scored(t.text, all, t.textBytes)
+	r.DataSHA256, r.Documents, r.Tokens = t.text.SHA256(), part.Documents, int64(a.Targets)
 	r.Nats, r.Perplexity, r.ECE = &a.NatsPerToken, &perplexity, &a.ECE
 	r.SeqLen, r.Stride, r.Seed, r.DataCache = o.seqLen, o.stride, o.seed, o.cacheUse
-	if o.maxTokens > 0 {
+	if o.maxTokens > 0 && o.maxTokens < len(t.text.IDs)-1 {
 		r.Mode = "limited"
 	}
-	if bytes := t.text.TextBytes(); bytes > 0 {
-		bits := a.NatsPerToken * float64(len(t.text.IDs)) / float64(bytes) / math.Ln2
+	if part.Bytes > 0 {
+		bits := a.BitsPerByte(part.Bytes)
 		r.BitsPerByte = &bits
 	}
 	if t.reference == nil {
@@ -116,6 +118,15 @@ func (t *textTask) report(all []eval.Position, r *evalResult) (eval.Score, error
 		return eval.Score{}, err
 	}
 	return eval.Score{Value: a.KL.Mean, Items: eval.Clusters(all, func(p eval.Position) float64 { return p.KL })}, nil
+}
+
+// textBytes is how many bytes of a document an id stands for: none if it is a special token, which texts do not hold.
+func (t *textTask) textBytes(id int32) int {
+	if k := t.tok.Kind(id); k != tokenizer.Normal && k != tokenizer.UserDefined {
+		return 0
+	}
+	bytes, _ := t.tok.Bytes(id)
+	return len(bytes)
 }
 
 // read encodes the text.
