@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"apr/internal/atomicfile"
@@ -43,9 +44,19 @@ func runOption(p *string) cli.Option {
 	return cli.Option{Name: "id", Arg: true, Required: true, Value: cli.String(p, ""), Help: "a run: its directory, or the beginning of its name or identity"}
 }
 
-// openRun finds and reads a run.
-func openRun(dir, id string) (*runlog.Record, error) {
+// findRun finds a run. What an error advises to call has the --dir that was given.
+func findRun(s cli.Settings, dir, id string) (string, error) {
 	path, err := runs.Find(dir, id)
+	if f := (*fault.Error)(nil); errors.As(err, &f) && s.Origin("dir") == "flag" {
+		const list = "apr runs list"
+		f.Hint = strings.Replace(f.Hint, list, list+" --dir "+dir, 1)
+	}
+	return path, err
+}
+
+// openRun finds and reads a run.
+func openRun(s cli.Settings, dir, id string) (*runlog.Record, error) {
+	path, err := findRun(s, dir, id)
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +207,8 @@ func runsShowCommand() *cli.Command {
 		Example: "apr runs show 20261120\napr runs show runs/mine --steps --json",
 		Exits:   runsExits,
 		Options: []cli.Option{runOption(&id), runsDirOption(&dir), {Name: "steps", Value: cli.Bool(&steps, false), Help: "every step too"}},
-		Run: func(context.Context, *cli.Env) (cli.Result, error) {
-			rec, err := openRun(dir, id)
+		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
+			rec, err := openRun(e.Settings, dir, id)
 			if err != nil {
 				return nil, err
 			}
@@ -268,13 +279,13 @@ func runsCompareCommand(name, short string) *cli.Command {
 			runsDirOption(&dir),
 			{Name: "metric", Value: cli.Strings(&metrics), Default: "all", Help: "only this number; may be repeated"},
 		},
-		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
 			if len(ids) < 2 {
 				return nil, fault.New(fault.Usage, "two runs or more are compared, %d given", len(ids))
 			}
 			var records []*runlog.Record
 			for _, id := range ids {
-				r, err := openRun(dir, id)
+				r, err := openRun(e.Settings, dir, id)
 				if err != nil {
 					return nil, err
 				}
@@ -335,8 +346,8 @@ func runsReportCommand() *cli.Command {
 			{Name: "format", Value: cli.Enum(&format, "html", "html", "md"), Help: "html, or md: text and tables"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
 		},
-		Run: func(context.Context, *cli.Env) (cli.Result, error) {
-			rec, err := openRun(dir, id)
+		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
+			rec, err := openRun(e.Settings, dir, id)
 			if err != nil {
 				return nil, err
 			}

@@ -9,7 +9,6 @@ import (
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/runlog"
-	"apr/runlog/runs"
 )
 
 // diagnoseCommand is apr runs diagnose.
@@ -23,8 +22,8 @@ func diagnoseCommand() *cli.Command {
 		Example: "apr runs diagnose 20261120\napr runs diagnose runs/mine --json",
 		Exits:   runsExits,
 		Options: []cli.Option{runsDirOption(&dir), runOption(&id)},
-		Run: func(context.Context, *cli.Env) (cli.Result, error) {
-			path, err := runs.Find(dir, id)
+		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
+			path, err := findRun(e.Settings, dir, id)
 			if err != nil {
 				return nil, err
 			}

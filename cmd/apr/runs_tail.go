@@ -9,7 +9,6 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/runlog"
-	"apr/runlog/runs"
 )
 
 // runsTailResult is the JSON of apr runs tail.
@@ -46,7 +45,7 @@ func runsTailCommand() *cli.Command {
 			{Name: "follow", Value: cli.Bool(&follow, true), Negatable: true, Help: "wait for new steps"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			path, err := runs.Find(dir, id)
+			path, err := findRun(e.Settings, dir, id)
 			if err != nil {
 				return nil, err
 			}

@@ -82,7 +82,8 @@ func stopAndResume(t *testing.T, signals []syscall.Signal, flags ...string) {
 	}
 }
 
-// interrupt starts c, sends sig after its third step, and returns the exit code.
+// interrupt starts c, sends sig after its third step, twice at once as timeout(1) does to a process and its group, and
+// returns the exit code.
 func interrupt(t *testing.T, c *exec.Cmd, sig syscall.Signal) int {
 	t.Helper()
 	stderr, err := c.StderrPipe()
@@ -97,8 +98,10 @@ func interrupt(t *testing.T, c *exec.Cmd, sig syscall.Signal) int {
 	for lines.Scan() {
 		log.WriteString(lines.Text() + "\n")
 		if strings.Contains(lines.Text(), "step 3/") {
-			if err := c.Process.Signal(sig); err != nil {
-				t.Fatal(err)
+			for range 2 {
+				if err := c.Process.Signal(sig); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 	}

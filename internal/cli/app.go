@@ -27,7 +27,7 @@ type App struct {
 	Out, Err          io.Writer
 	Environ           []string
 	Commands          []*Command
-	Supervised        bool // a signal that comes twice within a second is one
+	Supervised        bool // a supervisor passes signals on, so that they come twice
 
 	args    []string
 	env     map[string]string
@@ -297,7 +297,17 @@ type signalError struct{ sig os.Signal }
 
 func (e signalError) Error() string { return "stopped by " + e.sig.String() }
 
-// signals returns a context that the first INT, TERM or USR1 cancels; the second ends the process at once.
+// How long a repeated signal counts as the first one. timeout(1) signals its child and then the child's group, so that the child
+// gets two within microseconds, or some milliseconds on a busy machine. No person presses Ctrl-C twice on purpose in a tenth of a
+// second, and a key that is held down repeats later than that. A supervisor passes on what the terminal or a scheduler tells
+// all processes of a job, and may be slow.
+const (
+	sameSignal       = 100 * time.Millisecond
+	sameSignalPassed = time.Second
+)
+
+// signals returns a context that the first INT, TERM or USR1 cancels; a second one, later than the same one repeated, ends the
+// process at once.
 func (a *App) signals() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ch := make(chan os.Signal, 2)
@@ -310,9 +320,9 @@ func (a *App) signals() (context.Context, func()) {
 		case <-done:
 			return
 		}
-		same := time.Now()
-		if a.Supervised { // the supervisor and the terminal or scheduler both tell
-			same = same.Add(time.Second)
+		same := time.Now().Add(sameSignal)
+		if a.Supervised {
+			same = time.Now().Add(sameSignalPassed)
 		}
 		for {
 			select {

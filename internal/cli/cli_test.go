@@ -123,7 +123,7 @@ func TestUsageErrors(t *testing.T) {
 		{"unknown short flag", "demo t -z", "", 2, "unknown flag -z"},
 		{"missing value", "demo t --alpha", "", 2, "--alpha: needs a value"},
 		{"missing argument", "demo", "", 2, "missing argument TEACHER"},
-		{"extra argument", "demo a b", "", 2, `unexpected argument "b"`},
+		{"extra argument", "demo a b", "", 2, "unexpected argument \"b\"\n  hint: apr demo --help shows the usage"},
 		{"unknown enum value", "demo t --backend cudda", "", 2, `did you mean "cuda"?`},
 		{"refused enum value", "demo t --backend fixture", "", 2, "there is no fixture"},
 		{"unbuilt enum value", "demo t --backend tpu", "", 9, "not built yet"},

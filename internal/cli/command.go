@@ -36,6 +36,7 @@ type Command struct {
 
 	Run func(ctx context.Context, e *Env) (Result, error)
 
+	path        string // as it is called: apr runs show
 	printConfig bool
 }
 
@@ -75,6 +76,7 @@ func (c *Command) table() []Option {
 // cobra builds the cobra command; path is the chain of names below the program's.
 func (c *Command) cobra(a *App, path []string) *cobra.Command {
 	path = append(slices.Clone(path), c.Name)
+	c.path = a.Name + " " + strings.Join(path, " ")
 	cc := &cobra.Command{
 		Use: c.Name, Short: c.Short, Long: c.Long, Example: indent(c.Example), Args: cobra.ArbitraryArgs,
 		DisableFlagsInUseLine: true,
@@ -171,7 +173,7 @@ func assign(c *Command, args []string) error {
 		o.given, args = args[:n:n], args[n:]
 	}
 	if len(args) > 0 {
-		return fault.New(fault.Usage, "unexpected argument %q", args[0]).WithHint("%s --help shows the usage", c.Name)
+		return fault.New(fault.Usage, "unexpected argument %q", args[0]).WithHint("%s --help shows the usage", c.path)
 	}
 	return nil
 }

@@ -136,8 +136,8 @@ func KindOf(err error) Kind {
 // ExitCode returns the process exit code of err: 0 for nil.
 func ExitCode(err error) int { return int(KindOf(err)) }
 
-// Nearest returns the candidate that word is likely a typo or a part of, else "": one that differs by a letter; one that begins as
-// the other does, of the nearest length; the closest by edit distance, if it is close enough.
+// Nearest returns the candidate that word is likely a typo or a part of, else "": one that differs by a letter, or by two
+// that changed places; one that begins as the other does, of the nearest length; the closest by edit distance, if it is close enough.
 func Nearest(word string, candidates []string) string {
 	word = strings.ToLower(word)
 	near, least := "", len(word)/3+2
@@ -158,23 +158,27 @@ func Nearest(word string, candidates []string) string {
 	return near
 }
 
-// distance is the Levenshtein distance of a and b.
+// distance is the least number of letters to insert, remove, change or swap with their neighbour that makes a of b, no letter
+// twice: the optimal string alignment of Damerau and Levenshtein.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
+	before, row := make([]int, len(b)+1), make([]int, len(b)+1) // of the first i-2 and i-1 letters of a
 	for j := range row {
 		row[j] = j
 	}
 	for i := 1; i <= len(a); i++ {
-		diag := row[0]
-		row[0] = i
+		next := make([]int, len(b)+1)
+		next[0] = i
 		for j := 1; j <= len(b); j++ {
-			cost := diag
+			cost := row[j-1]
 			if a[i-1] != b[j-1] {
 				cost++
 			}
-			diag = row[j]
-			row[j] = min(cost, row[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cost = min(cost, before[j-2]+1)
+			}
+			next[j] = min(cost, row[j]+1, next[j-1]+1)
 		}
+		before, row = row, next
 	}
 	return row[len(b)]
 }

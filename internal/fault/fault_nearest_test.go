@@ -15,4 +15,9 @@ func TestNearest(t *testing.T) {
 			t.Errorf("%q: %q, want %q", word, got, want)
 		}
 	}
+	for word, want := range map[string]string{"rnu": "run", "gup": "gpu", "eavl": "eval", "plna": "plan", "urns": "runs"} {
+		if got := fault.Nearest(word, []string{"gpu", "plan", "runs", "run", "eval", "pull"}); got != want {
+			t.Errorf("%q: %q, want %q", word, got, want)
+		}
+	}
 }
