@@ -3,6 +3,8 @@ package corpus
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
+	"strings"
 
 	"apr/internal/fault"
 	"apr/internal/readfile"
@@ -46,10 +48,7 @@ func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error)
 		return e, nil
 	}
 	var err error
-	if e.template, err = Template(t, template); err != nil {
-		return nil, err
-	}
-	e.chat, err = tokenizer.NewChat(t, e.template)
+	e.chat, e.template, err = Chat(t, template)
 	if err != nil && (template == "auto" || template == "") {
 		e.noChat = fault.New(fault.Invalid, "no usable chat template").Because(err).WithHint("--chat-template chatml").WithID("E-CORPUS-072")
 		return e, nil
@@ -60,15 +59,42 @@ func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error)
 	return e, nil
 }
 
-// Template returns the text of a chat template: the model's own for auto (or ""), plain ChatML for chatml, else that of a file.
-func Template(t *tokenizer.Tokenizer, name string) (string, error) {
+// Chat returns how conversations are written, and the text of the template that says so: the model's own for auto (or ""),
+// plain ChatML for chatml, else that of a file, which errors name.
+func Chat(t *tokenizer.Tokenizer, name string) (chat *tokenizer.Chat, template string, err error) {
 	switch name {
 	case "auto", "":
-		return t.ChatTemplate(), nil
+		template = t.ChatTemplate()
 	case "chatml":
-		return tokenizer.ChatML, nil
+		template = tokenizer.ChatML
+	default:
+		return chatOfFile(t, name)
 	}
-	return readfile.String(name, maxTemplate)
+	chat, err = tokenizer.NewChat(t, template)
+	return chat, template, err
+}
+
+func chatOfFile(t *tokenizer.Tokenizer, path string) (chat *tokenizer.Chat, template string, err error) {
+	var f *fault.Error
+	template, err = readfile.String(path, maxTemplate)
+	if errors.As(err, &f) && f.Kind == fault.NotFound {
+		return nil, "", f.WithHint("--chat-template is auto, chatml or the path of a file")
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if strings.TrimSpace(template) == "" {
+		return nil, "", fault.In(fault.Format, path, "is empty: a chat template is expected").WithHint("--chat-template chatml").WithID("E-CORPUS-074")
+	}
+	if _, err := tokenizer.NewChat(t, tokenizer.ChatML); err != nil {
+		return nil, "", err // with no template: it is not this one's fault
+	}
+	chat, err = tokenizer.NewChat(t, template)
+	if errors.As(err, &f) {
+		f.Path = path
+		return nil, "", f.WithHint("it has to render conversations as ChatML, as --chat-template chatml does")
+	}
+	return chat, template, err
 }
 
 // EndOfText returns the id to put behind each document: <|endoftext|>, which the tokenizer of a chat model has beside

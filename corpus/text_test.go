@@ -58,9 +58,14 @@ func TestChatML(t *testing.T) {
 	_, err = ForTokenizer(tok, filepath.Dir(file)+"/none.jinja")
 	wantError(t, err, filepath.Dir(file), "$/none.jinja: file not found [E-FILE-001]", fault.NotFound)
 	must(t, os.WriteFile(file, []byte("{{ open('/etc/passwd') }}"), 0o600))
-	if _, err = ForTokenizer(tok, file); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("a template that calls a function: %v", err)
-	}
+	_, err = ForTokenizer(tok, file)
+	wantError(t, err, filepath.Dir(file), "$/template.jinja: the chat template is not supported: open(…) is not supported [E-TOK-020]", fault.Unavailable)
+	must(t, os.WriteFile(file, []byte("{% for"), 0o600))
+	_, err = ForTokenizer(tok, file)
+	wantError(t, err, filepath.Dir(file), "$/template.jinja: offset 2: the chat template is not supported: tag without end [E-TOK-020]", fault.Unavailable)
+	must(t, os.WriteFile(file, []byte("\n"), 0o600))
+	_, err = ForTokenizer(tok, file)
+	wantError(t, err, filepath.Dir(file), "$/template.jinja: is empty: a chat template is expected [E-CORPUS-074]", fault.Format)
 	if id, err := EndOfText(tok); err != nil || id != eos {
 		t.Errorf("end of text %d, %v, want %d", id, err, eos)
 	}

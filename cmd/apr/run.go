@@ -1,18 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
-	"apr/corpus"
 	"apr/device"
 	"apr/generate"
 	"apr/internal/cli"
@@ -37,23 +32,23 @@ func runCommand() *cli.Command {
 			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7 --stream\n" +
 			"apr run model/ --chat -p 'Explain channels' -n 128\n" +
 			"apr run student.apr --batch-jsonl prompts.jsonl --json",
-		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
+		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "source", Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model"},
 			{Name: "text", Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt"},
 			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Help: "prompt"},
 			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.gen.MaxTokens, 32).AtLeast(1), Help: "tokens to make at most"},
-			{Name: "stream", Value: cli.Bool(&o.stream, false), Help: "print the text as it is made"},
+			{Name: "stream", Value: cli.Bool(&o.stream, false), Help: "print the text as it is made; not with --json"},
 			{Name: "chat", Value: cli.Bool(&o.chat, false), Help: "the prompt is a user's turn of a conversation"},
-			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml"}, Value: cli.String(&o.template, "auto"), Help: "of the conversation: auto is the model's own, chatml, or a file"},
-			{Name: "system", Value: cli.String(&o.system, ""), Help: "system message of the conversation"},
+			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml", "none"}, Value: cli.String(&o.template, "auto"), Help: "of the conversation: auto is the model's own, chatml, or a file with a Jinja template that renders conversations as ChatML"},
+			{Name: "system", Value: cli.String(&o.system, ""), Help: "system message; the prompt is then a user's turn, as with --chat"},
 			{Name: "temperature", Value: cli.Float(&o.gen.Temperature, 0).AtLeast(0), Help: "0 = greedy"},
-			{Name: "top-k", Value: cli.Int(&o.gen.TopK, 0).AtLeast(0), Help: "sample among the k likeliest; 0 = all"},
-			{Name: "top-p", Value: cli.Float(&o.gen.TopP, 1).In(0, 1), Help: "sample among the likeliest that make up p"},
-			{Name: "seed", Value: cli.Int64(&o.seed, 299792458).AtLeast(0), Help: "of the sampling"},
+			{Name: "top-k", Value: cli.Int(&o.gen.TopK, 0).AtLeast(0), Help: "sample among the k likeliest, at a temperature above 0; 0 = all"},
+			{Name: "top-p", Value: cli.Float(&o.gen.TopP, 1).In(0, 1), Help: "sample among the likeliest that make up p, at a temperature above 0; 0 or 1 = all"},
+			{Name: "seed", Value: cli.Int64(&o.seed, 299792458).AtLeast(0), Help: "of the sampling; at temperature 0 all give the same text"},
 			{Name: "repeat-penalty", Value: cli.Float(&o.gen.RepeatPenalty, 1).Above(0), Help: "lower the logits of recent tokens; 1 = off"},
-			{Name: "repeat-last-n", Value: cli.Int(&o.gen.RepeatLastN, 64).AtLeast(0), Help: "how many tokens are recent"},
-			{Name: "batch-jsonl", Path: true, Value: cli.String(&o.batch, ""), Help: `file of {"prompt": …} lines, one result a line`},
+			{Name: "repeat-last-n", Value: cli.Int(&o.gen.RepeatLastN, 64).AtLeast(0), Help: "how many tokens are recent; 0 = none"},
+			{Name: "batch-jsonl", Path: true, Value: cli.String(&o.batch, ""), Help: `file of {"prompt": …} lines; prints a line of JSON for each, as soon as it is there`},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&o.noGPU, false), Help: "compute on the CPU"},
 			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
@@ -64,32 +59,27 @@ func runCommand() *cli.Command {
 	}
 }
 
-// runResult is the JSON of apr run.
+// runResult is the JSON of apr run. With --batch-jsonl the members of a prompt are those of the last one, as they would be
+// for that prompt alone, and results are all.
 type runResult struct {
-	Prompt       string       `json:"prompt"`
-	Output       string       `json:"text"`
-	PromptTokens int          `json:"prompt_tokens"`
-	Tokens       []int32      `json:"tokens"`
-	FinishReason string       `json:"finish_reason"`
-	PerSecond    float64      `json:"tokens_per_second"`
-	FirstMS      float64      `json:"time_to_first_token_ms"`
-	Backend      string       `json:"backend"`
-	Decoding     string       `json:"decoding,omitempty"` // how layers ran for one token
-	Seed         int64        `json:"seed"`
-	Results      []*onePrompt `json:"results,omitempty"`
+	onePrompt
+	Backend  string       `json:"backend"`
+	Decoding string       `json:"decoding,omitempty"` // how layers ran for one token
+	Seed     int64        `json:"seed"`
+	Results  []*onePrompt `json:"results,omitempty"`
 
 	streamed, benchmark bool
 }
 
-// onePrompt is one line of --batch-jsonl.
+// onePrompt is what became of a prompt, and one line of --batch-jsonl.
 type onePrompt struct {
-	Prompt       string  `json:"prompt"`
-	Output       string  `json:"text"`
-	PromptTokens int     `json:"prompt_tokens"`
-	Tokens       []int32 `json:"tokens"`
-	FinishReason string  `json:"finish_reason"`
-	PerSecond    float64 `json:"tokens_per_second"`
-	FirstMS      float64 `json:"time_to_first_token_ms"`
+	Prompt       string   `json:"prompt"`
+	Output       string   `json:"text"`
+	PromptTokens int      `json:"prompt_tokens"`
+	Tokens       []int32  `json:"tokens"`
+	FinishReason string   `json:"finish_reason"`
+	PerSecond    *float64 `json:"tokens_per_second"` // after the first token; null: there was no other
+	FirstMS      float64  `json:"time_to_first_token_ms"`
 	decoding     string
 }
 
@@ -102,20 +92,71 @@ type runner struct {
 	out io.Writer // text as it is made; nil: not shown
 }
 
-// device returns where to compute.
-func (o *runOptions) device() backend {
-	b := backend{name: o.backend, round: !o.exact}
-	switch {
-	case o.noGPU:
-		b.name = "cpu"
-	case o.gpu:
-		b.name = "cuda"
+// check refuses flags that would do nothing. A value that only says "off" is none of them, and neither is a seed: the text is
+// the same each time, as whoever gives it wants.
+func (o *runOptions) check(e *cli.Env) error {
+	talks, greedy := o.chat || o.system != "", o.gen.Temperature == 0
+	only := func(name, of string) *fault.Error { return fault.New(fault.Usage, "--%s belongs to %s", name, of) }
+	exclude := func(a, b string) *fault.Error {
+		return fault.New(fault.Usage, "--%s and --%s exclude each other", a, b)
 	}
-	return b
+	batch := o.batch != ""
+	switch {
+	case o.template == "none":
+		return fault.In(fault.Usage, "--chat-template", "a conversation cannot be written without a template: give auto, chatml or a file").
+			WithHint("without --chat and --system the prompt is plain text")
+	case e.Settings.Given("system") && o.system == "":
+		return fault.In(fault.Usage, "--system", "is empty")
+	case e.Settings.Given("chat-template") && !talks:
+		return only("chat-template", "--chat or --system")
+	case greedy && o.gen.TopK > 0:
+		return only("top-k", "a --temperature above 0").WithHint("at 0 the likeliest token is taken")
+	case greedy && o.gen.TopP > 0 && o.gen.TopP < 1:
+		return only("top-p", "a --temperature above 0").WithHint("at 0 the likeliest token is taken")
+	case e.Settings.Given("repeat-last-n") && o.gen.RepeatLastN > 0 && o.gen.RepeatPenalty == 1:
+		return only("repeat-last-n", "a --repeat-penalty other than 1")
+	case o.stream && e.JSON:
+		return exclude("stream", "json")
+	case o.stream && batch:
+		return exclude("stream", "batch-jsonl").WithHint("each line is printed as soon as it is there")
+	case o.benchmark && batch:
+		return exclude("benchmark", "batch-jsonl").WithHint("each line has tokens_per_second and time_to_first_token_ms")
+	}
+	return nil
+}
+
+// device returns where to compute: --backend, --gpu or --no-gpu. A flag wins over a configuration; those of one place must not
+// contradict each other.
+func (o *runOptions) device(s cli.Settings) (backend, error) {
+	b := backend{name: o.backend, round: !o.exact}
+	from, said := "backend", "--backend "+o.backend
+	for _, f := range []struct {
+		name, backend string
+		on            bool
+	}{{"gpu", "cuda", o.gpu}, {"no-gpu", "cpu", o.noGPU}} {
+		switch {
+		case !f.on || s.Over(from, f.name):
+		case s.Over(f.name, from) || b.name == "auto" || b.name == f.backend:
+			b.name, from, said = f.backend, f.name, "--"+f.name
+		default:
+			return b, fault.New(fault.Usage, "%s and --%s contradict each other", said, f.name)
+		}
+	}
+	if o.exact && b.name == "cuda" {
+		return b, fault.New(fault.Usage, "--exact belongs to the CPU").WithHint("--no-gpu")
+	}
+	return b, nil
 }
 
 func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) {
-	prompts, err := o.prompts(e)
+	if err := o.check(e); err != nil {
+		return nil, err
+	}
+	where, err := o.device(e.Settings)
+	if err != nil {
+		return nil, err
+	}
+	prompts, err := o.prompts()
 	if err != nil {
 		return nil, err
 	}
@@ -135,11 +176,11 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if tok.EOS() != tokenizer.None {
 		o.gen.Stop = []int32{tok.EOS()}
 	}
-	encoded, longest, err := o.encode(tok, prompts)
+	longest, err := o.encode(tok, prompts, f.Config.MaxPositions)
 	if err != nil {
 		return nil, err
 	}
-	dev, err := o.device().open(e)
+	dev, err := where.open(e)
 	if err != nil {
 		return nil, err
 	}
@@ -152,115 +193,42 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		return nil, err
 	}
 	r := &runner{o: o, tok: tok, m: m, s: dev.NewStream()}
-	if o.stream && !e.JSON && o.batch == "" {
+	if o.stream {
 		r.out = e.Out
 	}
-	result := &runResult{Backend: dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: r.out != nil}
-	for i, p := range prompts {
-		one, err := r.generate(ctx, p, encoded[i])
-		if err != nil {
-			return nil, err
-		}
-		if o.batch != "" {
-			result.Results = append(result.Results, one)
-		}
-		result.Prompt, result.Output, result.PromptTokens, result.Tokens = one.Prompt, one.Output, one.PromptTokens, one.Tokens
-		result.FinishReason, result.PerSecond, result.FirstMS = one.FinishReason, one.PerSecond, one.FirstMS
-		result.Decoding = cmp.Or(one.decoding, result.Decoding)
+	result := &runResult{Backend: dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: o.stream}
+	if err := r.all(ctx, e.Out, prompts, result); err != nil {
+		return nil, err
 	}
 	return result, nil
 }
 
-// prompts returns what to continue: one prompt, or those of a file.
-func (o *runOptions) prompts(e *cli.Env) ([]string, error) {
-	if o.prompt != "" && o.argPrompt != "" {
-		return nil, fault.New(fault.Usage, "a prompt is given twice: as argument and by --prompt")
-	}
-	p := o.prompt + o.argPrompt
-	if o.batch == "" {
-		if p == "" {
-			return nil, fault.New(fault.Usage, "no prompt").WithHint("apr run %s 'some text'", o.source)
-		}
-		return []string{p}, nil
-	}
-	if p != "" {
-		return nil, fault.New(fault.Usage, "--batch-jsonl and a prompt exclude each other")
-	}
-	return readPrompts(o.batch)
-}
-
-// readPrompts reads {"prompt": …} lines.
-func readPrompts(path string) ([]string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fault.In(fault.NotFound, path, "cannot be opened").Because(errors.Unwrap(err))
-	}
-	defer f.Close()
-	var prompts []string
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 16<<20)
-	for n := 1; lines.Scan(); n++ {
-		var line struct{ Prompt *string }
-		d := json.NewDecoder(strings.NewReader(lines.Text()))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&line); err != nil || line.Prompt == nil || *line.Prompt == "" {
-			return nil, fault.In(fault.Invalid, path, `is not {"prompt": "text"}`).At("line %d", n).Because(err)
-		}
-		prompts = append(prompts, *line.Prompt)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fault.In(fault.IO, path, "cannot be read").Because(err)
-	}
-	if len(prompts) == 0 {
-		return nil, fault.In(fault.Invalid, path, "holds no prompt")
-	}
-	return prompts, nil
-}
-
-// encode turns prompts into ids, those of a conversation in its template, and returns the length of the longest.
-func (o *runOptions) encode(tok *tokenizer.Tokenizer, prompts []string) (all [][]int32, longest int, err error) {
-	ids := func(p string) ([]int32, error) { return tok.Encode(p, tokenizer.PlainText), nil }
-	if o.chat || o.system != "" {
-		if ids, err = o.conversation(tok); err != nil {
-			return nil, 0, err
-		}
-	}
+// all continues the prompts. The line of each of several is on stdout before the next begins.
+func (r *runner) all(ctx context.Context, out io.Writer, prompts []prompt, result *runResult) error {
 	for _, p := range prompts {
-		one, err := ids(p)
+		one, err := r.generate(ctx, p)
 		if err != nil {
-			return nil, 0, err
+			return r.o.in(p, err)
 		}
-		all, longest = append(all, one), max(longest, len(one))
-	}
-	return all, longest, nil
-}
-
-// conversation returns how a user's turn becomes ids. The end of a turn ends the answer.
-func (o *runOptions) conversation(tok *tokenizer.Tokenizer) (func(prompt string) ([]int32, error), error) {
-	template, err := corpus.Template(tok, o.template)
-	if err != nil {
-		return nil, err
-	}
-	chat, err := tokenizer.NewChat(tok, template)
-	if err != nil {
-		return nil, err
-	}
-	o.gen.Stop = append(o.gen.Stop, chat.End())
-	var system []tokenizer.Message
-	if o.system != "" {
-		system = append(system, tokenizer.Message{Role: "system", Content: o.system})
-	}
-	return func(prompt string) (ids []int32, _ error) {
-		segments, err := chat.Render(append(system[:len(system):len(system)], tokenizer.Message{Role: "user", Content: prompt}), true)
-		for _, s := range segments {
-			ids = append(ids, s.IDs...)
+		result.onePrompt, result.Decoding = *one, cmp.Or(one.decoding, result.Decoding)
+		if r.o.batch == "" {
+			continue
 		}
-		return ids, err
-	}, nil
+		result.Results = append(result.Results, one)
+		line, err := cli.MarshalJSON(one)
+		if err != nil {
+			panic(err) // strings and finite numbers always encode
+		}
+		fmt.Fprintf(out, "%s\n", line) // a failed write is told by flush
+		if err := flush(out); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // generate continues one prompt.
-func (r *runner) generate(ctx context.Context, prompt string, ids []int32) (*onePrompt, error) {
+func (r *runner) generate(ctx context.Context, p prompt) (*onePrompt, error) {
 	decoder := r.tok.NewStream()
 	var text strings.Builder
 	emit := func(id int32) error {
@@ -270,7 +238,7 @@ func (r *runner) generate(ctx context.Context, prompt string, ids []int32) (*one
 		}
 		return r.show(&text, piece)
 	}
-	res, err := generate.Generate(ctx, r.m, r.s, ids, r.o.gen, emit)
+	res, err := generate.Generate(ctx, r.m, r.s, p.ids, r.o.gen, emit)
 	if err != nil {
 		return nil, err
 	}
@@ -278,11 +246,12 @@ func (r *runner) generate(ctx context.Context, prompt string, ids []int32) (*one
 		return nil, err
 	}
 	one := &onePrompt{
-		Prompt: prompt, Output: text.String(), PromptTokens: res.PromptTokens, Tokens: res.IDs, FinishReason: res.FinishReason,
+		Prompt: p.text, Output: text.String(), PromptTokens: res.PromptTokens, Tokens: res.IDs, FinishReason: res.FinishReason,
 		FirstMS: float64(res.FirstToken.Microseconds()) / 1e3, decoding: res.Decoding,
 	}
 	if n := len(res.IDs); n > 1 {
-		one.PerSecond = float64(n-1) / (res.Total - res.FirstToken).Seconds()
+		speed := float64(n-1) / (res.Total - res.FirstToken).Seconds()
+		one.PerSecond = &speed
 	}
 	return one, nil
 }
@@ -296,33 +265,27 @@ func (r *runner) show(text *strings.Builder, piece string) error {
 	if _, err := io.WriteString(r.out, harmless(piece)); err != nil {
 		return fault.In(fault.IO, "stdout", "cannot be written").Because(err)
 	}
-	if f, ok := r.out.(interface{ Flush() error }); ok {
-		return f.Flush()
-	}
-	return nil
+	return flush(r.out)
 }
 
 // Text prints the text, and the speed if asked.
 func (r *runResult) Text(p *cli.Page) {
 	switch {
-	case len(r.Results) > 0:
-		for _, one := range r.Results {
-			b, err := cli.MarshalJSON(one)
-			if err != nil {
-				panic(err) // strings and finite numbers always encode
-			}
-			p.Printf("%s\n", b)
-		}
+	case len(r.Results) > 0: // printed one by one
 	case r.streamed:
 		p.Printf("\n")
 	default:
 		p.Printf("%s\n", harmless(r.Output))
 	}
 	if r.benchmark {
+		speed := "–"
+		if r.PerSecond != nil {
+			speed = fmt.Sprintf("%.1f tokens/s", *r.PerSecond)
+		}
 		p.Printf("\n")
 		pairs := []string{"tokens", fmt.Sprintf("%d after %d of the prompt", len(r.Tokens), r.PromptTokens),
 			"first token", time.Duration(r.FirstMS * float64(time.Millisecond)).Round(10 * time.Microsecond).String(),
-			"speed", fmt.Sprintf("%.1f tokens/s", r.PerSecond)}
+			"speed", speed}
 		if r.Decoding != "" {
 			pairs = append(pairs, "layers", r.Decoding)
 		}
