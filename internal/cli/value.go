@@ -273,7 +273,7 @@ func (v *EnumValue) set(s string) error {
 		*v.p = s
 		return nil
 	}
-	all := slices.Concat(v.words, v.unbuilt)
+	all := slices.Clone(v.words) // not what is unbuilt: it would be refused too
 	for a := range v.alias {
 		all = append(all, a)
 	}
