@@ -70,16 +70,22 @@ func TestDecodeAgrees(t *testing.T) {
 	}
 }
 
+// small is the shape of a model of two layers that run as one launch.
+func small(t *testing.T, inter, vocab int) model.Config {
+	t.Helper()
+	c, err := bench.Shape("0.5b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.Layers, c.VocabSize = 256, inter, 4, 2, 64, 2, vocab
+	return c
+}
+
 // TestPromptAfterDecode: once all layers have run as one launch, for which matrices are put into tiles, a prompt gives the bits
 // that it gave before, and a few positions together, whose products no longer read blocks as they are, are close to a CPU.
 func TestPromptAfterDecode(t *testing.T) {
 	t.Setenv("APR_EMULATOR_CC", "9.0")
-	config, err := bench.Shape("0.5b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.HiddenSize, config.IntermediateSize, config.Heads, config.KVHeads, config.HeadDim = 256, 512, 4, 2, 64
-	config.Layers, config.VocabSize = 2, 512
+	config := small(t, 512, 512)
 	for _, scheme := range []convert.Scheme{convert.Q4_K_M, convert.Q8_0} {
 		f, err := bench.RandomQuantised(config, 3, scheme)
 		if err != nil {
@@ -184,12 +190,7 @@ func decoded(t *testing.T, d device.Device, f *model.Files, prompt int, together
 // loaded later, and none that only training needs.
 func TestGenerationPlan(t *testing.T) {
 	t.Setenv("APR_EMULATOR_CC", "9.0")
-	config, err := bench.Shape("0.5b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.HiddenSize, config.IntermediateSize, config.Heads, config.KVHeads, config.HeadDim = 256, 1024, 4, 2, 64
-	config.Layers, config.VocabSize = 2, 12000
+	config := small(t, 1024, 12000)
 	for _, scheme := range []convert.Scheme{convert.Q4_K_M, convert.Q8_0, convert.BF16} {
 		t.Run(fmt.Sprint(scheme), func(t *testing.T) {
 			f, err := bench.RandomQuantised(config, 3, scheme)

@@ -16,16 +16,10 @@ import (
 	"apr/model"
 )
 
-// small is a model whose layers run as one launch.
-func small(t *testing.T) *model.Files {
+// quantised is a small model in blocks.
+func quantised(t *testing.T) *model.Files {
 	t.Helper()
-	config, err := bench.Shape("0.5b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.HiddenSize, config.IntermediateSize, config.Heads, config.KVHeads, config.HeadDim = 256, 512, 4, 2, 64
-	config.Layers, config.VocabSize = 2, 512
-	f, err := bench.RandomQuantised(config, 3, convert.Q4_K_M)
+	f, err := bench.RandomQuantised(small(t, 512, 512), 3, convert.Q4_K_M)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +35,7 @@ func TestCUDATileFailure(t *testing.T) {
 			t.Setenv("APR_EMULATOR_FAIL", fail)
 			d := openCUDA(t)
 			defer d.Close()
-			m, err := model.LoadFrozenAs(d, small(t), device.StudentWeights, device.Form{Blocks: true})
+			m, err := model.LoadFrozenAs(d, quantised(t), device.StudentWeights, device.Form{Blocks: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +62,7 @@ func TestCUDATileFailure(t *testing.T) {
 func TestCUDALoadFailure(t *testing.T) {
 	t.Setenv("APR_EMULATOR_CC", "9.0")
 	const copies = 16 // and more bring the model's norms, biases and matrices
-	f, failed := small(t), 0
+	f, failed := quantised(t), 0
 	for _, call := range []string{"cuMemcpyHtoDAsync_v2", "cuEventSynchronize"} {
 		for n := 1; n <= copies; n++ {
 			t.Setenv("APR_EMULATOR_FAIL", fmt.Sprintf("%s:%d=2", call, n))

@@ -84,19 +84,9 @@ func (d DryRun) Plan() (*dry.Record, error) {
 
 // table prints what is needed by component.
 func (d DryRun) table(r *dry.Record, t dry.Target) string {
-	var b strings.Builder
 	of := r.ByComponent()
-	for _, row := range []struct {
-		name  string
-		bytes int64
-	}{
-		{"weights", of[d.Component]}, {"key-value cache", of[device.KVCache]}, {"activations", of[device.Activations]},
-		{"logits", of[device.Logits]}, {"ids", of[device.Batch]}, {"scratch", of[device.Scratch]}, {"total", r.Total()}, {"available", t.Budget}, {"left alone", t.Reserve},
-	} {
-		if row.bytes == 0 && row.name == "left alone" {
-			continue
-		}
-		fmt.Fprintf(&b, "%-16s %9.3f GiB\n", row.name, plan.GiB(row.bytes))
-	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return strings.TrimSuffix(plan.Table([]plan.Row{
+		{Name: "weights", Bytes: of[d.Component]}, {Name: "key-value cache", Bytes: of[device.KVCache]}, {Name: "activations", Bytes: of[device.Activations]},
+		{Name: "logits", Bytes: of[device.Logits]}, {Name: "ids", Bytes: of[device.Batch]}, {Name: "scratch", Bytes: of[device.Scratch]}, {Name: "total", Bytes: r.Total()},
+	}, t.Budget, t.Reserve), "\n")
 }

@@ -67,7 +67,7 @@ type Memory struct {
 	Arena       int64 `json:"arena"` // of Total: the piece of memory in which all temps find place
 	Holes       int64 `json:"holes"` // of Scratch: lost between temps
 	Available   int64 `json:"available"`
-	Reserve     int64 `json:"reserve,omitempty"` // free beyond that, and left alone
+	Reserve     int64 `json:"reserve,omitempty"` // bytes that are free beyond that, for others
 }
 
 // Costs are what a step costs, by phase in the order of device.Phase, and together.
@@ -146,29 +146,37 @@ func (r Rates) seconds(rec *dry.Record) *float64 {
 
 // Table prints the memory of a step by component, in GiB.
 func (m Memory) Table() string {
-	var b strings.Builder
-	for _, row := range []struct {
-		name  string
-		bytes int64
-	}{
+	return Table([]Row{
 		{"teacher", m.Teacher}, {"student", m.Student}, {"gradients", m.Gradients}, {"optimizer", m.Optimizer},
-		{"activations", m.Activations}, {"logits", m.Logits}, {"batch", m.Batch}, {"scratch", m.Scratch},
-		{"total", m.Total}, {"available", m.Available},
-		{"left alone", m.Reserve},
-	} {
-		switch {
-		case row.bytes == 0 && row.name == "left alone":
-			continue
-		case row.bytes == 0 && row.name == "available":
-			fmt.Fprintf(&b, "%-12s not known\n", row.name)
-			continue
-		}
-		fmt.Fprintf(&b, "%-12s %9.3f GiB\n", row.name, GiB(row.bytes))
+		{"activations", m.Activations}, {"logits", m.Logits}, {"batch", m.Batch}, {"scratch", m.Scratch}, {"total", m.Total},
+	}, m.Available, m.Reserve)
+}
+
+// Row is an amount of memory, in bytes.
+type Row struct {
+	Name  string
+	Bytes int64
+}
+
+// Table prints amounts of memory in GiB, a line each, then what is available, 0 if that is not known, and the reserve, if there is one.
+func Table(rows []Row, available, reserve int64) string {
+	var b strings.Builder
+	line := func(name string, bytes int64) { fmt.Fprintf(&b, "%-16s %9.3f GiB\n", name, GiB(bytes)) }
+	for _, r := range rows {
+		line(r.Name, r.Bytes)
+	}
+	if available == 0 {
+		fmt.Fprintf(&b, "%-16s not known\n", "available")
+	} else {
+		line("available", available)
+	}
+	if reserve > 0 {
+		line("reserve", reserve)
 	}
 	return b.String()
 }
 
-// Amount writes n bytes so that amounts of which one fits into the other are told apart.
+// Amount writes n bytes in MiB, from 10 GiB on in GiB: fine enough to tell what fits from what does not.
 func Amount(n int64) string {
 	if n < 10<<30 {
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))

@@ -52,8 +52,8 @@ func (o *opened) prewarm() error {
 	return o.gpu.Prewarm()
 }
 
-// prepare plans a generation by the model that frozen loads. What does not fit is refused, with exit code 23; a GPU takes the
-// memory and loads the kernels. No weight has been read before.
+// prepare plans a generation of gen.MaxTokens after a prompt of so many tokens, before a weight is read. What does not fit is a
+// fault of kind Memory; a GPU takes the memory and loads the kernels. The record is nil for a device that no plan can be made for.
 func (o *opened) prepare(m *model.Outline, prompt int, gen generate.Options) (*dry.Record, error) {
 	planned, ok := o.Device.(dry.Planned)
 	if !ok {

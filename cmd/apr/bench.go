@@ -77,7 +77,7 @@ func benchCommand() *cli.Command {
 
 // benchResult is the JSON of apr bench.
 type benchResult struct {
-	Model           string             `json:"model,omitempty"` // absent: a shape
+	Model           string             `json:"model"` // a file, or the shape
 	Teacher         string             `json:"teacher,omitempty"`
 	Shape           string             `json:"shape,omitempty"`
 	Quantize        string             `json:"quantize,omitempty"` // types of random weights; of a step those of the teacher
@@ -155,7 +155,7 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 		Start:  map[string]float64{"open device": milliseconds(time.Since(start))},
 	}
 	if o.shape != "" {
-		r.Quantize = o.randomTypes()
+		r.Model, r.Quantize = o.shape, o.randomTypes()
 	}
 	bar := e.Progress("measuring", int64(o.warmup+o.iterations), cli.Count)
 	defer bar.Close()

@@ -21,7 +21,7 @@ func planCommand() *cli.Command {
 	p := &planOptions{distillOptions: o}
 	table := append(o.table(),
 		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "no timed probe: no estimate of time, and the teacher's backend by rule"},
-		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory to plan for; with --backend cuda also where there is no GPU"},
+		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "GiB of free device memory to plan for, a reserve included on a GPU; with --backend cuda also where there is no GPU"},
 	)
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",

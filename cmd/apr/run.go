@@ -52,7 +52,7 @@ func runCommand() *cli.Command {
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&o.noGPU, false), Help: "compute on the CPU"},
 			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
-			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "on a CPU: multiply quantised weights in float32 as training and evaluation do, many times slower; else activations are rounded to 16 bits"},
+			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "compute on the CPU, and multiply quantised weights in float32 as training and evaluation do, many times slower; else activations are rounded to 16 bits"},
 			{Name: "benchmark", Value: cli.Bool(&o.benchmark, false), Help: "print the speed"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runRun(ctx, e, o) },
@@ -142,8 +142,11 @@ func (o *runOptions) device(s cli.Settings) (backend, error) {
 			return b, fault.New(fault.Usage, "%s and --%s contradict each other", said, f.name)
 		}
 	}
-	if o.exact && b.name == "cuda" {
+	switch {
+	case o.exact && b.name == "cuda":
 		return b, fault.New(fault.Usage, "--exact belongs to the CPU").WithHint("--no-gpu")
+	case o.exact:
+		b.name = "cpu" // auto takes what can do it
 	}
 	return b, nil
 }

@@ -35,7 +35,7 @@ type Target struct {
 	Reserved int64
 	// Budget is the memory that the device holds now or could still get; 0: unknown.
 	Budget int64
-	// Reserve is what is free beyond Budget and left alone, for other programs and for what no plan sees.
+	// Reserve is what is free beyond Budget, bytes: for other programs and for what no plan sees.
 	Reserve int64
 }
 
@@ -95,9 +95,9 @@ func (l *level) add(n int64) {
 var (
 	_ device.Device = (*Device)(nil)
 	_ device.Stream = (*Stream)(nil)
+	_ Placer        = (*arena.Arena)(nil)
 
-	_ device.Fetcher = (*Stream)(nil)
-	_ Placer         = (*arena.Arena)(nil)
+	_ device.Fetcher = (*Stream)(nil) // so that a dry generation has the memory of one that is an id ahead
 )
 
 // New returns a device that stands for t.
