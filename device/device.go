@@ -271,12 +271,11 @@ type Device interface {
 
 // Decode describes the layers of a model for one position of a sequence, whose earlier keys and values are in caches.
 type Decode struct {
-	Layers                 []DecodeLayer
-	Heads, KVHeads         int
-	HeadDim, Inter         int
-	Position               int
-	Theta, Eps             float64 // of the rotary embedding, of RMSNorm
-	QKV, Attention, SwiGLU Tensor  // for results on the way: [1, (Heads+2·KVHeads)·HeadDim], [1, Heads·HeadDim], [1, Inter]
+	Layers         []DecodeLayer
+	Heads, KVHeads int
+	HeadDim, Inter int
+	Position       int
+	Theta, Eps     float64 // of the rotary embedding, of RMSNorm
 }
 
 // DecodeLayer is one of them.

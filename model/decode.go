@@ -61,7 +61,7 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	var none, pending device.Tensor
 	s.Embed(x, m.embed, ids)
 	layers := m.layers
-	if n == 1 && m.decodeAtOnce(s, x, qkv, att, prod, c) {
+	if n == 1 && m.decodeAtOnce(s, x, c) {
 		layers = nil
 	}
 	for i := range layers {
@@ -86,14 +86,14 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 }
 
 // decodeAtOnce runs all layers for one position as one operation, if the device has it.
-func (m *Model) decodeAtOnce(s device.Stream, x, qkv, att, prod device.Tensor, c *Cache) bool {
+func (m *Model) decodeAtOnce(s device.Stream, x device.Tensor, c *Cache) bool {
 	at, ok := s.(device.Decoder)
 	if !ok {
 		return false
 	}
 	d := device.Decode{
 		Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, Inter: m.IntermediateSize, Position: c.length,
-		Theta: m.RopeTheta, Eps: m.RMSNormEps, QKV: qkv, Attention: att, SwiGLU: prod,
+		Theta: m.RopeTheta, Eps: m.RMSNormEps,
 	}
 	for i := range m.layers {
 		l := &m.layers[i]

@@ -29,7 +29,7 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) error {
 	if err != nil {
 		return err
 	}
-	touched := []device.Tensor{x, d.QKV, d.Attention, d.SwiGLU}
+	touched := []device.Tensor{x}
 	for _, l := range d.Layers {
 		touched = append(touched, l.Cache)
 		need(d.Position < l.Cache.Rows, "Decode", "the cache is full")
@@ -55,7 +55,7 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) error {
 	at := o.Scratch(n)
 	s.dev.uploads.send(o, n, func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, p unsafe.Pointer) {
 		o.call(func(t *driver.Thread) error { return t.CopyHtoD(at, p, int64(n), s.dev.stream) })
-		kernel.DecodeLayers(o, mat(x), mat(d.QKV), mat(d.Attention), mat(d.SwiGLU), layers, shape, d.Position, at, mat(table).Ptr)
+		kernel.DecodeLayers(o, mat(x), layers, shape, d.Position, at, mat(table).Ptr)
 	})
 	return nil
 }

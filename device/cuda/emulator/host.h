@@ -34,6 +34,7 @@ u32 shared_offset(const void *p);
 void sync_block();
 void grid_arrive(u32 *arrived);
 void grid_wait(const u32 *arrived, u32 target);
+void relax();
 // exchange deposits v and returns what lane `from` deposited.
 u32 exchange(Operation op, u32 v, u32 from);
 u32 ballot(bool p);
@@ -86,12 +87,24 @@ APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
     if (thread() == threads() - 1) apr_host::grid_wait(arrived, round * blocks());
     sync_block();
 }
+APR_DEVICE void strong_store(bf16 *p, bf16 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+APR_DEVICE bf16 strong_load(const bf16 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+APR_DEVICE u32x4 strong_load16(const void *p) {
+    u32x4 v;
+    for (int i = 0; i < 4; i++) v[i] = __atomic_load_n((const u32 *)p + i, __ATOMIC_RELAXED);
+    return v;
+}
+APR_DEVICE void relax() { apr_host::relax(); }
+APR_DEVICE void grid_see(const u32 *arrived, u32 round) {
+    while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < round * blocks()) relax();
+}
 APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
 
 APR_DEVICE u32 bits(float x) { return __builtin_bit_cast(u32, x); }
 APR_DEVICE float from_bits(u32 x) { return __builtin_bit_cast(float, x); }
 APR_DEVICE int popcount(u32 x) { return __builtin_popcount(x); }
+APR_DEVICE u32 leading_zeros(u32 x) { return (u32)__builtin_clz(x); }
 APR_DEVICE void opaque(int &) {}
 APR_DEVICE void opaque(i64 &) {}
 
@@ -145,6 +158,14 @@ APR_DEVICE bf16 to_bf16(float x) {
 }
 APR_DEVICE float from_bf16(bf16 x) { return from_bits((u32)x << 16); }
 APR_DEVICE u32 pack_bf16(float lo, float hi) { return (u32)to_bf16(lo) | (u32)to_bf16(hi) << 16; }
+APR_DEVICE u32 max_bf16(u32 x, u32 y) {
+    u32 r = 0;
+    for (int i = 0; i < 32; i += 16) {
+        const float a = from_bits(x >> i << 16), b = from_bits(y >> i << 16);
+        r |= (a != a || b != b ? 0x7fffu : (a > b ? x : y) >> i & 0xffff) << i;
+    }
+    return r;
+}
 APR_DEVICE u32 fma_bf16(u32 x, u32 y, u32 z) {
     const double lo = (double)from_bits(x << 16) * from_bits(y << 16) + from_bits(z << 16);
     const double hi = (double)from_bits(x & 0xffff0000u) * from_bits(y & 0xffff0000u) + from_bits(z & 0xffff0000u);

@@ -86,14 +86,27 @@ APR_DEVICE void grid_arrive(u32 *arrived) {
     sync_warp();
     if ((thread() & 31) == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(arrived) : "memory");
 }
+// grid_see is what one thread does for it.
+APR_DEVICE void grid_see(const u32 *arrived, u32 round) {
+    u32 seen;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
+    while (seen < round * blocks());
+}
 APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
-    if (thread() == threads() - 1) {
-        u32 seen;
-        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
-        while (seen < round * blocks());
-    }
+    if (thread() == threads() - 1) grid_see(arrived, round);
     sync_block();
 }
+
+// Memory that several blocks of a launch write and read at the same time, without order between different places. relax is called
+// where a thread reads again and again.
+APR_DEVICE void strong_store(bf16 *p, bf16 v) { asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" : : "l"(p), "h"(v) : "memory"); }
+APR_DEVICE bf16 strong_load(const bf16 *p) { bf16 v; asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory"); return v; }
+APR_DEVICE u32x4 strong_load16(const void *p) {
+    u32 x, y, z, w;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "l"(p) : "memory");
+    return u32x4{x, y, z, w};
+}
+APR_DEVICE void relax() {} // pauses made nothing faster
 
 // Exchange between the lanes of a warp; all 32 take part.
 APR_DEVICE u32 shfl_xor(u32 v, int m) { return __nvvm_shfl_sync_bfly_i32(0xffffffffu, (int)v, m, 31); }
@@ -121,6 +134,7 @@ APR_DEVICE float min2(float x, float y) { return __builtin_fminf(x, y); }
 APR_DEVICE u32 bits(float x) { return __builtin_bit_cast(u32, x); }
 APR_DEVICE float from_bits(u32 x) { return __builtin_bit_cast(float, x); }
 APR_DEVICE int popcount(u32 x) { return __builtin_popcount(x); }
+APR_DEVICE u32 leading_zeros(u32 x) { return (u32)__builtin_clz(x); } // of x > 0
 // opaque hides from the compiler what it knows about x: what is computed from x stays where it is written, instead of
 // being moved out of a loop into registers that the loop lacks.
 APR_DEVICE void opaque(int &x) { asm volatile("" : "+r"(x)); }
@@ -131,7 +145,8 @@ APR_DEVICE bf16 to_bf16(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(
 APR_DEVICE float from_bf16(bf16 x) { return from_bits((u32)x << 16); }
 // pack_bf16 returns lo in the low half and hi in the high half.
 APR_DEVICE u32 pack_bf16(float lo, float hi) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo)); return r; }
-// fma_bf16 computes x·y + z of two pairs of bfloat16, rounded once.
+// max_bf16 and fma_bf16 compute with pairs of bfloat16: the larger, and x·y + z rounded once.
+APR_DEVICE u32 max_bf16(u32 x, u32 y) { u32 r; asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y)); return r; } // NaN if one is
 APR_DEVICE u32 fma_bf16(u32 x, u32 y, u32 z) { u32 r; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(z)); return r; }
 // from_f16 widens the bits of an IEEE half, exactly.
 APR_DEVICE float from_f16(u16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x)); return r; }

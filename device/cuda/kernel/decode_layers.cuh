@@ -17,8 +17,8 @@ constexpr u32 MATRICES = 7, PRODUCTS = 4;        // of a layer: q, k, v; o; gate
 constexpr u32 DECODE_WARPS = 16, MOST_HIDDEN = 2; // of a block; packs of the hidden state that a thread has at most
 constexpr u32 SLOTS = 8;                          // spans of a warp in shared memory at most
 constexpr u32 TILE = 16;                          // rows
-constexpr int KEYS_AHEAD = 6;                     // of a lane, that are loaded together
-constexpr u32 ZEROS = 3 * PLANE + 16;             // bytes of zeros that lanes without a column of x read
+constexpr int KEYS_AHEAD = 4;                     // of a lane, that are loaded together
+constexpr u32 ZEROS = 256;                        // bytes of zeros that lanes without a column of x read
 
 struct DecodeLayer {
     const u8 *w[MATRICES];
@@ -33,10 +33,9 @@ struct DecodeArgs {
     const DecodeLayer *layers; // [count]
     u32 *arrived;
     bf16 *x;                  // [hidden], in and out
-    bf16 *qkv, *att, *product; // [(heads + 2·kv_heads)·d], [heads·d], [inter]
+    bf16 *between;            // what passes between blocks: see Exchange
     const float *table;       // of the position, [d/2, 2]: cosine, sine
     float *part;              // [splits, heads, PART]
-    float *squares;           // [blocks]: Σ x² of each block's rows of x
     i64 cache_stride;
     u32 count, hidden, inter, heads, kv_heads, d;
     u32 position, splits; // splits: shares that a head's keys are cut into
@@ -47,12 +46,14 @@ struct DecodeArgs {
 };
 
 // TileArgs are those of tile_wide and tile_narrow, which copy a matrix of blocks from rows, one after the other, to tiles or, with
-// back, the other way. A tile is 16 rows, in the place that they have in rows; in it come, for each span of 256 columns in turn,
-// the blocks of the 16 rows. Bytes are counted in words of the kernel's width.
+// back, the other way. A tile is 16 rows, in the place that they have in rows; in it come the spans of 256 columns in turn. In a span
+// come the first fields of all blocks, of one row after the other, then the second fields, then the third. Bytes are counted in words of
+// the kernel's width.
 struct TileArgs {
     void *dst;
     const void *src;
-    u32 row, span; // words of a row, of 256 columns
+    u32 row, span;                // words of a row, of 256 columns
+    u32 of_block, second, third; // words of a block, of those before its second and third field; of a type with one field 1 each
     u32 back;
 };
 // A thread has several words on their way together. Grid: (tiles, TILE_SPANS spans of each).
@@ -65,16 +66,20 @@ template <class W> APR_DEVICE void tile(const TileArgs &a) {
     const u32 part = TILE_SPANS * TILE * a.span, end = (u32)min_of((block_y() + 1) * part, TILE * a.row);
     for (u32 base = block_y() * part + thread(); base < end; base += WORDS * threads()) {
         W v[WORDS];
-        u32 in_rows[WORDS];
+        u32 in_rows[WORDS], in_tile[WORDS];
         UNROLL for (u32 k = 0; k < WORDS; k++) {
             const u32 i = base + k * threads(), span = i / (TILE * a.span), words = (u32)min_of(a.span, a.row - span * a.span);
             if (i >= end) break;
             const u32 at = i - span * TILE * a.span, row = at / words;
-            in_rows[k] = row * a.row + span * a.span + (at - row * words);
-            v[k] = from[a.back ? i : in_rows[k]];
+            const u32 word = at - row * words, number = word / a.of_block, of_row = words / a.of_block, in_block = word - number * a.of_block;
+            const u32 field = in_block < a.second ? 0 : in_block < a.third ? a.second : a.third;
+            const u32 size = (in_block < a.second ? a.second : in_block < a.third ? a.third : a.of_block) - field;
+            in_rows[k] = row * a.row + span * a.span + word;
+            in_tile[k] = span * TILE * a.span + TILE * of_row * field + (row * of_row + number) * size + in_block - field;
+            v[k] = from[a.back ? in_tile[k] : in_rows[k]];
         }
         UNROLL for (u32 k = 0; k < WORDS; k++)
-            if (base + k * threads() < end) to[a.back ? in_rows[k] : base + k * threads()] = v[k];
+            if (base + k * threads() < end) to[a.back ? in_rows[k] : in_tile[k]] = v[k];
     }
 }
 
@@ -110,7 +115,6 @@ struct Model {
 // Span is 256 columns of a tile, or those that its rows end with.
 struct __attribute__((aligned(8))) Span {
     u32 at : 24, groups : 4; // groups of columns of a row that are before it in the matrix, and its own
-    u32 last : 4;            // whether the warp has no more of the tile
     u16 number;              // of the row's
     u8 matrix, place;        // place of the sums of its tile: see Work
 };
@@ -136,7 +140,7 @@ struct Work {
                 NO_UNROLL while (number >= m.shares[matrix].tiles) number -= m.shares[matrix++].tiles;
                 to[i - begin] = {
                     (m.shares[matrix].first + number) * groups + 8 * span, (u32)min_of(8, groups - 8 * span),
-                    span + 1 == of_row || i + 1 == end, (u16)span, (u8)matrix, (u8)(warp() + tile),
+                    (u16)span, (u8)matrix, (u8)(warp() + tile),
                 };
                 if (span == 0) tiles[product * m.a.tiles + tile] = {(u8)(warp() + tile), (u8)((i + of_row - 1) / each - warp() + 1)};
             }
@@ -146,18 +150,27 @@ struct Work {
     }
 };
 
-// Ring is a warp's place for spans in shared memory, and the slot of the next.
+// Ring is a warp's place for spans in shared memory: slots, at multiples of 128 bytes, and for each what its copies arrive at.
 struct Ring {
-    u8 *slot;
-    u64 *filled;
-    u32 turn, parity;
+    u8 *slots;
+    u64 *all_filled;
+    u32 at, turn, parity; // of the next span: bytes of the slots before it, their number
+    APR_METHOD u8 *slot() const { return slots + at; }
+    APR_METHOD u64 *filled() const { return all_filled + turn; }
+    // wait returns the next span when it is there.
+    APR_METHOD const u8 *wait() const {
+        bulk_wait(filled(), parity);
+        return slot();
+    }
     APR_METHOD void advance(const DecodeArgs &a) {
-        slot += a.pitch, filled++;
-        if (++turn < a.slots) return;
-        slot -= a.slots * a.pitch, filled -= a.slots;
-        turn = 0, parity ^= 1;
+        at += a.pitch;
+        if (++turn == a.slots) at = turn = 0, parity ^= 1;
     }
 };
+
+// lead is how many bytes a copy begins before its span, which has so many before it in its matrix: copies whose two places do not both
+// begin at a multiple of 128 bytes are slower.
+APR_DEVICE u32 lead(u64 before) { return (u32)before & 127; }
 
 // Feed copies a warp's spans of all layers, one after the other, to its ring. A lane has one of the next up to 32.
 struct Feed {
@@ -173,47 +186,74 @@ struct Feed {
         if (of < m.a.count) {
             const Span s = spans[number];
             const u32 bytes = 2 * (m.layers[of].kind[s.matrix] & 4095); // TILE rows of a group
-            from = m.layers[of].w[s.matrix] + (u64)s.at * bytes, size = s.groups * bytes;
+            const u64 before = (u64)s.at * bytes;
+            from = m.layers[of].w[s.matrix] + before - lead(before), size = s.groups * bytes + lead(before);
         }
         next += 32;
         NO_UNROLL while (layer < m.a.count && next >= count) next -= count, layer++;
     }
     // fill begins to copy the next span, if there is one.
-    APR_METHOD void fill(const Model &m, u64 *filled, u8 *slot) {
-        if (lane() == at && size > 0) copy_bulk(filled, slot, from, size);
+    APR_METHOD void fill(const Model &m, const Ring &ring) {
+        if (lane() == at && size > 0) copy_bulk(ring.filled(), ring.slot(), from, size);
         if (++at == 32) describe(m);
     }
 };
 
-// Operand is x of a product as the lanes of a warp read it.
-struct Operand {
-    const u8 *x, *zeros;
-    u32 l; // lane
-    // lists are InShared's, loaded together.
-    template <bool HALVES> APR_METHOD static void lists(float (&scale)[4], float (&total)[4], const u8 *chunk, u32 at) {
-        const float *p = (const float *)(chunk + LISTS) + (HALVES ? 4 * (at >> 1) : 2 * at), *q = p + (HALVES ? 2 + (at & 1) : 1) * (LIST / 4);
-        if (HALVES) {
-            const f32x4 v = *(const f32x4 *)p, w = *(const f32x4 *)q;
-            UNROLL for (int k = 0; k < 4; k++) scale[k] = v[k], total[k] = w[k];
-        } else {
-            const f32x2 v = *(const f32x2 *)p, w = *(const f32x2 *)q;
-            UNROLL for (int k = 0; k < 2; k++) scale[k] = v[k], total[k] = w[k];
-        }
+// How the 256 values of x of a span stand in shared memory: four planes of hi, of which plane k has values 64t + 16k … + 15 for t = 0 … 3,
+// the lists of powers of two and of sums of the 8 groups, four planes of lo, the lists of sums of first and of second halves. Lanes that
+// read hi and lo together read different banks.
+constexpr u32 PLANE_X = 64, LOW_X = 320, SPAN_X = 640;
+struct BySpan {
+    static constexpr u32 low = LOW_X;
+    APR_METHOD static u32 list_at(u32 n) { return (n < 2 ? 4 * PLANE_X : LOW_X + 4 * PLANE_X - 64) + 32 * n; }
+    APR_METHOD static u8 *values(u8 *x, u32 pack) { return x + pack / 32 * SPAN_X + pack % 8 / 2 * PLANE_X + pack % 32 / 8 * 16 + 8 * (pack & 1); }
+    APR_METHOD static float *list(u8 *x, u32 pack, u32 n) { return (float *)(x + pack / 32 * SPAN_X + list_at(n)) + pack % 32 / 4; }
+};
+
+// Types in tiles: words and scales of lane t's part of a row of a span, as gemv_blocks.cuh has them of rows.
+template <class B> struct InTile : B {
+    APR_METHOD static void words(Words (&q)[4], const u8 *span, u32 row, u32 t, u32 groups) { B::words(q, of(span, row, groups), t, groups); }
+    APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *span, u32 row, u32 t, u32 groups) { B::scales(s, off, of(span, row, groups), t, groups); }
+    APR_METHOD static const u8 *of(const u8 *span, u32 row, u32 groups) { return span + row * (B::partial ? B::bytes / 8 * groups : B::bytes); }
+};
+// Blocks of Q6_K have three fields: codes, scales, and the scale of scales.
+template <> struct InTile<RowsQ6K> : RowsQ6K {
+    APR_METHOD static void words(Words (&q)[4], const u8 *span, u32 row, u32 t, u32) {
+        const u8 *p = span + 192 * row + 16 * (t & 1);
+        const u32 h = t >> 1;
+        const u32x4 q0 = load16(p + 64 * h), q1 = load16(p + 64 * h + 32), upper = load16(p + 128 + 32 * h);
+        UNROLL for (int k = 0; k < 4; k++) q[k] = sixes(k & 1 ? q1 : q0, upper, k);
     }
-    // add_as adds the products of a span of type B to those of rows g and g+8. p is its first block of row g, that of g+8 is `below`
-    // bytes after it; span is its number in the row, and it has so many groups.
-    template <class B> APR_METHOD void add_as(float (&sum)[2], const u8 *p, u32 below, u32 span, u32 groups) const {
-        const u32 g = l >> 2, t = l & 3, at = 4 * (span & 7) + t, i = t & 1;
-        const u8 *chunk = x + (span >> 3) * CHUNK_X;
-        const u8 *column = chunk + 4 * PLANE * (g & 1) + (B::halves ? i * PLANE + 16 * (at - i) : 16 * at);
-        if (g >> 1 != t) column = zeros;
-        constexpr u32 parts = B::halves ? 4 : 2; // of a row's codes, that have a scale
+    APR_METHOD static void scales(float (&s)[4], float (&)[4], const u8 *span, u32 row, u32 t, u32) {
+        const u32x2 codes = *(const u32x2 *)(span + 192 * TILE + 16 * row + 8 * (t >> 1));
+        const float d = from_f16(*(const u16 *)(span + 208 * TILE + 2 * row));
+        UNROLL for (u32 k = 0; k < 4; k++) s[k] = mul_rn(d, from_bits(byte_perm(codes[k / 2] ^ 0x80808080u, 0x4b000000, 0x7440 + 2 * (k & 1) + (t & 1))) - 8388736.0f);
+    }
+};
+
+// TileLanes is how the lanes of a warp multiply 16 rows × 256 columns of a type by x. A lane 4g + t has groups 2t and 2t+1, or the four halves
+// t%2 of groups 4h … 4h+3, h = t/2, of rows g and g+8.
+template <class B> struct TileLanes {
+    static constexpr u32 parts = B::halves ? 4 : 2; // of a row's codes, that have a scale
+    u32 l, step;              // lane; from a span's column of x to that of the next
+    const u8 *column, *lists; // of the first span; a lane without a column has zeros
+    APR_METHOD TileLanes(const u8 *x, const u8 *zeros, u32 lane) {
+        l = lane;
+        const u32 g = l >> 2, t = l & 3, i = t & 1;
+        step = g >> 1 == t ? SPAN_X : 0;
+        column = step ? x + LOW_X * (g & 1) + (B::halves ? i * PLANE_X + 16 * (t - i) : 16 * t) : zeros;
+        lists = x + (B::halves ? 16 * (t >> 1) : 8 * t);
+    }
+    // add adds the products of a span, number `span` of the row, of which there are so many groups.
+    APR_METHOD void add(float (&sum)[2], const u8 *first, u32 span, u32 groups) const {
+        const u32 g = l >> 2, t = l & 3;
+        const u8 *at = column + span * step, *list = lists + span * SPAN_X;
         i32 d[parts][4] = {};
+        Words a[4], b[4];
+        B::words(a, first, g, t, groups);
+        B::words(b, first, g + 8, t, groups);
         UNROLL for (u32 n = 0; n < 4; n++) {
-            Words a[4], b[4]; // of which the compiler keeps number n
-            B::words(a, p, t, groups);
-            B::words(b, p + below, t, groups);
-            const u32x4 v = load16(column + (B::halves ? 2 * (n & 1) * PLANE + 16 * (n >> 1) : n * PLANE));
+            const u32x4 v = load16(at + (B::halves ? 2 * (n & 1) * PLANE_X + 16 * (n >> 1) : n * PLANE_X));
             UNROLL for (u32 j = 0; j < 4; j += 2) {
                 const u32 rows[4] = {a[n].w[j], b[n].w[j], a[n].w[j + 1], b[n].w[j + 1]};
                 if (B::is_signed) mma_ss(d[n * parts / 4], rows, v[j], v[j + 1]);
@@ -221,54 +261,64 @@ struct Operand {
             }
         }
         float scale[4], total[4]; // of x
-        lists<B::halves>(scale, total, chunk, at);
+        if (B::halves) {
+            const f32x4 v = *(const f32x4 *)(list + BySpan::list_at(0)), w = *(const f32x4 *)(list + BySpan::list_at(2) + 32 * (t & 1));
+            UNROLL for (int k = 0; k < 4; k++) scale[k] = v[k], total[k] = w[k];
+        } else {
+            const f32x2 v = *(const f32x2 *)(list + BySpan::list_at(0)), w = *(const f32x2 *)(list + BySpan::list_at(1));
+            UNROLL for (int k = 0; k < 2; k++) scale[k] = v[k], total[k] = w[k];
+        }
         UNROLL for (u32 r = 0; r < 2; r++) {
             float s[4], off[4];
-            B::scales(s, off, p + r * below, t, groups);
+            B::scales(s, off, first, g + 8 * r, t, groups);
             UNROLL for (u32 k = 0; k < parts; k++) {
                 if (B::partial && 2 * t + k >= groups) continue; // a scale that is not there
                 sum[r] = with_group<B>(sum[r], s[k], off[k], mul_rn(scale[k], (float)(d[k][2 * r] * 256 + d[k][2 * r + 1])), total[k]);
             }
         }
     }
-    // add does it for the span at `first`. Without ALL there are no types but Q4_K, Q5_K and Q6_K.
-    template <bool ALL> APR_METHOD void add(float (&sum)[2], u32 kind, const u8 *first, const Span &s) const {
-        const u32 type = kind / 4096, row = (kind & 4095) * s.groups / 8;
-        const u8 *p = first + (l >> 2) * row;
-        if (type == 0) add_as<RowsQ4K>(sum, p, 8 * row, s.number, s.groups);
-        else if (type == 2) add_as<RowsQ6K>(sum, p, 8 * row, s.number, s.groups);
-        else if (!ALL || type == 1) add_as<RowsQ5K>(sum, p, 8 * row, s.number, s.groups);
-        else if (type == 3) add_as<RowsOfGroups<GroupQ8_0>>(sum, p, 8 * row, s.number, s.groups);
-        else if (type == 4) add_as<RowsOfGroups<GroupQ4_0>>(sum, p, 8 * row, s.number, s.groups);
-        else add_as<RowsOfGroups<GroupQ5_0>>(sum, p, 8 * row, s.number, s.groups);
-    }
 };
 
-// multiply writes the warp's sums of the rows of its tiles. spans are those of the product.
-template <bool ALL> APR_DEVICE void multiply(const Model &m, Feed &feed, Ring &ring, u32 layer, const Span *spans, u32 count, const Operand &x, float *sums) {
-    float sum[2] = {};
-    if (count == 0) return;
-    const DecodeLayer &l = m.layers[layer];
-    Span next = spans[0];
-    u32 after = l.kind[next.matrix];
-    NO_UNROLL for (u32 i = 1; i <= count; i++) {
-        const Span s = next;
-        const u32 kind = after;
-        if (i < count) next = spans[i], after = l.kind[next.matrix];
-        bulk_wait(ring.filled, ring.parity);
-        x.add<ALL>(sum, kind, ring.slot, s);
-        sync_warp(); // every lane has read: the slot may be filled again
-        feed.fill(m, ring.filled, ring.slot);
-        ring.advance(m.a);
-        if (!s.last) continue;
-        UNROLL for (u32 r = 0; r < 2; r++) {
-            sum[r] += shfl_xor(sum[r], 1);
-            sum[r] += shfl_xor(sum[r], 2);
-            if ((x.l & 3) == 0) sums[s.place * TILE + (x.l >> 2) + 8 * r] = sum[r];
-            sum[r] = 0;
+// Product is what a warp multiplies with: x and zeros, in shared memory; its ring, and what fills it.
+struct Product {
+    const Model &m;
+    const u8 *x, *zeros;
+    Ring ring;
+    Feed feed;
+    // stretch adds n spans of a tile, of type B, from s on.
+    template <class B> APR_METHOD void stretch(float (&sum)[2], const Span &s, u32 n, u32 groups) {
+        const TileLanes<InTile<B>> tile(x, zeros, lane());
+        u32 before = s.at * (TILE * B::bytes / 8);
+        NO_UNROLL for (u32 span = s.number; span < s.number + n; span++, before += TILE * B::bytes) {
+            tile.add(sum, ring.wait() + lead(before), span, B::partial ? (u32)min_of(8, groups - 8 * span) : 8);
+            sync_warp(); // every lane has read: the slot may be filled again
+            feed.fill(m, ring);
+            ring.advance(m.a);
         }
     }
-}
+    // multiply writes the warp's sums of the rows of its tiles. spans are those of the product. Without ALL there are no types but Q4_K,
+    // Q5_K and Q6_K.
+    template <bool ALL> APR_METHOD void multiply(const DecodeLayer &l, u32 product, const Span *spans, u32 count, float *sums) {
+        const u32 of_row = m.spans(product), groups = m.groups(product);
+        NO_UNROLL for (u32 i = 0; i < count;) {
+            const Span s = spans[i];
+            const u32 n = (u32)min_of(of_row - s.number, count - i), type = l.kind[s.matrix] / 4096;
+            float sum[2] = {};
+            if (type == 0) stretch<RowsQ4K>(sum, s, n, groups);
+            else if (type == 2) stretch<RowsQ6K>(sum, s, n, groups);
+            else if (!ALL || type == 1) stretch<RowsQ5K>(sum, s, n, groups);
+            else if (type == 3) stretch<RowsOfGroups<GroupQ8_0>>(sum, s, n, groups);
+            else if (type == 4) stretch<RowsOfGroups<GroupQ4_0>>(sum, s, n, groups);
+            else stretch<RowsOfGroups<GroupQ5_0>>(sum, s, n, groups);
+            UNROLL for (u32 r = 0; r < 2; r++) {
+                sum[r] += shfl_xor(sum[r], 1);
+                sum[r] += shfl_xor(sum[r], 2);
+                if ((lane() & 3) == 0) sums[s.place * TILE + (lane() >> 2) + 8 * r] = sum[r];
+            }
+            i += n;
+        }
+    }
+};
 
 // Sums are the results of multiply.
 struct Sums {
@@ -291,24 +341,77 @@ struct Sums {
     }
 };
 
-// normalised writes RMSNorm of the hidden state, as rounded to bfloat16, to x in integers. w are the thread's packs of the
-// norm's weights.
-APR_DEVICE void normalised(const DecodeArgs &a, const Pack<float, 8> (&w)[MOST_HIDDEN], u8 *x) {
+// What a layer's blocks exchange stands in memory that is unset before, which no result is: who reads it sees for himself what has
+// come, and waits for no barrier and no fence. When it is unset again is ordered by a barrier that nobody has to wait long for: a block
+// arrives at it when it has read x for gate and up, and sees in down that all have arrived. Then everything of the layer up to there, and
+// of the layer before it, has been read by all and is unset. What is used again two layers later, or gate·up three, is used after
+// the barrier of the layer between, at which blocks arrived after they had unset it.
+constexpr u32 PRODUCTS_KEPT = 4; // of layers
+constexpr bf16 UNSET = 0xffff;   // NaN, but not the one that to_bf16 and arithmetic give
+APR_DEVICE bool unset(u32x4 v) { // any of 8 values
+    u32 any = 0;
+    UNROLL for (int i = 0; i < 4; i++) any |= (~v[i] - 0x00010001u) & v[i] & 0x80008000u;
+    return any != 0;
+}
+// settled returns pack first + lane() of a row of so many once it is there, with v what was read of it before; 0 for those beyond the end.
+// While packs of a warp are missing all its lanes read the last one of these, and only then their own again: what blocks read in vain
+// takes from what brings them weights.
+APR_DEVICE u32x4 settled(u32x4 v, const bf16 *row, u32 first, u32 packs) {
+    const u32 own = first + lane();
+    NO_UNROLL while (u32 missing = ballot(own < packs && unset(v))) {
+        const bf16 *last = row + 8 * (u64)(first + 31 - leading_zeros(missing));
+        NO_UNROLL while (unset(strong_load16(last))) relax();
+        if (own < packs && unset(v)) v = strong_load16(row + 8 * (u64)own);
+    }
+    return v;
+}
+APR_DEVICE bf16 settled(bf16 v, const bf16 *p) {
+    NO_UNROLL while (v == UNSET) relax(), v = strong_load(p);
+    return v;
+}
+
+// Exchange is where a layer's blocks leave for others what they compute.
+struct Exchange {
+    bf16 *qkv, *att, *o, *down; // of layers of even and of odd number: [(heads + 2·kv_heads)·d], [heads·d], x after o [hidden], x after down
+    bf16 *product;              // silu(gate)·up [inter], of four layers
+    APR_METHOD Exchange(const DecodeArgs &a, u32 number) {
+        int layer = (int)number;
+        opaque(layer); // pointers are computed where they are used: they would take registers from products
+        const u32 heads = a.heads * a.d, all = heads + 2 * a.kv_heads * a.d, each = all + heads + 2 * a.hidden;
+        qkv = a.between + (layer & 1) * each, att = qkv + all, o = att + heads, down = o + a.hidden;
+        product = a.between + 2 * each + (layer & (PRODUCTS_KEPT - 1)) * a.inter;
+    }
+};
+
+// normalised writes RMSNorm of the hidden state at `from`, as rounded to bfloat16, to x in integers. w are the thread's packs of the
+// norm's weights; squares has a place for each warp.
+APR_DEVICE void normalised(const DecodeArgs &a, const bf16 *from, const Pack<float, 8> (&w)[MOST_HIDDEN], u8 *x, float *squares) {
     const u32 packs = a.hidden / 8;
     Pack<bf16, 8> v[MOST_HIDDEN] = {};
     UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
-        if (thread() + k * threads() < packs) load_pack(v[k], a.x + 8 * (thread() + k * threads()));
-    float p[8], q[8], squares = 0;
-    for (u32 b = lane(); b < blocks(); b += 32) squares += a.squares[b];
-    const float rstd = 1.0f / sqrt_rn(fma_rn(warp_sum(squares), a.inv_hidden, a.eps));
+        if (thread() + k * threads() < packs) v[k].v = strong_load16(from + 8 * (thread() + k * threads()));
+    float p[8], q[8], sum = 0;
     UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
-        const u32 pack = thread() + k * threads();
+        v[k].v = settled(v[k].v, from, 32 * warp() + k * threads(), packs);
+        widen(p, v[k]);
+        UNROLL for (int e = 0; e < 8; e++) sum = fma_rn(p[e], p[e], sum);
+    }
+    sum = warp_sum(sum);
+    if (lane() == 0) squares[warp()] = sum;
+    sync_block();
+    sum = 0;
+    UNROLL for (u32 k = 0; k < DECODE_WARPS; k++) sum += squares[k];
+    const float rstd = 1.0f / sqrt_rn(fma_rn(sum, a.inv_hidden, a.eps));
+    UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
+        int at = (int)(thread() + k * threads());
+        opaque(at); // places in shared memory are computed here, not kept in registers during products
+        const u32 pack = (u32)at;
         if (pack - lane() >= packs) continue; // of the whole warp
         widen(p, v[k]);
         widen(q, w[k]);
         UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * q[e];
         narrow(v[k], p);
-        round_pack(x, pack, v[k].v, pack < packs);
+        round_pack<BySpan>(x, pack, v[k].v, pack < packs);
     }
 }
 
@@ -319,31 +422,32 @@ APR_DEVICE void rounded(const bf16 *row, u32 cols, u8 *x) {
         u32x4 v[LOADS] = {};
         UNROLL for (u32 k = 0; k < LOADS; k++) {
             const u32 pack = first + k * threads() + lane();
-            if (pack < cols / 8) v[k] = load16(row + 8 * (u64)pack);
+            if (pack < cols / 8) v[k] = strong_load16(row + 8 * (u64)pack);
         }
         UNROLL for (u32 k = 0; k < LOADS; k++) {
             const u32 pack = first + k * threads() + lane();
-            if (pack - lane() < cols / 8) round_pack(x, pack, v[k], pack < cols / 8);
+            v[k] = settled(v[k], row, first + k * threads(), cols / 8);
+            if (pack - lane() < cols / 8) round_pack<BySpan>(x, pack, v[k], pack < cols / 8);
         }
     }
 }
 
 // finish_gated writes silu(g)·u of the block's rows of gate and up.
-APR_DEVICE void finish_gated(const Model &m, const Sums &sums) {
+APR_DEVICE void finish_gated(const Model &m, const Sums &sums, bf16 *to) {
     const Share gate = m.shares[4];
     NO_UNROLL for (u32 i = thread(); i < gate.tiles * TILE; i += threads()) {
         const float g = sums.row(i / TILE, i % TILE), u = sums.row(gate.tiles + i / TILE, i % TILE);
-        m.a.product[gate.first * TILE + i] = to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u))));
+        strong_store(to + gate.first * TILE + i, to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u)))));
     }
 }
 
 // finish_qkv writes the block's rows of q, k and v. bias are theirs.
-APR_DEVICE void finish_qkv(const Model &m, const Sums &sums, const float *bias) {
+APR_DEVICE void finish_qkv(const Model &m, const Sums &sums, const float *bias, bf16 *to) {
     u32 column = 0, before = 0; // of the matrix, its first tile of the block
     NO_UNROLL for (u32 n = 0; n < 3; n++) {
         const Share s = m.shares[n];
         NO_UNROLL for (u32 i = thread(); i < s.tiles * TILE; i += threads())
-            m.a.qkv[column + s.first * TILE + i] = to_bf16(sums.row(before + i / TILE, i % TILE) + bias[before * TILE + i]);
+            strong_store(to + column + s.first * TILE + i, to_bf16(sums.row(before + i / TILE, i % TILE) + bias[before * TILE + i]));
         before += s.tiles, column += (n == 0 ? m.a.heads : m.a.kv_heads) * m.a.d;
     }
 }
@@ -361,7 +465,7 @@ APR_DEVICE float bias_of(const Model &m, const float *bias, u32 i) {
 
 // finish_added adds the block's rows of a product to x, sixteen lanes a row, as many as may have a part of it. own is x of these rows.
 static_assert(DECODE_WARPS == 16);
-APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own) {
+APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own, bf16 *to, bool last) {
     const Share s = m.shares[3];
     NO_UNROLL for (u32 first = 0; first < s.tiles * TILE; first += threads() / 16) {
         const u32 i = first + thread() / 16, part = thread() % 16;
@@ -370,24 +474,37 @@ APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own) {
         UNROLL for (u32 d = 8; d; d /= 2) v += shfl_xor(v, d);
         if (!there || part > 0) continue;
         const bf16 x = to_bf16(v + own[i]);
-        m.a.x[s.first * TILE + i] = x, own[i] = from_bf16(x);
+        strong_store(to + s.first * TILE + i, x);
+        if (last) m.a.x[s.first * TILE + i] = x;
+        own[i] = from_bf16(x);
     }
 }
 
-// square writes the sum of own² to the block's place, by one warp.
-APR_DEVICE void square(const Model &m, const float *own) {
-    float squares = 0;
-    NO_UNROLL for (u32 i = lane(); i < m.shares[3].tiles * TILE; i += 32) squares = fma_rn(own[i], own[i], squares);
-    squares = warp_sum(squares);
-    if (lane() == 0) m.a.squares[block()] = squares;
+// forget unsets what the block left for others in a layer: q, k, v, attention, x after o; and before it: gate·up, x after down. By one warp.
+APR_DEVICE void forget(const Model &m, u32 layer) {
+    const Exchange e(m.a, layer), before(m.a, layer - 1);
+    u32 column = 0;
+    NO_UNROLL for (u32 n = 0; n < 3; n++) {
+        const Share s = m.shares[n];
+        NO_UNROLL for (u32 i = lane(); i < s.tiles * TILE; i += 32) strong_store(e.qkv + column + s.first * TILE + i, UNSET);
+        column += (n == 0 ? m.a.heads : m.a.kv_heads) * m.a.d;
+    }
+    NO_UNROLL for (u32 h = block(); h < m.a.heads; h += blocks())
+        NO_UNROLL for (u32 i = lane(); i < m.a.d; i += 32) strong_store(e.att + h * m.a.d + i, UNSET);
+    const Share hidden = m.shares[3], inter = m.shares[4];
+    NO_UNROLL for (u32 i = lane(); i < hidden.tiles * TILE; i += 32)
+        strong_store(e.o + hidden.first * TILE + i, UNSET), strong_store(before.down + hidden.first * TILE + i, UNSET);
+    NO_UNROLL for (u32 i = lane(); i < inter.tiles * TILE; i += 32) strong_store(before.product + inter.first * TILE + i, UNSET);
 }
 
-// begin keeps x of the block's rows, by one warp.
+// begin keeps x of the block's rows and leaves it where a layer before the first one would. By one warp.
 APR_DEVICE void begin(const Model &m, float *own) {
     const Share s = m.shares[3];
-    for (u32 i = lane(); i < s.tiles * TILE; i += 32) own[i] = from_bf16(m.a.x[s.first * TILE + i]);
-    sync_warp();
-    square(m, own);
+    bf16 *x = Exchange(m.a, -1).down;
+    NO_UNROLL for (u32 i = lane(); i < s.tiles * TILE; i += 32) {
+        own[i] = from_bf16(m.a.x[s.first * TILE + i]);
+        strong_store(x + s.first * TILE + i, m.a.x[s.first * TILE + i]);
+    }
 }
 
 // LatestRow are rows of a cache, but for the latest one, which stands elsewhere.
@@ -400,14 +517,15 @@ struct LatestRow {
 
 // attend rotates q and k of one head and computes its attention over one share of the keys. One block of those that have a
 // key writes it to the cache, with its value. fresh has three rows of 256; parts is that of attend_keys.
-APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 item, bf16 *fresh, float *parts) {
+APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 number, u32 item, bf16 *fresh, float *parts) {
     const u32 h = item % a.heads, split = item / a.heads, d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group;
     const u32 i = thread() % half, kind = thread() / half; // q, k, v, which are asked for before the other keys
     const int position = (int)a.position, share = (position + (int)a.splits) / (int)a.splits, first = split * share, end = (int)min_of(position + 1, first + share);
-    float p = 0, q = 0, cosine = 0, sine = 0;
+    int column = (int)((kind == 0 ? h : a.heads + (kind - 1) * a.kv_heads + g) * d + i);
+    bf16 low = 0, high = 0;
+    float cosine = 0, sine = 0;
     if (kind < 3) {
-        const bf16 *from = a.qkv + (kind == 0 ? h : a.heads + (kind - 1) * a.kv_heads + g) * d;
-        p = from_bf16(from[i]), q = from_bf16(from[half + i]);
+        low = strong_load(Exchange(a, number).qkv + column), high = strong_load(Exchange(a, number).qkv + column + half);
         if (kind < 2) cosine = a.table[2 * i], sine = a.table[2 * i + 1];
     }
     const bf16 *keys = layer.cache + g * d, *values = keys + a.kv_heads * d;
@@ -415,6 +533,9 @@ APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 item, 
     Ahead<KEYS_AHEAD, bf16> ahead;
     ahead.load(lanes, RowsFrom<bf16>{keys, a.cache_stride}, RowsFrom<bf16>{values, a.cache_stride}, first, (int)min_of(end, position));
     if (kind < 3) {
+        opaque(column); // or the addresses would take registers while keys come
+        const bf16 *from = Exchange(a, number).qkv + column;
+        const float p = from_bf16(settled(low, from)), q = from_bf16(settled(high, from + half));
         fresh[256 * kind + i] = to_bf16(kind < 2 ? p * cosine - q * sine : p);
         fresh[256 * kind + half + i] = to_bf16(kind < 2 ? q * cosine + p * sine : q);
     }
@@ -430,7 +551,7 @@ APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 item, 
     const Joined r = attend_keys(lanes, fresh, k, v, ahead, first, end, d, a.log2_scale, parts);
     if (thread() >= d) return;
     if (a.splits == 1) {
-        a.att[h * d + thread()] = to_bf16(r.acc / r.sum);
+        strong_store(Exchange(a, number).att + h * d + thread(), to_bf16(r.acc / r.sum));
         return;
     }
     float *to = a.part + (i64)item * PART;
@@ -438,15 +559,12 @@ APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 item, 
     if (thread() == 0) to[256] = r.top, to[257] = r.sum;
 }
 
-// expect asks for the keys and values of a share to come to the cache of the device. It needs nothing of the position.
-APR_DEVICE void expect(const DecodeArgs &a, const DecodeLayer &layer, u32 item) {
-    const u32 h = item % a.heads, split = item / a.heads, lines = a.d / 64, share = (a.position + a.splits) / a.splits;
-    const u32 end = (u32)min_of(a.position, (split + 1) * share);
-    const bf16 *keys = layer.cache + h / (a.heads / a.kv_heads) * a.d;
-    NO_UNROLL for (u32 i = split * share * 2 * lines + thread(); i < end * 2 * lines; i += threads()) {
-        const u32 line = i % lines, value = i / lines % 2, key = i / lines / 2;
-        prefetch(keys + key * a.cache_stride + value * a.kv_heads * a.d + 64 * line);
-    }
+// expect asks for keys and values of a layer to come to the cache of the device: a line a thread of the launch, those of the latest
+// positions before this one.
+APR_DEVICE void expect(const DecodeArgs &a, const DecodeLayer &layer) {
+    const u32 lines = a.kv_heads * a.d / 32, i = block() * threads() + thread(); // of a position
+    if (i >= lines * a.position) return;
+    prefetch(layer.cache + (i64)(a.position - 1 - i / lines) * a.cache_stride + i % lines * 64);
 }
 
 // The whole. Grid: one block a multiprocessor, all at once.
@@ -454,77 +572,86 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
-    SHARED(u64, filled, DECODE_WARPS * SLOTS);
     SHARED(u32, counts, DECODE_WARPS * PRODUCTS);
+    SHARED(u64, filled, DECODE_WARPS * SLOTS);
+    SHARED(u32, meetings, 1);
+    SHARED(float, squares, DECODE_WARPS);
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
     for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
     for (u32 i = thread(); i < ZEROS / 16; i += threads()) store16(shared + a.zeros_at + 16 * i, u32x4{});
     if (thread() < MATRICES) shares[thread()] = m.share(thread());
+    if (thread() == threads() - 1) meetings[0] = 0;
     sync_block();
+    if (warp() < PRODUCTS_KEPT) forget(m, warp());
     const Work work = {(Span *)(shared + a.spans_at), (TileSums *)(shared + a.tiles_at), counts};
     work.describe(m);
     sync_block();
     float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at), *bias = (float *)(shared + a.bias_at);
-    const Operand x = {shared, shared + a.zeros_at, lane()};
-    Ring ring = {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0};
-    if (lane() < a.slots) bulk_init(&ring.filled[lane()], 1);
+    const bool last_warp = warp() == DECODE_WARPS - 1; // which alone arrives at barriers and waits there
+    auto arrive = [&] {
+        if (!last_warp) return;
+        grid_arrive(a.arrived);
+        if (lane() == 31) meetings[0]++;
+    };
+    if (last_warp) begin(m, own);
+    arrive();
+    if (lane() < a.slots) bulk_init(filled + warp() * SLOTS + lane(), 1);
     sync_warp();
     const u32 *count = counts + warp() * PRODUCTS;
-    Feed feed = {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], 0, nullptr, 0};
-    if (feed.count > 0) {
-        feed.describe(m);
-        NO_UNROLL for (u32 n = 0; n < a.slots; n++) feed.fill(m, ring.filled + n, ring.slot + n * a.pitch);
+    Product x = {m, shared, shared + a.zeros_at, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], 0, nullptr, 0}};
+    if (x.feed.count > 0) {
+        x.feed.describe(m);
+        NO_UNROLL for (u32 n = 0; n < a.slots; n++) x.feed.fill(m, x.ring), x.ring.advance(a);
+        x.ring.parity = 0; // nothing has been waited for
     }
-    const bool first_warp = warp() == 0;
-    u32 round = 0;
-    auto arrive = [&] { // by the first warp, which has written last, or of all after a barrier
-        if (first_warp) grid_arrive(a.arrived);
-        round++;
-    };
-    if (first_warp) begin(m, own);
-    arrive();
+    grid_wait(a.arrived, meetings[0]);
     NO_UNROLL for (u32 layer = 0; layer < a.count; layer++) {
-        const Span *spans = feed.spans;
+        const Span *spans = x.feed.spans;
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
-            Pack<float, 8> w[MOST_HIDDEN] = {}; // of the norm, on their way during the wait, as is the bias
+            Pack<float, 8> w[MOST_HIDDEN] = {}; // of the norm, on their way while x comes, as is the bias
             const u32 rows = product == 0 ? m.tiles(0) * TILE : 0;
             const float v = thread() < rows ? bias_of(m, layers[layer].bias, thread()) : 0.0f;
+            if (product == 0) expect(a, layers[layer]);
             if (product % 2 == 0)
                 UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
                     if (thread() + k * threads() < a.hidden / 8) load_pack(w[k], layers[layer].norm[product / 2] + 8 * (thread() + k * threads()));
-            grid_wait(a.arrived, round);
             if (thread() < rows) bias[thread()] = v;
-            if (product % 2 == 0) normalised(a, w, shared);
-            else rounded(product == 1 ? a.att : a.product, m.cols(product), shared);
+            if (product % 2 == 0) {
+                const Exchange e(a, product == 0 ? layer - 1 : layer);
+                normalised(a, product == 0 ? e.down : e.o, w, shared, squares);
+            } else {
+                const Exchange e(a, layer);
+                rounded(product == 1 ? e.att : e.product, m.cols(product), shared);
+            }
             sync_block();
-            multiply<ALL>(m, feed, ring, layer, spans, count[product], x, sums);
+            if (product == 2) arrive();
+            if (product == 3 && last_warp) {
+                if (lane() == 31) grid_see(a.arrived, meetings[0]);
+                sync_warp();
+                forget(m, layer);
+            }
+            x.multiply<ALL>(layers[layer], product, spans, count[product], sums);
             spans += count[product];
             sync_block();
             const Sums found = {sums, work.tiles + product * a.tiles};
-            if (product == 0) finish_qkv(m, found, bias);
-            else if (product == 2) finish_gated(m, found);
-            else finish_added(m, found, own);
-            sync_block();
-            if (first_warp && product % 2 == 1) square(m, own);
-            arrive();
+            const Exchange e(a, layer);
+            if (product == 0) finish_qkv(m, found, bias, e.qkv);
+            else if (product == 2) finish_gated(m, found, e.product);
+            else finish_added(m, found, own, product == 1 ? e.o : e.down, layer + 1 == a.count && product == 3);
             if (product > 0) continue;
-            if (block() < a.heads * a.splits) expect(a, layers[layer], block());
-            grid_wait(a.arrived, round);
             NO_UNROLL for (u32 item = block(); item < a.heads * a.splits; item += blocks()) {
-                attend(a, layers[layer], item, fresh, (float *)shared);
+                attend(a, layers[layer], layer, item, fresh, (float *)shared);
                 sync_block();
             }
-            arrive();
             if (a.splits == 1) continue;
-            grid_wait(a.arrived, round);
+            arrive();
+            grid_wait(a.arrived, meetings[0]);
             NO_UNROLL for (u32 h = block(); h < a.heads; h += blocks()) {
                 if (thread() >= a.d) continue;
                 const Joined r = join_shares(a.part + (i64)h * PART, (i64)a.heads * PART, a.splits, thread());
-                a.att[h * a.d + thread()] = to_bf16(r.acc / r.sum);
+                strong_store(Exchange(a, layer).att + h * a.d + thread(), to_bf16(r.acc / r.sum));
             }
-            sync_block();
-            arrive();
         }
     }
 }

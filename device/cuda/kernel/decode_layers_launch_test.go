@@ -72,8 +72,8 @@ func TestDecodeMemory(t *testing.T) {
 					t.Errorf("%v on %d multiprocessors: part %d is at %d, the one before at %d", d, blocks, i, at[i], at[i-1])
 				}
 			}
-			if least := TileRows * int(d.RowBytes(256)); p.pitch < least {
-				t.Errorf("%v: %d bytes for a unit of %d", d, p.pitch, least)
+			if least := TileRows * int(d.RowBytes(256)); p.pitch < least || p.pitch%128 != 0 || p.ring%128 != 0 {
+				t.Errorf("%v: rings from %d on have slots of %d bytes for spans of %d", d, p.ring, p.pitch, least)
 			}
 		}
 	}

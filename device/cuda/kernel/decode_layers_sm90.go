@@ -20,10 +20,12 @@ const tileSpans = 8 // TILE_SPANS
 const (
 	layersWarps    = 16      // DECODE_WARPS of decode_layers.cuh
 	layersPacks    = 2       // MOST_HIDDEN
-	layersStatic   = 3 << 10 // bytes of shared memory that the kernel declares, and more
+	layersStatic   = 4 << 10 // bytes of shared memory that the kernel declares, and more
 	layersMatrices = 7
-	layersSlots    = 8            // SLOTS
-	layersZeros    = 3*33*16 + 16 // ZEROS
+	layersSlots    = 8   // SLOTS
+	layersAlign    = 128 // bytes, of slots, to which copies are faster
+	layersZeros    = 256 // ZEROS
+	layersX        = 640 // SPAN_X
 )
 
 // DecodeLayer is a layer as DecodeLayers reads it.
@@ -62,8 +64,8 @@ type decodeLayer struct {
 // decodeArgs is struct DecodeArgs of decode_layers.cuh.
 type decodeArgs struct {
 	layers, arrived       uint64
-	x, qkv, att, product  uint64
-	table, part, squares  uint64
+	x, between            uint64
+	table, part           uint64
 	cacheStride           int64
 	count, hidden, inter  uint32
 	heads, kvHeads, d     uint32
@@ -102,9 +104,10 @@ func DecodeTableBytes(layers int) int { return layersHead + layers*int(unsafe.Si
 
 // tileArgs is struct TileArgs of decode_layers.cuh.
 type tileArgs struct {
-	dst, src  uint64
-	row, span uint32
-	back      uint32
+	dst, src             uint64
+	row, span            uint32
+	block, second, third uint32
+	back                 uint32
 }
 
 // TileServes reports whether Tile takes these blocks and DecodeLayers their tiles.
@@ -114,8 +117,9 @@ func TileServes(b Blocks) bool {
 }
 
 // Tile copies blocks to dst, where they take as many bytes, in tiles of 16 rows, as DecodeLayers reads them: the bytes of a tile
-// stand where its rows do, in the order of, first, spans of 256 columns (the last may be less), then rows, then blocks. With
-// back it copies tiles to rows. dst is another place.
+// stand where its rows do, in the order of, first, spans of 256 columns (the last may be less), then fields of blocks (of Q6_K,
+// which has no words of 16 bytes: codes, scales, the scale of scales; others have one), then rows, then blocks. With back it copies
+// tiles to rows. dst is another place.
 //
 // Bytes moved: those of the blocks, twice.
 func Tile(q Queue, dst uint64, b Blocks, back bool) {
@@ -128,7 +132,10 @@ func Tile(q Queue, dst uint64, b Blocks, back bool) {
 	if span%width != 0 || b.RowBytes%width != 0 {
 		name, width = "tile_narrow", 2
 	}
-	a := &tileArgs{dst: dst, src: b.Ptr, row: uint32(b.RowBytes / width), span: uint32(span / width)}
+	a := &tileArgs{dst: dst, src: b.Ptr, row: uint32(b.RowBytes / width), span: uint32(span / width), block: 1, second: 1, third: 1}
+	if b.Type == tensor.Q6_K {
+		a.block, a.second, a.third = 210/2, 192/2, 208/2
+	}
 	if back {
 		a.back = 1
 	}
@@ -177,13 +184,14 @@ type layersPlan struct {
 // depend.
 func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	chunks := func(cols int) int { return ceil(cols, rowsChunk) }
 	up := func(n int) int { return ceil(n, 16) * 16 }
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
-			p.pitch = max(p.pitch, TileRows*int(w.Type.RowBytes(256)))
+			span := TileRows * int(w.Type.RowBytes(256))
+			p.pitch = max(p.pitch, span+layersAlign-gcd(layersAlign, gcd(span, TileRows*w.RowBytes)))
 		}
 	}
+	p.pitch = ceil(p.pitch, layersAlign) * layersAlign
 	for _, product := range [...]struct{ rows, matrices, cols int }{
 		{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter},
 	} {
@@ -203,7 +211,7 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 	p.spans = place(8 * p.warpSpans * layersWarps)
 	p.tiles = place(2 * 4 * p.blockTiles)
 	p.layers = place(table)
-	p.ring = up(max(chunks(max(s.Hidden, q, s.Inter))*rowsX, 4*decodePart*layersWarps))
+	p.ring = layersAlign * ceil(max(ceil(max(s.Hidden, q, s.Inter), 256)*layersX, 4*decodePart*layersWarps), layersAlign)
 	p.slots = min(layersSlots, (s.Shared-layersStatic-p.ring-rest)/(layersWarps*p.pitch))
 	p.zeros = p.ring + layersWarps*p.slots*p.pitch
 	for _, at := range [...]*int{&p.sums, &p.own, &p.bias, &p.spans, &p.tiles, &p.layers} {
@@ -213,32 +221,38 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 	return p, p.slots >= 1 && layersWarps+p.blockTiles < 256 && p.spans-p.bias <= 4*32*layersWarps
 }
 
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
 // DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
 //
 //	x += o(attention(rope(qkv(norm(x))) and the cache)), then x += down(silu(g)·u), g and u of gateUp(norm(x))
 //
 // and puts the position's key and value into each layer's cache. table is where DecodeTable was put, rotary that of
-// RotaryTable; qkv, att and product are scratch of (heads + 2·kv)·d, heads·d and inter columns, bfloat16 too. Matrices
-// are in tiles: see Tile. DecodeServes says what layers and shapes may be. All sums are float32, of
+// RotaryTable. Matrices are in tiles: see Tile. DecodeServes says what layers and shapes may be. All sums are float32, of
 // products as Gemv has them; what passes from one product to another is rounded to bfloat16.
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
-func DecodeLayers(queue Queue, x, qkv, att, product Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
+func DecodeLayers(queue Queue, x Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
 	blocks, name := max(1, queue.Multiprocessors()), "decode_layers_k"
 	p, ok := shapeLayers(layers, s, blocks)
-	need(ok && rowsAt(x, 16) && rowsAt(qkv, 4) && rowsAt(att, 16) && rowsAt(product, 16), "DecodeLayers", "shared memory or alignment")
-	need(x.Cols == s.Hidden && qkv.Cols == (s.Heads+2*s.KVHeads)*s.HeadDim && att.Cols == s.Heads*s.HeadDim && product.Cols == s.Inter,
-		"DecodeLayers", "shapes differ")
+	need(ok && rowsAt(x, 16), "DecodeLayers", "shared memory or alignment")
+	need(x.Cols == s.Hidden, "DecodeLayers", "shapes differ")
 	a := &decodeArgs{
-		layers: table + layersHead, arrived: table, x: x.Ptr, qkv: qkv.Ptr, att: att.Ptr, product: product.Ptr,
+		layers: table + layersHead, arrived: table, x: x.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
 		position: uint32(position), slots: uint32(p.slots), pitch: uint32(p.pitch), ringAt: uint32(p.ring), zerosAt: uint32(p.zeros), sumsAt: uint32(p.sums),
 		ownAt: uint32(p.own), biasAt: uint32(p.bias), spansAt: uint32(p.spans), tilesAt: uint32(p.tiles), layersAt: uint32(p.layers),
-		spans: uint32(p.warpSpans), tiles: uint32(p.blockTiles), squares: queue.Scratch(4 * blocks),
+		spans: uint32(p.warpSpans), tiles: uint32(p.blockTiles),
 		eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
 		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
 	}
+	a.between = queue.Scratch(2 * (2*((2*s.Heads+2*s.KVHeads)*s.HeadDim+2*s.Hidden) + 4*s.Inter)) // Exchange
 	a.splits = uint32(min(ceil(position+1, decodeShare), decodeSplits))
 	if a.splits > 1 {
 		a.part = queue.Scratch(4 * decodePart * int(a.splits) * s.Heads)

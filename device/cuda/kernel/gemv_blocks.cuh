@@ -45,6 +45,12 @@ struct RowsArgs {
 // l = 0 … 31, 16 bytes each. Then, of the groups, four lists of floats: powers of two, sums, sums of first and of second
 // halves. Planes and lists are as far apart as keeps lanes that read different ones at different banks.
 constexpr u32 CHUNK = 2048, PLANE = 33 * 16, LIST = 80 * 4, LISTS = 8 * PLANE, CHUNK_X = LISTS + 4 * LIST;
+struct ByChunk {
+    static constexpr u32 low = 4 * PLANE; // from hi to lo
+    // values is where those of hi of 8 values stand, number `pack` of a row; list is the place of their group in list n.
+    APR_METHOD static u8 *values(u8 *x, u32 pack) { return x + pack / 256 * CHUNK_X + pack % 8 / 2 * PLANE + 16 * (pack % 256 / 8) + 8 * (pack & 1); }
+    APR_METHOD static float *list(u8 *x, u32 pack, u32 n) { return (float *)(x + pack / 256 * CHUNK_X + LISTS + n * LIST) + pack % 256 / 4; }
+};
 
 struct Words { u32 w[4]; }; // 16 codes
 
@@ -102,13 +108,16 @@ APR_DEVICE u32x4 load16_2(const u8 *p) {
 }
 
 // Scales of groups 2t and 2t+1 of a block of Q4_K or Q5_K: see scales_k in dequant.cuh.
-APR_DEVICE float number(u32 w, u32 j) { return integer(byte_perm(w, 0, 0x4440 + j)); } // byte j
+// The bytes of two words are picked before their codes are made: those of scales, then those of minima. 2²³ + code is a float whose
+// bits are known, and products of 11 bits by 6 are exact however they are computed.
 APR_DEVICE void pair_scales(float (&s)[4], float (&off)[4], u32x4 head, u32 t) {
-    const u32 upper = t >> 1, j = 2 * (t & 1);
-    const u32 sc = upper ? (head[3] & 0x0f0f0f0fu) | (head[1] >> 2 & 0x30303030u) : head[1] & 0x3f3f3f3fu;
-    const u32 m = upper ? (head[3] >> 4 & 0x0f0f0f0fu) | (head[2] >> 2 & 0x30303030u) : head[2] & 0x3f3f3f3fu;
-    const float d = from_f16((u16)head[0]), dmin = from_f16((u16)(head[0] >> 16));
-    UNROLL for (int c = 0; c < 2; c++) s[c] = mul_rn(d, number(sc, j + c)), off[c] = mul_rn(dmin, number(m, j + c));
+    const u32 select = t & 1 ? 0x7632 : 0x5410, a = byte_perm(head[1], head[2], select), b = byte_perm(head[3], head[3] >> 4, select);
+    const u32 codes = t >> 1 ? (b & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u) : a & 0x3f3f3f3fu;
+    const float d = from_f16((u16)head[0]), dmin = from_f16((u16)(head[0] >> 16)), two23 = 8388608;
+    UNROLL for (int c = 0; c < 2; c++) {
+        s[c] = fma_rn(d, from_bits(byte_perm(codes, 0x4b000000, 0x7440 + c)), -two23 * d);
+        off[c] = fma_rn(dmin, from_bits(byte_perm(codes, 0x4b000000, 0x7442 + c)), -two23 * dmin);
+    }
 }
 
 // Of a span a lane has 64 codes of a row in units of 16: words gets those of lane l from the span at p. They stand for
@@ -268,19 +277,14 @@ APR_DEVICE float put(const RowsArgs &a, u32 column, u32 token, float sum) {
     return from_bf16(v);
 }
 
-// round_pack rounds 8 values of bfloat16, those of number pack of a row, to its chunks at x. Four lanes have a group. One that
-// holds what is not finite gets a scale that is not. All lanes take part; those that are not live write nothing.
-APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool live) {
-    u32 most = 0; // of the bits of magnitudes, which ascend with them
-    UNROLL for (int i = 0; i < 4; i++) {
-        const u32 even = v[i] << 16 & 0x7fff0000u, odd = v[i] & 0x7fff0000u;
-        most = most > even ? most : even;
-        most = most > odd ? most : odd;
-    }
-    u32 other = shfl_xor(most, 1);
-    most = most > other ? most : other;
-    other = shfl_xor(most, 2);
-    most = most > other ? most : other;
+// round_pack rounds 8 values of bfloat16, those of number pack of a row, to their place at x, as Place has it. Four lanes have a group.
+// One that holds what is not finite gets a scale that is not. All lanes take part; those that are not live write nothing.
+template <class Place> APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool live) {
+    u32 mags = v[0] & 0x7fff7fffu;
+    UNROLL for (int i = 1; i < 4; i++) mags = max_bf16(mags, v[i] & 0x7fff7fffu);
+    mags = max_bf16(mags, shfl_xor(mags, 1));
+    mags = max_bf16(mags, shfl_xor(mags, 2));
+    const u32 even = mags << 16, odd = mags & 0x7fff0000u, most = even > odd ? even : odd; // bits of magnitudes ascend with them
     const u32 e = (most + 0x10000) >> 23, at = e < 15 ? 15 : e; // magnitudes are below 255/256·2^(at − 126)
     const float up = from_bits((268 - at) << 23);             // to below 127.5·256
     const float scale = most >> 23 == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
@@ -300,16 +304,14 @@ APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool live) {
     sum += shfl_xor(sum, 1);
     const i32 rest = shfl_xor(sum, 2);
     if (!live) return;
-    u8 *chunk = x + pack / 256 * CHUNK_X;
-    u8 *to = chunk + pack % 8 / 2 * PLANE + 16 * (pack % 256 / 8) + 8 * (pack & 1);
+    u8 *to = Place::values(x, pack);
     *(u32x2 *)to = hi;
-    *(u32x2 *)(to + 4 * PLANE) = lo;
+    *(u32x2 *)(to + Place::low) = lo;
     if ((pack & 3) == 0) {
-        float *list = (float *)(chunk + LISTS) + pack % 256 / 4;
-        list[0] = scale;
-        list[LIST / 4] = mul_rn(scale, (float)(sum + rest));
-        list[2 * LIST / 4] = mul_rn(scale, (float)sum);
-        list[3 * LIST / 4] = mul_rn(scale, (float)rest);
+        *Place::list(x, pack, 0) = scale;
+        *Place::list(x, pack, 1) = mul_rn(scale, (float)(sum + rest));
+        *Place::list(x, pack, 2) = mul_rn(scale, (float)sum);
+        *Place::list(x, pack, 3) = mul_rn(scale, (float)rest);
     }
 }
 
@@ -321,7 +323,7 @@ APR_DEVICE void integers(const RowsArgs &a, u8 *shared, u32 x_pitch) {
             const u32 pack = first + lane();
             u32x4 v = {};
             if (pack < packs) v = load16((const bf16 *)a.x + token * a.x_stride + 8 * (u64)pack);
-            round_pack(shared + token * x_pitch, pack, v, pack < packs);
+            round_pack<ByChunk>(shared + token * x_pitch, pack, v, pack < packs);
         }
 }
 

@@ -12,11 +12,19 @@ import (
 
 // tiled is what Tile makes of rows of n bytes each.
 func tiled(content []byte, n int, d tensor.DType) (r []byte) {
-	span := int(d.RowBytes(256))
+	span, block := int(d.RowBytes(256)), d.BlockBytes()
+	fields := []int{0, block}
+	if d == tensor.Q6_K {
+		fields = []int{0, 192, 208, block}
+	}
 	for first := 0; first < len(content); first += TileRows * n {
 		for at := 0; at < n; at += span {
-			for row := range TileRows {
-				r = append(r, content[first+row*n+at:first+row*n+min(at+span, n)]...)
+			for field := range len(fields) - 1 {
+				for row := range TileRows {
+					for i := first + row*n + at; i < first+row*n+min(at+span, n); i += block {
+						r = append(r, content[i+fields[field]:i+fields[field+1]]...)
+					}
+				}
 			}
 		}
 	}

@@ -145,6 +145,21 @@ static void enter() {
     }
 }
 
+bool yield() {
+    Worker &w = *worker;
+    Fiber *f = w.current;
+    f->waits = &idle, f->gen = 1; // it can go on at any time
+    for (u32 i = 1; i < w.grid.threads; i++) {
+        Fiber *n = &w.fibers[(f->thread + i) % w.grid.threads];
+        if (!runnable(*n)) continue;
+        begin(w, n);
+        become(w, n);
+        apr_switch(&f->sp, n->sp);
+        return true;
+    }
+    return false;
+}
+
 void mixed(const Warp &p, Operation op) {
     fail(launch_failed, "the lanes of a warp wait at different operations: thread %u at %s, %u before it at %s", place.thread, names[op],
         p.arrived, names[p.op]);

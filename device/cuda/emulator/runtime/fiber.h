@@ -146,6 +146,8 @@ inline __attribute__((always_inline)) void wait(Worker &w, Fiber *f, const u32 *
     apr_switch(&f->sp, n->sp);
 }
 
+// yield lets another thread of the block run; false: there is none that can.
+bool yield();
 // catch_faults makes memory faults of fibers failures of their launch.
 void catch_faults();
 // map returns fresh memory, null if there is none.

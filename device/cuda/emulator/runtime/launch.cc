@@ -222,6 +222,12 @@ void grid_wait(const u32 *arrived, u32 target) {
     }
 }
 
+void relax() {
+    if (!worker->grid.together) fail(launch_failed, "a thread waits for other blocks in a launch that is not cooperative");
+    if (launch.code.load(std::memory_order_relaxed) != ok) fail(launch_failed, "another block failed");
+    if (!yield()) sched_yield();
+}
+
 static Worker *own;
 static bool helper; // there is one
 
