@@ -3,12 +3,14 @@
 package bench_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"apr/bench"
 	"apr/convert"
@@ -68,6 +70,43 @@ func TestDecodeAgrees(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDecodeNaN: rows of the embedding whose bits are those of memory that nobody has written yet (0xffff, a NaN) are a NaN like any
+// other: the launch ends, and the logits tell.
+func TestDecodeNaN(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	f, err := bench.RandomQuantised(small(t, 512, 512), 3, convert.Q4_K_M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.File = ones{f.File}
+	d := openCUDA(t)
+	defer d.Close()
+	all := make(chan []float32)
+	go func() { all <- decoded(t, d, f, 1, true) }()
+	select {
+	case z := <-all:
+		for i, v := range z {
+			if v == v {
+				t.Fatalf("logit %d is %g", i, v)
+			}
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("blocks still wait for each other")
+	}
+}
+
+// ones is a model's file whose embedding is in bfloat16, all bits set.
+type ones struct{ tensor.File }
+
+func (f ones) Tensor(name string) (tensor.Stored, bool) {
+	t, ok := f.File.Tensor(name)
+	if strings.Contains(name, "embed") {
+		t.DType, t.Size = tensor.BF16, tensor.BF16.RowBytes(t.Rows()*t.Cols())
+		t.ReaderAt = bytes.NewReader(bytes.Repeat([]byte{0xff}, int(t.Size)))
+	}
+	return t, ok
 }
 
 // small is the shape of a model of two layers that run as one launch.

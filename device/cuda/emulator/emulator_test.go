@@ -227,6 +227,7 @@ func TestMistakes(t *testing.T) {
 		{"test_bulk_misaligned", 1, 32, 0, 8, "thread 0: copy_bulk at"},
 		{"test_bulk_outside_shared", 1, 32, 0, 0, "copy_bulk of 64 bytes to"},
 		{"test_blocks_apart", 2, 32, 0, 0, "a barrier of all blocks in a launch that is not cooperative"},
+		{"test_polls_apart", 1, 32, 0, 0, "a thread waits for other blocks in a launch that is not cooperative"},
 		{"test_shared_behind", 1, 32, 0, 0, "written 0 bytes behind the end of an array of 128 bytes"},
 		{"test_shared_before", 1, 32, 0, -2, "written 6 bytes before an array of 128 bytes"},
 		{"test_shared_too_much", 1, 32, 0, 0, "49156 bytes of SHARED"},

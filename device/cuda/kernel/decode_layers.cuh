@@ -503,7 +503,7 @@ APR_DEVICE void begin(const Model &m, float *own) {
     bf16 *x = Exchange(m.a, -1).down;
     NO_UNROLL for (u32 i = lane(); i < s.tiles * TILE; i += 32) {
         own[i] = from_bf16(m.a.x[s.first * TILE + i]);
-        strong_store(x + s.first * TILE + i, m.a.x[s.first * TILE + i]);
+        strong_store(x + s.first * TILE + i, to_bf16(own[i])); // which makes one NaN of all
     }
 }
 

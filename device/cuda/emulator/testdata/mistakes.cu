@@ -113,3 +113,6 @@ KERNEL(test_blocks_apart, MistakeArgs, 32, 1) {
     grid_arrive(a.p);
     grid_wait(a.p, 1);
 }
+KERNEL(test_polls_apart, MistakeArgs, 32, 1) {
+    while (strong_load((const bf16 *)a.p) != 1) relax();
+}
