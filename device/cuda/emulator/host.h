@@ -86,6 +86,11 @@ APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
     if (thread() == threads() - 1) apr_host::grid_wait(arrived, round * blocks());
     sync_block();
 }
+APR_DEVICE bool arrive_last(u32 *arrived, u32 n) {
+    if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) != n) return false;
+    __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+    return true;
+}
 APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
 
