@@ -121,7 +121,7 @@ func TestDecodeSpeed(t *testing.T) {
 	ids := d.Alloc("ids", device.Batch, tensor.I32, 1, 1)
 	s.UploadInts(ids, []int32{7})
 	kept := m.NewCache(4096)
-	greedy := m.NewGreedy(s, c.VocabSize)
+	greedy := m.NewGreedy(c.VocabSize)
 	const words = 64
 	long := d.Alloc("prompt", device.Batch, tensor.I32, words, 1)
 	s.UploadInts(long, make([]int32, words))

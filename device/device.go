@@ -376,8 +376,10 @@ type Stream interface {
 	Verdict(params []*Param)
 	// AdamW updates params and their weights as the record says, and leaves all untouched if the verdict refused the step.
 	AdamW(params []*Param, a AdamW)
-	// ArgMax writes the index of the largest value of each row (lowest index on ties) to ids [n,1] I32.
-	ArgMax(ids, x Tensor)
+	// ArgMax writes the column of the largest value of each row of x [n,V], the lowest on ties, to ids [n,1] I32. NaN is
+	// skipped: a row of NaN alone gives 0, one of NaN and −∞ the first −∞. best [n,2] F32, or zero for none, receives the same
+	// column as a number, exact below 2²⁴, and the largest value: NaN if the row has NaN or +∞, −∞ if it has −∞ alone.
+	ArgMax(ids, best, x Tensor)
 
 	// Wait runs everything to the end and returns the record and the stream's first error, which it clears.
 	Wait(ctx context.Context) (Scalars, error)

@@ -140,7 +140,7 @@ func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *g
 		logits: make([]float32, o.Vocab),
 	}
 	if o.Temperature == 0 && !o.penalises() && o.Vocab < 1<<24 {
-		g.greedy = m.NewGreedy(s, o.Vocab)
+		g.greedy = m.NewGreedy(o.Vocab)
 		if _, ok := s.(device.Fetcher); ok {
 			g.early = &early{hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.HiddenSize)}
 		}

@@ -158,6 +158,8 @@ func TestLogitsMustBeFinite(t *testing.T) {
 	}{
 		"NaN":              {[]float32{1, float32(math.NaN())}, generate.Options{RepeatPenalty: 1}, "logit of id 1"},
 		"infinite":         {[]float32{inf, 1}, generate.Options{RepeatPenalty: 1, Temperature: 1}, "logit of id 0"},
+		"infinite, greedy": {[]float32{1, inf}, generate.Options{RepeatPenalty: 1}, "logit of id 1"},
+		"none, greedy":     {[]float32{-inf, -inf}, generate.Options{RepeatPenalty: 1}, "all logits at position 1 are -Inf"},
 		"infinite penalty": {[]float32{1, 1}, generate.Options{RepeatPenalty: 1e-50, RepeatLastN: 5, Temperature: 1, TopP: 0.5}, "logit of id 0"},
 		"minus infinity":   {[]float32{-inf, -inf}, generate.Options{RepeatPenalty: 1, Temperature: 1, TopP: 0.5}, "logit"},
 		"endless length":   {[]float32{1, 1}, generate.Options{RepeatPenalty: 1, MaxTokens: math.MaxInt}, "exceed the model's 2010 positions"},
@@ -176,6 +178,31 @@ func TestLogitsMustBeFinite(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Greedy finds the id itself, and leaves to the host only what is no number, +∞, or −∞ throughout.
+func TestGreedyTellsFinite(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, c := range []struct {
+		logits []float32
+		id     int32
+		finite bool
+	}{
+		{[]float32{-3, 2, 2, -1}, 1, true}, {[]float32{-inf, -inf, -inf, -7}, 3, true}, {[]float32{-3e38, 1e30, 3e38, 3e38}, 2, true},
+		{[]float32{1, nan, 3, 4}, 0, false}, {[]float32{1, inf, 3, 4}, 0, false}, {[]float32{-inf, -inf, -inf, -inf}, 0, false},
+	} {
+		s, m := fixedModel(t, c.logits)
+		hidden := s.Temp("hidden", device.Activations, tensor.F32, 1, 2)
+		s.Upload(hidden, []float32{1, 1})
+		g := m.NewGreedy(4)
+		id, finite, err := g.Next(s, hidden)
+		early, alike, wrong := g.Begin(fetching{s}, hidden)()
+		if err != nil || wrong != nil || id != c.id || finite != c.finite || early != id || alike != finite {
+			t.Errorf("%v: id %d, finite %t (%v), then %d, %t (%v), want %d, %t", c.logits, id, finite, err, early, alike, wrong, c.id, c.finite)
+		}
+		g.Free()
+		s.Release(hidden)
 	}
 }
 

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"math"
+
 	"apr/device"
 	"apr/tensor"
 )
@@ -117,47 +119,31 @@ func (m *Model) NextLogits(s device.Stream, host []float32, hidden device.Tensor
 	return s.Download(host, z)
 }
 
-// Greedy finds the id of the largest logit on the device, so that one number comes to the host instead of a vocabulary.
+// Greedy finds the id of the largest logit on the device, so that two numbers come to the host instead of a vocabulary.
 type Greedy struct {
-	m      *Model
-	vocab  int
-	id     device.Tensor // I32 [1,1]
-	counts device.Tensor // [vocab,1], each row its number
-	out    device.Tensor // [1+slices, 1]: the id, then one number for each slice of the logits
-	host   []float32
+	m     *Model
+	vocab int
+	id    device.Tensor // I32 [1,1]
+	best  device.Tensor // [1,2]: the id and its logit, or what says that a logit is not finite
+	host  [2]float32    // best
 }
 
-// greedySlice is how many logits are checked by one number.
-const greedySlice = 1024
-
 // NewGreedy returns a Greedy over the first vocab < 2²⁴ ids.
-func (m *Model) NewGreedy(s device.Stream, vocab int) *Greedy {
-	slices := (vocab + greedySlice - 1) / greedySlice
-	alloc := func(name string, d tensor.DType, rows int) device.Tensor {
-		return m.dev.Alloc(name, device.Logits, d, rows, 1)
+func (m *Model) NewGreedy(vocab int) *Greedy {
+	alloc := func(name string, d tensor.DType, cols int) device.Tensor {
+		return m.dev.Alloc(name, device.Logits, d, 1, cols)
 	}
-	g := &Greedy{
-		m: m, vocab: vocab, id: alloc("greedy.id", tensor.I32, 1), counts: alloc("greedy.counts", tensor.F32, vocab),
-		out: alloc("greedy.out", tensor.F32, 1+slices), host: make([]float32, 1+slices),
-	}
-	numbers := make([]float32, vocab)
-	for i := range numbers {
-		numbers[i] = float32(i)
-	}
-	s.Upload(g.counts, numbers)
-	return g
+	return &Greedy{m: m, vocab: vocab, id: alloc("greedy.id", tensor.I32, 1), best: alloc("greedy.best", tensor.F32, 2)}
 }
 
 // Free gives the device's memory back.
-func (g *Greedy) Free() { g.m.dev.Free(g.id, g.counts, g.out) }
+func (g *Greedy) Free() { g.m.dev.Free(g.id, g.best) }
 
 // Next returns the id of the largest logit that follows hidden [1, h], the lowest of several, and waits. It reports false
-// if a logit is not finite or beyond 10¹⁸; then the id says nothing, and NextLogits shows which.
-//
-// (mean(z²)+1)^−½, which is RMSNorm's rstd, is positive exactly if all of a slice are finite and their squares too.
+// if a logit is NaN or +∞, or all are −∞; then the id says nothing, and NextLogits shows which.
 func (g *Greedy) Next(s device.Stream, hidden device.Tensor) (id int32, finite bool, err error) {
 	g.queue(s, hidden)
-	err = s.Download(g.host, g.out)
+	err = s.Download(g.host[:], g.best)
 	return g.found(err)
 }
 
@@ -168,27 +154,16 @@ func (g *Greedy) ID() device.Tensor { return g.id }
 // the device may already compute what follows ID.
 func (g *Greedy) Begin(s device.Stream, hidden device.Tensor) func() (id int32, finite bool, err error) {
 	g.queue(s, hidden)
-	wait := s.(device.Fetcher).Fetch(g.out)
-	return func() (int32, bool, error) { return g.found(wait(g.host)) }
+	wait := s.(device.Fetcher).Fetch(g.best)
+	return func() (int32, bool, error) { return g.found(wait(g.host[:])) }
 }
 
-// queue lets the device find the id and the numbers that say whether the logits are finite.
+// queue lets the device find the id.
 func (g *Greedy) queue(s device.Stream, hidden device.Tensor) {
-	var none device.Tensor
 	z := s.Temp("logits", device.Logits, tensor.F32, 1, g.vocab)
 	defer s.Release(z)
 	g.m.Logits(s, z, hidden)
-	s.ArgMax(g.id, z)
-	s.Gather(g.out.RowRange(0, 1), g.counts, g.id)
-	whole := g.vocab / greedySlice
-	if whole > 0 {
-		rows := z
-		rows.Rows, rows.Cols, rows.Stride = whole, greedySlice, greedySlice
-		s.RMSNorm(none, g.out.RowRange(1, 1+whole), none, rows, none, none, 1)
-	}
-	if rest := whole * greedySlice; rest < g.vocab {
-		s.RMSNorm(none, g.out.RowRange(1+whole, 2+whole), none, z.ColRange(rest, g.vocab), none, none, 1)
-	}
+	s.ArgMax(g.id, g.best, z)
 }
 
 // found reads what queue has found.
@@ -196,10 +171,8 @@ func (g *Greedy) found(err error) (id int32, finite bool, _ error) {
 	if err != nil {
 		return 0, false, err
 	}
-	for _, r := range g.host[1:] {
-		if !(r > 0) {
-			return 0, false, nil
-		}
+	if logit := float64(g.host[1]); math.IsNaN(logit) || math.IsInf(logit, 0) {
+		return 0, false, nil
 	}
 	return int32(g.host[0]), true, nil
 }

@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"math"
+
 	"apr/device"
 	"apr/internal/fault"
 )
@@ -163,14 +165,16 @@ func (o *rowsOp) scatter(_, lo, hi int) {
 	}
 }
 
-// ArgMax writes the index of the largest value of each row to ids, the lowest on ties. A row of NaN gives 0.
-func (s *Stream) ArgMax(ids, x device.Tensor) {
+// ArgMax writes the index of the largest value of each row to ids, the lowest on ties, and to best, if it is not zero, the index and
+// the value. NaN is skipped; a row of NaN gives 0.
+func (s *Stream) ArgMax(ids, best, x device.Tensor) {
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.argMax
-	o.src, o.ids = floats(x), ints(ids)
+	o.dst, o.src, o.ids = optional(best), floats(x), ints(ids)
 	need(len(o.ids) == o.src.rows && o.src.cols > 0, "ArgMax", "shapes differ")
+	need(best.IsZero() || o.dst.rows == o.src.rows && o.dst.cols == 2, "ArgMax", "best is not [n, 2]")
 	s.split(o.src.rows, rowGrain(o.src.cols), o.run)
 	s.end(opArgMax, 0)
 }
@@ -178,6 +182,29 @@ func (s *Stream) ArgMax(ids, x device.Tensor) {
 func (o *rowsOp) argMax(_, lo, hi int) {
 	for r := lo; r < hi; r++ {
 		x := o.src.row(r)
-		o.ids[r] = int32(max(0, o.s.isa.Index(x, o.s.isa.Max(x))))
+		top := o.s.isa.Max(x)
+		told := top
+		if squares := o.s.isa.SumSquares(x); squares != squares { // there is NaN, after which Max may have begun anew
+			top, told = largest(x), float32(math.NaN())
+		} else if math.IsInf(float64(top), 1) {
+			told = float32(math.NaN())
+		}
+		at := max(0, o.s.isa.Index(x, top))
+		o.ids[r] = int32(at)
+		if o.dst.cols > 0 {
+			best := o.dst.row(r)
+			best[0], best[1] = float32(at), told
+		}
 	}
+}
+
+// largest returns the largest number of x, −∞ for none; NaN is skipped.
+func largest(x []float32) float32 {
+	top := float32(math.Inf(-1))
+	for _, v := range x {
+		if v > top {
+			top = v
+		}
+	}
+	return top
 }

@@ -253,7 +253,7 @@ func TestComputedIDs(t *testing.T) {
 	x := s.Temp("x", device.Logits, tensor.F32, 1, 9)
 	s.Upload(x, []float32{0, 1, 2, 3, 4, 5, 9, 7, 8})
 	ids := s.Temp("ids", device.Batch, tensor.I32, 1, 1)
-	s.ArgMax(ids, x)
+	s.ArgMax(ids, device.Tensor{}, x)
 	table := d.Param(device.ParamSpec{Name: "table", Rows: 4, Cols: 8, Decay: true})
 	ones := make([]float32, 32)
 	for i := range ones {

@@ -50,12 +50,15 @@ func (s *Stream) Scatter(dst, src, rows device.Tensor) {
 	}
 }
 
-// ArgMax writes the index of the largest value of each row to ids, the lowest on ties.
-func (s *Stream) ArgMax(ids, x device.Tensor) {
+// ArgMax writes the index of the largest value of each row to ids, the lowest on ties, and to best, if it is not zero, the index and
+// the value.
+func (s *Stream) ArgMax(ids, best, x device.Tensor) {
 	need(ids.DType == tensor.I32 && ids.Rows*ids.Cols == x.Rows && x.Cols > 0, "ArgMax", "shapes differ")
-	if o := s.begin("ArgMax", ids, x); o != nil {
+	need(best.IsZero() || best.Rows == x.Rows && best.Cols == 2, "ArgMax", "best is not [n, 2]")
+	floats("ArgMax", tensor.F32, best)
+	if o := s.begin("ArgMax", ids, best, x); o != nil {
 		ids.Buf.(*buffer).ids = nil // only the device knows them
-		kernel.ArgMax(o, mat(ids), mat(x))
+		kernel.ArgMax(o, mat(ids), mat(best), mat(x))
 		o.end()
 	}
 }

@@ -217,7 +217,7 @@ func TestReplacedIDs(t *testing.T) {
 	ids, other := d.Alloc("ids", device.Batch, tensor.I32, 1, 1), d.Alloc("other", device.Batch, tensor.I32, 1, 1)
 	x := d.Alloc("x", device.Logits, tensor.F32, 1, 3) // whose largest element is its first
 	for name, write := range map[string]func(){
-		"ArgMax": func() { s.ArgMax(ids, x) }, "Zero": func() { s.Zero(ids) }, "Copy": func() { s.Copy(ids, other) },
+		"ArgMax": func() { s.ArgMax(ids, device.Tensor{}, x) }, "Zero": func() { s.Zero(ids) }, "Copy": func() { s.Copy(ids, other) },
 	} {
 		s.UploadInts(ids, []int32{7}) // no row of the table
 		write()

@@ -131,7 +131,7 @@ func (l *lab) inspect() {
 					l.errorf("element (%d,%d) outside a tensor of %d×%d was overwritten with %g",
 						r-1, c-w.lead, w.view.Rows, w.view.Cols, v)
 					return
-				case inside && w.want != nil && float32(v) != w.want[(r-1)*w.view.Cols+c-w.lead]:
+				case inside && w.want != nil && math.Float32bits(float32(v)) != math.Float32bits(w.want[(r-1)*w.view.Cols+c-w.lead]):
 					l.errorf("input element (%d,%d) of a tensor of %d×%d was changed to %g",
 						r-1, c-w.lead, w.view.Rows, w.view.Cols, v)
 					return

@@ -70,6 +70,13 @@ func moveCases() []Case {
 		all = append(all, both("embed/"+name, func(l *lab) { checkEmbed(l, rows, cols) })...)
 		all = append(all, both("argmax/"+name, func(l *lab) { checkArgMax(l, rows, cols) })...)
 	}
+	for _, s := range [][2]int{{1, 4097}, {5, 12289}, {1, 151665}, {2, 151936}} { // rows that a device may cut
+		rows, cols := s[0], s[1]
+		all = append(all, both(fmt.Sprintf("argmax/%dx%d", rows, cols), func(l *lab) { checkArgMax(l, rows, cols) })...)
+	}
+	for _, cols := range []int{1, 2, 65, 640, 9001} {
+		all = append(all, both(fmt.Sprintf("argmax/not finite in %d", cols), func(l *lab) { checkArgMaxNotFinite(l, cols) })...)
+	}
 	return all
 }
 
@@ -131,20 +138,55 @@ func checkArgMax(l *lab, rows, cols int) {
 			}
 		}
 	}
+	best := l.argMax(m, true)
+	want := ref.Best(m) // as the device read it
+	l.compare("id in best", "move", best.ColRange(0, 1), want.ColRange(0, 1), 0)
+	l.compare("largest", "move", best.ColRange(1, 2), want.ColRange(1, 2), 0)
+	l.argMax(m, false)
+}
+
+// argMax checks the ids of ArgMax, with best, which it returns, or without.
+func (l *lab) argMax(m ref.Mat, withBest bool) (best device.Tensor) {
 	x := l.in(tensor.F32, m)
-	ids := l.s.Temp("ids", device.Batch, tensor.I32, rows, 1)
-	l.s.ArgMax(ids, x)
+	ids := l.s.Temp("ids", device.Batch, tensor.I32, m.Rows, 1)
+	if withBest {
+		best = l.out(tensor.F32, m.Rows, 2)
+	}
+	l.s.ArgMax(ids, best, x)
 	// Ids are read back through a gather from a matrix that counts its rows.
-	count := ref.New(cols, 1)
+	count := ref.New(m.Cols, 1)
 	for i := range count.V {
 		count.V[i] = float64(i)
 	}
-	src := l.s.Temp("count", device.Activations, tensor.F32, cols, 1)
+	src := l.s.Temp("count", device.Activations, tensor.F32, m.Cols, 1)
 	l.s.Upload(src, singles(count))
-	got := l.out(tensor.F32, rows, 1)
+	got := l.out(tensor.F32, m.Rows, 1)
 	l.s.Gather(got, src, ids)
 	l.compare("argmax", "move", got, ref.Embed(count, ref.ArgMax(m)), 0)
 	l.s.Release(ids, src)
+	return best
+}
+
+// checkArgMaxNotFinite tests ArgMax of rows with NaN, +∞ and −∞ at both ends and between them.
+func checkArgMaxNotFinite(l *lab, cols int) {
+	nan, inf := math.NaN(), math.Inf(1)
+	for _, values := range [][]float64{{nan}, {inf}, {-inf}, {nan, inf}, {-inf, nan, -inf}} {
+		m := l.random(5, cols, 1)
+		for i, v := range values {
+			at := min(i, cols-1)
+			m.Row(0)[at], m.Row(1)[cols-1-at], m.Row(2)[(cols/2+i)%cols] = v, v, v
+		}
+		for c := range cols {
+			m.Row(3)[c] = values[min(c, len(values)-1)]
+		}
+		m.Row(3)[cols-1] = values[len(values)-1]
+		got, want := l.get(l.argMax(m, true)), ref.Best(m)
+		for i, w := range want.V {
+			if v := got.V[i]; v != w && !(math.IsNaN(v) && math.IsNaN(w)) {
+				l.errorf("argmax of %v in %d columns: row %d of best is %v, want %v", values, cols, i/2, got.Row(i/2), want.Row(i/2))
+			}
+		}
+	}
 }
 
 func layerCases() []Case {

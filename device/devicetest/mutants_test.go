@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -188,6 +189,35 @@ var mutants = []struct {
 			return ids
 		}
 	}},
+	{"NaN is the largest", "argmax/", func(o *ops) {
+		o.argMax = func(x ref.Mat) []int {
+			ids := ref.ArgMax(x)
+			for r := range ids {
+				if i := slices.IndexFunc(x.Row(r), math.IsNaN); i >= 0 {
+					ids[r] = i
+				}
+			}
+			return ids
+		}
+	}},
+	{"the largest value where it is infinite", "argmax/", bestWith(func(row []float64, told float64) float64 {
+		if top := slices.Max(row); math.IsInf(top, 1) {
+			return top
+		}
+		return told
+	})},
+	{"the largest value beside NaN", "argmax/", bestWith(func(row []float64, told float64) float64 {
+		if math.IsNaN(told) && !slices.Contains(row, math.Inf(1)) {
+			return row[ref.ArgMax(ref.Of(1, len(row), row))[0]]
+		}
+		return told
+	})},
+	{"-Inf alone is no number", "argmax/", bestWith(func(_ []float64, told float64) float64 {
+		if math.IsInf(told, -1) {
+			return math.NaN()
+		}
+		return told
+	})},
 	{"stride taken for the columns", "move/", func(o *ops) { o.honourStride = false }},
 	{"errors do not stick", "stream/", func(o *ops) { o.sticky = false }},
 	{"decay of every parameter", "optimizer/", func(o *ops) {
@@ -426,5 +456,18 @@ func TestSuiteCatchesMutants(t *testing.T) {
 			d.ops.loss = m.loss
 			caught(t, d, m.group)
 		})
+	}
+}
+
+// bestWith changes the largest value that ArgMax tells of a row.
+func bestWith(change func(row []float64, told float64) float64) func(*ops) {
+	return func(o *ops) {
+		o.best = func(x ref.Mat) ref.Mat {
+			best := ref.Best(x)
+			for r := range x.Rows {
+				best.Row(r)[1] = change(x.Row(r), best.Row(r)[1])
+			}
+			return best
+		}
 	}
 }

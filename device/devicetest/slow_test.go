@@ -35,6 +35,7 @@ type ops struct {
 	swiGLUBack     func(dm, gu ref.Mat) ref.Mat
 	loss           func(z, t ref.Mat, targets []int, invN float64, spec device.LossSpec) (device.Scalars, ref.Mat)
 	argMax         func(x ref.Mat) []int
+	best           func(x ref.Mat) ref.Mat
 	embedBack      func(grad ref.Mat, ids []int, dx ref.Mat)
 	adamW          func(w, grad, m, v ref.Mat, decay bool, a device.AdamW, s device.Scalars)
 	weightRows     func(rows []int, part, all int) int
@@ -58,7 +59,7 @@ func newSlow(act tensor.DType) *slow {
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
 		rotate: ref.Rotate, attention: ref.Attention, attentionBack: ref.AttentionBackward, swiGLU: ref.SwiGLU,
 		swiGLUBack: ref.SwiGLUBackward, gated: ref.SwiGLU, keepsProduct: true, gatesStored: true, readsFirst: true,
-		loss: ref.Loss, argMax: ref.ArgMax, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
+		loss: ref.Loss, argMax: ref.ArgMax, best: ref.Best, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
 		weightRows: func(rows []int, part, all int) int {
 			if rows == nil {
 				return all
@@ -481,12 +482,15 @@ func (s *slowStream) AdamW(params []*device.Param, a device.AdamW) {
 	}
 }
 
-func (s *slowStream) ArgMax(ids, x device.Tensor) {
+func (s *slowStream) ArgMax(ids, best, x device.Tensor) {
 	m := ref.New(ids.Rows, ids.Cols)
 	for i, id := range s.ops.argMax(s.read(x)) {
 		m.V[i] = float64(id)
 	}
 	s.write(ids, m)
+	if !best.IsZero() {
+		s.write(best, s.ops.best(s.read(x)))
+	}
 }
 
 func (s *slowStream) Wait(context.Context) (device.Scalars, error) {

@@ -200,7 +200,8 @@ func (s *Stream) AdamW(params []*device.Param, _ device.AdamW) {
 }
 
 // ArgMax records the operation.
-func (s *Stream) ArgMax(rows, x device.Tensor) {
-	need(ids("ArgMax", rows) == x.Rows, "ArgMax", "shapes differ")
-	s.count(Op{Name: "ArgMax", In: x.DType, Rows: x.Rows, Cols: x.Cols}, 0, use("ArgMax", rows, x))
+func (s *Stream) ArgMax(rows, best, x device.Tensor) {
+	need(ids("ArgMax", rows) == x.Rows && x.Cols > 0, "ArgMax", "shapes differ")
+	need(best.IsZero() || best.DType == tensor.F32 && best.Rows == x.Rows && best.Cols == 2, "ArgMax", "best is not [n, 2] float32")
+	s.count(Op{Name: "ArgMax", In: x.DType, Rows: x.Rows, Cols: x.Cols}, 0, use("ArgMax", rows, best, x))
 }

@@ -145,15 +145,30 @@ func SwiGLUBackward(dm, gu Mat) Mat {
 	return dgu
 }
 
-// ArgMax returns the column of the largest value of each row, the lowest one on ties.
+// ArgMax returns the column of the largest value of each row, the lowest one on ties. NaN is skipped; a row of NaN alone gives 0.
 func ArgMax(x Mat) []int {
 	ids := make([]int, x.Rows)
 	for r := range ids {
 		for c, v := range x.Row(r) {
-			if v > x.Row(r)[ids[r]] {
+			if top := x.Row(r)[ids[r]]; v > top || math.IsNaN(top) && !math.IsNaN(v) {
 				ids[r] = c
 			}
 		}
 	}
 	return ids
+}
+
+// Best returns [n,2]: of each row of x the column that ArgMax gives, and the value there, or NaN if the row has NaN or +∞.
+func Best(x Mat) Mat {
+	best := New(x.Rows, 2)
+	for r, id := range ArgMax(x) {
+		row := best.Row(r)
+		row[0], row[1] = float64(id), x.Row(r)[id]
+		for _, v := range x.Row(r) {
+			if math.IsNaN(v) || math.IsInf(v, 1) {
+				row[1] = math.NaN()
+			}
+		}
+	}
+	return best
 }

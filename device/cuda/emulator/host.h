@@ -98,6 +98,11 @@ APR_DEVICE void relax() { apr_host::relax(); }
 APR_DEVICE void grid_see(const u32 *arrived, u32 round) {
     while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < round * blocks()) relax();
 }
+APR_DEVICE bool arrive_last(u32 *arrived, u32 n) {
+    if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) != n) return false;
+    __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+    return true;
+}
 APR_DEVICE void let_next() {}
 APR_DEVICE void wait_before() {}
 

@@ -34,6 +34,7 @@ struct Record {
     i64 diverged;                  // 1: they are, and the loss is above max_loss
     i64 fault;                     // first error that a kernel saw: 0 none, else a code of kernel.Fault
     i64 fault_value, fault_limit;
+    u32 arrived; // blocks of the launch that have come to arrive_last; 0 between launches
 };
 
 #ifdef APR_HOST
@@ -107,6 +108,15 @@ APR_DEVICE u32x4 strong_load16(const void *p) {
     return u32x4{x, y, z, w};
 }
 APR_DEVICE void relax() {} // pauses made nothing faster
+
+// arrive_last is how the last of n blocks finds out that it is: the others get false. One thread of a block calls it; what it
+// wrote before, or others of its block before a barrier, is seen by that last thread, and by its block after a barrier. *arrived is
+// 0 before the first block comes and again after the last.
+APR_DEVICE bool arrive_last(u32 *arrived, u32 n) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrived), "r"(n - 1) : "memory");
+    return before == n - 1;
+}
 
 // Exchange between the lanes of a warp; all 32 take part.
 APR_DEVICE u32 shfl_xor(u32 v, int m) { return __nvvm_shfl_sync_bfly_i32(0xffffffffu, (int)v, m, 31); }

@@ -1,5 +1,6 @@
 // The kernels of generation's step for one position, launched so that each begins while the one before ends: products have
 // their first blocks of W on the way by the time that x is there. See let_next and wait_before in apr.cuh.
+#include "argmax.cuh"
 #include "attention_decode.cuh"
 #include "gemv_blocks.cuh"
 #include "move.cuh"
@@ -18,3 +19,4 @@ KERNEL(rmsnorm_bf16_8_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, false>(a
 KERNEL(rmsnorm_bf16_8_add_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, true>(a); }
 KERNEL(rotary_bf16_8_early, RotaryArgs, 256, 3) { rotary<bf16, 8, 4>(a); }
 KERNEL(copy_16_early, CopyArgs, 256, 4) { move_units<u32x4, false>(a); }
+KERNEL(argmax_f32_8_early, ArgMaxArgs, 512, 2) { argmax<float, 8>(a); }

@@ -25,6 +25,7 @@ func TestOverlap(t *testing.T) {
 	Copy(&r, x, dense(tensor.BF16, 1, 512))
 	Rotate(&r, x, device.Rotary{HeadDim: 64, Theta: 1e4, SeqLen: 1}, 1<<20)
 	Attention(&r, x, Mat{}, x, x, x, device.Attn{Batch: 1, QLen: 1, KLen: 1, KStride: 1, Heads: 8, KVHeads: 8, HeadDim: 64})
+	ArgMax(&r, dense(tensor.I32, 1, 1), dense(tensor.F32, 1, 2), dense(tensor.F32, 1, 151665))
 	seen := map[string]bool{}
 	for _, l := range r.launches {
 		e := Overlap(l)

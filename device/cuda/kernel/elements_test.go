@@ -38,7 +38,11 @@ func TestLaunches(t *testing.T) {
 				checkLaunches(t, "EmbedBackward", func(q Queue) { EmbedBackward(q, dense(tensor.F32, 152064, h), dense(tensor.I32, n, 1), x) })
 				checkLaunches(t, "Gather", func(q Queue) { Gather(q, x, x, dense(tensor.I32, n, 1)) })
 				checkLaunches(t, "Scatter", func(q Queue) { Scatter(q, x, x, dense(tensor.I32, n, 1)) })
-				checkLaunches(t, "ArgMax", func(q Queue) { ArgMax(q, dense(tensor.I32, n, 1), x) })
+				checkLaunches(t, "ArgMax", func(q Queue) { ArgMax(q, dense(tensor.I32, n, 1), dense(tensor.F32, n, 2), x) })
+			}
+			for _, v := range []int{151665, 151936, 1<<24 - 1} {
+				rows := min(n, 1<<10)
+				checkLaunches(t, "ArgMax", func(q Queue) { ArgMax(q, dense(tensor.I32, rows, 1), Mat{}, dense(d, rows, v)) })
 			}
 			for _, f := range []int{4864, 18944, 37888, 12345} {
 				m, gu := dense(d, n, f), dense(d, n, 2*f)
@@ -52,6 +56,24 @@ func TestLaunches(t *testing.T) {
 				r := device.Rotary{HeadDim: dim, Theta: 1e6, SeqLen: n}
 				checkLaunches(t, "Rotate", func(q Queue) { Rotate(q, dense(d, n, 28*dim), r, 1<<42) })
 			}
+		}
+	}
+}
+
+// TestArgMaxLaunch: a vocabulary is cut for the whole GPU, many rows are not, and scratch is that of the slices.
+func TestArgMaxLaunch(t *testing.T) {
+	for _, c := range []struct{ rows, cols, slices, block int }{
+		{1, 151936, 38, 512}, {1, 151665, 38, 512}, {5, 151936, 38, 512}, {16, 151936, 16, 512}, {264, 151936, 1, 512}, {4096, 151936, 1, 512},
+		{1, 4096, 1, 512}, {1, 4097, 2, 288}, {1, 31, 1, 32}, {1, 1, 1, 32},
+	} {
+		var r recorder
+		ArgMax(&r, dense(tensor.I32, c.rows, 1), Mat{}, dense(tensor.F32, c.rows, max(c.cols, 1)))
+		scratch := 0
+		if c.slices > 1 {
+			scratch = 16 * c.rows * c.slices
+		}
+		if k := r.launches[0]; len(r.launches) != 1 || k.Grid != [3]int{c.rows, c.slices, 1} || k.Block != c.block && c.rows == 1 || r.scratch != scratch {
+			t.Errorf("%d×%d: grid %v, blocks of %d, %d bytes of scratch", c.rows, c.cols, k.Grid, k.Block, r.scratch)
 		}
 	}
 }

@@ -67,6 +67,7 @@ type Record struct {
 	Loss, GradNorm, Scale           float64
 	Finite, Diverged                int64
 	Fault, FaultValue, FaultLimit   int64
+	Arrived                         uint32 // 0 between launches
 }
 
 // The codes of Record.Fault.

@@ -236,6 +236,17 @@ func (l *lab) get(v Mat) ref.Mat {
 	return m
 }
 
+// put writes a value, which its type holds exactly, to an element of the first row of a matrix.
+func (l *lab) put(v Mat, c int, x float64) {
+	l.t.Helper()
+	p := l.find(v).row(0)[c*v.Type.BlockBytes():]
+	if v.Type == tensor.BF16 {
+		binary.LittleEndian.PutUint16(p, tensor.F32ToBF16(float32(x)))
+		return
+	}
+	binary.LittleEndian.PutUint32(p, math.Float32bits(float32(x)))
+}
+
 // bytes returns the bytes of a matrix, row after row without gaps, to compare bits.
 func (l *lab) bytes(v Mat) []byte {
 	l.t.Helper()

@@ -1,4 +1,5 @@
 // What moves values without changing them, but for rounding: zero, copy, gather, scatter; and the argmax of rows.
+#include "argmax.cuh"
 #include "move.cuh"
 
 KERNEL(zero_16, CopyArgs, 256, 4) { move_units<u32x4, true>(a); }
@@ -106,50 +107,6 @@ KERNEL(scatter_bf16_8, GatherArgs, 256, 4) { scatter<bf16, 8>(a); }
 KERNEL(scatter_bf16_1, GatherArgs, 256, 4) { scatter<bf16, 1>(a); }
 KERNEL(scatter_f32_8, GatherArgs, 256, 4) { scatter<float, 8>(a); }
 KERNEL(scatter_f32_1, GatherArgs, 256, 4) { scatter<float, 1>(a); }
-
-struct ArgMaxArgs {
-    i32 *ids;
-    const void *x;
-    i64 id_stride, stride;
-    u32 cols;
-};
-
-// larger makes (best, at) the pair with the larger value, of equal ones that with the smaller index. NaN is never larger.
-APR_DEVICE void larger(float &best, u32 &at, float v, u32 c) {
-    if (v > best || (v == best && c < at)) { best = v; at = c; }
-}
-
-// One row a block; a thread has 4 packs at a time.
-template <class T, int E> APR_DEVICE void argmax(const ArgMaxArgs &a) {
-    SHARED(float, values, 32);
-    SHARED(u32, places, 32);
-    const T *x = (const T *)a.x + block() * a.stride;
-    const u32 packs = a.cols / E;
-    float best = -INFINITY_F;
-    u32 at = ~0u; // none yet: NaN only
-    for (u32 base = thread(); base < packs; base += 4 * threads()) {
-        Pack<T, E> v[4];
-        UNROLL for (u32 k = 0; k < 4; k++)
-            if (base + k * threads() < packs) load_pack(v[k], x + (base + k * threads()) * E);
-        UNROLL for (u32 k = 0; k < 4; k++)
-            if (base + k * threads() < packs) {
-                float p[E];
-                widen(p, v[k]);
-                UNROLL for (u32 e = 0; e < E; e++) larger(best, at, p[e], (base + k * threads()) * E + e);
-            }
-    }
-    UNROLL for (int m = 16; m; m >>= 1) {
-        const float v = shfl_xor(best, m);
-        const u32 c = shfl_xor(at, m);
-        larger(best, at, v, c);
-    }
-    if (lane() == 0) { values[warp()] = best; places[warp()] = at; }
-    sync_block();
-    if (thread() == 0) {
-        for (u32 w = 1; w < threads() / 32; w++) larger(best, at, values[w], places[w]);
-        a.ids[block() * a.id_stride] = at == ~0u ? 0 : (i32)at;
-    }
-}
 
 KERNEL(argmax_bf16_8, ArgMaxArgs, 512, 2) { argmax<bf16, 8>(a); }
 KERNEL(argmax_bf16_1, ArgMaxArgs, 512, 2) { argmax<bf16, 1>(a); }

@@ -12,6 +12,8 @@ const (
 	moveThreads = 256
 	moveUnroll  = 4       // packs of a thread
 	maxItems    = 1 << 30 // packs of one launch: kernels count them in 32 bits
+	argMaxPack  = 8
+	argMaxSlice = 512 * argMaxPack // columns of a row from which on another block takes some: a pack a thread
 )
 
 // copyArgs is struct CopyArgs of move.cu.
@@ -28,11 +30,11 @@ type gatherArgs struct {
 	limit, packs, items, code      uint32
 }
 
-// argMaxArgs is struct ArgMaxArgs of move.cu.
+// argMaxArgs is struct ArgMaxArgs of argmax.cuh.
 type argMaxArgs struct {
-	ids, x           uint64
-	idStride, stride int64
-	cols             uint32
+	ids, best, x, part, record   uint64
+	idStride, bestStride, stride int64
+	cols, slice                  uint32
 }
 
 // Zero sets m, of any plain type, to zero. Bytes moved: those of m.
@@ -124,19 +126,44 @@ func launchGather(q Queue, name string, dst, src, ids Mat, lo, items int, a *gat
 }
 
 // ArgMax writes the index of the largest value of each row of x, float32 or bfloat16, to ids [n,1] int32: the lowest
-// index of equal values. NaN is skipped; a row of NaN alone gives 0. Bytes moved: those of x.
-func ArgMax(q Queue, ids, x Mat) {
-	need(ids.Rows*ids.Cols == x.Rows && x.Cols > 0, "ArgMax", "shapes differ")
+// index of equal values. NaN is skipped; a row of NaN alone gives 0. best [n,2] float32, if it is not zero, receives the index as a
+// number, exact below 2²⁴, and the largest value, or NaN if the row has NaN or +∞.
+//
+// A row is a block's. Rows that are few and long are cut into slices, so that the blocks of all of them are about two a
+// multiprocessor at most: each leaves the best of its slice in scratch, and the last to come takes the best of these. Which one
+// that is changes nothing, for the larger of two, of equal ones the lower, is the same in every order.
+//
+// Bytes moved: those of x, and 32 for each slice.
+func ArgMax(q Queue, ids, best, x Mat) {
+	need(ids.Rows*ids.Cols == x.Rows && x.Cols > 0 && x.Cols < 1<<31, "ArgMax", "shapes differ")
+	need(best.IsZero() || best.Type == tensor.F32 && best.Rows == x.Rows && best.Cols == 2, "ArgMax", "best is not [n, 2] float32")
 	if x.Rows == 0 {
 		return
 	}
+	pack := 1
+	if x.alignedTo(16) {
+		pack = argMaxPack // what is left of a row comes one by one
+	}
+	slice := argMaxShare(x.Rows, x.Cols, q.Multiprocessors())
+	slices := ceil(x.Cols, slice)
 	ptr, stride := vector(ids)
-	pack := packWidth(x.Cols, x)
+	a := &argMaxArgs{
+		ids: ptr, best: best.Ptr, x: x.Ptr, record: q.Record(), idStride: int64(stride), bestStride: int64(best.Stride),
+		stride: int64(x.Stride), cols: uint32(x.Cols), slice: uint32(slice),
+	}
+	if slices > 1 {
+		a.part = q.Scratch(16 * x.Rows * slices)
+	}
 	q.Launch(Launch{
-		Module: moveModule, Kernel: fmt.Sprintf("argmax_%s_%d", typeName(x.Type), pack), Grid: [3]int{x.Rows, 1, 1},
-		Block: min(512, (x.Cols/pack+31)/32*32),
-		Args:  unsafe.Pointer(&argMaxArgs{ptr, x.Ptr, int64(stride), int64(x.Stride), uint32(x.Cols)}),
+		Module: moveModule, Kernel: fmt.Sprintf("argmax_%s_%d", typeName(x.Type), pack), Grid: [3]int{x.Rows, slices, 1},
+		Block: min(512, ceil(ceil(slice, pack), 32)*32), Args: unsafe.Pointer(a),
 	})
+}
+
+// argMaxShare returns how many columns of a row a block takes, whole packs of them.
+func argMaxShare(rows, cols, multiprocessors int) int {
+	slices := max(1, min(ceil(cols, argMaxSlice), 2*multiprocessors/rows))
+	return ceil(ceil(cols, slices), argMaxPack) * argMaxPack
 }
 
 // launch starts a kernel that counts items, perBlock to a block.

@@ -193,40 +193,6 @@ func TestRowsOutOfRange(t *testing.T) {
 	}
 }
 
-func TestArgMax(t *testing.T) {
-	eachCase(t, append(shapes, [2]int{3, 5000}, [2]int{2, 20480}), func(t *testing.T, l *lab, d tensor.DType, rows, cols int) {
-		m := l.random(rows, cols, 1)
-		want := make([]float64, rows)
-		for r := range rows {
-			switch row := m.Row(r); r % 7 {
-			case 1: // ties at the end
-				row[cols-1], row[cols/2] = 9, 9
-			case 2: // and at the front
-				row[0], row[cols-1] = 9, 9
-			case 3: // and everywhere
-				fill(row, -5)
-			case 4: // nothing to compare with
-				fill(row, math.NaN())
-			case 5: // NaN is skipped
-				fill(row, math.NaN())
-				row[cols-1] = math.Inf(-1)
-				want[r] = float64(cols - 1)
-			case 6: // zeros of either sign are equal
-				fill(row, math.Copysign(0, -1))
-				row[cols-1] = 0
-			}
-		}
-		x, ids := l.apart().in(d, m), l.apart().out(tensor.I32, rows, 1)
-		ArgMax(l, ids, x)
-		for r, best := range ref.ArgMax(m) {
-			if r%7 != 5 {
-				want[r] = float64(best)
-			}
-		}
-		near.Check(t, "argmax", l.get(ids).V, want, 0)
-	})
-}
-
 func fill(x []float64, v float64) {
 	for i := range x {
 		x[i] = v
