@@ -27,7 +27,7 @@ tests() { # PACKAGE, flags
 }
 tests device/cuda -test.skip 'Speed|Rate|Cost'
 tests distill -test.run CUDA
-tests bench -test.run "OverlapBits|DecodeAgrees|DecodeNaN|PromptAfterDecode|GenerationPlan"
+tests bench -test.run "OverlapBits|DecodeAgrees|DecodeNaN|DecodeBandwidth|PromptAfterDecode|GenerationPlan"
 tests cmd/apr -test.run CUDA
 
 status=0
