@@ -272,6 +272,7 @@ type Device interface {
 // Decode describes the layers of a model for one position of a sequence, whose earlier keys and values are in caches.
 type Decode struct {
 	Layers         []DecodeLayer
+	Norm           Tensor // [1, h], of y
 	Heads, KVHeads int
 	HeadDim, Inter int
 	Position       int
@@ -288,10 +289,10 @@ type DecodeLayer struct {
 
 // Decoder is a Stream that may run all layers for one position as one operation.
 type Decoder interface {
-	// Decode computes, layer by layer, x += o(attention(rope(qkv(norm(x))))) and x += down(swiglu(gateUp(norm(x)))), in
-	// place, x [1, h], and keeps the position's key and value in the caches. It returns why not, and has done nothing, if the
-	// device has no such operation for these weights.
-	Decode(x Tensor, d Decode) error
+	// Decode computes, layer by layer, x += o(attention(rope(qkv(norm(x))))) and x += down(swiglu(gateUp(norm(x)))), x [1, h],
+	// which it leaves as it was, and y = norm(x) after the last layer, with d.Norm. It keeps the position's key and value in the
+	// caches. It returns why not, and has done nothing, if the device has no such operation for these weights.
+	Decode(y, x Tensor, d Decode) error
 }
 
 // Fetcher is a Stream that copies values to the host while operations that are queued after them run.

@@ -63,7 +63,8 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	var none, pending device.Tensor
 	s.Embed(x, m.embed, ids)
 	layers := m.layers
-	if n == 1 && m.decodeAtOnce(s, x, c) {
+	atOnce := n == 1 && m.decodeAtOnce(s, dst, x, c)
+	if atOnce {
 		layers = nil
 	}
 	for i := range layers {
@@ -79,21 +80,21 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 		s.MatMul(delta, prod, l.down, none, false)
 		pending = delta
 	}
-	if !pending.IsZero() {
-		pending = pending.RowRange(n-1, n)
+	if !atOnce {
+		m.normed(s, dst, none, x.RowRange(n-1, n), pending.RowRange(n-1, n), m.norm)
 	}
-	m.normed(s, dst, none, x.RowRange(n-1, n), pending, m.norm)
 	s.Release(prod, gu, att, qkv, delta, y, x)
 	c.length += n
 }
 
-// decodeAtOnce runs all layers for one position as one operation, if the device has it.
-func (m *Model) decodeAtOnce(s device.Stream, x device.Tensor, c *Cache) bool {
+// decodeAtOnce runs all layers for one position, and the norm behind them, as one operation, if the device has it.
+func (m *Model) decodeAtOnce(s device.Stream, dst, x device.Tensor, c *Cache) bool {
 	at, ok := s.(device.Decoder)
 	if !ok {
 		return false
 	}
 	d := device.Decode{
+		Norm:  m.norm,
 		Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, Inter: m.IntermediateSize, Position: c.length,
 		Theta: m.RopeTheta, Eps: m.RMSNormEps,
 	}
@@ -103,7 +104,7 @@ func (m *Model) decodeAtOnce(s device.Stream, x device.Tensor, c *Cache) bool {
 			InputNorm: l.inputNorm, PostNorm: l.postNorm, QKV: l.qkv, O: l.o, GateUp: l.gateUp, Down: l.down, Bias: l.qkvBias, Cache: c.rows[i],
 		})
 	}
-	if err := at.Decode(x, d); err != nil {
+	if err := at.Decode(dst, x, d); err != nil {
 		c.decoding = "operation by operation: " + err.Error()
 		return false
 	}

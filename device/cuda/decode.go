@@ -14,12 +14,12 @@ var _ device.Decoder = (*Stream)(nil)
 
 // Decode runs all layers for one position as one launch, where all their matrices are in blocks. The first time it puts
 // them into tiles, in their place; products of many rows put what they expand back into rows.
-func (s *Stream) Decode(x device.Tensor, d device.Decode) error {
+func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	shape := kernel.DecodeShape{
 		Hidden: x.Cols, Inter: d.Inter, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Eps: d.Eps, Shared: s.dev.desc.SharedPerBlockOptin,
 	}
-	need(x.Rows == 1, "Decode", "of several positions")
-	if !s.dev.decodesLayers() || x.DType != tensor.BF16 {
+	need(x.Rows == 1 && y.Rows == 1, "Decode", "of several positions")
+	if !s.dev.decodesLayers() || x.DType != tensor.BF16 || y.DType != tensor.BF16 {
 		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
 	}
 	layers, err := decodeLayers(d, shape)
@@ -29,7 +29,7 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) error {
 	if err != nil {
 		return err
 	}
-	touched := []device.Tensor{x}
+	touched := []device.Tensor{y, x, d.Norm}
 	for _, l := range d.Layers {
 		touched = append(touched, l.Cache)
 		need(d.Position < l.Cache.Rows, "Decode", "the cache is full")
@@ -55,7 +55,7 @@ func (s *Stream) Decode(x device.Tensor, d device.Decode) error {
 	at := o.Scratch(n)
 	s.dev.uploads.send(o, n, func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, p unsafe.Pointer) {
 		o.call(func(t *driver.Thread) error { return t.CopyHtoD(at, p, int64(n), s.dev.stream) })
-		kernel.DecodeLayers(o, mat(x), layers, shape, d.Position, at, mat(table).Ptr)
+		kernel.DecodeLayers(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, mat(table).Ptr)
 	})
 	return nil
 }

@@ -32,7 +32,9 @@ struct DecodeLayer {
 struct DecodeArgs {
     const DecodeLayer *layers; // [count]
     u32 *arrived;
-    bf16 *x;                  // [hidden], in and out
+    const bf16 *x;            // [hidden]
+    bf16 *y;                  // [hidden]
+    const float *norm;        // of y
     bf16 *between;            // what passes between blocks: see Exchange
     const float *table;       // of the position, [d/2, 2]: cosine, sine
     float *part;              // [splits, heads, PART]
@@ -383,9 +385,18 @@ struct Exchange {
     }
 };
 
-// normalised writes RMSNorm of the hidden state at `from`, as rounded to bfloat16, to x in integers. w are the thread's packs of the
-// norm's weights; squares has a place for each warp.
-APR_DEVICE void normalised(const DecodeArgs &a, const bf16 *from, const Pack<float, 8> (&w)[MOST_HIDDEN], u8 *x, float *squares) {
+// NormPacks are a thread's packs of a norm's weights.
+struct NormPacks {
+    Pack<float, 8> w[MOST_HIDDEN] = {};
+    APR_METHOD void load(const DecodeArgs &a, const float *norm) {
+        UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
+            if (thread() + k * threads() < a.hidden / 8) load_pack(w[k], norm + 8 * (thread() + k * threads()));
+    }
+};
+
+// normalised gives `write` RMSNorm of the hidden state at `from`, as rounded to bfloat16: a pack, its number, and whether there is such
+// a pack; warps do it together. squares has a place for each warp.
+template <class Write> APR_DEVICE void normalised(const DecodeArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
     const u32 packs = a.hidden / 8;
     Pack<bf16, 8> v[MOST_HIDDEN] = {};
     UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
@@ -408,10 +419,10 @@ APR_DEVICE void normalised(const DecodeArgs &a, const bf16 *from, const Pack<flo
         const u32 pack = (u32)at;
         if (pack - lane() >= packs) continue; // of the whole warp
         widen(p, v[k]);
-        widen(q, w[k]);
+        widen(q, norm.w[k]);
         UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * q[e];
         narrow(v[k], p);
-        round_pack<BySpan>(x, pack, v[k].v, pack < packs);
+        write(v[k].v, pack, pack < packs);
     }
 }
 
@@ -465,7 +476,7 @@ APR_DEVICE float bias_of(const Model &m, const float *bias, u32 i) {
 
 // finish_added adds the block's rows of a product to x, sixteen lanes a row, as many as may have a part of it. own is x of these rows.
 static_assert(DECODE_WARPS == 16);
-APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own, bf16 *to, bool last) {
+APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own, bf16 *to) {
     const Share s = m.shares[3];
     NO_UNROLL for (u32 first = 0; first < s.tiles * TILE; first += threads() / 16) {
         const u32 i = first + thread() / 16, part = thread() % 16;
@@ -475,7 +486,6 @@ APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own, bf16 
         if (!there || part > 0) continue;
         const bf16 x = to_bf16(v + own[i]);
         strong_store(to + s.first * TILE + i, x);
-        if (last) m.a.x[s.first * TILE + i] = x;
         own[i] = from_bf16(x);
     }
 }
@@ -609,17 +619,15 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
     NO_UNROLL for (u32 layer = 0; layer < a.count; layer++) {
         const Span *spans = x.feed.spans;
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
-            Pack<float, 8> w[MOST_HIDDEN] = {}; // of the norm, on their way while x comes, as is the bias
+            NormPacks w; // on their way while x comes, as is the bias
             const u32 rows = product == 0 ? m.tiles(0) * TILE : 0;
             const float v = thread() < rows ? bias_of(m, layers[layer].bias, thread()) : 0.0f;
             if (product == 0) expect(a, layers[layer]);
-            if (product % 2 == 0)
-                UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
-                    if (thread() + k * threads() < a.hidden / 8) load_pack(w[k], layers[layer].norm[product / 2] + 8 * (thread() + k * threads()));
+            if (product % 2 == 0) w.load(a, layers[layer].norm[product / 2]);
             if (thread() < rows) bias[thread()] = v;
             if (product % 2 == 0) {
                 const Exchange e(a, product == 0 ? layer - 1 : layer);
-                normalised(a, product == 0 ? e.down : e.o, w, shared, squares);
+                normalised(a, product == 0 ? e.down : e.o, w, squares, [&](u32x4 v, u32 pack, bool live) { round_pack<BySpan>(shared, pack, v, live); });
             } else {
                 const Exchange e(a, layer);
                 rounded(product == 1 ? e.att : e.product, m.cols(product), shared);
@@ -638,7 +646,7 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             const Exchange e(a, layer);
             if (product == 0) finish_qkv(m, found, bias, e.qkv);
             else if (product == 2) finish_gated(m, found, e.product);
-            else finish_added(m, found, own, product == 1 ? e.o : e.down, layer + 1 == a.count && product == 3);
+            else finish_added(m, found, own, product == 1 ? e.o : e.down);
             if (product > 0) continue;
             NO_UNROLL for (u32 item = block(); item < a.heads * a.splits; item += blocks()) {
                 attend(a, layers[layer], layer, item, fresh, (float *)shared);
@@ -654,4 +662,10 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             }
         }
     }
+    if (block() > 0) return;
+    NormPacks w;
+    w.load(a, a.norm);
+    normalised(a, Exchange(a, a.count - 1).down, w, squares, [&](u32x4 v, u32 pack, bool live) {
+        if (live) store16(a.y + 8 * pack, v);
+    });
 }

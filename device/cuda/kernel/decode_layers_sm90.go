@@ -64,7 +64,7 @@ type decodeLayer struct {
 // decodeArgs is struct DecodeArgs of decode_layers.cuh.
 type decodeArgs struct {
 	layers, arrived       uint64
-	x, between            uint64
+	x, y, norm, between   uint64
 	table, part           uint64
 	cacheStride           int64
 	count, hidden, inter  uint32
@@ -228,7 +228,7 @@ func gcd(a, b int) int {
 	return a
 }
 
-// DecodeLayers computes all layers for one position, x [1, hidden] of bfloat16 in place:
+// DecodeLayers computes all layers for one position, whose hidden state is x [1, hidden] of bfloat16, and y = norm(x) after them:
 //
 //	x += o(attention(rope(qkv(norm(x))) and the cache)), then x += down(silu(g)·u), g and u of gateUp(norm(x))
 //
@@ -237,13 +237,13 @@ func gcd(a, b int) int {
 // products as Gemv has them; what passes from one product to another is rounded to bfloat16.
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
-func DecodeLayers(queue Queue, x Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
+func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
 	blocks, name := max(1, queue.Multiprocessors()), "decode_layers_k"
 	p, ok := shapeLayers(layers, s, blocks)
-	need(ok && rowsAt(x, 16), "DecodeLayers", "shared memory or alignment")
-	need(x.Cols == s.Hidden, "DecodeLayers", "shapes differ")
+	need(ok && rowsAt(x, 16) && rowsAt(y, 16) && rowsAt(norm, 16), "DecodeLayers", "shared memory or alignment")
+	need(x.Cols == s.Hidden && y.Cols == s.Hidden && norm.Cols == s.Hidden, "DecodeLayers", "shapes differ")
 	a := &decodeArgs{
-		layers: table + layersHead, arrived: table, x: x.Ptr,
+		layers: table + layersHead, arrived: table, x: x.Ptr, y: y.Ptr, norm: norm.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
 		position: uint32(position), slots: uint32(p.slots), pitch: uint32(p.pitch), ringAt: uint32(p.ring), zerosAt: uint32(p.zeros), sumsAt: uint32(p.sums),
