@@ -7,6 +7,7 @@ import (
 
 	"apr/device"
 	"apr/device/dry"
+	"apr/internal/cgroup"
 	"apr/tensor"
 )
 
@@ -85,8 +86,19 @@ func (c *classes) Release(place int64) { c.free[place]++ }
 // Peak returns the bytes of all buffers ever made.
 func (c *classes) Peak() int64 { return c.peak }
 
-// availableMemory returns MemAvailable of /proc/meminfo in bytes, 0 where there is none.
+// availableMemory returns what the machine has left and the limits of the process's cgroup leave, in bytes; 0: neither is known.
 func availableMemory() int64 {
+	available := machineMemory()
+	if g, err := cgroup.Find("/", os.Getpid()); err == nil {
+		if free, ok := g.Free(); ok && (available == 0 || free < available) {
+			return max(1, free)
+		}
+	}
+	return available
+}
+
+// machineMemory returns MemAvailable of /proc/meminfo in bytes, 0 where there is none.
+func machineMemory() int64 {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0

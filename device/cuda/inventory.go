@@ -4,6 +4,7 @@ import (
 	"os"
 
 	"apr/device/cuda/driver"
+	"apr/internal/cgroup"
 	"apr/internal/fault"
 )
 
@@ -134,14 +135,23 @@ func budgetOf(drv *driver.Driver, monitor *driver.Monitor, info driver.DeviceInf
 	return MemoryBudget(c, free, HostMemory{}), nil
 }
 
-// HostMemoryNow reads /proc/meminfo.
+// HostMemoryNow reads /proc/meminfo and the limits of the process's cgroup.
 func HostMemoryNow() (HostMemory, error) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
 		return HostMemory{}, meminfo("cannot be read").Because(err)
 	}
 	defer f.Close()
-	return ReadHostMemory(f)
+	h, err := ReadHostMemory(f)
+	if err != nil {
+		return h, err
+	}
+	if g, err := cgroup.Find("/", os.Getpid()); err == nil {
+		if free, ok := g.Free(); ok {
+			h.Available = min(h.Available, free)
+		}
+	}
+	return h, nil
 }
 
 // freeMemory asks NVML for the free memory of a card, or else a context. NVML speaks of the whole card where the driver
