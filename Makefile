@@ -8,7 +8,7 @@ GO ?= go
 TOOL := $(GO) tool -modfile=tools/go.mod
 # The race detector wants a C compiler. These packages start goroutines or are shared by them; a whole training step
 # would take too long under it, and tests that limit the time of hostile files are left out.
-RACE := ./internal/... ./device/cpu/par ./runlog ./corpus ./format ./format/safetensors ./hub
+RACE := ./internal/... ./device/cpu/par ./run/log ./corpus ./format ./format/safetensors ./hub
 
 export CGO_ENABLED = 0
 
@@ -86,7 +86,7 @@ gates: build ## the model of testdata passes four gates, and six broken variants
 
 torture: ## the proofs of reliability, whole (under 10 minutes on two cores); they rewrite the table of docs/reliability.md
 	@log=$$(mktemp); trap 'rm -f '$$log EXIT; start=$$SECONDS; load=$$(cut -d' ' -f1 /proc/loadavg); \
-	APR_TORTURE=1 $(GO) test -count=1 -p 1 -v -timeout 20m -run 'Torture|TestResumeIsBitExact' ./distill ./supervise ./cmd/apr > $$log 2>&1 || { cat $$log; exit 1; }; \
+	APR_TORTURE=1 $(GO) test -count=1 -p 1 -v -timeout 20m -run 'Torture|TestResumeIsBitExact' ./distill ./run/supervise ./cmd/apr > $$log 2>&1 || { cat $$log; exit 1; }; \
 	rows=$$(sed -n 's/.*TORTURE |/|/p' $$log); echo "$$rows"; \
 	{ sed '/<!-- torture -->/q' docs/reliability.md; printf '| proof | trials | bad | control |\n|---|---:|---:|---|\n'; echo "$$rows"; \
 	printf '\n%s, %s processors, %d s in all; the load was %s before.\n' "$$($(GO) env GOOS GOARCH | paste -sd/)" "$$(nproc)" $$((SECONDS - start)) "$$load"; sed -n '/<!-- end -->/,$$p' docs/reliability.md; } > docs/.reliability.tmp; \

@@ -28,12 +28,12 @@ var floors = []struct {
 	{"bytes", "format/internal/checked format/internal/stored format/internal/ggufname format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
 	{"text", "tokenizer corpus"},
-	{"records", "runlog runlog/runs watch supervise diagnose"},
+	{"records", "run/log run/list run/watch run/supervise run/diagnose"},
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "model plan generate optim teacher eval/sandbox eval distill convert"},
-	{"trust", "report contract hub/hubtest hub bench proofs selfcheck verify dispatch"},
+	{"trust", "run/report falsify hub/hubtest hub bench proofs selfcheck run/verify run/dispatch"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop"},
 }
 
@@ -44,7 +44,7 @@ var reserved = []struct {
 	reason string
 }{
 	{"github.com/ebitengine/purego", "device/cuda/driver device/cuda/emulator", "shared libraries are opened in one place"},
-	{"modernc.org/sqlite", "runlog/runs", "files are the truth: one package keeps an index of them"},
+	{"modernc.org/sqlite", "run/list", "files are the truth: one package keeps an index of them"},
 	{"C", "", "everything builds with CGO_ENABLED=0"},
 	{"apr/device/cpu", "device/cpu cmd/apr bench/interop", "models and training know device.Device, not devices"},
 	{"apr/device/cuda", "device/cuda cmd/apr", "models and training know device.Device, not devices"},
@@ -56,7 +56,7 @@ var reserved = []struct {
 	{"apr/device/cpu/gemm", "device/cpu", "parts of one device"},
 	{"apr/device/cpu/q8", "device/cpu", "parts of one device"},
 	{"apr/device/devicetest", "", "test support"},
-	{"apr/internal/ref", "device/devicetest selfcheck verify", "test support, and the judge of what a user asks to be judged"},
+	{"apr/internal/ref", "device/devicetest selfcheck run/verify", "test support, and the judge of what a user asks to be judged"},
 	{"apr/hub/hubtest", "", "test support"},
 	{"apr/internal/near", "device/devicetest internal/ref internal/hostile", "test support"},
 	{"apr/internal/contracttest", "", "test support"},
@@ -65,7 +65,7 @@ var reserved = []struct {
 	{"apr/internal/torture", "", "test support"},
 	{"testing", "internal/torture internal/near internal/contracttest internal/hostile device/devicetest", "test support"},
 	{"net/http", "hub hub/hubtest cmd/apr", "parsers and training never gain the network"},
-	{"os/exec", "corpus contract supervise dispatch cmd/apr device/cuda/emulator eval eval/sandbox bench/interop", "nothing starts programs but claims, foreign readers in a table, the supervisor, the programs of schedulers and the run they start, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
+	{"os/exec", "corpus falsify run/supervise run/dispatch cmd/apr device/cuda/emulator eval eval/sandbox bench/interop", "nothing starts programs but claims, foreign readers in a table, the supervisor, the programs of schedulers and the run they start, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
 	{"apr/device/cuda/emulator", "", "test support"},
 }
 

@@ -8,8 +8,8 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/optim"
+	"apr/run/watch"
 	"apr/teacher"
-	"apr/watch"
 )
 
 // Config is a distillation run as resolved: every value has its final form.

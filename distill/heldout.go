@@ -9,7 +9,7 @@ import (
 	"apr/eval"
 	"apr/internal/fault"
 	"apr/model"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // HeldOut is what the evaluation at the end of a run came to.

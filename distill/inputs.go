@@ -13,7 +13,7 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/plan"
-	"apr/runlog"
+	runlog "apr/run/log"
 	"apr/teacher"
 	"apr/tokenizer"
 )

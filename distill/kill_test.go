@@ -21,7 +21,7 @@ import (
 	"apr/internal/fault"
 	"apr/internal/torture"
 	"apr/optim"
-	"apr/runlog"
+	runlog "apr/run/log"
 	"apr/tensor"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"apr/device"
 	"apr/internal/fault"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // Precheck looks at the inputs of a run one after the other, so that whoever starts it later or elsewhere can tell which

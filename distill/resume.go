@@ -14,7 +14,7 @@ import (
 	"apr/format/safetensors"
 	"apr/internal/disk"
 	"apr/internal/fault"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // ResumeAuto continues the run in the output directory from its newest valid checkpoint.

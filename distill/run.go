@@ -12,7 +12,7 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/plan"
-	"apr/runlog"
+	runlog "apr/run/log"
 	"apr/teacher"
 	"apr/tensor"
 )

@@ -20,7 +20,7 @@ import (
 	"apr/internal/fault"
 	"apr/internal/torture"
 	"apr/optim"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // quiet is an observer that stops the run after some steps, or in its last evaluation, or never.

@@ -10,7 +10,7 @@ import (
 	"apr/eval"
 	"apr/internal/fault"
 	"apr/model"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // Of so many held-out windows so many tokens are shown, with so many predictions each.

@@ -16,7 +16,7 @@ import (
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/model"
-	"apr/runlog"
+	runlog "apr/run/log"
 	"apr/teacher"
 )
 

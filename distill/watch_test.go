@@ -14,8 +14,8 @@ import (
 	"apr/device/cpu"
 	"apr/internal/disk"
 	"apr/internal/fault"
-	"apr/runlog"
-	"apr/watch"
+	runlog "apr/run/log"
+	"apr/run/watch"
 )
 
 // slowDevice is a device whose streams take their time: before each Wait, pause is called with its number.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"apr/runlog"
-	"apr/watch"
+	runlog "apr/run/log"
+	"apr/run/watch"
 )
 
 // watched is an observer whose messages are signs of progress too.

@@ -11,7 +11,7 @@ import (
 	"apr/device"
 	"apr/distill"
 	"apr/optim"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // checkpoint distils the tiny student four steps at once, and two and two with a checkpoint between. The figure counts

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // These tests want Chromium, and fail without it: make browser.

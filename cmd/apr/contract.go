@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"apr/contract"
+	"apr/falsify"
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -26,7 +26,7 @@ func contractCommand() *cli.Command {
 }
 
 // contractReport is the JSON of apr contract validate.
-type contractReport struct{ *contract.Report }
+type contractReport struct{ *falsify.Report }
 
 // Text prints the violations and the counts.
 func (r contractReport) Text(p *cli.Page) { p.Printf("%s", r.String()) }
@@ -54,11 +54,11 @@ func contractValidateCommand() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing file of --junit"},
 		},
 		Run: func(context.Context, *cli.Env) (cli.Result, error) {
-			set, err := contract.ParseRules(rules)
+			set, err := falsify.ParseRules(rules)
 			if err != nil {
 				return nil, err
 			}
-			r, err := contract.ValidatePaths(paths, set)
+			r, err := falsify.ValidatePaths(paths, set)
 			if err != nil {
 				return nil, err
 			}
@@ -73,7 +73,7 @@ func contractValidateCommand() *cli.Command {
 }
 
 // writeJUnit writes a report as JUnit XML: a test case for each contract.
-func writeJUnit(path string, force bool, r *contract.Report) error {
+func writeJUnit(path string, force bool, r *falsify.Report) error {
 	type failure struct {
 		Message string `xml:"message,attr"`
 		Text    string `xml:",chardata"`
@@ -115,13 +115,13 @@ func writeJUnit(path string, force bool, r *contract.Report) error {
 }
 
 // loadContracts reads the contracts of a folder; one that cannot be parsed is an error.
-func loadContracts(dir string) (all []*contract.Contract, err error) {
-	files, err := contract.Files(dir)
+func loadContracts(dir string) (all []*falsify.Contract, err error) {
+	files, err := falsify.Files(dir)
 	if err != nil {
 		return nil, err
 	}
 	for _, file := range files {
-		doc, err := contract.Read(file, contract.Ours)
+		doc, err := falsify.Read(file, falsify.Ours)
 		if err != nil {
 			return nil, err
 		}
@@ -207,7 +207,7 @@ func contractShowCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			doc, err := contract.Read(file, contract.Ours)
+			doc, err := falsify.Read(file, falsify.Ours)
 			if err != nil {
 				return nil, err
 			}
@@ -222,7 +222,7 @@ func contractFile(dir, name string) (string, error) {
 	if ext := filepath.Ext(name); ext == ".yaml" || ext == ".yml" || strings.ContainsRune(name, filepath.Separator) {
 		return name, nil
 	}
-	files, err := contract.Files(dir)
+	files, err := falsify.Files(dir)
 	if err != nil {
 		return "", err
 	}
@@ -242,7 +242,7 @@ func contractFile(dir, name string) (string, error) {
 }
 
 // contractGraph is the JSON of apr contract graph.
-type contractGraph struct{ *contract.Graph }
+type contractGraph struct{ *falsify.Graph }
 
 // Text prints each contract with what it rests on.
 func (g contractGraph) Text(p *cli.Page) {
@@ -274,7 +274,7 @@ func contractGraphCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			g := contract.NewGraph(all)
+			g := falsify.NewGraph(all)
 			return contractGraph{g}, g.Err()
 		},
 	}

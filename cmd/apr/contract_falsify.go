@@ -10,15 +10,15 @@ import (
 	"strings"
 	"time"
 
-	"apr/contract"
 	"apr/device/cuda"
+	"apr/falsify"
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
 )
 
 // falsified is the JSON of apr contract falsify.
-type falsified struct{ *contract.Falsification }
+type falsified struct{ *falsify.Falsification }
 
 // Text prints a table of the contracts, and under it whatever is not upheld.
 func (f falsified) Text(p *cli.Page) {
@@ -36,7 +36,7 @@ func (f falsified) Text(p *cli.Page) {
 		printDoubts(p, c)
 	}
 	var counts []string
-	for _, s := range slices.Backward(contract.Statuses) {
+	for _, s := range slices.Backward(falsify.Statuses) {
 		if n := f.Counts[s]; n > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", n, s))
 		}
@@ -54,11 +54,11 @@ type total struct {
 
 // totals counts in one contract. A mutant is killed if every check that it was tried on failed. Checks that one go
 // command ran under a mutant have the same time, which counts once.
-func totals(c contract.ContractRun) (t total) {
+func totals(c falsify.ContractRun) (t total) {
 	survived := map[string]bool{} // by mutant
 	timed := map[string]bool{}
 	for _, run := range c.Checks {
-		if run.Status == contract.Upheld {
+		if run.Status == falsify.Upheld {
 			t.upheld++
 		}
 		t.cases += run.Cases
@@ -80,7 +80,7 @@ func totals(c contract.ContractRun) (t total) {
 	return t
 }
 
-func contractName(c contract.ContractRun) string {
+func contractName(c falsify.ContractRun) string {
 	if c.ID == "" {
 		return c.File
 	}
@@ -88,17 +88,17 @@ func contractName(c contract.ContractRun) string {
 }
 
 // printDoubts prints each check of a contract that is not upheld: what was predicted, what was seen, what it means.
-func printDoubts(p *cli.Page, c contract.ContractRun) {
+func printDoubts(p *cli.Page, c falsify.ContractRun) {
 	for _, v := range c.Violations {
-		if v.Severity == contract.Error {
+		if v.Severity == falsify.Error {
 			p.Printf("\n%s\n", p.Bad(v.String()))
 		}
 	}
 	for _, run := range c.Checks {
 		switch run.Status {
-		case contract.Upheld:
+		case falsify.Upheld:
 			continue
-		case contract.Unavailable:
+		case falsify.Unavailable:
 			p.Printf("\n%s %s: %s\n", run.Status, cli.Clean(run.ID), cli.Clean(run.Observed))
 			continue
 		}
@@ -126,7 +126,7 @@ func printTail(p *cli.Page, text string) {
 }
 
 // thisMachine is what checks may need of this machine.
-func thisMachine(models string) (m contract.Machine) {
+func thisMachine(models string) (m falsify.Machine) {
 	m.Models = models
 	if host, err := cuda.HostMemoryNow(); err == nil {
 		m.MemAvailable = uint64(host.Available)
@@ -180,7 +180,7 @@ func contractFalsifyCommand() *cli.Command {
 			}
 			var show *cli.Progress
 			defer func() { show.Close() }()
-			f, err := contract.Falsify(ctx, files, contract.FalsifyOptions{
+			f, err := falsify.Falsify(ctx, files, falsify.FalsifyOptions{
 				Machine: thisMachine(models), AllowUnavailable: allow, Timeout: timeout, Jobs: jobs,
 				Progress: func(done, of int, id string) {
 					if show == nil {
@@ -206,7 +206,7 @@ func contractFalsifyCommand() *cli.Command {
 // contractFiles are the files of contracts by id, file or folder; all of dir if none is named.
 func contractFiles(dir string, names []string) (files []string, err error) {
 	if len(names) == 0 {
-		return contract.Files(dir)
+		return falsify.Files(dir)
 	}
 	for _, name := range names {
 		file := name
@@ -215,7 +215,7 @@ func contractFiles(dir string, names []string) (files []string, err error) {
 				return nil, err
 			}
 		}
-		more, err := contract.Files(file)
+		more, err := falsify.Files(file)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +229,7 @@ func contractFiles(dir string, names []string) (files []string, err error) {
 }
 
 // writeFalsifyJUnit writes the outcome as JUnit XML: a suite for each contract, a case for each check.
-func writeFalsifyJUnit(path string, force bool, f *contract.Falsification) error {
+func writeFalsifyJUnit(path string, force bool, f *falsify.Falsification) error {
 	type message struct {
 		Message string `xml:"message,attr"`
 		Text    string `xml:",chardata"`
@@ -259,17 +259,17 @@ func writeFalsifyJUnit(path string, force bool, f *contract.Falsification) error
 		s := testsuite{Name: contractName(c)}
 		checks := c.Checks
 		if len(checks) == 0 {
-			checks = []contract.CheckRun{{ID: "form", Status: c.Status, Observed: "no check"}}
+			checks = []falsify.CheckRun{{ID: "form", Status: c.Status, Observed: "no check"}}
 		}
 		for _, run := range checks {
 			t := testcase{Name: run.ID, Class: s.Name, Time: strconv.FormatFloat(run.Seconds, 'f', 3, 64)}
 			m := &message{string(run.Status) + ": " + run.Observed, run.Tail}
 			switch run.Status {
-			case contract.Upheld:
-			case contract.Unavailable:
+			case falsify.Upheld:
+			case falsify.Unavailable:
 				t.Skipped = m
 				s.Skipped++
-			case contract.Broken:
+			case falsify.Broken:
 				t.Error = m
 				s.Errors++
 			default:

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"apr/contract"
+	"apr/falsify"
 	"apr/internal/cli"
 )
 
@@ -16,7 +16,7 @@ type contractShown struct {
 	File      string `json:"file"`
 	Effective string `json:"kind"`
 	Claims    int    `json:"claims"`
-	*contract.Contract
+	*falsify.Contract
 }
 
 // Text prints what is claimed and how each claim could be shown false.
@@ -51,7 +51,7 @@ func (s contractShown) Text(p *cli.Page) {
 	for _, h := range c.KaniHarnesses {
 		what := "no check"
 		if h.Go != nil {
-			what = checkText(&contract.Check{Go: h.Go})
+			what = checkText(&falsify.Check{Go: h.Go})
 		}
 		if h.Cases != nil {
 			what += fmt.Sprintf(", all %s cases", cli.Count(int64(min(*h.Cases, 1<<62))))
@@ -67,7 +67,7 @@ func (s contractShown) Text(p *cli.Page) {
 }
 
 // checkText says what a check runs.
-func checkText(c *contract.Check) string {
+func checkText(c *falsify.Check) string {
 	switch {
 	case c == nil:
 		return "no check"

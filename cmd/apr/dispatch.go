@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"apr/dispatch"
 	"apr/distill"
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/runlog"
+	"apr/run/dispatch"
+	runlog "apr/run/log"
 )
 
 func dispatchCommand() *cli.Command {

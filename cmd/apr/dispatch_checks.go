@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"apr/device"
-	"apr/dispatch"
 	"apr/distill"
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/run/dispatch"
 )
 
 // dispatchCheck is one line of what was looked at before the start.

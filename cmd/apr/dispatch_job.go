@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"apr/dispatch"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/run/dispatch"
 )
 
 // newJob names the job and says where it runs and by which program.

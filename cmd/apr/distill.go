@@ -17,8 +17,8 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/optim"
-	"apr/runlog"
-	"apr/supervise"
+	runlog "apr/run/log"
+	"apr/run/supervise"
 	"apr/teacher"
 )
 

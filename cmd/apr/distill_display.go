@@ -9,7 +9,7 @@ import (
 	"apr/device/cuda"
 	"apr/distill"
 	"apr/internal/cli"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // distillDisplay shows a run on stderr: a bar on a terminal, a line every --log-every steps elsewhere.

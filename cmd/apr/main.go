@@ -10,7 +10,7 @@ import (
 
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/supervise"
+	"apr/run/supervise"
 )
 
 // commands makes the command table, in the order of apr --help.

@@ -15,7 +15,7 @@ import (
 	"apr/device/cpu"
 	"apr/internal/cli"
 	"apr/internal/readfile"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // describeRun completes the manifest with what only the command knows.

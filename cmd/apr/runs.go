@@ -14,9 +14,9 @@ import (
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/report"
-	"apr/runlog"
-	"apr/runlog/runs"
+	runs "apr/run/list"
+	runlog "apr/run/log"
+	"apr/run/report"
 )
 
 // runsExits are the exit codes of every command that reads a run.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"apr/diagnose"
 	"apr/distill"
 	"apr/internal/cli"
-	"apr/runlog"
+	"apr/run/diagnose"
+	runlog "apr/run/log"
 )
 
 // diagnoseCommand is apr runs diagnose.

@@ -19,9 +19,9 @@ import (
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/report"
-	"apr/runlog"
-	"apr/runlog/runs"
+	runs "apr/run/list"
+	runlog "apr/run/log"
+	"apr/run/report"
 )
 
 // runsServeResult is the JSON of apr runs serve, when it ends.

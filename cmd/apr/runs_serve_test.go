@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // servedRun makes a folder with a run at work, whose directory is returned open.

@@ -8,7 +8,7 @@ import (
 
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // runsTailResult is the JSON of apr runs tail.

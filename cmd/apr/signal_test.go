@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"apr/runlog"
+	runlog "apr/run/log"
 )
 
 // program returns the path of this test binary under the name apr, which runs the program.

@@ -11,9 +11,9 @@ import (
 
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/runlog"
-	"apr/supervise"
-	"apr/watch"
+	runlog "apr/run/log"
+	"apr/run/supervise"
+	"apr/run/watch"
 )
 
 // sentry is the watchdog of a run, with what it needs to end the process.

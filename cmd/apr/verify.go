@@ -7,8 +7,8 @@ import (
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/runlog"
-	"apr/verify"
+	runlog "apr/run/log"
+	"apr/run/verify"
 )
 
 func verifyCommand() *cli.Command {

@@ -80,7 +80,7 @@ func write(w io.Writer) error {
 
 // files are what is not a module: vendored, with its licence beside it.
 var files = []struct{ name, version, dir string }{
-	{"uPlot (in the HTML reports)", "1.6.32", "report/assets/uplot"},
+	{"uPlot (in the HTML reports)", "1.6.32", "run/report/assets/uplot"},
 }
 
 const intro = `# Third-party notices

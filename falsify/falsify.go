@@ -1,0 +1,280 @@
+package falsify
+
+import (
+	"cmp"
+	"context"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"apr/internal/fault"
+)
+
+// Status is what became of a check or a contract. It is derived from one invocation, and never read from a file.
+type Status string
+
+// The statuses, the worst first.
+const (
+	Falsified   Status = "FALSIFIED"   // a check ran and failed
+	Broken      Status = "BROKEN"      // it could not be built or run to its end, or a mutant could not
+	Vacuous     Status = "VACUOUS"     // it showed nothing
+	Survived    Status = "SURVIVED"    // it passes under a mutant that should fail it
+	Unavailable Status = "UNAVAILABLE" // the machine lacks what it needs
+	Upheld      Status = "UPHELD"      // it passed, and failed under each of its mutants
+)
+
+// Statuses are all statuses, the worst first.
+var Statuses = []Status{Falsified, Broken, Vacuous, Survived, Unavailable, Upheld}
+
+// MutantRun is one check under one mutant.
+type MutantRun struct {
+	ID       string  `json:"id"`
+	Killed   bool    `json:"killed"`
+	Observed string  `json:"observed"`
+	Seconds  float64 `json:"duration_seconds"` // with building; checks of one package run together
+	Tail     string  `json:"output_tail"`
+}
+
+// CheckRun is one check after falsification.
+type CheckRun struct {
+	ID         string      `json:"id"`
+	Kind       string      `json:"kind"` // test or harness
+	Status     Status      `json:"status"`
+	Command    string      `json:"command"`
+	Cases      uint64      `json:"cases"`
+	Skipped    int         `json:"skipped"`
+	Seconds    float64     `json:"duration_seconds"`
+	Observed   string      `json:"observed"`
+	Tail       string      `json:"output_tail"`
+	Prediction string      `json:"prediction"`
+	IfFails    string      `json:"if_fails"`
+	Mutants    []MutantRun `json:"mutants"`
+}
+
+// ContractRun is one contract after falsification.
+type ContractRun struct {
+	ID         string      `json:"id"`
+	File       string      `json:"file"`
+	Version    string      `json:"version"`
+	SHA256     string      `json:"sha256"`
+	Status     Status      `json:"status"`
+	Violations []Violation `json:"violations"` // of the form; with an error nothing is run
+	Checks     []CheckRun  `json:"checks"`
+}
+
+// Falsification is the outcome of one invocation.
+type Falsification struct {
+	Started   time.Time      `json:"started"`
+	Seconds   float64        `json:"duration_seconds"`
+	Commit    string         `json:"commit"` // empty outside a repository
+	Dirty     bool           `json:"dirty"`
+	GoVersion string         `json:"go_version"`
+	Devices   []string       `json:"devices"`
+	Contracts []ContractRun  `json:"contracts"`
+	Counts    map[Status]int `json:"counts"` // checks by status
+	Mutants   int            `json:"mutants"`
+	Killed    int            `json:"killed"` // mutants that failed every check that they were tried on
+
+	allowUnavailable bool
+}
+
+// FalsifyOptions say how checks are run.
+type FalsifyOptions struct {
+	Machine          Machine
+	AllowUnavailable bool
+	Timeout          time.Duration                 // in place of each check's own, unless 0
+	Jobs             int                           // go commands at a time
+	Progress         func(done, of int, id string) // called after each run, one at a time; may be nil
+}
+
+// Falsify tries to show the claims of contracts false. Contracts with an error of form are not run. Of the others
+// every check that the machine can run is run on the source tree as it is, and every mutant is put into the tree by
+// an overlay and must make the checks that it names fail. The files must be of one source tree.
+func Falsify(ctx context.Context, files []string, o FalsifyOptions) (*Falsification, error) {
+	var docs []*Document
+	var invalid []ContractRun
+	for _, file := range files {
+		doc, err := Read(file, Ours)
+		if fault.KindOf(err) == fault.Vacuous {
+			invalid = append(invalid, ContractRun{File: file, Status: Vacuous, Violations: []Violation{parseViolation(file, err)}, Checks: []CheckRun{}})
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, doc)
+	}
+	if len(files) == 0 {
+		return nil, fault.New(fault.Vacuous, "no contract was selected").WithID("E-CONTRACT-002")
+	}
+	var tree *Tree
+	for _, file := range files {
+		t := FindTree(file)
+		switch {
+		case t == nil:
+			return nil, fault.In(fault.Unavailable, file, "no source tree (go.mod) around the contract: nothing can be run").WithID("E-CONTRACT-007")
+		case tree != nil && tree.Root != t.Root:
+			return nil, fault.In(fault.Usage, file, "is of another source tree than %s", files[0])
+		}
+		tree = cmp.Or(tree, t)
+	}
+	return falsify(ctx, docs, invalid, tree, o)
+}
+
+// falsify runs parsed contracts.
+func falsify(ctx context.Context, docs []*Document, invalid []ContractRun, tree *Tree, o FalsifyOptions) (*Falsification, error) {
+	g, err := newGotool(tree.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer g.close()
+	f := &Falsification{Started: time.Now().UTC(), Devices: append([]string{}, o.Machine.Devices...), Contracts: invalid, Counts: map[Status]int{}, allowUnavailable: o.AllowUnavailable}
+	f.GoVersion = strings.TrimPrefix(g.line(ctx, g.bin, "version"), "go version ")
+	f.Commit = g.line(ctx, "git", "rev-parse", "HEAD")
+	f.Dirty = f.Commit != "" && g.line(ctx, "git", "status", "--porcelain") != ""
+	r := &runner{tool: g, tree: tree, FalsifyOptions: o}
+	first := len(f.Contracts)
+	for _, doc := range docs {
+		c := doc.Contract
+		f.Contracts = append(f.Contracts, ContractRun{ID: c.ID, File: c.Path, Version: c.Metadata.Version, Violations: []Violation{}, Checks: []CheckRun{}})
+	}
+	for i, doc := range docs {
+		r.plan(&f.Contracts[first+i], doc)
+	}
+	if err := r.runAll(ctx); err != nil {
+		return nil, err
+	}
+	for _, c := range r.claims {
+		c.settle()
+	}
+	f.sum(r.mutants)
+	f.Seconds = time.Since(f.Started).Seconds()
+	return f, nil
+}
+
+// settle derives the status of a check from its runs.
+func (c *claim) settle() {
+	run := c.run
+	if c.lacks != "" {
+		run.Status, run.Observed = Unavailable, "needs "+c.lacks
+		return
+	}
+	switch c.real.result {
+	case passed:
+		run.Status = Upheld
+	case failed:
+		run.Status = Falsified
+	case vacuous:
+		run.Status = Vacuous
+	default:
+		run.Status = Broken
+	}
+	run.Cases, run.Skipped, run.Seconds, run.Observed = c.real.cases, c.real.skipped, c.real.seconds, c.real.observed
+	if c.real.result != passed {
+		run.Tail = c.real.tail
+		return
+	}
+	for _, m := range c.under {
+		run.Mutants = append(run.Mutants, MutantRun{m.mutant.ID, m.result == failed, m.observed, m.took, m.tail})
+		switch m.result {
+		case failed:
+		case passed:
+			if run.Status == Upheld {
+				run.Status, run.Observed = Survived, "passes under "+m.mutant.ID
+			}
+		default:
+			run.Status, run.Observed = Broken, m.mutant.ID+": "+m.observed
+		}
+	}
+}
+
+// sum derives the statuses of the contracts and counts. A contract is as bad as the worst of its checks; one without
+// checks shows nothing.
+func (f *Falsification) sum(mutants []*mutation) {
+	for i := range f.Contracts {
+		c := &f.Contracts[i]
+		worst := len(Statuses)
+		for _, run := range c.Checks {
+			f.Counts[run.Status]++
+			worst = min(worst, slices.Index(Statuses, run.Status))
+		}
+		if worst == len(Statuses) {
+			c.Status = Vacuous
+		} else {
+			c.Status = Statuses[worst]
+		}
+	}
+	for _, m := range mutants {
+		if len(m.tried) == 0 {
+			continue
+		}
+		f.Mutants++
+		if !slices.ContainsFunc(m.tried, func(u *underMutant) bool { return u.result != failed }) {
+			f.Killed++
+		}
+	}
+}
+
+// Err is nil if every contract is upheld, or lacks nothing but what the machine does not have when that is allowed;
+// else a fault: of kind Vacuous when something shows nothing, survives or is broken, of kind Invalid when a claim is
+// false and nothing is worse, and of kind Vacuous when something is unavailable.
+func (f *Falsification) Err() error {
+	first := map[Status]string{} // the first contract with a check of that status
+	for _, c := range f.Contracts {
+		name := cmp.Or(c.ID, c.File)
+		first[c.Status] = cmp.Or(first[c.Status], name)
+		for _, run := range c.Checks {
+			first[run.Status] = cmp.Or(first[run.Status], name)
+		}
+	}
+	if len(f.Contracts) == 0 {
+		return fault.New(fault.Vacuous, "no contract was selected").WithID("E-CONTRACT-002")
+	}
+	for _, s := range []Status{Vacuous, Survived, Broken} {
+		if first[s] != "" {
+			return fault.In(fault.Vacuous, first[s], "contract is %s", s).WithID("E-CONTRACT-008")
+		}
+	}
+	if first[Falsified] != "" {
+		return fault.In(fault.Invalid, first[Falsified], "contract is %s", Falsified).WithID("E-CONTRACT-009")
+	}
+	if first[Unavailable] != "" && !f.allowUnavailable {
+		return fault.In(fault.Vacuous, first[Unavailable], "contract is %s here", Unavailable).WithID("E-CONTRACT-010").
+			WithHint("--allow-unavailable accepts what this machine cannot run")
+	}
+	return nil
+}
+
+// pool runs jobs, some at a time, and returns the first error.
+func pool(parent context.Context, jobs int, work []func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	if jobs <= 0 {
+		jobs = min(max(2, runtime.NumCPU()/2), 8)
+	}
+	queue := make(chan func(context.Context) error)
+	var wg sync.WaitGroup
+	for range jobs {
+		wg.Go(func() {
+			for w := range queue {
+				if ctx.Err() != nil {
+					continue
+				}
+				if err := w(ctx); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	for _, w := range work {
+		queue <- w
+	}
+	close(queue)
+	wg.Wait()
+	if parent.Err() != nil {
+		return parent.Err()
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,287 @@
+// Package diagnose says what happened to a run: the chain from symptom to cause, each finding with the lines of the
+// run's records that it rests on.
+//
+// Caveats. It never guesses: what the records do not show has the cause "unknown". It judges the records alone; that a
+// run learned too little is for its evaluation to say.
+package diagnose
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"apr/internal/atomicfile"
+	"apr/internal/fault"
+	runlog "apr/run/log"
+)
+
+// Unknown is the cause of what the records do not explain.
+const Unknown = "unknown"
+
+// File is the name of the findings in a run directory.
+const File = "findings.json"
+
+// Evidence is a line of a record.
+type Evidence struct {
+	File string `json:"file"` // in the run directory
+	Line int    `json:"line"` // from 1; 0: the file as a whole
+	Text string `json:"text"`
+}
+
+// Finding is one thing that happened.
+type Finding struct {
+	ID       string     `json:"id"` // the rule: oom, killed, hung, crash, diverged, disk-full, degenerate, zero-learning-rate, …
+	Symptom  string     `json:"symptom"`
+	Cause    string     `json:"cause"` // or Unknown
+	Fatal    bool       `json:"fatal"` // it ended the process, or made the run worthless
+	Evidence []Evidence `json:"evidence"`
+	Advice   string     `json:"advice,omitempty"`
+
+	at time.Time
+}
+
+// Findings is findings.json.
+type Findings struct {
+	Schema   string    `json:"schema"` // "apr.findings/1"
+	RunID    string    `json:"run_id"`
+	RunDir   string    `json:"run_dir"`
+	Status   string    `json:"status"` // as runlog derives it
+	Cause    string    `json:"cause"`  // why the run is in this state: that of the last fatal finding; empty if there is nothing to explain
+	Findings []Finding `json:"findings"`
+}
+
+// line is a line of a JSON Lines file.
+type line struct {
+	n    int
+	text string
+}
+
+// records are what the rules look at.
+type records struct {
+	dir    string
+	run    *runlog.Record
+	events []event
+	steps  []step
+}
+
+type event struct {
+	line
+	runlog.Event
+	detail map[string]any
+}
+
+type step struct {
+	line
+	runlog.Step
+	kl *float64 // nil: not computed or not finite
+}
+
+// Run reads the run directory dir and returns what happened. verify reads one checkpoint and returns what is wrong with
+// it. Faults are those of runlog.Read.
+func Run(dir string, verify func(checkpoint string) error) (Findings, error) {
+	run, err := runlog.Read(dir)
+	if err != nil {
+		return Findings{}, err
+	}
+	r := &records{dir: dir, run: run}
+	if err := r.read(); err != nil {
+		return Findings{}, err
+	}
+	f := Findings{Schema: "apr.findings/1", RunID: run.ID(), RunDir: dir, Status: run.Status}
+	for _, rule := range []func(*records) []Finding{deaths, stalls, divergence, degenerate, ruined, zeroRate, stops, receipt} {
+		f.Findings = append(f.Findings, rule(r)...)
+	}
+	f.Findings = append(f.Findings, r.damaged(verify)...)
+	slices.SortStableFunc(f.Findings, func(a, b Finding) int { return a.at.Compare(b.at) })
+	f.conclude(r)
+	return f, nil
+}
+
+// Write writes findings.json into the run directory.
+func (f Findings) Write() error {
+	b, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return fmt.Errorf("%s: %w", File, err)
+	}
+	return atomicfile.WriteFile(filepath.Join(f.RunDir, File), append(b, '\n'), true)
+}
+
+// conclude names the cause of the run's state. A run that failed without any fatal finding has an unknown one.
+func (f *Findings) conclude(r *records) {
+	if f.Status == runlog.Running {
+		return
+	}
+	for _, x := range slices.Backward(f.Findings) {
+		if x.Fatal && (f.Status != runlog.Completed || !recovered[x.ID]) {
+			f.Cause = x.Cause
+			return
+		}
+	}
+	if f.Status == runlog.Failed {
+		f.Cause = Unknown
+		f.Findings = append(f.Findings, Finding{ID: "ended", Symptom: "the process ended without a receipt, and nobody saw why", Cause: Unknown, Fatal: true,
+			Evidence: r.last(), Advice: "--supervise records how the process dies"})
+	}
+}
+
+// recovered are ends of a process that a completed run has left behind.
+var recovered = map[string]bool{"oom": true, "killed": true, "killed-unknown": true, "hung": true, "crash": true, "ended": true, "stopped": true}
+
+// read reads events and steps with their line numbers. Lines that are no records are left out.
+func (r *records) read() error {
+	events, err := lines(filepath.Join(r.dir, "events.jsonl"))
+	if err != nil {
+		return err
+	}
+	for _, l := range events {
+		e := event{line: l}
+		if json.Unmarshal([]byte(l.text), &e.Event) == nil {
+			e.detail, _ = e.Detail.(map[string]any)
+			r.events = append(r.events, e)
+		}
+	}
+	steps, err := lines(filepath.Join(r.dir, "steps.jsonl"))
+	if err != nil {
+		return err
+	}
+	for _, l := range steps {
+		s := step{line: l}
+		var kl struct{ KL *float64 }
+		if json.Unmarshal([]byte(l.text), &s.Step) == nil && json.Unmarshal([]byte(l.text), &kl) == nil {
+			s.kl = kl.KL
+			r.steps = append(r.steps, s)
+		}
+	}
+	return nil
+}
+
+// maxLine bounds a line of a record.
+const maxLine = 16 << 20
+
+// lines reads a file of lines; there may be none.
+func lines(path string) (out []line, err error) {
+	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.In(fault.IO, path, "cannot be read").Because(err)
+	}
+	defer f.Close()
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, maxLine)
+	for n := 1; s.Scan(); n++ {
+		out = append(out, line{n, s.Text()})
+	}
+	if err := s.Err(); err != nil {
+		return nil, fault.In(fault.Format, path, "cannot be read").At("line %d", len(out)+1).Because(err)
+	}
+	return out, nil
+}
+
+func (e event) evidence() Evidence { return Evidence{"events.jsonl", e.n, e.text} }
+func (s step) evidence() Evidence  { return Evidence{"steps.jsonl", s.n, s.text} }
+
+// last are the last lines that the run has written.
+func (r *records) last() (out []Evidence) {
+	if n := len(r.events); n > 0 {
+		out = append(out, r.events[n-1].evidence())
+	}
+	if n := len(r.steps); n > 0 {
+		out = append(out, r.steps[n-1].evidence())
+	}
+	return out
+}
+
+// find returns the evidence that a text stands in a document of the run; without a line if it is not found.
+func (r *records) find(name, text string) []Evidence {
+	all, err := lines(filepath.Join(r.dir, name))
+	if err != nil {
+		return nil
+	}
+	for _, l := range all {
+		if strings.Contains(l.text, text) {
+			return []Evidence{{name, l.n, strings.TrimSpace(l.text)}}
+		}
+	}
+	return []Evidence{{File: name}}
+}
+
+// get returns a member of an event's detail as text.
+func (e event) get(key string) string {
+	s, _ := e.detail[key].(string)
+	return s
+}
+
+// sameModel reports whether the manifest says that the teacher is the student.
+func (r *records) sameModel() (string, bool) {
+	teacher, student := r.run.Manifest.Inputs["teacher"].SHA256, r.run.Manifest.Inputs["student_init"].SHA256
+	return teacher, teacher != "" && teacher == student
+}
+
+// damaged looks at all checkpoints.
+func (r *records) damaged(verify func(string) error) (out []Finding) {
+	good := 0
+	dirs, _ := filepath.Glob(filepath.Join(r.dir, "checkpoints*", "step-*")) // the pattern is well formed
+	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Type() != fs.ModeDir || strings.Contains(filepath.Base(dir), ".") {
+			continue
+		}
+		err := verify(dir)
+		if err == nil {
+			good++
+			continue
+		}
+		name, rerr := filepath.Rel(r.dir, dir)
+		if rerr != nil {
+			name = dir
+		}
+		out = append(out, Finding{ID: "checkpoint", Symptom: "the checkpoint " + name + " is not what was written", Cause: Unknown,
+			Evidence: []Evidence{{File: name, Text: err.Error()}}, at: r.run.Updated()})
+	}
+	for i := range out {
+		out[i].Advice = map[bool]string{true: "--resume continues from the one before", false: "no checkpoint is sound: begin anew"}[good > 0]
+	}
+	return out
+}
+
+// finite returns the losses of a leg that are numbers.
+func finite(steps []step, leg string) (out []step) {
+	for _, s := range steps {
+		if l := float64(s.Loss); s.Leg == leg && s.Finite && !math.IsNaN(l) && !math.IsInf(l, 0) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// ends are first and last line of what a finding is about.
+func ends(steps []step) []Evidence {
+	out := []Evidence{steps[0].evidence()}
+	if len(steps) > 1 {
+		out = append(out, steps[len(steps)-1].evidence())
+	}
+	return out
+}
+
+// setting renders a value of the configuration that was last in force.
+func (r *records) setting(key string) string {
+	v, ok := r.run.InForce.Config[key]
+	if !ok {
+		return Unknown
+	}
+	return fmt.Sprintf("%v (%s)", v.Value, cmp.Or(v.Origin, "origin not recorded"))
+}
+
+// applied returns the steps of a leg that were not refused.
+func applied(steps []step, leg string) []step {
+	return slices.DeleteFunc(finite(steps, leg), func(s step) bool { return s.Refused() })
+}

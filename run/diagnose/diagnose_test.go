@@ -1,0 +1,228 @@
+package diagnose
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	runlog "apr/run/log"
+)
+
+// at is when the runs of the tests began.
+var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// makeRun writes a run directory: a manifest, steps of these losses, divergences and rates, and what more does.
+func makeRun(t *testing.T, losses []float64, kl, lr float64, more func(dir string, d *runlog.Dir) error) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "run")
+	d, err := runlog.Open(dir, false, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = d.WriteManifest(runlog.Manifest{
+		RunID: "r", Started: at, Config: map[string]runlog.Value{"learning_rate": {Value: lr, Origin: "flag"}},
+		Inputs: map[string]runlog.Input{"teacher": {SHA256: "t0"}, "student_init": {SHA256: "s0"}},
+	})
+	for k, loss := range losses {
+		err = errors.Join(err, d.Step(runlog.Step{Leg: "student", Step: k, Loss: runlog.Number(loss), KL: runlog.Number(kl), LR: lr, Finite: true}))
+	}
+	if err == nil && more != nil {
+		err = more(dir, d)
+	}
+	if err = errors.Join(err, d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+var falling = []float64{7, 6, 5, 4, 3, 2}
+
+func sound(string) error { return nil }
+
+func death(name, reason string) func(string, *runlog.Dir) error {
+	return func(dir string, _ *runlog.Dir) error { return runlog.AppendEvent(dir, "death", name, nil, reason) }
+}
+
+func failed(reason string) func(string, *runlog.Dir) error {
+	return func(_ string, d *runlog.Dir) error {
+		return d.WriteReceipt(runlog.Receipt{Status: runlog.Failed, Reason: reason})
+	}
+}
+
+// Every rule finds its case and nothing else, and rests on lines that are there.
+func TestRules(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		losses []float64
+		kl, lr float64
+		more   func(string, *runlog.Dir) error
+		ids    string // of the findings
+		cause  string // of the run's state
+	}{
+		{"completed", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) }, "", ""},
+		{"ruined", []float64{7, 7.2, 30, 31, 29, 30, 33}, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+			return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed})
+		}, "ruined", "training made the student worse: the steps were too large"},
+		{"out of memory", falling, 0.5, 1e-3, death("out of memory", "oom_kill rose from 0 to 1"), "oom", "out of memory: the kernel killed the process"},
+		{"killed", falling, 0.5, 1e-3, death("not out of memory", "oom_kill stayed 0"), "killed", "killed by somebody, not for want of memory"},
+		{"killed, nobody knows why", falling, 0.5, 1e-3, death("unknown", "the counter cannot be read"), "killed-unknown", Unknown},
+		{"crash", falling, 0.5, 1e-3, death("aborted", "killed by signal 6"), "crash", "a crash in code: aborted"},
+		{"silent", falling, 0.5, 1e-3, death("hung", "no sign of life"), "hung", "hung: it gave no sign of life, and the supervisor ended it"},
+		{"killed without a witness", falling, 0.5, 1e-3, nil, "ended", Unknown},
+		{"hung", falling, 0.5, 1e-3, func(dir string, _ *runlog.Dir) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "stall.txt"), []byte("no progress\nlast operation: step 6\n"), 0o600),
+				runlog.AppendEvent(dir, "stall", "no progress", map[string]any{"last_operation": "step 6", "idle_seconds": 60, "stacks": "stall.txt"}, ""))
+		}, "hung", "hung in step 6"},
+		{"diverged", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+			for k := range 3 {
+				if err := d.Event("warning", "non-finite step", map[string]any{"step": 6 + k, "leg": "student", "tensor": "gradient of w", "rows": []int{1}}, ""); err != nil {
+					return err
+				}
+			}
+			return failed("3 steps in a row were refused, and left the weights alone")("", d)
+		}, "diverged diverged", "diverged: 3 steps in a row were refused, and left the weights alone"},
+		{"diverged, and finite", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+			for k := range 3 {
+				if err := d.Event("warning", "diverging step", map[string]any{"step": 6 + k, "leg": "student", "tensor": "w", "loss": 38.5, "limit": 21.75, "rows": []int{1}}, ""); err != nil {
+					return err
+				}
+			}
+			return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed})
+		}, "diverged", "diverged: the loss rose to 38.5, where at most 21.75 was expected"},
+		{"one bad step", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+			return errors.Join(d.Event("warning", "non-finite step", map[string]any{"step": 6, "leg": "student", "tensor": "the loss"}, ""),
+				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "diverged", ""},
+		{"disk full", falling, 0.5, 1e-3, failed("x: no space left: 5 bytes needed [E-FILE-015]"), "disk-full", "the disk is full: x: no space left: 5 bytes needed [E-FILE-015]"},
+		{"another failure", falling, 0.5, 1e-3, failed("the device is lost"), "failed", "the device is lost"},
+		{"stopped", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error { return d.Event("stop", "signal", nil, "") }, "stopped", "a signal"},
+		{"the teacher is the student", falling, 0, 1e-3, func(dir string, d *runlog.Dir) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")), d.WriteManifest(runlog.Manifest{Started: at,
+				Inputs: map[string]runlog.Input{"teacher": {SHA256: "same"}, "student_init": {SHA256: "same"}}}), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "degenerate", "teacher and student are the same model"},
+		{"nothing to learn", falling, 1e-9, 1e-3, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) },
+			"degenerate", "the student gives the teacher's distribution from the start: there is nothing to learn"},
+		{"constant loss", []float64{3, 3, 3, 3, 3}, 0.5, 1e-3, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) },
+			"constant-loss", Unknown},
+		{"too few steps to say", []float64{3, 3}, 0, 0, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) }, "", ""},
+		{"learning rate zero", falling, 0.5, 0, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) },
+			"zero-learning-rate", "the learning rate is zero: learning_rate 0 (flag)"},
+		{"killed, and done after that", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+			return errors.Join(death("not out of memory", "x")(dir, d), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "killed", ""},
+		{"ended by itself under a supervisor", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+			return errors.Join(death("exit code 22", "exit code 22")(dir, d), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := makeRun(t, tt.losses, tt.kl, tt.lr, tt.more)
+			f, err := Run(dir, sound)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ids []string
+			for _, x := range f.Findings {
+				ids = append(ids, x.ID)
+				checkEvidence(t, dir, x)
+			}
+			if got := strings.Join(ids, " "); got != tt.ids || f.Cause != tt.cause {
+				t.Errorf("findings %q, cause %q; want %q, %q", got, f.Cause, tt.ids, tt.cause)
+			}
+		})
+	}
+}
+
+// checkEvidence requires the lines that a finding quotes to stand where it says.
+func checkEvidence(t *testing.T, dir string, f Finding) {
+	t.Helper()
+	if len(f.Evidence) == 0 || f.Symptom == "" || f.Cause == "" {
+		t.Errorf("%+v: no evidence, symptom or cause", f)
+	}
+	for _, e := range f.Evidence {
+		b, err := os.ReadFile(filepath.Join(dir, e.File))
+		all := strings.Split(string(b), "\n")
+		if err != nil || e.Line < 1 || e.Line > len(all) || !strings.Contains(all[e.Line-1], e.Text) {
+			t.Errorf("%s: %s:%d is not %q (%v)", f.ID, e.File, e.Line, e.Text, err)
+		}
+	}
+}
+
+func TestDamagedCheckpoint(t *testing.T) {
+	dir := makeRun(t, falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+		return errors.Join(os.MkdirAll(filepath.Join(dir, "checkpoints", "step-000003"), 0o700), os.MkdirAll(filepath.Join(dir, "checkpoints", "step-000006"), 0o700),
+			os.MkdirAll(filepath.Join(dir, "checkpoints", "step-000009.apr-tmp"), 0o700), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+	})
+	f, err := Run(dir, func(path string) error {
+		if strings.HasSuffix(path, "6") {
+			return errors.New("state.safetensors: is damaged")
+		}
+		return nil
+	})
+	if err != nil || len(f.Findings) != 1 || f.Findings[0].ID != "checkpoint" || !strings.Contains(f.Findings[0].Advice, "the one before") || f.Cause != "" {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if err := f.Write(); err != nil {
+		t.Fatal(err)
+	}
+	var again Findings
+	b, err := os.ReadFile(filepath.Join(dir, File))
+	if err != nil || json.Unmarshal(b, &again) != nil || again.Schema != "apr.findings/1" || len(again.Findings) != 1 {
+		t.Errorf("%s, %v", b, err)
+	}
+	if _, err := Run(t.TempDir(), sound); err == nil {
+		t.Error("a folder without a run is accepted")
+	}
+}
+
+// A run whose process was killed for want of memory.
+func Example() {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	d, err := runlog.Open(filepath.Join(dir, "run"), false, false)
+	if err != nil {
+		panic(err)
+	}
+	err = errors.Join(d.WriteManifest(runlog.Manifest{RunID: "r"}), d.Event("death", "out of memory", nil, "oom_kill rose from 0 to 1"), d.Close())
+	if err != nil {
+		panic(err)
+	}
+	f, err := Run(d.Path, func(string) error { return nil })
+	fmt.Println(f.Cause, err)
+	for _, x := range f.Findings {
+		fmt.Println(x.ID, x.Symptom, x.Evidence[0].File, x.Evidence[0].Line)
+	}
+	// Output:
+	// out of memory: the kernel killed the process <nil>
+	// oom oom_kill rose from 0 to 1 events.jsonl 1
+}
+
+// TestRefusedStepsJudgeNothing: what was not applied neither ruined the weights nor is the last step that moved them.
+func TestRefusedStepsJudgeNothing(t *testing.T) {
+	dir := makeRun(t, falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+		var all []error
+		for k := range 6 {
+			s := runlog.Step{Leg: "student", Step: len(falling) + k, LR: 1, Loss: 99, CE: 99, KL: 99, Finite: true, Diverged: true}
+			all = append(all, d.Step(s), d.Event("warning", "diverging step",
+				map[string]any{"step": s.Step, "leg": "student", "tensor": "w", "loss": 99.0, "limit": 10.0}, "refused"))
+		}
+		return errors.Join(append(all, d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))...)
+	})
+	f, err := Run(dir, sound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Findings) != 1 || f.Findings[0].ID != "diverged" {
+		t.Fatalf("findings %+v", f.Findings)
+	}
+	if want := fmt.Sprintf("the last that was applied is step %d, at a learning rate of 0.001", len(falling)-1); !strings.Contains(f.Findings[0].Symptom, want) {
+		t.Errorf("%q lacks %q", f.Findings[0].Symptom, want)
+	}
+}

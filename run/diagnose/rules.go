@@ -1,0 +1,202 @@
+package diagnose
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	runlog "apr/run/log"
+)
+
+// deaths are the ends of the process that the supervisor saw.
+func deaths(r *records) (out []Finding) {
+	for _, e := range r.events {
+		if e.Kind != "death" {
+			continue
+		}
+		f := Finding{ID: "killed-unknown", Symptom: e.Reason, Cause: Unknown, Fatal: true, Evidence: []Evidence{e.evidence()}, at: e.Time}
+		switch e.Name {
+		case "out of memory":
+			f.ID, f.Cause = "oom", "out of memory: the kernel killed the process"
+			f.Advice = "apr plan says what the step needs; a smaller --batch-size with a larger --grad-accum gives the same gradient"
+		case "not out of memory":
+			f.ID, f.Cause = "killed", "killed by somebody, not for want of memory"
+			f.Advice = "who sent SIGKILL is not recorded: ask the scheduler, or the person"
+		case "hung":
+			f.ID, f.Cause = "hung", "hung: it gave no sign of life, and the supervisor ended it"
+		case "aborted", "segmentation fault", "bus error", "illegal instruction", "floating point exception", "bad system call":
+			f.ID, f.Cause = "crash", "a crash in code: "+e.Name
+			f.Advice = "a defect: the stacks are on the standard error of the run; please report them"
+		case "unknown":
+		default:
+			if strings.HasPrefix(e.Name, "exit code ") { // the process has told its reason itself
+				continue
+			}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// stalls are hangs that the watchdog saw.
+func stalls(r *records) (out []Finding) {
+	for _, e := range r.events {
+		if e.Kind != "stall" {
+			continue
+		}
+		f := Finding{
+			ID: "hung", Symptom: fmt.Sprintf("no progress for %.0f s, exit 22", number(e.detail["idle_seconds"])), Fatal: true, at: e.Time,
+			Cause: "hung in " + e.get("last_operation"), Evidence: []Evidence{e.evidence()},
+			Advice: "the stacks of all goroutines say where each waits; --resume continues from the last checkpoint",
+		}
+		if name := e.get("stacks"); name != "" {
+			f.Evidence = append(f.Evidence, r.find(name, "last operation")...)
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+func number(v any) float64 {
+	x, ok := v.(float64)
+	if !ok {
+		return math.NaN()
+	}
+	return x
+}
+
+// divergence are refused steps, not finite or with a loss far above those before: three in a row end the run.
+func divergence(r *records) []Finding {
+	var row []event
+	for _, e := range r.events {
+		if e.Kind != "warning" || e.Name != "non-finite step" && e.Name != "diverging step" {
+			continue
+		}
+		if n := len(row); n > 0 && (number(e.detail["step"]) != number(row[n-1].detail["step"])+1 || e.get("leg") != row[n-1].get("leg")) {
+			row = nil
+		}
+		row = append(row, e)
+	}
+	if len(row) == 0 {
+		return nil
+	}
+	f := Finding{ID: "diverged", at: row[len(row)-1].Time, Cause: Unknown}
+	for _, e := range row {
+		f.Evidence = append(f.Evidence, e.evidence())
+	}
+	first := row[0]
+	before := "no step was applied before"
+	for _, s := range applied(r.steps, first.get("leg")) {
+		if float64(s.Step.Step) < number(first.detail["step"]) {
+			before = fmt.Sprintf("the last that was applied is step %d, at a learning rate of %.3g and with a loss of %.4g", s.Step.Step, s.LR, float64(s.Loss))
+		}
+	}
+	cause := "the gradient was not finite in " + first.get("tensor")
+	f.Symptom = fmt.Sprintf("%d steps in a row were not finite, first step %.0f in %s, and were not applied; %s", len(row), number(first.detail["step"]), first.get("tensor"), before)
+	if first.Name == "diverging step" {
+		cause = fmt.Sprintf("the loss rose to %.4g, where at most %.4g was expected", number(first.detail["loss"]), number(first.detail["limit"]))
+		f.Symptom = fmt.Sprintf("%d steps in a row had a loss far above those before, first step %.0f with %.4g, and were not applied; %s", len(row), number(first.detail["step"]), number(first.detail["loss"]), before)
+	}
+	f.Advice = "lower --learning-rate (now " + r.setting("learning_rate") + "), lengthen the warm-up, or look at the rows named and at the steps before, which may have ruined the weights"
+	const limit = 3
+	if f.Fatal = len(row) >= limit; f.Fatal {
+		f.Cause = "diverged: " + cause
+	}
+	return []Finding{f}
+}
+
+// enough is how many steps a statement about a whole run needs.
+const enough = 5
+
+// degenerate: nothing can be learned from a teacher that is the student, and nothing is if the loss does not move.
+func degenerate(r *records) (out []Finding) {
+	steps := finite(r.steps, "student")
+	if len(steps) < enough {
+		return nil
+	}
+	if sum, same := r.sameModel(); same {
+		return []Finding{{ID: "degenerate", Symptom: "there is nothing to learn", Cause: "teacher and student are the same model", Fatal: true,
+			Evidence: append(r.find("manifest.json", sum), ends(steps)...), at: r.run.Manifest.Started, Advice: "give another teacher"}}
+	}
+	largest, computed := 0.0, 0
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, s := range steps {
+		low, high = min(low, float64(s.Loss)), max(high, float64(s.Loss))
+		if s.kl != nil {
+			computed++
+			largest = max(largest, math.Abs(*s.kl))
+		}
+	}
+	if computed == len(steps) && largest <= 1e-6 {
+		out = append(out, Finding{ID: "degenerate", Symptom: fmt.Sprintf("the divergence from the teacher never exceeds %.1e nats", largest),
+			Cause: "the student gives the teacher's distribution from the start: there is nothing to learn", Fatal: true, Evidence: ends(steps), at: r.run.Manifest.Started})
+	}
+	if high == low {
+		out = append(out, Finding{ID: "constant-loss", Symptom: fmt.Sprintf("the loss is %g in all %d steps", low, len(steps)), Cause: Unknown, Fatal: true,
+			Evidence: ends(steps), at: r.run.Manifest.Started})
+	}
+	return out
+}
+
+// ruined: a student whose loss ends far above where it began was made worse by its training.
+func ruined(r *records) []Finding {
+	steps := applied(r.steps, "student")
+	if len(steps) < enough || r.run.Status == runlog.Running {
+		return nil
+	}
+	const far = 1.0 // nats, as of divergence
+	first, last := float64(steps[0].Loss), math.Inf(1)
+	for _, s := range steps[len(steps)-enough:] { // the lowest, for one may be a bad draw
+		last = min(last, float64(s.Loss))
+	}
+	if last <= first+far {
+		return nil
+	}
+	return []Finding{{ID: "ruined", Symptom: fmt.Sprintf("the loss of the last %d steps is at least %.4g, that of the first was %.4g", enough, last, first),
+		Cause: "training made the student worse: the steps were too large", Fatal: true, Evidence: ends(steps), at: r.run.Manifest.Started,
+		Advice: "lower --learning-rate (now " + r.setting("learning_rate") + ") or lengthen the warm-up; --max-loss-ratio refuses steps that diverge"}}
+}
+
+// zeroRate: with a learning rate of zero in every step the weights cannot move.
+func zeroRate(r *records) []Finding {
+	steps := finite(r.steps, "student")
+	if len(steps) < enough {
+		return nil
+	}
+	for _, s := range steps {
+		if s.LR != 0 {
+			return nil
+		}
+	}
+	return []Finding{{ID: "zero-learning-rate", Symptom: fmt.Sprintf("the learning rate is zero in all %d steps", len(steps)),
+		Cause: "the learning rate is zero: learning_rate " + r.setting("learning_rate"), Fatal: true, at: r.run.Manifest.Started,
+		Evidence: append(ends(steps), r.find("manifest.json", `"learning_rate"`)...)}}
+}
+
+// stops are signals that the run obeyed.
+func stops(r *records) (out []Finding) {
+	for _, e := range r.events {
+		if e.Kind == "stop" {
+			out = append(out, Finding{ID: "stopped", Symptom: "the run stopped in order, exit 20", Cause: "a " + e.Name, Fatal: true,
+				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "--resume continues it"})
+		}
+	}
+	return out
+}
+
+// receipt is what a failed run says itself.
+func receipt(r *records) []Finding {
+	if r.run.Receipt == nil || r.run.Receipt.Status != runlog.Failed {
+		return nil
+	}
+	reason := r.run.Receipt.Reason
+	f := Finding{ID: "failed", Symptom: reason, Cause: reason, Fatal: true, Evidence: r.find("receipt.json", `"reason"`), at: r.run.Receipt.Finished}
+	switch {
+	case strings.Contains(reason, "[E-FILE-015]"):
+		f.ID, f.Symptom, f.Cause = "disk-full", "a file could not be written", "the disk is full: "+reason
+		f.Advice = "make room and --resume: the last checkpoint is kept"
+	case strings.Contains(reason, "steps in a row were refused"):
+		f.ID, f.Cause = "diverged", "diverged: "+reason
+	}
+	return []Finding{f}
+}

@@ -1,0 +1,172 @@
+package runs
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	runlog "apr/run/log"
+)
+
+// The names that runs give their parts.
+const (
+	studentLeg = "student"
+	distilled  = "distilled student"
+)
+
+// Difference is a value in which runs differ, one for each run; null where a run has none.
+type Difference struct {
+	Key    string `json:"key"`
+	Values []any  `json:"values"`
+}
+
+// Comparison is what several runs differ in and what they came to.
+type Comparison struct {
+	Runs        []string                    `json:"runs"`
+	Differences []Difference                `json:"differences"`
+	Metrics     map[string][]*runlog.Number `json:"metrics"` // one number for each run; null where there is none
+}
+
+// Compare compares runs: settings, inputs, versions and devices that differ, and the metrics of each.
+func Compare(records []*runlog.Record) Comparison {
+	c := Comparison{Metrics: map[string][]*runlog.Number{}, Differences: []Difference{}}
+	all := make([]map[string]any, len(records))
+	keys := map[string]bool{}
+	for i, r := range records {
+		c.Runs = append(c.Runs, r.ID())
+		all[i] = values(r.Manifest)
+		for k := range all[i] {
+			keys[k] = true
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		d := Difference{Key: k}
+		same := true
+		for _, m := range all {
+			d.Values = append(d.Values, m[k])
+			same = same && asText(m[k]) == asText(all[0][k])
+		}
+		if !same {
+			c.Differences = append(c.Differences, d)
+		}
+	}
+	for i, r := range records {
+		for name, v := range Metrics(r) {
+			if c.Metrics[name] == nil {
+				c.Metrics[name] = make([]*runlog.Number, len(records))
+			}
+			c.Metrics[name][i] = finite(v)
+		}
+	}
+	return c
+}
+
+// values are what a manifest says, as one level of keys. Where a run lies and when it began is no difference.
+func values(m *runlog.Manifest) map[string]any {
+	out := map[string]any{}
+	for k, v := range m.Config {
+		if k != "output" && k != "resume" && k != "force" {
+			out["config."+k] = v.Value
+		}
+	}
+	for k, v := range m.Inputs {
+		if v.SHA256 != "" {
+			out["input."+k] = v.SHA256
+		} else {
+			out["input."+k] = v.Path + " " + v.Detail
+		}
+	}
+	for k, v := range m.Version {
+		if k != "modules" { // a library is part of the binary, which the version names
+			out["version."+k] = v
+		}
+	}
+	for k, v := range m.Device {
+		out["device."+k] = v
+	}
+	for k, v := range m.Environment {
+		out["environment."+k] = v
+	}
+	return out
+}
+
+func asText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// score is a line of the held-out evaluation.
+type score struct {
+	Name         string        `json:"name"`
+	NatsPerToken runlog.Number `json:"nats_per_token"`
+	KL           runlog.Number `json:"kl"`
+	Top1         runlog.Number `json:"top1_agreement"`
+}
+
+// evaluations are the lines of the run's last evaluation.
+func evaluations(r *runlog.Record) []score {
+	var rows []score
+	for i := len(r.Events) - 1; i >= 0; i-- {
+		if e := r.Events[i]; e.Kind == "evaluation" && e.Name == "held-out" {
+			if b, err := json.Marshal(e.Detail); err == nil && json.Unmarshal(b, &rows) == nil {
+				return rows
+			}
+		}
+	}
+	return nil
+}
+
+func evaluation(r *runlog.Record, name string) *score {
+	for _, s := range evaluations(r) {
+		if s.Name == name {
+			return &s
+		}
+	}
+	return nil
+}
+
+// Metrics are the numbers that a run came to: those of its last steps by leg, the means of its times, and its scores on
+// held-out text.
+func Metrics(r *runlog.Record) map[string]runlog.Number {
+	m := map[string]runlog.Number{}
+	seconds, tokens := map[string]float64{}, map[string]float64{}
+	for _, s := range r.Steps {
+		prefix := legPrefix(s.Leg)
+		seconds[prefix] += s.MS.Total / 1e3
+		tokens[prefix] += float64(s.Tokens)
+		m[prefix+"steps"] = runlog.Number(s.Step + 1)
+		for name, v := range map[string]runlog.Number{"loss": s.Loss, "ce": s.CE, "kl": s.KL, "grad_norm": s.GradNorm, "lr": runlog.Number(s.LR)} {
+			m[prefix+name] = v
+		}
+		m["memory_bytes"] = max(m["memory_bytes"], runlog.Number(s.MemoryBytes))
+	}
+	for prefix, t := range seconds {
+		m[prefix+"seconds_in_steps"], m[prefix+"tokens"] = runlog.Number(t), runlog.Number(tokens[prefix])
+		if t > 0 {
+			m[prefix+"tokens_per_second"] = runlog.Number(tokens[prefix] / t)
+		}
+	}
+	scored := map[string]runlog.Number{}
+	for _, s := range evaluations(r) {
+		name := strings.ReplaceAll(s.Name, " ", "_")
+		m["val_nats."+name], m["val_kl."+name], m["val_top1."+name] = s.NatsPerToken, s.KL, s.Top1
+		scored[s.Name] = s.NatsPerToken
+	}
+	control, ok := scored["control student"]
+	if d, both := scored[distilled]; ok && both {
+		m["margin_over_control"] = control - d
+	}
+	return m
+}
+
+// legPrefix distinguishes the metrics of the control from those of the student.
+func legPrefix(leg string) string {
+	if leg == studentLeg {
+		return ""
+	}
+	return leg + "."
+}

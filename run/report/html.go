@@ -1,0 +1,139 @@
+package report
+
+import (
+	"crypto/sha256"
+	_ "embed" // the report's parts
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+
+	runlog "apr/run/log"
+)
+
+//go:embed assets/uplot/uPlot.iife.min.js
+var uplotScript string
+
+//go:embed assets/uplot/uPlot.min.css
+var uplotStyle string
+
+// uplotLicence goes into every page: a copy of the library carries it.
+//
+//go:embed assets/uplot/LICENSE
+var uplotLicence string
+
+//go:embed assets/report.js
+var script string
+
+//go:embed assets/report.css
+var style string
+
+//go:embed assets/sections.html
+var sectionsText string
+
+// sectionNames are the parts of a page in their order; "" stands for the charts, which the script draws.
+var sectionNames = []string{"verdict", "", "scores", "samples", "costs", "events", "origins"}
+
+var sections = template.Must(template.New("sections").Funcs(template.FuncMap{
+	"count": count, "bytes": bytesText, "duration": duration, "fixed": fixed, "percent": percent,
+	"inc":     func(i int) int { return i + 1 },
+	"klSteps": func() []float64 { return klSteps },
+	"positive": func(digits int, n runlog.Number) string {
+		if !(n > 0) { // bits per byte need documents
+			return "–"
+		}
+		return fixed(digits, n)
+	},
+	"scoreClass": func(name string) string {
+		return map[string]string{distilledScore: "distilled", controlScore: "control", teacherScore: "teacher"}[name]
+	},
+}).Parse(sectionsText))
+
+func fixed(digits int, n runlog.Number) string {
+	if !n.Finite() {
+		return "–"
+	}
+	return fmt.Sprintf("%.*f", digits, float64(n))
+}
+
+func percent(n runlog.Number) string {
+	if !n.Finite() {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f %%", 100*float64(n))
+}
+
+// Sections renders the parts of a page by name. Everything that comes from the run is escaped.
+func (p *Page) Sections() (map[string]string, error) {
+	all := map[string]string{}
+	for _, name := range sectionNames {
+		if name == "" {
+			continue
+		}
+		var b strings.Builder
+		if err := sections.ExecuteTemplate(&b, name, p); err != nil {
+			return nil, fmt.Errorf("report: part %s: %w", name, err)
+		}
+		all[name] = b.String()
+	}
+	return all, nil
+}
+
+// Policy is the content security policy of a page: its own script and style, and nothing else. A live page may ask its
+// server.
+func Policy(live bool) string {
+	hash := func(text string) string {
+		sum := sha256.Sum256([]byte(text))
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	connect := "'none'"
+	if live {
+		connect = "'self'"
+	}
+	return "default-src 'none'; script-src " + hash(uplotScript) + " " + hash(script) + "; style-src " + hash(uplotStyle) + " " + hash(style) +
+		"; connect-src " + connect + "; img-src data:; base-uri 'none'; form-action 'none'"
+}
+
+// WriteHTML writes the report of a run: one file, which needs no other.
+func WriteHTML(w io.Writer, r *runlog.Record) error { return writePage(w, r, "") }
+
+// WriteLive writes the report as a page that keeps asking its server for data.json: what is newer than version.
+func WriteLive(w io.Writer, r *runlog.Record, version string) error { return writePage(w, r, version) }
+
+func writePage(w io.Writer, r *runlog.Record, version string) error {
+	p := New(r)
+	parts, err := p.Sections()
+	if err != nil {
+		return err
+	}
+	numbers, err := dataJSON(p, r.Samples)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	escape := template.HTMLEscapeString
+	var b strings.Builder
+	attribute := ""
+	if version != "" {
+		attribute = ` data-live="` + escape(version) + `"`
+	}
+	b.WriteString("<!doctype html>\n<html lang=\"en\"" + attribute + ">\n<head>\n<meta charset=\"utf-8\">\n")
+	b.WriteString(`<meta http-equiv="Content-Security-Policy" content="` + escape(Policy(version != "")) + "\">\n")
+	b.WriteString("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n")
+	b.WriteString("<meta name=\"referrer\" content=\"no-referrer\">\n<link rel=\"icon\" href=\"data:,\">\n<title>" + escape(p.Title) + "</title>\n")
+	b.WriteString("<style>" + uplotStyle + "</style>\n<style>" + style + "</style>\n</head>\n<body>\n<main>\n")
+	for _, name := range sectionNames {
+		if name == "" {
+			b.WriteString("<h2>Curves</h2>\n<div class=\"charts\" id=\"charts\"></div>\n")
+			continue
+		}
+		b.WriteString("<div id=\"" + name + "\">" + parts[name] + "</div>\n")
+	}
+	b.WriteString("<footer>Numbers come from the run's own records; curves hold those of steps.jsonl. Drag over a curve to zoom, double-click to zoom out.</footer>\n")
+	b.WriteString("</main>\n<div class=\"lost\" id=\"lost\" role=\"status\"></div>\n")
+	b.WriteString("<script type=\"application/json\" id=\"data\">" + string(numbers) + "</script>\n")
+	b.WriteString("<!-- uPlot\n" + uplotLicence + "-->\n")
+	b.WriteString("<script>" + uplotScript + "</script>\n<script>" + script + "</script>\n</body>\n</html>\n")
+	_, err = io.WriteString(w, b.String())
+	return err
+}

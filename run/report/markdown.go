@@ -1,0 +1,102 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	runlog "apr/run/log"
+)
+
+// WriteMarkdown writes the report without its pictures, for a comment or a page of text.
+func WriteMarkdown(w io.Writer, r *runlog.Record) error {
+	p := New(r)
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("# %s\n", plain(p.Verdict.Headline))
+	if p.Verdict.Detail != "" {
+		line("%s\n", plain(p.Verdict.Detail))
+	}
+	if g := p.Verdict.Gap; g != nil && g.To == "teacher" {
+		line("%.1f %% of the gap between %s and teacher closed.\n", g.Percent, g.From)
+	}
+	line("Run %s: %s.", plain(p.RunID), plain(p.Status+because(p.Reason)))
+	for _, warning := range p.Warnings {
+		line("\n**%s**", plain(warning))
+	}
+	if len(p.Facts) > 0 {
+		line("")
+		for _, f := range p.Facts {
+			line("- %s: %s", plain(f.Name), plain(f.Value))
+		}
+	}
+	p.markdownScores(line)
+	if len(p.Phases) > 0 {
+		line("\n## Time\n\n| phase | time | share |\n|---|---:|---:|")
+		for _, ph := range p.Phases {
+			line("| %s | %s | %.1f %% |", plain(ph.Name), duration(ph.Seconds), ph.Percent)
+		}
+	}
+	if len(p.Memory) > 0 {
+		line("\n## Device memory\n\n| component | planned | measured at most |\n|---|---:|---:|")
+		for _, m := range p.Memory {
+			line("| %s | %s | %s |", plain(m.Name), bytesText(m.Planned), bytesText(m.Measured))
+		}
+	}
+	if len(p.Events) > 0 {
+		line("\n## Decisions and warnings\n")
+		for _, e := range p.Events {
+			line("- %s: **%s** %s %s", plain(e.Kind), plain(e.Name), plain(e.Reason), plain(e.Detail))
+		}
+	}
+	line("\n## Provenance")
+	for _, s := range p.Origins {
+		line("\n### %s\n\n| | | |\n|---|---|---|", plain(s.Title))
+		for _, row := range s.Rows {
+			line("| %s | %s | %s |", plain(row.Name), plain(row.Value), plain(row.Note))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// markdownScores writes the tables of the evaluation.
+func (p *Page) markdownScores(line func(format string, args ...any)) {
+	if len(p.Scores) == 0 {
+		return
+	}
+	line("\n## Evaluation on held-out text\n\n| model | nats/token | ± 95 %% | perplexity | bits/byte | top-1 as teacher | KL from teacher | targets |\n|---|---:|---:|---:|---:|---:|---:|---:|")
+	for _, s := range p.Scores {
+		bits := "–"
+		if s.BitsPerByte > 0 {
+			bits = fixed(4, s.BitsPerByte)
+		}
+		line("| %s | %s | %s | %s | %s | %s | %s | %s |", plain(s.Name), fixed(4, s.NatsPerToken), fixed(4, s.Interval.Half()), fixed(2, s.Perplexity), bits, percent(s.Top1), fixed(4, s.KL), count(s.Targets))
+	}
+	for _, c := range p.Canaries {
+		line("| canary: %s (%s) | %s | – | %s | – | – | – | %s |", plain(c.Name), plain(c.What), fixed(4, c.Nats), fixed(2, c.Perplexity), count(c.Targets))
+	}
+	if len(p.Margins) == 0 {
+		return
+	}
+	line("\n| the distilled student against | better by, nats/token | 95 %% interval | standard errors |\n|---|---:|---:|---:|")
+	for _, m := range p.Margins {
+		line("| %s | %s | %s | %s |", plain(m.Over), fixed(4, m.Nats), m.Interval, fixed(1, m.Errors()))
+	}
+}
+
+// plain escapes what Markdown, or HTML within it, would take for its own.
+func plain(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r < ' ' || r == 0x7f:
+			b.WriteByte(' ')
+		case strings.ContainsRune("\\`*_{}[]<>|#~&!", r):
+			fmt.Fprintf(&b, "&#%d;", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

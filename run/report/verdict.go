@@ -1,0 +1,285 @@
+package report
+
+import (
+	"fmt"
+	"math"
+
+	runlog "apr/run/log"
+)
+
+// Score is a model on the held-out text. KL and Top1 compare it with the teacher.
+type Score struct {
+	Name         string        `json:"name"`
+	Targets      int64         `json:"targets"`
+	NatsPerToken runlog.Number `json:"nats_per_token"`
+	Interval     Interval      `json:"nats_interval_95"`
+	Perplexity   runlog.Number `json:"perplexity"`
+	BitsPerByte  runlog.Number `json:"bits_per_byte"`
+	KL           runlog.Number `json:"kl"`
+	Top1         runlog.Number `json:"top1_agreement"`
+}
+
+// Interval is where a number lies with 95 % confidence: two bounds, or none if that is not known.
+type Interval []runlog.Number
+
+func (i Interval) known() bool { return len(i) == 2 && i[0].Finite() && i[1].Finite() }
+
+// Half is half the interval's width.
+func (i Interval) Half() runlog.Number {
+	if !i.known() {
+		return runlog.Number(math.NaN())
+	}
+	return (i[1] - i[0]) / 2
+}
+
+// String prints the bounds.
+func (i Interval) String() string {
+	if !i.known() {
+		return "–"
+	}
+	return fixed(4, i[0]) + " to " + fixed(4, i[1])
+}
+
+// Margin is by how many nats per token the distilled student is better than another model.
+type Margin struct {
+	Over     string        `json:"over"`
+	Nats     runlog.Number `json:"nats_per_token"`
+	Error    runlog.Number `json:"standard_error"`
+	Interval Interval      `json:"interval_95"`
+}
+
+// Errors is the margin in standard errors.
+func (m Margin) Errors() runlog.Number { return m.Nats / m.Error }
+
+// Canary is a broken variant of the distilled student that went through the same evaluation.
+type Canary struct {
+	Name       string        `json:"name"`
+	What       string        `json:"what"`
+	Targets    int64         `json:"targets"`
+	Nats       runlog.Number `json:"nats_per_token"`
+	Perplexity runlog.Number `json:"perplexity"`
+	Margin     Margin        `json:"margin"`
+	Caught     bool          `json:"caught"`
+}
+
+// Names of evaluated models.
+const (
+	teacherScore   = "teacher"
+	untrainedScore = "untrained student"
+	distilledScore = "distilled student"
+	controlScore   = "control student"
+)
+
+// evaluated reads what the run's last evaluation wrote down under a name: nothing if it did not.
+func evaluated[T any](r *runlog.Record, name string) (rows []T) {
+	if e := of(r, "evaluation", name); e != nil {
+		decode(e.Detail, &rows)
+	}
+	return rows
+}
+
+// margins are those over the other models, then those over the canaries.
+func margins(r *runlog.Record, canaries []Canary) []Margin {
+	all := evaluated[Margin](r, "margins")
+	for _, c := range canaries {
+		m := c.Margin
+		m.Over = "canary: " + c.Name
+		all = append(all, m)
+	}
+	return all
+}
+
+// find returns the score of that name, or nil; one that is not a number does not count.
+func find(rows []Score, name string) *Score {
+	for i := range rows {
+		if rows[i].Name == name && rows[i].NatsPerToken.Finite() {
+			return &rows[i]
+		}
+	}
+	return nil
+}
+
+// The tones of a verdict.
+const (
+	Good    = "good"
+	Bad     = "bad"
+	Neutral = "neutral"
+)
+
+// Verdict answers whether distillation was worth it.
+type Verdict struct {
+	Tone     string
+	Headline string
+	Detail   string
+	Tiles    []Tile
+	Gap      *Gap
+}
+
+// Tile is a big number.
+type Tile struct{ Name, Value, Unit, Note, Class string }
+
+// Gap is how far the distilled student came on the way from the control, or else from the untrained student, to the
+// teacher. Percent may be negative, or above 100.
+type Gap struct {
+	From, To string
+	Percent  float64
+	Width    float64 // Percent cut to [0, 100]
+}
+
+// gap is the share of (from − to) that (from − at) is, if there is a way to go.
+func gap(from, at, to *Score, name string) *Gap {
+	way := float64(from.NatsPerToken - to.NatsPerToken)
+	if !(way > 0) {
+		return nil
+	}
+	p := 100 * float64(from.NatsPerToken-at.NatsPerToken) / way
+	return &Gap{From: name, To: "teacher", Percent: p, Width: min(max(p, 0), 100)}
+}
+
+// judge words the verdict.
+func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canaries []Canary) Verdict {
+	distilled, control := find(rows, distilledScore), find(rows, controlScore)
+	teacher, untrained := find(rows, teacherScore), find(rows, untrainedScore)
+	v := Verdict{Tone: Neutral, Tiles: tiles(teacher, distilled, control, untrained)}
+	switch {
+	case distilled == nil:
+		v.unfinished(r)
+	case control == nil:
+		v.withoutControl(distilled, teacher, untrained)
+	default:
+		v.againstControl(distilled, control, teacher, out, margins)
+	}
+	if distilled != nil {
+		v.againstCanaries(canaries)
+	}
+	if distilled != nil && r.Status != runlog.Completed {
+		v.Detail += " The run itself is " + r.Status + "."
+	}
+	return v
+}
+
+func (v *Verdict) againstControl(distilled, control, teacher *Score, out *outcome, margins []Margin) {
+	margin := float64(control.NatsPerToken - distilled.NatsPerToken)
+	same := "the same tokens"
+	if out != nil && out.TokensSeen > 0 {
+		same = "the same " + count(out.TokensSeen) + " tokens"
+	}
+	var interval Interval
+	for _, m := range margins {
+		if m.Over == controlScore {
+			interval = m.Interval
+		}
+	}
+	sure := ""
+	if interval.known() {
+		sure = " (95 % interval " + interval.String() + ")"
+	}
+	switch shown := fmt.Sprintf("%.4f", margin); {
+	case shown == "0.0000" || shown == "-0.0000":
+		v.Headline = "Distillation made no difference" + sure
+		v.Detail = fmt.Sprintf("On held-out text the distilled student and the control, trained on %s without the teacher, score the same.", same)
+	case interval.known() && interval[0] <= 0 && interval[1] >= 0:
+		v.Headline = fmt.Sprintf("Whether distillation was worth it is not known: %+.4f nats per token against training without the teacher%s", margin, sure)
+		v.Detail = fmt.Sprintf("The interval holds 0: on %s held-out tokens the distilled student and the control, trained on %s without the teacher, cannot be told apart. More held-out text narrows it.",
+			count(distilled.Targets), same)
+	case margin > 0:
+		v.Tone = Good
+		v.Headline = fmt.Sprintf("Distillation was worth it: %.4f nats per token better than without the teacher%s", margin, sure)
+		v.Detail = fmt.Sprintf("On %s held-out tokens the distilled student beats a control that was trained on %s without the teacher: perplexity %.1f instead of %.1f.",
+			count(distilled.Targets), same, distilled.Perplexity, control.Perplexity)
+	default:
+		v.Tone = Bad
+		v.Headline = fmt.Sprintf("Distillation was not worth it: %.4f nats per token worse than without the teacher%s", -margin, sure)
+		v.Detail = fmt.Sprintf("On %s held-out tokens a control that was trained on %s without the teacher does better: perplexity %.1f, the distilled student %.1f.",
+			count(distilled.Targets), same, control.Perplexity, distilled.Perplexity)
+	}
+	if !interval.known() {
+		v.Detail += " The error of this number is not known."
+	}
+	if teacher != nil {
+		v.Gap = gap(control, distilled, teacher, "control")
+	}
+}
+
+// againstCanaries voids a verdict whose evaluation cannot tell the student from a broken model.
+func (v *Verdict) againstCanaries(canaries []Canary) {
+	for _, c := range canaries {
+		if !c.Caught {
+			v.Tone = Bad
+			v.Detail = v.Headline + ". " + v.Detail
+			v.Headline = fmt.Sprintf("The scores say nothing: the distilled student is not surely better than a broken model (%s: %s)", c.Name, c.What)
+			return
+		}
+	}
+}
+
+func (v *Verdict) withoutControl(distilled, teacher, untrained *Score) {
+	v.Headline = fmt.Sprintf("The distilled student scores %.4f nats per token on held-out text", distilled.NatsPerToken)
+	v.Detail = "No control was trained, so what the teacher was worth is not known: --control ce tells."
+	if teacher != nil && untrained != nil {
+		v.Gap = gap(untrained, distilled, teacher, "untrained student")
+	}
+}
+
+func (v *Verdict) unfinished(r *runlog.Record) {
+	v.Headline = map[string]string{
+		runlog.Running: "The run is at work", runlog.Stopped: "The run was stopped and can go on", runlog.Failed: "The run failed",
+		runlog.Completed: "The run is over; nothing was held out to judge it by",
+	}[r.Status]
+	if r.Status == runlog.Failed {
+		v.Tone = Bad
+	}
+	v.Detail = r.Reason
+	last := r.Last()
+	if last == nil || r.Status == runlog.Completed {
+		return
+	}
+	at := fmt.Sprintf("Step %s of leg %s: loss %.4f.", count(int64(last.Step+1)), last.Leg, last.Loss)
+	if n := stepsOf(r, last.Leg); n > 0 {
+		at = fmt.Sprintf("Step %s of %s of leg %s: loss %.4f.", count(int64(last.Step+1)), count(int64(n)), last.Leg, last.Loss)
+		if r.Status == runlog.Running {
+			v.Gap = &Gap{From: "start", To: "end of leg " + last.Leg, Percent: 100 * float64(last.Step+1) / float64(n)}
+			v.Gap.Width = min(max(v.Gap.Percent, 0), 100)
+		}
+	}
+	if v.Detail != "" {
+		at = ". " + at
+	}
+	v.Detail += at
+}
+
+// stepsOf is how many steps a leg is to have, 0 if the run does not say.
+func stepsOf(r *runlog.Record, leg string) int {
+	for i := len(r.Events) - 1; i >= 0; i-- {
+		var d struct {
+			Leg   string `json:"leg"`
+			Steps int    `json:"steps"`
+		}
+		if e := r.Events[i]; e.Kind == "record" && e.Name == "leg" && decode(e.Detail, &d) && d.Leg == leg {
+			return d.Steps
+		}
+	}
+	return 0
+}
+
+// tiles are the numbers that the verdict rests on.
+func tiles(teacher, distilled, control, untrained *Score) (all []Tile) {
+	for _, t := range []struct {
+		s                 *Score
+		name, note, class string
+	}{
+		{distilled, "distilled student", "learned from the teacher", "distilled"},
+		{control, "control student", "same tokens, no teacher", "control"},
+		{teacher, "teacher", "what there was to learn", "teacher"},
+		{untrained, "untrained student", "before the first step", "untrained"},
+	} {
+		if t.s != nil {
+			unit := "nats/token"
+			if half := t.s.Interval.Half(); half.Finite() {
+				unit = "± " + fixed(4, half) + " nats/token"
+			}
+			all = append(all, Tile{t.name, fmt.Sprintf("%.4f", t.s.NatsPerToken), unit, t.note, t.class})
+		}
+	}
+	return all
+}
