@@ -34,6 +34,48 @@ func (t *Tokens) TextBytes() int64 {
 	return n
 }
 
+// Head returns the first n ids of t, or t if it has no more. length is how many bytes of text an id stands for, 0 for one
+// that is no text, as the end-of-text id. The document that the cut goes through keeps its share of the bytes it was read
+// with, to the nearest byte, whatever a template or a normal form made of it:
+//
+//	Bytes · Σ_{ids kept} length / Σ_{its ids} length
+func (t *Tokens) Head(n int, length func(id int32) int) *Tokens {
+	if n >= len(t.IDs) {
+		return t
+	}
+	h := &Tokens{IDs: t.IDs[:n], EOS: t.EOS}
+	if t.Mask != nil {
+		h.Mask = t.Mask[:n]
+	}
+	start := int64(0)
+	for _, d := range t.Docs {
+		if d.End > int64(n) {
+			if start < int64(n) {
+				h.Docs = append(h.Docs, cutDoc(d, t.IDs[start:d.End], n-int(start), length))
+			}
+			break
+		}
+		h.Docs, start = append(h.Docs, d), d.End
+	}
+	return h
+}
+
+// cutDoc returns document d, of these ids, with the first n of them. It has no hash: it is no document that was read.
+func cutDoc(d Doc, ids []int32, n int, length func(id int32) int) Doc {
+	var part, whole int64
+	for i, id := range ids {
+		bytes := int64(length(id))
+		if whole += bytes; i < n {
+			part += bytes
+		}
+	}
+	cut := Doc{End: d.End - int64(len(ids)-n)}
+	if whole > 0 {
+		cut.Bytes = int64(math.Round(float64(d.Bytes) * (float64(part) / float64(whole))))
+	}
+	return cut
+}
+
 // SHA256 returns, in hexadecimal, SHA-256 of the concatenated document hashes: the identity of the data in its
 // order, whatever files it was spread over and however they were compressed.
 func (t *Tokens) SHA256() string {

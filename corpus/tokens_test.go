@@ -102,3 +102,28 @@ func TestHoldOutShare(t *testing.T) {
 		t.Errorf("%d of 5000 documents held out, want about 500", n)
 	}
 }
+
+// Ids stand for as many bytes as they are large; 0 ends a document. The second document was read with twice the bytes that
+// its ids stand for, the third has no text.
+func TestHead(t *testing.T) {
+	text := &Tokens{
+		IDs:  []int32{3, 4, 0, 5, 5, 10, 0, 0, 7, 0},
+		Mask: []uint8{1, 1, 1, 0, 1, 1, 1, 1, 1, 1},
+		Docs: []Doc{{End: 3, Bytes: 7}, {End: 7, Bytes: 40}, {End: 8}, {End: 10, Bytes: 7}},
+	}
+	for _, tt := range []struct {
+		n, docs int
+		bytes   int64
+	}{
+		{0, 0, 0}, {1, 1, 3}, {2, 1, 7}, {3, 1, 7}, {4, 2, 7 + 10}, {5, 2, 7 + 20}, {6, 2, 47}, {7, 2, 47}, {8, 3, 47}, {9, 4, 54}, {10, 4, 54}, {11, 4, 54},
+	} {
+		h := text.Head(tt.n, func(id int32) int { return int(id) })
+		want := min(tt.n, len(text.IDs))
+		if len(h.IDs) != want || len(h.Mask) != want || len(h.Docs) != tt.docs || h.TextBytes() != tt.bytes {
+			t.Errorf("first %d: %d ids, %d in the mask, %d documents of %d bytes; want %d documents of %d", tt.n, len(h.IDs), len(h.Mask), len(h.Docs), h.TextBytes(), tt.docs, tt.bytes)
+		}
+		if n := len(h.Docs); n > 0 && h.Docs[n-1].End != int64(want) {
+			t.Errorf("first %d: the last document ends at %d", tt.n, h.Docs[n-1].End)
+		}
+	}
+}

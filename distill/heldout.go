@@ -27,7 +27,7 @@ type Evaluation struct {
 	Error        runlog.Number    `json:"nats_standard_error"` // null: too little text to judge
 	Interval     [2]runlog.Number `json:"nats_interval_95"`
 	Perplexity   float64          `json:"perplexity"`
-	BitsPerByte  float64          `json:"bits_per_byte,omitempty"`
+	BitsPerByte  runlog.Number    `json:"bits_per_byte"` // see eval.BitsPerByte; null: the bytes of the text are not known
 	KL           float64          `json:"kl"`
 	Top1         float64          `json:"top1_agreement"`
 }
@@ -130,12 +130,8 @@ func (r *Run) evaluation(s eval.Scores) Evaluation {
 	kl, _ := s.KL()
 	top1, _ := s.Top1()
 	m := margin("", s.Nats())
-	e := Evaluation{Name: s.Name, Targets: s.Targets, NatsPerToken: s.NatsPerToken(), Error: m.Error, Interval: m.Interval,
-		Perplexity: s.Perplexity(), KL: kl, Top1: top1}
-	if bytes := r.in.held.TextBytes(); bytes > 0 {
-		e.BitsPerByte = s.BitsPerByte(int64(len(r.in.held.IDs)), bytes)
-	}
-	return e
+	return Evaluation{Name: s.Name, Targets: s.Targets, NatsPerToken: s.NatsPerToken(), Error: m.Error, Interval: m.Interval,
+		Perplexity: s.Perplexity(), BitsPerByte: runlog.Number(eval.BitsPerByte(s.NatsPerToken(), r.in.held)), KL: kl, Top1: top1}
 }
 
 // canaries scores two broken variants of the model in final, in the memory of student: one that knows nothing, and one

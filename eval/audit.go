@@ -22,11 +22,6 @@ type Audit struct {
 // EntropyShift returns by how much the model's predictions are less certain than the reference's: H(q) − H(p).
 func (a Audit) EntropyShift() float64 { return a.Entropy - a.RefEntropy }
 
-// BitsPerByte returns the cross-entropy of all targets in bits, over the bytes of text that they stand for.
-func (a Audit) BitsPerByte(bytes float64) float64 {
-	return a.NatsPerToken * float64(a.Targets) / bytes / math.Ln2
-}
-
 // Spread describes a quantity over all positions. The quantile of level f is the value at rank ⌈f·n⌉ in ascending order.
 type Spread struct {
 	Mean, Median, P95, P99, Max float64

@@ -40,9 +40,19 @@ func (s Scores) NatsPerToken() float64 { return s.ce / float64(s.Targets) }
 // Perplexity returns exp of the mean cross-entropy.
 func (s Scores) Perplexity() float64 { return math.Exp(s.NatsPerToken()) }
 
-// BitsPerByte returns nats per token × tokens / bytes / ln 2, for data of that many tokens and bytes of text.
-func (s Scores) BitsPerByte(tokens, bytes int64) float64 {
-	return s.NatsPerToken() * float64(tokens) / float64(bytes) / math.Ln2
+// BitsPerByte turns nats per token on a text into bits per byte of it, which can be compared between tokenizers:
+//
+//	nats · len(t.IDs) / t.TextBytes() / ln 2
+//
+// Every id of the data counts, end-of-text ids and those that no window scores included, as if they were as likely as
+// those scored. It is NaN for data whose bytes are not known, as token shards: all that report bits per byte take them
+// from here.
+func BitsPerByte(nats float64, t *corpus.Tokens) float64 {
+	bytes := t.TextBytes()
+	if bytes == 0 {
+		return math.NaN()
+	}
+	return nats * float64(len(t.IDs)) / float64(bytes) / math.Ln2
 }
 
 // KL returns the mean KL(reference‖model) in nats, and false without a reference.

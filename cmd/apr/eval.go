@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"apr/corpus"
+	"apr/device"
 	"apr/eval"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -71,8 +72,8 @@ func evalCommand() *cli.Command {
 
 // task is an evaluation that is ready to score any variant of a model. What it is told of a variant is the model alone.
 type task interface {
-	// score evaluates an opened model and writes what it found into r.
-	score(ctx context.Context, e *cli.Env, f *model.Files, r *evalResult) (eval.Score, error)
+	// score evaluates a loaded model and writes what it found into r.
+	score(ctx context.Context, e *cli.Env, m *loaded, r *evalResult) (eval.Score, error)
 	// constant is an id that is often right.
 	constant() int32
 }
@@ -95,7 +96,7 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (_ cli.Result, err
 	if o.teacher != "" {
 		r.TeacherModel = &o.teacher
 	}
-	healthy, err := t.score(ctx, e, f, r)
+	healthy, err := o.score(ctx, e, t, f, r)
 	if err != nil {
 		return nil, err
 	}
@@ -173,16 +174,22 @@ func (o *evalOptions) prepare(ctx context.Context, e *cli.Env, f *model.Files) (
 	}
 	switch {
 	case o.isCode():
-		return o.prepareCode(ctx, e, f, tok)
+		return o.prepareCode(ctx, e, tok)
 	case o.task == "choice" || o.task == "match":
-		t, err := o.prepareItems(f, tok)
+		t, err := o.prepareItems(tok)
 		return t, nothing, err
 	}
 	return o.prepareText(ctx, e, f, tok)
 }
 
-// openModel loads a model on a device of its own, so that the memory of one variant is free before the next: close it.
-func (o *evalOptions) openModel(e *cli.Env, f *model.Files) (*opened, error) {
+// loaded is a model on a device of its own, so that the memory of one variant is free before the next: close it.
+type loaded struct {
+	*opened
+	model *model.Model
+}
+
+// load opens the device and loads the model on it; every task takes its model from here.
+func (o *evalOptions) load(e *cli.Env, f *model.Files) (*loaded, error) {
 	if err := f.CheckTensors(); err != nil {
 		return nil, err
 	}
@@ -190,11 +197,25 @@ func (o *evalOptions) openModel(e *cli.Env, f *model.Files) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := dev.prewarm(); err != nil {
-		dev.Close()
-		return nil, err
+	m := &loaded{opened: dev}
+	if err = dev.prewarm(); err == nil {
+		m.model, err = model.LoadFrozen(dev, f, device.StudentWeights)
 	}
-	return dev, nil
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return m, nil
+}
+
+// score loads a model, or a variant of it, and lets a task score it.
+func (o *evalOptions) score(ctx context.Context, e *cli.Env, t task, f *model.Files, r *evalResult) (eval.Score, error) {
+	m, err := o.load(e, f)
+	if err != nil {
+		return eval.Score{}, err
+	}
+	defer m.Close()
+	r.Backend = m.Info().Kind
+	return t.score(ctx, e, m, r)
 }
 
 // evalResult is the JSON of apr eval. Numbers that were not measured are null.
@@ -205,8 +226,10 @@ type evalResult struct {
 	TeacherModel *string         `json:"teacher_model"` // null: the model is compared with none
 	Dataset      string          `json:"dataset"`
 	DataSHA256   string          `json:"data_sha256"`
-	Documents    int             `json:"documents"` // with a scored target
-	Tokens       int64           `json:"tokens"`    // scored targets
+	DataTokens   *int64          `json:"data_tokens"` // all ids of the text, cut by --max-tokens
+	DataBytes    *int64          `json:"data_bytes"`  // of these
+	Documents    int             `json:"documents"`   // with a scored target
+	Tokens       int64           `json:"tokens"`      // scored targets
 	Nats         *float64        `json:"nats_per_token"`
 	Perplexity   *float64        `json:"perplexity"`
 	BitsPerByte  *float64        `json:"bits_per_byte"`

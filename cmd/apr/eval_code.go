@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 
-	"apr/device"
 	"apr/eval"
 	"apr/eval/sandbox"
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/model"
 	"apr/tokenizer"
 )
 
@@ -53,7 +51,7 @@ func (o *evalOptions) checkCode() error {
 }
 
 // prepareCode reads the problems and makes sure that programs can be run, and confined.
-func (o *evalOptions) prepareCode(ctx context.Context, e *cli.Env, _ *model.Files, tok *tokenizer.Tokenizer) (_ task, closeTask func() error, err error) {
+func (o *evalOptions) prepareCode(ctx context.Context, e *cli.Env, tok *tokenizer.Tokenizer) (_ task, closeTask func() error, err error) {
 	t := &codeTask{o: o, tok: tok}
 	closeTask = func() error { return nil }
 	if t.problems, t.sum, err = eval.ReadProblems(o.data[0], o.task); err != nil {
@@ -78,18 +76,8 @@ func (t *codeTask) constant() int32 {
 	return eval.MostFrequent(ids)
 }
 
-func (t *codeTask) score(ctx context.Context, e *cli.Env, f *model.Files, r *evalResult) (eval.Score, error) {
-	dev, err := t.o.openModel(e, f)
-	if err != nil {
-		return eval.Score{}, err
-	}
-	defer dev.Close()
-	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
-	if err != nil {
-		return eval.Score{}, err
-	}
-	r.Backend = dev.Info().Kind
-	return t.scoreWriter(ctx, e, newModelWriter(t.o, t.tok, m, dev, t.o.tokens(512)), r)
+func (t *codeTask) score(ctx context.Context, e *cli.Env, m *loaded, r *evalResult) (eval.Score, error) {
+	return t.scoreWriter(ctx, e, newModelWriter(t.o, t.tok, m, t.o.tokens(512)), r)
 }
 
 // scoreWriter runs what a writer writes. The gate judges pass@k.

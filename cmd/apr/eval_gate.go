@@ -68,7 +68,7 @@ func (o *evalOptions) canary(ctx context.Context, e *cli.Env, t task, c eval.Can
 		out.Passed = new(bool)
 	}
 	var r evalResult
-	score, err := t.score(ctx, e, c.Files, &r)
+	score, err := o.score(ctx, e, t, c.Files, &r)
 	if failed := errors.Join(err, r.failure); fault.KindOf(failed) == fault.Inference && !deviceLost(failed) && ctx.Err() == nil {
 		text := failed.Error()
 		out.Failure, out.beaten = &text, true

@@ -26,7 +26,7 @@ type itemTask struct {
 	matches []eval.Match
 }
 
-func (o *evalOptions) prepareItems(_ *model.Files, tok *tokenizer.Tokenizer) (_ task, err error) {
+func (o *evalOptions) prepareItems(tok *tokenizer.Tokenizer) (_ task, err error) {
 	t := &itemTask{o: o, tok: tok}
 	if t.eos, err = corpus.EndOfText(tok); err != nil {
 		return nil, err
@@ -52,22 +52,12 @@ func (t *itemTask) constant() int32 {
 }
 
 // score asks all questions. The gate judges the accuracy.
-func (t *itemTask) score(ctx context.Context, e *cli.Env, f *model.Files, r *evalResult) (eval.Score, error) {
-	dev, err := t.o.openModel(e, f)
-	if err != nil {
-		return eval.Score{}, err
-	}
-	defer dev.Close()
-	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
-	if err != nil {
-		return eval.Score{}, err
-	}
-	r.Backend, r.DataSHA256, r.Seed = dev.Info().Kind, t.sum, t.o.seed
+func (t *itemTask) score(ctx context.Context, e *cli.Env, m *loaded, r *evalResult) (eval.Score, error) {
+	r.DataSHA256, r.Seed = t.sum, t.o.seed
 	if t.matches != nil {
-		w := newModelWriter(t.o, t.tok, m, dev, t.o.tokens(64))
-		return t.match(ctx, e, w, r)
+		return t.match(ctx, e, newModelWriter(t.o, t.tok, m, t.o.tokens(64)), r)
 	}
-	return t.choose(ctx, dev.NewStream(), m, r)
+	return t.choose(ctx, m.NewStream(), m.model, r)
 }
 
 // context is what every prompt begins with: the id that the tokenizer puts first, and without a prompt end-of-text, so
@@ -189,8 +179,8 @@ type modelWriter struct {
 	gen generate.Options
 }
 
-func newModelWriter(o *evalOptions, tok *tokenizer.Tokenizer, m *model.Model, dev device.Device, tokens int) *modelWriter {
-	w := &modelWriter{tok: tok, m: m, s: dev.NewStream()}
+func newModelWriter(o *evalOptions, tok *tokenizer.Tokenizer, m *loaded, tokens int) *modelWriter {
+	w := &modelWriter{tok: tok, m: m.model, s: m.NewStream()}
 	w.gen = generate.Options{MaxTokens: tokens, Temperature: o.temperature, RepeatPenalty: 1, Seed: uint64(o.seed), Vocab: tok.RealIDs()}
 	for _, id := range []int32{tok.EOS(), w.endOfText()} {
 		if id != tokenizer.None {

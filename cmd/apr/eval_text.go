@@ -19,7 +19,8 @@ import (
 type textTask struct {
 	o         *evalOptions
 	tok       *tokenizer.Tokenizer
-	text      *corpus.Tokens
+	all       *corpus.Tokens
+	text      *corpus.Tokens // what --max-tokens leaves of it: the data that is scored
 	windows   *corpus.Windows
 	reference *model.Files // nil: none
 	vocab     int
@@ -28,14 +29,16 @@ type textTask struct {
 func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.Files, tok *tokenizer.Tokenizer) (_ task, closeTask func() error, err error) {
 	t := &textTask{o: o, tok: tok, vocab: tok.RealIDs()}
 	closeTask = func() error { return nil }
-	if t.text, err = o.read(ctx, tok, e); err != nil {
+	if t.all, err = o.read(ctx, tok, e); err != nil {
 		return nil, closeTask, err
 	}
-	scored := limit(t.text, o.maxTokens)
-	if n := len(scored.IDs) - 1; o.text != "" && n < o.seqLen {
+	if t.text = t.all; o.maxTokens > 0 {
+		t.text = t.all.Head(o.maxTokens+1, t.textBytes)
+	}
+	if n := len(t.text.IDs) - 1; o.text != "" && n < o.seqLen {
 		o.seqLen, o.stride = n, min(o.stride, n) // a short text is one window
 	}
-	if t.windows, err = corpus.NewWindows(scored, o.seqLen, o.stride); err != nil {
+	if t.windows, err = corpus.NewWindows(t.text, o.seqLen, o.stride); err != nil {
 		return nil, closeTask, err
 	}
 	if o.teacher == "" {
@@ -54,35 +57,26 @@ func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.File
 }
 
 // constant is the id that occurs most often in the text.
-func (t *textTask) constant() int32 { return eval.MostFrequent(t.text.IDs) }
+func (t *textTask) constant() int32 { return eval.MostFrequent(t.all.IDs) }
 
 // score scores every target of the windows. Models of other shapes than the opened one have the same vocabulary.
-func (t *textTask) score(ctx context.Context, e *cli.Env, f *model.Files, r *evalResult) (eval.Score, error) {
-	dev, err := t.o.openModel(e, f)
-	if err != nil {
-		return eval.Score{}, err
-	}
-	defer dev.Close()
-	m, err := model.LoadFrozen(dev, f, device.StudentWeights)
-	if err != nil {
-		return eval.Score{}, err
-	}
+func (t *textTask) score(ctx context.Context, e *cli.Env, m *loaded, r *evalResult) (eval.Score, error) {
 	var reference *model.Model
 	if t.reference != nil {
-		if reference, err = model.LoadFrozen(dev, t.reference, device.TeacherWeights); err != nil {
+		var err error
+		if reference, err = model.LoadFrozen(m.opened, t.reference, device.TeacherWeights); err != nil {
 			return eval.Score{}, err
 		}
 	}
 	bar := e.Progress("evaluating", int64(t.windows.Len()), cli.Count)
 	defer bar.Close()
 	last := 0
-	all, err := eval.Positions(ctx, dev.NewStream(), reference, m, t.windows, eval.Options{
+	all, err := eval.Positions(ctx, m.NewStream(), reference, m.model, t.windows, eval.Options{
 		Vocab: t.vocab, Progress: func(done, _ int) { bar.Add(int64(done - last)); last = done },
 	})
 	if err != nil {
 		return eval.Score{}, err
 	}
-	r.Backend = dev.Info().Kind
 	return t.report(all, r)
 }
 
@@ -90,15 +84,15 @@ func (t *textTask) score(ctx context.Context, e *cli.Env, f *model.Files, r *eva
 func (t *textTask) report(all []eval.Position, r *evalResult) (eval.Score, error) {
 	o, a := t.o, eval.Summarise(all, t.reference != nil)
 	perplexity := math.Exp(a.NatsPerToken)
-	part := eval.Scored(t.text, all, t.textBytes)
-	r.DataSHA256, r.Documents, r.Tokens = t.text.SHA256(), part.Documents, int64(a.Targets)
+	r.DataSHA256, r.Documents, r.Tokens = t.all.SHA256(), eval.Documents(t.text, all), int64(a.Targets)
 	r.Nats, r.Perplexity, r.ECE = &a.NatsPerToken, &perplexity, &a.ECE
 	r.SeqLen, r.Stride, r.Seed, r.DataCache = o.seqLen, o.stride, o.seed, o.cacheUse
-	if o.maxTokens > 0 && o.maxTokens < len(t.text.IDs)-1 {
+	if len(t.text.IDs) < len(t.all.IDs) {
 		r.Mode = "limited"
 	}
-	if part.Bytes > 0 {
-		bits := a.BitsPerByte(part.Bytes)
+	tokens, bytes := int64(len(t.text.IDs)), t.text.TextBytes()
+	r.DataTokens, r.DataBytes = &tokens, &bytes
+	if bits := eval.BitsPerByte(a.NatsPerToken, t.text); !math.IsNaN(bits) {
 		r.BitsPerByte = &bits
 	}
 	if t.reference == nil {
@@ -160,12 +154,4 @@ func (o *evalOptions) read(ctx context.Context, tok *tokenizer.Tokenizer, e *cli
 			WithHint("0 scores all there are")
 	}
 	return text, nil
-}
-
-// limit returns the first n+1 ids of t, or all.
-func limit(t *corpus.Tokens, n int) *corpus.Tokens {
-	if n == 0 || n+1 >= len(t.IDs) {
-		return t
-	}
-	return &corpus.Tokens{IDs: t.IDs[:n+1], Mask: nil, EOS: t.EOS}
 }

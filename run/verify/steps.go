@@ -269,7 +269,8 @@ func (v *verifier) evaluations(got []distill.Evaluation) {
 		v.add("scores", field+"targets", was.Targets, e.Targets, was.Targets == e.Targets)
 		v.near("scores", field+"nats_per_token", was.NatsPerToken, e.NatsPerToken, v.tol.score)
 		v.near("scores", field+"perplexity", was.Perplexity, e.Perplexity, 10*v.tol.score)
-		v.near("scores", field+"bits_per_byte", was.BitsPerByte, e.BitsPerByte, v.tol.score)
+		v.add("scores", field+"bits_per_byte", was.BitsPerByte, e.BitsPerByte, near(float64(was.BitsPerByte), float64(e.BitsPerByte), v.tol.score) ||
+			!e.BitsPerByte.Finite() && !(was.BitsPerByte > 0)) // not known, which earlier runs left out
 		v.near("scores", field+"kl", was.KL, e.KL, v.tol.score)
 		v.near("scores", field+"top1_agreement", was.Top1, e.Top1, 100*v.tol.score)
 		v.spread("scores", field+"nats_standard_error", was.Error, e.Error)
