@@ -90,11 +90,3 @@ func CheckImport(c *Container, out, arch string, strict bool, opt Options) error
 	}
 	return nil
 }
-
-// Verify checks what only an .apr file has: the checksum over the whole file.
-func (c *Container) Verify() error {
-	if c.apr == nil {
-		return nil
-	}
-	return c.apr.Verify()
-}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"math"
 	"path"
@@ -60,7 +61,8 @@ type DiffReport struct {
 }
 
 // Diff compares two models tensor by tensor. The copy of a tied head is no tensor of its own. progress gets the bytes
-// of A that are done; it may be nil.
+// of A that are done; it may be nil. Where all payloads are read, a damaged file is a fault beside the report: what is
+// equal or near is then nobody's model.
 func Diff(ctx context.Context, a, b *Container, opt DiffOptions, progress func(int64)) (*DiffReport, error) {
 	if _, err := path.Match(opt.Filter, ""); err != nil {
 		return nil, fault.New(fault.Usage, "filter %q is not a glob pattern", opt.Filter)
@@ -90,6 +92,9 @@ func Diff(ctx context.Context, a, b *Container, opt DiffOptions, progress func(i
 	}
 	r.Identical = r.Equal == r.Compared && len(r.OnlyA)+len(r.OnlyB)+len(r.Metadata) == 0
 	slices.SortStableFunc(r.Tensors, func(x, y TensorDiff) int { return cmp.Compare(similarity(x), similarity(y)) })
+	if opt.Filter == "" && (opt.measures() || r.Identical) { // all payloads were read
+		return r, errors.Join(a.Verify(), b.Verify())
+	}
 	return r, nil
 }
 

@@ -34,6 +34,28 @@ type encoder struct {
 
 	mu   sync.Mutex
 	rmse map[string]float64 // tensors whose new type may lose something
+	left int                // tensors that are still to be written
+	last func() error       // called when none is left, before the output appears
+}
+
+// checked wraps a tensor so that the last one to be written calls last: its error ends the output, which is still a
+// temporary file then.
+func (e *encoder) checked(t tensor.Source) tensor.Source {
+	payload := t.Payload
+	t.Payload = func(w io.Writer) error {
+		if err := payload(w); err != nil {
+			return err
+		}
+		e.mu.Lock()
+		e.left--
+		done := e.left == 0
+		e.mu.Unlock()
+		if done {
+			return e.last()
+		}
+		return nil
+	}
+	return t
 }
 
 // source returns choice c as a tensor to be written.

@@ -108,6 +108,7 @@ type memory []tensor.Stored
 
 func (m memory) Path() string             { return "memory" }
 func (m memory) Tensors() []tensor.Stored { return m }
+func (m memory) Verify() error            { return nil }
 func (m memory) Close() error             { return nil }
 func (m memory) Tensor(name string) (tensor.Stored, bool) {
 	i := slices.IndexFunc(m, func(t tensor.Stored) bool { return t.Name == name })

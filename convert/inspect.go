@@ -30,12 +30,36 @@ type Summary struct {
 	Tied         bool           `json:"tied"`
 	Tokenizer    map[string]any `json:"tokenizer"`
 	Provenance   map[string]any `json:"provenance"`
-	SHA256       *string        `json:"sha256"` // null unless asked for
+	SHA256       *string        `json:"sha256"`  // null unless asked for
+	Content      Content        `json:"content"` // whether the payloads are known to be those that were written
 	Warnings     []string       `json:"warnings"`
 }
 
-// Summarize describes an opened model from its headers, the tokenizer by its outline, for Validate judges its content; with hash it also reads the files. The hash of a model of
-// several files is that over their names and hashes, one "HASH  NAME" line each.
+// Content says what is known of a model's payloads.
+type Content string
+
+// What is known.
+const (
+	Checked    Content = "checked"     // all bytes were read, and the checksums are right
+	NotChecked Content = "not checked" // headers alone were read
+	Damaged    Content = "damaged"     // the checksums are wrong
+	NoChecksum Content = "no checksum" // nothing in the file tells whether a byte has changed
+)
+
+// Content returns what is known of c: whether all of it was read and verified is for the caller to say.
+func (c *Container) Content(verified bool) Content {
+	switch {
+	case c.apr == nil || !c.apr.HasChecksum():
+		return NoChecksum
+	case verified:
+		return Checked
+	}
+	return NotChecked
+}
+
+// Summarize describes an opened model from its headers, the tokenizer by its outline, for Validate judges its content;
+// with hash it also reads the files, and refuses damaged ones. The hash of a model of several files is that over their
+// names and hashes, one "HASH  NAME" line each.
 func Summarize(ctx context.Context, c *Container, hash bool) (*Summary, error) {
 	size, err := c.Size()
 	if err != nil {
@@ -56,8 +80,11 @@ func Summarize(ctx context.Context, c *Container, hash bool) (*Summary, error) {
 	}
 	s.describeConfig(c)
 	s.describeTokenizer(c)
-	if hash {
-		sum, err := hashFiles(ctx, c.Files)
+	if s.Content = c.Content(hash); hash {
+		sum, err := c.hashFiles(ctx)
+		if err == nil {
+			err = c.Verify()
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -119,12 +146,12 @@ func Vocabulary(c *Container) ([]Token, error) {
 	return out, nil
 }
 
-// hashFiles returns the SHA-256 of a file, or of the list of several.
-func hashFiles(ctx context.Context, files []string) (string, error) {
+// hashFiles returns the SHA-256 of the model's file, or of the list of several. Verify has all bytes then.
+func (c *Container) hashFiles(ctx context.Context) (string, error) {
 	list := sha256.New()
-	for _, name := range files {
-		sum, err := hashFile(ctx, name)
-		if err != nil || len(files) == 1 {
+	for i, name := range c.Files {
+		sum, err := c.hashFile(ctx, i)
+		if err != nil || len(c.Files) == 1 {
 			return sum, err
 		}
 		fmt.Fprintf(list, "%s  %s\n", sum, filepath.Base(name))
@@ -132,19 +159,29 @@ func hashFiles(ctx context.Context, files []string) (string, error) {
 	return hex.EncodeToString(list.Sum(nil)), nil
 }
 
-// hashFile returns the SHA-256 of one file.
-func hashFile(ctx context.Context, name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", readfile.Fault(name, err)
+// hashFile returns the SHA-256 of one of the model's files.
+func (c *Container) hashFile(ctx context.Context, i int) (string, error) {
+	name := c.Files[i]
+	var r io.Reader
+	if c.apr != nil {
+		r = c.apr.Contents()[i]
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return "", readfile.Fault(name, err)
+		}
+		defer f.Close()
+		r = f
 	}
-	defer f.Close()
 	h := sha256.New()
+	buf := make([]byte, 1<<20)
 	for {
 		if err := ctx.Err(); err != nil {
 			return "", err
 		}
-		switch _, err := io.CopyN(h, f, 1<<24); {
+		n, err := r.Read(buf)
+		h.Write(buf[:n])
+		switch {
 		case errors.Is(err, io.EOF):
 			return hex.EncodeToString(h.Sum(nil)), nil
 		case err != nil:

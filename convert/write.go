@@ -148,16 +148,20 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 	return r, write(c, out, sources, plan, opt, r)
 }
 
-// encoded returns the tensors in their new types; the errors of these go into the report as they are written.
+// encoded returns the tensors in their new types; the errors of these go into the report as they are written. With the
+// last of them c has been read: if it is damaged, the output does not appear.
 func encoded(ctx context.Context, c *Container, plan []Choice, opt Options, r *Report) ([]tensor.Source, error) {
-	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE}
+	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE, left: len(plan), last: c.Verify}
 	var sources []tensor.Source
 	for _, p := range plan {
 		s, err := enc.source(p)
 		if err != nil {
 			return nil, err
 		}
-		sources = append(sources, s)
+		sources = append(sources, enc.checked(s))
+	}
+	if len(sources) == 0 {
+		return nil, c.Verify()
 	}
 	return sources, nil
 }

@@ -14,6 +14,7 @@ import (
 	"apr/optim"
 	"apr/plan"
 	"apr/teacher"
+	"apr/tensor"
 )
 
 // Probe is a short measurement of a step: all of it as planned, but the teacher has its first few layers only, whose time
@@ -59,9 +60,9 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 	if err := prepare(dev, k.plan); err != nil {
 		return nil, err
 	}
-	few := *in.teacher
+	few := firstLayers(in.teacher)
 	few.Config.Layers = min(few.Config.Layers, probeLayers)
-	big, err := model.LoadFrozenAs(dev, &few, device.TeacherWeights, k.form)
+	big, err := model.LoadFrozenAs(dev, few, device.TeacherWeights, k.form)
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +94,21 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 	p.Milliseconds = (p.Measured + p.TeacherBody*(float64(p.Of)/float64(max(1, p.Layers))-1)) * float64(c.Rows()) / float64(rows)
 	p.LoadSeconds = time.Since(start).Seconds()
 	return p, nil
+}
+
+// partly is a file of which a part is read to be timed; nothing is learned from it. Who uses the whole model reads and
+// verifies it (hashModels).
+type partly struct{ tensor.File }
+
+// Verify verifies nothing, since it would read all the rest.
+func (partly) Verify() error { return nil }
+
+// firstLayers returns f to be read in part.
+func firstLayers(f *model.Files) *model.Files {
+	few, c := *f, *f.Container
+	c.File = partly{f.File}
+	few.Container = &c
+	return &few
 }
 
 // probeTrainer makes the run's trainer on another device.

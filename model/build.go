@@ -11,14 +11,19 @@ import (
 )
 
 // LoadFrozen puts a model's weights on a device for inference: matrices in the types of the file, as the device keeps
-// them, norms and biases in float32. No gradient or optimiser state exists for it.
+// them, norms and biases in float32. No gradient or optimiser state exists for it. A file that is damaged, as far as its
+// format can tell, is refused (see tensor.File.Verify).
 func LoadFrozen(dev device.Device, f *Files, c device.Component) (*Model, error) {
 	return LoadFrozenAs(dev, f, c, device.Form{})
 }
 
 // LoadFrozenAs is LoadFrozen with matrices in a given form.
 func LoadFrozenAs(dev device.Device, f *Files, c device.Component, form device.Form) (*Model, error) {
-	return loadFrozen(dev, f.Config, f, c, form)
+	m, err := loadFrozen(dev, f.Config, f, c, form)
+	if err == nil {
+		err = f.File.Verify()
+	}
+	return m, err
 }
 
 // tensors gives the tensors of a model by name.
@@ -201,7 +206,7 @@ func (m *Model) Init(s device.Stream, seed uint64) {
 	m.Refresh(s)
 }
 
-// LoadWeights fills a trainable model from a file of the same configuration.
+// LoadWeights fills a trainable model from a file of the same configuration. A damaged file is refused as by LoadFrozen.
 func (m *Model) LoadWeights(s device.Stream, f *Files) error {
 	for _, p := range m.parts {
 		host, err := f.ReadFloat32(p.Name)
@@ -214,7 +219,7 @@ func (m *Model) LoadWeights(s device.Stream, f *Files) error {
 		s.Upload(p.Of(p.Param.Value), host)
 	}
 	m.Refresh(s)
-	return nil
+	return f.File.Verify()
 }
 
 // Refresh makes the weights that matrix products read agree with the master weights after uploads.

@@ -121,6 +121,9 @@ func hfOutline(dir string) (tokenizer.Outline, error) {
 	return o, err
 }
 
+// Verify refuses a model whose files are damaged, as far as their format can tell; see tensor.File.
+func (c *Container) Verify() error { return c.File.Verify() }
+
 // Close releases the files.
 func (c *Container) Close() error { return c.File.Close() }
 
@@ -326,6 +329,7 @@ func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
 
 // WeightsSHA256 identifies the weights by content, whatever file they stand in: SHA-256 over, for each tensor of the
 // architecture in order of name, its name, type, shape and payload. Equal hashes with equal configurations compute the same.
+// Damaged content has no identity: a file that Verify refuses is an error, found by the same reading.
 func (f *Files) WeightsSHA256() (string, error) {
 	h := sha256.New()
 	names := make([]string, 0, len(f.Config.TensorShapes()))
@@ -343,5 +347,5 @@ func (f *Files) WeightsSHA256() (string, error) {
 			return "", fault.In(fault.IO, f.Path, "cannot be read").At("tensor %q", name).Because(err)
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return hex.EncodeToString(h.Sum(nil)), f.File.Verify()
 }

@@ -67,7 +67,14 @@ func SaveHF(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Sou
 }
 
 // SaveHFFolder is SaveHF with all options. It returns the names of the files, those of the weights first.
-func SaveHFFolder(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, opt HFOptions) ([]string, error) {
+func SaveHFFolder(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, opt HFOptions) (_ []string, err error) {
+	if _, missing := os.Lstat(dir); os.IsNotExist(missing) {
+		defer func() {
+			if err != nil {
+				_ = os.Remove(dir) // it was made here; if something is in it, it stays
+			}
+		}()
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fault.In(fault.IO, dir, "cannot be created").Because(err)
 	}

@@ -165,6 +165,10 @@ type File interface {
 	Tensors() []Stored
 	// Tensor returns the tensor of that exact name, and false if there is none.
 	Tensor(name string) (Stored, bool)
+	// Verify refuses a file whose bytes are not those that were written, as far as it can be told: by the checksum of a
+	// format that has one, for which it reads what has not been read yet, and by a change since the file was opened. Call
+	// it after reading, and before anything is made of what was read.
+	Verify() error
 	// Close releases the file.
 	Close() error
 }

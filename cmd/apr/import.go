@@ -91,9 +91,6 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 		return nil, err
 	}
 	defer c.Close()
-	if err := c.Verify(); err != nil {
-		return nil, err
-	}
 	if o.tokenizer != "" {
 		tok, err := findTokenizer(ctx, e, o.tokenizer)
 		if err != nil {

@@ -33,6 +33,7 @@ func (r inspectResult) Text(p *cli.Page) {
 	if r.SHA256 != nil {
 		p.Pairs("sha256", *r.SHA256)
 	}
+	p.Pairs("content", contentText[r.Content])
 	printFields(p, "configuration", r.Config)
 	printFields(p, "tokenizer", r.Tokenizer)
 	printFields(p, "provenance", r.Provenance)
@@ -55,6 +56,13 @@ func (r inspectResult) Text(p *cli.Page) {
 	for _, w := range r.Warnings {
 		p.Printf("warning: %s\n", w)
 	}
+}
+
+// contentText says what is known of a model's payloads.
+var contentText = map[convert.Content]string{
+	convert.Checked:    "as it was written, by the checksum over the file",
+	convert.NotChecked: "not checked: headers alone were read; apr validate reads all of it",
+	convert.NoChecksum: "not to be checked: the file has no checksum",
 }
 
 // typesText prints "q4_k 31, f32 31".
@@ -145,7 +153,9 @@ func inspectCommand() *cli.Command {
 			if quality {
 				bar := e.Progress("reading "+file, c.Bytes(), cli.Bytes)
 				defer bar.Close()
-				r.Quality, err = convert.Validate(ctx, c, convert.ValidateOptions{Quality: true}, bar.Add)
+				if r.Quality, err = convert.Validate(ctx, c, convert.ValidateOptions{Quality: true}, bar.Add); err == nil {
+					r.Content = c.Content(true)
+				}
 			}
 			return r, err
 		},

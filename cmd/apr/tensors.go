@@ -32,7 +32,9 @@ type tensorsResult struct {
 	TotalSize     int64       `json:"total_size_bytes"`
 	Matched       int         `json:"matched"`
 	Tensors       []tensorRow `json:"tensors"`
-	stats         bool
+
+	Content convert.Content `json:"content"` // checked only with --stats of all tensors, which reads everything
+	stats   bool
 }
 
 // Text prints a table.
@@ -54,6 +56,9 @@ func (r tensorsResult) Text(p *cli.Page) {
 	}
 	p.Table(headers, rows)
 	p.Printf("%d of %d tensors, %s in all\n", len(r.Tensors), r.TensorCount, cli.Bytes(r.TotalSize))
+	if r.Content == convert.NotChecked {
+		p.Printf("content %s\n", contentText[r.Content])
+	}
 }
 
 // shapeText prints 4160×256.
@@ -125,6 +130,13 @@ func listTensors(ctx context.Context, e *cli.Env, c *convert.Container, filter s
 		}
 		bar.Add(t.Size)
 		r.Tensors = append(r.Tensors, row)
+	}
+	if r.Content = c.Content(false); stats && len(chosen) == len(all) {
+		if err := c.Verify(); err != nil {
+			r.Content = convert.Damaged
+			return r, err
+		}
+		r.Content = c.Content(true)
 	}
 	return r, nil
 }

@@ -1,8 +1,9 @@
 // Package aprfile reads and writes .apr files, version 2: a header of 64 bytes, metadata as one JSON object, an index
 // of tensors sorted by name, their payloads, and a checksum.
 //
-// The header's checksum is verified before anything else is believed. The checksum over the whole file is verified by
-// Verify only: an ordinary open reads headers, however large the model. What other writers do wrong and can be
+// The header's checksum is verified before anything else is believed. The checksum over the whole file is judged by
+// Verify: an ordinary open reads headers, however large the model. Verify takes the bytes that were read of the file
+// before into account, so a caller that reads every payload and then verifies reads the file once. What other writers do wrong and can be
 // understood in one way only is tolerated, with a warning where it matters; everything else is refused.
 //
 // Names and types are resolved at opening: tensors carry Hugging Face names also where the file has GGUF's, type
@@ -11,10 +12,12 @@ package aprfile
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
+	"os"
+	"slices"
 	"strings"
 
 	"apr/format/internal/checked"
@@ -36,9 +39,11 @@ const trainingPrefix = "__training__."
 // part is one file: the whole model, or a shard.
 type part struct {
 	path     string
-	closer   io.Closer
-	file     io.ReaderAt // of what the offsets count in: the file, or its decompressed content
-	size     int64       // of that
+	disk     *os.File
+	stamp    readfile.Stamp
+	file     io.ReaderAt // of what the offsets count in: the file, or its decompressed content; at the end of open it is sum
+	sum      *summed
+	size     int64 // of that
 	header   header
 	meta     *Metadata
 	entries  []Entry
@@ -95,8 +100,11 @@ func (f *File) add(path string) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &part{path: path, closer: file, file: file, size: size}
+	p := &part{path: path, disk: file, file: file, size: size}
 	f.parts = append(f.parts, p)
+	if p.stamp, err = readfile.NewStamp(file, path); err != nil {
+		return nil, err
+	}
 	if err := p.open(); err != nil {
 		return nil, err
 	}
@@ -129,6 +137,8 @@ func (p *part) open() error {
 		}
 		p.file = bytes.NewReader(content)
 	}
+	p.sum = &summed{file: p.file, end: p.end}
+	p.file = p.sum
 	p.warn()
 	return nil
 }
@@ -295,13 +305,33 @@ func (f *File) Training() []Entry { return f.training }
 func (f *File) Close() error {
 	var errs []error
 	for _, p := range f.parts {
-		errs = append(errs, p.closer.Close())
+		errs = append(errs, p.disk.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// Verify reads the whole model and compares the checksum at the end of each file, where there is one. A difference is
-// a fault of kind Format.
+// Contents returns readers of the model's files as they are on disk. What is read through them counts for Verify, unless
+// the file is compressed.
+func (f *File) Contents() []io.Reader {
+	all := make([]io.Reader, len(f.parts))
+	for i, p := range f.parts {
+		file := p.file
+		if p.packed != nil {
+			file = p.disk
+		}
+		all[i] = io.NewSectionReader(file, 0, p.stamp.Size())
+	}
+	return all
+}
+
+// HasChecksum reports whether every file of the model ends in a checksum: without one, Verify cannot see damage.
+func (f *File) HasChecksum() bool {
+	return !slices.ContainsFunc(f.parts, func(p *part) bool { return !p.footer })
+}
+
+// Verify implements tensor.File: it reads what has not been read of the model and compares the checksum at the end of each
+// file, where there is one. A difference is a fault of kind Format; a file that has changed since it was opened is one of
+// kind IO.
 func (f *File) Verify() error {
 	for _, p := range f.parts {
 		if err := p.verify(); err != nil {
@@ -312,20 +342,23 @@ func (f *File) Verify() error {
 }
 
 func (p *part) verify() error {
+	if err := p.stamp.Check(); err != nil {
+		return err
+	}
 	if !p.footer {
 		return nil // warned of when the file was opened
 	}
-	sum := crc32.NewIEEE()
-	if _, err := io.CopyBuffer(sum, io.NewSectionReader(p.file, 0, p.end), make([]byte, 1<<20)); err != nil {
+	computed, err := p.sum.sum()
+	if err != nil {
 		return fault.In(fault.IO, p.path, "cannot be read").Because(err).WithID("E-FILE-004")
 	}
 	var b [footerSize]byte
 	if err := p.read(b[:], p.end); err != nil {
 		return err
 	}
-	want := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
-	if got := sum.Sum32(); got != want {
-		return bad(p.path, 36, "file checksum is %08x, expected %08x: the content was damaged", want, got).At("offset %d", p.end)
+	if stored := binary.LittleEndian.Uint32(b[:]); stored != computed {
+		return bad(p.path, 36, "the content is damaged: its file checksum, stored at the end, is %08x; bytes 0 to %d give %08x", stored, p.end, computed).
+			At("footer at offset %d", p.end).WithHint("take the file from where it came from again; it was changed after it was written")
 	}
 	return nil
 }

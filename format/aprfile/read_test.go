@@ -492,7 +492,7 @@ func payload(t *testing.T, x tensor.Stored) []byte {
 
 // openBytes opens b as a single file.
 func openBytes(b []byte) (*File, error) {
-	p := &part{path: "m.apr", closer: io.NopCloser(nil), file: bytes.NewReader(b), size: int64(len(b))}
+	p := &part{path: "m.apr", file: bytes.NewReader(b), size: int64(len(b))}
 	if err := p.open(); err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func (f *File) openSiblings(first *part) error {
 			return err
 		}
 	}
-	first.closer.Close()
+	first.disk.Close()
 	f.parts = nil
 	return f.openShards(dir, names, ix)
 }

@@ -2,6 +2,7 @@ package gguf
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"math/bits"
 	"os"
@@ -16,9 +17,10 @@ import (
 // File is an opened model file. It implements tensor.File.
 type File struct {
 	*stored.Set
-	path string
-	file *os.File
-	head *header
+	path  string
+	file  *os.File
+	stamp readfile.Stamp
+	head  *header
 }
 
 var _ tensor.File = (*File)(nil)
@@ -29,12 +31,16 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	stamp, err := readfile.NewStamp(file, path)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
 	h, err := parse(file, path, size)
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
-	return &File{Set: stored.NewSet(h.tensors), path: path, file: file, head: h}, nil
+	return &File{Set: stored.NewSet(h.tensors), path: path, file: file, stamp: stamp, head: h}, nil
 }
 
 // header is everything but the payloads.
@@ -309,6 +315,9 @@ func (f *File) Metadata() *Metadata { return f.head.meta }
 
 // Warnings returns what was tolerated.
 func (f *File) Warnings() []string { return f.head.warnings }
+
+// Verify implements tensor.File. The format has no checksum: only a change since the file was opened shows.
+func (f *File) Verify() error { return f.stamp.Check() }
 
 // Close releases the file.
 func (f *File) Close() error { return f.file.Close() }

@@ -60,6 +60,7 @@ type File struct {
 	path     string
 	metadata map[string]string
 	files    []*os.File
+	stamps   []readfile.Stamp
 	names    []string
 	warnings []string
 }
@@ -130,6 +131,11 @@ func (f *File) add(path string) ([]tensor.Stored, map[string]string, error) {
 	}
 	f.files = append(f.files, file)
 	f.names = append(f.names, path)
+	stamp, err := readfile.NewStamp(file, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	f.stamps = append(f.stamps, stamp)
 	return parse(file, path, size)
 }
 
@@ -358,6 +364,16 @@ func (f *File) Files() []string { return f.names }
 
 // Warnings returns what was tolerated.
 func (f *File) Warnings() []string { return f.warnings }
+
+// Verify implements tensor.File. The format has no checksum: only a change since the files were opened shows.
+func (f *File) Verify() error {
+	for _, s := range f.stamps {
+		if err := s.Check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Close releases the files.
 func (f *File) Close() error {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"apr/internal/fault"
 )
@@ -108,6 +109,45 @@ func (w *whole) Read(p []byte) (int, error) {
 			At("offset %d", w.at).WithID("E-FILE-008")
 	}
 	return n, err
+}
+
+// Stamp is what the file system says of an open file, by which a change of its content shows: its size and the time it was
+// last written. The zero Stamp is of bytes in memory, which nobody else changes.
+type Stamp struct {
+	file     *os.File
+	path     string
+	size     int64
+	modified time.Time
+}
+
+// NewStamp notes the present size and time of f, the file at path.
+func NewStamp(f *os.File, path string) (Stamp, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return Stamp{}, Fault(path, err)
+	}
+	return Stamp{f, path, info.Size(), info.ModTime()}, nil
+}
+
+// Size returns the size that was noted.
+func (s Stamp) Size() int64 { return s.size }
+
+// Check refuses a file that was written since: what was read before and after is of no one content. The fault is of kind
+// IO. A file that was replaced by another of its name is still the one that was opened.
+func (s Stamp) Check() error {
+	if s.file == nil {
+		return nil
+	}
+	now, err := NewStamp(s.file, s.path)
+	if err != nil {
+		return err
+	}
+	if now.size != s.size || !now.modified.Equal(s.modified) {
+		return fault.In(fault.IO, s.path, "file was changed while it was read: it had %d bytes, written %s; now %d, written %s",
+			s.size, s.modified.UTC().Format(time.RFC3339Nano), now.size, now.modified.UTC().Format(time.RFC3339Nano)).
+			WithHint("try again when nothing writes to it").WithID("E-FILE-009")
+	}
+	return nil
 }
 
 // Head returns the first n bytes of a regular file, or all of a shorter one.
