@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 
@@ -22,8 +23,9 @@ import (
 type inputs struct {
 	teacher, student *model.Files // student nil: a new one
 	studentConfig    model.Config
-	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one
+	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one; nil: it has none
 	vocab            int                  // V: ids that both models share
+	unproven         string               // why nothing proves that they mean the same by them; empty: their tokenizers do
 	choice           *teacherChoice       // how the teacher is computed
 	planned          plan.Plan            // how steps are cut
 
@@ -117,20 +119,40 @@ func sameModel(c Config, how string) error {
 		WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
 }
 
-// align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string.
+// align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string. Only
+// data of ids alone, without text, can do without them.
 func (in *inputs) align(c Config, obs Observer) (err error) {
-	if in.tokenizer, in.vocab, err = teacher.Align(in.teacher, in.student, c.Student+c.StudentConfig, in.studentConfig.VocabSize); err != nil {
+	path, rows := c.Student+c.StudentConfig, in.studentConfig.VocabSize
+	if c.Dataset != "" && len(c.EvalData) == 0 {
+		in.tokenizer, in.vocab, in.unproven, err = teacher.AlignIDs(in.teacher, in.student, path, rows)
+	} else {
+		in.tokenizer, in.vocab, err = teacher.Align(in.teacher, in.student, path, rows)
+	}
+	if err != nil {
 		return err
 	}
-	text := in.tokenizer.MarshalTokenizer()
-	in.records["tokenizer"] = runlog.Input{
-		Path: c.Teacher, SHA256: fmt.Sprintf("%x", sha256.Sum256(text)), Of: "the tokenizer.json that is written with the student",
-		Bytes: int64(len(text)), Detail: fmt.Sprintf("%d ids, the same for teacher and student", in.vocab),
+	if in.unproven != "" {
+		obs.Message("warning: %s", in.unproven)
+	}
+	if in.tokenizer != nil {
+		in.recordTokenizer(c)
 	}
 	if t, s := in.teacher.Config.VocabSize, in.studentConfig.VocabSize; t != s || t != in.vocab {
 		obs.Message("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
 	}
 	return nil
+}
+
+func (in *inputs) recordTokenizer(c Config) {
+	text := in.tokenizer.MarshalTokenizer()
+	detail := fmt.Sprintf("%d ids, the same for teacher and student", in.vocab)
+	if in.unproven != "" {
+		detail = "the student's; the teacher has none"
+	}
+	in.records["tokenizer"] = runlog.Input{
+		Path: c.Teacher, SHA256: fmt.Sprintf("%x", sha256.Sum256(text)), Of: "the tokenizer.json that is written with the student",
+		Bytes: int64(len(text)), Detail: detail,
+	}
 }
 
 // What the hashes of inputs cover: the content, in whatever files and compression it comes.
@@ -262,7 +284,7 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 }
 
 func (in *inputs) readShards(c Config) error {
-	eos, err := corpus.EndOfText(in.tokenizer)
+	eos, err := in.endOfShards(c)
 	if err != nil {
 		return err
 	}
@@ -273,6 +295,31 @@ func (in *inputs) readShards(c Config) error {
 	in.train = t
 	in.records["data"] = runlog.Input{Path: c.Dataset, SHA256: t.SHA256(), Of: ofDocuments, Detail: fmt.Sprintf("%d shards, %d tokens", len(files), len(t.IDs))}
 	return nil
+}
+
+// endOfShards returns the id that ends the documents of token shards: the tokenizer's; without one, what the shards' own
+// manifest says, or a model's configuration.
+func (in *inputs) endOfShards(c Config) (int32, error) {
+	if in.tokenizer != nil {
+		return corpus.EndOfText(in.tokenizer)
+	}
+	eos, known, err := corpus.ShardEOS(c.Dataset)
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range []int{in.studentConfig.EOS, in.teacher.Config.EOS} {
+		if !known && id >= 0 {
+			eos, known = int32(min(id, math.MaxInt32)), true
+		}
+	}
+	switch {
+	case !known:
+		return 0, fault.In(fault.Load, c.Dataset, "which id ends a document is not known: neither model has a tokenizer, or eos_token_id in its configuration").
+			WithHint("state eos_token_id in config.json").WithID("E-DISTILL-030")
+	case int(eos) >= in.vocab:
+		return 0, fault.In(fault.Invalid, c.Dataset, "id %d, which ends a document, is not below the vocabulary's %d", eos, in.vocab).WithID("E-DISTILL-031")
+	}
+	return eos, nil
 }
 
 // manifest starts the run's manifest with the inputs.

@@ -26,8 +26,9 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 	for _, name := range names {
 		files = append(files, filepath.Join("student", name))
 	}
+	// Content alone, so that equal runs write equal files: which run it was is in the receipt, beside the file's hash.
 	provenance := map[string]any{
-		"run_id": r.id, "teacher_sha256": r.in.records["teacher"].SHA256, "student_init_sha256": r.in.records["student_init"].SHA256,
+		"teacher_sha256": r.in.records["teacher"].SHA256, "student_init_sha256": r.in.records["student_init"].SHA256,
 		"data_sha256": r.in.records["data"].SHA256, "alpha": r.Loss.Alpha, "temperature": r.Loss.Temperature,
 		"steps": out.StepsCompleted, "tokens": out.TokensSeen, "seed": r.Seed,
 	}

@@ -22,6 +22,9 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 	if r.in.held == nil {
 		return nil
 	}
+	if r.in.tokenizer == nil {
+		return r.dir.Event("decision", "no samples", nil, "the held-out ids have no text: the student has no tokenizer")
+	}
 	r.obs.Phase("sampling held-out text")
 	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
 	if err != nil {

@@ -164,6 +164,12 @@ func (f *Files) Tokenizer() (*tokenizer.Tokenizer, error) {
 	return f.tok, nil
 }
 
+// HasNoTokenizer reports whether err, of Tokenizer, says that the model has none; one that cannot be read is another matter.
+func HasNoTokenizer(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && slices.Contains([]string{"E-FILE-001", "E-MODEL-010", "E-TOK-020"}, f.ID)
+}
+
 // Bytes returns the payload bytes of all tensors.
 func (f *Files) Bytes() int64 {
 	var n int64

@@ -1,6 +1,8 @@
 package teacher
 
 import (
+	"fmt"
+
 	"apr/internal/fault"
 	"apr/model"
 	"apr/tokenizer"
@@ -37,4 +39,38 @@ func Align(big, other *model.Files, otherPath string, otherRows int) (tok *token
 		}
 	}
 	return tok, vocab, nil
+}
+
+// AlignIDs is Align for data of ids, whose text nobody needs. Where a model has no tokenizer, nothing proves that both mean
+// the same by an id, and unproven says so: V is then the rows of the other model, the student's, all of which big must
+// have. tok is the student's tokenizer, nil if it has none; a student without files has none but big's.
+func AlignIDs(big, other *model.Files, otherPath string, otherRows int) (tok *tokenizer.Tokenizer, vocab int, unproven string, err error) {
+	var without []string
+	for _, f := range []*model.Files{big, other} {
+		if f == nil {
+			continue
+		}
+		switch t, err := f.Tokenizer(); {
+		case err == nil && f == other:
+			tok = t
+		case err == nil:
+		case model.HasNoTokenizer(err):
+			without = append(without, f.Path)
+		default:
+			return nil, 0, "", err
+		}
+	}
+	if len(without) == 0 {
+		tok, vocab, err = Align(big, other, otherPath, otherRows)
+		return tok, vocab, "", err
+	}
+	if rows := big.Config.VocabSize; rows < otherRows {
+		return nil, 0, "", fault.In(fault.Load, big.Path, "has %d vocabulary rows, fewer than the %d of %s, and no tokenizers prove that the rest is padding", rows, otherRows, otherPath).
+			WithID("E-VOCAB-003")
+	}
+	who := without[0] + " has no tokenizer"
+	if len(without) == 2 {
+		who = fmt.Sprintf("%s and %s have no tokenizers", without[0], without[1])
+	}
+	return tok, otherRows, fmt.Sprintf("%s: nothing proves that teacher and student mean the same by an id; all %d rows of the student count", who, otherRows), nil
 }

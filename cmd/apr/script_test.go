@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) { testscript.Main(m, programs) }
 //	flip FILE OFFSET         inverts a byte
 //	cut FILE SIZE            truncates a file
 //	same FILE FILE           requires equal bytes, as cmp does, without printing them
+//	samejson KEY FILE FILE   requires two files of one JSON object each to have an equal member
 //	hub VERB …               see hubCommand
 //
 // $MODEL is the Hugging Face folder of the shared test model, $GGUF a file that llama.cpp made of it, $CORPUS its held-out
@@ -64,7 +66,7 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "hub": hubCommand,
+			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "samejson": sameJSON, "hub": hubCommand,
 		},
 	})
 }
@@ -106,18 +108,32 @@ func jsonMember(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// sameJSON compares a member of two objects.
+func sameJSON(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: samejson KEY FILE FILE")
+	}
+	a, b := memberOf(ts, args[1], args[0]), memberOf(ts, args[2], args[0])
+	if reflect.DeepEqual(a, b) == neg {
+		ts.Fatalf("%s is %v in %s and %v in %s", args[0], a, args[1], b, args[2])
+	}
+}
+
 // member returns a member of the JSON object on stdout; dots descend.
-func member(ts *testscript.TestScript, path string) any {
-	d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+func member(ts *testscript.TestScript, path string) any { return memberOf(ts, "stdout", path) }
+
+// memberOf returns a member of the JSON object in a file.
+func memberOf(ts *testscript.TestScript, file, path string) any {
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile(file)))
 	var v any
 	if err := d.Decode(&v); err != nil {
-		ts.Fatalf("stdout is not JSON: %v", err)
+		ts.Fatalf("%s is not JSON: %v", file, err)
 	}
 	if d.More() {
-		ts.Fatalf("stdout holds more than one value")
+		ts.Fatalf("%s holds more than one value", file)
 	}
 	if _, ok := v.(map[string]any); !ok {
-		ts.Fatalf("stdout is not an object")
+		ts.Fatalf("%s is not an object", file)
 	}
 	for _, key := range strings.Split(path, ".") {
 		switch x := v.(type) {
