@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -22,7 +23,7 @@ func WriteBare(ctx context.Context, c *Container, out, arch string, opt Options)
 	if err := refuseOverwrite(c, out, opt.Force); err != nil {
 		return nil, err
 	}
-	sources, err := encoded(ctx, c, plan, opt, r)
+	enc, sources, err := encoded(ctx, c, plan, opt, r)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +42,7 @@ func WriteBare(ctx context.Context, c *Container, out, arch string, opt Options)
 	_, head := c.File.Tensor(headName)
 	_, embedding := c.File.Tensor(embedName)
 	err = aprfile.Write(out, sources, aprfile.Options{Force: opt.Force, Metadata: meta, Writer: writer(opt), Tied: embedding && !head})
-	if err != nil {
+	if err = cmp.Or(enc.damage, err); err != nil {
 		return nil, err
 	}
 	return r, r.measure(out)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"math"
 	"path"
@@ -93,7 +92,10 @@ func Diff(ctx context.Context, a, b *Container, opt DiffOptions, progress func(i
 	r.Identical = r.Equal == r.Compared && len(r.OnlyA)+len(r.OnlyB)+len(r.Metadata) == 0
 	slices.SortStableFunc(r.Tensors, func(x, y TensorDiff) int { return cmp.Compare(similarity(x), similarity(y)) })
 	if opt.Filter == "" && (opt.measures() || r.Identical) { // all payloads were read
-		return r, errors.Join(a.Verify(), b.Verify())
+		if err := a.Verify(); err != nil {
+			return r, err
+		}
+		return r, b.Verify()
 	}
 	return r, nil
 }

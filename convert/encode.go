@@ -32,14 +32,15 @@ type encoder struct {
 	path     string
 	progress func(int64) // source bytes done
 
-	mu   sync.Mutex
-	rmse map[string]float64 // tensors whose new type may lose something
-	left int                // tensors that are still to be written
-	last func() error       // called when none is left, before the output appears
+	mu     sync.Mutex
+	rmse   map[string]float64 // tensors whose new type may lose something
+	left   int                // tensors that are still to be written
+	verify func() error       // called when none is left, before the output appears
+	damage error              // of verify
 }
 
-// checked wraps a tensor so that the last one to be written calls last: its error ends the output, which is still a
-// temporary file then.
+// checked wraps a tensor so that the last one to be written calls verify: an error ends the output, which is still a
+// temporary file then. It is of the model, not of that tensor, which the writer names.
 func (e *encoder) checked(t tensor.Source) tensor.Source {
 	payload := t.Payload
 	t.Payload = func(w io.Writer) error {
@@ -51,9 +52,9 @@ func (e *encoder) checked(t tensor.Source) tensor.Source {
 		done := e.left == 0
 		e.mu.Unlock()
 		if done {
-			return e.last()
+			e.damage = e.verify()
 		}
-		return nil
+		return e.damage
 	}
 	return t
 }

@@ -141,29 +141,30 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 	if err := checkComplete(c); err != nil {
 		return nil, err
 	}
-	sources, err := encoded(ctx, c, plan, opt, r)
+	enc, sources, err := encoded(ctx, c, plan, opt, r)
 	if err != nil {
 		return nil, err
 	}
-	return r, write(c, out, sources, plan, opt, r)
+	err = write(c, out, sources, plan, opt, r)
+	return r, cmp.Or(enc.damage, err)
 }
 
 // encoded returns the tensors in their new types; the errors of these go into the report as they are written. With the
 // last of them c has been read: if it is damaged, the output does not appear.
-func encoded(ctx context.Context, c *Container, plan []Choice, opt Options, r *Report) ([]tensor.Source, error) {
-	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE, left: len(plan), last: c.Verify}
+func encoded(ctx context.Context, c *Container, plan []Choice, opt Options, r *Report) (*encoder, []tensor.Source, error) {
+	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE, left: len(plan), verify: c.Verify}
 	var sources []tensor.Source
 	for _, p := range plan {
 		s, err := enc.source(p)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		sources = append(sources, enc.checked(s))
 	}
 	if len(sources) == 0 {
-		return nil, c.Verify()
+		return enc, nil, c.Verify()
 	}
-	return sources, nil
+	return enc, sources, nil
 }
 
 // write hands the sources to the writer of the output's kind.

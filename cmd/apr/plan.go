@@ -26,7 +26,8 @@ func planCommand() *cli.Command {
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",
 		Long: "Takes the flags of distill. Memory by component from the headers of the files, disk, the way the teacher is computed, the largest\n" +
-			"batch that fits, and the time from a probe of a few steps. What does not fit is refused with exit code 23 before any weight is read.",
+			"batch that fits, and the time from a probe of a few steps. What does not fit is refused with exit code 23 before any weight is read.\n" +
+			"The content of the models is not checked; distill checks it before its first step.",
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
 			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
@@ -142,7 +143,7 @@ func (r *planResult) Text(p *cli.Page) {
 	if r.LargestBatch > 0 {
 		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; up to 16 times the batch size was looked at", r.LargestBatch)
 	}
-	pairs = append(pairs, "largest batch", largest,
+	pairs = append(pairs, "largest batch", largest, "models", "content not checked; distill checks it before its first step",
 		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", plan.Amount(r.Disk.Total), plan.Amount(r.Disk.Checkpoints), plan.Amount(r.Disk.Outputs)))
 	if r.Disk.Available > 0 {
 		pairs = append(pairs, "", fmt.Sprintf("%s are free", plan.Amount(int64(r.Disk.Available))))
