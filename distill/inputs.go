@@ -81,6 +81,9 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 	if err := in.openStudent(c); err != nil {
 		return err
 	}
+	for _, w := range in.warnings() {
+		obs.Message("warning: %s", w)
+	}
 	if err := in.align(c, obs); err != nil {
 		return err
 	}
@@ -88,6 +91,19 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 		return fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen, most)
 	}
 	return nil
+}
+
+// warnings are what was tolerated in the models' files, as a checksum that is missing.
+func (in *inputs) warnings() (all []string) {
+	for _, f := range []*model.Files{in.teacher, in.student} {
+		if f == nil {
+			continue
+		}
+		for _, w := range f.Warnings {
+			all = append(all, f.Path+": "+w)
+		}
+	}
+	return all
 }
 
 // openStudent opens the student to start from, or reads the configuration of a new one.

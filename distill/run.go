@@ -206,12 +206,15 @@ func (r *Run) recordDecisions() error {
 	r.obs.Message("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)
 	vocabulary := map[string]int{"ids": r.in.vocab, "teacher_rows": r.in.teacher.Config.VocabSize, "student_rows": r.in.studentConfig.VocabSize}
 	cut := "both models are cut to the tokenizer's ids before the softmax"
-	var unproven error
+	var warned error
 	if r.in.unproven != "" {
 		cut = "both models are cut to the student's rows before the softmax"
-		unproven = r.dir.Event("warning", "vocabulary without tokenizers", vocabulary, r.in.unproven)
+		warned = r.dir.Event("warning", "vocabulary without tokenizers", vocabulary, r.in.unproven)
 	}
-	return errors.Join(r.recordCache(), unproven,
+	for _, w := range r.in.warnings() {
+		warned = errors.Join(warned, r.dir.Event("warning", "model file", nil, w))
+	}
+	return errors.Join(r.recordCache(), warned,
 		r.dir.Event("decision", "teacher weights", map[string]int64{"file_bytes": stored, "device_bytes": held}, reason),
 		r.dir.Event("decision", "vocabulary", vocabulary, cut))
 }

@@ -25,7 +25,8 @@ func TestMain(m *testing.M) { testscript.Main(m, programs) }
 //	json KEY VALUE           requires stdout to be one JSON object with that member (dots descend, VALUE is JSON or text)
 //	rising LESS MORE         requires one number of that object to be below another
 //	flip FILE OFFSET         inverts a byte
-//	cut FILE SIZE            truncates a file
+//	cut FILE SIZE            truncates a file; a negative size is from its end
+//	foreign FILE FILE        copies an .apr file as a writer leaves it that is not ours, and writes no checksum at the end
 //	same FILE FILE           requires equal bytes, as cmp does, without printing them
 //	samejson KEY FILE FILE   requires two files of one JSON object each to have an equal member
 //	hub VERB …               see hubCommand
@@ -66,7 +67,7 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "samejson": sameJSON, "hub": hubCommand,
+			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "foreign": foreign, "samejson": sameJSON, "hub": hubCommand,
 		},
 	})
 }
@@ -180,7 +181,23 @@ func cut(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	n, err := strconv.ParseInt(args[1], 10, 64)
 	ts.Check(err)
+	if n < 0 {
+		st, err := os.Stat(ts.MkAbs(args[0]))
+		ts.Check(err)
+		n += st.Size()
+	}
 	ts.Check(os.Truncate(ts.MkAbs(args[0]), n))
+}
+
+// foreign copies a file without its footer and the key that names our writer.
+func foreign(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: foreign FILE FILE")
+	}
+	data, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	theirs := bytes.Replace(data[:len(data)-4], []byte(`"writer":`), []byte(`"wrote_":`), 1)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), theirs, 0o600))
 }
 
 // rising requires one number of the JSON object on stdout to be below another.

@@ -31,13 +31,20 @@ func openModel(ctx context.Context, e *cli.Env, arg string) (*convert.Container,
 	return convert.Open(path)
 }
 
-// openFiles opens a model to compute with it.
+// openFiles opens a model to compute with it, and says what was tolerated in its file.
 func openFiles(ctx context.Context, e *cli.Env, arg string) (*model.Files, error) {
 	path, err := source(ctx, e, arg)
 	if err != nil {
 		return nil, err
 	}
-	return model.Open(path)
+	f, err := model.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range f.Warnings {
+		e.Log.Warn(arg + ": " + w)
+	}
+	return f, nil
 }
 
 // findTokenizer reads the tokenizer that a model argument means, without the model's weights if it is in a hub.
