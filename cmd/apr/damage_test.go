@@ -113,6 +113,32 @@ func TestDamageIsRefused(t *testing.T) {
 	}
 }
 
+// A model that was cut anywhere is refused, and nothing is left.
+func TestCutIsRefused(t *testing.T) {
+	smallRun(t)
+	if code, v := call(t, "convert", "teacher", "-o", "S.apr"); code != 0 {
+		t.Fatal(v["error"])
+	}
+	sound, err := os.ReadFile("S.apr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{0, 3, 63, 64, 1000, 300_000, len(sound) / 2, len(sound) - 65, len(sound) - 4, len(sound) - 1} {
+		if err := os.WriteFile("X.apr", sound[:size], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range readers {
+			code, v := call(t, strings.Fields(strings.NewReplacer("X", "X.apr", "S", "S.apr").Replace(r.args))...)
+			if message := fmt.Sprint(v["error"]); code != 4 && !(code == 5 && strings.HasPrefix(r.args, "check ")) || !strings.Contains(message, "X.apr") {
+				t.Errorf("%d of %d bytes: apr %s: exit %d: %s", size, len(sound), r.args, code, message)
+			}
+			if r.output != "" {
+				leftBehind(t, r.output)
+			}
+		}
+	}
+}
+
 // refused requires a command to refuse X.apr.
 func refused(t *testing.T, p place, args []string) {
 	t.Helper()
