@@ -98,6 +98,7 @@ func programs(t *testing.T, problems []eval.Problem) *eval.Programs {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { r.Close() })
 	return r
 }
 
