@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"go/build"
 	"go/parser"
 	"go/token"
 	"io"
@@ -163,7 +162,7 @@ func (g *goTools) build(ctx context.Context, box *sandbox.Box, dir string, files
 			return "", "", fault.New(fault.IO, "a program cannot be written").Because(err)
 		}
 	}
-	imports, why := g.imports(dir, names)
+	imports, why := g.imports(names, files)
 	if why != "" {
 		return "", "does not compile: " + why, nil
 	}
@@ -204,17 +203,11 @@ func writeSource(dir, name, text string) error {
 	return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) //nolint:gosec // for the user that the compiler runs as
 }
 
-// imports returns what files import; why says that one may not be built as part of a program: by its build constraints, or
-// because it imports what is not of the standard library. What does not parse is left to the compiler.
-func (g *goTools) imports(dir string, names []string) (imports []string, why string) {
-	here := build.Default
-	here.CgoEnabled = false
+// imports returns what files import; why names one that is not of the standard library. What does not parse is left to the
+// compiler.
+func (g *goTools) imports(names []string, files map[string]string) (imports []string, why string) {
 	for _, name := range names {
-		path := filepath.Join(dir, name)
-		if match, err := here.MatchFile(dir, name); err == nil && !match {
-			return nil, name + ": build constraints exclude it"
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		f, err := parser.ParseFile(token.NewFileSet(), name, files[name], parser.ImportsOnly)
 		if err != nil {
 			continue
 		}

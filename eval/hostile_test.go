@@ -148,7 +148,7 @@ func TestHostileGoPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	inherited(t)
-	var runner *eval.Programs
+	runner := programs(t, []eval.Problem{{Language: "go"}})
 	for _, tt := range attacks {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
@@ -157,9 +157,6 @@ func TestHostileGoPrograms(t *testing.T) {
 			program, completion := c.attack(tt.imports, tt.body, port)
 			p := eval.Problem{ID: tt.name, Prompt: program, Program: program, Language: "go", Style: "code",
 				Test: "func check() {\n\tif err := attack(); err != nil {\n\t\tpanic(err.Error())\n\t}\n}\n"}
-			if runner == nil {
-				runner = programs(t, []eval.Problem{p})
-			}
 			got, err := eval.RunCode(context.Background(), []eval.Problem{p}, 1, script{"": completion}, runner, func() {})
 			if err != nil {
 				t.Fatal(err)
@@ -193,4 +190,94 @@ func inherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
+}
+
+// honest are bodies of Go functions that return nil where programs can do what programs do.
+var honest = []struct{ name, imports, body string }{
+	{"sorting", "fmt sort strings", `x := []int{3, 1, 2}; sort.Ints(x)
+		if s := strings.ToUpper(fmt.Sprint(x, "a")); s != "[1 2 3]A" { return fmt.Errorf("%s", s) }; return nil`},
+	{"goroutines", "errors runtime sync", `var n int; var mu sync.Mutex; var wg sync.WaitGroup
+		for i := 0; i < 1000; i++ { wg.Add(1); go func() { defer wg.Done(); runtime.LockOSThread(); defer runtime.UnlockOSThread(); mu.Lock(); n++; mu.Unlock() }() }
+		wg.Wait(); if n != 1000 { return errors.New("lost") }; return nil`},
+	{"memory", "errors runtime", `m := map[int][]byte{}; for i := 0; i < 300; i++ { m[i] = make([]byte, 1<<20); m[i][i] = 1; if i%100 == 99 { m = map[int][]byte{}; runtime.GC() } }
+		if len(m) != 0 { return errors.New("kept") }; return nil`},
+	{"time", "errors time", `start := time.Now(); select { case <-time.After(5 * time.Millisecond): case <-time.After(5 * time.Second): return errors.New("late") }
+		if time.Since(start) < 5*time.Millisecond { return errors.New("early") }
+		if _, err := time.LoadLocation("UTC"); err != nil { return err }; return nil`},
+	{"testing", "errors testing", `r := testing.Benchmark(func(b *testing.B) { for i := 0; i < b.N; i++ { if b.N > 100 { b.SkipNow() } } })
+		if testing.AllocsPerRun(10, func() {}) != 0 || r.N < 0 { return errors.New("allocates") }; return nil`},
+	{"files", "errors os path/filepath", `d, err := os.MkdirTemp("", "x"); if err != nil { return err }
+		f := filepath.Join(d, "a"); if err := os.WriteFile(f, []byte("text"), 0o600); err != nil { return err }
+		if err := os.Rename(f, "b"); err != nil { return err }
+		b, err := os.ReadFile("b"); if err != nil || string(b) != "text" { return errors.New("lost") }
+		if err := os.MkdirAll("x/y/z", 0o700); err != nil { return err }
+		if names, err := os.ReadDir("."); err != nil || len(names) < 2 { return errors.New("not listed") }
+		return errors.Join(os.RemoveAll(d), os.RemoveAll("x"), os.Remove("b"))`},
+	{"signals to itself", "errors os os/signal syscall time", `c := make(chan os.Signal, 1); signal.Notify(c, syscall.SIGUSR1)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil { return err }
+		select { case <-c: return nil; case <-time.After(5 * time.Second): return errors.New("no signal") }`},
+	{"pipes", "errors io os", `r, w, err := os.Pipe(); if err != nil { return err }
+		go func() { io.WriteString(w, "text"); w.Close() }()
+		b, err := io.ReadAll(r); if err != nil || string(b) != "text" { return errors.New("lost") }; return nil`},
+	{"many packages", "bufio bytes container/heap crypto/sha256 encoding/json errors math math/big math/rand net/http regexp strconv text/template unicode/utf8", `
+		var _ heap.Interface; var _ http.Handler; _ = utf8.RuneError; _ = bufio.ScanLines
+		sum := sha256.Sum256([]byte(strconv.Itoa(rand.Intn(10)))); text, err := json.Marshal(map[string]any{"x": big.NewInt(5), "y": math.Pi, "z": sum[:]}); if err != nil { return err }
+		if !regexp.MustCompile("^{.x.:5").Match(text) { return errors.New(string(text)) }
+		var b bytes.Buffer; return template.Must(template.New("").Parse("{{.}}")).Execute(&b, 5)`},
+	{"language of the version", "errors", `var f []func() int; for i := 0; i < 3; i++ { f = append(f, func() int { return i }) }
+		if f[0]() != 3 { return errors.New("variables of loops are those of a later version") }; return nil`},
+}
+
+// What honest programs do still works, in all three walls.
+func TestHonestGoPrograms(t *testing.T) {
+	runner := programs(t, []eval.Problem{{Language: "go"}})
+	for _, tt := range honest {
+		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			program, completion := canary{}.attack(tt.imports, tt.body, "")
+			p := eval.Problem{Program: program, Language: "go", Style: "code", Test: "func check() {\n\tif err := attack(); err != nil {\n\t\tpanic(err.Error())\n\t}\n}\n"}
+			passed, why, err := runner.Passes(context.Background(), p, completion)
+			if err != nil || !passed {
+				t.Errorf("%s, %v", why, err)
+			}
+		})
+	}
+}
+
+// What a program's text asks of the toolchain beyond compiling, it does not get.
+func TestHostileGoSources(t *testing.T) {
+	runner := programs(t, []eval.Problem{{Language: "go"}})
+	c := newCanary(t)
+	before := c.state(t)
+	for _, tt := range []struct{ name, text, why string }{
+		{"C", "import \"C\"\n", "not in std"},
+		{"a linker's flags", "// #cgo LDFLAGS: -Wl,--version\nimport \"C\"\n", "not in std"},
+		{"a module", "import _ \"github.com/x/y\"\n", "not in std"},
+		{"a file by path", "import _ \"./tests\"\n", "not in std"},
+		{"internals", "import _ \"internal/poll\"\n", "internal to it"},
+		{"vendored", "import _ \"vendor/golang.org/x/net/idna\"\n", "internal to it"},
+		{"a file outside", "import _ \"embed\"\n\n//go:embed " + c.file + "\nvar text string\n", "does not compile"},
+		{"a file inside", "import _ \"embed\"\n\n//go:embed go.mod\nvar text string\n", "does not compile"},
+		{"no body", "func outside()\n", "does not compile"},
+		{"a command", "//go:generate touch " + c.dir + "/generated\n", ""},
+		{"a line of another file", "//line " + c.file + ":1\nvar x int = \"\"\n", "does not compile"},
+		{"a flag of the linker", "//go:cgo_ldflag \"-fuse-ld=x\"\n", "does not compile"},
+		{"a library", "//go:cgo_import_dynamic _ _ \"libc.so.6\"\n", "does not start"},
+		{"endless memory", "var x [1 << 40]byte\nvar y = x\n", "does not compile"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			p := eval.Problem{Program: "package main\n\n", Language: "go", Style: "code", Test: "func check() { f() }\n"}
+			passed, why, err := runner.Passes(context.Background(), p, tt.text+"\nfunc f() {}\n")
+			if err != nil || passed != (tt.why == "") || !strings.Contains(why, tt.why) {
+				t.Errorf("passed=%v, %q, want %q (%v)", passed, why, tt.why, err)
+			}
+			if strings.Contains(why, secret) {
+				t.Errorf("the compiler tells the canary: %q", why)
+			}
+			if after := c.state(t); after != before {
+				t.Errorf("the canary was\n%s and is\n%s", before, after)
+			}
+		})
+	}
 }

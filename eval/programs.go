@@ -3,6 +3,7 @@ package eval
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"go/parser"
 	"go/token"
@@ -178,5 +179,8 @@ func (r *Programs) runGo(ctx context.Context, p Problem, completion, word string
 		return res, why, err
 	}
 	res, err = r.box.Run(ctx, sandbox.Program{Argv: []string{program}, Read: []string{program}})
+	if errors.Is(err, sandbox.ErrExec) { // it is linked with what is not there
+		return res, "does not start: " + err.Error(), nil
+	}
 	return res, "", err
 }

@@ -61,7 +61,7 @@ func become(o order) error {
 		try(o.Argv[1:])
 	}
 	_, _, errno := unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(program)), uintptr(unsafe.Pointer(&argv[0])), uintptr(unsafe.Pointer(&env[0])))
-	return fmt.Errorf("%s: %w", path, errno)
+	return fmt.Errorf(execFailed+"%s: %w", path, errno)
 }
 
 // restrict sets limits, changes the user, and closes the file system. The rules for files are made by the user who can see

@@ -72,6 +72,12 @@ type order struct {
 // probeProgram is what the child runs to try its own confinement.
 const probeProgram = "apr-sandbox-probe"
 
+// ErrExec says that all was ready for a program, but that its file is none that can be executed.
+var ErrExec = errors.New("the program's file cannot be executed")
+
+// execFailed begins what the child says of that.
+const execFailed = "exec: "
+
 // Box starts programs.
 type Box struct {
 	limits   Limits
@@ -214,6 +220,9 @@ func (b *Box) run(ctx context.Context, p Program) (Result, error) {
 	}
 	said, _ := io.ReadAll(io.LimitReader(status, 4096)) // ends when the child becomes the program, or itself ends
 	waited := cmd.Wait()
+	if what, ok := strings.CutPrefix(string(said), execFailed); ok {
+		return Result{}, fault.New(fault.Unavailable, "a program cannot be started: %s", what).Because(ErrExec).WithID("E-SANDBOX-003")
+	}
 	if len(said) > 0 {
 		return Result{}, fault.New(fault.Unavailable, "a program cannot be started: %s", said).WithID("E-SANDBOX-002")
 	}
