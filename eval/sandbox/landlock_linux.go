@@ -48,11 +48,18 @@ func landlockVersion() int {
 	return int(v)
 }
 
+func judgeLandlock(version int) error {
+	if version < leastLandlock {
+		return fmt.Errorf("the kernel's Landlock has version %d, it takes %d or later: Linux 6.2, with landlock among its security modules", version, leastLandlock)
+	}
+	return nil
+}
+
 // rules makes the Landlock rules of a program: it may use what is in dir, read and execute what is in read, and nothing else.
 func rules(dir string, read []string) (ruleset int, err error) {
 	version := landlockVersion()
-	if version < leastLandlock {
-		return -1, fmt.Errorf("the kernel's Landlock has version %d, it takes %d or later: Linux 6.2, with landlock among its security modules", version, leastLandlock)
+	if err := judgeLandlock(version); err != nil {
+		return -1, err
 	}
 	attr := struct{ files, network, scopes uint64 }{files: allRights}
 	if version >= 4 {

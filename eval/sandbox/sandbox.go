@@ -126,6 +126,9 @@ func userIDs() []int {
 	return []int{61184 + rand.IntN(4096), 65534, 0}
 }
 
+// Confined reports whether the three walls stand: not where Open was told to do without.
+func (b *Box) Confined() bool { return b.confined }
+
 // Limits says in words what a program may not do, and what it may although it should not.
 func (b *Box) Limits() []string {
 	l := b.limits

@@ -1,3 +1,5 @@
+//go:build linux && (amd64 || arm64)
+
 package sandbox
 
 import (
@@ -9,16 +11,31 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"apr/internal/fault"
 )
 
 // system is what the programs of these tests are made of.
 var system = []string{"/usr/bin", "/usr/lib"}
 
-// open returns a box. The machines that tests run on can confine programs.
+// able reports whether the kernel has what confines programs: it asks the kernel itself, not the code under test.
+func able() bool {
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	_, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
+	return errno == 0 && version >= 3 && err == nil
+}
+
+// open returns a box, or nil where a machine cannot confine programs, which is then what Open must say.
 func open(t *testing.T, l Limits) *Box {
 	t.Helper()
 	b, err := Open(context.Background(), l, false)
+	if !able() {
+		if b != nil || fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), "E-SANDBOX-001") {
+			t.Errorf("a machine that cannot confine programs runs them: %v", err)
+		}
+		return nil
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +54,9 @@ func run(t *testing.T, b *Box, input string, argv ...string) Result {
 // Programs talk, end, and are cut off; what they leave behind is removed.
 func TestRun(t *testing.T) {
 	b := open(t, DefaultLimits)
+	if b == nil {
+		return
+	}
 	r := run(t, b, "question", "/bin/cat")
 	if r.Exit != 0 || r.Stdout != "question" || r.TimedOut {
 		t.Errorf("cat: %+v", r)
@@ -66,6 +86,9 @@ func TestRun(t *testing.T) {
 func TestLimits(t *testing.T) {
 	l := Limits{Time: time.Second, Memory: 64 << 20, FileBytes: 1 << 20, Files: 16}
 	b := open(t, l)
+	if b == nil {
+		return
+	}
 	start := time.Now()
 	if r := run(t, b, "", "/bin/sh", "-c", "while :; do :; done"); !r.TimedOut || r.Exit == 0 || time.Since(start) > 5*time.Second {
 		t.Errorf("endless: %+v after %v", r, time.Since(start))
@@ -100,6 +123,9 @@ func TestLimits(t *testing.T) {
 // What a program must not reach, it does not; a program outside the box does, so that the tests can fail.
 func TestConfinement(t *testing.T) {
 	b := open(t, DefaultLimits)
+	if b == nil {
+		return
+	}
 	outside := filepath.Join(t.TempDir(), "file")
 	r := run(t, b, "", "/bin/sh", "-c", "echo > "+outside)
 	if _, err := os.Stat(outside); err == nil {

@@ -149,6 +149,9 @@ func TestHostileGoPrograms(t *testing.T) {
 	}
 	inherited(t)
 	runner := programs(t, []eval.Problem{{Language: "go"}})
+	if runner == nil {
+		return
+	}
 	for _, tt := range attacks {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
@@ -231,6 +234,9 @@ var honest = []struct{ name, imports, body string }{
 // What honest programs do still works, in all three walls.
 func TestHonestGoPrograms(t *testing.T) {
 	runner := programs(t, []eval.Problem{{Language: "go"}})
+	if runner == nil {
+		return
+	}
 	for _, tt := range honest {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
@@ -247,6 +253,9 @@ func TestHonestGoPrograms(t *testing.T) {
 // What a program's text asks of the toolchain beyond compiling, it does not get.
 func TestHostileGoSources(t *testing.T) {
 	runner := programs(t, []eval.Problem{{Language: "go"}})
+	if runner == nil {
+		return
+	}
 	c := newCanary(t)
 	before := c.state(t)
 	for _, tt := range []struct{ name, text, why string }{

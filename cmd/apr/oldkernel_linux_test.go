@@ -1,0 +1,30 @@
+package main
+
+import (
+	"log"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	programs["apr-without-landlock"] = func() { forget(unix.SYS_LANDLOCK_CREATE_RULESET); main() }
+	programs["apr-without-seccomp"] = func() { forget(unix.SYS_SECCOMP); main() }
+}
+
+// forget makes a system call fail with ENOSYS in this process and its children, as on a kernel that lacks it.
+func forget(number uint32) {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the system call's number
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: number, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		log.Fatal(err)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog))); errno != 0 {
+		log.Fatal(errno)
+	}
+}
