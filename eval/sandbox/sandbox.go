@@ -96,7 +96,7 @@ type Result struct {
 // outside must be refused each. If it cannot be confined the error is of kind Unavailable, unless unconfined is accepted.
 func Open(ctx context.Context, l Limits, unconfined bool) (*Box, error) {
 	var failed error
-	for _, id := range userIDs() {
+	for _, id := range userIDs(os.Geteuid()) {
 		b := &Box{limits: l, confined: true, id: id}
 		allowed, err := b.probe(ctx)
 		if err == nil && len(allowed) == 0 {
@@ -117,10 +117,10 @@ func Open(ctx context.Context, l Limits, unconfined bool) (*Box, error) {
 	return &Box{limits: l}, nil
 }
 
-// userIDs are the user ids that programs may run under, the best first: an administrator's programs get one that nobody else has
+// userIDs are the user ids that a user's programs may run under, the best first: an administrator's programs get one that nobody else has
 // (of the range that systemd takes such ids from), or nobody's where that is not in the user namespace, or his own.
-func userIDs() []int {
-	if os.Geteuid() != 0 {
+func userIDs(user int) []int {
+	if user != 0 {
 		return []int{0}
 	}
 	return []int{61184 + rand.IntN(4096), 65534, 0}
