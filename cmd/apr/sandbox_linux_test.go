@@ -2,10 +2,26 @@ package main
 
 import (
 	"log"
+	"os"
+	"strings"
+	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"apr/internal/contracttest"
 )
+
+// TestSandboxScripts runs the scripts of testdata/sandbox: hostile programs, and kernels that cannot confine them, through the
+// command. Every run of it is a case.
+func TestSandboxScripts(t *testing.T) {
+	text, err := os.ReadFile("testdata/sandbox/eval.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contracttest.Cases(t, strings.Count(string(text), "\nexits "))
+	runScripts(t, "sandbox", withoutGPU(t))
+}
 
 func init() {
 	programs["apr-without-landlock"] = func() { forget(unix.SYS_LANDLOCK_CREATE_RULESET); main() }
