@@ -18,7 +18,8 @@ type pythonTools struct {
 }
 
 // pythonFiles prints the interpreter itself, and then, by it, what it reads: the path of its library and all files that are
-// mapped once every module of it that is machine code has been loaded, the dynamic linker and shared libraries among them.
+// mapped once every module of it that is machine code has been loaded, the dynamic linker and shared libraries among them. What
+// somebody added to the path that is not of the installation, such as a package that is being developed, is left out.
 const (
 	pythonItself = "import os, sys; print(os.path.realpath(sys.executable), end='')"
 	pythonFiles  = `import importlib, json, os, sys
@@ -29,7 +30,9 @@ for d in sys.path:
         except BaseException:
             pass
 maps = {l.split(None, 5)[5].strip() for l in open('/proc/self/maps') if '/' in l}
-print(json.dumps(sorted({p for p in [*maps, *sys.path, sys.executable] if os.path.exists(p) and os.path.isabs(p) and p != '/'})))`
+prefixes = tuple(p.rstrip('/') + '/' for p in (sys.prefix, sys.exec_prefix) if p.rstrip('/'))
+library = {p for p in sys.path if p.startswith(prefixes)}
+print(json.dumps(sorted(p for p in maps | library | {sys.executable} if os.path.isabs(p) and os.path.exists(p))))`
 )
 
 // findPython returns the interpreter itself: python3 may be a script that starts one, which a confined process cannot.

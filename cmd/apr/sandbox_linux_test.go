@@ -20,7 +20,7 @@ func TestSandboxScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	contracttest.Cases(t, strings.Count(string(text), "\nexits "))
-	runScripts(t, "sandbox", withoutGPU(t))
+	runScripts(t, "sandbox", scriptVariables(t))
 }
 
 func init() {
