@@ -54,7 +54,7 @@ func findGo(ctx context.Context) (g *goTools, err error) {
 			g.Close()
 		}
 	}()
-	if err := os.Chmod(g.dir, 0o755); err != nil { //nolint:gosec // for the user that programs run as
+	if err := os.Chmod(g.dir, 0o755); err != nil { // for the user that programs run as
 		return nil, fault.New(fault.IO, "no directory for Go's library").Because(err)
 	}
 	for name, text := range map[string]string{"go.mod": "module program\n\ngo " + goVersion + "\n", "main.go": "package main\n\nfunc main() {}\n"} {
@@ -146,7 +146,7 @@ func copyFile(to, from string) error {
 		return err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) //nolint:gosec // for the user that programs run as
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) // for the user that programs run as
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (g *goTools) build(ctx context.Context, box *sandbox.Box, dir string, files
 }
 
 func writeSource(dir, name, text string) error {
-	return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) //nolint:gosec // for the user that the compiler runs as
+	return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644) // for the user that the compiler runs as
 }
 
 // imports returns what files import; why names one that is not of the standard library. What does not parse is left to the

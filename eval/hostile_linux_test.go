@@ -31,7 +31,7 @@ func newCanary(t *testing.T) canary {
 	c := canary{dir, filepath.Join(dir, "canary")}
 	old := time.Unix(1e9, 0)
 	for _, err := range []error{
-		os.WriteFile(c.file, []byte(secret), 0o666), os.Chmod(c.file, 0o666), os.Chmod(dir, 0o777), //nolint:gosec // on purpose
+		os.WriteFile(c.file, []byte(secret), 0o666), os.Chmod(c.file, 0o666), os.Chmod(dir, 0o777), // on purpose
 		os.Chtimes(c.file, old, old),
 	} {
 		if err != nil {

@@ -84,7 +84,7 @@ func restrict(o order) error {
 		return nil
 	}
 	if _, _, errno := unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0); errno != 0 {
-		return fmt.Errorf("Landlock: %w", errno)
+		return fmt.Errorf("rules of Landlock: %w", errno)
 	}
 	return nil
 }

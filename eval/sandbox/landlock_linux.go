@@ -72,7 +72,7 @@ func rules(dir string, read []string) (ruleset int, err error) {
 	}
 	r, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
 	if errno != 0 {
-		return -1, fmt.Errorf("Landlock: %w", errno)
+		return -1, fmt.Errorf("rules of Landlock: %w", errno)
 	}
 	ruleset = int(r)
 	for path, rights := range everyone {

@@ -67,7 +67,7 @@ func TestRefusal(t *testing.T) {
 	}{
 		{"Landlock", unix.SYS_LANDLOCK_CREATE_RULESET, "Landlock has version 0"},
 		{"Landlock's rules", unix.SYS_LANDLOCK_ADD_RULE, "Landlock rule for"},
-		{"Landlock's restriction", unix.SYS_LANDLOCK_RESTRICT_SELF, "Landlock: function not implemented"},
+		{"Landlock's restriction", unix.SYS_LANDLOCK_RESTRICT_SELF, "rules of Landlock: function not implemented"},
 		{"seccomp", unix.SYS_SECCOMP, "system-call filter: function not implemented"},
 		{"closing inherited files", unix.SYS_CLOSE_RANGE, "inherited files: function not implemented"},
 	} {

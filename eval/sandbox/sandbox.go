@@ -151,6 +151,9 @@ func (b *Box) MakeDir() (string, error) {
 		err = errors.Join(os.Chown(dir, b.id, os.Getegid()), os.Chmod(dir, 0o770))
 	}
 	if err != nil {
+		if dir != "" {
+			Remove(dir)
+		}
 		return "", fault.New(fault.IO, "no directory for a program").Because(err)
 	}
 	return dir, nil

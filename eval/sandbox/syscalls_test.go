@@ -203,7 +203,7 @@ func canaryFile(t *testing.T, b *Box) (dir, file string) {
 	t.Cleanup(func() { Remove(dir) })
 	file = filepath.Join(dir, "canary")
 	old := time.Unix(1e9, 0)
-	errs := []error{os.WriteFile(file, []byte("canary"), 0o666), os.Chmod(file, 0o666), os.Chmod(dir, 0o777), os.Chtimes(file, old, old)} //nolint:gosec // on purpose
+	errs := []error{os.WriteFile(file, []byte("canary"), 0o666), os.Chmod(file, 0o666), os.Chmod(dir, 0o777), os.Chtimes(file, old, old)} // on purpose
 	if b.id != 0 {
 		errs = append(errs, os.Chown(file, b.id, b.id))
 	}
