@@ -290,3 +290,23 @@ func TestHostileGoSources(t *testing.T) {
 		})
 	}
 }
+
+// What one program leaves, in its directory, its home or the directory for temporary files, no other finds.
+func TestProgramsShareNothing(t *testing.T) {
+	runner := programs(t, []eval.Problem{{Language: "go"}})
+	if runner == nil {
+		return
+	}
+	const places = `for _, f := range []string{"left", os.Getenv("HOME") + "/left", os.TempDir() + "/left", "/tmp/left"} {`
+	for i, body := range []string{
+		places + ` err := os.WriteFile(f, []byte("x"), 0o666); if err != nil && f != "/tmp/left" { return err } }; return nil`,
+		places + ` if _, err := os.Stat(f); err == nil { return errors.New(f) } }; return nil`,
+	} {
+		contracttest.Cases(t, 1)
+		program, completion := canary{}.attack("errors os", body+"\n\treturn errors.ErrUnsupported", "")
+		p := eval.Problem{Program: program, Language: "go", Style: "code", Test: "func check() {\n\tif err := attack(); err != nil {\n\t\tpanic(err.Error())\n\t}\n}\n"}
+		if passed, why, err := runner.Passes(context.Background(), p, completion); err != nil || !passed {
+			t.Errorf("program %d: %s, %v", i, why, err)
+		}
+	}
+}

@@ -6,15 +6,17 @@
 //   - A system-call filter (seccomp) with a list of what is allowed; every other call fails with EPERM. No sockets, no children, no
 //     signals to others, no change of a file's mode, owner, times, attributes or links, anywhere.
 //   - Landlock: it reads and executes the files that its Program names, changes files in its own directory, and nothing else.
-//   - Its user: an administrator's program runs under a user id that owns nothing, and nobody's has capabilities.
+//   - Its user: an administrator's program runs under a user id that owns nothing. No program has capabilities, but for
+//     reading what Landlock lets it where the toolchain lies in an administrator's own directory.
 //
 // It inherits neither the environment nor open files. The child is this same program under another name, which confines itself
 // before it becomes the program. Go's compiler and linker run in the same walls: they see text that a model wrote.
 //
 // Caveats. The names, sizes and modes of files (stat) that its user may look up can be seen, their content cannot. Programs of
-// ordinary users run as that user, behind the other two walls, and may make as many threads as he may. Where confinement is
-// not to be had, Open refuses, unless the caller accepts it; Limits then says so. This keeps mistakes and mischief of generated
-// programs in, not a determined attacker who knows a hole in the kernel.
+// ordinary users run as that user, behind the other two walls, and may make as many threads as he may. Until its time is up
+// a program may fill the disk with files, each within its limit. Where confinement is not to be had, Open refuses, unless the
+// caller accepts it; Limits then says so. This keeps mistakes and mischief of generated programs in, not a determined attacker
+// who knows a hole in the kernel.
 package sandbox
 
 import (
