@@ -3,14 +3,12 @@ package eval
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"go/parser"
 	"go/token"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"time"
 
 	"apr/eval/sandbox"
 	"apr/internal/fault"
@@ -23,8 +21,9 @@ import (
 // function that calls it. After the tests the program prints a word that is made anew for each run: without it, the tests
 // did not run to their end, whatever the exit code.
 type Programs struct {
-	box            *sandbox.Box
-	python, golang string // paths; empty: not needed
+	box    *sandbox.Box
+	python *pythonTools // nil: not needed
+	golang *goTools
 }
 
 // NewPrograms finds the interpreters that problems need, and tries each with a program that must pass and one that must not.
@@ -34,16 +33,29 @@ func NewPrograms(ctx context.Context, box *sandbox.Box, problems []Problem) (*Pr
 	for _, p := range problems {
 		var err error
 		switch {
-		case p.Language == "python" && r.python == "":
+		case p.Language == "python" && r.python == nil:
 			r.python, err = findPython(ctx)
-		case p.Language == "go" && r.golang == "":
-			r.golang, err = find("go")
+		case p.Language == "go" && r.golang == nil:
+			r.golang, err = findGo(ctx)
 		}
 		if err != nil {
+			r.Close()
 			return nil, err
 		}
 	}
-	return r, r.control(ctx)
+	if err := r.control(ctx); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close removes what was made to run programs.
+func (r *Programs) Close() error {
+	if r.golang == nil {
+		return nil
+	}
+	return r.golang.Close()
 }
 
 // control runs known programs.
@@ -64,13 +76,13 @@ func (r *Programs) control(ctx context.Context) error {
 		}
 		return nil
 	}
-	if r.python != "" {
+	if r.python != nil {
 		p := Problem{Program: "def one():\n", Test: "def check(f):\n    assert f() == 1\n", Entry: "one", Language: "python"}
 		if err := try(p, "    return 1\n", "    return 2\n"); err != nil {
 			return err
 		}
 	}
-	if r.golang != "" {
+	if r.golang != nil {
 		p := Problem{Program: "func one() int {\n", Test: "func check() {\n\tif one() != 1 {\n\t\tpanic(one())\n\t}\n}\n", Language: "go"}
 		return try(p, "\treturn 1\n}\n", "\treturn 2\n}\n")
 	}
@@ -85,28 +97,13 @@ func find(name string) (string, error) {
 	return path, nil
 }
 
-// findPython returns the interpreter itself: python3 may be a script that starts one, which a confined process cannot.
-func findPython(ctx context.Context) (string, error) {
-	path, err := find("python3")
-	if err != nil {
-		return "", err
-	}
-	limited, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(limited, path, "-I", "-c", "import os, sys; print(os.path.realpath(sys.executable))").Output()
-	if err != nil {
-		return "", fault.New(fault.Unavailable, "%s does not run", path).Because(err).WithID("E-EVAL-031")
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
 // Parses implements Runner.
 func (r *Programs) Parses(ctx context.Context, language, program string) (bool, error) {
 	if language == "go" {
 		_, err := parser.ParseFile(token.NewFileSet(), "program.go", goFile(program), parser.SkipObjectResolution)
 		return err == nil, nil
 	}
-	res, err := r.box.Run(ctx, []string{r.python, "-I", "-c", "import ast, sys\ntry:\n ast.parse(sys.stdin.read())\nexcept Exception:\n sys.exit(1)"}, program)
+	res, err := r.box.Run(ctx, r.python.program(program, "-c", "import ast, sys\ntry:\n ast.parse(sys.stdin.read())\nexcept Exception:\n sys.exit(1)"))
 	return err == nil && res.Exit == 0, err
 }
 
@@ -121,7 +118,7 @@ func (r *Programs) Passes(ctx context.Context, p Problem, completion string) (bo
 			return false, why, err
 		}
 	} else {
-		res, err = r.box.Run(ctx, []string{r.python, "-I", "-"}, pythonProgram(p, completion, word))
+		res, err = r.box.Run(ctx, r.python.program(pythonProgram(p, completion, word), "-"))
 	}
 	if err != nil {
 		return false, "", err
@@ -167,37 +164,23 @@ func goFile(source string) string {
 	return "package main\n\n" + source
 }
 
-// buildTime bounds the compilation of one program.
-const buildTime = 2 * time.Minute
-
 // runGo compiles a program, which executes nothing of it, and runs it; why says that it does not compile.
 func (r *Programs) runGo(ctx context.Context, p Problem, completion, word string) (res sandbox.Result, why string, err error) {
-	dir, err := os.MkdirTemp("", "apr-build-")
+	dir, err := r.box.MakeDir()
 	if err != nil {
-		return res, "", fault.New(fault.IO, "no directory for a program").Because(err)
+		return res, "", err
 	}
-	defer os.RemoveAll(dir)
-	for name, text := range map[string]string{
-		"go.mod": "module program\n\ngo 1.21\n", "program.go": goFile(p.Program + completion), "tests.go": goFile(p.Test),
+	defer sandbox.Remove(dir)
+	program, why, err := r.golang.build(ctx, r.box, dir, map[string]string{
+		"program.go": goFile(p.Program + completion), "tests.go": goFile(p.Test),
 		"main.go": fmt.Sprintf("package main\n\nfunc main() {\n\tcheck()\n\tprintln(%q)\n}\n", word),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			return res, "", fault.New(fault.IO, "a program cannot be written").Because(err)
-		}
+	})
+	if why != "" || err != nil {
+		return res, why, err
 	}
-	limited, cancel := context.WithTimeout(ctx, buildTime)
-	defer cancel()
-	program := filepath.Join(dir, "program")
-	build := exec.CommandContext(limited, r.golang, "build", "-o", program, ".")
-	build.Dir = dir
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GO111MODULE=on", "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off", "GOTOOLCHAIN=local", "GOOS=", "GOARCH=")
-	out, err := build.CombinedOutput()
-	switch {
-	case ctx.Err() != nil:
-		return res, "", ctx.Err()
-	case err != nil:
-		return res, "does not compile: " + lastLine(sandbox.Result{Exit: build.ProcessState.ExitCode(), Stderr: string(out)}), nil
+	res, err = r.box.Run(ctx, sandbox.Program{Argv: []string{program}, Read: []string{program}})
+	if errors.Is(err, sandbox.ErrExec) { // it is linked with what is not there
+		return res, "does not start: " + err.Error(), nil
 	}
-	res, err = r.box.Run(ctx, []string{program}, "")
 	return res, "", err
 }

@@ -62,9 +62,16 @@ func (o *evalOptions) prepareCode(ctx context.Context, e *cli.Env, tok *tokenize
 		return nil, closeTask, err
 	}
 	t.limits = box.Limits()
+	if !box.Confined() {
+		e.Log.Warn("generated programs are not confined: they can do whatever you can")
+	}
 	e.Log.Debug("generated programs run under", "limits", t.limits)
-	t.programs, err = eval.NewPrograms(ctx, box, t.problems)
-	return t, closeTask, err
+	programs, err := eval.NewPrograms(ctx, box, t.problems)
+	if err != nil {
+		return nil, closeTask, err
+	}
+	t.programs = programs
+	return t, programs.Close, nil
 }
 
 // constant is the id that occurs most often in the prompts.

@@ -34,12 +34,16 @@ func TestMain(m *testing.M) { testscript.Main(m, programs) }
 // $MODEL is the Hugging Face folder of the shared test model, $GGUF a file that llama.cpp made of it, $CORPUS its held-out
 // text, $EVAL the folder of its questions.
 // A GPU that the machine may have is hidden from them. What they build is cached where everything is.
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "script", scriptVariables(t)) }
+
+// scriptVariables are the variables of scripts that run the same everywhere.
+func scriptVariables(t *testing.T) map[string]string {
+	t.Helper()
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	runScripts(t, "script", map[string]string{"CUDA_VISIBLE_DEVICES": "-1", "GOCACHE": strings.TrimSpace(string(cache))})
+	return map[string]string{"CUDA_VISIBLE_DEVICES": "-1", "GOCACHE": strings.TrimSpace(string(cache))}
 }
 
 // runScripts runs the scripts of a folder of testdata, with variables beyond those that all scripts have.

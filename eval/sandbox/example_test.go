@@ -15,7 +15,7 @@ func ExampleOpen() {
 		fmt.Println(err)
 		return
 	}
-	r, err := box.Run(ctx, []string{"/bin/cat"}, "hello")
+	r, err := box.Run(ctx, sandbox.Program{Argv: []string{"/bin/cat"}, Input: "hello", Read: []string{"/usr/bin", "/usr/lib"}})
 	fmt.Println(r.Exit, r.Stdout, err)
 	fmt.Println(box.Limits()[4])
 	// Output:

@@ -1,13 +1,22 @@
 // Package sandbox runs programs that a model wrote, in child processes that can do little.
 //
-// A program runs in an empty directory of its own with limits on time, memory, size and number of files. On Linux a
-// system-call filter (seccomp) refuses it sockets, children, signals to others, and what only administrators need;
-// Landlock, where the kernel has it, refuses writing outside its directory. None of this needs privileges. The child is
-// this same program under another name, which confines itself before it becomes the program.
+// A program runs in a directory of its own with limits on time, memory, size and number of files. Three walls of Linux stand
+// around it, none of which needs privileges:
 //
-// Caveats. The program may read what its user may read. Where confinement is not to be had, Open refuses, unless the
-// caller accepts it; Limits then says what is missing. This keeps mistakes and mischief of generated programs in, not a
-// determined attacker who knows a hole in the kernel.
+//   - A system-call filter (seccomp) with a list of what is allowed; every other call fails with EPERM. No sockets, no children, no
+//     signals to others, no change of a file's mode, owner, times, attributes or links, anywhere.
+//   - Landlock: it reads and executes the files that its Program names, changes files in its own directory, and nothing else.
+//   - Its user: an administrator's program runs under a user id that owns nothing. No program has capabilities, but for
+//     reading what Landlock lets it where the toolchain lies in an administrator's own directory.
+//
+// It inherits neither the environment nor open files. The child is this same program under another name, which confines itself
+// before it becomes the program. Go's compiler and linker run in the same walls: they see text that a model wrote.
+//
+// Caveats. The names, sizes and modes of files (stat) that its user may look up can be seen, their content cannot. Programs of
+// ordinary users run as that user, behind the other two walls, and may make as many threads as he may. Until its time is up
+// a program may fill the disk with files, each within its limit. Where confinement is not to be had, Open refuses, unless the
+// caller accepts it; Limits then says so. This keeps mistakes and mischief of generated programs in, not a determined attacker
+// who knows a hole in the kernel.
 package sandbox
 
 import (
@@ -17,6 +26,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,22 +51,40 @@ type Limits struct {
 // DefaultLimits are generous for the test of a function.
 var DefaultLimits = Limits{Time: 10 * time.Second, Memory: 1 << 30, FileBytes: 16 << 20, Files: 64}
 
+// Program is one to run.
+type Program struct {
+	Argv  []string
+	Input string
+	// Read are files, and directories with all below them, that it may read and execute; its executable is among them.
+	Read   []string
+	Dir    string  // its directory, made by MakeDir; empty: a fresh one that is removed afterwards
+	Limits *Limits // instead of the box's
+}
+
 // order is what the child is told, as JSON in its first argument.
 type order struct {
 	Limits
 	Dir      string
 	Argv     []string
-	Confined bool // refuse to go on without the filter
+	Read     []string
+	ID       int  // user and group to become; 0: none
+	Confined bool // refuse to go on without filter and Landlock
 }
 
 // probeProgram is what the child runs to try its own confinement.
 const probeProgram = "apr-sandbox-probe"
 
+// ErrExec says that all was ready for a program, but that its file is none that can be executed.
+var ErrExec = errors.New("the program's file cannot be executed")
+
+// execFailed begins what the child says of that.
+const execFailed = "exec: "
+
 // Box starts programs.
 type Box struct {
 	limits   Limits
 	confined bool
-	writes   bool // outside the directory are refused
+	id       int // user and group of programs; 0: the caller's own
 }
 
 // Result is how a program ended.
@@ -65,63 +94,111 @@ type Result struct {
 	Stdout, Stderr string // the last 64 KiB
 }
 
-// Open tries the confinement: a child that makes a socket, a child process and a file outside must be refused each. If it
-// cannot be confined the error is of kind Unavailable, unless unconfined is accepted.
+// Open tries the confinement: a child that makes a socket, a child process, a signal, and that reads, makes and changes files
+// outside must be refused each. If it cannot be confined the error is of kind Unavailable, unless unconfined is accepted.
 func Open(ctx context.Context, l Limits, unconfined bool) (*Box, error) {
-	b := &Box{limits: l, confined: true}
-	allowed, err := b.probe(ctx)
-	if err == nil && len(allowed) == 0 {
-		b.writes = true
-		return b, nil
-	}
-	if err == nil && len(allowed) == 1 && allowed[0] == "files" {
-		return b, nil
-	}
-	if err == nil {
-		err = fmt.Errorf("it can use: %s", strings.Join(allowed, ", "))
+	var failed error
+	for _, id := range userIDs(os.Geteuid()) {
+		b := &Box{limits: l, confined: true, id: id}
+		allowed, err := b.probe(ctx)
+		if err == nil && len(allowed) == 0 {
+			return b, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err == nil {
+			err = fmt.Errorf("it can use: %s", strings.Join(allowed, ", "))
+		}
+		failed = err
 	}
 	if !unconfined {
-		return nil, fault.New(fault.Unavailable, "generated programs cannot be confined here").Because(err).
-			WithHint("it takes Linux on amd64 or arm64; --allow-network runs them all the same, in a container or where nothing can be harmed").WithID("E-SANDBOX-001")
+		return nil, fault.New(fault.Unavailable, "generated programs cannot be confined here").Because(failed).
+			WithHint("it takes Linux 6.2 or later on amd64 or arm64, with seccomp and Landlock; --allow-network runs them all the same, in a container or where nothing can be harmed").WithID("E-SANDBOX-001")
 	}
-	b.confined = false
-	return b, nil
+	return &Box{limits: l}, nil
 }
+
+// userIDs are the user ids that a user's programs may run under, the best first: an administrator's programs get one that nobody else has
+// (of the range that systemd takes such ids from), or nobody's where that is not in the user namespace, or his own.
+func userIDs(user int) []int {
+	if user != 0 {
+		return []int{0}
+	}
+	return []int{61184 + rand.IntN(4096), 65534, 0}
+}
+
+// Confined reports whether the three walls stand: not where Open was told to do without.
+func (b *Box) Confined() bool { return b.confined }
 
 // Limits says in words what a program may not do, and what it may although it should not.
 func (b *Box) Limits() []string {
 	l := b.limits
 	out := []string{fmt.Sprintf("time %v", l.Time), fmt.Sprintf("memory %d MiB", l.Memory>>20), fmt.Sprintf("files of %d MiB, %d open", l.FileBytes>>20, l.Files), "empty directory"}
 	if !b.confined {
-		return append(out, "NOT confined: network and processes are open")
+		return append(out, "NOT confined: network, processes and files are open")
 	}
-	out = append(out, "no network", "no child processes")
-	if b.writes {
-		return append(out, "no writing outside its directory")
+	out = append(out, "no network", "no child processes", "no reading outside its directory and the toolchain", "no change outside its directory")
+	if b.id != 0 {
+		return append(out, "a user id of its own, where that can read the toolchain")
 	}
-	return append(out, "writing outside its directory is NOT refused by this kernel")
+	return append(out, "the user's own id")
 }
 
-// Run runs argv with an input in a fresh empty directory, which is removed afterwards. An error means that the program was
-// not started.
-func (b *Box) Run(ctx context.Context, argv []string, input string) (Result, error) {
+// MakeDir makes a directory that programs may change. The caller removes it with Remove.
+func (b *Box) MakeDir() (string, error) {
 	dir, err := os.MkdirTemp("", "apr-program-")
-	if err != nil {
-		return Result{}, fault.New(fault.IO, "no directory for a program").Because(err)
+	if err == nil && b.id != 0 {
+		// For its owner, or for this process's group: that is who a program is that cannot be given its own id.
+		err = errors.Join(os.Chown(dir, b.id, os.Getegid()), os.Chmod(dir, 0o770))
 	}
-	defer os.RemoveAll(dir)
-	return b.run(ctx, dir, argv, input)
+	if err != nil {
+		if dir != "" {
+			Remove(dir)
+		}
+		return "", fault.New(fault.IO, "no directory for a program").Because(err)
+	}
+	return dir, nil
 }
 
-func (b *Box) run(ctx context.Context, dir string, argv []string, input string) (Result, error) {
+// Remove removes a directory with what programs left in it, also directories that they made unreadable.
+func Remove(dir string) {
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() && err == nil {
+			return os.Chmod(path, 0o700) // before it is read
+		}
+		return nil
+	})
+	os.RemoveAll(dir)
+}
+
+// Run runs a program. An error means that it was not started.
+func (b *Box) Run(ctx context.Context, p Program) (Result, error) {
+	if p.Dir == "" {
+		dir, err := b.MakeDir()
+		if err != nil {
+			return Result{}, err
+		}
+		defer Remove(dir)
+		p.Dir = dir
+	}
+	return b.run(ctx, p)
+}
+
+func (b *Box) run(ctx context.Context, p Program) (Result, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return Result{}, fault.New(fault.Other, "this program's own file is unknown").Because(err)
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+	dir, err := filepath.EvalSymlinks(p.Dir)
+	if err != nil {
 		return Result{}, fault.New(fault.IO, "no directory for a program").Because(err)
 	}
-	text, err := json.Marshal(order{b.limits, dir, argv, b.confined})
+	limits := b.limits
+	if p.Limits != nil {
+		limits = *p.Limits
+	}
+	text, err := json.Marshal(order{limits, dir, p.Argv, p.Read, b.id, b.confined})
 	if err != nil {
 		return Result{}, err
 	}
@@ -130,14 +207,14 @@ func (b *Box) run(ctx context.Context, dir string, argv []string, input string) 
 		return Result{}, fault.New(fault.IO, "no pipe").Because(err)
 	}
 	defer status.Close()
-	limited, cancel := context.WithTimeout(ctx, b.limits.Time)
+	limited, cancel := context.WithTimeout(ctx, limits.Time)
 	defer cancel()
 	var out, errs tail
 	cmd := exec.CommandContext(limited, self)
 	cmd.Args = []string{childName, string(text)}
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "LANG=C.UTF-8", "GOMAXPROCS=2", "GOTRACEBACK=single", "PYTHONDONTWRITEBYTECODE=1"}
-	cmd.Stdin = strings.NewReader(input)
+	cmd.Stdin = strings.NewReader(p.Input)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.ExtraFiles = []*os.File{child}
 	cmd.WaitDelay = time.Second
@@ -151,6 +228,9 @@ func (b *Box) run(ctx context.Context, dir string, argv []string, input string) 
 	}
 	said, _ := io.ReadAll(io.LimitReader(status, 4096)) // ends when the child becomes the program, or itself ends
 	waited := cmd.Wait()
+	if what, ok := strings.CutPrefix(string(said), execFailed); ok {
+		return Result{}, fault.New(fault.Unavailable, "a program cannot be started: %s", what).Because(ErrExec).WithID("E-SANDBOX-003")
+	}
 	if len(said) > 0 {
 		return Result{}, fault.New(fault.Unavailable, "a program cannot be started: %s", said).WithID("E-SANDBOX-002")
 	}
@@ -171,17 +251,27 @@ func brokenPipe(err error) bool {
 	return errors.As(err, &p) && p.Op == "write"
 }
 
-// probe returns what a confined child could do although it should not.
+// probe returns what a confined child could do although it should not. What it is to leave alone is its own user's, and
+// open to everyone: nothing but the sandbox protects it.
 func (b *Box) probe(ctx context.Context) ([]string, error) {
-	outside, err := os.MkdirTemp("", "apr-outside-")
+	outside, err := b.MakeDir()
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(outside)
+	defer Remove(outside)
 	if outside, err = filepath.EvalSymlinks(outside); err != nil {
 		return nil, err
 	}
-	r, err := b.Run(ctx, []string{probeProgram, filepath.Join(outside, "file")}, "")
+	file := filepath.Join(outside, "file")
+	if err := os.WriteFile(file, []byte("outside"), 0o644); err != nil {
+		return nil, err
+	}
+	if b.id != 0 {
+		if err := os.Chown(file, b.id, b.id); err != nil {
+			return nil, err
+		}
+	}
+	r, err := b.Run(ctx, Program{Argv: []string{probeProgram, outside, file}})
 	switch {
 	case err != nil:
 		return nil, err
