@@ -1,0 +1,65 @@
+package arch
+
+// family is what this package knows about a model_type: how its configuration is read, and how its tensors are stored.
+type family struct {
+	name     string   // model_type
+	nested   []string // model_types of multimodal configurations whose text_config is of this family
+	class    string   // the first of architectures
+	gguf     string   // general.architecture
+	computed bool     // forward and backward exist outside the judge
+	defaults defaults
+	set      func(k *keys, c *Config) // reads the family's own keys
+	stored   stored
+}
+
+// families in the order in which they are listed to users.
+var families = []*family{
+	&qwen2, &qwen3, &llama, &mistral, &ministral3, &smollm3, &phi3, &olmo2, &olmo3, &granite, &graniteHybrid,
+	&gemma2, &gemma3, &gemma4, &qwen3MoE, &gptOSS, &qwen35,
+}
+
+// Families returns the values of model_type that Parse knows.
+func Families() (names []string) {
+	for _, f := range families {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// architectures returns the values of general.architecture that FromGGUF knows.
+func architectures() (names []string) {
+	seen := map[string]bool{}
+	for _, f := range families {
+		if !seen[f.gguf] {
+			seen[f.gguf] = true
+			names = append(names, f.gguf)
+		}
+	}
+	return names
+}
+
+// byModelType returns the family of a model_type, or of the text model in a multimodal one.
+func byModelType(name string) (f *family, nested bool) {
+	for _, f := range families {
+		if f.name == name {
+			return f, false
+		}
+		for _, n := range f.nested {
+			if n == name {
+				return f, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// family returns the family of c, which Parse and FromGGUF have checked.
+func (c Config) family() *family {
+	if f, _ := byModelType(c.Family); f != nil {
+		return f
+	}
+	panic("arch: configuration of no known family: " + c.Family)
+}
+
+// Computed reports whether models of this family can be run and trained; others are only described.
+func (c Config) Computed() bool { return c.family().computed }

@@ -1,0 +1,46 @@
+package arch
+
+import (
+	"math"
+
+	"apr/internal/strictjson"
+)
+
+// Gemma 2: norms around mixer and FFN that multiply by 1+w, GELU, soft-caps, a window on every other layer.
+var gemma2 = family{
+	name: "gemma2", class: "Gemma2ForCausalLM", gguf: "gemma2", computed: true,
+	defaults: defaults{headDim: 256, tied: true, act: GELUTanh},
+	set: func(k *keys, c *Config) {
+		c.gemma(k, 1)
+		cap := capOf(k, "attn_logit_softcapping", 50)
+		c.FinalCap = capOf(k, "final_logit_softcapping", 30)
+		types := k.windows(c, 4096, 2)
+		rope := k.ropeFor(c, ropeRules{})
+		scalar := k.float("query_pre_attn_scalar", 256)
+		c.each(func(i int, l *Layer) {
+			l.Attn.Cap, l.Attn.Scale, l.Attn.Rope = cap, 1/math.Sqrt(scalar), rope(types[i], l.Attn.HeadDim)
+		})
+	},
+	stored: stored{plusOne: true},
+}
+
+// gemma sets what all Gemmas share.
+func (c *Config) gemma(k *keys, offset float64) {
+	k.bias(c)
+	k.has("hidden_act") // hidden_activation decides
+	if v := k.value("use_bidirectional_attention"); v.Kind() == strictjson.String {
+		k.only("use_bidirectional_attention", "vision") // of images only
+	} else {
+		k.only("use_bidirectional_attention", false)
+	}
+	c.NormOffset, c.EmbedScale = offset, math.Sqrt(float64(c.Hidden))
+	c.each(func(_ int, l *Layer) { l.Post = true })
+}
+
+// capOf reads a soft-cap; null is none.
+func capOf(k *keys, key string, def float64) float64 {
+	if k.null(key) {
+		return 0
+	}
+	return k.float(key, def)
+}

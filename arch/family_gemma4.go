@@ -1,0 +1,107 @@
+package arch
+
+import (
+	"slices"
+	"strconv"
+
+	"apr/internal/strictjson"
+)
+
+// Gemma 4 (text): norms multiply by w again; unscaled scores; heads of full layers may be wider; late layers share k and
+// v; per-layer embeddings; experts beside the dense network.
+var gemma4 = family{
+	name: "gemma4_text", nested: []string{"gemma4"}, class: "Gemma4ForCausalLM", gguf: "gemma4", computed: true,
+	defaults: defaults{headDim: 256, heads: 8, kvHeads: 4, vocab: 262144, positions: 131072, tied: true, act: GELUTanh},
+	set:      setGemma4,
+	stored:   stored{experts: expertsGemma4, ropeFactors: true},
+}
+
+func setGemma4(k *keys, c *Config) {
+	c.gemma(k, 0)
+	c.FinalCap = capOf(k, "final_logit_softcapping", 0)
+	types := k.windows(c, 512, 6)
+	if len(types) > 0 && !k.has("layer_types") {
+		last := len(types) - 1
+		types[last], c.Layers[last].Attn.Window = fullType, 0
+	}
+	heads := k.gemma4Heads(c, types)
+	rope := k.ropeFor(c, ropeRules{theta: 1e6, localTheta: 1e4})
+	vIsK := k.flag("attention_k_eq_v", false)
+	c.each(func(i int, l *Layer) {
+		a := &l.Attn
+		a.HeadDim, a.KVHeads = heads[i][0], heads[i][1]
+		a.Scale, a.QKNorm, a.VNorm, a.VIsK = 1, HeadNorm, true, vIsK && types[i] == fullType
+		a.Rope, l.OutScale = rope(types[i], a.HeadDim), true
+	})
+	k.gemma4Shared(c, types)
+	c.PLE = PLE{Width: k.sizeOr("hidden_size_per_layer_input", 256), Vocab: k.sizeOr("vocab_size_per_layer_input", 262144)}
+	if c.PLE.Width == 0 {
+		c.PLE = PLE{}
+	}
+	k.gemma4Experts(c)
+}
+
+// gemma4Heads returns head width and key-value heads of every layer.
+func (k *keys) gemma4Heads(c *Config, types []string) [][2]int {
+	heads := make([][2]int, len(types))
+	global, globalKV := k.sizeOr("global_head_dim", 512), k.sizeOr("num_global_key_value_heads", 0)
+	perLayer, vIsK := k.value("per_layer_config"), k.flag("attention_k_eq_v", false)
+	for i, t := range types {
+		a := c.Layers[i].Attn
+		heads[i] = [2]int{a.HeadDim, a.KVHeads}
+		if perLayer.Kind() != strictjson.Absent {
+			if own, ok := perLayer.Get(strconv.Itoa(i)); ok {
+				o := newKeys(own, k.allow)
+				heads[i] = [2]int{o.sizeOr("head_dim", a.HeadDim), o.sizeOr("num_key_value_heads", a.KVHeads)}
+				k.keep(o.Err())
+				if k.Err() == nil {
+					k.keep(o.unknown())
+				}
+			}
+			continue
+		}
+		if t == fullType {
+			heads[i][0] = global
+			if vIsK {
+				heads[i][1] = orInt(globalKV, a.KVHeads)
+			}
+		}
+	}
+	return heads
+}
+
+// gemma4Shared points the last layers to those whose k and v they use.
+func (k *keys) gemma4Shared(c *Config, types []string) {
+	shared, wide := k.sizeOr("num_kv_shared_layers", 0), k.flag("use_double_wide_mlp", false)
+	first := len(types) - shared
+	if shared > 0 && first <= 0 {
+		k.fail("num_kv_shared_layers", "%d of %d layers leave none with keys and values of its own", shared, len(types))
+		return
+	}
+	for i := first; i < len(types) && shared > 0; i++ {
+		l, from := &c.Layers[i], first-1
+		for from >= 0 && types[from] != types[i] {
+			from--
+		}
+		if from < 0 {
+			k.fail("num_kv_shared_layers", "layer %d is of type %s, and no layer before %d is", i, types[i], first)
+			return
+		}
+		l.Attn.KVFrom, l.Attn.VIsK = from, false
+		if wide {
+			l.FFN.Width *= 2
+		}
+	}
+}
+
+// gemma4Experts adds the mixture of experts beside the dense network.
+func (k *keys) gemma4Experts(c *Config) {
+	moe := MoE{Experts: k.sizeOr("num_experts", 0), Active: k.sizeOr("top_k_experts", 0), Width: k.sizeOr("moe_intermediate_size", 0), Renorm: true, Beside: true}
+	if !k.flag("enable_moe_block", false) {
+		return
+	}
+	if slices.Contains([]int{moe.Experts, moe.Active, moe.Width}, 0) {
+		k.fail("enable_moe_block", "needs num_experts, top_k_experts and moe_intermediate_size")
+	}
+	c.each(func(_ int, l *Layer) { l.FFN.MoE = moe })
+}

@@ -1,0 +1,22 @@
+package arch
+
+// gpt-oss: biases everywhere, sinks, alternating windows, YaRN, clamped SwiGLU experts.
+var gptOSS = family{
+	name: "gpt_oss", class: "GptOssForCausalLM", gguf: "gpt-oss",
+	defaults: defaults{headDim: 64, eps: 1e-5},
+	set: func(k *keys, c *Config) {
+		bias := k.flag("attention_bias", true)
+		types := k.windows(c, 128, 2)
+		k.only("swiglu_limit", 7.0)
+		k.has("initial_context_length")
+		k.has("experts_per_token") // repeats num_experts_per_tok
+		moe := MoE{Experts: k.experts(), Active: k.size("num_experts_per_tok"), Width: c.Layers[0].FFN.Width, TopKFirst: true, Bias: true}
+		rope := k.ropeFor(c, ropeRules{theta: 150000})
+		c.each(func(i int, l *Layer) {
+			a := &l.Attn
+			a.QKVBias, a.OBias, a.Sinks, a.Rope = bias, bias, true, rope(types[i], a.HeadDim)
+			l.FFN = FFN{Act: OSS, MoE: moe}
+		})
+	},
+	stored: stored{experts: expertsOSS, ffnNormGGUF: "post_attention_norm"},
+}

@@ -1,0 +1,53 @@
+package arch
+
+// Granite 3: Llama's layers with four factors.
+var granite = family{
+	name: "granite", class: "GraniteForCausalLM", gguf: "granite", computed: true,
+	set:    setGranite,
+	stored: stored{pairs: true},
+}
+
+// Granite 4 without state-space layers and experts: its dense network is stored as a shared expert.
+var graniteHybrid = family{
+	name: "granitemoehybrid", class: "GraniteMoeHybridForCausalLM", gguf: "granite", computed: true,
+	set: func(k *keys, c *Config) {
+		setGranite(k, c)
+		k.only("num_local_experts", 0)
+		k.has("num_experts_per_tok")
+		k.only("normalization_function", "rmsnorm")
+		for i, t := range k.strings("layer_types") {
+			if t != "attention" {
+				k.fail("layer_types", "layer %d is of type %q; supported: attention", i, t)
+			}
+		}
+		for _, key := range []string{"mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state", "mamba_expand",
+			"mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "init_method"} {
+			k.has(key) // of layers that this model does not have
+		}
+		width := k.size("shared_intermediate_size")
+		noRope := k.str("position_embedding_type", "rope") != "rope"
+		c.each(func(_ int, l *Layer) {
+			l.FFN.Width = width
+			if noRope {
+				l.Attn.Rope = -1
+			}
+		})
+	},
+	stored: stored{pairs: true, gateUp: "shared_mlp.input_linear", down: "shared_mlp.output_linear"},
+}
+
+func setGranite(k *keys, c *Config) {
+	k.bias(c)
+	c.EmbedScale = k.float("embedding_multiplier", 1)
+	logits := k.float("logits_scaling", 1)
+	if !(logits != 0) {
+		k.fail("logits_scaling", "%v does not divide", logits)
+		logits = 1
+	}
+	c.LogitScale = 1 / logits
+	residual, scale := k.float("residual_multiplier", 1), k.float("attention_multiplier", 1)
+	rope := k.ropeFor(c, ropeRules{})
+	c.each(func(_ int, l *Layer) {
+		l.Residual, l.Attn.Scale, l.Attn.Rope = residual, scale, rope(fullType, l.Attn.HeadDim)
+	})
+}

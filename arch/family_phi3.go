@@ -1,0 +1,18 @@
+package arch
+
+// Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; longrope; part of a head may be rotated.
+var phi3 = family{
+	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3", computed: true,
+	defaults: defaults{eps: 1e-5},
+	set: func(k *keys, c *Config) {
+		k.windows(c, 0, 0)
+		k.only("attention_bias", false)
+		k.only("mlp_bias", false)
+		k.only("lm_head_bias", false)
+		k.only("full_attn_mod", 1)
+		k.only("interpolate_factor", 1)
+		rope := k.ropeFor(c, ropeRules{original: 4096})
+		c.each(func(_ int, l *Layer) { l.Attn.Rope = rope(fullType, l.Attn.HeadDim) })
+	},
+	stored: stored{qkv: "self_attn.qkv_proj", gateUp: "mlp.gate_up_proj", fusedGGUF: true, ropeFactors: true},
+}

@@ -1,0 +1,13 @@
+package arch
+
+// Qwen3: q and k normalised over heads, no biases.
+var qwen3 = family{
+	name: "qwen3", class: "Qwen3ForCausalLM", gguf: "qwen3", computed: true,
+	defaults: defaults{headDim: 128},
+	set: func(k *keys, c *Config) {
+		k.noWindow(c)
+		k.bias(c)
+		rope := k.ropeFor(c, ropeRules{})
+		c.each(func(_ int, l *Layer) { l.Attn.QKNorm, l.Attn.Rope = HeadNorm, rope(fullType, l.Attn.HeadDim) })
+	},
+}

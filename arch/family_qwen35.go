@@ -1,0 +1,29 @@
+package arch
+
+// Qwen3.5 and 3.6 (text): three Gated DeltaNet layers, then one of gated attention.
+var qwen35 = family{
+	name: "qwen3_5_text", nested: []string{"qwen3_5"}, class: "Qwen3_5ForCausalLM", gguf: "qwen35",
+	defaults: defaults{headDim: 256},
+	set: func(k *keys, c *Config) {
+		k.bias(c)
+		k.only("attn_output_gate", true)
+		for _, key := range []string{"mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers"} {
+			k.has(key)
+		}
+		delta := DeltaNet{
+			KeyHeads: k.sizeOr("linear_num_key_heads", 16), ValueHeads: k.sizeOr("linear_num_value_heads", 32),
+			KeyDim: k.sizeOr("linear_key_head_dim", 128), ValueDim: k.sizeOr("linear_value_head_dim", 128), Conv: k.sizeOr("linear_conv_kernel_dim", 4),
+		}
+		types := k.layerTypes(len(c.Layers), k.sizeOr("full_attention_interval", 4), linearType)
+		rope := k.ropeFor(c, ropeRules{partial: .25})
+		c.NormOffset = 1
+		c.each(func(i int, l *Layer) {
+			if types[i] == linearType {
+				l.Attn, l.Delta = Attention{}, delta
+				return
+			}
+			l.Attn.QKNorm, l.Attn.Gate, l.Attn.Rope = HeadNorm, true, rope(fullType, l.Attn.HeadDim)
+		})
+	},
+	stored: stored{plusOne: true, ffnNormGGUF: "post_attention_norm"},
+}

@@ -1,0 +1,36 @@
+package arch
+
+import "slices"
+
+// Qwen3 with experts: Qwen3's attention; softmax over all experts before the choice.
+var qwen3MoE = family{
+	name: "qwen3_moe", class: "Qwen3MoeForCausalLM", gguf: "qwen3moe",
+	defaults: defaults{headDim: 128},
+	set: func(k *keys, c *Config) {
+		qwen3.set(k, c)
+		moe := MoE{
+			Experts: k.experts(), Active: k.size("num_experts_per_tok"), Width: k.size("moe_intermediate_size"),
+			Renorm: k.flag("norm_topk_prob", false),
+		}
+		dense, step := k.sizes("mlp_only_layers"), k.sizeOr("decoder_sparse_step", 1)
+		if step == 0 {
+			k.fail("decoder_sparse_step", "0 is not a step")
+			return
+		}
+		c.each(func(i int, l *Layer) {
+			if !slices.Contains(dense, i) && (i+1)%step == 0 {
+				l.FFN.Width, l.FFN.MoE = 0, moe
+			}
+		})
+	},
+	stored: stored{experts: expertsEach},
+}
+
+// experts reads the number of experts under either of its names.
+func (k *keys) experts() int {
+	if k.has("num_local_experts") {
+		k.has("num_experts")
+		return k.size("num_local_experts")
+	}
+	return k.size("num_experts")
+}
