@@ -69,10 +69,9 @@ func (m *Net) Forward(ids []int, batch int) *Pass {
 	return p
 }
 
-// Backward returns the gradient of every parameter that is trained, given the gradient over the logits. It may run once.
+// Backward returns the gradient of every parameter that is trained, given the gradient over the logits.
 func (p *Pass) Backward(dLogits Mat) map[string]Mat {
-	p.logits.grad().Add(dLogits)
-	p.tape.backward()
+	p.tape.backward(p.logits, dLogits)
 	g := make(map[string]Mat)
 	for _, s := range arch.Slots(p.net.Arch) {
 		if !s.Fixed {
@@ -90,7 +89,7 @@ func (p *Pass) param(name string) *node {
 		if !ok {
 			panic("ref: no parameter " + name)
 		}
-		n = &node{Mat: m}
+		n = p.tape.param(m)
 		p.params[name] = n
 	}
 	return n

@@ -12,12 +12,11 @@ type node struct {
 
 // grad returns the gradient, to be added to.
 func (n *node) grad() Mat {
+	if n.parent != nil {
+		return n.parent.grad().RowRange(n.first, n.first+n.Rows)
+	}
 	if n.d.V == nil {
-		if n.parent != nil {
-			n.d = n.parent.grad().RowRange(n.first, n.first+n.Rows)
-		} else {
-			n.d = New(n.Rows, n.Cols)
-		}
+		n.d = New(n.Rows, n.Cols)
 	}
 	return n.d
 }
@@ -32,16 +31,32 @@ func (n *node) as(width int) (x Mat, d func() Mat) {
 }
 
 // tape records the operations of a forward; the backward runs their backwards from last to first.
-type tape struct{ steps []func() }
+type tape struct {
+	steps []func()
+	nodes []*node
+}
 
 // of returns the result of an operation and remembers its backward.
 func (t *tape) of(y Mat, backward func(dy Mat)) *node {
 	n := &node{Mat: y}
+	t.nodes = append(t.nodes, n)
 	t.steps = append(t.steps, func() { backward(n.grad()) })
 	return n
 }
 
-func (t *tape) backward() {
+// param returns a parameter, whose gradient is zero when a backward begins.
+func (t *tape) param(m Mat) *node {
+	n := &node{Mat: m}
+	t.nodes = append(t.nodes, n)
+	return n
+}
+
+// backward begins with the gradient dy of y, and all others zero.
+func (t *tape) backward(y *node, dy Mat) {
+	for _, n := range t.nodes {
+		n.d = Mat{}
+	}
+	y.grad().Add(dy)
 	for i := len(t.steps) - 1; i >= 0; i-- {
 		t.steps[i]()
 	}
