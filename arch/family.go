@@ -10,6 +10,9 @@ type family struct {
 	defaults defaults
 	set      func(k *keys, c *Config) // reads the family's own keys
 	stored   stored
+	windowed bool                                         // sliding_window absent from config.json is a window, or some layers have one
+	fromGGUF func(r *ggufReader, o object, kvHeads []int) // adds the family's own keys of config.json; kvHeads of each layer
+	toGGUF   func(w *ggufWriter)                          // adds the family's own keys of GGUF
 }
 
 // families in the order in which they are listed to users.

@@ -21,7 +21,16 @@ var gemma2 = family{
 			l.Attn.Cap, l.Attn.Scale, l.Attn.Rope = cap, 1/math.Sqrt(scalar), rope(types[i], l.Attn.HeadDim)
 		})
 	},
-	stored: stored{plusOne: true},
+	stored: stored{plusOne: true}, windowed: true,
+	fromGGUF: func(r *ggufReader, o object, _ []int) {
+		r.gemmaScale(o)
+		o["attn_logit_softcapping"] = r.float("gemma2.attn_logit_softcapping", 50)
+		o["final_logit_softcapping"] = r.float("gemma2.final_logit_softcapping", 30)
+	},
+	toGGUF: func(w *ggufWriter) {
+		w.float("attn_logit_softcapping", w.c.attention().Cap)
+		w.float("final_logit_softcapping", w.c.FinalCap)
+	},
 }
 
 // gemma sets what all Gemmas share.

@@ -13,7 +13,8 @@ var gemma4 = family{
 	name: "gemma4_text", nested: []string{"gemma4"}, class: "Gemma4ForCausalLM", gguf: "gemma4", computed: true,
 	defaults: defaults{headDim: 256, heads: 8, kvHeads: 4, vocab: 262144, positions: 131072, tied: true, act: GELUTanh},
 	set:      setGemma4,
-	stored:   stored{experts: expertsGemma4, ropeFactors: true},
+	stored:   stored{experts: expertsGemma4, ropeFactors: true}, windowed: true,
+	fromGGUF: gemma4FromGGUF, toGGUF: gemma4ToGGUF,
 }
 
 func setGemma4(k *keys, c *Config) {
@@ -104,4 +105,69 @@ func (k *keys) gemma4Experts(c *Config) {
 		k.fail("enable_moe_block", "needs num_experts, top_k_experts and moe_intermediate_size")
 	}
 	c.each(func(_ int, l *Layer) { l.FFN.MoE = moe })
+}
+
+func gemma4FromGGUF(r *ggufReader, o object, kvHeads []int) {
+	wide := o["head_dim"].(int)
+	narrow := r.sizeOr("gemma4.attention.key_length_swa", wide)
+	types, _ := o["layer_types"].([]string)
+	own := object{}
+	for i, t := range types {
+		if t == fullType {
+			own[layerKey(i)] = object{"head_dim": wide, "num_key_value_heads": kvHeads[i]}
+			if !r.tensor(i, "attn_v.weight") && r.tensor(i, "attn_k.weight") {
+				o["attention_k_eq_v"] = true
+			}
+		} else {
+			o["num_key_value_heads"] = kvHeads[i]
+		}
+	}
+	o["head_dim"], o["per_layer_config"] = narrow, own
+	o["num_kv_shared_layers"] = r.sizeOr("gemma4.attention.shared_kv_layers", 0)
+	o["hidden_size_per_layer_input"] = r.sizeOr("gemma4.embedding_length_per_layer_input", 0)
+	if rows := r.rows("per_layer_token_embd.weight"); rows > 0 {
+		o["vocab_size_per_layer_input"] = rows
+	}
+	if x := r.float("gemma4.final_logit_softcapping", 0); x != 0 {
+		o["final_logit_softcapping"] = x
+	}
+	full := object{"rope_type": "default", "rope_theta": o["rope_theta"]}
+	if table := r.table("rope_freqs.weight"); table != nil { // 1 for pairs that turn
+		turning := 0
+		for _, d := range table {
+			if d < 1e20 {
+				turning++
+			}
+		}
+		full["rope_type"], full["partial_rotary_factor"] = "proportional", 2*float64(turning)/float64(wide)
+	}
+	o["rope_parameters"] = object{
+		fullType: full, slidingType: object{"rope_type": "default", "rope_theta": r.float("gemma4.rope.freq_base_swa", 10000)},
+	}
+	if r.has("gemma4.expert_count") {
+		r.moe(o)
+		o["enable_moe_block"], o["top_k_experts"] = true, o["num_experts_per_tok"]
+		delete(o, "num_experts_per_tok")
+	}
+}
+
+func gemma4ToGGUF(w *ggufWriter) {
+	narrow, shared := w.c.attention().HeadDim, 0
+	for i, l := range w.c.Layers {
+		if l.Attn.Window > 0 {
+			narrow = l.Attn.HeadDim
+		}
+		if !w.c.OwnKV(i) {
+			shared++
+		}
+	}
+	w.pattern()
+	w.count("attention.key_length_swa", narrow)
+	w.count("attention.value_length_swa", narrow)
+	w.count("rope.dimension_count_swa", narrow)
+	w.count("attention.shared_kv_layers", shared)
+	w.count("embedding_length_per_layer_input", w.c.PLE.Width)
+	if w.c.FinalCap > 0 {
+		w.float("final_logit_softcapping", w.c.FinalCap)
+	}
 }

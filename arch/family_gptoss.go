@@ -18,5 +18,13 @@ var gptOSS = family{
 			l.FFN = FFN{Act: OSS, MoE: moe}
 		})
 	},
-	stored: stored{experts: expertsOSS, ffnNormGGUF: "post_attention_norm"},
+	stored: stored{experts: expertsOSS, ffnNormGGUF: "post_attention_norm"}, windowed: true,
+	fromGGUF: func(r *ggufReader, o object, _ []int) {
+		r.moe(o)
+		o["intermediate_size"] = o["moe_intermediate_size"]
+		delete(o, "moe_intermediate_size")
+		if y, ok := o["rope_scaling"].(object); ok {
+			y["truncate"] = false // GGUF has no key for it
+		}
+	},
 }

@@ -3,8 +3,9 @@ package arch
 // Granite 3: Llama's layers with four factors.
 var granite = family{
 	name: "granite", class: "GraniteForCausalLM", gguf: "granite", computed: true,
-	set:    setGranite,
-	stored: stored{pairs: true},
+	set:      setGranite,
+	stored:   stored{pairs: true},
+	fromGGUF: graniteFromGGUF, toGGUF: graniteToGGUF,
 }
 
 // Granite 4 without state-space layers and experts: its dense network is stored as a shared expert.
@@ -34,6 +35,7 @@ var graniteHybrid = family{
 		})
 	},
 	stored: stored{pairs: true, gateUp: "shared_mlp.input_linear", down: "shared_mlp.output_linear"},
+	toGGUF: graniteToGGUF,
 }
 
 func setGranite(k *keys, c *Config) {
@@ -50,4 +52,18 @@ func setGranite(k *keys, c *Config) {
 	c.each(func(_ int, l *Layer) {
 		l.Residual, l.Attn.Scale, l.Attn.Rope = residual, scale, rope(fullType, l.Attn.HeadDim)
 	})
+}
+
+func graniteFromGGUF(r *ggufReader, o object, _ []int) {
+	o["attention_multiplier"] = r.float("granite.attention.scale", 1)
+	o["embedding_multiplier"] = r.float("granite.embedding_scale", 1)
+	o["residual_multiplier"] = r.float("granite.residual_scale", 1)
+	o["logits_scaling"] = r.float("granite.logit_scale", 1) // divides
+}
+
+func graniteToGGUF(w *ggufWriter) {
+	w.float("attention.scale", w.c.attention().Scale)
+	w.float("embedding_scale", w.c.EmbedScale)
+	w.float("residual_scale", w.c.Layers[0].Residual)
+	w.float("logit_scale", 1/w.c.LogitScale)
 }

@@ -10,5 +10,11 @@ var ministral3 = family{
 		rope := k.ropeFor(c, ropeRules{})
 		c.each(func(_ int, l *Layer) { l.Attn.Rope = rope(fullType, l.Attn.HeadDim) })
 	},
-	stored: stored{pairs: true},
+	stored:   stored{pairs: true},
+	windowed: true,
+	toGGUF: func(w *ggufWriter) {
+		if a := w.c.attention(); a.QBeta != 0 {
+			w.float("attention.temperature_scale", a.QBeta)
+		}
+	},
 }

@@ -8,5 +8,6 @@ var mistral = family{
 		rope := k.ropeFor(c, ropeRules{})
 		c.each(func(_ int, l *Layer) { l.Attn.Rope = rope(fullType, l.Attn.HeadDim) })
 	},
-	stored: stored{pairs: true, ropeFactors: true},
+	windowed: true,
+	stored:   stored{pairs: true, ropeFactors: true},
 }

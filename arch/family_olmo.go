@@ -16,7 +16,8 @@ var olmo2 = family{
 // OLMo 3: the same with windows; scaled rotary embeddings on full layers only.
 var olmo3 = family{
 	name: "olmo3", class: "Olmo3ForCausalLM", gguf: "olmo2", computed: true,
-	defaults: defaults{eps: 1e-5},
+	defaults: defaults{eps: 1e-5}, windowed: true,
+	toGGUF: func(w *ggufWriter) { w.pattern() },
 	set: func(k *keys, c *Config) {
 		k.bias(c)
 		types := k.windows(c, 4096, 4)

@@ -14,5 +14,11 @@ var phi3 = family{
 		rope := k.ropeFor(c, ropeRules{original: 4096})
 		c.each(func(_ int, l *Layer) { l.Attn.Rope = rope(fullType, l.Attn.HeadDim) })
 	},
-	stored: stored{qkv: "self_attn.qkv_proj", gateUp: "mlp.gate_up_proj", fusedGGUF: true, ropeFactors: true},
+	stored:   stored{qkv: "self_attn.qkv_proj", gateUp: "mlp.gate_up_proj", fusedGGUF: true, ropeFactors: true},
+	windowed: true,
+	toGGUF: func(w *ggufWriter) {
+		if w.c.attention().Window == 0 {
+			w.count("attention.sliding_window", 0) // none
+		}
+	},
 }

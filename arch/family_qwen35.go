@@ -26,4 +26,29 @@ var qwen35 = family{
 		})
 	},
 	stored: stored{plusOne: true, ffnNormGGUF: "post_attention_norm"},
+	fromGGUF: func(r *ggufReader, o object, _ []int) {
+		heads := r.size("qwen35.ssm.time_step_rank")
+		o["linear_num_value_heads"], o["linear_num_key_heads"] = heads, r.size("qwen35.ssm.group_count")
+		o["linear_key_head_dim"], o["linear_conv_kernel_dim"] = r.size("qwen35.ssm.state_size"), r.size("qwen35.ssm.conv_kernel")
+		o["linear_value_head_dim"] = r.size("qwen35.ssm.inner_size") / max(heads, 1)
+		var types []string
+		for i := range o["num_hidden_layers"].(int) {
+			types = append(types, map[bool]string{true: linearType, false: fullType}[r.tensor(i, "ssm_a")])
+		}
+		o["layer_types"] = types
+	},
+	toGGUF: func(w *ggufWriter) {
+		for i, l := range w.c.Layers {
+			if d := l.Delta; !l.Linear() && i > 0 {
+				w.count("full_attention_interval", i+1)
+				break
+			} else if i == 0 {
+				w.count("ssm.conv_kernel", d.Conv)
+				w.count("ssm.state_size", d.KeyDim)
+				w.count("ssm.group_count", d.KeyHeads)
+				w.count("ssm.time_step_rank", d.ValueHeads)
+				w.count("ssm.inner_size", d.Inner())
+			}
+		}
+	},
 }

@@ -24,6 +24,17 @@ var qwen3MoE = family{
 		})
 	},
 	stored: stored{experts: expertsEach},
+	fromGGUF: func(r *ggufReader, o object, _ []int) {
+		r.moe(o)
+		o["norm_topk_prob"] = true // llama.cpp has no other
+		var dense []int
+		for i := range o["num_hidden_layers"].(int) {
+			if !r.tensor(i, "ffn_gate_inp.weight") {
+				dense = append(dense, i)
+			}
+		}
+		o["mlp_only_layers"] = dense
+	},
 }
 
 // experts reads the number of experts under either of its names.
