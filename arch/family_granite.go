@@ -22,7 +22,7 @@ var graniteHybrid = family{
 			}
 		}
 		for _, key := range []string{"mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state", "mamba_expand",
-			"mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "init_method"} {
+			"mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "init_method", "time_step_limit", "time_step_min", "time_step_max", "time_step_floor"} {
 			k.has(key) // of layers that this model does not have
 		}
 		width := k.size("shared_intermediate_size")

@@ -159,8 +159,8 @@ func (f *family) read(k *keys) Config {
 	if !k.has("head_dim") && d.headDim == 0 && heads > 0 && c.Hidden%heads != 0 {
 		k.fail("num_attention_heads", "%d heads do not divide hidden_size %d and no head_dim is given", heads, c.Hidden)
 	}
-	if layers > maxLayers {
-		k.fail("num_hidden_layers", "%d is over the limit of %d", layers, maxLayers)
+	if k.Err() == nil && (layers < 1 || layers > maxLayers) {
+		k.fail("num_hidden_layers", "%d is not between 1 and %d", layers, maxLayers)
 	}
 	if k.Err() != nil {
 		return c
