@@ -18,10 +18,9 @@ type Net struct {
 
 // planted are errors that tests put into the arithmetic to see whether goldens notice them. The zero value has none.
 type planted struct {
-	ropeBeforeNorm, smoothQScale, noCapSlope    bool // attention
-	routerOnNorm, expertsOnNorm                 bool // Gemma 4's experts
-	noL2Eps, gateBeforeNorm, tiledHeads, oneTap bool // DeltaNet
-	sinkScaled                                  bool
+	ropeBeforeNorm, smoothQScale, noCapSlope, sinkScaled, vOfNormedK bool // attention
+	routerOnNorm, expertsOnNorm                                      bool // Gemma 4's experts
+	noL2Eps, gateBeforeNorm, tiledHeads, oneTap                      bool // DeltaNet
 }
 
 // Pass is a forward, kept for its backward.

@@ -22,13 +22,17 @@ func (p *Pass) attention(i int, x *node) *node {
 			v = project("v")
 		}
 		k = project("k")
+		finished := p.turn(i, k, "k")
 		if a.VIsK {
 			v = k
+		}
+		if a.VIsK && p.net.planted.vOfNormedK {
+			v = finished
 		}
 		if a.VNorm {
 			v = t.norm(v, nil, a.HeadDim, p.net.Arch.Eps, 0)
 		}
-		p.kv[i] = [2]*node{p.turn(i, k, "k"), v}
+		p.kv[i] = [2]*node{finished, v}
 	}
 	q := project("q")
 	var gate *node
