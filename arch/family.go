@@ -11,6 +11,8 @@ type family struct {
 	set      func(k *keys, c *Config) // reads the family's own keys
 	stored   stored
 	windowed bool                                         // sliding_window absent from config.json is a window, or some layers have one
+	byType   bool                                         // rope_parameters of transformers 5 are by type of layer
+	toHF     func(c Config, o object)                     // adds the family's own keys of config.json
 	fromGGUF func(r *ggufReader, o object, kvHeads []int) // adds the family's own keys of config.json; kvHeads of each layer
 	toGGUF   func(w *ggufWriter)                          // adds the family's own keys of GGUF
 }

@@ -9,6 +9,7 @@ import (
 // Gemma 2: norms around mixer and FFN that multiply by 1+w, GELU, soft-caps, a window on every other layer.
 var gemma2 = family{
 	name: "gemma2", class: "Gemma2ForCausalLM", gguf: "gemma2", computed: true,
+	toHF:     func(c Config, o object) { c.gemmaToHF(o) },
 	defaults: defaults{headDim: 256, tied: true, act: GELUTanh},
 	set: func(k *keys, c *Config) {
 		c.gemma(k, 1)
@@ -52,4 +53,12 @@ func capOf(k *keys, key string, def float64) float64 {
 		return 0
 	}
 	return k.float(key, def)
+}
+
+// gemmaToHF adds the keys of Gemma 2 and 3.
+func (c Config) gemmaToHF(o object) {
+	c.hfWindows(o, true)
+	c.hfBias(o, false)
+	o["query_pre_attn_scalar"] = square(c.attention().Scale)
+	o["attn_logit_softcapping"], o["final_logit_softcapping"] = optional(c.attention().Cap), optional(c.FinalCap)
 }

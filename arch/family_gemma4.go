@@ -11,6 +11,7 @@ import (
 // v; per-layer embeddings; experts beside the dense network.
 var gemma4 = family{
 	name: "gemma4_text", nested: []string{"gemma4"}, class: "Gemma4ForCausalLM", gguf: "gemma4", computed: true,
+	byType: true, toHF: gemma4ToHF,
 	defaults: defaults{headDim: 256, heads: 8, kvHeads: 4, vocab: 262144, positions: 131072, tied: true, act: GELUTanh},
 	set:      setGemma4,
 	stored:   stored{experts: expertsGemma4, ropeFactors: true}, windowed: true,
@@ -169,5 +170,38 @@ func gemma4ToGGUF(w *ggufWriter) {
 	w.count("embedding_length_per_layer_input", w.c.PLE.Width)
 	if w.c.FinalCap > 0 {
 		w.float("final_logit_softcapping", w.c.FinalCap)
+	}
+}
+
+func gemma4ToHF(c Config, o object) {
+	c.hfWindows(o, true)
+	c.hfBias(o, false)
+	local := c.attention()
+	for _, l := range c.Layers {
+		if l.Attn.Window > 0 {
+			local = l.Attn
+		}
+	}
+	own, shared, width := object{}, 0, 0
+	for i, l := range c.Layers {
+		a := l.Attn
+		if a.HeadDim != local.HeadDim || a.KVHeads != local.KVHeads {
+			own[layerKey(i)] = object{"head_dim": a.HeadDim, "num_key_value_heads": a.KVHeads}
+		}
+		if !c.OwnKV(i) {
+			shared++
+			o["use_double_wide_mlp"] = l.FFN.Width == 2*c.Layers[0].FFN.Width
+		}
+		width = max(width, a.HeadDim)
+		if a.VIsK {
+			o["attention_k_eq_v"] = true
+		}
+	}
+	o["head_dim"], o["num_key_value_heads"], o["per_layer_config"] = local.HeadDim, local.KVHeads, own
+	o["global_head_dim"], o["num_kv_shared_layers"] = width, shared
+	o["final_logit_softcapping"] = optional(c.FinalCap)
+	o["hidden_size_per_layer_input"], o["vocab_size_per_layer_input"] = c.PLE.Width, max(c.PLE.Vocab, 1)
+	if m := c.Layers[0].FFN.MoE; m != (MoE{}) {
+		o["enable_moe_block"], o["num_experts"], o["top_k_experts"], o["moe_intermediate_size"] = true, m.Experts, m.Active, m.Width
 	}
 }

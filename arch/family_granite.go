@@ -3,6 +3,7 @@ package arch
 // Granite 3: Llama's layers with four factors.
 var granite = family{
 	name: "granite", class: "GraniteForCausalLM", gguf: "granite", computed: true,
+	toHF:     graniteToHF,
 	set:      setGranite,
 	stored:   stored{pairs: true},
 	fromGGUF: graniteFromGGUF, toGGUF: graniteToGGUF,
@@ -11,6 +12,16 @@ var granite = family{
 // Granite 4 without state-space layers and experts: its dense network is stored as a shared expert.
 var graniteHybrid = family{
 	name: "granitemoehybrid", class: "GraniteMoeHybridForCausalLM", gguf: "granite", computed: true,
+	toHF: func(c Config, o object) {
+		graniteToHF(c, o)
+		var types []string
+		for range c.Layers {
+			types = append(types, "attention")
+		}
+		o["layer_types"], o["shared_intermediate_size"] = types, c.Layers[0].FFN.Width
+		o["num_local_experts"], o["num_experts_per_tok"], o["normalization_function"] = 0, 0, "rmsnorm"
+		o["position_embedding_type"] = map[bool]string{true: "rope", false: "nope"}[c.attention().Rope >= 0]
+	},
 	set: func(k *keys, c *Config) {
 		setGranite(k, c)
 		k.only("num_local_experts", 0)
@@ -66,4 +77,10 @@ func graniteToGGUF(w *ggufWriter) {
 	w.float("embedding_scale", w.c.EmbedScale)
 	w.float("residual_scale", w.c.Layers[0].Residual)
 	w.float("logit_scale", 1/w.c.LogitScale)
+}
+
+func graniteToHF(c Config, o object) {
+	c.hfBias(o, true)
+	o["attention_multiplier"], o["embedding_multiplier"] = c.attention().Scale, c.EmbedScale
+	o["residual_multiplier"], o["logits_scaling"] = c.Layers[0].Residual, 1/c.LogitScale
 }

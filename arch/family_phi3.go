@@ -3,6 +3,10 @@ package arch
 // Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; longrope; part of a head may be rotated.
 var phi3 = family{
 	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3", computed: true,
+	toHF: func(c Config, o object) {
+		c.hfWindows(o, false)
+		o["attention_bias"], o["embd_pdrop"], o["resid_pdrop"] = false, 0.0, 0.0
+	},
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {
 		k.windows(c, 0, 0)

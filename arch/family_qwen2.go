@@ -3,6 +3,7 @@ package arch
 // Qwen2 and Qwen2.5: biases on q, k and v.
 var qwen2 = family{
 	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2", computed: true,
+	toHF: func(c Config, o object) { c.hfNoWindow(o) },
 	set: func(k *keys, c *Config) {
 		k.noWindow(c)
 		k.only("use_mrope", false)

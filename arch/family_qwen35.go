@@ -3,6 +3,18 @@ package arch
 // Qwen3.5 and 3.6 (text): three Gated DeltaNet layers, then one of gated attention.
 var qwen35 = family{
 	name: "qwen3_5_text", nested: []string{"qwen3_5"}, class: "Qwen3_5ForCausalLM", gguf: "qwen35",
+	toHF: func(c Config, o object) {
+		c.hfBias(o, false)
+		var types []string
+		for _, l := range c.Layers {
+			types = append(types, map[bool]string{true: linearType, false: fullType}[l.Linear()])
+			if d := l.Delta; l.Linear() {
+				o["linear_num_key_heads"], o["linear_num_value_heads"], o["linear_conv_kernel_dim"] = d.KeyHeads, d.ValueHeads, d.Conv
+				o["linear_key_head_dim"], o["linear_value_head_dim"] = d.KeyDim, d.ValueDim
+			}
+		}
+		o["layer_types"], o["attn_output_gate"] = types, true
+	},
 	defaults: defaults{headDim: 256},
 	set: func(k *keys, c *Config) {
 		k.bias(c)

@@ -3,6 +3,15 @@ package arch
 // SmolLM3: Llama's layers; every fourth has no rotary embedding.
 var smollm3 = family{
 	name: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3", computed: true,
+	toHF: func(c Config, o object) {
+		c.hfNoWindow(o)
+		c.hfBias(o, true)
+		var rotates []int
+		for _, l := range c.Layers {
+			rotates = append(rotates, map[bool]int{true: 1}[l.Attn.Rope >= 0])
+		}
+		o["no_rope_layers"], o["no_rope_layer_interval"] = rotates, 4
+	},
 	defaults: defaults{tied: true},
 	set: func(k *keys, c *Config) {
 		k.noWindow(c)

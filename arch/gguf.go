@@ -1,12 +1,12 @@
 package arch
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
 
 	"apr/internal/fault"
-	"apr/internal/strictjson"
 )
 
 // GGUF is what FromGGUF asks of a file.
@@ -46,7 +46,7 @@ func FromGGUF(path string, g GGUF) (Config, error) {
 	if r.err != nil {
 		return Config{}, r.err
 	}
-	text, err := strictjson.AppendCanonical(nil, keys)
+	text, err := json.Marshal(keys)
 	if err != nil {
 		return Config{}, fault.In(fault.Format, path, "%v", err).WithID("E-CONFIG-015") // a number that is not finite
 	}

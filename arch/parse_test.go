@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"apr/internal/fault"
+	"apr/tensor"
 )
 
 // tiny returns a small configuration with further keys.
@@ -190,6 +192,51 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+// config.json that is written describes the same model, in the keys of both versions of transformers.
+func TestHFConfig(t *testing.T) {
+	for name, c := range everything(t) {
+		text, err := HFConfig(c, tensor.BF16)
+		if err != nil {
+			got, _ := Parse("", string(must(json.Marshal(c.hfKeys()))), Options{})
+			t.Errorf("%s: %v\n%s\n%s", name, err, got.JSON(), c.JSON())
+			continue
+		}
+		back := parseText(t, string(text))
+		if back.DType != tensor.BF16 || !back.Equal(c) {
+			t.Errorf("%s: %s", name, text)
+		}
+		var four map[string]any // without what only transformers 5 reads
+		if err := json.Unmarshal(text, &four); err != nil {
+			t.Fatal(err)
+		}
+		if five, ok := four["rope_parameters"].(map[string]any); ok && c.Family != "gemma4_text" {
+			delete(four, "rope_parameters")
+			_ = five
+			old := parseText(t, string(must(json.Marshal(four))))
+			if !old.Equal(c) {
+				t.Errorf("%s: transformers 4 would read\n%s\n%s", name, old.JSON(), c.JSON())
+			}
+		}
+	}
+	c := parseText(t, tiny("llama", ""))
+	c.Ropes[0].Kind, c.Ropes[0].Divisors = RopeFactors, []float64{1, 1, 1, 1, 1, 2}
+	if _, err := HFConfig(c, tensor.F32); fault.KindOf(err) != fault.Format || !strings.Contains(fmt.Sprint(err), "cannot hold this model") {
+		t.Errorf("a table of no kind: %v", err)
+	}
+	c = parseText(t, tiny("llama", ""))
+	c.Layers[2].Attn.Window = 5
+	if _, err := HFConfig(c, tensor.F32); fault.KindOf(err) != fault.Format {
+		t.Errorf("a window that llama has no key for: %v", err)
+	}
+}
+
+func must(b []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 // The ids of generation_config.json win.
 func TestGenerationConfig(t *testing.T) {
 	c, err := Parse("config.json", tiny("llama", `"eos_token_id":5`), Options{GenerationPath: "generation_config.json", Generation: `{"eos_token_id":[7,9],"bos_token_id":3,"temperature":0.6}`})
@@ -286,6 +333,9 @@ func FuzzParse(f *testing.F) {
 		back, err := FromJSON("x", string(c.JSON()))
 		if err != nil || !back.Equal(c) {
 			t.Fatalf("%v: %s", err, c.JSON())
+		}
+		if _, err := HFConfig(c, tensor.F32); err != nil && fault.KindOf(err) != fault.Format {
+			t.Fatal(err)
 		}
 		got, err := FromGGUF("x.gguf", virtual(c, append(GGUFMetadata(c), GGUFTokens(c)...)))
 		if err != nil {
