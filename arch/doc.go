@@ -22,7 +22,7 @@
 // A rotary embedding is stored as its recipe, and handed out as a table of inverse frequencies (Rope.Frequencies): the
 // arithmetic knows no kinds of scaling, and files can still be written with the keys that they came with.
 //
-// Caveats. A family that is only described (Computed reports false) can be inspected, counted and converted; nothing may
-// be computed with it. Config.JSON is canonical, so equal descriptions have equal bytes and hashes; where the weights
+// Caveats. A description may have features that are only described (Config.NotComputed names them): such a model can be
+// inspected, counted and converted; nothing may be computed with it. Config.JSON is canonical, so equal descriptions have equal bytes and hashes; where the weights
 // came from, and in which types, is not part of it.
 package arch

@@ -6,7 +6,6 @@ type family struct {
 	nested   []string // model_types of multimodal configurations whose text_config is of this family
 	class    string   // the first of architectures
 	gguf     string   // general.architecture
-	computed bool     // forward and backward exist outside the judge
 	defaults defaults
 	set      func(k *keys, c *Config) // reads the family's own keys
 	stored   stored
@@ -66,5 +65,20 @@ func (c Config) family() *family {
 	panic("arch: configuration of no known family: " + c.Family)
 }
 
-// Computed reports whether models of this family can be run and trained; others are only described.
-func (c Config) Computed() bool { return c.family().computed }
+// NotComputed names what a model has that nothing but the judge computes yet, "" if it can be run and trained. Others can
+// be described: inspected, counted, converted.
+func (c Config) NotComputed() string {
+	for _, l := range c.Layers {
+		switch {
+		case l.FFN.MoE != MoE{}:
+			return "mixtures of experts"
+		case l.Linear():
+			return "Gated DeltaNet layers"
+		case l.Attn.Sinks:
+			return "attention sinks"
+		case l.Attn.Gate:
+			return "gated attention"
+		}
+	}
+	return ""
+}

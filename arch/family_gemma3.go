@@ -4,7 +4,7 @@ import "math"
 
 // Gemma 3: as Gemma 2 without soft-caps; q and k normalised over heads; a rotary base for windowed layers.
 var gemma3 = family{
-	name: "gemma3_text", nested: []string{"gemma3"}, class: "Gemma3ForCausalLM", gguf: "gemma3", computed: true,
+	name: "gemma3_text", nested: []string{"gemma3"}, class: "Gemma3ForCausalLM", gguf: "gemma3",
 	byType: true,
 	toHF: func(c Config, o object) {
 		c.gemmaToHF(o)

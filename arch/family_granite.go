@@ -2,7 +2,7 @@ package arch
 
 // Granite 3: Llama's layers with four factors.
 var granite = family{
-	name: "granite", class: "GraniteForCausalLM", gguf: "granite", computed: true,
+	name: "granite", class: "GraniteForCausalLM", gguf: "granite",
 	toHF:     graniteToHF,
 	set:      setGranite,
 	stored:   stored{pairs: true},
@@ -11,7 +11,7 @@ var granite = family{
 
 // Granite 4 without state-space layers and experts: its dense network is stored as a shared expert.
 var graniteHybrid = family{
-	name: "granitemoehybrid", class: "GraniteMoeHybridForCausalLM", gguf: "granite", computed: true,
+	name: "granitemoehybrid", class: "GraniteMoeHybridForCausalLM", gguf: "granite",
 	toHF: func(c Config, o object) {
 		graniteToHF(c, o)
 		var types []string

@@ -2,7 +2,7 @@ package arch
 
 // Llama 2 and 3, and the many models that use their layers.
 var llama = family{
-	name: "llama", class: "LlamaForCausalLM", gguf: "llama", computed: true,
+	name: "llama", class: "LlamaForCausalLM", gguf: "llama",
 	toHF: func(c Config, o object) { c.hfBias(o, true) },
 	set: func(k *keys, c *Config) {
 		k.bias(c)

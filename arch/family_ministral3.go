@@ -2,7 +2,7 @@ package arch
 
 // Ministral 3: YaRN, and queries scaled by their position.
 var ministral3 = family{
-	name: "ministral3", nested: []string{"mistral3"}, class: "Ministral3ForCausalLM", gguf: "mistral3", computed: true,
+	name: "ministral3", nested: []string{"mistral3"}, class: "Ministral3ForCausalLM", gguf: "mistral3",
 	toHF: func(c Config, o object) {
 		c.hfWindows(o, false)
 		for _, key := range []string{"rope_parameters", "rope_scaling"} {

@@ -2,7 +2,7 @@ package arch
 
 // OLMo 2: norms after mixer and FFN instead of before; q and k normalised over whole rows.
 var olmo2 = family{
-	name: "olmo2", class: "Olmo2ForCausalLM", gguf: "olmo2", computed: true,
+	name: "olmo2", class: "Olmo2ForCausalLM", gguf: "olmo2",
 	toHF:     func(c Config, o object) { c.hfBias(o, false) },
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {
@@ -16,7 +16,7 @@ var olmo2 = family{
 
 // OLMo 3: the same with windows; scaled rotary embeddings on full layers only.
 var olmo3 = family{
-	name: "olmo3", class: "Olmo3ForCausalLM", gguf: "olmo2", computed: true,
+	name: "olmo3", class: "Olmo3ForCausalLM", gguf: "olmo2",
 	toHF: func(c Config, o object) { c.hfWindows(o, true); c.hfBias(o, false) }, byType: true,
 	defaults: defaults{eps: 1e-5}, windowed: true,
 	toGGUF: func(w *ggufWriter) { w.pattern() },

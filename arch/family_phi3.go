@@ -2,7 +2,7 @@ package arch
 
 // Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; longrope; part of a head may be rotated.
 var phi3 = family{
-	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3", computed: true,
+	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3",
 	toHF: func(c Config, o object) {
 		c.hfWindows(o, false)
 		o["attention_bias"], o["embd_pdrop"], o["resid_pdrop"] = false, 0.0, 0.0

@@ -2,7 +2,7 @@ package arch
 
 // Qwen2 and Qwen2.5: biases on q, k and v.
 var qwen2 = family{
-	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2", computed: true,
+	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
 	toHF: func(c Config, o object) { c.hfNoWindow(o) },
 	set: func(k *keys, c *Config) {
 		k.noWindow(c)

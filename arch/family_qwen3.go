@@ -2,7 +2,7 @@ package arch
 
 // Qwen3: q and k normalised over heads, no biases.
 var qwen3 = family{
-	name: "qwen3", class: "Qwen3ForCausalLM", gguf: "qwen3", computed: true,
+	name: "qwen3", class: "Qwen3ForCausalLM", gguf: "qwen3",
 	toHF:     func(c Config, o object) { c.hfNoWindow(o); c.hfBias(o, false) },
 	defaults: defaults{headDim: 128},
 	set: func(k *keys, c *Config) {

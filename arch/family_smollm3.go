@@ -2,7 +2,7 @@ package arch
 
 // SmolLM3: Llama's layers; every fourth has no rotary embedding.
 var smollm3 = family{
-	name: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3", computed: true,
+	name: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3",
 	toHF: func(c Config, o object) {
 		c.hfNoWindow(o)
 		c.hfBias(o, true)

@@ -2,9 +2,11 @@ package arch
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"apr/internal/fault"
 )
@@ -46,11 +48,7 @@ func FromGGUF(path string, g GGUF) (Config, error) {
 	if r.err != nil {
 		return Config{}, r.err
 	}
-	text, err := json.Marshal(keys)
-	if err != nil {
-		return Config{}, fault.In(fault.Format, path, "%v", err).WithID("E-CONFIG-015") // a number that is not finite
-	}
-	c, err := Parse(path, string(text), Options{})
+	c, err := FromKeys(path, keys)
 	if err != nil {
 		return c, err
 	}
@@ -63,6 +61,20 @@ func FromGGUF(path string, g GGUF) (Config, error) {
 		return r.own(own, c)
 	}
 	return c, c.check(path)
+}
+
+// FromKeys is Parse of keys that were read elsewhere; errors name no line.
+func FromKeys(path string, keys map[string]any) (Config, error) {
+	text, err := json.Marshal(keys)
+	if err != nil {
+		return Config{}, fault.In(fault.Format, path, "%v", err).WithID("E-CONFIG-015") // a number that is not finite
+	}
+	c, err := Parse(path, string(text), Options{})
+	var f *fault.Error
+	if errors.As(err, &f) && strings.HasPrefix(f.Place, "line ") {
+		f.Place = ""
+	}
+	return c, err
 }
 
 // family returns the family of an architecture; where several share one, what the file holds decides.

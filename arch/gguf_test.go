@@ -69,7 +69,7 @@ func TestGGUFRefused(t *testing.T) {
 		{"no embedding", qwen3, func(v virtualGGUF) { delete(v.shapes, "token_embd.weight") }, fault.Load, "token_embd.weight"},
 		{"heads do not divide", qwen3, func(v virtualGGUF) { v.keys["qwen3.attention.head_count_kv"] = uint32(3) }, fault.Invalid, "3 key-value heads do not divide 16 heads"},
 		{"eos outside", qwen3, func(v virtualGGUF) { v.keys["tokenizer.ggml.eot_token_id"] = uint32(1 << 20) }, fault.Invalid, "outside the vocabulary"},
-		{"no original length", phi, func(v virtualGGUF) { delete(v.keys, "phi3.rope.scaling.original_context_length") }, fault.Format, "longrope needs it"},
+		{"no original length", phi, func(v virtualGGUF) { delete(v.keys, "phi3.rope.scaling.original_context_length") }, fault.Format, `x.gguf: key "original_max_position_embeddings": longrope needs it`},
 		{"table of another width", phi, func(v virtualGGUF) { v.tables["rope_factors_short.weight"] = []float32{1, 2} }, fault.Format, "has 2 entries"},
 		{"own key of another model", moe, func(v virtualGGUF) { v.keys[ownKey] = string(qwen3.JSON()) }, fault.Invalid, "describes another model"},
 		{"own key no description", moe, func(v virtualGGUF) { v.keys[ownKey] = "{}" }, fault.Format, "model_type"},

@@ -244,6 +244,20 @@ func TestQwen2Slots(t *testing.T) {
 	}
 }
 
+// What only the judge computes is named.
+func TestNotComputed(t *testing.T) {
+	all := fixtures(t)
+	for name, c := range all {
+		want := map[string]string{
+			"qwen3_moe": "mixtures of experts", "qwen3_moe_mixed": "mixtures of experts", "gpt_oss": "mixtures of experts", "gpt_oss_clamped": "mixtures of experts",
+			"gemma4_moe": "mixtures of experts", "qwen3_5_text": "Gated DeltaNet layers",
+		}[name]
+		if got := c.NotComputed(); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestTextName(t *testing.T) {
 	for stored, want := range map[string]string{
 		"model.layers.0.mlp.up_proj.weight":                "model.layers.0.mlp.up_proj.weight",

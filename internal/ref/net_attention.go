@@ -90,6 +90,9 @@ func (p *Pass) rotate(x *node, r arch.Rope) *node {
 	turn := func(x Mat, sign float64) Mat {
 		y := x.Clone()
 		for n := range x.Rows {
+			if stale := p.net.planted.stale; stale > 0 {
+				f = r.Frequencies(max(stale, n%p.seq+1))
+			}
 			for head := 0; head < x.Cols; head += r.HeadDim {
 				for j := range r.Width / 2 {
 					sin, cos := math.Sincos(sign * float64(n%p.seq) * f[j])

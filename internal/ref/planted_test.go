@@ -162,6 +162,7 @@ var mutants = []mutant{
 	{"YaRN on windowed layers", attention(func(a *arch.Attention) { a.Rope = 1 }), "olmo3_yarn", ""},
 	{"longrope always short", ropes(arch.RopeLong, func(r *arch.Rope) { r.Original = 1 << 20 }), "phi3_longrope", "greedy ids of phi3_longrope"},
 	{"longrope always long", ropes(arch.RopeLong, func(r *arch.Rope) { r.Original = 0 }), "", "greedy ids of phi3_longrope"},
+	{"longrope's cache not computed again", func(n *Net) { n.planted.stale = 12 }, "", "greedy ids of phi3_longrope"},
 	{"longrope's factor left out", ropes(arch.RopeLong, func(r *arch.Rope) { r.Attention = 1 }), "phi3_longrope", ""},
 	{"all layers rotated", func(n *Net) { attention(func(a *arch.Attention) { a.Rope = 0 })(n) }, "smollm3", ""},
 	{"no_rope_layers read the other way", func(n *Net) { attention(func(a *arch.Attention) { a.Rope = -1 - a.Rope })(n) }, "smollm3", ""},
@@ -267,10 +268,9 @@ func (f *fixture) mutated(m mutant) *Net {
 // Every mistake that is plausible is noticed by the goldens that are named beside it: their logits, or what is said, are
 // beyond the tolerance of TestFamilies.
 //
-// No golden can notice: a stale cache after a longrope's Original (the judge has no cache: the device's tests compare its
-// cache with whole forwards); wrong widths of heads by layer, a double-wide network, shared keys and values with several
-// own layers of a type, decoder_sparse_step > 1, and equal logits of a router (tests of their own here and in arch);
-// shared experts and multimodal positions, which nothing here computes.
+// No golden can notice: wrong widths of heads by layer, a double-wide network, shared keys and values with several own
+// layers of a type, decoder_sparse_step > 1, and equal logits of a router (tests of their own here and in arch); shared
+// experts and multimodal positions, which nothing here computes.
 func TestPlantedErrors(t *testing.T) {
 	loaded := map[string]*fixture{}
 	get := func(name string) *fixture {
