@@ -45,6 +45,8 @@ func (c Config) check(path string) error {
 		}
 	}
 	switch {
+	case c.NormOffset != 0 && c.NormOffset != 1:
+		return bad("norms multiply by w+%v, not by w or w+1", c.NormOffset)
 	case !(c.InitRange >= 0) || math.IsInf(c.InitRange, 0):
 		return bad("initializer_range %v is not finite and non-negative", c.InitRange)
 	case !(c.FinalCap >= 0) || math.IsInf(c.FinalCap, 0):
@@ -136,7 +138,7 @@ func (c Config) checkLayer(l Layer, i int, path string) error {
 		return bad("%d heads of %d values are wider than %d", a.Heads, a.HeadDim, maxHidden)
 	case a.Heads%a.KVHeads != 0:
 		return bad("%d key-value heads do not divide %d heads", a.KVHeads, a.Heads)
-	case a.Rope >= len(c.Ropes) || a.Rope >= 0 && c.Ropes[a.Rope].HeadDim != a.HeadDim:
+	case a.Rope < -1 || a.Rope >= len(c.Ropes) || a.Rope >= 0 && c.Ropes[a.Rope].HeadDim != a.HeadDim:
 		return bad("head_dim %d is not the rotary embedding's", a.HeadDim)
 	case !finitePositive(a.Scale) || !finitePositive(l.Residual):
 		return bad("the factors of scores and residual, %v and %v, are not both finite and positive", a.Scale, l.Residual)
@@ -148,6 +150,10 @@ func (c Config) checkLayer(l Layer, i int, path string) error {
 		return bad("experts of one layer do not say how they stand to its dense network")
 	case !l.Pre && !l.Post:
 		return bad("has no norms")
+	case l.FFN.Act != SiLU && l.FFN.Act != GELUTanh && l.FFN.Act != OSS:
+		return bad("activation %q is not known", l.FFN.Act)
+	case a.QKNorm != NoQKNorm && a.QKNorm != HeadNorm && a.QKNorm != RowNorm:
+		return bad("norm of q and k %q is not known", a.QKNorm)
 	}
 	return c.checkShared(a, i, bad)
 }

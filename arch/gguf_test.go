@@ -120,3 +120,29 @@ func TestParameters(t *testing.T) {
 		}
 	}
 }
+
+// The keys of Qwen2 stand in the order in which llama.cpp's converter writes them; a longrope has no factor, by which
+// llama.cpp would divide positions.
+func TestGGUFKeys(t *testing.T) {
+	list := func(c Config) (out []string) {
+		for _, kv := range GGUFMetadata(c) {
+			out = append(out, fmt.Sprint(kv.Key, "=", kv.Value))
+		}
+		return out
+	}
+	want := []string{
+		"general.architecture=qwen2", "qwen2.block_count=2", "qwen2.context_length=131072", "qwen2.embedding_length=8", "qwen2.feed_forward_length=12",
+		"qwen2.attention.head_count=2", "qwen2.attention.head_count_kv=1", "qwen2.rope.freq_base=10000", "qwen2.attention.layer_norm_rms_epsilon=1e-06",
+	}
+	if got := list(parseText(t, size("qwen2", 8, 2, 2, 1, 4, 12, 20, ``))); !slices.Equal(got, want) {
+		t.Errorf("qwen2: %q", got)
+	}
+	want = []string{
+		"general.architecture=phi3", "phi3.block_count=3", "phi3.context_length=512", "phi3.embedding_length=48", "phi3.feed_forward_length=96",
+		"phi3.attention.head_count=4", "phi3.attention.head_count_kv=2", "phi3.rope.freq_base=10000", "phi3.rope.dimension_count=12",
+		"phi3.rope.scaling.original_context_length=16", "phi3.rope.scaling.attn_factor=1.5", "phi3.attention.layer_norm_rms_epsilon=1e-05", "phi3.attention.sliding_window=0",
+	}
+	if got := list(fixtures(t)["phi3_longrope"]); !slices.Equal(got, want) {
+		t.Errorf("phi3: %q", got)
+	}
+}

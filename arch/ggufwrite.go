@@ -7,7 +7,7 @@ import (
 )
 
 // GGUFMetadata returns the keys that describe c as llama.cpp's converter names them, general.architecture first. Where
-// these cannot say everything that c says, a key of ours follows, which FromGGUF prefers; Portable tells.
+// these cannot say everything that c says (Portable is false), a key of ours follows, which FromGGUF prefers.
 func GGUFMetadata(c Config) []KV {
 	list := c.ggufKeys()
 	if !c.portable(list) {
@@ -45,6 +45,9 @@ func (c Config) forGGUF() Config {
 		r := &c.Ropes[i]
 		if r.Kind == RopeYaRN {
 			r.MScale, r.MScaleAll = 0, 0 // the factor is what they decide
+		}
+		if r.Kind == RopeLong {
+			r.Factor = 0 // likewise
 		}
 		for _, x := range []*float64{&r.Theta, &r.Attention, &r.Factor, &r.Low, &r.High} {
 			round(x)
@@ -250,8 +253,8 @@ func (w *ggufWriter) rope(a Attention) {
 		} else if math.Abs(r.Attention-r.yarnAttention()) > 1e-9 {
 			w.float("rope.scaling.yarn_attn_factor", r.Attention)
 		}
-	case RopeLong:
-		scaling("longrope")
+	case RopeLong: // llama.cpp would divide all positions by a factor
+		w.count("rope.scaling.original_context_length", r.Original)
 		w.float("rope.scaling.attn_factor", r.Attention)
 	}
 }

@@ -67,10 +67,11 @@ func (t *tape) gated(g, u *node, act arch.Activation) *node {
 		y.V[i] = f.f(g.V[i], u.V[i])
 	}
 	return t.of(y, func(dy Mat) {
+		gradG, gradU := g.grad(), u.grad()
 		for i, d := range dy.V {
 			dg, du := f.backward(g.V[i], u.V[i], d)
-			g.grad().V[i] += dg
-			u.grad().V[i] += du
+			gradG.V[i] += dg
+			gradU.V[i] += du
 		}
 	})
 }

@@ -111,8 +111,9 @@ func (t *tape) add(x, y *node, s float64) *node {
 	}
 	return t.of(z, func(dz Mat) {
 		x.grad().Add(dz)
+		dy := y.grad()
 		for i, d := range dz.V {
-			y.grad().V[i] += s * d
+			dy.V[i] += s * d
 		}
 	})
 }
@@ -129,8 +130,9 @@ func (t *tape) each(x *node, f, slope func(float64) float64) *node {
 		y.V[i] = f(v)
 	}
 	return t.of(y, func(dy Mat) {
+		dx := x.grad()
 		for i, v := range x.V {
-			x.grad().V[i] += dy.V[i] * slope(v)
+			dx.V[i] += dy.V[i] * slope(v)
 		}
 	})
 }
@@ -162,9 +164,10 @@ func (t *tape) mul(x, y *node) *node {
 		z.V[i] = v * y.V[at(i)]
 	}
 	return t.of(z, func(dz Mat) {
+		dx, dy := x.grad(), y.grad()
 		for i, d := range dz.V {
-			x.grad().V[i] += d * y.V[at(i)]
-			y.grad().V[at(i)] += d * x.V[i]
+			dx.V[i] += d * y.V[at(i)]
+			dy.V[at(i)] += d * x.V[i]
 		}
 	})
 }
