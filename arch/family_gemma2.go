@@ -9,7 +9,6 @@ import (
 // Gemma 2: norms around mixer and FFN that multiply by 1+w, GELU, soft-caps, a window on every other layer.
 var gemma2 = family{
 	name: "gemma2", class: "Gemma2ForCausalLM", gguf: "gemma2",
-	toHF:     func(c Config, o object) { c.gemmaToHF(o) },
 	defaults: defaults{headDim: 256, tied: true, act: GELUTanh},
 	set: func(k *keys, c *Config) {
 		c.gemma(k, 1)
@@ -32,6 +31,7 @@ var gemma2 = family{
 		w.float("attn_logit_softcapping", w.c.attention().Cap)
 		w.float("final_logit_softcapping", w.c.FinalCap)
 	},
+	toHF: func(c Config, o object) { c.gemmaToHF(o) },
 }
 
 // gemma sets what all Gemmas share.

@@ -5,15 +5,7 @@ import "math"
 // Gemma 3: as Gemma 2 without soft-caps; q and k normalised over heads; a rotary base for windowed layers.
 var gemma3 = family{
 	name: "gemma3_text", nested: []string{"gemma3"}, class: "Gemma3ForCausalLM", gguf: "gemma3",
-	byType: true,
-	toHF: func(c Config, o object) {
-		c.gemmaToHF(o)
-		for i, l := range c.Layers {
-			if r, ok := c.Rope(i); ok && l.Attn.Window > 0 {
-				o["rope_local_base_freq"] = r.Theta
-			}
-		}
-	},
+	byType:   true,
 	defaults: defaults{headDim: 256, heads: 8, kvHeads: 4, vocab: 262208, positions: 131072, tied: true, act: GELUTanh},
 	set: func(k *keys, c *Config) {
 		c.gemma(k, 1)
@@ -31,5 +23,13 @@ var gemma3 = family{
 	fromGGUF: func(r *ggufReader, o object, _ []int) {
 		r.gemmaScale(o)
 		o["rope_local_base_freq"] = r.float("gemma3.rope.freq_base_swa", 10000)
+	},
+	toHF: func(c Config, o object) {
+		c.gemmaToHF(o)
+		for i, l := range c.Layers {
+			if r, ok := c.Rope(i); ok && l.Attn.Window > 0 {
+				o["rope_local_base_freq"] = r.Theta
+			}
+		}
 	},
 }

@@ -3,12 +3,6 @@ package arch
 // gpt-oss: biases everywhere, sinks, alternating windows, YaRN, clamped SwiGLU experts.
 var gptOSS = family{
 	name: "gpt_oss", class: "GptOssForCausalLM", gguf: "gpt-oss",
-	toHF: func(c Config, o object) {
-		m := c.Layers[0].FFN.MoE
-		c.hfWindows(o, true)
-		c.hfBias(o, false)
-		o["num_local_experts"], o["num_experts_per_tok"], o["experts_per_token"], o["swiglu_limit"] = m.Experts, m.Active, m.Active, 7.0
-	},
 	defaults: defaults{headDim: 64, eps: 1e-5},
 	set: func(k *keys, c *Config) {
 		bias := k.flag("attention_bias", true)
@@ -32,5 +26,11 @@ var gptOSS = family{
 		if y, ok := o["rope_scaling"].(object); ok {
 			y["truncate"] = false // GGUF has no key for it
 		}
+	},
+	toHF: func(c Config, o object) {
+		m := c.Layers[0].FFN.MoE
+		c.hfWindows(o, true)
+		c.hfBias(o, false)
+		o["num_local_experts"], o["num_experts_per_tok"], o["experts_per_token"], o["swiglu_limit"] = m.Experts, m.Active, m.Active, 7.0
 	},
 }

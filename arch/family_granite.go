@@ -3,25 +3,15 @@ package arch
 // Granite 3: Llama's layers with four factors.
 var granite = family{
 	name: "granite", class: "GraniteForCausalLM", gguf: "granite",
-	toHF:     graniteToHF,
 	set:      setGranite,
 	stored:   stored{pairs: true},
 	fromGGUF: graniteFromGGUF, toGGUF: graniteToGGUF,
+	toHF: graniteToHF,
 }
 
 // Granite 4 without state-space layers and experts: its dense network is stored as a shared expert.
 var graniteHybrid = family{
 	name: "granitemoehybrid", class: "GraniteMoeHybridForCausalLM", gguf: "granite",
-	toHF: func(c Config, o object) {
-		graniteToHF(c, o)
-		var types []string
-		for range c.Layers {
-			types = append(types, "attention")
-		}
-		o["layer_types"], o["shared_intermediate_size"] = types, c.Layers[0].FFN.Width
-		o["num_local_experts"], o["num_experts_per_tok"], o["normalization_function"] = 0, 0, "rmsnorm"
-		o["position_embedding_type"] = map[bool]string{true: "rope", false: "nope"}[c.attention().Rope >= 0]
-	},
 	set: func(k *keys, c *Config) {
 		setGranite(k, c)
 		k.only("num_local_experts", 0)
@@ -47,6 +37,16 @@ var graniteHybrid = family{
 	},
 	stored: stored{pairs: true, gateUp: "shared_mlp.input_linear", down: "shared_mlp.output_linear"},
 	toGGUF: graniteToGGUF,
+	toHF: func(c Config, o object) {
+		graniteToHF(c, o)
+		var types []string
+		for range c.Layers {
+			types = append(types, "attention")
+		}
+		o["layer_types"], o["shared_intermediate_size"] = types, c.Layers[0].FFN.Width
+		o["num_local_experts"], o["num_experts_per_tok"], o["normalization_function"] = 0, 0, "rmsnorm"
+		o["position_embedding_type"] = map[bool]string{true: "rope", false: "nope"}[c.attention().Rope >= 0]
+	},
 }
 
 func setGranite(k *keys, c *Config) {

@@ -3,7 +3,6 @@ package arch
 // Mistral 7B, Nemo and Small: Llama's layers, with a window on all of them unless it is null.
 var mistral = family{
 	name: "mistral", class: "MistralForCausalLM", gguf: "llama",
-	toHF: func(c Config, o object) { c.hfWindows(o, false) },
 	set: func(k *keys, c *Config) {
 		k.windows(c, 4096, 0)
 		rope := k.ropeFor(c, ropeRules{})
@@ -11,4 +10,5 @@ var mistral = family{
 	},
 	windowed: true,
 	stored:   stored{pairs: true, ropeFactors: true},
+	toHF:     func(c Config, o object) { c.hfWindows(o, false) },
 }

@@ -3,7 +3,6 @@ package arch
 // OLMo 2: norms after mixer and FFN instead of before; q and k normalised over whole rows.
 var olmo2 = family{
 	name: "olmo2", class: "Olmo2ForCausalLM", gguf: "olmo2",
-	toHF:     func(c Config, o object) { c.hfBias(o, false) },
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {
 		k.bias(c)
@@ -12,12 +11,12 @@ var olmo2 = family{
 			l.Pre, l.Post, l.Attn.QKNorm, l.Attn.Rope = false, true, RowNorm, rope(fullType, l.Attn.HeadDim)
 		})
 	},
+	toHF: func(c Config, o object) { c.hfBias(o, false) },
 }
 
 // OLMo 3: the same with windows; scaled rotary embeddings on full layers only.
 var olmo3 = family{
 	name: "olmo3", class: "Olmo3ForCausalLM", gguf: "olmo2",
-	toHF: func(c Config, o object) { c.hfWindows(o, true); c.hfBias(o, false) }, byType: true,
 	defaults: defaults{eps: 1e-5}, windowed: true,
 	toGGUF: func(w *ggufWriter) { w.pattern() },
 	set: func(k *keys, c *Config) {
@@ -28,4 +27,5 @@ var olmo3 = family{
 			l.Pre, l.Post, l.Attn.QKNorm, l.Attn.Rope = false, true, RowNorm, rope(types[i], l.Attn.HeadDim)
 		})
 	},
+	toHF: func(c Config, o object) { c.hfWindows(o, true); c.hfBias(o, false) }, byType: true,
 }

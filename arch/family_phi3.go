@@ -3,10 +3,6 @@ package arch
 // Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; longrope; part of a head may be rotated.
 var phi3 = family{
 	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3",
-	toHF: func(c Config, o object) {
-		c.hfWindows(o, false)
-		o["attention_bias"], o["embd_pdrop"], o["resid_pdrop"] = false, 0.0, 0.0
-	},
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {
 		k.windows(c, 0, 0)
@@ -24,5 +20,9 @@ var phi3 = family{
 		if w.c.attention().Window == 0 {
 			w.count("attention.sliding_window", 0) // none
 		}
+	},
+	toHF: func(c Config, o object) {
+		c.hfWindows(o, false)
+		o["attention_bias"], o["embd_pdrop"], o["resid_pdrop"] = false, 0.0, 0.0
 	},
 }

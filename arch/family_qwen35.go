@@ -1,20 +1,10 @@
 package arch
 
+import "slices"
+
 // Qwen3.5 and 3.6 (text): three Gated DeltaNet layers, then one of gated attention.
 var qwen35 = family{
 	name: "qwen3_5_text", nested: []string{"qwen3_5"}, class: "Qwen3_5ForCausalLM", gguf: "qwen35",
-	toHF: func(c Config, o object) {
-		c.hfBias(o, false)
-		var types []string
-		for _, l := range c.Layers {
-			types = append(types, map[bool]string{true: linearType, false: fullType}[l.Linear()])
-			if d := l.Delta; l.Linear() {
-				o["linear_num_key_heads"], o["linear_num_value_heads"], o["linear_conv_kernel_dim"] = d.KeyHeads, d.ValueHeads, d.Conv
-				o["linear_key_head_dim"], o["linear_value_head_dim"] = d.KeyDim, d.ValueDim
-			}
-		}
-		o["layer_types"], o["attn_output_gate"] = types, true
-	},
 	defaults: defaults{headDim: 256},
 	set: func(k *keys, c *Config) {
 		k.bias(c)
@@ -50,17 +40,33 @@ var qwen35 = family{
 		o["layer_types"] = types
 	},
 	toGGUF: func(w *ggufWriter) {
-		for i, l := range w.c.Layers {
-			if d := l.Delta; !l.Linear() && i > 0 {
-				w.count("full_attention_interval", i+1)
-				break
-			} else if i == 0 {
-				w.count("ssm.conv_kernel", d.Conv)
-				w.count("ssm.state_size", d.KeyDim)
-				w.count("ssm.group_count", d.KeyHeads)
-				w.count("ssm.time_step_rank", d.ValueHeads)
-				w.count("ssm.inner_size", d.Inner())
+		full := slices.IndexFunc(w.c.Layers, func(l Layer) bool { return !l.Linear() })
+		linear := slices.IndexFunc(w.c.Layers, Layer.Linear)
+		if full >= 0 {
+			w.count("full_attention_interval", full+1)
+			pairs := int32(w.c.Ropes[0].Width / 2) // cut in three for positions in time, height and width, which are equal in a text
+			third := (pairs + 2) / 3
+			w.add("rope.dimension_sections", []int32{third, third, pairs - 2*third, 0})
+		}
+		if linear >= 0 {
+			d := w.c.Layers[linear].Delta
+			w.count("ssm.conv_kernel", d.Conv)
+			w.count("ssm.state_size", d.KeyDim)
+			w.count("ssm.group_count", d.KeyHeads)
+			w.count("ssm.time_step_rank", d.ValueHeads)
+			w.count("ssm.inner_size", d.Inner())
+		}
+	},
+	toHF: func(c Config, o object) {
+		c.hfBias(o, false)
+		var types []string
+		for _, l := range c.Layers {
+			types = append(types, map[bool]string{true: linearType, false: fullType}[l.Linear()])
+			if d := l.Delta; l.Linear() {
+				o["linear_num_key_heads"], o["linear_num_value_heads"], o["linear_conv_kernel_dim"] = d.KeyHeads, d.ValueHeads, d.Conv
+				o["linear_key_head_dim"], o["linear_value_head_dim"] = d.KeyDim, d.ValueDim
 			}
 		}
+		o["layer_types"], o["attn_output_gate"] = types, true
 	},
 }

@@ -5,19 +5,6 @@ import "slices"
 // Qwen3 with experts: Qwen3's attention; softmax over all experts before the choice.
 var qwen3MoE = family{
 	name: "qwen3_moe", class: "Qwen3MoeForCausalLM", gguf: "qwen3moe",
-	toHF: func(c Config, o object) {
-		qwen3.toHF(c, o)
-		dense := []int{}
-		for i, l := range c.Layers {
-			if m := l.FFN.MoE; m == (MoE{}) {
-				dense = append(dense, i)
-			} else {
-				o["num_experts"], o["num_local_experts"], o["num_experts_per_tok"] = m.Experts, m.Experts, m.Active
-				o["moe_intermediate_size"], o["norm_topk_prob"] = m.Width, m.Renorm
-			}
-		}
-		o["mlp_only_layers"], o["decoder_sparse_step"] = dense, 1
-	},
 	defaults: defaults{headDim: 128},
 	set: func(k *keys, c *Config) {
 		qwen3.set(k, c)
@@ -47,6 +34,19 @@ var qwen3MoE = family{
 			}
 		}
 		o["mlp_only_layers"] = dense
+	},
+	toHF: func(c Config, o object) {
+		qwen3.toHF(c, o)
+		dense := []int{}
+		for i, l := range c.Layers {
+			if m := l.FFN.MoE; m == (MoE{}) {
+				dense = append(dense, i)
+			} else {
+				o["num_experts"], o["num_local_experts"], o["num_experts_per_tok"] = m.Experts, m.Experts, m.Active
+				o["moe_intermediate_size"], o["norm_topk_prob"] = m.Width, m.Renorm
+			}
+		}
+		o["mlp_only_layers"], o["decoder_sparse_step"] = dense, 1
 	},
 }
 

@@ -3,15 +3,6 @@ package arch
 // SmolLM3: Llama's layers; every fourth has no rotary embedding.
 var smollm3 = family{
 	name: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3",
-	toHF: func(c Config, o object) {
-		c.hfNoWindow(o)
-		c.hfBias(o, true)
-		var rotates []int
-		for _, l := range c.Layers {
-			rotates = append(rotates, map[bool]int{true: 1}[l.Attn.Rope >= 0])
-		}
-		o["no_rope_layers"], o["no_rope_layer_interval"] = rotates, 4
-	},
 	defaults: defaults{tied: true},
 	set: func(k *keys, c *Config) {
 		k.noWindow(c)
@@ -30,4 +21,13 @@ var smollm3 = family{
 		})
 	},
 	stored: stored{pairs: true},
+	toHF: func(c Config, o object) {
+		c.hfNoWindow(o)
+		c.hfBias(o, true)
+		var rotates []int
+		for _, l := range c.Layers {
+			rotates = append(rotates, map[bool]int{true: 1}[l.Attn.Rope >= 0])
+		}
+		o["no_rope_layers"], o["no_rope_layer_interval"] = rotates, 4
+	},
 }
