@@ -23,6 +23,6 @@
 // arithmetic knows no kinds of scaling, and files can still be written with the keys that they came with.
 //
 // Caveats. A description may have features that are only described (Config.NotComputed names them): such a model can be
-// inspected, counted and converted; nothing may be computed with it. Config.JSON is canonical, so equal descriptions have equal bytes and hashes; where the weights
-// came from, and in which types, is not part of it.
+// inspected, counted and converted; nothing may be computed with it. Config.JSON is canonical, so equal descriptions have
+// equal bytes and hashes; where the weights came from, and in which types, is not part of it.
 package arch

@@ -7,7 +7,7 @@ import (
 )
 
 // Gemma 2: norms around mixer and FFN that multiply by 1+w, GELU, soft-caps, a window on every other layer.
-var gemma2 = family{
+var gemma2 = register(family{
 	name: "gemma2", class: "Gemma2ForCausalLM", gguf: "gemma2",
 	defaults: defaults{headDim: 256, tied: true, act: GELUTanh},
 	set: func(k *keys, c *Config) {
@@ -32,7 +32,7 @@ var gemma2 = family{
 		w.float("final_logit_softcapping", w.c.FinalCap)
 	},
 	toHF: func(c Config, o object) { c.gemmaToHF(o) },
-}
+})
 
 // gemma sets what all Gemmas share.
 func (c *Config) gemma(k *keys, offset float64) {

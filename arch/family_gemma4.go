@@ -9,14 +9,14 @@ import (
 
 // Gemma 4 (text): norms multiply by w again; unscaled scores; heads of full layers may be wider; late layers share k and
 // v; per-layer embeddings; experts beside the dense network.
-var gemma4 = family{
+var gemma4 = register(family{
 	name: "gemma4_text", nested: []string{"gemma4"}, class: "Gemma4ForCausalLM", gguf: "gemma4",
 	defaults: defaults{headDim: 256, heads: 8, kvHeads: 4, vocab: 262144, positions: 131072, tied: true, act: GELUTanh},
 	set:      setGemma4,
 	stored:   stored{experts: expertsGemma4, ropeFactors: true}, windowed: true,
 	fromGGUF: gemma4FromGGUF, toGGUF: gemma4ToGGUF,
 	byType: true, toHF: gemma4ToHF,
-}
+})
 
 func setGemma4(k *keys, c *Config) {
 	c.gemma(k, 0)

@@ -1,7 +1,7 @@
 package arch
 
 // gpt-oss: biases everywhere, sinks, alternating windows, YaRN, clamped SwiGLU experts.
-var gptOSS = family{
+var gptOSS = register(family{
 	name: "gpt_oss", class: "GptOssForCausalLM", gguf: "gpt-oss",
 	defaults: defaults{headDim: 64, eps: 1e-5},
 	set: func(k *keys, c *Config) {
@@ -33,4 +33,4 @@ var gptOSS = family{
 		c.hfBias(o, false)
 		o["num_local_experts"], o["num_experts_per_tok"], o["experts_per_token"], o["swiglu_limit"] = m.Experts, m.Active, m.Active, 7.0
 	},
-}
+})

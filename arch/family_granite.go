@@ -1,16 +1,16 @@
 package arch
 
 // Granite 3: Llama's layers with four factors.
-var granite = family{
+var granite = register(family{
 	name: "granite", class: "GraniteForCausalLM", gguf: "granite",
 	set:      setGranite,
 	stored:   stored{pairs: true},
 	fromGGUF: graniteFromGGUF, toGGUF: graniteToGGUF,
 	toHF: graniteToHF,
-}
+})
 
 // Granite 4 without state-space layers and experts: its dense network is stored as a shared expert.
-var graniteHybrid = family{
+var graniteHybrid = register(family{
 	name: "granitemoehybrid", class: "GraniteMoeHybridForCausalLM", gguf: "granite",
 	set: func(k *keys, c *Config) {
 		setGranite(k, c)
@@ -47,7 +47,7 @@ var graniteHybrid = family{
 		o["num_local_experts"], o["num_experts_per_tok"], o["normalization_function"] = 0, 0, "rmsnorm"
 		o["position_embedding_type"] = map[bool]string{true: "rope", false: "nope"}[c.attention().Rope >= 0]
 	},
-}
+})
 
 func setGranite(k *keys, c *Config) {
 	k.bias(c)

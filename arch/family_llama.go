@@ -1,7 +1,7 @@
 package arch
 
 // Llama 2 and 3, and the many models that use their layers.
-var llama = family{
+var llama = register(family{
 	name: "llama", class: "LlamaForCausalLM", gguf: "llama",
 	set: func(k *keys, c *Config) {
 		k.bias(c)
@@ -10,4 +10,4 @@ var llama = family{
 	},
 	stored: stored{pairs: true, ropeFactors: true},
 	toHF:   func(c Config, o object) { c.hfBias(o, true) },
-}
+})

@@ -1,7 +1,7 @@
 package arch
 
 // Mistral 7B, Nemo and Small: Llama's layers, with a window on all of them unless it is null.
-var mistral = family{
+var mistral = register(family{
 	name: "mistral", class: "MistralForCausalLM", gguf: "llama",
 	set: func(k *keys, c *Config) {
 		k.windows(c, 4096, 0)
@@ -11,4 +11,4 @@ var mistral = family{
 	windowed: true,
 	stored:   stored{pairs: true, ropeFactors: true},
 	toHF:     func(c Config, o object) { c.hfWindows(o, false) },
-}
+})

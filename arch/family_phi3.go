@@ -1,7 +1,7 @@
 package arch
 
 // Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; longrope; part of a head may be rotated.
-var phi3 = family{
+var phi3 = register(family{
 	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3",
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {
@@ -25,4 +25,4 @@ var phi3 = family{
 		c.hfWindows(o, false)
 		o["attention_bias"], o["embd_pdrop"], o["resid_pdrop"] = false, 0.0, 0.0
 	},
-}
+})

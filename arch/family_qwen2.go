@@ -1,7 +1,7 @@
 package arch
 
 // Qwen2 and Qwen2.5: biases on q, k and v.
-var qwen2 = family{
+var qwen2 = register(family{
 	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
 	set: func(k *keys, c *Config) {
 		k.noWindow(c)
@@ -10,4 +10,4 @@ var qwen2 = family{
 		c.each(func(_ int, l *Layer) { l.Attn.QKVBias, l.Attn.Rope = true, rope(fullType, l.Attn.HeadDim) })
 	},
 	toHF: func(c Config, o object) { c.hfNoWindow(o) },
-}
+})

@@ -3,7 +3,7 @@ package arch
 import "slices"
 
 // Qwen3 with experts: Qwen3's attention; softmax over all experts before the choice.
-var qwen3MoE = family{
+var qwen3MoE = register(family{
 	name: "qwen3_moe", class: "Qwen3MoeForCausalLM", gguf: "qwen3moe",
 	defaults: defaults{headDim: 128},
 	set: func(k *keys, c *Config) {
@@ -48,7 +48,7 @@ var qwen3MoE = family{
 		}
 		o["mlp_only_layers"], o["decoder_sparse_step"] = dense, 1
 	},
-}
+})
 
 // experts reads the number of experts under either of its names.
 func (k *keys) experts() int {

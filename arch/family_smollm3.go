@@ -1,7 +1,7 @@
 package arch
 
 // SmolLM3: Llama's layers; every fourth has no rotary embedding.
-var smollm3 = family{
+var smollm3 = register(family{
 	name: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3",
 	defaults: defaults{tied: true},
 	set: func(k *keys, c *Config) {
@@ -30,4 +30,4 @@ var smollm3 = family{
 		}
 		o["no_rope_layers"], o["no_rope_layer_interval"] = rotates, 4
 	},
-}
+})

@@ -193,7 +193,7 @@ func (r *ggufReader) size(key string) int {
 	return r.sizeOr(key, 0)
 }
 
-// float returns a number; one in float32 becomes the shortest decimal that stands for it.
+// float returns a number; a float32 becomes the shortest decimal that rounds to it, so that 1e-6 comes back as 1e-6.
 func (r *ggufReader) float(key string, def float64) float64 {
 	v, ok := r.g.Value(key)
 	if !ok {
@@ -277,7 +277,7 @@ func (r *ggufReader) flags(key string, n int) []bool {
 		return nil
 	}
 	list := items(v)
-	if list == nil { // a period: of so many layers, the last is full
+	if list == nil { // a period: every n-th layer is full
 		period, ok := integer(v)
 		if !ok || period == 0 {
 			r.keep(r.typeError(key, "a list of booleans", v))

@@ -258,7 +258,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"not JSON", `{"model_type":`, fault.Format, "line 1", ""},
 		{"no model_type", `{}`, fault.Format, `key "model_type" is missing`, ""},
-		{"unknown model_type", tiny("qwen33", ""), fault.Format, `model_type "qwen33" is not supported; supported: qwen2, qwen3, llama`, `"qwen3"`},
+		{"unknown model_type", tiny("qwen33", ""), fault.Format, `model_type "qwen33" is not supported; supported: gemma2, gemma3_text, gemma4_text, gpt_oss`, `"qwen3"`},
 		{"nested unknown", `{"model_type":"gemma3","text_config":` + tiny("gemma5_text", "") + `}`, fault.Format, `"gemma5_text" is not supported`, ""},
 		{"unknown key", "{\n" + tiny("qwen3", `"head_dimm":64`)[1:], fault.Format, `line 2, column 137: key "head_dimm" is not known`, `did you mean "head_dim"`},
 		{"unknown key, nothing near", tiny("qwen3", `"zzzzzzzzzz":64`), fault.Format, `key "zzzzzzzzzz" is not known`, "--allow-config-key zzzzzzzzzz"},

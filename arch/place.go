@@ -49,8 +49,8 @@ func (v Values) FromFile(x float64) float64 {
 	return x
 }
 
-// Order is a permutation that a format applies within heads: a slot's index x is To(x) in the file. The zero Order
-// moves nothing.
+// Order is a permutation that a format applies within heads: index x of the slot is index ToFile(x) of the file. The zero
+// Order moves nothing.
 type Order struct {
 	Kind  OrderKind
 	Width int // values of a head
@@ -111,8 +111,8 @@ func (s Slot) Alone(p Place) bool {
 // moves reports whether whole rows of values move.
 func (p Place) moves() bool { return !p.Transposed && p.Cols == Order{} && p.Values == Same }
 
-// MovesBlocks reports whether quantised rows go between slot and file byte for byte, in blocks of so many values: whole
-// rows move, or runs of columns that are a number of blocks.
+// MovesBlocks reports whether rows that are quantised in blocks of the given number of values can be copied byte for byte
+// between slot and file: whole rows move, or runs of columns that hold whole blocks.
 func (p Place) MovesBlocks(block int) bool {
 	if p.Transposed || p.Values != Same {
 		return false
@@ -120,7 +120,7 @@ func (p Place) MovesBlocks(block int) bool {
 	return p.Cols == Order{} || p.Cols.Width%block == 0
 }
 
-// Index returns the tensor among Each and the index within it where value (row r, column c) of expert e stands.
+// Index returns where the file has value (row r, column c) of expert e: which of the Each tensors, and the index in it.
 func (s Slot) Index(p Place, e, r, c int) (file, index int) {
 	experts, _, cols := s.dims()
 	total := product(p.Shape) // of one file tensor

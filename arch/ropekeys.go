@@ -41,7 +41,7 @@ func (k *keys) ropeFor(c *Config, rules ropeRules) func(layerType string, headDi
 				object = byType
 			case full || sliding:
 				k.fail("rope_parameters", "has no entry for layers of type %s", layerType)
-			case own && rules.fullOnly: // one set for both: its scaling is that of full layers
+			case own && rules.fullOnly: // one object for both: it scales full layers only
 				object, base = strictjson.Value{}, thetaOf(parameters, base)
 			case !own:
 				object = parameters
@@ -134,7 +134,7 @@ func (k *keys) long(r *Rope, positions int) {
 	}
 }
 
-// qScale reads llama_4_scaling_beta, which stands among the rotary parameters.
+// qScale reads llama_4_scaling_beta, which configurations keep among the rotary parameters.
 func (k *keys) qScale(c *Config) {
 	for _, key := range []string{"rope_parameters", "rope_scaling"} {
 		v := k.value(key)

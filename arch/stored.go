@@ -275,7 +275,7 @@ func (b *slots) placeExperts(w, bias *Slot, name string, first, total int) {
 
 func (b *slots) delta(d DeltaNet) {
 	h := b.c.Hidden
-	heads := func(width, from int) Order { // of rows, or of columns, with so many values for each value head
+	heads := func(width, from int) Order { // the order of rows or columns, width of them per value head
 		if d.KeyHeads == d.ValueHeads {
 			return Order{}
 		}

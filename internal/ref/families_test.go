@@ -207,7 +207,7 @@ func far(name string, got []float64, want values) float64 {
 	return relative(got, want.v)
 }
 
-// A print stands for a tensor of a golden, which in full would be 36 MB for all: its norm, and its sums with 16 rows of
+// A print replaces a tensor of a golden, because all goldens in full are 36 MB: its norm, and its sums with 16 rows of
 // random signs, each value's from one draw of PCG(1, FNV-1a of the tensor's name). The root mean square of the
 // differences of two tensors' sums is their distance, give or take a fifth.
 const printLen = 17

@@ -177,7 +177,7 @@ func encode(v []float64, d tensor.DType) []byte {
 	return b.Bytes()
 }
 
-// A golden that is not that of the model is noticed, whole or as a print.
+// A golden of another model is noticed, whether it is kept whole or as a print.
 func TestFiguresNotice(t *testing.T) {
 	f := open(t, filepath.Join(familyGoldens, "families/qwen3"))
 	f.golden.CE *= 1 + 1e-6

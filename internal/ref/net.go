@@ -21,7 +21,7 @@ type planted struct {
 	ropeBeforeNorm, smoothQScale, noCapSlope, sinkScaled, vOfNormedK bool // attention
 	routerOnNorm, expertsOnNorm                                      bool // Gemma 4's experts
 	noL2Eps, gateBeforeNorm, tiledHeads, oneTap                      bool // DeltaNet
-	stale                                                            int  // keys stay as they were computed after a prompt of so many ids
+	stale                                                            int  // length of a prompt; keys keep the rotation that they had when they were computed
 }
 
 // Pass is a forward, kept for its backward.
