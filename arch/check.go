@@ -124,6 +124,9 @@ func (c Config) checkLayer(l Layer, i int, path string) error {
 	if l.FFN.Width != 0 || m == (MoE{}) {
 		counts = append(counts, count{"intermediate_size", l.FFN.Width, 8 * maxHidden})
 	}
+	if m.Shared != 0 {
+		counts = append(counts, count{"shared_expert_intermediate_size", m.Shared, 8 * maxHidden})
+	}
 	if m != (MoE{}) {
 		counts = append(counts, count{"num_experts", m.Experts, maxExperts}, count{"num_experts_per_tok", m.Active, m.Experts},
 			count{"moe_intermediate_size", m.Width, 8 * maxHidden})

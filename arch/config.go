@@ -115,7 +115,7 @@ type MoE struct {
 	TopKFirst bool `json:"top_k_first,omitempty"` // softmax over the chosen logits; else over all, before the choice
 	Renorm    bool `json:"renorm,omitempty"`      // the chosen probabilities are divided by their sum
 	Bias      bool `json:"bias,omitempty"`        // of router and experts
-	Shared    int  `json:"shared,omitempty"`      // width of a gated expert that every token uses; 0: none
+	Shared    int  `json:"shared,omitempty"`      // width of an expert that every token uses, times σ(x·w_s); 0: none
 	// Beside: the experts stand beside the dense network, with norms of their own, a router with its own norm and scale, and
 	// a factor for each expert (Gemma 4).
 	Beside bool `json:"beside,omitempty"`

@@ -19,6 +19,7 @@ const (
 	Up         Role = "up"
 	Down       Role = "down"
 	Router     Role = "router"
+	SharedGate Role = "shared_gate" // w_s of a shared expert
 	ExpertGate Role = "expert_gate"
 	ExpertUp   Role = "expert_up"
 	ExpertDown Role = "expert_down"

@@ -16,6 +16,10 @@ func TestPlaces(t *testing.T) {
 	all["granite 4"] = parseText(t, size("granitemoehybrid", 32, 2, 4, 2, 8, 48, 64, `"shared_intermediate_size":48`))
 	all["gemma 4, heads of two widths"] = parseText(t, size("gemma4_text", 32, 6, 4, 2, 8, 48, 64,
 		`"global_head_dim":16,"num_kv_shared_layers":2,"layer_types":["sliding_attention","full_attention","sliding_attention","full_attention","sliding_attention","full_attention"],"use_double_wide_mlp":true,"attention_k_eq_v":true,"num_global_key_value_heads":1,"hidden_size_per_layer_input":4,"vocab_size_per_layer_input":64,`+gemma4Rope))
+	shared := all["qwen3_moe"]
+	shared.Layers = slices.Clone(shared.Layers)
+	shared.Layers[0].FFN.MoE.Shared = 24
+	all["qwen3_moe with a shared expert"] = shared
 	all["llama with biases"] = parseText(t, size("llama", 32, 2, 4, 2, 8, 48, 64, `"attention_bias":true`))
 	for name, c := range all {
 		for format, place := range map[string]func(Slot) Place{"HF": func(s Slot) Place { return s.HF }, "GGUF": func(s Slot) Place { return s.GGUF }} {

@@ -241,7 +241,10 @@ func (b *slots) experts(m MoE) {
 		b.placeExperts(w, bias, p.name, p.first, p.total)
 	}
 	if m.Shared > 0 {
-		panic("arch: shared experts have no places yet") // no family sets them
+		b.add(Gate, "mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", m.Shared, h)
+		b.add(Up, "mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", m.Shared, h)
+		b.add(Down, "mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", h, m.Shared)
+		b.add(SharedGate, "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", 1, h).GGUF.Shape = []int{h}
 	}
 }
 

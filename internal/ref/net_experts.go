@@ -37,7 +37,18 @@ func (p *Pass) experts(i int, x, routed *node) *node {
 			t.weigh(y, p.expert(i, e, t.gather(x, rows)), w, rows, at)
 		}
 	}
+	if m.Shared > 0 {
+		return t.add(y, p.shared(i, x), 1)
+	}
 	return y
+}
+
+// shared is the expert that every row uses: σ(x·w_s)·mlp(x).
+func (p *Pass) shared(i int, x *node) *node {
+	t := &p.tape
+	in := func(name string) *node { return t.linear(x, p.at(i, "mlp.shared_expert"+name+".weight"), nil) }
+	mlp := t.linear(t.gated(in(".gate_proj"), in(".up_proj"), p.net.Arch.Layers[i].FFN.Act), p.at(i, "mlp.shared_expert.down_proj.weight"), nil)
+	return t.mul(mlp, t.sigmoid(in("_gate")))
 }
 
 // expert is the dense network of expert e.

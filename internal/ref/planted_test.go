@@ -270,7 +270,7 @@ func (f *fixture) mutated(m mutant) *Net {
 //
 // No golden can notice: wrong widths of heads by layer, a double-wide network, shared keys and values with several own
 // layers of a type, decoder_sparse_step > 1, and equal logits of a router (tests of their own here and in arch); shared
-// experts and multimodal positions, which nothing here computes.
+// experts (gradients alone); multimodal positions, which nothing here computes.
 func TestPlantedErrors(t *testing.T) {
 	loaded := map[string]*fixture{}
 	get := func(name string) *fixture {
