@@ -6,7 +6,7 @@ var ministral3 = register(family{
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {
 		k.windows(c, 0, 0)
-		k.qScale(c)
+		k.positionScale(c)
 		rope := k.ropeFor(c, ropeRules{})
 		c.each(func(_ int, l *Layer) { l.Attn.Rope = rope(fullType, l.Attn.HeadDim) })
 	},

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,7 +36,7 @@ const ownKey = "apr.config"
 // are; path names it in errors. Faults: Format (a value of the wrong type, an unknown architecture), Load (a key or
 // tensor that is missing), Invalid (contradictions).
 func FromGGUF(path string, g GGUF) (Config, error) {
-	r := &ggufReader{g: g, path: path}
+	r := &ggufReader{g: g, path: path, read: map[string]bool{}}
 	name := r.str("general.architecture")
 	if r.err != nil {
 		return Config{}, r.err
@@ -45,6 +47,7 @@ func FromGGUF(path string, g GGUF) (Config, error) {
 	}
 	r.arch = name + "."
 	keys := r.config(f)
+	r.unread()
 	if r.err != nil {
 		return Config{}, r.err
 	}
@@ -123,7 +126,10 @@ type ggufReader struct {
 	path string
 	arch string // "llama."
 	err  error
+	read map[string]bool // keys that were asked for
 }
+
+func (r *ggufReader) value(key string) (any, bool) { r.read[key] = true; return r.g.Value(key) }
 
 func (r *ggufReader) keep(err error) {
 	if r.err == nil {
@@ -131,7 +137,7 @@ func (r *ggufReader) keep(err error) {
 	}
 }
 
-func (r *ggufReader) has(key string) bool { _, ok := r.g.Value(key); return ok }
+func (r *ggufReader) has(key string) bool { _, ok := r.value(key); return ok }
 
 func (r *ggufReader) typeError(key, want string, got any) error {
 	return fault.In(fault.Format, r.path, "expected %s, found %v of type %T", want, got, got).At("key %q", key).WithID("E-GGUF-020")
@@ -142,7 +148,7 @@ func (r *ggufReader) missing(key string) error {
 }
 
 func (r *ggufReader) str(key string) string {
-	v, ok := r.g.Value(key)
+	v, ok := r.value(key)
 	if !ok {
 		r.keep(r.missing(key))
 		return ""
@@ -152,6 +158,33 @@ func (r *ggufReader) str(key string) string {
 		r.keep(r.typeError(key, "a string", v))
 	}
 	return s
+}
+
+// changing are keys that change what a model computes, with the values that change nothing, for families that do not read
+// them. Other keys of an architecture that nobody reads are harmless: GGUF files have many.
+var changing = map[string][]any{
+	"attention.causal": {true}, "attention.clamp_kqv": {0.}, "attention.max_alibi_bias": {0.}, "attention.scale": {0.},
+	"attention.output_scale": {0., 1.}, "attention.temperature_scale": {0.}, "attn_logit_softcapping": {0.}, "embedding_scale": {0., 1.},
+	"expert_count": {0.}, "expert_gating_func": {0., 1.}, "expert_group_count": {0., 1.}, "expert_shared_count": {0.},
+	"expert_weights_scale": {0., 1.}, "final_logit_softcapping": {0.}, "logit_scale": {0., 1.}, "residual_scale": {0., 1.},
+	"rope.scaling.alpha": {0., 1.}, "router_logit_softcapping": {0.}, "swiglu_clamp_exp": {0.}, "swin_norm": {false}, "use_parallel_residual": {false},
+}
+
+// unread refuses a key of changing that the family did not read and that changes something.
+func (r *ggufReader) unread() {
+	for _, name := range slices.Sorted(maps.Keys(changing)) {
+		key := r.arch + name
+		v, ok := r.g.Value(key)
+		if !ok || r.read[key] {
+			continue
+		}
+		if _, isBool := v.(bool); !isBool {
+			v = r.float(key, 0)
+		}
+		if !slices.Contains(changing[name], v) {
+			r.refuse(key, "%v is not supported for this architecture", v)
+		}
+	}
 }
 
 // integer returns v as a count, and false if it is none.
@@ -175,7 +208,7 @@ func integer(v any) (int, bool) {
 }
 
 func (r *ggufReader) sizeOr(key string, def int) int {
-	v, ok := r.g.Value(key)
+	v, ok := r.value(key)
 	if !ok {
 		return def
 	}
@@ -195,7 +228,7 @@ func (r *ggufReader) size(key string) int {
 
 // float returns a number; a float32 becomes the shortest decimal that rounds to it, so that 1e-6 comes back as 1e-6.
 func (r *ggufReader) float(key string, def float64) float64 {
-	v, ok := r.g.Value(key)
+	v, ok := r.value(key)
 	if !ok {
 		return def
 	}
@@ -218,7 +251,7 @@ func (r *ggufReader) float(key string, def float64) float64 {
 
 // sizes returns a count for each of n layers, from one number or a list.
 func (r *ggufReader) sizes(key string, n int) []int {
-	v, ok := r.g.Value(key)
+	v, ok := r.value(key)
 	if !ok {
 		r.keep(r.missing(key))
 		return make([]int, n)
@@ -272,7 +305,7 @@ func boxed[T any](v []T) []any {
 
 // flags returns a list of booleans for n layers, nil if there is none.
 func (r *ggufReader) flags(key string, n int) []bool {
-	v, ok := r.g.Value(key)
+	v, ok := r.value(key)
 	if !ok {
 		return nil
 	}

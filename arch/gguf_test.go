@@ -2,7 +2,9 @@ package arch
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +64,9 @@ func TestGGUFRefused(t *testing.T) {
 		{"value length", qwen3, func(v virtualGGUF) { v.keys["qwen3.attention.value_length"] = uint32(64) }, fault.Format, "64 is not the head dimension 128"},
 		{"window", qwen3, func(v virtualGGUF) { v.keys["qwen3.attention.sliding_window"] = uint32(64) }, fault.Format, "a window of 64"},
 		{"rope type", qwen3, func(v virtualGGUF) { v.keys["qwen3.rope.scaling.type"] = "ntk" }, fault.Format, `rotary embedding of type "ntk"`},
+		{"a key that changes the model", qwen3, func(v virtualGGUF) { v.keys["qwen3.attn_logit_softcapping"] = float32(50) }, fault.Format, `key "qwen3.attn_logit_softcapping": 50 is not supported`},
+		{"not causal", qwen3, func(v virtualGGUF) { v.keys["qwen3.attention.causal"] = false }, fault.Format, `key "qwen3.attention.causal": false is not supported`},
+		{"experts where none are", qwen3, func(v virtualGGUF) { v.keys["qwen3.expert_count"] = uint32(8) }, fault.Format, `key "qwen3.expert_count": 8`},
 		{"heads differ", qwen3, func(v virtualGGUF) {
 			v.keys["qwen3.attention.head_count"] = append(slices.Repeat([]int32{16}, 27), 8)
 		}, fault.Format, "layer 27 has 8 heads"},
@@ -144,5 +149,58 @@ func TestGGUFKeys(t *testing.T) {
 	}
 	if got := list(fixtures(t)["phi3_longrope"]); !slices.Equal(got, want) {
 		t.Errorf("phi3: %q", got)
+	}
+}
+
+// Keys that converters add, and neutral values of those that would change a model, are accepted.
+func TestGGUFAccepted(t *testing.T) {
+	c := parseText(t, size("llama", 64, 2, 4, 2, 16, 96, 512, llama3))
+	v := virtual(c, append(GGUFMetadata(c), GGUFTokens(c)...)).(virtualGGUF)
+	for key, value := range map[string]any{
+		"general.file_type": uint32(15), "llama.vocab_size": uint32(512), "llama.attention.causal": true, "llama.expert_count": uint32(0),
+		"llama.attention.key_length": uint32(16), "llama.attention.value_length": int32(16), "llama.rope.scaling.type": "none", "llama.logit_scale": float32(1),
+	} {
+		v.keys[key] = value
+	}
+	if got, err := FromGGUF("x.gguf", v); err != nil || !same(got, c) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Whatever the values of a file are, reading it returns a description or a fault.
+func TestGGUFHostile(t *testing.T) {
+	rng := rand.New(rand.NewPCG(41, 42))
+	hostile := []any{
+		"", "x", true, false, uint32(0), uint32(1), uint32(3), uint32(1 << 31), int32(-1), uint64(1 << 63), int64(-1 << 63), float32(0), float32(-1),
+		float32(math.NaN()), float32(math.Inf(1)), math.NaN(), 1e300, []int32{}, []int32{-1, 0, 1}, []bool{}, []bool{true}, []string{"x"}, []float32{1}, nil,
+	}
+	cases := 0
+	for name, c := range fixtures(t) {
+		for range 200 {
+			v := virtual(c, append(GGUFMetadata(c), GGUFTokens(c)...)).(virtualGGUF)
+			for range 1 + rng.IntN(3) {
+				keys := slices.Sorted(maps.Keys(v.keys))
+				key := keys[rng.IntN(len(keys))]
+				if v.keys[key] = hostile[rng.IntN(len(hostile))]; rng.IntN(4) == 0 {
+					delete(v.keys, key)
+				}
+				shapes := slices.Sorted(maps.Keys(v.shapes))
+				if tensor := shapes[rng.IntN(len(shapes))]; rng.IntN(4) == 0 {
+					v.shapes[tensor] = []([]int){nil, {}, {0}, {-1, -1}, {1 << 40, 1}}[rng.IntN(5)]
+				} else if rng.IntN(4) == 0 {
+					delete(v.shapes, tensor)
+				}
+			}
+			got, err := FromGGUF(name, v)
+			if err == nil {
+				Slots(got)
+			} else if fault.KindOf(err) == fault.Other {
+				t.Errorf("%s: %v is no fault", name, err)
+			}
+			cases++
+		}
+	}
+	if cases != 27*200 {
+		t.Errorf("%d cases", cases)
 	}
 }

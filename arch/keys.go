@@ -16,6 +16,7 @@ type keys struct {
 	fields *strictjson.Fields
 	seen   map[string]bool
 	allow  []string
+	qScale bool  // the family scales queries by their position
 	err    error // of what is consistent JSON and not supported
 }
 

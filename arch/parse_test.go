@@ -264,6 +264,7 @@ func TestRefused(t *testing.T) {
 		{"unknown key, nothing near", tiny("qwen3", `"zzzzzzzzzz":64`), fault.Format, `key "zzzzzzzzzz" is not known`, "--allow-config-key zzzzzzzzzz"},
 		{"unknown rope key", tiny("llama", `"rope_scaling":{"rope_type":"linear","factor":2,"facto":3}`), fault.Format, `"facto"`, `"factor"`},
 		{"unknown rope type", tiny("llama", `"rope_scaling":{"rope_type":"dynamic","factor":2}`), fault.Format, `rotary embedding of type "dynamic" is not supported; supported: default, linear`, ""},
+		{"queries scaled by position", tiny("llama", `"rope_scaling":{"rope_type":"linear","factor":2,"llama_4_scaling_beta":0.1}`), fault.Format, `key "llama_4_scaling_beta": 0.1 is not supported for this family`, ""},
 		{"linear without factor", tiny("llama", `"rope_scaling":{"rope_type":"linear"}`), fault.Invalid, "factor is missing", ""},
 		{"llama3 without frequencies", tiny("llama", `"rope_scaling":{"rope_type":"llama3","factor":8,"original_max_position_embeddings":8192}`), fault.Invalid, "low_freq_factor", ""},
 		{"longrope of another width", tiny("phi3", `"rope_scaling":{"type":"longrope","short_factor":[1],"long_factor":[1,2,3,4,5,6]}`), fault.Format, `key "short_factor": has 1 entries; 12 of 12 values of a head are rotated, in 6 pairs`, ""},

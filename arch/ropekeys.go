@@ -75,7 +75,9 @@ func (k *keys) rope(object strictjson.Value, r Rope, partial float64, original i
 	s.has("max_position_embeddings") // repeats the configuration's
 	s.has("mrope_section")           // for text all three positions are equal
 	s.has("mrope_interleaved")
-	s.has("llama_4_scaling_beta") // read by its family
+	if beta := s.float("llama_4_scaling_beta", 0); beta != 0 && !k.qScale {
+		s.fail("llama_4_scaling_beta", "%v is not supported for this family", beta)
+	}
 	switch r.Kind {
 	case RopeDefault:
 		r.Original, r.Factor = 0, 0
@@ -134,8 +136,9 @@ func (k *keys) long(r *Rope, positions int) {
 	}
 }
 
-// qScale reads llama_4_scaling_beta, which configurations keep among the rotary parameters.
-func (k *keys) qScale(c *Config) {
+// positionScale reads llama_4_scaling_beta, which configurations keep among the rotary parameters.
+func (k *keys) positionScale(c *Config) {
+	k.qScale = true
 	for _, key := range []string{"rope_parameters", "rope_scaling"} {
 		v := k.value(key)
 		if v.Kind() != strictjson.Object {
