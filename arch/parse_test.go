@@ -401,3 +401,23 @@ func ExampleParse() {
 	// 128 head 596049920
 	// model.layers.0.self_attn.q_proj.weight blk.0.attn_q.weight [2048 1024] q
 }
+
+// The models that other tests use are read too.
+func TestParsesOwnModels(t *testing.T) {
+	var paths []string
+	for _, pattern := range []string{"../testdata/models/*/config.json", goldens + "/*/*/*/config.json", goldens + "/trajectory/*/config.json"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, found...)
+	}
+	if len(paths) < 5 {
+		t.Fatalf("found %d configurations only", len(paths))
+	}
+	for _, p := range paths {
+		if c := parseFile(t, p); c.Family != "qwen2" || c.NotComputed() != "" {
+			t.Errorf("%s: %s", p, c.JSON())
+		}
+	}
+}
