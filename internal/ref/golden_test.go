@@ -106,7 +106,7 @@ func load(t *testing.T, dir string) *Model {
 	return m
 }
 
-func readJSON(t *testing.T, path string, v any) {
+func readJSON(t testing.TB, path string, v any) {
 	t.Helper()
 	raw, err := os.ReadFile(path)
 	if err == nil {

@@ -207,3 +207,31 @@ func Loss(z, t Mat, targets []int, invN float64, spec device.LossSpec) (sums dev
 	}
 	return sums, dz
 }
+
+// StepLoss returns the mean loss L = 1/N Σ LossAt over the N positions of logits z with mask true, the sums it is made
+// of, and ∂L/∂z, which is zero elsewhere. Teacher logits t may be wider than z: only the columns of z count.
+func StepLoss(z, t Mat, targets []int, mask []bool, spec device.LossSpec) (loss float64, sums device.Scalars, dz Mat) {
+	dz = New(z.Rows, z.Cols)
+	rows := make([]int, 0, z.Rows)
+	for r, on := range mask {
+		if on {
+			rows = append(rows, r)
+		}
+	}
+	invN := 1 / float64(len(rows))
+	picked := make([]int, len(rows))
+	for i, r := range rows {
+		picked[i] = targets[r]
+	}
+	teacher := Mat{}
+	if t.V != nil {
+		teacher = Embed(t.ColRange(0, z.Cols), rows)
+	}
+	sums, grad := Loss(Embed(z, rows), teacher, picked, invN, spec)
+	EmbedBackward(dz, rows, grad)
+	loss = invN * (1 - spec.Alpha) * sums.CE
+	if spec.Alpha != 0 {
+		loss += invN * spec.Alpha * spec.Temperature * spec.Temperature * sums.D
+	}
+	return loss, sums, dz
+}

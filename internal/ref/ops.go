@@ -62,10 +62,7 @@ func Linear(x, w, bias Mat) Mat {
 	y := New(x.Rows, w.Rows)
 	for r := range x.Rows {
 		for o := range w.Rows {
-			sum := 0.0
-			for c, v := range x.Row(r) {
-				sum += v * w.Row(o)[c]
-			}
+			sum := dot(x.Row(r), w.Row(o))
 			if bias.V != nil {
 				sum += bias.V[o]
 			}
@@ -79,11 +76,13 @@ func Linear(x, w, bias Mat) Mat {
 func LinearBackward(dy, x, w Mat) (dx, dw, dbias Mat) {
 	dx, dw, dbias = New(x.Rows, x.Cols), New(w.Rows, w.Cols), New(1, w.Rows)
 	for r := range dy.Rows {
+		dxr := dx.Row(r)
 		for o, d := range dy.Row(r) {
 			dbias.V[o] += d
+			wo, dwo := w.Row(o), dw.Row(o)
 			for c, v := range x.Row(r) {
-				dx.Row(r)[c] += d * w.Row(o)[c]
-				dw.Row(o)[c] += d * v
+				dxr[c] += d * wo[c]
+				dwo[c] += d * v
 			}
 		}
 	}

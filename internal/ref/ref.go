@@ -1,13 +1,16 @@
-// Package ref computes every operation of device.Stream, and one whole step of a Qwen2 model, in float64, slowly and
-// obviously: the judge in tests.
+// Package ref computes every operation of device.Stream, and forward and backward of any decoder that package arch
+// describes, in float64, slowly and obviously: the judge in tests.
+//
+// A Net is a description with parameters. Its forward composes operations on a tape; each operation is a formula with the
+// backward that belongs to it, and the backward of the whole runs them from last to first.
 //
 // Each function is the formula of its operation written as loops over dense matrices; nothing is fused, blocked, reused
 // or run in parallel. Backwards are written from their formulas too, and the package's own tests compare them with
 // central finite differences of the forwards and with goldens made by PyTorch in float64.
 //
 // Caveats. For tests only: shapes are not checked beyond what indexing does, and a whole model beyond a few million
-// parameters takes minutes. The package shares the description structs of device (Attn, LossSpec ...) and no code with
-// any device or with model.
+// parameters takes minutes. The package shares the description structs of device (Attn, LossSpec ...) and of arch, and no
+// code with any device or with model.
 package ref
 
 // Mat is a dense row-major matrix: element (r,c) is V[r·Cols+c]. A vector has one row.

@@ -1,0 +1,13 @@
+package arch
+
+// Qwen2 and Qwen2.5: biases on q, k and v.
+var qwen2 = register(family{
+	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
+	set: func(k *keys, c *Config) {
+		k.noWindow(c)
+		k.only("use_mrope", false)
+		rope := k.ropeFor(c, ropeRules{})
+		c.each(func(_ int, l *Layer) { l.Attn.QKVBias, l.Attn.Rope = true, rope(fullType, l.Attn.HeadDim) })
+	},
+	toHF: func(c Config, o object) { c.hfNoWindow(o) },
+})

@@ -1,0 +1,230 @@
+package arch
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"apr/internal/fault"
+	"apr/internal/strictjson"
+)
+
+// keys reads a configuration and remembers what it was asked for: a key for which nobody asked is unknown. The first
+// error stays. A member that is null counts as absent.
+type keys struct {
+	obj    strictjson.Value
+	fields *strictjson.Fields
+	seen   map[string]bool
+	allow  []string
+	qScale bool  // the family scales queries by their position
+	err    error // of what is consistent JSON and not supported
+}
+
+func newKeys(v strictjson.Value, allow []string) *keys {
+	return &keys{obj: v, fields: strictjson.NewFields(v), seen: map[string]bool{}, allow: allow}
+}
+
+func (k *keys) Err() error {
+	if err := k.fields.Err(); err != nil {
+		return err
+	}
+	return k.err
+}
+
+// fail keeps an error at the value of key.
+func (k *keys) fail(key, format string, args ...any) {
+	if k.Err() == nil {
+		v, ok := k.obj.Get(key)
+		if !ok {
+			v = k.obj
+		}
+		k.err = v.Errorf("key %q: %s", key, fmt.Sprintf(format, args...))
+	}
+}
+
+func (k *keys) has(key string) bool { k.seen[key] = true; return k.fields.Has(key) }
+
+// null reports whether key is there with the value null.
+func (k *keys) null(key string) bool {
+	k.seen[key] = true
+	v, ok := k.obj.Get(key)
+	return ok && v.Kind() == strictjson.Null
+}
+
+func (k *keys) value(key string) strictjson.Value { k.seen[key] = true; return k.fields.ValueOr(key) }
+
+// size reads a required count.
+func (k *keys) size(key string) int {
+	k.seen[key] = true
+	return int(min(k.fields.Uint(key), math.MaxInt32))
+}
+
+func (k *keys) sizeOr(key string, def int) int {
+	k.seen[key] = true
+	return int(min(k.fields.UintOr(key, uint64(def)), math.MaxInt32))
+}
+
+// sizeOrNeed is sizeOr, or size where there is no default.
+func (k *keys) sizeOrNeed(key string, def int) int {
+	if def == 0 {
+		return k.size(key)
+	}
+	return k.sizeOr(key, def)
+}
+
+func (k *keys) float(key string, def float64) float64 {
+	k.seen[key] = true
+	return k.fields.FloatOr(key, def)
+}
+
+func (k *keys) flag(key string, def bool) bool {
+	k.seen[key] = true
+	return k.fields.BoolOr(key, def)
+}
+
+func (k *keys) str(key, def string) string { k.seen[key] = true; return k.fields.StrOr(key, def) }
+
+// ids reads one token id, a list of them, or none.
+func (k *keys) ids(key string) []int {
+	v := k.value(key)
+	switch v.Kind() {
+	case strictjson.Absent, strictjson.Null:
+		return nil
+	case strictjson.Array:
+		list, err := v.Uints()
+		if err != nil {
+			k.keep(err)
+			return nil
+		}
+		ids := make([]int, len(list))
+		for i, id := range list {
+			ids[i] = int(min(id, math.MaxInt32))
+		}
+		return ids
+	}
+	if id, err := v.Int64(); err != nil || id >= 0 {
+		return []int{k.sizeOr(key, 0)} // reports what is no integer
+	}
+	return nil
+}
+
+// id reads one token id, or −1.
+func (k *keys) id(key string) int {
+	if ids := k.ids(key); len(ids) > 0 {
+		return ids[0]
+	}
+	return -1
+}
+
+func (k *keys) keep(err error) {
+	if k.Err() == nil {
+		k.err = err
+	}
+}
+
+// strings reads an array of strings, nil if it is absent.
+func (k *keys) strings(key string) []string {
+	v := k.value(key)
+	if v.Kind() == strictjson.Absent {
+		return nil
+	}
+	list, err := v.Strings()
+	k.member(key, err)
+	return list
+}
+
+// floats reads an array of numbers, nil if it is absent.
+func (k *keys) floats(key string) (list []float64) {
+	v := k.value(key)
+	if v.Kind() == strictjson.Absent {
+		return nil
+	}
+	k.member(key, v.Expect(strictjson.Array))
+	for e := range v.Items() {
+		x, err := e.Float64()
+		k.member(key, err)
+		list = append(list, x)
+	}
+	return list
+}
+
+// sizes reads an array of counts, nil if it is absent.
+func (k *keys) sizes(key string) (list []int) {
+	v := k.value(key)
+	if v.Kind() == strictjson.Absent {
+		return nil
+	}
+	ns, err := v.Uints()
+	k.member(key, err)
+	for _, n := range ns {
+		list = append(list, int(min(n, math.MaxInt32)))
+	}
+	return list
+}
+
+// member keeps an error about a member, and names its key.
+func (k *keys) member(key string, err error) {
+	if e, ok := err.(*strictjson.Error); ok && e != nil {
+		k.keep(&strictjson.Error{Code: e.Code, Offset: e.Offset, Msg: fmt.Sprintf("key %q: %s", key, e.Msg)})
+	}
+}
+
+// only refuses a value of key other than the one that is computed.
+func (k *keys) only(key string, want any) {
+	var got any = want
+	switch w := want.(type) {
+	case bool:
+		got = k.flag(key, w)
+	case float64:
+		got = k.float(key, w)
+	case int:
+		got = k.sizeOr(key, w)
+	case string:
+		got = k.str(key, w)
+	}
+	if k.Err() == nil && got != want {
+		k.fail(key, "%v is not supported; supported: %v", got, want)
+	}
+}
+
+// harmless are keys of public configurations that decide nothing here: which program wrote the file, how it trains, what
+// it returns, and the defaults of transformers' own base class, which older versions wrote out.
+var harmless = []string{
+	"_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "add_cross_attention", "architectures", "attention_dropout", "auto_map", "bad_words_ids",
+	"begin_suppress_tokens", "cache_implementation", "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id",
+	"diversity_penalty", "do_sample", "dropout", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+	"finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout", "id2label", "is_decoder", "is_encoder_decoder", "label2id",
+	"length_penalty", "max_length", "min_length", "model_max_length", "name", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+	"output_attentions", "output_hidden_states", "output_router_logits", "output_scores", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
+	"remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise", "sep_token_id",
+	"suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p",
+	"torch_dtype", "torchscript", "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+}
+
+// unknown returns an error about the first key that nobody asked for, with the nearest known one.
+func (k *keys) unknown() error {
+	for key, v := range k.obj.Members() {
+		if k.seen[key] || slices.Contains(harmless, key) || slices.Contains(k.allow, key) {
+			continue
+		}
+		known := slices.Clone(harmless)
+		for s := range k.seen {
+			known = append(known, s)
+		}
+		slices.Sort(known)
+		e := &unknownKey{key: key, at: v}
+		if near := fault.Nearest(key, known); near != "" {
+			e.near = near
+		}
+		return e
+	}
+	return nil
+}
+
+// unknownKey is the refusal of a key.
+type unknownKey struct {
+	key, near string
+	at        strictjson.Value
+}
+
+func (e *unknownKey) Error() string { return fmt.Sprintf("key %q is not known for this family", e.key) }

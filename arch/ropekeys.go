@@ -1,0 +1,159 @@
+package arch
+
+import (
+	"math"
+
+	"apr/internal/strictjson"
+)
+
+// ropeRules says how a family writes its rotary embeddings.
+type ropeRules struct {
+	theta      float64 // default base; 0: 10000
+	partial    float64 // default part of a head that is rotated; 0: all
+	localTheta float64 // windowed layers have a base of their own, rope_local_base_freq, with this default, and no scaling
+	fullOnly   bool    // windowed layers are not scaled
+	original   int     // default of original_max_position_embeddings for longrope; 0: none
+}
+
+// ropeFor returns a function that gives the rotary embedding of a layer of some type with heads of some width. It
+// understands rope_theta with rope_scaling (transformers 4) and rope_parameters (5), whole or by type of layer.
+func (k *keys) ropeFor(c *Config, rules ropeRules) func(layerType string, headDim int) int {
+	theta := k.float("rope_theta", or(rules.theta, 10000))
+	local := k.float("rope_local_base_freq", rules.localTheta)
+	partial := k.float("partial_rotary_factor", or(rules.partial, 1))
+	original := k.sizeOr("original_max_position_embeddings", rules.original)
+	scaling, parameters := k.value("rope_scaling"), k.value("rope_parameters")
+	return func(layerType string, headDim int) int {
+		own := layerType == slidingType && (rules.localTheta != 0 || rules.fullOnly)
+		object, base := scaling, theta
+		if own {
+			object = strictjson.Value{}
+			if rules.localTheta != 0 {
+				base = local
+			}
+		}
+		if parameters.Kind() != strictjson.Absent {
+			byType, nested := parameters.Get(layerType)
+			_, full := parameters.Get(fullType)
+			_, sliding := parameters.Get(slidingType)
+			switch {
+			case nested:
+				object = byType
+			case full || sliding:
+				k.fail("rope_parameters", "has no entry for layers of type %s", layerType)
+			case own && rules.fullOnly: // one object for both: it scales full layers only
+				object, base = strictjson.Value{}, thetaOf(parameters, base)
+			case !own:
+				object = parameters
+			}
+		}
+		r := k.rope(object, Rope{Kind: RopeDefault, Theta: base, HeadDim: headDim, Attention: 1}, partial, original, c)
+		return c.ropeIndex(r)
+	}
+}
+
+func thetaOf(v strictjson.Value, def float64) float64 {
+	return strictjson.NewFields(v).FloatOr("rope_theta", def)
+}
+
+// rope reads one object of scaling into r, which holds what is known without it.
+func (k *keys) rope(object strictjson.Value, r Rope, partial float64, original int, c *Config) Rope {
+	if object.Kind() == strictjson.Absent || object.Kind() == strictjson.Null {
+		r.Width = rotary(r.HeadDim, partial)
+		return r
+	}
+	s := newKeys(object, k.allow)
+	r.Theta = s.float("rope_theta", r.Theta)
+	partial = s.float("partial_rotary_factor", partial)
+	kind := s.str("rope_type", s.str("type", "default"))
+	if kind == "su" { // the first name of longrope
+		kind = string(RopeLong)
+	}
+	r.Kind, r.Width = RopeKind(kind), rotary(r.HeadDim, partial)
+	r.Original = s.sizeOr("original_max_position_embeddings", original)
+	r.Factor = s.float("factor", 0)
+	s.has("max_position_embeddings") // repeats the configuration's
+	s.has("mrope_section")           // for text all three positions are equal
+	s.has("mrope_interleaved")
+	if beta := s.float("llama_4_scaling_beta", 0); beta != 0 && !k.qScale {
+		s.fail("llama_4_scaling_beta", "%v is not supported for this family", beta)
+	}
+	switch r.Kind {
+	case RopeDefault:
+		r.Original, r.Factor = 0, 0
+	case RopeLinear:
+		r.Original = 0
+	case RopeLlama3:
+		r.Low, r.High = s.float("low_freq_factor", 0), s.float("high_freq_factor", 0)
+	case RopeYaRN:
+		s.yarn(&r, c.MaxPositions)
+	case RopeLong:
+		s.long(&r, c.MaxPositions)
+	case RopeProportional:
+		r.Width, r.Rotated = r.HeadDim, int(partial*float64(r.HeadDim)/2)
+		r.Factor, r.Original = or(r.Factor, 1), 0
+	default:
+		s.fail("rope_type", "rotary embedding of type %q is not supported; supported: default, linear, llama3, yarn, longrope, proportional", kind)
+	}
+	if err := s.Err(); err != nil {
+		k.keep(err)
+	} else {
+		k.keep(s.unknown())
+	}
+	return r
+}
+
+// rotary returns the rotated values of a head, int(headDim·partial).
+func rotary(headDim int, partial float64) int { return int(float64(headDim) * partial) }
+
+func (k *keys) yarn(r *Rope, positions int) {
+	r.High, r.Low = k.float("beta_fast", 32), k.float("beta_slow", 1)
+	r.High, r.Low = or(r.High, 32), or(r.Low, 1)
+	r.Exact = !k.flag("truncate", true)
+	r.MScale, r.MScaleAll = k.float("mscale", 0), k.float("mscale_all_dim", 0)
+	if r.Original == 0 {
+		r.Original = positions
+	}
+	if r.Attention = k.float("attention_factor", 0); r.Attention == 0 {
+		r.Attention = r.yarnAttention()
+	}
+}
+
+func (k *keys) long(r *Rope, positions int) {
+	r.Divisors, r.LongDivs = k.floats("short_factor"), k.floats("long_factor")
+	if r.Original == 0 {
+		k.fail("original_max_position_embeddings", "longrope needs it")
+		return
+	}
+	r.Factor = or(r.Factor, float64(positions)/float64(r.Original))
+	if r.Attention = k.float("attention_factor", 0); r.Attention == 0 {
+		r.Attention = r.longAttention()
+	}
+	for key, list := range map[string][]float64{"short_factor": r.Divisors, "long_factor": r.LongDivs} {
+		if len(list) != r.Width/2 {
+			k.fail(key, "has %d entries; %d of %d values of a head are rotated, in %d pairs", len(list), r.Width, r.HeadDim, r.Width/2)
+		}
+	}
+}
+
+// positionScale reads llama_4_scaling_beta, which configurations keep among the rotary parameters.
+func (k *keys) positionScale(c *Config) {
+	k.qScale = true
+	for _, key := range []string{"rope_parameters", "rope_scaling"} {
+		v := k.value(key)
+		if v.Kind() != strictjson.Object {
+			continue
+		}
+		s := strictjson.NewFields(v)
+		beta, length := s.FloatOr("llama_4_scaling_beta", 0), s.UintOr("original_max_position_embeddings", 0)
+		k.keep(s.Err())
+		if beta == 0 {
+			continue
+		}
+		if length == 0 {
+			k.fail(key, "llama_4_scaling_beta needs original_max_position_embeddings")
+		}
+		c.each(func(_ int, l *Layer) { l.Attn.QBeta, l.Attn.QLength = beta, int(min(length, math.MaxInt32)) })
+		return
+	}
+}
