@@ -119,7 +119,7 @@ func runsListCommand(name, short string) *cli.Command {
 			{Name: "reindex", Value: cli.Bool(&reindex, false), Help: "make the folder's index anew from the runs' records"},
 		},
 		Run: func(context.Context, *cli.Env) (cli.Result, error) {
-			ix, err := runs.OpenIndex(dir, reindex)
+			ix := runs.OpenIndex(dir, reindex)
 			if err != nil {
 				return nil, err
 			}
