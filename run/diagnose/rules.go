@@ -47,7 +47,7 @@ func stalls(r *records) (out []Finding) {
 		f := Finding{
 			ID: "hung", Symptom: fmt.Sprintf("no progress for %.0f s, exit 22", number(e.detail["idle_seconds"])), Fatal: true, at: e.Time,
 			Cause: "hung in " + e.get("last_operation"), Evidence: []Evidence{e.evidence()},
-			Advice: "the stacks of all goroutines say where each waits; --resume continues from the last checkpoint",
+			Advice: "the stacks of all goroutines say where each waits; " + r.resumption(),
 		}
 		if name := e.get("stacks"); name != "" {
 			f.Evidence = append(f.Evidence, r.find(name, "last operation")...)
@@ -116,7 +116,7 @@ func degenerate(r *records) (out []Finding) {
 	}
 	if sum, same := r.sameModel(); same {
 		return []Finding{{ID: "degenerate", Symptom: "there is nothing to learn", Cause: "teacher and student are the same model", Fatal: true,
-			Evidence: append(r.find("manifest.json", sum), ends(steps)...), at: r.run.Manifest.Started, Advice: "give another teacher"}}
+			Evidence: append(r.find(r.run.Settings, sum), ends(steps)...), at: r.run.Manifest.Started, Advice: "give another teacher"}}
 	}
 	largest, computed := 0.0, 0
 	low, high := math.Inf(1), math.Inf(-1)
@@ -170,7 +170,7 @@ func zeroRate(r *records) []Finding {
 	}
 	return []Finding{{ID: "zero-learning-rate", Symptom: fmt.Sprintf("the learning rate is zero in all %d steps", len(steps)),
 		Cause: "the learning rate is zero: learning_rate " + r.setting("learning_rate"), Fatal: true, at: r.run.Manifest.Started,
-		Evidence: append(ends(steps), r.find("manifest.json", `"learning_rate"`)...)}}
+		Evidence: append(ends(steps), r.find(r.run.Settings, `"learning_rate"`)...)}}
 }
 
 // stops are signals that the run obeyed.
@@ -178,7 +178,7 @@ func stops(r *records) (out []Finding) {
 	for _, e := range r.events {
 		if e.Kind == "stop" {
 			out = append(out, Finding{ID: "stopped", Symptom: "the run stopped in order, exit 20", Cause: "a " + e.Name, Fatal: true,
-				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "--resume continues it"})
+				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: r.resumption()})
 		}
 	}
 	return out
@@ -194,7 +194,7 @@ func receipt(r *records) []Finding {
 	switch {
 	case strings.Contains(reason, "[E-FILE-015]"):
 		f.ID, f.Symptom, f.Cause = "disk-full", "a file could not be written", "the disk is full: "+reason
-		f.Advice = "make room and --resume: the last checkpoint is kept"
+		f.Advice = "make room; " + r.resumption()
 	case strings.Contains(reason, "steps in a row were refused"):
 		f.ID, f.Cause = "diverged", "diverged: "+reason
 	}
