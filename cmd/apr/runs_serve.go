@@ -49,6 +49,9 @@ func runsServeCommand() *cli.Command {
 				Help: "write the bearer token that /metrics wants to this file (for Prometheus' credentials_file), readable by you alone"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if err := runsFolder(e.Settings, dir); err != nil {
+				return nil, err
+			}
 			if _, err := runs.Paths(dir); err != nil {
 				return nil, err
 			}
