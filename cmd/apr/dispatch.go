@@ -176,11 +176,11 @@ func (r *dispatchResult) writeRecord(name string) error {
 	if err != nil {
 		return fault.New(fault.Other, "the record cannot be written as JSON").Because(err)
 	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return fault.In(fault.IO, filepath.Dir(name), "cannot be created").Because(err)
 	}
 	r.Record = name
-	return atomicfile.WriteFile(name, append(text, '\n'), true)
+	return atomicfile.WritePrivate(name, append(text, '\n'))
 }
 
 // startHere starts the run as a process of its own, which only then can go on when this one ends.

@@ -68,13 +68,13 @@ func (l formatList) Text(p *cli.Page) {
 	p.Table([]string{"format", "--quantize", ""}, rows)
 }
 
-// exportEndings are what an export may be called, and the files of other commands.
-var exportEndings = formats{{"hf", nil}, {"gguf", []string{".gguf"}}, {"apr", []string{".apr"}}, {"safetensors", []string{".safetensors"}}}
+// modelEndings are what a model may be called; the first two are exported.
+var modelEndings = formats{{"hf", nil}, {"gguf", []string{".gguf"}}, {"apr", []string{".apr"}}, {"safetensors", []string{".safetensors"}}}
 
 // chooseExport returns the format of an export: by its flag, or by the output's name.
 func chooseExport(output, format string) (string, error) {
-	_, chosen, err := exportEndings[:2].choose(output, format, "hf")
-	if _, named, _ := exportEndings.choose(output, "", "hf"); named == "apr" || named == "safetensors" {
+	_, chosen, err := modelEndings[:2].choose(output, format, "hf")
+	if _, named, _ := modelEndings.choose(output, "", "hf"); named == "apr" || named == "safetensors" {
 		return "", fault.In(fault.Usage, "--output", "%q is the name of a %s file, which is not exported: hf is a folder, gguf a file", output, named).
 			WithHint("apr convert writes %s files", named)
 	}

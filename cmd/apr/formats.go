@@ -38,7 +38,7 @@ func (all formats) choose(output, format, otherwise string) (string, string, err
 		return output, otherwise, nil
 	case named == "" && format == "":
 		return "", "", fault.In(fault.Usage, "--output", "%q: %q is no ending of a format that is written here", output, ext).
-			WithHint("known: %s; --format says it for any other name", all.known())
+			WithHint("known: %s", all.known())
 	case format == "":
 		return output, named, nil
 	case named != "" && named != format:
@@ -62,7 +62,7 @@ func (all formats) known() string {
 	var texts []string
 	for _, f := range all {
 		if len(f.endings) == 0 {
-			texts = append(texts, "no ending ("+f.name+", a folder)")
+			texts = append(texts, "none, or a / at the end ("+f.name+", a folder)")
 			continue
 		}
 		texts = append(texts, strings.Join(f.endings, ", ")+" ("+f.name+")")
