@@ -26,6 +26,7 @@ type Option struct {
 	Arg       bool     // a positional argument and a configuration key, not a flag
 	EnvOnly   bool     // neither flag nor configuration key
 	Required  bool     // must be given by flag, argument, environment or configuration
+	InsteadOf string   // another option that says the same in another way: of both, the one given in the stronger place counts
 
 	given []string // texts from the command line, in order
 }

@@ -18,8 +18,7 @@ type Setting struct {
 	Value  any    `json:"value"`
 	Origin string `json:"origin"` // "flag", "env NAME", "config FILE:LINE" or "default"
 
-	envOnly bool
-	unset   string // what the default means, where the value does not say it
+	unset string // what the default means, where the value does not say it
 }
 
 // Settings are the merged options of a call, in the order of the table.
@@ -89,7 +88,7 @@ func merge(opts []Option, file *configFile, env map[string]string) (Settings, er
 				return nil, err
 			}
 		}
-		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly}
+		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default"}
 		if src != nil {
 			set.Origin = src.origin
 		} else {
