@@ -193,7 +193,7 @@ func (r *dispatchResult) writeRecord(name string) error {
 		return fault.In(fault.IO, filepath.Dir(name), "cannot be created").Because(err)
 	}
 	r.Record = name
-	return atomicfile.WritePrivate(name, append(text, '\n'))
+	return atomicfile.WritePrivate(name, append(text, '\n'), true)
 }
 
 // startHere starts the run as a process of its own, which only then can go on when this one ends.

@@ -405,7 +405,7 @@ func reportRun(e *cli.Env, path string) *report.Verdict {
 		err = report.WriteHTML(&b, rec)
 	}
 	if err == nil {
-		err = atomicfile.WritePrivate(filepath.Join(path, "report.html"), b.Bytes())
+		err = atomicfile.WritePrivate(filepath.Join(path, "report.html"), b.Bytes(), true)
 	}
 	if err != nil {
 		e.Log.Warn("no report was written: " + err.Error())

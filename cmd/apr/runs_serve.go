@@ -68,7 +68,7 @@ func serve(ctx context.Context, e *cli.Env, dir string, port int, tokenFile stri
 	}
 	d := newDashboard(dir, l.Addr().String())
 	if tokenFile != "" {
-		if err := atomicfile.WriteFile(tokenFile, []byte(d.session), false); err != nil {
+		if err := atomicfile.WritePrivate(tokenFile, []byte(d.session), false); err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
 	}

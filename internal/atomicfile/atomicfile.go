@@ -238,8 +238,10 @@ func WriteFile(path string, data []byte, force bool) error {
 	return writeFile(path, data, force, shared)
 }
 
-// WritePrivate writes data to path in one go, with mode 0600, and replaces what is there.
-func WritePrivate(path string, data []byte) error { return writeFile(path, data, true, private) }
+// WritePrivate is WriteFile with mode 0600.
+func WritePrivate(path string, data []byte, force bool) error {
+	return writeFile(path, data, force, private)
+}
 
 func writeFile(path string, data []byte, force bool, mode fs.FileMode) error {
 	f, err := create(osSystem{}, path, force, mode)

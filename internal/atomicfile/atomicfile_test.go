@@ -313,7 +313,7 @@ func TestLinkIsReplaced(t *testing.T) {
 	if info, err := os.Lstat(link); err != nil || info.Mode() != want.Mode() {
 		t.Errorf("mode %v, %v; want a regular file of mode %v, as others are made", info.Mode(), err, want.Mode())
 	}
-	if err := WritePrivate(link, []byte("private")); err != nil {
+	if err := WritePrivate(link, []byte("private"), true); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode() != 0o600 {

@@ -126,7 +126,7 @@ func (f Findings) Write() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", File, err)
 	}
-	return atomicfile.WritePrivate(filepath.Join(f.RunDir, File), append(b, '\n'))
+	return atomicfile.WritePrivate(filepath.Join(f.RunDir, File), append(b, '\n'), true)
 }
 
 // conclude names the cause of the run's state. A run that failed without any fatal finding has an unknown one.

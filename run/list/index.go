@@ -135,7 +135,7 @@ func (ix *Index) write(lines []entry) error {
 		return fmt.Errorf("runs: %w", err)
 	}
 	text := slices.Concat(first, []byte("\n"), []byte(b.String()))
-	if err := atomicfile.WritePrivate(filepath.Join(ix.dir, indexName), text); err != nil {
+	if err := atomicfile.WritePrivate(filepath.Join(ix.dir, indexName), text, true); err != nil {
 		return err
 	}
 	return ix.sweep()

@@ -320,7 +320,7 @@ func (d *Dir) writeJSON(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return atomicfile.WritePrivate(d.File(name), append(b, '\n'))
+	return atomicfile.WritePrivate(d.File(name), append(b, '\n'), true)
 }
 
 // Close flushes and unlocks.
@@ -417,7 +417,7 @@ func (l *lineFile) filter(keep func([]byte) bool) error {
 		}
 		old = old[end+1:]
 	}
-	if err := atomicfile.WritePrivate(path, kept); err != nil {
+	if err := atomicfile.WritePrivate(path, kept, true); err != nil {
 		return err
 	}
 	fresh, err := openLines(path)
