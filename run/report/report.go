@@ -314,10 +314,10 @@ func valueOr(m map[string]int64, name string) int64 {
 	return -1
 }
 
-// events are the decisions, warnings and stops, without what the other parts of the report show.
+// events are the decisions, warnings, stops and resumptions, without what the other parts of the report show.
 func events(r *runlog.Record) (rows []EventRow) {
 	for _, e := range r.Events {
-		if e.Kind == "evaluation" || e.Kind == "record" || e.Kind == "checkpoint" {
+		if e.Kind == "evaluation" || e.Kind == "record" || e.Kind == "checkpoint" || e.Kind == runlog.Attempt && e.Name == "1" {
 			continue
 		}
 		rows = append(rows, EventRow{e.Time, e.Kind, e.Name, text(e.Detail), e.Reason})

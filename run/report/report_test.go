@@ -261,6 +261,7 @@ func TestVerdict(t *testing.T) {
 		"better":           {rec(runlog.Completed, teacher, untrained, score("distilled student", 3), score("control student", 4)), Good, "Distillation was worth it: 1.0000 nats", "control 50.0"},
 		"worse":            {rec(runlog.Completed, teacher, score("distilled student", 4.5), score("control student", 4)), Bad, "Distillation was not worth it: 0.5000 nats", "control -25.0"},
 		"the same":         {rec(runlog.Completed, teacher, score("distilled student", 4.00001), score("control student", 4)), Neutral, "Distillation made no difference", "control -0.0"},
+		"surely nothing":   {judged(3.99999, 0.000005, 0.000015, true), Neutral, "Distillation made no difference (95 % interval 0.0000 to 0.0000)", "control 0.0"},
 		"better than all":  {rec(runlog.Completed, teacher, score("distilled student", 1), score("control student", 4)), Good, "Distillation was worth it: 3.0000", "control 150.0"},
 		"a worse teacher":  {rec(runlog.Completed, score("teacher", 5), score("distilled student", 3), score("control student", 4)), Good, "Distillation was worth it", ""},
 		"no control":       {rec(runlog.Completed, teacher, untrained, score("distilled student", 4)), Neutral, "The distilled student scores 4.0000 nats", "untrained student 66.7"},
