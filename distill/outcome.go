@@ -39,9 +39,9 @@ type Outcome struct {
 	Outputs  map[string]string `json:"outputs"` // path in the run directory → SHA-256
 }
 
-// takeOver makes out the outcome so far of a leg that continues from a checkpoint: its progress, and what the records that the
-// run kept say of times. It returns the seconds of the attempts before.
-func (out *Outcome) takeOver(leg string, progress Outcome, steps []runlog.Step, events []runlog.Event) (before float64) {
+// takeOver continues from a checkpoint of a leg: o becomes the checkpoint's progress, with times and checkpoints as the records
+// that the run kept have them. It returns the seconds of the attempts before.
+func (o *Outcome) takeOver(leg string, progress Outcome, steps []runlog.Step, events []runlog.Event) (before float64) {
 	student := runlog.Sum(steps, LegStudent)
 	for _, s := range steps {
 		if leg == LegControl || s.Leg == LegStudent {
@@ -52,15 +52,15 @@ func (out *Outcome) takeOver(leg string, progress Outcome, steps []runlog.Step, 
 	if leg != LegStudent {
 		return before
 	}
-	dir, id := out.RunDir, out.RunID
-	*out = progress
-	out.RunDir, out.RunID, out.StoppedBy, out.InSteps = dir, id, "", student.Seconds
-	out.Checkpoints, out.CheckpointTime = 0, 0
+	dir, id := o.RunDir, o.RunID
+	*o = progress
+	o.RunDir, o.RunID, o.StoppedBy, o.InSteps = dir, id, "", student.Seconds
+	o.Checkpoints, o.CheckpointTime = 0, 0
 	for _, e := range events {
 		if d, ok := e.Detail.(map[string]any); ok && e.Kind == "checkpoint" {
 			took, _ := d["seconds"].(float64)
-			out.Checkpoints++
-			out.CheckpointTime += took
+			o.Checkpoints++
+			o.CheckpointTime += took
 		}
 	}
 	return before

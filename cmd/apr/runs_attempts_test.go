@@ -3,10 +3,13 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -185,15 +188,55 @@ func TestRunIsPrivate(t *testing.T) {
 	}
 }
 
-// No page of a dashboard over a real run holds what fmt prints for an argument that does not fit its verb.
-func TestPagesOfRealRun(t *testing.T) {
+// No page that apr runs serve shows of a real run holds what fmt prints for an argument that does not fit its verb.
+func TestServedPages(t *testing.T) {
 	dir := smallRun(t)
-	d := served(t, dir)
-	cookie := http.Header{"Cookie": {d.cookieName() + "=" + d.session}}
-	for path, want := range map[string]string{"/": `<td class="n">5</td><td class="n">\d+\.\d{4}</td><td class="n">\d+\.\d{4}</td>`, "/runs/run/": "<h1>", "/runs/run/data.json": `"charts"`, "/metrics": "apr_loss"} {
-		code, body, _ := ask(t, "GET", "http://"+d.address+path, "", cookie)
-		if code != 200 || !regexp.MustCompile(want).MatchString(body) {
-			t.Errorf("%s: %d, without %q:\n%.2000s", path, code, want, body)
+	c := exec.Command(program(t), "runs", "serve", "--dir", dir)
+	c.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES=-1")
+	stdout, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(c.Process.Signal(syscall.SIGINT), c.Wait()); err != nil {
+			t.Error(err)
+		}
+	}()
+	link, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := http.Client{Jar: jar}
+	get := func(target string) string {
+		t.Helper()
+		res, err := browser.Get(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s, %v:\n%s", target, res.Status, err, body)
+		}
+		return string(body)
+	}
+	base, _, _ := strings.Cut(strings.TrimSpace(link), "/login")
+	pages := map[string]string{"the link": get(strings.TrimSpace(link))}
+	for _, path := range []string{"/", "/runs/run/", "/runs/run/data.json", "/metrics"} {
+		pages[path] = get(base + path)
+	}
+	for path, want := range map[string]string{"the link": "<h1>Runs</h1>", "/": `<td class="n">5</td><td class="n">\d+\.\d{4}</td><td class="n">\d+\.\d{4}</td>`,
+		"/runs/run/": "<h1>", "/runs/run/data.json": `"charts"`, "/metrics": "apr_loss"} {
+		body := pages[path]
+		if !regexp.MustCompile(want).MatchString(body) {
+			t.Errorf("%s lacks %q:\n%.2000s", path, want, body)
 		}
 		if i := strings.Index(body, "%!"); i >= 0 {
 			t.Errorf("%s: %q", path, body[max(0, i-80):min(len(body), i+80)])
