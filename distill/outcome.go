@@ -27,8 +27,8 @@ type Outcome struct {
 	TargetsSeen    int64   `json:"targets_seen"`
 	TokensPerSec   float64 `json:"tokens_per_second"` // TokensSeen over InSteps
 	InSteps        float64 `json:"seconds_in_steps"`  // of the student's leg: its steps that were applied
-	// Seconds is the time of all attempts. What an attempt did after the checkpoint that the next one continued from is lost, and
-	// so is its time, as its steps are.
+	// Seconds is the time of all attempts, each from the loading of the teacher on. What an attempt did after the checkpoint that
+	// the next one continued from is lost, and so is its time, as its steps are.
 	Seconds        float64 `json:"duration_seconds"`
 	FirstStep      float64 `json:"seconds_to_first_step"` // of the first attempt
 	Checkpoints    int     `json:"checkpoints"`           // written by all attempts
