@@ -323,14 +323,14 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 
 // printVerdict prints what a run was worth.
 func printVerdict(p *cli.Page, v report.Verdict) {
-	headline := cli.Clean(v.Headline)
-	switch v.Tone {
+	switch headline := cli.Clean(v.Headline); v.Tone {
 	case report.Good:
-		headline = p.Good(headline)
+		p.Printf("\n%s\n", p.Good(headline))
 	case report.Bad:
-		headline = p.Bad(headline)
+		p.Printf("\n%s\n", p.Bad(headline))
+	default:
+		p.Printf("\n%s\n", headline)
 	}
-	p.Printf("\n%s\n", headline)
 	if v.Detail != "" {
 		p.Printf("%s\n", cli.Clean(v.Detail))
 	}

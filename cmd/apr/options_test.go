@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"apr/internal/cli"
 	"apr/internal/contracttest"
 )
@@ -51,6 +53,27 @@ func distillCall(t *testing.T, args []string, environ ...string) (distillOptions
 	app := &cli.App{Name: "apr", In: strings.NewReader(""), Out: &out, Err: &errw, Environ: environ, Commands: []*cli.Command{c}}
 	code := app.Main(args)
 	return o, settings, out.String() + errw.String(), code
+}
+
+// TestDistillConfigRoundTrip reads back what --print-config prints of the defaults and of changed values.
+func TestDistillConfigRoundTrip(t *testing.T) {
+	args := strings.Fields("distill /t.apr --student /s.apr -d /x.jsonl --chunk-rows 512 --chat-template chatml --no-packing --probe off --lora-targets q,k")
+	want, _, out, code := distillCall(t, args)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, out)
+	}
+	_, _, text, _ := distillCall(t, append(args, "--print-config"))
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, _, out, code := distillCall(t, []string{"distill", file})
+	if code != 0 {
+		t.Fatalf("exit %d: %s\n%s", code, out, text)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
 }
 
 // TestWarmUpOver: a flag for one way to say the warm-up wins over a file that says the other.

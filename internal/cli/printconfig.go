@@ -26,9 +26,9 @@ func printed(opts []Option, all Settings) printedConfig {
 		switch {
 		case !known || o.Name == "print-config":
 			continue
-		case o.EnvOnly && s.Origin == "default":
+		case s.envOnly && s.Origin == "default":
 			continue
-		case o.EnvOnly:
+		case s.envOnly:
 			c.Environment[o.Env] = o.Value.text()
 			c.line("# in the environment: "+o.Env+"="+Clean(o.Value.text()), "")
 			continue

@@ -18,7 +18,7 @@ func Restore(opts []Option, recorded map[string]Setting) (Settings, error) {
 	var all Settings
 	for i := range opts {
 		o := &opts[i]
-		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default"}
+		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly}
 		if was, ok := recorded[o.key()]; ok {
 			if err := restore(o, was); err != nil {
 				return nil, fault.New(fault.Invalid, "recorded option %s: %v", o.key(), err).WithID("E-CLI-040")

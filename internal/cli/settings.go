@@ -18,7 +18,8 @@ type Setting struct {
 	Value  any    `json:"value"`
 	Origin string `json:"origin"` // "flag", "env NAME", "config FILE:LINE" or "default"
 
-	unset string // what the default means, where the value does not say it
+	envOnly bool
+	unset   string // what the default means, where the value does not say it
 }
 
 // Settings are the merged options of a call, in the order of the table.
@@ -88,7 +89,7 @@ func merge(opts []Option, file *configFile, env map[string]string) (Settings, er
 				return nil, err
 			}
 		}
-		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default"}
+		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly}
 		if src != nil {
 			set.Origin = src.origin
 		} else {
