@@ -75,7 +75,8 @@ type line struct {
 type records struct {
 	dir         string
 	run         *runlog.Record
-	events      []event // of the last attempt
+	events      []event // of all attempts
+	latest      []event // of the last attempt
 	steps       []step  // of all attempts
 	checkpoints []checkpoint
 }
@@ -163,7 +164,7 @@ func (r *records) read() error {
 			r.events, bare = append(r.events, e), append(bare, e.Event)
 		}
 	}
-	r.events = r.events[runlog.LastAttempt(bare, r.run.InForce.Started):]
+	r.latest = r.events[runlog.LastAttempt(bare, r.run.InForce.Started):]
 	steps, err := lines(filepath.Join(r.dir, "steps.jsonl"))
 	if err != nil {
 		return err

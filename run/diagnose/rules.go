@@ -10,7 +10,7 @@ import (
 
 // deaths are the ends of the process that the supervisor saw.
 func deaths(r *records) (out []Finding) {
-	for _, e := range r.events {
+	for _, e := range r.latest {
 		if e.Kind != "death" {
 			continue
 		}
@@ -40,7 +40,7 @@ func deaths(r *records) (out []Finding) {
 
 // stalls are hangs that the watchdog saw.
 func stalls(r *records) (out []Finding) {
-	for _, e := range r.events {
+	for _, e := range r.latest {
 		if e.Kind != "stall" {
 			continue
 		}
@@ -68,7 +68,7 @@ func number(v any) float64 {
 // divergence are refused steps, not finite or with a loss far above those before: three in a row end the run.
 func divergence(r *records) []Finding {
 	var row []event
-	for _, e := range r.events {
+	for _, e := range r.latest {
 		if e.Kind != "warning" || e.Name != "non-finite step" && e.Name != "diverging step" {
 			continue
 		}
@@ -175,7 +175,7 @@ func zeroRate(r *records) []Finding {
 
 // stops are signals that the run obeyed.
 func stops(r *records) (out []Finding) {
-	for _, e := range r.events {
+	for _, e := range r.latest {
 		if e.Kind == "stop" {
 			out = append(out, Finding{ID: "stopped", Symptom: "the run stopped in order, exit 20", Cause: "a " + e.Name, Fatal: true,
 				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: r.resumption()})
