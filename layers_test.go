@@ -45,7 +45,6 @@ var reserved = []struct {
 	reason string
 }{
 	{"github.com/ebitengine/purego", "device/cuda/driver device/cuda/emulator", "shared libraries are opened in one place"},
-	{"modernc.org/sqlite", "run/list", "files are the truth: one package keeps an index of them"},
 	{"C", "", "everything builds with CGO_ENABLED=0"},
 	{"apr/device/cpu", "device/cpu cmd/apr bench/interop", "models and training know device.Device, not devices"},
 	{"apr/device/cuda", "device/cuda cmd/apr", "models and training know device.Device, not devices"},

@@ -181,7 +181,7 @@ func (e *entry) writeFiles(dir string, t *Tokens) error {
 		table = append(table, d.Hash[:]...)
 	}
 	put := func(name string, data []byte) (sum string, err error) {
-		return hashOf(data), atomicfile.WriteFile(filepath.Join(dir, name), data, false)
+		return hashOf(data), atomicfile.WritePrivate(filepath.Join(dir, name), data, false)
 	}
 	var err error
 	if e.Documents, err = put(documentsName, table); err != nil {

@@ -86,7 +86,7 @@ func parquetMain(memory, textField, messagesField string) int {
 	}
 	w := bufio.NewWriterSize(os.Stdout, 256<<10)
 	send := func(r reply) error { return writeFrame(w, r) }
-	err = parquetRows(f, info.Size(), ReadOptions{textField, messagesField}, send)
+	err = parquetRows(f, info.Size(), ReadOptions{TextField: textField, MessagesField: messagesField}, send)
 	last := reply{End: true}
 	if err != nil {
 		var e *fault.Error

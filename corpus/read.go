@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"apr/internal/fault"
@@ -26,6 +27,7 @@ const (
 type ReadOptions struct {
 	TextField     string // field or column that holds a text
 	MessagesField string // field or column that holds [{"role": …, "content": …}, …]
+	AnyText       bool   // a file that is named is one text whatever its ending, unless that is of records
 }
 
 // fields returns the names to look for in order, texts first; texts says how many those are.
@@ -71,7 +73,8 @@ type Skip struct {
 // Read streams the documents of paths, in their order, to yield, and stops at yield's first error. A path is
 //
 //   - a file of JSON Lines (.jsonl, .ndjson, .json: one object a line) or Parquet (.parquet), whose records are documents;
-//   - any other regular file: one text, valid UTF-8 without NUL;
+//   - a file of text (.txt, .text, .md, .markdown, or a name without an ending): one text, valid UTF-8 without NUL. A file of
+//     another ending is refused: a table read as prose teaches the wrong thing, silently;
 //   - a folder, walked recursively in lexical order. Records are read from .jsonl, .ndjson and .parquet; every other
 //     file is one text. Hidden entries, version control's and vendored folders (CVS, _darcs, vendor, node_modules),
 //     links, and files that are not text are left out and counted.
@@ -177,6 +180,10 @@ func (r *reader) path(path string) error {
 		how = asParquet
 	case tokenShard:
 		return fault.In(fault.Usage, path, "a shard of tokens, not text").WithHint("give its folder to --dataset").WithID("E-CORPUS-042")
+	case otherKind:
+		if !r.opt.AnyText {
+			return unknownKind(path, f)
+		}
 	}
 	return r.file(input{path: path, how: how, size: size}, f)
 }
@@ -206,6 +213,7 @@ const (
 	jsonLines
 	parquetFile
 	tokenShard
+	otherKind // text in a folder of sources; by itself, anything
 )
 
 // format tells the kind of a file that was named by the user.
@@ -215,15 +223,32 @@ func format(path string) kind {
 	case ".gz", ".zst", ".xz":
 		name = strings.TrimSuffix(name, filepath.Ext(name))
 	}
-	switch filepath.Ext(name) {
-	case ".jsonl", ".ndjson", ".json":
+	switch ext := filepath.Ext(name); {
+	case ext == ".jsonl" || ext == ".ndjson" || ext == ".json":
 		return jsonLines
-	case ".parquet":
+	case ext == ".parquet":
 		return parquetFile
-	case ".bin":
+	case ext == ".bin":
 		return tokenShard
+	case ext == ".txt" || ext == ".text" || ext == ".md" || ext == ".markdown" || !ending.MatchString(ext) || ext == name:
+		return plainText
 	}
-	return plainText
+	return otherKind
+}
+
+// ending is what says of what kind a file is: a dot, a letter and what follows. part.00001 has none.
+var ending = regexp.MustCompile(`^\.[a-z][a-z0-9_+-]*$`)
+
+// unknownKind refuses a file whose name says that it is something else than text or records, or whose content does.
+func unknownKind(path string, f *os.File) error {
+	_, _, done, err := decompressed(path, f, f)
+	if err != nil {
+		return err
+	}
+	done()
+	return fault.In(fault.Format, path, "%q is no kind of data that is read", filepath.Ext(path)).
+		WithHint("records: .jsonl, .ndjson, .json, .parquet; texts: .txt, .md, or no ending; each also compressed (.gz, .zst, .xz); or a folder, whose text files are read whatever they are called").
+		WithID("E-CORPUS-055")
 }
 
 // hashed reads a file and hashes what it reads; a file that is shortened meanwhile is a fault.

@@ -54,6 +54,9 @@ const (
 	sumsFile    = "SHA256SUMS" // of the others, as sha256sum -c reads it
 )
 
+// checkpointFolder holds the checkpoints of the student's leg; those of another leg have its name behind it.
+const checkpointFolder = "checkpoints"
+
 // Suffixes of folders that are no checkpoints, or no longer.
 const (
 	tempSuffix = ".apr-tmp" // being written, or being removed
@@ -123,9 +126,29 @@ func (c checkpoints) checkSpace(tensors []tensor.Source) error {
 	need := bytesNeeded(tensors)
 	if free, ok := c.disk.Free(c.dir); ok && uint64(need) > free {
 		return fault.In(fault.IO, c.dir, "no space left for a checkpoint: %d bytes needed, %d free", need, free).
-			WithHint("the last checkpoint is kept: make room and --resume").WithID("E-FILE-015")
+			WithHint("%s", c.makeRoom()).WithID("E-FILE-015")
 	}
 	return nil
+}
+
+// kept says what there still is when one more checkpoint could not be written, and the remedy for either case.
+func (c checkpoints) kept(resume, anew string) string {
+	for _, leg := range []string{c.dir, filepath.Join(filepath.Dir(c.dir), checkpointFolder)} { // the student's leg comes before the control's
+		c.dir = leg
+		all, err := c.list()
+		switch {
+		case err != nil:
+			return "what was written before is untouched"
+		case len(all) > 0:
+			return "the last checkpoint is kept" + resume
+		}
+	}
+	return "no checkpoint was written before" + anew
+}
+
+// makeRoom says what to do about a full disk.
+func (c checkpoints) makeRoom() string {
+	return c.kept(": make room and --resume", ": make room and begin anew, with --force")
 }
 
 // bytesNeeded bounds the size of a checkpoint: payloads, a header line for each tensor, the state.
@@ -141,9 +164,9 @@ func bytesNeeded(tensors []tensor.Source) int64 {
 func (c checkpoints) failed(path, what string, tensors []tensor.Source, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fault.In(fault.IO, path, "%s: no space left: %d bytes needed for a checkpoint", what, bytesNeeded(tensors)).Because(cause(err)).
-			WithHint("the last checkpoint is kept: make room and --resume").WithID("E-FILE-015")
+			WithHint("%s", c.makeRoom()).WithID("E-FILE-015")
 	}
-	return fault.In(fault.IO, path, "%s", what).Because(cause(err)).WithHint("the last checkpoint is kept").WithID("E-CKPT-005")
+	return fault.In(fault.IO, path, "%s", what).Because(cause(err)).WithHint("%s", c.kept("", "")).WithID("E-CKPT-005")
 }
 
 // cause drops the path from an error of a disk.

@@ -327,6 +327,46 @@ func TestCheckpointNeedsSpace(t *testing.T) {
 	}
 }
 
+// What a full disk leaves to resume is said as it is: nothing, before the first checkpoint.
+func TestFullDiskSaysWhatIsKept(t *testing.T) {
+	for _, full := range []struct {
+		name string
+		fill func(*crashdisk.Disk)
+	}{
+		{"known before", func(d *crashdisk.Disk) { d.Space = 1000 }},
+		{"found while writing", func(d *crashdisk.Disk) {
+			d.Fault = func(_ int, op string) error {
+				if op == "write" {
+					return syscall.ENOSPC
+				}
+				return nil
+			}
+		}},
+	} {
+		for _, announced := range []string{"", "checkpoints", "checkpoints-control"} {
+			d := crashdisk.New()
+			if err := errors.Join(d.Mkdir("/runs"), d.Mkdir("/runs/r")); err != nil {
+				t.Fatal(err)
+			}
+			if announced != "" {
+				if err := (checkpoints{dir: "/runs/r/" + announced, keep: 2, disk: d}).write(crashState(1), crashTensors(1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			full.fill(d)
+			err := checkpoints{dir: "/runs/r/checkpoints-control", keep: 2, disk: d}.write(crashState(2), crashTensors(2))
+			want := "the last checkpoint is kept: make room and --resume"
+			if announced == "" {
+				want = "no checkpoint was written before: make room and begin anew, with --force"
+			}
+			var f *fault.Error
+			if !errors.As(err, &f) || f.ID != "E-FILE-015" || f.Hint != want {
+				t.Errorf("%s, with %q: %v, hint %q; want %q", full.name, announced, err, f.Hint, want)
+			}
+		}
+	}
+}
+
 // rotten is a disk on which one bit of one file has changed.
 type rotten struct {
 	disk.Disk

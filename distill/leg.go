@@ -211,9 +211,8 @@ func (l *leg) account(k int, rec Record, line runlog.Step, out *Outcome) {
 	out.StepsCompleted = k + 1
 	out.TokensSeen += int64(rec.Tokens)
 	out.TargetsSeen += int64(rec.Targets)
-	out.trainSeconds += line.MS.Total / 1e3
-	out.trainTokens += int64(rec.Tokens)
-	out.TokensPerSec = float64(out.trainTokens) / out.trainSeconds
+	out.InSteps += line.MS.Total / 1e3
+	out.TokensPerSec = float64(out.TokensSeen) / out.InSteps
 }
 
 // afterStep evaluates and checkpoints when it is time.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	runlog "apr/run/log"
 )
 
 // Outcome is what a run came to.
@@ -23,18 +25,45 @@ type Outcome struct {
 	StepsCompleted int     `json:"steps_completed"`
 	TokensSeen     int64   `json:"tokens_seen"`
 	TargetsSeen    int64   `json:"targets_seen"`
-	TokensPerSec   float64 `json:"tokens_per_second"`
+	TokensPerSec   float64 `json:"tokens_per_second"` // TokensSeen over InSteps
+	InSteps        float64 `json:"seconds_in_steps"`  // of the student's leg: its steps that were applied
+	// Seconds is the time of all attempts, each from the loading of the teacher on. What an attempt did after the checkpoint that
+	// the next one continued from is lost, and so is its time, as its steps are.
 	Seconds        float64 `json:"duration_seconds"`
-	FirstStep      float64 `json:"seconds_to_first_step"`
-	Checkpoints    int     `json:"checkpoints"`        // written by this process
-	CheckpointTime float64 `json:"checkpoint_seconds"` // that training waited for them
-	DevicePeak     int64   `json:"device_peak_bytes"`
+	FirstStep      float64 `json:"seconds_to_first_step"` // of the first attempt
+	Checkpoints    int     `json:"checkpoints"`           // written by all attempts
+	CheckpointTime float64 `json:"checkpoint_seconds"`    // that training waited for them
+	DevicePeak     int64   `json:"device_peak_bytes"`     // of the last attempt
 	HeldOut
 	Exported string            `json:"exported,omitempty"`
 	Outputs  map[string]string `json:"outputs"` // path in the run directory → SHA-256
+}
 
-	trainSeconds float64 // of the student's leg in this process
-	trainTokens  int64
+// takeOver continues from a checkpoint of a leg: o becomes the checkpoint's progress, with times and checkpoints as the records
+// that the run kept have them. It returns the seconds of the attempts before.
+func (o *Outcome) takeOver(leg string, progress Outcome, steps []runlog.Step, events []runlog.Event) (before float64) {
+	student := runlog.Sum(steps, LegStudent)
+	for _, s := range steps {
+		if leg == LegControl || s.Leg == LegStudent {
+			before += s.MS.Total / 1e3
+		}
+	}
+	before = max(before, progress.Seconds) // versions that kept no time have steps at least
+	if leg != LegStudent {
+		return before
+	}
+	dir, id := o.RunDir, o.RunID
+	*o = progress
+	o.RunDir, o.RunID, o.StoppedBy, o.InSteps = dir, id, "", student.Seconds
+	o.Checkpoints, o.CheckpointTime = 0, 0
+	for _, e := range events {
+		if d, ok := e.Detail.(map[string]any); ok && e.Kind == "checkpoint" {
+			took, _ := d["seconds"].(float64)
+			o.Checkpoints++
+			o.CheckpointTime += took
+		}
+	}
+	return before
 }
 
 // Evaluation returns the line of that name, or nil.

@@ -36,6 +36,9 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 		return err
 	}
 	files = append(files, "student.apr")
+	if err := r.dir.MakePrivate("student", "student.apr"); err != nil {
+		return err
+	}
 	out.Outputs = map[string]string{}
 	for _, name := range files {
 		if out.Outputs[name], _, err = hashFile(r.dir.File(name)); err != nil {

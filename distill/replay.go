@@ -108,7 +108,7 @@ func (p *Replay) KnownStates(leg string) ([]Known, error) {
 }
 
 func (p *Replay) checkpoints(leg string) checkpoints {
-	name := "checkpoints"
+	name := checkpointFolder
 	if leg != LegStudent {
 		name += "-" + leg
 	}

@@ -27,7 +27,7 @@ func (t *Trainer) restore(st state) {
 
 // folder returns the leg's checkpoint folder.
 func (l *leg) folder() checkpoints {
-	name := "checkpoints"
+	name := checkpointFolder
 	if l.name != LegStudent {
 		name += "-" + l.name
 	}
@@ -88,9 +88,11 @@ func (l *leg) checkpoint(out *Outcome) error {
 	if err := r.dir.Flush(); err != nil {
 		return err
 	}
+	progress := *out
+	progress.Seconds = r.seconds()
 	st := state{
 		Schema: "apr.checkpoint/2", Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
-		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: *out, Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
+		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: progress, Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
 		Written: start.UTC(),
 	}
 	r.Watch.Doing(fmt.Sprintf("checkpoint of leg %s after step %d", l.name, st.Step))
@@ -180,14 +182,17 @@ func (l *leg) restore(out *Outcome) error {
 	}
 	l.trainer.restore(st)
 	l.best, l.refused, l.saved.step = st.Best, st.Refused, st.Step
-	if l.name == LegStudent {
-		dir, id := out.RunDir, out.RunID
-		*out = st.Progress
-		out.RunDir, out.RunID, out.StoppedBy, out.Checkpoints, out.CheckpointTime = dir, id, "", 0, 0
-	}
-	out.ResumedFrom = from
 	r.obs.Message("leg %s continues after step %d from %s", l.name, st.Step, from)
-	return errors.Join(r.dir.TruncateSteps(l.name, st.Step), r.dir.Event("decision", "resume", map[string]any{"from": from, "step": st.Step}, ""))
+	if err := errors.Join(r.dir.TruncateSteps(l.name, st.Step), r.dir.Event("decision", "resume", map[string]any{"from": from, "step": st.Step}, "")); err != nil {
+		return err
+	}
+	steps, events, err := r.dir.Written()
+	if err != nil {
+		return err
+	}
+	r.before = max(r.before, out.takeOver(l.name, st.Progress, steps, events))
+	out.ResumedFrom = from
+	return nil
 }
 
 // find opens the checkpoint to continue from: the named one for the leg it belongs to, else the leg's newest valid one.
@@ -226,9 +231,9 @@ func ResolveResume(resume, output string) (dir, from string, err error) {
 	if _, err := os.Stat(filepath.Join(path, stateFile)); err == nil {
 		return filepath.Dir(filepath.Dir(path)), path, nil
 	}
-	if _, err := os.Stat(filepath.Join(path, "manifest.json")); err != nil { // absent, or path is a file
+	if !runlog.IsRun(path) {
 		return "", "", fault.In(fault.NotFound, resume, "is neither a run directory nor a checkpoint").
-			WithHint("a run directory holds manifest.json, a checkpoint %s", stateFile)
+			WithHint("a run directory holds the manifest.json of a run, a checkpoint %s", stateFile)
 	}
 	return path, ResumeAuto, nil
 }

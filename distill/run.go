@@ -49,6 +49,8 @@ type Run struct {
 	noise  *Noise // of a teacher in 8-bit floats
 
 	started time.Time
+	begun   time.Time // training, after everything was opened
+	before  float64   // seconds of the attempts before this one
 
 	disk disk.Disk // of checkpoints
 	save func(checkpoints, state, []tensor.Source) error
@@ -116,10 +118,10 @@ func (r *Run) Close() error { return errors.Join(r.dir.Close(), r.in.close()) }
 // Execute trains, evaluates and writes the outputs. When ctx ends, the step in progress is finished and checkpointed, or
 // the evaluation broken off, and the error is of kind Stopped.
 func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
-	start := time.Now()
+	r.begun = time.Now()
 	out := &Outcome{RunID: r.id, RunDir: r.Output}
 	err := r.execute(ctx, out)
-	out.Seconds = time.Since(start).Seconds()
+	out.Seconds = r.seconds()
 	_, peak := r.dev.Memory()
 	for _, n := range peak {
 		out.DevicePeak += n
@@ -137,6 +139,9 @@ func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 	out.Status = receipt.Status
 	return out, errors.Join(err, r.dir.WriteReceipt(receipt))
 }
+
+// seconds is the time that all attempts have taken so far.
+func (r *Run) seconds() float64 { return r.before + time.Since(r.begun).Seconds() }
 
 func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	r.obs.Phase("loading the teacher")

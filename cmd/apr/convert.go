@@ -51,6 +51,9 @@ func convertCommand() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if _, _, err := modelEndings.choose(output, "", "hf"); err != nil {
+				return nil, err
+			}
 			rep, err := rewrite(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(quantize), Force: force})
 			if err != nil {
 				return nil, err

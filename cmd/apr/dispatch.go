@@ -41,6 +41,7 @@ func dispatchCommand() *cli.Command {
 type dispatchOptions struct {
 	*planOptions
 	scheduler, host, remoteDir, binary, image, claim, minDisk string
+	phase, falsifier                                          string // as the user says, for the record
 	dryRun, follow                                            bool
 	grace, limit                                              time.Duration
 }
@@ -58,8 +59,18 @@ func (d *dispatchOptions) own() []cli.Option {
 		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", func(s string) error { _, err := parseSize(s); return err }), Help: "disk that must be free, and no less than the plan needs"},
 		{Name: "grace", Value: cli.Duration(&d.grace, 30*time.Second), Help: "time between a scheduler's warning and the end: a checkpoint must fit into it"},
 		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "with slurm: time limit of the job; it then goes back into the queue"},
+		{Name: "phase", Value: cli.Checked(&d.phase, "", oneLine), Default: "unknown", Help: "phase of the work that the run belongs to, for the record"},
+		{Name: "falsifier", Value: cli.Checked(&d.falsifier, "", oneLine), Default: "unknown", Help: "what would show the run's claim to be false, such as the id of a falsification test, for the record"},
 		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory there; with --backend cuda also where there is no GPU"},
 	}
+}
+
+// oneLine refuses text that is not a line that can be printed.
+func oneLine(s string) error {
+	if s == "" || cli.Clean(s) != s {
+		return fmt.Errorf("%q is not a line of text", s)
+	}
+	return nil
 }
 
 // belongs says which scheduler an option is for.
@@ -94,6 +105,8 @@ func (d *dispatchOptions) checkOwn(s cli.Settings) error {
 // dispatchRecord is dispatch.json: what was really passed on, read from the command that is executed.
 type dispatchRecord struct {
 	Ticket      string   `json:"ticket"`
+	Phase       string   `json:"phase"`     // of the work, as the user said; or diagnose.Unknown
+	Falsifier   string   `json:"falsifier"` // what would show the run's claim to be false, as the user said; or diagnose.Unknown
 	RunName     string   `json:"run_name"`
 	Scheduler   string   `json:"scheduler"`
 	Host        string   `json:"host"`
@@ -176,11 +189,11 @@ func (r *dispatchResult) writeRecord(name string) error {
 	if err != nil {
 		return fault.New(fault.Other, "the record cannot be written as JSON").Because(err)
 	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return fault.In(fault.IO, filepath.Dir(name), "cannot be created").Because(err)
 	}
 	r.Record = name
-	return atomicfile.WriteFile(name, append(text, '\n'), true)
+	return atomicfile.WritePrivate(name, append(text, '\n'), true)
 }
 
 // startHere starts the run as a process of its own, which only then can go on when this one ends.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/run/diagnose"
 	"apr/run/dispatch"
 )
 
@@ -163,7 +165,7 @@ func (d *dispatchOptions) record(j dispatch.Job) (*dispatchRecord, error) {
 		return path.Join(j.Dir, p)
 	}
 	r := &dispatchRecord{
-		Ticket: j.Ticket, RunName: path.Base(j.RunDir), Scheduler: d.scheduler, Host: host, Command: j.Command, Environment: append([]string{}, j.Env...),
+		Ticket: j.Ticket, Phase: cmp.Or(d.phase, diagnose.Unknown), Falsifier: cmp.Or(d.falsifier, diagnose.Unknown), RunName: path.Base(j.RunDir), Scheduler: d.scheduler, Host: host, Command: j.Command, Environment: append([]string{}, j.Env...),
 		Submit: []string{}, Teacher: j.Command[2], StudentInit: flagValue(j.Command, "student") + flagValue(j.Command, "student-config"),
 		passedNumbers: n, RunDir: inDir(j.RunDir), Log: inDir(j.Log()), Checks: []dispatchCheck{},
 	}

@@ -18,6 +18,7 @@ import (
 	"apr/model"
 	"apr/optim"
 	runlog "apr/run/log"
+	"apr/run/report"
 	"apr/run/supervise"
 	"apr/teacher"
 )
@@ -65,6 +66,7 @@ type distillResult struct {
 	Margin        *float64           `json:"margin_over_control"`
 	PeakMemory    map[string]int64   `json:"peak_memory"`
 	SHA256        map[string]*string `json:"sha256"`
+	verdict       *report.Verdict    // as in the run's report; nil: there is none
 }
 
 func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
@@ -116,9 +118,11 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		return nil, err
 	}
 	out, err := r.Execute(ctx)
-	reportRun(e, r.Output)
+	verdict := reportRun(e, r.Output)
 	show.close()
-	return o.result(c, out, r, dev), err
+	res := o.result(c, out, r, dev)
+	res.verdict = verdict
+	return res, err
 }
 
 // resolve turns the options into a configuration whose models are on this machine.
@@ -317,19 +321,19 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 	return r
 }
 
-// comparative is what a margin says: nothing sure if its interval holds 0.
-func comparative(p *cli.Page, m distill.Margin) string {
-	switch {
-	case m.Interval[0] > 0:
-		return p.Good("better")
-	case m.Interval[1] < 0:
-		return p.Bad("worse")
-	case m.Interval[0] <= 0 && m.Interval[1] >= 0:
-		return "neither surely better nor worse"
-	case m.Nats > 0: // too little text for an interval
-		return "better, by an unknown error,"
+// printVerdict prints what a run was worth.
+func printVerdict(p *cli.Page, v report.Verdict) {
+	switch headline := cli.Clean(v.Headline); v.Tone {
+	case report.Good:
+		p.Printf("\n%s\n", p.Good(headline))
+	case report.Bad:
+		p.Printf("\n%s\n", p.Bad(headline))
+	default:
+		p.Printf("\n%s\n", headline)
 	}
-	return p.Bad("no better")
+	if v.Detail != "" {
+		p.Printf("%s\n", cli.Clean(v.Detail))
+	}
 }
 
 // halfWidth is half an interval, – if there is none.
@@ -359,16 +363,8 @@ func (r *distillResult) Text(p *cli.Page) {
 		}
 		p.Table([]string{"held-out text", "nats/token", "± 95 %", "bits/byte", "top-1 as teacher", "KL from teacher"}, rows)
 	}
-	for _, m := range r.Margins {
-		if m.Over == "control student" {
-			p.Printf("\nThe distilled student is %s than the control by %.4f nats/token, 95 %% interval %s to %s (both on the same %s tokens).\n",
-				comparative(p, m), m.Nats, number4(m.Interval[0]), number4(m.Interval[1]), cli.Count(r.TokensSeen))
-		}
-	}
-	for _, c := range r.Canaries {
-		if !c.Caught {
-			p.Printf("%s\n", p.Bad(fmt.Sprintf("It is not surely better than the canary %q (%s): its score says nothing.", c.Name, c.What)))
-		}
+	if v := r.verdict; v != nil && len(r.Evaluations) > 0 {
+		printVerdict(p, *v)
 	}
 	p.Printf("\n")
 	pairs := []string{

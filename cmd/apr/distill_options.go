@@ -133,7 +133,7 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "grad-accum", Value: cli.Int(&o.GradAccum, 1).AtLeast(1), Help: "micro-batches of a step"},
 		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "positions of a row, 8 to max_position_embeddings"},
 		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4; LoRA 2e-4", Help: "peak learning rate"},
-		{Name: "warmup-steps", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
+		{Name: "warmup-steps", InsteadOf: "warmup-ratio", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
 		{Name: "warmup-ratio", Value: cli.Float(&o.WarmupRatio, 0.03).In(0, 1), Help: "warm-up as a part of all steps, rounded up"},
 		{Name: "lr-schedule", Value: cli.Enum(&o.LRSchedule, "cosine", "cosine", "linear", "constant"), Help: "learning rate after the warm-up"},
 		{Name: "min-lr-ratio", Value: cli.Float(&o.MinLRRatio, 0.1).In(0, 1), Help: "last learning rate over the peak"},

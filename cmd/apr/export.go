@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"apr/convert"
@@ -70,6 +68,19 @@ func (l formatList) Text(p *cli.Page) {
 	p.Table([]string{"format", "--quantize", ""}, rows)
 }
 
+// modelEndings are what a model may be called; the first two are exported.
+var modelEndings = formats{{"hf", nil}, {"gguf", []string{".gguf"}}, {"apr", []string{".apr"}}, {"safetensors", []string{".safetensors"}}}
+
+// chooseExport returns the format of an export: by its flag, or by the output's name.
+func chooseExport(output, format string) (string, error) {
+	_, chosen, err := modelEndings[:2].choose(output, format, "hf")
+	if _, named, _ := modelEndings.choose(output, "", "hf"); named == "apr" || named == "safetensors" {
+		return "", fault.In(fault.Usage, "--output", "%q is the name of a %s file, which is not exported: hf is a folder, gguf a file", output, named).
+			WithHint("apr convert writes %s files", named)
+	}
+	return chosen, err
+}
+
 func exportCommand() *cli.Command {
 	var file, output, format, quantize string
 	var list, plan, force bool
@@ -89,18 +100,15 @@ func exportCommand() *cli.Command {
 			{Name: "plan", Value: cli.Bool(&plan, false), Help: "say what would be written, and stop"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
 		},
-		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+		Run: func(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
 			if list {
 				return formatList{exportFormats}, nil
 			}
 			if file == "" || output == "" {
 				return nil, fault.New(fault.Usage, "FILE and --output are needed").WithHint("--list-formats needs neither")
 			}
-			if format == "" {
-				format = map[bool]string{true: "gguf", false: "hf"}[strings.EqualFold(filepath.Ext(output), ".gguf")]
-			}
-			if ext := strings.ToLower(filepath.Ext(output)); format == "hf" && slices.Contains([]string{".gguf", ".apr", ".safetensors"}, ext) {
-				return nil, fault.In(fault.Usage, "--output", "%q is the name of a file; hf is a folder", output)
+			if format, err = chooseExport(output, format); err != nil {
+				return nil, err
 			}
 			rep, err := quantise(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(quantize), To: format, Force: force}, plan)
 			if err != nil {

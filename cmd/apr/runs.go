@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,6 +39,14 @@ func runsCommand() *cli.Command {
 // runsDirOption is --dir.
 func runsDirOption(p *string) cli.Option {
 	return cli.Option{Name: "dir", Env: "APR_RUNS_DIR", Path: true, Value: cli.String(p, "runs"), Help: "folder with the runs"}
+}
+
+// runsFolder refuses a folder that --dir names and that is not there. Where none was named, there are no runs yet.
+func runsFolder(s cli.Settings, dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) && s.Origin("dir") == "flag" {
+		return fault.In(fault.NotFound, dir, "there is no such folder").WithHint("--dir names a folder with runs; apr distill makes one").WithID("E-RUN-008")
+	}
+	return nil
 }
 
 // runOption is the argument that names a run.
@@ -111,21 +121,26 @@ func runsListCommand(name, short string) *cli.Command {
 		Long: "Lists the runs of a folder, the newest first. The status follows from each run's receipt, lock and last event:\n" +
 			"running, completed, stopped (by a signal, can be resumed) or failed.",
 		Example: "apr runs list\napr runs list --status running --limit 5",
-		Exits:   []fault.Kind{fault.IO},
+		Exits:   []fault.Kind{fault.NotFound, fault.IO},
 		Options: []cli.Option{
 			runsDirOption(&dir),
 			{Name: "status", Value: cli.Enum(&status, "all", "all", runlog.Running, runlog.Completed, runlog.Stopped, runlog.Failed), Help: "only runs in this state"},
 			{Name: "limit", Value: cli.Int(&limit, 50).AtLeast(0), Help: "at most so many; 0 = all"},
 			{Name: "reindex", Value: cli.Bool(&reindex, false), Help: "make the folder's index anew from the runs' records"},
 		},
-		Run: func(context.Context, *cli.Env) (cli.Result, error) {
-			ix, err := runs.OpenIndex(dir, reindex)
+		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
+			if err := runsFolder(e.Settings, dir); err != nil {
+				return nil, err
+			}
+			ix := runs.OpenIndex(dir, reindex)
+			all, err := ix.List()
 			if err != nil {
 				return nil, err
 			}
-			all, err := ix.List()
-			if err = errors.Join(err, ix.Close()); err != nil {
-				return nil, err
+			if ix.Problem != nil && reindex {
+				return nil, ix.Problem
+			} else if ix.Problem != nil { // the list is right without it
+				e.Log.Debug("the list has no index", "error", ix.Problem)
 			}
 			r := runsListResult{Dir: dir, Total: len(all)}
 			r.Runs = slices.DeleteFunc(all, func(s runs.Summary) bool { return status != "all" && s.Status != status })
@@ -343,16 +358,18 @@ func runsReportCommand() *cli.Command {
 		Options: []cli.Option{
 			runOption(&id), runsDirOption(&dir),
 			{Name: "output", Short: "o", Path: true, Value: cli.String(&output, ""), Default: "report.html", Help: "file to write"},
-			{Name: "format", Value: cli.Enum(&format, "html", "html", "md"), Help: "html, or md: text and tables"},
+			{Name: "format", Value: cli.Enum(&format, "", "html", "md"), Default: "by the output's name, else html", Help: "html, or md: text and tables"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
 		},
 		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
+			var err error
+			if output, format, err = reportFormats.choose(output, format, "html"); err != nil {
+				return nil, err
+			}
+			output = cmp.Or(output, "report."+format)
 			rec, err := openRun(e.Settings, dir, id)
 			if err != nil {
 				return nil, err
-			}
-			if output == "" {
-				output = "report." + format
 			}
 			n, err := writeReport(rec, output, format, force)
 			if err != nil {
@@ -362,6 +379,9 @@ func runsReportCommand() *cli.Command {
 		},
 	}
 }
+
+// reportFormats are what a report may be called.
+var reportFormats = formats{{"html", []string{".html", ".htm"}}, {"md", []string{".md", ".markdown"}}}
 
 // writeReport writes a run's report and returns its size.
 func writeReport(r *runlog.Record, path, format string, force bool) (int, error) {
@@ -376,14 +396,22 @@ func writeReport(r *runlog.Record, path, format string, force bool) (int, error)
 	return b.Len(), atomicfile.WriteFile(path, b.Bytes(), force)
 }
 
-// reportRun writes report.html into the directory of a run that has just ended. A run is not judged by its report: if there
-// can be none, a line says why.
-func reportRun(e *cli.Env, path string) {
+// reportRun writes report.html into the directory of a run that has just ended, and returns the verdict in it. A run is not
+// judged by its report: if there can be none, a line says why, and the verdict is nil.
+func reportRun(e *cli.Env, path string) *report.Verdict {
 	rec, err := runlog.Read(path)
+	var b bytes.Buffer
 	if err == nil {
-		_, err = writeReport(rec, filepath.Join(path, "report.html"), "html", true)
+		err = report.WriteHTML(&b, rec)
+	}
+	if err == nil {
+		err = atomicfile.WritePrivate(filepath.Join(path, "report.html"), b.Bytes(), true)
 	}
 	if err != nil {
 		e.Log.Warn("no report was written: " + err.Error())
 	}
+	if rec == nil {
+		return nil
+	}
+	return &report.New(rec).Verdict
 }

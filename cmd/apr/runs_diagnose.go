@@ -31,19 +31,20 @@ func diagnoseCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			return diagnosis{f.RunID, f.RunDir, f.Status, f.Cause, f.Findings, filepath.Join(path, diagnose.File)}, f.Write()
+			return diagnosis{f.RunID, f.RunDir, f.Status, f.Cause, f.Incident, f.Findings, filepath.Join(path, diagnose.File)}, f.Write()
 		},
 	}
 }
 
 // diagnosis is the JSON of apr runs diagnose: findings.json, with the run's status under a name of its own.
 type diagnosis struct {
-	RunID     string             `json:"run_id"`
-	RunDir    string             `json:"run_dir"`
-	RunStatus string             `json:"run_status"`
-	Cause     string             `json:"cause"` // empty: nothing to explain
-	Findings  []diagnose.Finding `json:"findings"`
-	Output    string             `json:"output"`
+	RunID     string `json:"run_id"`
+	RunDir    string `json:"run_dir"`
+	RunStatus string `json:"run_status"`
+	Cause     string `json:"cause"` // empty: nothing to explain
+	diagnose.Incident
+	Findings []diagnose.Finding `json:"findings"`
+	Output   string             `json:"output"`
 }
 
 // longest is how much of a line is shown.

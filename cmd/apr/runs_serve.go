@@ -49,6 +49,9 @@ func runsServeCommand() *cli.Command {
 				Help: "write the bearer token that /metrics wants to this file (for Prometheus' credentials_file), readable by you alone"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if err := runsFolder(e.Settings, dir); err != nil {
+				return nil, err
+			}
 			if _, err := runs.Paths(dir); err != nil {
 				return nil, err
 			}
@@ -65,7 +68,7 @@ func serve(ctx context.Context, e *cli.Env, dir string, port int, tokenFile stri
 	}
 	d := newDashboard(dir, l.Addr().String())
 	if tokenFile != "" {
-		if err := atomicfile.WriteFile(tokenFile, []byte(d.session), false); err != nil {
+		if err := atomicfile.WritePrivate(tokenFile, []byte(d.session), false); err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
 	}

@@ -64,7 +64,7 @@ func document(ctx context.Context, e *cli.Env, text *textOptions, record int) (c
 	}
 	var doc corpus.Document
 	n := 0
-	_, err := corpus.Read(ctx, []string{text.file}, corpus.ReadOptions{}, func(d corpus.Document) error {
+	_, err := corpus.Read(ctx, []string{text.file}, corpus.ReadOptions{AnyText: true}, func(d corpus.Document) error {
 		n++
 		if n == record {
 			doc = d

@@ -50,7 +50,7 @@ type tempFile interface {
 // system is the file system, replaced in tests by one that fails.
 type system interface {
 	lstat(path string) (fs.FileInfo, error)
-	createTemp(dir, pattern string) (tempFile, error)
+	createTemp(dir, pattern string, mode fs.FileMode) (tempFile, error)
 	rename(from, to string) error
 	link(from, to string) error
 	remove(path string) error
@@ -58,12 +58,18 @@ type system interface {
 	free(dir string) (uint64, bool)
 }
 
-// Create starts a file that will have the name path, with mode 0600. Without force an existing path is refused with a
-// fault of kind Invalid, now and again at Commit; with force only a regular file (or a link, which is replaced, not
-// followed) may be there. A missing directory is a fault of kind NotFound.
-func Create(path string, force bool) (*File, error) { return create(osSystem{}, path, force) }
+// The modes of new files, of which the user's mask takes away.
+const (
+	shared  fs.FileMode = 0o666
+	private fs.FileMode = 0o600
+)
 
-func create(sys system, path string, force bool) (*File, error) {
+// Create starts a file that will have the name path, with the permissions that the user's mask leaves. Without force an
+// existing path is refused with a fault of kind Invalid, now and again at Commit; with force only a regular file (or a
+// link, which is replaced, not followed) may be there. A missing directory is a fault of kind NotFound.
+func Create(path string, force bool) (*File, error) { return create(osSystem{}, path, force, shared) }
+
+func create(sys system, path string, force bool, mode fs.FileMode) (*File, error) {
 	info, err := sys.lstat(path)
 	switch {
 	case err == nil && info.IsDir():
@@ -76,7 +82,7 @@ func create(sys system, path string, force bool) (*File, error) {
 		return nil, fault.In(fault.IO, path, "cannot be created").Because(cause(err)).WithID("E-FILE-013")
 	}
 	dir := filepath.Dir(path)
-	tmp, err := sys.createTemp(dir, "."+filepath.Base(path)+TempMark+"*")
+	tmp, err := sys.createTemp(dir, "."+filepath.Base(path)+TempMark+"*", mode)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.In(fault.NotFound, path, "directory %q not found", dir).WithID("E-FILE-001")
 	}
@@ -227,9 +233,18 @@ func cause(err error) error {
 	return err
 }
 
-// WriteFile writes data to path in one go.
+// WriteFile writes data to path in one go, with the permissions that the user's mask leaves.
 func WriteFile(path string, data []byte, force bool) error {
-	f, err := Create(path, force)
+	return writeFile(path, data, force, shared)
+}
+
+// WritePrivate is WriteFile with mode 0600.
+func WritePrivate(path string, data []byte, force bool) error {
+	return writeFile(path, data, force, private)
+}
+
+func writeFile(path string, data []byte, force bool, mode fs.FileMode) error {
+	f, err := create(osSystem{}, path, force, mode)
 	if err != nil {
 		return err
 	}

@@ -38,11 +38,11 @@ func (s *faulty) lstat(p string) (fs.FileInfo, error) {
 	return s.osSystem.lstat(p)
 }
 
-func (s *faulty) createTemp(dir, pattern string) (tempFile, error) {
+func (s *faulty) createTemp(dir, pattern string, mode fs.FileMode) (tempFile, error) {
 	if err := s.fails("create"); err != nil {
 		return nil, err
 	}
-	f, err := s.osSystem.createTemp(dir, pattern)
+	f, err := s.osSystem.createTemp(dir, pattern, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (f *faultyFile) Close() error {
 
 // save writes "new content" in three pieces.
 func save(sys system, path string, force bool) error {
-	f, err := create(sys, path, force)
+	f, err := create(sys, path, force, shared)
 	if err != nil {
 		return err
 	}
@@ -312,6 +312,12 @@ func TestLinkIsReplaced(t *testing.T) {
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode() != want.Mode() {
 		t.Errorf("mode %v, %v; want a regular file of mode %v, as others are made", info.Mode(), err, want.Mode())
+	}
+	if err := WritePrivate(link, []byte("private"), true); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v; want 0600", info.Mode(), err)
 	}
 }
 

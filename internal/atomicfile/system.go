@@ -19,12 +19,12 @@ func (osSystem) rename(from, to string) error           { return os.Rename(from,
 func (osSystem) link(from, to string) error             { return os.Link(from, to) }
 func (osSystem) remove(path string) error               { return os.Remove(path) }
 
-// createTemp makes a new file with the permissions that the user's mask leaves: os.CreateTemp would keep what takes its name
-// from everybody else.
-func (osSystem) createTemp(dir, pattern string) (tempFile, error) {
+// createTemp makes a new file of a mode, of which the user's mask takes away: os.CreateTemp would always keep what takes its
+// name from everybody else.
+func (osSystem) createTemp(dir, pattern string, mode fs.FileMode) (tempFile, error) {
 	before, after, _ := strings.Cut(pattern, "*")
 	for {
-		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("%s%d%s", before, rand.Uint64(), after)), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("%s%d%s", before, rand.Uint64(), after)), os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}

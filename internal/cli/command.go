@@ -126,9 +126,7 @@ func (a *App) call(ctx context.Context, c *Command, args []string) error {
 		return err
 	}
 	if c.printConfig {
-		own := func(s Setting) bool { return s.Name == "print-config" }
-		settings := slices.DeleteFunc(e.Settings, own)
-		a.result = printedConfig{Config: settings.Map(), settings: settings}
+		a.result = printed(c.Options, e.Settings)
 		return nil
 	}
 	if err := required(c.Options, e.Settings); err != nil {

@@ -16,6 +16,7 @@ type Option struct {
 	Help      string   // one line
 	Default   string   // says the default where the value does not ("from --epochs")
 	Env       string   // environment variable, or empty
+	InsteadOf string   // another option that says the same in another way: of both, the one given in the stronger place counts
 	Aliases   []string // other flag names and configuration keys
 	Path      bool     // a path; in a configuration file it is relative to that file
 	Keywords  []string // with Path: texts that are not paths, such as auto

@@ -1,8 +1,11 @@
 // Package diagnose says what happened to a run: the chain from symptom to cause, each finding with the lines of the
 // run's records that it rests on.
 //
-// Caveats. It never guesses: what the records do not show has the cause "unknown". It judges the records alone; that a
-// run learned too little is for its evaluation to say.
+// A run may take several attempts, each resuming the one before. How the run ended is what its last attempt shows: an earlier
+// end was overcome. What concerns the weights is judged by all steps.
+//
+// Caveats. It never guesses: what the records do not show is "unknown". It judges the records alone; that a run learned too
+// little is for its evaluation to say.
 package diagnose
 
 import (
@@ -23,8 +26,11 @@ import (
 	runlog "apr/run/log"
 )
 
-// Unknown is the cause of what the records do not explain.
-const Unknown = "unknown"
+// Unknown is what the records do not say, None what there is none of: a completed run has no symptom.
+const (
+	Unknown = "unknown"
+	None    = "none"
+)
 
 // File is the name of the findings in a run directory.
 const File = "findings.json"
@@ -56,6 +62,7 @@ type Findings struct {
 	Status   string    `json:"status"` // as runlog derives it
 	Cause    string    `json:"cause"`  // why the run is in this state: that of the last fatal finding; empty if there is nothing to explain
 	Findings []Finding `json:"findings"`
+	Incident
 }
 
 // line is a line of a JSON Lines file.
@@ -66,10 +73,18 @@ type line struct {
 
 // records are what the rules look at.
 type records struct {
-	dir    string
-	run    *runlog.Record
-	events []event
-	steps  []step
+	dir         string
+	run         *runlog.Record
+	events      []event // of all attempts
+	latest      []event // of the last attempt
+	steps       []step  // of all attempts
+	checkpoints []checkpoint
+}
+
+// checkpoint is a folder of one.
+type checkpoint struct {
+	name string // in the run directory
+	err  error  // what is wrong with it
 }
 
 type event struct {
@@ -95,11 +110,12 @@ func Run(dir string, verify func(checkpoint string) error) (Findings, error) {
 	if err := r.read(); err != nil {
 		return Findings{}, err
 	}
+	r.look(verify)
 	f := Findings{Schema: "apr.findings/1", RunID: run.ID(), RunDir: dir, Status: run.Status}
 	for _, rule := range []func(*records) []Finding{deaths, stalls, divergence, degenerate, ruined, zeroRate, stops, receipt} {
 		f.Findings = append(f.Findings, rule(r)...)
 	}
-	f.Findings = append(f.Findings, r.damaged(verify)...)
+	f.Findings = append(f.Findings, r.damaged()...)
 	slices.SortStableFunc(f.Findings, func(a, b Finding) int { return a.at.Compare(b.at) })
 	f.conclude(r)
 	return f, nil
@@ -111,29 +127,28 @@ func (f Findings) Write() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", File, err)
 	}
-	return atomicfile.WriteFile(filepath.Join(f.RunDir, File), append(b, '\n'), true)
+	return atomicfile.WritePrivate(filepath.Join(f.RunDir, File), append(b, '\n'), true)
 }
 
 // conclude names the cause of the run's state. A run that failed without any fatal finding has an unknown one.
 func (f *Findings) conclude(r *records) {
+	f.Incident = quiet(r.ticket())
 	if f.Status == runlog.Running {
 		return
 	}
-	for _, x := range slices.Backward(f.Findings) {
-		if x.Fatal && (f.Status != runlog.Completed || !recovered[x.ID]) {
+	fatal := func(x Finding) bool { return x.Fatal }
+	if f.Status == runlog.Failed && !slices.ContainsFunc(f.Findings, fatal) {
+		f.Findings = append(f.Findings, Finding{ID: "ended", Symptom: "the process ended without a receipt, and nobody saw why", Cause: Unknown, Fatal: true,
+			Evidence: r.last(), Advice: "--supervise records how the process dies; " + r.resumption()})
+	}
+	for i, x := range slices.Backward(f.Findings) {
+		if x.Fatal {
 			f.Cause = x.Cause
+			f.explain(i)
 			return
 		}
 	}
-	if f.Status == runlog.Failed {
-		f.Cause = Unknown
-		f.Findings = append(f.Findings, Finding{ID: "ended", Symptom: "the process ended without a receipt, and nobody saw why", Cause: Unknown, Fatal: true,
-			Evidence: r.last(), Advice: "--supervise records how the process dies"})
-	}
 }
-
-// recovered are ends of a process that a completed run has left behind.
-var recovered = map[string]bool{"oom": true, "killed": true, "killed-unknown": true, "hung": true, "crash": true, "ended": true, "stopped": true}
 
 // read reads events and steps with their line numbers. Lines that are no records are left out.
 func (r *records) read() error {
@@ -141,13 +156,15 @@ func (r *records) read() error {
 	if err != nil {
 		return err
 	}
+	var bare []runlog.Event
 	for _, l := range events {
 		e := event{line: l}
 		if json.Unmarshal([]byte(l.text), &e.Event) == nil {
 			e.detail, _ = e.Detail.(map[string]any)
-			r.events = append(r.events, e)
+			r.events, bare = append(r.events, e), append(bare, e.Event)
 		}
 	}
+	r.latest = r.events[runlog.LastAttempt(bare, r.run.InForce.Started):]
 	steps, err := lines(filepath.Join(r.dir, "steps.jsonl"))
 	if err != nil {
 		return err
@@ -223,32 +240,46 @@ func (e event) get(key string) string {
 
 // sameModel reports whether the manifest says that the teacher is the student.
 func (r *records) sameModel() (string, bool) {
-	teacher, student := r.run.Manifest.Inputs["teacher"].SHA256, r.run.Manifest.Inputs["student_init"].SHA256
+	in := r.run.InForce.Inputs
+	teacher, student := in["teacher"].SHA256, in["student_init"].SHA256
 	return teacher, teacher != "" && teacher == student
 }
 
-// damaged looks at all checkpoints.
-func (r *records) damaged(verify func(string) error) (out []Finding) {
-	good := 0
+// look verifies all checkpoints.
+func (r *records) look(verify func(string) error) {
 	dirs, _ := filepath.Glob(filepath.Join(r.dir, "checkpoints*", "step-*")) // the pattern is well formed
 	for _, dir := range dirs {
 		if info, err := os.Stat(dir); err != nil || info.Mode().Type() != fs.ModeDir || strings.Contains(filepath.Base(dir), ".") {
 			continue
 		}
-		err := verify(dir)
-		if err == nil {
-			good++
-			continue
-		}
-		name, rerr := filepath.Rel(r.dir, dir)
-		if rerr != nil {
+		name, err := filepath.Rel(r.dir, dir)
+		if err != nil {
 			name = dir
 		}
-		out = append(out, Finding{ID: "checkpoint", Symptom: "the checkpoint " + name + " is not what was written", Cause: Unknown,
-			Evidence: []Evidence{{File: name, Text: err.Error()}}, at: r.run.Updated()})
+		r.checkpoints = append(r.checkpoints, checkpoint{name, verify(dir)})
 	}
-	for i := range out {
-		out[i].Advice = map[bool]string{true: "--resume continues from the one before", false: "no checkpoint is sound: begin anew"}[good > 0]
+}
+
+// resumption says what a run can go on from.
+func (r *records) resumption() string {
+	for _, c := range slices.Backward(r.checkpoints) {
+		if c.err == nil {
+			return "--resume continues from " + c.name
+		}
+	}
+	if len(r.checkpoints) > 0 {
+		return "no checkpoint is sound: begin anew"
+	}
+	return "no checkpoint was written: begin anew"
+}
+
+// damaged are the checkpoints that are not what was written.
+func (r *records) damaged() (out []Finding) {
+	for _, c := range r.checkpoints {
+		if c.err != nil {
+			out = append(out, Finding{ID: "checkpoint", Symptom: "the checkpoint " + c.name + " is not what was written", Cause: Unknown,
+				Evidence: []Evidence{{File: c.name, Text: c.err.Error()}}, at: r.run.Updated(), Advice: r.resumption()})
+		}
 	}
 	return out
 }

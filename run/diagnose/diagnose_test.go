@@ -113,8 +113,17 @@ func TestRules(t *testing.T) {
 		{"learning rate zero", falling, 0.5, 0, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) },
 			"zero-learning-rate", "the learning rate is zero: learning_rate 0 (flag)"},
 		{"killed, and done after that", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
-			return errors.Join(death("not out of memory", "x")(dir, d), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
-		}, "killed", ""},
+			return errors.Join(death("not out of memory", "x")(dir, d), d.WriteManifest(runlog.Manifest{}), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "", ""},
+		{"stopped, resumed, and killed without a witness", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+			return errors.Join(d.Event("stop", "signal", nil, ""), d.WriteManifest(runlog.Manifest{}), d.Event("decision", "resume", nil, ""))
+		}, "ended", Unknown},
+		{"killed, resumed, and stopped", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+			return errors.Join(death("out of memory", "x")(dir, d), d.WriteManifest(runlog.Manifest{}), d.Event("stop", "signal", nil, ""))
+		}, "stopped", "a signal"},
+		{"resumed, and killed before it began", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+			return errors.Join(d.Event("stop", "signal", nil, ""), d.WriteManifest(runlog.Manifest{}), death("out of memory", "x")(dir, d))
+		}, "oom", "out of memory: the kernel killed the process"},
 		{"ended by itself under a supervisor", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
 			return errors.Join(death("exit code 22", "exit code 22")(dir, d), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "", ""},
@@ -130,6 +139,7 @@ func TestRules(t *testing.T) {
 				ids = append(ids, x.ID)
 				checkEvidence(t, dir, x)
 			}
+			checkIncident(t, dir, f)
 			if got := strings.Join(ids, " "); got != tt.ids || f.Cause != tt.cause {
 				t.Errorf("findings %q, cause %q; want %q, %q", got, f.Cause, tt.ids, tt.cause)
 			}
@@ -152,6 +162,81 @@ func checkEvidence(t *testing.T, dir string, f Finding) {
 	}
 }
 
+// checkIncident requires every field of an incident, none of them invented: each answer stands in a finding, with its evidence, and
+// the root cause is the deepest of them.
+func checkIncident(t *testing.T, dir string, f Findings) {
+	t.Helper()
+	proven := map[string]bool{}
+	for _, x := range f.Findings {
+		proven[x.Symptom], proven[x.Cause] = true, true
+	}
+	delete(proven, Unknown)
+	for i, w := range f.FiveWhys {
+		if !proven[w.Because] || !strings.HasPrefix(w.Why, "Why") || i > 0 && !strings.Contains(w.Why, f.FiveWhys[i-1].Because) {
+			t.Errorf("why %d: %+v", i+1, w)
+		}
+		checkEvidence(t, dir, Finding{ID: "why", Symptom: w.Why, Cause: w.Because, Evidence: w.Evidence})
+	}
+	n := len(f.FiveWhys)
+	switch {
+	case f.Cause == "" && (n > 0 || f.Symptom != None || f.RootCause != None || f.Fix != None):
+		t.Errorf("nothing to explain, and %+v", f.Incident)
+	case f.Cause != "" && (n == 0 || n > maxWhys || !proven[f.Symptom] || f.Fix == ""):
+		t.Errorf("%s: %+v", f.Cause, f.Incident)
+	case f.Cause == Unknown && f.RootCause != Unknown, f.Cause != "" && f.Cause != Unknown && f.RootCause != f.FiveWhys[n-1].Because:
+		t.Errorf("%s: root cause %q of %+v", f.Cause, f.RootCause, f.FiveWhys)
+	}
+	if f.Ticket != Unknown {
+		t.Errorf("ticket %q of a run that was not dispatched", f.Ticket)
+	}
+}
+
+// A run that was dispatched has its ticket in the incident, and the chain goes through what a failure rests on.
+func TestIncident(t *testing.T) {
+	dir := makeRun(t, falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+		for k := range 3 {
+			if err := d.Event("warning", "diverging step", map[string]any{"step": 6 + k, "leg": "student", "tensor": "w", "loss": 38.5, "limit": 21.75, "rows": []int{1}}, ""); err != nil {
+				return err
+			}
+		}
+		return errors.Join(os.WriteFile(filepath.Join(dir, runlog.DispatchFile), []byte(`{"ticket":"apr-1"}`), 0o600),
+			failed("3 steps in a row were refused, and left the weights alone")("", d))
+	})
+	f, err := Run(dir, sound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chain []string
+	for _, w := range f.FiveWhys {
+		chain = append(chain, w.Because)
+	}
+	const deepest = "diverged: the loss rose to 38.5, where at most 21.75 was expected"
+	if len(chain) != 4 || chain[3] != deepest || f.RootCause != deepest || f.Ticket != "apr-1" || !strings.Contains(f.Fix, "lower --learning-rate") {
+		t.Errorf("%+v", f.Incident)
+	}
+}
+
+// A disk that fills up before the first checkpoint leaves nothing to resume, and the advice says so.
+func TestDiskFull(t *testing.T) {
+	for _, checkpoints := range []int{0, 2} {
+		dir := makeRun(t, falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+			err := failed("x: no space left: 5 bytes needed [E-FILE-015]")(dir, d)
+			for i := range checkpoints {
+				err = errors.Join(err, os.MkdirAll(filepath.Join(dir, "checkpoints", fmt.Sprintf("step-%06d", i)), 0o700))
+			}
+			return err
+		})
+		f, err := Run(dir, sound)
+		if err != nil || len(f.Findings) != 1 {
+			t.Fatalf("%+v, %v", f, err)
+		}
+		want := map[int]string{0: "make room; no checkpoint was written: begin anew", 2: "make room; --resume continues from checkpoints/step-000001"}[checkpoints]
+		if f.Findings[0].Advice != want || f.Fix != want {
+			t.Errorf("%d checkpoints: %q, want %q", checkpoints, f.Findings[0].Advice, want)
+		}
+	}
+}
+
 func TestDamagedCheckpoint(t *testing.T) {
 	dir := makeRun(t, falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
 		return errors.Join(os.MkdirAll(filepath.Join(dir, "checkpoints", "step-000003"), 0o700), os.MkdirAll(filepath.Join(dir, "checkpoints", "step-000006"), 0o700),
@@ -163,7 +248,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || len(f.Findings) != 1 || f.Findings[0].ID != "checkpoint" || !strings.Contains(f.Findings[0].Advice, "the one before") || f.Cause != "" {
+	if err != nil || len(f.Findings) != 1 || f.Findings[0].ID != "checkpoint" || !strings.Contains(f.Findings[0].Advice, "--resume continues from checkpoints/step-000003") || f.Cause != "" {
 		t.Errorf("%+v, %v", f, err)
 	}
 	if err := f.Write(); err != nil {
@@ -201,7 +286,7 @@ func Example() {
 	}
 	// Output:
 	// out of memory: the kernel killed the process <nil>
-	// oom oom_kill rose from 0 to 1 events.jsonl 1
+	// oom oom_kill rose from 0 to 1 events.jsonl 2
 }
 
 // TestRefusedStepsJudgeNothing: what was not applied neither ruined the weights nor is the last step that moved them.

@@ -10,7 +10,7 @@ import (
 
 // deaths are the ends of the process that the supervisor saw.
 func deaths(r *records) (out []Finding) {
-	for _, e := range r.events {
+	for _, e := range r.latest {
 		if e.Kind != "death" {
 			continue
 		}
@@ -40,14 +40,14 @@ func deaths(r *records) (out []Finding) {
 
 // stalls are hangs that the watchdog saw.
 func stalls(r *records) (out []Finding) {
-	for _, e := range r.events {
+	for _, e := range r.latest {
 		if e.Kind != "stall" {
 			continue
 		}
 		f := Finding{
 			ID: "hung", Symptom: fmt.Sprintf("no progress for %.0f s, exit 22", number(e.detail["idle_seconds"])), Fatal: true, at: e.Time,
 			Cause: "hung in " + e.get("last_operation"), Evidence: []Evidence{e.evidence()},
-			Advice: "the stacks of all goroutines say where each waits; --resume continues from the last checkpoint",
+			Advice: "the stacks of all goroutines say where each waits; " + r.resumption(),
 		}
 		if name := e.get("stacks"); name != "" {
 			f.Evidence = append(f.Evidence, r.find(name, "last operation")...)
@@ -68,7 +68,7 @@ func number(v any) float64 {
 // divergence are refused steps, not finite or with a loss far above those before: three in a row end the run.
 func divergence(r *records) []Finding {
 	var row []event
-	for _, e := range r.events {
+	for _, e := range r.latest {
 		if e.Kind != "warning" || e.Name != "non-finite step" && e.Name != "diverging step" {
 			continue
 		}
@@ -116,7 +116,7 @@ func degenerate(r *records) (out []Finding) {
 	}
 	if sum, same := r.sameModel(); same {
 		return []Finding{{ID: "degenerate", Symptom: "there is nothing to learn", Cause: "teacher and student are the same model", Fatal: true,
-			Evidence: append(r.find("manifest.json", sum), ends(steps)...), at: r.run.Manifest.Started, Advice: "give another teacher"}}
+			Evidence: append(r.find(r.run.Settings, sum), ends(steps)...), at: r.run.Manifest.Started, Advice: "give another teacher"}}
 	}
 	largest, computed := 0.0, 0
 	low, high := math.Inf(1), math.Inf(-1)
@@ -170,15 +170,15 @@ func zeroRate(r *records) []Finding {
 	}
 	return []Finding{{ID: "zero-learning-rate", Symptom: fmt.Sprintf("the learning rate is zero in all %d steps", len(steps)),
 		Cause: "the learning rate is zero: learning_rate " + r.setting("learning_rate"), Fatal: true, at: r.run.Manifest.Started,
-		Evidence: append(ends(steps), r.find("manifest.json", `"learning_rate"`)...)}}
+		Evidence: append(ends(steps), r.find(r.run.Settings, `"learning_rate"`)...)}}
 }
 
 // stops are signals that the run obeyed.
 func stops(r *records) (out []Finding) {
-	for _, e := range r.events {
+	for _, e := range r.latest {
 		if e.Kind == "stop" {
 			out = append(out, Finding{ID: "stopped", Symptom: "the run stopped in order, exit 20", Cause: "a " + e.Name, Fatal: true,
-				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "--resume continues it"})
+				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: r.resumption()})
 		}
 	}
 	return out
@@ -194,7 +194,7 @@ func receipt(r *records) []Finding {
 	switch {
 	case strings.Contains(reason, "[E-FILE-015]"):
 		f.ID, f.Symptom, f.Cause = "disk-full", "a file could not be written", "the disk is full: "+reason
-		f.Advice = "make room and --resume: the last checkpoint is kept"
+		f.Advice = "make room; " + r.resumption()
 	case strings.Contains(reason, "steps in a row were refused"):
 		f.ID, f.Cause = "diverged", "diverged: "+reason
 	}

@@ -133,22 +133,19 @@ func evaluation(r *runlog.Record, name string) *score {
 // held-out text.
 func Metrics(r *runlog.Record) map[string]runlog.Number {
 	m := map[string]runlog.Number{}
-	seconds, tokens := map[string]float64{}, map[string]float64{}
+	legs := map[string]bool{}
 	for _, s := range r.Steps {
 		prefix := legPrefix(s.Leg)
-		seconds[prefix] += s.MS.Total / 1e3
-		tokens[prefix] += float64(s.Tokens)
-		m[prefix+"steps"] = runlog.Number(s.Step + 1)
+		legs[s.Leg] = true
 		for name, v := range map[string]runlog.Number{"loss": s.Loss, "ce": s.CE, "kl": s.KL, "grad_norm": s.GradNorm, "lr": runlog.Number(s.LR)} {
 			m[prefix+name] = v
 		}
 		m["memory_bytes"] = max(m["memory_bytes"], runlog.Number(s.MemoryBytes))
 	}
-	for prefix, t := range seconds {
-		m[prefix+"seconds_in_steps"], m[prefix+"tokens"] = runlog.Number(t), runlog.Number(tokens[prefix])
-		if t > 0 {
-			m[prefix+"tokens_per_second"] = runlog.Number(tokens[prefix] / t)
-		}
+	for leg := range legs {
+		prefix, t := legPrefix(leg), runlog.Sum(r.Steps, leg)
+		m[prefix+"steps"], m[prefix+"tokens"] = runlog.Number(t.Steps), runlog.Number(t.Tokens)
+		m[prefix+"seconds_in_steps"], m[prefix+"tokens_per_second"] = runlog.Number(t.Seconds), runlog.Number(t.TokensPerSecond())
 	}
 	scored := map[string]runlog.Number{}
 	for _, s := range evaluations(r) {

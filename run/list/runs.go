@@ -1,6 +1,6 @@
-// Package runs finds and compares runs: the directories below a runs folder that hold a manifest.json.
+// Package runs finds and compares runs: the directories below a runs folder that hold the manifest of a run.
 //
-// The files of a run are the truth. The index of a folder, a SQLite database, only remembers what its list says of them, and
+// The files of a run are the truth. The index of a folder, a file of JSON lines, only remembers what its list says of them, and
 // can be made again.
 package runs
 
@@ -66,6 +66,12 @@ func summary(path string) Summary {
 // Paths returns the run directories of a runs folder, by name. A folder that does not exist holds none. What --force has
 // moved aside is left out.
 func Paths(dir string) ([]string, error) {
+	paths, err := candidates(dir)
+	return slices.DeleteFunc(paths, func(path string) bool { return !runlog.IsRun(path) }), err
+}
+
+// candidates are the folders of a runs folder that hold a manifest.json, of a run or of something else.
+func candidates(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -85,12 +91,7 @@ func Paths(dir string) ([]string, error) {
 
 // List returns the runs of a folder, the newest first, with the help of its index.
 func List(dir string) ([]Summary, error) {
-	ix, err := OpenIndex(dir, false)
-	if err != nil {
-		return nil, err
-	}
-	all, err := ix.List()
-	return all, errors.Join(err, ix.Close())
+	return OpenIndex(dir, false).List()
 }
 
 func newestFirst(all []Summary) {
@@ -102,7 +103,7 @@ func newestFirst(all []Summary) {
 // Find returns the directory of the run that id means: a run's directory, or the beginning of the identity or of the name
 // of exactly one run below dir. Otherwise the error is of kind NotFound, with the nearest that there is.
 func Find(dir, id string) (string, error) {
-	if _, err := os.Stat(filepath.Join(id, "manifest.json")); id != "" && err == nil {
+	if id != "" && runlog.IsRun(id) {
 		return id, nil
 	}
 	paths, err := Paths(dir)

@@ -38,7 +38,7 @@ func write(t *testing.T, path, id string, started time.Time, lr float64, losses 
 	must(t, d.Close())
 }
 
-// folder holds three runs, one of which cannot be read, and things that are no runs.
+// folder holds three runs, one of which cannot be read, and things that are no runs, among them a folder of token shards.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,6 +47,9 @@ func folder(t *testing.T) string {
 	write(t, filepath.Join(dir, "alto.bak-20260101"), "alto-1", time.Unix(50, 0), 0.2)
 	must(t, os.MkdirAll(filepath.Join(dir, "broken"), 0o700))
 	must(t, os.WriteFile(filepath.Join(dir, "broken", "manifest.json"), []byte("{"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "broken", "steps.jsonl"), nil, 0o600))
+	must(t, os.MkdirAll(filepath.Join(dir, "shards"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "shards", "manifest.json"), []byte(`{"schema":"apr.tokens/1"}`), 0o600))
 	must(t, os.MkdirAll(filepath.Join(dir, "other"), 0o700))
 	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	return dir

@@ -19,7 +19,7 @@ func AppendEvent(dir, kind, name string, detail any, reason string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fault.In(fault.IO, path, "cannot be opened").Because(err)
 	}

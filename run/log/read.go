@@ -40,6 +40,7 @@ type Record struct {
 	Path     string
 	Manifest *Manifest // of the beginning
 	InForce  *Manifest // of the last resumption, whose settings may differ; Manifest, if there was none
+	Settings string    // the file that InForce is from
 	Receipt  *Receipt  // of this state: the receipt of a run that was resumed since is left out
 	Steps    []Step
 	Events   []Event
@@ -59,7 +60,7 @@ func (r *Record) ID() string {
 	return filepath.Base(filepath.Clean(r.Path))
 }
 
-// Read reads a run directory that may be in use. A directory without manifest.json is a fault of kind NotFound; a manifest,
+// Read reads a run directory that may be in use. A directory that is none (IsRun) is a fault of kind NotFound; a manifest,
 // receipt or samples file that is not JSON is one of kind Format.
 func Read(path string) (*Record, error) { return read(path, true) }
 
@@ -67,27 +68,14 @@ func Read(path string) (*Record, error) { return read(path, true) }
 func ReadStatus(path string) (*Record, error) { return read(path, false) }
 
 func read(path string, all bool) (*Record, error) {
-	r := &Record{Path: path, Manifest: &Manifest{}}
-	found, err := readJSON(filepath.Join(path, "manifest.json"), r.Manifest)
-	if err != nil {
+	r := &Record{Path: path}
+	if err := r.readManifests(); err != nil {
 		return nil, err
-	}
-	if !found {
-		return nil, fault.In(fault.NotFound, path, "is not a run directory: it has no manifest.json").WithID("E-RUN-004")
-	}
-	r.InForce = r.Manifest
-	for i := 1; ; i++ {
-		m := &Manifest{}
-		if found, err = readJSON(filepath.Join(path, fmt.Sprintf(resumedManifest, i)), m); err != nil {
-			return nil, err
-		} else if !found {
-			break
-		}
-		r.InForce = m
 	}
 	locked := locked(path) // first: what follows is at least as new
 	var receipt Receipt
-	if found, err = readJSON(filepath.Join(path, "receipt.json"), &receipt); err != nil {
+	found, err := readJSON(filepath.Join(path, "receipt.json"), &receipt)
+	if err != nil {
 		return nil, err
 	} else if found {
 		r.Receipt = &receipt
@@ -106,6 +94,52 @@ func read(path string, all bool) (*Record, error) {
 		r.Samples = &samples
 	}
 	return r, readLines(filepath.Join(path, "steps.jsonl"), &r.Steps, &r.Damaged)
+}
+
+// readManifests reads what the run was asked to do, at the beginning and at each resumption.
+func (r *Record) readManifests() error {
+	m, err := readRunManifest(r.Path)
+	if err != nil {
+		return err
+	}
+	r.Manifest, r.InForce, r.Settings = m, m, manifestFile
+	for i := 1; ; i++ {
+		m, name := &Manifest{}, fmt.Sprintf(resumedManifest, i)
+		if found, err := readJSON(filepath.Join(r.Path, name), m); err != nil || !found {
+			return err
+		}
+		r.InForce, r.Settings = m, name
+	}
+}
+
+// readRunManifest reads manifest.json of a run directory. What is none is a fault of kind NotFound, and a damaged manifest one
+// of kind Format.
+func readRunManifest(path string) (*Manifest, error) {
+	m := &Manifest{}
+	found, err := readJSON(filepath.Join(path, manifestFile), m)
+	switch {
+	case !found && err == nil:
+		return nil, fault.In(fault.NotFound, path, "is not a run directory: it has no manifest.json").WithID("E-RUN-004")
+	case begun(path) && err == nil && m.Schema != ManifestSchema:
+		return nil, fault.In(fault.Format, filepath.Join(path, manifestFile), "is not a record of a run: its schema is %q, not %q", m.Schema, ManifestSchema).WithID("E-RUN-005")
+	case begun(path) && err != nil:
+		return nil, err
+	case err != nil || m.Schema != ManifestSchema:
+		return nil, fault.In(fault.NotFound, path, "is not a run directory: its manifest.json is of something else").WithID("E-RUN-004")
+	}
+	return m, nil
+}
+
+// IsRun reports whether path is a run directory: its manifest is of a run, or it is damaged and stands beside a run's steps.
+func IsRun(path string) bool {
+	_, err := readRunManifest(path)
+	return err == nil || fault.KindOf(err) != fault.NotFound
+}
+
+// begun reports whether a directory has the file of steps, which a run opens before it writes its manifest.
+func begun(path string) bool {
+	st, err := os.Stat(filepath.Join(path, "steps.jsonl"))
+	return err == nil && st.Mode().IsRegular()
 }
 
 // judge derives the status: a receipt counts unless something happened after it was written; then the lock says that a
@@ -172,7 +206,7 @@ func (r *Record) Updated() time.Time {
 // Version returns a text that changes whenever the records of a run do, or its status. It reads no record.
 func Version(path string) string {
 	var b strings.Builder
-	for _, name := range []string{"manifest.json", "steps.jsonl", "events.jsonl", "receipt.json", SamplesFile} {
+	for _, name := range []string{manifestFile, "steps.jsonl", "events.jsonl", "receipt.json", SamplesFile} {
 		if st, err := os.Stat(filepath.Join(path, name)); err == nil {
 			fmt.Fprintf(&b, "%x.%x", st.Size(), st.ModTime().UnixNano())
 		}
@@ -323,7 +357,7 @@ func (n Number) Finite() bool { return !math.IsNaN(float64(n)) && !math.IsInf(fl
 // ReadManifest reads a run's manifest alone; nil if there is none that can be read.
 func ReadManifest(path string) *Manifest {
 	var m Manifest
-	if found, err := readJSON(filepath.Join(path, "manifest.json"), &m); err != nil || !found {
+	if found, err := readJSON(filepath.Join(path, manifestFile), &m); err != nil || !found {
 		return nil
 	}
 	return &m

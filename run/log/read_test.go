@@ -60,15 +60,17 @@ func TestReadRefusals(t *testing.T) {
 	empty := t.TempDir()
 	_, err := runlog.Read(empty)
 	refused(t, err, fault.NotFound, "E-RUN-004")
+	const manifest = `{"schema":"apr.manifest/1","run_id":"x"}`
 	for _, name := range []string{"manifest.json", "receipt.json", "samples.json"} {
 		path := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(path, "manifest.json"), []byte("{}"), 0o600))
+		must(t, os.WriteFile(filepath.Join(path, "manifest.json"), []byte(manifest), 0o600))
+		must(t, os.WriteFile(filepath.Join(path, "steps.jsonl"), nil, 0o600))
 		must(t, os.WriteFile(filepath.Join(path, name), []byte("{"), 0o600))
 		_, err := runlog.Read(path)
 		refused(t, err, fault.Format, "E-RUN-005")
 	}
 	path := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(path, "manifest.json"), []byte("{}"), 0o600))
+	must(t, os.WriteFile(filepath.Join(path, "manifest.json"), []byte(manifest), 0o600))
 	must(t, os.Mkdir(filepath.Join(path, "steps.jsonl"), 0o700))
 	_, err = runlog.Read(path)
 	refused(t, err, fault.NotFound, "E-FILE-002")
@@ -77,7 +79,7 @@ func TestReadRefusals(t *testing.T) {
 // Damaged lines are counted and left out; a line that is being written is neither.
 func TestReadDamagedLines(t *testing.T) {
 	path := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(path, "manifest.json"), []byte(`{"run_id":"x"}`), 0o600))
+	must(t, os.WriteFile(filepath.Join(path, "manifest.json"), []byte(`{"schema":"apr.manifest/1","run_id":"x"}`), 0o600))
 	long := `{"leg":"` + strings.Repeat("y", 17<<20) + "\"}\n"
 	text := `{"leg":"student","step":0,"loss":1.5,"finite":true}` + "\n{\n" + long + "\n" + `{"leg":"student","step":1,"loss":null}` + "\n" + `{"leg":"student","st`
 	must(t, os.WriteFile(filepath.Join(path, "steps.jsonl"), []byte(text), 0o600))

@@ -4,7 +4,8 @@
 // what; steps.jsonl holds every step; events.jsonl every decision with its reason; receipt.json, written last, the
 // outcome. Status is derived from these and from the lock, never stored.
 //
-// Numbers in records come from the code that used them.
+// Numbers in records come from the code that used them. A run directory is its user's alone: files have mode 0600,
+// directories 0700.
 package runlog
 
 import (
@@ -40,9 +41,13 @@ type Input struct {
 	Detail string `json:"detail,omitempty"`
 }
 
+// ManifestSchema is what the manifest of a run says of its form. Other programs, and shards of tokens, have a manifest.json
+// as well.
+const ManifestSchema = "apr.manifest/1"
+
 // Manifest says what a run was asked to do, on what.
 type Manifest struct {
-	Schema  string           `json:"schema"` // "apr.manifest/1"
+	Schema  string           `json:"schema"` // ManifestSchema
 	RunID   string           `json:"run_id"`
 	Command []string         `json:"command"`
 	Config  map[string]Value `json:"config"`
@@ -91,7 +96,7 @@ func (s Step) Refused() bool { return !s.Finite || s.Diverged }
 // Event is one line of events.jsonl: a decision with its reason, or a warning.
 type Event struct {
 	Time   time.Time `json:"time"`
-	Kind   string    `json:"kind"` // "decision", "warning", "evaluation", "checkpoint", "record", "stop"
+	Kind   string    `json:"kind"` // Attempt, "decision", "warning", "evaluation", "checkpoint", "record", "stop"
 	Name   string    `json:"name"`
 	Detail any       `json:"detail,omitempty"`
 	Reason string    `json:"reason,omitempty"`
@@ -195,6 +200,8 @@ func Check(path string, force, resume bool) error {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
 		return fault.In(fault.IO, path, "is not a directory that can be read").Because(err)
+	case used(entries) && resume && !IsRun(path) && !begun(path):
+		return fault.In(fault.NotFound, path, "is not a run directory: there is nothing to resume").WithID("E-RUN-003")
 	case used(entries) && !resume && !force:
 		return fault.In(fault.Invalid, path, "output directory exists and is not empty").
 			WithHint("choose another --output, --resume it, or --force, which renames it").WithID("E-RUN-001")
@@ -227,7 +234,7 @@ func prepare(path string, force, resume bool) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if err := os.MkdirAll(path, 0o700); err != nil {
 		return fault.In(fault.IO, path, "cannot be created").Because(err)
 	}
 	return nil
@@ -236,16 +243,23 @@ func prepare(path string, force, resume bool) error {
 // File returns the path of a file of the run.
 func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
 
-// resumedManifest is the name of the manifest of a run's n-th resumption.
-const resumedManifest = "manifest.resume-%d.json"
+// The names of a run's first manifest, and of the manifest of its n-th resumption.
+const (
+	manifestFile    = "manifest.json"
+	resumedManifest = "manifest.resume-%d.json"
+)
 
-// WriteManifest writes manifest.json, atomically; a resumed run keeps its first one and numbers the others.
+// WriteManifest writes manifest.json, atomically, and the event that an attempt begins; a resumed run keeps its first manifest
+// and numbers the others.
 func (d *Dir) WriteManifest(m Manifest) error {
-	m.Schema = "apr.manifest/1"
-	name := "manifest.json"
+	m.Schema = ManifestSchema
+	name := manifestFile
 	for i := 1; ; i++ {
 		if _, err := os.Lstat(d.File(name)); errors.Is(err, os.ErrNotExist) {
-			return d.writeJSON(name, m)
+			if err := d.writeJSON(name, m); err != nil {
+				return err
+			}
+			return d.Event(Attempt, fmt.Sprint(i), map[string]any{"manifest": name, "pid": os.Getpid()}, "")
 		} else if err != nil {
 			return fault.In(fault.IO, d.File(name), "cannot be looked at").Because(err)
 		}
@@ -306,7 +320,7 @@ func (d *Dir) writeJSON(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return atomicfile.WriteFile(d.File(name), append(b, '\n'), true)
+	return atomicfile.WritePrivate(d.File(name), append(b, '\n'), true)
 }
 
 // Close flushes and unlocks.
@@ -327,7 +341,7 @@ type lineFile struct {
 }
 
 func openLines(path string) (*lineFile, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fault.In(fault.IO, path, "cannot be opened").Because(err)
 	}
@@ -403,7 +417,7 @@ func (l *lineFile) filter(keep func([]byte) bool) error {
 		}
 		old = old[end+1:]
 	}
-	if err := atomicfile.WriteFile(path, kept, true); err != nil {
+	if err := atomicfile.WritePrivate(path, kept, true); err != nil {
 		return err
 	}
 	fresh, err := openLines(path)

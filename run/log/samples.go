@@ -55,5 +55,5 @@ func (d *Dir) WriteSamples(s Samples) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", SamplesFile, err)
 	}
-	return atomicfile.WriteFile(d.File(SamplesFile), append(b, '\n'), true)
+	return atomicfile.WritePrivate(d.File(SamplesFile), append(b, '\n'), true)
 }

@@ -62,7 +62,7 @@ func (t *tfEvents) create(at time.Time) error {
 		if i > 0 {
 			name += fmt.Sprintf(".%d", i)
 		}
-		f, err := os.OpenFile(filepath.Join(t.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		f, err := os.OpenFile(filepath.Join(t.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}

@@ -9,12 +9,19 @@ import (
 	"strings"
 
 	runs "apr/run/list"
+	runlog "apr/run/log"
 )
 
 var listTemplate = template.Must(template.New("list").Funcs(template.FuncMap{
 	"base":  filepath.Base,
 	"link":  func(s runs.Summary) string { return "runs/" + url.PathEscape(filepath.Base(s.Path)) + "/" },
 	"count": func(n int) string { return count(int64(n)) },
+	"number": func(n *runlog.Number) string { // a template's printf would print the pointer
+		if n == nil {
+			return "–"
+		}
+		return fixed(4, *n)
+	},
 	"when": func(s runs.Summary) string {
 		if s.Started.IsZero() {
 			return "–"
@@ -24,7 +31,7 @@ var listTemplate = template.Must(template.New("list").Funcs(template.FuncMap{
 }).Parse(`<h1>Runs</h1>
 <div class="card scroll" tabindex="0"><table>
 <thead><tr><th>run</th><th>status</th><th>started</th><th class="n">steps</th><th class="n">loss</th><th class="n">held-out nats</th></tr></thead>
-<tbody>{{range .}}<tr><td><a href="{{link .}}">{{base .Path}}</a>{{with .Problem}}<br>{{.}}{{end}}</td><td><span class="pill {{.Status}}">{{.Status}}</span></td><td>{{when .}}</td><td class="n">{{count .Steps}}</td><td class="n">{{with .Loss}}{{printf "%.4f" .}}{{else}}–{{end}}</td><td class="n">{{with .Val}}{{printf "%.4f" .}}{{else}}–{{end}}</td></tr>
+<tbody>{{range .}}<tr><td><a href="{{link .}}">{{base .Path}}</a>{{with .Problem}}<br>{{.}}{{end}}</td><td><span class="pill {{.Status}}">{{.Status}}</span></td><td>{{when .}}</td><td class="n">{{count .Steps}}</td><td class="n">{{number .Loss}}</td><td class="n">{{number .Val}}</td></tr>
 {{else}}<tr><td colspan="6">no runs yet</td></tr>
 {{end}}</tbody></table></div>
 `))

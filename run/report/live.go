@@ -66,13 +66,7 @@ func Metrics(records []*runlog.Record) string {
 	head("apr_tokens_total", "counter", "Tokens that a leg was trained on.")
 	for _, r := range records {
 		for _, leg := range legs(r) {
-			var n int64
-			for _, s := range r.Steps {
-				if s.Leg == leg {
-					n += int64(s.Tokens)
-				}
-			}
-			fmt.Fprintf(&b, "apr_tokens_total{run=%s,leg=%s} %d\n", label(r.ID()), label(leg), n)
+			fmt.Fprintf(&b, "apr_tokens_total{run=%s,leg=%s} %d\n", label(r.ID()), label(leg), runlog.Sum(r.Steps, leg).Tokens)
 		}
 	}
 	head("apr_run_status", "gauge", "1 for the state that a run is in.")

@@ -96,11 +96,9 @@ func New(r *runlog.Record) *Page {
 type outcome struct {
 	StepsCompleted int     `json:"steps_completed"`
 	TokensSeen     int64   `json:"tokens_seen"`
-	TokensPerSec   float64 `json:"tokens_per_second"`
 	Seconds        float64 `json:"duration_seconds"`
 	DevicePeak     int64   `json:"device_peak_bytes"`
 	StoppedBy      string  `json:"stopped_by"`
-	ResumedFrom    string  `json:"resumed_from"`
 }
 
 // decode reads a value that was decoded without a type. What does not fit stays as it is.
@@ -152,21 +150,15 @@ func facts(r *runlog.Record, out *outcome) []Pair {
 	if in, ok := r.Manifest.Inputs["student_init"]; ok {
 		add("student", millions(in.Detail))
 	}
-	steps, tokens, seconds := 0, int64(0), 0.0
-	for _, s := range r.Steps {
-		seconds += s.MS.Total / 1e3
-		if s.Leg == "student" {
-			steps, tokens = s.Step+1, tokens+int64(s.Tokens)
-		}
+	student := runlog.Sum(r.Steps, "student")
+	add("steps", count(int64(student.Steps)))
+	add("tokens", count(student.Tokens))
+	if student.Seconds > 0 {
+		add("speed", count(int64(math.Round(student.TokensPerSecond())))+" tokens/s")
 	}
-	add("steps", count(int64(steps)))
-	add("tokens", count(tokens))
-	if out != nil {
-		add("speed", count(int64(out.TokensPerSec))+" tokens/s")
-	}
-	if out != nil && out.ResumedFrom == "" {
-		add("time", duration(out.Seconds))
-	} else if seconds > 0 { // a receipt's time is that of the last process
+	if whole := wholeTime(r, out); whole > 0 {
+		add("time", duration(whole))
+	} else if seconds := inSteps(r); seconds > 0 {
 		add("time in steps", duration(seconds))
 	}
 	if r.Status == runlog.Running {
@@ -177,6 +169,23 @@ func facts(r *runlog.Record, out *outcome) []Pair {
 		add("started", r.Manifest.Started.UTC().Format("2006-01-02 15:04 UTC"))
 	}
 	return all
+}
+
+// inSteps is the time of all steps of a run, of all legs.
+func inSteps(r *runlog.Record) (seconds float64) {
+	for _, s := range r.Steps {
+		seconds += s.MS.Total / 1e3
+	}
+	return seconds
+}
+
+// wholeTime is how long all attempts of a run took, 0 where that is not known. Versions that wrote down the time of the last
+// attempt alone can be told by a time that is shorter than that of the steps.
+func wholeTime(r *runlog.Record, out *outcome) float64 {
+	if out == nil || !(out.Seconds >= inSteps(r)) {
+		return 0
+	}
+	return out.Seconds
 }
 
 // pace is how fast a run at work is now, by its last steps, and when the leg ends at that rate.
@@ -253,9 +262,9 @@ func phases(r *runlog.Record, out *outcome) []PhaseRow {
 		{Name: "rest of the steps", Seconds: max(0, ms.Total-ms.Data-ms.Teacher-ms.Student-ms.Loss-ms.Optimizer) / 1e3},
 	}
 	all := ms.Total / 1e3
-	if out != nil && out.ResumedFrom == "" && out.Seconds > all { // of one process
-		rows = append(rows, PhaseRow{Name: "loading, evaluation, checkpoints, writing", Seconds: out.Seconds - all})
-		all = out.Seconds
+	if whole := wholeTime(r, out); whole > all {
+		rows = append(rows, PhaseRow{Name: "loading, evaluation, checkpoints, writing", Seconds: whole - all})
+		all = whole
 	}
 	for i := range rows {
 		rows[i].Percent = 100 * rows[i].Seconds / all
@@ -305,10 +314,10 @@ func valueOr(m map[string]int64, name string) int64 {
 	return -1
 }
 
-// events are the decisions, warnings and stops, without what the other parts of the report show.
+// events are the decisions, warnings, stops and resumptions, without what the other parts of the report show.
 func events(r *runlog.Record) (rows []EventRow) {
 	for _, e := range r.Events {
-		if e.Kind == "evaluation" || e.Kind == "record" || e.Kind == "checkpoint" {
+		if e.Kind == "evaluation" || e.Kind == "record" || e.Kind == "checkpoint" || e.Kind == runlog.Attempt && e.Name == "1" {
 			continue
 		}
 		rows = append(rows, EventRow{e.Time, e.Kind, e.Name, text(e.Detail), e.Reason})

@@ -136,7 +136,7 @@ func gap(from, at, to *Score, name string) *Gap {
 	return &Gap{From: name, To: "teacher", Percent: p, Width: min(max(p, 0), 100)}
 }
 
-// judge words the verdict.
+// judge words the verdict: the one place that says what a run was worth.
 func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canaries []Canary) Verdict {
 	distilled, control := find(rows, distilledScore), find(rows, controlScore)
 	teacher, untrained := find(rows, teacherScore), find(rows, untrainedScore)
@@ -144,13 +144,12 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 	switch {
 	case distilled == nil:
 		v.unfinished(r)
+	case uncaught(canaries) != nil:
+		v.void(uncaught(canaries))
 	case control == nil:
 		v.withoutControl(distilled, teacher, untrained)
 	default:
 		v.againstControl(distilled, control, teacher, out, margins)
-	}
-	if distilled != nil {
-		v.againstCanaries(canaries)
 	}
 	if distilled != nil && r.Status != runlog.Completed {
 		v.Detail += " The run itself is " + r.Status + "."
@@ -177,7 +176,7 @@ func (v *Verdict) againstControl(distilled, control, teacher *Score, out *outcom
 	switch shown := fmt.Sprintf("%.4f", margin); {
 	case shown == "0.0000" || shown == "-0.0000":
 		v.Headline = "Distillation made no difference" + sure
-		v.Detail = fmt.Sprintf("On held-out text the distilled student and the control, trained on %s without the teacher, score the same.", same)
+		v.Detail = fmt.Sprintf("On held-out text the distilled student and the control, trained on %s without the teacher, score the same to four digits.", same)
 	case interval.known() && interval[0] <= 0 && interval[1] >= 0:
 		v.Headline = fmt.Sprintf("Whether distillation was worth it is not known: %+.4f nats per token against training without the teacher%s", margin, sure)
 		v.Detail = fmt.Sprintf("The interval holds 0: on %s held-out tokens the distilled student and the control, trained on %s without the teacher, cannot be told apart. More held-out text narrows it.",
@@ -201,16 +200,22 @@ func (v *Verdict) againstControl(distilled, control, teacher *Score, out *outcom
 	}
 }
 
-// againstCanaries voids a verdict whose evaluation cannot tell the student from a broken model.
-func (v *Verdict) againstCanaries(canaries []Canary) {
-	for _, c := range canaries {
-		if !c.Caught {
-			v.Tone = Bad
-			v.Detail = v.Headline + ". " + v.Detail
-			v.Headline = fmt.Sprintf("The scores say nothing: the distilled student is not surely better than a broken model (%s: %s)", c.Name, c.What)
-			return
+// uncaught returns a canary that the evaluation cannot tell from the student, nil without one.
+func uncaught(canaries []Canary) *Canary {
+	for i := range canaries {
+		if !canaries[i].Caught {
+			return &canaries[i]
 		}
 	}
+	return nil
+}
+
+// void is the verdict on an evaluation that cannot tell the student from a broken model: whatever its scores compare, they do
+// not say it.
+func (v *Verdict) void(c *Canary) {
+	v.Tone = Bad
+	v.Headline = fmt.Sprintf("The scores say nothing: the distilled student is not surely better than a broken model (%s: %s)", c.Name, c.What)
+	v.Detail = "What the teacher was worth cannot be read from them. More held-out text, or more training, may change that."
 }
 
 func (v *Verdict) withoutControl(distilled, teacher, untrained *Score) {

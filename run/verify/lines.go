@@ -73,21 +73,24 @@ func (v *verifier) each(leg, field string, steps []runlog.Step, judge func(int, 
 // summary compares the outcome with the lines.
 func (v *verifier) summary() {
 	var first, last, best float64
-	done, tokens := 0, int64(0)
-	for _, s := range v.steps[distill.LegStudent] {
-		if s.Refused() {
+	all, seconds, begun := runlog.Sum(v.Record.Steps, distill.LegStudent), 0.0, false
+	for _, s := range v.Record.Steps {
+		seconds += s.MS.Total / 1e3
+		if s.Leg != distill.LegStudent || s.Refused() {
 			continue
 		}
-		if done == 0 {
-			first, best = float64(s.Loss), float64(s.Loss)
+		if !begun {
+			first, best, begun = float64(s.Loss), float64(s.Loss), true
 		}
 		last, best = float64(s.Loss), math.Min(best, float64(s.Loss))
-		done, tokens = s.Step+1, tokens+int64(s.Tokens)
 	}
 	r, at := v.result, "receipt.json: result."
 	v.near("summary", at+"initial_loss", r.InitialLoss, first, 1e-12)
 	v.near("summary", at+"final_loss", r.FinalLoss, last, 1e-12)
 	v.near("summary", at+"best_loss", r.BestLoss, best, 1e-12)
-	v.add("summary", at+"steps_completed", r.StepsCompleted, done, r.StepsCompleted == done)
-	v.add("summary", at+"tokens_seen", r.TokensSeen, tokens, r.TokensSeen == tokens)
+	v.add("summary", at+"steps_completed", r.StepsCompleted, all.Steps, r.StepsCompleted == all.Steps)
+	v.add("summary", at+"tokens_seen", r.TokensSeen, all.Tokens, r.TokensSeen == all.Tokens)
+	v.near("summary", at+"seconds_in_steps", r.InSteps, all.Seconds, 1e-9)
+	v.near("summary", at+"tokens_per_second", r.TokensPerSec, all.TokensPerSecond(), 1e-9)
+	v.add("summary", at+"duration_seconds", r.Seconds, fmt.Sprintf("at least %g, the time in steps", seconds), r.Seconds >= seconds)
 }
