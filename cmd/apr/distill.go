@@ -318,7 +318,7 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 }
 
 // comparative is what a margin says: nothing sure if its interval holds 0.
-func comparative(p *cli.Page, m distill.Margin) string {
+func comparative(p *cli.Page, m distill.Margin) cli.Styled {
 	switch {
 	case m.Interval[0] > 0:
 		return p.Good("better")

@@ -278,7 +278,7 @@ func (r *runResult) Text(p *cli.Page) {
 	case r.streamed:
 		p.Printf("\n")
 	default:
-		p.Printf("%s\n", harmless(r.Output))
+		p.Raw(harmless(r.Output) + "\n")
 	}
 	if r.benchmark {
 		speed := "–"

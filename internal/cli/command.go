@@ -217,6 +217,7 @@ func unknownCommand(cc *cobra.Command, word string) error {
 
 // flagError turns pflag's complaints into usage errors that name the nearest flag.
 func (a *App) flagError(cc *cobra.Command, err error) error {
+	a.unparsed = true
 	var notExist *pflag.NotExistError
 	var noValue *pflag.ValueRequiredError
 	var invalid *pflag.InvalidValueError
