@@ -76,6 +76,54 @@ func TestDistillConfigRoundTrip(t *testing.T) {
 	}
 }
 
+// TestResumeFollows: --resume PATH with a blank is --resume=PATH where PATH is a run or a checkpoint, or one argument too many;
+// a word that is neither is the teacher, and the command line that is recorded says what was understood.
+func TestResumeFollows(t *testing.T) {
+	dir := t.TempDir()
+	run, checkpoint := filepath.Join(dir, "run"), filepath.Join(dir, "run", "checkpoints", "step-000001")
+	if err := os.MkdirAll(checkpoint, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{filepath.Join(run, "manifest.json"), filepath.Join(checkpoint, "state.json")} {
+		if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := filepath.Join(dir, "c.yaml")
+	if err := os.WriteFile(config, []byte("student: /s\ndata: /x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rest := []string{"--student", "/s", "-d", "/x"}
+	for _, tt := range []struct {
+		name            string
+		args            []string
+		teacher, resume string
+		code            int
+	}{
+		{"run after", append([]string{"/t", "--resume", run}, rest...), "/t", run, 0},
+		{"run before", append([]string{"--resume", run, "/t"}, rest...), "/t", run, 0},
+		{"checkpoint", append([]string{"/t", "--resume", checkpoint}, rest...), "/t", checkpoint, 0},
+		{"equals", append([]string{"/t", "--resume=" + run}, rest...), "/t", run, 0},
+		{"bare, then a flag", append([]string{"/t", "--resume"}, rest...), "/t", "newest", 0},
+		{"bare, at the end", append(append([]string{"/t"}, rest...), "--resume"), "/t", "newest", 0},
+		{"bare, then the teacher", append([]string{"--resume", "/t"}, rest...), "/t", "newest", 0},
+		{"no such run", append([]string{"/t", "--resume", "/nosuch"}, rest...), "/t", "/nosuch", 0},
+		{"twice", append([]string{"/t", "--resume", "--resume", run}, rest...), "/t", run, 0},
+		{"twice, bare at the end", append([]string{"/t", "--resume", run, "--resume"}, rest...), "/t", "newest", 0},
+		{"configuration", []string{config, "--resume", run}, "", run, 2}, // no teacher
+		{"two words too many", append([]string{"/t", "--resume", "/a", "/b"}, rest...), "", "", 2},
+		{"after --", append(append([]string{}, rest...), "--resume", "--", run), run, "newest", 2}, // a run is no teacher
+	} {
+		o, _, out, code := distillCall(t, append([]string{"distill"}, tt.args...))
+		if code != tt.code || code == 0 && (o.Teacher != tt.teacher || o.Resume != tt.resume) {
+			t.Errorf("%s: exit %d, teacher %q, resume %q: %s", tt.name, code, o.Teacher, o.Resume, out)
+		}
+		if code == 2 && tt.resume == run && !strings.Contains(out, "missing argument TEACHER") {
+			t.Errorf("%s: %s", tt.name, out)
+		}
+	}
+}
+
 // TestWarmUpOver: a flag for one way to say the warm-up wins over a file that says the other.
 func TestWarmUpOver(t *testing.T) {
 	args := strings.Fields("distill /t.apr --student /s.apr -d /x.jsonl --warmup-ratio 0.5 --steps 10 --print-config")

@@ -51,6 +51,9 @@ type planResult struct {
 }
 
 func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	if _, err := rank(e); err != nil {
+		return nil, err
+	}
 	c, err := p.resolve(ctx, e)
 	if err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func (p *planOptions) open(e *cli.Env) (device.Device, func() (device.Device, er
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := p.unbuiltOn(dev, e.Settings); err != nil {
+	if err := p.unbuiltOn(dev, e); err != nil {
 		dev.Close()
 		return nil, nil, err
 	}

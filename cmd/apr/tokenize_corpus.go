@@ -161,6 +161,9 @@ func tokenizeCorpus() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing shards"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if _, err := rank(e); err != nil {
+				return nil, err
+			}
 			tok, err := findTokenizer(ctx, e, tokPath)
 			if err != nil {
 				return nil, err

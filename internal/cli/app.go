@@ -118,7 +118,7 @@ func (a *App) root() *cobra.Command {
 	})
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cc *cobra.Command, args []string) {
-		if !a.wantsJSON() {
+		if !a.wantsJSON(nil) {
 			help(cc, args)
 			return
 		}
@@ -156,13 +156,14 @@ Exit codes:
 `
 
 // wantsJSON reports --json, also when the flags could not be merged, or not even be parsed. A value that is neither true nor
-// false is an error, and whoever wrote it reads JSON.
-func (a *App) wantsJSON() bool {
+// false is an error, and whoever wrote it reads JSON. After a usage error the word counts wherever it stands: a flag that lacks its
+// value has taken it for one.
+func (a *App) wantsJSON(err error) bool {
 	if a.json {
 		return true
 	}
 	given := a.globals[0].given // of --json, in order; complete unless a flag could not be parsed
-	if a.unparsed {
+	if a.unparsed || fault.KindOf(err) == fault.Usage {
 		given = nil
 		for _, s := range a.args {
 			if s == "--" {
@@ -266,7 +267,7 @@ func (a *App) finish(command string, err error) int {
 		}
 		return exit.Code
 	}
-	if a.wantsJSON() {
+	if a.wantsJSON(err) {
 		data, jerr := envelope(command, a.result, err)
 		if jerr != nil {
 			err = fault.New(fault.Other, "internal error: the result cannot be written as JSON: %v", jerr)

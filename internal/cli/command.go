@@ -108,6 +108,7 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 
 // call merges the options of c and runs it.
 func (a *App) call(ctx context.Context, c *Command, args []string) error {
+	args = a.joinFollowing(c, args)
 	e, err := a.environment()
 	if err != nil {
 		return err
@@ -139,6 +140,48 @@ func (a *App) call(ctx context.Context, c *Command, args []string) error {
 		a.result = res
 	}
 	return err
+}
+
+// joinFollowing makes --NAME=WORD of --NAME WORD where an option's value is optional and the word is meant as that value: the
+// option says so, or the command takes no more arguments. It returns the arguments without such words.
+func (a *App) joinFollowing(c *Command, args []string) []string {
+	room := 0
+	for _, o := range c.Options {
+		if _, several := o.Value.(list); o.Arg && several {
+			room = len(args)
+		} else if o.Arg {
+			room++
+		}
+	}
+	for i := range c.Options {
+		o := &c.Options[i]
+		if o.Follows == nil {
+			continue
+		}
+		nth, words := 0, slices.Clone(a.args)
+		for w := 0; w < len(words) && words[w] != "--"; w++ {
+			if words[w] != "--"+o.Name && !strings.HasPrefix(words[w], "--"+o.Name+"=") {
+				continue
+			}
+			bare := nth < len(o.given) && o.given[nth] == o.Optional && words[w] == "--"+o.Name && w+1 < len(words)
+			if at := slices.Index(args, next(words, w)); bare && at >= 0 && (o.Follows(args[at]) || len(args) > room) {
+				o.given[nth] = args[at]
+				words[w] += "=" + args[at]
+				words, args = slices.Delete(words, w+1, w+2), slices.Delete(slices.Clone(args), at, at+1)
+			}
+			nth++
+		}
+		a.args = words
+	}
+	return args
+}
+
+// next returns the word after words[i], "" at the end.
+func next(words []string, i int) string {
+	if i+1 < len(words) {
+		return words[i+1]
+	}
+	return ""
 }
 
 // settle merges the sources of c's options into e.Settings.

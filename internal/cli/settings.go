@@ -130,6 +130,11 @@ func pick(o *Option, file *configFile, env map[string]string) *source {
 	if v := env[o.Env]; o.Env != "" && v != "" {
 		return &source{texts: []string{v}, origin: "env " + o.Env, fail: func(err error) error { return placed(err, o.Env, "") }}
 	}
+	if o.FromEnv != nil {
+		if v, name := o.FromEnv(func(name string) string { return env[name] }); name != "" {
+			return &source{texts: []string{v}, origin: "env " + name, fail: func(err error) error { return placed(err, name, "") }}
+		}
+	}
 	if file != nil {
 		if v, ok := file.values[o.Name]; ok {
 			return &source{
