@@ -142,8 +142,13 @@ func (r *planResult) Text(p *cli.Page) {
 		}
 	}
 	largest := "none fits"
-	if r.LargestBatch > 0 {
-		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; up to 16 times the batch size was looked at", r.LargestBatch)
+	switch l := r.LargestBatch; {
+	case l == nil:
+		largest = ""
+	case l.Size > 0 && l.IsBound:
+		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; larger ones were not looked at", l.Size)
+	case l.Size > 0:
+		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; %d does not", l.Size, l.Size+1)
 	}
 	pairs = append(pairs, "largest batch", largest,
 		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", plan.Amount(r.Disk.Total), plan.Amount(r.Disk.Checkpoints), plan.Amount(r.Disk.Outputs)))

@@ -82,6 +82,8 @@ type Device struct {
 	ops     map[Op]int // index in list
 	list    []Count
 	waits   int
+	placed  int64 // temps so far
+	repeats map[any]repetition
 }
 
 // level is a number of bytes and the highest it was.
@@ -111,7 +113,7 @@ func New(t Target) *Device {
 	t.Align = max(1, t.Align)
 	return &Device{
 		target: t, static: map[device.Component]*level{}, both: map[device.Component]*level{},
-		holding: map[*buffer]struct{}{}, ops: map[Op]int{},
+		holding: map[*buffer]struct{}{}, ops: map[Op]int{}, repeats: map[any]repetition{},
 	}
 }
 
