@@ -54,6 +54,9 @@ func contractValidateCommand() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing file of --junit"},
 		},
 		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			if force && junit == "" {
+				return nil, fault.New(fault.Usage, "--force has no effect without --junit")
+			}
 			set, err := falsify.ParseRules(rules)
 			if err != nil {
 				return nil, err

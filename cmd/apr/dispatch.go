@@ -95,6 +95,8 @@ func (d *dispatchOptions) checkOwn(s cli.Settings) error {
 		return fault.New(fault.Usage, "--resume on another machine needs --output, the run directory there")
 	case ext == ".apr" || ext == ".safetensors" || ext == ".gguf":
 		return fault.New(fault.Usage, "--output %q: dispatch needs the run directory; it will hold student.apr", d.Output).WithHint("apr convert writes other formats afterwards")
+	case d.follow && d.dryRun:
+		return fault.New(fault.Usage, "--follow has no effect with --dry-run: nothing is started")
 	case d.follow && (d.scheduler == "slurm" || d.scheduler == "k8s"):
 		return fault.New(fault.Unavailable, "not built: --follow with %s", d.scheduler).WithHint("tail -f the job's log, or kubectl logs -f job/TICKET")
 	}

@@ -226,6 +226,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	if s.Given("warmup-steps") && !s.Over("warmup-ratio", "warmup-steps") {
 		c.WarmupSteps = o.WarmupSteps
 	}
+	c.ForTalks, c.ForRecords = o.forTalks(s), s.Asked("text-field")
 	c.MessagesField = readOptions(s, o.TextField, o.MessagesField).MessagesField
 	c.TokenCache = tokenCache(o.DataCache)
 	c.Output = o.Output

@@ -239,5 +239,5 @@ func (o *distillOptions) check(s cli.Settings) error {
 	case s.Given("eval-data") && s.Given("val-fraction"):
 		return fault.New(fault.Usage, "--eval-data and --val-fraction exclude each other")
 	}
-	return nil
+	return refuseIdle(o.idleOptions(s))
 }

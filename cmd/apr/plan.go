@@ -54,6 +54,9 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if _, err := rank(e); err != nil {
 		return nil, err
 	}
+	if p.noProbe && p.Probe && e.Settings.Given("probe") {
+		return nil, fault.New(fault.Usage, "--probe on and --no-probe contradict each other")
+	}
 	c, err := p.resolve(ctx, e)
 	if err != nil {
 		return nil, err
