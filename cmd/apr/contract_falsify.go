@@ -193,6 +193,7 @@ func contractFalsifyCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
+			keepEvidence(e, f)
 			if junit != "" {
 				if err := writeFalsifyJUnit(junit, force, f); err != nil {
 					return falsified{f}, err

@@ -148,13 +148,16 @@ func (o *distillOptions) trainingTable() []cli.Option {
 	}
 }
 
+// chunkRowsDefault is what --chunk-rows 0 means.
+const chunkRowsDefault = "0 = on a GPU what fits of 1024, 512 and 256; on the CPU 512"
+
 func (o *distillOptions) machineTable() []cli.Option {
 	return []cli.Option{
 		{Name: "dtype", Value: cli.Enum(&o.DType, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
 		{Name: "backend", Value: cli.Enum(&o.Backend, "auto", "auto", "cpu", "cuda").Refuse("fixture", "there is no simulated training: use auto, cpu or cuda"), Help: "where the student trains"},
 		{Name: "device", FromEnv: launcher.LocalRank, Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU; LOCAL_RANK as torchrun, srun or mpirun set it"},
 		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "GPUs, one local process each, or all [not built yet]"},
-		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: "0 = the planner's choice", Help: "rows of a chunk of head and loss, 256 to 4096; results depend on it only by the order of float32 sums"},
+		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of a chunk of head and loss, 256 to 4096; results depend on it only by the order of float32 sums"},
 		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what is computed again in the backward instead of kept: auto is as little as fits; the results are the same bits"},
 		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "how the teacher computes: cublas expands its matrices at load, q4k keeps quantised blocks on the GPU; auto plans both, times what fits and takes the fastest. Also cudatrainer, realizar-q4k"},
 		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "on a GPU: off keeps quantised blocks, bf16 expands them, auto takes what is faster; on the CPU: off keeps blocks, auto expands small teachers"},

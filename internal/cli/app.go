@@ -103,6 +103,7 @@ func (a *App) root() *cobra.Command {
 	for _, c := range a.Commands {
 		root.AddCommand(c.cobra(a, nil))
 	}
+	root.Annotations = map[string]string{"exits": exitText((&Command{Sub: a.Commands}).ExitCodes())}
 	root.SetHelpCommand(&cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about a command", Args: cobra.ArbitraryArgs,
 		RunE: func(cc *cobra.Command, args []string) error {
@@ -151,7 +152,7 @@ Flags:
 Global flags:
 {{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{with index .Annotations "exits"}}
 
-Exit codes:
+Exit codes{{if $.HasAvailableSubCommands}} of all of them; --help of each has its own{{end}}:
 {{.}}{{end}}
 `
 

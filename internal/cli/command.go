@@ -81,6 +81,7 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 		Use: c.Name, Short: c.Short, Long: c.Long, Example: indent(c.Example), Args: cobra.ArbitraryArgs,
 		DisableFlagsInUseLine: true,
 	}
+	cc.Annotations = map[string]string{"exits": exitText(c.ExitCodes())}
 	for _, s := range c.Sub {
 		cc.AddCommand(s.cobra(a, path))
 	}
@@ -101,7 +102,6 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 		}
 	}
 	cc.Use += " [flags]"
-	cc.Annotations = map[string]string{"exits": exitText(c.Exits)}
 	cc.RunE = func(cc *cobra.Command, args []string) error { return a.call(cc.Context(), c, args) }
 	return cc
 }
@@ -323,13 +323,26 @@ var exitMeanings = map[fault.Kind]string{
 	fault.Vacuous: "vacuous or invalid contract",
 }
 
-// exitText lists the exit codes of a command: 0, 1, 2 and its own.
-func exitText(kinds []fault.Kind) string {
-	all := append([]fault.Kind{0, fault.Other, fault.Usage}, kinds...)
-	slices.Sort(all)
+// everyExit are the exit codes of every command: a configuration may be missing, stdout may be full.
+var everyExit = []fault.Kind{0, fault.Other, fault.Usage, fault.NotFound, fault.IO}
+
+// ExitCodes returns the exit codes of a command, ascending: of every command, and its own or those of its subcommands.
+func (c *Command) ExitCodes() (codes []int) {
+	for _, k := range slices.Concat(everyExit, c.Exits) {
+		codes = append(codes, int(k))
+	}
+	for _, s := range c.Sub {
+		codes = append(codes, s.ExitCodes()...)
+	}
+	slices.Sort(codes)
+	return slices.Compact(codes)
+}
+
+// exitText lists exit codes with their meanings.
+func exitText(codes []int) string {
 	var b strings.Builder
-	for _, k := range slices.Compact(all) {
-		fmt.Fprintf(&b, "  %-3d %s\n", int(k), exitMeanings[k])
+	for _, k := range codes {
+		fmt.Fprintf(&b, "  %-3d %s\n", k, exitMeanings[fault.Kind(k)])
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
