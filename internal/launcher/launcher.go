@@ -121,7 +121,7 @@ func Check(getenv func(string) string) (Place, error) {
 	}
 	if p.World > 1 {
 		return p, fault.In(fault.Unavailable, inner.worldName, "is %s: training with more than one rank is not built yet", getenv(inner.worldName)).
-			WithHint("%v; start one process, or unset %s to train alone%s", p, strings.Join(p.unset(), " "), p.table())
+			WithHint("%v; start one process, or unset %s to train alone%s", p, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
 	}
 	return p, nil
 }
