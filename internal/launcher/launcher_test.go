@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -86,6 +87,7 @@ func TestCheck(t *testing.T) {
 		{name: "local rank of mpirun alone", env: "OMPI_COMM_WORLD_LOCAL_RANK=1", kind: fault.Usage, names: "OMPI_COMM_WORLD_LOCAL_RANK"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			getenv := environment(tt.env)
 			p, err := Check(getenv)
 			if fault.KindOf(err) != tt.kind || err == nil && (p.By != tt.by || p.Rank != 0 || p.World != 1) {
