@@ -52,6 +52,7 @@ type entry struct {
 	Mask       *string     `json:"mask_sha256"` // null: no mask
 	Records    int64       `json:"records"`
 	Read       int64       `json:"documents"`
+	Talks      int64       `json:"conversations"`
 	Bytes      int64       `json:"bytes"`
 	BadRecords int64       `json:"bad_records"`
 	Bad        []badRecord `json:"bad"`
@@ -70,7 +71,7 @@ type badRecord struct {
 func newEntry(key string, paths []string, report *Report) *entry {
 	clean := func(s string) string { return strings.ToValidUTF8(s, "\uFFFD") } // else JSON would give back another text
 	e := &entry{
-		Schema: "apr.token-cache/1", Key: key, Records: report.Records, Read: report.Documents, Bytes: report.Bytes,
+		Schema: "apr.token-cache/1", Key: key, Records: report.Records, Read: report.Documents, Talks: report.Talks, Bytes: report.Bytes,
 		BadRecords: report.BadRecords, Bad: []badRecord{}, LeftOut: []int{},
 	}
 	for _, p := range paths {
@@ -95,7 +96,7 @@ func newEntry(key string, paths []string, report *Report) *entry {
 
 // report is the opposite of newEntry: what a Read of these files reports.
 func (e *entry) report(files []input) (*Report, error) {
-	r := &reader{report: &Report{Records: e.Records, Documents: e.Read, Bytes: e.Bytes, BadRecords: e.BadRecords}}
+	r := &reader{report: &Report{Records: e.Records, Documents: e.Read, Talks: e.Talks, Bytes: e.Bytes, BadRecords: e.BadRecords}}
 	left := e.LeftOut // ascending
 	for _, in := range files {
 		if in.how == "" {

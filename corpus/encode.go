@@ -23,9 +23,8 @@ type Turns int
 
 // The choices of EncodeOptions.Turns.
 const (
-	AutoTurns      Turns = iota // the assistant's in conversations, everything in texts
-	AssistantTurns              // the same, but data without any conversation is refused
-	AllTurns                    // everything
+	AutoTurns Turns = iota // the assistant's in conversations, everything in texts
+	AllTurns               // everything
 )
 
 // EncodeOptions say how documents become ids.
@@ -46,18 +45,12 @@ type EncodeOptions struct {
 // Errors are those of Read, of the encoder, and ids that are not below Vocab; the Report comes with each of them.
 func Load(ctx context.Context, paths []string, enc Encoder, opt EncodeOptions) (*Tokens, *Report, error) {
 	t := &Tokens{EOS: opt.EOS}
-	chats := false
 	report, err := encodeAll(ctx, paths, enc, opt, func(e *encoded) error {
-		chats = chats || e.chat
 		t.add(e)
 		return nil
 	})
 	if err != nil {
 		return nil, report, err
-	}
-	if opt.Turns == AssistantTurns && !chats {
-		return nil, report, fault.In(fault.Usage, "--assistant-only", "the data holds no conversation, so no turn is the assistant's").
-			WithHint("leave the flag out for plain text").WithID("E-CORPUS-060")
 	}
 	return t, report, nil
 }

@@ -106,10 +106,13 @@ func TestConversations(t *testing.T) {
 	if !slices.Equal(k.IDs, wantIDs) || k.Mask != nil {
 		t.Errorf("all turns: ids %v mask %v", k.IDs, k.Mask)
 	}
-	opt.Turns = AssistantTurns
+	must(t, rep.Idle([]string{"--assistant-only"}, []string{"--text-field"}))
 	text := put(t, "a.txt", []byte("a"))
-	_, _, err = Load(context.Background(), []string{text}, byteEncoder{}, opt)
-	wantError(t, err, "", "--assistant-only: the data holds no conversation, so no turn is the assistant's [E-CORPUS-060]", fault.Usage)
+	_, rep, err = Load(context.Background(), []string{text}, byteEncoder{}, opt)
+	must(t, err)
+	wantError(t, rep.Idle([]string{"--assistant-only"}, nil), "", "--assistant-only: has no effect: the data holds no conversation [E-CORPUS-060]", fault.Invalid)
+	wantError(t, rep.Idle(nil, []string{"--text-field"}), "", "--text-field: has no effect: the data holds no records with fields, only plain text [E-CORPUS-063]", fault.Invalid)
+	must(t, rep.Idle(nil, nil))
 }
 
 // TestFirstError: of several errors the first in data order is reported, however the workers race.

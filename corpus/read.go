@@ -48,6 +48,7 @@ type Report struct {
 	Files      []File  `json:"files"`
 	Records    int64   `json:"records"`   // records of JSON Lines and Parquet, good and bad
 	Documents  int64   `json:"documents"` // handed on
+	Talks      int64   `json:"-"`         // of Documents: conversations
 	Bytes      int64   `json:"bytes"`     // UTF-8 bytes of their text
 	BadRecords int64   `json:"bad_records"`
 	Bad        []error `json:"-"` // faults naming file and line
@@ -55,6 +56,18 @@ type Report struct {
 	SkippedIn  []Skip  `json:"skipped,omitempty"`
 
 	inputs []input // files whose content decided what was read
+}
+
+// Idle refuses options, named as on the command line, that the data gives nothing to act on: those for conversations where it holds
+// none, and those for the fields of records where it is plain text.
+func (r *Report) Idle(forTalks, forRecords []string) error {
+	if r.Talks == 0 && len(forTalks) > 0 {
+		return fault.In(fault.Invalid, forTalks[0], "has no effect: the data holds no conversation").WithHint("leave it out for plain text").WithID("E-CORPUS-060")
+	}
+	if r.Records == 0 && len(forRecords) > 0 {
+		return fault.In(fault.Invalid, forRecords[0], "has no effect: the data holds no records with fields, only plain text").WithHint("leave it out").WithID("E-CORPUS-063")
+	}
+	return nil
 }
 
 // File is a file that was read whole.
@@ -129,6 +142,9 @@ func (r *reader) document(d Document) error {
 		return err
 	}
 	r.report.Documents++
+	if d.Messages != nil {
+		r.report.Talks++
+	}
 	r.report.Bytes += d.Bytes()
 	return r.yield(d)
 }

@@ -44,6 +44,7 @@ type ShardOptions struct {
 	ShardTokens int64     // ids a shard, the last holding what remains; 0: DefaultShardTokens
 	EOSPolicy   EOSPolicy // "": EOSBetween
 	Force       bool      // replace the shards and manifest already there
+	ForRecords  []string  // see Report.Idle
 }
 
 // Shard is one file of ids.
@@ -89,6 +90,9 @@ func EncodeCorpus(ctx context.Context, paths []string, dir string, enc Encoder, 
 		return w.write(e.ids)
 	})
 	rep := &ShardReport{Schema: "apr.token-shards/1", Vocab: opt.Encode.Vocab, EOS: opt.Encode.EOS, EOSPolicy: opt.EOSPolicy, Source: source}
+	if err == nil {
+		err = source.Idle(nil, opt.ForRecords)
+	}
 	if err != nil {
 		return rep, err
 	}

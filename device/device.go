@@ -302,6 +302,21 @@ type Fetcher interface {
 	Fetch(t Tensor) func(dst []float32) error
 }
 
+// Repeater is a Stream that computes nothing: it may count again what it recorded before.
+type Repeater interface {
+	// Repeat runs f, or, if f would do what it did before under an equal key, counts it as run. A key names the shapes in f.
+	Repeat(key any, f func())
+}
+
+// Repeat runs f, a part that a step runs many times in equal shapes. Only a Repeater may do otherwise.
+func Repeat(s Stream, key any, f func()) {
+	if r, ok := s.(Repeater); ok {
+		r.Repeat(key, f)
+		return
+	}
+	f()
+}
+
 // Stream runs operations in order.
 type Stream interface {
 	// Temp returns a tensor with undefined content for use until Release. Temps are reused across steps: the same

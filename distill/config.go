@@ -24,6 +24,8 @@ type Config struct {
 	MessagesField string
 	ChatTemplate  string // auto, none, chatml
 	AssistantOnly bool
+	ForTalks      []string // options that were asked for and only have a meaning for conversations: Data without any is refused
+	ForRecords    []string // the same for records with fields
 	Packing       bool
 	Shuffle       bool
 	EvalData      []string

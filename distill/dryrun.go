@@ -26,9 +26,9 @@ type Estimate struct {
 	Candidates    []*Candidate    `json:"candidates"`
 	Steps         int             `json:"steps"`
 	TokensPerStep int             `json:"tokens_per_step"`
-	StepSeconds   *float64        `json:"seconds_per_step"`   // of a probe; null without one
-	Seconds       *float64        `json:"seconds"`            // of all steps
-	LargestBatch  int             `json:"largest_batch_size"` // of up to 16 times the one asked for
+	StepSeconds   *float64        `json:"seconds_per_step"` // of a probe; null without one
+	Seconds       *float64        `json:"seconds"`          // of all steps
+	*plan.LargestBatch
 }
 
 // DiskNeed is what a run writes, in bytes.
@@ -55,17 +55,16 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 		return nil, chosen
 	}
 	e := &Estimate{Candidates: in.choice.Candidates, Verdict: plan.TooLarge, TokensPerStep: c.Rows() * c.SeqLen, Disk: in.diskNeed(c), Steps: c.Steps}
+	if e.LargestBatch, err = in.largestBatch(c, dev); err != nil {
+		return e, err
+	}
 	k := in.choice.Chosen
 	if k == nil { // none fits: the one that needs least is shown
-		k = in.choice.Candidates[len(in.choice.Candidates)-1]
-		e.describe(k)
+		e.describe(in.choice.nearest())
 		return e, chosen
 	}
 	e.Verdict, e.Backend, e.BackendReason = plan.Ready, in.choice.Backend, in.choice.Reason
 	e.describe(k)
-	if e.LargestBatch, err = in.largestBatch(c, k, dev); err != nil {
-		return e, err
-	}
 	if c.Steps == 0 {
 		if err := in.loadData(ctx, c, obs); err != nil {
 			return e, err
@@ -90,18 +89,32 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 
 // describe takes over what a candidate's plan says.
 func (e *Estimate) describe(k *Candidate) {
-	e.Memory, e.Costs, e.Setting, e.LargestBatch = k.plan.Memory, k.plan.Costs, k.Setting, k.plan.LargestBatchSize
+	e.Memory, e.Costs, e.Setting = k.plan.Memory, k.plan.Costs, k.Setting
 }
 
-// largestBatch returns the largest batch size that fits with a candidate.
-func (in *inputs) largestBatch(c Config, k *Candidate, dev device.Device) (int, error) {
+// largestBatch returns the largest batch size that fits with some candidate; nil: no plan can be made for the device.
+func (in *inputs) largestBatch(c Config, dev device.Device) (*plan.LargestBatch, error) {
 	planned, ok := dev.(dry.Planned)
 	if !ok {
-		return 0, nil
+		return nil, nil
 	}
-	d := in.dryRun(c, planned.Target)
-	d.Form = k.form
-	return d.LargestBatch(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute})
+	var most plan.LargestBatch
+	for _, k := range in.choice.Candidates {
+		l := k.plan.Largest // of a refusal
+		if l == nil {
+			d := in.dryRun(c, planned.Target)
+			d.Form = k.form
+			found, err := d.LargestBatch(Choice{ChunkRows: c.ChunkRows, Recompute: c.Recompute})
+			if err != nil {
+				return nil, err
+			}
+			l = &found
+		}
+		if l.Size > most.Size || l.Size == most.Size && l.IsBound {
+			most = *l
+		}
+	}
+	return &most, nil
 }
 
 // diskNeed adds up what a run writes: checkpoints of float32 weights and two moments, the student twice in float32, and

@@ -271,6 +271,11 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 	if err != nil {
 		return nil, err
 	}
+	if name == "data" {
+		if err := report.Idle(c.ForTalks, c.ForRecords); err != nil {
+			return nil, err
+		}
+	}
 	for _, bad := range report.Bad {
 		obs.Message("left out: %v", bad)
 	}

@@ -53,7 +53,12 @@ func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 		return &dry.Record{Static: map[device.Component]int64{device.Batch: host}}, nil // its ids alone do not fit
 	}
 	dev := dry.New(target)
-	stream := dev.NewStream()
+	return d.run(dev, dev.NewStream(), s)
+}
+
+// run runs a step on a dry device that nothing was asked of.
+func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry.Record, error) {
+	rows := s.BatchSize * d.Accum
 	big, err := d.Teacher.LoadFrozen(dev, device.TeacherWeights, d.Form)
 	if err != nil {
 		return nil, err
@@ -62,14 +67,14 @@ func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 	if d.Control {
 		student.Snapshot(stream)
 	}
-	t := NewTrainer(student, stream, int(rows), d.SeqLen)
+	t := NewTrainer(student, stream, rows, d.SeqLen)
 	t.Cut(s)
 	t.Loss.Spec, t.Loss.Vocab = d.Loss, d.Vocab
 	if d.Loss.Alpha != 0 {
 		t.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), d.SeqLen)}
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
-	b := dryBatch(int(rows), d.SeqLen)
+	b := dryBatch(rows, d.SeqLen)
 	for _, left := range []uint8{0, 1} {
 		for lo := 0; lo < b.Rows; lo += s.MicroRows {
 			b.Mask[min(lo+s.MicroRows, b.Rows)*b.SeqLen-1] = left
@@ -116,7 +121,7 @@ func (d DryRun) request(c Choice, target dry.Target) plan.Request {
 		r.MicroRows, r.ChunkRows = plan.Splits(c.BatchSize), []int{1024, 512, 256}
 	}
 	if c.MicroRows != 0 {
-		r.MicroRows = []int{c.MicroRows}
+		r.MicroRows = []int{min(c.MicroRows, c.BatchSize)}
 	}
 	if c.ChunkRows != 0 {
 		r.ChunkRows = []int{c.ChunkRows}
@@ -133,32 +138,45 @@ func (d DryRun) Plan(c Choice) (plan.Plan, error) {
 	if err != nil || p.Verdict == plan.Ready {
 		return p, err
 	}
-	if p.LargestBatchSize, err = d.LargestBatch(c); err != nil {
+	largest, err := d.largestBatch(c, target)
+	if err != nil {
 		return p, err
 	}
+	p.Largest = &largest
 	return p, d.refusal(p)
 }
 
-// searched is how many times the batch size that is asked for LargestBatch looks at: the dry run of a step takes as long as it
-// has micro-batches.
-const searched = 16
+// searched is how many positions the steps have that LargestBatch looks at, about: a dry run takes time for each. Larger steps than
+// these two million positions fit in few memories, and few want them.
+const searched = 1 << 21
 
-// LargestBatch returns the largest batch size that fits with what c leaves open, up to 16 times c.BatchSize; 0 if none does.
-func (d DryRun) LargestBatch(c Choice) (int, error) {
-	target := d.Target()
-	limit := int(min(maxPositions/int64(d.SeqLen)/int64(d.Accum), searched*int64(c.BatchSize)))
-	return plan.Largest(limit, func(n int) (bool, error) {
+// LargestBatch returns the largest batch size that fits with what c leaves open. It does not depend on c.BatchSize.
+func (d DryRun) LargestBatch(c Choice) (plan.LargestBatch, error) {
+	return d.largestBatch(c, d.Target())
+}
+
+func (d DryRun) largestBatch(c Choice, target dry.Target) (plan.LargestBatch, error) {
+	rows := uint64(d.SeqLen) * uint64(d.Accum) // positions of a step, for each row of the batch size
+	if over, ok := product(uint64(d.SeqLen), uint64(d.Accum)); !ok || over > maxPositions {
+		return plan.LargestBatch{}, nil
+	}
+	most := maxPositions / rows
+	limit := min(most, max(1, searched/rows))
+	n, err := plan.Largest(int(limit), target.Budget, func(n int) (int64, error) {
+		c := c
 		c.BatchSize = n
-		p, err := plan.Choose(d.request(c, target), d.Record)
-		return p.Verdict == plan.Ready, err
+		return d.request(c, target).Need(d.Record)
 	})
+	return plan.LargestBatch{Size: n, IsBound: n == int(limit) && limit < most}, err
 }
 
 // refusal is the fault of a step that does not fit; its hint ends with the plan's table.
 func (d DryRun) refusal(p plan.Plan) error {
 	hint := "not even rows one at a time fit: lower --seq-len, or choose smaller models"
-	if p.LargestBatchSize > 0 {
-		hint = fmt.Sprintf("the largest batch size that fits is %d: lower --batch-size, --grad-accum or --seq-len", p.LargestBatchSize)
+	if l := p.Largest; l.Size > 0 && l.IsBound {
+		hint = fmt.Sprintf("a batch size of %d fits, larger ones were not looked at: lower --batch-size, --grad-accum or --seq-len", l.Size)
+	} else if l.Size > 0 {
+		hint = fmt.Sprintf("the largest batch size that fits is %d: lower --batch-size, --grad-accum or --seq-len", l.Size)
 	}
 	return fault.New(fault.Memory, "a step of %d × %d rows of %d positions does not fit: it needs %s, %s are available",
 		d.Accum, p.BatchSize, d.SeqLen, plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available)).

@@ -1,7 +1,6 @@
 package distill
 
 import (
-	"apr/device/dry"
 	"bytes"
 	"context"
 	"errors"
@@ -9,17 +8,23 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"apr/corpus"
 	"apr/device"
+	"apr/device/arena"
 	"apr/device/cpu"
+	"apr/device/dry"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/plan"
 	"apr/teacher"
+	"apr/tensor"
 )
 
 // A dry step says to the byte what the CPU holds of each component at its highest point, for every way to keep weights
@@ -226,13 +231,13 @@ func TestPlanFitsTheBudget(t *testing.T) {
 				return
 			}
 			var f *fault.Error
-			if !errors.As(err, &f) || f.Kind != fault.Memory || !strings.Contains(f.Hint, "activations") || !strings.Contains(f.Hint, fmt.Sprint(p.LargestBatchSize)) {
+			if !errors.As(err, &f) || f.Kind != fault.Memory || !strings.Contains(f.Hint, "activations") || !strings.Contains(f.Hint, fmt.Sprint(p.Largest.Size)) {
 				t.Errorf("error %#v", err)
 			}
-			if n := p.LargestBatchSize; n < 1 || n >= 16 {
+			if n := p.Largest.Size; n < 1 || n >= 16 {
 				t.Fatalf("largest batch size %d", n)
 			}
-			c.BatchSize = p.LargestBatchSize
+			c.BatchSize = p.Largest.Size
 			if _, err := planOf(in, c, budgeted{d, tt.budget}); err != nil {
 				t.Errorf("the largest batch size does not fit: %v", err)
 			}
@@ -268,4 +273,143 @@ func planOf(in *inputs, c Config, dev dry.Planned) (plan.Plan, error) {
 	var k Candidate
 	err := in.planCandidate(c, &k, dev)
 	return k.plan, err
+}
+
+// unrepeated is a stream that runs every part.
+type unrepeated struct{ device.Stream }
+
+// gpuLike describes a GPU: bf16, an arena, a step that may be cut in any way.
+func gpuLike(budget int64) func() dry.Target {
+	return func() dry.Target {
+		return dry.Target{
+			Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16, Keep: dry.As(tensor.BF16), Temps: arena.New(256),
+			Align: 256, Budget: budget,
+		}
+	}
+}
+
+// dryRuns are steps of the tiny models on a CPU and on a GPU.
+func dryRuns(t *testing.T, change func(*Config)) map[string]DryRun {
+	t.Helper()
+	c := tinyConfig(t)
+	change(&c)
+	d := newCPU(t).(*cpu.Device)
+	in, err := openInputs(context.Background(), c, d, &quiet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.close() })
+	return map[string]DryRun{"cpu": in.dryRun(c, budgeted{d, 0}.Target), "gpu": in.dryRun(c, gpuLike(0))}
+}
+
+// TestRepeatedPartsCount: a dry run that counts micro-batches and groups it has seen instead of running them records the same.
+func TestRepeatedPartsCount(t *testing.T) {
+	cases := 0
+	for _, shape := range []struct{ seqLen, accum int }{{8, 1}, {64, 1}, {64, 3}, {256, 1}} {
+		for name, d := range dryRuns(t, func(c *Config) { c.SeqLen, c.GradAccum, c.BatchSize = shape.seqLen, shape.accum, 4 }) {
+			for _, rows := range []int{1, 2, 3, 7, 40} {
+				for _, micro := range []int{1, 2, 3, 5, rows} {
+					for _, again := range []model.Recompute{model.RecomputeNone, model.RecomputeBlocks} {
+						s := plan.Setting{BatchSize: rows, MicroRows: min(micro, rows), ChunkRows: 256, Recompute: again}
+						got, err := d.Record(s)
+						if err != nil {
+							t.Fatal(err)
+						}
+						dev := dry.New(d.Target())
+						want, err := d.run(dev, unrepeated{dev.NewStream()}, s)
+						if err != nil {
+							t.Fatal(err)
+						}
+						cases++
+						slices.SortFunc(got.AtMost, byName)
+						slices.SortFunc(want.AtMost, byName)
+						if diff := cmp.Diff(want, got); diff != "" {
+							t.Fatalf("%s, %+v, %v (-all run +counted):\n%s", name, shape, s, diff)
+						}
+					}
+				}
+			}
+		}
+	}
+	contracttest.Cases(t, cases)
+}
+
+func byName(a, b dry.Held) int { return strings.Compare(a.Name, b.Name) }
+
+// TestLeastSettingNeedsLeast: what Choose and LargestBatch rest on. The smallest micro-batch and chunk with the most computed again
+// need least of all settings, and on a GPU a row more never needs less.
+func TestLeastSettingNeedsLeast(t *testing.T) {
+	cases := 0
+	for _, seqLen := range []int{8, 64, 256} {
+		for name, d := range dryRuns(t, func(c *Config) { c.SeqLen, c.BatchSize = seqLen, 4 }) {
+			before := int64(0)
+			for _, rows := range []int{1, 2, 3, 4, 5, 7, 8, 12, 16, 33, 64, 100} {
+				r := d.request(Choice{BatchSize: rows}, d.Target())
+				least, err := r.Need(d.Record)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, micro := range r.MicroRows {
+					for _, chunk := range r.ChunkRows {
+						for _, again := range r.Recompute {
+							s := plan.Setting{BatchSize: rows, MicroRows: micro, ChunkRows: chunk, Recompute: again}
+							rec, err := d.Record(s)
+							if err != nil {
+								t.Fatal(err)
+							}
+							if cases++; rec.Total() < least {
+								t.Errorf("%s, %d rows of %d: %v needs %d bytes, the least setting %d", name, rows, seqLen, s, rec.Total(), least)
+							}
+						}
+					}
+				}
+				if name == "gpu" && least < before {
+					t.Errorf("%d rows of %d need %d bytes, fewer rows %d", rows, seqLen, least, before)
+				}
+				before = least
+			}
+		}
+	}
+	contracttest.Cases(t, cases)
+}
+
+// TestLargestBatchIsOne: whatever batch size is asked for, the largest is the same; it fits by the plan, and one row more does not.
+func TestLargestBatchIsOne(t *testing.T) {
+	cases := 0
+	for name, d := range dryRuns(t, func(c *Config) { c.SeqLen, c.BatchSize = 64, 4 }) {
+		one, err := d.request(Choice{BatchSize: 1}, d.Target()).Need(d.Record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, budget := range []int64{one - 1, one, one + 1, one * 5 / 4, one * 2, one * 9} {
+			target := d.Target
+			d.Target = func() dry.Target { t := target(); t.Budget = budget; return t }
+			want, err := d.LargestBatch(Choice{BatchSize: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, asked := range []int{2, 16, 1000} {
+				if got, err := d.LargestBatch(Choice{BatchSize: asked}); err != nil || got != want {
+					t.Errorf("%s, %d bytes, asked for %d: %+v, %v; asked for 1: %+v", name, budget, asked, got, err, want)
+				}
+			}
+			for _, n := range []int{want.Size, want.Size + 1} {
+				if n == 0 || n > want.Size && want.IsBound {
+					continue
+				}
+				p, err := d.Plan(Choice{BatchSize: n})
+				if cases++; (err == nil) != (n == want.Size) || fault.KindOf(err) != fault.Memory && err != nil {
+					t.Errorf("%s, %d bytes: %d rows, largest %+v: %v", name, budget, n, want, err)
+				}
+				if err != nil && (p.Largest == nil || *p.Largest != want) {
+					t.Errorf("%s, %d bytes: the refusal of %d rows says %+v, want %+v", name, budget, n, p.Largest, want)
+				}
+			}
+			d.Target = target
+		}
+		if l, err := d.LargestBatch(Choice{}); err != nil || !l.IsBound || l.Size != searched/64 {
+			t.Errorf("%s: of a memory of unknown size %+v, %v", name, l, err)
+		}
+	}
+	contracttest.Cases(t, cases)
 }

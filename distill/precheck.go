@@ -44,7 +44,7 @@ func (p *Precheck) Memory(ctx context.Context, dev device.Device) (*Estimate, er
 	}
 	k := p.in.choice.Chosen
 	if k == nil {
-		k = p.in.choice.Candidates[len(p.in.choice.Candidates)-1]
+		k = p.in.choice.nearest()
 	}
 	e := &Estimate{Candidates: p.in.choice.Candidates, Backend: p.in.choice.Backend, BackendReason: p.in.choice.Reason, Disk: p.Disk()}
 	e.describe(k)

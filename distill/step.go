@@ -85,7 +85,7 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	}
 	for _, m := range t.batch.Micro {
 		if m.Hi > m.Lo { // a micro-batch without targets adds nothing
-			t.micro(m)
+			device.Repeat(s, microShape{t, m.Tokens.Rows, m.Hi - m.Lo}, func() { t.micro(m) })
 		}
 	}
 	if t.Teacher != nil {
@@ -100,6 +100,12 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 		return Record{}, fmt.Errorf("step %d: %w", t.Step, err)
 	}
 	return t.finish(scalars, b)
+}
+
+// microShape is what the operations on a micro-batch depend on, in a step of a trainer.
+type microShape struct {
+	t          *Trainer
+	rows, kept int
 }
 
 // scalars are the numbers of the step that the host sets.

@@ -162,6 +162,17 @@ func (in *inputs) planCandidate(c Config, k *Candidate, planned dry.Planned) err
 	return err
 }
 
+// nearest returns the candidate that fits with the largest batch, of equal ones the last, where none fits with the one asked for.
+func (t *teacherChoice) nearest() *Candidate {
+	best := t.Candidates[0]
+	for _, k := range t.Candidates[1:] {
+		if a, b := best.plan.Largest, k.plan.Largest; a == nil || b != nil && b.Size >= a.Size {
+			best = k
+		}
+	}
+	return best
+}
+
 // take makes k the choice.
 func (t *teacherChoice) take(k *Candidate, reason string) {
 	t.Chosen, t.Backend, t.Reason = k, k.Backend, reason
@@ -170,17 +181,14 @@ func (t *teacherChoice) take(k *Candidate, reason string) {
 // decide takes one of the candidates that fit: the only one, the fastest, or the one that the rule names.
 func (t *teacherChoice) decide(ctx context.Context, in *inputs, c Config, obs Observer) error {
 	var fit []*Candidate
-	var refusals []error
 	for _, k := range t.Candidates {
 		if k.err == nil {
 			fit = append(fit, k)
-		} else {
-			refusals = append(refusals, k.err)
 		}
 	}
 	switch {
 	case len(fit) == 0:
-		return refusals[len(refusals)-1] // the smallest comes last
+		return t.nearest().err
 	case t.Asked != teacher.Auto:
 		t.take(fit[0], t.reason)
 		return nil

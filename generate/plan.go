@@ -59,9 +59,12 @@ func (d DryRun) Plan() (*dry.Record, error) {
 	if err != nil || ok {
 		return r, err
 	}
-	most, err := plan.Largest(d.Options.MaxTokens, func(n int) (bool, error) {
-		_, ok, err := fits(n)
-		return ok, err
+	most, err := plan.Largest(d.Options.MaxTokens, available, func(n int) (int64, error) {
+		r, _, err := fits(n)
+		if err != nil {
+			return 0, err
+		}
+		return r.Total(), nil
 	})
 	if err != nil {
 		return nil, err

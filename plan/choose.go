@@ -70,53 +70,95 @@ func (r Request) settings() []Setting {
 	return all
 }
 
-// Choose returns the plan of the best setting that fits, or, if none does, of the one that needs least, with verdict
-// TooLarge. It does not fill in LargestBatchSize. The error is the step's.
-func Choose(r Request, step Step) (Plan, error) {
-	var least Plan
-	for i, s := range r.settings() {
-		rec, err := step(s)
-		if err != nil {
-			return least, err
-		}
-		p := Of(s, rec, r.Budget, r.Rates)
-		if p.Verdict == Ready {
-			return p, nil
-		}
-		if i == 0 || p.Memory.Total < least.Memory.Total {
-			least = p
-		}
-	}
-	return least, nil
+// least returns the setting of r that needs least memory: the smallest micro-batch and chunk, the most computed again.
+func (r Request) least() Setting {
+	last := len(r.MicroRows) - 1
+	return Setting{BatchSize: r.BatchSize, MicroRows: r.MicroRows[last], ChunkRows: r.ChunkRows[len(r.ChunkRows)-1], Recompute: r.Recompute[len(r.Recompute)-1]}
 }
 
-// Largest returns the largest n in [1, limit] that fits, 0 if 1 does not. fits must not turn true again once it is false.
-func Largest(limit int, fits func(n int) (bool, error)) (int, error) {
-	lo, hi := 0, 1 // lo fits; hi is next
-	for hi <= limit {
-		ok, err := fits(hi)
-		if err != nil {
-			return 0, err
-		}
-		if !ok {
-			break
-		}
-		if lo = hi; hi == limit {
-			return lo, nil
-		}
-		hi = min(2*hi, limit)
+// Need returns the bytes of the setting of r that needs least: r can be cut so that it fits if these fit.
+func (r Request) Need(step Step) (int64, error) {
+	rec, err := step(r.least())
+	if err != nil {
+		return 0, err
 	}
-	for hi-lo > 1 { // lo fits, hi does not
-		mid := lo + (hi-lo)/2
-		ok, err := fits(mid)
-		if err != nil {
-			return 0, err
-		}
+	return rec.Total(), nil
+}
+
+// Choose returns the plan of the best setting that fits, or, if none does, of the one that needs least, with verdict
+// TooLarge. It does not fill in Largest. The error is the step's. What does not fit with the smallest chunk and the most computed
+// again is not tried with more.
+func Choose(r Request, step Step) (Plan, error) {
+	known := map[Setting]Plan{}
+	of := func(s Setting) (Plan, error) {
+		p, ok := known[s]
 		if ok {
-			lo = mid
-		} else {
-			hi = mid
+			return p, nil
+		}
+		rec, err := step(s)
+		if err == nil {
+			p = Of(s, rec, r.Budget, r.Rates)
+			known[s] = p
+		}
+		return p, err
+	}
+	all, least := r.settings(), r.least()
+	if p, err := of(all[0]); err != nil || p.Verdict == Ready {
+		return p, err
+	}
+	last, err := of(least)
+	if err != nil || last.Verdict != Ready {
+		return last, err
+	}
+	for _, s := range all[1:] {
+		bottom := least
+		bottom.MicroRows = s.MicroRows
+		p, err := of(bottom)
+		if err == nil && p.Verdict == Ready {
+			p, err = of(s)
+		}
+		if err != nil || p.Verdict == Ready {
+			return p, err
 		}
 	}
-	return lo, nil
+	return last, nil
+}
+
+// Largest returns the largest n in [1, limit] whose need is at most budget, as far as need grows with n: n fits and n+1, if it is
+// not beyond limit, does not. It is 0 if 1 does not fit, and limit if the budget is 0, which means unknown. Needs are nearly
+// linear, so it goes where a line through the last two points meets the budget, and halves where that does not help.
+func Largest(limit int, budget int64, need func(n int) (int64, error)) (int, error) {
+	if budget == 0 || limit < 1 {
+		return max(0, limit), nil
+	}
+	type point struct {
+		n     int
+		bytes int64
+	}
+	lo, hi := point{}, point{n: limit + 1} // lo fits, hi does not; bytes 0: not asked
+	for probe, turn := 1, 0; hi.n-lo.n > 1; turn++ {
+		bytes, err := need(probe)
+		if err != nil {
+			return 0, err
+		}
+		before, at := lo, point{probe, bytes}
+		if bytes <= budget {
+			lo = at
+		} else if hi = at; lo.n == 0 {
+			return 0, nil
+		}
+		from, to := lo, hi
+		if hi.bytes == 0 { // nothing that does not fit is known yet: the line goes through what does
+			from, to = before, lo
+		}
+		probe = lo.n + (hi.n-lo.n)/2
+		if slope := float64(to.bytes-from.bytes) / float64(to.n-from.n); from.n > 0 && slope > 0 && turn%3 != 2 {
+			probe = lo.n + int(min(float64(budget-lo.bytes)/slope, float64(limit)))
+		}
+		if hi.bytes == 0 {
+			probe = min(probe, 8*lo.n)
+		}
+		probe = min(max(probe, lo.n+1), hi.n-1)
+	}
+	return lo.n, nil
 }

@@ -47,10 +47,16 @@ type Plan struct {
 	Memory  Memory   `json:"memory"`
 	Costs   Costs    `json:"costs"`
 	Seconds *float64 `json:"seconds_per_step"` // at the rates given; nil without
-	// LargestBatchSize is the largest batch size that fits, however the step is cut; 0: not even 1.
-	LargestBatchSize int `json:"largest_batch_size"`
 
-	Record *dry.Record `json:"-"`
+	Largest *LargestBatch `json:"-"` // nil: not asked for
+	Record  *dry.Record   `json:"-"`
+}
+
+// LargestBatch is the largest batch size that fits, however the step is cut: one row more does not. Sizes beyond that may fit
+// again where memory does not grow with every row: on a CPU, whose free lists keep classes of sizes.
+type LargestBatch struct {
+	Size    int  `json:"largest_batch_size"`          // 0: not even 1
+	IsBound bool `json:"largest_batch_size_is_bound"` // Size fits, and nothing larger was looked at
 }
 
 // Memory is what a step needs, in bytes by component. The sum is Total.

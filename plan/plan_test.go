@@ -26,23 +26,43 @@ func TestSplits(t *testing.T) {
 	}
 }
 
+// TestLargest: the largest that fits, in few questions, for needs that are lines, curves, steps, and none at all.
 func TestLargest(t *testing.T) {
-	for _, limit := range []int{0, 1, 2, 7, 8, 100} {
-		for most := 0; most <= limit+2; most++ {
-			asked := 0
-			got, err := Largest(limit, func(n int) (bool, error) {
-				if asked++; n < 1 || n > limit {
-					t.Fatalf("asked for %d of %d", n, limit)
+	needs := map[string]func(n int) int64{
+		"line":        func(n int) int64 { return 1000 + 7*int64(n) },
+		"flat":        func(n int) int64 { return 1000 },
+		"steps":       func(n int) int64 { return 1000 + 512*int64((n+63)/64) },
+		"steep later": func(n int) int64 { return 1000 + int64(n) + max(0, 50*int64(n-300)) },
+		"flat later":  func(n int) int64 { return 1000 + 50*int64(min(n, 300)) + int64(n)/10 },
+		"square":      func(n int) int64 { return 1000 + int64(n)*int64(n) },
+		"one step":    func(n int) int64 { return map[bool]int64{true: 1000, false: 1 << 40}[n < 777] },
+	}
+	for name, need := range needs {
+		for _, limit := range []int{0, 1, 2, 7, 8, 1000, 1 << 18} {
+			for _, budget := range []int64{1, 999, 1000, 1001, 1006, 1007, 1512, 2000, 5000, 100_000, 1 << 30} {
+				asked := 0
+				got, err := Largest(limit, budget, func(n int) (int64, error) {
+					if asked++; n < 1 || n > limit {
+						t.Fatalf("asked for %d of %d", n, limit)
+					}
+					return need(n), nil
+				})
+				fits := func(n int) bool { return n < 1 || need(n) <= budget }
+				if err != nil || !fits(got) || got < limit && fits(got+1) || asked > 40 {
+					t.Errorf("%s, limit %d, budget %d: %d after %d questions, %v", name, limit, budget, got, asked, err)
 				}
-				return n <= most, nil
-			})
-			if err != nil || got != min(most, limit) || asked > 16 {
-				t.Errorf("limit %d, %d fit: %d after %d questions, %v", limit, most, got, asked, err)
+				if name == "line" && asked > 10 {
+					t.Errorf("%d questions for a line, limit %d, budget %d", asked, limit, budget)
+				}
 			}
 		}
 	}
-	if _, err := Largest(8, func(n int) (bool, error) { return n < 4, map[bool]error{true: errors.New("x")}[n == 3] }); err == nil {
-		t.Error("the error is lost")
+	if n, err := Largest(8, 0, nil); n != 8 || err != nil {
+		t.Errorf("of a memory of unknown size: %d, %v", n, err)
+	}
+	broken := errors.New("broken")
+	if _, err := Largest(8, 5, func(n int) (int64, error) { return int64(n), map[bool]error{true: broken}[n > 1] }); !errors.Is(err, broken) {
+		t.Errorf("the error is lost: %v", err)
 	}
 }
 
@@ -140,7 +160,7 @@ func TestMemoryAddsUp(t *testing.T) {
 		}
 	}
 	b, err := json.Marshal(plan)
-	if err != nil || !strings.Contains(string(b), `"verdict":"ready"`) || !strings.Contains(string(b), `"largest_batch_size":0`) {
+	if err != nil || !strings.Contains(string(b), `"verdict":"ready"`) || strings.Contains(string(b), "largest") {
 		t.Errorf("%s, %v", b, err)
 	}
 	contracttest.Cases(t, 1)

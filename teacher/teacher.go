@@ -40,7 +40,9 @@ func (t *Resident) Begin(s device.Stream, r *model.Batch) {
 	}
 	for lo := 0; lo < r.Tokens.Rows; lo += group {
 		hi := min(lo+group, r.Tokens.Rows)
-		t.Model.Hidden(s, all.RowRange(lo*r.Tokens.SeqLen, hi*r.Tokens.SeqLen), r.Tokens.Slice(lo, hi))
+		device.Repeat(s, groupShape{t, hi - lo, r.Tokens.SeqLen}, func() {
+			t.Model.Hidden(s, all.RowRange(lo*r.Tokens.SeqLen, hi*r.Tokens.SeqLen), r.Tokens.Slice(lo, hi))
+		})
 	}
 	t.hidden = all
 	if !r.Keep.IsZero() {
@@ -48,6 +50,12 @@ func (t *Resident) Begin(s device.Stream, r *model.Batch) {
 		s.Gather(t.hidden, all, r.Keep)
 		s.Release(all)
 	}
+}
+
+// groupShape is what the operations on a group of sequences depend on.
+type groupShape struct {
+	t            *Resident
+	rows, seqLen int
 }
 
 // Logits multiplies rows [lo,hi) of the hidden states by the head.

@@ -50,7 +50,7 @@ func benchCommand() *cli.Command {
 			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "teacher: measure one distillation step"},
 			{Name: "batch-size", Value: cli.Int(&o.batchSize, 8).AtLeast(1), Help: "rows of a step"},
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "positions of a row"},
-			{Name: "chunk-rows", Value: cli.Int(&o.chunkRows, 0).In(256, 4096).Or(0), Default: "the device's choice", Help: "rows of a chunk of head and loss"},
+			{Name: "chunk-rows", Value: cli.Int(&o.chunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of a chunk of head and loss, 256 to 4096"},
 			{Name: "warmup", Value: cli.Int(&o.warmup, 3).AtLeast(0), Help: "iterations before the measured ones"},
 			{Name: "iterations", Value: cli.Int(&o.iterations, 5).AtLeast(1), Help: "measured iterations"},
 			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.maxTokens, 32).AtLeast(2), Help: "tokens of a generation"},
@@ -89,7 +89,7 @@ type benchResult struct {
 	Device          map[string]any     `json:"device"`
 	TokensPerSecond float64            `json:"tokens_per_second"`
 	LatencyMS       map[string]float64 `json:"latency_ms"`
-	StepMS          map[string]float64 `json:"step_ms,omitempty"`
+	StepMS          *stepMS            `json:"step_ms,omitempty"` // phases_ms of the step has them one by one
 	Step            *bench.Step        `json:"step,omitempty"`
 	Generation      *bench.Generation  `json:"generation,omitempty"`
 	GFLOPS          *float64           `json:"gflops,omitempty"` // of matrix products, over whole iterations
@@ -107,6 +107,15 @@ type benchResult struct {
 	Start           map[string]float64 `json:"start_ms,omitempty"` // from the command to the end of the first step
 	setting         plan.Setting
 	percentiles     []string // percentiles, as they are printed
+}
+
+// stepMS are the milliseconds of a step by what they were spent on, as in the steps of a run.
+type stepMS struct {
+	Data      float64 `json:"data"`
+	Teacher   float64 `json:"teacher"`
+	Student   float64 `json:"student"` // forward and backward
+	Loss      float64 `json:"loss"`    // the heads of both models too
+	Optimizer float64 `json:"optimizer"`
 }
 
 // busy is the share of time in which kernels ran, as NVML saw it after each measured step.
@@ -331,8 +340,12 @@ func (r *benchResult) Text(p *cli.Page) {
 	}
 	p.Pairs(append(pairs, "start", fmt.Sprintf("%.2f s from the command to the end of the first step", r.Start["all"]/1e3))...)
 	var rows [][]string
-	for _, name := range []string{"data", "teacher", "student forward", "head and loss", "student backward", "optimizer"} {
-		rows = append(rows, []string{name, fmt.Sprintf("%.1f", r.StepMS[name]), fmt.Sprintf("%.0f %%", 100*r.StepMS[name]/r.Step.Median)})
+	for _, phase := range [][2]string{
+		{"data", "data"}, {"teacher", "teacher"}, {"student forward", "student_forward"}, {"head and loss", "loss"},
+		{"student backward", "student_backward"}, {"optimizer", "optimizer"},
+	} {
+		ms := r.Step.Phases[phase[1]]
+		rows = append(rows, []string{phase[0], fmt.Sprintf("%.1f", ms), fmt.Sprintf("%.0f %%", 100*ms/r.Step.Median)})
 	}
 	p.Printf("\n")
 	p.Table([]string{"phase", "ms", "share"}, rows)

@@ -310,8 +310,7 @@ func (r *benchResult) rates(flops, peak float64) {
 	r.TokensPerSecond = r.Step.TokensPerSecond
 	spread := r.Step.P95 / r.Step.Median
 	r.Spread = &spread
-	r.StepMS = map[string]float64{
-		"data": p["data"], "teacher": p["teacher"], "student forward": p["student_forward"], "head and loss": p["loss"],
-		"student backward": p["student_backward"], "optimizer": p["optimizer"],
+	r.StepMS = &stepMS{
+		Data: p["data"], Teacher: p["teacher"], Student: p["student_forward"] + p["student_backward"], Loss: p["loss"], Optimizer: p["optimizer"],
 	}
 }

@@ -14,7 +14,7 @@ type completionResult struct {
 }
 
 // Text prints the script.
-func (r completionResult) Text(p *cli.Page) { p.Printf("%s", r.Script) }
+func (r completionResult) Text(p *cli.Page) { p.Raw(r.Script) }
 
 func completionCommand() *cli.Command {
 	var shell string

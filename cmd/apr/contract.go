@@ -54,6 +54,9 @@ func contractValidateCommand() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing file of --junit"},
 		},
 		Run: func(context.Context, *cli.Env) (cli.Result, error) {
+			if force && junit == "" {
+				return nil, fault.New(fault.Usage, "--force has no effect without --junit")
+			}
 			set, err := falsify.ParseRules(rules)
 			if err != nil {
 				return nil, err
@@ -115,7 +118,7 @@ func writeJUnit(path string, force bool, r *falsify.Report) error {
 }
 
 // loadContracts reads the contracts of a folder; one that cannot be parsed is an error.
-func loadContracts(dir string) (all []*falsify.Contract, err error) {
+func loadContracts(dir string) (all []*falsify.Document, err error) {
 	files, err := falsify.Files(dir)
 	if err != nil {
 		return nil, err
@@ -125,7 +128,7 @@ func loadContracts(dir string) (all []*falsify.Contract, err error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, doc.Contract)
+		all = append(all, doc)
 	}
 	return all, nil
 }
@@ -147,29 +150,36 @@ type contractItem struct {
 	Mutants     int    `json:"mutants"`
 	Description string `json:"description"`
 	File        string `json:"file"`
+
+	Evidence *evidence `json:"evidence"` // null: none at the present commit
 }
 
 // contractList is the JSON of apr contract list.
 type contractList struct {
 	Contracts []contractItem `json:"contracts"`
 	Claims    int            `json:"claims"`
+	Note      string         `json:"note,omitempty"` // why there is no evidence
 }
 
 // Text prints a table.
 func (l contractList) Text(p *cli.Page) {
 	var rows [][]string
 	for _, c := range l.Contracts {
-		rows = append(rows, []string{c.ID, c.Version, c.Kind, strconv.Itoa(c.Obligations), strconv.Itoa(c.Tests), strconv.Itoa(c.Harnesses), strconv.Itoa(c.Mutants)})
+		rows = append(rows, []string{c.ID, c.Version, c.Kind, strconv.Itoa(c.Obligations), strconv.Itoa(c.Tests), strconv.Itoa(c.Harnesses), strconv.Itoa(c.Mutants), evidenceText(c.Evidence)})
 	}
-	p.Table([]string{"contract", "version", "kind", ">obligations", ">tests", ">harnesses", ">mutants"}, rows)
+	p.Table([]string{"contract", "version", "kind", ">obligations", ">tests", ">harnesses", ">mutants", "last evidence"}, rows)
 	p.Printf("%d contracts, %d claims\n", len(l.Contracts), l.Claims)
+	if l.Note != "" {
+		p.Printf("%s\n", l.Note)
+	}
 }
 
 func contractListCommand() *cli.Command {
 	var dir string
 	return &cli.Command{
 		Name: "list", Short: "List contracts and what they claim",
-		Long:    "List the contracts of a folder. A claim is a falsification test or a harness.",
+		Long: "List the contracts of a folder. A claim is a falsification test or a harness. The last evidence is what apr contract falsify\n" +
+			"found here at the present commit of an unchanged tree.",
 		Example: "apr contract list\napr contract list --dir contracts --json",
 		Exits:   contractExits,
 		Options: []cli.Option{dirOption(&dir)},
@@ -178,13 +188,15 @@ func contractListCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			l := contractList{Contracts: []contractItem{}}
-			for _, c := range all {
+			known, note := presentEvidence(dir)
+			l := contractList{Contracts: []contractItem{}, Note: note}
+			for _, doc := range all {
+				c := doc.Contract
 				l.Claims += c.Claims()
 				l.Contracts = append(l.Contracts, contractItem{
 					ID: c.ID, Version: c.Metadata.Version, Kind: c.Kind(), Claims: c.Claims(), Obligations: len(c.ProofObligations),
 					Tests: len(c.FalsificationTests), Harnesses: len(c.KaniHarnesses), Mutants: len(c.Mutants),
-					Description: c.Metadata.Description, File: c.Path,
+					Description: c.Metadata.Description, File: c.Path, Evidence: about(doc, known),
 				})
 			}
 			return l, nil
@@ -274,7 +286,11 @@ func contractGraphCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			g := falsify.NewGraph(all)
+			var contracts []*falsify.Contract
+			for _, doc := range all {
+				contracts = append(contracts, doc.Contract)
+			}
+			g := falsify.NewGraph(contracts)
 			return contractGraph{g}, g.Err()
 		},
 	}

@@ -169,6 +169,9 @@ func contractFalsifyCommand() *cli.Command {
 			{Name: "models", EnvOnly: true, Path: true, Env: "APR_CONTRACT_MODELS", Value: cli.String(&models, ""), Help: "folder of models that checks need"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if force && junit == "" {
+				return nil, fault.New(fault.Usage, "--force has no effect without --junit")
+			}
 			files, err := contractFiles(dir, names)
 			if err != nil {
 				return nil, err
@@ -193,6 +196,7 @@ func contractFalsifyCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
+			keepEvidence(e, f)
 			if junit != "" {
 				if err := writeFalsifyJUnit(junit, force, f); err != nil {
 					return falsified{f}, err

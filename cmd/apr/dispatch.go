@@ -32,9 +32,19 @@ func dispatchCommand() *cli.Command {
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler slurm --backend cuda --memory 80 --time 12h --dry-run",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
-		Options: append(d.distillOptions.table(), d.own()...), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Options: append(ofAnyMachine(d.distillOptions.table()), d.own()...), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return d.run(ctx, e) },
 	}
+}
+
+// ofAnyMachine are options without what the launcher of this process says of this machine: the job is another's.
+func ofAnyMachine(table []cli.Option) []cli.Option {
+	for i := range table {
+		if o := &table[i]; o.FromEnv != nil {
+			o.FromEnv, o.Default, o.Help = nil, "", "index of the GPU there"
+		}
+	}
+	return table
 }
 
 // dispatchOptions are those of distill and plan, and where to start.
@@ -96,6 +106,8 @@ func (d *dispatchOptions) checkOwn(s cli.Settings) error {
 		return fault.New(fault.Usage, "--resume on another machine needs --output, the run directory there")
 	case ext == ".apr" || ext == ".safetensors" || ext == ".gguf":
 		return fault.New(fault.Usage, "--output %q: dispatch needs the run directory; it will hold student.apr", d.Output).WithHint("apr convert writes other formats afterwards")
+	case d.follow && d.dryRun:
+		return fault.New(fault.Usage, "--follow has no effect with --dry-run: nothing is started")
 	case d.follow && (d.scheduler == "slurm" || d.scheduler == "k8s"):
 		return fault.New(fault.Unavailable, "not built: --follow with %s", d.scheduler).WithHint("tail -f the job's log, or kubectl logs -f job/TICKET")
 	}
@@ -141,6 +153,9 @@ func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, erro
 		return d.planOptions.run(ctx, e)
 	}
 	if err := d.checkOwn(e.Settings); err != nil {
+		return nil, err
+	}
+	if _, err := rank(e); err != nil { // every rank would start a job
 		return nil, err
 	}
 	now := time.Now().UTC()

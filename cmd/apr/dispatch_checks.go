@@ -103,12 +103,12 @@ func (i *inspection) tell(c dispatchCheck) {
 	if i.e.JSON {
 		return
 	}
-	p, mark := i.e.Page(), c.Status
+	p, mark := i.e.Page(), cli.Styled(c.Status)
 	switch c.Status {
 	case "ok":
-		mark = p.Good(mark)
+		mark = p.Good(c.Status)
 	case "failed":
-		mark = p.Bad(mark)
+		mark = p.Bad(c.Status)
 	}
 	p.Printf("%s%s  %-22s  %s\n", mark, strings.Repeat(" ", 7-len(c.Status)), c.ID, cli.Clean(c.Detail))
 	_ = flush(i.e.Out) // the end of the command meets the same error and tells it

@@ -73,6 +73,10 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if o.Plan {
 		return (&planOptions{distillOptions: o}).run(ctx, e)
 	}
+	place, err := rank(e)
+	if err != nil {
+		return nil, err
+	}
 	if o.Supervise && e.Getenv(supervise.Variable) == "" {
 		if err := errors.Join(o.check(e.Settings), o.unbuilt(e.Settings)); err != nil {
 			return nil, err
@@ -91,7 +95,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		return nil, err
 	}
 	defer dev.Close()
-	if err := o.unbuiltOn(dev, e.Settings); err != nil {
+	if err := o.unbuiltOn(dev, e); err != nil {
 		return nil, err
 	}
 	if c.Probe = o.Probe; dev.gpu != nil {
@@ -111,7 +115,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	}
 	defer r.Close()
 	guard.over(r.Output)
-	if err := recordDevice(r, dev); err != nil {
+	if err := errors.Join(recordDevice(r, dev), recordRank(r, place)); err != nil {
 		return nil, err
 	}
 	if show.use, err = recordPeak(ctx, e, r, dev); err != nil {
@@ -164,9 +168,15 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 	return nil
 }
 
-// unbuiltOn refuses what the device cannot do.
-func (o *distillOptions) unbuiltOn(dev *opened, s cli.Settings) error {
-	onGPU, arithmetic := dev.gpu != nil, "f32"
+// unbuiltOn refuses what the device cannot do. What the environment says of GPUs means nothing to a CPU, and is no mistake of the
+// command line.
+func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
+	s, onGPU, arithmetic := e.Settings, dev.gpu != nil, "f32"
+	for _, name := range []string{"managed-memory", "device"} {
+		if from, ok := strings.CutPrefix(s.Origin(name), "env "); ok && !onGPU {
+			e.Log.Debug(from + " is for GPUs: the CPU ignores it")
+		}
+	}
 	if onGPU {
 		if arithmetic = o.DType; arithmetic == "auto" {
 			arithmetic = "bf16"
@@ -179,8 +189,7 @@ func (o *distillOptions) unbuiltOn(dev *opened, s cli.Settings) error {
 		{s.Given("teacher-gemm") && o.TeacherGEMM != arithmetic && !(o.TeacherGEMM == "fp8" && arithmetic == "bf16"),
 			"--teacher-gemm " + o.TeacherGEMM + ": teacher and student compute in " + arithmetic},
 		{!onGPU && o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU: use auto or off"},
-		{!onGPU && s.Given("device") && o.Device != 0, "--device on the CPU"},
-		{!onGPU && o.ManagedMemory != "auto" && o.ManagedMemory != "", "MANAGED_MEMORY: the CPU device allocates host memory"},
+		{!onGPU && o.Device != 0 && !strings.HasPrefix(s.Origin("device"), "env "), "--device on the CPU"},
 	} {
 		if u.asked {
 			return fault.New(fault.Unavailable, "not built: %s", u.what)
@@ -221,6 +230,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	if s.Given("warmup-steps") && !s.Over("warmup-ratio", "warmup-steps") {
 		c.WarmupSteps = o.WarmupSteps
 	}
+	c.ForTalks, c.ForRecords = o.forTalks(s), s.Asked("text-field")
 	c.MessagesField = readOptions(s, o.TextField, o.MessagesField).MessagesField
 	c.TokenCache = tokenCache(o.DataCache)
 	c.Output = o.Output
@@ -245,7 +255,7 @@ func (o *distillOptions) resume(c *distill.Config) (err error) {
 	resume := o.Resume
 	if resume == "newest" {
 		if o.Output == "" {
-			return fault.New(fault.Usage, "--resume needs --output, the run directory, or --resume=PATH")
+			return fault.New(fault.Usage, "--resume needs --output, the run directory, or --resume PATH")
 		}
 		resume = distill.ResumeAuto
 	}
@@ -323,16 +333,16 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 
 // printVerdict prints what a run was worth.
 func printVerdict(p *cli.Page, v report.Verdict) {
-	switch headline := cli.Clean(v.Headline); v.Tone {
+	switch v.Tone {
 	case report.Good:
-		p.Printf("\n%s\n", p.Good(headline))
+		p.Printf("\n%s\n", p.Good(v.Headline))
 	case report.Bad:
-		p.Printf("\n%s\n", p.Bad(headline))
+		p.Printf("\n%s\n", p.Bad(v.Headline))
 	default:
-		p.Printf("\n%s\n", headline)
+		p.Printf("\n%s\n", v.Headline)
 	}
 	if v.Detail != "" {
-		p.Printf("%s\n", cli.Clean(v.Detail))
+		p.Printf("%s\n", v.Detail)
 	}
 }
 

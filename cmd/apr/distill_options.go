@@ -8,6 +8,7 @@ import (
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/internal/launcher"
 )
 
 // distillOptions are the merged options of apr distill, apr plan and apr dispatch.
@@ -147,13 +148,16 @@ func (o *distillOptions) trainingTable() []cli.Option {
 	}
 }
 
+// chunkRowsDefault is what --chunk-rows 0 means.
+const chunkRowsDefault = "0 = on a GPU what fits of 1024, 512 and 256; on the CPU 512"
+
 func (o *distillOptions) machineTable() []cli.Option {
 	return []cli.Option{
 		{Name: "dtype", Value: cli.Enum(&o.DType, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
 		{Name: "backend", Value: cli.Enum(&o.Backend, "auto", "auto", "cpu", "cuda").Refuse("fixture", "there is no simulated training: use auto, cpu or cuda"), Help: "where the student trains"},
-		{Name: "device", Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU"},
+		{Name: "device", FromEnv: launcher.LocalRank, Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU; LOCAL_RANK as torchrun, srun or mpirun set it"},
 		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "GPUs, one local process each, or all [not built yet]"},
-		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: "0 = the planner's choice", Help: "rows of a chunk of head and loss, 256 to 4096; results depend on it only by the order of float32 sums"},
+		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of a chunk of head and loss, 256 to 4096; results depend on it only by the order of float32 sums"},
 		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what is computed again in the backward instead of kept: auto is as little as fits; the results are the same bits"},
 		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "how the teacher computes: cublas expands its matrices at load, q4k keeps quantised blocks on the GPU; auto plans both, times what fits and takes the fastest. Also cudatrainer, realizar-q4k"},
 		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "on a GPU: off keeps quantised blocks, bf16 expands them, auto takes what is faster; on the CPU: off keeps blocks, auto expands small teachers"},
@@ -184,7 +188,7 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},
 		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints, whichever comes first"},
 		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints kept"},
-		{Name: "resume", Path: true, Optional: "newest", Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint, or --resume=PATH"},
+		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint of --output, or of the run or checkpoint PATH"},
 		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; recorded"},
 		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "teacher and student may be equal; recorded"},
 		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},
@@ -213,7 +217,7 @@ func countOrAll(s string) error {
 	return nil
 }
 
-// isRun reports whether path is a run that can be resumed: --resume RUN is written as --resume=RUN.
+// isRun reports whether path is a run or a checkpoint that can be resumed.
 func isRun(path string) bool {
 	_, _, err := distill.ResolveResume(path, "")
 	return err == nil
@@ -224,7 +228,7 @@ func (o *distillOptions) check(s cli.Settings) error {
 	switch {
 	case o.Resume == "newest" && isRun(o.Teacher):
 		return fault.In(fault.Usage, o.Teacher, "is a run directory, not a teacher").
-			WithHint("repeat the command of the run, with --resume=%s", o.Teacher)
+			WithHint("repeat the command of the run, with --resume %s", o.Teacher)
 	case o.Student == "" && o.StudentConfig == "":
 		return fault.New(fault.Usage, "missing --student MODEL or --student-config FILE")
 	case o.Student != "" && o.StudentConfig != "":
@@ -238,5 +242,5 @@ func (o *distillOptions) check(s cli.Settings) error {
 	case s.Given("eval-data") && s.Given("val-fraction"):
 		return fault.New(fault.Usage, "--eval-data and --val-fraction exclude each other")
 	}
-	return nil
+	return refuseIdle(o.idleOptions(s))
 }

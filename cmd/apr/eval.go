@@ -140,6 +140,9 @@ func (o *evalOptions) check(s cli.Settings) error {
 	if err == nil && !o.isCode() {
 		err = only(s, "--task code, humaneval and mbpp", "samples", "k", "temperature", "no-code-execution", "allow-network")
 	}
+	if err == nil && s.Given("threshold") && s.Given("canaries") && !o.canaries {
+		err = fault.New(fault.Usage, "--canaries=false has no effect with --threshold: a gate always tries broken variants of the model")
+	}
 	if err == nil && o.task == "choice" {
 		err = only(s, "--task perplexity, agreement, match and code", "max-tokens")
 	}

@@ -143,6 +143,9 @@ func (o *evalOptions) read(ctx context.Context, tok *tokenizer.Tokenizer, e *cli
 	if err != nil {
 		return nil, err
 	}
+	if err := report.Idle(e.Settings.Asked("messages-field"), e.Settings.Asked("text-field")); err != nil {
+		return nil, err
+	}
 	for _, bad := range report.Bad {
 		e.Log.Warn("left out: " + bad.Error())
 	}

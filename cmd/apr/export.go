@@ -102,6 +102,12 @@ func exportCommand() *cli.Command {
 		},
 		Run: func(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
 			if list {
+				if file != "" {
+					return nil, fault.New(fault.Usage, "FILE has no effect with --list-formats")
+				}
+				for _, flag := range e.Settings.Asked("output", "format", "quantize", "plan", "force") {
+					return nil, fault.New(fault.Usage, "%s has no effect with --list-formats", flag)
+				}
 				return formatList{exportFormats}, nil
 			}
 			if file == "" || output == "" {

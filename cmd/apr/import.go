@@ -118,6 +118,9 @@ func (o *importOptions) write(ctx context.Context, e *cli.Env, c *convert.Contai
 		if arch == "auto" {
 			arch = ""
 		}
+		if o.strict {
+			return nil, fault.In(fault.Invalid, o.source, "has no configuration, and --strict makes the warning of --allow-no-config an error").Because(err)
+		}
 		return convert.WriteBare(ctx, c, o.output, arch, opt)
 	}
 	if err := convert.CheckImport(c, o.output, o.arch, o.strict, opt); err != nil {

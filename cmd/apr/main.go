@@ -19,8 +19,8 @@ var commands = []func() *cli.Command{
 	contractCommand, runsCommand, verifyCommand, checkCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
 }
 
-// openExits are the exit codes of every command that opens a model.
-var openExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.UnsafePath})
+// openExits are the exit codes of every command that opens a model, and reads it until a signal stops it.
+var openExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped})
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())) }
 

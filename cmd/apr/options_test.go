@@ -76,6 +76,54 @@ func TestDistillConfigRoundTrip(t *testing.T) {
 	}
 }
 
+// TestResumeFollows: --resume PATH with a blank is --resume=PATH where PATH is a run or a checkpoint, or one argument too many;
+// a word that is neither is the teacher, and the command line that is recorded says what was understood.
+func TestResumeFollows(t *testing.T) {
+	dir := t.TempDir()
+	run, checkpoint := filepath.Join(dir, "run"), filepath.Join(dir, "run", "checkpoints", "step-000001")
+	if err := os.MkdirAll(checkpoint, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{filepath.Join(run, "manifest.json"), filepath.Join(checkpoint, "state.json")} {
+		if err := os.WriteFile(file, []byte(`{"schema":"apr.manifest/1"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := filepath.Join(dir, "c.yaml")
+	if err := os.WriteFile(config, []byte("student: /s\ndata: /x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rest := []string{"--student", "/s", "-d", "/x"}
+	for _, tt := range []struct {
+		name            string
+		args            []string
+		teacher, resume string
+		code            int
+	}{
+		{"run after", append([]string{"/t", "--resume", run}, rest...), "/t", run, 0},
+		{"run before", append([]string{"--resume", run, "/t"}, rest...), "/t", run, 0},
+		{"checkpoint", append([]string{"/t", "--resume", checkpoint}, rest...), "/t", checkpoint, 0},
+		{"equals", append([]string{"/t", "--resume=" + run}, rest...), "/t", run, 0},
+		{"bare, then a flag", append([]string{"/t", "--resume"}, rest...), "/t", "newest", 0},
+		{"bare, at the end", append(append([]string{"/t"}, rest...), "--resume"), "/t", "newest", 0},
+		{"bare, then the teacher", append([]string{"--resume", "/t"}, rest...), "/t", "newest", 0},
+		{"no such run", append([]string{"/t", "--resume", "/nosuch"}, rest...), "/t", "/nosuch", 0},
+		{"twice", append([]string{"/t", "--resume", "--resume", run}, rest...), "/t", run, 0},
+		{"twice, bare at the end", append([]string{"/t", "--resume", run, "--resume"}, rest...), "/t", "newest", 0},
+		{"configuration", []string{config, "--resume", run}, "", run, 2}, // no teacher
+		{"two words too many", append([]string{"/t", "--resume", "/a", "/b"}, rest...), "", "", 2},
+		{"after --", append(append([]string{}, rest...), "--resume", "--", run), run, "newest", 2}, // a run is no teacher
+	} {
+		o, _, out, code := distillCall(t, append([]string{"distill"}, tt.args...))
+		if code != tt.code || code == 0 && (o.Teacher != tt.teacher || o.Resume != tt.resume) {
+			t.Errorf("%s: exit %d, teacher %q, resume %q: %s", tt.name, code, o.Teacher, o.Resume, out)
+		}
+		if code == 2 && tt.resume == run && !strings.Contains(out, "missing argument TEACHER") {
+			t.Errorf("%s: %s", tt.name, out)
+		}
+	}
+}
+
 // TestWarmUpOver: a flag for one way to say the warm-up wins over a file that says the other.
 func TestWarmUpOver(t *testing.T) {
 	args := strings.Fields("distill /t.apr --student /s.apr -d /x.jsonl --warmup-ratio 0.5 --steps 10 --print-config")
@@ -143,6 +191,31 @@ func TestDistillUsage(t *testing.T) {
 		{"teacher backend", base, "APR_DISTILL_TEACHER_BACKEND=cubals", `did you mean "cublas"`, 2},
 		{"not honoured", base, "APR_DISTILL_FOO=1", "not honoured", 0},
 		{"alpha", base + "--alpha 1.01", "", "outside 0 to 1", 2},
+		{"beta without a use", base + "--divergence-beta 0.3", "", "--divergence-beta has no effect with --divergence forward-kl", 2},
+		{"beta of the reverse", base + "--divergence reverse-kl --divergence-beta 0.3", "", "--divergence reverse-kl", 2},
+		{"beta of a distance", base + "--divergence tvd --divergence-beta 0", "", "--divergence tvd", 2},
+		{"beta that is the default", base + "--divergence-beta 0.5", "", "", 0},
+		{"beta of jsd", base + "--divergence jsd --divergence-beta 0.3", "", "", 0},
+		{"beta of skewed", base + "--divergence skew-reverse --divergence-beta 0.3", "", "", 0},
+		{"temperature of nothing", base + "--alpha 0 --temperature 2", "", "--temperature has no effect with --alpha 0", 2},
+		{"divergence of nothing", base + "--alpha 0 --divergence jsd", "", "--divergence has no effect with --alpha 0", 2},
+		{"control of itself", base + "--alpha 0 --control ce", "", "--control has no effect with --alpha 0", 2},
+		{"no control of itself", base + "--alpha 0 --control none --temperature 1", "", "", 0},
+		{"last rate of a constant", base + "--lr-schedule constant --min-lr-ratio 0.5", "", "--min-lr-ratio has no effect with --lr-schedule constant", 2},
+		{"last rate, as it is", base + "--lr-schedule constant --min-lr-ratio 1", "", "", 0},
+		{"evaluation of nothing", base + "--val-fraction 0 --eval-every 50", "", "--eval-every has no effect with --val-fraction 0", 2},
+		{"no evaluation of nothing", base + "--val-fraction 0 --eval-every 0", "", "", 0},
+		{"evaluation of other data", base + "--eval-data /y --eval-every 50", "", "", 0},
+		{"changed since when", base + "--allow-changed", "", "--allow-changed has no effect without --resume", 2},
+		{"not changed", base + "--allow-changed=false", "", "", 0},
+		{"blocks expanded", base + "--teacher-backend q4k --teacher-cache bf16", "", "--teacher-cache has no effect with --teacher-backend q4k", 2},
+		{"blocks kept by cublas", base + "--teacher-cache off", "APR_DISTILL_TEACHER_BACKEND=cudatrainer", "--teacher-cache has no effect with --teacher-backend cublas", 2},
+		{"turns of shards", "distill /t --student /s --dataset /x --assistant-only", "", "--assistant-only has no effect with --dataset", 2},
+		{"no turns of shards", "distill /t --student /s --dataset /x --no-assistant-only --chat-template none --data-cache off", "", "", 0},
+		{"template of shards", "distill /t --student /s --dataset /x --chat-template chatml", "", "--chat-template has no effect with --dataset", 2},
+		{"field of shards", "distill /t --student /s --dataset /x --text-field body", "", "--text-field has no effect with --dataset", 2},
+		{"cache of shards", "distill /t --student /s --dataset /x --data-cache /c", "", "--data-cache has no effect with --dataset", 2},
+		{"field of other documents", "distill /t --student /s --dataset /x --eval-data /y --text-field body", "", "", 0},
 		{"two warm-ups", base + "--warmup-steps 3 --warmup-ratio 0.1", "", "exclude each other", 2},
 	}
 	for _, tt := range tests {
@@ -165,14 +238,14 @@ func TestHelpOfEveryCommand(t *testing.T) {
 		for _, s := range cmd.Sub {
 			paths = append(paths, []string{cmd.Name, s.Name})
 		}
-		for i, p := range paths {
+		for _, p := range paths {
 			var out strings.Builder
 			if code := run(append(p, "--help"), strings.NewReader(""), &out, &out, nil); code != 0 {
 				t.Errorf("%v --help: exit %d", p, code)
 			}
-			wants := []string{"Usage:", "Examples:", "apr " + strings.Join(p, " ")}
-			if i > 0 || len(cmd.Sub) == 0 {
-				wants = append(wants, "Exit codes:\n  0   success")
+			wants := []string{"Usage:", "Examples:", "apr " + strings.Join(p, " "), "Exit codes:\n  0   success"}
+			if len(p) == 1 && len(cmd.Sub) > 0 {
+				wants[3] = "Exit codes of all of them; --help of each has its own:\n  0   success"
 			}
 			for _, want := range wants {
 				if !strings.Contains(out.String(), want) {

@@ -31,7 +31,7 @@ func planCommand() *cli.Command {
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
 			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
-		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.Unavailable, fault.Memory},
+		Exits:   append(openExits, fault.Invalid, fault.Inference, fault.Memory),
 		Options: table, Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return p.run(ctx, e) },
 	}
@@ -52,6 +52,12 @@ type planResult struct {
 }
 
 func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	if _, err := rank(e); err != nil {
+		return nil, err
+	}
+	if p.noProbe && p.Probe && e.Settings.Given("probe") {
+		return nil, fault.New(fault.Usage, "--probe on and --no-probe contradict each other")
+	}
 	c, err := p.resolve(ctx, e)
 	if err != nil {
 		return nil, err
@@ -88,7 +94,7 @@ func (p *planOptions) open(e *cli.Env) (device.Device, func() (device.Device, er
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := p.unbuiltOn(dev, e.Settings); err != nil {
+	if err := p.unbuiltOn(dev, e); err != nil {
 		dev.Close()
 		return nil, nil, err
 	}
@@ -140,8 +146,13 @@ func (r *planResult) Text(p *cli.Page) {
 		}
 	}
 	largest := "none fits"
-	if r.LargestBatch > 0 {
-		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; up to 16 times the batch size was looked at", r.LargestBatch)
+	switch l := r.LargestBatch; {
+	case l == nil:
+		largest = ""
+	case l.Size > 0 && l.IsBound:
+		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; larger ones were not looked at", l.Size)
+	case l.Size > 0:
+		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; %d does not", l.Size, l.Size+1)
 	}
 	pairs = append(pairs, "largest batch", largest, "models", "content not checked; distill checks it before its first step",
 		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", plan.Amount(r.Disk.Total), plan.Amount(r.Disk.Checkpoints), plan.Amount(r.Disk.Outputs)))

@@ -115,6 +115,8 @@ func (o *runOptions) check(e *cli.Env) error {
 		return only("top-p", "a --temperature above 0").WithHint("at 0 the likeliest token is taken")
 	case e.Settings.Given("repeat-last-n") && o.gen.RepeatLastN > 0 && o.gen.RepeatPenalty == 1:
 		return only("repeat-last-n", "a --repeat-penalty other than 1")
+	case o.gen.RepeatPenalty != 1 && o.gen.RepeatLastN == 0:
+		return only("repeat-penalty", "a --repeat-last-n above 0").WithHint("with 0 no token is recent")
 	case o.stream && e.JSON:
 		return exclude("stream", "json")
 	case o.stream && batch:
@@ -278,7 +280,7 @@ func (r *runResult) Text(p *cli.Page) {
 	case r.streamed:
 		p.Printf("\n")
 	default:
-		p.Printf("%s\n", harmless(r.Output))
+		p.Raw(harmless(r.Output) + "\n")
 	}
 	if r.benchmark {
 		speed := "–"

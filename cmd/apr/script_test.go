@@ -7,11 +7,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"apr/internal/cli"
 )
 
 // programs are what the test program is when it is called by one of these names.
@@ -94,6 +97,31 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit %d, want %d", got, want)
 	}
+	if args[1] == "apr" && !documented(args[2:], got) {
+		ts.Fatalf("exit %d is not among the exit codes of the command's help", got)
+	}
+}
+
+// documented reports whether the help of the command that args call lists an exit code. Of words that call none it is true.
+func documented(args []string, code int) bool {
+	all := []*cli.Command{}
+	for _, c := range commands {
+		all = append(all, c())
+	}
+	for _, word := range args {
+		i := slices.IndexFunc(all, func(c *cli.Command) bool { return c.Name == word })
+		switch {
+		case strings.HasPrefix(word, "-"):
+			continue
+		case i < 0:
+			return true
+		case len(all[i].Sub) > 0:
+			all = all[i].Sub
+		default:
+			return slices.Contains(all[i].ExitCodes(), code)
+		}
+	}
+	return true
 }
 
 // jsonMember looks into the JSON object on stdout.

@@ -132,7 +132,7 @@ type decodeResult struct {
 }
 
 // Text prints the text and nothing else.
-func (r decodeResult) Text(p *cli.Page) { p.Printf("%s", r.Decoded) }
+func (r decodeResult) Text(p *cli.Page) { p.Raw(r.Decoded) }
 
 func tokenizeDecode() *cli.Command {
 	var model string

@@ -36,6 +36,13 @@ func tokenizeInspect() *cli.Command {
 			{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&template, "auto"), Help: "of conversations: auto is the model's own, chatml, none, or a file whose template renders as ChatML"},
 		}, text.table()...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if text.file == "" || text.file == "-" {
+				why := "with a text that is no file"
+				err := refuseIdle([]idle{{"record", e.Settings.Changed("record"), why}, {"chat-template", e.Settings.Changed("chat-template") && template != "none", why}})
+				if err != nil {
+					return nil, err
+				}
+			}
 			tok, err := findTokenizer(ctx, e, model)
 			if err != nil {
 				return nil, err
@@ -161,6 +168,9 @@ func tokenizeCorpus() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing shards"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if _, err := rank(e); err != nil {
+				return nil, err
+			}
 			tok, err := findTokenizer(ctx, e, tokPath)
 			if err != nil {
 				return nil, err
@@ -175,7 +185,7 @@ func tokenizeCorpus() *cli.Command {
 			}
 			opt := corpus.ShardOptions{
 				Encode:      corpus.EncodeOptions{EOS: eos, Vocab: tok.RealIDs(), Workers: workers},
-				ShardTokens: shard, EOSPolicy: corpus.EOSPolicy(policy), Force: force,
+				ShardTokens: shard, EOSPolicy: corpus.EOSPolicy(policy), Force: force, ForRecords: e.Settings.Asked("content-field"),
 			}
 			if e.Settings.Given("content-field") {
 				opt.Encode.Read.TextField = field

@@ -5,6 +5,8 @@
 // device: the type of activations, how it keeps weights, how it places temps. Sources of weights are asked for their
 // description only, so a plan needs the headers of files, not their content.
 //
+// Parts that a step repeats in equal shapes (device.Repeat) are run until nothing new can come of them, and counted from then on.
+//
 // Caveats. Tensors have no values: Download is an error of the stream, and the scalars of a step are those of a loss of
 // 0 with a finite gradient. Every operand is checked: it must lie inside its buffer, and the buffer must be alive.
 // Costs count what an operation must do at least: products and attention in floating-point operations (the causal half
@@ -82,6 +84,8 @@ type Device struct {
 	ops     map[Op]int // index in list
 	list    []Count
 	waits   int
+	placed  int64 // temps so far
+	repeats map[any]repetition
 }
 
 // level is a number of bytes and the highest it was.
@@ -111,7 +115,7 @@ func New(t Target) *Device {
 	t.Align = max(1, t.Align)
 	return &Device{
 		target: t, static: map[device.Component]*level{}, both: map[device.Component]*level{},
-		holding: map[*buffer]struct{}{}, ops: map[Op]int{},
+		holding: map[*buffer]struct{}{}, ops: map[Op]int{}, repeats: map[any]repetition{},
 	}
 }
 

@@ -93,6 +93,7 @@ func (d *Device) Record() *Record {
 // ResetOps forgets operations and waits, not memory: what comes next is counted from zero.
 func (d *Device) ResetOps() {
 	clear(d.ops)
+	clear(d.repeats)
 	d.list, d.waits = nil, 0
 }
 

@@ -22,6 +22,7 @@ func (s *Stream) Temp(name string, c device.Component, t tensor.DType, rows, col
 	d := s.dev
 	b := &buffer{name: name, comp: c, bytes: bytesOf(t, rows, cols), temp: true, live: true}
 	b.size, b.place = d.target.Temps.Size(b.bytes), d.target.Temps.Place(b.bytes)
+	d.placed++
 	at(d.both, c).add(b.size)
 	d.holding[b] = struct{}{}
 	if d.live += b.size; d.live > d.most {

@@ -38,6 +38,8 @@ type App struct {
 	tree    *cobra.Command
 	instead string // command run in place of the one named, for --version
 
+	unparsed bool // the command line holds a flag that could not be parsed, and those after it were not
+
 	json, quiet, verbose, noProgress, offline, version bool
 	color, logFormat, config                           string
 }
@@ -101,9 +103,13 @@ func (a *App) root() *cobra.Command {
 	for _, c := range a.Commands {
 		root.AddCommand(c.cobra(a, nil))
 	}
+	root.Annotations = map[string]string{"exits": exitText((&Command{Sub: a.Commands}).ExitCodes())}
 	root.SetHelpCommand(&cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about a command", Args: cobra.ArbitraryArgs,
 		RunE: func(cc *cobra.Command, args []string) error {
+			if _, err := a.environment(); err != nil {
+				return err
+			}
 			target, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
 				return unknownCommand(target, rest[0])
@@ -113,7 +119,7 @@ func (a *App) root() *cobra.Command {
 	})
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cc *cobra.Command, args []string) {
-		if !a.wantsJSON() {
+		if !a.wantsJSON(nil) {
 			help(cc, args)
 			return
 		}
@@ -146,27 +152,37 @@ Flags:
 Global flags:
 {{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{with index .Annotations "exits"}}
 
-Exit codes:
+Exit codes{{if $.HasAvailableSubCommands}} of all of them; --help of each has its own{{end}}:
 {{.}}{{end}}
 `
 
-// wantsJSON reports --json, also when the flags could not be parsed.
-func (a *App) wantsJSON() bool {
+// wantsJSON reports --json, also when the flags could not be merged, or not even be parsed. A value that is neither true nor
+// false is an error, and whoever wrote it reads JSON. After a usage error the word counts wherever it stands: a flag that lacks its
+// value has taken it for one.
+func (a *App) wantsJSON(err error) bool {
 	if a.json {
 		return true
 	}
-	want := false
-	for _, s := range a.args {
-		switch s {
-		case "--":
-			return want
-		case "--json", "--json=true", "--json=1", "--json=on":
-			want = true
-		case "--json=false", "--json=0", "--json=off":
-			want = false
+	given := a.globals[0].given // of --json, in order; complete unless a flag could not be parsed
+	if a.unparsed || fault.KindOf(err) == fault.Usage {
+		given = nil
+		for _, s := range a.args {
+			if s == "--" {
+				break
+			}
+			if s == "--json" {
+				given = append(given, "true")
+			} else if v, ok := strings.CutPrefix(s, "--json="); ok {
+				given = append(given, v)
+			}
 		}
 	}
-	return want
+	if len(given) == 0 {
+		return false
+	}
+	want := true
+	bad := (&boolValue{p: &want}).set(given[len(given)-1])
+	return want || bad != nil
 }
 
 // environment merges the global flags and makes what a command works with.
@@ -186,7 +202,7 @@ func (a *App) environment() (*Env, error) {
 	}
 	a.page.color = wantsColor(a.color, a.Out, a.env)
 	e := &Env{
-		In: a.In, Out: a.out, Err: a.Err, JSON: a.json, Quiet: a.quiet, Verbose: a.verbose, Offline: a.offline,
+		In: a.In, Out: a.out, Err: textWriter{a.Err}, JSON: a.json, Quiet: a.quiet, Verbose: a.verbose, Offline: a.offline,
 		Log: a.logger(), Command: append([]string{a.Name}, a.args...), env: a.env, app: a,
 	}
 	if a.json { // stdout is for the one object
@@ -212,11 +228,11 @@ func (a *App) logger() *slog.Logger {
 		level = slog.LevelDebug
 	}
 	if a.logFormat == "json" || a.logFormat == "" && !isTerminal(a.Err) {
-		return slog.New(slog.NewJSONHandler(a.Err, &slog.HandlerOptions{Level: level}))
+		return slog.New(slog.NewJSONHandler(jsonWriter{a.Err}, &slog.HandlerOptions{Level: level}))
 	}
-	return slog.New(tint.NewTextHandler(a.Err, &tint.Options{
+	return slog.New(plainHandler{Handler: tint.NewTextHandler(a.Err, &tint.Options{
 		Level: level, TimeFormat: time.TimeOnly, NoColor: !wantsColor(a.color, a.Err, a.env),
-	}))
+	})})
 }
 
 // callNamed runs another command of the program without arguments.
@@ -235,7 +251,7 @@ func (a *App) guard(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			if a.verbose {
-				fmt.Fprintf(a.Err, "%s\n", debug.Stack())
+				fmt.Fprintf(textWriter{a.Err}, "%s\n", debug.Stack())
 			}
 			err = fault.New(fault.Other, "internal error: %v", r).
 				WithHint("this is a defect of %s: please report it with the command line; --verbose shows the stack", a.Name)
@@ -252,14 +268,14 @@ func (a *App) finish(command string, err error) int {
 		}
 		return exit.Code
 	}
-	if a.wantsJSON() {
+	if a.wantsJSON(err) {
 		data, jerr := envelope(command, a.result, err)
 		if jerr != nil {
 			err = fault.New(fault.Other, "internal error: the result cannot be written as JSON: %v", jerr)
 			data, _ = envelope(command, nil, err) // an error object of strings always encodes
 		}
 		a.out.Reset(a.Out)
-		_, _ = a.out.Write(append(data, '\n')) // the writer keeps its error until Flush
+		_, _ = a.out.Write(append(jsonText(data), '\n')) // the writer keeps its error until Flush
 	} else if r, ok := a.result.(Result); ok {
 		if terr := a.guard(func() error { r.Text(a.page); return nil }); terr != nil && err == nil {
 			err = terr
@@ -283,13 +299,31 @@ func (a *App) complain(err error) {
 		if e.Hint != nil {
 			attrs = append(attrs, "hint", *e.Hint)
 		}
-		slog.New(slog.NewJSONHandler(a.Err, nil)).Error(e.Message, attrs...)
+		slog.New(slog.NewJSONHandler(jsonWriter{a.Err}, nil)).Error(e.Message, attrs...)
 		return
 	}
-	fmt.Fprintf(a.Err, "%s: error: %s\n", a.Name, e.Message)
-	if e.Hint != nil {
-		fmt.Fprintf(a.Err, "  hint: %s\n", *e.Hint)
+	out := textWriter{a.Err}
+	for _, line := range messages(err) {
+		fmt.Fprintf(out, "%s: error: %s\n", a.Name, Escape(line))
 	}
+	if e.Hint != nil { // the table of a plan has several lines; none of them can pass for a line of the program's own
+		fmt.Fprintf(out, "  hint: %s\n", strings.ReplaceAll(*e.Hint, "\n", "\n  "))
+	}
+}
+
+// messages returns the text of err, one for each error that was joined.
+func messages(err error) (all []string) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []string{err.Error()}
+	}
+	for _, e := range joined.Unwrap() {
+		all = append(all, messages(e)...)
+	}
+	if strings.Join(all, "\n") != err.Error() { // fmt.Errorf with several %w
+		return []string{err.Error()}
+	}
+	return all
 }
 
 // signalError is the cause of a context cancelled by a signal.

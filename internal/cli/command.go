@@ -81,6 +81,7 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 		Use: c.Name, Short: c.Short, Long: c.Long, Example: indent(c.Example), Args: cobra.ArbitraryArgs,
 		DisableFlagsInUseLine: true,
 	}
+	cc.Annotations = map[string]string{"exits": exitText(c.ExitCodes())}
 	for _, s := range c.Sub {
 		cc.AddCommand(s.cobra(a, path))
 	}
@@ -101,13 +102,13 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 		}
 	}
 	cc.Use += " [flags]"
-	cc.Annotations = map[string]string{"exits": exitText(c.Exits)}
 	cc.RunE = func(cc *cobra.Command, args []string) error { return a.call(cc.Context(), c, args) }
 	return cc
 }
 
 // call merges the options of c and runs it.
 func (a *App) call(ctx context.Context, c *Command, args []string) error {
+	args = a.joinFollowing(c, args)
 	e, err := a.environment()
 	if err != nil {
 		return err
@@ -137,6 +138,48 @@ func (a *App) call(ctx context.Context, c *Command, args []string) error {
 		a.result = res
 	}
 	return err
+}
+
+// joinFollowing makes --NAME=WORD of --NAME WORD where an option's value is optional and the word is meant as that value: the
+// option says so, or the command takes no more arguments. It returns the arguments without such words.
+func (a *App) joinFollowing(c *Command, args []string) []string {
+	room := 0
+	for _, o := range c.Options {
+		if _, several := o.Value.(list); o.Arg && several {
+			room = len(args)
+		} else if o.Arg {
+			room++
+		}
+	}
+	for i := range c.Options {
+		o := &c.Options[i]
+		if o.Follows == nil {
+			continue
+		}
+		nth, words := 0, slices.Clone(a.args)
+		for w := 0; w < len(words) && words[w] != "--"; w++ {
+			if words[w] != "--"+o.Name && !strings.HasPrefix(words[w], "--"+o.Name+"=") {
+				continue
+			}
+			bare := nth < len(o.given) && o.given[nth] == o.Optional && words[w] == "--"+o.Name && w+1 < len(words)
+			if at := slices.Index(args, next(words, w)); bare && at >= 0 && (o.Follows(args[at]) || len(args) > room) {
+				o.given[nth] = args[at]
+				words[w] += "=" + args[at]
+				words, args = slices.Delete(words, w+1, w+2), slices.Delete(slices.Clone(args), at, at+1)
+			}
+			nth++
+		}
+		a.args = words
+	}
+	return args
+}
+
+// next returns the word after words[i], "" at the end.
+func next(words []string, i int) string {
+	if i+1 < len(words) {
+		return words[i+1]
+	}
+	return ""
 }
 
 // settle merges the sources of c's options into e.Settings.
@@ -215,6 +258,7 @@ func unknownCommand(cc *cobra.Command, word string) error {
 
 // flagError turns pflag's complaints into usage errors that name the nearest flag.
 func (a *App) flagError(cc *cobra.Command, err error) error {
+	a.unparsed = true
 	var notExist *pflag.NotExistError
 	var noValue *pflag.ValueRequiredError
 	var invalid *pflag.InvalidValueError
@@ -277,13 +321,26 @@ var exitMeanings = map[fault.Kind]string{
 	fault.Vacuous: "vacuous or invalid contract",
 }
 
-// exitText lists the exit codes of a command: 0, 1, 2 and its own.
-func exitText(kinds []fault.Kind) string {
-	all := append([]fault.Kind{0, fault.Other, fault.Usage}, kinds...)
-	slices.Sort(all)
+// everyExit are the exit codes of every command: a configuration may be missing, stdout may be full.
+var everyExit = []fault.Kind{0, fault.Other, fault.Usage, fault.NotFound, fault.IO}
+
+// ExitCodes returns the exit codes of a command, ascending: of every command, and its own or those of its subcommands.
+func (c *Command) ExitCodes() (codes []int) {
+	for _, k := range slices.Concat(everyExit, c.Exits) {
+		codes = append(codes, int(k))
+	}
+	for _, s := range c.Sub {
+		codes = append(codes, s.ExitCodes()...)
+	}
+	slices.Sort(codes)
+	return slices.Compact(codes)
+}
+
+// exitText lists exit codes with their meanings.
+func exitText(codes []int) string {
 	var b strings.Builder
-	for _, k := range slices.Compact(all) {
-		fmt.Fprintf(&b, "  %-3d %s\n", int(k), exitMeanings[k])
+	for _, k := range codes {
+		fmt.Fprintf(&b, "  %-3d %s\n", k, exitMeanings[fault.Kind(k)])
 	}
 	return strings.TrimRight(b.String(), "\n")
 }

@@ -10,23 +10,27 @@ import (
 
 // Option is one row of a command's option table.
 type Option struct {
-	Name      string   // kebab-case flag name; the configuration key is the same with _ for -
-	Short     string   // one-letter flag, or empty
-	Value     Value    // type, storage and default
-	Help      string   // one line
-	Default   string   // says the default where the value does not ("from --epochs")
-	Env       string   // environment variable, or empty
+	Name    string // kebab-case flag name; the configuration key is the same with _ for -
+	Short   string // one-letter flag, or empty
+	Value   Value  // type, storage and default
+	Help    string // one line
+	Default string // says the default where the value does not ("from --epochs")
+	Env     string // environment variable, or empty
+	// FromEnv returns a text and the variable that says it where Env alone cannot; an empty name: none does.
+	FromEnv   func(getenv func(string) string) (text, name string)
 	InsteadOf string   // another option that says the same in another way: of both, the one given in the stronger place counts
 	Aliases   []string // other flag names and configuration keys
 	Path      bool     // a path; in a configuration file it is relative to that file
 	Keywords  []string // with Path: texts that are not paths, such as auto
 	Model     bool     // a model: as Path, but org/name that is no such file stays a hub reference
 	Negatable bool     // a Bool that also has --no-NAME
-	Optional  string   // what --NAME without =VALUE means; empty: a value is required
-	NotBuilt  string   // what is not built yet; setting the option is then exit 9
-	Arg       bool     // a positional argument and a configuration key, not a flag
-	EnvOnly   bool     // neither flag nor configuration key
-	Required  bool     // must be given by flag, argument, environment or configuration
+	Optional  string   // what --NAME without a value means; empty: a value is required
+	// Follows reports whether the word after a bare --NAME is its value and not an argument; with Optional. Nil: it never is.
+	Follows  func(word string) bool
+	NotBuilt string // what is not built yet; setting the option is then exit 9
+	Arg      bool   // a positional argument and a configuration key, not a flag
+	EnvOnly  bool   // neither flag nor configuration key
+	Required bool   // must be given by flag, argument, environment or configuration
 
 	given []string // texts from the command line, in order
 }

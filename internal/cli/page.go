@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"image/color"
 	"io"
 	"os"
 	"strconv"
@@ -16,14 +15,15 @@ import (
 
 // Page is stdout as text for people.
 type Page struct {
-	w     io.Writer
-	color bool
-	width int // columns; 0 = unlimited
+	w        io.Writer
+	color    bool
+	width    int  // columns; 0 = unlimited
+	terminal bool // somebody looks at it
 }
 
 // newPage makes a page that writes to w; dst is the stream behind it, asked for its width.
 func newPage(w, dst io.Writer, env map[string]string) *Page {
-	p := &Page{w: w}
+	p := &Page{w: w, terminal: isTerminal(dst)}
 	if n, err := strconv.Atoi(env["COLUMNS"]); err == nil && n > 0 {
 		p.width = n
 	} else if f, ok := dst.(*os.File); ok {
@@ -53,28 +53,35 @@ func wantsColor(mode string, w io.Writer, env map[string]string) bool {
 	return isTerminal(w) && env["TERM"] != "dumb"
 }
 
-// Printf prints to the page. A failed write is reported when the page is flushed.
-func (p *Page) Printf(format string, args ...any) { fmt.Fprintf(p.w, format, args...) }
+// Printf prints to the page; arguments are escaped, but for line ends and tabs. A failed write is reported when the page is
+// flushed.
+func (p *Page) Printf(format string, args ...any) { fmt.Fprintf(p.w, format, harmlessArgs(args)...) }
 
-// Bold returns s in bold where colours are wanted.
-func (p *Page) Bold(s string) string {
-	if !p.color {
-		return s
+// Raw prints text that is itself the result, such as that of decoded ids: as it is, escaped only for a terminal.
+func (p *Page) Raw(text string) {
+	if p.terminal {
+		text = escapeText(text)
 	}
-	return lipgloss.NewStyle().Bold(true).Render(s)
+	_, _ = io.WriteString(p.w, text) // reported when the page is flushed
 }
 
+// Bold returns s in bold where colours are wanted.
+func (p *Page) Bold(s string) Styled { return p.style(s, lipgloss.NewStyle().Bold(true)) }
+
 // Good colours a verdict that is a success.
-func (p *Page) Good(s string) string { return p.tint(s, lipgloss.Green) }
+func (p *Page) Good(s string) Styled {
+	return p.style(s, lipgloss.NewStyle().Foreground(lipgloss.Green))
+}
 
 // Bad colours a verdict that is a failure.
-func (p *Page) Bad(s string) string { return p.tint(s, lipgloss.Red) }
+func (p *Page) Bad(s string) Styled { return p.style(s, lipgloss.NewStyle().Foreground(lipgloss.Red)) }
 
-func (p *Page) tint(s string, c color.Color) string {
+func (p *Page) style(s string, style lipgloss.Style) Styled {
+	s = escapeText(s)
 	if !p.color {
-		return s
+		return Styled(s)
 	}
-	return lipgloss.NewStyle().Foreground(c).Render(s)
+	return Styled(style.Render(s))
 }
 
 // Pairs prints "key: value" lines with the values aligned; pairs with an empty value are left out.
@@ -82,23 +89,24 @@ func (p *Page) Pairs(kv ...string) {
 	width := 0
 	for i := 0; i+1 < len(kv); i += 2 {
 		if kv[i+1] != "" {
-			width = max(width, lipgloss.Width(kv[i]))
+			width = max(width, lipgloss.Width(Clean(kv[i])))
 		}
 	}
 	for i := 0; i+1 < len(kv); i += 2 {
-		if kv[i+1] != "" {
-			p.Printf("%s%s  %s\n", p.Bold(kv[i]), strings.Repeat(" ", width-lipgloss.Width(kv[i])), Clean(kv[i+1]))
+		if key := Clean(kv[i]); kv[i+1] != "" {
+			p.Printf("%s%s  %s\n", p.Bold(key), strings.Repeat(" ", width-lipgloss.Width(key)), Clean(kv[i+1]))
 		}
 	}
 }
 
-// Table prints rows under headers; a header beginning with ">" aligns its column to the right. Cells are cleaned of
-// control characters. A table wider than the page is wrapped.
+// Table prints rows under headers; a header beginning with ">" aligns its column to the right. Headers and
+// cells are cleaned of control characters. A table wider than the page is wrapped.
 func (p *Page) Table(headers []string, rows [][]string) {
 	right := make([]bool, len(headers))
 	heads := make([]string, len(headers))
 	for i, h := range headers {
-		heads[i], right[i] = strings.CutPrefix(h, ">")
+		h, right[i] = strings.CutPrefix(h, ">")
+		heads[i] = Clean(h)
 	}
 	t := table.New().Headers(heads...).Border(lipgloss.HiddenBorder()).
 		BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).BorderHeader(false).BorderColumn(false).
@@ -137,7 +145,7 @@ func (p *Page) Table(headers []string, rows [][]string) {
 		t.Width(p.width)
 	}
 	for line := range strings.Lines(t.Render() + "\n") {
-		p.Printf("%s\n", strings.TrimRight(line, " \n"))
+		p.Printf("%s\n", Styled(strings.TrimRight(line, " \n")))
 	}
 }
 

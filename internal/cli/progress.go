@@ -43,7 +43,7 @@ type Progress struct {
 
 // Progress starts the display of an operation of total units; show prints an amount, such as [Bytes] or [Count].
 func (e *Env) Progress(title string, total int64, show func(int64) string) *Progress {
-	p := &Progress{title: title, total: total, show: show, last: time.Now(), begun: time.Now()}
+	p := &Progress{title: Escape(title), total: total, show: show, last: time.Now(), begun: time.Now()}
 	switch e.progress {
 	case progressOff:
 		return nil
@@ -56,9 +56,13 @@ func (e *Env) Progress(title string, total int64, show func(int64) string) *Prog
 	return p
 }
 
-// bars makes a display of bars.
+// bars makes a display of bars. It moves the cursor, so it writes to stderr itself; what it shows of others is escaped.
 func (e *Env) bars() *mpb.Progress {
-	return mpb.New(mpb.WithOutput(e.Err), mpb.WithRefreshRate(120*time.Millisecond))
+	out := e.Err
+	if t, ok := out.(textWriter); ok {
+		out = t.w
+	}
+	return mpb.New(mpb.WithOutput(out), mpb.WithRefreshRate(120*time.Millisecond))
 }
 
 // add adds the operation's bar to a display.
@@ -91,7 +95,7 @@ func (g *Group) Progress(title string, total int64, show func(int64) string) *Pr
 	if g.bars == nil {
 		g.bars = g.env.bars()
 	}
-	p := &Progress{title: title, total: total, show: show, begun: time.Now()}
+	p := &Progress{title: Escape(title), total: total, show: show, begun: time.Now()}
 	p.bar = p.add(g.bars, decor.WCSyncSpaceR)
 	return p
 }
@@ -134,7 +138,7 @@ func (p *Progress) Note(text string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.note = text
+	p.note = Escape(text)
 }
 
 func (p *Progress) noted() string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ type Setting struct {
 
 	envOnly bool
 	unset   string // what the default means, where the value does not say it
+	changed bool   // Value is not the default
 }
 
 // Settings are the merged options of a call, in the order of the table.
@@ -39,6 +41,21 @@ func (s Settings) Origin(name string) string {
 func (s Settings) Given(name string) bool {
 	o := s.Origin(name)
 	return o != "" && o != "default"
+}
+
+// Changed reports whether the option was given a value other than its default.
+func (s Settings) Changed(name string) bool {
+	return slices.ContainsFunc(s, func(v Setting) bool { return v.Name == name && v.changed })
+}
+
+// Asked returns the flags of those options that were given a value other than the default.
+func (s Settings) Asked(names ...string) (flags []string) {
+	for _, name := range names {
+		if s.Changed(name) {
+			flags = append(flags, "--"+name)
+		}
+	}
+	return flags
 }
 
 // Over reports whether the option was set in a place that wins over the one where other was: a flag over the environment,
@@ -80,7 +97,7 @@ func merge(opts []Option, file *configFile, env map[string]string) (Settings, er
 	var all Settings
 	for i := range opts {
 		o := &opts[i]
-		src := pick(o, file, env)
+		src, def := pick(o, file, env), o.Value.get()
 		if src != nil {
 			if o.NotBuilt != "" {
 				return nil, src.fail(fault.New(fault.Unavailable, "not built yet: %s", o.NotBuilt))
@@ -90,6 +107,7 @@ func merge(opts []Option, file *configFile, env map[string]string) (Settings, er
 			}
 		}
 		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly}
+		set.changed = !reflect.DeepEqual(set.Value, def)
 		if src != nil {
 			set.Origin = src.origin
 		} else {
@@ -129,6 +147,11 @@ func pick(o *Option, file *configFile, env map[string]string) *source {
 	}
 	if v := env[o.Env]; o.Env != "" && v != "" {
 		return &source{texts: []string{v}, origin: "env " + o.Env, fail: func(err error) error { return placed(err, o.Env, "") }}
+	}
+	if o.FromEnv != nil {
+		if v, name := o.FromEnv(func(name string) string { return env[name] }); name != "" {
+			return &source{texts: []string{v}, origin: "env " + name, fail: func(err error) error { return placed(err, name, "") }}
+		}
 	}
 	if file != nil {
 		if v, ok := file.values[o.Name]; ok {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"apr/internal/fault"
+	"apr/internal/launcher"
 )
 
 // Available refuses, as not available, a program that PATH does not have.
@@ -26,9 +27,10 @@ func Available(name string) error {
 // secrets are variables that no job inherits: sbatch, for one, hands its environment to the job.
 var secrets = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN"}
 
-// Without returns an environment without secrets.
+// Without returns an environment without secrets, and without what makes this process one of several ranks: the job is none of
+// them, and sbatch hands on all it finds.
 func Without(environ []string) []string {
-	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+	return slices.DeleteFunc(launcher.Without(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(secrets, name)
 	})
@@ -112,7 +114,7 @@ func Start(program string, j Job, log string) (*Process, error) {
 	defer f.Close() // the child has it; what it writes is the child's business
 	c := exec.Command(program)
 	c.Args = j.Command
-	c.Env, c.Stdout, c.Stderr = append(os.Environ(), j.Env...), f, f
+	c.Env, c.Stdout, c.Stderr = append(launcher.Without(os.Environ()), j.Env...), f, f
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := c.Start(); err != nil {
 		return nil, fault.In(fault.Other, program, "cannot be started").Because(err)

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"apr/internal/contracttest"
+)
+
+// TestRanksDoNotTrainAlone calls every command whose copies would write the same files as one of several ranks, and as one that its
+// launcher contradicts: it refuses, and writes nothing. A world of one is planned.
+func TestRanksDoNotTrainAlone(t *testing.T) {
+	dir := t.TempDir()
+	output := filepath.Join(dir, "out")
+	model, err := filepath.Abs("../../testdata/models/gosrc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(dir, "d.txt")
+	if err := os.WriteFile(data, []byte(strings.Repeat("package main\n", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run1 := func(command []string, environ ...string) (int, string) {
+		var errw strings.Builder
+		return run(command, strings.NewReader(""), io.Discard, &errw, append(environ, "CUDA_VISIBLE_DEVICES=-1", "APR_RUNS_DIR="+output)), errw.String()
+	}
+	training := []string{model, "--student", model, "--allow-same-model", "-d", data, "-o", output, "--seq-len", "16", "--steps", "1"}
+	plan := append([]string{"plan", "--no-probe"}, training...)
+	// Those that start processes come last: none of them may be reached by a program that does not look.
+	for _, command := range [][]string{
+		plan, append([]string{"distill", "--plan"}, training...), append([]string{"dispatch", "--dry-run", "--min-disk", "1MB"}, training...),
+		{"tokenize", "encode-corpus", "--corpus", data, "--tokenizer", model, "--output", output},
+		append([]string{"distill"}, training...), append([]string{"distill", "--supervise"}, training...),
+		append([]string{"dispatch", "--min-disk", "1MB"}, training...),
+	} {
+		name := strings.Join(command[:2], " ")
+		for _, tt := range []struct {
+			environ []string
+			code    int
+			names   string
+		}{
+			{[]string{"RANK=0", "WORLD_SIZE=4"}, 9, "WORLD_SIZE: is 4"},
+			{[]string{"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=3", "LOCAL_WORLD_SIZE=4"}, 9, "WORLD_SIZE: is 4"},
+			{[]string{"SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1", "SLURM_LOCALID=1"}, 9, "SLURM_STEP_NUM_TASKS: is 2"},
+			{[]string{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"}, 9, "OMPI_COMM_WORLD_SIZE: is 2"},
+			{[]string{"RANK=9", "WORLD_SIZE=4"}, 2, "RANK: is 9"},
+			{[]string{"WORLD_SIZE=banana"}, 2, `WORLD_SIZE: "banana"`},
+			{[]string{"RANK=0", "WORLD_SIZE=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1"}, 2, "SLURM_STEP_NUM_TASKS says 2"},
+		} {
+			contracttest.Cases(t, 1)
+			code, stderr := run1(command, tt.environ...)
+			if code != tt.code || !strings.Contains(stderr, tt.names) {
+				t.Fatalf("%s with %v: exit %d, want %d and %q:\n%s", name, tt.environ, code, tt.code, tt.names, stderr)
+			}
+			if _, err := os.Lstat(output); err == nil {
+				t.Fatalf("%s with %v wrote into %s", name, tt.environ, output)
+			}
+		}
+	}
+	for _, environ := range [][]string{
+		{"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0"}, {"SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_LOCALID=0"}, {"JOB_COMPLETION_INDEX=3"}, {},
+	} {
+		contracttest.Cases(t, 1)
+		if code, stderr := run1(plan, environ...); code != 0 {
+			t.Errorf("a process of its own with %v: exit %d\n%s", environ, code, stderr)
+		}
+	}
+}

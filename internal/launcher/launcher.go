@@ -1,0 +1,306 @@
+// Package launcher reads what the program's launcher says: which of how many processes this one is. torchrun, Slurm, Open MPI
+// and their kin start the same command many times and tell the copies apart by environment variables only. A copy that does
+// not look trains alone, beside others that write the same files.
+//
+// [Check] is a function of the environment. It believes nothing that is not consistent, and refuses what is not built.
+//
+// Caveats. Variables are read in the order of Sources: a launcher that was started by another one is the inner one and
+// counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm counts only where
+// SLURM_STEP_NUM_TASKS says that srun started this process. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and
+// MASTER_ADDR alone says nothing.
+package launcher
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"apr/internal/fault"
+)
+
+// Variable is an environment variable that was found.
+type Variable struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Place is where this process stands among those that were started together.
+type Place struct {
+	Rank, World int
+	By          string     // the launcher that counted; empty: none spoke
+	Found       []Variable // all variables of launchers that are set, in the order of reading
+}
+
+// String says who counted, and what was found.
+func (p Place) String() string {
+	if p.By == "" {
+		return "no launcher: a process of its own"
+	}
+	return fmt.Sprintf("rank %d of %d by %s", p.Rank, p.World, p.By)
+}
+
+// source is a launcher: its names of the five things that it may say. An empty name: it has none.
+type source struct {
+	by                                 string
+	rank, world, localRank, localWorld string
+	only                               string // counts only where this variable is set
+	nodes, perNode, nodeRank           string // in place of rank and world
+	master, port                       string
+	localAlone                         bool // the local rank may be given without rank and world, to choose a device
+}
+
+// sources are the launchers, from the innermost outwards.
+var sources = []source{
+	{by: "torchrun", rank: "RANK", world: "WORLD_SIZE", localRank: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE", port: "MASTER_PORT", master: "MASTER_ADDR", localAlone: true},
+	{by: "torchrun's PET variables", nodes: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", nodeRank: "PET_NODE_RANK", port: "PET_MASTER_PORT", master: "PET_MASTER_ADDR"},
+	{by: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE"},
+	{by: "MVAPICH", rank: "MV2_COMM_WORLD_RANK", world: "MV2_COMM_WORLD_SIZE", localRank: "MV2_COMM_WORLD_LOCAL_RANK", localWorld: "MV2_COMM_WORLD_LOCAL_SIZE"},
+	{by: "MPI's process manager", rank: "PMI_RANK", world: "PMI_SIZE", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS"},
+	{by: "a Slurm step", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", localRank: "SLURM_LOCALID", only: "SLURM_STEP_NUM_TASKS"},
+}
+
+// names returns the variables that s reads.
+func (s source) names() []string {
+	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port}
+	return slices.DeleteFunc(all, func(n string) bool { return n == "" })
+}
+
+// Names returns all variables that are read.
+func Names() (all []string) {
+	for _, s := range sources {
+		all = append(all, s.names()...)
+	}
+	return append(all, pmixRank)
+}
+
+// pmixRank is set by servers of PMIx, which leave the number of ranks to others.
+const pmixRank = "PMIX_RANK"
+
+// Without returns the variables of environ (NAME=VALUE) that are not a launcher's: for a process that is not one of its.
+func Without(environ []string) []string {
+	names := Names()
+	return slices.DeleteFunc(slices.Clone(environ), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(names, name)
+	})
+}
+
+// LocalRank returns the number of this process on its machine, as text, and the variable that says so; empty: none does. It is
+// the default of --device.
+func LocalRank(getenv func(string) string) (value, name string) {
+	for _, s := range sources {
+		if s.localRank != "" && getenv(s.localRank) != "" && (s.only == "" || getenv(s.only) != "") {
+			return getenv(s.localRank), s.localRank
+		}
+	}
+	return "", ""
+}
+
+// Check reads the environment. What contradicts itself is a fault of kind Usage with a table of what was found; a world of
+// more than one rank, which is not built, one of kind Unavailable that names the variable.
+func Check(getenv func(string) string) (Place, error) {
+	p := Place{World: 1, Found: found(getenv)}
+	var inner *said
+	for _, s := range sources {
+		own, err := s.read(getenv)
+		switch {
+		case err != nil:
+			return p, p.refuse(err)
+		case own == nil:
+		case inner == nil:
+			inner, p.By, p.Rank, p.World = own, s.by, own.rank, own.world
+		default:
+			if err := inner.agrees(own); err != nil {
+				return p, p.refuse(err)
+			}
+		}
+	}
+	if v := getenv(pmixRank); inner == nil && v != "" {
+		return p, p.refuse(fault.In(fault.Usage, pmixRank, "is %q, and nothing says of how many ranks", v))
+	}
+	if p.World > 1 {
+		return p, fault.In(fault.Unavailable, inner.worldName, "is %s: training with more than one rank is not built yet", getenv(inner.worldName)).
+			WithHint("%v; start one process, or unset %s to train alone%s", p, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
+	}
+	return p, nil
+}
+
+// said is what one launcher says, once it is consistent.
+type said struct {
+	by, rankName, worldName string
+	rank, world             int
+	least                   int  // of an elastic world
+	unranked                bool // rank is that of the machine
+}
+
+// agrees reports a contradiction with a launcher further out. An outer launcher may start inner ones that each start more
+// processes: then the inner world is the larger one, and numbers ranks in its own way.
+func (in *said) agrees(out *said) error {
+	switch {
+	case in.world < out.least:
+		return fault.In(fault.Usage, in.worldName, "says %d ranks, but %s says %d", in.world, out.worldName, out.least)
+	case in.world == out.world && in.rank != out.rank && !out.unranked:
+		return fault.In(fault.Usage, in.rankName, "says rank %d, but %s says %d", in.rank, out.rankName, out.rank)
+	}
+	return nil
+}
+
+// read returns what s says, nil if it does not speak of ranks.
+func (s source) read(getenv func(string) string) (*said, error) {
+	if s.only != "" && getenv(s.only) == "" {
+		return nil, nil
+	}
+	if s.nodes != "" {
+		return s.readNodes(getenv)
+	}
+	numbers := map[string]int{}
+	for _, name := range []string{s.rank, s.world, s.localRank, s.localWorld} {
+		if v := getenv(name); name != "" && v != "" {
+			n, err := number(name, v)
+			if err != nil {
+				return nil, err
+			}
+			numbers[name] = n
+		}
+	}
+	rank, hasRank := numbers[s.rank]
+	world, hasWorld := numbers[s.world]
+	local, hasLocal := numbers[s.localRank]
+	localWorld, hasLocalWorld := numbers[s.localWorld]
+	switch {
+	case hasRank && !hasWorld:
+		return nil, fault.In(fault.Usage, s.rank, "is %d, but %s is not set", rank, s.world)
+	case hasWorld && !hasRank:
+		return nil, fault.In(fault.Usage, s.world, "is %d, but %s is not set", world, s.rank)
+	case hasWorld && world < 1:
+		return nil, fault.In(fault.Usage, s.world, "is %d: a world has at least one rank", world)
+	case hasLocalWorld && localWorld < 1:
+		return nil, fault.In(fault.Usage, s.localWorld, "is %d: a machine has at least one rank", localWorld)
+	case hasRank && rank >= world:
+		return nil, fault.In(fault.Usage, s.rank, "is %d, but %s is %d: ranks go from 0 to %d", rank, s.world, world, world-1)
+	case hasLocal && hasLocalWorld && local >= localWorld:
+		return nil, fault.In(fault.Usage, s.localRank, "is %d, but %s is %d: local ranks go from 0 to %d", local, s.localWorld, localWorld, localWorld-1)
+	case hasWorld && hasLocalWorld && localWorld > world:
+		return nil, fault.In(fault.Usage, s.localWorld, "is %d, more than the %d ranks of %s", localWorld, world, s.world)
+	case hasWorld && hasLocal && local > rank:
+		return nil, fault.In(fault.Usage, s.localRank, "is %d, but %s is %d: a machine's ranks are not more than those before them", local, s.rank, rank)
+	case !hasRank && (hasLocalWorld && localWorld > 1 || hasLocal && !s.localAlone):
+		name := s.localWorld
+		if !hasLocalWorld {
+			name = s.localRank
+		}
+		return nil, fault.In(fault.Usage, name, "is %s, but %s and %s are not set", getenv(name), s.rank, s.world)
+	case !hasRank:
+		return nil, nil
+	}
+	return &said{s.by, s.rank, s.world, rank, world, world, false}, s.checkPort(getenv)
+}
+
+// readNodes reads a number of machines and of processes on each. They are instructions to torchrun, which is not there if this
+// process finds nothing else; each machine then starts this command once, whatever a word such as auto would have made of it.
+func (s source) readNodes(getenv func(string) string) (*said, error) {
+	nodes, perNode := getenv(s.nodes), getenv(s.perNode)
+	if nodes == "" && perNode == "" && getenv(s.nodeRank) == "" {
+		return nil, nil
+	}
+	least, most := 1, 1
+	if nodes != "" {
+		for i, part := range strings.SplitN(nodes, ":", 2) { // MIN:MAX of an elastic job
+			n, err := number(s.nodes, part)
+			if err != nil || n < 1 {
+				return nil, fault.In(fault.Usage, s.nodes, "%q is neither a number of machines nor MIN:MAX", nodes)
+			}
+			if most = n; i == 0 {
+				least = n
+			}
+		}
+		if least > most {
+			return nil, fault.In(fault.Usage, s.nodes, "%q: more machines at least than at most", nodes)
+		}
+	}
+	each, name := 1, s.nodes
+	if !slices.Contains([]string{"", "auto", "cpu", "gpu", "xpu"}, perNode) {
+		n, err := number(s.perNode, perNode)
+		if err != nil || n < 1 {
+			return nil, fault.In(fault.Usage, s.perNode, "%q is neither a number of processes nor auto, cpu, gpu or xpu", perNode)
+		}
+		if each = n; most == 1 {
+			name = s.perNode
+		}
+	}
+	rank := 0
+	if v := getenv(s.nodeRank); v != "" {
+		n, err := number(s.nodeRank, v)
+		if err != nil {
+			return nil, err
+		}
+		if n >= most {
+			return nil, fault.In(fault.Usage, s.nodeRank, "is %d of %d machines", n, most)
+		}
+		rank = n * each
+	}
+	if getenv(name) == "" {
+		name = s.nodeRank
+	}
+	return &said{s.by, s.nodeRank, name, rank, most * each, least * each, true}, s.checkPort(getenv)
+}
+
+// checkPort judges the meeting place of ranks.
+func (s source) checkPort(getenv func(string) string) error {
+	v := getenv(s.port)
+	if s.port == "" || v == "" {
+		return nil
+	}
+	if n, err := number(s.port, v); err != nil || n > 65535 {
+		return fault.In(fault.Usage, s.port, "%q is no port: 0 to 65535", v)
+	}
+	return nil
+}
+
+// number reads a count or an index: decimal digits only.
+func number(name, v string) (int, error) {
+	n, err := strconv.ParseUint(v, 10, 31)
+	if err != nil {
+		return 0, fault.In(fault.Usage, name, "%q is not a whole number from 0 up", v)
+	}
+	return int(n), nil
+}
+
+// found lists the variables that are set.
+func found(getenv func(string) string) (all []Variable) {
+	for _, name := range append(Names(), "SLURM_NTASKS", "JOB_COMPLETION_INDEX") {
+		if v := getenv(name); v != "" {
+			all = append(all, Variable{name, v})
+		}
+	}
+	return all
+}
+
+// unset are the variables that make this process one of several.
+func (p Place) unset() (names []string) {
+	for _, v := range p.Found {
+		if slices.Contains(Names(), v.Name) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+// table lists what was found, a line each.
+func (p Place) table() string {
+	var b strings.Builder
+	for _, v := range p.Found {
+		fmt.Fprintf(&b, "\n%-26s %q", v.Name, v.Value)
+	}
+	return b.String()
+}
+
+// refuse adds what was found to a contradiction.
+func (p Place) refuse(err error) error {
+	f, ok := err.(*fault.Error)
+	if !ok {
+		return err
+	}
+	return f.WithHint("the launcher's variables contradict each other; set them all alike, or unset %s%s", strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-001")
+}

@@ -1,0 +1,148 @@
+package launcher
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"apr/internal/contracttest"
+	"apr/internal/fault"
+)
+
+// TestCheck: what launchers set, what they would never set, and what others set that is none of a rank's business.
+func TestCheck(t *testing.T) {
+	for _, tt := range []struct {
+		name, env string
+		by        string // of a world of one
+		kind      fault.Kind
+		names     string // what the error says
+	}{
+		// nobody
+		{name: "nothing"},
+		{name: "empty values", env: "RANK= WORLD_SIZE= LOCAL_RANK="},
+		{name: "meeting place alone", env: "MASTER_ADDR=h MASTER_PORT=banana"},
+		{name: "device alone", env: "LOCAL_RANK=3"},
+		{name: "device of one", env: "LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"},
+		{name: "a pod of an indexed job", env: "JOB_COMPLETION_INDEX=3"},
+		{name: "a Slurm batch shell", env: "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_JOB_ID=7"},
+		{name: "another task of a batch shell's variables", env: "SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=3"},
+		// one of one
+		{name: "torchrun, one", env: "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500", by: "torchrun"},
+		{name: "mpirun, one", env: "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0", by: "Open MPI"},
+		{name: "srun, one of a larger job", env: "SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", by: "a Slurm step"},
+		{name: "hydra, one", env: "PMI_RANK=0 PMI_SIZE=1", by: "MPI's process manager"},
+		{name: "Kubeflow, one", env: "PET_NNODES=1 PET_NPROC_PER_NODE=auto PET_NODE_RANK=0", by: "torchrun's PET variables"},
+		{name: "torchrun in a step of one", env: "RANK=0 WORLD_SIZE=1 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", by: "torchrun"},
+		{name: "one node of an elastic job", env: "RANK=0 WORLD_SIZE=1 PET_NNODES=1:4 PET_NPROC_PER_NODE=1", by: "torchrun"},
+		{name: "PMIx beside another", env: "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 PMIX_RANK=0", by: "Open MPI"},
+		// one of several
+		{name: "torchrun", env: "RANK=2 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=4", kind: fault.Unavailable, names: "WORLD_SIZE: is 4"},
+		{name: "torchrun on two machines", env: "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", kind: fault.Unavailable, names: "WORLD_SIZE: is 8"},
+		{name: "torchrun as PET asked", env: "RANK=2 WORLD_SIZE=4 PET_NNODES=1 PET_NPROC_PER_NODE=4", kind: fault.Unavailable, names: "WORLD_SIZE: is 4"},
+		{name: "srun", env: "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=4", kind: fault.Unavailable, names: "SLURM_STEP_NUM_TASKS: is 4"},
+		{name: "mpirun", env: "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", kind: fault.Unavailable, names: "OMPI_COMM_WORLD_SIZE: is 2"},
+		{name: "mpirun in a Slurm step of one", env: "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", kind: fault.Unavailable, names: "OMPI_COMM_WORLD_SIZE: is 2"},
+		{name: "MVAPICH", env: "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2", kind: fault.Unavailable, names: "MV2_COMM_WORLD_SIZE: is 2"},
+		{name: "hydra", env: "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", kind: fault.Unavailable, names: "PMI_SIZE: is 2"},
+		{name: "machines of Kubeflow", env: "PET_NNODES=2 PET_NODE_RANK=1", kind: fault.Unavailable, names: "PET_NNODES: is 2"},
+		{name: "processes of Kubeflow", env: "PET_NPROC_PER_NODE=4", kind: fault.Unavailable, names: "PET_NPROC_PER_NODE: is 4"},
+		{name: "an elastic job", env: "PET_NNODES=1:4", kind: fault.Unavailable, names: "PET_NNODES: is 1:4"},
+		{name: "torchrun on each machine of a step", env: "RANK=3 WORLD_SIZE=8 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", kind: fault.Unavailable, names: "WORLD_SIZE: is 8"},
+		// contradictions
+		{name: "rank beyond the world", env: "RANK=9 WORLD_SIZE=4", kind: fault.Usage, names: "RANK: is 9, but WORLD_SIZE is 4"},
+		{name: "rank at the world", env: "RANK=1 WORLD_SIZE=1", kind: fault.Usage, names: "RANK: is 1"},
+		{name: "no number", env: "RANK=0 WORLD_SIZE=banana", kind: fault.Usage, names: `WORLD_SIZE: "banana"`},
+		{name: "no number, alone", env: "WORLD_SIZE=banana", kind: fault.Usage, names: `WORLD_SIZE: "banana"`},
+		{name: "blank", env: "RANK=0 WORLD_SIZE=1\u00a0", kind: fault.Usage, names: "WORLD_SIZE"},
+		{name: "fraction", env: "RANK=0.0 WORLD_SIZE=1", kind: fault.Usage, names: `RANK: "0.0"`},
+		{name: "sign", env: "RANK=+0 WORLD_SIZE=1", kind: fault.Usage, names: `RANK: "+0"`},
+		{name: "hexadecimal", env: "RANK=0x0 WORLD_SIZE=1", kind: fault.Usage, names: `RANK: "0x0"`},
+		{name: "negative rank", env: "RANK=-1 WORLD_SIZE=1", kind: fault.Usage, names: `RANK: "-1"`},
+		{name: "negative world", env: "RANK=0 WORLD_SIZE=-4", kind: fault.Usage, names: `WORLD_SIZE: "-4"`},
+		{name: "empty world", env: "RANK=0 WORLD_SIZE=0", kind: fault.Usage, names: "WORLD_SIZE: is 0"},
+		{name: "huge world", env: "RANK=0 WORLD_SIZE=99999999999999999999", kind: fault.Usage, names: "WORLD_SIZE"},
+		{name: "world without rank", env: "WORLD_SIZE=4", kind: fault.Usage, names: "WORLD_SIZE: is 4, but RANK is not set"},
+		{name: "world of one without rank", env: "WORLD_SIZE=1", kind: fault.Usage, names: "RANK is not set"},
+		{name: "rank without world", env: "RANK=0", kind: fault.Usage, names: "RANK: is 0, but WORLD_SIZE is not set"},
+		{name: "local rank beyond its machine", env: "RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", kind: fault.Usage, names: "LOCAL_RANK: is 2, but LOCAL_WORLD_SIZE is 2"},
+		{name: "the same, alone", env: "LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", kind: fault.Usage, names: "LOCAL_RANK: is 1"},
+		{name: "local rank beyond the rank", env: "RANK=0 WORLD_SIZE=1 LOCAL_RANK=3", kind: fault.Usage, names: "LOCAL_RANK: is 3"},
+		{name: "local rank is no number", env: "LOCAL_RANK=first", kind: fault.Usage, names: `LOCAL_RANK: "first"`},
+		{name: "local world without a world", env: "LOCAL_WORLD_SIZE=4", kind: fault.Usage, names: "LOCAL_WORLD_SIZE: is 4"},
+		{name: "local world beyond the world", env: "RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=2", kind: fault.Usage, names: "LOCAL_WORLD_SIZE: is 2"},
+		{name: "empty machine", env: "RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=0", kind: fault.Usage, names: "LOCAL_WORLD_SIZE: is 0"},
+		{name: "no port", env: "RANK=0 WORLD_SIZE=1 MASTER_PORT=http", kind: fault.Usage, names: `MASTER_PORT: "http"`},
+		{name: "a port too high", env: "RANK=0 WORLD_SIZE=1 MASTER_PORT=65536", kind: fault.Usage, names: `MASTER_PORT: "65536"`},
+		{name: "four tasks of a world of one each", env: "RANK=0 WORLD_SIZE=1 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=2", kind: fault.Usage, names: "WORLD_SIZE: says 1 ranks, but SLURM_STEP_NUM_TASKS says 4"},
+		{name: "two launchers, two sizes", env: "RANK=0 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4", kind: fault.Usage, names: "WORLD_SIZE: says 2"},
+		{name: "two launchers, two ranks", env: "RANK=0 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", kind: fault.Usage, names: "RANK: says rank 0, but OMPI_COMM_WORLD_RANK says 1"},
+		{name: "a step without a rank", env: "SLURM_STEP_NUM_TASKS=2", kind: fault.Usage, names: "SLURM_PROCID is not set"},
+		{name: "a step with an odd rank", env: "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=2", kind: fault.Usage, names: "SLURM_PROCID: is 2"},
+		{name: "PMIx alone", env: "PMIX_RANK=0", kind: fault.Usage, names: "PMIX_RANK"},
+		{name: "no number of machines", env: "PET_NNODES=many", kind: fault.Usage, names: "PET_NNODES"},
+		{name: "machines from many to few", env: "PET_NNODES=4:1", kind: fault.Usage, names: "PET_NNODES"},
+		{name: "no number of processes", env: "PET_NPROC_PER_NODE=most", kind: fault.Usage, names: "PET_NPROC_PER_NODE"},
+		{name: "a machine too many", env: "PET_NNODES=2 PET_NODE_RANK=2", kind: fault.Usage, names: "PET_NODE_RANK: is 2"},
+		{name: "local rank of mpirun alone", env: "OMPI_COMM_WORLD_LOCAL_RANK=1", kind: fault.Usage, names: "OMPI_COMM_WORLD_LOCAL_RANK"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			getenv := environment(tt.env)
+			p, err := Check(getenv)
+			if fault.KindOf(err) != tt.kind || err == nil && (p.By != tt.by || p.Rank != 0 || p.World != 1) {
+				t.Fatalf("%+v, %v (%v); want kind %v by %q", p, err, fault.KindOf(err), tt.kind, tt.by)
+			}
+			if err == nil {
+				return
+			}
+			var f *fault.Error
+			if !strings.Contains(err.Error(), tt.names) || !errors.As(err, &f) {
+				t.Errorf("%q does not say %q", err, tt.names)
+			}
+			for _, v := range strings.Fields(tt.env) { // the table of what was found
+				if name, _, _ := strings.Cut(v, "="); slices.Contains(Names(), name) && !strings.Contains(f.Hint, name) {
+					t.Errorf("the hint does not show %s:\n%s", name, f.Hint)
+				}
+			}
+		})
+	}
+}
+
+func environment(text string) func(string) string {
+	m := map[string]string{}
+	for _, v := range strings.Split(text, " ") {
+		name, value, _ := strings.Cut(v, "=")
+		m[name] = value
+	}
+	return func(name string) string { return m[name] }
+}
+
+func TestLocalRank(t *testing.T) {
+	for env, want := range map[string]string{
+		"":                                       "=",
+		"LOCAL_RANK=2":                           "LOCAL_RANK=2",
+		"LOCAL_RANK=x":                           "LOCAL_RANK=x", // the option refuses it
+		"SLURM_LOCALID=1":                        "=",
+		"SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=1": "SLURM_LOCALID=1",
+		"OMPI_COMM_WORLD_LOCAL_RANK=3":           "OMPI_COMM_WORLD_LOCAL_RANK=3",
+		"LOCAL_RANK=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=1":        "LOCAL_RANK=0",
+		"MPI_LOCALRANKID=1 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0":   "MPI_LOCALRANKID=1",
+		"MV2_COMM_WORLD_LOCAL_RANK=1 SLURM_PROCID=0 SLURM_LOCALID=0": "MV2_COMM_WORLD_LOCAL_RANK=1",
+	} {
+		if value, name := LocalRank(environment(env)); name+"="+value != want {
+			t.Errorf("%q: %s=%s, want %s", env, name, value, want)
+		}
+	}
+}
+
+// TestWithout: a process that is none of the launcher's ranks finds none of its variables.
+func TestWithout(t *testing.T) {
+	in := []string{"PATH=/bin", "RANKING=1"}
+	for _, name := range Names() {
+		in = append(in, name+"=1")
+	}
+	if got := Without(in); !slices.Equal(got, []string{"PATH=/bin", "RANKING=1"}) {
+		t.Errorf("left: %q", got)
+	}
+}
