@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"apr/corpus"
@@ -32,7 +31,7 @@ type inputs struct {
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
-	sameModel   bool                       // teacher equals student by content
+	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student
 }
 
 func (in *inputs) close() error {
@@ -56,8 +55,8 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := in.openModels(c, obs); err != nil {
 		return nil, err
 	}
-	if sameFile(c.Teacher, c.Student) && !c.AllowSameModel { // before a probe; other files are compared by content
-		return nil, sameModel(c, "both are the same file")
+	if err := in.identify(ctx, c, obs); err != nil { // before a probe
+		return nil, err
 	}
 	if err := in.choose(ctx, c, dev, obs); err != nil {
 		return nil, err
@@ -101,22 +100,6 @@ func (in *inputs) openStudent(c Config) (err error) {
 	return in.student.CheckTensors()
 }
 
-// sameFile reports whether two paths are one file or folder.
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
-}
-
-// sameModel is the fault of a teacher that is the student.
-func sameModel(c Config, how string) error {
-	return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: %s", how).
-		WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
-}
-
 // align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string.
 func (in *inputs) align(c Config, obs Observer) (err error) {
 	if in.tokenizer, in.vocab, err = teacher.Align(in.teacher, in.student, c.Student+c.StudentConfig, in.studentConfig.VocabSize); err != nil {
@@ -139,7 +122,7 @@ const (
 	ofDocuments = "the SHA-256 of each document's text, in order; bytes are those of the texts"
 )
 
-// hashModels records what was opened and refuses a teacher that is the student.
+// hashModels records what was opened.
 func (in *inputs) hashModels(c Config) error {
 	teacherHash, err := in.teacher.WeightsSHA256()
 	if err != nil {
@@ -159,9 +142,6 @@ func (in *inputs) hashModels(c Config) error {
 		return err
 	}
 	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String()}
-	if in.sameModel = studentHash == teacherHash; in.sameModel && !c.AllowSameModel {
-		return sameModel(c, "equal weights, SHA-256 "+teacherHash)
-	}
 	return nil
 }
 
@@ -277,5 +257,5 @@ func (in *inputs) readShards(c Config) error {
 
 // manifest starts the run's manifest with the inputs.
 func (in *inputs) manifest() runlog.Manifest {
-	return runlog.Manifest{Inputs: in.records}
+	return runlog.Manifest{Inputs: in.records, Kinship: in.kin}
 }

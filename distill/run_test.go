@@ -401,7 +401,7 @@ func TestRefusals(t *testing.T) {
 		kind   fault.Kind
 		want   string
 	}{
-		"teacher is the student":    {func(c *Config) { c.Student, c.StudentConfig = copied, "" }, fault.Invalid, "the same model: equal weights"},
+		"teacher is the student":    {func(c *Config) { c.Student, c.StudentConfig = copied, "" }, fault.Invalid, "the same model: the relative difference of their values is at most 0"},
 		"the teacher's own files":   {func(c *Config) { c.Student, c.StudentConfig = c.Teacher, "" }, fault.Invalid, "the same model: both are the same file"},
 		"no teacher":                {func(c *Config) { c.Teacher = "nowhere" }, fault.NotFound, "nowhere"},
 		"no data":                   {func(c *Config) { c.Data = []string{"nowhere.jsonl"} }, fault.NotFound, "nowhere.jsonl"},

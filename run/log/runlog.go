@@ -47,6 +47,7 @@ type Manifest struct {
 	Command []string         `json:"command"`
 	Config  map[string]Value `json:"config"`
 	Inputs  map[string]Input `json:"inputs"`
+	Kinship *Kinship         `json:"kinship,omitempty"` // of teacher and student; absent for a new student
 	Version map[string]any   `json:"version"`
 	Device  map[string]any   `json:"device"`
 	// Environment are the variables that the program, its runtime and the driver read, as far as they are set; of secrets,
