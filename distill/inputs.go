@@ -28,6 +28,7 @@ type inputs struct {
 
 	rows        *corpus.Rows
 	train, held *corpus.Tokens // held nil: nothing is held out
+	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
@@ -128,20 +129,20 @@ func (in *inputs) hashModels(c Config) error {
 	if err != nil {
 		return err
 	}
-	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Of: ofWeights, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String()}
+	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Of: ofWeights, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String(), Config: in.teacher.Config.SHA256()}
 	if in.student == nil {
 		sum, _, err := hashFile(c.StudentConfig)
 		if err != nil {
 			return err
 		}
-		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, SHA256: sum, Of: "the configuration file", Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig)}
+		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, SHA256: sum, Of: "the configuration file", Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig), Config: in.studentConfig.SHA256()}
 		return nil
 	}
 	studentHash, err := in.student.WeightsSHA256()
 	if err != nil {
 		return err
 	}
-	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String()}
+	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String(), Config: in.studentConfig.SHA256()}
 	return nil
 }
 
@@ -168,6 +169,7 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	if err != nil {
 		return err
 	}
+	in.trained = in.train.ContentSHA256()
 	if in.held != nil && len(in.held.IDs) <= c.SeqLen {
 		obs.Message("held-out text has %d tokens, fewer than one window of %d: nothing is evaluated", len(in.held.IDs), c.SeqLen)
 		in.held = nil

@@ -97,6 +97,9 @@ func (o *distillOptions) table() []cli.Option {
 	} {
 		t = append(t, part...)
 	}
+	for i := range t {
+		t[i].Bits = distillBits[t[i].Name]
+	}
 	return t
 }
 

@@ -38,6 +38,7 @@ type Input struct {
 	Of     string `json:"sha256_of,omitempty"` // what the hash covers
 	Bytes  int64  `json:"bytes,omitempty"`
 	Detail string `json:"detail,omitempty"`
+	Config string `json:"config_sha256,omitempty"` // of a model: of its configuration, every field
 }
 
 // Manifest says what a run was asked to do, on what.
