@@ -59,8 +59,8 @@ func (k Kinship) String() string {
 //	same       ‖a−b‖ ≤ 1e-5 · max(‖a‖,‖b‖)
 //	derived    of all but 1 value in 1000, one number rounds to both: the stored scale of each block, or the digits of bf16
 //	           and f16, say which numbers a value may come from; and rounding errors are spread over the whole step
-//	derived    b is what our own encoder makes of a in some type, in a type of more digits: a file that was quantised and
-//	           expanded again; or the other way round
+//	derived    the same of values that lie on the steps of blocks, though their type is a plain one: a file that was quantised
+//	           and expanded again; or b is what our own encoder makes of a in one type and then in that of b
 //
 // A distance alone cannot tell training from rounding: one step of AdamW moves a value by 3e-4, bf16 by up to 4e-4 of 0.1,
 // and Q4_K by 5e-3. What can is where errors lie: rounding leaves none beyond half a step and spreads them evenly below it.
@@ -221,7 +221,7 @@ func judge(x, y *stretchReader, lo, hi int) finding {
 	case roundedOne(a, b):
 		f.relation, f.rounding = Derived, finer(a, b)
 	default:
-		if how := recodings(a, b); how != "" {
+		if how := cmp.Or(expanded(a, b), recodings(a, b)); how != "" {
 			f.relation, f.rounding = Derived, how
 		}
 	}

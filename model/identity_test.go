@@ -145,6 +145,8 @@ func TestIdentityOfCopies(t *testing.T) {
 		{"f32 as bf16 and f32", wide, variant(t, variant(t, wide, tensor.BF16), tensor.F32), model.Derived},
 		{"f16 and bf16 of one", variant(t, wide, tensor.F16), variant(t, wide, tensor.BF16), model.Derived},
 		{"llama.cpp", whole, open(t, gosrcGGUF), model.Derived},
+		{"f32 of llama.cpp", whole, variant(t, open(t, gosrcGGUF), tensor.F32), model.Derived},
+		{"bf16 of llama.cpp", whole, variant(t, open(t, gosrcGGUF), tensor.BF16), model.Derived},
 		{"llama.cpp as f32", open(t, gosrcGGUF), variant(t, open(t, gosrcGGUF), tensor.F32), model.Same},
 		{"llama.cpp and we", open(t, gosrcGGUF), variant(t, whole, tensor.Q4_K), model.Derived},
 	} {

@@ -32,6 +32,7 @@ var copies = []struct {
 	{"derived: q8_0", []string{"convert", "teacher", "--quantize", "q8_0", "-o", "q8_0.gguf"}},
 	{"derived: f32 of q4_k_m", []string{"convert", "q4_k_m.gguf", "--quantize", "f32", "-o", "expanded.apr"}},
 	{"derived: bf16 of q8_0", []string{"convert", "q8_0.gguf", "--quantize", "bf16", "-o", "narrowed"}},
+	{"derived: f32 of another program's q4_k_m", []string{"convert", "other.gguf", "--quantize", "f32", "-o", "others.apr"}},
 	{"derived: q8_0 of q4_k_m", []string{"convert", "expanded.apr", "--quantize", "q8_0", "-o", "again.gguf"}},
 }
 
@@ -39,7 +40,8 @@ var copies = []struct {
 func inModelFolder(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
-	for name, path := range map[string]string{"teacher": "../../testdata/models/gosrc", "data.jsonl.zst": "../../examples/gosrc/data/gosrc-val.jsonl.zst"} {
+	for name, path := range map[string]string{"teacher": "../../testdata/models/gosrc", "other.gguf": "../../testdata/models/gosrc-q4_k_m.gguf",
+		"data.jsonl.zst": "../../examples/gosrc/data/gosrc-val.jsonl.zst"} {
 		from, err := filepath.Abs(path)
 		if err == nil {
 			err = os.Symlink(from, filepath.Join(dir, name))
