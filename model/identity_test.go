@@ -152,7 +152,8 @@ func TestIdentityOfCopies(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			if k := identify(t, tt.a, tt.b); k.Relation != tt.want {
+			k, err := model.Identify(context.Background(), tt.a, tt.b, func(int64, int64) {})
+			if must(t, err); k.Relation != tt.want {
 				t.Error(k)
 			}
 		})
