@@ -61,7 +61,8 @@ func (g grid) find(bounds []quant.Rounding, values []float32, precision float64)
 		for i, v := range values {
 			half := float32(step/2 + precision*math.Abs(float64(v)))
 			bounds[i] = quant.Rounding{Below: half, Above: half, Step: float32(step)}
-			if q := math.Abs(float64(v)-from) / step; q > float64(k)-0.5 || q < 0.5 && !g.fromZero { // may have been clipped
+			// may have been clipped: at either end, which is one step nearer to zero on the positive side of most types
+			if q := math.Abs(float64(v)-from) / step; q > float64(k)-0.5 || g.fromZero && q > float64(k)-1.5 || !g.fromZero && q < 0.5 {
 				bounds[i].Below, bounds[i].Above = float32(reach), float32(reach)
 			}
 		}
