@@ -125,9 +125,9 @@ func randomBlocks(rng *rand.Rand, d tensor.DType, sigma float64) ([]byte, error)
 // randomFile is a tensor.File of random tensors.
 type randomFile struct{ tensors map[string]tensor.Stored }
 
-func (f *randomFile) Path() string { return "random weights" }
+func (f *randomFile) Path() string  { return "random weights" }
 func (f *randomFile) Verify() error { return nil }
-func (f *randomFile) Close() error { return nil }
+func (f *randomFile) Close() error  { return nil }
 
 func (f *randomFile) Tensors() []tensor.Stored {
 	var all []tensor.Stored

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"math"
 
 	"apr/internal/fault"
@@ -83,6 +84,30 @@ func (t *Tokens) SHA256() string {
 	for i := range t.Docs {
 		h.Write(t.Docs[i].Hash[:])
 	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// ContentSHA256 returns, in hexadecimal, SHA-256 over ids, mask and ends of documents: all that rows are cut from.
+func (t *Tokens) ContentSHA256() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d ids, mask of %d, %d documents, end %d\n", len(t.IDs), len(t.Mask), len(t.Docs), t.EOS)
+	buf := make([]byte, 0, 1<<16)
+	flush := func(room int) {
+		if len(buf)+room > cap(buf) {
+			h.Write(buf)
+			buf = buf[:0]
+		}
+	}
+	for _, id := range t.IDs {
+		flush(4)
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(id))
+	}
+	for i := range t.Docs {
+		flush(8)
+		buf = binary.LittleEndian.AppendUint64(buf, uint64(t.Docs[i].End))
+	}
+	h.Write(buf)
+	h.Write(t.Mask)
 	return hex.EncodeToString(h.Sum(nil))
 }
 

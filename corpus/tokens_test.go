@@ -127,3 +127,25 @@ func TestHead(t *testing.T) {
 		}
 	}
 }
+
+// The identity of the content changes with every id, target and end of a document.
+func TestContentSHA256(t *testing.T) {
+	hash := func(change func(*Tokens)) string {
+		x := &Tokens{IDs: []int32{1, 2, 3, 4}, Mask: []uint8{1, 0, 1, 1}, Docs: []Doc{{End: 2}, {End: 4}}, EOS: 4}
+		change(x)
+		return x.ContentSHA256()
+	}
+	same := hash(func(*Tokens) {})
+	if same != hash(func(*Tokens) {}) || len(same) != 64 {
+		t.Errorf("hash %q", same)
+	}
+	for name, change := range map[string]func(*Tokens){
+		"id": func(x *Tokens) { x.IDs[3] = 5 }, "target": func(x *Tokens) { x.Mask[1] = 1 }, "no mask": func(x *Tokens) { x.Mask = nil },
+		"end of a document": func(x *Tokens) { x.Docs[0].End = 3 }, "end of text": func(x *Tokens) { x.EOS = 3 },
+		"fewer": func(x *Tokens) { x.IDs = x.IDs[:3] },
+	} {
+		if hash(change) == same {
+			t.Errorf("%s: the same hash", name)
+		}
+	}
+}

@@ -30,7 +30,7 @@ import (
 // agree for the continuation to be bit-exact. All randomness of a run is a function of (seed, position), so the
 // position is the state of the generators.
 type state struct {
-	Schema   string          `json:"schema"` // "apr.checkpoint/2"
+	Schema   string          `json:"schema"` // checkpointSchema
 	Leg      string          `json:"leg"`
 	Step     int             `json:"step"`    // the next step
 	Applied  int             `json:"applied"` // optimiser updates done

@@ -72,8 +72,11 @@ type Config struct {
 	CheckpointInterval Duration
 	KeepCheckpoints    int
 	Watch              *watch.Watchdog // told of every sign of progress; nil: nobody
-	Build              string          // identity of the binary
-	Writer             string          // program and version, for the files that are written
+	Build              string          // identity of the program
+	// Options are the settings that decide bits by value, by name: a resumed run must have the same. What other settings lead to
+	// is compared in any case.
+	Options map[string]any
+	Writer  string // program and version, for the files that are written
 }
 
 // Rows returns the sequences of one optimiser step.

@@ -107,7 +107,7 @@ func survives(s *crashdisk.Disk, announced, writing int) error {
 }
 
 func crashState(step int) state {
-	return state{Schema: "apr.checkpoint/2", Leg: LegStudent, Step: step}
+	return state{Schema: checkpointSchema, Leg: LegStudent, Step: step}
 }
 
 // crashTensors are small tensors whose content depends on seed.

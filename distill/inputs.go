@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 
 	"apr/corpus"
@@ -31,10 +30,11 @@ type inputs struct {
 
 	rows        *corpus.Rows
 	train, held *corpus.Tokens // held nil: nothing is held out
+	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
-	sameModel   bool                       // teacher equals student by content
+	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student
 }
 
 func (in *inputs) close() error {
@@ -58,8 +58,8 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := in.openModels(c, obs); err != nil {
 		return nil, err
 	}
-	if sameFile(c.Teacher, c.Student) && !c.AllowSameModel { // before a probe; other files are compared by content
-		return nil, sameModel(c, "both are the same file")
+	if err := in.identify(ctx, c, obs); err != nil { // before a probe
+		return nil, err
 	}
 	if err := in.choose(ctx, c, dev, obs); err != nil {
 		return nil, err
@@ -119,22 +119,6 @@ func (in *inputs) openStudent(c Config) (err error) {
 	return in.student.CheckTensors()
 }
 
-// sameFile reports whether two paths are one file or folder.
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
-}
-
-// sameModel is the fault of a teacher that is the student.
-func sameModel(c Config, how string) error {
-	return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: %s", how).
-		WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
-}
-
 // align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string. Only
 // data of ids alone, without text, can do without them.
 func (in *inputs) align(c Config, obs Observer) (err error) {
@@ -177,29 +161,26 @@ const (
 	ofDocuments = "the SHA-256 of each document's text, in order; bytes are those of the texts"
 )
 
-// hashModels records what was opened and refuses a teacher that is the student.
+// hashModels records what was opened.
 func (in *inputs) hashModels(c Config) error {
 	teacherHash, err := in.teacher.WeightsSHA256()
 	if err != nil {
 		return err
 	}
-	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Of: ofWeights, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String()}
+	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Of: ofWeights, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String(), Config: in.teacher.Config.SHA256()}
 	if in.student == nil {
 		sum, _, err := hashFile(c.StudentConfig)
 		if err != nil {
 			return err
 		}
-		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, SHA256: sum, Of: "the configuration file", Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig)}
+		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, SHA256: sum, Of: "the configuration file", Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig), Config: in.studentConfig.SHA256()}
 		return nil
 	}
 	studentHash, err := in.student.WeightsSHA256()
 	if err != nil {
 		return err
 	}
-	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String()}
-	if in.sameModel = studentHash == teacherHash; in.sameModel && !c.AllowSameModel {
-		return sameModel(c, "equal weights, SHA-256 "+teacherHash)
-	}
+	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String(), Config: in.studentConfig.SHA256()}
 	return nil
 }
 
@@ -226,6 +207,7 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	if err != nil {
 		return err
 	}
+	in.trained = in.train.ContentSHA256()
 	if in.held != nil && len(in.held.IDs) <= c.SeqLen {
 		obs.Message("held-out text has %d tokens, fewer than one window of %d: nothing is evaluated", len(in.held.IDs), c.SeqLen)
 		in.held = nil
@@ -345,5 +327,5 @@ func (in *inputs) endOfShards(c Config) (int32, error) {
 
 // manifest starts the run's manifest with the inputs.
 func (in *inputs) manifest() runlog.Manifest {
-	return runlog.Manifest{Inputs: in.records}
+	return runlog.Manifest{Inputs: in.records, Kinship: in.kin}
 }

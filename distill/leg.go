@@ -150,7 +150,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return l.recordRefusal(err, k, from, rec)
 	}
-	return nil
+	return l.checkFirst(k, rec)
 }
 
 // recordRefusal records that a step of data rows from a position on was refused, and completes its error.

@@ -68,11 +68,14 @@ func (p *Precheck) Disk() DiskNeed { return p.in.diskNeed(p.c) }
 // CheckpointBytes returns the size of one checkpoint: weights and two moments in float32.
 func (p *Precheck) CheckpointBytes() int64 { return 12 * p.in.studentConfig.ParamCount() }
 
-// Hashes reads the weights of both models and refuses a teacher that is the student. same tells that it is and that the
-// configuration allows it.
-func (p *Precheck) Hashes() (same bool, err error) {
-	err = p.in.hashModels(p.c)
-	return p.in.sameModel, err
+// Identity compares the values of both models and refuses a student that is the teacher; then it hashes both. Without a
+// fault, the relation comes with the hashes: nil for a new student.
+func (p *Precheck) Identity(ctx context.Context) (*runlog.Kinship, error) {
+	err := p.in.identify(ctx, p.c, p.obs)
+	if err == nil {
+		err = p.in.hashModels(p.c)
+	}
+	return p.in.kin, err
 }
 
 // Data reads and encodes training and held-out text, refuses documents that are in both, and returns the steps of

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
-	"strings"
 	"time"
 
 	"apr/format/safetensors"
@@ -34,53 +31,6 @@ func (l *leg) folder() checkpoints {
 	return checkpoints{dir: l.run.dir.File(name), keep: l.run.KeepCheckpoints, disk: l.run.disk, alive: l.run.Watch.Doing}
 }
 
-// mustAgree lists what a bit-exact continuation depends on. Values are compared as JSON.
-func (r *Run) mustAgree() map[string]any {
-	c, info := r.Config, r.dev.Info()
-	identity := ""
-	if d, ok := r.dev.(interface{ Identity() string }); ok { // a device whose bits depend on more than its kind
-		identity = d.Identity()
-	}
-	return map[string]any{
-		"teacher": r.in.records["teacher"].SHA256, "student": r.in.records["student_init"].SHA256,
-		"student_config": r.in.studentConfig.String(), "data": r.in.records["data"].SHA256,
-		"tokens": len(r.in.train.IDs), "vocabulary": r.in.vocab, "packing": c.Packing, "shuffle": c.Shuffle, "seed": c.Seed,
-		"chat_template": c.ChatTemplate, "assistant_only": c.AssistantOnly, "val_fraction": c.ValFraction,
-		"batch_size": c.BatchSize, "grad_accum": c.GradAccum, "seq_len": c.SeqLen, "steps": r.steps, "chunk_rows": c.ChunkRows,
-		"planned_chunk_rows": r.in.planned.ChunkRows, "planned_micro_rows": r.in.planned.MicroRows,
-		"teacher_backend": r.in.choice.Backend, "teacher_gemm": r.in.choice.Chosen.GEMM,
-		"alpha": c.Loss.Alpha, "temperature": c.Loss.Temperature, "divergence": int(c.Loss.Divergence), "divergence_beta": c.Loss.Beta,
-		"learning_rate": c.LR, "warmup_steps": c.schedule(r.steps).Warmup, "lr_schedule": c.Schedule, "min_lr_ratio": c.MinLRRatio,
-		"beta1": c.AdamW.Beta1, "beta2": c.AdamW.Beta2, "adam_eps": c.AdamW.Eps, "weight_decay": c.AdamW.WeightDecay,
-		"max_grad_norm": c.MaxGradNorm, "max_loss_ratio": c.MaxLossRatio, "device": info.Kind, "instruction_set": info.ISA, "device_identity": identity,
-		"binary": r.Build,
-	}
-}
-
-// differences names the keys whose values differ, with both values.
-func differences(was, is map[string]any) []string {
-	var out []string
-	for key := range was {
-		if !reflect.DeepEqual(asJSON(was[key]), asJSON(is[key])) {
-			out = append(out, fmt.Sprintf("%s was %v, is %v", key, was[key], is[key]))
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-func asJSON(v any) any {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("distill: %v does not encode: %v", v, err))
-	}
-	var out any
-	if err := json.Unmarshal(b, &out); err != nil {
-		panic(err)
-	}
-	return out
-}
-
 // checkpoint writes the leg's present state.
 func (l *leg) checkpoint(out *Outcome) error {
 	r := l.run
@@ -91,7 +41,7 @@ func (l *leg) checkpoint(out *Outcome) error {
 	progress := *out
 	progress.Seconds = r.seconds()
 	st := state{
-		Schema: "apr.checkpoint/2", Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
+		Schema: checkpointSchema, Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
 		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: progress, Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
 		Written: start.UTC(),
 	}
@@ -134,16 +84,6 @@ func (r *Run) checkResume() error {
 	return nil
 }
 
-// mayContinue refuses a checkpoint of another run, unless changes are allowed.
-func (l *leg) mayContinue(st state, from string) error {
-	diff := differences(st.Must, l.run.mustAgree())
-	if len(diff) == 0 || l.run.AllowChanged {
-		return nil
-	}
-	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s", strings.Join(diff, "; ")).
-		WithHint("restore the settings, or --allow-changed, which records the difference").WithID("E-CKPT-004")
-}
-
 // ResumedWithChanges is the name of the event of a run that goes on with other settings than its checkpoint was made with.
 const ResumedWithChanges = "resumed with changes"
 
@@ -169,7 +109,7 @@ func (l *leg) restore(out *Outcome) error {
 	if err := l.mayContinue(st, from); err != nil {
 		return err
 	}
-	if diff := differences(st.Must, r.mustAgree()); len(diff) > 0 {
+	if diff := l.changes(st); len(diff) > 0 {
 		if err := r.dir.Event("warning", ResumedWithChanges, diff, "--allow-changed"); err != nil {
 			return err
 		}

@@ -219,7 +219,7 @@ func (r *Run) recordDecisions() error {
 	for _, w := range r.in.warnings() {
 		warned = errors.Join(warned, r.dir.Event("warning", "model file", nil, w))
 	}
-	return errors.Join(r.recordCache(), warned,
+	return errors.Join(r.recordCache(), r.recordIdentity(), warned,
 		r.dir.Event("decision", "teacher weights", map[string]int64{"file_bytes": stored, "device_bytes": held}, reason),
 		r.dir.Event("decision", "vocabulary", vocabulary, cut))
 }

@@ -71,6 +71,11 @@ func tinyConfig(t *testing.T) Config {
 	}
 }
 
+// optionsOf are the settings of c that tests change between a run and its resumption, as a command would record them.
+func optionsOf(c Config) map[string]any {
+	return map[string]any{"learning_rate": c.LR, "assistant_only": c.AssistantOnly, "max_loss_ratio": c.MaxLossRatio, "batch_size": c.BatchSize}
+}
+
 // runOnce executes c and returns its outcome; stopAfter 0 lets it run to the end.
 func runOnce(t *testing.T, c Config, workers, stopAfter int) (*Outcome, *quiet, error) {
 	t.Helper()
@@ -82,6 +87,7 @@ func runOnce(t *testing.T, c Config, workers, stopAfter int) (*Outcome, *quiet, 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	q := &quiet{stopAfter: stopAfter, stop: cancel}
+	c.Options = optionsOf(c)
 	r, err := Start(ctx, c, d, q, func(*runlog.Manifest) {})
 	if err != nil {
 		return nil, q, err
@@ -401,7 +407,7 @@ func TestRefusals(t *testing.T) {
 		kind   fault.Kind
 		want   string
 	}{
-		"teacher is the student":    {func(c *Config) { c.Student, c.StudentConfig = copied, "" }, fault.Invalid, "the same model: equal weights"},
+		"teacher is the student":    {func(c *Config) { c.Student, c.StudentConfig = copied, "" }, fault.Invalid, "the same model: the relative difference of their values is at most 0"},
 		"the teacher's own files":   {func(c *Config) { c.Student, c.StudentConfig = c.Teacher, "" }, fault.Invalid, "the same model: both are the same file"},
 		"no teacher":                {func(c *Config) { c.Teacher = "nowhere" }, fault.NotFound, "nowhere"},
 		"no data":                   {func(c *Config) { c.Data = []string{"nowhere.jsonl"} }, fault.NotFound, "nowhere.jsonl"},

@@ -2,9 +2,11 @@ package model
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 
 	"apr/internal/fault"
@@ -243,6 +245,26 @@ func (c Config) HFJSON(d tensor.DType) []byte {
 		panic(fmt.Sprintf("model: config does not encode: %v", err)) // finite by check
 	}
 	return b.Bytes()
+}
+
+// Canonical returns every field by name, also those that the text of [Config.String] leaves out.
+func (c Config) Canonical() map[string]any {
+	m := map[string]any{}
+	v := reflect.ValueOf(c)
+	for i := range v.NumField() {
+		m[v.Type().Field(i).Name] = v.Field(i).Interface()
+	}
+	m["DType"] = c.DType.String()
+	return m
+}
+
+// SHA256 returns, in hexadecimal, SHA-256 over [Config.Canonical] as JSON with keys in order.
+func (c Config) SHA256() string {
+	text, err := json.Marshal(c.Canonical())
+	if err != nil {
+		panic(fmt.Sprintf("model: config does not encode: %v", err)) // finite by check
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
 // String describes the shape in one line.

@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -208,4 +209,32 @@ func FuzzConfig(f *testing.F) {
 			t.Fatalf("%+v is read again as %+v: %v", c, again, err)
 		}
 	})
+}
+
+// Every field of a configuration counts for its hash, and for what is compared when a run is resumed.
+func TestConfigSHA256(t *testing.T) {
+	c := shapes["tied"]
+	fields := reflect.TypeOf(c)
+	for i := range fields.NumField() {
+		contracttest.Cases(t, 1)
+		other := c
+		switch v := reflect.ValueOf(&other).Elem().Field(i); v.Kind() {
+		case reflect.String:
+			v.SetString("other")
+		case reflect.Bool:
+			v.SetBool(!v.Bool())
+		case reflect.Float64:
+			v.SetFloat(v.Float() * (1 + 1e-15))
+		case reflect.Uint8:
+			v.SetUint(v.Uint() + 1)
+		default:
+			v.SetInt(v.Int() + 1)
+		}
+		if name := fields.Field(i).Name; other.SHA256() == c.SHA256() || reflect.DeepEqual(other.Canonical()[name], c.Canonical()[name]) {
+			t.Errorf("%s does not count", name)
+		}
+	}
+	if len(c.SHA256()) != 64 || c.SHA256() != shapes["tied"].SHA256() {
+		t.Errorf("hash %q", c.SHA256())
+	}
 }

@@ -39,6 +39,8 @@ type Container struct {
 	ReadTokenizer func() (*tokenizer.Tokenizer, error)
 	// ReadOutline describes the tokenizer without making it; nil: only ReadTokenizer can.
 	ReadOutline func() (tokenizer.Outline, error)
+	// Undo says how the named tensor becomes the one that the model computes with; nil: all are stored as they are.
+	Undo func(name string) Undo
 }
 
 // Outline describes the tokenizer.
@@ -233,7 +235,7 @@ func (f *Files) Source(name string) (device.Source, error) {
 		return nil, fault.In(fault.Load, f.Path, "stores rows of %d values in one stream of %s blocks, which cannot be read by row", t.Cols(), t.DType).
 			At("tensor %q", name).WithHint("convert the model first").WithID("E-MODEL-005")
 	}
-	return source{t, rowBytes, f.Path}, nil
+	return f.undo(name).source(source{t, rowBytes, f.Path})
 }
 
 // source reads rows of a stored matrix.
@@ -259,7 +261,8 @@ func (f *Files) ReadFloat32(name string) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ReadFloat32(f.Path, t)
+	values, err := ReadFloat32(f.Path, t)
+	return f.undo(name).values(values, t.Cols()), err
 }
 
 // ReadFloat32 returns all values of a stored tensor of the file path, widened to float32. Row-padded blocks lose

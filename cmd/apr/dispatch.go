@@ -134,7 +134,8 @@ type dispatchRecord struct {
 	PID          *int                    `json:"pid"`
 	JobID        *string                 `json:"job_id"`
 	Inputs       map[string]runlog.Input `json:"inputs"`
-	SameModel    bool                    `json:"same_model_allowed"` // teacher and student are equal, and that was asked for
+	SameModel    bool                    `json:"same_model_allowed"` // teacher and student are the same or derived, and that was asked for
+	Kinship      *runlog.Kinship         `json:"kinship"`            // of teacher and student; null for a new student
 	Checks       []dispatchCheck         `json:"checks"`
 }
 

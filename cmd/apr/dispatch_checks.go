@@ -74,7 +74,7 @@ func (d *dispatchOptions) inspect(ctx context.Context, e *cli.Env, c distill.Con
 		do func(context.Context) (verdict, error)
 	}{
 		{"scheduler", i.checkScheduler}, {"files", i.checkFiles}, {"models_and_tokenizers", i.checkModels}, {"disk", i.checkDisk},
-		{"checkpoint_time", i.checkGrace}, {"memory", i.checkMemory}, {"teacher_is_not_student", i.checkHashes}, {"data", i.checkData},
+		{"checkpoint_time", i.checkGrace}, {"memory", i.checkMemory}, {"teacher_is_not_student", i.checkIdentity}, {"data", i.checkData},
 		{"probe", i.checkProbe},
 	} {
 		start := time.Now()
@@ -265,18 +265,22 @@ func (i *inspection) checkMemory(ctx context.Context) (_ verdict, err error) {
 	return v, err
 }
 
-func (i *inspection) checkHashes(context.Context) (verdict, error) {
-	same, err := i.pre.Hashes()
-	i.r.SameModel = same
+func (i *inspection) checkIdentity(ctx context.Context) (verdict, error) {
+	kin, err := i.pre.Identity(ctx)
+	i.r.Kinship = kin
+	i.r.SameModel = kin != nil && kin.Allowed
 	if err != nil {
 		return verdict{}, err
 	}
 	in := i.pre.Inputs()
-	short := func(name string) string { return in[name].SHA256[:12] }
-	if same {
-		return other("warning", "teacher and student are the same model, SHA-256 %s…: allowed by %s", short("teacher"), i.e.Settings.Origin("allow-same-model"))
+	hashes := fmt.Sprintf("teacher %s…, student %s…", in["teacher"].SHA256[:12], in["student_init"].SHA256[:12])
+	switch {
+	case kin == nil:
+		return ok("%s; the student is a new one", hashes)
+	case kin.Allowed:
+		return other("warning", "%s; %s: allowed by %s", hashes, kin.Text, i.e.Settings.Origin("allow-same-model"))
 	}
-	return ok("teacher %s…, student %s…", short("teacher"), short("student_init"))
+	return ok("%s; %s", hashes, kin.Text)
 }
 
 func (i *inspection) checkData(ctx context.Context) (verdict, error) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -221,7 +220,8 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		AdamW:       device.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.AdamEps, WeightDecay: o.WeightDecay},
 		MaxGradNorm: o.MaxGradNorm, MaxLossRatio: o.MaxLossRatio, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
 		Control: o.Control == "ce", EvalEvery: o.EvalEvery, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
-		KeepCheckpoints: o.KeepCheckpoints, Build: buildIdentity(), Writer: "apr/" + version,
+		KeepCheckpoints: o.KeepCheckpoints, Build: programIdentity(), Writer: "apr/" + version,
+		Options:        cli.Deciding((&distillOptions{}).table(), s),
 		TeacherBackend: teacher.Backend(o.TeacherBackend), TeacherCache: o.TeacherCache, TeacherFP8: o.TeacherGEMM == "fp8",
 	}
 	if r, err := model.ParseRecompute(o.Recompute); err == nil { // auto is the planner's choice
@@ -261,21 +261,6 @@ func (o *distillOptions) resume(c *distill.Config) (err error) {
 	}
 	c.Output, c.Resume, err = distill.ResolveResume(resume, c.Output)
 	return err
-}
-
-// buildIdentity names the code of this binary, for resuming: a revision, or "development" with the Go version.
-func buildIdentity() string {
-	v := versionInfo()
-	id := v.Version + " " + v.GoVersion
-	if info, ok := debug.ReadBuildInfo(); ok && v.GitSHA != nil {
-		id += " " + *v.GitSHA
-		for _, s := range info.Settings {
-			if s.Key == "vcs.modified" && s.Value == "true" {
-				id += " modified"
-			}
-		}
-	}
-	return id
 }
 
 // describeGPU is what the manifest says of a GPU beyond any device.

@@ -98,6 +98,9 @@ func (o *distillOptions) table() []cli.Option {
 	} {
 		t = append(t, part...)
 	}
+	for i := range t {
+		t[i].Bits = distillBits[t[i].Name]
+	}
 	return t
 }
 
@@ -190,7 +193,7 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints kept"},
 		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint of --output, or of the run or checkpoint PATH"},
 		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; recorded"},
-		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "teacher and student may be equal; recorded"},
+		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "the student may be the teacher, by its values or up to rounding; recorded"},
 		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},
 		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
 		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "apr plan with these flags"},

@@ -29,9 +29,15 @@ func describeRun(m *runlog.Manifest, e *cli.Env, dev *opened) {
 		m.Inputs["config_file"] = hashed(path)
 	}
 	v := versionInfo()
-	m.Version = map[string]any{"apr": v.Version, "git_sha": v.GitSHA, "dirty": v.Dirty, "go": v.GoVersion, "modules": modules()}
+	m.Version = codeOf(v)
+	m.Version["modules"] = modules()
 	m.Device = describeMachine(dev)
 	m.Environment = environment(os.Environ())
+}
+
+// codeOf is what names the code of this program.
+func codeOf(v versionResult) map[string]any {
+	return map[string]any{"apr": v.Version, "git_sha": v.GitSHA, "dirty": v.Dirty, "go": v.GoVersion, "program": programIdentity()}
 }
 
 // configFiles are the files that settings came from: one, as the command line has it.

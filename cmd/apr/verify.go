@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"apr/distill"
 	"apr/internal/cli"
@@ -35,6 +36,7 @@ type verifyResult struct {
 	RunID  string         `json:"run_id"`
 	Checks []verify.Check `json:"checks"`
 	Passed bool           `json:"passed"`
+	Absent int            `json:"not_recorded"` // values that the run did not write down, so that nothing is known of them
 	Device string         `json:"device"`
 }
 
@@ -55,11 +57,10 @@ func runVerify(ctx context.Context, e *cli.Env, path string, steps int) (cli.Res
 	defer dev.Close()
 	show := newDistillDisplay(e, 1<<30)
 	defer show.close()
-	v := versionInfo()
 	r := &verifyResult{Run: path, RunID: record.ID(), Device: dev.Info().Kind}
 	r.Checks, err = verify.Run(ctx, verify.Options{
 		Record: record, Config: c, Device: dev.Device, Steps: steps, Observer: show,
-		Version: map[string]any{"apr": v.Version, "git_sha": v.GitSHA, "dirty": v.Dirty, "go": v.GoVersion},
+		Version: codeOf(versionInfo()),
 	})
 	show.close()
 	return r, r.judge(err)
@@ -97,9 +98,14 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 // judge fails with the first disagreement, before whatever kept the rest from being recomputed.
 func (r *verifyResult) judge(err error) error {
 	bad := 0
+	for _, c := range r.Checks {
+		if c.NotRecorded {
+			r.Absent++
+		}
+	}
 	var first verify.Check
 	for _, c := range r.Checks {
-		if !c.OK {
+		if !c.OK && !c.NotRecorded {
 			if bad++; bad == 1 {
 				first = c
 			}
@@ -107,10 +113,10 @@ func (r *verifyResult) judge(err error) error {
 	}
 	switch {
 	case bad > 0:
-		return fault.In(fault.Invalid, r.Run, "%s: %s: logged %v, recomputed %v (%d of %d checks disagree)", first.Name, first.Field, shown(first.Logged), shown(first.Recomputed), bad, len(r.Checks)).WithID("E-VERIFY-010")
+		return fault.In(fault.Invalid, r.Run, "%s: %s: logged %v, recomputed %v (%d of %d checks disagree)", first.Name, first.Field, shown(first.Logged), shown(first.Recomputed), bad, len(r.Checks)-r.Absent).WithID("E-VERIFY-010")
 	case err != nil:
 		return err
-	case len(r.Checks) == 0:
+	case len(r.Checks) == r.Absent:
 		return fault.In(fault.Invalid, r.Run, "nothing was recomputed").WithID("E-VERIFY-011")
 	}
 	r.Passed = true
@@ -128,27 +134,41 @@ func shown(v any) string {
 
 // Text prints the checks: those that disagree, and of the others how many.
 func (r *verifyResult) Text(p *cli.Page) {
-	names, good := []string{}, map[string]int{}
+	names, good, absent := []string{}, map[string]int{}, map[string]int{}
 	var rows [][]string
 	for _, c := range r.Checks {
-		if _, ok := good[c.Name]; !ok {
+		if !slices.Contains(names, c.Name) {
 			names = append(names, c.Name)
-			good[c.Name] = 0
 		}
-		if c.OK {
+		switch {
+		case c.NotRecorded:
+			absent[c.Name]++
+		case c.OK:
 			good[c.Name]++
-		} else {
+		default:
 			rows = append(rows, []string{c.Name, c.Field, shown(c.Logged), shown(c.Recomputed)})
 		}
 	}
 	for _, n := range names {
-		p.Pairs(n, fmt.Sprintf("%d agree", good[n]))
+		text := fmt.Sprintf("%d agree", good[n])
+		if absent[n] > 0 {
+			text += fmt.Sprintf(", %d not recorded", absent[n])
+		}
+		p.Pairs(n, text)
+	}
+	for _, c := range r.Checks {
+		if c.NotRecorded {
+			p.Printf("not recorded, so not verified: %s\n", c.Field)
+		}
 	}
 	if len(rows) > 0 {
 		p.Printf("\n")
 		p.Table([]string{"disagrees", "field", "logged", "recomputed"}, rows)
 	}
-	if r.Passed {
+	switch {
+	case r.Passed && r.Absent == 0:
 		p.Printf("\n%s\n", p.Good(fmt.Sprintf("All %d checks agree.", len(r.Checks))))
+	case r.Passed:
+		p.Printf("\n%s %d values were not recorded.\n", p.Good(fmt.Sprintf("%d checks agree.", len(r.Checks)-r.Absent)), r.Absent)
 	}
 }

@@ -31,6 +31,7 @@ type Option struct {
 	Arg      bool   // a positional argument and a configuration key, not a flag
 	EnvOnly  bool   // neither flag nor configuration key
 	Required bool   // must be given by flag, argument, environment or configuration
+	Bits     Bits   // whether it can change the bits of a result
 
 	given []string // texts from the command line, in order
 }

@@ -112,7 +112,7 @@ func Run(dir string, verify func(checkpoint string) error) (Findings, error) {
 	}
 	r.look(verify)
 	f := Findings{Schema: "apr.findings/1", RunID: run.ID(), RunDir: dir, Status: run.Status}
-	for _, rule := range []func(*records) []Finding{deaths, stalls, divergence, degenerate, ruined, zeroRate, stops, receipt} {
+	for _, rule := range []func(*records) []Finding{deaths, stalls, divergence, degenerate, copies, ruined, zeroRate, stops, receipt} {
 		f.Findings = append(f.Findings, rule(r)...)
 	}
 	f.Findings = append(f.Findings, r.damaged()...)
@@ -236,13 +236,6 @@ func (r *records) find(name, text string) []Evidence {
 func (e event) get(key string) string {
 	s, _ := e.detail[key].(string)
 	return s
-}
-
-// sameModel reports whether the manifest says that the teacher is the student.
-func (r *records) sameModel() (string, bool) {
-	in := r.run.InForce.Inputs
-	teacher, student := in["teacher"].SHA256, in["student_init"].SHA256
-	return teacher, teacher != "" && teacher == student
 }
 
 // look verifies all checkpoints.

@@ -39,6 +39,7 @@ type Input struct {
 	Of     string `json:"sha256_of,omitempty"` // what the hash covers
 	Bytes  int64  `json:"bytes,omitempty"`
 	Detail string `json:"detail,omitempty"`
+	Config string `json:"config_sha256,omitempty"` // of a model: of its configuration, every field
 }
 
 // ManifestSchema is what the manifest of a run says of its form. Other programs, and shards of tokens, have a manifest.json
@@ -52,6 +53,7 @@ type Manifest struct {
 	Command []string         `json:"command"`
 	Config  map[string]Value `json:"config"`
 	Inputs  map[string]Input `json:"inputs"`
+	Kinship *Kinship         `json:"kinship,omitempty"` // of teacher and student; absent for a new student
 	Version map[string]any   `json:"version"`
 	Device  map[string]any   `json:"device"`
 	// Environment are the variables that the program, its runtime and the driver read, as far as they are set; of secrets,

@@ -34,6 +34,8 @@ type Check struct {
 	Logged     any    `json:"logged"`
 	Recomputed any    `json:"recomputed"`
 	OK         bool   `json:"ok"`
+	// NotRecorded: the run did not write the value down, so it neither agrees nor disagrees.
+	NotRecorded bool `json:"not_recorded,omitempty"`
 }
 
 // Options say what is verified.
@@ -104,12 +106,24 @@ func Run(ctx context.Context, o Options) ([]Check, error) {
 
 // ok reports whether all checks so far agree.
 func (v *verifier) ok() bool {
-	return !slices.ContainsFunc(v.out, func(c Check) bool { return !c.OK })
+	return !slices.ContainsFunc(v.out, func(c Check) bool { return !c.OK && !c.NotRecorded })
 }
 
 func (v *verifier) add(name, field string, logged, recomputed any, ok bool) {
-	v.out = append(v.out, Check{name, field, logged, recomputed, ok})
+	v.out = append(v.out, Check{Name: name, Field: field, Logged: logged, Recomputed: recomputed, OK: ok})
 }
+
+// recorded adds a comparison of a value that a run may not have written down, in which case it is never equal to anything.
+func (v *verifier) recorded(name, field string, logged, recomputed any) {
+	if absent(logged) {
+		v.out = append(v.out, Check{Name: name, Field: field, Logged: nil, Recomputed: recomputed, NotRecorded: true})
+		return
+	}
+	v.add(name, field, logged, recomputed, same(logged, recomputed))
+}
+
+// absent reports whether a value says nothing: null, or an empty text.
+func absent(v any) bool { return same(v, nil) || same(v, "") }
 
 // near adds a comparison of numbers; a NaN is never near.
 func (v *verifier) near(name, field string, logged, recomputed, tol float64) {
@@ -155,8 +169,7 @@ func (v *verifier) open() error {
 // code compares what names the program.
 func (v *verifier) code() {
 	for _, key := range slices.Sorted(maps.Keys(v.Version)) {
-		logged := v.Record.Manifest.Version[key]
-		v.add("code", "manifest.json: version."+key, logged, v.Version[key], same(logged, v.Version[key]))
+		v.recorded("code", "manifest.json: version."+key, v.Record.Manifest.Version[key], v.Version[key])
 	}
 }
 
@@ -217,6 +230,9 @@ func (v *verifier) inputs() error {
 			}
 		}
 		v.add("inputs", "manifest.json: inputs."+name+".sha256", was.SHA256, is, was.SHA256 == is)
+		if config := now[name].Config; config != "" {
+			v.recorded("inputs", "manifest.json: inputs."+name+".config_sha256", was.Config, config)
+		}
 	}
 	return nil
 }

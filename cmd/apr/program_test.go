@@ -1,0 +1,131 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"apr/internal/contracttest"
+	"apr/run/verify"
+)
+
+// A program built from a clean tree of a known revision is named by it and by what it was compiled for; any other by its content.
+func TestStampOf(t *testing.T) {
+	clean := []debug.BuildSetting{{Key: "-trimpath", Value: "true"}, {Key: "GOARCH", Value: "amd64"}, {Key: "vcs", Value: "git"},
+		{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "then"}, {Key: "vcs.modified", Value: "false"}}
+	with := func(key, value string) []debug.BuildSetting {
+		out := []debug.BuildSetting{}
+		for _, s := range clean {
+			if s.Key == key {
+				s.Value = value
+			}
+			if s.Value != "" {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	for name, tt := range map[string]struct {
+		settings []debug.BuildSetting
+		deps     []*debug.Module
+		want     string
+	}{
+		"clean":              {clean, nil, "revision abc, go1.99, GOARCH=amd64"},
+		"another machine":    {with("GOARCH", "arm64"), nil, "revision abc, go1.99, GOARCH=arm64"},
+		"changed":            {with("vcs.modified", "true"), nil, ""},
+		"of unknown state":   {with("vcs.modified", ""), nil, ""},
+		"go run":             {with("vcs.revision", ""), nil, ""},
+		"a module of a fork": {clean, []*debug.Module{{Path: "x", Replace: &debug.Module{Path: "y", Version: "v1.0.0"}}}, "revision abc, go1.99, GOARCH=amd64"},
+		"a module here":      {clean, []*debug.Module{{Path: "x", Replace: &debug.Module{Path: "../x"}}}, ""},
+	} {
+		contracttest.Cases(t, 1)
+		if got := stampOf(&debug.BuildInfo{GoVersion: "go1.99", Settings: tt.settings, Deps: tt.deps}); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := programIdentity(); got != contentOf(own) || !strings.HasPrefix(got, "executable ") || len(got) != len("executable ")+64 {
+		t.Errorf("this test is %q, its file %q", got, contentOf(own))
+	}
+	if got := contentOf(filepath.Join(t.TempDir(), "none")); got != "" {
+		t.Errorf("a file that is not there is %q", got)
+	}
+}
+
+// Under go run the program is a file of another name each time: its content names it, the same for equal code, another for changed
+// code, with and without -trimpath.
+func TestContentUnderGoRun(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	identity := func(flags ...string) string {
+		c := exec.Command("go", append(append([]string{"run"}, flags...), ".")...)
+		c.Dir, c.Env = dir, append(os.Environ(), "GOFLAGS=")
+		path, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, path)
+		}
+		return string(path)
+	}
+	put("go.mod", "module x\n\ngo 1.24\n")
+	const text = "package main\n\nimport (\n\t\"crypto/sha256\"\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() {\n\tp, _ := os.Executable()\n\tb, _ := os.ReadFile(p)\n\tfmt.Printf(\"%x %d\", sha256.Sum256(b), 1)\n}\n"
+	for _, flags := range [][]string{nil, {"-trimpath"}} {
+		put("main.go", text)
+		first, again := identity(flags...), identity(flags...)
+		put("main.go", strings.Replace(text, ", 1)", ", 1+1)", 1))
+		changed := identity(flags...)
+		if first != again || first[:64] == changed[:64] {
+			t.Errorf("%v: %s, again %s, changed %s", flags, first, again, changed)
+		}
+		contracttest.Cases(t, 2)
+	}
+}
+
+// A value that a run did not write down is not recorded: it neither agrees nor disagrees, is counted as such, and is no check.
+func TestVerifyNotRecorded(t *testing.T) {
+	smallRun(t)
+	lines := func() (text string) {
+		var out strings.Builder
+		if code := run([]string{"verify", "run", "--steps", "1"}, strings.NewReader(""), &out, &out, []string{"CUDA_VISIBLE_DEVICES=-1", "HOME=" + t.TempDir()}); code != 0 {
+			t.Fatalf("exit %d: %s", code, out.String())
+		}
+		return out.String()
+	}
+	// a test has no revision: git_sha and dirty are null on both sides
+	if text := lines(); !strings.Contains(text, "not recorded, so not verified: manifest.json: version.git_sha") || !strings.Contains(text, "2 values were not recorded") ||
+		strings.Contains(text, "null") || !strings.Contains(text, "3 agree, 2 not recorded") {
+		t.Error(text)
+	}
+	edit(t, "run/manifest.json", `"program": "`, `"was": "`)
+	if text := lines(); !strings.Contains(text, "version.program") || !strings.Contains(text, "3 values were not recorded") {
+		t.Error(text)
+	}
+	code, v := call(t, "verify", "run", "--steps", "1")
+	if code != 0 || v["not_recorded"] != 3.0 || v["passed"] != true {
+		t.Errorf("exit %d: %v of %v", code, v["not_recorded"], v["passed"])
+	}
+	edit(t, "run/manifest.json", `"was": "`, `"program": "executable 00`)
+	if code, v := call(t, "verify", "run", "--steps", "1"); code != 5 || !strings.Contains(errorText(v), "version.program") {
+		t.Errorf("another program: exit %d, %s", code, errorText(v))
+	}
+	r := &verifyResult{Checks: []verify.Check{{Name: "code", NotRecorded: true}}}
+	if r.judge(nil) == nil || r.Passed {
+		t.Error("a run of which nothing was recorded is verified")
+	}
+	contracttest.Cases(t, 5)
+}
+
+func errorText(v map[string]any) string {
+	e, _ := v["error"].(map[string]any)
+	s, _ := e["message"].(string)
+	return s
+}

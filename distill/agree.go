@@ -1,0 +1,121 @@
+package distill
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"apr/internal/fault"
+)
+
+// checkpointSchema is that of state.json; the ones before it recorded less of what bits depend on.
+const checkpointSchema = "apr.checkpoint/3"
+
+var olderSchemas = []string{"apr.checkpoint/1", "apr.checkpoint/2"}
+
+// mustAgree lists what a bit-exact continuation depends on: the options that decide bits by value, what the others led to, the
+// program and the device. Values are compared as JSON.
+func (r *Run) mustAgree() map[string]any {
+	info := r.dev.Info()
+	identity := ""
+	if d, ok := r.dev.(interface{ Identity() string }); ok { // a device whose bits depend on more than its kind
+		identity = d.Identity()
+	}
+	effects := map[string]any{
+		"teacher": r.in.records["teacher"].SHA256, "teacher_config": r.in.teacher.Config.Canonical(),
+		"student": r.beginning(), "student_config": r.in.studentConfig.Canonical(),
+		"data": r.in.records["data"].SHA256, "trained_ids": r.in.trained, "tokens": len(r.in.train.IDs), "vocabulary": r.in.vocab,
+		"schedule_steps": r.steps, "schedule_warmup": r.schedule(r.steps).Warmup,
+		"planned_chunk_rows": r.in.planned.ChunkRows, "planned_micro_rows": r.in.planned.MicroRows,
+		"chosen_teacher_backend": r.in.choice.Backend, "chosen_teacher_gemm": r.in.choice.Chosen.GEMM,
+		"device_kind": info.Kind, "instruction_set": info.ISA, "activations": info.Activations.String(), "device_identity": identity,
+		"program": r.Build,
+	}
+	all := maps.Clone(r.Options)
+	if all == nil {
+		all = map[string]any{}
+	}
+	for key, v := range effects {
+		if _, ok := all[key]; ok {
+			panic("distill: " + key + " is an option and what options led to")
+		}
+		all[key] = v
+	}
+	return all
+}
+
+// beginning says what weights the student begins with.
+func (r *Run) beginning() string {
+	if r.in.student == nil {
+		return fmt.Sprintf("new, seed %d", r.Seed)
+	}
+	return r.in.records["student_init"].SHA256
+}
+
+// differences names the keys whose values differ, with both values, also those that only one of the two has.
+func differences(was, is map[string]any) []string {
+	var out []string
+	all := maps.Clone(was)
+	maps.Copy(all, is)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		a, b := asJSON(was[key]), asJSON(is[key])
+		_, there := was[key]
+		_, here := is[key]
+		switch x, y := asMap(a), asMap(b); {
+		case reflect.DeepEqual(a, b) && there == here:
+		case x != nil && y != nil:
+			for _, d := range differences(x, y) {
+				out = append(out, key+"."+d)
+			}
+		case !there:
+			out = append(out, fmt.Sprintf("%s was not recorded, is %v", key, b))
+		case !here:
+			out = append(out, fmt.Sprintf("%s was %v, is not known", key, a))
+		default:
+			out = append(out, fmt.Sprintf("%s was %v, is %v", key, a, b))
+		}
+	}
+	return out
+}
+
+func asMap(v any) map[string]any {
+	m, _ := v.(map[string]any)
+	return m
+}
+
+func asJSON(v any) any {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("distill: %v does not encode: %v", v, err))
+	}
+	var out any
+	if err := json.Unmarshal(b, &out); err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// changes returns in what the run differs from that of a checkpoint: also in its schema, for an older one does not say all.
+func (l *leg) changes(st state) []string {
+	diff := differences(st.Must, l.run.mustAgree())
+	if st.Schema != checkpointSchema {
+		diff = append([]string{fmt.Sprintf("the checkpoint is of schema %s, which recorded less of what bits depend on than %s", st.Schema, checkpointSchema)}, diff...)
+	}
+	return diff
+}
+
+// mayContinue refuses a checkpoint of another run, or of an older program, unless changes are allowed.
+func (l *leg) mayContinue(st state, from string) error {
+	if st.Schema != checkpointSchema && !slices.Contains(olderSchemas, st.Schema) {
+		return fault.In(fault.Format, from, "is a checkpoint of schema %q; this program reads %s", st.Schema, checkpointSchema).WithID("E-CKPT-009")
+	}
+	diff := l.changes(st)
+	if len(diff) == 0 || l.run.AllowChanged {
+		return nil
+	}
+	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s", strings.Join(diff, "; ")).
+		WithHint("restore the settings and the program, or --allow-changed, which records the difference").WithID("E-CKPT-004")
+}

@@ -1,0 +1,271 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// Relation is how two models are related by their values.
+type Relation string
+
+// The relations.
+const (
+	Different Relation = "different"
+	Same      Relation = "same"    // equal values, up to a relative difference of 1e-5
+	Derived   Relation = "derived" // the values of one are those of the other, rounded to some type; or both are of one original
+)
+
+// Kinship is the relation of two models and what decided it.
+type Kinship struct {
+	Relation Relation
+	// Tensor is the one whose values are different, or differ most; empty where the configurations decided.
+	Tensor string
+	// Field is what differs in the configurations, with both values.
+	Field string
+	// Difference is the relative difference ‖a−b‖/max(‖a‖,‖b‖) of a stretch of that tensor, the largest of those compared.
+	Difference float64
+	// Rounding is what explains the difference of derived models: "q4_k of bf16".
+	Rounding string
+	Values   int64 // compared
+}
+
+// String describes the relation in a line.
+func (k Kinship) String() string {
+	switch {
+	case k.Field != "":
+		return fmt.Sprintf("%s: %s", k.Relation, k.Field)
+	case k.Relation == Derived:
+		return fmt.Sprintf("%s: the relative difference is at most %.2g (%s), as rounding leaves it: %s", k.Relation, k.Difference, k.Tensor, k.Rounding)
+	case k.Relation == Same:
+		return fmt.Sprintf("%s: the relative difference is at most %.2g", k.Relation, k.Difference)
+	}
+	return fmt.Sprintf("%s: relative difference %.2g in %s", k.Relation, k.Difference, k.Tensor)
+}
+
+// Identify finds out whether a and b are one model, whatever files hold them and in which types.
+//
+// Where configurations differ in what decides values, nothing is read. Else tensors are compared as the model computes with
+// them, in order of name, by stretches of whole rows, up to the first that is different:
+//
+//	same       ‖a−b‖ ≤ 1e-5 · max(‖a‖,‖b‖)
+//	derived    of all but 2 values in 10,000, one number rounds to both: the stored scale of each block, or the digits of bf16
+//	           and f16, say which numbers a value may come from; and rounding errors are spread over the whole step
+//	derived    the same of values that lie on the steps of blocks, though their type is a plain one: a file that was quantised
+//	           and expanded again; or b is what our own encoder makes of a in one type and then in that of b
+//
+// A distance alone cannot tell training from rounding: one step of AdamW at 3e-4 is a relative difference of 0.004, Q8_0 of
+// 0.005, Q4_K of 0.07. What can is where errors lie: rounding leaves none beyond half a step and spreads them below it.
+//
+// progress is told the values compared so far and in all. Fault kinds are those of reading a tensor.
+func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)) (Kinship, error) {
+	if field := differentShape(a.Config, b.Config); field != "" {
+		return Kinship{Relation: Different, Field: field}, nil
+	}
+	pairs := tensorPairs(a.Config, b.Config)
+	k := Kinship{Relation: Same}
+	var total int64
+	for _, p := range pairs {
+		n, _ := tensor.Elements(p.shape)
+		total += n
+	}
+	for _, p := range pairs {
+		if err := k.compare(ctx, a, b, p, func() { progress(k.Values, total) }); err != nil || k.Relation == Different {
+			return k, err
+		}
+	}
+	return k, nil
+}
+
+// differentShape returns the first field in which two configurations are of different models; empty: none.
+func differentShape(a, b Config) string {
+	for _, f := range []struct {
+		name string
+		a, b any
+	}{
+		{"architecture", a.Architecture, b.Architecture}, {"hidden_size", a.HiddenSize, b.HiddenSize}, {"num_hidden_layers", a.Layers, b.Layers},
+		{"num_attention_heads", a.Heads, b.Heads}, {"num_key_value_heads", a.KVHeads, b.KVHeads}, {"head_dim", a.HeadDim, b.HeadDim},
+		{"intermediate_size", a.IntermediateSize, b.IntermediateSize}, {"vocab_size", a.VocabSize, b.VocabSize},
+	} {
+		if f.a != f.b {
+			return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		a, b float64
+	}{{"rope_theta", a.RopeTheta, b.RopeTheta}, {"rms_norm_eps", a.RMSNormEps, b.RMSNormEps}} {
+		if !(math.Abs(f.a-f.b) <= sameLimit*max(math.Abs(f.a), math.Abs(f.b))) { // files hold them as float32 or float64
+			return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
+		}
+	}
+	return "" // positions bound rows, ids and the initial deviation belong to use and training, and a tied head is compared by its values
+}
+
+// tensorPair names a tensor in both files.
+type tensorPair struct {
+	name, a, b string
+	shape      []int
+}
+
+// tensorPairs returns what is compared, in order of name. A tied head is the embedding, whether the other file writes it out
+// or not.
+func tensorPairs(a, b Config) []tensorPair {
+	const head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+	all := a.TensorShapes()
+	maps.Copy(all, b.TensorShapes())
+	pairs := make([]tensorPair, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		p := tensorPair{name, name, name, all[name]}
+		if name == head && a.Tied {
+			p.a = embedding
+		}
+		if name == head && b.Tied {
+			p.b = embedding
+		}
+		pairs = append(pairs, p)
+	}
+	return pairs
+}
+
+// stretchValues is about how many values are judged at a time.
+const stretchValues = 1 << 18
+
+// finding is what a stretch says.
+type finding struct {
+	relation   Relation
+	difference float64
+	rounding   string
+	values     int64
+	err        error
+}
+
+// compare adds a pair of tensors to k. The first stretch is judged alone, because it decides for most pairs of models.
+func (k *Kinship) compare(ctx context.Context, a, b *Files, p tensorPair, progress func()) error {
+	x, err := a.stretches(p.a)
+	if err != nil {
+		return err
+	}
+	y, err := b.stretches(p.b)
+	if err != nil {
+		return err
+	}
+	rows, cols := x.t.Rows(), x.t.Cols()
+	if y.t.Rows() != rows || y.t.Cols() != cols {
+		return fault.In(fault.Load, b.Path, "has shape %v, in %s %v", y.t.Shape, a.Path, x.t.Shape).At("tensor %q", p.b).WithID("E-MODEL-002")
+	}
+	step := max(1, stretchValues/max(1, cols))
+	for lo, width := 0, 1; lo < rows; width = runtime.GOMAXPROCS(0) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		findings := make([]finding, min(width, (rows-lo+step-1)/step))
+		var wait sync.WaitGroup
+		for i := range findings {
+			from := lo + i*step
+			wait.Go(func() { findings[i] = judge(x, y, from, min(rows, from+step)) })
+		}
+		wait.Wait()
+		for _, f := range findings {
+			if f.err != nil {
+				return f.err
+			}
+			if k.add(p.name, f); k.Relation == Different {
+				return nil
+			}
+		}
+		lo += len(findings) * step
+		progress()
+	}
+	return nil
+}
+
+// add takes over what a stretch of a tensor says.
+func (k *Kinship) add(name string, f finding) {
+	k.Values += f.values
+	if f.relation == Different {
+		*k = Kinship{Relation: Different, Tensor: name, Difference: f.difference, Values: k.Values}
+		return
+	}
+	if f.relation == Derived {
+		k.Relation = Derived
+	}
+	if f.difference > k.Difference || k.Tensor == "" {
+		k.Tensor, k.Difference, k.Rounding = name, f.difference, cmp.Or(f.rounding, k.Rounding)
+	}
+}
+
+// judge compares rows [lo,hi) of two tensors.
+func judge(x, y *stretchReader, lo, hi int) finding {
+	a, err := x.read(lo, hi)
+	if err != nil {
+		return finding{err: err}
+	}
+	b, err := y.read(lo, hi)
+	if err != nil {
+		return finding{err: err}
+	}
+	t := compare(a, b)
+	f := finding{relation: Different, difference: t.difference(), values: int64(t.n)}
+	switch {
+	case t.same():
+		f.relation = Same
+	case roundedOne(a, b):
+		f.relation, f.rounding = Derived, finer(a, b)
+	default:
+		if how := cmp.Or(expanded(a, b), recodings(a, b)); how != "" {
+			f.relation, f.rounding = Derived, how
+		}
+	}
+	return f
+}
+
+// finer says which stretch is the rounded one.
+func finer(a, b *stretch) string {
+	var x, y float64
+	for i := range a.bounds {
+		x, y = x+float64(a.bounds[i].Step), y+float64(b.bounds[i].Step)
+	}
+	if x < y {
+		a, b = b, a
+	}
+	return fmt.Sprintf("%s of %s", a.dtype, b.dtype)
+}
+
+// hidden are the types that values may have gone through before they were expanded or encoded again.
+var hidden = []tensor.DType{tensor.BF16, tensor.F16, tensor.Q8_0, tensor.Q4_K, tensor.Q6_K, tensor.Q5_K, tensor.Q5_0, tensor.Q4_0}
+
+// recodings says through which type one stretch became the other; empty: none is known. A few rows are tried first.
+func recodings(a, b *stretch) string {
+	const sample = 8192
+	for _, d := range hidden {
+		for _, p := range [][2]*stretch{{a, b}, {b, a}} {
+			from, to := p[0], p[1]
+			if goesThrough(from.head(sample), to.head(sample), d) && goesThrough(from, to, d) {
+				return fmt.Sprintf("%s of %s, then %s", d, from.dtype, to.dtype)
+			}
+		}
+	}
+	return ""
+}
+
+// goesThrough reports whether to is from, encoded as d, and then in its own type.
+func goesThrough(from, to *stretch, d tensor.DType) bool {
+	coded, ok := from.recoded(d)
+	if !ok {
+		return false
+	}
+	if t := compare(from.exact(), coded); !t.same() && !t.rounded() {
+		return false
+	}
+	t := compare(coded.exact(), to)
+	return t.same() || t.rounded()
+}

@@ -1,0 +1,380 @@
+package model_test
+
+import (
+	"context"
+	"hash/fnv"
+	"io"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"apr/device"
+	"apr/internal/contracttest"
+	"apr/internal/fault"
+	"apr/internal/near"
+	"apr/model"
+	"apr/quant"
+	"apr/tensor"
+)
+
+// change edits the values of a tensor.
+type change func(name string, values []float32)
+
+// variant writes a model with changed values, matrices in type d and vectors in float32, and opens it.
+func variant(t *testing.T, f *model.Files, d tensor.DType, changes ...change) *model.Files {
+	t.Helper()
+	var out []tensor.Source
+	for _, st := range f.File.Tensors() {
+		values, err := f.ReadFloat32(st.Name)
+		must(t, err)
+		for _, c := range changes {
+			c(st.Name, values)
+		}
+		info := tensor.Info{Name: st.Name, DType: d, Shape: st.Shape}
+		if len(st.Shape) == 1 {
+			info.DType = tensor.F32
+		}
+		raw := make([]byte, int64(st.Rows())*info.DType.RowBytes(st.Cols()))
+		if info.DType.IsQuantized() {
+			must(t, quant.Quantize(raw, values, info.DType))
+		} else {
+			tensor.Narrow(raw, values, info.DType)
+		}
+		out = append(out, tensor.BytesSource(info, raw))
+	}
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	must(t, model.SaveGGUF(path, f.Config, nil, out, model.GGUFOrigin{}, false))
+	return open(t, path)
+}
+
+func rngOf(name string) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, name) // a hash takes everything
+	return rand.New(rand.NewPCG(h.Sum64(), 1))
+}
+
+// adam moves every value as a step of AdamW does: by the learning rate, up or down.
+func adam(rate float64) change {
+	return func(name string, values []float32) {
+		r := rngOf(name)
+		for i := range values {
+			values[i] += float32(rate * math.Tanh(3*r.NormFloat64()))
+		}
+	}
+}
+
+// sgd moves a tensor along a direction of norm rate.
+func sgd(rate float64) change {
+	return func(name string, values []float32) {
+		r := rngOf(name)
+		for i := range values {
+			values[i] += float32(rate * r.NormFloat64() / math.Sqrt(float64(len(values))))
+		}
+	}
+}
+
+// only restricts a change to one tensor.
+func only(part string, c change) change {
+	return func(name string, values []float32) {
+		if strings.HasSuffix(name, part) {
+			c(name, values)
+		}
+	}
+}
+
+func scale(by float32) change {
+	return func(_ string, values []float32) {
+		for i := range values {
+			values[i] *= by
+		}
+	}
+}
+
+func identify(t *testing.T, a, b *model.Files) model.Kinship {
+	t.Helper()
+	k, err := model.Identify(context.Background(), a, b, func(int64, int64) {})
+	must(t, err)
+	back, err := model.Identify(context.Background(), b, a, func(int64, int64) {})
+	must(t, err)
+	if back.Relation != k.Relation || back.Tensor != k.Tensor {
+		t.Errorf("the other way round %s, not %s", back, k)
+	}
+	return k
+}
+
+var blockTypes = []tensor.DType{tensor.Q8_0, tensor.Q6_K, tensor.Q5_K, tensor.Q4_K, tensor.Q5_0, tensor.Q4_0}
+
+// small is a part of a trained model that is a model: its first layer and some rows of its tables.
+func small(t *testing.T) *model.Files {
+	t.Helper()
+	f := open(t, gosrc)
+	c := f.Config
+	c.Layers, c.VocabSize, c.BOS, c.EOS = 1, 256, -1, -1
+	var out []tensor.Source
+	for name, shape := range c.TensorShapes() {
+		values, err := f.ReadFloat32(name)
+		must(t, err)
+		n, _ := tensor.Elements(shape)
+		raw := make([]byte, 2*n)
+		tensor.Narrow(raw, values[:n], tensor.BF16)
+		out = append(out, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.BF16, Shape: shape}, raw))
+	}
+	dir := filepath.Join(t.TempDir(), "small")
+	_, err := model.SaveHF(dir, c, nil, out, tensor.BF16, false)
+	must(t, err)
+	return open(t, dir)
+}
+
+// A model is recognised in every type and through every conversion.
+func TestIdentityOfCopies(t *testing.T) {
+	hf, whole := small(t), open(t, gosrc)
+	wide := variant(t, hf, tensor.F32, sgd(1)) // values that need all digits of float32
+	for _, tt := range []struct {
+		name string
+		a, b *model.Files
+		want model.Relation
+	}{
+		{"itself", hf, hf, model.Same},
+		{"bf16 as f32", hf, variant(t, hf, tensor.F32), model.Same},
+		{"noise of arithmetic", wide, variant(t, wide, tensor.F32, scale(1+5e-6)), model.Same},
+		{"f32 as bf16", wide, variant(t, wide, tensor.BF16), model.Derived},
+		{"f32 as f16", wide, variant(t, wide, tensor.F16), model.Derived},
+		{"f32 as bf16 and f32", wide, variant(t, variant(t, wide, tensor.BF16), tensor.F32), model.Derived},
+		{"f16 and bf16 of one", variant(t, wide, tensor.F16), variant(t, wide, tensor.BF16), model.Derived},
+		{"llama.cpp", whole, open(t, gosrcGGUF), model.Derived},
+		{"f32 of llama.cpp", whole, variant(t, open(t, gosrcGGUF), tensor.F32), model.Derived},
+		{"bf16 of llama.cpp", whole, variant(t, open(t, gosrcGGUF), tensor.BF16), model.Derived},
+		{"llama.cpp as f32", open(t, gosrcGGUF), variant(t, open(t, gosrcGGUF), tensor.F32), model.Same},
+		{"llama.cpp and we", open(t, gosrcGGUF), variant(t, whole, tensor.Q4_K), model.Derived},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			k, err := model.Identify(context.Background(), tt.a, tt.b, func(int64, int64) {})
+			if must(t, err); k.Relation != tt.want {
+				t.Error(k)
+			}
+		})
+	}
+	for _, d := range blockTypes {
+		t.Run(d.String(), func(t *testing.T) {
+			blocks := variant(t, hf, d)
+			for name, other := range map[string]*model.Files{
+				"of bf16": hf, "of f32": wide, "f32": variant(t, blocks, tensor.F32), "bf16": variant(t, blocks, tensor.BF16),
+				"q8_0": variant(t, blocks, tensor.Q8_0), "and q6_k of one": variant(t, hf, tensor.Q6_K), "and q8_0 of one": variant(t, hf, tensor.Q8_0),
+			} {
+				contracttest.Cases(t, 1)
+				from := blocks
+				if name == "of f32" {
+					from = variant(t, wide, d)
+				}
+				if k := identify(t, from, other); k.Relation == model.Different {
+					t.Errorf("%s: %s", name, k)
+				}
+				if name == "f32" || name == "bf16" || name == "q8_0" { // expanded again, and beside the original
+					contracttest.Cases(t, 1)
+					if k := identify(t, hf, other); k.Relation != model.Derived {
+						t.Errorf("%s of %s of the original: %s", name, d, k)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A model that learned something is another one, however little that was, in whatever type it is kept.
+func TestIdentityOfTrained(t *testing.T) {
+	hf := small(t)
+	q4 := variant(t, hf, tensor.Q4_K)
+	const one = "layers.0.mlp.up_proj.weight"
+	check := func(name string, a, b *model.Files) {
+		t.Run(name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			if k := identify(t, a, b); k.Relation != model.Different {
+				t.Error(k)
+			}
+		})
+	}
+	for name, c := range map[string]change{
+		"a step of AdamW": adam(3e-4), "a small step of AdamW": adam(1e-5), "a step of SGD": sgd(3e-3),
+		"a step of one matrix": only(one, adam(3e-4)), "one matrix scaled": only(one, scale(1.001)), "one matrix turned": only(one, sgd(3e-2)),
+	} {
+		check(name+", f32", hf, variant(t, hf, tensor.F32, c))
+		check(name+", of a teacher of blocks", q4, variant(t, q4, tensor.F32, c))
+	}
+	for name, c := range map[string]change{"a step of AdamW": adam(3e-4), "a step of one matrix": only(one, adam(3e-4))} {
+		for _, d := range append([]tensor.DType{tensor.BF16, tensor.F16}, blockTypes...) {
+			check(name+", "+d.String(), hf, variant(t, hf, d, c))
+		}
+		check(name+", a teacher of blocks and bf16", q4, variant(t, q4, tensor.BF16, c))
+		check(name+", a teacher of blocks and q8_0", q4, variant(t, q4, tensor.Q8_0, c))
+	}
+}
+
+// Models of other shapes, or of an arithmetic of their own, are not read; what only says how a file is used does not count.
+func TestIdentityOfConfigurations(t *testing.T) {
+	type fields = map[string]func(*model.Config)
+	decide := fields{
+		"Architecture": func(c *model.Config) { c.Architecture = "other" }, "HiddenSize": func(c *model.Config) { c.HiddenSize *= 2 },
+		"Layers": func(c *model.Config) { c.Layers++ }, "Heads": func(c *model.Config) { c.Heads *= 2 }, "KVHeads": func(c *model.Config) { c.KVHeads *= 2 },
+		"HeadDim": func(c *model.Config) { c.HeadDim *= 2 }, "IntermediateSize": func(c *model.Config) { c.IntermediateSize++ },
+		"VocabSize": func(c *model.Config) { c.VocabSize++ }, "RopeTheta": func(c *model.Config) { c.RopeTheta *= 10 },
+		"RMSNormEps": func(c *model.Config) { c.RMSNormEps *= 1.1 },
+	}
+	use := fields{
+		"MaxPositions": func(c *model.Config) { c.MaxPositions /= 2 }, "InitializerRange": func(c *model.Config) { c.InitializerRange = 1 },
+		"BOS": func(c *model.Config) { c.BOS = -1 }, "EOS": func(c *model.Config) { c.EOS = 0 }, "DType": func(c *model.Config) { c.DType = tensor.F32 },
+		"Tied": func(*model.Config) {}, // see TestIdentityOfHeads
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(model.Config{})) {
+		contracttest.Cases(t, 1)
+		a, b := open(t, gosrc), open(t, gosrc)
+		set, decides := decide[f.Name]
+		if !decides {
+			set = use[f.Name]
+		}
+		if set == nil {
+			t.Errorf("nothing is said of the field %s", f.Name)
+			continue
+		}
+		set(&b.Config)
+		if decides {
+			a, b = &model.Files{Config: a.Config}, &model.Files{Config: b.Config} // to read would panic
+		}
+		k, err := model.Identify(context.Background(), a, b, func(int64, int64) {})
+		if must(t, err); decides != (k.Relation == model.Different) || decides != (k.Field != "") {
+			t.Errorf("%s: %s", f.Name, k)
+		}
+	}
+}
+
+// A tied head that a file writes out is the embedding.
+func TestIdentityOfHeads(t *testing.T) {
+	c := shapes["tied"]
+	m, s, tied, _ := saved(t, c, tensor.F32)
+	c.Tied = false
+	write := func(move float32) *model.Files {
+		var out []tensor.Source
+		for _, p := range m.Parts() {
+			host := download(t, s, p.Of(p.Param.Value))
+			for _, name := range []string{p.Name, "lm_head.weight"} {
+				if name != p.Name && p.Name != "model.embed_tokens.weight" {
+					continue
+				}
+				values := append([]float32(nil), host...)
+				if name != p.Name {
+					values[len(values)-1] += move
+				}
+				raw := make([]byte, 4*len(values))
+				tensor.Narrow(raw, values, tensor.F32)
+				out = append(out, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.F32, Shape: p.Shape}, raw))
+			}
+		}
+		dir := filepath.Join(t.TempDir(), "untied")
+		_, err := model.SaveHF(dir, c, nil, out, tensor.F32, false)
+		must(t, err)
+		return open(t, dir)
+	}
+	for move, want := range map[float32]model.Relation{0: model.Same, 0.1: model.Different} {
+		contracttest.Cases(t, 1)
+		if k := identify(t, open(t, tied), write(move)); k.Relation != want {
+			t.Errorf("head moved by %g: %s", move, k)
+		}
+	}
+}
+
+// Values are compared as the model computes with them: a file that stores norms less one and rows of q and k in another
+// order is the same model, computes the same, and is another one to who does not know.
+func TestIdentityUndoesWhatAFormatTransforms(t *testing.T) {
+	original := small(t)
+	turn := func(name string) model.Undo {
+		switch {
+		case strings.HasSuffix(name, "norm.weight"):
+			return model.Undo{Add: 1}
+		case strings.HasSuffix(name, "q_proj.weight"), strings.HasSuffix(name, "k_proj.weight"):
+			return model.Undo{Row: func(i int) int { return i ^ 1 }}
+		}
+		return model.Undo{}
+	}
+	for _, d := range []tensor.DType{tensor.BF16, tensor.Q4_K} {
+		contracttest.Cases(t, 1)
+		stored := variant(t, original, d, func(name string, values []float32) {
+			undo := turn(name)
+			for i := range values {
+				values[i] -= undo.Add
+			}
+			if undo.Row != nil {
+				const cols = 256
+				for r := 0; r+1 < len(values)/cols; r += 2 {
+					for i := range cols {
+						values[r*cols+i], values[(r+1)*cols+i] = values[(r+1)*cols+i], values[r*cols+i]
+					}
+				}
+			}
+		})
+		if k := identify(t, original, stored); k.Relation != model.Different {
+			t.Errorf("%s: not undone: %s", d, k)
+		}
+		stored.Undo = turn
+		plain := variant(t, original, d)
+		if k := identify(t, plain, stored); k.Relation != model.Same {
+			t.Errorf("%s: undone: %s", d, k)
+		}
+		for _, name := range []string{"model.norm.weight", "model.layers.0.self_attn.k_proj.weight"} {
+			x, err := plain.ReadFloat32(name)
+			must(t, err)
+			y, err := stored.ReadFloat32(name)
+			must(t, err)
+			for i := range x {
+				if !(math.Abs(float64(x[i]-y[i])) <= 1e-6) {
+					t.Fatalf("%s: value %d is %g, want %g", name, i, y[i], x[i])
+				}
+			}
+		}
+		dev := newCPU(t)
+		a, err := model.LoadFrozen(dev, plain, device.TeacherWeights)
+		must(t, err)
+		b, err := model.LoadFrozen(dev, stored, device.TeacherWeights)
+		must(t, err)
+		near.Check(t, d.String()+": hidden states", hiddenOf(t, dev, b), hiddenOf(t, dev, a), 1e-4)
+	}
+	stored := open(t, gosrc)
+	stored.Undo = func(string) model.Undo { return model.Undo{Add: 1} }
+	if _, err := stored.Source("lm_head.weight"); fault.KindOf(err) != fault.Load {
+		t.Errorf("a matrix less one: %v", err)
+	}
+}
+
+// hiddenOf returns the hidden states of some ids.
+func hiddenOf(t *testing.T, d device.Device, m *model.Model) []float32 {
+	t.Helper()
+	s := d.NewStream()
+	ids, _ := tokens(d, s, m.VocabSize, 1, 9)
+	x := s.Temp("hidden", device.Activations, tensor.F32, 9, m.HiddenSize)
+	m.Hidden(s, x, ids)
+	return download(t, s, x)
+}
+
+// Of different models hardly anything is read, and a damaged value is no excuse.
+func TestIdentityReadsLittle(t *testing.T) {
+	hf := open(t, gosrc)
+	other := variant(t, hf, tensor.F32, adam(1e-2))
+	if k := identify(t, hf, other); k.Relation != model.Different || k.Tensor != "lm_head.weight" || k.Values > 1<<18 {
+		t.Errorf("%s after %d values", k, k.Values)
+	}
+	broken := variant(t, hf, tensor.F32, only("lm_head.weight", func(_ string, v []float32) { v[5] = float32(math.NaN()) }))
+	if k := identify(t, hf, broken); k.Relation != model.Different {
+		t.Errorf("a NaN: %s", k)
+	}
+	if k := identify(t, broken, broken); k.Relation != model.Same {
+		t.Errorf("the same NaN: %s", k)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := model.Identify(ctx, hf, hf, func(int64, int64) {}); err == nil {
+		t.Error("went on after the end")
+	}
+	contracttest.Cases(t, 4)
+}

@@ -1,0 +1,113 @@
+package quant
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"apr/tensor"
+)
+
+// Rounding bounds the value that an element x was encoded from: x−Below ≤ original ≤ x+Above.
+//
+// An encoder gives each value the nearest multiple of the block's final scale. Inside the range of the integers the bounds
+// are therefore half a step. At either end of the range values may have been clipped, and the bound on that side is the
+// width of the whole range.
+type Rounding struct {
+	Below, Above float32
+	Step         float32 // distance of neighbouring values; 0 if the block has only one
+}
+
+// grid is what the elements of a group share: they are step·q − min with q in low…high. slack is how far the scale that q
+// was rounded with may be from the scale that was stored.
+type grid struct {
+	step, min, slack float64
+	low, high        float64
+	unit             float64 // smallest step above 0 that the block could have had
+}
+
+// gridLen is the number of elements that share a grid in every block type.
+const gridLen = 16
+
+// Roundings sets dst[i] to the bounds of element i of src, as [Dequantize] counts them; values are the decoded elements.
+// It panics if the lengths do not fit or d is not a block type.
+func Roundings(dst []Rounding, values []float32, src []byte, d tensor.DType) {
+	want, ok := PackedLen(len(dst), d)
+	if !ok || len(values) != len(dst) || int64(len(src)) != want {
+		panic(fmt.Sprintf("quant: %d bytes of %v for bounds of %d elements and %d values", len(src), d, len(dst), len(values)))
+	}
+	for lo := 0; lo < len(dst); lo += gridLen {
+		hi := min(lo+gridLen, len(dst))
+		g := gridOf(src, lo/gridLen, d)
+		for i := lo; i < hi; i++ {
+			dst[i] = g.rounding(float64(values[i]))
+		}
+	}
+}
+
+// rounding returns the bounds of an element with value x.
+func (g *grid) rounding(x float64) Rounding {
+	noise := 4e-7 * (math.Abs(x) + math.Abs(g.min) + g.step) // of float32 arithmetic, in encoder and decoder
+	reach := float64((g.high-g.low)*(g.step+g.unit)) + noise
+	if !(g.step > 0) {
+		return Rounding{Below: float32(reach), Above: float32(reach)}
+	}
+	q := math.Round((x + g.min) / g.step)
+	half := 0.5*g.step + float64(g.slack*math.Abs(q)) + noise
+	r := Rounding{Below: float32(half), Above: float32(half), Step: float32(g.step)}
+	if q <= g.low {
+		r.Below = float32(reach)
+	}
+	if q >= g.high {
+		r.Above = float32(reach)
+	}
+	return r
+}
+
+// leastHalf is the smallest positive half.
+const leastHalf = 0x1p-24
+
+// halfError is how far a scale may be from the half nearest to it. Writers of the types with one half-precision scale round
+// it after they have chosen the integers.
+func halfError(scale float64) float64 { return max(0x1p-11*math.Abs(scale), leastHalf/2) }
+
+// gridOf returns the grid of group k, of gridLen elements, of the blocks src.
+func gridOf(src []byte, k int, d tensor.DType) grid {
+	block := src[k*gridLen/d.BlockLen()*d.BlockBytes():]
+	switch d {
+	case tensor.Q4_K, tensor.Q5_K:
+		j := k % (superblock / gridLen) / 2
+		s, m := float64(half(block)), float64(half(block[2:]))
+		sc, ms := scalesMins((*[12]byte)(block[4:]))
+		top := 15.0
+		if d == tensor.Q5_K {
+			top = 31
+		}
+		return grid{step: s * float64(byte(sc>>(8*j))), min: m * float64(byte(ms>>(8*j))), high: top, unit: max(s, leastHalf)}
+	case tensor.Q6_K:
+		s := float64(half(block[208:]))
+		return symmetricGrid(s*float64(int8(block[192+k%(superblock/gridLen)])), 32, max(math.Abs(s), leastHalf), 0)
+	case tensor.Q8_0:
+		s := float64(half(block))
+		return grid{step: math.Abs(s), low: -127, high: 127, unit: leastHalf, slack: halfError(s)}
+	case tensor.Q4_0, tensor.AprQ4:
+		s := float64(half(block))
+		return symmetricGrid(s, 8, leastHalf, halfError(s))
+	case tensor.Q5_0:
+		s := float64(half(block))
+		return symmetricGrid(s, 16, leastHalf, halfError(s))
+	case tensor.AprQ8:
+		s := float64(math.Float32frombits(binary.LittleEndian.Uint32(src)))
+		return grid{step: math.Abs(s), low: -127, high: 127}
+	}
+	panic("quant: " + d.String() + " is not a block type")
+}
+
+// symmetricGrid has the integers −n…n−1 of a scale of either sign.
+func symmetricGrid(scale float64, n int, unit, slack float64) grid {
+	g := grid{step: math.Abs(scale), low: float64(-n), high: float64(n - 1), unit: unit, slack: slack}
+	if scale < 0 {
+		g.low, g.high = float64(1-n), float64(n)
+	}
+	return g
+}

@@ -1,0 +1,49 @@
+package diagnose
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	runlog "apr/run/log"
+)
+
+// What a run recorded of teacher and student becomes a finding: the same, derived, and a copy that only its first step shows.
+func TestCopies(t *testing.T) {
+	related := func(relation string) func(string, *runlog.Dir) error {
+		return func(dir string, d *runlog.Dir) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")),
+				d.WriteManifest(runlog.Manifest{Started: at, Kinship: &runlog.Kinship{Relation: relation, Allowed: true, Text: "q4_k of bf16"}}),
+				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}
+	}
+	for name, tt := range map[string]struct {
+		more      func(string, *runlog.Dir) error
+		id, cause string
+		fatal     bool
+	}{
+		"same":    {related("same"), "degenerate", "teacher and student are the same model", true},
+		"derived": {related("derived"), "derived", "teacher and student are one model: q4_k of bf16", false},
+		"copy": {func(_ string, d *runlog.Dir) error {
+			return errors.Join(d.Event("warning", runlog.FirstStepAgrees, map[string]any{"kl": 3e-9}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "copy", "before any training the student computed what the teacher computes: there is nothing to learn", true},
+		"different": {related("different"), "", "", false},
+	} {
+		dir := makeRun(t, falling, 0.5, 1e-3, tt.more)
+		f, err := Run(dir, sound)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.id == "" {
+			if len(f.Findings) != 0 {
+				t.Errorf("%s: %+v", name, f.Findings)
+			}
+			continue
+		}
+		if len(f.Findings) != 1 || f.Findings[0].ID != tt.id || f.Findings[0].Cause != tt.cause || f.Findings[0].Fatal != tt.fatal {
+			t.Fatalf("%s: %+v", name, f.Findings)
+		}
+		checkEvidence(t, dir, f.Findings[0])
+	}
+}

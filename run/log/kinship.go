@@ -1,0 +1,16 @@
+package runlog
+
+// Kinship is how teacher and student are related by their values.
+type Kinship struct {
+	Relation   string `json:"relation"`            // different, same, derived
+	Tensor     string `json:"tensor,omitempty"`    // that decided, or differs most
+	Field      string `json:"field,omitempty"`     // of the configurations, if that decided
+	Difference Number `json:"relative_difference"` // ‖a−b‖/max(‖a‖,‖b‖) of a stretch of the tensor
+	Rounding   string `json:"rounding,omitempty"`  // that explains it
+	Values     int64  `json:"values_compared"`     // up to the one that decided
+	Allowed    bool   `json:"allowed"`             // same or derived, and that was asked for
+	Text       string `json:"text"`
+}
+
+// FirstStepAgrees is the name of the event of a run whose student gave the teacher's distribution before it was trained.
+const FirstStepAgrees = "nothing to learn in the first step"
