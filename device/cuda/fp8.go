@@ -140,7 +140,7 @@ func (s *Stream) matMulEighth(y, x device.Tensor, w *weight, bias device.Tensor,
 
 // roundRows makes x 8-bit floats with a scale for each row.
 func (o *operation) roundRows(x device.Tensor) (kernel.Bytes, kernel.Mat) {
-	need(x.DType == tensor.BF16, "MatMul", "activations are not bfloat16")
+	limit(x.DType == tensor.BF16, device.OpMatMul, "only activations in bfloat16 become 8-bit floats")
 	at := o.dev.expansion.place.address()
 	x8 := kernel.Bytes{Ptr: at, Rows: x.Rows, Cols: x.Cols, Stride: x.Cols}
 	scale := kernel.Mat{Ptr: at + uint64(fp8Rows-(4*x.Rows+255)&^255), Rows: x.Rows, Cols: 1, Stride: 1, Type: tensor.F32}
@@ -185,7 +185,7 @@ func noEighths(s blas.Shape) error {
 // eighthShapes returns the products that a recorded one becomes.
 func eighthShapes(c dry.Count, expansion int64) (all []blas.Shape) {
 	piece := eighthPiece(c.M, c.K)
-	slab := eighthSlab(c.N, c.K, c.Weight != fp8Type, expansion)
+	slab := eighthSlab(c.N, c.K, c.Expands, expansion)
 	for _, m := range []int{piece, c.M % max(1, piece)} {
 		for _, n := range []int{slab, c.N % max(1, slab)} {
 			if m > 0 && n > 0 {
@@ -195,6 +195,3 @@ func eighthShapes(c dry.Count, expansion int64) (all []blas.Shape) {
 	}
 	return all
 }
-
-// fp8Type is how plans call a matrix in 8-bit floats; of one in blocks it is followed by their types.
-const fp8Type = "fp8"

@@ -28,11 +28,9 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 // MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
 // both. With a matrix in 8-bit floats gu that is kept is computed by MatMul.
 func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
+	device.CheckMatMulSwiGLU(m, gu, x, w)
 	wt := w.(*weight)
 	t := wt.t
-	need(x.Rows == gu.Rows && x.Cols == t.Cols && gu.Cols == t.Rows, "MatMulSwiGLU", "shapes differ")
-	need(m.Rows == gu.Rows && 2*m.Cols == gu.Cols, "MatMulSwiGLU", "shapes differ")
-	floats("MatMulSwiGLU", gu.DType, m)
 	if s.decodeGated(m, gu, x, wt, keep) {
 		return
 	}
@@ -75,7 +73,7 @@ func (d *Device) fusesEighth(m kernel.Mat, h int, blocks bool, expansion int64) 
 // fusesEighthPlanned is fusesEighth for a recorded operation.
 func (d *Device) fusesEighthPlanned(o dry.Op, expansion int64) bool {
 	m := kernel.Mat{Rows: o.M, Cols: o.N / 2, Stride: o.N / 2, Type: o.Out}
-	return !o.Keep && d.fusesEighth(m, o.K, o.Weight != fp8Type, expansion)
+	return !o.Keep && d.fusesEighth(m, o.K, o.Expands, expansion)
 }
 
 // gatedEighth is MatMulSwiGLU in 8-bit floats by one kernel.

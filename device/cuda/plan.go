@@ -66,7 +66,7 @@ func (d *Device) prepareFor(r *dry.Record, products []blas.Shape) error {
 	if err := errors.Join(d.reserve(r), d.reserveExpansion(r)); err != nil {
 		return err
 	}
-	u := usesOf(r, d.act)
+	u := usesOf(r)
 	return d.prewarm(d.modules(&u), products)
 }
 
@@ -78,17 +78,17 @@ type uses struct {
 	generates, trains bool
 }
 
-func usesOf(r *dry.Record, act tensor.DType) uses {
+func usesOf(r *dry.Record) uses {
 	u := uses{heads: map[int]bool{}, generates: r.Static[device.KVCache] > 0}
 	for _, o := range r.Ops {
-		if o.Name == "Attention" || o.Name == "AttentionBackward" {
+		if o.Kind == device.OpAttention || o.Kind == device.OpAttentionBackward {
 			u.heads[o.Attn.HeadDim] = true
 		}
-		inBlocks := strings.HasPrefix(o.Name, "MatMul") && o.Name != "MatMulWeightGrad" && o.Weight != act.String() && o.Weight != fp8Type
+		inBlocks := o.Kind.ReadsWeight() && o.Expands
 		u.blocks = u.blocks || inBlocks
 		u.decode = u.decode || inBlocks && o.M <= decodeRows
-		u.fp8 = u.fp8 || strings.HasPrefix(o.Weight, fp8Type)
-		u.trains = u.trains || o.Name == "Loss" || o.Name == "AdamW" || strings.HasSuffix(o.Name, "Backward")
+		u.fp8 = u.fp8 || o.FP8
+		u.trains = u.trains || o.Kind.Trains()
 	}
 	return u
 }
@@ -194,24 +194,24 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 			M: c.M, N: c.N, K: c.K, LDA: c.InStride, LDC: c.OutStride, In: c.In, Out: c.Out,
 			Compute: d.opts.Compute.products(), Add: c.Add, Aligned: true,
 		}
-		switch c.Name {
-		case "MatMul", "MatMulSwiGLU":
-			if strings.HasPrefix(c.Weight, fp8Type) {
-				if c.Name == "MatMulSwiGLU" && d.fusesEighthPlanned(c.Op, r.Expand) {
+		switch c.Kind {
+		case device.OpMatMul, device.OpMatMulSwiGLU:
+			if c.FP8 {
+				if c.Kind == device.OpMatMulSwiGLU && d.fusesEighthPlanned(c.Op, r.Expand) {
 					continue
 				}
 				all = append(all, eighthShapes(c, r.Expand)...)
 				continue
 			}
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
-			if c.Name == "MatMulSwiGLU" && d.fusesPlanned(c.Op) && d.plannedSlab(c, r) == s.N {
+			if c.Kind == device.OpMatMulSwiGLU && d.fusesPlanned(c.Op) && d.plannedSlab(c, r) == s.N {
 				continue
 			}
 			all = append(all, d.slabShapes(s, c, r)...)
 			continue
-		case "MatMulInputGrad":
+		case device.OpMatMulInputGrad:
 			s.Op, s.LDB = blas.NN, c.N
-		case "MatMulWeightGrad":
+		case device.OpMatMulWeightGrad:
 			s.Op, s.LDB = blas.TN, c.N
 			first := s
 			first.Add = false // the first of a step overwrites: see lazy.go
@@ -224,7 +224,7 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 
 // plannedSlab returns how many rows of the matrix of a product are multiplied at a time.
 func (d *Device) plannedSlab(c dry.Count, r *dry.Record) int {
-	if c.Weight == d.act.String() {
+	if !c.Expands {
 		return c.N
 	}
 	return slabRows(c.N, d.act.RowBytes(c.K), r.Expand)
@@ -234,7 +234,7 @@ func (d *Device) plannedSlab(c dry.Count, r *dry.Record) int {
 // rows need none.
 func (d *Device) slabShapes(s blas.Shape, c dry.Count, r *dry.Record) []blas.Shape {
 	step := d.plannedSlab(c, r)
-	if c.Weight != d.act.String() && s.M <= decodeRows {
+	if c.Expands && s.M <= decodeRows {
 		return nil
 	}
 	rest := s
