@@ -7,6 +7,7 @@ import (
 	"apr/device/cuda/blas"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 	"apr/device/dry"
 	"apr/internal/fault"
 	"apr/tensor"
@@ -20,7 +21,7 @@ const fp8Rows = 160 << 20
 
 // fp8Works refuses 8-bit floats where there are no kernels or no products for them.
 func (d *Device) fp8Works() error {
-	if d.target() == "sm_90a" && d.gemm != nil && d.act == tensor.BF16 {
+	if d.target() == manifest.Hopper && d.gemm != nil && d.act == tensor.BF16 {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "8-bit floats need a card of compute capability 9.0, cublasLt and activations in bf16").

@@ -3,6 +3,7 @@ package cuda
 import (
 	"apr/device"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 	"apr/device/dry"
 	"apr/tensor"
 )
@@ -13,7 +14,7 @@ const fusedRows = 64
 
 // fuses reports whether one kernel computes MatMulSwiGLU of these operands. Otherwise it is MatMul, then SwiGLU.
 func (d *Device) fuses(m, gu, x, w kernel.Mat) bool {
-	return d.target() == "sm_90a" && m.Rows >= fusedRows && kernel.GemmSwiGLUServes(m, gu, x, w)
+	return d.target() == manifest.Hopper && m.Rows >= fusedRows && kernel.GemmSwiGLUServes(m, gu, x, w)
 }
 
 // fusesPlanned is fuses for a recorded operation, whose m and w are taken to have no gaps.
@@ -66,7 +67,7 @@ func (d *Device) fusesEighth(m kernel.Mat, h int, blocks bool, expansion int64) 
 	f := m.Cols
 	x, w := kernel.Bytes{Rows: m.Rows, Cols: h, Stride: h}, kernel.Bytes{Rows: 2 * f, Cols: h, Stride: h}
 	scale := kernel.Mat{Cols: 1, Stride: 1, Type: tensor.F32}
-	return d.target() == "sm_90a" && m.Rows >= fusedRows && eighthSlab(2*f, h, blocks, expansion) == 2*f &&
+	return d.target() == manifest.Hopper && m.Rows >= fusedRows && eighthSlab(2*f, h, blocks, expansion) == 2*f &&
 		kernel.GemmSwiGLUE4M3Serves(m, x, scale, w, scale)
 }
 

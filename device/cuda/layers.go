@@ -3,6 +3,7 @@ package cuda
 import (
 	"apr/device"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 )
 
 // RMSNorm: with delta, sum = x + delta and v = sum, else v = x; rstd = (mean(v²)+eps)^−½ and y = v·rstd·w by row.
@@ -68,7 +69,7 @@ func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	if op := s.begin("Attention", o, lse, q, k, v); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		attend := kernel.Attention
-		if s.dev.target() == "sm_90a" && kernel.AttentionSM90Serves(mat(o), mat(q), mat(k), mat(v), a) {
+		if s.dev.target() == manifest.Hopper && kernel.AttentionSM90Serves(mat(o), mat(q), mat(k), mat(v), a) {
 			attend = kernel.AttentionSM90
 		}
 		attend(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a)
@@ -82,7 +83,7 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 	if op := s.begin("AttentionBackward", dq, dk, dv, do, o, lse, q, k, v); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		back := kernel.AttentionBackward
-		if s.dev.target() == "sm_90a" && kernel.AttentionBackwardSM90Serves(mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(q), mat(k), mat(v), a) {
+		if s.dev.target() == manifest.Hopper && kernel.AttentionBackwardSM90Serves(mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(q), mat(k), mat(v), a) {
 			back = kernel.AttentionBackwardSM90
 		}
 		back(op, mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(lse), mat(q), mat(k), mat(v), a)

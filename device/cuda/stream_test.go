@@ -14,7 +14,6 @@ import (
 	"apr/device/cuda/blas"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/emulator"
-	"apr/device/cuda/kernel"
 	"apr/tensor"
 )
 
@@ -147,7 +146,7 @@ func TestDeclinedProducts(t *testing.T) {
 		if err := d.prewarm(d.modules(nil), c.shapes); err != nil {
 			t.Fatal(err)
 		}
-		if got := d.kernels.modules[kernel.GemmModule(tensor.F32)]; got != c.want || d.unplanned[declined] != c.want || d.unplanned[served] {
+		if got := d.kernels.modules["gemm_f32"]; got != c.want || d.unplanned[declined] != c.want || d.unplanned[served] {
 			t.Errorf("%s: the module is loaded: %v; cublasLt's part is known to be less than all: %v", c.name, got, d.unplanned)
 		}
 	}
