@@ -104,6 +104,9 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 
 // layOut checks what spec claims to be; plain: all parts are float32 or float64.
 func layOut(spec device.WeightSpec) (w *weight, plain bool, err error) {
+	if spec.Form.FP8 {
+		return nil, false, fault.New(fault.Unavailable, "a CPU has no products in 8-bit floats").WithHint("--teacher-gemm bf16 works everywhere").WithID("E-CPU-009")
+	}
 	w, plain = &weight{}, true
 	for i, src := range spec.Parts {
 		p, cols, err := describe(src.Info(), spec, i)
