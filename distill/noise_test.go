@@ -16,6 +16,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/quant"
 	runlog "apr/run/log"
 	"apr/tensor"
@@ -198,16 +199,8 @@ func distance(a, b []float32) float64 {
 
 // TestCPURefusesFP8: a device without products in 8-bit floats says so.
 func TestCPURefusesFP8(t *testing.T) {
-	f, err := model.Open("../testdata/models/gosrc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	f := modeltest.Open(t, "../testdata/models/gosrc")
+	d := modeltest.CPU(t, cpu.Options{})
 	if _, err := model.LoadFrozenAs(d, f, device.TeacherWeights, device.Form{FP8: true}); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("got %v", err)
 	}

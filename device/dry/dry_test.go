@@ -143,11 +143,11 @@ func TestOperations(t *testing.T) {
 		t.Errorf("products %+v", products)
 	}
 	var names []string
-	for _, k := range r.Keys() {
-		names = append(names, k.Kind.String())
+	for _, o := range r.Ops {
+		names = append(names, o.Kind.String())
 	}
 	if got := strings.Join(names, " "); got != "MatMul MatMulInputGrad MatMulWeightGrad Attention Loss Verdict" {
-		t.Errorf("keys %s", got)
+		t.Errorf("operations %s", got)
 	}
 	sc, err := s.Wait(context.Background())
 	if err != nil || sc.Positions != 6 || !sc.Finite || sc.LR != 0.5 {

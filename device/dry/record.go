@@ -37,15 +37,6 @@ type Count struct {
 	FLOPs, Bytes float64 // of one
 }
 
-// Key names a kernel: an operation with its types and head dimension, whatever the sizes.
-type Key struct {
-	Kind    device.Op
-	In, Out tensor.DType
-	Weight  string
-	FP8     bool
-	HeadDim int
-}
-
 // Held is memory by its name at one time.
 type Held struct {
 	Name      string
@@ -115,20 +106,6 @@ func (r *Record) ByComponent() map[device.Component]int64 {
 	}
 	m[device.Scratch] += r.Temps - r.Most + r.Reserved
 	return m
-}
-
-// Keys returns the kernels of the step in the order of their first coming.
-func (r *Record) Keys() []Key {
-	var keys []Key
-	seen := map[Key]bool{}
-	for _, o := range r.Ops {
-		k := Key{o.Kind, o.In, o.Out, o.Weight, o.FP8, o.Attn.HeadDim}
-		if !seen[k] {
-			seen[k] = true
-			keys = append(keys, k)
-		}
-	}
-	return keys
 }
 
 // Products returns the matrix products of the step, phases aside, in the order of their first coming.
