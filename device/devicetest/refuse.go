@@ -102,10 +102,10 @@ func (r Refusal) Check(d device.Device) error {
 		return fmt.Errorf("%s was not refused: %s", r.op, r.what)
 	case device.Misuse:
 		if v.Op != r.op || v.What != r.what {
-			return fmt.Errorf("refused with %q, want %q", device.Misuse{Op: v.Op, What: v.What}, device.Misuse{Op: r.op, What: r.what})
+			return fmt.Errorf("refused with %q, want %q", v.Error(), device.Misuse{Op: r.op, What: r.what}.Error())
 		}
 	default:
-		return fmt.Errorf("panics with %v, want %q", v, device.Misuse{Op: r.op, What: r.what})
+		return fmt.Errorf("panics with %v, want %q", v, device.Misuse{Op: r.op, What: r.what}.Error())
 	}
 	if _, err := k.s.Wait(context.Background()); err != nil {
 		return fmt.Errorf("a refusal became an error of the stream: %w", err)
