@@ -12,7 +12,7 @@ RACE := ./internal/... ./device/cpu/par ./run/log ./corpus ./format ./format/saf
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross static test-strict current emulate browser proofs falsify falsify-sample fuzz fuzz-sample trust gpu-test gpu-binaries gates help
+.PHONY: build test vet race lint bench kernels golden notices check cross size static test-strict current emulate browser proofs falsify falsify-sample fuzz fuzz-sample trust gpu-test gpu-binaries gates help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -129,4 +129,11 @@ current: ## generated assembly and notices are up to date
 	before=$$(sha256sum $$files); $(GO) run ./tools/ptx/main.go -check; $(MAKE) --no-print-directory kernels notices; \
 	diff <(echo "$$before") <(sha256sum $$files) || { echo "generated files were out of date: commit the new ones"; exit 1; }
 
-check: build cross test-strict current lint ## what CI runs
+# A program that people download: what grows it is seen here, not by them.
+SIZE_LIMIT := 30000000
+
+size: ## the stripped program is not larger than 30 MB
+	@file=$$(mktemp); trap 'rm -f '$$file EXIT; $(GO) build -trimpath -ldflags '-s -w' -o $$file ./cmd/apr; \
+	bytes=$$(stat -c %s $$file); echo "the stripped program has $$bytes bytes of at most $(SIZE_LIMIT)"; [ $$bytes -le $(SIZE_LIMIT) ]
+
+check: build cross size test-strict current lint ## what CI runs

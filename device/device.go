@@ -6,7 +6,7 @@
 // passes device/devicetest, which compares every operation with float64.
 //
 // Caveats. Operations return nothing: a stream keeps its first error and every later operation is a no-op, until Wait
-// returns it. Shape mistakes are broken preconditions of the program and panic. Operations may run asynchronously:
+// returns it. Shape mistakes are broken preconditions of the program and panic: the Check functions say which they are. Operations may run asynchronously:
 // host slices handed to Upload may be reused as soon as it returns; Download and Wait are the only host waits. Results
 // are deterministic: the same device kind and inputs give the same bits, whatever the number of worker threads.
 package device
@@ -20,8 +20,12 @@ import (
 
 // Buffer is a piece of a device's memory; only the device that made it can look inside.
 type Buffer interface {
-	// Bytes returns the size of the buffer.
+	// Bytes returns the size that was asked for.
 	Bytes() int64
+	// State says whether it was given back, and how it has to be.
+	State() State
+	// Name is what Temp, Alloc or Param called it.
+	Name() string
 }
 
 // Tensor is a view of device memory as a row-major matrix: element (r,c) stands at Off + r·Stride + c of Buf,
@@ -328,7 +332,7 @@ type Stream interface {
 	Upload(t Tensor, src []float32)
 	// UploadInts copies ids to t (I32).
 	UploadInts(t Tensor, src []int32)
-	// Download copies t (any float type) to dst and waits; an earlier error of the stream is returned.
+	// Download copies t (F32 or BF16) to dst and waits; an earlier error of the stream is returned.
 	Download(dst []float32, t Tensor) error
 	// RefreshWeight makes p.Weight agree with p.Value after an Upload to Value.
 	RefreshWeight(p *Param)

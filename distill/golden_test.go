@@ -16,6 +16,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/optim"
 	"apr/teacher"
 	"apr/tensor"
@@ -61,21 +62,13 @@ var testDevice = newCPU
 
 func newCPU(t *testing.T) device.Device {
 	t.Helper()
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
+	d := modeltest.CPU(t, cpu.Options{})
 	return d
 }
 
 func openModel(t *testing.T, path string) *model.Files {
 	t.Helper()
-	f, err := model.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
+	f := modeltest.Open(t, path)
 	if err := f.CheckTensors(); err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := c.schedule(r.steps).Validate(); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
-	if err := r.findNoise(ctx); err != nil {
+	if err := r.checkNoise(ctx); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
 	if err := prepare(dev, in.planned); err != nil {

@@ -12,16 +12,13 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
+	"apr/model/modeltest"
 )
 
 // nats scores an opened model on the beginning of the held-out text, on a device of its own.
 func nats(t *testing.T, f *model.Files, w *corpus.Windows) []eval.Position {
 	t.Helper()
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := modeltest.CPU(t, cpu.Options{})
 	if err := f.CheckTensors(); err != nil {
 		t.Fatal(err)
 	}
@@ -44,11 +41,7 @@ func score(all []eval.Position) eval.Score {
 // five standard errors and fail a gate that it passes; those whose loss is known have it.
 func TestCanaries(t *testing.T) {
 	for _, path := range []string{gosrc, gosrc + "-q4_k_m.gguf"} {
-		f, err := model.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
+		f := modeltest.Open(t, path)
 		text := heldOut(t, f)
 		w, err := corpus.NewWindows(&corpus.Tokens{IDs: text.IDs[:1025]}, 256, 256)
 		if err != nil {
@@ -103,11 +96,7 @@ func checkConstant(t *testing.T, all []eval.Position, ids []int32, constant int3
 
 // A model with a tied head has canaries too.
 func TestCanariesTied(t *testing.T) {
-	f, err := model.Open(golden + "/student")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	f := modeltest.Open(t, golden+"/student")
 	if !f.Config.Tied {
 		t.Fatal("the golden student is not tied")
 	}
@@ -120,11 +109,7 @@ func TestCanariesTied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := modeltest.CPU(t, cpu.Options{})
 	for _, c := range eval.Canaries(f, 320, 7, 1) {
 		m, err := model.LoadFrozen(d, c.Files, device.StudentWeights)
 		if err != nil {

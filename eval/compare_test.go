@@ -18,6 +18,7 @@ import (
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/model"
+	"apr/model/modeltest"
 )
 
 const golden = "../testdata/golden/qwen2/tied_gqa"
@@ -25,20 +26,10 @@ const golden = "../testdata/golden/qwen2/tied_gqa"
 // goldenModels returns student (320 ids) and teacher (352 ids) on one device, and both in float64.
 func goldenModels(t *testing.T) (s device.Stream, on [2]*model.Model, exact [2]*ref.Model) {
 	t.Helper()
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
+	d := modeltest.CPU(t, cpu.Options{})
 	for i, name := range []string{"student", "teacher"} {
-		f, err := model.Open(filepath.Join(golden, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		if on[i], err = model.LoadFrozen(d, f, device.TeacherWeights); err != nil {
-			t.Fatal(err)
-		}
+		f := modeltest.Open(t, filepath.Join(golden, name))
+		on[i] = modeltest.On(t, d, f)
 		c := f.Config
 		exact[i] = &ref.Model{Params: map[string]ref.Mat{}, Config: ref.Config{
 			Vocab: c.VocabSize, Hidden: c.HiddenSize, FFN: c.IntermediateSize, Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads,

@@ -14,6 +14,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
+	"apr/model/modeltest"
 )
 
 // reference is what transformers computes in float64 from the stored bfloat16 weights; see testdata/models/README.md.
@@ -28,43 +29,12 @@ const gosrc = "../testdata/models/gosrc"
 
 func loadGosrc(t *testing.T) (device.Stream, *model.Files, *model.Model) {
 	t.Helper()
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
-	f, err := model.Open(gosrc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d.NewStream(), f, m
+	return modeltest.Load(t, gosrc, cpu.Options{})
 }
 
 func heldOut(t *testing.T, f *model.Files) *corpus.Tokens {
 	t.Helper()
-	tok, err := f.Tokenizer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	enc, err := corpus.ForTokenizer(tok, "none")
-	if err != nil {
-		t.Fatal(err)
-	}
-	eos, err := corpus.EndOfText(tok)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, _, err := corpus.Load(context.Background(), []string{"../examples/gosrc/data/gosrc-val.jsonl.zst"}, enc,
-		corpus.EncodeOptions{EOS: eos, Vocab: tok.RealIDs()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return modeltest.Text(t, f, "../examples/gosrc/data/gosrc-val.jsonl.zst")
 }
 
 // The gate, 1e-5 relative, must see rotary frequencies rounded to bfloat16, which give 2.204901.

@@ -12,6 +12,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -24,24 +25,13 @@ const llamaPerplexity = 8.3539
 // 512 tokens side by side, the last 255 predictions of each, probabilities over all rows of the vocabulary.
 func TestPerplexityOfLlamaCPP(t *testing.T) {
 	const window, scored = 512, 255
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	f, err := model.Open("../testdata/models/gosrc-q4_k_m.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	d := modeltest.CPU(t, cpu.Options{})
+	f := modeltest.Open(t, "../testdata/models/gosrc-q4_k_m.gguf")
 	tok, err := f.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := modeltest.On(t, d, f)
 	ids := tok.Encode(joined(t), tokenizer.PlainText)
 	s := d.NewStream()
 	const rows = 4

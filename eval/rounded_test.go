@@ -13,6 +13,7 @@ import (
 	"apr/generate"
 	"apr/internal/near"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -20,21 +21,7 @@ import (
 // quantised opens the Q4_K_M teacher on a CPU that rounds activations, or does not.
 func quantised(t *testing.T, round bool) (device.Stream, *model.Files, *model.Model) {
 	t.Helper()
-	d, err := cpu.New(cpu.Options{RoundActivations: round})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
-	f, err := model.Open("../testdata/models/gosrc-q4_k_m.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d.NewStream(), f, m
+	return modeltest.Load(t, "../testdata/models/gosrc-q4_k_m.gguf", cpu.Options{RoundActivations: round})
 }
 
 // Rounding activations to 16 bits changes the perplexity of a quantised model by less than 0.01 % (to 8 bits, by 0.3 %).

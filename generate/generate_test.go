@@ -12,6 +12,7 @@ import (
 	"apr/device/cpu"
 	"apr/generate"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/tokenizer"
 )
 
@@ -19,25 +20,12 @@ const gosrc = "../testdata/models/gosrc"
 
 func load(t *testing.T) (device.Stream, *model.Model, *tokenizer.Tokenizer) {
 	t.Helper()
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
-	f, err := model.Open(gosrc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, f, m := modeltest.Load(t, gosrc, cpu.Options{})
 	tok, err := f.Tokenizer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.NewStream(), m, tok
+	return s, m, tok
 }
 
 func greedy(n, vocab int) generate.Options {

@@ -14,17 +14,14 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/tensor"
 )
 
 // TestPlan: a generation fits what its record needs and nothing less. What it is told of the tokens that fit is exact: one more does
 // not.
 func TestPlan(t *testing.T) {
-	f, err := model.Open(gosrc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	f := modeltest.Open(t, gosrc)
 	budget := int64(0)
 	run := generate.DryRun{
 		Target: func() dry.Target {
@@ -81,21 +78,13 @@ func TestPlan(t *testing.T) {
 // TestDryGenerationIsTheGeneration: each component reaches the bytes that the record says. Only the hidden state of the position that a
 // device works at early is in the record of every device.
 func TestDryGenerationIsTheGeneration(t *testing.T) {
-	f, err := model.Open(gosrc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	f := modeltest.Open(t, gosrc)
 	for _, prompt := range []int{1, 20, 700} {
 		for _, tokens := range []int{1, 2, 9} {
 			for _, temperature := range []float64{0, 1} {
 				t.Run(fmt.Sprintf("%d tokens after %d at %g", tokens, prompt, temperature), func(t *testing.T) {
 					contracttest.Cases(t, 1)
-					d, err := cpu.New(cpu.Options{})
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer d.Close()
+					d := modeltest.CPU(t, cpu.Options{})
 					o := greedy(tokens, f.Config.VocabSize)
 					o.Temperature = temperature
 					r, err := generate.DryRun{Target: d.Target, Model: f.Outline(), Component: device.StudentWeights, Prompt: prompt, Options: o}.Record()

@@ -13,6 +13,7 @@ import (
 	"apr/generate"
 	"apr/internal/near"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/tensor"
 )
 
@@ -22,11 +23,7 @@ const draws = 2000
 // of ones, which the final norm keeps, and the head multiplies.
 func fixedModel(t *testing.T, logits []float32) (device.Stream, *model.Model) {
 	t.Helper()
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
+	d := modeltest.CPU(t, cpu.Options{})
 	s := d.NewStream()
 	m := model.NewTrainable(d, model.Config{
 		Architecture: "qwen2", HiddenSize: 2, Layers: 1, Heads: 1, KVHeads: 1, HeadDim: 2, IntermediateSize: 2,

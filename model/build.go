@@ -26,6 +26,25 @@ func LoadFrozenAs(dev device.Device, f *Files, c device.Component, form device.F
 	return m, err
 }
 
+// LoadFrozenThrough is LoadFrozenAs with every matrix read through a source of the caller's, which may change its values and type.
+func LoadFrozenThrough(dev device.Device, f *Files, c device.Component, form device.Form, through func(device.Source) device.Source) (*Model, error) {
+	return loadFrozen(dev, f.Config, throughFiles{f, through}, c, form)
+}
+
+// throughFiles are Files whose matrices come through another source.
+type throughFiles struct {
+	*Files
+	through func(device.Source) device.Source
+}
+
+func (f throughFiles) Source(name string) (device.Source, error) {
+	s, err := f.Files.Source(name)
+	if err != nil {
+		return nil, err
+	}
+	return f.through(s), nil
+}
+
 // tensors gives the tensors of a model by name.
 type tensors interface {
 	Source(name string) (device.Source, error)

@@ -35,9 +35,6 @@ func (c *Cache) Len() int { return c.length }
 // that knows one way only, or before there was such a position.
 func (c *Cache) Decoding() string { return c.decoding }
 
-// Capacity returns the number of positions that fit.
-func (c *Cache) Capacity() int { return c.capacity }
-
 // Reset forgets all positions.
 func (c *Cache) Reset() { c.length = 0 }
 

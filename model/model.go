@@ -71,9 +71,6 @@ func (m *Model) Params() []*device.Param { return m.params }
 // Parts returns the named tensors of a trainable model in a fixed order.
 func (m *Model) Parts() []Part { return m.parts }
 
-// Embedding returns the matrix that token ids gather from.
-func (m *Model) Embedding() device.Weight { return m.embed }
-
 // Head returns the output matrix and, for a trainable model, the parameter behind it.
 func (m *Model) Head() (device.Weight, *device.Param) { return m.head, m.headParam }
 

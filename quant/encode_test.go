@@ -206,10 +206,6 @@ func TestQuantizeRefusesUnusableValues(t *testing.T) {
 			if !bytes.Equal(dst, bytes.Repeat([]byte{0xaa}, int(size))) {
 				t.Errorf("%s, %v: dst was written", name, d)
 			}
-			err = QuantizeRows(dst, src, 2, 256, d)
-			if !errors.As(err, &f) || f.Place != "row 1, column 44" {
-				t.Errorf("%s, %v: error of rows is %v", name, d, err)
-			}
 		}
 	}
 }
@@ -227,38 +223,6 @@ func TestQuantizeMinimumIsNotPositive(t *testing.T) {
 				t.Fatalf("%v: element %d is %g, want %g", d, i, got[i], x)
 			}
 		}
-	}
-}
-
-func TestQuantizeRowsEqualsQuantize(t *testing.T) {
-	const rows, cols = 9, 768
-	src := randomRow(rand.New(rand.NewPCG(41, 42)), rows*cols, distributions[0].at)
-	for _, d := range encodable {
-		want, decoded := quantized(t, src, d)
-		got := make([]byte, len(want))
-		if err := QuantizeRows(got, src, rows, cols, d); err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%v: blocks differ", d)
-		}
-		errs := make([]float64, rows)
-		RowRMSE(errs, src, got, cols, d)
-		for r, e := range errs {
-			if want := rmse(src[r*cols:(r+1)*cols], decoded[r*cols:(r+1)*cols]); !(math.Abs(e-want) <= 1e-12) {
-				t.Errorf("%v row %d: error %g, want %g", d, r, e, want)
-			}
-		}
-	}
-}
-
-func TestQuantizeRowsRefusesPartialBlocks(t *testing.T) {
-	err := QuantizeRows(nil, make([]float32, 2*896), 2, 896, tensor.Q4_K)
-	if fault.KindOf(err) != fault.Invalid {
-		t.Errorf("error is %v", err)
-	}
-	if err := QuantizeRows(make([]byte, 2*28*34), make([]float32, 2*896), 2, 896, tensor.Q8_0); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/teacher"
 	"apr/tokenizer"
 )
@@ -22,11 +23,7 @@ func withTokenizer(path string, rows int, d tokenizer.Data) *model.Files {
 // letters is a byte vocabulary with extra tokens at the end, each of a kind.
 func letters(t *testing.T, extra ...string) tokenizer.Data {
 	t.Helper()
-	f, err := model.Open("../testdata/models/gosrc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
+	f := modeltest.Open(t, "../testdata/models/gosrc")
 	tok, err := f.Tokenizer()
 	if err != nil {
 		t.Fatal(err)

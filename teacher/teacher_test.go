@@ -10,6 +10,7 @@ import (
 	"apr/device/cpu"
 	"apr/internal/contracttest"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -18,21 +19,8 @@ const path = "../testdata/golden/qwen2/tied_gqa/teacher"
 
 func load(t testing.TB) (*model.Model, device.Stream) {
 	t.Helper()
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
-	f, err := model.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m, d.NewStream()
+	s, _, m := modeltest.Load(t, path, cpu.Options{})
+	return m, s
 }
 
 // batch returns rows of random ids whose mask keeps about the given share.

@@ -295,7 +295,7 @@ func (r *benchResult) count(before, after cuda.Stats, steps int) {
 // profileCPU takes the operations that a CPU counted over some steps, and returns the floating-point operations of one step's products.
 func (r *benchResult) profileCPU(all []cpu.OpStat, steps float64) (flops float64) {
 	for _, op := range all {
-		r.Ops = append(r.Ops, opShare{op.Op, op.Calls / int64(steps), op.Time.Seconds() * 1e3 / steps, float64(op.FLOPs) / steps / 1e9})
+		r.Ops = append(r.Ops, opShare{op.Op.String(), op.Calls / int64(steps), op.Time.Seconds() * 1e3 / steps, float64(op.FLOPs) / steps / 1e9})
 		flops += float64(op.FLOPs) / steps
 	}
 	return flops

@@ -20,6 +20,7 @@ import (
 	"apr/generate"
 	"apr/internal/near"
 	"apr/model"
+	"apr/model/modeltest"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -30,25 +31,15 @@ const gosrc = "../../testdata/models/gosrc"
 func openBoth(t *testing.T, compute cuda.Compute) (f *model.Files, onCPU, onGPU *model.Model) {
 	t.Helper()
 	openEmulator(t)
-	f, err := model.Open(gosrc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	host, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f = modeltest.Open(t, gosrc)
+	host := modeltest.CPU(t, cpu.Options{})
 	gpu, err := cuda.Open(cuda.Options{Compute: compute})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { gpu.Close() })
 	for _, d := range []device.Device{host, gpu} {
-		t.Cleanup(func() { d.Close() })
-		m, err := model.LoadFrozen(d, f, device.TeacherWeights)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := modeltest.On(t, d, f)
 		if onCPU == nil {
 			onCPU = m
 		} else {
@@ -65,19 +56,7 @@ func TestCUDANats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	enc, err := corpus.ForTokenizer(tok, "none")
-	if err != nil {
-		t.Fatal(err)
-	}
-	eos, err := corpus.EndOfText(tok)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, _, err := corpus.Load(context.Background(), []string{"../../examples/gosrc/data/gosrc-val.jsonl.zst"}, enc,
-		corpus.EncodeOptions{EOS: eos, Vocab: tok.RealIDs()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := modeltest.Text(t, f, "../../examples/gosrc/data/gosrc-val.jsonl.zst")
 	text.IDs = text.IDs[:min(len(text.IDs), heldOutTokens)]
 	w, err := corpus.NewWindows(text, 512, 512)
 	if err != nil {
@@ -98,16 +77,8 @@ func TestCUDANats(t *testing.T) {
 // TestCUDABlocks: a teacher whose blocks stay on the GPU gives the logits that the CPU decodes from the same blocks.
 func TestCUDABlocks(t *testing.T) {
 	openEmulator(t)
-	f, err := model.Open(gosrc + "-q4_k_m.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	host, err := cpu.New(cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer host.Close()
+	f := modeltest.Open(t, gosrc+"-q4_k_m.gguf")
+	host := modeltest.CPU(t, cpu.Options{})
 	gpu, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -108,8 +108,5 @@ func (a *Arena) Release(offset int64) {
 // Peak returns the size of the memory that everything so far needed: the highest end of a buffer.
 func (a *Arena) Peak() int64 { return a.peak }
 
-// MaxUsed returns the most bytes that were placed at one time. Peak − MaxUsed is lost to holes.
-func (a *Arena) MaxUsed() int64 { return a.most }
-
 // Used returns the bytes placed now; 0 when everything was released.
 func (a *Arena) Used() int64 { return a.used }

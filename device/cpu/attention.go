@@ -25,18 +25,9 @@ type attentionOp struct {
 	fwd, bwd        func(worker, lo, hi int)
 }
 
-// set takes the operands and checks their shapes.
-func (o *attentionOp) set(op string, q, k, v, out, lse device.Tensor, a device.Attn) {
+// set takes the operands.
+func (o *attentionOp) set(q, k, v, out, lse device.Tensor, a device.Attn) {
 	o.q, o.k, o.v, o.o, o.lse, o.a = floats(q), floats(k), floats(v), floats(out), optional(lse), a
-	need(a.HeadDim > 0 && a.KVHeads > 0 && a.Heads%a.KVHeads == 0, op, "heads do not divide")
-	rows, keys := a.Batch*a.QLen, 0
-	if a.Batch > 0 {
-		keys = (a.Batch-1)*a.KStride + a.KLen
-	}
-	need(a.KStride >= a.KLen && a.QOffset >= 0 && a.QOffset+a.QLen <= a.KLen, op, "queries see keys that are not there")
-	need(o.q.rows == rows && o.o.rows == rows && o.q.cols == a.Heads*a.HeadDim && o.o.cols == o.q.cols, op, "q or o has another shape")
-	need(o.k.rows >= keys && o.v.rows >= keys && o.k.cols == a.KVHeads*a.HeadDim && o.v.cols == o.k.cols, op, "k or v has another shape")
-	need(lse.IsZero() || o.lse.rows == rows && o.lse.cols == a.Heads, op, "lse has another shape")
 	o.scale = float32(1 / math.Sqrt(float64(a.HeadDim)))
 	o.group = a.Heads / a.KVHeads
 	o.queries = max(16, stackRows/o.group)
@@ -51,13 +42,14 @@ func (o *attentionOp) pairs() int64 {
 
 // Attention: o = softmax(q·kᵀ/√d, causal)·v per head.
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
+	device.CheckAttention(o, lse, q, k, v, a)
 	if !s.begin() {
 		return
 	}
 	op := &s.ops.attention
-	op.set("Attention", q, k, v, o, lse, a)
+	op.set(q, k, v, o, lse, a)
 	s.split(a.Batch*a.KVHeads*op.blocks, 1, op.fwd)
-	s.end(opAttention, 4*int64(a.Batch*a.Heads*a.HeadDim)*op.pairs())
+	s.end(device.OpAttention, 4*int64(a.Batch*a.Heads*a.HeadDim)*op.pairs())
 }
 
 // stack is a block of queries: queries [row, row+n) of the tensors for the heads [head, head+group), as group·n rows,
@@ -131,17 +123,15 @@ func (o *attentionOp) forward(worker, task, _ int) {
 // ds = p∘(dp−δ)/√d, dq = ds·k, dk = dsᵀ·q. The sums over the queries of a key run over blocks of queries, and in each
 // over its query heads, in ascending order.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
+	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
 	if !s.begin() {
 		return
 	}
 	op := &s.ops.attention
-	op.set("AttentionBackward", q, k, v, o, lse, a)
+	op.set(q, k, v, o, lse, a)
 	op.dq, op.dk, op.dv, op.do = floats(dq), floats(dk), floats(dv), floats(do)
-	same := func(a, b mat) bool { return a.rows == b.rows && a.cols == b.cols }
-	need(same(op.dq, op.q) && same(op.dk, op.k) && same(op.dv, op.v) && same(op.do, op.o) && op.lse.cols > 0,
-		"AttentionBackward", "shapes differ")
 	s.split(a.Batch*a.KVHeads, 1, op.bwd)
-	s.end(opAttentionBackward, 10*int64(a.Batch*a.Heads*a.HeadDim)*op.pairs())
+	s.end(device.OpAttentionBackward, 10*int64(a.Batch*a.Heads*a.HeadDim)*op.pairs())
 }
 
 func (o *attentionOp) backward(worker, task, _ int) {

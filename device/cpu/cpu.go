@@ -45,7 +45,7 @@ type Options struct {
 type Device struct {
 	isa    vec.ISA
 	pool   *par.Pool
-	mem    memory
+	mem    device.Accounts
 	rotary rotaryCache
 
 	round  bool
@@ -94,37 +94,25 @@ func processorName() string {
 
 // Alloc returns a zeroed tensor that lives until Free or Close.
 func (d *Device) Alloc(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
-	b := newBuffer(name, c, bytesOf(t, rows, cols))
-	d.mem.add(c, b.size)
-	return view(b, t, rows, cols)
+	b := newBuffer(name, c, device.TensorBytes(device.OpAlloc, t, rows, cols))
+	b.state = device.Lasting
+	d.mem.Add(c, b.size)
+	return device.Whole(b, t, rows, cols)
 }
 
 // Free gives tensors of Alloc back.
 func (d *Device) Free(ts ...device.Tensor) {
 	for _, t := range ts {
+		device.CheckFree(t)
 		b := t.Buf.(*buffer)
-		if b.live || b.data == nil {
-			panic("cpu: free of " + b.name + ", which is a temp or was freed before")
-		}
-		d.mem.add(b.comp, -b.size)
-		b.data = nil
+		d.mem.Add(b.comp, -b.size)
+		b.state, b.data = device.Gone, nil
 	}
 }
 
 // Param makes a trainable tensor, all zero. Its weight reads Value itself.
 func (d *Device) Param(spec device.ParamSpec) *device.Param {
-	alloc := func(what string, c device.Component) device.Tensor {
-		return d.Alloc(spec.Name+what, c, tensor.F32, spec.Rows, spec.Cols)
-	}
-	p := &device.Param{
-		ParamSpec: spec,
-		Value:     alloc("", device.StudentWeights),
-		Grad:      alloc(".grad", device.Gradients),
-		M:         alloc(".m", device.Moments),
-		V:         alloc(".v", device.Moments),
-	}
-	p.Weight = d.Frozen(p.Value)
-	return p
+	return device.NewParam(spec, d.Alloc, d.Frozen)
 }
 
 // NewStream returns a stream; one goroutine at a time may use it.
@@ -134,7 +122,7 @@ func (d *Device) NewStream() device.Stream { return d.Stream() }
 func (d *Device) Stream() *Stream { return newStream(d) }
 
 // Memory returns the bytes held now and at the highest point, by component.
-func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.report() }
+func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.Memory() }
 
 // Close ends the workers. Tensors and streams must not be used afterwards.
 func (d *Device) Close() error {
@@ -142,56 +130,35 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// memory counts bytes by component.
-type memory struct {
-	mu        sync.Mutex
-	now, peak map[device.Component]int64
-}
-
-func (m *memory) add(c device.Component, n int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.now == nil {
-		m.now, m.peak = map[device.Component]int64{}, map[device.Component]int64{}
-	}
-	m.now[c] += n
-	m.peak[c] = max(m.peak[c], m.now[c])
-}
-
-func (m *memory) report() (now, peak map[device.Component]int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now, peak = map[device.Component]int64{}, map[device.Component]int64{}
-	for c, n := range m.now {
-		now[c] = n
-	}
-	for c, n := range m.peak {
-		peak[c] = n
-	}
-	return now, peak
-}
-
 // buffer is a piece of memory, aligned to a cache line.
 type buffer struct {
 	name string
 	comp device.Component
 	data []float32 // all of it; other types view the same bytes
+	n    int64     // bytes asked for
 	size int64     // bytes counted
 
+	state device.State
+
 	// Of temps:
-	class  int  // of the free list
-	number int  // in the order of making
-	live   bool // handed out and not yet released
+	class  int // of the free list
+	number int // in the order of making
 }
 
-// Bytes returns the size of the buffer.
-func (b *buffer) Bytes() int64 { return b.size }
+// Bytes returns the size that was asked for.
+func (b *buffer) Bytes() int64 { return b.n }
+
+// Name is what Temp or Alloc called it.
+func (b *buffer) Name() string { return b.name }
+
+// State says whether b was given back.
+func (b *buffer) State() device.State { return b.state }
 
 const lineFloats = 16 // float32 in a cache line
 
 // newBuffer returns n zeroed bytes, n rounded up to whole float32.
 func newBuffer(name string, c device.Component, n int64) *buffer {
-	return &buffer{name: name, comp: c, data: alignedFloats(int((n + 3) / 4)), size: n}
+	return &buffer{name: name, comp: c, data: alignedFloats(int((n + 3) / 4)), n: n, size: n}
 }
 
 // alignedFloats returns n zeroed float32 that start at a cache line.
@@ -199,15 +166,4 @@ func alignedFloats(n int) []float32 {
 	d := make([]float32, n+lineFloats)
 	skip := int(-(uintptr(unsafe.Pointer(&d[0]))/4)%lineFloats+lineFloats) % lineFloats
 	return d[skip : skip+n : skip+n]
-}
-
-func bytesOf(t tensor.DType, rows, cols int) int64 {
-	if rows < 0 || cols < 0 || t.BlockLen() != 1 {
-		panic("cpu: no tensor of such a shape or type")
-	}
-	return int64(rows) * t.RowBytes(cols)
-}
-
-func view(b *buffer, t tensor.DType, rows, cols int) device.Tensor {
-	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: t}
 }

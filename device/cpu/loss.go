@@ -34,15 +34,12 @@ const lossGrain = 4
 // A = Σe^{(t−m_t)/T}[(t−m_t)−(z−m_z)]: KL(p‖Q) = A/(T·S_t) + ln S_T − ln S_t and CE = m_z + ln S_1 − z_y, so that a
 // constant added to t or z cancels before anything is rounded. t is left as it is.
 func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
+	device.CheckLoss(grad, z, t, targets, spec)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.loss
 	o.grad, o.z, o.t, o.targets, o.spec = optional(grad), floats(z), optional(t), ints(targets), spec
-	same := func(m mat) bool { return m.cols == 0 || m.rows == o.z.rows && m.cols == o.z.cols }
-	need(len(o.targets) == o.z.rows && same(o.grad) && same(o.t), "Loss", "shapes differ")
-	need(spec.Alpha == 0 || o.t.cols > 0, "Loss", "a divergence without teacher")
-	need(o.t.cols == 0 || spec.Temperature > 0, "Loss", "temperature is not positive")
 	if !s.inRange("Loss", o.targets, o.z.cols) {
 		return
 	}
@@ -62,7 +59,7 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 		}
 	}
 	s.scalars.Positions += int64(o.z.rows)
-	s.end(opLoss, 0)
+	s.end(device.OpLoss, 0)
 }
 
 // choose sets the divergence to compute and the coefficients of its mixture.

@@ -4,15 +4,14 @@ import "apr/device"
 
 // MatMul: y = x·Wᵀ (+ bias) or, with add, y += x·Wᵀ (+ bias), over the first y.Cols rows of W.
 func (s *Stream) MatMul(y, x device.Tensor, dw device.Weight, bias device.Tensor, add bool) {
+	device.CheckMatMul(y, x, dw, bias)
 	if !s.begin() {
 		return
 	}
 	w, c, a := dw.(*weight), floats(y), floats(x)
-	need(a.rows == c.rows && a.cols == w.cols && c.cols <= w.rows, "MatMul", "shapes differ")
 	var b []float32
 	if !bias.IsZero() {
 		m := floats(bias)
-		need(m.rows == 1 && m.cols == c.cols, "MatMul", "bias is not [1, out]")
 		b = m.row(0)
 	}
 	switch {
@@ -23,22 +22,22 @@ func (s *Stream) MatMul(y, x device.Tensor, dw device.Weight, bias device.Tensor
 	default:
 		s.gemm.NTRows(c.rows, c.cols, a.cols, a.d, a.stride, w, b, c.d, c.stride, add)
 	}
-	s.end(opMatMul, 2*int64(c.rows)*int64(c.cols)*int64(a.cols))
+	s.end(device.OpMatMul, 2*int64(c.rows)*int64(c.cols)*int64(a.cols))
 }
 
 // MatMulInputGrad: dx = dy·W, or dx += dy·W with add, over the first dy.Cols rows of W.
 func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, dw device.Weight, add bool) {
+	device.CheckMatMulInputGrad(dx, dy, dw)
 	if !s.begin() {
 		return
 	}
 	w, c, a := dw.(*weight), floats(dx), floats(dy)
-	need(a.rows == c.rows && c.cols == w.cols && a.cols <= w.rows, "MatMulInputGrad", "shapes differ")
 	if w.f32.d != nil {
 		s.gemm.NN(c.rows, c.cols, a.cols, a.d, a.stride, w.f32.d, w.f32.stride, c.d, c.stride, add)
 	} else {
 		s.inputGradDecoded(c, a, w, add)
 	}
-	s.end(opMatMulInputGrad, 2*int64(c.rows)*int64(c.cols)*int64(a.cols))
+	s.end(device.OpMatMulInputGrad, 2*int64(c.rows)*int64(c.cols)*int64(a.cols))
 }
 
 // gradRows is how many rows of a stored weight are decoded at a time for the gradient of its input.
@@ -79,21 +78,20 @@ func (o *decodeOp) rows(_, lo, hi int) {
 
 // MatMulWeightGrad: dw += dyᵀ·x, and dbias += Σ_rows dy unless dbias is zero.
 func (s *Stream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
+	device.CheckMatMulWeightGrad(dw, dbias, dy, x)
 	if !s.begin() {
 		return
 	}
 	c, a, b := floats(dw), floats(dy), floats(x)
-	need(a.rows == b.rows && c.rows == a.cols && c.cols == b.cols, "MatMulWeightGrad", "shapes differ")
 	if a.rows > 0 {
 		s.gemm.TN(c.rows, c.cols, a.rows, a.d, a.stride, b.d, b.stride, c.d, c.stride, true)
 	}
 	if !dbias.IsZero() {
 		o := &s.ops.columns
 		o.sum, o.x = floats(dbias), a
-		need(o.sum.rows == 1 && o.sum.cols == a.cols, "MatMulWeightGrad", "dbias is not [1, out]")
 		s.split(a.cols, columnGrain, o.run)
 	}
-	s.end(opMatMulWeightGrad, 2*int64(c.rows)*int64(c.cols)*int64(a.rows))
+	s.end(device.OpMatMulWeightGrad, 2*int64(c.rows)*int64(c.cols)*int64(a.rows))
 }
 
 // columnGrain is the width of the strips that column sums are cut into: four cache lines.

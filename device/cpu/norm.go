@@ -16,23 +16,19 @@ type normOp struct {
 
 // RMSNorm: with delta, sum = x + delta and v = sum, else v = x; rstd = (mean(v²)+eps)^−½ and y = v·rstd·w by row.
 func (s *Stream) RMSNorm(y, rstd, sum, x, delta, w device.Tensor, eps float64) {
+	device.CheckRMSNorm(y, rstd, sum, x, delta, w)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.norm
 	o.y, o.rstd, o.sum, o.x, o.delta = optional(y), optional(rstd), optional(sum), floats(x), optional(delta)
 	o.w, o.eps = nil, eps
-	need(delta.IsZero() == sum.IsZero(), "RMSNorm", "sum and delta come together")
-	for _, t := range []*mat{&o.y, &o.sum, &o.delta} {
-		need(t.cols == 0 || t.rows == o.x.rows && t.cols == o.x.cols, "RMSNorm", "shapes differ")
-	}
 	if !y.IsZero() {
 		m := floats(w)
-		need(m.rows == 1 && m.cols == o.x.cols, "RMSNorm", "w is not [1, h]")
 		o.w = m.row(0)
 	}
 	s.split(o.x.rows, rowGrain(o.x.cols), o.run)
-	s.end(opRMSNorm, 0)
+	s.end(device.OpRMSNorm, 0)
 }
 
 func (o *normOp) rows(_, lo, hi int) {
@@ -70,6 +66,7 @@ type normBackwardOp struct {
 // RMSNormBackward: with x̂ = x·rstd, dx += rstd·(dy·w − x̂·mean(dy·w·x̂)) and dw += Σ_rows dy·x̂. The sum runs over
 // blocks of 64 rows, then over the blocks, in ascending order.
 func (s *Stream) RMSNormBackward(dx, dw, dy, x, rstd, w device.Tensor) {
+	device.CheckRMSNormBackward(dx, dw, dy, x, rstd, w)
 	if !s.begin() {
 		return
 	}
@@ -77,14 +74,12 @@ func (s *Stream) RMSNormBackward(dx, dw, dy, x, rstd, w device.Tensor) {
 	o.dx, o.dy, o.x, o.rstd = floats(dx), floats(dy), floats(x), floats(rstd)
 	mw, mdw := floats(w), floats(dw)
 	h := o.x.cols
-	need(mw.rows == 1 && mdw.rows == 1 && mw.cols == h && mdw.cols == h && o.dx.cols == h && o.dy.cols == h &&
-		o.dx.rows == o.x.rows && o.dy.rows == o.x.rows && o.rstd.rows == o.x.rows, "RMSNormBackward", "shapes differ")
 	o.w, o.dw = mw.row(0), mdw.row(0)
 	blocks := (o.x.rows + normBlock - 1) / normBlock
 	o.part = mat{d: grow(o.part.d, blocks*h), rows: blocks, cols: h, stride: h}
 	s.split(o.x.rows, normBlock, o.run)
 	s.split(h, columnGrain, o.sum)
-	s.end(opRMSNormBackward, 0)
+	s.end(device.OpRMSNormBackward, 0)
 }
 
 func (o *normBackwardOp) rows(_, lo, hi int) {

@@ -39,6 +39,7 @@ func (o *paramsOp) cut(params []*device.Param) {
 // Verdict computes the step's loss, the gradient norm over all params and the clip scale into the record, and whether the
 // step is refused. Squares are summed in float64 over blocks of 8192 elements, and the blocks in order.
 func (s *Stream) Verdict(params []*device.Param) {
+	device.CheckVerdict(params)
 	if !s.begin() {
 		return
 	}
@@ -62,7 +63,7 @@ func (s *Stream) Verdict(params []*device.Param) {
 	sc.Loss = sc.CEWeight*(sc.CE*sc.InvN) + sc.DWeight*(sc.D*sc.InvN)
 	sc.Finite = finite(sc.CE) && finite(sc.D) && finite(sc.GradNorm)
 	sc.Diverged = sc.Finite && sc.MaxLoss > 0 && sc.Loss > sc.MaxLoss
-	s.end(opVerdict, 0)
+	s.end(device.OpVerdict, 0)
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
@@ -75,6 +76,7 @@ func (o *paramsOp) squares(_, lo, _ int) {
 
 // AdamW updates params as the record says, and leaves all untouched if the verdict refused the step.
 func (s *Stream) AdamW(params []*device.Param, a device.AdamW) {
+	device.CheckAdamW(params)
 	if !s.begin() {
 		return
 	}
@@ -92,7 +94,7 @@ func (s *Stream) AdamW(params []*device.Param, a device.AdamW) {
 		o.decayed.Decay = float32(1 - sc.LR*a.WeightDecay)
 		s.split(len(o.pieces), 1, o.adam)
 	}
-	s.end(opAdamW, 0)
+	s.end(device.OpAdamW, 0)
 }
 
 func (o *paramsOp) update(_, i, _ int) {

@@ -15,14 +15,14 @@ type swigluOp struct {
 
 // SwiGLU: m = silu(g)·u, gu [n, 2f] holding g then u.
 func (s *Stream) SwiGLU(m, gu device.Tensor) {
+	device.CheckSwiGLU(m, gu)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.swiglu
 	o.m, o.gu = floats(m), floats(gu)
-	need(o.m.rows == o.gu.rows && 2*o.m.cols == o.gu.cols, "SwiGLU", "shapes differ")
 	s.split(o.m.rows, rowGrain(o.m.cols), o.fwd)
-	s.end(opSwiGLU, 0)
+	s.end(device.OpSwiGLU, 0)
 }
 
 func (o *swigluOp) forward(_, lo, hi int) {
@@ -35,22 +35,21 @@ func (o *swigluOp) forward(_, lo, hi int) {
 
 // MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u. gu is kept in any case.
 func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, _ bool) {
-	need(gu.Cols == w.Rows(), "MatMulSwiGLU", "gu has not a column for every row of W")
+	device.CheckMatMulSwiGLU(m, gu, x, w)
 	s.MatMul(gu, x, w, device.Tensor{}, false)
 	s.SwiGLU(m, gu)
 }
 
 // SwiGLUBackward writes dgu: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g). dgu may be gu itself.
 func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
+	device.CheckSwiGLUBackward(dgu, dm, gu)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.swiglu
 	o.dgu, o.m, o.gu = floats(dgu), floats(dm), floats(gu)
-	need(o.m.rows == o.gu.rows && 2*o.m.cols == o.gu.cols && o.dgu.rows == o.gu.rows && o.dgu.cols == o.gu.cols,
-		"SwiGLUBackward", "shapes differ")
 	s.split(o.m.rows, rowGrain(o.m.cols), o.bwd)
-	s.end(opSwiGLUBackward, 0)
+	s.end(device.OpSwiGLUBackward, 0)
 }
 
 func (o *swigluOp) backward(_, lo, hi int) {
@@ -116,16 +115,15 @@ type rotateOp struct {
 
 // Rotate applies the rotary embedding in place to x [n, heads·HeadDim].
 func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
+	device.CheckRotate(x, r)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.rotate
 	o.x, o.r = floats(x), r
-	need(r.HeadDim > 0 && r.HeadDim%2 == 0 && x.Cols%r.HeadDim == 0, "Rotate", "columns are not whole heads of even size")
-	need(r.SeqLen > 0 && r.Offset >= 0, "Rotate", "no positions")
 	o.t = s.dev.rotary.table(r.Theta, r.HeadDim/2, r.Offset+min(r.SeqLen, max(1, x.Rows)))
 	s.split(o.x.rows, rowGrain(o.x.cols), o.run)
-	s.end(opRotate, 0)
+	s.end(device.OpRotate, 0)
 }
 
 func (o *rotateOp) rows(_, lo, hi int) {

@@ -18,6 +18,7 @@ type rowsOp struct {
 
 // Zero sets t to zero.
 func (s *Stream) Zero(t device.Tensor) {
+	device.CheckZero(t)
 	if !s.begin() {
 		return
 	}
@@ -26,7 +27,7 @@ func (s *Stream) Zero(t device.Tensor) {
 		o.dst = t
 		s.split(t.Rows, rowGrain(t.Cols), o.run)
 	}
-	s.end(opZero, 0)
+	s.end(device.OpZero, 0)
 }
 
 // bytesOp zeroes or copies rows of any plain type.
@@ -49,7 +50,7 @@ func (o *bytesOp) copy(_, lo, hi int) {
 
 // Copy copies src to dst, of the same shape and type.
 func (s *Stream) Copy(dst, src device.Tensor) {
-	need(dst.Rows == src.Rows && dst.Cols == src.Cols && dst.DType == src.DType, "Copy", "shapes or types differ")
+	device.CheckCopy(dst, src)
 	if !s.begin() {
 		return
 	}
@@ -58,7 +59,7 @@ func (s *Stream) Copy(dst, src device.Tensor) {
 		o.dst, o.src = dst, src
 		s.split(dst.Rows, rowGrain(dst.Cols), o.run)
 	}
-	s.end(opCopy, 0)
+	s.end(device.OpCopy, 0)
 }
 
 type zeroOp struct {
@@ -85,16 +86,16 @@ func (s *Stream) inRange(op string, ids []int32, n int) bool {
 
 // Embed gathers rows: dst[i] = w[ids[i]].
 func (s *Stream) Embed(dst device.Tensor, w device.Weight, ids device.Tensor) {
+	device.CheckEmbed(dst, w, ids)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.embed
 	o.dst, o.w, o.ids = floats(dst), w.(*weight), ints(ids)
-	need(len(o.ids) == o.dst.rows && o.dst.cols == o.w.cols, "Embed", "shapes differ")
 	if s.inRange("Embed", o.ids, o.w.rows) {
 		s.split(o.dst.rows, rowGrain(o.dst.cols), o.run)
 	}
-	s.end(opEmbed, 0)
+	s.end(device.OpEmbed, 0)
 }
 
 func (o *rowsOp) embed(_, lo, hi int) {
@@ -105,16 +106,16 @@ func (o *rowsOp) embed(_, lo, hi int) {
 
 // EmbedBackward adds rows: grad[ids[i]] += dx[i], in ascending i. A task owns a strip of columns.
 func (s *Stream) EmbedBackward(grad, ids, dx device.Tensor) {
+	device.CheckEmbedBackward(grad, ids, dx)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.embedBackward
 	o.dst, o.src, o.ids = floats(grad), floats(dx), ints(ids)
-	need(len(o.ids) == o.src.rows && o.dst.cols == o.src.cols, "EmbedBackward", "shapes differ")
 	if s.inRange("EmbedBackward", o.ids, o.dst.rows) {
 		s.split(o.dst.cols, columnGrain, o.run)
 	}
-	s.end(opEmbedBackward, 0)
+	s.end(device.OpEmbedBackward, 0)
 }
 
 func (o *rowsOp) addStrip(_, lo, hi int) {
@@ -125,16 +126,16 @@ func (o *rowsOp) addStrip(_, lo, hi int) {
 
 // Gather copies rows: dst[i] = src[rows[i]].
 func (s *Stream) Gather(dst, src, rows device.Tensor) {
+	device.CheckGather(dst, src, rows)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.gather
 	o.dst, o.src, o.ids = floats(dst), floats(src), ints(rows)
-	need(len(o.ids) == o.dst.rows && o.dst.cols == o.src.cols, "Gather", "shapes differ")
 	if s.inRange("Gather", o.ids, o.src.rows) {
 		s.split(o.dst.rows, rowGrain(o.dst.cols), o.run)
 	}
-	s.end(opGather, 0)
+	s.end(device.OpGather, 0)
 }
 
 func (o *rowsOp) gather(_, lo, hi int) {
@@ -145,18 +146,18 @@ func (o *rowsOp) gather(_, lo, hi int) {
 
 // Scatter zeroes dst and copies rows: dst[rows[i]] = src[i]; the rows are distinct.
 func (s *Stream) Scatter(dst, src, rows device.Tensor) {
+	device.CheckScatter(dst, src, rows)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.scatter
 	o.dst, o.src, o.ids = floats(dst), floats(src), ints(rows)
-	need(len(o.ids) == o.src.rows && o.dst.cols == o.src.cols, "Scatter", "shapes differ")
 	if s.inRange("Scatter", o.ids, o.dst.rows) {
 		s.ops.zero.m = o.dst
 		s.split(o.dst.rows, rowGrain(o.dst.cols), s.ops.zero.run)
 		s.split(o.src.rows, rowGrain(o.dst.cols), o.run)
 	}
-	s.end(opScatter, 0)
+	s.end(device.OpScatter, 0)
 }
 
 func (o *rowsOp) scatter(_, lo, hi int) {
@@ -168,15 +169,14 @@ func (o *rowsOp) scatter(_, lo, hi int) {
 // ArgMax writes the index of the largest value of each row to ids, the lowest on ties, and to best, if it is not zero, the index and
 // the value. NaN is skipped; a row of NaN gives 0.
 func (s *Stream) ArgMax(ids, best, x device.Tensor) {
+	device.CheckArgMax(ids, best, x)
 	if !s.begin() {
 		return
 	}
 	o := &s.ops.argMax
 	o.dst, o.src, o.ids = optional(best), floats(x), ints(ids)
-	need(len(o.ids) == o.src.rows && o.src.cols > 0, "ArgMax", "shapes differ")
-	need(best.IsZero() || o.dst.rows == o.src.rows && o.dst.cols == 2, "ArgMax", "best is not [n, 2]")
 	s.split(o.src.rows, rowGrain(o.src.cols), o.run)
-	s.end(opArgMax, 0)
+	s.end(device.OpArgMax, 0)
 }
 
 func (o *rowsOp) argMax(_, lo, hi int) {

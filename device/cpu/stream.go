@@ -95,7 +95,7 @@ func rowGrain(cols int) int { return max(1, taskElements/max(1, cols)) }
 
 // Temp returns a tensor with undefined content for use until Release.
 func (s *Stream) Temp(name string, c device.Component, d tensor.DType, rows, cols int) device.Tensor {
-	n := bytesOf(d, rows, cols)
+	n := device.TensorBytes(device.OpTemp, d, rows, cols)
 	class, size := sizeClass(n)
 	var b *buffer
 	if list := s.free[class]; len(list) > 0 {
@@ -107,23 +107,21 @@ func (s *Stream) Temp(name string, c device.Component, d tensor.DType, rows, col
 		b.class, b.number = class, s.made
 		s.made++
 	}
-	b.live = true
-	s.dev.mem.add(c, b.size)
-	return view(b, d, rows, cols)
+	b.n, b.state = n, device.Temporary
+	s.dev.mem.Add(c, b.size)
+	return device.Whole(b, d, rows, cols)
 }
 
 // Release gives temps back; any view of a temp releases all of it. Zero tensors are ignored.
 func (s *Stream) Release(ts ...device.Tensor) {
 	for _, t := range ts {
+		device.CheckRelease(t)
 		if t.IsZero() {
 			continue
 		}
 		b := t.Buf.(*buffer)
-		if !b.live {
-			panic("cpu: release of " + b.name + ", which is no temp in use")
-		}
-		b.live = false
-		s.dev.mem.add(b.comp, -b.size)
+		b.state = device.Gone
+		s.dev.mem.Add(b.comp, -b.size)
 		s.keep(b)
 	}
 }
@@ -172,17 +170,12 @@ type mat struct {
 func (m *mat) row(r int) []float32 { return m.d[r*m.stride:][:m.cols] }
 
 // flat returns all elements of a matrix without gaps.
-func (m *mat) flat() []float32 {
-	if m.stride != m.cols && m.rows > 1 {
-		panic("cpu: tensor with gaps between its rows")
-	}
-	return m.d[:m.rows*m.cols]
-}
+func (m *mat) flat() []float32 { return m.d[:m.rows*m.cols] }
 
-// floats returns the float32 matrix t views.
+// floats returns the float32 matrix t views. A limit of this device: it computes in no other type.
 func floats(t device.Tensor) mat {
 	if t.DType != tensor.F32 {
-		panic("cpu: " + t.DType.String() + " tensor where float32 is needed")
+		panic("cpu: a limit of this device: " + t.DType.String() + " tensor where float32 is needed")
 	}
 	m := mat{rows: t.Rows, cols: t.Cols, stride: t.Stride}
 	if t.Rows > 0 && t.Cols > 0 {
@@ -203,9 +196,6 @@ func optional(t device.Tensor) mat {
 
 // ints returns the ids of t, [n,1] or [1,n] without gaps.
 func ints(t device.Tensor) []int32 {
-	if t.DType != tensor.I32 || (t.Cols != 1 && t.Rows != 1) || (t.Rows > 1 && t.Stride != 1) {
-		panic("cpu: ids must be an int32 vector without gaps")
-	}
 	n := t.Rows * t.Cols
 	if n == 0 {
 		return nil
@@ -225,16 +215,9 @@ func rowBytes(t device.Tensor, r int) []byte {
 	return all[(t.Off+r*t.Stride)*size:][:t.Cols*size]
 }
 
-// need panics with the operation's name if its shapes do not fit.
-func need(ok bool, op, what string) {
-	if !ok {
-		panic("cpu: " + op + ": " + what)
-	}
-}
-
 // Upload copies host values to t, converting to its type.
 func (s *Stream) Upload(t device.Tensor, src []float32) {
-	need(len(src) == t.Rows*t.Cols, "Upload", "length differs from the tensor's")
+	device.CheckUpload(t, src)
 	if s.err != nil {
 		return
 	}
@@ -251,11 +234,10 @@ func (s *Stream) Upload(t device.Tensor, src []float32) {
 
 // UploadInts copies ids to t.
 func (s *Stream) UploadInts(t device.Tensor, src []int32) {
-	need(len(src) == t.Rows*t.Cols, "UploadInts", "length differs from the tensor's")
+	device.CheckUploadInts(t, src)
 	if s.err != nil {
 		return
 	}
-	need(t.DType == tensor.I32, "UploadInts", "ids are int32")
 	for r := range t.Rows {
 		dst := rowBytes(t, r)
 		for i, id := range src[r*t.Cols : (r+1)*t.Cols] {
@@ -266,7 +248,7 @@ func (s *Stream) UploadInts(t device.Tensor, src []int32) {
 
 // Download copies t to dst; an earlier error of the stream is returned.
 func (s *Stream) Download(dst []float32, t device.Tensor) error {
-	need(len(dst) == t.Rows*t.Cols, "Download", "length differs from the tensor's")
+	device.CheckDownload(dst, t)
 	if s.err != nil {
 		return s.err
 	}
@@ -277,7 +259,7 @@ func (s *Stream) Download(dst []float32, t device.Tensor) error {
 }
 
 // RefreshWeight has nothing to do: weights of parameters read Value itself.
-func (s *Stream) RefreshWeight(*device.Param) {}
+func (s *Stream) RefreshWeight(p *device.Param) { device.CheckRefreshWeight(p) }
 
 // SetScalars starts a step's record; the clock of its phases starts with PhaseData.
 func (s *Stream) SetScalars(sc device.Scalars) {
@@ -288,6 +270,7 @@ func (s *Stream) SetScalars(sc device.Scalars) {
 
 // Phase marks the beginning of a phase; the previous one ends here.
 func (s *Stream) Phase(p device.Phase) {
+	device.CheckPhase(p)
 	now := time.Now()
 	s.scalars.Phases[s.clock.phase] += now.Sub(s.clock.since)
 	s.clock.phase, s.clock.since = p, now

@@ -71,6 +71,7 @@ func (p *part) decode(isa vec.ISA, dst []float32, row, lo, cols int) {
 
 // Frozen returns a weight that reads t, which is float32.
 func (d *Device) Frozen(t device.Tensor) device.Weight {
+	device.CheckFrozen(t)
 	return &weight{rows: t.Rows, cols: t.Cols, f32: floats(t), isa: d.isa}
 }
 
@@ -86,7 +87,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		if err := w.pack(d, spec); err != nil {
 			return nil, err
 		}
-		d.mem.add(spec.Component, w.bytes)
+		d.mem.Add(spec.Component, w.bytes)
 		return w, nil
 	}
 	taken := int64(0) // of what may be expanded
@@ -97,12 +98,15 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		d.giveExpanded(taken)
 		return nil, err
 	}
-	d.mem.add(spec.Component, w.bytes)
+	d.mem.Add(spec.Component, w.bytes)
 	return w, nil
 }
 
 // layOut checks what spec claims to be; plain: all parts are float32 or float64.
 func layOut(spec device.WeightSpec) (w *weight, plain bool, err error) {
+	if spec.Form.FP8 {
+		return nil, false, fault.New(fault.Unavailable, "a CPU has no products in 8-bit floats").WithHint("--teacher-gemm bf16 works everywhere").WithID("E-CPU-009")
+	}
 	w, plain = &weight{}, true
 	for i, src := range spec.Parts {
 		p, cols, err := describe(src.Info(), spec, i)

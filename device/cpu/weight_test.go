@@ -281,8 +281,8 @@ func TestTempsAreCountedWhileInUse(t *testing.T) {
 		if want := int64(4 * n); size < want || want > 256 && size > want+want/4 {
 			t.Errorf("%d bytes counted for %d", size, want)
 		}
-		if a.Buf.Bytes() != size {
-			t.Errorf("the buffer says %d bytes, memory %d", a.Buf.Bytes(), size)
+		if got := a.Buf.Bytes(); got != int64(4*n) {
+			t.Errorf("the buffer says %d bytes, asked for were %d", got, 4*n)
 		}
 		s.Release(a)
 	}
@@ -310,7 +310,7 @@ func TestProfile(t *testing.T) {
 		s.MatMul(y, x, dev.Frozen(w), device.Tensor{}, false)
 	}
 	stats := s.Profile()
-	if len(stats) != 1 || stats[0].Op != "MatMul" || stats[0].Calls != 3 || stats[0].FLOPs != 3*2*8*4*16 || stats[0].Time <= 0 {
+	if len(stats) != 1 || stats[0].Op != device.OpMatMul || stats[0].Calls != 3 || stats[0].FLOPs != 3*2*8*4*16 || stats[0].Time <= 0 {
 		t.Errorf("profile %+v", stats)
 	}
 	s.ResetProfile()

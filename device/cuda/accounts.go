@@ -1,39 +1,14 @@
 package cuda
 
 import (
-	"maps"
-	"sync"
 	"sync/atomic"
 
 	"apr/device"
 )
 
-// memory counts bytes by component.
-type memory struct {
-	mu        sync.Mutex
-	now, peak map[device.Component]int64
-}
-
-func (m *memory) add(c device.Component, n int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.now == nil {
-		m.now, m.peak = map[device.Component]int64{}, map[device.Component]int64{}
-	}
-	m.now[c] += n
-	m.peak[c] = max(m.peak[c], m.now[c])
-}
-
 // Memory returns the bytes of tensors and scratch held now and at the highest point, by component. Slabs that hold no
 // tensor are not part of it; Stats().Allocated counts them.
-func (d *Device) Memory() (now, peak map[device.Component]int64) {
-	d.mem.mu.Lock()
-	defer d.mem.mu.Unlock()
-	now, peak = map[device.Component]int64{}, map[device.Component]int64{}
-	maps.Copy(now, d.mem.now)
-	maps.Copy(peak, d.mem.peak)
-	return now, peak
-}
+func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.Memory() }
 
 // counters are what Stats reports.
 type counters struct {

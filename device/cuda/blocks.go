@@ -103,9 +103,9 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 	if err != nil {
 		return dry.Kept{}, err
 	}
-	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch()}
+	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands, FP8: l.fp8}
 	if l.fp8 && !l.expands {
-		k.Types = fp8Type
+		k.Types = "e4m3"
 		return k, nil
 	}
 	for i, p := range l.parts {
@@ -115,9 +115,6 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 		case p.as != l.parts[i-1].as:
 			k.Types += "+" + name
 		}
-	}
-	if l.fp8 {
-		k.Types = fp8Type + " of " + k.Types
 	}
 	return k, nil
 }
@@ -230,7 +227,7 @@ func (o *operation) expandBlocks(dst kernel.Mat, b kernel.Blocks, lo, hi int, ti
 		return
 	}
 	end := (hi + kernel.TileRows - 1) / kernel.TileRows * kernel.TileRows
-	need(lo%kernel.TileRows == 0, "MatMul", "rows of a tile are expanded apart")
+	limit(lo%kernel.TileRows == 0, device.OpMatMul, "rows of a tile are expanded apart")
 	step := tileStep(b, end-lo)
 	at := o.Scratch(step * b.RowBytes)
 	for ; lo < hi; lo += step {
@@ -379,7 +376,7 @@ func (s *Stream) embedBlocks(dst device.Tensor, w *weight, ids device.Tensor) {
 		return
 	}
 	if len(w.parts) > 1 || !w.decodes() { // nobody embeds by such a matrix but tests
-		need(s.dev.expandsWhole(w), "Embed", "a stacked matrix of this size")
+		limit(s.dev.expandsWhole(w), device.OpEmbed, "no rows come out of a stacked matrix that is not expanded whole")
 		kernel.Embed(o, mat(dst), o.expand(w, 0, w.t.Rows), mat(ids))
 		o.end()
 		return

@@ -160,7 +160,7 @@ func (c *cache) planned(n int) {
 
 // skip notes a module that need not be loaded, and what that saves.
 func (c *cache) skip(m kernel.Module, because string) {
-	n := len(kernel.PTX(m.Name))
+	n := m.Bytes
 	c.skipped = append(c.skipped, Skipped{m.Name, len(m.Kernels), n, because})
 	c.event("skip", m.Name, n, 0, fmt.Sprintf(" kernels=%d because=%q", len(m.Kernels), because))
 }

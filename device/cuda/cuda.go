@@ -91,7 +91,7 @@ type Device struct {
 	rotary    rotaryTables
 	params    paramTables
 
-	mem     memory
+	mem     device.Accounts
 	poolsMu sync.Mutex
 	temps   pool
 	statics map[device.Component]*pool

@@ -15,10 +15,10 @@ var _ device.Decoder = (*Stream)(nil)
 // Decode runs all layers for one position as one launch, where all their matrices are in blocks. The first time it puts
 // them into tiles, in their place; products of many rows put what they expand back into rows.
 func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
+	device.CheckDecode(y, x, d)
 	shape := kernel.DecodeShape{
 		Hidden: x.Cols, Inter: d.Inter, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Eps: d.Eps, Shared: s.dev.desc.SharedPerBlockOptin,
 	}
-	need(x.Rows == 1 && y.Rows == 1, "Decode", "of several positions")
 	if !s.dev.decodesLayers() || x.DType != tensor.BF16 || y.DType != tensor.BF16 {
 		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
 	}
@@ -32,7 +32,6 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	touched := []device.Tensor{y, x, d.Norm}
 	for _, l := range d.Layers {
 		touched = append(touched, l.Cache)
-		need(d.Position < l.Cache.Rows, "Decode", "the cache is full")
 	}
 	for _, l := range d.Layers {
 		for _, w := range []device.Weight{l.QKV, l.O, l.GateUp, l.Down} {

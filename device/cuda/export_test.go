@@ -1,11 +1,10 @@
 package cuda
 
 import (
-	"strings"
-
 	"apr/device"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 )
 
 // LoadFallback loads the modules of this program's own products too, which a device with cublasLt leaves out, and
@@ -13,8 +12,7 @@ import (
 func (d *Device) LoadFallback() (n int, err error) {
 	err = d.ctx.Do(func(t *driver.Thread) error {
 		for _, m := range kernel.Modules() {
-			forThis := m.Target == baseTarget || m.Target == d.target()
-			if !strings.HasPrefix(m.Name, "gemm") || !forThis || d.kernels.modules[m.Name] {
+			if !m.Has(manifest.Products) || !d.runs(&m) || d.kernels.modules[m.Name] {
 				continue
 			}
 			if err := d.kernels.load(t, m); err != nil {

@@ -8,7 +8,6 @@ import (
 	"apr/device"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
-	"apr/tensor"
 )
 
 var _ device.Fetcher = (*Stream)(nil)
@@ -80,7 +79,7 @@ func (r *fetched) grow(d *Device, t *driver.Thread, n int) (err error) {
 
 // Fetch begins to copy t, float32 without gaps, to the host, and returns what waits for it: see device.Fetcher.
 func (s *Stream) Fetch(t device.Tensor) func(dst []float32) error {
-	need(t.DType == tensor.F32 && (t.Rows == 1 || t.Stride == t.Cols), "Fetch", "of values that are not float32, or have gaps")
+	device.CheckFetch(t)
 	o := s.begin("Fetch", t)
 	if o == nil {
 		return func([]float32) error { return s.err.get() }
@@ -103,7 +102,7 @@ func (s *Stream) Fetch(t device.Tensor) func(dst []float32) error {
 	issued := d.issued.Load()
 	d.uploads.mu.Unlock()
 	return func(dst []float32) error {
-		need(len(dst) == n, "Fetch", "length differs from the tensor's")
+		device.CheckFetched(dst, n)
 		defer d.fetches.give(r)
 		d.counts.waits.Add(1)
 		err := d.ctx.Do(func(th *driver.Thread) error {

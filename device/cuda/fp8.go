@@ -7,6 +7,7 @@ import (
 	"apr/device/cuda/blas"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 	"apr/device/dry"
 	"apr/internal/fault"
 	"apr/tensor"
@@ -20,7 +21,7 @@ const fp8Rows = 160 << 20
 
 // fp8Works refuses 8-bit floats where there are no kernels or no products for them.
 func (d *Device) fp8Works() error {
-	if d.target() == "sm_90a" && d.gemm != nil && d.act == tensor.BF16 {
+	if d.target() == manifest.Hopper && d.gemm != nil && d.act == tensor.BF16 {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "8-bit floats need a card of compute capability 9.0, cublasLt and activations in bf16").
@@ -140,7 +141,7 @@ func (s *Stream) matMulEighth(y, x device.Tensor, w *weight, bias device.Tensor,
 
 // roundRows makes x 8-bit floats with a scale for each row.
 func (o *operation) roundRows(x device.Tensor) (kernel.Bytes, kernel.Mat) {
-	need(x.DType == tensor.BF16, "MatMul", "activations are not bfloat16")
+	limit(x.DType == tensor.BF16, device.OpMatMul, "only activations in bfloat16 become 8-bit floats")
 	at := o.dev.expansion.place.address()
 	x8 := kernel.Bytes{Ptr: at, Rows: x.Rows, Cols: x.Cols, Stride: x.Cols}
 	scale := kernel.Mat{Ptr: at + uint64(fp8Rows-(4*x.Rows+255)&^255), Rows: x.Rows, Cols: 1, Stride: 1, Type: tensor.F32}
@@ -185,7 +186,7 @@ func noEighths(s blas.Shape) error {
 // eighthShapes returns the products that a recorded one becomes.
 func eighthShapes(c dry.Count, expansion int64) (all []blas.Shape) {
 	piece := eighthPiece(c.M, c.K)
-	slab := eighthSlab(c.N, c.K, c.Weight != fp8Type, expansion)
+	slab := eighthSlab(c.N, c.K, c.Expands, expansion)
 	for _, m := range []int{piece, c.M % max(1, piece)} {
 		for _, n := range []int{slab, c.N % max(1, slab)} {
 			if m > 0 && n > 0 {
@@ -195,6 +196,3 @@ func eighthShapes(c dry.Count, expansion int64) (all []blas.Shape) {
 	}
 	return all
 }
-
-// fp8Type is how plans call a matrix in 8-bit floats; of one in blocks it is followed by their types.
-const fp8Type = "fp8"

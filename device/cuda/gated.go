@@ -3,6 +3,7 @@ package cuda
 import (
 	"apr/device"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 	"apr/device/dry"
 	"apr/tensor"
 )
@@ -13,7 +14,7 @@ const fusedRows = 64
 
 // fuses reports whether one kernel computes MatMulSwiGLU of these operands. Otherwise it is MatMul, then SwiGLU.
 func (d *Device) fuses(m, gu, x, w kernel.Mat) bool {
-	return d.target() == "sm_90a" && m.Rows >= fusedRows && kernel.GemmSwiGLUServes(m, gu, x, w)
+	return d.target() == manifest.Hopper && m.Rows >= fusedRows && kernel.GemmSwiGLUServes(m, gu, x, w)
 }
 
 // fusesPlanned is fuses for a recorded operation, whose m and w are taken to have no gaps.
@@ -28,11 +29,9 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 // MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
 // both. With a matrix in 8-bit floats gu that is kept is computed by MatMul.
 func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
+	device.CheckMatMulSwiGLU(m, gu, x, w)
 	wt := w.(*weight)
 	t := wt.t
-	need(x.Rows == gu.Rows && x.Cols == t.Cols && gu.Cols == t.Rows, "MatMulSwiGLU", "shapes differ")
-	need(m.Rows == gu.Rows && 2*m.Cols == gu.Cols, "MatMulSwiGLU", "shapes differ")
-	floats("MatMulSwiGLU", gu.DType, m)
 	if s.decodeGated(m, gu, x, wt, keep) {
 		return
 	}
@@ -68,14 +67,14 @@ func (d *Device) fusesEighth(m kernel.Mat, h int, blocks bool, expansion int64) 
 	f := m.Cols
 	x, w := kernel.Bytes{Rows: m.Rows, Cols: h, Stride: h}, kernel.Bytes{Rows: 2 * f, Cols: h, Stride: h}
 	scale := kernel.Mat{Cols: 1, Stride: 1, Type: tensor.F32}
-	return d.target() == "sm_90a" && m.Rows >= fusedRows && eighthSlab(2*f, h, blocks, expansion) == 2*f &&
+	return d.target() == manifest.Hopper && m.Rows >= fusedRows && eighthSlab(2*f, h, blocks, expansion) == 2*f &&
 		kernel.GemmSwiGLUE4M3Serves(m, x, scale, w, scale)
 }
 
 // fusesEighthPlanned is fusesEighth for a recorded operation.
 func (d *Device) fusesEighthPlanned(o dry.Op, expansion int64) bool {
 	m := kernel.Mat{Rows: o.M, Cols: o.N / 2, Stride: o.N / 2, Type: o.Out}
-	return !o.Keep && d.fusesEighth(m, o.K, o.Weight != fp8Type, expansion)
+	return !o.Keep && d.fusesEighth(m, o.K, o.Expands, expansion)
 }
 
 // gatedEighth is MatMulSwiGLU in 8-bit floats by one kernel.

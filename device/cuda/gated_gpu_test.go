@@ -15,6 +15,7 @@ import (
 	"apr/device/cuda/blas"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 	"apr/tensor"
 )
 
@@ -33,7 +34,7 @@ func openHopper(t *testing.T) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.target() != "sm_90a" {
+	if d.target() != manifest.Hopper {
 		t.Fatalf("%s is not of compute capability 9.0", d.desc.Name)
 	}
 	t.Cleanup(func() {

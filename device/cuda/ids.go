@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"apr/device"
-	"apr/tensor"
 )
 
 // remember keeps what is uploaded to t, so that ids can be checked before an operation reads them. A buffer of which
@@ -20,11 +19,9 @@ func (b *buffer) remember(t device.Tensor, src []int32) {
 	}
 }
 
-// known checks ids, a vector without gaps, against [0, limit) as far as the host knows them, and fails the stream at the
+// known checks ids against [0, limit) as far as the host knows them, and fails the stream at the
 // first one outside. Ids that the device computed are left to the kernels.
 func (s *Stream) known(op string, ids device.Tensor, limit int) bool {
-	need(ids.DType == tensor.I32 && (ids.Cols == 1 || ids.Rows == 1) && (ids.Rows <= 1 || ids.Stride == 1),
-		op, "ids must be an int32 vector without gaps")
 	b := ids.Buf.(*buffer)
 	n := ids.Rows * ids.Cols
 	if n == 0 || b.ids == nil {

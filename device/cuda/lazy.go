@@ -23,7 +23,7 @@ func (s *Stream) putOff(t device.Tensor) bool {
 
 // all reports whether t is all of its buffer.
 func all(t device.Tensor, b *buffer) bool {
-	return t.Off == 0 && dense(t) && int64(t.Rows)*int64(t.Cols)*int64(t.DType.BlockBytes()) == b.bytes
+	return t.Off == 0 && t.Dense() && int64(t.Rows)*int64(t.Cols)*int64(t.DType.BlockBytes()) == b.bytes
 }
 
 // settle writes the zeros that b owes.
@@ -50,7 +50,7 @@ func (s *Stream) clear(b *buffer, from int64) {
 // zero and not yet written. The rest of the buffer is zeroed.
 func (s *Stream) overwrites(dw device.Tensor) bool {
 	b := dw.Buf.(*buffer)
-	if !b.owed || s.failed() || dw.Off != 0 || !dense(dw) {
+	if !b.owed || s.failed() || dw.Off != 0 || !dw.Dense() {
 		return false
 	}
 	b.owed = false
@@ -69,7 +69,6 @@ func (s *Stream) touchAll(params []*device.Param) {
 	for _, p := range params {
 		for _, t := range []device.Tensor{p.Value, p.Grad, p.M, p.V} {
 			b := t.Buf.(*buffer)
-			need(b.live, "parameters", "tensor "+b.name+" is used after its release")
 			s.touched(b)
 		}
 	}
@@ -84,7 +83,7 @@ func (o *operation) narrowBias(bias device.Tensor, d tensor.DType) kernel.Mat {
 	n := int(b.bytes) / bias.DType.BlockBytes()
 	if b.narrow == nil {
 		var err error
-		if b.narrow, err = o.dev.take("the bfloat16 copy of "+b.name, device.Scratch, bytesOf(d, 1, n), false); err != nil {
+		if b.narrow, err = o.dev.take("the bfloat16 copy of "+b.name, device.Scratch, device.TensorBytes(device.OpMatMul, d, 1, n), false); err != nil {
 			b.narrow = nil
 			return o.rounded(mat(bias), d)
 		}

@@ -13,11 +13,9 @@ import (
 // MatMul: y = x·Wᵀ (+ bias) or, with add, y += x·Wᵀ (+ bias), over the first y.Cols rows of W. cublasLt takes the bias in
 // the type of y, to which it is rounded.
 func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, add bool) {
+	device.CheckMatMul(y, x, w, bias)
 	m := w.(*weight)
 	t := m.t
-	need(x.Rows == y.Rows && x.Cols == t.Cols && y.Cols <= t.Rows, "MatMul", "shapes differ")
-	floats("MatMul", tensor.F32, bias)
-	need(bias.IsZero() || bias.Rows == 1 && bias.Cols == y.Cols, "MatMul", "bias is not [1, out]")
 	switch {
 	case m.parts != nil && x.Rows <= decodeRows && m.decodes():
 		s.decode(y, x, m, bias, add)
@@ -42,10 +40,10 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 
 // MatMulInputGrad: dx = dy·W, or dx += dy·W with add, over the first dy.Cols rows of W.
 func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool) {
+	device.CheckMatMulInputGrad(dx, dy, w)
 	m := w.(*weight)
 	t := m.t
-	need(dy.Rows == dx.Rows && dx.Cols == t.Cols && dy.Cols <= t.Rows, "MatMulInputGrad", "shapes differ")
-	need(m.eighth == nil, "MatMulInputGrad", "a matrix in 8-bit floats")
+	limit(m.eighth == nil, device.OpMatMulInputGrad, "no gradient comes through a matrix in 8-bit floats")
 	if m.parts != nil {
 		s.inputGradBlocks(dx, dy, m, add)
 		return
@@ -61,9 +59,7 @@ func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool
 
 // MatMulWeightGrad: dw += dyᵀ·x, and dbias += Σ_rows dy unless dbias is zero.
 func (s *Stream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
-	floats("MatMulWeightGrad", tensor.F32, dw, dbias)
-	need(dy.Rows == x.Rows && dw.Rows == dy.Cols && dw.Cols == x.Cols, "MatMulWeightGrad", "shapes differ")
-	need(dbias.IsZero() || dbias.Rows == 1 && dbias.Cols == dy.Cols, "MatMulWeightGrad", "dbias is not [1, out]")
+	device.CheckMatMulWeightGrad(dw, dbias, dy, x)
 	s.eachNarrow(dy, func(lo, hi int) {
 		dy, x := dy.RowRange(lo, hi), x.RowRange(lo, hi)
 		add := !s.overwrites(dw)

@@ -47,8 +47,12 @@ func (s *Stream) begin(name string, ts ...device.Tensor) *operation {
 			continue
 		}
 		b := t.Buf.(*buffer)
-		need(b.live, name, "tensor "+b.name+" is used after its release")
-		need(b.dev == s.dev, name, "tensor "+b.name+" is of another device")
+		if !b.live { // of a weight: operands were checked
+			panic("cuda: " + name + ": the weight " + b.name + " is used after it was given back")
+		}
+		if b.dev != s.dev {
+			panic("cuda: " + name + ": tensor " + b.name + " is of another device")
+		}
 		if b.void != nil {
 			s.fail(b.void)
 			return nil
@@ -165,26 +169,10 @@ func mat(t device.Tensor) kernel.Mat {
 	}
 }
 
-// need panics with the operation's name if its shapes do not fit.
-func need(ok bool, op, what string) {
+// limit panics with the operation's name where a call that keeps all preconditions is beyond what this device has kernels for.
+func limit(ok bool, op device.Op, what string) {
 	if !ok {
-		panic("cuda: " + op + ": " + what)
-	}
-}
-
-// floats panics unless the tensors that are not zero are of type d.
-func floats(op string, d tensor.DType, ts ...device.Tensor) {
-	for _, t := range ts {
-		if !t.IsZero() && t.DType != d {
-			panic("cuda: " + op + ": " + t.DType.String() + " tensor where " + d.String() + " is needed")
-		}
-	}
-}
-
-// same panics unless the tensors that are not zero have the shape of t.
-func same(op string, t device.Tensor, ts ...device.Tensor) {
-	for _, o := range ts {
-		need(o.IsZero() || o.Rows == t.Rows && o.Cols == t.Cols, op, "shapes differ")
+		panic("cuda: a limit of this device: " + op.String() + ": " + what)
 	}
 }
 

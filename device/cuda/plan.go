@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"apr/device"
 	"apr/device/arena"
 	"apr/device/cuda/blas"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 	"apr/device/dry"
 	"apr/tensor"
 )
@@ -66,7 +66,7 @@ func (d *Device) prepareFor(r *dry.Record, products []blas.Shape) error {
 	if err := errors.Join(d.reserve(r), d.reserveExpansion(r)); err != nil {
 		return err
 	}
-	u := usesOf(r, d.act)
+	u := usesOf(r)
 	return d.prewarm(d.modules(&u), products)
 }
 
@@ -78,17 +78,17 @@ type uses struct {
 	generates, trains bool
 }
 
-func usesOf(r *dry.Record, act tensor.DType) uses {
+func usesOf(r *dry.Record) uses {
 	u := uses{heads: map[int]bool{}, generates: r.Static[device.KVCache] > 0}
 	for _, o := range r.Ops {
-		if o.Name == "Attention" || o.Name == "AttentionBackward" {
+		if o.Kind == device.OpAttention || o.Kind == device.OpAttentionBackward {
 			u.heads[o.Attn.HeadDim] = true
 		}
-		inBlocks := strings.HasPrefix(o.Name, "MatMul") && o.Name != "MatMulWeightGrad" && o.Weight != act.String() && o.Weight != fp8Type
+		inBlocks := o.Kind.ReadsWeight() && o.Expands
 		u.blocks = u.blocks || inBlocks
 		u.decode = u.decode || inBlocks && o.M <= decodeRows
-		u.fp8 = u.fp8 || strings.HasPrefix(o.Weight, fp8Type)
-		u.trains = u.trains || o.Name == "Loss" || o.Name == "AdamW" || strings.HasSuffix(o.Name, "Backward")
+		u.fp8 = u.fp8 || o.FP8
+		u.trains = u.trains || o.Kind.Trains()
 	}
 	return u
 }
@@ -131,56 +131,60 @@ func (d *Device) reserveExpansion(r *dry.Record) error {
 // modules returns the modules for a step; nil: for anything, but for 8-bit floats, which only plans ask for.
 func (d *Device) modules(u *uses) (all []kernel.Module) {
 	var attention []string
-	fewRows := u == nil || u.decode || u.generates
 	if u != nil {
 		for h := range u.heads {
 			attention = append(attention, kernel.AttentionModules(h, d.act)...)
 		}
 	}
 	for _, m := range kernel.Modules() {
-		forOthers := m.Target != baseTarget && m.Target != d.target()
-		unused := u != nil && strings.HasPrefix(m.Name, "attention") && !slices.Contains(attention, m.Name)
-		wrongType := m.Name != kernel.GemmModule(d.act) && standsIn(m) || m.Target != baseTarget && d.act != tensor.BF16
-		switch {
-		case strings.Contains(m.Name, "fp8"):
-			unused = u == nil || !u.fp8
-		case trainingOnly[m.Name]:
-			unused = unused || u != nil && !u.trains
-		case m.Name == "dequant":
-			unused = u != nil && !u.blocks
-		case m.Name == kernel.EarlyModule:
-			unused = !fewRows
-		case m.Name == kernel.LayersModule:
-			unused = u != nil && !u.decode
-			forOthers, wrongType = false, !d.decodesLayers()
-		case strings.HasPrefix(m.Name, "gemv"):
-			unused = !fewRows || m.Name == "gemv_blocks" && u != nil && !u.decode
-			wrongType = !slices.Contains(kernel.GemvModules(d.act), m.Name)
+		needed := d.runs(&m) && m.Serves(d.act) && (u == nil || !m.Has(manifest.Attention) || slices.Contains(attention, m.Name))
+		for _, role := range m.Roles {
+			needed = needed && u.needs(role)
 		}
-		if !forOthers && !unused && !wrongType {
+		if needed {
 			all = append(all, m)
 		}
 	}
 	return all
 }
 
-// trainingOnly are modules of which a forward launches nothing.
-var trainingOnly = map[string]bool{"attention_backward_sm90": true, "columns": true, "embedding": true, "loss": true, "optim": true}
-
-// baseTarget is the target of modules for every device.
-const baseTarget = "sm_80"
-
-// target returns the target of modules that are for this device alone. All of them are of bfloat16 and read tensor maps.
-func (d *Device) target() string {
-	if !d.maps {
-		return baseTarget
+// needs reports whether a step needs modules of a role; nil: of any, but for 8-bit floats.
+func (u *uses) needs(r manifest.Role) bool {
+	if u == nil {
+		return r != manifest.FP8
 	}
-	return fmt.Sprintf("sm_%d%da", d.desc.Major, d.desc.Minor)
+	switch r {
+	case manifest.Train:
+		return u.trains
+	case manifest.Blocks:
+		return u.blocks
+	case manifest.FewRows:
+		return u.decode || u.generates
+	case manifest.FewRowBlocks:
+		return u.decode
+	case manifest.FP8:
+		return u.fp8
+	}
+	return true // of attention, by heads; products, unless cublasLt has them all
 }
 
-// standsIn reports whether a module's kernels stand in for cublasLt.
-func standsIn(m kernel.Module) bool {
-	return m.Target == baseTarget && strings.HasPrefix(m.Name, "gemm")
+// runs reports whether a module is for this device.
+func (d *Device) runs(m *kernel.Module) bool {
+	if m.Emulated {
+		return m.Target == d.capability()
+	}
+	return m.Target == manifest.BaseTarget || m.Target == d.target()
+}
+
+// capability returns the target of modules that are for the device's compute capability alone.
+func (d *Device) capability() string { return fmt.Sprintf("sm_%d%da", d.desc.Major, d.desc.Minor) }
+
+// target is capability, provided that the device has the instructions of its own, such as reading tensor maps.
+func (d *Device) target() string {
+	if !d.maps {
+		return manifest.BaseTarget
+	}
+	return d.capability()
 }
 
 // shapes returns the products of a step as they will be asked for. Operands are taken to lie at multiples of 16 bytes and
@@ -194,24 +198,24 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 			M: c.M, N: c.N, K: c.K, LDA: c.InStride, LDC: c.OutStride, In: c.In, Out: c.Out,
 			Compute: d.opts.Compute.products(), Add: c.Add, Aligned: true,
 		}
-		switch c.Name {
-		case "MatMul", "MatMulSwiGLU":
-			if strings.HasPrefix(c.Weight, fp8Type) {
-				if c.Name == "MatMulSwiGLU" && d.fusesEighthPlanned(c.Op, r.Expand) {
+		switch c.Kind {
+		case device.OpMatMul, device.OpMatMulSwiGLU:
+			if c.FP8 {
+				if c.Kind == device.OpMatMulSwiGLU && d.fusesEighthPlanned(c.Op, r.Expand) {
 					continue
 				}
 				all = append(all, eighthShapes(c, r.Expand)...)
 				continue
 			}
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
-			if c.Name == "MatMulSwiGLU" && d.fusesPlanned(c.Op) && d.plannedSlab(c, r) == s.N {
+			if c.Kind == device.OpMatMulSwiGLU && d.fusesPlanned(c.Op) && d.plannedSlab(c, r) == s.N {
 				continue
 			}
 			all = append(all, d.slabShapes(s, c, r)...)
 			continue
-		case "MatMulInputGrad":
+		case device.OpMatMulInputGrad:
 			s.Op, s.LDB = blas.NN, c.N
-		case "MatMulWeightGrad":
+		case device.OpMatMulWeightGrad:
 			s.Op, s.LDB = blas.TN, c.N
 			first := s
 			first.Add = false // the first of a step overwrites: see lazy.go
@@ -224,7 +228,7 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 
 // plannedSlab returns how many rows of the matrix of a product are multiplied at a time.
 func (d *Device) plannedSlab(c dry.Count, r *dry.Record) int {
-	if c.Weight == d.act.String() {
+	if !c.Expands {
 		return c.N
 	}
 	return slabRows(c.N, d.act.RowBytes(c.K), r.Expand)
@@ -234,7 +238,7 @@ func (d *Device) plannedSlab(c dry.Count, r *dry.Record) int {
 // rows need none.
 func (d *Device) slabShapes(s blas.Shape, c dry.Count, r *dry.Record) []blas.Shape {
 	step := d.plannedSlab(c, r)
-	if c.Weight != d.act.String() && s.M <= decodeRows {
+	if c.Expands && s.M <= decodeRows {
 		return nil
 	}
 	rest := s
@@ -254,7 +258,7 @@ func (d *Device) prewarm(modules []kernel.Module, shapes []blas.Shape) error {
 			return err
 		}
 		for _, m := range modules {
-			if standsIn(m) && d.gemm != nil && declined == 0 {
+			if m.Has(manifest.Products) && d.gemm != nil && declined == 0 {
 				d.kernels.skip(m, "cublasLt is bound")
 				continue
 			}

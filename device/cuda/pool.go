@@ -87,8 +87,22 @@ type buffer struct {
 	ids    []int32   // what UploadInts wrote last and nothing overwrote, or nil: see known
 }
 
-// Bytes returns the size of the buffer.
-func (b *buffer) Bytes() int64 { return b.size }
+// Bytes returns the size that was asked for.
+func (b *buffer) Bytes() int64 { return b.bytes }
+
+// Name is what Temp or Alloc called it.
+func (b *buffer) Name() string { return b.name }
+
+// State says whether b was given back.
+func (b *buffer) State() device.State {
+	switch {
+	case !b.live:
+		return device.Gone
+	case b.temp:
+		return device.Temporary
+	}
+	return device.Lasting
+}
 
 // poolOf returns the pool of temps, or of what lives longer by component. The caller holds poolsMu.
 func (d *Device) poolOf(c device.Component, temp bool) *pool {
@@ -116,7 +130,7 @@ func (d *Device) takeFrom(p *pool, name string, c device.Component, n int64, tem
 	if !ok {
 		base, size, err := d.allocate(name, c, p.next(n), n)
 		if err != nil {
-			return &buffer{dev: d, name: name, comp: c, temp: temp, live: true, void: err}, err
+			return &buffer{dev: d, name: name, comp: c, temp: temp, live: true, bytes: n, void: err}, err
 		}
 		p.slabs = append(p.slabs, &slab{base, size, arena.New(alignment)})
 		at, _ = p.find(n)
@@ -126,7 +140,7 @@ func (d *Device) takeFrom(p *pool, name string, c device.Component, n int64, tem
 		b = p.buffer(at)
 	}
 	*b = buffer{dev: d, name: name, comp: c, temp: temp, live: true, place: at, bytes: n, size: at.slab.places.Size(n)}
-	d.mem.add(c, b.size)
+	d.mem.Add(c, b.size)
 	return b, nil
 }
 
@@ -143,7 +157,7 @@ func (d *Device) give(b *buffer) {
 	d.poolsMu.Lock()
 	defer d.poolsMu.Unlock()
 	b.place.slab.places.Release(b.place.offset)
-	d.mem.add(b.comp, -b.size)
+	d.mem.Add(b.comp, -b.size)
 }
 
 // allocate gets size bytes of device memory from the driver, for a tensor of wanted bytes. If there is not so much but
@@ -174,25 +188,13 @@ func (d *Device) allocate(name string, c device.Component, size, wanted int64) (
 	return p, size, nil
 }
 
-// bytesOf returns the bytes of a dense tensor.
-func bytesOf(t tensor.DType, rows, cols int) int64 {
-	if rows < 0 || cols < 0 || t.BlockLen() != 1 {
-		panic("cuda: no tensor of such a shape or type")
-	}
-	return int64(rows) * t.RowBytes(cols)
-}
-
-func view(b *buffer, t tensor.DType, rows, cols int) device.Tensor {
-	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: t}
-}
-
 // Alloc returns a zeroed tensor that lives until Free or Close. If there is no memory for it, the operations on it fail.
 func (d *Device) Alloc(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
-	b, err := d.take(name, c, bytesOf(t, rows, cols), false)
+	b, err := d.take(name, c, device.TensorBytes(device.OpAlloc, t, rows, cols), false)
 	if err == nil {
 		d.clear(b)
 	}
-	return view(b, t, rows, cols)
+	return device.Whole(b, t, rows, cols)
 }
 
 // clear queues the zeroing of all of b.
@@ -211,29 +213,17 @@ func (d *Device) queue(op string, f func(*driver.Thread) error) {
 // Free gives tensors of Alloc back; any view of one gives back all of it.
 func (d *Device) Free(ts ...device.Tensor) {
 	for _, t := range ts {
-		b := t.Buf.(*buffer)
-		if b.temp || !b.live {
-			panic("cuda: free of " + b.name + ", which is a temp or was freed before")
-		}
-		d.give(b)
+		device.CheckFree(t)
+		d.give(t.Buf.(*buffer))
 	}
 }
 
 // Param makes a trainable tensor, all zero. In bfloat16 the weight of a matrix is a copy that AdamW refreshes.
 func (d *Device) Param(spec device.ParamSpec) *device.Param {
-	alloc := func(what string, c device.Component) device.Tensor {
-		return d.Alloc(spec.Name+what, c, tensor.F32, spec.Rows, spec.Cols)
-	}
-	p := &device.Param{
-		ParamSpec: spec,
-		Value:     alloc("", device.StudentWeights),
-		Grad:      alloc(".grad", device.Gradients),
-		M:         alloc(".m", device.Moments),
-		V:         alloc(".v", device.Moments),
-	}
-	p.Weight = reading(p.Value)
-	if c := d.matrixCopy(spec.Rows); c != tensor.F32 {
-		p.Weight = reading(d.Alloc(spec.Name+"."+c.String(), device.StudentWeights, c, spec.Rows, spec.Cols))
-	}
-	return p
+	return device.NewParam(spec, d.Alloc, func(value device.Tensor) device.Weight {
+		if c := d.matrixCopy(spec.Rows); c != tensor.F32 {
+			return reading(d.Alloc(spec.Name+"."+c.String(), device.StudentWeights, c, spec.Rows, spec.Cols))
+		}
+		return reading(value)
+	})
 }

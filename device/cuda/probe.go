@@ -11,6 +11,6 @@ import (
 // done with the device. If they do not it is a fault of kind Unavailable.
 func (d *Device) Probe() error {
 	return d.prewarm([]kernel.Module{slices.MinFunc(d.modules(nil), func(a, b kernel.Module) int {
-		return cmp.Compare(len(kernel.PTX(a.Name)), len(kernel.PTX(b.Name)))
+		return cmp.Compare(a.Bytes, b.Bytes)
 	})}, nil)
 }

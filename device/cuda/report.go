@@ -70,9 +70,6 @@ func (d *Device) Identity() string {
 	return fmt.Sprintf("%s, CUDA %s, %s, %s", d.desc.Name, d.CUDA(), d.Arithmetic(), products)
 }
 
-// HasCublasLt reports whether matrix products run on cublasLt.
-func (d *Device) HasCublasLt() bool { return d.gemm != nil }
-
 // Managed reports whether memory is allocated as managed memory.
 func (d *Device) Managed() bool { return d.managed }
 

@@ -36,11 +36,11 @@ func (s *Stream) rotary(r device.Rotary, n int) (device.Tensor, error) {
 	if ok {
 		rows = max(rows, 2*old.Rows) // generation asks for one more each time
 	}
-	b, err := s.dev.take("rotary table", device.Scratch, bytesOf(tensor.F32, rows, r.HeadDim), false)
+	b, err := s.dev.take("rotary table", device.Scratch, device.TensorBytes(device.OpRotate, tensor.F32, rows, r.HeadDim), false)
 	if err != nil {
 		return device.Tensor{}, err
 	}
-	t := view(b, tensor.F32, rows, r.HeadDim)
+	t := device.Whole(b, tensor.F32, rows, r.HeadDim)
 	s.dev.internal().Upload(t, kernel.RotaryTable(r.Theta, r.HeadDim, rows))
 	if ok {
 		s.dev.give(old.Buf.(*buffer))

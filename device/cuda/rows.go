@@ -3,19 +3,18 @@ package cuda
 import (
 	"apr/device"
 	"apr/device/cuda/kernel"
-	"apr/tensor"
 )
 
 // Embed gathers rows: dst[i] = w[ids[i]].
 func (s *Stream) Embed(dst device.Tensor, w device.Weight, ids device.Tensor) {
+	device.CheckEmbed(dst, w, ids)
 	m := w.(*weight)
 	t := m.t
-	need(ids.Rows*ids.Cols == dst.Rows && dst.Cols == t.Cols, "Embed", "shapes differ")
 	if m.parts != nil {
 		s.embedBlocks(dst, m, ids)
 		return
 	}
-	need(m.eighth == nil, "Embed", "a matrix in 8-bit floats")
+	limit(m.eighth == nil, device.OpEmbed, "no rows come out of a matrix in 8-bit floats")
 	if o := s.begin("Embed", dst, t, ids); o != nil && s.known("Embed", ids, t.Rows) {
 		kernel.Embed(o, mat(dst), mat(t), mat(ids))
 		o.end()
@@ -24,8 +23,7 @@ func (s *Stream) Embed(dst device.Tensor, w device.Weight, ids device.Tensor) {
 
 // EmbedBackward adds rows: grad[ids[i]] += dx[i], in ascending i.
 func (s *Stream) EmbedBackward(grad, ids, dx device.Tensor) {
-	floats("EmbedBackward", tensor.F32, grad)
-	need(ids.Rows*ids.Cols == dx.Rows && grad.Cols == dx.Cols, "EmbedBackward", "shapes differ")
+	device.CheckEmbedBackward(grad, ids, dx)
 	if o := s.begin("EmbedBackward", grad, ids, dx); o != nil && s.known("EmbedBackward", ids, grad.Rows) {
 		kernel.EmbedBackward(o, mat(grad), mat(ids), mat(dx))
 		o.end()
@@ -34,7 +32,7 @@ func (s *Stream) EmbedBackward(grad, ids, dx device.Tensor) {
 
 // Gather copies rows: dst[i] = src[rows[i]].
 func (s *Stream) Gather(dst, src, rows device.Tensor) {
-	need(rows.Rows*rows.Cols == dst.Rows && dst.Cols == src.Cols && dst.DType == src.DType, "Gather", "shapes or types differ")
+	device.CheckGather(dst, src, rows)
 	if o := s.begin("Gather", dst, src, rows); o != nil && s.known("Gather", rows, src.Rows) {
 		kernel.Gather(o, mat(dst), mat(src), mat(rows))
 		o.end()
@@ -43,7 +41,7 @@ func (s *Stream) Gather(dst, src, rows device.Tensor) {
 
 // Scatter zeroes dst and copies rows: dst[rows[i]] = src[i]; the rows are distinct.
 func (s *Stream) Scatter(dst, src, rows device.Tensor) {
-	need(rows.Rows*rows.Cols == src.Rows && dst.Cols == src.Cols && dst.DType == src.DType, "Scatter", "shapes or types differ")
+	device.CheckScatter(dst, src, rows)
 	if o := s.begin("Scatter", dst, src, rows); o != nil && s.known("Scatter", rows, dst.Rows) {
 		kernel.Scatter(o, mat(dst), mat(src), mat(rows))
 		o.end()
@@ -53,9 +51,7 @@ func (s *Stream) Scatter(dst, src, rows device.Tensor) {
 // ArgMax writes the index of the largest value of each row to ids, the lowest on ties, and to best, if it is not zero, the index and
 // the value.
 func (s *Stream) ArgMax(ids, best, x device.Tensor) {
-	need(ids.DType == tensor.I32 && ids.Rows*ids.Cols == x.Rows && x.Cols > 0, "ArgMax", "shapes differ")
-	need(best.IsZero() || best.Rows == x.Rows && best.Cols == 2, "ArgMax", "best is not [n, 2]")
-	floats("ArgMax", tensor.F32, best)
+	device.CheckArgMax(ids, best, x)
 	if o := s.begin("ArgMax", ids, best, x); o != nil {
 		ids.Buf.(*buffer).ids = nil // only the device knows them
 		kernel.ArgMax(o, mat(ids), mat(best), mat(x))
@@ -65,7 +61,6 @@ func (s *Stream) ArgMax(ids, best, x device.Tensor) {
 
 // cast converts src to the type of dst.
 func (s *Stream) cast(op string, dst, src device.Tensor) {
-	same(op, dst, src)
 	if o := s.begin(op, dst, src); o != nil {
 		kernel.Copy(o, mat(dst), mat(src))
 		o.end()

@@ -99,21 +99,17 @@ func (s *Stream) failed() bool { return s.err.get() != nil || s.dev.lost.Load() 
 
 // Temp returns a tensor with undefined content for use until Release.
 func (s *Stream) Temp(name string, c device.Component, d tensor.DType, rows, cols int) device.Tensor {
-	b, _ := s.dev.take(name, c, bytesOf(d, rows, cols), true)
-	return view(b, d, rows, cols)
+	b, _ := s.dev.take(name, c, device.TensorBytes(device.OpTemp, d, rows, cols), true)
+	return device.Whole(b, d, rows, cols)
 }
 
 // Release gives temps back; any view of a temp releases all of it. Zero tensors are ignored.
 func (s *Stream) Release(ts ...device.Tensor) {
 	for _, t := range ts {
-		if t.IsZero() {
-			continue
+		device.CheckRelease(t)
+		if !t.IsZero() {
+			s.dev.give(t.Buf.(*buffer))
 		}
-		b := t.Buf.(*buffer)
-		if !b.temp || !b.live {
-			panic("cuda: release of " + b.name + ", which is no temp in use")
-		}
-		s.dev.give(b)
 	}
 }
 
@@ -140,6 +136,7 @@ func (s *Stream) SetScalars(sc device.Scalars) {
 
 // Phase marks the beginning of a phase; the previous one ends there.
 func (s *Stream) Phase(p device.Phase) {
+	device.CheckPhase(p)
 	o := s.begin("Phase")
 	if o == nil {
 		return

@@ -14,7 +14,6 @@ import (
 	"apr/device/cuda/blas"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/emulator"
-	"apr/device/cuda/kernel"
 	"apr/tensor"
 )
 
@@ -147,7 +146,7 @@ func TestDeclinedProducts(t *testing.T) {
 		if err := d.prewarm(d.modules(nil), c.shapes); err != nil {
 			t.Fatal(err)
 		}
-		if got := d.kernels.modules[kernel.GemmModule(tensor.F32)]; got != c.want || d.unplanned[declined] != c.want || d.unplanned[served] {
+		if got := d.kernels.modules["gemm_f32"]; got != c.want || d.unplanned[declined] != c.want || d.unplanned[served] {
 			t.Errorf("%s: the module is loaded: %v; cublasLt's part is known to be less than all: %v", c.name, got, d.unplanned)
 		}
 	}
@@ -164,7 +163,7 @@ func TestParameterLists(t *testing.T) {
 		params[i] = d.Param(device.ParamSpec{Name: "p", Rows: 1, Cols: 1})
 		s.Upload(params[i].Grad, []float32{float32(1 + i)})
 	}
-	before := d.mem.now[device.Scratch]
+	before := scratchOf(d)
 	list := make([]*device.Param, 1)
 	for round := range 3 {
 		for i, p := range params {
@@ -176,7 +175,7 @@ func TestParameterLists(t *testing.T) {
 			}
 		}
 	}
-	if held := d.mem.now[device.Scratch] - before; held != mostTables*alignment {
+	if held := scratchOf(d) - before; held != mostTables*alignment {
 		t.Errorf("%d bytes of tables are held", held)
 	}
 	last := params[n-1]
@@ -233,7 +232,7 @@ func TestLatePositions(t *testing.T) {
 	d := emulated(t, Options{Compute: F32})
 	s := d.NewStream()
 	x := d.Alloc("x", device.Activations, tensor.F32, 2, 2)
-	before := d.mem.now[device.Scratch]
+	before := scratchOf(d)
 	for _, c := range []struct{ first, rows int }{
 		{0, leastPositions}, {leastPositions - 2, leastPositions}, {leastPositions - 1, 2 * leastPositions}, {5, 2 * leastPositions},
 		{leastPositions, 2 * leastPositions}, {9000, 9002},
@@ -250,7 +249,7 @@ func TestLatePositions(t *testing.T) {
 				t.Errorf("position %d: (%g, %g), want (%g, %g)", c.first+i, got[2*i], got[2*i+1], cos, sin)
 			}
 		}
-		if held := d.mem.now[device.Scratch] - before; held != (int64(c.rows)*8+alignment-1)/alignment*alignment {
+		if held := scratchOf(d) - before; held != (int64(c.rows)*8+alignment-1)/alignment*alignment {
 			t.Errorf("from position %d: %d bytes of tables, want %d rows", c.first, held, c.rows)
 		}
 	}
@@ -321,4 +320,10 @@ func TestFree(t *testing.T) {
 	if now() != before {
 		t.Errorf("%d bytes are held, %d before", now(), before)
 	}
+}
+
+// scratchOf returns the bytes of scratch that are held.
+func scratchOf(d *Device) int64 {
+	now, _ := d.Memory()
+	return now[device.Scratch]
 }

@@ -8,17 +8,12 @@ import (
 	"apr/device"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
-	"apr/tensor"
 )
 
 // Loss adds the sums over the rows of z and t to the record and writes InvN·∂/∂z of the loss to grad, unless it is zero;
 // grad may be z itself, or of the type of activations.
 func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
-	same("Loss", z, grad, t)
-	floats("Loss", tensor.F32, z, t)
-	need(targets.Rows*targets.Cols == z.Rows, "Loss", "another number of targets than rows")
-	need(!t.IsZero() || spec.Alpha == 0, "Loss", "divergence without teacher")
-	need(t.IsZero() || spec.Temperature > 0, "Loss", "temperature is not positive")
+	device.CheckLoss(grad, z, t, targets, spec)
 	if o := s.begin("Loss", grad, z, t, targets); o != nil && s.known("Loss", targets, z.Cols) {
 		kernel.Loss(o, mat(grad), mat(z), mat(t), mat(targets), spec)
 		o.end()
@@ -28,6 +23,7 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 // Verdict computes the step's loss, the gradient norm over all params and the clip scale into the record, and whether the
 // step is refused.
 func (s *Stream) Verdict(params []*device.Param) {
+	device.CheckVerdict(params)
 	if table, n := s.paramTable(params); table != 0 || n == 0 {
 		s.touchAll(params)
 		if o := s.begin("Verdict"); o != nil {
@@ -40,6 +36,7 @@ func (s *Stream) Verdict(params []*device.Param) {
 // AdamW updates params and their weights as the record says, and leaves all untouched if the verdict refused the
 // step.
 func (s *Stream) AdamW(params []*device.Param, a device.AdamW) {
+	device.CheckAdamW(params)
 	if table, n := s.paramTable(params); table != 0 {
 		s.touchAll(params)
 		if o := s.begin("AdamW"); o != nil {

@@ -12,16 +12,13 @@ import (
 	"apr/tensor"
 )
 
-// dense reports whether the rows of t have no gaps between them.
-func dense(t device.Tensor) bool { return t.Stride == t.Cols || t.Rows == 1 }
-
 // pieces of a tensor: eachPiece calls f for consecutive pieces of t of at most limit bytes, in the order of rows. A
 // piece is whole rows, or part of one if rows are long, or of all of t if it has no gaps.
 func eachPiece(t device.Tensor, limit int, f func(piece device.Tensor)) {
 	if t.Rows == 0 || t.Cols == 0 {
 		return
 	}
-	if dense(t) {
+	if t.Dense() {
 		n := t.Rows * t.Cols
 		t.Rows, t.Cols, t.Stride = 1, n, n
 	}
@@ -87,8 +84,7 @@ func (o *operation) copy(dst, src kernel.Mat) {
 
 // Upload copies host values to t, rounding them to nearest even if t is bfloat16.
 func (s *Stream) Upload(t device.Tensor, src []float32) {
-	need(len(src) == t.Rows*t.Cols, "Upload", "length differs from the tensor's")
-	need(t.DType == tensor.F32 || t.DType == tensor.BF16, "Upload", "of values to a tensor of "+t.DType.String())
+	device.CheckUpload(t, src)
 	t.Buf.(*buffer).ids = nil
 	size := t.DType.BlockBytes()
 	s.upload("Upload", t, func(dst []byte, from int) {
@@ -103,8 +99,7 @@ func (s *Stream) Upload(t device.Tensor, src []float32) {
 
 // UploadInts copies ids to t, and remembers them for the checks of operations that read them.
 func (s *Stream) UploadInts(t device.Tensor, src []int32) {
-	need(len(src) == t.Rows*t.Cols, "UploadInts", "length differs from the tensor's")
-	need(t.DType == tensor.I32, "UploadInts", "ids are int32")
+	device.CheckUploadInts(t, src)
 	if s.failed() {
 		return
 	}
@@ -118,6 +113,7 @@ func (s *Stream) UploadInts(t device.Tensor, src []int32) {
 
 // Zero sets t to zero.
 func (s *Stream) Zero(t device.Tensor) {
+	device.CheckZero(t)
 	if s.putOff(t) {
 		return
 	}
@@ -127,7 +123,7 @@ func (s *Stream) Zero(t device.Tensor) {
 	}
 	t.Buf.(*buffer).ids = nil
 	m, d := mat(t), s.dev
-	if dense(t) {
+	if t.Dense() {
 		n := int64(m.Rows) * int64(m.Cols) * int64(t.DType.BlockBytes())
 		o.call(func(th *driver.Thread) error { return th.Memset8(m.Ptr, 0, n, d.stream) })
 	} else {
@@ -138,8 +134,7 @@ func (s *Stream) Zero(t device.Tensor) {
 
 // Copy copies src to dst, of the same shape and type.
 func (s *Stream) Copy(dst, src device.Tensor) {
-	need(dst.DType == src.DType, "Copy", "types differ")
-	same("Copy", dst, src)
+	device.CheckCopy(dst, src)
 	if o := s.begin("Copy", dst, src); o != nil {
 		dst.Buf.(*buffer).ids = nil
 		o.copy(mat(dst), mat(src))
@@ -155,8 +150,7 @@ type downloads struct {
 
 // Download copies t to dst and waits; an earlier error of the stream is returned.
 func (s *Stream) Download(dst []float32, t device.Tensor) (err error) {
-	need(len(dst) == t.Rows*t.Cols, "Download", "length differs from the tensor's")
-	need(t.DType == tensor.F32 || t.DType == tensor.BF16, "Download", "of a tensor of "+t.DType.String())
+	device.CheckDownload(dst, t)
 	d := s.dev
 	s.begin("Download", t) // a tensor without memory is an error
 	d.down.mu.Lock()

@@ -23,18 +23,18 @@ func (w *weight) Cols() int    { return w.t.Cols }
 func (w *weight) Bytes() int64 { return w.bytes }
 
 // reading returns a weight that reads t.
-func reading(t device.Tensor) *weight { return &weight{t: t, bytes: t.Buf.Bytes()} }
+func reading(t device.Tensor) *weight { return &weight{t: t, bytes: t.Buf.(*buffer).size} }
 
 // Frozen returns a weight with the present values of t, which is float32: t itself, or a copy in the device's activation
 // type that lives as long as t.
 func (d *Device) Frozen(t device.Tensor) device.Weight {
-	floats("Frozen", tensor.F32, t)
+	device.CheckFrozen(t)
 	if d.act == tensor.F32 {
 		return reading(t)
 	}
 	b := t.Buf.(*buffer)
-	narrow, err := d.take(b.name+"."+d.act.String(), b.comp, bytesOf(d.act, t.Rows, t.Cols), false)
-	w := reading(view(narrow, d.act, t.Rows, t.Cols))
+	narrow, err := d.take(b.name+"."+d.act.String(), b.comp, device.TensorBytes(device.OpFrozen, d.act, t.Rows, t.Cols), false)
+	w := reading(device.Whole(narrow, d.act, t.Rows, t.Cols))
 	b.copies = append(b.copies, narrow)
 	if err == nil && b.void == nil {
 		d.internal().cast("Frozen", w.t, t)
@@ -44,6 +44,7 @@ func (d *Device) Frozen(t device.Tensor) device.Weight {
 
 // RefreshWeight makes p.Weight agree with p.Value after an Upload to Value.
 func (s *Stream) RefreshWeight(p *device.Param) {
+	device.CheckRefreshWeight(p)
 	if w := p.Weight.(*weight); w.t != p.Value {
 		s.cast("RefreshWeight", w.t, p.Value)
 	}
@@ -72,7 +73,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &weight{t: view(b, d.act, l.rows, l.cols), bytes: b.Bytes()}
+	w := &weight{t: device.Whole(b, d.act, l.rows, l.cols), bytes: b.size}
 	if l.scratch() > 0 {
 		w.t.Buf = nil
 		err = d.growExpansion(l.scratch())

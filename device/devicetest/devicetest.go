@@ -67,9 +67,10 @@ func Cases() []Case {
 	return all
 }
 
-// Run runs the suite as subtests, each operation on a device of its own from open.
+// Run runs the suite as subtests, each operation on a device of its own from open, and the refusals on one.
 func Run(t *testing.T, open func() device.Device) {
 	t.Helper()
+	t.Run("refuse", func(t *testing.T) { Refuse(t, open) })
 	groups := map[string][]Case{}
 	var names []string
 	for _, c := range Cases() {

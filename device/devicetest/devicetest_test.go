@@ -28,6 +28,24 @@ func TestNamesAreUnique(t *testing.T) {
 	t.Logf("%d cases", len(seen))
 }
 
+// Every operation has refusals: one that has none could accept anything on one device and not on another.
+func TestRefusalsCoverEveryOperation(t *testing.T) {
+	count, seen := map[device.Op]int{}, map[string]bool{}
+	for _, r := range Refusals() {
+		count[r.op]++
+		if seen[r.Name] {
+			t.Errorf("%s: twice", r.Name)
+		}
+		seen[r.Name] = true
+	}
+	for o := device.OpNone + 1; o < device.NumOps; o++ {
+		if o != device.OpDecode && count[o] == 0 { // Decode is not every device's: device/cuda has its own test
+			t.Errorf("%s has no refusal", o)
+		}
+	}
+	t.Logf("%d refusals", len(seen))
+}
+
 func ExampleCase_Check() {
 	d := newSlow(tensor.F32) // a device under test
 	for _, c := range Cases() {

@@ -17,9 +17,9 @@ import (
 // slow is a device that computes with internal/ref and stores what it is told to store: the suite's own test, and the
 // ground on which mutants stand. Its operations are variables, so that a mutant replaces one.
 type slow struct {
-	act       tensor.DType
-	now, peak map[device.Component]int64
-	ops       ops
+	device.Accounts // Memory
+	act             tensor.DType
+	ops             ops
 }
 
 // ops are the operations a mutant may replace.
@@ -55,7 +55,7 @@ type ops struct {
 }
 
 func newSlow(act tensor.DType) *slow {
-	return &slow{act: act, now: map[device.Component]int64{}, peak: map[device.Component]int64{}, ops: ops{
+	return &slow{act: act, ops: ops{
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
 		rotate: ref.Rotate, attention: ref.Attention, attentionBack: ref.AttentionBackward, swiGLU: ref.SwiGLU,
 		swiGLUBack: ref.SwiGLUBackward, gated: ref.SwiGLU, keepsProduct: true, gatesStored: true, readsFirst: true,
@@ -76,12 +76,16 @@ func newSlow(act tensor.DType) *slow {
 func stepLoss(s device.Scalars) float64 { return s.CEWeight*(s.CE*s.InvN) + s.DWeight*(s.D*s.InvN) }
 
 type slowBuffer struct {
-	v    []float64
-	size int64
-	comp device.Component
+	v     []float64
+	name  string
+	size  int64
+	comp  device.Component
+	state device.State
 }
 
-func (b *slowBuffer) Bytes() int64 { return b.size }
+func (b *slowBuffer) Bytes() int64        { return b.size }
+func (b *slowBuffer) Name() string        { return b.name }
+func (b *slowBuffer) State() device.State { return b.state }
 
 type slowWeight struct {
 	m    func() ref.Mat
@@ -98,22 +102,19 @@ func (d *slow) Info() device.Info {
 	return device.Info{Kind: "slow", Name: "float64", Workers: 1, Activations: d.act}
 }
 
-func (d *slow) account(c device.Component, n int64) {
-	d.now[c] += n
-	d.peak[c] = max(d.peak[c], d.now[c])
-}
-
-func (d *slow) Alloc(_ string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
-	b := &slowBuffer{v: make([]float64, rows*cols), size: int64(rows) * t.RowBytes(cols), comp: c}
-	d.account(c, b.size)
-	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: t}
+func (d *slow) Alloc(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
+	n := device.TensorBytes(device.OpAlloc, t, rows, cols)
+	b := &slowBuffer{v: make([]float64, rows*cols), name: name, size: n, comp: c, state: device.Lasting}
+	d.Add(c, n)
+	return device.Whole(b, t, rows, cols)
 }
 
 func (d *slow) Free(ts ...device.Tensor) {
 	for _, t := range ts {
+		device.CheckFree(t)
 		b := t.Buf.(*slowBuffer)
-		d.account(b.comp, -b.size)
-		b.v, b.size = nil, 0
+		d.Add(b.comp, -b.size)
+		b.v, b.state = nil, device.Gone
 	}
 }
 
@@ -137,38 +138,28 @@ func (d *slow) Weight(spec device.WeightSpec) (device.Weight, error) {
 	}
 	m := ref.Stack(parts...)
 	w.m, w.rows, w.cols = func() ref.Mat { return m }, m.Rows, m.Cols
-	d.account(spec.Component, w.size)
+	d.Add(spec.Component, w.size)
 	return w, nil
 }
 
 func (d *slow) Param(spec device.ParamSpec) *device.Param {
-	alloc := func(c device.Component) device.Tensor { return d.Alloc(spec.Name, c, tensor.F32, spec.Rows, spec.Cols) }
-	p := &device.Param{
-		ParamSpec: spec, Value: alloc(device.StudentWeights), Grad: alloc(device.Gradients),
-		M: alloc(device.Moments), V: alloc(device.Moments),
-	}
-	copied := d.Alloc(spec.Name, device.StudentWeights, d.act, spec.Rows, spec.Cols)
-	p.Weight = d.Frozen(copied)
-	return p
+	return device.NewParam(spec, d.Alloc, func(device.Tensor) device.Weight {
+		return d.reads(d.Alloc(spec.Name, device.StudentWeights, d.act, spec.Rows, spec.Cols))
+	})
 }
 
 func (d *slow) Frozen(t device.Tensor) device.Weight {
+	device.CheckFrozen(t)
+	return d.reads(t)
+}
+
+// reads returns a weight that reads t, of any type.
+func (d *slow) reads(t device.Tensor) device.Weight {
 	s := &slowStream{slow: d}
 	return &slowWeight{m: func() ref.Mat { return s.read(t) }, size: 1, rows: t.Rows, cols: t.Cols}
 }
 
 func (d *slow) NewStream() device.Stream { return &slowStream{slow: d} }
-
-func (d *slow) Memory() (now, peak map[device.Component]int64) {
-	copyOf := func(m map[device.Component]int64) map[device.Component]int64 {
-		out := map[device.Component]int64{}
-		for c, n := range m {
-			out[c] = n
-		}
-		return out
-	}
-	return copyOf(d.now), copyOf(d.peak)
-}
 
 func (d *slow) Close() error { return nil }
 
@@ -236,8 +227,8 @@ func (s *slowStream) add(t device.Tensor, m ref.Mat) {
 	s.write(t, sum)
 }
 
-func (s *slowStream) Temp(_ string, c device.Component, d tensor.DType, rows, cols int) device.Tensor {
-	n := rows * cols
+func (s *slowStream) Temp(name string, c device.Component, d tensor.DType, rows, cols int) device.Tensor {
+	size, n := device.TensorBytes(device.OpTemp, d, rows, cols), rows*cols
 	i := slices.IndexFunc(s.free, func(b *slowBuffer) bool { return len(b.v) == n })
 	var b *slowBuffer
 	if i >= 0 {
@@ -247,26 +238,32 @@ func (s *slowStream) Temp(_ string, c device.Component, d tensor.DType, rows, co
 		b = &slowBuffer{v: make([]float64, n)}
 		s.all = append(s.all, b)
 	}
-	b.comp, b.size = c, int64(rows)*d.RowBytes(cols)
-	s.account(c, b.size)
-	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: d}
+	b.name, b.comp, b.size, b.state = name, c, size, device.Temporary
+	s.Add(c, size)
+	return device.Whole(b, d, rows, cols)
 }
 
 func (s *slowStream) Release(ts ...device.Tensor) {
 	for _, t := range ts {
+		device.CheckRelease(t)
 		if t.IsZero() {
 			continue
 		}
 		b := t.Buf.(*slowBuffer)
-		s.account(b.comp, -b.size)
+		s.Add(b.comp, -b.size)
+		b.state = device.Gone
 		s.free = append(s.free, b)
 	}
 	slices.SortFunc(s.free, func(a, b *slowBuffer) int { return slices.Index(s.all, a) - slices.Index(s.all, b) })
 }
 
-func (s *slowStream) Upload(t device.Tensor, src []float32) { s.write(t, ref.Of(t.Rows, t.Cols, src)) }
+func (s *slowStream) Upload(t device.Tensor, src []float32) {
+	device.CheckUpload(t, src)
+	s.write(t, ref.Of(t.Rows, t.Cols, src))
+}
 
 func (s *slowStream) UploadInts(t device.Tensor, src []int32) {
+	device.CheckUploadInts(t, src)
 	m := ref.New(t.Rows, t.Cols)
 	for i, v := range src {
 		m.V[i] = float64(v)
@@ -275,11 +272,13 @@ func (s *slowStream) UploadInts(t device.Tensor, src []int32) {
 }
 
 func (s *slowStream) Download(dst []float32, t device.Tensor) error {
+	device.CheckDownload(dst, t)
 	copy(dst, singles(s.read(t)))
 	return s.err
 }
 
 func (s *slowStream) RefreshWeight(p *device.Param) {
+	device.CheckRefreshWeight(p)
 	if s.ops.refresh {
 		copied := p.Weight.(*slowWeight)
 		m := s.read(p.Value)
@@ -289,10 +288,17 @@ func (s *slowStream) RefreshWeight(p *device.Param) {
 		}
 	}
 }
-func (s *slowStream) Zero(t device.Tensor)        { s.write(t, ref.New(t.Rows, t.Cols)) }
-func (s *slowStream) Copy(dst, src device.Tensor) { s.write(dst, s.read(src)) }
+func (s *slowStream) Zero(t device.Tensor) {
+	device.CheckZero(t)
+	s.write(t, ref.New(t.Rows, t.Cols))
+}
+func (s *slowStream) Copy(dst, src device.Tensor) {
+	device.CheckCopy(dst, src)
+	s.write(dst, s.read(src))
+}
 
 func (s *slowStream) Embed(dst device.Tensor, w device.Weight, ids device.Tensor) {
+	device.CheckEmbed(dst, w, ids)
 	rows := s.ints(ids)
 	for _, id := range rows {
 		if id < 0 || id >= w.Rows() {
@@ -310,12 +316,14 @@ func (s *slowStream) fail(err error) {
 }
 
 func (s *slowStream) EmbedBackward(grad, ids, dx device.Tensor) {
+	device.CheckEmbedBackward(grad, ids, dx)
 	sum := ref.New(grad.Rows, grad.Cols)
 	s.ops.embedBack(sum, s.ints(ids), s.read(dx))
 	s.add(grad, sum)
 }
 
 func (s *slowStream) RMSNorm(y, rstd, sum, x, delta, w device.Tensor, eps float64) {
+	device.CheckRMSNorm(y, rstd, sum, x, delta, w)
 	v := s.read(x)
 	if !delta.IsZero() {
 		v.Add(s.read(delta))
@@ -332,12 +340,14 @@ func (s *slowStream) RMSNorm(y, rstd, sum, x, delta, w device.Tensor, eps float6
 }
 
 func (s *slowStream) RMSNormBackward(dx, dw, dy, x, rstd, w device.Tensor) {
+	device.CheckRMSNormBackward(dx, dw, dy, x, rstd, w)
 	a, b := s.ops.rmsNormBack(s.read(dy), s.read(x), s.read(rstd), s.read(w))
 	s.add(dx, a)
 	s.add(dw, b)
 }
 
 func (s *slowStream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, add bool) {
+	device.CheckMatMul(y, x, w, bias)
 	out := s.ops.linear(s.read(x), w.(*slowWeight).m().RowRange(0, y.Cols), s.optional(bias))
 	if add {
 		s.add(y, out)
@@ -347,6 +357,7 @@ func (s *slowStream) MatMul(y, x device.Tensor, w device.Weight, bias device.Ten
 }
 
 func (s *slowStream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool) {
+	device.CheckMatMulInputGrad(dx, dy, w)
 	out, _, _ := s.ops.linearBack(s.read(dy), ref.New(dy.Rows, dx.Cols), w.(*slowWeight).m().RowRange(0, dy.Cols))
 	if add {
 		s.add(dx, out)
@@ -356,6 +367,7 @@ func (s *slowStream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add 
 }
 
 func (s *slowStream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
+	device.CheckMatMulWeightGrad(dw, dbias, dy, x)
 	_, a, b := s.ops.linearBack(s.read(dy), s.read(x), ref.New(dw.Rows, dw.Cols))
 	s.add(dw, a)
 	if !dbias.IsZero() {
@@ -363,9 +375,13 @@ func (s *slowStream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
 	}
 }
 
-func (s *slowStream) Rotate(x device.Tensor, r device.Rotary) { s.write(x, s.ops.rotate(s.read(x), r)) }
+func (s *slowStream) Rotate(x device.Tensor, r device.Rotary) {
+	device.CheckRotate(x, r)
+	s.write(x, s.ops.rotate(s.read(x), r))
+}
 
 func (s *slowStream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
+	device.CheckAttention(o, lse, q, k, v, a)
 	out, l := s.ops.attention(s.read(q), s.read(k), s.read(v), a)
 	s.write(o, out)
 	if !lse.IsZero() {
@@ -374,15 +390,20 @@ func (s *slowStream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 }
 
 func (s *slowStream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
+	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
 	x, y, z := s.ops.attentionBack(s.read(do), s.read(o), s.read(q), s.read(k), s.read(v), a)
 	s.write(dq, x)
 	s.write(dk, y)
 	s.write(dv, z)
 }
 
-func (s *slowStream) SwiGLU(m, gu device.Tensor) { s.write(m, s.ops.swiGLU(s.read(gu))) }
+func (s *slowStream) SwiGLU(m, gu device.Tensor) {
+	device.CheckSwiGLU(m, gu)
+	s.write(m, s.ops.swiGLU(s.read(gu)))
+}
 
 func (s *slowStream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
+	device.CheckMatMulSwiGLU(m, gu, x, w)
 	out := s.ops.linear(s.read(x), w.(*slowWeight).m(), ref.Mat{})
 	if keep && s.ops.keepsProduct {
 		s.write(gu, out)
@@ -400,6 +421,7 @@ func (s *slowStream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep 
 }
 
 func (s *slowStream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
+	device.CheckSwiGLUBackward(dgu, dm, gu)
 	if s.ops.readsFirst {
 		s.write(dgu, s.ops.swiGLUBack(s.read(dm), s.read(gu)))
 		return
@@ -410,10 +432,12 @@ func (s *slowStream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
 }
 
 func (s *slowStream) Gather(dst, src, rows device.Tensor) {
+	device.CheckGather(dst, src, rows)
 	s.write(dst, ref.Embed(s.read(src), s.ints(rows)))
 }
 
 func (s *slowStream) Scatter(dst, src, rows device.Tensor) {
+	device.CheckScatter(dst, src, rows)
 	m, from := s.read(dst), s.read(src)
 	if s.ops.scatterZero {
 		m = ref.New(dst.Rows, dst.Cols)
@@ -430,11 +454,13 @@ func (s *slowStream) SetScalars(v device.Scalars) {
 }
 
 func (s *slowStream) Phase(p device.Phase) {
+	device.CheckPhase(p)
 	s.scalars.Phases[s.phase] += time.Since(s.since)
 	s.phase, s.since = p, time.Now()
 }
 
 func (s *slowStream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
+	device.CheckLoss(grad, z, t, targets, spec)
 	ids := s.ints(targets)
 	for _, id := range ids {
 		if id < 0 || id >= z.Cols {
@@ -454,6 +480,7 @@ func (s *slowStream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpe
 }
 
 func (s *slowStream) Verdict(params []*device.Param) {
+	device.CheckVerdict(params)
 	var grads []ref.Mat
 	for _, p := range params {
 		grads = append(grads, s.read(p.Grad))
@@ -467,6 +494,7 @@ func (s *slowStream) Verdict(params []*device.Param) {
 }
 
 func (s *slowStream) AdamW(params []*device.Param, a device.AdamW) {
+	device.CheckAdamW(params)
 	if !s.scalars.Finite && s.ops.guardFinite || s.scalars.Diverged && s.ops.guardDiverged {
 		return
 	}
@@ -483,6 +511,7 @@ func (s *slowStream) AdamW(params []*device.Param, a device.AdamW) {
 }
 
 func (s *slowStream) ArgMax(ids, best, x device.Tensor) {
+	device.CheckArgMax(ids, best, x)
 	m := ref.New(ids.Rows, ids.Cols)
 	for i, id := range s.ops.argMax(s.read(x)) {
 		m.V[i] = float64(id)

@@ -14,9 +14,6 @@
 package dry
 
 import (
-	"fmt"
-	"math"
-
 	"apr/device"
 	"apr/device/arena"
 	"apr/internal/fault"
@@ -65,7 +62,9 @@ type Placer interface {
 // Kept says how a device keeps a frozen matrix.
 type Kept struct {
 	Bytes int64
-	Types string // what products read: a type, or several, as "q4_k+q6_k"
+	Types string // as the device keeps it: a type, or several, as "q4_k+q6_k"
+	// Expands says that products expand quantised blocks each time, FP8 that they multiply in 8-bit floats.
+	Expands, FP8 bool
 	// Scratch is what a product with it takes besides, to expand it; all matrices share the most of it.
 	Scratch int64
 }
@@ -73,9 +72,9 @@ type Kept struct {
 // Device records what is asked of it; see Target.
 type Device struct {
 	target  Target
-	static  map[device.Component]*level // what lives long
-	both    map[device.Component]*level // and temps
-	live    int64                       // bytes of temps
+	static  device.Accounts // what lives long
+	both    device.Accounts // and temps
+	live    int64           // bytes of temps
 	most    int64
 	fresh   bool // most was reached by the last Temp and is not described yet
 	holding map[*buffer]struct{}
@@ -86,14 +85,6 @@ type Device struct {
 	waits   int
 	placed  int64 // temps so far
 	repeats map[any]repetition
-}
-
-// level is a number of bytes and the highest it was.
-type level struct{ now, peak int64 }
-
-func (l *level) add(n int64) {
-	l.now += n
-	l.peak = max(l.peak, l.now)
 }
 
 var (
@@ -113,10 +104,7 @@ func New(t Target) *Device {
 		t.Temps = arena.New(256)
 	}
 	t.Align = max(1, t.Align)
-	return &Device{
-		target: t, static: map[device.Component]*level{}, both: map[device.Component]*level{},
-		holding: map[*buffer]struct{}{}, ops: map[Op]int{}, repeats: map[any]repetition{},
-	}
+	return &Device{target: t, holding: map[*buffer]struct{}{}, ops: map[Op]int{}, repeats: map[any]repetition{}}
 }
 
 // Info is the target's.
@@ -134,43 +122,46 @@ type buffer struct {
 	live  bool
 }
 
-// Bytes returns the size of the buffer.
-func (b *buffer) Bytes() int64 { return b.size }
+// Bytes returns the size that was asked for.
+func (b *buffer) Bytes() int64 { return b.bytes }
 
-func at(m map[device.Component]*level, c device.Component) *level {
-	l := m[c]
-	if l == nil {
-		l = &level{}
-		m[c] = l
+// Name is what Temp or Alloc called it.
+func (b *buffer) Name() string { return b.name }
+
+// State says whether b was given back.
+func (b *buffer) State() device.State {
+	switch {
+	case !b.live:
+		return device.Gone
+	case b.temp:
+		return device.Temporary
 	}
-	return l
+	return device.Lasting
 }
 
 // hold counts n bytes that live long and returns them as counted.
 func (d *Device) hold(c device.Component, n int64) int64 {
 	n = (n + d.target.Align - 1) / d.target.Align * d.target.Align
-	at(d.static, c).add(n)
-	at(d.both, c).add(n)
+	d.static.Add(c, n)
+	d.both.Add(c, n)
 	return n
 }
 
 // Alloc returns a tensor that lives until Free.
 func (d *Device) Alloc(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
-	b := &buffer{name: name, comp: c, bytes: bytesOf(t, rows, cols), live: true}
+	b := &buffer{name: name, comp: c, bytes: device.TensorBytes(device.OpAlloc, t, rows, cols), live: true}
 	b.size = d.hold(c, b.bytes)
-	return view(b, t, rows, cols)
+	return device.Whole(b, t, rows, cols)
 }
 
 // Free gives tensors of Alloc back.
 func (d *Device) Free(ts ...device.Tensor) {
 	for _, t := range ts {
+		device.CheckFree(t)
 		b := t.Buf.(*buffer)
-		if b.temp || !b.live {
-			panic("dry: free of " + b.name + ", which is a temp or was freed before")
-		}
 		b.live = false
-		at(d.static, b.comp).add(-b.size - b.more)
-		at(d.both, b.comp).add(-b.size - b.more)
+		d.static.Add(b.comp, -b.size-b.more)
+		d.both.Add(b.comp, -b.size-b.more)
 	}
 }
 
@@ -203,30 +194,21 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 // Param counts a trainable tensor: value, gradient and two moments in float32, and the copy of a matrix that products
 // read where it is of another type.
 func (d *Device) Param(spec device.ParamSpec) *device.Param {
-	alloc := func(what string, c device.Component) device.Tensor {
-		return d.Alloc(spec.Name+what, c, tensor.F32, spec.Rows, spec.Cols)
-	}
-	p := &device.Param{
-		ParamSpec: spec,
-		Value:     alloc("", device.StudentWeights),
-		Grad:      alloc(".grad", device.Gradients),
-		M:         alloc(".m", device.Moments),
-		V:         alloc(".v", device.Moments),
-	}
-	w := &weight{rows: spec.Rows, cols: spec.Cols, Kept: Kept{Types: tensor.F32.String()}}
-	if spec.Rows > 1 {
-		w = d.Frozen(p.Value).(*weight)
-	}
-	p.Weight = w
-	return p
+	return device.NewParam(spec, d.Alloc, func(value device.Tensor) device.Weight {
+		if spec.Rows > 1 {
+			return d.Frozen(value)
+		}
+		return &weight{rows: spec.Rows, cols: spec.Cols, Kept: Kept{Types: tensor.F32.String()}}
+	})
 }
 
 // Frozen returns a weight that reads t, or counts a copy of it in the type in which products read matrices.
 func (d *Device) Frozen(t device.Tensor) device.Weight {
+	device.CheckFrozen(t)
 	w := &weight{rows: t.Rows, cols: t.Cols, Kept: Kept{Types: t.DType.String()}}
 	if m := d.target.Matrices; m != tensor.Invalid && m != tensor.F32 {
 		b := t.Buf.(*buffer)
-		w.Kept = Kept{Types: m.String(), Bytes: d.hold(b.comp, bytesOf(m, t.Rows, t.Cols))}
+		w.Kept = Kept{Types: m.String(), Bytes: d.hold(b.comp, device.TensorBytes(device.OpFrozen, m, t.Rows, t.Cols))}
 		b.more += w.Kept.Bytes
 	}
 	return w
@@ -254,28 +236,7 @@ func (w *weight) moved(rows int) float64 {
 func (d *Device) NewStream() device.Stream { return &Stream{dev: d} }
 
 // Memory returns the bytes held now and at the highest point, by component.
-func (d *Device) Memory() (now, peak map[device.Component]int64) {
-	now, peak = map[device.Component]int64{}, map[device.Component]int64{}
-	for c, l := range d.both {
-		now[c], peak[c] = l.now, l.peak
-	}
-	return now, peak
-}
+func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.both.Memory() }
 
 // Close does nothing.
 func (d *Device) Close() error { return nil }
-
-func bytesOf(t tensor.DType, rows, cols int) int64 {
-	if rows < 0 || cols < 0 || t.BlockLen() != 1 {
-		panic("dry: no tensor of such a shape or type")
-	}
-	row := t.RowBytes(cols)
-	if rows > 0 && row > math.MaxInt64/4/int64(rows) {
-		panic(fmt.Sprintf("dry: a tensor of %d rows of %d bytes", rows, row))
-	}
-	return int64(rows) * row
-}
-
-func view(b *buffer, t tensor.DType, rows, cols int) device.Tensor {
-	return device.Tensor{Buf: b, Rows: rows, Cols: cols, Stride: cols, DType: t}
-}

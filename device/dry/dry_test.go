@@ -125,7 +125,7 @@ func TestOperations(t *testing.T) {
 	s.Attention(x, device.Tensor{}, qkv.ColRange(0, 8), qkv.ColRange(8, 12), qkv.ColRange(12, 16), a)
 	z := s.Temp("z", device.Logits, tensor.F32, 6, 20)
 	targets := d.Alloc("ids", device.Batch, tensor.I32, 6, 1)
-	s.Loss(device.Tensor{}, z, z, targets, device.LossSpec{Alpha: 1})
+	s.Loss(device.Tensor{}, z, z, targets, device.LossSpec{Alpha: 1, Temperature: 1})
 	s.Verdict([]*device.Param{p})
 
 	r := d.Record()
@@ -143,11 +143,11 @@ func TestOperations(t *testing.T) {
 		t.Errorf("products %+v", products)
 	}
 	var names []string
-	for _, k := range r.Keys() {
-		names = append(names, k.Name)
+	for _, o := range r.Ops {
+		names = append(names, o.Kind.String())
 	}
 	if got := strings.Join(names, " "); got != "MatMul MatMulInputGrad MatMulWeightGrad Attention Loss Verdict" {
-		t.Errorf("keys %s", got)
+		t.Errorf("operations %s", got)
 	}
 	sc, err := s.Wait(context.Background())
 	if err != nil || sc.Positions != 6 || !sc.Finite || sc.LR != 0.5 {
@@ -202,4 +202,6 @@ func TestMistakesPanic(t *testing.T) {
 
 type other struct{}
 
-func (other) Bytes() int64 { return 4 }
+func (other) Bytes() int64        { return 4 }
+func (other) Name() string        { return "other" }
+func (other) State() device.State { return device.Lasting }

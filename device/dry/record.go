@@ -12,10 +12,12 @@ import (
 // Op is an operation of certain types and sizes in a certain phase. Fields that an operation does not have are zero.
 type Op struct {
 	Phase device.Phase
-	Name  string // as the method of Stream: "MatMul", "AttentionBackward"
+	Kind  device.Op
 	// In, Out are the element types of the main input and output; Weight is how the matrix is kept, see Kept.Types.
 	In, Out tensor.DType
 	Weight  string
+	// Expands, FP8: see Kept.
+	Expands, FP8 bool
 	// Of products: y[M,N] (+)= Σ_K. MatMul M = rows of x, K = its columns; MatMulInputGrad N = columns of W;
 	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows; MatMulSwiGLU as MatMul, of which gu is the output.
 	M, N, K             int
@@ -33,14 +35,6 @@ type Count struct {
 	Op
 	Times        int64
 	FLOPs, Bytes float64 // of one
-}
-
-// Key names a kernel: an operation with its types and head dimension, whatever the sizes.
-type Key struct {
-	Name    string
-	In, Out tensor.DType
-	Weight  string
-	HeadDim int
 }
 
 // Held is memory by its name at one time.
@@ -68,12 +62,10 @@ type Record struct {
 func (d *Device) Record() *Record {
 	d.describePeak()
 	r := &Record{
-		Static: map[device.Component]int64{}, Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved + d.expand, Expand: d.expand,
+		Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved + d.expand, Expand: d.expand,
 		Ops: slices.Clone(d.list), Waits: d.waits,
 	}
-	for c, l := range d.static {
-		r.Static[c] = l.peak
-	}
+	_, r.Static = d.static.Memory()
 	_, r.Peak = d.Memory()
 	type key struct {
 		name string
@@ -115,20 +107,6 @@ func (r *Record) ByComponent() map[device.Component]int64 {
 	}
 	m[device.Scratch] += r.Temps - r.Most + r.Reserved
 	return m
-}
-
-// Keys returns the kernels of the step in the order of their first coming.
-func (r *Record) Keys() []Key {
-	var keys []Key
-	seen := map[Key]bool{}
-	for _, o := range r.Ops {
-		k := Key{o.Name, o.In, o.Out, o.Weight, o.Attn.HeadDim}
-		if !seen[k] {
-			seen[k] = true
-			keys = append(keys, k)
-		}
-	}
-	return keys
 }
 
 // Products returns the matrix products of the step, phases aside, in the order of their first coming.

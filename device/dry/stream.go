@@ -20,15 +20,15 @@ type Stream struct {
 // Temp places a temp as the target would.
 func (s *Stream) Temp(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {
 	d := s.dev
-	b := &buffer{name: name, comp: c, bytes: bytesOf(t, rows, cols), temp: true, live: true}
+	b := &buffer{name: name, comp: c, bytes: device.TensorBytes(device.OpTemp, t, rows, cols), temp: true, live: true}
 	b.size, b.place = d.target.Temps.Size(b.bytes), d.target.Temps.Place(b.bytes)
 	d.placed++
-	at(d.both, c).add(b.size)
+	d.both.Add(c, b.size)
 	d.holding[b] = struct{}{}
 	if d.live += b.size; d.live > d.most {
 		d.most, d.fresh = d.live, true
 	}
-	return view(b, t, rows, cols)
+	return device.Whole(b, t, rows, cols)
 }
 
 // Release gives temps back.
@@ -36,16 +36,14 @@ func (s *Stream) Release(ts ...device.Tensor) {
 	d := s.dev
 	d.describePeak()
 	for _, t := range ts {
+		device.CheckRelease(t)
 		if t.IsZero() {
 			continue
 		}
 		b := t.Buf.(*buffer)
-		if !b.temp || !b.live {
-			panic("dry: release of " + b.name + ", which is no temp in use")
-		}
 		b.live = false
 		d.target.Temps.Release(b.place)
-		at(d.both, b.comp).add(-b.size)
+		d.both.Add(b.comp, -b.size)
 		d.live -= b.size
 		delete(d.holding, b)
 	}
@@ -63,30 +61,18 @@ func (d *Device) describePeak() {
 	}
 }
 
-// use checks that each tensor lies in a buffer that is alive, and returns the bytes of them all. Zero tensors count 0.
-func use(op string, ts ...device.Tensor) (bytes float64) {
+// use returns the bytes of tensors, which must be of a dry device. Zero tensors count 0.
+func use(op device.Op, ts ...device.Tensor) (bytes float64) {
 	for _, t := range ts {
 		if t.IsZero() {
 			continue
 		}
-		b, ok := t.Buf.(*buffer)
-		need(ok, op, "a tensor of another device")
-		need(b.live, op, b.name+" was given back")
-		need(t.Rows >= 0 && t.Cols >= 0 && t.Off >= 0 && (t.Rows < 2 || t.Stride >= t.Cols), op, b.name+" has no such view")
-		if t.Rows > 0 && t.Cols > 0 {
-			end := int64(t.Off) + int64(t.Rows-1)*int64(t.Stride) + int64(t.Cols)
-			need(end*int64(t.DType.BlockBytes()) <= b.bytes, op, b.name+" is smaller than its view")
+		if _, ok := t.Buf.(*buffer); !ok {
+			panic("dry: " + op.String() + ": " + t.Buf.Name() + " is of another device")
 		}
 		bytes += float64(t.Rows) * float64(t.DType.RowBytes(t.Cols))
 	}
 	return bytes
-}
-
-// need panics with the operation's name if its operands do not fit.
-func need(ok bool, op, what string) {
-	if !ok {
-		panic("dry: " + op + ": " + what)
-	}
 }
 
 // count records an operation.
@@ -104,20 +90,25 @@ func (s *Stream) count(o Op, flops, bytes float64) {
 
 // Upload takes any values of the tensor's size.
 func (s *Stream) Upload(t device.Tensor, src []float32) {
-	need(len(src) == t.Rows*t.Cols, "Upload", "length differs from the tensor's")
-	use("Upload", t)
+	device.CheckUpload(t, src)
+	use(device.OpUpload, t)
 }
 
 // UploadInts takes any ids of the tensor's size.
 func (s *Stream) UploadInts(t device.Tensor, src []int32) {
-	need(len(src) == t.Rows*t.Cols && t.DType == tensor.I32, "UploadInts", "length or type differs from the tensor's")
-	use("UploadInts", t)
+	device.CheckUploadInts(t, src)
+	use(device.OpUploadInts, t)
 }
 
 // Download is an error: there are no values.
 func (s *Stream) Download(dst []float32, t device.Tensor) error {
-	need(len(dst) == t.Rows*t.Cols, "Download", "length differs from the tensor's")
-	use("Download", t)
+	device.CheckDownload(dst, t)
+	use(device.OpDownload, t)
+	return s.values()
+}
+
+// values is what comes to the host: an error.
+func (s *Stream) values() error {
 	s.dev.waits++
 	if s.err == nil {
 		s.err = fault.New(fault.Unavailable, "a dry device has no values to download").WithID("E-DRY-003")
@@ -127,14 +118,21 @@ func (s *Stream) Download(dst []float32, t device.Tensor) error {
 
 // Fetch is Download in two parts: see device.Fetcher.
 func (s *Stream) Fetch(t device.Tensor) func(dst []float32) error {
-	return func(dst []float32) error { return s.Download(dst, t) }
+	device.CheckFetch(t)
+	use(device.OpFetch, t)
+	n := t.Rows * t.Cols
+	return func(dst []float32) error {
+		device.CheckFetched(dst, n)
+		return s.values()
+	}
 }
 
 // RefreshWeight counts the copy, if there is one.
 func (s *Stream) RefreshWeight(p *device.Param) {
+	device.CheckRefreshWeight(p)
 	if w := p.Weight.(*weight); w.Kept.Bytes > 0 {
-		n := use("RefreshWeight", p.Value)
-		s.count(Op{Name: "RefreshWeight", Weight: w.Types, In: tensor.F32, Rows: p.Rows, Cols: p.Cols}, 0, n+float64(w.Kept.Bytes))
+		n := use(device.OpRefreshWeight, p.Value)
+		s.count(Op{Kind: device.OpRefreshWeight, Weight: w.Types, In: tensor.F32, Rows: p.Rows, Cols: p.Cols}, 0, n+float64(w.Kept.Bytes))
 	}
 }
 
@@ -146,7 +144,10 @@ func (s *Stream) SetScalars(sc device.Scalars) {
 }
 
 // Phase says to which phase the next operations belong.
-func (s *Stream) Phase(p device.Phase) { s.phase = p }
+func (s *Stream) Phase(p device.Phase) {
+	device.CheckPhase(p)
+	s.phase = p
+}
 
 // Wait returns the record of a step whose loss is 0, and the stream's error, which it clears.
 func (s *Stream) Wait(context.Context) (device.Scalars, error) {

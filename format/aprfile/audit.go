@@ -103,32 +103,6 @@ func (f *File) Deviations() []string {
 	return list
 }
 
-// MisreadBF16 reports whether a matrix of type F16 looks like bfloat16 weights under the wrong type, as an old
-// converter wrote them: the exponents of small weights then land near 1, so the median magnitude is at least 0.25.
-// Other tensors are never suspected. It reads the whole payload.
-func MisreadBF16(t tensor.Stored) (bool, error) {
-	if t.DType != tensor.F16 || len(t.Shape) != 2 || t.Size == 0 {
-		return false, nil
-	}
-	var count [1 << 15]int64 // by magnitude: halves without sign sort as integers
-	buf := make([]byte, min(t.Size, 1<<20))
-	for at := int64(0); at < t.Size; at += int64(len(buf)) {
-		b := buf[:min(int64(len(buf)), t.Size-at)]
-		if _, err := t.ReadAt(b, at); err != nil && err != io.EOF {
-			return false, err
-		}
-		for i := 0; i+1 < len(b); i += 2 {
-			count[(uint16(b[i])|uint16(b[i+1])<<8)&0x7fff]++
-		}
-	}
-	const quarter = 0x3400 // 0.25 as a half
-	var below int64
-	for _, n := range count[:quarter] {
-		below += n
-	}
-	return below <= (t.Size/2)/2, nil
-}
-
 // HeadForm says how a model keeps its output matrix.
 type HeadForm uint8
 

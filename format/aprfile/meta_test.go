@@ -151,30 +151,3 @@ func TestHead(t *testing.T) {
 		t.Errorf("empty head: %v, %v", form, err)
 	}
 }
-
-func TestMisreadBF16(t *testing.T) {
-	weights := []float32{0.01, -0.02, 0.03, 0.5, -0.001, 0}
-	halves, brains := make([]byte, 12), make([]byte, 12)
-	tensor.Narrow(halves, weights, tensor.F16)
-	tensor.Narrow(brains, weights, tensor.BF16)
-	for _, c := range []struct {
-		name string
-		t    tensor.Source
-		want bool
-	}{
-		{"halves", source("w", tensor.F16, []int{2, 3}, halves), false},
-		{"bfloat16 as halves", source("w", tensor.F16, []int{2, 3}, brains), true},
-		{"vector", source("w", tensor.F16, []int{6}, brains), false},
-		{"bfloat16", source("w", tensor.BF16, []int{2, 3}, brains), false},
-		{"empty", source("w", tensor.F16, []int{0, 3}, nil), false},
-	} {
-		path := t.TempDir() + "/m.apr"
-		if err := Write(path, []tensor.Source{c.t}, Options{}); err != nil {
-			t.Fatal(err)
-		}
-		w, _ := mustOpen(t, path).Tensor("w")
-		if got, err := MisreadBF16(w); got != c.want || err != nil {
-			t.Errorf("%s: %v, %v", c.name, got, err)
-		}
-	}
-}

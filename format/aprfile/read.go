@@ -33,7 +33,7 @@ const (
 	embedName = "model.embed_tokens.weight"
 )
 
-// trainingPrefix marks the optimiser state of old checkpoints: listed, never loaded.
+// trainingPrefix marks the optimiser state of old checkpoints, which is never loaded.
 const trainingPrefix = "__training__."
 
 // part is one file: the whole model, or a shard.
@@ -59,7 +59,6 @@ type File struct {
 	path     string
 	parts    []*part
 	entries  map[string]Entry // by Info.Name
-	training []Entry
 	warnings []string
 }
 
@@ -245,7 +244,6 @@ func (f *File) merge() error {
 		}
 		for _, e := range p.entries {
 			if strings.HasPrefix(e.StoredName, trainingPrefix) {
-				f.training = append(f.training, e)
 				continue
 			}
 			if other, ok := f.entries[e.Name]; ok {
@@ -297,9 +295,6 @@ func (f *File) Entry(name string) (Entry, bool) {
 	e, ok := f.entries[name]
 	return e, ok
 }
-
-// Training returns the entries of optimiser state that old checkpoints carry. They are never loaded.
-func (f *File) Training() []Entry { return f.training }
 
 // Close releases the files.
 func (f *File) Close() error {

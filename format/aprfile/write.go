@@ -3,17 +3,13 @@ package aprfile
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	"apr/format/internal/shards"
 	"apr/format/internal/stored"
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
@@ -26,7 +22,7 @@ type Options struct {
 	Force bool // replace existing files
 
 	// Metadata is written with sorted keys and without nulls; values are those of strictjson.AppendCanonical. The
-	// writer sets "writer", and what Tied and shards need.
+	// writer sets "writer", and what Tied needs.
 	Metadata map[string]any
 
 	// Writer names the program and its version, as "apr/1.2.0"; empty means "apr/1".
@@ -41,7 +37,7 @@ type Options struct {
 // blocks only. Payloads stand in order of name and are streamed; equal input gives equal bytes. Faults: Invalid (the
 // file exists), Format (what the format cannot hold), IO.
 func Write(path string, tensors []tensor.Source, opt Options) error {
-	f, err := prepare(path, tensors, opt, nil)
+	f, err := prepare(path, tensors, opt)
 	if err != nil {
 		return err
 	}
@@ -51,102 +47,18 @@ func Write(path string, tensors []tensor.Source, opt Options) error {
 
 // Encode writes the bytes of a file to w and returns their number.
 func Encode(w io.Writer, tensors []tensor.Source, opt Options) (int64, error) {
-	p, err := newPlan(tensors, opt, nil)
+	p, err := newPlan(tensors, opt)
 	if err != nil {
 		return 0, err
 	}
 	return p.size, p.emit(w)
 }
 
-// WriteShards writes a model into the directory dir as files of at most maxShard payload bytes (a larger tensor gets
-// a file of its own), STEM-00001-of-0000N.apr, and STEM.apr.index.json, which appears last. Each is a complete file
-// with the full metadata, but the tokenizer is in the first only. A model that fits into one file becomes STEM.apr.
-// It returns the names of the files.
-func WriteShards(dir, stem string, tensors []tensor.Source, maxShard int64, opt Options) ([]string, error) {
-	parts := shards.Split(tensors, maxShard)
-	indexPath := filepath.Join(dir, stem+".apr.index.json")
-	if _, err := os.Lstat(indexPath); err == nil && !opt.Force {
-		return nil, fault.In(fault.Invalid, indexPath, "already exists").WithHint("give --force to replace it").WithID("E-FILE-011")
-	}
-	if len(parts) <= 1 {
-		if err := Write(filepath.Join(dir, stem+".apr"), tensors, opt); err != nil {
-			return nil, err
-		}
-		return []string{stem + ".apr"}, removeIndex(indexPath)
-	}
-	if opt.Tied && !slices.ContainsFunc(tensors, func(t tensor.Source) bool { return t.Name == embedName }) {
-		return nil, refuse(embedName, 53, "is missing, though the head is tied to it")
-	}
-	if len(parts) > shards.Max {
-		return nil, fault.In(fault.Format, dir, "%d shards are over the limit of %d", len(parts), shards.Max).WithID("E-SHARD-003")
-	}
-	var pending []*atomicfile.File
-	defer func() {
-		for _, f := range pending {
-			f.Close() // nothing once committed
-		}
-	}()
-	set := &shardSet{pattern: stem + "-{:05d}-of-{:05d}.apr", count: len(parts), files: map[string]string{}}
-	for _, t := range tensors {
-		set.total += t.Size
-	}
-	var names []string
-	for i, part := range parts {
-		set.index = i
-		name := expandPattern(set.pattern, i+1, len(parts))
-		f, err := prepare(filepath.Join(dir, name), part, opt, set)
-		if err != nil {
-			return nil, err
-		}
-		pending = append(pending, f)
-		names = append(names, name)
-	}
-	index, err := shards.Prepare(indexPath, set.files, set.total, opt.Force)
-	if err != nil {
-		return nil, err
-	}
-	pending = append(pending, index)
-	if opt.Force { // an old index over new shards would be a mixture
-		if err := removeIndex(indexPath); err != nil {
-			return nil, err
-		}
-	}
-	for _, f := range pending {
-		if err := f.Commit(); err != nil {
-			return nil, err
-		}
-	}
-	return append(names, filepath.Base(indexPath)), nil
-}
-
-func removeIndex(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fault.In(fault.IO, path, "cannot be removed").Because(err).WithID("E-FILE-014")
-	}
-	return nil
-}
-
-// shardSet is what the files of one model have in common.
-type shardSet struct {
-	pattern      string
-	count, index int
-	total        int64
-	files        map[string]string // filled: tensor → file
-}
-
 // prepare writes a file up to its Commit.
-func prepare(path string, tensors []tensor.Source, opt Options, set *shardSet) (*atomicfile.File, error) {
-	p, err := newPlan(tensors, opt, set)
+func prepare(path string, tensors []tensor.Source, opt Options) (*atomicfile.File, error) {
+	p, err := newPlan(tensors, opt)
 	if err != nil {
 		return nil, err
-	}
-	if set != nil {
-		for _, e := range p.entries {
-			if set.files[e.Name] != "" {
-				return nil, refuse(e.Name, 25, "name is taken")
-			}
-			set.files[e.Name] = filepath.Base(path)
-		}
 	}
 	f, err := atomicfile.Create(path, opt.Force)
 	if err != nil {
@@ -171,7 +83,7 @@ type plan struct {
 }
 
 // newPlan lays a file out.
-func newPlan(tensors []tensor.Source, opt Options, set *shardSet) (*plan, error) {
+func newPlan(tensors []tensor.Source, opt Options) (*plan, error) {
 	p := &plan{payloads: slices.Clone(tensors)}
 	slices.SortFunc(p.payloads, func(a, b tensor.Source) int { return strings.Compare(a.Name, b.Name) })
 	flags := RowMajor
@@ -193,13 +105,13 @@ func newPlan(tensors []tensor.Source, opt Options, set *shardSet) (*plan, error)
 		}
 		at = align(at + e.Size)
 	}
-	if err := p.tie(opt, set); err != nil {
+	if err := p.tie(opt); err != nil {
 		return nil, err
 	}
 	if len(p.entries) > stored.MaxTensors {
 		return nil, fault.New(fault.Format, "%d tensors are over the limit of %d", len(p.entries), stored.MaxTensors).WithID("E-APR-020")
 	}
-	metadata, more, err := makeMetadata(opt, set)
+	metadata, more, err := makeMetadata(opt)
 	if err != nil {
 		return nil, err
 	}
@@ -237,8 +149,8 @@ func newEntry(t tensor.Source, at int64) (Entry, error) {
 	return Entry{Info: t.Info, StoredName: t.Name, Code: code, Offset: uint64(at)}, nil
 }
 
-// tie adds the head as a second name of the embedding's bytes. Of several shards, the one with the embedding has it.
-func (p *plan) tie(opt Options, set *shardSet) error {
+// tie adds the head as a second name of the embedding's bytes.
+func (p *plan) tie(opt Options) error {
 	if !opt.Tied {
 		return nil
 	}
@@ -251,9 +163,6 @@ func (p *plan) tie(opt Options, set *shardSet) error {
 	}
 	embed, ok := find(embedName)
 	if !ok {
-		if set != nil {
-			return nil
-		}
 		return refuse(embedName, 53, "is missing, though the head is tied to it")
 	}
 	head := p.entries[embed]
@@ -263,7 +172,7 @@ func (p *plan) tie(opt Options, set *shardSet) error {
 }
 
 // makeMetadata returns the JSON of a file and the flags that follow from it.
-func makeMetadata(opt Options, set *shardSet) ([]byte, Flags, error) {
+func makeMetadata(opt Options) ([]byte, Flags, error) {
 	m := maps.Clone(opt.Metadata)
 	if m == nil {
 		m = map[string]any{}
@@ -277,13 +186,6 @@ func makeMetadata(opt Options, set *shardSet) ([]byte, Flags, error) {
 	}
 	delete(m, "sharding")
 	var flags Flags
-	if set != nil {
-		flags |= Sharded
-		m["sharding"] = map[string]any{"shard_count": set.count, "shard_index": set.index, "total_size": set.total, "pattern": set.pattern}
-		if set.index > 0 {
-			maps.DeleteFunc(m, func(k string, _ any) bool { return strings.HasPrefix(k, "tokenizer.") })
-		}
-	}
 	text, err := strictjson.AppendCanonical(nil, m)
 	if err != nil {
 		return nil, 0, fault.New(fault.Format, "metadata cannot be written").Because(err).WithID("E-APR-054")

@@ -193,50 +193,6 @@ func TestWriterRefuses(t *testing.T) {
 	}
 }
 
-func TestShards(t *testing.T) {
-	dir := t.TempDir()
-	opt := Options{Metadata: tokens(), Tied: true}
-	names, err := WriteShards(dir, "model", model(), 8, opt)
-	if err != nil || fmt.Sprint(names) != "[model-00001-of-00003.apr model-00002-of-00003.apr model-00003-of-00003.apr model.apr.index.json]" {
-		t.Fatal(names, err)
-	}
-	for _, name := range names {
-		f := mustOpen(t, filepath.Join(dir, name))
-		const want = "lm_head.weight bf16 [2 2] 8 plain; model.embed_tokens.weight bf16 [2 2] 8 plain; model.norm.weight f32 [2] 8 plain; " +
-			"q q4_k [1 256] 144 plain; z f16 [0] 0 plain"
-		if got := describe(f); got != want {
-			t.Errorf("%s: got  %s\nwant %s", name, got, want)
-		}
-		if err := f.Verify(); err != nil || len(f.Files()) != 3 || len(f.Warnings()) > 0 {
-			t.Error(name, err, f.Files(), f.Warnings())
-		}
-		if tok, ok, err := f.Metadata().Tokenizer(); !ok || err != nil || len(tok.Vocabulary) != 2 {
-			t.Error(name, ok, err)
-		}
-		if form, err := f.Head(); form != HeadShared || err != nil {
-			t.Error(name, form, err)
-		}
-		readAll(t, f)
-	}
-	second, _ := os.ReadFile(filepath.Join(dir, names[1]))
-	if bytes.Contains(second, []byte("tokenizer.vocabulary")) || second[7]&2 != 0 {
-		t.Error("the second shard has the tokenizer")
-	}
-	if _, err := WriteShards(dir, "model", model(), 0, opt); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("existing index: %v", err)
-	}
-	if _, err := WriteShards(dir, "model", model(), 8, Options{Metadata: tokens(), Tied: true, Force: true}); err != nil {
-		t.Error(err)
-	}
-	names, err = WriteShards(dir, "model", model(), 0, Options{Tied: true, Force: true})
-	if err != nil || fmt.Sprint(names) != "[model.apr]" {
-		t.Error(names, err)
-	}
-	if _, err := WriteShards(dir, "other", model()[:1], 1, Options{Tied: true}); err == nil {
-		t.Error("tied without an embedding")
-	}
-}
-
 // TestShardsThatContradict spoils a model of two shards in every way.
 func TestShardsThatContradict(t *testing.T) {
 	shard := func(index, count int, names ...string) []byte {

@@ -1,11 +1,12 @@
 // Ptx compiles the CUDA kernels of device/cuda/kernel to PTX with clang-19 and writes the manifest that says from which
 // bytes. Run it in the root of the module, or through `make kernels`:
 //
-//	go run ./tools/ptx/main.go [-lint PTXAS]
+//	go run ./tools/ptx/main.go [-lint PTXAS] [-force] [-check] [-print MODULE]
 //
-// A kernel is compiled when its source, a header, the flags or the compiler changed, or with -force. Files named
-// *_sm90.cu are for compute capability 9.0 alone, the others for 8.0 and later. With -lint every kernel also passes
-// ptxas, which must report no spill and no local memory.
+// A kernel is compiled when its source, a header, the flags or the compiler changed, or with -force. Its line //apr:module
+// says for which target, and what else the host has to know: see device/cuda/kernel/manifest. PTX is stored compressed; the
+// manifest has the hash of the text, and -print writes a module's text to standard output. With -lint every kernel also
+// passes ptxas, which must report no spill and no local memory.
 package main
 
 import (
@@ -22,30 +23,19 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"apr/device/cuda/kernel/manifest"
 )
 
 const dir = "device/cuda/kernel"
-
-// manifest is manifest.json; the type of the same name in device/cuda/kernel reads it.
-type manifest struct {
-	Compiler string   `json:"compiler"`
-	Headers  string   `json:"headers_sha256"` // of all .cuh files, in order of name
-	Modules  []module `json:"modules"`
-}
-
-type module struct {
-	Name    string   `json:"name"`
-	Target  string   `json:"target"`
-	Flags   string   `json:"flags"`
-	Source  string   `json:"source_sha256"`
-	PTX     string   `json:"ptx_sha256"`
-	Kernels []string `json:"kernels"`
-}
 
 var (
 	lint  = flag.String("lint", "", "path of ptxas")
 	force = flag.Bool("force", false, "compile everything")
 	check = flag.Bool("check", false, "compile everything into memory and compare with what is there")
+	show  = flag.String("print", "", "write the PTX of this module to standard output")
 )
 
 func main() {
@@ -57,6 +47,13 @@ func main() {
 }
 
 func run() error {
+	if *show != "" {
+		text, err := stored(*show)
+		if err == nil {
+			_, err = os.Stdout.Write(text)
+		}
+		return err
+	}
 	compiler, err := version()
 	if err != nil {
 		return err
@@ -65,7 +62,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	var old manifest
+	var old manifest.Manifest
 	if text, err := os.ReadFile(filepath.Join(dir, "ptx", "manifest.json")); err == nil {
 		if err := json.Unmarshal(text, &old); err != nil {
 			return fmt.Errorf("manifest.json: %w", err)
@@ -76,7 +73,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	now := manifest{Compiler: compiler, Headers: headers}
+	now := manifest.Manifest{Compiler: compiler, Headers: headers}
 	for _, source := range sources {
 		m, err := build(source, old, same)
 		if err != nil {
@@ -85,7 +82,7 @@ func run() error {
 		now.Modules = append(now.Modules, m)
 	}
 	if *check {
-		if !slices.EqualFunc(now.Modules, old.Modules, func(a, b module) bool { return a.Name == b.Name && a.PTX == b.PTX }) {
+		if !slices.EqualFunc(now.Modules, old.Modules, func(a, b manifest.Module) bool { return a.Name == b.Name && a.PTXHash == b.PTXHash }) {
 			return errors.New("the PTX of device/cuda/kernel is not what its sources compile to: run `make kernels`")
 		}
 		return nil
@@ -114,21 +111,22 @@ func version() (string, error) {
 }
 
 // build returns the module of a source, compiling it unless it is known.
-func build(source string, old manifest, same bool) (module, error) {
+func build(source string, old manifest.Manifest, same bool) (manifest.Module, error) {
 	name := strings.TrimSuffix(filepath.Base(source), ".cu")
-	arch, feature := "sm_80", "+ptx80"
-	if strings.HasSuffix(name, "_sm90") {
-		arch = "sm_90a"
-	}
-	flags := "-x cuda --cuda-device-only --cuda-gpu-arch=" + arch + " --cuda-feature=" + feature +
-		" -nocudainc -nocudalib -nostdinc -std=c++17 -O3 -Wall -Werror -S"
-	hash, err := hashFiles(source)
+	text, err := os.ReadFile(source)
 	if err != nil {
-		return module{}, err
+		return manifest.Module{}, err
 	}
-	target := filepath.Join(dir, "ptx", name+".ptx")
+	d, err := manifest.Declare(string(text))
+	if err != nil {
+		return manifest.Module{}, fmt.Errorf("%s: %w", source, err)
+	}
+	flags := "-x cuda --cuda-device-only --cuda-gpu-arch=" + d.Target +
+		" --cuda-feature=+ptx80 -nocudainc -nocudalib -nostdinc -std=c++17 -O3 -Wall -Werror -S"
+	hash := fmt.Sprintf("%x", sha256.Sum256(text))
+	was, wasErr := stored(name)
 	for _, m := range old.Modules {
-		if have, err := hashFiles(target); same && m.Name == name && m.Source == hash && m.Flags == flags && err == nil && have == m.PTX {
+		if same && m.Name == name && m.Source == hash && m.Flags == flags && wasErr == nil && fmt.Sprintf("%x", sha256.Sum256(was)) == m.PTXHash {
 			return m, nil
 		}
 	}
@@ -138,20 +136,53 @@ func build(source string, old manifest, same bool) (module, error) {
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()
 	if err != nil {
-		return module{}, fmt.Errorf("%s: %w\n%s", source, err, complaint.Bytes())
+		return manifest.Module{}, fmt.Errorf("%s: %w\n%s", source, err, complaint.Bytes())
 	}
-	if err := inspect(name, arch, out); err != nil {
-		return module{}, err
+	if err := inspect(name, d.Target, out); err != nil {
+		return manifest.Module{}, err
 	}
-	m := module{Name: name, Target: arch, Flags: flags, Source: hash, PTX: fmt.Sprintf("%x", sha256.Sum256(out))}
+	m := manifest.Module{Name: name, Declaration: d, Flags: flags, Source: hash, PTXHash: fmt.Sprintf("%x", sha256.Sum256(out)), Bytes: len(out)}
 	for _, match := range regexp.MustCompile(`\.entry (\w+)\(`).FindAllSubmatch(out, -1) {
-		m.Kernels = append(m.Kernels, string(match[1]))
+		k := string(match[1])
+		m.Kernels = append(m.Kernels, k)
+		if of, ok := d.Twin(k); ok {
+			if m.Twins == nil {
+				m.Twins = map[string]string{}
+			}
+			m.Twins[of] = k
+		}
 	}
-	if *check {
+	if *check || wasErr == nil && bytes.Equal(was, out) {
 		return m, nil
 	}
 	fmt.Fprintf(os.Stderr, "ptx: %s, %d kernels, %d bytes\n", name, len(m.Kernels), len(out))
-	return m, os.WriteFile(target, out, 0o644)
+	return m, store(name, out)
+}
+
+// fileOf is where the PTX of a module is stored.
+func fileOf(name string) string { return filepath.Join(dir, "ptx", name+manifest.Extension) }
+
+// store writes the PTX of a module, compressed as well as it goes.
+func store(name string, text []byte) error {
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(fileOf(name), z.EncodeAll(text, nil), 0o644)
+}
+
+// stored returns the PTX of a module as it was stored.
+func stored(name string) ([]byte, error) {
+	packed, err := os.ReadFile(fileOf(name))
+	if err != nil {
+		return nil, err
+	}
+	z, err := zstd.NewReader(nil)
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	return z.DecodeAll(packed, nil)
 }
 
 // inspect passes the PTX through ptxas, if there is one.
@@ -172,14 +203,13 @@ func inspect(name, arch string, ptx []byte) error {
 }
 
 // removeOthers deletes PTX without a source.
-func removeOthers(now manifest) error {
-	files, err := filepath.Glob(filepath.Join(dir, "ptx", "*.ptx"))
+func removeOthers(now manifest.Manifest) error {
+	files, err := filepath.Glob(filepath.Join(dir, "ptx", "*.ptx*"))
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		name := strings.TrimSuffix(filepath.Base(f), ".ptx")
-		if !slices.ContainsFunc(now.Modules, func(m module) bool { return m.Name == name }) {
+		if !slices.ContainsFunc(now.Modules, func(m manifest.Module) bool { return fileOf(m.Name) == f }) {
 			if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}

@@ -102,17 +102,16 @@ type LtDescAttribute int32
 
 // Attributes of a matmul descriptor.
 const (
-	LtTransA        LtDescAttribute = 3  // LtOpN or LtOpT
-	LtTransB        LtDescAttribute = 4  // LtOpN or LtOpT
-	LtEpilogue      LtDescAttribute = 7  // LtEpilogueDefault or LtEpilogueBias
-	LtBiasPointer   LtDescAttribute = 8  // device address of D's rows' bias, 8 bytes
-	LtSMCountTarget LtDescAttribute = 15 // multiprocessors to plan for; 0: all
-	LtScaleA        LtDescAttribute = 17 // device address of what A is multiplied by, 8 bytes; see LtScaleRows
-	LtScaleB        LtDescAttribute = 18
-	LtFastSums      LtDescAttribute = 25 // 1 byte: 8-bit products may be added with fewer bits
-	LtBiasType      LtDescAttribute = 26 // LtType; by default that of D
-	LtScaleModeA    LtDescAttribute = 31 // of LtScaleA: 0 one float32, or LtScaleRows
-	LtScaleModeB    LtDescAttribute = 32
+	LtTransA      LtDescAttribute = 3  // LtOpN or LtOpT
+	LtTransB      LtDescAttribute = 4  // LtOpN or LtOpT
+	LtEpilogue    LtDescAttribute = 7  // LtEpilogueDefault or LtEpilogueBias
+	LtBiasPointer LtDescAttribute = 8  // device address of D's rows' bias, 8 bytes
+	LtScaleA      LtDescAttribute = 17 // device address of what A is multiplied by, 8 bytes; see LtScaleRows
+	LtScaleB      LtDescAttribute = 18
+	LtFastSums    LtDescAttribute = 25 // 1 byte: 8-bit products may be added with fewer bits
+	LtBiasType    LtDescAttribute = 26 // LtType; by default that of D
+	LtScaleModeA  LtDescAttribute = 31 // of LtScaleA: 0 one float32, or LtScaleRows
+	LtScaleModeB  LtDescAttribute = 32
 )
 
 // LtScaleRows is the scale mode of a float32 for each row of op(A), each column of op(B)

@@ -24,15 +24,15 @@ type calls struct {
 	funcLoad  procedure // not in drivers before 12.4: then without address
 	tensorMap procedure // not in the emulator: likewise
 
-	init, driverGetVersion, getErrorName, getErrorString                                          procedure
-	deviceGetCount, deviceGet, deviceGetName, deviceGetUUID, deviceGetPCI, deviceGetAttribute     procedure
-	deviceTotalMem, primaryRetain, primaryRelease, ctxSetCurrent                                  procedure
-	memAlloc, memAllocManaged, memFree, memHostAlloc, memFreeHost, memGetInfo                     procedure
-	copyHtoD, copyDtoH, copyDtoD, copy2D, memset8, memset2D8                                      procedure
-	streamCreate, streamDestroy, streamSync, streamWait                                           procedure
-	eventCreate, eventDestroy, eventRecord, eventSync, eventQuery, eventElapsed                   procedure
-	moduleLoad, moduleUnload, moduleGetFunction, funcSetAttribute, funcGetAttribute, launchKernel procedure
-	launchKernelEx                                                                                procedure
+	init, driverGetVersion, getErrorName, getErrorString                                      procedure
+	deviceGetCount, deviceGet, deviceGetName, deviceGetUUID, deviceGetPCI, deviceGetAttribute procedure
+	deviceTotalMem, primaryRetain, primaryRelease, ctxSetCurrent                              procedure
+	memAlloc, memAllocManaged, memFree, memHostAlloc, memFreeHost, memGetInfo                 procedure
+	copyHtoD, copyDtoH, copyDtoD, memset8                                                     procedure
+	streamCreate, streamDestroy, streamSync                                                   procedure
+	eventCreate, eventDestroy, eventRecord, eventSync, eventElapsed                           procedure
+	moduleLoad, moduleGetFunction, funcSetAttribute, funcGetAttribute, launchKernel           procedure
+	launchKernelEx                                                                            procedure
 }
 
 // table names every function that must be there.
@@ -54,12 +54,12 @@ func (c *calls) table() []struct {
 		{&c.memAlloc, "cuMemAlloc_v2"}, {&c.memAllocManaged, "cuMemAllocManaged"}, {&c.memFree, "cuMemFree_v2"},
 		{&c.memHostAlloc, "cuMemHostAlloc"}, {&c.memFreeHost, "cuMemFreeHost"}, {&c.memGetInfo, "cuMemGetInfo_v2"},
 		{&c.copyHtoD, "cuMemcpyHtoDAsync_v2"}, {&c.copyDtoH, "cuMemcpyDtoHAsync_v2"}, {&c.copyDtoD, "cuMemcpyDtoDAsync_v2"},
-		{&c.copy2D, "cuMemcpy2DAsync_v2"}, {&c.memset8, "cuMemsetD8Async"}, {&c.memset2D8, "cuMemsetD2D8Async"},
+		{&c.memset8, "cuMemsetD8Async"},
 		{&c.streamCreate, "cuStreamCreate"}, {&c.streamDestroy, "cuStreamDestroy_v2"},
-		{&c.streamSync, "cuStreamSynchronize"}, {&c.streamWait, "cuStreamWaitEvent"},
+		{&c.streamSync, "cuStreamSynchronize"},
 		{&c.eventCreate, "cuEventCreate"}, {&c.eventDestroy, "cuEventDestroy_v2"}, {&c.eventRecord, "cuEventRecord"},
-		{&c.eventSync, "cuEventSynchronize"}, {&c.eventQuery, "cuEventQuery"}, {&c.eventElapsed, "cuEventElapsedTime"},
-		{&c.moduleLoad, "cuModuleLoadDataEx"}, {&c.moduleUnload, "cuModuleUnload"},
+		{&c.eventSync, "cuEventSynchronize"}, {&c.eventElapsed, "cuEventElapsedTime"},
+		{&c.moduleLoad, "cuModuleLoadDataEx"},
 		{&c.moduleGetFunction, "cuModuleGetFunction"}, {&c.funcSetAttribute, "cuFuncSetAttribute"},
 		{&c.funcGetAttribute, "cuFuncGetAttribute"}, {&c.launchKernel, "cuLaunchKernel"},
 		{&c.launchKernelEx, "cuLaunchKernelEx"},

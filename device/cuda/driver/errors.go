@@ -34,7 +34,6 @@ const (
 	codeInvalidPTX       = 218
 	codeUnsupportedPTX   = 222
 	codeNotFound         = 500
-	codeNotReady         = 600
 	codeDriverMismatch   = 803
 	codeStubLibrary      = 34
 	codeCompatNotSupport = 804

@@ -149,11 +149,6 @@ func logText(b []byte) string {
 	return string(bytes.TrimSpace(text))
 }
 
-// UnloadModule gives a module back.
-func (t *Thread) UnloadModule(m Module) error {
-	return t.d.call(&t.d.calls.moduleUnload, uintptr(m))
-}
-
 // Function returns a kernel of a module by its entry name, loaded: a driver from 12.4 on, which would load it at its
 // first launch, is told to do so now. A name that the module lacks is a fault of kind Unavailable.
 func (t *Thread) Function(m Module, name string) (Function, error) {

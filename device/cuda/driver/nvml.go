@@ -79,9 +79,6 @@ func nvml(p *procedure, args ...uintptr) error {
 	return &Error{Call: p.name, Code: code, Name: managementErrors[code]}
 }
 
-// Path returns the file that was opened.
-func (m *Management) Path() string { return m.path }
-
 // DriverVersion returns the version of the installed driver, such as 580.82.07.
 func (m *Management) DriverVersion() (string, error) {
 	var text [96]byte

@@ -17,7 +17,6 @@ type Thread struct {
 	// What calls read and write, kept here so that a call allocates nothing.
 	params [1]unsafe.Pointer // kernelParams of cuLaunchKernel
 	launch [11]uintptr       // and all of its arguments
-	copy2D memcpy2D
 	config launchConfig
 	matrix tensorMap
 }
@@ -98,46 +97,9 @@ func (t *Thread) CopyDtoD(dst, src uint64, n int64, s Stream) error {
 	return t.d.call(&t.d.calls.copyDtoD, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
 }
 
-// memcpy2D is CUDA_MEMCPY2D of the ABI _v2.
-type memcpy2D struct {
-	srcX, srcY uintptr
-	srcType    uint32
-	srcHost    uintptr
-	srcDevice  uint64
-	srcArray   uintptr
-	srcPitch   uintptr
-
-	dstX, dstY uintptr
-	dstType    uint32
-	dstHost    uintptr
-	dstDevice  uint64
-	dstArray   uintptr
-	dstPitch   uintptr
-
-	width, height uintptr
-}
-
-// memoryDevice is CU_MEMORYTYPE_DEVICE.
-const memoryDevice = 2
-
-// Copy2D copies height rows of width bytes within the device; rows begin pitch bytes after each other.
-func (t *Thread) Copy2D(dst, src uint64, dstPitch, srcPitch, width, height int64, s Stream) error {
-	t.copy2D = memcpy2D{
-		srcType: memoryDevice, srcDevice: src, srcPitch: uintptr(srcPitch),
-		dstType: memoryDevice, dstDevice: dst, dstPitch: uintptr(dstPitch),
-		width: uintptr(width), height: uintptr(height),
-	}
-	return t.d.call(&t.d.calls.copy2D, uintptr(unsafe.Pointer(&t.copy2D)), uintptr(s))
-}
-
 // Memset8 sets n bytes of the device to v.
 func (t *Thread) Memset8(p uint64, v byte, n int64, s Stream) error {
 	return t.d.call(&t.d.calls.memset8, uintptr(p), uintptr(v), uintptr(n), uintptr(s))
-}
-
-// Memset2D8 sets height rows of width bytes to v; rows begin pitch bytes after each other.
-func (t *Thread) Memset2D8(p uint64, pitch int64, v byte, width, height int64, s Stream) error {
-	return t.d.call(&t.d.calls.memset2D8, uintptr(p), uintptr(pitch), uintptr(v), uintptr(width), uintptr(height), uintptr(s))
 }
 
 // NewStream makes a stream that is not ordered with the default one.
@@ -152,11 +114,6 @@ func (t *Thread) DestroyStream(s Stream) error { return t.d.call(&t.d.calls.stre
 
 // StreamSync waits until everything in the stream is done, and returns the first error of that work.
 func (t *Thread) StreamSync(s Stream) error { return t.d.call(&t.d.calls.streamSync, uintptr(s)) }
-
-// StreamWait lets everything that is queued in s from now on wait for e as last recorded.
-func (t *Thread) StreamWait(s Stream, e Event) error {
-	return t.d.call(&t.d.calls.streamWait, uintptr(s), uintptr(e), 0)
-}
 
 // NewEvent makes an event; only those with timing serve Elapsed, the others are cheaper.
 func (t *Thread) NewEvent(timing bool) (Event, error) {
@@ -179,15 +136,6 @@ func (t *Thread) Record(e Event, s Stream) error {
 
 // EventSync waits for e as last recorded; an event never recorded has happened.
 func (t *Thread) EventSync(e Event) error { return t.d.call(&t.d.calls.eventSync, uintptr(e)) }
-
-// EventDone reports whether e as last recorded has happened.
-func (t *Thread) EventDone(e Event) (bool, error) {
-	err := t.d.call(&t.d.calls.eventQuery, uintptr(e))
-	if codeOf(err) == codeNotReady {
-		return false, nil
-	}
-	return err == nil, err
-}
 
 // Elapsed returns the time from a to b, both with timing and done; its resolution is about half a microsecond.
 func (t *Thread) Elapsed(a, b Event) (time.Duration, error) {

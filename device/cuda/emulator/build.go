@@ -18,6 +18,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"golang.org/x/sync/errgroup"
+
+	"apr/device/cuda/kernel/manifest"
 )
 
 // keep is how long unused files stay in the cache.
@@ -53,13 +55,6 @@ type builder struct {
 	cache    string
 	more     []string // further .cu files
 }
-
-// onlySM90 ends the names of kernels for compute capability 9.0 alone. Their instructions are not emulated, but for those
-// of decodeLayers.
-const (
-	onlySM90     = "_sm90.cu"
-	decodeLayers = "decode_layers" + onlySM90
-)
 
 // object is one source on its way into a library.
 type object struct {
@@ -191,12 +186,12 @@ func (b *builder) objects() ([]object, error) {
 	common := h.Sum(nil)
 	var objects []object
 	for _, path := range slices.Concat(glob(b.home, "runtime/*.cc"), glob(b.kernels, "*.cu"), b.more) {
-		if strings.HasSuffix(path, onlySM90) && filepath.Base(path) != decodeLayers {
-			continue
-		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
+		}
+		if d, err := manifest.Declare(string(text)); err == nil && d.Target != manifest.BaseTarget && !d.Emulated {
+			continue // its instructions are not emulated; what declares nothing is the emulator's own, or a test's
 		}
 		sum := sha256.Sum256(slices.Concat(common, []byte(path+"\n"), text))
 		name, isKernel := strings.CutSuffix(filepath.Base(path), ".cu")

@@ -14,6 +14,7 @@
 //
 // A tile in shared memory has D/64 panels of 64 columns; a panel's row is 128 bytes, in which the 16-byte chunk c stands
 // at chunk c ^ (row mod 8), the pattern that the multiplication reads.
+//apr:module target=sm_90a types=bf16 roles=attention,train
 #include "attention.cuh"
 
 #define ROWS 64            // of a tile

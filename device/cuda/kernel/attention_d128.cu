@@ -1,4 +1,5 @@
 // attention_d128.cu: attention on tensor cores, bfloat16 heads of 128 columns.
+//apr:module target=sm_80 types=bf16 roles=attention
 #include "attention_flash.cuh"
 
 KERNEL(attention_d128, AttentionArgs, 128, 2) { flash_forward<128, 2, 4, 64, false>(a); }

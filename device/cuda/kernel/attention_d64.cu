@@ -1,4 +1,5 @@
 // attention_d64.cu: attention on tensor cores, bfloat16 heads of 64 columns.
+//apr:module target=sm_80 types=bf16 roles=attention
 #include "attention_flash.cuh"
 
 KERNEL(attention_d64, AttentionArgs, 128, 2) { flash_forward<64, 2, 4, 64, true>(a); }

@@ -1,6 +1,7 @@
 // attention_decode.cu: attention of a single query per batch row, as generation asks for it: float32 arithmetic, every type
 // and head width up to 256. Heads of whole packs have their keys and values read together by all lanes; for others the
 // threads of a block share the keys, then its warps the values.
+//apr:module target=sm_80 types=bf16,f32 roles=attention
 #include "attention_decode.cuh"
 
 constexpr int COLUMNS = 8; // columns of a lane: 256/32

@@ -5,6 +5,7 @@
 // side in tiles of 32 rows. A lane takes one row of the tile to multiply it with the warp's 4 rows, and then one column
 // in 32 of the head for the sum over the tile. Tiles are float32 in shared memory, with columns zero up to a multiple of
 // 32 and 4 more between rows, so that 16-byte reads of 8 neighbouring rows touch all banks once.
+//apr:module target=sm_80 types=bf16,f32 roles=attention
 #include "attention.cuh"
 
 constexpr int ROWS = 4;    // own rows of a warp

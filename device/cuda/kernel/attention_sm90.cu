@@ -8,6 +8,7 @@
 //
 // Scores of the next tile are multiplied while the last tile's probabilities are multiplied with their values, and while
 // the other warpgroup computes its probabilities: the groups take turns in starting their products.
+//apr:module target=sm_90a types=bf16 roles=attention
 #include "attention.cuh"
 
 #define KEYS 128            // of a tile

@@ -1,4 +1,5 @@
 // Sums over the rows of a matrix, in a fixed order that depends on its shape alone.
+//apr:module target=sm_80 types=bf16,f32 roles=train
 #include "apr.cuh"
 
 struct ColumnSumArgs {

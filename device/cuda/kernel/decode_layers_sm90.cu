@@ -1,5 +1,6 @@
 // A position through all layers of a model: see decode_layers.cuh. Where all matrices are of Q4_K, Q5_K and Q6_K, a kernel that
 // knows no other types is faster.
+//apr:module target=sm_90a types=bf16 roles=few-row-blocks emulated=yes
 #include "decode_layers.cuh"
 
 KERNEL(decode_layers, DecodeArgs, 32 * DECODE_WARPS, 1) { decode_all<true>(a); }

@@ -9,8 +9,8 @@ import (
 	"apr/tensor"
 )
 
-// LayersModule has the kernel of DecodeLayers.
-const LayersModule = "decode_layers_sm90"
+// layersModule has the kernel of DecodeLayers.
+const layersModule = "decode_layers_sm90"
 
 // TileRows are the rows of a tile, TILE of decode_layers.cuh.
 const TileRows = 16
@@ -139,7 +139,7 @@ func Tile(q Queue, dst uint64, b Blocks, back bool) {
 	if back {
 		a.back = 1
 	}
-	q.Launch(Launch{Module: LayersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, ceil(b.RowBytes, tileSpans*span), 1}, Block: 256, Args: unsafe.Pointer(a)})
+	q.Launch(Launch{Module: layersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, ceil(b.RowBytes, tileSpans*span), 1}, Block: 256, Args: unsafe.Pointer(a)})
 }
 
 // DecodeServes returns why DecodeLayers does not take these, in tiles, on a device of so many multiprocessors; nil: it does.
@@ -265,7 +265,7 @@ func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeSha
 		}
 	}
 	queue.Launch(Launch{
-		Module: LayersModule, Kernel: name, Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,
+		Module: layersModule, Kernel: name, Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,
 		Args: unsafe.Pointer(a),
 	})
 }

@@ -1,5 +1,6 @@
 // The kernels of generation's step for one position, launched so that each begins while the one before ends: products have
 // their first blocks of W on the way by the time that x is there. See let_next and wait_before in apr.cuh.
+//apr:module target=sm_90a types=bf16 roles=few-rows twins=_early
 #include "argmax.cuh"
 #include "attention_decode.cuh"
 #include "gemv_blocks.cuh"

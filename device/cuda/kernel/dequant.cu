@@ -1,4 +1,5 @@
 // Quantised blocks to plain numbers.
+//apr:module target=sm_80 types=bf16,f32 roles=blocks
 #include "dequant.cuh"
 
 // A warp decodes 4 spans: at Q4_K it reads 576 consecutive bytes and writes 2 KiB, 512 in one instruction.

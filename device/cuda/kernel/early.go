@@ -1,15 +1,13 @@
 package kernel
 
 import (
-	"strings"
+	"slices"
 	"sync"
 )
 
 // EarlyModule has twins of the kernels of generation's step that begin while the kernel before them ends. It is for
 // compute capability 9.0.
 const EarlyModule = "decode_sm90"
-
-const earlySuffix = "_early"
 
 // earlyBlocks is up to how many blocks a launch of what training needs too is one of generation.
 const earlyBlocks = 8
@@ -30,13 +28,6 @@ func Overlap(l Launch) Launch {
 
 // twins returns the kernels of EarlyModule by the names of those that they stand in for.
 var twins = sync.OnceValue(func() map[string]string {
-	all := map[string]string{}
-	for _, m := range Modules() {
-		if m.Name == EarlyModule {
-			for _, k := range m.Kernels {
-				all[strings.TrimSuffix(k, earlySuffix)] = k
-			}
-		}
-	}
-	return all
+	modules := Modules()
+	return modules[slices.IndexFunc(modules, func(m Module) bool { return m.Name == EarlyModule })].Twins
 })

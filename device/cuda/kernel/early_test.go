@@ -29,7 +29,7 @@ func TestOverlap(t *testing.T) {
 	seen := map[string]bool{}
 	for _, l := range r.launches {
 		e := Overlap(l)
-		if !e.Early || e.Module != EarlyModule || e.Kernel != l.Kernel+earlySuffix || e.Args != l.Args || e.Shared != l.Shared {
+		if !e.Early || e.Module != EarlyModule || e.Kernel != l.Kernel+"_early" || e.Args != l.Args || e.Shared != l.Shared {
 			t.Errorf("%s became %s of %s", l.Kernel, e.Kernel, e.Module)
 		}
 		if !slices.ContainsFunc(Modules(), func(m Module) bool { return m.Name == l.Module && slices.Contains(m.Kernels, l.Kernel) }) {

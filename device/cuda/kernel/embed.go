@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/klauspost/compress/zstd"
+
+	"apr/device/cuda/kernel/manifest"
 )
 
 //go:generate sh -c "cd ../../.. && go run ./tools/ptx/main.go"
@@ -14,23 +18,9 @@ import (
 var files embed.FS
 
 // Module is a compiled .cu file.
-type Module struct {
-	Name    string   `json:"name"`
-	Target  string   `json:"target"` // sm_80: for that and all later devices; sm_90a: for compute capability 9.0 alone
-	Flags   string   `json:"flags"`
-	Source  string   `json:"source_sha256"`
-	PTXHash string   `json:"ptx_sha256"`
-	Kernels []string `json:"kernels"` // entry points
-}
+type Module = manifest.Module
 
-// manifest is ptx/manifest.json.
-type manifest struct {
-	Compiler string   `json:"compiler"`
-	Headers  string   `json:"headers_sha256"` // of all .cuh files, in order of name
-	Modules  []Module `json:"modules"`
-}
-
-var readManifest = sync.OnceValue(func() (m manifest) {
+var readManifest = sync.OnceValue(func() (m manifest.Manifest) {
 	text, err := files.ReadFile("ptx/manifest.json")
 	if err == nil {
 		err = json.Unmarshal(text, &m)
@@ -44,11 +34,20 @@ var readManifest = sync.OnceValue(func() (m manifest) {
 // Modules returns all compiled modules in order of name.
 func Modules() []Module { return slices.Clone(readManifest().Modules) }
 
-// PTX returns the text of a module. A module that does not exist is a broken precondition.
+// PTX returns the text of a module, decompressing it. A module that does not exist is a broken precondition.
 func PTX(module string) []byte {
-	text, err := files.ReadFile("ptx/" + module + ".ptx")
+	packed, err := files.ReadFile("ptx/" + module + manifest.Extension)
 	if err != nil {
 		panic("kernel: no module " + module)
+	}
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		panic(fmt.Sprintf("kernel: %v", err)) // of the options
+	}
+	defer z.Close()
+	text, err := z.DecodeAll(packed, nil)
+	if err != nil {
+		panic(fmt.Sprintf("kernel: the embedded PTX of %s: %v", module, err))
 	}
 	return text
 }

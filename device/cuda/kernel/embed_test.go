@@ -3,12 +3,15 @@ package kernel
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"apr/device/cuda/kernel/manifest"
 )
 
 func hash(t *testing.T, files ...string) string {
@@ -38,12 +41,58 @@ func TestManifest(t *testing.T) {
 		if hash(t, module.Name+".cu") != module.Source {
 			t.Errorf("%s.cu changed since it was compiled: run `make kernels`", module.Name)
 		}
-		if hash(t, filepath.Join("ptx", module.Name+".ptx")) != module.PTXHash {
-			t.Errorf("ptx/%s.ptx was not written by `make kernels`", module.Name)
+		text := PTX(module.Name)
+		if fmt.Sprintf("%x", sha256.Sum256(text)) != module.PTXHash || len(text) != module.Bytes {
+			t.Errorf("the PTX of %s was not written by `make kernels`", module.Name)
 		}
 	}
 	if !slices.Equal(names, sources) {
 		t.Errorf("compiled are %v, sources are %v", names, sources)
+	}
+}
+
+// TestDeclarations: what the manifest says of a module is what its source declares.
+func TestDeclarations(t *testing.T) {
+	for _, m := range Modules() {
+		source, err := os.ReadFile(m.Name + ".cu")
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := manifest.Declare(string(source))
+		if err != nil {
+			t.Fatalf("%s.cu: %v", m.Name, err)
+		}
+		if d.Target != m.Target || d.Emulated != m.Emulated || !slices.Equal(d.Types, m.Types) || !slices.Equal(d.Roles, m.Roles) {
+			t.Errorf("%s.cu declares %+v, the manifest has %+v: run `make kernels`", m.Name, d, m.Declaration)
+		}
+		twins := 0
+		for _, k := range m.Kernels {
+			if of, ok := d.Twin(k); ok {
+				twins++
+				if m.Twins[of] != k || !isKernel(of) {
+					t.Errorf("%s stands in for %s, the manifest has %q", k, of, m.Twins[of])
+				}
+			}
+		}
+		if twins != len(m.Twins) {
+			t.Errorf("%s: %d twins, the manifest has %d", m.Name, twins, len(m.Twins))
+		}
+	}
+}
+
+// isKernel reports whether a module has a kernel of that name.
+func isKernel(name string) bool {
+	return slices.ContainsFunc(Modules(), func(m Module) bool { return slices.Contains(m.Kernels, name) })
+}
+
+// BenchmarkPTX decompresses all modules.
+func BenchmarkPTX(b *testing.B) {
+	for range b.N {
+		n := 0
+		for _, m := range Modules() {
+			n += len(PTX(m.Name))
+		}
+		b.SetBytes(int64(n))
 	}
 }
 

@@ -1,6 +1,7 @@
 // The gradient of an embedding: rows with the same id are added in ascending order, without atomics. Keys, an id above and
 // a position below, are sorted in tiles, merged by rank, and each run of one id is added by one warp, or by one block if
 // it is long.
+//apr:module target=sm_80 types=bf16,f32 roles=train
 #include "apr.cuh"
 
 enum { TILE = 1024, LONG = 32 };

@@ -1,4 +1,5 @@
 // Matrix products without cublasLt. See gemm.go for the forms.
+//apr:module target=sm_80 types=bf16 roles=products
 #include "gemm.cuh"
 
 // bfloat16 operands on tensor cores: a block of 4 warps computes a tile of c, BM×BN, each warp a quarter of it.

@@ -73,14 +73,6 @@ func Gemm(q Queue, form GemmForm, c, a, b, bias Mat, add, tf32 bool) {
 	q.Launch(launch)
 }
 
-// GemmModule returns the module that Gemm takes for operands of a type.
-func GemmModule(t tensor.DType) string {
-	if t == tensor.F32 {
-		return "gemm_f32"
-	}
-	return "gemm"
-}
-
 // tiles returns how many tiles cover c.
 func tiles(c Mat, high, wide int) int {
 	return (c.Rows + high - 1) / high * ((c.Cols + wide - 1) / wide)

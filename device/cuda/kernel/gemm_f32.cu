@@ -1,4 +1,5 @@
 // Matrix products of float32 operands. See gemm.go for the forms.
+//apr:module target=sm_80 types=f32 roles=products
 #include "gemm.cuh"
 
 // A block of 128 threads computes a tile of 128×64 of c. Tiles of 16 along the inner dimension stand in shared memory

@@ -1,4 +1,5 @@
 // The product under a gated layer's activation in 8-bit floats. See gemm_swiglu_fp8_sm90.go.
+//apr:module target=sm_90a types=bf16 roles=fp8
 #define INNER 128
 #define WGMMA(a, b, more) "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" SUMS "}, " a ", " b ", " more ", 1, 1;\n"
 #include "gemm_swiglu.cuh"

@@ -1,4 +1,5 @@
 // The product under a gated layer's activation in bfloat16. See gemm_swiglu_sm90.go.
+//apr:module target=sm_90a types=bf16
 #define INNER 64
 #define WGMMA(a, b, more) "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" SUMS "}, " a ", " b ", " more ", 1, 1, 0, 0;\n"
 #include "gemm_swiglu.cuh"

@@ -1,4 +1,5 @@
 // Products of few rows of bfloat16 with a matrix that is not in blocks; gemv_blocks.cu has those.
+//apr:module target=sm_80 types=bf16 roles=few-rows
 #include "gemv.cuh"
 
 #define GEMV(type, B) \

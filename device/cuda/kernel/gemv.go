@@ -54,14 +54,6 @@ func GemvPlain(q Queue, y, x, w, bias Mat, add bool) {
 	gemv(q, gemvForm(x), y, x, blocks, bias, add)
 }
 
-// GemvModules returns the modules that Gemv and GemvPlain take for x of a type.
-func GemvModules(t tensor.DType) []string {
-	if t == tensor.F32 {
-		return []string{"gemv_f32"}
-	}
-	return []string{"gemv", rowsModule}
-}
-
 // gemvForm names the kernel for one row of x or for up to GemvRows.
 func gemvForm(x Mat) string {
 	if x.Rows == 1 {
@@ -86,8 +78,12 @@ func gemv(q Queue, form string, y, x Mat, w Blocks, bias Mat, add bool) {
 	if y.Type == tensor.F32 {
 		a.flags |= gemvFloat
 	}
+	module := "gemv"
+	if x.Type == tensor.F32 {
+		module = "gemv_f32"
+	}
 	l := Launch{
-		Module: GemvModules(x.Type)[0], Kernel: fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), form),
+		Module: module, Kernel: fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), form),
 		Grid: [3]int{ceil(w.Rows, gemvThreads/32), 1, 1}, Block: gemvThreads, Args: unsafe.Pointer(a),
 	}
 	q.Launch(l)

@@ -1,4 +1,5 @@
 // Products of few rows of bfloat16 with a matrix in blocks: see gemv_blocks.cuh.
+//apr:module target=sm_80 types=bf16 roles=few-rows,few-row-blocks
 #include "gemv_blocks.cuh"
 
 #define ROWS(type, B) \

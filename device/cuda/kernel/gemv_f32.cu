@@ -1,4 +1,5 @@
 // Products of few rows of float32 with a matrix.
+//apr:module target=sm_80 types=f32 roles=few-rows
 #include "gemv.cuh"
 
 #define GEMV(type, B) \

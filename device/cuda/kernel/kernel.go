@@ -2,9 +2,11 @@
 // the same name, that turn an operation of device.Stream into launches. Launchers are pure: they look at shapes, types
 // and addresses, and hand launches to a Queue; they need no GPU.
 //
-// The PTX in ptx/ is made from the .cu files by `make kernels` and embedded; manifest.json there says from which bytes.
+// The PTX in ptx/ is made from the .cu files by `make kernels`, compressed and embedded; manifest.json there says from which
+// bytes, and what each module is for.
 //
-// Caveats. Shapes are checked by the caller (package cuda); a shape that a kernel cannot serve is a panic here. Kernels
+// Caveats. What an operation of device.Stream demands is checked there, once (device.CheckRMSNorm and so on); what the kernels
+// themselves cannot serve, a head of 257 columns or a stride of 2³¹, is a panic here. Kernels
 // are launched in order on one stream, so scratch memory of one operation may be that of the next.
 package kernel
 

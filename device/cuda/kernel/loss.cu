@@ -17,6 +17,7 @@
 //
 // Sums are float32 within a thread, of 16 addends one after the other, and within a warp, as a tree; from there on
 // float64.
+//apr:module target=sm_80 types=bf16,f32 roles=train
 #include "loss.cuh"
 
 KERNEL(loss_stats, LossArgs, THREADS, 4) { stats<true>(a); }

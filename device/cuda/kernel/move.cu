@@ -1,4 +1,5 @@
 // What moves values without changing them, but for rounding: zero, copy, gather, scatter; and the argmax of rows.
+//apr:module target=sm_80 types=bf16,f32
 #include "argmax.cuh"
 #include "move.cuh"
 

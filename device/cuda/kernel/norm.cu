@@ -1,4 +1,5 @@
 // RMSNorm with an optional residual, and its backward. See norm.go for the equations.
+//apr:module target=sm_80 types=bf16,f32
 #include "norm.cuh"
 
 // One row a block, element by element, read twice: for widths and places that packs do not fit.

@@ -6,6 +6,7 @@
 //	optim_adamw    per part of a piece: the update      reads 16, writes 12 bytes per parameter, 14 with a bfloat16 copy
 //
 // The order of sums depends on the table alone. Squares are float64, so that no gradient overflows or vanishes.
+//apr:module target=sm_80 types=bf16,f32 roles=train
 #include "apr.cuh"
 
 enum { THREADS = 256, FINISH = 1024 };

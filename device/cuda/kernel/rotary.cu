@@ -1,4 +1,5 @@
 // Rotary position embedding: see rotary.cuh.
+//apr:module target=sm_80 types=bf16,f32
 #include "rotary.cuh"
 
 KERNEL(rotary_bf16_8, RotaryArgs, 256, 3) { rotary<bf16, 8, 4>(a); }

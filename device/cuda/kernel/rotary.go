@@ -42,8 +42,6 @@ func RotaryTable(theta float64, headDim, positions int) []float32 {
 //
 // Bytes moved per element in bfloat16: 4; the table stays in caches.
 func Rotate(q Queue, x Mat, r device.Rotary, table uint64) {
-	need(r.HeadDim > 0 && r.HeadDim%2 == 0 && x.Cols%r.HeadDim == 0, "Rotate", "columns are not whole heads of even size")
-	need(r.SeqLen > 0 && r.Offset >= 0, "Rotate", "no positions")
 	half, heads := r.HeadDim/2, x.Cols/r.HeadDim
 	pack := packWidth(half, x)
 	packs, groups := half/pack, ceil(heads, rotaryHeads)

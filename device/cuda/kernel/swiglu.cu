@@ -1,4 +1,5 @@
 // SwiGLU and its backward. See swiglu.go for the equations.
+//apr:module target=sm_80 types=bf16,f32
 #include "swiglu.cuh"
 
 struct SwiGLUArgs {

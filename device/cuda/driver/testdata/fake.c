@@ -101,39 +101,17 @@ int cuMemcpyHtoDAsync_v2(uint64_t d, const void *s, size_t n, void *stream) { (v
 int cuMemcpyDtoHAsync_v2(void *d, uint64_t s, size_t n, void *stream) { (void)stream; NEED_CONTEXT; memcpy(d, (void *)s, n); return 0; }
 int cuMemcpyDtoDAsync_v2(uint64_t d, uint64_t s, size_t n, void *stream) { (void)stream; NEED_CONTEXT; memmove((void *)d, (void *)s, n); return 0; }
 
-typedef struct {
-  size_t srcX, srcY; int srcType; const void *srcHost; uint64_t srcDevice; void *srcArray; size_t srcPitch;
-  size_t dstX, dstY; int dstType; void *dstHost; uint64_t dstDevice; void *dstArray; size_t dstPitch;
-  size_t width, height;
-} Copy2D;
-int cuMemcpy2DAsync_v2(const Copy2D *c, void *stream) {
-  (void)stream;
-  NEED_CONTEXT;
-  if (c->srcType != 2 || c->dstType != 2 || c->width > c->srcPitch || c->width > c->dstPitch) return 1;
-  for (size_t y = 0; y < c->height; y++)
-    memcpy((char *)c->dstDevice + (c->dstY + y) * c->dstPitch + c->dstX, (char *)c->srcDevice + (c->srcY + y) * c->srcPitch + c->srcX, c->width);
-  return 0;
-}
 int cuMemsetD8Async(uint64_t p, unsigned char v, size_t n, void *stream) { (void)stream; NEED_CONTEXT; memset((void *)p, v, n); return 0; }
-int cuMemsetD2D8Async(uint64_t p, size_t pitch, unsigned char v, size_t w, size_t h, void *stream) {
-  (void)stream;
-  NEED_CONTEXT;
-  for (size_t y = 0; y < h; y++) memset((char *)p + y * pitch, v, w);
-  return 0;
-}
-
-static uintptr_t handles = 0x1000, waited;
+static uintptr_t handles = 0x1000;
 static double now;
 typedef struct { int timed, recorded; double at; } Event;
 int cuStreamCreate(void **s, unsigned flags) { NEED_CONTEXT; *s = (void *)++handles; return flags == 1 ? 0 : 1; }
 int cuStreamDestroy_v2(void *s) { NEED_CONTEXT; return s ? 0 : 400; }
 int cuStreamSynchronize(void *s) { (void)s; NEED_CONTEXT; return env("FAKE_SYNC", 0); }
-int cuStreamWaitEvent(void *s, Event *e, unsigned flags) { NEED_CONTEXT; if (!e || flags) return 1; waited = (uintptr_t)s; return 0; }
 int cuEventCreate(Event **e, unsigned flags) { NEED_CONTEXT; *e = calloc(1, sizeof **e); (*e)->timed = !(flags & 2); return 0; }
 int cuEventDestroy_v2(Event *e) { NEED_CONTEXT; free(e); return 0; }
 int cuEventRecord(Event *e, void *s) { (void)s; NEED_CONTEXT; e->recorded = 1; e->at = now += 1.5; return 0; }
 int cuEventSynchronize(Event *e) { (void)e; NEED_CONTEXT; return 0; }
-int cuEventQuery(Event *e) { NEED_CONTEXT; return e->recorded ? 0 : 600; }
 int cuEventElapsedTime(float *ms, Event *a, Event *b) {
   NEED_CONTEXT;
   if (!a->timed || !b->timed) return 400;
@@ -149,7 +127,6 @@ int cuModuleLoadDataEx(void **m, const char *ptx, unsigned n, const int *options
   *m = strdup(ptx);
   return code;
 }
-int cuModuleUnload(void *m) { NEED_CONTEXT; free(m); return 0; }
 int cuModuleGetFunction(void **f, void *m, const char *name) {
   NEED_CONTEXT;
   if (!strstr(m, name)) return 500;

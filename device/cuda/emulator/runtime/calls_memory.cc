@@ -76,57 +76,10 @@ EXPORT int cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t bytes, void *
     return ok;
 }
 
-// Copy2D is CUDA_MEMCPY2D.
-struct Copy2D {
-    size_t src_x, src_y;
-    unsigned src_type;
-    const char *src_host, *src_device;
-    void *src_array;
-    size_t src_pitch;
-    size_t dst_x, dst_y;
-    unsigned dst_type;
-    char *dst_host, *dst_device;
-    void *dst_array;
-    size_t dst_pitch;
-    size_t width, height;
-};
-static_assert(sizeof(Copy2D) == 128, "the layout of CUDA_MEMCPY2D");
-
-EXPORT int cuMemcpy2DAsync_v2(const Copy2D *p, void *stream) {
-    BEGIN_CONTEXT("cuMemcpy2DAsync_v2");
-    NEED_STREAM(s, stream);
-    Copy2D c = *p;
-    NEED(c.src_type == 2 && c.dst_type == 2, invalid_value, "2D copies are emulated within the device only");
-    if (c.width == 0 || c.height == 0) return ok;
-    NEED(c.src_pitch >= c.width && c.dst_pitch >= c.width, invalid_value, "a pitch is less than the width");
-    const char *from = c.src_device + c.src_y * c.src_pitch + c.src_x;
-    char *to = c.dst_device + c.dst_y * c.dst_pitch + c.dst_x;
-    size_t reads = (c.height - 1) * c.src_pitch + c.width, writes = (c.height - 1) * c.dst_pitch + c.width;
-    if (!on_device(from, reads)) return wild("2D copy from the device", from, reads);
-    if (!on_device(to, writes)) return wild("2D copy to the device", to, writes);
-    enqueue(s, [=] {
-        for (size_t i = 0; i < c.height; i++) memcpy(to + i * c.dst_pitch, from + i * c.src_pitch, c.width);
-        return (int)ok;
-    });
-    return ok;
-}
-
 EXPORT int cuMemsetD8Async(char *to, unsigned char v, size_t bytes, void *stream) {
     BEGIN_CONTEXT("cuMemsetD8Async");
     NEED_STREAM(s, stream);
     if (!on_device(to, bytes)) return wild("memset", to, bytes);
     enqueue(s, [=] { return memset(to, v, bytes), (int)ok; });
-    return ok;
-}
-EXPORT int cuMemsetD2D8Async(char *to, size_t pitch, unsigned char v, size_t width, size_t height, void *stream) {
-    BEGIN_CONTEXT("cuMemsetD2D8Async");
-    NEED_STREAM(s, stream);
-    if (width == 0 || height == 0) return ok;
-    NEED(pitch >= width || height == 1, invalid_value, "the pitch is less than the width");
-    if (!on_device(to, (height - 1) * pitch + width)) return wild("2D memset", to, (height - 1) * pitch + width);
-    enqueue(s, [=] {
-        for (size_t i = 0; i < height; i++) memset(to + i * pitch, v, width);
-        return (int)ok;
-    });
     return ok;
 }

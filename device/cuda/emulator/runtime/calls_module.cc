@@ -52,20 +52,6 @@ EXPORT int cuModuleLoadDataEx(Module **m, const char *image, unsigned n, const i
     return ok;
 }
 
-EXPORT int cuModuleUnload(Module *m) {
-    BEGIN_CONTEXT("cuModuleUnload");
-    NEED(modules.count(m), invalid_handle, "%p is no module", (void *)m);
-    if (int code = finish_all(current)) return code;
-    for (auto it = functions.begin(); it != functions.end();)
-        if ((*it)->module == m) {
-            delete *it;
-            it = functions.erase(it);
-        } else ++it;
-    modules.erase(m);
-    delete m;
-    return ok;
-}
-
 EXPORT int cuModuleGetFunction(Function **f, Module *m, const char *name) {
     BEGIN_CONTEXT("cuModuleGetFunction");
     NEED(modules.count(m), invalid_handle, "%p is no module", (void *)m);

@@ -35,15 +35,6 @@ EXPORT int cuStreamQuery(void *stream) {
     NEED_STREAM(s, stream);
     return s->done == s->queued ? (int)ok : (int)not_ready;
 }
-EXPORT int cuStreamWaitEvent(void *stream, Event *e, unsigned) {
-    BEGIN_CONTEXT("cuStreamWaitEvent");
-    NEED_STREAM(s, stream);
-    NEED(events.count(e), invalid_handle, "%p is no event", (void *)e);
-    std::shared_ptr<Mark> mark = e->mark;
-    if (mark && !mark->done) enqueue(s, [=] { return mark->done ? (int)ok : advance(mark->stream, mark->number); });
-    return ok;
-}
-
 EXPORT int cuEventCreate(Event **e, unsigned flags) {
     BEGIN_CONTEXT("cuEventCreate");
     events.insert(*e = new Event{current, !(flags & 2), nullptr});
@@ -74,15 +65,6 @@ EXPORT int cuEventSynchronize(Event *e) {
     if (!e->mark || e->mark->done) return ok;
     if (int code = advance(e->mark->stream, e->mark->number)) return code;
     return stick(current, check_guards());
-}
-// The first question after a recording is answered with "not yet"; the second one finds the work done.
-EXPORT int cuEventQuery(Event *e) {
-    BEGIN_CONTEXT("cuEventQuery");
-    NEED_EVENT(e);
-    Mark *m = e->mark.get();
-    if (!m || m->done) return ok;
-    if (!m->asked) return m->asked = true, (int)not_ready;
-    return advance(m->stream, m->number);
 }
 EXPORT int cuEventElapsedTime(float *ms, Event *a, Event *b) {
     BEGIN_CONTEXT("cuEventElapsedTime");

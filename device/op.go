@@ -1,0 +1,72 @@
+package device
+
+import "fmt"
+
+// Op names an operation of a Stream.
+type Op uint8
+
+// The operations. Those of values come first, in the order of the interface; those of memory and of the record follow.
+const (
+	OpNone Op = iota // no operation
+	OpUpload
+	OpUploadInts
+	OpDownload
+	OpFetch
+	OpRefreshWeight
+	OpZero
+	OpCopy
+	OpEmbed
+	OpEmbedBackward
+	OpRMSNorm
+	OpRMSNormBackward
+	OpMatMul
+	OpMatMulInputGrad
+	OpMatMulWeightGrad
+	OpRotate
+	OpAttention
+	OpAttentionBackward
+	OpSwiGLU
+	OpMatMulSwiGLU
+	OpSwiGLUBackward
+	OpGather
+	OpScatter
+	OpLoss
+	OpVerdict
+	OpAdamW
+	OpArgMax
+	OpDecode
+	OpTemp
+	OpRelease
+	OpAlloc
+	OpFree
+	OpFrozen
+	OpPhase
+	NumOps
+)
+
+var opNames = [NumOps]string{
+	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
+	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "Rotate", "Attention", "AttentionBackward", "SwiGLU",
+	"MatMulSwiGLU", "SwiGLUBackward", "Gather", "Scatter", "Loss", "Verdict", "AdamW", "ArgMax", "Decode", "Temp", "Release",
+	"Alloc", "Free", "Frozen", "Phase",
+}
+
+// String returns the name of the method.
+func (o Op) String() string {
+	if o < NumOps {
+		return opNames[o]
+	}
+	return fmt.Sprintf("op %d", uint8(o))
+}
+
+// ReadsWeight reports whether the operation multiplies by a Weight: those whose work depends on how the device keeps it.
+func (o Op) ReadsWeight() bool { return o == OpMatMul || o == OpMatMulInputGrad || o == OpMatMulSwiGLU }
+
+// Trains reports whether only training runs the operation: a generation or an evaluation without a loss does not.
+func (o Op) Trains() bool {
+	switch o {
+	case OpEmbedBackward, OpRMSNormBackward, OpAttentionBackward, OpSwiGLUBackward, OpLoss, OpAdamW:
+		return true
+	}
+	return false
+}
