@@ -204,7 +204,7 @@ func (r *Run) recordDecisions() error {
 		reason = fmt.Sprintf("kept as products read them, in %v", r.dev.Info().Activations)
 	}
 	r.obs.Message("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)
-	vocabulary := map[string]int{"ids": r.in.vocab, "teacher_rows": r.in.teacher.Config.VocabSize, "student_rows": r.in.studentConfig.VocabSize}
+	vocabulary := map[string]int{"effective_vocab": r.in.vocab, "teacher_rows": r.in.teacher.Config.VocabSize, "student_rows": r.in.studentConfig.VocabSize}
 	return errors.Join(r.recordCache(),
 		r.dir.Event("decision", "teacher weights", map[string]int64{"file_bytes": stored, "device_bytes": held}, reason),
 		r.dir.Event("decision", "vocabulary", vocabulary, "both models are cut to the tokenizer's ids before the softmax"))

@@ -4,10 +4,8 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,13 +18,11 @@ import (
 	"apr/bench"
 	"apr/convert"
 	"apr/device/cuda"
-	"apr/format/aprfile"
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
 	runlog "apr/run/log"
 	"apr/tensor"
-	"apr/tokenizer"
 )
 
 // twoModels is a teacher of random Q4_K_M weights and a new student, with the text that they are tried on.
@@ -133,7 +129,7 @@ func (p twoModels) aligned(t *testing.T, r *taught) {
 		t.Fatalf("%d steps", len(r.steps))
 	}
 	var v map[string]int
-	want := map[string]int{"ids": p.student.VocabSize, "teacher_rows": p.teacher.VocabSize, "student_rows": p.student.VocabSize}
+	want := map[string]int{"effective_vocab": p.student.VocabSize, "teacher_rows": p.teacher.VocabSize, "student_rows": p.student.VocabSize}
 	if err := json.Unmarshal(r.events["vocabulary"], &v); err != nil || fmt.Sprint(v) != fmt.Sprint(want) || p.teacher.VocabSize <= p.student.VocabSize {
 		t.Errorf("vocabulary %v (%v), want %v", v, err, want)
 	}
@@ -184,15 +180,8 @@ func (r *taught) longest(from int) (s float64) {
 // write makes the teacher, teacher.apr, and the configuration of the student. The tokenizer has as many ids as the student
 // has rows, so that every row of it is trained.
 func (p twoModels) write(dir string) error {
-	tok, err := tokenizer.Load(gosrc)
+	tok, err := filledTokenizer(p.student.VocabSize)
 	if err != nil {
-		return err
-	}
-	d := tok.Data()
-	for id := len(d.Vocabulary); id < p.student.VocabSize; id++ {
-		d.Vocabulary, d.TokenType = append(d.Vocabulary, fmt.Sprintf("unlikely%d", id)), append(d.TokenType, int(tokenizer.Normal))
-	}
-	if tok, err = tokenizer.FromData("filled tokenizer", d); err != nil {
 		return err
 	}
 	p.student.EOS, p.teacher.EOS = int(tok.EOS()), int(tok.EOS())
@@ -200,44 +189,10 @@ func (p twoModels) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	var sources []tensor.Source
-	for _, stored := range f.File.Tensors() {
-		s := stored.Source()
-		if len(stored.Shape) == 1 {
-			s = widened(s)
-		}
-		sources = append(sources, s)
-	}
-	out, err := os.Create(filepath.Join(dir, "teacher.apr"))
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if _, err := aprfile.Encode(out, sources, aprfile.Options{Metadata: model.APRMetadata(p.teacher, tok, nil), Tied: p.teacher.Tied}); err != nil {
-		return err
-	}
-	if err := out.Close(); err != nil {
+	if err := writeModel(filepath.Join(dir, "teacher.apr"), f, tok); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "config.json"), p.student.HFJSON(tensor.BF16), 0o600)
-}
-
-// widened is a tensor of one dimension in float32, as .apr files have them.
-func widened(s tensor.Source) tensor.Source {
-	narrow, n := s.Payload, s.Size/2
-	s.DType, s.Size = tensor.F32, 4*n
-	s.Payload = func(w io.Writer) error {
-		var b bytes.Buffer
-		if err := narrow(&b); err != nil {
-			return err
-		}
-		values, wide := make([]float32, n), make([]byte, 4*n)
-		tensor.Widen(values, b.Bytes(), tensor.BF16)
-		tensor.Narrow(wide, values, tensor.F32)
-		_, err := w.Write(wide)
-		return err
-	}
-	return s
 }
 
 // run distils, as a process of its own, and reads what it left.
