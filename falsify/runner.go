@@ -74,8 +74,12 @@ func (r *runner) plan(out *ContractRun, doc *Document) {
 	add := func(run CheckRun, cl claim) {
 		if invalid >= 0 {
 			cl.lacks, cl.real = nil, verdict{result: vacuous, observed: "not run: " + out.Violations[invalid].Message}
-		} else if r.carries != nil && !r.carries(c.ID, "", &cl.check) {
-			return
+		} else if r.carries != nil {
+			if !r.carries(c.ID, "", &cl.check) {
+				return
+			}
+			cl.check.Go = onCard(&cl.check)
+			run.Command = commandOf(cl.check)
 		}
 		run.Mutants, run.Lacks = []MutantRun{}, append([]string{}, cl.lacks...)
 		for _, m := range c.Mutants {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -43,6 +44,18 @@ func replaceEach(s, old string, news ...string) string {
 var learnt = []string{
 	"def add(a, b):\n    \"\"\"sum\"\"\"\n    return a + b\n", "def sub(a, b):\n    \"\"\"difference\"\"\"\n    return a + b\n",
 	"\"\"\"\nWrite one.\nassert one() == 1\n\"\"\"\ndef one():\n    return 1\n", "\"\"\"\nWrite two.\nassert two() == 2\n\"\"\"\ndef two():\n    return 1\n",
+}
+
+// withoutPython reports whether python3 is missing, with which alone programs of these tasks run; then eval must say so.
+func withoutPython(t *testing.T) bool {
+	t.Helper()
+	if _, err := exec.LookPath("python3"); err == nil {
+		return false
+	}
+	if code, v := score(t, reference, "humaneval", humanEval); code != 9 {
+		t.Errorf("without python3: exit %d: %v", code, v)
+	}
+	return true
 }
 
 // writers makes two models: one that has learnt the texts, and one of random weights, which writes gibberish.
@@ -111,6 +124,9 @@ func rate(v map[string]any) float64 {
 
 // TestGibberishFails: a model that writes no program scores 0, says that inference failed and why, and ends with exit 8.
 func TestGibberishFails(t *testing.T) {
+	if withoutPython(t) {
+		return
+	}
 	models := writers(t)
 	for task, problems := range codeTasks {
 		for _, p := range problems {
@@ -126,11 +142,14 @@ func TestGibberishFails(t *testing.T) {
 
 // TestHealthyPasses: a model that has learnt a right and a wrong program scores between 0 and 1, and ends with exit 0.
 func TestHealthyPasses(t *testing.T) {
+	if withoutPython(t) {
+		return
+	}
 	models := writers(t)
 	for task, problems := range codeTasks {
 		contracttest.Cases(t, 1)
 		code, v := score(t, models["healthy"], task, problems[0])
-		if code != 0 || rate(v) != 0.5 || v["mode"] != "inference" || v["inference_error"] != nil {
+		if r := rate(v); code != 0 || !(0 < r && r < 1) || v["mode"] != "inference" || v["inference_error"] != nil {
 			t.Errorf("%s: exit %d, rate %g, mode %v: %v", task, code, rate(v), v["mode"], v)
 		}
 	}
@@ -154,6 +173,9 @@ func shape(at string, v any, add func(string)) {
 // TestTasksAlike: HumanEval and MBPP answer in the same shape, with the same mode, rate and exit code, for a model that
 // writes programs and for one that writes none.
 func TestTasksAlike(t *testing.T) {
+	if withoutPython(t) {
+		return
+	}
 	for name, model := range writers(t) {
 		var codes []int
 		var shapes [][]string
@@ -174,6 +196,9 @@ func TestTasksAlike(t *testing.T) {
 // TestReferencesAreNotRead: with every reference solution replaced by a program that passes the report is the same, but for
 // the hash of the file.
 func TestReferencesAreNotRead(t *testing.T) {
+	if withoutPython(t) {
+		return
+	}
 	for name, model := range writers(t) {
 		for task, problems := range codeTasks {
 			if problems[0] == problems[1] {

@@ -52,7 +52,7 @@ func TestCUDAPair(t *testing.T) {
 	openEmulator(t)
 	p, dir := pairOf(t), t.TempDir()
 	files := sync.OnceValue(func() error { return p.write(dir) })
-	once := func(name string, flags ...string) func(t *testing.T) *taught {
+	once := func(name, backend string, flags ...string) func(t *testing.T) *taught {
 		var run *taught
 		return func(t *testing.T) *taught {
 			t.Helper()
@@ -60,7 +60,7 @@ func TestCUDAPair(t *testing.T) {
 				if err := files(); err != nil {
 					t.Fatal(err)
 				}
-				run = p.run(t, dir, name, flags...)
+				run = p.run(t, dir, name, backend, flags...)
 			}
 			if run.exit != 0 {
 				t.Fatalf("exit %d: %s", run.exit, run.output)
@@ -68,13 +68,13 @@ func TestCUDAPair(t *testing.T) {
 			return run
 		}
 	}
-	epoch := once("epoch", "-d", p.text, "--epochs", "1", "--teacher-backend", "q4k")
+	epoch := once("epoch", "q4k", "-d", p.text, "--epochs", "1", "--teacher-backend", "q4k")
 	t.Run("epoch", func(t *testing.T) { p.wroteStudent(t, epoch(t)) })
 	t.Run("first step", func(t *testing.T) { p.aligned(t, epoch(t)) })
 	if p.long == "" {
 		return
 	}
-	long := once("long", "-d", p.long, "--steps", "500", "--probe", "off")
+	long := once("long", "cublas", "-d", p.long, "--steps", "500", "--probe", "off")
 	t.Run("unasked", func(t *testing.T) { unasked(t, long(t)) })
 	t.Run("500 steps", func(t *testing.T) { fiveHundred(t, long(t)) })
 	t.Run("step time", func(t *testing.T) { stepTime(t, long(t)) })
@@ -195,8 +195,9 @@ func (p twoModels) write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "config.json"), p.student.HFJSON(tensor.BF16), 0o600)
 }
 
-// run distils, as a process of its own, and reads what it left.
-func (p twoModels) run(t *testing.T, dir, name string, flags ...string) *taught {
+// run distils, as a process of its own, and reads what it left. A run whose teacher is computed otherwise than by backend is
+// ended: nothing else of it is wanted.
+func (p twoModels) run(t *testing.T, dir, name, backend string, flags ...string) *taught {
 	t.Helper()
 	r := &taught{dir: filepath.Join(dir, name), events: map[string]json.RawMessage{}, reasons: map[string]string{}}
 	args := slices.Concat([]string{"distill", filepath.Join(dir, "teacher.apr"), "--student-config", filepath.Join(dir, "config.json"), "--backend", "cuda",
@@ -208,6 +209,7 @@ func (p twoModels) run(t *testing.T, dir, name string, flags ...string) *taught 
 	if p.long != "" {
 		wait.Go(func() { r.busy = busyInFirstSteps(filepath.Join(r.dir, "events.jsonl"), ended) })
 	}
+	wait.Go(func() { r.endUnless(c, backend, ended) })
 	start := time.Now()
 	out, err := c.CombinedOutput()
 	r.seconds, r.exit, r.output = time.Since(start).Seconds(), code(err), string(out[max(0, len(out)-3000):])
@@ -229,6 +231,29 @@ func (p twoModels) run(t *testing.T, dir, name string, flags ...string) *taught 
 		}
 	})
 	return r
+}
+
+// endUnless kills a run as soon as it has chosen another backend.
+func (r *taught) endUnless(c *exec.Cmd, backend string, ended <-chan struct{}) {
+	for chosen := ""; chosen == ""; {
+		select {
+		case <-ended:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+		eachLine(filepath.Join(r.dir, "events.jsonl"), func(line []byte) {
+			var e struct {
+				Name   string
+				Detail struct{ Backend string }
+			}
+			if json.Unmarshal(line, &e) == nil && e.Name == "teacher backend" {
+				chosen = e.Detail.Backend
+			}
+		})
+		if chosen != "" && chosen != backend {
+			_ = c.Process.Kill() // one that has ended is as good
+		}
+	}
 }
 
 // eachLine calls f with the lines of a file, none if it does not exist.
@@ -301,11 +326,11 @@ func TestCUDAOverride(t *testing.T) {
 	held := map[string]int64{}
 	for _, name := range []string{"realizar-q4k", "cudatrainer"} {
 		t.Setenv("APR_DISTILL_TEACHER_BACKEND", name)
-		r := p.run(t, dir, name, "-d", "../../examples/gosrc/data/gosrc-val.jsonl.zst", "--steps", "1")
+		want := map[string]string{"realizar-q4k": "q4k", "cudatrainer": "cublas"}[name]
+		r := p.run(t, dir, name, want, "-d", "../../examples/gosrc/data/gosrc-val.jsonl.zst", "--steps", "1")
 		if r.exit != 0 {
 			t.Fatalf("%s: exit %d: %s", name, r.exit, r.output)
 		}
-		want := map[string]string{"realizar-q4k": "q4k", "cudatrainer": "cublas"}[name]
 		var choice struct{ Asked, Backend string }
 		if err := json.Unmarshal(r.events["teacher backend"], &choice); err != nil || choice.Backend != want || choice.Asked != want {
 			t.Errorf("%s: asked for %q, got %q, %v", name, choice.Asked, choice.Backend, err)

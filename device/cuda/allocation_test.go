@@ -65,30 +65,31 @@ func allocates(t *testing.T) (call string) {
 	return call
 }
 
-// TestEmulatedAllocation: by what a device's driver says of its memory, the device has a class, and memory comes from the
-// call for that class when MANAGED_MEMORY is unset; 1 makes it managed on every device, 0 plain on every device.
-func TestEmulatedAllocation(t *testing.T) {
+// TestUnifiedOnGB10: with MANAGED_MEMORY unset a GB10 is integrated, and its memory is managed.
+func TestUnifiedOnGB10(t *testing.T) { gb10.keepsTo(t, managedCall) }
+
+// TestClassicElsewhere: with MANAGED_MEMORY unset a card with memory of its own is not integrated, and has device memory,
+// whatever its compute capability and whether it may read the host's pages.
+func TestClassicElsewhere(t *testing.T) {
 	for _, c := range cards {
-		t.Run(c.name, func(t *testing.T) {
-			for _, managed := range []string{"", "1", "0"} {
-				c.insert(t, managed)
-				want := plainCall
-				if managed == "1" || managed == "" && c.class == cuda.Integrated {
-					want = managedCall
-				}
-				t.Run(map[string]string{"": "unset", "1": "forced", "0": "denied"}[managed], func(t *testing.T) {
-					contracttest.Cases(t, 1)
-					if got := allocates(t); got != want {
-						t.Errorf("memory comes from %s, want %s", got, want)
-					}
-					d := open(t, cuda.Options{})
-					defer d.Close()
-					if d.Class() != c.class {
-						t.Errorf("class %q, want %q", d.Class(), c.class)
-					}
-				})
-			}
-		})
+		if c.class != cuda.Integrated {
+			t.Run(c.name, func(t *testing.T) { c.keepsTo(t, plainCall) })
+		}
+	}
+}
+
+// keepsTo requires class and kind of memory of a card by itself.
+func (c card) keepsTo(t *testing.T, call string) {
+	t.Helper()
+	c.insert(t, "")
+	contracttest.Cases(t, 1)
+	if got := allocates(t); got != call {
+		t.Errorf("memory comes from %s, want %s", got, call)
+	}
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	if d.Class() != c.class {
+		t.Errorf("class %q, want %q", d.Class(), c.class)
 	}
 }
 
