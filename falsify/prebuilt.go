@@ -41,20 +41,20 @@ type Program struct {
 // prebuiltSchema and prebuiltName are those of the list of programs in their folder.
 const prebuiltSchema, prebuiltName = "apr.prebuilt/1", "prebuilt.json"
 
-// cardTag is the build tag of tests for a GPU. A test that also runs on the emulator has both tags as alternatives.
-const cardTag = "gpu"
+// The build tags of tests for a GPU and for the emulator. A test for both has them as alternatives.
+const cardTag, emulatorTag = "gpu", "emulate"
 
 // onCard returns the Go test of a check as it is built for a GPU, nil if it says nothing about one: a check that needs a
 // CUDA device, or that runs on the emulator.
 func onCard(c *Check) *GoTest {
-	if c.Go == nil || c.Compile != "" || len(c.Go.Tags) != 1 || c.Go.Tags[0] != cardTag && c.Go.Tags[0] != "emulate" {
+	if c.Go == nil || c.Compile != "" || len(c.Go.Tags) != 1 || c.Go.Tags[0] != cardTag && c.Go.Tags[0] != emulatorTag {
 		return nil
 	}
 	return &GoTest{Package: localPackage(c.Go.Package), Test: c.Go.Test, Tags: []string{cardTag}}
 }
 
-// wanted are the programs that the checks and mutants of a contract need on a GPU.
-func wanted(doc *Document, tree *Tree) (all []Program, mutants []Mutant) {
+// wanted are the programs that the checks and mutants of a contract need on a GPU, built with a tag.
+func wanted(doc *Document, tree *Tree, tag string) (all []Program, mutants []Mutant) {
 	byID := map[string]string{} // package of a check
 	checks := map[string]*Check{}
 	for _, t := range doc.Contract.FalsificationTests {
@@ -69,7 +69,11 @@ func wanted(doc *Document, tree *Tree) (all []Program, mutants []Mutant) {
 		}
 	}
 	for id, c := range checks {
-		if g := onCard(c); g != nil && tree.Test(*g) == nil { // of those for the emulator alone there is none
+		g := onCard(c)
+		if g == nil {
+			continue
+		}
+		if tree.Test(GoTest{Package: g.Package, Test: g.Test, Tags: []string{tag}}) == nil { // of those for the emulator alone there is none
 			byID[id] = g.Package
 			add(Program{Package: g.Package}, Mutant{})
 		}
@@ -85,8 +89,12 @@ func wanted(doc *Document, tree *Tree) (all []Program, mutants []Mutant) {
 }
 
 // Prebuild builds the test programs of contracts for a GPU into dir, which must be empty or absent, with a list of them.
-// progress is told of each; it may be nil.
-func Prebuild(ctx context.Context, files []string, dir string, progress func(file string)) (*Prebuilt, error) {
+// progress is told of each; it may be nil. With onEmulator they are built for the emulator, which rehearses a run on a GPU.
+func Prebuild(ctx context.Context, files []string, dir string, onEmulator bool, progress func(file string)) (*Prebuilt, error) {
+	tag := cardTag
+	if onEmulator {
+		tag = emulatorTag
+	}
 	if len(files) == 0 {
 		return nil, fault.New(fault.Vacuous, "no contract was selected").WithID("E-CONTRACT-002")
 	}
@@ -112,12 +120,12 @@ func Prebuild(ctx context.Context, files []string, dir string, progress func(fil
 		if err != nil {
 			return nil, err
 		}
-		programs, mutants := wanted(doc, tree)
+		programs, mutants := wanted(doc, tree, tag)
 		for i, program := range programs {
 			if slices.ContainsFunc(p.Programs, func(q Program) bool { return q.Package == program.Package && q.Mutant == "" && program.Mutant == "" }) {
 				continue
 			}
-			if err := g.prebuild(ctx, &program, &mutants[i], dir, tree); err != nil {
+			if err := g.prebuild(ctx, &program, &mutants[i], dir, tag, tree); err != nil {
 				return nil, err
 			}
 			if progress != nil {
@@ -139,9 +147,9 @@ func Prebuild(ctx context.Context, files []string, dir string, progress func(fil
 
 // prebuild builds one test program into dir. Those of a package stand beside each other in order of their names: they are
 // nearly equal, and so they compress to little more than one.
-func (g *gotool) prebuild(ctx context.Context, p *Program, m *Mutant, dir string, tree *Tree) error {
+func (g *gotool) prebuild(ctx context.Context, p *Program, m *Mutant, dir, tag string, tree *Tree) error {
 	p.File = strings.ReplaceAll(strings.TrimPrefix(p.Package, "./"), "/", "-") + ".test"
-	args := []string{"test", "-c", "-vet=off", "-trimpath", "-ldflags=-s -w", "-tags=" + cardTag}
+	args := []string{"test", "-c", "-vet=off", "-trimpath", "-ldflags=-s -w", "-tags=" + tag}
 	if p.Mutant != "" {
 		p.File = strings.TrimSuffix(p.File, ".test") + "+" + p.Contract + "+" + p.Mutant + ".test"
 		overlay, err := g.overlay(&mutation{Mutant: *m, name: "mutant"}, tree)
@@ -269,7 +277,7 @@ func (p *prebuilt) test(ctx context.Context, pkg string, _, names []string, over
 	}
 	there := gotool{root: filepath.Join(p.root, pkg), temp: p.temp}
 	stdout, stderr, timedOut, err := there.run(ctx, limit+time.Minute, nil, filepath.Join(p.dir, program.File),
-		"-test.v=test2json", "-test.count=1", "-test.timeout="+limit.String(), "-test.run="+runPattern(names))
+		"-test.v=test2json", "-test.paniconexit0", "-test.count=1", "-test.timeout="+limit.String(), "-test.run="+runPattern(names))
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

@@ -41,15 +41,6 @@ func takes(t *testing.T, d *cuda.Device, mib int) {
 	contracttest.Cases(t, 1)
 }
 
-// TestFortyGiB: one allocation of 40 GiB, with the class of the device as it is and MANAGED_MEMORY unset.
-func TestFortyGiB(t *testing.T) {
-	t.Setenv(cuda.ManagedVariable, "")
-	findDriver(t)
-	d := open(t, cuda.Options{})
-	defer d.Close()
-	takes(t, d, 40<<10)
-}
-
 // TestWholeBudget: what a device says that a run may allocate can be allocated, in one piece.
 func TestWholeBudget(t *testing.T) {
 	t.Setenv("APR_EMULATOR_MEMORY", "0xc0000000") // 3 GiB
