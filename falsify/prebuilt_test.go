@@ -29,7 +29,7 @@ func TestReadVerbose(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.close()
-	for _, name := range []string{"TestPasses", "TestFails", "TestSkips", "TestBelow", "TestBelow/deep/er", "TestParallel", "TestPretends", "TestPanics", "TestHangs", "TestExits", "TestNone"} {
+	for _, name := range []string{"TestPasses", "TestFails", "TestSkips", "TestBelow", "TestBelow/deep/er", "TestParallel", "TestPretends", "TestPretendsBelow", "TestPanics", "TestHangs", "TestExits", "TestNone"} {
 		t.Run(name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
 			const limit = 2 * time.Second

@@ -43,6 +43,12 @@ func TestPretends(t *testing.T) {
 	t.Error("false")
 }
 
+// TestPretendsBelow passes, and prints what looks as if a test below it failed.
+func TestPretendsBelow(t *testing.T) {
+	cases(t)
+	fmt.Println("--- FAIL: TestPretendsBelow/x (0.00s)")
+}
+
 func TestPanics(t *testing.T) { cases(t); panic("no way on") }
 func TestHangs(t *testing.T)  { cases(t); time.Sleep(time.Minute) }
 func TestExits(t *testing.T)  { cases(t); os.Exit(0) }
