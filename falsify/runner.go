@@ -267,22 +267,51 @@ func (r *runner) runGroup(ctx context.Context, g []*claim, overlay, name string)
 		v, err := r.runCommand(ctx, g[0], overlay, name)
 		return []verdict{v}, err
 	}
-	s, err := r.runTests(ctx, g, overlay)
+	verdicts := make([]verdict, len(g))
+	open := make([]int, len(g)) // indices of claims without a verdict
+	for i := range open {
+		open[i] = i
+	}
+	// A package that failed upholds nothing. Claims that did not fail in it are run again without those that did, and those
+	// that are then still open one by one.
+	for round, together := range []bool{true, true, false} {
+		again := round > 0
+		rounds := [][]int{open}
+		if !together || again && len(open) == len(g) { // none failed, and yet the package did
+			rounds = slices.Collect(slices.Chunk(open, 1))
+		}
+		open = nil
+		for _, round := range rounds {
+			left, err := r.runRound(ctx, g, round, overlay, verdicts)
+			if err != nil {
+				return nil, err
+			}
+			open = append(open, left...)
+		}
+		if len(open) == 0 {
+			break
+		}
+	}
+	return verdicts, nil
+}
+
+// runRound runs some claims of a group together, and returns those of which the run shows nothing because of others.
+func (r *runner) runRound(ctx context.Context, g []*claim, round []int, overlay string, verdicts []verdict) (open []int, err error) {
+	var claims []*claim
+	for _, i := range round {
+		claims = append(claims, g[i])
+	}
+	s, err := r.runTests(ctx, claims, overlay)
 	if err != nil {
 		return nil, err
 	}
-	verdicts := make([]verdict, len(g))
-	for i, c := range g {
-		if verdicts[i] = s.verdictOf(c); len(g) == 1 || s.passed || s.buildFailed || verdicts[i].result == failed && !s.timedOut {
-			continue
+	for _, i := range round {
+		verdicts[i] = s.verdictOf(g[i])
+		if len(round) > 1 && !s.passed && !s.buildFailed && (verdicts[i].result != failed || s.timedOut) {
+			open = append(open, i)
 		}
-		alone, err := r.runTests(ctx, g[i:i+1], overlay) // the package failed, perhaps because of another test
-		if err != nil {
-			return nil, err
-		}
-		verdicts[i] = alone.verdictOf(c)
 	}
-	return verdicts, nil
+	return open, nil
 }
 
 // verdictOf judges a claim of a Go test. A check that expects not to compile passes when nothing was built.
