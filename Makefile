@@ -34,7 +34,7 @@ race: ## the race detector over the packages that share memory
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
 	$(GO) vet -tags emulate ./device/cuda/... ./distill ./bench ./cmd/apr
 	$(GO) test -tags emulate ./device/cuda/...
-	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan' ./distill ./bench ./cmd/apr
+	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./distill ./bench ./cmd/apr
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
 proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where it is installed
@@ -44,10 +44,10 @@ proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where i
 falsify: ## every check of contracts/, and every mutant that it must find
 	$(GO) run ./cmd/apr contract falsify --allow-unavailable
 
-# What CI has time for, of each change.
-SAMPLE := distillation-smoke-v1 kernel-prewarm-v1 number-formats-v1 teacher-is-not-student-v1
+# What CI has time for, of each change. The checks of one of them run on the emulated GPU.
+SAMPLE := cuda-unified-memory-allocator-v1 distillation-smoke-v1 kernel-prewarm-v1 number-formats-v1 teacher-is-not-student-v1
 
-falsify-sample: ## the same for four contracts
+falsify-sample: ## the same for five contracts
 	$(GO) run ./cmd/apr contract falsify --allow-unavailable $(SAMPLE)
 
 fuzz: ## tests of malformed files, and 20 million executions of the fuzz targets (FUZZTIME=60s: time for each instead); rewrites the table of docs/interop.md
@@ -56,10 +56,13 @@ fuzz: ## tests of malformed files, and 20 million executions of the fuzz targets
 fuzz-sample: ## the same with a million executions; the document stays
 	$(GO) run ./tools/fuzz/main.go
 
-trust: ## write docs/trust.md: what make falsify found
+# What was found on a GPU, by the same checks: make gpu-test writes it to $$APR_GPU_OUT/contracts.json.
+CARD := docs/trust-card.json
+
+trust: ## write docs/trust.md: what make falsify found, beside what was found on a GPU
 	report=$$(mktemp); trap 'rm -f '$$report EXIT; \
 	$(GO) run ./cmd/apr contract falsify --allow-unavailable --json > $$report; \
-	$(GO) run ./tools/trust/main.go < $$report > docs/trust.md
+	$(GO) run ./tools/trust/main.go $(wildcard $(CARD)) < $$report > docs/trust.md
 
 browser: ## reports and the live page in headless Chromium (needs chromium)
 	$(GO) vet -tags browser ./cmd/apr
@@ -69,13 +72,18 @@ browser: ## reports and the live page in headless Chromium (needs chromium)
 GPU_PACKAGES := device/cuda distill bench cmd/apr
 GPU_BINARIES ?= bin/gpu
 
-gpu-binaries: ## bin/gpu: apr, the tests for a GPU and the program that prints their table, for a machine without Go
+# Programs of the same package with different mutants are nearly equal: with a window that holds some of them, the archive is
+# little larger than one of each.
+gpu-binaries: ## bin/gpu and bin/gpu.tar.xz: apr, tests for a GPU, those of contracts with their mutants, for a machine without Go
 	mkdir -p $(GPU_BINARIES)
 	for p in $(GPU_PACKAGES); do $(GO) test -c -tags gpu -trimpath -ldflags '-s -w' -o $(GPU_BINARIES)/$${p//\//-}.test ./$$p; done
 	$(GO) build -trimpath -ldflags '-s -w' -o $(GPU_BINARIES)/apr ./cmd/apr
 	$(GO) build -trimpath -ldflags '-s -w' -o $(GPU_BINARIES)/gputable ./bench/gputable
+	$(GO) run ./tools/prebuild/main.go -o $(GPU_BINARIES)/contracts
+	tar --sort=name -C $(GPU_BINARIES) -c . | xz -T1 --x86 --lzma2=preset=6,dict=192MiB > $(GPU_BINARIES).tar.xz
+	@ls -l $(GPU_BINARIES).tar.xz
 
-gpu-test: ## on a machine with a GPU: its tests, the race against PyTorch, and one table
+gpu-test: ## on a machine with a GPU: its tests, the contracts' checks for it, the race against PyTorch, and one table
 	bench/gpu-test.sh
 
 gates: build ## the model of testdata passes four gates, and six broken variants of it fail each (1 minute)

@@ -6,6 +6,7 @@ import (
 	"apr/device"
 	"apr/device/dry"
 	"apr/distill"
+	"apr/internal/contracttest"
 	"apr/model"
 	"apr/plan"
 	"apr/tensor"
@@ -53,6 +54,7 @@ func TestSevenBillionFits(t *testing.T) {
 		{"80 GB", tensor.BF16, dry.As(tensor.BF16), 74, plan.Setting{BatchSize: 8, MicroRows: 8, ChunkRows: 1024}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			budget := int64(tt.budget * (1 << 30))
 			p, err := sevenBillion(t, tt.stored, gpu(tt.keep, budget)).Plan(distill.Choice{BatchSize: 8})
 			if err != nil {

@@ -322,3 +322,46 @@ func TestMissingInterpreter(t *testing.T) {
 		}
 	}
 }
+
+// TestModeAndExit is harness verify_mode_exit_code_coupling: up to two problems of up to two samples, each generated or not
+// and passed or not. The mode is inference if and only if a sample was generated, and the exit code follows from the
+// counts: 8 when none was generated, 5 when none passed, else 0.
+func TestModeAndExit(t *testing.T) {
+	var scores []eval.ProblemScore
+	for samples := range 3 {
+		for generated := range samples + 1 {
+			for passed := range generated + 1 {
+				scores = append(scores, eval.ProblemScore{Samples: samples, Generated: generated, Passed: passed})
+			}
+		}
+	}
+	reports := []eval.CodeReport{{}}
+	for _, a := range scores {
+		reports = append(reports, eval.CodeReport{Problems: []eval.ProblemScore{a}})
+		for _, b := range scores {
+			reports = append(reports, eval.CodeReport{Problems: []eval.ProblemScore{a, b}})
+		}
+	}
+	for _, r := range reports {
+		var samples, generated, passed int
+		for _, p := range r.Problems {
+			samples, generated, passed = samples+p.Samples, generated+p.Generated, passed+p.Passed
+		}
+		mode, exit := "inference_failed", 0
+		if generated > 0 {
+			mode = "inference"
+		}
+		switch {
+		case samples == 0:
+			exit = 5
+		case generated == 0:
+			exit = 8
+		case passed == 0:
+			exit = 5
+		}
+		if got := fault.ExitCode(r.Err()); r.Mode() != mode || got != exit {
+			t.Errorf("%+v: mode %s, exit %d; want %s, %d", r.Problems, r.Mode(), got, mode, exit)
+		}
+	}
+	contracttest.Cases(t, len(reports))
+}

@@ -12,6 +12,9 @@ import (
 // casesMark begins the line that contracttest.Cases prints.
 const casesMark = "APR-CASES"
 
+// timeoutPanic begins the last words of a test program that ran out of time.
+const timeoutPanic = "panic: test timed out after "
+
 // maxOutput bounds what is kept of the output of one test.
 const maxOutput = 64 << 10
 
@@ -63,7 +66,7 @@ func readStream(r io.Reader) (*stream, error) {
 
 // add takes in one event.
 func (s *stream) add(e event) {
-	if strings.HasPrefix(e.Output, "panic: test timed out after ") {
+	if strings.HasPrefix(e.Output, timeoutPanic) {
 		s.timedOut = true
 	}
 	if e.Test == "" {

@@ -3,6 +3,7 @@ package falsify
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -43,6 +44,8 @@ type CheckRun struct {
 	Kind       string      `json:"kind"` // test or harness
 	Status     Status      `json:"status"`
 	Command    string      `json:"command"`
+	Lacks      []string    `json:"lacks"`            // needs that the machine does not meet
+	Declared   int         `json:"mutants_declared"` // by the contract; those that were tried are Mutants
 	Cases      uint64      `json:"cases"`
 	Skipped    int         `json:"skipped"`
 	Seconds    float64     `json:"duration_seconds"`
@@ -61,7 +64,57 @@ type ContractRun struct {
 	SHA256     string      `json:"sha256"`
 	Status     Status      `json:"status"`
 	Violations []Violation `json:"violations"` // of the form; with an error nothing is run
-	Checks     []CheckRun  `json:"checks"`
+	Tally
+	Checks []CheckRun `json:"checks"`
+}
+
+// Tally counts checks for a headline. A check may be in two of its numbers: one without a mutant may be upheld.
+type Tally struct {
+	Upheld        int `json:"upheld"`
+	Falsified     int `json:"falsified"`
+	NeedHardware  int `json:"need_hardware"`  // unavailable: a GPU or memory is absent
+	NeedSoftware  int `json:"need_software"`  // unavailable: a program or a model is absent
+	WithoutMutant int `json:"without_mutant"` // the contract declares no mutant that must fail them
+	Doubtful      int `json:"doubtful"`       // vacuous, survived or broken
+}
+
+func (t *Tally) add(u Tally) {
+	t.Upheld, t.Falsified, t.Doubtful = t.Upheld+u.Upheld, t.Falsified+u.Falsified, t.Doubtful+u.Doubtful
+	t.NeedHardware, t.NeedSoftware, t.WithoutMutant = t.NeedHardware+u.NeedHardware, t.NeedSoftware+u.NeedSoftware, t.WithoutMutant+u.WithoutMutant
+}
+
+// tally counts checks.
+func tally(checks []CheckRun) (t Tally) {
+	for _, run := range checks {
+		switch {
+		case run.Status == Upheld:
+			t.Upheld++
+		case run.Status == Falsified:
+			t.Falsified++
+		case run.Status == Unavailable && Hardware(run.Lacks):
+			t.NeedHardware++
+		case run.Status == Unavailable:
+			t.NeedSoftware++
+		default:
+			t.Doubtful++
+		}
+		if run.Declared == 0 {
+			t.WithoutMutant++
+		}
+	}
+	return t
+}
+
+// String is the headline: "109 upheld, 0 falsified, 14 need hardware, 0 without a mutant", and what else there is.
+func (t Tally) String() string {
+	s := fmt.Sprintf("%d upheld, %d falsified, %d need hardware, %d without a mutant", t.Upheld, t.Falsified, t.NeedHardware, t.WithoutMutant)
+	if t.NeedSoftware > 0 {
+		s += fmt.Sprintf(", %d need a program or a model", t.NeedSoftware)
+	}
+	if t.Doubtful > 0 {
+		s += fmt.Sprintf(", %d show nothing", t.Doubtful)
+	}
+	return s
 }
 
 // Falsification is the outcome of one invocation.
@@ -74,8 +127,10 @@ type Falsification struct {
 	Devices   []string       `json:"devices"`
 	Contracts []ContractRun  `json:"contracts"`
 	Counts    map[Status]int `json:"counts"` // checks by status
+	Tally                    // of all checks
 	Mutants   int            `json:"mutants"`
-	Killed    int            `json:"killed"` // mutants that failed every check that they were tried on
+	Killed    int            `json:"killed"`             // mutants that failed every check that they were tried on
+	Prebuilt  *Prebuilt      `json:"prebuilt,omitempty"` // whose programs ran, where there is no Go toolchain
 
 	allowUnavailable bool
 }
@@ -84,6 +139,7 @@ type Falsification struct {
 type FalsifyOptions struct {
 	Machine          Machine
 	AllowUnavailable bool
+	Prebuilt         string                        // folder of Prebuild: run its programs in place of the go command; empty: none
 	Timeout          time.Duration                 // in place of each check's own, unless 0
 	Jobs             int                           // go commands at a time
 	Progress         func(done, of int, id string) // called after each run, one at a time; may be nil
@@ -125,16 +181,25 @@ func Falsify(ctx context.Context, files []string, o FalsifyOptions) (*Falsificat
 
 // falsify runs parsed contracts.
 func falsify(ctx context.Context, docs []*Document, invalid []ContractRun, tree *Tree, o FalsifyOptions) (*Falsification, error) {
-	g, err := newGotool(tree.Root)
-	if err != nil {
-		return nil, err
-	}
-	defer g.close()
 	f := &Falsification{Started: time.Now().UTC(), Devices: append([]string{}, o.Machine.Devices...), Contracts: invalid, Counts: map[Status]int{}, allowUnavailable: o.AllowUnavailable}
-	f.GoVersion = strings.TrimPrefix(g.line(ctx, g.bin, "version"), "go version ")
-	f.Commit = g.line(ctx, "git", "rev-parse", "HEAD")
-	f.Dirty = f.Commit != "" && g.line(ctx, "git", "status", "--porcelain") != ""
-	r := &runner{tool: g, tree: tree, FalsifyOptions: o}
+	r := &runner{tree: tree, FalsifyOptions: o}
+	if o.Prebuilt != "" {
+		p, err := openPrebuilt(o.Prebuilt, tree.Root)
+		if err != nil {
+			return nil, err
+		}
+		r.tool, r.carries = p, p.carries
+		r.Jobs = cmp.Or(o.Jobs, 1) // they share a GPU
+		f.Prebuilt, f.GoVersion, f.Commit, f.Dirty = &p.Prebuilt, p.GoVersion, p.Commit, p.Dirty
+	} else {
+		g, err := newGotool(tree.Root)
+		if err != nil {
+			return nil, err
+		}
+		r.tool = g
+		f.GoVersion, f.Commit, f.Dirty = g.describe(ctx)
+	}
+	defer r.tool.close()
 	first := len(f.Contracts)
 	for _, doc := range docs {
 		c := doc.Contract
@@ -142,6 +207,9 @@ func falsify(ctx context.Context, docs []*Document, invalid []ContractRun, tree 
 	}
 	for i, doc := range docs {
 		r.plan(&f.Contracts[first+i], doc)
+	}
+	if r.carries != nil { // a contract of which nothing is carried has not been judged here
+		f.Contracts = slices.DeleteFunc(f.Contracts, func(c ContractRun) bool { return len(c.Checks) == 0 && len(c.Violations) == 0 })
 	}
 	if err := r.runAll(ctx); err != nil {
 		return nil, err
@@ -157,8 +225,8 @@ func falsify(ctx context.Context, docs []*Document, invalid []ContractRun, tree 
 // settle derives the status of a check from its runs.
 func (c *claim) settle() {
 	run := c.run
-	if c.lacks != "" {
-		run.Status, run.Observed = Unavailable, "needs "+c.lacks
+	if len(c.lacks) > 0 {
+		run.Status, run.Observed = Unavailable, "needs "+strings.Join(c.lacks, ", ")
 		return
 	}
 	switch c.real.result {
@@ -196,6 +264,8 @@ func (f *Falsification) sum(mutants []*mutation) {
 	for i := range f.Contracts {
 		c := &f.Contracts[i]
 		worst := len(Statuses)
+		c.Tally = tally(c.Checks)
+		f.Tally.add(c.Tally)
 		for _, run := range c.Checks {
 			f.Counts[run.Status]++
 			worst = min(worst, slices.Index(Statuses, run.Status))

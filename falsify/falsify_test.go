@@ -282,7 +282,7 @@ func TestMachine(t *testing.T) {
 	for _, tt := range []struct {
 		m     Machine
 		needs []string
-		want  string
+		want  string // with blanks between
 	}{
 		{m, nil, ""},
 		{m, []string{"cuda", "mem>=48GiB", "model:qwen", "program:go"}, ""},
@@ -294,10 +294,11 @@ func TestMachine(t *testing.T) {
 		{m, []string{"program:no-such-c++"}, "program:no-such-c++"},
 		{m, []string{"program:++"}, "program:++"}, // no need at all: the rules refuse it
 		{Machine{}, []string{"cuda"}, "cuda"},
+		{m, []string{"model:llama", "cuda", "mem>=49GiB"}, "model:llama mem>=49GiB"},
 		{Machine{}, []string{"model:qwen"}, "model:qwen"},
 		{m, []string{"luck"}, "luck"},
 	} {
-		if got := tt.m.lacks(tt.needs); got != tt.want {
+		if got := strings.Join(tt.m.lacks(tt.needs), " "); got != tt.want {
 			t.Errorf("%v lacks %q, want %q", tt.needs, got, tt.want)
 		}
 	}

@@ -21,6 +21,19 @@ import (
 // buildTime is what building may take, beyond the time of a check.
 const buildTime = 15 * time.Minute
 
+// tool makes the programs of checks, and runs them. It makes them anew, or has them.
+type tool interface {
+	// overlay puts a mutant into what test and build make, and returns the word that they know it by.
+	overlay(m *mutation, tree *Tree) (string, error)
+	// test runs tests of one package afresh, under an overlay if that is not empty.
+	test(ctx context.Context, pkg string, tags, names []string, overlay string, limit time.Duration) (*stream, error)
+	// build makes the program whose commands checks run, and returns its path; output is the compiler's.
+	build(ctx context.Context, name, overlay string) (bin, output string, err error)
+	// command runs the program bin as a check says.
+	command(ctx context.Context, bin string, c *Check, least uint64, limit time.Duration) (verdict, error)
+	close() error
+}
+
 // gotool runs the go command on a source tree.
 type gotool struct {
 	root string
@@ -34,11 +47,19 @@ func newGotool(root string) (*gotool, error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "checks are run by the go command, which is not on PATH").Because(err).WithID("E-CONTRACT-006")
 	}
-	temp, err := os.MkdirTemp("", "apr-falsify-*")
+	temp, err := tempFolder()
 	if err != nil {
-		return nil, fault.New(fault.IO, "no temporary folder").Because(err)
+		return nil, err
 	}
 	return &gotool{root, bin, temp}, nil
+}
+
+func tempFolder() (string, error) {
+	temp, err := os.MkdirTemp("", "apr-falsify-*")
+	if err != nil {
+		return "", fault.New(fault.IO, "no temporary folder").Because(err)
+	}
+	return temp, nil
 }
 
 func (g *gotool) close() error { return os.RemoveAll(g.temp) }
@@ -121,7 +142,7 @@ func (g *gotool) build(ctx context.Context, name, overlay string) (bin, output s
 
 // overlay writes the files that put one mutant into the tree, and returns the name of the list of them. The tree
 // itself is not touched.
-func (g *gotool) overlay(name string, tree *Tree, m Mutant) (string, error) {
+func (g *gotool) overlay(m *mutation, tree *Tree) (string, error) {
 	source, err := tree.inside(m.File)
 	if err != nil {
 		return "", err
@@ -133,7 +154,7 @@ func (g *gotool) overlay(name string, tree *Tree, m Mutant) (string, error) {
 	if n := strings.Count(text, m.Find); n != 1 {
 		return "", fault.In(fault.Vacuous, m.File, "mutant %s: its text occurs %d times, not once", plain(m.ID), n)
 	}
-	mutated := filepath.Join(g.temp, name+"-"+filepath.Base(m.File))
+	mutated := filepath.Join(g.temp, m.name+"-"+filepath.Base(m.File))
 	if err := os.WriteFile(mutated, []byte(strings.Replace(text, m.Find, m.Replace, 1)), 0o600); err != nil {
 		return "", fault.In(fault.IO, mutated, "cannot be written").Because(err)
 	}
@@ -141,11 +162,18 @@ func (g *gotool) overlay(name string, tree *Tree, m Mutant) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(g.temp, name+".json")
+	file := filepath.Join(g.temp, m.name+".json")
 	if err := os.WriteFile(file, list, 0o600); err != nil {
 		return "", fault.In(fault.IO, file, "cannot be written").Because(err)
 	}
 	return file, nil
+}
+
+// describe says which toolchain and which commit checks are built of.
+func (g *gotool) describe(ctx context.Context) (goVersion, commit string, dirty bool) {
+	goVersion = strings.TrimPrefix(g.line(ctx, g.bin, "version"), "go version ")
+	commit = g.line(ctx, "git", "rev-parse", "HEAD")
+	return goVersion, commit, commit != "" && g.line(ctx, "git", "status", "--porcelain") != ""
 }
 
 // line returns the first line that a command prints, empty if it fails.

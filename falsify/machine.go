@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 )
 
 // Machine is what checks may need of the machine that they run on.
@@ -14,15 +15,23 @@ type Machine struct {
 	Models       string   // folder of models that are not part of the source tree, may be empty
 }
 
-// lacks returns the first of the needs that the machine does not meet, empty if it meets all.
-func (m Machine) lacks(needs []string) string {
+// lacks returns the needs that the machine does not meet.
+func (m Machine) lacks(needs []string) (absent []string) {
 	for _, text := range needs {
 		need, err := ParseNeed(text)
 		if err != nil || !m.has(need) {
-			return text
+			absent = append(absent, text)
 		}
 	}
-	return ""
+	return absent
+}
+
+// Hardware reports whether one of the needs is hardware: a GPU or memory. Programs and models can be installed.
+func Hardware(needs []string) bool {
+	return slices.ContainsFunc(needs, func(text string) bool {
+		need, err := ParseNeed(text)
+		return err == nil && (need.Kind == "cuda" || need.Kind == "cuda-integrated" || need.Kind == "mem")
+	})
 }
 
 // has reports whether the machine meets a need.

@@ -177,17 +177,22 @@ func (j *judge) needs() {
 			j.report(Error, rule, p, "%s is not a span of time such as 120s: %s", p, clip(fmt.Sprintf("%q", text)))
 		}
 	}
-	for i, t := range j.c.FalsificationTests {
-		at := path{"falsification_tests", i}
-		for k, need := range t.Needs {
+	needs := func(at path, all []string) {
+		for k, need := range all {
 			if _, err := ParseNeed(need); err != nil {
 				j.report(Error, rule, at.with("needs").with(k), "%v", err)
 			}
 		}
+	}
+	for i, t := range j.c.FalsificationTests {
+		at := path{"falsification_tests", i}
+		needs(at, t.Needs)
 		timeout(at, t.Timeout)
 	}
 	for i, h := range j.c.KaniHarnesses {
-		timeout(path{"kani_harnesses", i}, h.Timeout)
+		at := path{"kani_harnesses", i}
+		needs(at, h.Needs)
+		timeout(at, h.Timeout)
 	}
 }
 

@@ -27,7 +27,7 @@ func TestSchemaIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what the types say; run go test ./contract -run Schema -update", file)
+		t.Errorf("%s is not what the types say; run go test ./falsify -run Schema -update", file)
 	}
 }
 

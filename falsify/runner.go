@@ -13,8 +13,9 @@ import (
 
 // runner runs the checks of contracts.
 type runner struct {
-	tool *gotool
-	tree *Tree
+	tool    tool
+	tree    *Tree
+	carries func(contract, mutant string, c *Check) bool // nil: everything can be built
 	FalsifyOptions
 
 	claims  []*claim
@@ -33,7 +34,7 @@ type claim struct {
 	check Check
 	quota quota
 	limit time.Duration
-	lacks string // what the machine has not
+	lacks []string // needs that the machine does not meet
 
 	real  verdict        // on the tree as it is
 	under []*underMutant // each of its mutants
@@ -42,9 +43,10 @@ type claim struct {
 // mutation is one mutant with the claims that it must falsify.
 type mutation struct {
 	Mutant
-	name  string // unique in this invocation
-	kills []*claim
-	tried []*underMutant
+	contract string
+	name     string // unique in this invocation
+	kills    []*claim
+	tried    []*underMutant
 }
 
 // underMutant is one claim under one mutant.
@@ -70,9 +72,20 @@ func (r *runner) plan(out *ContractRun, doc *Document) {
 	out.Checks = make([]CheckRun, 0, c.Claims())
 	byID := map[string]*claim{}
 	add := func(run CheckRun, cl claim) {
-		run.Mutants = []MutantRun{}
 		if invalid >= 0 {
-			cl.lacks, cl.real = "", verdict{result: vacuous, observed: "not run: " + out.Violations[invalid].Message}
+			cl.lacks, cl.real = nil, verdict{result: vacuous, observed: "not run: " + out.Violations[invalid].Message}
+		} else if r.carries != nil {
+			if !r.carries(c.ID, "", &cl.check) {
+				return
+			}
+			cl.check.Go = onCard(&cl.check)
+			run.Command = commandOf(cl.check)
+		}
+		run.Mutants, run.Lacks = []MutantRun{}, append([]string{}, cl.lacks...)
+		for _, m := range c.Mutants {
+			if slices.Contains(m.Kills, run.ID) {
+				run.Declared++
+			}
 		}
 		out.Checks = append(out.Checks, run)
 		cl.run = &out.Checks[len(out.Checks)-1] // within capacity, so it stays there
@@ -89,7 +102,7 @@ func (r *runner) plan(out *ContractRun, doc *Document) {
 			least = max(1, uint64(*t.MinCases))
 		}
 		add(CheckRun{ID: t.ID, Kind: "test", Command: commandOf(check), Prediction: t.Prediction, IfFails: t.IfFails},
-			claim{check: check, quota: quota{least: least}, limit: r.limit(t.Timeout), lacks: r.Machine.lacks(t.Needs)})
+			claim{check: check, quota: quota{least: least}, limit: r.limit(t.Timeout), lacks: r.lacks(t.Needs)})
 	}
 	for _, h := range c.KaniHarnesses {
 		q := quota{least: 1, exact: true}
@@ -98,18 +111,33 @@ func (r *runner) plan(out *ContractRun, doc *Document) {
 		}
 		check := Check{Go: h.Go}
 		add(CheckRun{ID: h.ID, Kind: "harness", Command: commandOf(check), Prediction: cmp.Or(h.Property, h.Obligation)},
-			claim{check: check, quota: q, limit: r.limit(h.Timeout)})
+			claim{check: check, quota: q, limit: r.limit(h.Timeout), lacks: r.lacks(h.Needs)})
 	}
 	if invalid >= 0 {
 		return
 	}
 	for _, m := range c.Mutants {
-		mu := &mutation{Mutant: m, name: "m" + strconv.Itoa(len(r.mutants))}
+		mu := &mutation{Mutant: m, contract: c.ID, name: "m" + strconv.Itoa(len(r.mutants))}
 		for _, id := range m.Kills {
-			mu.kills = append(mu.kills, byID[id])
+			if cl := byID[id]; cl != nil && (r.carries == nil || r.carries(c.ID, m.ID, &cl.check)) {
+				mu.kills = append(mu.kills, cl)
+			}
 		}
 		r.mutants = append(r.mutants, mu)
 	}
+}
+
+// compiler is the need of checks that run on the emulator.
+const compiler = "program:c++"
+
+// lacks returns the needs of a check that the machine does not meet. Prebuilt programs run on a CUDA device, also those of
+// checks that run on the emulator elsewhere, which need a C++ compiler there.
+func (r *runner) lacks(needs []string) []string {
+	if r.carries != nil {
+		needs = slices.DeleteFunc(slices.Clone(needs), func(n string) bool { return n == compiler || n == "cuda" })
+		needs = append([]string{"cuda"}, needs...)
+	}
+	return r.Machine.lacks(needs)
 }
 
 // limit is the time of a check.
@@ -143,7 +171,7 @@ func commandOf(c Check) string {
 func (r *runner) runAll(ctx context.Context) error {
 	var ready []*claim
 	for _, c := range r.claims {
-		if c.lacks == "" && c.real.result == notRun {
+		if len(c.lacks) == 0 && c.real.result == notRun {
 			ready = append(ready, c)
 		}
 	}
@@ -204,14 +232,14 @@ func (r *runner) mutate(ctx context.Context, m *mutation) error {
 	defer r.step(m.ID)
 	var tried []*claim
 	for _, c := range m.kills {
-		if c.lacks == "" && c.real.result == passed {
+		if len(c.lacks) == 0 && c.real.result == passed {
 			tried = append(tried, c)
 		}
 	}
 	if len(tried) == 0 {
 		return nil
 	}
-	overlay, err := r.tool.overlay(m.name, r.tree, m.Mutant)
+	overlay, err := r.tool.overlay(m, r.tree)
 	if err != nil {
 		return err
 	}
@@ -239,22 +267,51 @@ func (r *runner) runGroup(ctx context.Context, g []*claim, overlay, name string)
 		v, err := r.runCommand(ctx, g[0], overlay, name)
 		return []verdict{v}, err
 	}
-	s, err := r.runTests(ctx, g, overlay)
+	verdicts := make([]verdict, len(g))
+	open := make([]int, len(g)) // indices of claims without a verdict
+	for i := range open {
+		open[i] = i
+	}
+	// A package that failed upholds nothing. Claims that did not fail in it are run again without those that did, and those
+	// that are then still open one by one.
+	for round, together := range []bool{true, true, false} {
+		again := round > 0
+		rounds := [][]int{open}
+		if !together || again && len(open) == len(g) { // none failed, and yet the package did
+			rounds = slices.Collect(slices.Chunk(open, 1))
+		}
+		open = nil
+		for _, round := range rounds {
+			left, err := r.runRound(ctx, g, round, overlay, verdicts)
+			if err != nil {
+				return nil, err
+			}
+			open = append(open, left...)
+		}
+		if len(open) == 0 {
+			break
+		}
+	}
+	return verdicts, nil
+}
+
+// runRound runs some claims of a group together, and returns those of which the run shows nothing because of others.
+func (r *runner) runRound(ctx context.Context, g []*claim, round []int, overlay string, verdicts []verdict) (open []int, err error) {
+	var claims []*claim
+	for _, i := range round {
+		claims = append(claims, g[i])
+	}
+	s, err := r.runTests(ctx, claims, overlay)
 	if err != nil {
 		return nil, err
 	}
-	verdicts := make([]verdict, len(g))
-	for i, c := range g {
-		if verdicts[i] = s.verdictOf(c); len(g) == 1 || s.passed || s.buildFailed || verdicts[i].result == failed && !s.timedOut {
-			continue
+	for _, i := range round {
+		verdicts[i] = s.verdictOf(g[i])
+		if len(round) > 1 && !s.passed && !s.buildFailed && (verdicts[i].result != failed || s.timedOut) {
+			open = append(open, i)
 		}
-		alone, err := r.runTests(ctx, g[i:i+1], overlay) // the package failed, perhaps because of another test
-		if err != nil {
-			return nil, err
-		}
-		verdicts[i] = alone.verdictOf(c)
 	}
-	return verdicts, nil
+	return open, nil
 }
 
 // verdictOf judges a claim of a Go test. A check that expects not to compile passes when nothing was built.

@@ -146,16 +146,17 @@ type GoTest struct {
 
 // Harness visits every case of a bounded input space.
 type Harness struct {
-	ID         string  `json:"id" contract:"required"`
-	Obligation string  `json:"obligation" contract:"required"`
-	Property   string  `json:"property,omitempty"`
-	Bound      *uint32 `json:"bound,omitempty"`
-	Strategy   string  `json:"strategy,omitempty" enum:"strategy"`
-	Solver     string  `json:"solver,omitempty"`
-	Harness    string  `json:"harness,omitempty"`
-	Go         *GoTest `json:"go,omitempty" contract:"ours"`
-	Cases      *uint64 `json:"cases,omitempty" contract:"ours"` // how many it visits
-	Timeout    string  `json:"timeout,omitempty" contract:"ours"`
+	ID         string   `json:"id" contract:"required"`
+	Obligation string   `json:"obligation" contract:"required"`
+	Property   string   `json:"property,omitempty"`
+	Bound      *uint32  `json:"bound,omitempty"`
+	Strategy   string   `json:"strategy,omitempty" enum:"strategy"`
+	Solver     string   `json:"solver,omitempty"`
+	Harness    string   `json:"harness,omitempty"`
+	Go         *GoTest  `json:"go,omitempty" contract:"ours"`
+	Needs      []string `json:"needs,omitempty" contract:"ours"` // see ParseNeed
+	Cases      *uint64  `json:"cases,omitempty" contract:"ours"` // how many it visits
+	Timeout    string   `json:"timeout,omitempty" contract:"ours"`
 }
 
 // QAGate is the gate that a contract stands behind.

@@ -12,7 +12,8 @@ import (
 // token, in merges and in pattern. What either model has beyond is padding, to be cut before the softmax. other may have
 // no files (nil): it then takes big's tokenizer, and otherRows is its configuration's vocabulary.
 //
-// A difference that is not padding is a fault of kind Invalid naming the first id and both texts; fewer rows than V are
+// A difference that is not padding is a fault of kind Invalid naming the first id and both texts, and the sizes where they
+// differ; fewer rows than V are
 // one of kind Load.
 func Align(big, other *model.Files, otherPath string, otherRows int) (tok *tokenizer.Tokenizer, vocab int, err error) {
 	if tok, err = big.Tokenizer(); err != nil {
@@ -25,7 +26,11 @@ func Align(big, other *model.Files, otherPath string, otherRows int) (tok *token
 			return nil, 0, err
 		}
 		if d := tokenizer.Compare(tok, small); d != nil {
-			return nil, 0, fault.In(fault.Invalid, otherPath, "its tokenizer differs from that of %s: %s", big.Path, d).
+			sizes := ""
+			if n := small.RealIDs(); n != vocab {
+				sizes = fmt.Sprintf("; it has %d ids in %d rows, the other %d in %d", n, otherRows, vocab, big.Config.VocabSize)
+			}
+			return nil, 0, fault.In(fault.Invalid, otherPath, "its tokenizer differs from that of %s: %s%s", big.Path, d, sizes).
 				WithHint("both models must turn every text into the same ids").WithID("E-VOCAB-001")
 		}
 		tok = small

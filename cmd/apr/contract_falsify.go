@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"encoding/xml"
 	"fmt"
 	"os"
@@ -24,32 +25,26 @@ type falsified struct{ *falsify.Falsification }
 func (f falsified) Text(p *cli.Page) {
 	var rows [][]string
 	var cases uint64
-	upheld, checks := 0, 0
+	checks := 0
 	for _, c := range f.Contracts {
 		row := totals(c)
-		checks, upheld, cases = checks+len(c.Checks), upheld+row.upheld, cases+row.cases
-		rows = append(rows, []string{contractName(c), string(c.Status), fmt.Sprintf("%d/%d", row.upheld, len(c.Checks)),
-			fmt.Sprintf("%d/%d", row.killed, row.mutants), cli.Count(int64(row.cases)), fmt.Sprintf("%.1f", row.seconds)})
+		checks, cases = checks+len(c.Checks), cases+row.cases
+		rows = append(rows, []string{contractName(c), string(c.Status), fmt.Sprintf("%d/%d", c.Upheld, len(c.Checks)), strconv.Itoa(c.Falsified),
+			strconv.Itoa(c.NeedHardware), strconv.Itoa(c.WithoutMutant), fmt.Sprintf("%d/%d", row.killed, row.mutants), cli.Count(int64(row.cases)), fmt.Sprintf("%.1f", row.seconds)})
 	}
-	p.Table([]string{"contract", "status", ">upheld", ">killed", ">cases", ">seconds"}, rows)
+	p.Table([]string{"contract", "status", ">upheld", ">falsified", ">need hardware", ">no mutant", ">killed", ">cases", ">seconds"}, rows)
 	for _, c := range f.Contracts {
 		printDoubts(p, c)
 	}
-	var counts []string
-	for _, s := range slices.Backward(falsify.Statuses) {
-		if n := f.Counts[s]; n > 0 {
-			counts = append(counts, fmt.Sprintf("%d %s", n, s))
-		}
-	}
-	p.Printf("\n%d contracts, %d checks: %s; %d of %d mutants killed; %s cases; %.0f s\n", len(f.Contracts), checks,
-		strings.Join(counts, ", "), f.Killed, f.Mutants, cli.Count(int64(cases)), f.Seconds)
+	p.Printf("\n%s\n%d contracts, %d checks; %d of %d mutants killed; %s cases; %.0f s\n", f.Tally, len(f.Contracts), checks,
+		f.Killed, f.Mutants, cli.Count(int64(cases)), f.Seconds)
 }
 
 // total is one row of the table.
 type total struct {
-	upheld, mutants, killed int
-	cases                   uint64
-	seconds                 float64 // of the checks and of the mutants, one after the other
+	mutants, killed int
+	cases           uint64
+	seconds         float64 // of the checks and of the mutants, one after the other
 }
 
 // totals counts in one contract. A mutant is killed if every check that it was tried on failed. Checks that one go
@@ -58,9 +53,6 @@ func totals(c falsify.ContractRun) (t total) {
 	survived := map[string]bool{} // by mutant
 	timed := map[string]bool{}
 	for _, run := range c.Checks {
-		if run.Status == falsify.Upheld {
-			t.upheld++
-		}
 		t.cases += run.Cases
 		t.seconds += run.Seconds
 		for _, m := range run.Mutants {
@@ -146,7 +138,7 @@ func thisMachine(models string) (m falsify.Machine) {
 
 func contractFalsifyCommand() *cli.Command {
 	var names []string
-	var dir, junit, models string
+	var dir, junit, models, evidence, prebuilt string
 	var allow, force bool
 	var timeout time.Duration
 	var jobs int
@@ -155,7 +147,8 @@ func contractFalsifyCommand() *cli.Command {
 		Long: "Run every check of contracts on the source tree around them, then put each mutant into the tree by an overlay and\n" +
 			"require that the checks it names fail. Statuses: UPHELD; FALSIFIED, a check failed; VACUOUS, it showed nothing;\n" +
 			"SURVIVED, it passes under a mutant; BROKEN, it cannot be run; UNAVAILABLE, the machine lacks what it needs.\n" +
-			"It needs the source tree and the go command.",
+			"It needs the source tree and the go command. On a machine with a GPU and without Go, --prebuilt runs the checks for a GPU,\n" +
+			"and their mutants, from test programs that make gpu-binaries built elsewhere.",
 		Example: "apr contract falsify --allow-unavailable\napr contract falsify distillation-loss-v1 --json",
 		Exits:   append(contractExits, fault.Invalid, fault.Unavailable, fault.Stopped),
 		Options: []cli.Option{
@@ -165,26 +158,31 @@ func contractFalsifyCommand() *cli.Command {
 			{Name: "timeout", Value: cli.Duration(&timeout, 0), Default: "each check's own", Help: "time of each check and mutant"},
 			{Name: "jobs", Value: cli.Int(&jobs, 0), Default: "half the processors, 2 to 8", Help: "go commands at a time"},
 			{Name: "junit", Path: true, Value: cli.String(&junit, ""), Help: "also write the result as JUnit XML"},
-			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing file of --junit"},
+			{Name: "evidence", Path: true, Value: cli.String(&evidence, ""), Help: "also write the result as JSON, for docs/trust.md"},
+			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing files of --junit and --evidence"},
+			{Name: "prebuilt", Path: true, Value: cli.String(&prebuilt, ""), Help: "run the test programs of make gpu-binaries in this folder, on a GPU without a Go toolchain"},
 			{Name: "models", EnvOnly: true, Path: true, Env: "APR_CONTRACT_MODELS", Value: cli.String(&models, ""), Help: "folder of models that checks need"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			if force && junit == "" {
-				return nil, fault.New(fault.Usage, "--force has no effect without --junit")
+			if force && junit == "" && evidence == "" {
+				return nil, fault.New(fault.Usage, "--force has no effect without --junit or --evidence")
 			}
 			files, err := contractFiles(dir, names)
 			if err != nil {
 				return nil, err
 			}
-			if junit != "" && !force { // before minutes of work
-				if _, err := os.Lstat(junit); err == nil {
-					return nil, fault.In(fault.Invalid, junit, "exists").WithHint("--force replaces it")
+			for _, file := range []string{junit, evidence} {
+				if file == "" || force {
+					continue
+				}
+				if _, err := os.Lstat(file); err == nil { // before minutes of work
+					return nil, fault.In(fault.Invalid, file, "exists").WithHint("--force replaces it")
 				}
 			}
 			var show *cli.Progress
 			defer func() { show.Close() }()
 			f, err := falsify.Falsify(ctx, files, falsify.FalsifyOptions{
-				Machine: thisMachine(models), AllowUnavailable: allow, Timeout: timeout, Jobs: jobs,
+				Machine: thisMachine(models), AllowUnavailable: allow, Timeout: timeout, Jobs: jobs, Prebuilt: prebuilt,
 				Progress: func(done, of int, id string) {
 					if show == nil {
 						show = e.Progress("falsify", int64(of), cli.Count)
@@ -199,6 +197,15 @@ func contractFalsifyCommand() *cli.Command {
 			keepEvidence(e, f)
 			if junit != "" {
 				if err := writeFalsifyJUnit(junit, force, f); err != nil {
+					return falsified{f}, err
+				}
+			}
+			if evidence != "" {
+				text, err := json.MarshalIndent(f, "", " ")
+				if err == nil {
+					err = atomicfile.WriteFile(evidence, append(text, '\n'), force)
+				}
+				if err != nil {
 					return falsified{f}, err
 				}
 			}

@@ -3,10 +3,14 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
+	"apr/bench"
 	"apr/device/cuda"
 	"apr/device/cuda/emulator"
+	"apr/model"
 )
 
 // heldOutTokens is how much of the held-out text is scored, in heldOutCompute: an emulated GPU is slow, and over few
@@ -28,3 +32,22 @@ func openEmulator(t *testing.T) {
 
 // blockTokens is the length of the sequence over which a teacher in blocks is compared.
 const blockTokens = 48
+
+// pairOf returns a pair of models with the shapes of Qwen2.5 made narrow, and a text for an epoch of a few steps.
+func pairOf(t *testing.T) (p twoModels) {
+	t.Helper()
+	narrow := func(name string, vocab int) model.Config {
+		c, err := bench.Shape(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.Layers, c.VocabSize = 256, 512, 4, 2, 64, 2, vocab
+		return c
+	}
+	p = twoModels{teacher: narrow("7b", 4288), student: narrow("0.5b", 4160), text: filepath.Join(t.TempDir(), "text.txt"), batch: "2", seq: "16"}
+	text := "package main\n\nimport \"fmt\"\n\nfunc main() {\n\tfor i := range 10 {\n\t\tfmt.Println(i, i*i, i*i*i)\n\t}\n}\n"
+	if err := os.WriteFile(p.text, []byte(text+text+text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

@@ -5,6 +5,7 @@ package main
 import (
 	"testing"
 
+	"apr/bench"
 	"apr/device/cuda"
 )
 
@@ -19,3 +20,17 @@ func openEmulator(*testing.T) {}
 
 // blockTokens is the length of the sequence over which a teacher in blocks is compared.
 const blockTokens = 1024
+
+// pairOf returns the shapes of Qwen2.5 7B and 0.5B, and the held-out text, an epoch of ten steps or so.
+func pairOf(t *testing.T) (p twoModels) {
+	t.Helper()
+	p = twoModels{text: "../../examples/gosrc/data/gosrc-val.jsonl.zst", long: "../../examples/gosrc/data/gosrc-train-sample.jsonl.zst", batch: "32", seq: "256"}
+	var err error
+	if p.teacher, err = bench.Shape("7b"); err != nil {
+		t.Fatal(err)
+	}
+	if p.student, err = bench.Shape("0.5b"); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

@@ -1,6 +1,7 @@
-// Trust writes docs/trust.md from the report of apr contract falsify. Run it in the root of the module:
+// Trust writes docs/trust.md from the report of apr contract falsify, and from one of a machine with a GPU if there is one. Run
+// it in the root of the module:
 //
-//	go run ./cmd/apr contract falsify --allow-unavailable --json | go run ./tools/trust/main.go > docs/trust.md
+//	go run ./cmd/apr contract falsify --allow-unavailable --json | go run ./tools/trust/main.go [CARD.json] > docs/trust.md
 package main
 
 import (
@@ -20,13 +21,28 @@ type report struct {
 	Dirty     bool     `json:"dirty"`
 	GoVersion string   `json:"go_version"`
 	Devices   []string `json:"devices"`
-	Contracts []struct {
-		ID, Status string
-		Checks     []check
+	Contracts []contract
+	tally
+	Killed   int
+	All      int `json:"mutants"`
+	Prebuilt *struct {
+		Programs []struct{ File, SHA256 string }
 	}
-	Counts map[string]int
-	Killed int
-	All    int `json:"mutants"`
+}
+
+type contract struct {
+	ID, Status string
+	tally
+	Checks []check
+}
+
+type tally struct {
+	Upheld        int `json:"upheld"`
+	Falsified     int `json:"falsified"`
+	NeedHardware  int `json:"need_hardware"`
+	NeedSoftware  int `json:"need_software"`
+	WithoutMutant int `json:"without_mutant"`
+	Doubtful      int `json:"doubtful"`
 }
 
 type check struct {
@@ -41,10 +57,43 @@ type check struct {
 }
 
 func main() {
-	if err := write(os.Stdin, os.Stdout); err != nil {
+	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "trust:", err)
 		os.Exit(1)
 	}
+}
+
+func run(args []string, in io.Reader, w io.Writer) error {
+	here, err := read(in)
+	if err != nil {
+		return err
+	}
+	var card *report
+	if len(args) > 0 {
+		f, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if card, err = read(f); err != nil {
+			return fmt.Errorf("%s: %w", args[0], err)
+		}
+		if len(card.Devices) == 0 {
+			return fmt.Errorf("%s was made on a machine without a GPU", args[0])
+		}
+	}
+	return write(here, card, w)
+}
+
+func read(r io.Reader) (*report, error) {
+	rep := &report{}
+	if err := json.NewDecoder(r).Decode(rep); err != nil {
+		return nil, err
+	}
+	if len(rep.Contracts) == 0 {
+		return nil, fmt.Errorf("the report has no contract")
+	}
+	return rep, nil
 }
 
 const head = `# What is claimed, and what would show it false
@@ -57,82 +106,169 @@ says, and failed under each of its mutants. Nothing here is written by hand: ` +
 apr contract validate contracts                # the form: every claim has a check that exists, and a mutant
 apr contract falsify --allow-unavailable       # this table
 apr contract falsify distillation-loss-v1      # one contract, with the output of whatever is not upheld
+make gpu-binaries; ONLY=contracts make gpu-test   # the checks that a GPU can run, on one; its contracts.json is docs/trust-card.json
 make proofs                                    # all 2³² roundings to bfloat16, and the proofs of z3
 ` + "```" + `
 
 A status is derived from one invocation, never stored. FALSIFIED: a check failed. VACUOUS: it matched no test, was skipped,
 was cached, or counted too few cases. SURVIVED: it passes under a mutant. BROKEN: it could not be run to its end.
-UNAVAILABLE: the machine lacks what it needs.
+UNAVAILABLE: the machine lacks what it needs. "Here" is the machine of the second paragraph below, "on a GPU" that of the third:
+checks that run on the emulated GPU here run on the real one there.
 
 `
 
-func write(r io.Reader, w io.Writer) error {
-	var rep report
-	if err := json.NewDecoder(r).Decode(&rep); err != nil {
-		return err
+// row counts in one contract.
+type row struct {
+	cases   uint64
+	took    float64 // of checks and mutants, one after the other
+	killed  int
+	mutants int
+}
+
+func rowOf(c contract) (r row) {
+	alive, timed := map[string]bool{}, map[string]bool{}
+	for _, k := range c.Checks {
+		r.cases, r.took = r.cases+k.Cases, r.took+k.Seconds
+		for _, m := range k.Mutants {
+			alive[m.ID] = alive[m.ID] || !m.Killed
+			if key := fmt.Sprint(m.ID, m.Seconds); !timed[key] { // one go command ran several checks
+				timed[key], r.took = true, r.took+m.Seconds
+			}
+		}
 	}
-	if len(rep.Contracts) == 0 {
-		return fmt.Errorf("the report has no contract")
+	for _, a := range alive {
+		if r.mutants++; !a {
+			r.killed++
+		}
 	}
+	return r
+}
+
+func write(here, card *report, w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprint(out, head)
-	fmt.Fprint(out, "| contract | status | checks upheld | mutants killed | cases | seconds |\n|---|---|---:|---:|---:|---:|\n")
-	checks, cases, seconds := 0, uint64(0), 0.0
-	var missing []check
-	for _, c := range rep.Contracts {
-		upheld, visited, took := 0, uint64(0), 0.0
-		alive, timed := map[string]bool{}, map[string]bool{}
+	there := map[string]check{}     // by contract and id
+	onCard := map[string]contract{} // by id
+	if card != nil {
+		for _, c := range card.Contracts {
+			onCard[c.ID] = c
+			for _, k := range c.Checks {
+				there[c.ID+"/"+k.ID] = k
+			}
+		}
+	}
+	fmt.Fprintf(out, "**%s**\n\n", headline(here))
+	contracts(out, here, onCard)
+	origin(out, here, card)
+	unavailable(out, here, there)
+	fmt.Fprint(out, "\n## Every check\n\n| check | here | on a GPU | cases | mutants that it finds | how it is run |\n|---|---|---|---:|---|---|\n")
+	for _, c := range here.Contracts {
 		for _, k := range c.Checks {
-			if k.Status == "UPHELD" {
-				upheld++
-			}
-			if k.Status == "UNAVAILABLE" {
-				missing = append(missing, k)
-			}
-			visited, took = visited+k.Cases, took+k.Seconds
-			for _, m := range k.Mutants {
-				alive[m.ID] = alive[m.ID] || !m.Killed
-				if key := fmt.Sprint(m.ID, m.Seconds); !timed[key] {
-					timed[key], took = true, took+m.Seconds
+			other := there[c.ID+"/"+k.ID]
+			found := map[string]bool{}
+			var names []string
+			for _, m := range append(k.Mutants, other.Mutants...) {
+				if m.Killed && !found[m.ID] {
+					found[m.ID] = true
+					names = append(names, m.ID)
 				}
 			}
-		}
-		killed := 0
-		for _, a := range alive {
-			if !a {
-				killed++
-			}
-		}
-		fmt.Fprintf(out, "| %s | %s | %d of %d | %d of %d | %s | %.1f |\n", c.ID, c.Status, upheld, len(c.Checks), killed, len(alive), count(visited), took)
-		checks, cases, seconds = checks+len(c.Checks), cases+visited, seconds+took
-	}
-	fmt.Fprintf(out, "| **%d contracts** | | %d of %d | %d of %d | %s | %.1f |\n\n", len(rep.Contracts), rep.Counts["UPHELD"], checks, rep.Killed, rep.All, count(cases), seconds)
-	where := "no GPU"
-	if len(rep.Devices) > 0 {
-		where = strings.Join(rep.Devices, ", ")
-	}
-	dirty := map[bool]string{true: ", with changes that are not in it"}[rep.Dirty]
-	fmt.Fprintf(out, "Seconds are those of a contract's checks and mutants one after the other, with building; the whole run, two at a time, took %.0f s.\n"+
-		"Made at %s with %s, on a machine with %s, from commit %.12s%s.\n", rep.Seconds, rep.Started[:min(len(rep.Started), 16)], rep.GoVersion, where, rep.Commit, dirty)
-	if len(missing) > 0 {
-		fmt.Fprint(out, "\n## Unavailable there\n\n| check | needs | predicts |\n|---|---|---|\n")
-		for _, k := range missing {
-			fmt.Fprintf(out, "| %s | %s | %s |\n", k.ID, strings.TrimPrefix(k.Observed, "needs "), strings.Join(strings.Fields(k.Prediction), " "))
-		}
-	}
-	fmt.Fprint(out, "\n## Every check\n\n| check | status | cases | mutants that it finds | how it is run |\n|---|---|---:|---|---|\n")
-	for _, c := range rep.Contracts {
-		for _, k := range c.Checks {
-			var found []string
-			for _, m := range k.Mutants {
-				if m.Killed {
-					found = append(found, m.ID)
-				}
-			}
-			fmt.Fprintf(out, "| %s | %s | %s | %s | `%s` |\n", k.ID, k.Status, count(k.Cases), strings.Join(found, ", "), k.Command)
+			fmt.Fprintf(out, "| %s | %s | %s | %s | %s | `%s` |\n", k.ID, k.here(), other.Status, count(max(k.Cases, other.Cases)), strings.Join(names, ", "), k.Command)
 		}
 	}
 	return out.Flush()
+}
+
+// here is the status of a check, with a word on what it ran on.
+func (k check) here() string {
+	if k.Status == "UPHELD" && strings.Contains(k.Command, "-tags=emulate ") {
+		return "UPHELD, emulated"
+	}
+	return k.Status
+}
+
+// headline counts all checks here.
+func headline(r *report) string {
+	s := fmt.Sprintf("%d upheld, %d falsified, %d need hardware, %d without a mutant", r.Upheld, r.Falsified, r.NeedHardware, r.WithoutMutant)
+	if r.NeedSoftware > 0 {
+		s += fmt.Sprintf(", %d need a program or a model", r.NeedSoftware)
+	}
+	if r.Doubtful > 0 {
+		s += fmt.Sprintf(", %d show nothing", r.Doubtful)
+	}
+	return s
+}
+
+// contracts is the table of contracts.
+func contracts(out io.Writer, here *report, onCard map[string]contract) {
+	fmt.Fprint(out, "| contract | here | upheld | falsified | need hardware | no mutant | upheld on a GPU | mutants killed | cases | seconds |\n"+
+		"|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	checks, cases, seconds := 0, uint64(0), 0.0
+	upheld, tried := 0, 0 // on a GPU
+	for _, c := range here.Contracts {
+		r, card := rowOf(c), ""
+		if o, ok := onCard[c.ID]; ok {
+			card = fmt.Sprintf("%d of %d", o.Upheld, len(o.Checks))
+			upheld, tried = upheld+o.Upheld, tried+len(o.Checks)
+		}
+		fmt.Fprintf(out, "| %s | %s | %d of %d | %d | %d | %d | %s | %d of %d | %s | %.1f |\n", c.ID, c.Status, c.Upheld, len(c.Checks), c.Falsified, c.NeedHardware,
+			c.WithoutMutant, card, r.killed, r.mutants, count(r.cases), r.took)
+		checks, cases, seconds = checks+len(c.Checks), cases+r.cases, seconds+r.took
+	}
+	card := ""
+	if tried > 0 {
+		card = fmt.Sprintf("%d of %d", upheld, tried)
+	}
+	fmt.Fprintf(out, "| **%d contracts** | | %d of %d | %d | %d | %d | %s | %d of %d | %s | %.1f |\n\n", len(here.Contracts), here.Upheld, checks, here.Falsified,
+		here.NeedHardware, here.WithoutMutant, card, here.Killed, here.All, count(cases), seconds)
+}
+
+// origin says where each column comes from.
+func origin(out io.Writer, here, card *report) {
+	fmt.Fprintf(out, "Seconds are those of a contract's checks and mutants here one after the other, with building; the whole run, two at a time, took %.0f s.\n\n"+
+		"Here: %s.\n\n", here.Seconds, here.origin())
+	if card == nil {
+		fmt.Fprint(out, "On a GPU: nothing was run.\n")
+		return
+	}
+	other := ""
+	if card.Commit != here.Commit {
+		other = ", another commit than here"
+	}
+	fmt.Fprintf(out, "On a GPU: %s%s; %d of %d mutants killed in %.0f s", card.origin(), other, card.Killed, card.All, card.Seconds)
+	if card.Prebuilt != nil {
+		fmt.Fprintf(out, ", by %d test programs that were built elsewhere (`docs/trust-card.json` has their hashes)", len(card.Prebuilt.Programs))
+	}
+	fmt.Fprint(out, ".\n")
+}
+
+// origin is when, with what and of which commit a report was made.
+func (r *report) origin() string {
+	where := "no GPU"
+	if len(r.Devices) > 0 {
+		where = strings.Join(r.Devices, ", ")
+	}
+	dirty := map[bool]string{true: ", with changes that are not in it"}[r.Dirty]
+	return fmt.Sprintf("made at %s with %s, on a machine with %s, from commit %.12s%s", r.Started[:min(len(r.Started), 16)], r.GoVersion, where, r.Commit, dirty)
+}
+
+// unavailable lists what the machine here lacks, with what became of it on a GPU.
+func unavailable(out io.Writer, here *report, there map[string]check) {
+	begun := false
+	for _, c := range here.Contracts {
+		for _, k := range c.Checks {
+			if k.Status != "UNAVAILABLE" {
+				continue
+			}
+			if !begun {
+				fmt.Fprint(out, "\n## Unavailable here\n\n| check | needs | predicts | on a GPU |\n|---|---|---|---|\n")
+				begun = true
+			}
+			other := there[c.ID+"/"+k.ID]
+			fmt.Fprintf(out, "| %s | %s | %s | %s |\n", k.ID, strings.TrimPrefix(k.Observed, "needs "), strings.Join(strings.Fields(k.Prediction), " "),
+				strings.TrimSpace(other.Status+" "+strings.ReplaceAll(other.Observed, "|", "\\|")))
+		}
+	}
 }
 
 // count prints 6,854,912.

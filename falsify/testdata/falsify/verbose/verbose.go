@@ -1,0 +1,2 @@
+// Package verbose has tests of every outcome.
+package verbose
