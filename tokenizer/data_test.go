@@ -188,7 +188,11 @@ func TestPatternsStored(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if diff := cmp.Diff(tok.Data(), back.Data()); diff != "" {
+		want := tok.Data()
+		if name == "smaug-bpe" { // tokenizer.json has no name for it that is not dbrx
+			want.PreType = "dbrx"
+		}
+		if diff := cmp.Diff(want, back.Data()); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

@@ -1,6 +1,10 @@
 package tokenizer
 
 import (
+	"slices"
+	"strconv"
+	"strings"
+
 	"apr/format/gguf"
 	"apr/internal/fault"
 )
@@ -15,7 +19,9 @@ func FromGGUF(path string, m *gguf.Metadata) (*Tokenizer, error) {
 	}
 	d := r.data()
 	d.Vocabulary = r.strings("tokenizer.ggml.tokens")
-	d.Merges = r.strings("tokenizer.ggml.merges")
+	if d.Model != "llama" || r.has("tokenizer.ggml.merges") {
+		d.Merges = r.strings("tokenizer.ggml.merges")
+	}
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -31,22 +37,85 @@ func (r *ggufReader) checkModel(path string) error {
 	if !ok {
 		return fault.In(fault.Load, path, "holds no tokenizer").WithID("E-TOK-020")
 	}
-	if model != "gpt2" {
-		return fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: gpt2", clip(model)).
-			At(`key "tokenizer.ggml.model"`).WithID("E-TOK-021")
+	if !slices.Contains(models, model) {
+		err := unknownModel(model).At(`key "tokenizer.ggml.model"`)
+		err.Path = path
+		return err
 	}
 	return nil
 }
 
 // data reads everything but the vocabulary and the merges.
 func (r *ggufReader) data() (d Data) {
-	d.PreType = r.needed("tokenizer.ggml.pre")
+	if d.Model = r.needed("tokenizer.ggml.model"); d.Model == "gpt2" {
+		d.PreType = r.needed("tokenizer.ggml.pre")
+	} else {
+		d.Scores = r.scores("tokenizer.ggml.scores", d.Model == "llama")
+	}
 	d.TokenType = r.types("tokenizer.ggml.token_type")
 	d.BOS, d.EOS = r.id("tokenizer.ggml.bos_token_id"), r.id("tokenizer.ggml.eos_token_id")
 	d.Pad = r.id("tokenizer.ggml.padding_token_id")
 	d.AddBOS = r.boolean("tokenizer.ggml.add_bos_token")
 	d.ChatTemplate, _ = r.str("tokenizer.chat_template")
+	d.Settings = r.settings(d)
 	return d
+}
+
+// SettingsKey is our key for the settings of a tokenizer in a GGUF file; others do not know it.
+const SettingsKey = "apr.tokenizer.settings"
+
+// settings reads our own settings, and those that llama.cpp's keys stand for where ours do not say them.
+func (r *ggufReader) settings(d Data) []string {
+	var list []string
+	if r.has(SettingsKey) {
+		list = r.strings(SettingsKey)
+	}
+	add := func(name, value string) {
+		if !slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, name+"=") }) {
+			list = append(list, name+"="+value)
+		}
+	}
+	if r.boolean("tokenizer.ggml.add_eos_token") {
+		add("add_eos", "true")
+	}
+	if d.Model == "llama" && r.has("tokenizer.ggml.add_space_prefix") && !r.boolean("tokenizer.ggml.add_space_prefix") {
+		add("prefix", string(prefixNone))
+	}
+	if id := r.id("tokenizer.ggml.unknown_token_id"); id != None && d.Model != "gpt2" {
+		add("unknown", strconv.Itoa(int(id)))
+	}
+	var ends []int32
+	for _, name := range []string{"eot", "eom"} {
+		if id := r.id("tokenizer.ggml." + name + "_token_id"); id != None && id != d.EOS && !slices.Contains(ends, id) {
+			ends = append(ends, id)
+		}
+	}
+	if len(ends) > 0 {
+		add("ends", joinIDs(ends))
+	}
+	if r.boolean("tokenizer.ggml.remove_extra_whitespaces") {
+		r.keep(refuse("E-TOK-009", `key "tokenizer.ggml.remove_extra_whitespaces"`, "true is not supported: spaces in a row would become one"))
+	}
+	return list
+}
+
+// has reports whether the file has a key.
+func (r *ggufReader) has(key string) bool {
+	_, _, _, ok := r.m.Type(key)
+	return ok
+}
+
+// scores reads one score per token.
+func (r *ggufReader) scores(key string, needed bool) []float32 {
+	if !needed && !r.has(key) {
+		return nil
+	}
+	list, ok, err := r.m.Floats(key)
+	if err == nil && !ok {
+		err = r.m.Missing(key)
+	}
+	r.keep(err)
+	return list
 }
 
 // count returns the length of an array of strings that must be there.
