@@ -116,8 +116,8 @@ func (d Data) checkLengths(n int) error {
 		return refuse("E-TOK-004", "scores", "%d scores for %d tokens", len(d.Scores), n)
 	}
 	for i, s := range d.Scores {
-		if s != s {
-			return refuse("E-TOK-004", "scores", "the score of token %d is not a number", i)
+		if s-s != 0 {
+			return refuse("E-TOK-004", "scores", "the score of token %d is %v, not a finite number", i, s)
 		}
 	}
 	if n > MaxID+1 {

@@ -64,6 +64,30 @@ func (r *ggufReader) data() (d Data) {
 // SettingsKey is our key for the settings of a tokenizer in a GGUF file; others do not know it.
 const SettingsKey = "apr.tokenizer.settings"
 
+// GGUFSettings returns the keys of a GGUF file that say what type, pre-tokenizer, vocabulary, merges and special ids do
+// not: llama.cpp's own, which it needs for SentencePiece, and ours. Scores are those of as many tokens as the embedding has
+// rows.
+func (t *Tokenizer) GGUFSettings(rows int) []gguf.KV {
+	var list []gguf.KV
+	add := func(key string, value any) { list = append(list, gguf.KV{Key: key, Value: value}) }
+	if t.addEOS {
+		add("tokenizer.ggml.add_eos_token", true)
+	}
+	if p := t.pieces; p != nil {
+		add("tokenizer.ggml.add_space_prefix", p.prefix.inFront())
+		if p.unk != None {
+			add("tokenizer.ggml.unknown_token_id", uint32(p.unk))
+		}
+		if p.scores != nil {
+			add("tokenizer.ggml.scores", append(slices.Clone(p.scores), make([]float32, max(0, rows-len(p.scores)))...))
+		}
+	}
+	if s := t.settings(); s != nil {
+		add(SettingsKey, s)
+	}
+	return list
+}
+
 // settings reads our own settings, and those that llama.cpp's keys stand for where ours do not say them.
 func (r *ggufReader) settings(d Data) []string {
 	var list []string

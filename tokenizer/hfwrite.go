@@ -12,9 +12,11 @@ func (t *Tokenizer) MarshalTokenizer() []byte {
 	var b bytes.Buffer
 	b.WriteString("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ")
 	writeIndented(&b, t.addedTokens(), "  ")
-	parts := t.byteParts()
+	var parts partsJSON
 	if t.pieces != nil {
 		parts = t.pieces.parts()
+	} else {
+		parts = t.byteParts()
 	}
 	for _, p := range []struct {
 		key   string

@@ -14,6 +14,11 @@ func slowMerge(t *Tokenizer, word string) []int32 {
 	for i := range len(word) {
 		ids = append(ids, t.byteID[word[i]])
 	}
+	return slowRules(t, ids)
+}
+
+// slowRules applies the rules to symbols.
+func slowRules(t *Tokenizer, ids []int32) []int32 {
 	for {
 		best, at := noMerge, 0
 		for i := 0; i+1 < len(ids); i++ {

@@ -103,7 +103,9 @@ func (c *content) applyOne(name, value string) error {
 	} else {
 		flags["nfc"], flags["ignore_merges"] = &c.nfc, &c.ignoreMerges
 	}
-	bad := func() error { return refuse("E-TOK-017", settingsPlace, "%s: %q is not possible", name, clip(value)) }
+	bad := func() error {
+		return refuse("E-TOK-017", settingsPlace, "%s: %q is not possible", name, clip(value))
+	}
 	if to, ok := flags[name]; ok {
 		if value != "true" && value != "false" {
 			return bad()
@@ -118,26 +120,26 @@ func (c *content) applyOne(name, value string) error {
 		}
 		return nil
 	}
-	ids, ok := parseIDList(value, len(c.tokens))
-	if !ok {
-		return bad()
-	}
-	switch {
-	case name == "unknown" && c.pieces != nil && len(ids) == 1:
-		c.pieces.unk = ids[0]
-		return nil
-	case name == "ends":
-		c.ends = ids
-		return nil
-	}
+	single := name == "unknown" && c.pieces != nil
 	mark, ok := map[string]func(*token) bool{
 		"lstrip":      func(k *token) bool { k.lstrip = true; return k.added() },
 		"rstrip":      func(k *token) bool { k.rstrip = true; return k.added() },
 		"normalized":  func(k *token) bool { k.normalized = true; return k.added() },
 		"userdefined": func(k *token) bool { was := k.kind; k.kind = UserDefined; return c.pieces != nil && was == Normal },
 	}[name]
-	if !ok {
+	if !ok && !single && name != "ends" {
 		return refuse("E-TOK-017", settingsPlace, "unknown setting %q", clip(name))
+	}
+	ids, ok := parseIDList(value, len(c.tokens))
+	switch {
+	case !ok || single && len(ids) != 1:
+		return bad()
+	case single:
+		c.pieces.unk = ids[0]
+		return nil
+	case name == "ends":
+		c.ends = ids
+		return nil
 	}
 	for _, id := range ids {
 		if !mark(&c.tokens[id]) {
