@@ -70,7 +70,7 @@ BUILT_IN = MULTILINGUAL + [
     "e" + "\u0301" * 12, "!\u0301", "1\u0301", "\n\u0301", "'\u0301s", "\u0e31\u0e31", "\u0903a", "\u20dd", "\u0e17\u0e35\u0e48",
     "!!!", "...", "?!", "!a", "!!a", " !", " !!", "  !!", "a!", "a !", "--", "->", "=>", "/*", "//", "// x", "/\n/", "!\n", "!\r\n", "!\n\n", "!/\n/", "?\n//\n", "a/b/c", "/a/b", "http://x.y/z?q=1&r=2#s", "a@b.cd", "$x", "${x}", "<a>", "</a>", "<|", "|>", "<|x|>", "&amp;", "\\n", "\\", "\"q\"", "`code`", "{}", "[]", "()", "(a)", "#!/bin/sh", "#include", "+=", "!=", "a_b", "_", "__init__",
     "\x00", "\x01\x02", "\x1b[0m", "\x7f", "a\x00b", "\x0b", "\x0c", "\x1c\x1d", "\ue000", "\U0010fffd", "\U0001d400\U0001d41a", "\U00010400\U00010428", "\U00020000", "\U0001d165",
-    "\u2581", "\u2581\u2581", "a\u2581b", "\u2581a", " \u2581 ", "\u2581 a", "\u0120", "\u010a", "\u0120a", "<0x41>", "<0x0A>", "<0xE2>", "<unk>", "<s>", "</s>", "<pad>",
+    "\u1e69x", "s\u0323\u0307x", "as\u0307\u0323xb", "\u2581", "\u2581\u2581", "a\u2581b", "\u2581a", " \u2581 ", "\u2581 a", "\u0120", "\u010a", "\u0120a", "<0x41>", "<0x0A>", "<0xE2>", "<unk>", "<s>", "</s>", "<pad>",
     "\u2603", "\u2603\u2603", "a\u2603b", "\u2603 \u2603", "z\u2603#\u2603\u2603Q", "\u4f60\u597d\u2603", "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466",
     "HelloWorld UnreachableToken xyzzyxyz", " UnreachableToken", "UnreachableToken", "xyzzyxyz", "HelloWorlds", "  HelloWorld", "777", "7777", "777777",
     "def f(x):\n    return x + 1\n", "for (int i = 0; i < 10; i++) {\r\n\tprintf(\"%d\\n\", i);\r\n}\r\n", "func main() {\n\tfmt.Println(\"hi\")\n}\n", "| a | b |\n|---|---|\n| 1 | 2 |\n", "{\"a\": [1, 2.5, null], \"b\": \"\\u00e9\"}", "a" * 300, "ab" * 150, "=" * 80, "-" * 129, "e" * 128, "ab " * 60, "\u4f60" * 50, "1 " * 30, ".\n" * 20,
@@ -262,7 +262,7 @@ GEMMA = {
     "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
 }
 REPEATED = [c * n for c, most in ((META, 9), ("\n", 4)) for n in range(2, most)]
-NORMALIZED = ("\u00e9t\u00e9", False, False, False, True)
+NORMALIZED = ("\u1e69x", False, False, False, True)
 
 KINDS = {
     "qwen2": split_kind("qwen2", nfc=True, extra=[NORMALIZED]),
