@@ -164,7 +164,7 @@ func (t *Tokenizer) Data() Data {
 	if t.pieces == nil {
 		d.PreType = t.pattern.name
 	} else {
-		d.Model, d.Scores = t.pieces.model, t.pieces.scores
+		d.Model, d.Scores = t.stored()
 		if d.PreType = "default"; d.Model == "gemma4" {
 			d.PreType = "gemma4"
 		}

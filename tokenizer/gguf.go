@@ -78,8 +78,8 @@ func (t *Tokenizer) GGUFSettings(rows int) []gguf.KV {
 		if p.unk != None {
 			add("tokenizer.ggml.unknown_token_id", uint32(p.unk))
 		}
-		if p.scores != nil {
-			add("tokenizer.ggml.scores", append(slices.Clone(p.scores), make([]float32, max(0, rows-len(p.scores)))...))
+		if _, scores := t.stored(); scores != nil {
+			add("tokenizer.ggml.scores", append(slices.Clone(scores), make([]float32, max(0, rows-len(scores)))...))
 		}
 	}
 	if s := t.settings(); s != nil {

@@ -328,6 +328,9 @@ func TestEveryPrefixAndFlip(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(small(), `{"eos_token": "<|end|>"}`)
 	f.Add(`{"model": {"vocab": {}, "merges": []}}`, ``)
+	for _, text := range pieceKinds() {
+		f.Add(text, `{"eos_token": "</s>"}`)
+	}
 	f.Fuzz(func(t *testing.T, text, config string) {
 		var tok *Tokenizer
 		var err error

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -30,15 +31,16 @@ type pieceRules struct {
 	strip   bool      // decoding drops one space at the begin
 	fuseUnk bool      // unknown characters in a row are one unknown token
 	unk     int32     // the token of characters that have neither token nor bytes; None only if all 256 bytes are there
-	model   string    // llama or gemma4; empty, until the merges are known: llama if scores stand for them
-	scores  []float32 // one for each token, or nil: what llama.cpp goes by with model llama
+	model   string    // llama or gemma4, as a file says; or empty
+	scores  []float32 // one for each token, as a file gives them, or nil
 }
 
 // pieces is SentencePiece-BPE: a whole text is one word, whose symbols are characters, or the bytes of those that the
 // vocabulary does not have.
 type pieces struct {
 	pieceRules
-	chars map[rune]int32 // tokens of one character
+	chars  map[rune]int32   // tokens of one character
+	scored func() []float32 // mergeScores, once
 }
 
 func (p *pieceRules) normalises() bool { return p.prefix == prefixNone || p.prefix == prefixEach }
@@ -137,19 +139,19 @@ func (t *Tokenizer) buildPieces(c content, normal map[string]int32) error {
 		return refuse("E-TOK-004", "scores", "%d scores for %d tokens", n, len(t.tokens))
 	}
 	if c.merges == nil {
+		for text, id := range scored {
+			if len(text) > maxScored {
+				return refuse("E-TOK-004", "vocabulary", "token %d has %d bytes; with scores at most %d are possible", id, len(text), maxScored)
+			}
+		}
 		c.merges = scoredMerges(scored, c.pieces.scores)
 	}
 	t.listed = len(c.merges)
 	if err := t.rules.add(t.reachable(c.merges), normal, meta); err != nil {
 		return err
 	}
-	if t.pieces.model == "" {
-		t.pieces.model = "gemma4"
-		if t.pieces.scores = t.mergeScores(); t.pieces.scores != nil {
-			t.pieces.model = "llama"
-		}
-	}
 	t.pieces.scores = t.pieces.scores[:min(len(t.tokens), len(t.pieces.scores))]
+	t.pieces.scored = sync.OnceValue(t.mergeScores)
 	return nil
 }
 

@@ -35,8 +35,15 @@ func scoredMerges(normal map[string]int32, scores []float32) [][2]string {
 	return merges
 }
 
+// maxScored is the length in bytes of the longest token that scores can stand for: looking for the ways to put a token
+// together takes time in proportion to the square of its length.
+const maxScored = 1024
+
 // eachSplit calls f for every way to put text together of two tokens; nLeft is the left one's length in characters.
 func eachSplit(text string, normal map[string]int32, f func(nLeft int, left, right string)) {
+	if len(text) > maxScored {
+		return
+	}
 	n := 0
 	for i := range text {
 		if i > 0 {
@@ -67,6 +74,9 @@ func (t *Tokenizer) mergeScores() []float32 {
 	seen := make(map[int32]bool, len(ways))
 	level, open := 0, 0 // the score, negative; the ways still to come to tokens that have begun
 	for _, id := range t.rules.result {
+		if ways[id] == 0 {
+			return nil
+		}
 		if !seen[id] {
 			if open == 0 {
 				level++
@@ -81,4 +91,17 @@ func (t *Tokenizer) mergeScores() []float32 {
 		return nil
 	}
 	return scores
+}
+
+// stored returns how the flat form and GGUF hold the merges: as scores beside them, by which llama.cpp goes with model
+// llama, or, where no scores stand for them, with model gemma4 alone.
+func (t *Tokenizer) stored() (model string, scores []float32) {
+	p := t.pieces
+	if p.scores != nil || p.model == "gemma4" {
+		return p.model, p.scores
+	}
+	if scores = p.scored(); scores == nil {
+		return "gemma4", nil
+	}
+	return "llama", scores
 }
