@@ -289,6 +289,8 @@ KINDS = {
 def cases_of(file, added, files):
     """Encodes and decodes with the library; returns the cases and its own text of the tokenizer.json."""
     t = Tokenizer.from_str(file)
+    for token in json.loads(file)["added_tokens"]:
+        assert t.token_to_id(token["content"]) == token["id"], token
     cases = []
     for text in texts_of(files, added):
         ids = t.encode(text, add_special_tokens=False).ids
