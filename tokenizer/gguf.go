@@ -22,10 +22,32 @@ func FromGGUF(path string, m *gguf.Metadata) (*Tokenizer, error) {
 	if d.Model != "llama" || r.has("tokenizer.ggml.merges") {
 		d.Merges = r.strings("tokenizer.ggml.merges")
 	}
+	d.Settings = append(d.Settings, r.phi3(d)...)
 	if r.err != nil {
 		return nil, r.err
 	}
 	return FromData(path, d)
+}
+
+// phi3 returns the setting that llama.cpp takes from the name of a Phi-3 model: its special tokens, but for three, take the
+// white space behind them. Files that we wrote say so themselves.
+func (r *ggufReader) phi3(d Data) []string {
+	name, _ := r.str("general.name")
+	name = strings.ToLower(name)
+	if d.Model != "llama" || r.has(SettingsKey) || !strings.Contains(name, "phi-3") && !strings.Contains(name, "phi3") {
+		return nil
+	}
+	var ids []int32
+	for id, text := range d.Vocabulary[:min(len(d.Vocabulary), len(d.TokenType))] {
+		kind := Kind(d.TokenType[id])
+		if (kind == Control || kind == UserDefined) && text != "<unk>" && text != "<s>" && text != "<|endoftext|>" {
+			ids = append(ids, int32(id))
+		}
+	}
+	if ids == nil {
+		return nil
+	}
+	return []string{"rstrip=" + joinIDs(ids)}
 }
 
 // checkModel refuses a file without a tokenizer, or with one of another type.

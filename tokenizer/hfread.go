@@ -258,7 +258,7 @@ func (c *content) readSplit(v strictjson.Value) error {
 		return refuseAt(v, "E-TOK-008", "pre-tokenizer %q is not supported here; Split is", clip(kind))
 	case p.Err() != nil:
 		return p.Err()
-	case behavior != "Isolated" || invert:
+	case !(behavior == "Isolated" && !invert || behavior == "Removed" && invert): // both keep the matches, which are all of a text
 		return refuseAt(v, "E-TOK-008", "Split with behavior %q, invert %t is not supported; Isolated, false is", clip(behavior), invert)
 	}
 	if regex != "" {

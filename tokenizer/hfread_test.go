@@ -63,6 +63,10 @@ func TestParseSmall(t *testing.T) {
 			t.Errorf("Encode(%q, %d) = %v, want %v", c.text, c.mode, got, c.want)
 		}
 	}
+	removed := strings.Replace(small(), `"behavior": "Isolated", "invert": false`, `"behavior": "Removed", "invert": true`, 1)
+	if same, err := Parse("", removed, ""); err != nil || Compare(tok, same) != nil {
+		t.Errorf("removing what is no match: %v", err)
+	}
 	pairs := strings.Replace(small(), `["a b", "ab c", "Ġ a"]`, `[["a", "b"], ["ab", "c"], ["Ġ", "a"]]`, 1)
 	other, err := Parse("", pairs, "")
 	if err != nil {

@@ -51,13 +51,15 @@ func TestScores(t *testing.T) {
 	if !tok.AddBOS() || tok.BOS() != 1 || !slices.Equal(tok.Ends(), []int32{int32(len(kinds) - 1)}) {
 		t.Errorf("begin %d %t, ends %v", tok.BOS(), tok.AddBOS(), tok.Ends())
 	}
-	if got := names(openGGUF(t, append(slices.Clone(keys), gguf.KV{Key: "tokenizer.ggml.add_space_prefix", Value: false})), tok.Encode("abc", Recognise)); got != "▁|abc" {
-		t.Errorf("names: %s", got)
-	}
 	bare := openGGUF(t, append(slices.Clone(keys), gguf.KV{Key: "tokenizer.ggml.add_space_prefix", Value: false}))
 	if got := names(bare, bare.Encode("abc", Recognise)); got != "abc" {
 		t.Errorf("without prefix: %s", got)
 	}
+	named := openGGUF(t, append(slices.Clone(keys), gguf.KV{Key: "general.name", Value: "Phi-3 mini"}))
+	if got := names(named, named.Encode("<s> a</s>  a[X] a", Recognise)); got != "<s>|▁|▁a|</s>|▁a|[X]|▁a" {
+		t.Errorf("Phi-3: %s", got)
+	}
+	storedWays(t, named)
 	storedWays(t, tok)
 	scoresAlone(t, tok)
 }
