@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"apr/internal/fault"
@@ -186,8 +185,8 @@ func (t *Tokenizer) Data() Data {
 
 // Difference is the first thing in which two tokenizers differ.
 type Difference struct {
-	What string // "token", "kind", "merge", "pattern" or "setting"
-	At   int    // token id, or rank of the merge, or place among the settings
+	What string // "token", "kind", "merge", "score", "pattern" or "setting"
+	At   int    // token id (of a score too), or rank of the merge, or place among the settings
 	A, B string // the two texts; empty where one tokenizer has nothing there
 }
 
@@ -196,8 +195,11 @@ func (d *Difference) String() string {
 	return fmt.Sprintf("%s %d is %q and %q", d.What, d.At, clip(d.A), clip(d.B))
 }
 
-// Compare returns the first difference of a and b, or nil if they turn every text into the same ids: all tokens by id,
-// then their kinds, the merges, the pattern and the settings that change ids. Chat template and begin, end and padding ids do not count.
+// Compare returns the first difference of a and b, or nil if they have the same ids and turn words into the same ones:
+// all tokens by id, then their kinds, the merges, the pattern, normaliser and ignore_merges. Chat template and begin, end
+// and padding ids do not count, nor does what only matters at the begin of a text or beside added tokens, where files of
+// one model differ by format: the way in which SentencePiece puts a ▁ in front (whether it does so counts), lstrip, rstrip,
+// normalized. Merges of SentencePiece count as the scores that they stand for, if they do.
 func Compare(a, b *Tokenizer) *Difference {
 	for id := range max(len(a.tokens), len(b.tokens)) {
 		x, _ := a.Bytes(int32(id))
@@ -211,25 +213,36 @@ func Compare(a, b *Tokenizer) *Difference {
 			return &Difference{"kind", id, fmt.Sprint(int(x)), fmt.Sprint(int(y))}
 		}
 	}
-	for rank := range max(len(a.rules.pairs), len(b.rules.pairs)) {
-		if x, y := a.mergeText(rank), b.mergeText(rank); x != y {
-			return &Difference{"merge", rank, x, y}
-		}
+	if d := compareMerges(a, b); d != nil {
+		return d
 	}
 	if x, y := a.cut(), b.cut(); x != y {
 		return &Difference{"pattern", 0, x, y}
 	}
 	x, y := a.identity(), b.identity()
-	for i := range max(len(x), len(y)) {
-		var m, n string
-		if i < len(x) {
-			m = x[i]
+	for i := range x {
+		if x[i] != y[i] {
+			return &Difference{"setting", i, x[i], y[i]}
 		}
-		if i < len(y) {
-			n = y[i]
+	}
+	return nil
+}
+
+// compareMerges returns the first difference of the merges of a and b, whose tokens are the same.
+func compareMerges(a, b *Tokenizer) *Difference {
+	if a.pieces != nil && b.pieces != nil {
+		if x, y := a.pieces.scored(), b.pieces.scored(); x != nil && y != nil {
+			for id := range x {
+				if x[id] != y[id] {
+					return &Difference{"score", id, fmt.Sprint(x[id]), fmt.Sprint(y[id])}
+				}
+			}
+			return nil
 		}
-		if m != n {
-			return &Difference{"setting", i, m, n}
+	}
+	for rank := range max(len(a.rules.pairs), len(b.rules.pairs)) {
+		if x, y := a.mergeText(rank), b.mergeText(rank); x != y {
+			return &Difference{"merge", rank, x, y}
 		}
 	}
 	return nil
@@ -246,16 +259,10 @@ func (t *Tokenizer) cut() string {
 // sentencePiece is the PreType of an Outline where there is no pattern.
 const sentencePiece = "sentencepiece"
 
-// identity returns the settings that change ids, whether or not the flat form needs them.
-func (t *Tokenizer) identity() []string {
-	list := []string{fmt.Sprintf("nfc=%t", t.nfc), fmt.Sprintf("ignore_merges=%t", t.whole != nil)}
-	for _, s := range t.settings() {
-		name, _, _ := strings.Cut(s, "=")
-		if slices.Contains([]string{"prefix", "fuse_unk", "unknown", "lstrip", "rstrip", "normalized"}, name) {
-			list = append(list, s)
-		}
-	}
-	return list
+// identity returns the settings that change the ids of words.
+func (t *Tokenizer) identity() [3]string {
+	prefix := t.pieces != nil && t.pieces.prefix.inFront()
+	return [3]string{fmt.Sprintf("nfc=%t", t.nfc), fmt.Sprintf("ignore_merges=%t", t.whole != nil), fmt.Sprintf("prefix=%t", prefix)}
 }
 
 func (t *Tokenizer) mergeText(rank int) string {

@@ -143,3 +143,22 @@ func TestScoresOfMerges(t *testing.T) {
 		}
 	})
 }
+
+func TestComparePieces(t *testing.T) {
+	mistral, first := pieceTokenizer(t, "mistral"), pieceTokenizer(t, "first")
+	if d := Compare(mistral, first); d != nil {
+		t.Errorf("the way of a prefix: %v", d)
+	}
+	if d := Compare(mistral, pieceTokenizer(t, "never")); d == nil || d.String() != `setting 2 is "prefix=true" and "prefix=false"` {
+		t.Errorf("a prefix: %v", d)
+	}
+	d := mistral.Data()
+	d.Merges[3], d.Merges[4] = d.Merges[4], d.Merges[3]
+	other, err := FromData("x", d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := Compare(mistral, other); d == nil || d.What != "merge" || d.At != 3 {
+		t.Errorf("merges: %v", d)
+	}
+}

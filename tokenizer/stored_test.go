@@ -2,6 +2,8 @@ package tokenizer
 
 import (
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"apr/format/gguf"
@@ -22,11 +24,20 @@ func storedWays(t *testing.T, tok *Tokenizer) map[string]*Tokenizer {
 		if d := Compare(tok, back); d != nil {
 			t.Errorf("%s: %v", name, d)
 		}
+		if a, b := withoutEnds(tok), withoutEnds(back); !slices.Equal(a, b) {
+			t.Errorf("%s: settings %q, want %q", name, b, a)
+		}
 		if back.AddBOS() != tok.AddBOS() || back.AddEOS() != tok.AddEOS() || back.BOS() != tok.BOS() || back.EOS() != tok.EOS() {
 			t.Errorf("%s: begin or end differ", name)
 		}
 	}
 	return ways
+}
+
+// withoutEnds returns the settings but for those that a tokenizer.json has no place for, and the merges.
+func withoutEnds(tok *Tokenizer) []string {
+	d := tok.Data()
+	return append(slices.DeleteFunc(d.Settings, func(s string) bool { return strings.HasPrefix(s, "ends=") }), d.Merges...)
 }
 
 // throughFile writes a tokenizer.json and reads it.
