@@ -135,7 +135,7 @@ func Vocabulary(c *Container) ([]Token, error) {
 		return nil, err
 	}
 	kinds := map[tokenizer.Kind]string{
-		tokenizer.Normal: "normal", tokenizer.Unknown: "unknown", tokenizer.Control: "control", tokenizer.UserDefined: "user-defined",
+		tokenizer.Normal: "normal", tokenizer.Unknown: "unknown", tokenizer.Control: "control", tokenizer.UserDefined: "user-defined", tokenizer.Byte: "byte",
 	}
 	var out []Token
 	for id := range int32(t.RealIDs()) {

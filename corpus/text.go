@@ -37,11 +37,7 @@ const maxTemplate = 1 << 20
 // ForTokenizer returns the Encoder of t. template says how conversations are written: auto (or "") by the model's own
 // chat template, chatml by plain ChatML, none not at all, and anything else is the path of a template. Conversations
 // are refused one by one where there is no template, or the model's own is not supported, so that texts do not suffer.
-// A tokenizer whose model expects a token before each text is a fault of kind Unavailable.
 func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error) {
-	if t.AddBOS() {
-		return nil, fault.New(fault.Unavailable, "the tokenizer puts a token before each text, which rows of training data do not have").WithID("E-CORPUS-070")
-	}
 	e := &TextEncoder{t: t}
 	if template == "none" {
 		e.noChat = fault.In(fault.Invalid, "--chat-template", "none, but the data holds conversations").WithHint("--chat-template auto").WithID("E-CORPUS-073")
@@ -110,8 +106,11 @@ func EndOfText(t *tokenizer.Tokenizer) (int32, error) {
 	return t.EOS(), nil
 }
 
-// AppendText implements Encoder.
+// AppendText implements Encoder. Where the model expects its begin token before a text, it goes before each.
 func (e *TextEncoder) AppendText(ids []int32, text string) []int32 {
+	if e.t.AddBOS() && e.t.BOS() != tokenizer.None {
+		ids = append(ids, e.t.BOS())
+	}
 	return e.t.Append(ids, text, tokenizer.PlainText)
 }
 

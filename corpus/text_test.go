@@ -70,3 +70,30 @@ func TestChatML(t *testing.T) {
 		t.Errorf("end of text %d, %v, want %d", id, err, eos)
 	}
 }
+
+// TestBegin: where the model expects a begin token, every text begins with it.
+func TestBegin(t *testing.T) {
+	tok, err := tokenizer.Load("../testdata/models/gosrc")
+	must(t, err)
+	d := tok.Data()
+	d.BOS, d.AddBOS = 4094, true
+	begins, err := tokenizer.FromData("begins", d)
+	must(t, err)
+	enc, err := ForTokenizer(begins, "none")
+	must(t, err)
+	data := put(t, "f.jsonl", []byte("{\"text\": \"func\"}\n{\"text\": \"return\"}\n"))
+	k, _, err := Load(context.Background(), []string{data}, enc, EncodeOptions{EOS: 4093, Vocab: tok.RealIDs()})
+	must(t, err)
+	var want []int32
+	for _, text := range []string{"func", "return"} {
+		want = append(append(append(want, 4094), tok.Encode(text, tokenizer.PlainText)...), 4093)
+	}
+	if !slices.Equal(k.IDs, want) {
+		t.Errorf("%v, want %v", k.IDs, want)
+	}
+	plain, err := ForTokenizer(tok, "none")
+	must(t, err)
+	if plain.Identity() == enc.Identity() {
+		t.Error("the identity does not tell the begin token")
+	}
+}

@@ -2,6 +2,7 @@ package model
 
 import (
 	"math"
+	"slices"
 
 	"apr/format/aprfile"
 	"apr/internal/fault"
@@ -161,8 +162,12 @@ func aprData(m *aprfile.Metadata, path string) (d tokenizer.Data, err error) {
 	if !ok {
 		return d, fault.In(fault.Load, path, "holds no tokenizer").WithID("E-MODEL-010")
 	}
-	if len(t.Scores) > 0 || (t.ModelType != "" && t.ModelType != "bpe" && t.ModelType != "gpt2") {
-		return d, fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: bpe, gpt2", t.ModelType).WithID("E-MODEL-011")
+	if !slices.Contains([]string{"", "bpe", "gpt2", "llama", "gemma4"}, t.ModelType) {
+		return d, fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: bpe, gpt2, llama, gemma4", t.ModelType).WithID("E-MODEL-011")
+	}
+	var scores []float32
+	for _, s := range t.Scores {
+		scores = append(scores, float32(s))
 	}
 	id := func(p *uint64) int32 {
 		if p == nil {
@@ -182,7 +187,7 @@ func aprData(m *aprfile.Metadata, path string) (d tokenizer.Data, err error) {
 		pre = "qwen2"
 	}
 	return tokenizer.Data{
-		Vocabulary: t.Vocabulary, Merges: t.Merges, TokenType: kinds, PreType: pre,
+		Vocabulary: t.Vocabulary, Merges: t.Merges, TokenType: kinds, PreType: pre, Model: t.ModelType, Scores: scores, Settings: t.Settings,
 		BOS: id(t.BOS), EOS: id(t.EOS), Pad: id(t.Padding), AddBOS: t.AddBOS, ChatTemplate: t.Template,
 	}, nil
 }
@@ -214,7 +219,17 @@ func APRMetadata(c Config, tok *tokenizer.Tokenizer, extra map[string]any) map[s
 func AddTokenizer(m map[string]any, tok *tokenizer.Tokenizer) {
 	d := tok.Data()
 	m["tokenizer.vocabulary"], m["tokenizer.merges"], m["tokenizer.token_type"] = d.Vocabulary, d.Merges, d.TokenType
-	m["tokenizer.vocab_size"], m["tokenizer.model_type"], m["tokenizer.pre_type"] = len(d.Vocabulary), "gpt2", d.PreType
+	m["tokenizer.vocab_size"], m["tokenizer.model_type"], m["tokenizer.pre_type"] = len(d.Vocabulary), d.Model, d.PreType
+	if d.Scores != nil {
+		scores := make([]float64, len(d.Scores))
+		for i, s := range d.Scores {
+			scores[i] = float64(s)
+		}
+		m["tokenizer.scores"] = scores
+	}
+	if d.Settings != nil {
+		m["tokenizer.settings"] = d.Settings
+	}
 	m["tokenizer.add_bos_token"] = d.AddBOS
 	special := map[string]any{}
 	for _, s := range []struct {

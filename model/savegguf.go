@@ -72,7 +72,7 @@ func ggufTokenizer(c Config, tok *tokenizer.Tokenizer) []gguf.KV {
 		d.Vocabulary, kinds = append(d.Vocabulary, fmt.Sprintf("[PAD%d]", id)), append(kinds, int32(tokenizer.Unused))
 	}
 	list := []gguf.KV{
-		{Key: "tokenizer.ggml.model", Value: "gpt2"}, {Key: "tokenizer.ggml.pre", Value: d.PreType},
+		{Key: "tokenizer.ggml.model", Value: d.Model}, {Key: "tokenizer.ggml.pre", Value: d.PreType},
 		{Key: "tokenizer.ggml.tokens", Value: d.Vocabulary}, {Key: "tokenizer.ggml.token_type", Value: kinds},
 		{Key: "tokenizer.ggml.merges", Value: d.Merges},
 	}
@@ -84,6 +84,7 @@ func ggufTokenizer(c Config, tok *tokenizer.Tokenizer) []gguf.KV {
 	}
 	list = append(list, ggufIDs(d.BOS, real(c.BOS), d.EOS, real(c.EOS), d.Pad)...)
 	list = append(list, gguf.KV{Key: "tokenizer.ggml.add_bos_token", Value: d.AddBOS})
+	list = append(list, tok.GGUFSettings(c.VocabSize)...)
 	if d.ChatTemplate != "" {
 		list = append(list, gguf.KV{Key: "tokenizer.chat_template", Value: d.ChatTemplate})
 	}

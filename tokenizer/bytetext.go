@@ -19,16 +19,16 @@ func byteAlphabet() (text [256]string, back map[rune]byte) {
 	return text, back
 }
 
-// fromByteText returns the bytes that byte-level text stands for. Text with a character outside the alphabet, which no
-// merge can produce, stands for itself.
-func fromByteText(s string) string {
+// fromByteText returns the bytes that byte-level text stands for. It is false for text with a character outside the
+// alphabet, which no merge can produce and which stands for itself.
+func fromByteText(s string) (string, bool) {
 	b := make([]byte, 0, len(s))
 	for _, r := range s {
 		c, ok := textByte[r]
 		if !ok {
-			return s
+			return "", false
 		}
 		b = append(b, c)
 	}
-	return string(b)
+	return string(b), true
 }

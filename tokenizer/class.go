@@ -34,8 +34,68 @@ var basicPlane = sync.OnceValue(func() *[1 << 16]class {
 	return &t
 })
 
+// joinedMarks is basicPlane with combining marks (\p{M}) as letters.
+var joinedMarks = sync.OnceValue(func() *[1 << 16]class {
+	t := *basicPlane()
+	for r := range rune(1 << 16) {
+		if unicode.Is(unicode.M, r) {
+			t[r] = letter
+		}
+	}
+	return &t
+})
+
+// A letterCase says in which of the two runs of a cased word a character can stand; marks and letters without case can
+// stand in both.
+type letterCase uint8
+
+const (
+	upperRun letterCase = 1 << iota // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+	lowerRun                        // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+)
+
+func caseOf(r rune) letterCase {
+	switch {
+	case unicode.In(r, unicode.Lu, unicode.Lt):
+		return upperRun
+	case unicode.Is(unicode.Ll, r):
+		return lowerRun
+	case unicode.In(r, unicode.Lm, unicode.Lo, unicode.M):
+		return upperRun | lowerRun
+	}
+	return 0
+}
+
+// basicCases returns caseOf of every rune below U+10000.
+var basicCases = sync.OnceValue(func() *[1 << 16]letterCase {
+	var t [1 << 16]letterCase
+	for r := range rune(1 << 16) {
+		t[r] = caseOf(r)
+	}
+	return &t
+})
+
 // classes reads the class of characters from a string.
-type classes struct{ basic *[1 << 16]class }
+type classes struct {
+	basic *[1 << 16]class
+	cases *[1 << 16]letterCase // nil unless the pattern asks for cases
+	marks bool                 // combining marks are letters
+}
+
+// caseAt returns the case of the character at s[i] and its width; i < len(s).
+func (c classes) caseAt(s string, i int) (letterCase, int) {
+	if b := s[i]; b < utf8.RuneSelf {
+		return c.cases[b], 1
+	}
+	r, n := utf8.DecodeRuneInString(s[i:])
+	switch {
+	case r == utf8.RuneError && n == 1:
+		return 0, 1
+	case r < 1<<16:
+		return c.cases[r], n
+	}
+	return caseOf(r), n
+}
 
 // at returns the class and the width in bytes of the character at s[i]; i < len(s).
 func (c classes) at(s string, i int) (class, int) {
@@ -53,7 +113,7 @@ func (c classes) wide(s string) (class, int) {
 		return other, 1
 	case r < 1<<16:
 		return c.basic[r], n
-	case unicode.Is(unicode.L, r):
+	case unicode.Is(unicode.L, r), c.marks && unicode.Is(unicode.M, r):
 		return letter, n
 	case unicode.Is(unicode.N, r):
 		return number, n

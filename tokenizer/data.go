@@ -9,11 +9,14 @@ import (
 
 // Data is the flat form of a tokenizer, as it stands in .apr metadata (keys tokenizer.*) and in GGUF.
 type Data struct {
-	Vocabulary   []string // index = id: byte-level text of normal tokens, literal text of the others
-	Merges       []string // "left right" in rank order
-	TokenType    []int    // one Kind per id, or nil: then tokens that look like <|…|> or <x> are Control
-	PreType      string   // qwen2, llama-bpe or gpt-2
-	BOS          int32    // None if there is none
+	Vocabulary   []string  // index = id: byte-level text of normal tokens, literal text of the others
+	Merges       []string  // "left right" in rank order
+	TokenType    []int     // one Kind per id, or nil: then tokens that look like <|…|> or <x> are Control
+	PreType      string    // qwen2, llama-bpe, …: a pattern; SentencePiece has none
+	Model        string    // gpt2 (or empty, or bpe), which is byte-level BPE; llama and gemma4, which are SentencePiece
+	Scores       []float32 // SentencePiece: one per token, or nil; they stand for the merges where none are listed
+	Settings     []string  // "name=value": what Model and PreType do not say
+	BOS          int32     // None if there is none
 	EOS          int32
 	Pad          int32
 	AddBOS       bool
@@ -34,15 +37,17 @@ func FromData(path string, d Data) (*Tokenizer, error) {
 }
 
 func (d Data) content() (content, error) {
-	c := content{bos: d.BOS, eos: d.EOS, pad: d.Pad, addBOS: d.AddBOS, chatTemplate: d.ChatTemplate}
-	if c.pattern = patternNamed(d.PreType); c.pattern == nil {
-		return c, unknownPattern(d.PreType)
+	c, err := d.start()
+	if err != nil {
+		return c, err
 	}
 	if err := d.checkLengths(len(d.Vocabulary)); err != nil {
 		return c, err
 	}
 	results := make(map[string]bool, len(d.Merges))
-	c.merges = make([][2]string, len(d.Merges))
+	if d.Scores == nil || len(d.Merges) > 0 {
+		c.merges = make([][2]string, len(d.Merges))
+	}
 	for i, m := range d.Merges {
 		left, right, ok := strings.Cut(m, " ")
 		if !ok || left == "" || right == "" {
@@ -61,7 +66,7 @@ func (d Data) content() (content, error) {
 		} else if looksSpecial(text) && !results[text] {
 			kind = Control
 		}
-		if err := checkKind(i, kind); err != nil {
+		if err := d.checkKind(i, kind); err != nil {
 			return c, err
 		}
 		if kind == Unknown {
@@ -69,13 +74,50 @@ func (d Data) content() (content, error) {
 		}
 		c.tokens[i] = token{text: text, kind: kind}
 	}
+	return c, c.apply(d.Settings)
+}
+
+// start returns the content that Model and PreType stand for.
+func (d Data) start() (content, error) {
+	c := content{bos: d.BOS, eos: d.EOS, pad: d.Pad, addBOS: d.AddBOS, chatTemplate: d.ChatTemplate}
+	switch d.Model {
+	case "llama":
+		c.pieces = &pieceRules{prefix: prefixEach, fuseUnk: true, unk: None, model: d.Model, scores: d.Scores}
+	case "gemma4":
+		c.pieces = &pieceRules{prefix: prefixNone, fuseUnk: true, unk: None, model: d.Model, scores: d.Scores}
+	case "", "gpt2", "bpe":
+		if d.Scores != nil {
+			return c, refuse("E-TOK-004", "scores", "byte-level BPE has none")
+		}
+		if c.pattern = patternNamed(d.PreType); c.pattern == nil {
+			return c, unknownPattern(d.PreType)
+		}
+		c.nfc, c.ignoreMerges = c.pattern.nfc, c.pattern.ignoreMerges
+	default:
+		return c, unknownModel(d.Model)
+	}
 	return c, nil
 }
+
+func unknownModel(name string) *fault.Error {
+	return refuse("E-TOK-021", "model", "tokenizer of type %q is not supported; supported: %s", clip(name), strings.Join(models, ", "))
+}
+
+// models are the types of tokenizers, by the names that GGUF gives them.
+var models = []string{"gpt2", "llama", "gemma4"}
 
 // checkLengths refuses too many tokens, and types that are not as many; n is the number of tokens.
 func (d Data) checkLengths(n int) error {
 	if d.TokenType != nil && len(d.TokenType) != n {
 		return refuse("E-TOK-004", "token_type", "%d types for %d tokens", len(d.TokenType), n)
+	}
+	if d.Scores != nil && len(d.Scores) != n {
+		return refuse("E-TOK-004", "scores", "%d scores for %d tokens", len(d.Scores), n)
+	}
+	for i, s := range d.Scores {
+		if s-s != 0 {
+			return refuse("E-TOK-004", "scores", "the score of token %d is %v, not a finite number", i, s)
+		}
 	}
 	if n > MaxID+1 {
 		return refuse("E-TOK-004", "vocabulary", "%d tokens; at most %d are possible", n, MaxID+1)
@@ -84,7 +126,10 @@ func (d Data) checkLengths(n int) error {
 }
 
 // checkKind refuses a type that the token id cannot have.
-func checkKind(id int, k Kind) error {
+func (d Data) checkKind(id int, k Kind) error {
+	if k == Byte && (d.Model == "llama" || d.Model == "gemma4") {
+		return nil
+	}
 	if k < Normal || k > Unused {
 		return refuse("E-TOK-004", "token_type", "token %d has type %d, which byte-level BPE does not know", id, int(k))
 	}
@@ -112,11 +157,22 @@ func looksSpecial(s string) bool {
 func (t *Tokenizer) Data() Data {
 	d := Data{
 		Vocabulary: make([]string, len(t.tokens)), TokenType: make([]int, len(t.tokens)),
-		Merges: make([]string, len(t.rules.pairs)), PreType: t.pattern.name,
+		Merges: make([]string, len(t.rules.pairs)), Model: "gpt2", Settings: t.settings(),
 		BOS: t.bos, EOS: t.eos, Pad: t.pad, AddBOS: t.addBOS, ChatTemplate: t.chatTemplate,
+	}
+	if t.pieces == nil {
+		d.PreType = t.pattern.name
+	} else {
+		d.Model, d.Scores = t.stored()
+		if d.PreType = "default"; d.Model == "gemma4" {
+			d.PreType = "gemma4"
+		}
 	}
 	for id, k := range t.tokens {
 		d.Vocabulary[id], d.TokenType[id] = k.text, int(k.kind)
+		if t.listedNormal(k) {
+			d.TokenType[id] = int(Normal)
+		}
 		if !k.real() {
 			d.Vocabulary[id], d.TokenType[id] = fmt.Sprintf("[PAD%d]", id), int(Unused)
 		}
@@ -129,8 +185,8 @@ func (t *Tokenizer) Data() Data {
 
 // Difference is the first thing in which two tokenizers differ.
 type Difference struct {
-	What string // "token", "kind", "merge" or "pattern"
-	At   int    // token id, or rank of the merge
+	What string // "token", "kind", "merge", "score", "pattern" or "setting"
+	At   int    // token id (of a score too), or rank of the merge, or place among the settings
 	A, B string // the two texts; empty where one tokenizer has nothing there
 }
 
@@ -139,8 +195,11 @@ func (d *Difference) String() string {
 	return fmt.Sprintf("%s %d is %q and %q", d.What, d.At, clip(d.A), clip(d.B))
 }
 
-// Compare returns the first difference of a and b, or nil if they turn every text into the same ids: all tokens by id,
-// then their kinds, the merges and the pattern. Chat template and begin, end and padding ids do not count.
+// Compare returns the first difference of a and b, or nil if they have the same ids and turn words into the same ones:
+// all tokens by id, then their kinds, the merges, the pattern, normaliser and ignore_merges. Chat template and begin, end
+// and padding ids do not count, nor does what only matters at the begin of a text or beside added tokens, where files of
+// one model differ by format: the way in which SentencePiece puts a ▁ in front (whether it does so counts), lstrip, rstrip,
+// normalized. Merges of SentencePiece count as the scores that they stand for, if they do.
 func Compare(a, b *Tokenizer) *Difference {
 	for id := range max(len(a.tokens), len(b.tokens)) {
 		x, _ := a.Bytes(int32(id))
@@ -154,15 +213,56 @@ func Compare(a, b *Tokenizer) *Difference {
 			return &Difference{"kind", id, fmt.Sprint(int(x)), fmt.Sprint(int(y))}
 		}
 	}
+	if d := compareMerges(a, b); d != nil {
+		return d
+	}
+	if x, y := a.cut(), b.cut(); x != y {
+		return &Difference{"pattern", 0, x, y}
+	}
+	x, y := a.identity(), b.identity()
+	for i := range x {
+		if x[i] != y[i] {
+			return &Difference{"setting", i, x[i], y[i]}
+		}
+	}
+	return nil
+}
+
+// compareMerges returns the first difference of the merges of a and b, whose tokens are the same.
+func compareMerges(a, b *Tokenizer) *Difference {
+	if a.pieces != nil && b.pieces != nil {
+		if x, y := a.pieces.scored(), b.pieces.scored(); x != nil && y != nil {
+			for id := range x {
+				if x[id] != y[id] {
+					return &Difference{"score", id, fmt.Sprint(x[id]), fmt.Sprint(y[id])}
+				}
+			}
+			return nil
+		}
+	}
 	for rank := range max(len(a.rules.pairs), len(b.rules.pairs)) {
 		if x, y := a.mergeText(rank), b.mergeText(rank); x != y {
 			return &Difference{"merge", rank, x, y}
 		}
 	}
-	if a.pattern.name != b.pattern.name {
-		return &Difference{"pattern", 0, a.pattern.name, b.pattern.name}
-	}
 	return nil
+}
+
+// cut names how texts are cut into pre-tokens.
+func (t *Tokenizer) cut() string {
+	if t.pieces != nil {
+		return sentencePiece
+	}
+	return t.pattern.cut()
+}
+
+// sentencePiece is the PreType of an Outline where there is no pattern.
+const sentencePiece = "sentencepiece"
+
+// identity returns the settings that change the ids of words.
+func (t *Tokenizer) identity() [3]string {
+	prefix := t.pieces != nil && t.pieces.prefix.inFront()
+	return [3]string{fmt.Sprintf("nfc=%t", t.nfc), fmt.Sprintf("ignore_merges=%t", t.whole != nil), fmt.Sprintf("prefix=%t", prefix)}
 }
 
 func (t *Tokenizer) mergeText(rank int) string {

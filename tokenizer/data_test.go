@@ -157,6 +157,9 @@ func TestCompare(t *testing.T) {
 		{"merges exchanged", func(d *Data) { m := d.Merges; m[0], m[2] = m[2], m[0] }, `merge 0 is "a b" and "Ġ a"`},
 		{"a merge less", func(d *Data) { d.Merges = d.Merges[:2] }, `merge 2 is "Ġ a" and ""`},
 		{"pattern", func(d *Data) { d.PreType = "gpt-2" }, `pattern 0 is "qwen2" and "gpt-2"`},
+		{"normaliser", func(d *Data) { d.Settings = []string{"nfc=false"} }, `setting 0 is "nfc=true" and "nfc=false"`},
+		{"ignore_merges", func(d *Data) { d.Settings = []string{"ignore_merges=true"} }, `setting 1 is "ignore_merges=false" and "ignore_merges=true"`},
+		{"white space beside a token", func(d *Data) { d.Settings = []string{"rstrip=259"} }, "<nil>"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
@@ -188,7 +191,11 @@ func TestPatternsStored(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if diff := cmp.Diff(tok.Data(), back.Data()); diff != "" {
+		want := tok.Data()
+		if name == "smaug-bpe" { // tokenizer.json has no name for it that is not dbrx
+			want.PreType = "dbrx"
+		}
+		if diff := cmp.Diff(want, back.Data()); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

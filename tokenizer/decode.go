@@ -27,8 +27,12 @@ func (t *Tokenizer) noText(id int32) *fault.Error {
 }
 
 // Decode returns the text of ids, special tokens included. Bytes that are not UTF-8 become U+FFFD, one for each
-// longest piece that could have begun a character (Unicode 3.9, as Rust and the web do it).
+// longest piece that could have begun a character (Unicode 3.9, as Rust and the web do it). With SentencePiece, one space
+// at the begin is dropped where one was put there, and byte tokens in a row that are not UTF-8 become one U+FFFD each.
 func (t *Tokenizer) Decode(ids []int32) (string, error) {
+	if t.pieces != nil {
+		return t.decodePieces(ids)
+	}
 	raw, err := t.AppendBytes(nil, ids)
 	if err != nil {
 		return "", err
@@ -40,8 +44,9 @@ func (t *Tokenizer) Decode(ids []int32) (string, error) {
 // Stream decodes ids one by one, as generation makes them, and never shows half a character: the pieces it returns,
 // joined, are what Decode returns for all ids.
 type Stream struct {
-	t    *Tokenizer
-	held []byte // the beginning of a character, at most 3 bytes
+	t     *Tokenizer
+	held  []byte // the beginning of a character, at most 3 bytes; with SentencePiece the byte tokens in a row
+	begun bool   // SentencePiece: some text was returned
 }
 
 // NewStream returns a stream at its beginning.
@@ -52,6 +57,9 @@ func (s *Stream) Push(id int32) (string, error) {
 	if !s.t.has(id) {
 		return "", s.t.noText(id)
 	}
+	if s.t.pieces != nil {
+		return s.pushPiece(id), nil
+	}
 	text, rest := appendText(nil, append(s.held, s.t.bytes[id]...), false)
 	s.held = append([]byte(nil), rest...)
 	return string(text), nil
@@ -59,6 +67,9 @@ func (s *Stream) Push(id int32) (string, error) {
 
 // Flush ends the stream: bytes still held back become U+FFFD.
 func (s *Stream) Flush() string {
+	if s.t.pieces != nil {
+		return s.heldBytes("")
+	}
 	text, _ := appendText(nil, s.held, true)
 	s.held = nil
 	return string(text)

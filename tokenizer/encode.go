@@ -2,6 +2,8 @@ package tokenizer
 
 import (
 	"hash/maphash"
+	"strings"
+	"unicode"
 )
 
 // Mode says what becomes of the text of special tokens inside a text.
@@ -18,7 +20,9 @@ const (
 //	Decode(Encode(x, PlainText)) = NFC(x)
 //
 // or x itself for tokenizers without normaliser, when x is valid UTF-8. In mode Recognise the text between two special
-// tokens is normalised on its own.
+// tokens is normalised on its own, and special tokens with lstrip or rstrip take the white space beside them. With
+// SentencePiece ▁ comes back as a space, a space at the begin may be lost, and so may characters that the vocabulary
+// has neither as tokens nor as bytes: they come back as the unknown token.
 func (t *Tokenizer) Encode(text string, mode Mode) []int32 { return t.Append(nil, text, mode) }
 
 // Append appends the ids of text to dst.
@@ -34,6 +38,8 @@ type Encoder struct {
 	m     merger
 	seed  maphash.Seed
 	words []cachedWord
+
+	pieces []int32 // scratch: the symbols of one text
 }
 
 // cacheBits is the logarithm of the number of words a cache holds.
@@ -48,7 +54,10 @@ type cachedWord struct {
 
 // NewEncoder returns an encoder with an empty cache.
 func (t *Tokenizer) NewEncoder() *Encoder {
-	e := &Encoder{t: t, seed: maphash.MakeSeed(), words: make([]cachedWord, 1<<cacheBits)}
+	e := &Encoder{t: t}
+	if t.pieces == nil {
+		e.seed, e.words = maphash.MakeSeed(), make([]cachedWord, 1<<cacheBits)
+	}
 	e.m.rules = &t.rules
 	return e
 }
@@ -56,31 +65,44 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 // Append appends the ids of text to dst.
 func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
 	set := e.t.raw[mode]
+	from, blanksEnd := 0, 0 // where text that is not yet encoded begins; where a run of white space after a token ends
 	for i := 0; i < len(text); {
 		start, end, id := set.find(text, i)
-		if start > i {
-			dst = e.appendNormalised(dst, text[i:start], mode)
+		if id == None {
+			break
 		}
-		if id >= 0 {
-			dst = append(dst, id)
+		cut := start
+		if e.t.tokens[id].lstrip && from < start {
+			cut = from + len(strings.TrimRightFunc(text[from:start], unicode.IsSpace))
 		}
-		i = end
+		if from < cut {
+			dst = e.appendNormalised(dst, text[from:cut], mode, from == 0)
+		}
+		dst = append(dst, id)
+		i, from = end, end
+		if e.t.tokens[id].rstrip {
+			if blanksEnd < end {
+				blanksEnd = len(text) - len(strings.TrimLeftFunc(text[end:], unicode.IsSpace))
+			}
+			from = blanksEnd
+		}
+	}
+	if from < len(text) {
+		dst = e.appendNormalised(dst, text[from:], mode, from == 0)
 	}
 	return dst
 }
 
-// appendNormalised encodes text without raw added tokens.
-func (e *Encoder) appendNormalised(dst []int32, s string, mode Mode) []int32 {
-	if e.t.nfc {
-		s = NFC(s)
-	}
+// appendNormalised encodes text without raw added tokens; first says that it begins the whole text.
+func (e *Encoder) appendNormalised(dst []int32, s string, mode Mode, first bool) []int32 {
+	s = e.t.normalise(s)
 	set := e.t.cooked[mode]
 	if set == nil {
-		return e.appendWords(dst, s)
+		return e.appendWords(dst, s, first)
 	}
 	for i := 0; i < len(s); {
 		start, end, id := set.find(s, i)
-		dst = e.appendWords(dst, s[i:start])
+		dst = e.appendWords(dst, s[i:start], first && i == 0)
 		if id >= 0 {
 			dst = append(dst, id)
 		}
@@ -90,7 +112,10 @@ func (e *Encoder) appendNormalised(dst []int32, s string, mode Mode) []int32 {
 }
 
 // appendWords cuts s into pre-tokens and encodes each.
-func (e *Encoder) appendWords(dst []int32, s string) []int32 {
+func (e *Encoder) appendWords(dst []int32, s string, first bool) []int32 {
+	if e.t.pieces != nil {
+		return e.appendPieces(dst, s, first)
+	}
 	p, c := e.t.pattern, e.t.classes
 	for i := 0; i < len(s); {
 		end := p.next(c, s, i, p.digits)
@@ -106,18 +131,26 @@ func (e *Encoder) appendWord(dst []int32, word string) []int32 {
 		return append(dst, e.t.byteID[word[0]])
 	}
 	if len(word) > len(cachedWord{}.key) {
-		return e.m.merge(dst, word, &e.t.byteID)
+		return e.merge(dst, word)
 	}
 	line := &e.words[maphash.String(e.seed, word)&(1<<cacheBits-1)]
 	if string(line.key[:line.size]) == word {
 		return append(dst, line.ids[:line.count]...)
 	}
 	n := len(dst)
-	dst = e.m.merge(dst, word, &e.t.byteID)
+	dst = e.merge(dst, word)
 	if len(dst)-n <= len(line.ids) {
 		line.size, line.count = uint8(len(word)), uint8(len(dst)-n)
 		copy(line.key[:], word)
 		copy(line.ids[:], dst[n:])
 	}
 	return dst
+}
+
+// merge encodes one pre-token.
+func (e *Encoder) merge(dst []int32, word string) []int32 {
+	if id, ok := e.t.whole[word]; ok {
+		return append(dst, id)
+	}
+	return e.m.merge(dst, word, &e.t.byteID)
 }

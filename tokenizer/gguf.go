@@ -1,6 +1,10 @@
 package tokenizer
 
 import (
+	"slices"
+	"strconv"
+	"strings"
+
 	"apr/format/gguf"
 	"apr/internal/fault"
 )
@@ -15,11 +19,35 @@ func FromGGUF(path string, m *gguf.Metadata) (*Tokenizer, error) {
 	}
 	d := r.data()
 	d.Vocabulary = r.strings("tokenizer.ggml.tokens")
-	d.Merges = r.strings("tokenizer.ggml.merges")
+	if d.Model != "llama" || r.has("tokenizer.ggml.merges") {
+		d.Merges = r.strings("tokenizer.ggml.merges")
+	}
+	d.Settings = append(d.Settings, r.phi3(d)...)
 	if r.err != nil {
 		return nil, r.err
 	}
 	return FromData(path, d)
+}
+
+// phi3 returns the setting that llama.cpp takes from the name of a Phi-3 model: its special tokens, but for three, take the
+// white space behind them. Files that we wrote say so themselves.
+func (r *ggufReader) phi3(d Data) []string {
+	name, _ := r.str("general.name")
+	name = strings.ToLower(name)
+	if d.Model != "llama" || r.has(SettingsKey) || !strings.Contains(name, "phi-3") && !strings.Contains(name, "phi3") {
+		return nil
+	}
+	var ids []int32
+	for id, text := range d.Vocabulary[:min(len(d.Vocabulary), len(d.TokenType))] {
+		kind := Kind(d.TokenType[id])
+		if (kind == Control || kind == UserDefined) && text != "<unk>" && text != "<s>" && text != "<|endoftext|>" {
+			ids = append(ids, int32(id))
+		}
+	}
+	if ids == nil {
+		return nil
+	}
+	return []string{"rstrip=" + joinIDs(ids)}
 }
 
 // checkModel refuses a file without a tokenizer, or with one of another type.
@@ -31,22 +59,109 @@ func (r *ggufReader) checkModel(path string) error {
 	if !ok {
 		return fault.In(fault.Load, path, "holds no tokenizer").WithID("E-TOK-020")
 	}
-	if model != "gpt2" {
-		return fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: gpt2", clip(model)).
-			At(`key "tokenizer.ggml.model"`).WithID("E-TOK-021")
+	if !slices.Contains(models, model) {
+		err := unknownModel(model).At(`key "tokenizer.ggml.model"`)
+		err.Path = path
+		return err
 	}
 	return nil
 }
 
 // data reads everything but the vocabulary and the merges.
 func (r *ggufReader) data() (d Data) {
-	d.PreType = r.needed("tokenizer.ggml.pre")
+	if d.Model = r.needed("tokenizer.ggml.model"); d.Model == "gpt2" {
+		d.PreType = r.needed("tokenizer.ggml.pre")
+	} else {
+		d.Scores = r.scores("tokenizer.ggml.scores", d.Model == "llama")
+	}
 	d.TokenType = r.types("tokenizer.ggml.token_type")
 	d.BOS, d.EOS = r.id("tokenizer.ggml.bos_token_id"), r.id("tokenizer.ggml.eos_token_id")
 	d.Pad = r.id("tokenizer.ggml.padding_token_id")
 	d.AddBOS = r.boolean("tokenizer.ggml.add_bos_token")
 	d.ChatTemplate, _ = r.str("tokenizer.chat_template")
+	d.Settings = r.settings(d)
 	return d
+}
+
+// SettingsKey is our key for the settings of a tokenizer in a GGUF file; others do not know it.
+const SettingsKey = "apr.tokenizer.settings"
+
+// GGUFSettings returns the keys of a GGUF file that say what type, pre-tokenizer, vocabulary, merges and special ids do
+// not: llama.cpp's own, which it needs for SentencePiece, and ours. Scores are those of as many tokens as the embedding has
+// rows.
+func (t *Tokenizer) GGUFSettings(rows int) []gguf.KV {
+	var list []gguf.KV
+	add := func(key string, value any) { list = append(list, gguf.KV{Key: key, Value: value}) }
+	if t.addEOS {
+		add("tokenizer.ggml.add_eos_token", true)
+	}
+	if p := t.pieces; p != nil {
+		add("tokenizer.ggml.add_space_prefix", p.prefix.inFront())
+		if p.unk != None {
+			add("tokenizer.ggml.unknown_token_id", uint32(p.unk))
+		}
+		if _, scores := t.stored(); scores != nil {
+			add("tokenizer.ggml.scores", append(slices.Clone(scores), make([]float32, max(0, rows-len(scores)))...))
+		}
+	}
+	if s := t.settings(); s != nil {
+		add(SettingsKey, s)
+	}
+	return list
+}
+
+// settings reads our own settings, and those that llama.cpp's keys stand for where ours do not say them.
+func (r *ggufReader) settings(d Data) []string {
+	var list []string
+	if r.has(SettingsKey) {
+		list = r.strings(SettingsKey)
+	}
+	add := func(name, value string) {
+		if !slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, name+"=") }) {
+			list = append(list, name+"="+value)
+		}
+	}
+	if r.boolean("tokenizer.ggml.add_eos_token") {
+		add("add_eos", "true")
+	}
+	if d.Model == "llama" && r.has("tokenizer.ggml.add_space_prefix") && !r.boolean("tokenizer.ggml.add_space_prefix") {
+		add("prefix", string(prefixNone))
+	}
+	if id := r.id("tokenizer.ggml.unknown_token_id"); id != None && d.Model != "gpt2" {
+		add("unknown", strconv.Itoa(int(id)))
+	}
+	var ends []int32
+	for _, name := range []string{"eot", "eom"} {
+		if id := r.id("tokenizer.ggml." + name + "_token_id"); id != None && id != d.EOS && !slices.Contains(ends, id) {
+			ends = append(ends, id)
+		}
+	}
+	if len(ends) > 0 {
+		add("ends", joinIDs(ends))
+	}
+	if r.boolean("tokenizer.ggml.remove_extra_whitespaces") {
+		r.keep(refuse("E-TOK-009", `key "tokenizer.ggml.remove_extra_whitespaces"`, "true is not supported: spaces in a row would become one"))
+	}
+	return list
+}
+
+// has reports whether the file has a key.
+func (r *ggufReader) has(key string) bool {
+	_, _, _, ok := r.m.Type(key)
+	return ok
+}
+
+// scores reads one score per token.
+func (r *ggufReader) scores(key string, needed bool) []float32 {
+	if !needed && !r.has(key) {
+		return nil
+	}
+	list, ok, err := r.m.Floats(key)
+	if err == nil && !ok {
+		err = r.m.Missing(key)
+	}
+	r.keep(err)
+	return list
 }
 
 // count returns the length of an array of strings that must be there.

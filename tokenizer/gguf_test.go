@@ -56,7 +56,8 @@ func TestGGUFRefused(t *testing.T) {
 		want string // after the path
 	}{
 		{"none", nil, fault.Load, "holds no tokenizer [E-TOK-020]"},
-		{"model", []gguf.KV{{Key: prefix + "model", Value: "llama"}}, fault.Format, `key "tokenizer.ggml.model": tokenizer of type "llama" is not supported; supported: gpt2 [E-TOK-021]`},
+		{"model", []gguf.KV{{Key: prefix + "model", Value: "bert"}}, fault.Format, `key "tokenizer.ggml.model": tokenizer of type "bert" is not supported; supported: gpt2, llama, gemma4 [E-TOK-021]`},
+		{"scores missing", []gguf.KV{{Key: prefix + "model", Value: "llama"}}, fault.Load, `key "tokenizer.ggml.scores": is missing; a model without it can be inspected, not used [E-GGUF-022]`},
 		{"model a number", []gguf.KV{{Key: prefix + "model", Value: uint32(1)}}, fault.Format, `key "tokenizer.ggml.model": expected a string, found u32 [E-GGUF-020]`},
 		{"pre missing", []gguf.KV{{Key: prefix + "model", Value: "gpt2"}}, fault.Load, `key "tokenizer.ggml.pre": is missing; a model without it can be inspected, not used [E-GGUF-022]`},
 		{"pre unknown", complete("pre", "mine"), fault.Format, `pre_type: unknown pre-tokenizer "mine" [E-TOK-008]`},

@@ -10,7 +10,7 @@ import (
 // change ids, except for added_tokens_decoder, which has to agree.
 func (c *content) readConfig(v strictjson.Value) error {
 	f := strictjson.NewFields(v)
-	c.addBOS = f.BoolOr("add_bos_token", false)
+	c.addBOS, c.addEOS = f.BoolOr("add_bos_token", false), f.BoolOr("add_eos_token", false)
 	template := f.ValueOr("chat_template")
 	decoder := f.ValueOr("added_tokens_decoder")
 	if err := f.Err(); err != nil {

@@ -51,8 +51,8 @@ func readFolder(dir string) (text [3]string, err error) {
 // Parse makes a tokenizer of the text of tokenizer.json and, unless it is empty, of the tokenizer_config.json beside it.
 // path names the former in errors.
 //
-// Accepted is byte-level BPE with one of the known pre-token patterns and its normaliser; merges are "a b" strings or
-// ["a","b"] pairs. Refused, with fault.Format, is everything that would change ids and is not done here, and everything
+// Accepted is byte-level BPE with one of the known pre-token patterns, with NFC or without normaliser, and
+// SentencePiece-BPE with byte fallback; merges are "a b" strings or ["a","b"] pairs. Refused, with fault.Format, is everything that would change ids and is not done here, and everything
 // in reliability's list for this file: see the package comment.
 func Parse(path, tokenizerJSON, configJSON string) (*Tokenizer, error) {
 	root, err := strictjson.Parse(tokenizerJSON, strictjson.Options{})
@@ -65,6 +65,9 @@ func Parse(path, tokenizerJSON, configJSON string) (*Tokenizer, error) {
 	}
 	if err := c.parseConfig(path, configJSON); err != nil {
 		return nil, err
+	}
+	if err := c.around(); err != nil {
+		return nil, inFile(path, err)
 	}
 	t, err := build(c)
 	return t, inFile(path, err)
@@ -103,11 +106,15 @@ func (c *content) readTokenizer(root strictjson.Value) error {
 	if err := c.readMerges(s.merges); err != nil {
 		return err
 	}
-	return c.readAdded(s.added)
+	if err := c.readAdded(s.added); err != nil {
+		return err
+	}
+	return c.readUnknown(s.unk)
 }
 
-// sections are the large parts of a tokenizer.json: an object, an array, and an array or nothing.
-type sections struct{ vocab, merges, added strictjson.Value }
+// sections are the large parts of a tokenizer.json: an object, an array, and an array or nothing. unk names the unknown
+// token, or is nothing.
+type sections struct{ vocab, merges, added, unk strictjson.Value }
 
 // readFrame reads a tokenizer.json but for its sections.
 func (c *content) readFrame(root strictjson.Value) (s sections, err error) {
@@ -119,25 +126,34 @@ func (c *content) readFrame(root strictjson.Value) (s sections, err error) {
 			return s, refuseAt(f.Value(key), "E-TOK-010", "%s inside a tokenizer is not supported", key).WithHint("set it to null")
 		}
 	}
-	pre, model := f.Value("pre_tokenizer"), f.Value("model")
+	model := f.Value("model")
+	if model.Kind() == strictjson.Object && strictjson.NewFields(model).BoolOr("byte_fallback", false) {
+		c.pieces = &pieceRules{prefix: prefixNone, unk: None}
+	}
+	var pre strictjson.Value
+	if c.pieces == nil {
+		pre = f.Value("pre_tokenizer")
+	}
 	if err := f.Err(); err != nil {
 		return s, err
 	}
 	if version != "1.0" {
 		return s, refuseAt(root, "E-TOK-002", "version %q is unknown; 1.0 is supported", clip(version))
 	}
-	if err := c.readPattern(pre); err != nil {
+	if s, err = c.readModel(model); err != nil {
 		return s, err
 	}
-	if err := c.readNormalizer(root, f.ValueOr("normalizer")); err != nil {
+	if c.pieces != nil {
+		err = c.readPieceParts(f)
+	} else {
+		err = c.readByteParts(root, pre, f)
+	}
+	if err == nil {
+		err = c.readPostProcessor(f.ValueOr("post_processor"), false)
+	}
+	if err != nil {
 		return s, err
 	}
-	for _, key := range []string{"post_processor", "decoder"} {
-		if err := readByteLevel(f.ValueOr(key), key); err != nil {
-			return s, err
-		}
-	}
-	s, err = readModel(model)
 	s.added = f.ValueOr("added_tokens")
 	if k := s.added.Kind(); err == nil && k != strictjson.Absent && k != strictjson.Null {
 		err = s.added.Expect(strictjson.Array)
@@ -145,27 +161,27 @@ func (c *content) readFrame(root strictjson.Value) (s sections, err error) {
 	return s, err
 }
 
-// readByteLevel checks that a post-processor or decoder is ByteLevel or nothing: neither changes ids then.
-func readByteLevel(v strictjson.Value, key string) error {
-	if k := v.Kind(); k == strictjson.Absent || k == strictjson.Null {
-		if key == "decoder" {
-			return fault.New(fault.Format, "decoder is missing; ByteLevel is supported").WithID("E-TOK-010")
-		}
-		return nil
-	}
-	f := strictjson.NewFields(v)
-	kind := f.Str("type")
-	if err := f.Err(); err != nil {
+// readByteParts reads what byte-level BPE does to a text before and after its model.
+func (c *content) readByteParts(root, pre strictjson.Value, f *strictjson.Fields) error {
+	if err := c.readPattern(pre); err != nil {
 		return err
 	}
-	if kind != "ByteLevel" {
-		return refuseAt(v, "E-TOK-010", "%s %q is not supported; ByteLevel is", key, clip(kind))
+	if err := c.readNormalizer(root, f.ValueOr("normalizer")); err != nil {
+		return err
 	}
-	return nil
+	v := f.ValueOr("decoder")
+	if absent(v) {
+		return fault.New(fault.Format, "decoder is missing; ByteLevel is supported").WithID("E-TOK-010")
+	}
+	kind, err := typeOf(v)
+	if err == nil && kind != "ByteLevel" {
+		err = refuseAt(v, "E-TOK-010", "decoder %q is not supported; ByteLevel is", clip(kind))
+	}
+	return err
 }
 
-// readPattern recognises the pre-tokenizer: ByteLevel with its own pattern (GPT-2), or Split by a known pattern
-// followed by ByteLevel without one.
+// readPattern recognises the pre-tokenizer: ByteLevel with its own pattern (GPT-2), Digits before it (refact), or Split by
+// a known pattern followed by ByteLevel without one.
 func (c *content) readPattern(v strictjson.Value) error {
 	f := strictjson.NewFields(v)
 	kind := f.Str("type")
@@ -195,6 +211,9 @@ func (c *content) readPattern(v strictjson.Value) error {
 		ownPattern, err := byteLevel(parts[1])
 		if err != nil {
 			return err
+		}
+		if kind, _ := typeOf(parts[0]); kind == "Digits" {
+			return c.readDigits(parts, ownPattern)
 		}
 		if ownPattern {
 			return refuseAt(parts[1], "E-TOK-008", "a second pattern (use_regex) after Split is not supported")
@@ -239,12 +258,11 @@ func (c *content) readSplit(v strictjson.Value) error {
 		return refuseAt(v, "E-TOK-008", "pre-tokenizer %q is not supported here; Split is", clip(kind))
 	case p.Err() != nil:
 		return p.Err()
-	case behavior != "Isolated" || invert:
+	case !(behavior == "Isolated" && !invert || behavior == "Removed" && invert): // both keep the matches, which are all of a text
 		return refuseAt(v, "E-TOK-008", "Split with behavior %q, invert %t is not supported; Isolated, false is", clip(behavior), invert)
 	}
-	for i := range patterns {
-		if patterns[i].regex == regex {
-			c.pattern = &patterns[i]
+	if regex != "" {
+		if c.pattern = patternOf(regex, c.ignoreMerges); c.pattern != nil {
 			return nil
 		}
 	}
@@ -252,30 +270,39 @@ func (c *content) readSplit(v strictjson.Value) error {
 		WithHint("the patterns of %s are known", strings.Join(patternNames(), ", "))
 }
 
-// readNormalizer checks that the normaliser is the one that comes with the pattern.
+// readDigits recognises the Digits pre-tokenizer before ByteLevel with its own pattern.
+func (c *content) readDigits(parts []strictjson.Value, ownPattern bool) error {
+	f := strictjson.NewFields(parts[0])
+	f.Only("type", "individual_digits")
+	alone := f.Bool("individual_digits")
+	switch {
+	case f.Err() != nil:
+		return f.Err()
+	case !alone || !ownPattern:
+		return refuseAt(parts[0], "E-TOK-008", "Digits with individual_digits %t before ByteLevel with use_regex %t is not supported; true, true is", alone, ownPattern)
+	}
+	c.pattern = patternNamed("refact")
+	return nil
+}
+
+// readNormalizer reads the normaliser of byte-level BPE: NFC or none.
 func (c *content) readNormalizer(root, v strictjson.Value) error {
-	kind := "none"
-	if k := v.Kind(); k != strictjson.Absent && k != strictjson.Null {
-		f := strictjson.NewFields(v)
-		kind = f.Str("type")
-		if err := f.Err(); err != nil {
-			return err
-		}
-	} else {
-		v = root
+	if absent(v) {
+		return nil
 	}
-	want := "none"
-	if c.pattern.nfc {
-		want = "NFC"
+	kind, err := typeOf(v)
+	if err != nil {
+		return err
 	}
-	if kind != want {
-		return refuseAt(v, "E-TOK-009", "normalizer %q is not supported with the pattern of %s; %s is", clip(kind), c.pattern.name, want)
+	if kind != "NFC" {
+		return refuseAt(v, "E-TOK-009", "normalizer %q is not supported; NFC and none are", clip(kind))
 	}
+	c.nfc = true
 	return nil
 }
 
 // readModel checks the model and returns its vocabulary and merges.
-func readModel(v strictjson.Value) (s sections, err error) {
+func (c *content) readModel(v strictjson.Value) (s sections, err error) {
 	f := strictjson.NewFields(v)
 	if kind := f.StrOr("type", "BPE"); f.Err() == nil && kind != "BPE" {
 		return s, refuseAt(v, "E-TOK-003", "model %q is not supported; BPE is", clip(kind))
@@ -283,143 +310,35 @@ func readModel(v strictjson.Value) (s sections, err error) {
 	f.Only("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback",
 		"ignore_merges", "vocab", "merges")
 	unsupported := ""
-	for _, key := range []string{"unk_token", "continuing_subword_prefix", "end_of_word_suffix"} {
+	for _, key := range []string{"continuing_subword_prefix", "end_of_word_suffix"} {
 		if f.StrOr(key, "") != "" {
 			unsupported = key
 		}
 	}
-	for _, key := range []string{"byte_fallback", "ignore_merges"} {
-		if f.BoolOr(key, false) {
-			unsupported = key
+	f.BoolOr("byte_fallback", false)
+	c.ignoreMerges = f.BoolOr("ignore_merges", false)
+	fuse := f.BoolOr("fuse_unk", false)
+	if c.pieces != nil {
+		c.pieces.fuseUnk, s.unk = fuse, f.ValueOr("unk_token")
+		if c.ignoreMerges {
+			unsupported = "byte_fallback and ignore_merges"
 		}
+	} else {
+		f.StrOr("unk_token", "") // never used: every byte has a token
 	}
-	f.BoolOr("fuse_unk", false)
 	if f.FloatOr("dropout", 0) != 0 {
 		unsupported = "dropout"
 	}
-	vocab, list := f.Value("vocab"), f.Value("merges")
+	s.vocab, s.merges = f.Value("vocab"), f.Value("merges")
 	switch {
 	case f.Err() != nil:
 		return s, f.Err()
 	case unsupported != "":
 		return s, refuseAt(v, "E-TOK-003", "BPE with %s is not supported", unsupported)
-	case vocab.Kind() != strictjson.Object:
-		return s, vocab.Expect(strictjson.Object)
-	case list.Kind() != strictjson.Array:
-		return s, list.Expect(strictjson.Array)
+	case s.vocab.Kind() != strictjson.Object:
+		return s, s.vocab.Expect(strictjson.Object)
+	case s.merges.Kind() != strictjson.Array:
+		return s, s.merges.Expect(strictjson.Array)
 	}
-	return sections{vocab: vocab, merges: list}, nil
-}
-
-// readVocab places the tokens at their ids.
-func (c *content) readVocab(v strictjson.Value) error {
-	n := v.Len()
-	for text, id := range v.Members() {
-		if err := c.place(id, token{text: strings.Clone(text), kind: Normal}, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// place puts a token at the id that v holds. The list grows with the ids, but only to twice the number of tokens the
-// file holds (and some): an id is a claim.
-func (c *content) place(v strictjson.Value, k token, tokens int) error {
-	id, err := v.Uint64()
-	if err != nil {
-		return err
-	}
-	if id > MaxID || id > uint64(2*(tokens+c.count)+4096) {
-		return refuseAt(v, "E-TOK-004", "id %d of token %q is beyond what %d tokens need", id, clip(k.text), tokens)
-	}
-	for uint64(len(c.tokens)) <= id {
-		c.tokens = append(c.tokens, token{})
-	}
-	if old := c.tokens[id]; old.kind != 0 {
-		return refuseAt(v, "E-TOK-004", "id %d belongs to two tokens, %q and %q", id, clip(old.text), clip(k.text))
-	}
-	c.tokens[id] = k
-	c.count++
-	return nil
-}
-
-// readMerges reads either form; the form of the first rule is the form of all.
-func (c *content) readMerges(list strictjson.Value) error {
-	c.merges = make([][2]string, 0, list.Len())
-	form := strictjson.Absent
-	for v := range list.Items() {
-		if form == strictjson.Absent {
-			form = v.Kind()
-		}
-		if v.Kind() != form || form != strictjson.String && form != strictjson.Array {
-			return refuseAt(v, "E-TOK-006", "merge %d is %s; all merges are strings, or all are pairs", len(c.merges), v.Kind())
-		}
-		var parts []string
-		var err error
-		if form == strictjson.Array {
-			parts, err = v.Strings()
-		} else {
-			var s string
-			s, err = v.Str()
-			parts = strings.Split(s, " ")
-		}
-		if err != nil {
-			return err
-		}
-		if len(parts) != 2 {
-			return refuseAt(v, "E-TOK-006", "merge %d has %d parts; 2 are expected", len(c.merges), len(parts))
-		}
-		c.merges = append(c.merges, [2]string{parts[0], parts[1]})
-	}
-	return nil
-}
-
-// readAdded places the added tokens or, where the vocabulary has them too, checks that both agree.
-func (c *content) readAdded(v strictjson.Value) error {
-	if v.Len() == 0 {
-		return nil
-	}
-	ids := make(map[string]int, len(c.tokens))
-	for id, k := range c.tokens {
-		if k.kind != 0 {
-			ids[k.text] = id
-		}
-	}
-	n := v.Len()
-	for item := range v.Items() {
-		f := strictjson.NewFields(item)
-		f.Only("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
-		k := token{text: strings.Clone(f.Str("content")), kind: UserDefined, normalized: f.Bool("normalized")}
-		if f.Bool("special") {
-			k.kind = Control
-		}
-		idValue, id := f.Value("id"), f.Uint("id")
-		unsupported := ""
-		for _, key := range []string{"single_word", "lstrip", "rstrip"} {
-			if f.Bool(key) {
-				unsupported = key
-			}
-		}
-		switch {
-		case f.Err() != nil:
-			return f.Err()
-		case unsupported != "":
-			return refuseAt(item, "E-TOK-007", "added token %q with %s is not supported", clip(k.text), unsupported)
-		}
-		old, known := ids[k.text]
-		switch {
-		case !known:
-			if err := c.place(idValue, k, n); err != nil {
-				return err
-			}
-			ids[k.text] = int(id)
-		case c.tokens[old].kind != Normal:
-			return refuseAt(item, "E-TOK-007", "added token %q is given twice", clip(k.text))
-		case uint64(old) != id:
-			return refuseAt(item, "E-TOK-007", "added token %q has id %d here and %d in the vocabulary", clip(k.text), id, old)
-		default:
-			c.tokens[old] = k
-		}
-	}
-	return nil
+	return s, nil
 }

@@ -63,6 +63,10 @@ func TestParseSmall(t *testing.T) {
 			t.Errorf("Encode(%q, %d) = %v, want %v", c.text, c.mode, got, c.want)
 		}
 	}
+	removed := strings.Replace(small(), `"behavior": "Isolated", "invert": false`, `"behavior": "Removed", "invert": true`, 1)
+	if same, err := Parse("", removed, ""); err != nil || Compare(tok, same) != nil {
+		t.Errorf("removing what is no match: %v", err)
+	}
 	pairs := strings.Replace(small(), `["a b", "ab c", "Ġ a"]`, `[["a", "b"], ["ab", "c"], ["Ġ", "a"]]`, 1)
 	other, err := Parse("", pairs, "")
 	if err != nil {
@@ -98,6 +102,18 @@ func TestNormalizedAddedToken(t *testing.T) {
 	}
 }
 
+// Parts of post-processors.
+const (
+	postByteLevel = `{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}`
+	begin         = `{"SpecialToken": {"id": "<|end|>", "type_id": 0}}`
+	text0         = `{"Sequence": {"id": "A", "type_id": 0}}`
+)
+
+// template is a TemplateProcessing whose template for one text is single, with what follows it in small.
+func template(single string) string {
+	return `{"type": "TemplateProcessing", "single": [` + single + `], "pair": [], "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [259], "tokens": ["<|end|>"]}}}`
+}
+
 func TestParseRefuses(t *testing.T) {
 	part := func(from, to string) string { // of the file, from one text up to another, or to its end
 		_, after, _ := strings.Cut(small(), from)
@@ -131,9 +147,11 @@ func TestParseRefuses(t *testing.T) {
 		{"padding", `"padding": null`, `"padding": {}`, "line 1, column 51: padding inside a tokenizer is not supported [E-TOK-010]"},
 		{"model type", `"type": "BPE"`, `"type": "Unigram"`, `line 11, column 10: model "Unigram" is not supported; BPE is [E-TOK-003]`},
 		{"dropout", `"dropout": null`, `"dropout": 0.1`, "line 11, column 10: BPE with dropout is not supported [E-TOK-003]"},
-		{"unknown token", `"unk_token": null`, `"unk_token": "<unk>"`, "line 11, column 10: BPE with unk_token is not supported [E-TOK-003]"},
-		{"byte fallback", `"byte_fallback": false`, `"byte_fallback": true`, "line 11, column 10: BPE with byte_fallback is not supported [E-TOK-003]"},
-		{"ignore merges", `"fuse_unk": false`, `"ignore_merges": true`, "line 11, column 10: BPE with ignore_merges is not supported [E-TOK-003]"},
+		{"unknown token a number", `"unk_token": null`, `"unk_token": 5`, `line 11, column 56: key "unk_token": expected a string, found 5 [E-JSON-007]`},
+		{"byte fallback", `"byte_fallback": false`, `"byte_fallback": true`, `line 5, column 15: normalizer "NFC" is not supported here; Prepend followed by Replace is, and Replace alone [E-TOK-009]`},
+		{"byte fallback a number", `"byte_fallback": false`, `"byte_fallback": 1`, `line 11, column 157: key "byte_fallback": expected a boolean, found 1 [E-JSON-007]`},
+		{"ignore merges with byte fallback", `"byte_fallback": false`, `"ignore_merges": true, "byte_fallback": true`, "line 11, column 10: BPE with byte_fallback and ignore_merges is not supported [E-TOK-003]"},
+		{"ignore merges a string", `"fuse_unk": false`, `"ignore_merges": "true"`, `line 11, column 138: key "ignore_merges": expected a boolean, found the string "true" [E-JSON-007]`},
 		{"subword prefix", `"continuing_subword_prefix": ""`, `"continuing_subword_prefix": "##"`, "line 11, column 10: BPE with continuing_subword_prefix is not supported [E-TOK-003]"},
 		{"vocabulary is a list", part(`"vocab"`, `"merges"`), `"vocab": [], `, "line 12, column 10: expected an object, found an array [E-JSON-007]"},
 		{"no vocabulary", part(`"vocab"`, `"merges"`), ``, `line 11, column 10: key "vocab" is missing [E-JSON-008]`},
@@ -157,7 +175,7 @@ func TestParseRefuses(t *testing.T) {
 		{"left part unknown", `"ab c"`, `"xy c"`, `merge 1 "xy" "c": the left part is not in the vocabulary [E-TOK-006]`},
 		{"right part unknown", `"ab c"`, `"ab xy"`, `merge 1 "ab" "xy": the right part is not in the vocabulary [E-TOK-006]`},
 		{"result unknown", `"ab c"`, `"ab x"`, `merge 1 "ab" "x": the result is not in the vocabulary [E-TOK-006]`},
-		{"part with a space", `"a b", "ab c", "Ġ a"`, `["a b", "c"]`, `merge 0 "a b" "c": a part holds a space, which byte-level text writes as Ġ [E-TOK-006]`},
+		{"part with a space", `"a b", "ab c", "Ġ a"`, `["a b", "c"]`, `merge 0 "a b" "c": a part holds a space, which the vocabulary writes as Ġ [E-TOK-006]`},
 		{"merge twice", `"ab c"`, `"a b"`, `merge 1 "a" "b": the same pair is merge 0 [E-TOK-006]`},
 		{"merge makes a special token", `259, "content": "<|end|>"`, `257, "content": "abc"`, `merge 1 "ab" "c": the result is not in the vocabulary [E-TOK-006]`},
 		{"added without content", `"content": "<|end|>", `, ``, `line 3, column 1: key "content" is missing [E-JSON-008]`},
@@ -168,11 +186,10 @@ func TestParseRefuses(t *testing.T) {
 		{"added twice", `"content": "<tool>"`, `"content": "<|end|>"`, `line 4, column 1: added token "<|end|>" is given twice [E-TOK-007]`},
 		{"added id twice", `"id": 260`, `"id": 259`, `line 4, column 8: id 259 belongs to two tokens, "<|end|>" and "<tool>" [E-TOK-004]`},
 		{"added id negative", `"id": 260`, `"id": -5`, `line 4, column 8: key "id": expected a non-negative integer, found -5 [E-JSON-007]`},
-		{"lstrip", added, strings.Replace(added, `"lstrip": false`, `"lstrip": true`, 1), `line 3, column 1: added token "<|end|>" with lstrip is not supported [E-TOK-007]`},
-		{"rstrip", added, strings.Replace(added, `"rstrip": false`, `"rstrip": true`, 1), `line 3, column 1: added token "<|end|>" with rstrip is not supported [E-TOK-007]`},
 		{"single word", added, strings.Replace(added, `"single_word": false`, `"single_word": true`, 1), `line 3, column 1: added token "<|end|>" with single_word is not supported [E-TOK-007]`},
-		{"normalizer", `"NFC"`, `"NFKC"`, `line 5, column 15: normalizer "NFKC" is not supported with the pattern of qwen2; NFC is [E-TOK-009]`},
-		{"no normalizer", `{"type": "NFC"}`, `null`, `line 1, column 1: normalizer "none" is not supported with the pattern of qwen2; NFC is [E-TOK-009]`},
+		{"normalizer", `"NFC"`, `"NFKC"`, `line 5, column 15: normalizer "NFKC" is not supported; NFC and none are [E-TOK-009]`},
+		{"normalizer without type", `{"type": "NFC"}`, `{}`, `line 5, column 15: key "type" is missing [E-JSON-008]`},
+		{"digits in runs", part(`"pre_tokenizer"`, `"post_processor"`), `"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": false}, {"type": "ByteLevel", "add_prefix_space": false}]}, `, "line 6, column 57: Digits with individual_digits false before ByteLevel with use_regex true is not supported; true, true is [E-TOK-008]"},
 		{"pattern", `\\p{N}|`, `\\p{N}{1,2}|`, `line 7, column 1: unknown pattern "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{…" [E-TOK-008]`},
 		{"evil pattern", quote(patterns[0].regex), `"(a+)+$"`, `line 7, column 1: unknown pattern "(a+)+$" [E-TOK-008]`},
 		{"pattern a string", `{"Regex": `, `{"String": `, `line 7, column 41: unknown key "String" [E-JSON-009]`},
@@ -183,7 +200,16 @@ func TestParseRefuses(t *testing.T) {
 		{"three pre-tokenizers", `{"type": "Split"`, `{"type": "Digits"}, {"type": "Split"`, "line 6, column 56: 3 pre-tokenizers; Split followed by ByteLevel is supported [E-TOK-008]"},
 		{"prefix space", `"add_prefix_space": false, "trim_offsets": false, "use_regex": false}]`, `"add_prefix_space": true, "use_regex": false}]`, "line 8, column 1: add_prefix_space is not supported [E-TOK-008]"},
 		{"two patterns", `"trim_offsets": false, "use_regex": false}]`, `"use_regex": true}]`, "line 8, column 1: a second pattern (use_regex) after Split is not supported [E-TOK-008]"},
-		{"post-processor", `"post_processor": {"type": "ByteLevel"`, `"post_processor": {"type": "TemplateProcessing"`, `line 9, column 19: post_processor "TemplateProcessing" is not supported; ByteLevel is [E-TOK-010]`},
+		{"post-processor", `"post_processor": ` + postByteLevel, `"post_processor": ` + `{"type": "BertProcessing"}`, `line 9, column 19: post_processor "BertProcessing" is not supported; ByteLevel and TemplateProcessing are [E-TOK-010]`},
+		{"sequence in a sequence", `"post_processor": ` + postByteLevel, `"post_processor": ` + `{"type": "Sequence", "processors": [{"type": "Sequence", "processors": []}]}`, `line 9, column 55: post_processor "Sequence" is not supported; ByteLevel and TemplateProcessing are [E-TOK-010]`},
+		{"two templates", `"post_processor": ` + postByteLevel, `"post_processor": ` + `{"type": "Sequence", "processors": [` + template(text0) + `, ` + template(text0) + `]}`, `line 9, column 239: post_processor "TemplateProcessing" is not supported; ByteLevel and TemplateProcessing are [E-TOK-010]`},
+		{"template without text", `"post_processor": ` + postByteLevel, `"post_processor": ` + template(begin), `line 9, column 19: a template for one text has the sequence A once [E-TOK-010]`},
+		{"template with the text twice", `"post_processor": ` + postByteLevel, `"post_processor": ` + template(text0+", "+text0), `line 9, column 102: a template for one text has the sequence A once [E-TOK-010]`},
+		{"template with a second text", `"post_processor": ` + postByteLevel, `"post_processor": ` + template(`{"Sequence": {"id": "B", "type_id": 0}}`), `line 9, column 61: a template for one text has the sequence A once [E-TOK-010]`},
+		{"template with two tokens before", `"post_processor": ` + postByteLevel, `"post_processor": ` + template(begin+", "+begin+", "+text0), `line 9, column 112: post_processor adds more than one token at one end of a text, which is not supported [E-TOK-010]`},
+		{"template with an unnamed token", `"post_processor": ` + postByteLevel, `"post_processor": ` + template(strings.Replace(begin, "end", "END", 1)+", "+text0), `line 9, column 61: special token "<|END|>" of the template is not in special_tokens [E-TOK-010]`},
+		{"template with two ids", `"post_processor": ` + postByteLevel, `"post_processor": ` + strings.Replace(template(begin+", "+text0), "[259]", "[259, 260]", 1), `line 9, column 221: special token "<|end|>" of the template stands for 2 ids; 1 is supported [E-TOK-010]`},
+		{"template of an unknown id", `"post_processor": ` + postByteLevel, `"post_processor": ` + strings.Replace(template(begin+", "+text0), "[259]", "[999]", 1), `bos token: id 999 is not in the vocabulary of 261 tokens [E-TOK-012]`},
 		{"decoder", `"decoder": {"type": "ByteLevel"`, `"decoder": {"type": "WordPiece"`, `line 10, column 12: decoder "WordPiece" is not supported; ByteLevel is [E-TOK-010]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -306,6 +332,9 @@ func TestEveryPrefixAndFlip(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(small(), `{"eos_token": "<|end|>"}`)
 	f.Add(`{"model": {"vocab": {}, "merges": []}}`, ``)
+	for _, text := range pieceKinds() {
+		f.Add(text, `{"eos_token": "</s>"}`)
+	}
 	f.Fuzz(func(t *testing.T, text, config string) {
 		var tok *Tokenizer
 		var err error

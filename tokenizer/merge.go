@@ -37,14 +37,28 @@ type merger struct {
 
 // merge appends the ids of the pre-token word; byteID holds the ids of the 256 bytes.
 func (m *merger) merge(dst []int32, word string, byteID *[256]int32) []int32 {
-	if len(word) > longWord {
-		return m.long.merge(dst, word, byteID, m)
-	}
-	n := len(word)
-	ids, ranks := m.short.ids[:n], m.short.ranks[:n]
-	for i := range n {
+	ids := m.symbols(len(word))
+	for i := range ids {
 		ids[i] = byteID[word[i]]
 	}
+	return m.run(dst, ids)
+}
+
+// symbols returns room for the n symbols of a pre-token, for run.
+func (m *merger) symbols(n int) []int32 {
+	if n > longWord {
+		return m.long.symbols(n)
+	}
+	return m.short.ids[:n]
+}
+
+// run appends what the rules make of the symbols in ids, which is what symbols returned.
+func (m *merger) run(dst, ids []int32) []int32 {
+	n := len(ids)
+	if n > longWord {
+		return m.long.run(dst, m)
+	}
+	ranks := m.short.ranks[:n]
 	for i := 0; i+1 < n; i++ {
 		ranks[i] = m.rules.of(ids[i], ids[i+1])
 	}
@@ -83,10 +97,21 @@ type longMerger struct {
 	heap       []uint64
 }
 
-func (l *longMerger) merge(dst []int32, word string, byteID *[256]int32, m *merger) []int32 {
-	l.begin(word, byteID, m.rules)
-	m.work += len(word)
-	n := int32(len(word))
+// symbols returns room for n symbols.
+func (l *longMerger) symbols(n int) []int32 {
+	if cap(l.ids) < n {
+		l.ids, l.prev, l.next = make([]int32, n), make([]int32, n), make([]int32, n)
+		l.ranks, l.heap = make([]uint32, n), make([]uint64, 0, n)
+	}
+	l.ids, l.prev, l.next, l.ranks, l.heap = l.ids[:n], l.prev[:n], l.next[:n], l.ranks[:n], l.heap[:0]
+	return l.ids
+}
+
+// run appends what the rules make of the symbols.
+func (l *longMerger) run(dst []int32, m *merger) []int32 {
+	l.begin(m.rules)
+	n := int32(len(l.ids))
+	m.work += len(l.ids)
 	for i := len(l.heap)/2 - 1; i >= 0; i-- {
 		m.work += l.down(i)
 	}
@@ -121,16 +146,11 @@ func (l *longMerger) merge(dst []int32, word string, byteID *[256]int32, m *merg
 	return dst
 }
 
-// begin fills the list with the bytes of word and the heap, unordered, with their pairs.
-func (l *longMerger) begin(word string, byteID *[256]int32, rules *merges) {
-	n := len(word)
-	if cap(l.ids) < n {
-		l.ids, l.prev, l.next = make([]int32, n), make([]int32, n), make([]int32, n)
-		l.ranks, l.heap = make([]uint32, n), make([]uint64, 0, n)
-	}
-	l.ids, l.prev, l.next, l.ranks, l.heap = l.ids[:n], l.prev[:n], l.next[:n], l.ranks[:n], l.heap[:0]
+// begin links the symbols and fills the heap, unordered, with their pairs.
+func (l *longMerger) begin(rules *merges) {
+	n := len(l.ids)
 	for i := range n {
-		l.ids[i], l.prev[i], l.next[i] = byteID[word[i]], int32(i-1), int32(i+1)
+		l.prev[i], l.next[i] = int32(i-1), int32(i+1)
 	}
 	for i := range n {
 		l.ranks[i] = noMerge

@@ -14,6 +14,11 @@ func slowMerge(t *Tokenizer, word string) []int32 {
 	for i := range len(word) {
 		ids = append(ids, t.byteID[word[i]])
 	}
+	return slowRules(t, ids)
+}
+
+// slowRules applies the rules to symbols.
+func slowRules(t *Tokenizer, ids []int32) []int32 {
 	for {
 		best, at := noMerge, 0
 		for i := 0; i+1 < len(ids); i++ {
@@ -27,6 +32,15 @@ func slowMerge(t *Tokenizer, word string) []int32 {
 		ids[at] = t.rules.result[best]
 		ids = slices.Delete(ids, at+1, at+2)
 	}
+}
+
+// longMerge is merge by the heap, whatever the length of the word.
+func longMerge(m *merger, word string, byteID *[256]int32) []int32 {
+	ids := m.long.symbols(len(word))
+	for i := range ids {
+		ids[i] = byteID[word[i]]
+	}
+	return m.long.run(nil, m)
 }
 
 // All three ways give the same ids: the definition, the scan for short words and the heap for long ones.
@@ -43,7 +57,7 @@ func TestMergeWays(t *testing.T) {
 		if got := m.merge(nil, word, &tok.byteID); !slices.Equal(got, want) {
 			r.Fatalf("merge(%q) = %v, want %v", word, got, want)
 		}
-		if got := m.long.merge(nil, word, &tok.byteID, &m); !slices.Equal(got, want) {
+		if got := longMerge(&m, word, &tok.byteID); !slices.Equal(got, want) {
 			r.Fatalf("long merge(%q) = %v, want %v", word, got, want)
 		}
 	})

@@ -23,9 +23,25 @@ type Outline struct {
 // Outline describes t.
 func (t *Tokenizer) Outline() Outline {
 	return Outline{
-		Tokens: t.RealIDs(), Merges: len(t.rules.pairs), PreType: t.pattern.name, BOS: t.bos, EOS: t.eos, Pad: t.pad,
+		Tokens: t.RealIDs(), Merges: t.listed, PreType: t.preType(), BOS: t.bos, EOS: t.eos, Pad: t.pad,
 		AddBOS: t.addBOS, ChatTemplate: t.chatTemplate != "",
 	}
+}
+
+// preType names the pattern, or says that there is none.
+func (t *Tokenizer) preType() string {
+	if t.pieces != nil {
+		return sentencePiece
+	}
+	return t.pattern.name
+}
+
+// preType is that of the tokenizer that c becomes.
+func (c *content) preType() string {
+	if c.pieces != nil {
+		return sentencePiece
+	}
+	return c.pattern.name
 }
 
 // check refuses special ids that are not in the vocabulary.
@@ -43,6 +59,13 @@ func (o Outline) check() error {
 
 // OutlineData describes the tokenizer of which FromData would be told; of its texts, only those at the end are looked at.
 func OutlineData(path string, d Data) (Outline, error) {
+	if d.Model == "llama" && len(d.Merges) == 0 { // how many merges the scores stand for is known when they are made
+		t, err := FromData(path, d)
+		if err != nil {
+			return Outline{}, err
+		}
+		return t.Outline(), nil
+	}
 	o, err := d.outline(len(d.Vocabulary), func(i int) string { return d.Vocabulary[i] })
 	o.Merges = len(d.Merges)
 	return o, inFile(path, err)
@@ -50,22 +73,22 @@ func OutlineData(path string, d Data) (Outline, error) {
 
 // outline describes d with n tokens, whose texts are asked for where d has no types.
 func (d Data) outline(n int, text func(int) string) (Outline, error) {
-	pattern := patternNamed(d.PreType)
-	if pattern == nil {
-		return Outline{}, unknownPattern(d.PreType)
+	c, err := d.start()
+	if err != nil {
+		return Outline{}, err
 	}
 	if err := d.checkLengths(n); err != nil {
 		return Outline{}, err
 	}
 	for i, k := range d.TokenType {
-		if err := checkKind(i, Kind(k)); err != nil {
+		if err := d.checkKind(i, Kind(k)); err != nil {
 			return Outline{}, err
 		}
 	}
 	for n > 0 && (d.TokenType != nil && d.TokenType[n-1] == int(Unused) || d.TokenType == nil && text(n-1) == "") {
 		n--
 	}
-	o := Outline{Tokens: n, PreType: pattern.name, BOS: d.BOS, EOS: d.EOS, Pad: d.Pad, AddBOS: d.AddBOS, ChatTemplate: d.ChatTemplate != ""}
+	o := Outline{Tokens: n, PreType: c.preType(), BOS: d.BOS, EOS: d.EOS, Pad: d.Pad, AddBOS: d.AddBOS, ChatTemplate: d.ChatTemplate != ""}
 	return o, o.check()
 }
 
@@ -76,6 +99,13 @@ func OutlineGGUF(path string, m *gguf.Metadata) (Outline, error) {
 		return Outline{}, err
 	}
 	d := r.data()
+	if d.Model == "llama" && !r.has("tokenizer.ggml.merges") && r.err == nil {
+		d.Vocabulary = r.strings("tokenizer.ggml.tokens")
+		if r.err != nil {
+			return Outline{}, r.err
+		}
+		return OutlineData(path, d)
+	}
 	tokens, merges := r.count("tokenizer.ggml.tokens"), r.count("tokenizer.ggml.merges")
 	if r.err != nil {
 		return Outline{}, r.err
@@ -116,6 +146,9 @@ func parseOutline(path, tokenizerJSON, configJSON string) (Outline, error) {
 	if err := c.parseConfig(path, configJSON); err != nil {
 		return o, err
 	}
+	if err := c.around(); err != nil {
+		return o, inFile(path, err)
+	}
 	o.BOS, o.EOS, o.Pad, o.AddBOS, o.ChatTemplate = c.bos, c.eos, c.pad, c.addBOS, c.chatTemplate != ""
 	return o, inFile(path, o.check())
 }
@@ -126,7 +159,7 @@ func (c *content) outline(root strictjson.Value) (Outline, error) {
 	if err != nil {
 		return Outline{}, err
 	}
-	o := Outline{PreType: c.pattern.name, Merges: s.merges.Len()}
+	o := Outline{PreType: c.preType(), Merges: s.merges.Len()}
 	added := map[string]int32{}
 	take := func(v strictjson.Value) (int32, error) {
 		id, err := v.Uint64()

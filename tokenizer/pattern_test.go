@@ -11,9 +11,17 @@ import (
 )
 
 // pretokens.json was written by a regular expression engine (its origin says which) from the published patterns.
-func TestPatterns(t *testing.T) { checkPretokens(t, "testdata/pretokens.json", 150) }
+func TestPatterns(t *testing.T) {
+	checkPretokens(t, "testdata/pretokens.json", 150, "qwen2", "llama-bpe", "gpt-2")
+}
 
-func checkPretokens(t *testing.T, path string, count int) {
+// pretokens-cased.json was written by another engine, for the patterns that look at cases and marks; see pretokens.mjs.
+func TestPatternsOfCases(t *testing.T) {
+	checkPretokens(t, "testdata/pretokens-cased.json", 250, "qwen2", "llama-bpe", "gpt-2", "qwen35", "gpt-4o", "tekken", "refact")
+}
+
+// checkPretokens compares what the named patterns make of the cases in a file.
+func checkPretokens(t *testing.T, path string, count int, names ...string) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -32,13 +40,16 @@ func checkPretokens(t *testing.T, path string, count int) {
 		if err := json.Unmarshal(c["text"], &text); err != nil {
 			t.Fatal(err)
 		}
-		for i := range patterns {
+		if len(c) != len(names)+1 {
+			t.Fatalf("%q has %d members, want the text and %q", text, len(c), names)
+		}
+		for _, name := range names {
 			var want []string
-			if err := json.Unmarshal(c[patterns[i].name], &want); err != nil {
+			if err := json.Unmarshal(c[name], &want); err != nil {
 				t.Fatal(err)
 			}
-			if got := cut(&patterns[i], text); !slices.Equal(got, want) {
-				t.Errorf("%s of %q\n got %q\nwant %q", patterns[i].name, text, got, want)
+			if got := cut(patternNamed(name), text); !slices.Equal(got, want) {
+				t.Errorf("%s of %q\n got %q\nwant %q", name, text, got, want)
 			}
 		}
 	}
@@ -46,7 +57,7 @@ func checkPretokens(t *testing.T, path string, count int) {
 
 // cut returns the pre-tokens of s.
 func cut(p *pattern, s string) []string {
-	c := classes{basicPlane()}
+	c := p.classes()
 	var words []string
 	for i := 0; i < len(s); {
 		end := p.next(c, s, i, p.digits)

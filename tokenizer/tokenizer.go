@@ -1,11 +1,13 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
 
 	"apr/internal/fault"
+	"apr/internal/strictjson"
 )
 
 // Kind says what a token is; the values are those of tokenizer.token_type.
@@ -18,6 +20,7 @@ const (
 	Control     Kind = 3 // special token: literal text, recognised only where special tokens are
 	UserDefined Kind = 4 // added token that is not special: literal text, always recognised
 	Unused      Kind = 5 // padding of the vocabulary: no text, not a real id
+	Byte        Kind = 6 // <0x00> to <0xFF> of a SentencePiece vocabulary: one byte
 )
 
 // Limits on what a file may claim.
@@ -31,6 +34,8 @@ type token struct {
 	text       string // as stored: byte-level form for Normal, literal otherwise
 	kind       Kind   // 0: the id has no token
 	normalized bool   // an added token that is looked for after normalisation
+
+	lstrip, rstrip bool // an added token that takes the white space before it, after it
 }
 
 // Tokenizer turns text into ids and back. It does not change after it is made and is safe for concurrent use.
@@ -39,17 +44,21 @@ type Tokenizer struct {
 	bytes   []string // what each id stands for
 	byteID  [256]int32
 	rules   merges
-	pattern *pattern
+	listed  int      // merges that the stored form lists
+	pattern *pattern // nil for SentencePiece
 	classes classes
 	nfc     bool
+	whole   map[string]int32 // ignore_merges: the id of a whole pre-token, by its bytes; else nil
+	pieces  *pieces          // nil for byte-level BPE
 
 	special map[string]int32 // control and user-defined tokens by text
 	raw     [2]*addedSet     // looked for in the text as it is, by Mode
 	cooked  [2]*addedSet     // looked for after normalisation, by Mode
 
-	bos, eos, pad int32
-	addBOS        bool
-	chatTemplate  string
+	bos, eos, pad  int32
+	ends           []int32
+	addBOS, addEOS bool
+	chatTemplate   string
 
 	encoders sync.Pool
 }
@@ -60,9 +69,17 @@ type content struct {
 	count         int // tokens placed so far, while a file is read
 	merges        [][2]string
 	pattern       *pattern
+	nfc           bool
+	ignoreMerges  bool
+	pieces        *pieceRules
 	bos, eos, pad int32
+	ends          []int32
 	addBOS        bool
+	addEOS        bool
 	chatTemplate  string
+
+	template      strictjson.Value // the post-processor's template, while a file is read
+	before, after *int32           // what it adds
 
 	// search, if not nil, finds the id of a text in place of tokens, which are not read then.
 	search func(text string) (int32, bool)
@@ -71,9 +88,14 @@ type content struct {
 // build makes a tokenizer of c or says what contradicts what.
 func build(c content) (*Tokenizer, error) {
 	t := &Tokenizer{
-		tokens: c.tokens, bytes: make([]string, len(c.tokens)), pattern: c.pattern, nfc: c.pattern.nfc,
-		classes: classes{basicPlane()}, bos: c.bos, eos: c.eos, pad: c.pad, addBOS: c.addBOS, chatTemplate: c.chatTemplate,
+		tokens: c.tokens, bytes: make([]string, len(c.tokens)), pattern: c.pattern, nfc: c.nfc,
+		bos: c.bos, eos: c.eos, pad: c.pad, ends: c.ends, addBOS: c.addBOS, addEOS: c.addEOS, chatTemplate: c.chatTemplate,
 		special: make(map[string]int32),
+	}
+	if c.pieces != nil {
+		t.pieces = &pieces{pieceRules: *c.pieces, chars: make(map[rune]int32)}
+	} else {
+		t.classes = c.pattern.classes()
 	}
 	for len(t.tokens) > 0 && !t.tokens[len(t.tokens)-1].real() {
 		t.tokens = t.tokens[:len(t.tokens)-1]
@@ -82,27 +104,53 @@ func build(c content) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for b := range 256 {
-		id, ok := normal[byteText[b]]
-		if !ok {
-			return nil, refuse("E-TOK-011", "vocabulary", "no token for the byte 0x%02X (%q)", b, byteText[b]).
-				WithHint("a byte-level vocabulary has a token for each of the 256 bytes")
-		}
-		t.byteID[b] = id
+	if t.pieces != nil {
+		err = t.buildPieces(c, normal)
+	} else {
+		err = t.buildBytes(c, normal)
 	}
-	if err := t.rules.add(c.merges, normal); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	for _, s := range []struct {
-		name string
-		id   int32
-	}{{"bos", t.bos}, {"eos", t.eos}, {"padding", t.pad}} {
+	named := []specialID{{"bos", t.bos}, {"eos", t.eos}, {"padding", t.pad}}
+	for _, id := range t.ends {
+		named = append(named, specialID{"end", id})
+	}
+	for _, s := range named {
 		if s.id != None && !t.has(s.id) {
 			return nil, notInVocabulary(s.name, s.id, len(t.tokens))
 		}
 	}
 	t.encoders.New = func() any { return t.NewEncoder() }
 	return t, nil
+}
+
+// specialID is a token that has a name.
+type specialID struct {
+	name string
+	id   int32
+}
+
+// buildBytes fills what byte-level BPE needs.
+func (t *Tokenizer) buildBytes(c content, normal map[string]int32) error {
+	for b := range 256 {
+		id, ok := normal[byteText[b]]
+		if !ok {
+			return refuse("E-TOK-011", "vocabulary", "no token for the byte 0x%02X (%q)", b, byteText[b]).
+				WithHint("a byte-level vocabulary has a token for each of the 256 bytes")
+		}
+		t.byteID[b] = id
+	}
+	if c.ignoreMerges {
+		t.whole = make(map[string]int32, len(normal))
+		for text, id := range normal {
+			if raw, ok := fromByteText(text); ok {
+				t.whole[raw] = id
+			}
+		}
+	}
+	t.listed = len(c.merges)
+	return t.rules.add(c.merges, normal, "Ġ")
 }
 
 // real reports whether the token has text of its own.
@@ -130,9 +178,9 @@ func (t *Tokenizer) index() (map[string]int32, error) {
 		if twice {
 			return nil, refuse("E-TOK-005", "vocabulary", "token %q has two ids, %d and %d", clip(k.text), first, id)
 		}
-		if k.kind == Normal {
+		if k.kind == Normal || k.kind == Byte {
 			normal[k.text] = id
-			t.bytes[id] = fromByteText(k.text)
+			t.bytes[id] = t.decoded(k.text)
 			continue
 		}
 		if k.text == "" || len(k.text) > maxAddedText {
@@ -140,13 +188,16 @@ func (t *Tokenizer) index() (map[string]int32, error) {
 		}
 		t.special[k.text] = id
 		t.bytes[id] = k.text
-		into := &raw
-		if k.normalized && t.nfc {
-			into = &cooked
+		if t.pieces != nil {
+			t.bytes[id] = t.decoded(k.text)
 		}
-		into[Recognise][k.text] = id
+		into, text := &raw, k.text
+		if k.normalized && t.normalises() {
+			into, text = &cooked, t.normalise(k.text)
+		}
+		into[Recognise][text] = id
 		if k.kind == UserDefined {
-			into[PlainText][k.text] = id
+			into[PlainText][text] = id
 		}
 	}
 	for m := range raw {
@@ -155,8 +206,35 @@ func (t *Tokenizer) index() (map[string]int32, error) {
 	return normal, nil
 }
 
-// add stores the rules in rank order. Both parts and the result of each are normal tokens.
-func (m *merges) add(list [][2]string, normal map[string]int32) error {
+// decoded returns the bytes that the stored text of a token stands for.
+func (t *Tokenizer) decoded(text string) string {
+	if t.pieces != nil {
+		return pieceBytes(text)
+	}
+	if raw, ok := fromByteText(text); ok {
+		return raw
+	}
+	return text
+}
+
+// normalises reports whether normalise changes any text.
+func (t *Tokenizer) normalises() bool {
+	return t.nfc || t.pieces != nil && t.pieces.normalises()
+}
+
+// normalise is what happens to a text between added tokens.
+func (t *Tokenizer) normalise(s string) string {
+	if t.nfc {
+		return NFC(s)
+	}
+	if t.pieces != nil && t.pieces.normalises() {
+		return t.pieces.normalise(s)
+	}
+	return s
+}
+
+// add stores the rules in rank order. Both parts and the result of each are normal tokens; blank is a space in their text.
+func (m *merges) add(list [][2]string, normal map[string]int32, blank string) error {
 	m.rank = make(map[uint64]uint32, len(list))
 	m.pairs, m.result = make([][2]int32, len(list)), make([]int32, len(list))
 	for rank, parts := range list {
@@ -168,7 +246,7 @@ func (m *merges) add(list [][2]string, normal map[string]int32) error {
 		}
 		switch {
 		case strings.Contains(parts[0]+parts[1], " "):
-			return bad("a part holds a space, which byte-level text writes as Ġ")
+			return bad("a part holds a space, which the vocabulary writes as %s", blank)
 		case !okL:
 			return bad("the left part is not in the vocabulary")
 		case !okR:
@@ -228,8 +306,15 @@ func (t *Tokenizer) EOS() int32 { return t.eos }
 // Pad returns the id of the padding token, or None.
 func (t *Tokenizer) Pad() int32 { return t.pad }
 
+// Ends returns the ids that end a turn or a text beside EOS, as the tokenizer's own file names them. A model's
+// generation_config.json counts before them.
+func (t *Tokenizer) Ends() []int32 { return slices.Clone(t.ends) }
+
 // AddBOS reports whether the model expects BOS before a text. Encode never adds it.
 func (t *Tokenizer) AddBOS() bool { return t.addBOS }
+
+// AddEOS reports whether the model expects EOS behind a text. Encode never adds it.
+func (t *Tokenizer) AddEOS() bool { return t.addEOS }
 
 // ChatTemplate returns the Jinja text of the chat template, or "".
 func (t *Tokenizer) ChatTemplate() string { return t.chatTemplate }

@@ -18,7 +18,7 @@ import (
 
 var kindNames = map[tokenizer.Kind]string{
 	tokenizer.Normal: "normal", tokenizer.Unknown: "unknown", tokenizer.Control: "control",
-	tokenizer.UserDefined: "user-defined", tokenizer.Unused: "unused",
+	tokenizer.UserDefined: "user-defined", tokenizer.Unused: "unused", tokenizer.Byte: "byte",
 }
 
 func tokenizeInspect() *cli.Command {

@@ -270,14 +270,15 @@ func (m *Metadata) Check() []error {
 type Tokenizer struct {
 	Vocabulary []string  // index = id, byte-level text
 	Merges     []string  // "left right" in order of rank
-	Scores     []float64 // of a unigram model, one for each token
+	Scores     []float64 // of a SentencePiece model, one for each token
 	TokenType  []uint64  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; may be absent
 	ModelType  string    // bpe, gpt2, unigram, llama
 	PreType    string    // qwen2, …
 	BOS, EOS   *uint64   // nil if absent
 	Padding    *uint64
 	AddBOS     bool
-	Template   string // chat_template
+	Settings   []string // "name=value": what the keys above do not say
+	Template   string   // chat_template
 }
 
 // Tokenizer returns the embedded tokenizer, and false if the file has no vocabulary. A list whose length contradicts
@@ -298,6 +299,7 @@ func (m *Metadata) Tokenizer() (*Tokenizer, bool, error) {
 	t.EOS = read(&r, "tokenizer.eos_token_id", id)
 	t.Padding = read(&r, "tokenizer.padding_token_id", id)
 	t.AddBOS = read(&r, "tokenizer.add_bos_token", strictjson.Value.Bool)
+	t.Settings = read(&r, "tokenizer.settings", strictjson.Value.Strings)
 	t.Template = read(&r, "chat_template", strictjson.Value.Str)
 	declared := read(&r, "tokenizer.vocab_size", id)
 	rows := read(&r, "vocab_size", id)

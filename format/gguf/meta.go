@@ -333,6 +333,23 @@ func (m *Metadata) Ints(key string) ([]int64, bool, error) {
 	return list, true, nil
 }
 
+// Floats returns an array of numbers, and false if there is no such key. Another value is a fault of kind Format.
+func (m *Metadata) Floats(key string) ([]float32, bool, error) {
+	at, ok := m.byKey[key]
+	if !ok {
+		return nil, false, nil
+	}
+	e := m.entries[at]
+	if e.typ != Array || e.elem != Float32 {
+		return nil, true, m.other(e, "an array of f32")
+	}
+	list := make([]float32, e.n)
+	for k := range list {
+		list[k] = math.Float32frombits(binary.LittleEndian.Uint32(m.buf[e.begin+4*k:]))
+	}
+	return list, true, nil
+}
+
 // Missing returns a fault of kind Load about a key that a model needs to be used.
 func (m *Metadata) Missing(key string) error {
 	return fault.In(fault.Load, m.path, "is missing; a model without it can be inspected, not used").At("key %q", key).WithID("E-GGUF-022")
