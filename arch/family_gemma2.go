@@ -7,7 +7,7 @@ import (
 )
 
 // Gemma 2: norms around mixer and FFN that multiply by 1+w, GELU, soft-caps, a window on every other layer.
-var gemma2 = register(family{
+var _ = register(family{
 	name: "gemma2", class: "Gemma2ForCausalLM", gguf: "gemma2",
 	defaults: defaults{headDim: 256, tied: true, act: GELUTanh},
 	set: func(k *keys, c *Config) {

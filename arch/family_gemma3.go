@@ -3,7 +3,7 @@ package arch
 import "math"
 
 // Gemma 3: as Gemma 2 without soft-caps; q and k normalised over heads; a rotary base for windowed layers.
-var gemma3 = register(family{
+var _ = register(family{
 	name: "gemma3_text", nested: []string{"gemma3"}, class: "Gemma3ForCausalLM", gguf: "gemma3",
 	byType:   true,
 	defaults: defaults{headDim: 256, heads: 8, kvHeads: 4, vocab: 262208, positions: 131072, tied: true, act: GELUTanh},

@@ -9,7 +9,7 @@ import (
 
 // Gemma 4 (text): norms multiply by w again; unscaled scores; heads of full layers may be wider; late layers share k and
 // v; per-layer embeddings; experts beside the dense network.
-var gemma4 = register(family{
+var _ = register(family{
 	name: "gemma4_text", nested: []string{"gemma4"}, class: "Gemma4ForCausalLM", gguf: "gemma4",
 	defaults: defaults{headDim: 256, heads: 8, kvHeads: 4, vocab: 262144, positions: 131072, tied: true, act: GELUTanh},
 	set:      setGemma4,

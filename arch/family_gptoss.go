@@ -1,7 +1,7 @@
 package arch
 
 // gpt-oss: biases everywhere, sinks, alternating windows, YaRN, clamped SwiGLU experts.
-var gptOSS = register(family{
+var _ = register(family{
 	name: "gpt_oss", class: "GptOssForCausalLM", gguf: "gpt-oss",
 	defaults: defaults{headDim: 64, eps: 1e-5},
 	set: func(k *keys, c *Config) {

@@ -1,7 +1,7 @@
 package arch
 
 // Granite 3: Llama's layers with four factors.
-var granite = register(family{
+var _ = register(family{
 	name: "granite", class: "GraniteForCausalLM", gguf: "granite",
 	set:      setGranite,
 	stored:   stored{pairs: true},
@@ -10,7 +10,7 @@ var granite = register(family{
 })
 
 // Granite 4 without state-space layers and experts: its dense network is stored as a shared expert.
-var graniteHybrid = register(family{
+var _ = register(family{
 	name: "granitemoehybrid", class: "GraniteMoeHybridForCausalLM", gguf: "granite",
 	set: func(k *keys, c *Config) {
 		setGranite(k, c)

@@ -1,7 +1,7 @@
 package arch
 
 // Llama 2 and 3, and the many models that use their layers.
-var llama = register(family{
+var _ = register(family{
 	name: "llama", class: "LlamaForCausalLM", gguf: "llama",
 	set: func(k *keys, c *Config) {
 		k.bias(c)

@@ -1,7 +1,7 @@
 package arch
 
 // Ministral 3: YaRN, and queries scaled by their position.
-var ministral3 = register(family{
+var _ = register(family{
 	name: "ministral3", nested: []string{"mistral3"}, class: "Ministral3ForCausalLM", gguf: "mistral3",
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {

@@ -1,7 +1,7 @@
 package arch
 
 // Mistral 7B, Nemo and Small: Llama's layers, with a window on all of them unless it is null.
-var mistral = register(family{
+var _ = register(family{
 	name: "mistral", class: "MistralForCausalLM", gguf: "llama",
 	set: func(k *keys, c *Config) {
 		k.windows(c, 4096, 0)

@@ -1,7 +1,7 @@
 package arch
 
 // OLMo 2: norms after mixer and FFN instead of before; q and k normalised over whole rows.
-var olmo2 = register(family{
+var _ = register(family{
 	name: "olmo2", class: "Olmo2ForCausalLM", gguf: "olmo2",
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {
@@ -15,7 +15,7 @@ var olmo2 = register(family{
 })
 
 // OLMo 3: the same with windows; scaled rotary embeddings on full layers only.
-var olmo3 = register(family{
+var _ = register(family{
 	name: "olmo3", class: "Olmo3ForCausalLM", gguf: "olmo2",
 	defaults: defaults{eps: 1e-5}, windowed: true,
 	toGGUF: func(w *ggufWriter) { w.pattern() },

@@ -1,7 +1,7 @@
 package arch
 
 // Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; longrope; part of a head may be rotated.
-var phi3 = register(family{
+var _ = register(family{
 	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3",
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {

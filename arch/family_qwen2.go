@@ -1,7 +1,7 @@
 package arch
 
 // Qwen2 and Qwen2.5: biases on q, k and v.
-var qwen2 = register(family{
+var _ = register(family{
 	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
 	set: func(k *keys, c *Config) {
 		k.noWindow(c)

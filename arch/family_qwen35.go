@@ -3,7 +3,7 @@ package arch
 import "slices"
 
 // Qwen3.5 and 3.6 (text): three Gated DeltaNet layers, then one of gated attention.
-var qwen35 = register(family{
+var _ = register(family{
 	name: "qwen3_5_text", nested: []string{"qwen3_5"}, class: "Qwen3_5ForCausalLM", gguf: "qwen35",
 	defaults: defaults{headDim: 256},
 	set: func(k *keys, c *Config) {

@@ -3,7 +3,7 @@ package arch
 import "slices"
 
 // Qwen3 with experts: Qwen3's attention; softmax over all experts before the choice.
-var qwen3MoE = register(family{
+var _ = register(family{
 	name: "qwen3_moe", class: "Qwen3MoeForCausalLM", gguf: "qwen3moe",
 	defaults: defaults{headDim: 128},
 	set: func(k *keys, c *Config) {

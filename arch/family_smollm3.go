@@ -1,7 +1,7 @@
 package arch
 
 // SmolLM3: Llama's layers; every fourth has no rotary embedding.
-var smollm3 = register(family{
+var _ = register(family{
 	name: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3",
 	defaults: defaults{tied: true},
 	set: func(k *keys, c *Config) {

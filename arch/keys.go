@@ -171,7 +171,7 @@ func (k *keys) member(key string, err error) {
 
 // only refuses a value of key other than the one that is computed.
 func (k *keys) only(key string, want any) {
-	var got any = want
+	got := want
 	switch w := want.(type) {
 	case bool:
 		got = k.flag(key, w)

@@ -136,10 +136,10 @@ type defaults struct {
 	headDim, heads, kvHeads, vocab int
 	intermediate                   int
 	positions                      int
-	eps, theta                     float64
+	eps                            float64
 	tied                           bool
 	act                            Activation // gelu_tanh: the key is hidden_activation
-	bos, pad                       int
+	pad                            int
 }
 
 // read reads the keys that all families share, and then the family's own.

@@ -155,7 +155,7 @@ func (c *content) readFrame(root strictjson.Value) (s sections, err error) {
 		return s, err
 	}
 	s.added = f.ValueOr("added_tokens")
-	if k := s.added.Kind(); err == nil && k != strictjson.Absent && k != strictjson.Null {
+	if k := s.added.Kind(); k != strictjson.Absent && k != strictjson.Null {
 		err = s.added.Expect(strictjson.Array)
 	}
 	return s, err

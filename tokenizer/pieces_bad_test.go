@@ -66,15 +66,15 @@ func TestParsePiecesRefuses(t *testing.T) {
 			}
 			contracttest.Cases(t, 1)
 			_, err := Parse("f", changed, `{"bos_token": "<s>"}`)
-			switch {
-			case c.name == "two begin tokens":
+			switch c.name {
+			case "two begin tokens":
 				c.want = "post_processor adds token 2, but bos_token is token 1"
-			case c.name == "bytes missing":
+			case "bytes missing":
 				if err != nil {
 					t.Errorf("all bytes are there, and no unknown token is needed: %v", err)
 				}
 				return
-			case c.name == "bytes and unknown token missing":
+			case "bytes and unknown token missing":
 				if err != nil {
 					t.Errorf("characters without bytes are unknown: %v", err)
 				}
