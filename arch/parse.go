@@ -139,7 +139,6 @@ type defaults struct {
 	eps                            float64
 	tied                           bool
 	act                            Activation // gelu_tanh: the key is hidden_activation
-	pad                            int
 }
 
 // read reads the keys that all families share, and then the family's own.
