@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"apr/corpus"
 	"apr/device"
@@ -103,6 +105,39 @@ func (p *Replay) KnownStates(leg string) ([]Known, error) {
 			return nil, fault.In(fault.Invalid, dir, "is a checkpoint of leg %q, not of %q", st.Leg, leg).WithID("E-CKPT-003")
 		}
 		all = append(all, Known{leg, st.Step, dir})
+	}
+	return all, nil
+}
+
+// Setting is a setting that decides bits, as the newest checkpoint of a leg has it and as the run's configuration does.
+type Setting struct {
+	Leg, Checkpoint, Name string
+	Was, Is               any
+	Agrees                bool
+}
+
+// Settings compares the configuration with the newest checkpoint of a leg, as far as that has the same settings; nothing if no
+// checkpoint is kept.
+func (p *Replay) Settings(leg string) ([]Setting, error) {
+	c := p.checkpoints(leg)
+	names, err := c.list()
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	dir := names[len(names)-1]
+	st, err := c.verify(dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []Setting
+	for _, name := range slices.Sorted(maps.Keys(p.run.Options)) {
+		was, ok := st.Must[name]
+		if !ok {
+			continue
+		}
+		is := p.run.Options[name]
+		same := len(differences(map[string]any{name: was}, map[string]any{name: is})) == 0
+		all = append(all, Setting{leg, filepath.Base(dir), name, was, is, same})
 	}
 	return all, nil
 }

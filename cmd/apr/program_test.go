@@ -106,6 +106,7 @@ func TestVerifyNotRecorded(t *testing.T) {
 		t.Error(text)
 	}
 	edit(t, "run/manifest.json", `"program": "`, `"was": "`)
+	reseal(t, "run")
 	if text := lines(); !strings.Contains(text, "version.program") || !strings.Contains(text, "3 values were not recorded") {
 		t.Error(text)
 	}
@@ -114,6 +115,7 @@ func TestVerifyNotRecorded(t *testing.T) {
 		t.Errorf("exit %d: %v of %v", code, v["not_recorded"], v["passed"])
 	}
 	edit(t, "run/manifest.json", `"was": "`, `"program": "executable 00`)
+	reseal(t, "run")
 	if code, v := call(t, "verify", "run", "--steps", "1"); code != 5 || !strings.Contains(errorText(v), "version.program") {
 		t.Errorf("another program: exit %d, %s", code, errorText(v))
 	}

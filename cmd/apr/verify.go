@@ -19,7 +19,8 @@ func verifyCommand() *cli.Command {
 		Name: "verify", Short: "Recompute what a run wrote down, from its inputs",
 		Long: "Hashes of inputs, outputs and code; the arithmetic of every logged step; loss and gradient norm of known steps in float64 (those\n" +
 			"that follow the initial weights and each kept checkpoint), the steps after them on the device, and the first in other\n" +
-			"micro-batches; the final weights; the held-out scores. Run it from the folder that the run was started in.",
+			"micro-batches; the final weights; the held-out scores; what records say of each other, and their hashes in the receipt. Run it from\n" +
+			"the folder that the run was started in.",
 		Example: "apr verify runs/mine\napr verify runs/mine --steps 0 --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"apr/internal/contracttest"
+	runlog "apr/run/log"
 )
 
 // call runs the program and returns its exit code and JSON.
@@ -181,6 +183,124 @@ func TestVerify(t *testing.T) {
 				t.Errorf("exit %d, %s; want 5 and %q", code, message, tt.want)
 			}
 		})
+	}
+}
+
+// replace changes all of what a pattern matches in a file, which must be something.
+func replace(t *testing.T, name, pattern, with string) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := regexp.MustCompile(pattern).ReplaceAll(b, []byte(with))
+	if bytes.Equal(is, b) {
+		t.Fatalf("%s: %q changes nothing", name, pattern)
+	}
+	if err := os.WriteFile(name, is, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reseal gives the receipt of a run the hashes of the records as they are now.
+func reseal(t *testing.T, dir string) {
+	t.Helper()
+	sums, err := runlog.HashRecords(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "receipt.json")
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for record, sum := range sums {
+		b = regexp.MustCompile(`("`+regexp.QuoteMeta(record)+`": ")[0-9a-f]*`).ReplaceAll(b, []byte("${1}"+sum))
+	}
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever field of a record was edited, a check that names the record disagrees.
+func TestVerifyRecords(t *testing.T) {
+	dir := smallRun(t)
+	whole := os.DirFS(dir)
+	const receipt, manifest, events, steps = "run/receipt.json", "run/manifest.json", "run/events.jsonl", "run/steps.jsonl"
+	for _, tt := range []struct{ name, file, pattern, with, want string }{
+		{"cross-entropy", receipt, `("ce": )`, "${1}1", "receipt.json: result.ce"},
+		{"divergence", receipt, `(\n    "kl": )`, "${1}1", "receipt.json: result.kl"},
+		{"tokens", receipt, `("tokens": )`, "${1}1", "receipt.json: tokens"},
+		{"targets", receipt, `(\n  "targets": )`, "${1}1", "receipt.json: targets"},
+		{"targets seen", receipt, `("targets_seen": )`, "${1}1", "receipt.json: result.targets_seen"},
+		{"status of the result", receipt, `(\n    "status": ")completed`, "${1}failed", "receipt.json: result.status"},
+		{"run of the receipt", receipt, `(\n  "run_id": ")`, "${1}x", "receipt.json: run_id"},
+		{"run of the result", receipt, `(\n    "run_id": ")`, "${1}x", "receipt.json: result.run_id"},
+		{"run of all but the events", "", `("run_id": ")`, "${1}x", "events.jsonl: attempt 1: run_id"},
+		{"second copy of the outputs", receipt, `(\n      "student.apr": ")`, "${1}0", "receipt.json: result.outputs"},
+		{"error of a margin", receipt, `(\n        "standard_error": 0\.\d\d\d\d\d\d)`, "${1}1", "receipt.json: result.margins"},
+		{"number of checkpoints", receipt, `("checkpoints": )`, "${1}1", "receipt.json: result.checkpoints"},
+		{"seconds of checkpoints", receipt, `("checkpoint_seconds": )`, "${1}1", "receipt.json: result.checkpoint_seconds"},
+		{"resumed from", receipt, `(\n    "initial_loss": )`, "\n    \"resumed_from\": \"x\",${1}", "receipt.json: result.resumed_from"},
+		{"a field of the receipt", receipt, `(\n  "by": )`, "\n  \"audited\": true,${1}", "receipt.json: fields"},
+		{"a field of the result", receipt, `(\n    "initial_loss": )`, "\n    \"audited\": true,${1}", "receipt.json: fields"},
+		{"a field said twice", receipt, `(\n  "by": )`, "\n  \"by\": \"the auditor\",${1}", "receipt.json: line"},
+		{"no hashes", receipt, `,\n  "records": \{[^}]*\}`, "", "receipt.json: records.events.jsonl"},
+		{"no hash of the steps", receipt, `,\n    "steps.jsonl": "[0-9a-f]*"`, "", "receipt.json: records.steps.jsonl"},
+		{"no events", events, `(?s).*`, "", "receipt.json: records.events.jsonl"},
+		{"no evaluations", events, `(?m)^.*"kind":"evaluation".*\n`, "", "receipt.json: records.events.jsonl"},
+		{"a reason", events, `"reason":"`, `"reason":"not `, "receipt.json: records.events.jsonl"},
+		{"a field of an event", events, `"kind":"attempt"`, `"kind":"attempt","audited":true`, "events.jsonl: fields"},
+		{"a field of a step", steps, `"leg":"control"`, `"leg":"control","audited":true`, "steps.jsonl: fields"},
+		{"the memory of a step", steps, `"memory":`, `"memory":1`, "receipt.json: records.steps.jsonl"},
+		{"weight decay", manifest, `("weight_decay": \{\s*"value": )[\d.e-]+`, "${1}0.2", "manifest.json: config.weight_decay"},
+		{"beta2", manifest, `("beta2": \{\s*"value": )[\d.e-]+`, "${1}0.95123", "manifest.json: config.beta2"},
+		{"largest gradient norm", manifest, `("max_grad_norm": \{\s*"value": )[\d.e-]+`, "${1}1e6", "manifest.json: config.max_grad_norm"},
+		{"held-out share", manifest, `("val_fraction": \{\s*"value": )[\d.e-]+`, "${1}0.07", "receipt.json: records.manifest.json"},
+		{"warm-up", manifest, `("warmup_steps": \{\s*"value": )[\d.e-]+`, "${1}1", "receipt.json: records.manifest.json"},
+		{"bytes of the data", manifest, `(?s)("data": \{[^}]*"bytes": )`, "${1}1", "manifest.json: inputs.data.bytes"},
+		{"detail of an input", manifest, `(\d+ documents)`, "1$1", "manifest.json: inputs.data.detail"},
+		{"a field of the manifest", manifest, `(\n  "run_id": )`, "\n  \"audited\": true,${1}", "manifest.json: fields"},
+		{"samples", "run/samples.json", `("text":\s*")`, "${1}x", "receipt.json: records.samples.json"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			copied := t.TempDir()
+			if err := os.CopyFS(copied, whole); err != nil {
+				t.Fatal(err)
+			}
+			t.Chdir(copied)
+			files := []string{tt.file}
+			if tt.file == "" {
+				files = []string{receipt, manifest}
+			}
+			for _, name := range files {
+				replace(t, name, tt.pattern, tt.with)
+			}
+			code, v := call(t, "verify", "run", "--steps", "1")
+			bad := ""
+			checks, _ := v["checks"].([]any)
+			for _, c := range checks {
+				if c := c.(map[string]any); c["ok"] == false && c["not_recorded"] != true {
+					bad += fmt.Sprint(c["field"], "\n")
+				}
+			}
+			if code != 5 || v["passed"] == true || !strings.Contains(bad, tt.want) {
+				t.Errorf("exit %d, %v; want 5 and %q among\n%s", code, v["error"], tt.want, bad)
+			}
+		})
+	}
+}
+
+// A run of a program that wrote no hashes of records has them counted as not recorded.
+func TestVerifyRecordsNotRecorded(t *testing.T) {
+	smallRun(t)
+	replace(t, "run/receipt.json", `,\n  "records": \{[^}]*\}`, "")
+	replace(t, "run/manifest.json", `,\n    "program": "[^"]*"`, "")
+	code, v := call(t, "verify", "run", "--steps", "1")
+	contracttest.Cases(t, 1)
+	if code != 0 || v["not_recorded"] != 7.0 { // four records, the program, and the revision that no test has
+		t.Errorf("exit %d, %v not recorded, %v", code, v["not_recorded"], v["error"])
 	}
 }
 

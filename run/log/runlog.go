@@ -116,6 +116,8 @@ type Receipt struct {
 	Finished time.Time         `json:"finished"`
 	Result   any               `json:"result,omitempty"`
 	Outputs  map[string]string `json:"outputs"` // path in the run directory → SHA-256
+	// Records are the hashes of the other records when the receipt was written: see HashRecords. Absent: an earlier version's.
+	Records map[string]string `json:"records,omitempty"`
 }
 
 // Number is a float64 that JSON can hold: NaN and infinities become null.
@@ -261,7 +263,7 @@ func (d *Dir) WriteManifest(m Manifest) error {
 			if err := d.writeJSON(name, m); err != nil {
 				return err
 			}
-			return d.Event(Attempt, fmt.Sprint(i), map[string]any{"manifest": name, "pid": os.Getpid()}, "")
+			return d.Event(Attempt, fmt.Sprint(i), map[string]any{"manifest": name, "run_id": m.RunID, "pid": os.Getpid()}, "")
 		} else if err != nil {
 			return fault.In(fault.IO, d.File(name), "cannot be looked at").Because(err)
 		}
@@ -311,10 +313,13 @@ func (d *Dir) TruncateSteps(leg string, from int) error {
 	})
 }
 
-// WriteReceipt writes receipt.json, the last file of a run.
+// WriteReceipt writes receipt.json, the last file of a run, with the hashes of the records as they then are.
 func (d *Dir) WriteReceipt(r Receipt) error {
+	err := d.Flush()
 	r.Schema, r.Finished = "apr.receipt/1", time.Now().UTC()
-	return errors.Join(d.Flush(), d.writeJSON("receipt.json", r))
+	sums, failed := HashRecords(d.Path)
+	r.Records = sums
+	return errors.Join(err, failed, d.writeJSON("receipt.json", r))
 }
 
 func (d *Dir) writeJSON(name string, v any) error {

@@ -1,18 +1,20 @@
-// Package verify recomputes what a finished run wrote down, from the inputs it kept: hashes of inputs and outputs, the
-// arithmetic of every logged line, the loss and gradient of known steps in float64, further steps on a device, the same
+// Package verify recomputes what a finished run wrote down, from the inputs it kept: hashes of inputs, outputs and records,
+// the second copies of what the receipt says, the arithmetic of every logged line, the loss and gradient of known steps in float64, further steps on a device, the same
 // step under other splits, the final weights, and the held-out scores.
 //
 // A run knows the weights before training, which follow from a file or a seed, and those of its kept checkpoints. Steps
 // are recomputed from there.
 //
 // Caveats. Loss, CE, KL and gradient norm of a step that is not recomputed are judged by their arithmetic alone: a
-// consistent lie about it is found by recomputing more steps only. The inputs must lie where they lay.
+// consistent lie about it is found by recomputing more steps only. Nothing is signed: who edits a record that nothing recomputes, with its hash in the
+// receipt and every copy, is not found. The inputs must lie where they lay.
 package verify
 
 import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -76,32 +78,47 @@ func Run(ctx context.Context, o Options) ([]Check, error) {
 	if err := v.open(); err != nil {
 		return nil, err
 	}
+	err := v.compare(ctx)
+	// Last, whatever came before: a number that was recomputed says more than one that was written elsewhere as well, and that
+	// more than the hash of its file.
+	v.receipt()
+	if v.replay != nil {
+		v.details()
+		if err == nil {
+			err = v.settings()
+		}
+		err = errors.Join(err, v.replay.Close())
+	}
+	return v.out, errors.Join(err, v.records())
+}
+
+// compare recomputes what can be. It leaves the inputs open.
+func (v *verifier) compare(ctx context.Context) error {
 	v.code()
 	if err := v.outputs(); err != nil {
-		return v.out, err
+		return err
 	}
 	v.lines()
 	v.summary()
-	if o.Observer != nil {
-		o.Observer.Phase("reading the inputs again")
+	if v.Observer != nil {
+		v.Observer.Phase("reading the inputs again")
 	}
 	var err error
-	if v.replay, err = distill.OpenReplay(ctx, o.Config, o.Device, o.Observer); err != nil {
-		return v.out, fmt.Errorf("the run's inputs: %w", err)
+	if v.replay, err = distill.OpenReplay(ctx, v.Config, v.Device, v.Observer); err != nil {
+		return fmt.Errorf("the run's inputs: %w", err)
 	}
-	defer v.replay.Close()
 	if err := v.inputs(); err != nil {
-		return v.out, err
+		return err
 	}
 	if !v.ok() {
-		return v.out, nil // what follows would compute from something else
+		return nil // what follows would compute from something else
 	}
 	for _, recompute := range []func(context.Context) error{v.recompute, v.final, v.scores} {
 		if err := recompute(ctx); err != nil {
-			return v.out, err
+			return err
 		}
 	}
-	return v.out, nil
+	return nil
 }
 
 // ok reports whether all checks so far agree.
