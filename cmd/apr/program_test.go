@@ -23,6 +23,18 @@ func TestProgramIdentity(t *testing.T) {
 	if got := contentOf(filepath.Join(t.TempDir(), "none")); got != "" {
 		t.Errorf("a file that is not there is %q", got)
 	}
+	id := func(text string) string {
+		path := filepath.Join(t.TempDir(), "program")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return contentOf(path)
+	}
+	long := strings.Repeat("a", 1<<20)
+	if id(long+"b") != id(long+"b") || id(long+"b") == id(long+"c") {
+		t.Error("two programs that differ in their last byte are one, or one is two")
+	}
+	contracttest.Cases(t, 4)
 }
 
 // Under go run the program is a file of another name each time: its content names it, the same for equal code, another for changed
