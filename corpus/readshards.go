@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,25 +94,6 @@ func (t *Tokens) readShard(path string, vocab int) (File, error) {
 		at += int64(len(part))
 	}
 	return File{Path: path, Bytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
-}
-
-// ShardEOS returns the id that EncodeCorpus put between the documents of the shards in dir, as its manifest.json says; false
-// without a manifest, or one that says none.
-func ShardEOS(dir string) (int32, bool, error) {
-	path := filepath.Join(dir, manifestName)
-	if _, err := os.Lstat(path); os.IsNotExist(err) {
-		return 0, false, nil
-	}
-	v, err := strictjson.ParseFile(path, 16<<20, strictjson.Options{})
-	if err != nil {
-		return 0, false, err
-	}
-	f := strictjson.NewFields(v)
-	eos := f.IntOr("eos", -1)
-	if err := f.Err(); err != nil {
-		return 0, false, strictjson.Fault(path, v.Source(), err)
-	}
-	return int32(eos), eos >= 0 && eos <= math.MaxInt32, nil
 }
 
 // checkManifest compares the files read with manifest.json, if there is one.

@@ -43,6 +43,7 @@ type ShardOptions struct {
 	Encode      EncodeOptions
 	ShardTokens int64     // ids a shard, the last holding what remains; 0: DefaultShardTokens
 	EOSPolicy   EOSPolicy // "": EOSBetween
+	Tokenizer   string    // tokenizer.IDsSHA256 of the encoder's, for the manifest; "": not known
 	Force       bool      // replace the shards and manifest already there
 	ForRecords  []string  // see Report.Idle
 }
@@ -59,7 +60,8 @@ type ShardReport struct {
 	Schema      string    `json:"schema"`
 	Shards      []Shard   `json:"shards"`
 	TotalTokens int64     `json:"total_tokens"`
-	SHA256      string    `json:"sha256"` // of all shards' bytes, one after the other
+	SHA256      string    `json:"sha256"`                     // of all shards' bytes, one after the other
+	Tokenizer   string    `json:"tokenizer_sha256,omitempty"` // see tokenizer.IDsSHA256
 	Vocab       int       `json:"vocab_size"`
 	EOS         int32     `json:"eos"`
 	EOSPolicy   EOSPolicy `json:"eos_policy"`
@@ -89,7 +91,7 @@ func EncodeCorpus(ctx context.Context, paths []string, dir string, enc Encoder, 
 		first = false
 		return w.write(e.ids)
 	})
-	rep := &ShardReport{Schema: "apr.token-shards/1", Vocab: opt.Encode.Vocab, EOS: opt.Encode.EOS, EOSPolicy: opt.EOSPolicy, Source: source}
+	rep := &ShardReport{Schema: "apr.token-shards/1", Tokenizer: opt.Tokenizer, Vocab: opt.Encode.Vocab, EOS: opt.Encode.EOS, EOSPolicy: opt.EOSPolicy, Source: source}
 	if err == nil {
 		err = source.Idle(nil, opt.ForRecords)
 	}

@@ -98,13 +98,39 @@ func asJSON(v any) any {
 	return out
 }
 
-// changes returns in what the run differs from that of a checkpoint: also in its schema, for an older one does not say all.
-func (l *leg) changes(st state) []string {
+// changes returns in what the run differs from that of a checkpoint: also in its schema, for an older one does not say all,
+// and in the records of the steps before it.
+func (l *leg) changes(st state) ([]string, error) {
+	lost, err := l.lostSteps(st.Step)
 	diff := differences(st.Must, l.run.mustAgree())
 	if st.Schema != checkpointSchema {
 		diff = append([]string{fmt.Sprintf("the checkpoint is of schema %s, which recorded less of what bits depend on than %s", st.Schema, checkpointSchema)}, diff...)
 	}
-	return diff
+	return append(diff, lost...), err
+}
+
+// lostSteps says if steps.jsonl does not hold each of the leg's steps before n once, as it did when the checkpoint was written.
+func (l *leg) lostSteps(n int) ([]string, error) {
+	steps, _, err := l.run.dir.Written()
+	if err != nil {
+		return nil, err
+	}
+	count, found, twice := make([]int, n), 0, 0
+	for _, s := range steps {
+		if s.Leg == l.name && s.Step >= 0 && s.Step < n {
+			if count[s.Step]++; count[s.Step] == 1 {
+				found++
+			} else {
+				twice++
+			}
+		}
+	}
+	if found == n && twice == 0 {
+		return nil, nil
+	}
+	first := slices.IndexFunc(count, func(c int) bool { return c != 1 })
+	return []string{fmt.Sprintf("steps.jsonl holds %d of the %d steps of leg %s before the checkpoint, %d of them more than once; the first that is lost or double is step %d",
+		found, n, l.name, twice, first)}, nil
 }
 
 // mayContinue refuses a checkpoint of another run, or of an older program, unless changes are allowed.
@@ -112,10 +138,13 @@ func (l *leg) mayContinue(st state, from string) error {
 	if st.Schema != checkpointSchema && !slices.Contains(olderSchemas, st.Schema) {
 		return fault.In(fault.Format, from, "is a checkpoint of schema %q; this program reads %s", st.Schema, checkpointSchema).WithID("E-CKPT-009")
 	}
-	diff := l.changes(st)
+	diff, err := l.changes(st)
+	if err != nil {
+		return err
+	}
 	if len(diff) == 0 || l.run.AllowChanged {
 		return nil
 	}
 	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s", strings.Join(diff, "; ")).
-		WithHint("restore the settings and the program, or --allow-changed, which records the difference").WithID("E-CKPT-004")
+		WithHint("restore the settings, the program and the records, or --allow-changed, which records the difference").WithID("E-CKPT-004")
 }

@@ -396,6 +396,9 @@ func (c checkpoints) verify(dir string) (st state, err error) {
 	if own := sha256.Sum256(text); string(want) != sums(hex.EncodeToString(own[:]), st.SHA256) {
 		return st, fault.In(fault.Format, path, "or %s beside it is damaged: its SHA-256 %x or that of the tensors is not the same in both", sumsFile, own).WithID("E-CKPT-002")
 	}
+	if is, want := strings.TrimSuffix(filepath.Base(dir), oldSuffix), filepath.Base(c.name(st.Step)); is != want {
+		return st, fault.In(fault.Format, dir, "was renamed: it holds the checkpoint %s", want).WithID("E-CKPT-010")
+	}
 	path = filepath.Join(dir, tensorsFile)
 	sum, n, err := c.hashFile(path)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"apr/corpus"
 	"apr/eval"
@@ -86,6 +87,9 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 	if err != nil {
 		return err
 	}
+	if err := r.checkTeacher(out.Evaluations); err != nil {
+		return err
+	}
 	for _, c := range out.Canaries {
 		if !c.Caught {
 			r.obs.Message("the distilled student is not surely better than the canary %q (%s): its score says nothing", c.Name, c.What)
@@ -95,6 +99,21 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 		r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs))),
 		r.dir.Event("evaluation", "margins", out.Margins, "of the distilled student, over blocks of neighbouring windows that all models saw"),
 		r.dir.Event("evaluation", "canaries", out.Canaries, fmt.Sprintf("broken variants of the distilled student, through the same evaluation; it must beat them by %d standard errors", eval.CanaryErrors)))
+}
+
+// checkTeacher reports a teacher that knows less of the held-out text than one that gives each id the same probability: the
+// text, or its ids, are not what the teacher was trained on.
+func (r *Run) checkTeacher(all []Evaluation) error {
+	uniform := math.Log(float64(r.in.vocab))
+	for _, e := range all {
+		if e.Name != nameTeacher || e.NatsPerToken <= uniform {
+			continue
+		}
+		r.obs.Message("warning: the teacher has %.3f nats per token on the held-out text, more than the %.3f of a model that gives all %d ids the same probability: are text and ids those that it was trained on?",
+			e.NatsPerToken, uniform, r.in.vocab)
+		return r.dir.Event("warning", runlog.TeacherBelowUniform, map[string]any{"nats_per_token": runlog.Number(e.NatsPerToken), "uniform": uniform}, "there is nothing to learn from it on this text")
+	}
+	return nil
 }
 
 // scoreHeldOut scores subjects on the held-out windows beside the teacher, and canaries of the model in final in the

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 
 	"apr/corpus"
@@ -30,6 +29,7 @@ type inputs struct {
 
 	rows        *corpus.Rows
 	train, held *corpus.Tokens // held nil: nothing is held out
+	unsaid      string         // why nothing proves that the ids of shards are the models'; empty: their manifest does, or there are none
 	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	records     map[string]runlog.Input
@@ -189,7 +189,7 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	obs.Phase("reading and encoding text")
 	var err error
 	if c.Dataset != "" {
-		err = in.readShards(c)
+		err = in.readShards(c, obs)
 	} else {
 		in.train, err = in.encode(ctx, c, "data", c.Data, obs)
 	}
@@ -284,45 +284,6 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 	case corpus.CacheWritten:
 		obs.Message("tokens of %s are kept in %s", name, use.Path)
 	}
-}
-
-func (in *inputs) readShards(c Config) error {
-	eos, err := in.endOfShards(c)
-	if err != nil {
-		return err
-	}
-	t, files, err := corpus.ReadShards(c.Dataset, in.vocab, eos)
-	if err != nil {
-		return err
-	}
-	in.train = t
-	in.records["data"] = runlog.Input{Path: c.Dataset, SHA256: t.SHA256(), Of: ofDocuments, Detail: fmt.Sprintf("%d shards, %d tokens", len(files), len(t.IDs))}
-	return nil
-}
-
-// endOfShards returns the id that ends the documents of token shards: the tokenizer's; without one, what the shards' own
-// manifest says, or a model's configuration.
-func (in *inputs) endOfShards(c Config) (int32, error) {
-	if in.tokenizer != nil {
-		return corpus.EndOfText(in.tokenizer)
-	}
-	eos, known, err := corpus.ShardEOS(c.Dataset)
-	if err != nil {
-		return 0, err
-	}
-	for _, id := range []int{in.studentConfig.EOS, in.teacher.Config.EOS} {
-		if !known && id >= 0 {
-			eos, known = int32(min(id, math.MaxInt32)), true
-		}
-	}
-	switch {
-	case !known:
-		return 0, fault.In(fault.Load, c.Dataset, "which id ends a document is not known: neither model has a tokenizer, or eos_token_id in its configuration").
-			WithHint("state eos_token_id in config.json").WithID("E-DISTILL-030")
-	case int(eos) >= in.vocab:
-		return 0, fault.In(fault.Invalid, c.Dataset, "id %d, which ends a document, is not below the vocabulary's %d", eos, in.vocab).WithID("E-DISTILL-031")
-	}
-	return eos, nil
 }
 
 // manifest starts the run's manifest with the inputs.

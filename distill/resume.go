@@ -109,7 +109,11 @@ func (l *leg) restore(out *Outcome) error {
 	if err := l.mayContinue(st, from); err != nil {
 		return err
 	}
-	if diff := l.changes(st); len(diff) > 0 {
+	diff, err := l.changes(st)
+	if err != nil {
+		return err
+	}
+	if len(diff) > 0 {
 		if err := r.dir.Event("warning", ResumedWithChanges, diff, "--allow-changed"); err != nil {
 			return err
 		}

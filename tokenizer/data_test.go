@@ -174,6 +174,9 @@ func TestCompare(t *testing.T) {
 			if got := fmt.Sprint(Compare(a, b)); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
+			if same := a.IDsSHA256() == b.IDsSHA256(); same != (c.want == "<nil>") {
+				t.Errorf("equal hashes: %v", same)
+			}
 		})
 	}
 }

@@ -185,7 +185,7 @@ func tokenizeCorpus() *cli.Command {
 			}
 			opt := corpus.ShardOptions{
 				Encode:      corpus.EncodeOptions{EOS: eos, Vocab: tok.RealIDs(), Workers: workers},
-				ShardTokens: shard, EOSPolicy: corpus.EOSPolicy(policy), Force: force, ForRecords: e.Settings.Asked("content-field"),
+				ShardTokens: shard, EOSPolicy: corpus.EOSPolicy(policy), Tokenizer: tok.IDsSHA256(), Force: force, ForRecords: e.Settings.Asked("content-field"),
 			}
 			if e.Settings.Given("content-field") {
 				opt.Encode.Read.TextField = field

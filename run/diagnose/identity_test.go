@@ -28,6 +28,9 @@ func TestCopies(t *testing.T) {
 		"copy": {func(_ string, d *runlog.Dir) error {
 			return errors.Join(d.Event("warning", runlog.FirstStepAgrees, map[string]any{"kl": 3e-9}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "copy", "before any training the student computed what the teacher computes: there is nothing to learn", true},
+		"worse than uniform": {func(_ string, d *runlog.Dir) error {
+			return errors.Join(d.Event("warning", runlog.TeacherBelowUniform, map[string]any{"nats_per_token": 9.5, "uniform": 8.3}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "teacher", "the teacher knows less of this text than a model that knows nothing", true},
 		"different": {related("different"), "", "", false},
 	} {
 		dir := makeRun(t, falling, 0.5, 1e-3, tt.more)

@@ -14,3 +14,6 @@ type Kinship struct {
 
 // FirstStepAgrees is the name of the event of a run whose student gave the teacher's distribution before it was trained.
 const FirstStepAgrees = "nothing to learn in the first step"
+
+// TeacherBelowUniform is the name of the event of a run whose teacher scored worse than chance on the held-out text.
+const TeacherBelowUniform = "teacher worse than uniform"
