@@ -111,7 +111,8 @@ func expanded(a, b *stretch) string {
 	}
 	for _, from := range x {
 		for _, to := range y {
-			if compare(from, to).rounded() {
+			// steps alike say nothing of how errors are spread: blocks trained by little would pass
+			if t := compare(from, to); t.rounded() && float64(t.errors) >= fewOf*float64(t.n) {
 				return fmt.Sprintf("blocks of one original, then %s and %s", a.dtype, b.dtype)
 			}
 		}

@@ -274,7 +274,7 @@ func TestIdentityOfChains(t *testing.T) {
 		"bf16 of q6_k of q4_k":         {hf, through(q4, f32, q6, bf16)},
 		"q6_k of q6_k":                 {hf, through(q6, f32, q6)},
 		"q4_k, and bf16 of q6_k of it": {through(q4), through(q4, f32, q6, bf16)},
-		"f32 of q5_k and bf16 of q8_0": {through(tensor.Q5_K, f32), through(q8, bf16)},
+		"f32 of q5_k and f32 of q8_0":  {through(tensor.Q5_K, f32), through(q8, f32)},
 		"f32 of q4_0 and f32 of q6_k":  {through(tensor.Q4_0, f32), through(q6, f32)},
 	} {
 		t.Run(name, func(t *testing.T) {

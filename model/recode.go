@@ -57,7 +57,7 @@ func throughTwo(from, to *stretch, d, e tensor.DType) bool {
 
 // becomes reports whether to is coded, which is from in another type, after rounding to its own type, whoever rounded.
 func becomes(from, coded, to *stretch) bool {
-	if encodesAs(coded, to) {
+	if coded.dtype.IsQuantized() && encodesAs(coded, to) { // a plain type gives back what was trained by less than half its step
 		return true
 	}
 	if t := compare(from.exact(), coded); !t.same() && !t.rounded() {
