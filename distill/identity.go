@@ -31,6 +31,9 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 		Relation: string(k.Relation), Tensor: k.Tensor, Field: k.Field, Difference: runlog.Number(k.Difference), Rounding: k.Rounding,
 		Values: k.Values, Allowed: related && c.AllowSameModel, Text: k.String(),
 	}
+	if k.Alike != nil {
+		in.kin.Tensors, in.kin.Alike, in.kin.Others = k.Alike.Tensors, k.Alike.Alike, k.Alike.Others
+	}
 	switch {
 	case !related || c.AllowSameModel:
 		return nil
@@ -57,6 +60,10 @@ func (r *Run) recordIdentity() error {
 	k := r.in.kin
 	if k == nil {
 		return nil
+	}
+	if k.Alike > 0 {
+		r.obs.Message("warning: %d of %d tensors of the student are those of the teacher; is it an edited copy? %s", k.Alike, k.Tensors, k.Text)
+		return r.dir.Event("warning", runlog.MostlyAlike, k, k.Text)
 	}
 	kind := "decision"
 	if k.Allowed {

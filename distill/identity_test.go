@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,8 +85,8 @@ func TestFirstStepOfACopy(t *testing.T) {
 		}
 		return q, found, f
 	}
-	q, found, f := copies(t, changedCopy(t, tensor.F32, permuted))
-	if !found || !strings.Contains(strings.Join(q.messages, "\n"), "is it a copy of the teacher?") || len(f.Findings) != 1 || f.Findings[0].ID != "copy" {
+	q, found, f := copies(t, changedCopy(t, tensor.F32, permuted)) // which leaves attention, norms and tables as they are
+	if !found || !strings.Contains(strings.Join(q.messages, "\n"), "is it a copy of the teacher?") || len(f.Findings) != 2 || !hasFinding(f, "copy") || !hasFinding(f, "alike") {
 		t.Errorf("event: %v; messages %q; findings %+v", found, q.messages, f.Findings)
 	}
 	q, found, f = copies(t, changedCopy(t, tensor.F32, func(name string, _ int, v []float32) {
@@ -97,6 +98,43 @@ func TestFirstStepOfACopy(t *testing.T) {
 		t.Errorf("a student that learns: event: %v; messages %q; findings %+v", found, q.messages, f.Findings)
 	}
 	contracttest.Cases(t, 2)
+}
+
+func hasFinding(f diagnose.Findings, id string) bool {
+	return slices.ContainsFunc(f.Findings, func(x diagnose.Finding) bool { return x.ID == id })
+}
+
+// A copy with one value changed is another model; that the rest is the teacher's is told: on the terminal, as an event, as a
+// finding, and in the manifest.
+func TestEditedCopyIsTold(t *testing.T) {
+	c := tinyConfig(t)
+	c.Student, c.StudentConfig, c.Steps = changedCopy(t, tensor.F32, func(name string, _ int, v []float32) {
+		if name == "model.norm.weight" {
+			v[3] *= 1.05
+		}
+	}), "", 1
+	_, q, err := runOnce(t, c, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := runlog.Read(c.Output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := r.Manifest.Kinship; k == nil || k.Relation != "different" || k.Alike == 0 || k.Alike != k.Tensors-1 || !slices.Equal(k.Others, []string{"model.norm.weight"}) {
+		t.Errorf("kinship %+v", k)
+	}
+	if !slices.ContainsFunc(r.Events, func(e runlog.Event) bool { return e.Kind == "warning" && e.Name == runlog.MostlyAlike }) {
+		t.Error("no event")
+	}
+	if said := strings.Join(q.messages, "\n"); !strings.Contains(said, "is it an edited copy?") || !strings.Contains(said, "model.norm.weight") {
+		t.Errorf("messages %q", q.messages)
+	}
+	f, err := diagnose.Run(c.Output, VerifyCheckpoint)
+	if err != nil || !hasFinding(f, "alike") {
+		t.Errorf("findings %+v, %v", f.Findings, err)
+	}
+	contracttest.Cases(t, 1)
 }
 
 // A student that is the teacher, or derived from it, trains only when that is allowed, and the run says which of the two it is.

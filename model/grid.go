@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 
 	"apr/quant"
@@ -89,18 +90,46 @@ func onSteps(values []float32, from, step, precision float64) bool {
 	return 4*said >= len(values)
 }
 
-// expanded says that one stretch is the other after it had been blocks; empty: it has not.
+// expanded says that one stretch is the other after it had been blocks, or that both had been, of one original; empty: neither.
 func expanded(a, b *stretch) string {
-	const sample = 8192
-	for _, p := range [][2]*stretch{{a, b}, {b, a}} {
-		for _, g := range grids {
-			if _, ok := p[1].head(sample).gridded(g); !ok {
-				continue
-			}
-			if to, ok := p[1].gridded(g); ok && compare(p[0].exact(), to).rounded() {
-				return "blocks of " + p[0].dtype.String() + ", then " + p[1].dtype.String()
+	x, y := a.onGrids(), b.onGrids()
+	for _, to := range y {
+		if compare(a.exact(), to).rounded() {
+			return fmt.Sprintf("blocks of %s, then %s", a.dtype, b.dtype)
+		}
+	}
+	for _, to := range x {
+		if compare(b.exact(), to).rounded() {
+			return fmt.Sprintf("blocks of %s, then %s", b.dtype, a.dtype)
+		}
+	}
+	if a.dtype.IsQuantized() {
+		x = append(x, a)
+	}
+	if b.dtype.IsQuantized() {
+		y = append(y, b)
+	}
+	for _, from := range x {
+		for _, to := range y {
+			// steps alike say nothing of how errors are spread: blocks trained by little would pass
+			if t := compare(from, to); t.rounded() && float64(t.errors) >= fewOf*float64(t.n) {
+				return fmt.Sprintf("blocks of one original, then %s and %s", a.dtype, b.dtype)
 			}
 		}
 	}
 	return ""
+}
+
+// onGrids returns the stretch with the bounds of each grid on which its values lie. A few rows are tried first.
+func (s *stretch) onGrids() (all []*stretch) {
+	const sample = 8192
+	for _, g := range grids {
+		if _, ok := s.head(sample).gridded(g); !ok {
+			continue
+		}
+		if to, ok := s.gridded(g); ok {
+			all = append(all, to)
+		}
+	}
+	return all
 }

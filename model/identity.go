@@ -36,10 +36,17 @@ type Kinship struct {
 	// Rounding is what explains the difference of derived models: "q4_k of bf16".
 	Rounding string
 	Values   int64 // compared
+	// Alike is what a sample says of the tensors of different models; nil: fewer than half are alike, or shapes differ.
+	Alike *Likeness
 }
 
 // String describes the relation in a line.
 func (k Kinship) String() string {
+	if k.Alike != nil {
+		alike := k.Alike
+		k.Alike = nil
+		return k.String() + "; " + alike.String()
+	}
 	switch {
 	case k.Field != "":
 		return fmt.Sprintf("%s: %s", k.Relation, k.Field)
@@ -53,17 +60,20 @@ func (k Kinship) String() string {
 
 // Identify finds out whether a and b are one model, whatever files hold them and in which types.
 //
-// Where configurations differ in what decides values, nothing is read. Else tensors are compared as the model computes with
-// them, in order of name, by stretches of whole rows, up to the first that is different:
+// Where configurations differ in shapes, nothing is read; a rope_theta or rms_norm_eps of its own makes another model. Else
+// tensors are compared as the model computes with them, in order of name, by stretches of whole rows, up to the first that is
+// different:
 //
 //	same       ‖a−b‖ ≤ 1e-5 · max(‖a‖,‖b‖)
 //	derived    of all but 2 values in 10,000, one number rounds to both: the stored scale of each block, or the digits of bf16
 //	           and f16, say which numbers a value may come from; and rounding errors are spread over the whole step
 //	derived    the same of values that lie on the steps of blocks, though their type is a plain one: a file that was quantised
-//	           and expanded again; or b is what our own encoder makes of a in one type and then in that of b
+//	           and expanded again; or b is what our own encoder makes of a in one or two types and then in that of b
 //
 // A distance alone cannot tell training from rounding: one step of AdamW at 3e-4 is a relative difference of 0.004, Q8_0 of
 // 0.005, Q4_K of 0.07. What can is where errors lie: rounding leaves none beyond half a step and spreads them below it.
+//
+// Of different models of equal shapes a sample of each tensor says how many are those of the other model all the same.
 //
 // progress is told the values compared so far and in all. Fault kinds are those of reading a tensor.
 func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)) (Kinship, error) {
@@ -71,6 +81,10 @@ func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)
 		return Kinship{Relation: Different, Field: field}, nil
 	}
 	pairs := tensorPairs(a.Config, b.Config)
+	if field := differentArithmetic(a.Config, b.Config); field != "" {
+		k := Kinship{Relation: Different, Field: field}
+		return k, k.lookAgain(ctx, a, b, pairs)
+	}
 	k := Kinship{Relation: Same}
 	var total int64
 	for _, p := range pairs {
@@ -78,8 +92,11 @@ func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)
 		total += n
 	}
 	for _, p := range pairs {
-		if err := k.compare(ctx, a, b, p, func() { progress(k.Values, total) }); err != nil || k.Relation == Different {
+		if err := k.compare(ctx, a, b, p, func() { progress(k.Values, total) }); err != nil {
 			return k, err
+		}
+		if k.Relation == Different {
+			return k, k.lookAgain(ctx, a, b, pairs)
 		}
 	}
 	return k, nil
@@ -99,6 +116,11 @@ func differentShape(a, b Config) string {
 			return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
 		}
 	}
+	return "" // positions bound rows, ids and the initial deviation belong to use and training, and a tied head is compared by its values
+}
+
+// differentArithmetic returns the first field by which models of equal shapes compute differently; empty: none.
+func differentArithmetic(a, b Config) string {
 	for _, f := range []struct {
 		name string
 		a, b float64
@@ -107,7 +129,7 @@ func differentShape(a, b Config) string {
 			return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
 		}
 	}
-	return "" // positions bound rows, ids and the initial deviation belong to use and training, and a tied head is compared by its values
+	return ""
 }
 
 // tensorPair names a tensor in both files.
@@ -148,20 +170,27 @@ type finding struct {
 	err        error
 }
 
+// readers returns readers of a tensor of both files, which have one shape.
+func readers(a, b *Files, p tensorPair) (x, y *stretchReader, err error) {
+	if x, err = a.stretches(p.a); err != nil {
+		return nil, nil, err
+	}
+	if y, err = b.stretches(p.b); err != nil {
+		return nil, nil, err
+	}
+	if y.t.Rows() != x.t.Rows() || y.t.Cols() != x.t.Cols() {
+		return nil, nil, fault.In(fault.Load, b.Path, "has shape %v, in %s %v", y.t.Shape, a.Path, x.t.Shape).At("tensor %q", p.b).WithID("E-MODEL-002")
+	}
+	return x, y, nil
+}
+
 // compare adds a pair of tensors to k. The first stretch is judged alone, because it decides for most pairs of models.
 func (k *Kinship) compare(ctx context.Context, a, b *Files, p tensorPair, progress func()) error {
-	x, err := a.stretches(p.a)
-	if err != nil {
-		return err
-	}
-	y, err := b.stretches(p.b)
+	x, y, err := readers(a, b, p)
 	if err != nil {
 		return err
 	}
 	rows, cols := x.t.Rows(), x.t.Cols()
-	if y.t.Rows() != rows || y.t.Cols() != cols {
-		return fault.In(fault.Load, b.Path, "has shape %v, in %s %v", y.t.Shape, a.Path, x.t.Shape).At("tensor %q", p.b).WithID("E-MODEL-002")
-	}
 	step := max(1, stretchValues/max(1, cols))
 	for lo, width := 0, 1; lo < rows; width = runtime.GOMAXPROCS(0) {
 		if err := ctx.Err(); err != nil {
@@ -238,34 +267,4 @@ func finer(a, b *stretch) string {
 		a, b = b, a
 	}
 	return fmt.Sprintf("%s of %s", a.dtype, b.dtype)
-}
-
-// hidden are the types that values may have gone through before they were expanded or encoded again.
-var hidden = []tensor.DType{tensor.BF16, tensor.F16, tensor.Q8_0, tensor.Q4_K, tensor.Q6_K, tensor.Q5_K, tensor.Q5_0, tensor.Q4_0}
-
-// recodings says through which type one stretch became the other; empty: none is known. A few rows are tried first.
-func recodings(a, b *stretch) string {
-	const sample = 8192
-	for _, d := range hidden {
-		for _, p := range [][2]*stretch{{a, b}, {b, a}} {
-			from, to := p[0], p[1]
-			if goesThrough(from.head(sample), to.head(sample), d) && goesThrough(from, to, d) {
-				return fmt.Sprintf("%s of %s, then %s", d, from.dtype, to.dtype)
-			}
-		}
-	}
-	return ""
-}
-
-// goesThrough reports whether to is from, encoded as d, and then in its own type.
-func goesThrough(from, to *stretch, d tensor.DType) bool {
-	coded, ok := from.recoded(d)
-	if !ok {
-		return false
-	}
-	if t := compare(from.exact(), coded); !t.same() && !t.rounded() {
-		return false
-	}
-	t := compare(coded.exact(), to)
-	return t.same() || t.rounded()
 }

@@ -99,7 +99,7 @@ func identify(t *testing.T, a, b *model.Files) model.Kinship {
 	must(t, err)
 	back, err := model.Identify(context.Background(), b, a, func(int64, int64) {})
 	must(t, err)
-	if back.Relation != k.Relation || back.Tensor != k.Tensor {
+	if back.Relation != k.Relation || back.Tensor != k.Tensor || !reflect.DeepEqual(back.Alike, k.Alike) {
 		t.Errorf("the other way round %s, not %s", back, k)
 	}
 	return k
@@ -240,12 +240,70 @@ func TestIdentityOfConfigurations(t *testing.T) {
 			continue
 		}
 		set(&b.Config)
-		if decides {
+		arithmetic := f.Name == "RopeTheta" || f.Name == "RMSNormEps"
+		if decides && !arithmetic {
 			a, b = &model.Files{Config: a.Config}, &model.Files{Config: b.Config} // to read would panic
 		}
 		k, err := model.Identify(context.Background(), a, b, func(int64, int64) {})
 		if must(t, err); decides != (k.Relation == model.Different) || decides != (k.Field != "") {
 			t.Errorf("%s: %s", f.Name, k)
+		}
+		if arithmetic != (k.Alike != nil) || arithmetic && (k.Alike.Alike != k.Alike.Tensors || !strings.Contains(k.String(), "tensors are those of the other model")) {
+			t.Errorf("%s: likeness %+v: %s", f.Name, k.Alike, k)
+		}
+	}
+}
+
+// Two roundings of one original, and copies that went through two types, are derived, whatever type holds them now.
+func TestIdentityOfChains(t *testing.T) {
+	hf := small(t)
+	through := func(types ...tensor.DType) *model.Files {
+		f := hf
+		for _, d := range types {
+			f = variant(t, f, d)
+		}
+		return f
+	}
+	const f32, bf16, q4, q6, q8 = tensor.F32, tensor.BF16, tensor.Q4_K, tensor.Q6_K, tensor.Q8_0
+	for name, p := range map[string][2]*model.Files{
+		"f32 of q4_k and f32 of q8_0":  {through(q4, f32), through(q8, f32)},
+		"f32 of q4_k and bf16 of q6_k": {through(q4, f32), through(q6, bf16)},
+		"f32 of q8_0 and bf16 of q6_k": {through(q8, f32), through(q6, bf16)},
+		"q4_k and bf16 of q6_k":        {through(q4), through(q6, bf16)},
+		"q6_k of q4_k":                 {hf, through(q4, f32, q6)},
+		"bf16 of q6_k of q4_k":         {hf, through(q4, f32, q6, bf16)},
+		"q6_k of q6_k":                 {hf, through(q6, f32, q6)},
+		"q4_k, and bf16 of q6_k of it": {through(q4), through(q4, f32, q6, bf16)},
+		"f32 of q5_k and f32 of q8_0":  {through(tensor.Q5_K, f32), through(q8, f32)},
+		"f32 of q4_0 and f32 of q6_k":  {through(tensor.Q4_0, f32), through(q6, f32)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			if k := identify(t, p[0], p[1]); k.Relation != model.Derived {
+				t.Error(k)
+			}
+		})
+	}
+}
+
+// A copy in which little was changed is another model, and it is said how little; of a trained one nothing is.
+func TestLikenessOfCopies(t *testing.T) {
+	hf := small(t)
+	for name, changed := range map[string]*model.Files{
+		"model.norm.weight":                     variant(t, hf, tensor.F32, only("model.norm.weight", func(_ string, v []float32) { v[3] *= 1.05 })),
+		"model.layers.0.self_attn.k_proj.bias":  variant(t, hf, tensor.Q8_0, only("k_proj.bias", func(_ string, v []float32) { v[7] *= 3 })),
+		"model.layers.0.input_layernorm.weight": variant(t, hf, tensor.BF16, only("input_layernorm.weight", func(_ string, v []float32) { v[0] *= 1.5 })),
+	} {
+		contracttest.Cases(t, 1)
+		k := identify(t, hf, changed)
+		if l := k.Alike; k.Relation != model.Different || l == nil || l.Alike != l.Tensors-1 || !reflect.DeepEqual(l.Others, []string{name}) || !strings.Contains(k.String(), "different: "+name) {
+			t.Errorf("%s: %s, likeness %+v", name, k, l)
+		}
+	}
+	for _, d := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Q8_0, tensor.Q4_K} {
+		contracttest.Cases(t, 1)
+		if k := identify(t, hf, variant(t, hf, d, adam(3e-4))); k.Relation != model.Different || k.Alike != nil {
+			t.Errorf("trained, %s: %s", d, k)
 		}
 	}
 }

@@ -105,6 +105,10 @@ func TestRules(t *testing.T) {
 			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")), d.WriteManifest(runlog.Manifest{Started: at,
 				Inputs: map[string]runlog.Input{"teacher": {SHA256: "same"}, "student_init": {SHA256: "same"}}}), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "degenerate", "teacher and student are the same model"},
+		{"the teacher is the student, for three steps", []float64{3, 2, 1}, 0, 1e-3, func(dir string, d *runlog.Dir) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")), d.WriteManifest(runlog.Manifest{Started: at,
+				Kinship: &runlog.Kinship{Relation: "same", Allowed: true}}), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "degenerate", "teacher and student are the same model"},
 		{"nothing to learn", falling, 1e-9, 1e-3, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) },
 			"degenerate", "the student gives the teacher's distribution from the start: there is nothing to learn"},
 		{"constant loss", []float64{3, 3, 3, 3, 3}, 0.5, 1e-3, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) },

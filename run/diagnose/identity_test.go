@@ -32,6 +32,11 @@ func TestCopies(t *testing.T) {
 			return errors.Join(d.Event("warning", runlog.TeacherBelowUniform, map[string]any{"nats_per_token": 9.5, "uniform": 8.3}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "teacher", "the teacher knows less of this text than a model that knows nothing", true},
 		"different": {related("different"), "", "", false},
+		"alike": {func(dir string, d *runlog.Dir) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")),
+				d.WriteManifest(runlog.Manifest{Started: at, Kinship: &runlog.Kinship{Relation: "different", Tensors: 75, Alike: 74, Text: "74 of 75"}}),
+				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "alike", "teacher and student are different models by little: 74 of 75", false},
 	} {
 		dir := makeRun(t, falling, 0.5, 1e-3, tt.more)
 		f, err := Run(dir, sound)

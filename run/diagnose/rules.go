@@ -111,12 +111,16 @@ const enough = 5
 // degenerate: nothing can be learned from a teacher that is the student, and nothing is if the loss does not move.
 func degenerate(r *records) (out []Finding) {
 	steps := finite(r.steps, "student")
+	if sum, same := r.sameModel(); same { // however few steps there are
+		proof := r.find(r.run.Settings, sum)
+		if len(steps) > 0 {
+			proof = append(proof, ends(steps)...)
+		}
+		return []Finding{{ID: "degenerate", Symptom: "there is nothing to learn", Cause: "teacher and student are the same model", Fatal: true,
+			Evidence: proof, at: r.run.Manifest.Started, Advice: "give another teacher"}}
+	}
 	if len(steps) < enough {
 		return nil
-	}
-	if sum, same := r.sameModel(); same {
-		return []Finding{{ID: "degenerate", Symptom: "there is nothing to learn", Cause: "teacher and student are the same model", Fatal: true,
-			Evidence: append(r.find(r.run.Settings, sum), ends(steps)...), at: r.run.Manifest.Started, Advice: "give another teacher"}}
 	}
 	largest, computed := 0.0, 0
 	low, high := math.Inf(1), math.Inf(-1)

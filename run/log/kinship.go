@@ -2,15 +2,21 @@ package runlog
 
 // Kinship is how teacher and student are related by their values.
 type Kinship struct {
-	Relation   string `json:"relation"`            // different, same, derived
-	Tensor     string `json:"tensor,omitempty"`    // that decided, or differs most
-	Field      string `json:"field,omitempty"`     // of the configurations, if that decided
-	Difference Number `json:"relative_difference"` // ‖a−b‖/max(‖a‖,‖b‖) of a stretch of the tensor
-	Rounding   string `json:"rounding,omitempty"`  // that explains it
-	Values     int64  `json:"values_compared"`     // up to the one that decided
-	Allowed    bool   `json:"allowed"`             // same or derived, and that was asked for
-	Text       string `json:"text"`
+	Relation   string   `json:"relation"`                // different, same, derived
+	Tensor     string   `json:"tensor,omitempty"`        // that decided, or differs most
+	Field      string   `json:"field,omitempty"`         // of the configurations, if that decided
+	Difference Number   `json:"relative_difference"`     // ‖a−b‖/max(‖a‖,‖b‖) of a stretch of the tensor
+	Rounding   string   `json:"rounding,omitempty"`      // that explains it
+	Values     int64    `json:"values_compared"`         // up to the one that decided
+	Tensors    int      `json:"tensors,omitempty"`       // of models that are different, where at least half are alike
+	Alike      int      `json:"tensors_alike,omitempty"` // equal or rounded, by a sample of each
+	Others     []string `json:"tensors_different,omitempty"`
+	Allowed    bool     `json:"allowed"` // same or derived, and that was asked for
+	Text       string   `json:"text"`
 }
+
+// MostlyAlike is the name of the event of a run whose student is another model, with most of the teacher's tensors.
+const MostlyAlike = "the student has tensors of the teacher"
 
 // FirstStepAgrees is the name of the event of a run whose student gave the teacher's distribution before it was trained.
 const FirstStepAgrees = "nothing to learn in the first step"
