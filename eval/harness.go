@@ -3,9 +3,9 @@ package eval
 import (
 	"fmt"
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
-	"go/types"
 )
 
 // goHarness runs the tests of a Go program, then reads the word from what was the standard input, and prints it. The program and
@@ -55,7 +55,7 @@ func disarms(files map[string]string, generated int) string {
 			continue // the compiler says so
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
-			if id, ok := n.(*ast.Ident); ok && types.Universe.Lookup(id.Name) != nil {
+			if id, ok := n.(*ast.Ident); ok && doc.IsPredeclared(id.Name) {
 				used[id.Name] = true
 			}
 			return true
