@@ -1,6 +1,7 @@
 package eval_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -116,6 +117,38 @@ var attacks = []struct{ name, imports, body string }{
 	{"chroot", "syscall", `return syscall.Chroot(".")`},
 	{"memory file", "syscall unsafe", `name := []byte("x\x00")
 		if _, _, e := syscall.Syscall(319, uintptr(unsafe.Pointer(&name[0])), 0, 0); e != 0 { return e }; return nil`},
+	{"shared memory", "syscall", `_, err := syscall.Mmap(-1, 0, 3<<30, 3, syscall.MAP_SHARED|syscall.MAP_ANON); return err`},
+	{"a little shared memory", "syscall", `_, err := syscall.Mmap(-1, 0, 4096, 3, syscall.MAP_SHARED|syscall.MAP_ANON); return err`},
+	{"validated shared memory", "syscall", `_, err := syscall.Mmap(-1, 0, 4096, 3, 3|syscall.MAP_ANON); return err`},
+	{"growing memory", "syscall", `_, err := syscall.Mmap(-1, 0, 4<<30, 3, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_GROWSDOWN); return err`},
+	{"a little growing memory", "syscall", `_, err := syscall.Mmap(-1, 0, 4096, 3, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_GROWSDOWN); return err`},
+	{"shared zeros", "os syscall", `f, err := os.Open("/dev/zero"); if err != nil { return err }
+		_, err = syscall.Mmap(int(f.Fd()), 0, 4096, 1, syscall.MAP_SHARED); return err`},
+	{"unreserved memory", "syscall", `_, err := syscall.Mmap(-1, 0, 2<<30, 3, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE); return err`},
+	{"memory made writable later", "syscall", `for i := 0; i < 16; i++ {
+			m, err := syscall.Mmap(-1, 0, 256<<20, 0, syscall.MAP_PRIVATE|syscall.MAP_ANON); if err != nil { return err }
+			if err := syscall.Mprotect(m, 3); err != nil { return err }
+		}
+		return nil`},
+	{"memory made read-only when full", "syscall", `for i := 0; i < 16; i++ { // the limit on data lets it go
+			m, err := syscall.Mmap(-1, 0, 256<<20, 3, syscall.MAP_PRIVATE|syscall.MAP_ANON); if err != nil { return err }
+			if err := syscall.Mprotect(m, 1); err != nil { return err }
+		}
+		return nil`},
+	{"memory that is moved and grows", "syscall unsafe", `m, err := syscall.Mmap(-1, 0, 4096, 3, syscall.MAP_PRIVATE|syscall.MAP_ANON); if err != nil { return err }
+		if _, _, e := syscall.Syscall6(syscall.SYS_MREMAP, uintptr(unsafe.Pointer(&m[0])), 4096, 2<<30, 1, 0, 0); e != 0 { return e }; return nil`},
+	{"the end of data", "syscall", `b, _, _ := syscall.Syscall(syscall.SYS_BRK, 0, 0, 0)
+		if c, _, _ := syscall.Syscall(syscall.SYS_BRK, b+2<<30, 0, 0); c == b { return syscall.ENOMEM }; return nil`},
+	{"a large shared file", "os os/signal syscall", `f, err := os.Create("f"); if err != nil { return nil }
+		signal.Ignore(syscall.SIGXFSZ)
+		return f.Truncate(64 << 20)`},
+	{"an unlimited stack", "errors syscall", `var l syscall.Rlimit; if err := syscall.Getrlimit(syscall.RLIMIT_STACK, &l); err != nil { return nil }
+		if l.Max > 8<<20 { return nil }; return errors.New("permission denied: it is limited")`},
+	{"a lock on a file that it reads", "os syscall", `f, err := os.Open(os.Args[0]); if err != nil { panic(err) }
+		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX)`},
+	{"a record lock on a file that it reads", "os syscall", `f, err := os.Open(os.Args[0]); if err != nil { panic(err) }
+		l := syscall.Flock_t{Type: syscall.F_WRLCK}
+		return syscall.FcntlFlock(f.Fd(), syscall.F_SETLK, &l)`},
 	{"machine code of 32 bits", "errors syscall unsafe", `m, err := syscall.Mmap(-1, 0, 4096, 7, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 		if err != nil { return err }
 		copy(m, []byte{0xb8, 20, 0, 0, 0, 0xcd, 0x80, 0xc3}) // getpid by int 0x80
@@ -177,7 +210,7 @@ func TestHostileGoPrograms(t *testing.T) {
 
 // refusedOrKilled reports whether a program failed because the sandbox refused something.
 func refusedOrKilled(why string) bool {
-	for _, s := range []string{"permission denied", "not permitted", "exit -1:", "SIGSEGV", "bad system call"} {
+	for _, s := range []string{"permission denied", "not permitted", "exit -1:", "SIGSEGV", "bad system call", "cannot allocate memory", "file too large", "bad file descriptor"} {
 		if strings.Contains(why, s) {
 			return true
 		}
@@ -308,5 +341,53 @@ func TestProgramsShareNothing(t *testing.T) {
 		if passed, why, err := runner.Passes(context.Background(), p, completion); err != nil || !passed {
 			t.Errorf("program %d: %s, %v", i, why, err)
 		}
+	}
+}
+
+// disarming are Go programs that are wrong, and make the tests say nothing of it; honest ones declare what tests do not use.
+var disarming = []struct {
+	name, program, completion, test, why string
+}{
+	{"panic", "func answer() int {\n", "return 2\n}\nfunc panic(any) {\n}\n", "", "declares panic"},
+	{"panic as a variable", "func answer() int {\n", "return 2\n}\nvar panic = func(any) {}\n", "", "declares panic"},
+	{"panic in a group", "func answer() int {\n", "return 2\n}\nvar (\n\tx = 1\n\ty, panic = 2, func(any) {}\n)\n", "", "declares panic"},
+	{"panic of any type", "func answer() int {\n", "return 2\n}\nfunc panic[T any](T) {}\n", "", "declares panic"},
+	{"panic as a whole program", "", "package main\n\nfunc answer() int { return 2 }\n\nfunc panic(any) {}\n", "", "declares panic"},
+	{"panic behind a line of another file", "func answer() int {\n", "return 2\n}\n\n//line x.go:1\nfunc panic(any) {}\n", "", "declares panic"},
+	{"panic begun by the prompt", "func answer() int { return 2 }\nfunc pan", "ic(any) {\n}\n", "", "declares panic"},
+	{"a type", "func answer() int {\n", "return 2\n}\ntype error struct{}\n", "func check() {\n\tvar err error\n\tif answer() != 1 && err == nil {\n\t\tpanic(2)\n\t}\n}\n", "declares error"},
+	{"a constant", "func answer() int {\n", "return 2\n}\nconst true = 1 == 0\n", "func check() {\n\tif answer() != 1 == true {\n\t\tpanic(2)\n\t}\n}\n", "declares true"},
+	{"len", "func answer() string {\n", "return \"\"\n}\nfunc len(string) int { return 1 }\n", "func check() {\n\tif len(answer()) != 1 {\n\t\tpanic(2)\n\t}\n}\n", "declares len"},
+	{"the tests", "func answer() int {\n", "return 2\n}\nfunc check() {}\n", "", "does not compile"},
+	{"the main function", "func answer() int {\n", "return 2\n}\nfunc main() {}\n", "", "does not compile"},
+	{"an exit", "import \"os\"\n\nfunc answer() int {\n", "os.Exit(0)\nreturn 2\n}\n", "", "ended before its tests did"},
+	{"an exit before main", "import \"os\"\n\nfunc answer() int {\n", "return 2\n}\nfunc init() { os.Exit(0) }\n", "", "ended before its tests did"},
+	{"an exit of the thread", "import \"runtime\"\n\nfunc answer() int {\n", "runtime.Goexit()\nreturn 2\n}\n", "", "exit 2"},
+	{"its own text", "import (\n\t\"os\"\n\t\"regexp\"\n)\n\nfunc answer() int {\n", "b, _ := os.ReadFile(os.Args[0])\n" +
+		"\tfor _, m := range regexp.MustCompile(`[A-Z]{3,25}[2-7]+[A-Z2-7]+`).FindAll(b, -1) {\n\t\tif len(m) >= 26 {\n\t\t\tprintln(string(m[len(m)-26:]))\n\t\t\tos.Exit(0)\n\t\t}\n\t}\n\treturn 2\n}\n", "", "exit 2"},
+	{"a wrong answer", "func answer() int {\n", "return 2\n}\n", "", "exit 2: panic"},
+
+	{"names that the tests do not use", "func answer() int {\n", "return max(1, 0)\n}\nfunc max(a, b int) int { if a > b { return a }; return b }\nfunc cap() {}\n", "", ""},
+	{"a name of the prompt", "type any = interface{}\nfunc panic(x any) { println(x.(int)) }\nfunc answer() int {\n", "return 1\n}\n", "", ""},
+	{"names inside", "func answer() int {\n", "panic := 1\n\treturn panic\n}\ntype t struct{ panic int }\nfunc (t) println() {}\n", "", ""},
+	{"a dot import", "import . \"fmt\"\n\nfunc answer() int {\n", "Sprint(1)\n\treturn 1\n}\n", "", ""},
+	{"reading what is not there", "import (\n\t\"io\"\n\t\"os\"\n)\n\nfunc answer() int {\n", "b, err := io.ReadAll(os.Stdin)\n\tif err != nil || len(b) > 0 {\n\t\treturn 2\n\t}\n\treturn 1\n}\n", "", ""},
+}
+
+// A program cannot pass because the tests' words mean something else, nor by ending before they do.
+func TestDisarmedTests(t *testing.T) {
+	runner := programs(t, []eval.Problem{{Language: "go"}})
+	if runner == nil {
+		return
+	}
+	for _, tt := range disarming {
+		t.Run(tt.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			p := eval.Problem{Program: tt.program, Language: "go", Style: "code", Test: cmp.Or(tt.test, "func check() {\n\tif answer() != 1 {\n\t\tpanic(answer())\n\t}\n}\n")}
+			passed, why, err := runner.Passes(context.Background(), p, tt.completion)
+			if err != nil || passed != (tt.why == "") || !strings.Contains(why, tt.why) {
+				t.Errorf("passed=%v, %q, want %q (%v)", passed, why, tt.why, err)
+			}
+		})
 	}
 }

@@ -44,6 +44,13 @@ var pythonCases = []struct {
 	{"environment", "if 'canary-secret' not in str(os.environ): raise PermissionError('nothing there')", false},
 	{"execute its own", "open('x', 'wb').write(open(sys.executable, 'rb').read()[:9000000]); os.execv('./x', ['x'])", false},
 
+	{"word in the code", "import re\n    texts = [c for i in range(9) for c in frames(i) if isinstance(c, str) and re.fullmatch('[A-Z2-7]{26}', c)]\n" +
+		"    if not texts: raise PermissionError('no word')\n    print(*texts, flush=True); os._exit(0)", false},
+	{"shared memory", "import mmap; mmap.mmap(-1, 4096)", false},
+	{"lock", "import fcntl; fcntl.flock(open(sys.executable, 'rb'), fcntl.LOCK_EX)", false},
+
+	{"input", "try:\n        input()\n    except EOFError:\n        return\n    raise ValueError('something to read')", true},
+	{"own names", "global print, int, out, word, exec\n    print = int = out = word = exec = None", true},
 	{"library", "import json, re, collections, itertools, random, decimal, hashlib, datetime, math, statistics, functools\n" +
 		"    assert json.loads('[1]') == [1] and re.match('a+', 'aa') and hashlib.sha256(b'').hexdigest()[:2] == 'e3'\n    datetime.datetime.now(); random.random()", true},
 	{"threads", "import threading\n    out = []\n    t = [threading.Thread(target=out.append, args=(i,)) for i in range(50)]\n    [x.start() for x in t]; [x.join() for x in t]\n    assert len(out) == 50", true},
@@ -70,7 +77,7 @@ func TestHostilePythonPrograms(t *testing.T) {
 			c := newCanary(t)
 			before := c.state(t)
 			body := strings.NewReplacer("CANARY", fmt.Sprintf("%q", c.file), "DIR", fmt.Sprintf("%q", c.dir)).Replace(tt.body)
-			p := eval.Problem{ID: tt.name, Program: "import os, sys\n\ndef attack():\n", Test: "def check(f):\n    f()\n", Entry: "attack", Language: "python", Style: "code"}
+			p := eval.Problem{ID: tt.name, Program: "import os, sys\n\ndef frames(i):\n    try:\n        return sys._getframe(i).f_code.co_consts\n    except ValueError:\n        return ()\n\ndef attack():\n", Test: "def check(f):\n    f()\n", Entry: "attack", Language: "python", Style: "code"}
 			passed, why, err := runner.Passes(context.Background(), p, "    "+body+"\n")
 			refused := strings.Contains(why, "PermissionError")
 			if err != nil || passed != tt.honest || !tt.honest && !refused {

@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os/exec"
+	"strconv"
 	"strings"
 
 	"apr/eval/sandbox"
@@ -18,8 +19,12 @@ import (
 //
 // A Python program is what the problem says comes before, the completion, the tests, and for code and humaneval
 // check(entry point). A Go program is a package of three files: that, the tests, which define func check(), and a main
-// function that calls it. After the tests the program prints a word that is made anew for each run: without it, the tests
-// did not run to their end, whatever the exit code.
+// function that calls it. After the tests the program reads a word, which is made anew for each run, and prints it: without
+// it, the tests did not run to their end, whatever the exit code.
+//
+// The word catches accidents, such as a program that ends early. A program that attacks the evaluation is in the same process
+// as its tests: it can read the word where the harness does, or change what the tests call, and pass. The sandbox keeps it in;
+// its score means nothing.
 type Programs struct {
 	box    *sandbox.Box
 	python *pythonTools // nil: not needed
@@ -118,7 +123,8 @@ func (r *Programs) Passes(ctx context.Context, p Problem, completion string) (bo
 			return false, why, err
 		}
 	} else {
-		res, err = r.box.Run(ctx, r.python.program(pythonProgram(p, completion, word), "-"))
+		source := pythonProgram(p, completion)
+		res, err = r.box.Run(ctx, r.python.program(source+word, "-c", pythonHarness, strconv.Itoa(len(source))))
 	}
 	if err != nil {
 		return false, "", err
@@ -148,12 +154,12 @@ func lastLine(r sandbox.Result) string {
 	return strings.TrimSpace(fmt.Sprintf("exit %d: %s", r.Exit, last))
 }
 
-func pythonProgram(p Problem, completion, word string) string {
+func pythonProgram(p Problem, completion string) string {
 	s := p.Program + completion + "\n" + p.Test + "\n"
 	if p.Style != "mbpp" {
 		s += "check(" + p.Entry + ")\n"
 	}
-	return s + fmt.Sprintf("print(%q)\n", word)
+	return s
 }
 
 // goFile makes source a file of package main.
@@ -166,19 +172,20 @@ func goFile(source string) string {
 
 // runGo compiles a program, which executes nothing of it, and runs it; why says that it does not compile.
 func (r *Programs) runGo(ctx context.Context, p Problem, completion, word string) (res sandbox.Result, why string, err error) {
+	files := map[string]string{"program.go": goFile(p.Program + completion), "tests.go": goFile(p.Test), "main.go": goHarness}
+	if why := disarms(files, len(files["program.go"])-len(completion)); why != "" {
+		return res, why, nil
+	}
 	dir, err := r.box.MakeDir()
 	if err != nil {
 		return res, "", err
 	}
 	defer sandbox.Remove(dir)
-	program, why, err := r.golang.build(ctx, r.box, dir, map[string]string{
-		"program.go": goFile(p.Program + completion), "tests.go": goFile(p.Test),
-		"main.go": fmt.Sprintf("package main\n\nfunc main() {\n\tcheck()\n\tprintln(%q)\n}\n", word),
-	})
+	program, why, err := r.golang.build(ctx, r.box, dir, files)
 	if why != "" || err != nil {
 		return res, why, err
 	}
-	res, err = r.box.Run(ctx, sandbox.Program{Argv: []string{program}, Read: []string{program}})
+	res, err = r.box.Run(ctx, sandbox.Program{Argv: []string{program}, Input: word, Read: []string{program}})
 	if errors.Is(err, sandbox.ErrExec) { // it is linked with what is not there
 		return res, "does not start: " + err.Error(), nil
 	}

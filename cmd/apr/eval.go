@@ -37,7 +37,8 @@ func evalCommand() *cli.Command {
 			"choice      {\"prompt\",\"choices\",\"answer\"} a line: which continuation is likeliest; a tie is wrong\n" +
 			"match       {\"prompt\",\"answer\"} a line: whether the generated line is the answer\n" +
 			"code, humaneval, mbpp  {\"prompt\",\"test\",\"entry_point\"} a line: whether generated programs pass their tests, in child\n" +
-			"            processes without network, children, or files outside an empty directory\n" +
+			"            processes without network, children, or files outside an empty directory. That the tests ran to their end\n" +
+			"            is checked against accidents, not against a program that attacks its evaluation\n" +
 			"--threshold makes a gate: perplexity and KL at most, accuracy and pass@k at least. Six broken variants of the model go\n" +
 			"through the same code; if one passes the gate, the gate is void and the command fails.",
 		Example: "apr eval runs/mine/student.apr --data val.jsonl\n" +

@@ -46,10 +46,14 @@ func become(o order) error {
 	system := filter(os.Getpid())
 	prog := unix.SockFprog{Len: uint16(len(system)), Filter: &system[0]}
 	memory := unix.Rlimit{Cur: o.Memory, Max: o.Memory}
+	space := unix.Rlimit{Cur: o.Memory + reserved, Max: o.Memory + reserved}
 	probing := o.Argv[0] == probeProgram
 	if !probing {
 		if _, _, errno := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_DATA, uintptr(unsafe.Pointer(&memory)), 0, 0, 0); errno != 0 {
 			return fmt.Errorf("limit on memory: %w", errno)
+		}
+		if _, _, errno := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_AS, uintptr(unsafe.Pointer(&space)), 0, 0, 0); errno != 0 {
+			return fmt.Errorf("limit on address space: %w", errno)
 		}
 	}
 	if o.Confined {
@@ -63,6 +67,14 @@ func become(o order) error {
 	_, _, errno := unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(program)), uintptr(unsafe.Pointer(&argv[0])), uintptr(unsafe.Pointer(&env[0])))
 	return fmt.Errorf(execFailed+"%s: %w", path, errno)
 }
+
+// reserved is the address space that a program may have beyond its memory: Go's runtime reserves more than 1 GiB that it never
+// uses. The limit on data no longer counts memory that was filled and then made read-only, nor, where this limit is near, what is
+// reserved and then made writable; this one counts both.
+const reserved = 2 << 30
+
+// stackBytes is the stack of a program, as is usual: it counts as no data.
+const stackBytes = 8 << 20
 
 // restrict sets limits, changes the user, and closes the file system. The rules for files are made by the user who can see
 // them all, and hold once the user is changed.
@@ -105,6 +117,7 @@ func setLimits(l Limits) error {
 	}{
 		{"core", unix.RLIMIT_CORE, 0}, {"cpu", unix.RLIMIT_CPU, seconds}, {"fsize", unix.RLIMIT_FSIZE, l.FileBytes},
 		{"nofile", unix.RLIMIT_NOFILE, l.Files}, {"msgqueue", unix.RLIMIT_MSGQUEUE, 0}, {"memlock", unix.RLIMIT_MEMLOCK, 0},
+		{"stack", unix.RLIMIT_STACK, stackBytes},
 	} {
 		var now unix.Rlimit
 		if err := unix.Getrlimit(x.what, &now); err != nil {

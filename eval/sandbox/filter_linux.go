@@ -8,12 +8,12 @@ import "golang.org/x/sys/unix"
 // files are judged by Landlock. With none of them can it reach another process or the network, or change the mode, owner, times,
 // attributes or names of a file outside its directory: path arguments cannot be seen by a filter, so no call that changes
 // metadata by path is here, and none that takes a descriptor, which may be of a file outside. Neither Go's compiler and
-// linker nor Python needs one.
+// linker nor Python needs one. No flock: it locks files that are only read, the toolchain among them, against everyone.
 var allowed = []uint32{
 	// Files.
 	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_PREADV, unix.SYS_PWRITEV,
 	unix.SYS_LSEEK, unix.SYS_SENDFILE, unix.SYS_COPY_FILE_RANGE, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FSYNC, unix.SYS_FDATASYNC,
-	unix.SYS_FLOCK, unix.SYS_FADVISE64, unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_CLOSE_RANGE, unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_PIPE2,
+	unix.SYS_FADVISE64, unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_CLOSE_RANGE, unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_PIPE2,
 	unix.SYS_FSTAT, fstatat, unix.SYS_STATX, unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT, unix.SYS_GETDENTS64, unix.SYS_STATFS,
 	unix.SYS_FSTATFS, unix.SYS_GETCWD, unix.SYS_CHDIR, unix.SYS_FCHDIR, unix.SYS_UMASK,
 	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT2, renameat,
@@ -21,7 +21,7 @@ var allowed = []uint32{
 	unix.SYS_PPOLL, unix.SYS_PSELECT6, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2, unix.SYS_EVENTFD2,
 	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_CLOCK_GETRES, unix.SYS_GETTIMEOFDAY, unix.SYS_RESTART_SYSCALL,
 	// Memory.
-	unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MREMAP, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_MSYNC, unix.SYS_BRK, unix.SYS_GETRANDOM,
+	unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MREMAP, unix.SYS_MADVISE, unix.SYS_MINCORE, unix.SYS_MSYNC, unix.SYS_BRK, unix.SYS_GETRANDOM,
 	// Its own threads and signals.
 	unix.SYS_FUTEX, unix.SYS_SET_TID_ADDRESS, unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ, unix.SYS_SCHED_YIELD,
 	unix.SYS_SCHED_GETAFFINITY, unix.SYS_GETCPU, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_RT_SIGPENDING,
@@ -63,6 +63,10 @@ const (
 	cloneMust = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD
 	cloneMay  = cloneMust | unix.CLONE_SYSVSEM | unix.CLONE_SETTLS | unix.CLONE_PARENT_SETTID | unix.CLONE_CHILD_SETTID | unix.CLONE_CHILD_CLEARTID | unix.CLONE_DETACHED
 )
+
+// memoryNever are flags of mmap that make memory which the limit on data does not count, as that of a stack, or take it from a
+// reserve of the machine; the last two are types of mappings besides private and shared.
+const memoryNever = unix.MAP_GROWSDOWN | unix.MAP_HUGETLB | 0xc
 
 // Offsets in struct seccomp_data.
 const (
@@ -118,5 +122,10 @@ func filter(pid int) []unix.SockFilter {
 	// Limits may be asked for, of itself, not set: the pointer to the new one is null in both halves.
 	program = append(program, unless(unix.SYS_PRLIMIT64, 8), loadArg(0), unless(0, 5), loadArg(2), unless(0, 3),
 		load(offArgs+8*2+4), unless(0, 1), allow, refuse)
+	// Memory: private, or of a file. Shared memory of no file is not counted either. Both values of shared have its bit.
+	program = append(program, unless(unix.SYS_MMAP, 6), loadArg(3),
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: memoryNever, Jt: 3},
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: unix.MAP_SHARED, Jf: 1},
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: unix.MAP_ANONYMOUS, Jt: 1}, allow, refuse)
 	return append(program, unless(unix.SYS_CLONE3, 1), notThere, refuse)
 }

@@ -14,7 +14,7 @@
 //
 // Caveats. The names, sizes and modes of files (stat) that its user may look up can be seen, their content cannot. Programs of
 // ordinary users run as that user, behind the other two walls, and may make as many threads as he may. Until its time is up
-// a program may fill the disk with files, each within its limit. Where confinement is not to be had, Open refuses, unless the
+// a program may fill the disk with files, each within its limit: memory, where temporary files lie in memory. Where confinement is not to be had, Open refuses, unless the
 // caller accepts it; Limits then says so. This keeps mistakes and mischief of generated programs in, not a determined attacker
 // who knows a hole in the kernel.
 package sandbox
@@ -43,7 +43,7 @@ const childName = "apr-sandbox"
 // Limits of one program.
 type Limits struct {
 	Time      time.Duration // on the clock; of the processor, rounded up to seconds
-	Memory    uint64        // bytes of private writable memory
+	Memory    uint64        // bytes of private writable memory; with what was made read-only and what is only reserved, 2 GiB more
 	FileBytes uint64        // of one file
 	Files     uint64        // open at one time
 }

@@ -97,15 +97,15 @@ func TestLimits(t *testing.T) {
 	if r := run(t, b, "", "/bin/sh", "-c", "while :; do :; done"); !r.TimedOut || r.Exit == 0 || time.Since(start) > 5*time.Second {
 		t.Errorf("endless: %+v after %v", r, time.Since(start))
 	}
-	big := `x=$(head -c 4000000 /dev/zero | tr '\0' x)` // needs a child: refused before it needs memory
+	big := `x=$(head -c 4000000 /dev/urandom | tr '\0' x)` // needs a child: refused before it needs memory
 	if r := run(t, b, "", "/bin/sh", "-c", big); r.Exit == 0 {
 		t.Errorf("a child process: %+v", r)
 	}
-	if r := run(t, b, "", "/usr/bin/head", "-c", "3000000", "/dev/zero"); r.Exit != 0 || len(r.Stdout) != tailBytes {
+	if r := run(t, b, "", "/usr/bin/seq", "500000"); r.Exit != 0 || len(r.Stdout) != tailBytes {
 		t.Errorf("long output: exit %d, %d bytes kept", r.Exit, len(r.Stdout))
 	}
 	dd := func(n string) Result {
-		return run(t, b, "", "/bin/dd", "if=/dev/zero", "of=file", "bs=1000", "count="+n)
+		return run(t, b, "", "/bin/dd", "if=/dev/urandom", "of=file", "bs=1000", "count="+n)
 	}
 	if r := dd("500"); r.Exit != 0 {
 		t.Errorf("a file within the limit: %+v", r)
@@ -114,7 +114,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("a file beyond the limit: %+v", r)
 	}
 	memory := func(n string) Result {
-		return run(t, b, "", "/bin/dd", "if=/dev/zero", "of=/dev/null", "count=1", "bs="+n)
+		return run(t, b, "", "/bin/dd", "if=/dev/urandom", "of=/dev/null", "count=1", "bs="+n)
 	}
 	if r := memory("10000000"); r.Exit != 0 {
 		t.Errorf("memory within the limit: %+v", r)
@@ -204,7 +204,7 @@ func TestIdentity(t *testing.T) {
 	if r, err := b.Run(t.Context(), p); err != nil || r.Stdout != "text" {
 		t.Errorf("a hidden file that it may read: %+v, %v", r, err)
 	}
-	p.Argv = []string{"/bin/dd", "if=/dev/zero", "of=" + hidden + "/file", "count=1", "conv=notrunc"}
+	p.Argv = []string{"/bin/dd", "if=/dev/urandom", "of=" + hidden + "/file", "count=1", "conv=notrunc"}
 	if r, err := b.Run(t.Context(), p); err != nil || r.Exit == 0 || !strings.Contains(r.Stderr, "ermission denied") {
 		t.Errorf("writing it: %+v, %v", r, err)
 	}

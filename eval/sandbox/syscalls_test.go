@@ -107,7 +107,7 @@ func TestSystemCallsAreClassified(t *testing.T) {
 	for _, j := range slices.Concat(judgedEverywhere(1), judgedHere) {
 		byArguments = append(byArguments, j.number)
 	}
-	byArguments = append(byArguments, unix.SYS_CLONE, unix.SYS_PRLIMIT64)
+	byArguments = append(byArguments, unix.SYS_CLONE, unix.SYS_PRLIMIT64, unix.SYS_MMAP)
 	for _, x := range []struct {
 		what      string
 		got, want []uint32
