@@ -103,7 +103,7 @@ func (a *App) root() *cobra.Command {
 	for _, c := range a.Commands {
 		root.AddCommand(c.cobra(a, nil))
 	}
-	root.Annotations = map[string]string{"exits": exitText((&Command{Sub: a.Commands}).ExitCodes())}
+	root.Annotations = map[string]string{"exits": exitText((&Command{Sub: a.Commands}).ExitCodes(), true)}
 	root.SetHelpCommand(&cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about a command", Args: cobra.ArbitraryArgs,
 		RunE: func(cc *cobra.Command, args []string) error {
