@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,7 +39,8 @@ type App struct {
 	tree    *cobra.Command
 	instead string // command run in place of the one named, for --version
 
-	unparsed bool // the command line holds a flag that could not be parsed, and those after it were not
+	ending   atomic.Pointer[func(os.Signal)] // of Env.Ending
+	unparsed bool                            // the command line holds a flag that could not be parsed, and those after it were not
 
 	json, quiet, verbose, noProgress, offline, version bool
 	color, logFormat, config                           string
@@ -362,6 +364,7 @@ func (a *App) signals() (context.Context, func()) {
 			select {
 			case s := <-ch:
 				if time.Now().After(same) {
+					a.lastWords(s)
 					os.Exit(128 + int(s.(syscall.Signal)))
 				}
 			case <-done:
@@ -370,6 +373,26 @@ func (a *App) signals() (context.Context, func()) {
 		}
 	}()
 	return ctx, func() { signal.Stop(ch); close(done); cancel(nil) }
+}
+
+// lastWordsLimit is how long what Env.Ending was given may take: the person who signals twice wants the process gone.
+const lastWordsLimit = time.Second
+
+// lastWords calls what Env.Ending was given.
+func (a *App) lastWords(s os.Signal) {
+	f := a.ending.Load()
+	if f == nil {
+		return
+	}
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		(*f)(s)
+	}()
+	select {
+	case <-said:
+	case <-time.After(lastWordsLimit):
+	}
 }
 
 // stopped turns a bare cancellation by a signal into its exit code.

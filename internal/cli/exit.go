@@ -1,5 +1,7 @@
 package cli
 
+import "os"
+
 // Exit ends the program with a code of the command's choice instead of that of an error's kind: that of a child process,
 // which has printed what there was to say.
 type Exit struct {
@@ -17,6 +19,9 @@ func (e *Exit) Error() string {
 
 // Unwrap returns Err.
 func (e *Exit) Unwrap() error { return e.Err }
+
+// Ending sets what is called before a second signal ends the process, for a second at most and beside whatever the command does.
+func (e *Env) Ending(f func(os.Signal)) { e.app.ending.Store(&f) }
 
 // Abort prints err as the end of a command would and returns its exit code, for a watchdog that ends the process while
 // the command hangs. It may hang as well, if that is what hangs: the caller sets a limit.
