@@ -375,26 +375,6 @@ func (a *App) signals() (context.Context, func()) {
 	return ctx, func() { signal.Stop(ch); close(done); cancel(nil) }
 }
 
-// lastWordsLimit is how long what Env.Ending was given may take: the person who signals twice wants the process gone.
-const lastWordsLimit = time.Second
-
-// lastWords calls what Env.Ending was given.
-func (a *App) lastWords(s os.Signal) {
-	f := a.ending.Load()
-	if f == nil {
-		return
-	}
-	said := make(chan struct{})
-	go func() {
-		defer close(said)
-		(*f)(s)
-	}()
-	select {
-	case <-said:
-	case <-time.After(lastWordsLimit):
-	}
-}
-
 // stopped turns a bare cancellation by a signal into its exit code.
 func stopped(ctx context.Context, err error) error {
 	var sig signalError
