@@ -65,7 +65,38 @@ type ContractRun struct {
 	Status     Status      `json:"status"`
 	Violations []Violation `json:"violations"` // of the form; with an error nothing is run
 	Tally
+	MutantTally
 	Checks []CheckRun `json:"checks"`
+}
+
+// MutantTally counts mutants. One that must fail several checks, and fails those that were run while others were not, is not
+// killed: nobody knows whether the others would find it.
+type MutantTally struct {
+	Mutants  int `json:"mutants"`           // tried on each of their checks, or survived one
+	Killed   int `json:"killed"`            // of these: all their checks failed
+	NotTried int `json:"mutants_not_tried"` // on each of their checks: one cannot be run here, or does not pass without the mutant
+}
+
+// add counts one mutant.
+func (t *MutantTally) add(m *mutation) {
+	alive := slices.ContainsFunc(m.tried, func(u *underMutant) bool { return u.result != failed })
+	switch {
+	case len(m.kills) == 0: // prebuilt programs carry none of its checks: it is judged elsewhere
+	case alive:
+		t.Mutants++
+	case len(m.tried) < len(m.kills):
+		t.NotTried++
+	default:
+		t.Mutants, t.Killed = t.Mutants+1, t.Killed+1
+	}
+}
+
+// String says how many were killed of how many.
+func (t MutantTally) String() string {
+	if t.NotTried == 0 {
+		return fmt.Sprintf("%d of %d mutants killed", t.Killed, t.Mutants)
+	}
+	return fmt.Sprintf("%d of %d tried mutants killed, %d not tried on each of their checks", t.Killed, t.Mutants, t.NotTried)
 }
 
 // Tally counts checks for a headline. A check may be in two of its numbers: one without a mutant may be upheld.
@@ -119,18 +150,17 @@ func (t Tally) String() string {
 
 // Falsification is the outcome of one invocation.
 type Falsification struct {
-	Started   time.Time      `json:"started"`
-	Seconds   float64        `json:"duration_seconds"`
-	Commit    string         `json:"commit"` // empty outside a repository
-	Dirty     bool           `json:"dirty"`
-	GoVersion string         `json:"go_version"`
-	Devices   []string       `json:"devices"`
-	Contracts []ContractRun  `json:"contracts"`
-	Counts    map[Status]int `json:"counts"` // checks by status
-	Tally                    // of all checks
-	Mutants   int            `json:"mutants"`
-	Killed    int            `json:"killed"`             // mutants that failed every check that they were tried on
-	Prebuilt  *Prebuilt      `json:"prebuilt,omitempty"` // whose programs ran, where there is no Go toolchain
+	Started     time.Time      `json:"started"`
+	Seconds     float64        `json:"duration_seconds"`
+	Commit      string         `json:"commit"` // empty outside a repository
+	Dirty       bool           `json:"dirty"`
+	GoVersion   string         `json:"go_version"`
+	Devices     []string       `json:"devices"`
+	Contracts   []ContractRun  `json:"contracts"`
+	Counts      map[Status]int `json:"counts"` // checks by status
+	Tally                      // of all checks
+	MutantTally                // of all mutants
+	Prebuilt    *Prebuilt      `json:"prebuilt,omitempty"` // whose programs ran, where there is no Go toolchain
 
 	allowUnavailable bool
 }
@@ -263,6 +293,11 @@ func (c *claim) settle() {
 func (f *Falsification) sum(mutants []*mutation) {
 	for i := range f.Contracts {
 		c := &f.Contracts[i]
+		for _, m := range mutants {
+			if m.file == c.File {
+				c.MutantTally.add(m)
+			}
+		}
 		worst := len(Statuses)
 		c.Tally = tally(c.Checks)
 		f.Tally.add(c.Tally)
@@ -277,13 +312,7 @@ func (f *Falsification) sum(mutants []*mutation) {
 		}
 	}
 	for _, m := range mutants {
-		if len(m.tried) == 0 {
-			continue
-		}
-		f.Mutants++
-		if !slices.ContainsFunc(m.tried, func(u *underMutant) bool { return u.result != failed }) {
-			f.Killed++
-		}
+		f.MutantTally.add(m)
 	}
 }
 

@@ -44,6 +44,7 @@ type claim struct {
 type mutation struct {
 	Mutant
 	contract string
+	file     string // of the contract
 	name     string // unique in this invocation
 	kills    []*claim
 	tried    []*underMutant
@@ -117,7 +118,7 @@ func (r *runner) plan(out *ContractRun, doc *Document) {
 		return
 	}
 	for _, m := range c.Mutants {
-		mu := &mutation{Mutant: m, contract: c.ID, name: "m" + strconv.Itoa(len(r.mutants))}
+		mu := &mutation{Mutant: m, contract: c.ID, file: c.Path, name: "m" + strconv.Itoa(len(r.mutants))}
 		for _, id := range m.Kills {
 			if cl := byID[id]; cl != nil && (r.carries == nil || r.carries(c.ID, m.ID, &cl.check)) {
 				mu.kills = append(mu.kills, cl)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/xml"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -48,7 +49,7 @@ func contractValidateCommand() *cli.Command {
 		Example: "apr contract validate contracts\napr contract validate kernel-v1.yaml --rules earlier",
 		Exits:   append(contractExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "path", Arg: true, Required: true, Path: true, Value: cli.Strings(&paths), Help: "files or folders"},
+			{Name: "path", Arg: true, Path: true, Value: cli.Strings(&paths), Default: contractsDir, Help: "files or folders"},
 			rulesOption(&rules),
 			{Name: "junit", Path: true, Value: cli.String(&junit, ""), Help: "also write the result as JUnit XML"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing file of --junit"},
@@ -60,6 +61,9 @@ func contractValidateCommand() *cli.Command {
 			set, err := falsify.ParseRules(rules)
 			if err != nil {
 				return nil, err
+			}
+			if len(paths) == 0 {
+				paths = []string{contractsDir}
 			}
 			r, err := falsify.ValidatePaths(paths, set)
 			if err != nil {
@@ -133,9 +137,12 @@ func loadContracts(dir string) (all []*falsify.Document, err error) {
 	return all, nil
 }
 
+// contractsDir is the folder of the contracts where none is named.
+const contractsDir = "contracts"
+
 // dirOption is --dir.
 func dirOption(p *string) cli.Option {
-	return cli.Option{Name: "dir", Path: true, Value: cli.String(p, "contracts"), Help: "folder of the contracts"}
+	return cli.Option{Name: "dir", Path: true, Value: cli.String(p, contractsDir), Help: "folder of the contracts"}
 }
 
 // contractItem is one row of apr contract list.
@@ -168,10 +175,18 @@ func (l contractList) Text(p *cli.Page) {
 		rows = append(rows, []string{c.ID, c.Version, c.Kind, strconv.Itoa(c.Obligations), strconv.Itoa(c.Tests), strconv.Itoa(c.Harnesses), strconv.Itoa(c.Mutants), evidenceText(c.Evidence)})
 	}
 	p.Table([]string{"contract", "version", "kind", ">obligations", ">tests", ">harnesses", ">mutants", "last evidence"}, rows)
-	p.Printf("%d contracts, %d claims\n", len(l.Contracts), l.Claims)
+	p.Printf("%s, %s\n", numbered(len(l.Contracts), "contract"), numbered(l.Claims, "claim"))
 	if l.Note != "" {
 		p.Printf("%s\n", l.Note)
 	}
+}
+
+// numbered is a count with its noun.
+func numbered(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func contractListCommand() *cli.Command {

@@ -54,8 +54,7 @@ func keepEvidence(e *cli.Env, f *falsify.Falsification) {
 	}
 	all := readEvidence(f.Commit)
 	for _, c := range f.Contracts {
-		t := totals(c)
-		all[c.ID] = evidence{c.Status, c.Upheld, len(c.Checks), t.mutants, t.killed, f.Commit, f.Started, c.SHA256}
+		all[c.ID] = evidence{c.Status, c.Upheld, len(c.Checks), c.Mutants, c.Killed, f.Commit, f.Started, c.SHA256}
 	}
 	text, err := json.MarshalIndent(all, "", "  ")
 	if err == nil {

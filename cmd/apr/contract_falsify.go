@@ -30,43 +30,33 @@ func (f falsified) Text(p *cli.Page) {
 		row := totals(c)
 		checks, cases = checks+len(c.Checks), cases+row.cases
 		rows = append(rows, []string{contractName(c), string(c.Status), fmt.Sprintf("%d/%d", c.Upheld, len(c.Checks)), strconv.Itoa(c.Falsified),
-			strconv.Itoa(c.NeedHardware), strconv.Itoa(c.WithoutMutant), fmt.Sprintf("%d/%d", row.killed, row.mutants), cli.Count(int64(row.cases)), fmt.Sprintf("%.1f", row.seconds)})
+			strconv.Itoa(c.NeedHardware), strconv.Itoa(c.WithoutMutant), fmt.Sprintf("%d/%d", c.Killed, c.Mutants), strconv.Itoa(c.NotTried), cli.Count(int64(row.cases)), fmt.Sprintf("%.1f", row.seconds)})
 	}
-	p.Table([]string{"contract", "status", ">upheld", ">falsified", ">need hardware", ">no mutant", ">killed", ">cases", ">seconds"}, rows)
+	p.Table([]string{"contract", "status", ">upheld", ">falsified", ">need hardware", ">no mutant", ">killed", ">not tried", ">cases", ">seconds"}, rows)
 	for _, c := range f.Contracts {
 		printDoubts(p, c)
 	}
-	p.Printf("\n%s\n%d contracts, %d checks; %d of %d mutants killed; %s cases; %.0f s\n", f.Tally, len(f.Contracts), checks,
-		f.Killed, f.Mutants, cli.Count(int64(cases)), f.Seconds)
+	p.Printf("\n%s\n%s, %s; %s; %s cases; %.0f s\n", f.Tally, numbered(len(f.Contracts), "contract"), numbered(checks, "check"),
+		f.MutantTally, cli.Count(int64(cases)), f.Seconds)
 }
 
 // total is one row of the table.
 type total struct {
-	mutants, killed int
-	cases           uint64
-	seconds         float64 // of the checks and of the mutants, one after the other
+	cases   uint64
+	seconds float64 // of the checks and of the mutants, one after the other
 }
 
-// totals counts in one contract. A mutant is killed if every check that it was tried on failed. Checks that one go
-// command ran under a mutant have the same time, which counts once.
+// totals counts in one contract. Checks that one go command ran under a mutant have the same time, which counts once.
 func totals(c falsify.ContractRun) (t total) {
-	survived := map[string]bool{} // by mutant
 	timed := map[string]bool{}
 	for _, run := range c.Checks {
 		t.cases += run.Cases
 		t.seconds += run.Seconds
 		for _, m := range run.Mutants {
-			survived[m.ID] = survived[m.ID] || !m.Killed
 			if key := fmt.Sprint(m.ID, m.Seconds); !timed[key] {
 				timed[key] = true
 				t.seconds += m.Seconds
 			}
-		}
-	}
-	t.mutants = len(survived)
-	for _, alive := range survived {
-		if !alive {
-			t.killed++
 		}
 	}
 	return t

@@ -238,8 +238,8 @@ type evalResult struct {
 	Perplexity   *float64        `json:"perplexity"`
 	BitsPerByte  *float64        `json:"bits_per_byte"`
 	Threshold    *float64        `json:"threshold"`
-	Passed       *bool           `json:"passed"`
-	KL           *float64        `json:"kl"` // mean
+	Passed       *bool           `json:"passed"` // null: no gate, or it was not judged to its end
+	KL           *float64        `json:"kl"`     // mean
 	KLPositions  *klPositions    `json:"kl_positions"`
 	Top1         *float64        `json:"top1_agreement"`
 	EntropyShift *float64        `json:"entropy_shift"`
@@ -257,7 +257,8 @@ type evalResult struct {
 	PassAtK      []passAtK       `json:"pass_at_k"`
 	Limits       []string        `json:"limits"` // under which programs ran
 	InferenceErr *string         `json:"inference_error"`
-	Canaries     []canaryResult  `json:"canaries"`
+	Canaries     []canaryResult  `json:"canaries"`     // scored
+	Due          int             `json:"canaries_due"` // all that a gate needs; 0: none was asked for
 	SeqLen       int             `json:"seq_len,omitempty"`
 	Stride       int             `json:"stride,omitempty"`
 	Seed         int64           `json:"seed"`

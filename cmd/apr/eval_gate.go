@@ -26,19 +26,21 @@ type canaryResult struct {
 	beaten bool // by five standard errors
 }
 
-// gate scores the canaries one after the other by the code that scored the model, and judges both.
+// gate scores the canaries one after the other by the code that scored the model, and judges both. Before the last of them there
+// is no verdict: one that was not scored may have passed.
 func (o *evalOptions) gate(ctx context.Context, e *cli.Env, f *model.Files, t task, healthy eval.Score, r *evalResult) error {
 	gated := e.Settings.Given("threshold")
 	if gated {
-		passed := healthy.Passes(o.threshold)
-		r.Threshold, r.Passed = &o.threshold, &passed
+		r.Threshold = &o.threshold
 	}
 	tok, err := f.Tokenizer()
 	if err != nil {
 		return err
 	}
 	var void []string
-	for _, c := range eval.Canaries(f, tok.RealIDs(), t.constant(), uint64(o.seed)) {
+	canaries := eval.Canaries(f, tok.RealIDs(), t.constant(), uint64(o.seed))
+	r.Due = len(canaries)
+	for _, c := range canaries {
 		e.Log.Debug("canary", "name", c.Name)
 		cr, err := o.canary(ctx, e, t, c, healthy, gated)
 		if err != nil {
@@ -51,6 +53,9 @@ func (o *evalOptions) gate(ctx context.Context, e *cli.Env, f *model.Files, t ta
 			e.Log.Warn(fmt.Sprintf("canary %q is not worse by %d standard errors: use more data", c.Name, eval.CanaryErrors))
 		}
 		r.Canaries = append(r.Canaries, cr)
+	}
+	if !gated {
+		return nil
 	}
 	return o.verdict(healthy, r, void)
 }
@@ -92,21 +97,19 @@ func (o *evalOptions) canary(ctx context.Context, e *cli.Env, t task, c eval.Can
 	return out, nil
 }
 
-// verdict turns the scores into an exit.
+// verdict turns the scores of the model and of all canaries into an exit.
 func (o *evalOptions) verdict(healthy eval.Score, r *evalResult, void []string) error {
-	if r.Passed == nil {
-		return nil
-	}
+	passed := healthy.Passes(o.threshold) && len(void) == 0
+	r.Passed = &passed
 	side := "above"
 	if healthy.Higher {
 		side = "below"
 	}
 	switch {
 	case len(void) > 0:
-		*r.Passed = false
 		return fault.New(fault.Invalid, "the gate is void: %g lets canaries pass: %s; the model has %.4g", o.threshold, strings.Join(void, ", "), healthy.Value).
 			WithHint("a threshold that a broken model meets says nothing: choose a sharper one").WithID("E-EVAL-001")
-	case !*r.Passed:
+	case !passed:
 		return fault.New(fault.Invalid, "%s %.4f is %s the threshold %g", o.figure(), healthy.Value, side, o.threshold).WithID("E-EVAL-002")
 	}
 	return nil
@@ -127,7 +130,7 @@ func (o *evalOptions) figure() string {
 
 // canaryTable prints what became of the canaries.
 func (r *evalResult) canaryTable(p *cli.Page) {
-	if len(r.Canaries) == 0 {
+	if r.Due == 0 {
 		return
 	}
 	number := func(v *float64, format, none string) string {
@@ -144,14 +147,20 @@ func (r *evalResult) canaryTable(p *cli.Page) {
 		}
 		rows = append(rows, []string{c.Name, number(c.Score, "%.4g", "no inference"), number(c.Margin, "%.4g", "–"), number(c.Errors, "%.1f", "–"), verdict})
 	}
-	p.Printf("\n")
-	p.Table([]string{"canary", ">score", ">worse by", ">standard errors", "gate"}, rows)
-	if r.Passed == nil {
+	if len(rows) > 0 {
+		p.Printf("\n")
+		p.Table([]string{"canary", ">score", ">worse by", ">standard errors", "gate"}, rows)
+	}
+	if r.Threshold == nil {
 		return
 	}
-	if *r.Passed {
-		p.Printf("\n%s\n", p.Good(fmt.Sprintf("The model passes the gate of %g, and no canary does.", *r.Threshold)))
-	} else {
-		p.Printf("\n%s\n", p.Bad("The gate is not passed."))
+	p.Printf("\n")
+	switch {
+	case r.Passed == nil:
+		p.Printf("%s\n", p.Bad(fmt.Sprintf("The gate was not judged: %d of %d canaries scored.", len(r.Canaries), r.Due)))
+	case *r.Passed:
+		p.Printf("%s\n", p.Good(fmt.Sprintf("The model passes the gate of %g, and no canary does.", *r.Threshold)))
+	default:
+		p.Printf("%s\n", p.Bad("The gate is not passed."))
 	}
 }

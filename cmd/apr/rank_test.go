@@ -46,6 +46,8 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 			{[]string{"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=3", "LOCAL_WORLD_SIZE=4"}, 9, "WORLD_SIZE: is 4"},
 			{[]string{"SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1", "SLURM_LOCALID=1"}, 9, "SLURM_STEP_NUM_TASKS: is 2"},
 			{[]string{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"}, 9, "OMPI_COMM_WORLD_SIZE: is 2"},
+			{[]string{"SLURM_PROCID=1", "SLURM_NTASKS=4", "SLURM_STEP_ID=0", "SLURM_LOCALID=1"}, 9, "SLURM_PROCID: is 1"},
+			{[]string{"HOROVOD_RANK=1", "HOROVOD_SIZE=2"}, 9, "HOROVOD_SIZE: is 2"},
 			{[]string{"RANK=9", "WORLD_SIZE=4"}, 2, "RANK: is 9"},
 			{[]string{"WORLD_SIZE=banana"}, 2, `WORLD_SIZE: "banana"`},
 			{[]string{"RANK=0", "WORLD_SIZE=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1"}, 2, "SLURM_STEP_NUM_TASKS says 2"},

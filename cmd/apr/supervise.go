@@ -30,6 +30,7 @@ func newSentry(e *cli.Env, timeout time.Duration) *sentry {
 	s := &sentry{e: e, heart: supervise.Open(e.Getenv(supervise.Variable))}
 	s.Watchdog = watch.Start(watch.Options{Timeout: timeout, State: s.device, Stalled: s.stalled, Tick: s.tick})
 	s.Doing("opening the device")
+	e.Ending(s.ended)
 	return s
 }
 
@@ -86,6 +87,13 @@ func (s *sentry) stalled(r watch.Report) {
 		}
 	}
 	os.Exit(int(fault.Hung))
+}
+
+// ended writes down that a second signal ends the process, if it has a run directory and the disk lets it.
+func (s *sentry) ended(sig os.Signal) {
+	if dir := s.runDir(); dir != "" {
+		_ = runlog.AppendEvent(dir, runlog.Abort, "second signal ("+sig.String()+")", nil, "the process ended at once, without a checkpoint")
+	}
 }
 
 func (s *sentry) fault(r watch.Report) error {

@@ -234,6 +234,10 @@ func TestTortureSignals(t *testing.T) {
 	aborts := map[string]bool{}
 	for sig, exit := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		aborts[sig.String()] = abort(t, l, sig) == exit
+		out, err := exec.Command(l.apr, "runs", "diagnose", l.path("abort-"+sig.String()[:4])).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "cause: a second signal ("+sig.String()+")") {
+			t.Errorf("%v: %v\n%s", sig, err, out)
+		}
 	}
 	torture.Row(t, "signals INT, TERM, USR1 at random moments: exit 20, the resumed student the same to the bit", trials, bad,
 		"a second one aborts (130, 143): "+torture.Caught(t, aborts))

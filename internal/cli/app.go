@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,7 +39,8 @@ type App struct {
 	tree    *cobra.Command
 	instead string // command run in place of the one named, for --version
 
-	unparsed bool // the command line holds a flag that could not be parsed, and those after it were not
+	ending   atomic.Pointer[func(os.Signal)] // of Env.Ending
+	unparsed bool                            // the command line holds a flag that could not be parsed, and those after it were not
 
 	json, quiet, verbose, noProgress, offline, version bool
 	color, logFormat, config                           string
@@ -103,7 +105,7 @@ func (a *App) root() *cobra.Command {
 	for _, c := range a.Commands {
 		root.AddCommand(c.cobra(a, nil))
 	}
-	root.Annotations = map[string]string{"exits": exitText((&Command{Sub: a.Commands}).ExitCodes())}
+	root.Annotations = map[string]string{"exits": exitText((&Command{Sub: a.Commands}).ExitCodes(), true)}
 	root.SetHelpCommand(&cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about a command", Args: cobra.ArbitraryArgs,
 		RunE: func(cc *cobra.Command, args []string) error {
@@ -362,6 +364,7 @@ func (a *App) signals() (context.Context, func()) {
 			select {
 			case s := <-ch:
 				if time.Now().After(same) {
+					a.lastWords(s)
 					os.Exit(128 + int(s.(syscall.Signal)))
 				}
 			case <-done:

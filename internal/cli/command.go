@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -81,7 +82,7 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 		Use: c.Name, Short: c.Short, Long: c.Long, Example: indent(c.Example), Args: cobra.ArbitraryArgs,
 		DisableFlagsInUseLine: true,
 	}
-	cc.Annotations = map[string]string{"exits": exitText(c.ExitCodes())}
+	cc.Annotations = map[string]string{"exits": exitText(c.ExitCodes(), c.resumes())}
 	for _, s := range c.Sub {
 		cc.AddCommand(s.cobra(a, path))
 	}
@@ -315,7 +316,7 @@ var exitMeanings = map[fault.Kind]string{
 	fault.Invalid: "validation failed: threshold, content, overwrite refused",
 	fault.Load:    "model could not be loaded (missing tensor, shape, tokenizer)", fault.IO: "I/O, disk full",
 	fault.Inference: "inference failed", fault.Unavailable: "feature or device not available",
-	fault.Network: "network", fault.HTTP404: "HTTP 404", fault.Stopped: "stopped by a signal, resumable",
+	fault.Network: "network", fault.HTTP404: "HTTP 404", fault.Stopped: "stopped by a signal",
 	fault.Diverged: "diverged: three steps in a row not finite, or with a loss far above those before", fault.Hung: "hung: no progress",
 	fault.Memory: "out of memory, predicted or met", fault.UnsafePath: "unsafe path",
 	fault.Vacuous: "vacuous or invalid contract",
@@ -336,11 +337,24 @@ func (c *Command) ExitCodes() (codes []int) {
 	return slices.Compact(codes)
 }
 
-// exitText lists exit codes with their meanings.
-func exitText(codes []int) string {
+// resumes reports whether the command, or one below it, goes on with what a signal stopped.
+func (c *Command) resumes() bool {
+	return slices.ContainsFunc(c.Options, func(o Option) bool { return o.Name == "resume" }) || slices.ContainsFunc(c.Sub, (*Command).resumes)
+}
+
+// exitText lists exit codes with their meanings. A second signal ends any command at once, with 128 and its number.
+func exitText(codes []int, resumes bool) string {
 	var b strings.Builder
 	for _, k := range codes {
-		fmt.Fprintf(&b, "  %-3d %s\n", k, exitMeanings[fault.Kind(k)])
+		meaning := exitMeanings[fault.Kind(k)]
+		if k == int(fault.Stopped) && resumes {
+			meaning += ", resumable"
+		}
+		fmt.Fprintf(&b, "  %-3d %s\n", k, meaning)
+	}
+	if slices.Contains(codes, int(fault.Stopped)) {
+		fmt.Fprintf(&b, "  %-3d ended at once by a second signal, INT\n", 128+int(syscall.SIGINT))
+		fmt.Fprintf(&b, "  %-3d the same, TERM\n  %-3d the same, USR1\n", 128+int(syscall.SIGTERM), 128+int(syscall.SIGUSR1))
 	}
 	return strings.TrimRight(b.String(), "\n")
 }

@@ -5,9 +5,9 @@
 // [Check] is a function of the environment. It believes nothing that is not consistent, and refuses what is not built.
 //
 // Caveats. Variables are read in the order of Sources: a launcher that was started by another one is the inner one and
-// counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm counts only where
-// SLURM_STEP_NUM_TASKS says that srun started this process. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and
-// MASTER_ADDR alone says nothing.
+// counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm's world is that of
+// SLURM_STEP_NUM_TASKS, by which srun says that it started this process. A batch shell's SLURM_PROCID is 0; any other is that of a
+// step's task, whatever else is set. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and MASTER_ADDR alone says nothing.
 package launcher
 
 import (
@@ -56,8 +56,12 @@ var sources = []source{
 	{by: "torchrun's PET variables", nodes: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", nodeRank: "PET_NODE_RANK", port: "PET_MASTER_PORT", master: "PET_MASTER_ADDR"},
 	{by: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE"},
 	{by: "MVAPICH", rank: "MV2_COMM_WORLD_RANK", world: "MV2_COMM_WORLD_SIZE", localRank: "MV2_COMM_WORLD_LOCAL_RANK", localWorld: "MV2_COMM_WORLD_LOCAL_SIZE"},
+	{by: "Horovod", rank: "HOROVOD_RANK", world: "HOROVOD_SIZE", localRank: "HOROVOD_LOCAL_RANK", localWorld: "HOROVOD_LOCAL_SIZE"},
+	{by: "JSM", rank: "JSM_NAMESPACE_RANK", world: "JSM_NAMESPACE_SIZE", localRank: "JSM_NAMESPACE_LOCAL_RANK", localWorld: "JSM_NAMESPACE_LOCAL_SIZE"},
+	{by: "mpirun_rsh", rank: "MPIRUN_RANK", world: "MPIRUN_NPROCS"},
+	{by: "Flux", rank: "FLUX_TASK_RANK", world: "FLUX_JOB_SIZE", localRank: "FLUX_TASK_LOCAL_ID"},
 	{by: "MPI's process manager", rank: "PMI_RANK", world: "PMI_SIZE", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS"},
-	{by: "a Slurm step", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", localRank: "SLURM_LOCALID", only: "SLURM_STEP_NUM_TASKS"},
+	{by: "a Slurm step", rank: slurmRank, world: "SLURM_STEP_NUM_TASKS", localRank: "SLURM_LOCALID", only: "SLURM_STEP_NUM_TASKS"},
 }
 
 // names returns the variables that s reads.
@@ -71,11 +75,14 @@ func Names() (all []string) {
 	for _, s := range sources {
 		all = append(all, s.names()...)
 	}
-	return append(all, pmixRank)
+	return append(all, bareRanks...)
 }
 
-// pmixRank is set by servers of PMIx, which leave the number of ranks to others.
-const pmixRank = "PMIX_RANK"
+// slurmRank is set in each task of a step, and in a batch shell, where it is 0.
+const slurmRank = "SLURM_PROCID"
+
+// bareRanks are set by servers of PMIx and by HPE's PALS, which leave the number of ranks to others.
+var bareRanks = []string{"PMIX_RANK", "PALS_RANKID"}
 
 // Without returns the variables of environ (NAME=VALUE) that are not a launcher's: for a process that is not one of its.
 func Without(environ []string) []string {
@@ -116,14 +123,38 @@ func Check(getenv func(string) string) (Place, error) {
 			}
 		}
 	}
-	if v := getenv(pmixRank); inner == nil && v != "" {
-		return p, p.refuse(fault.In(fault.Usage, pmixRank, "is %q, and nothing says of how many ranks", v))
-	}
 	if p.World > 1 {
-		return p, fault.In(fault.Unavailable, inner.worldName, "is %s: training with more than one rank is not built yet", getenv(inner.worldName)).
-			WithHint("%v; start one process, or unset %s to train alone%s", p, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
+		return p, p.unbuilt(inner.worldName, getenv(inner.worldName), p.String())
 	}
-	return p, nil
+	return p, p.checkBare(getenv, inner)
+}
+
+// checkBare judges ranks that are said without a world, beside a world of one rank or none at all (inner is nil).
+func (p Place) checkBare(getenv func(string) string, inner *said) error {
+	for _, name := range append([]string{slurmRank}, bareRanks...) {
+		v := getenv(name)
+		if v == "" {
+			continue
+		}
+		rank, err := number(name, v)
+		switch {
+		case err != nil:
+			return p.refuse(err)
+		case inner != nil && rank > 0:
+			return p.refuse(fault.In(fault.Usage, name, "is %d, but %s is %s", rank, inner.worldName, getenv(inner.worldName)))
+		case inner == nil && name != slurmRank:
+			return p.refuse(fault.In(fault.Usage, name, "is %d, and nothing says of how many ranks", rank))
+		case inner == nil && rank > 0:
+			return p.unbuilt(name, v, "a task of a Slurm step: a batch shell's is 0")
+		}
+	}
+	return nil
+}
+
+// unbuilt refuses to be one of several; the variable says so.
+func (p Place) unbuilt(name, value, what string) error {
+	return fault.In(fault.Unavailable, name, "is %s: training with more than one rank is not built yet", value).
+		WithHint("%s; start one process, or unset %s to train alone%s", what, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
 }
 
 // said is what one launcher says, once it is consistent.
@@ -140,6 +171,8 @@ func (in *said) agrees(out *said) error {
 	switch {
 	case in.world < out.least:
 		return fault.In(fault.Usage, in.worldName, "says %d ranks, but %s says %d", in.world, out.worldName, out.least)
+	case in.world == 1 && out.rank > 0:
+		return fault.In(fault.Usage, in.worldName, "says 1 rank, but %s says that this one has others before it", out.rankName)
 	case in.world == out.world && in.rank != out.rank && !out.unranked:
 		return fault.In(fault.Usage, in.rankName, "says rank %d, but %s says %d", in.rank, out.rankName, out.rank)
 	}
@@ -269,7 +302,7 @@ func number(name, v string) (int, error) {
 
 // found lists the variables that are set.
 func found(getenv func(string) string) (all []Variable) {
-	for _, name := range append(Names(), "SLURM_NTASKS", "JOB_COMPLETION_INDEX") {
+	for _, name := range append(Names(), "SLURM_NTASKS", "SLURM_NPROCS", "JOB_COMPLETION_INDEX") {
 		if v := getenv(name); v != "" {
 			all = append(all, Variable{name, v})
 		}

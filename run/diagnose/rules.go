@@ -188,6 +188,17 @@ func stops(r *records) (out []Finding) {
 	return out
 }
 
+// aborts are second signals, which end the process at once.
+func aborts(r *records) (out []Finding) {
+	for _, e := range r.latest {
+		if e.Kind == runlog.Abort {
+			out = append(out, Finding{ID: "aborted", Symptom: "the process ended at once, without a checkpoint", Cause: "a " + e.Name, Fatal: true,
+				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: r.resumption()})
+		}
+	}
+	return out
+}
+
 // receipt is what a failed run says itself.
 func receipt(r *records) []Finding {
 	if r.run.Receipt == nil || r.run.Receipt.Status != runlog.Failed {

@@ -11,6 +11,9 @@ import (
 	"apr/internal/fault"
 )
 
+// Abort is the kind of the event of a process that a second signal ended at once; its name says which.
+const Abort = "abort"
+
 // AppendEvent appends an event, with the present time, to the run directory dir from outside of the process or goroutine
 // that writes it: a supervisor or a watchdog. The line is written at once and whole.
 func AppendEvent(dir, kind, name string, detail any, reason string) error {

@@ -161,6 +161,8 @@ func (r *Record) judge(locked bool) {
 		r.Status, r.Reason = Stopped, "stopped by a "+last.Name+"; --resume continues it"
 	case locked:
 		r.Status = Running
+	case last.Kind == Abort:
+		r.Status, r.Reason = Failed, "ended at once by a "+last.Name
 	default:
 		r.Status, r.Reason = Failed, "ended without a receipt: it was killed, or its machine went down"
 	}
