@@ -35,7 +35,7 @@ func (l *leg) folder() checkpoints {
 func (l *leg) checkpoint(out *Outcome) error {
 	r := l.run
 	start := time.Now()
-	if err := r.dir.Flush(); err != nil {
+	if err := r.dir.Sync(); err != nil {
 		return err
 	}
 	progress := *out

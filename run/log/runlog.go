@@ -305,6 +305,18 @@ func (d *Dir) Flush() error {
 	return errors.Join(d.steps.flush(), d.event.flush(), d.curves.flush())
 }
 
+// Sync makes the lines of steps and events durable. A checkpoint must not outlive the steps that it counts: a resumption refuses
+// records that lack some.
+func (d *Dir) Sync() error {
+	err := d.Flush()
+	for _, l := range []*lineFile{d.steps, d.event} {
+		if e := l.f.Sync(); e != nil && err == nil {
+			err = fault.In(fault.IO, l.f.Name(), "cannot be written").Because(e)
+		}
+	}
+	return err
+}
+
 // TruncateSteps drops the steps of a leg from step `from` on, which a resumed run will do again.
 func (d *Dir) TruncateSteps(leg string, from int) error {
 	return d.steps.filter(func(line []byte) bool {
