@@ -31,7 +31,8 @@ func TestProgramIdentity(t *testing.T) {
 		return contentOf(path)
 	}
 	long := strings.Repeat("a", 1<<20)
-	if id(long+"b") != id(long+"b") || id(long+"b") == id(long+"c") {
+	first, again, other := id(long+"b"), id(long+"b"), id(long+"c")
+	if first != again || first == other {
 		t.Error("two programs that differ in their last byte are one, or one is two")
 	}
 	contracttest.Cases(t, 4)
