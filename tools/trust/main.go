@@ -23,8 +23,7 @@ type report struct {
 	Devices   []string `json:"devices"`
 	Contracts []contract
 	tally
-	Killed   int
-	All      int `json:"mutants"`
+	mutantTally
 	Prebuilt *struct {
 		Programs []struct{ File, SHA256 string }
 	}
@@ -33,6 +32,7 @@ type report struct {
 type contract struct {
 	ID, Status string
 	tally
+	mutantTally
 	Checks []check
 }
 
@@ -43,6 +43,21 @@ type tally struct {
 	NeedSoftware  int `json:"need_software"`
 	WithoutMutant int `json:"without_mutant"`
 	Doubtful      int `json:"doubtful"`
+}
+
+// mutantTally counts mutants: one that was not tried on each of its checks is not among Mutants.
+type mutantTally struct {
+	Mutants  int `json:"mutants"`
+	Killed   int `json:"killed"`
+	NotTried int `json:"mutants_not_tried"`
+}
+
+// String is "7 of 8", with those that were not tried.
+func (t mutantTally) String() string {
+	if t.NotTried == 0 {
+		return fmt.Sprintf("%d of %d", t.Killed, t.Mutants)
+	}
+	return fmt.Sprintf("%d of %d, %d not tried", t.Killed, t.Mutants, t.NotTried)
 }
 
 type check struct {
@@ -117,31 +132,18 @@ checks that run on the emulated GPU here run on the real one there.
 
 `
 
-// row counts in one contract.
-type row struct {
-	cases   uint64
-	took    float64 // of checks and mutants, one after the other
-	killed  int
-	mutants int
-}
-
-func rowOf(c contract) (r row) {
-	alive, timed := map[string]bool{}, map[string]bool{}
+// cost returns the cases that a contract's checks visited, and the seconds of checks and mutants, one after the other.
+func cost(c contract) (cases uint64, seconds float64) {
+	timed := map[string]bool{}
 	for _, k := range c.Checks {
-		r.cases, r.took = r.cases+k.Cases, r.took+k.Seconds
+		cases, seconds = cases+k.Cases, seconds+k.Seconds
 		for _, m := range k.Mutants {
-			alive[m.ID] = alive[m.ID] || !m.Killed
 			if key := fmt.Sprint(m.ID, m.Seconds); !timed[key] { // one go command ran several checks
-				timed[key], r.took = true, r.took+m.Seconds
+				timed[key], seconds = true, seconds+m.Seconds
 			}
 		}
 	}
-	for _, a := range alive {
-		if r.mutants++; !a {
-			r.killed++
-		}
-	}
-	return r
+	return cases, seconds
 }
 
 func write(here, card *report, w io.Writer) error {
@@ -206,21 +208,22 @@ func contracts(out io.Writer, here *report, onCard map[string]contract) {
 	checks, cases, seconds := 0, uint64(0), 0.0
 	upheld, tried := 0, 0 // on a GPU
 	for _, c := range here.Contracts {
-		r, card := rowOf(c), ""
+		n, took := cost(c)
+		card := ""
 		if o, ok := onCard[c.ID]; ok {
 			card = fmt.Sprintf("%d of %d", o.Upheld, len(o.Checks))
 			upheld, tried = upheld+o.Upheld, tried+len(o.Checks)
 		}
-		fmt.Fprintf(out, "| %s | %s | %d of %d | %d | %d | %d | %s | %d of %d | %s | %.1f |\n", c.ID, c.Status, c.Upheld, len(c.Checks), c.Falsified, c.NeedHardware,
-			c.WithoutMutant, card, r.killed, r.mutants, count(r.cases), r.took)
-		checks, cases, seconds = checks+len(c.Checks), cases+r.cases, seconds+r.took
+		fmt.Fprintf(out, "| %s | %s | %d of %d | %d | %d | %d | %s | %s | %s | %.1f |\n", c.ID, c.Status, c.Upheld, len(c.Checks), c.Falsified, c.NeedHardware,
+			c.WithoutMutant, card, c.mutantTally, count(n), took)
+		checks, cases, seconds = checks+len(c.Checks), cases+n, seconds+took
 	}
 	card := ""
 	if tried > 0 {
 		card = fmt.Sprintf("%d of %d", upheld, tried)
 	}
-	fmt.Fprintf(out, "| **%d contracts** | | %d of %d | %d | %d | %d | %s | %d of %d | %s | %.1f |\n\n", len(here.Contracts), here.Upheld, checks, here.Falsified,
-		here.NeedHardware, here.WithoutMutant, card, here.Killed, here.All, count(cases), seconds)
+	fmt.Fprintf(out, "| **%d contracts** | | %d of %d | %d | %d | %d | %s | %s | %s | %.1f |\n\n", len(here.Contracts), here.Upheld, checks, here.Falsified,
+		here.NeedHardware, here.WithoutMutant, card, here.mutantTally, count(cases), seconds)
 }
 
 // origin says where each column comes from.
@@ -235,7 +238,7 @@ func origin(out io.Writer, here, card *report) {
 	if card.Commit != here.Commit {
 		other = ", another commit than here"
 	}
-	fmt.Fprintf(out, "On a GPU: %s%s; %d of %d mutants killed in %.0f s", card.origin(), other, card.Killed, card.All, card.Seconds)
+	fmt.Fprintf(out, "On a GPU: %s%s; %s mutants killed in %.0f s", card.origin(), other, card.mutantTally, card.Seconds)
 	if card.Prebuilt != nil {
 		fmt.Fprintf(out, ", by %d test programs that were built elsewhere (`docs/trust-card.json` has their hashes)", len(card.Prebuilt.Programs))
 	}
