@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"apr/arch"
 	"apr/convert"
 	"apr/internal/fault"
 	"apr/model"
@@ -17,22 +18,21 @@ import (
 )
 
 // shapes are the published configurations of Qwen2.5, by name.
-var shapes = map[string]model.Config{
+var shapes = map[string]arch.Config{
 	"qwen2.5-0.5b": qwen(24, 14, 2, 64, 896, 4864, 151936, true),
 	"qwen2.5-1.5b": qwen(28, 12, 2, 128, 1536, 8960, 151936, true),
 	"qwen2.5-7b":   qwen(28, 28, 4, 128, 3584, 18944, 152064, false),
 }
 
-func qwen(layers, heads, kv, d, h, f, vocab int, tied bool) model.Config {
-	return model.Config{
-		Architecture: "qwen2", HiddenSize: h, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: d, IntermediateSize: f,
-		VocabSize: vocab, MaxPositions: 32768, RopeTheta: 1e6, RMSNormEps: 1e-6, Tied: tied, InitializerRange: 0.02,
+func qwen(layers, heads, kv, d, h, f, vocab int, tied bool) arch.Config {
+	return arch.Qwen2(arch.Sizes{Hidden: h, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: d, Width: f,
+		Vocab: vocab, MaxPositions: 32768, Theta: 1e6, Eps: 1e-6, Tied: tied, InitRange: 0.02,
 		BOS: -1, EOS: -1, DType: tensor.BF16,
-	}
+	})
 }
 
 // Shape returns a published configuration: qwen2.5-0.5b, qwen2.5-1.5b or qwen2.5-7b; the prefix may be left out.
-func Shape(name string) (model.Config, error) {
+func Shape(name string) (arch.Config, error) {
 	name = strings.ToLower(name)
 	if !strings.HasPrefix(name, "qwen2.5-") {
 		name = "qwen2.5-" + name
@@ -48,11 +48,11 @@ func Shape(name string) (model.Config, error) {
 // RandomModel returns a model of configuration c without a file behind it: matrices are bfloat16 N(0, c.InitializerRange²)
 // by seed, norms N(1, 0.2²), biases N(0, 0.2²). Its bytes are made as they are read, at the speed of a copy: every tensor repeats
 // a table, of 1,048,573 values for matrices, from a place of its own, so a byte depends on its tensor and offset alone.
-func RandomModel(c model.Config, seed uint64) *model.Files {
+func RandomModel(c arch.Config, seed uint64) *model.Files {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	table := make([]byte, 2*1048573) // a prime: rows of a matrix do not repeat
 	for i := 0; i < len(table); i += 2 {
-		binary.LittleEndian.PutUint16(table[i:], tensor.F32ToBF16(float32(rng.NormFloat64()*c.InitializerRange)))
+		binary.LittleEndian.PutUint16(table[i:], tensor.F32ToBF16(float32(rng.NormFloat64()*c.InitRange)))
 	}
 	norms, biases := make([]byte, 2*8191), make([]byte, 2*8191)
 	for i := 0; i < len(norms); i += 2 {
@@ -60,7 +60,7 @@ func RandomModel(c model.Config, seed uint64) *model.Files {
 		binary.LittleEndian.PutUint16(biases[i:], tensor.F32ToBF16(float32(0.2*rng.NormFloat64())))
 	}
 	f := &randomFile{tensors: map[string]tensor.Stored{}}
-	all := c.TensorShapes()
+	all := arch.Shapes(c)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		shape := all[name]
 		n, _ := tensor.Elements(shape)
@@ -78,16 +78,16 @@ func RandomModel(c model.Config, seed uint64) *model.Files {
 		return nil, fault.New(fault.Load, "a model of random weights has no tokenizer")
 	}
 	return &model.Files{Config: c, Container: &model.Container{
-		Path: f.Path(), File: f, ReadTokenizer: noTokenizer, ReadConfig: func() (model.Config, error) { return c, nil },
+		Path: f.Path(), File: f, ReadTokenizer: noTokenizer, ReadConfig: func() (arch.Config, error) { return c, nil },
 	}}
 }
 
 // RandomQuantised is RandomModel with matrices in the types that a scheme gives them: every tensor repeats a table of
 // blocks of such values.
-func RandomQuantised(c model.Config, seed uint64, scheme convert.Scheme) (*model.Files, error) {
+func RandomQuantised(c arch.Config, seed uint64, scheme convert.Scheme) (*model.Files, error) {
 	m := RandomModel(c, seed)
 	f := m.File.(*randomFile)
-	types, err := convert.GGUFTypes(scheme, f.Tensors(), c.Layers)
+	types, err := convert.GGUFTypes(scheme, f.Tensors(), len(c.Layers))
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func RandomQuantised(c model.Config, seed uint64, scheme convert.Scheme) (*model
 			continue
 		}
 		if tables[d] == nil {
-			if tables[d], err = randomBlocks(rng, d, c.InitializerRange); err != nil {
+			if tables[d], err = randomBlocks(rng, d, c.InitRange); err != nil {
 				return nil, err
 			}
 		}

@@ -87,7 +87,7 @@ func aprMetadata(c *Container, opt Options) (meta map[string]any, tied bool, err
 	}
 	meta = model.APRMetadata(cfg, tok, extra)
 	addSpecial(meta, "bos", tok, tok.BOS(), cfg.BOS)
-	addSpecial(meta, "eos", tok, tok.EOS(), cfg.EOS)
+	addSpecial(meta, "eos", tok, tok.EOS(), cfg.Sizes().EOS)
 	return meta, cfg.Tied, nil
 }
 

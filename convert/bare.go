@@ -79,8 +79,8 @@ func CheckImport(c *Container, out, arch string, strict bool, opt Options) error
 	if err != nil {
 		return err
 	}
-	if arch != "auto" && arch != cfg.Architecture {
-		return fault.In(fault.Invalid, c.Path, "architecture is %q, not %q", cfg.Architecture, arch).WithHint("--arch auto").WithID("E-IMPORT-001")
+	if arch != "auto" && arch != cfg.Family {
+		return fault.In(fault.Invalid, c.Path, "architecture is %q, not %q", cfg.Family, arch).WithHint("--arch auto").WithID("E-IMPORT-001")
 	}
 	_, r, err := Plan(c, out, opt)
 	if err != nil {

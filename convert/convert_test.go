@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/format/safetensors"
 	"apr/internal/fault"
 	"apr/model"
@@ -267,8 +268,9 @@ func TestWriteRefuses(t *testing.T) {
 	extra["model.layers.7.mlp.up_proj.weight"] = []float32{1}
 	bad := weightsOf(cfg)
 	bad[headName][33] = nan
-	wrong := cfg
-	wrong.IntermediateSize = 32
+	sizes := cfg.Sizes()
+	sizes.Width = 32
+	wrong := arch.Qwen2(sizes)
 	for _, tt := range []struct {
 		name   string
 		dir    string
@@ -291,7 +293,7 @@ func TestWriteRefuses(t *testing.T) {
 		})
 	}
 	dir := folder(t, cfg, weightsOf(cfg), tensor.F32)
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), wrong.HFJSON(tensor.F32), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), hfJSON(t, wrong, tensor.F32), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Write(context.Background(), open(t, dir), filepath.Join(t.TempDir(), "m.apr"), Options{}); fault.KindOf(err) != fault.Load {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"apr/arch"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -65,7 +66,7 @@ func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return planOf(c, out, cfg.Layers, opt)
+	return planOf(c, out, len(cfg.Layers), opt)
 }
 
 // planOf is Plan for a known number of layers.
@@ -243,11 +244,11 @@ func checkComplete(c *Container) error {
 		return err
 	}
 	if tok, err := c.Tokenizer(); err == nil { // the writers that need one ask for it
-		if err := tok.CheckRows(cfg.VocabSize); err != nil {
+		if err := tok.CheckRows(cfg.Vocab); err != nil {
 			return err
 		}
 	}
-	want := cfg.TensorShapes()
+	want := arch.Shapes(cfg)
 	for name, shape := range sorted(want) {
 		t, ok := c.File.Tensor(name)
 		if !ok {
@@ -259,7 +260,7 @@ func checkComplete(c *Container) error {
 	}
 	for _, t := range c.weights("") {
 		if _, ok := want[t.Name]; !ok && !strings.HasSuffix(t.Name, rotaryTable) {
-			return fault.In(fault.Load, c.Path, "is not part of a %s model of this configuration", cfg.Architecture).At("tensor %q", t.Name).WithID("E-CONVERT-035")
+			return fault.In(fault.Load, c.Path, "is not part of a %s model of this configuration", cfg.Family).At("tensor %q", t.Name).WithID("E-CONVERT-035")
 		}
 	}
 	return nil

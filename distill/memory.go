@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"strings"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/device/dry"
@@ -21,7 +22,7 @@ type DryRun struct {
 	Target  func() dry.Target // afresh for each run
 	Teacher *model.Outline
 	Form    device.Form // of the teacher's matrices
-	Student model.Config
+	Student arch.Config
 	Loss    device.LossSpec
 	Vocab   int // V: ids that both models share
 	SeqLen  int

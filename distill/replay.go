@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/eval"
@@ -62,7 +63,7 @@ func (p *Replay) Inputs() map[string]runlog.Input { return p.run.in.records }
 func (p *Replay) Teacher() *model.Files { return p.run.in.teacher }
 
 // StudentConfig returns the student's shape.
-func (p *Replay) StudentConfig() model.Config { return p.run.in.studentConfig }
+func (p *Replay) StudentConfig() arch.Config { return p.run.in.studentConfig }
 
 // Vocab returns V, the number of ids in the loss.
 func (p *Replay) Vocab() int { return p.run.in.vocab }

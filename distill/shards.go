@@ -84,9 +84,9 @@ func (in *inputs) endOfShards(c Config, origin corpus.ShardOrigin) (int32, error
 		return corpus.EndOfText(in.tokenizer)
 	}
 	eos, known := int32(origin.EOS), origin.EOS >= 0
-	for _, id := range []int{in.studentConfig.EOS, in.teacher.Config.EOS} {
-		if !known && id >= 0 {
-			eos, known = int32(min(id, math.MaxInt32)), true
+	for _, ids := range [][]int{in.studentConfig.EOS, in.teacher.Config.EOS} {
+		if !known && len(ids) > 0 {
+			eos, known = int32(min(ids[0], math.MaxInt32)), true
 		}
 	}
 	switch {

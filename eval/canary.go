@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"apr/arch"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/tensor"
@@ -34,9 +35,9 @@ type Canary struct {
 //	layer dropped      the last layer is missing
 //	constant answer    always predicts the same id, with certainty
 func Canaries(f *model.Files, vocab int, constant int32, seed uint64) []Canary {
-	deviation := f.Config.InitializerRange
+	deviation := f.Config.InitRange
 	short := f.Config
-	short.Layers--
+	short.Layers = short.Layers[:len(short.Layers)-1]
 	return []Canary{
 		{"zeroed", "every weight is 0", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
 			return tensor.Stored{Info: t.Info, ReaderAt: zeros(t.Size)}
@@ -50,7 +51,7 @@ func Canaries(f *model.Files, vocab int, constant int32, seed uint64) []Canary {
 		{"swapped tokenizer", "ids permuted", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
 			return permuteIDs(name, t, vocab, seed)
 		})},
-		{"layer dropped", fmt.Sprintf("without layer %d, the last", f.Config.Layers-1), altered(f, short, nil)},
+		{"layer dropped", fmt.Sprintf("without layer %d, the last", len(f.Config.Layers)-1), altered(f, short, nil)},
 		{"constant answer", fmt.Sprintf("always predicts id %d", constant), altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
 			return always(name, t, int(constant))
 		})},
@@ -65,7 +66,7 @@ func mix(seed uint64, name string) uint64 {
 }
 
 // altered returns f with another configuration and other tensors. Closing it closes nothing.
-func altered(f *model.Files, c model.Config, change func(string, tensor.Stored) tensor.Stored) *model.Files {
+func altered(f *model.Files, c arch.Config, change func(string, tensor.Stored) tensor.Stored) *model.Files {
 	container := *f.Container
 	container.File = alteredFile{f.File, c, change}
 	return &model.Files{Container: &container, Config: c}
@@ -73,7 +74,7 @@ func altered(f *model.Files, c model.Config, change func(string, tensor.Stored) 
 
 type alteredFile struct {
 	tensor.File
-	config model.Config
+	config arch.Config
 	change func(string, tensor.Stored) tensor.Stored
 }
 
@@ -81,7 +82,7 @@ type alteredFile struct {
 func (a alteredFile) Close() error { return nil }
 
 func (a alteredFile) Tensors() (all []tensor.Stored) {
-	want := a.config.TensorShapes()
+	want := arch.Shapes(a.config)
 	for _, t := range a.File.Tensors() {
 		if _, ok := want[t.Name]; ok {
 			changed, _ := a.Tensor(t.Name)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
@@ -80,9 +81,9 @@ func TestReferenceNats(t *testing.T) {
 // less the reference's entropy.
 func TestUniformModel(t *testing.T) {
 	s, f, m := loadGosrc(t)
-	c := f.Config
-	c.Layers, c.HiddenSize, c.Heads, c.KVHeads, c.HeadDim, c.IntermediateSize = 1, 64, 1, 1, 64, 64
-	zero := model.NewTrainable(m.Device(), c).Frozen()
+	c := f.Config.Sizes()
+	c.Layers, c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.Width = 1, 64, 1, 1, 64, 64
+	zero := model.NewTrainable(m.Device(), arch.Qwen2(c)).Frozen()
 	text := heldOut(t, f)
 	text = &corpus.Tokens{IDs: text.IDs[:2049], EOS: text.EOS}
 	w, err := corpus.NewWindows(text, 512, 512)

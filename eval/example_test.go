@@ -36,7 +36,7 @@ func ExampleCompare() {
 		fmt.Println(err)
 		return
 	}
-	scores, err := eval.Compare(context.Background(), dev.NewStream(), m, []eval.Subject{{Name: "student", Model: m}}, windows, eval.Options{Vocab: m.VocabSize})
+	scores, err := eval.Compare(context.Background(), dev.NewStream(), m, []eval.Subject{{Name: "student", Model: m}}, windows, eval.Options{Vocab: m.Config.Vocab})
 	if err != nil {
 		fmt.Println(err)
 		return

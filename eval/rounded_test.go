@@ -91,7 +91,7 @@ func nextLogits(t *testing.T, s device.Stream, m *model.Model, ids []int32, n, v
 	b := model.NewBatch(m.Device(), 1, len(ids))
 	defer b.Free(m.Device())
 	b.Load(s, corpus.Batch{Rows: 1, SeqLen: len(ids), Tokens: ids, Targets: ids, Mask: slices.Repeat([]uint8{1}, len(ids))}, 1)
-	hidden := s.Temp("hidden", device.Activations, tensor.F32, len(ids), m.HiddenSize)
+	hidden := s.Temp("hidden", device.Activations, tensor.F32, len(ids), m.Config.Hidden)
 	z := s.Temp("z", device.Logits, tensor.F32, n, vocab)
 	defer s.Release(z, hidden)
 	m.Hidden(s, hidden, b.Tokens)

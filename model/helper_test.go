@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
@@ -43,19 +44,17 @@ func must(t *testing.T, err error) {
 
 // shapes are small models: the second has an untied head, three queries to a key, and heads that are not as wide
 // together as the model.
-var shapes = map[string]model.Config{
-	"tied": {
-		Architecture: "qwen2", HiddenSize: 16, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8, IntermediateSize: 24, VocabSize: 40,
-		MaxPositions: 64, RopeTheta: 1e6, RMSNormEps: 1e-6, Tied: true, InitializerRange: 0.3, BOS: -1, EOS: 3, DType: tensor.F32,
-	},
-	"untied, own head size": {
-		Architecture: "qwen2", HiddenSize: 20, Layers: 3, Heads: 6, KVHeads: 2, HeadDim: 4, IntermediateSize: 28, VocabSize: 33,
-		MaxPositions: 64, RopeTheta: 1e4, RMSNormEps: 1e-5, InitializerRange: 0.3, BOS: 1, EOS: 2, DType: tensor.F32,
-	},
+var shapes = map[string]arch.Config{
+	"tied": arch.Qwen2(arch.Sizes{Hidden: 16, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8, Width: 24, Vocab: 40,
+		MaxPositions: 64, Theta: 1e6, Eps: 1e-6, Tied: true, InitRange: 0.3, BOS: -1, EOS: 3, DType: tensor.F32,
+	}),
+	"untied, own head size": arch.Qwen2(arch.Sizes{Hidden: 20, Layers: 3, Heads: 6, KVHeads: 2, HeadDim: 4, Width: 28, Vocab: 33,
+		MaxPositions: 64, Theta: 1e4, Eps: 1e-5, InitRange: 0.3, BOS: 1, EOS: 2, DType: tensor.F32,
+	}),
 }
 
 // randomModel returns a trainable model whose norms and biases are random too, so that none of them can be forgotten.
-func randomModel(t *testing.T, d device.Device, s device.Stream, c model.Config) *model.Model {
+func randomModel(t *testing.T, d device.Device, s device.Stream, c arch.Config) *model.Model {
 	t.Helper()
 	m := model.NewTrainable(d, c)
 	rng := rand.New(rand.NewPCG(5, 6))

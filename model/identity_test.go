@@ -8,9 +8,11 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
@@ -112,9 +114,9 @@ func small(t *testing.T) *model.Files {
 	t.Helper()
 	f := open(t, gosrc)
 	c := f.Config
-	c.Layers, c.VocabSize, c.BOS, c.EOS = 1, 256, -1, -1
+	c.Layers, c.Vocab, c.BOS, c.EOS = c.Layers[:1], 256, -1, nil
 	var out []tensor.Source
-	for name, shape := range c.TensorShapes() {
+	for name, shape := range arch.Shapes(c) {
 		values, err := f.ReadFloat32(name)
 		must(t, err)
 		n, _ := tensor.Elements(shape)
@@ -215,42 +217,62 @@ func TestIdentityOfTrained(t *testing.T) {
 
 // Models of other shapes, or of an arithmetic of their own, are not read; what only says how a file is used does not count.
 func TestIdentityOfConfigurations(t *testing.T) {
-	type fields = map[string]func(*model.Config)
-	decide := fields{
-		"Architecture": func(c *model.Config) { c.Architecture = "other" }, "HiddenSize": func(c *model.Config) { c.HiddenSize *= 2 },
-		"Layers": func(c *model.Config) { c.Layers++ }, "Heads": func(c *model.Config) { c.Heads *= 2 }, "KVHeads": func(c *model.Config) { c.KVHeads *= 2 },
-		"HeadDim": func(c *model.Config) { c.HeadDim *= 2 }, "IntermediateSize": func(c *model.Config) { c.IntermediateSize++ },
-		"VocabSize": func(c *model.Config) { c.VocabSize++ }, "RopeTheta": func(c *model.Config) { c.RopeTheta *= 10 },
-		"RMSNormEps": func(c *model.Config) { c.RMSNormEps *= 1.1 },
-	}
-	use := fields{
-		"MaxPositions": func(c *model.Config) { c.MaxPositions /= 2 }, "InitializerRange": func(c *model.Config) { c.InitializerRange = 1 },
-		"BOS": func(c *model.Config) { c.BOS = -1 }, "EOS": func(c *model.Config) { c.EOS = 0 }, "DType": func(c *model.Config) { c.DType = tensor.F32 },
-		"Tied": func(*model.Config) {}, // see TestIdentityOfHeads
-	}
-	for _, f := range reflect.VisibleFields(reflect.TypeOf(model.Config{})) {
-		contracttest.Cases(t, 1)
-		a, b := open(t, gosrc), open(t, gosrc)
-		set, decides := decide[f.Name]
-		if !decides {
-			set = use[f.Name]
+	type change = func(*arch.Config)
+	layers := func(set func(*arch.Layer)) change {
+		return func(c *arch.Config) {
+			c.Layers = slices.Clone(c.Layers)
+			for i := range c.Layers {
+				set(&c.Layers[i])
+			}
 		}
-		if set == nil {
+	}
+	shape := map[string][]change{
+		"Family": {func(c *arch.Config) { c.Family = "other" }}, "Hidden": {func(c *arch.Config) { c.Hidden *= 2 }}, "Vocab": {func(c *arch.Config) { c.Vocab++ }},
+		"Layers": {
+			func(c *arch.Config) { c.Layers = c.Layers[:1] }, layers(func(l *arch.Layer) { l.Attn.Heads *= 2 }), layers(func(l *arch.Layer) { l.Attn.KVHeads *= 2 }),
+			layers(func(l *arch.Layer) { l.Attn.HeadDim *= 2 }), layers(func(l *arch.Layer) { l.FFN.Width++ }),
+		},
+	}
+	arithmetic := map[string][]change{
+		"Ropes": {func(c *arch.Config) { c.Ropes = slices.Clone(c.Ropes); c.Ropes[0].Theta *= 10 }}, "Eps": {func(c *arch.Config) { c.Eps *= 1.1 }},
+		"NormOffset": {func(c *arch.Config) { c.NormOffset = 1 }}, "EmbedScale": {func(c *arch.Config) { c.EmbedScale = 2 }},
+		"LogitScale": {func(c *arch.Config) { c.LogitScale = 2 }}, "FinalCap": {func(c *arch.Config) { c.FinalCap = 30 }},
+		"Layers": {layers(func(l *arch.Layer) { l.Attn.Window = 8 }), layers(func(l *arch.Layer) { l.Residual = .5 })},
+	}
+	use := map[string][]change{
+		"MaxPositions": {func(c *arch.Config) { c.MaxPositions /= 2 }}, "InitRange": {func(c *arch.Config) { c.InitRange = 1 }},
+		"BOS": {func(c *arch.Config) { c.BOS = -1 }}, "EOS": {func(c *arch.Config) { c.EOS = []int{0} }}, "Pad": {func(c *arch.Config) { c.Pad = 1 }},
+		"DType": {func(c *arch.Config) { c.DType = tensor.F32 }}, "Stored": {func(c *arch.Config) { c.Stored = "fp8" }},
+		"Tied": {func(*arch.Config) {}}, "PLE": {func(*arch.Config) {}}, // see TestIdentityOfHeads; per-layer embeddings are tensors
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(arch.Config{})) {
+		if shape[f.Name] == nil && arithmetic[f.Name] == nil && use[f.Name] == nil {
 			t.Errorf("nothing is said of the field %s", f.Name)
-			continue
 		}
-		set(&b.Config)
-		arithmetic := f.Name == "RopeTheta" || f.Name == "RMSNormEps"
-		if decides && !arithmetic {
-			a, b = &model.Files{Config: a.Config}, &model.Files{Config: b.Config} // to read would panic
+		for _, set := range shape[f.Name] {
+			a, b := open(t, gosrc), open(t, gosrc)
+			set(&b.Config)
+			k, err := model.Identify(context.Background(), &model.Files{Config: a.Config}, &model.Files{Config: b.Config}, func(int64, int64) {}) // to read would panic
+			if must(t, err); k.Relation != model.Different || k.Field == "" || k.Alike != nil {
+				t.Errorf("%s: %s", f.Name, k)
+			}
 		}
-		k, err := model.Identify(context.Background(), a, b, func(int64, int64) {})
-		if must(t, err); decides != (k.Relation == model.Different) || decides != (k.Field != "") {
-			t.Errorf("%s: %s", f.Name, k)
+		for _, set := range arithmetic[f.Name] {
+			a, b := open(t, gosrc), open(t, gosrc)
+			set(&b.Config)
+			k, err := model.Identify(context.Background(), a, b, func(int64, int64) {})
+			if must(t, err); k.Relation != model.Different || k.Field == "" || k.Alike == nil || k.Alike.Alike != k.Alike.Tensors || !strings.Contains(k.String(), "tensors are those of the other model") {
+				t.Errorf("%s: %s, likeness %+v", f.Name, k, k.Alike)
+			}
 		}
-		if arithmetic != (k.Alike != nil) || arithmetic && (k.Alike.Alike != k.Alike.Tensors || !strings.Contains(k.String(), "tensors are those of the other model")) {
-			t.Errorf("%s: likeness %+v: %s", f.Name, k.Alike, k)
+		for _, set := range use[f.Name] {
+			a, b := open(t, gosrc), open(t, gosrc)
+			set(&b.Config)
+			if k := identify(t, a, b); k.Relation == model.Different {
+				t.Errorf("%s: %s", f.Name, k)
+			}
 		}
+		contracttest.Cases(t, 1)
 	}
 }
 
@@ -409,8 +431,8 @@ func TestIdentityUndoesWhatAFormatTransforms(t *testing.T) {
 func hiddenOf(t *testing.T, d device.Device, m *model.Model) []float32 {
 	t.Helper()
 	s := d.NewStream()
-	ids, _ := tokens(d, s, m.VocabSize, 1, 9)
-	x := s.Temp("hidden", device.Activations, tensor.F32, 9, m.HiddenSize)
+	ids, _ := tokens(d, s, m.Config.Vocab, 1, 9)
+	x := s.Temp("hidden", device.Activations, tensor.F32, 9, m.Config.Hidden)
 	m.Hidden(s, x, ids)
 	return download(t, s, x)
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"apr/arch"
 	"apr/device"
 	"apr/format"
 	"apr/format/aprfile"
@@ -34,7 +35,7 @@ type Container struct {
 	Warnings []string
 
 	// ReadConfig reads the configuration; its error says why there is none.
-	ReadConfig func() (Config, error)
+	ReadConfig func() (arch.Config, error)
 	// ReadTokenizer reads the tokenizer; its error says why there is none.
 	ReadTokenizer func() (*tokenizer.Tokenizer, error)
 	// ReadOutline describes the tokenizer without making it; nil: only ReadTokenizer can.
@@ -66,7 +67,7 @@ func OpenContainer(path string) (*Container, error) {
 	switch f := f.(type) {
 	case *aprfile.File:
 		c.Warnings = f.Warnings()
-		c.ReadConfig = func() (Config, error) { return OpenAPRConfig(f) }
+		c.ReadConfig = func() (arch.Config, error) { return OpenAPRConfig(f) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return OpenAPRTokenizer(f) }
 		c.ReadOutline = func() (tokenizer.Outline, error) { return aprOutline(f.Metadata(), f.Path()) }
 	case *safetensors.File:
@@ -75,17 +76,17 @@ func OpenContainer(path string) (*Container, error) {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			dir = path // not where a link of a hub cache leads
 		}
-		c.ReadConfig = func() (Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
+		c.ReadConfig = func() (arch.Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
 		c.ReadOutline = func() (tokenizer.Outline, error) { return hfOutline(dir) }
 		if text, ok := f.Metadata()[SafetensorsKey]; ok {
-			c.ReadConfig = func() (Config, error) { return embeddedConfig(f, text) }
+			c.ReadConfig = func() (arch.Config, error) { return embeddedConfig(f, text) }
 			c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return embeddedTokenizer(f, text) }
 			c.ReadOutline = nil
 		}
 	case *gguf.File:
 		c.Warnings = f.Warnings()
-		c.ReadConfig = func() (Config, error) { return OpenGGUFConfig(f) }
+		c.ReadConfig = func() (arch.Config, error) { return OpenGGUFConfig(f) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tokenizer.FromGGUF(f.Path(), f.Metadata()) }
 		c.ReadOutline = func() (tokenizer.Outline, error) { return tokenizer.OutlineGGUF(f.Path(), f.Metadata()) }
 	default:
@@ -102,11 +103,11 @@ func hfTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 		return tok, err
 	}
 	c, err := ReadConfig(filepath.Join(dir, "config.json"))
-	if err != nil || c.EOS < 0 {
+	if err != nil || len(c.EOS) == 0 {
 		return tok, err
 	}
 	d := tok.Data()
-	d.EOS = int32(c.EOS)
+	d.EOS = int32(c.EOS[0])
 	return tokenizer.FromData(filepath.Join(dir, "tokenizer.json"), d)
 }
 
@@ -117,8 +118,8 @@ func hfOutline(dir string) (tokenizer.Outline, error) {
 		return o, err
 	}
 	c, err := ReadConfig(filepath.Join(dir, "config.json"))
-	if err == nil && c.EOS >= 0 {
-		o.EOS = int32(c.EOS)
+	if err == nil && len(c.EOS) > 0 {
+		o.EOS = int32(c.EOS[0])
 	}
 	return o, err
 }
@@ -132,7 +133,7 @@ func (c *Container) Close() error { return c.File.Close() }
 // Files is an opened model that can be used: a container with its configuration.
 type Files struct {
 	*Container
-	Config Config
+	Config arch.Config
 
 	tok *tokenizer.Tokenizer
 }
@@ -158,7 +159,7 @@ func (f *Files) Tokenizer() (*tokenizer.Tokenizer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := tok.CheckRows(f.Config.VocabSize); err != nil {
+		if err := tok.CheckRows(f.Config.Vocab); err != nil {
 			return nil, err
 		}
 		f.tok = tok
@@ -184,7 +185,7 @@ func (f *Files) Bytes() int64 {
 // CheckTensors refuses a model whose tensors are not those of its configuration, by name and shape. A tied head may
 // be absent, empty, or a copy.
 func (f *Files) CheckTensors() error {
-	want := f.Config.TensorShapes()
+	want := arch.Shapes(f.Config)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		shape := want[name]
 		t, ok := f.File.Tensor(name)
@@ -201,7 +202,7 @@ func (f *Files) CheckTensors() error {
 		if _, ok := want[t.Name]; ok || f.ignored(t.Name) {
 			continue
 		}
-		return fault.In(fault.Load, f.Path, "is not part of a %s model of this configuration", f.Config.Architecture).At("tensor %q", t.Name).WithID("E-MODEL-004")
+		return fault.In(fault.Load, f.Path, "is not part of a %s model of this configuration", f.Config.Family).At("tensor %q", t.Name).WithID("E-MODEL-004")
 	}
 	return nil
 }
@@ -341,12 +342,7 @@ func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
 // Damaged content has no identity: a file that Verify refuses is an error, found by the same reading.
 func (f *Files) WeightsSHA256() (string, error) {
 	h := sha256.New()
-	names := make([]string, 0, len(f.Config.TensorShapes()))
-	for name := range f.Config.TensorShapes() {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(arch.Shapes(f.Config))) {
 		t, err := f.stored(name)
 		if err != nil {
 			return "", err

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"apr/arch"
 	"apr/device"
 	"apr/format/safetensors"
 	"apr/internal/atomicfile"
@@ -43,9 +45,31 @@ func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
 		if len(p.Shape) == 1 {
 			dt = tensor.F32
 		}
-		out = append(out, DownloadSource(s, p.Name, p.Shape, p.Of(p.Param.Value), dt))
+		src := DownloadSource(s, p.Name, p.Shape, p.Of(p.Param.Value), dt)
+		if d := offset(m.Config, p.Slot); d != 0 {
+			src = shiftedSource(src, -d)
+		}
+		out = append(out, src)
 	}
 	return out
+}
+
+// shiftedSource adds d to every value of a source of float32.
+func shiftedSource(s tensor.Source, d float32) tensor.Source {
+	payload := s.Payload
+	s.Payload = func(w io.Writer) error {
+		var b bytes.Buffer
+		if err := payload(&b); err != nil {
+			return err
+		}
+		values := make([]float32, s.Elements())
+		tensor.Widen(values, b.Bytes(), s.DType)
+		raw := make([]byte, s.Size)
+		tensor.Narrow(raw, shifted(values, d), s.DType)
+		_, err := w.Write(raw)
+		return err
+	}
+	return s
 }
 
 // maxShard is the size above which a Hugging Face folder is written as several files.
@@ -62,12 +86,16 @@ type HFOptions struct {
 // SaveHF writes a Hugging Face folder: config.json, model.safetensors (sharded above 5 GB, with index),
 // generation_config.json and, if there is a tokenizer, tokenizer.json and tokenizer_config.json. dtype is what
 // config.json states. Existing files are refused without force.
-func SaveHF(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, dtype tensor.DType, force bool) ([]string, error) {
+func SaveHF(dir string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, dtype tensor.DType, force bool) ([]string, error) {
 	return SaveHFFolder(dir, c, tok, tensors, HFOptions{DType: dtype, Force: force})
 }
 
 // SaveHFFolder is SaveHF with all options. It returns the names of the files, those of the weights first.
-func SaveHFFolder(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, opt HFOptions) (_ []string, err error) {
+func SaveHFFolder(dir string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, opt HFOptions) (_ []string, err error) {
+	config, err := arch.HFConfig(c, opt.DType)
+	if err != nil {
+		return nil, err
+	}
 	if _, missing := os.Lstat(dir); os.IsNotExist(missing) {
 		defer func() {
 			if err != nil {
@@ -78,7 +106,7 @@ func SaveHFFolder(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tens
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fault.In(fault.IO, dir, "cannot be created").Because(err)
 	}
-	small := map[string][]byte{"config.json": c.HFJSON(opt.DType), "generation_config.json": c.generationJSON()}
+	small := map[string][]byte{"config.json": config, "generation_config.json": generationJSON(c)}
 	if tok != nil {
 		small["tokenizer.json"] = tok.MarshalTokenizer()
 		small["tokenizer_config.json"] = tok.MarshalConfig(c.MaxPositions)
@@ -110,17 +138,25 @@ func SaveHFFolder(dir string, c Config, tok *tokenizer.Tokenizer, tensors []tens
 }
 
 // generationJSON returns generation_config.json.
-func (c Config) generationJSON() []byte {
+func generationJSON(c arch.Config) []byte {
 	m := map[string]any{"_from_model_config": true, "use_cache": true}
 	if c.BOS >= 0 {
 		m["bos_token_id"] = c.BOS
 	}
-	if c.EOS >= 0 {
-		m["eos_token_id"] = c.EOS
+	if len(c.EOS) > 0 {
+		m["eos_token_id"] = oneOrAll(c.EOS)
 	}
 	b, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		panic(err) // integers and booleans always encode
 	}
 	return append(b, '\n')
+}
+
+// oneOrAll is how Hugging Face writes the ids that end a text: one as a number.
+func oneOrAll(ids []int) any {
+	if len(ids) == 1 {
+		return ids[0]
+	}
+	return ids
 }

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"apr/arch"
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
@@ -174,7 +175,7 @@ func (c *check) load(context.Context) (figure, error) {
 		return figure{}, err
 	}
 	bad, tensors, values := 0, 0, int64(0)
-	for name := range c.f.Config.TensorShapes() {
+	for name := range arch.Shapes(c.f.Config) {
 		v, err := c.f.ReadFloat32(name)
 		if err != nil {
 			return figure{}, err

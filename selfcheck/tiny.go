@@ -3,6 +3,7 @@ package selfcheck
 import (
 	"path/filepath"
 
+	"apr/arch"
 	"apr/device"
 	"apr/model"
 	"apr/tensor"
@@ -12,14 +13,12 @@ import (
 // tinyTeacher and tinyStudent are the shapes of the models made for the check: untied and tied heads, grouped and single
 // keys, rows beyond the real ids.
 var (
-	tinyTeacher = model.Config{
-		Architecture: "qwen2", HiddenSize: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, IntermediateSize: 160, VocabSize: 320,
-		MaxPositions: 256, RopeTheta: 10000, RMSNormEps: 1e-6, InitializerRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
-	}
-	tinyStudent = model.Config{
-		Architecture: "qwen2", HiddenSize: 32, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 16, IntermediateSize: 96, VocabSize: 272,
-		MaxPositions: 256, RopeTheta: 10000, RMSNormEps: 1e-6, Tied: true, InitializerRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
-	}
+	tinyTeacher = arch.Qwen2(arch.Sizes{Hidden: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, Width: 160, Vocab: 320,
+		MaxPositions: 256, Theta: 10000, Eps: 1e-6, InitRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
+	})
+	tinyStudent = arch.Qwen2(arch.Sizes{Hidden: 32, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 16, Width: 96, Vocab: 272,
+		MaxPositions: 256, Theta: 10000, Eps: 1e-6, Tied: true, InitRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
+	})
 )
 
 // tinyTokenizer has a token for each byte, end-of-text, and a few merges.

@@ -28,7 +28,7 @@ func Align(big, other *model.Files, otherPath string, otherRows int) (tok *token
 		if d := tokenizer.Compare(tok, small); d != nil {
 			sizes := ""
 			if n := small.RealIDs(); n != vocab {
-				sizes = fmt.Sprintf("; it has %d ids in %d rows, the other %d in %d", n, otherRows, vocab, big.Config.VocabSize)
+				sizes = fmt.Sprintf("; it has %d ids in %d rows, the other %d in %d", n, otherRows, vocab, big.Config.Vocab)
 			}
 			return nil, 0, fault.In(fault.Invalid, otherPath, "its tokenizer differs from that of %s: %s%s", big.Path, d, sizes).
 				WithHint("both models must turn every text into the same ids").WithID("E-VOCAB-001")
@@ -38,7 +38,7 @@ func Align(big, other *model.Files, otherPath string, otherRows int) (tok *token
 	for _, m := range []struct {
 		path string
 		rows int
-	}{{big.Path, big.Config.VocabSize}, {otherPath, otherRows}} {
+	}{{big.Path, big.Config.Vocab}, {otherPath, otherRows}} {
 		if m.rows < vocab {
 			return nil, 0, fault.In(fault.Load, m.path, "has %d vocabulary rows, fewer than the tokenizer's %d ids", m.rows, vocab).WithID("E-VOCAB-002")
 		}
@@ -69,7 +69,7 @@ func AlignIDs(big, other *model.Files, otherPath string, otherRows int) (tok *to
 		tok, vocab, err = Align(big, other, otherPath, otherRows)
 		return tok, vocab, "", err
 	}
-	if rows := big.Config.VocabSize; rows < otherRows {
+	if rows := big.Config.Vocab; rows < otherRows {
 		return nil, 0, "", fault.In(fault.Load, big.Path, "has %d vocabulary rows, fewer than the %d of %s, and no tokenizers prove that the rest is padding", rows, otherRows, otherPath).
 			WithID("E-VOCAB-003")
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/format"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
@@ -16,7 +17,7 @@ import (
 
 // withTokenizer returns a model of rows vocabulary rows whose tokenizer is made from d.
 func withTokenizer(path string, rows int, d tokenizer.Data) *model.Files {
-	return &model.Files{Config: model.Config{VocabSize: rows}, Container: &model.Container{Path: path, Kind: format.Apr,
+	return &model.Files{Config: arch.Config{Vocab: rows}, Container: &model.Container{Path: path, Kind: format.Apr,
 		ReadTokenizer: func() (*tokenizer.Tokenizer, error) { return tokenizer.FromData(path, d) }}}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/format"
 	"apr/internal/contracttest"
@@ -32,7 +33,7 @@ func TestAlignTotal(t *testing.T) {
 			t.Fatal(err)
 		}
 		files := func(path string, rows int) *model.Files {
-			return &model.Files{Config: model.Config{VocabSize: rows}, Container: &model.Container{Path: path, Kind: format.Apr,
+			return &model.Files{Config: arch.Config{Vocab: rows}, Container: &model.Container{Path: path, Kind: format.Apr,
 				ReadTokenizer: func() (*tokenizer.Tokenizer, error) { return tok, nil }}}
 		}
 		for target := 0; target <= 96; target++ { // 0: a student without files, with as many rows as there are ids

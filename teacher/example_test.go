@@ -46,7 +46,7 @@ func Example() {
 	}
 	s.Release(logits)
 	t.End(s)
-	fmt.Println(batch.N, "kept positions,", m.VocabSize, "ids, of which", len(host)/2, "are shared")
+	fmt.Println(batch.N, "kept positions,", m.Config.Vocab, "ids, of which", len(host)/2, "are shared")
 	// Output:
 	// 3 kept positions, 352 ids, of which 320 are shared
 }

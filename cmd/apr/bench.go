@@ -213,7 +213,7 @@ func (o *benchOptions) generator() (f *model.Files, prompt []int32, vocab int, e
 			return nil, nil, 0, err
 		}
 		f, err = randomModel(c, o.randomTypes())
-		return f, o.randomPrompt(c.VocabSize), c.VocabSize, err
+		return f, o.randomPrompt(c.Vocab), c.Vocab, err
 	}
 	if f, err = model.Open(o.file); err != nil {
 		return nil, nil, 0, err

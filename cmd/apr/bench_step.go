@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/convert"
 	"apr/device"
@@ -23,7 +24,7 @@ import (
 // models are teacher and student before anything is on the device.
 type benchModels struct {
 	teacher, student *model.Files // student nil: random by config
-	config           model.Config // of the student
+	config           arch.Config  // of the student
 }
 
 func (o *benchOptions) models() (m benchModels, err error) {
@@ -50,11 +51,14 @@ func (o *benchOptions) models() (m benchModels, err error) {
 		return m, err
 	}
 	if strings.HasSuffix(o.file, ".json") {
-		m.config, err = model.ReadConfig(o.file)
+		if m.config, err = model.ReadConfig(o.file); err == nil {
+			err = model.Computed(m.config)
+		}
 		return m, err
 	}
 	if m.student, err = model.Open(o.file); err == nil {
 		m.config = m.student.Config
+		err = model.Computed(m.config)
 	}
 	return m, err
 }
@@ -71,7 +75,7 @@ func (o *benchOptions) randomTypes() string {
 }
 
 // randomModel makes a model of random weights in the types of a scheme, or in bfloat16.
-func randomModel(c model.Config, scheme string) (*model.Files, error) {
+func randomModel(c arch.Config, scheme string) (*model.Files, error) {
 	if scheme == "bf16" {
 		return bench.RandomModel(c, 1), nil
 	}
@@ -101,7 +105,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if err := o.checkTeacher(dev, m); err != nil {
 		return err
 	}
-	vocab := min(m.teacher.Config.VocabSize, m.config.VocabSize)
+	vocab := min(m.teacher.Config.Vocab, m.config.Vocab)
 	if tok, err := m.teacher.Tokenizer(); err == nil {
 		vocab = min(vocab, tok.RealIDs())
 	}

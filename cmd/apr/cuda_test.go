@@ -116,9 +116,9 @@ func logitsOf(d device.Device, f *model.Files, ids []int32) ([]float32, error) {
 	b.Load(s, corpus.Batch{Rows: 1, SeqLen: n, Tokens: ids, Targets: ids, Mask: mask}, 1)
 	big := &teacher.Resident{Model: m}
 	big.Begin(s, b)
-	t := s.Temp("logits", device.Logits, tensor.F32, n, m.VocabSize)
+	t := s.Temp("logits", device.Logits, tensor.F32, n, m.Config.Vocab)
 	big.Logits(s, 0, n, t)
-	z := make([]float32, n*m.VocabSize)
+	z := make([]float32, n*m.Config.Vocab)
 	return z, s.Download(z, t)
 }
 
@@ -227,7 +227,7 @@ func forced(t *testing.T, m *model.Model, prompt, continuation []int32, vocab in
 	s := d.NewStream()
 	cache := m.NewCache(len(prompt) + len(continuation))
 	defer cache.Free(d)
-	hidden := s.Temp("hidden", device.Activations, d.Info().Activations, 1, m.HiddenSize)
+	hidden := s.Temp("hidden", device.Activations, d.Info().Activations, 1, m.Config.Hidden)
 	defer s.Release(hidden)
 	next := prompt
 	for k := range continuation {

@@ -48,7 +48,7 @@ func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.File
 		return nil, closeTask, err
 	}
 	if err = t.reference.CheckTensors(); err == nil {
-		_, t.vocab, err = teacher.Align(t.reference, f, o.file, f.Config.VocabSize)
+		_, t.vocab, err = teacher.Align(t.reference, f, o.file, f.Config.Vocab)
 	}
 	if err != nil {
 		return nil, closeTask, errors.Join(err, t.reference.Close())

@@ -31,7 +31,7 @@ func filledTokenizer(n int) (*tokenizer.Tokenizer, error) {
 // writeModel writes a made-up model as an .apr file.
 func writeModel(path string, f *model.Files, tok *tokenizer.Tokenizer) error {
 	c := f.Config
-	c.BOS, c.EOS = int(tok.EOS()), int(tok.EOS())
+	c.BOS, c.EOS = int(tok.EOS()), []int{int(tok.EOS())}
 	var sources []tensor.Source
 	for _, stored := range f.File.Tensors() {
 		s := stored.Source()
