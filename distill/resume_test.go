@@ -125,7 +125,7 @@ func TestResumeIdentity(t *testing.T) {
 		}, fault.Invalid, "learning_rate was not recorded, is 0.01"},
 		{"an older checkpoint", func(*Config) {
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/2" })
-		}, fault.Invalid, "the checkpoint is of schema apr.checkpoint/2, which recorded less of what bits depend on than apr.checkpoint/3"},
+		}, fault.Invalid, "the checkpoint is of schema apr.checkpoint/2, which recorded less of what bits depend on than apr.checkpoint/4"},
 		{"an older checkpoint, allowed", func(c *Config) {
 			c.AllowChanged = true
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/2" })
@@ -133,7 +133,7 @@ func TestResumeIdentity(t *testing.T) {
 		{"a newer checkpoint", func(c *Config) {
 			c.AllowChanged = true
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/9" })
-		}, fault.Format, `is a checkpoint of schema "apr.checkpoint/9"; this program reads apr.checkpoint/3`},
+		}, fault.Format, `is a checkpoint of schema "apr.checkpoint/9"; this program reads apr.checkpoint/4`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
