@@ -69,7 +69,7 @@ func (p *pass) rotate(b *block, x device.Tensor, inverse bool) {
 		return
 	}
 	a, n := b.Attn, b.Attn.QDim()
-	r := device.Rotary{HeadDim: a.HeadDim, SeqLen: p.t.SeqLen, Inverse: inverse}
+	r := device.Rotary{HeadDim: a.HeadDim, SeqLen: p.t.SeqLen, Positions: p.t.Positions, Inverse: inverse}
 	if p.cache != nil {
 		r.Offset, r.Table = p.cache.length, p.m.table(a.Rope, p.cache.class)
 	} else {
@@ -127,6 +127,7 @@ func (p *pass) attn(b *block) device.Attn {
 	d := device.Attn{
 		Batch: t.Rows, QLen: t.SeqLen, KLen: t.SeqLen, KStride: t.SeqLen,
 		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
+		First: t.First,
 	}
 	if p.cache != nil {
 		c := &p.cache.layers[a.KVFrom]

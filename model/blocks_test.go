@@ -2,16 +2,17 @@ package model_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"apr/arch"
+	"apr/corpus"
 	"apr/device"
 	"apr/device/dry"
 	"apr/internal/contracttest"
+	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/model"
@@ -61,9 +62,9 @@ func randomFamily(t *testing.T, name string, rows, seq int) *fixture {
 	for _, s := range arch.Slots(c) {
 		v := make([]float32, s.Elements())
 		for i := range v {
-			v[i] = float32(.3 * rng.NormFloat64())
+			v[i] = float32(.2 * rng.NormFloat64())
 			if s.Init == arch.Ones || s.Init == arch.Identity {
-				v[i] = 1 + v[i]/3
+				v[i] = 1 + v[i]/2
 			}
 			if strings.HasSuffix(s.Name, "q_norm.weight") { // unscaled scores would choose single keys: steep
 				v[i] *= .3
@@ -218,6 +219,83 @@ func TestBlocksInPieces(t *testing.T) {
 			t.Errorf("%d positions, want %d", cache.Len(), length)
 		}
 	})
+}
+
+// A packed row of documents that are kept apart gives of each document what the document alone gives, and gradients are
+// those of float64, which are the sums over the documents alone.
+func TestDocumentsApart(t *testing.T) {
+	eachShape(t, func(t *testing.T, name string) {
+		const seq = 23
+		f := randomFamily(t, name, 2, seq)
+		lengths := [][]int{{9, 14}, {1, 4, 18}}
+		if model.Separable(f.config, seq) != nil {
+			return // see TestSeparable
+		}
+		d := newCPU(t)
+		s := d.NewStream()
+		m := f.trainable(t, d, s)
+		b := corpus.Batch{Rows: 2, SeqLen: seq, Tokens: f.ids, Targets: f.ids, Mask: slices.Repeat([]uint8{1}, len(f.ids))}
+		var starts []int
+		for _, row := range lengths {
+			at := 0
+			for _, n := range row {
+				starts = append(starts, slices.Repeat([]int{at}, n)...)
+				at += n
+			}
+		}
+		for _, at := range starts {
+			b.Starts = append(b.Starts, int32(at))
+		}
+		batch := model.NewBatch(d, 2, seq)
+		batch.SeparateDocuments(d)
+		defer batch.Free(d)
+		batch.Load(s, b, 1)
+		v := m.Forward(s, batch.Tokens, model.RecomputeBlocks)
+		got := f.logitsOf(t, m, s, v.Hidden)
+		net := f.net()
+		pass := net.ForwardDocuments(f.ints(), 2, starts)
+		near.CheckRel(t, "logits", got, pass.Logits.V, 1e-5)
+		dz := ref.New(len(f.ids), f.config.Vocab)
+		rng := rand.New(rand.NewPCG(8, 9))
+		raw := make([]float32, len(dz.V))
+		for i := range dz.V {
+			dz.V[i] = rng.NormFloat64()
+			raw[i] = float32(dz.V[i])
+			if c := f.config.FinalCap; c > 0 {
+				raw[i] = float32(dz.V[i] * (1 - pass.Logits.V[i]/c*pass.Logits.V[i]/c))
+			}
+		}
+		f.backwardFrom(m, s, v, raw)
+		v.ReleaseTo(s)
+		want := pass.Backward(dz)
+		for _, p := range m.Parts() {
+			near.CheckL2(t, "gradient of "+p.Name, download(t, s, p.Of(p.Param.Grad)), want[p.Name].V, 1e-4)
+		}
+		frozen := f.frozen(t, d)
+		for i, tokens := range []model.Tokens{batch.Micro[0].Tokens, batch.Tokens.Slice(1, 2)} {
+			x := s.Temp("hidden", device.Activations, tensor.F32, seq, f.config.Hidden)
+			frozen.Hidden(s, x, tokens)
+			row := f.logitsOf(t, frozen, s, x)
+			s.Release(x)
+			at := 0
+			for _, n := range lengths[i] {
+				alone := net.Forward(f.ints()[i*seq+at:i*seq+at+n], 1).Logits.V
+				near.CheckRel(t, fmt.Sprint("document at ", at, " of row ", i), row[at*f.config.Vocab:(at+n)*f.config.Vocab], alone, 1e-5)
+				at += n
+			}
+		}
+	})
+}
+
+// Where frequencies depend on the length of the row, documents cannot be kept apart.
+func TestSeparable(t *testing.T) {
+	c := randomFamily(t, "phi 3", 1, 1).config
+	if err := model.Separable(c, 4); err != nil {
+		t.Error(err)
+	}
+	if err := model.Separable(c, 5); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("%v", err)
+	}
 }
 
 // Of a layer with a window no more is held than the window and some room.
@@ -393,5 +471,3 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 	}
 	return n
 }
-
-var _ = math.NaN

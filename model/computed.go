@@ -31,3 +31,15 @@ func beyond(l arch.Layer) string {
 	}
 	return ""
 }
+
+// Separable refuses to keep the documents of rows of seqLen positions apart in a model whose rotary embeddings depend on the
+// length of the sequence: a short document would be turned as the whole row is.
+func Separable(c arch.Config, seqLen int) error {
+	for _, r := range c.Ropes {
+		if r.Kind == arch.RopeLong && seqLen > r.Original {
+			return fault.New(fault.Unavailable, "--document-mask: rows of %d positions have other rotary frequencies in %s than documents of up to %d", seqLen, c.Family, r.Original).
+				WithHint("--seq-len %d, or without --document-mask", r.Original).WithID("E-MODEL-030")
+		}
+	}
+	return nil
+}

@@ -8,9 +8,13 @@ import (
 )
 
 // Tokens is what a forward pass reads: ids of Rows sequences of SeqLen positions each, I32 [Rows·SeqLen, 1].
+//
+// First and Positions, of the same shape or both zero, keep the documents of a sequence apart: where in its sequence the document
+// of a position begins, and how far the position is from there. A document then gives what it gives alone.
 type Tokens struct {
-	IDs          device.Tensor
-	Rows, SeqLen int
+	IDs              device.Tensor
+	Rows, SeqLen     int
+	First, Positions device.Tensor
 }
 
 // n returns the number of positions.
@@ -18,7 +22,11 @@ func (t Tokens) n() int { return t.Rows * t.SeqLen }
 
 // Slice returns sequences [lo,hi).
 func (t Tokens) Slice(lo, hi int) Tokens {
-	return Tokens{IDs: t.IDs.RowRange(lo*t.SeqLen, hi*t.SeqLen), Rows: hi - lo, SeqLen: t.SeqLen}
+	part := Tokens{IDs: t.IDs.RowRange(lo*t.SeqLen, hi*t.SeqLen), Rows: hi - lo, SeqLen: t.SeqLen}
+	if !t.First.IsZero() {
+		part.First, part.Positions = t.First.RowRange(lo*t.SeqLen, hi*t.SeqLen), t.Positions.RowRange(lo*t.SeqLen, hi*t.SeqLen)
+	}
+	return part
 }
 
 // pass is a forward over the layers. There is one arithmetic and three ways to store what it computes: training keeps what
