@@ -11,7 +11,7 @@ import (
 	"apr/arch"
 	"apr/convert"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/quant"
 	"apr/tensor"
 	"apr/tokenizer"
@@ -48,7 +48,7 @@ func Shape(name string) (arch.Config, error) {
 // RandomModel returns a model of configuration c without a file behind it: matrices are bfloat16 N(0, c.InitializerRange²)
 // by seed, norms N(1, 0.2²), biases N(0, 0.2²). Its bytes are made as they are read, at the speed of a copy: every tensor repeats
 // a table, of 1,048,573 values for matrices, from a place of its own, so a byte depends on its tensor and offset alone.
-func RandomModel(c arch.Config, seed uint64) *model.Files {
+func RandomModel(c arch.Config, seed uint64) *modelfile.Files {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	table := make([]byte, 2*1048573) // a prime: rows of a matrix do not repeat
 	for i := 0; i < len(table); i += 2 {
@@ -77,14 +77,14 @@ func RandomModel(c arch.Config, seed uint64) *model.Files {
 	noTokenizer := func() (*tokenizer.Tokenizer, error) {
 		return nil, fault.New(fault.Load, "a model of random weights has no tokenizer")
 	}
-	return &model.Files{Config: c, Container: &model.Container{
+	return &modelfile.Files{Config: c, Container: &modelfile.Container{
 		Path: f.Path(), File: f, ReadTokenizer: noTokenizer, ReadConfig: func() (arch.Config, error) { return c, nil },
 	}}
 }
 
 // RandomQuantised is RandomModel with matrices in the types that a scheme gives them: every tensor repeats a table of
 // blocks of such values.
-func RandomQuantised(c arch.Config, seed uint64, scheme convert.Scheme) (*model.Files, error) {
+func RandomQuantised(c arch.Config, seed uint64, scheme convert.Scheme) (*modelfile.Files, error) {
 	m := RandomModel(c, seed)
 	f := m.File.(*randomFile)
 	types, err := convert.GGUFTypes(scheme, f.Tensors(), len(c.Layers))

@@ -7,7 +7,7 @@ import (
 
 	"apr/format/aprfile"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -35,7 +35,7 @@ func WriteBare(ctx context.Context, c *Container, out, arch string, opt Options)
 		meta["architecture"] = arch
 	}
 	if tok, err := c.Tokenizer(); err == nil {
-		model.AddTokenizer(meta, tok)
+		modelfile.AddTokenizer(meta, tok)
 	} else {
 		r.Warnings = append(r.Warnings, "no tokenizer: "+err.Error())
 	}
