@@ -20,6 +20,7 @@ import (
 	"apr/device/cuda"
 	"apr/generate"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -188,7 +189,7 @@ func prompt(t *testing.T, m *model.Model, s device.Stream, n, more int) []float3
 }
 
 // decoded feeds a prompt at once, then positions one at a time, and returns their logits.
-func decoded(t *testing.T, d device.Device, f *model.Files, prompt int, together bool) (all []float32) {
+func decoded(t *testing.T, d device.Device, f *modelfile.Files, prompt int, together bool) (all []float32) {
 	t.Helper()
 	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
 	if err != nil {
@@ -250,7 +251,7 @@ func TestGenerationPlan(t *testing.T) {
 			prompt, form := make([]int32, 20), device.Form{Blocks: true}
 			o := generate.Options{MaxTokens: 12, RepeatPenalty: 1, Vocab: config.Vocab}
 			r, err := generate.DryRun{
-				Target: d.Target, Model: f.Outline(), Component: device.StudentWeights, Form: form, Prompt: len(prompt), Options: o,
+				Target: d.Target, Model: model.Describe(f), Component: device.StudentWeights, Form: form, Prompt: len(prompt), Options: o,
 			}.Plan()
 			if err != nil {
 				t.Fatal(err)

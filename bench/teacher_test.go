@@ -18,6 +18,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -268,7 +269,7 @@ func teacherLogits(t *testing.T, d device.Device, m *model.Model, ids []int32) [
 }
 
 // heldOut returns the first n ids of the held-out text.
-func heldOut(t *testing.T, f *model.Files, n int) []int32 {
+func heldOut(t *testing.T, f *modelfile.Files, n int) []int32 {
 	t.Helper()
 	tok, err := f.Tokenizer()
 	if err != nil {
@@ -290,9 +291,9 @@ func heldOut(t *testing.T, f *model.Files, n int) []int32 {
 	return text.IDs[:n]
 }
 
-func openModel(t *testing.T, path string) *model.Files {
+func openModel(t *testing.T, path string) *modelfile.Files {
 	t.Helper()
-	f, err := model.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,14 +12,14 @@ import (
 	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/readfile"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
 
 // Container is an opened model with what inspection and conversion want to know beside it.
 type Container struct {
-	*model.Container
+	*modelfile.Container
 	Format  string   // "safetensors", "apr" or "gguf"
 	Version string   // of the .apr format, "2.0", or of GGUF, "3"; empty otherwise
 	Files   []string // of the weights
@@ -92,12 +92,12 @@ func Match(pattern, name string) bool {
 
 // Open opens a model file, an index of shards, or the model in a directory (see format.Find).
 func Open(name string) (*Container, error) {
-	m, err := model.OpenContainer(name)
+	m, err := modelfile.OpenContainer(name)
 	if err != nil {
 		return nil, err
 	}
 	c := &Container{Container: m, Format: string(m.Kind)}
-	switch f := m.File.(type) {
+	switch f := m.Stored.(type) {
 	case *aprfile.File:
 		c.apr, c.Version, c.Files, c.Flags = f, f.Version(), f.Files(), f.Flags().Names()
 	case *safetensors.File:

@@ -15,7 +15,7 @@ import (
 	"apr/arch"
 	"apr/format/safetensors"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/quant"
 	"apr/tensor"
 )
@@ -235,7 +235,7 @@ func TestSafetensorsAlone(t *testing.T) {
 	for _, text := range []string{"", "{", "[]", "{}", `{"architecture":"qwen2"}`, `{"hidden_size":1,"hidden_size":2}`} {
 		out := filepath.Join(t.TempDir(), "bad.safetensors")
 		s := tensor.BytesSource(tensor.Info{Name: embedName, DType: tensor.BF16, Shape: []int{1, 1}}, []byte{0, 0})
-		if err := safetensors.Write(out, []tensor.Source{s}, safetensors.Options{Metadata: map[string]string{model.SafetensorsKey: text}}); err != nil {
+		if err := safetensors.Write(out, []tensor.Source{s}, safetensors.Options{Metadata: map[string]string{modelfile.SafetensorsKey: text}}); err != nil {
 			t.Fatal(err)
 		}
 		c := open(t, out)

@@ -12,7 +12,7 @@ import (
 
 	"apr/arch"
 	"apr/format/safetensors"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -132,7 +132,7 @@ var nan, inf = float32(math.NaN()), float32(math.Inf(1))
 // bare is a container of tensors without configuration and tokenizer.
 func bare(ts []tensor.Stored) *Container {
 	none := errors.New("there is none")
-	return &Container{Format: "safetensors", Container: &model.Container{
+	return &Container{Format: "safetensors", Container: &modelfile.Container{
 		Path: "memory", File: memory(ts),
 		ReadConfig:    func() (arch.Config, error) { return arch.Config{}, none },
 		ReadTokenizer: func() (*tokenizer.Tokenizer, error) { return nil, none },

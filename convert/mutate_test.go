@@ -12,7 +12,7 @@ import (
 	"apr/arch"
 	"apr/format/aprfile"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -41,7 +41,7 @@ func smallAPR(t testing.TB) []byte {
 		sources = append(sources, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.F32, Shape: arch.Shapes(cfg)[name]}, raw))
 	}
 	var b bytes.Buffer
-	if _, err := aprfile.Encode(&b, sources, aprfile.Options{Metadata: model.APRMetadata(cfg, tok, nil)}); err != nil {
+	if _, err := aprfile.Encode(&b, sources, aprfile.Options{Metadata: modelfile.APRMetadata(cfg, tok, nil)}); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()

@@ -66,13 +66,13 @@ func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return planOf(c, out, len(cfg.Layers), opt)
+	return planOf(c, out, rolesOf(cfg, targets[opt.kind(out)]), opt)
 }
 
-// planOf is Plan for a known number of layers.
-func planOf(c *Container, out string, layers int, opt Options) ([]Choice, *Report, error) {
+// planOf is Plan for known roles.
+func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report, error) {
 	used, dropped := split(c.weights(""))
-	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType}.plan(used, layers)
+	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType}.plan(used, of)
 	if err != nil {
 		return nil, nil, err
 	}

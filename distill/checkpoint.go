@@ -23,6 +23,7 @@ import (
 	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -515,7 +516,7 @@ func restoreTensors(m *model.Model, s device.Stream, f *safetensors.File) error 
 			return nil, fault.In(fault.Invalid, f.Path(), "is missing or not float32 of shape %v", shape).At("tensor %q", name).
 				WithHint("the checkpoint is of another student").WithID("E-CKPT-003")
 		}
-		return model.ReadFloat32(f.Path(), st)
+		return modelfile.ReadFloat32(f.Path(), st)
 	}
 	for _, p := range m.Parts() {
 		for _, k := range []struct {

@@ -9,6 +9,7 @@ import (
 	"apr/device/cpu"
 	"apr/distill"
 	"apr/model"
+	"apr/modelfile"
 	"apr/optim"
 	"apr/teacher"
 )
@@ -21,7 +22,7 @@ func ExampleTrainer() {
 		return
 	}
 	defer dev.Close()
-	files, err := model.Open("../testdata/golden/qwen2/tied_gqa/teacher")
+	files, err := modelfile.Open("../testdata/golden/qwen2/tied_gqa/teacher")
 	if err != nil {
 		fmt.Println(err)
 		return

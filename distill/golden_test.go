@@ -17,6 +17,7 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 	"apr/optim"
 	"apr/teacher"
 	"apr/tensor"
@@ -66,7 +67,7 @@ func newCPU(t *testing.T) device.Device {
 	return d
 }
 
-func openModel(t *testing.T, path string) *model.Files {
+func openModel(t *testing.T, path string) *modelfile.Files {
 	t.Helper()
 	f := modeltest.Open(t, path)
 	if err := f.CheckTensors(); err != nil {

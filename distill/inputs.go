@@ -12,6 +12,7 @@ import (
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/plan"
 	runlog "apr/run/log"
 	"apr/teacher"
@@ -20,7 +21,7 @@ import (
 
 // inputs are the opened models and the encoded data of a run.
 type inputs struct {
-	teacher, student *model.Files // student nil: a new one
+	teacher, student *modelfile.Files // student nil: a new one
 	studentConfig    arch.Config
 	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one; nil: it has none
 	vocab            int                  // V: ids that both models share
@@ -40,7 +41,7 @@ type inputs struct {
 
 func (in *inputs) close() error {
 	var errs []error
-	for _, f := range []*model.Files{in.teacher, in.student} {
+	for _, f := range []*modelfile.Files{in.teacher, in.student} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -73,7 +74,7 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 
 // openModels opens teacher and student and checks that they fit each other.
 func (in *inputs) openModels(c Config, obs Observer) (err error) {
-	if in.teacher, err = model.Open(c.Teacher); err != nil {
+	if in.teacher, err = modelfile.Open(c.Teacher); err != nil {
 		return err
 	}
 	if err := in.teacher.CheckTensors(); err != nil {
@@ -99,7 +100,7 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 
 // warnings are what was tolerated in the models' files, as a checksum that is missing.
 func (in *inputs) warnings() (all []string) {
-	for _, f := range []*model.Files{in.teacher, in.student} {
+	for _, f := range []*modelfile.Files{in.teacher, in.student} {
 		if f == nil {
 			continue
 		}
@@ -113,12 +114,12 @@ func (in *inputs) warnings() (all []string) {
 // openStudent opens the student to start from, or reads the configuration of a new one.
 func (in *inputs) openStudent(c Config) (err error) {
 	if c.StudentConfig != "" {
-		if in.studentConfig, err = model.ReadConfig(c.StudentConfig); err == nil {
+		if in.studentConfig, err = modelfile.ReadConfig(c.StudentConfig); err == nil {
 			err = model.Computed(in.studentConfig)
 		}
 		return err
 	}
-	if in.student, err = model.Open(c.Student); err != nil {
+	if in.student, err = modelfile.Open(c.Student); err != nil {
 		return err
 	}
 	in.studentConfig = in.student.Config

@@ -199,7 +199,7 @@ func (t *Trainer) Cut(s plan.Setting) {
 // dryRun describes the run's step.
 func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	return DryRun{
-		Target: target, Teacher: in.teacher.Outline(), Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
+		Target: target, Teacher: model.Describe(in.teacher), Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask,
 	}
 }

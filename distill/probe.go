@@ -11,6 +11,7 @@ import (
 	"apr/device"
 	"apr/device/dry"
 	"apr/model"
+	"apr/modelfile"
 	"apr/optim"
 	"apr/plan"
 	"apr/teacher"
@@ -104,7 +105,7 @@ type partly struct{ tensor.File }
 func (partly) Verify() error { return nil }
 
 // firstLayers returns f to be read in part.
-func firstLayers(f *model.Files) *model.Files {
+func firstLayers(f *modelfile.Files) *modelfile.Files {
 	few, c := *f, *f.Container
 	c.File = partly{f.File}
 	few.Container = &c

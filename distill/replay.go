@@ -15,6 +15,7 @@ import (
 	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/optim"
 	runlog "apr/run/log"
 	"apr/teacher"
@@ -60,7 +61,7 @@ func (p *Replay) Close() error { return p.run.in.close() }
 func (p *Replay) Inputs() map[string]runlog.Input { return p.run.in.records }
 
 // Teacher returns the teacher's file.
-func (p *Replay) Teacher() *model.Files { return p.run.in.teacher }
+func (p *Replay) Teacher() *modelfile.Files { return p.run.in.teacher }
 
 // StudentConfig returns the student's shape.
 func (p *Replay) StudentConfig() arch.Config { return p.run.in.studentConfig }
@@ -188,7 +189,7 @@ func (p *Replay) Weights() (map[string][]float32, error) { return p.student.Stor
 
 // Evaluate scores the teacher, the untrained student, the distilled one in the file final, and the control in its last
 // state, as the run did at its end; empty without held-out data.
-func (p *Replay) Evaluate(ctx context.Context, final *model.Files, control bool) (h HeldOut, err error) {
+func (p *Replay) Evaluate(ctx context.Context, final *modelfile.Files, control bool) (h HeldOut, err error) {
 	r := p.run
 	if r.in.held == nil {
 		return h, nil

@@ -6,7 +6,7 @@ import (
 
 	"apr/corpus"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/tokenizer"
 )
@@ -71,7 +71,7 @@ func (in *inputs) anyTokenizer(c Config) (*tokenizer.Tokenizer, string, error) {
 		return in.tokenizer, c.Teacher, nil
 	}
 	tok, err := in.teacher.Tokenizer()
-	if model.HasNoTokenizer(err) {
+	if modelfile.HasNoTokenizer(err) {
 		return nil, "", nil
 	}
 	return tok, c.Teacher, err

@@ -18,7 +18,7 @@ import (
 	"apr/device/cpu"
 	"apr/format/aprfile"
 	"apr/internal/contracttest"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/tensor"
 	"apr/tokenizer"
@@ -67,7 +67,7 @@ func narrowTeacher(t *testing.T, real int) string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := aprfile.Encode(f, sources, aprfile.Options{Metadata: model.APRMetadata(c, tok, nil), Tied: true}); err != nil {
+	if _, err := aprfile.Encode(f, sources, aprfile.Options{Metadata: modelfile.APRMetadata(c, tok, nil), Tied: true}); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -10,7 +10,7 @@ import (
 
 	"apr/arch"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -22,7 +22,7 @@ const CanaryErrors = 5
 type Canary struct {
 	Name  string
 	What  string // what was done to the model, for reports
-	Files *model.Files
+	Files *modelfile.Files
 }
 
 // Canaries returns the six canaries of f. They share f's file, hold no weights of their own, and are loaded one after the
@@ -34,7 +34,7 @@ type Canary struct {
 //	swapped tokenizer  rows of embedding and head permuted alike: a good model of other ids
 //	layer dropped      the last layer is missing
 //	constant answer    always predicts the same id, with certainty
-func Canaries(f *model.Files, vocab int, constant int32, seed uint64) []Canary {
+func Canaries(f *modelfile.Files, vocab int, constant int32, seed uint64) []Canary {
 	deviation := f.Config.InitRange
 	short := f.Config
 	short.Layers = short.Layers[:len(short.Layers)-1]
@@ -66,10 +66,10 @@ func mix(seed uint64, name string) uint64 {
 }
 
 // altered returns f with another configuration and other tensors. Closing it closes nothing.
-func altered(f *model.Files, c arch.Config, change func(string, tensor.Stored) tensor.Stored) *model.Files {
+func altered(f *modelfile.Files, c arch.Config, change func(string, tensor.Stored) tensor.Stored) *modelfile.Files {
 	container := *f.Container
 	container.File = alteredFile{f.File, c, change}
-	return &model.Files{Container: &container, Config: c}
+	return &modelfile.Files{Container: &container, Config: c}
 }
 
 type alteredFile struct {

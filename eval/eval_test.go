@@ -16,6 +16,7 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 )
 
 // reference is what transformers computes in float64 from the stored bfloat16 weights; see testdata/models/README.md.
@@ -28,12 +29,12 @@ type reference struct {
 
 const gosrc = "../testdata/models/gosrc"
 
-func loadGosrc(t *testing.T) (device.Stream, *model.Files, *model.Model) {
+func loadGosrc(t *testing.T) (device.Stream, *modelfile.Files, *model.Model) {
 	t.Helper()
 	return modeltest.Load(t, gosrc, cpu.Options{})
 }
 
-func heldOut(t *testing.T, f *model.Files) *corpus.Tokens {
+func heldOut(t *testing.T, f *modelfile.Files) *corpus.Tokens {
 	t.Helper()
 	return modeltest.Text(t, f, "../examples/gosrc/data/gosrc-val.jsonl.zst")
 }

@@ -14,12 +14,13 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
 
 // quantised opens the Q4_K_M teacher on a CPU that rounds activations, or does not.
-func quantised(t *testing.T, round bool) (device.Stream, *model.Files, *model.Model) {
+func quantised(t *testing.T, round bool) (device.Stream, *modelfile.Files, *model.Model) {
 	t.Helper()
 	return modeltest.Load(t, "../testdata/models/gosrc-q4_k_m.gguf", cpu.Options{RoundActivations: round})
 }

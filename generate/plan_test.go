@@ -27,7 +27,7 @@ func TestPlan(t *testing.T) {
 		Target: func() dry.Target {
 			return dry.Target{Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16, Keep: dry.As(tensor.BF16), Budget: budget}
 		},
-		Model: f.Outline(), Component: device.StudentWeights, Prompt: 700, Options: greedy(1000, f.Config.Vocab),
+		Model: model.Describe(f), Component: device.StudentWeights, Prompt: 700, Options: greedy(1000, f.Config.Vocab),
 	}
 	all, err := run.Plan() // of an unknown budget
 	if err != nil {
@@ -87,7 +87,7 @@ func TestDryGenerationIsTheGeneration(t *testing.T) {
 					d := modeltest.CPU(t, cpu.Options{})
 					o := greedy(tokens, f.Config.Vocab)
 					o.Temperature = temperature
-					r, err := generate.DryRun{Target: d.Target, Model: f.Outline(), Component: device.StudentWeights, Prompt: prompt, Options: o}.Record()
+					r, err := generate.DryRun{Target: d.Target, Model: model.Describe(f), Component: device.StudentWeights, Prompt: prompt, Options: o}.Record()
 					if err != nil {
 						t.Fatal(err)
 					}

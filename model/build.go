@@ -12,48 +12,55 @@ import (
 	"apr/tensor"
 )
 
+// Weights gives the tensors of a model, by the names of its slots, whatever files they come from.
+type Weights interface {
+	// Arch returns the description.
+	Arch() arch.Config
+	// Source returns access to the rows of a matrix, in the type that it is stored in.
+	Source(name string) (device.Source, error)
+	// ReadFloat32 returns all values of a slot, widened to float32.
+	ReadFloat32(name string) ([]float32, error)
+	// Verify refuses bytes that are not those that were written, as far as it can be told; see tensor.File.
+	Verify() error
+}
+
 // LoadFrozen puts a model's weights on a device for inference: matrices in the types of the file, as the device keeps
 // them, norms and biases in float32. No gradient or optimiser state exists for it. A file that is damaged, as far as its
 // format can tell, is refused (see tensor.File.Verify).
-func LoadFrozen(dev device.Device, f *Files, c device.Component) (*Model, error) {
-	return LoadFrozenAs(dev, f, c, device.Form{})
+func LoadFrozen(dev device.Device, w Weights, c device.Component) (*Model, error) {
+	return LoadFrozenAs(dev, w, c, device.Form{})
 }
 
 // LoadFrozenAs is LoadFrozen with matrices in a given form.
-func LoadFrozenAs(dev device.Device, f *Files, c device.Component, form device.Form) (*Model, error) {
-	m, err := loadFrozen(dev, f.Config, f, c, form)
+func LoadFrozenAs(dev device.Device, w Weights, c device.Component, form device.Form) (*Model, error) {
+	m, err := loadFrozen(dev, w, c, form)
 	if err == nil {
-		err = f.File.Verify()
+		err = w.Verify()
 	}
 	return m, err
 }
 
 // LoadFrozenThrough is LoadFrozenAs with every matrix read through a source of the caller's, which may change its values and type.
-func LoadFrozenThrough(dev device.Device, f *Files, c device.Component, form device.Form, through func(device.Source) device.Source) (*Model, error) {
-	return loadFrozen(dev, f.Config, throughFiles{f, through}, c, form)
+func LoadFrozenThrough(dev device.Device, w Weights, c device.Component, form device.Form, through func(device.Source) device.Source) (*Model, error) {
+	return loadFrozen(dev, changed{w, through}, c, form)
 }
 
-// throughFiles are Files whose matrices come through another source.
-type throughFiles struct {
-	*Files
+// changed are weights whose matrices come through another source.
+type changed struct {
+	Weights
 	through func(device.Source) device.Source
 }
 
-func (f throughFiles) Source(name string) (device.Source, error) {
-	s, err := f.Files.Source(name)
+func (c changed) Source(name string) (device.Source, error) {
+	s, err := c.Weights.Source(name)
 	if err != nil {
 		return nil, err
 	}
-	return f.through(s), nil
+	return c.through(s), nil
 }
 
-// tensors gives the tensors of a model by name.
-type tensors interface {
-	Source(name string) (device.Source, error)
-	ReadFloat32(name string) ([]float32, error)
-}
-
-func loadFrozen(dev device.Device, config arch.Config, f tensors, c device.Component, form device.Form) (*Model, error) {
+func loadFrozen(dev device.Device, f Weights, c device.Component, form device.Form) (*Model, error) {
+	config := f.Arch()
 	if err := Computed(config); err != nil {
 		return nil, err
 	}
@@ -91,7 +98,7 @@ func loadFrozen(dev device.Device, config arch.Config, f tensors, c device.Compo
 // builder loads tensors and keeps the first error.
 type builder struct {
 	m    *Model
-	f    tensors
+	f    Weights
 	s    device.Stream
 	c    device.Component
 	form device.Form
@@ -233,18 +240,10 @@ func (m *Model) Init(s device.Stream, seed uint64) {
 	m.Refresh(s)
 }
 
-// LoadWeights fills a trainable model from a file of the same configuration. A damaged file is refused as by LoadFrozen.
-func (m *Model) LoadWeights(s device.Stream, f *Files) error {
-	if err := m.loadFrom(s, f); err != nil {
-		return err
-	}
-	return f.File.Verify()
-}
-
-// loadFrom fills a trainable model.
-func (m *Model) loadFrom(s device.Stream, f tensors) error {
+// LoadWeights fills a trainable model with weights of the same description. A damaged file is refused as by LoadFrozen.
+func (m *Model) LoadWeights(s device.Stream, w Weights) error {
 	read := func(slot arch.Slot) ([]float32, error) {
-		host, err := f.ReadFloat32(slot.Name)
+		host, err := w.ReadFloat32(slot.Name)
 		if err == nil && int64(len(host)) != slot.Elements() {
 			err = fault.New(fault.Load, "has %d values, the configuration wants %v", len(host), slot.Shape).At("tensor %q", slot.Name)
 		}
@@ -267,7 +266,7 @@ func (m *Model) loadFrom(s device.Stream, f tensors) error {
 		}
 	}
 	m.Refresh(s)
-	return nil
+	return w.Verify()
 }
 
 // Refresh makes the weights that matrix products read agree with the master weights after uploads.

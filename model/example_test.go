@@ -6,12 +6,13 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
 // A model is opened, put on a device, and asked what follows two tokens.
 func Example() {
-	files, err := model.Open("../testdata/golden/qwen2/tied_gqa/student")
+	files, err := modelfile.Open("../testdata/golden/qwen2/tied_gqa/student")
 	if err != nil {
 		fmt.Println(err)
 		return

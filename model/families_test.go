@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"apr/arch"
@@ -18,6 +17,7 @@ import (
 	"apr/format/safetensors"
 	"apr/internal/contracttest"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -53,7 +53,7 @@ func computedFixtures(t *testing.T) (dirs []string) {
 		all, err := filepath.Glob(filepath.Join(goldens, kind, "*"))
 		must(t, err)
 		for _, dir := range all {
-			if c, err := model.ReadConfig(filepath.Join(dir, "config.json")); err != nil {
+			if c, err := modelfile.ReadConfig(filepath.Join(dir, "config.json")); err != nil {
 				t.Fatal(err)
 			} else if c.NotComputed() == "" {
 				dirs = append(dirs, dir)
@@ -76,31 +76,23 @@ func eachFamily(t *testing.T, run func(t *testing.T, f *fixture)) {
 	}
 }
 
-// readFixture reads a golden, its weights by the places that arch says.
+// readFixture reads a golden.
 func readFixture(t *testing.T, dir string) *fixture {
 	t.Helper()
-	c, err := model.ReadConfig(filepath.Join(dir, "config.json"))
+	c, err := modelfile.ReadConfig(filepath.Join(dir, "config.json"))
 	must(t, err)
-	f := &fixture{config: c, values: map[string][]float32{}, want: map[string][]float64{}}
+	f := &fixture{config: c, values: map[string][]float32{}}
 	raw, err := os.ReadFile(filepath.Join(dir, "golden.json"))
 	must(t, err)
 	must(t, json.Unmarshal(raw, &f.golden))
-	want, _ := readTensors(t, filepath.Join(dir, "golden.safetensors"))
-	stored, shapes := readTensors(t, filepath.Join(dir, "model.safetensors"))
-	for name, v := range want {
-		f.want[name] = v
+	var shapes map[string][]int
+	f.want, shapes = readTensors(t, filepath.Join(dir, "golden.safetensors"))
+	f.rows = shapes["input_ids"][0]
+	files := open(t, dir)
+	for _, s := range arch.Slots(f.config) {
+		f.values[s.Name], err = files.ReadFloat32(s.Name)
+		must(t, err)
 	}
-	for _, s := range arch.Slots(c) {
-		v, ok := stored[s.HF.Name]
-		if !ok || len(v) != elements(s.HF.Shape) {
-			t.Fatalf("%s: %d values and shape %v, the description says %v", s.HF.Name, len(v), shapes[s.HF.Name], s.HF.Shape)
-		}
-		for _, x := range arch.Gather(s, s.HF, [][]float64{v}) {
-			f.values[s.Name] = append(f.values[s.Name], float32(x))
-		}
-	}
-	_, all := readTensors(t, filepath.Join(dir, "golden.safetensors"))
-	f.rows = all["input_ids"][0]
 	for _, v := range f.want["input_ids"] {
 		f.ids = append(f.ids, int32(v))
 	}
@@ -147,7 +139,13 @@ func readTensors(t *testing.T, path string) (map[string][]float64, map[string][]
 	return out, shapes
 }
 
-// Source gives a matrix of the fixture, and ReadFloat32 any tensor: a fixture is what a frozen model is loaded from.
+// A fixture is what a model is loaded from: model.Weights.
+var _ model.Weights = (*fixture)(nil)
+
+func (f *fixture) Arch() arch.Config { return f.config }
+
+func (f *fixture) Verify() error { return nil }
+
 func (f *fixture) Source(name string) (device.Source, error) {
 	for _, s := range arch.Slots(f.config) {
 		if s.Name == name {
@@ -179,7 +177,7 @@ func (s floatSource) ReadRows(dst []byte, lo, hi int) error {
 // frozen and trainable put the fixture on a device.
 func (f *fixture) frozen(t *testing.T, d device.Device) *model.Model {
 	t.Helper()
-	m, err := model.LoadFrozenFrom(d, f.config, f, device.TeacherWeights, device.Form{})
+	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
 	must(t, err)
 	return m
 }
@@ -187,7 +185,7 @@ func (f *fixture) frozen(t *testing.T, d device.Device) *model.Model {
 func (f *fixture) trainable(t *testing.T, d device.Device, s device.Stream) *model.Model {
 	t.Helper()
 	m := model.NewTrainable(d, f.config)
-	must(t, m.LoadFrom(s, f))
+	must(t, m.LoadWeights(s, f))
 	return m
 }
 
@@ -462,8 +460,7 @@ func (f *fixture) greedy(t *testing.T, m *model.Model, d device.Device, s device
 	ids := d.Alloc("ids", device.Batch, tensor.I32, len(prompt), 1)
 	hidden := d.Alloc("hidden", device.Activations, tensor.F32, 1, f.config.Hidden)
 	choice := m.NewGreedy(f.config.Vocab)
-	for at, n := range pieces {
-		_ = at
+	for _, n := range pieces {
 		s.UploadInts(ids.RowRange(0, n), prompt[:n])
 		m.Extend(s, hidden, c, ids.RowRange(0, n))
 		prompt = prompt[n:]
@@ -479,5 +476,3 @@ func (f *fixture) greedy(t *testing.T, m *model.Model, d device.Device, s device
 	}
 	return out
 }
-
-var _ = strings.Contains

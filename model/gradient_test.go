@@ -12,6 +12,7 @@ import (
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -181,7 +182,7 @@ func TestFrozenModels(t *testing.T) {
 			want := download(t, f.s, v.Hidden)
 			v.ReleaseTo(f.s)
 			folder := filepath.Join(t.TempDir(), "m")
-			_, err := model.SaveHF(folder, c, nil, f.m.Sources(f.s, tensor.F32), tensor.F32, false)
+			_, err := modelfile.SaveHF(folder, c, nil, f.m.Sources(f.s, tensor.F32), tensor.F32, false)
 			must(t, err)
 			loaded, err := model.LoadFrozen(f.m.Device(), open(t, folder), device.TeacherWeights)
 			must(t, err)

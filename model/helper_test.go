@@ -2,7 +2,6 @@ package model_test
 
 import (
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -25,9 +25,9 @@ func newCPU(t *testing.T) device.Device {
 	return d
 }
 
-func open(t *testing.T, path string) *model.Files {
+func open(t *testing.T, path string) *modelfile.Files {
 	t.Helper()
-	f, err := model.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,12 +89,4 @@ func download(t *testing.T, s device.Stream, x device.Tensor) []float32 {
 	host := make([]float32, x.Rows*x.Cols)
 	must(t, s.Download(host, x))
 	return host
-}
-
-// write writes a config.json and returns its path.
-func write(t *testing.T, config string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "config.json")
-	must(t, os.WriteFile(path, []byte(config), 0o600))
-	return path
 }

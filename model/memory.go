@@ -15,8 +15,8 @@ type Outline struct {
 	source func(name string) (device.Source, error)
 }
 
-// Outline returns the model that f describes. The file must stay open.
-func (f *Files) Outline() *Outline { return &Outline{f.Config, arch.Shapes(f.Config), f.Source} }
+// Describe returns the outline of a model, whose files must stay open.
+func Describe(w Weights) *Outline { return &Outline{w.Arch(), arch.Shapes(w.Arch()), w.Source} }
 
 // OutlineOf returns a model of description c whose matrices are stored in type d, row by row.
 func OutlineOf(c arch.Config, d tensor.DType) *Outline {
@@ -35,8 +35,14 @@ func OutlineOf(c arch.Config, d tensor.DType) *Outline {
 
 // LoadFrozen makes the model on dev, which must read no source; norms and biases are zeros.
 func (o *Outline) LoadFrozen(dev device.Device, c device.Component, form device.Form) (*Model, error) {
-	return loadFrozen(dev, o.Config, o, c, form)
+	return loadFrozen(dev, o, c, form)
 }
+
+// Arch returns the description.
+func (o *Outline) Arch() arch.Config { return o.Config }
+
+// Verify finds nothing: there are no bytes.
+func (o *Outline) Verify() error { return nil }
 
 // Source describes a matrix.
 func (o *Outline) Source(name string) (device.Source, error) { return o.source(name) }

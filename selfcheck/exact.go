@@ -7,11 +7,11 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/internal/ref"
-	"apr/model"
+	"apr/modelfile"
 )
 
 // Exact reads a model in float64.
-func Exact(f *model.Files) (*ref.Net, error) {
+func Exact(f *modelfile.Files) (*ref.Net, error) {
 	n := &ref.Net{Arch: f.Config, Params: map[string]ref.Mat{}}
 	for _, s := range arch.Slots(f.Config) {
 		v, err := f.ReadFloat32(s.Name)

@@ -6,6 +6,7 @@ import (
 	"apr/arch"
 	"apr/device"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -41,7 +42,7 @@ func tinyTokenizer() (*tokenizer.Tokenizer, error) {
 }
 
 // writeTiny makes both models by seed, writes one as .apr and one as a Hugging Face folder, and opens them.
-func writeTiny(s device.Stream, dev device.Device, dir string) (teacher, student *model.Files, err error) {
+func writeTiny(s device.Stream, dev device.Device, dir string) (teacher, student *modelfile.Files, err error) {
 	tok, err := tinyTokenizer()
 	if err != nil {
 		return nil, nil, err
@@ -49,18 +50,18 @@ func writeTiny(s device.Stream, dev device.Device, dir string) (teacher, student
 	t := model.NewTrainable(dev, tinyTeacher)
 	t.Init(s, 1)
 	apr := filepath.Join(dir, "teacher.apr")
-	if err := model.SaveAPR(apr, tinyTeacher, tok, t.Sources(s, tensor.F32), nil, "apr check", true); err != nil {
+	if err := modelfile.SaveAPR(apr, tinyTeacher, tok, t.Sources(s, tensor.F32), nil, "apr check", true); err != nil {
 		return nil, nil, err
 	}
 	m := model.NewTrainable(dev, tinyStudent)
 	m.Init(s, 2)
 	folder := filepath.Join(dir, "student")
-	if _, err := model.SaveHF(folder, tinyStudent, tok, m.Sources(s, tensor.F32), tensor.F32, true); err != nil {
+	if _, err := modelfile.SaveHF(folder, tinyStudent, tok, m.Sources(s, tensor.F32), tensor.F32, true); err != nil {
 		return nil, nil, err
 	}
-	if teacher, err = model.Open(apr); err != nil {
+	if teacher, err = modelfile.Open(apr); err != nil {
 		return nil, nil, err
 	}
-	student, err = model.Open(folder)
+	student, err = modelfile.Open(folder)
 	return teacher, student, err
 }

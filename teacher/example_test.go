@@ -7,6 +7,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -20,7 +21,7 @@ func Example() {
 		return
 	}
 	defer dev.Close()
-	files, err := model.Open(path)
+	files, err := modelfile.Open(path)
 	if err != nil {
 		fmt.Println(err)
 		return

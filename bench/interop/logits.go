@@ -9,6 +9,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -28,7 +29,7 @@ func writeLogits(ctx context.Context, out, path, prompt string) error {
 		return err
 	}
 	defer d.Close()
-	f, err := model.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		return err
 	}

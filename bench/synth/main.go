@@ -18,7 +18,7 @@ import (
 	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -83,11 +83,15 @@ func (o options) run() error {
 	switch filepath.Ext(o.out) {
 	case ".apr":
 		return o.write(o.out, func(w io.Writer) (int64, error) {
-			return aprfile.Encode(w, sources, aprfile.Options{Metadata: model.APRMetadata(c, tok, nil), Tied: c.Tied})
+			return aprfile.Encode(w, sources, aprfile.Options{Metadata: modelfile.APRMetadata(c, tok, nil), Tied: c.Tied})
 		})
 	case ".gguf":
+		stored, err := modelfile.GGUFTensors(c, sources)
+		if err != nil {
+			return err
+		}
 		return o.write(o.out, func(w io.Writer) (int64, error) {
-			return gguf.Encode(w, sources, model.GGUFMetadata(c, tok, sources, model.GGUFOrigin{Name: "synthetic"}))
+			return gguf.Encode(w, stored, modelfile.GGUFMetadata(c, tok, sources, modelfile.GGUFOrigin{Name: "synthetic"}))
 		})
 	}
 	return o.folder(c, tok, sources)

@@ -17,14 +17,15 @@ import (
 	"apr/distill"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/plan"
 	"apr/teacher"
 )
 
 // models are teacher and student before anything is on the device.
 type benchModels struct {
-	teacher, student *model.Files // student nil: random by config
-	config           arch.Config  // of the student
+	teacher, student *modelfile.Files // student nil: random by config
+	config           arch.Config      // of the student
 }
 
 func (o *benchOptions) models() (m benchModels, err error) {
@@ -44,19 +45,19 @@ func (o *benchOptions) models() (m benchModels, err error) {
 		m.teacher, err = randomModel(c, o.randomTypes())
 		return m, err
 	}
-	if m.teacher, err = model.Open(o.kd); err != nil {
+	if m.teacher, err = modelfile.Open(o.kd); err != nil {
 		return m, err
 	}
 	if err := m.teacher.CheckTensors(); err != nil {
 		return m, err
 	}
 	if strings.HasSuffix(o.file, ".json") {
-		if m.config, err = model.ReadConfig(o.file); err == nil {
+		if m.config, err = modelfile.ReadConfig(o.file); err == nil {
 			err = model.Computed(m.config)
 		}
 		return m, err
 	}
-	if m.student, err = model.Open(o.file); err == nil {
+	if m.student, err = modelfile.Open(o.file); err == nil {
 		m.config = m.student.Config
 		err = model.Computed(m.config)
 	}
@@ -75,7 +76,7 @@ func (o *benchOptions) randomTypes() string {
 }
 
 // randomModel makes a model of random weights in the types of a scheme, or in bfloat16.
-func randomModel(c arch.Config, scheme string) (*model.Files, error) {
+func randomModel(c arch.Config, scheme string) (*modelfile.Files, error) {
 	if scheme == "bf16" {
 		return bench.RandomModel(c, 1), nil
 	}
@@ -83,7 +84,7 @@ func randomModel(c arch.Config, scheme string) (*model.Files, error) {
 }
 
 func (m benchModels) close() {
-	for _, f := range []*model.Files{m.teacher, m.student} {
+	for _, f := range []*modelfile.Files{m.teacher, m.student} {
 		if f != nil {
 			f.Close()
 		}
@@ -266,7 +267,7 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 		choice.Recompute = []model.Recompute{model.RecomputeNone}
 	}
 	return distill.DryRun{
-		Target: target, Teacher: m.teacher.Outline(), Form: o.form(), Student: m.config, Loss: bench.Loss,
+		Target: target, Teacher: model.Describe(m.teacher), Form: o.form(), Student: m.config, Loss: bench.Loss,
 		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
 	}.Plan(choice)
 }

@@ -21,6 +21,7 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -28,7 +29,7 @@ import (
 const gosrc = "../../testdata/models/gosrc"
 
 // openBoth opens the reference teacher on the CPU and on the GPU (or its emulator).
-func openBoth(t *testing.T, compute cuda.Compute) (f *model.Files, onCPU, onGPU *model.Model) {
+func openBoth(t *testing.T, compute cuda.Compute) (f *modelfile.Files, onCPU, onGPU *model.Model) {
 	t.Helper()
 	openEmulator(t)
 	f = modeltest.Open(t, gosrc)
@@ -105,7 +106,7 @@ func TestCUDABlocks(t *testing.T) {
 }
 
 // logitsOf returns the logits of every position of one sequence, with matrices kept in blocks.
-func logitsOf(d device.Device, f *model.Files, ids []int32) ([]float32, error) {
+func logitsOf(d device.Device, f *modelfile.Files, ids []int32) ([]float32, error) {
 	m, err := model.LoadFrozenAs(d, f, device.TeacherWeights, device.Form{Blocks: true})
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ import (
 	"apr/device/cuda"
 	"apr/internal/contracttest"
 	"apr/internal/near"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/tensor"
 )
@@ -95,7 +95,7 @@ func (p twoModels) wroteStudent(t *testing.T, r *taught) {
 		t.Errorf("an epoch of %d steps", len(r.steps))
 	}
 	for _, name := range []string{"student.apr", "student"} {
-		f, err := model.Open(filepath.Join(r.dir, name))
+		f, err := modelfile.Open(filepath.Join(r.dir, name))
 		if err != nil {
 			t.Error(err)
 			continue

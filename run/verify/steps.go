@@ -12,7 +12,7 @@ import (
 	"apr/distill"
 	"apr/internal/fault"
 	"apr/internal/ref"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/selfcheck"
 )
@@ -209,7 +209,7 @@ func (v *verifier) final(context.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := model.Open(v.student())
+	f, err := modelfile.Open(v.student())
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (v *verifier) scores(ctx context.Context) error {
 	if v.Observer != nil {
 		v.Observer.Phase("held-out scores")
 	}
-	f, err := model.Open(v.student())
+	f, err := modelfile.Open(v.student())
 	if err != nil {
 		return err
 	}

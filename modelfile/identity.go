@@ -1,4 +1,4 @@
-package model
+package modelfile
 
 import (
 	"cmp"
@@ -110,7 +110,7 @@ func differentShape(a, b arch.Config) string {
 		name string
 		a, b any
 	}{
-		{"architecture", a.Family, b.Family}, {"hidden_size", a.Hidden, b.Hidden}, {"num_hidden_layers", len(a.Layers), len(b.Layers)},
+		{"hidden_size", a.Hidden, b.Hidden}, {"num_hidden_layers", len(a.Layers), len(b.Layers)},
 		{"vocab_size", a.Vocab, b.Vocab},
 	} {
 		if f.a != f.b {
@@ -131,11 +131,18 @@ func differentShape(a, b arch.Config) string {
 			}
 		}
 	}
-	return "" // what else differs, other tensors say or differentArithmetic does
+	x, y := arch.Shapes(a), arch.Shapes(b)
+	delete(x, "lm_head.weight")
+	delete(y, "lm_head.weight")
+	if maps.EqualFunc(x, y, slices.Equal) {
+		return ""
+	}
+	return differentArithmetic(a, b)
 }
 
-// use are the fields that belong to use and training: positions bound rows, and a tied head is compared by its values.
-var use = []string{"max_positions", "bos", "eos", "pad", "init_range", "tied"}
+// use are the fields that belong to use and training: positions bound rows, a tied head is compared by its values, and two
+// families may have one arithmetic.
+var use = []string{"family", "max_positions", "bos", "eos", "pad", "init_range", "tied"}
 
 // differentArithmetic returns the first field by which models of equal shapes compute differently; empty: none. Numbers of
 // files are float32 or float64.

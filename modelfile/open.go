@@ -1,4 +1,4 @@
-package model
+package modelfile
 
 import (
 	"crypto/sha256"
@@ -29,9 +29,13 @@ import (
 // Container is an opened model file or folder of any format. Its tensors are always there; configuration and tokenizer
 // are read when asked for and may be missing or wrong.
 type Container struct {
-	Path     string
-	Kind     format.Kind
+	Path string
+	Kind format.Kind
+	// File holds the slots of the model, by name, if there is a configuration, and the tensors that belong to none; without a
+	// configuration, what is stored.
 	File     tensor.File
+	Stored   tensor.File // the file's own tensors: of type *aprfile.File, *safetensors.File or *gguf.File
+	Left     []string    // tensors of the file that are not read: those of other parts of a multimodal model
 	Warnings []string
 
 	// ReadConfig reads the configuration; its error says why there is none.
@@ -40,8 +44,6 @@ type Container struct {
 	ReadTokenizer func() (*tokenizer.Tokenizer, error)
 	// ReadOutline describes the tokenizer without making it; nil: only ReadTokenizer can.
 	ReadOutline func() (tokenizer.Outline, error)
-	// Undo says how the named tensor becomes the one that the model computes with; nil: all are stored as they are.
-	Undo func(name string) Undo
 }
 
 // Outline describes the tokenizer.
@@ -63,7 +65,7 @@ func OpenContainer(path string) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{Path: path, Kind: kind, File: f}
+	c := &Container{Path: path, Kind: kind, File: f, Stored: f}
 	switch f := f.(type) {
 	case *aprfile.File:
 		c.Warnings = f.Warnings()
@@ -92,7 +94,18 @@ func OpenContainer(path string) (*Container, error) {
 	default:
 		return nil, errors.Join(fault.In(fault.Unavailable, path, "models of format %s are not read yet", kind), f.Close())
 	}
+	c.see()
 	return c, nil
+}
+
+// see makes File show slots, if there is a configuration.
+func (c *Container) see() {
+	config, err := c.ReadConfig()
+	c.ReadConfig = func() (arch.Config, error) { return config, err }
+	if err == nil {
+		v := newView(c.Stored, c.Kind, config)
+		c.File, c.Left = v, v.left
+	}
 }
 
 // hfTokenizer loads the tokenizer of a Hugging Face folder. Without tokenizer_config.json the end-of-text id is that
@@ -187,13 +200,12 @@ func (f *Files) Bytes() int64 {
 func (f *Files) CheckTensors() error {
 	want := arch.Shapes(f.Config)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		shape := want[name]
-		t, ok := f.File.Tensor(name)
-		switch {
-		case !ok:
-			return fault.In(fault.Load, f.Path, "is missing; the configuration needs it with shape %v", shape).At("tensor %q", name).WithID("E-MODEL-001")
-		case !slices.Equal(t.Shape, shape):
-			return fault.In(fault.Load, f.Path, "has shape %v; the configuration needs %v", t.Shape, shape).At("tensor %q", name).WithID("E-MODEL-002")
+		if err := f.Missing(name); err != nil {
+			return err
+		}
+		switch t, _ := f.File.Tensor(name); {
+		case !slices.Equal(t.Shape, want[name]):
+			return misshapen(f.Path, t, want[name])
 		case !t.DType.IsFloat() && !t.DType.IsQuantized():
 			return fault.In(fault.Load, f.Path, "has type %s, which no weight can have", t.DType).At("tensor %q", name).WithID("E-MODEL-003")
 		}
@@ -207,6 +219,23 @@ func (f *Files) CheckTensors() error {
 	return nil
 }
 
+// Missing says why a slot cannot be read; nil: it can.
+func (c *Container) Missing(name string) error {
+	if v, ok := c.File.(*view); ok && v.wrong[name] != nil {
+		return v.wrong[name]
+	}
+	if _, ok := c.File.Tensor(name); ok {
+		return nil
+	}
+	f := fault.In(fault.Load, c.Path, "is missing").At("tensor %q", name).WithID("E-MODEL-001")
+	if config, err := c.ReadConfig(); err == nil {
+		if shape, ok := arch.Shapes(config)[name]; ok {
+			f.Msg = fmt.Sprintf("is missing; the configuration needs it with shape %v", shape)
+		}
+	}
+	return f
+}
+
 // ignored reports whether a tensor that the configuration does not ask for is harmless: the copy of a tied head,
 // rotary tables of old checkpoints, and old optimiser state.
 func (f *Files) ignored(name string) bool {
@@ -216,11 +245,14 @@ func (f *Files) ignored(name string) bool {
 		len(name) > len(inverse) && name[len(name)-len(inverse):] == inverse
 }
 
+// Arch returns the description.
+func (f *Files) Arch() arch.Config { return f.Config }
+
 // stored returns the tensor of that name.
 func (f *Files) stored(name string) (tensor.Stored, error) {
 	t, ok := f.File.Tensor(name)
 	if !ok {
-		return t, fault.In(fault.Load, f.Path, "is missing").At("tensor %q", name).WithID("E-MODEL-001")
+		return t, f.Missing(name)
 	}
 	return t, nil
 }
@@ -236,7 +268,7 @@ func (f *Files) Source(name string) (device.Source, error) {
 		return nil, fault.In(fault.Load, f.Path, "stores rows of %d values in one stream of %s blocks, which cannot be read by row", t.Cols(), t.DType).
 			At("tensor %q", name).WithHint("convert the model first").WithID("E-MODEL-005")
 	}
-	return f.undo(name).source(source{t, rowBytes, f.Path})
+	return source{t, rowBytes, f.Path}, nil
 }
 
 // source reads rows of a stored matrix.
@@ -262,8 +294,7 @@ func (f *Files) ReadFloat32(name string) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	values, err := ReadFloat32(f.Path, t)
-	return f.undo(name).values(values, t.Cols()), err
+	return ReadFloat32(f.Path, t)
 }
 
 // ReadFloat32 returns all values of a stored tensor of the file path, widened to float32. Row-padded blocks lose

@@ -1,8 +1,9 @@
-package model
+package modelfile
 
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"apr/arch"
 	"apr/format/gguf"
@@ -22,7 +23,25 @@ type GGUFOrigin struct {
 // vocabulary is filled up with unused tokens to the rows of the embedding, as llama.cpp wants it. A tied head must not be
 // among the tensors. A model without a tokenizer (nil) can be read back, not run.
 func SaveGGUF(path string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, origin GGUFOrigin, force bool) error {
-	return gguf.Write(path, tensors, gguf.Options{Force: force, Metadata: GGUFMetadata(c, tok, tensors, origin)})
+	stored, err := GGUFTensors(c, tensors)
+	if err != nil {
+		return err
+	}
+	return gguf.Write(path, stored, gguf.Options{Force: force, Metadata: GGUFMetadata(c, tok, tensors, origin)})
+}
+
+// GGUFTensors returns the tensors of a GGUF file that hold the sources of slots, and the tables of its rotary embeddings.
+func GGUFTensors(c arch.Config, tensors []tensor.Source) ([]tensor.Source, error) {
+	stored, err := placed(c, tensors, func(s arch.Slot) arch.Place { return s.GGUF })
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range arch.GGUFTables(c) {
+		raw := make([]byte, 4*len(t.Values))
+		tensor.Narrow(raw, t.Values, tensor.F32)
+		stored = append(stored, tensor.BytesSource(tensor.Info{Name: t.Name, DType: tensor.F32, Shape: []int{len(t.Values)}}, raw))
+	}
+	return stored, nil
 }
 
 // GGUFMetadata returns keys and values in the order of llama.cpp's converter; see SaveGGUF.
@@ -44,7 +63,8 @@ func GGUFMetadata(c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Sour
 	if tok != nil {
 		list = append(list, ggufTokenizer(c, tok)...)
 	} else {
-		list = append(list, ggufIDs(tokenizer.None, c.BOS, tokenizer.None, first(c.EOS), tokenizer.None)...)
+		ids := ggufIDs(tokenizer.None, c.BOS, tokenizer.None, first(c.EOS), int32(max(c.Pad, -1)))
+		list = append(list, append(ids, furtherEnds(c, ids)...)...)
 	}
 	add("general.quantization_version", uint32(quantizationVersion))
 	add("general.file_type", fileType(tensors))
@@ -73,10 +93,23 @@ func ggufTokenizer(c arch.Config, tok *tokenizer.Tokenizer) []gguf.KV {
 		return id
 	}
 	list = append(list, ggufIDs(d.BOS, real(c.BOS), d.EOS, real(first(c.EOS)), d.Pad)...)
+	list = append(list, furtherEnds(c, list)...)
 	list = append(list, gguf.KV{Key: "tokenizer.ggml.add_bos_token", Value: d.AddBOS})
 	list = append(list, tok.GGUFSettings(c.Vocab)...)
 	if d.ChatTemplate != "" {
 		list = append(list, gguf.KV{Key: "tokenizer.chat_template", Value: d.ChatTemplate})
+	}
+	return list
+}
+
+// furtherEnds returns the keys of ids that end a text beside the one that is named already.
+func furtherEnds(c arch.Config, named []gguf.KV) (list []gguf.KV) {
+	names := []string{"eot", "eom"}
+	for _, id := range c.EOS {
+		eos := gguf.KV{Key: "tokenizer.ggml.eos_token_id", Value: uint32(id)}
+		if len(list) < len(names) && !slices.Contains(named, eos) {
+			list = append(list, gguf.KV{Key: "tokenizer.ggml." + names[len(list)] + "_token_id", Value: uint32(id)})
+		}
 	}
 	return list
 }

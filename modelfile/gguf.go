@@ -1,4 +1,4 @@
-package model
+package modelfile
 
 import (
 	"apr/arch"
@@ -10,7 +10,7 @@ import (
 // OpenGGUFConfig reads the configuration that a GGUF file carries under the keys of llama.cpp; see arch.FromGGUF.
 func OpenGGUFConfig(f *gguf.File) (arch.Config, error) {
 	c, err := arch.FromGGUF(f.Path(), ggufKeys{f})
-	if embed, ok := f.Named("token_embd.weight"); ok {
+	if embed, ok := f.Tensor("token_embd.weight"); ok {
 		c.DType = embed.DType
 	}
 	return c, err
@@ -22,7 +22,7 @@ type ggufKeys struct{ f *gguf.File }
 func (g ggufKeys) Value(key string) (any, bool) { return g.f.Metadata().Value(key) }
 
 func (g ggufKeys) Shape(name string) ([]int, bool) {
-	t, ok := g.f.Named(name)
+	t, ok := g.f.Tensor(name)
 	return t.Shape, ok
 }
 
@@ -30,7 +30,7 @@ func (g ggufKeys) Shape(name string) ([]int, bool) {
 const maxTable = 1 << 20
 
 func (g ggufKeys) Floats(name string) ([]float32, error) {
-	t, ok := g.f.Named(name)
+	t, ok := g.f.Tensor(name)
 	if !ok || t.DType != tensor.F32 || t.Elements() > maxTable {
 		return nil, fault.In(fault.Format, g.f.Path(), "is no table of f32").At("tensor %q", name).WithID("E-GGUF-023")
 	}

@@ -1,4 +1,4 @@
-package model_test
+package modelfile_test
 
 import (
 	"fmt"
@@ -10,51 +10,48 @@ import (
 	"testing"
 
 	"apr/arch"
-	"apr/device"
 	"apr/format/aprfile"
 	"apr/format/safetensors"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
 // saved writes a random model of configuration c as a Hugging Face folder and as an .apr file.
-func saved(t *testing.T, c arch.Config, d tensor.DType) (m *model.Model, s device.Stream, folder, apr string) {
+func saved(t *testing.T, c arch.Config, d tensor.DType) (w weights, folder, apr string) {
 	t.Helper()
-	dev := newCPU(t)
-	s = dev.NewStream()
-	m = randomModel(t, dev, s, c)
+	w = randomWeights(c)
 	dir := t.TempDir()
 	folder, apr = filepath.Join(dir, "hf"), filepath.Join(dir, "m.apr")
-	_, err := model.SaveHF(folder, c, nil, m.Sources(s, d), d, false)
+	_, err := modelfile.SaveHF(folder, c, nil, w.sources(c, d), d, false)
 	must(t, err)
-	must(t, model.SaveAPR(apr, c, nil, m.Sources(s, d), nil, "", false))
+	must(t, modelfile.SaveAPR(apr, c, nil, w.sources(c, d), nil, "", false))
 	raw, err := aprfile.Open(apr)
 	must(t, err)
 	defer raw.Close()
 	if form, err := raw.Head(); err != nil || form.Tied() != c.Tied {
 		t.Errorf("head %v (%v), want tied: %v", form, err, c.Tied)
 	}
-	return m, s, folder, apr
+	return w, folder, apr
 }
 
 // Every format gives back the weights that were written, bit for bit, and the configuration.
 func TestSaveAndOpen(t *testing.T) {
 	for name, c := range shapes {
 		t.Run(name, func(t *testing.T) {
-			m, s, folder, apr := saved(t, c, tensor.F32)
+			w, folder, apr := saved(t, c, tensor.F32)
 			for _, path := range []string{folder, filepath.Join(folder, "model.safetensors"), apr} {
 				f := open(t, path)
 				must(t, f.CheckTensors())
 				if !f.Config.Equal(c) {
 					t.Errorf("%s: configuration %#v, want %#v", path, f.Config, c)
 				}
-				for _, p := range m.Parts() {
-					got, err := f.ReadFloat32(p.Name)
+				for name, want := range w {
+					got, err := f.ReadFloat32(name)
 					must(t, err)
-					if want := download(t, s, p.Of(p.Param.Value)); !slices.Equal(got, want) {
-						t.Errorf("%s: %s differs", path, p.Name)
+					if !slices.Equal(got, want) {
+						t.Errorf("%s: %s differs", path, name)
 					}
 				}
 			}
@@ -67,7 +64,7 @@ func TestWeightsSHA256(t *testing.T) {
 	for name, c := range shapes {
 		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
 			contracttest.Cases(t, 1)
-			m, s, folder, apr := saved(t, c, d)
+			w, folder, apr := saved(t, c, d)
 			a, err := open(t, folder).WeightsSHA256()
 			must(t, err)
 			b, err := open(t, apr).WeightsSHA256()
@@ -75,11 +72,8 @@ func TestWeightsSHA256(t *testing.T) {
 			if a != b || len(a) != 64 {
 				t.Errorf("%s, %s: folder %s, .apr %s", name, d, a, b)
 			}
-			p := m.Parts()[len(m.Parts())-1]
-			host := download(t, s, p.Of(p.Param.Value))
-			host[len(host)-1] += 0.5
-			s.Upload(p.Of(p.Param.Value), host)
-			_, err = model.SaveHF(folder, c, nil, m.Sources(s, d), d, true)
+			w["model.norm.weight"][c.Hidden-1] += 0.5
+			_, err = modelfile.SaveHF(folder, c, nil, w.sources(c, d), d, true)
 			must(t, err)
 			if other, err := open(t, folder).WeightsSHA256(); err != nil || other == a {
 				t.Errorf("%s, %s: another weight gives the same hash (%v)", name, d, err)
@@ -98,7 +92,7 @@ func TestAPRCarriesConfigurationAndTokenizer(t *testing.T) {
 		sources = append(sources, st.Source())
 	}
 	path := filepath.Join(t.TempDir(), "m.apr")
-	must(t, model.SaveAPR(path, f.Config, tok, sources, map[string]any{"alpha": 0.5}, "apr/test", false))
+	must(t, modelfile.SaveAPR(path, f.Config, tok, sources, map[string]any{"alpha": 0.5}, "apr/test", false))
 
 	g := open(t, path)
 	must(t, g.CheckTensors())
@@ -116,13 +110,13 @@ func TestAPRCarriesConfigurationAndTokenizer(t *testing.T) {
 	if v, ok := raw.Metadata().Value("distillation"); !ok || v.Kind() == 0 {
 		t.Error("how the student came to be is not in the file")
 	}
-	for name, ask := range map[string]*model.Files{"folder": open(t, filepath.Join(goldens, "qwen2", "tied_gqa", "student"))} {
+	for name, ask := range map[string]*modelfile.Files{"folder": open(t, filepath.Join(goldens, "qwen2", "tied_gqa", "student"))} {
 		if _, err := ask.Tokenizer(); err == nil {
 			t.Errorf("%s without tokenizer has one", name)
 		}
 	}
 	bare := filepath.Join(t.TempDir(), "bare.apr")
-	must(t, model.SaveAPR(bare, f.Config, nil, sources, nil, "", false))
+	must(t, modelfile.SaveAPR(bare, f.Config, nil, sources, nil, "", false))
 	if _, err := open(t, bare).Tokenizer(); fault.KindOf(err) != fault.Load || !strings.Contains(err.Error(), "E-MODEL-010") {
 		t.Errorf(".apr without tokenizer: %v", err)
 	}
@@ -161,12 +155,12 @@ func TestAPRConfigRefusals(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			meta := model.APRMetadata(c, nil, nil)
+			meta := modelfile.APRMetadata(c, nil, nil)
 			x.change(meta)
 			path := filepath.Join(t.TempDir(), "m.apr")
 			one := tensor.BytesSource(tensor.Info{Name: "model.norm.weight", DType: tensor.F32, Shape: []int{1}, Size: 4}, make([]byte, 4))
 			must(t, aprfile.Write(path, []tensor.Source{one}, aprfile.Options{Metadata: meta, Writer: "test"}))
-			_, err := model.Open(path)
+			_, err := modelfile.Open(path)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -180,7 +174,7 @@ func TestAPRConfigRefusals(t *testing.T) {
 // A folder is refused when its tensors are not those of its configuration; what is harmless is not.
 func TestCheckTensors(t *testing.T) {
 	c := shapes["tied"]
-	_, _, folder, _ := saved(t, c, tensor.F32)
+	_, folder, _ := saved(t, c, tensor.F32)
 	whole := map[string]tensor.Source{}
 	for _, st := range open(t, folder).File.Tensors() {
 		whole[st.Name] = st.Source()
@@ -232,11 +226,9 @@ func TestCheckTensors(t *testing.T) {
 func TestHeadOfAPR(t *testing.T) {
 	for name, c := range shapes {
 		for _, says := range []bool{true, false} {
-			dev := newCPU(t)
-			s := dev.NewStream()
-			sources := randomModel(t, dev, s, c).Sources(s, tensor.F32) // with a head of its own, or with none
+			sources := randomWeights(c).sources(c, tensor.F32) // with a head of its own, or with none
 			path := filepath.Join(t.TempDir(), "m.apr")
-			meta := model.APRMetadata(c, nil, map[string]any{"tied_embeddings": says})
+			meta := modelfile.APRMetadata(c, nil, map[string]any{"tied_embeddings": says})
 			must(t, aprfile.Write(path, sources, aprfile.Options{Metadata: meta, Writer: "test"}))
 			f := open(t, path)
 			if f.Config.Tied != c.Tied {
@@ -250,13 +242,11 @@ func TestHeadOfAPR(t *testing.T) {
 // An existing file of a folder is refused before anything is written.
 func TestSaveHFRefusesExistingFiles(t *testing.T) {
 	c := shapes["tied"]
-	dev := newCPU(t)
-	s := dev.NewStream()
-	sources := randomModel(t, dev, s, c).Sources(s, tensor.F32)
+	sources := randomWeights(c).sources(c, tensor.F32)
 	for _, name := range []string{"config.json", "generation_config.json", "model.safetensors"} {
 		dir := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte("mine"), 0o600))
-		_, err := model.SaveHF(dir, c, nil, sources, tensor.F32, false)
+		_, err := modelfile.SaveHF(dir, c, nil, sources, tensor.F32, false)
 		if fault.KindOf(err) != fault.Invalid || !strings.Contains(fmt.Sprint(err), name) {
 			t.Errorf("error %v, want a refusal to replace %s", err, name)
 		}
