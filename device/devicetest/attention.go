@@ -48,7 +48,7 @@ func train(batch, n int, heads [2]int, d int) device.Attn {
 func maskedAttentionCases() []Case {
 	var all []Case
 	add := func(a device.Attn, scale float64, docs func(a device.Attn) []int) {
-		name := fmt.Sprintf("attention/%d rows, %d queries from %d, %d keys of %d, heads %d:%d of %d, window %d, scale %g, cap %g",
+		name := fmt.Sprintf("attention/masked, %d rows, %d queries from %d, %d keys of %d, heads %d:%d of %d, window %d, scale %g, cap %g",
 			a.Batch, a.QLen, a.QOffset, a.KLen, a.KStride, a.Heads, a.KVHeads, a.HeadDim, a.Window, a.Scale, a.Cap)
 		if docs != nil {
 			name += ", documents"

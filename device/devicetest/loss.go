@@ -90,7 +90,7 @@ func lossCases() []Case {
 			if spec.Cap = 5; (i+j)%4 == 0 {
 				spec.Cap = 30
 			}
-			all = append(all, both(fmt.Sprintf("loss/%s, %s", g.name, specName(spec)), func(l *lab) { checkLoss(l, g, spec) })...)
+			all = append(all, both(fmt.Sprintf("loss/soft-capped, %s, %s", g.name, specName(spec)), func(l *lab) { checkLoss(l, g, spec) })...)
 		}
 	}
 	return append(all, Case{Name: "loss/adds up over chunks", check: checkLossChunks},

@@ -10,18 +10,18 @@ import (
 
 // blockMutants are mistakes in what decoders have beyond Qwen2.
 var blockMutants = []mutant{
-	{"window of one key more", "attention/", withAttn(func(a *device.Attn) {
+	{"window of one key more", "attention/masked", withAttn(func(a *device.Attn) {
 		if a.Window > 0 {
 			a.Window++
 		}
 	})},
-	{"window without the own key", "attention/", withAttn(func(a *device.Attn) {
+	{"window without the own key", "attention/masked", withAttn(func(a *device.Attn) {
 		if a.Window > 1 {
 			a.Window--
 		}
 	})},
-	{"no window", "attention/", withAttn(func(a *device.Attn) { a.Window = 0 })},
-	{"window as if queries began at key 0", "attention/", func(o *ops) {
+	{"no window", "attention/masked", withAttn(func(a *device.Attn) { a.Window = 0 })},
+	{"window as if queries began at key 0", "attention/masked", func(o *ops) {
 		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
 			if a.Window > 0 {
 				a.Window += a.QOffset
@@ -29,26 +29,26 @@ var blockMutants = []mutant{
 			return ref.Attention(q, k, v, a, first)
 		}
 	}},
-	{"scale of scores ignored", "attention/", withAttn(func(a *device.Attn) { a.Scale = 0 })},
-	{"soft-cap of scores ignored", "attention/", withAttn(func(a *device.Attn) { a.Cap = 0 })},
-	{"gradient of scores without the soft-cap's slope", "attention/", func(o *ops) { o.attentionBack = withoutSlope }},
-	{"soft-cap after the mask", "attention/", func(o *ops) { o.attention = capAfterMask }},
-	{"documents ignored", "attention/", withFirst(func([]int, device.Attn) []int { return nil })},
-	{"documents begin a key late", "attention/", withFirst(func(first []int, _ device.Attn) []int {
+	{"scale of scores ignored", "attention/masked", withAttn(func(a *device.Attn) { a.Scale = 0 })},
+	{"soft-cap of scores ignored", "attention/masked", withAttn(func(a *device.Attn) { a.Cap = 0 })},
+	{"gradient of scores without the soft-cap's slope", "attention/masked", func(o *ops) { o.attentionBack = withoutSlope }},
+	{"soft-cap after the mask", "attention/masked", func(o *ops) { o.attention = capAfterMask }},
+	{"documents ignored", "attention/masked", withFirst(func([]int, device.Attn) []int { return nil })},
+	{"documents begin a key late", "attention/masked", withFirst(func(first []int, _ device.Attn) []int {
 		first = slices.Clone(first)
 		for i := range first {
 			first[i]++
 		}
 		return first
 	})},
-	{"documents of the first batch row", "attention/", withFirst(func(first []int, a device.Attn) []int {
+	{"documents of the first batch row", "attention/masked", withFirst(func(first []int, a device.Attn) []int {
 		first = slices.Clone(first)
 		for i := range first {
 			first[i] = first[i%a.QLen]
 		}
 		return first
 	})},
-	{"documents instead of the window", "attention/", func(o *ops) {
+	{"documents instead of the window", "attention/masked", func(o *ops) {
 		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
 			if first != nil {
 				a.Window = 0

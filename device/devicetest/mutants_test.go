@@ -351,8 +351,8 @@ var lossMutants = []struct {
 		sums.CE += sum - sum // NaN if it overflowed
 		return sums, dz
 	}},
-	{"soft-cap without a slope", "loss/", withSpec(func(s *device.LossSpec) { s.Cap = 0 })},
-	{"slope of a soft-cap that is not squared", "loss/", func(z, t ref.Mat, y []int, n float64, s device.LossSpec) (device.Scalars, ref.Mat) {
+	{"soft-cap without a slope", "loss/soft-capped", withSpec(func(s *device.LossSpec) { s.Cap = 0 })},
+	{"slope of a soft-cap that is not squared", "loss/soft-capped", func(z, t ref.Mat, y []int, n float64, s device.LossSpec) (device.Scalars, ref.Mat) {
 		c := s.Cap
 		s.Cap = 0
 		sums, dz := ref.Loss(z, t, y, n, s)
