@@ -5,6 +5,7 @@ package kernel
 import (
 	"testing"
 
+	"apr/device"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/tensor"
