@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/eval"
 	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/optim"
 	runlog "apr/run/log"
 	"apr/teacher"
@@ -59,10 +61,10 @@ func (p *Replay) Close() error { return p.run.in.close() }
 func (p *Replay) Inputs() map[string]runlog.Input { return p.run.in.records }
 
 // Teacher returns the teacher's file.
-func (p *Replay) Teacher() *model.Files { return p.run.in.teacher }
+func (p *Replay) Teacher() *modelfile.Files { return p.run.in.teacher }
 
 // StudentConfig returns the student's shape.
-func (p *Replay) StudentConfig() model.Config { return p.run.in.studentConfig }
+func (p *Replay) StudentConfig() arch.Config { return p.run.in.studentConfig }
 
 // Vocab returns V, the number of ids in the loss.
 func (p *Replay) Vocab() int { return p.run.in.vocab }
@@ -182,22 +184,12 @@ func (p *Replay) Trainer(at Known, microRows int) (*Trainer, *corpus.Loader, err
 	return l.trainer, l.loader, l.loader.Seek(st.Position)
 }
 
-// Weights returns the student's present weights by name.
-func (p *Replay) Weights() (map[string][]float32, error) {
-	out := map[string][]float32{}
-	for _, part := range p.student.Parts() {
-		host := make([]float32, part.Elements())
-		if err := p.run.stream.Download(host, part.Of(part.Param.Value)); err != nil {
-			return nil, err
-		}
-		out[part.Name] = host
-	}
-	return out, nil
-}
+// Weights returns the student's present weights by name, as files have them.
+func (p *Replay) Weights() (map[string][]float32, error) { return p.student.Stored(p.run.stream) }
 
 // Evaluate scores the teacher, the untrained student, the distilled one in the file final, and the control in its last
 // state, as the run did at its end; empty without held-out data.
-func (p *Replay) Evaluate(ctx context.Context, final *model.Files, control bool) (h HeldOut, err error) {
+func (p *Replay) Evaluate(ctx context.Context, final *modelfile.Files, control bool) (h HeldOut, err error) {
 	r := p.run
 	if r.in.held == nil {
 		return h, nil

@@ -46,12 +46,15 @@ func Positions(ctx context.Context, s device.Stream, reference, m *model.Model, 
 	}
 	o.defaults(w.SeqLen)
 	for _, x := range []*model.Model{reference, m} {
-		if x != nil && x.VocabSize < o.Vocab {
-			return nil, fault.New(fault.Load, "a model has %d vocabulary rows, fewer than the %d ids of the data", x.VocabSize, o.Vocab)
+		if x != nil && x.Config.Vocab < o.Vocab {
+			return nil, fault.New(fault.Load, "a model has %d vocabulary rows, fewer than the %d ids of the data", x.Config.Vocab, o.Vocab)
 		}
 	}
 	p := &positioner{comparison: comparison{s: s, o: o, reference: reference}, m: m}
 	p.batch = model.NewBatch(m.Device(), o.Rows, w.SeqLen)
+	if w.Documents {
+		p.batch.SeparateDocuments(m.Device())
+	}
 	defer p.batch.Free(m.Device())
 	for lo := 0; lo < w.Len(); lo += o.Rows {
 		if err := ctx.Err(); err != nil {

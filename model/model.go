@@ -1,52 +1,127 @@
 package model
 
 import (
-	"fmt"
+	"strings"
 
+	"apr/arch"
 	"apr/device"
 	"apr/tensor"
 )
 
-// Model is a Qwen2 on a device: frozen (a teacher, generation, evaluation) or trainable (a student).
+// Model is a decoder on a device: frozen (a teacher, generation, evaluation) or trainable (a student).
 //
 // The shapes below use B rows of S positions, n = B·S, hidden width h, d = head dimension, f = intermediate width.
 type Model struct {
-	Config
-	dev device.Device
+	Config arch.Config
+	dev    device.Device
 
-	embed  device.Weight // [vocab, h]
-	head   device.Weight // [vocab, h]; the same as embed when tied
-	layers []layer
-	norm   device.Tensor // [1, h]
+	embed, head linear // [vocab, h]; one when tied
+	norm        vector // [1, h], the last one
+	blocks      []block
+	ropes       []rope
+	pleTable    linear // [ids, layers·p]
+	pleModel    linear // [layers·p, h]
+	pleNorm     vector // [1, p]
+
+	groups []group
+	fixed  map[string][]float32 // tensors that are stored but not trained, on the host; the trainable model and its views share them
 
 	// A trainable model has these; a frozen one never does.
-	params          []*device.Param
-	parts           []Part
-	embedParam      *device.Param
-	headParam       *device.Param // embedParam when tied
-	normParam       *device.Param
-	trainableLayers []layerParams
+	params []*device.Param
+	parts  []Part
 }
 
-// layer holds what the forward pass of one decoder layer reads.
-type layer struct {
-	inputNorm, postNorm device.Tensor // [1, h]
-	qkv                 device.Weight // [(heads + 2·kv)·d, h]: q, k, v stacked
-	qkvBias             device.Tensor // [1, (heads + 2·kv)·d]
-	o                   device.Weight // [h, heads·d]
-	gateUp              device.Weight // [2f, h]: gate, up stacked
-	down                device.Weight // [h, f]
+// newModel returns a model without its tensors.
+func newModel(dev device.Device, c arch.Config) *Model {
+	m := &Model{Config: c, dev: dev, blocks: newBlocks(c), ropes: newRopes(c), groups: groups(c), fixed: map[string][]float32{}}
+	for _, g := range m.groups {
+		if s := g.slots[0]; s.Fixed {
+			m.fixed[s.Name] = m.blocks[s.Layer].outScale
+		}
+	}
+	return m
 }
 
-// layerParams are the trainable tensors behind a layer.
-type layerParams struct {
-	inputNorm, postNorm, qkv, qkvBias, o, gateUp, down *device.Param
+// place returns where the tensor of a group stands: a matrix or a vector.
+func (m *Model) place(g group) (*linear, *vector) {
+	s := g.slots[0]
+	switch {
+	case s.Layer >= 0:
+		return m.blocks[s.Layer].place(g.part)
+	case s.Role == arch.Embedding:
+		return &m.embed, nil
+	case s.Role == arch.Head:
+		return &m.head, nil
+	case s.Role == arch.PLETable:
+		return &m.pleTable, nil
+	case s.Role == arch.PLEModel:
+		return &m.pleModel, nil
+	case s.Name == "model.norm.weight":
+		return nil, &m.norm
+	case s.Role == arch.Norm:
+		return nil, &m.pleNorm
+	}
+	panic("model: no place for " + s.Name) // Computed accepted the description
 }
+
+// group is the slots that are one tensor on the device: q, k and v; their biases; gate and up; else one slot.
+type group struct {
+	slots []arch.Slot
+	part  string // of a layer: the first slot's name within it
+}
+
+// stack says which group a slot belongs to, by the role of the group's first slot; "": one of its own.
+func stack(s arch.Slot) arch.Role {
+	switch s.Role {
+	case arch.Q, arch.K, arch.V:
+		return arch.Q
+	case arch.Gate, arch.Up:
+		return arch.Gate
+	}
+	return ""
+}
+
+// groups returns the groups of a model in the order of their parameters: each stands where its first slot does, biases
+// behind the matrices.
+func groups(c arch.Config) (all []group) {
+	at := map[string]int{} // of the groups of several slots
+	for _, s := range arch.Slots(c) {
+		part := ""
+		if s.Layer >= 0 {
+			_, rest, _ := strings.Cut(strings.TrimPrefix(s.Name, "model.layers."), ".")
+			part = rest
+		}
+		key := ""
+		if r := stack(s); r != "" {
+			key = string(r)
+			if s.Bias {
+				key += " bias"
+			}
+		}
+		if i, ok := at[key]; ok && key != "" && all[i].slots[0].Layer == s.Layer {
+			all[i].slots = append(all[i].slots, s)
+			continue
+		}
+		at[key] = len(all)
+		all = append(all, group{[]arch.Slot{s}, part})
+	}
+	return all
+}
+
+// names returns the names of the group's slots.
+func (g group) names() (names []string) {
+	for _, s := range g.slots {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// matrix reports whether the group is a matrix, and not a vector.
+func (g group) matrix() bool { return len(g.slots[0].Shape) > 1 }
 
 // Part is one named tensor of the model within a trainable parameter, which may hold several (q, k and v).
 type Part struct {
-	Name   string
-	Shape  []int
+	arch.Slot
 	Param  *device.Param
 	lo, hi int // rows of a matrix, columns of a vector
 }
@@ -72,53 +147,4 @@ func (m *Model) Params() []*device.Param { return m.params }
 func (m *Model) Parts() []Part { return m.parts }
 
 // Head returns the output matrix and, for a trainable model, the parameter behind it.
-func (m *Model) Head() (device.Weight, *device.Param) { return m.head, m.headParam }
-
-// qDim and kvDim are the widths of the query and of the key (and value) projections.
-func (c Config) qDim() int   { return c.Heads * c.HeadDim }
-func (c Config) kvDim() int  { return c.KVHeads * c.HeadDim }
-func (c Config) qkvDim() int { return c.qDim() + 2*c.kvDim() }
-
-// layerName returns the file name of a tensor of layer i.
-func layerName(i int, rest string) string { return fmt.Sprintf("model.layers.%d.%s", i, rest) }
-
-// ParamCount returns the number of parameters of a model of this configuration; a tied head counts once.
-func (c Config) ParamCount() int64 {
-	h, f := int64(c.HiddenSize), int64(c.IntermediateSize)
-	q, kv := int64(c.qDim()), int64(c.kvDim())
-	perLayer := 2*h + (q+2*kv)*(h+1) + h*q + 3*h*f
-	n := int64(c.VocabSize)*h + int64(c.Layers)*perLayer + h
-	if !c.Tied {
-		n += int64(c.VocabSize) * h
-	}
-	return n
-}
-
-// TensorShapes returns the name and shape of every tensor that a model of this configuration has in a file. A tied
-// head is listed by its embedding only.
-func (c Config) TensorShapes() map[string][]int {
-	h, f, q, kv := c.HiddenSize, c.IntermediateSize, c.qDim(), c.kvDim()
-	m := map[string][]int{"model.embed_tokens.weight": {c.VocabSize, h}, "model.norm.weight": {h}}
-	if !c.Tied {
-		m["lm_head.weight"] = []int{c.VocabSize, h}
-	}
-	for i := range c.Layers {
-		for name, shape := range map[string][]int{
-			"input_layernorm.weight":          {h},
-			"self_attn.q_proj.weight":         {q, h},
-			"self_attn.q_proj.bias":           {q},
-			"self_attn.k_proj.weight":         {kv, h},
-			"self_attn.k_proj.bias":           {kv},
-			"self_attn.v_proj.weight":         {kv, h},
-			"self_attn.v_proj.bias":           {kv},
-			"self_attn.o_proj.weight":         {h, q},
-			"post_attention_layernorm.weight": {h},
-			"mlp.gate_proj.weight":            {f, h},
-			"mlp.up_proj.weight":              {f, h},
-			"mlp.down_proj.weight":            {h, f},
-		} {
-			m[layerName(i, name)] = shape
-		}
-	}
-	return m
-}
+func (m *Model) Head() (device.Weight, *device.Param) { return m.head.weight, m.head.param }

@@ -11,6 +11,7 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tokenizer"
 )
@@ -22,11 +23,11 @@ type textTask struct {
 	all       *corpus.Tokens
 	text      *corpus.Tokens // what --max-tokens leaves of it: the data that is scored
 	windows   *corpus.Windows
-	reference *model.Files // nil: none
+	reference *modelfile.Files // nil: none
 	vocab     int
 }
 
-func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.Files, tok *tokenizer.Tokenizer) (_ task, closeTask func() error, err error) {
+func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *modelfile.Files, tok *tokenizer.Tokenizer) (_ task, closeTask func() error, err error) {
 	t := &textTask{o: o, tok: tok, vocab: tok.RealIDs()}
 	closeTask = func() error { return nil }
 	if t.all, err = o.read(ctx, tok, e); err != nil {
@@ -41,14 +42,22 @@ func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.File
 	if t.windows, err = corpus.NewWindows(t.text, o.seqLen, o.stride); err != nil {
 		return nil, closeTask, err
 	}
+	if t.windows.Documents = o.documentMask; o.documentMask {
+		if err = model.Separable(f.Config, o.seqLen); err != nil {
+			return nil, closeTask, err
+		}
+	}
 	if o.teacher == "" {
 		return t, closeTask, nil
 	}
 	if t.reference, err = openFiles(ctx, e, o.teacher); err != nil {
 		return nil, closeTask, err
 	}
-	if err = t.reference.CheckTensors(); err == nil {
-		_, t.vocab, err = teacher.Align(t.reference, f, o.file, f.Config.VocabSize)
+	if err = t.reference.CheckTensors(); err == nil && o.documentMask {
+		err = model.Separable(t.reference.Config, o.seqLen)
+	}
+	if err == nil {
+		_, t.vocab, err = teacher.Align(t.reference, f, o.file, f.Config.Vocab)
 	}
 	if err != nil {
 		return nil, closeTask, errors.Join(err, t.reference.Close())
@@ -86,7 +95,7 @@ func (t *textTask) report(all []eval.Position, r *evalResult) (eval.Score, error
 	perplexity := math.Exp(a.NatsPerToken)
 	r.DataSHA256, r.Documents, r.Tokens = t.all.SHA256(), eval.Documents(t.text, all), int64(a.Targets)
 	r.Nats, r.Perplexity, r.ECE = &a.NatsPerToken, &perplexity, &a.ECE
-	r.SeqLen, r.Stride, r.Seed, r.DataCache = o.seqLen, o.stride, o.seed, o.cacheUse
+	r.SeqLen, r.Stride, r.Seed, r.DataCache, r.DocumentMask = o.seqLen, o.stride, o.seed, o.cacheUse, o.documentMask
 	if len(t.text.IDs) < len(t.all.IDs) {
 		r.Mode = "limited"
 	}

@@ -1,0 +1,45 @@
+package model
+
+import (
+	"apr/arch"
+	"apr/device"
+	"apr/internal/fault"
+)
+
+// Computed refuses a description with a feature that the arithmetic here does not have, by the feature's name. Such a model
+// can be inspected and converted.
+func Computed(c arch.Config) error {
+	what := c.NotComputed()
+	for i := range c.Layers {
+		if what == "" {
+			what = beyond(c.Layers[i])
+		}
+	}
+	if what == "" {
+		return nil
+	}
+	return fault.New(fault.Unavailable, "%s cannot be computed yet: %s", c.Family, what).WithID("E-MODEL-014")
+}
+
+// beyond names the first feature of a layer that the forward and backward passes lack; "": none.
+func beyond(l arch.Layer) string {
+	switch {
+	case l.FFN.Act != arch.SiLU && l.FFN.Act != arch.GELUTanh:
+		return "activation " + string(l.FFN.Act)
+	case l.Attn.HeadDim > device.MaxHeadDim:
+		return "heads of more than 512 values"
+	}
+	return ""
+}
+
+// Separable refuses to keep the documents of rows of seqLen positions apart in a model whose rotary embeddings depend on the
+// length of the sequence: a short document would be turned as the whole row is.
+func Separable(c arch.Config, seqLen int) error {
+	for _, r := range c.Ropes {
+		if r.Kind == arch.RopeLong && seqLen > r.Original {
+			return fault.New(fault.Unavailable, "--document-mask: rows of %d positions have other rotary frequencies in %s than documents of up to %d", seqLen, c.Family, r.Original).
+				WithHint("--seq-len %d, or without --document-mask", r.Original).WithID("E-MODEL-030")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package modelfile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"apr/arch"
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// Relation is how two models are related by their values.
+type Relation string
+
+// The relations.
+const (
+	Different Relation = "different"
+	Same      Relation = "same"    // equal values, up to a relative difference of 1e-5
+	Derived   Relation = "derived" // the values of one are those of the other, rounded to some type; or both are of one original
+)
+
+// Kinship is the relation of two models and what decided it.
+type Kinship struct {
+	Relation Relation
+	// Tensor is the one whose values are different, or differ most; empty where the configurations decided.
+	Tensor string
+	// Field is what differs in the configurations, with both values.
+	Field string
+	// Difference is the relative difference ‖a−b‖/max(‖a‖,‖b‖) of a stretch of that tensor, the largest of those compared.
+	Difference float64
+	// Rounding is what explains the difference of derived models: "q4_k of bf16".
+	Rounding string
+	Values   int64 // compared
+	// Alike is what a sample says of the tensors of different models; nil: fewer than half are alike, or shapes differ.
+	Alike *Likeness
+}
+
+// String describes the relation in a line.
+func (k Kinship) String() string {
+	if k.Alike != nil {
+		alike := k.Alike
+		k.Alike = nil
+		return k.String() + "; " + alike.String()
+	}
+	switch {
+	case k.Field != "":
+		return fmt.Sprintf("%s: %s", k.Relation, k.Field)
+	case k.Relation == Derived:
+		return fmt.Sprintf("%s: the relative difference is at most %.2g (%s), as rounding leaves it: %s", k.Relation, k.Difference, k.Tensor, k.Rounding)
+	case k.Relation == Same:
+		return fmt.Sprintf("%s: the relative difference is at most %.2g", k.Relation, k.Difference)
+	}
+	return fmt.Sprintf("%s: relative difference %.2g in %s", k.Relation, k.Difference, k.Tensor)
+}
+
+// Identify finds out whether a and b are one model, whatever files hold them and in which types.
+//
+// Where configurations differ in shapes, nothing is read; a rope_theta or rms_norm_eps of its own makes another model. Else
+// tensors are compared as the model computes with them, in order of name, by stretches of whole rows, up to the first that is
+// different:
+//
+//	same       ‖a−b‖ ≤ 1e-5 · max(‖a‖,‖b‖)
+//	derived    of all but 2 values in 10,000, one number rounds to both: the stored scale of each block, or the digits of bf16
+//	           and f16, say which numbers a value may come from; and rounding errors are spread over the whole step
+//	derived    the same of values that lie on the steps of blocks, though their type is a plain one: a file that was quantised
+//	           and expanded again; or b is what our own encoder makes of a in one or two types and then in that of b
+//
+// A distance alone cannot tell training from rounding: one step of AdamW at 3e-4 is a relative difference of 0.004, Q8_0 of
+// 0.005, Q4_K of 0.07. What can is where errors lie: rounding leaves none beyond half a step and spreads them below it.
+//
+// Of different models of equal shapes a sample of each tensor says how many are those of the other model all the same.
+//
+// progress is told the values compared so far and in all. Fault kinds are those of reading a tensor.
+func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)) (Kinship, error) {
+	if field := differentShape(a.Config, b.Config); field != "" {
+		return Kinship{Relation: Different, Field: field}, nil
+	}
+	pairs := tensorPairs(a.Config, b.Config)
+	if field := differentArithmetic(a.Config, b.Config); field != "" {
+		k := Kinship{Relation: Different, Field: field}
+		return k, k.lookAgain(ctx, a, b, pairs)
+	}
+	k := Kinship{Relation: Same}
+	var total int64
+	for _, p := range pairs {
+		n, _ := tensor.Elements(p.shape)
+		total += n
+	}
+	for _, p := range pairs {
+		if err := k.compare(ctx, a, b, p, func() { progress(k.Values, total) }); err != nil {
+			return k, err
+		}
+		if k.Relation == Different {
+			return k, k.lookAgain(ctx, a, b, pairs)
+		}
+	}
+	return k, nil
+}
+
+// differentShape returns the first field in which two configurations are of different models; empty: none.
+func differentShape(a, b arch.Config) string {
+	for _, f := range []struct {
+		name string
+		a, b any
+	}{
+		{"hidden_size", a.Hidden, b.Hidden}, {"num_hidden_layers", len(a.Layers), len(b.Layers)},
+		{"vocab_size", a.Vocab, b.Vocab},
+	} {
+		if f.a != f.b {
+			return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
+		}
+	}
+	for i, x := range a.Layers {
+		y := b.Layers[i]
+		for _, f := range []struct {
+			name string
+			a, b int
+		}{
+			{"num_attention_heads", x.Attn.Heads, y.Attn.Heads}, {"num_key_value_heads", x.Attn.KVHeads, y.Attn.KVHeads}, {"head_dim", x.Attn.HeadDim, y.Attn.HeadDim},
+			{"intermediate_size", x.FFN.Width, y.FFN.Width},
+		} {
+			if f.a != f.b {
+				return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
+			}
+		}
+	}
+	x, y := arch.Shapes(a), arch.Shapes(b)
+	delete(x, "lm_head.weight")
+	delete(y, "lm_head.weight")
+	if maps.EqualFunc(x, y, slices.Equal) {
+		return ""
+	}
+	return differentArithmetic(a, b)
+}
+
+// use are the fields that belong to use and training: positions bound rows, a tied head is compared by its values, and two
+// families may have one arithmetic.
+var use = []string{"family", "max_positions", "bos", "eos", "pad", "init_range", "tied"}
+
+// differentArithmetic returns the first field by which models of equal shapes compute differently; empty: none. Numbers of
+// files are float32 or float64.
+func differentArithmetic(a, b arch.Config) string {
+	for _, d := range arch.Compare(a, b) {
+		if top, _, _ := strings.Cut(d.Path, "."); slices.Contains(use, top) {
+			continue
+		}
+		x, isX := d.A.(float64)
+		y, isY := d.B.(float64)
+		if isX && isY && math.Abs(x-y) <= sameLimit*max(math.Abs(x), math.Abs(y)) {
+			continue
+		}
+		return fmt.Sprintf("%s is %v and %v", d.Path, d.A, d.B)
+	}
+	return ""
+}
+
+// tensorPair names a tensor in both files.
+type tensorPair struct {
+	name, a, b string
+	shape      []int
+}
+
+// tensorPairs returns what is compared, in order of name. A tied head is the embedding, whether the other file writes it out
+// or not.
+func tensorPairs(a, b arch.Config) []tensorPair {
+	const head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+	all := arch.Shapes(a)
+	maps.Copy(all, arch.Shapes(b))
+	pairs := make([]tensorPair, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		p := tensorPair{name, name, name, all[name]}
+		if name == head && a.Tied {
+			p.a = embedding
+		}
+		if name == head && b.Tied {
+			p.b = embedding
+		}
+		pairs = append(pairs, p)
+	}
+	return pairs
+}
+
+// stretchValues is about how many values are judged at a time.
+const stretchValues = 1 << 18
+
+// finding is what a stretch says.
+type finding struct {
+	relation   Relation
+	difference float64
+	rounding   string
+	values     int64
+	err        error
+}
+
+// readers returns readers of a tensor of both files, which have one shape.
+func readers(a, b *Files, p tensorPair) (x, y *stretchReader, err error) {
+	if x, err = a.stretches(p.a); err != nil {
+		return nil, nil, err
+	}
+	if y, err = b.stretches(p.b); err != nil {
+		return nil, nil, err
+	}
+	if y.t.Rows() != x.t.Rows() || y.t.Cols() != x.t.Cols() {
+		return nil, nil, fault.In(fault.Load, b.Path, "has shape %v, in %s %v", y.t.Shape, a.Path, x.t.Shape).At("tensor %q", p.b).WithID("E-MODEL-002")
+	}
+	return x, y, nil
+}
+
+// compare adds a pair of tensors to k. The first stretch is judged alone, because it decides for most pairs of models.
+func (k *Kinship) compare(ctx context.Context, a, b *Files, p tensorPair, progress func()) error {
+	x, y, err := readers(a, b, p)
+	if err != nil {
+		return err
+	}
+	rows, cols := x.t.Rows(), x.t.Cols()
+	step := max(1, stretchValues/max(1, cols))
+	for lo, width := 0, 1; lo < rows; width = runtime.GOMAXPROCS(0) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		findings := make([]finding, min(width, (rows-lo+step-1)/step))
+		var wait sync.WaitGroup
+		for i := range findings {
+			from := lo + i*step
+			wait.Go(func() { findings[i] = judge(x, y, from, min(rows, from+step)) })
+		}
+		wait.Wait()
+		for _, f := range findings {
+			if f.err != nil {
+				return f.err
+			}
+			if k.add(p.name, f); k.Relation == Different {
+				return nil
+			}
+		}
+		lo += len(findings) * step
+		progress()
+	}
+	return nil
+}
+
+// add takes over what a stretch of a tensor says.
+func (k *Kinship) add(name string, f finding) {
+	k.Values += f.values
+	if f.relation == Different {
+		*k = Kinship{Relation: Different, Tensor: name, Difference: f.difference, Values: k.Values}
+		return
+	}
+	if f.relation == Derived {
+		k.Relation = Derived
+	}
+	if f.difference > k.Difference || k.Tensor == "" {
+		k.Tensor, k.Difference, k.Rounding = name, f.difference, cmp.Or(f.rounding, k.Rounding)
+	}
+}
+
+// judge compares rows [lo,hi) of two tensors.
+func judge(x, y *stretchReader, lo, hi int) finding {
+	a, err := x.read(lo, hi)
+	if err != nil {
+		return finding{err: err}
+	}
+	b, err := y.read(lo, hi)
+	if err != nil {
+		return finding{err: err}
+	}
+	t := compare(a, b)
+	f := finding{relation: Different, difference: t.difference(), values: int64(t.n)}
+	switch {
+	case t.same():
+		f.relation = Same
+	case roundedOne(a, b):
+		f.relation, f.rounding = Derived, finer(a, b)
+	default:
+		if how := cmp.Or(expanded(a, b), recodings(a, b)); how != "" {
+			f.relation, f.rounding = Derived, how
+		}
+	}
+	return f
+}
+
+// finer says which stretch is the rounded one.
+func finer(a, b *stretch) string {
+	var x, y float64
+	for i := range a.bounds {
+		x, y = x+float64(a.bounds[i].Step), y+float64(b.bounds[i].Step)
+	}
+	if x < y {
+		a, b = b, a
+	}
+	return fmt.Sprintf("%s of %s", a.dtype, b.dtype)
+}

@@ -1,0 +1,387 @@
+package modelfile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"apr/arch"
+	"apr/device"
+	"apr/format"
+	"apr/format/aprfile"
+	"apr/format/gguf"
+	"apr/format/safetensors"
+	"apr/internal/fault"
+	"apr/quant"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// Container is an opened model file or folder of any format. Its tensors are always there; configuration and tokenizer
+// are read when asked for and may be missing or wrong.
+type Container struct {
+	Path string
+	Kind format.Kind
+	// File holds the slots of the model, by name, if there is a configuration, and the tensors that belong to none; without a
+	// configuration, what is stored.
+	File     tensor.File
+	Stored   tensor.File // the file's own tensors: of type *aprfile.File, *safetensors.File or *gguf.File
+	Left     []string    // tensors of the file that are not read: those of other parts of a multimodal model
+	Warnings []string
+
+	// ReadConfig reads the configuration; its error says why there is none.
+	ReadConfig func() (arch.Config, error)
+	// ReadTokenizer reads the tokenizer; its error says why there is none.
+	ReadTokenizer func() (*tokenizer.Tokenizer, error)
+	// ReadOutline describes the tokenizer without making it; nil: only ReadTokenizer can.
+	ReadOutline func() (tokenizer.Outline, error)
+}
+
+// Outline describes the tokenizer.
+func (c *Container) Outline() (tokenizer.Outline, error) {
+	if c.ReadOutline != nil {
+		return c.ReadOutline()
+	}
+	t, err := c.ReadTokenizer()
+	if err != nil {
+		return tokenizer.Outline{}, err
+	}
+	return t.Outline(), nil
+}
+
+// OpenContainer opens a Hugging Face folder, a safetensors file with config.json beside it, an .apr file, a GGUF
+// file, or a folder with one. What a file is, is found by its content.
+func OpenContainer(path string) (*Container, error) {
+	f, kind, err := format.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	c := &Container{Path: path, Kind: kind, File: f, Stored: f}
+	switch f := f.(type) {
+	case *aprfile.File:
+		c.Warnings = f.Warnings()
+		c.ReadConfig = func() (arch.Config, error) { return OpenAPRConfig(f) }
+		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return OpenAPRTokenizer(f) }
+		c.ReadOutline = func() (tokenizer.Outline, error) { return aprOutline(f.Metadata(), f.Path()) }
+	case *safetensors.File:
+		c.Warnings = f.Warnings()
+		dir := filepath.Dir(f.Files()[0])
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			dir = path // not where a link of a hub cache leads
+		}
+		c.ReadConfig = func() (arch.Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
+		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
+		c.ReadOutline = func() (tokenizer.Outline, error) { return hfOutline(dir) }
+		if text, ok := f.Metadata()[SafetensorsKey]; ok {
+			c.ReadConfig = func() (arch.Config, error) { return embeddedConfig(f, text) }
+			c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return embeddedTokenizer(f, text) }
+			c.ReadOutline = nil
+		}
+	case *gguf.File:
+		c.Warnings = f.Warnings()
+		c.ReadConfig = func() (arch.Config, error) { return OpenGGUFConfig(f) }
+		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tokenizer.FromGGUF(f.Path(), f.Metadata()) }
+		c.ReadOutline = func() (tokenizer.Outline, error) { return tokenizer.OutlineGGUF(f.Path(), f.Metadata()) }
+	default:
+		return nil, errors.Join(fault.In(fault.Unavailable, path, "models of format %s are not read yet", kind), f.Close())
+	}
+	c.see()
+	return c, nil
+}
+
+// see makes File show slots, if there is a configuration.
+func (c *Container) see() {
+	config, err := c.ReadConfig()
+	c.ReadConfig = func() (arch.Config, error) { return config, err }
+	if err == nil {
+		v := newView(c.Stored, c.Kind, config)
+		c.File, c.Left = v, v.left
+	}
+}
+
+// hfTokenizer loads the tokenizer of a Hugging Face folder. Without tokenizer_config.json the end-of-text id is that
+// of the configuration.
+func hfTokenizer(dir string) (*tokenizer.Tokenizer, error) {
+	tok, err := tokenizer.Load(dir)
+	if err != nil || tok.EOS() != tokenizer.None {
+		return tok, err
+	}
+	c, err := ReadConfig(filepath.Join(dir, "config.json"))
+	if err != nil || len(c.EOS) == 0 {
+		return tok, err
+	}
+	d := tok.Data()
+	d.EOS = int32(c.EOS[0])
+	return tokenizer.FromData(filepath.Join(dir, "tokenizer.json"), d)
+}
+
+// hfOutline is the outline of what hfTokenizer loads.
+func hfOutline(dir string) (tokenizer.Outline, error) {
+	o, err := tokenizer.LoadOutline(dir)
+	if err != nil || o.EOS != tokenizer.None {
+		return o, err
+	}
+	c, err := ReadConfig(filepath.Join(dir, "config.json"))
+	if err == nil && len(c.EOS) > 0 {
+		o.EOS = int32(c.EOS[0])
+	}
+	return o, err
+}
+
+// Verify refuses a model whose files are damaged, as far as their format can tell; see tensor.File.
+func (c *Container) Verify() error { return c.File.Verify() }
+
+// Close releases the files.
+func (c *Container) Close() error { return c.File.Close() }
+
+// Files is an opened model that can be used: a container with its configuration.
+type Files struct {
+	*Container
+	Config arch.Config
+
+	tok *tokenizer.Tokenizer
+}
+
+// Open opens a model to use it; see OpenContainer for what can be opened.
+func Open(path string) (*Files, error) {
+	c, err := OpenContainer(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &Files{Container: c}
+	if f.Config, err = c.ReadConfig(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return f, nil
+}
+
+// Tokenizer returns the model's tokenizer; it is read at the first call. A model without one is a fault of kind Load
+// or NotFound.
+func (f *Files) Tokenizer() (*tokenizer.Tokenizer, error) {
+	if f.tok == nil {
+		tok, err := f.ReadTokenizer()
+		if err != nil {
+			return nil, err
+		}
+		if err := tok.CheckRows(f.Config.Vocab); err != nil {
+			return nil, err
+		}
+		f.tok = tok
+	}
+	return f.tok, nil
+}
+
+// HasNoTokenizer reports whether err, of Tokenizer, says that the model has none; one that cannot be read is another matter.
+func HasNoTokenizer(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && slices.Contains([]string{"E-FILE-001", "E-MODEL-010", "E-TOK-020"}, f.ID)
+}
+
+// Bytes returns the payload bytes of all tensors.
+func (f *Files) Bytes() int64 {
+	var n int64
+	for _, t := range f.File.Tensors() {
+		n += t.Size
+	}
+	return n
+}
+
+// CheckTensors refuses a model whose tensors are not those of its configuration, by name and shape. A tied head may
+// be absent, empty, or a copy.
+func (f *Files) CheckTensors() error {
+	want := arch.Shapes(f.Config)
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if err := f.Missing(name); err != nil {
+			return err
+		}
+		switch t, _ := f.File.Tensor(name); {
+		case !slices.Equal(t.Shape, want[name]):
+			return misshapen(f.Path, t, want[name])
+		case !t.DType.IsFloat() && !t.DType.IsQuantized():
+			return fault.In(fault.Load, f.Path, "has type %s, which no weight can have", t.DType).At("tensor %q", name).WithID("E-MODEL-003")
+		}
+	}
+	for _, t := range f.File.Tensors() {
+		if _, ok := want[t.Name]; ok || f.ignored(t.Name) {
+			continue
+		}
+		return fault.In(fault.Load, f.Path, "is not part of a %s model of this configuration", f.Config.Family).At("tensor %q", t.Name).WithID("E-MODEL-004")
+	}
+	return nil
+}
+
+// Missing says why a slot cannot be read; nil: it can.
+func (c *Container) Missing(name string) error {
+	if v, ok := c.File.(*view); ok && v.wrong[name] != nil {
+		return v.wrong[name]
+	}
+	if _, ok := c.File.Tensor(name); ok {
+		return nil
+	}
+	f := fault.In(fault.Load, c.Path, "is missing").At("tensor %q", name).WithID("E-MODEL-001")
+	if config, err := c.ReadConfig(); err == nil {
+		if shape, ok := arch.Shapes(config)[name]; ok {
+			f.Msg = fmt.Sprintf("is missing; the configuration needs it with shape %v", shape)
+		}
+	}
+	return f
+}
+
+// ignored reports whether a tensor that the configuration does not ask for is harmless: the copy of a tied head,
+// rotary tables of old checkpoints, and old optimiser state.
+func (f *Files) ignored(name string) bool {
+	const training, inverse = "__training__.", ".rotary_emb.inv_freq"
+	return f.Config.Tied && name == "lm_head.weight" ||
+		len(name) > len(training) && name[:len(training)] == training ||
+		len(name) > len(inverse) && name[len(name)-len(inverse):] == inverse
+}
+
+// Arch returns the description.
+func (f *Files) Arch() arch.Config { return f.Config }
+
+// stored returns the tensor of that name.
+func (f *Files) stored(name string) (tensor.Stored, error) {
+	t, ok := f.File.Tensor(name)
+	if !ok {
+		return t, f.Missing(name)
+	}
+	return t, nil
+}
+
+// Source returns access to the rows of a matrix.
+func (f *Files) Source(name string) (device.Source, error) {
+	t, err := f.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	rows, rowBytes := int64(t.Rows()), t.DType.RowBytes(t.Cols())
+	if rows*rowBytes != t.Size {
+		return nil, fault.In(fault.Load, f.Path, "stores rows of %d values in one stream of %s blocks, which cannot be read by row", t.Cols(), t.DType).
+			At("tensor %q", name).WithHint("convert the model first").WithID("E-MODEL-005")
+	}
+	return source{t, rowBytes, f.Path}, nil
+}
+
+// source reads rows of a stored matrix.
+type source struct {
+	t        tensor.Stored
+	rowBytes int64
+	path     string
+}
+
+func (s source) Info() tensor.Info { return s.t.Info }
+
+func (s source) ReadRows(dst []byte, lo, hi int) error {
+	n, err := s.t.ReadAt(dst, int64(lo)*s.rowBytes)
+	if n == len(dst) {
+		return nil
+	}
+	return fault.In(fault.IO, s.path, "rows %d to %d cannot be read", lo, hi).At("tensor %q", s.t.Name).Because(err)
+}
+
+// ReadFloat32 returns all values of a tensor, widened to float32.
+func (f *Files) ReadFloat32(name string) ([]float32, error) {
+	t, err := f.stored(name)
+	if err != nil {
+		return nil, err
+	}
+	return ReadFloat32(f.Path, t)
+}
+
+// ReadFloat32 returns all values of a stored tensor of the file path, widened to float32. Row-padded blocks lose
+// their padding.
+func ReadFloat32(path string, t tensor.Stored) ([]float32, error) {
+	if !t.DType.IsFloat() && !t.DType.IsQuantized() {
+		return nil, fault.In(fault.Load, path, "has type %s, which is no weight's", t.DType).At("tensor %q", t.Name)
+	}
+	out := make([]float32, t.Elements())
+	if !t.DType.IsQuantized() {
+		return out, readFloats(out, path, t)
+	}
+	raw := make([]byte, t.Size)
+	if n, err := t.ReadAt(raw, 0); n < len(raw) {
+		return nil, unreadable(path, t, err)
+	}
+	decodeBlocks(out, raw, t)
+	return out, nil
+}
+
+func unreadable(path string, t tensor.Stored, err error) error {
+	return fault.In(fault.IO, path, "cannot be read").At("tensor %q", t.Name).Because(err)
+}
+
+// piece is how many elements are read and widened at a time.
+const piece = 1 << 20
+
+// readFloats reads and widens t, in pieces that all processors share.
+func readFloats(out []float32, path string, t tensor.Stored) error {
+	var (
+		workers sync.WaitGroup
+		next    atomic.Int64
+		failed  atomic.Pointer[error]
+	)
+	size := t.DType.BlockBytes()
+	for range min(runtime.GOMAXPROCS(0), (len(out)+piece-1)/piece) {
+		workers.Go(func() {
+			raw := make([]byte, min(piece, len(out))*size)
+			for failed.Load() == nil {
+				lo := int(next.Add(piece)) - piece
+				if lo >= len(out) {
+					return
+				}
+				dst := out[lo:min(lo+piece, len(out))]
+				src := raw[:len(dst)*size]
+				if n, err := t.ReadAt(src, int64(lo)*int64(size)); n < len(src) {
+					err = unreadable(path, t, err)
+					failed.CompareAndSwap(nil, &err)
+					return
+				}
+				tensor.Widen(dst, src, t.DType)
+			}
+		})
+	}
+	workers.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// decodeBlocks decodes row-padded or flat blocks.
+func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
+	cols, rowBytes := t.Cols(), t.DType.RowBytes(t.Cols())
+	if int64(t.Rows())*rowBytes != t.Size { // one stream of blocks
+		quant.Dequantize(out, raw, t.DType)
+		return
+	}
+	for r := range t.Rows() {
+		quant.Dequantize(out[r*cols:(r+1)*cols], raw[int64(r)*rowBytes:int64(r+1)*rowBytes], t.DType)
+	}
+}
+
+// WeightsSHA256 identifies the weights by content, whatever file they stand in: SHA-256 over, for each tensor of the
+// architecture in order of name, its name, type, shape and payload. Equal hashes with equal configurations compute the same.
+// Damaged content has no identity: a file that Verify refuses is an error, found by the same reading.
+func (f *Files) WeightsSHA256() (string, error) {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(arch.Shapes(f.Config))) {
+		t, err := f.stored(name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s\x00%s%v\x00", t.Name, t.DType, t.Shape)
+		if _, err := io.Copy(h, io.NewSectionReader(t, 0, t.Size)); err != nil {
+			return "", fault.In(fault.IO, f.Path, "cannot be read").At("tensor %q", name).Because(err)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), f.File.Verify()
+}
