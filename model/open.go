@@ -82,6 +82,8 @@ func OpenContainer(path string) (*Container, error) {
 			c.ReadConfig = func() (Config, error) { return embeddedConfig(f, text) }
 			c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return embeddedTokenizer(f, text) }
 			c.ReadOutline = nil
+		} else if err := c.dequantise(f, dir); err != nil {
+			return nil, errors.Join(err, f.Close())
 		}
 	case *gguf.File:
 		c.Warnings = f.Warnings()

@@ -72,7 +72,13 @@ func (r *stretchReader) rows(s *stretch, from, to, row int) error {
 			return err
 		}
 		tensor.Widen(values, raw, d)
-		floatBounds(bounds, values, d)
+		if of, ok := r.t.ReaderAt.(interface {
+			Roundings(dst []quant.Rounding, values []float32, first int64)
+		}); ok { // decoded on the way
+			of.Roundings(bounds, values, first)
+		} else {
+			floatBounds(bounds, values, d)
+		}
 	case d == tensor.AprQ8:
 		scale, err := r.bytes(0, 4)
 		if err != nil {
