@@ -144,6 +144,9 @@ func (r rule) plain(t tensor.Stored) (tensor.DType, string) {
 		return base[r.scheme], ""
 	}
 	float := cmp.Or(r.dtype, tensor.F32)
+	if held := t.Held().DType; held != t.DType { // decoded on the way
+		return float, held.String() + widened
+	}
 	switch t.DType {
 	case tensor.F32, tensor.F16, tensor.BF16:
 		return cmp.Or(r.dtype, t.DType), ""

@@ -82,7 +82,7 @@ func planOf(c *Container, out string, layers int, opt Options) ([]Choice, *Repor
 	for _, p := range plan {
 		name := p.Source.Name
 		r.DTypes[name] = p.DType.String()
-		r.OriginalSize += p.Source.Size
+		r.OriginalSize += p.Source.Held().Size
 		r.OutputSize += int64(p.Source.Rows()) * p.DType.RowBytes(p.Source.Cols())
 		switch {
 		case p.DType == tensor.BF16 && opt.Scheme.quantises():

@@ -144,7 +144,7 @@ func (s *stretch) recoded(d tensor.DType) (*stretch, bool) {
 		return out, true
 	}
 	size, ok := quant.PackedLen(len(s.values), d)
-	if s.cols%d.BlockLen() != 0 || !ok {
+	if s.cols%d.BlockLen() != 0 || !ok || !quant.CanQuantize(d) {
 		return nil, false
 	}
 	raw := make([]byte, size)
