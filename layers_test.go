@@ -24,7 +24,7 @@ var floors = []struct {
 	packages string
 }{
 	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near internal/hostile internal/cgroup internal/launcher"},
-	{"bytes", "tensor quant quant/quanttest"},
+	{"bytes", "tensor quant/quanttest quant"},
 	{"bytes", "format/internal/checked format/internal/stored format/internal/ggufname format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
 	{"text", "tokenizer corpus"},

@@ -9,6 +9,7 @@ import (
 	"apr/internal/readfile"
 	"apr/internal/strictjson"
 	"apr/quant"
+	"apr/tensor"
 )
 
 // dequantise makes the matrices of an FP8 checkpoint readable, as quantization_config of the config.json in dir says. A method
@@ -19,10 +20,24 @@ func (c *Container) dequantise(f *safetensors.File, dir string) error {
 	case err != nil:
 		c.ReadConfig = func() (Config, error) { return Config{}, err }
 		return nil
-	case scheme == nil:
-		return nil
+	case scheme != nil:
+		return f.Dequantise(*scheme)
 	}
-	return f.Dequantise(*scheme)
+	for _, t := range f.Tensors() {
+		if t.DType == tensor.F8_E4M3 {
+			read := c.ReadConfig
+			c.ReadConfig = func() (Config, error) {
+				config, err := read()
+				if err != nil {
+					return config, err
+				}
+				return config, fault.In(fault.Load, c.Path, "is of type %s, and config.json has no quantization_config", t.DType).At("tensor %q", t.Name).
+					WithHint("quantization_config of quant_method fp8 says which scales are whose").WithID("E-MODEL-020")
+			}
+			break
+		}
+	}
+	return nil
 }
 
 // readFP8 reads quantization_config of a config.json; nil: there is none, or what ReadConfig will say of the file comes first.

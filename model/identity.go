@@ -249,6 +249,10 @@ func judge(x, y *stretchReader, lo, hi int) finding {
 		f.relation = Same
 	case roundedOne(a, b):
 		f.relation, f.rounding = Derived, finer(a, b, x.t.Held().DType, y.t.Held().DType)
+	case x.decodes() && encodesAs(a, b):
+		f.relation, f.rounding = Derived, fmt.Sprintf("%s of %s", b.dtype, x.t.Held().DType)
+	case y.decodes() && encodesAs(b, a):
+		f.relation, f.rounding = Derived, fmt.Sprintf("%s of %s", a.dtype, y.t.Held().DType)
 	default:
 		if how := cmp.Or(expanded(a, b), recodings(a, b)); how != "" {
 			f.relation, f.rounding = Derived, how

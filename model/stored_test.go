@@ -69,7 +69,7 @@ func fp8Folder(t *testing.T, f *model.Files, scheme quant.FP8, d tensor.DType, q
 			add(st.Name, tensor.BF16, st.Shape, raw)
 			continue
 		}
-		q, scales := quanttest.FP8(values, st.Rows(), st.Cols(), scheme, narrow)
+		q, scales := quanttest.FP8(values, st.Rows(), st.Cols(), scheme.BlockRows, scheme.BlockCols, narrow)
 		raw := make([]byte, len(scales)*d.BlockBytes())
 		tensor.Narrow(raw, scales, d)
 		add(st.Name, tensor.F8_E4M3, st.Shape, q)
@@ -145,7 +145,7 @@ func TestFP8FolderRefused(t *testing.T) {
 		"one scale":  {`{"quant_method":"fp8","weight_block_size":null}`, "", `scales have shape`, fault.Load},
 		"no scales":  {method, q + "_scale_inv", `tensor "` + q + `": is of type f8_e4m3 and has no scales`, fault.Load},
 		"no weight":  {method, q, `tensor "` + q + `": is missing`, fault.Load},
-		"no method":  {"", "", `has type f8_e4m3, which no weight can have`, fault.Load},
+		"no method":  {"", "", `is of type f8_e4m3, and config.json has no quantization_config`, fault.Load},
 	} {
 		contracttest.Cases(t, 1)
 		f, err := model.Open(fp8Folder(t, original, blocks128, tensor.F32, c.quantization, c.drop))

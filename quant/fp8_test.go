@@ -93,7 +93,7 @@ func matrixOf(t *testing.T, r *rand.Rand, rows, cols int, f quant.FP8, narrow fu
 	for i := range values {
 		values[i] = float32(0.02 * r.NormFloat64() * math.Exp(r.NormFloat64()))
 	}
-	q, scales = quanttest.FP8(values, rows, cols, f, narrow)
+	q, scales = quanttest.FP8(values, rows, cols, f.BlockRows, f.BlockCols, narrow)
 	shape := f.Shape(rows, cols)
 	m, err := f.Matrix(rows, cols, scales, d, shape)
 	if err != nil {

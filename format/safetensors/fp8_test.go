@@ -79,7 +79,7 @@ func TestDequantise(t *testing.T) {
 				tensor.Widen(back, raw, c.scales)
 				return back[0]
 			}
-			q, scales := quanttest.FP8(values, c.rows, c.cols, c.f, narrow)
+			q, scales := quanttest.FP8(values, c.rows, c.cols, c.f.BlockRows, c.f.BlockCols, narrow)
 			all := []tensor.Source{
 				bytesOf("m.weight", tensor.F8_E4M3, []int{c.rows, c.cols}, q), raised(c.name, c.scales, c.f.Shape(c.rows, c.cols), scales),
 				raised("m.bias", tensor.BF16, []int{2}, []float32{1, 2}),
@@ -173,7 +173,7 @@ func TestDequantiseRefuses(t *testing.T) {
 
 // TestDequantiseDamaged: no damage to a small file makes reading it panic, or cost more than it is.
 func TestDequantiseDamaged(t *testing.T) {
-	q, scales := quanttest.FP8(make([]float32, 6*10), 6, 10, quant.FP8{BlockRows: 4, BlockCols: 4}, nil)
+	q, scales := quanttest.FP8(make([]float32, 6*10), 6, 10, 4, 4, nil)
 	path := written(t, bytesOf("m.weight", tensor.F8_E4M3, []int{6, 10}, q), raised("m.weight_scale_inv", tensor.F32, []int{2, 3}, scales))
 	good, err := os.ReadFile(path)
 	if err != nil {

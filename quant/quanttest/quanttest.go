@@ -7,7 +7,6 @@ import (
 	"math"
 	"sort"
 
-	"apr/quant"
 	"apr/tensor"
 )
 
@@ -76,10 +75,9 @@ func codes(src []float32, scale float64) []byte {
 	return out
 }
 
-// FP8 encodes a rows×cols matrix as 8-bit floats and the scales of their blocks, each of which makes the largest magnitude of
+// FP8 encodes a rows×cols matrix as 8-bit floats and the scales of their blocks of height×width (0: one of all), each of which makes the largest magnitude of
 // its block 448. narrow is what becomes of a scale when it is stored, after values were divided by it; nil: it stays as it is.
-func FP8(values []float32, rows, cols int, f quant.FP8, narrow func(float32) float32) (q []byte, scales []float32) {
-	height, width := f.BlockRows, f.BlockCols
+func FP8(values []float32, rows, cols, height, width int, narrow func(float32) float32) (q []byte, scales []float32) {
 	if height == 0 {
 		height, width = max(1, rows), max(1, cols)
 	}
