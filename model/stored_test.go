@@ -185,6 +185,18 @@ func TestIdentityOfDecodedTypes(t *testing.T) {
 					t.Errorf("%s: %s", other, k)
 				}
 			}
+			for _, d := range []tensor.DType{tensor.F32, tensor.BF16} { // expanded again, beside the original
+				contracttest.Cases(t, 1)
+				if k := identify(t, hf, variant(t, same, d)); k.Relation != model.Derived {
+					t.Errorf("%s of it, beside the original: %s", d, k)
+				}
+			}
+			for what, c := range map[string]change{"a step of AdamW": adam(3e-4), "a small step of AdamW": adam(1e-5), "a step of SGD": sgd(3e-3)} {
+				contracttest.Cases(t, 1)
+				if k := identify(t, same, variant(t, same, tensor.F32, c)); k.Relation != model.Different {
+					t.Errorf("%s of a teacher of these: %s", what, k)
+				}
+			}
 			for what, c := range map[string]change{"a step of AdamW": adam(3e-4), "a step of one matrix": only("layers.0.mlp.up_proj.weight", adam(3e-4))} {
 				contracttest.Cases(t, 1)
 				if k := identify(t, hf, of(c)); k.Relation != model.Different {

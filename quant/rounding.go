@@ -102,6 +102,15 @@ func (g *grid) nearest(x float64) Rounding {
 	return Rounding{Below: below, Above: above, Step: float32(step)}
 }
 
+// IQ4Value returns the number that a code of IQ4_NL and IQ4_XS stands for, 0 ≤ code < 16.
+func IQ4Value(code int) int { return iq4Values[code] }
+
+// IQ4Rounding returns the bounds of a value x of IQ4_NL or IQ4_XS whose group has this scale.
+func IQ4Rounding(x, scale float64) Rounding {
+	g := grid{step: scale, values: true, slack: halfError(scale)}
+	return g.nearest(x)
+}
+
 // leastHalf is the smallest positive half.
 const leastHalf = 0x1p-24
 
