@@ -174,11 +174,11 @@ func HasNoTokenizer(err error) bool {
 	return errors.As(err, &f) && slices.Contains([]string{"E-FILE-001", "E-MODEL-010", "E-TOK-020"}, f.ID)
 }
 
-// Bytes returns the payload bytes of all tensors.
+// Bytes returns the payload bytes of all tensors, as the files hold them.
 func (f *Files) Bytes() int64 {
 	var n int64
 	for _, t := range f.File.Tensors() {
-		n += t.Size
+		n += t.Held().Size
 	}
 	return n
 }
