@@ -51,6 +51,9 @@ func readFP8(path string) (*quant.FP8, error) {
 		return nil, nil
 	}
 	v, ok := root.Get("quantization_config")
+	if text, nested := root.Get("text_config"); !ok && nested && text.Kind() == strictjson.Object {
+		v, ok = text.Get("quantization_config")
+	}
 	if !ok || v.Kind() == strictjson.Null {
 		return nil, nil
 	}

@@ -153,7 +153,7 @@ func (m *FP8Matrix) rounding(x, scale float64) Rounding {
 	const largest, digits, least = 448, 4, -9 // significant bits; exponent of the smallest step
 	x = math.Abs(x)
 	off := (m.rounded + 4e-7) * x
-	reach := float32(largest*scale + off)
+	reach := float32(float64(largest*scale) + off)
 	if !(scale > 0) {
 		return Rounding{}
 	}

@@ -74,7 +74,7 @@ func (g *grid) nearest(x float64) Rounding {
 	const first, last = 0, len(iq4Values) - 1
 	scale := math.Abs(g.step)
 	noise := 4e-7 * (math.Abs(x) + scale)
-	reach := float32(float64(iq4Values[last]-iq4Values[first])*(scale+g.unit) + noise)
+	reach := float32(float64(float64(iq4Values[last]-iq4Values[first])*(scale+g.unit)) + noise)
 	if !(scale > 0) {
 		return Rounding{Below: reach, Above: reach}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // held writes the reference model with its matrices in a type that the program only reads: a GGUF file of iq4_nl or iq4_xs, or
-// a Hugging Face folder of 8-bit floats with one scale for 128×128 of them, as public checkpoints are.
+// a Hugging Face folder of 8-bit floats with one scale for 128×128 of them, in shards, as public checkpoints are.
 func held(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: held iq4_nl|iq4_xs|f8_e4m3 OUTPUT")
@@ -68,7 +68,7 @@ func writeFP8(f *model.Files, from, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	if err := safetensors.Write(filepath.Join(dir, safetensors.SingleName), all, safetensors.Options{}); err != nil {
+	if _, err := safetensors.WriteDir(dir, all, 2<<20, safetensors.Options{}); err != nil {
 		return err
 	}
 	for _, name := range []string{"config.json", "tokenizer.json", "tokenizer_config.json"} {
