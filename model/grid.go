@@ -153,7 +153,7 @@ func findFloats(bounds []quant.Rounding, values []float32, precision float64) bo
 		for i, v := range values {
 			a := math.Abs(float64(v))
 			significand, _ := onFloat(a * k / reach)
-			step := max(a/significand, reach*0x1p-15) // the smallest floats have fewer bits
+			step := max(a/significand, reach*0x1p-15)                 // the smallest floats have fewer bits
 			half := float32(step/2 + float64((2*precision+0x1p-8)*a)) // scales may have been rounded to bf16 later
 			bounds[i] = quant.Rounding{Below: half, Above: half, Step: float32(step)}
 			if a >= reach*(1-0x1p-8) { // may have been clipped
