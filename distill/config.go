@@ -28,6 +28,7 @@ type Config struct {
 	ForTalks      []string // options that were asked for and only have a meaning for conversations: Data without any is refused
 	ForRecords    []string // the same for records with fields
 	Packing       bool
+	DocumentMask  bool // attention and positions begin anew at each document of a row
 	Shuffle       bool
 	EvalData      []string
 	ValFraction   float64

@@ -92,6 +92,9 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 	if most := min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions); c.SeqLen > most {
 		return fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen, most)
 	}
+	if c.DocumentMask {
+		return errors.Join(model.Separable(in.teacher.Config, c.SeqLen), model.Separable(in.studentConfig, c.SeqLen))
+	}
 	return nil
 }
 
@@ -236,7 +239,7 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 }
 
 func (in *inputs) loader(c Config) (*corpus.Loader, error) {
-	return corpus.NewLoader(in.rows, corpus.LoaderOptions{BatchRows: c.Rows(), Shuffle: c.Shuffle, Seed: c.Seed})
+	return corpus.NewLoader(in.rows, corpus.LoaderOptions{BatchRows: c.Rows(), Shuffle: c.Shuffle, Seed: c.Seed, Documents: c.DocumentMask})
 }
 
 // encode reads documents and turns them into ids.
