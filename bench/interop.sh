@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 doc=docs/interop.md
 tables=$(mktemp)
 trap 'rm -f "$tables" "$tables.new"' EXIT
-CGO_ENABLED=0 go run ./bench/interop -llama "${LLAMA:-}" -chunks "${CHUNKS:-40}" \
+CGO_ENABLED=0 go run ./bench/interop -llama-cpp "${LLAMA:-}" -chunks "${CHUNKS:-40}" \
 	testdata/models/gosrc examples/gosrc/data/gosrc-val.jsonl.zst > "$tables"
 awk -v tables="$tables" '
 	/^<!-- tables begin -->$/ { print; print ""; while ((getline line < tables) > 0) print line; print ""; skip = 1 }

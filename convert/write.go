@@ -250,10 +250,10 @@ func checkComplete(c *Container) error {
 	}
 	want := arch.Shapes(cfg)
 	for name, shape := range sorted(want) {
-		t, ok := c.File.Tensor(name)
-		if !ok {
-			return fault.In(fault.Load, c.Path, "is missing; the configuration needs it with shape %v", shape).At("tensor %q", name).WithID("E-CONVERT-033")
+		if err := c.Missing(name); err != nil {
+			return err
 		}
+		t, _ := c.File.Tensor(name)
 		if n := t.Info; !slices.Equal(n.Shape, shape) {
 			return fault.In(fault.Load, c.Path, "has shape %v; the configuration needs %v", n.Shape, shape).At("tensor %q", name).WithID("E-CONVERT-034")
 		}

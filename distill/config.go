@@ -14,9 +14,10 @@ import (
 
 // Config is a distillation run as resolved: every value has its final form.
 type Config struct {
-	Teacher       string // model
-	Student       string // model to start from; or
-	StudentConfig string // config.json of a new student
+	Teacher       string   // model
+	Student       string   // model to start from; or
+	StudentConfig string   // config.json of a new student
+	AllowKeys     []string // of a config.json, that are accepted unread
 
 	Data          []string // documents
 	Dataset       string   // or token shards

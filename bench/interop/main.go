@@ -1,7 +1,7 @@
 // Command interop makes the tables of docs/interop.md: what is converted between formats, who read it back, and the
 // largest difference.
 //
-//	go run ./bench/interop [-llama COMMAND] FOLDER TEXTS    the tables, for a Hugging Face folder and held-out texts
+//	go run ./bench/interop [-llama-cpp COMMAND] FOLDER TEXTS    the tables, for a Hugging Face folder and held-out texts
 //	go run ./bench/interop -logits OUT.json MODEL PROMPT    logits of a prompt, for bench/peer/check_hf.py
 //
 // COMMAND starts a program of llama.cpp by its name after "llama-", as in COMMAND completion -m FILE. Without it the rows
@@ -18,7 +18,7 @@ import (
 )
 
 func main() {
-	llama := flag.String("llama", "", "command that starts programs of llama.cpp")
+	llama := flag.String("llama-cpp", "", "command that starts programs of llama.cpp")
 	logits := flag.String("logits", "", "file for the logits of a prompt")
 	chunks := flag.Int("chunks", 40, "windows of 512 tokens that perplexity is measured on")
 	flag.Parse()

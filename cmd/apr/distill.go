@@ -136,6 +136,7 @@ func (o *distillOptions) resolve(ctx context.Context, e *cli.Env) (c distill.Con
 	if c, err = o.config(e.Settings); err != nil {
 		return c, err
 	}
+	c.AllowKeys = e.AllowConfigKeys
 	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil || c.Student == "" {
 		return c, err
 	}
