@@ -52,7 +52,7 @@ type tensors interface {
 }
 
 func loadFrozen(dev device.Device, config Config, f tensors, c device.Component, form device.Form) (*Model, error) {
-	m := &Model{Config: config, dev: dev}
+	m := &Model{Config: config, dev: dev, rope: config.frequencies()}
 	b := builder{m: m, f: f, s: dev.NewStream(), c: c, form: form}
 	b.form.FP8 = form.FP8 && form.Blocks && m.Tied // rows are gathered exactly: in 8-bit floats a table could only be multiplied
 	m.embed = b.weight("model.embed_tokens.weight")
@@ -136,7 +136,7 @@ func (b *builder) fail(err error) {
 
 // NewTrainable makes a trainable model of configuration c on dev, all weights zero: call Init or LoadWeights next.
 func NewTrainable(dev device.Device, c Config) *Model {
-	m := &Model{Config: c, dev: dev}
+	m := &Model{Config: c, dev: dev, rope: c.frequencies()}
 	h, f := c.HiddenSize, c.IntermediateSize
 	m.embedParam = m.matrix(h, "model.embed_tokens.weight", c.VocabSize)
 	m.embed = m.embedParam.Weight

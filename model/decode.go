@@ -73,7 +73,7 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 		s.Attention(att, none, qkv.ColRange(0, q), c.rows[i].ColRange(0, kv), c.rows[i].ColRange(kv, 2*kv), shape)
 		s.MatMul(delta, att, l.o, none, false)
 		m.normed(s, y, none, x, delta, l.postNorm)
-		s.MatMulSwiGLU(prod, gu, y, l.gateUp, false)
+		s.MatMulGLU(prod, gu, y, l.gateUp, device.SiLU, false)
 		s.MatMul(delta, prod, l.down, none, false)
 		pending = delta
 	}
@@ -91,14 +91,13 @@ func (m *Model) decodeAtOnce(s device.Stream, dst, x device.Tensor, c *Cache) bo
 		return false
 	}
 	d := device.Decode{
-		Norm:  m.norm,
-		Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, Inter: m.IntermediateSize, Position: c.length,
-		Theta: m.RopeTheta, Eps: m.RMSNormEps,
+		Norm: m.norm, Position: c.length, Eps: m.RMSNormEps,
 	}
 	for i := range m.layers {
 		l := &m.layers[i]
 		d.Layers = append(d.Layers, device.DecodeLayer{
-			InputNorm: l.inputNorm, PostNorm: l.postNorm, QKV: l.qkv, O: l.o, GateUp: l.gateUp, Down: l.down, Bias: l.qkvBias, Cache: c.rows[i],
+			AttnNorm: l.inputNorm, FFNNorm: l.postNorm, Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, QKV: l.qkv, Bias: l.qkvBias,
+			Rope: m.rope, Cache: c.rows[i], Row: c.length, Keys: c.length + 1, O: l.o, GateUp: l.gateUp, Down: l.down, Act: device.SiLU,
 		})
 	}
 	if err := at.Decode(dst, x, d); err != nil {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"apr/arch"
 	"apr/device"
 )
 
@@ -25,8 +26,14 @@ func (t Tokens) attn(c Config) device.Attn {
 	}
 }
 
-func (c Config) rotary(seqLen, offset int, inverse bool) device.Rotary {
-	return device.Rotary{HeadDim: c.HeadDim, Theta: c.RopeTheta, SeqLen: seqLen, Offset: offset, Inverse: inverse}
+func (m *Model) rotary(seqLen, offset int, inverse bool) device.Rotary {
+	return device.Rotary{HeadDim: m.HeadDim, Table: m.rope, SeqLen: seqLen, Offset: offset, Inverse: inverse}
+}
+
+// frequencies returns the table of the model's rotary embedding.
+func (c Config) frequencies() *device.Frequencies {
+	r := arch.Rope{Kind: arch.RopeDefault, Theta: c.RopeTheta, HeadDim: c.HeadDim, Width: c.HeadDim}
+	return &device.Frequencies{Inv: r.Frequencies(0), Factor: 1}
 }
 
 // Hidden writes the final normalised hidden states of every position to dst [n, h], keeping nothing:
@@ -52,7 +59,7 @@ func (m *Model) Hidden(s device.Stream, dst device.Tensor, t Tokens) {
 		m.attend(s, l, att, none, qkv, y, t)
 		s.MatMul(delta, att, l.o, none, false)
 		m.normed(s, y, none, x, delta, l.postNorm)
-		s.MatMulSwiGLU(prod, gu, y, l.gateUp, false)
+		s.MatMulGLU(prod, gu, y, l.gateUp, device.SiLU, false)
 		s.MatMul(delta, prod, l.down, none, false)
 		pending = delta
 	}

@@ -18,6 +18,7 @@ type Model struct {
 	head   device.Weight // [vocab, h]; the same as embed when tied
 	layers []layer
 	norm   device.Tensor // [1, h]
+	rope   *device.Frequencies
 
 	// A trainable model has these; a frozen one never does.
 	params          []*device.Param

@@ -162,7 +162,7 @@ func (m *Model) afterNorm(s device.Stream, l *layer, k *savedLayer, delta device
 	m.attend(s, l, k.att, k.lse, k.qkv, k.y1, t)
 	s.MatMul(delta, k.att, l.o, none, false)
 	m.sumNorm(s, k.y2, k.rstd2, k.x2, k.x, delta, l.postNorm)
-	s.MatMulSwiGLU(k.swiglu, k.gateUp, k.y2, l.gateUp, keep)
+	s.MatMulGLU(k.swiglu, k.gateUp, k.y2, l.gateUp, device.SiLU, keep)
 }
 
 // sumNorm writes sum = x + delta and y = norm(sum); without delta it norms x itself.
@@ -211,7 +211,7 @@ func (g *backward) restore(i int) savedLayer {
 	case RecomputeNorms:
 		m.sumNorm(s, k.y1, none, none, k.x, none, l.inputNorm)
 		m.sumNorm(s, k.y2, none, none, k.x2, none, l.postNorm)
-		s.SwiGLU(k.swiglu, k.gateUp)
+		s.GLU(k.swiglu, k.gateUp, device.SiLU)
 	case RecomputeBlocks:
 		m.sumNorm(s, k.y1, k.rstd1, none, k.x, none, l.inputNorm)
 		m.afterNorm(s, l, &k, g.dy, g.v.tokens, true)
@@ -226,7 +226,7 @@ func (g *backward) mlp(i int, k *savedLayer) {
 	s.MatMulWeightGrad(p.down.Grad, none, g.dx, k.swiglu)
 	dprod, dgu := k.swiglu, k.gateUp // written over what is not needed again
 	s.MatMulInputGrad(dprod, g.dx, l.down, false)
-	s.SwiGLUBackward(dgu, dprod, k.gateUp)
+	s.GLUBackward(dgu, dprod, k.gateUp, device.SiLU)
 	s.MatMulWeightGrad(p.gateUp.Grad, none, dgu, k.y2)
 	s.MatMulInputGrad(g.dy, dgu, l.gateUp, false)
 	s.RMSNormBackward(g.dx, p.postNorm.Grad, g.dy, k.x2, k.rstd2, l.postNorm)

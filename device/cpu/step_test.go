@@ -139,7 +139,7 @@ func (st *step) forward(n *net, keep bool) (y, x, rstd device.Tensor) {
 		s.MatMul(delta, l.att, n.o[i].Weight, none, false)
 		s.RMSNorm(l.y2, l.rstd2, l.x2, x, delta, n.norm[2*i+1].Value, 1e-6)
 		s.MatMul(l.gu, l.y2, n.gateUp[i].Weight, none, false)
-		s.SwiGLU(l.m, l.gu)
+		s.GLU(l.m, l.gu, device.SiLU)
 		s.MatMul(delta, l.m, n.down[i].Weight, none, false)
 		x = l.x2
 		if keep {
@@ -164,7 +164,7 @@ func (st *step) backward(n *net, dy, x, rstd device.Tensor) {
 		l := &st.layers[i]
 		s.MatMulWeightGrad(n.down[i].Grad, none, dx, l.m)
 		s.MatMulInputGrad(dm, dx, n.down[i].Weight, false)
-		s.SwiGLUBackward(dgu, dm, l.gu)
+		s.GLUBackward(dgu, dm, l.gu, device.SiLU)
 		s.MatMulWeightGrad(n.gateUp[i].Grad, none, dgu, l.y2)
 		s.MatMulInputGrad(dh, dgu, n.gateUp[i].Weight, false)
 		s.RMSNormBackward(dx, n.norm[2*i+1].Grad, dh, l.x2, l.rstd2, n.norm[2*i+1].Value)

@@ -50,7 +50,7 @@ func checkAttention(l *lab, a device.Attn, scale float64) {
 	o, plain, lse := l.out(l.act, qRows, qCols), l.out(l.act, qRows, qCols), l.out(tensor.F32, qRows, a.Heads)
 	l.s.Attention(o, lse, qt, kt, vt, a)
 	l.s.Attention(plain, device.Tensor{}, qt, kt, vt, a)
-	wantO, wantL := ref.Attention(q, k, v, a)
+	wantO, wantL := ref.Attention(q, k, v, a, nil)
 	// A score is a sum over the head; its absolute error is the relative error of a probability. Scores are of size
 	// scale² (the sum of HeadDim products over √HeadDim), largest about four times that.
 	loose := 1 + 4*scale*scale
@@ -66,7 +66,7 @@ func checkAttention(l *lab, a device.Attn, scale float64) {
 	dq, dk, dv := l.out(l.act, qRows, qCols), l.out(l.act, kRows, kCols), l.out(l.act, kRows, kCols)
 	l.s.AttentionBackward(dq, dk, dv, dot, o, lse, qt, kt, vt, a)
 	// What o lost to rounding is part of the input: where one key takes nearly all it is as large as what is left of dp − δ.
-	wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a)
+	wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, nil)
 	n := a.HeadDim + a.QLen*a.Heads/a.KVHeads
 	allowed = 2 * (tol("attention", l.act, n) + loose*tol("attention", tensor.F32, n))
 	if a.KLen == 1 { // one key has probability 1 whatever its score: what is left of terms of size scale is rounding

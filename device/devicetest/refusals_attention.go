@@ -27,7 +27,7 @@ func attentionRefusals() []Refusal {
 		positions = "there are no such positions"
 	)
 	all := refusals(device.OpRotate, func(k *desk) turned {
-		return turned{k.acts(6, 12), device.Rotary{HeadDim: 4, Theta: 1e4, SeqLen: 3}}
+		return turned{k.acts(6, 12), device.Rotary{HeadDim: 4, Table: frequencies(1e4, 4), SeqLen: 3}}
 	}, func(s device.Stream, a turned) { s.Rotate(a.x, a.r) },
 		wrong[turned]{"odd head size", odd, func(_ *desk, a *turned) { a.r.HeadDim = 3 }},
 		wrong[turned]{"no head size", odd, func(_ *desk, a *turned) { a.r.HeadDim = 0 }},

@@ -87,15 +87,15 @@ type gates struct {
 }
 
 func gatedRefusals() []Refusal {
-	all := refusals(device.OpSwiGLU, func(k *desk) gates { return gates{m: k.acts(3, 4), gu: k.acts(3, 8)} },
-		func(s device.Stream, a gates) { s.SwiGLU(a.m, a.gu) },
+	all := refusals(device.OpGLU, func(k *desk) gates { return gates{m: k.acts(3, 4), gu: k.acts(3, 8)} },
+		func(s device.Stream, a gates) { s.GLU(a.m, a.gu, device.SiLU) },
 		wrong[gates]{"rows", wrongShapes, func(k *desk, a *gates) { a.gu = k.acts(2, 8) }},
 		wrong[gates]{"columns", wrongShapes, func(k *desk, a *gates) { a.gu = k.acts(3, 9) }},
 		wrong[gates]{"types", wrongTypes, func(k *desk, a *gates) { a.m = k.others(3, 4) }},
 	)
-	all = append(all, refusals(device.OpMatMulSwiGLU, func(k *desk) gates {
+	all = append(all, refusals(device.OpMatMulGLU, func(k *desk) gates {
 		return gates{m: k.acts(3, 4), gu: k.acts(3, 8), x: k.acts(3, 16), w: k.weight(8, 16)}
-	}, func(s device.Stream, a gates) { s.MatMulSwiGLU(a.m, a.gu, a.x, a.w, true) },
+	}, func(s device.Stream, a gates) { s.MatMulGLU(a.m, a.gu, a.x, a.w, device.SiLU, true) },
 		wrong[gates]{"fewer columns than the weight has rows", wrongShapes, func(k *desk, a *gates) { a.m, a.gu = k.acts(3, 3), k.acts(3, 6) }},
 		wrong[gates]{"inner dimension", wrongShapes, func(k *desk, a *gates) { a.x = k.acts(3, 15) }},
 		wrong[gates]{"rows of x", wrongShapes, func(k *desk, a *gates) { a.x = k.acts(2, 16) }},
@@ -103,8 +103,8 @@ func gatedRefusals() []Refusal {
 		wrong[gates]{"types", wrongTypes, func(k *desk, a *gates) { a.m = k.others(3, 4) }},
 		wrong[gates]{"no weight", noWeight, func(_ *desk, a *gates) { a.w = nil }},
 	)...)
-	return append(all, refusals(device.OpSwiGLUBackward, func(k *desk) gates { return gates{dgu: k.acts(3, 8), m: k.acts(3, 4), gu: k.acts(3, 8)} },
-		func(s device.Stream, a gates) { s.SwiGLUBackward(a.dgu, a.m, a.gu) },
+	return append(all, refusals(device.OpGLUBackward, func(k *desk) gates { return gates{dgu: k.acts(3, 8), m: k.acts(3, 4), gu: k.acts(3, 8)} },
+		func(s device.Stream, a gates) { s.GLUBackward(a.dgu, a.m, a.gu, device.SiLU) },
 		wrong[gates]{"columns of dgu", wrongShapes, func(k *desk, a *gates) { a.dgu = k.acts(3, 7) }},
 		wrong[gates]{"columns of dm", wrongShapes, func(k *desk, a *gates) { a.m = k.acts(3, 3) }},
 		wrong[gates]{"types", wrongTypes, func(k *desk, a *gates) { a.dgu = k.others(3, 8) }},

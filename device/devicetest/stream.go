@@ -194,9 +194,9 @@ func (r *repeat) products(x device.Tensor) (dx device.Tensor) {
 	r.s.MatMulInputGrad(dx, dy, w, false)
 	r.s.MatMulWeightGrad(dw, db, dy, x)
 	gu, m := r.out(r.act, r.rows, r.vocab), r.out(r.act, r.rows, r.vocab/2)
-	r.s.MatMulSwiGLU(m, gu, x, w, true)
+	r.s.MatMulGLU(m, gu, x, w, device.SiLU, true)
 	dgu := r.out(r.act, r.rows, 2*r.cols)
-	r.s.SwiGLUBackward(dgu, dx, r.in(r.act, ref.Beside(r.x, r.x)))
+	r.s.GLUBackward(dgu, dx, r.in(r.act, ref.Beside(r.x, r.x)), device.SiLU)
 	r.keep(y, dx, dw, db, gu, m, dgu)
 	return dx
 }

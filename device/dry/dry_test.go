@@ -185,7 +185,7 @@ func TestMistakesPanic(t *testing.T) {
 		"release of no temp":  func() { s.Release(held) },
 		"free of a temp":      func() { d.Free(x) },
 		"freed twice":         func() { h := d.Alloc("h", device.Batch, tensor.I32, 1, 1); d.Free(h); d.Free(h) },
-		"shapes":              func() { s.SwiGLU(x, x) },
+		"shapes":              func() { s.GLU(x, x, device.SiLU) },
 		"another device":      func() { s.Zero(device.Tensor{Buf: other{}, Rows: 1, Cols: 1, Stride: 1, DType: tensor.F32}) },
 		"too large for int64": func() { s.Temp("t", device.Scratch, tensor.F32, 1<<40, 1<<40) },
 	} {
