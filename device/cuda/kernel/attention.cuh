@@ -27,11 +27,10 @@ struct LimitedArgs : AttentionArgs {
     const i32 *lowest;      // [batch·q_len], the first key that a query may see; 0: none is hidden
     i32 lowest_step;        // elements between two of them
     i32 window;             // keys that a query sees at most, itself the last
-    float cap_in, cap_out;  // a score s before scaling becomes cap_out·tanh(s·cap_in); cap_in 0: it stays
-    float inv_cap;          // 1/cap_out, or 0
+    float cap_in, cap_out;  // a score s before scaling becomes cap_out·tanh(s·cap_in), cap_in·cap_out = 1; cap_in 0: it stays
     static constexpr bool LIMITED = true;
 };
-static_assert(sizeof(AttentionArgs) == 184 && sizeof(LimitedArgs) == 216, "as in attention.go and attention_limited.go");
+static_assert(sizeof(AttentionArgs) == 184 && sizeof(LimitedArgs) == 208, "as in attention.go and attention_limited.go");
 
 // window_of returns how many keys a query sees at most.
 APR_DEVICE i32 window_of(const AttentionArgs &) { return 0x7fffffff; }
@@ -72,6 +71,6 @@ template <class T> APR_DEVICE float capped(const AttentionArgs &, float s, T) { 
 template <class T> APR_DEVICE float capped(const LimitedArgs &a, float s, T) { return a.cap_in > 0 ? a.cap_out * tanh_of(s * a.cap_in, T()) : s; }
 APR_DEVICE float slope(const AttentionArgs &, float) { return 1; }
 APR_DEVICE float slope(const LimitedArgs &a, float s) {
-    const float t = max2(s, -a.cap_out) * a.inv_cap; // 0 without a cap
+    const float t = max2(s, -a.cap_out) * a.cap_in; // the tanh; 0 without a cap
     return fma_rn(-t, t, 1.0f);
 }

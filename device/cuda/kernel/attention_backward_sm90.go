@@ -59,8 +59,8 @@ func backwardParts(chunks, d int) int { return chunks * 2 * 2 * backwardOwn * d 
 
 // AttentionBackwardSM90Serves reports whether AttentionBackwardSM90 serves these operands, on a device of compute
 // capability 9.0: as AttentionBackward does for tensor cores, and queries enough to fill a warpgroup.
-func AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v Mat, a device.Attn) bool {
-	if _, ok := backwardBlocks[a.HeadDim]; !ok || !UseAttentionBackwardSM90 || PlainAttention || a.Batch == 0 || a.QLen < backwardTile {
+func AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v Mat, a device.Attn, first Mat) bool {
+	if _, ok := backwardBlocks[a.HeadDim]; !ok || !UseAttentionBackwardSM90 || PlainAttention || a.Batch == 0 || a.QLen < backwardTile || limits(a, first) {
 		return false
 	}
 	for _, m := range []Mat{dq, dk, dv, do, o, q, k, v} {
@@ -82,9 +82,9 @@ func AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v Mat, a device.Attn) 
 // bits on any number of multiprocessors.
 //
 // Of 7 products of QLen·KLen/2·HeadDim multiply-adds a head, two are computed twice, scores and dO·vᵀ.
-func AttentionBackwardSM90(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn) {
-	need(AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v, a), "AttentionBackwardSM90", "operands it does not serve")
-	base, _ := newAttentionBackward(queue, dq, dk, dv, do, o, lse, q, k, v, a)
+func AttentionBackwardSM90(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn, first Mat) {
+	need(AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v, a, first), "AttentionBackwardSM90", "operands it does not serve")
+	base, _ := newAttentionBackward(queue, dq, dk, dv, do, o, lse, q, k, v, a, first)
 	steps, b := backwardSteps(a), backwardBlocks[a.HeadDim]
 	chunks := min(backwardChunks, steps*a.Batch*a.KVHeads)
 	base.part = queue.Scratch(backwardParts(chunks, a.HeadDim))

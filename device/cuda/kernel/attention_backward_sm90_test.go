@@ -34,7 +34,9 @@ func TestAttentionBackwardSM90Launch(t *testing.T) {
 		q := dense(tensor.BF16, c.a.Batch*c.a.QLen, c.a.Heads*c.a.HeadDim)
 		k := dense(tensor.BF16, c.a.Batch*c.a.KStride, c.a.KVHeads*c.a.HeadDim)
 		var r recorder
-		hopperBackward(func() { AttentionBackwardSM90(&r, q, k, k, q, q, dense(tensor.F32, q.Rows, c.a.Heads), q, k, k, c.a) })
+		hopperBackward(func() {
+			AttentionBackwardSM90(&r, q, k, k, q, q, dense(tensor.F32, q.Rows, c.a.Heads), q, k, k, c.a, Mat{})
+		})
 		want := []int{c.first, c.second}
 		if c.second > 1 {
 			want = append(want, c.second-1)
@@ -87,7 +89,7 @@ func TestAttentionBackwardSM90Serves(t *testing.T) {
 		dq, do, o, dk := q, q, q, k
 		c.change(&dq, &dk, &do, &q, &k, &a)
 		hopperBackward(func() {
-			if got := AttentionBackwardSM90Serves(dq, dk, k, do, o, q, k, k, a); got != c.want {
+			if got := AttentionBackwardSM90Serves(dq, dk, k, do, o, q, k, k, a, Mat{}); got != c.want {
 				t.Errorf("%s: %v", c.name, got)
 			}
 		})

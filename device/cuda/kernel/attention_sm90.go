@@ -34,8 +34,8 @@ func (b hopperBlock) shared(d int) int {
 
 // AttentionSM90Serves reports whether AttentionSM90 serves these operands, on a device of compute capability 9.0: as
 // Attention does for tensor cores, and queries enough to fill a warpgroup.
-func AttentionSM90Serves(o, q, k, v Mat, a device.Attn) bool {
-	if _, ok := hopperBlocks[a.HeadDim]; !ok || !UseAttentionSM90 || PlainAttention || a.QLen < 64 {
+func AttentionSM90Serves(o, q, k, v Mat, a device.Attn, first Mat) bool {
+	if _, ok := hopperBlocks[a.HeadDim]; !ok || !UseAttentionSM90 || PlainAttention || a.QLen < 64 || limits(a, first) {
 		return false
 	}
 	for _, m := range []Mat{o, q, k, v} {
@@ -52,9 +52,9 @@ func AttentionSM90Serves(o, q, k, v Mat, a device.Attn) bool {
 // A block takes items of 128 queries of a head, of which every one reads the keys and values that its queries see:
 // QLen/128 times half of them in all, mostly from the second-level cache. Every result is that of one item alone, in
 // float32 in order of the keys, 128 at a time, whatever the number of multiprocessors.
-func AttentionSM90(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
-	need(AttentionSM90Serves(o, q, k, v, a), "AttentionSM90", "operands it does not serve")
-	args, b := newAttention(o, lse, q, k, v, a), hopperBlocks[a.HeadDim]
+func AttentionSM90(queue Queue, o, lse, q, k, v Mat, a device.Attn, first Mat) {
+	need(AttentionSM90Serves(o, q, k, v, a, first), "AttentionSM90", "operands it does not serve")
+	args, b := newAttention(o, lse, q, k, v, a, first), hopperBlocks[a.HeadDim]
 	items := a.Batch * a.Heads * ceil(a.QLen, 64*b.groups)
 	if items == 0 {
 		return

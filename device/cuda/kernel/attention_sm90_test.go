@@ -31,7 +31,7 @@ func TestAttentionSM90Launch(t *testing.T) {
 		q := dense(tensor.BF16, c.a.Batch*c.a.QLen, c.a.Heads*c.a.HeadDim)
 		k := dense(tensor.BF16, c.a.Batch*c.a.KStride, c.a.KVHeads*c.a.HeadDim)
 		var r recorder
-		hopper(func() { AttentionSM90(&r, q, Mat{}, q, k, k, c.a) })
+		hopper(func() { AttentionSM90(&r, q, Mat{}, q, k, k, c.a, Mat{}) })
 		if c.blocks == 0 {
 			c.blocks = r.Multiprocessors()
 		}
@@ -67,7 +67,7 @@ func TestAttentionSM90Serves(t *testing.T) {
 		q, v := o, k
 		c.change(&o, &q, &k, &v, &a)
 		hopper(func() {
-			if got := AttentionSM90Serves(o, q, k, v, a); got != c.want {
+			if got := AttentionSM90Serves(o, q, k, v, a, Mat{}); got != c.want {
 				t.Errorf("%s: %v", c.name, got)
 			}
 		})

@@ -1,5 +1,5 @@
 // The gated unit of GELU, approximated by tanh, and its backward: see glu.cuh.
-//apr:module target=sm_80 types=bf16,f32 roles=geglu
+//apr:module target=sm_80 types=bf16,f32 roles=optional
 #include "glu.cuh"
 
 KERNEL(geglu_bf16_8, GLUArgs, 256, 4) { glu<bf16, 8, 2, GELUTanh>(a); }

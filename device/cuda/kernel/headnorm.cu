@@ -1,5 +1,5 @@
 // RMSNorm of heads, groups of columns of a row, and its backward. See headnorm.go for the equations.
-//apr:module target=sm_80 types=bf16,f32 roles=headnorm
+//apr:module target=sm_80 types=bf16,f32 roles=optional
 #include "apr.cuh"
 
 struct HeadNormArgs {

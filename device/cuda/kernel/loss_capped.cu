@@ -1,5 +1,5 @@
 // The gradients of loss.cu over logits before their soft-cap.
-//apr:module target=sm_80 types=bf16,f32 roles=train,capped-loss
+//apr:module target=sm_80 types=bf16,f32 roles=train,optional
 #include "loss.cuh"
 
 KERNEL(loss_capped_alone, CappedLossArgs, THREADS, 4) { gradient<CROSS_ENTROPY>(a); }

@@ -1,5 +1,5 @@
 // Element by element: a factor, a sum, a soft-cap. See pointwise.go.
-//apr:module target=sm_80 types=bf16,f32 roles=pointwise
+//apr:module target=sm_80 types=bf16,f32 roles=optional
 #include "tanh.cuh"
 
 struct PointwiseArgs {
