@@ -22,7 +22,7 @@ type attentionOp struct {
 	a               device.Attn
 	first           []int32 // the lowest key of each query; nil: none
 	group           int     // query heads of a key/value head
-	queries, blocks int // queries of a block, blocks of a batch row
+	queries, blocks int     // queries of a block, blocks of a batch row
 	scale, cap      float32
 	fwd, bwd        func(worker, lo, hi int)
 }

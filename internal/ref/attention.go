@@ -83,7 +83,7 @@ func forEachQuery(q, k Mat, a device.Attn, first []int, f func(n, h int, s sight
 
 // keysOf returns the first and the last key that row n of q sees.
 func keysOf(n int, a device.Attn, first []int) (from, own int) {
-	own = a.QOffset + n%a.QLen
+	own = min(a.QOffset+n%a.QLen, a.KLen-1)
 	if a.Window > 0 {
 		from = max(0, own-a.Window+1)
 	}
