@@ -61,6 +61,12 @@ func AttentionModules(a device.Attn, documents bool, t tensor.DType) []string {
 	if a.Cap > 0 {
 		modules = append(modules, decodeCappedModule)
 	}
+	if UseAttentionSM90 && t == tensor.BF16 && !documents && limited && limitedFast && (a.Cap == 0 || a.HeadDim == 256) {
+		modules = append(modules, attentionLimitedSM90Module)
+	}
+	if UseAttentionBackwardSM90 && t == tensor.BF16 && !documents && limited && fast && a.Cap == 0 {
+		modules = append(modules, attentionBackwardLimitedSM90Module)
+	}
 	if a.Cap > 0 || documents || a.HeadDim > 256 || !fast && limitedFast && t == tensor.BF16 {
 		return modules
 	}
