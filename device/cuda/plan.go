@@ -79,7 +79,17 @@ type uses struct {
 
 func (d *Device) usesOf(r *dry.Record) uses {
 	u := uses{modules: map[string]bool{}, generates: r.Static[device.KVCache] > 0}
+	var turned, attended int64
 	for _, o := range r.Ops {
+		switch o.Kind {
+		case device.OpRotate:
+			turned += o.Times
+		case device.OpAttention:
+			attended += o.Times
+		}
+		if o.Kind == device.OpHeadNorm || o.Kind == device.OpAttention && o.Attn.Window > 0 {
+			u.modules[kernel.VariantsModule] = true
+		}
 		for _, m := range modulesOf(o.Op, d.act) {
 			u.modules[m] = true
 		}
@@ -88,6 +98,9 @@ func (d *Device) usesOf(r *dry.Record) uses {
 		u.decode = u.decode || inBlocks && o.M <= decodeRows
 		u.fp8 = u.fp8 || o.FP8
 		u.trains = u.trains || o.Kind.Trains()
+	}
+	if attended > 0 && turned%attended != 0 { // some layers rotate nothing
+		u.modules[kernel.VariantsModule] = true
 	}
 	return u
 }

@@ -18,17 +18,22 @@ type rotaryTables struct {
 	tables map[string]device.Tensor
 }
 
+// locked returns the tables for one caller, who unlocks them.
+func (c *rotaryTables) locked() *rotaryTables {
+	c.mu.Lock()
+	if c.tables == nil {
+		c.keys, c.tables = map[*device.Frequencies]string{}, map[string]device.Tensor{}
+	}
+	return c
+}
+
 // leastPositions are in every table, so that a generation does not begin with many growths.
 const leastPositions = 1024
 
 // rotary returns the table of kernel.RotaryTable for at least n positions.
 func (s *Stream) rotary(f *device.Frequencies, n int) (device.Tensor, error) {
-	c := &s.dev.rotary
-	c.mu.Lock()
+	c := s.dev.rotary.locked()
 	defer c.mu.Unlock()
-	if c.tables == nil {
-		c.keys, c.tables = map[*device.Frequencies]string{}, map[string]device.Tensor{}
-	}
 	key, ok := c.keys[f]
 	if !ok {
 		key = f.Key()
@@ -39,14 +44,17 @@ func (s *Stream) rotary(f *device.Frequencies, n int) (device.Tensor, error) {
 
 // queryScale returns the table of kernel.RotaryScale for at least n positions.
 func (s *Stream) queryScale(r device.Rotary, n int) (device.Tensor, error) {
-	c := &s.dev.rotary
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.tables == nil {
-		c.keys, c.tables = map[*device.Frequencies]string{}, map[string]device.Tensor{}
-	}
+	defer s.dev.rotary.locked().mu.Unlock()
 	key := fmt.Sprintf("scale %x %d", math.Float64bits(r.QBeta), r.QLength)
 	return s.positions(key, n, 1, func(rows int) []float32 { return kernel.RotaryScale(r, rows) })
+}
+
+// still returns a row of cosines 1 and sines 0 for a head.
+func (s *Stream) still(headDim int) (device.Tensor, error) {
+	defer s.dev.rotary.locked().mu.Unlock()
+	return s.positions(fmt.Sprintf("still %d", headDim), 1, headDim, func(rows int) []float32 {
+		return kernel.RotaryTable(&device.Frequencies{Inv: make([]float64, headDim/2)}, rows)
+	})
 }
 
 // positions returns the table named key, of at least n rows, which values makes. The lock is held.

@@ -131,8 +131,13 @@ template <class T, class A, int COLUMNS> APR_DEVICE void gradient_queries(const 
         int i = first + own + r;
         bool have = i < a.q_len;
         float sum = 0;
-        for (int c = lane(); have && c < d; c += 32) sum += load(o + (i64)i * a.o_stride + c) * douts[(own + r) * ld + c];
-        delta[r] = warp_sum(sum);
+        if constexpr (A::LIMITED) { // in the order of multiply: of a query that sees itself alone dp − δ is 0
+            for (int c = 0; have && c < d; c++) sum = fma_rn(load(o + (i64)i * a.o_stride + c), douts[(own + r) * ld + c], sum);
+            delta[r] = sum;
+        } else {
+            for (int c = lane(); have && c < d; c += 32) sum += load(o + (i64)i * a.o_stride + c) * douts[(own + r) * ld + c];
+            delta[r] = warp_sum(sum);
+        }
         lse[r] = have ? a.lse[((i64)b * a.q_len + i) * a.lse_stride + h] * LOG2E : INFINITY_F; // no query: probability 0
         i64 at = ((i64)b * a.heads + h) * a.padded + i;
         if (lane() == 0) a.row_lse[at] = lse[r], a.row_delta[at] = delta[r];

@@ -29,6 +29,15 @@ struct DecodeLayer {
     u64 none;
 };
 
+// DecodeVariant is what a layer of a model with more than the least has: norms of heads, positions of its own, a window.
+struct DecodeVariant {
+    const float *q_norm, *k_norm; // [d]; zero: none
+    const float *table;           // of the position, as DecodeArgs has it; of the first position, where nothing turns, if there is no embedding
+    u32 row, first, keys;         // of the cache: the position's, and those that it sees
+    u32 none;
+};
+static_assert(sizeof(DecodeVariant) == 40, "as in decode_layers_sm90.go");
+
 struct DecodeArgs {
     const DecodeLayer *layers; // [count]
     u32 *arrived;
@@ -45,6 +54,24 @@ struct DecodeArgs {
     u32 spans, tiles;     // of a warp in a layer, of a block in a product, at most
     u32 ring_at, zeros_at, sums_at, own_at, bias_at, spans_at, tiles_at, layers_at; // bytes, of shared memory; x is at 0
     float eps, inv_hidden, log2_scale;
+};
+
+// VariantArgs are those of models whose layers are DecodeVariants.
+struct VariantArgs : DecodeArgs {
+    const DecodeVariant *variants; // [count]
+    float inv_d;
+};
+static_assert(sizeof(DecodeArgs) == 168 && sizeof(VariantArgs) == 184, "as in decode_layers_sm90.go");
+
+// Place is where a layer's keys are: as VariantArgs have it, or of a cache of all positions.
+struct Place {
+    const float *q_norm, *k_norm, *table;
+    u32 row, first, keys;
+    APR_METHOD Place(const DecodeArgs &a, u32) : q_norm(nullptr), k_norm(nullptr), table(a.table), row(a.position), first(0), keys(a.position + 1) {}
+    APR_METHOD Place(const VariantArgs &a, u32 layer) {
+        const DecodeVariant &v = a.variants[layer];
+        q_norm = v.q_norm, k_norm = v.k_norm, table = v.table, row = v.row, first = v.first, keys = v.keys;
+    }
 };
 
 // TileArgs are those of tile_wide and tile_narrow, which copy a matrix of blocks from rows, one after the other, to tiles or, with
@@ -525,24 +552,51 @@ struct LatestRow {
     APR_METHOD const bf16 *operator()(int j) const { return j == position ? latest : cache + j * stride; }
 };
 
+APR_DEVICE float inverse_d(const DecodeArgs &) { return 0; }
+APR_DEVICE float inverse_d(const VariantArgs &a) { return a.inv_d; }
+
 // attend rotates q and k of one head and computes its attention over one share of the keys. One block of those that have a
-// key writes it to the cache, with its value. fresh has three rows of 256; parts is that of attend_keys.
-APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 number, u32 item, bf16 *fresh, float *parts) {
+// key writes it to the cache, with its value. fresh has three rows of 256; parts is that of attend_keys. With NORMS heads may be
+// normalised before, by warps of which each has a part of one row; squares has a place for each warp.
+template <bool NORMS, class Args> APR_DEVICE void attend(const Args &a, const DecodeLayer &layer, u32 number, u32 item, bf16 *fresh, float *parts, float *squares) {
+    const Place place(a, number);
     const u32 h = item % a.heads, split = item / a.heads, d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group;
     const u32 i = thread() % half, kind = thread() / half; // q, k, v, which are asked for before the other keys
-    const int position = (int)a.position, share = (position + (int)a.splits) / (int)a.splits, first = split * share, end = (int)min_of(position + 1, first + share);
+    const int position = (int)(place.row - place.first), keys_seen = (int)place.keys; // rows of the cache, from the first that is seen
+    const int share = (keys_seen - 1 + (int)a.splits) / (int)a.splits, first = split * share, end = (int)min_of(keys_seen, first + share);
     int column = (int)((kind == 0 ? h : a.heads + (kind - 1) * a.kv_heads + g) * d + i);
     bf16 low = 0, high = 0;
     float cosine = 0, sine = 0;
     if (kind < 3) {
         low = strong_load(Exchange(a, number).qkv + column), high = strong_load(Exchange(a, number).qkv + column + half);
-        if (kind < 2) cosine = a.table[2 * i], sine = a.table[2 * i + 1];
+        if (kind < 2) cosine = place.table[2 * i], sine = place.table[2 * i + 1];
     }
-    const bf16 *keys = layer.cache + g * d, *values = keys + a.kv_heads * d;
+    const float *weights = kind == 0 ? place.q_norm : place.k_norm;
+    float w_low = 1, w_high = 1;
+    if (NORMS && kind < 2 && weights) w_low = weights[i], w_high = weights[i + half];
+    const bf16 *keys = layer.cache + (i64)place.first * a.cache_stride + g * d, *values = keys + a.kv_heads * d;
     const Lanes lanes(d);
     Ahead<KEYS_AHEAD, bf16> ahead;
-    ahead.load(lanes, RowsFrom<bf16>{keys, a.cache_stride}, RowsFrom<bf16>{values, a.cache_stride}, first, (int)min_of(end, position));
-    if (kind < 3) {
+    ahead.load(lanes, RowsFrom<bf16>{keys, a.cache_stride}, RowsFrom<bf16>{values, a.cache_stride}, first, NORMS ? end : (int)min_of(end, position));
+    if (NORMS) {
+        opaque(column);
+        const bf16 *from = Exchange(a, number).qkv + column;
+        float p = 0, q = 0;
+        if (kind < 3) p = from_bf16(settled(low, from)), q = from_bf16(settled(high, from + half));
+        const float sum = warp_sum(fma_rn(p, p, q * q));
+        if (lane() == 0) squares[warp()] = sum;
+        sync_block();
+        if (kind < 2 && weights) {
+            float all = 0;
+            for (u32 n = 0; n < half / 32; n++) all += squares[kind * (half / 32) + n];
+            const float rstd = 1.0f / sqrt_rn(fma_rn(all, inverse_d(a), a.eps));
+            p = from_bf16(to_bf16(p * rstd * w_low)), q = from_bf16(to_bf16(q * rstd * w_high));
+        }
+        if (kind < 3) {
+            fresh[256 * kind + i] = to_bf16(kind < 2 ? p * cosine - q * sine : p);
+            fresh[256 * kind + half + i] = to_bf16(kind < 2 ? q * cosine + p * sine : q);
+        }
+    } else if (kind < 3) {
         opaque(column); // or the addresses would take registers while keys come
         const bf16 *from = Exchange(a, number).qkv + column;
         const float p = from_bf16(settled(low, from)), q = from_bf16(settled(high, from + half));
@@ -551,7 +605,7 @@ APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 number
     }
     sync_block();
     if (h % group == 0 && split == 0 && thread() < d) {
-        bf16 *row = layer.cache + a.position * a.cache_stride + g * d + thread();
+        bf16 *row = layer.cache + (i64)place.row * a.cache_stride + g * d + thread();
         row[0] = fresh[256 + thread()], row[a.kv_heads * d] = fresh[512 + thread()];
     }
     UNROLL for (int n = 0; n < KEYS_AHEAD; n++)
@@ -571,14 +625,15 @@ APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 number
 
 // expect asks for keys and values of a layer to come to the cache of the device: a line a thread of the launch, those of the latest
 // positions before this one.
-APR_DEVICE void expect(const DecodeArgs &a, const DecodeLayer &layer) {
+APR_DEVICE void expect(const DecodeArgs &a, const DecodeLayer &layer, const Place &place) {
     const u32 lines = a.kv_heads * a.d / 32, i = block() * threads() + thread(); // of a position
-    if (i >= lines * a.position) return;
-    prefetch(layer.cache + (i64)(a.position - 1 - i / lines) * a.cache_stride + i % lines * 64);
+    const u32 before = place.keys - 1;
+    if (i >= lines * before) return;
+    prefetch(layer.cache + (i64)(place.first + before - 1 - i / lines) * a.cache_stride + i % lines * 64);
 }
 
 // The whole. Grid: one block a multiprocessor, all at once.
-template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
+template <bool ALL, bool NORMS = false, class Args> APR_DEVICE void decode_all(const Args &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
@@ -622,7 +677,7 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             NormPacks w; // on their way while x comes, as is the bias
             const u32 rows = product == 0 ? m.tiles(0) * TILE : 0;
             const float v = thread() < rows ? bias_of(m, layers[layer].bias, thread()) : 0.0f;
-            if (product == 0) expect(a, layers[layer]);
+            if (product == 0) expect(a, layers[layer], Place(a, layer));
             if (product % 2 == 0) w.load(a, layers[layer].norm[product / 2]);
             if (thread() < rows) bias[thread()] = v;
             if (product % 2 == 0) {
@@ -649,7 +704,7 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             else finish_added(m, found, own, product == 1 ? e.o : e.down);
             if (product > 0) continue;
             NO_UNROLL for (u32 item = block(); item < a.heads * a.splits; item += blocks()) {
-                attend(a, layers[layer], layer, item, fresh, (float *)shared);
+                attend<NORMS>(a, layers[layer], layer, item, fresh, (float *)shared, squares);
                 sync_block();
             }
             if (a.splits == 1) continue;
