@@ -23,7 +23,7 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	first := &d.Layers[0]
 	shape := kernel.DecodeShape{
 		Hidden: x.Cols, Inter: first.Down.Cols(), Heads: first.Heads, KVHeads: first.KVHeads, HeadDim: first.HeadDim, Eps: d.Eps,
-		Scale: first.Scale, Variants: decodesVariants(d), Shared: s.dev.desc.SharedPerBlockOptin,
+		Scale: first.Scale, Residual: one(first.Residual), Variants: decodesVariants(d), Shared: s.dev.desc.SharedPerBlockOptin,
 	}
 	if !s.dev.decodesLayers() || x.DType != tensor.BF16 || y.DType != tensor.BF16 {
 		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
@@ -65,16 +65,12 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	return nil
 }
 
-// decodeTables sets where layers find the rotary embedding of the position, and returns the table of the first that has one.
+// decodeTables sets how layers turn heads at the position, and returns the first table that there is.
 func (s *Stream) decodeTables(d device.Decode, layers []kernel.DecodeLayer) (first uint64, err error) {
 	for i := range layers {
 		l := &d.Layers[i]
+		layers[i].QScale = device.Rotary{QBeta: l.QBeta, QLength: l.QLength}.QScale(d.Position)
 		if l.Rope == nil {
-			still, err := s.still(l.HeadDim)
-			if err != nil {
-				return 0, err
-			}
-			layers[i].Table = mat(still).Ptr
 			continue
 		}
 		table, err := s.rotary(l.Rope, d.Position+1)
@@ -84,14 +80,23 @@ func (s *Stream) decodeTables(d device.Decode, layers []kernel.DecodeLayer) (fir
 		if first == 0 {
 			first = mat(table).Ptr
 		}
-		layers[i].Table = mat(table).Ptr + uint64(4*d.Position*l.HeadDim)
+		layers[i].Pairs = len(l.Rope.Inv)
+		layers[i].Table = mat(table).Ptr + uint64(4*d.Position*2*layers[i].Pairs)
 	}
 	return first, nil
 }
 
+// one returns a factor of which 0 means 1.
+func one(f float64) float64 {
+	if f == 0 {
+		return 1
+	}
+	return f
+}
+
 // decodeLacks returns what the kernels of all layers lack for d, or nil: they compute layers of one shape with norms before
-// attention and network, perhaps norms of heads, whole heads that rotate or none, a cache of which the position sees some rows, SiLU, and
-// nothing else.
+// attention and network, perhaps norms of heads, heads that rotate, a part of them or none, a cache of which the position sees some rows,
+// SiLU, a factor of what layers add, and nothing else.
 func decodeLacks(d device.Decode) error {
 	if len(d.Layers) == 0 {
 		return errors.New("there are no layers")
@@ -121,10 +126,6 @@ func decodeLayerLacks(l, first *device.DecodeLayer) string {
 		return "norms of v"
 	case l.VIsK:
 		return "values that are keys"
-	case l.Rope != nil && 2*len(l.Rope.Inv) != l.HeadDim:
-		return "rotary embeddings of a part of a head"
-	case l.QBeta != 0:
-		return "the scale of queries by their positions"
 	case l.Shared:
 		return "caches that layers share"
 	case l.Scale != first.Scale:
@@ -137,20 +138,23 @@ func decodeLayerLacks(l, first *device.DecodeLayer) string {
 		return "the activation " + l.Act.String()
 	case l.PerLayer != nil:
 		return "per-layer embeddings"
-	case l.Residual != 0 && l.Residual != 1:
-		return "factors of the residual branches"
+	case one(l.Residual) != one(first.Residual):
+		return "several factors of the residual branches"
 	case l.OutScale != 0 && l.OutScale != 1:
 		return "factors of a layer's output"
 	}
 	return ""
 }
 
-// decodesVariants reports whether layers have norms of heads, differ in their rotary embeddings, or see a part of their cache.
+// decodesVariants reports whether layers have norms of heads, factors, rotary embeddings but one of whole heads, or see a part of their
+// cache.
 func decodesVariants(d device.Decode) bool {
 	first := &d.Layers[0]
 	for i := range d.Layers {
 		l := &d.Layers[i]
-		if !l.QNorm.IsZero() || !l.KNorm.IsZero() || l.Rope == nil || l.Rope != first.Rope || l.Row != d.Position || l.First != 0 || l.Keys != d.Position+1 {
+		turns := l.Rope != nil && l.Rope == first.Rope && 2*len(l.Rope.Inv) == l.HeadDim && l.QBeta == 0
+		sees := l.Row == d.Position && l.First == 0 && l.Keys == d.Position+1
+		if !turns || !sees || !l.QNorm.IsZero() || !l.KNorm.IsZero() || one(l.Residual) != 1 {
 			return true
 		}
 	}

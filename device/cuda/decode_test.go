@@ -49,8 +49,8 @@ func TestDecodeNamesWhatItLacks(t *testing.T) {
 		"KNorm":    {func(l *device.DecodeLayer) { l.KNorm = row }, "norms of rows"},
 		"VNorm":    {func(l *device.DecodeLayer) { l.VNorm = true }, "norms of v"},
 		"VIsK":     {func(l *device.DecodeLayer) { l.VIsK = true }, "values that are keys"},
-		"Rope":     {func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: []float64{1}} }, "a part of a head"},
-		"QBeta":    {func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, "scale of queries"},
+		"Rope":     {func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: []float64{1}} }, ""},
+		"QBeta":    {func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, ""},
 		"QLength":  {func(l *device.DecodeLayer) { l.QLength = 4 }, ""}, // of no use without QBeta
 		"Cache":    {func(l *device.DecodeLayer) { l.Cache = some }, ""},
 		"Shared":   {func(l *device.DecodeLayer) { l.Shared = true }, "caches that layers share"},
@@ -65,7 +65,7 @@ func TestDecodeNamesWhatItLacks(t *testing.T) {
 		"Down":     {func(l *device.DecodeLayer) { l.Down = l.QKV }, "several widths"},
 		"Act":      {func(l *device.DecodeLayer) { l.Act = device.GELUTanh }, "gelu_tanh"},
 		"PerLayer": {func(l *device.DecodeLayer) { l.PerLayer = &device.DecodePerLayer{} }, "per-layer embeddings"},
-		"Residual": {func(l *device.DecodeLayer) { l.Residual = .5 }, "residual branches"},
+		"Residual": {func(l *device.DecodeLayer) { l.Residual = .5 }, "several factors"},
 		"OutScale": {func(l *device.DecodeLayer) { l.OutScale = .5 }, "layer's output"},
 	}
 	if err := decodeLacks(qwen2Decoding()); err != nil {
@@ -109,6 +109,8 @@ func TestDecodesVariants(t *testing.T) {
 	for name, change := range map[string]func(l *device.DecodeLayer){
 		"QNorm": func(l *device.DecodeLayer) { l.QNorm = head }, "KNorm": func(l *device.DecodeLayer) { l.KNorm = head },
 		"no rotary embedding":      func(l *device.DecodeLayer) { l.Rope = nil },
+		"a part of a head":         func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: []float64{1}} },
+		"QBeta":                    func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 },
 		"another rotary embedding": func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: l.Rope.Inv, Factor: 2} },
 		"Row":                      func(l *device.DecodeLayer) { l.Row = 4 },
 		"First":                    func(l *device.DecodeLayer) { l.First, l.Keys = 1, 5 },

@@ -87,8 +87,8 @@ func (d *Device) usesOf(r *dry.Record) uses {
 		case device.OpAttention:
 			attended += o.Times
 		}
-		if o.Kind == device.OpHeadNorm || o.Kind == device.OpAttention && o.Attn.Window > 0 {
-			u.modules[kernel.VariantsModule] = true
+		if o.Kind == device.OpHeadNorm || o.Kind == device.OpScale || o.Partial || o.Kind == device.OpAttention && o.Attn.Window > 0 {
+			u.modules[kernel.VariantsModule] = true // if all layers are decoded at once
 		}
 		for _, m := range modulesOf(o.Op, d.act) {
 			u.modules[m] = true

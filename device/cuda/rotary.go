@@ -49,14 +49,6 @@ func (s *Stream) queryScale(r device.Rotary, n int) (device.Tensor, error) {
 	return s.positions(key, n, 1, func(rows int) []float32 { return kernel.RotaryScale(r, rows) })
 }
 
-// still returns a row of cosines 1 and sines 0 for a head.
-func (s *Stream) still(headDim int) (device.Tensor, error) {
-	defer s.dev.rotary.locked().mu.Unlock()
-	return s.positions(fmt.Sprintf("still %d", headDim), 1, headDim, func(rows int) []float32 {
-		return kernel.RotaryTable(&device.Frequencies{Inv: make([]float64, headDim/2)}, rows)
-	})
-}
-
 // positions returns the table named key, of at least n rows, which values makes. The lock is held.
 func (s *Stream) positions(key string, n, cols int, values func(rows int) []float32) (device.Tensor, error) {
 	tables := s.dev.rotary.tables

@@ -43,9 +43,11 @@ type DecodeLayer struct {
 	Cache  Mat    // [capacity, 2·kv·d] bfloat16: a rotated key, then its value
 
 	// What only the kernels of VariantsModule read.
-	QNorm, KNorm     Mat    // [1, d] float32, or zero
-	Table            uint64 // the row of RotaryTable for the position; where the layer turns nothing, one of cosines 1 and sines 0
-	Row, First, Keys int    // of the cache: the position's row, and those that it sees, with its own
+	QNorm, KNorm     Mat     // [1, d] float32, or zero
+	Table            uint64  // the row of RotaryTable for the position
+	Pairs            int     // of a head that turn
+	QScale           float64 // of q after it turned
+	Row, First, Keys int     // of the cache: the position's row, and those that it sees, with its own
 }
 
 // matrices returns q, k, v, o, gate, up and down.
@@ -58,7 +60,8 @@ type DecodeShape struct {
 	Hidden, Inter, Heads, KVHeads, HeadDim int
 	Eps                                    float64
 	Scale                                  float64 // of the scores; 0: 1/√HeadDim
-	Variants                               bool    // layers have norms of heads, tables or rows of the cache of their own
+	Residual                               float64 // factor of what is added to x, with Variants
+	Variants                               bool    // layers have norms of heads, tables or rows of the cache of their own, or factors
 	Shared                                 int     // bytes of shared memory that the device lets a block ask for
 }
 
@@ -75,21 +78,22 @@ type decodeLayer struct {
 // decodeVariant is struct DecodeVariant of decode_layers.cuh.
 type decodeVariant struct {
 	qNorm, kNorm, table    uint64
-	row, first, keys, none uint32
+	row, first, keys, half uint32
+	qScale, _              float32
 }
 
 // variantArgs is struct VariantArgs of decode_layers.cuh.
 type variantArgs struct {
 	decodeArgs
-	variants uint64
-	invD     float32
+	variants       uint64
+	invD, residual float32
 }
 
 // The sizes of both arguments.
 var (
 	_ [168]byte = [unsafe.Sizeof(decodeArgs{})]byte{}
 	_ [184]byte = [unsafe.Sizeof(variantArgs{})]byte{}
-	_ [40]byte  = [unsafe.Sizeof(decodeVariant{})]byte{}
+	_ [48]byte  = [unsafe.Sizeof(decodeVariant{})]byte{}
 )
 
 // decodeArgs is struct DecodeArgs of decode_layers.cuh.
@@ -133,6 +137,7 @@ func DecodeTable(dst []byte, layers []DecodeLayer) {
 		l := &layers[i]
 		variants[i] = decodeVariant{
 			qNorm: l.QNorm.Ptr, kNorm: l.KNorm.Ptr, table: l.Table, row: uint32(l.Row), first: uint32(l.First), keys: uint32(l.Keys),
+			half: uint32(l.Pairs), qScale: float32(l.QScale),
 		}
 	}
 }
@@ -279,8 +284,8 @@ func gcd(a, b int) int {
 //	x += o(attention(rope(qkv(norm(x))) and the cache)), then x += down(silu(g)·u), g and u of gateUp(norm(x))
 //
 // and puts the position's key and value into each layer's cache. table is where DecodeTable was put, rotary that of
-// RotaryTable. With s.Variants q and k of a head are normalised first, where their layer has weights for it, and table, rows and keys are
-// the layer's own. Matrices are in tiles: see Tile. DecodeServes says what layers and shapes may be. All sums are float32, of
+// RotaryTable. With s.Variants q and k of a head are normalised first, where their layer has weights for it; table, pairs that turn, the
+// scale of q, rows and keys are the layer's own; what is added to x is multiplied by s.Residual. Matrices are in tiles: see Tile. DecodeServes says what layers and shapes may be. All sums are float32, of
 // products as Gemv has them; what passes from one product to another is rounded to bfloat16.
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
@@ -289,7 +294,7 @@ func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeSha
 	p, ok := shapeLayers(layers, s, blocks)
 	need(ok && rowsAt(x, 16) && rowsAt(y, 16) && rowsAt(norm, 16), "DecodeLayers", "shared memory or alignment")
 	need(x.Cols == s.Hidden && y.Cols == s.Hidden && norm.Cols == s.Hidden, "DecodeLayers", "shapes differ")
-	v := &variantArgs{invD: 1 / float32(s.HeadDim), variants: table + layersHead + uint64(layersBytes(len(layers)))}
+	v := &variantArgs{invD: 1 / float32(s.HeadDim), residual: float32(s.Residual), variants: table + layersHead + uint64(layersBytes(len(layers)))}
 	a := &v.decodeArgs
 	*a = decodeArgs{
 		layers: table + layersHead, arrived: table, x: x.Ptr, y: y.Ptr, norm: norm.Ptr,

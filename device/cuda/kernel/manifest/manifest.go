@@ -29,7 +29,7 @@ const (
 	FewRows      Role = "few-rows"       // products of a few rows: generation
 	FewRowBlocks Role = "few-row-blocks" // products of a few rows with matrices in blocks
 	FP8          Role = "fp8"            // products in 8-bit floats
-	Optional     Role = "optional"       // what some models need: operations name it
+	Optional     Role = "optional"       // what some models need: see modulesOf of package cuda
 )
 
 // The targets of compilers: BaseTarget runs on compute capability 8.0 and all later ones, Hopper on 9.0 alone.
