@@ -26,8 +26,8 @@ type Attn struct {
 	// Cap bounds the scaled scores s, before the mask: t = Cap·tanh(s/Cap); 0: not. Its slope in the backward is 1−(t/Cap)².
 	Cap float64
 	// First, I32 [Batch·QLen, 1] without gaps or zero for none, keeps documents of one row apart: the lowest key that a query
-	// sees. Values do not fall from one query of a batch row to the next. Below 0 is 0; a query sees its own key whatever
-	// First says.
+	// sees. Values do not fall from one query of a batch row to the next; a device may fail the stream where they do. Below 0
+	// is 0, and a query sees its own key whatever First says.
 	First Tensor
 }
 
