@@ -1,0 +1,719 @@
+package jinja
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// expr is an expression.
+type expr interface {
+	line() int
+	eval(s *state, sc *scope) (Value, error)
+}
+
+// pos is the line of an expression.
+type pos int
+
+func (p pos) line() int { return int(p) }
+
+// eval evaluates e; its errors have a line.
+func (s *state) eval(e expr, sc *scope) (Value, error) {
+	if err := s.step(); err != nil {
+		return nil, at(e.line(), err)
+	}
+	v, err := e.eval(s, sc)
+	if err != nil {
+		return nil, at(e.line(), err)
+	}
+	return v, nil
+}
+
+func (s *state) evalAll(list []expr, sc *scope) ([]Value, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	out := make([]Value, len(list))
+	for i, e := range list {
+		v, err := s.eval(e, sc)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = v
+	}
+	return out, s.work(16 * len(out))
+}
+
+type constant struct {
+	pos
+	value Value
+}
+
+func (c *constant) eval(*state, *scope) (Value, error) { return c.value, nil }
+
+type variable struct {
+	pos
+	name string
+}
+
+func (v *variable) eval(_ *state, sc *scope) (Value, error) {
+	if value, ok := sc.get(v.name); ok {
+		return value, nil
+	}
+	if f, ok := functions[v.name]; ok {
+		return f, nil
+	}
+	return undefined(fmt.Sprintf("%q is undefined", clip(v.name))), nil
+}
+
+type logic struct {
+	pos
+	or   bool
+	a, b expr
+}
+
+// eval returns one of the operands, as in Python.
+func (l *logic) eval(s *state, sc *scope) (Value, error) {
+	v, err := s.eval(l.a, sc)
+	if err != nil || truth(v) == l.or {
+		return v, err
+	}
+	return s.eval(l.b, sc)
+}
+
+type not struct {
+	pos
+	of expr
+}
+
+func (n *not) eval(s *state, sc *scope) (Value, error) {
+	v, err := s.eval(n.of, sc)
+	return !truth(v), err
+}
+
+type choice struct {
+	pos
+	test, then, otherwise expr
+}
+
+func (c *choice) eval(s *state, sc *scope) (Value, error) {
+	v, err := s.eval(c.test, sc)
+	switch {
+	case err != nil:
+		return nil, err
+	case truth(v):
+		return s.eval(c.then, sc)
+	case c.otherwise == nil:
+		return undefined("the inline if-expression was false and has no else"), nil
+	}
+	return s.eval(c.otherwise, sc)
+}
+
+type listOf struct {
+	pos
+	tuple bool
+	items []expr
+}
+
+func (l *listOf) eval(s *state, sc *scope) (Value, error) {
+	items, err := s.evalAll(l.items, sc)
+	out := &List{Items: items}
+	if l.tuple {
+		out.form = tuple
+	}
+	return out, err
+}
+
+type dictOf struct {
+	pos
+	keys, values []expr
+}
+
+func (d *dictOf) eval(s *state, sc *scope) (Value, error) {
+	out := NewDict()
+	for i := range d.keys {
+		key, err := s.eval(d.keys[i], sc)
+		if err != nil {
+			return nil, err
+		}
+		v, err := s.eval(d.values[i], sc)
+		if err != nil {
+			return nil, err
+		}
+		if !out.Set(key, v) {
+			return nil, fmt.Errorf("%s as a key is not supported", typeName(key))
+		}
+	}
+	return out, s.work(48 * len(d.keys))
+}
+
+type concat struct {
+	pos
+	parts []expr
+}
+
+func (c *concat) eval(s *state, sc *scope) (Value, error) {
+	var b strings.Builder
+	for _, e := range c.parts {
+		v, err := s.eval(e, sc)
+		if err != nil {
+			return nil, err
+		}
+		text, err := s.str(v)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.grow(b.Len(), len(text)); err != nil {
+			return nil, err
+		}
+		b.WriteString(text)
+	}
+	return b.String(), nil
+}
+
+type compare struct {
+	pos
+	first    expr
+	ops      []string
+	operands []expr
+}
+
+func (c *compare) eval(s *state, sc *scope) (Value, error) {
+	a, err := s.eval(c.first, sc)
+	if err != nil {
+		return nil, err
+	}
+	for i, op := range c.ops {
+		b, err := s.eval(c.operands[i], sc)
+		if err != nil {
+			return nil, err
+		}
+		yes, err := s.holds(op, a, b)
+		if err != nil || !yes {
+			return false, err
+		}
+		a = b
+	}
+	return true, nil
+}
+
+// holds reports whether a op b.
+func (s *state) holds(op string, a, b Value) (bool, error) {
+	switch op {
+	case "==":
+		return s.equal(a, b, 0)
+	case "!=":
+		same, err := s.equal(a, b, 0)
+		return !same, err
+	case "in":
+		return s.contains(b, a)
+	case "not in":
+		in, err := s.contains(b, a)
+		return !in, err
+	}
+	sign, ok, err := s.compare(op, a, b, 0)
+	if err != nil || !ok {
+		return false, err
+	}
+	switch op {
+	case "<":
+		return sign < 0, nil
+	case "<=":
+		return sign <= 0, nil
+	case ">":
+		return sign > 0, nil
+	}
+	return sign >= 0, nil
+}
+
+// contains is Python's item in of.
+func (s *state) contains(of, item Value) (bool, error) {
+	if text, ok := text1(of); ok {
+		part, ok := text1(item)
+		if !ok {
+			return false, fmt.Errorf("%s in a string", typeName(item))
+		}
+		return strings.Contains(text, part), s.work(len(text))
+	}
+	if d, ok := of.(*Dict); ok {
+		if _, ok := hashable(item); !ok {
+			return false, fmt.Errorf("%s as a key is not supported", typeName(item))
+		}
+		_, ok := d.Get(item)
+		return ok, nil
+	}
+	list, err := s.iterate(of)
+	if err != nil {
+		return false, err
+	}
+	for _, each := range list {
+		if same, err := s.equal(each, item, 0); same || err != nil {
+			return same, err
+		}
+	}
+	return false, nil
+}
+
+// iterate returns what a for loop over v walks over. A generator is at its end then.
+func (s *state) iterate(v Value) ([]Value, error) {
+	switch v := v.(type) {
+	case *List:
+		if v.form != generator {
+			return v.Items, s.work(len(v.Items))
+		}
+		if v.used {
+			return nil, nil
+		}
+		v.used = true
+		return v.Items, s.work(len(v.Items))
+	case *Dict:
+		return v.keys, s.work(len(v.keys))
+	case undefined:
+		return nil, nil
+	case string, safe:
+		text, _ := text1(v)
+		if err := s.work(20 * len(text)); err != nil {
+			return nil, err
+		}
+		out := make([]Value, 0, len(text))
+		for _, r := range text {
+			out = append(out, string(r))
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("%s is not iterable", typeName(v))
+}
+
+type sign struct {
+	pos
+	minus bool
+	of    expr
+}
+
+func (n *sign) eval(s *state, sc *scope) (Value, error) {
+	v, err := s.eval(n.of, sc)
+	if err != nil {
+		return nil, err
+	}
+	if i, ok := asInt(v); ok && i != math.MinInt {
+		if n.minus {
+			i = -i
+		}
+		return i, nil
+	}
+	if f, ok := v.(float64); ok {
+		if n.minus {
+			f = -f
+		}
+		return f, nil
+	}
+	if u, ok := v.(undefined); ok {
+		return nil, u.fail()
+	}
+	return nil, fmt.Errorf("a sign before %s", typeName(v))
+}
+
+type attribute struct {
+	pos
+	of   expr
+	name string
+}
+
+func (a *attribute) eval(s *state, sc *scope) (Value, error) {
+	of, err := s.eval(a.of, sc)
+	if err != nil {
+		return nil, err
+	}
+	return s.attribute(of, a.name)
+}
+
+// attribute is of.name: a method or an attribute, else an item.
+func (s *state) attribute(of Value, name string) (Value, error) {
+	if u, ok := of.(undefined); ok {
+		return nil, u.fail()
+	}
+	if v, ok := member(of, name); ok {
+		return v, nil
+	}
+	if v, ok := itemOf(of, name); ok {
+		return v, nil
+	}
+	return undefined(fmt.Sprintf("%s has no attribute %q", typeName(of), clip(name))), nil
+}
+
+// itemOf is the item of a dict, or the attribute of a namespace.
+func itemOf(of Value, key Value) (Value, bool) {
+	switch of := of.(type) {
+	case *Dict:
+		return of.Get(key)
+	case *namespace:
+		return of.Get(key)
+	}
+	return nil, false
+}
+
+type subscript struct {
+	pos
+	of, key expr
+}
+
+func (n *subscript) eval(s *state, sc *scope) (Value, error) {
+	of, err := s.eval(n.of, sc)
+	if err != nil {
+		return nil, err
+	}
+	key, err := s.eval(n.key, sc)
+	if err != nil {
+		return nil, err
+	}
+	return s.item(of, key)
+}
+
+// item is of[key]: an item, else an attribute.
+func (s *state) item(of, key Value) (Value, error) {
+	if u, ok := of.(undefined); ok {
+		return nil, u.fail()
+	}
+	if d, ok := of.(*Dict); ok {
+		if v, ok := d.Get(key); ok {
+			return v, nil
+		}
+	}
+	if i, ok := asInt(key); ok {
+		if v, ok, err := s.element(of, i); ok || err != nil {
+			return v, err
+		}
+		return undefined(fmt.Sprintf("%s has no element %d", typeName(of), i)), nil
+	}
+	if name, ok := text1(key); ok {
+		return s.attribute(of, name)
+	}
+	return undefined(fmt.Sprintf("%s has no element of type %s", typeName(of), typeName(key))), nil
+}
+
+// element is the element i of a list or string, from its end if i is negative.
+func (s *state) element(of Value, i int) (Value, bool, error) {
+	if text, ok := text1(of); ok {
+		if err := s.work(len(text)); err != nil {
+			return nil, false, err
+		}
+		runes := []rune(text)
+		if i < 0 {
+			i += len(runes)
+		}
+		if i < 0 || i >= len(runes) {
+			return nil, false, nil
+		}
+		return like(of, string(runes[i])), true, nil
+	}
+	l, ok := of.(*List)
+	if !ok || !l.indexed() {
+		return nil, false, nil
+	}
+	if i < 0 {
+		i += len(l.Items)
+	}
+	if i < 0 || i >= len(l.Items) {
+		return nil, false, nil
+	}
+	return l.Items[i], true, nil
+}
+
+// like returns text, declared safe if of is.
+func like(of Value, text string) Value {
+	if _, ok := of.(safe); ok {
+		return safe(text)
+	}
+	return text
+}
+
+type slice struct {
+	pos
+	of, from, to, step expr
+}
+
+func (n *slice) eval(s *state, sc *scope) (Value, error) {
+	of, err := s.eval(n.of, sc)
+	if err != nil {
+		return nil, err
+	}
+	var at [3]*int
+	for i, e := range []expr{n.from, n.to, n.step} {
+		if e == nil {
+			continue
+		}
+		v, err := s.eval(e, sc)
+		if err != nil {
+			return nil, err
+		}
+		if v == nil {
+			continue
+		}
+		k, ok := asInt(v)
+		if !ok {
+			return nil, fmt.Errorf("%s in a slice", typeName(v))
+		}
+		at[i] = &k
+	}
+	if text, ok := text1(of); ok {
+		if err := s.work(5 * len(text)); err != nil {
+			return nil, err
+		}
+		runes := []rune(text)
+		picked, err := sliced(runes, at)
+		return like(of, string(picked)), err
+	}
+	switch of := of.(type) {
+	case undefined:
+		return nil, of.fail()
+	case *List:
+		if !of.indexed() {
+			break
+		}
+		picked, err := sliced(of.Items, at)
+		if err == nil {
+			err = s.work(16 * len(picked))
+		}
+		return &List{Items: picked, form: of.form}, err
+	}
+	return undefined(typeName(of) + " has no slices"), nil
+}
+
+// sliced is Python's list[from:to:step].
+func sliced[T any](list []T, at [3]*int) ([]T, error) {
+	step := 1
+	if at[2] != nil {
+		step = *at[2]
+	}
+	if step == 0 {
+		return nil, errors.New("a slice with step 0")
+	}
+	n := len(list)
+	low, high := 0, n
+	if step < 0 {
+		low, high = -1, n-1
+	}
+	bound := func(p *int, otherwise int) int {
+		if p == nil {
+			return otherwise
+		}
+		i := *p
+		if i < 0 {
+			i += n
+		}
+		return min(max(i, low), high)
+	}
+	from, to := bound(at[0], low), bound(at[1], high)
+	if step < 0 {
+		from, to = bound(at[0], high), bound(at[1], low)
+	}
+	var out []T
+	for i := from; step > 0 && i < to || step < 0 && i > to; {
+		out = append(out, list[i])
+		if step > n || step < -n {
+			break
+		}
+		i += step
+	}
+	return out, nil
+}
+
+// arguments of a call as they are written.
+type arguments struct {
+	list  []expr
+	keys  []string
+	named []expr
+
+	star, stars expr // *list and **dict; nil where there is none
+}
+
+// args are the arguments of a call.
+type args struct {
+	list  []Value
+	keys  []string
+	named []Value
+}
+
+func (a *arguments) eval(s *state, sc *scope) (args, error) {
+	list, err := s.evalAll(a.list, sc)
+	if err != nil {
+		return args{}, err
+	}
+	named, err := s.evalAll(a.named, sc)
+	if err != nil {
+		return args{}, err
+	}
+	out := args{list, a.keys[:len(a.keys):len(a.keys)], named[:len(named):len(named)]}
+	return out, a.spread(s, sc, &out)
+}
+
+// spread adds what *list and **dict hold.
+func (a *arguments) spread(s *state, sc *scope, to *args) error {
+	if a.star != nil {
+		v, err := s.eval(a.star, sc)
+		if err != nil {
+			return err
+		}
+		more, err := s.iterate(v)
+		if err == nil {
+			err = s.work(16 * len(more))
+		}
+		if err != nil {
+			return err
+		}
+		to.list = append(to.list, more...)
+	}
+	if a.stars == nil {
+		return nil
+	}
+	v, err := s.eval(a.stars, sc)
+	if err != nil {
+		return err
+	}
+	d, ok := v.(*Dict)
+	if !ok {
+		return fmt.Errorf("%s behind **", typeName(v))
+	}
+	for i, key := range d.keys {
+		name, ok := text1(key)
+		if !ok || has(to.keys, name) {
+			return fmt.Errorf("argument %q is not a name or is given twice", fmt.Sprint(key))
+		}
+		to.keys, to.named = append(to.keys, name), append(to.named, d.values[i])
+	}
+	return s.work(32 * d.Len())
+}
+
+// missing is an argument that is not given.
+type missing struct{}
+
+// bind returns the arguments in the order of names; what is not given is missing.
+func (a args) bind(of string, names ...string) ([]Value, error) {
+	if len(a.list) > len(names) {
+		return nil, fmt.Errorf("%s takes at most %d arguments", of, len(names))
+	}
+	out := make([]Value, len(names))
+	for i := range out {
+		out[i] = missing{}
+		if i < len(a.list) {
+			out[i] = a.list[i]
+		}
+	}
+	for i, key := range a.keys {
+		k := place(names, key)
+		if k == len(names) {
+			return nil, fmt.Errorf("%s has no argument %q", of, clip(key))
+		}
+		if out[k] != Value(missing{}) {
+			return nil, fmt.Errorf("%s got argument %q twice", of, key)
+		}
+		out[k] = a.named[i]
+	}
+	return out, nil
+}
+
+type call struct {
+	pos
+	of   expr
+	args arguments
+}
+
+func (c *call) eval(s *state, sc *scope) (Value, error) {
+	of, err := s.eval(c.of, sc)
+	if err != nil {
+		return nil, err
+	}
+	a, err := c.args.eval(s, sc)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.invoke(of, a)
+	var raised *Error
+	if errors.As(err, &raised) && raised.Line == 0 {
+		raised.Line = c.line()
+	}
+	return v, err
+}
+
+// invoke calls a value.
+func (s *state) invoke(of Value, a args) (Value, error) {
+	if s.depth++; s.depth > maxDepth {
+		return nil, errDepth
+	}
+	defer func() { s.depth-- }()
+	switch f := of.(type) {
+	case *Func:
+		return f.call(s, a)
+	case *macroValue:
+		return f.call(s, a)
+	case *loopValue:
+		if f.again == nil || len(a.list) != 1 || len(a.keys) > 0 {
+			return nil, errors.New("loop(…) is for the items below, in a recursive loop")
+		}
+		outer := s.out
+		s.out = new(strings.Builder)
+		err := f.again.each(s, f.outside, a.list[0], f.depth+1)
+		text := s.out.String()
+		s.out = outer
+		return text, err
+	case undefined:
+		return nil, f.fail()
+	}
+	return nil, fmt.Errorf("%s cannot be called", typeName(of))
+}
+
+type filter struct {
+	pos
+	of   expr // nil: the body of a block
+	name string
+	args arguments
+}
+
+func (f *filter) eval(s *state, sc *scope) (Value, error) {
+	var v Value
+	var err error
+	if f.of == nil {
+		v, _ = sc.get(bodyName)
+	} else if v, err = s.eval(f.of, sc); err != nil {
+		return nil, err
+	}
+	a, err := f.args.eval(s, sc)
+	if err != nil {
+		return nil, err
+	}
+	return s.filter(f.name, v, a)
+}
+
+// filter applies a filter to v.
+func (s *state) filter(name string, v Value, a args) (Value, error) {
+	f, ok := filters[name]
+	if !ok {
+		return nil, fmt.Errorf("filter %q is not supported", clip(name))
+	}
+	out, err := f(s, v, a)
+	var known *Error
+	if err != nil && !errors.As(err, &known) {
+		err = fmt.Errorf("filter %q: %w", name, err)
+	}
+	return out, err
+}
+
+type test struct {
+	pos
+	of   expr
+	name string
+	args arguments
+}
+
+func (t *test) eval(s *state, sc *scope) (Value, error) {
+	v, err := s.eval(t.of, sc)
+	if err != nil {
+		return nil, err
+	}
+	a, err := t.args.eval(s, sc)
+	if err != nil {
+		return nil, err
+	}
+	return s.test(t.name, v, a)
+}
