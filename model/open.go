@@ -32,6 +32,7 @@ type Container struct {
 	Kind     format.Kind
 	File     tensor.File
 	Warnings []string
+	Folder   string // with the small files of a Hugging Face model; "" for other formats
 
 	// ReadConfig reads the configuration; its error says why there is none.
 	ReadConfig func() (Config, error)
@@ -75,6 +76,7 @@ func OpenContainer(path string) (*Container, error) {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			dir = path // not where a link of a hub cache leads
 		}
+		c.Folder = dir
 		c.ReadConfig = func() (Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
 		c.ReadOutline = func() (tokenizer.Outline, error) { return hfOutline(dir) }

@@ -64,6 +64,16 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 
 // Append appends the ids of text to dst.
 func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
+	return e.append(dst, text, mode, true, nil)
+}
+
+// appendPart appends the ids of a part of a text in mode Recognise, but for the special tokens at barred offsets, which
+// are text. first: the part begins the text.
+func (e *Encoder) appendPart(dst []int32, text string, first bool, barred func(int) bool) []int32 {
+	return e.append(dst, text, Recognise, first, barred)
+}
+
+func (e *Encoder) append(dst []int32, text string, mode Mode, begins bool, barred func(int) bool) []int32 {
 	set := e.t.raw[mode]
 	from, blanksEnd := 0, 0 // where text that is not yet encoded begins; where a run of white space after a token ends
 	for i := 0; i < len(text); {
@@ -71,12 +81,16 @@ func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
 		if id == None {
 			break
 		}
+		if barred != nil && barred(start) {
+			i = start + 1
+			continue
+		}
 		cut := start
 		if e.t.tokens[id].lstrip && from < start {
 			cut = from + len(strings.TrimRightFunc(text[from:start], unicode.IsSpace))
 		}
 		if from < cut {
-			dst = e.appendNormalised(dst, text[from:cut], mode, from == 0)
+			dst = e.appendNormalised(dst, text[from:cut], mode, begins && from == 0)
 		}
 		dst = append(dst, id)
 		i, from = end, end
@@ -88,7 +102,7 @@ func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
 		}
 	}
 	if from < len(text) {
-		dst = e.appendNormalised(dst, text[from:], mode, from == 0)
+		dst = e.appendNormalised(dst, text[from:], mode, begins && from == 0)
 	}
 	return dst
 }

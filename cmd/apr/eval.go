@@ -190,6 +190,7 @@ func (o *evalOptions) prepare(ctx context.Context, e *cli.Env, f *model.Files) (
 type loaded struct {
 	*opened
 	model *model.Model
+	files *model.Files
 }
 
 // load opens the device and loads the model on it; every task takes its model from here.
@@ -201,7 +202,7 @@ func (o *evalOptions) load(e *cli.Env, f *model.Files) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &loaded{opened: dev}
+	m := &loaded{opened: dev, files: f}
 	if err = dev.prewarm(); err == nil {
 		m.model, err = model.LoadFrozen(dev, f, device.StudentWeights)
 	}

@@ -178,8 +178,8 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		return nil, err
 	}
 	o.gen.Seed, o.gen.Vocab = uint64(o.seed), tok.RealIDs()
-	if tok.EOS() != tokenizer.None {
-		o.gen.Stop = []int32{tok.EOS()}
+	if o.gen.Stop, err = f.Stops(); err != nil {
+		return nil, err
 	}
 	longest, err := o.encode(tok, prompts, f.Config.MaxPositions)
 	if err != nil {

@@ -48,7 +48,8 @@ func (sc *scope) get(name string) (Value, bool) {
 	return nil, false
 }
 
-// Render runs the template on variables. now is what strftime_now reads. The error is an *Error.
+// Render runs the template on variables. now is what strftime_now reads; for
+// the zero time there is no such function. The error is an *Error.
 func (t *Template) Render(vars map[string]Value, now time.Time) (Output, error) {
 	s := &state{now: now, out: new(strings.Builder)}
 	s.main = s.out

@@ -57,11 +57,11 @@ type variable struct {
 	name string
 }
 
-func (v *variable) eval(_ *state, sc *scope) (Value, error) {
+func (v *variable) eval(s *state, sc *scope) (Value, error) {
 	if value, ok := sc.get(v.name); ok {
 		return value, nil
 	}
-	if f, ok := functions[v.name]; ok {
+	if f, ok := functions[v.name]; ok && !(v.name == clock && s.now.IsZero()) {
 		return f, nil
 	}
 	return undefined(fmt.Sprintf("%q is undefined", clip(v.name))), nil

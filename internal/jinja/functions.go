@@ -8,13 +8,16 @@ import (
 // maxRange is the largest range, as in Jinja's sandbox.
 const maxRange = 100_000
 
+// clock is the function that reads the time. Without one it is undefined, for templates that have a date of their own then.
+const clock = "strftime_now"
+
 // functions are the functions that every template can call.
 var functions = map[string]*Func{
 	"range":           {"range", makeRange},
 	"dict":            {"dict", makeDict},
 	"namespace":       {"namespace", makeNamespace},
 	"raise_exception": {"raise_exception", raise},
-	"strftime_now": {"strftime_now", func(s *state, a args) (Value, error) {
+	clock: {clock, func(s *state, a args) (Value, error) {
 		in, err := bindText("strftime_now", a, "format")
 		if err != nil || in[0] == nil {
 			return nil, errors.Join(err, errors.New("strftime_now takes a format"))

@@ -19,6 +19,7 @@ const (
 type Template struct {
 	body  []stmt
 	names map[string]bool // names that it reads
+	marks bool            // it has {% generation %}
 }
 
 // Parse parses a template. The error is an *Error.
@@ -38,11 +39,14 @@ func Parse(src string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Template{body: body, names: p.names}, nil
+	return &Template{body: body, names: p.names, marks: p.marks}, nil
 }
 
 // Reads reports whether the template reads a variable or calls a function of this name.
 func (t *Template) Reads(name string) bool { return t.names[name] }
+
+// Generates reports whether the template has a {% generation %} block.
+func (t *Template) Generates() bool { return t.marks }
 
 type parser struct {
 	tokens []token
@@ -50,6 +54,7 @@ type parser struct {
 	depth  int
 	loops  int // how many for loops are open here
 	names  map[string]bool
+	marks  bool
 }
 
 func (p *parser) now() token { return p.tokens[p.at] }
@@ -194,6 +199,7 @@ func (p *parser) statement() (stmt, error) {
 	case "with":
 		return p.with(line)
 	case "generation":
+		p.marks = true
 		body, _, err := p.body("endgeneration")
 		return &generation{line, body}, err
 	case "print":

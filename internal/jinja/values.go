@@ -47,3 +47,24 @@ func FromJSON(v strictjson.Value) (Value, error) {
 	}
 	return nil, nil
 }
+
+// Changed returns v with every string in it, keys as well, as change makes it.
+func Changed(v Value, change func(string) string) Value {
+	switch v := v.(type) {
+	case string:
+		return change(v)
+	case *List:
+		out := &List{form: v.form}
+		for _, item := range v.Items {
+			out.Items = append(out.Items, Changed(item, change))
+		}
+		return out
+	case *Dict:
+		out := NewDict()
+		for i, key := range v.keys {
+			out.Set(Changed(key, change), Changed(v.values[i], change))
+		}
+		return out
+	}
+	return v
+}
