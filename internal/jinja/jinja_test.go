@@ -25,8 +25,8 @@ var start = time.Date(2026, 7, 4, 9, 5, 7, 0, time.UTC)
 
 // renderCase is one template and conversation.
 type renderCase struct {
-	Template, Conversation string
-	Want, Error            *string
+	Template, Snippet, Conversation string
+	Want, Error                     *string
 }
 
 func loadCases(t testing.TB) ([]renderCase, map[string]map[string]Value) {
@@ -89,13 +89,18 @@ func TestLikeJinja(t *testing.T) {
 	parsed := map[string]*Template{}
 	texts, failures := 0, 0
 	for _, c := range cases {
-		if _, ok := parsed[c.Template]; !ok {
+		if _, ok := parsed[c.Template]; !ok && c.Template != "" {
 			parsed[c.Template] = parseFile(t, c.Template)
 		}
-		if parsed[c.Template] == nil {
-			continue
+		template, err := parsed[c.Template], error(nil)
+		if c.Snippet != "" {
+			template, err = Parse(c.Snippet)
+			c.Template = c.Snippet
 		}
-		out, err := parsed[c.Template].Render(conversations[c.Conversation], start)
+		var out Output
+		if template != nil {
+			out, err = template.Render(conversations[c.Conversation], start)
+		}
 		if c.Want != nil {
 			texts++
 			if err != nil || out.Text != *c.Want {
@@ -113,7 +118,7 @@ func TestLikeJinja(t *testing.T) {
 			t.Errorf("%s, %s: error %v; Jinja says %s", c.Template, c.Conversation, err, *c.Error)
 		}
 	}
-	if texts < 500 || failures < 50 {
+	if texts < 400 || failures < 80 {
 		t.Errorf("%d texts and %d errors are too few", texts, failures)
 	}
 	t.Logf("%d templates, %d texts, %d errors", len(parsed), texts, failures)

@@ -2,7 +2,7 @@
 
     python3 testdata/templates/make.py FOLDER OUT.json.gz
 
-FOLDER holds *.jinja and conversations.json. OUT lists, for every template and conversation, the text or the error.
+FOLDER holds *.jinja, conversations.json and, if wanted, snippets.json, a list of further templates. OUT lists, for every template and conversation, the text or the error.
 """
 import datetime, glob, gzip, json, os, sys
 import jinja2
@@ -59,6 +59,16 @@ def main(folder, out):
             template = env.from_string(f.read())
         for name, variables in conversations.items():
             cases.append({"template": os.path.basename(path), "conversation": name, **render(template, variables)})
+    path = os.path.join(folder, "snippets.json")
+    if os.path.exists(path):
+        with open(path) as f:
+            snippets = json.load(f)
+        name = "two calls +prompt"
+        for text in snippets:
+            try:
+                cases.append({"snippet": text, "conversation": name, **render(env.from_string(text), conversations[name])})
+            except jinja2.exceptions.TemplateError as e:
+                cases.append({"snippet": text, "conversation": name, "error": f"{type(e).__name__}: {e}"})
     doc = {"origin": f"Jinja {jinja2.__version__}, ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loopcontrols", "cases": cases}
     with gzip.GzipFile(out, "w", mtime=0) as f:
         f.write(json.dumps(doc, ensure_ascii=False, indent=0).encode())
