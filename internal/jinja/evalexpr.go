@@ -144,6 +144,11 @@ func (d *dictOf) eval(s *state, sc *scope) (Value, error) {
 		if !out.Set(key, v) {
 			return nil, fmt.Errorf("%s as a key is not supported", typeName(key))
 		}
+		if text, ok := text1(key); ok {
+			if err := s.work(len(text)); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return out, s.work(48 * len(d.keys))
 }
@@ -241,7 +246,8 @@ func (s *state) contains(of, item Value) (bool, error) {
 			return false, fmt.Errorf("%s as a key is not supported", typeName(item))
 		}
 		_, ok := d.Get(item)
-		return ok, nil
+		text, _ := text1(item)
+		return ok, s.work(len(text))
 	}
 	list, err := s.iterate(of)
 	if err != nil {
@@ -374,6 +380,11 @@ func (n *subscript) eval(s *state, sc *scope) (Value, error) {
 func (s *state) item(of, key Value) (Value, error) {
 	if u, ok := of.(undefined); ok {
 		return nil, u.fail()
+	}
+	if text, ok := text1(key); ok {
+		if err := s.work(len(text)); err != nil {
+			return nil, err
+		}
 	}
 	if d, ok := of.(*Dict); ok {
 		if v, ok := d.Get(key); ok {
@@ -572,8 +583,8 @@ func (a *arguments) spread(s *state, sc *scope, to *args) error {
 		return err
 	}
 	d, ok := v.(*Dict)
-	if !ok {
-		return fmt.Errorf("%s behind **", typeName(v))
+	if !ok || d.Len() > maxArgs {
+		return fmt.Errorf("%s behind **, with more than %d values or none", typeName(v), maxArgs)
 	}
 	for i, key := range d.keys {
 		name, ok := text1(key)

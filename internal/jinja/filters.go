@@ -264,11 +264,12 @@ func itemsFilter(s *state, v Value, a args) (Value, error) {
 }
 
 // folded is what values are sorted and compared by: lower case, unless case counts.
-func folded(v Value, caseSensitive bool) Value {
+func (s *state) folded(v Value, caseSensitive bool) (Value, error) {
 	if text, ok := text1(v); ok && !caseSensitive {
-		return lower(text)
+		text, err := s.made(lower(text))
+		return text, err
 	}
-	return v
+	return v, nil
 }
 
 // isTrue reports whether an argument is given and true.
@@ -293,7 +294,7 @@ func dictsort(s *state, v Value, a args) (Value, error) {
 	}
 	list := d.pairs()
 	err = s.sort(list, isTrue(in[2]), func(v Value) (Value, error) {
-		return folded(v.(*List).Items[by], isTrue(in[0])), nil
+		return s.folded(v.(*List).Items[by], isTrue(in[0]))
 	})
 	return &List{Items: list}, err
 }
@@ -345,7 +346,7 @@ func sortFilter(s *state, v Value, a args) (Value, error) {
 				return nil, err
 			}
 		}
-		return folded(v, isTrue(in[1])), nil
+		return s.folded(v, isTrue(in[1]))
 	})
 	return &List{Items: list}, err
 }
@@ -368,7 +369,10 @@ func unique(s *state, v Value, a args) (Value, error) {
 				return nil, err
 			}
 		}
-		h, ok := hashable(folded(key, isTrue(in[0])))
+		if key, err = s.folded(key, isTrue(in[0])); err != nil {
+			return nil, err
+		}
+		h, ok := hashable(key)
 		if !ok {
 			return nil, fmt.Errorf("%s is not supported", typeName(key))
 		}
@@ -524,7 +528,9 @@ func extreme(sign int) filterFunc {
 					return nil, err
 				}
 			}
-			key = folded(key, isTrue(in[0]))
+			if key, err = s.folded(key, isTrue(in[0])); err != nil {
+				return nil, err
+			}
 			if i > 0 {
 				c, _, err := s.compare("<", key, bestKey, 0)
 				if err != nil {

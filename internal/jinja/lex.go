@@ -290,6 +290,9 @@ func (l *lexer) word(rest string) error {
 		return l.number(rest)
 	case isWord(r):
 		n := len(rest) - len(strings.TrimLeftFunc(rest, isWord))
+		if n > maxName {
+			return failAt(l.line, "a name of %d bytes", n)
+		}
 		l.emit(name, rest[:n], nil)
 		l.take(n)
 		return nil

@@ -524,10 +524,15 @@ func format(s *state, text string, a args) (Value, error) {
 
 // dictMethods are the methods of dicts.
 var dictMethods = map[string]func(s *state, d *Dict, a args) (Value, error){
-	"get": func(_ *state, d *Dict, a args) (Value, error) {
+	"get": func(s *state, d *Dict, a args) (Value, error) {
 		v, err := a.bind("get", "key", "default")
 		if err != nil {
 			return nil, err
+		}
+		if text, ok := text1(v[0]); ok {
+			if err := s.work(len(text)); err != nil {
+				return nil, err
+			}
 		}
 		if _, ok := hashable(v[0]); !ok {
 			return nil, errors.New("get takes a key")

@@ -260,6 +260,9 @@ func (s *state) percent(format string, v Value) (string, error) {
 	if l, ok := v.(*List); ok && l.form == tuple {
 		values = l.Items
 	}
+	if err := s.work(len(format)); err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {
 		if format[i] != '%' {

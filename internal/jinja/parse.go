@@ -10,6 +10,8 @@ import (
 const (
 	maxSource = 1 << 20   // bytes of a template
 	maxDepth  = 200       // nesting of blocks, expressions, calls and values
+	maxArgs   = 200       // arguments of a call
+	maxName   = 256       // bytes of a name
 	maxSteps  = 1_000_000 // evaluated nodes
 	maxOutput = 4 << 20   // bytes of output, and of any string
 	maxWork   = 256 << 20 // bytes of strings and lists that are made or read
@@ -355,6 +357,9 @@ func (p *parser) signature(m *macro) error {
 		return err
 	}
 	for !p.is(")") {
+		if len(m.params) == maxArgs {
+			return p.fail("more than %d parameters", maxArgs)
+		}
 		if len(m.params) > 0 {
 			if err := p.expect(","); err != nil {
 				return err

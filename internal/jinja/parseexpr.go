@@ -1,6 +1,9 @@
 package jinja
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // expression parses an expression with its if and else:
 //
@@ -170,11 +173,11 @@ func (p *parser) primary() (expr, error) {
 		p.names[t.text] = true
 		return &variable{pos(t.line), t.text}, nil
 	case str:
-		text := ""
+		var text strings.Builder
 		for p.now().kind == str {
-			text += p.take().value.(string)
+			text.WriteString(p.take().value.(string))
 		}
-		return &constant{pos(t.line), text}, nil
+		return &constant{pos(t.line), text.String()}, nil
 	case integer, float:
 		p.take()
 		return &constant{pos(t.line), t.value}, nil
@@ -331,6 +334,8 @@ func (p *parser) arguments() (a arguments, err error) {
 	}
 	err = p.items(")", func() (err error) {
 		switch {
+		case len(a.list)+len(a.keys) == maxArgs:
+			return p.fail("more than %d arguments", maxArgs)
 		case p.now().kind == operator && (p.is("*") || p.is("**")):
 			to := &a.star
 			if p.take().text == "**" {
