@@ -199,10 +199,11 @@ func (c *Chat) Render(messages []Message, generationPrompt bool) ([]Segment, err
 	e := c.t.encoders.Get().(*Encoder)
 	defer c.t.encoders.Put(e)
 	var segments []Segment
-	at := 0
+	at, open := 0, false
 	piece := func(to int, target bool) {
 		if to > at {
-			ids := e.appendPart(nil, out.Text[at:to], at == 0, func(i int) bool { return barred[at+i] })
+			var ids []int32
+			ids, open = e.appendPart(nil, out.Text[at:to], Recognise, part{at == 0, open, func(i int) bool { return barred[at+i] }})
 			segments = append(segments, Segment{ids, target})
 			at = to
 		}

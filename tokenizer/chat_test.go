@@ -282,3 +282,35 @@ func TestMessagesAreText(t *testing.T) {
 		t.Errorf("a template that looks at a control token: %v", err)
 	}
 }
+
+// TestTurnsGoOn: a turn that goes on behind plain text gets no prefix of SentencePiece, so that the ids are those of the text.
+func TestTurnsGoOn(t *testing.T) {
+	const template = `{% for m in messages %}{{ m.role }}:{{ m.content }}
+{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}`
+	for _, kind := range []string{"mistral", "phi3", "gemma", "metaspace-first", "metaspace-always", "metaspace-never", "llama-bpe"} {
+		tok, err := Load("../testdata/tokenizers/" + kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chat, err := NewChat(tok, template)
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages := []Message{{Role: "user", Content: "a b"}, {Role: "assistant", Content: "c d"}, {Role: "user", Content: " e"}, {Role: "assistant", Content: " f"}}
+		segments, err := chat.Render(messages, false)
+		if err != nil || len(segments) != 4 {
+			t.Fatalf("%s: %d segments, %v", kind, len(segments), err)
+		}
+		var ids []int32
+		for _, s := range segments {
+			ids = append(ids, s.IDs...)
+		}
+		want, err := chat.Text(messages, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tok.Decode(ids); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", kind, got, err, want)
+		}
+	}
+}

@@ -40,6 +40,7 @@ type Encoder struct {
 	words []cachedWord
 
 	pieces []int32 // scratch: the symbols of one text
+	glued  bool    // the next text goes on where another one ended: SentencePiece puts no prefix before it
 }
 
 // cacheBits is the logarithm of the number of words a cache holds.
@@ -64,16 +65,24 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 
 // Append appends the ids of text to dst.
 func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
-	return e.append(dst, text, mode, true, nil)
+	dst, _ = e.appendPart(dst, text, mode, part{first: true})
+	return dst
 }
 
-// appendPart appends the ids of a part of a text in mode Recognise, but for the special tokens at barred offsets, which
-// are text. first: the part begins the text.
-func (e *Encoder) appendPart(dst []int32, text string, first bool, barred func(int) bool) []int32 {
-	return e.append(dst, text, Recognise, first, barred)
+// part says what a text is a part of.
+type part struct {
+	first  bool           // it begins the whole text
+	glued  bool           // the part before it did not end with an added token
+	barred func(int) bool // offsets at which a special token is text; nil: there are none
 }
 
-func (e *Encoder) append(dst []int32, text string, mode Mode, begins bool, barred func(int) bool) []int32 {
+// appendPart appends the ids of a part of a text. open reports that it does not end with an added token.
+func (e *Encoder) appendPart(dst []int32, text string, mode Mode, p part) (ids []int32, open bool) {
+	section := func(from, to int) {
+		e.glued = p.glued && from == 0
+		dst = e.appendNormalised(dst, text[from:to], mode, p.first && from == 0)
+		e.glued = false
+	}
 	set := e.t.raw[mode]
 	from, blanksEnd := 0, 0 // where text that is not yet encoded begins; where a run of white space after a token ends
 	for i := 0; i < len(text); {
@@ -81,7 +90,7 @@ func (e *Encoder) append(dst []int32, text string, mode Mode, begins bool, barre
 		if id == None {
 			break
 		}
-		if barred != nil && barred(start) {
+		if p.barred != nil && p.barred(start) {
 			i = start + 1
 			continue
 		}
@@ -90,7 +99,7 @@ func (e *Encoder) append(dst []int32, text string, mode Mode, begins bool, barre
 			cut = from + len(strings.TrimRightFunc(text[from:start], unicode.IsSpace))
 		}
 		if from < cut {
-			dst = e.appendNormalised(dst, text[from:cut], mode, begins && from == 0)
+			section(from, cut)
 		}
 		dst = append(dst, id)
 		i, from = end, end
@@ -102,14 +111,17 @@ func (e *Encoder) append(dst []int32, text string, mode Mode, begins bool, barre
 		}
 	}
 	if from < len(text) {
-		dst = e.appendNormalised(dst, text[from:], mode, begins && from == 0)
+		section(from, len(text))
 	}
-	return dst
+	return dst, from < len(text)
 }
 
 // appendNormalised encodes text without raw added tokens; first says that it begins the whole text.
 func (e *Encoder) appendNormalised(dst []int32, s string, mode Mode, first bool) []int32 {
 	s = e.t.normalise(s)
+	if e.glued && e.t.pieces != nil && e.t.pieces.prefix == prefixEach {
+		s = strings.TrimPrefix(s, meta)
+	}
 	set := e.t.cooked[mode]
 	if set == nil {
 		return e.appendWords(dst, s, first)
