@@ -77,7 +77,7 @@ func Summarize(ctx context.Context, c *Container, hash bool) (*Summary, error) {
 		s.ParamCount += t.Elements()
 	}
 	for _, t := range c.File.Tensors() {
-		s.DTypes[t.DType.String()]++
+		s.DTypes[t.Held().DType.String()]++
 	}
 	s.describeConfig(c)
 	s.describeTokenizer(c)

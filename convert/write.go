@@ -83,7 +83,7 @@ func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report,
 	for _, p := range plan {
 		name := p.Source.Name
 		r.DTypes[name] = p.DType.String()
-		r.OriginalSize += p.Source.Size
+		r.OriginalSize += p.Source.Held().Size
 		r.OutputSize += int64(p.Source.Rows()) * p.DType.RowBytes(p.Source.Cols())
 		switch {
 		case p.DType == tensor.BF16 && opt.Scheme.quantises():

@@ -85,6 +85,8 @@ func OpenContainer(path string, allow ...string) (*Container, error) {
 			c.ReadConfig = func() (arch.Config, error) { return embeddedConfig(f, text) }
 			c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return embeddedTokenizer(f, text) }
 			c.ReadOutline = nil
+		} else if err := c.dequantise(f, dir); err != nil {
+			return nil, errors.Join(err, f.Close())
 		}
 	case *gguf.File:
 		c.Warnings = f.Warnings()
@@ -186,11 +188,11 @@ func HasNoTokenizer(err error) bool {
 	return errors.As(err, &f) && slices.Contains([]string{"E-FILE-001", "E-MODEL-010", "E-TOK-020"}, f.ID)
 }
 
-// Bytes returns the payload bytes of all tensors.
+// Bytes returns the payload bytes of all tensors, as the files hold them.
 func (f *Files) Bytes() int64 {
 	var n int64
 	for _, t := range f.File.Tensors() {
-		n += t.Size
+		n += t.Held().Size
 	}
 	return n
 }

@@ -167,7 +167,7 @@ func inspectCommand() *cli.Command {
 			}
 			if weights {
 				for _, t := range c.File.Tensors() {
-					r.Weights = append(r.Weights, tensorRow{Name: t.Name, Shape: t.Shape, DType: t.DType.String(), SizeBytes: t.Size})
+					r.Weights = append(r.Weights, tensorRow{Name: t.Name, Shape: t.Shape, DType: t.Held().DType.String(), SizeBytes: t.Held().Size})
 				}
 			}
 			if quality {
