@@ -172,12 +172,12 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	c.room(s, n)
 	w := newWorkspace(s, n)
 	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: 1, SeqLen: n}, act: dst.DType, cache: c}
-	layers, x := p.inference(w)
+	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, x)
 	if !(n == 1 && last && p.atOnce(dst, x)) {
-		for i := range layers {
-			v = p.block(&m.blocks[i], &layers[i], v, false)
+		for i := range m.blocks {
+			v = p.block(&m.blocks[i], p.reused(&m.blocks[i]), v, false)
 		}
 		if last {
 			p.last(dst, device.Tensor{}, x.RowRange(n-1, n), v.row(n-1))

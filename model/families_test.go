@@ -41,8 +41,9 @@ type fixture struct {
 			CE       float64 `json:"ce"`
 			GradNorm float64 `json:"grad_norm"`
 		} `json:"unmasked"`
-		Prompt []int32 `json:"greedy_prompt"`
-		Greedy []int32 `json:"greedy_ids"`
+		Prompt  []int32 `json:"greedy_prompt"`
+		Greedy  []int32 `json:"greedy_ids"`
+		Float32 float64 `json:"float32_of_transformers_relative"` // what transformers' own float32 differs by
 	}
 }
 
