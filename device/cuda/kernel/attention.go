@@ -8,7 +8,7 @@ import (
 	"apr/tensor"
 )
 
-// PlainAttention makes Attention and AttentionBackward use the kernels of attention_plain.cu for everything, so that
+// PlainAttention makes Attention and AttentionBackward use the kernels of attention_plain.cuh for everything, so that
 // tests and measurements can compare the others with them.
 var PlainAttention bool
 
