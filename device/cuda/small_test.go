@@ -228,6 +228,60 @@ func TestFusesPlanned(t *testing.T) {
 	}
 }
 
+// TestOptionalModules: a record loads what its operations need beyond what all steps do, and nothing of it without them.
+func TestOptionalModules(t *testing.T) {
+	d := &Device{act: tensor.BF16, maps: true, desc: driver.DeviceInfo{Major: 9}}
+	attention := func(a device.Attn) dry.Op {
+		a.Batch, a.QLen, a.KLen, a.KStride, a.Heads, a.KVHeads = 1, 100, 100, 100, 2, 1
+		return dry.Op{Kind: device.OpAttention, Attn: a}
+	}
+	gelu := dry.Op{Kind: device.OpMatMulGLU, Act: device.GELUTanh, M: 1, N: 2, K: 32, Expands: true} // a few rows: generation
+	documents := attention(device.Attn{HeadDim: 128})
+	documents.Documents = true
+	cases := []struct {
+		op   dry.Op
+		want []string
+	}{
+		{dry.Op{Kind: device.OpHeadNorm}, []string{kernel.HeadNormModule}},
+		{dry.Op{Kind: device.OpHeadNormBackward}, []string{kernel.HeadNormModule}},
+		{dry.Op{Kind: device.OpAdd}, []string{kernel.PointwiseModule}},
+		{dry.Op{Kind: device.OpScale}, []string{kernel.PointwiseModule}},
+		{dry.Op{Kind: device.OpSoftCap}, []string{kernel.PointwiseModule}},
+		{gelu, []string{"geglu"}},
+		{dry.Op{Kind: device.OpRotate, Partial: true}, []string{kernel.RotaryPartModule}},
+		{dry.Op{Kind: device.OpLoss, Capped: true}, []string{kernel.LossCappedModule}},
+		{attention(device.Attn{HeadDim: 128, Window: 9}), []string{"attention_d128", "attention_limited_d128", "attention_limited_sm90"}},
+		{attention(device.Attn{HeadDim: 128, Cap: 9}), []string{"attention_limited_d128", "attention_decode_capped"}},
+		{attention(device.Attn{HeadDim: 256}), []string{"attention_limited_d256", "attention_limited_sm90"}},
+		{attention(device.Attn{HeadDim: 512}), []string{"attention_limited"}},
+		{documents, []string{"attention_limited_d128"}},
+	}
+	loaded := func(ops ...dry.Op) map[string]bool {
+		r, all := &dry.Record{}, map[string]bool{}
+		for _, o := range ops {
+			r.Ops = append(r.Ops, dry.Count{Op: o, Times: 1})
+		}
+		u := d.usesOf(r)
+		for _, m := range d.modules(&u) {
+			all[m.Name] = true
+		}
+		return all
+	}
+	plain := loaded(attention(device.Attn{HeadDim: 64}), dry.Op{Kind: device.OpRotate}, dry.Op{Kind: device.OpLoss}, dry.Op{Kind: device.OpGLU})
+	for _, c := range cases {
+		all := loaded(c.op)
+		for _, name := range c.want {
+			if !all[name] || plain[name] {
+				t.Errorf("%+v: %s is loaded %v, without %v", c.op, name, all[name], plain[name])
+			}
+		}
+	}
+	one := dry.Op{Kind: device.OpMatMul, M: 1, N: 2, K: 32, Expands: true}
+	if loaded(one)[kernel.VariantsModule] || !loaded(one, cases[0].op)[kernel.VariantsModule] || loaded(cases[0].op)[kernel.VariantsModule] {
+		t.Error("the one launch of a token with norms of heads is loaded where it is not needed, or not where it is")
+	}
+}
+
 // ofHeads64 are the modules of attention with heads of 64 values.
 func ofHeads64(act tensor.DType) map[string]bool {
 	all := map[string]bool{}

@@ -8,7 +8,7 @@ import (
 	"apr/tensor"
 )
 
-// PlainAttention makes Attention and AttentionBackward use the kernels of attention_plain.cu for everything, so that
+// PlainAttention makes Attention and AttentionBackward use the kernels of attention_plain.cuh for everything, so that
 // tests and measurements can compare the others with them.
 var PlainAttention bool
 
@@ -43,42 +43,56 @@ const rowPadding = 128
 
 // AttentionModules returns the modules that Attention and AttentionBackward of shapes like a launch from, for values of type t,
 // provided that bfloat16 rows begin at multiples of 16 bytes, as the rows of a layer's matrices do; other rows take module
-// attention_plain or attention_limited. documents: with a First. The rows of a cache grow: a window counts even where it hides nothing yet.
+// attention_plain or attention_limited. documents: with a First. The rows of a cache grow, so a window that hides nothing yet takes
+// the modules of both.
 func AttentionModules(a device.Attn, documents bool, t tensor.DType) []string {
-	_, fast := flashTiles[a.HeadDim]
-	_, limitedFast := limitedTiles[a.HeadDim]
-	limited := a.Window > 0 || a.Cap > 0 || documents || a.HeadDim > 256 || !fast && limitedFast && t == tensor.BF16
 	modules := []string{decodeModule}
-	switch {
-	case limited && limitedFast && t == tensor.BF16:
-		modules = append(modules, limitedTiles[a.HeadDim].module)
-	case limited:
-		modules = append(modules, limitedModule)
-	}
-	if limited && (a.QLen == 1 || a.HeadDim > 256 || documents) {
-		modules = append(modules, limitedModule)
-	}
 	if a.Cap > 0 {
 		modules = append(modules, decodeCappedModule)
 	}
-	if UseAttentionSM90 && t == tensor.BF16 && !documents && limited && limitedFast && (a.Cap == 0 || a.HeadDim == 256) {
-		modules = append(modules, attentionLimitedSM90Module)
+	hides := a.Cap > 0 || documents
+	if !hides {
+		modules = append(modules, unlimitedModules(a.HeadDim, t)...)
 	}
-	if UseAttentionBackwardSM90 && t == tensor.BF16 && !documents && limited && fast && a.Cap == 0 {
-		modules = append(modules, attentionBackwardLimitedSM90Module)
+	if hides || a.Window > 0 {
+		modules = append(modules, limitedModules(a, documents, t)...)
 	}
-	if a.Cap > 0 || documents || a.HeadDim > 256 || !fast && limitedFast && t == tensor.BF16 {
-		return modules
+	return modules
+}
+
+// unlimitedModules are those of shapes that limits says nothing of.
+func unlimitedModules(headDim int, t tensor.DType) (modules []string) {
+	f, fast := flashTiles[headDim]
+	switch {
+	case headDim > 256:
+		return []string{limitedModule}
+	case t == tensor.BF16 && !fast && limitedTiles[headDim].module != "":
+		return limitedModules(device.Attn{HeadDim: headDim}, false, t)
+	case t != tensor.BF16 || !fast:
+		return []string{plainModule}
 	}
-	if !fast || t != tensor.BF16 {
-		return append(modules, plainModule)
-	}
-	modules = append(modules, flashTiles[a.HeadDim].module)
+	modules = append(modules, f.module)
 	if UseAttentionSM90 {
 		modules = append(modules, attentionSM90Module)
 	}
 	if UseAttentionBackwardSM90 {
 		modules = append(modules, attentionBackwardSM90Module)
+	}
+	return modules
+}
+
+// limitedModules are those of the kernels of LimitedArgs.
+func limitedModules(a device.Attn, documents bool, t tensor.DType) []string {
+	f, fast := limitedTiles[a.HeadDim]
+	if t != tensor.BF16 || !fast {
+		return []string{limitedModule}
+	}
+	modules := []string{f.module}
+	if UseAttentionSM90 && !documents && (a.Cap == 0 || a.HeadDim == 256) {
+		modules = append(modules, attentionLimitedSM90Module)
+	}
+	if _, narrow := backwardBlocks[a.HeadDim]; UseAttentionBackwardSM90 && narrow && !documents && a.Cap == 0 {
+		modules = append(modules, attentionBackwardLimitedSM90Module)
 	}
 	return modules
 }

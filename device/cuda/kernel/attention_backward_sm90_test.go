@@ -61,6 +61,19 @@ func TestAttentionBackwardSM90Launch(t *testing.T) {
 	}
 }
 
+// TestWindowSteps: a window costs what it keeps. Of the steps of the whole causal triangle at 4,096 positions there are left less than
+// a layer with that window may take of the time.
+func TestWindowSteps(t *testing.T) {
+	a := device.Attn{Batch: 1, QLen: 4096, KLen: 4096, KStride: 4096, Heads: 8, KVHeads: 2, HeadDim: 128}
+	all := backwardSteps(a)
+	for window, most := range map[int]float64{128: .13, 512: .31, 1024: .5} {
+		a.Window = window
+		if part := float64(backwardSteps(a)) / float64(all); part > most {
+			t.Errorf("a window of %d takes %.2f of the steps", window, part)
+		}
+	}
+}
+
 // TestAttentionBackwardSM90Args: the arguments lie as in attention_backward_sm90.cuh, where AttentionArgs, or LimitedArgs, is a
 // member whose size is a multiple of eight.
 func TestAttentionBackwardSM90Args(t *testing.T) {

@@ -7,7 +7,7 @@ const (
 	limitedModule = "attention_limited"
 )
 
-// Of attention_plain.cu.
+// Of attention_plain.cuh.
 const (
 	plainRows = 4  // own rows of a warp
 	plainTile = 32 // rows of a tile
