@@ -14,12 +14,14 @@ type family struct {
 	toHF     func(c Config, o object)                     // adds the family's own keys of config.json
 	fromGGUF func(r *ggufReader, o object, kvHeads []int) // adds the family's own keys of config.json; kvHeads of each layer
 	toGGUF   func(w *ggufWriter)                          // adds the family's own keys of GGUF
+	fits     func(r *ggufReader) bool                     // of several families with one GGUF architecture: the file is of this one
 }
 
 // families are all that register was called with: one file of this package each, in the order of their names.
 var families []*family
 
-// register makes a family known. Where several have one GGUF architecture, FromGGUF takes the first that fits.
+// register makes a family known. Where several have one GGUF architecture, FromGGUF takes the one that fits, else the first
+// that has windows if the file does.
 func register(f family) *family {
 	families = append(families, &f)
 	return &f

@@ -18,6 +18,9 @@ func everything(t testing.TB) map[string]Config {
 	for _, s := range sizes {
 		all[s.name] = parseText(t, s.text)
 	}
+	all["granite without rotary embedding"] = parseText(t, `{"model_type": "granitemoehybrid", "hidden_size": 64, "num_hidden_layers": 2,
+		"num_attention_heads": 4, "max_position_embeddings": 64, "vocab_size": 160, "intermediate_size": 96, "shared_intermediate_size": 96,
+		"layer_types": ["attention", "attention"], "position_embedding_type": "nope"}`)
 	return all
 }
 

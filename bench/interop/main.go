@@ -21,7 +21,15 @@ func main() {
 	llama := flag.String("llama", "", "command that starts programs of llama.cpp")
 	logits := flag.String("logits", "", "file for the logits of a prompt")
 	chunks := flag.Int("chunks", 40, "windows of 512 tokens that perplexity is measured on")
+	dir := flag.String("families", "", "folder for random models of every family")
 	flag.Parse()
+	if *dir != "" {
+		if err := (peer{*llama, *chunks}).families(context.Background(), *dir, flag.Args()); err != nil {
+			fmt.Fprintln(os.Stderr, "interop:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if flag.NArg() != 2 {
 		flag.Usage()
 		os.Exit(2)

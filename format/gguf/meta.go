@@ -354,3 +354,58 @@ func (m *Metadata) Floats(key string) ([]float32, bool, error) {
 func (m *Metadata) Missing(key string) error {
 	return fault.In(fault.Load, m.path, "is missing; a model without it can be inspected, not used").At("key %q", key).WithID("E-GGUF-022")
 }
+
+// Value returns a value as it is in the file: a string, a bool, an integer or a float of its width, or a slice of one of
+// these; false if there is no such key, or if a string is not UTF-8.
+func (m *Metadata) Value(key string) (any, bool) {
+	at, ok := m.byKey[key]
+	if !ok {
+		return nil, false
+	}
+	e := m.entries[at]
+	raw := m.buf[e.begin:e.end]
+	switch {
+	case e.typ == String:
+		s, _, err := m.Str(key)
+		return s, err == nil
+	case e.typ != Array:
+		return scalar(e.typ, raw), true
+	case e.elem == String:
+		list, _, err := m.Strings(key)
+		return list, err == nil
+	}
+	width := int(valueTypes[e.elem].bytes)
+	list := make([]any, e.n)
+	for i := range list {
+		list[i] = scalar(e.elem, raw[i*width:])
+	}
+	return list, true
+}
+
+// scalar decodes the value of type t at the start of b in its own type.
+func scalar(t Type, b []byte) any {
+	i, u, _, _ := number(t, b)
+	switch t {
+	case Bool:
+		return u == 1
+	case Uint8:
+		return uint8(u)
+	case Int8:
+		return int8(i)
+	case Uint16:
+		return uint16(u)
+	case Int16:
+		return int16(i)
+	case Uint32:
+		return uint32(u)
+	case Int32:
+		return int32(i)
+	case Uint64:
+		return u
+	case Int64:
+		return i
+	case Float32:
+		return math.Float32frombits(binary.LittleEndian.Uint32(b))
+	}
+	return math.Float64frombits(binary.LittleEndian.Uint64(b))
+}
