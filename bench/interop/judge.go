@@ -19,7 +19,8 @@ type judged struct {
 	config arch.Config
 	net    *ref.Net
 	tok    *tokenizer.Tokenizer
-	types  map[string]tensor.DType // of the file's tensors
+
+	architecture string
 }
 
 // keysOf is a file as arch reads it.
@@ -62,7 +63,10 @@ func judge(path string) (*judged, error) {
 		return nil, err
 	}
 	defer f.Close()
-	j := &judged{types: map[string]tensor.DType{}}
+	j := &judged{}
+	if j.architecture, _, err = f.Metadata().Str("general.architecture"); err != nil {
+		return nil, err
+	}
 	if j.config, err = arch.FromGGUF(path, keysOf{f}); err != nil {
 		return nil, err
 	}
@@ -79,7 +83,6 @@ func judge(path string) (*judged, error) {
 		if err != nil {
 			return nil, err
 		}
-		j.types[s.GGUF.Name] = t.DType
 		j.net.Params[s.Name] = matrix(s, arch.Gather(s, s.GGUF, [][]float32{v}))
 	}
 	return j, nil
@@ -111,6 +114,8 @@ func logProbabilities(z []float64) (out []float64, largest float64) {
 
 // comparison says how far a continuation by llama.cpp is from the judge's.
 type comparison struct {
+	prompts int
+	sameIDs int // prompts of which llama.cpp makes the same ids
 	tokens  int
 	differ  int     // choices that differ although the margin is no rounding
 	close   int     // choices that differ within the margin that rounding may decide

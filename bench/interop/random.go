@@ -2,6 +2,7 @@ package main
 
 import (
 	"embed"
+	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
@@ -32,27 +33,52 @@ func rare(tok *tokenizer.Tokenizer, id int) bool {
 	return err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, utf8.RuneError)
 }
 
-// randomModel returns values for every slot of c, which follow from seed and the slots' names. Logits of rare tokens are
-// kept small.
-func randomModel(c arch.Config, tok *tokenizer.Tokenizer, seed uint64) map[string][]float32 {
+// randomModel returns values for every slot of c, which follow from the slots' names. Logits of rare tokens are kept
+// small. In a thin model every matrix has few different rows, in an order of its own, so that files of it compress well.
+func randomModel(c arch.Config, tok *tokenizer.Tokenizer, thin bool) map[string][]float32 {
 	params := map[string][]float32{}
 	for _, s := range arch.Slots(c) {
-		h := fnv.New64a()
-		h.Write([]byte(s.Name))
-		rng := rand.New(rand.NewPCG(seed, h.Sum64()))
 		mean, sd := moments(c, s)
-		v := make([]float32, s.Elements())
-		cols := s.Shape[len(s.Shape)-1]
+		v, cols := make([]float32, s.Elements()), s.Shape[len(s.Shape)-1]
+		rng := draw(s.Name)
 		for i := range v {
-			x := mean + sd*rng.NormFloat64()
-			if (s.Role == arch.Embedding || s.Role == arch.Head) && rare(tok, i/cols) {
-				x *= .2
+			v[i] = float32(mean + sd*rng.NormFloat64())
+		}
+		if thin && len(s.Shape) > 1 {
+			thinOut(v, s, mean, sd)
+		}
+		if s.Role == arch.Embedding || s.Role == arch.Head {
+			for i := range v {
+				if rare(tok, i/cols) {
+					v[i] *= .2
+				}
 			}
-			v[i] = float32(x)
 		}
 		params[s.Name] = v
 	}
 	return params
+}
+
+func draw(name string) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
+
+// thinRows are the different rows of a thin model's matrices of one role.
+const thinRows = 6
+
+// thinOut replaces the rows of a matrix by a few, which all layers share.
+func thinOut(v []float32, s arch.Slot, mean, sd float64) {
+	cols := s.Shape[len(s.Shape)-1]
+	rows, order := make([]float32, thinRows*cols), draw(s.Name)
+	rng := draw(fmt.Sprint(s.Role, " of ", cols))
+	for i := range rows {
+		rows[i] = float32(mean + sd*rng.NormFloat64())
+	}
+	for r := 0; r < len(v); r += cols {
+		copy(v[r:r+cols], rows[order.IntN(thinRows)*cols:])
+	}
 }
 
 // moments returns mean and standard deviation of a slot's values.

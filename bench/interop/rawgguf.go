@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -129,4 +130,16 @@ func writeRaw(path string, c arch.Config, tok *tokenizer.Tokenizer, params map[s
 		}
 	}
 	return os.WriteFile(path, b.Bytes(), 0o644)
+}
+
+func toGGUF(_ context.Context, m random, folder, file string) error {
+	_, c, err := m.config()
+	if err != nil {
+		return err
+	}
+	tok, err := tokenizer.Load(folder)
+	if err != nil {
+		return err
+	}
+	return writeRaw(file, c, tok, randomModel(c, tok, m.thin))
 }

@@ -89,12 +89,12 @@ func (s *server) ask(ctx context.Context, path string, question, answer any) err
 	return json.NewDecoder(r.Body).Decode(answer)
 }
 
-// tokenize returns the ids of a text with those that are added before and behind it.
-func (s *server) tokenize(ctx context.Context, text string) (ids []int, err error) {
+// tokenize returns the ids of a text, with those that are added before and behind it if whole is true.
+func (s *server) tokenize(ctx context.Context, text string, whole bool) (ids []int, err error) {
 	var answer struct {
 		Tokens []int `json:"tokens"`
 	}
-	err = s.ask(ctx, "/tokenize", map[string]any{"content": text, "add_special": true, "parse_special": true}, &answer)
+	err = s.ask(ctx, "/tokenize", map[string]any{"content": text, "add_special": whole, "parse_special": true}, &answer)
 	return answer.Tokens, err
 }
 
