@@ -9,6 +9,7 @@ type family struct {
 	defaults defaults
 	set      func(k *keys, c *Config) // reads the family's own keys
 	stored   stored
+	period   int                                          // llama.cpp takes every layer for windowed but the last of each period, unless the file says otherwise; 0: none
 	windowed bool                                         // sliding_window absent from config.json is a window, or some layers have one
 	byType   bool                                         // rope_parameters of transformers 5 are by type of layer
 	toHF     func(c Config, o object)                     // adds the family's own keys of config.json

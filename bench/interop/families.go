@@ -44,6 +44,7 @@ var randoms = []random{
 	{name: "gemma2", tokenizer: "mistral-scores", noPrefix: true},
 	{name: "gemma2_27b", tokenizer: "mistral-scores", noPrefix: true, deep: true},
 	{name: "gemma3", tokenizer: "mistral-scores", noPrefix: true},
+	{name: "gemma3_layers", tokenizer: "mistral-scores", noPrefix: true},
 	{name: "gemma4", tokenizer: "gemma", otherIDs: []int{1}},
 	{name: "gemma4_kv", tokenizer: "gemma", otherIDs: []int{1}},
 	{name: "gemma4_moe", tokenizer: "gemma", otherIDs: []int{1}},
