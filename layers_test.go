@@ -25,7 +25,7 @@ var floors = []struct {
 }{
 	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near internal/hostile internal/cgroup internal/launcher"},
 	{"bytes", "tensor quant"},
-	{"bytes", "format/internal/checked format/internal/stored format/internal/ggufname format/internal/shards"},
+	{"bytes", "format/internal/checked format/internal/stored format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
 	{"text", "tokenizer corpus"},
 	{"models as data", "arch"},
@@ -33,7 +33,7 @@ var floors = []struct {
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
-	{"learning", "model model/modeltest plan generate optim teacher eval/sandbox eval distill convert"},
+	{"learning", "modelfile model model/modeltest plan generate optim teacher eval/sandbox eval distill convert"},
 	{"trust", "run/report falsify hub/hubtest hub bench proofs selfcheck run/verify run/dispatch"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop"},
 }

@@ -104,7 +104,7 @@ func (p Place) Row(r int) int { return p.First + max(p.Step, 1)*p.Rows.ToFile(r)
 
 // Alone reports whether the file's tensor holds nothing but the slot, row for row and value for value, in this order.
 func (s Slot) Alone(p Place) bool {
-	experts, rows, cols := s.dims()
+	experts, rows, cols := s.Dims()
 	return p.Rows == Order{} && p.moves() && p.First == 0 && p.Step <= 1 && p.Each == 0 && product(p.Shape) == experts*rows*cols
 }
 
@@ -122,7 +122,7 @@ func (p Place) MovesBlocks(block int) bool {
 
 // Index returns where the file has value (row r, column c) of expert e: which of the Each tensors, and the index in it.
 func (s Slot) Index(p Place, e, r, c int) (file, index int) {
-	experts, _, cols := s.dims()
+	experts, _, cols := s.Dims()
 	total := product(p.Shape) // of one file tensor
 	row, col := p.Row(r), p.Cols.ToFile(c)
 	base := 0
@@ -164,7 +164,7 @@ func Scatter[T Number](s Slot, p Place, values []T, stored [][]T) {
 
 // move calls f for every value of s.
 func (s Slot) move(p Place, f func(slot, file, index int)) {
-	experts, rows, cols := s.dims()
+	experts, rows, cols := s.Dims()
 	at := 0
 	for e := range experts {
 		for r := range rows {

@@ -71,8 +71,8 @@ func (s Slot) Elements() int64 {
 	return n
 }
 
-// experts, rows and cols of the slot: a vector is a column.
-func (s Slot) dims() (experts, rows, cols int) {
+// Dims returns the experts, rows and columns of the slot: a vector is a column.
+func (s Slot) Dims() (experts, rows, cols int) {
 	shape, experts := s.Shape, 1
 	if s.perExpert() {
 		experts, shape = shape[0], shape[1:]

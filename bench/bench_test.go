@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/device"
 	"apr/device/cpu"
@@ -43,10 +44,9 @@ func models(tb testing.TB) (device.Device, *model.Model, *model.Model) {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { d.Close() })
-	c := model.Config{
-		Architecture: "qwen2", HiddenSize: 16, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, IntermediateSize: 24, VocabSize: 40,
-		MaxPositions: 64, RopeTheta: 1e6, RMSNormEps: 1e-6, Tied: true, InitializerRange: 0.02,
-	}
+	c := arch.Qwen2(arch.Sizes{Hidden: 16, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, Width: 24, Vocab: 40,
+		MaxPositions: 64, Theta: 1e6, Eps: 1e-6, Tied: true, InitRange: 0.02,
+	})
 	student, big := model.NewTrainable(d, c), model.NewTrainable(d, c)
 	student.Init(d.NewStream(), 1)
 	big.Init(d.NewStream(), 2)

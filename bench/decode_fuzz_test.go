@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/device/cpu"
 	"apr/model"
@@ -59,7 +60,7 @@ const emulated = 16
 
 // decodeCase is a model and how it is run.
 type decodeCase struct {
-	model.Config
+	arch.Sizes
 	seed            uint64
 	types           map[string]tensor.DType // of matrices of layers, by name
 	prompt          int
@@ -68,7 +69,7 @@ type decodeCase struct {
 
 func (c decodeCase) String() string {
 	return fmt.Sprintf("%d layers, hidden %d, inter %d, heads %d/%d×%d, weights of %.3f, after %d, on %d multiprocessors: %v", c.Layers,
-		c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.InitializerRange, c.prompt, c.multiprocessors, c.types)
+		c.Hidden, c.Width, c.Heads, c.KVHeads, c.HeadDim, c.InitRange, c.prompt, c.multiprocessors, c.types)
 }
 
 // randomDecode returns the case of a seed, of a shape that the launch takes.
@@ -77,8 +78,9 @@ func randomDecode(seed uint64) decodeCase {
 	one := func(of ...int) int { return of[rng.IntN(len(of))] }
 	upTo := func(n int) int { return 1 + rng.IntN(n) }
 	c := decodeCase{seed: seed, types: map[string]tensor.DType{}}
-	c.Config, _ = bench.Shape("0.5b")
-	c.Layers, c.VocabSize, c.prompt = upTo(5), 512, one(1, upTo(20), upTo(100))
+	shape, _ := bench.Shape("0.5b")
+	c.Sizes = shape.Sizes()
+	c.Layers, c.Vocab, c.prompt = upTo(5), 512, one(1, upTo(20), upTo(100))
 	hidden, inter, q := 640, 2560, 1024 // at most
 	split, lopsided, narrow := seed%5 == 1, seed%5 == 3, seed%5 == 4
 	if split { // keys in several shares, of a model that takes little time
@@ -92,18 +94,18 @@ func randomDecode(seed uint64) decodeCase {
 		}
 		return 32 * upTo(most/32)
 	}
-	c.HiddenSize, c.IntermediateSize = columns(hidden), columns(inter)
+	c.Hidden, c.Width = columns(hidden), columns(inter)
 	switch {
 	case lopsided: // most blocks have rows of gate and up alone: nobody waits for them but in down
-		c.HiddenSize, c.IntermediateSize, c.Layers, c.prompt, q, whole = 32*upTo(3), 1024, 5, 1, 64, false
+		c.Hidden, c.Width, c.Layers, c.prompt, q, whole = 32*upTo(3), 1024, 5, 1, 64, false
 	case narrow: // most blocks have none of these: who needs silu(g)·u does not wait for them
-		c.HiddenSize, c.IntermediateSize, c.Layers, c.prompt, whole = 256, 32, 5, 1, false
+		c.Hidden, c.Width, c.Layers, c.prompt, whole = 256, 32, 5, 1, false
 	}
 	for n := 0; n == 0 || n%32 != 0 || n > q || whole && n%256 != 0; n = c.Heads * c.HeadDim {
 		c.HeadDim, c.KVHeads = one(16, 32, 48, 64, 80, 96, 112, 128, 256), upTo(4)
 		c.Heads = c.KVHeads * upTo(8)
 	}
-	c.InitializerRange = 0.02 * math.Pow(4, rng.Float64())
+	c.InitRange = 0.02 * math.Pow(4, rng.Float64())
 	for c.multiprocessors == 0 || !c.fits() {
 		c.multiprocessors = upTo(emulated)
 		if lopsided || narrow {
@@ -115,7 +117,7 @@ func randomDecode(seed uint64) decodeCase {
 	if !whole {
 		wide = append(wide, small...)
 	}
-	shapes := c.TensorShapes()
+	shapes := arch.Shapes(arch.Qwen2(c.Sizes))
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
 		if shape := shapes[name]; len(shape) == 2 && strings.Contains(name, "layers.") {
 			all := small
@@ -131,12 +133,12 @@ func randomDecode(seed uint64) decodeCase {
 // fits reports whether a block has room for its share of a matrix: kernel.DecodeServes.
 func (c decodeCase) fits() bool {
 	tiles := func(rows int) int { return (rows/16 + c.multiprocessors - 1) / c.multiprocessors }
-	return tiles((c.Heads+2*c.KVHeads)*c.HeadDim) <= 32 && 2*tiles(c.IntermediateSize) < 240
+	return tiles((c.Heads+2*c.KVHeads)*c.HeadDim) <= 32 && 2*tiles(c.Width) < 240
 }
 
 // check runs the model on a CPU, operation by operation, and twice as one launch.
 func (c decodeCase) check(t *testing.T) {
-	f := bench.RandomModel(c.Config, c.seed)
+	f := bench.RandomModel(arch.Qwen2(c.Sizes), c.seed)
 	f.File = newMixed(t, f.File, c)
 	exact, err := cpu.New(cpu.Options{})
 	if err != nil {

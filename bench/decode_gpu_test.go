@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/convert"
 	"apr/device"
@@ -28,7 +29,9 @@ func TestOverlapBits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Layers, c.VocabSize = 4, 20000
+	sizes := c.Sizes()
+	sizes.Layers, sizes.Vocab = 4, 20000
+	c = arch.Qwen2(sizes)
 	for _, scheme := range []convert.Scheme{convert.Q4_K_M, convert.Q8_0} {
 		var want []float32
 		for _, overlap := range []bool{false, true} {
@@ -39,7 +42,7 @@ func TestOverlapBits(t *testing.T) {
 			}
 			for i := range want {
 				if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-					t.Fatalf("%v: logit %d of position %d is %g, without overlap %g", scheme, i%c.VocabSize, i/c.VocabSize, got[i], want[i])
+					t.Fatalf("%v: logit %d of position %d is %g, without overlap %g", scheme, i%c.Vocab, i/c.Vocab, got[i], want[i])
 				}
 			}
 		}
@@ -47,7 +50,7 @@ func TestOverlapBits(t *testing.T) {
 }
 
 // logitsOf feeds positions ids one at a time and returns the logits of all.
-func logitsOf(t *testing.T, c model.Config, scheme convert.Scheme, overlap bool, positions int) (all []float32) {
+func logitsOf(t *testing.T, c arch.Config, scheme convert.Scheme, overlap bool, positions int) (all []float32) {
 	t.Helper()
 	d := openCUDA(t)
 	defer d.Close()
@@ -66,12 +69,12 @@ func logitsOf(t *testing.T, c model.Config, scheme convert.Scheme, overlap bool,
 	}
 	s := withoutDecode{d.NewStream()}
 	cache := m.NewCache(positions)
-	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, c.HiddenSize)
+	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, c.Hidden)
 	ids := d.Alloc("ids", device.Batch, tensor.I32, 1, 1)
-	z := make([]float32, c.VocabSize)
+	z := make([]float32, c.Vocab)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range positions {
-		s.UploadInts(ids, []int32{rng.Int32N(int32(c.VocabSize))})
+		s.UploadInts(ids, []int32{rng.Int32N(int32(c.Vocab))})
 		m.Extend(s, hidden, cache, ids)
 		if err := m.NextLogits(s, z, hidden); err != nil {
 			t.Fatal(err)
@@ -99,17 +102,18 @@ func TestDecodeSpeed(t *testing.T) {
 		s.Zero(x)
 		return x
 	}
-	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	a := c.Sizes()
+	q, kv := a.Heads*a.HeadDim, a.KVHeads*a.HeadDim
 	query, out, cache := temp(1, q), temp(1, q), temp(4096, 2*kv)
 	for _, n := range []int{100, 256, 512, 1000, 2000, 4000} {
-		a := device.Attn{Batch: 1, QLen: 1, KLen: n, QOffset: n - 1, KStride: 4096, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim}
+		a := device.Attn{Batch: 1, QLen: 1, KLen: n, QOffset: n - 1, KStride: 4096, Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim}
 		took := timed(t, d, s, func() {
 			s.Attention(out, device.Tensor{}, query, cache.ColRange(0, kv), cache.ColRange(kv, 2*kv), a)
 		})
 		t.Logf("attention of one query to %4d positions %.4f ms", n, 1e3*took)
 	}
-	x, y := temp(1, c.HiddenSize), temp(1, c.HiddenSize)
-	w := s.Temp("w", device.Activations, tensor.F32, 1, c.HiddenSize)
+	x, y := temp(1, c.Hidden), temp(1, c.Hidden)
+	w := s.Temp("w", device.Activations, tensor.F32, 1, c.Hidden)
 	s.Zero(w)
 	t.Logf("RMSNorm %.4f ms", 1e3*timed(t, d, s, func() { s.RMSNorm(y, device.Tensor{}, x, x, y, w, 1e-6) }))
 	t.Logf("copy of a key and a value %.4f ms", 1e3*timed(t, d, s, func() { s.Copy(cache.RowRange(3, 4), cache.RowRange(5, 6)) }))
@@ -124,7 +128,7 @@ func TestDecodeSpeed(t *testing.T) {
 	ids := d.Alloc("ids", device.Batch, tensor.I32, 1, 1)
 	s.UploadInts(ids, []int32{7})
 	kept := m.NewCache(4096)
-	greedy := m.NewGreedy(c.VocabSize)
+	greedy := m.NewGreedy(c.Vocab)
 	const words = 64
 	long := d.Alloc("prompt", device.Batch, tensor.I32, words, 1)
 	s.UploadInts(long, make([]int32, words))
@@ -192,7 +196,7 @@ func TestDecodeBandwidth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, err := bench.MeasureGeneration(t.Context(), d.NewStream(), m, make([]int32, 64), tokens, c.VocabSize, 1, 5, nil)
+		g, err := bench.MeasureGeneration(t.Context(), d.NewStream(), m, make([]int32, 64), tokens, c.Vocab, 1, 5, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

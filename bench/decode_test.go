@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/convert"
 	"apr/device"
@@ -19,6 +20,7 @@ import (
 	"apr/device/cuda"
 	"apr/generate"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -49,8 +51,10 @@ func TestDecodeAgrees(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			config.HiddenSize, config.IntermediateSize, config.Heads, config.KVHeads, config.HeadDim = c.hidden, c.inter, c.heads, c.kv, c.d
-			config.Layers, config.VocabSize = c.layers, 512
+			sizes := config.Sizes()
+			sizes.Hidden, sizes.Width, sizes.Heads, sizes.KVHeads, sizes.HeadDim = c.hidden, c.inter, c.heads, c.kv, c.d
+			sizes.Layers, sizes.Vocab = c.layers, 512
+			config = arch.Qwen2(sizes)
 			f, err := bench.RandomQuantised(config, 3, c.scheme)
 			if err != nil {
 				t.Fatal(err)
@@ -110,14 +114,15 @@ func (f ones) Tensor(name string) (tensor.Stored, bool) {
 }
 
 // small is the shape of a model of two layers that run as one launch.
-func small(t *testing.T, inter, vocab int) model.Config {
+func small(t *testing.T, inter, vocab int) arch.Config {
 	t.Helper()
 	c, err := bench.Shape("0.5b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.Layers, c.VocabSize = 256, inter, 4, 2, 64, 2, vocab
-	return c
+	s := c.Sizes()
+	s.Hidden, s.Width, s.Heads, s.KVHeads, s.HeadDim, s.Layers, s.Vocab = 256, inter, 4, 2, 64, 2, vocab
+	return arch.Qwen2(s)
 }
 
 // TestPromptAfterDecode: once all layers have run as one launch, for which matrices are put into tiles, a prompt gives the bits
@@ -165,18 +170,18 @@ func prompt(t *testing.T, m *model.Model, s device.Stream, n, more int) []float3
 	d := m.Device()
 	cache := m.NewCache(n + more)
 	defer cache.Free(d)
-	hidden, ids := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.HiddenSize), d.Alloc("ids", device.Batch, tensor.I32, n, 1)
+	hidden, ids := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.Config.Hidden), d.Alloc("ids", device.Batch, tensor.I32, n, 1)
 	defer d.Free(hidden, ids)
 	v := make([]int32, n)
 	for i := range v {
-		v[i] = int32(7 * i % m.VocabSize)
+		v[i] = int32(7 * i % m.Config.Vocab)
 	}
 	s.UploadInts(ids, v)
 	m.Extend(s, hidden, cache, ids)
 	for range more {
 		m.Extend(s, hidden, cache, ids.RowRange(0, 1))
 	}
-	z := make([]float32, m.VocabSize)
+	z := make([]float32, m.Config.Vocab)
 	if err := m.NextLogits(s, z, hidden); err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +189,7 @@ func prompt(t *testing.T, m *model.Model, s device.Stream, n, more int) []float3
 }
 
 // decoded feeds a prompt at once, then positions one at a time, and returns their logits.
-func decoded(t *testing.T, d device.Device, f *model.Files, prompt int, together bool) (all []float32) {
+func decoded(t *testing.T, d device.Device, f *modelfile.Files, prompt int, together bool) (all []float32) {
 	t.Helper()
 	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
 	if err != nil {
@@ -198,14 +203,14 @@ func decoded(t *testing.T, d device.Device, f *model.Files, prompt int, together
 	}
 	const positions = 6
 	cache := m.NewCache(prompt + positions)
-	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.HiddenSize)
+	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.Config.Hidden)
 	ids := d.Alloc("ids", device.Batch, tensor.I32, prompt, 1)
-	z := make([]float32, m.VocabSize)
+	z := make([]float32, m.Config.Vocab)
 	rng := rand.New(rand.NewPCG(1, 2))
 	feed := func(n int) {
 		v := make([]int32, n)
 		for i := range v {
-			v[i] = rng.Int32N(int32(m.VocabSize))
+			v[i] = rng.Int32N(int32(m.Config.Vocab))
 		}
 		at := ids.RowRange(0, n)
 		s.UploadInts(at, v)
@@ -244,9 +249,9 @@ func TestGenerationPlan(t *testing.T) {
 			}
 			defer d.Close()
 			prompt, form := make([]int32, 20), device.Form{Blocks: true}
-			o := generate.Options{MaxTokens: 12, RepeatPenalty: 1, Vocab: config.VocabSize}
+			o := generate.Options{MaxTokens: 12, RepeatPenalty: 1, Vocab: config.Vocab}
 			r, err := generate.DryRun{
-				Target: d.Target, Model: f.Outline(), Component: device.StudentWeights, Form: form, Prompt: len(prompt), Options: o,
+				Target: d.Target, Model: model.Describe(f), Component: device.StudentWeights, Form: form, Prompt: len(prompt), Options: o,
 			}.Plan()
 			if err != nil {
 				t.Fatal(err)

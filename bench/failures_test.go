@@ -14,10 +14,11 @@ import (
 	"apr/device/cuda"
 	"apr/generate"
 	"apr/model"
+	"apr/modelfile"
 )
 
 // quantised is a small model in blocks.
-func quantised(t *testing.T) *model.Files {
+func quantised(t *testing.T) *modelfile.Files {
 	t.Helper()
 	f, err := bench.RandomQuantised(small(t, 512, 512), 3, convert.Q4_K_M)
 	if err != nil {

@@ -3,6 +3,7 @@ package bench
 import (
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/device/dry"
 	"apr/distill"
@@ -34,7 +35,7 @@ func sevenBillion(t *testing.T, stored tensor.DType, target func() dry.Target) d
 		t.Fatal(err)
 	}
 	return distill.DryRun{
-		Target: target, Teacher: big.Outline(stored), Student: small, Loss: device.LossSpec{Alpha: 0.5, Temperature: 1},
+		Target: target, Teacher: model.OutlineOf(big, stored), Student: small, Loss: device.LossSpec{Alpha: 0.5, Temperature: 1},
 		Vocab: 151665, SeqLen: 1024, Accum: 1,
 	}
 }
@@ -79,15 +80,17 @@ func TestSevenBillionCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	const n, seq, vocab = 8 * 1024.0, 1024.0, 151665.0
-	matrices := func(c model.Config) float64 { // without the embedding and head
-		q, kv := float64(c.Heads*c.HeadDim), float64(c.KVHeads*c.HeadDim)
-		return float64(c.Layers) * (float64(c.HiddenSize)*(2*q+2*kv) + 3*float64(c.HiddenSize)*float64(c.IntermediateSize))
+	matrices := func(c arch.Config) float64 { // without the embedding and head
+		s := c.Sizes()
+		q, kv := float64(s.Heads*s.HeadDim), float64(s.KVHeads*s.HeadDim)
+		return float64(s.Layers) * (float64(s.Hidden)*(2*q+2*kv) + 3*float64(s.Hidden)*float64(s.Width))
 	}
-	attention := func(c model.Config) float64 {
-		return float64(c.Layers) * 4 * float64(c.Heads*c.HeadDim) * 8 * seq * (seq + 1) / 2
+	attention := func(c arch.Config) float64 {
+		s := c.Sizes()
+		return float64(s.Layers) * 4 * float64(s.Heads*s.HeadDim) * 8 * seq * (seq + 1) / 2
 	}
 	big, small := run.Teacher.Config, run.Student
-	want := n*(2*matrices(big)+6*matrices(small)) + 2*n*vocab*float64(big.HiddenSize) + 6*n*vocab*float64(small.HiddenSize) +
+	want := n*(2*matrices(big)+6*matrices(small)) + 2*n*vocab*float64(big.Hidden) + 6*n*vocab*float64(small.Hidden) +
 		attention(big) + 3.5*attention(small)
 	got := rec.Cost().FLOPs
 	if d := (got - want) / want; !(d < 1e-9 && d > -1e-9) {

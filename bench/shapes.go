@@ -8,51 +8,26 @@ import (
 	"slices"
 	"strings"
 
+	"apr/arch"
 	"apr/convert"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/quant"
 	"apr/tensor"
 	"apr/tokenizer"
 )
 
-// shapes are the published configurations of Qwen2.5, by name.
-var shapes = map[string]model.Config{
-	"qwen2.5-0.5b": qwen(24, 14, 2, 64, 896, 4864, 151936, true),
-	"qwen2.5-1.5b": qwen(28, 12, 2, 128, 1536, 8960, 151936, true),
-	"qwen2.5-7b":   qwen(28, 28, 4, 128, 3584, 18944, 152064, false),
-}
-
-func qwen(layers, heads, kv, d, h, f, vocab int, tied bool) model.Config {
-	return model.Config{
-		Architecture: "qwen2", HiddenSize: h, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: d, IntermediateSize: f,
-		VocabSize: vocab, MaxPositions: 32768, RopeTheta: 1e6, RMSNormEps: 1e-6, Tied: tied, InitializerRange: 0.02,
-		BOS: -1, EOS: -1, DType: tensor.BF16,
-	}
-}
-
-// Shape returns a published configuration: qwen2.5-0.5b, qwen2.5-1.5b or qwen2.5-7b; the prefix may be left out.
-func Shape(name string) (model.Config, error) {
-	name = strings.ToLower(name)
-	if !strings.HasPrefix(name, "qwen2.5-") {
-		name = "qwen2.5-" + name
-	}
-	c, ok := shapes[name]
-	if !ok {
-		return c, fault.New(fault.Usage, "no published shape is called %q", name).
-			WithHint("known are %s", strings.Join(slices.Sorted(maps.Keys(shapes)), ", "))
-	}
-	return c, nil
-}
+// Shape returns a published configuration: see arch.Published.
+func Shape(name string) (arch.Config, error) { return arch.Published(name) }
 
 // RandomModel returns a model of configuration c without a file behind it: matrices are bfloat16 N(0, c.InitializerRange²)
-// by seed, norms N(1, 0.2²), biases N(0, 0.2²). Its bytes are made as they are read, at the speed of a copy: every tensor repeats
+// by seed, what norms multiply by N(1, 0.2²), biases N(0, 0.2²). Its bytes are made as they are read, at the speed of a copy: every tensor repeats
 // a table, of 1,048,573 values for matrices, from a place of its own, so a byte depends on its tensor and offset alone.
-func RandomModel(c model.Config, seed uint64) *model.Files {
+func RandomModel(c arch.Config, seed uint64) *modelfile.Files {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	table := make([]byte, 2*1048573) // a prime: rows of a matrix do not repeat
 	for i := 0; i < len(table); i += 2 {
-		binary.LittleEndian.PutUint16(table[i:], tensor.F32ToBF16(float32(rng.NormFloat64()*c.InitializerRange)))
+		binary.LittleEndian.PutUint16(table[i:], tensor.F32ToBF16(float32(rng.NormFloat64()*c.InitRange)))
 	}
 	norms, biases := make([]byte, 2*8191), make([]byte, 2*8191)
 	for i := 0; i < len(norms); i += 2 {
@@ -60,34 +35,33 @@ func RandomModel(c model.Config, seed uint64) *model.Files {
 		binary.LittleEndian.PutUint16(biases[i:], tensor.F32ToBF16(float32(0.2*rng.NormFloat64())))
 	}
 	f := &randomFile{tensors: map[string]tensor.Stored{}}
-	all := c.TensorShapes()
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		shape := all[name]
-		n, _ := tensor.Elements(shape)
-		r := &randomTensor{table: biases, size: 2 * n}
+	slots := arch.Slots(c)
+	slices.SortFunc(slots, func(a, b arch.Slot) int { return strings.Compare(a.Name, b.Name) })
+	for _, s := range slots {
+		r := &randomTensor{table: biases, size: 2 * s.Elements()}
 		switch {
-		case len(shape) == 2:
+		case s.Init == arch.Normal:
 			r.table = table
-		case strings.HasSuffix(name, "norm.weight"):
+		case s.Init == arch.Ones, s.Init == arch.Identity && c.NormOffset == 0: // a norm of w+1 has w about zero
 			r.table = norms
 		}
 		r.start = 2 * rng.Int64N(int64(len(r.table)/2))
-		f.tensors[name] = tensor.Stored{Info: tensor.Info{Name: name, DType: tensor.BF16, Shape: shape, Size: r.size}, ReaderAt: r}
+		f.tensors[s.Name] = tensor.Stored{Info: tensor.Info{Name: s.Name, DType: tensor.BF16, Shape: s.Shape, Size: r.size}, ReaderAt: r}
 	}
 	noTokenizer := func() (*tokenizer.Tokenizer, error) {
 		return nil, fault.New(fault.Load, "a model of random weights has no tokenizer")
 	}
-	return &model.Files{Config: c, Container: &model.Container{
-		Path: f.Path(), File: f, ReadTokenizer: noTokenizer, ReadConfig: func() (model.Config, error) { return c, nil },
+	return &modelfile.Files{Config: c, Container: &modelfile.Container{
+		Path: f.Path(), File: f, ReadTokenizer: noTokenizer, ReadConfig: func() (arch.Config, error) { return c, nil },
 	}}
 }
 
 // RandomQuantised is RandomModel with matrices in the types that a scheme gives them: every tensor repeats a table of
 // blocks of such values.
-func RandomQuantised(c model.Config, seed uint64, scheme convert.Scheme) (*model.Files, error) {
+func RandomQuantised(c arch.Config, seed uint64, scheme convert.Scheme) (*modelfile.Files, error) {
 	m := RandomModel(c, seed)
 	f := m.File.(*randomFile)
-	types, err := convert.GGUFTypes(scheme, f.Tensors(), c.Layers)
+	types, err := convert.GGUFTypes(scheme, c, f.Tensors())
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +73,7 @@ func RandomQuantised(c model.Config, seed uint64, scheme convert.Scheme) (*model
 			continue
 		}
 		if tables[d] == nil {
-			if tables[d], err = randomBlocks(rng, d, c.InitializerRange); err != nil {
+			if tables[d], err = randomBlocks(rng, d, c.InitRange); err != nil {
 				return nil, err
 			}
 		}

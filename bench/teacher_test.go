@@ -18,6 +18,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/model"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -112,8 +113,8 @@ func TestSevenBillionLoads(t *testing.T) {
 		}
 	}
 	contracttest.Cases(t, layers)
-	if layers != 28 || m.Layers != 28 {
-		t.Errorf("%d layers were loaded, the model has %d, want 28", layers, m.Layers)
+	if layers != 28 || len(m.Config.Layers) != 28 {
+		t.Errorf("%d layers were loaded, the model has %d, want 28", layers, len(m.Config.Layers))
 	}
 	now, _ := d.Memory()
 	near.Row(t, "7B teacher in blocks: GB held by its weights", float64(now[device.TeacherWeights])/1e9, 6)
@@ -186,7 +187,7 @@ func TestDistillAgreesWithRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			all := teacherLogits(t, d, m, ids)
-			distilled := all[len(all)-m.VocabSize:]
+			distilled := all[len(all)-m.Config.Vocab:]
 			m, err = model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true}) // as apr run loads it
 			if err != nil {
 				t.Fatal(err)
@@ -209,7 +210,7 @@ func runLogits(t *testing.T, d device.Device, m *model.Model, ids []int32) []flo
 	s := d.NewStream()
 	cache := m.NewCache(len(ids))
 	defer cache.Free(d)
-	hidden := s.Temp("hidden", device.Activations, d.Info().Activations, 1, m.HiddenSize)
+	hidden := s.Temp("hidden", device.Activations, d.Info().Activations, 1, m.Config.Hidden)
 	defer s.Release(hidden)
 	for _, part := range [][]int32{ids[:len(ids)-1], ids[len(ids)-1:]} {
 		at := s.Temp("ids", device.Batch, tensor.I32, len(part), 1)
@@ -217,7 +218,7 @@ func runLogits(t *testing.T, d device.Device, m *model.Model, ids []int32) []flo
 		m.Extend(s, hidden, cache, at)
 		s.Release(at)
 	}
-	z := make([]float32, m.VocabSize)
+	z := make([]float32, m.Config.Vocab)
 	if err := m.NextLogits(s, z, hidden); err != nil {
 		t.Fatal(err)
 	}
@@ -256,9 +257,9 @@ func teacherLogits(t *testing.T, d device.Device, m *model.Model, ids []int32) [
 	b.Load(s, corpus.Batch{Rows: 1, SeqLen: n, Tokens: ids, Targets: ids, Mask: slices.Repeat([]uint8{1}, n)}, 1)
 	big := &teacher.Resident{Model: m}
 	big.Begin(s, b)
-	out := s.Temp("logits", device.Logits, tensor.F32, n, m.VocabSize)
+	out := s.Temp("logits", device.Logits, tensor.F32, n, m.Config.Vocab)
 	big.Logits(s, 0, n, out)
-	z := make([]float32, n*m.VocabSize)
+	z := make([]float32, n*m.Config.Vocab)
 	if err := s.Download(z, out); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +269,7 @@ func teacherLogits(t *testing.T, d device.Device, m *model.Model, ids []int32) [
 }
 
 // heldOut returns the first n ids of the held-out text.
-func heldOut(t *testing.T, f *model.Files, n int) []int32 {
+func heldOut(t *testing.T, f *modelfile.Files, n int) []int32 {
 	t.Helper()
 	tok, err := f.Tokenizer()
 	if err != nil {
@@ -290,9 +291,9 @@ func heldOut(t *testing.T, f *model.Files, n int) []int32 {
 	return text.IDs[:n]
 }
 
-func openModel(t *testing.T, path string) *model.Files {
+func openModel(t *testing.T, path string) *modelfile.Files {
 	t.Helper()
-	f, err := model.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

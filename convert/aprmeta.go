@@ -9,7 +9,7 @@ import (
 	"apr/format/safetensors"
 	"apr/internal/fault"
 	"apr/internal/strictjson"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -42,10 +42,10 @@ func writeSafetensors(c *Container, out string, sources []tensor.Source, opt Opt
 		return err
 	}
 	texts := map[string]string{}
-	if f, ok := c.File.(*safetensors.File); ok {
+	if f, ok := c.Stored.(*safetensors.File); ok {
 		maps.Copy(texts, f.Metadata())
 	}
-	texts[model.SafetensorsKey] = string(text)
+	texts[modelfile.SafetensorsKey] = string(text)
 	return safetensors.Write(out, sources, safetensors.Options{Force: opt.Force, Metadata: texts})
 }
 
@@ -78,16 +78,16 @@ func aprMetadata(c *Container, opt Options) (meta map[string]any, tied bool, err
 			}
 		}
 	}
-	if f, ok := c.File.(*gguf.File); ok {
+	if f, ok := c.Stored.(*gguf.File); ok {
 		for _, key := range origins {
 			if v, ok, err := f.Metadata().Str("general." + key); err == nil && ok {
 				extra[key] = v
 			}
 		}
 	}
-	meta = model.APRMetadata(cfg, tok, extra)
+	meta = modelfile.APRMetadata(cfg, tok, extra)
 	addSpecial(meta, "bos", tok, tok.BOS(), cfg.BOS)
-	addSpecial(meta, "eos", tok, tok.EOS(), cfg.EOS)
+	addSpecial(meta, "eos", tok, tok.EOS(), cfg.Sizes().EOS)
 	return meta, cfg.Tied, nil
 }
 
@@ -96,8 +96,8 @@ func (c *Container) metadata() (*aprfile.Metadata, error) {
 	if c.apr != nil {
 		return c.apr.Metadata(), nil
 	}
-	if f, ok := c.File.(*safetensors.File); ok {
-		if text, ok := f.Metadata()[model.SafetensorsKey]; ok {
+	if f, ok := c.Stored.(*safetensors.File); ok {
+		if text, ok := f.Metadata()[modelfile.SafetensorsKey]; ok {
 			return aprfile.ParseMetadata(c.Path, text)
 		}
 	}
@@ -131,10 +131,10 @@ func addSpecial(meta map[string]any, name string, tok *tokenizer.Tokenizer, has 
 // provenance returns what a file says about its origin.
 func (c *Container) provenance() map[string]any {
 	out := map[string]any{}
-	switch f := c.File.(type) {
+	switch f := c.Stored.(type) {
 	case *safetensors.File:
 		for k, v := range f.Metadata() {
-			if k != model.SafetensorsKey {
+			if k != modelfile.SafetensorsKey {
 				out[k] = v
 			}
 		}

@@ -5,17 +5,18 @@ import (
 	"context"
 	"strings"
 
+	"apr/arch"
 	"apr/format/aprfile"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
 // WriteBare writes an .apr file of a model that has no usable configuration, with what the shapes of its tensors tell:
-// it can be inspected and compared, not run. arch may be empty. A tokenizer is written if there is one.
-func WriteBare(ctx context.Context, c *Container, out, arch string, opt Options) (*Report, error) {
+// it can be inspected and compared, not run. family may be empty. A tokenizer is written if there is one.
+func WriteBare(ctx context.Context, c *Container, out, family string, opt Options) (*Report, error) {
 	shape := inferShape(c.weights(""))
-	plan, r, err := planOf(c, out, shape["num_layers"], opt)
+	plan, r, err := planOf(c, out, rolesByName(c.weights(""), shape["num_layers"]), opt)
 	if err != nil {
 		return nil, err
 	}
@@ -31,11 +32,11 @@ func WriteBare(ctx context.Context, c *Container, out, arch string, opt Options)
 	for key, n := range shape {
 		meta[key] = n
 	}
-	if arch != "" {
-		meta["architecture"] = arch
+	if family != "" {
+		meta["architecture"] = family
 	}
 	if tok, err := c.Tokenizer(); err == nil {
-		model.AddTokenizer(meta, tok)
+		modelfile.AddTokenizer(meta, tok)
 	} else {
 		r.Warnings = append(r.Warnings, "no tokenizer: "+err.Error())
 	}
@@ -70,17 +71,17 @@ func inferShape(tensors []tensor.Stored) map[string]int {
 }
 
 // Supported lists the architectures that can be named.
-func Supported() []string { return []string{"auto", "qwen2"} }
+func Supported() []string { return append([]string{"auto"}, arch.Families()...) }
 
 // CheckImport refuses a source that import must not take: one of another architecture than asked for ("auto": any) and,
 // when strict, one with warnings, of the reader or of the plan.
-func CheckImport(c *Container, out, arch string, strict bool, opt Options) error {
+func CheckImport(c *Container, out, family string, strict bool, opt Options) error {
 	cfg, err := c.Config()
 	if err != nil {
 		return err
 	}
-	if arch != "auto" && arch != cfg.Architecture {
-		return fault.In(fault.Invalid, c.Path, "architecture is %q, not %q", cfg.Architecture, arch).WithHint("--arch auto").WithID("E-IMPORT-001")
+	if family != "auto" && family != cfg.Family {
+		return fault.In(fault.Invalid, c.Path, "architecture is %q, not %q", cfg.Family, family).WithHint("--arch auto").WithID("E-IMPORT-001")
 	}
 	_, r, err := Plan(c, out, opt)
 	if err != nil {

@@ -3,21 +3,23 @@ package convert
 import (
 	"os"
 	"path"
+	"reflect"
 	"strconv"
 	"strings"
 
+	"apr/arch"
 	"apr/format/aprfile"
 	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/readfile"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
 
 // Container is an opened model with what inspection and conversion want to know beside it.
 type Container struct {
-	*model.Container
+	*modelfile.Container
 	Format  string   // "safetensors", "apr" or "gguf"
 	Version string   // of the .apr format, "2.0", or of GGUF, "3"; empty otherwise
 	Files   []string // of the weights
@@ -27,7 +29,7 @@ type Container struct {
 }
 
 // Config returns the model's configuration; the error says why there is none.
-func (c *Container) Config() (model.Config, error) { return c.ReadConfig() }
+func (c *Container) Config() (arch.Config, error) { return c.ReadConfig() }
 
 // Tokenizer returns the model's tokenizer; the error says why there is none.
 func (c *Container) Tokenizer() (*tokenizer.Tokenizer, error) { return c.ReadTokenizer() }
@@ -90,12 +92,12 @@ func Match(pattern, name string) bool {
 
 // Open opens a model file, an index of shards, or the model in a directory (see format.Find).
 func Open(name string) (*Container, error) {
-	m, err := model.OpenContainer(name)
+	m, err := modelfile.OpenContainer(name)
 	if err != nil {
 		return nil, err
 	}
 	c := &Container{Container: m, Format: string(m.Kind)}
-	switch f := m.File.(type) {
+	switch f := m.Stored.(type) {
 	case *aprfile.File:
 		c.apr, c.Version, c.Files, c.Flags = f, f.Version(), f.Files(), f.Flags().Names()
 	case *safetensors.File:
@@ -137,11 +139,11 @@ func presence(err error) any {
 }
 
 // diffConfig lists the fields in which two configurations differ; the stored type is a matter of the tensors.
-func diffConfig(a, b model.Config) []MetadataDiff {
+func diffConfig(a, b arch.Config) []MetadataDiff {
 	var out []MetadataDiff
 	x, y := ConfigFields(a), ConfigFields(b)
 	for i := range x {
-		if x[i].Value != y[i].Value {
+		if !reflect.DeepEqual(x[i].Value, y[i].Value) {
 			out = append(out, MetadataDiff{x[i].Key, x[i].Value, y[i].Value})
 		}
 	}
@@ -155,12 +157,17 @@ type ConfigField struct {
 }
 
 // ConfigFields lists what decides the computation, in a fixed order.
-func ConfigFields(c model.Config) []ConfigField {
+func ConfigFields(c arch.Config) []ConfigField {
+	s := c.Sizes()
+	eos := any(s.EOS)
+	if len(c.EOS) > 1 {
+		eos = c.EOS
+	}
 	return []ConfigField{
-		{"model_type", c.Architecture}, {"hidden_size", c.HiddenSize}, {"num_hidden_layers", c.Layers},
-		{"num_attention_heads", c.Heads}, {"num_key_value_heads", c.KVHeads}, {"head_dim", c.HeadDim},
-		{"intermediate_size", c.IntermediateSize}, {"vocab_size", c.VocabSize}, {"max_position_embeddings", c.MaxPositions},
-		{"rope_theta", c.RopeTheta}, {"rms_norm_eps", c.RMSNormEps}, {"tie_word_embeddings", c.Tied},
-		{"bos_token_id", c.BOS}, {"eos_token_id", c.EOS},
+		{"model_type", c.Family}, {"hidden_size", s.Hidden}, {"num_hidden_layers", s.Layers},
+		{"num_attention_heads", s.Heads}, {"num_key_value_heads", s.KVHeads}, {"head_dim", s.HeadDim},
+		{"intermediate_size", s.Width}, {"vocab_size", s.Vocab}, {"max_position_embeddings", s.MaxPositions},
+		{"rope_theta", s.Theta}, {"rms_norm_eps", s.Eps}, {"tie_word_embeddings", s.Tied},
+		{"bos_token_id", s.BOS}, {"eos_token_id", eos},
 	}
 }

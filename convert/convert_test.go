@@ -12,9 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/format/safetensors"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/quant"
 	"apr/tensor"
 )
@@ -234,7 +235,7 @@ func TestSafetensorsAlone(t *testing.T) {
 	for _, text := range []string{"", "{", "[]", "{}", `{"architecture":"qwen2"}`, `{"hidden_size":1,"hidden_size":2}`} {
 		out := filepath.Join(t.TempDir(), "bad.safetensors")
 		s := tensor.BytesSource(tensor.Info{Name: embedName, DType: tensor.BF16, Shape: []int{1, 1}}, []byte{0, 0})
-		if err := safetensors.Write(out, []tensor.Source{s}, safetensors.Options{Metadata: map[string]string{model.SafetensorsKey: text}}); err != nil {
+		if err := safetensors.Write(out, []tensor.Source{s}, safetensors.Options{Metadata: map[string]string{modelfile.SafetensorsKey: text}}); err != nil {
 			t.Fatal(err)
 		}
 		c := open(t, out)
@@ -267,8 +268,9 @@ func TestWriteRefuses(t *testing.T) {
 	extra["model.layers.7.mlp.up_proj.weight"] = []float32{1}
 	bad := weightsOf(cfg)
 	bad[headName][33] = nan
-	wrong := cfg
-	wrong.IntermediateSize = 32
+	sizes := cfg.Sizes()
+	sizes.Width = 32
+	wrong := arch.Qwen2(sizes)
 	for _, tt := range []struct {
 		name   string
 		dir    string
@@ -291,7 +293,7 @@ func TestWriteRefuses(t *testing.T) {
 		})
 	}
 	dir := folder(t, cfg, weightsOf(cfg), tensor.F32)
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), wrong.HFJSON(tensor.F32), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), hfJSON(t, wrong, tensor.F32), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Write(context.Background(), open(t, dir), filepath.Join(t.TempDir(), "m.apr"), Options{}); fault.KindOf(err) != fault.Load {

@@ -100,7 +100,7 @@ func TestFallback(t *testing.T) {
 func TestGGUFIncomplete(t *testing.T) {
 	in, out := filepath.Join(t.TempDir(), "in.gguf"), filepath.Join(t.TempDir(), "out.apr")
 	norm := tensor.BytesSource(tensor.Info{Name: "model.norm.weight", DType: tensor.F32, Shape: []int{1}}, make([]byte, 4))
-	if err := gguf.Write(in, []tensor.Source{norm}, gguf.Options{Metadata: []gguf.KV{{Key: "general.architecture", Value: "llama"}}}); err != nil {
+	if err := gguf.Write(in, []tensor.Source{norm}, gguf.Options{Metadata: []gguf.KV{{Key: "general.architecture", Value: "bert"}}}); err != nil {
 		t.Fatal(err)
 	}
 	c := open(t, in)

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"apr/format/gguf"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -29,7 +29,7 @@ func writeGGUF(c *Container, out string, sources []tensor.Source, opt Options) e
 	}
 	text := map[string]string{}
 	for _, key := range origins {
-		if f, ok := c.File.(*gguf.File); ok {
+		if f, ok := c.Stored.(*gguf.File); ok {
 			text[key], _, err = f.Metadata().Str("general." + key)
 		} else if m != nil {
 			text[key], _, err = m.Str(key)
@@ -41,7 +41,7 @@ func writeGGUF(c *Container, out string, sources []tensor.Source, opt Options) e
 	if text["name"] == "" {
 		text["name"] = stem(c.Path)
 	}
-	return model.SaveGGUF(out, cfg, tok, sources, model.GGUFOrigin{
+	return modelfile.SaveGGUF(out, cfg, tok, sources, modelfile.GGUFOrigin{
 		Name: text["name"], Author: text["author"], Version: text["version"], Description: text["description"], License: text["license"],
 	}, opt.Force)
 }

@@ -10,8 +10,9 @@ import (
 	"slices"
 	"testing"
 
+	"apr/arch"
 	"apr/format/safetensors"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -19,18 +20,17 @@ import (
 const shared = "../testdata/models/gosrc"
 
 // tiny is a model of one layer; its matrices have 32 columns unless wide.
-func tiny(tied bool) model.Config {
-	return model.Config{
-		Architecture: "qwen2", HiddenSize: 32, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 16, IntermediateSize: 64, VocabSize: 4160,
-		MaxPositions: 64, RopeTheta: 10000, RMSNormEps: 1e-6, Tied: tied, BOS: -1, EOS: 4093, DType: tensor.F32,
-	}
+func tiny(tied bool) arch.Config {
+	return arch.Qwen2(arch.Sizes{Hidden: 32, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 16, Width: 64, Vocab: 4160,
+		MaxPositions: 64, Theta: 10000, Eps: 1e-6, Tied: tied, BOS: -1, EOS: 4093, DType: tensor.F32,
+	})
 }
 
 // weightsOf returns random values for every tensor of c; norms are 1.
-func weightsOf(c model.Config) map[string][]float32 {
+func weightsOf(c arch.Config) map[string][]float32 {
 	r := rand.New(rand.NewPCG(1, 2))
 	w := map[string][]float32{}
-	for name, shape := range sorted(c.TensorShapes()) {
+	for name, shape := range sorted(arch.Shapes(c)) {
 		n, _ := tensor.Elements(shape)
 		v := make([]float32, n)
 		for i := range v {
@@ -45,17 +45,26 @@ func weightsOf(c model.Config) map[string][]float32 {
 }
 
 // folder writes a Hugging Face folder of the weights, in type d, with the shared tokenizer.
-func folder(t *testing.T, c model.Config, w map[string][]float32, d tensor.DType) string {
+func hfJSON(t *testing.T, c arch.Config, d tensor.DType) []byte {
+	t.Helper()
+	b, err := arch.HFConfig(c, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func folder(t *testing.T, c arch.Config, w map[string][]float32, d tensor.DType) string {
 	t.Helper()
 	dir := t.TempDir()
-	shapes := c.TensorShapes()
+	shapes := arch.Shapes(c)
 	var sources []tensor.Source
 	for name, v := range sorted(w) {
 		shape, ok := shapes[name]
 		if !ok {
 			shape = []int{len(v)}
 			if name == headName {
-				shape = []int{c.VocabSize, c.HiddenSize}
+				shape = []int{c.Vocab, c.Hidden}
 			}
 		}
 		raw := make([]byte, len(v)*d.BlockBytes())
@@ -65,7 +74,7 @@ func folder(t *testing.T, c model.Config, w map[string][]float32, d tensor.DType
 	if err := safetensors.Write(filepath.Join(dir, safetensors.SingleName), sources, safetensors.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), c.HFJSON(d), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), hfJSON(t, c, d), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
@@ -123,9 +132,9 @@ var nan, inf = float32(math.NaN()), float32(math.Inf(1))
 // bare is a container of tensors without configuration and tokenizer.
 func bare(ts []tensor.Stored) *Container {
 	none := errors.New("there is none")
-	return &Container{Format: "safetensors", Container: &model.Container{
+	return &Container{Format: "safetensors", Container: &modelfile.Container{
 		Path: "memory", File: memory(ts),
-		ReadConfig:    func() (model.Config, error) { return model.Config{}, none },
+		ReadConfig:    func() (arch.Config, error) { return arch.Config{}, none },
 		ReadTokenizer: func() (*tokenizer.Tokenizer, error) { return nil, none },
 	}}
 }

@@ -9,7 +9,7 @@ import (
 	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/internal/strictjson"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -34,7 +34,7 @@ func writeHF(c *Container, out string, sources []tensor.Source, plan []Choice, o
 	if err != nil {
 		return err
 	}
-	r.Files, err = model.SaveHFFolder(out, cfg, tok, sources, model.HFOptions{
+	r.Files, err = modelfile.SaveHFFolder(out, cfg, tok, sources, modelfile.HFOptions{
 		DType: mainType(plan), Keep: keep, MaxShard: opt.MaxShard, Force: opt.Force,
 	})
 	if err != nil {
@@ -53,7 +53,7 @@ func writeHF(c *Container, out string, sources []tensor.Source, plan []Choice, o
 
 // keep reads the files of a Hugging Face folder that are to be kept, and checks that they are JSON.
 func (c *Container) keep() (map[string][]byte, error) {
-	if _, ok := c.File.(*safetensors.File); !ok {
+	if _, ok := c.Stored.(*safetensors.File); !ok {
 		return nil, nil
 	}
 	dir := c.Path

@@ -99,7 +99,7 @@ func (s *Summary) describeConfig(c *Container) {
 		s.Warnings = append(s.Warnings, "no usable configuration: "+err.Error())
 		return
 	}
-	s.Architecture, s.Tied = cfg.Architecture, cfg.Tied
+	s.Architecture, s.Tied = cfg.Family, cfg.Tied
 	for _, f := range ConfigFields(cfg) {
 		s.Config[f.Key] = f.Value
 	}

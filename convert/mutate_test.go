@@ -9,9 +9,10 @@ import (
 	"slices"
 	"testing"
 
+	"apr/arch"
 	"apr/format/aprfile"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -30,18 +31,17 @@ func smallAPR(t testing.TB) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := model.Config{
-		Architecture: "qwen2", HiddenSize: 4, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 2, IntermediateSize: 4, VocabSize: 256,
-		MaxPositions: 8, RopeTheta: 10000, RMSNormEps: 1e-6, BOS: -1, EOS: -1,
-	}
+	cfg := arch.Qwen2(arch.Sizes{Hidden: 4, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 2, Width: 4, Vocab: 256,
+		MaxPositions: 8, Theta: 10000, Eps: 1e-6, BOS: -1, EOS: -1,
+	})
 	var sources []tensor.Source
 	for name, v := range sorted(weightsOf(cfg)) {
 		raw := make([]byte, 4*len(v))
 		tensor.Narrow(raw, v, tensor.F32)
-		sources = append(sources, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.F32, Shape: cfg.TensorShapes()[name]}, raw))
+		sources = append(sources, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.F32, Shape: arch.Shapes(cfg)[name]}, raw))
 	}
 	var b bytes.Buffer
-	if _, err := aprfile.Encode(&b, sources, aprfile.Options{Metadata: model.APRMetadata(cfg, tok, nil)}); err != nil {
+	if _, err := aprfile.Encode(&b, sources, aprfile.Options{Metadata: modelfile.APRMetadata(cfg, tok, nil)}); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()

@@ -3,9 +3,8 @@ package convert
 import (
 	"cmp"
 	"fmt"
-	"slices"
-	"strings"
 
+	"apr/arch"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -66,9 +65,9 @@ type rule struct {
 	dtype  tensor.DType // of matrices that are not blocks; Invalid: as they are stored, F32 where they were blocks
 }
 
-// plan chooses the type of every tensor of a model of the given number of layers. With tied heads the head's type is
-// that of the embedding, for both are one tensor.
-func (r rule) plan(tensors []tensor.Stored, layers int) ([]Choice, error) {
+// plan chooses the type of every tensor of a model by its role. With tied heads the head's type is that of the embedding,
+// for both are one tensor.
+func (r rule) plan(tensors []tensor.Stored, of roles) ([]Choice, error) {
 	s := r.scheme
 	if _, known := base[s]; s != Keep && !known {
 		return nil, fault.New(fault.Usage, "unknown scheme %q", string(s))
@@ -81,16 +80,16 @@ func (r rule) plan(tensors []tensor.Stored, layers int) ([]Choice, error) {
 		return nil, fault.New(fault.Unavailable, "safetensors cannot hold the blocks of %s", string(s)).
 			WithHint("write an .apr file, or choose bf16, f16 or f32").WithID("E-CONVERT-002")
 	}
-	head := slices.ContainsFunc(tensors, func(t tensor.Stored) bool { return t.Name == headName && t.Elements() > 0 })
 	var plan []Choice
 	for _, t := range tensors {
 		c := Choice{Source: t}
-		c.DType, c.Reason = r.choose(t, layers, head)
+		c.DType, c.Reason = r.choose(t, of)
 		if c.DType == tensor.Invalid {
 			return nil, fault.New(fault.Unavailable, "type %s is no weight's and cannot be converted", t.DType).At("tensor %q", t.Name).WithID("E-CONVERT-003")
 		}
 		plan = append(plan, c)
 	}
+	of.together(plan)
 	return plan, nil
 }
 
@@ -100,22 +99,25 @@ const (
 )
 
 // choose returns the type of one tensor and the reason of an exception; Invalid for a type that is no weight's.
-func (r rule) choose(t tensor.Stored, layers int, head bool) (tensor.DType, string) {
+func (r rule) choose(t tensor.Stored, of roles) (tensor.DType, string) {
 	if !t.DType.IsFloat() && !t.DType.IsQuantized() {
 		return tensor.Invalid, ""
 	}
-	if !isMatrix(t.Info) {
-		if r.to != toSafetensors {
-			return tensor.F32, "norm or bias"
+	if of.kept(t.Info) {
+		switch {
+		case r.to == toSafetensors || of.slots[t.Name].Role == arch.PLEModel:
+			return r.plain(t)
+		case isMatrix(t.Info):
+			return tensor.F32, "router, convolution or bias"
 		}
-		return r.plain(t)
+		return tensor.F32, "norm or bias"
 	}
 	if !r.scheme.quantises() {
 		return r.plain(t)
 	}
 	d := base[r.scheme]
-	if r.scheme == Q4_K_M && wantsMoreBits(t.Name, layers, head) {
-		d = tensor.Q6_K
+	if r.scheme == Q4_K_M {
+		d = of.mixed(t.Name)
 	}
 	if t.Cols()%d.BlockLen() != 0 {
 		if r.to == toGGUF {
@@ -128,7 +130,7 @@ func (r rule) choose(t tensor.Stored, layers int, head bool) (tensor.DType, stri
 
 // fallback is the type that llama.cpp gives a matrix whose rows are not whole blocks of d.
 func fallback(d tensor.DType, cols int) (tensor.DType, string) {
-	instead := map[tensor.DType]tensor.DType{tensor.Q4_K: tensor.Q5_0, tensor.Q6_K: tensor.Q8_0}[d]
+	instead := map[tensor.DType]tensor.DType{tensor.Q4_K: tensor.Q5_0, tensor.Q5_K: tensor.Q8_0, tensor.Q6_K: tensor.Q8_0}[d]
 	if instead == tensor.Invalid || cols%instead.BlockLen() != 0 {
 		instead = tensor.F16
 	}
@@ -163,25 +165,6 @@ func (r rule) plain(t tensor.Stored) (tensor.DType, string) {
 
 // widened ends the reason of a tensor whose blocks become plain numbers.
 const widened = " is widened"
-
-// wantsMoreBits says which tensors llama.cpp's Q4_K_M stores as Q6_K: the output matrix (the embedding when it is the
-// output too), and in about half of the layers the value projection and the down projection: the first and the last
-// eighth, and every third in between.
-func wantsMoreBits(name string, layers int, head bool) bool {
-	if name == headName || name == embedName && !head {
-		return true
-	}
-	rest, ok := strings.CutPrefix(name, "model.layers.")
-	if !ok {
-		return false
-	}
-	number, part, _ := strings.Cut(rest, ".")
-	if part != "self_attn.v_proj.weight" && part != "mlp.down_proj.weight" {
-		return false
-	}
-	i, ok := layerNumber(number)
-	return ok && (i < layers/8 || i >= 7*layers/8 || (i-layers/8)%3 == 2)
-}
 
 // layerNumber reads the decimal number of a layer.
 func layerNumber(text string) (int, bool) {

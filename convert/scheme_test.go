@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"apr/arch"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -45,7 +46,11 @@ func TestChoose(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := tensor.Stored{Info: tensor.Info{Name: tt.tensor, DType: tt.stored, Shape: tt.shape}}
-			if got, _ := (rule{scheme: tt.scheme, to: tt.to}).choose(s, 6, tt.head); got != tt.want {
+			all := []tensor.Stored{s}
+			if tt.head {
+				all = append(all, f32(headName, []int{1, 1}, 1))
+			}
+			if got, _ := (rule{scheme: tt.scheme, to: tt.to}).choose(s, rolesByName(all, 6)); got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})
@@ -69,7 +74,7 @@ func TestChooseOfImport(t *testing.T) {
 		{"float as it is", rule{expand: true}, tensor.F16, tensor.F16, ""},
 	} {
 		s := tensor.Stored{Info: tensor.Info{Name: "model.layers.0.self_attn.q_proj.weight", DType: tt.stored, Shape: []int{8, 256}}}
-		if got, why := tt.rule.choose(s, 6, true); got != tt.want || why != tt.reason {
+		if got, why := tt.rule.choose(s, roles{}); got != tt.want || why != tt.reason {
 			t.Errorf("%s: %s, %q", tt.name, got, why)
 		}
 	}
@@ -83,14 +88,17 @@ func TestMoreBits(t *testing.T) {
 		24: {0, 1, 2, 5, 8, 11, 14, 17, 20, 21, 22, 23},
 		28: {0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27},
 	} {
+		sizes := tiny(false).Sizes()
+		sizes.Layers = layers
+		of := rolesOf(arch.Qwen2(sizes), toGGUF)
 		var got []int
 		for i := range layers {
-			a := wantsMoreBits("model.layers."+strconv.Itoa(i)+".self_attn.v_proj.weight", layers, true)
-			b := wantsMoreBits("model.layers."+strconv.Itoa(i)+".mlp.down_proj.weight", layers, true)
-			if a != b || wantsMoreBits("model.layers."+strconv.Itoa(i)+".mlp.up_proj.weight", layers, true) {
-				t.Errorf("layer %d of %d: %v %v", i, layers, a, b)
+			at := "model.layers." + strconv.Itoa(i)
+			a, b, up := of.mixed(at+".self_attn.v_proj.weight"), of.mixed(at+".mlp.down_proj.weight"), of.mixed(at+".mlp.up_proj.weight")
+			if a != b || up != tensor.Q4_K {
+				t.Errorf("layer %d of %d: %v %v %v", i, layers, a, b, up)
 			}
-			if a {
+			if a == tensor.Q6_K {
 				got = append(got, i)
 			}
 		}
@@ -98,9 +106,51 @@ func TestMoreBits(t *testing.T) {
 			t.Errorf("%d layers: %v, want %v", layers, got, want)
 		}
 	}
-	for _, name := range []string{"model.layers.x.mlp.down_proj.weight", "model.layers..mlp.down_proj.weight2", "model.layers.99999999999.mlp.down_proj.weight"} {
-		if wantsMoreBits(name, 6, true) {
+	of := rolesByName([]tensor.Stored{f32("model.layers.x.mlp.down_proj.weight", []int{1, 1}, 1), f32("model.layers.99999999999.mlp.down_proj.weight", []int{1, 1}, 1)}, 6)
+	for name := range of.slots {
+		if of.mixed(name) != tensor.Q4_K {
 			t.Errorf("%s", name)
+		}
+	}
+}
+
+// TestTypesByRole: what is no matrix of a product stays plain, and slots that the output has as one tensor have one type.
+func TestTypesByRole(t *testing.T) {
+	const size = `"hidden_size":256,"intermediate_size":512,"num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":512,`
+	for _, tt := range []struct {
+		text string
+		to   target
+		want map[string]tensor.DType
+	}{
+		{`{"model_type":"phi3",` + size + `"rope_theta":1e4}`, toGGUF, map[string]tensor.DType{
+			"model.layers.0.self_attn.q_proj.weight": tensor.Q5_K, "model.layers.2.self_attn.v_proj.weight": tensor.Q5_K,
+			"model.layers.0.mlp.gate_proj.weight": tensor.Q4_K, "model.layers.2.mlp.down_proj.weight": tensor.Q6_K, "lm_head.weight": tensor.Q6_K,
+		}},
+		{`{"model_type":"qwen3_moe",` + size + `"head_dim":64,"num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":256}`, toAPR, map[string]tensor.DType{
+			"model.layers.0.mlp.gate.weight": tensor.F32, "model.layers.2.mlp.experts.down_proj.weight": tensor.Q6_K,
+			"model.layers.0.mlp.experts.up_proj.weight": tensor.Q4_K, "model.layers.0.self_attn.q_norm.weight": tensor.F32,
+		}},
+		{`{"model_type":"gemma2",` + size + `"head_dim":64}`, toGGUF, map[string]tensor.DType{
+			"model.embed_tokens.weight": tensor.Q6_K, "model.layers.2.self_attn.v_proj.weight": tensor.Q6_K, "model.layers.1.self_attn.v_proj.weight": tensor.Q4_K,
+		}},
+	} {
+		c, err := arch.Parse("config.json", tt.text, arch.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []tensor.Stored
+		for _, s := range arch.Slots(c) {
+			all = append(all, tensor.Stored{Info: tensor.Info{Name: s.Name, DType: tensor.BF16, Shape: s.Shape}})
+		}
+		plan, err := (rule{scheme: Q4_K_M, to: tt.to}).plan(all, rolesOf(c, tt.to))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range tt.want {
+			i := slices.IndexFunc(plan, func(c Choice) bool { return c.Source.Name == name })
+			if i < 0 || plan[i].DType != want {
+				t.Errorf("%s: %s: %+v, want %s", c.Family, name, plan[max(i, 0)], want)
+			}
 		}
 	}
 }
@@ -118,12 +168,12 @@ func TestPlanRefuses(t *testing.T) {
 		{"unknown", "q9", toAPR, fault.Usage},
 	}
 	for _, tt := range tests {
-		if _, err := (rule{scheme: tt.scheme, to: tt.to}).plan(w, 1); fault.KindOf(err) != tt.kind {
+		if _, err := (rule{scheme: tt.scheme, to: tt.to}).plan(w, roles{}); fault.KindOf(err) != tt.kind {
 			t.Errorf("%s: %v, want kind %s", tt.name, err, tt.kind)
 		}
 	}
 	ints := []tensor.Stored{stored("w", tensor.I32, []int{1, 1}, make([]byte, 4))}
-	if _, err := (rule{to: toAPR}).plan(ints, 1); fault.KindOf(err) != fault.Unavailable {
+	if _, err := (rule{to: toAPR}).plan(ints, roles{}); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("integers: %v", err)
 	}
 }

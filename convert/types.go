@@ -1,11 +1,13 @@
 package convert
 
-import "apr/tensor"
+import (
+	"apr/arch"
+	"apr/tensor"
+)
 
-// GGUFTypes returns the element type that a scheme gives each tensor in a GGUF file, by name. tensors are those of a model
-// of so many layers.
-func GGUFTypes(s Scheme, tensors []tensor.Stored, layers int) (map[string]tensor.DType, error) {
-	plan, err := rule{scheme: s, to: toGGUF}.plan(tensors, layers)
+// GGUFTypes returns the element type that a scheme gives each tensor of a model in a GGUF file, by slot.
+func GGUFTypes(s Scheme, c arch.Config, tensors []tensor.Stored) (map[string]tensor.DType, error) {
+	plan, err := rule{scheme: s, to: toGGUF}.plan(tensors, rolesOf(c, toGGUF))
 	if err != nil {
 		return nil, err
 	}

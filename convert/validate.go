@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"apr/arch"
 	"apr/internal/fault"
-	"apr/model"
 	"apr/tensor"
 )
 
@@ -128,7 +128,7 @@ func (j *judge) config(c *Container) {
 		return
 	}
 	j.passed("config.valid", "%s", cfg)
-	want := cfg.TensorShapes()
+	want := arch.Shapes(cfg)
 	for name, shape := range sorted(want) {
 		t, ok := c.File.Tensor(name)
 		switch {
@@ -142,7 +142,7 @@ func (j *judge) config(c *Container) {
 	}
 	for _, t := range c.weights("") {
 		if _, ok := want[t.Name]; !ok && !strings.HasSuffix(t.Name, rotaryTable) {
-			j.report("config.tensors", Failed, t.Name, "is not part of a %s model of this configuration", cfg.Architecture)
+			j.report("config.tensors", Failed, t.Name, "is not part of a %s model of this configuration", cfg.Family)
 		}
 	}
 	j.passed("config.tensors", "all %d tensors of the architecture are there, with their shapes", len(want))
@@ -150,7 +150,7 @@ func (j *judge) config(c *Container) {
 }
 
 // head checks a stored head that ought to be the embedding.
-func (j *judge) head(c *Container, cfg model.Config) {
+func (j *judge) head(c *Container, cfg arch.Config) {
 	t, ok := c.File.Tensor(headName)
 	if !cfg.Tied || !ok || t.Size == 0 {
 		return
@@ -184,11 +184,11 @@ func (j *judge) tokenizer(c *Container) {
 	if err != nil {
 		return
 	}
-	if tok.RealIDs() > cfg.VocabSize {
-		j.report("tokenizer.rows", Failed, embedName, "%d tokens, but %d rows", tok.RealIDs(), cfg.VocabSize)
+	if tok.RealIDs() > cfg.Vocab {
+		j.report("tokenizer.rows", Failed, embedName, "%d tokens, but %d rows", tok.RealIDs(), cfg.Vocab)
 	}
-	j.passed("tokenizer.rows", "%d tokens fit %d rows", tok.RealIDs(), cfg.VocabSize)
-	if cfg.EOS >= 0 && tok.EOS() >= 0 && int32(cfg.EOS) != tok.EOS() {
+	j.passed("tokenizer.rows", "%d tokens fit %d rows", tok.RealIDs(), cfg.Vocab)
+	if len(cfg.EOS) > 0 && tok.EOS() >= 0 && !slices.Contains(cfg.EOS, int(tok.EOS())) {
 		j.report("tokenizer.eos", Warning, "", "the tokenizer ends a text with id %d, the configuration says %d", tok.EOS(), cfg.EOS)
 	}
 	if tok.EOS() < 0 {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/internal/fault"
-	"apr/model"
 	"apr/tensor"
 )
 
@@ -112,7 +112,7 @@ func TestValidateWithoutParts(t *testing.T) {
 		t.Errorf("no tokenizer: %v, %+v", err, v)
 	}
 	small := tiny(false)
-	small.VocabSize, small.EOS = 100, 5
+	small.Vocab, small.EOS = 100, []int{5}
 	w := weightsOf(small)
 	v, err = Validate(context.Background(), open(t, folder(t, small, w, tensor.F32)), ValidateOptions{}, nil)
 	if err != nil || v.Valid || !slices.ContainsFunc(v.Checks, func(c Check) bool { return c.ID == "tokenizer.rows" && c.Status == Failed }) {
@@ -176,8 +176,8 @@ func TestSummary(t *testing.T) {
 	if s, err = Summarize(context.Background(), open(t, out), false); err != nil {
 		t.Fatal(err)
 	}
-	if !s.Tied || s.ParamCount != cfg.ParamCount() || s.Provenance["writer"] != "apr/9" || s.SHA256 != nil {
-		t.Errorf("%+v, want %d parameters", s, cfg.ParamCount())
+	if !s.Tied || s.ParamCount != cfg.Parameters() || s.Provenance["writer"] != "apr/9" || s.SHA256 != nil {
+		t.Errorf("%+v, want %d parameters", s, cfg.Parameters())
 	}
 }
 
@@ -216,7 +216,7 @@ func TestOpenFinds(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	var none model.Config
+	var none arch.Config
 	if len(ConfigFields(none)) != 14 {
 		t.Error("fields of a configuration changed: check diff and inspect")
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"apr/arch"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -65,13 +66,13 @@ func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return planOf(c, out, cfg.Layers, opt)
+	return planOf(c, out, rolesOf(cfg, targets[opt.kind(out)]), opt)
 }
 
-// planOf is Plan for a known number of layers.
-func planOf(c *Container, out string, layers int, opt Options) ([]Choice, *Report, error) {
+// planOf is Plan for known roles.
+func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report, error) {
 	used, dropped := split(c.weights(""))
-	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType}.plan(used, layers)
+	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType}.plan(used, of)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -243,11 +244,11 @@ func checkComplete(c *Container) error {
 		return err
 	}
 	if tok, err := c.Tokenizer(); err == nil { // the writers that need one ask for it
-		if err := tok.CheckRows(cfg.VocabSize); err != nil {
+		if err := tok.CheckRows(cfg.Vocab); err != nil {
 			return err
 		}
 	}
-	want := cfg.TensorShapes()
+	want := arch.Shapes(cfg)
 	for name, shape := range sorted(want) {
 		t, ok := c.File.Tensor(name)
 		if !ok {
@@ -259,7 +260,7 @@ func checkComplete(c *Container) error {
 	}
 	for _, t := range c.weights("") {
 		if _, ok := want[t.Name]; !ok && !strings.HasSuffix(t.Name, rotaryTable) {
-			return fault.In(fault.Load, c.Path, "is not part of a %s model of this configuration", cfg.Architecture).At("tensor %q", t.Name).WithID("E-CONVERT-035")
+			return fault.In(fault.Load, c.Path, "is not part of a %s model of this configuration", cfg.Family).At("tensor %q", t.Name).WithID("E-CONVERT-035")
 		}
 	}
 	return nil

@@ -6,15 +6,16 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"apr/internal/fault"
 )
 
 // checkpointSchema is that of state.json; the ones before it recorded less of what bits depend on.
-const checkpointSchema = "apr.checkpoint/3"
+const checkpointSchema = "apr.checkpoint/4"
 
-var olderSchemas = []string{"apr.checkpoint/1", "apr.checkpoint/2"}
+var olderSchemas = []string{"apr.checkpoint/1", "apr.checkpoint/2", "apr.checkpoint/3"}
 
 // mustAgree lists what a bit-exact continuation depends on: the options that decide bits by value, what the others led to, the
 // program and the device. Values are compared as JSON.
@@ -25,8 +26,8 @@ func (r *Run) mustAgree() map[string]any {
 		identity = d.Identity()
 	}
 	effects := map[string]any{
-		"teacher": r.in.records["teacher"].SHA256, "teacher_config": r.in.teacher.Config.Canonical(),
-		"student": r.beginning(), "student_config": r.in.studentConfig.Canonical(),
+		"teacher": r.in.records["teacher"].SHA256, "teacher_config": json.RawMessage(r.in.teacher.Config.JSON()),
+		"student": r.beginning(), "student_config": json.RawMessage(r.in.studentConfig.JSON()),
 		"data": r.in.records["data"].SHA256, "trained_ids": r.in.trained, "tokens": len(r.in.train.IDs), "vocabulary": r.in.vocab,
 		"schedule_steps": r.steps, "schedule_warmup": r.schedule(r.steps).Warmup,
 		"planned_chunk_rows": r.in.planned.ChunkRows, "planned_micro_rows": r.in.planned.MicroRows,
@@ -81,8 +82,17 @@ func differences(was, is map[string]any) []string {
 	return out
 }
 
+// asMap returns the members of an object, or of a list by their numbers.
 func asMap(v any) map[string]any {
-	m, _ := v.(map[string]any)
+	list, ok := v.([]any)
+	if !ok {
+		m, _ := v.(map[string]any)
+		return m
+	}
+	m := map[string]any{}
+	for i, x := range list {
+		m[strconv.Itoa(i)] = x
+	}
 	return m
 }
 

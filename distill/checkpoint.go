@@ -23,6 +23,7 @@ import (
 	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -519,7 +520,7 @@ func restoreTensors(m *model.Model, s device.Stream, f *safetensors.File) error 
 				return fault.In(fault.Invalid, f.Path(), "is missing or not float32 of shape %v", p.Shape).At("tensor %q", k.prefix+p.Name).
 					WithHint("the checkpoint is of another student").WithID("E-CKPT-003")
 			}
-			host, err := model.ReadFloat32(f.Path(), st)
+			host, err := modelfile.ReadFloat32(f.Path(), st)
 			if err != nil {
 				return err
 			}

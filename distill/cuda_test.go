@@ -69,18 +69,18 @@ func nearLogits(t *testing.T, dir string, x fixture) {
 		{"teacher", loadTeacher(t, d, filepath.Join(dir, "teacher")).Model},
 	} {
 		n := b.Rows * b.SeqLen
-		hidden := s.Temp("hidden", device.Activations, d.Info().Activations, n, m.HiddenSize)
-		logits := s.Temp("logits", device.Logits, tensor.F32, n, m.VocabSize)
+		hidden := s.Temp("hidden", device.Activations, d.Info().Activations, n, m.Config.Hidden)
+		logits := s.Temp("logits", device.Logits, tensor.F32, n, m.Config.Vocab)
 		m.Hidden(s, hidden, db.Tokens)
 		m.Logits(s, logits, hidden)
-		got := make([]float32, n*m.VocabSize)
+		got := make([]float32, n*m.Config.Vocab)
 		if err := s.Download(got, logits); err != nil {
 			t.Fatal(err)
 		}
 		want := x.floats(m.name + "_logits")
 		worst, mean := 1.0, 0.0
 		for r := range n {
-			g, w := got[r*m.VocabSize:(r+1)*m.VocabSize], want[r*m.VocabSize:(r+1)*m.VocabSize]
+			g, w := got[r*m.Config.Vocab:(r+1)*m.Config.Vocab], want[r*m.Config.Vocab:(r+1)*m.Config.Vocab]
 			worst = math.Min(worst, cosine(g, w))
 			mean += divergence(w, g) / float64(n)
 		}

@@ -120,7 +120,7 @@ func (in *inputs) largestBatch(c Config, dev device.Device) (*plan.LargestBatch,
 // diskNeed adds up what a run writes: checkpoints of float32 weights and two moments, the student twice in float32, and
 // once more where it is exported to.
 func (in *inputs) diskNeed(c Config) (d DiskNeed) {
-	params := in.studentConfig.ParamCount()
+	params := in.studentConfig.Parameters()
 	legs, copies := int64(1), int64(2)
 	if c.Control {
 		legs = 2

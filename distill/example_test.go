@@ -9,6 +9,7 @@ import (
 	"apr/device/cpu"
 	"apr/distill"
 	"apr/model"
+	"apr/modelfile"
 	"apr/optim"
 	"apr/teacher"
 )
@@ -21,7 +22,7 @@ func ExampleTrainer() {
 		return
 	}
 	defer dev.Close()
-	files, err := model.Open("../testdata/golden/qwen2/tied_gqa/teacher")
+	files, err := modelfile.Open("../testdata/golden/qwen2/tied_gqa/teacher")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -33,7 +34,7 @@ func ExampleTrainer() {
 		return
 	}
 	c := files.Config // a student of half the depth
-	c.Layers = (c.Layers + 1) / 2
+	c.Layers = c.Layers[:(len(c.Layers)+1)/2]
 	s := dev.NewStream()
 	student := model.NewTrainable(dev, c)
 	student.Init(s, 1)
@@ -42,7 +43,7 @@ func ExampleTrainer() {
 	t := distill.NewTrainer(student, s, b.Rows, b.SeqLen)
 	t.Teacher = &teacher.Resident{Model: big}
 	t.Loss.Spec = device.LossSpec{Alpha: 0.9, Temperature: 2, Divergence: device.ForwardKL}
-	t.Loss.Vocab = c.VocabSize
+	t.Loss.Vocab = c.Vocab
 	t.Optimizer = optim.Optimizer{
 		Schedule: optim.Schedule{Kind: optim.Cosine, Peak: 1e-2, Warmup: 2, Steps: 10, MinRatio: 0.1},
 		AdamW:    device.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, MaxNorm: 1,

@@ -17,6 +17,7 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 	"apr/optim"
 	"apr/teacher"
 	"apr/tensor"
@@ -66,7 +67,7 @@ func newCPU(t *testing.T) device.Device {
 	return d
 }
 
-func openModel(t *testing.T, path string) *model.Files {
+func openModel(t *testing.T, path string) *modelfile.Files {
 	t.Helper()
 	f := modeltest.Open(t, path)
 	if err := f.CheckTensors(); err != nil {
@@ -157,7 +158,7 @@ func (x fixture) batch() corpus.Batch {
 func newTrainer(student *model.Model, s device.Stream, b corpus.Batch, t teacher.Teacher, spec device.LossSpec) *Trainer {
 	tr := NewTrainer(student, s, b.Rows, b.SeqLen)
 	tr.Teacher = t
-	tr.Loss.Spec, tr.Loss.Vocab = spec, student.VocabSize
+	tr.Loss.Spec, tr.Loss.Vocab = spec, student.Config.Vocab
 	tr.Optimizer = optim.Optimizer{
 		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-3, Steps: 1000},
 		AdamW:    device.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, MaxNorm: 1,
@@ -198,11 +199,11 @@ func goldenLogits(t *testing.T, dir string, x fixture) {
 		{"teacher", loadTeacher(t, d, filepath.Join(dir, "teacher")).Model},
 	} {
 		n := b.Rows * b.SeqLen
-		hidden := s.Temp("hidden", device.Activations, d.Info().Activations, n, m.HiddenSize)
-		logits := s.Temp("logits", device.Logits, tensor.F32, n, m.VocabSize)
+		hidden := s.Temp("hidden", device.Activations, d.Info().Activations, n, m.Config.Hidden)
+		logits := s.Temp("logits", device.Logits, tensor.F32, n, m.Config.Vocab)
 		m.Hidden(s, hidden, db.Tokens)
 		m.Logits(s, logits, hidden)
-		got := make([]float32, n*m.VocabSize)
+		got := make([]float32, n*m.Config.Vocab)
 		if err := s.Download(got, logits); err != nil {
 			t.Fatal(err)
 		}

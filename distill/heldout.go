@@ -10,6 +10,7 @@ import (
 	"apr/eval"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 )
 
@@ -75,7 +76,7 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 		return nil
 	}
 	r.obs.Phase("evaluating on held-out text")
-	final, err := model.Open(r.dir.File("student.apr"))
+	final, err := modelfile.Open(r.dir.File("student.apr"))
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (r *Run) checkTeacher(all []Evaluation) error {
 
 // scoreHeldOut scores subjects on the held-out windows beside the teacher, and canaries of the model in final in the
 // memory of student.
-func (r *Run) scoreHeldOut(ctx context.Context, big, student *model.Model, final *model.Files, subjects []eval.Subject) (h HeldOut, err error) {
+func (r *Run) scoreHeldOut(ctx context.Context, big, student *model.Model, final *modelfile.Files, subjects []eval.Subject) (h HeldOut, err error) {
 	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
 	if err != nil {
 		return h, err
@@ -156,7 +157,7 @@ func (r *Run) evaluation(s eval.Scores) Evaluation {
 // canaries scores two broken variants of the model in final, in the memory of student: one that knows nothing, and one
 // whose weights are the right ones in the wrong places. Each costs one forward pass of the student over the held-out
 // text. All six canaries, and a gate, are those of apr eval.
-func (r *Run) canaries(ctx context.Context, student *model.Model, final *model.Files, distilled eval.Scores, w *corpus.Windows, o eval.Options) (all []Canary, err error) {
+func (r *Run) canaries(ctx context.Context, student *model.Model, final *modelfile.Files, distilled eval.Scores, w *corpus.Windows, o eval.Options) (all []Canary, err error) {
 	for _, c := range eval.Canaries(final, r.in.vocab, 0, r.Seed) {
 		if c.Name != canaryZeroed && c.Name != canaryShuffled {
 			continue

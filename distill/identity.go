@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 )
 
@@ -17,16 +17,16 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	if in.student == nil {
 		return nil
 	}
-	k, how := model.Kinship{Relation: model.Same}, "both are the same file"
+	k, how := modelfile.Kinship{Relation: modelfile.Same}, "both are the same file"
 	if !sameFile(c.Teacher, c.Student) {
 		obs.Phase("comparing teacher and student")
 		var err error
-		if k, err = model.Identify(ctx, in.teacher, in.student, func(done, total int64) { obs.Advance(int(100*done/max(total, 1)), 100) }); err != nil {
+		if k, err = modelfile.Identify(ctx, in.teacher, in.student, func(done, total int64) { obs.Advance(int(100*done/max(total, 1)), 100) }); err != nil {
 			return err
 		}
 		how = fmt.Sprintf("the relative difference of their values is at most %.1g", k.Difference)
 	}
-	related := k.Relation != model.Different
+	related := k.Relation != modelfile.Different
 	in.kin = &runlog.Kinship{
 		Relation: string(k.Relation), Tensor: k.Tensor, Field: k.Field, Difference: runlog.Number(k.Difference), Rounding: k.Rounding,
 		Values: k.Values, Allowed: related && c.AllowSameModel, Text: k.String(),
@@ -37,7 +37,7 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	switch {
 	case !related || c.AllowSameModel:
 		return nil
-	case k.Relation == model.Derived:
+	case k.Relation == modelfile.Derived:
 		return fault.In(fault.Invalid, c.Student, "teacher and student are the same model in other precision: %s, up to a relative difference of %.2g in %s", k.Rounding, k.Difference, k.Tensor).
 			WithHint("only rounding can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-007")
 	}
@@ -80,7 +80,7 @@ const noDivergence = 1e-6
 // comparison of values cannot see, such as one with its neurons in another order.
 func (l *leg) checkFirst(k int, rec Record) error {
 	r := l.run
-	if k != 0 || l.teacher == nil || rec.Refused() || !(math.Abs(rec.MeanD) <= noDivergence) || r.in.kin != nil && r.in.kin.Relation != string(model.Different) {
+	if k != 0 || l.teacher == nil || rec.Refused() || !(math.Abs(rec.MeanD) <= noDivergence) || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
 		return nil
 	}
 	r.obs.Message("warning: the divergence of the first step is %.1e: before any training the student gives the teacher's distribution; is it a copy of the teacher?", rec.MeanD)

@@ -11,7 +11,7 @@ import (
 
 	"apr/internal/contracttest"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/run/diagnose"
 	runlog "apr/run/log"
 	"apr/tensor"
@@ -37,7 +37,7 @@ func changedCopy(t *testing.T, d tensor.DType, change func(name string, cols int
 		out = append(out, tensor.BytesSource(tensor.Info{Name: st.Name, DType: d, Shape: st.Shape}, raw))
 	}
 	dir := filepath.Join(t.TempDir(), "copy")
-	if _, err := model.SaveHF(dir, f.Config, tok, out, d, false); err != nil {
+	if _, err := modelfile.SaveHF(dir, f.Config, tok, out, d, false); err != nil {
 		t.Fatal(err)
 	}
 	return dir

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"strings"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/plan"
 	runlog "apr/run/log"
 	"apr/teacher"
@@ -19,8 +21,8 @@ import (
 
 // inputs are the opened models and the encoded data of a run.
 type inputs struct {
-	teacher, student *model.Files // student nil: a new one
-	studentConfig    model.Config
+	teacher, student *modelfile.Files // student nil: a new one
+	studentConfig    arch.Config
 	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one; nil: it has none
 	vocab            int                  // V: ids that both models share
 	unproven         string               // why nothing proves that they mean the same by them; empty: their tokenizers do
@@ -39,7 +41,7 @@ type inputs struct {
 
 func (in *inputs) close() error {
 	var errs []error
-	for _, f := range []*model.Files{in.teacher, in.student} {
+	for _, f := range []*modelfile.Files{in.teacher, in.student} {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
@@ -72,7 +74,7 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 
 // openModels opens teacher and student and checks that they fit each other.
 func (in *inputs) openModels(c Config, obs Observer) (err error) {
-	if in.teacher, err = model.Open(c.Teacher); err != nil {
+	if in.teacher, err = modelfile.Open(c.Teacher); err != nil {
 		return err
 	}
 	if err := in.teacher.CheckTensors(); err != nil {
@@ -95,7 +97,7 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 
 // warnings are what was tolerated in the models' files, as a checksum that is missing.
 func (in *inputs) warnings() (all []string) {
-	for _, f := range []*model.Files{in.teacher, in.student} {
+	for _, f := range []*modelfile.Files{in.teacher, in.student} {
 		if f == nil {
 			continue
 		}
@@ -109,20 +111,25 @@ func (in *inputs) warnings() (all []string) {
 // openStudent opens the student to start from, or reads the configuration of a new one.
 func (in *inputs) openStudent(c Config) (err error) {
 	if c.StudentConfig != "" {
-		in.studentConfig, err = model.ReadConfig(c.StudentConfig)
+		if in.studentConfig, err = modelfile.ReadConfig(c.StudentConfig); err == nil {
+			err = model.Computed(in.studentConfig)
+		}
 		return err
 	}
-	if in.student, err = model.Open(c.Student); err != nil {
+	if in.student, err = modelfile.Open(c.Student); err != nil {
 		return err
 	}
 	in.studentConfig = in.student.Config
+	if err := model.Computed(in.studentConfig); err != nil {
+		return err
+	}
 	return in.student.CheckTensors()
 }
 
 // align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string. Only
 // data of ids alone, without text, can do without them.
 func (in *inputs) align(c Config, obs Observer) (err error) {
-	path, rows := c.Student+c.StudentConfig, in.studentConfig.VocabSize
+	path, rows := c.Student+c.StudentConfig, in.studentConfig.Vocab
 	if c.Dataset != "" && len(c.EvalData) == 0 {
 		in.tokenizer, in.vocab, in.unproven, err = teacher.AlignIDs(in.teacher, in.student, path, rows)
 	} else {
@@ -137,7 +144,7 @@ func (in *inputs) align(c Config, obs Observer) (err error) {
 	if in.tokenizer != nil {
 		in.recordTokenizer(c)
 	}
-	if t, s := in.teacher.Config.VocabSize, in.studentConfig.VocabSize; t != s || t != in.vocab {
+	if t, s := in.teacher.Config.Vocab, in.studentConfig.Vocab; t != s || t != in.vocab {
 		obs.Message("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
 	}
 	return nil
@@ -167,20 +174,20 @@ func (in *inputs) hashModels(c Config) error {
 	if err != nil {
 		return err
 	}
-	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Of: ofWeights, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String(), Config: in.teacher.Config.SHA256()}
+	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Of: ofWeights, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String(), Config: in.teacher.Config.Hash()}
 	if in.student == nil {
 		sum, _, err := hashFile(c.StudentConfig)
 		if err != nil {
 			return err
 		}
-		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, SHA256: sum, Of: "the configuration file", Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig), Config: in.studentConfig.SHA256()}
+		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, SHA256: sum, Of: "the configuration file", Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig), Config: in.studentConfig.Hash()}
 		return nil
 	}
 	studentHash, err := in.student.WeightsSHA256()
 	if err != nil {
 		return err
 	}
-	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String(), Config: in.studentConfig.SHA256()}
+	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String(), Config: in.studentConfig.Hash()}
 	return nil
 }
 

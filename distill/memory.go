@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"strings"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/device/dry"
@@ -21,7 +22,7 @@ type DryRun struct {
 	Target  func() dry.Target // afresh for each run
 	Teacher *model.Outline
 	Form    device.Form // of the teacher's matrices
-	Student model.Config
+	Student arch.Config
 	Loss    device.LossSpec
 	Vocab   int // V: ids that both models share
 	SeqLen  int
@@ -191,7 +192,7 @@ func (t *Trainer) Cut(s plan.Setting) {
 // dryRun describes the run's step.
 func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	return DryRun{
-		Target: target, Teacher: in.teacher.Outline(), Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
+		Target: target, Teacher: model.Describe(in.teacher), Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control,
 	}
 }

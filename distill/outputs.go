@@ -9,6 +9,7 @@ import (
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -18,7 +19,7 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 	r.obs.Phase("writing the student")
 	tensors := m.Sources(r.stream, tensor.F32)
 	folder := r.dir.File("student")
-	names, err := model.SaveHF(folder, m.Config, r.in.tokenizer, tensors, tensor.F32, true)
+	names, err := modelfile.SaveHF(folder, m.Config, r.in.tokenizer, tensors, tensor.F32, true)
 	if err != nil {
 		return err
 	}
@@ -32,7 +33,7 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 		"data_sha256": r.in.records["data"].SHA256, "alpha": r.Loss.Alpha, "temperature": r.Loss.Temperature,
 		"steps": out.StepsCompleted, "tokens": out.TokensSeen, "seed": r.Seed,
 	}
-	if err := model.SaveAPR(r.dir.File("student.apr"), m.Config, r.in.tokenizer, tensors, provenance, r.Writer, true); err != nil {
+	if err := modelfile.SaveAPR(r.dir.File("student.apr"), m.Config, r.in.tokenizer, tensors, provenance, r.Writer, true); err != nil {
 		return err
 	}
 	files = append(files, "student.apr")
@@ -57,7 +58,7 @@ func (r *Run) export(m *model.Model, out *Outcome) error {
 	switch filepath.Ext(r.Export) {
 	case ".gguf":
 		name := strings.TrimSuffix(filepath.Base(r.Export), ".gguf")
-		err = model.SaveGGUF(r.Export, m.Config, r.in.tokenizer, m.Sources(r.stream, tensor.F32), model.GGUFOrigin{Name: name}, r.Force)
+		err = modelfile.SaveGGUF(r.Export, m.Config, r.in.tokenizer, m.Sources(r.stream, tensor.F32), modelfile.GGUFOrigin{Name: name}, r.Force)
 	case ".safetensors":
 		err = copyFile(r.Export, r.dir.File(filepath.Join("student", "model.safetensors")), r.Force)
 	default:

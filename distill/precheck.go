@@ -66,7 +66,7 @@ func (p *Precheck) Probe(ctx context.Context, open func() (device.Device, error)
 func (p *Precheck) Disk() DiskNeed { return p.in.diskNeed(p.c) }
 
 // CheckpointBytes returns the size of one checkpoint: weights and two moments in float32.
-func (p *Precheck) CheckpointBytes() int64 { return 12 * p.in.studentConfig.ParamCount() }
+func (p *Precheck) CheckpointBytes() int64 { return 12 * p.in.studentConfig.Parameters() }
 
 // Identity compares the values of both models and refuses a student that is the teacher; then it hashes both. Without a
 // fault, the relation comes with the hashes: nil for a new student.

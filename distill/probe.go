@@ -11,6 +11,7 @@ import (
 	"apr/device"
 	"apr/device/dry"
 	"apr/model"
+	"apr/modelfile"
 	"apr/optim"
 	"apr/plan"
 	"apr/teacher"
@@ -61,7 +62,7 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 		return nil, err
 	}
 	few := firstLayers(in.teacher)
-	few.Config.Layers = min(few.Config.Layers, probeLayers)
+	few.Config.Layers = few.Config.Layers[:min(len(few.Config.Layers), probeLayers)]
 	big, err := model.LoadFrozenAs(dev, few, device.TeacherWeights, k.form)
 	if err != nil {
 		return nil, err
@@ -71,7 +72,7 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 	if err != nil {
 		return nil, err
 	}
-	p := &Probe{Layers: few.Config.Layers, Of: in.teacher.Config.Layers, Steps: probeSteps, Tokens: rows * c.SeqLen}
+	p := &Probe{Layers: len(few.Config.Layers), Of: len(in.teacher.Config.Layers), Steps: probeSteps, Tokens: rows * c.SeqLen}
 	var total, body []float64
 	rng := rand.New(rand.NewPCG(c.Seed, 9))
 	for i := range 1 + probeSteps {
@@ -104,7 +105,7 @@ type partly struct{ tensor.File }
 func (partly) Verify() error { return nil }
 
 // firstLayers returns f to be read in part.
-func firstLayers(f *model.Files) *model.Files {
+func firstLayers(f *modelfile.Files) *modelfile.Files {
 	few, c := *f, *f.Container
 	c.File = partly{f.File}
 	few.Container = &c

@@ -8,31 +8,24 @@ import (
 	"path/filepath"
 	"testing"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/internal/ref"
-	"apr/model"
 	"apr/tensor"
 )
 
 // tiedDir holds a student of 320 ids and a teacher of 352.
 var tiedDir = filepath.Join(goldens, "qwen2", "tied_gqa")
 
-func refConfig(c model.Config) ref.Config {
-	return ref.Config{
-		Vocab: c.VocabSize, Hidden: c.HiddenSize, FFN: c.IntermediateSize, Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads,
-		HeadDim: c.HeadDim, Theta: c.RopeTheta, Eps: c.RMSNormEps, Tied: c.Tied,
-	}
-}
-
 // refModel reads a model in float64.
-func refModel(t *testing.T, path string) *ref.Model {
+func refModel(t *testing.T, path string) *ref.Net {
 	t.Helper()
 	f := openModel(t, path)
-	m := &ref.Model{Config: refConfig(f.Config), Params: map[string]ref.Mat{}}
-	for name, shape := range f.Config.TensorShapes() {
+	m := &ref.Net{Arch: f.Config, Params: map[string]ref.Mat{}}
+	for name, shape := range arch.Shapes(f.Config) {
 		v, err := f.ReadFloat32(name)
 		if err != nil {
 			t.Fatal(err)
@@ -119,11 +112,11 @@ func TestStepAgainstFloat64(t *testing.T) {
 		t.Run(fmt.Sprintf("divergence %d, β %g", spec.Divergence, spec.Beta), func(t *testing.T) {
 			contracttest.Cases(t, 1)
 			loss, sums, dz := ref.StepLoss(z, tz, targets, mask, spec)
-			wide := ref.New(z.Rows, student.Vocab)
+			wide := ref.New(z.Rows, student.Arch.Vocab)
 			for r := range z.Rows {
 				copy(wide.Row(r), dz.Row(r))
 			}
-			want := student.Backward(trace, wide)
+			want := trace.Backward(wide)
 
 			tr := tinyTrainer(t, b, spec)
 			tr.Loss.Vocab, tr.MicroRows, tr.Loss.ChunkRows = vocab, 1, 4

@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/eval"
 	"apr/internal/disk"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/optim"
 	runlog "apr/run/log"
 	"apr/teacher"
@@ -59,10 +61,10 @@ func (p *Replay) Close() error { return p.run.in.close() }
 func (p *Replay) Inputs() map[string]runlog.Input { return p.run.in.records }
 
 // Teacher returns the teacher's file.
-func (p *Replay) Teacher() *model.Files { return p.run.in.teacher }
+func (p *Replay) Teacher() *modelfile.Files { return p.run.in.teacher }
 
 // StudentConfig returns the student's shape.
-func (p *Replay) StudentConfig() model.Config { return p.run.in.studentConfig }
+func (p *Replay) StudentConfig() arch.Config { return p.run.in.studentConfig }
 
 // Vocab returns V, the number of ids in the loss.
 func (p *Replay) Vocab() int { return p.run.in.vocab }
@@ -197,7 +199,7 @@ func (p *Replay) Weights() (map[string][]float32, error) {
 
 // Evaluate scores the teacher, the untrained student, the distilled one in the file final, and the control in its last
 // state, as the run did at its end; empty without held-out data.
-func (p *Replay) Evaluate(ctx context.Context, final *model.Files, control bool) (h HeldOut, err error) {
+func (p *Replay) Evaluate(ctx context.Context, final *modelfile.Files, control bool) (h HeldOut, err error) {
 	r := p.run
 	if r.in.held == nil {
 		return h, nil

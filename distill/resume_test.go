@@ -110,13 +110,13 @@ func TestResumeIdentity(t *testing.T) {
 		want   string
 	}{
 		{"nothing", func(*Config) {}, 0, ""},
-		{"the teacher's theta", func(*Config) { replace(config, `1000000.0`, `1000001.0`) }, fault.Invalid, "teacher_config.RopeTheta was 1e+06, is 1.000001e+06"},
-		{"the teacher's epsilon", func(*Config) { replace(config, `1e-06`, `2e-06`) }, fault.Invalid, "teacher_config.RMSNormEps was 1e-06, is 2e-06"},
-		{"the teacher's positions", func(*Config) { replace(config, `2048`, `1024`) }, fault.Invalid, "teacher_config.MaxPositions was 2048, is 1024"},
-		{"the student's theta", func(*Config) { replace(student, `1e6`, `2e6`) }, fault.Invalid, "student_config.RopeTheta was 1e+06, is 2e+06"},
-		{"the student's epsilon", func(*Config) { replace(student, `1e-6`, `2e-6`) }, fault.Invalid, "student_config.RMSNormEps was 1e-06, is 2e-06"},
-		{"the student's positions", func(*Config) { replace(student, `256`, `128`) }, fault.Invalid, "student_config.MaxPositions was 256, is 128"},
-		{"how the student is drawn", func(*Config) { replace(student, `"vocab_size"`, `"initializer_range":0.03,"vocab_size"`) }, fault.Invalid, "student_config.InitializerRange was 0.02, is 0.03"},
+		{"the teacher's theta", func(*Config) { replace(config, `1000000.0`, `1000001.0`) }, fault.Invalid, "teacher_config.ropes.0.theta was 1e+06, is 1.000001e+06"},
+		{"the teacher's epsilon", func(*Config) { replace(config, `1e-06`, `2e-06`) }, fault.Invalid, "teacher_config.eps was 1e-06, is 2e-06"},
+		{"the teacher's positions", func(*Config) { replace(config, `2048`, `1024`) }, fault.Invalid, "teacher_config.max_positions was 2048, is 1024"},
+		{"the student's theta", func(*Config) { replace(student, `1e6`, `2e6`) }, fault.Invalid, "student_config.ropes.0.theta was 1e+06, is 2e+06"},
+		{"the student's epsilon", func(*Config) { replace(student, `1e-6`, `2e-6`) }, fault.Invalid, "student_config.eps was 1e-06, is 2e-06"},
+		{"the student's positions", func(*Config) { replace(student, `256`, `128`) }, fault.Invalid, "student_config.max_positions was 256, is 128"},
+		{"how the student is drawn", func(*Config) { replace(student, `"vocab_size"`, `"initializer_range":0.03,"vocab_size"`) }, fault.Invalid, "student_config.init_range was 0.02, is 0.03"},
 		{"blanks in the student's file", func(*Config) { replace(student, `,`, ` , `) }, 0, ""},
 		{"the text", func(*Config) { put(text, strings.Replace(words, "println(1", "println(7", 1)) }, fault.Invalid, "trained_ids was "},
 		{"the program", func(c *Config) { c.Build = "another" }, fault.Invalid, "program was test, is another"},
@@ -125,7 +125,7 @@ func TestResumeIdentity(t *testing.T) {
 		}, fault.Invalid, "learning_rate was not recorded, is 0.01"},
 		{"an older checkpoint", func(*Config) {
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/2" })
-		}, fault.Invalid, "the checkpoint is of schema apr.checkpoint/2, which recorded less of what bits depend on than apr.checkpoint/3"},
+		}, fault.Invalid, "the checkpoint is of schema apr.checkpoint/2, which recorded less of what bits depend on than apr.checkpoint/4"},
 		{"an older checkpoint, allowed", func(c *Config) {
 			c.AllowChanged = true
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/2" })
@@ -133,7 +133,7 @@ func TestResumeIdentity(t *testing.T) {
 		{"a newer checkpoint", func(c *Config) {
 			c.AllowChanged = true
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/9" })
-		}, fault.Format, `is a checkpoint of schema "apr.checkpoint/9"; this program reads apr.checkpoint/3`},
+		}, fault.Format, `is a checkpoint of schema "apr.checkpoint/9"; this program reads apr.checkpoint/4`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)

@@ -209,7 +209,7 @@ func (r *Run) recordDecisions() error {
 		reason = fmt.Sprintf("kept as products read them, in %v", r.dev.Info().Activations)
 	}
 	r.obs.Message("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)
-	vocabulary := map[string]int{"effective_vocab": r.in.vocab, "teacher_rows": r.in.teacher.Config.VocabSize, "student_rows": r.in.studentConfig.VocabSize}
+	vocabulary := map[string]int{"effective_vocab": r.in.vocab, "teacher_rows": r.in.teacher.Config.Vocab, "student_rows": r.in.studentConfig.Vocab}
 	cut := "both models are cut to the tokenizer's ids before the softmax"
 	var warned error
 	if r.in.unproven != "" {

@@ -6,7 +6,7 @@ import (
 
 	"apr/corpus"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/tokenizer"
 )
@@ -71,7 +71,7 @@ func (in *inputs) anyTokenizer(c Config) (*tokenizer.Tokenizer, string, error) {
 		return in.tokenizer, c.Teacher, nil
 	}
 	tok, err := in.teacher.Tokenizer()
-	if model.HasNoTokenizer(err) {
+	if modelfile.HasNoTokenizer(err) {
 		return nil, "", nil
 	}
 	return tok, c.Teacher, err
@@ -84,9 +84,9 @@ func (in *inputs) endOfShards(c Config, origin corpus.ShardOrigin) (int32, error
 		return corpus.EndOfText(in.tokenizer)
 	}
 	eos, known := int32(origin.EOS), origin.EOS >= 0
-	for _, id := range []int{in.studentConfig.EOS, in.teacher.Config.EOS} {
-		if !known && id >= 0 {
-			eos, known = int32(min(id, math.MaxInt32)), true
+	for _, ids := range [][]int{in.studentConfig.EOS, in.teacher.Config.EOS} {
+		if !known && len(ids) > 0 {
+			eos, known = int32(min(ids[0], math.MaxInt32)), true
 		}
 	}
 	switch {

@@ -13,11 +13,12 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/device/cpu"
 	"apr/format/aprfile"
 	"apr/internal/contracttest"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/tensor"
 	"apr/tokenizer"
@@ -41,13 +42,12 @@ func narrowTeacher(t *testing.T, real int) string {
 	if tok, err = tokenizer.FromData("filled tokenizer", d); err != nil {
 		t.Fatal(err)
 	}
-	c := model.Config{
-		Architecture: "qwen2", HiddenSize: 32, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 16, IntermediateSize: 48, VocabSize: largeRows,
-		MaxPositions: 64, RopeTheta: 1e4, RMSNormEps: 1e-6, Tied: true, BOS: -1, EOS: int(tok.EOS()), DType: tensor.F32, InitializerRange: 0.02,
-	}
+	c := arch.Qwen2(arch.Sizes{Hidden: 32, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 16, Width: 48, Vocab: largeRows,
+		MaxPositions: 64, Theta: 1e4, Eps: 1e-6, Tied: true, BOS: -1, EOS: int(tok.EOS()), DType: tensor.F32, InitRange: 0.02,
+	})
 	var sources []tensor.Source
 	rng := rand.New(rand.NewPCG(1, 2))
-	for name, shape := range c.TensorShapes() {
+	for name, shape := range arch.Shapes(c) {
 		n, _ := tensor.Elements(shape)
 		data := make([]byte, 4*n)
 		for i := range n {
@@ -67,7 +67,7 @@ func narrowTeacher(t *testing.T, real int) string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := aprfile.Encode(f, sources, aprfile.Options{Metadata: model.APRMetadata(c, tok, nil), Tied: true}); err != nil {
+	if _, err := aprfile.Encode(f, sources, aprfile.Options{Metadata: modelfile.APRMetadata(c, tok, nil), Tied: true}); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"sync"
 
+	"apr/arch"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -21,7 +22,7 @@ const CanaryErrors = 5
 type Canary struct {
 	Name  string
 	What  string // what was done to the model, for reports
-	Files *model.Files
+	Files *modelfile.Files
 }
 
 // Canaries returns the six canaries of f. They share f's file, hold no weights of their own, and are loaded one after the
@@ -33,10 +34,10 @@ type Canary struct {
 //	swapped tokenizer  rows of embedding and head permuted alike: a good model of other ids
 //	layer dropped      the last layer is missing
 //	constant answer    always predicts the same id, with certainty
-func Canaries(f *model.Files, vocab int, constant int32, seed uint64) []Canary {
-	deviation := f.Config.InitializerRange
+func Canaries(f *modelfile.Files, vocab int, constant int32, seed uint64) []Canary {
+	deviation := f.Config.InitRange
 	short := f.Config
-	short.Layers--
+	short.Layers = short.Layers[:len(short.Layers)-1]
 	return []Canary{
 		{"zeroed", "every weight is 0", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
 			return tensor.Stored{Info: t.Info, ReaderAt: zeros(t.Size)}
@@ -50,7 +51,7 @@ func Canaries(f *model.Files, vocab int, constant int32, seed uint64) []Canary {
 		{"swapped tokenizer", "ids permuted", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
 			return permuteIDs(name, t, vocab, seed)
 		})},
-		{"layer dropped", fmt.Sprintf("without layer %d, the last", f.Config.Layers-1), altered(f, short, nil)},
+		{"layer dropped", fmt.Sprintf("without layer %d, the last", len(f.Config.Layers)-1), altered(f, short, nil)},
 		{"constant answer", fmt.Sprintf("always predicts id %d", constant), altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
 			return always(name, t, int(constant))
 		})},
@@ -65,15 +66,15 @@ func mix(seed uint64, name string) uint64 {
 }
 
 // altered returns f with another configuration and other tensors. Closing it closes nothing.
-func altered(f *model.Files, c model.Config, change func(string, tensor.Stored) tensor.Stored) *model.Files {
+func altered(f *modelfile.Files, c arch.Config, change func(string, tensor.Stored) tensor.Stored) *modelfile.Files {
 	container := *f.Container
 	container.File = alteredFile{f.File, c, change}
-	return &model.Files{Container: &container, Config: c}
+	return &modelfile.Files{Container: &container, Config: c}
 }
 
 type alteredFile struct {
 	tensor.File
-	config model.Config
+	config arch.Config
 	change func(string, tensor.Stored) tensor.Stored
 }
 
@@ -81,7 +82,7 @@ type alteredFile struct {
 func (a alteredFile) Close() error { return nil }
 
 func (a alteredFile) Tensors() (all []tensor.Stored) {
-	want := a.config.TensorShapes()
+	want := arch.Shapes(a.config)
 	for _, t := range a.File.Tensors() {
 		if _, ok := want[t.Name]; ok {
 			changed, _ := a.Tensor(t.Name)

@@ -13,10 +13,11 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 )
 
 // nats scores an opened model on the beginning of the held-out text, on a device of its own.
-func nats(t *testing.T, f *model.Files, w *corpus.Windows) []eval.Position {
+func nats(t *testing.T, f *modelfile.Files, w *corpus.Windows) []eval.Position {
 	t.Helper()
 	d := modeltest.CPU(t, cpu.Options{})
 	if err := f.CheckTensors(); err != nil {

@@ -28,8 +28,8 @@ func LogLikelihoods(ctx context.Context, s device.Stream, m *model.Model, rows [
 	if longest == 0 {
 		return nil, fault.New(fault.Invalid, "nothing to evaluate: no continuation")
 	}
-	if longest > m.MaxPositions {
-		return nil, fault.New(fault.Inference, "a prompt and its continuation have %d tokens, the model %d positions", longest, m.MaxPositions)
+	if longest > m.Config.MaxPositions {
+		return nil, fault.New(fault.Inference, "a prompt and its continuation have %d tokens, the model %d positions", longest, m.Config.MaxPositions)
 	}
 	o := Options{Vocab: vocab}
 	o.defaults(longest)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
@@ -24,18 +25,15 @@ import (
 const golden = "../testdata/golden/qwen2/tied_gqa"
 
 // goldenModels returns student (320 ids) and teacher (352 ids) on one device, and both in float64.
-func goldenModels(t *testing.T) (s device.Stream, on [2]*model.Model, exact [2]*ref.Model) {
+func goldenModels(t *testing.T) (s device.Stream, on [2]*model.Model, exact [2]*ref.Net) {
 	t.Helper()
 	d := modeltest.CPU(t, cpu.Options{})
 	for i, name := range []string{"student", "teacher"} {
 		f := modeltest.Open(t, filepath.Join(golden, name))
 		on[i] = modeltest.On(t, d, f)
 		c := f.Config
-		exact[i] = &ref.Model{Params: map[string]ref.Mat{}, Config: ref.Config{
-			Vocab: c.VocabSize, Hidden: c.HiddenSize, FFN: c.IntermediateSize, Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads,
-			HeadDim: c.HeadDim, Theta: c.RopeTheta, Eps: c.RMSNormEps, Tied: c.Tied,
-		}}
-		for name, shape := range c.TensorShapes() {
+		exact[i] = &ref.Net{Arch: c, Params: map[string]ref.Mat{}}
+		for name, shape := range arch.Shapes(c) {
 			v, err := f.ReadFloat32(name)
 			if err != nil {
 				t.Fatal(err)
@@ -131,7 +129,7 @@ func TestCompareRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	zero := on[0].Config
-	zero.InitializerRange = math.MaxFloat32
+	zero.InitRange = math.MaxFloat32
 	broken := model.NewTrainable(on[0].Device(), zero)
 	broken.Init(s, 1)
 	student := []eval.Subject{{Name: "small", Model: on[0]}}

@@ -90,13 +90,13 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 		return nil, fault.New(fault.Invalid, "nothing to evaluate: %d windows, %d models", w.Len(), len(subjects))
 	}
 	o.defaults(w.SeqLen)
-	if reference != nil && reference.VocabSize < o.Vocab {
-		return nil, fault.New(fault.Load, "the reference has %d vocabulary rows, fewer than the %d ids of the data", reference.VocabSize, o.Vocab)
+	if reference != nil && reference.Config.Vocab < o.Vocab {
+		return nil, fault.New(fault.Load, "the reference has %d vocabulary rows, fewer than the %d ids of the data", reference.Config.Vocab, o.Vocab)
 	}
 	c := &comparison{s: s, o: o, reference: reference, subjects: subjects, scores: make([]Scores, len(subjects))}
 	for i, sub := range subjects {
-		if sub.Model.VocabSize < o.Vocab {
-			return nil, fault.New(fault.Load, "%s has %d vocabulary rows, fewer than the %d ids of the data", sub.Name, sub.Model.VocabSize, o.Vocab)
+		if sub.Model.Config.Vocab < o.Vocab {
+			return nil, fault.New(fault.Load, "%s has %d vocabulary rows, fewer than the %d ids of the data", sub.Name, sub.Model.Config.Vocab, o.Vocab)
 		}
 		c.scores[i] = Scores{Name: sub.Name, compared: reference != nil}
 	}
@@ -196,12 +196,12 @@ func (c *comparison) chunk(ctx context.Context, xs []device.Tensor, ref, z, t de
 // hidden returns the final hidden states of the kept positions.
 func (c *comparison) hidden(m *model.Model) device.Tensor {
 	act, n := m.Device().Info().Activations, c.batch.Tokens.Rows*c.batch.Tokens.SeqLen
-	all := c.s.Temp("hidden", device.Activations, act, n, m.HiddenSize)
+	all := c.s.Temp("hidden", device.Activations, act, n, m.Config.Hidden)
 	m.Hidden(c.s, all, c.batch.Tokens)
 	if c.batch.Keep.IsZero() {
 		return all
 	}
-	kept := c.s.Temp("hidden.kept", device.Activations, act, c.batch.N, m.HiddenSize)
+	kept := c.s.Temp("hidden.kept", device.Activations, act, c.batch.N, m.Config.Hidden)
 	c.s.Gather(kept, all, c.batch.Keep)
 	c.s.Release(all)
 	return kept

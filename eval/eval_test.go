@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
@@ -15,6 +16,7 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 )
 
 // reference is what transformers computes in float64 from the stored bfloat16 weights; see testdata/models/README.md.
@@ -27,12 +29,12 @@ type reference struct {
 
 const gosrc = "../testdata/models/gosrc"
 
-func loadGosrc(t *testing.T) (device.Stream, *model.Files, *model.Model) {
+func loadGosrc(t *testing.T) (device.Stream, *modelfile.Files, *model.Model) {
 	t.Helper()
 	return modeltest.Load(t, gosrc, cpu.Options{})
 }
 
-func heldOut(t *testing.T, f *model.Files) *corpus.Tokens {
+func heldOut(t *testing.T, f *modelfile.Files) *corpus.Tokens {
 	t.Helper()
 	return modeltest.Text(t, f, "../examples/gosrc/data/gosrc-val.jsonl.zst")
 }
@@ -80,9 +82,9 @@ func TestReferenceNats(t *testing.T) {
 // less the reference's entropy.
 func TestUniformModel(t *testing.T) {
 	s, f, m := loadGosrc(t)
-	c := f.Config
-	c.Layers, c.HiddenSize, c.Heads, c.KVHeads, c.HeadDim, c.IntermediateSize = 1, 64, 1, 1, 64, 64
-	zero := model.NewTrainable(m.Device(), c).Frozen()
+	c := f.Config.Sizes()
+	c.Layers, c.Hidden, c.Heads, c.KVHeads, c.HeadDim, c.Width = 1, 64, 1, 1, 64, 64
+	zero := model.NewTrainable(m.Device(), arch.Qwen2(c)).Frozen()
 	text := heldOut(t, f)
 	text = &corpus.Tokens{IDs: text.IDs[:2049], EOS: text.EOS}
 	w, err := corpus.NewWindows(text, 512, 512)

@@ -9,6 +9,7 @@ import (
 	"apr/device/cpu"
 	"apr/eval"
 	"apr/model"
+	"apr/modelfile"
 )
 
 // A model is scored on the windows of a text, against a reference: here against itself, so that they agree.
@@ -19,7 +20,7 @@ func ExampleCompare() {
 		return
 	}
 	defer dev.Close()
-	files, err := model.Open("../testdata/golden/qwen2/tied_gqa/student")
+	files, err := modelfile.Open("../testdata/golden/qwen2/tied_gqa/student")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -36,7 +37,7 @@ func ExampleCompare() {
 		fmt.Println(err)
 		return
 	}
-	scores, err := eval.Compare(context.Background(), dev.NewStream(), m, []eval.Subject{{Name: "student", Model: m}}, windows, eval.Options{Vocab: m.VocabSize})
+	scores, err := eval.Compare(context.Background(), dev.NewStream(), m, []eval.Subject{{Name: "student", Model: m}}, windows, eval.Options{Vocab: m.Config.Vocab})
 	if err != nil {
 		fmt.Println(err)
 		return

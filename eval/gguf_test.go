@@ -81,13 +81,13 @@ func joined(t *testing.T) string {
 func lossOver(t *testing.T, s device.Stream, m *model.Model, b *model.Batch) device.Scalars {
 	t.Helper()
 	act, positions := m.Device().Info().Activations, b.Tokens.Rows*b.Tokens.SeqLen
-	x := s.Temp("hidden", device.Activations, act, positions, m.HiddenSize)
+	x := s.Temp("hidden", device.Activations, act, positions, m.Config.Hidden)
 	defer s.Release(x)
 	m.Hidden(s, x, b.Tokens)
-	kept := s.Temp("hidden.kept", device.Activations, act, b.N, m.HiddenSize)
+	kept := s.Temp("hidden.kept", device.Activations, act, b.N, m.Config.Hidden)
 	defer s.Release(kept)
 	s.Gather(kept, x, b.Keep)
-	z := s.Temp("logits", device.Logits, tensor.F32, b.N, m.VocabSize)
+	z := s.Temp("logits", device.Logits, tensor.F32, b.N, m.Config.Vocab)
 	defer s.Release(z)
 	m.Logits(s, z, kept)
 	s.SetScalars(device.Scalars{InvN: 1})

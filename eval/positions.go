@@ -46,8 +46,8 @@ func Positions(ctx context.Context, s device.Stream, reference, m *model.Model, 
 	}
 	o.defaults(w.SeqLen)
 	for _, x := range []*model.Model{reference, m} {
-		if x != nil && x.VocabSize < o.Vocab {
-			return nil, fault.New(fault.Load, "a model has %d vocabulary rows, fewer than the %d ids of the data", x.VocabSize, o.Vocab)
+		if x != nil && x.Config.Vocab < o.Vocab {
+			return nil, fault.New(fault.Load, "a model has %d vocabulary rows, fewer than the %d ids of the data", x.Config.Vocab, o.Vocab)
 		}
 	}
 	p := &positioner{comparison: comparison{s: s, o: o, reference: reference}, m: m}

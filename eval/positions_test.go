@@ -105,7 +105,7 @@ func TestPositionsRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	huge := on[0].Config
-	huge.InitializerRange = math.MaxFloat32
+	huge.InitRange = math.MaxFloat32
 	broken := model.NewTrainable(on[0].Device(), huge)
 	broken.Init(s, 1)
 	for name, c := range map[string]struct {

@@ -14,12 +14,13 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
 
 // quantised opens the Q4_K_M teacher on a CPU that rounds activations, or does not.
-func quantised(t *testing.T, round bool) (device.Stream, *model.Files, *model.Model) {
+func quantised(t *testing.T, round bool) (device.Stream, *modelfile.Files, *model.Model) {
 	t.Helper()
 	return modeltest.Load(t, "../testdata/models/gosrc-q4_k_m.gguf", cpu.Options{RoundActivations: round})
 }
@@ -91,7 +92,7 @@ func nextLogits(t *testing.T, s device.Stream, m *model.Model, ids []int32, n, v
 	b := model.NewBatch(m.Device(), 1, len(ids))
 	defer b.Free(m.Device())
 	b.Load(s, corpus.Batch{Rows: 1, SeqLen: len(ids), Tokens: ids, Targets: ids, Mask: slices.Repeat([]uint8{1}, len(ids))}, 1)
-	hidden := s.Temp("hidden", device.Activations, tensor.F32, len(ids), m.HiddenSize)
+	hidden := s.Temp("hidden", device.Activations, tensor.F32, len(ids), m.Config.Hidden)
 	z := s.Temp("z", device.Logits, tensor.F32, n, vocab)
 	defer s.Release(z, hidden)
 	m.Hidden(s, hidden, b.Tokens)

@@ -8,6 +8,7 @@ import (
 	"apr/device/cpu"
 	"apr/generate"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tokenizer"
 )
 
@@ -19,7 +20,7 @@ func ExampleGenerate() {
 		return
 	}
 	defer dev.Close()
-	files, err := model.Open("../testdata/models/gosrc")
+	files, err := modelfile.Open("../testdata/models/gosrc")
 	if err != nil {
 		fmt.Println(err)
 		return

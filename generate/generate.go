@@ -92,12 +92,12 @@ func (o Options) check(m *model.Model, prompt []int32) error {
 	switch {
 	case len(prompt) == 0:
 		return fault.New(fault.Inference, "the prompt has no tokens")
-	case o.Vocab < 1 || o.Vocab > m.VocabSize:
-		return fault.New(fault.Inference, "%d ids exist but the model has %d", o.Vocab, m.VocabSize)
+	case o.Vocab < 1 || o.Vocab > m.Config.Vocab:
+		return fault.New(fault.Inference, "%d ids exist but the model has %d", o.Vocab, m.Config.Vocab)
 	case o.MaxTokens < 0:
 		return fault.New(fault.Usage, "%d tokens to generate", o.MaxTokens)
-	case o.MaxTokens > m.MaxPositions-len(prompt):
-		return fault.New(fault.Inference, "a prompt of %d tokens and %d more exceed the model's %d positions", len(prompt), o.MaxTokens, m.MaxPositions)
+	case o.MaxTokens > m.Config.MaxPositions-len(prompt):
+		return fault.New(fault.Inference, "a prompt of %d tokens and %d more exceed the model's %d positions", len(prompt), o.MaxTokens, m.Config.MaxPositions)
 	case !(o.Temperature >= 0) || math.IsInf(o.Temperature, 0):
 		return fault.New(fault.Usage, "temperature %g is not finite and non-negative", o.Temperature)
 	case !(o.TopP >= 0 && o.TopP <= 1):
@@ -136,13 +136,13 @@ func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *g
 		rng:    rand.New(rand.NewPCG(o.Seed, 0)),
 		cache:  m.NewCache(len(prompt) + o.MaxTokens),
 		ids:    dev.Alloc("generate.ids", device.Batch, tensor.I32, promptChunk, 1),
-		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.HiddenSize),
+		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.Config.Hidden),
 		logits: make([]float32, o.Vocab),
 	}
 	if o.Temperature == 0 && !o.penalises() && o.Vocab < 1<<24 {
 		g.greedy = m.NewGreedy(o.Vocab)
 		if _, ok := s.(device.Fetcher); ok {
-			g.early = &early{hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.HiddenSize)}
+			g.early = &early{hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.Config.Hidden)}
 		}
 	}
 	return g

@@ -27,13 +27,13 @@ func TestPlan(t *testing.T) {
 		Target: func() dry.Target {
 			return dry.Target{Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16, Keep: dry.As(tensor.BF16), Budget: budget}
 		},
-		Model: f.Outline(), Component: device.StudentWeights, Prompt: 700, Options: greedy(1000, f.Config.VocabSize),
+		Model: model.Describe(f), Component: device.StudentWeights, Prompt: 700, Options: greedy(1000, f.Config.Vocab),
 	}
 	all, err := run.Plan() // of an unknown budget
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := all.Static[device.KVCache], int64(f.Config.Layers*1700*2*f.Config.KVHeads*f.Config.HeadDim*2); got != want {
+	if got, want := all.Static[device.KVCache], int64(len(f.Config.Layers)*1700*2*f.Config.Layers[0].Attn.KVDim()*2); got != want {
 		t.Errorf("a cache of %d bytes for 1700 positions, want %d", got, want)
 	}
 	budget = all.Total()
@@ -85,9 +85,9 @@ func TestDryGenerationIsTheGeneration(t *testing.T) {
 				t.Run(fmt.Sprintf("%d tokens after %d at %g", tokens, prompt, temperature), func(t *testing.T) {
 					contracttest.Cases(t, 1)
 					d := modeltest.CPU(t, cpu.Options{})
-					o := greedy(tokens, f.Config.VocabSize)
+					o := greedy(tokens, f.Config.Vocab)
 					o.Temperature = temperature
-					r, err := generate.DryRun{Target: d.Target, Model: f.Outline(), Component: device.StudentWeights, Prompt: prompt, Options: o}.Record()
+					r, err := generate.DryRun{Target: d.Target, Model: model.Describe(f), Component: device.StudentWeights, Prompt: prompt, Options: o}.Record()
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -100,7 +100,7 @@ func TestDryGenerationIsTheGeneration(t *testing.T) {
 					}
 					_, held := d.Memory()
 					if temperature == 0 {
-						held[device.Activations] += int64(4 * f.Config.HiddenSize)
+						held[device.Activations] += int64(4 * f.Config.Hidden)
 					}
 					if !maps.Equal(r.Peak, held) {
 						t.Errorf("planned %v\nheld    %v", r.Peak, held)

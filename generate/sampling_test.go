@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
@@ -25,10 +26,9 @@ func fixedModel(t *testing.T, logits []float32) (device.Stream, *model.Model) {
 	t.Helper()
 	d := modeltest.CPU(t, cpu.Options{})
 	s := d.NewStream()
-	m := model.NewTrainable(d, model.Config{
-		Architecture: "qwen2", HiddenSize: 2, Layers: 1, Heads: 1, KVHeads: 1, HeadDim: 2, IntermediateSize: 2,
-		VocabSize: len(logits), MaxPositions: draws + 10, RopeTheta: 1e4, RMSNormEps: 1e-12,
-	})
+	m := model.NewTrainable(d, arch.Qwen2(arch.Sizes{Hidden: 2, Layers: 1, Heads: 1, KVHeads: 1, HeadDim: 2, Width: 2,
+		Vocab: len(logits), MaxPositions: draws + 10, Theta: 1e4, Eps: 1e-12,
+	}))
 	fill := func(x device.Tensor, row func(r int) []float32) {
 		var host []float32
 		for r := range x.Rows {
@@ -127,7 +127,7 @@ func TestLongPrompt(t *testing.T) {
 		seq := slices.Concat(prompt, r.IDs)
 		b := model.NewBatch(m.Device(), 1, len(seq))
 		b.Load(s, corpus.Batch{Rows: 1, SeqLen: len(seq), Tokens: seq, Targets: seq, Mask: slices.Repeat([]uint8{1}, len(seq))}, 1)
-		hidden := s.Temp("hidden", device.Activations, tensor.F32, len(seq), m.HiddenSize)
+		hidden := s.Temp("hidden", device.Activations, tensor.F32, len(seq), m.Config.Hidden)
 		z := s.Temp("z", device.Logits, tensor.F32, 3, tok.RealIDs())
 		m.Hidden(s, hidden, b.Tokens)
 		m.Logits(s, z, hidden.RowRange(n-1, n+2))

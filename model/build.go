@@ -5,77 +5,84 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 
+	"apr/arch"
 	"apr/device"
 	"apr/internal/fault"
 	"apr/tensor"
 )
 
+// Weights gives the tensors of a model, by the names of its slots, whatever files they come from.
+type Weights interface {
+	// Arch returns the description.
+	Arch() arch.Config
+	// Source returns access to the rows of a matrix, in the type that it is stored in.
+	Source(name string) (device.Source, error)
+	// ReadFloat32 returns all values of a slot, widened to float32.
+	ReadFloat32(name string) ([]float32, error)
+	// Verify refuses bytes that are not those that were written, as far as it can be told; see tensor.File.
+	Verify() error
+}
+
 // LoadFrozen puts a model's weights on a device for inference: matrices in the types of the file, as the device keeps
 // them, norms and biases in float32. No gradient or optimiser state exists for it. A file that is damaged, as far as its
 // format can tell, is refused (see tensor.File.Verify).
-func LoadFrozen(dev device.Device, f *Files, c device.Component) (*Model, error) {
-	return LoadFrozenAs(dev, f, c, device.Form{})
+func LoadFrozen(dev device.Device, w Weights, c device.Component) (*Model, error) {
+	return LoadFrozenAs(dev, w, c, device.Form{})
 }
 
 // LoadFrozenAs is LoadFrozen with matrices in a given form.
-func LoadFrozenAs(dev device.Device, f *Files, c device.Component, form device.Form) (*Model, error) {
-	m, err := loadFrozen(dev, f.Config, f, c, form)
+func LoadFrozenAs(dev device.Device, w Weights, c device.Component, form device.Form) (*Model, error) {
+	m, err := loadFrozen(dev, w, c, form)
 	if err == nil {
-		err = f.File.Verify()
+		err = w.Verify()
 	}
 	return m, err
 }
 
 // LoadFrozenThrough is LoadFrozenAs with every matrix read through a source of the caller's, which may change its values and type.
-func LoadFrozenThrough(dev device.Device, f *Files, c device.Component, form device.Form, through func(device.Source) device.Source) (*Model, error) {
-	return loadFrozen(dev, f.Config, throughFiles{f, through}, c, form)
+func LoadFrozenThrough(dev device.Device, w Weights, c device.Component, form device.Form, through func(device.Source) device.Source) (*Model, error) {
+	return loadFrozen(dev, changed{w, through}, c, form)
 }
 
-// throughFiles are Files whose matrices come through another source.
-type throughFiles struct {
-	*Files
+// changed are weights whose matrices come through another source.
+type changed struct {
+	Weights
 	through func(device.Source) device.Source
 }
 
-func (f throughFiles) Source(name string) (device.Source, error) {
-	s, err := f.Files.Source(name)
+func (c changed) Source(name string) (device.Source, error) {
+	s, err := c.Weights.Source(name)
 	if err != nil {
 		return nil, err
 	}
-	return f.through(s), nil
+	return c.through(s), nil
 }
 
-// tensors gives the tensors of a model by name.
-type tensors interface {
-	Source(name string) (device.Source, error)
-	ReadFloat32(name string) ([]float32, error)
-}
-
-func loadFrozen(dev device.Device, config Config, f tensors, c device.Component, form device.Form) (*Model, error) {
-	m := &Model{Config: config, dev: dev}
-	b := builder{m: m, f: f, s: dev.NewStream(), c: c, form: form}
-	b.form.FP8 = form.FP8 && form.Blocks && m.Tied // rows are gathered exactly: in 8-bit floats a table could only be multiplied
-	m.embed = b.weight("model.embed_tokens.weight")
-	b.form = device.Form{Blocks: form.Blocks && !form.FP8, FP8: form.FP8} // a head is multiplied chunk by chunk: expanded once, if that takes no more memory
-	m.head = m.embed
-	if !m.Tied {
-		m.head = b.weight("lm_head.weight")
+func loadFrozen(dev device.Device, f Weights, c device.Component, form device.Form) (*Model, error) {
+	config := f.Arch()
+	if err := Computed(config); err != nil {
+		return nil, err
 	}
-	b.form = form
-	m.layers = make([]layer, m.Layers)
-	for i := range m.layers {
-		at := func(rest string) string { return layerName(i, rest) }
-		m.layers[i] = layer{
-			inputNorm: b.vector(at("input_layernorm.weight")),
-			postNorm:  b.vector(at("post_attention_layernorm.weight")),
-			qkv:       b.weight(at("self_attn.q_proj.weight"), at("self_attn.k_proj.weight"), at("self_attn.v_proj.weight")),
-			qkvBias:   b.vector(at("self_attn.q_proj.bias"), at("self_attn.k_proj.bias"), at("self_attn.v_proj.bias")),
-			o:         b.weight(at("self_attn.o_proj.weight")),
-			gateUp:    b.weight(at("mlp.gate_proj.weight"), at("mlp.up_proj.weight")),
-			down:      b.weight(at("mlp.down_proj.weight")),
+	m := &Model{Config: config, dev: dev, layers: make([]layer, len(config.Layers))}
+	b := builder{m: m, f: f, s: dev.NewStream(), c: c}
+	for _, g := range groups(config) {
+		b.form = form
+		switch role := g.slots[0].Role; {
+		case role == arch.Embedding:
+			b.form.FP8 = form.FP8 && form.Blocks && config.Tied // rows are gathered exactly: in 8-bit floats a table could only be multiplied
+			m.embed = b.weight(g)
+			m.head = m.embed
+		case role == arch.Head:
+			b.form = device.Form{Blocks: form.Blocks && !form.FP8, FP8: form.FP8} // a head is multiplied chunk by chunk: expanded once, if that takes no more memory
+			m.head = b.weight(g)
+		case g.slots[0].Layer < 0:
+			m.norm = b.vector(g)
+		case g.matrix():
+			*m.layers[g.slots[0].Layer].weight(g) = b.weight(g)
+		default:
+			*m.layers[g.slots[0].Layer].vector(g) = b.vector(g)
 		}
 	}
-	m.norm = b.vector("model.norm.weight")
 	if b.err == nil {
 		_, b.err = b.s.Wait(context.Background()) // for an error of the uploads
 	}
@@ -85,16 +92,16 @@ func loadFrozen(dev device.Device, config Config, f tensors, c device.Component,
 // builder loads tensors and keeps the first error.
 type builder struct {
 	m    *Model
-	f    tensors
+	f    Weights
 	s    device.Stream
 	c    device.Component
 	form device.Form
 	err  error
 }
 
-func (b *builder) weight(names ...string) device.Weight {
-	spec := device.WeightSpec{Name: names[0], Component: b.c, Form: b.form}
-	for _, name := range names {
+func (b *builder) weight(g group) device.Weight {
+	spec := device.WeightSpec{Name: g.slots[0].Name, Component: b.c, Form: b.form}
+	for _, name := range g.names() {
 		src, err := b.f.Source(name)
 		if err != nil {
 			b.fail(err)
@@ -110,22 +117,41 @@ func (b *builder) weight(names ...string) device.Weight {
 	return w
 }
 
-func (b *builder) vector(names ...string) device.Tensor {
+func (b *builder) vector(g group) device.Tensor {
 	var host []float32
-	for _, name := range names {
-		v, err := b.f.ReadFloat32(name)
+	for _, slot := range g.slots {
+		v, err := b.f.ReadFloat32(slot.Name)
 		if err != nil {
 			b.fail(err)
 			return device.Tensor{}
 		}
-		host = append(host, v...)
+		host = append(host, shifted(v, offset(b.m.Config, slot))...)
 	}
 	if b.err != nil {
 		return device.Tensor{}
 	}
-	t := b.m.dev.Alloc(names[0], b.c, tensor.F32, 1, len(host))
+	t := b.m.dev.Alloc(g.slots[0].Name, b.c, tensor.F32, 1, len(host))
 	b.s.Upload(t, host)
 	return t
+}
+
+// offset is what a device's tensor has more than the slot's: a norm is kept as what it multiplies by, w+NormOffset, so
+// that no device knows of the offset.
+func offset(c arch.Config, s arch.Slot) float32 {
+	if s.Role == arch.Norm && s.Init == arch.Identity {
+		return float32(c.NormOffset)
+	}
+	return 0
+}
+
+// shifted adds d to all values.
+func shifted(values []float32, d float32) []float32 {
+	if d != 0 {
+		for i := range values {
+			values[i] += d
+		}
+	}
+	return values
 }
 
 func (b *builder) fail(err error) {
@@ -134,66 +160,47 @@ func (b *builder) fail(err error) {
 	}
 }
 
-// NewTrainable makes a trainable model of configuration c on dev, all weights zero: call Init or LoadWeights next.
-func NewTrainable(dev device.Device, c Config) *Model {
-	m := &Model{Config: c, dev: dev}
-	h, f := c.HiddenSize, c.IntermediateSize
-	m.embedParam = m.matrix(h, "model.embed_tokens.weight", c.VocabSize)
-	m.embed = m.embedParam.Weight
-	for i := range c.Layers {
-		at := func(rest string) string { return layerName(i, rest) }
-		p := layerParams{
-			inputNorm: m.vectorParam(at("input_layernorm.weight"), h),
-			qkv: m.matrix(h, at("self_attn.q_proj.weight"), c.qDim(), at("self_attn.k_proj.weight"), c.kvDim(),
-				at("self_attn.v_proj.weight"), c.kvDim()),
-			qkvBias: m.vectorParam(at("self_attn.q_proj.bias"), c.qDim(), at("self_attn.k_proj.bias"), c.kvDim(),
-				at("self_attn.v_proj.bias"), c.kvDim()),
-			o:        m.matrix(c.qDim(), at("self_attn.o_proj.weight"), h),
-			postNorm: m.vectorParam(at("post_attention_layernorm.weight"), h),
-			gateUp:   m.matrix(h, at("mlp.gate_proj.weight"), f, at("mlp.up_proj.weight"), f),
-			down:     m.matrix(f, at("mlp.down_proj.weight"), h),
+// NewTrainable makes a trainable model of a description that Computed accepts on dev, all weights zero: call Init or
+// LoadWeights next.
+func NewTrainable(dev device.Device, c arch.Config) *Model {
+	if err := Computed(c); err != nil {
+		panic(err)
+	}
+	m := &Model{Config: c, dev: dev, layers: make([]layer, len(c.Layers)), trainableLayers: make([]layerParams, len(c.Layers))}
+	for _, g := range groups(c) {
+		p := m.param(g)
+		switch role := g.slots[0].Role; {
+		case role == arch.Embedding:
+			m.embedParam, m.embed = p, p.Weight
+			m.headParam, m.head = p, p.Weight
+		case role == arch.Head:
+			m.headParam, m.head = p, p.Weight
+		case g.slots[0].Layer < 0:
+			m.normParam, m.norm = p, p.Value
+		default:
+			i := g.slots[0].Layer
+			*m.trainableLayers[i].param(g) = p
+			if g.matrix() {
+				*m.layers[i].weight(g) = p.Weight
+			} else {
+				*m.layers[i].vector(g) = p.Value
+			}
 		}
-		m.trainableLayers = append(m.trainableLayers, p)
-		m.layers = append(m.layers, layer{
-			inputNorm: p.inputNorm.Value, postNorm: p.postNorm.Value,
-			qkv: p.qkv.Weight, qkvBias: p.qkvBias.Value, o: p.o.Weight, gateUp: p.gateUp.Weight, down: p.down.Weight,
-		})
 	}
-	m.normParam = m.vectorParam("model.norm.weight", h)
-	m.norm = m.normParam.Value
-	m.headParam = m.embedParam
-	if !c.Tied {
-		m.headParam = m.matrix(h, "lm_head.weight", c.VocabSize)
-	}
-	m.head = m.headParam.Weight
 	return m
 }
 
-// matrix registers a trainable matrix [Σ rows, cols] of stacked parts, given as name, rows, name, rows ...
-func (m *Model) matrix(cols int, namesAndRows ...any) *device.Param {
-	return m.param(true, cols, namesAndRows)
-}
-
-// vectorParam registers a trainable vector of stacked parts, given as name, length, name, length ...
-func (m *Model) vectorParam(namesAndLengths ...any) *device.Param {
-	return m.param(false, 0, namesAndLengths)
-}
-
-func (m *Model) param(isMatrix bool, cols int, namesAndSizes []any) *device.Param {
-	total := 0
+// param registers the trainable parameter of a group: its matrices below each other, its vectors behind each other.
+func (m *Model) param(g group) *device.Param {
+	total, spec := 0, device.ParamSpec{Name: g.slots[0].Name}
 	var parts []Part
-	for i := 0; i < len(namesAndSizes); i += 2 {
-		n := namesAndSizes[i+1].(int)
-		p := Part{Name: namesAndSizes[i].(string), Shape: []int{n}, lo: total, hi: total + n}
-		if isMatrix {
-			p.Shape = []int{n, cols}
-		}
-		parts = append(parts, p)
-		total += n
+	for _, s := range g.slots {
+		parts = append(parts, Part{Slot: s, lo: total, hi: total + s.Shape[0]})
+		total += s.Shape[0]
 	}
-	spec := device.ParamSpec{Name: parts[0].Name, Rows: 1, Cols: total}
-	if isMatrix {
-		spec = device.ParamSpec{Name: parts[0].Name, Rows: total, Cols: cols, Decay: true}
+	spec.Rows, spec.Cols = 1, total
+	if g.matrix() {
+		spec.Rows, spec.Cols, spec.Decay = total, g.slots[0].Shape[1], g.slots[0].Decay
 	}
 	p := m.dev.Param(spec)
 	for i := range parts {
@@ -204,18 +211,19 @@ func (m *Model) param(isMatrix bool, cols int, namesAndSizes []any) *device.Para
 	return p
 }
 
-// Init fills a trainable model by seed: matrices N(0, InitializerRange²), norms 1, biases 0. Every tensor draws from
-// its own generator, PCG(seed, FNV-1a of its name), so its values do not depend on the other tensors.
+// Init fills a trainable model by seed, as the slots say: matrices N(0, InitRange²), norms that multiply by 1, biases 0.
+// Every tensor draws from its own generator, PCG(seed, FNV-1a of its name), so its values do not depend on the other
+// tensors.
 func (m *Model) Init(s device.Stream, seed uint64) {
 	for _, p := range m.parts {
 		host := make([]float32, p.Elements())
-		switch {
-		case len(p.Shape) == 2:
+		switch p.Slot.Init {
+		case arch.Normal:
 			rng := rand.New(rand.NewPCG(seed, nameHash(p.Name)))
 			for i := range host {
-				host[i] = float32(rng.NormFloat64() * m.InitializerRange)
+				host[i] = float32(rng.NormFloat64() * m.Config.InitRange)
 			}
-		case isNorm(p.Name):
+		case arch.Ones, arch.Identity: // a device has w+NormOffset
 			for i := range host {
 				host[i] = 1
 			}
@@ -225,20 +233,20 @@ func (m *Model) Init(s device.Stream, seed uint64) {
 	m.Refresh(s)
 }
 
-// LoadWeights fills a trainable model from a file of the same configuration. A damaged file is refused as by LoadFrozen.
-func (m *Model) LoadWeights(s device.Stream, f *Files) error {
+// LoadWeights fills a trainable model with weights of the same description. A damaged file is refused as by LoadFrozen.
+func (m *Model) LoadWeights(s device.Stream, w Weights) error {
 	for _, p := range m.parts {
-		host, err := f.ReadFloat32(p.Name)
+		host, err := w.ReadFloat32(p.Name)
 		if err != nil {
 			return err
 		}
 		if len(host) != p.Elements() {
-			return fault.In(fault.Load, f.Path, "has %d values, the configuration wants %v", len(host), p.Shape).At("tensor %q", p.Name)
+			return fault.New(fault.Load, "has %d values, the configuration wants %v", len(host), p.Shape).At("tensor %q", p.Name)
 		}
-		s.Upload(p.Of(p.Param.Value), host)
+		s.Upload(p.Of(p.Param.Value), shifted(host, offset(m.Config, p.Slot)))
 	}
 	m.Refresh(s)
-	return f.File.Verify()
+	return w.Verify()
 }
 
 // Refresh makes the weights that matrix products read agree with the master weights after uploads.
@@ -295,9 +303,4 @@ func nameHash(name string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	return h.Sum64()
-}
-
-func isNorm(name string) bool {
-	const suffix = "norm.weight"
-	return len(name) >= len(suffix) && name[len(name)-len(suffix):] == suffix
 }

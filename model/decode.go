@@ -19,8 +19,9 @@ type Cache struct {
 func (m *Model) NewCache(capacity int) *Cache {
 	c := &Cache{capacity: capacity}
 	act := m.dev.Info().Activations
+	a, _ := m.shape()
 	for range m.layers {
-		c.rows = append(c.rows, m.dev.Alloc("cache", device.KVCache, act, capacity, 2*m.kvDim()))
+		c.rows = append(c.rows, m.dev.Alloc("cache", device.KVCache, act, capacity, 2*a.KVDim()))
 	}
 	return c
 }
@@ -45,17 +46,18 @@ func (c *Cache) Forget(n int) { c.length -= n }
 // normalised hidden state of the last one to dst [1, h]. It is the forward of Hidden with keys and values kept.
 // More positions than fit are a broken precondition.
 func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.Tensor) {
-	n, h, q, kv := ids.Rows, m.HiddenSize, m.qDim(), m.kvDim()
+	a, width := m.shape()
+	n, h, q, kv := ids.Rows, m.Config.Hidden, a.QDim(), a.KVDim()
 	if c.length+n > c.capacity {
 		panic("model: cache is full")
 	}
 	temp := func(name string, cols int) device.Tensor { return s.Temp(name, device.Scratch, dst.DType, n, cols) }
 	x, y, delta := temp("x", h), temp("y", h), temp("delta", h)
-	qkv, att := temp("qkv", m.qkvDim()), temp("attention", q)
-	gu, prod := temp("gate_up", 2*m.IntermediateSize), temp("swiglu", m.IntermediateSize)
+	qkv, att := temp("qkv", qkvDim(a)), temp("attention", q)
+	gu, prod := temp("gate_up", 2*width), temp("swiglu", width)
 	shape := device.Attn{
 		Batch: 1, QLen: n, KLen: c.length + n, QOffset: c.length, KStride: c.capacity,
-		Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim,
+		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim,
 	}
 	var none, pending device.Tensor
 	s.Embed(x, m.embed, ids)
@@ -90,10 +92,11 @@ func (m *Model) decodeAtOnce(s device.Stream, dst, x device.Tensor, c *Cache) bo
 	if !ok {
 		return false
 	}
+	a, width := m.shape()
 	d := device.Decode{
 		Norm:  m.norm,
-		Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, Inter: m.IntermediateSize, Position: c.length,
-		Theta: m.RopeTheta, Eps: m.RMSNormEps,
+		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Inter: width, Position: c.length,
+		Theta: m.Config.Ropes[0].Theta, Eps: m.Config.Eps,
 	}
 	for i := range m.layers {
 		l := &m.layers[i]

@@ -17,12 +17,12 @@ func TestExtendIsHidden(t *testing.T) {
 		d := newCPU(t)
 		s := d.NewStream()
 		m := randomModel(t, d, s, c)
-		all, _ := tokens(d, s, c.VocabSize, 1, length)
-		x := s.Temp("hidden", device.Activations, tensor.F32, length, c.HiddenSize)
+		all, _ := tokens(d, s, c.Vocab, 1, length)
+		x := s.Temp("hidden", device.Activations, tensor.F32, length, c.Hidden)
 		m.Hidden(s, x, all)
 		want := download(t, s, x)
 		cache := m.NewCache(length + 2)
-		dst := d.Alloc("dst", device.Activations, tensor.F32, 1, c.HiddenSize)
+		dst := d.Alloc("dst", device.Activations, tensor.F32, 1, c.Hidden)
 		rng := rand.New(rand.NewPCG(1, 2))
 		for round := range 8 {
 			cache.Reset()
@@ -37,18 +37,18 @@ func TestExtendIsHidden(t *testing.T) {
 				}
 				split = append(split, n)
 				m.Extend(s, dst, cache, all.IDs.RowRange(cache.Len(), cache.Len()+n))
-				at := (cache.Len() - 1) * c.HiddenSize
-				near.Check(t, fmt.Sprint(name, " in pieces ", split), download(t, s, dst), want[at:at+c.HiddenSize], 1e-5)
+				at := (cache.Len() - 1) * c.Hidden
+				near.Check(t, fmt.Sprint(name, " in pieces ", split), download(t, s, dst), want[at:at+c.Hidden], 1e-5)
 			}
 		}
 		if cache.Len() != length {
 			t.Errorf("%d positions, want %d", cache.Len(), length)
 		}
-		logits := make([]float32, c.VocabSize-3) // fewer ids than rows
+		logits := make([]float32, c.Vocab-3) // fewer ids than rows
 		must(t, m.NextLogits(s, logits, dst))
-		z := s.Temp("z", device.Logits, tensor.F32, length, c.VocabSize)
+		z := s.Temp("z", device.Logits, tensor.F32, length, c.Vocab)
 		m.Logits(s, z, x)
-		near.Check(t, name+": logits", logits, download(t, s, z)[(length-1)*c.VocabSize:][:len(logits)], 1e-4)
+		near.Check(t, name+": logits", logits, download(t, s, z)[(length-1)*c.Vocab:][:len(logits)], 1e-4)
 	}
 }
 
@@ -58,11 +58,11 @@ func TestFullCachePanics(t *testing.T) {
 	s := d.NewStream()
 	c := shapes["tied"]
 	m := randomModel(t, d, s, c)
-	all, _ := tokens(d, s, c.VocabSize, 1, 5)
+	all, _ := tokens(d, s, c.Vocab, 1, 5)
 	defer func() {
 		if recover() == nil {
 			t.Error("5 positions fit into a cache of 4")
 		}
 	}()
-	m.Extend(s, d.Alloc("dst", device.Activations, tensor.F32, 1, c.HiddenSize), m.NewCache(4), all.IDs)
+	m.Extend(s, d.Alloc("dst", device.Activations, tensor.F32, 1, c.Hidden), m.NewCache(4), all.IDs)
 }

@@ -6,12 +6,13 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
 // A model is opened, put on a device, and asked what follows two tokens.
 func Example() {
-	files, err := model.Open("../testdata/golden/qwen2/tied_gqa/student")
+	files, err := modelfile.Open("../testdata/golden/qwen2/tied_gqa/student")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -35,10 +36,10 @@ func Example() {
 	}
 	s := dev.NewStream()
 	ids := dev.Alloc("ids", device.Batch, tensor.I32, 2, 1)
-	hidden := dev.Alloc("hidden", device.Activations, tensor.F32, 1, m.HiddenSize)
+	hidden := dev.Alloc("hidden", device.Activations, tensor.F32, 1, m.Config.Hidden)
 	s.UploadInts(ids, []int32{17, 4})
 	m.Extend(s, hidden, m.NewCache(16), ids)
-	logits := make([]float32, m.VocabSize)
+	logits := make([]float32, m.Config.Vocab)
 	if err := m.NextLogits(s, logits, hidden); err != nil {
 		fmt.Println(err)
 		return

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"apr/arch"
 	"apr/device"
 )
 
@@ -18,15 +19,17 @@ func (t Tokens) Slice(lo, hi int) Tokens {
 	return Tokens{IDs: t.IDs.RowRange(lo*t.SeqLen, hi*t.SeqLen), Rows: hi - lo, SeqLen: t.SeqLen}
 }
 
-func (t Tokens) attn(c Config) device.Attn {
+func (t Tokens) attn(a arch.Attention) device.Attn {
 	return device.Attn{
 		Batch: t.Rows, QLen: t.SeqLen, KLen: t.SeqLen, KStride: t.SeqLen,
-		Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
+		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim,
 	}
 }
 
-func (c Config) rotary(seqLen, offset int, inverse bool) device.Rotary {
-	return device.Rotary{HeadDim: c.HeadDim, Theta: c.RopeTheta, SeqLen: seqLen, Offset: offset, Inverse: inverse}
+// rotary is the rotary embedding, which all layers share.
+func (m *Model) rotary(seqLen, offset int, inverse bool) device.Rotary {
+	r := m.Config.Ropes[0]
+	return device.Rotary{HeadDim: r.HeadDim, Theta: r.Theta, SeqLen: seqLen, Offset: offset, Inverse: inverse}
 }
 
 // Hidden writes the final normalised hidden states of every position to dst [n, h], keeping nothing:
@@ -35,13 +38,14 @@ func (c Config) rotary(seqLen, offset int, inverse bool) device.Rotary {
 //
 // It is the body of a teacher and of an evaluation.
 func (m *Model) Hidden(s device.Stream, dst device.Tensor, t Tokens) {
-	n, h := t.n(), m.HiddenSize
+	n, h := t.n(), m.Config.Hidden
+	a, width := m.shape()
 	temp := func(name string, cols int) device.Tensor {
 		return s.Temp(name, device.Scratch, dst.DType, n, cols)
 	}
 	x, y, delta := temp("x", h), temp("y", h), temp("delta", h)
-	qkv, att := temp("qkv", m.qkvDim()), temp("attention", m.qDim())
-	gu, prod := temp("gate_up", 2*m.IntermediateSize), temp("swiglu", m.IntermediateSize)
+	qkv, att := temp("qkv", qkvDim(a)), temp("attention", a.QDim())
+	gu, prod := temp("gate_up", 2*width), temp("swiglu", width)
 
 	s.Embed(x, m.embed, t.IDs)
 	var none device.Tensor
@@ -66,15 +70,16 @@ func (m *Model) normed(s device.Stream, y, rstd, x, delta, w device.Tensor) {
 	if delta.IsZero() {
 		sum = delta
 	}
-	s.RMSNorm(y, rstd, sum, x, delta, w, m.RMSNormEps)
+	s.RMSNorm(y, rstd, sum, x, delta, w, m.Config.Eps)
 }
 
 // attend computes qkv = rope(y·Wᵀ+b) and att = attention(q, k, v), keeping lse if it is given.
 func (m *Model) attend(s device.Stream, l *layer, att, lse, qkv, y device.Tensor, t Tokens) {
-	q, kv := m.qDim(), m.kvDim()
+	a, _ := m.shape()
+	q, kv := a.QDim(), a.KVDim()
 	s.MatMul(qkv, y, l.qkv, l.qkvBias, false)
 	s.Rotate(qkv.ColRange(0, q+kv), m.rotary(t.SeqLen, 0, false)) // q and k are neighbours: one pass over both
-	s.Attention(att, lse, qkv.ColRange(0, q), qkv.ColRange(q, q+kv), qkv.ColRange(q+kv, q+2*kv), t.attn(m.Config))
+	s.Attention(att, lse, qkv.ColRange(0, q), qkv.ColRange(q, q+kv), qkv.ColRange(q+kv, q+2*kv), t.attn(a))
 }
 
 // Logits writes the logits of hidden rows x [c, h] over the first dst.Cols ids to dst [c, V] float32.

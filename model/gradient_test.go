@@ -6,11 +6,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -26,22 +28,22 @@ type functional struct {
 	dz     device.Tensor // c on the device
 }
 
-func newFunctional(t *testing.T, c model.Config) *functional {
+func newFunctional(t *testing.T, c arch.Config) *functional {
 	t.Helper()
 	return newFunctionalOn(t, newCPU(t), c)
 }
 
-func newFunctionalOn(t *testing.T, d device.Device, c model.Config) *functional {
+func newFunctionalOn(t *testing.T, d device.Device, c arch.Config) *functional {
 	t.Helper()
 	f := &functional{s: d.NewStream()}
 	f.m = randomModel(t, d, f.s, c)
-	f.tokens, f.ids = tokens(d, f.s, c.VocabSize, testRows, testSeq)
+	f.tokens, f.ids = tokens(d, f.s, c.Vocab, testRows, testSeq)
 	rng := rand.New(rand.NewPCG(9, 10))
-	f.c = make([]float32, len(f.ids)*c.VocabSize)
+	f.c = make([]float32, len(f.ids)*c.Vocab)
 	for i := range f.c {
 		f.c[i] = float32(rng.NormFloat64())
 	}
-	f.dz = d.Alloc("dz", device.Logits, tensor.F32, len(f.ids), c.VocabSize)
+	f.dz = d.Alloc("dz", device.Logits, tensor.F32, len(f.ids), c.Vocab)
 	f.s.Upload(f.dz, f.c)
 	return f
 }
@@ -93,13 +95,9 @@ func (f *functional) backward(t *testing.T, r model.Recompute) []float32 {
 }
 
 // reference returns the float64 model with the same weights.
-func (f *functional) reference(t *testing.T) *ref.Model {
+func (f *functional) reference(t *testing.T) *ref.Net {
 	t.Helper()
-	c := f.m.Config
-	r := &ref.Model{Params: map[string]ref.Mat{}, Config: ref.Config{
-		Vocab: c.VocabSize, Hidden: c.HiddenSize, FFN: c.IntermediateSize, Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads,
-		HeadDim: c.HeadDim, Theta: c.RopeTheta, Eps: c.RMSNormEps, Tied: c.Tied,
-	}}
+	r := &ref.Net{Arch: f.m.Config, Params: map[string]ref.Mat{}}
 	for _, p := range f.m.Parts() {
 		rows := 1
 		if len(p.Shape) == 2 {
@@ -128,7 +126,7 @@ func TestModelAgainstFloat64(t *testing.T) {
 				if twice {
 					dz.Add(dz.Clone())
 				}
-				want := r.Backward(trace, dz)
+				want := trace.Backward(dz)
 				for _, p := range f.m.Parts() {
 					near.CheckL2(t, "gradient of "+p.Name, download(t, f.s, p.Of(p.Param.Grad)), want[p.Name].V, 1e-5)
 				}
@@ -184,7 +182,7 @@ func TestFrozenModels(t *testing.T) {
 			want := download(t, f.s, v.Hidden)
 			v.ReleaseTo(f.s)
 			folder := filepath.Join(t.TempDir(), "m")
-			_, err := model.SaveHF(folder, c, nil, f.m.Sources(f.s, tensor.F32), tensor.F32, false)
+			_, err := modelfile.SaveHF(folder, c, nil, f.m.Sources(f.s, tensor.F32), tensor.F32, false)
 			must(t, err)
 			loaded, err := model.LoadFrozen(f.m.Device(), open(t, folder), device.TeacherWeights)
 			must(t, err)
@@ -211,7 +209,7 @@ func TestFrozenModels(t *testing.T) {
 // hidden returns the final hidden states that m computes without keeping anything.
 func (f *functional) hidden(t *testing.T, m *model.Model) []float32 {
 	t.Helper()
-	x := f.s.Temp("hidden", device.Activations, tensor.F32, f.dz.Rows, m.HiddenSize)
+	x := f.s.Temp("hidden", device.Activations, tensor.F32, f.dz.Rows, m.Config.Hidden)
 	defer f.s.Release(x)
 	m.Hidden(f.s, x, f.tokens)
 	return download(t, f.s, x)
@@ -219,8 +217,8 @@ func (f *functional) hidden(t *testing.T, m *model.Model) []float32 {
 
 func (f *functional) frozenLogits(t *testing.T, m *model.Model) []float32 {
 	t.Helper()
-	x := f.s.Temp("hidden", device.Activations, tensor.F32, f.dz.Rows, m.HiddenSize)
-	z := f.s.Temp("z", device.Logits, tensor.F32, f.dz.Rows, m.VocabSize)
+	x := f.s.Temp("hidden", device.Activations, tensor.F32, f.dz.Rows, m.Config.Hidden)
+	z := f.s.Temp("z", device.Logits, tensor.F32, f.dz.Rows, m.Config.Vocab)
 	defer f.s.Release(z, x)
 	m.Hidden(f.s, x, f.tokens)
 	m.Logits(f.s, z, x)

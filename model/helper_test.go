@@ -2,13 +2,14 @@ package model_test
 
 import (
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -24,9 +25,9 @@ func newCPU(t *testing.T) device.Device {
 	return d
 }
 
-func open(t *testing.T, path string) *model.Files {
+func open(t *testing.T, path string) *modelfile.Files {
 	t.Helper()
-	f, err := model.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,19 +44,17 @@ func must(t *testing.T, err error) {
 
 // shapes are small models: the second has an untied head, three queries to a key, and heads that are not as wide
 // together as the model.
-var shapes = map[string]model.Config{
-	"tied": {
-		Architecture: "qwen2", HiddenSize: 16, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8, IntermediateSize: 24, VocabSize: 40,
-		MaxPositions: 64, RopeTheta: 1e6, RMSNormEps: 1e-6, Tied: true, InitializerRange: 0.3, BOS: -1, EOS: 3, DType: tensor.F32,
-	},
-	"untied, own head size": {
-		Architecture: "qwen2", HiddenSize: 20, Layers: 3, Heads: 6, KVHeads: 2, HeadDim: 4, IntermediateSize: 28, VocabSize: 33,
-		MaxPositions: 64, RopeTheta: 1e4, RMSNormEps: 1e-5, InitializerRange: 0.3, BOS: 1, EOS: 2, DType: tensor.F32,
-	},
+var shapes = map[string]arch.Config{
+	"tied": arch.Qwen2(arch.Sizes{Hidden: 16, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8, Width: 24, Vocab: 40,
+		MaxPositions: 64, Theta: 1e6, Eps: 1e-6, Tied: true, InitRange: 0.3, BOS: -1, EOS: 3, DType: tensor.F32,
+	}),
+	"untied, own head size": arch.Qwen2(arch.Sizes{Hidden: 20, Layers: 3, Heads: 6, KVHeads: 2, HeadDim: 4, Width: 28, Vocab: 33,
+		MaxPositions: 64, Theta: 1e4, Eps: 1e-5, InitRange: 0.3, BOS: 1, EOS: 2, DType: tensor.F32,
+	}),
 }
 
 // randomModel returns a trainable model whose norms and biases are random too, so that none of them can be forgotten.
-func randomModel(t *testing.T, d device.Device, s device.Stream, c model.Config) *model.Model {
+func randomModel(t *testing.T, d device.Device, s device.Stream, c arch.Config) *model.Model {
 	t.Helper()
 	m := model.NewTrainable(d, c)
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -90,12 +89,4 @@ func download(t *testing.T, s device.Stream, x device.Tensor) []float32 {
 	host := make([]float32, x.Rows*x.Cols)
 	must(t, s.Download(host, x))
 	return host
-}
-
-// write writes a config.json and returns its path.
-func write(t *testing.T, config string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "config.json")
-	must(t, os.WriteFile(path, []byte(config), 0o600))
-	return path
 }

@@ -6,12 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/internal/near"
 	"apr/model"
 )
 
 // weightsOf initialises a model of configuration c and returns its tensors by name.
-func weightsOf(t *testing.T, c model.Config, seed uint64) map[string][]float32 {
+func weightsOf(t *testing.T, c arch.Config, seed uint64) map[string][]float32 {
 	t.Helper()
 	d := newCPU(t)
 	s := d.NewStream()
@@ -27,8 +28,9 @@ func weightsOf(t *testing.T, c model.Config, seed uint64) map[string][]float32 {
 // Matrices are normal with mean 0 and the configured deviation, norms 1, biases 0. With n values the mean varies by
 // σ/√n, the deviation by σ/√(2n), the share within one σ (0.6827) by 0.4654/√n; five times that is allowed.
 func TestInitStatistics(t *testing.T) {
-	c := shapes["untied, own head size"]
-	c.HiddenSize, c.InitializerRange = 96, 0.05
+	sizes := shapes["untied, own head size"].Sizes()
+	sizes.Hidden, sizes.InitRange = 96, 0.05
+	c := arch.Qwen2(sizes)
 	for name, v := range weightsOf(t, c, 1) {
 		switch {
 		case strings.HasSuffix(name, "norm.weight"):
@@ -40,12 +42,12 @@ func TestInitStatistics(t *testing.T) {
 			for _, x := range v {
 				sum += float64(x)
 				squares += float64(x) * float64(x)
-				if math.Abs(float64(x)) <= c.InitializerRange {
+				if math.Abs(float64(x)) <= c.InitRange {
 					within++
 				}
 			}
 			n := float64(len(v))
-			sigma := c.InitializerRange
+			sigma := c.InitRange
 			near.Check(t, name+": mean", []float64{sum / n}, []float64{0}, 5*sigma/math.Sqrt(n))
 			near.Check(t, name+": deviation", []float64{math.Sqrt(squares / n)}, []float64{sigma}, 5*sigma/math.Sqrt(2*n))
 			near.Check(t, name+": within σ", []float64{within / n}, []float64{0.6827}, 5*0.4654/math.Sqrt(n))
@@ -57,8 +59,9 @@ func TestInitStatistics(t *testing.T) {
 func TestInitIsByName(t *testing.T) {
 	c := shapes["tied"]
 	base := weightsOf(t, c, 1)
-	more := c
-	more.Layers, more.Tied, more.IntermediateSize = 3, false, 48
+	sizes := c.Sizes()
+	sizes.Layers, sizes.Tied, sizes.Width = 3, false, 48
+	more := arch.Qwen2(sizes)
 	other, again, seeded := weightsOf(t, more, 1), weightsOf(t, c, 1), weightsOf(t, c, 2)
 	seen := map[float32]string{}
 	for name, v := range base {

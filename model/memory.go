@@ -1,6 +1,7 @@
 package model
 
 import (
+	"apr/arch"
 	"apr/device"
 	"apr/internal/fault"
 	"apr/tensor"
@@ -9,21 +10,21 @@ import (
 // Outline is a model without its weights: configuration, and type and shape of each tensor. It is enough for a device
 // that reads nothing, as a dry one.
 type Outline struct {
-	Config
+	Config arch.Config
 	shapes map[string][]int
 	source func(name string) (device.Source, error)
 }
 
-// Outline returns the model that f describes. The file must stay open.
-func (f *Files) Outline() *Outline { return &Outline{f.Config, f.Config.TensorShapes(), f.Source} }
+// Describe returns the outline of a model, whose files must stay open.
+func Describe(w Weights) *Outline { return &Outline{w.Arch(), arch.Shapes(w.Arch()), w.Source} }
 
-// Outline returns a model of configuration c whose matrices are stored in type d, row by row.
-func (c Config) Outline(d tensor.DType) *Outline {
-	o := &Outline{Config: c, shapes: c.TensorShapes()}
+// OutlineOf returns a model of description c whose matrices are stored in type d, row by row.
+func OutlineOf(c arch.Config, d tensor.DType) *Outline {
+	o := &Outline{Config: c, shapes: arch.Shapes(c)}
 	o.source = func(name string) (device.Source, error) {
 		shape, ok := o.shapes[name]
 		if !ok {
-			return nil, fault.New(fault.Load, "is not part of a %s model of this configuration", c.Architecture).At("tensor %q", name).WithID("E-MODEL-012")
+			return nil, fault.New(fault.Load, "is not part of a %s model of this configuration", c.Family).At("tensor %q", name).WithID("E-MODEL-012")
 		}
 		info := tensor.Info{Name: name, DType: d, Shape: shape}
 		info.Size = int64(info.Rows()) * d.RowBytes(info.Cols())
@@ -34,8 +35,14 @@ func (c Config) Outline(d tensor.DType) *Outline {
 
 // LoadFrozen makes the model on dev, which must read no source; norms and biases are zeros.
 func (o *Outline) LoadFrozen(dev device.Device, c device.Component, form device.Form) (*Model, error) {
-	return loadFrozen(dev, o.Config, o, c, form)
+	return loadFrozen(dev, o, c, form)
 }
+
+// Arch returns the description.
+func (o *Outline) Arch() arch.Config { return o.Config }
+
+// Verify finds nothing: there are no bytes.
+func (o *Outline) Verify() error { return nil }
 
 // Source describes a matrix.
 func (o *Outline) Source(name string) (device.Source, error) { return o.source(name) }

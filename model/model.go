@@ -1,18 +1,19 @@
 package model
 
 import (
-	"fmt"
+	"strings"
 
+	"apr/arch"
 	"apr/device"
 	"apr/tensor"
 )
 
-// Model is a Qwen2 on a device: frozen (a teacher, generation, evaluation) or trainable (a student).
+// Model is a decoder on a device: frozen (a teacher, generation, evaluation) or trainable (a student).
 //
 // The shapes below use B rows of S positions, n = B·S, hidden width h, d = head dimension, f = intermediate width.
 type Model struct {
-	Config
-	dev device.Device
+	Config arch.Config
+	dev    device.Device
 
 	embed  device.Weight // [vocab, h]
 	head   device.Weight // [vocab, h]; the same as embed when tied
@@ -38,15 +39,97 @@ type layer struct {
 	down                device.Weight // [h, f]
 }
 
+// weight and vector return the place of a group's tensor.
+func (l *layer) weight(g group) *device.Weight {
+	return map[string]*device.Weight{qkvPart: &l.qkv, oPart: &l.o, gateUpPart: &l.gateUp, downPart: &l.down}[g.part]
+}
+
+func (l *layer) vector(g group) *device.Tensor {
+	return map[string]*device.Tensor{inputNormPart: &l.inputNorm, postNormPart: &l.postNorm, qkvBiasPart: &l.qkvBias}[g.part]
+}
+
 // layerParams are the trainable tensors behind a layer.
 type layerParams struct {
 	inputNorm, postNorm, qkv, qkvBias, o, gateUp, down *device.Param
 }
 
+// param returns the place of a group's parameter.
+func (l *layerParams) param(g group) **device.Param {
+	return map[string]**device.Param{
+		inputNormPart: &l.inputNorm, postNormPart: &l.postNorm, qkvPart: &l.qkv, qkvBiasPart: &l.qkvBias, oPart: &l.o,
+		gateUpPart: &l.gateUp, downPart: &l.down,
+	}[g.part]
+}
+
+// group is the slots that are one tensor on the device: q, k and v; their biases; gate and up; else one slot.
+type group struct {
+	slots []arch.Slot
+	part  string // of a layer: the first slot's name within it
+}
+
+// The groups of a layer, by the name of their first slot.
+const (
+	inputNormPart = "input_layernorm.weight"
+	qkvPart       = "self_attn.q_proj.weight"
+	qkvBiasPart   = "self_attn.q_proj.bias"
+	oPart         = "self_attn.o_proj.weight"
+	postNormPart  = "post_attention_layernorm.weight"
+	gateUpPart    = "mlp.gate_proj.weight"
+	downPart      = "mlp.down_proj.weight"
+)
+
+// stack says which group a slot belongs to, by the role of the group's first slot; "": one of its own.
+func stack(s arch.Slot) arch.Role {
+	switch s.Role {
+	case arch.Q, arch.K, arch.V:
+		return arch.Q
+	case arch.Gate, arch.Up:
+		return arch.Gate
+	}
+	return ""
+}
+
+// groups returns the groups of a model in the order of their parameters: each stands where its first slot does, biases
+// behind the matrices.
+func groups(c arch.Config) (all []group) {
+	at := map[string]int{} // of the groups of several slots
+	for _, s := range arch.Slots(c) {
+		part := ""
+		if s.Layer >= 0 {
+			_, rest, _ := strings.Cut(strings.TrimPrefix(s.Name, "model.layers."), ".")
+			part = rest
+		}
+		key := ""
+		if r := stack(s); r != "" {
+			key = string(r)
+			if s.Bias {
+				key += " bias"
+			}
+		}
+		if i, ok := at[key]; ok && key != "" && all[i].slots[0].Layer == s.Layer {
+			all[i].slots = append(all[i].slots, s)
+			continue
+		}
+		at[key] = len(all)
+		all = append(all, group{[]arch.Slot{s}, part})
+	}
+	return all
+}
+
+// names returns the names of the group's slots.
+func (g group) names() (names []string) {
+	for _, s := range g.slots {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// matrix reports whether the group is a matrix, and not a vector.
+func (g group) matrix() bool { return len(g.slots[0].Shape) > 1 }
+
 // Part is one named tensor of the model within a trainable parameter, which may hold several (q, k and v).
 type Part struct {
-	Name   string
-	Shape  []int
+	arch.Slot
 	Param  *device.Param
 	lo, hi int // rows of a matrix, columns of a vector
 }
@@ -74,51 +157,13 @@ func (m *Model) Parts() []Part { return m.parts }
 // Head returns the output matrix and, for a trainable model, the parameter behind it.
 func (m *Model) Head() (device.Weight, *device.Param) { return m.head, m.headParam }
 
-// qDim and kvDim are the widths of the query and of the key (and value) projections.
-func (c Config) qDim() int   { return c.Heads * c.HeadDim }
-func (c Config) kvDim() int  { return c.KVHeads * c.HeadDim }
-func (c Config) qkvDim() int { return c.qDim() + 2*c.kvDim() }
-
-// layerName returns the file name of a tensor of layer i.
-func layerName(i int, rest string) string { return fmt.Sprintf("model.layers.%d.%s", i, rest) }
-
-// ParamCount returns the number of parameters of a model of this configuration; a tied head counts once.
-func (c Config) ParamCount() int64 {
-	h, f := int64(c.HiddenSize), int64(c.IntermediateSize)
-	q, kv := int64(c.qDim()), int64(c.kvDim())
-	perLayer := 2*h + (q+2*kv)*(h+1) + h*q + 3*h*f
-	n := int64(c.VocabSize)*h + int64(c.Layers)*perLayer + h
-	if !c.Tied {
-		n += int64(c.VocabSize) * h
+// shape is what every layer has; the description may have layers of several shapes, which are not computed yet.
+func (m *Model) shape() (a arch.Attention, width int) {
+	if len(m.Config.Layers) == 0 { // of a canary: one layer less
+		return arch.Attention{HeadDim: 2, Heads: 1, KVHeads: 1}, 1
 	}
-	return n
+	return m.Config.Layers[0].Attn, m.Config.Layers[0].FFN.Width
 }
 
-// TensorShapes returns the name and shape of every tensor that a model of this configuration has in a file. A tied
-// head is listed by its embedding only.
-func (c Config) TensorShapes() map[string][]int {
-	h, f, q, kv := c.HiddenSize, c.IntermediateSize, c.qDim(), c.kvDim()
-	m := map[string][]int{"model.embed_tokens.weight": {c.VocabSize, h}, "model.norm.weight": {h}}
-	if !c.Tied {
-		m["lm_head.weight"] = []int{c.VocabSize, h}
-	}
-	for i := range c.Layers {
-		for name, shape := range map[string][]int{
-			"input_layernorm.weight":          {h},
-			"self_attn.q_proj.weight":         {q, h},
-			"self_attn.q_proj.bias":           {q},
-			"self_attn.k_proj.weight":         {kv, h},
-			"self_attn.k_proj.bias":           {kv},
-			"self_attn.v_proj.weight":         {kv, h},
-			"self_attn.v_proj.bias":           {kv},
-			"self_attn.o_proj.weight":         {h, q},
-			"post_attention_layernorm.weight": {h},
-			"mlp.gate_proj.weight":            {f, h},
-			"mlp.up_proj.weight":              {f, h},
-			"mlp.down_proj.weight":            {h, f},
-		} {
-			m[layerName(i, name)] = shape
-		}
-	}
-	return m
-}
+// qkvDim is the width of q, k and v together.
+func qkvDim(a arch.Attention) int { return a.QDim() + 2*a.KVDim() }

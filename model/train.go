@@ -64,7 +64,8 @@ type allocator func(name string, d tensor.DType, cols int) device.Tensor
 
 // fill takes those tensors of k, but x, that r keeps and k lacks.
 func (m *Model) fill(k *savedLayer, r Recompute, take allocator) {
-	act, h, f := m.dev.Info().Activations, m.HiddenSize, m.IntermediateSize
+	act, h := m.dev.Info().Activations, m.Config.Hidden
+	a, f := m.shape()
 	for _, e := range []struct {
 		t    *device.Tensor
 		last Recompute // that keeps it
@@ -74,9 +75,9 @@ func (m *Model) fill(k *savedLayer, r Recompute, take allocator) {
 	}{
 		{&k.rstd1, RecomputeNorms, "rstd1", tensor.F32, 1},
 		{&k.y1, RecomputeNone, "y1", act, h},
-		{&k.qkv, RecomputeNorms, "qkv", act, m.qkvDim()},
-		{&k.att, RecomputeNorms, "attention", act, m.qDim()},
-		{&k.lse, RecomputeNorms, "lse", tensor.F32, m.Heads},
+		{&k.qkv, RecomputeNorms, "qkv", act, qkvDim(a)},
+		{&k.att, RecomputeNorms, "attention", act, a.QDim()},
+		{&k.lse, RecomputeNorms, "lse", tensor.F32, a.Heads},
 		{&k.x2, RecomputeNorms, "x2", act, h},
 		{&k.rstd2, RecomputeNorms, "rstd2", tensor.F32, 1},
 		{&k.y2, RecomputeNone, "y2", act, h},
@@ -117,7 +118,7 @@ func (w *workspace) release() { w.s.Release(w.all...) }
 // keep takes everything that a forward of t keeps, before anything that it uses in passing: what is left when that is
 // released has no holes.
 func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
-	act, h := m.dev.Info().Activations, m.HiddenSize
+	act, h := m.dev.Info().Activations, m.Config.Hidden
 	v := &Saved{tokens: t, recompute: r, layers: make([]savedLayer, len(m.layers))}
 	take := func(name string, d tensor.DType, cols int) device.Tensor {
 		x := s.Temp(name, device.Activations, d, t.n(), cols)
@@ -136,7 +137,7 @@ func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
 // computed again.
 func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
 	v, w := m.keep(s, t, r), newWorkspace(s, t.n())
-	delta := w.take("delta", m.dev.Info().Activations, m.HiddenSize)
+	delta := w.take("delta", m.dev.Info().Activations, m.Config.Hidden)
 	var none, before, pending device.Tensor // the residual before a layer is before + pending
 	for i := range m.layers {
 		l, k := &m.layers[i], v.layers[i]
@@ -168,20 +169,21 @@ func (m *Model) afterNorm(s device.Stream, l *layer, k *savedLayer, delta device
 // sumNorm writes sum = x + delta and y = norm(sum); without delta it norms x itself.
 func (m *Model) sumNorm(s device.Stream, y, rstd, sum, x, delta, w device.Tensor) {
 	if delta.IsZero() {
-		s.RMSNorm(y, rstd, delta, x, delta, w, m.RMSNormEps)
+		s.RMSNorm(y, rstd, delta, x, delta, w, m.Config.Eps)
 		return
 	}
-	s.RMSNorm(y, rstd, sum, x, delta, w, m.RMSNormEps)
+	s.RMSNorm(y, rstd, sum, x, delta, w, m.Config.Eps)
 }
 
 // Backward adds the gradients of all body parameters, given dHidden [n, h], the gradient of the loss over Hidden.
 // The head's gradient is the loss's business; a tied head and the embedding share one gradient buffer. What was kept
 // is used up: gradients are written over gate, up and their product.
 func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
-	act, h := m.dev.Info().Activations, m.HiddenSize
+	act, h := m.dev.Info().Activations, m.Config.Hidden
 	g := backward{m: m, s: s, v: v, w: newWorkspace(s, v.tokens.n())}
+	a, _ := m.shape()
 	g.dx, g.dy = g.w.take("dx", act, h), g.w.take("dy", act, h)
-	g.dqkv, g.datt = g.w.take("dqkv", act, m.qkvDim()), g.w.take("dattention", act, m.qDim())
+	g.dqkv, g.datt = g.w.take("dqkv", act, qkvDim(a)), g.w.take("dattention", act, a.QDim())
 	s.Zero(g.dx)
 	s.RMSNormBackward(g.dx, m.normParam.Grad, dHidden, v.x, v.rstd, m.norm)
 	for i := len(m.layers) - 1; i >= 0; i-- {
@@ -235,7 +237,8 @@ func (g *backward) mlp(i int, k *savedLayer) {
 // attention goes back through x2 = x + o(attention(rope(qkv(norm(x))))).
 func (g *backward) attention(i int, k *savedLayer) {
 	m, s, l, p := g.m, g.s, &g.m.layers[i], &g.m.trainableLayers[i]
-	t, q, kv := g.v.tokens, m.qDim(), m.kvDim()
+	a, _ := m.shape()
+	t, q, kv := g.v.tokens, a.QDim(), a.KVDim()
 	var none device.Tensor
 	s.MatMulWeightGrad(p.o.Grad, none, g.dx, k.att)
 	s.MatMulInputGrad(g.datt, g.dx, l.o, false)
@@ -244,7 +247,7 @@ func (g *backward) attention(i int, k *savedLayer) {
 	}
 	dq, dk, dv := split(g.dqkv)
 	sq, sk, sv := split(k.qkv)
-	s.AttentionBackward(dq, dk, dv, g.datt, k.att, k.lse, sq, sk, sv, t.attn(m.Config))
+	s.AttentionBackward(dq, dk, dv, g.datt, k.att, k.lse, sq, sk, sv, t.attn(a))
 	s.Rotate(g.dqkv.ColRange(0, q+kv), m.rotary(t.SeqLen, 0, true))
 	s.MatMulWeightGrad(p.qkv.Grad, p.qkvBias.Grad, g.dqkv, k.y1)
 	s.MatMulInputGrad(g.dy, g.dqkv, l.qkv, false)

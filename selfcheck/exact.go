@@ -3,40 +3,37 @@ package selfcheck
 import (
 	"math"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/device"
 	"apr/internal/ref"
-	"apr/model"
+	"apr/modelfile"
 )
 
 // Exact reads a model in float64.
-func Exact(f *model.Files) (*ref.Model, error) {
-	c := f.Config
-	m := &ref.Model{Params: map[string]ref.Mat{}, Config: ExactConfig(c)}
-	for name, shape := range c.TensorShapes() {
-		v, err := f.ReadFloat32(name)
+func Exact(f *modelfile.Files) (*ref.Net, error) {
+	n := &ref.Net{Arch: f.Config, Params: map[string]ref.Mat{}}
+	for _, s := range arch.Slots(f.Config) {
+		v, err := f.ReadFloat32(s.Name)
 		if err != nil {
 			return nil, err
 		}
-		rows := 1
-		if len(shape) == 2 {
-			rows = shape[0]
-		}
-		m.Params[name] = ref.Of(rows, len(v)/rows, v)
+		n.Params[s.Name] = Mat(s, v)
 	}
-	return m, nil
+	return n, nil
 }
 
-// ExactConfig is a configuration in the words of the reference.
-func ExactConfig(c model.Config) ref.Config {
-	return ref.Config{
-		Vocab: c.VocabSize, Hidden: c.HiddenSize, FFN: c.IntermediateSize, Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads,
-		HeadDim: c.HeadDim, Theta: c.RopeTheta, Eps: c.RMSNormEps, Tied: c.Tied,
+// Mat returns the values of a slot as the reference has them: matrices of experts below each other, a vector as one row.
+func Mat(s arch.Slot, v []float32) ref.Mat {
+	rows := 1
+	for _, n := range s.Shape[:len(s.Shape)-1] {
+		rows *= n
 	}
+	return ref.Of(rows, len(v)/rows, v)
 }
 
 // ExactStep is one step's loss and gradient in float64, row by row: see ref.StepLoss. teacher may be nil when alpha is 0.
-func ExactStep(student, teacher *ref.Model, b corpus.Batch, vocab int, spec device.LossSpec) (loss float64, sums device.Scalars, grads map[string]ref.Mat) {
+func ExactStep(student, teacher *ref.Net, b corpus.Batch, vocab int, spec device.LossSpec) (loss float64, sums device.Scalars, grads map[string]ref.Mat) {
 	invN := 1 / float64(b.TargetCount())
 	type part struct {
 		sums  device.Scalars
@@ -66,11 +63,11 @@ func ExactStep(student, teacher *ref.Model, b corpus.Batch, vocab int, spec devi
 		}
 		var dz ref.Mat
 		parts[r].sums, dz = ref.Loss(z, t, targets, invN, spec)
-		wide := ref.New(row.SeqLen, student.Vocab) // zero where no target is, and beyond the real ids
+		wide := ref.New(row.SeqLen, student.Arch.Vocab) // zero where no target is, and beyond the real ids
 		for i, at := range kept {
 			copy(wide.Row(at), dz.Row(i))
 		}
-		parts[r].grads = student.Backward(trace, wide)
+		parts[r].grads = trace.Backward(wide)
 	})
 	for _, p := range parts {
 		if p.grads == nil {

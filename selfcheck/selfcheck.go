@@ -18,9 +18,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"apr/arch"
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tokenizer"
 )
 
@@ -72,9 +74,9 @@ type check struct {
 	Options
 	tol          tolerances
 	s            device.Stream
-	tinyT, tinyS *model.Files // the tiny teacher and student
-	f            *model.Files // the user's, or the tiny teacher
-	own          bool         // f is the user's
+	tinyT, tinyS *modelfile.Files // the tiny teacher and student
+	f            *modelfile.Files // the user's, or the tiny teacher
+	own          bool             // f is the user's
 	m            *model.Model
 	tok          *tokenizer.Tokenizer
 }
@@ -142,7 +144,7 @@ func (c *check) guard(f func() (figure, error)) (fig figure, err error) {
 }
 
 func (c *check) close() {
-	for _, f := range []*model.Files{c.tinyT, c.tinyS} {
+	for _, f := range []*modelfile.Files{c.tinyT, c.tinyS} {
 		if f != nil {
 			f.Close()
 		}
@@ -164,7 +166,7 @@ func (c *check) load(context.Context) (figure, error) {
 	}
 	c.f = c.tinyT
 	if c.File != "" {
-		if c.f, err = model.Open(c.File); err != nil {
+		if c.f, err = modelfile.Open(c.File); err != nil {
 			c.f = nil
 			return figure{}, err
 		}
@@ -174,7 +176,7 @@ func (c *check) load(context.Context) (figure, error) {
 		return figure{}, err
 	}
 	bad, tensors, values := 0, 0, int64(0)
-	for name := range c.f.Config.TensorShapes() {
+	for name := range arch.Shapes(c.f.Config) {
 		v, err := c.f.ReadFloat32(name)
 		if err != nil {
 			return figure{}, err

@@ -37,7 +37,7 @@ func logits(dev device.Device, s device.Stream, m *model.Model, seq []int32, voc
 	tokens := dev.Alloc("check.ids", device.Batch, tensor.I32, len(seq), 1)
 	defer dev.Free(tokens)
 	s.UploadInts(tokens, seq)
-	x := s.Temp("check.hidden", device.Activations, dev.Info().Activations, len(seq), m.HiddenSize)
+	x := s.Temp("check.hidden", device.Activations, dev.Info().Activations, len(seq), m.Config.Hidden)
 	defer s.Release(x)
 	m.Hidden(s, x, model.Tokens{IDs: tokens, Rows: 1, SeqLen: len(seq)})
 	z := s.Temp("check.logits", device.Logits, tensor.F32, len(seq), vocab)
@@ -86,7 +86,7 @@ func (c *check) forward(context.Context) (figure, error) {
 	if c.m == nil {
 		return figure{}, errNoModel
 	}
-	if n := f.Config.ParamCount(); n > exactLimit {
+	if n := f.Config.Parameters(); n > exactLimit {
 		f, note = c.tinyT, fmt.Sprintf(", of the tiny model: float64 of %d parameters takes too long", n)
 		var err error
 		if m, err = model.LoadFrozen(c.Device, f, device.StudentWeights); err != nil {
@@ -139,7 +139,7 @@ type tinyStep struct {
 	sums        device.Scalars
 	grads       map[string]ref.Mat
 	student     *model.Model
-	exact, big  *ref.Model
+	exact, big  *ref.Net
 	bigLogits   []ref.Mat // of each row
 	batch       corpus.Batch
 	vocab       int
@@ -153,7 +153,7 @@ func (c *check) takeStep(ctx context.Context) (*tinyStep, error) {
 		return nil, errNoModel
 	}
 	t := &tinyStep{spec: device.LossSpec{Alpha: 0.6, Temperature: 2}, lr: 1e-3, maxNorm: 0.5}
-	_, vocab, err := teacher.Align(c.tinyT, c.tinyS, c.tinyS.Path, c.tinyS.Config.VocabSize)
+	_, vocab, err := teacher.Align(c.tinyT, c.tinyS, c.tinyS.Path, c.tinyS.Config.Vocab)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,10 @@ package selfcheck
 import (
 	"path/filepath"
 
+	"apr/arch"
 	"apr/device"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -12,14 +14,12 @@ import (
 // tinyTeacher and tinyStudent are the shapes of the models made for the check: untied and tied heads, grouped and single
 // keys, rows beyond the real ids.
 var (
-	tinyTeacher = model.Config{
-		Architecture: "qwen2", HiddenSize: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, IntermediateSize: 160, VocabSize: 320,
-		MaxPositions: 256, RopeTheta: 10000, RMSNormEps: 1e-6, InitializerRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
-	}
-	tinyStudent = model.Config{
-		Architecture: "qwen2", HiddenSize: 32, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 16, IntermediateSize: 96, VocabSize: 272,
-		MaxPositions: 256, RopeTheta: 10000, RMSNormEps: 1e-6, Tied: true, InitializerRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
-	}
+	tinyTeacher = arch.Qwen2(arch.Sizes{Hidden: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, Width: 160, Vocab: 320,
+		MaxPositions: 256, Theta: 10000, Eps: 1e-6, InitRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
+	})
+	tinyStudent = arch.Qwen2(arch.Sizes{Hidden: 32, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 16, Width: 96, Vocab: 272,
+		MaxPositions: 256, Theta: 10000, Eps: 1e-6, Tied: true, InitRange: 0.12, BOS: -1, EOS: 256, DType: tensor.F32,
+	})
 )
 
 // tinyTokenizer has a token for each byte, end-of-text, and a few merges.
@@ -42,7 +42,7 @@ func tinyTokenizer() (*tokenizer.Tokenizer, error) {
 }
 
 // writeTiny makes both models by seed, writes one as .apr and one as a Hugging Face folder, and opens them.
-func writeTiny(s device.Stream, dev device.Device, dir string) (teacher, student *model.Files, err error) {
+func writeTiny(s device.Stream, dev device.Device, dir string) (teacher, student *modelfile.Files, err error) {
 	tok, err := tinyTokenizer()
 	if err != nil {
 		return nil, nil, err
@@ -50,18 +50,18 @@ func writeTiny(s device.Stream, dev device.Device, dir string) (teacher, student
 	t := model.NewTrainable(dev, tinyTeacher)
 	t.Init(s, 1)
 	apr := filepath.Join(dir, "teacher.apr")
-	if err := model.SaveAPR(apr, tinyTeacher, tok, t.Sources(s, tensor.F32), nil, "apr check", true); err != nil {
+	if err := modelfile.SaveAPR(apr, tinyTeacher, tok, t.Sources(s, tensor.F32), nil, "apr check", true); err != nil {
 		return nil, nil, err
 	}
 	m := model.NewTrainable(dev, tinyStudent)
 	m.Init(s, 2)
 	folder := filepath.Join(dir, "student")
-	if _, err := model.SaveHF(folder, tinyStudent, tok, m.Sources(s, tensor.F32), tensor.F32, true); err != nil {
+	if _, err := modelfile.SaveHF(folder, tinyStudent, tok, m.Sources(s, tensor.F32), tensor.F32, true); err != nil {
 		return nil, nil, err
 	}
-	if teacher, err = model.Open(apr); err != nil {
+	if teacher, err = modelfile.Open(apr); err != nil {
 		return nil, nil, err
 	}
-	student, err = model.Open(folder)
+	student, err = modelfile.Open(folder)
 	return teacher, student, err
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tokenizer"
 )
 
@@ -15,7 +15,7 @@ import (
 // A difference that is not padding is a fault of kind Invalid naming the first id and both texts, and the sizes where they
 // differ; fewer rows than V are
 // one of kind Load.
-func Align(big, other *model.Files, otherPath string, otherRows int) (tok *tokenizer.Tokenizer, vocab int, err error) {
+func Align(big, other *modelfile.Files, otherPath string, otherRows int) (tok *tokenizer.Tokenizer, vocab int, err error) {
 	if tok, err = big.Tokenizer(); err != nil {
 		return nil, 0, err
 	}
@@ -28,7 +28,7 @@ func Align(big, other *model.Files, otherPath string, otherRows int) (tok *token
 		if d := tokenizer.Compare(tok, small); d != nil {
 			sizes := ""
 			if n := small.RealIDs(); n != vocab {
-				sizes = fmt.Sprintf("; it has %d ids in %d rows, the other %d in %d", n, otherRows, vocab, big.Config.VocabSize)
+				sizes = fmt.Sprintf("; it has %d ids in %d rows, the other %d in %d", n, otherRows, vocab, big.Config.Vocab)
 			}
 			return nil, 0, fault.In(fault.Invalid, otherPath, "its tokenizer differs from that of %s: %s%s", big.Path, d, sizes).
 				WithHint("both models must turn every text into the same ids").WithID("E-VOCAB-001")
@@ -38,7 +38,7 @@ func Align(big, other *model.Files, otherPath string, otherRows int) (tok *token
 	for _, m := range []struct {
 		path string
 		rows int
-	}{{big.Path, big.Config.VocabSize}, {otherPath, otherRows}} {
+	}{{big.Path, big.Config.Vocab}, {otherPath, otherRows}} {
 		if m.rows < vocab {
 			return nil, 0, fault.In(fault.Load, m.path, "has %d vocabulary rows, fewer than the tokenizer's %d ids", m.rows, vocab).WithID("E-VOCAB-002")
 		}
@@ -49,9 +49,9 @@ func Align(big, other *model.Files, otherPath string, otherRows int) (tok *token
 // AlignIDs is Align for data of ids, whose text nobody needs. Where a model has no tokenizer, nothing proves that both mean
 // the same by an id, and unproven says so: V is then the rows of the other model, the student's, all of which big must
 // have. tok is the student's tokenizer, nil if it has none; a student without files has none but big's.
-func AlignIDs(big, other *model.Files, otherPath string, otherRows int) (tok *tokenizer.Tokenizer, vocab int, unproven string, err error) {
+func AlignIDs(big, other *modelfile.Files, otherPath string, otherRows int) (tok *tokenizer.Tokenizer, vocab int, unproven string, err error) {
 	var without []string
-	for _, f := range []*model.Files{big, other} {
+	for _, f := range []*modelfile.Files{big, other} {
 		if f == nil {
 			continue
 		}
@@ -59,7 +59,7 @@ func AlignIDs(big, other *model.Files, otherPath string, otherRows int) (tok *to
 		case err == nil && f == other:
 			tok = t
 		case err == nil:
-		case model.HasNoTokenizer(err):
+		case modelfile.HasNoTokenizer(err):
 			without = append(without, f.Path)
 		default:
 			return nil, 0, "", err
@@ -69,7 +69,7 @@ func AlignIDs(big, other *model.Files, otherPath string, otherRows int) (tok *to
 		tok, vocab, err = Align(big, other, otherPath, otherRows)
 		return tok, vocab, "", err
 	}
-	if rows := big.Config.VocabSize; rows < otherRows {
+	if rows := big.Config.Vocab; rows < otherRows {
 		return nil, 0, "", fault.In(fault.Load, big.Path, "has %d vocabulary rows, fewer than the %d of %s, and no tokenizers prove that the rest is padding", rows, otherRows, otherPath).
 			WithID("E-VOCAB-003")
 	}

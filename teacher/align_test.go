@@ -5,18 +5,19 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/format"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
-	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tokenizer"
 )
 
 // withTokenizer returns a model of rows vocabulary rows whose tokenizer is made from d.
-func withTokenizer(path string, rows int, d tokenizer.Data) *model.Files {
-	return &model.Files{Config: model.Config{VocabSize: rows}, Container: &model.Container{Path: path, Kind: format.Apr,
+func withTokenizer(path string, rows int, d tokenizer.Data) *modelfile.Files {
+	return &modelfile.Files{Config: arch.Config{Vocab: rows}, Container: &modelfile.Container{Path: path, Kind: format.Apr,
 		ReadTokenizer: func() (*tokenizer.Tokenizer, error) { return tokenizer.FromData(path, d) }}}
 }
 

@@ -10,11 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/format"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tokenizer"
 )
@@ -31,13 +32,13 @@ func TestAlignTotal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files := func(path string, rows int) *model.Files {
-			return &model.Files{Config: model.Config{VocabSize: rows}, Container: &model.Container{Path: path, Kind: format.Apr,
+		files := func(path string, rows int) *modelfile.Files {
+			return &modelfile.Files{Config: arch.Config{Vocab: rows}, Container: &modelfile.Container{Path: path, Kind: format.Apr,
 				ReadTokenizer: func() (*tokenizer.Tokenizer, error) { return tok, nil }}}
 		}
 		for target := 0; target <= 96; target++ { // 0: a student without files, with as many rows as there are ids
 			cases++
-			var student *model.Files
+			var student *modelfile.Files
 			rows := native
 			if target > 0 {
 				student, rows = files("small", bytes+target), bytes+target

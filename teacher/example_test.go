@@ -7,6 +7,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -20,7 +21,7 @@ func Example() {
 		return
 	}
 	defer dev.Close()
-	files, err := model.Open(path)
+	files, err := modelfile.Open(path)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -46,7 +47,7 @@ func Example() {
 	}
 	s.Release(logits)
 	t.End(s)
-	fmt.Println(batch.N, "kept positions,", m.VocabSize, "ids, of which", len(host)/2, "are shared")
+	fmt.Println(batch.N, "kept positions,", m.Config.Vocab, "ids, of which", len(host)/2, "are shared")
 	// Output:
 	// 3 kept positions, 352 ids, of which 320 are shared
 }

@@ -33,7 +33,7 @@ type Resident struct {
 func (t *Resident) Begin(s device.Stream, r *model.Batch) {
 	act := t.Model.Device().Info().Activations
 	n := r.Tokens.Rows * r.Tokens.SeqLen
-	all := s.Temp("teacher.hidden", device.Activations, act, n, t.Model.HiddenSize)
+	all := s.Temp("teacher.hidden", device.Activations, act, n, t.Model.Config.Hidden)
 	group := t.Group
 	if group <= 0 {
 		group = r.Tokens.Rows
@@ -46,7 +46,7 @@ func (t *Resident) Begin(s device.Stream, r *model.Batch) {
 	}
 	t.hidden = all
 	if !r.Keep.IsZero() {
-		t.hidden = s.Temp("teacher.kept", device.Activations, act, r.N, t.Model.HiddenSize)
+		t.hidden = s.Temp("teacher.kept", device.Activations, act, r.N, t.Model.Config.Hidden)
 		s.Gather(t.hidden, all, r.Keep)
 		s.Release(all)
 	}

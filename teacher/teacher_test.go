@@ -63,14 +63,14 @@ func logits(t testing.TB, te *teacher.Resident, s device.Stream, b corpus.Batch,
 func TestGroupsAndChunks(t *testing.T) {
 	m, s := load(t)
 	for name, keep := range map[string]float64{"all rows": 2, "some rows": 0.6} {
-		b := batch(5, 9, m.VocabSize, keep)
-		want := logits(t, &teacher.Resident{Model: m}, s, b, m.VocabSize, 1000)
-		if n := b.TargetCount() * m.VocabSize; len(want) != n {
+		b := batch(5, 9, m.Config.Vocab, keep)
+		want := logits(t, &teacher.Resident{Model: m}, s, b, m.Config.Vocab, 1000)
+		if n := b.TargetCount() * m.Config.Vocab; len(want) != n {
 			t.Fatalf("%s: %d logits, want %d", name, len(want), n)
 		}
 		for _, group := range []int{1, 2, 3, 5, 9} {
 			for _, chunk := range []int{1000, 7, 1} {
-				if got := logits(t, &teacher.Resident{Model: m, Group: group}, s, b, m.VocabSize, chunk); !slices.Equal(got, want) {
+				if got := logits(t, &teacher.Resident{Model: m, Group: group}, s, b, m.Config.Vocab, chunk); !slices.Equal(got, want) {
 					t.Errorf("%s: groups of %d in chunks of %d give other bits", name, group, chunk)
 				}
 			}
@@ -81,17 +81,17 @@ func TestGroupsAndChunks(t *testing.T) {
 // Masked rows are left out and do not change the others.
 func TestKeptRows(t *testing.T) {
 	m, s := load(t)
-	b := batch(4, 11, m.VocabSize, 0.5)
+	b := batch(4, 11, m.Config.Vocab, 0.5)
 	all := b
 	all.Mask = slices.Repeat([]uint8{1}, len(b.Mask))
-	whole := logits(t, &teacher.Resident{Model: m}, s, all, m.VocabSize, 1000)
+	whole := logits(t, &teacher.Resident{Model: m}, s, all, m.Config.Vocab, 1000)
 	var want []float32
 	for i, k := range b.Mask {
 		if k != 0 {
-			want = append(want, whole[i*m.VocabSize:(i+1)*m.VocabSize]...)
+			want = append(want, whole[i*m.Config.Vocab:(i+1)*m.Config.Vocab]...)
 		}
 	}
-	if got := logits(t, &teacher.Resident{Model: m, Group: 3}, s, b, m.VocabSize, 5); !slices.Equal(got, want) {
+	if got := logits(t, &teacher.Resident{Model: m, Group: 3}, s, b, m.Config.Vocab, 5); !slices.Equal(got, want) {
 		t.Error("the logits are not those of the kept rows")
 	}
 }
@@ -99,16 +99,16 @@ func TestKeptRows(t *testing.T) {
 // A smaller vocabulary takes the first columns; nothing stands in for the others.
 func TestTruncatedVocabulary(t *testing.T) {
 	m, s := load(t)
-	b := batch(2, 7, m.VocabSize, 0.7)
-	whole := logits(t, &teacher.Resident{Model: m}, s, b, m.VocabSize, 1000)
+	b := batch(2, 7, m.Config.Vocab, 0.7)
+	whole := logits(t, &teacher.Resident{Model: m}, s, b, m.Config.Vocab, 1000)
 	for _, v := range []int{1, 300, 320, 351} {
 		contracttest.Cases(t, 1)
 		var want []float32
 		for r := range b.TargetCount() {
-			want = append(want, whole[r*m.VocabSize:][:v]...)
+			want = append(want, whole[r*m.Config.Vocab:][:v]...)
 		}
 		if got := logits(t, &teacher.Resident{Model: m}, s, b, v, 4); !slices.Equal(got, want) {
-			t.Errorf("%d of %d columns are not the first ones", v, m.VocabSize)
+			t.Errorf("%d of %d columns are not the first ones", v, m.Config.Vocab)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -28,7 +29,7 @@ func writeLogits(ctx context.Context, out, path, prompt string) error {
 		return err
 	}
 	defer d.Close()
-	f, err := model.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		return err
 	}
@@ -51,17 +52,17 @@ func writeLogits(ctx context.Context, out, path, prompt string) error {
 	defer b.Free(d)
 	s := d.NewStream()
 	b.Load(s, corpus.Batch{Rows: 1, SeqLen: n, Tokens: ids, Targets: make([]int32, n), Mask: mask}, 1)
-	x := s.Temp("hidden", device.Activations, d.Info().Activations, n, m.HiddenSize)
+	x := s.Temp("hidden", device.Activations, d.Info().Activations, n, m.Config.Hidden)
 	m.Hidden(s, x, b.Tokens)
-	z := s.Temp("logits", device.Logits, tensor.F32, n, m.VocabSize)
+	z := s.Temp("logits", device.Logits, tensor.F32, n, m.Config.Vocab)
 	m.Logits(s, z, x)
-	flat := make([]float32, n*m.VocabSize)
+	flat := make([]float32, n*m.Config.Vocab)
 	if err := s.Download(flat, z); err != nil {
 		return err
 	}
 	l := logitsFile{Model: path, Prompt: prompt, IDs: ids}
 	for i := range n {
-		l.Logits = append(l.Logits, flat[i*m.VocabSize:(i+1)*m.VocabSize])
+		l.Logits = append(l.Logits, flat[i*m.Config.Vocab:(i+1)*m.Config.Vocab])
 	}
 	text, err := json.Marshal(l)
 	if err != nil {

@@ -12,12 +12,13 @@ import (
 	"os"
 	"path/filepath"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/format/aprfile"
 	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -50,21 +51,23 @@ func (o options) run() error {
 		return err
 	}
 	if o.layers > 0 {
-		c.Layers = o.layers
+		s := c.Sizes()
+		s.Layers = o.layers
+		c = arch.Qwen2(s)
 	}
 	tok, err := tokenizer.Load(o.tokenizer)
 	if err != nil {
 		return err
 	}
 	if o.fill {
-		if tok, err = filled(tok, c.VocabSize); err != nil {
+		if tok, err = filled(tok, c.Vocab); err != nil {
 			return err
 		}
 	}
 	if tok, err = grow(tok, o.tokens); err != nil {
 		return err
 	}
-	c.BOS, c.EOS = int(tok.EOS()), int(tok.EOS())
+	c.BOS, c.EOS = int(tok.EOS()), []int{int(tok.EOS())}
 	f := bench.RandomModel(c, 1)
 	var sources []tensor.Source
 	for _, t := range f.File.Tensors() {
@@ -80,11 +83,15 @@ func (o options) run() error {
 	switch filepath.Ext(o.out) {
 	case ".apr":
 		return o.write(o.out, func(w io.Writer) (int64, error) {
-			return aprfile.Encode(w, sources, aprfile.Options{Metadata: model.APRMetadata(c, tok, nil), Tied: c.Tied})
+			return aprfile.Encode(w, sources, aprfile.Options{Metadata: modelfile.APRMetadata(c, tok, nil), Tied: c.Tied})
 		})
 	case ".gguf":
+		stored, err := modelfile.GGUFTensors(c, sources)
+		if err != nil {
+			return err
+		}
 		return o.write(o.out, func(w io.Writer) (int64, error) {
-			return gguf.Encode(w, sources, model.GGUFMetadata(c, tok, sources, model.GGUFOrigin{Name: "synthetic"}))
+			return gguf.Encode(w, stored, modelfile.GGUFMetadata(c, tok, sources, modelfile.GGUFOrigin{Name: "synthetic"}))
 		})
 	}
 	return o.folder(c, tok, sources)
@@ -146,12 +153,16 @@ func float32s(s tensor.Source, size int64, zero bool) tensor.Source {
 }
 
 // folder writes a Hugging Face folder with one file of weights, whatever its size.
-func (o options) folder(c model.Config, tok *tokenizer.Tokenizer, sources []tensor.Source) error {
+func (o options) folder(c arch.Config, tok *tokenizer.Tokenizer, sources []tensor.Source) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
+	config, err := arch.HFConfig(c, tensor.BF16)
+	if err != nil {
+		return err
+	}
 	for name, data := range map[string][]byte{
-		"config.json": c.HFJSON(tensor.BF16), "tokenizer.json": tok.MarshalTokenizer(), "tokenizer_config.json": tok.MarshalConfig(c.MaxPositions),
+		"config.json": config, "tokenizer.json": tok.MarshalTokenizer(), "tokenizer_config.json": tok.MarshalConfig(c.MaxPositions),
 	} {
 		if err := os.WriteFile(filepath.Join(o.out, name), data, 0o644); err != nil {
 			return err

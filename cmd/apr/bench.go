@@ -16,6 +16,7 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/plan"
 	"apr/tokenizer"
 )
@@ -206,16 +207,16 @@ func peakMemory(dev *opened) map[string]int64 {
 func (o *benchOptions) generates() bool { return o.kd == "" && !strings.Contains(o.shape, ":") }
 
 // generator opens the model that generates and encodes the prompt. Without a prompt there are random ids.
-func (o *benchOptions) generator() (f *model.Files, prompt []int32, vocab int, err error) {
+func (o *benchOptions) generator() (f *modelfile.Files, prompt []int32, vocab int, err error) {
 	if o.shape != "" {
 		c, err := bench.Shape(o.shape)
 		if err != nil {
 			return nil, nil, 0, err
 		}
 		f, err = randomModel(c, o.randomTypes())
-		return f, o.randomPrompt(c.VocabSize), c.VocabSize, err
+		return f, o.randomPrompt(c.Vocab), c.Vocab, err
 	}
-	if f, err = model.Open(o.file); err != nil {
+	if f, err = modelfile.Open(o.file); err != nil {
 		return nil, nil, 0, err
 	}
 	tok, err := f.Tokenizer()
@@ -243,7 +244,7 @@ func (o *benchOptions) generation(ctx context.Context, dev *opened, r *benchResu
 		return err
 	}
 	defer f.Close()
-	planned, err := dev.prepare(f.Outline(), len(prompt), generate.Options{MaxTokens: o.maxTokens, RepeatPenalty: 1, Vocab: vocab})
+	planned, err := dev.prepare(model.Describe(f), len(prompt), generate.Options{MaxTokens: o.maxTokens, RepeatPenalty: 1, Vocab: vocab})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/convert"
 	"apr/device"
@@ -16,14 +17,15 @@ import (
 	"apr/distill"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/plan"
 	"apr/teacher"
 )
 
 // models are teacher and student before anything is on the device.
 type benchModels struct {
-	teacher, student *model.Files // student nil: random by config
-	config           model.Config // of the student
+	teacher, student *modelfile.Files // student nil: random by config
+	config           arch.Config      // of the student
 }
 
 func (o *benchOptions) models() (m benchModels, err error) {
@@ -43,18 +45,21 @@ func (o *benchOptions) models() (m benchModels, err error) {
 		m.teacher, err = randomModel(c, o.randomTypes())
 		return m, err
 	}
-	if m.teacher, err = model.Open(o.kd); err != nil {
+	if m.teacher, err = modelfile.Open(o.kd); err != nil {
 		return m, err
 	}
 	if err := m.teacher.CheckTensors(); err != nil {
 		return m, err
 	}
 	if strings.HasSuffix(o.file, ".json") {
-		m.config, err = model.ReadConfig(o.file)
+		if m.config, err = modelfile.ReadConfig(o.file); err == nil {
+			err = model.Computed(m.config)
+		}
 		return m, err
 	}
-	if m.student, err = model.Open(o.file); err == nil {
+	if m.student, err = modelfile.Open(o.file); err == nil {
 		m.config = m.student.Config
+		err = model.Computed(m.config)
 	}
 	return m, err
 }
@@ -71,7 +76,7 @@ func (o *benchOptions) randomTypes() string {
 }
 
 // randomModel makes a model of random weights in the types of a scheme, or in bfloat16.
-func randomModel(c model.Config, scheme string) (*model.Files, error) {
+func randomModel(c arch.Config, scheme string) (*modelfile.Files, error) {
 	if scheme == "bf16" {
 		return bench.RandomModel(c, 1), nil
 	}
@@ -79,7 +84,7 @@ func randomModel(c model.Config, scheme string) (*model.Files, error) {
 }
 
 func (m benchModels) close() {
-	for _, f := range []*model.Files{m.teacher, m.student} {
+	for _, f := range []*modelfile.Files{m.teacher, m.student} {
 		if f != nil {
 			f.Close()
 		}
@@ -101,7 +106,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if err := o.checkTeacher(dev, m); err != nil {
 		return err
 	}
-	vocab := min(m.teacher.Config.VocabSize, m.config.VocabSize)
+	vocab := min(m.teacher.Config.Vocab, m.config.Vocab)
 	if tok, err := m.teacher.Tokenizer(); err == nil {
 		vocab = min(vocab, tok.RealIDs())
 	}
@@ -262,7 +267,7 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 		choice.Recompute = []model.Recompute{model.RecomputeNone}
 	}
 	return distill.DryRun{
-		Target: target, Teacher: m.teacher.Outline(), Form: o.form(), Student: m.config, Loss: bench.Loss,
+		Target: target, Teacher: model.Describe(m.teacher), Form: o.form(), Student: m.config, Loss: bench.Loss,
 		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
 	}.Plan(choice)
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/device/cuda"
 	"apr/device/cuda/emulator"
@@ -36,13 +37,14 @@ const blockTokens = 48
 // pairOf returns a pair of models with the shapes of Qwen2.5 made narrow, and a text for an epoch of a few steps.
 func pairOf(t *testing.T) (p twoModels) {
 	t.Helper()
-	narrow := func(name string, vocab int) model.Config {
+	narrow := func(name string, vocab int) arch.Config {
 		c, err := bench.Shape(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.Layers, c.VocabSize = 256, 512, 4, 2, 64, 2, vocab
-		return c
+		s := c.Sizes()
+		s.Hidden, s.Width, s.Heads, s.KVHeads, s.HeadDim, s.Layers, s.Vocab = 256, 512, 4, 2, 64, 2, vocab
+		return arch.Qwen2(s)
 	}
 	p = twoModels{teacher: narrow("7b", 4288), student: narrow("0.5b", 4160), text: filepath.Join(t.TempDir(), "text.txt"), batch: "2", seq: "16"}
 	text := "package main\n\nimport \"fmt\"\n\nfunc main() {\n\tfor i := range 10 {\n\t\tfmt.Println(i, i*i, i*i*i)\n\t}\n}\n"

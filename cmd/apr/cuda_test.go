@@ -21,6 +21,7 @@ import (
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -28,7 +29,7 @@ import (
 const gosrc = "../../testdata/models/gosrc"
 
 // openBoth opens the reference teacher on the CPU and on the GPU (or its emulator).
-func openBoth(t *testing.T, compute cuda.Compute) (f *model.Files, onCPU, onGPU *model.Model) {
+func openBoth(t *testing.T, compute cuda.Compute) (f *modelfile.Files, onCPU, onGPU *model.Model) {
 	t.Helper()
 	openEmulator(t)
 	f = modeltest.Open(t, gosrc)
@@ -105,7 +106,7 @@ func TestCUDABlocks(t *testing.T) {
 }
 
 // logitsOf returns the logits of every position of one sequence, with matrices kept in blocks.
-func logitsOf(d device.Device, f *model.Files, ids []int32) ([]float32, error) {
+func logitsOf(d device.Device, f *modelfile.Files, ids []int32) ([]float32, error) {
 	m, err := model.LoadFrozenAs(d, f, device.TeacherWeights, device.Form{Blocks: true})
 	if err != nil {
 		return nil, err
@@ -116,9 +117,9 @@ func logitsOf(d device.Device, f *model.Files, ids []int32) ([]float32, error) {
 	b.Load(s, corpus.Batch{Rows: 1, SeqLen: n, Tokens: ids, Targets: ids, Mask: mask}, 1)
 	big := &teacher.Resident{Model: m}
 	big.Begin(s, b)
-	t := s.Temp("logits", device.Logits, tensor.F32, n, m.VocabSize)
+	t := s.Temp("logits", device.Logits, tensor.F32, n, m.Config.Vocab)
 	big.Logits(s, 0, n, t)
-	z := make([]float32, n*m.VocabSize)
+	z := make([]float32, n*m.Config.Vocab)
 	return z, s.Download(z, t)
 }
 
@@ -227,7 +228,7 @@ func forced(t *testing.T, m *model.Model, prompt, continuation []int32, vocab in
 	s := d.NewStream()
 	cache := m.NewCache(len(prompt) + len(continuation))
 	defer cache.Free(d)
-	hidden := s.Temp("hidden", device.Activations, d.Info().Activations, 1, m.HiddenSize)
+	hidden := s.Temp("hidden", device.Activations, d.Info().Activations, 1, m.Config.Hidden)
 	defer s.Release(hidden)
 	next := prompt
 	for k := range continuation {

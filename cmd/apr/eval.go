@@ -12,6 +12,7 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 )
 
 // evalOptions are the options of apr eval.
@@ -170,7 +171,7 @@ func only(s cli.Settings, what string, names ...string) error {
 }
 
 // prepare reads the data of the task.
-func (o *evalOptions) prepare(ctx context.Context, e *cli.Env, f *model.Files) (task, func() error, error) {
+func (o *evalOptions) prepare(ctx context.Context, e *cli.Env, f *modelfile.Files) (task, func() error, error) {
 	nothing := func() error { return nil }
 	tok, err := f.Tokenizer()
 	if err != nil {
@@ -193,7 +194,7 @@ type loaded struct {
 }
 
 // load opens the device and loads the model on it; every task takes its model from here.
-func (o *evalOptions) load(e *cli.Env, f *model.Files) (*loaded, error) {
+func (o *evalOptions) load(e *cli.Env, f *modelfile.Files) (*loaded, error) {
 	if err := f.CheckTensors(); err != nil {
 		return nil, err
 	}
@@ -212,7 +213,7 @@ func (o *evalOptions) load(e *cli.Env, f *model.Files) (*loaded, error) {
 }
 
 // score loads a model, or a variant of it, and lets a task score it.
-func (o *evalOptions) score(ctx context.Context, e *cli.Env, t task, f *model.Files, r *evalResult) (eval.Score, error) {
+func (o *evalOptions) score(ctx context.Context, e *cli.Env, t task, f *modelfile.Files, r *evalResult) (eval.Score, error) {
 	m, err := o.load(e, f)
 	if err != nil {
 		return eval.Score{}, err

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/internal/contracttest"
 )
@@ -91,7 +92,9 @@ func writers(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.Layers, c.VocabSize = 64, 96, 2, 1, 32, 1, tok.RealIDs()
+	s := c.Sizes()
+	s.Hidden, s.Width, s.Heads, s.KVHeads, s.HeadDim, s.Layers, s.Vocab = 64, 96, 2, 1, 32, 1, tok.RealIDs()
+	c = arch.Qwen2(s)
 	if err := writeModel(path("gibberish.apr"), bench.RandomModel(c, 5), tok); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"apr/eval"
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 )
 
 // canaryResult is what an evaluation said of a broken variant of the model.
@@ -28,7 +28,7 @@ type canaryResult struct {
 
 // gate scores the canaries one after the other by the code that scored the model, and judges both. Before the last of them there
 // is no verdict: one that was not scored may have passed.
-func (o *evalOptions) gate(ctx context.Context, e *cli.Env, f *model.Files, t task, healthy eval.Score, r *evalResult) error {
+func (o *evalOptions) gate(ctx context.Context, e *cli.Env, f *modelfile.Files, t task, healthy eval.Score, r *evalResult) error {
 	gated := e.Settings.Given("threshold")
 	if gated {
 		r.Threshold = &o.threshold

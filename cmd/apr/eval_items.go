@@ -80,8 +80,8 @@ func (t *itemTask) choose(ctx context.Context, s device.Stream, m *model.Model, 
 		prompt := promptIDs(t.tok, t.eos, c.Prompt)
 		for _, text := range c.Choices {
 			ids := t.tok.Append(slices.Clone(prompt), text, tokenizer.PlainText)
-			if len(ids)-1 > m.MaxPositions {
-				return eval.Score{}, fault.In(fault.Invalid, t.o.data[0], "prompt and choice have %d tokens, the model %d positions", len(ids), m.MaxPositions).At("line %d", c.Line)
+			if len(ids)-1 > m.Config.MaxPositions {
+				return eval.Score{}, fault.In(fault.Invalid, t.o.data[0], "prompt and choice have %d tokens, the model %d positions", len(ids), m.Config.MaxPositions).At("line %d", c.Line)
 			}
 			rows = append(rows, eval.Continuation{IDs: ids, From: len(prompt)})
 		}
@@ -208,8 +208,8 @@ func (w *modelWriter) Continue(ctx context.Context, prompt string, sample int, d
 	ids := promptIDs(w.tok, w.endOfText(), prompt)
 	o := w.gen
 	o.Seed += uint64(sample) << 32
-	if o.MaxTokens = min(o.MaxTokens, w.m.MaxPositions-len(ids)); o.MaxTokens < 1 {
-		return "", fault.New(fault.Inference, "a prompt of %d tokens leaves no room in the model's %d positions", len(ids), w.m.MaxPositions)
+	if o.MaxTokens = min(o.MaxTokens, w.m.Config.MaxPositions-len(ids)); o.MaxTokens < 1 {
+		return "", fault.New(fault.Inference, "a prompt of %d tokens leaves no room in the model's %d positions", len(ids), w.m.Config.MaxPositions)
 	}
 	var text strings.Builder
 	decoder := w.tok.NewStream()

@@ -11,6 +11,7 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/teacher"
 	"apr/tokenizer"
 )
@@ -22,11 +23,11 @@ type textTask struct {
 	all       *corpus.Tokens
 	text      *corpus.Tokens // what --max-tokens leaves of it: the data that is scored
 	windows   *corpus.Windows
-	reference *model.Files // nil: none
+	reference *modelfile.Files // nil: none
 	vocab     int
 }
 
-func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.Files, tok *tokenizer.Tokenizer) (_ task, closeTask func() error, err error) {
+func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *modelfile.Files, tok *tokenizer.Tokenizer) (_ task, closeTask func() error, err error) {
 	t := &textTask{o: o, tok: tok, vocab: tok.RealIDs()}
 	closeTask = func() error { return nil }
 	if t.all, err = o.read(ctx, tok, e); err != nil {
@@ -48,7 +49,7 @@ func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *model.File
 		return nil, closeTask, err
 	}
 	if err = t.reference.CheckTensors(); err == nil {
-		_, t.vocab, err = teacher.Align(t.reference, f, o.file, f.Config.VocabSize)
+		_, t.vocab, err = teacher.Align(t.reference, f, o.file, f.Config.Vocab)
 	}
 	if err != nil {
 		return nil, closeTask, errors.Join(err, t.reference.Close())

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"apr/internal/contracttest"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -98,7 +98,7 @@ func TestSameModel(t *testing.T) {
 // shards writes the teacher as several files, tensors in another order, and returns the folder.
 func shards(t *testing.T) string {
 	t.Helper()
-	f, err := model.Open("teacher")
+	f, err := modelfile.Open("teacher")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func shards(t *testing.T) string {
 	for _, st := range slices.Backward(f.File.Tensors()) {
 		out = append(out, st.Source())
 	}
-	names, err := model.SaveHFFolder("shards", f.Config, tok, out, model.HFOptions{DType: tensor.BF16, MaxShard: 3 << 20})
+	names, err := modelfile.SaveHFFolder("shards", f.Config, tok, out, modelfile.HFOptions{DType: tensor.BF16, MaxShard: 3 << 20})
 	if err != nil || len(names) < 6 {
 		t.Fatalf("%v: %v", names, err)
 	}

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"apr/format/aprfile"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -29,9 +29,9 @@ func filledTokenizer(n int) (*tokenizer.Tokenizer, error) {
 }
 
 // writeModel writes a made-up model as an .apr file.
-func writeModel(path string, f *model.Files, tok *tokenizer.Tokenizer) error {
+func writeModel(path string, f *modelfile.Files, tok *tokenizer.Tokenizer) error {
 	c := f.Config
-	c.BOS, c.EOS = int(tok.EOS()), int(tok.EOS())
+	c.BOS, c.EOS = int(tok.EOS()), []int{int(tok.EOS())}
 	var sources []tensor.Source
 	for _, stored := range f.File.Tensors() {
 		s := stored.Source()
@@ -45,7 +45,7 @@ func writeModel(path string, f *model.Files, tok *tokenizer.Tokenizer) error {
 		return err
 	}
 	defer out.Close()
-	if _, err := aprfile.Encode(out, sources, aprfile.Options{Metadata: model.APRMetadata(c, tok, nil), Tied: c.Tied}); err != nil {
+	if _, err := aprfile.Encode(out, sources, aprfile.Options{Metadata: modelfile.APRMetadata(c, tok, nil), Tied: c.Tied}); err != nil {
 		return err
 	}
 	return out.Close()

@@ -15,19 +15,20 @@ import (
 	"testing"
 	"time"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/convert"
 	"apr/device/cuda"
 	"apr/internal/contracttest"
 	"apr/internal/near"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/tensor"
 )
 
 // twoModels is a teacher of random Q4_K_M weights and a new student, with the text that they are tried on.
 type twoModels struct {
-	teacher, student model.Config
+	teacher, student arch.Config
 	text             string // of one epoch
 	long             string // of 500 steps; empty: nothing is timed
 	batch, seq       string
@@ -94,12 +95,12 @@ func (p twoModels) wroteStudent(t *testing.T, r *taught) {
 		t.Errorf("an epoch of %d steps", len(r.steps))
 	}
 	for _, name := range []string{"student.apr", "student"} {
-		f, err := model.Open(filepath.Join(r.dir, name))
+		f, err := modelfile.Open(filepath.Join(r.dir, name))
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		if err := f.CheckTensors(); err != nil || f.Config.VocabSize != p.student.VocabSize || f.Config.Layers != p.student.Layers {
+		if err := f.CheckTensors(); err != nil || f.Config.Vocab != p.student.Vocab || len(f.Config.Layers) != len(p.student.Layers) {
 			t.Errorf("%s: %v, %v", name, f.Config, err)
 		}
 		f.Close()
@@ -129,8 +130,8 @@ func (p twoModels) aligned(t *testing.T, r *taught) {
 		t.Fatalf("%d steps", len(r.steps))
 	}
 	var v map[string]int
-	want := map[string]int{"effective_vocab": p.student.VocabSize, "teacher_rows": p.teacher.VocabSize, "student_rows": p.student.VocabSize}
-	if err := json.Unmarshal(r.events["vocabulary"], &v); err != nil || fmt.Sprint(v) != fmt.Sprint(want) || p.teacher.VocabSize <= p.student.VocabSize {
+	want := map[string]int{"effective_vocab": p.student.Vocab, "teacher_rows": p.teacher.Vocab, "student_rows": p.student.Vocab}
+	if err := json.Unmarshal(r.events["vocabulary"], &v); err != nil || fmt.Sprint(v) != fmt.Sprint(want) || p.teacher.Vocab <= p.student.Vocab {
 		t.Errorf("vocabulary %v (%v), want %v", v, err, want)
 	}
 	contracttest.Cases(t, 1)
@@ -180,11 +181,11 @@ func (r *taught) longest(from int) (s float64) {
 // write makes the teacher, teacher.apr, and the configuration of the student. The tokenizer has as many ids as the student
 // has rows, so that every row of it is trained.
 func (p twoModels) write(dir string) error {
-	tok, err := filledTokenizer(p.student.VocabSize)
+	tok, err := filledTokenizer(p.student.Vocab)
 	if err != nil {
 		return err
 	}
-	p.student.EOS, p.teacher.EOS = int(tok.EOS()), int(tok.EOS())
+	p.student.EOS, p.teacher.EOS = []int{int(tok.EOS())}, []int{int(tok.EOS())}
 	f, err := bench.RandomQuantised(p.teacher, 1, convert.Q4_K_M)
 	if err != nil {
 		return err
@@ -192,7 +193,11 @@ func (p twoModels) write(dir string) error {
 	if err := writeModel(filepath.Join(dir, "teacher.apr"), f, tok); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "config.json"), p.student.HFJSON(tensor.BF16), 0o600)
+	config, err := arch.HFConfig(p.student, tensor.BF16)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600)
 }
 
 // run distils, as a process of its own, and reads what it left. A run whose teacher is computed otherwise than by backend is

@@ -190,7 +190,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		return nil, err
 	}
 	defer dev.Close()
-	if _, err := dev.prepare(f.Outline(), longest, o.gen); err != nil {
+	if _, err := dev.prepare(model.Describe(f), longest, o.gen); err != nil {
 		return nil, err
 	}
 	m, err := model.LoadFrozenAs(dev, f, device.StudentWeights, generationForm)

@@ -12,7 +12,7 @@ import (
 	"apr/hub"
 	"apr/internal/cli"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tokenizer"
 )
 
@@ -32,12 +32,12 @@ func openModel(ctx context.Context, e *cli.Env, arg string) (*convert.Container,
 }
 
 // openFiles opens a model to compute with it, and says what was tolerated in its file.
-func openFiles(ctx context.Context, e *cli.Env, arg string) (*model.Files, error) {
+func openFiles(ctx context.Context, e *cli.Env, arg string) (*modelfile.Files, error) {
 	path, err := source(ctx, e, arg)
 	if err != nil {
 		return nil, err
 	}
-	f, err := model.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/internal/contracttest"
 )
@@ -18,7 +19,9 @@ func narrowModel(t *testing.T, path string, rows, ids int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.Layers, c.VocabSize, c.Tied = 32, 48, 2, 1, 16, 1, rows, true
+	s := c.Sizes()
+	s.Hidden, s.Width, s.Heads, s.KVHeads, s.HeadDim, s.Layers, s.Vocab, s.Tied = 32, 48, 2, 1, 16, 1, rows, true
+	c = arch.Qwen2(s)
 	tok, err := filledTokenizer(ids)
 	if err == nil {
 		err = writeModel(path, bench.RandomModel(c, uint64(rows)), tok)

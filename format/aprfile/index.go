@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"apr/format/internal/checked"
-	"apr/format/internal/ggufname"
 	"apr/format/internal/stored"
 	"apr/internal/fault"
 	"apr/tensor"
@@ -151,7 +150,7 @@ func (r *indexReader) entry(data checked.Size) (Entry, error) {
 }
 
 func hfName(name string) string {
-	if hf, ok := ggufname.ToHF(name); ok {
+	if hf, ok := toHF(name); ok {
 		return hf
 	}
 	return name

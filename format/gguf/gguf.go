@@ -10,8 +10,7 @@
 // u64 number and the elements. Offsets count from the first payload. The alignment is general.alignment, or 32.
 //
 // Dimensions stand innermost first: they are turned round, so that a matrix is [out, in] here as everywhere, and no byte
-// moves. Names become those of Hugging Face where they are known (blk.0.attn_q.weight is
-// model.layers.0.self_attn.q_proj.weight), and others stay.
+// moves. Names are those of the file.
 //
 // Versions 2 and 3 are read, which differ in nothing but the word for byte order; version 3 is written. As in ggml,
 // payloads stand in the order of the list, each where the one before it ends, but for the padding. Only the header is

@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"apr/format/internal/checked"
-	"apr/format/internal/ggufname"
 	"apr/format/internal/stored"
 	"apr/internal/readfile"
 	"apr/tensor"
@@ -154,15 +153,15 @@ func (m *Metadata) whole() error {
 
 // info is a tensor of the list.
 type info struct {
-	tensor.Info        // Name is Hugging Face's where it is known
-	name        string // in the file
-	offset      checked.Size
+	tensor.Info
+	name   string
+	offset checked.Size
 }
 
 // infos reads the list of n tensors.
 func (s *scanner) infos(n int) ([]info, error) {
 	list := make([]info, 0, n)
-	seen := make(map[string]string, n)
+	seen := make(map[string]bool, n)
 	for range n {
 		s.in = ""
 		b, err := s.text("tensor name", maxString, 31)
@@ -175,15 +174,10 @@ func (s *scanner) infos(n int) ([]info, error) {
 		}
 		t := info{name: s.name}
 		t.Name = t.name
-		if hf, ok := ggufname.ToHF(t.name); ok {
-			t.Name = hf
-		}
-		if first, twice := seen[t.Name]; twice && first == t.name {
+		if seen[t.name] {
 			return nil, s.bad(32, "occurs twice")
-		} else if twice {
-			return nil, s.bad(32, "is %q by another name", first)
 		}
-		seen[t.Name] = t.name
+		seen[t.name] = true
 		if err := s.info(&t); err != nil {
 			return nil, err
 		}

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"apr/format/internal/checked"
-	"apr/format/internal/ggufname"
 	"apr/format/internal/stored"
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
@@ -19,7 +18,7 @@ import (
 )
 
 // KV is a key of the metadata to be written, with its value: a bool, string, uint32, uint64, int32, int64, float32,
-// float64, []string, []int32 or []float32.
+// float64, []string, []int32, []float32 or []bool.
 type KV struct {
 	Key   string
 	Value any
@@ -42,9 +41,9 @@ var codes = func() map[tensor.DType]uint32 {
 	return m
 }()
 
-// Write writes a file of version 3, atomically, with the alignment 32. Tensors get the names of GGUF, and stand in the
+// Write writes a file of version 3, atomically, with the alignment 32. Tensors have the names of GGUF, and stand in the
 // order embedding, layers, the rest; the bytes depend on tensors and metadata only. Payloads are streamed. Faults:
-// Invalid (the file exists, or a tensor has no name in GGUF), Format (what the format cannot hold), IO.
+// Invalid (the file exists, or a name is none that a file can hold), Format (what the format cannot hold), IO.
 func Write(path string, tensors []tensor.Source, opt Options) error {
 	w, err := prepare(tensors, opt.Metadata)
 	if err != nil {
@@ -148,9 +147,8 @@ func name(t tensor.Source) (named, error) {
 		f.Kind = k
 		return named{}, f
 	}
-	n, ok := ggufname.FromHF(t.Name)
-	if !ok {
-		return refuse(fault.Invalid, 60, "has no name in GGUF")
+	if err := stored.CheckName(t.Name, maxName); err != nil {
+		return refuse(fault.Invalid, 60, "%s", err)
 	}
 	code, ok := codes[t.DType]
 	if !ok {
@@ -167,14 +165,17 @@ func name(t tensor.Source) (named, error) {
 	case elements/block > math.MaxInt64/int64(t.DType.BlockBytes()) || t.Size != elements/block*int64(t.DType.BlockBytes()):
 		return refuse(fault.Format, 62, "%d bytes are not those of %s %v", t.Size, t.DType, t.Shape)
 	}
-	return named{t, n, code}, nil
+	return named{t, t.Name, code}, nil
 }
 
 // place is the place of a tensor in the file: the embedding, then the layers by number, then the rest.
 func place(name string) int {
 	if rest, ok := strings.CutPrefix(name, "blk."); ok {
 		layer, _, _ := strings.Cut(rest, ".")
-		n, _ := strconv.Atoi(layer) // a number, or FromHF had refused it
+		n, err := strconv.Atoi(layer)
+		if err != nil {
+			return math.MaxInt
+		}
 		return n
 	}
 	if name == "token_embd.weight" {
@@ -298,6 +299,16 @@ func (e *encoder) value(v any) bool {
 		e.array(Float32, len(v))
 		for _, x := range v {
 			e.u32(math.Float32bits(x))
+		}
+		return len(v) <= maxArray
+	case []bool:
+		e.array(Bool, len(v))
+		for _, x := range v {
+			if x {
+				e.b = append(e.b, 1)
+			} else {
+				e.b = append(e.b, 0)
+			}
 		}
 		return len(v) <= maxArray
 	default:

@@ -41,10 +41,10 @@ func TestBytes(t *testing.T) {
 		raw(strings.Repeat("q", 34) + strings.Repeat("\x00", 30)).b
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	err := Write(path, []tensor.Source{
-		source("model.norm.weight", tensor.Q8_0, strings.Repeat("q", 34), 32),
-		source("model.layers.10.self_attn.q_proj.bias", tensor.F16, "cd", 1),
-		source("model.layers.2.self_attn.q_proj.bias", tensor.BF16, "ab", 1),
-		source("model.embed_tokens.weight", tensor.F32, "012345678901234567890123", 3, 2),
+		source("output_norm.weight", tensor.Q8_0, strings.Repeat("q", 34), 32),
+		source("blk.10.attn_q.bias", tensor.F16, "cd", 1),
+		source("blk.2.attn_q.bias", tensor.BF16, "ab", 1),
+		source("token_embd.weight", tensor.F32, "012345678901234567890123", 3, 2),
 	}, Options{Metadata: []KV{
 		{"general.architecture", "qwen2"}, {"b", true}, {"u", uint32(7)}, {"i", int32(-2)}, {"f", float32(0.5)}, {"U", uint64(9)}, {"I", int64(-1)},
 		{"F", 1.5}, {"s", []string{"x", ""}}, {"n", []int32{1, 2}}, {"x", []float32{1}},
@@ -100,7 +100,7 @@ func TestRewrite(t *testing.T) {
 }
 
 func TestWriteRefused(t *testing.T) {
-	norm := source("model.norm.weight", tensor.F32, "1234", 1)
+	norm := source("output_norm.weight", tensor.F32, "1234", 1)
 	broken := norm
 	broken.Payload = func(io.Writer) error { return errors.New("disk on fire") }
 	for _, c := range []struct {
@@ -110,13 +110,13 @@ func TestWriteRefused(t *testing.T) {
 		kind    fault.Kind
 		want    string // after the path
 	}{
-		{"unknown name", []tensor.Source{source("w", tensor.F32, "1234", 1)}, nil, fault.Invalid, `tensor "w": has no name in GGUF [E-GGUF-060]`},
+		{"long name", []tensor.Source{source(strings.Repeat("w", 64), tensor.F32, "1234", 1)}, nil, fault.Invalid, `tensor "` + strings.Repeat("w", 64) + `": tensor name of 64 bytes is over the limit of 63 [E-GGUF-060]`},
 		{"twice", []tensor.Source{norm, norm}, nil, fault.Format, `tensor "output_norm.weight": occurs twice [E-GGUF-032]`},
-		{"type", []tensor.Source{source("model.norm.weight", tensor.U8, "1", 1)}, nil, fault.Format, `tensor "model.norm.weight": type u8 cannot be held by GGUF [E-GGUF-061]`},
-		{"blocks", []tensor.Source{source("model.norm.weight", tensor.Q8_0, strings.Repeat("q", 34), 31)}, nil, fault.Format,
-			`tensor "model.norm.weight": rows of 31 elements are not whole blocks of 32, which q8_0 has [E-GGUF-036]`},
-		{"rank", []tensor.Source{source("model.norm.weight", tensor.F32, "1234", 1, 1, 1, 1, 1)}, nil, fault.Format, `tensor "model.norm.weight": 5 dimensions are over the limit of 4 [E-GGUF-033]`},
-		{"size", []tensor.Source{source("model.norm.weight", tensor.F32, "123", 1)}, nil, fault.Format, `tensor "model.norm.weight": 3 bytes are not those of f32 [1] [E-GGUF-062]`},
+		{"type", []tensor.Source{source("output_norm.weight", tensor.U8, "1", 1)}, nil, fault.Format, `tensor "output_norm.weight": type u8 cannot be held by GGUF [E-GGUF-061]`},
+		{"blocks", []tensor.Source{source("output_norm.weight", tensor.Q8_0, strings.Repeat("q", 34), 31)}, nil, fault.Format,
+			`tensor "output_norm.weight": rows of 31 elements are not whole blocks of 32, which q8_0 has [E-GGUF-036]`},
+		{"rank", []tensor.Source{source("output_norm.weight", tensor.F32, "1234", 1, 1, 1, 1, 1)}, nil, fault.Format, `tensor "output_norm.weight": 5 dimensions are over the limit of 4 [E-GGUF-033]`},
+		{"size", []tensor.Source{source("output_norm.weight", tensor.F32, "123", 1)}, nil, fault.Format, `tensor "output_norm.weight": 3 bytes are not those of f32 [1] [E-GGUF-062]`},
 		{"key", nil, []KV{{"ä", true}}, fault.Format, `key "ä" is not 1 to 65535 bytes of printable ASCII [E-GGUF-011]`},
 		{"key twice", nil, []KV{{"k", true}, {"k", true}}, fault.Format, `key "k": occurs twice [E-GGUF-012]`},
 		{"alignment", nil, []KV{{"general.alignment", uint32(64)}}, fault.Format, `key "general.alignment": the alignment is not for the caller to choose [E-GGUF-018]`},
@@ -158,7 +158,7 @@ func Example() {
 	dir, _ := os.MkdirTemp("", "")
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "m.gguf")
-	norm := tensor.BytesSource(tensor.Info{Name: "model.norm.weight", DType: tensor.F32, Shape: []int{2}}, make([]byte, 8))
+	norm := tensor.BytesSource(tensor.Info{Name: "output_norm.weight", DType: tensor.F32, Shape: []int{2}}, make([]byte, 8))
 	if err := Write(path, []tensor.Source{norm}, Options{Metadata: []KV{{"general.architecture", "qwen2"}}}); err != nil {
 		fmt.Println(err)
 	}
@@ -172,5 +172,5 @@ func Example() {
 	for _, t := range f.Tensors() {
 		fmt.Println(arch, t.Name, t.DType, t.Shape)
 	}
-	// Output: qwen2 model.norm.weight f32 [2]
+	// Output: qwen2 output_norm.weight f32 [2]
 }

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
 	"apr/format/safetensors"
 	"apr/internal/near"
@@ -79,29 +82,19 @@ func tensors(t *testing.T, path string) map[string]Mat {
 }
 
 // load reads a model directory.
-func load(t *testing.T, dir string) *Model {
+func load(t *testing.T, dir string) *Net {
 	t.Helper()
-	var c struct {
-		Vocab   int     `json:"vocab_size"`
-		Hidden  int     `json:"hidden_size"`
-		FFN     int     `json:"intermediate_size"`
-		Layers  int     `json:"num_hidden_layers"`
-		Heads   int     `json:"num_attention_heads"`
-		KVHeads int     `json:"num_key_value_heads"`
-		Eps     float64 `json:"rms_norm_eps"`
-		Tied    bool    `json:"tie_word_embeddings"`
-		Rope    struct {
-			Theta float64 `json:"rope_theta"`
-		} `json:"rope_parameters"`
+	raw, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	readJSON(t, filepath.Join(dir, "config.json"), &c)
-	m := &Model{Params: tensors(t, filepath.Join(dir, "model.safetensors"))}
-	m.Config = Config{
-		Vocab: c.Vocab, Hidden: c.Hidden, FFN: c.FFN, Layers: c.Layers, Heads: c.Heads, KVHeads: c.KVHeads,
-		HeadDim: c.Hidden / c.Heads, Theta: c.Rope.Theta, Eps: c.Eps, Tied: c.Tied,
+	c, err := arch.Parse("config.json", string(raw), arch.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if len(m.Params) != len(m.Names()) {
-		t.Fatalf("%s: %d tensors, want %d", dir, len(m.Params), len(m.Names()))
+	m := &Net{Arch: c, Params: tensors(t, filepath.Join(dir, "model.safetensors"))}
+	if len(m.Params) != len(arch.Slots(c)) {
+		t.Fatalf("%s: %d tensors, want %d", dir, len(m.Params), len(arch.Slots(c)))
 	}
 	return m
 }
@@ -148,7 +141,7 @@ func TestGoldenModels(t *testing.T) {
 				rspec := spec
 				rspec.Divergence = device.ReverseKL
 				_, reverse, _ := StepLoss(trace.Logits, teacherLogits, labels, mask, rspec)
-				grads := student.Backward(trace, dz)
+				grads := trace.Backward(dz)
 				n := float64(sums.Positions)
 				name := fmt.Sprintf("ce_weight %g, T %g: ", c.CEWeight, c.Temperature)
 				scalar := func(what string, got, want, tol float64) {
@@ -160,7 +153,7 @@ func TestGoldenModels(t *testing.T) {
 				scalar("reverse KL", reverse.D/n, c.ReverseKL, lossTol)
 				scalar("gradient norm", norm(grads), c.GradNorm, normTol)
 				if c.CEWeight == 0.5 && c.Temperature == 2 {
-					for _, p := range student.Names() {
+					for _, p := range slices.Sorted(maps.Keys(student.Params)) {
 						near.CheckL2(t, "gradient of "+p, grads[p].V, g["grad."+p].V, gradientTol)
 					}
 				}
@@ -171,10 +164,10 @@ func TestGoldenModels(t *testing.T) {
 }
 
 // checkAdamW takes the golden's three steps; there weight decay applies to every parameter.
-func checkAdamW(t *testing.T, m *Model, teacher Mat, ids, labels []int, mask []bool, want goldenFile, g map[string]Mat) {
+func checkAdamW(t *testing.T, m *Net, teacher Mat, ids, labels []int, mask []bool, want goldenFile, g map[string]Mat) {
 	t.Helper()
 	m1, m2 := make(map[string]Mat), make(map[string]Mat)
-	for _, p := range m.Names() {
+	for _, p := range slices.Sorted(maps.Keys(m.Params)) {
 		m1[p], m2[p] = New(m.Params[p].Rows, m.Params[p].Cols), New(m.Params[p].Rows, m.Params[p].Cols)
 	}
 	c := want.AdamW
@@ -182,7 +175,7 @@ func checkAdamW(t *testing.T, m *Model, teacher Mat, ids, labels []int, mask []b
 	for step, lossAndNorm := range c.LossAndGradNorm {
 		trace := m.Forward(ids, g["input_ids"].Rows)
 		loss, _, dz := StepLoss(trace.Logits, teacher, labels, mask, device.LossSpec{Alpha: .5, Temperature: 2})
-		grads := m.Backward(trace, dz)
+		grads := trace.Backward(dz)
 		gnorm := norm(grads)
 		near.CheckRel(t, fmt.Sprintf("AdamW step %d: loss", step), []float64{loss}, lossAndNorm[:1], normTol)
 		near.CheckRel(t, fmt.Sprintf("AdamW step %d: norm", step), []float64{gnorm}, lossAndNorm[1:], normTol)
@@ -191,11 +184,11 @@ func checkAdamW(t *testing.T, m *Model, teacher Mat, ids, labels []int, mask []b
 			LR: c.LR, Scale: ClipScale(gnorm, c.Clip),
 			BiasCorr1: 1 - math.Pow(a.Beta1, n), BiasCorr2: 1 - math.Pow(a.Beta2, n),
 		}
-		for _, p := range m.Names() {
+		for _, p := range slices.Sorted(maps.Keys(m.Params)) {
 			AdamW(m.Params[p], grads[p], m1[p], m2[p], true, a, s)
 		}
 	}
-	for _, p := range m.Names() {
+	for _, p := range slices.Sorted(maps.Keys(m.Params)) {
 		near.CheckL2(t, "after AdamW: "+p, m.Params[p].V, g["adamw3."+p].V, adamWTol)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/model"
+	"apr/modelfile"
 )
 
 // CPU returns a device.
@@ -27,9 +28,9 @@ func CPU(t testing.TB, o cpu.Options) *cpu.Device {
 }
 
 // Open opens a model.
-func Open(t testing.TB, path string) *model.Files {
+func Open(t testing.TB, path string) *modelfile.Files {
 	t.Helper()
-	f, err := model.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func Open(t testing.TB, path string) *model.Files {
 }
 
 // On loads a model, frozen, on a device.
-func On(t testing.TB, d device.Device, f *model.Files) *model.Model {
+func On(t testing.TB, d device.Device, f *modelfile.Files) *model.Model {
 	t.Helper()
 	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
 	if err != nil {
@@ -52,14 +53,14 @@ func On(t testing.TB, d device.Device, f *model.Files) *model.Model {
 }
 
 // Load opens a model and loads it on a CPU, on which the stream is.
-func Load(t testing.TB, path string, o cpu.Options) (device.Stream, *model.Files, *model.Model) {
+func Load(t testing.TB, path string, o cpu.Options) (device.Stream, *modelfile.Files, *model.Model) {
 	t.Helper()
 	d, f := CPU(t, o), Open(t, path)
 	return d.NewStream(), f, On(t, d, f)
 }
 
 // Text returns the ids of the documents in a file, as a model's tokenizer has them.
-func Text(t testing.TB, f *model.Files, path string) *corpus.Tokens {
+func Text(t testing.TB, f *modelfile.Files, path string) *corpus.Tokens {
 	t.Helper()
 	tok, err := f.Tokenizer()
 	if err != nil {

@@ -7,11 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 
+	"apr/arch"
 	"apr/corpus"
 	"apr/distill"
 	"apr/internal/fault"
 	"apr/internal/ref"
-	"apr/model"
+	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/selfcheck"
 )
@@ -27,7 +28,7 @@ func (v *verifier) recompute(ctx context.Context) error {
 			v.rates(leg, steps, v.replay.Schedule().Steps)
 		}
 	}
-	work := (2*float64(v.replay.Teacher().Config.ParamCount()) + 6*float64(v.replay.StudentConfig().ParamCount())) * float64(v.Config.Rows()*v.Config.SeqLen)
+	work := (2*float64(v.replay.Teacher().Config.Parameters()) + 6*float64(v.replay.StudentConfig().Parameters())) * float64(v.Config.Rows()*v.Config.SeqLen)
 	if work > exactLimit {
 		return fault.In(fault.Unavailable, v.Record.Path, "a step of this run is %.1g multiplications; float64 takes at most %.1g", work, exactLimit).
 			WithHint("models of this size are verified by hashes and lines only, which is not enough to call a run verified").WithID("E-VERIFY-004")
@@ -70,7 +71,7 @@ func (v *verifier) recompute(ctx context.Context) error {
 }
 
 // from takes the logged steps from a known state on.
-func (v *verifier) from(ctx context.Context, at distill.Known, steps []runlog.Step, teacher *ref.Model, splits bool) error {
+func (v *verifier) from(ctx context.Context, at distill.Known, steps []runlog.Step, teacher *ref.Net, splits bool) error {
 	if v.Observer != nil {
 		v.Observer.Phase(fmt.Sprintf("%s from step %d", at.Leg, at.Step))
 	}
@@ -141,19 +142,14 @@ func (v *verifier) field(s runlog.Step, name string) string {
 }
 
 // exact compares one step with float64. The student's weights are those of the known state.
-func (v *verifier) exact(at distill.Known, s runlog.Step, b corpus.Batch, teacher *ref.Model) error {
+func (v *verifier) exact(at distill.Known, s runlog.Step, b corpus.Batch, teacher *ref.Net) error {
 	weights, err := v.replay.Weights()
 	if err != nil {
 		return err
 	}
-	c := v.replay.StudentConfig()
-	student := &ref.Model{Config: selfcheck.ExactConfig(c), Params: map[string]ref.Mat{}}
-	for name, shape := range c.TensorShapes() {
-		rows := 1
-		if len(shape) == 2 {
-			rows = shape[0]
-		}
-		student.Params[name] = ref.Of(rows, len(weights[name])/rows, weights[name])
+	student := &ref.Net{Arch: v.replay.StudentConfig(), Params: map[string]ref.Mat{}}
+	for _, s := range arch.Slots(student.Arch) {
+		student.Params[s.Name] = selfcheck.Mat(s, weights[s.Name])
 	}
 	spec := v.replay.Spec(at.Leg)
 	if spec.Alpha == 0 {
@@ -213,13 +209,13 @@ func (v *verifier) final(context.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := model.Open(v.student())
+	f, err := modelfile.Open(v.student())
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	different, n := 0, 0
-	for name := range f.Config.TensorShapes() {
+	for name := range arch.Shapes(f.Config) {
 		got, err := f.ReadFloat32(name)
 		if err != nil {
 			return err
@@ -243,7 +239,7 @@ func (v *verifier) scores(ctx context.Context) error {
 	if v.Observer != nil {
 		v.Observer.Phase("held-out scores")
 	}
-	f, err := model.Open(v.student())
+	f, err := modelfile.Open(v.student())
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ var readers = []reader{
 	{"GGUF", "./format/gguf", "TestRefused", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 330}}},
 	{".apr", "./format/aprfile", "TestRefused|TestShardsThatContradict|TestPaddingAndDeviations", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 120}}},
 	{"tokenizer.json", "./tokenizer", "TestParseRefuses|TestParseConfig", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 40}}},
-	{"configuration", "./model", "TestConfigRefused|TestAPRConfigRefusals|TestGGUFConfigRefused|TestCheckTensors", "TestConfigEveryPrefixAndFlip", []target{{"FuzzConfig", 100}}},
+	{"configuration", "./modelfile", "TestConfigRefused|TestAPRConfigRefusals|TestGGUFConfigRefused|TestCheckTensors", "TestConfigEveryPrefixAndFlip", []target{{"FuzzConfig", 100}}},
 	{"JSONL, text", "./corpus", "TestJSONLinesRefused|TestTextRefused", "TestEveryPrefixAndFlip", []target{{"FuzzRecord", 50}, {"FuzzJSONLines", 5}}},
 	{"Parquet", "./corpus", "TestParquetRefused", "TestParquetDamage", []target{{"FuzzParquet", 10}, {"FuzzParquetFrames", 15}}},
 	{"token shards", "./corpus", "TestShardsRefused", "", nil},

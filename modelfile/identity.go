@@ -1,4 +1,4 @@
-package model
+package modelfile
 
 import (
 	"cmp"
@@ -8,8 +8,10 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
+	"apr/arch"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -103,31 +105,58 @@ func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)
 }
 
 // differentShape returns the first field in which two configurations are of different models; empty: none.
-func differentShape(a, b Config) string {
+func differentShape(a, b arch.Config) string {
 	for _, f := range []struct {
 		name string
 		a, b any
 	}{
-		{"architecture", a.Architecture, b.Architecture}, {"hidden_size", a.HiddenSize, b.HiddenSize}, {"num_hidden_layers", a.Layers, b.Layers},
-		{"num_attention_heads", a.Heads, b.Heads}, {"num_key_value_heads", a.KVHeads, b.KVHeads}, {"head_dim", a.HeadDim, b.HeadDim},
-		{"intermediate_size", a.IntermediateSize, b.IntermediateSize}, {"vocab_size", a.VocabSize, b.VocabSize},
+		{"hidden_size", a.Hidden, b.Hidden}, {"num_hidden_layers", len(a.Layers), len(b.Layers)},
+		{"vocab_size", a.Vocab, b.Vocab},
 	} {
 		if f.a != f.b {
 			return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
 		}
 	}
-	return "" // positions bound rows, ids and the initial deviation belong to use and training, and a tied head is compared by its values
+	for i, x := range a.Layers {
+		y := b.Layers[i]
+		for _, f := range []struct {
+			name string
+			a, b int
+		}{
+			{"num_attention_heads", x.Attn.Heads, y.Attn.Heads}, {"num_key_value_heads", x.Attn.KVHeads, y.Attn.KVHeads}, {"head_dim", x.Attn.HeadDim, y.Attn.HeadDim},
+			{"intermediate_size", x.FFN.Width, y.FFN.Width},
+		} {
+			if f.a != f.b {
+				return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
+			}
+		}
+	}
+	x, y := arch.Shapes(a), arch.Shapes(b)
+	delete(x, "lm_head.weight")
+	delete(y, "lm_head.weight")
+	if maps.EqualFunc(x, y, slices.Equal) {
+		return ""
+	}
+	return differentArithmetic(a, b)
 }
 
-// differentArithmetic returns the first field by which models of equal shapes compute differently; empty: none.
-func differentArithmetic(a, b Config) string {
-	for _, f := range []struct {
-		name string
-		a, b float64
-	}{{"rope_theta", a.RopeTheta, b.RopeTheta}, {"rms_norm_eps", a.RMSNormEps, b.RMSNormEps}} {
-		if !(math.Abs(f.a-f.b) <= sameLimit*max(math.Abs(f.a), math.Abs(f.b))) { // files hold them as float32 or float64
-			return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
+// use are the fields that belong to use and training: positions bound rows, a tied head is compared by its values, and two
+// families may have one arithmetic.
+var use = []string{"family", "max_positions", "bos", "eos", "pad", "init_range", "tied"}
+
+// differentArithmetic returns the first field by which models of equal shapes compute differently; empty: none. Numbers of
+// files are float32 or float64.
+func differentArithmetic(a, b arch.Config) string {
+	for _, d := range arch.Compare(a, b) {
+		if top, _, _ := strings.Cut(d.Path, "."); slices.Contains(use, top) {
+			continue
 		}
+		x, isX := d.A.(float64)
+		y, isY := d.B.(float64)
+		if isX && isY && math.Abs(x-y) <= sameLimit*max(math.Abs(x), math.Abs(y)) {
+			continue
+		}
+		return fmt.Sprintf("%s is %v and %v", d.Path, d.A, d.B)
 	}
 	return ""
 }
@@ -140,10 +169,10 @@ type tensorPair struct {
 
 // tensorPairs returns what is compared, in order of name. A tied head is the embedding, whether the other file writes it out
 // or not.
-func tensorPairs(a, b Config) []tensorPair {
+func tensorPairs(a, b arch.Config) []tensorPair {
 	const head, embedding = "lm_head.weight", "model.embed_tokens.weight"
-	all := a.TensorShapes()
-	maps.Copy(all, b.TensorShapes())
+	all := arch.Shapes(a)
+	maps.Copy(all, arch.Shapes(b))
 	pairs := make([]tensorPair, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		p := tensorPair{name, name, name, all[name]}

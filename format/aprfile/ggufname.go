@@ -1,6 +1,6 @@
-// Package ggufname translates the tensor names of GGUF into those of Hugging Face, which the program uses throughout,
-// and back.
-package ggufname
+package aprfile
+
+// Some writers put tensors under the names of GGUF into .apr files.
 
 import (
 	"strconv"
@@ -27,8 +27,8 @@ var inBlock = map[string]string{
 	"ffn_down":    "mlp.down_proj",
 }
 
-// ToHF returns the Hugging Face name of the GGUF name, and false if name is not one that is known here.
-func ToHF(name string) (string, bool) {
+// toHF returns the Hugging Face name of the GGUF name, and false if name is not one that is known here.
+func toHF(name string) (string, bool) {
 	if hf, ok := whole[name]; ok {
 		return hf, true
 	}
@@ -47,37 +47,4 @@ func ToHF(name string) (string, bool) {
 		return "", false
 	}
 	return "model.layers." + layer + "." + hf + "." + kind, true
-}
-
-// the inverse of whole and of inBlock
-var wholeHF, inBlockHF = inverse(whole), inverse(inBlock)
-
-func inverse(m map[string]string) map[string]string {
-	out := make(map[string]string, len(m))
-	for k, v := range m {
-		out[v] = k
-	}
-	return out
-}
-
-// FromHF returns the GGUF name of the Hugging Face name, and false if name is not one that is known here.
-func FromHF(name string) (string, bool) {
-	if g, ok := wholeHF[name]; ok {
-		return g, true
-	}
-	rest, ok := strings.CutPrefix(name, "model.layers.")
-	if !ok {
-		return "", false
-	}
-	layer, rest, _ := strings.Cut(rest, ".")
-	dot := strings.LastIndexByte(rest, '.')
-	if dot < 0 {
-		return "", false
-	}
-	part, known := inBlockHF[rest[:dot]]
-	g := "blk." + layer + "." + part + rest[dot:]
-	if back, ok := ToHF(g); !known || !ok || back != name {
-		return "", false
-	}
-	return g, true
 }

@@ -1,4 +1,4 @@
-package model
+package modelfile
 
 import (
 	"crypto/sha256"
@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"apr/arch"
 	"apr/device"
 	"apr/format"
 	"apr/format/aprfile"
@@ -28,19 +29,21 @@ import (
 // Container is an opened model file or folder of any format. Its tensors are always there; configuration and tokenizer
 // are read when asked for and may be missing or wrong.
 type Container struct {
-	Path     string
-	Kind     format.Kind
+	Path string
+	Kind format.Kind
+	// File holds the slots of the model, by name, if there is a configuration, and the tensors that belong to none; without a
+	// configuration, what is stored.
 	File     tensor.File
+	Stored   tensor.File // the file's own tensors: of type *aprfile.File, *safetensors.File or *gguf.File
+	Left     []string    // tensors of the file that are not read: those of other parts of a multimodal model
 	Warnings []string
 
 	// ReadConfig reads the configuration; its error says why there is none.
-	ReadConfig func() (Config, error)
+	ReadConfig func() (arch.Config, error)
 	// ReadTokenizer reads the tokenizer; its error says why there is none.
 	ReadTokenizer func() (*tokenizer.Tokenizer, error)
 	// ReadOutline describes the tokenizer without making it; nil: only ReadTokenizer can.
 	ReadOutline func() (tokenizer.Outline, error)
-	// Undo says how the named tensor becomes the one that the model computes with; nil: all are stored as they are.
-	Undo func(name string) Undo
 }
 
 // Outline describes the tokenizer.
@@ -62,11 +65,11 @@ func OpenContainer(path string) (*Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{Path: path, Kind: kind, File: f}
+	c := &Container{Path: path, Kind: kind, File: f, Stored: f}
 	switch f := f.(type) {
 	case *aprfile.File:
 		c.Warnings = f.Warnings()
-		c.ReadConfig = func() (Config, error) { return OpenAPRConfig(f) }
+		c.ReadConfig = func() (arch.Config, error) { return OpenAPRConfig(f) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return OpenAPRTokenizer(f) }
 		c.ReadOutline = func() (tokenizer.Outline, error) { return aprOutline(f.Metadata(), f.Path()) }
 	case *safetensors.File:
@@ -75,23 +78,34 @@ func OpenContainer(path string) (*Container, error) {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			dir = path // not where a link of a hub cache leads
 		}
-		c.ReadConfig = func() (Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
+		c.ReadConfig = func() (arch.Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
 		c.ReadOutline = func() (tokenizer.Outline, error) { return hfOutline(dir) }
 		if text, ok := f.Metadata()[SafetensorsKey]; ok {
-			c.ReadConfig = func() (Config, error) { return embeddedConfig(f, text) }
+			c.ReadConfig = func() (arch.Config, error) { return embeddedConfig(f, text) }
 			c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return embeddedTokenizer(f, text) }
 			c.ReadOutline = nil
 		}
 	case *gguf.File:
 		c.Warnings = f.Warnings()
-		c.ReadConfig = func() (Config, error) { return OpenGGUFConfig(f) }
+		c.ReadConfig = func() (arch.Config, error) { return OpenGGUFConfig(f) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tokenizer.FromGGUF(f.Path(), f.Metadata()) }
 		c.ReadOutline = func() (tokenizer.Outline, error) { return tokenizer.OutlineGGUF(f.Path(), f.Metadata()) }
 	default:
 		return nil, errors.Join(fault.In(fault.Unavailable, path, "models of format %s are not read yet", kind), f.Close())
 	}
+	c.see()
 	return c, nil
+}
+
+// see makes File show slots, if there is a configuration.
+func (c *Container) see() {
+	config, err := c.ReadConfig()
+	c.ReadConfig = func() (arch.Config, error) { return config, err }
+	if err == nil {
+		v := newView(c.Stored, c.Kind, config)
+		c.File, c.Left = v, v.left
+	}
 }
 
 // hfTokenizer loads the tokenizer of a Hugging Face folder. Without tokenizer_config.json the end-of-text id is that
@@ -102,11 +116,11 @@ func hfTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 		return tok, err
 	}
 	c, err := ReadConfig(filepath.Join(dir, "config.json"))
-	if err != nil || c.EOS < 0 {
+	if err != nil || len(c.EOS) == 0 {
 		return tok, err
 	}
 	d := tok.Data()
-	d.EOS = int32(c.EOS)
+	d.EOS = int32(c.EOS[0])
 	return tokenizer.FromData(filepath.Join(dir, "tokenizer.json"), d)
 }
 
@@ -117,8 +131,8 @@ func hfOutline(dir string) (tokenizer.Outline, error) {
 		return o, err
 	}
 	c, err := ReadConfig(filepath.Join(dir, "config.json"))
-	if err == nil && c.EOS >= 0 {
-		o.EOS = int32(c.EOS)
+	if err == nil && len(c.EOS) > 0 {
+		o.EOS = int32(c.EOS[0])
 	}
 	return o, err
 }
@@ -132,7 +146,7 @@ func (c *Container) Close() error { return c.File.Close() }
 // Files is an opened model that can be used: a container with its configuration.
 type Files struct {
 	*Container
-	Config Config
+	Config arch.Config
 
 	tok *tokenizer.Tokenizer
 }
@@ -158,7 +172,7 @@ func (f *Files) Tokenizer() (*tokenizer.Tokenizer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := tok.CheckRows(f.Config.VocabSize); err != nil {
+		if err := tok.CheckRows(f.Config.Vocab); err != nil {
 			return nil, err
 		}
 		f.tok = tok
@@ -184,15 +198,14 @@ func (f *Files) Bytes() int64 {
 // CheckTensors refuses a model whose tensors are not those of its configuration, by name and shape. A tied head may
 // be absent, empty, or a copy.
 func (f *Files) CheckTensors() error {
-	want := f.Config.TensorShapes()
+	want := arch.Shapes(f.Config)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		shape := want[name]
-		t, ok := f.File.Tensor(name)
-		switch {
-		case !ok:
-			return fault.In(fault.Load, f.Path, "is missing; the configuration needs it with shape %v", shape).At("tensor %q", name).WithID("E-MODEL-001")
-		case !slices.Equal(t.Shape, shape):
-			return fault.In(fault.Load, f.Path, "has shape %v; the configuration needs %v", t.Shape, shape).At("tensor %q", name).WithID("E-MODEL-002")
+		if err := f.Missing(name); err != nil {
+			return err
+		}
+		switch t, _ := f.File.Tensor(name); {
+		case !slices.Equal(t.Shape, want[name]):
+			return misshapen(f.Path, t, want[name])
 		case !t.DType.IsFloat() && !t.DType.IsQuantized():
 			return fault.In(fault.Load, f.Path, "has type %s, which no weight can have", t.DType).At("tensor %q", name).WithID("E-MODEL-003")
 		}
@@ -201,9 +214,26 @@ func (f *Files) CheckTensors() error {
 		if _, ok := want[t.Name]; ok || f.ignored(t.Name) {
 			continue
 		}
-		return fault.In(fault.Load, f.Path, "is not part of a %s model of this configuration", f.Config.Architecture).At("tensor %q", t.Name).WithID("E-MODEL-004")
+		return fault.In(fault.Load, f.Path, "is not part of a %s model of this configuration", f.Config.Family).At("tensor %q", t.Name).WithID("E-MODEL-004")
 	}
 	return nil
+}
+
+// Missing says why a slot cannot be read; nil: it can.
+func (c *Container) Missing(name string) error {
+	if v, ok := c.File.(*view); ok && v.wrong[name] != nil {
+		return v.wrong[name]
+	}
+	if _, ok := c.File.Tensor(name); ok {
+		return nil
+	}
+	f := fault.In(fault.Load, c.Path, "is missing").At("tensor %q", name).WithID("E-MODEL-001")
+	if config, err := c.ReadConfig(); err == nil {
+		if shape, ok := arch.Shapes(config)[name]; ok {
+			f.Msg = fmt.Sprintf("is missing; the configuration needs it with shape %v", shape)
+		}
+	}
+	return f
 }
 
 // ignored reports whether a tensor that the configuration does not ask for is harmless: the copy of a tied head,
@@ -215,11 +245,14 @@ func (f *Files) ignored(name string) bool {
 		len(name) > len(inverse) && name[len(name)-len(inverse):] == inverse
 }
 
+// Arch returns the description.
+func (f *Files) Arch() arch.Config { return f.Config }
+
 // stored returns the tensor of that name.
 func (f *Files) stored(name string) (tensor.Stored, error) {
 	t, ok := f.File.Tensor(name)
 	if !ok {
-		return t, fault.In(fault.Load, f.Path, "is missing").At("tensor %q", name).WithID("E-MODEL-001")
+		return t, f.Missing(name)
 	}
 	return t, nil
 }
@@ -235,7 +268,7 @@ func (f *Files) Source(name string) (device.Source, error) {
 		return nil, fault.In(fault.Load, f.Path, "stores rows of %d values in one stream of %s blocks, which cannot be read by row", t.Cols(), t.DType).
 			At("tensor %q", name).WithHint("convert the model first").WithID("E-MODEL-005")
 	}
-	return f.undo(name).source(source{t, rowBytes, f.Path})
+	return source{t, rowBytes, f.Path}, nil
 }
 
 // source reads rows of a stored matrix.
@@ -261,8 +294,7 @@ func (f *Files) ReadFloat32(name string) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	values, err := ReadFloat32(f.Path, t)
-	return f.undo(name).values(values, t.Cols()), err
+	return ReadFloat32(f.Path, t)
 }
 
 // ReadFloat32 returns all values of a stored tensor of the file path, widened to float32. Row-padded blocks lose
@@ -341,12 +373,7 @@ func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
 // Damaged content has no identity: a file that Verify refuses is an error, found by the same reading.
 func (f *Files) WeightsSHA256() (string, error) {
 	h := sha256.New()
-	names := make([]string, 0, len(f.Config.TensorShapes()))
-	for name := range f.Config.TensorShapes() {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(arch.Shapes(f.Config))) {
 		t, err := f.stored(name)
 		if err != nil {
 			return "", err

@@ -1,9 +1,11 @@
-package model
+package modelfile
 
 import (
 	"fmt"
 	"math"
+	"slices"
 
+	"apr/arch"
 	"apr/format/gguf"
 	"apr/tensor"
 	"apr/tokenizer"
@@ -20,13 +22,32 @@ type GGUFOrigin struct {
 // SaveGGUF writes a GGUF file with configuration and tokenizer, under the keys that llama.cpp's converter writes. The
 // vocabulary is filled up with unused tokens to the rows of the embedding, as llama.cpp wants it. A tied head must not be
 // among the tensors. A model without a tokenizer (nil) can be read back, not run.
-func SaveGGUF(path string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, origin GGUFOrigin, force bool) error {
-	return gguf.Write(path, tensors, gguf.Options{Force: force, Metadata: GGUFMetadata(c, tok, tensors, origin)})
+func SaveGGUF(path string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, origin GGUFOrigin, force bool) error {
+	stored, err := GGUFTensors(c, tensors)
+	if err != nil {
+		return err
+	}
+	return gguf.Write(path, stored, gguf.Options{Force: force, Metadata: GGUFMetadata(c, tok, tensors, origin)})
+}
+
+// GGUFTensors returns the tensors of a GGUF file that hold the sources of slots, and the tables of its rotary embeddings.
+func GGUFTensors(c arch.Config, tensors []tensor.Source) ([]tensor.Source, error) {
+	stored, err := placed(c, tensors, func(s arch.Slot) arch.Place { return s.GGUF })
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range arch.GGUFTables(c) {
+		raw := make([]byte, 4*len(t.Values))
+		tensor.Narrow(raw, t.Values, tensor.F32)
+		stored = append(stored, tensor.BytesSource(tensor.Info{Name: t.Name, DType: tensor.F32, Shape: []int{len(t.Values)}}, raw))
+	}
+	return stored, nil
 }
 
 // GGUFMetadata returns keys and values in the order of llama.cpp's converter; see SaveGGUF.
-func GGUFMetadata(c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, origin GGUFOrigin) []gguf.KV {
-	list := []gguf.KV{{Key: "general.architecture", Value: c.Architecture}, {Key: "general.type", Value: "model"}}
+func GGUFMetadata(c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, origin GGUFOrigin) []gguf.KV {
+	keys := arch.GGUFMetadata(c)
+	list := []gguf.KV{gguf.KV(keys[0]), {Key: "general.type", Value: "model"}}
 	add := func(key string, value any) { list = append(list, gguf.KV{Key: key, Value: value}) }
 	for _, s := range []struct{ key, value string }{
 		{"name", origin.Name}, {"author", origin.Author}, {"version", origin.Version}, {"description", origin.Description}, {"license", origin.License},
@@ -35,26 +56,15 @@ func GGUFMetadata(c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, o
 			add("general."+s.key, s.value)
 		}
 	}
-	add("general.size_label", sizeLabel(c.ParamCount()))
-	for _, s := range []struct {
-		key string
-		n   int
-	}{
-		{"block_count", c.Layers}, {"context_length", c.MaxPositions}, {"embedding_length", c.HiddenSize},
-		{"feed_forward_length", c.IntermediateSize}, {"attention.head_count", c.Heads}, {"attention.head_count_kv", c.KVHeads},
-	} {
-		add(c.Architecture+"."+s.key, uint32(s.n))
-	}
-	add(c.Architecture+".rope.freq_base", float32(c.RopeTheta))
-	add(c.Architecture+".attention.layer_norm_rms_epsilon", float32(c.RMSNormEps))
-	if c.Heads*c.HeadDim != c.HiddenSize {
-		add(c.Architecture+".attention.key_length", uint32(c.HeadDim))
-		add(c.Architecture+".attention.value_length", uint32(c.HeadDim))
+	add("general.size_label", sizeLabel(c.Parameters()))
+	for _, k := range keys[1:] {
+		list = append(list, gguf.KV(k))
 	}
 	if tok != nil {
 		list = append(list, ggufTokenizer(c, tok)...)
 	} else {
-		list = append(list, ggufIDs(tokenizer.None, c.BOS, tokenizer.None, c.EOS, tokenizer.None)...)
+		ids := ggufIDs(tokenizer.None, c.BOS, tokenizer.None, first(c.EOS), int32(max(c.Pad, -1)))
+		list = append(list, append(ids, furtherEnds(c, ids)...)...)
 	}
 	add("general.quantization_version", uint32(quantizationVersion))
 	add("general.file_type", fileType(tensors))
@@ -62,13 +72,13 @@ func GGUFMetadata(c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, o
 }
 
 // ggufTokenizer returns the keys of the tokenizer. Begin and end that only the configuration names are taken from it.
-func ggufTokenizer(c Config, tok *tokenizer.Tokenizer) []gguf.KV {
+func ggufTokenizer(c arch.Config, tok *tokenizer.Tokenizer) []gguf.KV {
 	d := tok.Data()
-	kinds := make([]int32, 0, c.VocabSize)
+	kinds := make([]int32, 0, c.Vocab)
 	for _, k := range d.TokenType {
 		kinds = append(kinds, int32(k))
 	}
-	for id := len(d.Vocabulary); id < c.VocabSize; id++ {
+	for id := len(d.Vocabulary); id < c.Vocab; id++ {
 		d.Vocabulary, kinds = append(d.Vocabulary, fmt.Sprintf("[PAD%d]", id)), append(kinds, int32(tokenizer.Unused))
 	}
 	list := []gguf.KV{
@@ -82,13 +92,34 @@ func ggufTokenizer(c Config, tok *tokenizer.Tokenizer) []gguf.KV {
 		}
 		return id
 	}
-	list = append(list, ggufIDs(d.BOS, real(c.BOS), d.EOS, real(c.EOS), d.Pad)...)
+	list = append(list, ggufIDs(d.BOS, real(c.BOS), d.EOS, real(first(c.EOS)), d.Pad)...)
+	list = append(list, furtherEnds(c, list)...)
 	list = append(list, gguf.KV{Key: "tokenizer.ggml.add_bos_token", Value: d.AddBOS})
-	list = append(list, tok.GGUFSettings(c.VocabSize)...)
+	list = append(list, tok.GGUFSettings(c.Vocab)...)
 	if d.ChatTemplate != "" {
 		list = append(list, gguf.KV{Key: "tokenizer.chat_template", Value: d.ChatTemplate})
 	}
 	return list
+}
+
+// furtherEnds returns the keys of ids that end a text beside the one that is named already.
+func furtherEnds(c arch.Config, named []gguf.KV) (list []gguf.KV) {
+	names := []string{"eot", "eom"}
+	for _, id := range c.EOS {
+		eos := gguf.KV{Key: "tokenizer.ggml.eos_token_id", Value: uint32(id)}
+		if len(list) < len(names) && !slices.Contains(named, eos) {
+			list = append(list, gguf.KV{Key: "tokenizer.ggml." + names[len(list)] + "_token_id", Value: uint32(id)})
+		}
+	}
+	return list
+}
+
+// first returns the first id, or −1.
+func first(ids []int) int {
+	if len(ids) == 0 {
+		return -1
+	}
+	return ids[0]
 }
 
 // ggufIDs returns the keys of begin, end and padding; those of the tokenizer count before those of the configuration.

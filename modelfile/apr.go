@@ -1,9 +1,11 @@
-package model
+package modelfile
 
 import (
+	"encoding/json"
 	"math"
 	"slices"
 
+	"apr/arch"
 	"apr/format/aprfile"
 	"apr/internal/fault"
 	"apr/tensor"
@@ -13,44 +15,67 @@ import (
 // rotarySplitHalves is rope_type of Qwen2: pairs (i, i+d/2). 0 would be adjacent pairs.
 const rotarySplitHalves = 2
 
-// OpenAPRConfig reads the configuration that an .apr file carries. Faults: Format (a value of another type),
-// Load (a value that is missing or not supported), Invalid (contradictions).
-func OpenAPRConfig(f *aprfile.File) (Config, error) {
-	c, err := aprConfig(f.Metadata(), f.Path())
+// configKey holds a whole description, as arch writes it, in files whose other keys cannot say everything.
+const configKey = "apr.config"
+
+// OpenAPRConfig reads the configuration that an .apr file carries. Faults: Format (a value of another type, an unknown
+// architecture), Load (a value that is missing), Invalid (contradictions).
+func OpenAPRConfig(f *aprfile.File) (arch.Config, error) {
+	tied, err := aprTied(f)
 	if err != nil {
-		return c, err
+		return arch.Config{}, err
 	}
-	if c.Tied, err = aprTied(f); err != nil {
-		return c, err
-	}
+	c, err := aprConfig(f.Metadata(), f.Path(), tied)
 	if e, ok := f.Entry("model.embed_tokens.weight"); ok {
 		c.DType = e.DType
 	}
-	return c, c.check(f.Path())
+	return c, err
 }
 
-// aprConfig reads everything but what the tensors tell: the type, and whether the head is tied.
-func aprConfig(m *aprfile.Metadata, path string) (Config, error) {
+// aprConfig reads the description from metadata; whether the head is tied, the tensors tell.
+func aprConfig(m *aprfile.Metadata, path string, tied bool) (arch.Config, error) {
+	if text, ok, err := m.Str(configKey); err != nil || ok {
+		if err != nil {
+			return arch.Config{}, err
+		}
+		c, err := arch.FromJSON(path, text)
+		if err == nil && c.Tied != tied {
+			err = fault.In(fault.Invalid, path, "says tied %v, the tensors say %v", c.Tied, tied).At("metadata %q", configKey).WithID("E-CONFIG-010")
+		}
+		return c, err
+	}
 	r := aprReader{m: m, path: path}
-	c := Config{
-		Architecture: r.str("architecture", r.str("hf_model_type", r.str("model_type", ""))),
-		HiddenSize:   r.size("hidden_size"), Layers: r.size("num_layers"), Heads: r.size("num_heads"), KVHeads: r.size("num_kv_heads"),
-		HeadDim: r.size("head_dim"), IntermediateSize: r.size("intermediate_size"), VocabSize: r.size("vocab_size"),
-		MaxPositions: r.size("max_position_embeddings"), RopeTheta: r.float("rope_theta"), RMSNormEps: r.float("rms_norm_eps"),
-		InitializerRange: r.floatOr("initializer_range", 0.02), BOS: r.id("bos_token_id"), EOS: r.id("eos_token_id"),
-	}
+	keys := r.keys()
 	if r.err != nil {
-		return c, r.err
-	}
-	if c.Architecture != "qwen2" {
-		return c, fault.In(fault.Format, r.path, "architecture %q is not supported; supported: qwen2", c.Architecture).At(`metadata "architecture"`).WithID("E-CONFIG-011")
+		return arch.Config{}, r.err
 	}
 	if kind, ok, err := r.m.Uint("rope_type"); err != nil {
-		return c, err
+		return arch.Config{}, err
 	} else if ok && kind != rotarySplitHalves {
-		return c, fault.In(fault.Format, r.path, "rotary embedding of type %d; qwen2 needs %d, split halves", kind, rotarySplitHalves).At(`metadata "rope_type"`).WithID("E-CONFIG-012")
+		return arch.Config{}, fault.In(fault.Format, r.path, "rotary embedding of type %d; %d is needed, split halves", kind, rotarySplitHalves).At(`metadata "rope_type"`).WithID("E-CONFIG-012")
 	}
-	return c, nil
+	keys["tie_word_embeddings"] = tied
+	return arch.FromKeys(path, keys)
+}
+
+// keys returns the keys of a config.json that mean what the metadata says.
+func (r *aprReader) keys() map[string]any {
+	keys := map[string]any{
+		"model_type": r.str("architecture", r.str("hf_model_type", r.str("model_type", ""))), "initializer_range": r.floatOr("initializer_range", 0.02),
+		"rope_theta": r.float("rope_theta"), "rms_norm_eps": r.float("rms_norm_eps"),
+	}
+	for key, name := range map[string]string{
+		"hidden_size": "hidden_size", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads", "num_key_value_heads": "num_kv_heads",
+		"head_dim": "head_dim", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size", "max_position_embeddings": "max_position_embeddings",
+	} {
+		keys[key] = r.size(name)
+	}
+	for _, key := range []string{"bos_token_id", "eos_token_id"} {
+		if id := r.id(key); id >= 0 {
+			keys[key] = id
+		}
+	}
+	return keys
 }
 
 // aprTied reports whether the embedding serves as head, without reading payloads unless the file says tied and has a
@@ -192,19 +217,30 @@ func aprData(m *aprfile.Metadata, path string) (d tokenizer.Data, err error) {
 	}, nil
 }
 
-// APRMetadata returns the metadata of a model: configuration, tokenizer, chat template. extra is added to it.
-func APRMetadata(c Config, tok *tokenizer.Tokenizer, extra map[string]any) map[string]any {
+// APRMetadata returns the metadata of a model: configuration, tokenizer, chat template. extra is added to it. The keys that
+// other programs know describe a model whose layers are all alike; what they cannot say is said by [configKey].
+func APRMetadata(c arch.Config, tok *tokenizer.Tokenizer, extra map[string]any) map[string]any {
 	m := map[string]any{
-		"model_type": c.Architecture, "architecture": c.Architecture, "hf_architecture": "Qwen2ForCausalLM", "hf_model_type": c.Architecture,
-		"hidden_size": c.HiddenSize, "num_layers": c.Layers, "num_heads": c.Heads, "num_kv_heads": c.KVHeads, "head_dim": c.HeadDim,
-		"vocab_size": c.VocabSize, "intermediate_size": c.IntermediateSize, "max_position_embeddings": c.MaxPositions,
-		"rope_theta": c.RopeTheta, "rope_type": rotarySplitHalves, "rms_norm_eps": c.RMSNormEps, "initializer_range": c.InitializerRange,
-		"tied_embeddings": c.Tied, "param_count": c.ParamCount(),
+		"model_type": c.Family, "architecture": c.Family, "hf_architecture": c.Class(), "hf_model_type": c.Family,
+		"hidden_size": c.Hidden, "num_layers": len(c.Layers), "vocab_size": c.Vocab, "max_position_embeddings": c.MaxPositions,
+		"rope_type": rotarySplitHalves, "rms_norm_eps": c.Eps, "initializer_range": c.InitRange,
+		"tied_embeddings": c.Tied, "param_count": c.Parameters(),
 	}
-	for key, id := range map[string]int{"bos_token_id": c.BOS, "eos_token_id": c.EOS} {
-		if id >= 0 {
-			m[key] = id
-		}
+	if len(c.Layers) > 0 {
+		a := c.Layers[0].Attn
+		m["num_heads"], m["num_kv_heads"], m["head_dim"], m["intermediate_size"] = a.Heads, a.KVHeads, a.HeadDim, c.Layers[0].FFN.Width
+	}
+	if len(c.Ropes) > 0 {
+		m["rope_theta"] = c.Ropes[0].Theta
+	}
+	if c.BOS >= 0 {
+		m["bos_token_id"] = c.BOS
+	}
+	if len(c.EOS) > 0 {
+		m["eos_token_id"] = c.EOS[0]
+	}
+	if !saysAll(m, c) {
+		m[configKey] = string(c.JSON())
 	}
 	if tok != nil {
 		AddTokenizer(m, tok)
@@ -213,6 +249,20 @@ func APRMetadata(c Config, tok *tokenizer.Tokenizer, extra map[string]any) map[s
 		m[k] = v
 	}
 	return m
+}
+
+// saysAll reports whether the flat keys of m make c.
+func saysAll(m map[string]any, c arch.Config) bool {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return false
+	}
+	parsed, err := aprfile.ParseMetadata("", string(text))
+	if err != nil {
+		return false
+	}
+	back, err := aprConfig(parsed, "", c.Tied)
+	return err == nil && back.Equal(c)
 }
 
 // AddTokenizer adds the keys of a tokenizer to the metadata of an .apr file.
@@ -251,7 +301,7 @@ func AddTokenizer(m map[string]any, tok *tokenizer.Tokenizer) {
 // SaveAPR writes an .apr file with configuration, tokenizer and, for a trained student, how it came to be
 // (distillation, may be nil); it names writer as the program that wrote it. A tied head is a second name for the
 // embedding's bytes.
-func SaveAPR(path string, c Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, distillation map[string]any, writer string, force bool) error {
+func SaveAPR(path string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, distillation map[string]any, writer string, force bool) error {
 	extra := map[string]any{}
 	if distillation != nil {
 		extra["distillation"] = distillation

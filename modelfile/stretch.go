@@ -1,4 +1,4 @@
-package model
+package modelfile
 
 import (
 	"apr/internal/fault"
@@ -10,7 +10,6 @@ import (
 type stretchReader struct {
 	path   string
 	t      tensor.Stored
-	undo   Undo
 	layout quant.Layout
 }
 
@@ -20,7 +19,7 @@ func (f *Files) stretches(name string) (*stretchReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &stretchReader{path: f.Path, t: t, undo: f.undo(name)}
+	r := &stretchReader{path: f.Path, t: t}
 	switch {
 	case t.DType.IsQuantized():
 		if r.layout, err = quant.LayoutOf(t.Size, t.Rows(), t.Cols(), t.DType); err != nil {
@@ -44,20 +43,7 @@ type stretch struct {
 func (r *stretchReader) read(lo, hi int) (*stretch, error) {
 	cols := r.t.Cols()
 	s := &stretch{make([]float32, (hi-lo)*cols), make([]quant.Rounding, (hi-lo)*cols), r.t.DType, cols}
-	for i := lo; i < hi; {
-		next := hi
-		if r.undo.Row != nil {
-			next = i + 1
-		}
-		if err := r.rows(s, (i-lo)*cols, (next-lo)*cols, r.undo.row(i)); err != nil {
-			return nil, err
-		}
-		i = next
-	}
-	for i := range s.values {
-		s.values[i] += r.undo.Add
-	}
-	return s, nil
+	return s, r.rows(s, 0, len(s.values), lo)
 }
 
 // rows fills elements [from,to) of s with rows of the file from row on.

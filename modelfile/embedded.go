@@ -1,6 +1,7 @@
-package model
+package modelfile
 
 import (
+	"apr/arch"
 	"apr/format/aprfile"
 	"apr/format/safetensors"
 	"apr/internal/fault"
@@ -12,22 +13,19 @@ import (
 const SafetensorsKey = "apr"
 
 // embeddedConfig reads the configuration from that text.
-func embeddedConfig(f *safetensors.File, text string) (Config, error) {
+func embeddedConfig(f *safetensors.File, text string) (arch.Config, error) {
 	m, err := aprfile.ParseMetadata(f.Path(), text)
 	if err != nil {
-		return Config{}, err
-	}
-	c, err := aprConfig(m, f.Path())
-	if err != nil {
-		return c, err
+		return arch.Config{}, err
 	}
 	embed, ok := f.Tensor("model.embed_tokens.weight")
 	if !ok {
-		return c, fault.In(fault.Load, f.Path(), "is missing").At(`tensor "model.embed_tokens.weight"`).WithID("E-MODEL-001")
+		return arch.Config{}, fault.In(fault.Load, f.Path(), "is missing").At(`tensor "model.embed_tokens.weight"`).WithID("E-MODEL-001")
 	}
 	head, ok := f.Tensor("lm_head.weight")
-	c.DType, c.Tied = embed.DType, !ok || head.Size == 0
-	return c, c.check(f.Path())
+	c, err := aprConfig(m, f.Path(), !ok || head.Size == 0)
+	c.DType = embed.DType
+	return c, err
 }
 
 // embeddedTokenizer reads the tokenizer from that text.

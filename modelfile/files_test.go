@@ -1,4 +1,4 @@
-package model_test
+package modelfile_test
 
 import (
 	"fmt"
@@ -9,51 +9,49 @@ import (
 	"strings"
 	"testing"
 
-	"apr/device"
+	"apr/arch"
 	"apr/format/aprfile"
 	"apr/format/safetensors"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
 // saved writes a random model of configuration c as a Hugging Face folder and as an .apr file.
-func saved(t *testing.T, c model.Config, d tensor.DType) (m *model.Model, s device.Stream, folder, apr string) {
+func saved(t *testing.T, c arch.Config, d tensor.DType) (w weights, folder, apr string) {
 	t.Helper()
-	dev := newCPU(t)
-	s = dev.NewStream()
-	m = randomModel(t, dev, s, c)
+	w = randomWeights(c)
 	dir := t.TempDir()
 	folder, apr = filepath.Join(dir, "hf"), filepath.Join(dir, "m.apr")
-	_, err := model.SaveHF(folder, c, nil, m.Sources(s, d), d, false)
+	_, err := modelfile.SaveHF(folder, c, nil, w.sources(c, d), d, false)
 	must(t, err)
-	must(t, model.SaveAPR(apr, c, nil, m.Sources(s, d), nil, "", false))
+	must(t, modelfile.SaveAPR(apr, c, nil, w.sources(c, d), nil, "", false))
 	raw, err := aprfile.Open(apr)
 	must(t, err)
 	defer raw.Close()
 	if form, err := raw.Head(); err != nil || form.Tied() != c.Tied {
 		t.Errorf("head %v (%v), want tied: %v", form, err, c.Tied)
 	}
-	return m, s, folder, apr
+	return w, folder, apr
 }
 
 // Every format gives back the weights that were written, bit for bit, and the configuration.
 func TestSaveAndOpen(t *testing.T) {
 	for name, c := range shapes {
 		t.Run(name, func(t *testing.T) {
-			m, s, folder, apr := saved(t, c, tensor.F32)
+			w, folder, apr := saved(t, c, tensor.F32)
 			for _, path := range []string{folder, filepath.Join(folder, "model.safetensors"), apr} {
 				f := open(t, path)
 				must(t, f.CheckTensors())
-				if f.Config != c {
+				if !f.Config.Equal(c) {
 					t.Errorf("%s: configuration %#v, want %#v", path, f.Config, c)
 				}
-				for _, p := range m.Parts() {
-					got, err := f.ReadFloat32(p.Name)
+				for name, want := range w {
+					got, err := f.ReadFloat32(name)
 					must(t, err)
-					if want := download(t, s, p.Of(p.Param.Value)); !slices.Equal(got, want) {
-						t.Errorf("%s: %s differs", path, p.Name)
+					if !slices.Equal(got, want) {
+						t.Errorf("%s: %s differs", path, name)
 					}
 				}
 			}
@@ -66,7 +64,7 @@ func TestWeightsSHA256(t *testing.T) {
 	for name, c := range shapes {
 		for _, d := range []tensor.DType{tensor.F32, tensor.BF16} {
 			contracttest.Cases(t, 1)
-			m, s, folder, apr := saved(t, c, d)
+			w, folder, apr := saved(t, c, d)
 			a, err := open(t, folder).WeightsSHA256()
 			must(t, err)
 			b, err := open(t, apr).WeightsSHA256()
@@ -74,11 +72,8 @@ func TestWeightsSHA256(t *testing.T) {
 			if a != b || len(a) != 64 {
 				t.Errorf("%s, %s: folder %s, .apr %s", name, d, a, b)
 			}
-			p := m.Parts()[len(m.Parts())-1]
-			host := download(t, s, p.Of(p.Param.Value))
-			host[len(host)-1] += 0.5
-			s.Upload(p.Of(p.Param.Value), host)
-			_, err = model.SaveHF(folder, c, nil, m.Sources(s, d), d, true)
+			w["model.norm.weight"][c.Hidden-1] += 0.5
+			_, err = modelfile.SaveHF(folder, c, nil, w.sources(c, d), d, true)
 			must(t, err)
 			if other, err := open(t, folder).WeightsSHA256(); err != nil || other == a {
 				t.Errorf("%s, %s: another weight gives the same hash (%v)", name, d, err)
@@ -97,11 +92,11 @@ func TestAPRCarriesConfigurationAndTokenizer(t *testing.T) {
 		sources = append(sources, st.Source())
 	}
 	path := filepath.Join(t.TempDir(), "m.apr")
-	must(t, model.SaveAPR(path, f.Config, tok, sources, map[string]any{"alpha": 0.5}, "apr/test", false))
+	must(t, modelfile.SaveAPR(path, f.Config, tok, sources, map[string]any{"alpha": 0.5}, "apr/test", false))
 
 	g := open(t, path)
 	must(t, g.CheckTensors())
-	if g.Config != f.Config || f.Config.BOS < 0 || tok.BOS() >= 0 { // the model names a first token, its tokenizer none
+	if !g.Config.Equal(f.Config) || f.Config.BOS < 0 || tok.BOS() >= 0 { // the model names a first token, its tokenizer none
 		t.Errorf("configuration %#v, want %#v; tokenizer's first token %d", g.Config, f.Config, tok.BOS())
 	}
 	got, err := g.Tokenizer()
@@ -115,13 +110,13 @@ func TestAPRCarriesConfigurationAndTokenizer(t *testing.T) {
 	if v, ok := raw.Metadata().Value("distillation"); !ok || v.Kind() == 0 {
 		t.Error("how the student came to be is not in the file")
 	}
-	for name, ask := range map[string]*model.Files{"folder": open(t, filepath.Join(goldens, "qwen2", "tied_gqa", "student"))} {
+	for name, ask := range map[string]*modelfile.Files{"folder": open(t, filepath.Join(goldens, "qwen2", "tied_gqa", "student"))} {
 		if _, err := ask.Tokenizer(); err == nil {
 			t.Errorf("%s without tokenizer has one", name)
 		}
 	}
 	bare := filepath.Join(t.TempDir(), "bare.apr")
-	must(t, model.SaveAPR(bare, f.Config, nil, sources, nil, "", false))
+	must(t, modelfile.SaveAPR(bare, f.Config, nil, sources, nil, "", false))
 	if _, err := open(t, bare).Tokenizer(); fault.KindOf(err) != fault.Load || !strings.Contains(err.Error(), "E-MODEL-010") {
 		t.Errorf(".apr without tokenizer: %v", err)
 	}
@@ -144,28 +139,28 @@ func TestAPRConfigRefusals(t *testing.T) {
 		{"no size", without("hidden_size"), fault.Load, `metadata "hidden_size": is missing; a model without it can be inspected, not used [E-CONFIG-013]`},
 		{"no theta", without("rope_theta"), fault.Load, `metadata "rope_theta": is missing; a model without it can be inspected, not used [E-CONFIG-013]`},
 		{"no heads", without("num_heads"), fault.Load, `metadata "num_heads": is missing; a model without it can be inspected, not used [E-CONFIG-013]`},
-		{"other architecture", set("architecture", "llama"), fault.Format, `metadata "architecture": architecture "llama" is not supported; supported: qwen2 [E-CONFIG-011]`},
+		{"other architecture", set("architecture", "bert"), fault.Format, `model_type "bert" is not supported; supported: gemma2, gemma3_text, gemma4_text, gpt_oss, granite, granitemoehybrid, llama, ministral3, mistral, olmo2, olmo3, phi3, qwen2, qwen3, qwen3_5_text, qwen3_moe, smollm3 [E-CONFIG-021]`},
 		{"architecture a number", set("architecture", 7), fault.Format, `metadata key "architecture": expected a string, found 7 [E-APR-017]`},
-		{"adjacent pairs", set("rope_type", 0), fault.Format, `metadata "rope_type": rotary embedding of type 0; qwen2 needs 2, split halves [E-CONFIG-012]`},
+		{"adjacent pairs", set("rope_type", 0), fault.Format, `metadata "rope_type": rotary embedding of type 0; 2 is needed, split halves [E-CONFIG-012]`},
 		{"text for a size", set("num_layers", "2"), fault.Format, `metadata key "num_layers": expected a non-negative integer, found the string "2" [E-APR-017]`},
 		{"fraction of a size", set("num_layers", 1.5), fault.Format, `metadata key "num_layers": expected a non-negative integer, found 1.5 [E-APR-017]`},
 		{"negative size", set("num_layers", -1), fault.Format, `metadata key "num_layers": expected a non-negative integer, found -1 [E-APR-017]`},
-		{"zero layers", set("num_layers", 0), fault.Invalid, "num_hidden_layers is 0, not between 1 and 1024 [E-CONFIG-010]"},
-		{"1025 layers", set("num_layers", 1025), fault.Invalid, "num_hidden_layers is 1025, not between 1 and 1024 [E-CONFIG-010]"},
+		{"zero layers", set("num_layers", 0), fault.Format, `key "num_hidden_layers": 0 is not between 1 and 1024 [E-JSON-007]`},
+		{"1025 layers", set("num_layers", 1025), fault.Format, `key "num_hidden_layers": 1025 is not between 1 and 1024 [E-JSON-007]`},
 		{"hidden over 2^17", set("hidden_size", 1<<17+1), fault.Invalid, "hidden_size is 131073, not between 1 and 131072 [E-CONFIG-010]"},
-		{"key-value heads", set("num_kv_heads", 3), fault.Invalid, "3 key-value heads do not divide 2 heads [E-CONFIG-010]"},
-		{"theta", set("rope_theta", -1.0), fault.Invalid, "rope_theta -1 is not finite and positive [E-CONFIG-010]"},
+		{"key-value heads", set("num_kv_heads", 3), fault.Invalid, `layer 0: 3 key-value heads do not divide 2 heads [E-CONFIG-010]`},
+		{"theta", set("rope_theta", -1.0), fault.Invalid, `rotary embedding 0: rope_theta is not finite and positive [E-CONFIG-010]`},
 		{"epsilon", set("rms_norm_eps", 0.0), fault.Invalid, "rms_norm_eps 0 is not finite and positive [E-CONFIG-010]"},
-		{"end outside the vocabulary", set("eos_token_id", 1<<21), fault.Invalid, "bos_token_id -1 or eos_token_id 2097152 is outside the vocabulary of 40 [E-CONFIG-010]"},
+		{"end outside the vocabulary", set("eos_token_id", 1<<21), fault.Invalid, `bos_token_id or eos_token_id 2097152 is outside the vocabulary of 40 [E-CONFIG-010]`},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			meta := model.APRMetadata(c, nil, nil)
+			meta := modelfile.APRMetadata(c, nil, nil)
 			x.change(meta)
 			path := filepath.Join(t.TempDir(), "m.apr")
 			one := tensor.BytesSource(tensor.Info{Name: "model.norm.weight", DType: tensor.F32, Shape: []int{1}, Size: 4}, make([]byte, 4))
 			must(t, aprfile.Write(path, []tensor.Source{one}, aprfile.Options{Metadata: meta, Writer: "test"}))
-			_, err := model.Open(path)
+			_, err := modelfile.Open(path)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -179,7 +174,7 @@ func TestAPRConfigRefusals(t *testing.T) {
 // A folder is refused when its tensors are not those of its configuration; what is harmless is not.
 func TestCheckTensors(t *testing.T) {
 	c := shapes["tied"]
-	_, _, folder, _ := saved(t, c, tensor.F32)
+	_, folder, _ := saved(t, c, tensor.F32)
 	whole := map[string]tensor.Source{}
 	for _, st := range open(t, folder).File.Tensors() {
 		whole[st.Name] = st.Source()
@@ -209,7 +204,7 @@ func TestCheckTensors(t *testing.T) {
 			m := maps.Clone(whole)
 			x.change(m)
 			dir := t.TempDir()
-			must(t, os.WriteFile(filepath.Join(dir, "config.json"), c.HFJSON(tensor.F32), 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(hfJSON(t, c, tensor.F32)), 0o600))
 			must(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), slices.Collect(maps.Values(m)), safetensors.Options{}))
 			err := open(t, dir).CheckTensors()
 			if x.want == "" {
@@ -231,11 +226,9 @@ func TestCheckTensors(t *testing.T) {
 func TestHeadOfAPR(t *testing.T) {
 	for name, c := range shapes {
 		for _, says := range []bool{true, false} {
-			dev := newCPU(t)
-			s := dev.NewStream()
-			sources := randomModel(t, dev, s, c).Sources(s, tensor.F32) // with a head of its own, or with none
+			sources := randomWeights(c).sources(c, tensor.F32) // with a head of its own, or with none
 			path := filepath.Join(t.TempDir(), "m.apr")
-			meta := model.APRMetadata(c, nil, map[string]any{"tied_embeddings": says})
+			meta := modelfile.APRMetadata(c, nil, map[string]any{"tied_embeddings": says})
 			must(t, aprfile.Write(path, sources, aprfile.Options{Metadata: meta, Writer: "test"}))
 			f := open(t, path)
 			if f.Config.Tied != c.Tied {
@@ -249,13 +242,11 @@ func TestHeadOfAPR(t *testing.T) {
 // An existing file of a folder is refused before anything is written.
 func TestSaveHFRefusesExistingFiles(t *testing.T) {
 	c := shapes["tied"]
-	dev := newCPU(t)
-	s := dev.NewStream()
-	sources := randomModel(t, dev, s, c).Sources(s, tensor.F32)
+	sources := randomWeights(c).sources(c, tensor.F32)
 	for _, name := range []string{"config.json", "generation_config.json", "model.safetensors"} {
 		dir := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte("mine"), 0o600))
-		_, err := model.SaveHF(dir, c, nil, sources, tensor.F32, false)
+		_, err := modelfile.SaveHF(dir, c, nil, sources, tensor.F32, false)
 		if fault.KindOf(err) != fault.Invalid || !strings.Contains(fmt.Sprint(err), name) {
 			t.Errorf("error %v, want a refusal to replace %s", err, name)
 		}

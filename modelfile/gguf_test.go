@@ -1,4 +1,4 @@
-package model_test
+package modelfile_test
 
 import (
 	"crypto/sha256"
@@ -11,11 +11,12 @@ import (
 	"slices"
 	"testing"
 
+	"apr/arch"
 	"apr/format/gguf"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
-	"apr/model"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -33,7 +34,7 @@ func TestGGUFConfig(t *testing.T) {
 		t.Errorf("type %s", got.DType)
 	}
 	got.DType = want.DType
-	if got != want {
+	if !got.Equal(want) {
 		t.Errorf("got  %#v\nwant %#v", got, want)
 	}
 }
@@ -86,29 +87,27 @@ func cosine(a, b []float32) float64 {
 // A saved file gives back the weights bit for bit, and the configuration but for what GGUF has no word for.
 func TestSaveGGUF(t *testing.T) {
 	for name, c := range shapes {
-		dev := newCPU(t)
-		s := dev.NewStream()
-		m := randomModel(t, dev, s, c)
+		w := randomWeights(c)
 		path := filepath.Join(t.TempDir(), "m.gguf")
-		must(t, model.SaveGGUF(path, c, nil, m.Sources(s, tensor.F32), model.GGUFOrigin{Name: "random"}, false))
+		must(t, modelfile.SaveGGUF(path, c, nil, w.sources(c, tensor.F32), modelfile.GGUFOrigin{Name: "random"}, false))
 		f := open(t, path)
 		must(t, f.CheckTensors())
 		got := f.Config
-		got.InitializerRange = c.InitializerRange
-		if got != c {
+		got.InitRange = c.InitRange
+		if !got.Equal(c) {
 			t.Errorf("%s: configuration %#v, want %#v", name, got, c)
 		}
-		for _, p := range m.Parts() {
-			values, err := f.ReadFloat32(p.Name)
+		for slot, want := range w {
+			values, err := f.ReadFloat32(slot)
 			must(t, err)
-			if !slices.Equal(values, download(t, s, p.Of(p.Param.Value))) {
-				t.Errorf("%s: %s differs", name, p.Name)
+			if !slices.Equal(values, want) {
+				t.Errorf("%s: %s differs", name, slot)
 			}
 		}
 		if _, err := f.Tokenizer(); fault.KindOf(err) != fault.Load {
 			t.Errorf("%s: tokenizer: %v", name, err)
 		}
-		err := model.SaveGGUF(path, c, nil, m.Sources(s, tensor.F32), model.GGUFOrigin{}, false)
+		err := modelfile.SaveGGUF(path, c, nil, w.sources(c, tensor.F32), modelfile.GGUFOrigin{}, false)
 		if fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%s: written over: %v", name, err)
 		}
@@ -134,12 +133,11 @@ func with(key string, value any) []gguf.KV {
 }
 
 func TestGGUFConfigDefaults(t *testing.T) {
-	want := model.Config{
-		Architecture: "qwen2", HiddenSize: 8, Layers: 1, Heads: 4, KVHeads: 4, HeadDim: 2, IntermediateSize: 4, VocabSize: 3, MaxPositions: 64,
-		RopeTheta: 10000, RMSNormEps: 1e-5, Tied: true, InitializerRange: 0.02, BOS: -1, EOS: -1, DType: tensor.F32,
-	}
+	want := arch.Qwen2(arch.Sizes{Hidden: 8, Layers: 1, Heads: 4, KVHeads: 4, HeadDim: 2, Width: 4, Vocab: 3, MaxPositions: 64,
+		Theta: 10000, Eps: 1e-5, Tied: true, InitRange: 0.02, BOS: -1, EOS: -1, DType: tensor.F32,
+	})
 	c, err := openGGUFConfig(t, qwen2(), 3, 8)
-	if err != nil || c != want {
+	if err != nil || !c.Equal(want) {
 		t.Errorf("%v\ngot  %#v\nwant %#v", err, c, want)
 	}
 }
@@ -152,20 +150,19 @@ func TestGGUFConfigRefused(t *testing.T) {
 		want string // after the path
 	}{
 		{"architecture missing", with("general.architecture", nil), fault.Load, `key "general.architecture": is missing; a model without it can be inspected, not used [E-GGUF-022]`},
-		{"architecture", with("general.architecture", "llama"), fault.Format, `key "general.architecture": architecture "llama" is not supported; supported: qwen2 [E-CONFIG-014]`},
+		{"architecture", with("general.architecture", "bert"), fault.Format, `key "general.architecture": general.architecture "bert" is not supported; supported: gemma2, gemma3, gemma4, gpt-oss, granite, llama, mistral3, olmo2, phi3, qwen2, qwen3, qwen35, qwen3moe, smollm3 [E-CONFIG-021]`},
 		{"layers missing", with("qwen2.block_count", nil), fault.Load, `key "qwen2.block_count": is missing; a model without it can be inspected, not used [E-GGUF-022]`},
 		{"epsilon missing", with("qwen2.attention.layer_norm_rms_epsilon", nil), fault.Load,
 			`key "qwen2.attention.layer_norm_rms_epsilon": is missing; a model without it can be inspected, not used [E-GGUF-022]`},
-		{"layers a string", with("qwen2.block_count", "1"), fault.Format, `key "qwen2.block_count": expected an integer, found string [E-GGUF-020]`},
-		{"heads by layer", with("qwen2.attention.head_count", []int32{4}), fault.Format, `key "qwen2.attention.head_count": expected an integer, found array of i32 [E-GGUF-020]`},
-		{"layers absurd", with("qwen2.block_count", uint64(1<<63)), fault.Invalid, "num_hidden_layers is 2147483647, not between 1 and 1024 [E-CONFIG-010]"},
-		{"no heads", with("qwen2.attention.head_count", uint32(0)), fault.Invalid, "num_attention_heads is 0, not between 1 and 131072 [E-CONFIG-010]"},
-		{"heads", with("qwen2.attention.head_count_kv", uint32(3)), fault.Invalid, "3 key-value heads do not divide 4 heads [E-CONFIG-010]"},
+		{"layers a string", with("qwen2.block_count", "1"), fault.Format, `key "qwen2.block_count": expected a non-negative integer, found 1 of type string [E-GGUF-020]`},
+		{"layers absurd", with("qwen2.block_count", uint64(1<<63)), fault.Invalid, `key "qwen2.block_count": 2147483647 layers: not between 1 and 1024 [E-CONFIG-010]`},
+		{"no heads", with("qwen2.attention.head_count", uint32(0)), fault.Invalid, `layer 0: num_attention_heads is 0, not between 1 and 131072 [E-CONFIG-010]`},
+		{"heads", with("qwen2.attention.head_count_kv", uint32(3)), fault.Invalid, `layer 0: 3 key-value heads do not divide 4 heads [E-CONFIG-010]`},
 		{"epsilon", with("qwen2.attention.layer_norm_rms_epsilon", float32(-1)), fault.Invalid, "rms_norm_eps -1 is not finite and positive [E-CONFIG-010]"},
-		{"rope scaling", with("qwen2.rope.scaling.type", "yarn"), fault.Format, `key "qwen2.rope.scaling.type": rotary embedding of type "yarn" is not supported; supported: none [E-CONFIG-015]`},
-		{"rope of part of a head", with("qwen2.rope.dimension_count", uint32(1)), fault.Format, `key "qwen2.rope.dimension_count": 1 is not the head dimension 2, which is not supported [E-CONFIG-015]`},
-		{"window", with("qwen2.attention.sliding_window", uint32(4)), fault.Format, `key "qwen2.attention.sliding_window": sliding-window attention is not supported [E-CONFIG-015]`},
-		{"end outside the vocabulary", with("tokenizer.ggml.eos_token_id", uint32(3)), fault.Invalid, "bos_token_id -1 or eos_token_id 3 is outside the vocabulary of 3 [E-CONFIG-010]"},
+		{"rope scaling", with("qwen2.rope.scaling.type", "dynamic"), fault.Format, `key "qwen2.rope.scaling.type": rotary embedding of type "dynamic" is not supported; supported: none, linear, yarn, longrope [E-CONFIG-015]`},
+		{"rope of part of a head", with("qwen2.rope.dimension_count", uint32(1)), fault.Invalid, `rotary embedding 0: rotates a number of values that is not even and at least 2; it pairs halves [E-CONFIG-010]`},
+		{"window", with("qwen2.attention.sliding_window", uint32(4)), fault.Format, `key "qwen2.attention.sliding_window": a window of 4 is not supported for this architecture [E-CONFIG-015]`},
+		{"end outside the vocabulary", with("tokenizer.ggml.eos_token_id", uint32(3)), fault.Invalid, `bos_token_id or eos_token_id 3 is outside the vocabulary of 3 [E-CONFIG-010]`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
@@ -182,13 +179,13 @@ func TestGGUFConfigRefused(t *testing.T) {
 }
 
 // openGGUFConfig writes a file with an embedding of that shape and reads its configuration.
-func openGGUFConfig(t *testing.T, meta []gguf.KV, shape ...int) (model.Config, error) {
+func openGGUFConfig(t *testing.T, meta []gguf.KV, shape ...int) (arch.Config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "m.gguf")
-	embed := tensor.BytesSource(tensor.Info{Name: "model.embed_tokens.weight", DType: tensor.F32, Shape: shape}, make([]byte, 4*24))
+	embed := tensor.BytesSource(tensor.Info{Name: "token_embd.weight", DType: tensor.F32, Shape: shape}, make([]byte, 4*24))
 	must(t, gguf.Write(path, []tensor.Source{embed}, gguf.Options{Metadata: meta}))
 	f, err := gguf.Open(path)
 	must(t, err)
 	defer f.Close()
-	return model.OpenGGUFConfig(f)
+	return modelfile.OpenGGUFConfig(f)
 }

@@ -1,4 +1,4 @@
-package model
+package modelfile
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/format/aprfile"
 	"apr/format/gguf"
 	"apr/tokenizer"
@@ -95,7 +96,7 @@ func throughAPR(t *testing.T, tok *tokenizer.Tokenizer) *tokenizer.Tokenizer {
 func throughGGUF(t *testing.T, tok *tokenizer.Tokenizer, rows int) *tokenizer.Tokenizer {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "m.gguf")
-	keys := ggufTokenizer(Config{VocabSize: rows, BOS: -1, EOS: -1}, tok)
+	keys := ggufTokenizer(arch.Config{Vocab: rows, BOS: -1}, tok)
 	if err := gguf.Write(path, nil, gguf.Options{Metadata: keys}); err != nil {
 		t.Fatal(err)
 	}

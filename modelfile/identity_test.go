@@ -1,21 +1,21 @@
-package model_test
+package modelfile_test
 
 import (
 	"context"
 	"hash/fnv"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
-	"apr/device"
+	"apr/arch"
 	"apr/internal/contracttest"
-	"apr/internal/fault"
-	"apr/internal/near"
-	"apr/model"
+	"apr/modelfile"
 	"apr/quant"
 	"apr/tensor"
 )
@@ -24,7 +24,7 @@ import (
 type change func(name string, values []float32)
 
 // variant writes a model with changed values, matrices in type d and vectors in float32, and opens it.
-func variant(t *testing.T, f *model.Files, d tensor.DType, changes ...change) *model.Files {
+func variant(t *testing.T, f *modelfile.Files, d tensor.DType, changes ...change) *modelfile.Files {
 	t.Helper()
 	var out []tensor.Source
 	for _, st := range f.File.Tensors() {
@@ -46,7 +46,7 @@ func variant(t *testing.T, f *model.Files, d tensor.DType, changes ...change) *m
 		out = append(out, tensor.BytesSource(info, raw))
 	}
 	path := filepath.Join(t.TempDir(), "m.gguf")
-	must(t, model.SaveGGUF(path, f.Config, nil, out, model.GGUFOrigin{}, false))
+	must(t, modelfile.SaveGGUF(path, f.Config, nil, out, modelfile.GGUFOrigin{}, false))
 	return open(t, path)
 }
 
@@ -93,11 +93,11 @@ func scale(by float32) change {
 	}
 }
 
-func identify(t *testing.T, a, b *model.Files) model.Kinship {
+func identify(t *testing.T, a, b *modelfile.Files) modelfile.Kinship {
 	t.Helper()
-	k, err := model.Identify(context.Background(), a, b, func(int64, int64) {})
+	k, err := modelfile.Identify(context.Background(), a, b, func(int64, int64) {})
 	must(t, err)
-	back, err := model.Identify(context.Background(), b, a, func(int64, int64) {})
+	back, err := modelfile.Identify(context.Background(), b, a, func(int64, int64) {})
 	must(t, err)
 	if back.Relation != k.Relation || back.Tensor != k.Tensor || !reflect.DeepEqual(back.Alike, k.Alike) {
 		t.Errorf("the other way round %s, not %s", back, k)
@@ -108,13 +108,13 @@ func identify(t *testing.T, a, b *model.Files) model.Kinship {
 var blockTypes = []tensor.DType{tensor.Q8_0, tensor.Q6_K, tensor.Q5_K, tensor.Q4_K, tensor.Q5_0, tensor.Q4_0}
 
 // small is a part of a trained model that is a model: its first layer and some rows of its tables.
-func small(t *testing.T) *model.Files {
+func small(t *testing.T) *modelfile.Files {
 	t.Helper()
 	f := open(t, gosrc)
 	c := f.Config
-	c.Layers, c.VocabSize, c.BOS, c.EOS = 1, 256, -1, -1
+	c.Layers, c.Vocab, c.BOS, c.EOS = c.Layers[:1], 256, -1, nil
 	var out []tensor.Source
-	for name, shape := range c.TensorShapes() {
+	for name, shape := range arch.Shapes(c) {
 		values, err := f.ReadFloat32(name)
 		must(t, err)
 		n, _ := tensor.Elements(shape)
@@ -123,7 +123,7 @@ func small(t *testing.T) *model.Files {
 		out = append(out, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.BF16, Shape: shape}, raw))
 	}
 	dir := filepath.Join(t.TempDir(), "small")
-	_, err := model.SaveHF(dir, c, nil, out, tensor.BF16, false)
+	_, err := modelfile.SaveHF(dir, c, nil, out, tensor.BF16, false)
 	must(t, err)
 	return open(t, dir)
 }
@@ -134,25 +134,25 @@ func TestIdentityOfCopies(t *testing.T) {
 	wide := variant(t, hf, tensor.F32, sgd(1)) // values that need all digits of float32
 	for _, tt := range []struct {
 		name string
-		a, b *model.Files
-		want model.Relation
+		a, b *modelfile.Files
+		want modelfile.Relation
 	}{
-		{"itself", hf, hf, model.Same},
-		{"bf16 as f32", hf, variant(t, hf, tensor.F32), model.Same},
-		{"noise of arithmetic", wide, variant(t, wide, tensor.F32, scale(1+5e-6)), model.Same},
-		{"f32 as bf16", wide, variant(t, wide, tensor.BF16), model.Derived},
-		{"f32 as f16", wide, variant(t, wide, tensor.F16), model.Derived},
-		{"f32 as bf16 and f32", wide, variant(t, variant(t, wide, tensor.BF16), tensor.F32), model.Derived},
-		{"f16 and bf16 of one", variant(t, wide, tensor.F16), variant(t, wide, tensor.BF16), model.Derived},
-		{"llama.cpp", whole, open(t, gosrcGGUF), model.Derived},
-		{"f32 of llama.cpp", whole, variant(t, open(t, gosrcGGUF), tensor.F32), model.Derived},
-		{"bf16 of llama.cpp", whole, variant(t, open(t, gosrcGGUF), tensor.BF16), model.Derived},
-		{"llama.cpp as f32", open(t, gosrcGGUF), variant(t, open(t, gosrcGGUF), tensor.F32), model.Same},
-		{"llama.cpp and we", open(t, gosrcGGUF), variant(t, whole, tensor.Q4_K), model.Derived},
+		{"itself", hf, hf, modelfile.Same},
+		{"bf16 as f32", hf, variant(t, hf, tensor.F32), modelfile.Same},
+		{"noise of arithmetic", wide, variant(t, wide, tensor.F32, scale(1+5e-6)), modelfile.Same},
+		{"f32 as bf16", wide, variant(t, wide, tensor.BF16), modelfile.Derived},
+		{"f32 as f16", wide, variant(t, wide, tensor.F16), modelfile.Derived},
+		{"f32 as bf16 and f32", wide, variant(t, variant(t, wide, tensor.BF16), tensor.F32), modelfile.Derived},
+		{"f16 and bf16 of one", variant(t, wide, tensor.F16), variant(t, wide, tensor.BF16), modelfile.Derived},
+		{"llama.cpp", whole, open(t, gosrcGGUF), modelfile.Derived},
+		{"f32 of llama.cpp", whole, variant(t, open(t, gosrcGGUF), tensor.F32), modelfile.Derived},
+		{"bf16 of llama.cpp", whole, variant(t, open(t, gosrcGGUF), tensor.BF16), modelfile.Derived},
+		{"llama.cpp as f32", open(t, gosrcGGUF), variant(t, open(t, gosrcGGUF), tensor.F32), modelfile.Same},
+		{"llama.cpp and we", open(t, gosrcGGUF), variant(t, whole, tensor.Q4_K), modelfile.Derived},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			k, err := model.Identify(context.Background(), tt.a, tt.b, func(int64, int64) {})
+			k, err := modelfile.Identify(context.Background(), tt.a, tt.b, func(int64, int64) {})
 			if must(t, err); k.Relation != tt.want {
 				t.Error(k)
 			}
@@ -161,7 +161,7 @@ func TestIdentityOfCopies(t *testing.T) {
 	for _, d := range blockTypes {
 		t.Run(d.String(), func(t *testing.T) {
 			blocks := variant(t, hf, d)
-			for name, other := range map[string]*model.Files{
+			for name, other := range map[string]*modelfile.Files{
 				"of bf16": hf, "of f32": wide, "f32": variant(t, blocks, tensor.F32), "bf16": variant(t, blocks, tensor.BF16),
 				"q8_0": variant(t, blocks, tensor.Q8_0), "and q6_k of one": variant(t, hf, tensor.Q6_K), "and q8_0 of one": variant(t, hf, tensor.Q8_0),
 			} {
@@ -170,12 +170,12 @@ func TestIdentityOfCopies(t *testing.T) {
 				if name == "of f32" {
 					from = variant(t, wide, d)
 				}
-				if k := identify(t, from, other); k.Relation == model.Different {
+				if k := identify(t, from, other); k.Relation == modelfile.Different {
 					t.Errorf("%s: %s", name, k)
 				}
 				if name == "f32" || name == "bf16" || name == "q8_0" { // expanded again, and beside the original
 					contracttest.Cases(t, 1)
-					if k := identify(t, hf, other); k.Relation != model.Derived {
+					if k := identify(t, hf, other); k.Relation != modelfile.Derived {
 						t.Errorf("%s of %s of the original: %s", name, d, k)
 					}
 				}
@@ -189,10 +189,10 @@ func TestIdentityOfTrained(t *testing.T) {
 	hf := small(t)
 	q4 := variant(t, hf, tensor.Q4_K)
 	const one = "layers.0.mlp.up_proj.weight"
-	check := func(name string, a, b *model.Files) {
+	check := func(name string, a, b *modelfile.Files) {
 		t.Run(name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			if k := identify(t, a, b); k.Relation != model.Different {
+			if k := identify(t, a, b); k.Relation != modelfile.Different {
 				t.Error(k)
 			}
 		})
@@ -215,49 +215,69 @@ func TestIdentityOfTrained(t *testing.T) {
 
 // Models of other shapes, or of an arithmetic of their own, are not read; what only says how a file is used does not count.
 func TestIdentityOfConfigurations(t *testing.T) {
-	type fields = map[string]func(*model.Config)
-	decide := fields{
-		"Architecture": func(c *model.Config) { c.Architecture = "other" }, "HiddenSize": func(c *model.Config) { c.HiddenSize *= 2 },
-		"Layers": func(c *model.Config) { c.Layers++ }, "Heads": func(c *model.Config) { c.Heads *= 2 }, "KVHeads": func(c *model.Config) { c.KVHeads *= 2 },
-		"HeadDim": func(c *model.Config) { c.HeadDim *= 2 }, "IntermediateSize": func(c *model.Config) { c.IntermediateSize++ },
-		"VocabSize": func(c *model.Config) { c.VocabSize++ }, "RopeTheta": func(c *model.Config) { c.RopeTheta *= 10 },
-		"RMSNormEps": func(c *model.Config) { c.RMSNormEps *= 1.1 },
-	}
-	use := fields{
-		"MaxPositions": func(c *model.Config) { c.MaxPositions /= 2 }, "InitializerRange": func(c *model.Config) { c.InitializerRange = 1 },
-		"BOS": func(c *model.Config) { c.BOS = -1 }, "EOS": func(c *model.Config) { c.EOS = 0 }, "DType": func(c *model.Config) { c.DType = tensor.F32 },
-		"Tied": func(*model.Config) {}, // see TestIdentityOfHeads
-	}
-	for _, f := range reflect.VisibleFields(reflect.TypeOf(model.Config{})) {
-		contracttest.Cases(t, 1)
-		a, b := open(t, gosrc), open(t, gosrc)
-		set, decides := decide[f.Name]
-		if !decides {
-			set = use[f.Name]
+	type change = func(*arch.Config)
+	layers := func(set func(*arch.Layer)) change {
+		return func(c *arch.Config) {
+			c.Layers = slices.Clone(c.Layers)
+			for i := range c.Layers {
+				set(&c.Layers[i])
+			}
 		}
-		if set == nil {
+	}
+	shape := map[string][]change{
+		"Hidden": {func(c *arch.Config) { c.Hidden *= 2 }}, "Vocab": {func(c *arch.Config) { c.Vocab++ }},
+		"Layers": {
+			func(c *arch.Config) { c.Layers = c.Layers[:1] }, layers(func(l *arch.Layer) { l.Attn.Heads *= 2 }), layers(func(l *arch.Layer) { l.Attn.KVHeads *= 2 }),
+			layers(func(l *arch.Layer) { l.Attn.HeadDim *= 2 }), layers(func(l *arch.Layer) { l.FFN.Width++ }), layers(func(l *arch.Layer) { l.Attn.QKNorm = arch.HeadNorm }),
+		},
+	}
+	arithmetic := map[string][]change{
+		"Ropes": {func(c *arch.Config) { c.Ropes = slices.Clone(c.Ropes); c.Ropes[0].Theta *= 10 }}, "Eps": {func(c *arch.Config) { c.Eps *= 1.1 }},
+		"NormOffset": {func(c *arch.Config) { c.NormOffset = 1 }}, "EmbedScale": {func(c *arch.Config) { c.EmbedScale = 2 }},
+		"LogitScale": {func(c *arch.Config) { c.LogitScale = 2 }}, "FinalCap": {func(c *arch.Config) { c.FinalCap = 30 }},
+		"Layers": {layers(func(l *arch.Layer) { l.Attn.Window = 8 }), layers(func(l *arch.Layer) { l.Residual = .5 })},
+	}
+	use := map[string][]change{
+		"Family": {func(c *arch.Config) { c.Family = "llama" }}, "MaxPositions": {func(c *arch.Config) { c.MaxPositions /= 2 }}, "InitRange": {func(c *arch.Config) { c.InitRange = 1 }},
+		"BOS": {func(c *arch.Config) { c.BOS = -1 }}, "EOS": {func(c *arch.Config) { c.EOS = []int{0} }}, "Pad": {func(c *arch.Config) { c.Pad = 1 }},
+		"DType": {func(c *arch.Config) { c.DType = tensor.F32 }}, "Stored": {func(c *arch.Config) { c.Stored = "fp8" }},
+		"Tied": {func(*arch.Config) {}}, "PLE": {func(*arch.Config) {}}, // see TestIdentityOfHeads; per-layer embeddings are tensors
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(arch.Config{})) {
+		if shape[f.Name] == nil && arithmetic[f.Name] == nil && use[f.Name] == nil {
 			t.Errorf("nothing is said of the field %s", f.Name)
-			continue
 		}
-		set(&b.Config)
-		arithmetic := f.Name == "RopeTheta" || f.Name == "RMSNormEps"
-		if decides && !arithmetic {
-			a, b = &model.Files{Config: a.Config}, &model.Files{Config: b.Config} // to read would panic
+		for _, set := range shape[f.Name] {
+			a, b := open(t, gosrc), open(t, gosrc)
+			set(&b.Config)
+			k, err := modelfile.Identify(context.Background(), &modelfile.Files{Config: a.Config}, &modelfile.Files{Config: b.Config}, func(int64, int64) {}) // to read would panic
+			if must(t, err); k.Relation != modelfile.Different || k.Field == "" || k.Alike != nil {
+				t.Errorf("%s: %s", f.Name, k)
+			}
 		}
-		k, err := model.Identify(context.Background(), a, b, func(int64, int64) {})
-		if must(t, err); decides != (k.Relation == model.Different) || decides != (k.Field != "") {
-			t.Errorf("%s: %s", f.Name, k)
+		for _, set := range arithmetic[f.Name] {
+			a, b := open(t, gosrc), open(t, gosrc)
+			set(&b.Config)
+			k, err := modelfile.Identify(context.Background(), a, b, func(int64, int64) {})
+			if must(t, err); k.Relation != modelfile.Different || k.Field == "" || k.Alike == nil || k.Alike.Alike != k.Alike.Tensors || !strings.Contains(k.String(), "tensors are those of the other model") {
+				t.Errorf("%s: %s, likeness %+v", f.Name, k, k.Alike)
+			}
 		}
-		if arithmetic != (k.Alike != nil) || arithmetic && (k.Alike.Alike != k.Alike.Tensors || !strings.Contains(k.String(), "tensors are those of the other model")) {
-			t.Errorf("%s: likeness %+v: %s", f.Name, k.Alike, k)
+		for _, set := range use[f.Name] {
+			a, b := open(t, gosrc), open(t, gosrc)
+			set(&b.Config)
+			if k := identify(t, a, b); k.Relation == modelfile.Different {
+				t.Errorf("%s: %s", f.Name, k)
+			}
 		}
+		contracttest.Cases(t, 1)
 	}
 }
 
 // Two roundings of one original, and copies that went through two types, are derived, whatever type holds them now.
 func TestIdentityOfChains(t *testing.T) {
 	hf := small(t)
-	through := func(types ...tensor.DType) *model.Files {
+	through := func(types ...tensor.DType) *modelfile.Files {
 		f := hf
 		for _, d := range types {
 			f = variant(t, f, d)
@@ -265,7 +285,7 @@ func TestIdentityOfChains(t *testing.T) {
 		return f
 	}
 	const f32, bf16, q4, q6, q8 = tensor.F32, tensor.BF16, tensor.Q4_K, tensor.Q6_K, tensor.Q8_0
-	for name, p := range map[string][2]*model.Files{
+	for name, p := range map[string][2]*modelfile.Files{
 		"f32 of q4_k and f32 of q8_0":  {through(q4, f32), through(q8, f32)},
 		"f32 of q4_k and bf16 of q6_k": {through(q4, f32), through(q6, bf16)},
 		"f32 of q8_0 and bf16 of q6_k": {through(q8, f32), through(q6, bf16)},
@@ -279,7 +299,7 @@ func TestIdentityOfChains(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			if k := identify(t, p[0], p[1]); k.Relation != model.Derived {
+			if k := identify(t, p[0], p[1]); k.Relation != modelfile.Derived {
 				t.Error(k)
 			}
 		})
@@ -289,20 +309,20 @@ func TestIdentityOfChains(t *testing.T) {
 // A copy in which little was changed is another model, and it is said how little; of a trained one nothing is.
 func TestLikenessOfCopies(t *testing.T) {
 	hf := small(t)
-	for name, changed := range map[string]*model.Files{
+	for name, changed := range map[string]*modelfile.Files{
 		"model.norm.weight":                     variant(t, hf, tensor.F32, only("model.norm.weight", func(_ string, v []float32) { v[3] *= 1.05 })),
 		"model.layers.0.self_attn.k_proj.bias":  variant(t, hf, tensor.Q8_0, only("k_proj.bias", func(_ string, v []float32) { v[7] *= 3 })),
 		"model.layers.0.input_layernorm.weight": variant(t, hf, tensor.BF16, only("input_layernorm.weight", func(_ string, v []float32) { v[0] *= 1.5 })),
 	} {
 		contracttest.Cases(t, 1)
 		k := identify(t, hf, changed)
-		if l := k.Alike; k.Relation != model.Different || l == nil || l.Alike != l.Tensors-1 || !reflect.DeepEqual(l.Others, []string{name}) || !strings.Contains(k.String(), "different: "+name) {
+		if l := k.Alike; k.Relation != modelfile.Different || l == nil || l.Alike != l.Tensors-1 || !reflect.DeepEqual(l.Others, []string{name}) || !strings.Contains(k.String(), "different: "+name) {
 			t.Errorf("%s: %s, likeness %+v", name, k, l)
 		}
 	}
 	for _, d := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Q8_0, tensor.Q4_K} {
 		contracttest.Cases(t, 1)
-		if k := identify(t, hf, variant(t, hf, d, adam(3e-4))); k.Relation != model.Different || k.Alike != nil {
+		if k := identify(t, hf, variant(t, hf, d, adam(3e-4))); k.Relation != modelfile.Different || k.Alike != nil {
 			t.Errorf("trained, %s: %s", d, k)
 		}
 	}
@@ -311,31 +331,20 @@ func TestLikenessOfCopies(t *testing.T) {
 // A tied head that a file writes out is the embedding.
 func TestIdentityOfHeads(t *testing.T) {
 	c := shapes["tied"]
-	m, s, tied, _ := saved(t, c, tensor.F32)
+	w, tied, _ := saved(t, c, tensor.F32)
 	c.Tied = false
-	write := func(move float32) *model.Files {
-		var out []tensor.Source
-		for _, p := range m.Parts() {
-			host := download(t, s, p.Of(p.Param.Value))
-			for _, name := range []string{p.Name, "lm_head.weight"} {
-				if name != p.Name && p.Name != "model.embed_tokens.weight" {
-					continue
-				}
-				values := append([]float32(nil), host...)
-				if name != p.Name {
-					values[len(values)-1] += move
-				}
-				raw := make([]byte, 4*len(values))
-				tensor.Narrow(raw, values, tensor.F32)
-				out = append(out, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.F32, Shape: p.Shape}, raw))
-			}
-		}
+	write := func(move float32) *modelfile.Files {
+		own := maps.Clone(w)
+		head := slices.Clone(w["model.embed_tokens.weight"])
+		head[len(head)-1] += move
+		own["lm_head.weight"] = head
+		out := own.sources(c, tensor.F32)
 		dir := filepath.Join(t.TempDir(), "untied")
-		_, err := model.SaveHF(dir, c, nil, out, tensor.F32, false)
+		_, err := modelfile.SaveHF(dir, c, nil, out, tensor.F32, false)
 		must(t, err)
 		return open(t, dir)
 	}
-	for move, want := range map[float32]model.Relation{0: model.Same, 0.1: model.Different} {
+	for move, want := range map[float32]modelfile.Relation{0: modelfile.Same, 0.1: modelfile.Different} {
 		contracttest.Cases(t, 1)
 		if k := identify(t, open(t, tied), write(move)); k.Relation != want {
 			t.Errorf("head moved by %g: %s", move, k)
@@ -343,95 +352,23 @@ func TestIdentityOfHeads(t *testing.T) {
 	}
 }
 
-// Values are compared as the model computes with them: a file that stores norms less one and rows of q and k in another
-// order is the same model, computes the same, and is another one to who does not know.
-func TestIdentityUndoesWhatAFormatTransforms(t *testing.T) {
-	original := small(t)
-	turn := func(name string) model.Undo {
-		switch {
-		case strings.HasSuffix(name, "norm.weight"):
-			return model.Undo{Add: 1}
-		case strings.HasSuffix(name, "q_proj.weight"), strings.HasSuffix(name, "k_proj.weight"):
-			return model.Undo{Row: func(i int) int { return i ^ 1 }}
-		}
-		return model.Undo{}
-	}
-	for _, d := range []tensor.DType{tensor.BF16, tensor.Q4_K} {
-		contracttest.Cases(t, 1)
-		stored := variant(t, original, d, func(name string, values []float32) {
-			undo := turn(name)
-			for i := range values {
-				values[i] -= undo.Add
-			}
-			if undo.Row != nil {
-				const cols = 256
-				for r := 0; r+1 < len(values)/cols; r += 2 {
-					for i := range cols {
-						values[r*cols+i], values[(r+1)*cols+i] = values[(r+1)*cols+i], values[r*cols+i]
-					}
-				}
-			}
-		})
-		if k := identify(t, original, stored); k.Relation != model.Different {
-			t.Errorf("%s: not undone: %s", d, k)
-		}
-		stored.Undo = turn
-		plain := variant(t, original, d)
-		if k := identify(t, plain, stored); k.Relation != model.Same {
-			t.Errorf("%s: undone: %s", d, k)
-		}
-		for _, name := range []string{"model.norm.weight", "model.layers.0.self_attn.k_proj.weight"} {
-			x, err := plain.ReadFloat32(name)
-			must(t, err)
-			y, err := stored.ReadFloat32(name)
-			must(t, err)
-			for i := range x {
-				if !(math.Abs(float64(x[i]-y[i])) <= 1e-6) {
-					t.Fatalf("%s: value %d is %g, want %g", name, i, y[i], x[i])
-				}
-			}
-		}
-		dev := newCPU(t)
-		a, err := model.LoadFrozen(dev, plain, device.TeacherWeights)
-		must(t, err)
-		b, err := model.LoadFrozen(dev, stored, device.TeacherWeights)
-		must(t, err)
-		near.Check(t, d.String()+": hidden states", hiddenOf(t, dev, b), hiddenOf(t, dev, a), 1e-4)
-	}
-	stored := open(t, gosrc)
-	stored.Undo = func(string) model.Undo { return model.Undo{Add: 1} }
-	if _, err := stored.Source("lm_head.weight"); fault.KindOf(err) != fault.Load {
-		t.Errorf("a matrix less one: %v", err)
-	}
-}
-
-// hiddenOf returns the hidden states of some ids.
-func hiddenOf(t *testing.T, d device.Device, m *model.Model) []float32 {
-	t.Helper()
-	s := d.NewStream()
-	ids, _ := tokens(d, s, m.VocabSize, 1, 9)
-	x := s.Temp("hidden", device.Activations, tensor.F32, 9, m.HiddenSize)
-	m.Hidden(s, x, ids)
-	return download(t, s, x)
-}
-
 // Of different models hardly anything is read, and a damaged value is no excuse.
 func TestIdentityReadsLittle(t *testing.T) {
 	hf := open(t, gosrc)
 	other := variant(t, hf, tensor.F32, adam(1e-2))
-	if k := identify(t, hf, other); k.Relation != model.Different || k.Tensor != "lm_head.weight" || k.Values > 1<<18 {
+	if k := identify(t, hf, other); k.Relation != modelfile.Different || k.Tensor != "lm_head.weight" || k.Values > 1<<18 {
 		t.Errorf("%s after %d values", k, k.Values)
 	}
 	broken := variant(t, hf, tensor.F32, only("lm_head.weight", func(_ string, v []float32) { v[5] = float32(math.NaN()) }))
-	if k := identify(t, hf, broken); k.Relation != model.Different {
+	if k := identify(t, hf, broken); k.Relation != modelfile.Different {
 		t.Errorf("a NaN: %s", k)
 	}
-	if k := identify(t, broken, broken); k.Relation != model.Same {
+	if k := identify(t, broken, broken); k.Relation != modelfile.Same {
 		t.Errorf("the same NaN: %s", k)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := model.Identify(ctx, hf, hf, func(int64, int64) {}); err == nil {
+	if _, err := modelfile.Identify(ctx, hf, hf, func(int64, int64) {}); err == nil {
 		t.Error("went on after the end")
 	}
 	contracttest.Cases(t, 4)

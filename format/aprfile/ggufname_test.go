@@ -1,8 +1,8 @@
-package ggufname
+package aprfile
 
 import "testing"
 
-func TestToHF(t *testing.T) {
+func TestNamesOfGGUF(t *testing.T) {
 	for in, want := range map[string]string{
 		"token_embd.weight":         "model.embed_tokens.weight",
 		"output.weight":             "lm_head.weight",
@@ -23,23 +23,8 @@ func TestToHF(t *testing.T) {
 		"model.norm.weight":         "",
 		"":                          "",
 	} {
-		if got, ok := ToHF(in); got != want || ok != (want != "") {
+		if got, ok := toHF(in); got != want || ok != (want != "") {
 			t.Errorf("%q: %q, %v", in, got, ok)
-		}
-		if back, ok := FromHF(want); want != "" && (back != in || !ok) {
-			t.Errorf("%q: %q, %v, want %q", want, back, ok, in)
-		}
-	}
-}
-
-func TestFromHF(t *testing.T) {
-	for _, name := range []string{
-		"", "token_embd.weight", "model.layers.", "model.layers.0", "model.layers.0.weight", "model.layers.00.mlp.up_proj.weight",
-		"model.layers.x.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.scale", "model.layers.0.mlp.up_proj",
-		"model.layers.0.self_attn.rotary_emb.inv_freq", "model.norm.bias",
-	} {
-		if got, ok := FromHF(name); ok || got != "" {
-			t.Errorf("%q: %q, %v", name, got, ok)
 		}
 	}
 }

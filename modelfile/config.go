@@ -1,0 +1,34 @@
+package modelfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"apr/arch"
+	"apr/internal/readfile"
+)
+
+const (
+	maxConfigBytes = 16 << 20
+	generationFile = "generation_config.json"
+)
+
+// ReadConfig reads a Hugging Face config.json, and the ids that end a text from the generation_config.json beside it, if
+// there is one; see arch.Parse.
+func ReadConfig(path string) (arch.Config, error) {
+	text, err := readfile.String(path, maxConfigBytes)
+	if err != nil {
+		return arch.Config{}, err
+	}
+	var opt arch.Options
+	beside := filepath.Join(filepath.Dir(path), generationFile)
+	if _, err := os.Lstat(beside); filepath.Base(path) == "config.json" && !errors.Is(err, fs.ErrNotExist) {
+		opt.GenerationPath = beside
+		if opt.Generation, err = readfile.String(beside, maxConfigBytes); err != nil {
+			return arch.Config{}, err
+		}
+	}
+	return arch.Parse(path, text, opt)
+}
