@@ -12,7 +12,9 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"apr/convert"
 	"apr/format/gguf"
+	"apr/modelfile"
 )
 
 // fixture is a file of llama.cpp's quantizer, with what llama.cpp makes of it; kept in testdata/gguf for tests without it.
@@ -56,11 +58,12 @@ func (p peer) makeFixtures(ctx context.Context, dir, out string) error {
 }
 
 func (p peer) fixture(ctx context.Context, m random, scheme, dir, out string) (f fixture, err error) {
-	folder, file := filepath.Join(dir, "thin-"+m.name), filepath.Join(dir, "thin-"+m.name+".gguf")
+	folder := filepath.Join(dir, "thin_"+m.title())
+	file := folder + ".gguf"
 	if err := m.folder(folder); err != nil {
 		return f, err
 	}
-	if err := toGGUF(ctx, m, folder, file); err != nil {
+	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32, Force: true}); err != nil {
 		return f, err
 	}
 	blocks, expanded, err := p.blocks(ctx, file, scheme)
@@ -97,11 +100,11 @@ func (p peer) continued(ctx context.Context, f *fixture, expanded string) error 
 	if f.Prompt, err = s.tokenize(ctx, prompts[0], true); err != nil {
 		return err
 	}
-	rows, err := vocabulary(expanded)
+	c, err := modelfile.ReadConfig(expanded)
 	if err != nil {
 		return err
 	}
-	made, err := s.greedy(ctx, f.Prompt, fixtureTokens, rows)
+	made, err := s.greedy(ctx, f.Prompt, fixtureTokens, c.Vocab)
 	if err != nil {
 		return err
 	}
@@ -114,17 +117,6 @@ func (p peer) continued(ctx context.Context, f *fixture, expanded string) error 
 		f.Logs = append(f.Logs, logs)
 	}
 	return nil
-}
-
-// vocabulary returns the rows of the embedding.
-func vocabulary(file string) (int, error) {
-	f, err := gguf.Open(file)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	t, _ := f.Named("token_embd.weight")
-	return t.Rows(), nil
 }
 
 // hashes returns SHA-256 of the values in expanded of each tensor that has blocks in the other file.
@@ -145,7 +137,7 @@ func hashes(blocks, expanded string) (map[string]string, error) {
 			continue
 		}
 		other, _ := g.Tensor(t.Name)
-		v, err := values(other)
+		v, err := modelfile.ReadFloat32(expanded, other)
 		if err != nil {
 			return nil, err
 		}

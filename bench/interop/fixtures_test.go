@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"apr/format/gguf"
+	"apr/modelfile"
 )
 
 const fixtureFolder = "../../testdata/gguf"
@@ -79,7 +80,7 @@ func (f fixture) checkValues(t *testing.T, path string) {
 		if !s.DType.IsQuantized() {
 			continue
 		}
-		v, err := values(s)
+		v, err := modelfile.ReadFloat32(path, s)
 		if err != nil {
 			t.Fatal(err)
 		}

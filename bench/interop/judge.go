@@ -1,16 +1,12 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 
 	"apr/arch"
-	"apr/format/gguf"
-	"apr/internal/fault"
 	"apr/internal/ref"
-	"apr/quant"
-	"apr/tensor"
+	"apr/modelfile"
 	"apr/tokenizer"
 )
 
@@ -19,71 +15,28 @@ type judged struct {
 	config arch.Config
 	net    *ref.Net
 	tok    *tokenizer.Tokenizer
-
-	architecture string
 }
 
-// keysOf is a file as arch reads it.
-type keysOf struct{ f *gguf.File }
-
-func (g keysOf) Value(key string) (any, bool) { return g.f.Metadata().Value(key) }
-
-func (g keysOf) Shape(name string) ([]int, bool) {
-	t, ok := g.f.Named(name)
-	return t.Shape, ok
-}
-
-func (g keysOf) Floats(name string) ([]float32, error) {
-	t, ok := g.f.Named(name)
-	if !ok || t.DType != tensor.F32 {
-		return nil, fault.In(fault.Format, g.f.Path(), "is no table of f32").At("tensor %q", name)
-	}
-	return values(t)
-}
-
-// values reads a tensor of any type as float32.
-func values(t tensor.Stored) ([]float32, error) {
-	raw := make([]byte, t.Size)
-	if _, err := t.ReadAt(raw, 0); err != nil {
-		return nil, err
-	}
-	out := make([]float32, t.Elements())
-	if t.DType == tensor.F32 {
-		_, err := binary.Decode(raw, binary.LittleEndian, out)
-		return out, err
-	}
-	quant.Dequantize(out, raw, t.DType)
-	return out, nil
-}
-
-// judge reads a GGUF file.
+// judge opens a GGUF file as every command does, and reads all of it.
 func judge(path string) (*judged, error) {
-	f, err := gguf.Open(path)
+	f, err := modelfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	j := &judged{}
-	if j.architecture, _, err = f.Metadata().Str("general.architecture"); err != nil {
+	if err := f.CheckTensors(); err != nil {
 		return nil, err
 	}
-	if j.config, err = arch.FromGGUF(path, keysOf{f}); err != nil {
+	j := &judged{config: f.Config, net: &ref.Net{Arch: f.Config, Params: map[string]ref.Mat{}}}
+	if j.tok, err = f.Tokenizer(); err != nil {
 		return nil, err
 	}
-	if j.tok, err = tokenizer.FromGGUF(path, f.Metadata()); err != nil {
-		return nil, err
-	}
-	j.net = &ref.Net{Arch: j.config, Params: map[string]ref.Mat{}}
-	for _, s := range arch.Slots(j.config) {
-		t, ok := f.Named(s.GGUF.Name)
-		if !ok {
-			return nil, fault.In(fault.Load, path, "is missing").At("tensor %q", s.GGUF.Name)
-		}
-		v, err := values(t)
+	for _, s := range arch.Slots(f.Config) {
+		v, err := f.ReadFloat32(s.Name)
 		if err != nil {
 			return nil, err
 		}
-		j.net.Params[s.Name] = matrix(s, arch.Gather(s, s.GGUF, [][]float32{v}))
+		j.net.Params[s.Name] = matrix(s, v)
 	}
 	return j, nil
 }

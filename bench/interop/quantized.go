@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"apr/format/gguf"
+	"apr/modelfile"
 )
 
 // schemes are the mixes that llama.cpp's quantizer makes of our float32 files.
@@ -59,11 +60,11 @@ func sameValues(a, b string) error {
 		if !ok {
 			return fmt.Errorf("%s: no tensor %s", b, t.Name)
 		}
-		x, err := values(t)
+		x, err := modelfile.ReadFloat32(a, t)
 		if err != nil {
 			return err
 		}
-		y, err := values(other)
+		y, err := modelfile.ReadFloat32(b, other)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"apr/arch"
+	"apr/convert"
 )
 
 // Limits of a difference of log-probabilities, of the largest |logit|. llama.cpp takes GELU from a table of 16-bit
@@ -51,18 +52,19 @@ func (p peer) table(ctx context.Context, w io.Writer, dir string, names []string
 func (p peer) family(ctx context.Context, m random, dir string) (cells []string, err error) {
 	cells = []string{m.name}
 	add := func(format string, args ...any) { cells = append(cells, fmt.Sprintf(format, args...)) }
-	folder, file := filepath.Join(dir, m.name), filepath.Join(dir, m.name+".gguf")
+	folder := filepath.Join(dir, m.title())
+	file := folder + ".gguf"
 	if err := m.folder(folder); err != nil {
 		return cells, err
 	}
-	if err := toGGUF(ctx, m, folder, file); err != nil {
+	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32, Force: true}); err != nil {
 		return cells, err
 	}
 	j, err := judge(file)
 	if err != nil {
 		return cells, err
 	}
-	add("%s, %s", j.architecture, j.tok.Data().Model)
+	add("%s, %s", arch.GGUFMetadata(j.config)[0].Value, j.tok.Data().Model)
 	if err := p.chosen(ctx, m, j, file, add); err != nil {
 		return cells, err
 	}

@@ -24,7 +24,7 @@ func (p peer) texts(ctx context.Context, w io.Writer, dir string) error {
 			continue
 		}
 		done = append(done, m.tokenizer)
-		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.name+".gguf"))
+		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.title()+".gguf"))
 		if err != nil {
 			return fmt.Errorf("tokenizer %s: %w", m.tokenizer, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"apr/convert"
 	"apr/format/gguf"
 	"apr/format/safetensors"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -40,11 +41,11 @@ func backToFolder(ctx context.Context, folder, file string) (n int, largest floa
 		if !ok {
 			return 0, 0, fmt.Errorf("%s: no tensor %s", out, t.Name)
 		}
-		x, err := values(t)
+		x, err := modelfile.ReadFloat32(folder, t)
 		if err != nil {
 			return 0, 0, err
 		}
-		y, err := values(other)
+		y, err := modelfile.ReadFloat32(out, other)
 		if err != nil {
 			return 0, 0, err
 		}

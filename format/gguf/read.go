@@ -315,11 +315,3 @@ func (f *File) Verify() error { return f.stamp.Check() }
 
 // Close releases the file.
 func (f *File) Close() error { return f.file.Close() }
-
-// Named returns the tensor of a name in the file.
-func (f *File) Named(name string) (tensor.Stored, bool) {
-	if hf, ok := ggufname.ToHF(name); ok {
-		name = hf
-	}
-	return f.Tensor(name)
-}
