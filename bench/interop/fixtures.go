@@ -87,11 +87,16 @@ func (p peer) fixture(ctx context.Context, m random, scheme, dir, out string) (f
 	if err := os.WriteFile(filepath.Join(out, f.File), w.EncodeAll(data, nil), 0o644); err != nil {
 		return f, err
 	}
-	return f, p.continued(ctx, &f, expanded)
+	_, c, err := m.config()
+	if err != nil {
+		return f, err
+	}
+	err = p.continued(ctx, &f, expanded, c.Vocab)
+	return f, err
 }
 
 // continued adds a prompt and what llama.cpp appends to it.
-func (p peer) continued(ctx context.Context, f *fixture, expanded string) error {
+func (p peer) continued(ctx context.Context, f *fixture, expanded string, rows int) error {
 	s, err := p.serve(ctx, expanded, length)
 	if err != nil {
 		return err
@@ -100,11 +105,7 @@ func (p peer) continued(ctx context.Context, f *fixture, expanded string) error 
 	if f.Prompt, err = s.tokenize(ctx, prompts[0], true); err != nil {
 		return err
 	}
-	c, err := modelfile.ReadConfig(expanded)
-	if err != nil {
-		return err
-	}
-	made, err := s.greedy(ctx, f.Prompt, fixtureTokens, c.Vocab)
+	made, err := s.greedy(ctx, f.Prompt, fixtureTokens, rows)
 	if err != nil {
 		return err
 	}

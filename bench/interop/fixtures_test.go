@@ -103,6 +103,9 @@ func (f fixture) checkLogs(t *testing.T, path string) {
 	if ids := encode(j.tok, prompts[0]); !slices.Equal(ids, f.Prompt) {
 		t.Errorf("ids %v, llama.cpp has %v", ids, f.Prompt)
 	}
+	if len(f.Logs) != fixtureTokens || len(f.Tokens) != fixtureTokens {
+		t.Fatalf("%d tokens with %d lists of log-probabilities, want %d", len(f.Tokens), len(f.Logs), fixtureTokens)
+	}
 	ids := append(append([]int{}, f.Prompt...), f.Tokens...)
 	z := j.net.Forward(ids[:len(ids)-1], 1).Logits
 	for i, want := range f.Logs {

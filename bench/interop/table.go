@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"apr/arch"
 	"apr/convert"
+	"apr/internal/fault"
 )
 
 // Limits of a difference of log-probabilities, of the largest |logit|. llama.cpp takes GELU from a table of 16-bit
@@ -31,7 +33,7 @@ func limit(c arch.Config) float64 {
 func (p peer) table(ctx context.Context, w io.Writer, dir string, names []string) error {
 	var wrong []string
 	fmt.Fprint(w, "| model | GGUF | prompts with the same ids | tokens that llama.cpp chooses too | least margin | log-probabilities | back as a folder | ",
-		strings.Join(schemes, ", "), " of llama.cpp | Q4_K_M blocks through .apr |\n|---|---|---|---|---|---|---|---|---|\n")
+		strings.Join(schemes, ", "), " of llama.cpp | blocks equal, expanded through .apr |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, m := range randoms {
 		if len(names) > 0 && !slices.Contains(names, m.name) {
 			continue
@@ -117,9 +119,17 @@ func (p peer) chosen(ctx context.Context, m random, j *judged, file string, add 
 
 // readBack adds how files of llama.cpp's quantizer are read.
 func (p peer) readBack(ctx context.Context, m random, j *judged, file string, add func(string, ...any)) error {
-	largest, through := 0.0, ""
+	largest, through, refused := 0.0, moved{}, []string{}
 	for _, scheme := range schemes {
 		blocks, q, err := p.quantize(ctx, m, file, scheme)
+		if slices.Contains(m.refused, scheme) {
+			var f *fault.Error
+			if !errors.As(err, &f) || f.ID != movesInside {
+				return fmt.Errorf("%s: %w, want %s", scheme, err, movesInside)
+			}
+			refused = append(refused, scheme)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", scheme, err)
 		}
@@ -127,20 +137,23 @@ func (p peer) readBack(ctx context.Context, m random, j *judged, file string, ad
 			return fmt.Errorf("%s: llama.cpp chooses %d other tokens, and differs by %.2g", scheme, q.differ, q.largest)
 		}
 		largest = worse(largest, q.largest)
-		if scheme != "Q4_K_M" {
-			continue
-		}
-		same, all, err := blocksThroughAPR(ctx, blocks)
+		one, err := throughAPR(ctx, blocks)
 		if err != nil {
 			return fmt.Errorf("%s through .apr: %w", scheme, err)
 		}
-		through = fmt.Sprintf("%d of %d", same, all)
+		through.same, through.expanded = through.same+one.same, through.expanded+one.expanded
 	}
-	if m.differs != "" {
-		add("values equal")
-	} else {
-		add("values equal; ≤ %.1g", largest)
+	cell := "values equal"
+	if m.differs == "" {
+		cell += fmt.Sprintf("; ≤ %.1g", largest)
 	}
-	add("%s", through)
+	if len(refused) > 0 {
+		cell += "; refused: " + strings.Join(refused, ", ")
+	}
+	add("%s", cell)
+	add("%d; %d", through.same, through.expanded)
 	return nil
 }
+
+// movesInside refuses blocks whose columns have another order in GGUF.
+const movesInside = "E-MODEL-006"

@@ -6,51 +6,47 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"path/filepath"
+	"slices"
 	"strings"
 
+	"apr/arch"
 	"apr/convert"
 	"apr/format/gguf"
-	"apr/format/safetensors"
 	"apr/modelfile"
 	"apr/tensor"
 )
 
-// backToFolder converts a GGUF file to a Hugging Face folder, and returns the number of its tensors and the largest
-// difference from those of the folder that the file was made of.
+// backToFolder converts a GGUF file to a Hugging Face folder, and returns the number of its tensors, as the arithmetic has
+// them, and the largest difference from the folder that the file was made of.
 func backToFolder(ctx context.Context, folder, file string) (n int, largest float64, err error) {
 	out := strings.TrimSuffix(file, ".gguf") + "-back"
 	if err := write(ctx, file, out, convert.Options{Force: true}); err != nil {
 		return 0, 0, err
 	}
-	a, err := safetensors.Open(filepath.Join(folder, "model.safetensors"))
+	a, err := modelfile.Open(folder)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer a.Close()
-	b, err := safetensors.Open(filepath.Join(out, "model.safetensors"))
+	b, err := modelfile.Open(out)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer b.Close()
-	if len(a.Tensors()) != len(b.Tensors()) {
-		return 0, 0, fmt.Errorf("%s has %d tensors, %s %d", folder, len(a.Tensors()), out, len(b.Tensors()))
+	if err := b.CheckTensors(); err != nil {
+		return 0, 0, err
 	}
-	for _, t := range a.Tensors() {
-		other, ok := b.Tensor(t.Name)
-		if !ok {
-			return 0, 0, fmt.Errorf("%s: no tensor %s", out, t.Name)
-		}
-		x, err := modelfile.ReadFloat32(folder, t)
+	for _, s := range arch.Slots(a.Config) {
+		x, err := a.ReadFloat32(s.Name)
 		if err != nil {
 			return 0, 0, err
 		}
-		y, err := modelfile.ReadFloat32(out, other)
+		y, err := b.ReadFloat32(s.Name)
 		if err != nil {
 			return 0, 0, err
 		}
 		if len(x) != len(y) {
-			return 0, 0, fmt.Errorf("%s: %s has %d values, want %d", out, t.Name, len(y), len(x))
+			return 0, 0, fmt.Errorf("%s: %s has %d values, want %d", out, s.Name, len(y), len(x))
 		}
 		for i := range x {
 			largest = worse(largest, math.Abs(float64(x[i])-float64(y[i])))
@@ -60,24 +56,29 @@ func backToFolder(ctx context.Context, folder, file string) (n int, largest floa
 	return n, largest, nil
 }
 
-// blocksThroughAPR converts a GGUF file to .apr and back, and returns how many of its tensors in blocks of a type that
-// .apr has are the same bytes again.
-func blocksThroughAPR(ctx context.Context, file string) (same, all int, err error) {
+// moved counts the tensors in blocks of a file that went through another format: with the same bytes, or expanded to
+// float32 with the same values.
+type moved struct{ same, expanded int }
+
+// throughAPR converts a GGUF file to .apr and back. It is an error if a tensor came back with other values, or in blocks
+// of other bytes.
+func throughAPR(ctx context.Context, file string) (m moved, err error) {
 	stem := strings.TrimSuffix(file, ".gguf")
+	back := stem + "-back.gguf"
 	if err := write(ctx, file, stem+".apr", convert.Options{Force: true}); err != nil {
-		return 0, 0, err
+		return m, err
 	}
-	if err := write(ctx, stem+".apr", stem+"-back.gguf", convert.Options{Force: true}); err != nil {
-		return 0, 0, err
+	if err := write(ctx, stem+".apr", back, convert.Options{Force: true}); err != nil {
+		return m, err
 	}
 	a, err := gguf.Open(file)
 	if err != nil {
-		return 0, 0, err
+		return m, err
 	}
 	defer a.Close()
-	b, err := gguf.Open(stem + "-back.gguf")
+	b, err := gguf.Open(back)
 	if err != nil {
-		return 0, 0, err
+		return m, err
 	}
 	defer b.Close()
 	for _, t := range a.Tensors() {
@@ -86,27 +87,46 @@ func blocksThroughAPR(ctx context.Context, file string) (same, all int, err erro
 		}
 		other, ok := b.Tensor(t.Name)
 		if !ok {
-			return 0, 0, fmt.Errorf("%s-back.gguf: no tensor %s", stem, t.Name)
+			return m, fmt.Errorf("%s: no tensor %s", back, t.Name)
 		}
-		all++
-		if other.DType != t.DType {
-			continue
-		}
-		x, y, err := bytesOf(t, other)
-		if err != nil {
-			return 0, 0, err
-		}
-		if bytes.Equal(x, y) {
-			same++
+		if err := m.count(t, other); err != nil {
+			return m, fmt.Errorf("%s: %s, %s: %w", back, t.Name, t.DType, err)
 		}
 	}
-	return same, all, nil
+	return m, nil
 }
 
-func bytesOf(a, b tensor.Stored) (x, y []byte, err error) {
-	if x, err = io.ReadAll(io.NewSectionReader(a, 0, a.Size)); err != nil {
-		return nil, nil, err
+// count compares a tensor with what became of it.
+func (m *moved) count(t, other tensor.Stored) error {
+	switch {
+	case other.DType == t.DType:
+		x, err := io.ReadAll(io.NewSectionReader(t, 0, t.Size))
+		if err != nil {
+			return err
+		}
+		y, err := io.ReadAll(io.NewSectionReader(other, 0, other.Size))
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(x, y) {
+			return fmt.Errorf("the blocks have other bytes")
+		}
+		m.same++
+	case other.DType == tensor.F32:
+		x, err := modelfile.ReadFloat32("", t)
+		if err != nil {
+			return err
+		}
+		y, err := modelfile.ReadFloat32("", other)
+		if err != nil {
+			return err
+		}
+		if !slices.EqualFunc(x, y, func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }) {
+			return fmt.Errorf("other values")
+		}
+		m.expanded++
+	default:
+		return fmt.Errorf("the type became %s", other.DType)
 	}
-	y, err = io.ReadAll(io.NewSectionReader(b, 0, b.Size))
-	return x, y, err
+	return nil
 }
