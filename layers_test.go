@@ -24,7 +24,7 @@ var floors = []struct {
 	packages string
 }{
 	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near internal/hostile internal/cgroup internal/launcher"},
-	{"bytes", "tensor quant"},
+	{"bytes", "tensor quant/quanttest quant"},
 	{"bytes", "format/internal/checked format/internal/stored format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format"},
 	{"text", "tokenizer corpus"},
@@ -59,6 +59,7 @@ var reserved = []struct {
 	{"apr/device/devicetest", "", "test support"},
 	{"apr/internal/ref", "device/devicetest selfcheck run/verify bench/interop", "test support, and the judge of what a user asks to be judged"},
 	{"apr/hub/hubtest", "", "test support"},
+	{"apr/quant/quanttest", "", "test support"},
 	{"apr/internal/near", "device/devicetest internal/ref internal/hostile", "test support"},
 	{"apr/internal/contracttest", "", "test support"},
 	{"apr/internal/hostile", "", "test support"},

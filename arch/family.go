@@ -36,8 +36,8 @@ func Families() (names []string) {
 	return names
 }
 
-// architectures returns the values of general.architecture that FromGGUF knows.
-func architectures() (names []string) {
+// Architectures returns the values of general.architecture that FromGGUF knows.
+func Architectures() (names []string) {
 	seen := map[string]bool{}
 	for _, f := range families {
 		if !seen[f.gguf] {

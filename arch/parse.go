@@ -339,7 +339,7 @@ func (e *unknownFamily) Error() string { return e.what + " " + e.name + " is not
 func (e *unknownFamily) fault(path string) *fault.Error {
 	known := Families()
 	if e.what != "model_type" {
-		known = architectures()
+		known = Architectures()
 	}
 	f := fault.In(fault.Format, path, "%s %q is not supported; supported: %s", e.what, e.name, strings.Join(known, ", ")).WithID("E-CONFIG-021")
 	if near := fault.Nearest(e.name, known); near != "" {

@@ -20,7 +20,7 @@ replace() {
 }
 
 export CGO_ENABLED=0
-interop() { go run ./bench/interop -llama "${LLAMA:-}" "$@"; }
+interop() { go run ./bench/interop -llama-cpp "${LLAMA:-}" "$@"; }
 interop -chunks "${CHUNKS:-40}" testdata/models/gosrc examples/gosrc/data/gosrc-val.jsonl.zst | replace tables
 if [ -n "${LLAMA:-}" ]; then
 	interop -families | replace families

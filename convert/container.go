@@ -90,9 +90,10 @@ func Match(pattern, name string) bool {
 	return err == nil && ok
 }
 
-// Open opens a model file, an index of shards, or the model in a directory (see format.Find).
-func Open(name string) (*Container, error) {
-	m, err := modelfile.OpenContainer(name)
+// Open opens a model file, an index of shards, or the model in a directory (see format.Find). Keys of config.json in allow
+// are accepted unread.
+func Open(name string, allow ...string) (*Container, error) {
+	m, err := modelfile.OpenContainer(name, allow...)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +139,8 @@ func presence(err error) any {
 	return "present"
 }
 
-// diffConfig lists the fields in which two configurations differ; the stored type is a matter of the tensors.
+// diffConfig lists the fields in which two configurations differ: those of ConfigFields by their names there, others by their
+// paths in the description. The stored type is a matter of the tensors.
 func diffConfig(a, b arch.Config) []MetadataDiff {
 	var out []MetadataDiff
 	x, y := ConfigFields(a), ConfigFields(b)
@@ -146,6 +148,12 @@ func diffConfig(a, b arch.Config) []MetadataDiff {
 		if !reflect.DeepEqual(x[i].Value, y[i].Value) {
 			out = append(out, MetadataDiff{x[i].Key, x[i].Value, y[i].Value})
 		}
+	}
+	if len(out) > 0 {
+		return out
+	}
+	for _, d := range arch.Compare(a, b) {
+		out = append(out, MetadataDiff{d.Path, d.A, d.B})
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"apr/internal/fault"
+	"apr/quant"
 	"apr/tensor"
 )
 
@@ -214,7 +215,7 @@ func (d *TensorDiff) measure(ctx context.Context, pathA, pathB string, a, b tens
 			return err
 		}
 		if roundTrip {
-			if err := through(x, b.DType, a.Cols()); err != nil {
+			if err := through(x, b.Held().DType, a.Cols()); err != nil {
 				return ra.fail(fault.KindOf(err), "cannot be stored as %s", b.DType).Because(err)
 			}
 		}
@@ -251,6 +252,9 @@ func (d *TensorDiff) measure(ctx context.Context, pathA, pathB string, a, b tens
 
 // through replaces values by what type d makes of them.
 func through(values []float32, d tensor.DType, cols int) error {
+	if d.IsQuantized() && !quant.CanQuantize(d) || d == tensor.F8_E4M3 {
+		return fault.New(fault.Unavailable, "values are not encoded as %s", d).WithHint("compare without a round trip")
+	}
 	if d.IsQuantized() && cols%d.BlockLen() != 0 {
 		return fault.New(fault.Unavailable, "rows of %d values do not fill blocks of %s", cols, d)
 	}

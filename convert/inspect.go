@@ -28,6 +28,7 @@ type Summary struct {
 	SizeBytes    int64          `json:"size_bytes"` // on disk
 	DTypes       map[string]int `json:"dtypes"`     // type → tensors
 	Tied         bool           `json:"tied"`
+	Left         []string       `json:"left,omitempty"` // tensors of other parts of a multimodal model, which are not read
 	Tokenizer    map[string]any `json:"tokenizer"`
 	Provenance   map[string]any `json:"provenance"`
 	SHA256       *string        `json:"sha256"`  // null unless asked for
@@ -67,7 +68,7 @@ func Summarize(ctx context.Context, c *Container, hash bool) (*Summary, error) {
 	}
 	s := &Summary{
 		File: c.Path, Format: c.Format, Flags: c.Flags, SizeBytes: size, TensorCount: len(c.File.Tensors()),
-		Config: map[string]any{}, DTypes: map[string]int{}, Tokenizer: map[string]any{}, Provenance: c.provenance(), Warnings: c.Warnings,
+		Config: map[string]any{}, DTypes: map[string]int{}, Tokenizer: map[string]any{}, Provenance: c.provenance(), Left: c.Left, Warnings: c.Warnings,
 	}
 	if c.Version != "" {
 		s.Version = &c.Version
@@ -76,7 +77,7 @@ func Summarize(ctx context.Context, c *Container, hash bool) (*Summary, error) {
 		s.ParamCount += t.Elements()
 	}
 	for _, t := range c.File.Tensors() {
-		s.DTypes[t.DType.String()]++
+		s.DTypes[t.Held().DType.String()]++
 	}
 	s.describeConfig(c)
 	s.describeTokenizer(c)

@@ -146,13 +146,16 @@ func (r rule) plain(t tensor.Stored) (tensor.DType, string) {
 		return base[r.scheme], ""
 	}
 	float := cmp.Or(r.dtype, tensor.F32)
+	if held := t.Held().DType; held != t.DType { // decoded on the way
+		return float, held.String() + widened
+	}
 	switch t.DType {
 	case tensor.F32, tensor.F16, tensor.BF16:
 		return cmp.Or(r.dtype, t.DType), ""
 	case tensor.F64:
 		return float, "f64 is narrowed"
-	case tensor.Q4_K, tensor.Q5_K, tensor.Q6_K:
-		if r.to != toSafetensors && t.Cols()%256 == 0 && !r.expand {
+	case tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS:
+		if r.to != toSafetensors && t.Cols()%t.DType.BlockLen() == 0 && !r.expand {
 			return t.DType, ""
 		}
 	case tensor.Q4_0, tensor.Q5_0, tensor.Q8_0:

@@ -3,6 +3,7 @@ package convert
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -130,10 +131,11 @@ func (j *judge) config(c *Container) {
 	j.passed("config.valid", "%s", cfg)
 	want := arch.Shapes(cfg)
 	for name, shape := range sorted(want) {
-		t, ok := c.File.Tensor(name)
-		switch {
-		case !ok:
-			j.report("config.tensors", Failed, name, "is missing; the configuration needs it with shape %v", shape)
+		if err := c.Missing(name); err != nil {
+			j.report("config.tensors", Failed, name, "%s", reason(err))
+			continue
+		}
+		switch t, _ := c.File.Tensor(name); {
 		case !slices.Equal(t.Shape, shape):
 			j.report("config.tensors", Failed, name, "has shape %v; the configuration needs %v", t.Shape, shape)
 		case !t.DType.IsFloat() && !t.DType.IsQuantized():
@@ -147,6 +149,15 @@ func (j *judge) config(c *Container) {
 	}
 	j.passed("config.tensors", "all %d tensors of the architecture are there, with their shapes", len(want))
 	j.head(c, cfg)
+}
+
+// reason is what an error says, without file and place.
+func reason(err error) string {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return f.Msg
+	}
+	return err.Error()
 }
 
 // head checks a stored head that ought to be the embedding.
@@ -200,6 +211,7 @@ func (j *judge) tokenizer(c *Container) {
 // content reads every value once and hashes every matrix.
 func (j *judge) content(ctx context.Context, c *Container, opt ValidateOptions, progress func(int64)) error {
 	hashes := map[[sha256.Size]byte]string{}
+	zero := mayBeZero(c)
 	for _, t := range c.weights("") {
 		if !t.DType.IsFloat() && !t.DType.IsQuantized() {
 			continue // reported by config
@@ -208,7 +220,7 @@ func (j *judge) content(ctx context.Context, c *Container, opt ValidateOptions, 
 		if err != nil {
 			return err
 		}
-		j.values(t, s)
+		j.values(t, s, zero)
 		if opt.Quality {
 			j.quality(t, s)
 		}
@@ -239,16 +251,30 @@ func (j *judge) content(ctx context.Context, c *Container, opt ValidateOptions, 
 	return nil
 }
 
+// mayBeZero reports of a tensor whether all its values may be 0: of a bias, and of what a new model has as zeros.
+func mayBeZero(c *Container) func(name string) bool {
+	slots := map[string]arch.Slot{}
+	if cfg, err := c.Config(); err == nil {
+		for _, s := range arch.Slots(cfg) {
+			slots[s.Name] = s
+		}
+		return func(name string) bool {
+			s, ok := slots[name]
+			return ok && (s.Init == arch.Zeros || s.Init == arch.Identity && cfg.NormOffset == 1)
+		}
+	}
+	return func(name string) bool { return strings.HasSuffix(name, ".bias") }
+}
+
 // values judges the statistics of one tensor. A bias may be zero, a norm may be constant.
-func (j *judge) values(t tensor.Stored, s Stats) {
+func (j *judge) values(t tensor.Stored, s Stats, zero func(name string) bool) {
 	if s.N == 0 {
 		return
 	}
-	bias := strings.HasSuffix(t.Name, ".bias")
 	switch {
 	case s.NaN+s.Inf > 0:
 		j.report("content.finite", Failed, t.Name, "%d of %d values are NaN, %d infinite", s.NaN, s.N, s.Inf)
-	case s.Zero == s.N && !bias:
+	case s.Zero == s.N && !zero(t.Name):
 		j.report("content.zero", Failed, t.Name, "all %d values are zero", s.N)
 	case t.Name == headName && float64(s.Zero) >= 0.999*float64(s.N):
 		j.report("content.zero", Failed, t.Name, "%d of %d values are zero", s.Zero, s.N)

@@ -83,7 +83,7 @@ func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report,
 	for _, p := range plan {
 		name := p.Source.Name
 		r.DTypes[name] = p.DType.String()
-		r.OriginalSize += p.Source.Size
+		r.OriginalSize += p.Source.Held().Size
 		r.OutputSize += int64(p.Source.Rows()) * p.DType.RowBytes(p.Source.Cols())
 		switch {
 		case p.DType == tensor.BF16 && opt.Scheme.quantises():
@@ -250,10 +250,10 @@ func checkComplete(c *Container) error {
 	}
 	want := arch.Shapes(cfg)
 	for name, shape := range sorted(want) {
-		t, ok := c.File.Tensor(name)
-		if !ok {
-			return fault.In(fault.Load, c.Path, "is missing; the configuration needs it with shape %v", shape).At("tensor %q", name).WithID("E-CONVERT-033")
+		if err := c.Missing(name); err != nil {
+			return err
 		}
+		t, _ := c.File.Tensor(name)
 		if n := t.Info; !slices.Equal(n.Shape, shape) {
 			return fault.In(fault.Load, c.Path, "has shape %v; the configuration needs %v", n.Shape, shape).At("tensor %q", name).WithID("E-CONVERT-034")
 		}

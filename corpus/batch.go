@@ -14,6 +14,7 @@ type Batch struct {
 	Tokens       []int32 // [Rows, SeqLen]
 	Targets      []int32 // [Rows, SeqLen]
 	Mask         []uint8 // [Rows, SeqLen], 0 or 1
+	Starts       []int32 // [Rows, SeqLen]: where in its row the document of a position begins; nil: rows are read as one document
 }
 
 func newBatch(rows, seqLen int) Batch {
@@ -51,7 +52,11 @@ func (b Batch) Micro(rows int) []Batch {
 // Slice returns rows [lo,hi) as a view.
 func (b Batch) Slice(lo, hi int) Batch {
 	i, j := lo*b.SeqLen, hi*b.SeqLen
-	return Batch{Rows: hi - lo, SeqLen: b.SeqLen, Tokens: b.Tokens[i:j:j], Targets: b.Targets[i:j:j], Mask: b.Mask[i:j:j]}
+	s := Batch{Rows: hi - lo, SeqLen: b.SeqLen, Tokens: b.Tokens[i:j:j], Targets: b.Targets[i:j:j], Mask: b.Mask[i:j:j]}
+	if b.Starts != nil {
+		s.Starts = b.Starts[i:j:j]
+	}
+	return s
 }
 
 // Position is a place in the endless sequence of rows: the next row to serve is the Row-th of epoch Epoch's order,
@@ -66,6 +71,7 @@ type LoaderOptions struct {
 	BatchRows int    // rows of a batch: micro-batch × accumulation × ranks
 	Shuffle   bool   // else data order in every epoch
 	Seed      uint64 // of the order
+	Documents bool   // batches say where documents begin
 }
 
 // Loader serves batches over the epochs without end. Every row is served exactly once an epoch: the batch that meets
@@ -123,10 +129,16 @@ func (l *Loader) Steps(epochs int) int64 {
 // loss is 0/0.
 func (l *Loader) Next() (Batch, error) {
 	b := newBatch(l.opt.BatchRows, l.rows.SeqLen)
+	if l.opt.Documents {
+		b.Starts = make([]int32, len(b.Tokens))
+	}
 	from := l.pos
 	for i := range b.Rows {
 		inputs, targets, mask := b.row(i)
 		l.rows.Fill(l.rowAt(l.pos.Row), inputs, targets, mask)
+		if l.opt.Documents {
+			l.rows.FillStarts(l.rowAt(l.pos.Row), b.Starts[i*b.SeqLen:(i+1)*b.SeqLen])
+		}
 		l.advance()
 	}
 	if b.TargetCount() == 0 {

@@ -2,6 +2,7 @@ package corpus
 
 import (
 	"math"
+	"sort"
 
 	"apr/internal/fault"
 )
@@ -111,6 +112,27 @@ func (r *Rows) span(i int) (ids []int32, mask []uint8) {
 func (r *Rows) Fill(i int, inputs, targets []int32, mask []uint8) {
 	ids, m := r.span(i)
 	fillRow(ids, m, r.tok.EOS, inputs, targets, mask)
+}
+
+// FillStarts writes where in row i the document of each input begins, below 0 becoming 0; padding belongs to the last one.
+func (r *Rows) FillStarts(i int, starts []int32) {
+	if r.starts != nil { // a document a row
+		clear(starts)
+		return
+	}
+	fillStarts(starts, r.tok.Docs, int64(i)*int64(r.SeqLen+1))
+}
+
+// fillStarts writes where the document of each position begins, counted from id first of the corpus, which is position 0.
+func fillStarts(starts []int32, docs []Doc, first int64) {
+	at := sort.Search(len(docs), func(d int) bool { return docs[d].End > first })
+	start := int32(0)
+	for p := range starts {
+		for ; at < len(docs) && docs[at].End <= first+int64(p); at++ {
+			start = int32(docs[at].End - first)
+		}
+		starts[p] = start
+	}
 }
 
 // fillRow shifts ids by one into inputs and targets and pads them with pad, masked.

@@ -419,3 +419,54 @@ func TestRowsFrom(t *testing.T) {
 		}
 	}
 }
+
+// Where documents begin is counted in rows and windows; what began before a row begins at its first position.
+func TestStarts(t *testing.T) {
+	tok := &Tokens{IDs: make([]int32, 20), EOS: 0, Docs: []Doc{{End: 3}, {End: 4}, {End: 9}, {End: 20}}}
+	for i := range tok.IDs {
+		tok.IDs[i] = int32(i)
+	}
+	rows, err := Pack(tok, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := NewLoader(rows, LoaderOptions{BatchRows: 4, Documents: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// rows begin at ids 0, 5, 10 and 15
+	if want := []int32{0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}; !slices.Equal(b.Starts, want) {
+		t.Errorf("rows: %v, want %v", b.Starts, want)
+	}
+	if got := b.Slice(0, 1).Starts; !slices.Equal(got, b.Starts[:4]) {
+		t.Errorf("slice: %v", got)
+	}
+	w, err := NewWindows(tok, 7, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Documents = true
+	// windows begin at ids 0, 5 and 10
+	if got, want := w.Batch(0, 3).Starts, []int32{0, 0, 0, 3, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0}; !slices.Equal(got, want) {
+		t.Errorf("windows: %v, want %v", got, want)
+	}
+	one, err := OnePerRow(tok, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts := []int32{7, 7, 7, 7}
+	if one.FillStarts(2, starts); !slices.Equal(starts, make([]int32, 4)) {
+		t.Errorf("a document a row: %v", starts)
+	}
+	plain, err := NewLoader(rows, LoaderOptions{BatchRows: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := plain.Next(); err != nil || b.Starts != nil {
+		t.Errorf("not asked for: %v, %v", b.Starts, err)
+	}
+}

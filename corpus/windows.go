@@ -7,8 +7,10 @@ import "apr/internal/fault"
 // window 0 and the last stride ones of the others. What does not fill a window is not scored.
 type Windows struct {
 	SeqLen, Stride int
+	Documents      bool // batches say where documents begin
 	ids            []int32
 	mask           []uint8
+	docs           []Doc
 	n              int
 }
 
@@ -26,7 +28,7 @@ func NewWindows(t *Tokens, seqLen, stride int) (*Windows, error) {
 			WithHint("use more data or a smaller --seq-len").WithID("E-CORPUS-031")
 	}
 	n := (len(t.IDs)-seqLen-1)/stride + 1
-	return &Windows{SeqLen: seqLen, Stride: stride, ids: t.IDs, mask: t.Mask, n: n}, nil
+	return &Windows{SeqLen: seqLen, Stride: stride, ids: t.IDs, mask: t.Mask, docs: t.Docs, n: n}, nil
 }
 
 // Len returns the number of windows.
@@ -35,6 +37,9 @@ func (w *Windows) Len() int { return w.n }
 // Batch returns windows [lo,hi) as rows; its mask is 1 at the targets that count.
 func (w *Windows) Batch(lo, hi int) Batch {
 	b := newBatch(hi-lo, w.SeqLen)
+	if w.Documents {
+		b.Starts = make([]int32, len(b.Tokens))
+	}
 	for j := lo; j < hi; j++ {
 		inputs, targets, mask := b.row(j - lo)
 		from := j * w.Stride
@@ -46,6 +51,9 @@ func (w *Windows) Batch(lo, hi int) Batch {
 		fillRow(w.ids[from:to], m, 0, inputs, targets, mask)
 		if j > 0 {
 			clear(mask[:w.SeqLen-w.Stride])
+		}
+		if w.Documents {
+			fillStarts(b.Starts[(j-lo)*w.SeqLen:(j-lo+1)*w.SeqLen], w.docs, int64(from))
 		}
 	}
 	return b

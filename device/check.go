@@ -38,6 +38,8 @@ const (
 	noLength    = "length differs from the tensor's"
 	noVector    = "a vector has not one row of the right length"
 	noView      = "a tensor is no view of its memory"
+	noPositions = "there are no such positions"
+	noFactor    = "a factor is not finite"
 	gone        = "a tensor is used after it was given back"
 )
 

@@ -63,23 +63,113 @@ func CheckMatMulWeightGrad(dw, dbias, dy, x Tensor) {
 	vectors(op, dy.Cols, dbias)
 }
 
-// CheckRotate checks a call of Rotate.
+// CheckHeadNorm checks a call of HeadNorm.
+func CheckHeadNorm(y, rstd, x, w Tensor, headDim int) {
+	const op = OpHeadNorm
+	views(op, y, x)
+	optional(op, rstd, w)
+	typed(op, x.DType, wrongTypes, y)
+	shaped(op, x.Rows, x.Cols, y)
+	headNorm(op, rstd, x, w, headDim)
+}
+
+// CheckHeadNormBackward checks a call of HeadNormBackward.
+func CheckHeadNormBackward(dx, dw, dy, x, rstd, w Tensor, headDim int) {
+	const op = OpHeadNormBackward
+	views(op, dx, dy, x, rstd)
+	optional(op, dw, w)
+	typed(op, x.DType, wrongTypes, dx, dy)
+	shaped(op, x.Rows, x.Cols, dx, dy)
+	headNorm(op, rstd, x, w, headDim)
+	need(dw.IsZero() == w.IsZero(), op, "dw and w come together")
+	typed(op, tensor.F32, noFloat32, dw)
+	vectors(op, headDim, dw)
+}
+
+// headNorm is what HeadNorm and its backward have in common.
+func headNorm(op Op, rstd, x, w Tensor, headDim int) {
+	need(headDim > 0 && x.Cols%headDim == 0, op, "columns are not whole heads")
+	floats(op, x)
+	typed(op, tensor.F32, noFloat32, rstd, w)
+	shaped(op, x.Rows, x.Cols/headDim, rstd)
+	vectors(op, headDim, w)
+}
+
+// CheckAdd checks a call of Add.
+func CheckAdd(dst, src Tensor) {
+	views(OpAdd, dst, src)
+	alike(OpAdd, dst, src)
+}
+
+// CheckScale checks a call of Scale.
+func CheckScale(y, x Tensor, f float64) {
+	views(OpScale, y, x)
+	alike(OpScale, y, x)
+	need(finite(f), OpScale, noFactor)
+}
+
+// CheckSoftCap checks a call of SoftCap.
+func CheckSoftCap(y, x Tensor, c float64) {
+	views(OpSoftCap, y, x)
+	alike(OpSoftCap, y, x)
+	need(c > 0 && finite(c), OpSoftCap, noCap)
+}
+
+// alike demands float tensors of one shape and type.
+func alike(op Op, y, x Tensor) {
+	floats(op, x)
+	typed(op, x.DType, wrongTypes, y)
+	shaped(op, x.Rows, x.Cols, y)
+}
+
+func finite(f float64) bool { return f-f == 0 }
+
+const noCap = "a soft-cap is not finite and positive"
+
+// CheckRotate checks a call of Rotate, but for the values of the positions.
 func CheckRotate(x Tensor, r Rotary) {
 	const op = OpRotate
 	views(op, x)
 	floats(op, x)
 	need(r.HeadDim > 0 && r.HeadDim%2 == 0 && x.Cols%r.HeadDim == 0, op, "columns are not whole heads of even size")
-	need(r.SeqLen > 0 && r.Offset >= 0, op, "there are no such positions")
+	table(op, r.Table, r.HeadDim)
+	need(r.SeqLen > 0 && r.Offset >= 0, op, noPositions)
+	if !r.Positions.IsZero() {
+		ids(op, r.Positions, x.Rows)
+	}
+	queryScale(op, r.QBeta, r.QLength)
 }
 
-// CheckAttention checks a call of Attention.
+// table demands frequencies for heads of headDim values.
+func table(op Op, f *Frequencies, headDim int) {
+	need(f != nil && len(f.Inv) > 0 && 2*len(f.Inv) <= headDim, op, "the table of frequencies is missing, or of more pairs than a head has")
+	need(f.Factor >= 0 && finite(f.Factor), op, noFactor)
+}
+
+// queryScale demands a scale of queries by their positions, or none.
+func queryScale(op Op, beta float64, length int) {
+	need(beta >= 0 && finite(beta) && (beta == 0 || length > 0), op, "the scale of positions is not finite, or has no length")
+}
+
+// scores demands a factor and a cap of scores.
+func scores(op Op, scale, limit float64) {
+	need(scale >= 0 && finite(scale), op, noFactor)
+	need(limit >= 0 && finite(limit), op, noCap)
+}
+
+// activation demands one that there is.
+func activation(op Op, act Activation) {
+	need(act == SiLU || act == GELUTanh, op, "there is no such activation")
+}
+
+// CheckAttention checks a call of Attention, but for the values of First.
 func CheckAttention(o, lse, q, k, v Tensor, a Attn) {
 	views(OpAttention, o, q, k, v)
 	optional(OpAttention, lse)
 	attention(OpAttention, o, lse, q, k, v, a)
 }
 
-// CheckAttentionBackward checks a call of AttentionBackward.
+// CheckAttentionBackward checks a call of AttentionBackward, but for the values of First.
 func CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn) {
 	const op = OpAttentionBackward
 	views(op, dq, dk, dv, do, o, lse, q, k, v)
@@ -93,8 +183,11 @@ func CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn) {
 // attention is what Attention and its backward have in common.
 func attention(op Op, o, lse, q, k, v Tensor, a Attn) {
 	need(a.HeadDim > 0 && a.KVHeads > 0 && a.Heads > 0 && a.Heads%a.KVHeads == 0, op, "heads do not divide")
+	need(a.HeadDim <= MaxHeadDim, op, "heads have more than 512 values")
 	need(min(a.Batch, a.QLen, a.KLen) >= 0, op, "a number of rows is negative")
 	need(a.KStride >= a.KLen && a.QOffset >= 0 && a.QOffset+a.QLen <= a.KLen, op, "queries see keys that are not there")
+	need(a.Window >= 0, op, "the window is negative")
+	scores(op, a.Scale, a.Cap)
 	rows, keys := a.Batch*a.QLen, 0
 	if a.Batch > 0 {
 		keys = (a.Batch-1)*a.KStride + a.KLen
@@ -105,36 +198,40 @@ func attention(op Op, o, lse, q, k, v Tensor, a Attn) {
 	shaped(op, rows, a.Heads*a.HeadDim, q, o)
 	need(k.Rows >= keys && v.Rows >= keys && k.Cols == a.KVHeads*a.HeadDim && v.Cols == k.Cols, op, wrongShapes)
 	shaped(op, rows, a.Heads, lse)
+	if !a.First.IsZero() {
+		ids(op, a.First, rows)
+	}
 }
 
-// CheckSwiGLU checks a call of SwiGLU.
-func CheckSwiGLU(m, gu Tensor) {
-	views(OpSwiGLU, m, gu)
-	gated(OpSwiGLU, m, gu)
+// CheckGLU checks a call of GLU.
+func CheckGLU(m, gu Tensor, act Activation) {
+	views(OpGLU, m, gu)
+	gated(OpGLU, m, gu, act)
 }
 
 // gated demands m [n, f] and gu [n, 2f] of one type.
-func gated(op Op, m, gu Tensor) {
+func gated(op Op, m, gu Tensor, act Activation) {
+	activation(op, act)
 	floats(op, gu)
 	typed(op, gu.DType, wrongTypes, m)
 	need(m.Rows == gu.Rows && 2*m.Cols == gu.Cols, op, wrongShapes)
 }
 
-// CheckMatMulSwiGLU checks a call of MatMulSwiGLU.
-func CheckMatMulSwiGLU(m, gu, x Tensor, w Weight) {
-	const op = OpMatMulSwiGLU
+// CheckMatMulGLU checks a call of MatMulGLU.
+func CheckMatMulGLU(m, gu, x Tensor, w Weight, act Activation) {
+	const op = OpMatMulGLU
 	need(w != nil, op, noWeight)
 	views(op, m, gu, x)
 	floats(op, x)
-	gated(op, m, gu)
+	gated(op, m, gu, act)
 	need(x.Rows == gu.Rows && x.Cols == w.Cols() && gu.Cols == w.Rows(), op, wrongShapes)
 }
 
-// CheckSwiGLUBackward checks a call of SwiGLUBackward.
-func CheckSwiGLUBackward(dgu, dm, gu Tensor) {
-	const op = OpSwiGLUBackward
+// CheckGLUBackward checks a call of GLUBackward.
+func CheckGLUBackward(dgu, dm, gu Tensor, act Activation) {
+	const op = OpGLUBackward
 	views(op, dgu, dm, gu)
-	gated(op, dm, gu)
+	gated(op, dm, gu, act)
 	typed(op, gu.DType, wrongTypes, dgu)
 	shaped(op, gu.Rows, gu.Cols, dgu)
 }

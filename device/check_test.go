@@ -31,6 +31,8 @@ func TestChecksAllocateNothing(t *testing.T) {
 		func(device.Tensor) device.Weight { return w })
 	params := []*device.Param{p}
 	a := device.Attn{Batch: 1, QLen: 8, KLen: 8, KStride: 8, Heads: 2, KVHeads: 2, HeadDim: 8}
+	r := device.Rotary{HeadDim: 8, Table: &device.Frequencies{Inv: []float64{1, .1}}, SeqLen: 8, Positions: ids}
+	a.First = ids
 	src := make([]float32, 8*16)
 	if n := testing.AllocsPerRun(100, func() {
 		device.CheckUpload(x, src)
@@ -42,12 +44,17 @@ func TestChecksAllocateNothing(t *testing.T) {
 		device.CheckMatMul(y, x, w, f(1, 32))
 		device.CheckMatMulInputGrad(x, y, w)
 		device.CheckMatMulWeightGrad(f(32, 16), f(1, 32), y, x)
-		device.CheckRotate(x, device.Rotary{HeadDim: 8, SeqLen: 8})
+		device.CheckRotate(x, r)
+		device.CheckHeadNorm(x, f(8, 2), x, f(1, 8), 8)
+		device.CheckHeadNormBackward(x, f(1, 8), x, x, f(8, 2), f(1, 8), 8)
+		device.CheckAdd(x, x)
+		device.CheckScale(x, x, 2)
+		device.CheckSoftCap(x, x, 2)
 		device.CheckAttention(x, f(8, 2), x, x, x, a)
 		device.CheckAttentionBackward(x, x, x, x, x, f(8, 2), x, x, x, a)
-		device.CheckSwiGLU(x, y)
-		device.CheckMatMulSwiGLU(x, y, x, w)
-		device.CheckSwiGLUBackward(y, x, y)
+		device.CheckGLU(x, y, device.SiLU)
+		device.CheckMatMulGLU(x, y, x, w, device.SiLU)
+		device.CheckGLUBackward(y, x, y, device.SiLU)
 		device.CheckGather(x, x, ids)
 		device.CheckScatter(x, x, ids)
 		device.CheckLoss(x, x, x, ids, device.LossSpec{Temperature: 1})

@@ -14,6 +14,7 @@ func CheckLoss(grad, z, t, targets Tensor, spec LossSpec) {
 	need(spec.Divergence >= 0 && spec.Divergence <= SkewReverse, op, "there is no such divergence")
 	need(!t.IsZero() || spec.Alpha == 0, op, "a divergence without a teacher")
 	need(t.IsZero() || spec.Temperature > 0, op, "temperature is not positive")
+	need(spec.Cap >= 0 && finite(spec.Cap), op, noCap)
 }
 
 // CheckVerdict checks a call of Verdict.
@@ -51,23 +52,4 @@ func CheckArgMax(rows, best, x Tensor) {
 	ids(op, rows, x.Rows)
 	need(x.Cols > 0, op, "there are no columns")
 	shaped(op, x.Rows, 2, best)
-}
-
-// CheckDecode checks a call of Decoder.Decode.
-func CheckDecode(y, x Tensor, d Decode) {
-	const op = OpDecode
-	views(op, y, x, d.Norm)
-	need(x.Rows == 1 && y.Rows == 1, op, "of several positions")
-	shaped(op, 1, x.Cols, y, d.Norm)
-	typed(op, x.DType, wrongTypes, y)
-	need(d.HeadDim > 0 && d.HeadDim%2 == 0 && d.KVHeads > 0 && d.Heads%d.KVHeads == 0, op, "heads do not divide, or are not of even size")
-	for i := range d.Layers {
-		l := &d.Layers[i]
-		need(l.QKV != nil && l.O != nil && l.GateUp != nil && l.Down != nil, op, noWeight)
-		views(op, l.InputNorm, l.PostNorm, l.Cache)
-		optional(op, l.Bias)
-		vectors(op, x.Cols, l.InputNorm, l.PostNorm)
-		need(l.Cache.Cols == 2*d.KVHeads*d.HeadDim, op, wrongShapes)
-		need(d.Position >= 0 && d.Position < l.Cache.Rows, op, "the cache is full")
-	}
 }

@@ -1,7 +1,7 @@
-// Package device says what a model needs from a machine: weights, memory, and a stream of about twenty operations.
+// Package device says what a model needs from a machine: weights, memory, and a stream of about thirty operations.
 //
 // The operations are those of the architecture (embedding, RMSNorm, matrix products with a weight of any type, rotary
-// embedding, attention, SwiGLU, distillation loss, AdamW ...), not a general tensor library. Model and training code
+// embedding, attention, gated units, distillation loss, AdamW ...), not a general tensor library. Model and training code
 // speak to this package only, so they are written once; a device is one folder that implements Device and Stream and
 // passes device/devicetest, which compares every operation with float64.
 //
@@ -131,26 +131,6 @@ type Param struct {
 	Weight Weight // what matrix products and gathers read: Value itself, or a narrower copy that AdamW refreshes
 }
 
-// Attention shapes. Queries of row b occupy rows [b·QLen, (b+1)·QLen) of q; keys and values of row b occupy rows
-// [b·KStride, b·KStride+KLen) of k and v. Query i of a row has absolute position QOffset+i and sees the keys j of the
-// same row with j ≤ QOffset+i; key j stands at absolute position j. Training has QOffset 0, QLen = KLen = KStride.
-type Attn struct {
-	Batch, QLen, KLen, QOffset int
-	KStride                    int // rows between the first keys of two batch rows: KLen, or a cache's capacity
-	Heads, KVHeads, HeadDim    int
-}
-
-// Rotary describes the rotary position embedding of heads of HeadDim values: with half-split pairs i < d/2, j = i+d/2,
-// and φ = pos·θ^(−2i/d), (xᵢ, xⱼ) becomes (xᵢcosφ − xⱼsinφ, xⱼcosφ + xᵢsinφ). Row r of the tensor has position
-// Offset + r mod SeqLen. Inverse rotates by −φ, which is the backward.
-type Rotary struct {
-	HeadDim int
-	Theta   float64
-	SeqLen  int
-	Offset  int
-	Inverse bool
-}
-
 // Divergence selects D(p,Q) of the distillation loss, p = softmax(t/T) the teacher and Q = softmax(z/T) the student.
 type Divergence int
 
@@ -174,9 +154,13 @@ const (
 //	skew forward 𝒮(−(1−λ)pQ/m) · skew reverse 𝒮(Q ln(Q/m) − λQ²/m).
 //
 // Beta is β of JSD and λ of the skewed divergences. Alpha 0 needs no teacher.
+//
+// Logits z that are soft-capped come with their Cap: z = Cap·tanh(raw/Cap). The loss is of z; the gradient that is written
+// is multiplied by 1−(z/Cap)², which makes it that over raw.
 type LossSpec struct {
 	Alpha, Temperature, Beta float64
 	Divergence               Divergence
+	Cap                      float64 // 0: z is not soft-capped
 }
 
 // Weights returns 1−Alpha and Alpha·T², what the means of CE and D are multiplied by in the loss.
@@ -273,32 +257,6 @@ type Device interface {
 	Close() error
 }
 
-// Decode describes the layers of a model for one position of a sequence, whose earlier keys and values are in caches.
-type Decode struct {
-	Layers         []DecodeLayer
-	Norm           Tensor // [1, h], of y
-	Heads, KVHeads int
-	HeadDim, Inter int
-	Position       int
-	Theta, Eps     float64 // of the rotary embedding, of RMSNorm
-}
-
-// DecodeLayer is one of them.
-type DecodeLayer struct {
-	InputNorm, PostNorm  Tensor // [1, h]
-	QKV, O, GateUp, Down Weight
-	Bias                 Tensor // of QKV, or zero
-	Cache                Tensor // [capacity, 2·KVHeads·HeadDim]: a rotated key, then its value
-}
-
-// Decoder is a Stream that may run all layers for one position as one operation.
-type Decoder interface {
-	// Decode computes, layer by layer, x += o(attention(rope(qkv(norm(x))))) and x += down(swiglu(gateUp(norm(x)))), x [1, h],
-	// which it leaves as it was, and y = norm(x) after the last layer, with d.Norm. It keeps the position's key and value in the
-	// caches. It returns why not, and has done nothing, if the device has no such operation for these weights.
-	Decode(y, x Tensor, d Decode) error
-}
-
 // Fetcher is a Stream that copies values to the host while operations that are queued after them run.
 type Fetcher interface {
 	// Fetch begins to copy t, float32 without gaps, as it is after what is queued so far. What it returns must be called once,
@@ -360,22 +318,40 @@ type Stream interface {
 	// MatMulWeightGrad: dw += dyᵀ·x, and dbias += Σ_rows dy unless dbias is zero. dw [out, in] F32 with out = dy.Cols.
 	MatMulWeightGrad(dw, dbias, dy, x Tensor)
 
+	// HeadNorm is RMSNorm over each group of headDim columns of x [n, heads·headDim]: rstd[r,h] = (mean(x_h²)+eps)^−½ and
+	// y_h = x_h·rstd·w. w [1, headDim] F32, or zero for ones; rstd [n, heads] F32, or zero when not kept; y may be x. With
+	// headDim = x.Cols it is the norm of whole rows.
+	HeadNorm(y, rstd, x, w Tensor, headDim int, eps float64)
+	// HeadNormBackward writes dx (not added; it may be dy): with x̂ = x·rstd, dx_h = rstd·(dy·w − x̂·mean_h(dy·w·x̂)), and
+	// adds dw += Σ_rows Σ_h dy·x̂, [1, headDim] F32; dw is zero if and only if w is.
+	HeadNormBackward(dx, dw, dy, x, rstd, w Tensor, headDim int)
+
 	// Rotate applies the rotary embedding in place to x [n, heads·HeadDim].
 	Rotate(x Tensor, r Rotary)
-	// Attention: o = softmax(q·kᵀ/√d, causal)·v per head, query head h reading kv head ⌊h·KVHeads/Heads⌋.
-	// q, o [Batch·QLen, Heads·d]; k, v [.., KVHeads·d]; lse [Batch·QLen, Heads] F32, the log-sum-exp of the scaled scores, or zero when not kept.
+	// Attention: o = softmax(cap(Scale·q·kᵀ), masked)·v per head, query head h reading kv head ⌊h·KVHeads/Heads⌋; Attn says
+	// what a query sees. q, o [Batch·QLen, Heads·d]; k, v [.., KVHeads·d]; lse [Batch·QLen, Heads] F32, the log-sum-exp of the
+	// scaled, capped and masked scores, or zero when not kept.
 	Attention(o, lse, q, k, v Tensor, a Attn)
-	// AttentionBackward writes dq, dk, dv (shapes of q, k, v; not added).
+	// AttentionBackward writes dq, dk, dv (shapes of q, k, v; not added). Rows of keys that no query sees become zero.
 	AttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn)
 
-	// SwiGLU: m = silu(g)·u, gu [n, 2f] holding g then u; m [n, f].
-	SwiGLU(m, gu Tensor)
-	// MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u of gu as stored, so that SwiGLU of it gives the same bits. x [n, in],
+	// GLU: m = act(g)·u, gu [n, 2f] holding g then u; m [n, f].
+	GLU(m, gu Tensor, act Activation)
+	// MatMulGLU: gu = x·Wᵀ and m = act(g)·u of gu as stored, so that GLU of it gives the same bits. x [n, in],
 	// w [2f, in] with the rows of g before those of u, gu [n, 2f], m [n, f]. Without keep the content of gu is undefined
 	// afterwards, and m is the same bits. m, gu and x do not overlap.
-	MatMulSwiGLU(m, gu, x Tensor, w Weight, keep bool)
-	// SwiGLUBackward writes dgu: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g). dgu may be gu itself.
-	SwiGLUBackward(dgu, dm, gu Tensor)
+	MatMulGLU(m, gu, x Tensor, w Weight, act Activation, keep bool)
+	// GLUBackward writes dgu: dg = dm·u·act'(g), du = dm·act(g). dgu may be gu itself. With σ = σ(g),
+	// silu'(g) = σ(1+g(1−σ)); with k = √(2/π) and t = tanh(k(g+0.044715g³)),
+	// gelu_tanh'(g) = ½(1+t) + ½g(1−t²)k(1+0.134145g²).
+	GLUBackward(dgu, dm, gu Tensor, act Activation)
+
+	// Add: dst += src, of one shape and type.
+	Add(dst, src Tensor)
+	// Scale: y = f·x, of one shape and type; y may be x.
+	Scale(y, x Tensor, f float64)
+	// SoftCap: y = c·tanh(x/c), of one shape and type; y may be x. c > 0.
+	SoftCap(y, x Tensor, c float64)
 
 	// Gather copies rows: dst[i] = src[rows[i]]; rows I32.
 	Gather(dst, src, rows Tensor)

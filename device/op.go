@@ -22,12 +22,17 @@ const (
 	OpMatMul
 	OpMatMulInputGrad
 	OpMatMulWeightGrad
+	OpHeadNorm
+	OpHeadNormBackward
 	OpRotate
 	OpAttention
 	OpAttentionBackward
-	OpSwiGLU
-	OpMatMulSwiGLU
-	OpSwiGLUBackward
+	OpGLU
+	OpMatMulGLU
+	OpGLUBackward
+	OpAdd
+	OpScale
+	OpSoftCap
 	OpGather
 	OpScatter
 	OpLoss
@@ -46,9 +51,9 @@ const (
 
 var opNames = [NumOps]string{
 	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
-	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "Rotate", "Attention", "AttentionBackward", "SwiGLU",
-	"MatMulSwiGLU", "SwiGLUBackward", "Gather", "Scatter", "Loss", "Verdict", "AdamW", "ArgMax", "Decode", "Temp", "Release",
-	"Alloc", "Free", "Frozen", "Phase",
+	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
+	"AttentionBackward", "GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Gather", "Scatter", "Loss", "Verdict",
+	"AdamW", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
 
 // String returns the name of the method.
@@ -60,12 +65,12 @@ func (o Op) String() string {
 }
 
 // ReadsWeight reports whether the operation multiplies by a Weight: those whose work depends on how the device keeps it.
-func (o Op) ReadsWeight() bool { return o == OpMatMul || o == OpMatMulInputGrad || o == OpMatMulSwiGLU }
+func (o Op) ReadsWeight() bool { return o == OpMatMul || o == OpMatMulInputGrad || o == OpMatMulGLU }
 
 // Trains reports whether only training runs the operation: a generation or an evaluation without a loss does not.
 func (o Op) Trains() bool {
 	switch o {
-	case OpEmbedBackward, OpRMSNormBackward, OpAttentionBackward, OpSwiGLUBackward, OpLoss, OpAdamW:
+	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpGLUBackward, OpLoss, OpAdamW:
 		return true
 	}
 	return false

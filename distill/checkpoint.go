@@ -494,7 +494,7 @@ func hashAll(path string, r io.Reader, alive func(string)) (sum string, bytes in
 	return hex.EncodeToString(h.sum.Sum(nil)), h.n, nil
 }
 
-// trainingTensors are weights and both moments of every part, as float32.
+// trainingTensors are weights and both moments of every part, and what is stored with the model but not trained, as float32.
 func trainingTensors(m *model.Model, s device.Stream) []tensor.Source {
 	var out []tensor.Source
 	for _, p := range m.Parts() {
@@ -505,27 +505,37 @@ func trainingTensors(m *model.Model, s device.Stream) []tensor.Source {
 			out = append(out, model.DownloadSource(s, k.prefix+p.Name, p.Shape, p.Of(k.t), tensor.F32))
 		}
 	}
-	return out
+	return append(out, m.FixedSources()...)
 }
 
 // restoreTensors is the inverse of trainingTensors.
 func restoreTensors(m *model.Model, s device.Stream, f *safetensors.File) error {
+	read := func(name string, shape []int) ([]float32, error) {
+		st, ok := f.Tensor(name)
+		if !ok || !slices.Equal(st.Shape, shape) || st.DType != tensor.F32 {
+			return nil, fault.In(fault.Invalid, f.Path(), "is missing or not float32 of shape %v", shape).At("tensor %q", name).
+				WithHint("the checkpoint is of another student").WithID("E-CKPT-003")
+		}
+		return modelfile.ReadFloat32(f.Path(), st)
+	}
 	for _, p := range m.Parts() {
 		for _, k := range []struct {
 			prefix string
 			t      device.Tensor
 		}{{"", p.Param.Value}, {"optimizer.m.", p.Param.M}, {"optimizer.v.", p.Param.V}} {
-			st, ok := f.Tensor(k.prefix + p.Name)
-			if !ok || !slices.Equal(st.Shape, p.Shape) || st.DType != tensor.F32 {
-				return fault.In(fault.Invalid, f.Path(), "is missing or not float32 of shape %v", p.Shape).At("tensor %q", k.prefix+p.Name).
-					WithHint("the checkpoint is of another student").WithID("E-CKPT-003")
-			}
-			host, err := modelfile.ReadFloat32(f.Path(), st)
+			host, err := read(k.prefix+p.Name, p.Shape)
 			if err != nil {
 				return err
 			}
 			s.Upload(p.Of(k.t), host)
 		}
+	}
+	for name, values := range m.Fixed() {
+		host, err := read(name, []int{len(values)})
+		if err != nil {
+			return err
+		}
+		copy(values, host)
 	}
 	m.Refresh(s)
 	return nil

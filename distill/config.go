@@ -14,9 +14,10 @@ import (
 
 // Config is a distillation run as resolved: every value has its final form.
 type Config struct {
-	Teacher       string // model
-	Student       string // model to start from; or
-	StudentConfig string // config.json of a new student
+	Teacher       string   // model
+	Student       string   // model to start from; or
+	StudentConfig string   // config.json of a new student
+	AllowKeys     []string // of a config.json, that are accepted unread
 
 	Data          []string // documents
 	Dataset       string   // or token shards
@@ -27,6 +28,7 @@ type Config struct {
 	ForTalks      []string // options that were asked for and only have a meaning for conversations: Data without any is refused
 	ForRecords    []string // the same for records with fields
 	Packing       bool
+	DocumentMask  bool // attention and positions begin anew at each document of a row
 	Shuffle       bool
 	EvalData      []string
 	ValFraction   float64

@@ -117,10 +117,19 @@ func (r *Run) checkTeacher(all []Evaluation) error {
 	return nil
 }
 
+// heldOutWindows cuts the held-out text into windows that are read as the rows of training.
+func (r *Run) heldOutWindows() (*corpus.Windows, error) {
+	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	if err == nil {
+		w.Documents = r.DocumentMask
+	}
+	return w, err
+}
+
 // scoreHeldOut scores subjects on the held-out windows beside the teacher, and canaries of the model in final in the
 // memory of student.
 func (r *Run) scoreHeldOut(ctx context.Context, big, student *model.Model, final *modelfile.Files, subjects []eval.Subject) (h HeldOut, err error) {
-	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	w, err := r.heldOutWindows()
 	if err != nil {
 		return h, err
 	}

@@ -74,7 +74,7 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 
 // openModels opens teacher and student and checks that they fit each other.
 func (in *inputs) openModels(c Config, obs Observer) (err error) {
-	if in.teacher, err = modelfile.Open(c.Teacher); err != nil {
+	if in.teacher, err = modelfile.Open(c.Teacher, c.AllowKeys...); err != nil {
 		return err
 	}
 	if err := in.teacher.CheckTensors(); err != nil {
@@ -91,6 +91,9 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 	}
 	if most := min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions); c.SeqLen > most {
 		return fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen, most)
+	}
+	if c.DocumentMask {
+		return errors.Join(model.Separable(in.teacher.Config, c.SeqLen), model.Separable(in.studentConfig, c.SeqLen))
 	}
 	return nil
 }
@@ -111,12 +114,12 @@ func (in *inputs) warnings() (all []string) {
 // openStudent opens the student to start from, or reads the configuration of a new one.
 func (in *inputs) openStudent(c Config) (err error) {
 	if c.StudentConfig != "" {
-		if in.studentConfig, err = modelfile.ReadConfig(c.StudentConfig); err == nil {
+		if in.studentConfig, err = modelfile.ReadConfig(c.StudentConfig, c.AllowKeys...); err == nil {
 			err = model.Computed(in.studentConfig)
 		}
 		return err
 	}
-	if in.student, err = modelfile.Open(c.Student); err != nil {
+	if in.student, err = modelfile.Open(c.Student, c.AllowKeys...); err != nil {
 		return err
 	}
 	in.studentConfig = in.student.Config
@@ -236,7 +239,7 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 }
 
 func (in *inputs) loader(c Config) (*corpus.Loader, error) {
-	return corpus.NewLoader(in.rows, corpus.LoaderOptions{BatchRows: c.Rows(), Shuffle: c.Shuffle, Seed: c.Seed})
+	return corpus.NewLoader(in.rows, corpus.LoaderOptions{BatchRows: c.Rows(), Shuffle: c.Shuffle, Seed: c.Seed, Documents: c.DocumentMask})
 }
 
 // encode reads documents and turns them into ids.

@@ -99,6 +99,9 @@ func (l *leg) prepare() error {
 	l.trainer.Teacher, l.trainer.MaxLossRatio = l.teacher, r.MaxLossRatio
 	l.loads = newLoads(r.dev)
 	l.trainer.Cut(r.in.planned.Setting)
+	if r.DocumentMask {
+		l.trainer.SeparateDocuments()
+	}
 	l.trainer.Loss.Spec, l.trainer.Loss.Vocab = r.Loss, r.in.vocab
 	if l.teacher == nil {
 		l.trainer.Loss.Spec = device.LossSpec{Alpha: 0, Temperature: 1}
@@ -234,7 +237,7 @@ func (l *leg) afterStep(ctx context.Context, last int, out *Outcome) error {
 // heldOut measures the student's cross-entropy on the held-out text.
 func (l *leg) heldOut(ctx context.Context) error {
 	r := l.run
-	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	w, err := r.heldOutWindows()
 	if err != nil {
 		return err
 	}

@@ -41,13 +41,14 @@ const gradientRows = 2048
 
 // Backward computes, for kept hidden rows x [n, h] of the student and the n rows of the step from row `from` on,
 //
-//	z = x·Wᵀ, t = teacher's logits, dz = ∂L/∂z, dx = dz·W, dW += dzᵀ·x
+//	z = cap(x·Wᵀ), t = teacher's logits, dz = ∂L/∂(x·Wᵀ), dx = dz·W, dW += dzᵀ·x
 //
 // chunk by chunk (the products with dz over some chunks at once), and adds the sums of CE and D to the stream's record.
 // dx [n, h] is overwritten. targets [n,1] are the n targets. The teacher may be nil when Spec.Alpha is 0.
 func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher, dx, x, targets device.Tensor, from int) {
 	head, param := student.Head()
-	c := l.ChunkRows
+	c, spec := l.ChunkRows, l.Spec
+	spec.Cap = student.Config.FinalCap
 	chunk := func(name string, d tensor.DType, rows int) device.Tensor {
 		return s.Temp(name, device.Logits, d, rows, rowLength(l.Vocab)).ColRange(0, l.Vocab)
 	}
@@ -77,7 +78,7 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 			}
 			s.Phase(device.PhaseLoss)
 			student.Logits(s, z, x.RowRange(lo, hi))
-			s.Loss(dz, z, tl, targets.RowRange(lo, hi), l.Spec)
+			s.Loss(dz, z, tl, targets.RowRange(lo, hi), spec)
 		}
 		dz := gs.RowRange(0, last-first)
 		s.MatMulInputGrad(dx.RowRange(first, last), dz, head, false)

@@ -28,6 +28,7 @@ type DryRun struct {
 	SeqLen  int
 	Accum   int  // times that the batch size makes a step
 	Control bool // the weights of a distilled student are kept while another one trains
+	Apart   bool // documents are kept apart
 }
 
 // hostPerPosition are the bytes of host memory that a position of a step takes: what a batch holds and its compaction.
@@ -70,12 +71,18 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	}
 	t := NewTrainer(student, stream, rows, d.SeqLen)
 	t.Cut(s)
+	if d.Apart {
+		t.SeparateDocuments()
+	}
 	t.Loss.Spec, t.Loss.Vocab = d.Loss, d.Vocab
 	if d.Loss.Alpha != 0 {
 		t.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), d.SeqLen)}
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
 	b := dryBatch(rows, d.SeqLen)
+	if d.Apart {
+		b.Starts = make([]int32, len(b.Tokens))
+	}
 	for _, left := range []uint8{0, 1} {
 		for lo := 0; lo < b.Rows; lo += s.MicroRows {
 			b.Mask[min(lo+s.MicroRows, b.Rows)*b.SeqLen-1] = left
@@ -193,7 +200,7 @@ func (t *Trainer) Cut(s plan.Setting) {
 func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	return DryRun{
 		Target: target, Teacher: model.Describe(in.teacher), Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
-		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control,
+		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask,
 	}
 }
 

@@ -123,6 +123,9 @@ func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, s plan.Set
 	}
 	t := NewTrainer(student, stream, rows, c.SeqLen)
 	t.Cut(s)
+	if c.DocumentMask {
+		t.SeparateDocuments()
+	}
 	t.Loss.Spec, t.Loss.Vocab = c.Loss, in.vocab
 	if c.Loss.Alpha != 0 {
 		t.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), c.SeqLen)}

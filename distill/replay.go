@@ -184,18 +184,8 @@ func (p *Replay) Trainer(at Known, microRows int) (*Trainer, *corpus.Loader, err
 	return l.trainer, l.loader, l.loader.Seek(st.Position)
 }
 
-// Weights returns the student's present weights by name.
-func (p *Replay) Weights() (map[string][]float32, error) {
-	out := map[string][]float32{}
-	for _, part := range p.student.Parts() {
-		host := make([]float32, part.Elements())
-		if err := p.run.stream.Download(host, part.Of(part.Param.Value)); err != nil {
-			return nil, err
-		}
-		out[part.Name] = host
-	}
-	return out, nil
-}
+// Weights returns the student's present weights by name, as files have them.
+func (p *Replay) Weights() (map[string][]float32, error) { return p.student.Stored(p.run.stream) }
 
 // Evaluate scores the teacher, the untrained student, the distilled one in the file final, and the control in its last
 // state, as the run did at its end; empty without held-out data.

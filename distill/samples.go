@@ -26,7 +26,7 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 		return r.dir.Event("decision", "no samples", nil, "the held-out ids have no text: the student has no tokenizer")
 	}
 	r.obs.Phase("sampling held-out text")
-	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
+	w, err := r.heldOutWindows()
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,11 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 // sample looks at the first tokens of a window.
 func (r *Run) sample(ctx context.Context, big, student *model.Model, b corpus.Batch) (runlog.Sample, error) {
 	n := min(sampleTokens, b.SeqLen)
+	starts := b.Starts
 	b = corpus.Batch{Rows: 1, SeqLen: n, Tokens: b.Tokens[:n], Targets: b.Targets[:n], Mask: b.Mask[:n]}
+	if starts != nil {
+		b.Starts = starts[:n]
+	}
 	s := runlog.Sample{Tokens: make([]runlog.SampleToken, n+1)}
 	s.Tokens[0] = runlog.SampleToken{ID: b.Tokens[0], Text: r.text(b.Tokens[0])}
 	for i, id := range b.Targets {

@@ -45,6 +45,9 @@ func NewTrainer(student *model.Model, s device.Stream, rows, seqLen int) *Traine
 	}
 }
 
+// SeparateDocuments lets attention and positions begin anew at each document of batches that say where documents begin.
+func (t *Trainer) SeparateDocuments() { t.batch.SeparateDocuments(t.Student.Device()) }
+
 // Free gives the memory of the trainer's batch back; it must not be used afterwards.
 func (t *Trainer) Free() { t.batch.Free(t.Student.Device()) }
 

@@ -5,7 +5,6 @@ import (
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
-	"strings"
 	"sync"
 
 	"apr/arch"
@@ -30,32 +29,50 @@ type Canary struct {
 //
 //	zeroed    every weight is 0: uniform predictions
 //	shuffled  the values of each tensor in another order (blocks of a quantised one)
-//	fresh     weights as before training: matrices N(0, initializer_range²), norms 1, biases 0
+//	fresh     weights as before training: matrices N(0, initializer_range²), norms that multiply by 1, biases 0
 //	swapped tokenizer  rows of embedding and head permuted alike: a good model of other ids
-//	layer dropped      the last layer is missing
+//	layer dropped      the last layer adds nothing
 //	constant answer    always predicts the same id, with certainty
 func Canaries(f *modelfile.Files, vocab int, constant int32, seed uint64) []Canary {
-	deviation := f.Config.InitRange
-	short := f.Config
-	short.Layers = short.Layers[:len(short.Layers)-1]
-	return []Canary{
-		{"zeroed", "every weight is 0", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
-			return tensor.Stored{Info: t.Info, ReaderAt: zeros(t.Size)}
-		})},
-		{"shuffled", "the values of each tensor in another order", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
-			return tensor.Stored{Info: t.Info, ReaderAt: &shuffled{t: t, seed: mix(seed, name)}}
-		})},
-		{"fresh", "weights as before training", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
-			return fresh(name, t, deviation, mix(seed, name))
-		})},
-		{"swapped tokenizer", "ids permuted", altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
-			return permuteIDs(name, t, vocab, seed)
-		})},
-		{"layer dropped", fmt.Sprintf("without layer %d, the last", len(f.Config.Layers)-1), altered(f, short, nil)},
-		{"constant answer", fmt.Sprintf("always predicts id %d", constant), altered(f, f.Config, func(name string, t tensor.Stored) tensor.Stored {
-			return always(name, t, int(constant))
-		})},
+	c, last := f.Config, len(f.Config.Layers)-1
+	of := func(name, what string, change func(arch.Slot, tensor.Stored) tensor.Stored) Canary {
+		return Canary{name, what, altered(f, change)}
 	}
+	return []Canary{
+		of("zeroed", "every weight is 0", func(_ arch.Slot, t tensor.Stored) tensor.Stored { return zeroed(t) }),
+		of("shuffled", "the values of each tensor in another order", func(s arch.Slot, t tensor.Stored) tensor.Stored {
+			return tensor.Stored{Info: t.Info, ReaderAt: &shuffled{t: t, seed: mix(seed, s.Name)}}
+		}),
+		of("fresh", "weights as before training", func(s arch.Slot, t tensor.Stored) tensor.Stored { return fresh(c, s, t, mix(seed, s.Name)) }),
+		of("swapped tokenizer", "ids permuted", func(s arch.Slot, t tensor.Stored) tensor.Stored { return permuteIDs(s, t, vocab, seed) }),
+		of("layer dropped", fmt.Sprintf("without layer %d, the last", last), func(s arch.Slot, t tensor.Stored) tensor.Stored {
+			if s.Layer == last {
+				return idle(s, t)
+			}
+			return t
+		}),
+		of("constant answer", fmt.Sprintf("always predicts id %d", constant), func(s arch.Slot, t tensor.Stored) tensor.Stored {
+			return always(c, s, t, int(constant))
+		}),
+	}
+}
+
+// zeroed is a tensor of zeros.
+func zeroed(t tensor.Stored) tensor.Stored {
+	return tensor.Stored{Info: t.Info, ReaderAt: zeros(t.Size)}
+}
+
+// idle is a tensor of a layer that adds nothing to what it gets: what attention, feed-forward network, experts and per-layer
+// embedding put out is 0, and its factor is 1.
+func idle(s arch.Slot, t tensor.Stored) tensor.Stored {
+	switch s.Role {
+	case arch.O, arch.Down, arch.ExpertDown, arch.PLEOut:
+		return zeroed(t)
+	}
+	if s.Fixed {
+		return elements(t, func(dst []float32, _ int64) { fill(dst, 1) })
+	}
+	return t
 }
 
 // mix makes a tensor's seed from the run's.
@@ -65,27 +82,28 @@ func mix(seed uint64, name string) uint64 {
 	return h.Sum64()
 }
 
-// altered returns f with another configuration and other tensors. Closing it closes nothing.
-func altered(f *modelfile.Files, c arch.Config, change func(string, tensor.Stored) tensor.Stored) *modelfile.Files {
-	container := *f.Container
-	container.File = alteredFile{f.File, c, change}
-	return &modelfile.Files{Container: &container, Config: c}
+// altered returns f with other tensors. Closing it closes nothing.
+func altered(f *modelfile.Files, change func(arch.Slot, tensor.Stored) tensor.Stored) *modelfile.Files {
+	container, slots := *f.Container, map[string]arch.Slot{}
+	for _, s := range arch.Slots(f.Config) {
+		slots[s.Name] = s
+	}
+	container.File = alteredFile{f.File, slots, change}
+	return &modelfile.Files{Container: &container, Config: f.Config}
 }
 
 type alteredFile struct {
 	tensor.File
-	config arch.Config
-	change func(string, tensor.Stored) tensor.Stored
+	slots  map[string]arch.Slot
+	change func(arch.Slot, tensor.Stored) tensor.Stored
 }
 
 // Close leaves the file open: it is the model's.
 func (a alteredFile) Close() error { return nil }
 
 func (a alteredFile) Tensors() (all []tensor.Stored) {
-	want := arch.Shapes(a.config)
 	for _, t := range a.File.Tensors() {
-		if _, ok := want[t.Name]; ok {
-			changed, _ := a.Tensor(t.Name)
+		if changed, ok := a.Tensor(t.Name); ok {
 			all = append(all, changed)
 		}
 	}
@@ -94,10 +112,11 @@ func (a alteredFile) Tensors() (all []tensor.Stored) {
 
 func (a alteredFile) Tensor(name string) (tensor.Stored, bool) {
 	t, ok := a.File.Tensor(name)
-	if !ok || a.change == nil {
-		return t, ok
+	s, is := a.slots[name]
+	if !ok || !is {
+		return t, false
 	}
-	return a.change(name, t), true
+	return a.change(s, t), true
 }
 
 // filled is a payload made on demand: fill writes the bytes from off on.
@@ -185,31 +204,33 @@ func elements(t tensor.Stored, block func(dst []float32, first int64)) tensor.St
 }
 
 // fresh is a tensor before training. Each block of 256 values has a generator of its own.
-func fresh(name string, t tensor.Stored, deviation float64, seed uint64) tensor.Stored {
+func fresh(c arch.Config, s arch.Slot, t tensor.Stored, seed uint64) tensor.Stored {
 	return elements(t, func(dst []float32, first int64) {
-		rng := rand.New(rand.NewPCG(seed, uint64(first)))
-		for i := range dst {
-			switch {
-			case len(t.Shape) == 2:
-				dst[i] = float32(rng.NormFloat64() * deviation)
-			case strings.HasSuffix(name, "norm.weight"):
-				dst[i] = 1
-			default:
-				dst[i] = 0
+		switch s.Init {
+		case arch.Normal:
+			rng := rand.New(rand.NewPCG(seed, uint64(first)))
+			for i := range dst {
+				dst[i] = float32(rng.NormFloat64() * c.InitRange)
 			}
+		case arch.Ones:
+			fill(dst, 1)
+		case arch.Identity:
+			fill(dst, float32(1-c.NormOffset))
+		default:
+			fill(dst, 0)
 		}
 	})
 }
 
-// idMatrix reports whether the rows of a tensor belong to ids.
-func idMatrix(name string) bool {
-	return name == "model.embed_tokens.weight" || name == "lm_head.weight"
+// ofIDs reports whether the rows of a slot belong to ids.
+func ofIDs(s arch.Slot) bool {
+	return s.Role == arch.Embedding || s.Role == arch.Head || s.Role == arch.PLETable
 }
 
-// permuteIDs exchanges the rows of embedding and head, both in the same way. No id below vocab keeps its row, unless
+// permuteIDs exchanges the rows of embeddings and head, all in the same way. No id below vocab keeps its row, unless
 // there is only one: the permutation is one cycle (Sattolo 1986).
-func permuteIDs(name string, t tensor.Stored, vocab int, seed uint64) tensor.Stored {
-	if !idMatrix(name) {
+func permuteIDs(s arch.Slot, t tensor.Stored, vocab int, seed uint64) tensor.Stored {
+	if !ofIDs(s) {
 		return t
 	}
 	from := make([]int, t.Rows())
@@ -217,7 +238,7 @@ func permuteIDs(name string, t tensor.Stored, vocab int, seed uint64) tensor.Sto
 		from[i] = i
 	}
 	rng := rand.New(rand.NewPCG(seed, 2))
-	for i := vocab - 1; i > 0; i-- {
+	for i := min(vocab, len(from)) - 1; i > 0; i-- {
 		j := rng.IntN(i)
 		from[i], from[j] = from[j], from[i]
 	}
@@ -236,12 +257,12 @@ func permuteIDs(name string, t tensor.Stored, vocab int, seed uint64) tensor.Sto
 }
 
 // always makes the model predict one id: every hidden state is the same vector after the final norm, of ones, and of the
-// head's rows, one is 64 times the others. Everything but embedding, head and norm is 0.
-func always(name string, t tensor.Stored, id int) tensor.Stored {
+// head's rows, one is 64 times the others. Layers add nothing; what else there is is 0.
+func always(c arch.Config, s arch.Slot, t tensor.Stored, id int) tensor.Stored {
 	switch {
-	case name == "model.norm.weight":
-		return elements(t, func(dst []float32, _ int64) { fill(dst, 1) })
-	case idMatrix(name):
+	case s.Role == arch.Norm && s.Layer < 0:
+		return elements(t, func(dst []float32, _ int64) { fill(dst, float32(1-c.NormOffset)) })
+	case s.Role == arch.Embedding || s.Role == arch.Head:
 		lo, hi := int64(id*t.Cols()), int64((id+1)*t.Cols())
 		return elements(t, func(dst []float32, first int64) {
 			fill(dst, 1./64)
@@ -251,8 +272,10 @@ func always(name string, t tensor.Stored, id int) tensor.Stored {
 				}
 			}
 		})
+	case s.Fixed:
+		return idle(s, t)
 	}
-	return tensor.Stored{Info: t.Info, ReaderAt: zeros(t.Size)}
+	return zeroed(t)
 }
 
 func fill(dst []float32, v float32) {

@@ -102,6 +102,9 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 	}
 	c.together = max(1, min(o.ChunkRows/w.SeqLen, w.Len()/minBlocks))
 	c.batch = model.NewBatch(subjects[0].Model.Device(), o.Rows, w.SeqLen)
+	if w.Documents {
+		c.batch.SeparateDocuments(subjects[0].Model.Device())
+	}
 	defer c.batch.Free(subjects[0].Model.Device())
 	for lo := 0; lo < w.Len(); lo += o.Rows {
 		if err := ctx.Err(); err != nil {

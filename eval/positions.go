@@ -52,6 +52,9 @@ func Positions(ctx context.Context, s device.Stream, reference, m *model.Model, 
 	}
 	p := &positioner{comparison: comparison{s: s, o: o, reference: reference}, m: m}
 	p.batch = model.NewBatch(m.Device(), o.Rows, w.SeqLen)
+	if w.Documents {
+		p.batch.SeparateDocuments(m.Device())
+	}
 	defer p.batch.Free(m.Device())
 	for lo := 0; lo < w.Len(); lo += o.Rows {
 		if err := ctx.Err(); err != nil {

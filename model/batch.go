@@ -16,7 +16,9 @@ type Batch struct {
 	Micro   []MicroBatch
 
 	tokens, targets, keep, local     device.Tensor // capacity
+	first, positions                 device.Tensor // of SeparateDocuments
 	hostTargets, hostKeep, hostLocal []int32
+	hostPositions                    []int32
 }
 
 // MicroBatch is a range of a batch's sequences and of its kept positions.
@@ -34,8 +36,21 @@ func NewBatch(dev device.Device, rows, seqLen int) *Batch {
 	return &Batch{tokens: ints("batch.tokens"), targets: ints("batch.targets"), keep: ints("batch.keep"), local: ints("batch.local")}
 }
 
+// SeparateDocuments reserves memory for where documents begin: batches that say so are then read document by document.
+func (d *Batch) SeparateDocuments(dev device.Device) {
+	ints := func(name string) device.Tensor {
+		return dev.Alloc(name, device.Batch, tensor.I32, d.tokens.Rows, 1)
+	}
+	d.first, d.positions = ints("batch.first"), ints("batch.positions")
+}
+
 // Free gives the batch's memory back; it must not be used afterwards.
-func (d *Batch) Free(dev device.Device) { dev.Free(d.tokens, d.targets, d.keep, d.local) }
+func (d *Batch) Free(dev device.Device) {
+	dev.Free(d.tokens, d.targets, d.keep, d.local)
+	if !d.first.IsZero() {
+		dev.Free(d.first, d.positions)
+	}
+}
 
 // Load compacts b, splits it into micro-batches of microRows sequences, and copies it to the device.
 func (d *Batch) Load(s device.Stream, b corpus.Batch, microRows int) {
@@ -43,6 +58,7 @@ func (d *Batch) Load(s device.Stream, b corpus.Batch, microRows int) {
 	d.Micro = d.Micro[:0]
 	positions := b.Rows * b.SeqLen
 	d.Tokens = Tokens{IDs: d.tokens.RowRange(0, positions), Rows: b.Rows, SeqLen: b.SeqLen}
+	d.loadDocuments(s, b)
 	for lo := 0; lo < b.Rows; lo += microRows {
 		hi := min(lo+microRows, b.Rows)
 		m := MicroBatch{Tokens: d.Tokens.Slice(lo, hi), Lo: len(d.hostTargets)}
@@ -69,4 +85,18 @@ func (d *Batch) Load(s device.Stream, b corpus.Batch, microRows int) {
 		s.UploadInts(d.Keep, d.hostKeep)
 		s.UploadInts(d.local.RowRange(0, d.N), d.hostLocal)
 	}
+}
+
+// loadDocuments copies to the device where the documents of b begin.
+func (d *Batch) loadDocuments(s device.Stream, b corpus.Batch) {
+	if b.Starts == nil {
+		return
+	}
+	d.hostPositions = d.hostPositions[:0]
+	for i, start := range b.Starts {
+		d.hostPositions = append(d.hostPositions, int32(i%b.SeqLen)-start)
+	}
+	d.Tokens.First, d.Tokens.Positions = d.first.RowRange(0, len(b.Starts)), d.positions.RowRange(0, len(b.Starts))
+	s.UploadInts(d.Tokens.First, b.Starts)
+	s.UploadInts(d.Tokens.Positions, d.hostPositions)
 }

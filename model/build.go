@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 
 	"apr/arch"
 	"apr/device"
@@ -63,25 +64,30 @@ func loadFrozen(dev device.Device, f Weights, c device.Component, form device.Fo
 	if err := Computed(config); err != nil {
 		return nil, err
 	}
-	m := &Model{Config: config, dev: dev, layers: make([]layer, len(config.Layers))}
+	m := newModel(dev, config)
 	b := builder{m: m, f: f, s: dev.NewStream(), c: c}
-	for _, g := range groups(config) {
+	for _, g := range m.groups {
 		b.form = form
-		switch role := g.slots[0].Role; {
-		case role == arch.Embedding:
-			b.form.FP8 = form.FP8 && form.Blocks && config.Tied // rows are gathered exactly: in 8-bit floats a table could only be multiplied
-			m.embed = b.weight(g)
-			m.head = m.embed
-		case role == arch.Head:
-			b.form = device.Form{Blocks: form.Blocks && !form.FP8, FP8: form.FP8} // a head is multiplied chunk by chunk: expanded once, if that takes no more memory
-			m.head = b.weight(g)
-		case g.slots[0].Layer < 0:
-			m.norm = b.vector(g)
-		case g.matrix():
-			*m.layers[g.slots[0].Layer].weight(g) = b.weight(g)
-		default:
-			*m.layers[g.slots[0].Layer].vector(g) = b.vector(g)
+		switch g.slots[0].Role { // of blocks of 8-bit floats rows cannot be gathered exactly: such a table could only be multiplied
+		case arch.Embedding:
+			b.form.FP8 = form.FP8 && form.Blocks && config.Tied
+		case arch.PLETable:
+			b.form.FP8 = false
+		case arch.Head: // multiplied chunk by chunk: expanded once, if that takes no more memory
+			b.form = device.Form{Blocks: form.Blocks && !form.FP8, FP8: form.FP8}
 		}
+		if g.slots[0].Fixed {
+			b.fixed(g)
+			continue
+		}
+		if matrix, vec := m.place(g); matrix != nil {
+			matrix.weight = b.weight(g)
+		} else {
+			vec.value = b.vector(g)
+		}
+	}
+	if config.Tied {
+		m.head = m.embed
 	}
 	if b.err == nil {
 		_, b.err = b.s.Wait(context.Background()) // for an error of the uploads
@@ -135,6 +141,13 @@ func (b *builder) vector(g group) device.Tensor {
 	return t
 }
 
+// fixed reads a tensor that stays on the host.
+func (b *builder) fixed(g group) {
+	v, err := b.f.ReadFloat32(g.slots[0].Name)
+	b.fail(err)
+	copy(b.m.fixed[g.slots[0].Name], v)
+}
+
 // offset is what a device's tensor has more than the slot's: a norm is kept as what it multiplies by, w+NormOffset, so
 // that no device knows of the offset.
 func offset(c arch.Config, s arch.Slot) float32 {
@@ -166,26 +179,20 @@ func NewTrainable(dev device.Device, c arch.Config) *Model {
 	if err := Computed(c); err != nil {
 		panic(err)
 	}
-	m := &Model{Config: c, dev: dev, layers: make([]layer, len(c.Layers)), trainableLayers: make([]layerParams, len(c.Layers))}
-	for _, g := range groups(c) {
-		p := m.param(g)
-		switch role := g.slots[0].Role; {
-		case role == arch.Embedding:
-			m.embedParam, m.embed = p, p.Weight
-			m.headParam, m.head = p, p.Weight
-		case role == arch.Head:
-			m.headParam, m.head = p, p.Weight
-		case g.slots[0].Layer < 0:
-			m.normParam, m.norm = p, p.Value
-		default:
-			i := g.slots[0].Layer
-			*m.trainableLayers[i].param(g) = p
-			if g.matrix() {
-				*m.layers[i].weight(g) = p.Weight
-			} else {
-				*m.layers[i].vector(g) = p.Value
-			}
+	m := newModel(dev, c)
+	for _, g := range m.groups {
+		if g.slots[0].Fixed {
+			continue
 		}
+		p := m.param(g)
+		if matrix, vec := m.place(g); matrix != nil {
+			matrix.weight, matrix.param = p.Weight, p
+		} else {
+			vec.value, vec.param = p.Value, p
+		}
+	}
+	if c.Tied {
+		m.head = m.embed
 	}
 	return m
 }
@@ -235,15 +242,28 @@ func (m *Model) Init(s device.Stream, seed uint64) {
 
 // LoadWeights fills a trainable model with weights of the same description. A damaged file is refused as by LoadFrozen.
 func (m *Model) LoadWeights(s device.Stream, w Weights) error {
+	read := func(slot arch.Slot) ([]float32, error) {
+		host, err := w.ReadFloat32(slot.Name)
+		if err == nil && int64(len(host)) != slot.Elements() {
+			err = fault.New(fault.Load, "has %d values, the configuration wants %v", len(host), slot.Shape).At("tensor %q", slot.Name)
+		}
+		return host, err
+	}
 	for _, p := range m.parts {
-		host, err := w.ReadFloat32(p.Name)
+		host, err := read(p.Slot)
 		if err != nil {
 			return err
 		}
-		if len(host) != p.Elements() {
-			return fault.New(fault.Load, "has %d values, the configuration wants %v", len(host), p.Shape).At("tensor %q", p.Name)
-		}
 		s.Upload(p.Of(p.Param.Value), shifted(host, offset(m.Config, p.Slot)))
+	}
+	for _, g := range m.groups {
+		if slot := g.slots[0]; slot.Fixed {
+			host, err := read(slot)
+			if err != nil {
+				return err
+			}
+			copy(m.fixed[slot.Name], host)
+		}
 	}
 	m.Refresh(s)
 	return w.Verify()
@@ -260,32 +280,45 @@ func (m *Model) Refresh(s device.Stream) {
 // it is how a student is evaluated between steps.
 func (m *Model) Frozen() *Model {
 	f := *m
-	f.params, f.parts, f.trainableLayers = nil, nil, nil
-	f.embedParam, f.headParam, f.normParam = nil, nil, nil
+	f.params, f.parts, f.blocks = nil, nil, slices.Clone(m.blocks)
+	for _, g := range m.groups {
+		if g.slots[0].Fixed {
+			continue
+		}
+		if matrix, vec := f.place(g); matrix != nil {
+			matrix.param = nil
+		} else {
+			vec.param = nil
+		}
+	}
+	if f.Config.Tied {
+		f.head = f.embed
+	}
 	return &f
 }
 
 // Snapshot returns a frozen copy of a trainable model's present weights, in memory of its own.
 func (m *Model) Snapshot(s device.Stream) *Model {
-	f := m.Frozen()
-	copied := map[*device.Param]device.Tensor{}
-	for _, p := range m.params {
+	f, params := m.Frozen(), m.params
+	f.fixed = map[string][]float32{}
+	for _, g := range m.groups {
+		if slot := g.slots[0]; slot.Fixed {
+			f.fixed[slot.Name] = slices.Clone(m.fixed[slot.Name])
+			f.blocks[slot.Layer].outScale = f.fixed[slot.Name]
+			continue
+		}
+		p := params[0]
+		params = params[1:]
 		t := m.dev.Alloc("snapshot."+p.Name, device.StudentWeights, tensor.F32, p.Rows, p.Cols)
 		s.Copy(t, p.Value)
-		copied[p] = t
-	}
-	weight := func(p *device.Param) device.Weight { return m.dev.Frozen(copied[p]) }
-	f.embed, f.norm = weight(m.embedParam), copied[m.normParam]
-	f.head = f.embed
-	if m.headParam != m.embedParam {
-		f.head = weight(m.headParam)
-	}
-	f.layers = make([]layer, len(m.layers))
-	for i, p := range m.trainableLayers {
-		f.layers[i] = layer{
-			inputNorm: copied[p.inputNorm], postNorm: copied[p.postNorm],
-			qkv: weight(p.qkv), qkvBias: copied[p.qkvBias], o: weight(p.o), gateUp: weight(p.gateUp), down: weight(p.down),
+		if matrix, vec := f.place(g); matrix != nil {
+			matrix.weight = m.dev.Frozen(t)
+		} else {
+			vec.value = t
 		}
+	}
+	if f.Config.Tied {
+		f.head = f.embed
 	}
 	return f
 }

@@ -1,9 +1,8 @@
 package model
 
 import (
-	"math"
-
 	"apr/arch"
+	"apr/device"
 	"apr/internal/fault"
 )
 
@@ -11,8 +10,10 @@ import (
 // can be inspected and converted.
 func Computed(c arch.Config) error {
 	what := c.NotComputed()
-	if what == "" {
-		what = beyond(c)
+	for i := range c.Layers {
+		if what == "" {
+			what = beyond(c.Layers[i])
+		}
 	}
 	if what == "" {
 		return nil
@@ -20,51 +21,25 @@ func Computed(c arch.Config) error {
 	return fault.New(fault.Unavailable, "%s cannot be computed yet: %s", c.Family, what).WithID("E-MODEL-014")
 }
 
-// beyond names the first feature of c that the forward and backward passes lack; "": none.
-func beyond(c arch.Config) string {
+// beyond names the first feature of a layer that the forward and backward passes lack; "": none.
+func beyond(l arch.Layer) string {
 	switch {
-	case c.EmbedScale != 1 || c.LogitScale != 1:
-		return "a factor of embedding or logits"
-	case c.FinalCap != 0:
-		return "a soft-cap of the logits"
-	case c.PLE != (arch.PLE{}):
-		return "per-layer embeddings"
-	case len(c.Ropes) != 1:
-		return "several rotary embeddings"
-	case c.Ropes[0].Kind != arch.RopeDefault || c.Ropes[0].Width != c.Ropes[0].HeadDim || c.Ropes[0].Attention != 1:
-		return "a scaled or partial rotary embedding"
-	}
-	for i, l := range c.Layers {
-		if what := beyondLayer(l, c.Layers[0], i); what != "" {
-			return what
-		}
+	case l.FFN.Act != arch.SiLU && l.FFN.Act != arch.GELUTanh:
+		return "activation " + string(l.FFN.Act)
+	case l.Attn.HeadDim > device.MaxHeadDim:
+		return "heads of more than 512 values"
 	}
 	return ""
 }
 
-func beyondLayer(l, first arch.Layer, i int) string {
-	a := l.Attn
-	switch {
-	case !l.Pre || l.Post:
-		return "norms behind attention and feed-forward network"
-	case l.Residual != 1 || l.OutScale:
-		return "a factor of a layer's output"
-	case a.Window != 0:
-		return "windowed attention"
-	case a.QKNorm != arch.NoQKNorm || a.VNorm:
-		return "norms of q, k or v"
-	case a.KVFrom != i || a.VIsK:
-		return "shared keys and values"
-	case a.Rope != 0:
-		return "layers without a rotary embedding"
-	case a.Scale != 1/math.Sqrt(float64(a.HeadDim)) || a.Cap != 0 || a.QBeta != 0:
-		return "scores of another scale, capped or by position"
-	case !a.QKVBias || a.OBias:
-		return "attention whose biases are not those of q, k and v"
-	case l.FFN.Act != arch.SiLU:
-		return "activation " + string(l.FFN.Act)
-	case a.Heads != first.Attn.Heads || a.KVHeads != first.Attn.KVHeads || a.HeadDim != first.Attn.HeadDim || l.FFN.Width != first.FFN.Width:
-		return "layers of several shapes"
+// Separable refuses to keep the documents of rows of seqLen positions apart in a model whose rotary embeddings depend on the
+// length of the sequence: a short document would be turned as the whole row is.
+func Separable(c arch.Config, seqLen int) error {
+	for _, r := range c.Ropes {
+		if r.Kind == arch.RopeLong && seqLen > r.Original {
+			return fault.New(fault.Unavailable, "--document-mask: rows of %d positions have other rotary frequencies in %s than documents of up to %d", seqLen, c.Family, r.Original).
+				WithHint("--seq-len %d, or without --document-mask", r.Original).WithID("E-MODEL-030")
+		}
 	}
-	return ""
+	return nil
 }

@@ -7,109 +7,53 @@ import (
 	"apr/tensor"
 )
 
-// Cache holds the rotated keys and the values of one sequence, so that a position is computed once.
-type Cache struct {
-	rows     []device.Tensor // per layer [capacity, 2·kv·d]: a key, then its value
-	capacity int
-	length   int
-	decoding string
-}
-
-// NewCache reserves a cache of capacity positions.
-func (m *Model) NewCache(capacity int) *Cache {
-	c := &Cache{capacity: capacity}
-	act := m.dev.Info().Activations
-	a, _ := m.shape()
-	for range m.layers {
-		c.rows = append(c.rows, m.dev.Alloc("cache", device.KVCache, act, capacity, 2*a.KVDim()))
-	}
-	return c
-}
-
-// Free gives the cache's memory back; it must not be used afterwards.
-func (c *Cache) Free(dev device.Device) { dev.Free(c.rows...) }
-
-// Len returns the number of positions held.
-func (c *Cache) Len() int { return c.length }
-
-// Decoding says how the layers of a single position ran: "one launch", or "operation by operation" and why. It is empty on a device
-// that knows one way only, or before there was such a position.
-func (c *Cache) Decoding() string { return c.decoding }
-
-// Reset forgets all positions.
-func (c *Cache) Reset() { c.length = 0 }
-
-// Forget drops the latest n positions.
-func (c *Cache) Forget(n int) { c.length -= n }
-
-// Extend runs the body over n further positions of the cached sequence (ids I32 [n,1]) and writes the final
-// normalised hidden state of the last one to dst [1, h]. It is the forward of Hidden with keys and values kept.
-// More positions than fit are a broken precondition.
-func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.Tensor) {
-	a, width := m.shape()
-	n, h, q, kv := ids.Rows, m.Config.Hidden, a.QDim(), a.KVDim()
-	if c.length+n > c.capacity {
-		panic("model: cache is full")
-	}
-	temp := func(name string, cols int) device.Tensor { return s.Temp(name, device.Scratch, dst.DType, n, cols) }
-	x, y, delta := temp("x", h), temp("y", h), temp("delta", h)
-	qkv, att := temp("qkv", qkvDim(a)), temp("attention", q)
-	gu, prod := temp("gate_up", 2*width), temp("swiglu", width)
-	shape := device.Attn{
-		Batch: 1, QLen: n, KLen: c.length + n, QOffset: c.length, KStride: c.capacity,
-		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim,
-	}
-	var none, pending device.Tensor
-	s.Embed(x, m.embed, ids)
-	layers := m.layers
-	atOnce := n == 1 && m.decodeAtOnce(s, dst, x, c)
-	if atOnce {
-		layers = nil
-	}
-	for i := range layers {
-		l := &m.layers[i]
-		m.normed(s, y, none, x, pending, l.inputNorm)
-		s.MatMul(qkv, y, l.qkv, l.qkvBias, false)
-		s.Rotate(qkv.ColRange(0, q+kv), m.rotary(n, c.length, false))
-		s.Copy(c.rows[i].RowRange(c.length, c.length+n), qkv.ColRange(q, q+2*kv))
-		s.Attention(att, none, qkv.ColRange(0, q), c.rows[i].ColRange(0, kv), c.rows[i].ColRange(kv, 2*kv), shape)
-		s.MatMul(delta, att, l.o, none, false)
-		m.normed(s, y, none, x, delta, l.postNorm)
-		s.MatMulSwiGLU(prod, gu, y, l.gateUp, false)
-		s.MatMul(delta, prod, l.down, none, false)
-		pending = delta
-	}
-	if !atOnce {
-		m.normed(s, dst, none, x.RowRange(n-1, n), pending.RowRange(n-1, n), m.norm)
-	}
-	s.Release(prod, gu, att, qkv, delta, y, x)
-	c.length += n
-}
-
-// decodeAtOnce runs all layers for one position, and the norm behind them, as one operation, if the device has it.
-func (m *Model) decodeAtOnce(s device.Stream, dst, x device.Tensor, c *Cache) bool {
-	at, ok := s.(device.Decoder)
+// atOnce runs all layers for one position, and the norm behind them, as one operation, if the device has it.
+func (p *pass) atOnce(dst, x device.Tensor) bool {
+	at, ok := p.s.(device.Decoder)
 	if !ok {
 		return false
 	}
-	a, width := m.shape()
-	d := device.Decode{
-		Norm:  m.norm,
-		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Inter: width, Position: c.length,
-		Theta: m.Config.Ropes[0].Theta, Eps: m.Config.Eps,
-	}
-	for i := range m.layers {
-		l := &m.layers[i]
-		d.Layers = append(d.Layers, device.DecodeLayer{
-			InputNorm: l.inputNorm, PostNorm: l.postNorm, QKV: l.qkv, O: l.o, GateUp: l.gateUp, Down: l.down, Bias: l.qkvBias, Cache: c.rows[i],
-		})
+	d := device.Decode{Norm: p.m.norm.value, Position: p.cache.length, Eps: p.m.Config.Eps}
+	for i := range p.m.blocks {
+		d.Layers = append(d.Layers, p.decodeLayer(&p.m.blocks[i]))
 	}
 	if err := at.Decode(dst, x, d); err != nil {
-		c.decoding = "operation by operation: " + err.Error()
+		p.cache.decoding = "operation by operation: " + err.Error()
 		return false
 	}
-	c.decoding = "one launch"
+	if f := p.m.Config.LogitScale; f != 1 {
+		p.s.Scale(dst, dst, f)
+	}
+	p.cache.decoding = "one launch"
 	return true
+}
+
+// decodeLayer describes a layer for one position.
+func (p *pass) decodeLayer(b *block) device.DecodeLayer {
+	a, from := b.Attn, &p.cache.layers[b.Attn.KVFrom]
+	l := device.DecodeLayer{
+		AttnNorm: b.preMixer.value, AttnPost: b.postMixer.value, FFNNorm: b.preFFN.value, FFNPost: b.postFFN.value,
+		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim,
+		QKV: b.qkv.weight, Bias: b.qkv.bias.value, QNorm: b.qNorm.value, KNorm: b.kNorm.value, VNorm: b.own && a.VNorm, VIsK: b.own && a.VIsK,
+		QBeta: a.QBeta, QLength: a.QLength,
+		Cache: from.rows, Shared: !b.own, Row: from.held, Keys: from.held + 1, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
+		O: b.o.weight, OBias: b.o.bias.value, GateUp: b.gateUp.weight, Down: b.down.weight, Act: b.act(), Residual: b.Residual,
+	}
+	if a.Rope >= 0 {
+		l.Rope = p.m.table(a.Rope, p.cache.class)
+	}
+	if a.Window > 0 && l.Keys > a.Window {
+		l.First, l.Keys = l.Keys-a.Window, a.Window
+	}
+	if b.ple > 0 {
+		l.PerLayer = &device.DecodePerLayer{
+			Gate: b.pleGate.weight, Project: b.pleOut.weight, Norm: b.pleNorm.value, Input: p.p.ColRange(b.index*b.ple, (b.index+1)*b.ple),
+		}
+	}
+	if b.OutScale {
+		l.OutScale = float64(b.outScale[0])
+	}
+	return l
 }
 
 // NextLogits writes the logits over the first V ids that follow hidden [1, h] to host memory and waits.

@@ -1,14 +1,20 @@
 package model
 
 import (
-	"apr/arch"
+	"math"
+
 	"apr/device"
+	"apr/tensor"
 )
 
 // Tokens is what a forward pass reads: ids of Rows sequences of SeqLen positions each, I32 [Rows·SeqLen, 1].
+//
+// First and Positions, of the same shape or both zero, keep the documents of a sequence apart: where in its sequence the document
+// of a position begins, and how far the position is from there. A document then gives what it gives alone.
 type Tokens struct {
-	IDs          device.Tensor
-	Rows, SeqLen int
+	IDs              device.Tensor
+	Rows, SeqLen     int
+	First, Positions device.Tensor
 }
 
 // n returns the number of positions.
@@ -16,73 +22,163 @@ func (t Tokens) n() int { return t.Rows * t.SeqLen }
 
 // Slice returns sequences [lo,hi).
 func (t Tokens) Slice(lo, hi int) Tokens {
-	return Tokens{IDs: t.IDs.RowRange(lo*t.SeqLen, hi*t.SeqLen), Rows: hi - lo, SeqLen: t.SeqLen}
-}
-
-func (t Tokens) attn(a arch.Attention) device.Attn {
-	return device.Attn{
-		Batch: t.Rows, QLen: t.SeqLen, KLen: t.SeqLen, KStride: t.SeqLen,
-		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim,
+	part := Tokens{IDs: t.IDs.RowRange(lo*t.SeqLen, hi*t.SeqLen), Rows: hi - lo, SeqLen: t.SeqLen}
+	if !t.First.IsZero() {
+		part.First, part.Positions = t.First.RowRange(lo*t.SeqLen, hi*t.SeqLen), t.Positions.RowRange(lo*t.SeqLen, hi*t.SeqLen)
 	}
+	return part
 }
 
-// rotary is the rotary embedding, which all layers share.
-func (m *Model) rotary(seqLen, offset int, inverse bool) device.Rotary {
-	r := m.Config.Ropes[0]
-	return device.Rotary{HeadDim: r.HeadDim, Theta: r.Theta, SeqLen: seqLen, Offset: offset, Inverse: inverse}
+// pass is a forward over the layers. There is one arithmetic and three ways to store what it computes: training keeps what
+// its backward reads (Forward), inference reuses a few tensors for all layers (Hidden), and a cache holds the keys and
+// values of earlier positions (Extend).
+type pass struct {
+	m     *Model
+	s     device.Stream
+	t     Tokens
+	act   tensor.DType
+	cache *Cache        // of an Extend
+	delta device.Tensor // [n, h]: what a branch adds to the residual stream
+	p     device.Tensor // [n, layers·p]: per-layer embeddings
 }
 
-// Hidden writes the final normalised hidden states of every position to dst [n, h], keeping nothing:
-//
-//	x = embed(ids); per layer x += o(attention(rope(qkv(norm(x))))), x += down(swiglu(gateUp(norm(x)))); norm(x)
-//
-// It is the body of a teacher and of an evaluation.
-func (m *Model) Hidden(s device.Stream, dst device.Tensor, t Tokens) {
-	n, h := t.n(), m.Config.Hidden
-	a, width := m.shape()
-	temp := func(name string, cols int) device.Tensor {
-		return s.Temp(name, device.Scratch, dst.DType, n, cols)
+// stream is the residual stream between two branches: scale·(x + delta). The next norm does the adding.
+type stream struct {
+	x, delta device.Tensor
+	scale    float64 // 0: 1
+}
+
+// embed looks the ids up: x = EmbedScale·Emb[id].
+func (p *pass) embed(x device.Tensor) stream {
+	p.s.Embed(x, p.m.embed.weight, p.t.IDs)
+	if f := p.m.Config.EmbedScale; f != 1 {
+		p.s.Scale(x, x, f)
 	}
-	x, y, delta := temp("x", h), temp("y", h), temp("delta", h)
-	qkv, att := temp("qkv", qkvDim(a)), temp("attention", a.QDim())
-	gu, prod := temp("gate_up", 2*width), temp("swiglu", width)
+	return stream{x: x}
+}
 
-	s.Embed(x, m.embed, t.IDs)
+// normed ends the pending addition of v in sum, and returns what a branch reads: y = norm(v), or v itself without a norm.
+func (p *pass) normed(y, rstd, sum device.Tensor, v *stream, w vector) device.Tensor {
 	var none device.Tensor
-	pending := none // what the previous block adds to x; the next norm does the adding
-	for i := range m.layers {
-		l := &m.layers[i]
-		m.normed(s, y, none, x, pending, l.inputNorm)
-		m.attend(s, l, att, none, qkv, y, t)
-		s.MatMul(delta, att, l.o, none, false)
-		m.normed(s, y, none, x, delta, l.postNorm)
-		s.MatMulSwiGLU(prod, gu, y, l.gateUp, false)
-		s.MatMul(delta, prod, l.down, none, false)
-		pending = delta
+	if !v.delta.IsZero() && (v.scale != 0 || w.value.IsZero()) {
+		p.s.RMSNorm(none, none, sum, v.x, v.delta, none, p.m.Config.Eps)
+		if v.scale != 0 {
+			p.s.Scale(sum, sum, v.scale)
+		}
+		*v = stream{x: sum}
 	}
-	m.normed(s, dst, none, x, pending, m.norm)
-	s.Release(prod, gu, att, qkv, delta, y, x)
-}
-
-// normed adds delta to x (if there is one) and writes the norm of the sum to y.
-func (m *Model) normed(s device.Stream, y, rstd, x, delta, w device.Tensor) {
-	sum := x
-	if delta.IsZero() {
-		sum = delta
+	switch {
+	case w.value.IsZero():
+		return v.x
+	case v.delta.IsZero():
+		p.s.RMSNorm(y, rstd, none, v.x, none, w.value, p.m.Config.Eps)
+	default:
+		p.s.RMSNorm(y, rstd, sum, v.x, v.delta, w.value, p.m.Config.Eps)
+		*v = stream{x: sum}
 	}
-	s.RMSNorm(y, rstd, sum, x, delta, w, m.Config.Eps)
+	return y
 }
 
-// attend computes qkv = rope(y·Wᵀ+b) and att = attention(q, k, v), keeping lse if it is given.
-func (m *Model) attend(s device.Stream, l *layer, att, lse, qkv, y device.Tensor, t Tokens) {
-	a, _ := m.shape()
-	q, kv := a.QDim(), a.KVDim()
-	s.MatMul(qkv, y, l.qkv, l.qkvBias, false)
-	s.Rotate(qkv.ColRange(0, q+kv), m.rotary(t.SeqLen, 0, false)) // q and k are neighbours: one pass over both
-	s.Attention(att, lse, qkv.ColRange(0, q), qkv.ColRange(q, q+kv), qkv.ColRange(q+kv, q+2*kv), t.attn(a))
+// block runs one layer. Without keep gate and up are undefined afterwards.
+func (p *pass) block(b *block, k *acts, v stream, keep bool) stream {
+	y := p.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
+	v = p.mixer(b, k, v, y)
+	y = p.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
+	p.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), keep)
+	p.branch(b.down, b.postFFN, b.Residual, k.z2, k.rstdZ2, k.glu)
+	v.delta = p.delta
+	if b.ple > 0 {
+		v = p.perLayerBranch(b, k, v)
+	}
+	if b.OutScale {
+		v.scale = float64(b.outScale[0])
+	}
+	return v
 }
 
-// Logits writes the logits of hidden rows x [c, h] over the first dst.Cols ids to dst [c, V] float32.
+// mixer computes the branch of attention from its input y.
+func (p *pass) mixer(b *block, k *acts, v stream, y device.Tensor) stream {
+	p.attend(b, k, y)
+	p.branch(b.o, b.postMixer, b.Residual, k.z1, k.rstdZ1, k.att)
+	v.delta = p.delta
+	return v
+}
+
+// branch writes what a branch adds to the residual stream: delta = residual·post(w·a).
+func (p *pass) branch(w linear, post vector, residual float64, z, rstd, a device.Tensor) {
+	var none device.Tensor
+	if post.value.IsZero() {
+		w.forward(p.s, p.delta, a)
+	} else {
+		w.forward(p.s, z, a)
+		p.s.RMSNorm(p.delta, rstd, none, z, none, post.value, p.m.Config.Eps)
+	}
+	if residual != 1 {
+		p.s.Scale(p.delta, p.delta, residual)
+	}
+}
+
+// inference returns the tensors of all layers of a forward that keeps nothing, and x, the residual stream.
+func (p *pass) inference(w *workspace) (layers []acts, x device.Tensor) {
+	h := p.m.Config.Hidden
+	x = w.take("x", p.act, h)
+	y := w.take("y", p.act, h)
+	p.delta = w.take("delta", p.act, h)
+	layers = make([]acts, len(p.m.blocks))
+	for i := range layers {
+		b, k := &p.m.blocks[i], &layers[i]
+		*k = acts{x: x, y1: y, z1: y, x2: x, y2: y, z2: y, x3: x, z3: y}
+		switch {
+		case !b.own:
+			k.kv = layers[b.Attn.KVFrom].kv
+		case p.cache != nil:
+			k.kv = p.cache.layers[i].rows
+		case b.lends: // for all layers that read it
+			k.kv = p.s.Temp("kv", device.Scratch, p.act, w.n, 2*b.Attn.KVDim())
+			w.all = append(w.all, k.kv)
+		}
+		b.fill(k, RecomputeNone, h, p.act, false, w.take)
+	}
+	p.takePerLayer(w)
+	return layers, x
+}
+
+// Hidden writes the final hidden states of every position to dst [n, h], keeping nothing: the residual stream after all
+// layers, normalised, times the factor of the logits. It is the body of a teacher and of an evaluation.
+func (m *Model) Hidden(s device.Stream, dst device.Tensor, t Tokens) {
+	w := newWorkspace(s, t.n())
+	p := &pass{m: m, s: s, t: t, act: dst.DType}
+	layers, x := p.inference(w)
+	v := p.embed(x)
+	p.perLayer(w, &perLayerActs{}, v.x)
+	for i := range layers {
+		v = p.block(&m.blocks[i], &layers[i], v, false)
+	}
+	p.last(dst, device.Tensor{}, x, v)
+	w.release()
+}
+
+// last writes dst = LogitScale·norm(v), the final hidden states.
+func (p *pass) last(dst, rstd, sum device.Tensor, v stream) {
+	p.normed(dst, rstd, sum, &v, p.m.norm)
+	if f := p.m.Config.LogitScale; f != 1 {
+		p.s.Scale(dst, dst, f)
+	}
+}
+
+// Logits writes the logits of hidden rows x [c, h] over the first dst.Cols ids to dst [c, V] float32, soft-capped if the
+// model's are.
 func (m *Model) Logits(s device.Stream, dst, x device.Tensor) {
-	s.MatMul(dst, x, m.head, device.Tensor{}, false)
+	s.MatMul(dst, x, m.head.weight, device.Tensor{}, false)
+	if c := m.Config.FinalCap; c > 0 {
+		s.SoftCap(dst, dst, c)
+	}
+}
+
+// scoreScale returns the factor of scores as devices take it: 0 for that of the head's width.
+func scoreScale(scale float64, headDim int) float64 {
+	if scale == 1/math.Sqrt(float64(headDim)) {
+		return 0
+	}
+	return scale
 }

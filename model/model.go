@@ -15,50 +15,53 @@ type Model struct {
 	Config arch.Config
 	dev    device.Device
 
-	embed  device.Weight // [vocab, h]
-	head   device.Weight // [vocab, h]; the same as embed when tied
-	layers []layer
-	norm   device.Tensor // [1, h]
+	embed, head linear // [vocab, h]; one when tied
+	norm        vector // [1, h], the last one
+	blocks      []block
+	ropes       []rope
+	pleTable    linear // [ids, layers·p]
+	pleModel    linear // [layers·p, h]
+	pleNorm     vector // [1, p]
+
+	groups []group
+	fixed  map[string][]float32 // tensors that are stored but not trained, on the host; the trainable model and its views share them
 
 	// A trainable model has these; a frozen one never does.
-	params          []*device.Param
-	parts           []Part
-	embedParam      *device.Param
-	headParam       *device.Param // embedParam when tied
-	normParam       *device.Param
-	trainableLayers []layerParams
+	params []*device.Param
+	parts  []Part
 }
 
-// layer holds what the forward pass of one decoder layer reads.
-type layer struct {
-	inputNorm, postNorm device.Tensor // [1, h]
-	qkv                 device.Weight // [(heads + 2·kv)·d, h]: q, k, v stacked
-	qkvBias             device.Tensor // [1, (heads + 2·kv)·d]
-	o                   device.Weight // [h, heads·d]
-	gateUp              device.Weight // [2f, h]: gate, up stacked
-	down                device.Weight // [h, f]
+// newModel returns a model without its tensors.
+func newModel(dev device.Device, c arch.Config) *Model {
+	m := &Model{Config: c, dev: dev, blocks: newBlocks(c), ropes: newRopes(c), groups: groups(c), fixed: map[string][]float32{}}
+	for _, g := range m.groups {
+		if s := g.slots[0]; s.Fixed {
+			m.fixed[s.Name] = m.blocks[s.Layer].outScale
+		}
+	}
+	return m
 }
 
-// weight and vector return the place of a group's tensor.
-func (l *layer) weight(g group) *device.Weight {
-	return map[string]*device.Weight{qkvPart: &l.qkv, oPart: &l.o, gateUpPart: &l.gateUp, downPart: &l.down}[g.part]
-}
-
-func (l *layer) vector(g group) *device.Tensor {
-	return map[string]*device.Tensor{inputNormPart: &l.inputNorm, postNormPart: &l.postNorm, qkvBiasPart: &l.qkvBias}[g.part]
-}
-
-// layerParams are the trainable tensors behind a layer.
-type layerParams struct {
-	inputNorm, postNorm, qkv, qkvBias, o, gateUp, down *device.Param
-}
-
-// param returns the place of a group's parameter.
-func (l *layerParams) param(g group) **device.Param {
-	return map[string]**device.Param{
-		inputNormPart: &l.inputNorm, postNormPart: &l.postNorm, qkvPart: &l.qkv, qkvBiasPart: &l.qkvBias, oPart: &l.o,
-		gateUpPart: &l.gateUp, downPart: &l.down,
-	}[g.part]
+// place returns where the tensor of a group stands: a matrix or a vector.
+func (m *Model) place(g group) (*linear, *vector) {
+	s := g.slots[0]
+	switch {
+	case s.Layer >= 0:
+		return m.blocks[s.Layer].place(g.part)
+	case s.Role == arch.Embedding:
+		return &m.embed, nil
+	case s.Role == arch.Head:
+		return &m.head, nil
+	case s.Role == arch.PLETable:
+		return &m.pleTable, nil
+	case s.Role == arch.PLEModel:
+		return &m.pleModel, nil
+	case s.Name == "model.norm.weight":
+		return nil, &m.norm
+	case s.Role == arch.Norm:
+		return nil, &m.pleNorm
+	}
+	panic("model: no place for " + s.Name) // Computed accepted the description
 }
 
 // group is the slots that are one tensor on the device: q, k and v; their biases; gate and up; else one slot.
@@ -66,17 +69,6 @@ type group struct {
 	slots []arch.Slot
 	part  string // of a layer: the first slot's name within it
 }
-
-// The groups of a layer, by the name of their first slot.
-const (
-	inputNormPart = "input_layernorm.weight"
-	qkvPart       = "self_attn.q_proj.weight"
-	qkvBiasPart   = "self_attn.q_proj.bias"
-	oPart         = "self_attn.o_proj.weight"
-	postNormPart  = "post_attention_layernorm.weight"
-	gateUpPart    = "mlp.gate_proj.weight"
-	downPart      = "mlp.down_proj.weight"
-)
 
 // stack says which group a slot belongs to, by the role of the group's first slot; "": one of its own.
 func stack(s arch.Slot) arch.Role {
@@ -155,15 +147,4 @@ func (m *Model) Params() []*device.Param { return m.params }
 func (m *Model) Parts() []Part { return m.parts }
 
 // Head returns the output matrix and, for a trainable model, the parameter behind it.
-func (m *Model) Head() (device.Weight, *device.Param) { return m.head, m.headParam }
-
-// shape is what every layer has; the description may have layers of several shapes, which are not computed yet.
-func (m *Model) shape() (a arch.Attention, width int) {
-	if len(m.Config.Layers) == 0 { // of a canary: one layer less
-		return arch.Attention{HeadDim: 2, Heads: 1, KVHeads: 1}, 1
-	}
-	return m.Config.Layers[0].Attn, m.Config.Layers[0].FFN.Width
-}
-
-// qkvDim is the width of q, k and v together.
-func qkvDim(a arch.Attention) int { return a.QDim() + 2*a.KVDim() }
+func (m *Model) Head() (device.Weight, *device.Param) { return m.head.weight, m.head.param }

@@ -40,7 +40,7 @@ func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
 		}
 		out = append(out, src)
 	}
-	return out
+	return append(out, m.FixedSources()...)
 }
 
 // shiftedSource adds d to every value of a source of float32.

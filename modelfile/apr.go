@@ -2,8 +2,8 @@ package modelfile
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
-	"slices"
 
 	"apr/arch"
 	"apr/format/aprfile"
@@ -178,6 +178,15 @@ func aprOutline(m *aprfile.Metadata, path string) (tokenizer.Outline, error) {
 	return tokenizer.OutlineData(path, d)
 }
 
+// reason is what an error says, without its place.
+func reason(err error) string {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return f.Msg
+	}
+	return err.Error()
+}
+
 // aprData reads the flat form of the tokenizer.
 func aprData(m *aprfile.Metadata, path string) (d tokenizer.Data, err error) {
 	t, ok, err := m.Tokenizer()
@@ -187,8 +196,8 @@ func aprData(m *aprfile.Metadata, path string) (d tokenizer.Data, err error) {
 	if !ok {
 		return d, fault.In(fault.Load, path, "holds no tokenizer").WithID("E-MODEL-010")
 	}
-	if !slices.Contains([]string{"", "bpe", "gpt2", "llama", "gemma4"}, t.ModelType) {
-		return d, fault.In(fault.Format, path, "tokenizer of type %q is not supported; supported: bpe, gpt2, llama, gemma4", t.ModelType).WithID("E-MODEL-011")
+	if err := tokenizer.CheckModel(t.ModelType); err != nil {
+		return d, fault.In(fault.Format, path, "%s", reason(err)).WithID("E-MODEL-011")
 	}
 	var scores []float32
 	for _, s := range t.Scores {
@@ -209,7 +218,7 @@ func aprData(m *aprfile.Metadata, path string) (d tokenizer.Data, err error) {
 	}
 	pre := t.PreType
 	if pre == "" {
-		pre = "qwen2"
+		pre = tokenizer.DefaultPreType
 	}
 	return tokenizer.Data{
 		Vocabulary: t.Vocabulary, Merges: t.Merges, TokenType: kinds, PreType: pre, Model: t.ModelType, Scores: scores, Settings: t.Settings,

@@ -16,13 +16,13 @@ const (
 )
 
 // ReadConfig reads a Hugging Face config.json, and the ids that end a text from the generation_config.json beside it, if
-// there is one; see arch.Parse.
-func ReadConfig(path string) (arch.Config, error) {
+// there is one; see arch.Parse. Keys in allow are accepted unread.
+func ReadConfig(path string, allow ...string) (arch.Config, error) {
 	text, err := readfile.String(path, maxConfigBytes)
 	if err != nil {
 		return arch.Config{}, err
 	}
-	var opt arch.Options
+	opt := arch.Options{AllowKeys: allow}
 	beside := filepath.Join(filepath.Dir(path), generationFile)
 	if _, err := os.Lstat(beside); filepath.Base(path) == "config.json" && !errors.Is(err, fs.ErrNotExist) {
 		opt.GenerationPath = beside

@@ -13,10 +13,11 @@ import (
 type grid struct {
 	group, steps int
 	fromZero     bool
+	other        func(bounds []quant.Rounding, values []float32, precision float64) bool // finds what has no common step
 }
 
-// grids are those of Q4_K and Q5_K; of Q6_K; of Q4_0, Q5_0 and Q8_0.
-var grids = []grid{{32, 31, false}, {16, 32, true}, {32, 127, true}}
+// grids are those of Q4_K and Q5_K; of Q6_K; of Q4_0, Q5_0 and Q8_0; of IQ4_NL and IQ4_XS; of 8-bit floats.
+var grids = []grid{{32, 31, false, nil}, {16, 32, true, nil}, {32, 127, true, nil}, {32, 0, true, findTable}, {32, 0, true, findFloats}}
 
 // ungridded is the part of the groups that may lie on no grid: those of one value, or of blocks whose scale is nearly zero.
 const ungridded = 1e-3
@@ -43,6 +44,9 @@ func (s *stretch) gridded(g grid) (*stretch, bool) {
 
 // find finds the widest step of a group and sets the bounds of its values, which are off by precision, relative to each.
 func (g grid) find(bounds []quant.Rounding, values []float32, precision float64) bool {
+	if g.other != nil {
+		return g.other(bounds, values, precision)
+	}
 	lo, hi := float64(values[0]), float64(values[0])
 	for _, v := range values {
 		lo, hi = min(lo, float64(v)), max(hi, float64(v))
@@ -84,6 +88,103 @@ func onSteps(values []float32, from, step, precision float64) bool {
 		}
 		said++
 		if !(math.Abs(q-math.Round(q)) <= off) {
+			return false
+		}
+	}
+	return 4*said >= len(values)
+}
+
+// extreme returns the value of the largest magnitude; 0 if that is not finite.
+func extreme(values []float32) (x float64) {
+	for _, v := range values {
+		if a := math.Abs(float64(v)); a > math.Abs(x) || a != a {
+			x = float64(v)
+		}
+	}
+	if math.IsInf(x, 0) || x != x {
+		return 0
+	}
+	return x
+}
+
+// findTable is find for values that are a scale times the values of IQ4's table.
+func findTable(bounds []quant.Rounding, values []float32, precision float64) bool {
+	x := extreme(values)
+	for code := range 16 {
+		scale := x / float64(quant.IQ4Value(code))
+		if !(math.Abs(scale) > 0) || !onTable(values, scale, precision) {
+			continue
+		}
+		for i, v := range values {
+			off := float32(2 * precision * math.Abs(float64(v)))
+			bounds[i] = quant.IQ4Rounding(float64(v), scale)
+			bounds[i].Below, bounds[i].Above = bounds[i].Below+off, bounds[i].Above+off
+		}
+		return true
+	}
+	return false
+}
+
+// onTable reports whether all values are values of the table times a scale, which is that of one of them.
+func onTable(values []float32, scale, precision float64) bool {
+	for _, v := range values {
+		q, near := float64(v)/scale, false
+		for code := range 16 {
+			want := float64(quant.IQ4Value(code))
+			near = near || math.Abs(q-want) <= 2*precision*math.Abs(want)
+		}
+		if !near {
+			return false
+		}
+	}
+	return true
+}
+
+// findFloats is find for values that are a scale times floats of 4 significant bits.
+func findFloats(bounds []quant.Rounding, values []float32, precision float64) bool {
+	reach := math.Abs(extreme(values))
+	if !(reach > 0) {
+		return false
+	}
+	for k := 8.0; k < 16; k++ { // significand of the largest
+		if !onFloats(values, reach/k, precision) {
+			continue
+		}
+		for i, v := range values {
+			a := math.Abs(float64(v))
+			significand, _ := onFloat(a * k / reach)
+			step := max(a/significand, reach*0x1p-15)                 // the smallest floats have fewer bits
+			half := float32(step/2 + float64((2*precision+0x1p-8)*a)) // scales may have been rounded to bf16 later
+			bounds[i] = quant.Rounding{Below: half, Above: half, Step: float32(step)}
+			if a >= reach*(1-0x1p-8) { // may have been clipped
+				bounds[i].Below, bounds[i].Above = float32(reach), float32(reach)
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// onFloat returns the significand of q, a whole number from 8 to 15, and how far q is from it.
+func onFloat(q float64) (whole, off float64) {
+	frac, _ := math.Frexp(q)
+	whole = math.Round(16 * frac)
+	off = math.Abs(16*frac - whole)
+	if whole == 16 { // the next power of two
+		whole = 8
+	}
+	return whole, off
+}
+
+// onFloats reports whether all values are unit times floats of 4 significant bits. A quarter must say something: zeros do not.
+func onFloats(values []float32, unit, precision float64) bool {
+	said := 0
+	for _, v := range values {
+		if v == 0 {
+			continue
+		}
+		said++
+		if _, off := onFloat(math.Abs(float64(v)) / unit); !(off <= 16*2*precision) {
 			return false
 		}
 	}

@@ -277,7 +277,11 @@ func judge(x, y *stretchReader, lo, hi int) finding {
 	case t.same():
 		f.relation = Same
 	case roundedOne(a, b):
-		f.relation, f.rounding = Derived, finer(a, b)
+		f.relation, f.rounding = Derived, finer(a, b, x.t.Held().DType, y.t.Held().DType)
+	case x.decodes() && encodesAs(a, b):
+		f.relation, f.rounding = Derived, fmt.Sprintf("%s of %s", b.dtype, x.t.Held().DType)
+	case y.decodes() && encodesAs(b, a):
+		f.relation, f.rounding = Derived, fmt.Sprintf("%s of %s", a.dtype, y.t.Held().DType)
 	default:
 		if how := cmp.Or(expanded(a, b), recodings(a, b)); how != "" {
 			f.relation, f.rounding = Derived, how
@@ -287,13 +291,13 @@ func judge(x, y *stretchReader, lo, hi int) finding {
 }
 
 // finer says which stretch is the rounded one.
-func finer(a, b *stretch) string {
+func finer(a, b *stretch, of, to tensor.DType) string {
 	var x, y float64
 	for i := range a.bounds {
 		x, y = x+float64(a.bounds[i].Step), y+float64(b.bounds[i].Step)
 	}
 	if x < y {
-		a, b = b, a
+		of, to = to, of
 	}
-	return fmt.Sprintf("%s of %s", a.dtype, b.dtype)
+	return fmt.Sprintf("%s of %s", of, to)
 }

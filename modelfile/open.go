@@ -59,8 +59,8 @@ func (c *Container) Outline() (tokenizer.Outline, error) {
 }
 
 // OpenContainer opens a Hugging Face folder, a safetensors file with config.json beside it, an .apr file, a GGUF
-// file, or a folder with one. What a file is, is found by its content.
-func OpenContainer(path string) (*Container, error) {
+// file, or a folder with one. What a file is, is found by its content. Keys of config.json in allow are accepted unread.
+func OpenContainer(path string, allow ...string) (*Container, error) {
 	f, kind, err := format.Open(path)
 	if err != nil {
 		return nil, err
@@ -78,13 +78,15 @@ func OpenContainer(path string) (*Container, error) {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			dir = path // not where a link of a hub cache leads
 		}
-		c.ReadConfig = func() (arch.Config, error) { return ReadConfig(filepath.Join(dir, "config.json")) }
-		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir) }
-		c.ReadOutline = func() (tokenizer.Outline, error) { return hfOutline(dir) }
+		c.ReadConfig = func() (arch.Config, error) { return ReadConfig(filepath.Join(dir, "config.json"), allow...) }
+		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir, c.ReadConfig) }
+		c.ReadOutline = func() (tokenizer.Outline, error) { return hfOutline(dir, c.ReadConfig) }
 		if text, ok := f.Metadata()[SafetensorsKey]; ok {
 			c.ReadConfig = func() (arch.Config, error) { return embeddedConfig(f, text) }
 			c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return embeddedTokenizer(f, text) }
 			c.ReadOutline = nil
+		} else if err := c.dequantise(f, dir); err != nil {
+			return nil, errors.Join(err, f.Close())
 		}
 	case *gguf.File:
 		c.Warnings = f.Warnings()
@@ -110,12 +112,12 @@ func (c *Container) see() {
 
 // hfTokenizer loads the tokenizer of a Hugging Face folder. Without tokenizer_config.json the end-of-text id is that
 // of the configuration.
-func hfTokenizer(dir string) (*tokenizer.Tokenizer, error) {
+func hfTokenizer(dir string, config func() (arch.Config, error)) (*tokenizer.Tokenizer, error) {
 	tok, err := tokenizer.Load(dir)
 	if err != nil || tok.EOS() != tokenizer.None {
 		return tok, err
 	}
-	c, err := ReadConfig(filepath.Join(dir, "config.json"))
+	c, err := config()
 	if err != nil || len(c.EOS) == 0 {
 		return tok, err
 	}
@@ -125,12 +127,12 @@ func hfTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 }
 
 // hfOutline is the outline of what hfTokenizer loads.
-func hfOutline(dir string) (tokenizer.Outline, error) {
+func hfOutline(dir string, config func() (arch.Config, error)) (tokenizer.Outline, error) {
 	o, err := tokenizer.LoadOutline(dir)
 	if err != nil || o.EOS != tokenizer.None {
 		return o, err
 	}
-	c, err := ReadConfig(filepath.Join(dir, "config.json"))
+	c, err := config()
 	if err == nil && len(c.EOS) > 0 {
 		o.EOS = int32(c.EOS[0])
 	}
@@ -152,8 +154,8 @@ type Files struct {
 }
 
 // Open opens a model to use it; see OpenContainer for what can be opened.
-func Open(path string) (*Files, error) {
-	c, err := OpenContainer(path)
+func Open(path string, allow ...string) (*Files, error) {
+	c, err := OpenContainer(path, allow...)
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +188,11 @@ func HasNoTokenizer(err error) bool {
 	return errors.As(err, &f) && slices.Contains([]string{"E-FILE-001", "E-MODEL-010", "E-TOK-020"}, f.ID)
 }
 
-// Bytes returns the payload bytes of all tensors.
+// Bytes returns the payload bytes of all tensors, as the files hold them.
 func (f *Files) Bytes() int64 {
 	var n int64
 	for _, t := range f.File.Tensors() {
-		n += t.Size
+		n += t.Held().Size
 	}
 	return n
 }

@@ -31,6 +31,10 @@ func (f *Files) stretches(name string) (*stretchReader, error) {
 	return r, nil
 }
 
+// decodes reports whether the file holds 8-bit floats. Under one scale they have so few values that the errors of rounding them
+// again are not spread, but nothing that was trained lies on them: that all values are met says enough.
+func (r *stretchReader) decodes() bool { return r.t.Held().DType == tensor.F8_E4M3 }
+
 // stretch is some rows of a tensor.
 type stretch struct {
 	values []float32
@@ -58,7 +62,13 @@ func (r *stretchReader) rows(s *stretch, from, to, row int) error {
 			return err
 		}
 		tensor.Widen(values, raw, d)
-		floatBounds(bounds, values, d)
+		if of, ok := r.t.ReaderAt.(interface {
+			Roundings(dst []quant.Rounding, values []float32, first int64)
+		}); ok { // decoded on the way
+			of.Roundings(bounds, values, first)
+		} else {
+			floatBounds(bounds, values, d)
+		}
 	case d == tensor.AprQ8:
 		scale, err := r.bytes(0, 4)
 		if err != nil {
@@ -124,7 +134,7 @@ func (s *stretch) recoded(d tensor.DType) (*stretch, bool) {
 		return out, true
 	}
 	size, ok := quant.PackedLen(len(s.values), d)
-	if s.cols%d.BlockLen() != 0 || !ok {
+	if s.cols%d.BlockLen() != 0 || !ok || !quant.CanQuantize(d) {
 		return nil, false
 	}
 	raw := make([]byte, size)

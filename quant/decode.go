@@ -85,6 +85,10 @@ func decodeGroups(dst []float32, src []byte, g int, d tensor.DType) {
 		decodeQ6K(dst, src, g)
 	case tensor.AprQ4:
 		decodeAprQ4(dst, src, g)
+	case tensor.IQ4_NL:
+		decodeIQ4NL(dst, src, g)
+	case tensor.IQ4_XS:
+		decodeIQ4XS(dst, src, g)
 	}
 }
 

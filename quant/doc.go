@@ -1,5 +1,5 @@
 // Package quant encodes and decodes the block formats of quantised weights: Q4_K, Q5_K, Q6_K, Q8_0, Q4_0 and Q5_0 of
-// GGML, and aprender's AprQ4 and AprQ8 (decoded only).
+// GGML. Its IQ4_NL and IQ4_XS, aprender's AprQ4 and AprQ8, and matrices of 8-bit floats with scales ([FP8]) are decoded only.
 //
 // # Concept
 //
@@ -11,6 +11,8 @@
 //	Q8_0, AprQ8       x = d·q                 q in −128…127 (AprQ8: d is a float32 and serves the whole tensor)
 //	Q4_0, AprQ4       x = d·(q − 8)           q in 0…15
 //	Q5_0              x = d·(q − 16)          q in 0…31
+//	IQ4_NL            x = d·v[q]              q in 0…15, v a table of −127…113
+//	IQ4_XS            x = (d·sc)·v[q]         sc in −32…31 per 32 elements
 //
 // Every operation is a float32 operation rounded on its own, in the order of the parentheses; no product is fused with
 // the subtraction. So decoding gives the same bits on every processor, and the bits of GGML's reference.

@@ -48,7 +48,7 @@ func Quantize(dst []byte, src []float32, d tensor.DType) error {
 	return nil
 }
 
-// CanQuantize reports whether Quantize encodes d.
+// CanQuantize reports whether Quantize encodes d: the types of IQ4 and those of aprender are decoded only.
 func CanQuantize(d tensor.DType) bool { return d >= tensor.Q4_0 && d <= tensor.Q6_K }
 
 func encodeBlock(dst []byte, src []float32, d tensor.DType) {

@@ -16,7 +16,7 @@ import (
 
 // blockTypes are all types whose payload is a plain sequence of blocks.
 var blockTypes = []tensor.DType{
-	tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.AprQ4,
+	tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.AprQ4, tensor.IQ4_NL, tensor.IQ4_XS,
 }
 
 // refElement is element i of block b, written down from the format's equations one element at a time.
@@ -56,6 +56,13 @@ func refElement(d tensor.DType, b []byte, i int) float32 {
 			scale = 0
 		}
 		return scale * float32(int(b[2+i/2]>>(4*(i%2))&15)-8)
+	case tensor.IQ4_NL, tensor.IQ4_XS:
+		v := []float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+		if d == tensor.IQ4_NL {
+			return f16(0) * v[b[2+l%16]>>(4*(l/16))&15]
+		}
+		sc := int(b[4+j/2]>>(4*(j%2))&15) | int(binary.LittleEndian.Uint16(b[2:])>>(2*j)&3)<<4
+		return float32(f16(0)*float32(sc-32)) * v[b[8+16*j+l%16]>>(4*(l/16))&15]
 	}
 	panic("no reference for " + d.String())
 }

@@ -15,7 +15,7 @@ import (
 // width of the whole range.
 type Rounding struct {
 	Below, Above float32
-	Step         float32 // distance of neighbouring values; 0 if the block has only one
+	Step         float32 // distance of neighbouring values, the mean of both where it varies; 0 if the block has only one
 }
 
 // grid is what the elements of a group share: they are step·q − min with q in low…high. slack is how far the scale that q
@@ -24,6 +24,7 @@ type grid struct {
 	step, min, slack float64
 	low, high        float64
 	unit             float64 // smallest step above 0 that the block could have had
+	values           bool    // elements are step·iq4Values[q], step of either sign
 }
 
 // gridLen is the number of elements that share a grid in every block type.
@@ -40,7 +41,11 @@ func Roundings(dst []Rounding, values []float32, src []byte, d tensor.DType) {
 		hi := min(lo+gridLen, len(dst))
 		g := gridOf(src, lo/gridLen, d)
 		for i := lo; i < hi; i++ {
-			dst[i] = g.rounding(float64(values[i]))
+			if g.values {
+				dst[i] = g.nearest(float64(values[i]))
+			} else {
+				dst[i] = g.rounding(float64(values[i]))
+			}
 		}
 	}
 }
@@ -62,6 +67,48 @@ func (g *grid) rounding(x float64) Rounding {
 		r.Above = float32(reach)
 	}
 	return r
+}
+
+// nearest is rounding where the values of codes are a table: the bounds are the middles between neighbours.
+func (g *grid) nearest(x float64) Rounding {
+	const first, last = 0, len(iq4Values) - 1
+	scale := math.Abs(g.step)
+	noise := 4e-7 * (math.Abs(x) + scale)
+	reach := float32(float64(float64(iq4Values[last]-iq4Values[first])*(scale+g.unit)) + noise)
+	if !(scale > 0) {
+		return Rounding{Below: reach, Above: reach}
+	}
+	q, i := x/g.step, first
+	for i < last && q > float64(iq4Values[i]+iq4Values[i+1])/2 {
+		i++
+	}
+	off := float64(g.slack*math.Abs(q)) + noise
+	below, above := reach, reach
+	var step float64
+	if i > first {
+		half := scale * float64(iq4Values[i]-iq4Values[i-1]) / 2
+		below, step = float32(half+off), step+half
+	}
+	if i < last {
+		half := scale * float64(iq4Values[i+1]-iq4Values[i]) / 2
+		above, step = float32(half+off), step+half
+	}
+	if i == first || i == last {
+		step *= 2
+	}
+	if g.step < 0 {
+		below, above = above, below
+	}
+	return Rounding{Below: below, Above: above, Step: float32(step)}
+}
+
+// IQ4Value returns the number that a code of IQ4_NL and IQ4_XS stands for, 0 ≤ code < 16.
+func IQ4Value(code int) int { return iq4Values[code] }
+
+// IQ4Rounding returns the bounds of a value x of IQ4_NL or IQ4_XS whose group has this scale.
+func IQ4Rounding(x, scale float64) Rounding {
+	g := grid{step: scale, values: true, slack: halfError(scale)}
+	return g.nearest(x)
 }
 
 // leastHalf is the smallest positive half.
@@ -96,6 +143,12 @@ func gridOf(src []byte, k int, d tensor.DType) grid {
 	case tensor.Q5_0:
 		s := float64(half(block))
 		return symmetricGrid(s, 16, leastHalf, halfError(s))
+	case tensor.IQ4_NL:
+		s := float64(half(block))
+		return grid{step: s, values: true, unit: leastHalf, slack: halfError(s)}
+	case tensor.IQ4_XS:
+		s, sc := float64(half(block)), float64(scaleIQ4XS(block, k%(superblock/gridLen)/2))
+		return grid{step: s * sc, values: true, unit: max(math.Abs(s), leastHalf), slack: halfError(s) * math.Abs(sc)}
 	case tensor.AprQ8:
 		s := float64(math.Float32frombits(binary.LittleEndian.Uint32(src)))
 		return grid{step: math.Abs(s), low: -127, high: 127}

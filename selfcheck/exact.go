@@ -49,7 +49,11 @@ func ExactStep(student, teacher *ref.Net, b corpus.Batch, vocab int, spec device
 		for i, id := range row.Tokens {
 			ids[i] = int(id)
 		}
-		trace := student.Forward(ids, 1)
+		var starts []int
+		for _, at := range row.Starts {
+			starts = append(starts, int(at))
+		}
+		trace := student.ForwardDocuments(ids, 1, starts)
 		var kept, targets []int
 		for i, on := range row.Mask {
 			if on != 0 {
@@ -59,7 +63,7 @@ func ExactStep(student, teacher *ref.Net, b corpus.Batch, vocab int, spec device
 		z := ref.Embed(trace.Logits.ColRange(0, vocab), kept)
 		var t ref.Mat
 		if teacher != nil {
-			t = ref.Embed(teacher.Forward(ids, 1).Logits.ColRange(0, vocab), kept)
+			t = ref.Embed(teacher.ForwardDocuments(ids, 1, starts).Logits.ColRange(0, vocab), kept)
 		}
 		var dz ref.Mat
 		parts[r].sums, dz = ref.Loss(z, t, targets, invN, spec)

@@ -3,6 +3,8 @@ package selfcheck
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,7 +60,11 @@ func (w wrong) NewStream() device.Stream { return w.make(w.Device.NewStream()) }
 type badRotary struct{ device.Stream } // another base
 
 func (b badRotary) Rotate(x device.Tensor, r device.Rotary) {
-	r.Theta *= 1.01
+	other := &device.Frequencies{Inv: slices.Clone(r.Table.Inv), Factor: r.Table.Factor}
+	for i := range other.Inv {
+		other.Inv[i] *= math.Pow(1.01, -float64(i)/float64(len(other.Inv)))
+	}
+	r.Table = other
 	b.Stream.Rotate(x, r)
 }
 

@@ -24,7 +24,7 @@ var (
 
 // tinyTokenizer has a token for each byte, end-of-text, and a few merges.
 func tinyTokenizer() (*tokenizer.Tokenizer, error) {
-	d := tokenizer.Data{PreType: "qwen2", BOS: tokenizer.None, EOS: 256, Pad: tokenizer.None}
+	d := tokenizer.Data{PreType: tokenizer.DefaultPreType, BOS: tokenizer.None, EOS: 256, Pad: tokenizer.None}
 	next := rune(256)
 	for b := range 256 { // the printable form of bytes that byte-level vocabularies use
 		r := rune(b)

@@ -48,6 +48,20 @@ func F32ToF16(f float32) uint16 {
 	return sign | uint16((u-0x38000000+0xfff+(u>>13)&1)>>13)
 }
 
+// F8E4M3ToF32 widens an 8-bit float of 4 exponent and 3 mantissa bits, exactly: the largest is 448, 0x7f and 0xff are NaN, and
+// there is no infinity ("e4m3fn").
+func F8E4M3ToF32(b uint8) float32 {
+	sign := uint32(b&0x80) << 24
+	exp, man := uint32(b>>3)&15, uint32(b&7)
+	switch {
+	case exp == 15 && man == 7:
+		return math.Float32frombits(sign | 0x7fc00000)
+	case exp == 0: // zero or subnormal: man·2⁻⁹
+		return math.Float32frombits(math.Float32bits(float32(man)*0x1p-9) | sign)
+	}
+	return math.Float32frombits(sign | (exp+120)<<23 | man<<20)
+}
+
 // Widen decodes plain little-endian elements of src (F32, F64, F16 or BF16) into dst; len(dst) elements are read.
 // It panics if d is none of these or src is too short: callers check types first.
 func Widen(dst []float32, src []byte, d DType) {

@@ -39,6 +39,9 @@ const (
 	Q6_K
 	AprQ4 // aprender's 32-element 4-bit block; see quant
 	AprQ8 // one float32 scale, then int8 for the whole tensor; see quant
+	IQ4_NL
+	IQ4_XS
+	F8_E4M3 // 8 bits: 4 of exponent, 3 of mantissa, no infinity; a weight of it has scales beside it, see quant.FP8
 )
 
 type dtypeInfo struct {
@@ -54,6 +57,7 @@ var dtypes = [...]dtypeInfo{
 	Q4_0: {"q4_0", 32, 18}, Q5_0: {"q5_0", 32, 22}, Q8_0: {"q8_0", 32, 34},
 	Q4_K: {"q4_k", 256, 144}, Q5_K: {"q5_k", 256, 176}, Q6_K: {"q6_k", 256, 210},
 	AprQ4: {"aprq4", 32, 18}, AprQ8: {"aprq8", 1, 1},
+	IQ4_NL: {"iq4_nl", 32, 18}, IQ4_XS: {"iq4_xs", 256, 136}, F8_E4M3: {"f8_e4m3", 1, 1},
 }
 
 // String returns the lower-case name, such as "bf16" or "q4_k".
@@ -81,9 +85,9 @@ func (d DType) BlockLen() int { return dtypes[d].block }
 func (d DType) BlockBytes() int { return dtypes[d].bytes }
 
 // IsQuantized reports whether d packs several elements into a block.
-func (d DType) IsQuantized() bool { return d >= Q4_0 && d <= AprQ8 }
+func (d DType) IsQuantized() bool { return d >= Q4_0 && d <= IQ4_XS }
 
-// IsFloat reports whether d is a plain floating-point type.
+// IsFloat reports whether d is a plain floating-point type whose elements are the values: F8_E4M3 is not one.
 func (d DType) IsFloat() bool { return d >= F32 && d <= BF16 }
 
 // RowBytes returns the bytes of a row of n elements, whole blocks rounded up.
@@ -155,6 +159,14 @@ func (i Info) Equal(o Info) bool {
 type Stored struct {
 	Info
 	io.ReaderAt
+}
+
+// Held describes the tensor as its file holds it: other than Info where ReaderAt decodes on the way, and Info elsewhere.
+func (s Stored) Held() Info {
+	if d, ok := s.ReaderAt.(interface{ Held() Info }); ok {
+		return d.Held()
+	}
+	return s.Info
 }
 
 // File is an opened model file of any format.

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"apr/internal/fault"
@@ -102,6 +103,17 @@ func (d Data) start() (content, error) {
 func unknownModel(name string) *fault.Error {
 	return refuse("E-TOK-021", "model", "tokenizer of type %q is not supported; supported: %s", clip(name), strings.Join(models, ", "))
 }
+
+// CheckModel refuses a type of tokenizer that is not known; "" and "bpe" are byte-level BPE.
+func CheckModel(name string) error {
+	if name == "" || name == "bpe" || slices.Contains(models, name) {
+		return nil
+	}
+	return unknownModel(name)
+}
+
+// DefaultPreType is the pre-tokenizer of files that name none: they are Qwen2's.
+const DefaultPreType = "qwen2"
 
 // models are the types of tokenizers, by the names that GGUF gives them.
 var models = []string{"gpt2", "llama", "gemma4"}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	_ "embed"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -11,50 +13,30 @@ import (
 
 // random is a row of the table of families: a configuration with random weights.
 type random struct {
-	name      string   // of its config.json in families
-	tokenizer string   // a folder of testdata/tokenizers
-	noPrefix  bool     // Gemma's way with spaces
-	differs   string   // what llama.cpp computes otherwise; "": nothing
-	otherIDs  []int    // how many prompts may have other ids in llama.cpp
-	thin      bool     // few different rows
-	refused   []string // files of llama.cpp's quantizer that cannot be read, as their blocks do not move
-	deep      bool     // too many layers for TestFeaturesMatter
+	Name       string   `json:"name"`       // of its config.json in families
+	Title      string   `json:"title"`      // of the model, if not Name: llama.cpp wants a token <|endoftext|> of one that is called phi3
+	Tokenizer  string   `json:"tokenizer"`  // a folder of testdata/tokenizers
+	NoPrefix   bool     `json:"no_prefix"`  // the way with spaces of tokenizers that put none before a text
+	Differs    string   `json:"differs"`    // what llama.cpp computes otherwise; "": nothing
+	Unloadable bool     `json:"unloadable"` // llama.cpp refuses the file, as Differs says
+	OtherIDs   int      `json:"other_ids"`  // prompts that have other ids in llama.cpp
+	Refused    []string `json:"refused"`    // files of llama.cpp's quantizer that cannot be read, as their blocks do not move
+	Fixture    string   `json:"fixture"`    // the type of the file in testdata/gguf; "": none
+	Deep       bool     `json:"deep"`       // too many layers for TestFeaturesMatter
 
-	unloadable bool // llama.cpp refuses the file, as differs says
+	thin bool // few different rows
 }
 
-var randoms = []random{
-	{name: "qwen2", tokenizer: "qwen2"},
-	{name: "qwen3", tokenizer: "qwen2"},
-	{name: "qwen3_yarn", tokenizer: "qwen2-plain"},
-	{name: "llama", tokenizer: "llama-bpe"},
-	{name: "llama_linear", tokenizer: "mistral-scores"},
-	{name: "mistral", tokenizer: "mistral-scores"},
-	{name: "mistral_window", tokenizer: "mistral-scores", differs: "it has no windows in its architecture llama"},
-	{name: "ministral3", tokenizer: "tekken"},
-	{name: "smollm3", tokenizer: "llama-bpe"},
-	{name: "phi3", tokenizer: "mistral-scores"},
-	{name: "phi3_window", tokenizer: "mistral-scores", differs: "its windows of phi3 are switched off"},
-	{name: "phi3_long", tokenizer: "mistral-scores"},
-	{name: "phi3_short", tokenizer: "gpt-4o"},
-	{name: "olmo2", tokenizer: "dbrx"},
-	{name: "olmo3", tokenizer: "dbrx"},
-	{name: "granite", tokenizer: "refact"},
-	{name: "granitemoehybrid", tokenizer: "dbrx"},
-	{name: "granite_nope", tokenizer: "dbrx"},
-	{name: "gemma2", tokenizer: "mistral-scores", noPrefix: true},
-	{name: "gemma2_27b", tokenizer: "mistral-scores", noPrefix: true, deep: true},
-	{name: "gemma3", tokenizer: "mistral-scores", noPrefix: true},
-	{name: "gemma3_layers", tokenizer: "mistral-scores", noPrefix: true},
-	{name: "gemma4", tokenizer: "gemma", otherIDs: []int{1}},
-	{name: "gemma4_kv", tokenizer: "gemma", otherIDs: []int{1}},
-	{name: "gemma4_moe", tokenizer: "gemma", otherIDs: []int{1}},
-	{name: "qwen3_moe", tokenizer: "qwen2"},
-	{name: "qwen3_moe_mixed", tokenizer: "qwen2", unloadable: true, differs: "it needs experts in every layer, and divides their probabilities by their sum"},
-	{name: "gpt_oss", tokenizer: "gpt-4o"},
-	{name: "gpt_oss_exact", tokenizer: "gpt-4o", differs: "it rounds the ends of YaRN's ramp (truncate is false, as in the public models)"},
-	{name: "qwen3_5", tokenizer: "qwen35", refused: []string{"Q4_K_M", "IQ4_XS"}},
-}
+//go:embed models.json
+var modelsJSON []byte
+
+// randoms are the rows. They are data beside the configurations, for no code but arch's names a family.
+var randoms = func() (list []random) {
+	if err := json.Unmarshal(modelsJSON, &list); err != nil {
+		panic(err)
+	}
+	return list
+}()
 
 // prompts have more tokens than any window, digits, line breaks and characters of several bytes.
 var prompts = []string{
@@ -68,11 +50,6 @@ const (
 	length    = 256 // of llama.cpp's context, the least that it has
 	seed      = 1   // of the weights
 )
-
-// known returns the model of a name.
-func known(name string) random {
-	return randoms[slices.IndexFunc(randoms, func(m random) bool { return m.name == name })]
-}
 
 // judged lets llama.cpp continue prompts from file, and compares with j.
 func (p peer) judged(ctx context.Context, j *judged, file string, prompts []string) (comparison, error) {
@@ -97,7 +74,7 @@ func (p peer) judged(ctx context.Context, j *judged, file string, prompts []stri
 			return total, err
 		}
 		if len(made.tokens) < generated {
-			return total, fmt.Errorf("llama.cpp continues %q by %d tokens only", text, len(made.tokens))
+			return total, fmt.Errorf("the peer continues %q by %d tokens only", text, len(made.tokens))
 		}
 		one, err := j.compare(ids, made)
 		if err != nil {

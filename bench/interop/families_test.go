@@ -90,25 +90,25 @@ func changed(c arch.Config) map[string]arch.Config {
 func TestFeaturesMatter(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range randoms {
-		if m.deep {
+		if m.Deep {
 			continue
 		}
-		text, err := configs.ReadFile("families/" + m.name + ".json")
+		text, err := configs.ReadFile("families/" + m.Name + ".json")
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := arch.Parse(m.name+".json", string(text), arch.Options{})
+		c, err := arch.Parse(m.Name+".json", string(text), arch.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		tok, err := tokenizer.Load("../../testdata/tokenizers/" + m.tokenizer)
+		tok, err := tokenizer.Load("../../testdata/tokenizers/" + m.Tokenizer)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for name := range changed(c) {
 			seen[name] = true
 		}
-		t.Run(m.name, func(t *testing.T) {
+		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
 			net := &ref.Net{Arch: c, Params: map[string]ref.Mat{}}
 			params := randomModel(c, tok, false)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -17,17 +18,16 @@ import (
 
 const tokenizers = "testdata/tokenizers"
 
-// title is the name of the model's folder, and so of the model. llama.cpp does not load one that is called phi3 and has no
-// token <|endoftext|>.
-func (m random) title() string { return strings.ReplaceAll(m.name, "phi3", "phi_3") }
+// title is the name of the model's folder, and so of the model.
+func (m random) title() string { return cmp.Or(m.Title, m.Name) }
 
 // config returns the text of the model's config.json and what it describes.
 func (m random) config() (string, arch.Config, error) {
-	text, err := configs.ReadFile("families/" + m.name + ".json")
+	text, err := configs.ReadFile("families/" + m.Name + ".json")
 	if err != nil {
 		return "", arch.Config{}, err
 	}
-	c, err := arch.Parse(m.name+".json", string(text), arch.Options{})
+	c, err := arch.Parse(m.Name+".json", string(text), arch.Options{})
 	return string(text), c, err
 }
 
@@ -57,11 +57,11 @@ func (m random) folder(dir string) error {
 // tokenizerFiles copies the tokenizer; with Gemma's normaliser, pre-tokenizer and decoder if noPrefix is set.
 func (m random) tokenizerFiles(dir string) error {
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
-		data, err := os.ReadFile(filepath.Join(tokenizers, m.tokenizer, name))
+		data, err := os.ReadFile(filepath.Join(tokenizers, m.Tokenizer, name))
 		if err != nil {
 			return err
 		}
-		if m.noPrefix && name == "tokenizer.json" {
+		if m.NoPrefix && name == "tokenizer.json" {
 			if data, err = withoutPrefix(data); err != nil {
 				return err
 			}

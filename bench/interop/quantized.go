@@ -21,7 +21,7 @@ func (p peer) quantize(ctx context.Context, m random, file, scheme string) (bloc
 	if err == nil {
 		err = sameValues(blocks, expanded)
 	}
-	if err != nil || m.differs != "" {
+	if err != nil || m.Differs != "" {
 		return blocks, c, err
 	}
 	j, err := judge(blocks)

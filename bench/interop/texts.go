@@ -20,15 +20,15 @@ func (p peer) texts(ctx context.Context, w io.Writer, dir string) error {
 	fmt.Fprint(w, "\n| tokenizer | in GGUF | texts | same ids | a token that takes blanks beside it | not NFC | line breaks | others |\n|---|---|---|---|---|---|---|---|\n")
 	var done []string
 	for _, m := range randoms {
-		if m.unloadable || m.noPrefix || slices.Contains(done, m.tokenizer) {
+		if m.Unloadable || m.NoPrefix || slices.Contains(done, m.Tokenizer) {
 			continue
 		}
-		done = append(done, m.tokenizer)
+		done = append(done, m.Tokenizer)
 		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.title()+".gguf"))
 		if err != nil {
-			return fmt.Errorf("tokenizer %s: %w", m.tokenizer, err)
+			return fmt.Errorf("tokenizer %s: %w", m.Tokenizer, err)
 		}
-		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %d | %d | %d |\n", m.tokenizer, c.model, c.all, c.same, c.blanks, c.composed, c.breaks, c.others)
+		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %d | %d | %d |\n", m.Tokenizer, c.model, c.all, c.same, c.blanks, c.composed, c.breaks, c.others)
 	}
 	return nil
 }
@@ -49,6 +49,7 @@ func (p peer) countTexts(ctx context.Context, m random, file string) (c counts, 
 		return c, err
 	}
 	d := j.tok.Data()
+	pieces := d.PreType == d.Model // its merges are of characters, in llama.cpp of those in one line
 	c.model = strings.TrimSuffix(d.Model+", "+d.PreType, ", default")
 	s, err := p.serve(ctx, file, length)
 	if err != nil {
@@ -68,7 +69,7 @@ func (p peer) countTexts(ctx context.Context, m random, file string) (c counts, 
 			c.blanks++
 		case composes && !norm.NFC.IsNormalString(t.Text):
 			c.composed++
-		case d.Model == "gemma4" && strings.Contains(t.Text, "\n"):
+		case pieces && strings.Contains(t.Text, "\n"):
 			c.breaks++
 		default:
 			c.others++
@@ -85,7 +86,7 @@ type textCase struct {
 // cases returns the texts of a tokenizer, the added tokens that take blanks before or behind them, and whether it composes
 // characters.
 func (m random) cases() (list []textCase, greedy []string, composes bool, err error) {
-	f, err := os.Open(filepath.Join(tokenizers, m.tokenizer, "cases.json.gz"))
+	f, err := os.Open(filepath.Join(tokenizers, m.Tokenizer, "cases.json.gz"))
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -110,7 +111,7 @@ func (m random) cases() (list []textCase, greedy []string, composes bool, err er
 			Right   bool   `json:"rstrip"`
 		} `json:"added_tokens"`
 	}
-	data, err := os.ReadFile(filepath.Join(tokenizers, m.tokenizer, "tokenizer.json"))
+	data, err := os.ReadFile(filepath.Join(tokenizers, m.Tokenizer, "tokenizer.json"))
 	if err != nil {
 		return nil, nil, false, err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"apr/arch"
 	"apr/bench"
 	"apr/device"
 	"apr/generate"
@@ -23,6 +24,7 @@ import (
 
 // benchOptions are the options of apr bench.
 type benchOptions struct {
+	allowKeys                      []string // of config.json
 	file, kd, prompt, shape        string
 	backend, dtype, recompute      string
 	warmup, iterations, maxTokens  int
@@ -40,8 +42,8 @@ func benchCommand() *cli.Command {
 	return &cli.Command{
 		Name: "bench", Short: "Measure generation or a distillation step",
 		Long: "FILE alone: greedy generation. With --kd TEACHER: whole optimiser steps on random tokens, FILE being the student, or a\n" +
-			"config.json for a student of random weights. With --shape TEACHER:STUDENT: steps of published shapes (qwen2.5-0.5b,\n" +
-			"qwen2.5-1.5b, qwen2.5-7b) with random weights, which need no files.",
+			"config.json for a student of random weights. With --shape TEACHER:STUDENT: steps of published shapes with random\n" +
+			"weights, which need no files: " + publishedShapes(),
 		Example: "apr bench student.apr --max-tokens 64\n" +
 			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256\n" +
 			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024",
@@ -72,8 +74,27 @@ func benchCommand() *cli.Command {
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "on a GPU: three more steps, with the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
 		},
-		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runBench(ctx, e, o) },
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			o.allowKeys = e.AllowConfigKeys
+			return runBench(ctx, e, o)
+		},
 	}
+}
+
+// publishedShapes lists the names of --shape, a few to a line.
+func publishedShapes() string {
+	var b strings.Builder
+	for i, name := range arch.PublishedNames() {
+		switch {
+		case i == 0:
+		case i%9 == 0:
+			b.WriteString(",\n")
+		default:
+			b.WriteString(", ")
+		}
+		b.WriteString(name)
+	}
+	return b.String() + "."
 }
 
 // benchResult is the JSON of apr bench.
@@ -216,7 +237,7 @@ func (o *benchOptions) generator() (f *modelfile.Files, prompt []int32, vocab in
 		f, err = randomModel(c, o.randomTypes())
 		return f, o.randomPrompt(c.Vocab), c.Vocab, err
 	}
-	if f, err = modelfile.Open(o.file); err != nil {
+	if f, err = modelfile.Open(o.file, o.allowKeys...); err != nil {
 		return nil, nil, 0, err
 	}
 	tok, err := f.Tokenizer()

@@ -45,19 +45,19 @@ func (o *benchOptions) models() (m benchModels, err error) {
 		m.teacher, err = randomModel(c, o.randomTypes())
 		return m, err
 	}
-	if m.teacher, err = modelfile.Open(o.kd); err != nil {
+	if m.teacher, err = modelfile.Open(o.kd, o.allowKeys...); err != nil {
 		return m, err
 	}
 	if err := m.teacher.CheckTensors(); err != nil {
 		return m, err
 	}
 	if strings.HasSuffix(o.file, ".json") {
-		if m.config, err = modelfile.ReadConfig(o.file); err == nil {
+		if m.config, err = modelfile.ReadConfig(o.file, o.allowKeys...); err == nil {
 			err = model.Computed(m.config)
 		}
 		return m, err
 	}
-	if m.student, err = modelfile.Open(o.file); err == nil {
+	if m.student, err = modelfile.Open(o.file, o.allowKeys...); err == nil {
 		m.config = m.student.Config
 		err = model.Computed(m.config)
 	}

@@ -104,6 +104,7 @@ var resumedWith = map[string]resumed{
 
 	"no-shuffle":     {with: "--no-shuffle", want: differs},
 	"packing":        {with: "--no-packing", want: differs},
+	"document-mask":  {with: "--document-mask", want: differs},
 	"chat-template":  {with: "--chat-template=chat.jinja", want: differs},
 	"assistant-only": {with: "--no-assistant-only", want: differs},
 	"val-fraction":   {with: "--val-fraction=0.3", want: differs},

@@ -96,6 +96,9 @@ func (d *dispatchOptions) argv(program, output string, e *cli.Env) (command, env
 	if e.Offline {
 		command = append(command, "--offline")
 	}
+	for _, key := range e.AllowConfigKeys {
+		command = append(command, "--allow-config-key="+key)
+	}
 	return command, env
 }
 

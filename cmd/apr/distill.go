@@ -136,6 +136,7 @@ func (o *distillOptions) resolve(ctx context.Context, e *cli.Env) (c distill.Con
 	if c, err = o.config(e.Settings); err != nil {
 		return c, err
 	}
+	c.AllowKeys = e.AllowConfigKeys
 	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil || c.Student == "" {
 		return c, err
 	}
@@ -211,7 +212,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	c := distill.Config{
 		Teacher: o.Teacher, Student: o.Student, StudentConfig: o.StudentConfig,
 		Data: o.Data, Dataset: o.Dataset, TextField: o.TextField, ChatTemplate: o.ChatTemplate, AssistantOnly: o.AssistantOnly,
-		Packing: o.Packing, Shuffle: !o.NoShuffle, EvalData: o.EvalData, ValFraction: o.ValFraction, Force: o.Force,
+		Packing: o.Packing, DocumentMask: o.DocumentMask, Shuffle: !o.NoShuffle, EvalData: o.EvalData, ValFraction: o.ValFraction, Force: o.Force,
 		Loss: device.LossSpec{
 			Alpha: o.Alpha, Temperature: o.Temperature, Beta: o.DivergenceBeta, Divergence: divergences[o.Divergence],
 		},

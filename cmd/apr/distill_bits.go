@@ -28,7 +28,7 @@ var distillBits = map[string]cli.Bits{
 	"recompute": cli.SameBits, "managed-memory": cli.SameBits,
 	"stall-timeout": cli.SameBits, "supervise": cli.SameBits, "kernel-log": cli.SameBits,
 
-	"no-shuffle": cli.BitsByValue, "packing": cli.BitsByValue, "chat-template": cli.BitsByValue, "assistant-only": cli.BitsByValue, "val-fraction": cli.BitsByValue,
+	"no-shuffle": cli.BitsByValue, "packing": cli.BitsByValue, "document-mask": cli.BitsByValue, "chat-template": cli.BitsByValue, "assistant-only": cli.BitsByValue, "val-fraction": cli.BitsByValue,
 
 	"eval-every": cli.SameBits, "log-every": cli.SameBits, "checkpoint-every": cli.SameBits, "checkpoint-interval": cli.SameBits,
 	"keep-checkpoints": cli.SameBits, "resume": cli.SameBits, "allow-changed": cli.SameBits, "allow-same-model": cli.SameBits,

@@ -24,6 +24,7 @@ type evalOptions struct {
 	seed                                        int64
 	canaries, codeOff, network                  bool
 	textField, messagesField, dataCache         string
+	documentMask                                bool
 	cacheUse                                    *corpus.CacheUse // nil: no corpus was read
 }
 
@@ -58,6 +59,7 @@ func evalCommand() *cli.Command {
 			{Name: "max-tokens", Value: cli.Int(&o.maxTokens, 0).AtLeast(0), Default: "0 = all; match 64, code 512", Help: "score at most about so many targets, or generate at most so many"},
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "targets of a window"},
 			{Name: "stride", Value: cli.Int(&o.stride, 0).AtLeast(1), Default: "seq-len", Help: "distance of two windows; smaller gives more context"},
+			{Name: "document-mask", Value: cli.Bool(&o.documentMask, false), Help: "restart attention and positions at each document of a window"},
 			{Name: "threshold", Value: cli.Float(&o.threshold, 0).AtLeast(0), Default: "none", Help: "fail (exit 5) beyond it, or when a canary is not"},
 			{Name: "backend", Aliases: []string{"device"}, Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "samples", Value: cli.Int(&o.samples, 1).AtLeast(1), Help: "programs generated for each problem of a code task"},
@@ -132,7 +134,7 @@ func (o *evalOptions) check(s cli.Settings) error {
 	case !ofText && len(o.data) != 1:
 		err = fault.New(fault.Usage, "--task %s needs one --data FILE of items", o.task)
 	case !ofText:
-		err = only(s, "--task perplexity and agreement", "text", "seq-len", "stride", "text-field", "messages-field", "data-cache")
+		err = only(s, "--task perplexity and agreement", "text", "seq-len", "stride", "document-mask", "text-field", "messages-field", "data-cache")
 	case o.text != "" && (s.Given("text-field") || s.Given("messages-field") || s.Given("data-cache")):
 		err = fault.New(fault.Usage, "--text-field, --messages-field and --data-cache belong to --data")
 	case len(o.data) > 0 && o.maxTokens > 0 && o.maxTokens < o.seqLen:
@@ -261,6 +263,7 @@ type evalResult struct {
 	Canaries     []canaryResult  `json:"canaries"`     // scored
 	Due          int             `json:"canaries_due"` // all that a gate needs; 0: none was asked for
 	SeqLen       int             `json:"seq_len,omitempty"`
+	DocumentMask bool            `json:"document_mask,omitempty"`
 	Stride       int             `json:"stride,omitempty"`
 	Seed         int64           `json:"seed"`
 	Backend      string          `json:"backend"`

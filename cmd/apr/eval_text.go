@@ -42,13 +42,21 @@ func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *modelfile.
 	if t.windows, err = corpus.NewWindows(t.text, o.seqLen, o.stride); err != nil {
 		return nil, closeTask, err
 	}
+	if t.windows.Documents = o.documentMask; o.documentMask {
+		if err = model.Separable(f.Config, o.seqLen); err != nil {
+			return nil, closeTask, err
+		}
+	}
 	if o.teacher == "" {
 		return t, closeTask, nil
 	}
 	if t.reference, err = openFiles(ctx, e, o.teacher); err != nil {
 		return nil, closeTask, err
 	}
-	if err = t.reference.CheckTensors(); err == nil {
+	if err = t.reference.CheckTensors(); err == nil && o.documentMask {
+		err = model.Separable(t.reference.Config, o.seqLen)
+	}
+	if err == nil {
 		_, t.vocab, err = teacher.Align(t.reference, f, o.file, f.Config.Vocab)
 	}
 	if err != nil {
@@ -87,7 +95,7 @@ func (t *textTask) report(all []eval.Position, r *evalResult) (eval.Score, error
 	perplexity := math.Exp(a.NatsPerToken)
 	r.DataSHA256, r.Documents, r.Tokens = t.all.SHA256(), eval.Documents(t.text, all), int64(a.Targets)
 	r.Nats, r.Perplexity, r.ECE = &a.NatsPerToken, &perplexity, &a.ECE
-	r.SeqLen, r.Stride, r.Seed, r.DataCache = o.seqLen, o.stride, o.seed, o.cacheUse
+	r.SeqLen, r.Stride, r.Seed, r.DataCache, r.DocumentMask = o.seqLen, o.stride, o.seed, o.cacheUse, o.documentMask
 	if len(t.text.IDs) < len(t.all.IDs) {
 		r.Mode = "limited"
 	}

@@ -53,9 +53,29 @@ func (r inspectResult) Text(p *cli.Page) {
 		p.Printf("\n")
 		validateResult{File: r.File, Validation: r.Quality}.Text(p)
 	}
+	if n := len(r.Left); n > 0 {
+		p.Printf("not read: %d tensors of other parts of the model, %s\n", n, leftText(r.Left))
+	}
 	for _, w := range r.Warnings {
 		p.Printf("warning: %s\n", w)
 	}
+}
+
+// leftText names the parts that tensors are of: the first words of their names.
+func leftText(names []string) string {
+	var parts []string
+	for _, name := range names {
+		words := strings.SplitN(name, ".", 3)
+		part := strings.Join(words[:min(2, len(words))], ".")
+		if !slices.Contains(parts, part) {
+			parts = append(parts, part)
+		}
+	}
+	const most = 4
+	if len(parts) > most {
+		return strings.Join(parts[:most], ", ") + " …"
+	}
+	return strings.Join(parts, ", ")
 }
 
 // contentText says what is known of a model's payloads.
@@ -147,7 +167,7 @@ func inspectCommand() *cli.Command {
 			}
 			if weights {
 				for _, t := range c.File.Tensors() {
-					r.Weights = append(r.Weights, tensorRow{Name: t.Name, Shape: t.Shape, DType: t.DType.String(), SizeBytes: t.Size})
+					r.Weights = append(r.Weights, tensorRow{Name: t.Name, Shape: t.Shape, DType: t.Held().DType.String(), SizeBytes: t.Held().Size})
 				}
 			}
 			if quality {

@@ -74,7 +74,7 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "foreign": foreign, "samejson": sameJSON, "hub": hubCommand,
+			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "foreign": foreign, "samejson": sameJSON, "hub": hubCommand, "held": held,
 		},
 	})
 }

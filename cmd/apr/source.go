@@ -28,7 +28,7 @@ func openModel(ctx context.Context, e *cli.Env, arg string) (*convert.Container,
 	if err != nil {
 		return nil, err
 	}
-	return convert.Open(path)
+	return convert.Open(path, e.AllowConfigKeys...)
 }
 
 // openFiles opens a model to compute with it, and says what was tolerated in its file.
@@ -37,7 +37,7 @@ func openFiles(ctx context.Context, e *cli.Env, arg string) (*modelfile.Files, e
 	if err != nil {
 		return nil, err
 	}
-	f, err := modelfile.Open(path)
+	f, err := modelfile.Open(path, e.AllowConfigKeys...)
 	if err != nil {
 		return nil, err
 	}

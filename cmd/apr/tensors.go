@@ -97,7 +97,10 @@ func tensorsCommand() *cli.Command {
 // listTensors collects the rows.
 func listTensors(ctx context.Context, e *cli.Env, c *convert.Container, filter string, limit int, stats bool) (cli.Result, error) {
 	all := c.File.Tensors()
-	r := tensorsResult{File: c.Path, TensorCount: len(all), TotalSize: c.Bytes(), stats: stats}
+	r := tensorsResult{File: c.Path, TensorCount: len(all), stats: stats}
+	for _, t := range all {
+		r.TotalSize += t.Held().Size
+	}
 	if c.Version != "" {
 		r.FormatVersion = &c.Version
 	}
@@ -119,7 +122,7 @@ func listTensors(ctx context.Context, e *cli.Env, c *convert.Container, filter s
 		defer bar.Close()
 	}
 	for _, t := range chosen {
-		row := tensorRow{Name: t.Name, Shape: t.Shape, DType: t.DType.String(), SizeBytes: t.Size}
+		row := tensorRow{Name: t.Name, Shape: t.Shape, DType: t.Held().DType.String(), SizeBytes: t.Held().Size}
 		if stats && (t.DType.IsFloat() || t.DType.IsQuantized()) {
 			s, err := convert.ReadStats(ctx, c.Path, t)
 			if err != nil {

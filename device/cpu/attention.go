@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"apr/device"
+	"apr/internal/fault"
 )
 
 // stackRows is about how many rows a block of scores has. The query heads that read one key/value head are stacked, so
@@ -19,25 +20,32 @@ type attentionOp struct {
 	q, k, v, o, lse mat
 	dq, dk, dv, do  mat
 	a               device.Attn
-	group           int // query heads of a key/value head
-	queries, blocks int // queries of a block, blocks of a batch row
-	scale           float32
+	first           []int32 // the lowest key of each query; nil: none
+	group           int     // query heads of a key/value head
+	queries, blocks int     // queries of a block, blocks of a batch row
+	scale, cap      float32
 	fwd, bwd        func(worker, lo, hi int)
 }
 
-// set takes the operands.
-func (o *attentionOp) set(q, k, v, out, lse device.Tensor, a device.Attn) {
+// set takes the operands and reports whether the values of First may be so.
+func (o *attentionOp) set(q, k, v, out, lse device.Tensor, a device.Attn) bool {
 	o.q, o.k, o.v, o.o, o.lse, o.a = floats(q), floats(k), floats(v), floats(out), optional(lse), a
-	o.scale = float32(1 / math.Sqrt(float64(a.HeadDim)))
+	o.scale, o.cap = float32(a.ScoreScale()), float32(a.Cap)
 	o.group = a.Heads / a.KVHeads
 	o.queries = max(16, stackRows/o.group)
 	o.blocks = (a.QLen + o.queries - 1) / o.queries
-}
-
-// pairs counts the (query, key) pairs of one head and batch row that the causal mask leaves.
-func (o *attentionOp) pairs() int64 {
-	n, first := int64(o.a.QLen), int64(o.a.QOffset)+1
-	return n*first + n*(n-1)/2
+	o.first = nil
+	if !a.First.IsZero() {
+		o.first = ints(a.First)
+	}
+	for i, key := range o.first {
+		if i%a.QLen > 0 && key < o.first[i-1] {
+			o.s.fail(fault.New(fault.Invalid, "Attention: the first key %d is below that of the query before, %d", key, o.first[i-1]).
+				At("query %d", i).WithID("E-CPU-010"))
+			return false
+		}
+	}
+	return true
 }
 
 // Attention: o = softmax(q·kᵀ/√d, causal)·v per head.
@@ -47,33 +55,50 @@ func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 		return
 	}
 	op := &s.ops.attention
-	op.set(q, k, v, o, lse, a)
-	s.split(a.Batch*a.KVHeads*op.blocks, 1, op.fwd)
-	s.end(device.OpAttention, 4*int64(a.Batch*a.Heads*a.HeadDim)*op.pairs())
+	if op.set(q, k, v, o, lse, a) {
+		s.split(a.Batch*a.KVHeads*op.blocks, 1, op.fwd)
+	}
+	s.end(device.OpAttention, 4*int64(a.Batch*a.Heads*a.HeadDim)*a.Pairs())
 }
 
 // stack is a block of queries: queries [row, row+n) of the tensors for the heads [head, head+group), as group·n rows,
-// head by head. Its first query sees first keys, its last all.
-type stack struct{ row, head, n, rows, first, keys int }
+// head by head. own is the key at the first query's own position. The block sees keys keys, from low on.
+type stack struct{ row, head, n, rows, own, low, keys int }
 
 // block returns block b of batch row r and key/value head g.
 func (o *attentionOp) block(r, g, b int) stack {
 	i := b * o.queries
 	n := min(o.queries, o.a.QLen-i)
-	first := o.a.QOffset + i + 1
-	return stack{row: r*o.a.QLen + i, head: g * o.group, n: n, rows: o.group * n, first: first, keys: first + n - 1}
+	s := stack{row: r*o.a.QLen + i, head: g * o.group, n: n, rows: o.group * n, own: o.a.QOffset + i}
+	s.low = o.lowest(s.row, s.own) // neither the window nor First falls from one query to the next
+	s.keys = s.own + n - s.low
+	return s
 }
 
-// at returns where row i of the stack stands: its row in the tensors, its head, and how many keys it sees.
-func (b *stack) at(i int) (row, head, seen int) {
-	return b.row + i%b.n, b.head + i/b.n, b.first + i%b.n
+// lowest returns the first key that the query in a row sees, whose own key is given.
+func (o *attentionOp) lowest(row, own int) int {
+	low := 0
+	if o.a.Window > 0 {
+		low = max(0, own-o.a.Window+1)
+	}
+	if o.first != nil {
+		low = max(low, min(int(o.first[row]), own))
+	}
+	return low
+}
+
+// at returns where row i of the stack stands: its row in the tensors, its head, and the keys [from, to) that it sees, counted
+// from the block's first.
+func (o *attentionOp) at(b *stack, i int) (row, head, from, to int) {
+	row, own := b.row+i%b.n, b.own+i%b.n
+	return row, b.head + i/b.n, o.lowest(row, own) - b.low, own + 1 - b.low
 }
 
 // gather copies the stack's rows of m to dst.
 func (o *attentionOp) gather(dst []float32, m *mat, b *stack) {
 	d := o.a.HeadDim
 	for i := range b.rows {
-		row, head, _ := b.at(i)
+		row, head := b.row+i%b.n, b.head+i/b.n
 		copy(dst[i*d:(i+1)*d], m.row(row)[head*d:])
 	}
 }
@@ -82,14 +107,14 @@ func (o *attentionOp) gather(dst []float32, m *mat, b *stack) {
 func (o *attentionOp) scatter(m *mat, src []float32, b *stack) {
 	d := o.a.HeadDim
 	for i := range b.rows {
-		row, head, _ := b.at(i)
+		row, head := b.row+i%b.n, b.head+i/b.n
 		copy(m.row(row)[head*d:][:d], src[i*d:])
 	}
 }
 
-// keys returns the part of m, k or v or their gradients, that belongs to batch row r and key/value head g.
-func (o *attentionOp) keys(m *mat, r, g int) []float32 {
-	return m.d[r*o.a.KStride*m.stride+g*o.a.HeadDim:]
+// keys returns the part of m, k or v or their gradients, that belongs to batch row r and key/value head g, from key low on.
+func (o *attentionOp) keys(m *mat, r, g, low int) []float32 {
+	return m.d[(r*o.a.KStride+low)*m.stride+g*o.a.HeadDim:]
 }
 
 func (o *attentionOp) forward(worker, task, _ int) {
@@ -100,27 +125,32 @@ func (o *attentionOp) forward(worker, task, _ int) {
 	l.scores, l.q, l.out = grow(l.scores, b.rows*b.keys), grow(l.q, b.rows*d), grow(l.out, b.rows*d)
 	l.scale = grow(l.scale, b.rows)
 	o.gather(l.q, &o.q, &b)
-	l.gemm.Multiply(false, true, b.rows, b.keys, d, o.scale, l.q, d, o.keys(&o.k, r, g), o.k.stride, l.scores, b.keys, false)
+	l.gemm.Multiply(false, true, b.rows, b.keys, d, o.scale, l.q, d, o.keys(&o.k, r, g, b.low), o.k.stride, l.scores, b.keys, false)
 	for i := range b.rows {
-		row, head, seen := b.at(i)
-		p := l.scores[i*b.keys : (i+1)*b.keys]
-		top := isa.Max(p[:seen])
-		sum := isa.ExpSum(p[:seen], p[:seen], top)
-		clear(p[seen:])
+		row, head, from, to := o.at(&b, i)
+		all := l.scores[i*b.keys : (i+1)*b.keys]
+		p := all[from:to]
+		if o.cap > 0 {
+			isa.SoftCap(p, p, o.cap)
+		}
+		top := isa.Max(p)
+		sum := isa.ExpSum(p, p, top)
+		clear(all[:from])
+		clear(all[to:])
 		l.scale[i] = float32(1 / sum)
 		if o.lse.cols > 0 {
 			o.lse.row(row)[head] = float32(float64(top) + math.Log(sum))
 		}
 	}
-	l.gemm.Multiply(false, false, b.rows, d, b.keys, 1, l.scores, b.keys, o.keys(&o.v, r, g), o.v.stride, l.out, d, false)
+	l.gemm.Multiply(false, false, b.rows, d, b.keys, 1, l.scores, b.keys, o.keys(&o.v, r, g, b.low), o.v.stride, l.out, d, false)
 	for i := range b.rows {
 		isa.Scale(l.out[i*d:(i+1)*d], l.scale[i])
 	}
 	o.scatter(&o.o, l.out, &b)
 }
 
-// AttentionBackward writes dq, dk, dv. With p = e^{s−lse}, δ = Σ do∘o and dp = do·vᵀ: dv = pᵀ·do,
-// ds = p∘(dp−δ)/√d, dq = ds·k, dk = dsᵀ·q. The sums over the queries of a key run over blocks of queries, and in each
+// AttentionBackward writes dq, dk, dv. With t the capped scores, p = e^{t−lse}, δ = Σ do∘o and dp = do·vᵀ: dv = pᵀ·do,
+// ds = p∘(dp−δ)·Scale·(1−(t/Cap)²), dq = ds·k, dk = dsᵀ·q. The sums over the queries of a key run over blocks of queries, and in each
 // over its query heads, in ascending order.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
@@ -128,10 +158,11 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 		return
 	}
 	op := &s.ops.attention
-	op.set(q, k, v, o, lse, a)
 	op.dq, op.dk, op.dv, op.do = floats(dq), floats(dk), floats(dv), floats(do)
-	s.split(a.Batch*a.KVHeads, 1, op.bwd)
-	s.end(device.OpAttentionBackward, 10*int64(a.Batch*a.Heads*a.HeadDim)*op.pairs())
+	if op.set(q, k, v, o, lse, a) {
+		s.split(a.Batch*a.KVHeads, 1, op.bwd)
+	}
+	s.end(device.OpAttentionBackward, 10*int64(a.Batch*a.Heads*a.HeadDim)*a.Pairs())
 }
 
 func (o *attentionOp) backward(worker, task, _ int) {
@@ -155,22 +186,33 @@ func (o *attentionOp) backwardBlock(worker, r, g, block int) {
 	o.gather(l.q, &o.q, &b)
 	o.gather(l.out, &o.o, &b)
 	o.gather(l.dout, &o.do, &b)
-	k, v := o.keys(&o.k, r, g), o.keys(&o.v, r, g)
+	k, v := o.keys(&o.k, r, g, b.low), o.keys(&o.v, r, g, b.low)
 	l.gemm.Multiply(false, true, n, keys, d, o.scale, l.q, d, k, o.k.stride, l.scores, keys, false)
 	l.gemm.Multiply(false, true, n, keys, d, 1, l.dout, d, v, o.v.stride, l.dscores, keys, false)
 	for i := range n {
-		row, head, seen := b.at(i)
-		p, dp := l.scores[i*keys:(i+1)*keys], l.dscores[i*keys:(i+1)*keys]
+		row, head, from, to := o.at(&b, i)
+		all, dall := l.scores[i*keys:(i+1)*keys], l.dscores[i*keys:(i+1)*keys]
+		p, dp := all[from:to], dall[from:to]
+		if o.cap > 0 {
+			isa.SoftCap(p, p, o.cap)
+			l.capped = grow(l.capped, len(p))
+			copy(l.capped, p)
+		}
 		delta := isa.Dot(l.dout[i*d:(i+1)*d], l.out[i*d:(i+1)*d])
-		isa.SoftmaxGrad(p[:seen], dp[:seen], o.scale, o.lse.row(row)[head], float32(delta))
-		if seen == 1 {
+		isa.SoftmaxGrad(p, dp, o.scale, o.lse.row(row)[head], float32(delta))
+		if o.cap > 0 {
+			isa.CapGrad(dp, l.capped, o.cap)
+		}
+		if len(p) == 1 {
 			dp[0] = 0 // p is 1 whatever the score
 		}
-		clear(p[seen:])
-		clear(dp[seen:])
+		for _, row := range [][]float32{all, dall} {
+			clear(row[:from])
+			clear(row[to:])
+		}
 	}
-	l.gemm.Multiply(true, false, keys, d, n, 1, l.scores, keys, l.dout, d, o.keys(&o.dv, r, g), o.dv.stride, true)
-	l.gemm.Multiply(true, false, keys, d, n, 1, l.dscores, keys, l.q, d, o.keys(&o.dk, r, g), o.dk.stride, true)
+	l.gemm.Multiply(true, false, keys, d, n, 1, l.scores, keys, l.dout, d, o.keys(&o.dv, r, g, b.low), o.dv.stride, true)
+	l.gemm.Multiply(true, false, keys, d, n, 1, l.dscores, keys, l.q, d, o.keys(&o.dk, r, g, b.low), o.dk.stride, true)
 	l.gemm.Multiply(false, false, n, d, keys, 1, l.dscores, keys, k, o.k.stride, l.out, d, false)
 	o.scatter(&o.dq, l.out, &b)
 }

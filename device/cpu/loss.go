@@ -84,11 +84,19 @@ func (o *lossOp) choose() {
 }
 
 func (o *lossOp) piece(worker, lo, hi int) {
+	l, capped := &o.s.local[worker], o.spec.Cap > 0 && o.grad.cols > 0
 	for r := lo; r < hi; r++ {
+		if capped { // z may be the gradient's place
+			l.capped = grow(l.capped, o.z.cols)
+			copy(l.capped, o.z.row(r))
+		}
 		if o.t.cols == 0 {
 			o.rows[r] = o.plain(r)
 		} else {
 			o.rows[r] = o.distil(worker, r)
+		}
+		if capped {
+			o.s.isa.CapGrad(o.grad.row(r), l.capped, float32(o.spec.Cap))
 		}
 	}
 }

@@ -11,7 +11,9 @@ type operations struct {
 	columns                 columnsOp
 	norm                    normOp
 	normBackward            normBackwardOp
-	swiglu                  swigluOp
+	headNorm                headNormOp
+	glu                     gluOp
+	elements                elementsOp
 	rotate                  rotateOp
 	attention               attentionOp
 	loss                    lossOp
@@ -31,7 +33,9 @@ func (o *operations) bind(s *Stream) {
 	o.columns.s, o.columns.run = s, o.columns.strip
 	o.norm.s, o.norm.run = s, o.norm.rows
 	o.normBackward.s, o.normBackward.run, o.normBackward.sum = s, o.normBackward.rows, o.normBackward.strip
-	o.swiglu.s, o.swiglu.fwd, o.swiglu.bwd = s, o.swiglu.forward, o.swiglu.backward
+	o.headNorm.s, o.headNorm.fwd, o.headNorm.bwd, o.headNorm.sum = s, o.headNorm.forward, o.headNorm.backward, o.headNorm.strip
+	o.glu.s, o.glu.fwd, o.glu.bwd = s, o.glu.forward, o.glu.backward
+	o.elements.s, o.elements.add, o.elements.scale, o.elements.cap = s, o.elements.added, o.elements.scaled, o.elements.capped
 	o.rotate.s, o.rotate.run = s, o.rotate.rows
 	o.attention.s, o.attention.fwd, o.attention.bwd = s, o.attention.forward, o.attention.backward
 	o.loss.s, o.loss.run = s, o.loss.piece

@@ -41,6 +41,7 @@ var roundedCases = []roundedCase{
 	{"32-blocks only", 96, []tensor.DType{tensor.Q5_0}, quant.RowPadded, true},
 	{"not quantised", 512, []tensor.DType{tensor.BF16}, quant.RowPadded, false},
 	{"partly quantised", 512, []tensor.DType{tensor.Q4_K, tensor.F16}, quant.RowPadded, false},
+	{"tables of values", 512, []tensor.DType{tensor.IQ4_XS, tensor.IQ4_NL}, quant.RowPadded, false},
 	{"apr's own", 512, []tensor.DType{tensor.AprQ8}, quant.RowPadded, false},
 	{"blocks across rows", 40, []tensor.DType{tensor.Q8_0}, quant.Flat, false},
 }

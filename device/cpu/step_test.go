@@ -27,6 +27,7 @@ type net struct {
 	shape
 	norm, qkv, bias, o, gateUp, down []*device.Param
 	embed                            *device.Param // also the head
+	table                            *device.Frequencies
 }
 
 func (n *net) params() []*device.Param {
@@ -47,7 +48,10 @@ func newNet(d *cpu.Device, s *cpu.Stream, sh shape, rng *rand.Rand) *net {
 		s.Upload(p.Value, host)
 		return p
 	}
-	n := &net{shape: sh, embed: param(sh.vocab, sh.hidden, 0, 0.1)}
+	n := &net{shape: sh, embed: param(sh.vocab, sh.hidden, 0, 0.1), table: &device.Frequencies{Inv: make([]float64, sh.dim/2)}}
+	for i := range n.table.Inv {
+		n.table.Inv[i] = math.Pow(1e6, -2*float64(i)/float64(sh.dim))
+	}
 	width := (sh.heads + 2*sh.kv) * sh.dim
 	dev := 1 / math.Sqrt(float64(sh.hidden))
 	for range sh.layers {
@@ -134,12 +138,12 @@ func (st *step) forward(n *net, keep bool) (y, x, rstd device.Tensor) {
 			x, l.x = next, next
 		}
 		s.MatMul(l.qkv, l.y1, n.qkv[i].Weight, n.bias[i].Value, false)
-		s.Rotate(l.qkv.ColRange(0, q+kv), device.Rotary{HeadDim: n.dim, Theta: 1e6, SeqLen: st.seq})
+		s.Rotate(l.qkv.ColRange(0, q+kv), device.Rotary{HeadDim: n.dim, Table: n.table, SeqLen: st.seq})
 		s.Attention(l.att, l.lse, l.qkv.ColRange(0, q), l.qkv.ColRange(q, q+kv), l.qkv.ColRange(q+kv, q+2*kv), st.attn(n))
 		s.MatMul(delta, l.att, n.o[i].Weight, none, false)
 		s.RMSNorm(l.y2, l.rstd2, l.x2, x, delta, n.norm[2*i+1].Value, 1e-6)
 		s.MatMul(l.gu, l.y2, n.gateUp[i].Weight, none, false)
-		s.SwiGLU(l.m, l.gu)
+		s.GLU(l.m, l.gu, device.SiLU)
 		s.MatMul(delta, l.m, n.down[i].Weight, none, false)
 		x = l.x2
 		if keep {
@@ -164,7 +168,7 @@ func (st *step) backward(n *net, dy, x, rstd device.Tensor) {
 		l := &st.layers[i]
 		s.MatMulWeightGrad(n.down[i].Grad, none, dx, l.m)
 		s.MatMulInputGrad(dm, dx, n.down[i].Weight, false)
-		s.SwiGLUBackward(dgu, dm, l.gu)
+		s.GLUBackward(dgu, dm, l.gu, device.SiLU)
 		s.MatMulWeightGrad(n.gateUp[i].Grad, none, dgu, l.y2)
 		s.MatMulInputGrad(dh, dgu, n.gateUp[i].Weight, false)
 		s.RMSNormBackward(dx, n.norm[2*i+1].Grad, dh, l.x2, l.rstd2, n.norm[2*i+1].Value)
@@ -172,7 +176,7 @@ func (st *step) backward(n *net, dy, x, rstd device.Tensor) {
 		s.MatMulInputGrad(datt, dx, n.o[i].Weight, false)
 		s.AttentionBackward(dqkv.ColRange(0, q), dqkv.ColRange(q, q+kv), dqkv.ColRange(q+kv, q+2*kv), datt, l.att, l.lse,
 			l.qkv.ColRange(0, q), l.qkv.ColRange(q, q+kv), l.qkv.ColRange(q+kv, q+2*kv), st.attn(n))
-		s.Rotate(dqkv.ColRange(0, q+kv), device.Rotary{HeadDim: n.dim, Theta: 1e6, SeqLen: st.seq, Inverse: true})
+		s.Rotate(dqkv.ColRange(0, q+kv), device.Rotary{HeadDim: n.dim, Table: n.table, SeqLen: st.seq, Inverse: true})
 		s.MatMulWeightGrad(n.qkv[i].Grad, n.bias[i].Grad, dqkv, l.y1)
 		s.MatMulInputGrad(dh, dqkv, n.qkv[i].Weight, false)
 		s.RMSNormBackward(dx, n.norm[2*i].Grad, dh, l.x, l.rstd1, n.norm[2*i].Value)

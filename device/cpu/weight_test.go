@@ -109,6 +109,7 @@ func TestWeightTypes(t *testing.T) {
 		{tensor.AprQ4, 40, quant.Flat}, {tensor.AprQ8, 33, quant.Flat},
 		{tensor.Q4_K, 256, quant.RowPadded}, {tensor.Q4_K, 300, quant.RowPadded}, {tensor.Q5_K, 512, quant.RowPadded},
 		{tensor.Q6_K, 256, quant.RowPadded}, {tensor.Q6_K, 130, quant.Flat},
+		{tensor.IQ4_NL, 96, quant.Flat}, {tensor.IQ4_NL, 40, quant.Flat}, {tensor.IQ4_XS, 512, quant.RowPadded}, {tensor.IQ4_XS, 300, quant.RowPadded},
 	}
 	for _, c := range cases {
 		for _, keep := range []int64{0, 1 << 30} {

@@ -59,7 +59,7 @@ func BenchmarkOperation(b *testing.B) {
 	s.Zero(gu)
 	b.ReportAllocs()
 	for b.Loop() {
-		s.SwiGLU(m, gu)
+		s.GLU(m, gu, device.SiLU)
 	}
 	if _, err := s.Wait(context.Background()); err != nil {
 		b.Fatal(err)

@@ -334,7 +334,7 @@ func (w *weight) blocks(rows int) (parts []kernel.Blocks) {
 	return parts
 }
 
-// decodeGated is MatMulSwiGLU for a few rows of x and reports whether one kernel serves it: gate and up are of one type.
+// decodeGated is MatMulGLU with SiLU for a few rows of x and reports whether one kernel serves it: gate and up are of one type.
 func (s *Stream) decodeGated(m, gu, x device.Tensor, w *weight, keep bool) bool {
 	if w.parts == nil || x.Rows > decodeRows || x.DType != tensor.BF16 || !w.decodes() {
 		return false
@@ -346,7 +346,7 @@ func (s *Stream) decodeGated(m, gu, x device.Tensor, w *weight, keep bool) bool 
 	if len(parts) != 2 || !kernel.GemvSwiGLUServes(mat(gu), parts[0], parts[1]) {
 		return false
 	}
-	if o := s.begin("MatMulSwiGLU", m, gu, x); o != nil {
+	if o := s.begin("MatMulGLU", m, gu, x); o != nil {
 		o.sized(gu.Rows, gu.Cols, x.Cols)
 		s.dev.counts.products.Add(1)
 		kernel.GemvSwiGLU(o, mat(m), mat(gu), mat(x), parts[0], parts[1], keep)

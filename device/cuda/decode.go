@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -16,8 +17,13 @@ var _ device.Decoder = (*Stream)(nil)
 // them into tiles, in their place; products of many rows put what they expand back into rows.
 func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	device.CheckDecode(y, x, d)
+	if err := decodeLacks(d); err != nil {
+		return err
+	}
+	first := d.Layers[0]
 	shape := kernel.DecodeShape{
-		Hidden: x.Cols, Inter: d.Inter, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Eps: d.Eps, Shared: s.dev.desc.SharedPerBlockOptin,
+		Hidden: x.Cols, Inter: first.Down.Cols(), Heads: first.Heads, KVHeads: first.KVHeads, HeadDim: first.HeadDim, Eps: d.Eps,
+		Shared: s.dev.desc.SharedPerBlockOptin,
 	}
 	if !s.dev.decodesLayers() || x.DType != tensor.BF16 || y.DType != tensor.BF16 {
 		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
@@ -45,7 +51,7 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 		return nil
 	}
 	o.sized(len(layers), shape.Hidden, d.Position)
-	table, err := s.rotary(device.Rotary{HeadDim: d.HeadDim, Theta: d.Theta, SeqLen: 1, Offset: d.Position}, d.Position+1)
+	table, err := s.rotary(first.Rope, d.Position+1)
 	if err != nil {
 		s.fail(err)
 		return nil
@@ -57,6 +63,67 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 		kernel.DecodeLayers(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, mat(table).Ptr)
 	})
 	return nil
+}
+
+// decodeLacks returns what the kernel of all layers lacks for d, or nil: it computes layers of one shape with norms before
+// attention and network, rotated heads, a cache of every position, SiLU, and nothing else.
+func decodeLacks(d device.Decode) error {
+	if len(d.Layers) == 0 {
+		return errors.New("there are no layers")
+	}
+	for i := range d.Layers {
+		if what := decodeLayerLacks(&d.Layers[i], &d.Layers[0], d.Position); what != "" {
+			return fmt.Errorf("the kernel of all layers does not compute %s (layer %d)", what, i)
+		}
+	}
+	return nil
+}
+
+// decodeLayerLacks is decodeLacks for layer l of a model whose first layer is first, or "".
+func decodeLayerLacks(l, first *device.DecodeLayer, position int) string {
+	switch {
+	case l.AttnNorm.IsZero() || l.FFNNorm.IsZero():
+		return "layers without norms before attention and network"
+	case !l.AttnPost.IsZero() || !l.FFNPost.IsZero():
+		return "norms after attention and network"
+	case l.Heads != first.Heads || l.KVHeads != first.KVHeads || l.HeadDim != first.HeadDim:
+		return "layers of several kinds of heads"
+	case l.Down.Cols() != first.Down.Cols():
+		return "layers of several widths"
+	case !l.QNorm.IsZero() || !l.KNorm.IsZero():
+		return "norms of q and k"
+	case l.VNorm:
+		return "norms of v"
+	case l.VIsK:
+		return "values that are keys"
+	case l.Rope == nil:
+		return "layers without a rotary embedding"
+	case l.Rope != first.Rope:
+		return "several rotary embeddings"
+	case 2*len(l.Rope.Inv) != l.HeadDim:
+		return "rotary embeddings of a part of a head"
+	case l.QBeta != 0:
+		return "the scale of queries by their positions"
+	case l.Shared:
+		return "caches that layers share"
+	case l.Row != position || l.First != 0 || l.Keys != position+1:
+		return "windows, and caches of a part of the positions"
+	case l.Scale != 0:
+		return "attention scores with a scale of their own"
+	case l.Cap != 0:
+		return "attention soft-caps"
+	case !l.OBias.IsZero():
+		return "biases of o"
+	case l.Act != device.SiLU:
+		return "the activation " + l.Act.String()
+	case l.PerLayer != nil:
+		return "per-layer embeddings"
+	case l.Residual != 0 && l.Residual != 1:
+		return "factors of the residual branches"
+	case l.OutScale != 0 && l.OutScale != 1:
+		return "factors of a layer's output"
+	}
+	return ""
 }
 
 // decodesLayers reports whether the device has the kernel of kernel.DecodeLayers.
@@ -74,7 +141,7 @@ func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLay
 			return nil, fmt.Errorf("a matrix of layer %d is not in blocks", i)
 		}
 		k.O, k.Down = o[0], down[0]
-		k.Norms = [2]kernel.Mat{mat(l.InputNorm), mat(l.PostNorm)}
+		k.Norms = [2]kernel.Mat{mat(l.AttnNorm), mat(l.FFNNorm)}
 		k.Bias, k.Cache = mat(l.Bias), mat(l.Cache)
 		all = append(all, k)
 	}

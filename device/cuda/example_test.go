@@ -22,7 +22,7 @@ func Example() {
 	gu := s.Temp("gate_up", device.Activations, tensor.BF16, 1, 4)
 	m := s.Temp("swiglu", device.Activations, tensor.BF16, 1, 2)
 	s.Upload(gu, []float32{1, 2, 3, 4}) // g, then u
-	s.SwiGLU(m, gu)
+	s.GLU(m, gu, device.SiLU)
 	out := make([]float32, 2)
 	if err := s.Download(out, m); err != nil {
 		fmt.Println(err)

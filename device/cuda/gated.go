@@ -8,11 +8,11 @@ import (
 	"apr/tensor"
 )
 
-// fusedRows is from how many rows on one kernel computes MatMulSwiGLU: with fewer, most of a tile of 256 rows is empty,
+// fusedRows is from how many rows on one kernel computes MatMulGLU: with fewer, most of a tile of 256 rows is empty,
 // and cublasLt has smaller ones.
 const fusedRows = 64
 
-// fuses reports whether one kernel computes MatMulSwiGLU of these operands. Otherwise it is MatMul, then SwiGLU.
+// fuses reports whether one kernel computes MatMulGLU of these operands with SiLU. Otherwise it is MatMul, then GLU.
 func (d *Device) fuses(m, gu, x, w kernel.Mat) bool {
 	return d.target() == manifest.Hopper && m.Rows >= fusedRows && kernel.GemmSwiGLUServes(m, gu, x, w)
 }
@@ -23,19 +23,22 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 		return kernel.Mat{Rows: rows, Cols: cols, Stride: stride, Type: o.Out}
 	}
 	f := o.N / 2
-	return o.In == o.Out && d.fuses(mat(o.M, f, f), mat(o.M, o.N, o.OutStride), mat(o.M, o.K, o.InStride), mat(o.N, o.K, o.K))
+	return o.Act == device.SiLU && o.In == o.Out && d.fuses(mat(o.M, f, f), mat(o.M, o.N, o.OutStride), mat(o.M, o.K, o.InStride), mat(o.N, o.K, o.K))
 }
 
-// MatMulSwiGLU: gu = x·Wᵀ and m = silu(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
+// MatMulGLU: gu = x·Wᵀ and m = act(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
 // both. With a matrix in 8-bit floats gu that is kept is computed by MatMul.
-func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
-	device.CheckMatMulSwiGLU(m, gu, x, w)
+func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.Activation, keep bool) {
+	device.CheckMatMulGLU(m, gu, x, w, act)
+	if s.lacks(act != device.SiLU, "the activation "+act.String()) {
+		return
+	}
 	wt := w.(*weight)
 	t := wt.t
 	if s.decodeGated(m, gu, x, wt, keep) {
 		return
 	}
-	o := s.begin("MatMulSwiGLU", m, gu, x, t)
+	o := s.begin("MatMulGLU", m, gu, x, t)
 	if o == nil {
 		return
 	}
@@ -49,7 +52,7 @@ func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool
 	}
 	if wt.eighth != nil || !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read) {
 		s.MatMul(gu, x, w, device.Tensor{}, false)
-		s.SwiGLU(m, gu)
+		s.GLU(m, gu, device.SiLU)
 		return
 	}
 	if wt.parts != nil {
@@ -74,15 +77,15 @@ func (d *Device) fusesEighth(m kernel.Mat, h int, blocks bool, expansion int64) 
 // fusesEighthPlanned is fusesEighth for a recorded operation.
 func (d *Device) fusesEighthPlanned(o dry.Op, expansion int64) bool {
 	m := kernel.Mat{Rows: o.M, Cols: o.N / 2, Stride: o.N / 2, Type: o.Out}
-	return !o.Keep && d.fusesEighth(m, o.K, o.Expands, expansion)
+	return o.Act == device.SiLU && !o.Keep && d.fusesEighth(m, o.K, o.Expands, expansion)
 }
 
-// gatedEighth is MatMulSwiGLU in 8-bit floats by one kernel.
+// gatedEighth is MatMulGLU in 8-bit floats by one kernel.
 func (s *Stream) gatedEighth(m, x device.Tensor, w *weight) {
 	piece := eighthPiece(x.Rows, x.Cols)
 	for first := 0; first < x.Rows; first += piece {
 		end := min(first+piece, x.Rows)
-		o := s.begin("MatMulSwiGLU", m, x)
+		o := s.begin("MatMulGLU", m, x)
 		if o == nil {
 			return
 		}

@@ -130,7 +130,7 @@ func TestGatedEighthsExact(t *testing.T) {
 			}
 		}
 		b.s.Upload(b.gu, gu)
-		b.s.SwiGLU(b.other, b.gu)
+		b.s.GLU(b.other, b.gu, device.SiLU)
 		name := fmt.Sprintf("%d×%d×%d", n, 2*f, h)
 		for lead := range int32(4) {
 			b.s.Upload(b.m, slices.Repeat([]float32{float32(math.NaN())}, n*f))
@@ -154,15 +154,15 @@ func TestGatedEighths(t *testing.T) {
 		if !d.fusesEighth(mat(b.m), b.x.Cols, false, d.expansion.bytes) {
 			t.Errorf("%s: not one kernel", name)
 		}
-		b.s.MatMulSwiGLU(b.m, b.gu, b.x, b.matrix, false)
+		b.s.MatMulGLU(b.m, b.gu, b.x, b.matrix, device.SiLU, false)
 		b.product()
-		b.s.SwiGLU(b.other, b.otherGU)
+		b.s.GLU(b.other, b.otherGU, device.SiLU)
 		near := func(x, y float32) bool { return math.Abs(float64(x-y)) <= 0.03*(math.Abs(float64(y))+0.05) }
 		b.each(name+": m is not near that of MatMul and SwiGLU", near)
 		b.s.Zero(b.other)
-		b.s.MatMulSwiGLU(b.other, b.gu, b.x, b.matrix, false)
+		b.s.MatMulGLU(b.other, b.gu, b.x, b.matrix, device.SiLU, false)
 		b.each(name+": again", func(x, y float32) bool { return x == y })
-		b.s.MatMulSwiGLU(b.other, b.gu, b.x, b.matrix, true) // by MatMul and SwiGLU
+		b.s.MatMulGLU(b.other, b.gu, b.x, b.matrix, device.SiLU, true) // by MatMul and SwiGLU
 		b.each(name+": kept", near)
 		b.release()
 	}
@@ -193,8 +193,8 @@ func (b *eighthBench) rates(name string, runs int) {
 	}
 	ways := []way{
 		{"rounding and MatMul", b.product},
-		{"rounding, MatMul, SwiGLU", func() { b.product(); b.s.SwiGLU(b.other, b.otherGU) }},
-		{"rounding and the one kernel", func() { b.s.MatMulSwiGLU(b.m, b.gu, b.x, b.matrix, false) }},
+		{"rounding, MatMul, SwiGLU", func() { b.product(); b.s.GLU(b.other, b.otherGU, device.SiLU) }},
+		{"rounding and the one kernel", func() { b.s.MatMulGLU(b.m, b.gu, b.x, b.matrix, device.SiLU, false) }},
 	}
 	for _, group := range []int32{8, 16} {
 		for lead := range int32(4) {

@@ -117,10 +117,10 @@ func (b *gatedBench) check(name string) {
 	b.fused(true)
 	b.samples(name)
 	b.product()
-	b.s.SwiGLU(b.other, b.otherGU)
+	b.s.GLU(b.other, b.otherGU, device.SiLU)
 	near := func(x, y float32) bool { return math.Abs(float64(x-y)) <= 0.03*(math.Abs(float64(y))+0.05) }
 	b.each(name+": m is not near that of MatMul and SwiGLU", near)
-	b.s.SwiGLU(b.other, b.gu)
+	b.s.GLU(b.other, b.gu, device.SiLU)
 	equal := func(x, y float32) bool { return x == y }
 	b.each(name+": m is not SwiGLU of gu", equal)
 	for keep, most := range map[bool]int32{false: 4, true: 3} {
@@ -255,7 +255,7 @@ func (b *gatedBench) rates(name string, runs int) {
 	}
 	ways := []way{
 		{"MatMul alone", b.product},
-		{"MatMul, then SwiGLU", func() { b.product(); b.s.SwiGLU(b.other, b.otherGU) }},
+		{"MatMul, then SwiGLU", func() { b.product(); b.s.GLU(b.other, b.otherGU, device.SiLU) }},
 	}
 	for _, keep := range []bool{false, true} {
 		for lead := range int32(4) {

@@ -4,6 +4,7 @@ import (
 	"apr/device"
 	"apr/device/cuda/kernel"
 	"apr/device/cuda/kernel/manifest"
+	"apr/internal/fault"
 )
 
 // RMSNorm: with delta, sum = x + delta and v = sum, else v = x; rstd = (mean(v²)+eps)^−½ and y = v·rstd·w by row.
@@ -26,20 +27,26 @@ func (s *Stream) RMSNormBackward(dx, dw, dy, x, rstd, w device.Tensor) {
 	}
 }
 
-// SwiGLU: m = silu(g)·u, gu [n, 2f] holding g then u.
-func (s *Stream) SwiGLU(m, gu device.Tensor) {
-	device.CheckSwiGLU(m, gu)
-	if o := s.begin("SwiGLU", m, gu); o != nil {
+// GLU: m = act(g)·u, gu [n, 2f] holding g then u.
+func (s *Stream) GLU(m, gu device.Tensor, act device.Activation) {
+	device.CheckGLU(m, gu, act)
+	if s.lacks(act != device.SiLU, "the activation "+act.String()) {
+		return
+	}
+	if o := s.begin("GLU", m, gu); o != nil {
 		o.sized(m.Rows, m.Cols)
 		kernel.SwiGLU(o, mat(m), mat(gu))
 		o.end()
 	}
 }
 
-// SwiGLUBackward writes dgu: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g). dgu may be gu itself.
-func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
-	device.CheckSwiGLUBackward(dgu, dm, gu)
-	if o := s.begin("SwiGLUBackward", dgu, dm, gu); o != nil {
+// GLUBackward writes dgu: dg = dm·u·act'(g), du = dm·act(g). dgu may be gu itself.
+func (s *Stream) GLUBackward(dgu, dm, gu device.Tensor, act device.Activation) {
+	device.CheckGLUBackward(dgu, dm, gu, act)
+	if s.lacks(act != device.SiLU, "the activation "+act.String()) {
+		return
+	}
+	if o := s.begin("GLUBackward", dgu, dm, gu); o != nil {
 		o.sized(dm.Rows, dm.Cols)
 		kernel.SwiGLUBackward(o, mat(dgu), mat(dm), mat(gu))
 		o.end()
@@ -49,12 +56,15 @@ func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
 // Rotate applies the rotary embedding in place to x [n, heads·HeadDim].
 func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 	device.CheckRotate(x, r)
+	if s.lacksRotary(r) {
+		return
+	}
 	o := s.begin("Rotate", x)
 	if o == nil {
 		return
 	}
 	o.sized(x.Rows, x.Cols)
-	table, err := s.rotary(r, r.Offset+min(r.SeqLen, max(1, x.Rows)))
+	table, err := s.rotary(r.Table, r.Offset+min(r.SeqLen, max(1, x.Rows)))
 	if err != nil {
 		s.fail(err)
 		return
@@ -63,9 +73,63 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 	o.end()
 }
 
+// lacksRotary reports whether the kernel of Rotate lacks something of r, which fails the stream.
+func (s *Stream) lacksRotary(r device.Rotary) bool {
+	return s.lacks(2*len(r.Table.Inv) != r.HeadDim, "rotary embeddings of a part of a head") ||
+		s.lacks(r.QBeta != 0, "the scale of queries by their positions") || s.lacks(!r.Positions.IsZero(), "rotary embeddings at given positions")
+}
+
+// lacksAttention is lacksRotary for the kernels of attention.
+func (s *Stream) lacksAttention(a device.Attn) bool {
+	return s.lacks(a.Window != 0, "attention windows") || s.lacks(a.Scale != 0, "attention scores with a scale of their own") ||
+		s.lacks(a.Cap != 0, "attention soft-caps") || s.lacks(!a.First.IsZero(), "attention to documents") ||
+		s.lacks(a.HeadDim > 256, "attention heads of more than 256 values")
+}
+
+// lacks fails the stream with what the device has no kernel for, if there is such, and reports it.
+func (s *Stream) lacks(missing bool, what string) bool {
+	if missing {
+		s.fail(fault.New(fault.Unavailable, "the CUDA device does not compute %s yet", what).WithHint("--backend cpu does").WithID("E-CUDA-070"))
+	}
+	return missing
+}
+
+// HeadNorm is not computed yet.
+func (s *Stream) HeadNorm(y, rstd, x, w device.Tensor, headDim int, _ float64) {
+	device.CheckHeadNorm(y, rstd, x, w, headDim)
+	s.lacks(true, "norms of heads")
+}
+
+// HeadNormBackward is not computed yet.
+func (s *Stream) HeadNormBackward(dx, dw, dy, x, rstd, w device.Tensor, headDim int) {
+	device.CheckHeadNormBackward(dx, dw, dy, x, rstd, w, headDim)
+	s.lacks(true, "gradients of the norms of heads")
+}
+
+// Add is not computed yet.
+func (s *Stream) Add(dst, src device.Tensor) {
+	device.CheckAdd(dst, src)
+	s.lacks(true, "sums of two tensors")
+}
+
+// Scale is not computed yet.
+func (s *Stream) Scale(y, x device.Tensor, f float64) {
+	device.CheckScale(y, x, f)
+	s.lacks(true, "tensors times a factor")
+}
+
+// SoftCap is not computed yet.
+func (s *Stream) SoftCap(y, x device.Tensor, c float64) {
+	device.CheckSoftCap(y, x, c)
+	s.lacks(true, "soft-caps")
+}
+
 // Attention: o = softmax(q·kᵀ/√d, causal)·v per head.
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
+	if s.lacksAttention(a) {
+		return
+	}
 	if op := s.begin("Attention", o, lse, q, k, v); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		attend := kernel.Attention
@@ -80,6 +144,9 @@ func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 // AttentionBackward writes dq, dk, dv.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
+	if s.lacksAttention(a) {
+		return
+	}
 	if op := s.begin("AttentionBackward", dq, dk, dv, do, o, lse, q, k, v); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		back := kernel.AttentionBackward

@@ -143,12 +143,12 @@ func TestRowSpeed(t *testing.T) {
 	}
 	const f, heads = 4864, 4096
 	gu, dm := matrices(4, 2*f), matrices(4, f)
-	timed(t, d, s, "", 40, map[string]float64{"SwiGLUBackward": 2 * rows * 5 * f}, func(i int) {
-		s.SwiGLUBackward(gu[i%4], dm[i%4], gu[(i+1)%4])
+	timed(t, d, s, "", 40, map[string]float64{"GLUBackward": 2 * rows * 5 * f}, func(i int) {
+		s.GLUBackward(gu[i%4], dm[i%4], gu[(i+1)%4], device.SiLU)
 	})
 	x := matrices(8, heads)
 	timed(t, d, s, "heads of 128", 40, map[string]float64{"Rotate": 2 * rows * 2 * heads}, func(i int) {
-		s.Rotate(x[i%8], device.Rotary{HeadDim: 128, Theta: 1e6, SeqLen: 1024})
+		s.Rotate(x[i%8], device.Rotary{HeadDim: 128, Table: frequencies(1e6, 128), SeqLen: 1024})
 	})
 	s.Release(append(append(gu, dm...), x...)...)
 }

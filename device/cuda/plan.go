@@ -199,16 +199,16 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 			Compute: d.opts.Compute.products(), Add: c.Add, Aligned: true,
 		}
 		switch c.Kind {
-		case device.OpMatMul, device.OpMatMulSwiGLU:
+		case device.OpMatMul, device.OpMatMulGLU:
 			if c.FP8 {
-				if c.Kind == device.OpMatMulSwiGLU && d.fusesEighthPlanned(c.Op, r.Expand) {
+				if c.Kind == device.OpMatMulGLU && d.fusesEighthPlanned(c.Op, r.Expand) {
 					continue
 				}
 				all = append(all, eighthShapes(c, r.Expand)...)
 				continue
 			}
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
-			if c.Kind == device.OpMatMulSwiGLU && d.fusesPlanned(c.Op) && d.plannedSlab(c, r) == s.N {
+			if c.Kind == device.OpMatMulGLU && d.fusesPlanned(c.Op) && d.plannedSlab(c, r) == s.N {
 				continue
 			}
 			all = append(all, d.slabShapes(s, c, r)...)

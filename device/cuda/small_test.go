@@ -195,7 +195,7 @@ func TestFusedIsNotPlanned(t *testing.T) {
 		s := planned.NewStream()
 		temp := func(rows, cols int) device.Tensor { return s.Temp("t", device.Activations, tensor.BF16, rows, cols) }
 		p := planned.Param(device.ParamSpec{Name: "w", Rows: 2 * c.f, Cols: c.in})
-		s.MatMulSwiGLU(temp(c.n, c.f), temp(c.n, 2*c.f), temp(c.n, c.in), p.Weight, true)
+		s.MatMulGLU(temp(c.n, c.f), temp(c.n, 2*c.f), temp(c.n, c.in), p.Weight, device.SiLU, true)
 		var want []blas.Shape
 		if c.byLibrary {
 			want = append(want, blas.Shape{

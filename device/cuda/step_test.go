@@ -33,6 +33,15 @@ const (
 	tinyQ, tinyQKV                                                                 = tinyHeads * tinyDim, (tinyHeads + 2*tinyKV) * tinyDim
 )
 
+// frequencies returns θ^(−2i/headDim).
+func frequencies(theta float64, headDim int) *device.Frequencies {
+	f := &device.Frequencies{Inv: make([]float64, headDim/2)}
+	for i := range f.Inv {
+		f.Inv[i] = math.Pow(theta, -2*float64(i)/float64(headDim))
+	}
+	return f
+}
+
 func newTiny(d device.Device) *tiny {
 	m := &tiny{d: d, s: d.NewStream(), act: d.Info().Activations}
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -117,7 +126,7 @@ func (m *tiny) pass() {
 	kept, z, tz := temp("kept", m.act, tinyN/2, tinyHidden), temp("z", tensor.F32, tinyN/2, tinyVocab), temp("t", tensor.F32, tinyN/2, tinyVocab)
 	dz := temp("dz", m.act, tinyN/2, tinyVocab)
 	shape := device.Attn{Batch: tinyRows, QLen: tinyLen, KLen: tinyLen, KStride: tinyLen, Heads: tinyHeads, KVHeads: tinyKV, HeadDim: tinyDim}
-	r := device.Rotary{HeadDim: tinyDim, Theta: 1e4, SeqLen: tinyLen}
+	r := device.Rotary{HeadDim: tinyDim, Table: frequencies(1e4, tinyDim), SeqLen: tinyLen}
 	split := func(t device.Tensor) (q, k, v device.Tensor) {
 		return t.ColRange(0, tinyQ), t.ColRange(tinyQ, tinyQ+tinyKV*tinyDim), t.ColRange(tinyQ+tinyKV*tinyDim, tinyQKV)
 	}
@@ -130,7 +139,7 @@ func (m *tiny) pass() {
 	s.Attention(att, lse, q, k, v, shape)
 	s.MatMul(delta, att, m.o.Weight, none, false)
 	s.RMSNorm(y2, rstd2, x2, x, delta, m.norm.Value, 1e-6)
-	s.MatMulSwiGLU(prod, gu, y2, m.gu.Weight, true)
+	s.MatMulGLU(prod, gu, y2, m.gu.Weight, device.SiLU, true)
 	s.MatMul(x2, prod, m.down.Weight, none, true)
 	s.Gather(kept, x2, m.keep)
 
@@ -148,7 +157,7 @@ func (m *tiny) pass() {
 	s.Scatter(dx, dkept, m.keep)
 	s.MatMulWeightGrad(m.down.Grad, none, dx, prod)
 	s.MatMulInputGrad(dprod, dx, m.down.Weight, false)
-	s.SwiGLUBackward(dgu, dprod, gu)
+	s.GLUBackward(dgu, dprod, gu, device.SiLU)
 	s.MatMulWeightGrad(m.gu.Grad, none, dgu, y2)
 	s.MatMulInputGrad(dy, dgu, m.gu.Weight, false)
 	s.RMSNormBackward(dx, m.norm.Grad, dy, x2, rstd2, m.norm.Value)

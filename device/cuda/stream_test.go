@@ -238,7 +238,7 @@ func TestLatePositions(t *testing.T) {
 		{leastPositions, 2 * leastPositions}, {9000, 9002},
 	} {
 		s.Upload(x, []float32{1, 0, 1, 0})
-		s.Rotate(x, device.Rotary{HeadDim: 2, Theta: 1e4, SeqLen: 2, Offset: c.first})
+		s.Rotate(x, device.Rotary{HeadDim: 2, Table: &device.Frequencies{Inv: []float64{1}}, SeqLen: 2, Offset: c.first})
 		got := make([]float32, 4)
 		if err := s.Download(got, x); err != nil {
 			t.Fatal(err)

@@ -59,7 +59,8 @@ func (c Case) Check(d device.Device) (err error) {
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		deviceCases(), moveCases(), layerCases(), matmulCases(), weightCases(), attentionCases(), lossCases(),
+		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(),
+		attentionCases(), maskedAttentionCases(), lossCases(),
 		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)

@@ -82,6 +82,17 @@ func lossCases() []Case {
 			all = append(all, c...)
 		}
 	}
+	for i, g := range logitShapes {
+		if g.impossible || g.gap != 0 || g.offset != 0 {
+			continue
+		}
+		for j, spec := range lossSpecs() {
+			if spec.Cap = 5; (i+j)%4 == 0 {
+				spec.Cap = 30
+			}
+			all = append(all, both(fmt.Sprintf("loss/soft-capped, %s, %s", g.name, specName(spec)), func(l *lab) { checkLoss(l, g, spec) })...)
+		}
+	}
 	return append(all, Case{Name: "loss/adds up over chunks", check: checkLossChunks},
 		Case{Name: "loss/without teacher", check: checkLossAlone},
 		Case{Name: "loss/teacher for comparison only", check: checkLossCompared},
@@ -92,7 +103,11 @@ func lossCases() []Case {
 
 func specName(s device.LossSpec) string {
 	names := [...]string{"forward KL", "reverse KL", "JSD", "TVD", "skew forward", "skew reverse"}
-	return fmt.Sprintf("%s β %g, α %g, T %g", names[s.Divergence], s.Beta, s.Alpha, s.Temperature)
+	name := fmt.Sprintf("%s β %g, α %g, T %g", names[s.Divergence], s.Beta, s.Alpha, s.Temperature)
+	if s.Cap > 0 {
+		name += fmt.Sprintf(", capped at %g", s.Cap)
+	}
+	return name
 }
 
 // invN is 1/N in the cases: not the reciprocal of their rows, which it need not be.
@@ -173,6 +188,9 @@ func gradScale(z, t []float64, target int, spec device.LossSpec) []float64 {
 
 func checkLoss(l *lab, g logits, spec device.LossSpec) {
 	z, t := g.make(l)
+	if spec.Cap > 0 {
+		z = ref.SoftCap(z, spec.Cap)
+	}
 	targets := l.randomIDs(g.rows, g.cols)
 	zt, tt, yt := l.in(tensor.F32, z), l.in(tensor.F32, t), l.ids(targets)
 	grad, over := l.out(l.act, g.rows, g.cols), l.inout(tensor.F32, z)

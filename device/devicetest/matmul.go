@@ -26,8 +26,9 @@ func matmulCases() []Case {
 	for _, s := range []struct{ n, in, f int }{
 		{1, 1, 1}, {1, 33, 2}, {3, 64, 8}, {65, 31, 33}, {64, 128, 40}, {65, 136, 200}, {130, 896, 136}, {257, 72, 264}, {0, 33, 7}, {3, 0, 8},
 	} {
-		name := fmt.Sprintf("matmulswiglu/%dx%dx%d", s.n, s.in, s.f)
-		all = append(all, both(name, func(l *lab) { checkMatMulSwiGLU(l, s.n, s.in, s.f) })...)
+		name := fmt.Sprintf("matmulglu/%dx%dx%d", s.n, s.in, s.f)
+		all = append(all, both(name, func(l *lab) { checkMatMulGLU(l, s.n, s.in, s.f, device.SiLU) })...)
+		all = append(all, both(name+" "+device.GELUTanh.String(), func(l *lab) { checkMatMulGLU(l, s.n, s.in, s.f, device.GELUTanh) })...)
 	}
 	all = append(all, Case{Name: "matmul/of a parameter", check: checkParamMatMul})
 	return all
@@ -105,21 +106,21 @@ func checkWeightGrad(l *lab, n, in, out int) {
 	l.compare("dbias", "matmul", dbt, dbias, n)
 }
 
-// checkMatMulSwiGLU: the product is that of MatMul, and what comes of it SwiGLU of it as stored, bit for bit.
-func checkMatMulSwiGLU(l *lab, n, in, f int) {
+// checkMatMulGLU: the product is that of MatMul, and what comes of it GLU of it as stored, bit for bit.
+func checkMatMulGLU(l *lab, n, in, f int, act device.Activation) {
 	x, w := l.random(n, in, 1), l.random(2*f, in, 1/math.Sqrt(float64(in)))
 	weight := l.frozen(w)
 	xt := l.in(l.act, x)
 	kept, m := l.out(l.act, n, 2*f), l.out(l.act, n, f)
-	l.s.MatMulSwiGLU(m, kept, xt, weight, true)
+	l.s.MatMulGLU(m, kept, xt, weight, act, true)
 	l.compare("gu", "matmul", kept, ref.Linear(x, w, ref.Mat{}), in)
-	l.compare("m", "swiglu", m, ref.SwiGLU(l.get(kept)), 1)
+	l.compare("m", gluTol(act), m, ref.GLU(l.get(kept), act), 1)
 
 	again := l.out(l.act, n, f)
-	l.s.SwiGLU(again, kept)
-	l.compare("SwiGLU of gu", "move", again, l.get(m), 0)
+	l.s.GLU(again, kept, act)
+	l.compare("GLU of gu", "move", again, l.get(m), 0)
 	lost, only := l.out(l.act, n, 2*f), l.out(l.act, n, f)
-	l.s.MatMulSwiGLU(only, lost, xt, weight, false)
+	l.s.MatMulGLU(only, lost, xt, weight, act, false)
 	l.compare("m without gu", "move", only, l.get(m), 0)
 }
 

@@ -195,22 +195,15 @@ func layerCases() []Case {
 		rows, cols := s[0], s[1]
 		name := fmt.Sprintf("%dx%d", rows, cols)
 		all = append(all, both("rmsnorm/"+name, func(l *lab) { checkRMSNorm(l, rows, cols, 1) })...)
-		all = append(all, both("swiglu/"+name, func(l *lab) { checkSwiGLU(l, rows, cols, 1) })...)
+		for _, act := range activations {
+			all = append(all, both("glu/"+act.String()+" "+name, func(l *lab) { checkGLU(l, rows, cols, 1, act) })...)
+		}
 	}
 	all = append(all, both("rmsnorm/tiny values", func(l *lab) { checkRMSNorm(l, 3, 64, 1e-4) })...) // eps dominates
 	all = append(all, both("rmsnorm/large values", func(l *lab) { checkRMSNorm(l, 3, 64, 1e4) })...)
 	all = append(all, both("rmsnorm/zeros", func(l *lab) { checkRMSNorm(l, 3, 64, 0) })...)
-	all = append(all, both("swiglu/large values", func(l *lab) { checkSwiGLU(l, 3, 64, 60) })...) // σ underflows
-	for _, heads := range []int{1, 2, 3, 14} {
-		for _, d := range []int{2, 16, 32, 64, 128} {
-			for _, r := range []device.Rotary{
-				{Theta: 1e4, SeqLen: 5}, {Theta: 1e6, SeqLen: 17, Offset: 3}, {Theta: 1e6, SeqLen: 1, Offset: 300},
-			} {
-				r.HeadDim = d
-				name := fmt.Sprintf("rotary/%d heads of %d, sequences of %d from %d", heads, d, r.SeqLen, r.Offset)
-				all = append(all, both(name, func(l *lab) { checkRotary(l, heads, r) })...)
-			}
-		}
+	for _, act := range activations {
+		all = append(all, both("glu/"+act.String()+" large values", func(l *lab) { checkGLU(l, 3, 64, 60, act) })...) // σ underflows
 	}
 	return all
 }
@@ -269,30 +262,26 @@ func (l *lab) compareRows(name, op string, t device.Tensor, want ref.Mat, n int)
 	}
 }
 
-func checkSwiGLU(l *lab, rows, cols int, scale float64) {
+// activations are those of a gated unit.
+var activations = []device.Activation{device.SiLU, device.GELUTanh}
+
+// gluTol returns the name of a gated unit's tolerance.
+func gluTol(act device.Activation) string {
+	if act == device.GELUTanh {
+		return "gelu"
+	}
+	return "glu"
+}
+
+func checkGLU(l *lab, rows, cols int, scale float64, act device.Activation) {
 	gu, dm := l.random(rows, 2*cols, scale), l.random(rows, cols, 1)
 	gut, dmt := l.in(l.act, gu), l.in(l.act, dm)
 	m, dgu := l.out(l.act, rows, cols), l.out(l.act, rows, 2*cols)
-	l.s.SwiGLU(m, gut)
-	l.s.SwiGLUBackward(dgu, dmt, gut)
+	l.s.GLU(m, gut, act)
+	l.s.GLUBackward(dgu, dmt, gut, act)
 	inPlace := l.inout(l.act, gu)
-	l.s.SwiGLUBackward(inPlace, dmt, inPlace)
-	l.compare("m", "swiglu", m, ref.SwiGLU(gu), 1)
-	l.compare("dgu", "swiglu", dgu, ref.SwiGLUBackward(dm, gu), 1)
+	l.s.GLUBackward(inPlace, dmt, inPlace, act)
+	l.compare("m", gluTol(act), m, ref.GLU(gu, act), 1)
+	l.compare("dgu", gluTol(act), dgu, ref.GLUBackward(dm, gu, act), 1)
 	l.compare("dgu over gu", "move", inPlace, l.get(dgu), 0)
-}
-
-func checkRotary(l *lab, heads int, r device.Rotary) {
-	const rows = 17
-	m := l.random(rows, heads*r.HeadDim, 1)
-	inverse := r
-	inverse.Inverse = true
-	x, y := l.inout(l.act, m), l.inout(l.act, m)
-	l.s.Rotate(x, r)
-	l.s.Rotate(y, inverse)
-	// An angle pos·θ^(−2i/d) from a float32 inverse frequency is off by one unit of itself, its product by another.
-	angle := float64(r.Offset+r.SeqLen) * 2 * unitF32
-	allowed := tol("rotary", l.act, 1) + angle*math.Sqrt2
-	l.compareScaled("rotated", x, ref.Rotate(m, r), allowed)
-	l.compareScaled("rotated back", y, ref.Rotate(m, inverse), allowed)
 }

@@ -11,49 +11,58 @@ import (
 	"apr/tensor"
 )
 
-// mutants are devices with one mistake each, most of them seen in real trainers; cases named after must catch it.
-var mutants = []struct {
+// mutant is a device with one mistake.
+type mutant struct {
 	name  string
 	group string // at least one case whose name begins so must notice
 	plant func(*ops)
-}{
+}
+
+// mutants are mistakes most of which were seen in real trainers; cases named after must catch them.
+var mutants = []mutant{
 	{"rotary pairs of neighbours", "rotary/", func(o *ops) {
-		o.rotate = func(x ref.Mat, r device.Rotary) ref.Mat {
+		o.rotate = func(x ref.Mat, r device.Rotary, at []int) ref.Mat {
 			d := r.HeadDim
 			half := func(i int) int { return i/2 + i%2*d/2 } // neighbour order to half-split order
-			return permute(ref.Rotate(permute(x, d, half), r), d, func(i int) int { return i%(d/2)*2 + i/(d/2) })
+			return permute(ref.Rotate(permute(x, d, half), r, at), d, func(i int) int { return i%(d/2)*2 + i/(d/2) })
 		}
 	}},
 	{"rotary never inverse", "rotary/", func(o *ops) {
-		o.rotate = func(x ref.Mat, r device.Rotary) ref.Mat { r.Inverse = false; return ref.Rotate(x, r) }
+		o.rotate = func(x ref.Mat, r device.Rotary, at []int) ref.Mat { r.Inverse = false; return ref.Rotate(x, r, at) }
 	}},
 	{"rotary without offset", "rotary/", func(o *ops) {
-		o.rotate = func(x ref.Mat, r device.Rotary) ref.Mat { r.Offset = 0; return ref.Rotate(x, r) }
+		o.rotate = func(x ref.Mat, r device.Rotary, at []int) ref.Mat { r.Offset = 0; return ref.Rotate(x, r, at) }
 	}},
 	{"rotary positions run on over rows", "rotary/", func(o *ops) {
-		o.rotate = func(x ref.Mat, r device.Rotary) ref.Mat { r.SeqLen = x.Rows; return ref.Rotate(x, r) }
+		o.rotate = func(x ref.Mat, r device.Rotary, at []int) ref.Mat { r.SeqLen = x.Rows; return ref.Rotate(x, r, at) }
 	}},
 	{"rotary base off by a thousandth", "rotary/", func(o *ops) {
-		o.rotate = func(x ref.Mat, r device.Rotary) ref.Mat { r.Theta *= 1.001; return ref.Rotate(x, r) }
+		o.rotate = func(x ref.Mat, r device.Rotary, at []int) ref.Mat {
+			r.Table = base(r.Table, 1.001)
+			return ref.Rotate(x, r, at)
+		}
 	}},
 	{"attention sees the next key", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn) (x, lse ref.Mat) { a.QOffset++; return ref.Attention(q, k, v, a) }
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+			a.QOffset++
+			return ref.Attention(q, k, v, a, first)
+		}
 	}},
 	{"attention does not see itself", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
 			if a.QOffset > 0 {
 				a.QOffset--
 			}
-			return ref.Attention(q, k, v, a)
+			return ref.Attention(q, k, v, a, first)
 		}
 	}},
 	{"attention scores not scaled", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn) (x, lse ref.Mat) {
-			return ref.Attention(times(q, math.Sqrt(float64(a.HeadDim))), k, v, a)
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+			return ref.Attention(times(q, math.Sqrt(float64(a.HeadDim))), k, v, a, first)
 		}
 	}},
 	{"attention heads dealt round", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
 			all := func(m ref.Mat) ref.Mat { // one kv head for each query head, h mod KVHeads
 				var cols []ref.Mat
 				for h := range a.Heads {
@@ -64,24 +73,24 @@ var mutants = []struct {
 			}
 			k, v = all(k), all(v)
 			a.KVHeads = a.Heads
-			return ref.Attention(q, k, v, a)
+			return ref.Attention(q, k, v, a, first)
 		}
 	}},
 	{"attention keys packed without stride", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
 			a.KStride = a.KLen
-			return ref.Attention(q, k, v, a)
+			return ref.Attention(q, k, v, a, first)
 		}
 	}},
 	{"attention gradient off by a thousandth", "attention/", func(o *ops) {
-		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat) {
-			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a)
+		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat) {
+			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a, first)
 			return times(dq, .999), dk, dv
 		}
 	}},
 	{"attention gradient of keys and values swapped", "attention/", func(o *ops) {
-		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat) {
-			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a)
+		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat) {
+			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a, first)
 			return dq, dv, dk
 		}
 	}},
@@ -156,24 +165,26 @@ var mutants = []struct {
 			}
 		}
 	}},
-	{"gate and up swapped", "swiglu/", func(o *ops) {
-		o.swiGLU = func(gu ref.Mat) ref.Mat {
-			return ref.SwiGLU(ref.Beside(gu.ColRange(gu.Cols/2, gu.Cols), gu.ColRange(0, gu.Cols/2)))
+	{"gate and up swapped", "glu/silu", func(o *ops) {
+		o.glu = func(gu ref.Mat, act device.Activation) ref.Mat {
+			return ref.GLU(ref.Beside(gu.ColRange(gu.Cols/2, gu.Cols), gu.ColRange(0, gu.Cols/2)), act)
 		}
 	}},
-	{"product under SwiGLU not kept", "matmulswiglu/", func(o *ops) { o.keepsProduct = false }},
-	{"product under SwiGLU with rows of gate and up in turn", "matmulswiglu/", func(o *ops) {
-		o.gated = func(gu ref.Mat) ref.Mat {
+	{"product under GLU not kept", "matmulglu/", func(o *ops) { o.keepsProduct = false }},
+	{"product under GLU with rows of gate and up in turn", "matmulglu/", func(o *ops) {
+		o.gated = func(gu ref.Mat, act device.Activation) ref.Mat {
 			f := gu.Cols / 2
 			half := func(odd int) ref.Mat {
 				return permute(gu, gu.Cols, func(c int) int { return min(2*c+odd, gu.Cols-1) }).ColRange(0, f)
 			}
-			return ref.SwiGLU(ref.Beside(half(0), half(1)))
+			return ref.GLU(ref.Beside(half(0), half(1)), act)
 		}
 	}},
-	{"gradients of gate and up written over a gate still to be read", "swiglu/", func(o *ops) { o.readsFirst = false }},
-	{"gate gradient off by a ten-thousandth", "swiglu/", func(o *ops) {
-		o.swiGLUBack = func(dm, gu ref.Mat) ref.Mat { return times(ref.SwiGLUBackward(dm, gu), 1.0001) }
+	{"gradients of gate and up written over a gate still to be read", "glu/silu", func(o *ops) { o.readsFirst = false }},
+	{"gate gradient off by a ten-thousandth", "glu/silu", func(o *ops) {
+		o.gluBack = func(dm, gu ref.Mat, act device.Activation) ref.Mat {
+			return times(ref.GLUBackward(dm, gu, act), 1.0001)
+		}
 	}},
 	{"scatter keeps what was there", "gather/", func(o *ops) { o.scatterZero = false }},
 	{"highest id on ties", "argmax/", func(o *ops) {
@@ -340,6 +351,18 @@ var lossMutants = []struct {
 		sums.CE += sum - sum // NaN if it overflowed
 		return sums, dz
 	}},
+	{"soft-cap without a slope", "loss/soft-capped", withSpec(func(s *device.LossSpec) { s.Cap = 0 })},
+	{"slope of a soft-cap that is not squared", "loss/soft-capped", func(z, t ref.Mat, y []int, n float64, s device.LossSpec) (device.Scalars, ref.Mat) {
+		c := s.Cap
+		s.Cap = 0
+		sums, dz := ref.Loss(z, t, y, n, s)
+		for i := range dz.V {
+			if c > 0 {
+				dz.V[i] *= 1 - math.Abs(z.V[i])/c
+			}
+		}
+		return sums, dz
+	}},
 	{"another divergence reported than descended", "loss/", func(z, t ref.Mat, y []int, n float64, s device.LossSpec) (device.Scalars, ref.Mat) {
 		_, dz := ref.Loss(z, t, y, n, s)
 		s.Divergence = device.ForwardKL
@@ -438,17 +461,17 @@ func caught(t *testing.T, d *slow, group string) {
 }
 
 func TestSuiteCatchesMutants(t *testing.T) {
-	for _, m := range mutants {
+	for _, m := range append(mutants, blockMutants...) {
 		t.Run(m.name, func(t *testing.T) {
 			d := newSlow(tensor.F32)
 			m.plant(&d.ops)
 			caught(t, d, m.group)
 		})
 	}
-	t.Run("SwiGLU of a product before it is rounded", func(t *testing.T) {
+	t.Run("GLU of a product before it is rounded", func(t *testing.T) {
 		d := newSlow(tensor.BF16)
 		d.ops.gatesStored = false
-		caught(t, d, "matmulswiglu/")
+		caught(t, d, "matmulglu/")
 	})
 	for _, m := range lossMutants {
 		t.Run(m.name, func(t *testing.T) {

@@ -18,13 +18,15 @@ const (
 	noVector    = "a vector has not one row of the right length"
 	noView      = "a tensor is no view of its memory"
 	given       = "a tensor is used after it was given back"
+	noFactor    = "a factor is not finite"
+	noCap       = "a soft-cap is not finite and positive"
 )
 
 // Refusals returns the table of wrong calls: every precondition of every operation at least once.
 func Refusals() []Refusal {
 	var all []Refusal
 	for _, group := range [][]Refusal{
-		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), productRefusals(), gatedRefusals(),
+		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), elementRefusals(),
 		attentionRefusals(), trainRefusals(),
 	} {
 		all = append(all, group...)

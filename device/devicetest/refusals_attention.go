@@ -25,15 +25,25 @@ func attentionRefusals() []Refusal {
 		heads     = "heads do not divide"
 		sees      = "queries see keys that are not there"
 		positions = "there are no such positions"
+		table     = "the table of frequencies is missing, or of more pairs than a head has"
+		byPlace   = "the scale of positions is not finite, or has no length"
 	)
 	all := refusals(device.OpRotate, func(k *desk) turned {
-		return turned{k.acts(6, 12), device.Rotary{HeadDim: 4, Theta: 1e4, SeqLen: 3}}
+		return turned{k.acts(6, 12), device.Rotary{HeadDim: 4, Table: frequencies(1e4, 4), SeqLen: 3}}
 	}, func(s device.Stream, a turned) { s.Rotate(a.x, a.r) },
 		wrong[turned]{"odd head size", odd, func(_ *desk, a *turned) { a.r.HeadDim = 3 }},
 		wrong[turned]{"no head size", odd, func(_ *desk, a *turned) { a.r.HeadDim = 0 }},
 		wrong[turned]{"half a head", odd, func(_ *desk, a *turned) { a.r.HeadDim = 8 }},
 		wrong[turned]{"no sequence", positions, func(_ *desk, a *turned) { a.r.SeqLen = 0 }},
 		wrong[turned]{"negative offset", positions, func(_ *desk, a *turned) { a.r.Offset = -1 }},
+		wrong[turned]{"no table", table, func(_ *desk, a *turned) { a.r.Table = nil }},
+		wrong[turned]{"a table of no pairs", table, func(_ *desk, a *turned) { a.r.Table = &device.Frequencies{} }},
+		wrong[turned]{"a table of more pairs", table, func(_ *desk, a *turned) { a.r.Table = frequencies(1e4, 6) }},
+		wrong[turned]{"factor NaN", noFactor, func(_ *desk, a *turned) { a.r.Table = &device.Frequencies{Inv: []float64{1}, Factor: math.NaN()} }},
+		wrong[turned]{"a scale without length", byPlace, func(_ *desk, a *turned) { a.r.QBeta = .1 }},
+		wrong[turned]{"a negative scale", byPlace, func(_ *desk, a *turned) { a.r.QBeta, a.r.QLength = -.1, 3 }},
+		wrong[turned]{"fewer positions", wrongShapes, func(k *desk, a *turned) { a.r.Positions = k.ids(5) }},
+		wrong[turned]{"positions of floats", noIDs, func(k *desk, a *turned) { a.r.Positions = k.single(6, 1) }},
 		wrong[turned]{"ids", noFloats, func(k *desk, a *turned) { a.x = k.of(tensor.I32, 6, 12) }},
 	)
 	operands := func(k *desk) attended {
@@ -58,6 +68,15 @@ func attentionRefusals() []Refusal {
 		{"columns of lse", wrongShapes, func(k *desk, a *attended) { a.lse = k.single(6, 1) }},
 		{"lse of another type", noFloat32, func(k *desk, a *attended) { a.lse = k.narrow(6, 2) }},
 		{"k of another type", wrongTypes, func(k *desk, a *attended) { a.k = k.others(8, 4) }},
+		{"a negative window", "the window is negative", func(_ *desk, a *attended) { a.a.Window = -1 }},
+		{"an infinite scale", noFactor, func(_ *desk, a *attended) { a.a.Scale = math.Inf(1) }},
+		{"a negative soft-cap", noCap, func(_ *desk, a *attended) { a.a.Cap = -1 }},
+		{"soft-cap NaN", noCap, func(_ *desk, a *attended) { a.a.Cap = math.NaN() }},
+		{"fewer first keys", wrongShapes, func(k *desk, a *attended) { a.a.First = k.ids(5) }},
+		{"first keys of floats", noIDs, func(k *desk, a *attended) { a.a.First = k.single(6, 1) }},
+		{"heads of 514 values", "heads have more than 512 values", func(k *desk, a *attended) {
+			a.a.HeadDim, a.q, a.o, a.k, a.v = 514, k.acts(6, 1028), k.acts(6, 1028), k.acts(8, 514), k.acts(8, 514)
+		}},
 		{"no q", noTensor, func(_ *desk, a *attended) { a.q = device.Tensor{} }},
 		{"given back", given, func(k *desk, a *attended) { a.v = k.gone(k.act, 8, 4) }},
 	}
@@ -93,6 +112,7 @@ func trainRefusals() []Refusal {
 		wrong[taught]{"no teacher", "a divergence without a teacher", func(_ *desk, a *taught) { a.t = device.Tensor{} }},
 		wrong[taught]{"no temperature", "temperature is not positive", func(_ *desk, a *taught) { a.spec.Temperature = 0 }},
 		wrong[taught]{"temperature NaN", "temperature is not positive", func(_ *desk, a *taught) { a.spec.Temperature = math.NaN() }},
+		wrong[taught]{"soft-cap NaN", noCap, func(_ *desk, a *taught) { a.spec.Cap = math.NaN() }},
 		wrong[taught]{"unknown divergence", "there is no such divergence", func(_ *desk, a *taught) { a.spec.Divergence = device.SkewReverse + 1 }},
 	)
 	params := func(k *desk) *device.Param { return k.param(3, 4) }

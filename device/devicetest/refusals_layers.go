@@ -80,33 +80,38 @@ func productRefusals() []Refusal {
 	)...)
 }
 
-// gates are the operands of SwiGLU.
+// gates are the operands of GLU.
 type gates struct {
+	act           device.Activation
 	m, gu, x, dgu device.Tensor
 	w             device.Weight
 }
 
 func gatedRefusals() []Refusal {
-	all := refusals(device.OpSwiGLU, func(k *desk) gates { return gates{m: k.acts(3, 4), gu: k.acts(3, 8)} },
-		func(s device.Stream, a gates) { s.SwiGLU(a.m, a.gu) },
+	unknown := wrong[gates]{"unknown activation", "there is no such activation", func(_ *desk, a *gates) { a.act = device.GELUTanh + 1 }}
+	all := refusals(device.OpGLU, func(k *desk) gates { return gates{m: k.acts(3, 4), gu: k.acts(3, 8)} },
+		func(s device.Stream, a gates) { s.GLU(a.m, a.gu, a.act) },
 		wrong[gates]{"rows", wrongShapes, func(k *desk, a *gates) { a.gu = k.acts(2, 8) }},
 		wrong[gates]{"columns", wrongShapes, func(k *desk, a *gates) { a.gu = k.acts(3, 9) }},
 		wrong[gates]{"types", wrongTypes, func(k *desk, a *gates) { a.m = k.others(3, 4) }},
+		unknown,
 	)
-	all = append(all, refusals(device.OpMatMulSwiGLU, func(k *desk) gates {
+	all = append(all, refusals(device.OpMatMulGLU, func(k *desk) gates {
 		return gates{m: k.acts(3, 4), gu: k.acts(3, 8), x: k.acts(3, 16), w: k.weight(8, 16)}
-	}, func(s device.Stream, a gates) { s.MatMulSwiGLU(a.m, a.gu, a.x, a.w, true) },
+	}, func(s device.Stream, a gates) { s.MatMulGLU(a.m, a.gu, a.x, a.w, a.act, true) },
 		wrong[gates]{"fewer columns than the weight has rows", wrongShapes, func(k *desk, a *gates) { a.m, a.gu = k.acts(3, 3), k.acts(3, 6) }},
 		wrong[gates]{"inner dimension", wrongShapes, func(k *desk, a *gates) { a.x = k.acts(3, 15) }},
 		wrong[gates]{"rows of x", wrongShapes, func(k *desk, a *gates) { a.x = k.acts(2, 16) }},
 		wrong[gates]{"columns of m", wrongShapes, func(k *desk, a *gates) { a.m = k.acts(3, 5) }},
 		wrong[gates]{"types", wrongTypes, func(k *desk, a *gates) { a.m = k.others(3, 4) }},
 		wrong[gates]{"no weight", noWeight, func(_ *desk, a *gates) { a.w = nil }},
+		unknown,
 	)...)
-	return append(all, refusals(device.OpSwiGLUBackward, func(k *desk) gates { return gates{dgu: k.acts(3, 8), m: k.acts(3, 4), gu: k.acts(3, 8)} },
-		func(s device.Stream, a gates) { s.SwiGLUBackward(a.dgu, a.m, a.gu) },
+	return append(all, refusals(device.OpGLUBackward, func(k *desk) gates { return gates{dgu: k.acts(3, 8), m: k.acts(3, 4), gu: k.acts(3, 8)} },
+		func(s device.Stream, a gates) { s.GLUBackward(a.dgu, a.m, a.gu, a.act) },
 		wrong[gates]{"columns of dgu", wrongShapes, func(k *desk, a *gates) { a.dgu = k.acts(3, 7) }},
 		wrong[gates]{"columns of dm", wrongShapes, func(k *desk, a *gates) { a.m = k.acts(3, 3) }},
 		wrong[gates]{"types", wrongTypes, func(k *desk, a *gates) { a.dgu = k.others(3, 8) }},
+		unknown,
 	)...)
 }

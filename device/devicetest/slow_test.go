@@ -28,11 +28,17 @@ type ops struct {
 	rmsNormBack    func(dy, x, rstd, w ref.Mat) (dx, dw ref.Mat)
 	linear         func(x, w, bias ref.Mat) ref.Mat
 	linearBack     func(dy, x, w ref.Mat) (dx, dw, dbias ref.Mat)
-	rotate         func(x ref.Mat, r device.Rotary) ref.Mat
-	attention      func(q, k, v ref.Mat, a device.Attn) (o, lse ref.Mat)
-	attentionBack  func(do, o, q, k, v ref.Mat, a device.Attn) (dq, dk, dv ref.Mat)
-	swiGLU         func(gu ref.Mat) ref.Mat
-	swiGLUBack     func(dm, gu ref.Mat) ref.Mat
+	headNorm       func(x, w ref.Mat, headDim int, eps float64) (y, rstd ref.Mat)
+	headNormBack   func(dy, x, rstd, w ref.Mat, headDim int) (dx, dw ref.Mat)
+	headNormAdds   bool // HeadNormBackward adds dx
+	rotate         func(x ref.Mat, r device.Rotary, at []int) ref.Mat
+	attention      func(q, k, v ref.Mat, a device.Attn, first []int) (o, lse ref.Mat)
+	attentionBack  func(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat)
+	glu            func(gu ref.Mat, act device.Activation) ref.Mat
+	gluBack        func(dm, gu ref.Mat, act device.Activation) ref.Mat
+	plus           func(dst, src ref.Mat)
+	scale          func(x ref.Mat, f float64) ref.Mat
+	softCap        func(x ref.Mat, c float64) ref.Mat
 	loss           func(z, t ref.Mat, targets []int, invN float64, spec device.LossSpec) (device.Scalars, ref.Mat)
 	argMax         func(x ref.Mat) []int
 	best           func(x ref.Mat) ref.Mat
@@ -48,17 +54,18 @@ type ops struct {
 	honourStride   bool
 	refresh        bool
 	adamWRefreshes bool
-	keepsProduct   bool                     // MatMulSwiGLU writes gu
-	gatesStored    bool                     // and reads it rounded
-	gated          func(gu ref.Mat) ref.Mat // SwiGLU of MatMulSwiGLU
-	readsFirst     bool                     // SwiGLUBackward reads all of gu before it writes dgu
+	keepsProduct   bool                                            // MatMulGLU writes gu
+	gatesStored    bool                                            // and reads it rounded
+	gated          func(gu ref.Mat, act device.Activation) ref.Mat // GLU of MatMulGLU
+	readsFirst     bool                                            // GLUBackward reads all of gu before it writes dgu
 }
 
 func newSlow(act tensor.DType) *slow {
 	return &slow{act: act, ops: ops{
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
-		rotate: ref.Rotate, attention: ref.Attention, attentionBack: ref.AttentionBackward, swiGLU: ref.SwiGLU,
-		swiGLUBack: ref.SwiGLUBackward, gated: ref.SwiGLU, keepsProduct: true, gatesStored: true, readsFirst: true,
+		headNorm: ref.HeadNorm, headNormBack: ref.HeadNormBackward, rotate: ref.Rotate, attention: ref.Attention,
+		attentionBack: ref.AttentionBackward, glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap,
+		gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
 		loss: ref.Loss, argMax: ref.ArgMax, best: ref.Best, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
 		weightRows: func(rows []int, part, all int) int {
 			if rows == nil {
@@ -239,7 +246,7 @@ func (s *slowStream) Temp(name string, c device.Component, d tensor.DType, rows,
 		s.all = append(s.all, b)
 	}
 	b.name, b.comp, b.size, b.state = name, c, size, device.Temporary
-	s.Add(c, size)
+	s.slow.Add(c, size)
 	return device.Whole(b, d, rows, cols)
 }
 
@@ -250,7 +257,7 @@ func (s *slowStream) Release(ts ...device.Tensor) {
 			continue
 		}
 		b := t.Buf.(*slowBuffer)
-		s.Add(b.comp, -b.size)
+		s.slow.Add(b.comp, -b.size)
 		b.state = device.Gone
 		s.free = append(s.free, b)
 	}
@@ -373,62 +380,6 @@ func (s *slowStream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
 	if !dbias.IsZero() {
 		s.add(dbias, b)
 	}
-}
-
-func (s *slowStream) Rotate(x device.Tensor, r device.Rotary) {
-	device.CheckRotate(x, r)
-	s.write(x, s.ops.rotate(s.read(x), r))
-}
-
-func (s *slowStream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
-	device.CheckAttention(o, lse, q, k, v, a)
-	out, l := s.ops.attention(s.read(q), s.read(k), s.read(v), a)
-	s.write(o, out)
-	if !lse.IsZero() {
-		s.write(lse, l)
-	}
-}
-
-func (s *slowStream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
-	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
-	x, y, z := s.ops.attentionBack(s.read(do), s.read(o), s.read(q), s.read(k), s.read(v), a)
-	s.write(dq, x)
-	s.write(dk, y)
-	s.write(dv, z)
-}
-
-func (s *slowStream) SwiGLU(m, gu device.Tensor) {
-	device.CheckSwiGLU(m, gu)
-	s.write(m, s.ops.swiGLU(s.read(gu)))
-}
-
-func (s *slowStream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
-	device.CheckMatMulSwiGLU(m, gu, x, w)
-	out := s.ops.linear(s.read(x), w.(*slowWeight).m(), ref.Mat{})
-	if keep && s.ops.keepsProduct {
-		s.write(gu, out)
-	}
-	if s.ops.gatesStored {
-		round(out, gu.DType)
-	}
-	s.write(m, s.ops.gated(out))
-	if !keep {
-		for i := range out.V {
-			out.V[i] = math.NaN() // as the interface allows
-		}
-		s.write(gu, out)
-	}
-}
-
-func (s *slowStream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
-	device.CheckSwiGLUBackward(dgu, dm, gu)
-	if s.ops.readsFirst {
-		s.write(dgu, s.ops.swiGLUBack(s.read(dm), s.read(gu)))
-		return
-	}
-	f := dm.Cols
-	s.write(dgu.ColRange(0, f), s.ops.swiGLUBack(s.read(dm), s.read(gu)).ColRange(0, f))
-	s.write(dgu.ColRange(f, 2*f), s.ops.swiGLUBack(s.read(dm), s.read(gu)).ColRange(f, 2*f))
 }
 
 func (s *slowStream) Gather(dst, src, rows device.Tensor) {

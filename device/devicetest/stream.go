@@ -194,10 +194,13 @@ func (r *repeat) products(x device.Tensor) (dx device.Tensor) {
 	r.s.MatMulInputGrad(dx, dy, w, false)
 	r.s.MatMulWeightGrad(dw, db, dy, x)
 	gu, m := r.out(r.act, r.rows, r.vocab), r.out(r.act, r.rows, r.vocab/2)
-	r.s.MatMulSwiGLU(m, gu, x, w, true)
+	r.s.MatMulGLU(m, gu, x, w, device.SiLU, true)
 	dgu := r.out(r.act, r.rows, 2*r.cols)
-	r.s.SwiGLUBackward(dgu, dx, r.in(r.act, ref.Beside(r.x, r.x)))
+	r.s.GLUBackward(dgu, dx, r.in(r.act, ref.Beside(r.x, r.x)), device.SiLU)
 	r.keep(y, dx, dw, db, gu, m, dgu)
+	r.s.MatMulGLU(m, gu, x, w, device.GELUTanh, true)
+	r.s.GLUBackward(dgu, dx, r.in(r.act, ref.Beside(r.x, r.x)), device.GELUTanh)
+	r.keep(m, dgu)
 	return dx
 }
 
@@ -215,6 +218,16 @@ func (r *repeat) layers(x, dy device.Tensor) {
 	r.s.Attention(o, lse, x, k, v, a)
 	r.s.AttentionBackward(dq, dk, dv, dy, o, lse, x, k, v, a)
 	r.keep(o, lse, dq, dk, dv)
+
+	a.Window, a.Cap, a.First = 20, 5, r.lab.ids(documents(a))
+	r.s.Attention(o, lse, x, k, v, a)
+	r.s.AttentionBackward(dq, dk, dv, dy, o, lse, x, k, v, a)
+	r.keep(o, lse, dq, dk, dv)
+	heads, each := a.Heads, r.cols/a.Heads
+	inverse, weight, dweight := r.out(tensor.F32, r.rows, heads), r.in(tensor.F32, r.norm.ColRange(0, each)), r.inout(tensor.F32, r.norm.ColRange(0, each))
+	r.s.HeadNorm(y, inverse, x, weight, each, 1e-6)
+	r.s.HeadNormBackward(dx, dweight, dy, x, inverse, weight, each)
+	r.keep(y, inverse, dx, dweight)
 }
 
 func (r *repeat) learning(x device.Tensor) {

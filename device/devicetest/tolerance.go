@@ -21,7 +21,7 @@ const (
 //	          10⁵ results, for the worst order (one after the other); sums are float32 on every device
 //
 // Sixteen units for own leave room for an exponential of a few units' error and a handful of operations around it. The
-// CPU device needs half of what is allowed for products, norms and SwiGLU, and an eighth for the loss, whose room is for
+// CPU device needs half of what is allowed for products, norms and gated units, and an eighth for the loss, whose room is for
 // processors with coarse exponentials.
 //
 // In bfloat16 one rounding of the output is one unit. Operands that are kept in bfloat16 (expanded weights, probabilities
@@ -31,8 +31,10 @@ var own = map[string]map[tensor.DType]float64{
 	"embed":     {tensor.F32: 0, tensor.BF16: 1},
 	"add":       {tensor.F32: 2, tensor.BF16: 2}, // sums of a few addends
 	"rmsnorm":   {tensor.F32: 16, tensor.BF16: 2},
+	"softcap":   {tensor.F32: 16, tensor.BF16: 2},
 	"rotary":    {tensor.F32: 16, tensor.BF16: 2},
-	"swiglu":    {tensor.F32: 16, tensor.BF16: 2},
+	"glu":       {tensor.F32: 16, tensor.BF16: 2},
+	"gelu":      {tensor.F32: 32, tensor.BF16: 2}, // a unit of the cubic in its exponential, where that is 7, is seven of the result
 	"matmul":    {tensor.F32: 16, tensor.BF16: 3},
 	"attention": {tensor.F32: 16, tensor.BF16: 4},  // scores, exponentials and two products
 	"lossgrad":  {tensor.F32: 32, tensor.BF16: 2},  // of its terms; exponentials of differences of tens

@@ -167,6 +167,64 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// Windows cost what they keep, and an operation is what its kind and sizes are, wherever its operands lie.
+func TestBlockOperations(t *testing.T) {
+	d := bf16()
+	s := d.NewStream()
+	act := func(rows, cols int) device.Tensor { return s.Temp("x", device.Activations, tensor.BF16, rows, cols) }
+	single := func(rows, cols int) device.Tensor { return s.Temp("w", device.Activations, tensor.F32, rows, cols) }
+	x, k, lse := act(64, 8), act(64, 4), single(64, 2)
+	a := device.Attn{Batch: 2, QLen: 32, KLen: 32, KStride: 32, Heads: 2, KVHeads: 1, HeadDim: 4}
+	cost := func(f func()) Cost {
+		d.ResetOps()
+		f()
+		return d.Record().Cost()
+	}
+	attend := func(a device.Attn) func() {
+		return func() {
+			s.Attention(x, lse, x, k, k, a)
+			s.AttentionBackward(x, k, k, x, x, lse, x, k, k, a)
+		}
+	}
+	full := cost(attend(a))
+	for w, pairs := range map[int]float64{1: 32, 4: 1 + 2 + 3 + 4*29, 32: 528, 50: 528} {
+		a.Window = w
+		if got := cost(attend(a)); got.FLOPs != 14*2*2*4*pairs || got.Bytes != full.Bytes {
+			t.Errorf("window %d: %+v, want %g operations", w, got, 14*2*2*4*pairs)
+		}
+	}
+	if full.FLOPs != 14*2*2*4*528 {
+		t.Errorf("without a window %g operations", full.FLOPs)
+	}
+	d.ResetOps()
+	for range 2 {
+		a.First = s.Temp("first", device.Batch, tensor.I32, 64, 1) // at another place each time
+		attend(a)()
+	}
+	if ops := d.Record().Ops; len(ops) != 2 || ops[0].Times != 2 || !ops[0].Documents || !ops[0].Attn.First.IsZero() {
+		t.Errorf("documents: %+v", ops)
+	}
+	r := device.Rotary{HeadDim: 4, Table: &device.Frequencies{Inv: []float64{1}}, SeqLen: 32}
+	for name, c := range map[string]struct {
+		f     func()
+		bytes float64
+	}{
+		"HeadNorm":          {func() { s.HeadNorm(x, lse, x, single(1, 4), 4, 1e-6) }, 2*2*64*8 + 4*64*2 + 16},
+		"HeadNormBackward":  {func() { s.HeadNormBackward(x, single(1, 4), x, x, lse, single(1, 4), 4) }, 3*2*64*8 + 4*64*2 + 3*16},
+		"Add":               {func() { s.Add(x, x) }, 3 * 2 * 64 * 8},
+		"Scale":             {func() { s.Scale(x, x, 2) }, 2 * 2 * 64 * 8},
+		"SoftCap":           {func() { s.SoftCap(lse, lse, 2) }, 2 * 4 * 64 * 2},
+		"Rotate":            {func() { s.Rotate(x, r) }, 2 * 2 * 64 * 8},
+		"GLU":               {func() { s.GLU(k, x, device.GELUTanh) }, 2 * 64 * 12},
+		"GLUBackward":       {func() { s.GLUBackward(x, k, x, device.GELUTanh) }, 2 * 64 * 20},
+		"Rotate, positions": {func() { at := r; at.Positions = a.First; s.Rotate(x, at) }, 2*2*64*8 + 4*64},
+	} {
+		if got := cost(c.f); got.Launches != 1 || got.Bytes != c.bytes {
+			t.Errorf("%s: %+v, want %g bytes", name, got, c.bytes)
+		}
+	}
+}
+
 // Mistakes that would destroy memory on a real device are found here.
 func TestMistakesPanic(t *testing.T) {
 	d := bf16()
@@ -185,7 +243,7 @@ func TestMistakesPanic(t *testing.T) {
 		"release of no temp":  func() { s.Release(held) },
 		"free of a temp":      func() { d.Free(x) },
 		"freed twice":         func() { h := d.Alloc("h", device.Batch, tensor.I32, 1, 1); d.Free(h); d.Free(h) },
-		"shapes":              func() { s.SwiGLU(x, x) },
+		"shapes":              func() { s.GLU(x, x, device.SiLU) },
 		"another device":      func() { s.Zero(device.Tensor{Buf: other{}, Rows: 1, Cols: 1, Stride: 1, DType: tensor.F32}) },
 		"too large for int64": func() { s.Temp("t", device.Scratch, tensor.F32, 1<<40, 1<<40) },
 	} {

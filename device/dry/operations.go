@@ -82,57 +82,98 @@ func (s *Stream) product(op device.Op, y, in, bias device.Tensor, add bool, o Op
 	s.count(o, 2*float64(o.M)*float64(o.N)*float64(o.K), n)
 }
 
+// HeadNorm records the operation.
+func (s *Stream) HeadNorm(y, rstd, x, w device.Tensor, headDim int, _ float64) {
+	device.CheckHeadNorm(y, rstd, x, w, headDim)
+	n := use(device.OpHeadNorm, y, rstd, x, w)
+	s.count(Op{Kind: device.OpHeadNorm, In: x.DType, Out: y.DType, Rows: x.Rows, Cols: x.Cols, Attn: device.Attn{HeadDim: headDim}}, 0, n)
+}
+
+// HeadNormBackward records the operation.
+func (s *Stream) HeadNormBackward(dx, dw, dy, x, rstd, w device.Tensor, headDim int) {
+	device.CheckHeadNormBackward(dx, dw, dy, x, rstd, w, headDim)
+	n := use(device.OpHeadNormBackward, dx, dy, x, rstd, w) + 2*use(device.OpHeadNormBackward, dw)
+	s.count(Op{Kind: device.OpHeadNormBackward, In: x.DType, Out: dx.DType, Rows: x.Rows, Cols: x.Cols, Attn: device.Attn{HeadDim: headDim}}, 0, n)
+}
+
 // Rotate records the operation.
 func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 	device.CheckRotate(x, r)
-	n := 2 * use(device.OpRotate, x)
+	n := 2*use(device.OpRotate, x) + use(device.OpRotate, r.Positions)
 	s.count(Op{Kind: device.OpRotate, In: x.DType, Out: x.DType, Rows: x.Rows, Cols: x.Cols, Attn: device.Attn{HeadDim: r.HeadDim}}, 0, n)
 }
 
-// Attention records the operation.
+// Attention records the operation. With First fewer keys are seen than it costs here: which ones depends on values.
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
-	s.count(Op{Kind: device.OpAttention, In: q.DType, Out: o.DType, Attn: a}, 4*pairs(a), use(device.OpAttention, o, lse, q, k, v))
+	op := attention(device.OpAttention, q, o, a)
+	s.count(op, 4*pairs(a), use(op.Kind, o, lse, q, k, v, a.First))
 }
 
 // AttentionBackward records the operation.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
-	s.count(Op{Kind: device.OpAttentionBackward, In: q.DType, Out: dq.DType, Attn: a}, 10*pairs(a), use(device.OpAttentionBackward, dq, dk, dv, do, o, lse, q, k, v))
+	op := attention(device.OpAttentionBackward, q, dq, a)
+	s.count(op, 10*pairs(a), use(op.Kind, dq, dk, dv, do, o, lse, q, k, v, a.First))
+}
+
+// attention describes one: where First is does not matter.
+func attention(kind device.Op, in, out device.Tensor, a device.Attn) Op {
+	o := Op{Kind: kind, In: in.DType, Out: out.DType, Attn: a, Documents: !a.First.IsZero()}
+	o.Attn.First = device.Tensor{}
+	return o
 }
 
 // pairs returns the pairs of a query and a key it sees, over all rows and heads, times the head dimension.
 func pairs(a device.Attn) float64 {
-	q, offset := float64(a.QLen), float64(a.QOffset)
-	return float64(a.Batch) * float64(a.Heads) * float64(a.HeadDim) * (q*offset + q*(q+1)/2)
+	return float64(a.Batch) * float64(a.Heads) * float64(a.HeadDim) * float64(a.Pairs())
 }
 
-// SwiGLU records the operation.
-func (s *Stream) SwiGLU(m, gu device.Tensor) {
-	device.CheckSwiGLU(m, gu)
-	s.whole(device.OpSwiGLU, m, gu)
+// GLU records the operation.
+func (s *Stream) GLU(m, gu device.Tensor, act device.Activation) {
+	device.CheckGLU(m, gu, act)
+	s.count(Op{Kind: device.OpGLU, In: gu.DType, Out: m.DType, Act: act, Rows: m.Rows, Cols: m.Cols}, 0, use(device.OpGLU, m, gu))
 }
 
-// MatMulSwiGLU records the operation as one product. What a device that has no such kernel moves beyond the operands is
+// MatMulGLU records the operation as one product. What a device that has no such kernel moves beyond the operands is
 // not counted.
-func (s *Stream) MatMulSwiGLU(m, gu, x device.Tensor, w device.Weight, keep bool) {
-	device.CheckMatMulSwiGLU(m, gu, x, w)
+func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.Activation, keep bool) {
+	device.CheckMatMulGLU(m, gu, x, w, act)
 	d := w.(*weight)
 	o := Op{
-		Kind: device.OpMatMulSwiGLU, In: x.DType, Out: gu.DType, Weight: d.Types, Expands: d.Expands, FP8: d.FP8, M: x.Rows, N: gu.Cols, K: x.Cols,
-		InStride: x.Stride, OutStride: gu.Stride, Keep: keep,
+		Kind: device.OpMatMulGLU, In: x.DType, Out: gu.DType, Weight: d.Types, Expands: d.Expands, FP8: d.FP8, M: x.Rows, N: gu.Cols, K: x.Cols,
+		InStride: x.Stride, OutStride: gu.Stride, Act: act, Keep: keep,
 	}
-	n := use(device.OpMatMulSwiGLU, m, x) + d.moved(gu.Cols)
-	if kept := use(device.OpMatMulSwiGLU, gu); keep {
+	n := use(device.OpMatMulGLU, m, x) + d.moved(gu.Cols)
+	if kept := use(device.OpMatMulGLU, gu); keep {
 		n += kept
 	}
 	s.count(o, 2*float64(o.M)*float64(o.N)*float64(o.K), n)
 }
 
-// SwiGLUBackward records the operation.
-func (s *Stream) SwiGLUBackward(dgu, dm, gu device.Tensor) {
-	device.CheckSwiGLUBackward(dgu, dm, gu)
-	s.whole(device.OpSwiGLUBackward, dgu, dm, gu)
+// GLUBackward records the operation.
+func (s *Stream) GLUBackward(dgu, dm, gu device.Tensor, act device.Activation) {
+	device.CheckGLUBackward(dgu, dm, gu, act)
+	n := use(device.OpGLUBackward, dgu, dm, gu)
+	s.count(Op{Kind: device.OpGLUBackward, In: dm.DType, Out: dgu.DType, Act: act, Rows: dgu.Rows, Cols: dgu.Cols}, 0, n)
+}
+
+// Add records the operation.
+func (s *Stream) Add(dst, src device.Tensor) {
+	device.CheckAdd(dst, src)
+	s.whole(device.OpAdd, dst, src, dst)
+}
+
+// Scale records the operation.
+func (s *Stream) Scale(y, x device.Tensor, f float64) {
+	device.CheckScale(y, x, f)
+	s.whole(device.OpScale, y, x)
+}
+
+// SoftCap records the operation.
+func (s *Stream) SoftCap(y, x device.Tensor, c float64) {
+	device.CheckSoftCap(y, x, c)
+	s.whole(device.OpSoftCap, y, x)
 }
 
 // Gather records the operation.

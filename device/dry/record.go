@@ -19,12 +19,14 @@ type Op struct {
 	// Expands, FP8: see Kept.
 	Expands, FP8 bool
 	// Of products: y[M,N] (+)= Σ_K. MatMul M = rows of x, K = its columns; MatMulInputGrad N = columns of W;
-	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows; MatMulSwiGLU as MatMul, of which gu is the output.
+	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows; MatMulGLU as MatMul, of which gu is the output.
 	M, N, K             int
 	InStride, OutStride int // elements from row to row
 	Bias, Add, Keep     bool
-	Attn                device.Attn // of attention; HeadDim also of Rotate
-	Rows, Cols          int         // of everything else
+	Act                 device.Activation // of gated units
+	Attn                device.Attn       // of attention, without First; HeadDim also of Rotate and of norms of heads
+	Documents           bool              // attention has a First
+	Rows, Cols          int               // of everything else
 }
 
 // IsProduct reports whether the operation is a matrix product.

@@ -60,11 +60,18 @@ var codes = map[uint8][]meaning{
 	30:  {{dtype: tensor.BF16, bytes: 2}},
 	128: {{dtype: tensor.AprQ4, rule: anyRows, blocks: 32, bytes: 18}},
 	129: {{dtype: tensor.AprQ8, rule: scaled}},
+	// ours: 160 + a type of GGML, whose bytes are unchanged
+	162: {{dtype: tensor.Q4_0, rule: wholeRows, blocks: 32, bytes: 18}},
+	166: {{dtype: tensor.Q5_0, rule: wholeRows, blocks: 32, bytes: 22}},
+	168: {{dtype: tensor.Q8_0, rule: wholeRows, blocks: 32, bytes: 34}},
+	180: {{dtype: tensor.IQ4_NL, rule: wholeRows, blocks: 32, bytes: 18}},
+	183: {{dtype: tensor.IQ4_XS, rule: wholeRows, blocks: 256, bytes: 136}},
 }
 
 // dtypeCodes are the types our writer writes.
 var dtypeCodes = map[tensor.DType]uint8{
 	tensor.F32: 0, tensor.F16: 1, tensor.BF16: 30, tensor.Q4_K: 12, tensor.Q5_K: 13, tensor.Q6_K: 14,
+	tensor.IQ4_NL: 180, tensor.IQ4_XS: 183,
 }
 
 // The reasons why a size and a shape do not make a type; each has its identifier.

@@ -60,7 +60,7 @@ var types = [...]ggmlType{
 	8: {name: "Q8_0", dtype: tensor.Q8_0}, 9: {name: "Q8_1"}, 10: {name: "Q2_K"}, 11: {name: "Q3_K"},
 	12: {name: "Q4_K", dtype: tensor.Q4_K}, 13: {name: "Q5_K", dtype: tensor.Q5_K}, 14: {name: "Q6_K", dtype: tensor.Q6_K},
 	15: {name: "Q8_K"}, 16: {name: "IQ2_XXS"}, 17: {name: "IQ2_XS"}, 18: {name: "IQ3_XXS"}, 19: {name: "IQ1_S"},
-	20: {name: "IQ4_NL"}, 21: {name: "IQ3_S"}, 22: {name: "IQ2_S"}, 23: {name: "IQ4_XS"},
+	20: {name: "IQ4_NL", dtype: tensor.IQ4_NL}, 21: {name: "IQ3_S"}, 22: {name: "IQ2_S"}, 23: {name: "IQ4_XS", dtype: tensor.IQ4_XS},
 	24: {name: "I8", dtype: tensor.I8}, 25: {name: "I16", dtype: tensor.I16}, 26: {name: "I32", dtype: tensor.I32},
 	27: {name: "I64", dtype: tensor.I64}, 28: {name: "F64", dtype: tensor.F64}, 29: {name: "IQ1_M"},
 	30: {name: "BF16", dtype: tensor.BF16},

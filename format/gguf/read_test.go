@@ -112,6 +112,7 @@ func TestRefused(t *testing.T) {
 		{"removed type", one(4, 0, 20, 32), `tensor "w", offset 45: type Q4_2 (4) was removed from the format [E-GGUF-037]`},
 		{"unknown type", one(40, 0, 20, 32), `tensor "w", offset 45: type 40 is unknown [E-GGUF-037]`},
 		{"type negative", one(1<<32-1, 0, 20, 32), `tensor "w", offset 45: type 4294967295 is unknown [E-GGUF-037]`},
+		{"half a block of iq4_nl", one(20, 0, 9, 16), `tensor "w", offset 45: rows of 16 elements are not whole blocks of 32, which IQ4_NL has [E-GGUF-036]`},
 		{"unsupported type", one(3, 0, 20, 32), `tensor "w", offset 45: type Q4_1 is not supported [E-GGUF-038]`},
 		{"offset misaligned", one(0, 16, 32, 1), `tensor "w": offset 16 is not a multiple of the alignment 32 [E-GGUF-040]`},
 		{"hole at the start", one(0, 32, 36, 1), `tensor "w": offset 32 leaves a hole from 0 [E-GGUF-042]`},

@@ -6,8 +6,8 @@
 // A model of several files has an index, model.safetensors.index.json, that maps each tensor to its file.
 //
 // The reader accepts one meaning only: every byte belongs to exactly one tensor, every key stands once, every field is
-// known. Files are read with ReadAt, never mapped. Types the program has no use for (8-bit floats, complex numbers)
-// are refused as unsupported.
+// known. Files are read with ReadAt, never mapped. Types the program has no use for (8-bit floats but F8_E4M3, complex
+// numbers) are refused as unsupported. Matrices of F8_E4M3 are weights with the scales beside them: see [File.Dequantise].
 package safetensors
 
 import (
@@ -50,7 +50,7 @@ var dtypes = map[string]struct {
 	"U32": {32, tensor.U32}, "I32": {32, tensor.I32}, "F32": {32, tensor.F32},
 	"U64": {64, tensor.U64}, "I64": {64, tensor.I64}, "F64": {64, tensor.F64},
 	"F4": {bits: 4}, "F6_E2M3": {bits: 6}, "F6_E3M2": {bits: 6},
-	"F8_E5M2": {bits: 8}, "F8_E4M3": {bits: 8}, "F8_E8M0": {bits: 8}, "F8_E5M2FNUZ": {bits: 8}, "F8_E4M3FNUZ": {bits: 8},
+	"F8_E5M2": {bits: 8}, "F8_E4M3": {8, tensor.F8_E4M3}, "F8_E8M0": {bits: 8}, "F8_E5M2FNUZ": {bits: 8}, "F8_E4M3FNUZ": {bits: 8},
 	"C64": {bits: 64},
 }
 

@@ -88,7 +88,7 @@ func TestRefused(t *testing.T) {
 		{"dtype in lower case", raw(one(`"f32"`, "[2]", "[0,8]"), 8), `tensor "w": dtype "f32" is unknown [E-ST-030]`},
 		{"not whole bytes", raw(one(`"F4"`, "[3]", "[0,2]"), 2), `tensor "w": 3 elements of F4 are not whole bytes [E-ST-034]`},
 		{"6 bits", raw(one(`"F6_E2M3"`, "[2]", "[0,2]"), 2), `tensor "w": 2 elements of F6_E2M3 are not whole bytes [E-ST-034]`},
-		{"unsupported dtype", raw(one(`"F8_E4M3"`, "[2]", "[0,2]"), 2), `tensor "w": dtype F8_E4M3 is not supported [E-ST-035]`},
+		{"unsupported dtype", raw(one(`"F8_E5M2"`, "[2]", "[0,2]"), 2), `tensor "w": dtype F8_E5M2 is not supported [E-ST-035]`},
 		{"dimension negative", raw(one(`"F32"`, "[-2]", "[0,8]"), 8), `tensor "w", offset 37: key "shape": expected a non-negative integer, found -2 [E-ST-016]`},
 		{"dimension minus zero", raw(one(`"F32"`, "[-0]", "[0,0]"), 0), `tensor "w", offset 37: key "shape": expected a non-negative integer, found -0 [E-ST-016]`},
 		{"dimension fractional", raw(one(`"F32"`, "[2.0]", "[0,8]"), 8), `tensor "w", offset 37: key "shape": expected a non-negative integer, found 2.0 [E-ST-016]`},

@@ -44,6 +44,7 @@ type App struct {
 
 	json, quiet, verbose, noProgress, offline, version bool
 	color, logFormat, config                           string
+	allowKeys                                          []string
 }
 
 // globalTable is the option table of the flags every command has.
@@ -56,6 +57,7 @@ func (a *App) globalTable() []Option {
 		{Name: "color", Value: Enum(&a.color, "auto", "auto", "always", "never"), Help: "colours"},
 		{Name: "log-format", Value: Enum(&a.logFormat, "", "text", "json"), Default: "text on a terminal", Help: "format of the log on stderr"},
 		{Name: "offline", Value: Bool(&a.offline, false), Env: "APR_OFFLINE", Help: "no network"},
+		{Name: "allow-config-key", Value: Strings(&a.allowKeys), Help: "a key of a model's config.json that is accepted unread; repeatable"},
 		{Name: "config", Path: true, Value: String(&a.config, ""), Help: "YAML file of options; its paths are relative to it"},
 		{Name: "version", Value: Bool(&a.version, false), Help: "print the version"},
 	}
@@ -204,7 +206,7 @@ func (a *App) environment() (*Env, error) {
 	}
 	a.page.color = wantsColor(a.color, a.Out, a.env)
 	e := &Env{
-		In: a.In, Out: a.out, Err: textWriter{a.Err}, JSON: a.json, Quiet: a.quiet, Verbose: a.verbose, Offline: a.offline,
+		In: a.In, Out: a.out, Err: textWriter{a.Err}, JSON: a.json, Quiet: a.quiet, Verbose: a.verbose, Offline: a.offline, AllowConfigKeys: a.allowKeys,
 		Log: a.logger(), Command: append([]string{a.Name}, a.args...), env: a.env, app: a,
 	}
 	if a.json { // stdout is for the one object

@@ -43,16 +43,18 @@ type Command struct {
 
 // Env is what a running command gets from the outside.
 type Env struct {
-	In       io.Reader
-	Out      io.Writer // for streaming only, buffered (Flush); results are returned. Discards with --json
-	Err      io.Writer
-	Log      *slog.Logger
-	JSON     bool
-	Quiet    bool
-	Verbose  bool
-	Offline  bool
-	Settings Settings
-	Command  []string // the command line, for records
+	In      io.Reader
+	Out     io.Writer // for streaming only, buffered (Flush); results are returned. Discards with --json
+	Err     io.Writer
+	Log     *slog.Logger
+	JSON    bool
+	Quiet   bool
+	Verbose bool
+	Offline bool
+	// AllowConfigKeys are keys of a model's config.json that are accepted unread.
+	AllowConfigKeys []string
+	Settings        Settings
+	Command         []string // the command line, for records
 
 	env      map[string]string
 	app      *App

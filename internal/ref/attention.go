@@ -6,15 +6,15 @@ import (
 	"apr/device"
 )
 
-// Attention returns o = softmax(q·kᵀ/√d, causal)·v per head and lse, the log-sum-exp of the scaled scores
-// [Batch·QLen, Heads]. Query head h reads key-value head ⌊h·KVHeads/Heads⌋; query i of a batch row stands at
-// QOffset+i and sees the keys j ≤ QOffset+i, j < KLen, of its row.
-func Attention(q, k, v Mat, a device.Attn) (o, lse Mat) {
+// Attention returns o = softmax(cap(Scale·q·kᵀ), masked)·v per head and lse, the log-sum-exp of what the softmax is over
+// [Batch·QLen, Heads]. Query head h reads key-value head ⌊h·KVHeads/Heads⌋; device.Attn says which keys a query sees, but
+// for Attn.First, whose values are in first (nil: none).
+func Attention(q, k, v Mat, a device.Attn, first []int) (o, lse Mat) {
 	o, lse = New(q.Rows, q.Cols), New(q.Rows, a.Heads)
-	forEachQuery(q, k, v, a, func(n, h int, probs, _ []float64, vs [][]float64, norm float64) {
-		lse.Row(n)[h] = norm
-		for j, p := range probs {
-			for c, x := range vs[j] {
+	forEachQuery(q, k, a, first, func(n, h int, s sight) {
+		lse.Row(n)[h] = s.lse
+		for j, p := range s.probs {
+			for c, x := range headOf(v.Row(s.first+j), s.kv, a.HeadDim) {
 				o.Row(n)[h*a.HeadDim+c] += p * x
 			}
 		}
@@ -23,57 +23,74 @@ func Attention(q, k, v Mat, a device.Attn) (o, lse Mat) {
 }
 
 // AttentionBackward returns the gradients of q, k and v, given o, the output of Attention as it was kept. With p the
-// probabilities of a query and dp_j = do·v_j:
+// probabilities of a query, t its capped scores and dp_j = do·v_j:
 //
-//	dv_j += p_j·do,  ds_j = p_j(dp_j − do·o),  dq = Σ_j ds_j k_j/√d,  dk_j += ds_j q/√d
-func AttentionBackward(do, o, q, k, v Mat, a device.Attn) (dq, dk, dv Mat) {
+//	dv_j += p_j·do,  ds_j = p_j(dp_j − do·o)(1−(t_j/Cap)²)·Scale,  dq = Σ_j ds_j k_j,  dk_j += ds_j q
+func AttentionBackward(do, o, q, k, v Mat, a device.Attn, first []int) (dq, dk, dv Mat) {
 	dq, dk, dv = New(q.Rows, q.Cols), New(k.Rows, k.Cols), New(v.Rows, v.Cols)
-	scale := 1 / math.Sqrt(float64(a.HeadDim))
-	forEachQuery(q, k, v, a, func(n, h int, probs, qv []float64, vs [][]float64, _ float64) {
+	forEachQuery(q, k, a, first, func(n, h int, s sight) {
 		d := headOf(do.Row(n), h, a.HeadDim)
-		dp, mean := make([]float64, len(probs)), dot(d, headOf(o.Row(n), h, a.HeadDim))
-		for j := range probs {
-			dp[j] = dot(d, vs[j])
-		}
-		kvHead := h * a.KVHeads / a.Heads
-		for j, p := range probs {
-			row := n/a.QLen*a.KStride + j
-			ds := p * (dp[j] - mean) * scale
-			kj, dkj := headOf(k.Row(row), kvHead, a.HeadDim), headOf(dk.Row(row), kvHead, a.HeadDim)
-			dvj, dqn := headOf(dv.Row(row), kvHead, a.HeadDim), headOf(dq.Row(n), h, a.HeadDim)
+		qn, dqn := headOf(q.Row(n), h, a.HeadDim), headOf(dq.Row(n), h, a.HeadDim)
+		mean := dot(d, headOf(o.Row(n), h, a.HeadDim))
+		for j, p := range s.probs {
+			row := s.first + j
+			ds := p * (dot(d, headOf(v.Row(row), s.kv, a.HeadDim)) - mean) * s.slope[j] * a.ScoreScale()
+			kj, dkj := headOf(k.Row(row), s.kv, a.HeadDim), headOf(dk.Row(row), s.kv, a.HeadDim)
+			dvj := headOf(dv.Row(row), s.kv, a.HeadDim)
 			for c := range a.HeadDim {
 				dvj[c] += p * d[c]
 				dqn[c] += ds * kj[c]
-				dkj[c] += ds * qv[c]
+				dkj[c] += ds * qn[c]
 			}
 		}
 	})
 	return dq, dk, dv
 }
 
-// forEachQuery calls f for row n of q and head h with the probabilities over the keys it sees, the query, the values
-// it sees, and the log-sum-exp of the scaled scores.
-func forEachQuery(q, k, v Mat, a device.Attn,
-	f func(n, h int, probs, qv []float64, vs [][]float64, lse float64)) {
+// sight is what a query head sees: the rows of k from first on, with probabilities and the slopes of the soft-cap.
+type sight struct {
+	first, kv    int
+	probs, slope []float64
+	lse          float64
+}
+
+// forEachQuery calls f for row n of q and head h.
+func forEachQuery(q, k Mat, a device.Attn, first []int, f func(n, h int, s sight)) {
 	for n := range a.Batch * a.QLen {
-		b, i := n/a.QLen, n%a.QLen
-		sees := min(a.KLen, a.QOffset+i+1)
+		from, own := keysOf(n, a, first)
 		for h := range a.Heads {
-			kvHead := h * a.KVHeads / a.Heads
-			qv := headOf(q.Row(n), h, a.HeadDim)
-			scores, vs := make([]float64, sees), make([][]float64, sees)
-			for j := range sees {
-				row := b*a.KStride + j
-				scores[j] = dot(qv, headOf(k.Row(row), kvHead, a.HeadDim)) / math.Sqrt(float64(a.HeadDim))
-				vs[j] = headOf(v.Row(row), kvHead, a.HeadDim)
+			s := sight{
+				first: n/a.QLen*a.KStride + from, kv: h * a.KVHeads / a.Heads,
+				probs: make([]float64, own-from+1), slope: make([]float64, own-from+1),
 			}
-			lse := logSumExp(scores)
-			for j := range scores {
-				scores[j] = math.Exp(scores[j] - lse)
+			for j := range s.probs {
+				x := dot(headOf(q.Row(n), h, a.HeadDim), headOf(k.Row(s.first+j), s.kv, a.HeadDim)) * a.ScoreScale()
+				s.slope[j] = 1
+				if a.Cap > 0 {
+					t := math.Tanh(x / a.Cap)
+					x, s.slope[j] = a.Cap*t, 1-t*t
+				}
+				s.probs[j] = x
 			}
-			f(n, h, scores, qv, vs, lse)
+			s.lse = logSumExp(s.probs)
+			for j, x := range s.probs {
+				s.probs[j] = math.Exp(x - s.lse)
+			}
+			f(n, h, s)
 		}
 	}
+}
+
+// keysOf returns the first and the last key that row n of q sees.
+func keysOf(n int, a device.Attn, first []int) (from, own int) {
+	own = min(a.QOffset+n%a.QLen, a.KLen-1)
+	if a.Window > 0 {
+		from = max(0, own-a.Window+1)
+	}
+	if first != nil {
+		from = max(from, min(first[n], own))
+	}
+	return from, own
 }
 
 // headOf returns the d values of head h in a row of heads.

@@ -32,8 +32,19 @@ func LossAt(z, t []float64, y int, spec device.LossSpec) Position {
 	return p
 }
 
-// LossGradAt returns ∂L/∂z of LossAt: (1−Alpha)(softmax(z) − e_y) + Alpha·G with the G of device.LossSpec.
+// LossGradAt returns ∂L/∂z of LossAt: (1−Alpha)(softmax(z) − e_y) + Alpha·G with the G of device.LossSpec; with a Cap, times
+// 1−(z/Cap)², which is the gradient over what z was before its soft-cap.
 func LossGradAt(z, t []float64, y int, spec device.LossSpec) []float64 {
+	g := lossGradAt(z, t, y, spec)
+	if spec.Cap > 0 {
+		for i, v := range z {
+			g[i] *= 1 - v/spec.Cap*(v/spec.Cap)
+		}
+	}
+	return g
+}
+
+func lossGradAt(z, t []float64, y int, spec device.LossSpec) []float64 {
 	g := make([]float64, len(z))
 	for i, l := range LogSoftmax(z, 1) {
 		g[i] = (1 - spec.Alpha) * math.Exp(l)

@@ -36,6 +36,11 @@ func TestLossGradientIsDerivative(t *testing.T) {
 		got := LossGradAt(z.V, teacher.V, 3, spec)
 		want := differences(z, func() float64 { return LossAt(z.V, teacher.V, 3, spec).Loss })
 		near.CheckRel(t, fmt.Sprintf("%+v", spec), got, want, fdTol)
+
+		spec.Cap = 1.5
+		got = LossGradAt(SoftCap(z, spec.Cap).V, teacher.V, 3, spec)
+		want = differences(z, func() float64 { return LossAt(SoftCap(z, spec.Cap).V, teacher.V, 3, spec).Loss })
+		near.CheckRel(t, fmt.Sprintf("%+v", spec), got, want, fdTol)
 	}
 }
 

@@ -35,13 +35,18 @@ type Pass struct {
 	batch, seq int
 	logits     *node
 	ids        []int
+	starts     []int      // of each position, where in its row its document begins; nil: at 0
 	ple        []*node    // of each layer, [batch·seq, PLE.Width]
 	kv         [][2]*node // of each layer: finished k and v
 }
 
 // Forward runs ids, batch rows of equal length one after the other, from position 0.
-func (m *Net) Forward(ids []int, batch int) *Pass {
-	p := &Pass{net: m, params: map[string]*node{}, batch: batch, seq: len(ids) / batch, ids: ids, kv: make([][2]*node, len(m.Arch.Layers))}
+func (m *Net) Forward(ids []int, batch int) *Pass { return m.ForwardDocuments(ids, batch, nil) }
+
+// ForwardDocuments is Forward of rows that hold several documents, which see nothing of each other: attention and positions
+// begin anew at starts[n], where in its row the document of position n begins; nil: rows are one document each.
+func (m *Net) ForwardDocuments(ids []int, batch int, starts []int) *Pass {
+	p := &Pass{net: m, params: map[string]*node{}, batch: batch, seq: len(ids) / batch, ids: ids, starts: starts, kv: make([][2]*node, len(m.Arch.Layers))}
 	c, t := m.Arch, &p.tape
 	x := t.embed(p.param("model.embed_tokens.weight"), ids)
 	if c.EmbedScale != 1 {
@@ -121,6 +126,9 @@ func (p *Pass) layer(i int, x *node) *node {
 		y = p.layerNorm(i, "input_layernorm", x)
 	}
 	if l.Linear() {
+		if p.starts != nil {
+			panic("ref: documents in linear attention")
+		}
 		y = p.delta(i, y)
 	} else {
 		y = p.attention(i, y)

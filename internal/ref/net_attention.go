@@ -95,7 +95,7 @@ func (p *Pass) rotate(x *node, r arch.Rope) *node {
 			}
 			for head := 0; head < x.Cols; head += r.HeadDim {
 				for j := range r.Width / 2 {
-					sin, cos := math.Sincos(sign * float64(n%p.seq) * f[j])
+					sin, cos := math.Sincos(sign * float64(p.position(n)) * f[j])
 					sin, cos = r.Attention*sin, r.Attention*cos
 					a, b := x.Row(n)[head+j], x.Row(n)[head+j+r.Width/2]
 					y.Row(n)[head+j], y.Row(n)[head+j+r.Width/2] = a*cos-b*sin, b*cos+a*sin
@@ -107,11 +107,19 @@ func (p *Pass) rotate(x *node, r arch.Rope) *node {
 	return p.tape.of(turn(x.Mat, 1), func(dy Mat) { x.grad().Add(turn(dy, -1)) })
 }
 
+// position returns that of row n in its document.
+func (p *Pass) position(n int) int {
+	if p.starts != nil {
+		return n%p.seq - p.starts[n]
+	}
+	return n % p.seq
+}
+
 // qScale returns 1+β·ln(1+⌊position/L⌋) of each row.
 func (p *Pass) qScale(a arch.Attention) Mat {
 	s := New(p.batch*p.seq, 1)
 	for n := range s.V {
-		periods := float64(n%p.seq) / float64(a.QLength)
+		periods := float64(p.position(n)) / float64(a.QLength)
 		if !p.net.planted.smoothQScale {
 			periods = math.Floor(periods)
 		}
@@ -187,6 +195,9 @@ func (p *Pass) queries(q, k Mat, sinks *node, a arch.Attention, f func(n, h int,
 		first := 0
 		if a.Window > 0 {
 			first = max(0, i-a.Window+1)
+		}
+		if p.starts != nil {
+			first = max(first, p.starts[n])
 		}
 		for h := range a.Heads {
 			s := seen{first: begin + first, kv: h * a.KVHeads / a.Heads, probs: make([]float64, i-first+1), slope: make([]float64, i-first+1)}

@@ -1,10 +1,6 @@
 package ref
 
-import (
-	"math"
-
-	"apr/device"
-)
+import "math"
 
 // Embed gathers rows: y[i] = w[ids[i]].
 func Embed(w Mat, ids []int) Mat {
@@ -87,61 +83,6 @@ func LinearBackward(dy, x, w Mat) (dx, dw, dbias Mat) {
 		}
 	}
 	return dx, dw, dbias
-}
-
-// Rotate returns x with the rotary embedding applied to each head: with half-split pairs i < d/2, j = i+d/2 and
-// φ = pos·θ^(−2i/d), (xᵢ, xⱼ) becomes (xᵢcosφ − xⱼsinφ, xⱼcosφ + xᵢsinφ). Row n has position Offset + n mod SeqLen.
-// Inverse rotates by −φ, which is also the backward.
-func Rotate(x Mat, rot device.Rotary) Mat {
-	y := x.Clone()
-	d := rot.HeadDim
-	for n := range x.Rows {
-		pos := float64(rot.Offset + n%rot.SeqLen)
-		for head := 0; head < x.Cols; head += d {
-			for i := range d / 2 {
-				phi := pos * math.Pow(rot.Theta, -2*float64(i)/float64(d))
-				if rot.Inverse {
-					phi = -phi
-				}
-				sin, cos := math.Sincos(phi)
-				xi, xj := x.Row(n)[head+i], x.Row(n)[head+i+d/2]
-				y.Row(n)[head+i] = xi*cos - xj*sin
-				y.Row(n)[head+i+d/2] = xj*cos + xi*sin
-			}
-		}
-	}
-	return y
-}
-
-// sigmoid is 1/(1+e^−x).
-func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
-
-// SwiGLU returns silu(g)·u for gu = [g | u], silu(g) = g·σ(g).
-func SwiGLU(gu Mat) Mat {
-	f := gu.Cols / 2
-	m := New(gu.Rows, f)
-	for r := range gu.Rows {
-		for c := range f {
-			g, u := gu.Row(r)[c], gu.Row(r)[f+c]
-			m.Row(r)[c] = g * sigmoid(g) * u
-		}
-	}
-	return m
-}
-
-// SwiGLUBackward returns [dg | du]: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g).
-func SwiGLUBackward(dm, gu Mat) Mat {
-	f := gu.Cols / 2
-	dgu := New(gu.Rows, gu.Cols)
-	for r := range gu.Rows {
-		for c := range f {
-			g, u, d := gu.Row(r)[c], gu.Row(r)[f+c], dm.Row(r)[c]
-			s := sigmoid(g)
-			dgu.Row(r)[c] = d * u * s * (1 + g*(1-s))
-			dgu.Row(r)[f+c] = d * g * s
-		}
-	}
-	return dgu
 }
 
 // ArgMax returns the column of the largest value of each row, the lowest one on ties. NaN is skipped; a row of NaN alone gives 0.

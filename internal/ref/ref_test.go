@@ -67,13 +67,27 @@ func TestBackwardsAreDerivatives(t *testing.T) {
 	check("embed", grad, w, func() float64 { return along(Embed(w, ids), dy) })
 
 	gu, dm := random(rng, 2, 6), random(rng, 2, 3)
-	check("swiglu", SwiGLUBackward(dm, gu), gu, func() float64 { return along(SwiGLU(gu), dm) })
+	for _, act := range []device.Activation{device.SiLU, device.GELUTanh} {
+		check(act.String(), GLUBackward(dm, gu, act), gu, func() float64 { return along(GLU(gu, act), dm) })
+	}
+	x, dy = random(rng, 3, 8), random(rng, 3, 8)
+	for _, w := range []Mat{random(rng, 1, 4), {}} {
+		_, rstd := HeadNorm(x, w, 4, 1e-3)
+		dx, dw := HeadNormBackward(dy, x, rstd, w, 4)
+		f := func() float64 { y, _ := HeadNorm(x, w, 4, 1e-3); return along(y, dy) }
+		check("head norm dx", dx, x, f)
+		if w.V != nil {
+			check("head norm dw", dw, w, f)
+		}
+	}
 
-	rot := device.Rotary{HeadDim: 4, Theta: 100, SeqLen: 3, Offset: 5}
+	rot := device.Rotary{HeadDim: 4, Table: &device.Frequencies{Inv: []float64{.3}, Factor: 1.2}, SeqLen: 3, Offset: 5, QBeta: .4, QLength: 2}
 	x, dy = random(rng, 6, 8), random(rng, 6, 8)
 	back := rot
 	back.Inverse = true
-	check("rotary", Rotate(dy, back), x, func() float64 { return along(Rotate(x, rot), dy) })
+	check("rotary", Rotate(dy, back, nil), x, func() float64 { return along(Rotate(x, rot, nil), dy) })
+	at := []int{0, 1, 2, 0, 7, 8}
+	check("rotary at positions", Rotate(dy, back, at), x, func() float64 { return along(Rotate(x, rot, at), dy) })
 }
 
 func TestAttentionBackwardIsDerivative(t *testing.T) {
@@ -81,16 +95,23 @@ func TestAttentionBackwardIsDerivative(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		a    device.Attn
+		docs []int
 	}{
-		{"training", device.Attn{Batch: 2, QLen: 5, KLen: 5, KStride: 5, Heads: 4, KVHeads: 2, HeadDim: 6}},
-		{"cache", device.Attn{Batch: 2, QLen: 2, KLen: 5, QOffset: 3, KStride: 7, Heads: 3, KVHeads: 1, HeadDim: 4}},
+		{"training", device.Attn{Batch: 2, QLen: 5, KLen: 5, KStride: 5, Heads: 4, KVHeads: 2, HeadDim: 6}, nil},
+		{"cache", device.Attn{Batch: 2, QLen: 2, KLen: 5, QOffset: 3, KStride: 7, Heads: 3, KVHeads: 1, HeadDim: 4}, nil},
+		{"window", device.Attn{Batch: 2, QLen: 5, KLen: 5, KStride: 5, Heads: 2, KVHeads: 2, HeadDim: 4, Window: 2, Scale: .9}, nil},
+		{"cap", device.Attn{Batch: 1, QLen: 4, KLen: 4, KStride: 4, Heads: 2, KVHeads: 1, HeadDim: 4, Cap: 1.5, Scale: 1}, nil},
+		{
+			"documents", device.Attn{Batch: 2, QLen: 4, KLen: 6, QOffset: 2, KStride: 6, Heads: 1, KVHeads: 1, HeadDim: 4, Window: 5},
+			[]int{0, 1, 4, 4, -1, 3, 3, 9},
+		},
 	} {
 		a := tt.a
 		q, do := random(rng, a.Batch*a.QLen, a.Heads*a.HeadDim), random(rng, a.Batch*a.QLen, a.Heads*a.HeadDim)
 		k, v := random(rng, a.Batch*a.KStride, a.KVHeads*a.HeadDim), random(rng, a.Batch*a.KStride, a.KVHeads*a.HeadDim)
-		f := func() float64 { o, _ := Attention(q, k, v, a); return along(o, do) }
-		o, _ := Attention(q, k, v, a)
-		dq, dk, dv := AttentionBackward(do, o, q, k, v, a)
+		f := func() float64 { o, _ := Attention(q, k, v, a, tt.docs); return along(o, do) }
+		o, _ := Attention(q, k, v, a, tt.docs)
+		dq, dk, dv := AttentionBackward(do, o, q, k, v, a, tt.docs)
 		near.CheckRel(t, tt.name+" dq", dq.V, differences(q, f), fdTol)
 		near.CheckRel(t, tt.name+" dk", dk.V, differences(k, f), fdTol)
 		near.CheckRel(t, tt.name+" dv", dv.V, differences(v, f), fdTol)
@@ -100,7 +121,7 @@ func TestAttentionBackwardIsDerivative(t *testing.T) {
 // TestAttentionByHand: one head of width 1; the second query sees scores 0 and ln 3.
 func TestAttentionByHand(t *testing.T) {
 	a := device.Attn{Batch: 1, QLen: 2, KLen: 2, KStride: 2, Heads: 1, KVHeads: 1, HeadDim: 1}
-	o, lse := Attention(Of(2, 1, []float64{1, 1}), Of(2, 1, []float64{0, math.Log(3)}), Of(2, 1, []float64{4, 8}), a)
+	o, lse := Attention(Of(2, 1, []float64{1, 1}), Of(2, 1, []float64{0, math.Log(3)}), Of(2, 1, []float64{4, 8}), a, nil)
 	near.Check(t, "o", o.V, []float64{4, 7}, 1e-15)
 	near.Check(t, "lse", lse.V, []float64{0, math.Log(4)}, 1e-15)
 }
@@ -108,7 +129,7 @@ func TestAttentionByHand(t *testing.T) {
 // TestRotateByHand: width 4, θ = 100, so the pairs (0,2) and (1,3) turn by pos and pos/10.
 func TestRotateByHand(t *testing.T) {
 	x := Of(2, 4, []float64{1, 0, 0, 1, 1, 0, 0, 1})
-	y := Rotate(x, device.Rotary{HeadDim: 4, Theta: 100, SeqLen: 1, Offset: 2})
+	y := Rotate(x, device.Rotary{HeadDim: 4, Table: &device.Frequencies{Inv: []float64{1, .1}}, SeqLen: 1, Offset: 2}, nil)
 	want := []float64{math.Cos(2), -math.Sin(.2), math.Sin(2), math.Cos(.2)}
 	near.Check(t, "row 0", y.Row(0), want, 1e-15)
 	near.Check(t, "row 1, the next sequence", y.Row(1), want, 1e-15)

@@ -83,6 +83,44 @@ func siluMulGrad(dg, du, dm, g, u []float32) {
 	}
 }
 
+func geluMul(m, g, u []float32) {
+	for i := range m {
+		x := float64(g[i])
+		m[i] = float32(x / (1 + exp64(-geluArg(x))) * float64(u[i]))
+	}
+}
+
+func geluMulGrad(dg, du, dm, g, u []float32) {
+	for i := range dm {
+		x, y, d := float64(g[i]), float64(u[i]), float64(dm[i])
+		s := 1 / (1 + exp64(-geluArg(x)))
+		slope := 2 * geluK * (1 + 3*geluCube*x*x)
+		dg[i] = float32(d * y * s * (1 + x*slope*(1-s)))
+		du[i] = float32(d * x * s)
+	}
+}
+
+// geluArg returns 2k(x+0.044715x³), k = √(2/π): the tanh of half of it is 2σ−1, so that ½(1+tanh) is σ.
+func geluArg(x float64) float64 { return 2 * geluK * (x + geluCube*x*x*x) }
+
+const (
+	geluK    = 0.79788456080286535588 // √(2/π)
+	geluCube = 0.044715
+)
+
+func softCap(y, x []float32, c float32) {
+	for i := range y {
+		y[i] = float32(float64(c) * math.Tanh(float64(x[i])/float64(c)))
+	}
+}
+
+func capGrad(grad, z []float32, c float32) {
+	for i := range grad {
+		r := float64(z[i]) / float64(c)
+		grad[i] = float32(float64(grad[i]) * (1 - r) * (1 + r))
+	}
+}
+
 func rotate(x, cos, sin []float32, heads int) {
 	half := len(cos)
 	for h := range heads {

@@ -127,6 +127,58 @@ func (i ISA) SiluMulGrad(dg, du, dm, g, u []float32) {
 	}
 }
 
+// GeluMul computes m[i] = ½g[i](1+tanh(√(2/π)(g[i]+0.044715g[i]³)))·u[i].
+func (i ISA) GeluMul(m, g, u []float32) {
+	g, u = g[:len(m)], u[:len(m)]
+	switch i {
+	case AVX512:
+		geluMulAVX512(m, g, u)
+	case AVX2:
+		geluMulAVX2(m, g, u)
+	default:
+		geluMul(m, g, u)
+	}
+}
+
+// GeluMulGrad computes the backward of GeluMul: dg = dm·u·gelu'(g) and du = dm·gelu(g). dg may be g and du may be u.
+func (i ISA) GeluMulGrad(dg, du, dm, g, u []float32) {
+	dg, du, g, u = dg[:len(dm)], du[:len(dm)], g[:len(dm)], u[:len(dm)]
+	switch i {
+	case AVX512:
+		geluMulGradAVX512(dg, du, dm, g, u)
+	case AVX2:
+		geluMulGradAVX2(dg, du, dm, g, u)
+	default:
+		geluMulGrad(dg, du, dm, g, u)
+	}
+}
+
+// SoftCap computes y[i] = c·tanh(x[i]/c), c > 0. y may be x.
+func (i ISA) SoftCap(y, x []float32, c float32) {
+	x = x[:len(y)]
+	switch i {
+	case AVX512:
+		softCapAVX512(y, x, c)
+	case AVX2:
+		softCapAVX2(y, x, c)
+	default:
+		softCap(y, x, c)
+	}
+}
+
+// CapGrad computes grad[i] ·= 1−(z[i]/c)², the slope of SoftCap where its result is z[i].
+func (i ISA) CapGrad(grad, z []float32, c float32) {
+	z = z[:len(grad)]
+	switch i {
+	case AVX512:
+		capGradAVX512(grad, z, c)
+	case AVX2:
+		capGradAVX2(grad, z, c)
+	default:
+		capGrad(grad, z, c)
+	}
+}
+
 // Rotate rotates heads vectors of 2·len(cos) values, one after the other in x: with j = i+len(cos),
 // (x[i], x[j]) becomes (x[i]·cos[i] − x[j]·sin[i], x[j]·cos[i] + x[i]·sin[i]).
 func (i ISA) Rotate(x, cos, sin []float32, heads int) {

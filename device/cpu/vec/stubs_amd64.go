@@ -69,6 +69,26 @@ func siluMulAVX512(m []float32, g []float32, u []float32)
 //go:noescape
 func siluMulGradAVX512(dg []float32, du []float32, dm []float32, g []float32, u []float32)
 
+// geluMulAVX512 does what geluMul does.
+//
+//go:noescape
+func geluMulAVX512(m []float32, g []float32, u []float32)
+
+// geluMulGradAVX512 does what geluMulGrad does.
+//
+//go:noescape
+func geluMulGradAVX512(dg []float32, du []float32, dm []float32, g []float32, u []float32)
+
+// softCapAVX512 does what softCap does.
+//
+//go:noescape
+func softCapAVX512(y []float32, x []float32, c float32)
+
+// capGradAVX512 does what capGrad does.
+//
+//go:noescape
+func capGradAVX512(grad []float32, z []float32, c float32)
+
 // expSumAVX512 does what expSum does.
 //
 //go:noescape
@@ -198,6 +218,26 @@ func siluMulAVX2(m []float32, g []float32, u []float32)
 //
 //go:noescape
 func siluMulGradAVX2(dg []float32, du []float32, dm []float32, g []float32, u []float32)
+
+// geluMulAVX2 does what geluMul does.
+//
+//go:noescape
+func geluMulAVX2(m []float32, g []float32, u []float32)
+
+// geluMulGradAVX2 does what geluMulGrad does.
+//
+//go:noescape
+func geluMulGradAVX2(dg []float32, du []float32, dm []float32, g []float32, u []float32)
+
+// softCapAVX2 does what softCap does.
+//
+//go:noescape
+func softCapAVX2(y []float32, x []float32, c float32)
+
+// capGradAVX2 does what capGrad does.
+//
+//go:noescape
+func capGradAVX2(grad []float32, z []float32, c float32)
 
 // expSumAVX2 does what expSum does.
 //

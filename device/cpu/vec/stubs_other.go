@@ -32,6 +32,14 @@ func siluMulAVX512(m, g, u []float32) { panic("vec: no assembly here") }
 
 func siluMulGradAVX512(dg, du, dm, g, u []float32) { panic("vec: no assembly here") }
 
+func geluMulAVX512(m, g, u []float32) { panic("vec: no assembly here") }
+
+func geluMulGradAVX512(dg, du, dm, g, u []float32) { panic("vec: no assembly here") }
+
+func softCapAVX512(y, x []float32, c float32) { panic("vec: no assembly here") }
+
+func capGradAVX512(grad, z []float32, c float32) { panic("vec: no assembly here") }
+
 func expSumAVX512(dst, x []float32, shift float32) (sum float64) { panic("vec: no assembly here") }
 
 func softmaxGradAVX512(s, dp []float32, scale, lse, delta float32) { panic("vec: no assembly here") }
@@ -95,6 +103,14 @@ func addSumSquaresAVX2(dst, x, delta []float32) (sum float64) { panic("vec: no a
 func siluMulAVX2(m, g, u []float32) { panic("vec: no assembly here") }
 
 func siluMulGradAVX2(dg, du, dm, g, u []float32) { panic("vec: no assembly here") }
+
+func geluMulAVX2(m, g, u []float32) { panic("vec: no assembly here") }
+
+func geluMulGradAVX2(dg, du, dm, g, u []float32) { panic("vec: no assembly here") }
+
+func softCapAVX2(y, x []float32, c float32) { panic("vec: no assembly here") }
+
+func capGradAVX2(grad, z []float32, c float32) { panic("vec: no assembly here") }
 
 func expSumAVX2(dst, x []float32, shift float32) (sum float64) { panic("vec: no assembly here") }
 

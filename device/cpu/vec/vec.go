@@ -1,4 +1,4 @@
-// Package vec holds the loops over rows of numbers that are not matrix products: sums, exponentials, norms, SwiGLU,
+// Package vec holds the loops over rows of numbers that are not matrix products: sums, exponentials, norms, gated units, soft-caps,
 // the distillation loss, AdamW.
 //
 // Every loop exists three times: as plain Go (lower-case name, file loops.go), which says what is computed, serves

@@ -1054,6 +1054,486 @@ end3:
 	VZEROUPPER
 	RET
 
+// func geluMulAVX512(m []float32, g []float32, u []float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·geluMulAVX512(SB), NOSPLIT, $0-72
+	MOVQ m_base+0(FP), AX
+	MOVQ g_base+24(FP), CX
+	MOVQ u_base+48(FP), DX
+	MOVQ m_len+8(FP), BX
+	XORQ SI, SI
+
+loop1:
+	CMPQ              BX, $0x00000010
+	JL                done2
+	VMOVUPS           (CX)(SI*1), Z0
+	VBROADCASTSS      constants<>+384(SB), Z1
+	VBROADCASTSS      constants<>+416(SB), Z2
+	VMOVAPS           Z0, Z3
+	VMAXPS            Z3, Z1, Z3
+	VMINPS            Z3, Z2, Z3
+	VMULPS            Z3, Z3, Z1
+	VBROADCASTSS      constants<>+448(SB), Z2
+	VFMADD213PS.BCST  constants<>+480(SB), Z1, Z2
+	VMULPS            Z3, Z2, Z2
+	VPXORD            Z4, Z4, Z4
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z1
+	VBROADCASTSS      constants<>+64(SB), Z2
+	VMAXPS            Z4, Z1, Z4
+	VMINPS            Z4, Z2, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST constants<>+128(SB), Z1, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z1, Z4
+	VBROADCASTSS      constants<>+192(SB), Z2
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS.BCST       constants<>+352(SB), Z4, Z4
+	VMOVUPS           (DX)(SI*1), Z1
+	VMULPS            Z1, Z0, Z0
+	VDIVPS            Z4, Z0, Z0
+	VMOVUPS           Z0, (AX)(SI*1)
+	ADDQ              $0x00000040, SI
+	SUBQ              $0x00000010, BX
+	JMP               loop1
+
+done2:
+	TESTQ             BX, BX
+	JZ                end3
+	MOVL              $0x0000ffff, DI
+	BZHIL             BX, DI, DI
+	KMOVW             DI, K1
+	VMOVUPS.Z         (CX)(SI*1), K1, Z0
+	VBROADCASTSS      constants<>+384(SB), Z1
+	VBROADCASTSS      constants<>+416(SB), Z2
+	VMOVAPS           Z0, Z3
+	VMAXPS            Z3, Z1, Z3
+	VMINPS            Z3, Z2, Z3
+	VMULPS            Z3, Z3, Z1
+	VBROADCASTSS      constants<>+448(SB), Z2
+	VFMADD213PS.BCST  constants<>+480(SB), Z1, Z2
+	VMULPS            Z3, Z2, Z2
+	VPXORD            Z5, Z5, Z5
+	VSUBPS            Z2, Z5, Z5
+	VBROADCASTSS      constants<>+32(SB), Z1
+	VBROADCASTSS      constants<>+64(SB), Z2
+	VMAXPS            Z5, Z1, Z5
+	VMINPS            Z5, Z2, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST constants<>+128(SB), Z1, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z1, Z5
+	VBROADCASTSS      constants<>+192(SB), Z2
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z2
+	VSCALEFPS         Z1, Z2, Z5
+	VADDPS.BCST       constants<>+352(SB), Z5, Z5
+	VMOVUPS.Z         (DX)(SI*1), K1, Z1
+	VMULPS            Z1, Z0, Z0
+	VDIVPS            Z5, Z0, Z0
+	VMOVUPS           Z0, K1, (AX)(SI*1)
+
+end3:
+	VZEROUPPER
+	RET
+
+// func geluMulGradAVX512(dg []float32, du []float32, dm []float32, g []float32, u []float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·geluMulGradAVX512(SB), NOSPLIT, $0-120
+	MOVQ dg_base+0(FP), AX
+	MOVQ du_base+24(FP), CX
+	MOVQ dm_base+48(FP), DX
+	MOVQ g_base+72(FP), BX
+	MOVQ u_base+96(FP), SI
+	MOVQ dm_len+56(FP), DI
+	XORQ R8, R8
+
+loop1:
+	CMPQ              DI, $0x00000010
+	JL                done2
+	VMOVUPS           (BX)(R8*1), Z0
+	VBROADCASTSS      constants<>+384(SB), Z1
+	VBROADCASTSS      constants<>+416(SB), Z2
+	VMOVAPS           Z0, Z3
+	VMAXPS            Z3, Z1, Z3
+	VMINPS            Z3, Z2, Z3
+	VMULPS            Z3, Z3, Z1
+	VBROADCASTSS      constants<>+448(SB), Z2
+	VFMADD213PS.BCST  constants<>+480(SB), Z1, Z2
+	VMULPS            Z3, Z2, Z2
+	VPXORD            Z4, Z4, Z4
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z1
+	VBROADCASTSS      constants<>+64(SB), Z2
+	VMAXPS            Z4, Z1, Z4
+	VMINPS            Z4, Z2, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST constants<>+128(SB), Z1, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z1, Z4
+	VBROADCASTSS      constants<>+192(SB), Z2
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS.BCST       constants<>+352(SB), Z4, Z4
+	VBROADCASTSS      constants<>+352(SB), Z1
+	VDIVPS            Z4, Z1, Z1
+	VBROADCASTSS      constants<>+512(SB), Z6
+	VMULPS            Z3, Z3, Z2
+	VFMADD213PS.BCST  constants<>+480(SB), Z2, Z6
+	VMULPS            Z3, Z6, Z6
+	VBROADCASTSS      constants<>+352(SB), Z2
+	VSUBPS            Z1, Z2, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z6, Z2
+	VMOVUPS           (DX)(R8*1), Z3
+	VMULPS            Z1, Z3, Z3
+	VMOVUPS           (SI)(R8*1), Z1
+	VMULPS            Z1, Z2, Z2
+	VMULPS            Z3, Z2, Z2
+	VMULPS            Z3, Z0, Z0
+	VMOVUPS           Z2, (AX)(R8*1)
+	VMOVUPS           Z0, (CX)(R8*1)
+	ADDQ              $0x00000040, R8
+	SUBQ              $0x00000010, DI
+	JMP               loop1
+
+done2:
+	TESTQ             DI, DI
+	JZ                end3
+	MOVL              $0x0000ffff, R9
+	BZHIL             DI, R9, R9
+	KMOVW             R9, K1
+	VMOVUPS.Z         (BX)(R8*1), K1, Z0
+	VBROADCASTSS      constants<>+384(SB), Z1
+	VBROADCASTSS      constants<>+416(SB), Z2
+	VMOVAPS           Z0, Z3
+	VMAXPS            Z3, Z1, Z3
+	VMINPS            Z3, Z2, Z3
+	VMULPS            Z3, Z3, Z1
+	VBROADCASTSS      constants<>+448(SB), Z2
+	VFMADD213PS.BCST  constants<>+480(SB), Z1, Z2
+	VMULPS            Z3, Z2, Z2
+	VPXORD            Z5, Z5, Z5
+	VSUBPS            Z2, Z5, Z5
+	VBROADCASTSS      constants<>+32(SB), Z1
+	VBROADCASTSS      constants<>+64(SB), Z2
+	VMAXPS            Z5, Z1, Z5
+	VMINPS            Z5, Z2, Z5
+	VMULPS.BCST       constants<>+96(SB), Z5, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST constants<>+128(SB), Z1, Z5
+	VFNMADD231PS.BCST constants<>+160(SB), Z1, Z5
+	VBROADCASTSS      constants<>+192(SB), Z2
+	VFMADD213PS.BCST  constants<>+224(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+256(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+288(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+320(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z5, Z2
+	VSCALEFPS         Z1, Z2, Z5
+	VADDPS.BCST       constants<>+352(SB), Z5, Z5
+	VBROADCASTSS      constants<>+352(SB), Z1
+	VDIVPS            Z5, Z1, Z1
+	VBROADCASTSS      constants<>+512(SB), Z4
+	VMULPS            Z3, Z3, Z2
+	VFMADD213PS.BCST  constants<>+480(SB), Z2, Z4
+	VMULPS            Z3, Z4, Z4
+	VBROADCASTSS      constants<>+352(SB), Z2
+	VSUBPS            Z1, Z2, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z2
+	VMOVUPS.Z         (DX)(R8*1), K1, Z3
+	VMULPS            Z1, Z3, Z3
+	VMOVUPS.Z         (SI)(R8*1), K1, Z1
+	VMULPS            Z1, Z2, Z2
+	VMULPS            Z3, Z2, Z2
+	VMULPS            Z3, Z0, Z0
+	VMOVUPS           Z2, K1, (AX)(R8*1)
+	VMOVUPS           Z0, K1, (CX)(R8*1)
+
+end3:
+	VZEROUPPER
+	RET
+
+// func softCapAVX512(y []float32, x []float32, c float32)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2
+TEXT ·softCapAVX512(SB), NOSPLIT, $0-52
+	MOVQ         y_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         y_len+8(FP), DX
+	VBROADCASTSS c+48(FP), Z0
+	XORQ         BX, BX
+
+loop1:
+	CMPQ              DX, $0x00000020
+	JL                done2
+	VMOVUPS           (CX)(BX*1), Z1
+	VDIVPS            Z0, Z1, Z1
+	VMULPS            Z1, Z1, Z2
+	VBROADCASTSS      constants<>+544(SB), Z3
+	VFMADD213PS.BCST  constants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+608(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+672(SB), Z2, Z3
+	VMULPS            Z2, Z3, Z3
+	VFMADD213PS       Z1, Z1, Z3
+	VANDPS.BCST       constants<>+704(SB), Z1, Z2
+	VADDPS            Z2, Z2, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS.BCST       constants<>+352(SB), Z4, Z4
+	VBROADCASTSS      constants<>+736(SB), Z5
+	VDIVPS            Z4, Z5, Z5
+	VBROADCASTSS      constants<>+352(SB), Z4
+	VSUBPS            Z5, Z4, Z4
+	VANDPS.BCST       constants<>+768(SB), Z1, Z1
+	VORPS             Z1, Z4, Z1
+	VBROADCASTSS      constants<>+800(SB), Z4
+	VCMPPS            $0x01, Z4, Z2, K1
+	VMOVAPS           Z3, K1, Z1
+	VMULPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (AX)(BX*1)
+	VMOVUPS           64(CX)(BX*1), Z1
+	VDIVPS            Z0, Z1, Z1
+	VMULPS            Z1, Z1, Z2
+	VBROADCASTSS      constants<>+544(SB), Z3
+	VFMADD213PS.BCST  constants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+608(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+672(SB), Z2, Z3
+	VMULPS            Z2, Z3, Z3
+	VFMADD213PS       Z1, Z1, Z3
+	VANDPS.BCST       constants<>+704(SB), Z1, Z2
+	VADDPS            Z2, Z2, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS.BCST       constants<>+352(SB), Z4, Z4
+	VBROADCASTSS      constants<>+736(SB), Z5
+	VDIVPS            Z4, Z5, Z5
+	VBROADCASTSS      constants<>+352(SB), Z4
+	VSUBPS            Z5, Z4, Z4
+	VANDPS.BCST       constants<>+768(SB), Z1, Z1
+	VORPS             Z1, Z4, Z1
+	VBROADCASTSS      constants<>+800(SB), Z4
+	VCMPPS            $0x01, Z4, Z2, K1
+	VMOVAPS           Z3, K1, Z1
+	VMULPS            Z0, Z1, Z1
+	VMOVUPS           Z1, 64(AX)(BX*1)
+	ADDQ              $0x00000080, BX
+	SUBQ              $0x00000020, DX
+	JMP               loop1
+
+done2:
+loop3:
+	CMPQ              DX, $0x00000010
+	JL                done4
+	VMOVUPS           (CX)(BX*1), Z1
+	VDIVPS            Z0, Z1, Z1
+	VMULPS            Z1, Z1, Z2
+	VBROADCASTSS      constants<>+544(SB), Z3
+	VFMADD213PS.BCST  constants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+608(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+672(SB), Z2, Z3
+	VMULPS            Z2, Z3, Z3
+	VFMADD213PS       Z1, Z1, Z3
+	VANDPS.BCST       constants<>+704(SB), Z1, Z2
+	VADDPS            Z2, Z2, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS.BCST       constants<>+352(SB), Z4, Z4
+	VBROADCASTSS      constants<>+736(SB), Z5
+	VDIVPS            Z4, Z5, Z5
+	VBROADCASTSS      constants<>+352(SB), Z4
+	VSUBPS            Z5, Z4, Z4
+	VANDPS.BCST       constants<>+768(SB), Z1, Z1
+	VORPS             Z1, Z4, Z1
+	VBROADCASTSS      constants<>+800(SB), Z4
+	VCMPPS            $0x01, Z4, Z2, K1
+	VMOVAPS           Z3, K1, Z1
+	VMULPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (AX)(BX*1)
+	ADDQ              $0x00000040, BX
+	SUBQ              $0x00000010, DX
+	JMP               loop3
+
+done4:
+	TESTQ             DX, DX
+	JZ                end5
+	MOVL              $0x0000ffff, SI
+	BZHIL             DX, SI, SI
+	KMOVW             SI, K1
+	VMOVUPS.Z         (CX)(BX*1), K1, Z1
+	VDIVPS            Z0, Z1, Z1
+	VMULPS            Z1, Z1, Z2
+	VBROADCASTSS      constants<>+544(SB), Z3
+	VFMADD213PS.BCST  constants<>+576(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+608(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+640(SB), Z2, Z3
+	VFMADD213PS.BCST  constants<>+672(SB), Z2, Z3
+	VMULPS            Z2, Z3, Z3
+	VFMADD213PS       Z1, Z1, Z3
+	VANDPS.BCST       constants<>+704(SB), Z1, Z2
+	VADDPS            Z2, Z2, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS.BCST       constants<>+352(SB), Z4, Z4
+	VBROADCASTSS      constants<>+736(SB), Z5
+	VDIVPS            Z4, Z5, Z5
+	VBROADCASTSS      constants<>+352(SB), Z4
+	VSUBPS            Z5, Z4, Z4
+	VANDPS.BCST       constants<>+768(SB), Z1, Z1
+	VORPS             Z1, Z4, Z1
+	VBROADCASTSS      constants<>+800(SB), Z4
+	VCMPPS            $0x01, Z4, Z2, K2
+	VMOVAPS           Z3, K2, Z1
+	VMULPS            Z0, Z1, Z1
+	VMOVUPS           Z1, K1, (AX)(BX*1)
+
+end5:
+	VZEROUPPER
+	RET
+
+// func capGradAVX512(grad []float32, z []float32, c float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·capGradAVX512(SB), NOSPLIT, $0-52
+	MOVQ         grad_base+0(FP), AX
+	MOVQ         z_base+24(FP), CX
+	MOVQ         grad_len+8(FP), DX
+	VBROADCASTSS c+48(FP), Z0
+	XORQ         BX, BX
+
+loop1:
+	CMPQ    DX, $0x00000020
+	JL      done2
+	VMOVUPS (CX)(BX*1), Z1
+	VMOVUPS (AX)(BX*1), Z2
+	VSUBPS  Z1, Z0, Z3
+	VADDPS  Z1, Z0, Z1
+	VDIVPS  Z0, Z3, Z3
+	VDIVPS  Z0, Z1, Z1
+	VMULPS  Z3, Z2, Z2
+	VMULPS  Z1, Z2, Z2
+	VMOVUPS Z2, (AX)(BX*1)
+	VMOVUPS 64(CX)(BX*1), Z1
+	VMOVUPS 64(AX)(BX*1), Z2
+	VSUBPS  Z1, Z0, Z3
+	VADDPS  Z1, Z0, Z1
+	VDIVPS  Z0, Z3, Z3
+	VDIVPS  Z0, Z1, Z1
+	VMULPS  Z3, Z2, Z2
+	VMULPS  Z1, Z2, Z2
+	VMOVUPS Z2, 64(AX)(BX*1)
+	ADDQ    $0x00000080, BX
+	SUBQ    $0x00000020, DX
+	JMP     loop1
+
+done2:
+loop3:
+	CMPQ    DX, $0x00000010
+	JL      done4
+	VMOVUPS (CX)(BX*1), Z1
+	VMOVUPS (AX)(BX*1), Z2
+	VSUBPS  Z1, Z0, Z3
+	VADDPS  Z1, Z0, Z1
+	VDIVPS  Z0, Z3, Z3
+	VDIVPS  Z0, Z1, Z1
+	VMULPS  Z3, Z2, Z2
+	VMULPS  Z1, Z2, Z2
+	VMOVUPS Z2, (AX)(BX*1)
+	ADDQ    $0x00000040, BX
+	SUBQ    $0x00000010, DX
+	JMP     loop3
+
+done4:
+	TESTQ     DX, DX
+	JZ        end5
+	MOVL      $0x0000ffff, SI
+	BZHIL     DX, SI, SI
+	KMOVW     SI, K1
+	VMOVUPS.Z (CX)(BX*1), K1, Z1
+	VMOVUPS.Z (AX)(BX*1), K1, Z2
+	VSUBPS    Z1, Z0, Z3
+	VADDPS    Z1, Z0, Z1
+	VDIVPS    Z0, Z3, Z3
+	VDIVPS    Z0, Z1, Z1
+	VMULPS    Z3, Z2, Z2
+	VMULPS    Z1, Z2, Z2
+	VMOVUPS   Z2, K1, (AX)(BX*1)
+
+end5:
+	VZEROUPPER
+	RET
+
 // func expSumAVX512(dst []float32, x []float32, shift float32) (sum float64)
 // Requires: AVX, AVX512F, BMI2, SSE2
 TEXT ·expSumAVX512(SB), NOSPLIT, $64-64
@@ -3543,12 +4023,12 @@ loop1:
 	VMULPS            Z4, Z3, Z3
 	VSUBPS            Z2, Z3, Z2
 	VMULPS.BCST       constants<>+320(SB), Z3, Z3
-	VANDPS.BCST       constants<>+384(SB), Z2, Z4
+	VANDPS.BCST       constants<>+768(SB), Z2, Z4
 	VXORPS            Z4, Z3, Z3
 	VPXORD            Z5, Z5, Z5
 	VCMPPS            $0x04, Z5, Z2, K1
 	VMOVAPS.Z         Z3, K1, Z3
-	VANDPS.BCST       constants<>+416(SB), Z2, Z2
+	VANDPS.BCST       constants<>+704(SB), Z2, Z2
 	VMULPS.BCST       constants<>+320(SB), Z2, Z2
 	VADDPS            Z2, Z0, Z0
 	VADDPS            Z3, Z1, Z1
@@ -3603,12 +4083,12 @@ loop1:
 	VMULPS            Z4, Z3, Z3
 	VSUBPS            Z2, Z3, Z2
 	VMULPS.BCST       constants<>+320(SB), Z3, Z3
-	VANDPS.BCST       constants<>+384(SB), Z2, Z4
+	VANDPS.BCST       constants<>+768(SB), Z2, Z4
 	VXORPS            Z4, Z3, Z3
 	VPXORD            Z6, Z6, Z6
 	VCMPPS            $0x04, Z6, Z2, K1
 	VMOVAPS.Z         Z3, K1, Z3
-	VANDPS.BCST       constants<>+416(SB), Z2, Z2
+	VANDPS.BCST       constants<>+704(SB), Z2, Z2
 	VMULPS.BCST       constants<>+320(SB), Z2, Z2
 	VADDPS            Z2, Z0, Z0
 	VADDPS            Z3, Z1, Z1
@@ -3685,12 +4165,12 @@ loop3:
 	VMULPS            Z4, Z3, Z3
 	VSUBPS            Z2, Z3, Z2
 	VMULPS.BCST       constants<>+320(SB), Z3, Z3
-	VANDPS.BCST       constants<>+384(SB), Z2, Z4
+	VANDPS.BCST       constants<>+768(SB), Z2, Z4
 	VXORPS            Z4, Z3, Z3
 	VPXORD            Z7, Z7, Z7
 	VCMPPS            $0x04, Z7, Z2, K1
 	VMOVAPS.Z         Z3, K1, Z3
-	VANDPS.BCST       constants<>+416(SB), Z2, Z2
+	VANDPS.BCST       constants<>+704(SB), Z2, Z2
 	VMULPS.BCST       constants<>+320(SB), Z2, Z2
 	VADDPS            Z2, Z0, Z0
 	VADDPS            Z3, Z1, Z1
@@ -3769,12 +4249,12 @@ done4:
 	VMULPS            Z4, Z3, Z3
 	VSUBPS            Z2, Z3, Z2
 	VMULPS.BCST       constants<>+320(SB), Z3, Z3
-	VANDPS.BCST       constants<>+384(SB), Z2, Z4
+	VANDPS.BCST       constants<>+768(SB), Z2, Z4
 	VXORPS            Z4, Z3, Z3
 	VPXORD            Z8, Z8, Z8
 	VCMPPS            $0x04, Z8, Z2, K2
 	VMOVAPS.Z         Z3, K2, Z3
-	VANDPS.BCST       constants<>+416(SB), Z2, Z2
+	VANDPS.BCST       constants<>+704(SB), Z2, Z2
 	VMULPS.BCST       constants<>+320(SB), Z2, Z2
 	VADDPS            Z2, Z0, K1, Z0
 	VADDPS            Z3, Z1, K1, Z1
@@ -3914,21 +4394,21 @@ loop1:
 	VMOVAPS           Z24, Z24
 	VMOVAPS           Z23, K1, Z24
 	VDIVPS            Z4, Z24, Z24
-	VPSUBD.BCST       constants<>+448(SB), Z4, Z23
+	VPSUBD.BCST       constants<>+832(SB), Z4, Z23
 	VPSRAD            $0x17, Z23, Z23
 	VPSLLD            $0x17, Z23, Z25
 	VPSUBD            Z25, Z4, Z4
 	VSUBPS.BCST       constants<>+352(SB), Z4, Z4
 	VCVTDQ2PS         Z23, Z23
-	VBROADCASTSS      constants<>+480(SB), Z26
-	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z26
+	VBROADCASTSS      constants<>+864(SB), Z26
+	VFMADD213PS.BCST  constants<>+896(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+928(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+960(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+992(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+1024(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+1056(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+1088(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+1120(SB), Z4, Z26
 	VMULPS            Z4, Z4, Z25
 	VMULPS            Z25, Z26, Z26
 	VMULPS            Z4, Z26, Z26
@@ -4046,21 +4526,21 @@ loop1:
 	VMOVAPS           Z24, Z24
 	VMOVAPS           Z23, K1, Z24
 	VDIVPS            Z4, Z24, Z24
-	VPSUBD.BCST       constants<>+448(SB), Z4, Z23
+	VPSUBD.BCST       constants<>+832(SB), Z4, Z23
 	VPSRAD            $0x17, Z23, Z23
 	VPSLLD            $0x17, Z23, Z25
 	VPSUBD            Z25, Z4, Z4
 	VSUBPS.BCST       constants<>+352(SB), Z4, Z4
 	VCVTDQ2PS         Z23, Z23
-	VBROADCASTSS      constants<>+480(SB), Z26
-	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z26
-	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z26
+	VBROADCASTSS      constants<>+864(SB), Z26
+	VFMADD213PS.BCST  constants<>+896(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+928(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+960(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+992(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+1024(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+1056(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+1088(SB), Z4, Z26
+	VFMADD213PS.BCST  constants<>+1120(SB), Z4, Z26
 	VMULPS            Z4, Z4, Z25
 	VMULPS            Z25, Z26, Z26
 	VMULPS            Z4, Z26, Z26
@@ -4200,21 +4680,21 @@ loop3:
 	VMOVAPS           Z8, Z8
 	VMOVAPS           Z7, K1, Z8
 	VDIVPS            Z4, Z8, Z8
-	VPSUBD.BCST       constants<>+448(SB), Z4, Z7
+	VPSUBD.BCST       constants<>+832(SB), Z4, Z7
 	VPSRAD            $0x17, Z7, Z7
 	VPSLLD            $0x17, Z7, Z9
 	VPSUBD            Z9, Z4, Z4
 	VSUBPS.BCST       constants<>+352(SB), Z4, Z4
 	VCVTDQ2PS         Z7, Z7
-	VBROADCASTSS      constants<>+480(SB), Z10
-	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z10
+	VBROADCASTSS      constants<>+864(SB), Z10
+	VFMADD213PS.BCST  constants<>+896(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+928(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+960(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+992(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+1024(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+1056(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+1088(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+1120(SB), Z4, Z10
 	VMULPS            Z4, Z4, Z9
 	VMULPS            Z9, Z10, Z10
 	VMULPS            Z4, Z10, Z10
@@ -4356,21 +4836,21 @@ done4:
 	VMOVAPS           Z8, Z8
 	VMOVAPS           Z7, K2, Z8
 	VDIVPS            Z4, Z8, Z8
-	VPSUBD.BCST       constants<>+448(SB), Z4, Z7
+	VPSUBD.BCST       constants<>+832(SB), Z4, Z7
 	VPSRAD            $0x17, Z7, Z7
 	VPSLLD            $0x17, Z7, Z9
 	VPSUBD            Z9, Z4, Z4
 	VSUBPS.BCST       constants<>+352(SB), Z4, Z4
 	VCVTDQ2PS         Z7, Z7
-	VBROADCASTSS      constants<>+480(SB), Z10
-	VFMADD213PS.BCST  constants<>+512(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+544(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+576(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+608(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+640(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+672(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+704(SB), Z4, Z10
-	VFMADD213PS.BCST  constants<>+736(SB), Z4, Z10
+	VBROADCASTSS      constants<>+864(SB), Z10
+	VFMADD213PS.BCST  constants<>+896(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+928(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+960(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+992(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+1024(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+1056(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+1088(SB), Z4, Z10
+	VFMADD213PS.BCST  constants<>+1120(SB), Z4, Z10
 	VMULPS            Z4, Z4, Z9
 	VMULPS            Z9, Z10, Z10
 	VMULPS            Z4, Z10, Z10
@@ -5606,10 +6086,10 @@ loop1:
 	VCVTPS2DQ    Y2, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
-	VPADDD       constants<>+768(SB), Y1, Y1
+	VPADDD       constants<>+1152(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y3, Y3
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y3, Y3
 	VMOVAPS      Y3, Y1
@@ -5650,10 +6130,10 @@ done2:
 	VCVTPS2DQ    Y3, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y4, Y4
 	VMOVAPS      Y4, Y2
@@ -5702,10 +6182,10 @@ loop1:
 	VCVTPS2DQ    Y2, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
-	VPADDD       constants<>+768(SB), Y1, Y1
+	VPADDD       constants<>+1152(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y3, Y3
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y3, Y3
 	VMOVAPS      Y3, Y1
@@ -5755,10 +6235,10 @@ done2:
 	VCVTPS2DQ    Y3, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y4, Y4
 	VMOVAPS      Y4, Y2
@@ -5778,6 +6258,562 @@ done2:
 	VMASKMOVPS   Y1, Y0, (CX)(R8*1)
 
 end3:
+	VZEROUPPER
+	RET
+
+// func geluMulAVX2(m []float32, g []float32, u []float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluMulAVX2(SB), NOSPLIT, $0-72
+	MOVQ m_base+0(FP), AX
+	MOVQ g_base+24(FP), CX
+	MOVQ u_base+48(FP), DX
+	MOVQ m_len+8(FP), BX
+	XORQ SI, SI
+
+loop1:
+	CMPQ         BX, $0x00000008
+	JL           done2
+	VMOVUPS      (CX)(SI*1), Y0
+	VBROADCASTSS constants<>+384(SB), Y1
+	VBROADCASTSS constants<>+416(SB), Y2
+	VMOVAPS      Y0, Y3
+	VMAXPS       Y3, Y1, Y3
+	VMINPS       Y3, Y2, Y3
+	VMULPS       Y3, Y3, Y1
+	VBROADCASTSS constants<>+448(SB), Y2
+	VFMADD213PS  constants<>+480(SB), Y1, Y2
+	VMULPS       Y3, Y2, Y2
+	VXORPS       Y1, Y1, Y1
+	VSUBPS       Y2, Y1, Y1
+	VBROADCASTSS constants<>+32(SB), Y2
+	VBROADCASTSS constants<>+64(SB), Y3
+	VMAXPS       Y1, Y2, Y1
+	VMINPS       Y1, Y3, Y1
+	VMULPS       constants<>+96(SB), Y1, Y2
+	VROUNDPS     $0x08, Y2, Y2
+	VFNMADD231PS constants<>+128(SB), Y2, Y1
+	VFNMADD231PS constants<>+160(SB), Y2, Y1
+	VBROADCASTSS constants<>+192(SB), Y3
+	VFMADD213PS  constants<>+224(SB), Y1, Y3
+	VFMADD213PS  constants<>+256(SB), Y1, Y3
+	VFMADD213PS  constants<>+288(SB), Y1, Y3
+	VFMADD213PS  constants<>+320(SB), Y1, Y3
+	VFMADD213PS  constants<>+352(SB), Y1, Y3
+	VFMADD213PS  constants<>+352(SB), Y1, Y3
+	VCVTPS2DQ    Y2, Y2
+	VPSRAD       $0x01, Y2, Y1
+	VPSUBD       Y1, Y2, Y2
+	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y3, Y3
+	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y3, Y3
+	VMOVAPS      Y3, Y1
+	VADDPS       constants<>+352(SB), Y1, Y1
+	VMOVUPS      (DX)(SI*1), Y2
+	VMULPS       Y2, Y0, Y0
+	VDIVPS       Y1, Y0, Y0
+	VMOVUPS      Y0, (AX)(SI*1)
+	ADDQ         $0x00000020, SI
+	SUBQ         $0x00000008, BX
+	JMP          loop1
+
+done2:
+	TESTQ        BX, BX
+	JZ           end3
+	LEAQ         masks<>+0(SB), DI
+	MOVQ         $0x00000008, R8
+	SUBQ         BX, R8
+	VMOVDQU      (DI)(R8*4), Y0
+	VMASKMOVPS   (CX)(SI*1), Y0, Y1
+	VBROADCASTSS constants<>+384(SB), Y2
+	VBROADCASTSS constants<>+416(SB), Y3
+	VMOVAPS      Y1, Y4
+	VMAXPS       Y4, Y2, Y4
+	VMINPS       Y4, Y3, Y4
+	VMULPS       Y4, Y4, Y2
+	VBROADCASTSS constants<>+448(SB), Y3
+	VFMADD213PS  constants<>+480(SB), Y2, Y3
+	VMULPS       Y4, Y3, Y3
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y3, Y2, Y2
+	VBROADCASTSS constants<>+32(SB), Y3
+	VBROADCASTSS constants<>+64(SB), Y4
+	VMAXPS       Y2, Y3, Y2
+	VMINPS       Y2, Y4, Y2
+	VMULPS       constants<>+96(SB), Y2, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS constants<>+128(SB), Y3, Y2
+	VFNMADD231PS constants<>+160(SB), Y3, Y2
+	VBROADCASTSS constants<>+192(SB), Y4
+	VFMADD213PS  constants<>+224(SB), Y2, Y4
+	VFMADD213PS  constants<>+256(SB), Y2, Y4
+	VFMADD213PS  constants<>+288(SB), Y2, Y4
+	VFMADD213PS  constants<>+320(SB), Y2, Y4
+	VFMADD213PS  constants<>+352(SB), Y2, Y4
+	VFMADD213PS  constants<>+352(SB), Y2, Y4
+	VCVTPS2DQ    Y3, Y3
+	VPSRAD       $0x01, Y3, Y2
+	VPSUBD       Y2, Y3, Y3
+	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y4, Y4
+	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y4, Y4
+	VMOVAPS      Y4, Y2
+	VADDPS       constants<>+352(SB), Y2, Y2
+	VMASKMOVPS   (DX)(SI*1), Y0, Y3
+	VMULPS       Y3, Y1, Y1
+	VDIVPS       Y2, Y1, Y1
+	VMASKMOVPS   Y1, Y0, (AX)(SI*1)
+
+end3:
+	VZEROUPPER
+	RET
+
+// func geluMulGradAVX2(dg []float32, du []float32, dm []float32, g []float32, u []float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluMulGradAVX2(SB), NOSPLIT, $0-120
+	MOVQ dg_base+0(FP), AX
+	MOVQ du_base+24(FP), CX
+	MOVQ dm_base+48(FP), DX
+	MOVQ g_base+72(FP), BX
+	MOVQ u_base+96(FP), SI
+	MOVQ dm_len+56(FP), DI
+	XORQ R8, R8
+
+loop1:
+	CMPQ         DI, $0x00000008
+	JL           done2
+	VMOVUPS      (BX)(R8*1), Y0
+	VBROADCASTSS constants<>+384(SB), Y1
+	VBROADCASTSS constants<>+416(SB), Y2
+	VMOVAPS      Y0, Y3
+	VMAXPS       Y3, Y1, Y3
+	VMINPS       Y3, Y2, Y3
+	VMULPS       Y3, Y3, Y1
+	VBROADCASTSS constants<>+448(SB), Y2
+	VFMADD213PS  constants<>+480(SB), Y1, Y2
+	VMULPS       Y3, Y2, Y2
+	VXORPS       Y1, Y1, Y1
+	VSUBPS       Y2, Y1, Y1
+	VBROADCASTSS constants<>+32(SB), Y2
+	VBROADCASTSS constants<>+64(SB), Y4
+	VMAXPS       Y1, Y2, Y1
+	VMINPS       Y1, Y4, Y1
+	VMULPS       constants<>+96(SB), Y1, Y2
+	VROUNDPS     $0x08, Y2, Y2
+	VFNMADD231PS constants<>+128(SB), Y2, Y1
+	VFNMADD231PS constants<>+160(SB), Y2, Y1
+	VBROADCASTSS constants<>+192(SB), Y4
+	VFMADD213PS  constants<>+224(SB), Y1, Y4
+	VFMADD213PS  constants<>+256(SB), Y1, Y4
+	VFMADD213PS  constants<>+288(SB), Y1, Y4
+	VFMADD213PS  constants<>+320(SB), Y1, Y4
+	VFMADD213PS  constants<>+352(SB), Y1, Y4
+	VFMADD213PS  constants<>+352(SB), Y1, Y4
+	VCVTPS2DQ    Y2, Y2
+	VPSRAD       $0x01, Y2, Y1
+	VPSUBD       Y1, Y2, Y2
+	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y4, Y4
+	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y4, Y4
+	VMOVAPS      Y4, Y1
+	VADDPS       constants<>+352(SB), Y1, Y1
+	VBROADCASTSS constants<>+352(SB), Y4
+	VDIVPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+512(SB), Y1
+	VMULPS       Y3, Y3, Y2
+	VFMADD213PS  constants<>+480(SB), Y2, Y1
+	VMULPS       Y3, Y1, Y1
+	VBROADCASTSS constants<>+352(SB), Y2
+	VSUBPS       Y4, Y2, Y2
+	VFMADD213PS  constants<>+352(SB), Y1, Y2
+	VMOVUPS      (DX)(R8*1), Y1
+	VMULPS       Y4, Y1, Y1
+	VMOVUPS      (SI)(R8*1), Y3
+	VMULPS       Y3, Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMULPS       Y1, Y0, Y0
+	VMOVUPS      Y2, (AX)(R8*1)
+	VMOVUPS      Y0, (CX)(R8*1)
+	ADDQ         $0x00000020, R8
+	SUBQ         $0x00000008, DI
+	JMP          loop1
+
+done2:
+	TESTQ        DI, DI
+	JZ           end3
+	LEAQ         masks<>+0(SB), R9
+	MOVQ         $0x00000008, R10
+	SUBQ         DI, R10
+	VMOVDQU      (R9)(R10*4), Y0
+	VMASKMOVPS   (BX)(R8*1), Y0, Y1
+	VBROADCASTSS constants<>+384(SB), Y2
+	VBROADCASTSS constants<>+416(SB), Y3
+	VMOVAPS      Y1, Y4
+	VMAXPS       Y4, Y2, Y4
+	VMINPS       Y4, Y3, Y4
+	VMULPS       Y4, Y4, Y2
+	VBROADCASTSS constants<>+448(SB), Y3
+	VFMADD213PS  constants<>+480(SB), Y2, Y3
+	VMULPS       Y4, Y3, Y3
+	VXORPS       Y2, Y2, Y2
+	VSUBPS       Y3, Y2, Y2
+	VBROADCASTSS constants<>+32(SB), Y3
+	VBROADCASTSS constants<>+64(SB), Y5
+	VMAXPS       Y2, Y3, Y2
+	VMINPS       Y2, Y5, Y2
+	VMULPS       constants<>+96(SB), Y2, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS constants<>+128(SB), Y3, Y2
+	VFNMADD231PS constants<>+160(SB), Y3, Y2
+	VBROADCASTSS constants<>+192(SB), Y5
+	VFMADD213PS  constants<>+224(SB), Y2, Y5
+	VFMADD213PS  constants<>+256(SB), Y2, Y5
+	VFMADD213PS  constants<>+288(SB), Y2, Y5
+	VFMADD213PS  constants<>+320(SB), Y2, Y5
+	VFMADD213PS  constants<>+352(SB), Y2, Y5
+	VFMADD213PS  constants<>+352(SB), Y2, Y5
+	VCVTPS2DQ    Y3, Y3
+	VPSRAD       $0x01, Y3, Y2
+	VPSUBD       Y2, Y3, Y3
+	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y5, Y5
+	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VMOVAPS      Y5, Y2
+	VADDPS       constants<>+352(SB), Y2, Y2
+	VBROADCASTSS constants<>+352(SB), Y5
+	VDIVPS       Y2, Y5, Y5
+	VBROADCASTSS constants<>+512(SB), Y2
+	VMULPS       Y4, Y4, Y3
+	VFMADD213PS  constants<>+480(SB), Y3, Y2
+	VMULPS       Y4, Y2, Y2
+	VBROADCASTSS constants<>+352(SB), Y3
+	VSUBPS       Y5, Y3, Y3
+	VFMADD213PS  constants<>+352(SB), Y2, Y3
+	VMASKMOVPS   (DX)(R8*1), Y0, Y2
+	VMULPS       Y5, Y2, Y2
+	VMASKMOVPS   (SI)(R8*1), Y0, Y4
+	VMULPS       Y4, Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y2, Y1, Y1
+	VMASKMOVPS   Y3, Y0, (AX)(R8*1)
+	VMASKMOVPS   Y1, Y0, (CX)(R8*1)
+
+end3:
+	VZEROUPPER
+	RET
+
+// func softCapAVX2(y []float32, x []float32, c float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·softCapAVX2(SB), NOSPLIT, $0-52
+	MOVQ         y_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         y_len+8(FP), DX
+	VBROADCASTSS c+48(FP), Y0
+	XORQ         BX, BX
+
+loop1:
+	CMPQ         DX, $0x00000010
+	JL           done2
+	VMOVUPS      (CX)(BX*1), Y1
+	VDIVPS       Y0, Y1, Y1
+	VMULPS       Y1, Y1, Y2
+	VBROADCASTSS constants<>+544(SB), Y3
+	VFMADD213PS  constants<>+576(SB), Y2, Y3
+	VFMADD213PS  constants<>+608(SB), Y2, Y3
+	VFMADD213PS  constants<>+640(SB), Y2, Y3
+	VFMADD213PS  constants<>+672(SB), Y2, Y3
+	VMULPS       Y2, Y3, Y3
+	VFMADD213PS  Y1, Y1, Y3
+	VANDPS       constants<>+704(SB), Y1, Y2
+	VADDPS       Y2, Y2, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       constants<>+352(SB), Y4, Y4
+	VBROADCASTSS constants<>+736(SB), Y5
+	VDIVPS       Y4, Y5, Y5
+	VBROADCASTSS constants<>+352(SB), Y4
+	VSUBPS       Y5, Y4, Y4
+	VANDPS       constants<>+768(SB), Y1, Y1
+	VORPS        Y1, Y4, Y1
+	VBROADCASTSS constants<>+800(SB), Y4
+	VCMPPS       $0x01, Y4, Y2, Y2
+	VBLENDVPS    Y2, Y3, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, (AX)(BX*1)
+	VMOVUPS      32(CX)(BX*1), Y1
+	VDIVPS       Y0, Y1, Y1
+	VMULPS       Y1, Y1, Y2
+	VBROADCASTSS constants<>+544(SB), Y3
+	VFMADD213PS  constants<>+576(SB), Y2, Y3
+	VFMADD213PS  constants<>+608(SB), Y2, Y3
+	VFMADD213PS  constants<>+640(SB), Y2, Y3
+	VFMADD213PS  constants<>+672(SB), Y2, Y3
+	VMULPS       Y2, Y3, Y3
+	VFMADD213PS  Y1, Y1, Y3
+	VANDPS       constants<>+704(SB), Y1, Y2
+	VADDPS       Y2, Y2, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       constants<>+352(SB), Y4, Y4
+	VBROADCASTSS constants<>+736(SB), Y5
+	VDIVPS       Y4, Y5, Y5
+	VBROADCASTSS constants<>+352(SB), Y4
+	VSUBPS       Y5, Y4, Y4
+	VANDPS       constants<>+768(SB), Y1, Y1
+	VORPS        Y1, Y4, Y1
+	VBROADCASTSS constants<>+800(SB), Y4
+	VCMPPS       $0x01, Y4, Y2, Y2
+	VBLENDVPS    Y2, Y3, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)(BX*1)
+	ADDQ         $0x00000040, BX
+	SUBQ         $0x00000010, DX
+	JMP          loop1
+
+done2:
+loop3:
+	CMPQ         DX, $0x00000008
+	JL           done4
+	VMOVUPS      (CX)(BX*1), Y1
+	VDIVPS       Y0, Y1, Y1
+	VMULPS       Y1, Y1, Y2
+	VBROADCASTSS constants<>+544(SB), Y3
+	VFMADD213PS  constants<>+576(SB), Y2, Y3
+	VFMADD213PS  constants<>+608(SB), Y2, Y3
+	VFMADD213PS  constants<>+640(SB), Y2, Y3
+	VFMADD213PS  constants<>+672(SB), Y2, Y3
+	VMULPS       Y2, Y3, Y3
+	VFMADD213PS  Y1, Y1, Y3
+	VANDPS       constants<>+704(SB), Y1, Y2
+	VADDPS       Y2, Y2, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       constants<>+352(SB), Y4, Y4
+	VBROADCASTSS constants<>+736(SB), Y5
+	VDIVPS       Y4, Y5, Y5
+	VBROADCASTSS constants<>+352(SB), Y4
+	VSUBPS       Y5, Y4, Y4
+	VANDPS       constants<>+768(SB), Y1, Y1
+	VORPS        Y1, Y4, Y1
+	VBROADCASTSS constants<>+800(SB), Y4
+	VCMPPS       $0x01, Y4, Y2, Y2
+	VBLENDVPS    Y2, Y3, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, (AX)(BX*1)
+	ADDQ         $0x00000020, BX
+	SUBQ         $0x00000008, DX
+	JMP          loop3
+
+done4:
+	TESTQ        DX, DX
+	JZ           end5
+	LEAQ         masks<>+0(SB), SI
+	MOVQ         $0x00000008, DI
+	SUBQ         DX, DI
+	VMOVDQU      (SI)(DI*4), Y1
+	VMASKMOVPS   (CX)(BX*1), Y1, Y2
+	VDIVPS       Y0, Y2, Y2
+	VMULPS       Y2, Y2, Y3
+	VBROADCASTSS constants<>+544(SB), Y4
+	VFMADD213PS  constants<>+576(SB), Y3, Y4
+	VFMADD213PS  constants<>+608(SB), Y3, Y4
+	VFMADD213PS  constants<>+640(SB), Y3, Y4
+	VFMADD213PS  constants<>+672(SB), Y3, Y4
+	VMULPS       Y3, Y4, Y4
+	VFMADD213PS  Y2, Y2, Y4
+	VANDPS       constants<>+704(SB), Y2, Y3
+	VADDPS       Y3, Y3, Y5
+	VBROADCASTSS constants<>+32(SB), Y6
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y5, Y6, Y5
+	VMINPS       Y5, Y7, Y5
+	VMULPS       constants<>+96(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS constants<>+128(SB), Y6, Y5
+	VFNMADD231PS constants<>+160(SB), Y6, Y5
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y5, Y7
+	VFMADD213PS  constants<>+256(SB), Y5, Y7
+	VFMADD213PS  constants<>+288(SB), Y5, Y7
+	VFMADD213PS  constants<>+320(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VFMADD213PS  constants<>+352(SB), Y5, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMOVAPS      Y7, Y5
+	VADDPS       constants<>+352(SB), Y5, Y5
+	VBROADCASTSS constants<>+736(SB), Y6
+	VDIVPS       Y5, Y6, Y6
+	VBROADCASTSS constants<>+352(SB), Y5
+	VSUBPS       Y6, Y5, Y5
+	VANDPS       constants<>+768(SB), Y2, Y2
+	VORPS        Y2, Y5, Y2
+	VBROADCASTSS constants<>+800(SB), Y5
+	VCMPPS       $0x01, Y5, Y3, Y3
+	VBLENDVPS    Y3, Y4, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMASKMOVPS   Y2, Y1, (AX)(BX*1)
+
+end5:
+	VZEROUPPER
+	RET
+
+// func capGradAVX2(grad []float32, z []float32, c float32)
+// Requires: AVX
+TEXT ·capGradAVX2(SB), NOSPLIT, $0-52
+	MOVQ         grad_base+0(FP), AX
+	MOVQ         z_base+24(FP), CX
+	MOVQ         grad_len+8(FP), DX
+	VBROADCASTSS c+48(FP), Y0
+	XORQ         BX, BX
+
+loop1:
+	CMPQ    DX, $0x00000010
+	JL      done2
+	VMOVUPS (CX)(BX*1), Y1
+	VMOVUPS (AX)(BX*1), Y2
+	VSUBPS  Y1, Y0, Y3
+	VADDPS  Y1, Y0, Y1
+	VDIVPS  Y0, Y3, Y3
+	VDIVPS  Y0, Y1, Y1
+	VMULPS  Y3, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMOVUPS Y2, (AX)(BX*1)
+	VMOVUPS 32(CX)(BX*1), Y1
+	VMOVUPS 32(AX)(BX*1), Y2
+	VSUBPS  Y1, Y0, Y3
+	VADDPS  Y1, Y0, Y1
+	VDIVPS  Y0, Y3, Y3
+	VDIVPS  Y0, Y1, Y1
+	VMULPS  Y3, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMOVUPS Y2, 32(AX)(BX*1)
+	ADDQ    $0x00000040, BX
+	SUBQ    $0x00000010, DX
+	JMP     loop1
+
+done2:
+loop3:
+	CMPQ    DX, $0x00000008
+	JL      done4
+	VMOVUPS (CX)(BX*1), Y1
+	VMOVUPS (AX)(BX*1), Y2
+	VSUBPS  Y1, Y0, Y3
+	VADDPS  Y1, Y0, Y1
+	VDIVPS  Y0, Y3, Y3
+	VDIVPS  Y0, Y1, Y1
+	VMULPS  Y3, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMOVUPS Y2, (AX)(BX*1)
+	ADDQ    $0x00000020, BX
+	SUBQ    $0x00000008, DX
+	JMP     loop3
+
+done4:
+	TESTQ      DX, DX
+	JZ         end5
+	LEAQ       masks<>+0(SB), SI
+	MOVQ       $0x00000008, DI
+	SUBQ       DX, DI
+	VMOVDQU    (SI)(DI*4), Y1
+	VMASKMOVPS (CX)(BX*1), Y1, Y2
+	VMASKMOVPS (AX)(BX*1), Y1, Y3
+	VSUBPS     Y2, Y0, Y4
+	VADDPS     Y2, Y0, Y2
+	VDIVPS     Y0, Y4, Y4
+	VDIVPS     Y0, Y2, Y2
+	VMULPS     Y4, Y3, Y3
+	VMULPS     Y2, Y3, Y3
+	VMASKMOVPS Y3, Y1, (AX)(BX*1)
+
+end5:
 	VZEROUPPER
 	RET
 
@@ -5816,10 +6852,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -5845,10 +6881,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -5874,10 +6910,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -5903,10 +6939,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -5947,10 +6983,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -5976,10 +7012,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6020,10 +7056,10 @@ loop5:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6068,10 +7104,10 @@ done6:
 	VCVTPS2DQ    Y0, Y4
 	VPSRAD       $0x01, Y4, Y0
 	VPSUBD       Y0, Y4, Y4
-	VPADDD       constants<>+768(SB), Y0, Y0
+	VPADDD       constants<>+1152(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y1, Y1
 	VMOVAPS      Y1, Y4
@@ -6130,10 +7166,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6163,10 +7199,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6204,10 +7240,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6248,10 +7284,10 @@ done4:
 	VCVTPS2DQ    Y1, Y4
 	VPSRAD       $0x01, Y4, Y1
 	VPSUBD       Y1, Y4, Y4
-	VPADDD       constants<>+768(SB), Y1, Y1
+	VPADDD       constants<>+1152(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y4
@@ -6315,10 +7351,10 @@ loop1:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -6354,10 +7390,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -6380,10 +7416,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -6416,10 +7452,10 @@ loop1:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -6455,10 +7491,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -6481,10 +7517,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -6517,10 +7553,10 @@ loop1:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -6556,10 +7592,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -6582,10 +7618,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -6618,10 +7654,10 @@ loop1:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -6657,10 +7693,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -6683,10 +7719,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -6762,10 +7798,10 @@ loop3:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -6801,10 +7837,10 @@ loop3:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -6827,10 +7863,10 @@ loop3:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -6863,10 +7899,10 @@ loop3:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -6902,10 +7938,10 @@ loop3:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -6928,10 +7964,10 @@ loop3:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -7007,10 +8043,10 @@ loop5:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -7046,10 +8082,10 @@ loop5:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7072,10 +8108,10 @@ loop5:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -7156,10 +8192,10 @@ done6:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y9, Y9
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y9, Y9
 	VMOVAPS      Y9, Y5
@@ -7195,10 +8231,10 @@ done6:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y8, Y8
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
 	VMOVAPS      Y8, Y5
@@ -7221,10 +8257,10 @@ done6:
 	VCVTPS2DQ    Y5, Y7
 	VPSRAD       $0x01, Y7, Y5
 	VPSUBD       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y6, Y6
 	VMOVAPS      Y6, Y7
@@ -7351,10 +8387,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7388,10 +8424,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -7422,10 +8458,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7459,10 +8495,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -7493,10 +8529,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7530,10 +8566,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -7564,10 +8600,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7601,10 +8637,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -7671,10 +8707,10 @@ loop3:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7708,10 +8744,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -7742,10 +8778,10 @@ loop3:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7779,10 +8815,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -7849,10 +8885,10 @@ loop5:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7886,10 +8922,10 @@ loop5:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -7961,10 +8997,10 @@ done6:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y8, Y8
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y8, Y8
 	VMOVAPS      Y8, Y4
@@ -7998,10 +9034,10 @@ done6:
 	VCVTPS2DQ    Y4, Y6
 	VPSRAD       $0x01, Y6, Y4
 	VPSUBD       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y5, Y5
 	VMOVAPS      Y5, Y6
@@ -8117,10 +9153,10 @@ loop1:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y6
 	VPSUBD       Y6, Y9, Y9
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y10, Y10
-	VPADDD       constants<>+768(SB), Y9, Y9
+	VPADDD       constants<>+1152(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y6
@@ -8142,10 +9178,10 @@ loop1:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y7
 	VPSUBD       Y7, Y9, Y9
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y10, Y10
-	VPADDD       constants<>+768(SB), Y9, Y9
+	VPADDD       constants<>+1152(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y7
@@ -8170,10 +9206,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y8
 	VPSRAD       $0x01, Y8, Y6
 	VPSUBD       Y6, Y8, Y8
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y8
@@ -8215,10 +9251,10 @@ done2:
 	VCVTPS2DQ    Y1, Y7
 	VPSRAD       $0x01, Y7, Y1
 	VPSUBD       Y1, Y7, Y7
-	VPADDD       constants<>+768(SB), Y1, Y1
+	VPADDD       constants<>+1152(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y4, Y4
-	VPADDD       constants<>+768(SB), Y7, Y7
+	VPADDD       constants<>+1152(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y4, Y4
 	VMOVAPS      Y4, Y7
@@ -8240,10 +9276,10 @@ done2:
 	VCVTPS2DQ    Y1, Y8
 	VPSRAD       $0x01, Y8, Y1
 	VPSUBD       Y1, Y8, Y8
-	VPADDD       constants<>+768(SB), Y1, Y1
+	VPADDD       constants<>+1152(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y4, Y4
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y4, Y4
 	VMOVAPS      Y4, Y8
@@ -8268,10 +9304,10 @@ done2:
 	VCVTPS2DQ    Y1, Y1
 	VPSRAD       $0x01, Y1, Y0
 	VPSUBD       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y0, Y0
+	VPADDD       constants<>+1152(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y2, Y2
-	VPADDD       constants<>+768(SB), Y1, Y1
+	VPADDD       constants<>+1152(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y2
 	VMOVAPS      Y2, Y0
@@ -8320,10 +9356,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y4
 	VPSUBD       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y4
@@ -8345,10 +9381,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -8389,10 +9425,10 @@ done2:
 	VCVTPS2DQ    Y0, Y5
 	VPSRAD       $0x01, Y5, Y0
 	VPSUBD       Y0, Y5, Y5
-	VPADDD       constants<>+768(SB), Y0, Y0
+	VPADDD       constants<>+1152(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y1, Y1
 	VMOVAPS      Y1, Y5
@@ -8414,10 +9450,10 @@ done2:
 	VCVTPS2DQ    Y0, Y6
 	VPSRAD       $0x01, Y6, Y0
 	VPSUBD       Y0, Y6, Y6
-	VPADDD       constants<>+768(SB), Y0, Y0
+	VPADDD       constants<>+1152(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y1, Y1
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y1, Y1
 	VMOVAPS      Y1, Y6
@@ -8477,10 +9513,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -8502,10 +9538,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -8552,10 +9588,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -8577,10 +9613,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -8649,10 +9685,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -8674,10 +9710,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -8749,10 +9785,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y3
 	VPSUBD       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y3
@@ -8774,10 +9810,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y4
 	VPSUBD       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y4
@@ -8876,10 +9912,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y2
 	VPSUBD       Y2, Y4, Y4
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y2
@@ -8901,10 +9937,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -8914,12 +9950,12 @@ loop1:
 	VMULPS       Y4, Y3, Y3
 	VSUBPS       Y2, Y3, Y2
 	VMULPS       constants<>+320(SB), Y3, Y3
-	VANDPS       constants<>+384(SB), Y2, Y4
+	VANDPS       constants<>+768(SB), Y2, Y4
 	VXORPS       Y4, Y3, Y3
 	VXORPS       Y4, Y4, Y4
 	VCMPPS       $0x04, Y4, Y2, Y4
 	VANDPS       Y4, Y3, Y3
-	VANDPS       constants<>+416(SB), Y2, Y2
+	VANDPS       constants<>+704(SB), Y2, Y2
 	VMULPS       constants<>+320(SB), Y2, Y2
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
@@ -8954,10 +9990,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y2
 	VPSUBD       Y2, Y4, Y4
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y2
@@ -8979,10 +10015,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -8992,12 +10028,12 @@ loop1:
 	VMULPS       Y4, Y3, Y3
 	VSUBPS       Y2, Y3, Y2
 	VMULPS       constants<>+320(SB), Y3, Y3
-	VANDPS       constants<>+384(SB), Y2, Y4
+	VANDPS       constants<>+768(SB), Y2, Y4
 	VXORPS       Y4, Y3, Y3
 	VXORPS       Y4, Y4, Y4
 	VCMPPS       $0x04, Y4, Y2, Y4
 	VANDPS       Y4, Y3, Y3
-	VANDPS       constants<>+416(SB), Y2, Y2
+	VANDPS       constants<>+704(SB), Y2, Y2
 	VMULPS       constants<>+320(SB), Y2, Y2
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
@@ -9054,10 +10090,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y2
 	VPSUBD       Y2, Y4, Y4
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y2
@@ -9079,10 +10115,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -9092,12 +10128,12 @@ loop3:
 	VMULPS       Y4, Y3, Y3
 	VSUBPS       Y2, Y3, Y2
 	VMULPS       constants<>+320(SB), Y3, Y3
-	VANDPS       constants<>+384(SB), Y2, Y4
+	VANDPS       constants<>+768(SB), Y2, Y4
 	VXORPS       Y4, Y3, Y3
 	VXORPS       Y4, Y4, Y4
 	VCMPPS       $0x04, Y4, Y2, Y4
 	VANDPS       Y4, Y3, Y3
-	VANDPS       constants<>+416(SB), Y2, Y2
+	VANDPS       constants<>+704(SB), Y2, Y2
 	VMULPS       constants<>+320(SB), Y2, Y2
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
@@ -9157,10 +10193,10 @@ done4:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -9182,10 +10218,10 @@ done4:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -9195,12 +10231,12 @@ done4:
 	VMULPS       Y5, Y4, Y4
 	VSUBPS       Y3, Y4, Y3
 	VMULPS       constants<>+320(SB), Y4, Y4
-	VANDPS       constants<>+384(SB), Y3, Y5
+	VANDPS       constants<>+768(SB), Y3, Y5
 	VXORPS       Y5, Y4, Y4
 	VXORPS       Y5, Y5, Y5
 	VCMPPS       $0x04, Y5, Y3, Y5
 	VANDPS       Y5, Y4, Y4
-	VANDPS       constants<>+416(SB), Y3, Y3
+	VANDPS       constants<>+704(SB), Y3, Y3
 	VMULPS       constants<>+320(SB), Y3, Y3
 	VANDPS       Y2, Y3, Y3
 	VADDPS       Y3, Y0, Y0
@@ -9288,10 +10324,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -9313,10 +10349,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -9347,10 +10383,10 @@ loop1:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y8
 	VPSUBD       Y8, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y10, Y10
-	VPADDD       constants<>+768(SB), Y9, Y9
+	VPADDD       constants<>+1152(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y8
@@ -9365,21 +10401,21 @@ loop1:
 	VMOVAPS      Y9, Y9
 	VBLENDVPS    Y5, Y8, Y9, Y9
 	VDIVPS       Y4, Y9, Y9
-	VPSUBD       constants<>+448(SB), Y4, Y5
+	VPSUBD       constants<>+832(SB), Y4, Y5
 	VPSRAD       $0x17, Y5, Y5
 	VPSLLD       $0x17, Y5, Y8
 	VPSUBD       Y8, Y4, Y4
 	VSUBPS       constants<>+352(SB), Y4, Y4
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS constants<>+480(SB), Y10
-	VFMADD213PS  constants<>+512(SB), Y4, Y10
-	VFMADD213PS  constants<>+544(SB), Y4, Y10
-	VFMADD213PS  constants<>+576(SB), Y4, Y10
-	VFMADD213PS  constants<>+608(SB), Y4, Y10
-	VFMADD213PS  constants<>+640(SB), Y4, Y10
-	VFMADD213PS  constants<>+672(SB), Y4, Y10
-	VFMADD213PS  constants<>+704(SB), Y4, Y10
-	VFMADD213PS  constants<>+736(SB), Y4, Y10
+	VBROADCASTSS constants<>+864(SB), Y10
+	VFMADD213PS  constants<>+896(SB), Y4, Y10
+	VFMADD213PS  constants<>+928(SB), Y4, Y10
+	VFMADD213PS  constants<>+960(SB), Y4, Y10
+	VFMADD213PS  constants<>+992(SB), Y4, Y10
+	VFMADD213PS  constants<>+1024(SB), Y4, Y10
+	VFMADD213PS  constants<>+1056(SB), Y4, Y10
+	VFMADD213PS  constants<>+1088(SB), Y4, Y10
+	VFMADD213PS  constants<>+1120(SB), Y4, Y10
 	VMULPS       Y4, Y4, Y8
 	VMULPS       Y8, Y10, Y10
 	VMULPS       Y4, Y10, Y10
@@ -9445,10 +10481,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -9470,10 +10506,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -9504,10 +10540,10 @@ loop1:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y8
 	VPSUBD       Y8, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y10, Y10
-	VPADDD       constants<>+768(SB), Y9, Y9
+	VPADDD       constants<>+1152(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y8
@@ -9522,21 +10558,21 @@ loop1:
 	VMOVAPS      Y9, Y9
 	VBLENDVPS    Y5, Y8, Y9, Y9
 	VDIVPS       Y4, Y9, Y9
-	VPSUBD       constants<>+448(SB), Y4, Y5
+	VPSUBD       constants<>+832(SB), Y4, Y5
 	VPSRAD       $0x17, Y5, Y5
 	VPSLLD       $0x17, Y5, Y8
 	VPSUBD       Y8, Y4, Y4
 	VSUBPS       constants<>+352(SB), Y4, Y4
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS constants<>+480(SB), Y10
-	VFMADD213PS  constants<>+512(SB), Y4, Y10
-	VFMADD213PS  constants<>+544(SB), Y4, Y10
-	VFMADD213PS  constants<>+576(SB), Y4, Y10
-	VFMADD213PS  constants<>+608(SB), Y4, Y10
-	VFMADD213PS  constants<>+640(SB), Y4, Y10
-	VFMADD213PS  constants<>+672(SB), Y4, Y10
-	VFMADD213PS  constants<>+704(SB), Y4, Y10
-	VFMADD213PS  constants<>+736(SB), Y4, Y10
+	VBROADCASTSS constants<>+864(SB), Y10
+	VFMADD213PS  constants<>+896(SB), Y4, Y10
+	VFMADD213PS  constants<>+928(SB), Y4, Y10
+	VFMADD213PS  constants<>+960(SB), Y4, Y10
+	VFMADD213PS  constants<>+992(SB), Y4, Y10
+	VFMADD213PS  constants<>+1024(SB), Y4, Y10
+	VFMADD213PS  constants<>+1056(SB), Y4, Y10
+	VFMADD213PS  constants<>+1088(SB), Y4, Y10
+	VFMADD213PS  constants<>+1120(SB), Y4, Y10
 	VMULPS       Y4, Y4, Y8
 	VMULPS       Y8, Y10, Y10
 	VMULPS       Y4, Y10, Y10
@@ -9624,10 +10660,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+768(SB), Y2, Y2
+	VPADDD       constants<>+1152(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -9649,10 +10685,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -9683,10 +10719,10 @@ loop3:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y8
 	VPSUBD       Y8, Y9, Y9
-	VPADDD       constants<>+768(SB), Y8, Y8
+	VPADDD       constants<>+1152(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y10, Y10
-	VPADDD       constants<>+768(SB), Y9, Y9
+	VPADDD       constants<>+1152(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y8
@@ -9701,21 +10737,21 @@ loop3:
 	VMOVAPS      Y9, Y9
 	VBLENDVPS    Y5, Y8, Y9, Y9
 	VDIVPS       Y4, Y9, Y9
-	VPSUBD       constants<>+448(SB), Y4, Y5
+	VPSUBD       constants<>+832(SB), Y4, Y5
 	VPSRAD       $0x17, Y5, Y5
 	VPSLLD       $0x17, Y5, Y8
 	VPSUBD       Y8, Y4, Y4
 	VSUBPS       constants<>+352(SB), Y4, Y4
 	VCVTDQ2PS    Y5, Y5
-	VBROADCASTSS constants<>+480(SB), Y10
-	VFMADD213PS  constants<>+512(SB), Y4, Y10
-	VFMADD213PS  constants<>+544(SB), Y4, Y10
-	VFMADD213PS  constants<>+576(SB), Y4, Y10
-	VFMADD213PS  constants<>+608(SB), Y4, Y10
-	VFMADD213PS  constants<>+640(SB), Y4, Y10
-	VFMADD213PS  constants<>+672(SB), Y4, Y10
-	VFMADD213PS  constants<>+704(SB), Y4, Y10
-	VFMADD213PS  constants<>+736(SB), Y4, Y10
+	VBROADCASTSS constants<>+864(SB), Y10
+	VFMADD213PS  constants<>+896(SB), Y4, Y10
+	VFMADD213PS  constants<>+928(SB), Y4, Y10
+	VFMADD213PS  constants<>+960(SB), Y4, Y10
+	VFMADD213PS  constants<>+992(SB), Y4, Y10
+	VFMADD213PS  constants<>+1024(SB), Y4, Y10
+	VFMADD213PS  constants<>+1056(SB), Y4, Y10
+	VFMADD213PS  constants<>+1088(SB), Y4, Y10
+	VFMADD213PS  constants<>+1120(SB), Y4, Y10
 	VMULPS       Y4, Y4, Y8
 	VMULPS       Y8, Y10, Y10
 	VMULPS       Y4, Y10, Y10
@@ -9806,10 +10842,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y3
 	VPSUBD       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y3
@@ -9831,10 +10867,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y4
 	VPSUBD       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y4
@@ -9865,10 +10901,10 @@ done4:
 	VCVTPS2DQ    Y10, Y10
 	VPSRAD       $0x01, Y10, Y9
 	VPSUBD       Y9, Y10, Y10
-	VPADDD       constants<>+768(SB), Y9, Y9
+	VPADDD       constants<>+1152(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y11, Y11
-	VPADDD       constants<>+768(SB), Y10, Y10
+	VPADDD       constants<>+1152(SB), Y10, Y10
 	VPSLLD       $0x17, Y10, Y10
 	VMULPS       Y10, Y11, Y11
 	VMOVAPS      Y11, Y9
@@ -9883,21 +10919,21 @@ done4:
 	VMOVAPS      Y10, Y10
 	VBLENDVPS    Y6, Y9, Y10, Y10
 	VDIVPS       Y5, Y10, Y10
-	VPSUBD       constants<>+448(SB), Y5, Y6
+	VPSUBD       constants<>+832(SB), Y5, Y6
 	VPSRAD       $0x17, Y6, Y6
 	VPSLLD       $0x17, Y6, Y9
 	VPSUBD       Y9, Y5, Y5
 	VSUBPS       constants<>+352(SB), Y5, Y5
 	VCVTDQ2PS    Y6, Y6
-	VBROADCASTSS constants<>+480(SB), Y11
-	VFMADD213PS  constants<>+512(SB), Y5, Y11
-	VFMADD213PS  constants<>+544(SB), Y5, Y11
-	VFMADD213PS  constants<>+576(SB), Y5, Y11
-	VFMADD213PS  constants<>+608(SB), Y5, Y11
-	VFMADD213PS  constants<>+640(SB), Y5, Y11
-	VFMADD213PS  constants<>+672(SB), Y5, Y11
-	VFMADD213PS  constants<>+704(SB), Y5, Y11
-	VFMADD213PS  constants<>+736(SB), Y5, Y11
+	VBROADCASTSS constants<>+864(SB), Y11
+	VFMADD213PS  constants<>+896(SB), Y5, Y11
+	VFMADD213PS  constants<>+928(SB), Y5, Y11
+	VFMADD213PS  constants<>+960(SB), Y5, Y11
+	VFMADD213PS  constants<>+992(SB), Y5, Y11
+	VFMADD213PS  constants<>+1024(SB), Y5, Y11
+	VFMADD213PS  constants<>+1056(SB), Y5, Y11
+	VFMADD213PS  constants<>+1088(SB), Y5, Y11
+	VFMADD213PS  constants<>+1120(SB), Y5, Y11
 	VMULPS       Y5, Y5, Y9
 	VMULPS       Y9, Y11, Y11
 	VMULPS       Y5, Y11, Y11
@@ -10007,10 +11043,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -10037,10 +11073,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+768(SB), Y3, Y3
+	VPADDD       constants<>+1152(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -10080,10 +11116,10 @@ done2:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+768(SB), Y5, Y5
+	VPADDD       constants<>+1152(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+768(SB), Y6, Y6
+	VPADDD       constants<>+1152(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -10110,10 +11146,10 @@ done2:
 	VCVTPS2DQ    Y1, Y4
 	VPSRAD       $0x01, Y4, Y1
 	VPSUBD       Y1, Y4, Y4
-	VPADDD       constants<>+768(SB), Y1, Y1
+	VPADDD       constants<>+1152(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y2
-	VPADDD       constants<>+768(SB), Y4, Y4
+	VPADDD       constants<>+1152(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y2, Y2
 	VMOVAPS      Y2, Y4
@@ -10347,111 +11383,207 @@ DATA constants<>+368(SB)/4, $0x3f800000
 DATA constants<>+372(SB)/4, $0x3f800000
 DATA constants<>+376(SB)/4, $0x3f800000
 DATA constants<>+380(SB)/4, $0x3f800000
-DATA constants<>+384(SB)/4, $0x80000000
-DATA constants<>+388(SB)/4, $0x80000000
-DATA constants<>+392(SB)/4, $0x80000000
-DATA constants<>+396(SB)/4, $0x80000000
-DATA constants<>+400(SB)/4, $0x80000000
-DATA constants<>+404(SB)/4, $0x80000000
-DATA constants<>+408(SB)/4, $0x80000000
-DATA constants<>+412(SB)/4, $0x80000000
-DATA constants<>+416(SB)/4, $0x7fffffff
-DATA constants<>+420(SB)/4, $0x7fffffff
-DATA constants<>+424(SB)/4, $0x7fffffff
-DATA constants<>+428(SB)/4, $0x7fffffff
-DATA constants<>+432(SB)/4, $0x7fffffff
-DATA constants<>+436(SB)/4, $0x7fffffff
-DATA constants<>+440(SB)/4, $0x7fffffff
-DATA constants<>+444(SB)/4, $0x7fffffff
-DATA constants<>+448(SB)/4, $0x3f3504f3
-DATA constants<>+452(SB)/4, $0x3f3504f3
-DATA constants<>+456(SB)/4, $0x3f3504f3
-DATA constants<>+460(SB)/4, $0x3f3504f3
-DATA constants<>+464(SB)/4, $0x3f3504f3
-DATA constants<>+468(SB)/4, $0x3f3504f3
-DATA constants<>+472(SB)/4, $0x3f3504f3
-DATA constants<>+476(SB)/4, $0x3f3504f3
-DATA constants<>+480(SB)/4, $0x3d8ec753
-DATA constants<>+484(SB)/4, $0x3d8ec753
-DATA constants<>+488(SB)/4, $0x3d8ec753
-DATA constants<>+492(SB)/4, $0x3d8ec753
-DATA constants<>+496(SB)/4, $0x3d8ec753
-DATA constants<>+500(SB)/4, $0x3d8ec753
-DATA constants<>+504(SB)/4, $0x3d8ec753
-DATA constants<>+508(SB)/4, $0x3d8ec753
-DATA constants<>+512(SB)/4, $0xbdeb1ade
-DATA constants<>+516(SB)/4, $0xbdeb1ade
-DATA constants<>+520(SB)/4, $0xbdeb1ade
-DATA constants<>+524(SB)/4, $0xbdeb1ade
-DATA constants<>+528(SB)/4, $0xbdeb1ade
-DATA constants<>+532(SB)/4, $0xbdeb1ade
-DATA constants<>+536(SB)/4, $0xbdeb1ade
-DATA constants<>+540(SB)/4, $0xbdeb1ade
-DATA constants<>+544(SB)/4, $0x3def5141
-DATA constants<>+548(SB)/4, $0x3def5141
-DATA constants<>+552(SB)/4, $0x3def5141
-DATA constants<>+556(SB)/4, $0x3def5141
-DATA constants<>+560(SB)/4, $0x3def5141
-DATA constants<>+564(SB)/4, $0x3def5141
-DATA constants<>+568(SB)/4, $0x3def5141
-DATA constants<>+572(SB)/4, $0x3def5141
-DATA constants<>+576(SB)/4, $0xbdfe7a63
-DATA constants<>+580(SB)/4, $0xbdfe7a63
-DATA constants<>+584(SB)/4, $0xbdfe7a63
-DATA constants<>+588(SB)/4, $0xbdfe7a63
-DATA constants<>+592(SB)/4, $0xbdfe7a63
-DATA constants<>+596(SB)/4, $0xbdfe7a63
-DATA constants<>+600(SB)/4, $0xbdfe7a63
-DATA constants<>+604(SB)/4, $0xbdfe7a63
-DATA constants<>+608(SB)/4, $0x3e11e90d
-DATA constants<>+612(SB)/4, $0x3e11e90d
-DATA constants<>+616(SB)/4, $0x3e11e90d
-DATA constants<>+620(SB)/4, $0x3e11e90d
-DATA constants<>+624(SB)/4, $0x3e11e90d
-DATA constants<>+628(SB)/4, $0x3e11e90d
-DATA constants<>+632(SB)/4, $0x3e11e90d
-DATA constants<>+636(SB)/4, $0x3e11e90d
-DATA constants<>+640(SB)/4, $0xbe2aada5
-DATA constants<>+644(SB)/4, $0xbe2aada5
-DATA constants<>+648(SB)/4, $0xbe2aada5
-DATA constants<>+652(SB)/4, $0xbe2aada5
-DATA constants<>+656(SB)/4, $0xbe2aada5
-DATA constants<>+660(SB)/4, $0xbe2aada5
-DATA constants<>+664(SB)/4, $0xbe2aada5
-DATA constants<>+668(SB)/4, $0xbe2aada5
-DATA constants<>+672(SB)/4, $0x3e4ccead
-DATA constants<>+676(SB)/4, $0x3e4ccead
-DATA constants<>+680(SB)/4, $0x3e4ccead
-DATA constants<>+684(SB)/4, $0x3e4ccead
-DATA constants<>+688(SB)/4, $0x3e4ccead
-DATA constants<>+692(SB)/4, $0x3e4ccead
-DATA constants<>+696(SB)/4, $0x3e4ccead
-DATA constants<>+700(SB)/4, $0x3e4ccead
-DATA constants<>+704(SB)/4, $0xbe7ffffe
-DATA constants<>+708(SB)/4, $0xbe7ffffe
-DATA constants<>+712(SB)/4, $0xbe7ffffe
-DATA constants<>+716(SB)/4, $0xbe7ffffe
-DATA constants<>+720(SB)/4, $0xbe7ffffe
-DATA constants<>+724(SB)/4, $0xbe7ffffe
-DATA constants<>+728(SB)/4, $0xbe7ffffe
-DATA constants<>+732(SB)/4, $0xbe7ffffe
-DATA constants<>+736(SB)/4, $0x3eaaaaaa
-DATA constants<>+740(SB)/4, $0x3eaaaaaa
-DATA constants<>+744(SB)/4, $0x3eaaaaaa
-DATA constants<>+748(SB)/4, $0x3eaaaaaa
-DATA constants<>+752(SB)/4, $0x3eaaaaaa
-DATA constants<>+756(SB)/4, $0x3eaaaaaa
-DATA constants<>+760(SB)/4, $0x3eaaaaaa
-DATA constants<>+764(SB)/4, $0x3eaaaaaa
-DATA constants<>+768(SB)/4, $0x0000007f
-DATA constants<>+772(SB)/4, $0x0000007f
-DATA constants<>+776(SB)/4, $0x0000007f
-DATA constants<>+780(SB)/4, $0x0000007f
-DATA constants<>+784(SB)/4, $0x0000007f
-DATA constants<>+788(SB)/4, $0x0000007f
-DATA constants<>+792(SB)/4, $0x0000007f
-DATA constants<>+796(SB)/4, $0x0000007f
-GLOBL constants<>(SB), RODATA|NOPTR, $800
+DATA constants<>+384(SB)/4, $0xc1300000
+DATA constants<>+388(SB)/4, $0xc1300000
+DATA constants<>+392(SB)/4, $0xc1300000
+DATA constants<>+396(SB)/4, $0xc1300000
+DATA constants<>+400(SB)/4, $0xc1300000
+DATA constants<>+404(SB)/4, $0xc1300000
+DATA constants<>+408(SB)/4, $0xc1300000
+DATA constants<>+412(SB)/4, $0xc1300000
+DATA constants<>+416(SB)/4, $0x41300000
+DATA constants<>+420(SB)/4, $0x41300000
+DATA constants<>+424(SB)/4, $0x41300000
+DATA constants<>+428(SB)/4, $0x41300000
+DATA constants<>+432(SB)/4, $0x41300000
+DATA constants<>+436(SB)/4, $0x41300000
+DATA constants<>+440(SB)/4, $0x41300000
+DATA constants<>+444(SB)/4, $0x41300000
+DATA constants<>+448(SB)/4, $0x3d922279
+DATA constants<>+452(SB)/4, $0x3d922279
+DATA constants<>+456(SB)/4, $0x3d922279
+DATA constants<>+460(SB)/4, $0x3d922279
+DATA constants<>+464(SB)/4, $0x3d922279
+DATA constants<>+468(SB)/4, $0x3d922279
+DATA constants<>+472(SB)/4, $0x3d922279
+DATA constants<>+476(SB)/4, $0x3d922279
+DATA constants<>+480(SB)/4, $0x3fcc422a
+DATA constants<>+484(SB)/4, $0x3fcc422a
+DATA constants<>+488(SB)/4, $0x3fcc422a
+DATA constants<>+492(SB)/4, $0x3fcc422a
+DATA constants<>+496(SB)/4, $0x3fcc422a
+DATA constants<>+500(SB)/4, $0x3fcc422a
+DATA constants<>+504(SB)/4, $0x3fcc422a
+DATA constants<>+508(SB)/4, $0x3fcc422a
+DATA constants<>+512(SB)/4, $0x3e5b33b6
+DATA constants<>+516(SB)/4, $0x3e5b33b6
+DATA constants<>+520(SB)/4, $0x3e5b33b6
+DATA constants<>+524(SB)/4, $0x3e5b33b6
+DATA constants<>+528(SB)/4, $0x3e5b33b6
+DATA constants<>+532(SB)/4, $0x3e5b33b6
+DATA constants<>+536(SB)/4, $0x3e5b33b6
+DATA constants<>+540(SB)/4, $0x3e5b33b6
+DATA constants<>+544(SB)/4, $0xbbc7c6f2
+DATA constants<>+548(SB)/4, $0xbbc7c6f2
+DATA constants<>+552(SB)/4, $0xbbc7c6f2
+DATA constants<>+556(SB)/4, $0xbbc7c6f2
+DATA constants<>+560(SB)/4, $0xbbc7c6f2
+DATA constants<>+564(SB)/4, $0xbbc7c6f2
+DATA constants<>+568(SB)/4, $0xbbc7c6f2
+DATA constants<>+572(SB)/4, $0xbbc7c6f2
+DATA constants<>+576(SB)/4, $0x3cac0247
+DATA constants<>+580(SB)/4, $0x3cac0247
+DATA constants<>+584(SB)/4, $0x3cac0247
+DATA constants<>+588(SB)/4, $0x3cac0247
+DATA constants<>+592(SB)/4, $0x3cac0247
+DATA constants<>+596(SB)/4, $0x3cac0247
+DATA constants<>+600(SB)/4, $0x3cac0247
+DATA constants<>+604(SB)/4, $0x3cac0247
+DATA constants<>+608(SB)/4, $0xbd5c92c5
+DATA constants<>+612(SB)/4, $0xbd5c92c5
+DATA constants<>+616(SB)/4, $0xbd5c92c5
+DATA constants<>+620(SB)/4, $0xbd5c92c5
+DATA constants<>+624(SB)/4, $0xbd5c92c5
+DATA constants<>+628(SB)/4, $0xbd5c92c5
+DATA constants<>+632(SB)/4, $0xbd5c92c5
+DATA constants<>+636(SB)/4, $0xbd5c92c5
+DATA constants<>+640(SB)/4, $0x3e08870e
+DATA constants<>+644(SB)/4, $0x3e08870e
+DATA constants<>+648(SB)/4, $0x3e08870e
+DATA constants<>+652(SB)/4, $0x3e08870e
+DATA constants<>+656(SB)/4, $0x3e08870e
+DATA constants<>+660(SB)/4, $0x3e08870e
+DATA constants<>+664(SB)/4, $0x3e08870e
+DATA constants<>+668(SB)/4, $0x3e08870e
+DATA constants<>+672(SB)/4, $0xbeaaaaa9
+DATA constants<>+676(SB)/4, $0xbeaaaaa9
+DATA constants<>+680(SB)/4, $0xbeaaaaa9
+DATA constants<>+684(SB)/4, $0xbeaaaaa9
+DATA constants<>+688(SB)/4, $0xbeaaaaa9
+DATA constants<>+692(SB)/4, $0xbeaaaaa9
+DATA constants<>+696(SB)/4, $0xbeaaaaa9
+DATA constants<>+700(SB)/4, $0xbeaaaaa9
+DATA constants<>+704(SB)/4, $0x7fffffff
+DATA constants<>+708(SB)/4, $0x7fffffff
+DATA constants<>+712(SB)/4, $0x7fffffff
+DATA constants<>+716(SB)/4, $0x7fffffff
+DATA constants<>+720(SB)/4, $0x7fffffff
+DATA constants<>+724(SB)/4, $0x7fffffff
+DATA constants<>+728(SB)/4, $0x7fffffff
+DATA constants<>+732(SB)/4, $0x7fffffff
+DATA constants<>+736(SB)/4, $0x40000000
+DATA constants<>+740(SB)/4, $0x40000000
+DATA constants<>+744(SB)/4, $0x40000000
+DATA constants<>+748(SB)/4, $0x40000000
+DATA constants<>+752(SB)/4, $0x40000000
+DATA constants<>+756(SB)/4, $0x40000000
+DATA constants<>+760(SB)/4, $0x40000000
+DATA constants<>+764(SB)/4, $0x40000000
+DATA constants<>+768(SB)/4, $0x80000000
+DATA constants<>+772(SB)/4, $0x80000000
+DATA constants<>+776(SB)/4, $0x80000000
+DATA constants<>+780(SB)/4, $0x80000000
+DATA constants<>+784(SB)/4, $0x80000000
+DATA constants<>+788(SB)/4, $0x80000000
+DATA constants<>+792(SB)/4, $0x80000000
+DATA constants<>+796(SB)/4, $0x80000000
+DATA constants<>+800(SB)/4, $0x3f200000
+DATA constants<>+804(SB)/4, $0x3f200000
+DATA constants<>+808(SB)/4, $0x3f200000
+DATA constants<>+812(SB)/4, $0x3f200000
+DATA constants<>+816(SB)/4, $0x3f200000
+DATA constants<>+820(SB)/4, $0x3f200000
+DATA constants<>+824(SB)/4, $0x3f200000
+DATA constants<>+828(SB)/4, $0x3f200000
+DATA constants<>+832(SB)/4, $0x3f3504f3
+DATA constants<>+836(SB)/4, $0x3f3504f3
+DATA constants<>+840(SB)/4, $0x3f3504f3
+DATA constants<>+844(SB)/4, $0x3f3504f3
+DATA constants<>+848(SB)/4, $0x3f3504f3
+DATA constants<>+852(SB)/4, $0x3f3504f3
+DATA constants<>+856(SB)/4, $0x3f3504f3
+DATA constants<>+860(SB)/4, $0x3f3504f3
+DATA constants<>+864(SB)/4, $0x3d8ec753
+DATA constants<>+868(SB)/4, $0x3d8ec753
+DATA constants<>+872(SB)/4, $0x3d8ec753
+DATA constants<>+876(SB)/4, $0x3d8ec753
+DATA constants<>+880(SB)/4, $0x3d8ec753
+DATA constants<>+884(SB)/4, $0x3d8ec753
+DATA constants<>+888(SB)/4, $0x3d8ec753
+DATA constants<>+892(SB)/4, $0x3d8ec753
+DATA constants<>+896(SB)/4, $0xbdeb1ade
+DATA constants<>+900(SB)/4, $0xbdeb1ade
+DATA constants<>+904(SB)/4, $0xbdeb1ade
+DATA constants<>+908(SB)/4, $0xbdeb1ade
+DATA constants<>+912(SB)/4, $0xbdeb1ade
+DATA constants<>+916(SB)/4, $0xbdeb1ade
+DATA constants<>+920(SB)/4, $0xbdeb1ade
+DATA constants<>+924(SB)/4, $0xbdeb1ade
+DATA constants<>+928(SB)/4, $0x3def5141
+DATA constants<>+932(SB)/4, $0x3def5141
+DATA constants<>+936(SB)/4, $0x3def5141
+DATA constants<>+940(SB)/4, $0x3def5141
+DATA constants<>+944(SB)/4, $0x3def5141
+DATA constants<>+948(SB)/4, $0x3def5141
+DATA constants<>+952(SB)/4, $0x3def5141
+DATA constants<>+956(SB)/4, $0x3def5141
+DATA constants<>+960(SB)/4, $0xbdfe7a63
+DATA constants<>+964(SB)/4, $0xbdfe7a63
+DATA constants<>+968(SB)/4, $0xbdfe7a63
+DATA constants<>+972(SB)/4, $0xbdfe7a63
+DATA constants<>+976(SB)/4, $0xbdfe7a63
+DATA constants<>+980(SB)/4, $0xbdfe7a63
+DATA constants<>+984(SB)/4, $0xbdfe7a63
+DATA constants<>+988(SB)/4, $0xbdfe7a63
+DATA constants<>+992(SB)/4, $0x3e11e90d
+DATA constants<>+996(SB)/4, $0x3e11e90d
+DATA constants<>+1000(SB)/4, $0x3e11e90d
+DATA constants<>+1004(SB)/4, $0x3e11e90d
+DATA constants<>+1008(SB)/4, $0x3e11e90d
+DATA constants<>+1012(SB)/4, $0x3e11e90d
+DATA constants<>+1016(SB)/4, $0x3e11e90d
+DATA constants<>+1020(SB)/4, $0x3e11e90d
+DATA constants<>+1024(SB)/4, $0xbe2aada5
+DATA constants<>+1028(SB)/4, $0xbe2aada5
+DATA constants<>+1032(SB)/4, $0xbe2aada5
+DATA constants<>+1036(SB)/4, $0xbe2aada5
+DATA constants<>+1040(SB)/4, $0xbe2aada5
+DATA constants<>+1044(SB)/4, $0xbe2aada5
+DATA constants<>+1048(SB)/4, $0xbe2aada5
+DATA constants<>+1052(SB)/4, $0xbe2aada5
+DATA constants<>+1056(SB)/4, $0x3e4ccead
+DATA constants<>+1060(SB)/4, $0x3e4ccead
+DATA constants<>+1064(SB)/4, $0x3e4ccead
+DATA constants<>+1068(SB)/4, $0x3e4ccead
+DATA constants<>+1072(SB)/4, $0x3e4ccead
+DATA constants<>+1076(SB)/4, $0x3e4ccead
+DATA constants<>+1080(SB)/4, $0x3e4ccead
+DATA constants<>+1084(SB)/4, $0x3e4ccead
+DATA constants<>+1088(SB)/4, $0xbe7ffffe
+DATA constants<>+1092(SB)/4, $0xbe7ffffe
+DATA constants<>+1096(SB)/4, $0xbe7ffffe
+DATA constants<>+1100(SB)/4, $0xbe7ffffe
+DATA constants<>+1104(SB)/4, $0xbe7ffffe
+DATA constants<>+1108(SB)/4, $0xbe7ffffe
+DATA constants<>+1112(SB)/4, $0xbe7ffffe
+DATA constants<>+1116(SB)/4, $0xbe7ffffe
+DATA constants<>+1120(SB)/4, $0x3eaaaaaa
+DATA constants<>+1124(SB)/4, $0x3eaaaaaa
+DATA constants<>+1128(SB)/4, $0x3eaaaaaa
+DATA constants<>+1132(SB)/4, $0x3eaaaaaa
+DATA constants<>+1136(SB)/4, $0x3eaaaaaa
+DATA constants<>+1140(SB)/4, $0x3eaaaaaa
+DATA constants<>+1144(SB)/4, $0x3eaaaaaa
+DATA constants<>+1148(SB)/4, $0x3eaaaaaa
+DATA constants<>+1152(SB)/4, $0x0000007f
+DATA constants<>+1156(SB)/4, $0x0000007f
+DATA constants<>+1160(SB)/4, $0x0000007f
+DATA constants<>+1164(SB)/4, $0x0000007f
+DATA constants<>+1168(SB)/4, $0x0000007f
+DATA constants<>+1172(SB)/4, $0x0000007f
+DATA constants<>+1176(SB)/4, $0x0000007f
+DATA constants<>+1180(SB)/4, $0x0000007f
+GLOBL constants<>(SB), RODATA|NOPTR, $1184
 
 DATA masks<>+0(SB)/4, $0xffffffff
 DATA masks<>+4(SB)/4, $0xffffffff

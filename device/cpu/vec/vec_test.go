@@ -170,6 +170,90 @@ func TestPointwise(t *testing.T) {
 	})
 }
 
+func TestGelu(t *testing.T) {
+	const tol = 2e-6 // a rounding of the cubic in the exponential counts as often as its size
+	forEach(t, func(t *testing.T, isa ISA, n int, r *arrays) {
+		g := r.make(n, func() float32 { return float32(3 * r.rng.NormFloat64()) })
+		u, dm := r.normal(n), r.normal(n)
+		got, want := r.normal(n), r.normal(n)
+		isa.GeluMul(got, g, u)
+		geluMul(want, g, u)
+		near.CheckRel(t, "GeluMul", got, want, tol)
+		wg, wu := r.normal(n), r.normal(n)
+		geluMulGrad(wg, wu, dm, g, u)
+		isa.GeluMulGrad(g, u, dm, g, u)
+		near.CheckRel(t, "GeluMulGrad dg", g, wg, tol)
+		near.CheckRel(t, "GeluMulGrad du", u, wu, tol)
+	})
+}
+
+// Far out the gate is open or shut, and nothing of g³ is left that could overflow.
+func TestGeluFarOut(t *testing.T) {
+	g := []float32{-1e30, -1e13, -100, -12, 12, 100, 1e13, 1e30}
+	one := []float32{1, 1, 1, 1, 1, 1, 1, 1}
+	for _, isa := range Available() {
+		m, dg, du := make([]float32, 8), make([]float32, 8), make([]float32, 8)
+		isa.GeluMul(m, g, one)
+		isa.GeluMulGrad(dg, du, one, g, one)
+		for i, v := range g {
+			open, slope := v, float32(1)
+			if v < 0 {
+				open, slope = 0, 0
+			}
+			if m[i] != open || dg[i] != slope || du[i] != open {
+				t.Errorf("%v: gelu(%g) = %g with slope %g, and %g", isa, v, m[i], dg[i], du[i])
+			}
+		}
+	}
+}
+
+func TestSoftCap(t *testing.T) {
+	forEach(t, func(t *testing.T, isa ISA, n int, r *arrays) {
+		for _, size := range []float64{1e-3, 1, 30, 1e4} {
+			x := r.make(n, func() float32 { return float32(size * r.rng.NormFloat64()) })
+			y, grad, want := r.normal(n), r.normal(n), r.normal(n)
+			wantGrad := r.copy(grad)
+			isa.SoftCap(y, x, 30)
+			softCap(want, x, 30)
+			near.CheckRel(t, "SoftCap", y, want, 4e-7)
+			isa.CapGrad(grad, want, 30)
+			capGrad(wantGrad, want, 30)
+			near.CheckRel(t, "CapGrad", grad, wantGrad, 4e-7)
+			isa.SoftCap(x, x, 30)
+			near.Check(t, "SoftCap in place", x, y, 0)
+		}
+	})
+}
+
+// TestTanh sweeps tanh, which is the soft-cap at 1, and compares with float64 in units in the last place.
+func TestTanh(t *testing.T) {
+	var x []float32
+	for v := 1e-6; v < 12; v *= 1.0007 {
+		x = append(x, float32(v), -float32(v))
+	}
+	x = append(x, 0, 0.624999, 0.625, 0.625001, 50, -1e30, float32(math.Inf(1)))
+	for _, isa := range Available() {
+		y, worst := make([]float32, len(x)), 0.0
+		isa.SoftCap(y, x, 1)
+		for i, v := range x {
+			want := math.Tanh(float64(v))
+			err := 0.0
+			if want != 0 || y[i] != 0 {
+				err = math.Abs(float64(y[i])-want) / math.Exp2(math.Floor(math.Log2(math.Abs(want)))-23)
+			}
+			if !(err <= 3) {
+				t.Errorf("%v: tanh(%g) = %g, want %g: %.2f units", isa, v, y[i], want, err)
+			}
+			worst = max(worst, err)
+		}
+		t.Logf("%v: tanh within %.3f units in the last place", isa, worst)
+		nan := []float32{float32(math.NaN())}
+		if isa.SoftCap(nan, nan, 1); nan[0] == nan[0] {
+			t.Errorf("%v: NaN got lost", isa)
+		}
+	}
+}
+
 func TestRotate(t *testing.T) {
 	for _, isa := range Available() {
 		for half := 1; half <= 70; half++ {

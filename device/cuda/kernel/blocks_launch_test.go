@@ -10,7 +10,7 @@ import (
 // TestBlockLaunches: at the sizes of published models every launch is one that a device accepts, of a kernel in the
 // module's PTX, and scratch suffices.
 func TestBlockLaunches(t *testing.T) {
-	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0} {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS} {
 		for _, s := range [][2]int{{4608, 3584}, {37888, 3584}, {3584, 18944}, {152064, 3584}, {151936, 8192}, {896, 256}, {1, 8192}} {
 			b := NewBlocks(1<<32, s[0], s[1], d)
 			gaps := b
@@ -74,6 +74,9 @@ func TestDequantizeServes(t *testing.T) {
 		{"q6_k at 2 bytes", NewBlocks(1<<20+2, 3, 512, tensor.Q6_K), true},
 		{"q6_k at 1 byte", NewBlocks(1<<20+1, 3, 512, tensor.Q6_K), false},
 		{"q4_k at 8 bytes", NewBlocks(1<<20+8, 3, 512, tensor.Q4_K), false},
+		{"iq4_nl at 2 bytes", NewBlocks(1<<20+2, 3, 96, tensor.IQ4_NL), true},
+		{"iq4_xs at 8 bytes", NewBlocks(1<<20+8, 3, 512, tensor.IQ4_XS), true},
+		{"iq4_xs at 4 bytes", NewBlocks(1<<20+4, 3, 512, tensor.IQ4_XS), false},
 		{"rows end inside a block", NewBlocks(1<<20, 3, 500, tensor.Q4_K), false},
 		{"rows overlap", Blocks{1 << 20, 3, 512, 144, tensor.Q4_K}, false},
 		{"rows of q5_k at 8 bytes", Blocks{1 << 20, 3, 256, 184, tensor.Q5_K}, false},

@@ -1,5 +1,5 @@
 // Blocks of quantised weights, eight values at a time. A span is 256 consecutive values of a row: one block of Q4_K, Q5_K
-// or Q6_K, eight blocks of the others. Lane l of a warp has values [8l, 8l+8) of a span, which belong to one group of 32
+// Q6_K or IQ4_XS, eight blocks of the others. Lane l of a warp has values [8l, 8l+8) of a span, which belong to one group of 32
 // values, or half of one, and so share their scales: load reads what it needs of the span at p, decode computes the values.
 //
 //     x = s·(q − bias) − off    each operation rounded to float32
@@ -174,6 +174,50 @@ struct BlockQ5_0 { // d, u32 h, q[16]: as Q4_0, and bit i of h is worth 16 in va
         const u32 shift = 2 * (l & 2);
         codes<16>(x, (q0 >> shift & 0x0f0f0f0fu) | spread(h & 15), (q1 >> shift & 0x0f0f0f0fu) | spread(h >> 4), from_f16(d));
     }
+};
+
+// iq4 returns the values that four codes of IQ4_NL and IQ4_XS stand for, signed bytes; a code is a byte of w, below 16. The table
+// is in four words, and a selector takes one of eight bytes by three bits.
+APR_DEVICE u32 iq4(u32 w) {
+    const u32 n = byte_perm(w | w >> 4, 0, 0x4420), three = n & 0x7777; // four nibbles
+    return byte_perm(byte_perm(0xbfad9881u, 0xf6eaddcfu, three), byte_perm(0x26190d01u, 0x71594535u, three), 0x3210 | (n >> 1 & 0x4444));
+}
+
+// codes_iq4 computes x[i] = s·v[q[i]], q[i] a nibble of byte i of hi:lo, the one that begins at bit `shift`.
+APR_DEVICE void codes_iq4(float (&x)[8], u32 lo, u32 hi, u32 shift, float s) {
+    codes<128>(x, iq4(lo >> shift & 0x0f0f0f0fu) ^ 0x80808080u, iq4(hi >> shift & 0x0f0f0f0fu) ^ 0x80808080u, s);
+}
+
+struct BlockIQ4NL { // d, q[16]: nibbles as in Q4_0, codes of a table
+    static constexpr u32 bytes = 8 * 18;
+    static constexpr bool STAGED = false;
+    template <int N> using Scales = NoScales;
+    u32 q0, q1;
+    u16 d;
+    APR_METHOD void load(const u8 *p, u32 l) {
+        p += 18 * (l >> 2);
+        d = *(const u16 *)p;
+        q0 = load2(p + 2 + 8 * (l & 1));
+        q1 = load2(p + 6 + 8 * (l & 1));
+    }
+    APR_METHOD void decode(float (&x)[8], u32 l, NoScales, int) const { codes_iq4(x, q0, q1, 2 * (l & 2), from_f16(d)); }
+};
+
+// scale_iq4_xs computes s of group j from the block's first 8 bytes: d, two upper bits of each 6-bit sc, four lower bits of each.
+APR_DEVICE float scale_iq4_xs(u32x2 head, u32 j) {
+    return mul_rn(from_f16((u16)head[0]), integer((head[1] >> 4 * j & 15) | (head[0] >> (16 + 2 * j) & 3) << 4) - 32.0f);
+}
+
+struct BlockIQ4XS { // d, sc, q[128]: group j has the nibbles of q[16j:], as in IQ4_NL
+    static constexpr u32 bytes = 136;
+    static constexpr bool STAGED = false;
+    template <int N> using Scales = NoScales;
+    u32x2 head, q;
+    APR_METHOD void load(const u8 *p, u32 l) {
+        head = *(const u32x2 *)p;
+        q = *(const u32x2 *)(p + 8 + 16 * (l >> 2) + 8 * (l & 1));
+    }
+    APR_METHOD void decode(float (&x)[8], u32 l, NoScales, int) const { codes_iq4(x, q[0], q[1], 2 * (l & 2), scale_iq4_xs(head, l >> 2)); }
 };
 
 // stage copies the BYTES bytes at `from` to shared memory, as units of type W; a warp does it together.

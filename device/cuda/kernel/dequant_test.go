@@ -15,7 +15,7 @@ import (
 )
 
 // blockTypes are the types of blocks that have kernels.
-var blockTypes = []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0}
+var blockTypes = []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS}
 
 // blocks puts rows of blocks into device memory, an input, with gap bytes between them, and returns their values.
 func (l *lab) blocks(d tensor.DType, rows, cols, gap int, content []byte) (Blocks, []float32) {

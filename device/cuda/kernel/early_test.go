@@ -17,13 +17,13 @@ func TestOverlap(t *testing.T) {
 	x := dense(tensor.BF16, 1, 512)
 	GemvParts(&r, dense(tensor.BF16, 1, 128), x, w, Mat{}, false)
 	GemvSwiGLU(&r, dense(tensor.BF16, 1, 64), dense(tensor.BF16, 1, 128), x, w[0], w[0], false)
-	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0} {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS} {
 		Gemv(&r, dense(tensor.F32, 1, 64), x, NewBlocks(1<<32, 64, 512, d), Mat{}, false)
 	}
 	RMSNorm(&r, x, Mat{}, Mat{}, x, Mat{}, dense(tensor.F32, 1, 512), 1e-6)
 	RMSNorm(&r, x, Mat{}, x, x, x, dense(tensor.F32, 1, 512), 1e-6)
 	Copy(&r, x, dense(tensor.BF16, 1, 512))
-	Rotate(&r, x, device.Rotary{HeadDim: 64, Theta: 1e4, SeqLen: 1}, 1<<20)
+	Rotate(&r, x, device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 1}, 1<<20)
 	Attention(&r, x, Mat{}, x, x, x, device.Attn{Batch: 1, QLen: 1, KLen: 1, KStride: 1, Heads: 8, KVHeads: 8, HeadDim: 64})
 	ArgMax(&r, dense(tensor.I32, 1, 1), dense(tensor.F32, 1, 2), dense(tensor.F32, 1, 151665))
 	seen := map[string]bool{}
@@ -53,7 +53,7 @@ func TestOverlap(t *testing.T) {
 	RMSNorm(&training, many, Mat{}, Mat{}, many, Mat{}, dense(tensor.F32, 1, 512), 1e-6)
 	Gemv(&training, dense(tensor.F32, 2, 64), dense(tensor.BF16, 2, 512), w[0], Mat{}, false)
 	Copy(&training, many, many)
-	Rotate(&training, many, device.Rotary{HeadDim: 64, Theta: 1e4, SeqLen: 4096}, 1<<20)
+	Rotate(&training, many, device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 4096}, 1<<20)
 	for _, l := range training.launches {
 		if e := Overlap(l); e.Early || e.Kernel != l.Kernel {
 			t.Errorf("%s became %s", l.Kernel, e.Kernel)

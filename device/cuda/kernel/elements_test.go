@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func TestLaunches(t *testing.T) {
 				checkLaunches(t, "Zero", func(q Queue) { Zero(q, m) })
 			}
 			for _, dim := range []int{2, 24, 64, 128, 256} {
-				r := device.Rotary{HeadDim: dim, Theta: 1e6, SeqLen: n}
+				r := device.Rotary{HeadDim: dim, Table: frequencies(1e6, dim), SeqLen: n}
 				checkLaunches(t, "Rotate", func(q Queue) { Rotate(q, dense(d, n, 28*dim), r, 1<<42) })
 			}
 		}
@@ -76,6 +77,15 @@ func TestArgMaxLaunch(t *testing.T) {
 			t.Errorf("%d×%d: grid %v, blocks of %d, %d bytes of scratch", c.rows, c.cols, k.Grid, k.Block, r.scratch)
 		}
 	}
+}
+
+// frequencies is θ^(−2i/headDim).
+func frequencies(theta float64, headDim int) *device.Frequencies {
+	f := &device.Frequencies{Inv: make([]float64, headDim/2)}
+	for i := range f.Inv {
+		f.Inv[i] = math.Pow(theta, -2*float64(i)/float64(headDim))
+	}
+	return f
 }
 
 func checkLaunches(t *testing.T, op string, run func(Queue)) {

@@ -12,5 +12,7 @@ ROWS(q6_k, RowsQ6K)
 ROWS(q8_0, RowsOfGroups<GroupQ8_0>)
 ROWS(q4_0, RowsOfGroups<GroupQ4_0>)
 ROWS(q5_0, RowsOfGroups<GroupQ5_0>)
+ROWS(iq4_nl, RowsOfGroups<GroupIQ4NL>)
+ROWS(iq4_xs, RowsIQ4XS)
 
 KERNEL(gemv_mixed_rows_1, RowsArgs, 512, 1) { gemv_rows<1>(a, Mixed()); }

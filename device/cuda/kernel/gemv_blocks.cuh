@@ -232,6 +232,35 @@ struct GroupQ5_0 {
     }
 };
 
+// by_table replaces codes of IQ4_NL and IQ4_XS by their values.
+APR_DEVICE Words by_table(Words q) { return {iq4(q.w[0]), iq4(q.w[1]), iq4(q.w[2]), iq4(q.w[3])}; }
+
+struct GroupIQ4NL {
+    static constexpr u32 group = 18;
+    static constexpr bool is_signed = true;
+    static constexpr float bias = 0;
+    APR_METHOD static void codes(Words &a, Words &b, const u8 *p) {
+        const u32x4 v = load16_2(p + 2);
+        a = by_table(low(v)), b = by_table(low(v >> 4));
+    }
+};
+
+struct RowsIQ4XS {
+    static constexpr u32 bytes = 136;
+    static constexpr bool aligned = false, halves = false, is_signed = true, partial = false;
+    static constexpr float bias = 0;
+    APR_METHOD static void words(Words (&q)[4], const u8 *p, u32 l, u32) {
+        UNROLL for (u32 c = 0; c < 2; c++) {
+            const u32x4 v = load16_2(p + 8 + 16 * (2 * (l & 3) + c));
+            q[2 * c] = by_table(low(v)), q[2 * c + 1] = by_table(low(v >> 4));
+        }
+    }
+    APR_METHOD static void scales(float (&s)[4], float (&)[4], const u8 *p, u32 l, u32) {
+        const u32x2 head = {load2(p), load2(p + 4)}; // blocks may stand at any even address
+        UNROLL for (u32 c = 0; c < 2; c++) s[c] = scale_iq4_xs(head, 2 * (l & 3) + c);
+    }
+};
+
 // with_group adds to sum what a group of x makes of it: its products with codes, and the sum of its values.
 template <class B> APR_DEVICE float with_group(float sum, float s, float off, float products, float total) {
     if (B::bias < 0) return fma_rn(s, products, fma_rn(-off, total, sum));

@@ -20,17 +20,16 @@ type rotaryArgs struct {
 	rows, heads, half, offset, seqLen, packs, groups, items, inverse uint32
 }
 
-// RotaryTable returns what Rotate reads: for each position below positions and each i < headDim/2 the cosine and the sine
-// of φ = position·θ^(−2i/headDim), computed in float64 and rounded once; [positions, headDim/2, 2].
-func RotaryTable(theta float64, headDim, positions int) []float32 {
-	half := headDim / 2
+// RotaryTable returns what Rotate reads: for each position below positions and each pair i the cosine and the sine of
+// φ = position·f.Inv[i], times the factor, computed in float64 and rounded once; [positions, pairs, 2].
+func RotaryTable(f *device.Frequencies, positions int) []float32 {
+	half, gain := len(f.Inv), f.Gain()
 	table := make([]float32, 2*half*positions)
-	for i := range half {
-		frequency := math.Pow(theta, -float64(i)/float64(half))
+	for i, frequency := range f.Inv {
 		for position := range positions {
 			sin, cos := math.Sincos(float64(position) * frequency)
 			at := 2 * (position*half + i)
-			table[at], table[at+1] = float32(cos), float32(sin)
+			table[at], table[at+1] = float32(gain*cos), float32(gain*sin)
 		}
 	}
 	return table
@@ -38,7 +37,7 @@ func RotaryTable(theta float64, headDim, positions int) []float32 {
 
 // Rotate applies the rotary embedding in place to x [n, heads·HeadDim], bfloat16 or float32: with half-split pairs
 // i < d/2, j = i+d/2 and φ of position Offset + r mod SeqLen, (xᵢ, xⱼ) becomes (xᵢcosφ − xⱼsinφ, xⱼcosφ + xᵢsinφ), and
-// −φ with Inverse. table is the address of RotaryTable(r.Theta, r.HeadDim, …) for at least the positions that occur.
+// −φ with Inverse. table is the address of RotaryTable(r.Table, …) for at least the positions that occur.
 //
 // Bytes moved per element in bfloat16: 4; the table stays in caches.
 func Rotate(q Queue, x Mat, r device.Rotary, table uint64) {

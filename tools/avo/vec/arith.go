@@ -171,3 +171,41 @@ func (k *kernel) keepNonZero(p, x reg.VecVirtual) {
 	VCMPPS(operand.U8(4), m, p, m)
 	VANDPS(m, x, x)
 }
+
+// tanhNear bounds where tanh is a polynomial: beyond, 1 − 2/(e^{2x}+1) loses at most a unit.
+const tanhNear = 0.625
+
+// tanhCoefficients approximate (tanh(x)/x − 1)/x² in x² on |x| ≤ tanhNear, highest power first (Chebyshev interpolation;
+// relative error of tanh 2e-8).
+var tanhCoefficients = []float32{-0.0060967141633, 0.0209971789968, -0.0538509095778, 0.13332769737, -0.333333289441}
+
+// tanh replaces x by tanh x, within 3 units in the last place; NaN stays NaN.
+func (k *kernel) tanh(x reg.VecVirtual) {
+	square, size, far := k.vec(), k.vec(), k.vec()
+	VMULPS(x, x, square)
+	near := k.held(tanhCoefficients[0])
+	for _, c := range tanhCoefficients[1:] {
+		k.with(VFMADD213PS, VFMADD213PS_BCST, c, square, near)
+	}
+	VMULPS(square, near, near)
+	VFMADD213PS(x, x, near)
+	k.withBits(VANDPS, VANDPS_BCST, 0x7fffffff, x, size)
+	VADDPS(size, size, far)
+	k.exp(far)
+	k.with(VADDPS, VADDPS_BCST, 1, far, far)
+	two := k.held(2)
+	VDIVPS(far, two, two)
+	far = k.held(1)
+	VSUBPS(two, far, far)
+	k.withBits(VANDPS, VANDPS_BCST, 0x80000000, x, x)
+	VORPS(x, far, x)
+	limit := k.held(tanhNear)
+	if k.wide() {
+		m := K()
+		VCMPPS(operand.U8(1), limit, size, m) // <, false for NaN
+		VMOVAPS(near, m, x)
+		return
+	}
+	VCMPPS(operand.U8(1), limit, size, size)
+	VBLENDVPS(size, near, x, x)
+}

@@ -42,6 +42,101 @@ func (s *isa) siluKernels() {
 	k.end()
 }
 
+// geluKernels are the gated unit of gelu_tanh and its backward. With w = 2k(g+0.044715g³), k = √(2/π), ½(1+tanh(w/2)) is σ(w).
+func (s *isa) geluKernels() {
+	k := s.kernel("geluMul", "m, g, u []float32", "")
+	k.slices("m", "g", "u")
+	k.count("m")
+	k.loop(s.lanes(), 1, func() {
+		g := k.load("g")
+		w, _ := k.geluArg(g)
+		den := k.onePlusExpMinus(w)
+		VMULPS(k.load("u"), g, g)
+		VDIVPS(den, g, g)
+		k.store(g, "m")
+	})
+	k.end()
+
+	k = s.kernel("geluMulGrad", "dg, du, dm, g, u []float32", "")
+	k.slices("dg", "du", "dm", "g", "u")
+	k.count("dm")
+	k.loop(s.lanes(), 1, func() {
+		g := k.load("g")
+		w, near := k.geluArg(g)
+		den := k.onePlusExpMinus(w)
+		sig := k.held(1)
+		VDIVPS(den, sig, sig)
+		slope := k.held(6 * geluK * geluCube)
+		VMULPS(near, near, w)
+		k.with(VFMADD213PS, VFMADD213PS_BCST, 2*geluK, w, slope) // w'
+		VMULPS(near, slope, slope)
+		rest := k.held(1)
+		VSUBPS(sig, rest, rest)
+		k.with(VFMADD213PS, VFMADD213PS_BCST, 1, slope, rest) // 1 + g·w'(1−σ)
+		dms := k.load("dm")
+		VMULPS(sig, dms, dms) // dm·σ
+		VMULPS(k.load("u"), rest, rest)
+		VMULPS(dms, rest, rest)
+		VMULPS(dms, g, g)
+		k.store(rest, "dg")
+		k.store(g, "du")
+	})
+	k.end()
+}
+
+const (
+	geluK     = 0.79788456080286535588 // √(2/π)
+	geluCube  = 0.044715
+	geluLimit = 11 // beyond it σ(w) is 0 or 1, and g³ would overflow sooner or later
+)
+
+// geluArg returns w of geluKernels, and g within ±geluLimit.
+func (k *kernel) geluArg(g reg.VecVirtual) (w, near reg.VecVirtual) {
+	lo, hi := k.held(-geluLimit), k.held(geluLimit)
+	near = k.copyOf(g)
+	VMAXPS(near, lo, near) // NaN stays, as in exp
+	VMINPS(near, hi, near)
+	square := k.vec()
+	VMULPS(near, near, square)
+	w = k.held(2 * geluK * geluCube)
+	k.with(VFMADD213PS, VFMADD213PS_BCST, 2*geluK, square, w)
+	VMULPS(near, w, w)
+	return w, near
+}
+
+// capKernels are the soft-cap and its slope.
+func (s *isa) capKernels() {
+	k := s.kernel("softCap", "y, x []float32, c float32", "")
+	k.slices("y", "x")
+	k.count("y")
+	c := k.scalar("c")
+	k.loop(s.lanes(), 2, func() {
+		x := k.load("x")
+		VDIVPS(c, x, x)
+		k.tanh(x)
+		VMULPS(c, x, x)
+		k.store(x, "y")
+	})
+	k.end()
+
+	k = s.kernel("capGrad", "grad, z []float32, c float32", "")
+	k.slices("grad", "z")
+	k.count("grad")
+	c = k.scalar("c")
+	k.loop(s.lanes(), 2, func() {
+		z, grad := k.load("z"), k.load("grad")
+		less, more := k.vec(), k.vec()
+		VSUBPS(z, c, less) // exact where the slope is small
+		VADDPS(z, c, more)
+		VDIVPS(c, less, less)
+		VDIVPS(c, more, more)
+		VMULPS(less, grad, grad)
+		VMULPS(more, grad, grad)
+		k.store(grad, "grad")
+	})
+	k.end()
+}
+
 // onePlusExpMinus returns 1 + e^{−g}.
 func (k *kernel) onePlusExpMinus(g reg.VecVirtual) reg.VecVirtual {
 	e := k.zero()

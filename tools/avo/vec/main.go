@@ -23,6 +23,8 @@ func main() {
 		s.simpleKernels()
 		s.sumKernels()
 		s.siluKernels()
+		s.geluKernels()
+		s.capKernels()
 		s.softmaxKernels()
 		s.lossKernels()
 		s.divergenceKernels()

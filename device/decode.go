@@ -1,0 +1,123 @@
+package device
+
+import "apr/tensor"
+
+// Decode describes the layers of a model for one position of a sequence, whose earlier keys and values are in caches. It
+// says everything that the layers compute: a device that lacks one of these features refuses the whole by its name.
+type Decode struct {
+	Layers   []DecodeLayer
+	Norm     Tensor // [1, h], of y
+	Position int    // of x in its sequence: what rotary embeddings turn by
+	Eps      float64
+}
+
+// DecodeLayer is one of them. With norm(x, w) = x·w/√(mean(x²)+Eps), left out where w is the zero Tensor:
+//
+//	q, k, v = QKV·norm(x, AttnNorm) + Bias                          (of a Shared cache q alone; with VIsK v = k)
+//	q, k, v = norm(q, QNorm), norm(k, KNorm), VNorm ? norm(v) : v   (over heads, or over rows if so wide)
+//	q, k = q, k turned by Rope at Position, q times 1 + QBeta·ln(1+⌊Position/QLength⌋)
+//	Cache[Row] = (k, v), unless the cache is Shared
+//	x += Residual · norm(O·attention(q, Cache[First : First+Keys]) + OBias, AttnPost)
+//	x += Residual · norm(Down·glu(GateUp·norm(x, FFNNorm)), FFNPost)
+//	x += norm(Project·(gelu_tanh(Gate·x)·Input), Norm)              (of PerLayer, if there is one)
+//	x *= OutScale
+//
+// Norm weights are float32, and factors as they stand: what a family adds to them is in them.
+type DecodeLayer struct {
+	AttnNorm, AttnPost Tensor // [1, h] or zero
+	FFNNorm, FFNPost   Tensor // [1, h] or zero
+
+	Heads, KVHeads, HeadDim int
+	QKV                     Weight // [(Heads+2·KVHeads)·HeadDim, h], rows of q, k, v; without those of v with VIsK, of q alone if Shared
+	Bias                    Tensor // [1, rows of QKV] or zero
+	QNorm, KNorm            Tensor // [1, HeadDim], or [1, Heads·HeadDim] and [1, KVHeads·HeadDim], or zero
+	VNorm                   bool   // over heads, without a weight
+	VIsK                    bool   // v is k before its norm and rotation
+	Rope                    *Frequencies
+	QBeta                   float64
+	QLength                 int
+
+	Cache            Tensor  // [capacity, 2·KVHeads·HeadDim]: a finished key, then its value
+	Shared           bool    // an earlier layer has written this position to Cache
+	Row, First, Keys int     // the position's row of Cache, and the rows that it sees, with its own
+	Scale, Cap       float64 // as in Attn
+
+	O     Weight // [h, Heads·HeadDim]
+	OBias Tensor // [1, h] or zero
+
+	GateUp, Down Weight // [2f, h], rows of gate, up; [h, f]
+	Act          Activation
+	PerLayer     *DecodePerLayer
+
+	Residual float64 // 0: 1
+	OutScale float64 // 0: 1
+}
+
+// DecodePerLayer is the branch of per-layer embeddings.
+type DecodePerLayer struct {
+	Gate, Project Weight // [p, h]; [h, p]
+	Input         Tensor // [1, p], the layer's slice of what the token embeds to
+	Norm          Tensor // [1, h]
+}
+
+// Decoder is a Stream that may run all layers for one position as one operation.
+type Decoder interface {
+	// Decode runs the layers on x [1, h], which it leaves as it was, and writes y = norm(x, d.Norm) after the last one. It
+	// keeps the position's keys and values in the caches. It returns why not, and has done nothing, if the device has no such
+	// operation for these weights, or lacks a feature of the layers, which the error names.
+	Decode(y, x Tensor, d Decode) error
+}
+
+// CheckDecode checks a call of Decoder.Decode.
+func CheckDecode(y, x Tensor, d Decode) {
+	const op = OpDecode
+	views(op, y, x, d.Norm)
+	need(x.Rows == 1 && y.Rows == 1, op, "of several positions")
+	shaped(op, 1, x.Cols, y, d.Norm)
+	typed(op, x.DType, wrongTypes, y)
+	need(d.Position >= 0, op, noPositions)
+	for i := range d.Layers {
+		checkDecodeLayer(&d.Layers[i], x.Cols)
+	}
+}
+
+// checkDecodeLayer checks a layer of a model of h columns.
+func checkDecodeLayer(l *DecodeLayer, h int) {
+	const op = OpDecode
+	need(l.HeadDim > 0 && l.HeadDim%2 == 0 && l.KVHeads > 0 && l.Heads > 0 && l.Heads%l.KVHeads == 0, op, "heads do not divide, or are not of even size")
+	need(l.QKV != nil && l.O != nil && l.GateUp != nil && l.Down != nil, op, noWeight)
+	views(op, l.Cache)
+	optional(op, l.AttnNorm, l.AttnPost, l.FFNNorm, l.FFNPost, l.Bias, l.QNorm, l.KNorm, l.OBias)
+	vectors(op, h, l.AttnNorm, l.AttnPost, l.FFNNorm, l.FFNPost, l.OBias)
+	typed(op, tensor.F32, noFloat32, l.AttnNorm, l.AttnPost, l.FFNNorm, l.FFNPost, l.Bias, l.QNorm, l.KNorm, l.OBias)
+	q, kv := l.Heads*l.HeadDim, l.KVHeads*l.HeadDim
+	rows := q + 2*kv
+	switch {
+	case l.Shared:
+		rows = q
+	case l.VIsK:
+		rows = q + kv
+	}
+	need(l.QKV.Rows() == rows && l.QKV.Cols() == h && l.O.Rows() == h && l.O.Cols() == q, op, wrongShapes)
+	need(l.GateUp.Rows() == 2*l.Down.Cols() && l.GateUp.Cols() == h && l.Down.Rows() == h, op, wrongShapes)
+	vectors(op, rows, l.Bias)
+	need(l.QNorm.IsZero() || l.QNorm.Rows == 1 && (l.QNorm.Cols == l.HeadDim || l.QNorm.Cols == q), op, noVector)
+	need(l.KNorm.IsZero() || l.KNorm.Rows == 1 && (l.KNorm.Cols == l.HeadDim || l.KNorm.Cols == kv), op, noVector)
+	if l.Rope != nil {
+		table(op, l.Rope, l.HeadDim)
+	}
+	queryScale(op, l.QBeta, l.QLength)
+	scores(op, l.Scale, l.Cap)
+	activation(op, l.Act)
+	need(l.Cache.Cols == 2*kv, op, wrongShapes)
+	need(l.Row >= 0 && l.Row < l.Cache.Rows, op, "the cache is full")
+	need(l.First >= 0 && l.First <= l.Row && l.Row < l.First+l.Keys && l.First+l.Keys <= l.Cache.Rows, op, "the position sees keys that are not there")
+	if p := l.PerLayer; p != nil {
+		need(p.Gate != nil && p.Project != nil, op, noWeight)
+		views(op, p.Input, p.Norm)
+		vectors(op, p.Gate.Rows(), p.Input)
+		vectors(op, h, p.Norm)
+		need(p.Gate.Cols() == h && p.Project.Rows() == h && p.Project.Cols() == p.Gate.Rows(), op, wrongShapes)
+	}
+	need(finite(l.Residual) && finite(l.OutScale), op, noFactor)
+}

@@ -1,0 +1,71 @@
+package devicetest
+
+import (
+	"math"
+
+	"apr/device"
+	"apr/tensor"
+)
+
+// headNormed are the operands of HeadNorm and its backward.
+type headNormed struct {
+	y, rstd, x, w, dx, dw, dy device.Tensor
+	dim                       int
+}
+
+func headNormRefusals() []Refusal {
+	common := []wrong[headNormed]{
+		{"half a head", "columns are not whole heads", func(_ *desk, a *headNormed) { a.dim = 8 }},
+		{"no head size", "columns are not whole heads", func(_ *desk, a *headNormed) { a.dim = 0 }},
+		{"rstd of one column", wrongShapes, func(k *desk, a *headNormed) { a.rstd = k.single(3, 1) }},
+		{"rstd of another type", noFloat32, func(k *desk, a *headNormed) { a.rstd = k.narrow(3, 3) }},
+		{"w of a row", noVector, func(k *desk, a *headNormed) { a.w = k.single(1, 12) }},
+		{"w of another type", noFloat32, func(k *desk, a *headNormed) { a.w = k.narrow(1, 4) }},
+		{"no x", noTensor, func(_ *desk, a *headNormed) { a.x = device.Tensor{} }},
+		{"given back", given, func(k *desk, a *headNormed) { a.x = k.gone(k.act, 3, 12) }},
+	}
+	all := refusals(device.OpHeadNorm, func(k *desk) headNormed {
+		return headNormed{y: k.acts(3, 12), rstd: k.single(3, 3), x: k.acts(3, 12), w: k.single(1, 4), dim: 4}
+	}, func(s device.Stream, a headNormed) { s.HeadNorm(a.y, a.rstd, a.x, a.w, a.dim, 1e-6) }, append(common,
+		wrong[headNormed]{"rows of y", wrongShapes, func(k *desk, a *headNormed) { a.y = k.acts(2, 12) }},
+		wrong[headNormed]{"y of another type", wrongTypes, func(k *desk, a *headNormed) { a.y = k.others(3, 12) }},
+		wrong[headNormed]{"no y", noTensor, func(_ *desk, a *headNormed) { a.y = device.Tensor{} }},
+		wrong[headNormed]{"ids", noFloats, func(k *desk, a *headNormed) { a.x, a.y = k.of(tensor.I32, 3, 12), k.of(tensor.I32, 3, 12) }},
+	)...)
+	return append(all, refusals(device.OpHeadNormBackward, func(k *desk) headNormed {
+		return headNormed{dx: k.acts(3, 12), dw: k.single(1, 4), dy: k.acts(3, 12), x: k.acts(3, 12), rstd: k.single(3, 3), w: k.single(1, 4), dim: 4}
+	}, func(s device.Stream, a headNormed) { s.HeadNormBackward(a.dx, a.dw, a.dy, a.x, a.rstd, a.w, a.dim) }, append(common,
+		wrong[headNormed]{"no rstd", noTensor, func(_ *desk, a *headNormed) { a.rstd = device.Tensor{} }},
+		wrong[headNormed]{"dw without w", "dw and w come together", func(_ *desk, a *headNormed) { a.w = device.Tensor{} }},
+		wrong[headNormed]{"w without dw", "dw and w come together", func(_ *desk, a *headNormed) { a.dw = device.Tensor{} }},
+		wrong[headNormed]{"dw of a row", noVector, func(k *desk, a *headNormed) { a.dw = k.single(1, 12) }},
+		wrong[headNormed]{"dw of another type", noFloat32, func(k *desk, a *headNormed) { a.dw = k.narrow(1, 4) }},
+		wrong[headNormed]{"columns of dx", wrongShapes, func(k *desk, a *headNormed) { a.dx = k.acts(3, 8) }},
+		wrong[headNormed]{"dy of another type", wrongTypes, func(k *desk, a *headNormed) { a.dy = k.others(3, 12) }},
+	)...)...)
+}
+
+// changed are the operands of Add, Scale and SoftCap.
+type changed struct {
+	y, x device.Tensor
+	f    float64
+}
+
+func elementRefusals() []Refusal {
+	operands := func(k *desk) changed { return changed{y: k.acts(3, 4), x: k.acts(3, 4), f: 2} }
+	common := []wrong[changed]{
+		{"rows", wrongShapes, func(k *desk, a *changed) { a.x = k.acts(2, 4) }},
+		{"columns", wrongShapes, func(k *desk, a *changed) { a.x = k.acts(3, 5) }},
+		{"types", wrongTypes, func(k *desk, a *changed) { a.y = k.others(3, 4) }},
+		{"ids", noFloats, func(k *desk, a *changed) { a.x, a.y = k.of(tensor.I32, 3, 4), k.of(tensor.I32, 3, 4) }},
+		{"no tensor", noTensor, func(_ *desk, a *changed) { a.y = device.Tensor{} }},
+		{"given back", given, func(k *desk, a *changed) { a.x = k.gone(k.act, 3, 4) }},
+	}
+	all := refusals(device.OpAdd, operands, func(s device.Stream, a changed) { s.Add(a.y, a.x) }, common...)
+	all = append(all, refusals(device.OpScale, operands, func(s device.Stream, a changed) { s.Scale(a.y, a.x, a.f) }, append(common,
+		wrong[changed]{"factor NaN", noFactor, func(_ *desk, a *changed) { a.f = math.NaN() }})...)...)
+	return append(all, refusals(device.OpSoftCap, operands, func(s device.Stream, a changed) { s.SoftCap(a.y, a.x, a.f) }, append(common,
+		wrong[changed]{"no cap", noCap, func(_ *desk, a *changed) { a.f = 0 }},
+		wrong[changed]{"cap NaN", noCap, func(_ *desk, a *changed) { a.f = math.NaN() }},
+		wrong[changed]{"an infinite cap", noCap, func(_ *desk, a *changed) { a.f = math.Inf(1) }})...)...)
+}

@@ -1,0 +1,130 @@
+package model
+
+import (
+	"apr/arch"
+	"apr/device"
+	"apr/tensor"
+)
+
+// acts are the intermediate tensors of one layer, a row for each position. Zero ones do not exist in this layer, or are not
+// kept. In training each of them is its own; an inference reuses a few for all layers, x, x2 and x3 being one.
+type acts struct {
+	x, rstd1, y1        device.Tensor // residual stream before the mixer, 1/σ, normed
+	proj                device.Tensor // projections, where q, k and v are more than their rotation
+	rstdQ, rstdK, rstdV device.Tensor // 1/σ of their norms
+	qkv                 device.Tensor // q and k rotated, v
+	kv                  device.Tensor // finished k, v where later layers or positions read them
+	att, lse            device.Tensor // the attention, its log-sum-exp
+	z1, rstdZ1          device.Tensor // output of o before its norm, 1/σ
+	x2, rstd2, y2       device.Tensor // residual stream before the FFN, 1/σ, normed
+	gateUp, glu         device.Tensor // gate and up, their product
+	z2, rstdZ2          device.Tensor // output of down before its norm, 1/σ
+	x3                  device.Tensor // residual stream before the per-layer embedding
+	pleGU, pleGLU       device.Tensor // its gate beside the layer's slice p, their product
+	z3, rstdZ3          device.Tensor // output of pleOut before its norm, 1/σ
+}
+
+// need is one tensor of a layer.
+type need struct {
+	t    *device.Tensor
+	last Recompute // that keeps it for the backward
+	name string
+	d    tensor.DType
+	cols int  // 0: the layer has none
+	stat bool // 1/σ or a log-sum-exp: what only a backward reads
+}
+
+// needs lists the tensors of k, but x, in the order of the arithmetic. act is the type of activations.
+func (b *block) needs(k *acts, h int, act tensor.DType) []need {
+	a, p := b.Attn, b.ple
+	has := func(ok bool, n int) int {
+		if !ok {
+			return 0
+		}
+		return n
+	}
+	tensorOf := func(t *device.Tensor, last Recompute, name string, cols int) need {
+		return need{t, last, name, act, cols, false}
+	}
+	stat := func(t *device.Tensor, name string, cols int) need {
+		return need{t, RecomputeNorms, name, tensor.F32, cols, true}
+	}
+	groups := func(heads int) int { // that q or k are normalised in
+		if a.QKNorm == arch.RowNorm {
+			return 1
+		}
+		return has(a.QKNorm == arch.HeadNorm, heads)
+	}
+	keptQKV, qkv := RecomputeNorms, b.projected()
+	if b.finishes() {
+		keptQKV, qkv = RecomputeNone, b.finished()
+	}
+	return []need{
+		stat(&k.rstd1, "rstd1", has(b.Pre, 1)),
+		tensorOf(&k.y1, RecomputeNone, "y1", has(b.Pre, h)),
+		tensorOf(&k.proj, RecomputeNorms, "projected", has(b.finishes(), b.projected())),
+		stat(&k.rstdQ, "rstd_q", groups(a.Heads)),
+		stat(&k.rstdK, "rstd_k", has(b.own, groups(a.KVHeads))),
+		stat(&k.rstdV, "rstd_v", has(b.own && a.VNorm, a.KVHeads)),
+		tensorOf(&k.qkv, keptQKV, "qkv", qkv),
+		tensorOf(&k.kv, RecomputeBlocks, "kv", has(b.lends, 2*a.KVDim())),
+		tensorOf(&k.att, RecomputeNorms, "attention", a.QDim()),
+		stat(&k.lse, "lse", a.Heads),
+		tensorOf(&k.z1, RecomputeNorms, "z1", has(b.Post, h)),
+		stat(&k.rstdZ1, "rstd_z1", has(b.Post, 1)),
+		tensorOf(&k.x2, RecomputeNorms, "x2", h),
+		stat(&k.rstd2, "rstd2", has(b.Pre, 1)),
+		tensorOf(&k.y2, RecomputeNone, "y2", has(b.Pre, h)),
+		tensorOf(&k.gateUp, RecomputeNorms, "gate_up", 2*b.FFN.Width),
+		tensorOf(&k.glu, RecomputeNone, "swiglu", b.FFN.Width),
+		tensorOf(&k.z2, RecomputeNorms, "z2", has(b.Post, h)),
+		stat(&k.rstdZ2, "rstd_z2", has(b.Post, 1)),
+		tensorOf(&k.x3, RecomputeNorms, "x3", has(p > 0, h)),
+		tensorOf(&k.pleGU, RecomputeNorms, "ple.gate", 2*p),
+		tensorOf(&k.pleGLU, RecomputeNone, "ple.glu", p),
+		tensorOf(&k.z3, RecomputeNorms, "z3", has(p > 0, h)),
+		stat(&k.rstdZ3, "rstd_z3", has(p > 0, 1)),
+	}
+}
+
+// fill takes those tensors of k, but x, that r keeps and k lacks, with statistics or without.
+func (b *block) fill(k *acts, r Recompute, h int, act tensor.DType, stats bool, take allocator) {
+	for _, n := range b.needs(k, h, act) {
+		if r <= n.last && n.cols > 0 && n.t.IsZero() && (stats || !n.stat) {
+			*n.t = take(n.name, n.d, n.cols)
+		}
+	}
+}
+
+// allocator takes a temp of n rows.
+type allocator func(name string, d tensor.DType, cols int) device.Tensor
+
+// workspace is one set of tensors that are not kept; all layers use it in turn, those of another width another one.
+type workspace struct {
+	s      device.Stream
+	n      int
+	byName map[spot]device.Tensor
+	all    []device.Tensor
+}
+
+type spot struct {
+	name string
+	cols int
+}
+
+func newWorkspace(s device.Stream, n int) *workspace {
+	return &workspace{s: s, n: n, byName: map[spot]device.Tensor{}}
+}
+
+// take returns the tensor of that name and width, the same each time.
+func (w *workspace) take(name string, d tensor.DType, cols int) device.Tensor {
+	t, ok := w.byName[spot{name, cols}]
+	if !ok {
+		t = w.s.Temp(name, device.Scratch, d, w.n, cols)
+		w.byName[spot{name, cols}] = t
+		w.all = append(w.all, t)
+	}
+	return t
+}
+
+func (w *workspace) release() { w.s.Release(w.all...) }

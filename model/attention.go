@@ -1,0 +1,140 @@
+package model
+
+import (
+	"apr/arch"
+	"apr/device"
+)
+
+// attend computes k.att from y, the input of the mixer: project, normalise and turn q and k, attend.
+func (p *pass) attend(b *block, k *acts, y device.Tensor) {
+	if b.finishes() {
+		b.qkv.forward(p.s, k.proj, y)
+	} else {
+		b.qkv.forward(p.s, k.qkv, y)
+	}
+	p.finish(b, k)
+	q, kk, v := b.read(k)
+	p.s.Attention(k.att, k.lse, q, kk, v, p.attn(b))
+}
+
+// raw returns the projections of q, k and v. v is k's where it has no projection of its own; a layer that reads another's
+// keys has neither.
+func (b *block) raw(proj device.Tensor) (q, k, v device.Tensor) {
+	n, kv := b.Attn.QDim(), b.Attn.KVDim()
+	q = proj.ColRange(0, n)
+	if !b.own {
+		return q, k, v
+	}
+	k = proj.ColRange(n, n+kv)
+	if b.Attn.VIsK {
+		return q, k, k
+	}
+	return q, k, proj.ColRange(n+kv, n+2*kv)
+}
+
+// finish computes q, k and v from their projections: norms, rotary embeddings, and the place where others read k and v.
+func (p *pass) finish(b *block, k *acts) {
+	n, kv := b.Attn.QDim(), b.Attn.KVDim()
+	if b.finishes() {
+		rawQ, rawK, rawV := b.raw(k.proj)
+		p.headNorm(k.qkv.ColRange(0, n), k.rstdQ, rawQ, b.qNorm, b)
+		if b.own {
+			p.headNorm(k.qkv.ColRange(n, n+kv), k.rstdK, rawK, b.kNorm, b)
+			if b.Attn.VNorm {
+				p.s.HeadNorm(k.qkv.ColRange(n+kv, n+2*kv), k.rstdV, rawV, device.Tensor{}, b.Attn.HeadDim, p.m.Config.Eps)
+			}
+		}
+	}
+	p.rotate(b, k.qkv, false)
+	if b.own && !k.kv.IsZero() {
+		p.store(b, k)
+	}
+}
+
+// headNorm writes the norm of q or k, or copies them.
+func (p *pass) headNorm(y, rstd, x device.Tensor, w vector, b *block) {
+	switch b.Attn.QKNorm {
+	case arch.NoQKNorm:
+		p.s.Copy(y, x)
+	case arch.RowNorm:
+		p.s.HeadNorm(y, rstd, x, w.value, x.Cols, p.m.Config.Eps)
+	default:
+		p.s.HeadNorm(y, rstd, x, w.value, b.Attn.HeadDim, p.m.Config.Eps)
+	}
+}
+
+// rotate turns q and k, the first columns of x, by their positions, or back.
+func (p *pass) rotate(b *block, x device.Tensor, inverse bool) {
+	if b.Attn.Rope < 0 {
+		return
+	}
+	a, n := b.Attn, b.Attn.QDim()
+	r := device.Rotary{HeadDim: a.HeadDim, SeqLen: p.t.SeqLen, Positions: p.t.Positions, Inverse: inverse}
+	if p.cache != nil {
+		r.Offset, r.Table = p.cache.length, p.m.table(a.Rope, p.cache.class)
+	} else {
+		r.Table = p.m.table(a.Rope, p.m.class(p.t.SeqLen))
+	}
+	both := n
+	if b.own {
+		both += a.KVDim()
+	}
+	if a.QBeta == 0 {
+		p.s.Rotate(x.ColRange(0, both), r) // q and k are neighbours: one pass over both
+		return
+	}
+	if b.own {
+		p.s.Rotate(x.ColRange(n, both), r)
+	}
+	r.QBeta, r.QLength = a.QBeta, a.QLength
+	p.s.Rotate(x.ColRange(0, n), r)
+}
+
+// store copies the finished k and v to where other layers or later positions read them.
+func (p *pass) store(b *block, k *acts) {
+	n, kv := b.Attn.QDim(), b.Attn.KVDim()
+	at := 0
+	if p.cache != nil {
+		at = p.cache.layers[b.index].held
+	}
+	to := k.kv.RowRange(at, at+p.t.n())
+	if !b.finishes() || b.Attn.VNorm { // k and v are neighbours
+		p.s.Copy(to, k.qkv.ColRange(n, n+2*kv))
+		return
+	}
+	_, _, v := b.raw(k.proj)
+	p.s.Copy(to.ColRange(0, kv), k.qkv.ColRange(n, n+kv))
+	p.s.Copy(to.ColRange(kv, 2*kv), v)
+}
+
+// read returns the finished q, k and v where attention reads them.
+func (b *block) read(k *acts) (q, kk, v device.Tensor) {
+	n, kv := b.Attn.QDim(), b.Attn.KVDim()
+	q = k.qkv.ColRange(0, n)
+	switch {
+	case !k.kv.IsZero():
+		return q, k.kv.ColRange(0, kv), k.kv.ColRange(kv, 2*kv)
+	case b.finishes() && !b.Attn.VNorm:
+		_, _, v = b.raw(k.proj)
+		return q, k.qkv.ColRange(n, n+kv), v
+	}
+	return q, k.qkv.ColRange(n, n+kv), k.qkv.ColRange(n+kv, n+2*kv)
+}
+
+// attn describes the attention of a layer. A window that hides nothing is none.
+func (p *pass) attn(b *block) device.Attn {
+	a, t := b.Attn, p.t
+	d := device.Attn{
+		Batch: t.Rows, QLen: t.SeqLen, KLen: t.SeqLen, KStride: t.SeqLen,
+		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
+		First: t.First,
+	}
+	if p.cache != nil {
+		c := &p.cache.layers[a.KVFrom]
+		d.KLen, d.QOffset, d.KStride = c.held+t.SeqLen, c.held, c.rows.Rows
+	}
+	if a.Window < d.KLen {
+		d.Window = a.Window
+	}
+	return d
+}

@@ -1,0 +1,236 @@
+package model
+
+import (
+	"apr/arch"
+	"apr/device"
+)
+
+// Backward adds the gradients of all body parameters, given dHidden [n, h], the gradient of the loss over Hidden.
+// The head's gradient is the loss's business; a tied head and the embedding share one gradient buffer. What was kept
+// is used up: gradients are written over gate, up and their product.
+func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
+	act, h := m.dev.Info().Activations, m.Config.Hidden
+	g := backward{v: v, w: newWorkspace(s, v.tokens.n())}
+	g.pass = pass{m: m, s: s, t: v.tokens, act: act}
+	g.dx, g.dy = g.w.take("dx", act, h), g.w.take("dy", act, h)
+	g.delta = g.dy // of what is computed again
+	for i := range m.blocks {
+		g.dqkv(&m.blocks[i])
+		g.w.take("dattention", act, m.blocks[i].Attn.QDim())
+	}
+	g.perLayerBegin()
+	if f := m.Config.LogitScale; f != 1 {
+		s.Scale(g.dy, dHidden, f)
+		dHidden = g.dy
+	}
+	s.Zero(g.dx)
+	s.RMSNormBackward(g.dx, m.norm.grad(), dHidden, v.x, v.rstd, m.norm.value)
+	for i := len(m.blocks) - 1; i >= 0; i-- {
+		b := &m.blocks[i]
+		k := g.restore(b)
+		if b.OutScale {
+			s.Scale(g.dx, g.dx, float64(b.outScale[0]))
+		}
+		if b.ple > 0 {
+			g.perLayerGrad(b, &k)
+		}
+		g.ffnGrad(b, &k)
+		g.attentionGrad(b, &k)
+	}
+	g.perLayerEnd()
+	if f := m.Config.EmbedScale; f != 1 {
+		s.Scale(g.dx, g.dx, f)
+	}
+	s.EmbedBackward(m.embed.param.Grad, v.tokens.IDs, g.dx)
+	g.w.release()
+}
+
+// backward carries the gradient of the residual stream, dx, downwards.
+type backward struct {
+	pass   // for what is computed again
+	v      *Saved
+	w      *workspace
+	dx, dy device.Tensor
+	shared perLayerActs
+	dp     device.Tensor         // [n, layers·p]: of the per-layer embeddings
+	lent   map[int]device.Tensor // [n, 2·kv·d] by layer: of its k and v, by the layers that read them
+}
+
+// restore returns all tensors of a layer: those kept, and the others computed again.
+func (g *backward) restore(b *block) acts {
+	k := g.v.layers[b.index]
+	b.fill(&k, RecomputeNone, g.m.Config.Hidden, g.act, true, g.w.take)
+	var none device.Tensor
+	switch g.v.recompute {
+	case RecomputeNorms:
+		g.normed(k.y1, none, none, &stream{x: k.x}, b.preMixer)
+		if b.finishes() {
+			g.finish(b, &k)
+		}
+		g.normed(k.y2, none, none, &stream{x: k.x2}, b.preFFN)
+		g.s.GLU(k.glu, k.gateUp, b.act())
+		if b.ple > 0 {
+			g.s.GLU(k.pleGLU, k.pleGU, device.GELUTanh)
+		}
+	case RecomputeBlocks:
+		g.again(b, &k)
+	}
+	return k
+}
+
+// again computes all of a layer from its input, up to what the backward does not read.
+func (g *backward) again(b *block, k *acts) {
+	v := stream{x: k.x}
+	y := g.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
+	v = g.mixer(b, k, v, y)
+	y = g.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
+	g.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), true)
+	if b.Post || b.ple > 0 {
+		g.branch(b.down, b.postFFN, b.Residual, k.z2, k.rstdZ2, k.glu)
+		v.delta = g.pass.delta
+	}
+	if b.ple > 0 {
+		g.perLayerBranch(b, k, v)
+	}
+}
+
+// through returns the gradient over what a branch's last product wrote, dx being that over the residual stream behind the
+// branch.
+func (g *backward) through(b *block, z, rstd device.Tensor, post vector) device.Tensor {
+	d := g.dx
+	if b.Residual != 1 {
+		d = g.w.take("dbranch", g.act, d.Cols)
+		g.s.Scale(d, g.dx, b.Residual)
+	}
+	if post.value.IsZero() {
+		return d
+	}
+	return g.postGrad(d, z, rstd, post)
+}
+
+// postGrad goes back through a norm behind a branch, of z, given d.
+func (g *backward) postGrad(d, z, rstd device.Tensor, post vector) device.Tensor {
+	dz := g.w.take("dz", g.act, d.Cols)
+	g.s.Zero(dz)
+	g.s.RMSNormBackward(dz, post.grad(), d, z, rstd, post.value)
+	return dz
+}
+
+// preGrad goes back through the first product of a branch, given dy over its output, and through the norm before it, to
+// the residual stream x.
+func (g *backward) preGrad(w linear, dy, x, rstd device.Tensor, pre vector) {
+	if pre.value.IsZero() {
+		w.inputGrad(g.s, g.dx, dy, true)
+		return
+	}
+	w.inputGrad(g.s, g.dy, dy, false)
+	g.s.RMSNormBackward(g.dx, pre.grad(), g.dy, x, rstd, pre.value)
+}
+
+// input returns what a branch reads: the norm y of x, or x.
+func input(y, x device.Tensor) device.Tensor {
+	if y.IsZero() {
+		return x
+	}
+	return y
+}
+
+// ffnGrad goes back through x3 = x2 + res·post(down(glu(gateUp(norm(x2))))).
+func (g *backward) ffnGrad(b *block, k *acts) {
+	s := g.s
+	d := g.through(b, k.z2, k.rstdZ2, b.postFFN)
+	b.down.weightGrad(s, d, k.glu)
+	dprod, dgu := k.glu, k.gateUp // written over what is not needed again
+	b.down.inputGrad(s, dprod, d, false)
+	s.GLUBackward(dgu, dprod, k.gateUp, b.act())
+	b.gateUp.weightGrad(s, dgu, input(k.y2, k.x2))
+	g.preGrad(b.gateUp, dgu, k.x2, k.rstd2, b.preFFN)
+}
+
+// attentionGrad goes back through x2 = x + res·post(o(attention(finish(qkv(norm(x)))))).
+func (g *backward) attentionGrad(b *block, k *acts) {
+	s := g.s
+	d := g.through(b, k.z1, k.rstdZ1, b.postMixer)
+	b.o.weightGrad(s, d, k.att)
+	datt := g.w.take("dattention", g.act, k.att.Cols)
+	b.o.inputGrad(s, datt, d, false)
+	dqkv := g.dqkv(b)
+	g.attendGrad(b, k, dqkv, datt)
+	g.rotate(b, dqkv, true)
+	dproj := g.unfinish(b, k, dqkv)
+	b.qkv.weightGrad(s, dproj, input(k.y1, k.x))
+	g.preGrad(b.qkv, dproj, k.x, k.rstd1, b.preMixer)
+}
+
+// dqkv returns the gradients of a layer's q, k and v, side by side; of q alone where k and v are another layer's.
+func (g *backward) dqkv(b *block) device.Tensor {
+	n := b.Attn.QDim()
+	if b.own {
+		n += 2 * b.Attn.KVDim()
+	}
+	return g.w.take("dqkv", g.act, n)
+}
+
+// attendGrad goes back through attention: it writes the gradients of q, and of k and v, or adds the latter to those of the
+// layer that they belong to.
+func (g *backward) attendGrad(b *block, k *acts, dqkv, datt device.Tensor) {
+	s, n, kv := g.s, b.Attn.QDim(), b.Attn.KVDim()
+	q, kk, v := b.read(k)
+	if b.own {
+		s.AttentionBackward(dqkv.ColRange(0, n), dqkv.ColRange(n, n+kv), dqkv.ColRange(n+kv, n+2*kv), datt, k.att, k.lse, q, kk, v, g.attn(b))
+		if more, ok := g.lent[b.index]; ok {
+			s.Add(dqkv.ColRange(n, n+2*kv), more)
+		}
+		return
+	}
+	sum, ok := g.lent[b.Attn.KVFrom]
+	dkv := sum
+	if ok {
+		dkv = g.w.take("dkv", g.act, 2*kv)
+	} else {
+		dkv = s.Temp("dkv.lent", device.Scratch, g.act, g.w.n, 2*kv)
+		g.w.all = append(g.w.all, dkv)
+		if g.lent == nil {
+			g.lent = map[int]device.Tensor{}
+		}
+		g.lent[b.Attn.KVFrom] = dkv
+	}
+	s.AttentionBackward(dqkv, dkv.ColRange(0, kv), dkv.ColRange(kv, 2*kv), datt, k.att, k.lse, q, kk, v, g.attn(b))
+	if ok {
+		s.Add(sum, dkv)
+	}
+}
+
+// unfinish goes back through the norms of q, k and v, in place, and returns the gradient over their projections.
+func (g *backward) unfinish(b *block, k *acts, dqkv device.Tensor) device.Tensor {
+	if !b.finishes() {
+		return dqkv
+	}
+	a, n, kv := b.Attn, b.Attn.QDim(), b.Attn.KVDim()
+	rawQ, rawK, rawV := b.raw(k.proj)
+	g.headGrad(dqkv.ColRange(0, n), rawQ, k.rstdQ, b.qNorm, b)
+	if !b.own {
+		return dqkv
+	}
+	dk, dv := dqkv.ColRange(n, n+kv), dqkv.ColRange(n+kv, n+2*kv)
+	g.headGrad(dk, rawK, k.rstdK, b.kNorm, b)
+	if a.VNorm {
+		var none device.Tensor
+		g.s.HeadNormBackward(dv, none, dv, rawV, k.rstdV, none, a.HeadDim)
+	}
+	if a.VIsK {
+		g.s.Add(dk, dv)
+		return dqkv.ColRange(0, n+kv)
+	}
+	return dqkv
+}
+
+// headGrad goes back through the norm of q or k.
+func (g *backward) headGrad(d, x, rstd device.Tensor, w vector, b *block) {
+	switch b.Attn.QKNorm {
+	case arch.RowNorm:
+		g.s.HeadNormBackward(d, w.grad(), d, x, rstd, w.value, x.Cols)
+	case arch.HeadNorm:
+		g.s.HeadNormBackward(d, w.grad(), d, x, rstd, w.value, b.Attn.HeadDim)
+	}
+}

@@ -1,0 +1,121 @@
+package model
+
+import (
+	"apr/arch"
+	"apr/device"
+)
+
+// block is one layer as the arithmetic reads it: its description, and its tensors on the device. Those that the
+// description does not have are zero.
+//
+//	x += res·postMixer(o(attention(finish(qkv(preMixer(x))))))
+//	x += res·postFFN(down(glu(gateUp(preFFN(x)))))
+//	x += pleNorm(pleOut(glu(pleGate(x), p)))
+//	x *= outScale
+type block struct {
+	arch.Layer
+	index int
+	own   bool // it projects k and v itself
+	lends bool // later layers read its k and v
+	ple   int  // width of its slice of per-layer embeddings; 0: it has none
+
+	preMixer, postMixer, preFFN, postFFN vector // [1, h]
+	qkv                                  linear // [(heads + 2·kv)·d, h]: q, k, v stacked; those that it projects
+	qNorm, kNorm                         vector // [1, d], or over rows [1, heads·d] and [1, kv·d]
+	o                                    linear // [h, heads·d]
+	gateUp                               linear // [2f, h]: gate, up stacked
+	down                                 linear // [h, f]
+	pleGate, pleOut                      linear // [p, h], [h, p]
+	pleNorm                              vector // [1, h]
+	outScale                             []float32
+}
+
+// newBlocks returns the layers of a description without their tensors.
+func newBlocks(c arch.Config) []block {
+	blocks := make([]block, len(c.Layers))
+	for i, l := range c.Layers {
+		blocks[i] = block{Layer: l, index: i, own: c.OwnKV(i), ple: c.PLE.Width, outScale: []float32{1}}
+		if !blocks[i].own {
+			blocks[l.Attn.KVFrom].lends = true
+		}
+	}
+	return blocks
+}
+
+// place returns where the tensor of a slot stands by the slot's name within the layer: a matrix or a vector.
+func (b *block) place(name string) (*linear, *vector) {
+	switch name {
+	case "input_layernorm.weight":
+		return nil, &b.preMixer
+	case "post_attention_layernorm.weight":
+		if !b.Post {
+			return nil, &b.preFFN
+		}
+		return nil, &b.postMixer
+	case "pre_feedforward_layernorm.weight":
+		return nil, &b.preFFN
+	case "post_feedforward_layernorm.weight":
+		return nil, &b.postFFN
+	case "self_attn.q_proj.weight":
+		return &b.qkv, nil
+	case "self_attn.q_proj.bias":
+		return nil, &b.qkv.bias
+	case "self_attn.q_norm.weight":
+		return nil, &b.qNorm
+	case "self_attn.k_norm.weight":
+		return nil, &b.kNorm
+	case "self_attn.o_proj.weight":
+		return &b.o, nil
+	case "self_attn.o_proj.bias":
+		return nil, &b.o.bias
+	case "mlp.gate_proj.weight":
+		return &b.gateUp, nil
+	case "mlp.down_proj.weight":
+		return &b.down, nil
+	case "per_layer_input_gate.weight":
+		return &b.pleGate, nil
+	case "per_layer_projection.weight":
+		return &b.pleOut, nil
+	case "post_per_layer_input_norm.weight":
+		return nil, &b.pleNorm
+	}
+	panic("model: no place for " + name) // computed accepted the description
+}
+
+// act returns the activation of the feed-forward network as devices name it.
+func (b *block) act() device.Activation {
+	if b.FFN.Act == arch.GELUTanh {
+		return device.GELUTanh
+	}
+	return device.SiLU
+}
+
+// finishes reports whether q, k or v are more than their rotated projections, so that both are tensors of their own: their
+// norms need the projections again in the backward.
+func (b *block) finishes() bool {
+	return b.Attn.QKNorm != arch.NoQKNorm || b.own && (b.Attn.VNorm || b.Attn.VIsK)
+}
+
+// projected returns the columns of the projections of q, k and v.
+func (b *block) projected() int {
+	n := b.Attn.QDim()
+	if b.own {
+		n += b.Attn.KVDim()
+		if !b.Attn.VIsK {
+			n += b.Attn.KVDim()
+		}
+	}
+	return n
+}
+
+// finished returns the columns of what attention reads beyond the projections: q, k, and v where it is normalised.
+func (b *block) finished() int {
+	n := b.Attn.QDim()
+	if b.own {
+		n += b.Attn.KVDim()
+		if b.Attn.VNorm {
+			n += b.Attn.KVDim()
+		}
+	}
+	return n
+}

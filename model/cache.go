@@ -1,0 +1,179 @@
+package model
+
+import (
+	"apr/device"
+	"apr/tensor"
+)
+
+// Cache holds the finished keys and the values of one sequence, so that a position is computed once. A layer with a window
+// holds the latest positions only.
+type Cache struct {
+	layers   []store
+	capacity int
+	length   int
+	class    int           // of the frequencies by which keys were turned: see Model.class
+	ids      device.Tensor // I32 [capacity, 1], where frequencies depend on the length of the sequence
+	decoding string
+}
+
+// store is the part of a layer.
+type store struct {
+	rows   device.Tensor // [positions, 2·kv·d]: a key, then its value; of a layer that reads another's, that one's
+	held   int           // rows in use: the latest positions
+	window int           // 0: all positions are held
+}
+
+// slack is how many positions a window's rows have room for beyond the window: only when these are used up are rows moved.
+// More positions at a time go through the layers in pieces.
+const slack = 512
+
+// NewCache reserves a cache of capacity positions.
+func (m *Model) NewCache(capacity int) *Cache {
+	c := &Cache{layers: make([]store, len(m.blocks)), capacity: capacity}
+	act := m.dev.Info().Activations
+	for i := range m.blocks {
+		b, l := &m.blocks[i], &c.layers[i]
+		if !b.own {
+			*l = store{rows: c.layers[b.Attn.KVFrom].rows}
+			continue
+		}
+		rows := capacity
+		if w := b.Attn.Window; w > 0 && w-1+slack < capacity {
+			rows, l.window = w-1+slack, w
+		}
+		l.rows = m.dev.Alloc("cache", device.KVCache, act, rows, 2*b.Attn.KVDim())
+	}
+	if m.ages() {
+		c.ids = m.dev.Alloc("cache.ids", device.KVCache, tensor.I32, capacity, 1)
+	}
+	return c
+}
+
+// Free gives the cache's memory back; it must not be used afterwards.
+func (c *Cache) Free(dev device.Device) {
+	seen := map[device.Buffer]bool{}
+	for _, l := range c.layers {
+		if !seen[l.rows.Buf] { // layers share
+			seen[l.rows.Buf] = true
+			dev.Free(l.rows)
+		}
+	}
+	if !c.ids.IsZero() {
+		dev.Free(c.ids)
+	}
+}
+
+// Len returns the number of positions of the sequence.
+func (c *Cache) Len() int { return c.length }
+
+// Decoding says how the layers of a single position ran: "one launch", or "operation by operation" and why. It is empty on a device
+// that knows one way only, or before there was such a position.
+func (c *Cache) Decoding() string { return c.decoding }
+
+// Reset forgets all positions.
+func (c *Cache) Reset() {
+	c.length = 0
+	for i := range c.layers {
+		c.layers[i].held = 0
+	}
+}
+
+// Forget drops the latest n positions. Of a window that dropped earlier positions only as many can be forgotten as leave
+// it whole: those of the last call of Extend.
+func (c *Cache) Forget(n int) {
+	c.length -= n
+	for i := range c.layers {
+		l := &c.layers[i]
+		l.held -= n
+		if l.window > 0 && l.held < min(l.window-1, c.length) {
+			panic("model: a windowed cache cannot forget so many positions")
+		}
+	}
+}
+
+// room makes room for n further positions: where there is none, the last of a window are moved to the front.
+func (c *Cache) room(s device.Stream, n int) {
+	for i := range c.layers {
+		l := &c.layers[i]
+		if l.window == 0 || l.held+n <= l.rows.Rows {
+			continue
+		}
+		keep := l.window - 1
+		by := l.held - keep
+		for at := 0; at < keep; at += by { // pieces that do not overlap with where they come from
+			end := min(at+by, keep)
+			s.Copy(l.rows.RowRange(at, end), l.rows.RowRange(at+by, end+by))
+		}
+		l.held = keep
+	}
+}
+
+// piece returns how many of n positions may go through the layers at one time.
+func (c *Cache) piece(n int) int {
+	for _, l := range c.layers {
+		if l.window > 0 {
+			return min(n, slack)
+		}
+	}
+	return n
+}
+
+// Extend runs the body over n further positions of the cached sequence (ids I32 [n,1]) and writes the final hidden
+// state of the last one to dst [1, h]. It is the forward of Hidden with keys and values kept. Where the sequence becomes so
+// long that its rotary embeddings have other frequencies, all positions are computed again.
+// More positions than fit are a broken precondition.
+func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.Tensor) {
+	n := ids.Rows
+	if c.length+n > c.capacity {
+		panic("model: cache is full")
+	}
+	if !c.ids.IsZero() {
+		s.Copy(c.ids.RowRange(c.length, c.length+n), ids)
+	}
+	piece := c.piece(n)
+	if class := m.class(c.length + n); class != c.class {
+		if c.length > 0 {
+			ids = c.ids.RowRange(0, c.length+n)
+			n, piece = ids.Rows, min(ids.Rows, slack)
+			c.Reset()
+		}
+		c.class = class
+	}
+	for lo := 0; lo < n; lo += piece {
+		hi := min(lo+piece, n)
+		m.extend(s, dst, c, ids.RowRange(lo, hi), hi == n)
+	}
+}
+
+// extend is Extend for as many positions as have room at one time. Only the last of all needs dst.
+func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.Tensor, last bool) {
+	n := ids.Rows
+	c.room(s, n)
+	w := newWorkspace(s, n)
+	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: 1, SeqLen: n}, act: dst.DType, cache: c}
+	layers, x := p.inference(w)
+	v := p.embed(x)
+	p.perLayer(w, &perLayerActs{}, x)
+	if !(n == 1 && last && p.atOnce(dst, x)) {
+		for i := range layers {
+			v = p.block(&m.blocks[i], &layers[i], v, false)
+		}
+		if last {
+			p.last(dst, device.Tensor{}, x.RowRange(n-1, n), v.row(n-1))
+		}
+	}
+	w.release()
+	c.length += n
+	for i := range c.layers {
+		c.layers[i].held += n
+	}
+}
+
+// row returns one row of v.
+func (v stream) row(i int) stream {
+	v.x = v.x.RowRange(i, i+1)
+	if !v.delta.IsZero() {
+		v.delta = v.delta.RowRange(i, i+1)
+	}
+	return v
+}

@@ -1,0 +1,11 @@
+package model
+
+import "apr/device"
+
+// States returns what a forward kept: the input of each layer, and the final hidden states.
+func (v *Saved) States() (all []device.Tensor) {
+	for _, k := range v.layers {
+		all = append(all, k.x)
+	}
+	return append(all, v.Hidden)
+}
