@@ -87,8 +87,8 @@ gpu-test: ## on a machine with a GPU: its tests, the contracts' checks for it, t
 	bench/gpu-test.sh
 
 .PHONY: interop
-interop: ## write the tables of docs/interop.md (LLAMA=COMMAND starts llama.cpp's programs; 20 minutes with it)
-	bench/interop.sh
+interop: ## write the tables of docs/interop.md (LLAMA=COMMAND starts llama.cpp's programs; PARTS=families for those of random models)
+	bench/interop.sh $(PARTS)
 
 gates: build ## the model of testdata passes four gates, and six broken variants of it fail each (1 minute)
 	bin/apr eval testdata/models/gosrc --data examples/gosrc/data/gosrc-val.jsonl.zst --threshold 10

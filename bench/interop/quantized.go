@@ -28,8 +28,10 @@ func (p peer) quantize(ctx context.Context, m random, file, scheme string) (bloc
 	if err != nil {
 		return blocks, c, err
 	}
-	c, err = p.judged(ctx, j, expanded, prompts[:1])
-	return blocks, c, err
+	if c, err = p.judged(ctx, j, expanded, prompts[:1]); err != nil {
+		return blocks, c, err
+	}
+	return blocks, c, onCPU(j, blocks, func(string, ...any) {})
 }
 
 // blocks lets llama.cpp quantise a file, and expand the result to float32.
