@@ -34,7 +34,7 @@ func main() {
 	flag.IntVar(&o.chunks, "chunks", 40, "windows of 512 tokens that perplexity is measured on")
 	flag.BoolVar(&o.families, "families", false, "make the table of families")
 	flag.StringVar(&o.fixtures, "fixtures", "", "folder for files of llama.cpp's quantizer that tests read")
-	flag.StringVar(&o.keep, "keep", "", "folder in which the files that are made stay")
+	flag.StringVar(&o.keep, "keep", "", "folder in which models and their GGUF files stay")
 	flag.Parse()
 	if alone := o.families || o.fixtures != ""; alone && o.command == "" || !alone && flag.NArg() != 2 {
 		flag.Usage()

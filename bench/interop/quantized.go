@@ -31,7 +31,8 @@ func (p peer) quantize(ctx context.Context, m random, file, scheme string) (bloc
 	if c, err = p.judged(ctx, j, expanded, prompts[:1]); err != nil {
 		return blocks, c, err
 	}
-	return blocks, c, onCPU(j, blocks, func(string, ...any) {})
+	_, err = onCPU(j, blocks)
+	return blocks, c, err
 }
 
 // blocks lets llama.cpp quantise a file, and expand the result to float32.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,15 +40,24 @@ func (p peer) table(ctx context.Context, w io.Writer, dir string, names []string
 			continue
 		}
 		cells, err := p.family(ctx, m, dir)
-		if err != nil {
+		if err := errors.Join(err, discard(filepath.Join(dir, m.title())+"-*")); err != nil {
 			wrong = append(wrong, fmt.Sprintf("%s: %v", m.Name, err))
 		}
 		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
 	}
 	if wrong != nil {
-		return fmt.Errorf("%s", strings.Join(wrong, "\n"))
+		return errors.New(strings.Join(wrong, "\n"))
 	}
 	return nil
+}
+
+// discard removes the files and folders that match a pattern.
+func discard(pattern string) error {
+	list, err := filepath.Glob(pattern)
+	for _, path := range list {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
 }
 
 // family returns a row of the table, as far as it could be made.
@@ -70,9 +80,11 @@ func (p peer) family(ctx context.Context, m random, dir string) (cells []string,
 	if err := p.chosen(ctx, m, j, file, add); err != nil {
 		return cells, err
 	}
-	if err := onCPU(j, file, add); err != nil {
+	own, err := onCPU(j, file)
+	if err != nil {
 		return cells, err
 	}
+	add("%s", own)
 	n, largest, err := backToFolder(ctx, folder, file)
 	if err != nil {
 		return cells, err
@@ -124,21 +136,16 @@ func (p peer) chosen(ctx context.Context, m random, j *judged, file string, add 
 // (6e-8) changes logits by 3e-6 come to 1e-5.
 const cpuLimit = 2e-5
 
-// onCPU adds how far the program's own logits are from the reference's.
-func onCPU(j *judged, file string, add func(string, ...any)) error {
+// onCPU says how far the program's own logits from a file are from the reference's.
+func onCPU(j *judged, file string) (cell string, err error) {
 	if what := j.config.NotComputed(); what != "" {
-		add("refused: %s", what)
-		return nil
+		return "refused: " + what, nil
 	}
 	d, err := j.cpuDiffers(file)
-	if err != nil {
-		return err
+	if err == nil && !(d <= cpuLimit) {
+		err = fmt.Errorf("logits on the CPU differ by %.2g", d)
 	}
-	if !(d <= cpuLimit) {
-		return fmt.Errorf("logits on the CPU differ by %.2g", d)
-	}
-	add("%.1g", d)
-	return nil
+	return fmt.Sprintf("%.1g", d), err
 }
 
 // readBack adds how files of llama.cpp's quantizer are read.
