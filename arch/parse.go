@@ -101,7 +101,7 @@ func parse(v strictjson.Value, opt Options) (Config, error) {
 			}
 		}
 	}
-	k.seen["model_type"] = true
+	k.seen["model_type"], k.family = true, f.name
 	c := f.read(k)
 	if k != outer {
 		c.outer(outer, k)

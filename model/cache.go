@@ -91,6 +91,27 @@ func (c *Cache) Forget(n int) {
 	}
 }
 
+// Assume makes c hold n positions of undefined content: for a dry run of what comes after them.
+func (c *Cache) Assume(n int) {
+	c.Reset()
+	c.length = n
+	for i := range c.layers {
+		c.layers[i].held = min(n, c.layers[i].rows.Rows)
+	}
+}
+
+// Recomputes returns the longest of the sequences of more than from and at most to positions with which Extend computes all
+// positions of a cache again; 0: there is none.
+func (m *Model) Recomputes(from, to int) int {
+	longest := 0
+	for _, r := range m.ropes {
+		if n := r.original + 1; r.original > 0 && n > from && n <= to {
+			longest = max(longest, n)
+		}
+	}
+	return longest
+}
+
 // room makes room for n further positions: where there is none, the last of a window are moved to the front.
 func (c *Cache) room(s device.Stream, n int) {
 	for i := range c.layers {

@@ -66,6 +66,9 @@ func computedFixtures(t *testing.T) (dirs []string) {
 	return dirs
 }
 
+// testDevice opens the device on which the goldens run.
+var testDevice = newCPU
+
 // eachFamily runs a test for every golden.
 func eachFamily(t *testing.T, run func(t *testing.T, f *fixture)) {
 	for _, dir := range computedFixtures(t) {
@@ -263,7 +266,7 @@ func ofMax[T float32 | float64](got []T, want []float64) float64 {
 // inference does.
 func TestFamiliesForward(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f *fixture) {
-		d := newCPU(t)
+		d := testDevice(t)
 		s := d.NewStream()
 		m := f.trainable(t, d, s)
 		tokens := f.tokens(d, s)
@@ -315,7 +318,7 @@ func (f *fixture) checkLogits(t *testing.T, what string, m *model.Model, s devic
 // Gradients of every tensor are those of transformers in float64, whatever is computed again.
 func TestFamiliesBackward(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f *fixture) {
-		d := newCPU(t)
+		d := testDevice(t)
 		s := d.NewStream()
 		m := f.trainable(t, d, s)
 		tokens := f.tokens(d, s)
@@ -432,7 +435,7 @@ func (f *fixture) lossGrad(z []float32) []float32 {
 // A cache gives the greedy ids of transformers, one position at a time and with the prompt in pieces.
 func TestFamiliesGreedy(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f *fixture) {
-		d := newCPU(t)
+		d := testDevice(t)
 		s := d.NewStream()
 		m := f.frozen(t, d)
 		for _, pieces := range [][]int{{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {12}, {5, 1, 6}} {

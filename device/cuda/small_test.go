@@ -228,6 +228,15 @@ func TestFusesPlanned(t *testing.T) {
 	}
 }
 
+// ofHeads64 are the modules of attention with heads of 64 values.
+func ofHeads64(act tensor.DType) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range kernel.AttentionModules(device.Attn{Batch: 1, QLen: 64, KLen: 64, KStride: 64, Heads: 1, KVHeads: 1, HeadDim: 64}, false, act) {
+		all[m] = true
+	}
+	return all
+}
+
 // TestModules: a step loads the attention of its head dimension and the products of its type, and nothing for other cards.
 func TestModules(t *testing.T) {
 	d := &Device{act: tensor.BF16, desc: driver.DeviceInfo{Major: 8, Minor: 6}}
@@ -240,7 +249,7 @@ func TestModules(t *testing.T) {
 		}
 		return all
 	}
-	all, some := names(nil), names(&uses{heads: map[int]bool{64: true}, trains: true})
+	all, some := names(nil), names(&uses{modules: ofHeads64(d.act), trains: true})
 	for _, name := range []string{"move", "norm", "rotary", "swiglu", "loss", "optim", "embedding", "columns", "gemm", "attention_d64"} {
 		if !slices.Contains(all, name) || !slices.Contains(some, name) {
 			t.Errorf("%s is not loaded: %v, %v", name, all, some)
@@ -255,7 +264,7 @@ func TestModules(t *testing.T) {
 	if !slices.Contains(blocks, "dequant") || slices.Contains(blocks, "gemv") || !slices.Contains(names(&uses{decode: true}), "gemv") {
 		t.Errorf("with blocks %v", blocks)
 	}
-	generation := names(&uses{heads: map[int]bool{64: true}, generates: true})
+	generation := names(&uses{modules: ofHeads64(d.act), generates: true})
 	for name, want := range map[string]bool{"gemv": true, "gemv_blocks": false, "attention_d64": true, "loss": false, "optim": false, "embedding": false, "columns": false} {
 		if slices.Contains(generation, name) != want {
 			t.Errorf("generation: %s is loaded: %v", name, !want)
