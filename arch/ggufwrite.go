@@ -139,6 +139,9 @@ func (c Config) ggufKeys() []KV {
 	}
 	if i := slices.IndexFunc(c.Layers, func(l Layer) bool { return l.Attn.Window > 0 }); i >= 0 {
 		w.count("attention.sliding_window", c.Layers[i].Attn.Window)
+		if f.period > 0 && !c.periodic(f.period) {
+			w.pattern()
+		}
 	}
 	if i := slices.IndexFunc(c.Layers, func(l Layer) bool { return l.FFN.MoE != MoE{} }); i >= 0 {
 		m := c.Layers[i].FFN.MoE
@@ -211,6 +214,16 @@ func (w *ggufWriter) pattern() {
 	w.add("attention.sliding_window_pattern", list)
 }
 
+// periodic reports whether all layers are windowed but the last of each period.
+func (c Config) periodic(period int) bool {
+	for i, l := range c.Layers {
+		if (l.Attn.Window > 0) != ((i+1)%period != 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // rope adds the rotary embedding of full layers, and the base of windowed ones where it is another.
 func (w *ggufWriter) rope(a Attention) {
 	if a.Rope < 0 { // of a layer that has none: the others'
@@ -250,13 +263,22 @@ func (w *ggufWriter) rope(a Attention) {
 		w.float("rope.scaling.yarn_beta_slow", r.Low)
 		if r.MScaleAll != 0 {
 			w.float("rope.scaling.yarn_log_multiplier", r.MScaleAll)
-		} else if math.Abs(r.Attention-r.yarnAttention()) > 1e-9 {
-			w.float("rope.scaling.yarn_attn_factor", r.Attention)
+		}
+		if own := r.ggufAttention(); math.Abs(r.Attention-own) > 1e-9 {
+			w.float("rope.scaling.yarn_attn_factor", r.Attention) // what llama.cpp's converter writes, and its computation ignores
+			w.float("rope.scaling.attn_factor", r.Attention/own)  // what it multiplies its own factor with
 		}
 	case RopeLong: // llama.cpp would divide all positions by a factor
 		w.count("rope.scaling.original_context_length", r.Original)
 		w.float("rope.scaling.attn_factor", r.Attention)
 	}
+}
+
+// ggufAttention is the factor of cosine and sine that llama.cpp takes for YaRN, before rope.scaling.attn_factor: it knows of
+// mscale that it is 1.
+func (r Rope) ggufAttention() float64 {
+	r.MScale = 1
+	return r.yarnAttention()
 }
 
 // virtual is a GGUF file of c that has keys and shapes, and no weights.
