@@ -58,6 +58,11 @@ func readFP8(path string) (*quant.FP8, error) {
 	if !ok || v.Kind() == strictjson.Null {
 		return nil, nil
 	}
+	if method, ok := v.Get("quant_method"); ok {
+		if name, err := method.Str(); err == nil && name == "mxfp4" { // kept in blocks, not in scaled matrices
+			return nil, nil
+		}
+	}
 	scheme, err := quant.ParseFP8(v)
 	if err == nil {
 		return &scheme, nil
