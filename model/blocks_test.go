@@ -57,7 +57,11 @@ func randomFamily(t *testing.T, name string, rows, seq int) *fixture {
 	t.Helper()
 	c, err := arch.Parse("config.json", families[name], arch.Options{})
 	must(t, err)
-	rng := rand.New(rand.NewPCG(31, uint64(len(name))))
+	return fixtureOf(c, rand.New(rand.NewPCG(31, uint64(len(name)))), rows, seq)
+}
+
+// fixtureOf returns a model of description c with random parameters, and rows of seq random ids.
+func fixtureOf(c arch.Config, rng *rand.Rand, rows, seq int) *fixture {
 	f := &fixture{config: c, values: map[string][]float32{}, rows: rows}
 	for _, s := range arch.Slots(c) {
 		v := make([]float32, s.Elements())
@@ -122,15 +126,7 @@ func TestBlocksAgainstFloat64(t *testing.T) {
 		tokens := f.tokens(d, s)
 		pass := f.net().Forward(f.ints(), f.rows)
 		rng := rand.New(rand.NewPCG(3, 4))
-		dz := ref.New(len(f.ids), f.config.Vocab)
-		raw := make([]float32, len(dz.V)) // over the logits before their cap
-		for i := range dz.V {
-			dz.V[i] = rng.NormFloat64()
-			raw[i] = float32(dz.V[i])
-			if c := f.config.FinalCap; c > 0 {
-				raw[i] = float32(dz.V[i] * (1 - pass.Logits.V[i]/c*pass.Logits.V[i]/c))
-			}
-		}
+		dz, raw := f.randomGrad(rng, pass)
 		want := pass.Backward(dz)
 		first := map[string][]float32{}
 		for _, r := range []model.Recompute{model.RecomputeNone, model.RecomputeNorms, model.RecomputeBlocks} {
@@ -255,16 +251,7 @@ func TestDocumentsApart(t *testing.T) {
 		net := f.net()
 		pass := net.ForwardDocuments(f.ints(), 2, starts)
 		near.CheckRel(t, "logits", got, pass.Logits.V, 1e-5)
-		dz := ref.New(len(f.ids), f.config.Vocab)
-		rng := rand.New(rand.NewPCG(8, 9))
-		raw := make([]float32, len(dz.V))
-		for i := range dz.V {
-			dz.V[i] = rng.NormFloat64()
-			raw[i] = float32(dz.V[i])
-			if c := f.config.FinalCap; c > 0 {
-				raw[i] = float32(dz.V[i] * (1 - pass.Logits.V[i]/c*pass.Logits.V[i]/c))
-			}
-		}
+		dz, raw := f.randomGrad(rand.New(rand.NewPCG(8, 9)), pass)
 		f.backwardFrom(m, s, v, raw)
 		v.ReleaseTo(s)
 		want := pass.Backward(dz)
