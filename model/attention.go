@@ -63,27 +63,33 @@ func (p *pass) headNorm(y, rstd, x device.Tensor, w vector, b *block) {
 	}
 }
 
-// rotate turns q and k, the first columns of x, by their positions, or back.
+// still is the table of a rotary embedding that turns nothing, for queries that only their positions scale.
+var still = &device.Frequencies{Inv: []float64{0}}
+
+// rotate turns q and k, the first columns of x, by their positions, or back, and scales q by them.
 func (p *pass) rotate(b *block, x device.Tensor, inverse bool) {
-	if b.Attn.Rope < 0 {
-		return
-	}
 	a, n := b.Attn, b.Attn.QDim()
-	r := device.Rotary{HeadDim: a.HeadDim, SeqLen: p.t.SeqLen, Positions: p.t.Positions, Inverse: inverse}
+	r := device.Rotary{HeadDim: a.HeadDim, Table: still, SeqLen: p.t.SeqLen, Positions: p.t.Positions, Inverse: inverse}
+	class := 0
 	if p.cache != nil {
-		r.Offset, r.Table = p.cache.length, p.m.table(a.Rope, p.cache.class)
+		r.Offset, class = p.cache.length, p.cache.class
 	} else {
-		r.Table = p.m.table(a.Rope, p.m.class(p.t.SeqLen))
+		class = p.m.class(p.t.SeqLen)
 	}
 	both := n
-	if b.own {
-		both += a.KVDim()
+	if a.Rope >= 0 {
+		r.Table = p.m.table(a.Rope, class)
+		if b.own {
+			both += a.KVDim()
+		}
 	}
 	if a.QBeta == 0 {
-		p.s.Rotate(x.ColRange(0, both), r) // q and k are neighbours: one pass over both
+		if a.Rope >= 0 {
+			p.s.Rotate(x.ColRange(0, both), r) // q and k are neighbours: one pass over both
+		}
 		return
 	}
-	if b.own {
+	if both > n {
 		p.s.Rotate(x.ColRange(n, both), r)
 	}
 	r.QBeta, r.QLength = a.QBeta, a.QLength

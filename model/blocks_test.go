@@ -10,7 +10,6 @@ import (
 	"apr/arch"
 	"apr/corpus"
 	"apr/device"
-	"apr/device/dry"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
@@ -57,7 +56,11 @@ func randomFamily(t *testing.T, name string, rows, seq int) *fixture {
 	t.Helper()
 	c, err := arch.Parse("config.json", families[name], arch.Options{})
 	must(t, err)
-	rng := rand.New(rand.NewPCG(31, uint64(len(name))))
+	return fixtureOf(c, rand.New(rand.NewPCG(31, uint64(len(name)))), rows, seq)
+}
+
+// fixtureOf returns a model of description c with random parameters, and rows of seq random ids.
+func fixtureOf(c arch.Config, rng *rand.Rand, rows, seq int) *fixture {
 	f := &fixture{config: c, values: map[string][]float32{}, rows: rows}
 	for _, s := range arch.Slots(c) {
 		v := make([]float32, s.Elements())
@@ -122,15 +125,7 @@ func TestBlocksAgainstFloat64(t *testing.T) {
 		tokens := f.tokens(d, s)
 		pass := f.net().Forward(f.ints(), f.rows)
 		rng := rand.New(rand.NewPCG(3, 4))
-		dz := ref.New(len(f.ids), f.config.Vocab)
-		raw := make([]float32, len(dz.V)) // over the logits before their cap
-		for i := range dz.V {
-			dz.V[i] = rng.NormFloat64()
-			raw[i] = float32(dz.V[i])
-			if c := f.config.FinalCap; c > 0 {
-				raw[i] = float32(dz.V[i] * (1 - pass.Logits.V[i]/c*pass.Logits.V[i]/c))
-			}
-		}
+		dz, raw := f.randomGrad(rng, pass)
 		want := pass.Backward(dz)
 		first := map[string][]float32{}
 		for _, r := range []model.Recompute{model.RecomputeNone, model.RecomputeNorms, model.RecomputeBlocks} {
@@ -255,16 +250,7 @@ func TestDocumentsApart(t *testing.T) {
 		net := f.net()
 		pass := net.ForwardDocuments(f.ints(), 2, starts)
 		near.CheckRel(t, "logits", got, pass.Logits.V, 1e-5)
-		dz := ref.New(len(f.ids), f.config.Vocab)
-		rng := rand.New(rand.NewPCG(8, 9))
-		raw := make([]float32, len(dz.V))
-		for i := range dz.V {
-			dz.V[i] = rng.NormFloat64()
-			raw[i] = float32(dz.V[i])
-			if c := f.config.FinalCap; c > 0 {
-				raw[i] = float32(dz.V[i] * (1 - pass.Logits.V[i]/c*pass.Logits.V[i]/c))
-			}
-		}
+		dz, raw := f.randomGrad(rand.New(rand.NewPCG(8, 9)), pass)
 		f.backwardFrom(m, s, v, raw)
 		v.ReleaseTo(s)
 		want := pass.Backward(dz)
@@ -376,100 +362,6 @@ type sliceWriter []byte
 func (w *sliceWriter) Write(p []byte) (int, error) {
 	*w = append(*w, p...)
 	return len(p), nil
-}
-
-// Bytes that a forward keeps are those of the table at Recompute.
-func TestKeptBytesAreAsDocumented(t *testing.T) {
-	eachShape(t, func(t *testing.T, name string) {
-		f := randomFamily(t, name, 4, 16) // 64 positions: a column is 256 bytes, which are not rounded
-		d := dry.New(dry.Target{Info: device.Info{Kind: "cpu", Activations: tensor.F32}})
-		s := d.NewStream()
-		m := f.trainable(t, d, s)
-		tokens := f.tokens(d, s)
-		for _, r := range []model.Recompute{model.RecomputeNone, model.RecomputeNorms, model.RecomputeBlocks} {
-			before, _ := d.Memory()
-			v := m.Forward(s, tokens, r)
-			now, _ := d.Memory()
-			v.ReleaseTo(s)
-			want := f.documented(r) * int64(len(f.ids)) * 4
-			if got := now[device.Activations] - before[device.Activations]; got != want {
-				t.Errorf("%v: %d bytes are kept, documented are %d", r, got, want)
-			}
-		}
-	})
-}
-
-// documented returns the numbers that the table at Recompute says are kept for a position.
-func (f *fixture) documented(r model.Recompute) (n int64) {
-	c := f.config
-	h, p := c.Hidden, c.PLE.Width
-	n = int64(2*h + 1) // around the last norm
-	if p > 0 && r < model.RecomputeBlocks {
-		n += int64(len(c.Layers))
-	}
-	lends := map[int]bool{}
-	for i, l := range c.Layers {
-		lends[l.Attn.KVFrom] = lends[l.Attn.KVFrom] || l.Attn.KVFrom != i
-	}
-	for i, l := range c.Layers {
-		a, width := l.Attn, l.FFN.Width
-		q, kv := a.QDim(), a.KVDim()
-		own := a.KVFrom == i
-		if !own {
-			kv = 0
-		}
-		if lends[i] {
-			n += int64(2 * kv)
-		}
-		if r == model.RecomputeBlocks {
-			n += int64(h)
-			continue
-		}
-		none := r == model.RecomputeNone
-		kept := 2*h + 2*q + 2*kv + 2*width + a.Heads // and the log-sum-exp
-		if none && l.Pre {
-			kept += 2 * h
-		}
-		if none {
-			kept += width
-		}
-		if l.Post {
-			kept += 2*h + 2
-		}
-		if l.Pre {
-			kept += 2
-		}
-		kvHeads := a.KVHeads
-		if !own {
-			kvHeads = 0
-		}
-		switch a.QKNorm {
-		case arch.HeadNorm:
-			kept += a.Heads + kvHeads
-		case arch.RowNorm:
-			kept += 2
-		}
-		if none && a.QKNorm != arch.NoQKNorm {
-			kept += q + kv
-		}
-		if a.VNorm && own {
-			kept += kvHeads
-			if none {
-				kept += kv
-			}
-		}
-		if a.VIsK && own {
-			kept -= kv
-		}
-		if p > 0 {
-			kept += 2*h + 3*p + 1
-			if none {
-				kept += p
-			}
-		}
-		n += int64(kept)
-	}
-	return n
 }
 
 // What the arithmetic lacks is refused by its name.

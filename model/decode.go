@@ -15,7 +15,12 @@ func (p *pass) atOnce(dst, x device.Tensor) bool {
 	}
 	d := device.Decode{Norm: p.m.norm.value, Position: p.cache.length, Eps: p.m.Config.Eps}
 	for i := range p.m.blocks {
-		d.Layers = append(d.Layers, p.decodeLayer(&p.m.blocks[i]))
+		b := &p.m.blocks[i]
+		if b.OutScale && b.outScale[0] == 0 { // which a description cannot say
+			p.cache.decoding = "operation by operation: a layer's output is multiplied by 0"
+			return false
+		}
+		d.Layers = append(d.Layers, p.decodeLayer(b))
 	}
 	if err := at.Decode(dst, x, d); err != nil {
 		p.cache.decoding = "operation by operation: " + err.Error()

@@ -46,10 +46,11 @@ type pass struct {
 	lent  map[int]device.Tensor // [n, 2·kv·d] by layer: finished k, v that later layers read
 }
 
-// stream is the residual stream between two branches: scale·(x + delta). The next norm does the adding.
+// stream is the residual stream between two branches: x + delta, times scale if it is scaled. The next norm does the adding.
 type stream struct {
 	x, delta device.Tensor
-	scale    float64 // 0: 1
+	scaled   bool
+	scale    float64
 }
 
 // embed looks the ids up: x = EmbedScale·Emb[id].
@@ -64,9 +65,9 @@ func (p *pass) embed(x device.Tensor) stream {
 // normed ends the pending addition of v in sum, and returns what a branch reads: y = norm(v), or v itself without a norm.
 func (p *pass) normed(y, rstd, sum device.Tensor, v *stream, w vector) device.Tensor {
 	var none device.Tensor
-	if !v.delta.IsZero() && (v.scale != 0 || w.value.IsZero()) {
+	if !v.delta.IsZero() && (v.scaled || w.value.IsZero()) {
 		p.s.RMSNorm(none, none, sum, v.x, v.delta, none, p.m.Config.Eps)
-		if v.scale != 0 {
+		if v.scaled {
 			p.s.Scale(sum, sum, v.scale)
 		}
 		*v = stream{x: sum}
@@ -95,7 +96,7 @@ func (p *pass) block(b *block, k *acts, v stream, keep bool) stream {
 		v = p.perLayerBranch(b, k, v)
 	}
 	if b.OutScale {
-		v.scale = float64(b.outScale[0])
+		v.scaled, v.scale = true, float64(b.outScale[0])
 	}
 	return v
 }
