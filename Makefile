@@ -86,6 +86,10 @@ gpu-binaries: ## bin/gpu and bin/gpu.tar.xz: apr, tests for a GPU, those of cont
 gpu-test: ## on a machine with a GPU: its tests, the contracts' checks for it, the race against PyTorch, and one table
 	bench/gpu-test.sh
 
+.PHONY: interop
+interop: ## write the tables of docs/interop.md (LLAMA=COMMAND starts llama.cpp's programs; 20 minutes with it)
+	bench/interop.sh
+
 gates: build ## the model of testdata passes four gates, and six broken variants of it fail each (1 minute)
 	bin/apr eval testdata/models/gosrc --data examples/gosrc/data/gosrc-val.jsonl.zst --threshold 10
 	bin/apr eval testdata/models/gosrc --task choice --data examples/gosrc/eval/choice.jsonl --threshold 0.95

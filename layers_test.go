@@ -57,7 +57,7 @@ var reserved = []struct {
 	{"apr/device/cpu/gemm", "device/cpu", "parts of one device"},
 	{"apr/device/cpu/q8", "device/cpu", "parts of one device"},
 	{"apr/device/devicetest", "", "test support"},
-	{"apr/internal/ref", "device/devicetest selfcheck run/verify", "test support, and the judge of what a user asks to be judged"},
+	{"apr/internal/ref", "device/devicetest selfcheck run/verify bench/interop", "test support, and the judge of what a user asks to be judged"},
 	{"apr/hub/hubtest", "", "test support"},
 	{"apr/quant/quanttest", "", "test support"},
 	{"apr/internal/near", "device/devicetest internal/ref internal/hostile", "test support"},
@@ -66,7 +66,7 @@ var reserved = []struct {
 	{"apr/internal/crashdisk", "", "test support"},
 	{"apr/internal/torture", "", "test support"},
 	{"testing", "internal/torture internal/near internal/contracttest internal/hostile device/devicetest model/modeltest", "test support"},
-	{"net/http", "hub hub/hubtest cmd/apr", "parsers and training never gain the network"},
+	{"net/http", "hub hub/hubtest cmd/apr bench/interop", "parsers and training never gain the network"},
 	{"os/exec", "corpus falsify run/supervise run/dispatch cmd/apr device/cuda/emulator eval eval/sandbox bench/interop", "nothing starts programs but claims, foreign readers in a table, the supervisor, the programs of schedulers and the run they start, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
 	{"apr/device/cuda/emulator", "", "test support"},
 }

@@ -9,17 +9,20 @@ type family struct {
 	defaults defaults
 	set      func(k *keys, c *Config) // reads the family's own keys
 	stored   stored
+	period   int                                          // llama.cpp takes every layer for windowed but the last of each period, unless the file says otherwise; 0: none
 	windowed bool                                         // sliding_window absent from config.json is a window, or some layers have one
 	byType   bool                                         // rope_parameters of transformers 5 are by type of layer
 	toHF     func(c Config, o object)                     // adds the family's own keys of config.json
 	fromGGUF func(r *ggufReader, o object, kvHeads []int) // adds the family's own keys of config.json; kvHeads of each layer
 	toGGUF   func(w *ggufWriter)                          // adds the family's own keys of GGUF
+	fits     func(r *ggufReader) bool                     // of several families with one GGUF architecture: the file is of this one
 }
 
 // families are all that register was called with: one file of this package each, in the order of their names.
 var families []*family
 
-// register makes a family known. Where several have one GGUF architecture, FromGGUF takes the first that fits.
+// register makes a family known. Where several have one GGUF architecture, FromGGUF takes the one that fits, else the first
+// that has windows if the file does.
 func register(f family) *family {
 	families = append(families, &f)
 	return &f

@@ -18,7 +18,7 @@ var _ = register(family{
 			l.FFN = FFN{Act: OSS, MoE: moe}
 		})
 	},
-	stored: stored{experts: expertsOSS, ffnNormGGUF: "post_attention_norm"}, windowed: true,
+	stored: stored{experts: expertsOSS, ffnNormGGUF: "post_attention_norm"}, windowed: true, period: 2,
 	fromGGUF: func(r *ggufReader, o object, _ []int) {
 		r.moe(o)
 		o["intermediate_size"] = o["moe_intermediate_size"]

@@ -1,5 +1,8 @@
 package arch
 
+// graniteRotates is the key by which llama.cpp leaves rotary embeddings out of all layers, if it is false.
+const graniteRotates = "granite.rope.scaling.finetuned"
+
 // Granite 3: Llama's layers with four factors.
 var _ = register(family{
 	name: "granite", class: "GraniteForCausalLM", gguf: "granite",
@@ -36,6 +39,14 @@ var _ = register(family{
 		})
 	},
 	stored: stored{pairs: true, gateUp: "shared_mlp.input_linear", down: "shared_mlp.output_linear"},
+	fits: func(r *ggufReader) bool {
+		rotates, ok := r.value(graniteRotates)
+		return ok && rotates == false
+	},
+	fromGGUF: func(r *ggufReader, o object, kv []int) {
+		graniteFromGGUF(r, o, kv)
+		o["shared_intermediate_size"], o["position_embedding_type"] = o["intermediate_size"], "nope"
+	},
 	toGGUF: graniteToGGUF,
 	toHF: func(c Config, o object) {
 		graniteToHF(c, o)
@@ -77,6 +88,9 @@ func graniteToGGUF(w *ggufWriter) {
 	w.float("embedding_scale", w.c.EmbedScale)
 	w.float("residual_scale", w.c.Layers[0].Residual)
 	w.float("logit_scale", 1/w.c.LogitScale)
+	if w.c.attention().Rope < 0 {
+		w.list = append(w.list, KV{graniteRotates, false})
+	}
 }
 
 func graniteToHF(c Config, o object) {

@@ -82,6 +82,11 @@ func FromKeys(path string, keys map[string]any) (Config, error) {
 
 // family returns the family of an architecture; where several share one, what the file holds decides.
 func (r *ggufReader) family(name string) *family {
+	for _, f := range families {
+		if f.gguf == name && f.fits != nil && f.fits(r) {
+			return f
+		}
+	}
 	var first *family
 	for _, f := range families {
 		if f.gguf == name && f.windowed == r.has(name+".attention.sliding_window") {

@@ -139,6 +139,9 @@ func (c Config) ggufKeys() []KV {
 	}
 	if i := slices.IndexFunc(c.Layers, func(l Layer) bool { return l.Attn.Window > 0 }); i >= 0 {
 		w.count("attention.sliding_window", c.Layers[i].Attn.Window)
+		if f.period > 0 && !c.periodic(f.period) {
+			w.pattern()
+		}
 	}
 	if i := slices.IndexFunc(c.Layers, func(l Layer) bool { return l.FFN.MoE != MoE{} }); i >= 0 {
 		m := c.Layers[i].FFN.MoE
@@ -209,6 +212,16 @@ func (w *ggufWriter) pattern() {
 		list = append(list, l.Attn.Window > 0)
 	}
 	w.add("attention.sliding_window_pattern", list)
+}
+
+// periodic reports whether all layers are windowed but the last of each period.
+func (c Config) periodic(period int) bool {
+	for i, l := range c.Layers {
+		if (l.Attn.Window > 0) != ((i+1)%period != 0) {
+			return false
+		}
+	}
+	return true
 }
 
 // rope adds the rotary embedding of full layers, and the base of windowed ones where it is another.

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"apr/format/gguf"
+	"apr/modelfile"
+)
+
+const fixtureFolder = "../../testdata/gguf"
+
+// Files of llama.cpp's quantizer, one of every family and every type of blocks: each value has the bits that llama.cpp
+// expands it to, and the reference computes llama.cpp's log-probabilities from them.
+func TestFilesOfLlamaCpp(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(fixtureFolder, "fixtures.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []fixture
+	if err := json.Unmarshal(text, &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != len(kept) {
+		t.Errorf("%d fixtures, want %d", len(list), len(kept))
+	}
+	for _, f := range list {
+		t.Run(f.File, func(t *testing.T) {
+			t.Parallel()
+			path := f.expand(t)
+			f.checkValues(t, path)
+			f.checkLogs(t, path)
+		})
+	}
+}
+
+// expand writes the file without compression.
+func (f fixture) expand(t *testing.T) string {
+	t.Helper()
+	packed, err := os.ReadFile(filepath.Join(fixtureFolder, f.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	data, err := r.DecodeAll(packed, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != f.SHA256 {
+		t.Fatalf("SHA-256 is %x, want %s", sum, f.SHA256)
+	}
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (f fixture) checkValues(t *testing.T, path string) {
+	t.Helper()
+	g, err := gguf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	n := 0
+	for _, s := range g.Tensors() {
+		if !s.DType.IsQuantized() {
+			continue
+		}
+		v, err := modelfile.ReadFloat32(path, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hashOf(v); got != f.Tensors[s.Name] {
+			t.Errorf("%s, %s: values hash to %s, llama.cpp's to %s", s.Name, s.DType, got, f.Tensors[s.Name])
+		}
+		n++
+	}
+	if n == 0 || n != len(f.Tensors) {
+		t.Errorf("%d tensors in blocks, want %d", n, len(f.Tensors))
+	}
+}
+
+func (f fixture) checkLogs(t *testing.T, path string) {
+	t.Helper()
+	j, err := judge(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := encode(j.tok, prompts[0]); !slices.Equal(ids, f.Prompt) {
+		t.Errorf("ids %v, llama.cpp has %v", ids, f.Prompt)
+	}
+	if len(f.Logs) != fixtureTokens || len(f.Tokens) != fixtureTokens {
+		t.Fatalf("%d tokens with %d lists of log-probabilities, want %d", len(f.Tokens), len(f.Logs), fixtureTokens)
+	}
+	ids := append(append([]int{}, f.Prompt...), f.Tokens...)
+	z := j.net.Forward(ids[:len(ids)-1], 1).Logits
+	for i, want := range f.Logs {
+		logs, scale := logProbabilities(z.Row(len(f.Prompt) - 1 + i))
+		if len(want) != (len(logs)+everyID-1)/everyID {
+			t.Fatalf("%d log-probabilities for %d ids", len(want), len(logs))
+		}
+		for k, w := range want {
+			if got := logs[k*everyID]; !(math.Abs(got-w) <= limit(j.config)*scale) {
+				t.Errorf("token %d, id %d: log-probability %.6f, llama.cpp has %.6f", i, k*everyID, got, w)
+			}
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"apr/arch"
+	"apr/convert"
+	"apr/internal/fault"
+)
+
+// Limits of a difference of log-probabilities, of the largest |logit|. llama.cpp takes GELU from a table of 16-bit
+// floats, each of which is off by up to 2⁻¹¹ of itself; everything else is float32.
+const (
+	float32Limit = 5e-5
+	geluLimit    = 1e-2
+)
+
+func limit(c arch.Config) float64 {
+	if c.Layers[0].FFN.Act == arch.GELUTanh {
+		return geluLimit
+	}
+	return float32Limit
+}
+
+// table prints the table of random models of every family, those named if there are names, and returns an error that
+// names every model for which the table says something else than it should.
+func (p peer) table(ctx context.Context, w io.Writer, dir string, names []string) error {
+	var wrong []string
+	fmt.Fprint(w, "| model | GGUF | prompts with the same ids | tokens that llama.cpp chooses too | least margin | log-probabilities | back as a folder | ",
+		strings.Join(schemes, ", "), " of llama.cpp | blocks equal, expanded through .apr |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, m := range randoms {
+		if len(names) > 0 && !slices.Contains(names, m.name) {
+			continue
+		}
+		cells, err := p.family(ctx, m, dir)
+		if err != nil {
+			wrong = append(wrong, fmt.Sprintf("%s: %v", m.name, err))
+		}
+		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
+	}
+	if wrong != nil {
+		return fmt.Errorf("%s", strings.Join(wrong, "\n"))
+	}
+	return nil
+}
+
+// family returns a row of the table, as far as it could be made.
+func (p peer) family(ctx context.Context, m random, dir string) (cells []string, err error) {
+	cells = []string{m.name}
+	add := func(format string, args ...any) { cells = append(cells, fmt.Sprintf(format, args...)) }
+	folder := filepath.Join(dir, m.title())
+	file := folder + ".gguf"
+	if err := m.folder(folder); err != nil {
+		return cells, err
+	}
+	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32, Force: true}); err != nil {
+		return cells, err
+	}
+	j, err := judge(file)
+	if err != nil {
+		return cells, err
+	}
+	add("%s, %s", arch.GGUFMetadata(j.config)[0].Value, j.tok.Data().Model)
+	if err := p.chosen(ctx, m, j, file, add); err != nil {
+		return cells, err
+	}
+	n, largest, err := backToFolder(ctx, folder, file)
+	if err != nil {
+		return cells, err
+	}
+	if !(largest <= 1e-6) {
+		return cells, fmt.Errorf("a folder made of the file differs by %g", largest)
+	}
+	add("%d tensors, ≤ %.1g", n, largest)
+	return cells, p.readBack(ctx, m, j, file, add)
+}
+
+// chosen adds what llama.cpp makes of a float32 file.
+func (p peer) chosen(ctx context.Context, m random, j *judged, file string, add func(string, ...any)) error {
+	r, err := p.judged(ctx, j, file, prompts)
+	if m.unloadable && err != nil {
+		add("")
+		add("not loaded: %s", m.differs)
+		add("")
+		add("")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	add("%d of %d", r.sameIDs, r.prompts)
+	switch {
+	case m.differs != "" && !(r.largest > limit(j.config)):
+		return fmt.Errorf("llama.cpp computes the same, although %s", m.differs)
+	case m.differs != "":
+		add("%d of %d: %s", r.tokens-r.differ-r.close, r.tokens, m.differs)
+	case r.differ > 0:
+		return fmt.Errorf("llama.cpp chooses %d other tokens", r.differ)
+	case !(r.largest <= limit(j.config)):
+		return fmt.Errorf("llama.cpp's log-probabilities differ by %.2g", r.largest)
+	case r.close > 0:
+		add("%d of %d, %d within %g of the best", r.tokens-r.close, r.tokens, r.close, rounding)
+	default:
+		add("%d of %d", r.tokens, r.tokens)
+	}
+	if !slices.Contains(m.otherIDs, r.prompts-r.sameIDs) && r.sameIDs != r.prompts {
+		return fmt.Errorf("llama.cpp's ids of %d prompts are others", r.prompts-r.sameIDs)
+	}
+	add("%.1g", r.least)
+	add("%.1g", r.largest)
+	return nil
+}
+
+// readBack adds how files of llama.cpp's quantizer are read.
+func (p peer) readBack(ctx context.Context, m random, j *judged, file string, add func(string, ...any)) error {
+	largest, through, refused := 0.0, moved{}, []string{}
+	for _, scheme := range schemes {
+		blocks, q, err := p.quantize(ctx, m, file, scheme)
+		if slices.Contains(m.refused, scheme) {
+			var f *fault.Error
+			if !errors.As(err, &f) || f.ID != movesInside {
+				return fmt.Errorf("%s: %w, want %s", scheme, err, movesInside)
+			}
+			refused = append(refused, scheme)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", scheme, err)
+		}
+		if q.differ > 0 || !(q.largest <= limit(j.config)) {
+			return fmt.Errorf("%s: llama.cpp chooses %d other tokens, and differs by %.2g", scheme, q.differ, q.largest)
+		}
+		largest = worse(largest, q.largest)
+		one, err := throughAPR(ctx, blocks)
+		if err != nil {
+			return fmt.Errorf("%s through .apr: %w", scheme, err)
+		}
+		through.same, through.expanded = through.same+one.same, through.expanded+one.expanded
+	}
+	cell := "values equal"
+	if m.differs == "" {
+		cell += fmt.Sprintf("; ≤ %.1g", largest)
+	}
+	if len(refused) > 0 {
+		cell += "; refused: " + strings.Join(refused, ", ")
+	}
+	add("%s", cell)
+	add("%d; %d", through.same, through.expanded)
+	return nil
+}
+
+// movesInside refuses blocks whose columns have another order in GGUF.
+const movesInside = "E-MODEL-006"
