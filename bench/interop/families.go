@@ -6,54 +6,40 @@ import (
 	"math"
 	"slices"
 
+	"apr/bench/randmodel"
 	"apr/tokenizer"
 )
 
-// random is a row of the table of families: a configuration with random weights.
+// random is a row of the table of families: a random model, and what llama.cpp makes of it.
 type random struct {
-	name      string   // of its config.json in families
-	tokenizer string   // a folder of testdata/tokenizers
-	noPrefix  bool     // Gemma's way with spaces
-	differs   string   // what llama.cpp computes otherwise; "": nothing
-	otherIDs  []int    // how many prompts may have other ids in llama.cpp
-	thin      bool     // few different rows
-	refused   []string // files of llama.cpp's quantizer that cannot be read, as their blocks do not move
-	deep      bool     // too many layers for TestFeaturesMatter
+	randmodel.Model
+	differs  string   // what llama.cpp computes otherwise; "": nothing
+	otherIDs []int    // how many prompts may have other ids in llama.cpp
+	refused  []string // files of llama.cpp's quantizer that cannot be read, as their blocks do not move
 
 	unloadable bool // llama.cpp refuses the file, as differs says
 }
 
-var randoms = []random{
-	{name: "qwen2", tokenizer: "qwen2"},
-	{name: "qwen3", tokenizer: "qwen2"},
-	{name: "qwen3_yarn", tokenizer: "qwen2-plain"},
-	{name: "llama", tokenizer: "llama-bpe"},
-	{name: "llama_linear", tokenizer: "mistral-scores"},
-	{name: "mistral", tokenizer: "mistral-scores"},
-	{name: "mistral_window", tokenizer: "mistral-scores", differs: "it has no windows in its architecture llama"},
-	{name: "ministral3", tokenizer: "tekken"},
-	{name: "smollm3", tokenizer: "llama-bpe"},
-	{name: "phi3", tokenizer: "mistral-scores"},
-	{name: "phi3_window", tokenizer: "mistral-scores", differs: "its windows of phi3 are switched off"},
-	{name: "phi3_long", tokenizer: "mistral-scores"},
-	{name: "phi3_short", tokenizer: "gpt-4o"},
-	{name: "olmo2", tokenizer: "dbrx"},
-	{name: "olmo3", tokenizer: "dbrx"},
-	{name: "granite", tokenizer: "refact"},
-	{name: "granitemoehybrid", tokenizer: "dbrx"},
-	{name: "granite_nope", tokenizer: "dbrx"},
-	{name: "gemma2", tokenizer: "mistral-scores", noPrefix: true},
-	{name: "gemma2_27b", tokenizer: "mistral-scores", noPrefix: true, deep: true},
-	{name: "gemma3", tokenizer: "mistral-scores", noPrefix: true},
-	{name: "gemma3_layers", tokenizer: "mistral-scores", noPrefix: true},
-	{name: "gemma4", tokenizer: "gemma", otherIDs: []int{1}},
-	{name: "gemma4_kv", tokenizer: "gemma", otherIDs: []int{1}},
-	{name: "gemma4_moe", tokenizer: "gemma", otherIDs: []int{1}},
-	{name: "qwen3_moe", tokenizer: "qwen2"},
-	{name: "qwen3_moe_mixed", tokenizer: "qwen2", unloadable: true, differs: "it needs experts in every layer, and divides their probabilities by their sum"},
-	{name: "gpt_oss", tokenizer: "gpt-4o"},
-	{name: "gpt_oss_exact", tokenizer: "gpt-4o", differs: "it rounds the ends of YaRN's ramp (truncate is false, as in the public models)"},
-	{name: "qwen3_5", tokenizer: "qwen35", refused: []string{"Q4_K_M", "IQ4_XS"}},
+// peculiar are the models of which llama.cpp makes something else.
+var peculiar = map[string]random{
+	"mistral_window":  {differs: "it has no windows in its architecture llama"},
+	"phi3_window":     {differs: "its windows of phi3 are switched off"},
+	"gemma4":          {otherIDs: []int{1}},
+	"gemma4_kv":       {otherIDs: []int{1}},
+	"gemma4_moe":      {otherIDs: []int{1}},
+	"qwen3_moe_mixed": {unloadable: true, differs: "it needs experts in every layer, and divides their probabilities by their sum"},
+	"gpt_oss_exact":   {differs: "it rounds the ends of YaRN's ramp (truncate is false, as in the public models)"},
+	"qwen3_5":         {refused: []string{"Q4_K_M", "IQ4_XS"}},
+}
+
+// randoms are the rows of the table of families.
+func randoms() (rows []random) {
+	for _, m := range randmodel.Models {
+		r := peculiar[m.Name]
+		r.Model = m
+		rows = append(rows, r)
+	}
+	return rows
 }
 
 // prompts have more tokens than any window, digits, line breaks and characters of several bytes.
@@ -66,12 +52,12 @@ var prompts = []string{
 const (
 	generated = 24  // tokens after each prompt
 	length    = 256 // of llama.cpp's context, the least that it has
-	seed      = 1   // of the weights
 )
 
 // known returns the model of a name.
 func known(name string) random {
-	return randoms[slices.IndexFunc(randoms, func(m random) bool { return m.name == name })]
+	all := randoms()
+	return all[slices.IndexFunc(all, func(m random) bool { return m.Name == name })]
 }
 
 // judged lets llama.cpp continue prompts from file, and compares with j.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"apr/arch"
+	"apr/bench/randmodel"
 	"apr/internal/ref"
 	"apr/tokenizer"
 )
@@ -89,29 +90,25 @@ func changed(c arch.Config) map[string]arch.Config {
 // table allows.
 func TestFeaturesMatter(t *testing.T) {
 	seen := map[string]bool{}
-	for _, m := range randoms {
-		if m.deep {
+	for _, m := range randoms() {
+		if m.Deep {
 			continue
 		}
-		text, err := configs.ReadFile("families/" + m.name + ".json")
+		_, c, err := m.Config()
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := arch.Parse(m.name+".json", string(text), arch.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		tok, err := tokenizer.Load("../../testdata/tokenizers/" + m.tokenizer)
+		tok, err := tokenizer.Load("../../testdata/tokenizers/" + m.Tokenizer)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for name := range changed(c) {
 			seen[name] = true
 		}
-		t.Run(m.name, func(t *testing.T) {
+		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
 			net := &ref.Net{Arch: c, Params: map[string]ref.Mat{}}
-			params := randomModel(c, tok, false)
+			params := randmodel.Weights(c, tok, false)
 			for _, s := range arch.Slots(c) {
 				net.Params[s.Name] = matrix(s, params[s.Name])
 			}

@@ -43,7 +43,7 @@ func (p peer) makeFixtures(ctx context.Context, dir, out string) error {
 	var list []fixture
 	for _, k := range kept {
 		m := known(k.name)
-		m.thin = true
+		m.Thin = true
 		f, err := p.fixture(ctx, m, k.scheme, dir, out)
 		if err != nil {
 			return err
@@ -58,9 +58,9 @@ func (p peer) makeFixtures(ctx context.Context, dir, out string) error {
 }
 
 func (p peer) fixture(ctx context.Context, m random, scheme, dir, out string) (f fixture, err error) {
-	folder := filepath.Join(dir, "thin_"+m.title())
+	folder := filepath.Join(dir, "thin_"+m.Title())
 	file := folder + ".gguf"
-	if err := m.folder(folder); err != nil {
+	if err := m.Folder(".", folder); err != nil {
 		return f, err
 	}
 	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32, Force: true}); err != nil {
@@ -74,7 +74,7 @@ func (p peer) fixture(ctx context.Context, m random, scheme, dir, out string) (f
 	if err != nil {
 		return f, err
 	}
-	f.File = m.name + "-" + scheme + ".gguf.zst"
+	f.File = m.Name + "-" + scheme + ".gguf.zst"
 	sum := sha256.Sum256(data)
 	f.SHA256 = hex.EncodeToString(sum[:])
 	if f.Tensors, err = hashes(blocks, expanded); err != nil {
@@ -87,7 +87,7 @@ func (p peer) fixture(ctx context.Context, m random, scheme, dir, out string) (f
 	if err := os.WriteFile(filepath.Join(out, f.File), w.EncodeAll(data, nil), 0o644); err != nil {
 		return f, err
 	}
-	_, c, err := m.config()
+	_, c, err := m.Config()
 	if err != nil {
 		return f, err
 	}

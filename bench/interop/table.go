@@ -34,13 +34,13 @@ func (p peer) table(ctx context.Context, w io.Writer, dir string, names []string
 	var wrong []string
 	fmt.Fprint(w, "| model | GGUF | prompts with the same ids | tokens that llama.cpp chooses too | least margin | log-probabilities | back as a folder | ",
 		strings.Join(schemes, ", "), " of llama.cpp | blocks equal, expanded through .apr |\n|---|---|---|---|---|---|---|---|---|\n")
-	for _, m := range randoms {
-		if len(names) > 0 && !slices.Contains(names, m.name) {
+	for _, m := range randoms() {
+		if len(names) > 0 && !slices.Contains(names, m.Name) {
 			continue
 		}
 		cells, err := p.family(ctx, m, dir)
 		if err != nil {
-			wrong = append(wrong, fmt.Sprintf("%s: %v", m.name, err))
+			wrong = append(wrong, fmt.Sprintf("%s: %v", m.Name, err))
 		}
 		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
 	}
@@ -52,11 +52,11 @@ func (p peer) table(ctx context.Context, w io.Writer, dir string, names []string
 
 // family returns a row of the table, as far as it could be made.
 func (p peer) family(ctx context.Context, m random, dir string) (cells []string, err error) {
-	cells = []string{m.name}
+	cells = []string{m.Name}
 	add := func(format string, args ...any) { cells = append(cells, fmt.Sprintf(format, args...)) }
-	folder := filepath.Join(dir, m.title())
+	folder := filepath.Join(dir, m.Title())
 	file := folder + ".gguf"
-	if err := m.folder(folder); err != nil {
+	if err := m.Folder(".", folder); err != nil {
 		return cells, err
 	}
 	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32, Force: true}); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"apr/bench/randmodel"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -19,16 +20,16 @@ import (
 func (p peer) texts(ctx context.Context, w io.Writer, dir string) error {
 	fmt.Fprint(w, "\n| tokenizer | in GGUF | texts | same ids | a token that takes blanks beside it | not NFC | line breaks | others |\n|---|---|---|---|---|---|---|---|\n")
 	var done []string
-	for _, m := range randoms {
-		if m.unloadable || m.noPrefix || slices.Contains(done, m.tokenizer) {
+	for _, m := range randoms() {
+		if m.unloadable || m.NoPrefix || slices.Contains(done, m.Tokenizer) {
 			continue
 		}
-		done = append(done, m.tokenizer)
-		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.title()+".gguf"))
+		done = append(done, m.Tokenizer)
+		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.Title()+".gguf"))
 		if err != nil {
-			return fmt.Errorf("tokenizer %s: %w", m.tokenizer, err)
+			return fmt.Errorf("tokenizer %s: %w", m.Tokenizer, err)
 		}
-		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %d | %d | %d |\n", m.tokenizer, c.model, c.all, c.same, c.blanks, c.composed, c.breaks, c.others)
+		fmt.Fprintf(w, "| %s | %s | %d | %d | %d | %d | %d | %d |\n", m.Tokenizer, c.model, c.all, c.same, c.blanks, c.composed, c.breaks, c.others)
 	}
 	return nil
 }
@@ -85,7 +86,7 @@ type textCase struct {
 // cases returns the texts of a tokenizer, the added tokens that take blanks before or behind them, and whether it composes
 // characters.
 func (m random) cases() (list []textCase, greedy []string, composes bool, err error) {
-	f, err := os.Open(filepath.Join(tokenizers, m.tokenizer, "cases.json.gz"))
+	f, err := os.Open(filepath.Join(randmodel.Tokenizers, m.Tokenizer, "cases.json.gz"))
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -110,7 +111,7 @@ func (m random) cases() (list []textCase, greedy []string, composes bool, err er
 			Right   bool   `json:"rstrip"`
 		} `json:"added_tokens"`
 	}
-	data, err := os.ReadFile(filepath.Join(tokenizers, m.tokenizer, "tokenizer.json"))
+	data, err := os.ReadFile(filepath.Join(randmodel.Tokenizers, m.Tokenizer, "tokenizer.json"))
 	if err != nil {
 		return nil, nil, false, err
 	}

@@ -1,4 +1,9 @@
-package main
+// Package randmodel makes models of every family with random weights: configurations as public models have them, with small
+// numbers, and a tokenizer of the family's kind. Weights follow from the names of slots, and are such that each feature of a
+// model shows in its logits.
+//
+// Caveats. The models know no language. Their tokenizers are small ones of testdata, so that the root of the module is needed.
+package randmodel
 
 import (
 	"embed"
@@ -12,6 +17,51 @@ import (
 	"apr/arch"
 	"apr/tokenizer"
 )
+
+// Model is a random model.
+type Model struct {
+	Name      string // of its config.json in families
+	Tokenizer string // a folder of testdata/tokenizers
+	NoPrefix  bool   // Gemma's way with spaces
+	Thin      bool   // few different rows
+	Deep      bool   // dozens of layers
+}
+
+// Models are the random models of every family, with variants.
+var Models = []Model{
+	{Name: "qwen2", Tokenizer: "qwen2"},
+	{Name: "qwen3", Tokenizer: "qwen2"},
+	{Name: "qwen3_yarn", Tokenizer: "qwen2-plain"},
+	{Name: "llama", Tokenizer: "llama-bpe"},
+	{Name: "llama_linear", Tokenizer: "mistral-scores"},
+	{Name: "mistral", Tokenizer: "mistral-scores"},
+	{Name: "mistral_window", Tokenizer: "mistral-scores"},
+	{Name: "ministral3", Tokenizer: "tekken"},
+	{Name: "smollm3", Tokenizer: "llama-bpe"},
+	{Name: "phi3", Tokenizer: "mistral-scores"},
+	{Name: "phi3_window", Tokenizer: "mistral-scores"},
+	{Name: "phi3_long", Tokenizer: "mistral-scores"},
+	{Name: "phi3_short", Tokenizer: "gpt-4o"},
+	{Name: "olmo2", Tokenizer: "dbrx"},
+	{Name: "olmo3", Tokenizer: "dbrx"},
+	{Name: "granite", Tokenizer: "refact"},
+	{Name: "granitemoehybrid", Tokenizer: "dbrx"},
+	{Name: "granite_nope", Tokenizer: "dbrx"},
+	{Name: "gemma2", Tokenizer: "mistral-scores", NoPrefix: true},
+	{Name: "gemma2_27b", Tokenizer: "mistral-scores", NoPrefix: true, Deep: true},
+	{Name: "gemma3", Tokenizer: "mistral-scores", NoPrefix: true},
+	{Name: "gemma3_layers", Tokenizer: "mistral-scores", NoPrefix: true},
+	{Name: "gemma4", Tokenizer: "gemma"},
+	{Name: "gemma4_kv", Tokenizer: "gemma"},
+	{Name: "gemma4_moe", Tokenizer: "gemma"},
+	{Name: "qwen3_moe", Tokenizer: "qwen2"},
+	{Name: "qwen3_moe_mixed", Tokenizer: "qwen2"},
+	{Name: "gpt_oss", Tokenizer: "gpt-4o"},
+	{Name: "gpt_oss_exact", Tokenizer: "gpt-4o"},
+	{Name: "qwen3_5", Tokenizer: "qwen35"},
+}
+
+const seed = 1 // of the weights
 
 // configs are one config.json per row of the table of families, as public models have them with small numbers: rows of
 // whole K-quant blocks, an ε that matters, windows and lengths that a prompt exceeds.
@@ -33,9 +83,9 @@ func rare(tok *tokenizer.Tokenizer, id int) bool {
 	return err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, utf8.RuneError)
 }
 
-// randomModel returns values for every slot of c, which follow from the slots' names. Logits of rare tokens are kept
+// Weights returns values for every slot of c, which follow from the slots' names. Logits of rare tokens are kept
 // small. In a thin model every matrix has few different rows, in an order of its own, so that files of it compress well.
-func randomModel(c arch.Config, tok *tokenizer.Tokenizer, thin bool) map[string][]float32 {
+func Weights(c arch.Config, tok *tokenizer.Tokenizer, thin bool) map[string][]float32 {
 	params := map[string][]float32{}
 	for _, s := range arch.Slots(c) {
 		mean, sd := moments(c, s)
