@@ -60,17 +60,22 @@ func (t *itemTask) score(ctx context.Context, e *cli.Env, m *loaded, r *evalResu
 	return t.choose(ctx, m.NewStream(), m.model, r)
 }
 
-// context is what every prompt begins with: the id that the tokenizer puts first, and without a prompt end-of-text, so
+// promptIDs returns the ids of a prompt. Before it is the id that the tokenizer puts first, and without any end-of-text, so
 // that the first token of a choice is predicted from something.
 func promptIDs(tok *tokenizer.Tokenizer, eos int32, prompt string) []int32 {
-	var ids []int32
-	if tok.AddBOS() && tok.BOS() != tokenizer.None {
-		ids = append(ids, tok.BOS())
-	}
-	if ids = tok.Append(ids, prompt, tokenizer.PlainText); len(ids) == 0 {
+	ids := tok.Append(begin(tok), prompt, tokenizer.PlainText)
+	if len(ids) == 0 {
 		ids = append(ids, eos)
 	}
 	return ids
+}
+
+// begin returns what the tokenizer puts before every text.
+func begin(tok *tokenizer.Tokenizer) []int32 {
+	if tok.AddBOS() && tok.BOS() != tokenizer.None {
+		return []int32{tok.BOS()}
+	}
+	return nil
 }
 
 // choose scores choices by Σ ln q over their tokens, and by the same over their bytes.

@@ -102,7 +102,7 @@ func parsePrompt(line string) (string, error) {
 // encode turns prompts into ids, those of a conversation in its template, and returns the length of the longest. Each must
 // leave room among the positions of the model.
 func (o *runOptions) encode(tok *tokenizer.Tokenizer, prompts []prompt, positions int) (longest int, err error) {
-	ids := func(p string) ([]int32, error) { return tok.Encode(p, tokenizer.PlainText), nil }
+	ids := func(p string) ([]int32, error) { return tok.Append(begin(tok), p, tokenizer.PlainText), nil }
 	if o.chat || o.system != "" {
 		if ids, err = o.conversation(tok); err != nil {
 			return 0, err
