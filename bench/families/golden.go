@@ -15,11 +15,13 @@ import (
 	"slices"
 
 	"apr/arch"
+	"apr/bench/randmodel"
 	"apr/device"
 	"apr/format/safetensors"
 	"apr/internal/ref"
 	"apr/modelfile"
 	"apr/tensor"
+	"apr/tokenizer"
 )
 
 // golden is a tiny model with what transformers computes of it in float64; see testdata/golden/README.md.
@@ -36,8 +38,10 @@ type golden struct {
 	teacher    ref.Mat // logits of a teacher, for a golden whose gradient is of distillation; empty: of cross-entropy
 }
 
-// goldens reads all goldens under a folder: those of families and variants, and the students of qwen2.
-func goldens(dir string) (list []*golden, err error) {
+// goldens returns all goldens of the module whose root is given: of families and variants, the students of Qwen2, and what the
+// float64 reference makes for families without one.
+func goldens(root string) (list []*golden, err error) {
+	dir := filepath.Join(root, "testdata/golden")
 	for _, pattern := range []string{"families/*", "variants/*", "*/*/student"} {
 		paths, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
@@ -54,7 +58,67 @@ func goldens(dir string) (list []*golden, err error) {
 	if len(list) < 29 {
 		return nil, fmt.Errorf("%d goldens in %s, want 29", len(list), dir)
 	}
+	return withJudged(list, root)
+}
+
+// withJudged adds a golden of each computed family that has none: its first random model, with the results of the float64
+// reference.
+func withJudged(list []*golden, root string) ([]*golden, error) {
+	seen := map[string]bool{}
+	for _, g := range list {
+		seen[g.config.Family] = true
+	}
+	for _, m := range randmodel.Models {
+		_, c, err := m.Config()
+		if err != nil {
+			return nil, err
+		}
+		if seen[c.Family] || c.NotComputed() != "" {
+			continue
+		}
+		seen[c.Family] = true
+		tok, err := tokenizer.Load(filepath.Join(root, randmodel.Tokenizers, m.Tokenizer))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, judgedGolden(m.Name, c, randmodel.Weights(c, tok, false)))
+	}
 	return list, nil
+}
+
+// judgedGolden returns what the float64 reference computes of a model.
+func judgedGolden(name string, c arch.Config, values map[string][]float32) *golden {
+	g := &golden{name: name + " (float64 reference)", config: c, values: values, rows: 1, ids: promptIDs, want: map[string][]float64{}}
+	ids := make([]int, len(g.ids))
+	for i, id := range g.ids {
+		ids[i] = int(id)
+		g.want["loss_mask"] = append(g.want["loss_mask"], 1)
+	}
+	pass := g.net().Forward(ids, 1)
+	g.logitsWant = pass.Logits.V
+	z := make([]float32, len(g.logitsWant))
+	for i, x := range g.logitsWant {
+		z[i] = float32(x)
+	}
+	dz := ref.Of(len(ids), c.Vocab, g.lossGradient(z))
+	for i := range dz.V { // Backward wants the gradient over the capped logits
+		if limit := c.FinalCap; limit > 0 {
+			dz.V[i] /= 1 - g.logitsWant[i]/limit*g.logitsWant[i]/limit
+		}
+	}
+	grads := pass.Backward(dz)
+	for _, s := range arch.Slots(c) {
+		if s.Fixed {
+			continue
+		}
+		at := "grad." + s.HF.Name
+		if g.want[at] == nil {
+			g.want[at] = make([]float64, elements(s.HF.Shape))
+		}
+		arch.Scatter(s, s.HF, grads[s.Name].V, [][]float64{g.want[at]})
+	}
+	g.continued(8)
+	return g
 }
 
 // readGolden reads one. A student's results lie in the folder above it, and have no greedy text: the float64 reference,
