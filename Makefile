@@ -32,9 +32,9 @@ race: ## the race detector over the packages that share memory
 	CGO_ENABLED=1 $(GO) test -race -count=1 -skip HostileCost $(RACE)
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
-	$(GO) vet -tags emulate ./device/cuda/... ./distill ./bench ./cmd/apr
+	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./bench ./cmd/apr
 	$(GO) test -tags emulate ./device/cuda/...
-	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./distill ./bench ./cmd/apr
+	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./bench ./cmd/apr
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
 proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where it is installed
@@ -69,7 +69,7 @@ browser: ## reports and the live page in headless Chromium (needs chromium)
 	$(GO) test -tags browser -count=1 -run Browser ./cmd/apr
 
 # Packages with tests for a GPU, and what runs there without Go.
-GPU_PACKAGES := device/cuda distill bench cmd/apr
+GPU_PACKAGES := device/cuda model distill bench cmd/apr
 GPU_BINARIES ?= bin/gpu
 
 # Programs of the same package with different mutants are nearly equal: with a window that holds some of them, the archive is
@@ -87,8 +87,8 @@ gpu-test: ## on a machine with a GPU: its tests, the contracts' checks for it, t
 	bench/gpu-test.sh
 
 .PHONY: interop
-interop: ## write the tables of docs/interop.md (LLAMA=COMMAND starts llama.cpp's programs; 20 minutes with it)
-	bench/interop.sh
+interop: ## write the tables of docs/interop.md (LLAMA=COMMAND starts llama.cpp's programs; PARTS=families for those of random models)
+	bench/interop.sh $(PARTS)
 
 gates: build ## the model of testdata passes four gates, and six broken variants of it fail each (1 minute)
 	bin/apr eval testdata/models/gosrc --data examples/gosrc/data/gosrc-val.jsonl.zst --threshold 10

@@ -32,6 +32,9 @@ func (c Config) check(path string) error {
 		counts = append(counts, count{"hidden_size_per_layer_input", c.PLE.Width, maxHidden}, count{"vocab_size_per_layer_input", c.PLE.Vocab, maxVocab})
 	}
 	for _, n := range counts {
+		if n.name == "vocab_size" && n.val > n.max { // ids are no wider
+			return fault.In(fault.Format, path, "%s is %d, not between 1 and %d", n.name, n.val, n.max).WithID("E-CONFIG-010")
+		}
 		if n.val < 1 || n.val > n.max {
 			return bad("%s is %d, not between 1 and %d", n.name, n.val, n.max)
 		}

@@ -7,12 +7,23 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Difference is a field in which two descriptions differ, by its path in JSON ("ropes.0.theta"); nil: one has none.
 type Difference struct {
 	Path string
 	A, B any
+}
+
+// use are the fields that belong to use and training: positions bound rows, two families may have one arithmetic, and
+// whether the head is the embedding shows in its values.
+var use = []string{"family", "max_positions", "bos", "eos", "pad", "init_range", "tied"}
+
+// Computes reports whether models that differ so compute differently.
+func (d Difference) Computes() bool {
+	top, _, _ := strings.Cut(d.Path, ".")
+	return !slices.Contains(use, top)
 }
 
 // Compare returns all differences, in the order of their paths. Numbers are float64.

@@ -206,3 +206,42 @@ func TestGGUFHostile(t *testing.T) {
 		t.Errorf("%d cases", cases)
 	}
 }
+
+// llama.cpp computes a factor of cosine and sine for YaRN itself, g(1) or g(1)/g(log multiplier) with g(m) = 1+0.1·m·ln F, and
+// multiplies it with attn_factor; yarn_attn_factor is the whole factor, as its converter copies it from config.json.
+func TestGGUFYarnFactor(t *testing.T) {
+	g := func(m float64) float64 { return 1 + .1*m*math.Log(4) }
+	for _, tt := range []struct {
+		scaling              string
+		want, whole, factor  float64 // of the description; of the keys, 0: absent
+		logMultiplier, alone float64 // the key; the description without yarn_attn_factor
+	}{
+		{`"attention_factor": 1.5`, 1.5, 1.5, 1.5 / g(1), 0, 1.5},
+		{`"mscale": 1, "mscale_all_dim": 0.5`, g(1) / g(.5), 0, 0, .5, g(1) / g(.5)},
+		{`"mscale": 0.7, "mscale_all_dim": 0.5`, g(.7) / g(.5), g(.7) / g(.5), g(.7) / g(1), .5, g(.7) / g(.5)},
+		{`"beta_slow": 1`, g(1), 0, 0, 0, g(1)},
+	} {
+		c := parseText(t, `{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 64,
+			"vocab_size": 160, "intermediate_size": 96, "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 16, `+tt.scaling+`}}`)
+		v := virtual(c, append(GGUFMetadata(c), GGUFTokens(c)...)).(virtualGGUF)
+		key := func(name string) float64 {
+			x, _ := v.keys["llama.rope.scaling."+name].(float32)
+			return float64(x)
+		}
+		near := func(what string, got, want float64) {
+			if !(math.Abs(got-want) <= 1e-6) {
+				t.Errorf("%s: %s is %v, want %v", tt.scaling, what, got, want)
+			}
+		}
+		near("the factor", c.Ropes[0].Attention, tt.want)
+		near("yarn_attn_factor", key("yarn_attn_factor"), tt.whole)
+		near("attn_factor", key("attn_factor"), tt.factor)
+		near("yarn_log_multiplier", key("yarn_log_multiplier"), tt.logMultiplier)
+		delete(v.keys, "llama.rope.scaling.yarn_attn_factor")
+		got, err := FromGGUF("x.gguf", v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near("the factor read without yarn_attn_factor", got.Ropes[0].Attention, tt.alone)
+	}
+}

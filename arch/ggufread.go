@@ -122,10 +122,12 @@ func (r *ggufReader) scaling(o object) {
 	case kind == "yarn":
 		y := object{"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
 			"beta_fast": r.float(s+"yarn_beta_fast", 32), "beta_slow": r.float(s+"yarn_beta_slow", 1)}
-		if m := r.float(s+"yarn_log_multiplier", 0); m != 0 {
-			y["mscale"], y["mscale_all_dim"] = m, m
+		m := r.float(s+"yarn_log_multiplier", 0)
+		if m != 0 {
+			y["mscale"], y["mscale_all_dim"] = 1.0, m
 		}
-		if a := r.float(s+"yarn_attn_factor", r.float(s+"attn_factor", 0)); a != 0 {
+		own := Rope{Factor: factor, MScaleAll: m}.ggufAttention()
+		if a := r.float(s+"yarn_attn_factor", own*r.float(s+"attn_factor", 0)); a != 0 {
 			y["attention_factor"] = a
 		}
 		if beta := r.float(r.arch+"attention.temperature_scale", 0); beta != 0 {

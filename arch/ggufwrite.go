@@ -263,13 +263,22 @@ func (w *ggufWriter) rope(a Attention) {
 		w.float("rope.scaling.yarn_beta_slow", r.Low)
 		if r.MScaleAll != 0 {
 			w.float("rope.scaling.yarn_log_multiplier", r.MScaleAll)
-		} else if math.Abs(r.Attention-r.yarnAttention()) > 1e-9 {
-			w.float("rope.scaling.yarn_attn_factor", r.Attention)
+		}
+		if own := r.ggufAttention(); math.Abs(r.Attention-own) > 1e-9 {
+			w.float("rope.scaling.yarn_attn_factor", r.Attention) // what llama.cpp's converter writes, and its computation ignores
+			w.float("rope.scaling.attn_factor", r.Attention/own)  // what it multiplies its own factor with
 		}
 	case RopeLong: // llama.cpp would divide all positions by a factor
 		w.count("rope.scaling.original_context_length", r.Original)
 		w.float("rope.scaling.attn_factor", r.Attention)
 	}
+}
+
+// ggufAttention is the factor of cosine and sine that llama.cpp takes for YaRN, before rope.scaling.attn_factor: it knows of
+// mscale that it is 1.
+func (r Rope) ggufAttention() float64 {
+	r.MScale = 1
+	return r.yarnAttention()
 }
 
 // virtual is a GGUF file of c that has keys and shapes, and no weights.

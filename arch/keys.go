@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"apr/internal/fault"
 	"apr/internal/strictjson"
@@ -16,8 +17,9 @@ type keys struct {
 	fields *strictjson.Fields
 	seen   map[string]bool
 	allow  []string
-	qScale bool  // the family scales queries by their position
-	err    error // of what is consistent JSON and not supported
+	family string // for messages
+	qScale bool   // the family scales queries by their position
+	err    error  // of what is consistent JSON and not supported
 }
 
 func newKeys(v strictjson.Value, allow []string) *keys {
@@ -56,12 +58,21 @@ func (k *keys) value(key string) strictjson.Value { k.seen[key] = true; return k
 // size reads a required count.
 func (k *keys) size(key string) int {
 	k.seen[key] = true
-	return int(min(k.fields.Uint(key), math.MaxInt32))
+	return k.width(key, k.fields.Uint(key))
+}
+
+// width refuses a count that no int32 holds, as every id and index does.
+func (k *keys) width(key string, n uint64) int {
+	if n > math.MaxInt32 {
+		k.fail(key, "%d is over %d", n, math.MaxInt32)
+		return 0
+	}
+	return int(n)
 }
 
 func (k *keys) sizeOr(key string, def int) int {
 	k.seen[key] = true
-	return int(min(k.fields.UintOr(key, uint64(def)), math.MaxInt32))
+	return k.width(key, k.fields.UintOr(key, uint64(def)))
 }
 
 // sizeOrNeed is sizeOr, or size where there is no default.
@@ -212,7 +223,7 @@ func (k *keys) unknown() error {
 			known = append(known, s)
 		}
 		slices.Sort(known)
-		e := &unknownKey{key: key, at: v}
+		e := &unknownKey{key: key, family: k.family, at: v}
 		if near := fault.Nearest(key, known); near != "" {
 			e.near = near
 		}
@@ -223,8 +234,28 @@ func (k *keys) unknown() error {
 
 // unknownKey is the refusal of a key.
 type unknownKey struct {
-	key, near string
-	at        strictjson.Value
+	key, family, near string
+	at                strictjson.Value
 }
 
-func (e *unknownKey) Error() string { return fmt.Sprintf("key %q is not known for this family", e.key) }
+func (e *unknownKey) Error() string {
+	family := e.family
+	if family == "" {
+		family = "this object"
+	}
+	return fmt.Sprintf("key %q with the value %s is not known for %s", e.key, shown(e.at), family)
+}
+
+// shown is a value in a message: text and numbers as they stand, of others the kind.
+func shown(v strictjson.Value) string {
+	if s, err := v.Str(); err == nil {
+		return strconv.Quote(s[:min(len(s), 40)])
+	}
+	if s, err := v.Literal(); err == nil {
+		return s[:min(len(s), 40)]
+	}
+	if b, err := v.Bool(); err == nil {
+		return strconv.FormatBool(b)
+	}
+	return v.Kind().String()
+}

@@ -28,13 +28,13 @@ func Parse(path, text string, opt Options) (Config, error) {
 		return Config{}, strictjson.Fault(path, text, err)
 	}
 	c, err := parse(v, opt)
-	if err == nil && opt.Generation != "" {
-		err = c.generation(opt)
-	}
 	if err != nil {
 		return Config{}, located(path, text, err)
 	}
-	return c, c.check(path)
+	if err := c.check(path); err != nil || opt.Generation == "" {
+		return c, err
+	}
+	return c, c.generation(opt)
 }
 
 // located turns an error of the parser into a fault with line and column.
@@ -75,6 +75,11 @@ func (c *Config) generation(opt Options) error {
 	if err != nil {
 		return strictjson.Fault(opt.GenerationPath, opt.Generation, err)
 	}
+	for _, id := range c.EOS {
+		if id >= c.Vocab {
+			return fault.In(fault.Invalid, opt.GenerationPath, "id %d is outside the vocabulary of %d", id, c.Vocab).At("key %q", "eos_token_id").WithID("E-CONFIG-010")
+		}
+	}
 	return nil
 }
 
@@ -101,7 +106,7 @@ func parse(v strictjson.Value, opt Options) (Config, error) {
 			}
 		}
 	}
-	k.seen["model_type"] = true
+	k.seen["model_type"], k.family = true, f.name
 	c := f.read(k)
 	if k != outer {
 		c.outer(outer, k)

@@ -18,7 +18,6 @@ import (
 	"apr/arch"
 	"apr/bench"
 	"apr/device/cpu"
-	"apr/model"
 	"apr/quant"
 	"apr/tensor"
 )

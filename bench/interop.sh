@@ -1,8 +1,8 @@
 #!/bin/bash
-# Rewrites the tables of docs/interop.md between their marks. LLAMA is a command that starts llama.cpp's programs by name
-# (LLAMA completion …); without it the rows of llama.cpp are left out, the document says so, and the table of families stays.
-# With FIXTURES=1 the files of testdata/gguf are made anew too.
-# usage: [LLAMA=COMMAND] [CHUNKS=40] [FIXTURES=1] bench/interop.sh
+# Rewrites the tables of docs/interop.md between their marks: "tables" of one model, "families" of random models; "fixtures"
+# are the files of testdata/gguf. LLAMA is a command that starts llama.cpp's programs by name (LLAMA completion …);
+# without it the rows of llama.cpp are left out of the tables, the document says so, and the other two are not possible.
+# usage: [LLAMA=COMMAND] [CHUNKS=40] bench/interop.sh [tables|families|fixtures]…    (without a word: tables families)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 doc=docs/interop.md
@@ -21,9 +21,13 @@ replace() {
 
 export CGO_ENABLED=0
 interop() { go run ./bench/interop -llama-cpp "${LLAMA:-}" "$@"; }
-interop -chunks "${CHUNKS:-40}" testdata/models/gosrc examples/gosrc/data/gosrc-val.jsonl.zst | replace tables
-if [ -n "${LLAMA:-}" ]; then
-	interop -families | replace families
-	if [ -n "${FIXTURES:-}" ]; then interop -fixtures testdata/gguf; fi
-fi
+[ $# -gt 0 ] || set -- tables ${LLAMA:+families}
+for part in "$@"; do
+	case $part in
+	tables) interop -chunks "${CHUNKS:-40}" testdata/models/gosrc examples/gosrc/data/gosrc-val.jsonl.zst | replace tables ;;
+	families) interop -families | replace families ;;
+	fixtures) interop -fixtures testdata/gguf ;;
+	*) echo "interop.sh: $part is none of tables, families, fixtures" >&2; exit 2 ;;
+	esac
+done
 git --no-pager diff --stat -- "$doc"

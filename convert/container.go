@@ -153,7 +153,9 @@ func diffConfig(a, b arch.Config) []MetadataDiff {
 		return out
 	}
 	for _, d := range arch.Compare(a, b) {
-		out = append(out, MetadataDiff{d.Path, d.A, d.B})
+		if d.Computes() {
+			out = append(out, MetadataDiff{d.Path, d.A, d.B})
+		}
 	}
 	return out
 }

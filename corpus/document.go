@@ -6,7 +6,12 @@ import (
 )
 
 // Message is one turn of a conversation.
-type Message struct{ Role, Content string }
+type Message struct {
+	Role, Content string
+
+	// JSON is the whole message where it has more than a role and a text, such as tool_calls, else "".
+	JSON string `json:",omitempty"`
+}
 
 // Document is one text or one conversation.
 type Document struct {
@@ -20,7 +25,7 @@ type Document struct {
 type Hash [sha256.Size]byte
 
 // Hash returns SHA-256 of the text; of a conversation, that of the number of its messages and then of each role and
-// content, each preceded by its length, numbers being little-endian u64.
+// content, and the JSON of messages that have more, each preceded by its length, numbers being little-endian u64.
 func (d *Document) Hash() Hash {
 	if d.Messages == nil {
 		return sha256.Sum256([]byte(d.Text))
@@ -33,7 +38,11 @@ func (d *Document) Hash() Hash {
 	}
 	number(len(d.Messages))
 	for _, m := range d.Messages {
-		for _, s := range []string{m.Role, m.Content} {
+		parts := []string{m.Role, m.Content, m.JSON}
+		if m.JSON == "" {
+			parts = parts[:2]
+		}
+		for _, s := range parts {
 			number(len(s))
 			h.Write([]byte(s))
 		}

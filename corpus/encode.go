@@ -223,7 +223,8 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 func (d *Document) normalise() {
 	d.Text = tokenizer.NFC(d.Text)
 	for i := range d.Messages {
-		d.Messages[i].Content = tokenizer.NFC(d.Messages[i].Content)
+		m := &d.Messages[i]
+		m.Content, m.JSON = tokenizer.NFC(m.Content), tokenizer.NFC(m.JSON)
 	}
 }
 

@@ -136,8 +136,8 @@ func TestFirstError(t *testing.T) {
 
 func TestDocumentHash(t *testing.T) {
 	docs := []Document{
-		{Text: ""}, {Text: "a"}, {Messages: []Message{}}, {Messages: []Message{{"a", "b"}}}, {Messages: []Message{{"ab", ""}}},
-		{Messages: []Message{{"", "ab"}}}, {Messages: []Message{{"a", "b"}, {"", ""}}},
+		{Text: ""}, {Text: "a"}, {Messages: []Message{}}, {Messages: []Message{{Role: "a", Content: "b"}}}, {Messages: []Message{{Role: "ab", Content: ""}}},
+		{Messages: []Message{{Role: "", Content: "ab"}}}, {Messages: []Message{{Role: "a", Content: "b"}, {Role: "", Content: ""}}},
 	}
 	seen := map[Hash]int{}
 	for i, d := range docs {

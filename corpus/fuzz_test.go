@@ -37,7 +37,7 @@ func FuzzParquet(f *testing.F) {
 func FuzzParquetFrames(f *testing.F) {
 	text := "a"
 	var good bytes.Buffer
-	for _, r := range []reply{{Text: &text}, {Messages: []Message{{"user", "q"}}}, {Bad: &problem{Msg: "m", ID: "E"}}, {End: true}} {
+	for _, r := range []reply{{Text: &text}, {Messages: []Message{{Role: "user", Content: "q"}}}, {Bad: &problem{Msg: "m", ID: "E"}}, {End: true}} {
 		must(f, writeFrame(&good, r))
 	}
 	f.Add(good.Bytes())

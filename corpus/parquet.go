@@ -157,7 +157,7 @@ func (c parquetColumns) readChats(roles, contents *cells, out emit) error {
 				bad = tooLongCell(c.name)
 				d.Messages = nil
 			default:
-				d.Messages = append(d.Messages, Message{role, content})
+				d.Messages = append(d.Messages, Message{Role: role, Content: content})
 			}
 			if more, err = step(roles, contents); err != nil {
 				return err

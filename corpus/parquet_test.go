@@ -84,7 +84,7 @@ func TestParquetConversations(t *testing.T) {
 			t.Fatalf("row %d: %+v", i+1, d.Messages)
 		}
 		for j, m := range d.Messages {
-			if m != Message(rows[i].Messages[j]) {
+			if want := rows[i].Messages[j]; m != (Message{Role: want.Role, Content: want.Content}) {
 				t.Errorf("row %d message %d: %+v", i+1, j+1, m)
 			}
 		}

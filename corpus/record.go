@@ -2,6 +2,7 @@ package corpus
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"strconv"
 	"strings"
@@ -78,7 +79,7 @@ func quotedList(names []string) string {
 	return b.String()
 }
 
-// parseMessages reads [{"role": …, "content": …}, …]; other keys of a message are passed over.
+// parseMessages reads [{"role": …, "content": …}, …].
 func parseMessages(name string, v strictjson.Value) (Document, *fault.Error) {
 	if v.Kind() != strictjson.Array {
 		return Document{}, fault.New(fault.Format, "field %q is %s, not an array", name, v.Kind()).WithID("E-JSONL-010")
@@ -86,9 +87,8 @@ func parseMessages(name string, v strictjson.Value) (Document, *fault.Error) {
 	d := Document{Messages: make([]Message, 0, v.Len())}
 	for item := range v.Items() {
 		n := len(d.Messages) + 1
-		f := strictjson.NewFields(item)
-		m := Message{Role: f.Str("role"), Content: f.Str("content")}
-		if err := f.Err(); err != nil {
+		m, err := parseMessage(item)
+		if err != nil {
 			bad := recordFault(err)
 			bad.Msg = strings.Replace(bad.Msg, ": ", ": message "+strconv.Itoa(n)+": ", 1)
 			return Document{}, bad
@@ -99,4 +99,31 @@ func parseMessages(name string, v strictjson.Value) (Document, *fault.Error) {
 		return Document{}, fault.New(fault.Format, "field %q has no message", name).WithID("E-JSONL-011")
 	}
 	return d, nil
+}
+
+// parseMessage reads one message. A content of parts, and one that is null or absent beside tool_calls, is the chat
+// template's to read, and so are keys of other names.
+func parseMessage(v strictjson.Value) (m Message, err error) {
+	f := strictjson.NewFields(v)
+	m.Role = f.Str("role")
+	switch kind := f.ValueOr("content").Kind(); {
+	case kind == strictjson.Array, f.Has("tool_calls") && (kind == strictjson.Null || kind == strictjson.Absent):
+	default:
+		m.Content = f.Str("content")
+		if f.Err() == nil && v.Len() == 2 {
+			return m, nil
+		}
+	}
+	if f.Err() != nil {
+		return m, f.Err()
+	}
+	m.JSON, err = rawJSON(v)
+	return m, err
+}
+
+// rawJSON is the text of v, which has been parsed.
+func rawJSON(v strictjson.Value) (string, error) {
+	var raw json.RawMessage
+	err := json.NewDecoder(strings.NewReader(v.Source()[v.Offset():])).Decode(&raw)
+	return string(raw), err
 }

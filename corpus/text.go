@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
+	"time"
 
 	"apr/internal/fault"
 	"apr/internal/readfile"
@@ -17,19 +18,26 @@ type TextEncoder struct {
 	t        *tokenizer.Tokenizer
 	chat     *tokenizer.Chat
 	template string       // of chat
+	start    time.Time    // what strftime_now of the template reads
 	noChat   *fault.Error // why chat is nil
 }
 
 // Identity implements IdentifiedEncoder: SHA-256 over the length of the tokenizer's tokenizer.json (little-endian u64), this
-// text, and that of the chat template.
+// text, and that of the chat template; behind it the time, as RFC 3339, if the template reads it.
 func (e *TextEncoder) Identity() Hash {
 	text := e.t.MarshalTokenizer()
 	h := sha256.New()
 	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(text))))
 	h.Write(text)
 	h.Write([]byte(e.template))
+	if e.ReadsClock() {
+		h.Write([]byte(e.start.Format(time.RFC3339)))
+	}
 	return Hash(h.Sum(nil))
 }
+
+// ReadsClock reports whether the chat template depends on the time.
+func (e *TextEncoder) ReadsClock() bool { return e.chat != nil && e.chat.ReadsClock() }
 
 // maxTemplate bounds the file of a chat template.
 const maxTemplate = 1 << 20
@@ -38,13 +46,19 @@ const maxTemplate = 1 << 20
 // chat template, chatml by plain ChatML, none not at all, and anything else is the path of a template. Conversations
 // are refused one by one where there is no template, or the model's own is not supported, so that texts do not suffer.
 func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error) {
-	e := &TextEncoder{t: t}
+	return ForTokenizerAt(t, template, time.Time{})
+}
+
+// ForTokenizerAt is ForTokenizer with the time that a template's strftime_now reads, the start of a run. For the zero time
+// there is no strftime_now.
+func ForTokenizerAt(t *tokenizer.Tokenizer, template string, start time.Time) (*TextEncoder, error) {
+	e := &TextEncoder{t: t, start: start}
 	if template == "none" {
 		e.noChat = fault.In(fault.Invalid, "--chat-template", "none, but the data holds conversations").WithHint("--chat-template auto").WithID("E-CORPUS-073")
 		return e, nil
 	}
 	var err error
-	e.chat, e.template, err = Chat(t, template)
+	e.chat, e.template, err = Chat(t, template, start)
 	if err != nil && (template == "auto" || template == "") {
 		e.noChat = fault.New(fault.Invalid, "no usable chat template").Because(err).WithHint("--chat-template chatml").WithID("E-CORPUS-072")
 		return e, nil
@@ -56,21 +70,21 @@ func ForTokenizer(t *tokenizer.Tokenizer, template string) (*TextEncoder, error)
 }
 
 // Chat returns how conversations are written, and the text of the template that says so: the model's own for auto (or ""),
-// plain ChatML for chatml, else that of a file, which errors name.
-func Chat(t *tokenizer.Tokenizer, name string) (chat *tokenizer.Chat, template string, err error) {
+// plain ChatML for chatml, else that of a file, which errors name. start is what the template's strftime_now reads.
+func Chat(t *tokenizer.Tokenizer, name string, start time.Time) (chat *tokenizer.Chat, template string, err error) {
 	switch name {
 	case "auto", "":
 		template = t.ChatTemplate()
 	case "chatml":
 		template = tokenizer.ChatML
 	default:
-		return chatOfFile(t, name)
+		return chatOfFile(t, name, start)
 	}
-	chat, err = tokenizer.NewChat(t, template)
+	chat, err = tokenizer.NewChatAt(t, template, start)
 	return chat, template, err
 }
 
-func chatOfFile(t *tokenizer.Tokenizer, path string) (chat *tokenizer.Chat, template string, err error) {
+func chatOfFile(t *tokenizer.Tokenizer, path string, start time.Time) (chat *tokenizer.Chat, template string, err error) {
 	var f *fault.Error
 	template, err = readfile.String(path, maxTemplate)
 	if errors.As(err, &f) && f.Kind == fault.NotFound {
@@ -82,13 +96,10 @@ func chatOfFile(t *tokenizer.Tokenizer, path string) (chat *tokenizer.Chat, temp
 	if strings.TrimSpace(template) == "" {
 		return nil, "", fault.In(fault.Format, path, "is empty: a chat template is expected").WithHint("--chat-template chatml").WithID("E-CORPUS-074")
 	}
-	if _, err := tokenizer.NewChat(t, tokenizer.ChatML); err != nil {
-		return nil, "", err // with no template: it is not this one's fault
-	}
-	chat, err = tokenizer.NewChat(t, template)
+	chat, err = tokenizer.NewChatAt(t, template, start)
 	if errors.As(err, &f) {
 		f.Path = path
-		return nil, "", f.WithHint("it has to render conversations as ChatML, as --chat-template chatml does")
+		return nil, "", f
 	}
 	return chat, template, err
 }
@@ -108,10 +119,7 @@ func EndOfText(t *tokenizer.Tokenizer) (int32, error) {
 
 // AppendText implements Encoder. Where the model expects its begin token before a text, it goes before each.
 func (e *TextEncoder) AppendText(ids []int32, text string) []int32 {
-	if e.t.AddBOS() && e.t.BOS() != tokenizer.None {
-		ids = append(ids, e.t.BOS())
-	}
-	return e.t.Append(ids, text, tokenizer.PlainText)
+	return e.t.Append(e.t.Begin(ids), text, tokenizer.PlainText)
 }
 
 // AppendChat implements Encoder: what the chat template calls targets is what the assistant wrote.

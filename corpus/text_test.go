@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"apr/internal/fault"
 	"apr/tokenizer"
@@ -59,10 +61,10 @@ func TestChatML(t *testing.T) {
 	wantError(t, err, filepath.Dir(file), "$/none.jinja: file not found [E-FILE-001]", fault.NotFound)
 	must(t, os.WriteFile(file, []byte("{{ open('/etc/passwd') }}"), 0o600))
 	_, err = ForTokenizer(tok, file)
-	wantError(t, err, filepath.Dir(file), "$/template.jinja: the chat template is not supported: open(…) is not supported [E-TOK-020]", fault.Unavailable)
+	wantError(t, err, filepath.Dir(file), "$/template.jinja: line 1: the chat template cannot be rendered: \"open\" is undefined [E-TOK-020]", fault.Unavailable)
 	must(t, os.WriteFile(file, []byte("{% for"), 0o600))
 	_, err = ForTokenizer(tok, file)
-	wantError(t, err, filepath.Dir(file), "$/template.jinja: offset 2: the chat template is not supported: tag without end [E-TOK-020]", fault.Unavailable)
+	wantError(t, err, filepath.Dir(file), "$/template.jinja: line 1: the chat template cannot be rendered: a tag without end [E-TOK-020]", fault.Unavailable)
 	must(t, os.WriteFile(file, []byte("\n"), 0o600))
 	_, err = ForTokenizer(tok, file)
 	wantError(t, err, filepath.Dir(file), "$/template.jinja: is empty: a chat template is expected [E-CORPUS-074]", fault.Format)
@@ -95,5 +97,55 @@ func TestBegin(t *testing.T) {
 	must(t, err)
 	if plain.Identity() == enc.Identity() {
 		t.Error("the identity does not tell the begin token")
+	}
+}
+
+// TestTemplateTime: the time is part of what decides tokens only if the template reads it.
+func TestTemplateTime(t *testing.T) {
+	tok, err := tokenizer.Load("../testdata/models/gosrc")
+	must(t, err)
+	dated := put(t, "dated.jinja", []byte("{{ strftime_now('%d %b') }}"+tokenizer.ChatML))
+	day := time.Date(2026, 7, 4, 9, 5, 7, 0, time.UTC)
+	ids := map[Hash]bool{}
+	for _, c := range []struct {
+		template string
+		start    time.Time
+	}{{dated, day}, {dated, day.Add(24 * time.Hour)}, {"chatml", day}, {"chatml", day.Add(time.Hour)}} {
+		enc, err := ForTokenizerAt(tok, c.template, c.start)
+		must(t, err)
+		ids[enc.Identity()] = true
+	}
+	if len(ids) != 3 {
+		t.Errorf("%d identities, want 3", len(ids))
+	}
+	enc, err := ForTokenizerAt(tok, dated, day)
+	must(t, err)
+	got, _, err := enc.AppendChat(nil, nil, []Message{{Role: "user", Content: "func"}})
+	must(t, err)
+	if text, err := tok.Decode(got); err != nil || !strings.HasPrefix(text, "04 Jul<|im_start|>user\nfunc") {
+		t.Errorf("%q, %v", text, err)
+	}
+	_, err = ForTokenizer(tok, dated)
+	wantError(t, err, filepath.Dir(dated), `$/dated.jinja: line 1: the chat template cannot be rendered: "strftime_now" is undefined [E-TOK-020]`, fault.Unavailable)
+}
+
+// TestToolCalls: what a message has beside role and content reaches the template, in its order.
+func TestToolCalls(t *testing.T) {
+	tok, err := tokenizer.Load("../testdata/models/gosrc")
+	must(t, err)
+	template := put(t, "t.jinja", []byte("{% for m in messages %}{{ m.role }}:{{ m.content }}:{{ m.tool_calls | tojson if m.tool_calls }}{{ m.reasoning_content }};{% endfor %}"))
+	data := put(t, "f.jsonl", []byte(`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": [{"z": 1, "b": 2.50}]}, {"role": "tool", "content": "é", "reasoning_content": "r"}]}`))
+	enc, err := ForTokenizer(tok, template)
+	must(t, err)
+	k, _, err := Load(context.Background(), []string{data}, enc, EncodeOptions{EOS: 4093, Vocab: tok.RealIDs()})
+	must(t, err)
+	want := `user:a:;assistant:None:[{"z": 1, "b": 2.5}];tool:é:r;<|endoftext|>`
+	if text, err := tok.Decode(k.IDs); err != nil || text != want {
+		t.Errorf("%q, %v, want %q", text, err, want)
+	}
+	plain := Document{Messages: []Message{{Role: "user", Content: "a"}}}
+	more := Document{Messages: []Message{{Role: "user", Content: "a", JSON: "{}"}}}
+	if plain.Hash() == more.Hash() {
+		t.Error("the hash does not tell what a message has beside its content")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"apr/arch"
 	"apr/corpus"
@@ -31,6 +32,8 @@ type inputs struct {
 
 	rows        *corpus.Rows
 	train, held *corpus.Tokens // held nil: nothing is held out
+	clock       time.Time      // what a chat template's strftime_now reads
+	dated       bool           // the chat template reads it
 	unsaid      string         // why nothing proves that the ids of shards are the models'; empty: their manifest does, or there are none
 	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
 	loaderSteps int64          // optimiser steps of Config.Epochs
@@ -242,12 +245,26 @@ func (in *inputs) loader(c Config) (*corpus.Loader, error) {
 	return corpus.NewLoader(in.rows, corpus.LoaderOptions{BatchRows: c.Rows(), Shuffle: c.Shuffle, Seed: c.Seed, Documents: c.DocumentMask})
 }
 
+// templateTime is what a chat template's strftime_now reads: the start of the run, also when it is resumed.
+func (in *inputs) templateTime(c Config) time.Time {
+	if in.clock.IsZero() {
+		in.clock = time.Now().UTC().Truncate(time.Second)
+		if c.Resume != "" {
+			if m := runlog.ReadManifest(c.Output); m != nil && m.TemplateTime != nil {
+				in.clock = *m.TemplateTime
+			}
+		}
+	}
+	return in.clock
+}
+
 // encode reads documents and turns them into ids.
 func (in *inputs) encode(ctx context.Context, c Config, name string, paths []string, obs Observer) (*corpus.Tokens, error) {
-	enc, err := corpus.ForTokenizer(in.tokenizer, c.ChatTemplate)
+	enc, err := corpus.ForTokenizerAt(in.tokenizer, c.ChatTemplate, in.templateTime(c))
 	if err != nil {
 		return nil, err
 	}
+	in.dated = in.dated || enc.ReadsClock()
 	eos, err := corpus.EndOfText(in.tokenizer)
 	if err != nil {
 		return nil, err
@@ -298,5 +315,9 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 
 // manifest starts the run's manifest with the inputs.
 func (in *inputs) manifest() runlog.Manifest {
-	return runlog.Manifest{Inputs: in.records, Kinship: in.kin}
+	m := runlog.Manifest{Inputs: in.records, Kinship: in.kin}
+	if in.dated {
+		m.TemplateTime = &in.clock
+	}
+	return m
 }

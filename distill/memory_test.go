@@ -84,8 +84,14 @@ func peakOfStep(t *testing.T, d *cpu.Device, in *inputs, c Config, s plan.Settin
 	if c.Loss.Alpha != 0 {
 		tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(d.Info(), c.SeqLen)}
 	}
+	if c.DocumentMask {
+		tr.SeparateDocuments()
+	}
 	for _, masked := range []bool{true, false} {
 		b := dryBatch(s.BatchSize*c.GradAccum, c.SeqLen)
+		if c.DocumentMask {
+			b.Starts = make([]int32, len(b.Tokens))
+		}
 		for lo := 0; lo < b.Rows && masked; lo += s.MicroRows {
 			b.Mask[min(lo+s.MicroRows, b.Rows)*c.SeqLen-1] = 0
 		}

@@ -128,3 +128,41 @@ func TestPositionsRefusals(t *testing.T) {
 		})
 	}
 }
+
+// With documents kept apart, a document has in a window of several the figures that it has alone.
+func TestPositionsOfDocumentsApart(t *testing.T) {
+	const vocab = 310
+	s, on, _ := goldenModels(t)
+	text := randomText(40, vocab)
+	text.Mask = nil
+	text.Docs = []corpus.Doc{{End: 13}, {End: 22}, {End: 40}}
+	score := func(text *corpus.Tokens, apart bool) []eval.Position {
+		w, err := corpus.NewWindows(text, len(text.IDs)-1, len(text.IDs)-1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Documents = apart
+		all, err := eval.Positions(t.Context(), s, on[1], on[0], w, eval.Options{Vocab: vocab})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	figures := func(all []eval.Position) (out []float64) {
+		for _, p := range all {
+			out = append(out, p.Own.CE, p.Ref.CE, p.KL)
+		}
+		return out
+	}
+	together, across := score(text, true), score(text, false)
+	from := 0
+	for _, d := range text.Docs {
+		contracttest.Cases(t, 1)
+		alone := figures(score(&corpus.Tokens{IDs: text.IDs[from:d.End], EOS: text.EOS}, false))
+		near.CheckRel(t, "a document", figures(together[from:d.End-1]), alone, 2e-6)
+		if from > 0 && near.Rel("", figures(across[from:d.End-1]), alone, 1e-3) == nil {
+			t.Error("a document that sees those before it has the same figures")
+		}
+		from = int(d.End)
+	}
+}

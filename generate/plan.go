@@ -39,9 +39,18 @@ func (d DryRun) Record() (*dry.Record, error) {
 	if d.Options.MaxTokens > 1 {
 		_, _ = g.next(true) // fails: a dry device has no values
 		g.extend([]int32{0})
+		g.recompute(len(prompt))
 	}
 	_, _ = g.next(false)
 	return dev.Record(), nil
+}
+
+// recompute runs the token with which all positions are computed again, if there is one after a prompt.
+func (g *generator) recompute(prompt int) {
+	if n := g.m.Recomputes(prompt, prompt+g.o.MaxTokens-1); n > 0 {
+		g.cache.Assume(n - 1)
+		g.m.Extend(g.s, g.hidden, g.cache, g.ids.RowRange(0, 1))
+	}
 }
 
 // Plan returns the record of a generation that fits the target's budget. One that does not is a fault of kind Memory that says

@@ -34,8 +34,9 @@ type need struct {
 	stat bool // 1/σ or a log-sum-exp: what only a backward reads
 }
 
-// needs lists the tensors of k, but x, in the order of the arithmetic. act is the type of activations.
-func (b *block) needs(k *acts, h int, act tensor.DType) []need {
+// needs lists the tensors of k, but x, in the order of the arithmetic. act is the type of activations. Only training has
+// k and v that later layers read among them, and only it wants statistics.
+func (b *block) needs(k *acts, h int, act tensor.DType, training bool) []need {
 	a, p := b.Attn, b.ple
 	has := func(ok bool, n int) int {
 		if !ok {
@@ -67,7 +68,7 @@ func (b *block) needs(k *acts, h int, act tensor.DType) []need {
 		stat(&k.rstdK, "rstd_k", has(b.own, groups(a.KVHeads))),
 		stat(&k.rstdV, "rstd_v", has(b.own && a.VNorm, a.KVHeads)),
 		tensorOf(&k.qkv, keptQKV, "qkv", qkv),
-		tensorOf(&k.kv, RecomputeBlocks, "kv", has(b.lends, 2*a.KVDim())),
+		tensorOf(&k.kv, RecomputeBlocks, "kv", has(b.lends && training, 2*a.KVDim())),
 		tensorOf(&k.att, RecomputeNorms, "attention", a.QDim()),
 		stat(&k.lse, "lse", a.Heads),
 		tensorOf(&k.z1, RecomputeNorms, "z1", has(b.Post, h)),
@@ -87,10 +88,10 @@ func (b *block) needs(k *acts, h int, act tensor.DType) []need {
 	}
 }
 
-// fill takes those tensors of k, but x, that r keeps and k lacks, with statistics or without.
-func (b *block) fill(k *acts, r Recompute, h int, act tensor.DType, stats bool, take allocator) {
-	for _, n := range b.needs(k, h, act) {
-		if r <= n.last && n.cols > 0 && n.t.IsZero() && (stats || !n.stat) {
+// fill takes those tensors of k, but x, that r keeps and k lacks.
+func (b *block) fill(k *acts, r Recompute, h int, act tensor.DType, training bool, take allocator) {
+	for _, n := range b.needs(k, h, act, training) {
+		if r <= n.last && n.cols > 0 && n.t.IsZero() && (training || !n.stat) {
 			*n.t = take(n.name, n.d, n.cols)
 		}
 	}

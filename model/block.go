@@ -15,6 +15,7 @@ import (
 type block struct {
 	arch.Layer
 	index int
+	kind  int  // layers of one kind have intermediate tensors of the same shapes
 	own   bool // it projects k and v itself
 	lends bool // later layers read its k and v
 	ple   int  // width of its slice of per-layer embeddings; 0: it has none
@@ -39,7 +40,28 @@ func newBlocks(c arch.Config) []block {
 			blocks[l.Attn.KVFrom].lends = true
 		}
 	}
+	kinds := map[kind]int{}
+	for i := range blocks {
+		k := blocks[i].shape()
+		if _, ok := kinds[k]; !ok {
+			kinds[k] = len(kinds)
+		}
+		blocks[i].kind = kinds[k]
+	}
 	return blocks
+}
+
+// kind is what the shapes of a layer's intermediate tensors depend on.
+type kind struct {
+	headDim, heads, kvHeads, width int
+	qkNorm                         arch.QKNorm
+	vNorm, vIsK, own, lends        bool
+	pre, post                      bool
+}
+
+func (b *block) shape() kind {
+	a := b.Attn
+	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, a.QKNorm, a.VNorm, a.VIsK, b.own, b.lends, b.Pre, b.Post}
 }
 
 // place returns where the tensor of a slot stands by the slot's name within the layer: a matrix or a vector.

@@ -471,3 +471,21 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 	}
 	return n
 }
+
+// What the arithmetic lacks is refused by its name.
+func TestComputed(t *testing.T) {
+	for what, text := range map[string]string{
+		"mixtures of experts": `{"model_type":"qwen3_moe","hidden_size":12,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":2,"head_dim":4,"intermediate_size":9,
+			"vocab_size":17,"num_experts":6,"num_experts_per_tok":3,"moe_intermediate_size":5}`,
+		"per-layer embeddings of a part of the vocabulary": `{"model_type":"gemma4_text","hidden_size":12,"num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":2,"head_dim":4,
+			"intermediate_size":9,"vocab_size":17,"hidden_size_per_layer_input":3,"vocab_size_per_layer_input":16}`,
+		"heads of more than 512 values": `{"model_type":"llama","hidden_size":12,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":2,"head_dim":514,"intermediate_size":9,"vocab_size":17}`,
+	} {
+		contracttest.Cases(t, 1)
+		c, err := arch.Parse("config.json", text, arch.Options{})
+		must(t, err)
+		if err := model.Computed(c); fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), what) {
+			t.Errorf("%v, want %s", err, what)
+		}
+	}
+}

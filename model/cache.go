@@ -91,6 +91,27 @@ func (c *Cache) Forget(n int) {
 	}
 }
 
+// Assume makes c hold n positions of undefined content: for a dry run of what comes after them.
+func (c *Cache) Assume(n int) {
+	c.Reset()
+	c.length = n
+	for i := range c.layers {
+		c.layers[i].held = min(n, c.layers[i].rows.Rows)
+	}
+}
+
+// Recomputes returns the longest of the sequences of more than from and at most to positions with which Extend computes all
+// positions of a cache again; 0: there is none.
+func (m *Model) Recomputes(from, to int) int {
+	longest := 0
+	for _, r := range m.ropes {
+		if n := r.original + 1; r.original > 0 && n > from && n <= to {
+			longest = max(longest, n)
+		}
+	}
+	return longest
+}
+
 // room makes room for n further positions: where there is none, the last of a window are moved to the front.
 func (c *Cache) room(s device.Stream, n int) {
 	for i := range c.layers {
@@ -151,12 +172,12 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	c.room(s, n)
 	w := newWorkspace(s, n)
 	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: 1, SeqLen: n}, act: dst.DType, cache: c}
-	layers, x := p.inference(w)
+	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, x)
 	if !(n == 1 && last && p.atOnce(dst, x)) {
-		for i := range layers {
-			v = p.block(&m.blocks[i], &layers[i], v, false)
+		for i := range m.blocks {
+			v = p.block(&m.blocks[i], p.reused(&m.blocks[i]), v, false)
 		}
 		if last {
 			p.last(dst, device.Tensor{}, x.RowRange(n-1, n), v.row(n-1))

@@ -10,6 +10,9 @@ import (
 // can be inspected and converted.
 func Computed(c arch.Config) error {
 	what := c.NotComputed()
+	if what == "" && c.PLE != (arch.PLE{}) && c.PLE.Vocab < c.Vocab {
+		what = "per-layer embeddings of a part of the vocabulary"
+	}
 	for i := range c.Layers {
 		if what == "" {
 			what = beyond(c.Layers[i])

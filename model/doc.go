@@ -5,7 +5,7 @@
 // weights come through the interface Weights, by slot: package modelfile has them from files. LoadFrozen puts a model on a
 // device for inference, NewTrainable makes a student with gradients and moments.
 //
-// Caveats. Attention is causal over the whole row, across documents. Computed names what of a description the arithmetic does
+// Caveats. Attention is causal over the whole row, across documents, unless Tokens keep these apart. Computed names what of a description the arithmetic does
 // not have yet; such a model is refused, not approximated. A norm is kept as what it multiplies by, w+NormOffset, from loading
 // (builder.vector, LoadWeights) to saving (Sources); devices know no offset.
 package model

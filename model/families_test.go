@@ -41,8 +41,9 @@ type fixture struct {
 			CE       float64 `json:"ce"`
 			GradNorm float64 `json:"grad_norm"`
 		} `json:"unmasked"`
-		Prompt []int32 `json:"greedy_prompt"`
-		Greedy []int32 `json:"greedy_ids"`
+		Prompt  []int32 `json:"greedy_prompt"`
+		Greedy  []int32 `json:"greedy_ids"`
+		Float32 float64 `json:"float32_of_transformers_relative"` // what transformers' own float32 differs by
 	}
 }
 
@@ -65,6 +66,9 @@ func computedFixtures(t *testing.T) (dirs []string) {
 	}
 	return dirs
 }
+
+// testDevice opens the device on which the goldens run.
+var testDevice = newCPU
 
 // eachFamily runs a test for every golden.
 func eachFamily(t *testing.T, run func(t *testing.T, f *fixture)) {
@@ -263,7 +267,7 @@ func ofMax[T float32 | float64](got []T, want []float64) float64 {
 // inference does.
 func TestFamiliesForward(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f *fixture) {
-		d := newCPU(t)
+		d := testDevice(t)
 		s := d.NewStream()
 		m := f.trainable(t, d, s)
 		tokens := f.tokens(d, s)
@@ -315,7 +319,7 @@ func (f *fixture) checkLogits(t *testing.T, what string, m *model.Model, s devic
 // Gradients of every tensor are those of transformers in float64, whatever is computed again.
 func TestFamiliesBackward(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f *fixture) {
-		d := newCPU(t)
+		d := testDevice(t)
 		s := d.NewStream()
 		m := f.trainable(t, d, s)
 		tokens := f.tokens(d, s)
@@ -432,7 +436,7 @@ func (f *fixture) lossGrad(z []float32) []float32 {
 // A cache gives the greedy ids of transformers, one position at a time and with the prompt in pieces.
 func TestFamiliesGreedy(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f *fixture) {
-		d := newCPU(t)
+		d := testDevice(t)
 		s := d.NewStream()
 		m := f.frozen(t, d)
 		for _, pieces := range [][]int{{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {12}, {5, 1, 6}} {

@@ -40,6 +40,10 @@ type pass struct {
 	cache *Cache        // of an Extend
 	delta device.Tensor // [n, h]: what a branch adds to the residual stream
 	p     device.Tensor // [n, layers·p]: per-layer embeddings
+
+	// Of a forward that keeps nothing.
+	kinds []acts                // by block.kind
+	lent  map[int]device.Tensor // [n, 2·kv·d] by layer: finished k, v that later layers read
 }
 
 // stream is the residual stream between two branches: scale·(x + delta). The next norm does the adding.
@@ -118,29 +122,39 @@ func (p *pass) branch(w linear, post vector, residual float64, z, rstd, a device
 	}
 }
 
-// inference returns the tensors of all layers of a forward that keeps nothing, and x, the residual stream.
-func (p *pass) inference(w *workspace) (layers []acts, x device.Tensor) {
+// inference takes the tensors of a forward that keeps nothing, a set for each kind of layer, and returns x, the residual stream.
+func (p *pass) inference(w *workspace) (x device.Tensor) {
 	h := p.m.Config.Hidden
 	x = w.take("x", p.act, h)
 	y := w.take("y", p.act, h)
 	p.delta = w.take("delta", p.act, h)
-	layers = make([]acts, len(p.m.blocks))
-	for i := range layers {
-		b, k := &p.m.blocks[i], &layers[i]
-		*k = acts{x: x, y1: y, z1: y, x2: x, y2: y, z2: y, x3: x, z3: y}
-		switch {
-		case !b.own:
-			k.kv = layers[b.Attn.KVFrom].kv
-		case p.cache != nil:
-			k.kv = p.cache.layers[i].rows
-		case b.lends: // for all layers that read it
-			k.kv = p.s.Temp("kv", device.Scratch, p.act, w.n, 2*b.Attn.KVDim())
-			w.all = append(w.all, k.kv)
+	for i := range p.m.blocks {
+		b := &p.m.blocks[i]
+		if b.kind == len(p.kinds) { // the first of its kind
+			p.kinds = append(p.kinds, acts{x: x, y1: y, z1: y, x2: x, y2: y, z2: y, x3: x, z3: y})
+			b.fill(&p.kinds[b.kind], RecomputeNone, h, p.act, false, w.take)
 		}
-		b.fill(k, RecomputeNone, h, p.act, false, w.take)
+		if b.lends && p.cache == nil { // for all layers that read it
+			if p.lent == nil {
+				p.lent = map[int]device.Tensor{}
+			}
+			p.lent[i] = p.s.Temp("kv", device.Scratch, p.act, w.n, 2*b.Attn.KVDim())
+			w.all = append(w.all, p.lent[i])
+		}
 	}
 	p.takePerLayer(w)
-	return layers, x
+	return x
+}
+
+// reused returns the tensors of a layer in a forward that keeps nothing.
+func (p *pass) reused(b *block) *acts {
+	k := &p.kinds[b.kind]
+	if p.cache != nil {
+		k.kv = p.cache.layers[b.index].rows
+	} else {
+		k.kv = p.lent[b.Attn.KVFrom] // none, unless it is shared
+	}
+	return k
 }
 
 // Hidden writes the final hidden states of every position to dst [n, h], keeping nothing: the residual stream after all
@@ -148,11 +162,11 @@ func (p *pass) inference(w *workspace) (layers []acts, x device.Tensor) {
 func (m *Model) Hidden(s device.Stream, dst device.Tensor, t Tokens) {
 	w := newWorkspace(s, t.n())
 	p := &pass{m: m, s: s, t: t, act: dst.DType}
-	layers, x := p.inference(w)
+	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, v.x)
-	for i := range layers {
-		v = p.block(&m.blocks[i], &layers[i], v, false)
+	for i := range m.blocks {
+		v = p.block(&m.blocks[i], p.reused(&m.blocks[i]), v, false)
 	}
 	p.last(dst, device.Tensor{}, x, v)
 	w.release()

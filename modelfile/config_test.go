@@ -121,7 +121,7 @@ func TestConfigRefused(t *testing.T) {
 		{"zero intermediate size", `"intermediate_size":4864`, `"intermediate_size":0`, fault.Invalid, `layer 0: intermediate_size is 0, not between 1 and 1048576 [E-CONFIG-010]`},
 		{"1025 layers", `"num_hidden_layers":24`, `"num_hidden_layers":1025`, fault.Format, `line 1, column 123: key "num_hidden_layers": 1025 is not between 1 and 1024 [E-JSON-007]`},
 		{"hidden over 2^17", `"hidden_size":896`, `"hidden_size":131073`, fault.Format, `line 1, column 151: key "num_attention_heads": 14 heads do not divide hidden_size 131073 and no head_dim is given [E-JSON-007]`},
-		{"absurd vocabulary", `"vocab_size":151936`, `"vocab_size":99999999999`, fault.Invalid, `vocab_size is 2147483647, not between 1 and 4194304 [E-CONFIG-010]`},
+		{"absurd vocabulary", `"vocab_size":151936`, `"vocab_size":99999999999`, fault.Format, `line 2, column 38: key "vocab_size": 99999999999 is over 2147483647 [E-JSON-007]`},
 		{"absurd positions", `"max_position_embeddings":32768`, `"max_position_embeddings":2000000000`, fault.Invalid, "max_position_embeddings is 2000000000, not between 1 and 1073741824 [E-CONFIG-010]"},
 		{"zero heads", `"num_attention_heads":14`, `"num_attention_heads":0`, fault.Invalid, `layer 0: num_attention_heads is 0, not between 1 and 131072 [E-CONFIG-010]`},
 		{"zero key-value heads", `"num_key_value_heads":2`, `"num_key_value_heads":0`, fault.Invalid, `layer 0: num_key_value_heads is 0, not between 1 and 131072 [E-CONFIG-010]`},

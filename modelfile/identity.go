@@ -8,7 +8,6 @@ import (
 	"math"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 
 	"apr/arch"
@@ -140,15 +139,11 @@ func differentShape(a, b arch.Config) string {
 	return differentArithmetic(a, b)
 }
 
-// use are the fields that belong to use and training: positions bound rows, a tied head is compared by its values, and two
-// families may have one arithmetic.
-var use = []string{"family", "max_positions", "bos", "eos", "pad", "init_range", "tied"}
-
 // differentArithmetic returns the first field by which models of equal shapes compute differently; empty: none. Numbers of
 // files are float32 or float64.
 func differentArithmetic(a, b arch.Config) string {
 	for _, d := range arch.Compare(a, b) {
-		if top, _, _ := strings.Cut(d.Path, "."); slices.Contains(use, top) {
+		if !d.Computes() {
 			continue
 		}
 		x, isX := d.A.(float64)

@@ -37,6 +37,7 @@ type Container struct {
 	Stored   tensor.File // the file's own tensors: of type *aprfile.File, *safetensors.File or *gguf.File
 	Left     []string    // tensors of the file that are not read: those of other parts of a multimodal model
 	Warnings []string
+	Folder   string // with the small files of a Hugging Face model; "" for other formats
 
 	// ReadConfig reads the configuration; its error says why there is none.
 	ReadConfig func() (arch.Config, error)
@@ -78,6 +79,7 @@ func OpenContainer(path string, allow ...string) (*Container, error) {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			dir = path // not where a link of a hub cache leads
 		}
+		c.Folder = dir
 		c.ReadConfig = func() (arch.Config, error) { return ReadConfig(filepath.Join(dir, "config.json"), allow...) }
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return hfTokenizer(dir, c.ReadConfig) }
 		c.ReadOutline = func() (tokenizer.Outline, error) { return hfOutline(dir, c.ReadConfig) }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"apr/arch"
 	"apr/format/safetensors"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
@@ -78,9 +77,7 @@ func fp8Folder(t *testing.T, f *modelfile.Files, scheme quant.FP8, d tensor.DTyp
 	}
 	dir := t.TempDir()
 	must(t, safetensors.Write(filepath.Join(dir, safetensors.SingleName), out, safetensors.Options{}))
-	text, err := arch.HFConfig(f.Config, tensor.BF16)
-	must(t, err)
-	config := string(text)
+	config := hfJSON(t, f.Config, tensor.BF16)
 	if quantization != "" {
 		config = strings.Replace(config, "{", `{"quantization_config": `+quantization+",", 1)
 	}

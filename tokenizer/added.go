@@ -80,3 +80,19 @@ func (a *addedSet) longest(s string) (length int, id int32) {
 	}
 	return length, id
 }
+
+// begins reports whether some token is longer than s and begins with it.
+func (a *addedSet) begins(s string) bool {
+	if a == nil {
+		return false
+	}
+	at := int32(0)
+	for i := range len(s) {
+		next, ok := a.nodes[at].next[s[i]]
+		if !ok {
+			return false
+		}
+		at = next
+	}
+	return len(a.nodes[at].next) > 0
+}

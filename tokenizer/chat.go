@@ -3,26 +3,30 @@ package tokenizer
 import (
 	"errors"
 	"strings"
+	"time"
 
 	"apr/internal/fault"
-)
-
-// The markers of ChatML.
-const (
-	imStart = "<|im_start|>"
-	imEnd   = "<|im_end|>"
+	"apr/internal/jinja"
+	"apr/internal/strictjson"
 )
 
 // ChatML is the plain form of the template, for --chat-template chatml.
 const ChatML = `{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 
-// roles are those that a message can have.
-var roles = []string{"system", "user", "assistant"}
+// chatMLTokens are what ChatML is made of.
+var chatMLTokens = []string{"<|im_start|>", "<|im_end|>"}
+
+// roles are those that a message can have. Templates refuse those that they do not know.
+var roles = []string{"system", "developer", "user", "assistant", "tool"}
 
 // A Message is one turn of a conversation.
 type Message struct {
-	Role    string // system, user or assistant
+	Role    string // one of roles
 	Content string
+
+	// JSON is the whole message where it has more than a role and a text, such as tool_calls or reasoning_content, as a
+	// JSON object whose keys the template sees in order; else "".
+	JSON string
 }
 
 // A Segment is a run of tokens that are all targets of training, or all not.
@@ -31,198 +35,185 @@ type Segment struct {
 	Target bool
 }
 
-// Chat renders conversations as ChatML:
-//
-//	<|im_start|>role\ncontent<|im_end|>\n      for each message
-//	<|im_start|>assistant\n                    with a generation prompt
-//
-// preceded by a default system message if the template has one and the conversation begins with none.
+// Chat renders conversations by a chat template. It does not change and is safe for concurrent use.
 type Chat struct {
-	t          *Tokenizer
-	system     string // the default system message
-	hasSystem  bool
-	start, end int32
+	t        *Tokenizer
+	template *jinja.Template
+	start    time.Time
+	end      int32
 }
 
-// NewChat recognises a chat template: t.ChatTemplate(), ChatML or the text of a file. The template is run on a few short
-// conversations, by an evaluator of a small subset of Jinja that calls nothing and always ends; if each comes out as
-// ChatML, with or without a default system message, the template is replaced by Chat. Anything else is an error of
-// kind fault.Unavailable that names what is not supported.
+// NewChat parses a chat template: t.ChatTemplate(), ChatML or the text of a file. See internal/jinja for what a template can
+// do. One that cannot be parsed, or cannot render a user's turn, is an error of kind fault.Unavailable with the line.
 func NewChat(t *Tokenizer, template string) (*Chat, error) {
-	c := &Chat{t: t}
-	for text, id := range map[string]*int32{imStart: &c.start, imEnd: &c.end} {
-		var ok bool
-		if *id, ok = t.Special(text); !ok {
-			return nil, noChat("the tokenizer has no token %s", text)
-		}
-	}
+	return NewChatAt(t, template, time.Time{})
+}
+
+// NewChatAt is NewChat for templates that write a date: start is the time that strftime_now reads. For the zero time a template
+// has no strftime_now.
+func NewChatAt(t *Tokenizer, template string, start time.Time) (*Chat, error) {
 	if template == "" {
 		return nil, noChat("the model has no chat template").WithHint("--chat-template chatml")
 	}
-	run, err := compileTemplate(template)
+	if template == ChatML {
+		for _, text := range chatMLTokens {
+			if _, ok := t.Special(text); !ok {
+				return nil, noChat("the tokenizer has no token %s", text)
+			}
+		}
+	}
+	parsed, err := jinja.Parse(template)
 	if err != nil {
 		return nil, badTemplate(err)
 	}
-	if err := c.findSystem(run); err != nil {
-		return nil, err
+	c := &Chat{t: t, template: parsed, start: start, end: None}
+	var e *jinja.Error
+	if _, err := c.run([]Message{{Role: "user", Content: "Hi"}}, true); errors.As(err, &e) && !e.Raised {
+		return nil, badTemplate(err)
 	}
-	for _, messages := range probes {
-		for _, prompt := range []bool{false, true} {
-			got, err := c.run(run, messages, prompt)
-			if err != nil {
-				return nil, err
-			}
-			if want := c.text(messages, prompt); got != want {
-				return nil, noChat("the chat template is not ChatML: it renders %q where ChatML has %q", clip(diffTail(got, want)), clip(diffTail(want, got)))
-			}
-		}
-	}
+	c.findEnd()
 	return c, nil
 }
 
-// probes are conversations in which templates that look like ChatML differ from it: white space around contents, empty
-// contents, several turns, a late system message.
-var probes = [][]Message{
-	{{"user", "one"}},
-	{{"user", " two \n"}, {"assistant", "\n three "}},
-	{{"system", " four\n\n"}, {"user", "five"}, {"assistant", "six"}, {"user", ""}, {"assistant", ""}},
-	{{"user", "a"}, {"assistant", "<think>\nb\n</think>\n\nc"}, {"user", "d"}, {"assistant", "e"}, {"assistant", "f"}},
-	{{"user", "a"}, {"system", "b"}, {"user", "c"}},
-	{{"system", "only"}},
-	{{"assistant", "first"}, {"user", "{{ messages }} {% if %}"}},
-}
+// ReadsClock reports whether a template depends on the time.
+func (c *Chat) ReadsClock() bool { return c.template.Reads("strftime_now") }
 
-// findSystem takes what a template puts before the first message as the default system message.
-func (c *Chat) findSystem(run stmt) error {
-	got, err := c.run(run, probes[0], false)
+// findEnd takes the first control token behind an answer as that which ends a turn.
+func (c *Chat) findEnd() {
+	const answer = "\ufdd0answer\ufdd0"
+	out, err := c.run([]Message{{Role: "user", Content: "Hi"}, {Role: "assistant", Content: answer}}, false)
 	if err != nil {
-		return err
+		return
 	}
-	before, found := strings.CutSuffix(got, c.text(probes[0], false))
-	if !found || before == "" {
-		return nil // the comparison that follows says what is wrong, if anything
+	_, after, found := strings.Cut(out.Text, answer)
+	for i := 0; found && i < len(after); {
+		_, next, id := c.t.raw[Recognise].find(after, i)
+		if id != None && c.t.tokens[id].kind == Control {
+			c.end = id
+			return
+		}
+		i = next
 	}
-	text, okHead := strings.CutPrefix(before, imStart+"system\n")
-	text, okTail := strings.CutSuffix(text, imEnd+"\n")
-	if start, _, _ := c.t.raw[Recognise].find(text, 0); !okHead || !okTail || start < len(text) {
-		return noChat("the chat template is not ChatML: it begins with %q", clip(before))
-	}
-	c.system, c.hasSystem = text, true
-	return nil
 }
 
-// run renders a template as transformers does.
-func (c *Chat) run(run stmt, messages []Message, prompt bool) (string, error) {
-	list := make([]any, len(messages))
+// run renders the template as transformers does.
+func (c *Chat) run(messages []Message, prompt bool) (jinja.Output, error) {
+	return c.render(messages, prompt, nil)
+}
+
+// render is run with all strings of the messages changed, unless change is nil.
+func (c *Chat) render(messages []Message, prompt bool, change func(string) string) (jinja.Output, error) {
+	list := jinja.NewList()
 	for i, m := range messages {
-		list[i] = map[string]any{"role": m.Role, "content": m.Content}
+		v, err := m.value()
+		if err != nil {
+			return jinja.Output{}, fault.New(fault.Invalid, "the message is not a JSON object").At("message %d", i).Because(err).WithID("E-TOK-021")
+		}
+		if change != nil {
+			v = jinja.Changed(v, change)
+		}
+		list.Items = append(list.Items, v)
 	}
-	vars := map[string]any{"messages": list, "add_generation_prompt": prompt, "tools": nil, "documents": nil}
+	vars := map[string]jinja.Value{"messages": list, "add_generation_prompt": prompt, "tools": nil, "documents": nil}
 	for name, id := range map[string]int32{"bos_token": c.t.bos, "eos_token": c.t.eos, "pad_token": c.t.pad} {
 		if id != None {
-			vars[name] = c.t.bytes[id]
+			vars[name] = c.t.tokens[id].text
 		}
 	}
-	text, err := render(run, vars)
-	if err != nil {
-		return "", badTemplate(err)
+	return c.template.Render(vars, c.start)
+}
+
+// value is the message as a template sees it.
+func (m Message) value() (jinja.Value, error) {
+	if m.JSON != "" {
+		v, err := strictjson.Parse(m.JSON, strictjson.Options{})
+		if err == nil {
+			err = v.Expect(strictjson.Object)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return jinja.FromJSON(v)
 	}
-	return text, nil
+	d := jinja.NewDict()
+	d.Set("role", m.Role)
+	d.Set("content", m.Content)
+	return d, nil
 }
 
 func noChat(format string, args ...any) *fault.Error {
 	return fault.New(fault.Unavailable, format, args...).WithID("E-TOK-020")
 }
 
+// badTemplate is an error about a template, or about a conversation that the template itself refuses.
 func badTemplate(err error) error {
-	var at *jinjaError
-	if errors.As(err, &at) {
-		return noChat("the chat template is not supported: %s", at.msg).At("offset %d", at.offset)
+	var e *jinja.Error
+	switch {
+	case !errors.As(err, &e):
+		return err
+	case e.Raised:
+		return fault.New(fault.Invalid, "the chat template refuses the conversation: %s", clip(e.Msg)).At("line %d", e.Line).WithID("E-TOK-021")
 	}
-	return noChat("the chat template is not supported: %s", err)
+	return noChat("the chat template cannot be rendered: %s", e.Msg).At("line %d", e.Line)
 }
 
-// diffTail returns a from a little before its first difference to b.
-func diffTail(a, b string) string {
-	i := 0
-	for i < len(a) && i < len(b) && a[i] == b[i] {
-		i++
-	}
-	return strings.ToValidUTF8(a[max(i-12, 0):], "")
-}
-
-// End returns the id that ends a turn: where generation of an answer stops.
+// End returns the id that ends a turn, where generation of an answer stops, or None: the first control token behind an
+// answer.
 func (c *Chat) End() int32 { return c.end }
 
-// withSystem puts the default system message before messages if they begin with none.
-func (c *Chat) withSystem(messages []Message) []Message {
-	if c.hasSystem && messages[0].Role != "system" {
-		return append([]Message{{"system", c.system}}, messages...)
-	}
-	return messages
-}
-
-// text renders messages as one string.
-func (c *Chat) text(messages []Message, prompt bool) string {
-	var b strings.Builder
-	for _, m := range c.withSystem(messages) {
-		b.WriteString(imStart + m.Role + "\n" + m.Content + imEnd + "\n")
-	}
-	if prompt {
-		b.WriteString(imStart + "assistant\n")
-	}
-	return b.String()
-}
-
 // Text renders messages as one string, for people to read. Encode of it is not Render: there a content cannot hold
-// special tokens.
+// control tokens.
 func (c *Chat) Text(messages []Message, generationPrompt bool) (string, error) {
 	if err := checkMessages(messages); err != nil {
 		return "", err
 	}
-	return c.text(messages, generationPrompt), nil
+	out, err := c.run(messages, generationPrompt)
+	if err != nil {
+		return "", badTemplate(err)
+	}
+	return out.Text, nil
 }
 
-// Render returns the tokens of a conversation. Targets are the assistant's contents, each with its <|im_end|>; all else
-// is not: the other turns, the line with the role, the line break after a turn, the generation prompt.
+// Render returns the tokens of a conversation. Targets are what the assistant writes; see targets. No begin or end token
+// is added: the template writes those that the model expects.
 //
-// Contents are PlainText: a "<|im_end|>" in one ends nothing. The assistant's content is encoded on its own, as
+// Contents are PlainText: a "<|im_end|>" in one ends nothing. What the assistant writes is encoded on its own, as
 // generation meets it after the prompt, so that a content that begins with a line break has its own token for it.
-// Errors are of kind fault.Invalid.
+// Errors are of kind fault.Invalid, or fault.Unavailable for what the template needs and is not supported.
 func (c *Chat) Render(messages []Message, generationPrompt bool) ([]Segment, error) {
 	if err := checkMessages(messages); err != nil {
 		return nil, err
 	}
+	out, err := c.run(messages, generationPrompt)
+	if err != nil {
+		return nil, badTemplate(err)
+	}
+	spans, err := c.targets(messages, out)
+	if err != nil {
+		return nil, err
+	}
+	barred, err := c.barred(messages, generationPrompt, out.Text)
+	if err != nil {
+		return nil, err
+	}
 	e := c.t.encoders.Get().(*Encoder)
 	defer c.t.encoders.Put(e)
-	var out []Segment
-	last := func(target bool) *Segment {
-		if len(out) == 0 || out[len(out)-1].Target != target {
-			out = append(out, Segment{Target: target})
+	var segments []Segment
+	at, open := 0, false
+	piece := func(to int, target bool) {
+		if to > at {
+			var ids []int32
+			ids, open = e.appendPart(nil, out.Text[at:to], Recognise, part{at == 0, open, func(i int) bool { return barred[at+i] }})
+			segments = append(segments, Segment{ids, target})
+			at = to
 		}
-		return &out[len(out)-1]
 	}
-	begin := func(text string) {
-		s := last(false)
-		s.IDs = e.Append(append(s.IDs, c.start), text, PlainText)
+	for _, s := range spans {
+		piece(s[0], false)
+		piece(s[1], true)
 	}
-	for _, m := range c.withSystem(messages) {
-		if m.Role == "assistant" {
-			begin("assistant\n")
-			s := last(true)
-			s.IDs = append(e.Append(s.IDs, m.Content, PlainText), c.end)
-		} else {
-			begin(m.Role + "\n" + m.Content)
-			s := last(false)
-			s.IDs = append(s.IDs, c.end)
-		}
-		s := last(false)
-		s.IDs = e.Append(s.IDs, "\n", PlainText)
-	}
-	if generationPrompt {
-		begin("assistant\n")
-	}
-	return out, nil
+	piece(len(out.Text), false)
+	return segments, nil
 }
 
 func checkMessages(messages []Message) error {

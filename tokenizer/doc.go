@@ -20,8 +20,8 @@
 //
 // A tokenizer comes from a Hugging Face folder (Load, Parse) or from the flat lists of .apr metadata and GGUF
 // (FromData), and goes back to both (MarshalTokenizer, MarshalConfig, Data). Compare says whether two tokenizers are
-// the same, which distillation needs to know of teacher and student. NewChat recognises chat templates of the ChatML
-// family and renders conversations into tokens that are, or are not, targets of training.
+// the same, which distillation needs to know of teacher and student. NewChat takes a model's own chat
+// template and renders conversations into tokens that are, or are not, targets of training.
 //
 // # Caveats
 //

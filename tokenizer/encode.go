@@ -40,6 +40,7 @@ type Encoder struct {
 	words []cachedWord
 
 	pieces []int32 // scratch: the symbols of one text
+	glued  bool    // the next text goes on where another one ended: SentencePiece puts no prefix before it
 }
 
 // cacheBits is the logarithm of the number of words a cache holds.
@@ -64,6 +65,24 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 
 // Append appends the ids of text to dst.
 func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
+	dst, _ = e.appendPart(dst, text, mode, part{first: true})
+	return dst
+}
+
+// part says what a text is a part of.
+type part struct {
+	first  bool           // it begins the whole text
+	glued  bool           // the part before it did not end with an added token
+	barred func(int) bool // offsets at which a special token is text; nil: there are none
+}
+
+// appendPart appends the ids of a part of a text. open reports that it does not end with an added token.
+func (e *Encoder) appendPart(dst []int32, text string, mode Mode, p part) (ids []int32, open bool) {
+	section := func(from, to int) {
+		e.glued = p.glued && from == 0
+		dst = e.appendNormalised(dst, text[from:to], mode, p.first && from == 0)
+		e.glued = false
+	}
 	set := e.t.raw[mode]
 	from, blanksEnd := 0, 0 // where text that is not yet encoded begins; where a run of white space after a token ends
 	for i := 0; i < len(text); {
@@ -71,12 +90,16 @@ func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
 		if id == None {
 			break
 		}
+		if p.barred != nil && p.barred(start) {
+			i = start + 1
+			continue
+		}
 		cut := start
 		if e.t.tokens[id].lstrip && from < start {
 			cut = from + len(strings.TrimRightFunc(text[from:start], unicode.IsSpace))
 		}
 		if from < cut {
-			dst = e.appendNormalised(dst, text[from:cut], mode, from == 0)
+			section(from, cut)
 		}
 		dst = append(dst, id)
 		i, from = end, end
@@ -88,14 +111,17 @@ func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
 		}
 	}
 	if from < len(text) {
-		dst = e.appendNormalised(dst, text[from:], mode, from == 0)
+		section(from, len(text))
 	}
-	return dst
+	return dst, from < len(text)
 }
 
 // appendNormalised encodes text without raw added tokens; first says that it begins the whole text.
 func (e *Encoder) appendNormalised(dst []int32, s string, mode Mode, first bool) []int32 {
 	s = e.t.normalise(s)
+	if e.glued && e.t.pieces != nil && e.t.pieces.prefix == prefixEach {
+		s = strings.TrimPrefix(s, meta)
+	}
 	set := e.t.cooked[mode]
 	if set == nil {
 		return e.appendWords(dst, s, first)

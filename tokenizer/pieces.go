@@ -170,7 +170,12 @@ func (t *Tokenizer) reachable(list [][2]string) [][2]string {
 // appendPieces encodes text between added tokens.
 func (e *Encoder) appendPieces(dst []int32, s string, first bool) []int32 {
 	p := e.t.pieces
-	s = p.pretokenise(s, first)
+	if e.glued && p.prefix == prefixAlways {
+		s = strings.ReplaceAll(s, " ", meta)
+	} else {
+		s = p.pretokenise(s, first)
+	}
+	e.glued = false
 	ids := e.pieces[:0]
 	unknown := false // an unknown token waits: characters in a row may share it
 	flush := func() {

@@ -313,6 +313,14 @@ func (t *Tokenizer) Ends() []int32 { return slices.Clone(t.ends) }
 // AddBOS reports whether the model expects BOS before a text. Encode never adds it.
 func (t *Tokenizer) AddBOS() bool { return t.addBOS }
 
+// Begin appends BOS if the model expects it before a text, as Hugging Face's tokenizers do. A chat template writes it itself.
+func (t *Tokenizer) Begin(ids []int32) []int32 {
+	if t.addBOS && t.bos != None {
+		ids = append(ids, t.bos)
+	}
+	return ids
+}
+
 // AddEOS reports whether the model expects EOS behind a text. Encode never adds it.
 func (t *Tokenizer) AddEOS() bool { return t.addEOS }
 

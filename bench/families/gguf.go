@@ -25,7 +25,7 @@ var promptIDs = func() (ids []int32) {
 // throughGGUF writes a random model as a folder, as GGUF in float32, and back as a folder, and returns the largest difference of
 // logits from the first, of the largest. Models that the device does not compute are compared by the float64 reference.
 func throughGGUF(ctx context.Context, d device.Device, m randmodel.Model, root, dir string) (float64, error) {
-	folder := filepath.Join(dir, m.Title())
+	folder := filepath.Join(dir, m.FolderName())
 	if err := m.Folder(root, folder); err != nil {
 		return 0, err
 	}

@@ -1,9 +1,9 @@
 // Command families measures every family that the program knows, and writes the table of docs/models.md:
 //
-//	go run ./bench/families [-docs FILE] [-emulated FILE] [-card FILE] [-llama FILE]
+//	go run ./bench/families [-docs FILE] [-emulated FILE] [-card FILE] [-interop FILE]
 //
 // It runs in the root of the module, on the CPU. What is measured elsewhere comes from files: -emulated and -card are JSON that
-// TestDevice of this package writes (with -tags emulate or gpu), -llama is the output of bench/interop -families. A cell
+// TestDevice of this package writes (with -tags emulate or gpu), -interop is the output of bench/interop -families. A cell
 // without a measurement is UNAVAILABLE, and the headline counts such cells.
 package main
 
@@ -42,7 +42,7 @@ func main() {
 	flag.StringVar(&o.docs, "docs", "", "document whose table is rewritten; else it is printed")
 	flag.StringVar(&o.emulated, "emulated", "", "figures of the emulated GPU")
 	flag.StringVar(&o.card, "card", "", "figures of a GPU")
-	flag.StringVar(&o.llama, "llama", "", "table of bench/interop -families")
+	flag.StringVar(&o.llama, "interop", "", "table of bench/interop -families")
 	flag.Parse()
 	if err := o.run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "families:", err)

@@ -26,7 +26,7 @@ type row struct {
 // heads are the columns.
 var heads = []string{
 	"family (`model_type`)", "kind", "goldens", "logits", "gradient, worst tensor", "greedy texts equal", "random models", "GGUF and back",
-	"llama.cpp", "emulated CUDA, float32: logits, gradient", "emulated CUDA, bfloat16: row cosine", "GPU, float32: logits, gradient", "GPU, bfloat16: row cosine", "training speed, of Qwen2's",
+	"difference from llama.cpp", "emulated CUDA, float32: logits, gradient", "emulated CUDA, bfloat16: row cosine", "GPU, float32: logits, gradient", "GPU, bfloat16: row cosine", "training speed, of Qwen2's",
 }
 
 // kind names what is new in a family beyond a plain decoder.

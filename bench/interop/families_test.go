@@ -90,7 +90,7 @@ func changed(c arch.Config) map[string]arch.Config {
 // table allows.
 func TestFeaturesMatter(t *testing.T) {
 	seen := map[string]bool{}
-	for _, m := range randoms() {
+	for _, m := range randoms {
 		if m.Deep {
 			continue
 		}

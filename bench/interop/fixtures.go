@@ -32,19 +32,15 @@ const (
 	fixtureTokens = 4
 )
 
-// kept are the fixtures: each family once, each type of blocks.
-var kept = []struct{ name, scheme string }{
-	{"qwen2", "Q4_0"}, {"qwen3", "Q4_K_M"}, {"llama", "IQ4_XS"}, {"mistral", "Q8_0"}, {"ministral3", "IQ4_NL"}, {"smollm3", "Q4_K_M"}, {"phi3_long", "Q4_K_M"},
-	{"olmo2", "IQ4_NL"}, {"olmo3", "Q4_K_M"}, {"granite", "IQ4_XS"}, {"gemma2", "Q4_0"}, {"gemma3", "Q4_K_M"}, {"gemma4", "IQ4_XS"},
-}
-
 // makeFixtures makes the files of testdata/gguf in folder out.
 func (p peer) makeFixtures(ctx context.Context, dir, out string) error {
 	var list []fixture
-	for _, k := range kept {
-		m := known(k.name)
+	for _, m := range randoms {
+		if m.Fixture == "" {
+			continue
+		}
 		m.Thin = true
-		f, err := p.fixture(ctx, m, k.scheme, dir, out)
+		f, err := p.fixture(ctx, m, dir, out)
 		if err != nil {
 			return err
 		}
@@ -57,8 +53,8 @@ func (p peer) makeFixtures(ctx context.Context, dir, out string) error {
 	return os.WriteFile(filepath.Join(out, "fixtures.json"), append(text, '\n'), 0o644)
 }
 
-func (p peer) fixture(ctx context.Context, m random, scheme, dir, out string) (f fixture, err error) {
-	folder := filepath.Join(dir, "thin_"+m.Title())
+func (p peer) fixture(ctx context.Context, m random, dir, out string) (f fixture, err error) {
+	folder := filepath.Join(dir, "thin_"+m.FolderName())
 	file := folder + ".gguf"
 	if err := m.Folder(".", folder); err != nil {
 		return f, err
@@ -66,7 +62,7 @@ func (p peer) fixture(ctx context.Context, m random, scheme, dir, out string) (f
 	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32, Force: true}); err != nil {
 		return f, err
 	}
-	blocks, expanded, err := p.blocks(ctx, file, scheme)
+	blocks, expanded, err := p.blocks(ctx, file, m.Fixture)
 	if err != nil {
 		return f, err
 	}
@@ -74,7 +70,7 @@ func (p peer) fixture(ctx context.Context, m random, scheme, dir, out string) (f
 	if err != nil {
 		return f, err
 	}
-	f.File = m.Name + "-" + scheme + ".gguf.zst"
+	f.File = m.Name + "-" + m.Fixture + ".gguf.zst"
 	sum := sha256.Sum256(data)
 	f.SHA256 = hex.EncodeToString(sum[:])
 	if f.Tensors, err = hashes(blocks, expanded); err != nil {

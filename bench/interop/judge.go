@@ -130,3 +130,29 @@ func (j *judged) compare(prompt []int, text continuation) (comparison, error) {
 	}
 	return c, nil
 }
+
+// cpuDiffers returns the largest difference of the logits that the CPU device computes from the file, of the largest, over
+// all positions of a prompt.
+func (j *judged) cpuDiffers(path string) (float64, error) {
+	f, err := modelfile.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	ids := encode(j.tok, prompts[0])
+	short := make([]int32, len(ids))
+	for i, id := range ids {
+		short[i] = int32(id)
+	}
+	rows, err := cpuLogits(f, short)
+	if err != nil {
+		return 0, err
+	}
+	want, difference, largest := j.net.Forward(ids, 1).Logits, 0.0, 0.0
+	for i, row := range rows {
+		for k, w := range want.Row(i) {
+			difference, largest = worse(difference, math.Abs(float64(row[k])-w)), max(largest, math.Abs(w))
+		}
+	}
+	return difference / largest, nil
+}

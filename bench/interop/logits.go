@@ -23,12 +23,7 @@ type logitsFile struct {
 }
 
 // writeLogits computes the logits of every position of a prompt on the CPU.
-func writeLogits(ctx context.Context, out, path, prompt string) error {
-	d, err := cpu.New(cpu.Options{})
-	if err != nil {
-		return err
-	}
-	defer d.Close()
+func writeLogits(_ context.Context, out, path, prompt string) error {
 	f, err := modelfile.Open(path)
 	if err != nil {
 		return err
@@ -38,11 +33,28 @@ func writeLogits(ctx context.Context, out, path, prompt string) error {
 	if err != nil {
 		return err
 	}
-	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
+	l := logitsFile{Model: path, Prompt: prompt, IDs: tok.Encode(prompt, tokenizer.Recognise)}
+	if l.Logits, err = cpuLogits(f, l.IDs); err != nil {
+		return err
+	}
+	text, err := json.Marshal(l)
 	if err != nil {
 		return err
 	}
-	ids := tok.Encode(prompt, tokenizer.Recognise)
+	return os.WriteFile(out, text, 0o644)
+}
+
+// cpuLogits returns the logits of every position, in float32.
+func cpuLogits(f *modelfile.Files, ids []int32) ([][]float32, error) {
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	m, err := model.LoadFrozen(d, f, device.TeacherWeights)
+	if err != nil {
+		return nil, err
+	}
 	n := len(ids)
 	mask := make([]uint8, n)
 	for i := range mask {
@@ -58,15 +70,11 @@ func writeLogits(ctx context.Context, out, path, prompt string) error {
 	m.Logits(s, z, x)
 	flat := make([]float32, n*m.Config.Vocab)
 	if err := s.Download(flat, z); err != nil {
-		return err
+		return nil, err
 	}
-	l := logitsFile{Model: path, Prompt: prompt, IDs: ids}
+	var rows [][]float32
 	for i := range n {
-		l.Logits = append(l.Logits, flat[i*m.Config.Vocab:(i+1)*m.Config.Vocab])
+		rows = append(rows, flat[i*m.Config.Vocab:(i+1)*m.Config.Vocab])
 	}
-	text, err := json.Marshal(l)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(out, text, 0o644)
+	return rows, nil
 }

@@ -1,10 +1,10 @@
 // Command interop makes the tables of docs/interop.md: what is converted between formats, who read it back, and the
 // largest difference; and what llama.cpp computes from random models of every family.
 //
-//	go run ./bench/interop [-llama-cpp COMMAND] FOLDER TEXTS    the tables, for a Hugging Face folder and held-out texts
-//	go run ./bench/interop -llama-cpp COMMAND -families [NAME…] the table of families, or rows of it
-//	go run ./bench/interop -llama-cpp COMMAND -fixtures FOLDER  the files of testdata/gguf
-//	go run ./bench/interop -logits OUT.json MODEL PROMPT    logits of a prompt, for bench/peer/check_hf.py
+//	go run ./bench/interop [-llama-cpp COMMAND] FOLDER TEXTS     the tables, for a Hugging Face folder and held-out texts
+//	go run ./bench/interop -llama-cpp COMMAND -families [NAME…]  the table of families, or rows of it
+//	go run ./bench/interop -llama-cpp COMMAND -fixtures FOLDER   the files of testdata/gguf
+//	go run ./bench/interop -logits OUT.json MODEL PROMPT     logits of a prompt, for bench/peer/check_hf.py
 //
 // It runs in the folder of the repository. COMMAND starts a program of llama.cpp by its name after "llama-", as in COMMAND
 // completion -m FILE. Without it the rows of llama.cpp are left out, and a line says so. Its server listens on 127.0.0.1.
@@ -34,7 +34,7 @@ func main() {
 	flag.IntVar(&o.chunks, "chunks", 40, "windows of 512 tokens that perplexity is measured on")
 	flag.BoolVar(&o.families, "families", false, "make the table of families")
 	flag.StringVar(&o.fixtures, "fixtures", "", "folder for files of llama.cpp's quantizer that tests read")
-	flag.StringVar(&o.keep, "keep", "", "folder in which the files that are made stay")
+	flag.StringVar(&o.keep, "keep", "", "folder in which models and their GGUF files stay")
 	flag.Parse()
 	if alone := o.families || o.fixtures != ""; alone && o.command == "" || !alone && flag.NArg() != 2 {
 		flag.Usage()

@@ -21,14 +21,17 @@ func (p peer) quantize(ctx context.Context, m random, file, scheme string) (bloc
 	if err == nil {
 		err = sameValues(blocks, expanded)
 	}
-	if err != nil || m.differs != "" {
+	if err != nil || m.Differs != "" {
 		return blocks, c, err
 	}
 	j, err := judge(blocks)
 	if err != nil {
 		return blocks, c, err
 	}
-	c, err = p.judged(ctx, j, expanded, prompts[:1])
+	if c, err = p.judged(ctx, j, expanded, prompts[:1]); err != nil {
+		return blocks, c, err
+	}
+	_, err = onCPU(j, blocks)
 	return blocks, c, err
 }
 

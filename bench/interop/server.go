@@ -44,7 +44,7 @@ func (p peer) serve(ctx context.Context, file string, length int) (*server, erro
 	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		select {
 		case <-ended:
-			return nil, fmt.Errorf("llama.cpp does not load %s:\n%s", file, lastLines(s.log.String(), 12))
+			return nil, fmt.Errorf("the peer does not load %s:\n%s", file, lastLines(s.log.String(), 12))
 		default:
 		}
 		r, err := http.Get(s.url + "/health")
@@ -57,7 +57,7 @@ func (p peer) serve(ctx context.Context, file string, length int) (*server, erro
 		}
 	}
 	s.stop()
-	return nil, fmt.Errorf("llama.cpp's server did not answer in a minute:\n%s", lastLines(s.log.String(), 12))
+	return nil, fmt.Errorf("the peer's server did not answer in a minute:\n%s", lastLines(s.log.String(), 12))
 }
 
 func lastLines(text string, n int) string {
@@ -84,7 +84,7 @@ func (s *server) ask(ctx context.Context, path string, question, answer any) err
 	if r.StatusCode != http.StatusOK {
 		var b bytes.Buffer
 		_, _ = b.ReadFrom(r.Body)
-		return fmt.Errorf("llama.cpp's server: %s: %s", r.Status, b.String())
+		return fmt.Errorf("the peer's server: %s: %s", r.Status, b.String())
 	}
 	return json.NewDecoder(r.Body).Decode(answer)
 }
@@ -130,7 +130,7 @@ func (s *server) greedy(ctx context.Context, ids []int, n, rows int) (c continua
 		return c, err
 	}
 	if len(answer.Steps) != len(answer.Tokens) {
-		return c, fmt.Errorf("llama.cpp's server reports probabilities of %d tokens, and made %d", len(answer.Steps), len(answer.Tokens))
+		return c, fmt.Errorf("the peer's server reports probabilities of %d tokens, and made %d", len(answer.Steps), len(answer.Tokens))
 	}
 	c.text = answer.Content
 	for _, step := range answer.Steps {

@@ -20,12 +20,12 @@ import (
 func (p peer) texts(ctx context.Context, w io.Writer, dir string) error {
 	fmt.Fprint(w, "\n| tokenizer | in GGUF | texts | same ids | a token that takes blanks beside it | not NFC | line breaks | others |\n|---|---|---|---|---|---|---|---|\n")
 	var done []string
-	for _, m := range randoms() {
-		if m.unloadable || m.NoPrefix || slices.Contains(done, m.Tokenizer) {
+	for _, m := range randoms {
+		if m.Unloadable || m.NoPrefix || slices.Contains(done, m.Tokenizer) {
 			continue
 		}
 		done = append(done, m.Tokenizer)
-		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.Title()+".gguf"))
+		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.FolderName()+".gguf"))
 		if err != nil {
 			return fmt.Errorf("tokenizer %s: %w", m.Tokenizer, err)
 		}
@@ -50,6 +50,7 @@ func (p peer) countTexts(ctx context.Context, m random, file string) (c counts, 
 		return c, err
 	}
 	d := j.tok.Data()
+	pieces := d.PreType == d.Model // its merges are of characters, in llama.cpp of those in one line
 	c.model = strings.TrimSuffix(d.Model+", "+d.PreType, ", default")
 	s, err := p.serve(ctx, file, length)
 	if err != nil {
@@ -69,7 +70,7 @@ func (p peer) countTexts(ctx context.Context, m random, file string) (c counts, 
 			c.blanks++
 		case composes && !norm.NFC.IsNormalString(t.Text):
 			c.composed++
-		case d.Model == "gemma4" && strings.Contains(t.Text, "\n"):
+		case pieces && strings.Contains(t.Text, "\n"):
 			c.breaks++
 		default:
 			c.others++

@@ -1,6 +1,7 @@
 package randmodel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -18,9 +19,8 @@ import (
 // Tokenizers is the folder of tokenizers, from the root of the module.
 const Tokenizers = "testdata/tokenizers"
 
-// Title is the name of the model's folder, and so of the model. llama.cpp does not load one that is called phi3 and has no
-// token <|endoftext|>.
-func (m Model) Title() string { return strings.ReplaceAll(m.Name, "phi3", "phi_3") }
+// FolderName is the name of the model's folder, and so of the model.
+func (m Model) FolderName() string { return cmp.Or(m.Title, m.Name) }
 
 // Config returns the text of the model's config.json and what it describes.
 func (m Model) Config() (string, arch.Config, error) {

@@ -7,6 +7,7 @@ package randmodel
 
 import (
 	"embed"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -18,48 +19,33 @@ import (
 	"apr/tokenizer"
 )
 
-// Model is a random model.
+// Model is a random model, and what llama.cpp makes of it.
 type Model struct {
-	Name      string // of its config.json in families
-	Tokenizer string // a folder of testdata/tokenizers
-	NoPrefix  bool   // Gemma's way with spaces
-	Thin      bool   // few different rows
-	Deep      bool   // dozens of layers
+	Name       string   `json:"name"`       // of its config.json in families
+	Title      string   `json:"title"`      // of the model, if not Name: llama.cpp wants a token <|endoftext|> of one that is called phi3
+	Tokenizer  string   `json:"tokenizer"`  // a folder of testdata/tokenizers
+	NoPrefix   bool     `json:"no_prefix"`  // the way with spaces of tokenizers that put none before a text
+	Differs    string   `json:"differs"`    // what llama.cpp computes otherwise; "": nothing
+	Unloadable bool     `json:"unloadable"` // llama.cpp refuses the file, as Differs says
+	OtherIDs   int      `json:"other_ids"`  // prompts that have other ids in llama.cpp
+	Refused    []string `json:"refused"`    // files of llama.cpp's quantizer that cannot be read, as their blocks do not move
+	Fixture    string   `json:"fixture"`    // the type of the file in testdata/gguf; "": none
+	Deep       bool     `json:"deep"`       // too many layers for TestFeaturesMatter
+
+	Thin bool `json:"-"` // few different rows
 }
 
-// Models are the random models of every family, with variants.
-var Models = []Model{
-	{Name: "qwen2", Tokenizer: "qwen2"},
-	{Name: "qwen3", Tokenizer: "qwen2"},
-	{Name: "qwen3_yarn", Tokenizer: "qwen2-plain"},
-	{Name: "llama", Tokenizer: "llama-bpe"},
-	{Name: "llama_linear", Tokenizer: "mistral-scores"},
-	{Name: "mistral", Tokenizer: "mistral-scores"},
-	{Name: "mistral_window", Tokenizer: "mistral-scores"},
-	{Name: "ministral3", Tokenizer: "tekken"},
-	{Name: "smollm3", Tokenizer: "llama-bpe"},
-	{Name: "phi3", Tokenizer: "mistral-scores"},
-	{Name: "phi3_window", Tokenizer: "mistral-scores"},
-	{Name: "phi3_long", Tokenizer: "mistral-scores"},
-	{Name: "phi3_short", Tokenizer: "gpt-4o"},
-	{Name: "olmo2", Tokenizer: "dbrx"},
-	{Name: "olmo3", Tokenizer: "dbrx"},
-	{Name: "granite", Tokenizer: "refact"},
-	{Name: "granitemoehybrid", Tokenizer: "dbrx"},
-	{Name: "granite_nope", Tokenizer: "dbrx"},
-	{Name: "gemma2", Tokenizer: "mistral-scores", NoPrefix: true},
-	{Name: "gemma2_27b", Tokenizer: "mistral-scores", NoPrefix: true, Deep: true},
-	{Name: "gemma3", Tokenizer: "mistral-scores", NoPrefix: true},
-	{Name: "gemma3_layers", Tokenizer: "mistral-scores", NoPrefix: true},
-	{Name: "gemma4", Tokenizer: "gemma"},
-	{Name: "gemma4_kv", Tokenizer: "gemma"},
-	{Name: "gemma4_moe", Tokenizer: "gemma"},
-	{Name: "qwen3_moe", Tokenizer: "qwen2"},
-	{Name: "qwen3_moe_mixed", Tokenizer: "qwen2"},
-	{Name: "gpt_oss", Tokenizer: "gpt-4o"},
-	{Name: "gpt_oss_exact", Tokenizer: "gpt-4o"},
-	{Name: "qwen3_5", Tokenizer: "qwen35"},
-}
+//go:embed models.json
+var modelsJSON []byte
+
+// Models are the random models of every family, with variants. They are data beside the configurations, for no code but
+// arch's names a family.
+var Models = func() (list []Model) {
+	if err := json.Unmarshal(modelsJSON, &list); err != nil {
+		panic(err)
+	}
+	return list
+}()
 
 const seed = 1 // of the weights
 

@@ -25,8 +25,8 @@ import (
 
 func main() {
 	var o options
-	flag.StringVar(&o.shape, "shape", "0.5b", "published shape: 0.5b, 1.5b or 7b")
-	flag.IntVar(&o.layers, "layers", 0, "another number of layers")
+	flag.StringVar(&o.shape, "shape", "0.5b", "published shape, such as 0.5b or qwen3-8b")
+	flag.IntVar(&o.layers, "layers", 0, "the first so many layers")
 	flag.BoolVar(&o.zero, "zero", false, "zeros, as a sparse file")
 	flag.StringVar(&o.tokenizer, "tokenizer", "testdata/models/gosrc", "folder of the tokenizer")
 	flag.BoolVar(&o.fill, "fill", false, "made-up tokens for the ids that the tokenizer lacks, so that generation computes every row of the head")
@@ -51,9 +51,7 @@ func (o options) run() error {
 		return err
 	}
 	if o.layers > 0 {
-		s := c.Sizes()
-		s.Layers = o.layers
-		c = arch.Qwen2(s)
+		c.Layers = c.Layers[:min(o.layers, len(c.Layers))]
 	}
 	tok, err := tokenizer.Load(o.tokenizer)
 	if err != nil {

@@ -38,7 +38,10 @@ func (o *benchOptions) models() (m benchModels, err error) {
 		if err != nil {
 			return m, err
 		}
-		if m.config, err = bench.Shape(small); err != nil {
+		if m.config, err = bench.Shape(small); err == nil {
+			err = model.Computed(m.config)
+		}
+		if err != nil {
 			return m, err
 		}
 		m.student = bench.RandomModel(m.config, 2)

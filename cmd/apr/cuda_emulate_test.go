@@ -11,7 +11,6 @@ import (
 	"apr/bench"
 	"apr/device/cuda"
 	"apr/device/cuda/emulator"
-	"apr/model"
 )
 
 // heldOutTokens is how much of the held-out text is scored, in heldOutCompute: an emulated GPU is slow, and over few

@@ -179,7 +179,7 @@ func (o *distillOptions) dataTable() []cli.Option {
 		{Name: "no-shuffle", Value: cli.Bool(&o.NoShuffle, false), Help: "rows in data order, not permuted by --seed"},
 		{Name: "packing", Negatable: true, Value: cli.Bool(&o.Packing, true), Help: "rows of seq-len+1 ids across documents; off: a document a row, padding masked"},
 		{Name: "document-mask", Value: cli.Bool(&o.DocumentMask, false), Help: "restart attention and positions at each document of a row"},
-		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "of conversations: auto is the model's own, chatml, none, or a file whose template renders as ChatML"},
+		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "Chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
 		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "mask the other turns"},
 		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out data; repeatable"},
 		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "held out by document hash when there is no --eval-data"},

@@ -193,6 +193,7 @@ func (o *evalOptions) prepare(ctx context.Context, e *cli.Env, f *modelfile.File
 type loaded struct {
 	*opened
 	model *model.Model
+	files *modelfile.Files
 }
 
 // load opens the device and loads the model on it; every task takes its model from here.
@@ -204,7 +205,7 @@ func (o *evalOptions) load(e *cli.Env, f *modelfile.Files) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &loaded{opened: dev}
+	m := &loaded{opened: dev, files: f}
 	if err = dev.prewarm(); err == nil {
 		m.model, err = model.LoadFrozen(dev, f, device.StudentWeights)
 	}

@@ -84,7 +84,11 @@ func (t *codeTask) constant() int32 {
 }
 
 func (t *codeTask) score(ctx context.Context, e *cli.Env, m *loaded, r *evalResult) (eval.Score, error) {
-	return t.scoreWriter(ctx, e, newModelWriter(t.o, t.tok, m, t.o.tokens(512)), r)
+	w, err := newModelWriter(t.o, t.tok, m, t.o.tokens(512))
+	if err != nil {
+		return eval.Score{}, err
+	}
+	return t.scoreWriter(ctx, e, w, r)
 }
 
 // scoreWriter runs what a writer writes. The gate judges pass@k.

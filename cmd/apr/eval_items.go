@@ -55,27 +55,23 @@ func (t *itemTask) constant() int32 {
 func (t *itemTask) score(ctx context.Context, e *cli.Env, m *loaded, r *evalResult) (eval.Score, error) {
 	r.DataSHA256, r.Seed = t.sum, t.o.seed
 	if t.matches != nil {
-		return t.match(ctx, e, newModelWriter(t.o, t.tok, m, t.o.tokens(64)), r)
+		w, err := newModelWriter(t.o, t.tok, m, t.o.tokens(64))
+		if err != nil {
+			return eval.Score{}, err
+		}
+		return t.match(ctx, e, w, r)
 	}
 	return t.choose(ctx, m.NewStream(), m.model, r)
 }
 
-// promptIDs returns the ids of a prompt. Before it is the id that the tokenizer puts first, and without any end-of-text, so
+// context is what every prompt begins with: the id that the tokenizer puts first, and without a prompt end-of-text, so
 // that the first token of a choice is predicted from something.
 func promptIDs(tok *tokenizer.Tokenizer, eos int32, prompt string) []int32 {
-	ids := tok.Append(begin(tok), prompt, tokenizer.PlainText)
+	ids := tok.Append(tok.Begin(nil), prompt, tokenizer.PlainText)
 	if len(ids) == 0 {
 		ids = append(ids, eos)
 	}
 	return ids
-}
-
-// begin returns what the tokenizer puts before every text.
-func begin(tok *tokenizer.Tokenizer) []int32 {
-	if tok.AddBOS() && tok.BOS() != tokenizer.None {
-		return []int32{tok.BOS()}
-	}
-	return nil
 }
 
 // choose scores choices by Σ ln q over their tokens, and by the same over their bytes.
@@ -184,15 +180,18 @@ type modelWriter struct {
 	gen generate.Options
 }
 
-func newModelWriter(o *evalOptions, tok *tokenizer.Tokenizer, m *loaded, tokens int) *modelWriter {
+func newModelWriter(o *evalOptions, tok *tokenizer.Tokenizer, m *loaded, tokens int) (*modelWriter, error) {
+	stops, err := m.files.Stops()
+	if err != nil {
+		return nil, err
+	}
 	w := &modelWriter{tok: tok, m: m.model, s: m.NewStream()}
 	w.gen = generate.Options{MaxTokens: tokens, Temperature: o.temperature, RepeatPenalty: 1, Seed: uint64(o.seed), Vocab: tok.RealIDs()}
-	for _, id := range []int32{tok.EOS(), w.endOfText()} {
-		if id != tokenizer.None {
-			w.gen.Stop = append(w.gen.Stop, id)
-		}
+	if id := w.endOfText(); id != tokenizer.None && !slices.Contains(stops, id) {
+		stops = append(stops, id)
 	}
-	return w
+	w.gen.Stop = stops
+	return w, nil
 }
 
 // endOfText is the id that joined documents in training, if there is one.

@@ -40,7 +40,7 @@ func runCommand() *cli.Command {
 			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.gen.MaxTokens, 32).AtLeast(1), Help: "tokens to make at most"},
 			{Name: "stream", Value: cli.Bool(&o.stream, false), Help: "print the text as it is made; not with --json"},
 			{Name: "chat", Value: cli.Bool(&o.chat, false), Help: "the prompt is a user's turn of a conversation"},
-			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml", "none"}, Value: cli.String(&o.template, "auto"), Help: "of the conversation: auto is the model's own, chatml, or a file with a Jinja template that renders conversations as ChatML"},
+			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml", "none"}, Value: cli.String(&o.template, "auto"), Help: "Chat template: auto (the model's own), chatml, or a file with a Jinja template"},
 			{Name: "system", Value: cli.String(&o.system, ""), Help: "system message; the prompt is then a user's turn, as with --chat"},
 			{Name: "temperature", Value: cli.Float(&o.gen.Temperature, 0).AtLeast(0), Help: "0 = greedy"},
 			{Name: "top-k", Value: cli.Int(&o.gen.TopK, 0).AtLeast(0), Help: "sample among the k likeliest, at a temperature above 0; 0 = all"},
@@ -178,8 +178,8 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		return nil, err
 	}
 	o.gen.Seed, o.gen.Vocab = uint64(o.seed), tok.RealIDs()
-	if tok.EOS() != tokenizer.None {
-		o.gen.Stop = []int32{tok.EOS()}
+	if o.gen.Stop, err = f.Stops(); err != nil {
+		return nil, err
 	}
 	longest, err := o.encode(tok, prompts, f.Config.MaxPositions)
 	if err != nil {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"apr/corpus"
 	"apr/internal/fault"
@@ -102,7 +104,7 @@ func parsePrompt(line string) (string, error) {
 // encode turns prompts into ids, those of a conversation in its template, and returns the length of the longest. Each must
 // leave room among the positions of the model.
 func (o *runOptions) encode(tok *tokenizer.Tokenizer, prompts []prompt, positions int) (longest int, err error) {
-	ids := func(p string) ([]int32, error) { return tok.Append(begin(tok), p, tokenizer.PlainText), nil }
+	ids := func(p string) ([]int32, error) { return tok.Append(tok.Begin(nil), p, tokenizer.PlainText), nil }
 	if o.chat || o.system != "" {
 		if ids, err = o.conversation(tok); err != nil {
 			return 0, err
@@ -127,11 +129,13 @@ func (o *runOptions) encode(tok *tokenizer.Tokenizer, prompts []prompt, position
 
 // conversation returns how a user's turn becomes ids. The end of a turn ends the answer.
 func (o *runOptions) conversation(tok *tokenizer.Tokenizer) (func(prompt string) ([]int32, error), error) {
-	chat, _, err := corpus.Chat(tok, o.template)
+	chat, _, err := corpus.Chat(tok, o.template, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	o.gen.Stop = append(o.gen.Stop, chat.End())
+	if end := chat.End(); end != tokenizer.None && !slices.Contains(o.gen.Stop, end) {
+		o.gen.Stop = append(o.gen.Stop, end)
+	}
 	var system []tokenizer.Message
 	if o.system != "" {
 		system = append(system, tokenizer.Message{Role: "system", Content: o.system})

@@ -64,6 +64,8 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("MODEL", model)
 			e.Setenv("GGUF", model+"-q4_k_m.gguf")
+			e.Setenv("GOLDEN", filepath.Join(filepath.Dir(filepath.Dir(model)), "golden"))
+			e.Setenv("TOKENIZERS", filepath.Join(filepath.Dir(filepath.Dir(model)), "tokenizers"))
 			e.Setenv("CORPUS", corpus)
 			e.Setenv("EVAL", filepath.Join(filepath.Dir(filepath.Dir(corpus)), "eval"))
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, "cache"))

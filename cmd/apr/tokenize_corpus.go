@@ -33,7 +33,7 @@ func tokenizeInspect() *cli.Command {
 		Options: append([]cli.Option{
 			{Name: "model", Arg: true, Required: true, Model: true, Value: cli.String(&model, ""), Help: "model, or folder with tokenizer.json"},
 			{Name: "record", Value: cli.Int(&record, 1).AtLeast(1), Help: "which document of the file, from 1"},
-			{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&template, "auto"), Help: "of conversations: auto is the model's own, chatml, none, or a file whose template renders as ChatML"},
+			{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&template, "auto"), Help: "Chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
 		}, text.table()...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			if text.file == "" || text.file == "-" {

@@ -53,7 +53,7 @@ func (b *attentionGradients) run(way int) {
 		kernel.PlainAttention, kernel.UseAttentionBackwardSM90 = plain, sm90
 	}()
 	kernel.PlainAttention, kernel.UseAttentionBackwardSM90 = way == wayPlain, way == waySM90
-	if way == waySM90 && !kernel.AttentionBackwardSM90Serves(mat(b.dq), mat(b.dk), mat(b.dv), mat(b.do), mat(b.o), mat(b.q), mat(b.k), mat(b.v), b.a) {
+	if way == waySM90 && !kernel.AttentionBackwardSM90Serves(mat(b.dq), mat(b.dk), mat(b.dv), mat(b.do), mat(b.o), mat(b.q), mat(b.k), mat(b.v), b.a, kernel.Mat{}) {
 		b.t.Fatal("another kernel would run")
 	}
 	b.s.AttentionBackward(b.dq, b.dk, b.dv, b.do, b.o, b.lse, b.q, b.k, b.v, b.a)

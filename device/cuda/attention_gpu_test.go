@@ -102,7 +102,7 @@ func (b *attentionBench) run(way int, lse device.Tensor) {
 	plain, sm90 := kernel.PlainAttention, kernel.UseAttentionSM90
 	defer func() { kernel.PlainAttention, kernel.UseAttentionSM90 = plain, sm90 }()
 	kernel.PlainAttention, kernel.UseAttentionSM90 = way == wayPlain, way == waySM90
-	if way == waySM90 && !kernel.AttentionSM90Serves(mat(b.o), mat(b.q), mat(b.k), mat(b.v), b.a) {
+	if way == waySM90 && !kernel.AttentionSM90Serves(mat(b.o), mat(b.q), mat(b.k), mat(b.v), b.a, kernel.Mat{}) {
 		b.t.Fatal("another kernel would run")
 	}
 	b.s.Attention(b.o, lse, b.q, b.k, b.v, b.a)

@@ -20,10 +20,10 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	if err := decodeLacks(d); err != nil {
 		return err
 	}
-	first := d.Layers[0]
+	first := &d.Layers[0]
 	shape := kernel.DecodeShape{
 		Hidden: x.Cols, Inter: first.Down.Cols(), Heads: first.Heads, KVHeads: first.KVHeads, HeadDim: first.HeadDim, Eps: d.Eps,
-		Shared: s.dev.desc.SharedPerBlockOptin,
+		Scale: first.Scale, Residual: one(first.Residual), Variants: decodesVariants(d), Shared: s.dev.desc.SharedPerBlockOptin,
 	}
 	if !s.dev.decodesLayers() || x.DType != tensor.BF16 || y.DType != tensor.BF16 {
 		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
@@ -51,7 +51,7 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 		return nil
 	}
 	o.sized(len(layers), shape.Hidden, d.Position)
-	table, err := s.rotary(first.Rope, d.Position+1)
+	table, err := s.decodeTables(d, layers)
 	if err != nil {
 		s.fail(err)
 		return nil
@@ -60,19 +60,49 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	at := o.Scratch(n)
 	s.dev.uploads.send(o, n, func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, p unsafe.Pointer) {
 		o.call(func(t *driver.Thread) error { return t.CopyHtoD(at, p, int64(n), s.dev.stream) })
-		kernel.DecodeLayers(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, mat(table).Ptr)
+		kernel.DecodeLayers(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, table)
 	})
 	return nil
 }
 
-// decodeLacks returns what the kernel of all layers lacks for d, or nil: it computes layers of one shape with norms before
-// attention and network, rotated heads, a cache of every position, SiLU, and nothing else.
+// decodeTables sets how layers turn heads at the position, and returns the first table that there is.
+func (s *Stream) decodeTables(d device.Decode, layers []kernel.DecodeLayer) (first uint64, err error) {
+	for i := range layers {
+		l := &d.Layers[i]
+		layers[i].QScale = device.Rotary{QBeta: l.QBeta, QLength: l.QLength}.QScale(d.Position)
+		if l.Rope == nil {
+			continue
+		}
+		table, err := s.rotary(l.Rope, d.Position+1)
+		if err != nil {
+			return 0, err
+		}
+		if first == 0 {
+			first = mat(table).Ptr
+		}
+		layers[i].Pairs = len(l.Rope.Inv)
+		layers[i].Table = mat(table).Ptr + uint64(4*d.Position*2*layers[i].Pairs)
+	}
+	return first, nil
+}
+
+// one returns a factor of which 0 means 1.
+func one(f float64) float64 {
+	if f == 0 {
+		return 1
+	}
+	return f
+}
+
+// decodeLacks returns what the kernels of all layers lack for d, or nil: they compute layers of one shape with norms before
+// attention and network, perhaps norms of heads, heads that rotate, a part of them or none, a cache of which the position sees some rows,
+// SiLU, a factor of what layers add, and nothing else.
 func decodeLacks(d device.Decode) error {
 	if len(d.Layers) == 0 {
 		return errors.New("there are no layers")
 	}
 	for i := range d.Layers {
-		if what := decodeLayerLacks(&d.Layers[i], &d.Layers[0], d.Position); what != "" {
+		if what := decodeLayerLacks(&d.Layers[i], &d.Layers[0]); what != "" {
 			return fmt.Errorf("the kernel of all layers does not compute %s (layer %d)", what, i)
 		}
 	}
@@ -80,7 +110,7 @@ func decodeLacks(d device.Decode) error {
 }
 
 // decodeLayerLacks is decodeLacks for layer l of a model whose first layer is first, or "".
-func decodeLayerLacks(l, first *device.DecodeLayer, position int) string {
+func decodeLayerLacks(l, first *device.DecodeLayer) string {
 	switch {
 	case l.AttnNorm.IsZero() || l.FFNNorm.IsZero():
 		return "layers without norms before attention and network"
@@ -90,26 +120,16 @@ func decodeLayerLacks(l, first *device.DecodeLayer, position int) string {
 		return "layers of several kinds of heads"
 	case l.Down.Cols() != first.Down.Cols():
 		return "layers of several widths"
-	case !l.QNorm.IsZero() || !l.KNorm.IsZero():
-		return "norms of q and k"
+	case !l.QNorm.IsZero() && l.QNorm.Cols != l.HeadDim || !l.KNorm.IsZero() && l.KNorm.Cols != l.HeadDim:
+		return "norms of rows of q and k"
 	case l.VNorm:
 		return "norms of v"
 	case l.VIsK:
 		return "values that are keys"
-	case l.Rope == nil:
-		return "layers without a rotary embedding"
-	case l.Rope != first.Rope:
-		return "several rotary embeddings"
-	case 2*len(l.Rope.Inv) != l.HeadDim:
-		return "rotary embeddings of a part of a head"
-	case l.QBeta != 0:
-		return "the scale of queries by their positions"
 	case l.Shared:
 		return "caches that layers share"
-	case l.Row != position || l.First != 0 || l.Keys != position+1:
-		return "windows, and caches of a part of the positions"
-	case l.Scale != 0:
-		return "attention scores with a scale of their own"
+	case l.Scale != first.Scale:
+		return "attention scores of several scales"
 	case l.Cap != 0:
 		return "attention soft-caps"
 	case !l.OBias.IsZero():
@@ -118,12 +138,27 @@ func decodeLayerLacks(l, first *device.DecodeLayer, position int) string {
 		return "the activation " + l.Act.String()
 	case l.PerLayer != nil:
 		return "per-layer embeddings"
-	case l.Residual != 0 && l.Residual != 1:
-		return "factors of the residual branches"
+	case one(l.Residual) != one(first.Residual):
+		return "several factors of the residual branches"
 	case l.OutScale != 0 && l.OutScale != 1:
 		return "factors of a layer's output"
 	}
 	return ""
+}
+
+// decodesVariants reports whether layers have norms of heads, factors, rotary embeddings but one of whole heads, or see a part of their
+// cache.
+func decodesVariants(d device.Decode) bool {
+	first := &d.Layers[0]
+	for i := range d.Layers {
+		l := &d.Layers[i]
+		turns := l.Rope != nil && l.Rope == first.Rope && 2*len(l.Rope.Inv) == l.HeadDim && l.QBeta == 0
+		sees := l.Row == d.Position && l.First == 0 && l.Keys == d.Position+1
+		if !turns || !sees || !l.QNorm.IsZero() || !l.KNorm.IsZero() || one(l.Residual) != 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // decodesLayers reports whether the device has the kernel of kernel.DecodeLayers.
@@ -143,6 +178,7 @@ func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLay
 		k.O, k.Down = o[0], down[0]
 		k.Norms = [2]kernel.Mat{mat(l.AttnNorm), mat(l.FFNNorm)}
 		k.Bias, k.Cache = mat(l.Bias), mat(l.Cache)
+		k.QNorm, k.KNorm, k.Row, k.First, k.Keys = mat(l.QNorm), mat(l.KNorm), l.Row, l.First, l.Keys
 		all = append(all, k)
 	}
 	return all, nil

@@ -30,6 +30,7 @@ func qwen2Decoding() device.Decode {
 // a name, so that nothing is left out in silence.
 func TestDecodeNamesWhatItLacks(t *testing.T) {
 	some := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 8, Stride: 8}
+	row := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 32, Stride: 32}
 	// By field: another value, and a word of the refusal; no word where the kernel computes it.
 	all := map[string]struct {
 		change func(l *device.DecodeLayer)
@@ -44,19 +45,19 @@ func TestDecodeNamesWhatItLacks(t *testing.T) {
 		"HeadDim":  {func(l *device.DecodeLayer) { l.HeadDim = 16 }, "kinds of heads"},
 		"QKV":      {func(l *device.DecodeLayer) { l.QKV = l.O }, ""},
 		"Bias":     {func(l *device.DecodeLayer) { l.Bias = device.Tensor{} }, ""},
-		"QNorm":    {func(l *device.DecodeLayer) { l.QNorm = some }, "norms of q and k"},
-		"KNorm":    {func(l *device.DecodeLayer) { l.KNorm = some }, "norms of q and k"},
+		"QNorm":    {func(l *device.DecodeLayer) { l.QNorm = row }, "norms of rows"},
+		"KNorm":    {func(l *device.DecodeLayer) { l.KNorm = row }, "norms of rows"},
 		"VNorm":    {func(l *device.DecodeLayer) { l.VNorm = true }, "norms of v"},
 		"VIsK":     {func(l *device.DecodeLayer) { l.VIsK = true }, "values that are keys"},
-		"Rope":     {func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: l.Rope.Inv} }, "several rotary embeddings"},
-		"QBeta":    {func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, "scale of queries"},
+		"Rope":     {func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: []float64{1}} }, ""},
+		"QBeta":    {func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, ""},
 		"QLength":  {func(l *device.DecodeLayer) { l.QLength = 4 }, ""}, // of no use without QBeta
 		"Cache":    {func(l *device.DecodeLayer) { l.Cache = some }, ""},
 		"Shared":   {func(l *device.DecodeLayer) { l.Shared = true }, "caches that layers share"},
-		"Row":      {func(l *device.DecodeLayer) { l.Row = 4 }, "windows"},
-		"First":    {func(l *device.DecodeLayer) { l.First = 1 }, "windows"},
-		"Keys":     {func(l *device.DecodeLayer) { l.Keys = 7 }, "windows"},
-		"Scale":    {func(l *device.DecodeLayer) { l.Scale = .5 }, "scale of their own"},
+		"Row":      {func(l *device.DecodeLayer) { l.Row = 4 }, ""},
+		"First":    {func(l *device.DecodeLayer) { l.First = 1 }, ""},
+		"Keys":     {func(l *device.DecodeLayer) { l.Keys = 7 }, ""},
+		"Scale":    {func(l *device.DecodeLayer) { l.Scale = .5 }, "several scales"},
 		"Cap":      {func(l *device.DecodeLayer) { l.Cap = 50 }, "soft-caps"},
 		"O":        {func(l *device.DecodeLayer) { l.O = l.QKV }, ""},
 		"OBias":    {func(l *device.DecodeLayer) { l.OBias = some }, "biases of o"},
@@ -64,7 +65,7 @@ func TestDecodeNamesWhatItLacks(t *testing.T) {
 		"Down":     {func(l *device.DecodeLayer) { l.Down = l.QKV }, "several widths"},
 		"Act":      {func(l *device.DecodeLayer) { l.Act = device.GELUTanh }, "gelu_tanh"},
 		"PerLayer": {func(l *device.DecodeLayer) { l.PerLayer = &device.DecodePerLayer{} }, "per-layer embeddings"},
-		"Residual": {func(l *device.DecodeLayer) { l.Residual = .5 }, "residual branches"},
+		"Residual": {func(l *device.DecodeLayer) { l.Residual = .5 }, "several factors"},
 		"OutScale": {func(l *device.DecodeLayer) { l.OutScale = .5 }, "layer's output"},
 	}
 	if err := decodeLacks(qwen2Decoding()); err != nil {
@@ -94,21 +95,31 @@ func TestDecodeNamesWhatItLacks(t *testing.T) {
 	if len(all) != fields.NumField() {
 		t.Errorf("%d fields of %d", len(all), fields.NumField())
 	}
-	part := qwen2Decoding()
-	for i := range part.Layers {
-		part.Layers[i].Rope = nil
-	}
-	if err := decodeLacks(part); err == nil || !strings.Contains(err.Error(), "without a rotary embedding") {
-		t.Errorf("no rotary embedding: %v", err)
-	}
-	short := &device.Frequencies{Inv: []float64{1}}
-	for i := range part.Layers {
-		part.Layers[i].Rope = short
-	}
-	if err := decodeLacks(part); err == nil || !strings.Contains(err.Error(), "a part of a head") {
-		t.Errorf("a part of a head: %v", err)
-	}
 	if decodeLacks(device.Decode{}) == nil {
 		t.Error("no layers are accepted")
+	}
+}
+
+// TestDecodesVariants: what takes the kernels of norms, windows and several rotary embeddings.
+func TestDecodesVariants(t *testing.T) {
+	if decodesVariants(qwen2Decoding()) {
+		t.Error("Qwen2 takes the other kernels")
+	}
+	head := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 8, Stride: 8}
+	for name, change := range map[string]func(l *device.DecodeLayer){
+		"QNorm": func(l *device.DecodeLayer) { l.QNorm = head }, "KNorm": func(l *device.DecodeLayer) { l.KNorm = head },
+		"no rotary embedding":      func(l *device.DecodeLayer) { l.Rope = nil },
+		"a part of a head":         func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: []float64{1}} },
+		"QBeta":                    func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 },
+		"another rotary embedding": func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: l.Rope.Inv, Factor: 2} },
+		"Row":                      func(l *device.DecodeLayer) { l.Row = 4 },
+		"First":                    func(l *device.DecodeLayer) { l.First, l.Keys = 1, 5 },
+		"Keys":                     func(l *device.DecodeLayer) { l.Keys = 7 },
+	} {
+		d := qwen2Decoding()
+		change(&d.Layers[1])
+		if err := decodeLacks(d); err != nil || !decodesVariants(d) {
+			t.Errorf("%s: variants %v, %v", name, decodesVariants(d), err)
+		}
 	}
 }

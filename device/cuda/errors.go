@@ -64,6 +64,8 @@ func recordedFault(r *kernel.Record) error {
 		return idOutside("Loss", r.FaultValue, r.FaultLimit)
 	case kernel.FaultRow:
 		return idOutside("Gather or Scatter", r.FaultValue, r.FaultLimit)
+	case kernel.FaultPosition:
+		return idOutside("Rotate: position", r.FaultValue, r.FaultLimit)
 	}
 	return fault.New(fault.Inference, "a kernel noted the unknown error %d (%d, %d)", r.Fault, r.FaultValue, r.FaultLimit).
 		WithID("E-CUDA-013")

@@ -27,10 +27,12 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 }
 
 // MatMulGLU: gu = x·Wᵀ and m = act(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
-// both. With a matrix in 8-bit floats gu that is kept is computed by MatMul.
+// both; that knows SiLU. With a matrix in 8-bit floats gu that is kept is computed by MatMul.
 func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.Activation, keep bool) {
 	device.CheckMatMulGLU(m, gu, x, w, act)
-	if s.lacks(act != device.SiLU, "the activation "+act.String()) {
+	if act != device.SiLU { // which alone has kernels that do both
+		s.MatMul(gu, x, w, device.Tensor{}, false)
+		s.GLU(m, gu, act)
 		return
 	}
 	wt := w.(*weight)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"apr/device"
 	"apr/device/arena"
@@ -66,23 +65,33 @@ func (d *Device) prepareFor(r *dry.Record, products []blas.Shape) error {
 	if err := errors.Join(d.reserve(r), d.reserveExpansion(r)); err != nil {
 		return err
 	}
-	u := usesOf(r)
+	u := d.usesOf(r)
 	return d.prewarm(d.modules(&u), products)
 }
 
 // uses are what decides which modules a step needs.
 type uses struct {
-	heads             map[int]bool // of attention
+	modules           map[string]bool // of attention, and those that are optional
 	blocks, fp8       bool
 	decode            bool // products of a few rows with blocks
 	generates, trains bool
 }
 
-func usesOf(r *dry.Record) uses {
-	u := uses{heads: map[int]bool{}, generates: r.Static[device.KVCache] > 0}
+func (d *Device) usesOf(r *dry.Record) uses {
+	u := uses{modules: map[string]bool{}, generates: r.Static[device.KVCache] > 0}
+	var turned, attended int64
 	for _, o := range r.Ops {
-		if o.Kind == device.OpAttention || o.Kind == device.OpAttentionBackward {
-			u.heads[o.Attn.HeadDim] = true
+		switch o.Kind {
+		case device.OpRotate:
+			turned += o.Times
+		case device.OpAttention:
+			attended += o.Times
+		}
+		if o.Kind == device.OpHeadNorm || o.Kind == device.OpScale || o.Partial || o.Kind == device.OpAttention && o.Attn.Window > 0 {
+			u.modules[kernel.VariantsModule] = true // if all layers are decoded at once
+		}
+		for _, m := range modulesOf(o.Op, d.act) {
+			u.modules[m] = true
 		}
 		inBlocks := o.Kind.ReadsWeight() && o.Expands
 		u.blocks = u.blocks || inBlocks
@@ -90,7 +99,33 @@ func usesOf(r *dry.Record) uses {
 		u.fp8 = u.fp8 || o.FP8
 		u.trains = u.trains || o.Kind.Trains()
 	}
+	if attended > 0 && turned%attended != 0 { // some layers rotate nothing
+		u.modules[kernel.VariantsModule] = true
+	}
 	return u
+}
+
+// modulesOf names the modules that an operation needs beside those that every step has.
+func modulesOf(o dry.Op, act tensor.DType) []string {
+	switch o.Kind {
+	case device.OpAttention, device.OpAttentionBackward:
+		return kernel.AttentionModules(o.Attn, o.Documents, act)
+	case device.OpHeadNorm, device.OpHeadNormBackward:
+		return []string{kernel.HeadNormModule}
+	case device.OpScale, device.OpAdd, device.OpSoftCap:
+		return []string{kernel.PointwiseModule}
+	case device.OpGLU, device.OpGLUBackward, device.OpMatMulGLU:
+		return []string{kernel.GLUModule(o.Act)}
+	case device.OpRotate:
+		if o.Partial {
+			return []string{kernel.RotaryPartModule}
+		}
+	case device.OpLoss:
+		if o.Capped {
+			return []string{kernel.LossCappedModule}
+		}
+	}
+	return nil
 }
 
 // reserve allocates one slab for the temps and one for each component of what lives longer.
@@ -130,14 +165,8 @@ func (d *Device) reserveExpansion(r *dry.Record) error {
 
 // modules returns the modules for a step; nil: for anything, but for 8-bit floats, which only plans ask for.
 func (d *Device) modules(u *uses) (all []kernel.Module) {
-	var attention []string
-	if u != nil {
-		for h := range u.heads {
-			attention = append(attention, kernel.AttentionModules(h, d.act)...)
-		}
-	}
 	for _, m := range kernel.Modules() {
-		needed := d.runs(&m) && m.Serves(d.act) && (u == nil || !m.Has(manifest.Attention) || slices.Contains(attention, m.Name))
+		needed := d.runs(&m) && m.Serves(d.act) && (u == nil || !m.Has(manifest.Attention) && !m.Has(manifest.Optional) || u.modules[m.Name])
 		for _, role := range m.Roles {
 			needed = needed && u.needs(role)
 		}
@@ -165,7 +194,7 @@ func (u *uses) needs(r manifest.Role) bool {
 	case manifest.FP8:
 		return u.fp8
 	}
-	return true // of attention, by heads; products, unless cublasLt has them all
+	return true // of attention and optional ones, by name; products, unless cublasLt has them all
 }
 
 // runs reports whether a module is for this device.

@@ -228,6 +228,69 @@ func TestFusesPlanned(t *testing.T) {
 	}
 }
 
+// TestOptionalModules: a record loads what its operations need beyond what all steps do, and nothing of it without them.
+func TestOptionalModules(t *testing.T) {
+	d := &Device{act: tensor.BF16, maps: true, desc: driver.DeviceInfo{Major: 9}}
+	attention := func(a device.Attn) dry.Op {
+		a.Batch, a.QLen, a.KLen, a.KStride, a.Heads, a.KVHeads = 1, 100, 100, 100, 2, 1
+		return dry.Op{Kind: device.OpAttention, Attn: a}
+	}
+	gelu := dry.Op{Kind: device.OpMatMulGLU, Act: device.GELUTanh, M: 1, N: 2, K: 32, Expands: true} // a few rows: generation
+	documents := attention(device.Attn{HeadDim: 128})
+	documents.Documents = true
+	cases := []struct {
+		op   dry.Op
+		want []string
+	}{
+		{dry.Op{Kind: device.OpHeadNorm}, []string{kernel.HeadNormModule}},
+		{dry.Op{Kind: device.OpHeadNormBackward}, []string{kernel.HeadNormModule}},
+		{dry.Op{Kind: device.OpAdd}, []string{kernel.PointwiseModule}},
+		{dry.Op{Kind: device.OpScale}, []string{kernel.PointwiseModule}},
+		{dry.Op{Kind: device.OpSoftCap}, []string{kernel.PointwiseModule}},
+		{gelu, []string{"geglu"}},
+		{dry.Op{Kind: device.OpRotate, Partial: true}, []string{kernel.RotaryPartModule}},
+		{dry.Op{Kind: device.OpLoss, Capped: true}, []string{kernel.LossCappedModule}},
+		{attention(device.Attn{HeadDim: 128, Window: 9}), []string{"attention_d128", "attention_limited_d128", "attention_limited_sm90"}},
+		{attention(device.Attn{HeadDim: 128, Cap: 9}), []string{"attention_limited_d128", "attention_decode_capped"}},
+		{attention(device.Attn{HeadDim: 256}), []string{"attention_limited_d256", "attention_limited_sm90"}},
+		{attention(device.Attn{HeadDim: 512}), []string{"attention_limited"}},
+		{documents, []string{"attention_limited_d128"}},
+	}
+	loaded := func(ops ...dry.Op) map[string]bool {
+		r, all := &dry.Record{}, map[string]bool{}
+		for _, o := range ops {
+			r.Ops = append(r.Ops, dry.Count{Op: o, Times: 1})
+		}
+		u := d.usesOf(r)
+		for _, m := range d.modules(&u) {
+			all[m.Name] = true
+		}
+		return all
+	}
+	plain := loaded(attention(device.Attn{HeadDim: 64}), dry.Op{Kind: device.OpRotate}, dry.Op{Kind: device.OpLoss}, dry.Op{Kind: device.OpGLU})
+	for _, c := range cases {
+		all := loaded(c.op)
+		for _, name := range c.want {
+			if !all[name] || plain[name] {
+				t.Errorf("%+v: %s is loaded %v, without %v", c.op, name, all[name], plain[name])
+			}
+		}
+	}
+	one := dry.Op{Kind: device.OpMatMul, M: 1, N: 2, K: 32, Expands: true}
+	if loaded(one)[kernel.VariantsModule] || !loaded(one, cases[0].op)[kernel.VariantsModule] || loaded(cases[0].op)[kernel.VariantsModule] {
+		t.Error("the one launch of a token with norms of heads is loaded where it is not needed, or not where it is")
+	}
+}
+
+// ofHeads64 are the modules of attention with heads of 64 values.
+func ofHeads64(act tensor.DType) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range kernel.AttentionModules(device.Attn{Batch: 1, QLen: 64, KLen: 64, KStride: 64, Heads: 1, KVHeads: 1, HeadDim: 64}, false, act) {
+		all[m] = true
+	}
+	return all
+}
+
 // TestModules: a step loads the attention of its head dimension and the products of its type, and nothing for other cards.
 func TestModules(t *testing.T) {
 	d := &Device{act: tensor.BF16, desc: driver.DeviceInfo{Major: 8, Minor: 6}}
@@ -240,7 +303,7 @@ func TestModules(t *testing.T) {
 		}
 		return all
 	}
-	all, some := names(nil), names(&uses{heads: map[int]bool{64: true}, trains: true})
+	all, some := names(nil), names(&uses{modules: ofHeads64(d.act), trains: true})
 	for _, name := range []string{"move", "norm", "rotary", "swiglu", "loss", "optim", "embedding", "columns", "gemm", "attention_d64"} {
 		if !slices.Contains(all, name) || !slices.Contains(some, name) {
 			t.Errorf("%s is not loaded: %v, %v", name, all, some)
@@ -255,7 +318,7 @@ func TestModules(t *testing.T) {
 	if !slices.Contains(blocks, "dequant") || slices.Contains(blocks, "gemv") || !slices.Contains(names(&uses{decode: true}), "gemv") {
 		t.Errorf("with blocks %v", blocks)
 	}
-	generation := names(&uses{heads: map[int]bool{64: true}, generates: true})
+	generation := names(&uses{modules: ofHeads64(d.act), generates: true})
 	for name, want := range map[string]bool{"gemv": true, "gemv_blocks": false, "attention_d64": true, "loss": false, "optim": false, "embedding": false, "columns": false} {
 		if slices.Contains(generation, name) != want {
 			t.Errorf("generation: %s is loaded: %v", name, !want)

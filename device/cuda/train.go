@@ -14,9 +14,6 @@ import (
 // grad may be z itself, or of the type of activations.
 func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 	device.CheckLoss(grad, z, t, targets, spec)
-	if s.lacks(spec.Cap != 0, "the loss of soft-capped logits") {
-		return
-	}
 	if o := s.begin("Loss", grad, z, t, targets); o != nil && s.known("Loss", targets, z.Cols) {
 		kernel.Loss(o, mat(grad), mat(z), mat(t), mat(targets), spec)
 		o.end()

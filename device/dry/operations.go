@@ -100,7 +100,8 @@ func (s *Stream) HeadNormBackward(dx, dw, dy, x, rstd, w device.Tensor, headDim 
 func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 	device.CheckRotate(x, r)
 	n := 2*use(device.OpRotate, x) + use(device.OpRotate, r.Positions)
-	s.count(Op{Kind: device.OpRotate, In: x.DType, Out: x.DType, Rows: x.Rows, Cols: x.Cols, Attn: device.Attn{HeadDim: r.HeadDim}}, 0, n)
+	partial := 2*len(r.Table.Inv) != r.HeadDim || !r.Positions.IsZero() || r.QBeta != 0
+	s.count(Op{Kind: device.OpRotate, In: x.DType, Out: x.DType, Rows: x.Rows, Cols: x.Cols, Attn: device.Attn{HeadDim: r.HeadDim}, Partial: partial}, 0, n)
 }
 
 // Attention records the operation. With First fewer keys are seen than it costs here: which ones depends on values.
@@ -196,7 +197,7 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 	if !grad.IsZero() {
 		n += use(device.OpLoss, z, t) // a second pass
 	}
-	s.count(Op{Kind: device.OpLoss, In: z.DType, Out: grad.DType, Rows: z.Rows, Cols: z.Cols}, 0, n)
+	s.count(Op{Kind: device.OpLoss, In: z.DType, Out: grad.DType, Rows: z.Rows, Cols: z.Cols, Capped: spec.Cap > 0}, 0, n)
 	s.scalars.Positions += int64(z.Rows)
 }
 

@@ -26,6 +26,8 @@ type Op struct {
 	Act                 device.Activation // of gated units
 	Attn                device.Attn       // of attention, without First; HeadDim also of Rotate and of norms of heads
 	Documents           bool              // attention has a First
+	Partial             bool              // Rotate is of a part of a head, of given positions, or scales
+	Capped              bool              // Loss is of soft-capped logits
 	Rows, Cols          int               // of everything else
 }
 

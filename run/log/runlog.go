@@ -60,6 +60,9 @@ type Manifest struct {
 	// that they are.
 	Environment map[string]string `json:"environment,omitempty"`
 	Started     time.Time         `json:"started"`
+
+	// TemplateTime is what the chat template's strftime_now reads, in all legs and resumptions; absent if it reads no time.
+	TemplateTime *time.Time `json:"template_time,omitempty"`
 }
 
 // Milliseconds are the durations of a step's phases.

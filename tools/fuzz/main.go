@@ -35,10 +35,11 @@ type target struct {
 }
 
 var readers = []reader{
-	{"safetensors", "./format/safetensors", "TestRefused|TestIndex", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 330}}},
+	{"safetensors", "./format/safetensors", "TestRefused|TestIndex", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 320}}},
 	{"GGUF", "./format/gguf", "TestRefused", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 330}}},
 	{".apr", "./format/aprfile", "TestRefused|TestShardsThatContradict|TestPaddingAndDeviations", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 120}}},
 	{"tokenizer.json", "./tokenizer", "TestParseRefuses|TestParseConfig", "TestEveryPrefixAndFlip", []target{{"FuzzParse", 40}}},
+	{"chat templates", "./internal/jinja", "TestRefused", "", []target{{"FuzzTemplate", 10}}},
 	{"configuration", "./modelfile", "TestConfigRefused|TestAPRConfigRefusals|TestGGUFConfigRefused|TestCheckTensors", "TestConfigEveryPrefixAndFlip", []target{{"FuzzConfig", 100}}},
 	{"JSONL, text", "./corpus", "TestJSONLinesRefused|TestTextRefused", "TestEveryPrefixAndFlip", []target{{"FuzzRecord", 50}, {"FuzzJSONLines", 5}}},
 	{"Parquet", "./corpus", "TestParquetRefused", "TestParquetDamage", []target{{"FuzzParquet", 10}, {"FuzzParquetFrames", 15}}},

@@ -10,15 +10,25 @@ import (
 // UseAttentionBackwardSM90 lets AttentionBackwardSM90Serves say yes; tests that compare kernels turn it off.
 var UseAttentionBackwardSM90 = true
 
-const attentionBackwardSM90Module = "attention_backward_sm90"
+const (
+	attentionBackwardSM90Module        = "attention_backward_sm90"
+	attentionBackwardLimitedSM90Module = "attention_backward_limited_sm90"
+)
 
-// attentionBackwardArgs is AttentionBackwardArgs of attention_backward_sm90.cu.
-type attentionBackwardArgs struct {
-	attentionArgs
-	line, chunks, turns int32
-}
+// attentionBackwardArgs and its kin with limits are AttentionBackwardArgs of attention_backward_sm90.cuh.
+type (
+	attentionBackwardArgs struct {
+		attentionArgs
+		backwardShares
+	}
+	limitedBackwardArgs struct {
+		limitedArgs
+		backwardShares
+	}
+	backwardShares struct{ line, chunks, turns int32 }
+)
 
-// Of attention_backward_sm90.cu.
+// Of attention_backward_sm90.cuh.
 const (
 	backwardTile = 64  // rows of a tile
 	backwardOwn  = 128 // rows that a block owns
@@ -44,12 +54,16 @@ func (b backwardBlock) shared(d, matrices int) int {
 const backwardChunks = 132
 
 // backwardSteps returns the steps of a key-value head of a batch row: over its tiles of keys, its query heads and the
-// tiles of queries that see one of these keys, at least one.
+// tiles of queries that see one of these keys, at least one. A window that hides nothing ends no tile earlier.
 func backwardSteps(a device.Attn) int {
 	queries, steps := ceil(a.QLen, backwardTile), 0
 	for key := 0; key < a.KLen; key += backwardOwn {
-		lowest := min(max(0, key-a.QOffset)/backwardTile, queries-1)
-		steps += a.Heads / a.KVHeads * (queries - lowest)
+		lowest, end := min(max(0, key-a.QOffset)/backwardTile, queries-1), queries
+		if a.Window > 0 {
+			last := min(a.QLen-1, key+backwardOwn-2+a.Window-a.QOffset) // to see one of the keys
+			end = max(lowest, max(0, last)/backwardTile) + 1
+		}
+		steps += a.Heads / a.KVHeads * (end - lowest)
 	}
 	return steps
 }
@@ -58,9 +72,10 @@ func backwardSteps(a device.Attn) int {
 func backwardParts(chunks, d int) int { return chunks * 2 * 2 * backwardOwn * d * 4 }
 
 // AttentionBackwardSM90Serves reports whether AttentionBackwardSM90 serves these operands, on a device of compute
-// capability 9.0: as AttentionBackward does for tensor cores, and queries enough to fill a warpgroup.
-func AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v Mat, a device.Attn) bool {
-	if _, ok := backwardBlocks[a.HeadDim]; !ok || !UseAttentionBackwardSM90 || PlainAttention || a.Batch == 0 || a.QLen < backwardTile {
+// capability 9.0: as AttentionBackward does for tensor cores with heads of 64 and 128 columns, and queries enough to fill a warpgroup,
+// without documents and soft-caps.
+func AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v Mat, a device.Attn, first Mat) bool {
+	if _, ok := backwardBlocks[a.HeadDim]; !ok || !UseAttentionBackwardSM90 || PlainAttention || a.Batch == 0 || a.QLen < backwardTile || !first.IsZero() || a.Cap > 0 {
 		return false
 	}
 	for _, m := range []Mat{dq, dk, dv, do, o, q, k, v} {
@@ -82,15 +97,20 @@ func AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v Mat, a device.Attn) 
 // bits on any number of multiprocessors.
 //
 // Of 7 products of QLen·KLen/2·HeadDim multiply-adds a head, two are computed twice, scores and dO·vᵀ.
-func AttentionBackwardSM90(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn) {
-	need(AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v, a), "AttentionBackwardSM90", "operands it does not serve")
-	base, _ := newAttentionBackward(queue, dq, dk, dv, do, o, lse, q, k, v, a)
+func AttentionBackwardSM90(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn, first Mat) {
+	need(AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v, a, first), "AttentionBackwardSM90", "operands it does not serve")
+	base, _ := newAttentionBackward(queue, dq, dk, dv, do, o, lse, q, k, v, a, first)
 	steps, b := backwardSteps(a), backwardBlocks[a.HeadDim]
 	chunks := min(backwardChunks, steps*a.Batch*a.KVHeads)
 	base.part = queue.Scratch(backwardParts(chunks, a.HeadDim))
-	args := &attentionBackwardArgs{attentionArgs: *base, line: int32(steps), chunks: int32(chunks), turns: b.turns}
+	shares := backwardShares{int32(steps), int32(chunks), b.turns}
+	module, prefix, args := attentionBackwardSM90Module, "attention_sm90_", unsafe.Pointer(&attentionBackwardArgs{*base, shares})
+	if limits(a, first) {
+		module, prefix = attentionBackwardLimitedSM90Module, "attention_limited_sm90_"
+		args = unsafe.Pointer(&limitedBackwardArgs{*(*limitedArgs)(unsafe.Pointer(base)), shares})
+	}
 	start := func(name string, grid [3]int, block, shared int) {
-		queue.Launch(Launch{Module: attentionBackwardSM90Module, Kernel: "attention_sm90_" + name + b.suffix, Grid: grid, Block: block, Shared: shared, Args: unsafe.Pointer(args)})
+		queue.Launch(Launch{Module: module, Kernel: prefix + name + b.suffix, Grid: grid, Block: block, Shared: shared, Args: args})
 	}
 	items := a.Batch * a.Heads * ceil(a.QLen, backwardOwn)
 	start("dq", [3]int{min(items, max(1, queue.Multiprocessors())), 1, 1}, 384, b.shared(a.HeadDim, 3))

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -28,13 +29,16 @@ func TestAttentionBackwardSM90Launch(t *testing.T) {
 		{"one step", device.Attn{Batch: 1, QLen: 64, KLen: 64, KStride: 64, Heads: 1, KVHeads: 1, HeadDim: 64}, 1, 1, 1},
 		{"a step a tile that nobody sees", device.Attn{Batch: 1, QLen: 65, KLen: 400, KStride: 400, Heads: 1, KVHeads: 1, HeadDim: 64}, 2 + 1 + 1 + 1, 1, 5},
 		{"offset", device.Attn{Batch: 2, QLen: 129, KLen: 200, QOffset: 71, KStride: 256, Heads: 2, KVHeads: 1, HeadDim: 128}, 2 * (3 + 3), 8, 24},
+		{"a window", device.Attn{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 28, KVHeads: 4, HeadDim: 128, Window: 128}, 7 * (7*4 + 2), 132, 132},
 		{"7B", device.Attn{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 28, KVHeads: 4, HeadDim: 128}, 7 * 72, 132, 132},
 		{"0.5B", device.Attn{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 14, KVHeads: 2, HeadDim: 64}, 7 * 72, 132, 132},
 	} {
 		q := dense(tensor.BF16, c.a.Batch*c.a.QLen, c.a.Heads*c.a.HeadDim)
 		k := dense(tensor.BF16, c.a.Batch*c.a.KStride, c.a.KVHeads*c.a.HeadDim)
 		var r recorder
-		hopperBackward(func() { AttentionBackwardSM90(&r, q, k, k, q, q, dense(tensor.F32, q.Rows, c.a.Heads), q, k, k, c.a) })
+		hopperBackward(func() {
+			AttentionBackwardSM90(&r, q, k, k, q, q, dense(tensor.F32, q.Rows, c.a.Heads), q, k, k, c.a, Mat{})
+		})
 		want := []int{c.first, c.second}
 		if c.second > 1 {
 			want = append(want, c.second-1)
@@ -43,22 +47,43 @@ func TestAttentionBackwardSM90Launch(t *testing.T) {
 			t.Fatalf("%s: %d launches, %d bytes of scratch", c.name, len(r.launches), r.scratch)
 		}
 		for i, l := range r.launches {
-			if !hasKernel(t, l.Module, l.Kernel) || l.Grid[0] != want[i] || l.Shared > 227<<10 {
+			if !hasKernel(t, l.Module, l.Kernel) || !slices.Contains(AttentionModules(c.a, false, tensor.BF16), l.Module) || l.Grid[0] != want[i] || l.Shared > 227<<10 {
 				t.Errorf("%s: %+v", c.name, l)
 			}
 		}
-		if args := (*attentionBackwardArgs)(r.launches[0].Args); int(args.line) != c.steps || int(args.chunks) != c.second {
-			t.Errorf("%s: %d steps in %d chunks", c.name, args.line, args.chunks)
+		shares := (*attentionBackwardArgs)(r.launches[0].Args).backwardShares
+		if c.a.Window > 0 {
+			shares = (*limitedBackwardArgs)(r.launches[0].Args).backwardShares
+		}
+		if int(shares.line) != c.steps || int(shares.chunks) != c.second {
+			t.Errorf("%s: %d steps in %d chunks", c.name, shares.line, shares.chunks)
 		}
 	}
 }
 
-// TestAttentionBackwardSM90Args: the arguments lie as in attention_backward_sm90.cu, where AttentionArgs is a member whose
-// size is a multiple of eight.
+// TestWindowSteps: a window costs what it keeps. Of the steps of the whole causal triangle at 4,096 positions there are left less than
+// a layer with that window may take of the time.
+func TestWindowSteps(t *testing.T) {
+	a := device.Attn{Batch: 1, QLen: 4096, KLen: 4096, KStride: 4096, Heads: 8, KVHeads: 2, HeadDim: 128}
+	all := backwardSteps(a)
+	for window, most := range map[int]float64{128: .13, 512: .31, 1024: .5} {
+		a.Window = window
+		if part := float64(backwardSteps(a)) / float64(all); part > most {
+			t.Errorf("a window of %d takes %.2f of the steps", window, part)
+		}
+	}
+}
+
+// TestAttentionBackwardSM90Args: the arguments lie as in attention_backward_sm90.cuh, where AttentionArgs, or LimitedArgs, is a
+// member whose size is a multiple of eight.
 func TestAttentionBackwardSM90Args(t *testing.T) {
 	var a attentionBackwardArgs
-	if at := unsafe.Offsetof(a.line); at != unsafe.Sizeof(a.attentionArgs) || at%8 != 0 {
+	if at := unsafe.Offsetof(a.backwardShares); at != unsafe.Sizeof(a.attentionArgs) || at%8 != 0 {
 		t.Errorf("line at %d", at)
+	}
+	var l limitedBackwardArgs
+	if at := unsafe.Offsetof(l.backwardShares); at != unsafe.Sizeof(l.limitedArgs) || at%8 != 0 {
+		t.Errorf("line at %d with limits", at)
 	}
 }
 
@@ -87,7 +112,7 @@ func TestAttentionBackwardSM90Serves(t *testing.T) {
 		dq, do, o, dk := q, q, q, k
 		c.change(&dq, &dk, &do, &q, &k, &a)
 		hopperBackward(func() {
-			if got := AttentionBackwardSM90Serves(dq, dk, k, do, o, q, k, k, a); got != c.want {
+			if got := AttentionBackwardSM90Serves(dq, dk, k, do, o, q, k, k, a, Mat{}); got != c.want {
 				t.Errorf("%s: %v", c.name, got)
 			}
 		})

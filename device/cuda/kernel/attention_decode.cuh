@@ -73,8 +73,12 @@ template <int N, class T> struct Ahead {
 // attend_keys is the softmax of a block's keys [first, end) for one query: q is its head, k(j) and v(j) are where the rows of key j
 // begin, ahead has those of the first N keys of all lanes. Threads below d return the sums of the values' column of their number.
 // parts is shared memory of WARPS · PART, and the block has WARPS warps.
-template <int N, class T, class Rows>
-APR_DEVICE Joined attend_keys(const Lanes &lanes, const T *q, const Rows &k, const Rows &v, Ahead<N, T> &ahead, int first, int end, int d, float log2_scale, float *parts) {
+// cap is what a soft-cap makes of a score.
+struct NoCap {
+    APR_METHOD float operator()(float s) const { return s; }
+};
+template <int N, class T, class Rows, class Cap = NoCap>
+APR_DEVICE Joined attend_keys(const Lanes &lanes, const T *q, const Rows &k, const Rows &v, Ahead<N, T> &ahead, int first, int end, int d, float log2_scale, float *parts, const Cap &cap = Cap()) {
     const int c = lanes.c, packs = lanes.packs;
     float x[8], query[8] = {};
     if (c < packs) {
@@ -94,7 +98,7 @@ APR_DEVICE Joined attend_keys(const Lanes &lanes, const T *q, const Rows &k, con
         for (int m = lanes.per / 2; m; m >>= 1) UNROLL for (int i = 0; i < N; i++) score[i] += shfl_xor(score[i], m);
         float higher = s.top;
         UNROLL for (int i = 0; i < N; i++) {
-            score[i] = base + i * lanes.all + lanes.slot < end ? score[i] * log2_scale : -INFINITY_F;
+            score[i] = base + i * lanes.all + lanes.slot < end ? cap(score[i]) * log2_scale : -INFINITY_F;
             higher = max2(higher, score[i]);
         }
         s.scale(higher);
@@ -113,9 +117,14 @@ APR_DEVICE Joined attend_keys(const Lanes &lanes, const T *q, const Rows &k, con
     return (int)thread() < d ? join_shares(parts, PART, WARPS, thread()) : Joined{-INFINITY_F, 0, 0};
 }
 
+template <class A> struct Capped {
+    const A &a;
+    APR_METHOD float operator()(float s) const { return capped(a, s, float()); }
+};
+
 // Grid: (heads, batch, splits); q_len is 1. A block has one share of the keys, and with several their sums go to a.part
 // [splits, batch, heads, PART].
-template <class T> APR_DEVICE void decode_packs(const AttentionArgs &a) {
+template <class T, class A> APR_DEVICE void decode_packs(const A &a) {
     SHARED(float, parts, WARPS * PART);
     let_next();
     wait_before();
@@ -125,7 +134,7 @@ template <class T> APR_DEVICE void decode_packs(const AttentionArgs &a) {
     const Lanes lanes(d);
     Ahead<4, T> ahead;
     ahead.load(lanes, k, v, first, end);
-    const Joined r = attend_keys(lanes, head_rows<T>(a.q, a.q_stride, b, 1, h, d), k, v, ahead, first, end, d, a.log2_scale, parts);
+    const Joined r = attend_keys(lanes, head_rows<T>(a.q, a.q_stride, b, 1, h, d), k, v, ahead, first, end, d, a.log2_scale, parts, Capped<A>{a});
     if (column >= d) return;
     if (a.splits > 1) {
         float *to = a.part + (((i64)block_z() * a.batch + b) * a.heads + h) * PART;

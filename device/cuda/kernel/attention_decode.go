@@ -1,27 +1,42 @@
 package kernel
 
+import "apr/device"
+
 const (
-	decodeModule = "attention_decode"
-	decodeShare  = 768 // keys from which on another block takes some
-	decodeSplits = 64  // blocks of a head at most
-	decodePart   = 258 // floats of a block's sums
+	decodeModule       = "attention_decode"
+	decodeCappedModule = "attention_decode_capped"
+	decodeShare        = 768 // keys from which on another block takes some
+	decodeSplits       = 64  // blocks of a head at most
+	decodePart         = 258 // floats of a block's sums
 )
 
 // decodeForward serves a single query of every batch row, one block a head or, with many keys, several, whose sums a second
-// kernel joins. The keys that a query sees are read once per query head of their group.
-func decodeForward(queue Queue, a *attentionArgs, q, k, v Mat) {
-	heads, batch := int(a.heads), int(a.batch)
-	if packWidth(int(a.d), q, k, v) == 1 {
-		a.start(queue, decodeModule, "attention_decode"+plainSuffix(q.Type), [3]int{heads, batch, 1}, 256, 0)
+// kernel joins. The keys that a query sees are read once per query head of their group. With a window the keys before it are
+// left out: the first that is seen is the kernels' key 0.
+func decodeForward(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
+	if before := a.QOffset + 1 - a.Window; a.Window > 0 && before > 0 {
+		for _, m := range []*Mat{&k, &v} {
+			m.Ptr += uint64(before * m.Stride * m.Type.BlockBytes())
+		}
+		a.QOffset, a.KLen, a.Window = a.QOffset-before, a.KLen-before, 0
+	}
+	args := newAttention(o, lse, q, k, v, a, Mat{})
+	heads, batch := a.Heads, a.Batch
+	module, name := decodeModule, decodeModule
+	if a.Cap > 0 {
+		module, name = decodeCappedModule, decodeCappedModule
+	}
+	if packWidth(a.HeadDim, q, k, v) == 1 {
+		args.start(queue, module, name+plainSuffix(q.Type), [3]int{heads, batch, 1}, 256, 0)
 		return
 	}
-	splits := min(ceil(int(a.qOffset)+1, decodeShare), decodeSplits, max(1, MaxScratch/(4*decodePart*max(1, heads*batch))))
-	a.splits = int32(splits)
+	splits := min(ceil(a.QOffset+1, decodeShare), decodeSplits, max(1, MaxScratch/(4*decodePart*max(1, heads*batch))))
+	args.splits = int32(splits)
 	if splits > 1 {
-		a.part = queue.Scratch(4 * decodePart * splits * batch * heads)
+		args.part = queue.Scratch(4 * decodePart * splits * batch * heads)
 	}
-	a.start(queue, decodeModule, "attention_decode_packs"+plainSuffix(q.Type), [3]int{heads, batch, splits}, 512, 0)
+	args.start(queue, module, name+"_packs"+plainSuffix(q.Type), [3]int{heads, batch, splits}, 512, 0)
 	if splits > 1 {
-		a.start(queue, decodeModule, "attention_decode_join"+plainSuffix(q.Type), [3]int{heads, batch, 1}, 256, 0)
+		args.start(queue, decodeModule, "attention_decode_join"+plainSuffix(q.Type), [3]int{heads, batch, 1}, 256, 0)
 	}
 }

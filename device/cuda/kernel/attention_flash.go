@@ -5,7 +5,7 @@ import (
 	"apr/tensor"
 )
 
-// flashTile describes the kernels for one head width, as attention_d<width>.cu instantiates attention_flash.cuh.
+// flashTile describes the kernels for one head width, as attention_d<width>.cu and attention_limited_d<width>.cu instantiate attention_flash.cuh.
 type flashTile struct {
 	module  string
 	forward flashBlock // owns queries, streams keys and values
@@ -40,10 +40,32 @@ var flashTiles = map[int]flashTile{
 	},
 }
 
-// flash returns the kernels for these matrices if there are any: bfloat16 heads of 64 or 128 columns whose rows begin at
+// limitedTiles are those of attention_limited_d<width>.cu, which know windows, documents and soft-caps. They also serve what is
+// without them where there are no others.
+var limitedTiles = map[int]flashTile{
+	64: {
+		module:  "attention_limited_d64",
+		forward: flashTiles[64].forward, dq: flashTiles[64].dq, dkv: flashTiles[64].dkv,
+	},
+	128: {
+		module:  "attention_limited_d128",
+		forward: flashTiles[128].forward, dq: flashTiles[128].dq, dkv: flashTiles[128].dkv,
+	},
+	256: {
+		module:  "attention_limited_d256",
+		forward: flashBlock{threads: 128, rows: 64, tile: 32, own: 1, streamed: 2},
+		dq:      flashBlock{threads: 128, rows: 64, tile: 16, own: 2, streamed: 2},
+		dkv:     flashBlock{threads: 128, rows: 32, tile: 32, own: 2, streamed: 2, extra: 256},
+	},
+}
+
+// flash returns the kernels for these matrices if there are any: bfloat16 heads of 64, 128 or 256 columns whose rows begin at
 // multiples of 16 bytes.
-func flash(a device.Attn, ms ...Mat) (flashTile, bool) {
+func flash(a device.Attn, first Mat, ms ...Mat) (flashTile, bool) {
 	f, ok := flashTiles[a.HeadDim]
+	if !ok || limits(a, first) {
+		f, ok = limitedTiles[a.HeadDim]
+	}
 	if !ok || PlainAttention {
 		return f, false
 	}

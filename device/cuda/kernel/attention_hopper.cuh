@@ -1,8 +1,11 @@
 // attention_hopper.cuh: what the kernels of attention for compute capability 9.0 share: barriers, copies, operands and
-// products of warpgroups. PANEL, the bytes from 64 columns of a tile to the next, is the including file's.
+// products of warpgroups. PANEL, the bytes from 64 columns of a tile to the next where nothing else is said, is the including file's.
 #pragma once
 
-// ---- Instructions. Addresses are of shared memory.
+// ---- Instructions. Addresses are of shared memory. The emulator's stand in hopper.h.
+#ifdef APR_HOST
+#include "hopper.h"
+#else
 
 // Barriers: complete when `count` have arrived, and then begin anew; a wait names the parity of the round waited for.
 APR_DEVICE void barrier_init(u32 at, u32 count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(at), "r"(count) : "memory"); }
@@ -36,8 +39,8 @@ template <int N> APR_DEVICE void grow_registers() { asm volatile("setmaxnreg.inc
 template <int N> APR_DEVICE void shrink_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(N)); }
 
 // An operand of 128-byte rows in the pattern: address, 1024 bytes from eight rows to the next, and, for an operand whose
-// rows are inner positions (values), PANEL bytes from 64 columns to the next.
-APR_DEVICE u64 operand(u32 at) { return (u64)(at >> 4 & 0x3fff) | (u64)(PANEL >> 4) << 16 | (u64)64 << 32 | (u64)1 << 62; }
+// rows are inner positions (values), `panel` bytes from 64 columns to the next.
+APR_DEVICE u64 operand(u32 at, u32 panel = PANEL) { return (u64)(at >> 4 & 0x3fff) | (u64)(panel >> 4) << 16 | (u64)64 << 32 | (u64)1 << 62; }
 
 // Products of a warpgroup. Registers that a product writes are defined before, and read after wait_products only.
 #define REGISTERS_32 \
@@ -46,12 +49,21 @@ APR_DEVICE u64 operand(u32 at) { return (u64)(at >> 4 & 0x3fff) | (u64)(PANEL >>
 #define REGISTERS_64 REGISTERS_32 "," \
     "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define REGISTERS_128 REGISTERS_64 "," \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
+    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define FOUR(c, x, i) c(x[i]), c(x[i + 1]), c(x[i + 2]), c(x[i + 3])
 #define SIXTEEN(c, x, i) FOUR(c, x, i), FOUR(c, x, i + 4), FOUR(c, x, i + 8), FOUR(c, x, i + 12)
 #define CHANGES_32(x) SIXTEEN("+f", x, 0), SIXTEEN("+f", x, 16)
 #define CHANGES_64(x) CHANGES_32(x), SIXTEEN("+f", x, 32), SIXTEEN("+f", x, 48)
+#define CHANGES_128(x) CHANGES_64(x), SIXTEEN("+f", x, 64), SIXTEEN("+f", x, 80), SIXTEEN("+f", x, 96), SIXTEEN("+f", x, 112)
 
 // wait_products<N> waits until at most the N last started products are not complete; d is what is complete then.
+template <int N> APR_DEVICE void wait_products(float (&d)[128]) {
+    asm volatile("wgmma.wait_group.sync.aligned %128;" : CHANGES_128(d) : "n"(N) : "memory");
+}
 template <int N> APR_DEVICE void wait_products(float (&d)[64]) {
     asm volatile("wgmma.wait_group.sync.aligned %64;" : CHANGES_64(d) : "n"(N) : "memory");
 }
@@ -59,6 +71,9 @@ template <int N> APR_DEVICE void wait_products(float (&d)[32]) {
     asm volatile("wgmma.wait_group.sync.aligned %32;" : CHANGES_32(d) : "n"(N) : "memory");
 }
 
+#endif // APR_HOST
+
+// Places counts through n places from place `first`; parity is of the round.
 struct Places {
     u32 at, parity;
     APR_METHOD void next(u32 first, u32 n) {

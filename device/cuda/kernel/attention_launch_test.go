@@ -20,31 +20,48 @@ func TestAttentionLaunches(t *testing.T) {
 			{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 28, KVHeads: 4, HeadDim: 128},
 			{Batch: 64, QLen: 2048, KLen: 2048, KStride: 2048, Heads: 28, KVHeads: 4, HeadDim: 128},
 			{Batch: 1, QLen: 32768, KLen: 32768, KStride: 32768, Heads: 40, KVHeads: 8, HeadDim: 128},
+			{Batch: 1, QLen: 7, KLen: 7, KStride: 7, Heads: 3, KVHeads: 3, HeadDim: 80},
 			{Batch: 1, QLen: 7, KLen: 7, KStride: 7, Heads: 3, KVHeads: 3, HeadDim: 256},
+			{Batch: 8, QLen: 4096, KLen: 4096, KStride: 4096, Heads: 8, KVHeads: 4, HeadDim: 256, Window: 1024, Cap: 50},
+			{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 8, KVHeads: 1, HeadDim: 512},
+			{Batch: 8, QLen: 4096, KLen: 4096, KStride: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, Window: 512},
+			{Batch: 8, QLen: 4096, KLen: 4096, KStride: 4096, Heads: 32, KVHeads: 8, HeadDim: 64, Window: 512},
+			{Batch: 1, QLen: 1, KLen: 9000, QOffset: 8999, KStride: 9000, Heads: 8, KVHeads: 4, HeadDim: 256, Window: 4096, Cap: 50},
+			{Batch: 1, QLen: 1, KLen: 9000, QOffset: 8999, KStride: 9000, Heads: 8, KVHeads: 1, HeadDim: 512},
 			{Batch: 4, QLen: 1, KLen: 100, QOffset: 99, KStride: 128, Heads: 14, KVHeads: 2, HeadDim: 64},
 			{Batch: 1, QLen: 1, KLen: 9000, QOffset: 8999, KStride: 9000, Heads: 28, KVHeads: 4, HeadDim: 128},
 		} {
 			q, k := dense(d, a.Batch*a.QLen, a.Heads*a.HeadDim), dense(d, a.Batch*a.KStride, a.KVHeads*a.HeadDim)
 			lse := dense(tensor.F32, q.Rows, a.Heads)
 			var r recorder
-			Attention(&r, q, lse, q, k, k, a)
-			AttentionBackward(&r, q, k, k, q, q, lse, q, k, k, a)
+			Attention(&r, q, lse, q, k, k, a, Mat{})
+			AttentionBackward(&r, q, k, k, q, q, lse, q, k, k, a, Mat{})
 			if r.scratch > MaxScratch {
 				t.Errorf("%+v: %d bytes of scratch", a, r.scratch)
 			}
-			module := plainModule
-			if f, ok := flashTiles[a.HeadDim]; ok && d == tensor.BF16 {
+			module, tiles := plainModule, flashTiles
+			if limits(a, Mat{}) || a.HeadDim == 256 && d == tensor.BF16 || a.HeadDim > 256 {
+				module, tiles = limitedModule, limitedTiles
+			}
+			if f, ok := tiles[a.HeadDim]; ok && d == tensor.BF16 {
 				module = f.module
 			}
 			for i, l := range r.launches {
 				want := module
-				if a.QLen == 1 && i < min(2, ceil(a.KLen, decodeShare)) { // of several blocks a head, and what joins them
-					want = decodeModule
+				seen := a.KLen
+				if a.Window > 0 {
+					seen = min(seen, a.Window)
 				}
-				if l.Module != want || !hasKernel(t, l.Module, l.Kernel) || !slices.Contains(AttentionModules(a.HeadDim, d), want) {
+				if a.QLen == 1 && a.HeadDim <= 256 && i < min(2, ceil(seen, decodeShare)) { // of several blocks a head, and what joins them
+					want = decodeModule
+					if i == 0 && a.Cap > 0 {
+						want = decodeCappedModule
+					}
+				}
+				if l.Module != want || !hasKernel(t, l.Module, l.Kernel) || !slices.Contains(AttentionModules(a, false, d), want) {
 					t.Errorf("%+v of %v: kernel %s of module %s, want %s", a, d, l.Kernel, l.Module, want)
 				}
-				if l.Shared > leastShared-1024 || l.Block != 128 && l.Block != 256 && l.Block != 512 || l.Grid[1] > 65535 || l.Grid[2] > 65535 || min(l.Grid[0], l.Grid[1], l.Grid[2]) < 1 {
+				if l.Shared > leastShared-1024 || l.Block != 64 && l.Block != 128 && l.Block != 256 && l.Block != 512 || l.Grid[1] > 65535 || l.Grid[2] > 65535 || min(l.Grid[0], l.Grid[1], l.Grid[2]) < 1 {
 					t.Errorf("%+v: %s has grid %v, block %d, %d bytes of shared memory", a, l.Kernel, l.Grid, l.Block, l.Shared)
 				}
 			}
@@ -71,7 +88,7 @@ func TestAttentionAlignment(t *testing.T) {
 		v, o := k, q
 		c.move(&q, &k, &v, &o)
 		var r recorder
-		Attention(&r, o, Mat{}, q, k, v, a)
+		Attention(&r, o, Mat{}, q, k, v, a, Mat{})
 		if fast := r.launches[0].Module == "attention_d64"; len(r.launches) != 1 || fast != c.fast {
 			t.Errorf("%s: %d launches, the first of %s", c.name, len(r.launches), r.launches[0].Module)
 		}
@@ -84,7 +101,7 @@ func TestAttentionRefuses(t *testing.T) {
 		name        string
 		dim, stride int
 	}{
-		{"heads of 257 columns", 257, 0}, {"a stride of 2³¹ elements", 64, 1 << 31},
+		{"heads of 513 columns", 513, 0}, {"a stride of 2³¹ elements", 64, 1 << 31},
 	} {
 		a := device.Attn{Batch: 2, QLen: 32, KLen: 32, KStride: 32, Heads: 4, KVHeads: 2, HeadDim: c.dim}
 		q, k := dense(tensor.BF16, 64, 4*c.dim), dense(tensor.BF16, 64, 2*c.dim)
@@ -95,7 +112,7 @@ func TestAttentionRefuses(t *testing.T) {
 					t.Errorf("%s: no panic", c.name)
 				}
 			}()
-			Attention(&recorder{}, q, Mat{}, q, k, k, a)
+			Attention(&recorder{}, q, Mat{}, q, k, k, a, Mat{})
 		}()
 	}
 }

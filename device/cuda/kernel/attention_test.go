@@ -88,6 +88,15 @@ func (l *lab) fused(d tensor.DType, ms ...ref.Mat) []Mat {
 }
 
 func checkAttention(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale float64) {
+	checkSeen(t, l, d, a, scale, nil)
+}
+
+// checkSeen is checkAttention where first are the first keys that queries see; nil: a.First is zero.
+func checkSeen(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale float64, first []int) {
+	var lowest Mat
+	if first != nil {
+		lowest = l.ids(first)
+	}
 	qRows, kRows, qCols, kCols := a.Batch*a.QLen, a.Batch*a.KStride, a.Heads*a.HeadDim, a.KVHeads*a.HeadDim
 	q, k, v := l.random(qRows, qCols, scale), l.random(kRows, kCols, scale), l.random(kRows, kCols, 1)
 	for r := range kRows {
@@ -104,46 +113,46 @@ func checkAttention(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale f
 		in = append([]Mat{l.in(d, q)}, l.fused(d, k, v)...)
 	}
 	o, plain, lse := l.out(d, qRows, qCols), l.out(d, qRows, qCols), l.out(tensor.F32, qRows, a.Heads)
-	Attention(l.op(), o, lse, in[0], in[1], in[2], a)
-	Attention(l.op(), plain, Mat{}, in[0], in[1], in[2], a)
-	wantO, wantL := ref.Attention(q, k, v, a, nil)
+	Attention(l.op(), o, lse, in[0], in[1], in[2], a, lowest)
+	Attention(l.op(), plain, Mat{}, in[0], in[1], in[2], a, lowest)
+	wantO, wantL := ref.Attention(q, k, v, a, first)
 	near.CheckRel(t, "o", l.get(o).V, wantO.V, attentionTolerance(d, a.HeadDim+a.KLen, scale))
 	near.CheckRel(t, "lse", l.get(lse).V, wantL.V, attentionTolerance(tensor.F32, a.HeadDim+a.KLen, scale))
 	if !bytes.Equal(l.bytes(o), l.bytes(plain)) {
 		t.Error("o depends on whether lse is kept")
 	}
 	if a.KStride == a.KLen {
-		checkAttentionBackward(t, l, d, a, scale, o, lse, in, q, k, v)
+		checkAttentionBackward(t, l, d, a, scale, o, lse, in, q, k, v, first, lowest)
 	}
 }
 
-func checkAttentionBackward(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale float64, o, lse Mat, in []Mat, q, k, v ref.Mat) {
+func checkAttentionBackward(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale float64, o, lse Mat, in []Mat, q, k, v ref.Mat, first []int, lowest Mat) {
 	do := l.random(q.Rows, q.Cols, 1)
 	dot := l.in(d, do)
-	var first []byte
+	var before []byte
 	for range 2 {
 		// Gradients of keys and values lie in one matrix, as in training.
 		dq, dkv := l.out(d, q.Rows, q.Cols), l.out(d, k.Rows, 2*k.Cols)
 		dk, dv := dkv, dkv
 		dk.Cols, dv.Cols = k.Cols, k.Cols
 		dv.Ptr += uint64(k.Cols * d.BlockBytes())
-		AttentionBackward(l.op(), dq, dk, dv, dot, o, lse, in[0], in[1], in[2], a)
+		AttentionBackward(l.op(), dq, dk, dv, dot, o, lse, in[0], in[1], in[2], a, lowest)
 		bits := append(l.bytes(dq), l.bytes(dkv)...)
-		if first != nil {
-			if !bytes.Equal(first, bits) {
+		if before != nil {
+			if !bytes.Equal(before, bits) {
 				t.Error("the second run gives other bits")
 			}
 			break
 		}
-		first = bits
-		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, nil)
+		before = bits
+		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, first)
 		tol := 2 * attentionTolerance(d, a.HeadDim+a.QLen*a.Heads/a.KVHeads, scale)
 		gotK, gotV := ref.New(k.Rows, k.Cols), ref.New(k.Rows, k.Cols)
 		for r, both := range rows(l.get(dkv)) {
 			copy(gotK.Row(r), both[:k.Cols])
 			copy(gotV.Row(r), both[k.Cols:])
 		}
-		if a.KLen == 1 { // one key has probability 1 whatever its score: what is left of terms of size scale is rounding
+		if a.KLen == 1 || a.Window == 1 { // one key has probability 1 whatever its score: what is left of terms of size scale is rounding
 			near.Check(t, "dq", l.get(dq).V, wantQ.V, scale*tol)
 			near.Check(t, "dk", gotK.V, wantK.V, scale*tol)
 		} else {
@@ -210,7 +219,7 @@ func TestAttentionScores(t *testing.T) {
 			q, k, v := l.random(200, 2*d, 300), l.random(200, d, 300), l.random(200, d, 1)
 			in := l.fused(tensor.BF16, q, k, v)
 			o, lse := l.out(tensor.BF16, 200, 2*d), l.out(tensor.F32, 200, 2)
-			Attention(l.op(), o, lse, in[0], in[1], in[2], a)
+			Attention(l.op(), o, lse, in[0], in[1], in[2], a, Mat{})
 			wantO, wantL := ref.Attention(q, k, v, a, nil)
 			near.CheckRel(t, "lse", l.get(lse).V, wantL.V, 1e-5)
 			near.CheckRel(t, "o", l.get(o).V, wantO.V, 0.3) // gaps between scores are as small as their rounding
@@ -252,12 +261,12 @@ func TestAttentionGroups(t *testing.T) {
 		q, k, v, do := l.random(300, 5*d, 1), l.random(300, d, 1), l.random(300, d, 1), l.random(300, 5*d, 1)
 		in, dot := l.fused(tensor.BF16, q, k, v), l.in(tensor.BF16, do)
 		o, lse := l.out(tensor.BF16, 300, 5*d), l.out(tensor.F32, 300, 5)
-		Attention(l.op(), o, lse, in[0], in[1], in[2], a)
+		Attention(l.op(), o, lse, in[0], in[1], in[2], a, Mat{})
 		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, nil)
 		tol := 2 * attentionTolerance(tensor.BF16, d+5*150, 1)
 		for splits := 1; splits <= 4; splits++ {
 			dq, dk, dv := l.out(tensor.BF16, 300, 5*d), l.out(tensor.BF16, 300, d), l.out(tensor.BF16, 300, d)
-			args, _ := newAttentionBackward(l.op(), dq, dk, dv, dot, o, lse, in[0], in[1], in[2], a)
+			args, _ := newAttentionBackward(l.op(), dq, dk, dv, dot, o, lse, in[0], in[1], in[2], a, Mat{})
 			flashTiles[d].backward(l, args, splits*2*4*300*d)
 			if int(args.splits) != splits {
 				t.Fatalf("%d splits, want %d", args.splits, splits)

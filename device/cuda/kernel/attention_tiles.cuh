@@ -9,13 +9,18 @@
 // fetch starts the copy of rows [first, first+N) of a head to a tile, by T threads. Rows from `rows` on become zero.
 template <int D, int N, int T> APR_DEVICE void fetch(u8 *tile, const bf16 *head, i32 stride, int first, int rows) {
     constexpr int CHUNKS = D / 8, STEP = T / CHUNKS;
-    static_assert(STEP % 8 == 0 && N % STEP == 0, "every thread keeps its place in the pattern");
+    static_assert((STEP % 8 == 0 || STEP == 4) && N % STEP == 0, "a thread keeps its place in the pattern, or changes between two");
     int r = thread() / CHUNKS, c = thread() % CHUNKS;
     const bf16 *from = head + (i64)(first + r) * stride + c * 8;
     u8 *to = tile + r * (2 * D) + ((c ^ (r & 7)) << 4);
     int left = rows - first - r;
     i64 step = (i64)STEP * stride;
     opaque(step);
+    if constexpr (STEP == 4) { // rows r and r+4 modulo 8 differ in bit 2, by which chunk c changes
+        u8 *const odd = tile + r * (2 * D) + ((c ^ 4 ^ (r & 7)) << 4);
+        UNROLL for (int n = 0; n < N; n += STEP, from += step) copy_async16((n & 4 ? odd : to) + n * (2 * D), from, n < left);
+        return;
+    }
     UNROLL for (int n = 0; n < N; n += STEP, from += step) copy_async16(to + n * (2 * D), from, n < left);
 }
 
@@ -78,9 +83,10 @@ template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4],
 }
 
 // accumulate adds p · tile to acc, p [16·MT, 8·NT] rounded to bfloat16: the accumulators of two neighbouring squares are
-// the four registers of a left operand.
-template <int D, int MT, int NT> APR_DEVICE void accumulate(float (&acc)[MT][D / 8][4], const float (&p)[MT][NT][4], const u8 *tile) {
-    int left = left_offset<D>();
+// the four registers of a left operand. acc are C columns, part number `part` of the tile's.
+template <int D, int C = D, int MT, int NT> APR_DEVICE void accumulate(float (&acc)[MT][C / 8][4], const float (&p)[MT][NT][4], const u8 *tile, int part = 0) {
+    static_assert((C & (C - 1)) == 0 && D % C == 0, "parts differ in bits of the chunk that squares do not change");
+    int left = left_offset<D>() ^ part * (2 * C);
     opaque(left);
     u32 y[2][4];
     ldmatrix4_trans(y[0], tile + left);
@@ -92,8 +98,8 @@ template <int D, int MT, int NT> APR_DEVICE void accumulate(float (&acc)[MT][D /
                 x[m][i] = pack_bf16(two[0], two[1]);
             }
         }
-        UNROLL for (int n = 0; n < D / 16; n++) {
-            int i = k * (D / 16) + n, next_k = n + 1 < D / 16 ? k : k + 1, next_n = n + 1 < D / 16 ? n + 1 : 0;
+        UNROLL for (int n = 0; n < C / 16; n++) {
+            int i = k * (C / 16) + n, next_k = n + 1 < C / 16 ? k : k + 1, next_n = n + 1 < C / 16 ? n + 1 : 0;
             if (next_k < NT / 2) ldmatrix4_trans(y[~i & 1], tile + next_k * (32 * D) + (left ^ (next_n << 5)));
             UNROLL for (int m = 0; m < MT; m++) {
                 mma_bf16(acc[m][2 * n], x[m], y[i & 1][0], y[i & 1][1]);
@@ -104,20 +110,20 @@ template <int D, int MT, int NT> APR_DEVICE void accumulate(float (&acc)[MT][D /
 }
 
 // put writes the accumulators of 16·MT rows, times f of the row, as rows [first, rows) of a head. They pass through the
-// warp's own rows of a tile, which nobody else reads any more, to be written in 16-byte pieces.
-template <int D, int MT> APR_DEVICE void put(bf16 *head, i32 stride, int first, int rows, const float (&acc)[MT][D / 8][4], const float (&f)[MT][2], u8 *own) {
-    int l = lane();
+// warp's own rows of a tile, which nobody else reads any more, to be written in 16-byte pieces. acc are C columns, part number `part`.
+template <int D, int C = D, int MT> APR_DEVICE void put(bf16 *head, i32 stride, int first, int rows, const float (&acc)[MT][C / 8][4], const float (&f)[MT][2], u8 *own, int part = 0) {
+    const int l = lane(), base = part * (C / 8);
     sync_warp();
     UNROLL for (int m = 0; m < MT; m++) {
         UNROLL for (int e = 0; e < 2; e++) {
             int r = m * 16 + e * 8 + (l >> 2);
-            UNROLL for (int n = 0; n < D / 8; n++)
-                *(u32 *)(own + r * (2 * D) + ((n ^ (r & 7)) << 4) + (l & 3) * 4) = pack_bf16(acc[m][n][2 * e] * f[m][e], acc[m][n][2 * e + 1] * f[m][e]);
+            UNROLL for (int n = 0; n < C / 8; n++)
+                *(u32 *)(own + r * (2 * D) + (((n + base) ^ (r & 7)) << 4) + (l & 3) * 4) = pack_bf16(acc[m][n][2 * e] * f[m][e], acc[m][n][2 * e + 1] * f[m][e]);
         }
     }
     sync_warp();
-    constexpr int CHUNKS = D / 8, STEP = 32 / CHUNKS;
-    int c = l % CHUNKS;
+    constexpr int CHUNKS = C / 8, STEP = 32 / CHUNKS;
+    int c = l % CHUNKS + base;
     UNROLL for (int n = 0; n < 16 * MT; n += STEP) {
         int r = n + l / CHUNKS;
         if (first + r < rows) store16(head + (i64)(first + r) * stride + c * 8, load16(own + r * (2 * D) + ((c ^ (r & 7)) << 4)));
@@ -146,4 +152,14 @@ template <int MT, int NT> APR_DEVICE void hide_queries(float (&s)[MT][NT][4], in
         UNROLL for (int n = 0; n < NT; n++)
             UNROLL for (int i = 0; i < 4; i++)
                 if (over + m * 16 + (i >> 1) * 8 > n * 8 + (i & 1)) s[m][n][i] = -INFINITY_F;
+}
+
+// hide_before makes scores of keys that a query does not see because of its window or its document −∞: lowest are the first keys that the
+// lane's rows see, the columns keys from `key`.
+template <int MT, int NT> APR_DEVICE void hide_before(float (&s)[MT][NT][4], const i32 (&lowest)[MT][2], int key) {
+    const int first = key + (lane() & 3) * 2;
+    UNROLL for (int m = 0; m < MT; m++)
+        UNROLL for (int n = 0; n < NT; n++)
+            UNROLL for (int i = 0; i < 4; i++)
+                if (first + n * 8 + (i & 1) < lowest[m][i >> 1]) s[m][n][i] = -INFINITY_F;
 }

@@ -29,6 +29,16 @@ struct DecodeLayer {
     u64 none;
 };
 
+// DecodeVariant is what a layer of a model with more than the least has: norms of heads, a rotary embedding of its own, a window.
+struct DecodeVariant {
+    const float *q_norm, *k_norm; // [d]; zero: none
+    const float *table;           // of the position: [half, 2], cosine, sine
+    u32 row, first, keys;         // of the cache: the position's, and those that it sees
+    u32 half;                     // pairs of a head that turn
+    float q_scale, none;
+};
+static_assert(sizeof(DecodeVariant) == 48, "as in decode_layers_sm90.go");
+
 struct DecodeArgs {
     const DecodeLayer *layers; // [count]
     u32 *arrived;
@@ -45,6 +55,64 @@ struct DecodeArgs {
     u32 spans, tiles;     // of a warp in a layer, of a block in a product, at most
     u32 ring_at, zeros_at, sums_at, own_at, bias_at, spans_at, tiles_at, layers_at; // bytes, of shared memory; x is at 0
     float eps, inv_hidden, log2_scale;
+};
+
+// VariantArgs are those of models whose layers are DecodeVariants.
+struct VariantArgs : DecodeArgs {
+    const DecodeVariant *variants; // [count]
+    float inv_d, residual;         // residual: factor of what is added to x
+};
+static_assert(sizeof(DecodeArgs) == 168 && sizeof(VariantArgs) == 184, "as in decode_layers_sm90.go");
+
+// Place is where a layer's keys are: as VariantArgs have it, or of a cache of all positions.
+struct Place {
+    const float *table;
+    u32 row, first, keys;
+    APR_METHOD Place(const DecodeArgs &a, u32) : table(a.table), row(a.position), first(0), keys(a.position + 1) {}
+    APR_METHOD Place(const VariantArgs &a, u32 layer) {
+        const DecodeVariant &v = a.variants[layer];
+        table = v.table, row = v.row, first = v.first, keys = v.keys;
+    }
+};
+
+// NormedHead is how a layer finishes q and k of a head, with what it asks for before they are there.
+struct NormedHead {
+    const float *weights; // of the thread's row, or zero
+    u32 half;             // pairs that turn
+    float w_low, w_high, q_scale;
+    APR_METHOD NormedHead(const DecodeArgs &, u32, u32, u32, u32) {}
+    APR_METHOD NormedHead(const VariantArgs &a, u32 layer, u32 kind, u32 i, u32 high) {
+        const DecodeVariant &v = a.variants[layer];
+        weights = kind == 0 ? v.q_norm : kind == 1 ? v.k_norm : nullptr, half = v.half, q_scale = kind == 0 ? v.q_scale : 1.0f;
+        w_low = w_high = 1;
+        if (weights) w_low = weights[i], w_high = weights[high];
+    }
+    // finish writes the thread's values p and q, of row `kind` of fresh, d/2 apart, as they are normalised and turned. By the whole block;
+    // squares has a place for each warp, which has a part of one row.
+    APR_METHOD void finish(const DecodeArgs &, float, float, u32, u32, const float *, bf16 *, float *) const {}
+    APR_METHOD void finish(const VariantArgs &a, float p, float q, u32 kind, u32 i, const float *table, bf16 *fresh, float *squares) const {
+        const u32 part = a.d / 2;
+        bf16 *row = fresh + 256 * kind;
+        const float sum = warp_sum(fma_rn(p, p, q * q));
+        if (lane() == 0) squares[warp()] = sum;
+        sync_block();
+        if (kind > 2) p = 0; // of no row
+        else if (weights) {
+            float all = 0;
+            for (u32 n = 0; n < part / 32; n++) all += squares[kind * (part / 32) + n];
+            const float rstd = 1.0f / sqrt_rn(fma_rn(all, a.inv_d, a.eps));
+            p = from_bf16(to_bf16(p * rstd * w_low)), q = from_bf16(to_bf16(q * rstd * w_high));
+        }
+        if (kind < 3) row[i] = to_bf16(p), row[part + i] = to_bf16(q);
+        sync_block();
+        if (kind > 1) return;
+        float c = 1, s = 0;
+        u32 low = i, high = part + i; // the values that the thread turns, or scales
+        if (i < half) c = table[2 * i], s = table[2 * i + 1], high = half + i;
+        else low = half + i; // beyond those that turn, as are low and high + half in all
+        p = from_bf16(row[low]), q = from_bf16(row[high]);
+        row[low] = to_bf16((p * c - q * s) * q_scale), row[high] = to_bf16((q * c + p * s) * q_scale);
+    }
 };
 
 // TileArgs are those of tile_wide and tile_narrow, which copy a matrix of blocks from rows, one after the other, to tiles or, with
@@ -476,7 +544,9 @@ APR_DEVICE float bias_of(const Model &m, const float *bias, u32 i) {
 
 // finish_added adds the block's rows of a product to x, sixteen lanes a row, as many as may have a part of it. own is x of these rows.
 static_assert(DECODE_WARPS == 16);
-APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own, bf16 *to) {
+APR_DEVICE float added(const DecodeArgs &, float v, float x) { return v + x; }
+APR_DEVICE float added(const VariantArgs &a, float v, float x) { return fma_rn(v, a.residual, x); }
+template <class Args> APR_DEVICE void finish_added(const Args &a, const Model &m, const Sums &sums, float *own, bf16 *to) {
     const Share s = m.shares[3];
     NO_UNROLL for (u32 first = 0; first < s.tiles * TILE; first += threads() / 16) {
         const u32 i = first + thread() / 16, part = thread() % 16;
@@ -484,7 +554,7 @@ APR_DEVICE void finish_added(const Model &m, const Sums &sums, float *own, bf16 
         float v = there ? sums.part(i / TILE, i % TILE, part) : 0.0f;
         UNROLL for (u32 d = 8; d; d /= 2) v += shfl_xor(v, d);
         if (!there || part > 0) continue;
-        const bf16 x = to_bf16(v + own[i]);
+        const bf16 x = to_bf16(added(a, v, own[i]));
         strong_store(to + s.first * TILE + i, x);
         own[i] = from_bf16(x);
     }
@@ -526,23 +596,33 @@ struct LatestRow {
 };
 
 // attend rotates q and k of one head and computes its attention over one share of the keys. One block of those that have a
-// key writes it to the cache, with its value. fresh has three rows of 256; parts is that of attend_keys.
-APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 number, u32 item, bf16 *fresh, float *parts) {
+// key writes it to the cache, with its value. fresh has three rows of 256; parts is that of attend_keys. With NORMS heads may be
+// normalised before, by warps of which each has a part of one row; squares has a place for each warp.
+template <bool NORMS, class Args> APR_DEVICE void attend(const Args &a, const DecodeLayer &layer, u32 number, u32 item, bf16 *fresh, float *parts, float *squares) {
+    const Place place(a, number);
     const u32 h = item % a.heads, split = item / a.heads, d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group;
     const u32 i = thread() % half, kind = thread() / half; // q, k, v, which are asked for before the other keys
-    const int position = (int)a.position, share = (position + (int)a.splits) / (int)a.splits, first = split * share, end = (int)min_of(position + 1, first + share);
+    const int position = (int)(place.row - place.first), keys_seen = (int)place.keys; // rows of the cache, from the first that is seen
+    const int share = (keys_seen - 1 + (int)a.splits) / (int)a.splits, first = split * share, end = (int)min_of(keys_seen, first + share);
     int column = (int)((kind == 0 ? h : a.heads + (kind - 1) * a.kv_heads + g) * d + i);
     bf16 low = 0, high = 0;
     float cosine = 0, sine = 0;
     if (kind < 3) {
         low = strong_load(Exchange(a, number).qkv + column), high = strong_load(Exchange(a, number).qkv + column + half);
-        if (kind < 2) cosine = a.table[2 * i], sine = a.table[2 * i + 1];
+        if (!NORMS && kind < 2) cosine = place.table[2 * i], sine = place.table[2 * i + 1];
     }
-    const bf16 *keys = layer.cache + g * d, *values = keys + a.kv_heads * d;
+    const NormedHead head(a, number, kind, i, i + half);
+    const bf16 *keys = layer.cache + (i64)place.first * a.cache_stride + g * d, *values = keys + a.kv_heads * d;
     const Lanes lanes(d);
     Ahead<KEYS_AHEAD, bf16> ahead;
-    ahead.load(lanes, RowsFrom<bf16>{keys, a.cache_stride}, RowsFrom<bf16>{values, a.cache_stride}, first, (int)min_of(end, position));
-    if (kind < 3) {
+    ahead.load(lanes, RowsFrom<bf16>{keys, a.cache_stride}, RowsFrom<bf16>{values, a.cache_stride}, first, NORMS ? end : (int)min_of(end, position));
+    if (NORMS) {
+        opaque(column);
+        const bf16 *from = Exchange(a, number).qkv + column;
+        float p = 0, q = 0;
+        if (kind < 3) p = from_bf16(settled(low, from)), q = from_bf16(settled(high, from + half));
+        head.finish(a, p, q, kind, i, place.table, fresh, squares);
+    } else if (kind < 3) {
         opaque(column); // or the addresses would take registers while keys come
         const bf16 *from = Exchange(a, number).qkv + column;
         const float p = from_bf16(settled(low, from)), q = from_bf16(settled(high, from + half));
@@ -551,7 +631,7 @@ APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 number
     }
     sync_block();
     if (h % group == 0 && split == 0 && thread() < d) {
-        bf16 *row = layer.cache + a.position * a.cache_stride + g * d + thread();
+        bf16 *row = layer.cache + (i64)place.row * a.cache_stride + g * d + thread();
         row[0] = fresh[256 + thread()], row[a.kv_heads * d] = fresh[512 + thread()];
     }
     UNROLL for (int n = 0; n < KEYS_AHEAD; n++)
@@ -571,14 +651,15 @@ APR_DEVICE void attend(const DecodeArgs &a, const DecodeLayer &layer, u32 number
 
 // expect asks for keys and values of a layer to come to the cache of the device: a line a thread of the launch, those of the latest
 // positions before this one.
-APR_DEVICE void expect(const DecodeArgs &a, const DecodeLayer &layer) {
+APR_DEVICE void expect(const DecodeArgs &a, const DecodeLayer &layer, const Place &place) {
     const u32 lines = a.kv_heads * a.d / 32, i = block() * threads() + thread(); // of a position
-    if (i >= lines * a.position) return;
-    prefetch(layer.cache + (i64)(a.position - 1 - i / lines) * a.cache_stride + i % lines * 64);
+    const u32 before = place.keys - 1;
+    if (i >= lines * before) return;
+    prefetch(layer.cache + (i64)(place.first + before - 1 - i / lines) * a.cache_stride + i % lines * 64);
 }
 
 // The whole. Grid: one block a multiprocessor, all at once.
-template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
+template <bool ALL, bool NORMS = false, class Args> APR_DEVICE void decode_all(const Args &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(bf16, fresh, 3 * 256);
@@ -622,7 +703,7 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             NormPacks w; // on their way while x comes, as is the bias
             const u32 rows = product == 0 ? m.tiles(0) * TILE : 0;
             const float v = thread() < rows ? bias_of(m, layers[layer].bias, thread()) : 0.0f;
-            if (product == 0) expect(a, layers[layer]);
+            if (product == 0) expect(a, layers[layer], Place(a, layer));
             if (product % 2 == 0) w.load(a, layers[layer].norm[product / 2]);
             if (thread() < rows) bias[thread()] = v;
             if (product % 2 == 0) {
@@ -646,10 +727,10 @@ template <bool ALL> APR_DEVICE void decode_all(const DecodeArgs &a) {
             const Exchange e(a, layer);
             if (product == 0) finish_qkv(m, found, bias, e.qkv);
             else if (product == 2) finish_gated(m, found, e.product);
-            else finish_added(m, found, own, product == 1 ? e.o : e.down);
+            else finish_added(a, m, found, own, product == 1 ? e.o : e.down);
             if (product > 0) continue;
             NO_UNROLL for (u32 item = block(); item < a.heads * a.splits; item += blocks()) {
-                attend(a, layers[layer], layer, item, fresh, (float *)shared);
+                attend<NORMS>(a, layers[layer], layer, item, fresh, (float *)shared, squares);
                 sync_block();
             }
             if (a.splits == 1) continue;

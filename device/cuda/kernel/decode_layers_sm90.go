@@ -4,13 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"unsafe"
 
 	"apr/tensor"
 )
 
-// layersModule has the kernel of DecodeLayers.
-const layersModule = "decode_layers_sm90"
+// layersModule has the kernel of DecodeLayers; VariantsModule has that of models whose layers are Variants.
+const (
+	layersModule   = "decode_layers_sm90"
+	VariantsModule = "decode_variants_sm90"
+)
 
 // TileRows are the rows of a tile, TILE of decode_layers.cuh.
 const TileRows = 16
@@ -37,6 +41,13 @@ type DecodeLayer struct {
 	Norms  [2]Mat // [1, hidden] float32, before q, k, v and before gate, up
 	Bias   Mat    // [1, (heads + 2·kv)·d] float32 of q, k, v, or zero
 	Cache  Mat    // [capacity, 2·kv·d] bfloat16: a rotated key, then its value
+
+	// What only the kernels of VariantsModule read.
+	QNorm, KNorm     Mat     // [1, d] float32, or zero
+	Table            uint64  // the row of RotaryTable for the position
+	Pairs            int     // of a head that turn
+	QScale           float64 // of q after it turned
+	Row, First, Keys int     // of the cache: the position's row, and those that it sees, with its own
 }
 
 // matrices returns q, k, v, o, gate, up and down.
@@ -48,7 +59,10 @@ func (l *DecodeLayer) matrices() [layersMatrices]Blocks {
 type DecodeShape struct {
 	Hidden, Inter, Heads, KVHeads, HeadDim int
 	Eps                                    float64
-	Shared                                 int // bytes of shared memory that the device lets a block ask for
+	Scale                                  float64 // of the scores; 0: 1/√HeadDim
+	Residual                               float64 // factor of what is added to x, with Variants
+	Variants                               bool    // layers have norms of heads, tables or rows of the cache of their own, or factors
+	Shared                                 int     // bytes of shared memory that the device lets a block ask for
 }
 
 // decodeLayer is struct DecodeLayer of decode_layers.cuh.
@@ -60,6 +74,27 @@ type decodeLayer struct {
 	kinds [8]uint16
 	none  uint64
 }
+
+// decodeVariant is struct DecodeVariant of decode_layers.cuh.
+type decodeVariant struct {
+	qNorm, kNorm, table    uint64
+	row, first, keys, half uint32
+	qScale, _              float32
+}
+
+// variantArgs is struct VariantArgs of decode_layers.cuh.
+type variantArgs struct {
+	decodeArgs
+	variants       uint64
+	invD, residual float32
+}
+
+// The sizes of both arguments.
+var (
+	_ [168]byte = [unsafe.Sizeof(decodeArgs{})]byte{}
+	_ [184]byte = [unsafe.Sizeof(variantArgs{})]byte{}
+	_ [48]byte  = [unsafe.Sizeof(decodeVariant{})]byte{}
+)
 
 // decodeArgs is struct DecodeArgs of decode_layers.cuh.
 type decodeArgs struct {
@@ -97,10 +132,23 @@ func DecodeTable(dst []byte, layers []DecodeLayer) {
 			all[i].w[j], all[i].kinds[j] = w.Ptr, layersTypes[w.Type]<<12|uint16(w.Type.RowBytes(256))
 		}
 	}
+	variants := unsafe.Slice((*decodeVariant)(unsafe.Pointer(unsafe.SliceData(dst[layersHead+layersBytes(len(layers)):]))), len(layers))
+	for i := range layers {
+		l := &layers[i]
+		variants[i] = decodeVariant{
+			qNorm: l.QNorm.Ptr, kNorm: l.KNorm.Ptr, table: l.Table, row: uint32(l.Row), first: uint32(l.First), keys: uint32(l.Keys),
+			half: uint32(l.Pairs), qScale: float32(l.QScale),
+		}
+	}
 }
 
-// DecodeTableBytes is the size of that of so many layers.
-func DecodeTableBytes(layers int) int { return layersHead + layers*int(unsafe.Sizeof(decodeLayer{})) }
+// DecodeTableBytes returns the size of the table of n layers.
+func DecodeTableBytes(n int) int {
+	return layersHead + layersBytes(n) + n*int(unsafe.Sizeof(decodeVariant{}))
+}
+
+// layersBytes returns the size of the part of the table that blocks copy to shared memory.
+func layersBytes(n int) int { return n * int(unsafe.Sizeof(decodeLayer{})) }
 
 // tileArgs is struct TileArgs of decode_layers.cuh.
 type tileArgs struct {
@@ -153,6 +201,9 @@ func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) error {
 	case s.HeadDim%16 != 0 || s.HeadDim > 256 || s.Heads%s.KVHeads != 0:
 		return fmt.Errorf("%d heads of %d columns with %d for keys: multiples of 16 up to 256, and of heads for keys, are wanted", s.Heads, s.HeadDim, s.KVHeads)
 	}
+	if s.Variants && s.HeadDim%64 != 0 {
+		return fmt.Errorf("heads of %d columns with norms, windows or tables of their own: multiples of 64 are wanted", s.HeadDim)
+	}
 	rows := [...]int{q, kv, kv, s.Hidden, s.Inter, s.Inter, s.Hidden}
 	cols := [...]int{s.Hidden, s.Hidden, s.Hidden, q, s.Hidden, s.Hidden, s.Inter}
 	for i := range layers {
@@ -199,7 +250,7 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 		p.blockTiles = max(p.blockTiles, tiles)
 		p.warpSpans += ceil(tiles*ceil(product.cols, 256), layersWarps)
 	}
-	table := DecodeTableBytes(len(layers)) - layersHead
+	table := layersBytes(len(layers))
 	rest := layersZeros
 	place := func(n int) (at int) { // in what follows the ring
 		at, rest = rest, rest+up(n)
@@ -233,16 +284,19 @@ func gcd(a, b int) int {
 //	x += o(attention(rope(qkv(norm(x))) and the cache)), then x += down(silu(g)·u), g and u of gateUp(norm(x))
 //
 // and puts the position's key and value into each layer's cache. table is where DecodeTable was put, rotary that of
-// RotaryTable. Matrices are in tiles: see Tile. DecodeServes says what layers and shapes may be. All sums are float32, of
+// RotaryTable. With s.Variants q and k of a head are normalised first, where their layer has weights for it; table, pairs that turn, the
+// scale of q, rows and keys are the layer's own; what is added to x is multiplied by s.Residual. Matrices are in tiles: see Tile. DecodeServes says what layers and shapes may be. All sums are float32, of
 // products as Gemv has them; what passes from one product to another is rounded to bfloat16.
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
 func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
-	blocks, name := max(1, queue.Multiprocessors()), "decode_layers_k"
+	blocks, module, name := max(1, queue.Multiprocessors()), layersModule, "decode_layers_k"
 	p, ok := shapeLayers(layers, s, blocks)
 	need(ok && rowsAt(x, 16) && rowsAt(y, 16) && rowsAt(norm, 16), "DecodeLayers", "shared memory or alignment")
 	need(x.Cols == s.Hidden && y.Cols == s.Hidden && norm.Cols == s.Hidden, "DecodeLayers", "shapes differ")
-	a := &decodeArgs{
+	v := &variantArgs{invD: 1 / float32(s.HeadDim), residual: float32(s.Residual), variants: table + layersHead + uint64(layersBytes(len(layers)))}
+	a := &v.decodeArgs
+	*a = decodeArgs{
 		layers: table + layersHead, arrived: table, x: x.Ptr, y: y.Ptr, norm: norm.Ptr,
 		table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
 		hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
@@ -252,20 +306,30 @@ func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeSha
 		eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
 		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
 	}
+	if s.Scale != 0 {
+		a.scale = float32(math.Log2E * s.Scale)
+	}
+	keys := position + 1
+	if s.Variants {
+		module, name, keys = VariantsModule, "decode_variants_k", 0
+		for _, l := range layers {
+			keys = max(keys, l.Keys)
+		}
+	}
 	a.between = queue.Scratch(2 * (2*((2*s.Heads+2*s.KVHeads)*s.HeadDim+2*s.Hidden) + 4*s.Inter)) // Exchange
-	a.splits = uint32(min(ceil(position+1, decodeShare), decodeSplits))
+	a.splits = uint32(min(ceil(keys, decodeShare), decodeSplits))
 	if a.splits > 1 {
 		a.part = queue.Scratch(4 * decodePart * int(a.splits) * s.Heads)
 	}
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
 			if layersTypes[w.Type] > layersTypes[tensor.Q6_K] {
-				name = "decode_layers" // for all types
+				name = strings.TrimSuffix(name, "_k") // for all types
 			}
 		}
 	}
 	queue.Launch(Launch{
-		Module: layersModule, Kernel: name, Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,
+		Module: module, Kernel: name, Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,
 		Args: unsafe.Pointer(a),
 	})
 }

@@ -23,8 +23,8 @@ func TestOverlap(t *testing.T) {
 	RMSNorm(&r, x, Mat{}, Mat{}, x, Mat{}, dense(tensor.F32, 1, 512), 1e-6)
 	RMSNorm(&r, x, Mat{}, x, x, x, dense(tensor.F32, 1, 512), 1e-6)
 	Copy(&r, x, dense(tensor.BF16, 1, 512))
-	Rotate(&r, x, device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 1}, 1<<20)
-	Attention(&r, x, Mat{}, x, x, x, device.Attn{Batch: 1, QLen: 1, KLen: 1, KStride: 1, Heads: 8, KVHeads: 8, HeadDim: 64})
+	Rotate(&r, x, device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 1}, RotaryTables{Table: 1 << 20})
+	Attention(&r, x, Mat{}, x, x, x, device.Attn{Batch: 1, QLen: 1, KLen: 1, KStride: 1, Heads: 8, KVHeads: 8, HeadDim: 64}, Mat{})
 	ArgMax(&r, dense(tensor.I32, 1, 1), dense(tensor.F32, 1, 2), dense(tensor.F32, 1, 151665))
 	seen := map[string]bool{}
 	for _, l := range r.launches {
@@ -53,7 +53,7 @@ func TestOverlap(t *testing.T) {
 	RMSNorm(&training, many, Mat{}, Mat{}, many, Mat{}, dense(tensor.F32, 1, 512), 1e-6)
 	Gemv(&training, dense(tensor.F32, 2, 64), dense(tensor.BF16, 2, 512), w[0], Mat{}, false)
 	Copy(&training, many, many)
-	Rotate(&training, many, device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 4096}, 1<<20)
+	Rotate(&training, many, device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 4096}, RotaryTables{Table: 1 << 20})
 	for _, l := range training.launches {
 		if e := Overlap(l); e.Early || e.Kernel != l.Kernel {
 			t.Errorf("%s became %s", l.Kernel, e.Kernel)

@@ -47,15 +47,25 @@ func TestLaunches(t *testing.T) {
 			}
 			for _, f := range []int{4864, 18944, 37888, 12345} {
 				m, gu := dense(d, n, f), dense(d, n, 2*f)
-				checkLaunches(t, "SwiGLU", func(q Queue) { SwiGLU(q, m, gu) })
-				checkLaunches(t, "SwiGLUBackward", func(q Queue) { SwiGLUBackward(q, gu, m, gu) })
+				for _, act := range []device.Activation{device.SiLU, device.GELUTanh} {
+					checkLaunches(t, "GLU", func(q Queue) { GLU(q, m, gu, act) })
+					checkLaunches(t, "GLUBackward", func(q Queue) { GLUBackward(q, gu, m, gu, act) })
+				}
+				checkLaunches(t, "Scale", func(q Queue) { Scale(q, m, m, 2) })
+				checkLaunches(t, "Add", func(q Queue) { Add(q, m, m) })
+				checkLaunches(t, "SoftCap", func(q Queue) { SoftCap(q, m, m, 30) })
 				checkLaunches(t, "BiasGrad", func(q Queue) { BiasGrad(q, dense(tensor.F32, 1, f), m) })
 				checkLaunches(t, "Copy", func(q Queue) { Copy(q, m, dense(tensor.F32, n, f)) })
 				checkLaunches(t, "Zero", func(q Queue) { Zero(q, m) })
 			}
 			for _, dim := range []int{2, 24, 64, 128, 256} {
 				r := device.Rotary{HeadDim: dim, Table: frequencies(1e6, dim), SeqLen: n}
-				checkLaunches(t, "Rotate", func(q Queue) { Rotate(q, dense(d, n, 28*dim), r, 1<<42) })
+				checkLaunches(t, "Rotate", func(q Queue) { Rotate(q, dense(d, n, 28*dim), r, RotaryTables{Table: 1 << 42}) })
+				r.Table = &device.Frequencies{Inv: r.Table.Inv[:(dim+2)/4]}
+				checkLaunches(t, "Rotate", func(q Queue) { Rotate(q, dense(d, n, 28*dim), r, RotaryTables{Table: 1 << 42}) })
+				x, w := dense(d, n, 28*dim), dense(tensor.F32, 1, dim)
+				checkLaunches(t, "HeadNorm", func(q Queue) { HeadNorm(q, x, dense(tensor.F32, n, 28), x, w, dim, 1e-6) })
+				checkLaunches(t, "HeadNormBackward", func(q Queue) { HeadNormBackward(q, x, w, x, x, dense(tensor.F32, n, 28), w, dim) })
 			}
 		}
 	}

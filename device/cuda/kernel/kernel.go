@@ -74,8 +74,9 @@ type Record struct {
 
 // The codes of Record.Fault.
 const (
-	FaultNone   = iota
-	FaultID     // embedding: id FaultValue outside [0, FaultLimit)
-	FaultTarget // loss: target FaultValue outside [0, FaultLimit)
-	FaultRow    // gather, scatter: row FaultValue outside [0, FaultLimit)
+	FaultNone     = iota
+	FaultID       // embedding: id FaultValue outside [0, FaultLimit)
+	FaultTarget   // loss: target FaultValue outside [0, FaultLimit)
+	FaultRow      // gather, scatter: row FaultValue outside [0, FaultLimit)
+	FaultPosition // rotary embedding: position FaultValue outside [0, FaultLimit)
 )

@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"unsafe"
@@ -51,10 +53,23 @@ type watch struct {
 // guard fills every byte around a matrix: odd, and no NaN.
 const guard = 0x3b
 
-var machine = sync.OnceValues(func() (*emulator.Machine, error) { return emulator.Open(emulatedFP8) })
+var machine = sync.OnceValues(func() (*emulator.Machine, error) {
+	var files []string
+	for _, name := range slices.Compact(slices.Sorted(maps.Values(emulated))) {
+		files = append(files, "testdata/"+name+".cu")
+	}
+	return emulator.Open(files...)
+})
 
-// emulatedFP8 has the kernels of module fp8_sm90, which the emulator would leave out.
-const emulatedFP8 = "testdata/fp8_emulated.cu"
+// emulated are modules that the emulator would leave out, by the files that have their kernels for it. For Hopper's own instructions
+// hopper.h of the emulator stands in.
+var emulated = map[string]string{
+	fp8Module:                          "fp8_emulated",
+	attentionSM90Module:                "attention_sm90_emulated",
+	attentionLimitedSM90Module:         "attention_sm90_emulated",
+	attentionBackwardSM90Module:        "attention_backward_sm90_emulated",
+	attentionBackwardLimitedSM90Module: "attention_backward_limited_sm90_emulated",
+}
 
 func newLab(t testing.TB) *lab {
 	t.Helper()
@@ -80,8 +95,8 @@ func (l *lab) alloc(n int) (uint64, []byte) {
 // Launch implements Queue.
 func (l *lab) Launch(k Launch) {
 	l.t.Helper()
-	if k.Module == fp8Module {
-		k.Module = "fp8_emulated"
+	if name, ok := emulated[k.Module]; ok {
+		k.Module = name
 	}
 	if err := l.m.Run(k.Module, k.Kernel, k.Grid, k.Block, k.Shared, k.Args); err != nil {
 		l.t.Fatal(err)

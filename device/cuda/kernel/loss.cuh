@@ -52,6 +52,12 @@ struct LossArgs {
     Mix mix;
 };
 
+// CappedLossArgs: the gradient is over what z was before its soft-cap.
+struct CappedLossArgs : LossArgs {
+    float inv_cap;
+};
+
+static_assert(sizeof(CappedLossArgs) == 176, "as in loss.go");
 static_assert(sizeof(State) == 56 && sizeof(Terms) == 16 && sizeof(Row) == 72 && sizeof(LossArgs) == 168, "as in loss.go");
 
 #define NONE 0xffffffffu
@@ -355,13 +361,21 @@ template <int Kind> APR_DEVICE float slope(const LossArgs &a, const Row &row, fl
     return fma_rn(row.f1, u, probability(a, z, row.mz, row.fz) - probability(a, t, row.mt, row.ft));
 }
 
+// times_cap multiplies the gradient of z by the slope of the cap.
+APR_DEVICE float times_cap(const LossArgs &, float g, float) { return g; }
+APR_DEVICE float times_cap(const CappedLossArgs &a, float g, float z) {
+    const float x = z * a.inv_cap;
+    return g * fma_rn(-x, x, 1.0f);
+}
+
 // write4 computes and stores the gradient of values i to i+3 of this thread, rounding to bfloat16 once if that is its
 // type. c is where the values stand in the row of the gradient that begins at element `row_at`. Plain: the slice is
 // within the row, four values travel at once, and the target is elsewhere.
-template <int Kind> APR_DEVICE void write4(const LossArgs &a, const Row &row, bool plain, const Columns &c, i64 row_at, int i, const float (&z)[EACH], const float (&t)[EACH]) {
+template <int Kind, class A> APR_DEVICE void write4(const A &a, const Row &row, bool plain, const Columns &c, i64 row_at, int i, const float (&z)[EACH], const float (&t)[EACH]) {
     float g[4];
     UNROLL for (int j = 0; j < 4; j++) g[j] = slope<Kind>(a, row, z[i + j], t[i + j]);
     if (plain) {
+        UNROLL for (int j = 0; j < 4; j++) g[j] = times_cap(a, g[j], z[i + j]);
         i64 at = row_at + c.first + i * THREADS;
         if (a.narrow) {
             stream_store8((bf16 *)a.grad + at, u32x2{pack_bf16(g[0], g[1]), pack_bf16(g[2], g[3])});
@@ -372,7 +386,7 @@ template <int Kind> APR_DEVICE void write4(const LossArgs &a, const Row &row, bo
     }
     UNROLL for (int j = 0; j < 4; j++) {
         i32 col = c.at(i + j);
-        float v = !row.valid ? 0 : col == row.target ? g[j] - row.at : g[j];
+        float v = !row.valid ? 0 : times_cap(a, col == row.target ? g[j] - row.at : g[j], z[i + j]);
         if (col >= a.cols) continue;
         if (a.narrow) {
             store((bf16 *)a.grad + row_at + col, v);
@@ -383,7 +397,7 @@ template <int Kind> APR_DEVICE void write4(const LossArgs &a, const Row &row, bo
 }
 
 // gradient writes the gradient of the block's slice. It may lie over z: every thread has read its values before.
-template <int Kind> APR_DEVICE void gradient(const LossArgs &a) {
+template <int Kind, class A> APR_DEVICE void gradient(const A &a) {
     i64 r = block_y();
     i32 lo = (i32)block() * SLICE;
     float z[EACH], t[EACH] = {};

@@ -46,10 +46,22 @@ type lossArgs struct {
 	mix                                              lossMix
 }
 
+// cappedLossArgs is struct CappedLossArgs of loss.cuh; lossArgs begins it, so that all kernels read one.
+type cappedLossArgs struct {
+	lossArgs
+	invCap float32
+}
+
+// LossCappedModule has the gradients of logits with a soft-cap.
+const LossCappedModule = "loss_capped"
+
+// The size of struct CappedLossArgs.
+var _ [176]byte = [unsafe.Sizeof(cappedLossArgs{})]byte{}
+
 // Loss adds the sums over the rows of z and t [c,V] (float32; t zero: no teacher) with targets (int32, [c,1] or [1,c])
 // to the record and, unless grad is zero, writes InvN·∂/∂z of the loss, with InvN read from the record, to grad
 // [c,V], float32 or bfloat16; grad may be z itself. Formulas: device.LossSpec. A target outside [0,V) is noted as
-// FaultTarget; its row adds nothing and has the gradient 0.
+// FaultTarget; its row adds nothing and has the gradient 0. With spec.Cap the gradient is multiplied by 1−(z/Cap)².
 //
 // Bytes moved per logit with a bfloat16 gradient: 18 for forward KL, 26 for the other divergences, 10 without teacher.
 func Loss(q Queue, grad, z, t, targets Mat, spec device.LossSpec) {
@@ -71,7 +83,7 @@ func Loss(q Queue, grad, z, t, targets Mat, spec device.LossSpec) {
 		skip(&a.t, lo, t)
 		skip(&a.grad, lo, grad)
 		a.targets += uint64(4 * lo * int(a.targetStride))
-		lossRound(q, a, spec.Alpha)
+		lossRound(q, a, spec)
 	}
 }
 
@@ -83,7 +95,12 @@ func skip(ptr *uint64, rows int, m Mat) {
 }
 
 func newLossArgs(record uint64, grad, z, t, targets Mat, spec device.LossSpec) *lossArgs {
-	a := &lossArgs{
+	capped := &cappedLossArgs{}
+	if spec.Cap > 0 {
+		capped.invCap = float32(1 / spec.Cap)
+	}
+	a := &capped.lossArgs
+	*a = lossArgs{
 		z: z.Ptr, t: t.Ptr, grad: grad.Ptr, targets: targets.Ptr, record: record,
 		alpha: spec.Alpha, temperature: spec.Temperature,
 		zStride: int64(z.Stride), tStride: int64(t.Stride), gradStride: int64(grad.Stride), targetStride: 1,
@@ -131,13 +148,21 @@ func (a *lossArgs) choose(spec device.LossSpec) {
 }
 
 // lossRound queues the launches for a.n rows.
-func lossRound(q Queue, a *lossArgs, alpha float64) {
+func lossRound(q Queue, a *lossArgs, spec device.LossSpec) {
 	rows := (int(a.n) + lossWarps - 1) / lossWarps
 	launch := func(kernel string, blocks, threads int) {
 		q.Launch(Launch{Module: "loss", Kernel: kernel, Grid: [3]int{blocks, 1, 1}, Block: threads, Args: unsafe.Pointer(a)})
 	}
-	eachSlice := func(kernel string) {
-		q.Launch(Launch{Module: "loss", Kernel: kernel, Grid: [3]int{int(a.slices), int(a.n), 1}, Block: lossThreads, Args: unsafe.Pointer(a)})
+	slices := func(module, kernel string) {
+		q.Launch(Launch{Module: module, Kernel: kernel, Grid: [3]int{int(a.slices), int(a.n), 1}, Block: lossThreads, Args: unsafe.Pointer(a)})
+	}
+	eachSlice := func(kernel string) { slices("loss", kernel) }
+	gradient := func(name string) {
+		if spec.Cap > 0 {
+			slices(LossCappedModule, "loss_capped_"+name)
+			return
+		}
+		eachSlice("loss_grad_" + name)
 	}
 	if a.t == 0 {
 		eachSlice("loss_stats_alone")
@@ -151,10 +176,10 @@ func lossRound(q Queue, a *lossArgs, alpha float64) {
 	}
 	switch {
 	case a.grad == 0:
-	case alpha == 0:
-		eachSlice("loss_grad_alone")
+	case spec.Alpha == 0:
+		gradient("alone")
 	default:
-		eachSlice("loss_grad_" + lossNames[a.kind])
+		gradient(lossNames[a.kind])
 	}
 	launch("loss_finish", 1, lossThreads)
 }

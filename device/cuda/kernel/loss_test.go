@@ -85,6 +85,24 @@ func TestLossAlone(t *testing.T) {
 	})
 }
 
+// TestLossCapped: the gradient over logits before their soft-cap, of every divergence, of whole slices and of targets in them.
+func TestLossCapped(t *testing.T) {
+	eachLayout(t, func(t *testing.T, l *lab) {
+		for _, cols := range []int{3, 257, 4100, 8200} {
+			for _, spec := range append(divergenceEnds, divergences...) {
+				for _, spec.Alpha = range []float64{0, .7} {
+					spec.Temperature, spec.Cap = 2, 5
+					c := l.randomLoss(2, cols, 3, 0, spec)
+					for i, z := range c.z.V {
+						c.z.V[i] = spec.Cap * math.Tanh(z/spec.Cap)
+					}
+					c.check(t, l)
+				}
+			}
+		}
+	})
+}
+
 // TestLossManySlices: more slices than a warp has lanes, and more rows than a round takes.
 func TestLossManySlices(t *testing.T) {
 	l := newLab(t)

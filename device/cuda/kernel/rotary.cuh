@@ -61,3 +61,64 @@ template <class T, int E, int HEADS> APR_DEVICE void rotary(const RotaryArgs &a)
             store_pack(x + h * 2 * a.half + a.half, hi[h]);
         }
 }
+
+// RotaryPartArgs turn the first 2·half of the d values of a head, at positions of their own, and scale all of them.
+struct RotaryPartArgs {
+    void *x;
+    const float *table;     // [positions, half, 2]: cosine, sine
+    const float *scale;     // [positions]; zero: ones
+    const i32 *positions;   // [rows]; zero: from offset on
+    Record *record;         // of a position outside the table
+    i64 stride;
+    u32 heads, half, d;
+    u32 offset, seq_len;
+    u32 packs;     // of a head: those that turn, counted once for two, and those that do not
+    u32 turning;   // of these
+    u32 items;     // rows · heads · packs
+    u32 limit;     // positions that there are
+    u32 inverse;
+};
+
+// A thread has a pack of a head and its partner, or one that does not turn.
+template <class T, int E> APR_DEVICE void rotary_part(const RotaryPartArgs &a) {
+    const u32 item = block() * threads() + thread();
+    if (item >= a.items) return;
+    const u32 unit = item / a.packs, pack = item - unit * a.packs, row = unit / a.heads, h = unit - row * a.heads;
+    T *x = (T *)a.x + row * a.stride + (u64)h * a.d;
+    u32 position = a.offset + row % a.seq_len;
+    if (a.positions) {
+        position = (u32)a.positions[row];
+        if (position >= a.limit) {
+            if (pack == 0) first_fault(a.record, 4, (i32)position, a.limit);
+            return;
+        }
+    }
+    const float f = a.scale ? a.scale[position] : 1.0f;
+    Pack<T, E> lo, hi;
+    float p[E], q[E], cosine[E], sine[E];
+    if (pack >= a.turning) {
+        x += 2 * a.half + (pack - a.turning) * E;
+        load_pack(lo, x);
+        widen(p, lo);
+        UNROLL for (int e = 0; e < E; e++) p[e] *= f;
+        narrow(lo, p);
+        store_pack(x, lo);
+        return;
+    }
+    x += pack * E;
+    load_pack(lo, x);
+    load_pack(hi, x + a.half);
+    widen(p, lo);
+    widen(q, hi);
+    load_angles(cosine, sine, a.table + ((u64)position * a.half + pack * E) * 2);
+    UNROLL for (int e = 0; e < E; e++) {
+        if (a.inverse) sine[e] = -sine[e];
+        const float re = p[e] * cosine[e] - q[e] * sine[e];
+        q[e] = (q[e] * cosine[e] + p[e] * sine[e]) * f;
+        p[e] = re * f;
+    }
+    narrow(lo, p);
+    narrow(hi, q);
+    store_pack(x, lo);
+    store_pack(x + a.half, hi);
+}

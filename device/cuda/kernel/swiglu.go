@@ -3,30 +3,36 @@ package kernel
 import (
 	"fmt"
 	"unsafe"
+
+	"apr/device"
 )
 
-const swigluModule = "swiglu"
+// gluModules are the modules of the activations, and what their kernels' names begin with.
+var gluModules = [...]string{device.SiLU: "swiglu", device.GELUTanh: "geglu"}
 
-// swigluArgs is struct SwiGLUArgs of swiglu.cu.
-type swigluArgs struct {
+// GLUModule returns the module of GLU and GLUBackward with an activation.
+func GLUModule(act device.Activation) string { return gluModules[act] }
+
+// gluArgs is struct GLUArgs of glu.cuh.
+type gluArgs struct {
 	gu, m, dgu                   uint64
 	guStride, mStride, dguStride int64
 	cols, packs, items           uint32
 }
 
-// SwiGLU: m = silu(g)·u with silu(g) = g·σ(g), gu [n,2f] holding g then u, m [n,f]; bfloat16 or float32.
+// GLU: m = act(g)·u, gu [n,2f] holding g then u, m [n,f]; bfloat16 or float32.
 //
 // Bytes moved per element of m in bfloat16: 6.
-func SwiGLU(q Queue, m, gu Mat) { swiglu(q, "swiglu", Mat{}, m, gu) }
+func GLU(q Queue, m, gu Mat, act device.Activation) { glu(q, GLUModule(act), "", Mat{}, m, gu) }
 
-// SwiGLUBackward writes dgu: dg = dm·u·σ(g)(1+g(1−σ(g))), du = dm·g·σ(g). dgu may be gu itself.
+// GLUBackward writes dgu: dg = dm·u·act'(g), du = dm·act(g). dgu may be gu itself.
 //
 // Bytes moved per element of dm in bfloat16: 10.
-func SwiGLUBackward(q Queue, dgu, dm, gu Mat) {
-	swiglu(q, "swiglu_backward", dgu, dm, gu)
+func GLUBackward(q Queue, dgu, dm, gu Mat, act device.Activation) {
+	glu(q, GLUModule(act), "_backward", dgu, dm, gu)
 }
 
-func swiglu(q Queue, name string, dgu, m, gu Mat) {
+func glu(q Queue, module, suffix string, dgu, m, gu Mat) {
 	pack, unroll := packWidth(m.Cols, dgu, m, gu), 2
 	if pack == 1 {
 		unroll = 4
@@ -34,10 +40,10 @@ func swiglu(q Queue, name string, dgu, m, gu Mat) {
 	packs := m.Cols / pack
 	eachRows(m.Rows, packs, func(lo, hi int) {
 		items := (hi - lo) * packs
-		a := &swigluArgs{
+		a := &gluArgs{
 			gu: gu.rows(lo, hi).Ptr, m: m.rows(lo, hi).Ptr, dgu: dgu.rows(lo, hi).Ptr, guStride: int64(gu.Stride),
 			mStride: int64(m.Stride), dguStride: int64(dgu.Stride), cols: uint32(m.Cols), packs: uint32(packs), items: uint32(items),
 		}
-		launch(q, swigluModule, fmt.Sprintf("%s_%s_%d", name, typeName(m.Type), pack), items, 256*unroll, 256, unsafe.Pointer(a))
+		launch(q, module, fmt.Sprintf("%s%s_%s_%d", module, suffix, typeName(m.Type), pack), items, 256*unroll, 256, unsafe.Pointer(a))
 	})
 }

@@ -228,6 +228,11 @@ void relax() {
     if (!yield()) sched_yield();
 }
 
+void pause() {
+    if (launch.code.load(std::memory_order_relaxed) != ok) fail(launch_failed, "another block failed");
+    if (!yield()) fail(launch_failed, "thread %u waits for what no other thread of its block will do", place.thread);
+}
+
 static Worker *own;
 static bool helper; // there is one
 

@@ -29,6 +29,7 @@ const (
 	FewRows      Role = "few-rows"       // products of a few rows: generation
 	FewRowBlocks Role = "few-row-blocks" // products of a few rows with matrices in blocks
 	FP8          Role = "fp8"            // products in 8-bit floats
+	Optional     Role = "optional"       // what some models need: see modulesOf of package cuda
 )
 
 // The targets of compilers: BaseTarget runs on compute capability 8.0 and all later ones, Hopper on 9.0 alone.
@@ -121,7 +122,7 @@ func (d *Declaration) check() error {
 		}
 	}
 	for _, r := range d.Roles {
-		if !slices.Contains([]Role{Train, Attention, Products, Blocks, FewRows, FewRowBlocks, FP8}, r) {
+		if !slices.Contains([]Role{Train, Attention, Products, Blocks, FewRows, FewRowBlocks, FP8, Optional}, r) {
 			return fmt.Errorf("//apr:module: there is no role %q", r)
 		}
 	}

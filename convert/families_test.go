@@ -1,0 +1,157 @@
+package convert
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"apr/arch"
+	"apr/internal/contracttest"
+	"apr/modelfile"
+	"apr/tensor"
+	"apr/tokenizer"
+)
+
+// widened families: rows are whole blocks, and the vocabulary is the shared tokenizer's.
+var families = map[string]string{
+	"llama":       `"head_dim":64,"rope_theta":5e5,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32}`,
+	"mistral":     `"head_dim":64,"sliding_window":null`,
+	"qwen3":       `"head_dim":64,"tie_word_embeddings":true`,
+	"phi3":        `"rope_theta":1e4,"sliding_window":null`,
+	"gemma2":      `"head_dim":64,"sliding_window":16,"query_pre_attn_scalar":64`,
+	"gemma3_text": `"head_dim":64,"sliding_window":16,"query_pre_attn_scalar":64`,
+	"olmo2":       `"rope_theta":1e4`,
+	"granite":     `"embedding_multiplier":12,"residual_multiplier":0.22,"attention_multiplier":0.015625,"logits_scaling":8`,
+	"smollm3":     `"tie_word_embeddings":true`,
+	"qwen3_moe":   `"head_dim":64,"num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":256,"norm_topk_prob":true`,
+}
+
+// TestConvertFamilies quantises a folder of each family to .apr, and takes that through GGUF to .apr, of which every payload is
+// the same, and to a folder, which is the same model in plain numbers.
+func TestConvertFamilies(t *testing.T) {
+	tok, err := tokenizer.Load(shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, more := range families {
+		t.Run(name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			c, err := arch.Parse("config.json", `{"model_type":"`+name+`","hidden_size":256,"intermediate_size":512,"num_hidden_layers":4,"num_attention_heads":4,`+
+				`"num_key_value_heads":2,"vocab_size":4160,"max_position_embeddings":64,"bos_token_id":4093,"eos_token_id":4093,`+more+`}`, arch.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			hf := filepath.Join(dir, "hf")
+			if _, err := modelfile.SaveHF(hf, c, tok, randomSlots(c), tensor.BF16, false); err != nil {
+				t.Fatal(err)
+			}
+			steps := []struct {
+				from, to string
+				opt      Options
+			}{
+				{"hf", "a.apr", Options{Scheme: Q4_K_M}}, {"a.apr", "b.gguf", Options{}}, {"b.gguf", "c.apr", Options{}}, {"c.apr", "back", Options{DType: tensor.F32}},
+				{"hf", "d.gguf", Options{Scheme: Q4_K_M}},
+			}
+			for _, s := range steps {
+				if _, err := Write(context.Background(), open(t, filepath.Join(dir, s.from)), filepath.Join(dir, s.to), s.opt); err != nil {
+					t.Fatalf("%s to %s: %v", s.from, s.to, err)
+				}
+			}
+			equalPayloads(t, open(t, filepath.Join(dir, "a.apr")), open(t, filepath.Join(dir, "c.apr")))
+			equalPayloads(t, open(t, filepath.Join(dir, "b.gguf")), open(t, filepath.Join(dir, "d.gguf")))
+			a, b := files(t, filepath.Join(dir, "a.apr")), files(t, filepath.Join(dir, "back"))
+			if err := b.CheckTensors(); err != nil {
+				t.Error(err)
+			}
+			k, err := modelfile.Identify(context.Background(), a, b, func(int64, int64) {})
+			if err != nil || k.Relation != modelfile.Same {
+				t.Errorf("%v, %v", k, err)
+			}
+			if !a.Config.Equal(c) {
+				t.Errorf("%v", arch.Compare(c, a.Config))
+			}
+			for _, d := range arch.Compare(c, b.Config) { // a GGUF file knows no family but its architecture, and its tokenizer's padding
+				if d.Path != "family" && d.Path != "pad" {
+					t.Errorf("%v", d)
+				}
+			}
+			v, err := Validate(context.Background(), open(t, filepath.Join(dir, "b.gguf")), ValidateOptions{}, nil)
+			if err != nil || !v.Valid {
+				t.Errorf("%v: %+v", err, v.Fault("b.gguf", 0))
+			}
+		})
+	}
+}
+
+func files(t *testing.T, path string) *modelfile.Files {
+	t.Helper()
+	f, err := modelfile.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// randomSlots are a model's tensors: small numbers, and what norms multiply by about 1.
+func randomSlots(c arch.Config) (out []tensor.Source) {
+	rng := rand.New(rand.NewPCG(8, 9))
+	for _, s := range arch.Slots(c) {
+		v := make([]float32, s.Elements())
+		for i := range v {
+			v[i] = float32(0.02 * rng.NormFloat64())
+			if s.Init == arch.Identity {
+				v[i] += float32(1 - c.NormOffset)
+			}
+		}
+		raw := make([]byte, 2*len(v))
+		tensor.Narrow(raw, v, tensor.BF16)
+		out = append(out, tensor.BytesSource(tensor.Info{Name: s.Name, DType: tensor.BF16, Shape: s.Shape}, raw))
+	}
+	return out
+}
+
+// close reports whether float32 differ by no more than a rounding of numbers about 1.
+func close(p, q []byte) bool {
+	x, y := make([]float32, len(p)/4), make([]float32, len(q)/4)
+	tensor.Widen(x, p, tensor.F32)
+	tensor.Widen(y, q, tensor.F32)
+	for i := range x {
+		if !(math.Abs(float64(x[i]-y[i])) <= 2e-7) {
+			return false
+		}
+	}
+	return len(x) == len(y)
+}
+
+// equalPayloads compares all tensors of two models, type and bytes.
+func equalPayloads(t *testing.T, a, b *Container) {
+	t.Helper()
+	x, y := a.weights(""), b.weights("")
+	if len(x) != len(y) || len(x) == 0 {
+		t.Fatalf("%s: %d tensors, %s: %d", a.Path, len(x), b.Path, len(y))
+	}
+	blocks := 0
+	for i := range x {
+		p, q := make([]byte, x[i].Size), make([]byte, y[i].Size)
+		n, _ := x[i].ReadAt(p, 0)
+		m, _ := y[i].ReadAt(q, 0)
+		if norm := strings.HasSuffix(x[i].Name, "norm.weight"); norm && close(p, q) { // w+1 is rounded to float32
+			continue
+		}
+		if n < len(p) || m < len(q) || !x[i].Info.Equal(y[i].Info) || !bytes.Equal(p, q) {
+			t.Errorf("%s: %s %v and %s %v", x[i].Name, x[i].DType, x[i].Shape, y[i].DType, y[i].Shape)
+		}
+		if x[i].DType.IsQuantized() {
+			blocks++
+		}
+	}
+	if blocks == 0 {
+		t.Error("no blocks")
+	}
+}

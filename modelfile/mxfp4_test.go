@@ -1,0 +1,101 @@
+package modelfile_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"apr/arch"
+	"apr/format/safetensors"
+	"apr/modelfile"
+	"apr/tensor"
+)
+
+// fp4 are the values of four bits by their definition: sign, two bits of exponent with bias 1, one of mantissa.
+func fp4(b byte) float64 {
+	sign, e, m := 1-2*float64(b>>3), int(b>>1&3), float64(b&1)
+	if e == 0 {
+		return sign * m / 2
+	}
+	return sign * math.Ldexp(1+m/2, e-1)
+}
+
+// TestMXFP4: gate and up of alternating rows, and down, come out of blocks of 32 with a scale each; a short file is refused.
+func TestMXFP4(t *testing.T) {
+	text := `{"model_type":"gpt_oss","hidden_size":64,"intermediate_size":32,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":32,` +
+		`"vocab_size":64,"num_local_experts":3,"num_experts_per_tok":2,"quantization_config":{"quant_method":"mxfp4"}}`
+	c, err := arch.Parse("config.json", text, arch.Options{})
+	must(t, err)
+	rng := rand.New(rand.NewPCG(1, 2))
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(text), 0o600))
+	want := map[string][]float32{}
+	stored := map[string]tensor.Source{}
+	raw := map[string][2][]byte{} // blocks and scales of a file's tensor
+	for _, s := range arch.Slots(c) {
+		p := s.HF
+		if !p.Blocks {
+			if _, ok := stored[p.Name]; !ok {
+				n, _ := tensor.Elements(p.Shape)
+				stored[p.Name] = tensor.BytesSource(tensor.Info{Name: p.Name, DType: tensor.BF16, Shape: p.Shape}, make([]byte, 2*n))
+			}
+			continue
+		}
+		e, all, in := p.Shape[0], p.Shape[1], p.Shape[2]
+		if _, ok := raw[p.Name]; !ok {
+			b, sc := make([]byte, e*all*in/2), make([]byte, e*all*in/32)
+			for i := range b {
+				b[i] = byte(rng.Uint32())
+			}
+			for i := range sc {
+				sc[i] = byte(110 + rng.IntN(20))
+			}
+			raw[p.Name] = [2][]byte{b, sc}
+			stored[p.Name+"_blocks"] = tensor.BytesSource(tensor.Info{Name: p.Name + "_blocks", DType: tensor.U8, Shape: []int{e, all, in / 32, 16}}, b)
+			stored[p.Name+"_scales"] = tensor.BytesSource(tensor.Info{Name: p.Name + "_scales", DType: tensor.U8, Shape: []int{e, all, in / 32}}, sc)
+		}
+		for x := range e {
+			for r := range s.Shape[1] {
+				row := x*all + p.First + max(p.Step, 1)*r
+				for i := range in {
+					b := raw[p.Name][0][(row*in+i)/2]
+					if i%2 == 1 {
+						b >>= 4
+					}
+					scale := math.Ldexp(1, int(raw[p.Name][1][(row*in+i)/32])-127)
+					want[s.Name] = append(want[s.Name], float32(fp4(b&15)*scale))
+				}
+			}
+		}
+	}
+	if len(want) != 3 {
+		t.Fatalf("%d slots in blocks", len(want))
+	}
+	write := func() *modelfile.Files {
+		var sources []tensor.Source
+		for _, s := range stored {
+			sources = append(sources, s)
+		}
+		must(t, safetensors.Write(filepath.Join(dir, "model.safetensors"), sources, safetensors.Options{Force: true}))
+		return open(t, dir)
+	}
+	f := write()
+	must(t, f.CheckTensors())
+	for name, w := range want {
+		got, err := f.ReadFloat32(name)
+		must(t, err)
+		for i := range w {
+			if got[i] != w[i] {
+				t.Fatalf("%s: value %d is %g, want %g", name, i, got[i], w[i])
+			}
+		}
+	}
+	const scales = "model.layers.0.mlp.experts.down_proj_scales"
+	stored[scales] = tensor.BytesSource(tensor.Info{Name: scales, DType: tensor.U8, Shape: []int{3, 64, 2}}, make([]byte, 3*64*2))
+	if err := write().CheckTensors(); err == nil || !strings.Contains(err.Error(), scales) || !strings.Contains(err.Error(), "has shape [3 64 2]; the configuration needs [3 64 1]") {
+		t.Error(err)
+	}
+}
