@@ -32,7 +32,7 @@ race: ## the race detector over the packages that share memory
 	CGO_ENABLED=1 $(GO) test -race -count=1 -skip HostileCost $(RACE)
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
-	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./bench ./cmd/apr
+	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./bench ./bench/families ./cmd/apr
 	$(GO) test -tags emulate ./device/cuda/...
 	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./bench ./cmd/apr
 
