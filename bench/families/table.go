@@ -126,7 +126,11 @@ func (r *row) onCPU() (logits, gradient, greedy string) {
 	if s.n == 0 {
 		return unavailable, unavailable, unavailable
 	}
-	return fmt.Sprintf("%.1e", s.logits), fmt.Sprintf("%.1e, %s", s.gradient, s.where), fmt.Sprintf("%d of %d", s.greedy, s.n)
+	greedy = fmt.Sprintf("%d of %d", s.greedy, s.n)
+	if refused := len(r.goldens) - s.n; refused > 0 {
+		greedy += fmt.Sprintf(", %d refused", refused)
+	}
+	return fmt.Sprintf("%.1e", s.logits), fmt.Sprintf("%.1e, %s", s.gradient, s.where), greedy
 }
 
 // onDevice is the cells of a device in float32 and in bfloat16.
