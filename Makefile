@@ -32,7 +32,7 @@ race: ## the race detector over the packages that share memory
 	CGO_ENABLED=1 $(GO) test -race -count=1 -skip HostileCost $(RACE)
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
-	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./bench ./cmd/apr
+	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./bench ./bench/families ./cmd/apr
 	$(GO) test -tags emulate ./device/cuda/...
 	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./bench ./cmd/apr
 
@@ -69,7 +69,7 @@ browser: ## reports and the live page in headless Chromium (needs chromium)
 	$(GO) test -tags browser -count=1 -run Browser ./cmd/apr
 
 # Packages with tests for a GPU, and what runs there without Go.
-GPU_PACKAGES := device/cuda model distill bench cmd/apr
+GPU_PACKAGES := device/cuda model distill bench bench/families cmd/apr
 GPU_BINARIES ?= bin/gpu
 
 # Programs of the same package with different mutants are nearly equal: with a window that holds some of them, the archive is
@@ -85,6 +85,18 @@ gpu-binaries: ## bin/gpu and bin/gpu.tar.xz: apr, tests for a GPU, those of cont
 
 gpu-test: ## on a machine with a GPU: its tests, the contracts' checks for it, the race against PyTorch, and one table
 	bench/gpu-test.sh
+
+# Figures of a GPU: bench/gpu-test.sh writes them to $$APR_GPU_OUT/families.json.
+FAMILIES_CARD := docs/families-card.json
+
+.PHONY: families
+families: ## write the table of docs/models.md: every family measured (LLAMA=COMMAND starts llama.cpp's programs; a C++ compiler the emulated GPU)
+	@dir=$$(mktemp -d); trap 'rm -rf '$$dir EXIT; args=(-docs docs/models.md -card $(FAMILIES_CARD)); \
+	if command -v c++ g++ clang++ >/dev/null; then \
+		FAMILIES_OUT=$$dir/emulated.json $(GO) test -count=1 -timeout 60m -tags emulate -run TestDevice ./bench/families || echo "the emulated GPU has wrong figures: see the table"; \
+		args+=(-emulated $$dir/emulated.json); fi; \
+	if [ -n "$${LLAMA:-}" ]; then $(GO) run ./bench/interop -llama-cpp "$$LLAMA" -families | tee $$dir/interop.md; args+=(-interop $$dir/interop.md); fi; \
+	$(GO) run ./bench/families "$${args[@]}"
 
 .PHONY: interop
 interop: ## write the tables of docs/interop.md (LLAMA=COMMAND starts llama.cpp's programs; PARTS=families for those of random models)

@@ -34,8 +34,8 @@ var floors = []struct {
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "modelfile model model/modeltest plan generate optim teacher eval/sandbox eval distill convert"},
-	{"trust", "run/report falsify hub/hubtest hub bench proofs selfcheck run/verify run/dispatch"},
-	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop"},
+	{"trust", "run/report falsify hub/hubtest hub bench bench/randmodel proofs selfcheck run/verify run/dispatch"},
+	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families"},
 }
 
 // reserved are imports that only the packages named may have, in code that is not a test.
@@ -46,7 +46,7 @@ var reserved = []struct {
 }{
 	{"github.com/ebitengine/purego", "device/cuda/driver device/cuda/emulator", "shared libraries are opened in one place"},
 	{"C", "", "everything builds with CGO_ENABLED=0"},
-	{"apr/device/cpu", "device/cpu cmd/apr bench/interop model/modeltest", "models and training know device.Device, not devices"},
+	{"apr/device/cpu", "device/cpu cmd/apr bench/interop bench/families model/modeltest", "models and training know device.Device, not devices"},
 	{"apr/device/cuda", "device/cuda cmd/apr", "models and training know device.Device, not devices"},
 	{"apr/device/cuda/driver", "device/cuda device/cuda/blas", "one package speaks to the driver"},
 	{"apr/device/cuda/kernel", "device/cuda", "parts of one device"},
@@ -57,7 +57,7 @@ var reserved = []struct {
 	{"apr/device/cpu/gemm", "device/cpu", "parts of one device"},
 	{"apr/device/cpu/q8", "device/cpu", "parts of one device"},
 	{"apr/device/devicetest", "", "test support"},
-	{"apr/internal/ref", "device/devicetest selfcheck run/verify bench/interop", "test support, and the judge of what a user asks to be judged"},
+	{"apr/internal/ref", "device/devicetest selfcheck run/verify bench/interop bench/families", "test support, and the judge of what a user asks to be judged"},
 	{"apr/hub/hubtest", "", "test support"},
 	{"apr/quant/quanttest", "", "test support"},
 	{"apr/internal/near", "device/devicetest internal/ref internal/hostile", "test support"},
@@ -74,7 +74,7 @@ var reserved = []struct {
 // exits are functions that end the process, and the packages that may call them: the door, for a program that is done
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own, as is what eval/sandbox confines.
 var exits = map[string]string{
-	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop corpus eval/sandbox", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
+	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families corpus eval/sandbox", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 
 // source is one Go file, whatever its build constraints.

@@ -40,6 +40,7 @@ tests() { # PACKAGE, flags
 tests device/cuda -test.skip 'Speed|Rate|Cost|FortyGiB'
 tests distill -test.run CUDA
 tests bench -test.run "OverlapBits|DecodeAgrees|DecodeNaN|DecodeBandwidth|PromptAfterDecode|GenerationPlan"
+FAMILIES_OUT=$out/families.json tests bench/families -test.run TestDevice
 tests cmd/apr -test.run CUDA -test.skip CUDAPair
 
 if [ "${PAIRS:-}" != none ]; then

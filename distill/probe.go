@@ -62,7 +62,6 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 		return nil, err
 	}
 	few := firstLayers(in.teacher)
-	few.Config.Layers = few.Config.Layers[:min(len(few.Config.Layers), probeLayers)]
 	big, err := model.LoadFrozenAs(dev, few, device.TeacherWeights, k.form)
 	if err != nil {
 		return nil, err
@@ -104,10 +103,13 @@ type partly struct{ tensor.File }
 // Verify verifies nothing, since it would read all the rest.
 func (partly) Verify() error { return nil }
 
-// firstLayers returns f to be read in part.
+// firstLayers returns f to be read in part. Per-layer embeddings lie in one table for all layers: such a model stays whole.
 func firstLayers(f *modelfile.Files) *modelfile.Files {
 	few, c := *f, *f.Container
 	c.File = partly{f.File}
+	if few.Config.PLE.Width == 0 {
+		few.Config.Layers = few.Config.Layers[:min(len(few.Config.Layers), probeLayers)]
+	}
 	few.Container = &c
 	return &few
 }

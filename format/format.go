@@ -133,6 +133,9 @@ var aprMagics = []string{"APR\x00", "APR2", "APR1", "APRN"}
 
 func kindOf(path string, head []byte) (Kind, error) {
 	text := string(head)
+	if len(head) > 8 && head[8] == '{' && looksLikeSafetensors(head) {
+		return Safetensors, nil // before archives: the length of its header may begin with the bytes of a magic
+	}
 	for _, a := range archives {
 		if strings.HasPrefix(text, a.magic) {
 			return "", fault.In(fault.Format, path, "this is %s, which is never read", a.what).

@@ -72,6 +72,9 @@ func TestOpenFinds(t *testing.T) {
 		{"apr shard", []func(*testing.T, string){aprShards}, "m-00002-of-00002.apr", Apr, ""},
 		{"temporary files are passed over", []func(*testing.T, string){apr("m.apr"), raw(".m.apr", "")}, "", Apr, ""},
 		{"empty safetensors", []func(*testing.T, string){raw("m", header(2, "{}"))}, "m", Safetensors, ""},
+		{"header length like a zip archive", []func(*testing.T, string){raw("m", header(0x4b50, "{}"+strings.Repeat(" ", 0x4b50-2)))}, "m", Safetensors, ""},
+		{"header length like a pickle", []func(*testing.T, string){raw("m", header(0x480, "{}"+strings.Repeat(" ", 0x480-2)))}, "m", Safetensors, ""},
+		{"header length like a gzip archive", []func(*testing.T, string){raw("m", header(0x8b1f, "{}"+strings.Repeat(" ", 0x8b1f-2)))}, "m", Safetensors, ""},
 		{"blanks before the object", []func(*testing.T, string){raw("m", header(12, "          {}"))}, "m", Safetensors, ""},
 
 		{"GGUF cut", []func(*testing.T, string){raw("m.gguf", "GGUF\x03\x00\x00\x00")}, "", GGUF, "DIR/m.gguf: offset 8: number of tensors of 8 bytes passes the end of the file at 8 [E-GGUF-005]"},

@@ -45,6 +45,8 @@ type Stage struct {
 	Detail   string  `json:"detail"`
 	Hint     string  `json:"hint,omitempty"` // where to look when it failed
 	Seconds  float64 `json:"seconds"`
+
+	Unavailable bool `json:"-"` // the model has a feature that is not computed
 }
 
 // figure is what a stage measured.
@@ -123,7 +125,7 @@ func Run(ctx context.Context, o Options) ([]Stage, error) {
 		st := Stage{Name: s.name, MaxError: f.worst, Allowed: f.allowed, Detail: f.detail, Seconds: time.Since(start).Seconds()}
 		st.OK = err == nil && f.worst <= f.allowed // false for NaN
 		if err != nil {
-			st.Detail, st.MaxError = err.Error(), math.NaN()
+			st.Detail, st.MaxError, st.Unavailable = err.Error(), math.NaN(), fault.KindOf(err) == fault.Unavailable
 		}
 		if !st.OK {
 			st.Hint = s.hint

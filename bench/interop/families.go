@@ -2,38 +2,21 @@ package main
 
 import (
 	"context"
-	_ "embed"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 
+	"apr/bench/randmodel"
 	"apr/tokenizer"
 )
 
-// random is a row of the table of families: a configuration with random weights.
-type random struct {
-	Name       string   `json:"name"`       // of its config.json in families
-	Title      string   `json:"title"`      // of the model, if not Name: llama.cpp wants a token <|endoftext|> of one that is called phi3
-	Tokenizer  string   `json:"tokenizer"`  // a folder of testdata/tokenizers
-	NoPrefix   bool     `json:"no_prefix"`  // the way with spaces of tokenizers that put none before a text
-	Differs    string   `json:"differs"`    // what llama.cpp computes otherwise; "": nothing
-	Unloadable bool     `json:"unloadable"` // llama.cpp refuses the file, as Differs says
-	OtherIDs   int      `json:"other_ids"`  // prompts that have other ids in llama.cpp
-	Refused    []string `json:"refused"`    // files of llama.cpp's quantizer that cannot be read, as their blocks do not move
-	Fixture    string   `json:"fixture"`    // the type of the file in testdata/gguf; "": none
-	Deep       bool     `json:"deep"`       // too many layers for TestFeaturesMatter
+// random is a row of the table of families.
+type random struct{ randmodel.Model }
 
-	thin bool // few different rows
-}
-
-//go:embed models.json
-var modelsJSON []byte
-
-// randoms are the rows. They are data beside the configurations, for no code but arch's names a family.
+// randoms are the rows.
 var randoms = func() (list []random) {
-	if err := json.Unmarshal(modelsJSON, &list); err != nil {
-		panic(err)
+	for _, m := range randmodel.Models {
+		list = append(list, random{m})
 	}
 	return list
 }()
@@ -48,7 +31,6 @@ var prompts = []string{
 const (
 	generated = 24  // tokens after each prompt
 	length    = 256 // of llama.cpp's context, the least that it has
-	seed      = 1   // of the weights
 )
 
 // judged lets llama.cpp continue prompts from file, and compares with j.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"apr/arch"
+	"apr/bench/randmodel"
 	"apr/internal/ref"
 	"apr/tokenizer"
 )
@@ -93,11 +94,7 @@ func TestFeaturesMatter(t *testing.T) {
 		if m.Deep {
 			continue
 		}
-		text, err := configs.ReadFile("families/" + m.Name + ".json")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := arch.Parse(m.Name+".json", string(text), arch.Options{})
+		_, c, err := m.Config()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +108,7 @@ func TestFeaturesMatter(t *testing.T) {
 		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
 			net := &ref.Net{Arch: c, Params: map[string]ref.Mat{}}
-			params := randomModel(c, tok, false)
+			params := randmodel.Weights(c, tok, false)
 			for _, s := range arch.Slots(c) {
 				net.Params[s.Name] = matrix(s, params[s.Name])
 			}

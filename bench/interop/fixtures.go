@@ -39,7 +39,7 @@ func (p peer) makeFixtures(ctx context.Context, dir, out string) error {
 		if m.Fixture == "" {
 			continue
 		}
-		m.thin = true
+		m.Thin = true
 		f, err := p.fixture(ctx, m, dir, out)
 		if err != nil {
 			return err
@@ -54,9 +54,9 @@ func (p peer) makeFixtures(ctx context.Context, dir, out string) error {
 }
 
 func (p peer) fixture(ctx context.Context, m random, dir, out string) (f fixture, err error) {
-	folder := filepath.Join(dir, "thin_"+m.title())
+	folder := filepath.Join(dir, "thin_"+m.FolderName())
 	file := folder + ".gguf"
-	if err := m.folder(folder); err != nil {
+	if err := m.Folder(".", folder); err != nil {
 		return f, err
 	}
 	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32, Force: true}); err != nil {
@@ -83,7 +83,7 @@ func (p peer) fixture(ctx context.Context, m random, dir, out string) (f fixture
 	if err := os.WriteFile(filepath.Join(out, f.File), w.EncodeAll(data, nil), 0o644); err != nil {
 		return f, err
 	}
-	_, c, err := m.config()
+	_, c, err := m.Config()
 	if err != nil {
 		return f, err
 	}

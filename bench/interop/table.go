@@ -40,7 +40,7 @@ func (p peer) table(ctx context.Context, w io.Writer, dir string, names []string
 			continue
 		}
 		cells, err := p.family(ctx, m, dir)
-		if err := errors.Join(err, discard(filepath.Join(dir, m.title())+"-*")); err != nil {
+		if err := errors.Join(err, discard(filepath.Join(dir, m.FolderName())+"-*")); err != nil {
 			wrong = append(wrong, fmt.Sprintf("%s: %v", m.Name, err))
 		}
 		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
@@ -64,9 +64,9 @@ func discard(pattern string) error {
 func (p peer) family(ctx context.Context, m random, dir string) (cells []string, err error) {
 	cells = []string{m.Name}
 	add := func(format string, args ...any) { cells = append(cells, fmt.Sprintf(format, args...)) }
-	folder := filepath.Join(dir, m.title())
+	folder := filepath.Join(dir, m.FolderName())
 	file := folder + ".gguf"
-	if err := m.folder(folder); err != nil {
+	if err := m.Folder(".", folder); err != nil {
 		return cells, err
 	}
 	if err := write(ctx, folder, file, convert.Options{Scheme: convert.F32, Force: true}); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"apr/bench/randmodel"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -24,7 +25,7 @@ func (p peer) texts(ctx context.Context, w io.Writer, dir string) error {
 			continue
 		}
 		done = append(done, m.Tokenizer)
-		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.title()+".gguf"))
+		c, err := p.countTexts(ctx, m, filepath.Join(dir, m.FolderName()+".gguf"))
 		if err != nil {
 			return fmt.Errorf("tokenizer %s: %w", m.Tokenizer, err)
 		}
@@ -86,7 +87,7 @@ type textCase struct {
 // cases returns the texts of a tokenizer, the added tokens that take blanks before or behind them, and whether it composes
 // characters.
 func (m random) cases() (list []textCase, greedy []string, composes bool, err error) {
-	f, err := os.Open(filepath.Join(tokenizers, m.Tokenizer, "cases.json.gz"))
+	f, err := os.Open(filepath.Join(randmodel.Tokenizers, m.Tokenizer, "cases.json.gz"))
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -111,7 +112,7 @@ func (m random) cases() (list []textCase, greedy []string, composes bool, err er
 			Right   bool   `json:"rstrip"`
 		} `json:"added_tokens"`
 	}
-	data, err := os.ReadFile(filepath.Join(tokenizers, m.Tokenizer, "tokenizer.json"))
+	data, err := os.ReadFile(filepath.Join(randmodel.Tokenizers, m.Tokenizer, "tokenizer.json"))
 	if err != nil {
 		return nil, nil, false, err
 	}

@@ -105,6 +105,9 @@ func (r *checkResult) judge() error {
 		return fault.New(fault.Other, "%d of %d stages ran", n, want)
 	}
 	for _, s := range r.Stages {
+		if s.Unavailable {
+			return fault.New(fault.Unavailable, "stage %q failed: %s", s.Name, s.Detail).WithID("E-CHECK-001")
+		}
 		if !s.OK {
 			return fault.New(fault.Invalid, "stage %q failed: %s", s.Name, s.Detail).WithHint("%s", s.Hint).WithID("E-CHECK-001")
 		}

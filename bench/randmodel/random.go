@@ -1,7 +1,13 @@
-package main
+// Package randmodel makes models of every family with random weights: configurations as public models have them, with small
+// numbers, and a tokenizer of the family's kind. Weights follow from the names of slots, and are such that each feature of a
+// model shows in its logits.
+//
+// Caveats. The models know no language. Their tokenizers are small ones of testdata, so that the root of the module is needed.
+package randmodel
 
 import (
 	"embed"
+	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -12,6 +18,36 @@ import (
 	"apr/arch"
 	"apr/tokenizer"
 )
+
+// Model is a random model, and what llama.cpp makes of it.
+type Model struct {
+	Name       string   `json:"name"`       // of its config.json in families
+	Title      string   `json:"title"`      // of the model, if not Name: llama.cpp wants a token <|endoftext|> of one that is called phi3
+	Tokenizer  string   `json:"tokenizer"`  // a folder of testdata/tokenizers
+	NoPrefix   bool     `json:"no_prefix"`  // the way with spaces of tokenizers that put none before a text
+	Differs    string   `json:"differs"`    // what llama.cpp computes otherwise; "": nothing
+	Unloadable bool     `json:"unloadable"` // llama.cpp refuses the file, as Differs says
+	OtherIDs   int      `json:"other_ids"`  // prompts that have other ids in llama.cpp
+	Refused    []string `json:"refused"`    // files of llama.cpp's quantizer that cannot be read, as their blocks do not move
+	Fixture    string   `json:"fixture"`    // the type of the file in testdata/gguf; "": none
+	Deep       bool     `json:"deep"`       // too many layers for TestFeaturesMatter
+
+	Thin bool `json:"-"` // few different rows
+}
+
+//go:embed models.json
+var modelsJSON []byte
+
+// Models are the random models of every family, with variants. They are data beside the configurations, for no code but
+// arch's names a family.
+var Models = func() (list []Model) {
+	if err := json.Unmarshal(modelsJSON, &list); err != nil {
+		panic(err)
+	}
+	return list
+}()
+
+const seed = 1 // of the weights
 
 // configs are one config.json per row of the table of families, as public models have them with small numbers: rows of
 // whole K-quant blocks, an ε that matters, windows and lengths that a prompt exceeds.
@@ -33,9 +69,9 @@ func rare(tok *tokenizer.Tokenizer, id int) bool {
 	return err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, utf8.RuneError)
 }
 
-// randomModel returns values for every slot of c, which follow from the slots' names. Logits of rare tokens are kept
+// Weights returns values for every slot of c, which follow from the slots' names. Logits of rare tokens are kept
 // small. In a thin model every matrix has few different rows, in an order of its own, so that files of it compress well.
-func randomModel(c arch.Config, tok *tokenizer.Tokenizer, thin bool) map[string][]float32 {
+func Weights(c arch.Config, tok *tokenizer.Tokenizer, thin bool) map[string][]float32 {
 	params := map[string][]float32{}
 	for _, s := range arch.Slots(c) {
 		mean, sd := moments(c, s)

@@ -1,4 +1,4 @@
-package main
+package randmodel
 
 import (
 	"cmp"
@@ -16,13 +16,14 @@ import (
 	"apr/tokenizer"
 )
 
-const tokenizers = "testdata/tokenizers"
+// Tokenizers is the folder of tokenizers, from the root of the module.
+const Tokenizers = "testdata/tokenizers"
 
-// title is the name of the model's folder, and so of the model.
-func (m random) title() string { return cmp.Or(m.Title, m.Name) }
+// FolderName is the name of the model's folder, and so of the model.
+func (m Model) FolderName() string { return cmp.Or(m.Title, m.Name) }
 
-// config returns the text of the model's config.json and what it describes.
-func (m random) config() (string, arch.Config, error) {
+// Config returns the text of the model's config.json and what it describes.
+func (m Model) Config() (string, arch.Config, error) {
 	text, err := configs.ReadFile("families/" + m.Name + ".json")
 	if err != nil {
 		return "", arch.Config{}, err
@@ -31,9 +32,10 @@ func (m random) config() (string, arch.Config, error) {
 	return string(text), c, err
 }
 
-// folder writes the model in float32 as a Hugging Face folder, with the configuration as it is and the tokenizer's files.
-func (m random) folder(dir string) error {
-	text, c, err := m.config()
+// Folder writes the model in float32 as a Hugging Face folder, with the configuration as it is and the tokenizer's files,
+// which are under root, the root of the module.
+func (m Model) Folder(root, dir string) error {
+	text, c, err := m.Config()
 	if err != nil {
 		return err
 	}
@@ -43,26 +45,26 @@ func (m random) folder(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(text), 0o644); err != nil {
 		return err
 	}
-	if err := m.tokenizerFiles(dir); err != nil {
+	if err := m.tokenizerFiles(root, dir); err != nil {
 		return err
 	}
 	tok, err := tokenizer.Load(dir)
 	if err != nil {
 		return err
 	}
-	params := randomModel(c, tok, m.thin)
+	params := Weights(c, tok, m.Thin)
 	return safetensors.Write(filepath.Join(dir, "model.safetensors"), stored(c, params), safetensors.Options{Force: true})
 }
 
-// tokenizerFiles copies the tokenizer; with Gemma's normaliser, pre-tokenizer and decoder if noPrefix is set.
-func (m random) tokenizerFiles(dir string) error {
+// tokenizerFiles copies the tokenizer; with Gemma's normaliser, pre-tokenizer and decoder if NoPrefix is set.
+func (m Model) tokenizerFiles(root, dir string) error {
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
-		data, err := os.ReadFile(filepath.Join(tokenizers, m.Tokenizer, name))
+		data, err := os.ReadFile(filepath.Join(root, Tokenizers, m.Tokenizer, name))
 		if err != nil {
 			return err
 		}
 		if m.NoPrefix && name == "tokenizer.json" {
-			if data, err = withoutPrefix(data); err != nil {
+			if data, err = withoutPrefix(root, data); err != nil {
 				return err
 			}
 		}
@@ -74,9 +76,9 @@ func (m random) tokenizerFiles(dir string) error {
 }
 
 // withoutPrefix gives a tokenizer the parts of Gemma's around its vocabulary and merges.
-func withoutPrefix(data []byte) ([]byte, error) {
+func withoutPrefix(root string, data []byte) ([]byte, error) {
 	var to, from map[string]json.RawMessage
-	gemma, err := os.ReadFile(filepath.Join(tokenizers, "gemma", "tokenizer.json"))
+	gemma, err := os.ReadFile(filepath.Join(root, Tokenizers, "gemma", "tokenizer.json"))
 	if err == nil {
 		err = errors.Join(json.Unmarshal(data, &to), json.Unmarshal(gemma, &from))
 	}
