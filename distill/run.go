@@ -101,7 +101,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	return r, nil
 }
 
-// Inputs returns what was read: teacher, student_init, tokenizer, data, eval_data.
+// Inputs returns what was read: teacher, student_init, tokenizer, tokenizer_config, data, eval_data.
 func (r *Run) Inputs() map[string]runlog.Input { return r.in.records }
 
 // Planned returns how steps are cut, with what they cost if the device can be planned for.
