@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"apr/arch"
@@ -310,7 +311,7 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 	}
 }
 
-// manifest starts the run's manifest with the inputs.
+// manifest starts the run's manifest with the inputs, to which the caller may add what decides nothing here.
 func (in *inputs) manifest() runlog.Manifest {
-	return runlog.Manifest{Inputs: in.records, Kinship: in.kin}
+	return runlog.Manifest{Inputs: maps.Clone(in.records), Kinship: in.kin}
 }

@@ -63,7 +63,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := runlog.Check(c.Output, c.Force, c.Resume != ""); err != nil {
+	if err := errors.Join(runlog.Check(c.Output, c.Force, c.Resume != ""), c.CheckOutputs()); err != nil {
 		return nil, err
 	}
 	obs = watched{obs, c.Watch}
