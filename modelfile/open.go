@@ -150,7 +150,8 @@ type Files struct {
 	*Container
 	Config arch.Config
 
-	tok *tokenizer.Tokenizer
+	tok  *tokenizer.Tokenizer
+	head func() error // CheckHead of what was opened, once; nil: made otherwise
 }
 
 // Open opens a model to use it; see OpenContainer for what can be opened.
@@ -159,7 +160,7 @@ func Open(path string) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Files{Container: c}
+	f := &Files{Container: c, head: sync.OnceValue(c.CheckHead)}
 	if f.Config, err = c.ReadConfig(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -406,7 +407,7 @@ func (f *Files) WeightsSHA256() (string, error) {
 		}
 		bad = cmp.Or(bad, found)
 	}
-	if err := cmp.Or(f.File.Verify(), bad); err != nil {
+	if err := cmp.Or(f.Verify(), bad); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil

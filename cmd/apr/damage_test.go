@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/format/safetensors"
 	"apr/internal/contracttest"
 	"apr/modelfile"
 	"apr/tensor"
@@ -308,4 +310,95 @@ func brokenCopy(t *testing.T, model, sound, broken string, d tensor.DType, bad f
 		}
 	}
 	return value, rows, cols
+}
+
+// A head that a tied model would not use is refused by every command that uses the weights, by its name and that of the key; a copy of
+// the embedding, in whatever type, and a head of zeros are ignored. What reads headers alone does not look.
+func TestIgnoredHeadIsRefused(t *testing.T) {
+	smallRun(t)
+	for name, text := range map[string]string{
+		"choice.jsonl": `{"prompt":"package ","choices":["main","1 2 3"],"answer":0}` + "\n",
+		"match.jsonl":  `{"prompt":"package ","answer":"main"}` + "\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, v := call(t, "convert", "teacher", "-o", "S"); code != 0 {
+		t.Fatal(errorText(v))
+	}
+	for _, head := range []struct {
+		name string
+		make func(values []float32)
+		d    tensor.DType
+	}{
+		{"a copy", func([]float32) {}, tensor.F32},
+		{"a copy in another type", func([]float32) {}, tensor.F64},
+		{"zeros", func(v []float32) { clear(v) }, tensor.F32},
+	} {
+		withHead(t, "S", "X", head.make, head.d)
+		for _, args := range []string{"run X func -n 1 --cpu", "convert X -o ok.apr --force", "eval X --text somewhere_else --backend cpu"} {
+			if code, v := call(t, strings.Fields(args)...); code != 0 {
+				t.Errorf("%s: apr %s: exit %d: %s", head.name, args, code, errorText(v))
+			}
+			contracttest.Cases(t, 1)
+		}
+	}
+	withHead(t, "S", "X", func(v []float32) { v[len(v)-1]++ }, tensor.F32) // the last value
+	for _, r := range readers {
+		if slices.Contains(asItIs, strings.Fields(r.args)[0]) {
+			continue
+		}
+		t.Run(r.args, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			code, v := call(t, strings.Fields(r.args)...)
+			if message := errorText(v); code != 5 || !strings.Contains(message, `X: tensor "lm_head.weight": is another matrix than "model.embed_tokens.weight", and "tie_word_embeddings": true`) {
+				t.Errorf("exit %d: %s", code, message)
+			}
+			if r.output != "" {
+				leftBehind(t, r.output)
+			}
+		})
+	}
+	if code, v := call(t, "inspect", "X"); code != 0 {
+		t.Errorf("inspect: exit %d: %s", code, errorText(v))
+	}
+}
+
+// withHead copies a tied model of float32 to a folder, with a head: the embedding, changed, in type d.
+func withHead(t *testing.T, from, to string, change func([]float32), d tensor.DType) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(to), os.CopyFS(to, os.DirFS(from))); err != nil {
+		t.Fatal(err)
+	}
+	f, err := modelfile.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if !f.Config.Tied {
+		t.Fatal("the model is not tied")
+	}
+	var all []tensor.Source
+	for _, st := range f.File.Tensors() {
+		all = append(all, st.Source())
+	}
+	values, err := f.ReadFloat32("model.embed_tokens.weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	embed, _ := f.File.Tensor("model.embed_tokens.weight")
+	change(values)
+	raw := make([]byte, len(values)*d.BlockBytes())
+	if d == tensor.F64 {
+		for i, v := range values {
+			binary.LittleEndian.PutUint64(raw[8*i:], math.Float64bits(float64(v)))
+		}
+	} else {
+		tensor.Narrow(raw, values, d)
+	}
+	all = append(all, tensor.BytesSource(tensor.Info{Name: "lm_head.weight", DType: d, Shape: embed.Shape}, raw))
+	if _, err := safetensors.WriteDir(to, all, 1<<40, safetensors.Options{Force: true}); err != nil {
+		t.Fatal(err)
+	}
 }
