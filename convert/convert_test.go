@@ -319,7 +319,7 @@ func TestQuantiseNaN(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = encodeChunk(r, tensor.Q4_K, 0, 2)
-	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), `f: tensor "w"`) {
+	if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), `f: tensor "w": value 300 (row 1, column 44) is NaN or infinite`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,15 +1,18 @@
 package convert
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"apr/internal/fault"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -45,6 +48,10 @@ func (e *encoder) checked(t tensor.Source) tensor.Source {
 	payload := t.Payload
 	t.Payload = func(w io.Writer) error {
 		if err := payload(w); err != nil {
+			if fault.KindOf(err) == fault.Format { // of content that was damaged, that is said
+				e.damage = cmp.Or(e.verify(), err)
+				return e.damage
+			}
 			return err
 		}
 		e.mu.Lock()
@@ -62,9 +69,8 @@ func (e *encoder) checked(t tensor.Source) tensor.Source {
 // source returns choice c as a tensor to be written.
 func (e *encoder) source(c Choice) (tensor.Source, error) {
 	if c.DType == c.Source.DType && (!c.DType.IsQuantized() || c.Source.Cols()%c.DType.BlockLen() == 0) {
-		src := c.Source.Source()
-		return tensor.Source{Info: src.Info, Payload: func(w io.Writer) error {
-			return src.Payload(&countingWriter{w, e})
+		return tensor.Source{Info: c.Source.Info, Payload: func(w io.Writer) error {
+			return modelfile.CopyFinite(&countingWriter{w, e}, e.path, c.Source)
 		}}, nil
 	}
 	r, err := newRowReader(e.path, c.Source)
@@ -110,7 +116,7 @@ func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
 			return err
 		}
 		parts := make([][]byte, group)
-		stats := make([]errorStat, group)
+		stats, errs := make([]errorStat, group), make([]error, group)
 		var g errgroup.Group
 		g.SetLimit(workers)
 		for k := range group {
@@ -119,12 +125,13 @@ func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
 			if a >= rows {
 				break
 			}
-			g.Go(func() (err error) {
-				parts[k], stats[k], err = encodeChunk(r, d, a, b)
-				return err
+			g.Go(func() error {
+				parts[k], stats[k], errs[k] = encodeChunk(r, d, a, b)
+				return nil
 			})
 		}
-		if err := g.Wait(); err != nil {
+		_ = g.Wait() // which collects nothing: the first error is that of the first chunk
+		if err := cmp.Or(errs...); err != nil {
 			return err
 		}
 		for k, p := range parts {
@@ -150,6 +157,9 @@ func encodeChunk(r *rowReader, d tensor.DType, lo, hi int) ([]byte, errorStat, e
 	if err := r.read(values, lo, hi); err != nil {
 		return nil, errorStat{}, err
 	}
+	if i := slices.IndexFunc(values, func(x float32) bool { return x-x != 0 }); i >= 0 {
+		return nil, errorStat{}, modelfile.NotFinite(r.path, r.t, int64(lo)*int64(r.t.Cols())+int64(i))
+	}
 	raw, err := encodeRows(values, d)
 	if err != nil {
 		return nil, errorStat{}, r.fail(fault.KindOf(err), "rows %d to %d cannot be stored as %s", lo, hi-1, d).Because(err)
@@ -158,10 +168,10 @@ func encodeChunk(r *rowReader, d tensor.DType, lo, hi int) ([]byte, errorStat, e
 	decodeRows(back, raw, d)
 	s := errorStat{n: int64(len(values))}
 	for i, x := range values {
-		if isInf(back[i]) && !isInf(x) {
+		if isInf(back[i]) {
 			return nil, s, r.fail(fault.Invalid, "value %g does not fit %s", x, d).WithID("E-CONVERT-005")
 		}
-		if diff := float64(x) - float64(back[i]); diff != 0 { // NaN counts; Inf−Inf is NaN where both are infinite
+		if diff := float64(x) - float64(back[i]); diff != 0 {
 			s.sum += diff * diff
 		}
 	}

@@ -139,7 +139,7 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 	if err := refuseOverwrite(c, out, opt.Force); err != nil {
 		return nil, err
 	}
-	if err := checkComplete(c); err != nil {
+	if err := cmp.Or(checkComplete(c), c.CheckHead()); err != nil {
 		return nil, err
 	}
 	enc, sources, err := encoded(ctx, c, plan, opt, r)

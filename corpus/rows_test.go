@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -177,8 +178,8 @@ func countRows(t testing.TB, rows, s int) *Rows {
 }
 
 // TestLoaderProperties: each epoch serves every row once; a loader that seeks goes on bit for bit.
-func TestLoaderProperties(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+func TestLoaderProperties(outer *testing.T) {
+	rapid.Check(outer, func(t *rapid.T) {
 		n := rapid.IntRange(1, 30).Draw(t, "rows")
 		opt := LoaderOptions{
 			BatchRows: rapid.IntRange(1, 40).Draw(t, "batch"),
@@ -232,6 +233,7 @@ func TestLoaderProperties(t *testing.T) {
 			if !opt.Shuffle && !slices.IsSorted(served[e*n:(e+1)*n]) {
 				t.Fatalf("epoch %d is not in data order", e)
 			}
+			contracttest.Cases(outer, 1)
 		}
 		k := rapid.IntRange(0, steps-1).Draw(t, "resume")
 		again, _ := NewLoader(rows, opt)

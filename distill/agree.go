@@ -13,9 +13,9 @@ import (
 )
 
 // checkpointSchema is that of state.json; the ones before it recorded less of what bits depend on.
-const checkpointSchema = "apr.checkpoint/4"
+const checkpointSchema = "apr.checkpoint/5"
 
-var olderSchemas = []string{"apr.checkpoint/1", "apr.checkpoint/2", "apr.checkpoint/3"}
+var olderSchemas = []string{"apr.checkpoint/1", "apr.checkpoint/2", "apr.checkpoint/3", "apr.checkpoint/4"}
 
 // mustAgree lists what a bit-exact continuation depends on: the options that decide bits by value, what the others led to, the
 // program and the device. Values are compared as JSON.
@@ -26,9 +26,9 @@ func (r *Run) mustAgree() map[string]any {
 		identity = d.Identity()
 	}
 	effects := map[string]any{
-		"teacher": r.in.records["teacher"].SHA256, "teacher_config": json.RawMessage(r.in.teacher.Config.JSON()),
-		"student": r.beginning(), "student_config": json.RawMessage(r.in.studentConfig.JSON()),
-		"data": r.in.records["data"].SHA256, "trained_ids": r.in.trained, "tokens": len(r.in.train.IDs), "vocabulary": r.in.vocab,
+		"inputs": r.contents(), "teacher_config": json.RawMessage(r.in.teacher.Config.JSON()),
+		"student_config": json.RawMessage(r.in.studentConfig.JSON()),
+		"trained_ids":    r.in.trained, "held_ids": r.in.heldOut, "tokens": len(r.in.train.IDs), "vocabulary": r.in.vocab,
 		"schedule_steps": r.steps, "schedule_warmup": r.schedule(r.steps).Warmup,
 		"planned_chunk_rows": r.in.planned.ChunkRows, "planned_micro_rows": r.in.planned.MicroRows,
 		"chosen_teacher_backend": r.in.choice.Backend, "chosen_teacher_gemm": r.in.choice.Chosen.GEMM,
@@ -48,12 +48,17 @@ func (r *Run) mustAgree() map[string]any {
 	return all
 }
 
-// beginning says what weights the student begins with.
-func (r *Run) beginning() string {
-	if r.in.student == nil {
-		return fmt.Sprintf("new, seed %d", r.Seed)
+// contents returns the hash of each input that is recorded, so that an input added to the records is compared too. The file of a
+// new student is compared by its meaning, student_config, and by the seed.
+func (r *Run) contents() map[string]string {
+	all := map[string]string{}
+	for name, in := range r.in.records {
+		all[name] = in.SHA256
 	}
-	return r.in.records["student_init"].SHA256
+	if r.in.student == nil {
+		all["student_init"] = fmt.Sprintf("new, seed %d", r.Seed)
+	}
+	return all
 }
 
 // differences names the keys whose values differ, with both values, also those that only one of the two has.

@@ -34,6 +34,8 @@ type Config struct {
 	ValFraction   float64
 	TokenCache    *corpus.Cache // of Data and EvalData; nil: they are encoded
 
+	Settings []string // files that this configuration was read from
+
 	Output string // run directory
 	Export string // further path for the student, by extension; empty: none
 	Force  bool

@@ -92,11 +92,21 @@ func TestDivergenceLimit(t *testing.T) {
 	if got := tr.limit(3); got != 24 {
 		t.Errorf("after one loss of 8: %g, want 24", got)
 	}
-	for range trendLength {
+	for range 100 {
 		tr.add(0.01)
 	}
-	if got := tr.limit(3); got != 9 || len(tr.Recent) != trendLength {
+	if got := tr.limit(3); got != 9 || len(tr.Recent) != 100 {
 		t.Errorf("after losses near 0: %g of %d, want 1 above the first", got, len(tr.Recent))
+	}
+	contracttest.Cases(t, 4)
+	var rising trend
+	for k := range 250 {
+		rising.add(float64(k))
+		last := min(k+1, 100) // the losses from k+1−last to k: their upper median
+		if got, want := rising.limit(3), max(3*float64(k+1-last+last/2), 1); got != want {
+			t.Fatalf("after the losses 0 to %d the limit is %g, want %g: three times the median of the last %d", k, got, want, last)
+		}
+		contracttest.Cases(t, 1)
 	}
 }
 

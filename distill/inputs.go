@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ type inputs struct {
 	dated       bool           // the chat template reads it
 	unsaid      string         // why nothing proves that the ids of shards are the models'; empty: their manifest does, or there are none
 	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
+	heldOut     string         // the same of what is held out; empty: nothing is
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
@@ -157,14 +159,24 @@ func (in *inputs) align(c Config, obs Observer) (err error) {
 }
 
 func (in *inputs) recordTokenizer(c Config) {
-	text := in.tokenizer.MarshalTokenizer()
 	detail := fmt.Sprintf("%d ids, the same for teacher and student", in.vocab)
 	if in.unproven != "" {
 		detail = "the student's; the teacher has none"
 	}
-	in.records["tokenizer"] = runlog.Input{
-		Path: c.Teacher, SHA256: fmt.Sprintf("%x", sha256.Sum256(text)), Of: "the tokenizer.json that is written with the student",
-		Bytes: int64(len(text)), Detail: detail,
+	for name, r := range TokenizerRecords(in.tokenizer) {
+		r.Path, r.Detail = c.Teacher, detail
+		in.records[name] = r
+	}
+}
+
+// TokenizerRecords returns the records of a tokenizer by their names: of its tokens, and of its template and special ids.
+func TokenizerRecords(t *tokenizer.Tokenizer) map[string]runlog.Input {
+	record := func(text []byte, of string) runlog.Input {
+		return runlog.Input{SHA256: fmt.Sprintf("%x", sha256.Sum256(text)), Of: of, Bytes: int64(len(text))}
+	}
+	return map[string]runlog.Input{
+		"tokenizer":        record(t.MarshalTokenizer(), "the tokenizer.json that is written with the student"),
+		"tokenizer_config": record(t.MarshalConfig(0), "the tokenizer_config.json that is written with the student, without model_max_length: chat template, special ids"),
 	}
 }
 
@@ -221,6 +233,9 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 		return err
 	}
 	in.trained = in.train.ContentSHA256()
+	if in.held != nil {
+		in.heldOut = in.held.ContentSHA256()
+	}
 	if in.held != nil && len(in.held.IDs) <= c.SeqLen {
 		obs.Message("held-out text has %d tokens, fewer than one window of %d: nothing is evaluated", len(in.held.IDs), c.SeqLen)
 		in.held = nil
@@ -313,9 +328,9 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 	}
 }
 
-// manifest starts the run's manifest with the inputs.
+// manifest starts the run's manifest with the inputs, to which the caller may add what decides nothing here.
 func (in *inputs) manifest() runlog.Manifest {
-	m := runlog.Manifest{Inputs: in.records, Kinship: in.kin}
+	m := runlog.Manifest{Inputs: maps.Clone(in.records), Kinship: in.kin}
 	if in.dated {
 		m.TemplateTime = &in.clock
 	}

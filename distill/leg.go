@@ -76,6 +76,10 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 			return err
 		}
 	}
+	if l.trainer.Optimizer.Applied == 0 {
+		return fault.New(fault.Diverged, "none of the %d steps of leg %s was applied: the weights are those that it began with", last, l.name).
+			WithHint("events.jsonl says why each step was refused").WithID("E-DISTILL-040")
+	}
 	if l.saved.step != last && l.refused == 0 {
 		return l.checkpoint(out)
 	}

@@ -5,14 +5,20 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"apr/device"
+	"apr/device/cpu"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
+	runlog "apr/run/log"
 )
 
 func checkpointsOf(t *testing.T, c Config) []string {
@@ -125,7 +131,7 @@ func TestResumeIdentity(t *testing.T) {
 		}, fault.Invalid, "learning_rate was not recorded, is 0.01"},
 		{"an older checkpoint", func(*Config) {
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/2" })
-		}, fault.Invalid, "the checkpoint is of schema apr.checkpoint/2, which recorded less of what bits depend on than apr.checkpoint/4"},
+		}, fault.Invalid, "the checkpoint is of schema apr.checkpoint/2, which recorded less of what bits depend on than apr.checkpoint/5"},
 		{"an older checkpoint, allowed", func(c *Config) {
 			c.AllowChanged = true
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/2" })
@@ -133,7 +139,7 @@ func TestResumeIdentity(t *testing.T) {
 		{"a newer checkpoint", func(c *Config) {
 			c.AllowChanged = true
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/9" })
-		}, fault.Format, `is a checkpoint of schema "apr.checkpoint/9"; this program reads apr.checkpoint/4`},
+		}, fault.Format, `is a checkpoint of schema "apr.checkpoint/9"; this program reads apr.checkpoint/5`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
@@ -158,4 +164,136 @@ func TestResumeIdentity(t *testing.T) {
 			}
 		})
 	}
+}
+
+// onOther is a CPU that says it has another instruction set.
+type onOther struct{ device.Device }
+
+func (d onOther) Info() device.Info {
+	i := d.Device.Info()
+	i.ISA = "another"
+	return i
+}
+
+// decides lists all that mustAgree compares beside the options, each with a test that changes it: those without a change here are
+// changed by TestResumeIdentity, or are chosen by the device.
+var decides = []string{
+	"activations", "chosen_teacher_backend", "chosen_teacher_gemm", "device_identity", "device_kind", "held_ids", "inputs", "instruction_set",
+	"planned_chunk_rows", "planned_micro_rows", "program", "schedule_steps", "schedule_warmup", "student_config", "teacher_config", "tokens",
+	"trained_ids", "vocabulary",
+}
+
+// A run goes on only with the inputs that it began with: every one is changed here, in the file that it is read from, and refused
+// by its name.
+func TestResumeInputs(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	put := func(name, text string) {
+		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace := func(name, was, is string) {
+		b, err := os.ReadFile(at(name))
+		if err != nil || !strings.Contains(string(b), was) {
+			t.Fatalf("%s does not hold %q (%v)", name, was, err)
+		}
+		put(name, strings.Replace(string(b), was, is, 1))
+	}
+	flip := func(name string) { // the last value of the last tensor, by its lowest bit
+		b, err := os.ReadFile(at(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[len(b)-2] ^= 1
+		put(name, string(b))
+	}
+	row := func(n int) string {
+		return strings.Repeat(fmt.Sprintf("{\"text\":\"package p%d\\n\\nfunc main() { println(%d) }\\n\"}\n", n, n), 40)
+	}
+	seen := map[string]bool{}
+	for _, tt := range []struct {
+		name   string
+		begins bool // the student has weights of its own
+		change func(c *Config)
+		other  bool // on a device of another instruction set
+		want   []string
+	}{
+		{name: "weights of the teacher", change: func(*Config) { flip("teacher/model.safetensors") }, want: []string{"inputs.teacher was "}},
+		{name: "weights of the student", begins: true, change: func(*Config) { flip("student/model.safetensors") }, want: []string{"inputs.student_init was "}},
+		{name: "a special token", change: func(*Config) {
+			replace("teacher/tokenizer.json", `"special": true`, `"special": false`)
+		}, want: []string{"inputs.tokenizer was "}},
+		{name: "the chat template", change: func(*Config) {
+			replace("teacher/tokenizer_config.json", `assistant\n`, `assistant \n`)
+		}, want: []string{"inputs.tokenizer_config was "}},
+		{name: "the student's template", begins: true, change: func(*Config) {
+			replace("student/tokenizer_config.json", `assistant\n`, `assistant \n`)
+		}, want: []string{"inputs.tokenizer_config was "}},
+		{name: "a text", change: func(*Config) { put("two.jsonl", row(7)) }, want: []string{"inputs.data was ", "trained_ids was "}},
+		{name: "the order of texts", change: func(c *Config) { c.Data[0], c.Data[1] = c.Data[1], c.Data[0] }, want: []string{"inputs.data was ", "trained_ids was "}},
+		{name: "the held-out text", change: func(*Config) { put("held.jsonl", row(8)) }, want: []string{"inputs.eval_data was ", "held_ids was "}},
+		{name: "no held-out text", change: func(c *Config) { c.EvalData = nil }, want: []string{"inputs.eval_data was ", "is not known", "held_ids was "}},
+		{name: "the instruction set", other: true, change: func(*Config) {}, want: []string{"instruction_set was ", ", is another"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, name := range []string{"teacher", "student"} {
+				if err := errors.Join(os.RemoveAll(at(name)), os.CopyFS(at(name), os.DirFS("../testdata/models/gosrc"))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			flip("student/model.safetensors") // or it would be the teacher
+			put("one.jsonl", row(1))
+			put("two.jsonl", row(2))
+			put("held.jsonl", row(3))
+			c := tinyConfig(t)
+			c.Teacher, c.Data, c.EvalData, c.Steps, c.AllowSameModel = at("teacher"), []string{at("one.jsonl"), at("two.jsonl")}, []string{at("held.jsonl")}, 2, true
+			if tt.begins {
+				c.Student, c.StudentConfig = at("student"), ""
+			}
+			if _, _, err := runOnce(t, c, 0, 1); fault.KindOf(err) != fault.Stopped {
+				t.Fatal(err)
+			}
+			editState(t, filepath.Join(c.Output, "checkpoints", checkpointsOf(t, c)[0]), func(st map[string]any) {
+				for key := range st["must_agree"].(map[string]any) {
+					seen[key] = true
+				}
+			})
+			c.Resume = ResumeAuto
+			tt.change(&c)
+			err := opens(t, c, tt.other)
+			for _, want := range tt.want {
+				if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want %q", err, want)
+				}
+				contracttest.Cases(t, 1)
+			}
+		})
+	}
+	for key := range optionsOf(Config{}) {
+		delete(seen, key)
+	}
+	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, decides) {
+		t.Errorf("a checkpoint compares %q, and the tests know of %q", got, decides)
+	}
+}
+
+// opens opens a run, and does no step of it.
+func opens(t *testing.T, c Config, other bool) error {
+	t.Helper()
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	var dev device.Device = d
+	if other {
+		dev = onOther{d}
+	}
+	c.Options = optionsOf(c)
+	r, err := Start(t.Context(), c, dev, &quiet{}, func(*runlog.Manifest) {})
+	if err != nil {
+		return err
+	}
+	return r.Close()
 }

@@ -63,7 +63,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := runlog.Check(c.Output, c.Force, c.Resume != ""); err != nil {
+	if err := errors.Join(runlog.Check(c.Output, c.Force, c.Resume != ""), c.CheckOutputs()); err != nil {
 		return nil, err
 	}
 	obs = watched{obs, c.Watch}
@@ -101,7 +101,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	return r, nil
 }
 
-// Inputs returns what was read: teacher, student_init, tokenizer, data, eval_data.
+// Inputs returns what was read: teacher, student_init, tokenizer, tokenizer_config, data, eval_data.
 func (r *Run) Inputs() map[string]runlog.Input { return r.in.records }
 
 // Planned returns how steps are cut, with what they cost if the device can be planned for.

@@ -21,6 +21,7 @@ import (
 	"apr/internal/torture"
 	"apr/optim"
 	runlog "apr/run/log"
+	"apr/tensor"
 )
 
 // quiet is an observer that stops the run after some steps, or in its last evaluation, or never.
@@ -449,6 +450,33 @@ func TestDivergenceStopsTheRun(t *testing.T) {
 		t.Errorf("%d refused steps recorded, want %d", refused, maxRefused)
 	}
 	contracttest.Cases(t, refused)
+}
+
+// A run none of whose steps was applied is not completed, however few they were: its student is the one that it began with.
+func TestNoStepApplied(t *testing.T) {
+	c := tinyConfig(t)
+	c.Teacher = changedCopy(t, tensor.F32, func(name string, _ int, v []float32) {
+		if name == "model.norm.weight" {
+			for i := range v {
+				v[i] = 3e38 // finite, and its logits are not
+			}
+		}
+	})
+	for steps := 1; steps < maxRefused; steps++ {
+		c.Steps, c.Output = steps, filepath.Join(t.TempDir(), "run")
+		_, q, err := runOnce(t, c, 0, 0)
+		if fault.KindOf(err) != fault.Diverged || !strings.Contains(err.Error(), "E-DISTILL-040") || len(q.steps) != steps {
+			t.Errorf("%d of %d steps: %v", len(q.steps), steps, err)
+		}
+		r, err := runlog.Read(c.Output)
+		if err != nil || r.Status != "failed" {
+			t.Errorf("status %v, %v", r.Status, err)
+		}
+		if _, err := os.Stat(filepath.Join(c.Output, "student.apr")); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a student is written: %v", err)
+		}
+		contracttest.Cases(t, 1)
+	}
 }
 
 func TestMaxStepsKeepsTheSchedule(t *testing.T) {

@@ -1,11 +1,11 @@
 package modelfile
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -152,7 +152,8 @@ type Files struct {
 	*Container
 	Config arch.Config
 
-	tok *tokenizer.Tokenizer
+	tok  *tokenizer.Tokenizer
+	head func() error // CheckHead of what was opened, once; nil: made otherwise
 }
 
 // Open opens a model to use it; see OpenContainer for what can be opened.
@@ -161,7 +162,7 @@ func Open(path string, allow ...string) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Files{Container: c}
+	f := &Files{Container: c, head: sync.OnceValue(c.CheckHead)}
 	if f.Config, err = c.ReadConfig(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -287,7 +288,7 @@ func (s source) Info() tensor.Info { return s.t.Info }
 func (s source) ReadRows(dst []byte, lo, hi int) error {
 	n, err := s.t.ReadAt(dst, int64(lo)*s.rowBytes)
 	if n == len(dst) {
-		return nil
+		return CheckFinite(s.path, s.t, dst, int64(lo)*s.rowBytes)
 	}
 	return fault.In(fault.IO, s.path, "rows %d to %d cannot be read", lo, hi).At("tensor %q", s.t.Name).Because(err)
 }
@@ -302,7 +303,7 @@ func (f *Files) ReadFloat32(name string) ([]float32, error) {
 }
 
 // ReadFloat32 returns all values of a stored tensor of the file path, widened to float32. Row-padded blocks lose
-// their padding.
+// their padding. A value that is not finite is a fault; see [CheckFinite].
 func ReadFloat32(path string, t tensor.Stored) ([]float32, error) {
 	if !t.DType.IsFloat() && !t.DType.IsQuantized() {
 		return nil, fault.In(fault.Load, path, "has type %s, which is no weight's", t.DType).At("tensor %q", t.Name)
@@ -315,6 +316,9 @@ func ReadFloat32(path string, t tensor.Stored) ([]float32, error) {
 	if n, err := t.ReadAt(raw, 0); n < len(raw) {
 		return nil, unreadable(path, t, err)
 	}
+	if err := CheckFinite(path, t, raw, 0); err != nil {
+		return nil, err
+	}
 	decodeBlocks(out, raw, t)
 	return out, nil
 }
@@ -326,37 +330,51 @@ func unreadable(path string, t tensor.Stored, err error) error {
 // piece is how many elements are read and widened at a time.
 const piece = 1 << 20
 
-// readFloats reads and widens t, in pieces that all processors share.
+// readFloats reads and widens t, in pieces that all processors share. The fault is the first of the tensor: pieces are handed out in
+// order, and one that was begun is ended.
 func readFloats(out []float32, path string, t tensor.Stored) error {
 	var (
 		workers sync.WaitGroup
 		next    atomic.Int64
-		failed  atomic.Pointer[error]
+		over    atomic.Bool
+		mu      sync.Mutex
+		failed  error
+		failure = len(out) // the piece
 	)
 	size := t.DType.BlockBytes()
 	for range min(runtime.GOMAXPROCS(0), (len(out)+piece-1)/piece) {
 		workers.Go(func() {
 			raw := make([]byte, min(piece, len(out))*size)
-			for failed.Load() == nil {
+			for !over.Load() {
 				lo := int(next.Add(piece)) - piece
 				if lo >= len(out) {
 					return
 				}
 				dst := out[lo:min(lo+piece, len(out))]
-				src := raw[:len(dst)*size]
-				if n, err := t.ReadAt(src, int64(lo)*int64(size)); n < len(src) {
-					err = unreadable(path, t, err)
-					failed.CompareAndSwap(nil, &err)
-					return
+				if err := readPiece(dst, raw[:len(dst)*size], path, t, int64(lo)*int64(size)); err != nil {
+					over.Store(true)
+					mu.Lock()
+					if lo < failure {
+						failure, failed = lo, err
+					}
+					mu.Unlock()
 				}
-				tensor.Widen(dst, src, t.DType)
 			}
 		})
 	}
 	workers.Wait()
-	if err := failed.Load(); err != nil {
-		return *err
+	return failed
+}
+
+// readPiece reads and widens the values of t from byte at on, through raw.
+func readPiece(dst []float32, raw []byte, path string, t tensor.Stored, at int64) error {
+	if n, err := t.ReadAt(raw, at); n < len(raw) {
+		return unreadable(path, t, err)
 	}
+	if err := CheckFinite(path, t, raw, at); err != nil {
+		return err
+	}
+	tensor.Widen(dst, raw, t.DType)
 	return nil
 }
 
@@ -374,18 +392,25 @@ func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
 
 // WeightsSHA256 identifies the weights by content, whatever file they stand in: SHA-256 over, for each tensor of the
 // architecture in order of name, its name, type, shape and payload. Equal hashes with equal configurations compute the same.
-// Damaged content has no identity: a file that Verify refuses is an error, found by the same reading.
+// Damaged content has no identity: a file that Verify refuses is an error, found by the same reading; so is, after that, a value that
+// is not finite.
 func (f *Files) WeightsSHA256() (string, error) {
 	h := sha256.New()
+	var bad error
 	for _, name := range slices.Sorted(maps.Keys(arch.Shapes(f.Config))) {
 		t, err := f.stored(name)
 		if err != nil {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s\x00%s%v\x00", t.Name, t.DType, t.Shape)
-		if _, err := io.Copy(h, io.NewSectionReader(t, 0, t.Size)); err != nil {
-			return "", fault.In(fault.IO, f.Path, "cannot be read").At("tensor %q", name).Because(err)
+		found, err := copyFinite(h, f.Path, t)
+		if err != nil {
+			return "", err
 		}
+		bad = cmp.Or(bad, found)
 	}
-	return hex.EncodeToString(h.Sum(nil)), f.File.Verify()
+	if err := cmp.Or(f.Verify(), bad); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }

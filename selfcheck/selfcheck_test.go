@@ -112,7 +112,7 @@ func TestStagesCatch(t *testing.T) {
 		make func(device.Stream) device.Stream
 		fail string // stages that must fail
 	}{
-		{"rotary of another base", func(s device.Stream) device.Stream { return badRotary{s} }, "forward gradient step"},
+		{"rotary of another base", func(s device.Stream) device.Stream { return badRotary{s} }, "forward gradient step device parity"},
 		{"temperature forgotten", func(s device.Stream) device.Stream { return badLoss{s} }, "gradient step"},
 		{"divergence reversed", func(s device.Stream) device.Stream { return badKL{s} }, "gradient loss step"},
 		{"gradient of a norm forgotten", func(s device.Stream) device.Stream { return badNorm{s} }, "gradient step"},

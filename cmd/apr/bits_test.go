@@ -51,13 +51,13 @@ type resumed struct {
 
 var resumedWith = map[string]resumed{
 	"teacher":        {with: "narrow", want: differs, names: "teacher was "},
-	"student":        {with: "--student=start", without: "--student-config", want: differs, names: "student was new, seed 42"},
+	"student":        {with: "--student=start", without: "--student-config", want: differs, names: "inputs.student_init was new, seed 42"},
 	"student-config": {with: "--student-config=other.json", want: differs, names: "student_config.layers.0.ffn.width was 64, is 96"},
 	"data":           {with: "--data=other.jsonl", want: differs, names: "trained_ids was "},
 	"dataset":        {with: "--dataset=shards", without: "--data --chat-template", want: differs, names: "trained_ids was "},
 	"text-field":     {with: "--text-field=body", without: "--chat-template", want: differs, names: "trained_ids was "},
 	"messages-field": {with: "--messages-field=chat", want: differs, names: "trained_ids was "},
-	"eval-data":      {with: "--eval-data=held.jsonl", want: differs, names: "trained_ids was "},
+	"eval-data":      {with: "--eval-data=held.jsonl", want: differs, names: "inputs.eval_data was not recorded"},
 	"data-cache":     {with: "--data-cache=off", want: goesOn},
 	"output":         {with: "--output=moved", want: goesOn},
 	"force":          {with: "--force", want: goesOn},

@@ -3,14 +3,20 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"apr/format/safetensors"
 	"apr/internal/contracttest"
+	"apr/modelfile"
+	"apr/tensor"
 )
 
 // place is a byte of an .apr file that somebody changes.
@@ -220,5 +226,179 @@ func TestVerifyRefusesDamage(t *testing.T) {
 	code, v := call(t, "verify", "kept")
 	if message := fmt.Sprint(v["error"]); code != 4 || !strings.Contains(message, "X.apr") || !strings.Contains(message, "E-APR-036") {
 		t.Errorf("exit %d: %s", code, message)
+	}
+}
+
+// asItIs are commands that look into a file, or hand it on: they show values that no model can have.
+var asItIs = []string{"diff", "inspect", "tensors", "validate", "dispatch"}
+
+// A NaN or an infinity in a place that nothing may ever compute with, the last row of the embedding, is refused by every command that
+// uses the weights: with the file, the tensor and the place, before anything is written. validate says so, too.
+func TestNonFiniteIsRefused(t *testing.T) {
+	smallRun(t)
+	for name, text := range map[string]string{
+		"choice.jsonl": `{"prompt":"package ","choices":["main","1 2 3"],"answer":0}` + "\n",
+		"match.jsonl":  `{"prompt":"package ","answer":"main"}` + "\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		dtype tensor.DType
+		bad   float32
+	}{{"nan", tensor.F32, float32(math.NaN())}, {"inf", tensor.F16, float32(math.Inf(1))}, {"minus", tensor.BF16, float32(math.Inf(-1))}} {
+		value, rows, cols := brokenCopy(t, "teacher", "S", "X", tt.dtype, tt.bad)
+		place := fmt.Sprintf(`X: tensor "model.embed_tokens.weight": value %d (row %d, column %d) is NaN or infinite [E-MODEL-007]`, value, rows-1, cols-1)
+		if code, v := call(t, "validate", "X"); code != 5 || !strings.Contains(fmt.Sprint(v["checks"]), "content.finite") {
+			t.Errorf("%s: validate: exit %d: %v", tt.name, code, v["error"])
+		}
+		for _, r := range readers {
+			if slices.Contains(asItIs, strings.Fields(r.args)[0]) {
+				continue
+			}
+			t.Run(tt.name+": "+r.args, func(t *testing.T) {
+				contracttest.Cases(t, 1)
+				want := 4
+				if strings.HasPrefix(r.args, "check ") {
+					want = 5
+				}
+				code, v := call(t, strings.Fields(r.args)...)
+				if message := errorText(v); code != want || !strings.Contains(message, place) {
+					t.Errorf("exit %d: %s; want %d and %s", code, message, want, place)
+				}
+				if r.output != "" {
+					leftBehind(t, r.output)
+				}
+			})
+		}
+	}
+}
+
+// brokenCopy writes a model in type d, as it is and with the last value of its embedding replaced, and returns where that is.
+func brokenCopy(t *testing.T, model, sound, broken string, d tensor.DType, bad float32) (value, rows, cols int) {
+	t.Helper()
+	f, err := modelfile.Open(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tok, err := f.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{sound, broken} {
+		var all []tensor.Source
+		for _, st := range f.File.Tensors() {
+			values, err := f.ReadFloat32(st.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st.Name == "model.embed_tokens.weight" {
+				value, rows, cols = len(values)-1, st.Rows(), st.Cols()
+				if dir == broken {
+					values[value] = bad
+				}
+			}
+			raw := make([]byte, len(values)*d.BlockBytes())
+			tensor.Narrow(raw, values, d)
+			all = append(all, tensor.BytesSource(tensor.Info{Name: st.Name, DType: d, Shape: st.Shape}, raw))
+		}
+		if _, err := modelfile.SaveHF(dir, f.Config, tok, all, d, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return value, rows, cols
+}
+
+// A head that a tied model would not use is refused by every command that uses the weights, by its name and that of the key; a copy of
+// the embedding, in whatever type, and a head of zeros are ignored. What reads headers alone does not look.
+func TestIgnoredHeadIsRefused(t *testing.T) {
+	smallRun(t)
+	for name, text := range map[string]string{
+		"choice.jsonl": `{"prompt":"package ","choices":["main","1 2 3"],"answer":0}` + "\n",
+		"match.jsonl":  `{"prompt":"package ","answer":"main"}` + "\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, v := call(t, "convert", "teacher", "-o", "S"); code != 0 {
+		t.Fatal(errorText(v))
+	}
+	for _, head := range []struct {
+		name string
+		make func(values []float32)
+		d    tensor.DType
+	}{
+		{"a copy", func([]float32) {}, tensor.F32},
+		{"a copy in another type", func([]float32) {}, tensor.F64},
+		{"zeros", func(v []float32) { clear(v) }, tensor.F32},
+	} {
+		withHead(t, "S", "X", head.make, head.d)
+		for _, args := range []string{"run X func -n 1 --cpu", "convert X -o ok.apr --force", "eval X --text somewhere_else --backend cpu"} {
+			if code, v := call(t, strings.Fields(args)...); code != 0 {
+				t.Errorf("%s: apr %s: exit %d: %s", head.name, args, code, errorText(v))
+			}
+			contracttest.Cases(t, 1)
+		}
+	}
+	withHead(t, "S", "X", func(v []float32) { v[len(v)-1]++ }, tensor.F32) // the last value
+	for _, r := range readers {
+		if slices.Contains(asItIs, strings.Fields(r.args)[0]) {
+			continue
+		}
+		t.Run(r.args, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			code, v := call(t, strings.Fields(r.args)...)
+			if message := errorText(v); code != 5 || !strings.Contains(message, `X: tensor "lm_head.weight": is another matrix than "model.embed_tokens.weight", and "tie_word_embeddings": true`) {
+				t.Errorf("exit %d: %s", code, message)
+			}
+			if r.output != "" {
+				leftBehind(t, r.output)
+			}
+		})
+	}
+	if code, v := call(t, "inspect", "X"); code != 0 {
+		t.Errorf("inspect: exit %d: %s", code, errorText(v))
+	}
+}
+
+// withHead copies a tied model of float32 to a folder, with a head: the embedding, changed, in type d.
+func withHead(t *testing.T, from, to string, change func([]float32), d tensor.DType) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(to), os.CopyFS(to, os.DirFS(from))); err != nil {
+		t.Fatal(err)
+	}
+	f, err := modelfile.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if !f.Config.Tied {
+		t.Fatal("the model is not tied")
+	}
+	var all []tensor.Source
+	for _, st := range f.File.Tensors() {
+		all = append(all, st.Source())
+	}
+	values, err := f.ReadFloat32("model.embed_tokens.weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	embed, _ := f.File.Tensor("model.embed_tokens.weight")
+	change(values)
+	raw := make([]byte, len(values)*d.BlockBytes())
+	if d == tensor.F64 {
+		for i, v := range values {
+			binary.LittleEndian.PutUint64(raw[8*i:], math.Float64bits(float64(v)))
+		}
+	} else {
+		tensor.Narrow(raw, values, d)
+	}
+	all = append(all, tensor.BytesSource(tensor.Info{Name: "lm_head.weight", DType: d, Shape: embed.Shape}, raw))
+	if _, err := safetensors.WriteDir(to, all, 1<<40, safetensors.Options{Force: true}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -214,6 +214,9 @@ func (r *dispatchResult) writeRecord(name string) error {
 
 // startHere starts the run as a process of its own, which only then can go on when this one ends.
 func (d *dispatchOptions) startHere(ctx context.Context, e *cli.Env, c distill.Config, job dispatch.Job, r *dispatchResult) (cli.Result, error) {
+	if err := c.CheckOutputs(); err != nil {
+		return r, err
+	}
 	if err := runlog.Prepare(c.Output, c.Force, c.Resume != ""); err != nil {
 		return r, err
 	}

@@ -233,7 +233,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	}
 	c.ForTalks, c.ForRecords = o.forTalks(s), s.Asked("text-field")
 	c.MessagesField = readOptions(s, o.TextField, o.MessagesField).MessagesField
-	c.TokenCache = tokenCache(o.DataCache)
+	c.TokenCache, c.Settings = tokenCache(o.DataCache), s.Files()
 	c.Output = o.Output
 	switch ext := filepath.Ext(o.Output); {
 	case ext == ".apr" || ext == ".safetensors" || ext == ".gguf":

@@ -123,7 +123,7 @@ func TestVerify(t *testing.T) {
 	}
 	// Both legs: states before steps 0 and 4, the newest checkpoints being those of steps 4 and 5; three cuts of four rows, each
 	// with two numbers; four models.
-	for name, want := range map[string]int{"float64": 2*5 + 2*4, "replay of 4 steps": 2, "replay of 1 steps": 2, "micro-batches of 1 of 4 rows": 4, "micro-batches of 2 of 4 rows": 4, "micro-batches of 4 of 4 rows": 4, "scores": 1 + 4*10, "margins": 1 + 2*5 + 2*(1+5), "canaries": 1 + 2*3, "final weights": 1, "inputs": 5 + 2, "code": 5} {
+	for name, want := range map[string]int{"float64": 2*5 + 2*4, "replay of 4 steps": 2, "replay of 1 steps": 2, "micro-batches of 1 of 4 rows": 4, "micro-batches of 2 of 4 rows": 4, "micro-batches of 4 of 4 rows": 4, "scores": 1 + 4*10, "margins": 1 + 2*5 + 2*(1+5), "canaries": 1 + 2*3, "final weights": 1, "inputs": 6 + 2, "tokenizer": 2 * 2, "code": 5} {
 		if counts[name] != want {
 			t.Errorf("%d checks called %q, want %d (all: %v)", counts[name], name, want, counts)
 		}
@@ -154,6 +154,11 @@ func TestVerify(t *testing.T) {
 		{"the held-out data", func(t *testing.T) { edit(t, "held.jsonl", "nobody", "somebody") }, "inputs.eval_data.sha256"},
 		{"the teacher", func(t *testing.T) { flipByte(t, "teacher/model.safetensors", -1) }, "inputs.teacher.sha256"},
 		{"the configuration of the student", func(t *testing.T) { edit(t, "student.json", "1e-06", "1e-05") }, "inputs.student_init.sha256"},
+		{"the tokenizer", func(t *testing.T) { edit(t, "teacher/tokenizer.json", `"special": true`, `"special": false`) }, "inputs.tokenizer.sha256"},
+		{"the tokenizer and its hash", func(t *testing.T) {
+			edit(t, "teacher/tokenizer.json", `"special": true`, `"special": false`)
+			rehash(t, "tokenizer")
+		}, "inputs.tokenizer.sha256 in student.apr"},
 		{"the student", func(t *testing.T) { flipByte(t, "run/student/model.safetensors", -3) }, "outputs.student/model.safetensors"},
 		{"the seed", func(t *testing.T) { edit(t, "run/manifest.json", `"value": 42`, `"value": 43`) }, "step 0"},
 		{"the program", func(t *testing.T) { edit(t, "run/manifest.json", `"go": "go`, `"go": "gone`) }, "version.go"},
@@ -184,6 +189,19 @@ func TestVerify(t *testing.T) {
 			}
 		})
 	}
+}
+
+// rehash writes into the manifest of the run the hash that an input has now.
+func rehash(t *testing.T, input string) {
+	t.Helper()
+	_, v := call(t, "verify", "run")
+	for _, c := range v["checks"].([]any) {
+		if c := c.(map[string]any); c["field"] == "manifest.json: inputs."+input+".sha256" {
+			edit(t, "run/manifest.json", c["logged"].(string), c["recomputed"].(string))
+			return
+		}
+	}
+	t.Fatalf("no check of %s", input)
 }
 
 // replace changes all of what a pattern matches in a file, which must be something.

@@ -43,6 +43,9 @@ func become(o order) error {
 	if err := restrict(o); err != nil {
 		return err
 	}
+	if err := endWith(o.Parent); err != nil {
+		return err
+	}
 	system := filter(os.Getpid())
 	prog := unix.SockFprog{Len: uint16(len(system)), Filter: &system[0]}
 	memory := unix.Rlimit{Cur: o.Memory, Max: o.Memory}
@@ -128,7 +131,19 @@ func setLimits(l Limits) error {
 			return fmt.Errorf("limit %s: %w", x.name, err)
 		}
 	}
-	// A last resort, should this program's parent die: the alarm outlives exec, and its default is to kill.
+	// A last resort, where the signal of endWith may not be sent: the alarm outlives exec, and its default is to kill.
 	_, err := unix.Setitimer(unix.ITIMER_REAL, unix.Itimerval{Value: unix.NsecToTimeval(2*l.Time.Nanoseconds() + 1e9)})
 	return err
+}
+
+// endWith lets the kernel kill this process, which no handler can prevent, when its parent ends, and fails if the parent has ended
+// already. It comes after the change of the user, which would undo it; the filter lets nobody undo it later, and exec keeps it.
+func endWith(parent int) error {
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return fmt.Errorf("signal of the parent's end: %w", err)
+	}
+	if now := os.Getppid(); now != parent {
+		return fmt.Errorf("the process that started it, %d, has ended", parent)
+	}
+	return nil
 }

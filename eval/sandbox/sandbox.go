@@ -6,13 +6,16 @@
 //   - A system-call filter (seccomp) with a list of what is allowed; every other call fails with EPERM. No sockets, no children, no
 //     signals to others, no change of a file's mode, owner, times, attributes or links, anywhere.
 //   - Landlock: it reads and executes the files that its Program names, changes files in its own directory, and nothing else.
-//   - Its user: an administrator's program runs under a user id that owns nothing. No program has capabilities, but for
-//     reading what Landlock lets it where the toolchain lies in an administrator's own directory.
+//   - Its user: an administrator's program runs under a user id that owns nothing. No program has a capability, but one: where the
+//     toolchain lies in a directory that not everyone may read, CAP_DAC_READ_SEARCH stays, for the toolchain is read while the program
+//     runs. Landlock still bounds what is opened, the filter refuses open_by_handle_at; names, sizes and modes of all files can be seen.
+//
+// A program is killed when the process that started it ends, however that ends.
 //
 // It inherits neither the environment nor open files. The child is this same program under another name, which confines itself
 // before it becomes the program. Go's compiler and linker run in the same walls: they see text that a model wrote.
 //
-// Caveats. The names, sizes and modes of files (stat) that its user may look up can be seen, their content cannot. Programs of
+// Caveats. Children of a program that is not confined outlive it. The names, sizes and modes of files (stat) that its user may look up can be seen, their content cannot. Programs of
 // ordinary users run as that user, behind the other two walls, and may make as many threads as he may. Until its time is up
 // a program may fill the disk with files, each within its limit: memory, where temporary files lie in memory. Where confinement is not to be had, Open refuses, unless the
 // caller accepts it; Limits then says so. This keeps mistakes and mischief of generated programs in, not a determined attacker
@@ -31,6 +34,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -68,6 +72,7 @@ type order struct {
 	Argv     []string
 	Read     []string
 	ID       int  // user and group to become; 0: none
+	Parent   int  // process that the program ends with
 	Confined bool // refuse to go on without filter and Landlock
 }
 
@@ -96,7 +101,10 @@ type Result struct {
 
 // Open tries the confinement: a child that makes a socket, a child process, a signal, and that reads, makes and changes files
 // outside must be refused each. If it cannot be confined the error is of kind Unavailable, unless unconfined is accepted.
+//
+// It removes directories that killed processes left.
 func Open(ctx context.Context, l Limits, unconfined bool) (*Box, error) {
+	removeLeftOvers()
 	var failed error
 	for _, id := range userIDs(os.Geteuid()) {
 		b := &Box{limits: l, confined: true, id: id}
@@ -125,8 +133,11 @@ func userIDs(user int) []int {
 	if user != 0 {
 		return []int{0}
 	}
-	return []int{61184 + rand.IntN(4096), 65534, 0}
+	return []int{firstID + rand.IntN(countIDs), 65534, 0}
 }
+
+// The ids that an administrator's programs get.
+const firstID, countIDs = 61184, 4096
 
 // Confined reports whether the three walls stand: not where Open was told to do without.
 func (b *Box) Confined() bool { return b.confined }
@@ -145,9 +156,15 @@ func (b *Box) Limits() []string {
 	return append(out, "the user's own id")
 }
 
+// dirPrefix begins the names of programs' directories.
+const dirPrefix = "apr-program-"
+
 // MakeDir makes a directory that programs may change. The caller removes it with Remove.
 func (b *Box) MakeDir() (string, error) {
-	dir, err := os.MkdirTemp("", "apr-program-")
+	dir, err := os.MkdirTemp("", dirPrefix)
+	if err == nil {
+		lock(dir)
+	}
 	if err == nil && b.id != 0 {
 		// For its owner, or for this process's group: that is who a program is that cannot be given its own id.
 		err = errors.Join(os.Chown(dir, b.id, os.Getegid()), os.Chmod(dir, 0o770))
@@ -170,6 +187,7 @@ func Remove(dir string) {
 		return nil
 	})
 	os.RemoveAll(dir)
+	unlock(dir)
 }
 
 // Run runs a program. An error means that it was not started.
@@ -198,10 +216,12 @@ func (b *Box) run(ctx context.Context, p Program) (Result, error) {
 	if p.Limits != nil {
 		limits = *p.Limits
 	}
-	text, err := json.Marshal(order{limits, dir, p.Argv, p.Read, b.id, b.confined})
+	text, err := json.Marshal(order{limits, dir, p.Argv, p.Read, b.id, os.Getpid(), b.confined})
 	if err != nil {
 		return Result{}, err
 	}
+	runtime.LockOSThread() // the program ends with the thread that started it
+	defer runtime.UnlockOSThread()
 	status, child, err := os.Pipe()
 	if err != nil {
 		return Result{}, fault.New(fault.IO, "no pipe").Because(err)

@@ -43,6 +43,17 @@ func (s Settings) Given(name string) bool {
 	return o != "" && o != "default"
 }
 
+// Files returns the configuration files that values came from.
+func (s Settings) Files() (all []string) {
+	for _, v := range s {
+		from, ok := strings.CutPrefix(v.Origin, "config ")
+		if name := from[:max(0, strings.LastIndexByte(from, ':'))]; ok && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
 // Changed reports whether the option was given a value other than its default.
 func (s Settings) Changed(name string) bool {
 	return slices.ContainsFunc(s, func(v Setting) bool { return v.Name == name && v.changed })

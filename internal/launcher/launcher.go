@@ -7,7 +7,8 @@
 // Caveats. Variables are read in the order of Sources: a launcher that was started by another one is the inner one and
 // counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm's world is that of
 // SLURM_STEP_NUM_TASKS, by which srun says that it started this process. A batch shell's SLURM_PROCID is 0; any other is that of a
-// step's task, whatever else is set. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and MASTER_ADDR alone says nothing.
+// step's task, whatever else is set. LSB_DJOB_NUMPROC too stands in a batch shell of LSF, and counts in blaunch's tasks only. A lone
+// LOCAL_RANK of 0 chooses a device; a higher one has others before it, and is refused. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and MASTER_ADDR alone says nothing.
 package launcher
 
 import (
@@ -47,7 +48,10 @@ type source struct {
 	only                               string // counts only where this variable is set
 	nodes, perNode, nodeRank           string // in place of rank and world
 	master, port                       string
-	localAlone                         bool // the local rank may be given without rank and world, to choose a device
+	localAlone                         bool   // local rank 0 may be given without rank and world, to choose a device
+	first                              int    // number of the first rank
+	pair                               bool   // names that others use too: they count where rank and world, or the master, are set
+	cluster                            string // in place of all: a description in JSON
 }
 
 // sources are the launchers, from the innermost outwards.
@@ -56,17 +60,23 @@ var sources = []source{
 	{by: "torchrun's PET variables", nodes: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", nodeRank: "PET_NODE_RANK", port: "PET_MASTER_PORT", master: "PET_MASTER_ADDR"},
 	{by: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE"},
 	{by: "MVAPICH", rank: "MV2_COMM_WORLD_RANK", world: "MV2_COMM_WORLD_SIZE", localRank: "MV2_COMM_WORLD_LOCAL_RANK", localWorld: "MV2_COMM_WORLD_LOCAL_SIZE"},
+	{by: "MVAPICH 3", rank: "MVP_COMM_WORLD_RANK", world: "MVP_COMM_WORLD_SIZE", localRank: "MVP_COMM_WORLD_LOCAL_RANK", localWorld: "MVP_COMM_WORLD_LOCAL_SIZE"},
 	{by: "Horovod", rank: "HOROVOD_RANK", world: "HOROVOD_SIZE", localRank: "HOROVOD_LOCAL_RANK", localWorld: "HOROVOD_LOCAL_SIZE"},
 	{by: "JSM", rank: "JSM_NAMESPACE_RANK", world: "JSM_NAMESPACE_SIZE", localRank: "JSM_NAMESPACE_LOCAL_RANK", localWorld: "JSM_NAMESPACE_LOCAL_SIZE"},
 	{by: "mpirun_rsh", rank: "MPIRUN_RANK", world: "MPIRUN_NPROCS"},
 	{by: "Flux", rank: "FLUX_TASK_RANK", world: "FLUX_JOB_SIZE", localRank: "FLUX_TASK_LOCAL_ID"},
 	{by: "MPI's process manager", rank: "PMI_RANK", world: "PMI_SIZE", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS"},
+	{by: "PaddlePaddle", rank: "PADDLE_TRAINER_ID", world: "PADDLE_TRAINERS_NUM"},
+	{by: "JAX", rank: "JAX_PROCESS_ID", world: "JAX_NUM_PROCESSES", master: "JAX_COORDINATOR_ADDRESS"},
+	{by: "a job of JAX", rank: "PROCESS_ID", world: "NUM_PROCESSES", master: "COORDINATOR_ADDRESS", pair: true},
+	{by: "TensorFlow", cluster: "TF_CONFIG"},
+	{by: "LSF's blaunch", rank: "LSF_PM_TASKID", world: "LSB_DJOB_NUMPROC", only: "LSF_PM_TASKID", first: 1},
 	{by: "a Slurm step", rank: slurmRank, world: "SLURM_STEP_NUM_TASKS", localRank: "SLURM_LOCALID", only: "SLURM_STEP_NUM_TASKS"},
 }
 
 // names returns the variables that s reads.
 func (s source) names() []string {
-	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port}
+	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port, s.cluster}
 	return slices.DeleteFunc(all, func(n string) bool { return n == "" })
 }
 
@@ -81,8 +91,8 @@ func Names() (all []string) {
 // slurmRank is set in each task of a step, and in a batch shell, where it is 0.
 const slurmRank = "SLURM_PROCID"
 
-// bareRanks are set by servers of PMIx and by HPE's PALS, which leave the number of ranks to others.
-var bareRanks = []string{"PMIX_RANK", "PALS_RANKID"}
+// bareRanks are set by servers of PMIx, by HPE's PALS and by Cray's ALPS, which leave the number of ranks to others.
+var bareRanks = []string{"PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"}
 
 // Without returns the variables of environ (NAME=VALUE) that are not a launcher's: for a process that is not one of its.
 func Without(environ []string) []string {
@@ -184,8 +194,13 @@ func (s source) read(getenv func(string) string) (*said, error) {
 	if s.only != "" && getenv(s.only) == "" {
 		return nil, nil
 	}
-	if s.nodes != "" {
+	switch {
+	case s.nodes != "":
 		return s.readNodes(getenv)
+	case s.cluster != "":
+		return s.readCluster(getenv)
+	case s.pair && getenv(s.master) == "" && (getenv(s.rank) == "" || getenv(s.world) == ""):
+		return nil, nil
 	}
 	numbers := map[string]int{}
 	for _, name := range []string{s.rank, s.world, s.localRank, s.localWorld} {
@@ -198,6 +213,7 @@ func (s source) read(getenv func(string) string) (*said, error) {
 		}
 	}
 	rank, hasRank := numbers[s.rank]
+	rank = max(0, rank-s.first)
 	world, hasWorld := numbers[s.world]
 	local, hasLocal := numbers[s.localRank]
 	localWorld, hasLocalWorld := numbers[s.localWorld]
@@ -211,16 +227,16 @@ func (s source) read(getenv func(string) string) (*said, error) {
 	case hasLocalWorld && localWorld < 1:
 		return nil, fault.In(fault.Usage, s.localWorld, "is %d: a machine has at least one rank", localWorld)
 	case hasRank && rank >= world:
-		return nil, fault.In(fault.Usage, s.rank, "is %d, but %s is %d: ranks go from 0 to %d", rank, s.world, world, world-1)
+		return nil, fault.In(fault.Usage, s.rank, "is %d, but %s is %d: ranks go from %d to %d", numbers[s.rank], s.world, world, s.first, s.first+world-1)
 	case hasLocal && hasLocalWorld && local >= localWorld:
 		return nil, fault.In(fault.Usage, s.localRank, "is %d, but %s is %d: local ranks go from 0 to %d", local, s.localWorld, localWorld, localWorld-1)
 	case hasWorld && hasLocalWorld && localWorld > world:
 		return nil, fault.In(fault.Usage, s.localWorld, "is %d, more than the %d ranks of %s", localWorld, world, s.world)
 	case hasWorld && hasLocal && local > rank:
 		return nil, fault.In(fault.Usage, s.localRank, "is %d, but %s is %d: a machine's ranks are not more than those before them", local, s.rank, rank)
-	case !hasRank && (hasLocalWorld && localWorld > 1 || hasLocal && !s.localAlone):
+	case !hasRank && (hasLocalWorld && localWorld > 1 || hasLocal && (local > 0 || !s.localAlone)):
 		name := s.localWorld
-		if !hasLocalWorld {
+		if !hasLocalWorld || localWorld == 1 {
 			name = s.localRank
 		}
 		return nil, fault.In(fault.Usage, name, "is %s, but %s and %s are not set", getenv(name), s.rank, s.world)

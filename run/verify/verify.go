@@ -26,6 +26,7 @@ import (
 	"apr/device"
 	"apr/distill"
 	"apr/internal/fault"
+	"apr/modelfile"
 	runlog "apr/run/log"
 )
 
@@ -110,6 +111,7 @@ func (v *verifier) compare(ctx context.Context) error {
 	if err := v.inputs(); err != nil {
 		return err
 	}
+	v.tokenizer()
 	if !v.ok() {
 		return nil // what follows would compute from something else
 	}
@@ -252,4 +254,35 @@ func (v *verifier) inputs() error {
 		}
 	}
 	return nil
+}
+
+// tokenizer compares the tokenizers that were written with the student, by what they hold, with the run's own.
+func (v *verifier) tokenizer() {
+	logged := v.Record.Manifest.Inputs
+	if _, ok := logged["tokenizer"]; !ok {
+		return // neither model has one
+	}
+	for _, name := range []string{"student.apr", "student"} {
+		now, err := tokenizerOf(filepath.Join(v.Record.Path, name))
+		for _, part := range []string{"tokenizer", "tokenizer_config"} {
+			is := now[part].SHA256
+			if err != nil {
+				is = err.Error()
+			}
+			v.add("tokenizer", "manifest.json: inputs."+part+".sha256 in "+name, logged[part].SHA256, is, err == nil && is == logged[part].SHA256)
+		}
+	}
+}
+
+// tokenizerOf returns the records of a model's tokenizer.
+func tokenizerOf(path string) (map[string]runlog.Input, error) {
+	c, err := modelfile.OpenContainer(path)
+	if err != nil {
+		return nil, err
+	}
+	tok, err := c.ReadTokenizer()
+	if err := errors.Join(err, c.Close()); err != nil {
+		return nil, err
+	}
+	return distill.TokenizerRecords(tok), nil
 }
