@@ -37,17 +37,33 @@ type Kinship struct {
 	// Rounding is what explains the difference of derived models: "q4_k of bf16".
 	Rounding string
 	Values   int64 // compared
+	// Rows is the number of the vocabulary's rows that were compared, where one model has more; 0: both have as many.
+	Rows int
 	// Alike is what a sample says of the tensors of different models; nil: fewer than half are alike, or shapes differ.
 	Alike *Likeness
+	// Close is what the sample says of the distance of different models; nil: they are not close, or shapes differ.
+	Close *Closeness
+
+	pending *finding // of values that are those of the other model narrowed, where errors are not spread
+	reach   int      // errors near half a step among such values
 }
 
 // String describes the relation in a line.
 func (k Kinship) String() string {
-	if k.Alike != nil {
-		alike := k.Alike
-		k.Alike = nil
-		return k.String() + "; " + alike.String()
+	text := k.relation()
+	if k.Rows > 0 {
+		text += fmt.Sprintf(" (of the vocabulary the first %d rows)", k.Rows)
 	}
+	if k.Alike != nil {
+		text += "; " + k.Alike.String()
+	}
+	if k.Close != nil {
+		text += "; " + k.Close.String()
+	}
+	return text
+}
+
+func (k Kinship) relation() string {
 	switch {
 	case k.Field != "":
 		return fmt.Sprintf("%s: %s", k.Relation, k.Field)
@@ -61,8 +77,8 @@ func (k Kinship) String() string {
 
 // Identify finds out whether a and b are one model, whatever files hold them and in which types.
 //
-// Where configurations differ in shapes, nothing is read; a rope_theta or rms_norm_eps of its own makes another model. Else
-// tensors are compared as the model computes with them, in order of name, by stretches of whole rows, up to the first that is
+// Where configurations differ in shapes, nothing is read; a rope_theta or rms_norm_eps of its own makes another model. Of a
+// vocabulary with more rows in one model, the rows of both are compared. Else tensors are compared as the model computes with them, in order of name, by stretches of whole rows, up to the first that is
 // different:
 //
 //	same       ‖a−b‖ ≤ 1e-5 · max(‖a‖,‖b‖)
@@ -70,23 +86,27 @@ func (k Kinship) String() string {
 //	           and f16, say which numbers a value may come from; and rounding errors are spread over the whole step
 //	derived    the same of values that lie on the steps of blocks, though their type is a plain one: a file that was quantised
 //	           and expanded again; or b is what our own encoder makes of a in one or two types and then in that of b
+//	derived    b is a in bf16 or f16, bit for bit, and errors reach half a step: training as little as that goes beyond, too
 //
 // A distance alone cannot tell training from rounding: one step of AdamW at 3e-4 is a relative difference of 0.004, Q8_0 of
 // 0.005, Q4_K of 0.07. What can is where errors lie: rounding leaves none beyond half a step and spreads them below it.
 //
-// Of different models of equal shapes a sample of each tensor says how many are those of the other model all the same.
+// Conversions by other programs, and longer chains, are different. Of different models of equal shapes a sample of each tensor
+// says how many are those of the other model all the same, and how far matrices are from the other model's.
 //
 // progress is told the values compared so far and in all. Fault kinds are those of reading a tensor.
 func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)) (Kinship, error) {
 	if field := differentShape(a.Config, b.Config); field != "" {
 		return Kinship{Relation: Different, Field: field}, nil
 	}
-	pairs := tensorPairs(a.Config, b.Config)
+	k, pairs := Kinship{Relation: Same}, tensorPairs(a.Config, b.Config)
+	if a.Config.Vocab != b.Config.Vocab {
+		k.Rows = min(a.Config.Vocab, b.Config.Vocab)
+	}
 	if field := differentArithmetic(a.Config, b.Config); field != "" {
-		k := Kinship{Relation: Different, Field: field}
+		k.Relation, k.Field = Different, field
 		return k, k.lookAgain(ctx, a, b, pairs)
 	}
-	k := Kinship{Relation: Same}
 	var total int64
 	for _, p := range pairs {
 		n, _ := tensor.Elements(p.shape)
@@ -100,7 +120,21 @@ func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)
 			return k, k.lookAgain(ctx, a, b, pairs)
 		}
 	}
+	if k.settle(); k.Relation == Different {
+		return k, k.lookAgain(ctx, a, b, pairs)
+	}
 	return k, nil
+}
+
+// reachLimit is how many errors near half a step show that values were narrowed. Training that moves so many as far moves
+// about as many farther, and one of those is enough to tell.
+const reachLimit = 16
+
+// settle decides about values that are those of the other model narrowed, bit for bit, when all of them are known.
+func (k *Kinship) settle() {
+	if k.pending != nil && k.reach < reachLimit {
+		k.different(k.pending.tensor, *k.pending)
+	}
 }
 
 // differentShape returns the first field in which two configurations are of different models; empty: none.
@@ -110,7 +144,6 @@ func differentShape(a, b arch.Config) string {
 		a, b any
 	}{
 		{"hidden_size", a.Hidden, b.Hidden}, {"num_hidden_layers", len(a.Layers), len(b.Layers)},
-		{"vocab_size", a.Vocab, b.Vocab},
 	} {
 		if f.a != f.b {
 			return fmt.Sprintf("%s is %v and %v", f.name, f.a, f.b)
@@ -130,7 +163,7 @@ func differentShape(a, b arch.Config) string {
 			}
 		}
 	}
-	x, y := arch.Shapes(a), arch.Shapes(b)
+	x, y := arch.Shapes(a), arch.Shapes(oneVocabulary(a, b))
 	delete(x, "lm_head.weight")
 	delete(y, "lm_head.weight")
 	if maps.EqualFunc(x, y, slices.Equal) {
@@ -139,10 +172,19 @@ func differentShape(a, b arch.Config) string {
 	return differentArithmetic(a, b)
 }
 
+// oneVocabulary returns b with as many rows of the vocabulary as a.
+func oneVocabulary(a, b arch.Config) arch.Config {
+	b.Vocab = a.Vocab
+	if b.PLE.Vocab > 0 && a.PLE.Vocab > 0 {
+		b.PLE.Vocab = a.PLE.Vocab
+	}
+	return b
+}
+
 // differentArithmetic returns the first field by which models of equal shapes compute differently; empty: none. Numbers of
 // files are float32 or float64.
 func differentArithmetic(a, b arch.Config) string {
-	for _, d := range arch.Compare(a, b) {
+	for _, d := range arch.Compare(a, oneVocabulary(a, b)) {
 		if !d.Computes() {
 			continue
 		}
@@ -156,21 +198,38 @@ func differentArithmetic(a, b arch.Config) string {
 	return ""
 }
 
-// tensorPair names a tensor in both files.
+// tensorPair names a tensor in both files. Its shape is what both have.
 type tensorPair struct {
 	name, a, b string
 	shape      []int
 }
 
+// rows returns how many rows both files have: a vector is one.
+func (p tensorPair) rows() int {
+	rows := 1
+	for _, n := range p.shape[:max(0, len(p.shape)-1)] {
+		rows *= n
+	}
+	return rows
+}
+
 // tensorPairs returns what is compared, in order of name. A tied head is the embedding, whether the other file writes it out
-// or not.
+// or not. Of tables with a row for each id, the rows that both have.
 func tensorPairs(a, b arch.Config) []tensorPair {
 	const head, embedding = "lm_head.weight", "model.embed_tokens.weight"
 	all := arch.Shapes(a)
-	maps.Copy(all, arch.Shapes(b))
+	for name, shape := range arch.Shapes(b) {
+		if x, ok := all[name]; ok {
+			shape[0] = min(shape[0], x[0])
+		}
+		all[name] = shape
+	}
 	pairs := make([]tensorPair, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		p := tensorPair{name, name, name, all[name]}
+		if name == head {
+			p.shape = []int{min(a.Vocab, b.Vocab), a.Hidden}
+		}
 		if name == head && a.Tied {
 			p.a = embedding
 		}
@@ -188,13 +247,16 @@ const stretchValues = 1 << 18
 // finding is what a stretch says.
 type finding struct {
 	relation   Relation
+	tensor     string // of one that is pending
 	difference float64
 	rounding   string
 	values     int64
+	narrowed   bool // bit for bit, with errors that are not spread: derived if enough of them
+	reach      int  // are near half a step
 	err        error
 }
 
-// readers returns readers of a tensor of both files, which have one shape.
+// readers returns readers of a tensor of both files, which have the pair's shape, or more rows of it.
 func readers(a, b *Files, p tensorPair) (x, y *stretchReader, err error) {
 	if x, err = a.stretches(p.a); err != nil {
 		return nil, nil, err
@@ -202,7 +264,7 @@ func readers(a, b *Files, p tensorPair) (x, y *stretchReader, err error) {
 	if y, err = b.stretches(p.b); err != nil {
 		return nil, nil, err
 	}
-	if y.t.Rows() != x.t.Rows() || y.t.Cols() != x.t.Cols() {
+	if rows := p.rows(); y.t.Rows() < rows || x.t.Rows() < rows || y.t.Cols() != x.t.Cols() {
 		return nil, nil, fault.In(fault.Load, b.Path, "has shape %v, in %s %v", y.t.Shape, a.Path, x.t.Shape).At("tensor %q", p.b).WithID("E-MODEL-002")
 	}
 	return x, y, nil
@@ -214,7 +276,7 @@ func (k *Kinship) compare(ctx context.Context, a, b *Files, p tensorPair, progre
 	if err != nil {
 		return err
 	}
-	rows, cols := x.t.Rows(), x.t.Cols()
+	rows, cols := p.rows(), x.t.Cols()
 	step := max(1, stretchValues/max(1, cols))
 	for lo, width := 0, 1; lo < rows; width = runtime.GOMAXPROCS(0) {
 		if err := ctx.Err(); err != nil {
@@ -245,15 +307,24 @@ func (k *Kinship) compare(ctx context.Context, a, b *Files, p tensorPair, progre
 func (k *Kinship) add(name string, f finding) {
 	k.Values += f.values
 	if f.relation == Different {
-		*k = Kinship{Relation: Different, Tensor: name, Difference: f.difference, Values: k.Values}
+		k.different(name, f)
 		return
 	}
 	if f.relation == Derived {
 		k.Relation = Derived
 	}
+	if f.narrowed {
+		f.tensor = name
+		k.pending, k.reach = cmp.Or(k.pending, &f), k.reach+f.reach
+	}
 	if f.difference > k.Difference || k.Tensor == "" {
 		k.Tensor, k.Difference, k.Rounding = name, f.difference, cmp.Or(f.rounding, k.Rounding)
 	}
+}
+
+// different is what k becomes by a stretch that nothing explains.
+func (k *Kinship) different(name string, f finding) {
+	*k = Kinship{Relation: Different, Tensor: name, Difference: f.difference, Values: k.Values, Rows: k.Rows}
 }
 
 // judge compares rows [lo,hi) of two tensors.
@@ -280,6 +351,8 @@ func judge(x, y *stretchReader, lo, hi int) finding {
 	default:
 		if how := cmp.Or(expanded(a, b), recodings(a, b)); how != "" {
 			f.relation, f.rounding = Derived, how
+		} else if how, reach, ok := narrowed(a, b); ok {
+			f.relation, f.rounding, f.narrowed, f.reach = Derived, how, true, reach
 		}
 	}
 	return f

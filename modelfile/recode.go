@@ -73,3 +73,28 @@ func encodesAs(s, to *stretch) bool {
 	coded, ok := s.recoded(to.dtype)
 	return ok && compare(coded, to).same()
 }
+
+// narrowed reports whether one stretch is the other in bf16 or f16, bit for bit, whatever type holds it now, and how many errors
+// lie in the outer eighths of a step. Rows that training never moved have none, so that the errors of such a copy are not
+// spread; training that stays below half a step has none near it.
+func narrowed(a, b *stretch) (how string, reach int, ok bool) {
+	for _, p := range [][2]*stretch{{a, b}, {b, a}} {
+		from, to := p[0], p[1]
+		if from.dtype.IsQuantized() {
+			continue
+		}
+		for _, d := range []tensor.DType{tensor.BF16, tensor.F16} {
+			coded, _ := from.recoded(d)
+			if equal(coded.values, to.values) {
+				t := compare(from.exact(), coded)
+				return fmt.Sprintf("%s of %s, bit for bit", d, from.dtype), t.eighths[0] + t.eighths[len(t.eighths)-1], true
+			}
+		}
+	}
+	return "", 0, false
+}
+
+// equal reports whether all values are equal; a NaN equals a NaN.
+func equal(a, b []float32) bool {
+	return slices.EqualFunc(a, b, func(x, y float32) bool { return x == y || x != x && y != y })
+}

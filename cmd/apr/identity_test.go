@@ -1,14 +1,17 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/internal/contracttest"
 	"apr/modelfile"
+	runlog "apr/run/log"
 	"apr/tensor"
 )
 
@@ -69,30 +72,144 @@ func errorID(v map[string]any) any {
 // in whichever direction: exit code 5.
 func TestSameModel(t *testing.T) {
 	inModelFolder(t)
-	refused := func(name, teacher, student string) {
-		t.Helper()
-		contracttest.Cases(t, 1)
-		want := map[string]string{"same": "E-DISTILL-003", "derived": "E-DISTILL-007"}[strings.Split(name, ":")[0]]
-		for _, args := range [][]string{
-			distilArgs("distill", teacher, student, "--steps", "1", "-o", "run"), distilArgs("dispatch", teacher, student, "--steps", "1", "-o", "run", "--dry-run", "--min-disk", "1MB"),
-		} {
-			if code, v := call(t, args...); code != 5 || errorID(v) != want {
-				t.Errorf("%s: apr %v: exit %d, %v", name, args, code, v["error"])
-			}
-		}
-		if _, err := os.Stat("run"); err == nil {
-			t.Fatalf("%s: a run was begun", name)
-		}
-	}
 	for _, c := range copies {
-		if code, v := call(t, c.make...); code != 0 {
-			t.Fatalf("apr %v: %v", c.make, v["error"])
-		}
-		refused(c.name, "teacher", c.make[len(c.make)-1])
+		must(t, c.make...)
+		refusedAs(t, c.name, "teacher", c.make[len(c.make)-1])
 	}
-	refused("derived: the teacher in blocks", "q4_k_m.gguf", "teacher")
-	refused("same: the teacher in blocks, and expanded", "q4_k_m.gguf", "expanded.apr")
-	refused("same: files of weights", "teacher", shards(t))
+	refusedAs(t, "derived: the teacher in blocks", "q4_k_m.gguf", "teacher")
+	refusedAs(t, "same: the teacher in blocks, and expanded", "q4_k_m.gguf", "expanded.apr")
+	refusedAs(t, "same: files of weights", "teacher", shards(t))
+}
+
+// must runs a command that has to succeed.
+func must(t *testing.T, args ...string) {
+	t.Helper()
+	if code, v := call(t, args...); code != 0 {
+		t.Fatalf("apr %v: %v", args, v["error"])
+	}
+}
+
+// refusedAs reports a student that distill or the checks of dispatch do not refuse, as the name says.
+func refusedAs(t *testing.T, name, teacher, student string) {
+	t.Helper()
+	contracttest.Cases(t, 1)
+	want := map[string]string{"same": "E-DISTILL-003", "derived": "E-DISTILL-007"}[strings.Split(name, ":")[0]]
+	for _, args := range [][]string{
+		distilArgs("distill", teacher, student, "--steps", "1", "-o", "refused"), distilArgs("dispatch", teacher, student, "--steps", "1", "-o", "refused", "--dry-run", "--min-disk", "1MB"),
+	} {
+		if code, v := call(t, args...); code != 5 || errorID(v) != want {
+			t.Errorf("%s: apr %v: exit %d, %v", name, args, code, v["error"])
+		}
+	}
+	if _, err := os.Stat("refused"); err == nil {
+		t.Fatalf("%s: a run was begun", name)
+	}
+}
+
+// A copy with more or fewer rows of the vocabulary is refused, also after our own conversions.
+func TestSameModelOfAnotherVocabulary(t *testing.T) {
+	inModelFolder(t)
+	for name, rows := range map[string]int{"padded": 4224, "cut": 4096} {
+		resize(t, name, rows)
+		must(t, "convert", name, "--quantize", "q4_k_m", "-o", name+".gguf")
+		must(t, "convert", name, "--quantize", "f16", "-o", name+".apr")
+		refusedAs(t, "same: "+name, "teacher", name)
+		refusedAs(t, "same: "+name+", f16", "teacher", name+".apr")
+		refusedAs(t, "derived: "+name+", in blocks", "teacher", name+".gguf")
+		refusedAs(t, "derived: "+name+", of a teacher in blocks", "other.gguf", name)
+	}
+}
+
+// resize writes the teacher with so many rows of its vocabulary: those it has, then zeros.
+func resize(t *testing.T, dir string, rows int) {
+	t.Helper()
+	f, err := modelfile.Open("teacher")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tok, err := f.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := f.Config
+	c.Vocab = rows
+	var out []tensor.Source
+	for name, shape := range arch.Shapes(c) {
+		values, err := f.ReadFloat32(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := tensor.Elements(shape)
+		raw := make([]byte, 2*n)
+		tensor.Narrow(raw, append(values, make([]float32, max(0, int(n)-len(values)))...)[:n], tensor.BF16)
+		out = append(out, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.BF16, Shape: shape}, raw))
+	}
+	if _, err := modelfile.SaveHF(dir, c, tok, out, tensor.BF16, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// chains are conversions one after the other, from the folder "teacher", and whose student the last one is.
+var chains = []struct {
+	teacher string
+	types   []string
+}{
+	{"other.gguf", []string{"q6k", "q8_0"}},
+	{"other.gguf", []string{"q8_0", "bf16"}},
+	{"other.gguf", []string{"q6k", "bf16", "q8_0"}},
+	{"teacher", []string{"q8_0", "bf16", "q6k"}},
+	{"teacher", []string{"q4k", "bf16", "q6k"}},
+	{"teacher", []string{"q6k", "f16", "q4k"}},
+	{"teacher", []string{"q4k", "q6k", "q8_0", "bf16"}},
+	{"teacher", []string{"q8_0", "q6k", "q4k", "f32"}},
+}
+
+// identityCheck returns what the check of dispatch says of teacher and student.
+func identityCheck(v map[string]any) (status, detail string) {
+	checks, _ := v["checks"].([]any)
+	for _, c := range checks {
+		if c, _ := c.(map[string]any); c["id"] == "teacher_is_not_student" {
+			status, _ = c["status"].(string)
+			detail, _ = c["detail"].(string)
+		}
+	}
+	return status, detail
+}
+
+// Whatever chain of our own conversions made a copy: it is refused, or it is said that it is close. It is never silent.
+func TestCloseModelIsTold(t *testing.T) {
+	inModelFolder(t)
+	distilled := false
+	for i, c := range chains {
+		contracttest.Cases(t, 1)
+		student := "teacher"
+		for j, d := range c.types {
+			next := fmt.Sprintf("%d.%d%s", i, j, map[bool]string{true: ".gguf", false: ".apr"}[d == "q8_0"])
+			must(t, "convert", student, "--quantize", d, "-o", next)
+			student = next
+		}
+		code, v := call(t, distilArgs("dispatch", c.teacher, student, "--steps", "1", "-o", "run", "--dry-run", "--min-disk", "1MB")...)
+		status, detail := identityCheck(v)
+		kin, _ := v["kinship"].(map[string]any)
+		switch {
+		case code == 5 && errorID(v) == "E-DISTILL-007":
+			continue
+		case code != 0 || status != "warning" || !strings.Contains(detail, "close: ") || kin["close"] != true:
+			t.Errorf("%s and %v: exit %d, %s: %s, kinship %v, %v", c.teacher, c.types, code, status, detail, kin, v["error"])
+			continue
+		case distilled:
+			continue
+		}
+		must(t, distilArgs("distill", c.teacher, student, "--steps", "1", "-o", "trained")...)
+		distilled = true
+		if events, err := os.ReadFile("trained/events.jsonl"); err != nil || !strings.Contains(string(events), runlog.CloseToTeacher) {
+			t.Errorf("%v: no event says it (%v)", c.types, err)
+		}
+	}
+	if !distilled {
+		t.Error("all chains are refused: none shows what is told")
+	}
 }
 
 // shards writes the teacher as several files, tensors in another order, and returns the folder.
@@ -121,15 +238,11 @@ func shards(t *testing.T) string {
 // A student that learned something is another model, in every type: a run that was allowed to start from the teacher gives one.
 func TestTrainedStudentIsAnotherModel(t *testing.T) {
 	inModelFolder(t)
-	if code, v := call(t, distilArgs("distill", "teacher", "teacher", "--steps", "2", "-o", "run", "--allow-same-model")...); code != 0 {
-		t.Fatal(v["error"])
-	}
+	must(t, distilArgs("distill", "teacher", "teacher", "--steps", "2", "-o", "run", "--allow-same-model")...)
 	students := []string{filepath.Join("run", "student.apr")}
 	for _, d := range []string{"bf16", "f16", "q8_0", "q6k", "q4_k_m"} {
 		out := d + ".gguf"
-		if code, v := call(t, "convert", students[0], "--quantize", d, "-o", out); code != 0 {
-			t.Fatal(v["error"])
-		}
+		must(t, "convert", students[0], "--quantize", d, "-o", out)
 		students = append(students, out)
 	}
 	for _, s := range students {
@@ -140,7 +253,10 @@ func TestTrainedStudentIsAnotherModel(t *testing.T) {
 			t.Errorf("%s: exit %d, %v, %v", s, code, kin, v["error"])
 		}
 	}
-	if code, v := call(t, distilArgs("distill", "teacher", students[0], "--steps", "1", "-o", "again")...); code != 0 {
-		t.Error(v["error"])
+	must(t, distilArgs("distill", "teacher", students[0], "--steps", "1", "-o", "again")...)
+	// its own copies are refused, though rows that were never moved have no rounding errors
+	must(t, "convert", "bf16.gguf", "--quantize", "f32", "-o", "wide.apr")
+	for _, s := range []string{"bf16.gguf", "f16.gguf", "wide.apr"} {
+		refusedAs(t, "derived: "+s, students[0], s)
 	}
 }

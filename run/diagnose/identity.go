@@ -18,10 +18,15 @@ func (r *records) sameModel() (string, bool) {
 
 // copies: a student that gave the teacher's distribution before training is a copy of it, whatever its values are; one that
 // is the teacher in other precision has rounding errors to learn, and was allowed to; one that has most of the teacher's tensors
-// may be an edited copy.
+// may be an edited copy; one that is close to it, or agrees with it from the start, may be a copy by other means.
 func copies(r *records) (out []Finding) {
 	for _, e := range r.events {
-		if e.Kind != "warning" || e.Name != runlog.FirstStepAgrees {
+		if e.Kind == "warning" && e.Name == runlog.FirstStepAgrees {
+			out = append(out, Finding{ID: "agrees", Symptom: fmt.Sprintf("the divergence of the first step is %.2g nats, of the teacher's entropy of %.2g", number(e.detail["kl"]), number(e.detail["entropy"])),
+				Cause:    "before any training the student agreed with the teacher: it may be a copy in other shapes or types, or was distilled from it",
+				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "make sure that the student is no copy of the teacher"})
+		}
+		if e.Kind != "warning" || e.Name != runlog.FirstStepEqual {
 			continue
 		}
 		out = append(out, Finding{ID: "copy", Symptom: fmt.Sprintf("the divergence of the first step is %.1e nats", number(e.detail["kl"])),
@@ -31,6 +36,11 @@ func copies(r *records) (out []Finding) {
 	if k := r.run.InForce.Kinship; k != nil && k.Relation == "derived" {
 		out = append(out, Finding{ID: "derived", Symptom: "the student can learn no more than rounding errors", Cause: "teacher and student are one model: " + k.Text,
 			Evidence: r.find("manifest.json", `"relation"`), at: r.run.Manifest.Started, Advice: "give another teacher or student"})
+	}
+	if k := r.run.InForce.Kinship; k != nil && k.Relation == "different" && k.Alike == 0 && k.Close {
+		out = append(out, Finding{ID: "close", Symptom: fmt.Sprintf("no matrix of the student differs from the teacher's by more than %.2g", float64(k.Within)),
+			Cause: "the student may be the teacher in another encoding, or fine-tuned from it: " + k.Text, Evidence: r.find(r.run.Settings, `"close_within"`),
+			at: r.run.Manifest.Started, Advice: "make sure that the student is no copy of the teacher; a model fine-tuned from it can learn"})
 	}
 	if k := r.run.InForce.Kinship; k != nil && k.Relation == "different" && k.Alike > 0 {
 		out = append(out, Finding{ID: "alike", Symptom: fmt.Sprintf("%d of %d tensors of the student are those of the teacher", k.Alike, k.Tensors),

@@ -26,8 +26,16 @@ func TestCopies(t *testing.T) {
 		"same":    {related("same"), "degenerate", "teacher and student are the same model", true},
 		"derived": {related("derived"), "derived", "teacher and student are one model: q4_k of bf16", false},
 		"copy": {func(_ string, d *runlog.Dir) error {
-			return errors.Join(d.Event("warning", runlog.FirstStepAgrees, map[string]any{"kl": 3e-9}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+			return errors.Join(d.Event("warning", runlog.FirstStepEqual, map[string]any{"kl": 3e-9}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "copy", "before any training the student computed what the teacher computes: there is nothing to learn", true},
+		"agrees": {func(_ string, d *runlog.Dir) error {
+			return errors.Join(d.Event("warning", runlog.FirstStepAgrees, map[string]any{"kl": 0.07, "entropy": 2.4}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "agrees", "before any training the student agreed with the teacher: it may be a copy in other shapes or types, or was distilled from it", false},
+		"close": {func(dir string, d *runlog.Dir) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")),
+				d.WriteManifest(runlog.Manifest{Started: at, Kinship: &runlog.Kinship{Relation: "different", Close: true, Within: 0.09, Text: "close: 0.09"}}),
+				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "close", "the student may be the teacher in another encoding, or fine-tuned from it: close: 0.09", false},
 		"worse than uniform": {func(_ string, d *runlog.Dir) error {
 			return errors.Join(d.Event("warning", runlog.TeacherBelowUniform, map[string]any{"nats_per_token": 9.5, "uniform": 8.3}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "teacher", "the teacher knows less of this text than a model that knows nothing", true},

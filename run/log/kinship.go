@@ -11,15 +11,24 @@ type Kinship struct {
 	Tensors    int      `json:"tensors,omitempty"`       // of models that are different, where at least half are alike
 	Alike      int      `json:"tensors_alike,omitempty"` // equal or rounded, by a sample of each
 	Others     []string `json:"tensors_different,omitempty"`
-	Allowed    bool     `json:"allowed"` // same or derived, and that was asked for
+	Close      bool     `json:"close,omitempty"`          // different, but each matrix is near the other model's, by a sample of each
+	Within     Number   `json:"close_within,omitempty"`   // the largest relative difference of a matrix of close models
+	Farthest   string   `json:"close_farthest,omitempty"` // that matrix
+	Allowed    bool     `json:"allowed"`                  // same or derived, and that was asked for
 	Text       string   `json:"text"`
 }
 
 // MostlyAlike is the name of the event of a run whose student is another model, with most of the teacher's tensors.
 const MostlyAlike = "the student has tensors of the teacher"
 
-// FirstStepAgrees is the name of the event of a run whose student gave the teacher's distribution before it was trained.
-const FirstStepAgrees = "nothing to learn in the first step"
+// CloseToTeacher is the name of the event of a run whose student is another model, with no matrix far from the teacher's.
+const CloseToTeacher = "the student is close to the teacher"
+
+// FirstStepEqual is the name of the event of a run whose student gave the teacher's distribution before it was trained.
+const FirstStepEqual = "nothing to learn in the first step"
+
+// FirstStepAgrees is the name of the event of a run whose student nearly gave it.
+const FirstStepAgrees = "first_step_agrees"
 
 // TeacherBelowUniform is the name of the event of a run whose teacher scored worse than chance on the held-out text.
 const TeacherBelowUniform = "teacher worse than uniform"
