@@ -35,6 +35,7 @@ type golden struct {
 	ids        []int32
 	prompt     []int32
 	greedy     []int32
+	float32    float64 // what another program's float32 differs by from its float64, of the largest logit
 	teacher    ref.Mat // logits of a teacher, for a golden whose gradient is of distillation; empty: of cross-entropy
 }
 
@@ -88,7 +89,7 @@ func withJudged(list []*golden, root string) ([]*golden, error) {
 
 // judgedGolden returns what the float64 reference computes of a model.
 func judgedGolden(name string, c arch.Config, values map[string][]float32) *golden {
-	g := &golden{name: name + " (float64 reference)", config: c, values: values, rows: 1, ids: promptIDs, want: map[string][]float64{}}
+	g := &golden{name: name + " (float64 reference)", config: c, values: values, rows: 1, ids: promptIDs, want: map[string][]float64{}, float32: 2e-6} // of our CPU
 	ids := make([]int, len(g.ids))
 	for i, id := range g.ids {
 		ids[i] = int(id)
@@ -150,12 +151,14 @@ func readGolden(dir string, student bool) (*golden, error) {
 	var file struct {
 		Prompt []int32 `json:"greedy_prompt"`
 		Greedy []int32 `json:"greedy_ids"`
+
+		Float32 float64 `json:"float32_of_transformers_relative"`
 	}
 	text, err := os.ReadFile(filepath.Join(results, "golden.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &file)
 	}
-	g.prompt, g.greedy = file.Prompt, file.Greedy
+	g.prompt, g.greedy, g.float32 = file.Prompt, file.Greedy, file.Float32
 	return g, err
 }
 
@@ -186,6 +189,16 @@ func (g *golden) continued(n int) {
 		ids = append(ids, best[len(best)-1])
 		g.greedy = append(g.greedy, int32(best[len(best)-1]))
 	}
+}
+
+// leastCosine is what a row of logits in bfloat16 has to come to. Roundings of bfloat16 are 2¹⁶ times as coarse as those of float32:
+// where these change logits by e ≥ 2e-6, the cosine of vectors that differ by 2¹⁶·e is allowed, 1 − (2¹⁶·e)²/2.
+func (g *golden) leastCosine() float64 {
+	if g.float32 < 2e-6 {
+		return .9995
+	}
+	far := g.float32 * (1 << 16)
+	return 1 - far*far/2
 }
 
 // net returns the model for the float64 reference.

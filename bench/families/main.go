@@ -209,8 +209,8 @@ func readLlama(path string) (map[string]string, error) {
 		for i := range c {
 			c[i] = strings.TrimSpace(c[i])
 		}
-		if i := slices.Index(c, "log-probabilities"); i >= 0 {
-			column = i
+		if i := slices.Index(c, "log-probabilities"); i >= 0 || !strings.HasPrefix(line, "|") {
+			column = i // −1 after the table
 		} else if column >= 0 && column < len(c) && !strings.HasPrefix(c[0], "---") && c[column] != "" {
 			cells[c[0]] = c[column]
 		}

@@ -328,8 +328,7 @@ func (c *familyCase) distilled() {
 		c.t.Error("distill: another student after --resume")
 	}
 	c.apr(0, "verify", c.path("run"), "--steps", "1")
-	c.planned(c.apr(0, append([]string{"plan", "--no-probe"}, young...)...))
-	c.apr(0, append([]string{"plan"}, young...)...)
+	c.planned(c.apr(0, append([]string{"plan"}, young...)...))
 	own := append([]string{"distill"}, step...)
 	c.apr(0, append(own, "--student", c.path("hf"), "--allow-same-model", "--steps", "1", "--eval-every", "0", "--data-cache", "off", "-o", c.path("own"))...)
 	c.apr(0, "inspect", c.path("own/student"))
