@@ -216,7 +216,7 @@ func TestDeletedOrRenamedIsVacuous(t *testing.T) {
 			_, after, _ := strings.Cut(rest, "\n}\n")
 			return before + after
 		}},
-		{"check deleted", "teacher-is-not-student-v1", swap("contracts/teacher-is-not-student-v1.yaml", "  check: {go: {package: ./model, test: TestIdentityOfCopies}}\n", "")},
+		{"check deleted", "teacher-is-not-student-v1", swap("contracts/teacher-is-not-student-v1.yaml", "  check: {go: {package: ./modelfile, test: TestIdentityOfCopies}}\n", "")},
 		{"falsification test deleted", "plan-accuracy-v1", func(path, text string) string {
 			if path != "contracts/plan-accuracy-v1.yaml" {
 				return text
