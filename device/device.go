@@ -235,7 +235,18 @@ type Info struct {
 	ISA         string // instruction set the kernels use: "avx512", "avx2", "generic"; "sm_90"
 	Workers     int
 	Activations tensor.DType // element type of activations: F32 on CPU, BF16 on CUDA
+	Lacks       []Feature    // what models may have and this device does not compute
 }
+
+// Feature is something of a model that not every device computes.
+type Feature string
+
+// The features that a device may lack.
+const (
+	Experts  Feature = "mixtures of experts"
+	DeltaNet Feature = "Gated DeltaNet layers"
+	Sinks    Feature = "attention sinks"
+)
 
 // Device owns memory and weights.
 type Device interface {

@@ -62,7 +62,7 @@ func (c changed) Source(name string) (device.Source, error) {
 
 func loadFrozen(dev device.Device, f Weights, c device.Component, form device.Form) (*Model, error) {
 	config := f.Arch()
-	if err := Computed(config); err != nil {
+	if err := cmp.Or(Computed(config), Served(config, dev.Info())); err != nil {
 		return nil, err
 	}
 	m := newModel(dev, config)
@@ -174,10 +174,10 @@ func (b *builder) fail(err error) {
 	}
 }
 
-// NewTrainable makes a trainable model of a description that Computed accepts on dev, all weights zero: call Init or
+// NewTrainable makes a trainable model of a description that Computed and Served accept on dev, all weights zero: call Init or
 // LoadWeights next.
 func NewTrainable(dev device.Device, c arch.Config) *Model {
-	if err := Computed(c); err != nil {
+	if err := cmp.Or(Computed(c), Served(c, dev.Info())); err != nil {
 		panic(err)
 	}
 	m := newModel(dev, c)

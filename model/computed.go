@@ -35,6 +35,18 @@ func beyond(l arch.Layer) string {
 	return ""
 }
 
+// Served refuses a description with a feature that a device does not compute, by the feature's name.
+func Served(c arch.Config, by device.Info) error {
+	for _, l := range c.Layers {
+		for _, f := range by.Lacks {
+			if f == device.Experts && l.FFN.MoE != (arch.MoE{}) || f == device.DeltaNet && l.Linear() || f == device.Sinks && l.Attn.Sinks {
+				return fault.New(fault.Unavailable, "%s cannot be computed on %s yet: %s", c.Family, by.Kind, f).WithHint("--device cpu").WithID("E-MODEL-031")
+			}
+		}
+	}
+	return nil
+}
+
 // Separable refuses to keep the documents of rows of seqLen positions apart in a model whose rotary embeddings depend on the
 // length of the sequence: a short document would be turned as the whole row is.
 func Separable(c arch.Config, seqLen int) error {
