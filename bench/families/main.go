@@ -77,10 +77,10 @@ func (o options) run(ctx context.Context) error {
 	origin := fmt.Sprintf("Measured on %s with %s, %s/%s%s%s%s.", time.Now().UTC().Format(time.DateOnly), runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		load(), emulated.origin("emulated"), card.origin("GPU"))
 	var text strings.Builder
-	print(&text, list, origin)
+	writeTable(&text, list, origin)
 	if o.docs == "" {
-		fmt.Print(text.String())
-		return nil
+		_, err := os.Stdout.WriteString(text.String())
+		return err
 	}
 	return replace(o.docs, text.String())
 }
