@@ -352,7 +352,10 @@ func (c *familyCase) planned(plan map[string]any) {
 func (c *familyCase) timed() {
 	c.t.Helper()
 	c.apr(0, "bench", c.path("q4_k_m.gguf"), "-n", "4", "--iterations", "1", "--warmup", "0", "--backend", "cpu")
-	c.apr(0, "bench", c.path("student.json"), "--kd", c.path("q4_k_m.gguf"), "--iterations", "1", "--warmup", "0", "--batch-size", "2", "--seq-len", "16", "--backend", "cpu")
+	step := c.apr(0, "bench", c.path("student.json"), "--kd", c.path("q4_k_m.gguf"), "--iterations", "1", "--warmup", "0", "--batch-size", "2", "--seq-len", "16", "--floor", "0.01", "--backend", "cpu")
+	if !(c.number(step, "floor_ms") > 0) {
+		c.t.Error("the step's products did not run alone")
+	}
 	c.apr(0, "check", c.path("hf"), "--no-gpu")
 }
 
