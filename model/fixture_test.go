@@ -53,8 +53,8 @@ func computedFixtures(t *testing.T) (dirs []string) {
 			}
 		}
 	}
-	if len(dirs) != 21 {
-		t.Fatalf("%d goldens, want 21", len(dirs))
+	if len(dirs) != 24 {
+		t.Fatalf("%d goldens, want 24", len(dirs))
 	}
 	return dirs
 }
