@@ -7,7 +7,7 @@ import (
 
 // lacksExperts fails the stream: this device has no kernels for mixtures of experts.
 func (s *Stream) lacksExperts(op device.Op) {
-	s.fail(fault.New(fault.Unavailable, "%s: this device does not compute %s", op, device.Experts).WithHint("--device cpu").WithID("E-CUDA-062"))
+	s.fail(fault.New(fault.Unavailable, "%s: this device does not compute %s", op, device.Experts).WithHint("--device cpu").WithID("E-CUDA-063"))
 }
 
 // Route is not computed here: see device.Experts.

@@ -21,8 +21,8 @@ type chosen struct {
 	r                           device.Routing
 }
 
-// multiplied are the operands of grouped products.
-type multiplied struct {
+// expertProduct are the operands of grouped products.
+type expertProduct struct {
 	y, x, bias, dw device.Tensor
 	w              device.Weight
 	r              device.Routing
@@ -54,49 +54,49 @@ func expertRefusals() []Refusal {
 		wrong[chosen]{"dw of another type", noFloat32, func(k *desk, a *chosen) { a.dw = k.narrow(3, 2) }},
 		wrong[chosen]{"experts", noRouting, func(k *desk, a *chosen) { a.z = k.single(3, 3) }},
 	)...)
-	product := func(k *desk) multiplied {
-		return multiplied{y: k.acts(6, 5), x: k.acts(6, 3), w: k.weight(20, 3), bias: k.single(4, 5), r: k.routeOf(3, 4, 2)}
+	product := func(k *desk) expertProduct {
+		return expertProduct{y: k.acts(6, 5), x: k.acts(6, 3), w: k.weight(20, 3), bias: k.single(4, 5), r: k.routeOf(3, 4, 2)}
 	}
-	all = append(all, refusals(device.OpGroupedMatMul, product, func(s device.Stream, a multiplied) { s.GroupedMatMul(a.y, a.x, a.w, a.bias, a.r) },
-		wrong[multiplied]{"rows of an expert", noExperts, func(k *desk, a *multiplied) { a.w = k.weight(19, 3) }},
-		wrong[multiplied]{"columns", wrongShapes, func(k *desk, a *multiplied) { a.x = k.acts(6, 4) }},
-		wrong[multiplied]{"slots", wrongShapes, func(k *desk, a *multiplied) { a.y = k.acts(5, 5) }},
-		wrong[multiplied]{"slots of a token", wrongShapes, func(k *desk, a *multiplied) { a.y, a.x = k.acts(7, 5), k.acts(7, 3) }},
-		wrong[multiplied]{"bias", wrongShapes, func(k *desk, a *multiplied) { a.bias = k.single(1, 5) }},
-		wrong[multiplied]{"no weight", noWeight, func(_ *desk, a *multiplied) { a.w = nil }},
-		wrong[multiplied]{"more choices than experts", noRouting, func(k *desk, a *multiplied) { a.r = k.routeOf(1, 4, 2); a.r.Active = 6 }},
+	all = append(all, refusals(device.OpGroupedMatMul, product, func(s device.Stream, a expertProduct) { s.GroupedMatMul(a.y, a.x, a.w, a.bias, a.r) },
+		wrong[expertProduct]{"rows of an expert", noExperts, func(k *desk, a *expertProduct) { a.w = k.weight(19, 3) }},
+		wrong[expertProduct]{"columns", wrongShapes, func(k *desk, a *expertProduct) { a.x = k.acts(6, 4) }},
+		wrong[expertProduct]{"slots", wrongShapes, func(k *desk, a *expertProduct) { a.y = k.acts(5, 5) }},
+		wrong[expertProduct]{"slots of a token", wrongShapes, func(k *desk, a *expertProduct) { a.y, a.x = k.acts(7, 5), k.acts(7, 3) }},
+		wrong[expertProduct]{"bias", wrongShapes, func(k *desk, a *expertProduct) { a.bias = k.single(1, 5) }},
+		wrong[expertProduct]{"no weight", noWeight, func(_ *desk, a *expertProduct) { a.w = nil }},
+		wrong[expertProduct]{"more choices than experts", noRouting, func(k *desk, a *expertProduct) { a.r = k.routeOf(1, 4, 2); a.r.Active = 6 }},
 	)...)
-	all = append(all, refusals(device.OpGroupedInputGrad, product, func(s device.Stream, a multiplied) { s.GroupedInputGrad(a.x, a.y, a.w, a.r, false) },
-		wrong[multiplied]{"rows of an expert", noExperts, func(k *desk, a *multiplied) { a.w = k.weight(24, 3) }},
-		wrong[multiplied]{"columns", wrongShapes, func(k *desk, a *multiplied) { a.x = k.acts(6, 4) }},
-		wrong[multiplied]{"no weight", noWeight, func(_ *desk, a *multiplied) { a.w = nil }},
+	all = append(all, refusals(device.OpGroupedInputGrad, product, func(s device.Stream, a expertProduct) { s.GroupedInputGrad(a.x, a.y, a.w, a.r, false) },
+		wrong[expertProduct]{"rows of an expert", noExperts, func(k *desk, a *expertProduct) { a.w = k.weight(24, 3) }},
+		wrong[expertProduct]{"columns", wrongShapes, func(k *desk, a *expertProduct) { a.x = k.acts(6, 4) }},
+		wrong[expertProduct]{"no weight", noWeight, func(_ *desk, a *expertProduct) { a.w = nil }},
 	)...)
 	all = append(all, refusals(device.OpGroupedWeightGrad,
-		func(k *desk) multiplied {
-			return multiplied{dw: k.single(20, 3), bias: k.single(4, 5), y: k.acts(6, 5), x: k.acts(6, 3), r: k.routeOf(3, 4, 2)}
+		func(k *desk) expertProduct {
+			return expertProduct{dw: k.single(20, 3), bias: k.single(4, 5), y: k.acts(6, 5), x: k.acts(6, 3), r: k.routeOf(3, 4, 2)}
 		},
-		func(s device.Stream, a multiplied) { s.GroupedWeightGrad(a.dw, a.bias, a.y, a.x, a.r) },
-		wrong[multiplied]{"gradient", wrongShapes, func(k *desk, a *multiplied) { a.dw = k.single(5, 3) }},
-		wrong[multiplied]{"gradient of another type", noFloat32, func(k *desk, a *multiplied) { a.dw = k.narrow(20, 3) }},
-		wrong[multiplied]{"bias", wrongShapes, func(k *desk, a *multiplied) { a.bias = k.single(1, 5) }},
-		wrong[multiplied]{"slots", wrongShapes, func(k *desk, a *multiplied) { a.x = k.acts(5, 3) }},
+		func(s device.Stream, a expertProduct) { s.GroupedWeightGrad(a.dw, a.bias, a.y, a.x, a.r) },
+		wrong[expertProduct]{"gradient", wrongShapes, func(k *desk, a *expertProduct) { a.dw = k.single(5, 3) }},
+		wrong[expertProduct]{"gradient of another type", noFloat32, func(k *desk, a *expertProduct) { a.dw = k.narrow(20, 3) }},
+		wrong[expertProduct]{"bias", wrongShapes, func(k *desk, a *expertProduct) { a.bias = k.single(1, 5) }},
+		wrong[expertProduct]{"slots", wrongShapes, func(k *desk, a *expertProduct) { a.x = k.acts(5, 3) }},
 	)...)
-	all = append(all, refusals(device.OpCombine, func(k *desk) multiplied {
-		return multiplied{y: k.acts(3, 5), x: k.acts(6, 5), bias: k.single(3, 2), r: k.routeOf(3, 4, 2)}
+	all = append(all, refusals(device.OpCombine, func(k *desk) expertProduct {
+		return expertProduct{y: k.acts(3, 5), x: k.acts(6, 5), bias: k.single(3, 2), r: k.routeOf(3, 4, 2)}
 	},
-		func(s device.Stream, a multiplied) { s.Combine(a.y, a.x, a.bias, a.r, false) },
-		wrong[multiplied]{"slots", wrongShapes, func(k *desk, a *multiplied) { a.x = k.acts(5, 5) }},
-		wrong[multiplied]{"weights", wrongShapes, func(k *desk, a *multiplied) { a.bias = k.single(3, 3) }},
-		wrong[multiplied]{"weights of another type", noFloat32, func(k *desk, a *multiplied) { a.bias = k.narrow(3, 2) }},
-		wrong[multiplied]{"types", wrongTypes, func(k *desk, a *multiplied) { a.y = k.others(3, 5) }},
+		func(s device.Stream, a expertProduct) { s.Combine(a.y, a.x, a.bias, a.r, false) },
+		wrong[expertProduct]{"slots", wrongShapes, func(k *desk, a *expertProduct) { a.x = k.acts(5, 5) }},
+		wrong[expertProduct]{"weights", wrongShapes, func(k *desk, a *expertProduct) { a.bias = k.single(3, 3) }},
+		wrong[expertProduct]{"weights of another type", noFloat32, func(k *desk, a *expertProduct) { a.bias = k.narrow(3, 2) }},
+		wrong[expertProduct]{"types", wrongTypes, func(k *desk, a *expertProduct) { a.y = k.others(3, 5) }},
 	)...)
 	return append(all, refusals(device.OpCombineBackward,
-		func(k *desk) multiplied {
-			return multiplied{dw: k.single(3, 2), y: k.acts(3, 5), x: k.acts(6, 5), bias: k.single(3, 2), r: k.routeOf(3, 4, 2)}
+		func(k *desk) expertProduct {
+			return expertProduct{dw: k.single(3, 2), y: k.acts(3, 5), x: k.acts(6, 5), bias: k.single(3, 2), r: k.routeOf(3, 4, 2)}
 		},
-		func(s device.Stream, a multiplied) { s.CombineBackward(a.x, a.dw, a.y, a.x, a.bias, a.r) },
-		wrong[multiplied]{"dw", wrongShapes, func(k *desk, a *multiplied) { a.dw = k.single(3, 1) }},
-		wrong[multiplied]{"no weights", noTensor, func(_ *desk, a *multiplied) { a.bias = device.Tensor{} }},
-		wrong[multiplied]{"types", wrongTypes, func(k *desk, a *multiplied) { a.y = k.others(3, 5) }},
+		func(s device.Stream, a expertProduct) { s.CombineBackward(a.x, a.dw, a.y, a.x, a.bias, a.r) },
+		wrong[expertProduct]{"dw", wrongShapes, func(k *desk, a *expertProduct) { a.dw = k.single(3, 1) }},
+		wrong[expertProduct]{"no weights", noTensor, func(_ *desk, a *expertProduct) { a.bias = device.Tensor{} }},
+		wrong[expertProduct]{"types", wrongTypes, func(k *desk, a *expertProduct) { a.y = k.others(3, 5) }},
 	)...)
 }
