@@ -82,6 +82,14 @@ func (o Op) Grouped() bool {
 	return o == OpGroupedMatMul || o == OpGroupedInputGrad || o == OpGroupedWeightGrad
 }
 
+// Feature returns what the operation belongs to, which a device may lack; "": every device has it.
+func (o Op) Feature() Feature {
+	if o >= OpRoute && o <= OpCombineBackward {
+		return Experts
+	}
+	return ""
+}
+
 // Trains reports whether only training runs the operation: a generation or an evaluation without a loss does not.
 func (o Op) Trains() bool {
 	switch o {

@@ -56,7 +56,11 @@ func expertCases() []Case {
 	for _, d := range storedTypes {
 		all = append(all, Case{Name: fmt.Sprintf("grouped/%v", d), check: func(l *lab) { checkGroupedStored(l, d) }})
 	}
-	return append(all, Case{Name: "grouped/of a parameter", check: checkGroupedParam})
+	all = append(all, Case{Name: "grouped/of a parameter", check: checkGroupedParam})
+	for i := range all {
+		all[i].needs = device.Experts
+	}
+	return all
 }
 
 // notFinite has rows with NaN and infinities at all places.

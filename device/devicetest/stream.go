@@ -3,6 +3,7 @@ package devicetest
 import (
 	"context"
 	"math"
+	"slices"
 
 	"apr/device"
 	"apr/internal/ref"
@@ -182,7 +183,9 @@ func (r *repeat) run() []uint32 {
 	x := r.in(r.act, r.x)
 	dx := r.products(x)
 	r.layers(x, dx)
-	r.experts(x, dx)
+	if !slices.Contains(r.dev.Info().Lacks, device.Experts) {
+		r.experts(x, dx)
+	}
 	r.learning(x)
 	return r.bits
 }
