@@ -9,7 +9,7 @@ import (
 // description does not have are zero.
 //
 //	x += res·postMixer(o(attention(finish(qkv(preMixer(x))))))
-//	x += res·postFFN(down(glu(gateUp(preFFN(x)))))
+//	x += res·postFFN(down(glu(gateUp(preFFN(x)))))                   (or a mixture of experts)
 //	x += pleNorm(pleOut(glu(pleGate(x), p)))
 //	x *= outScale
 type block struct {
@@ -26,6 +26,7 @@ type block struct {
 	o                                    linear // [h, heads·d]
 	gateUp                               linear // [2f, h]: gate, up stacked
 	down                                 linear // [h, f]
+	moe                                  mixture
 	pleGate, pleOut                      linear // [p, h], [h, p]
 	pleNorm                              vector // [1, h]
 	outScale                             []float32
@@ -54,6 +55,7 @@ func newBlocks(c arch.Config) []block {
 // kind is what the shapes of a layer's intermediate tensors depend on.
 type kind struct {
 	headDim, heads, kvHeads, width int
+	moe                            arch.MoE
 	qkNorm                         arch.QKNorm
 	vNorm, vIsK, own, lends        bool
 	pre, post                      bool
@@ -61,7 +63,7 @@ type kind struct {
 
 func (b *block) shape() kind {
 	a := b.Attn
-	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, a.QKNorm, a.VNorm, a.VIsK, b.own, b.lends, b.Pre, b.Post}
+	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, b.FFN.MoE, a.QKNorm, a.VNorm, a.VIsK, b.own, b.lends, b.Pre, b.Post}
 }
 
 // place returns where the tensor of a slot stands by the slot's name within the layer: a matrix or a vector.
@@ -101,8 +103,14 @@ func (b *block) place(name string) (*linear, *vector) {
 	case "post_per_layer_input_norm.weight":
 		return nil, &b.pleNorm
 	}
+	if matrix, vec := b.moe.place(name); matrix != nil || vec != nil {
+		return matrix, vec
+	}
 	panic("model: no place for " + name) // computed accepted the description
 }
+
+// hasExperts reports whether the feed-forward network has experts.
+func (b *block) hasExperts() bool { return b.FFN.MoE != (arch.MoE{}) }
 
 // act returns the activation of the feed-forward network as devices name it.
 func (b *block) act() device.Activation {

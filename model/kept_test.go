@@ -44,7 +44,7 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 		lends[l.Attn.KVFrom] = lends[l.Attn.KVFrom] || l.Attn.KVFrom != i
 	}
 	for i, l := range c.Layers {
-		a, width := l.Attn, l.FFN.Width
+		a, width, m := l.Attn, l.FFN.Width, l.FFN.MoE
 		q, kv := a.QDim(), a.KVDim()
 		own := a.KVFrom == i
 		if !own {
@@ -64,6 +64,19 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 		}
 		if none {
 			kept += width
+		}
+		kept += m.Experts + 4*m.Active + m.Active*(h+2*m.Width)
+		if none {
+			kept += m.Active * m.Width
+		}
+		if m.Beside {
+			kept += 2*h + 3
+			if none {
+				kept += 2 * h
+			}
+		}
+		if m != (arch.MoE{}) {
+			kept++ // where experts begin: 256 bytes, of 64 positions
 		}
 		if l.Post {
 			kept += 2*h + 2

@@ -27,7 +27,7 @@ const familyText = "In 1905 the three of them measured 12345.678 times, and agai
 // converted and generate.
 var allCommands = []string{
 	"qwen2", "qwen3", "llama", "mistral_window", "ministral3", "smollm3", "phi3_short", "olmo2", "olmo3", "granite",
-	"granite_nope", "gemma2", "gemma3", "gemma4",
+	"granite_nope", "gemma2", "gemma3", "gemma4", "gemma4_moe", "qwen3_moe", "qwen3_moe_mixed",
 }
 
 // familyCase is a random model with the files made of it, all in one folder.

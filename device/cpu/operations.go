@@ -8,6 +8,9 @@ type operations struct {
 	embed, embedBackward    rowsOp
 	gather, scatter, argMax rowsOp
 	decode                  decodeOp
+	from                    fromRow
+	route                   routeOp
+	combine                 combineOp
 	columns                 columnsOp
 	norm                    normOp
 	normBackward            normBackwardOp
@@ -30,6 +33,8 @@ func (o *operations) bind(s *Stream) {
 	o.scatter.s, o.scatter.run = s, o.scatter.scatter
 	o.argMax.s, o.argMax.run = s, o.argMax.argMax
 	o.decode.run = o.decode.rows
+	o.route.choose, o.route.back = o.route.rows, o.route.backward
+	o.combine.s, o.combine.sum, o.combine.back = s, o.combine.tokens, o.combine.backward
 	o.columns.s, o.columns.run = s, o.columns.strip
 	o.norm.s, o.norm.run = s, o.norm.rows
 	o.normBackward.s, o.normBackward.run, o.normBackward.sum = s, o.normBackward.rows, o.normBackward.strip

@@ -39,6 +39,7 @@ type ops struct {
 	plus           func(dst, src ref.Mat)
 	scale          func(x ref.Mat, f float64) ref.Mat
 	softCap        func(x ref.Mat, c float64) ref.Mat
+	experts        expertOps
 	loss           func(z, t ref.Mat, targets []int, invN float64, spec device.LossSpec) (device.Scalars, ref.Mat)
 	argMax         func(x ref.Mat) []int
 	best           func(x ref.Mat) ref.Mat
@@ -65,7 +66,7 @@ func newSlow(act tensor.DType) *slow {
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
 		headNorm: ref.HeadNorm, headNormBack: ref.HeadNormBackward, rotate: ref.Rotate, attention: ref.Attention,
 		attentionBack: ref.AttentionBackward, glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap,
-		gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
+		experts: rightExperts(), gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
 		loss: ref.Loss, argMax: ref.ArgMax, best: ref.Best, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
 		weightRows: func(rows []int, part, all int) int {
 			if rows == nil {

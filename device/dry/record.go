@@ -28,11 +28,12 @@ type Op struct {
 	Documents           bool              // attention has a First
 	Partial             bool              // Rotate is of a part of a head, of given positions, or scales
 	Capped              bool              // Loss is of soft-capped logits
+	Experts, Active     int               // of what experts do; M, or K of a weight's gradient, is the slots of all
 	Rows, Cols          int               // of everything else
 }
 
-// IsProduct reports whether the operation is a matrix product.
-func (o Op) IsProduct() bool { return o.K > 0 }
+// IsProduct reports whether the operation is one matrix product: those of experts are many, whose shapes only the device knows.
+func (o Op) IsProduct() bool { return o.K > 0 && !o.Kind.Grouped() }
 
 // Count is an operation and how often it came.
 type Count struct {
