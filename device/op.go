@@ -27,6 +27,10 @@ const (
 	OpRotate
 	OpAttention
 	OpAttentionBackward
+	OpConv
+	OpConvBackward
+	OpDeltaNet
+	OpDeltaNetBackward
 	OpGLU
 	OpMatMulGLU
 	OpGLUBackward
@@ -52,7 +56,8 @@ const (
 var opNames = [NumOps]string{
 	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
 	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
-	"AttentionBackward", "GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Gather", "Scatter", "Loss", "Verdict",
+	"AttentionBackward", "Conv", "ConvBackward", "DeltaNet", "DeltaNetBackward",
+	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Gather", "Scatter", "Loss", "Verdict",
 	"AdamW", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
 
@@ -70,7 +75,7 @@ func (o Op) ReadsWeight() bool { return o == OpMatMul || o == OpMatMulInputGrad 
 // Trains reports whether only training runs the operation: a generation or an evaluation without a loss does not.
 func (o Op) Trains() bool {
 	switch o {
-	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpGLUBackward, OpLoss, OpAdamW:
+	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpConvBackward, OpDeltaNetBackward, OpGLUBackward, OpLoss, OpAdamW:
 		return true
 	}
 	return false
