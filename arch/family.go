@@ -78,8 +78,6 @@ func (c Config) NotComputed() string {
 		switch {
 		case l.FFN.MoE != MoE{}:
 			return "mixtures of experts"
-		case l.Linear():
-			return "Gated DeltaNet layers"
 		case l.Attn.Sinks:
 			return "attention sinks"
 		case l.Attn.Gate:

@@ -137,7 +137,11 @@ func (b *builder) vector(g group) device.Tensor {
 	if b.err != nil {
 		return device.Tensor{}
 	}
-	t := b.m.dev.Alloc(g.slots[0].Name, b.c, tensor.F32, 1, len(host))
+	rows := 1
+	if g.matrix() { // of small numbers that are no product's: the taps of a convolution
+		rows = g.slots[0].Shape[0]
+	}
+	t := b.m.dev.Alloc(g.slots[0].Name, b.c, tensor.F32, rows, len(host)/rows)
 	b.s.Upload(t, host)
 	return t
 }

@@ -21,6 +21,8 @@ import (
 //	k and v of an earlier layer         no terms with kv              no terms with kv
 //	k and v that later layers read      +2·kv·d                       +2·kv·d                       +2·kv·d
 //	per-layer embeddings                +2h + 4p                      +2h + 3p
+//	a DeltaNet for attention, with c    4h + 2c + 4i + 2·heads + 3f   2h + c + 3i + 2·heads + 2f    h
+//	columns of q, k, v and i of v
 //
 // and, but for RecomputeBlocks, in float32 a number for each norm of a row or a head, and for each head of the attention.
 type Recompute int
@@ -74,7 +76,7 @@ func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
 	for i := range v.layers {
 		b, k := &m.blocks[i], &v.layers[i]
 		k.x = take("x", act, h)
-		if !b.own {
+		if !b.own && !b.Linear() {
 			k.kv = v.layers[b.Attn.KVFrom].kv
 		}
 		b.fill(k, r, h, act, true, take)

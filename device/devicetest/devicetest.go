@@ -21,10 +21,12 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
 	"apr/device"
+	"apr/internal/fault"
 )
 
 // Case is one entry of the suite.
@@ -32,6 +34,7 @@ type Case struct {
 	Name  string // operation, then what is special: "matmul/17x640x256 bias/views"
 	check func(*lab)
 	views bool
+	needs device.Feature // a device that lacks it has to refuse the operation by this name; "": none
 }
 
 // Check runs the case on d and returns everything that was wrong, or nil. A panic of the device is an error too.
@@ -47,6 +50,9 @@ func (c Case) Check(d device.Device) (err error) {
 			err = errors.Join(append(l.errs, fmt.Errorf("panic: %v\n%s", v, debug.Stack()))...)
 		}
 	}()
+	if slices.Contains(d.Info().Lacks, c.needs) {
+		return c.checkLacking(l)
+	}
 	c.check(l)
 	l.inspect()
 	if _, err := l.s.Wait(context.Background()); err != nil {
@@ -55,12 +61,30 @@ func (c Case) Check(d device.Device) (err error) {
 	return errors.Join(l.errs...)
 }
 
+// checkLacking demands that the operation fails the stream with the feature's name.
+func (c Case) checkLacking(l *lab) error {
+	c.check(l)
+	_, err := l.s.Wait(context.Background())
+	if fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), string(c.needs)) {
+		return fmt.Errorf("the device lacks %s and fails with %v", c.needs, err)
+	}
+	return nil
+}
+
+// needing returns cases of a feature that devices may lack.
+func needing(f device.Feature, cases []Case) []Case {
+	for i := range cases {
+		cases[i].needs = f
+	}
+	return cases
+}
+
 // Cases returns the whole suite.
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
 		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(),
-		attentionCases(), maskedAttentionCases(), lossCases(),
+		attentionCases(), maskedAttentionCases(), needing(device.DeltaNet, linearCases()), lossCases(),
 		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)
@@ -100,5 +124,5 @@ func Run(t *testing.T, open func() device.Device) {
 
 // both returns the case in its two layouts.
 func both(name string, check func(*lab)) []Case {
-	return []Case{{name + "/dense", check, false}, {name + "/views", check, true}}
+	return []Case{{Name: name + "/dense", check: check}, {Name: name + "/views", check: check, views: true}}
 }

@@ -18,7 +18,9 @@ func starts(s device.Sequences, first []int) []int {
 	return out
 }
 
-func sequencesOf(s device.Sequences, first []int) sequences { return sequences{s.Len, starts(s, first)} }
+func sequencesOf(s device.Sequences, first []int) sequences {
+	return sequences{s.Len, starts(s, first)}
+}
 
 // Conv returns y_t = silu(Σ_j w_j·x_{t−K+1+j}) by channel, and the last K−1 inputs of each sequence. from are those before the
 // first; V nil: zeros.
@@ -48,15 +50,19 @@ func ConvBackward(dy, x, w Mat, s device.Sequences, first []int) (dx, dw Mat) {
 }
 
 // delta runs the delta rule on a tape: u [q | k | v], ba [b | a].
-func (t *tape) delta(u, ba, logA, dt *node, d device.Delta, first []int, from Mat) (*node, Mat) {
+func (t *tape) delta(u, ba, logA, dt *node, d device.Delta, first []int, from Mat, errors planted) (*node, Mat) {
 	rule := deltaRule{
-		sequences: sequencesOf(d.Sequences, first), hk: d.KeyHeads, dk: d.KeyDim, hv: d.ValueHeads, dv: d.ValueDim, from: from,
+		sequences: sequencesOf(d.Sequences, first), hk: d.KeyHeads, dk: d.KeyDim, hv: d.ValueHeads, dv: d.ValueDim, from: from, planted: errors,
 	}
 	return t.deltaRule(u, t.cols(ba, 0, d.ValueHeads), t.cols(ba, d.ValueHeads, 2*d.ValueHeads), logA, dt, rule)
 }
 
 // DeltaNet returns o and the states behind each sequence, token by token. from are the states before; V nil: zeros.
 func DeltaNet(u, ba, logA, dt Mat, d device.Delta, first []int, from Mat) (o, to Mat) {
+	return deltaNet(u, ba, logA, dt, d, first, from, planted{})
+}
+
+func deltaNet(u, ba, logA, dt Mat, d device.Delta, first []int, from Mat, errors planted) (o, to Mat) {
 	if d.Len == 0 {
 		if from.V == nil {
 			from = New(d.Batch*d.ValueHeads, d.KeyDim*d.ValueDim)
@@ -64,7 +70,7 @@ func DeltaNet(u, ba, logA, dt Mat, d device.Delta, first []int, from Mat) (o, to
 		return New(0, d.Inner()), from
 	}
 	var t tape
-	out, to := t.delta(&node{Mat: u}, &node{Mat: ba}, &node{Mat: logA}, &node{Mat: dt}, d, first, from)
+	out, to := t.delta(&node{Mat: u}, &node{Mat: ba}, &node{Mat: logA}, &node{Mat: dt}, d, first, from, errors)
 	return out.Mat, to
 }
 
@@ -73,8 +79,13 @@ func DeltaNetBackward(do, u, ba, logA, dt Mat, d device.Delta, first []int) (du,
 	var t tape
 	nu, nba, nlog, ndt := t.param(u), t.param(ba), t.param(logA), t.param(dt)
 	if d.Len > 0 {
-		o, _ := t.delta(nu, nba, nlog, ndt, d, first, Mat{})
+		o, _ := t.delta(nu, nba, nlog, ndt, d, first, Mat{}, planted{})
 		t.backward(o, do)
 	}
 	return nu.grad(), nba.grad(), nlog.grad(), ndt.grad()
+}
+
+// DeltaNetLate is DeltaNet with a mistake that is plausible: the decay behind the update.
+func DeltaNetLate(u, ba, logA, dt Mat, d device.Delta, first []int, from Mat) (o, to Mat) {
+	return deltaNet(u, ba, logA, dt, d, first, from, planted{lateDecay: true})
 }
