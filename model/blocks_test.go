@@ -48,7 +48,7 @@ var families = map[string]string{
 	"llama": `{"model_type":"llama","hidden_size":16,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":4,"head_dim":6,"intermediate_size":13,"vocab_size":17,"attention_bias":true,
 		"rope_theta":30.0,"rope_scaling":{"rope_type":"llama3","factor":4.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":16}}`,
 	"qwen 3.5": `{"model_type":"qwen3_5_text","hidden_size":12,"num_hidden_layers":2,"layer_types":["linear_attention","linear_attention"],"num_attention_heads":3,"num_key_value_heads":1,
-		"head_dim":8,"intermediate_size":9,"vocab_size":17,"linear_num_key_heads":2,"linear_num_value_heads":6,"linear_key_head_dim":3,"linear_value_head_dim":4,"linear_conv_kernel_dim":3}`,
+		"head_dim":8,"intermediate_size":9,"vocab_size":17,"linear_num_key_heads":2,"linear_num_value_heads":6,"linear_key_head_dim":6,"linear_value_head_dim":16,"linear_conv_kernel_dim":3}`,
 	"smollm 3": `{"model_type":"smollm3","hidden_size":16,"num_hidden_layers":5,"num_attention_heads":4,"num_key_value_heads":1,"intermediate_size":13,"vocab_size":17,"no_rope_layers":[0,1,1,0,1]}`,
 }
 
