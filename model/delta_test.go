@@ -1,9 +1,11 @@
 package model_test
 
 import (
+	"strings"
 	"testing"
 
 	"apr/device"
+	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/model"
@@ -50,5 +52,13 @@ func TestStateAcrossDocumentsShows(t *testing.T) {
 	apart := f.net().ForwardDocuments(f.ints(), 1, []int{0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5}).Logits.V
 	if near.Rel("", f.logitsOf(t, m, s, x), apart, 1e-2) == nil {
 		t.Error("documents that see each other give the same logits")
+	}
+}
+
+// A device that lacks the operations refuses the model by the feature's name.
+func TestDeltaNetIsLacking(t *testing.T) {
+	err := model.Served(randomFamily(t, "qwen 3.5", 1, 1).config, device.Info{Kind: "cuda", Lacks: []device.Feature{device.DeltaNet}})
+	if fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), string(device.DeltaNet)) {
+		t.Error(err)
 	}
 }
