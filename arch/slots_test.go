@@ -253,7 +253,7 @@ func TestNotComputed(t *testing.T) {
 	all := fixtures(t)
 	for name, c := range all {
 		want := map[string]string{
-			"gpt_oss": "attention sinks", "gpt_oss_clamped": "attention sinks", "qwen3_5_text": "Gated DeltaNet layers",
+			"gpt_oss": "attention sinks", "gpt_oss_clamped": "attention sinks", "qwen3_5_text": "gated attention",
 		}[name]
 		if got := c.NotComputed(); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)

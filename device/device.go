@@ -346,6 +346,8 @@ type Stream interface {
 	Attention(o, lse, q, k, v Tensor, a Attn)
 	// AttentionBackward writes dq, dk, dv (shapes of q, k, v; not added). Rows of keys that no query sees become zero.
 	AttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn)
+	// Conv and DeltaNet with their backwards.
+	LinearAttention
 
 	// GLU: m = act(g)·u, gu [n, 2f] holding g then u; m [n, f].
 	GLU(m, gu Tensor, act Activation)

@@ -27,6 +27,10 @@ const (
 	OpRotate
 	OpAttention
 	OpAttentionBackward
+	OpConv
+	OpConvBackward
+	OpDeltaNet
+	OpDeltaNetBackward
 	OpGLU
 	OpMatMulGLU
 	OpGLUBackward
@@ -59,7 +63,8 @@ const (
 var opNames = [NumOps]string{
 	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
 	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
-	"AttentionBackward", "GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
+	"AttentionBackward", "Conv", "ConvBackward", "DeltaNet", "DeltaNetBackward",
+	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
 	"GroupedWeightGrad", "Combine", "CombineBackward", "Gather", "Scatter", "Loss", "Verdict",
 	"AdamW", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
@@ -87,14 +92,17 @@ func (o Op) Feature() Feature {
 	if o >= OpRoute && o <= OpCombineBackward {
 		return Experts
 	}
+	if o >= OpConv && o <= OpDeltaNetBackward {
+		return DeltaNet
+	}
 	return ""
 }
 
 // Trains reports whether only training runs the operation: a generation or an evaluation without a loss does not.
 func (o Op) Trains() bool {
 	switch o {
-	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpGLUBackward, OpRouteBackward, OpCombineBackward,
-		OpGroupedWeightGrad, OpLoss, OpAdamW:
+	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpConvBackward, OpDeltaNetBackward, OpGLUBackward,
+		OpRouteBackward, OpCombineBackward, OpGroupedWeightGrad, OpLoss, OpAdamW:
 		return true
 	}
 	return false

@@ -16,7 +16,8 @@ type acts struct {
 	rstdQ, rstdK, rstdV device.Tensor // 1/σ of their norms
 	qkv                 device.Tensor // q and k rotated, v
 	kv                  device.Tensor // finished k, v where later layers or positions read them
-	att, lse            device.Tensor // the attention, its log-sum-exp
+	att, lse            device.Tensor // the attention, its log-sum-exp; or what a DeltaNet gives out_proj
+	delta               deltaActs
 	z1, rstdZ1          device.Tensor // output of o before its norm, 1/σ
 	x2, rstd2, y2       device.Tensor // residual stream before the FFN, 1/σ, normed
 	gateUp, glu         device.Tensor // gate and up, their product
@@ -67,6 +68,7 @@ func (b *block) needs(k *acts, n, h int, act tensor.DType, training bool) []need
 	if b.finishes() {
 		keptQKV, qkv = RecomputeNone, b.finished()
 	}
+	d := b.Delta
 	list := []need{
 		stat(&k.rstd1, "rstd1", has(b.Pre, 1)),
 		tensorOf(&k.y1, RecomputeNone, "y1", has(b.Pre, h)),
@@ -76,6 +78,12 @@ func (b *block) needs(k *acts, n, h int, act tensor.DType, training bool) []need
 		stat(&k.rstdV, "rstd_v", has(b.own && a.VNorm, a.KVHeads)),
 		tensorOf(&k.qkv, keptQKV, "qkv", qkv),
 		tensorOf(&k.kv, RecomputeBlocks, "kv", has(b.lends && training, 2*a.KVDim())),
+		tensorOf(&k.delta.in, RecomputeNorms, "delta.in", d.QKV()+2*d.Inner()),
+		tensorOf(&k.delta.ba, RecomputeNorms, "delta.ba", 2*d.ValueHeads),
+		tensorOf(&k.delta.u, RecomputeNone, "delta.u", d.QKV()),
+		tensorOf(&k.delta.o, RecomputeNorms, "delta.o", d.Inner()),
+		stat(&k.delta.rstd, "rstd_delta", d.ValueHeads),
+		tensorOf(&k.att, RecomputeNone, "gated", d.Inner()),
 		tensorOf(&k.att, RecomputeNorms, "attention", a.QDim()),
 		stat(&k.lse, "lse", a.Heads),
 		tensorOf(&k.z1, RecomputeNorms, "z1", has(b.Post, h)),

@@ -15,8 +15,7 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	g.dx, g.dy = g.w.take("dx", act, h), g.w.take("dy", act, h)
 	g.delta = g.dy // of what is computed again
 	for i := range m.blocks {
-		g.dqkv(&m.blocks[i])
-		g.w.take("dattention", act, m.blocks[i].Attn.QDim())
+		g.takeMixer(&m.blocks[i])
 	}
 	g.perLayerBegin()
 	if f := m.Config.LogitScale; f != 1 {
@@ -35,7 +34,7 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 			g.perLayerGrad(b, &k)
 		}
 		g.ffnGrad(b, &k)
-		g.attentionGrad(b, &k)
+		g.mixerGrad(b, &k)
 	}
 	g.perLayerEnd()
 	if f := m.Config.EmbedScale; f != 1 {
@@ -64,6 +63,9 @@ func (g *backward) restore(b *block) acts {
 	switch g.v.recompute {
 	case RecomputeNorms:
 		g.normed(k.y1, none, none, &stream{x: k.x}, b.preMixer)
+		if b.Linear() {
+			g.linearAgain(b, &k)
+		}
 		if b.finishes() {
 			g.finish(b, &k)
 		}
@@ -170,13 +172,27 @@ func (g *backward) denseGrad(b *block, k *acts, d device.Tensor) {
 	g.preGrad(b.gateUp, dgu, k.x2, k.rstd2, b.preFFN)
 }
 
-// attentionGrad goes back through x2 = x + res·post(o(attention(finish(qkv(norm(x)))))).
-func (g *backward) attentionGrad(b *block, k *acts) {
+// takeMixer takes what going back through a layer's mixer needs, before what is needed in passing.
+func (g *backward) takeMixer(b *block) {
+	if b.Linear() {
+		g.deltaGrads(b)
+		return
+	}
+	g.dqkv(b)
+	g.w.take("dattention", g.act, b.Attn.QDim())
+}
+
+// mixerGrad goes back through x2 = x + res·post(o(attention(finish(qkv(norm(x)))))), or through a DeltaNet for attention.
+func (g *backward) mixerGrad(b *block, k *acts) {
 	s := g.s
 	d := g.through(b, k.z1, k.rstdZ1, b.postMixer)
 	b.o.weightGrad(s, d, k.att)
 	datt := g.w.take("dattention", g.act, k.att.Cols)
 	b.o.inputGrad(s, datt, d, false)
+	if b.Linear() {
+		g.linearGrad(b, k, datt)
+		return
+	}
 	dqkv := g.dqkv(b)
 	g.attendGrad(b, k, dqkv, datt)
 	g.rotate(b, dqkv, true)

@@ -138,6 +138,9 @@ func (b *builder) vector(g group) device.Tensor {
 		return device.Tensor{}
 	}
 	rows := max(g.experts(), 1)
+	if g.matrix() { // of small numbers that are no product's: the taps of a convolution
+		rows = g.slots[0].Shape[0]
+	}
 	t := b.m.dev.Alloc(g.slots[0].Name, b.c, tensor.F32, rows, len(host)/rows)
 	b.s.Upload(t, host)
 	return t

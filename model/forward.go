@@ -100,9 +100,13 @@ func (p *pass) block(b *block, k *acts, v stream, keep bool) stream {
 	return v
 }
 
-// mixer computes the branch of attention from its input y.
+// mixer computes the branch of attention or of a DeltaNet from its input y.
 func (p *pass) mixer(b *block, k *acts, v stream, y device.Tensor) stream {
-	p.attend(b, k, y)
+	if b.Linear() {
+		p.linear(b, k, y)
+	} else {
+		p.attend(b, k, y)
+	}
 	p.branch(b.o, b.postMixer, b.Residual, k.z1, k.rstdZ1, k.att)
 	v.delta = p.delta
 	return v
@@ -160,9 +164,11 @@ func (p *pass) inference(w *workspace) (x device.Tensor) {
 // reused returns the tensors of a layer in a forward that keeps nothing.
 func (p *pass) reused(b *block) *acts {
 	k := &p.kinds[b.kind]
-	if p.cache != nil {
+	switch {
+	case b.Linear():
+	case p.cache != nil:
 		k.kv = p.cache.layers[b.index].rows
-	} else {
+	default:
 		k.kv = p.lent[b.Attn.KVFrom] // none, unless it is shared
 	}
 	return k

@@ -41,7 +41,7 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 	}
 	lends := map[int]bool{}
 	for i, l := range c.Layers {
-		lends[l.Attn.KVFrom] = lends[l.Attn.KVFrom] || l.Attn.KVFrom != i
+		lends[l.Attn.KVFrom] = lends[l.Attn.KVFrom] || l.Attn.KVFrom != i && !l.Linear()
 	}
 	for i, l := range c.Layers {
 		a, width, m := l.Attn, l.FFN.Width, l.FFN.MoE
@@ -58,6 +58,14 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 			continue
 		}
 		none := r == model.RecomputeNone
+		if d := l.Delta; l.Linear() {
+			kept := 2*h + d.QKV() + 3*d.Inner() + 3*d.ValueHeads + 2*width + 2
+			if none {
+				kept += 2*h + d.QKV() + d.Inner() + width
+			}
+			n += int64(kept)
+			continue
+		}
 		kept := 2*h + 2*q + 2*kv + 2*width + a.Heads // and the log-sum-exp
 		if none && l.Pre {
 			kept += 2 * h

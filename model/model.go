@@ -64,7 +64,8 @@ func (m *Model) place(g group) (*linear, *vector) {
 	panic("model: no place for " + s.Name) // Computed accepted the description
 }
 
-// group is the slots that are one tensor on the device: q, k and v; their biases; gate and up; else one slot.
+// group is the slots that are one tensor on the device: q, k and v; their biases; gate and up; of a DeltaNet q, k, v and z, or b
+// and a; else one slot.
 type group struct {
 	slots []arch.Slot
 	part  string // of a layer: the first slot's name within it
@@ -78,6 +79,10 @@ func stack(s arch.Slot) arch.Role {
 		return arch.Q
 	case arch.Gate, arch.Up:
 		return arch.Gate
+	case arch.DeltaQKV, arch.DeltaZ:
+		return arch.DeltaQKV
+	case arch.DeltaB, arch.DeltaA:
+		return arch.DeltaB
 	}
 	return ""
 }

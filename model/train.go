@@ -23,6 +23,8 @@ import (
 //	per-layer embeddings                +2h + 4p                      +2h + 3p
 //	k experts of width e                +k·(h + 3e)                   +k·(h + 2e)
 //	experts beside the dense network    +4h                           +2h
+//	a DeltaNet for attention, with c    4h + 2c + 4i + 2·heads + 3f   2h + c + 3i + 2·heads + 2f    h
+//	columns of q, k, v and i of v
 //
 // and, but for RecomputeBlocks, in 4 bytes a number for each norm of a row or a head, and for each head of the attention; for
 // each logit of a router, and four for each chosen expert; for the experts of a layer, and one more, once. f is 0 where there are
@@ -78,7 +80,7 @@ func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
 	for i := range v.layers {
 		b, k := &m.blocks[i], &v.layers[i]
 		k.x = take("x", act, t.n(), h)
-		if !b.own {
+		if !b.own && !b.Linear() {
 			k.kv = v.layers[b.Attn.KVFrom].kv
 		}
 		b.fill(k, t.n(), r, h, act, true, take)

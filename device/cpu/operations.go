@@ -19,6 +19,8 @@ type operations struct {
 	elements                elementsOp
 	rotate                  rotateOp
 	attention               attentionOp
+	conv                    convOp
+	delta                   deltaOp
 	loss                    lossOp
 	params                  paramsOp
 }
@@ -43,6 +45,8 @@ func (o *operations) bind(s *Stream) {
 	o.elements.s, o.elements.add, o.elements.scale, o.elements.cap = s, o.elements.added, o.elements.scaled, o.elements.capped
 	o.rotate.s, o.rotate.run = s, o.rotate.rows
 	o.attention.s, o.attention.fwd, o.attention.bwd = s, o.attention.forward, o.attention.backward
+	o.conv.s, o.conv.fwd, o.conv.bwd = s, o.conv.forward, o.conv.backward
+	o.delta.s, o.delta.fwd, o.delta.bwd = s, o.delta.forward, o.delta.backward
 	o.loss.s, o.loss.run = s, o.loss.piece
 	o.params.s, o.params.norm, o.params.adam = s, o.params.squares, o.params.update
 }

@@ -73,12 +73,20 @@ func (l *lab) lacked(f device.Feature) error {
 	return nil
 }
 
+// needing returns cases of a feature that devices may lack.
+func needing(f device.Feature, cases []Case) []Case {
+	for i := range cases {
+		cases[i].needs = f
+	}
+	return cases
+}
+
 // Cases returns the whole suite.
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
 		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(), expertCases(),
-		attentionCases(), maskedAttentionCases(), lossCases(),
+		attentionCases(), maskedAttentionCases(), needing(device.DeltaNet, linearCases()), lossCases(),
 		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)

@@ -25,7 +25,8 @@ type Op struct {
 	Bias, Add, Keep     bool
 	Act                 device.Activation // of gated units
 	Attn                device.Attn       // of attention, without First; HeadDim also of Rotate and of norms of heads
-	Documents           bool              // attention has a First
+	Delta               device.Delta      // of the delta rule, without First
+	Documents           bool              // attention, a convolution or the delta rule has a First
 	Partial             bool              // Rotate is of a part of a head, of given positions, or scales
 	Capped              bool              // Loss is of soft-capped logits
 	Experts, Active     int               // of what experts do; M, or K of a weight's gradient, is the slots of all
