@@ -59,7 +59,7 @@ func (c Case) Check(d device.Device) (err error) {
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(),
+		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(), fewRowCases(),
 		attentionCases(), maskedAttentionCases(), lossCases(),
 		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
 	} {

@@ -3,6 +3,8 @@ package kernel
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"unsafe"
 
 	"apr/tensor"
@@ -61,6 +63,16 @@ func TileProductModule(d tensor.DType) string {
 		return tilesK
 	}
 	return tilesG
+}
+
+// TileProductModules names the modules that GemmTiles needs for a matrix whose parts are of these types, with + between them.
+func TileProductModules(types string) (all []string) {
+	for d := range layersTypes {
+		if m := TileProductModule(d); slices.Contains(strings.Split(types, "+"), d.String()) && !slices.Contains(all, m) {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // GemmTiles computes y = x·Wᵀ (+ bias), or y += with add, for up to TileProductRows rows of x of bfloat16. W is the rows of parts, each
