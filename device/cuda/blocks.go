@@ -194,7 +194,10 @@ func (s *Stream) expandsHere(w *weight) bool {
 	if b := s.dev.expansion.Load(); b != nil && b.bytes >= w.expands || s.failed() {
 		return !s.failed()
 	}
-	err := s.dev.growExpansion(s.dev.expandAll.Load())
+	s.dev.growMu.Lock()
+	all := s.dev.expandAll
+	s.dev.growMu.Unlock()
+	err := s.dev.growExpansion(all)
 	s.fail(err)
 	return err == nil
 }

@@ -81,7 +81,7 @@ type Device struct {
 	unplanned map[blas.Shape]bool
 	scratch   scratch
 	expansion atomic.Pointer[buffer] // in which products expand matrices in blocks; nil: none did
-	expandAll atomic.Int64           // bytes in which each matrix so far could be expanded
+	expandAll int64                  // bytes in which each matrix so far could be expanded
 	uploads   ring
 	pieces    pieces // of weights on their way to the device
 	down      downloads
@@ -94,7 +94,7 @@ type Device struct {
 
 	mem     device.Accounts
 	poolsMu sync.Mutex
-	growMu  sync.Mutex // growExpansion
+	growMu  sync.Mutex // growExpansion, and expandAll
 	temps   pool
 	statics map[device.Component]*pool
 

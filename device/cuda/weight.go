@@ -79,7 +79,9 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	if l.scratch() > 0 {
 		w.t.Buf = nil
 		w.expands = l.scratch()
-		d.expandAll.Store(max(d.expandAll.Load(), w.expands))
+		d.growMu.Lock()
+		d.expandAll = max(d.expandAll, w.expands)
+		d.growMu.Unlock()
 	}
 	if l.fp8 {
 		err = d.growExpansion(l.scratch())

@@ -28,6 +28,8 @@ func fewRowCases() []Case {
 	add("stacked q4_k, q4_k and q6_k", 512, part{tensor.Q4_K, 64, 64}, part{tensor.Q4_K, 16, 16}, part{tensor.Q6_K, 16, 16})
 	add("stacked q8_0 and q5_k", 256, part{tensor.Q8_0, 32, 32}, part{tensor.Q5_K, 48, 48})
 	add("stacked q4_k and bf16", 256, part{tensor.Q4_K, 32, 32}, part{tensor.BF16, 16, 16})
+	add("gate and up of q4_k", 256, part{tensor.Q4_K, 48, 48}, part{tensor.Q4_K, 48, 48})
+	add("gate and up of q6_k in one", 512, part{tensor.Q6_K, 64, 64})
 	add("five parts", 256, part{tensor.Q4_K, 16, 16}, part{tensor.Q6_K, 16, 16}, part{tensor.Q4_K, 16, 16}, part{tensor.Q6_K, 16, 16}, part{tensor.Q5_K, 16, 16})
 	return all
 }
