@@ -152,11 +152,11 @@ func TestPromptAfterDecode(t *testing.T) {
 			t.Fatal(err)
 		}
 		const most = 0.01 // twice what products in bfloat16 give
-		long := prompt(t, m, s, 40, 0)
+		long := prompt(t, m, s, 70, 0)
 		if together := distance(prompt(t, m, s, 40, 2), prompt(t, onCPU, exact.NewStream(), 40, 2)); !(together < most) {
 			t.Errorf("%v: relative error %.5f of two positions after the prompt", scheme, together)
 		}
-		if after := prompt(t, m, s, 40, 0); !slices.Equal(after, long) {
+		if after := prompt(t, m, s, 70, 0); !slices.Equal(after, long) {
 			t.Errorf("%v: a prompt gives other bits after positions one at a time", scheme)
 		}
 		if few := distance(prompt(t, m, s, 3, 0), prompt(t, onCPU, exact.NewStream(), 3, 0)); !(few < most) {
