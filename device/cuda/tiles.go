@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"apr/device"
+	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
 )
 
@@ -85,4 +86,52 @@ func (o *operation) inPacks(x device.Tensor) kernel.Mat {
 		return o.rounded(m, m.Type)
 	}
 	return m
+}
+
+// tile puts the blocks of a matrix into tiles, in their place, as DecodeLayers reads them. It changes what is in the weight's
+// memory for every operation after this one, of whatever stream: a matrix that is in tiles by half is of no use, so that an error
+// in between is the device's.
+func (s *Stream) tile(w *weight) {
+	o := s.dev.internal().begin("Tile")
+	if o == nil {
+		return
+	}
+	w.tiled = true
+	for _, k := range w.parts {
+		step := tileStep(k.blocks, k.rows)
+		at := o.Scratch(step * k.blocks.RowBytes)
+		for lo := 0; lo < k.rows; lo += step {
+			part := k.blocks.Slice(lo, min(lo+step, k.rows))
+			kernel.Tile(o, at, part, false)
+			n := int64(part.Rows * part.RowBytes)
+			o.call(func(t *driver.Thread) error { return t.CopyDtoD(part.Ptr, at, n, s.dev.stream) })
+		}
+	}
+	o.end()
+}
+
+// tileStep is how many of the rows are on their way between rows and tiles at a time.
+func tileStep(b kernel.Blocks, rows int) int {
+	const most = kernel.MaxScratch / 4
+	return min(rows, max(1, most/(kernel.TileRows*b.RowBytes))*kernel.TileRows)
+}
+
+// expandBlocks decodes rows [lo,hi) of blocks, which are in tiles or not.
+func (o *operation) expandBlocks(dst kernel.Mat, b kernel.Blocks, lo, hi int, tiled bool) {
+	if !tiled {
+		kernel.Dequantize(o, dst, b.Slice(lo, hi))
+		return
+	}
+	end := (hi + kernel.TileRows - 1) / kernel.TileRows * kernel.TileRows
+	limit(lo%kernel.TileRows == 0, device.OpMatMul, "rows of a tile are expanded apart")
+	step := tileStep(b, end-lo)
+	at := o.Scratch(step * b.RowBytes)
+	for ; lo < hi; lo += step {
+		part := b.Slice(lo, min(lo+step, end))
+		kernel.Tile(o, at, part, true)
+		rows := dst
+		rows.Rows = min(part.Rows, hi-lo)
+		kernel.Dequantize(o, rows, kernel.NewBlocks(at, rows.Rows, b.Cols, b.Type))
+		dst.Ptr += uint64(rows.Rows * dst.Stride * dst.Type.BlockBytes())
+	}
 }
