@@ -276,6 +276,13 @@ type Fetcher interface {
 	Fetch(t Tensor) func(dst []float32) error
 }
 
+// Arranger is a Stream whose device can put a frozen matrix into an order in which products of a few rows read it as it is.
+type Arranger interface {
+	// Arrange prepares matrices for products of n rows, if the device has kernels that gain from it. Values stay, and every operation
+	// stays possible; products of many rows, and gathered rows, become slower.
+	Arrange(n int, ws ...Weight)
+}
+
 // Repeater is a Stream that computes nothing: it may count again what it recorded before.
 type Repeater interface {
 	// Repeat runs f, or, if f would do what it did before under an equal key, counts it as run. A key names the shapes in f.

@@ -193,6 +193,7 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.Tensor, last bool) {
 	n := ids.Rows
 	c.room(s, n)
+	m.arrange(s, n)
 	w := newWorkspace(s, n)
 	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: 1, SeqLen: n}, act: dst.DType, cache: c}
 	x := p.inference(w)
@@ -210,6 +211,18 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	c.length += n
 	for i := range c.layers {
 		c.layers[i].held += n
+	}
+}
+
+// arrange lets the device put the layers' matrices into an order in which passes of n positions read them as they are.
+func (m *Model) arrange(s device.Stream, n int) {
+	a, ok := s.(device.Arranger)
+	if !ok || n == 1 {
+		return
+	}
+	for i := range m.blocks {
+		b := &m.blocks[i]
+		a.Arrange(n, b.qkv.weight, b.o.weight, b.gateUp.weight, b.down.weight)
 	}
 }
 

@@ -16,8 +16,8 @@ type Op struct {
 	// In, Out are the element types of the main input and output; Weight is how the matrix is kept, see Kept.Types.
 	In, Out tensor.DType
 	Weight  string
-	// Expands, FP8: see Kept.
-	Expands, FP8 bool
+	// Expands, FP8: see Kept. Direct says that the product reads blocks as they are all the same, Arranged that they were arranged for it.
+	Expands, FP8, Direct, Arranged bool
 	// Of products: y[M,N] (+)= Σ_K. MatMul M = rows of x, K = its columns; MatMulInputGrad N = columns of W;
 	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows; MatMulGLU as MatMul, of which gu is the output.
 	M, N, K             int
@@ -59,7 +59,7 @@ type Record struct {
 	Most     int64                      // bytes of temps alive at one time; Temps − Most is lost to holes
 	AtMost   []Held                     // those temps, the largest first
 	Reserved int64                      // as the Target says, and Expand
-	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch
+	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch of those that do
 	Ops      []Count                    // in the order of their first coming
 	Waits    int                        // times that the host waited
 }
