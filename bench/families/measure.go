@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 
 	"apr/arch"
@@ -30,6 +31,9 @@ func measure(d device.Device, g *golden) (m figures) {
 	m = figures{Name: g.name, Family: g.config.Family}
 	defer func() {
 		if p := recover(); p != nil {
+			if _, ours := p.(runtime.Error); ours {
+				panic(p) // a mistake of ours, which refuses nothing
+			}
 			m.Refused = fmt.Sprint(p)
 		}
 	}()
@@ -154,10 +158,11 @@ func (g *golden) gradientsApart(params map[string]ref.Mat) (worst float64, where
 		if s.Fixed {
 			continue
 		}
-		if files[s.HF.Name] == nil {
-			files[s.HF.Name] = make([]float64, elements(s.HF.Shape))
+		p := s.Stacked()
+		if files[p.Name] == nil {
+			files[p.Name] = make([]float64, elements(p.Shape))
 		}
-		arch.Scatter(s, s.HF, params[s.Name].V, [][]float64{files[s.HF.Name]})
+		arch.Scatter(s, p, params[s.Name].V, [][]float64{files[p.Name]})
 	}
 	for _, name := range sorted(files) {
 		d := math.NaN()
