@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -31,7 +32,8 @@ func measure(d device.Device, g *golden) (m figures) {
 	m = figures{Name: g.name, Family: g.config.Family}
 	defer func() {
 		if p := recover(); p != nil {
-			if _, ours := p.(runtime.Error); ours {
+			var ours runtime.Error
+			if err, is := p.(error); is && errors.As(err, &ours) {
 				panic(p) // a mistake of ours, which refuses nothing
 			}
 			m.Refused = fmt.Sprint(p)
