@@ -51,8 +51,8 @@ func importCommand() *cli.Command {
 	var o importOptions
 	return &cli.Command{
 		Name: "import", Short: "Import a Hugging Face folder, safetensors or GGUF as .apr",
-		Long: "Import a model as .apr. Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS blocks of GGUF are kept byte for byte; other block types, which\n" +
-			".apr files do not hold, and FP8 matrices are widened to F32, or to --dtype, and listed.",
+		Long: "Import a model as .apr. Blocks of GGUF are kept byte for byte. Aprender's AprQ4 and AprQ8, rows that are not whole\n" +
+			"blocks, and FP8 matrices are widened to F32, or to --dtype, and listed.",
 		Example: "apr import model-folder -o model.apr\napr import model.gguf -o model.apr --no-preserve-quant --dtype bf16",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
@@ -63,7 +63,7 @@ func importCommand() *cli.Command {
 			{Name: "dtype", Value: cli.Enum(&o.dtype, "", "f32", "bf16", "f16"), Default: "as in the source, F32 for what is widened",
 				Help: "type of matrices that are not kept as blocks"},
 			{Name: "preserve-quant", Aliases: []string{"preserve-q4k"}, Negatable: true, Value: cli.Bool(&o.preserve, true),
-				Help: "keep Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS blocks byte for byte"},
+				Help: "keep quantised blocks byte for byte"},
 			{Name: "tokenizer", Model: true, Value: cli.String(&o.tokenizer, ""), Default: "that of the source",
 				Help: "tokenizer.json, its folder, or a model to take the tokenizer of"},
 			{Name: "strict", Value: cli.Bool(&o.strict, false), Help: "warnings are errors"},

@@ -69,7 +69,7 @@ func quantizeCommand() *cli.Command {
 		Name: "quantize", Short: "Quantise a model",
 		Long: "Quantise a model. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it, Q6_K; q4k and q6k use one type.\n" +
 			"Norms and biases stay F32. A matrix whose last dimension is not divisible by 256 stays BF16 in .apr; in GGUF it\n" +
-			"gets the type that llama.cpp gives it. q8_0 is for GGUF: .apr files do not hold it.",
+			"gets the type that llama.cpp gives it. Blocks of q8_0 have 32 elements: rows of a multiple of 32 have whole ones.",
 		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q8_0 -o model.gguf --format gguf",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
