@@ -94,7 +94,7 @@ func eachModelFile(path string, visit func(path string) error) error {
 	return nil
 }
 
-// eachFile visits what lies below a folder at any depth; links below it are not followed. What cannot be read is left to those who
+// eachFile visits the files below a folder at any depth; links below it are not followed. What cannot be read is left to those who
 // read it.
 func eachFile(folder string, leaveOut func(fs.DirEntry) bool, visit func(path string) error) error {
 	if real, err := filepath.EvalSymlinks(folder); err == nil {
@@ -108,7 +108,7 @@ func eachFile(folder string, leaveOut func(fs.DirEntry) bool, visit func(path st
 			return nil
 		case leaveOut(d) && d.IsDir():
 			return fs.SkipDir
-		case leaveOut(d):
+		case leaveOut(d) || d.IsDir():
 			return nil
 		}
 		return visit(path)

@@ -14,7 +14,7 @@ import (
 // manifest holds both.
 func TestConventionsAreTold(t *testing.T) {
 	inModelFolder(t)
-	rewrite(t, "student", func(*arch.Config) {}, func(name string, v []float32) {
+	rewritten(t, "student", func(*arch.Config) {}, func(name string, v []float32) {
 		if strings.HasSuffix(name, "mlp.up_proj.weight") {
 			for i := range v {
 				v[i] = -3 * v[i]

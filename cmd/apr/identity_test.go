@@ -130,12 +130,12 @@ func TestSameModelWithABias(t *testing.T) {
 			c.Layers[i].Attn.OBias = true
 		}
 	}
-	rewrite(t, "biased", biased, func(string, []float32) {})
-	must(t, "convert", "biased", "--quantize", "q8_0", "-o", "biased.apr")
+	rewritten(t, "biased", biased, func(string, []float32) {})
+	must(t, "convert", "biased", "--quantize", "q6k", "-o", "biased.apr")
 	refusedAs(t, "same: a bias of zeros", "teacher", "biased")
 	refusedAs(t, "same: a student without it", "biased", "teacher")
 	refusedAs(t, "derived: a bias of zeros, in blocks", "teacher", "biased.apr")
-	rewrite(t, "other", biased, func(name string, v []float32) {
+	rewritten(t, "other", biased, func(name string, v []float32) {
 		if strings.HasSuffix(name, "o_proj.bias") {
 			v[0] = 1
 		}
@@ -158,7 +158,7 @@ func TestPermutedCodesAreTold(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	rewrite(t, "permuted", func(*arch.Config) {}, func(name string, v []float32) {
+	rewritten(t, "permuted", func(*arch.Config) {}, func(name string, v []float32) {
 		switch {
 		case strings.HasSuffix(name, "gate_proj.weight"), strings.HasSuffix(name, "up_proj.weight"):
 			old := slices.Clone(v)
@@ -182,11 +182,11 @@ func TestPermutedCodesAreTold(t *testing.T) {
 // resize writes the teacher with so many rows of its vocabulary: those it has, then zeros.
 func resize(t *testing.T, dir string, rows int) {
 	t.Helper()
-	rewrite(t, dir, func(c *arch.Config) { c.Vocab = rows }, func(string, []float32) {})
+	rewritten(t, dir, func(c *arch.Config) { c.Vocab = rows }, func(string, []float32) {})
 }
 
-// rewrite writes the teacher with another configuration and other values: those that it has, then zeros.
-func rewrite(t *testing.T, dir string, set func(*arch.Config), change func(name string, values []float32)) {
+// rewritten writes the teacher with another configuration and other values: those that it has, then zeros.
+func rewritten(t *testing.T, dir string, set func(*arch.Config), change func(name string, values []float32)) {
 	t.Helper()
 	f, err := modelfile.Open("teacher")
 	if err != nil {

@@ -126,7 +126,7 @@ func (r *verifyResult) judge(err error) error {
 			}
 		}
 	}
-	r.Program = program(r.Checks)
+	r.Program = programOf(r.Checks)
 	switch {
 	case bad > 0:
 		return fault.In(fault.Invalid, r.Run, "%s: %s: logged %v, recomputed %v (%d of %d checks disagree)", first.Name, first.Field, shown(first.Logged), shown(first.Recomputed), bad, judged).WithID("E-VERIFY-010")
@@ -139,8 +139,8 @@ func (r *verifyResult) judge(err error) error {
 	return nil
 }
 
-// program says whether the run was made by this program.
-func program(checks []verify.Check) string {
+// programOf says whether the run was made by this program.
+func programOf(checks []verify.Check) string {
 	switch {
 	case slices.ContainsFunc(checks, func(c verify.Check) bool { return c.Differs }):
 		return "differs"

@@ -50,19 +50,19 @@ func remove(dir string) error {
 	if err != nil {
 		return err
 	}
-	err = empty(root)
+	err = emptyRoot(root)
 	if err = errors.Join(err, root.Close()); err != nil {
 		return err
 	}
 	return os.Remove(dir)
 }
 
-// empty removes what is in root. Directories are taken out of those that they lie in, and emptied one after the other: however
+// emptyRoot removes what is in root. Directories are taken out of those that they lie in, and emptied one after the other: however
 // deep they lie, no path has more than two names, and no more than two are open.
-func empty(root *os.Root) error {
+func emptyRoot(root *os.Root) error {
 	var moved int
 	for range passes {
-		names, err := entries(root, ".")
+		names, err := namesIn(root, ".")
 		if err != nil {
 			return err
 		}
@@ -72,27 +72,27 @@ func empty(root *os.Root) error {
 		for len(names) > 0 {
 			name := names[len(names)-1]
 			names = names[:len(names)-1]
-			below, err := clear(root, name, &moved)
+			below, err := clearEntry(root, name, &moved)
 			if err != nil {
 				return err
 			}
 			names = append(names, below...)
 		}
 	}
-	names, err := entries(root, ".")
+	names, err := namesIn(root, ".")
 	if err == nil && len(names) > 0 {
 		err = fmt.Errorf("%q is made again as often as it is removed", names[0])
 	}
 	return err
 }
 
-// clear removes an entry of root. The directories in it are moved into root, and their names returned.
-func clear(root *os.Root, name string, moved *int) (below []string, err error) {
+// clearEntry removes an entry of root. The directories in it are moved into root, and their names returned.
+func clearEntry(root *os.Root, name string, moved *int) (below []string, err error) {
 	is, err := directory(root, name)
 	if err != nil || !is {
 		return nil, errors.Join(err, gone(root.Remove(name)))
 	}
-	inside, err := entries(root, name)
+	inside, err := namesIn(root, name)
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +134,8 @@ func directory(root *os.Root, path string) (bool, error) {
 	return true, root.Chmod(path, 0o700)
 }
 
-// entries lists a directory.
-func entries(root *os.Root, path string) ([]string, error) {
+// namesIn lists a directory.
+func namesIn(root *os.Root, path string) ([]string, error) {
 	f, err := root.Open(path)
 	if err != nil {
 		return nil, err

@@ -107,7 +107,7 @@ func TestRemove(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(base) })
 	self := filepath.Join(base, "self")
-	if err := errors.Join(os.Chmod(base, 0o755), os.WriteFile(self, text, 0o755)); err != nil {
+	if err := errors.Join(os.Chmod(base, 0o755), os.WriteFile(self, text, 0o755), os.Chmod(self, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	users := []int{os.Geteuid()}
