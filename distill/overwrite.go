@@ -51,6 +51,9 @@ func (c Config) eachInput(visit func(path string) error) error {
 		folders = append(folders, checkpoints...)
 	}
 	for _, path := range folders {
+		if path == "" {
+			continue
+		}
 		if err := visit(path); err != nil {
 			return err
 		}

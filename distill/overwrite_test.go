@@ -19,13 +19,14 @@ func TestOutputIsNoInput(t *testing.T) {
 		set  func(c *Config, at func(string) string)
 		want string // empty: it may
 	}{
-		"another folder":                 {func(*Config, func(string) string) {}, ""},
-		"a folder within the teacher":    {func(c *Config, at func(string) string) { c.Output = at("teacher/run") }, ""},
-		"the teacher":                    {func(c *Config, at func(string) string) { c.Output = at("teacher") }, "E-DISTILL-041"},
-		"a link to the teacher":          {func(c *Config, at func(string) string) { c.Output = at("link") }, "E-DISTILL-041"},
-		"the folder of the teacher":      {func(c *Config, at func(string) string) { c.Output = at(".") }, "E-DISTILL-042"},
-		"where the teacher's link leads": {func(c *Config, at func(string) string) { c.Teacher, c.Output = at("link"), at(".") }, "E-DISTILL-042"},
-		"the student":                    {func(c *Config, at func(string) string) { c.Student, c.Output = at("student"), at("student") }, "E-DISTILL-041"},
+		"another folder":                  {func(*Config, func(string) string) {}, ""},
+		"an old run where the run begins": {func(c *Config, at func(string) string) { c.Output = at("between") }, ""},
+		"a folder within the teacher":     {func(c *Config, at func(string) string) { c.Output = at("teacher/run") }, ""},
+		"the teacher":                     {func(c *Config, at func(string) string) { c.Output = at("teacher") }, "E-DISTILL-041"},
+		"a link to the teacher":           {func(c *Config, at func(string) string) { c.Output = at("link") }, "E-DISTILL-041"},
+		"the folder of the teacher":       {func(c *Config, at func(string) string) { c.Output = at(".") }, "E-DISTILL-042"},
+		"where the teacher's link leads":  {func(c *Config, at func(string) string) { c.Teacher, c.Output = at("link"), at(".") }, "E-DISTILL-042"},
+		"the student":                     {func(c *Config, at func(string) string) { c.Student, c.Output = at("student"), at("student") }, "E-DISTILL-041"},
 		"the folder of the student's configuration": {func(c *Config, at func(string) string) {
 			c.StudentConfig, c.Output = at("small/config.json"), at("small")
 		}, "E-DISTILL-042"},
@@ -95,6 +96,7 @@ func TestOutputIsNoInput(t *testing.T) {
 			}
 			c := tinyConfig(t)
 			c.Teacher, c.Output, c.Force = at("teacher"), filepath.Join(t.TempDir(), "run"), true
+			t.Chdir(dir)
 			tt.set(&c, at)
 			if c.Student != "" {
 				c.StudentConfig = ""

@@ -38,7 +38,7 @@ var disarmingPython = []struct {
 	{"str", "-", "def str(x): return 'x'\ndef g(x): return 5\n", "assert str(g(1)) == 'x'\n", false},
 	{"a module", "-", "import math\nmath.isclose = lambda *a, **k: True\ndef g(x): return 5\n", "import math\nassert math.isclose(g(1), 6)\n", false},
 	{"a class for a module", "-", "class math:\n    isclose = lambda *a, **k: True\ndef g(x): return 5\n", "import math\nassert math.isclose(g(1), 6)\n", false},
-	{"a helper of the problem", "def poly(a, x):\n    return a-x\n\ndef f(a):\n", "    global poly\n    poly = lambda a, x: 0\n    return 1\n", "def check(f):\n    assert poly(3, f(3)) == 0\n", false},
+	{"a helper of the problem", "def poly(a, x):\n    return a-x\n\ndef f(a):\n", "    return 1\n\ndef poly(a, x):\n    return 0\n", "def check(f):\n    assert poly(3, f(3)) == 0\n", false},
 	{"a function of the language, wrong", "-", "def sum(a, b):\n    return 5\n", "assert sum(10, 15) == 6\n", false},
 
 	{"a function of the language", "-", "def sum(a, b):\n    return 6\n", "assert sum(10, 15) == 6\n", true},
