@@ -57,7 +57,7 @@ type Manifest struct {
 	// Conventions are what teacher and student do differently with the ids that they share; absent: nothing.
 	Conventions []Convention   `json:"conventions,omitempty"`
 	Version     map[string]any `json:"version"`
-	Device  map[string]any   `json:"device"`
+	Device      map[string]any `json:"device"`
 	// Environment are the variables that the program, its runtime and the driver read, as far as they are set; of secrets,
 	// that they are.
 	Environment map[string]string `json:"environment,omitempty"`
