@@ -193,9 +193,9 @@ func resizedAndPermuted(t *testing.T) string {
 	})
 }
 
-// codes rounds values to 4 bits in groups of 64.
-func codes(v []float32) {
-	for group := range slices.Chunk(v, 64) {
+// codes rounds values to 4 bits in groups of so many.
+func codes(v []float32, each int) {
+	for group := range slices.Chunk(v, each) {
 		most := float64(max(slices.Max(group), -slices.Min(group)))
 		for i, x := range group {
 			group[i] = float32(math.Round(float64(x)/most*7.5) / 7.5 * most)
@@ -203,11 +203,12 @@ func codes(v []float32) {
 	}
 }
 
-// permutedCodes writes a copy whose neurons are in another order and whose matrices are in codes of 4 bits.
+// permutedCodes writes a copy whose neurons are in another order and whose matrices are in codes of 4 bits: its first step has a
+// divergence of 0.11 of the teacher's entropy.
 func permutedCodes(t *testing.T) string {
 	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
-		if permuted(name, cols, v); strings.HasSuffix(name, "proj.weight") || strings.HasSuffix(name, "embed_tokens.weight") {
-			codes(v)
+		if permuted(name, cols, v); strings.HasSuffix(name, "proj.weight") || strings.HasSuffix(name, "embed_tokens.weight") || name == "lm_head.weight" {
+			codes(v, 256)
 		}
 	})
 }

@@ -126,7 +126,7 @@ func TestFirstStepAgrees(t *testing.T) {
 // A student whose matrices are all near the teacher's is told, whoever made it: on the terminal, as an event, as a finding, and
 // in the manifest. It trains.
 func TestCloseStudentIsTold(t *testing.T) {
-	coded := changedCopy(t, tensor.F32, func(_ string, _ int, v []float32) { codes(v) })
+	coded := changedCopy(t, tensor.F32, func(_ string, _ int, v []float32) { codes(v, 64) })
 	contracttest.Cases(t, 1)
 	r := oneStep(t, from(coded))
 	k := r.manifest.Kinship
