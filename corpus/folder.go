@@ -70,6 +70,9 @@ func leaveOut(d fs.DirEntry) string {
 	return ""
 }
 
+// LeavesOut reports whether Read leaves an entry of a folder out by its name or type.
+func LeavesOut(d fs.DirEntry) bool { return leaveOut(d) != "" }
+
 // entry reads one file of a folder.
 func (r *reader) entry(root *os.Root, rel, path string) error {
 	f, err := root.Open(rel)

@@ -160,6 +160,6 @@ func (l *leg) mayContinue(st state, from string) error {
 	if len(diff) == 0 || l.run.AllowChanged {
 		return nil
 	}
-	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s", strings.Join(diff, "; ")).
+	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s; only --allow-changed goes on", strings.Join(diff, "; ")).
 		WithHint("restore the settings, the program and the records, or --allow-changed, which records the difference").WithID("E-CKPT-004")
 }

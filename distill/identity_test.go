@@ -3,7 +3,6 @@ package distill
 import (
 	"encoding/json"
 	"errors"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,115 +13,10 @@ import (
 	"apr/device"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
-	"apr/modelfile"
 	"apr/run/diagnose"
 	runlog "apr/run/log"
 	"apr/tensor"
 )
-
-// changedCopy writes the test model with other values, in type d, and returns its folder.
-func changedCopy(t *testing.T, d tensor.DType, change func(name string, cols int, values []float32)) string {
-	t.Helper()
-	return reshapedCopy(t, d, func(*arch.Config) {}, func(name string, shape []int, values []float32) []float32 {
-		change(name, shape[len(shape)-1], values)
-		return values
-	})
-}
-
-// reshapedCopy writes the test model with another configuration, and the values that belong to it.
-func reshapedCopy(t *testing.T, d tensor.DType, set func(*arch.Config), change func(name string, shape []int, values []float32) []float32) string {
-	t.Helper()
-	f := openModel(t, "../testdata/models/gosrc")
-	tok, err := f.Tokenizer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := f.Config
-	c.Layers = slices.Clone(c.Layers)
-	set(&c)
-	var out []tensor.Source
-	for _, s := range arch.Slots(c) {
-		st, ok := f.File.Tensor(s.Name)
-		if !ok {
-			t.Fatalf("there is no %s", s.Name)
-		}
-		values, err := f.ReadFloat32(s.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		values = change(s.Name, st.Shape, values)
-		raw := make([]byte, len(values)*d.BlockBytes())
-		tensor.Narrow(raw, values, d)
-		out = append(out, tensor.BytesSource(tensor.Info{Name: s.Name, DType: d, Shape: s.Shape}, raw))
-	}
-	dir := filepath.Join(t.TempDir(), "copy")
-	if _, err := modelfile.SaveHF(dir, c, tok, out, d, false); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// zeroNeurons writes a copy with neurons of zeros besides, and the rest multiplied by factor.
-func zeroNeurons(t *testing.T, factor float32) string {
-	const more = 8
-	return reshapedCopy(t, tensor.F32, func(c *arch.Config) {
-		for i := range c.Layers {
-			c.Layers[i].FFN.Width += more
-		}
-	}, func(name string, shape []int, values []float32) []float32 {
-		for i := range values {
-			values[i] *= factor
-		}
-		switch {
-		case strings.HasSuffix(name, "gate_proj.weight"), strings.HasSuffix(name, "up_proj.weight"):
-			return append(values, make([]float32, more*shape[1])...)
-		case strings.HasSuffix(name, "down_proj.weight"):
-			var out []float32
-			for row := range slices.Chunk(values, shape[1]) {
-				out = append(append(out, row...), make([]float32, more)...)
-			}
-			return out
-		}
-		return values
-	})
-}
-
-// doubledHeads writes a copy in which each head of keys and values is there twice.
-func doubledHeads(t *testing.T) string {
-	return reshapedCopy(t, tensor.F32, func(c *arch.Config) {
-		for i := range c.Layers {
-			c.Layers[i].Attn.KVHeads *= 2
-		}
-	}, func(name string, shape []int, values []float32) []float32 {
-		if !strings.Contains(name, "k_proj") && !strings.Contains(name, "v_proj") {
-			return values
-		}
-		heads := openModel(t, "../testdata/models/gosrc").Config.Layers[0].Attn.KVHeads
-		var out []float32
-		for head := range slices.Chunk(values, len(values)/heads) {
-			out = append(append(out, head...), head...)
-		}
-		return out
-	})
-}
-
-// permuted puts the neurons of every layer in another order, which changes values and computes the same.
-func permuted(name string, cols int, values []float32) {
-	old := append([]float32(nil), values...)
-	rows := len(values) / cols
-	for r := range rows {
-		for c := range cols {
-			from := r*cols + c
-			switch {
-			case strings.HasSuffix(name, "gate_proj.weight"), strings.HasSuffix(name, "up_proj.weight"):
-				from = (rows-1-r)*cols + c
-			case strings.HasSuffix(name, "down_proj.weight"):
-				from = r*cols + cols - 1 - c
-			}
-			values[r*cols+c] = old[from]
-		}
-	}
-}
 
 // told is what a run of one step says of its student.
 type told struct {
@@ -172,6 +66,8 @@ func TestFirstStepOfACopy(t *testing.T) {
 	}{
 		"permuted":     {changedCopy(t, tensor.F32, permuted), 2}, // which leaves attention, norms and tables as they are
 		"zero neurons": {zeroNeurons(t, 1), 1}, "doubled heads": {doubledHeads(t), 1},
+		"scaled pairs": {changedCopy(t, tensor.F32, scaledPairs), 2}, "permuted heads": {permutedHeads(t), 1},
+		"a layer more": {moreLayers(t), 1}, "more rows, and permuted": {resizedAndPermuted(t), 2},
 	} {
 		contracttest.Cases(t, 1)
 		r := oneStep(t, from(tt.student))
@@ -203,6 +99,10 @@ func TestFirstStepAgrees(t *testing.T) {
 			t.Errorf("%s: messages %q; findings %+v", name, r.said, r.findings.Findings)
 		}
 	}
+	contracttest.Cases(t, 1)
+	if r := oneStep(t, from(permutedCodes(t))); !r.event(runlog.FirstStepAgrees) || !strings.Contains(r.said, "already agrees with the teacher") || r.manifest.Kinship.Close {
+		t.Errorf("permuted codes: messages %q; findings %+v", r.said, r.findings.Findings)
+	}
 	trained := tinyConfig(t)
 	trained.Steps, trained.BatchSize = 60, 4
 	mustRun(t, trained, 0)
@@ -226,14 +126,7 @@ func TestFirstStepAgrees(t *testing.T) {
 // A student whose matrices are all near the teacher's is told, whoever made it: on the terminal, as an event, as a finding, and
 // in the manifest. It trains.
 func TestCloseStudentIsTold(t *testing.T) {
-	coded := changedCopy(t, tensor.F32, func(_ string, _ int, v []float32) {
-		for group := range slices.Chunk(v, 64) {
-			most := float64(max(slices.Max(group), -slices.Min(group)))
-			for i, x := range group {
-				group[i] = float32(math.Round(float64(x)/most*7.5) / 7.5 * most)
-			}
-		}
-	})
+	coded := changedCopy(t, tensor.F32, func(_ string, _ int, v []float32) { codes(v, 64) })
 	contracttest.Cases(t, 1)
 	r := oneStep(t, from(coded))
 	k := r.manifest.Kinship

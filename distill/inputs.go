@@ -27,6 +27,7 @@ type inputs struct {
 	studentConfig    arch.Config
 	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one; nil: it has none
 	vocab            int                  // V: ids that both models share
+	conventions      []runlog.Convention  // in which their tokenizers differ all the same
 	unproven         string               // why nothing proves that they mean the same by them; empty: their tokenizers do
 	choice           *teacherChoice       // how the teacher is computed
 	planned          plan.Plan            // how steps are cut
@@ -151,11 +152,51 @@ func (in *inputs) align(c Config, obs Observer) (err error) {
 	}
 	if in.tokenizer != nil {
 		in.recordTokenizer(c)
+		if err := in.compareConventions(c, obs); err != nil {
+			return err
+		}
 	}
 	if t, s := in.teacher.Config.Vocab, in.studentConfig.Vocab; t != s || t != in.vocab {
 		obs.Message("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
 	}
 	return nil
+}
+
+// compareConventions says in what the tokenizers differ beside their ids. A new student has the teacher's.
+func (in *inputs) compareConventions(c Config, obs Observer) error {
+	if in.student == nil {
+		return nil
+	}
+	big, err := in.teacher.Tokenizer()
+	if modelfile.HasNoTokenizer(err) {
+		return nil // in.unproven says so
+	}
+	if err != nil {
+		return err
+	}
+	in.conventions = teacher.Conventions(big, in.tokenizer)
+	for i := range in.conventions {
+		if k := &in.conventions[i]; k.Name == "chat_template" && c.ChatTemplate != "auto" && c.ChatTemplate != "" {
+			k.Used = "--chat-template " + c.ChatTemplate
+		}
+	}
+	if len(in.conventions) > 0 {
+		obs.Message("warning: %s", conventionsText(in.conventions))
+	}
+	return nil
+}
+
+// conventionsText says what differs, and which of both the run uses.
+func conventionsText(all []runlog.Convention) string {
+	var parts []string
+	for _, k := range all {
+		used := "the student's"
+		if k.Used != "student" {
+			used = k.Used
+		}
+		parts = append(parts, fmt.Sprintf("%s: %s of the teacher, %s of the student; the run uses %s", k.Name, k.Teacher, k.Student, used))
+	}
+	return "teacher and student differ in " + strings.Join(parts, "; ")
 }
 
 func (in *inputs) recordTokenizer(c Config) {
@@ -330,7 +371,7 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 
 // manifest starts the run's manifest with the inputs, to which the caller may add what decides nothing here.
 func (in *inputs) manifest() runlog.Manifest {
-	m := runlog.Manifest{Inputs: maps.Clone(in.records), Kinship: in.kin}
+	m := runlog.Manifest{Inputs: maps.Clone(in.records), Kinship: in.kin, Conventions: in.conventions}
 	if in.dated {
 		m.TemplateTime = &in.clock
 	}

@@ -1,62 +1,229 @@
 package distill
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
+	"apr/corpus"
+	"apr/format"
 	"apr/internal/fault"
 )
 
-// CheckOutputs refuses outputs that would replace what the run reads, whether that is forced or not: an output that is an input by
-// any name, also through links, and a run directory that an input lies in and that would be moved aside.
+// CheckOutputs refuses outputs that would replace or move what the run reads, whether that is forced or not: an output that is an
+// input by any name, also through links, and a run directory that would be moved aside with an input in it: by its name, by any link on
+// the way to it, or by a hard link.
 func (c Config) CheckOutputs() error {
-	inputs := c.files()
-	for _, in := range inputs {
-		for _, out := range []string{c.Export, c.Output} {
-			if out != "" && sameFile(in, out) {
-				return fault.In(fault.Invalid, out, "is an input of the run, %s", in).WithHint("name another output").WithID("E-DISTILL-041")
-			}
+	o := outputs{export: c.Export, run: c.Output, folders: map[string]bool{}}
+	o.exportInfo, _ = os.Stat(c.Export)
+	o.runInfo, _ = os.Stat(c.Output)
+	if c.Resume == "" && c.Force && o.runInfo != nil { // unforced, one with anything in it is refused
+		o.moved = map[fingerprint][]os.FileInfo{}
+		if err := eachFile(c.Output, func(fs.DirEntry) bool { return false }, o.move); err != nil {
+			return err
 		}
-		if c.Resume == "" && within(in, c.Output) {
-			return fault.In(fault.Invalid, c.Output, "holds an input of the run, %s, which would be moved aside with it", in).
-				WithHint("name another output").WithID("E-DISTILL-042")
+	}
+	return c.eachInput(o.check)
+}
+
+// eachInput visits every file and folder that the run reads.
+func (c Config) eachInput(visit func(path string) error) error {
+	for _, m := range []string{c.Teacher, c.Student} {
+		if err := eachModelFile(m, visit); err != nil {
+			return err
+		}
+	}
+	small := append([]string{c.StudentConfig}, c.Settings...)
+	if !slices.Contains([]string{"auto", "none", "chatml"}, c.ChatTemplate) {
+		small = append(small, c.ChatTemplate)
+	}
+	for _, path := range small {
+		if err := visit(path); err != nil {
+			return err
+		}
+	}
+	folders := append(append([]string{c.Dataset}, c.Data...), c.EvalData...)
+	if c.Resume != "" {
+		checkpoints, _ := filepath.Glob(filepath.Join(c.Output, checkpointFolder+"*"))
+		folders = append(folders, checkpoints...)
+	}
+	for _, path := range folders {
+		if path == "" {
+			continue
+		}
+		if err := visit(path); err != nil {
+			return err
+		}
+		if err := eachFile(path, corpus.LeavesOut, visit); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// files returns all that the run reads, and what lies in those that are folders.
-func (c Config) files() []string {
-	var all []string
-	named := append([]string{c.Teacher, c.Student, c.StudentConfig, c.Dataset}, c.Data...)
-	for _, path := range append(append(named, c.EvalData...), c.Settings...) {
-		if path == "" {
-			continue
-		}
-		all = append(all, path)
-		entries, err := os.ReadDir(path)
-		if err != nil {
-			continue // a file, or nothing
-		}
-		for _, e := range entries {
-			all = append(all, filepath.Join(path, e.Name()))
+// eachModelFile visits a model: its folder, the files in that, and those that its index names. The small files of a Hugging Face
+// model lie beside its weights.
+func eachModelFile(path string, visit func(path string) error) error {
+	info, err := os.Stat(path)
+	if path == "" || err != nil {
+		return nil // opening it says so
+	}
+	files := []string{path}
+	folder := path
+	if !info.IsDir() {
+		folder = filepath.Dir(path)
+	}
+	beside := []string{".json", ".txt", ".model", ".jinja"}
+	entries, _ := os.ReadDir(folder)
+	for _, e := range entries {
+		if info.IsDir() || slices.Contains(beside, filepath.Ext(e.Name())) {
+			files = append(files, filepath.Join(folder, e.Name()))
 		}
 	}
-	return all
+	if f, _, err := format.Open(path); err == nil {
+		if several, ok := f.(interface{ Files() []string }); ok {
+			files = append(files, several.Files()...)
+		}
+		f.Close()
+	}
+	for _, name := range files {
+		if err := visit(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// within reports whether a folder holds a path, by the path's name or by where its links lead.
-func within(path, folder string) bool {
-	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		real = path
+// eachFile visits the files below a folder at any depth; links below it are not followed. What cannot be read is left to those who
+// read it.
+func eachFile(folder string, leaveOut func(fs.DirEntry) bool, visit func(path string) error) error {
+	if real, err := filepath.EvalSymlinks(folder); err == nil {
+		folder = real
 	}
-	for _, p := range []string{path, real} {
-		at, err := filepath.Abs(p)
-		for err == nil && at != filepath.Dir(at) {
-			if at = filepath.Dir(at); sameFile(at, folder) {
-				return true
+	return filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil && d != nil && d.IsDir():
+			return fs.SkipDir
+		case err != nil || path == folder:
+			return nil
+		case leaveOut(d) && d.IsDir():
+			return fs.SkipDir
+		case leaveOut(d) || d.IsDir():
+			return nil
+		}
+		return visit(path)
+	})
+}
+
+// outputs are what a run replaces and moves.
+type outputs struct {
+	export, run         string
+	exportInfo, runInfo os.FileInfo                   // nil: there is none yet
+	moved               map[fingerprint][]os.FileInfo // files that are moved aside with the run directory; nil: none is
+	folders             map[string]bool               // whether the way to a folder leads through the run directory
+}
+
+// fingerprint is equal for all names of a file.
+type fingerprint struct {
+	size int64
+	time time.Time
+}
+
+func fingerprintOf(info os.FileInfo) fingerprint {
+	return fingerprint{info.Size(), info.ModTime()}
+}
+
+// move remembers a file that is moved.
+func (o *outputs) move(path string) error {
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+		key := fingerprintOf(info)
+		o.moved[key] = append(o.moved[key], info)
+	}
+	return nil
+}
+
+// check refuses outputs that an input is, or lies in.
+func (o *outputs) check(input string) error {
+	info, err := os.Stat(input)
+	if err != nil {
+		return nil // nothing is lost; reading it says what is wrong
+	}
+	for _, out := range []struct {
+		path string
+		info os.FileInfo
+	}{{o.export, o.exportInfo}, {o.run, o.runInfo}} {
+		if out.info != nil && os.SameFile(info, out.info) {
+			return fault.In(fault.Invalid, out.path, "is an input of the run, %s", input).WithHint("name another output").WithID("E-DISTILL-041")
+		}
+	}
+	if o.moved == nil {
+		return nil
+	}
+	hard := slices.ContainsFunc(o.moved[fingerprintOf(info)], func(m os.FileInfo) bool { return os.SameFile(m, info) })
+	if hard || o.holds(input) {
+		return fault.In(fault.Invalid, o.run, "holds an input of the run, %s, which would be moved aside with it", input).
+			WithHint("name another output").WithID("E-DISTILL-042")
+	}
+	return nil
+}
+
+// holds reports whether the way to a path leads through the run directory.
+func (o *outputs) holds(path string) bool {
+	if slices.Contains(strings.Split(path, string(filepath.Separator)), "..") {
+		return o.through(path)
+	}
+	dir := filepath.Dir(path)
+	in, known := o.folders[dir]
+	if !known {
+		in = o.through(dir)
+		o.folders[dir] = in
+	}
+	if in {
+		return true
+	}
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0 && o.through(path)
+}
+
+// maxLinks bounds the links on the way to a path; the kernel's bound is smaller.
+const maxLinks = 255
+
+// through follows a path from the root, link by link, and reports whether it comes by the run directory.
+func (o *outputs) through(path string) bool {
+	at, rest := string(filepath.Separator), path
+	if !filepath.IsAbs(path) {
+		here, err := os.Getwd()
+		if err != nil {
+			return false
+		}
+		rest = here + string(filepath.Separator) + path
+	}
+	links := 0
+	for names := strings.Split(rest, string(filepath.Separator)); len(names) > 0; {
+		name := names[0]
+		names = names[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			at = filepath.Dir(at)
+			continue
+		}
+		next := filepath.Join(at, name)
+		if target, err := os.Readlink(next); err == nil && links < maxLinks {
+			links++
+			if filepath.IsAbs(target) {
+				at = string(filepath.Separator)
 			}
+			names = append(strings.Split(target, string(filepath.Separator)), names...)
+			continue
+		}
+		at = next
+		if info, err := os.Stat(at); err == nil && os.SameFile(info, o.runInfo) {
+			return true
 		}
 	}
 	return false

@@ -57,6 +57,9 @@ func OpenReplay(ctx context.Context, c Config, dev device.Device, obs Observer) 
 // Close releases the files.
 func (p *Replay) Close() error { return p.run.in.close() }
 
+// Conventions returns in what the tokenizers of teacher and student differ, as a run's manifest does.
+func (p *Replay) Conventions() []runlog.Convention { return p.run.in.conventions }
+
 // Inputs returns what was read, as a run's manifest does.
 func (p *Replay) Inputs() map[string]runlog.Input { return p.run.in.records }
 

@@ -216,6 +216,9 @@ func (r *Run) recordDecisions() error {
 		cut = "both models are cut to the student's rows before the softmax"
 		warned = r.dir.Event("warning", "vocabulary without tokenizers", vocabulary, r.in.unproven)
 	}
+	if k := r.in.conventions; len(k) > 0 {
+		warned = errors.Join(warned, r.dir.Event("warning", runlog.ConventionsDiffer, k, conventionsText(k)))
+	}
 	if r.in.unsaid != "" {
 		warned = errors.Join(warned, r.dir.Event("warning", "shards of unknown tokenizer", nil, r.in.unsaid))
 	}

@@ -1,6 +1,7 @@
 package eval
 
 import (
+	_ "embed"
 	"fmt"
 	"go/ast"
 	"go/doc"
@@ -25,23 +26,20 @@ func main() {
 }
 `
 
-// pythonHarness does the same in Python, for as many bytes of source as its argument says. Its own names are gone when the
-// program begins, and no name that the program may have given another meaning is looked up after it.
-const pythonHarness = `def harness():
-    import os, sys
-    size, source, namespace = int(sys.argv.pop()), b'', globals()
-    while len(source) < size:
-        source += os.read(0, size - len(source))
-    word, null, out, read = os.dup(0), os.open(os.devnull, os.O_RDONLY), sys.stdout, os.read
-    os.dup2(null, 0)
-    os.close(null)
-    sys.argv[0] = '-'
-    del namespace['harness']
-    exec(compile(source, '<stdin>', 'exec', dont_inherit=True), namespace)
-    out.write('\n' + read(word, 64).decode() + '\n')
-    out.flush()
-harness()
-`
+// pythonHarness does the same in Python, for the program and the tests that its argument, a pythonOrder, gives the sizes of. Its own
+// names are gone when the program begins, and no name that the program may have given another meaning is looked up after it. The tests
+// run with the language's own names and with values: what the program declares cannot make them mean something else.
+//
+//go:embed harness.py
+var pythonHarness string
+
+// pythonOrder says what stands before the word in the input of pythonHarness.
+type pythonOrder struct {
+	Program int    `json:"program"` // bytes
+	Tests   int    `json:"tests"`
+	Given   int    `json:"given"` // lines of the program that are the problem's
+	Entry   string `json:"entry"` // the function that is asked for; empty: not known
+}
 
 // disarms says why a Go program does not count: what is generated of program.go, from that byte on, declares for the whole
 // package a name of the language that the tests or the harness use, such as panic. Others it may declare: max became a name of the

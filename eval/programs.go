@@ -3,12 +3,12 @@ package eval
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"go/parser"
 	"go/token"
 	"os/exec"
-	"strconv"
 	"strings"
 
 	"apr/eval/sandbox"
@@ -17,8 +17,9 @@ import (
 
 // Programs runs programs of Python, with the user's python3, and of Go, with the user's toolchain; it is a Runner.
 //
-// A Python program is what the problem says comes before, the completion, the tests, and for code and humaneval
-// check(entry point). A Go program is a package of three files: that, the tests, which define func check(), and a main
+// A Python program is what the problem says comes before, and the completion; then its tests run, and for code and humaneval
+// check(entry point), with the language's own names: a program that declares abs, or an object that is equal to everything, does not
+// change what a test means. A Go program is a package of three files: that, the tests, which define func check(), and a main
 // function that calls it. After the tests the program reads a word, which is made anew for each run, and prints it: without
 // it, the tests did not run to their end, whatever the exit code.
 //
@@ -123,8 +124,7 @@ func (r *Programs) Passes(ctx context.Context, p Problem, completion string) (bo
 			return false, why, err
 		}
 	} else {
-		source := pythonProgram(p, completion)
-		res, err = r.box.Run(ctx, r.python.program(source+word, "-c", pythonHarness, strconv.Itoa(len(source))))
+		res, err = r.runPython(ctx, p, completion, word)
 	}
 	if err != nil {
 		return false, "", err
@@ -154,12 +154,17 @@ func lastLine(r sandbox.Result) string {
 	return strings.TrimSpace(fmt.Sprintf("exit %d: %s", r.Exit, last))
 }
 
-func pythonProgram(p Problem, completion string) string {
-	s := p.Program + completion + "\n" + p.Test + "\n"
+// runPython runs a program and its tests.
+func (r *Programs) runPython(ctx context.Context, p Problem, completion, word string) (sandbox.Result, error) {
+	program, tests := p.Program+completion+"\n", p.Test+"\n"
 	if p.Style != "mbpp" {
-		s += "check(" + p.Entry + ")\n"
+		tests += "check(" + p.Entry + ")\n"
 	}
-	return s
+	order, err := json.Marshal(pythonOrder{Program: len(program), Tests: len(tests), Given: strings.Count(p.Program, "\n"), Entry: p.Entry})
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	return r.box.Run(ctx, r.python.program(program+tests+word, "-c", pythonHarness, string(order)))
 }
 
 // goFile makes source a file of package main.
@@ -180,7 +185,11 @@ func (r *Programs) runGo(ctx context.Context, p Problem, completion, word string
 	if err != nil {
 		return res, "", err
 	}
-	defer sandbox.Remove(dir)
+	defer func() {
+		if failed := sandbox.Remove(dir); failed != nil {
+			err = errors.Join(err, failed)
+		}
+	}()
 	program, why, err := r.golang.build(ctx, r.box, dir, files)
 	if why != "" || err != nil {
 		return res, why, err

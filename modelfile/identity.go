@@ -78,7 +78,7 @@ func (k Kinship) relation() string {
 // Identify finds out whether a and b are one model, whatever files hold them and in which types.
 //
 // Where configurations differ in shapes, nothing is read; a rope_theta or rms_norm_eps of its own makes another model. Of a
-// vocabulary with more rows in one model, the rows of both are compared. Else tensors are compared as the model computes with them, in order of name, by stretches of whole rows, up to the first that is
+// vocabulary with more rows in one model, the rows of both are compared; a bias that one model has besides must be zero. Else tensors are compared as the model computes with them, in order of name, by stretches of whole rows, up to the first that is
 // different:
 //
 //	same       ‖a−b‖ ≤ 1e-5 · max(‖a‖,‖b‖)
@@ -96,14 +96,22 @@ func (k Kinship) relation() string {
 //
 // progress is told the values compared so far and in all. Fault kinds are those of reading a tensor.
 func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)) (Kinship, error) {
-	if field := differentShape(a.Config, b.Config); field != "" {
+	ofA, ofB := commonBiases(a.Config, b.Config)
+	if field := differentShape(ofA, ofB); field != "" {
 		return Kinship{Relation: Different, Field: field}, nil
 	}
-	k, pairs := Kinship{Relation: Same}, tensorPairs(a.Config, b.Config)
-	if a.Config.Vocab != b.Config.Vocab {
-		k.Rows = min(a.Config.Vocab, b.Config.Vocab)
+	k, pairs := Kinship{Relation: Same}, tensorPairs(ofA, ofB)
+	if ofA.Vocab != ofB.Vocab {
+		k.Rows = min(ofA.Vocab, ofB.Vocab)
 	}
-	if field := differentArithmetic(a.Config, b.Config); field != "" {
+	field := differentArithmetic(ofA, ofB)
+	if field == "" {
+		var err error
+		if field, err = lonelyBias(a, b); err != nil {
+			return k, err
+		}
+	}
+	if field != "" {
 		k.Relation, k.Field = Different, field
 		return k, k.lookAgain(ctx, a, b, pairs)
 	}

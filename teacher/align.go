@@ -1,10 +1,14 @@
 package teacher
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"apr/internal/fault"
 	"apr/modelfile"
+	runlog "apr/run/log"
 	"apr/tokenizer"
 )
 
@@ -44,6 +48,44 @@ func Align(big, other *modelfile.Files, otherPath string, otherRows int) (tok *t
 		}
 	}
 	return tok, vocab, nil
+}
+
+// Conventions returns the settings in which two tokenizers of one vocabulary differ: what text is put around a conversation, and which
+// ids begin and end a text. A teacher that was trained with other ones than the run uses predicts worse than it could.
+func Conventions(big, small *tokenizer.Tokenizer) (all []runlog.Convention) {
+	for _, c := range []struct {
+		name string
+		of   func(*tokenizer.Tokenizer) string
+	}{
+		{"chat_template", func(t *tokenizer.Tokenizer) string { return templateName(t.ChatTemplate()) }},
+		{"bos_token", func(t *tokenizer.Tokenizer) string { return tokenName(t, t.BOS()) }},
+		{"eos_token", func(t *tokenizer.Tokenizer) string { return tokenName(t, t.EOS()) }},
+		{"add_bos_token", func(t *tokenizer.Tokenizer) string { return strconv.FormatBool(t.AddBOS()) }},
+		{"add_eos_token", func(t *tokenizer.Tokenizer) string { return strconv.FormatBool(t.AddEOS()) }},
+	} {
+		if x, y := c.of(big), c.of(small); x != y {
+			all = append(all, runlog.Convention{Name: c.name, Teacher: x, Student: y, Used: "student"})
+		}
+	}
+	return all
+}
+
+// tokenName shows a special token.
+func tokenName(t *tokenizer.Tokenizer, id int32) string {
+	if id == tokenizer.None {
+		return "none"
+	}
+	text, _ := t.Bytes(id)
+	return fmt.Sprintf("%q (%d)", text, id)
+}
+
+// templateName names a chat template by its content. A line's end at its end renders nothing.
+func templateName(text string) string {
+	if text = strings.TrimRight(text, "\n"); text == "" {
+		return "none"
+	}
+	sum := sha256.Sum256([]byte(text))
+	return fmt.Sprintf("one of %d bytes, SHA-256 %x…", len(text), sum[:6])
 }
 
 // AlignIDs is Align for data of ids, whose text nobody needs. Where a model has no tokenizer, nothing proves that both mean

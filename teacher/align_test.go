@@ -40,6 +40,40 @@ func letters(t *testing.T, extra ...string) tokenizer.Data {
 	return d
 }
 
+// Settings of tokenizers in which models of one vocabulary differ are named, with both values; equal ones are not.
+func TestConventions(t *testing.T) {
+	made := func(change func(*tokenizer.Data)) *tokenizer.Tokenizer {
+		d := letters(t)
+		d.BOS = 4092
+		change(&d)
+		tok, err := tokenizer.FromData("model", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tok
+	}
+	plain := made(func(*tokenizer.Data) {})
+	for want, change := range map[string]func(*tokenizer.Data){
+		"":              func(*tokenizer.Data) {},
+		"chat_template": func(d *tokenizer.Data) { d.ChatTemplate = "{{ messages }}" },
+		"bos_token":     func(d *tokenizer.Data) { d.BOS = 4091 },
+		"eos_token":     func(d *tokenizer.Data) { d.EOS = tokenizer.None },
+		"add_bos_token": func(d *tokenizer.Data) { d.AddBOS = !d.AddBOS },
+	} {
+		contracttest.Cases(t, 1)
+		got := teacher.Conventions(plain, made(change))
+		if want == "" {
+			if len(got) != 0 {
+				t.Errorf("equal ones differ: %+v", got)
+			}
+			continue
+		}
+		if len(got) != 1 || got[0].Name != want || got[0].Teacher == got[0].Student || got[0].Teacher == "" || got[0].Student == "" || got[0].Used != "student" {
+			t.Errorf("%s: %+v", want, got)
+		}
+	}
+}
+
 // Padding at the end of either vocabulary is cut; anything else that differs is refused by its id and both texts.
 func TestAlign(t *testing.T) {
 	plain := letters(t)

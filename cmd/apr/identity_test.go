@@ -120,8 +120,73 @@ func TestSameModelOfAnotherVocabulary(t *testing.T) {
 	}
 }
 
+// A copy with a bias more, of zeros, is refused, also after our own conversions, and whichever of both it is; with a bias that adds
+// something it is another model.
+func TestSameModelWithABias(t *testing.T) {
+	inModelFolder(t)
+	biased := func(c *arch.Config) {
+		c.Family = "llama"
+		for i := range c.Layers {
+			c.Layers[i].Attn.OBias = true
+		}
+	}
+	rewritten(t, "biased", biased, func(string, []float32) {})
+	must(t, "convert", "biased", "--quantize", "q6k", "-o", "biased.apr")
+	refusedAs(t, "same: a bias of zeros", "teacher", "biased")
+	refusedAs(t, "same: a student without it", "biased", "teacher")
+	refusedAs(t, "derived: a bias of zeros, in blocks", "teacher", "biased.apr")
+	rewritten(t, "other", biased, func(name string, v []float32) {
+		if strings.HasSuffix(name, "o_proj.bias") {
+			v[0] = 1
+		}
+	})
+	contracttest.Cases(t, 1)
+	code, v := call(t, distilArgs("dispatch", "teacher", "other", "--steps", "1", "-o", "run", "--dry-run", "--min-disk", "1MB")...)
+	if kin, _ := v["kinship"].(map[string]any); code != 0 || kin["relation"] != "different" || !strings.Contains(fmt.Sprint(kin["field"]), "o_proj.bias") {
+		t.Errorf("a bias of 1: exit %d, %v, %v", code, kin, v["error"])
+	}
+}
+
+// A copy whose neurons are in another order, and then in codes of 4 bits, is told by the run that trains it.
+func TestPermutedCodesAreTold(t *testing.T) {
+	inModelFolder(t)
+	f, err := modelfile.Open("teacher")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden, width := f.Config.Hidden, f.Config.Layers[0].FFN.Width
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rewritten(t, "permuted", func(*arch.Config) {}, func(name string, v []float32) {
+		switch {
+		case strings.HasSuffix(name, "gate_proj.weight"), strings.HasSuffix(name, "up_proj.weight"):
+			old := slices.Clone(v)
+			for r := range width {
+				copy(v[r*hidden:(r+1)*hidden], old[(width-1-r)*hidden:])
+			}
+		case strings.HasSuffix(name, "down_proj.weight"):
+			for row := range slices.Chunk(v, width) {
+				slices.Reverse(row)
+			}
+		}
+	})
+	must(t, "convert", "permuted", "--quantize", "q4k", "-o", "permuted.apr")
+	must(t, distilArgs("distill", "teacher", "permuted.apr", "--steps", "1", "-o", "run")...)
+	contracttest.Cases(t, 1)
+	if events, err := os.ReadFile("run/events.jsonl"); err != nil || !strings.Contains(string(events), runlog.FirstStepAgrees) {
+		t.Errorf("no event says it (%v):\n%s", err, events)
+	}
+}
+
 // resize writes the teacher with so many rows of its vocabulary: those it has, then zeros.
 func resize(t *testing.T, dir string, rows int) {
+	t.Helper()
+	rewritten(t, dir, func(c *arch.Config) { c.Vocab = rows }, func(string, []float32) {})
+}
+
+// rewritten writes the teacher with another configuration and other values: those that it has, then zeros.
+func rewritten(t *testing.T, dir string, set func(*arch.Config), change func(name string, values []float32)) {
 	t.Helper()
 	f, err := modelfile.Open("teacher")
 	if err != nil {
@@ -133,16 +198,21 @@ func resize(t *testing.T, dir string, rows int) {
 		t.Fatal(err)
 	}
 	c := f.Config
-	c.Vocab = rows
+	c.Layers = slices.Clone(c.Layers)
+	set(&c)
 	var out []tensor.Source
 	for name, shape := range arch.Shapes(c) {
-		values, err := f.ReadFloat32(name)
-		if err != nil {
-			t.Fatal(err)
+		var values []float32
+		if _, ok := f.File.Tensor(name); ok {
+			if values, err = f.ReadFloat32(name); err != nil {
+				t.Fatal(err)
+			}
 		}
 		n, _ := tensor.Elements(shape)
+		values = append(values, make([]float32, max(0, int(n)-len(values)))...)[:n]
+		change(name, values)
 		raw := make([]byte, 2*n)
-		tensor.Narrow(raw, append(values, make([]float32, max(0, int(n)-len(values)))...)[:n], tensor.BF16)
+		tensor.Narrow(raw, values, tensor.BF16)
 		out = append(out, tensor.BytesSource(tensor.Info{Name: name, DType: tensor.BF16, Shape: shape}, raw))
 	}
 	if _, err := modelfile.SaveHF(dir, c, tok, out, tensor.BF16, false); err != nil {

@@ -74,6 +74,7 @@ func TestContentUnderGoRun(t *testing.T) {
 func TestVerifyNotRecorded(t *testing.T) {
 	smallRun(t)
 	lines := func() (text string) {
+		t.Helper()
 		var out strings.Builder
 		if code := run([]string{"verify", "run", "--steps", "1"}, strings.NewReader(""), &out, &out, []string{"CUDA_VISIBLE_DEVICES=-1", "HOME=" + t.TempDir()}); code != 0 {
 			t.Fatalf("exit %d: %s", code, out.String())
@@ -96,14 +97,22 @@ func TestVerifyNotRecorded(t *testing.T) {
 	}
 	edit(t, "run/manifest.json", `"was": "`, `"program": "executable 00`)
 	reseal(t, "run")
-	if code, v := call(t, "verify", "run", "--steps", "1"); code != 5 || !strings.Contains(errorText(v), "version.program") {
-		t.Errorf("another program: exit %d, %s", code, errorText(v))
+	if text := lines(); !strings.Contains(text, "program: differs: this is not the build that trained (manifest.json: version.program)") || !strings.Contains(text, "checks agree.") {
+		t.Errorf("another program: %s", text)
+	}
+	if code, v := call(t, "verify", "run", "--steps", "1"); code != 0 || v["program"] != "differs" || v["passed"] != true {
+		t.Errorf("another program: exit %d, %v, %s", code, v["program"], errorText(v))
+	}
+	editLine(t, "student", 1, func(v map[string]any) { scale(v, "grad_norm", 1.01) })
+	reseal(t, "run")
+	if code, v := call(t, "verify", "run"); code != 5 || v["program"] != "differs" || !strings.Contains(errorText(v), "student step 1: grad_norm") {
+		t.Errorf("another program, and another figure: exit %d, %v, %s", code, v["program"], errorText(v))
 	}
 	r := &verifyResult{Checks: []verify.Check{{Name: "code", NotRecorded: true}}}
 	if r.judge(nil) == nil || r.Passed {
 		t.Error("a run of which nothing was recorded is verified")
 	}
-	contracttest.Cases(t, 5)
+	contracttest.Cases(t, 7)
 }
 
 func errorText(v map[string]any) string {

@@ -48,6 +48,11 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 			{[]string{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"}, 9, "OMPI_COMM_WORLD_SIZE: is 2"},
 			{[]string{"SLURM_PROCID=1", "SLURM_NTASKS=4", "SLURM_STEP_ID=0", "SLURM_LOCALID=1"}, 9, "SLURM_PROCID: is 1"},
 			{[]string{"HOROVOD_RANK=1", "HOROVOD_SIZE=2"}, 9, "HOROVOD_SIZE: is 2"},
+			{[]string{`TF_CONFIG={"cluster":{"worker":["h:1"]},"task":{"type":"evaluator","index":0}}`}, 9, "TF_CONFIG: is "},
+			{[]string{"SKYPILOT_NODE_RANK=1", "SKYPILOT_NUM_NODES=2"}, 9, "SKYPILOT_NUM_NODES: is 2"},
+			{[]string{`SM_HOSTS=["algo-1","algo-2"]`, "SM_CURRENT_HOST=algo-1"}, 9, "SM_HOSTS: is "},
+			{[]string{"PBS_NODENUM=1"}, 9, "PBS_NODENUM: is 1"},
+			{[]string{"DMLC_ROLE=server", "DMLC_NUM_WORKER=1"}, 9, "DMLC_ROLE: is server"},
 			{[]string{"RANK=9", "WORLD_SIZE=4"}, 2, "RANK: is 9"},
 			{[]string{"WORLD_SIZE=banana"}, 2, `WORLD_SIZE: "banana"`},
 			{[]string{"RANK=0", "WORLD_SIZE=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1"}, 2, "SLURM_STEP_NUM_TASKS says 2"},
@@ -64,6 +69,7 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 	}
 	for _, environ := range [][]string{
 		{"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0"}, {"SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_LOCALID=0"}, {"JOB_COMPLETION_INDEX=3"}, {},
+		{"PBS_NODENUM=0"}, {"SKYPILOT_NODE_RANK=0", "SKYPILOT_NUM_NODES=1"}, {`TF_CONFIG={"cluster":{"worker":["h:1"]},"task":{"type":"worker","index":"0"}}`},
 	} {
 		contracttest.Cases(t, 1)
 		if code, stderr := run1(plan, environ...); code != 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"apr/distill"
 	"apr/internal/cli"
@@ -20,7 +21,9 @@ func verifyCommand() *cli.Command {
 		Long: "Hashes of inputs, outputs and code; the arithmetic of every logged step; loss and gradient norm of known steps in float64 (those\n" +
 			"that follow the initial weights and each kept checkpoint), the steps after them on the device, and the first in other\n" +
 			"micro-batches; the final weights; the held-out scores; what records say of each other, and their hashes in the receipt. Run it from\n" +
-			"the folder that the run was started in.",
+			"the folder that the run was started in. Another build of this program than the one that trained is named, \"program: differs\", and\n" +
+			"decides nothing: the exit code is that of the figures that this one recomputed. Keys that the run was allowed to leave unread\n" +
+			"(--allow-config-key) are left unread again.",
 		Example: "apr verify runs/mine\napr verify runs/mine --steps 0 --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
@@ -38,7 +41,9 @@ type verifyResult struct {
 	Checks []verify.Check `json:"checks"`
 	Passed bool           `json:"passed"`
 	Absent int            `json:"not_recorded"` // values that the run did not write down, so that nothing is known of them
-	Device string         `json:"device"`
+	// Program is whether this is the program that trained: "same", "differs", or "not recorded". It decides nothing.
+	Program string `json:"program"`
+	Device  string `json:"device"`
 }
 
 func runVerify(ctx context.Context, e *cli.Env, path string, steps int) (cli.Result, error) {
@@ -69,9 +74,16 @@ func runVerify(ctx context.Context, e *cli.Env, path string, steps int) (cli.Res
 
 // recorded restores the settings that a run was started with, and makes its configuration of them.
 func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlog.Record) (c distill.Config, err error) {
-	was := map[string]cli.Setting{}
+	was, allowed := map[string]cli.Setting{}, slices.Clone(e.AllowConfigKeys)
 	for key, v := range record.Manifest.Config {
-		if key != "print_config" {
+		switch key {
+		case "print_config":
+		case strings.ReplaceAll(cli.AllowConfigKey, "-", "_"): // of all commands
+			keys, _ := v.Value.([]any)
+			for _, key := range keys {
+				allowed = append(allowed, fmt.Sprint(key))
+			}
+		default:
 			was[key] = cli.Setting{Value: v.Value, Origin: v.Origin}
 		}
 	}
@@ -83,7 +95,7 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 	if c, err = o.config(settings); err != nil {
 		return c, err
 	}
-	c.Output, c.Export = record.Path, ""
+	c.Output, c.Export, c.AllowKeys = record.Path, "", allowed
 	if kind, ok := record.Manifest.Device["kind"].(string); ok && o.Backend == "auto" {
 		o.Backend = kind
 	}
@@ -98,30 +110,44 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 
 // judge fails with the first disagreement, before whatever kept the rest from being recomputed.
 func (r *verifyResult) judge(err error) error {
-	bad := 0
-	for _, c := range r.Checks {
-		if c.NotRecorded {
-			r.Absent++
-		}
-	}
+	bad, judged := 0, 0
 	var first verify.Check
 	for _, c := range r.Checks {
-		if !c.OK && !c.NotRecorded {
-			if bad++; bad == 1 {
-				first = c
+		switch {
+		case c.NotRecorded:
+			r.Absent++
+		case c.Differs:
+		default:
+			judged++
+			if !c.OK {
+				if bad++; bad == 1 {
+					first = c
+				}
 			}
 		}
 	}
+	r.Program = programOf(r.Checks)
 	switch {
 	case bad > 0:
-		return fault.In(fault.Invalid, r.Run, "%s: %s: logged %v, recomputed %v (%d of %d checks disagree)", first.Name, first.Field, shown(first.Logged), shown(first.Recomputed), bad, len(r.Checks)-r.Absent).WithID("E-VERIFY-010")
+		return fault.In(fault.Invalid, r.Run, "%s: %s: logged %v, recomputed %v (%d of %d checks disagree)", first.Name, first.Field, shown(first.Logged), shown(first.Recomputed), bad, judged).WithID("E-VERIFY-010")
 	case err != nil:
 		return err
-	case len(r.Checks) == r.Absent:
+	case judged == 0:
 		return fault.In(fault.Invalid, r.Run, "nothing was recomputed").WithID("E-VERIFY-011")
 	}
 	r.Passed = true
 	return nil
+}
+
+// programOf says whether the run was made by this program.
+func programOf(checks []verify.Check) string {
+	switch {
+	case slices.ContainsFunc(checks, func(c verify.Check) bool { return c.Differs }):
+		return "differs"
+	case slices.ContainsFunc(checks, func(c verify.Check) bool { return c.Field == verify.ProgramField && c.OK }):
+		return "same"
+	}
+	return "not recorded"
 }
 
 // shown is a value as it stands in JSON.
@@ -135,8 +161,9 @@ func shown(v any) string {
 
 // Text prints the checks: those that disagree, and of the others how many.
 func (r *verifyResult) Text(p *cli.Page) {
-	names, good, absent := []string{}, map[string]int{}, map[string]int{}
+	names, good, absent, others := []string{}, map[string]int{}, map[string]int{}, []string{}
 	var rows [][]string
+	judged := 0
 	for _, c := range r.Checks {
 		if !slices.Contains(names, c.Name) {
 			names = append(names, c.Name)
@@ -144,8 +171,11 @@ func (r *verifyResult) Text(p *cli.Page) {
 		switch {
 		case c.NotRecorded:
 			absent[c.Name]++
+		case c.Differs:
+			others = append(others, c.Field)
 		case c.OK:
 			good[c.Name]++
+			judged++
 		default:
 			rows = append(rows, []string{c.Name, c.Field, shown(c.Logged), shown(c.Recomputed)})
 		}
@@ -156,6 +186,9 @@ func (r *verifyResult) Text(p *cli.Page) {
 			text += fmt.Sprintf(", %d not recorded", absent[n])
 		}
 		p.Pairs(n, text)
+	}
+	if len(others) > 0 {
+		p.Printf("program: differs: this is not the build that trained (%s); it has recomputed what follows\n", strings.Join(others, ", "))
 	}
 	for _, c := range r.Checks {
 		if c.NotRecorded {
@@ -168,8 +201,8 @@ func (r *verifyResult) Text(p *cli.Page) {
 	}
 	switch {
 	case r.Passed && r.Absent == 0:
-		p.Printf("\n%s\n", p.Good(fmt.Sprintf("All %d checks agree.", len(r.Checks))))
+		p.Printf("\n%s\n", p.Good(fmt.Sprintf("All %d checks agree.", judged)))
 	case r.Passed:
-		p.Printf("\n%s %d values were not recorded.\n", p.Good(fmt.Sprintf("%d checks agree.", len(r.Checks)-r.Absent)), r.Absent)
+		p.Printf("\n%s %d values were not recorded.\n", p.Good(fmt.Sprintf("%d checks agree.", judged)), r.Absent)
 	}
 }

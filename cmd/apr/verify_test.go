@@ -161,7 +161,7 @@ func TestVerify(t *testing.T) {
 		}, "inputs.tokenizer.sha256 in student.apr"},
 		{"the student", func(t *testing.T) { flipByte(t, "run/student/model.safetensors", -3) }, "outputs.student/model.safetensors"},
 		{"the seed", func(t *testing.T) { edit(t, "run/manifest.json", `"value": 42`, `"value": 43`) }, "step 0"},
-		{"the program", func(t *testing.T) { edit(t, "run/manifest.json", `"go": "go`, `"go": "gone`) }, "version.go"},
+		{"the program", func(t *testing.T) { edit(t, "run/manifest.json", `"go": "go`, `"go": "gone`) }, "records.manifest.json"},
 		{"the speed", func(t *testing.T) { edit(t, "run/receipt.json", `"tokens_per_second": `, `"tokens_per_second": 1`) }, "result.tokens_per_second"},
 		{"the time in steps", func(t *testing.T) { edit(t, "run/receipt.json", `"seconds_in_steps": `, `"seconds_in_steps": 1`) }, "result.seconds_in_steps"},
 		{"the time of the whole", func(t *testing.T) { edit(t, "run/receipt.json", `"duration_seconds": `, `"duration_seconds": -`) }, "result.duration_seconds"},

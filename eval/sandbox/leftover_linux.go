@@ -42,17 +42,23 @@ const youngest = time.Minute
 
 // removeLeftOvers removes the directories that killed processes left: of this user, or of the user ids that he gives to programs, and whose
 // lock nobody holds.
-func removeLeftOvers() {
+func removeLeftOvers() error {
 	all, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
 	for _, dir := range all {
 		info, err := os.Lstat(dir)
 		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < youngest || !ours(info) {
 			continue
 		}
+		if info.Mode().Perm()&0o500 != 0o500 {
+			_ = os.Chmod(dir, 0o700) // what cannot be opened cannot be locked; the lock is asked for next
+		}
 		if lock(dir); isLocked(dir) {
-			Remove(dir)
+			if err := Remove(dir); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
 
 // isLocked reports whether this process holds the lock of a directory.

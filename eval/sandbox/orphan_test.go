@@ -97,7 +97,7 @@ func TestProgramEndsWithItsParent(t *testing.T) {
 	open(t, DefaultLimits)
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is left: %v", dir, err)
-		Remove(dir)
+		_ = Remove(dir)
 	}
 	contracttest.Cases(t, 1)
 

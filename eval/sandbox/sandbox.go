@@ -29,7 +29,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -104,7 +103,9 @@ type Result struct {
 //
 // It removes directories that killed processes left.
 func Open(ctx context.Context, l Limits, unconfined bool) (*Box, error) {
-	removeLeftOvers()
+	if err := removeLeftOvers(); err != nil {
+		return nil, err
+	}
 	var failed error
 	for _, id := range userIDs(os.Geteuid()) {
 		b := &Box{limits: l, confined: true, id: id}
@@ -171,34 +172,20 @@ func (b *Box) MakeDir() (string, error) {
 	}
 	if err != nil {
 		if dir != "" {
-			Remove(dir)
+			andRemove(dir, &err)
 		}
 		return "", fault.New(fault.IO, "no directory for a program").Because(err)
 	}
 	return dir, nil
 }
 
-// Remove removes a directory with what programs left in it, also directories that they made unreadable.
-func Remove(dir string) {
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if d != nil && d.IsDir() && err == nil {
-			return os.Chmod(path, 0o700) // before it is read
-		}
-		return nil
-	})
-	os.RemoveAll(dir)
-	unlock(dir)
-}
-
-// Run runs a program. An error means that it was not started.
-func (b *Box) Run(ctx context.Context, p Program) (Result, error) {
+// Run runs a program. An error means that it was not started, or that what it left could not be removed.
+func (b *Box) Run(ctx context.Context, p Program) (r Result, err error) {
 	if p.Dir == "" {
-		dir, err := b.MakeDir()
-		if err != nil {
+		if p.Dir, err = b.MakeDir(); err != nil {
 			return Result{}, err
 		}
-		defer Remove(dir)
-		p.Dir = dir
+		defer andRemove(p.Dir, &err)
 	}
 	return b.run(ctx, p)
 }
@@ -273,12 +260,12 @@ func brokenPipe(err error) bool {
 
 // probe returns what a confined child could do although it should not. What it is to leave alone is its own user's, and
 // open to everyone: nothing but the sandbox protects it.
-func (b *Box) probe(ctx context.Context) ([]string, error) {
+func (b *Box) probe(ctx context.Context) (_ []string, err error) {
 	outside, err := b.MakeDir()
 	if err != nil {
 		return nil, err
 	}
-	defer Remove(outside)
+	defer andRemove(outside, &err)
 	if outside, err = filepath.EvalSymlinks(outside); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -247,41 +246,4 @@ func canBecome(t *testing.T) bool {
 	}
 	want := uint64(1)<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN
 	return caps&want == want && count > 65534
-}
-
-// What a program leaves is removed, also directories that it may not read itself.
-func TestRemove(t *testing.T) {
-	b := open(t, DefaultLimits)
-	if b == nil {
-		return
-	}
-	dir, err := b.MakeDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := b.Run(t.Context(), Program{Argv: []string{self, "-hide"}, Dir: dir, Read: []string{self}})
-	if err != nil || r.Exit != 0 {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	if _, err := os.Stat(dir + "/closed/file"); os.Geteuid() == 0 && err != nil {
-		t.Errorf("it left nothing: %v", err)
-	}
-	Remove(dir)
-	if _, err := os.Lstat(dir); !os.IsNotExist(err) {
-		t.Errorf("%s is left: %v", dir, err)
-	}
-}
-
-func init() {
-	if len(os.Args) == 2 && os.Args[1] == "-hide" {
-		if err := errors.Join(os.Mkdir("closed", 0o300), os.WriteFile("closed/file", nil, 0)); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 }

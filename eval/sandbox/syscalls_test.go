@@ -200,7 +200,11 @@ func canaryFile(t *testing.T, b *Box) (dir, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { Remove(dir) })
+	t.Cleanup(func() {
+		if err := Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	file = filepath.Join(dir, "canary")
 	old := time.Unix(1e9, 0)
 	errs := []error{os.WriteFile(file, []byte("canary"), 0o666), os.Chmod(file, 0o666), os.Chmod(dir, 0o777), os.Chtimes(file, old, old)} // on purpose

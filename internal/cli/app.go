@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -57,11 +58,24 @@ func (a *App) globalTable() []Option {
 		{Name: "color", Value: Enum(&a.color, "auto", "auto", "always", "never"), Help: "colours"},
 		{Name: "log-format", Value: Enum(&a.logFormat, "", "text", "json"), Default: "text on a terminal", Help: "format of the log on stderr"},
 		{Name: "offline", Value: Bool(&a.offline, false), Env: "APR_OFFLINE", Help: "no network"},
-		{Name: "allow-config-key", Value: Strings(&a.allowKeys), Help: "a key of a model's config.json that is accepted unread; repeatable"},
+		a.allowOption(),
 		{Name: "config", Path: true, Value: String(&a.config, ""), Help: "YAML file of options; its paths are relative to it"},
 		{Name: "version", Value: Bool(&a.version, false), Help: "print the version"},
 	}
 }
+
+// shared are the flags of every command that may stand in a configuration file too, and that belong to what was asked: models are
+// read by them.
+func (a *App) shared() []Option {
+	return slices.DeleteFunc(slices.Clone(a.globals), func(o Option) bool { return o.Name != AllowConfigKey })
+}
+
+func (a *App) allowOption() Option {
+	return Option{Name: AllowConfigKey, Value: Strings(&a.allowKeys), Help: "a key of a model's config.json that is accepted unread; repeatable"}
+}
+
+// AllowConfigKey is the flag of Env.AllowConfigKeys.
+const AllowConfigKey = "allow-config-key"
 
 // Main runs the program with args (without the program's name) and returns its exit code.
 func (a *App) Main(args []string) (code int) {

@@ -130,7 +130,7 @@ func (a *App) call(ctx context.Context, c *Command, args []string) error {
 		return err
 	}
 	if c.printConfig {
-		a.result = printed(c.Options, e.Settings)
+		a.result = printed(append(slices.Clone(c.Options), a.shared()...), e.Settings)
 		return nil
 	}
 	if err := required(c.Options, e.Settings); err != nil {
@@ -189,13 +189,24 @@ func next(words []string, i int) string {
 func (c *Command) settle(e *Env, config string) error {
 	var file *configFile
 	var err error
+	shared := e.app.shared()
 	if config != "" {
-		if file, err = readConfig(config, c.Options, c.Nested); err != nil {
+		if file, err = readConfig(config, append(slices.Clone(c.Options), shared...), c.Nested); err != nil {
 			return err
 		}
 	}
 	if e.Settings, err = merge(c.Options, file, e.env); err != nil {
 		return err
+	}
+	more, err := merge(shared, file, e.env)
+	if err != nil {
+		return err
+	}
+	e.AllowConfigKeys = e.app.allowKeys
+	for _, s := range more {
+		if s.Origin != "default" {
+			e.Settings = append(e.Settings, s)
+		}
 	}
 	for _, name := range unhonoured(c.EnvPrefix, c.Options, e.env) {
 		e.Log.Warn("environment variable is not honoured", "name", name)

@@ -3,14 +3,16 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
 // Schema returns the JSON Schema (draft 2020-12) of c's configuration file, made from the option table.
 func Schema(c *Command, id string) []byte {
 	props := map[string]any{}
-	for i := range c.table() {
-		o := &c.Options[i]
+	opts := append(slices.Clone(c.table()), (&App{}).allowOption())
+	for i := range opts {
+		o := &opts[i]
 		if o.EnvOnly || o.Name == "print-config" {
 			continue
 		}

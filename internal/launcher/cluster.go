@@ -2,47 +2,127 @@ package launcher
 
 import (
 	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
 
 	"apr/internal/fault"
 )
 
-// readCluster reads a description of all processes in JSON, as TensorFlow's TF_CONFIG: lists of addresses by the kind of task, and
-// which of them this process is. An evaluator is beside the cluster.
+// beside are kinds of tasks that stand beside the ranks of a cluster, and are none of them.
+var beside = []string{"evaluator", "tensorboard", "notebook"}
+
+// task is which of a cluster's processes this one is. Its index may be a number or a text of one.
+type task struct {
+	Type  string          `json:"type"`
+	Index json.RawMessage `json:"index"`
+}
+
+// readCluster reads a description of all processes in JSON: lists of addresses by the kind of task, and which of them this process
+// is, as TF_CONFIG and Vertex AI's CLUSTER_SPEC have it; or the lists alone, as TonY's CLUSTER_SPEC. An evaluator is beside the
+// cluster, whether that lists it or not, and is started with the same command: it is one of several.
 func (s source) readCluster(getenv func(string) string) (*said, error) {
 	text := getenv(s.cluster)
-	if text == "" {
+	if text == "" || s.pair && !strings.HasPrefix(text, "{") {
 		return nil, nil
 	}
 	var config struct {
 		Cluster map[string]any `json:"cluster"` // lists, or maps of a part of them by number
-		Task    struct {
-			Type  string `json:"type"`
-			Index int    `json:"index"`
-		} `json:"task"`
+		Task    task           `json:"task"`
 	}
-	if err := json.Unmarshal([]byte(text), &config); err != nil {
+	err := json.Unmarshal([]byte(text), &config)
+	if err == nil && config.Cluster == nil {
+		var lists map[string]any
+		if err = json.Unmarshal([]byte(text), &lists); err == nil && lists["task"] == nil && lists["cluster"] == nil && lists["environment"] == nil {
+			config.Cluster = lists
+		}
+	}
+	if err != nil {
 		return nil, fault.In(fault.Usage, s.cluster, "is no description of a cluster in JSON").Because(err)
 	}
-	world := 0
+	world, counts := 0, map[string]int{}
 	for kind, all := range config.Cluster {
-		n := 0
 		switch all := all.(type) {
 		case []any:
-			n = len(all)
+			counts[kind] = len(all)
 		case map[string]any:
-			n = len(all)
+			counts[kind] = len(all)
 		default:
 			return nil, fault.In(fault.Usage, s.cluster, "the %q of its cluster are no list", kind)
 		}
-		if kind != "evaluator" {
-			world += n
+		if !slices.Contains(beside, kind) {
+			world += counts[kind]
 		}
-		if kind == config.Task.Type && config.Task.Index >= n {
-			return nil, fault.In(fault.Usage, s.cluster, "its task is number %d of %d of kind %q", config.Task.Index, n, kind)
-		}
+	}
+	if err := s.checkTask(config.Task, counts); err != nil {
+		return nil, err
+	}
+	if slices.Contains(beside, config.Task.Type) {
+		world = max(world+1, 2)
 	}
 	if world == 0 {
 		return nil, nil
 	}
 	return &said{s.by, s.cluster, s.cluster, 0, world, world, true}, nil
+}
+
+// checkTask refuses a task that its cluster does not have. A task without a cluster is the first of its own.
+func (s source) checkTask(t task, counts map[string]int) error {
+	index := 0
+	if text := strings.Trim(string(t.Index), `"`); text != "" && text != "null" {
+		n, err := strconv.ParseUint(text, 10, 31)
+		if err != nil {
+			return fault.In(fault.Usage, s.cluster, "its task has the index %s, which is not a whole number from 0 up", t.Index)
+		}
+		index = int(n)
+	}
+	n, listed := counts[t.Type]
+	switch {
+	case t.Type == "" || !listed && slices.Contains(beside, t.Type):
+		return nil
+	case !listed && len(counts) > 0:
+		return fault.In(fault.Usage, s.cluster, "its task is of kind %q, of which its cluster has none", t.Type)
+	case index >= max(n, 1):
+		return fault.In(fault.Usage, s.cluster, "its task is number %d of %d of kind %q", index, max(n, 1), t.Type)
+	}
+	return nil
+}
+
+// readHosts reads a list of machines in JSON, each of which starts the command, and the name of this one.
+func (s source) readHosts(getenv func(string) string) (*said, error) {
+	text := getenv(s.hosts)
+	if text == "" {
+		return nil, nil
+	}
+	var hosts []string
+	if err := json.Unmarshal([]byte(text), &hosts); err != nil || len(hosts) == 0 {
+		return nil, fault.In(fault.Usage, s.hosts, "%q is no list of machines in JSON", text)
+	}
+	rank := 0
+	if me := getenv(s.host); me != "" {
+		if rank = slices.Index(hosts, me); rank < 0 {
+			return nil, fault.In(fault.Usage, s.host, "is %s, which is none of %s %s", me, s.hosts, text)
+		}
+	}
+	return &said{s.by, s.host, s.hosts, rank, len(hosts), len(hosts), true}, nil
+}
+
+// readRole reads what a process is, where not all of a job's train. One that does not is started with the same command.
+func (s source) readRole(getenv func(string) string) (*said, error) {
+	role := getenv(s.role)
+	if role == "" {
+		return nil, nil
+	}
+	if role != s.trains {
+		return &said{s.by, s.role, s.role, 0, 2, 2, true}, nil
+	}
+	text := getenv(s.world)
+	if text == "" {
+		return nil, fault.In(fault.Usage, s.role, "is %s, but %s is not set", role, s.world)
+	}
+	world, err := number(s.world, text)
+	if err == nil && world < 1 {
+		err = fault.In(fault.Usage, s.world, "is %d: a world has at least one rank", world)
+	}
+	return &said{s.by, s.role, s.world, 0, world, world, true}, err
 }

@@ -7,8 +7,9 @@
 // Caveats. Variables are read in the order of Sources: a launcher that was started by another one is the inner one and
 // counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm's world is that of
 // SLURM_STEP_NUM_TASKS, by which srun says that it started this process. A batch shell's SLURM_PROCID is 0; any other is that of a
-// step's task, whatever else is set. LSB_DJOB_NUMPROC too stands in a batch shell of LSF, and counts in blaunch's tasks only. A lone
+// step's task, whatever else is set; PBS_NODENUM is alike. LSB_DJOB_NUMPROC too stands in a batch shell of LSF, and counts in blaunch's tasks only. A lone
 // LOCAL_RANK of 0 chooses a device; a higher one has others before it, and is refused. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and MASTER_ADDR alone says nothing.
+// Clouds that start the command once on each node count nodes, not processes: a job of one node is a process of its own.
 package launcher
 
 import (
@@ -46,12 +47,16 @@ type source struct {
 	by                                 string
 	rank, world, localRank, localWorld string
 	only                               string // counts only where this variable is set
+	not                                string // does not count where this variable is set
 	nodes, perNode, nodeRank           string // in place of rank and world
 	master, port                       string
 	localAlone                         bool   // local rank 0 may be given without rank and world, to choose a device
 	first                              int    // number of the first rank
-	pair                               bool   // names that others use too: they count where rank and world, or the master, are set
+	pair                               bool   // names that others use too: they count where rank and world, or the master, are set; a cluster, where it is an object of JSON
+	machines                           bool   // rank and world number machines; processes of an inner launcher are numbered otherwise
 	cluster                            string // in place of all: a description in JSON
+	hosts, host                        string // in place of all: a JSON list of machines, and the name of this one
+	role, trains                       string // in place of a rank: what this process is, and the role that trains; world counts these
 }
 
 // sources are the launchers, from the innermost outwards.
@@ -65,34 +70,68 @@ var sources = []source{
 	{by: "JSM", rank: "JSM_NAMESPACE_RANK", world: "JSM_NAMESPACE_SIZE", localRank: "JSM_NAMESPACE_LOCAL_RANK", localWorld: "JSM_NAMESPACE_LOCAL_SIZE"},
 	{by: "mpirun_rsh", rank: "MPIRUN_RANK", world: "MPIRUN_NPROCS"},
 	{by: "Flux", rank: "FLUX_TASK_RANK", world: "FLUX_JOB_SIZE", localRank: "FLUX_TASK_LOCAL_ID"},
-	{by: "MPI's process manager", rank: "PMI_RANK", world: "PMI_SIZE", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS"},
+	{by: "Platform MPI", rank: "MPI_RANKID", world: "MPI_NRANKS", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", only: "MPI_RANKID"},
+	{by: "MPI's process manager", rank: "PMI_RANK", world: "PMI_SIZE", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", not: "MPI_RANKID"},
+	{by: "IBM's poe", rank: "MP_CHILD", world: "MP_PROCS", only: "MP_CHILD"}, // MP_PROCS alone is an instruction to poe
 	{by: "PaddlePaddle", rank: "PADDLE_TRAINER_ID", world: "PADDLE_TRAINERS_NUM"},
 	{by: "JAX", rank: "JAX_PROCESS_ID", world: "JAX_NUM_PROCESSES", master: "JAX_COORDINATOR_ADDRESS"},
 	{by: "a job of JAX", rank: "PROCESS_ID", world: "NUM_PROCESSES", master: "COORDINATOR_ADDRESS", pair: true},
+	{by: "a job of Ascend", rank: "RANK_ID", world: "RANK_SIZE", pair: true},
+	{by: "MindSpore's msrun", role: "MS_ROLE", trains: "MS_WORKER", world: "MS_WORKER_NUM"},
+	{by: "a job of DMLC", role: "DMLC_ROLE", trains: "worker", world: "DMLC_NUM_WORKER"},
 	{by: "TensorFlow", cluster: "TF_CONFIG"},
+	{by: "a cluster", cluster: "CLUSTER_SPEC", pair: true}, // Vertex AI, TonY
 	{by: "LSF's blaunch", rank: "LSF_PM_TASKID", world: "LSB_DJOB_NUMPROC", only: "LSF_PM_TASKID", first: 1},
 	{by: "a Slurm step", rank: slurmRank, world: "SLURM_STEP_NUM_TASKS", localRank: "SLURM_LOCALID", only: "SLURM_STEP_NUM_TASKS"},
+	{by: "HTCondor's parallel universe", rank: "_CONDOR_PROCNO", world: "_CONDOR_NPROCS", pair: true, machines: true},
+	{by: "AWS Batch", rank: "AWS_BATCH_JOB_NODE_INDEX", world: "AWS_BATCH_JOB_NUM_NODES", machines: true},
+	{by: "SageMaker", hosts: "SM_HOSTS", host: "SM_CURRENT_HOST"},
+	{by: "SkyPilot", rank: "SKYPILOT_NODE_RANK", world: "SKYPILOT_NUM_NODES", machines: true},
+	{by: "dstack", rank: "DSTACK_NODE_RANK", world: "DSTACK_NODES_NUM", machines: true},
+	{by: "Beaker", rank: "BEAKER_REPLICA_RANK", world: "BEAKER_REPLICA_COUNT", pair: true, machines: true},
+	{by: "a group of Kubernetes' leaders and workers", rank: "LWS_WORKER_INDEX", world: "LWS_GROUP_SIZE", pair: true, machines: true},
+	{by: "a job of nodes", rank: nodeRank, world: "NNODES", pair: true, machines: true},
+	{by: "a job of nodes", rank: nodeRank, world: "NUM_NODES", pair: true, machines: true},
 }
 
 // names returns the variables that s reads.
 func (s source) names() []string {
-	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port, s.cluster}
+	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port, s.cluster, s.hosts, s.host, s.role}
 	return slices.DeleteFunc(all, func(n string) bool { return n == "" })
 }
 
-// Names returns all variables that are read.
+// Names returns all variables that are read, each once.
 func Names() (all []string) {
-	for _, s := range sources {
-		all = append(all, s.names()...)
+	add := func(names ...string) {
+		for _, name := range names {
+			if !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
 	}
-	return append(all, bareRanks...)
+	for _, s := range sources {
+		add(s.names()...)
+	}
+	for _, b := range bareRanks {
+		add(b.name)
+	}
+	return all
 }
 
-// slurmRank is set in each task of a step, and in a batch shell, where it is 0.
-const slurmRank = "SLURM_PROCID"
+// slurmRank is set in each task of a step, and in a batch shell, where it is 0; nodeRank by many, often without the number of nodes.
+const (
+	slurmRank = "SLURM_PROCID"
+	nodeRank  = "NODE_RANK"
+)
 
-// bareRanks are set by servers of PMIx, by HPE's PALS and by Cray's ALPS, which leave the number of ranks to others.
-var bareRanks = []string{"PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"}
+// bareRanks are ranks that stand without the number of ranks. Those with a meaning are 0 in what is a process of its own; the others
+// are set by servers of PMIx, by HPE's PALS and by Cray's ALPS, which leave that number to others.
+var bareRanks = []struct{ name, meaning string }{
+	{slurmRank, "a task of a Slurm step: a batch shell's is 0"},
+	{"PBS_NODENUM", "a task of pbsdsh: a batch shell's is 0"},
+	{nodeRank, "a node that has others before it: the first one's is 0"},
+	{"PMIX_RANK", ""}, {"PALS_RANKID", ""}, {"ALPS_APP_PE", ""},
+}
 
 // Without returns the variables of environ (NAME=VALUE) that are not a launcher's: for a process that is not one of its.
 func Without(environ []string) []string {
@@ -107,7 +146,7 @@ func Without(environ []string) []string {
 // the default of --device.
 func LocalRank(getenv func(string) string) (value, name string) {
 	for _, s := range sources {
-		if s.localRank != "" && getenv(s.localRank) != "" && (s.only == "" || getenv(s.only) != "") {
+		if s.localRank != "" && getenv(s.localRank) != "" && (s.only == "" || getenv(s.only) != "") && (s.not == "" || getenv(s.not) == "") {
 			return getenv(s.localRank), s.localRank
 		}
 	}
@@ -141,21 +180,21 @@ func Check(getenv func(string) string) (Place, error) {
 
 // checkBare judges ranks that are said without a world, beside a world of one rank or none at all (inner is nil).
 func (p Place) checkBare(getenv func(string) string, inner *said) error {
-	for _, name := range append([]string{slurmRank}, bareRanks...) {
-		v := getenv(name)
+	for _, b := range bareRanks {
+		v := getenv(b.name)
 		if v == "" {
 			continue
 		}
-		rank, err := number(name, v)
+		rank, err := number(b.name, v)
 		switch {
 		case err != nil:
 			return p.refuse(err)
 		case inner != nil && rank > 0:
-			return p.refuse(fault.In(fault.Usage, name, "is %d, but %s is %s", rank, inner.worldName, getenv(inner.worldName)))
-		case inner == nil && name != slurmRank:
-			return p.refuse(fault.In(fault.Usage, name, "is %d, and nothing says of how many ranks", rank))
+			return p.refuse(fault.In(fault.Usage, b.name, "is %d, but %s is %s", rank, inner.worldName, getenv(inner.worldName)))
+		case inner == nil && b.meaning == "":
+			return p.refuse(fault.In(fault.Usage, b.name, "is %d, and nothing says of how many ranks", rank))
 		case inner == nil && rank > 0:
-			return p.unbuilt(name, v, "a task of a Slurm step: a batch shell's is 0")
+			return p.unbuilt(b.name, v, b.meaning)
 		}
 	}
 	return nil
@@ -191,7 +230,7 @@ func (in *said) agrees(out *said) error {
 
 // read returns what s says, nil if it does not speak of ranks.
 func (s source) read(getenv func(string) string) (*said, error) {
-	if s.only != "" && getenv(s.only) == "" {
+	if s.only != "" && getenv(s.only) == "" || s.not != "" && getenv(s.not) != "" {
 		return nil, nil
 	}
 	switch {
@@ -199,6 +238,10 @@ func (s source) read(getenv func(string) string) (*said, error) {
 		return s.readNodes(getenv)
 	case s.cluster != "":
 		return s.readCluster(getenv)
+	case s.hosts != "":
+		return s.readHosts(getenv)
+	case s.role != "":
+		return s.readRole(getenv)
 	case s.pair && getenv(s.master) == "" && (getenv(s.rank) == "" || getenv(s.world) == ""):
 		return nil, nil
 	}
@@ -243,7 +286,7 @@ func (s source) read(getenv func(string) string) (*said, error) {
 	case !hasRank:
 		return nil, nil
 	}
-	return &said{s.by, s.rank, s.world, rank, world, world, false}, s.checkPort(getenv)
+	return &said{s.by, s.rank, s.world, rank, world, world, s.machines}, s.checkPort(getenv)
 }
 
 // readNodes reads a number of machines and of processes on each. They are instructions to torchrun, which is not there if this

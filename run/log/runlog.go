@@ -54,8 +54,10 @@ type Manifest struct {
 	Config  map[string]Value `json:"config"`
 	Inputs  map[string]Input `json:"inputs"`
 	Kinship *Kinship         `json:"kinship,omitempty"` // of teacher and student; absent for a new student
-	Version map[string]any   `json:"version"`
-	Device  map[string]any   `json:"device"`
+	// Conventions are what teacher and student do differently with the ids that they share; absent: nothing.
+	Conventions []Convention   `json:"conventions,omitempty"`
+	Version     map[string]any `json:"version"`
+	Device      map[string]any `json:"device"`
 	// Environment are the variables that the program, its runtime and the driver read, as far as they are set; of secrets,
 	// that they are.
 	Environment map[string]string `json:"environment,omitempty"`
@@ -64,6 +66,17 @@ type Manifest struct {
 	// TemplateTime is what the chat template's strftime_now reads, in all legs and resumptions; absent if it reads no time.
 	TemplateTime *time.Time `json:"template_time,omitempty"`
 }
+
+// Convention is a setting of tokenizers in which teacher and student differ.
+type Convention struct {
+	Name    string `json:"name"` // chat_template, bos_token, eos_token, add_bos_token, add_eos_token
+	Teacher string `json:"teacher"`
+	Student string `json:"student"`
+	Used    string `json:"used"` // whose the run uses: "student", or the flag that sets it
+}
+
+// ConventionsDiffer is the name of the event of a run whose models differ so.
+const ConventionsDiffer = "teacher and student have other conventions"
 
 // Milliseconds are the durations of a step's phases.
 type Milliseconds struct {

@@ -39,7 +39,15 @@ type Check struct {
 	OK         bool   `json:"ok"`
 	// NotRecorded: the run did not write the value down, so it neither agrees nor disagrees.
 	NotRecorded bool `json:"not_recorded,omitempty"`
+	// Differs: another program made the run than verifies it. That decides nothing; what both compute does.
+	Differs bool `json:"differs,omitempty"`
 }
+
+// judges reports whether the check can disagree.
+func (c Check) judges() bool { return !c.NotRecorded && !c.Differs }
+
+// ProgramField is where the identity of the program is written.
+const ProgramField = "manifest.json: version.program"
 
 // Options say what is verified.
 type Options struct {
@@ -125,7 +133,7 @@ func (v *verifier) compare(ctx context.Context) error {
 
 // ok reports whether all checks so far agree.
 func (v *verifier) ok() bool {
-	return !slices.ContainsFunc(v.out, func(c Check) bool { return !c.OK && !c.NotRecorded })
+	return !slices.ContainsFunc(v.out, func(c Check) bool { return !c.OK && c.judges() })
 }
 
 func (v *verifier) add(name, field string, logged, recomputed any, ok bool) {
@@ -189,6 +197,8 @@ func (v *verifier) open() error {
 func (v *verifier) code() {
 	for _, key := range slices.Sorted(maps.Keys(v.Version)) {
 		v.recorded("code", "manifest.json: version."+key, v.Record.Manifest.Version[key], v.Version[key])
+		last := &v.out[len(v.out)-1]
+		last.Differs = !last.OK && !last.NotRecorded
 	}
 }
 
@@ -234,6 +244,9 @@ func hashFile(path string) (string, error) {
 // inputs compares the hashes of what was read then and now.
 func (v *verifier) inputs() error {
 	logged, now := v.Record.Manifest.Inputs, v.replay.Inputs()
+	if was, is := v.Record.Manifest.Conventions, v.replay.Conventions(); len(was)+len(is) > 0 {
+		v.recorded("inputs", "manifest.json: conventions", was, is)
+	}
 	for name := range now {
 		if _, ok := logged[name]; !ok {
 			v.add("inputs", "manifest.json: inputs."+name, nil, now[name].SHA256, false)
