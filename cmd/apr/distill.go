@@ -117,7 +117,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err := errors.Join(recordDevice(r, dev), recordRank(r, place)); err != nil {
 		return nil, err
 	}
-	if show.use, err = recordPeak(ctx, e, r, dev); err != nil {
+	if show.use, err = recordPeak(ctx, e, r, dev, o); err != nil {
 		return nil, err
 	}
 	out, err := r.Execute(ctx)

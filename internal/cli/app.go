@@ -28,7 +28,8 @@ type App struct {
 	Out, Err          io.Writer
 	Environ           []string
 	Commands          []*Command
-	Supervised        bool // a supervisor passes signals on, so that they come twice
+	Foreign           map[string]string // commands of other programs, with what the user should call instead
+	Supervised        bool              // a supervisor passes signals on, so that they come twice
 
 	args    []string
 	env     map[string]string
@@ -57,7 +58,7 @@ func (a *App) globalTable() []Option {
 		{Name: "color", Value: Enum(&a.color, "auto", "auto", "always", "never"), Help: "colours"},
 		{Name: "log-format", Value: Enum(&a.logFormat, "", "text", "json"), Default: "text on a terminal", Help: "format of the log on stderr"},
 		{Name: "offline", Value: Bool(&a.offline, false), Env: "APR_OFFLINE", Help: "no network"},
-		{Name: "allow-config-key", Value: Strings(&a.allowKeys), Help: "a key of a model's config.json that is accepted unread; repeatable"},
+		{Name: "allow-config-key", Value: Strings(&a.allowKeys), Help: "accept this unknown key of a model's config.json without reading it; repeatable"},
 		{Name: "config", Path: true, Value: String(&a.config, ""), Help: "YAML file of options; its paths are relative to it"},
 		{Name: "version", Value: Bool(&a.version, false), Help: "print the version"},
 	}
@@ -116,13 +117,14 @@ func (a *App) root() *cobra.Command {
 			}
 			target, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return unknownCommand(target, rest[0])
+				return a.unknownCommand(target, rest[0])
 			}
 			return target.Help()
 		},
 	})
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cc *cobra.Command, args []string) {
+		firstFlags(cc)
 		if !a.wantsJSON(nil) {
 			help(cc, args)
 			return
@@ -134,31 +136,6 @@ func (a *App) root() *cobra.Command {
 	})
 	return root
 }
-
-// helpText is the result of --help --json.
-type helpText struct {
-	Help string `json:"help"`
-}
-
-// usageTemplate is cobra's, with the exit codes at the end.
-const usageTemplate = `Usage:
-  {{.UseLine}}{{if .HasExample}}
-
-Examples:
-{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
-
-Commands:{{range .Commands}}{{if .IsAvailableCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
-
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
-
-Global flags:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{with index .Annotations "exits"}}
-
-Exit codes{{if $.HasAvailableSubCommands}} of all of them; --help of each has its own{{end}}:
-{{.}}{{end}}
-`
 
 // wantsJSON reports --json, also when the flags could not be merged, or not even be parsed. A value that is neither true nor
 // false is an error, and whoever wrote it reads JSON. After a usage error the word counts wherever it stands: a flag that lacks its
