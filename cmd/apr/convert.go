@@ -38,9 +38,9 @@ func convertCommand() *cli.Command {
 	var force bool
 	return &cli.Command{
 		Name: "convert", Short: "Convert a model to .apr, GGUF, safetensors or a Hugging Face folder",
-		Long: "Use convert to keep a model as it is in another format. The output's name decides: .apr, .gguf, .safetensors (one file), else a\n" +
-			"Hugging Face folder. To shrink a model see apr quantize, which prints the rounding errors.\n" +
-			"Without --quantize every tensor keeps its type where the output can hold it.",
+		Long: "Use convert to keep a model as it is in another format. The output's name decides: .apr, .gguf, .safetensors (one\n" +
+			"file), else a Hugging Face folder. To shrink a model see apr quantize, which prints the rounding errors. Without\n" +
+			"--quantize every tensor keeps its type where the output can hold it.",
 		Example: "apr convert model-folder -o model.apr\napr convert model.apr -o model-folder --quantize bf16",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{

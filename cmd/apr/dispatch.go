@@ -22,10 +22,11 @@ func dispatchCommand() *cli.Command {
 	d := &dispatchOptions{planOptions: &planOptions{distillOptions: &distillOptions{}}}
 	return &cli.Command{
 		Name: "dispatch", Short: "Check a distillation, then start it here in the background, or elsewhere",
-		Long: "Takes the flags of distill. Checks before it starts, cheap ones first: files, tokenizers, disk, time to write a checkpoint, memory,\n" +
-			"teacher is not student, training and held-out text are disjoint, one probe step. Nothing starts unless all pass.\n" +
-			"Then: local, a process of its own; ssh, a process on --host; slurm, a batch job that goes back into the queue before its time is\n" +
-			"up; k8s, an Indexed Job. The checks look at this machine's files; paths stay as given, and relative ones start from --remote-dir there.",
+		Long: "Takes the flags of distill. Checks before it starts, cheap ones first: files, tokenizers,\n" +
+			"disk, time to write a checkpoint, memory, teacher is not student, training and held-out text are disjoint, one probe\n" +
+			"step. Nothing starts unless all pass. Then: local, a process of its own; ssh, a process on --host; slurm, a batch job\n" +
+			"that goes back into the queue before its time is up; k8s, an Indexed Job. The checks look at this machine's files;\n" +
+			"paths stay as given, and relative ones start from --remote-dir there.",
 		Example: "apr dispatch TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
 			"apr dispatch examples/gosrc/distill.yaml --dry-run\n" +
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler ssh --host gpu1 --remote-dir work --binary bin/apr\n" +

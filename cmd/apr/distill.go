@@ -32,7 +32,7 @@ func distillCommand() *cli.Command {
 		Example: "apr distill examples/gosrc/distill.yaml\n" +
 			"apr distill TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
 			"apr distill TEACHER --student-config config.json -d src/ --steps 2000 --batch-size 8 --seq-len 256\n" +
-			"apr distill -o runs/mine --config runs/mine.yaml --resume",
+			"apr distill mine.yaml --resume",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
 		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,

@@ -41,8 +41,8 @@ func evalCommand() *cli.Command {
 			"code, humaneval, mbpp  {\"prompt\",\"test\",\"entry_point\"} a line: whether generated programs pass their tests, in child\n" +
 			"            processes without network, children, or files outside an empty directory. That the tests ran to their end\n" +
 			"            is checked against accidents, not against a program that attacks its evaluation\n" +
-			"--threshold makes a gate: perplexity (not nats) and mean KL in nats at most, accuracy and pass@k (0 to 1) at least. Six broken variants of the model go\n" +
-			"through the same code; if one passes the gate, the gate is void and the command fails.",
+			"--threshold makes a gate: perplexity (not nats) or mean KL (in nats) at most, accuracy or pass@k (0 to 1) at least.\n" +
+			"Six broken variants of the model go through the same code; if one passes the gate, it is void and the command fails.",
 		Example: "apr eval runs/mine/student.apr --data val.jsonl\n" +
 			"apr eval teacher-q4_k_m.gguf --task agreement --teacher teacher/ --data val.jsonl\n" +
 			"apr eval student.apr --data val.jsonl --threshold 20 --json\n" +

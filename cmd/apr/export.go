@@ -86,9 +86,9 @@ func exportCommand() *cli.Command {
 	var list, plan, force bool
 	return &cli.Command{
 		Name: "export", Short: "Write a model for other programs: a Hugging Face folder or a GGUF file",
-		Long: "Use export when a model leaves apr: a folder for transformers and vLLM, a GGUF file for llama.cpp and ollama. The output's name\n" +
-			"decides which; inside of apr, convert and quantize are enough. Without --quantize every tensor keeps its type where the format can hold it.\n" +
-			"A tensor that has no name in the format is an error.",
+		Long: "Use export when a model leaves apr: a folder for transformers, a GGUF file for llama.cpp and ollama, by the output's\n" +
+			"name. Without --quantize every tensor keeps its type where the format can hold it. A tensor that has no name in the\n" +
+			"format is an error.",
 		Example: "apr export student.apr -o student-folder\napr export student.apr -o student.gguf --quantize q4_k_m",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{

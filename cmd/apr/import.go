@@ -51,9 +51,9 @@ func importCommand() *cli.Command {
 	var o importOptions
 	return &cli.Command{
 		Name: "import", Short: "Import a Hugging Face folder, safetensors or GGUF as .apr",
-		Long: "Use import to take a model of another program into one .apr file, checked on the way: its architecture, its tokenizer, every\n" +
-			"tensor. distill, eval and run read the original as well. Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS blocks of GGUF are kept byte for byte; other block types, which\n" +
-			".apr files do not hold, and FP8 matrices are widened to F32, or to --dtype, and listed.",
+		Long: "Use import to take a model of another program into one .apr file; architecture, tokenizer and every tensor are checked.\n" +
+			"distill, eval and run read the original as well. Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS blocks of GGUF are kept byte for\n" +
+			"byte; other block types, which .apr files do not hold, and FP8 matrices are widened to F32, or to --dtype, and listed.",
 		Example: "apr import model-folder -o model.apr\napr import model.gguf -o model.apr --no-preserve-quant --dtype bf16",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{

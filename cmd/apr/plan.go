@@ -31,10 +31,10 @@ func planCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",
-		Long: "Takes the flags of distill. Memory by component from the headers of the files, disk, the way the teacher is computed, the largest\n" +
-			"batch that fits, and the time from a probe of a few steps. What does not fit is refused with exit code 23 before any weight is read.\n" +
-			"The content of the models is not checked; distill checks it before its first step. With --shape no file is needed: which GPU would\n" +
-			"a pair of models need? Then disk and time are not known.",
+		Long: "Takes the flags of distill. Memory by component from the headers of the files, disk, the way the teacher is computed,\n" +
+			"the largest batch that fits, and the time from a probe of a few steps. What does not fit is refused with exit code 23\n" +
+			"before any weight is read. The content of the models is not checked; distill checks it before its first step.\n" +
+			"--shape plans a pair of published models without their files; disk and time are then not known.",
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
 			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 24 --batch-size 8 --seq-len 1024\n" +

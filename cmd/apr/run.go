@@ -28,7 +28,7 @@ func runCommand() *cli.Command {
 	o := &runOptions{}
 	return &cli.Command{
 		Name: "run", Short: "Generate text with a model",
-		Long: "Use run to try a model or a student on a prompt. To serve one, export it as GGUF to llama.cpp or ollama: apr export --help.",
+		Long: "Use run to try a model or a student on a prompt. To serve one, export it to llama.cpp or ollama: apr export --help.",
 		Example: "apr run student.apr 'package main' -n 64\n" +
 			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7 --stream\n" +
 			"apr run model/ --chat -p 'Explain channels' -n 128\n" +
