@@ -2,20 +2,21 @@ package arch
 
 // family is what this package knows about a model_type: how its configuration is read, and how its tensors are stored.
 type family struct {
-	name     string   // model_type
-	nested   []string // model_types of multimodal configurations whose text_config is of this family
-	class    string   // the first of architectures
-	gguf     string   // general.architecture
-	defaults defaults
-	set      func(k *keys, c *Config) // reads the family's own keys
-	stored   stored
-	period   int                                          // llama.cpp takes every layer for windowed but the last of each period, unless the file says otherwise; 0: none
-	windowed bool                                         // sliding_window absent from config.json is a window, or some layers have one
-	byType   bool                                         // rope_parameters of transformers 5 are by type of layer
-	toHF     func(c Config, o object)                     // adds the family's own keys of config.json
-	fromGGUF func(r *ggufReader, o object, kvHeads []int) // adds the family's own keys of config.json; kvHeads of each layer
-	toGGUF   func(w *ggufWriter)                          // adds the family's own keys of GGUF
-	fits     func(r *ggufReader) bool                     // of several families with one GGUF architecture: the file is of this one
+	name      string   // model_type
+	nested    []string // model_types of multimodal configurations whose text_config is of this family
+	class     string   // the first of architectures
+	gguf      string   // general.architecture
+	defaults  defaults
+	published []string                 // classes of code that public models of the family bring along, and that transformers has too
+	set       func(k *keys, c *Config) // reads the family's own keys
+	stored    stored
+	period    int                                          // llama.cpp takes every layer for windowed but the last of each period, unless the file says otherwise; 0: none
+	windowed  bool                                         // sliding_window absent from config.json is a window, or some layers have one
+	byType    bool                                         // rope_parameters of transformers 5 are by type of layer
+	toHF      func(c Config, o object)                     // adds the family's own keys of config.json
+	fromGGUF  func(r *ggufReader, o object, kvHeads []int) // adds the family's own keys of config.json; kvHeads of each layer
+	toGGUF    func(w *ggufWriter)                          // adds the family's own keys of GGUF
+	fits      func(r *ggufReader) bool                     // of several families with one GGUF architecture: the file is of this one
 }
 
 // families are all that register was called with: one file of this package each, in the order of their names.

@@ -15,6 +15,9 @@ var _ = register(family{
 		cap := capOf(k, "attn_logit_softcapping", 50)
 		c.FinalCap = capOf(k, "final_logit_softcapping", 30)
 		types := k.windows(c, 4096, 2)
+		if n := k.sizeOr("sliding_window", 4096); k.Err() == nil {
+			k.only("sliding_window_size", n) // repeats it in early files
+		}
 		rope := k.ropeFor(c, ropeRules{})
 		scalar := k.float("query_pre_attn_scalar", 256)
 		c.each(func(i int, l *Layer) {

@@ -55,10 +55,7 @@ func (k *keys) gemma4Heads(c *Config, types []string) [][2]int {
 			if own, ok := perLayer.Get(strconv.Itoa(i)); ok {
 				o := newKeys(own, k.allow)
 				heads[i] = [2]int{o.sizeOr("head_dim", a.HeadDim), o.sizeOr("num_key_value_heads", a.KVHeads)}
-				k.keep(o.Err())
-				if k.Err() == nil {
-					k.keep(o.unknown())
-				}
+				k.inside("per_layer_config", o)
 			}
 			continue
 		}

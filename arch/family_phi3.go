@@ -3,7 +3,8 @@ package arch
 // Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; longrope; part of a head may be rotated.
 var _ = register(family{
 	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3",
-	defaults: defaults{eps: 1e-5},
+	defaults:  defaults{eps: 1e-5},
+	published: []string{"Phi3Config", "Phi3ForCausalLM"},
 	set: func(k *keys, c *Config) {
 		k.windows(c, 0, 0)
 		k.only("attention_bias", false)

@@ -4,7 +4,7 @@ package arch
 var _ = register(family{
 	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
 	set: func(k *keys, c *Config) {
-		k.noWindow(c)
+		k.qwenWindows(c)
 		k.only("use_mrope", false)
 		rope := k.ropeFor(c, ropeRules{})
 		c.each(func(_ int, l *Layer) { l.Attn.QKVBias, l.Attn.Rope = true, rope(fullType, l.Attn.HeadDim) })

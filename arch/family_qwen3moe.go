@@ -7,7 +7,9 @@ var _ = register(family{
 	name: "qwen3_moe", class: "Qwen3MoeForCausalLM", gguf: "qwen3moe",
 	defaults: defaults{headDim: 128},
 	set: func(k *keys, c *Config) {
-		qwen3.set(k, c)
+		k.only("use_sliding_window", false) // versions of transformers disagree about the layers that have one
+		k.switched(c, 4096, func(int) bool { return false })
+		k.qwen3(c)
 		moe := MoE{
 			Experts: k.experts(), Active: k.size("num_experts_per_tok"), Width: k.size("moe_intermediate_size"),
 			Renorm: k.flag("norm_topk_prob", false),

@@ -112,12 +112,57 @@ func (r *ggufReader) own(value any, c Config) (Config, error) {
 	if o.family().gguf != c.family().gguf || o.Hidden != c.Hidden || len(o.Layers) != len(c.Layers) || o.Vocab != c.Vocab || o.Tied != c.Tied {
 		return o, fault.In(fault.Invalid, r.path, "describes another model than the other keys and the tensors").At("key %q", ownKey).WithID("E-CONFIG-010")
 	}
-	return o, nil
+	return o, r.edited(o, c)
 }
 
-// ends returns the ids that end a text or a turn.
+// edited refuses a file whose keys of llama.cpp, of which c was read, are not those of o, its description of ours: a key that was
+// changed would have no effect.
+func (r *ggufReader) edited(o, c Config) error {
+	bad := func(key, format string, args ...any) error {
+		return fault.In(fault.Invalid, r.path, format, args...).At("key %q", key).WithID("E-CONFIG-010").
+			WithHint("remove %q, or give the key its value", ownKey)
+	}
+	known := 0 // an id that the tokenizer names may stand before those of the description
+	for _, id := range c.EOS {
+		if !slices.Contains(o.EOS, id) {
+			known++
+		}
+	}
+	missing := slices.ContainsFunc(o.EOS, func(id int) bool { return !slices.Contains(c.EOS, id) })
+	if known > 1 || missing && len(c.EOS) < len(ends) {
+		return bad("tokenizer.ggml.eos_token_id", "with those of eot and eom it says that %v end a text, and %q says %v", c.EOS, ownKey, o.EOS)
+	}
+	keys := o.ggufKeys()
+	said, err := FromGGUF(r.path, virtual(o, keys))
+	said.BOS, said.EOS, said.Pad = c.BOS, c.EOS, c.Pad
+	if err == nil && same(said, c) {
+		return nil
+	}
+	for _, kv := range keys {
+		if v, ok := r.g.Value(kv.Key); !ok {
+			return bad(kv.Key, "is missing, and %q says %v", ownKey, kv.Value)
+		} else if fmt.Sprint(v) != fmt.Sprint(kv.Value) {
+			return bad(kv.Key, "is %v, and %q says %v", v, ownKey, kv.Value)
+		}
+	}
+	if err != nil {
+		return nil // the keys are those that were written, and say less than the description
+	}
+	d := Compare(said.forGGUF(), c.forGGUF())[0]
+	for _, x := range []*any{&d.A, &d.B} {
+		if *x == nil {
+			*x = "none"
+		}
+	}
+	return bad(ownKey, "%s is %v, and by the other keys and the tensors %v", d.Path, d.A, d.B)
+}
+
+// ends are the keys of ids that end a text, or a turn.
+var ends = []string{"eos", "eot", "eom"}
+
+// ends returns their ids.
 func (r *ggufReader) ends() (ids []int) {
-	for _, key := range []string{"eos", "eot", "eom"} {
+	for _, key := range ends {
 		if id := r.sizeOr("tokenizer.ggml."+key+"_token_id", -1); id >= 0 {
 			ids = append(ids, id)
 		}
@@ -132,6 +177,8 @@ type ggufReader struct {
 	arch string // "llama."
 	err  error
 	read map[string]bool // keys that were asked for
+
+	linear float64 // by what rotary divisors are multiplied: a linear scaling beside them
 }
 
 func (r *ggufReader) value(key string) (any, bool) { r.read[key] = true; return r.g.Value(key) }

@@ -54,7 +54,7 @@ func (r *ggufReader) config(f *family) object {
 	if n := r.sizeOr(a+"rope.dimension_count", headDim); n != headDim && headDim > 0 {
 		o["partial_rotary_factor"] = float64(n) / float64(headDim)
 	}
-	r.scaling(o)
+	r.scaling(o, f)
 	if f.fromGGUF != nil {
 		f.fromGGUF(r, o, kv)
 	}
@@ -102,41 +102,105 @@ func (r *ggufReader) windows(o object, f *family, layers int) {
 	}
 }
 
-// scaling reads the scaling of the rotary embedding; divisors that stand in tensors are added later.
-func (r *ggufReader) scaling(o object) {
+// scaling reads the scaling of the rotary embedding as llama.cpp does: a scaling without a type is linear, rope.scale_linear is
+// the old name of its factor, and a factor of 0 or 1 is none. What llama.cpp would do beside a table of divisors, or to
+// some lengths only, is refused.
+func (r *ggufReader) scaling(o object, f *family) {
 	s := r.arch + "rope.scaling."
-	kind := "none"
+	kind, factorKey := "linear", s+"factor"
+	r.linear = 1
 	if r.has(s + "type") {
 		kind = r.str(s + "type")
 	}
-	factor, original := r.float(s+"factor", 0), r.sizeOr(s+"original_context_length", 0)
-	short, long := r.table("rope_factors_short.weight"), r.table("rope_factors_long.weight")
-	switch {
-	case short != nil && long != nil:
+	if !r.has(factorKey) {
+		factorKey = r.arch + "rope.scale_linear"
+	}
+	factor, original := r.float(factorKey, 0), r.sizeOr(s+"original_context_length", 0)
+	if factor == 1 && kind == "linear" {
+		factor = 0
+	}
+	if r.tables(kind, f) {
+		if factor != 0 && kind != "none" {
+			r.refuse(factorKey, "%v divides positions beside rope_factors_short and rope_factors_long, which is not supported", factor)
+		}
 		o["rope_scaling"] = object{
-			"rope_type": "longrope", "short_factor": short, "long_factor": long, "original_max_position_embeddings": original,
+			"rope_type": "longrope", "short_factor": r.table(shortTable), "long_factor": r.table(longTable), "original_max_position_embeddings": original,
 			"attention_factor": r.float(s+"attn_factor", 0),
 		}
-	case kind == "linear":
-		o["rope_scaling"] = object{"rope_type": "linear", "factor": factor}
-	case kind == "yarn":
-		y := object{"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
-			"beta_fast": r.float(s+"yarn_beta_fast", 32), "beta_slow": r.float(s+"yarn_beta_slow", 1)}
-		m := r.float(s+"yarn_log_multiplier", 0)
-		if m != 0 {
-			y["mscale"], y["mscale_all_dim"] = 1.0, m
+		return
+	}
+	switch kind {
+	case "none", "linear":
+		if a := r.float(s+"attn_factor", 1); a != 1 {
+			r.refuse(s+"attn_factor", "%v is not supported for scaling of type %s", a, kind)
 		}
-		own := Rope{Factor: factor, MScaleAll: m}.ggufAttention()
-		if a := r.float(s+"yarn_attn_factor", own*r.float(s+"attn_factor", 0)); a != 0 {
-			y["attention_factor"] = a
+		if kind == "linear" && factor != 0 {
+			if _, table := r.g.Shape(freqsTable); table && f.stored.ropeFactors {
+				r.linear = factor // llama.cpp divides by both
+				return
+			}
+			o["rope_scaling"] = object{"rope_type": "linear", "factor": factor}
 		}
-		if beta := r.float(r.arch+"attention.temperature_scale", 0); beta != 0 {
-			y["llama_4_scaling_beta"] = beta
-		}
-		o["rope_scaling"] = y
-	case kind != "none" && kind != "longrope":
+	case "yarn":
+		o["rope_scaling"] = r.yarn(factor, original)
+	case "longrope":
+		r.refuse(s+"type", "longrope, but the file has no tensors %s and %s", shortTable, longTable)
+	default:
 		r.refuse(s+"type", "rotary embedding of type %q is not supported; supported: none, linear, yarn, longrope", kind)
 	}
+}
+
+// The tensors of rotary divisors.
+const (
+	shortTable = "rope_factors_short.weight"
+	longTable  = "rope_factors_long.weight"
+	freqsTable = "rope_freqs.weight"
+)
+
+// tables reports whether the file has the divisors of a longrope. Tables that the family does not have, one of two, and both
+// kinds together are refused: llama.cpp refuses the first too, and takes the second for some lengths of its context only.
+func (r *ggufReader) tables(kind string, f *family) bool {
+	has := map[string]bool{}
+	var first string
+	for _, name := range []string{freqsTable, longTable, shortTable} {
+		if _, has[name] = r.g.Shape(name); has[name] {
+			first = name
+		}
+	}
+	bad := func(name, format string, args ...any) {
+		r.keep(fault.In(fault.Format, r.path, format, args...).At("tensor %q", name).WithID("E-CONFIG-015"))
+	}
+	switch {
+	case first == "":
+	case !f.stored.ropeFactors:
+		bad(first, "rotary divisors are not supported for %s", f.gguf)
+	case has[shortTable] != has[longTable]:
+		bad(first, "is there without the other of %s and %s", shortTable, longTable)
+	case has[shortTable] && has[freqsTable]:
+		bad(freqsTable, "is there beside %s and %s", shortTable, longTable)
+	case kind == "yarn" || kind == "longrope" && has[freqsTable]:
+		bad(first, "is there beside scaling of type %s, which is not supported", kind)
+	}
+	return has[shortTable] && has[longTable]
+}
+
+// yarn returns the scaling of type yarn.
+func (r *ggufReader) yarn(factor float64, original int) object {
+	s := r.arch + "rope.scaling."
+	y := object{"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original,
+		"beta_fast": r.float(s+"yarn_beta_fast", 32), "beta_slow": r.float(s+"yarn_beta_slow", 1)}
+	m := r.float(s+"yarn_log_multiplier", 0)
+	if m != 0 {
+		y["mscale"], y["mscale_all_dim"] = 1.0, m
+	}
+	own := Rope{Factor: factor, MScaleAll: m}.ggufAttention()
+	if a := r.float(s+"yarn_attn_factor", own*r.float(s+"attn_factor", 0)); a != 0 {
+		y["attention_factor"] = a
+	}
+	if beta := r.float(r.arch+"attention.temperature_scale", 0); beta != 0 {
+		y["llama_4_scaling_beta"] = beta
+	}
+	return y
 }
 
 // table reads a tensor of divisors, nil if there is none.
@@ -158,14 +222,17 @@ func (r *ggufReader) divisors(f *family, c *Config) {
 	if !f.stored.ropeFactors || r.err != nil || slices.ContainsFunc(c.Ropes, func(r Rope) bool { return r.Kind != RopeDefault }) {
 		return
 	}
-	list := r.table("rope_freqs.weight")
+	list := r.table(freqsTable)
 	if list == nil {
 		return
+	}
+	for i := range list {
+		list[i] *= r.linear
 	}
 	for i := range c.Ropes {
 		rope := &c.Ropes[i]
 		if len(list) != rope.Width/2 {
-			r.keep(fault.In(fault.Load, r.path, "has %d divisors for %d pairs", len(list), rope.Width/2).At(`tensor "rope_freqs.weight"`).WithID("E-CONFIG-015"))
+			r.keep(fault.In(fault.Load, r.path, "has %d divisors for %d pairs", len(list), rope.Width/2).At("tensor %q", freqsTable).WithID("E-CONFIG-015"))
 			return
 		}
 		plain := Rope{Kind: RopeDefault, Theta: rope.Theta, HeadDim: rope.HeadDim, Width: rope.Width, Attention: 1}

@@ -30,7 +30,11 @@ func same(a, b Config) bool { return a.forGGUF().Equal(b.forGGUF()) }
 
 // forGGUF drops what a GGUF file does not hold, and rounds numbers.
 func (c Config) forGGUF() Config {
-	round := func(x *float64) { *x = float64(float32(*x)) }
+	round := func(x *float64) {
+		if y := float64(float32(*x)); !math.IsInf(y, 0) {
+			*x = y
+		}
+	}
 	c.InitRange, c.Family, c.Layers, c.Ropes = 0, c.family().gguf, slices.Clone(c.Layers), slices.Clone(c.Ropes)
 	for _, x := range []*float64{&c.Eps, &c.EmbedScale, &c.LogitScale, &c.FinalCap} {
 		round(x)
@@ -69,7 +73,7 @@ func GGUFTokens(c Config) (list []KV) {
 			list = append(list, KV{"tokenizer.ggml." + name + "_token_id", uint32(id)})
 		}
 	}
-	for i, name := range []string{"eos", "eot", "eom"} {
+	for i, name := range ends {
 		if i < len(c.EOS) {
 			add(name, c.EOS[i])
 		}
@@ -270,7 +274,9 @@ func (w *ggufWriter) rope(a Attention) {
 		}
 	case RopeLong: // llama.cpp would divide all positions by a factor
 		w.count("rope.scaling.original_context_length", r.Original)
-		w.float("rope.scaling.attn_factor", r.Attention)
+		if w.c.family().stored.ropeFactors { // else there are no tables, and the key would count alone
+			w.float("rope.scaling.attn_factor", r.Attention)
+		}
 	}
 }
 

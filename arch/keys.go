@@ -3,10 +3,8 @@ package arch
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 
-	"apr/internal/fault"
 	"apr/internal/strictjson"
 )
 
@@ -20,6 +18,8 @@ type keys struct {
 	family string // for messages
 	qScale bool   // the family scales queries by their position
 	err    error  // of what is consistent JSON and not supported
+
+	within []unknownKey // keys inside members that were read by themselves, for which nobody asked
 }
 
 func newKeys(v strictjson.Value, allow []string) *keys {
@@ -196,54 +196,6 @@ func (k *keys) only(key string, want any) {
 	if k.Err() == nil && got != want {
 		k.fail(key, "%v is not supported; supported: %v", got, want)
 	}
-}
-
-// harmless are keys of public configurations that decide nothing here: which program wrote the file, how it trains, what
-// it returns, and the defaults of transformers' own base class, which older versions wrote out.
-var harmless = []string{
-	"_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "add_cross_attention", "architectures", "attention_dropout", "auto_map", "bad_words_ids",
-	"begin_suppress_tokens", "cache_implementation", "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id",
-	"diversity_penalty", "do_sample", "dropout", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-	"finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout", "id2label", "is_decoder", "is_encoder_decoder", "label2id",
-	"length_penalty", "max_length", "min_length", "model_max_length", "name", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
-	"output_attentions", "output_hidden_states", "output_router_logits", "output_scores", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
-	"remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise", "sep_token_id",
-	"suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p",
-	"torch_dtype", "torchscript", "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
-}
-
-// unknown returns an error about the first key that nobody asked for, with the nearest known one.
-func (k *keys) unknown() error {
-	for key, v := range k.obj.Members() {
-		if k.seen[key] || slices.Contains(harmless, key) || slices.Contains(k.allow, key) {
-			continue
-		}
-		known := slices.Clone(harmless)
-		for s := range k.seen {
-			known = append(known, s)
-		}
-		slices.Sort(known)
-		e := &unknownKey{key: key, family: k.family, at: v}
-		if near := fault.Nearest(key, known); near != "" {
-			e.near = near
-		}
-		return e
-	}
-	return nil
-}
-
-// unknownKey is the refusal of a key.
-type unknownKey struct {
-	key, family, near string
-	at                strictjson.Value
-}
-
-func (e *unknownKey) Error() string {
-	family := e.family
-	if family == "" {
-		family = "this object"
-	}
-	return fmt.Sprintf("key %q with the value %s is not known for %s", e.key, shown(e.at), family)
 }
 
 // shown is a value in a message: text and numbers as they stand, of others the kind.

@@ -39,16 +39,11 @@ func Parse(path, text string, opt Options) (Config, error) {
 
 // located turns an error of the parser into a fault with line and column.
 func located(path, text string, err error) error {
-	var unknown *unknownKey
+	var unknown *unknownKeys
 	var family *unknownFamily
 	switch {
 	case errors.As(err, &unknown):
-		line, column := strictjson.Position(text, unknown.at.Offset())
-		f := fault.In(fault.Format, path, "%s", unknown.Error()).At("line %d, column %d", line, column).WithID("E-CONFIG-020")
-		if unknown.near != "" {
-			return f.WithHint("did you mean %q? --allow-config-key %s accepts the key unread", unknown.near, unknown.key)
-		}
-		return f.WithHint("--allow-config-key %s accepts the key unread", unknown.key)
+		return unknown.fault(path, text)
 	case errors.As(err, &family):
 		line, column := strictjson.Position(text, family.at.Offset())
 		return family.fault(path).At("line %d, column %d", line, column)
@@ -109,6 +104,8 @@ func parse(v strictjson.Value, opt Options) (Config, error) {
 	k.seen["model_type"], k.family = true, f.name
 	c := f.read(k)
 	if k != outer {
+		outer.family = f.name
+		outer.remoteCode(f.published)
 		c.outer(outer, k)
 	}
 	if err := k.Err(); err != nil {
@@ -177,6 +174,7 @@ func (f *family) read(k *keys) Config {
 			FFN:  FFN{Act: act, Width: width}, Pre: true, Residual: 1,
 		})
 	}
+	k.remoteCode(f.published)
 	f.set(k, &c)
 	return c
 }
@@ -283,11 +281,14 @@ func (k *keys) windows(c *Config, window, pattern int) []string {
 	if k.null("sliding_window") {
 		n = 0
 	}
-	if !k.flag("use_sliding_window", true) {
-		n = 0
+	if !k.flag("use_sliding_window", true) && n > 0 {
+		k.fail("use_sliding_window", "transformers does not read the key for this family, whose layers have a window of %d; sliding_window null is none", n)
 	}
 	types := k.layerTypes(len(c.Layers), pattern, slidingType)
 	for i, t := range types {
+		if pattern == 0 && k.has("layer_types") && (t == slidingType) != (n > 0) {
+			k.fail("layer_types", "layer %d is of type %q; transformers does not read the key for this family, and sliding_window is %d for all layers", i, t, n)
+		}
 		if t == slidingType {
 			c.Layers[i].Attn.Window = n
 		}
@@ -295,25 +296,49 @@ func (k *keys) windows(c *Config, window, pattern int) []string {
 	return types
 }
 
-// noWindow reads the keys of windows in families whose public models have none, and refuses a window.
-func (k *keys) noWindow(c *Config) {
-	k.has("sliding_window")
+// switched reads the keys of windows in families that have a switch for them, use_sliding_window, which is off in public
+// models: window is the default of sliding_window. Without layer_types, windowed says which layers have it.
+func (k *keys) switched(c *Config, window int, windowed func(i int) bool) {
+	on, n := k.flag("use_sliding_window", false), k.sizeOr("sliding_window", window)
+	if k.null("sliding_window") {
+		n = 0
+	}
 	k.has("max_window_layers")
-	if k.flag("use_sliding_window", false) {
-		from := k.sizeOr("max_window_layers", 0)
-		types := k.strings("layer_types")
+	types := k.strings("layer_types")
+	for i, t := range types {
+		switch {
+		case t == fullType:
+		case !on:
+			k.fail("layer_types", "layer %d is of type %q, and use_sliding_window is false", i, t)
+		case t != slidingType:
+			k.fail("layer_types", "layer %d is of type %q; supported: %s, %s", i, t, fullType, slidingType)
+		case n == 0:
+			k.fail("layer_types", "layer %d is of type %q, and sliding_window is null", i, t)
+		}
+	}
+	switch {
+	case !on:
+	case types == nil:
 		for i := range c.Layers {
-			if windowed := i >= from; windowed && types == nil || types != nil && i < len(types) && types[i] == slidingType {
-				c.Layers[i].Attn.Window = k.sizeOr("sliding_window", 4096)
+			if windowed(i) {
+				c.Layers[i].Attn.Window = n
 			}
 		}
-		return
-	}
-	for i, t := range k.strings("layer_types") {
-		if t != fullType {
-			k.fail("layer_types", "layer %d is of type %q, and use_sliding_window is false", i, t)
+	case len(types) != len(c.Layers):
+		k.fail("layer_types", "%d entries for %d layers", len(types), len(c.Layers))
+	default:
+		for i, t := range types {
+			if t == slidingType {
+				c.Layers[i].Attn.Window = n
+			}
 		}
 	}
+}
+
+// qwenWindows are the windows of Qwen 2 and 3: those of layers from max_window_layers on.
+func (k *keys) qwenWindows(c *Config) {
+	from := k.sizeOr("max_window_layers", 28)
+	k.switched(c, 4096, func(i int) bool { return i >= from })
 }
 
 // bias reads attention_bias, for q, k, v and o.

@@ -1,6 +1,9 @@
 package arch
 
-import "math"
+import (
+	"math"
+	"strings"
+)
 
 // Place says where a slot's values are in a file. The file's tensor is a matrix of rows too, seen as [experts, rows,
 // cols]; row r of the slot's expert e is row First + Step·p(r) of e, where p is the order of Rows.
@@ -106,6 +109,23 @@ func (p Place) Row(r int) int { return p.First + max(p.Step, 1)*p.Rows.ToFile(r)
 func (s Slot) Alone(p Place) bool {
 	experts, rows, cols := s.Dims()
 	return p.Rows == Order{} && p.moves() && p.First == 0 && p.Step <= 1 && p.Each == 0 && product(p.Shape) == experts*rows*cols
+}
+
+// Stacked is where transformers has the slot while it computes, and with it the slot's gradient: as Hugging Face's files have
+// it, but experts that these have one by one all in one tensor, gate above up.
+func (s Slot) Stacked() Place {
+	if s.HF.Each == 0 {
+		return s.HF
+	}
+	out, in, name := s.Shape[1], s.Shape[2], strings.TrimSuffix(s.Name, ".weight")
+	p := Place{Name: name, Shape: []int{s.HF.Each, out, in}}
+	if s.Role != ExpertDown {
+		p.Name, p.Shape[1] = strings.NewReplacer("gate_proj", "gate_up_proj", "up_proj", "gate_up_proj").Replace(name), 2*out
+	}
+	if s.Role == ExpertUp {
+		p.First = out
+	}
+	return p
 }
 
 // moves reports whether whole rows of values move.

@@ -2,6 +2,8 @@ package arch
 
 import (
 	"math"
+	"reflect"
+	"strings"
 
 	"apr/internal/strictjson"
 )
@@ -25,7 +27,7 @@ func (k *keys) ropeFor(c *Config, rules ropeRules) func(layerType string, headDi
 	scaling, parameters := k.value("rope_scaling"), k.value("rope_parameters")
 	return func(layerType string, headDim int) int {
 		own := layerType == slidingType && (rules.localTheta != 0 || rules.fullOnly)
-		object, base := scaling, theta
+		object, base, in := scaling, theta, "rope_scaling"
 		if own {
 			object = strictjson.Value{}
 			if rules.localTheta != 0 {
@@ -38,26 +40,76 @@ func (k *keys) ropeFor(c *Config, rules ropeRules) func(layerType string, headDi
 			_, sliding := parameters.Get(slidingType)
 			switch {
 			case nested:
-				object = byType
+				object, in = byType, "rope_parameters"
 			case full || sliding:
 				k.fail("rope_parameters", "has no entry for layers of type %s", layerType)
 			case own && rules.fullOnly: // one object for both: it scales full layers only
 				object, base = strictjson.Value{}, thetaOf(parameters, base)
 			case !own:
-				object = parameters
+				object, in = parameters, "rope_parameters"
 			}
 		}
-		r := k.rope(object, Rope{Kind: RopeDefault, Theta: base, HeadDim: headDim, Attention: 1}, partial, original, c)
+		plain := Rope{Kind: RopeDefault, Theta: base, HeadDim: headDim, Attention: 1}
+		r := k.rope(in, object, plain, partial, original, c)
+		switch {
+		case in == "rope_scaling":
+		case own:
+			k.agree("rope_local_base_freq", object, "rope_theta")
+		default:
+			for _, key := range []string{"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"} {
+				k.agree(key, object, key)
+			}
+			plain.Theta = r.Theta
+			width := strictjson.NewFields(object).FloatOr("partial_rotary_factor", partial)
+			k.scalesAlike(object, r, func() Rope { return k.rope("rope_scaling", scaling, plain, width, original, c) })
+		}
 		return c.ropeIndex(r)
 	}
+}
+
+// agree refuses a key that says something else than the object of rope_parameters: transformers 4 reads only the former, and
+// of 5 the latter counts.
+func (k *keys) agree(key string, object strictjson.Value, inside string) {
+	v, there := object.Get(inside)
+	if !there || v.Kind() == strictjson.Null || !k.has(key) || k.Err() != nil {
+		return
+	}
+	if x, y := k.float(key, 0), strictjson.NewFields(object).FloatOr(inside, 0); x != y {
+		k.fail(key, "%v, and %s of rope_parameters is %v: versions of transformers disagree about which counts", x, inside, y)
+	}
+}
+
+// scalesAlike refuses a rope_scaling, read by scaling, that says something else than the object of rope_parameters, of which r
+// was read: transformers 4 reads only the former, and in 5 it replaces the latter.
+func (k *keys) scalesAlike(object strictjson.Value, r Rope, scaling func() Rope) {
+	v := k.value("rope_scaling")
+	if v.Kind() == strictjson.Absent || k.Err() != nil {
+		return
+	}
+	if other := scaling(); k.Err() == nil && !reflect.DeepEqual(r, other) {
+		k.fail("rope_scaling", "%s, and rope_parameters says %s: versions of transformers disagree about which counts", whole(v), whole(object))
+	}
+}
+
+// whole is a value in a message as it stands in the file, but for blanks.
+func whole(v strictjson.Value) string {
+	text, err := strictjson.AppendCanonical(nil, v)
+	if err != nil {
+		return shown(v)
+	}
+	const most = 300
+	if len(text) > most {
+		return strings.ToValidUTF8(string(text[:most]), "") + "…"
+	}
+	return string(text)
 }
 
 func thetaOf(v strictjson.Value, def float64) float64 {
 	return strictjson.NewFields(v).FloatOr("rope_theta", def)
 }
 
-// rope reads one object of scaling into r, which holds what is known without it.
-func (k *keys) rope(object strictjson.Value, r Rope, partial float64, original int, c *Config) Rope {
+// rope reads one object of scaling, the member in, into r, which holds what is known without it.
+func (k *keys) rope(in string, object strictjson.Value, r Rope, partial float64, original int, c *Config) Rope {
 	if object.Kind() == strictjson.Absent || object.Kind() == strictjson.Null {
 		r.Width = rotary(r.HeadDim, partial)
 		return r
@@ -95,11 +147,7 @@ func (k *keys) rope(object strictjson.Value, r Rope, partial float64, original i
 	default:
 		s.fail("rope_type", "rotary embedding of type %q is not supported; supported: default, linear, llama3, yarn, longrope, proportional", kind)
 	}
-	if err := s.Err(); err != nil {
-		k.keep(err)
-	} else {
-		k.keep(s.unknown())
-	}
+	k.inside(in, s)
 	return r
 }
 
@@ -139,6 +187,7 @@ func (k *keys) long(r *Rope, positions int) {
 // positionScale reads llama_4_scaling_beta, which configurations keep among the rotary parameters.
 func (k *keys) positionScale(c *Config) {
 	k.qScale = true
+	var found []float64
 	for _, key := range []string{"rope_parameters", "rope_scaling"} {
 		v := k.value(key)
 		if v.Kind() != strictjson.Object {
@@ -147,6 +196,9 @@ func (k *keys) positionScale(c *Config) {
 		s := strictjson.NewFields(v)
 		beta, length := s.FloatOr("llama_4_scaling_beta", 0), s.UintOr("original_max_position_embeddings", 0)
 		k.keep(s.Err())
+		if found = append(found, beta); len(found) == 2 && found[0] != beta {
+			k.fail(key, "llama_4_scaling_beta is %v, and %v in rope_parameters", beta, found[0])
+		}
 		if beta == 0 {
 			continue
 		}
@@ -154,6 +206,5 @@ func (k *keys) positionScale(c *Config) {
 			k.fail(key, "llama_4_scaling_beta needs original_max_position_embeddings")
 		}
 		c.each(func(_ int, l *Layer) { l.Attn.QBeta, l.Attn.QLength = beta, int(min(length, math.MaxInt32)) })
-		return
 	}
 }

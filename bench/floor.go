@@ -85,6 +85,14 @@ func sequence(r *dry.Record, micros int) (all []dry.Op) {
 	}
 	var turns []turn
 	for _, c := range r.Ops {
+		if c.Kind.Grouped() {
+			for i, o := range experts(c.Op) {
+				for t := range c.Times {
+					turns = append(turns, turn{o, (float64(t) + (float64(i)+0.5)/float64(c.Experts)) / float64(c.Times)})
+				}
+			}
+			continue
+		}
 		if !c.IsProduct() || c.M == 0 || c.N == 0 {
 			continue
 		}
@@ -102,6 +110,26 @@ func sequence(r *dry.Record, micros int) (all []dry.Op) {
 	slices.SortStableFunc(turns, func(a, b turn) int { return cmp.Or(cmp.Compare(a.Phase, b.Phase), cmp.Compare(a.at, b.at)) })
 	for _, t := range turns {
 		all = append(all, t.Op)
+	}
+	return all
+}
+
+// experts returns a product of experts as one product for each that has rows, the rows dealt out evenly: the least that any
+// split of them costs.
+func experts(o dry.Op) (all []dry.Op) {
+	slots := &o.M
+	switch o.Kind {
+	case device.OpGroupedMatMul:
+		o.Kind = device.OpMatMul
+	case device.OpGroupedInputGrad:
+		o.Kind = device.OpMatMulInputGrad
+	case device.OpGroupedWeightGrad:
+		o.Kind, slots = device.OpMatMulWeightGrad, &o.K
+	}
+	for e, n := 0, *slots; e < o.Experts; e++ {
+		if *slots = n*(e+1)/o.Experts - n*e/o.Experts; *slots > 0 {
+			all = append(all, o)
+		}
 	}
 	return all
 }

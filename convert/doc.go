@@ -15,8 +15,8 @@
 // # Caveats
 //
 // Norms and biases are always float32 in .apr and GGUF. A matrix whose last dimension is not divisible by 256 is never
-// Q4_K or Q6_K: in .apr it stays BF16, in GGUF it falls back as in llama.cpp, to Q5_0 and Q8_0, or F16. An .apr file that
-// this package writes holds no Q8_0, Q5_0 or Q4_0 (readers disagree about their codes): asking for it is refused, and what
-// is stored so is widened to float32 and listed. A Hugging Face folder holds no block types; they are widened to float32
-// unless another type is asked for, and so are its matrices of 8-bit floats. IQ4_NL and IQ4_XS are kept, never made.
+// Q4_K or Q6_K: in .apr it stays BF16, in GGUF it falls back as in llama.cpp, to Q5_0 and Q8_0, or F16. Blocks of GGUF stay
+// byte for byte in .apr; aprender's own blocks, and blocks that cross rows, are widened to float32 and listed. A Hugging
+// Face folder holds no block types; they are widened to float32 unless another type is asked for, and so are its matrices
+// of 8-bit floats. IQ4_NL and IQ4_XS are kept, never made.
 package convert

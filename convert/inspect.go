@@ -28,7 +28,8 @@ type Summary struct {
 	SizeBytes    int64          `json:"size_bytes"` // on disk
 	DTypes       map[string]int `json:"dtypes"`     // type → tensors
 	Tied         bool           `json:"tied"`
-	Left         []string       `json:"left,omitempty"` // tensors of other parts of a multimodal model, which are not read
+	NotComputed  string         `json:"not_computed,omitempty"` // what the model has that keeps it from being run and trained yet
+	Left         []string       `json:"left,omitempty"`         // tensors of other parts of a multimodal model, which are not read
 	Tokenizer    map[string]any `json:"tokenizer"`
 	Provenance   map[string]any `json:"provenance"`
 	SHA256       *string        `json:"sha256"`  // null unless asked for
@@ -100,7 +101,7 @@ func (s *Summary) describeConfig(c *Container) {
 		s.Warnings = append(s.Warnings, "no usable configuration: "+err.Error())
 		return
 	}
-	s.Architecture, s.Tied = cfg.Family, cfg.Tied
+	s.Architecture, s.Tied, s.NotComputed = cfg.Family, cfg.Tied, cfg.NotComputed()
 	for _, f := range ConfigFields(cfg) {
 		s.Config[f.Key] = f.Value
 	}

@@ -72,10 +72,6 @@ func (r rule) plan(tensors []tensor.Stored, of roles) ([]Choice, error) {
 	if _, known := base[s]; s != Keep && !known {
 		return nil, fault.New(fault.Usage, "unknown scheme %q", string(s))
 	}
-	if s == Q8_0 && r.to == toAPR {
-		return nil, fault.New(fault.Unavailable, "an .apr file cannot hold q8_0: readers disagree about its code").
-			WithHint("q6k is the closest type an .apr holds").WithID("E-CONVERT-001")
-	}
 	if s.quantises() && r.to == toSafetensors {
 		return nil, fault.New(fault.Unavailable, "safetensors cannot hold the blocks of %s", string(s)).
 			WithHint("write an .apr file, or choose bf16, f16 or f32").WithID("E-CONVERT-002")
@@ -123,7 +119,7 @@ func (r rule) choose(t tensor.Stored, of roles) (tensor.DType, string) {
 		if r.to == toGGUF {
 			return fallback(d, t.Cols())
 		}
-		return tensor.BF16, "last dimension is not divisible by 256"
+		return tensor.BF16, fmt.Sprintf("last dimension is not divisible by %d", d.BlockLen())
 	}
 	return d, ""
 }
@@ -154,12 +150,8 @@ func (r rule) plain(t tensor.Stored) (tensor.DType, string) {
 		return cmp.Or(r.dtype, t.DType), ""
 	case tensor.F64:
 		return float, "f64 is narrowed"
-	case tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS:
+	case tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS:
 		if r.to != toSafetensors && t.Cols()%t.DType.BlockLen() == 0 && !r.expand {
-			return t.DType, ""
-		}
-	case tensor.Q4_0, tensor.Q5_0, tensor.Q8_0:
-		if r.to == toGGUF && t.Cols()%32 == 0 && !r.expand {
 			return t.DType, ""
 		}
 	}

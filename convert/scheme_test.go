@@ -40,7 +40,14 @@ func TestChoose(t *testing.T) {
 		{"8-bit floats without scales", Keep, toAPR, q, tensor.F8_E4M3, []int{8, 256}, true, tensor.Invalid},
 		{"row-padded blocks are widened", Keep, toAPR, q, tensor.Q4_K, []int{8, 300}, true, tensor.F32},
 		{"blocks in safetensors", Keep, toSafetensors, q, tensor.Q4_K, []int{8, 256}, true, tensor.F32},
-		{"Q8_0 in .apr", Keep, toAPR, q, tensor.Q8_0, []int{8, 256}, true, tensor.F32},
+		{"keep q8_0", Keep, toAPR, q, tensor.Q8_0, []int{8, 96}, true, tensor.Q8_0},
+		{"keep q5_0", Keep, toAPR, q, tensor.Q5_0, []int{8, 96}, true, tensor.Q5_0},
+		{"keep q4_0", Keep, toAPR, q, tensor.Q4_0, []int{8, 96}, true, tensor.Q4_0},
+		{"flat q4_0 is widened", Keep, toAPR, q, tensor.Q4_0, []int{8, 100}, true, tensor.F32},
+		{"q8_0 in safetensors", Keep, toSafetensors, q, tensor.Q8_0, []int{8, 96}, true, tensor.F32},
+		{"to q8_0", Q8_0, toAPR, q, tensor.BF16, []int{8, 96}, true, tensor.Q8_0},
+		{"to q8_0, rows of no whole blocks", Q8_0, toAPR, q, tensor.BF16, []int{8, 100}, true, tensor.BF16},
+		{"aprender's blocks", Keep, toAPR, q, tensor.AprQ4, []int{8, 256}, true, tensor.F32},
 		{"f64", Keep, toAPR, q, tensor.F64, []int{8, 256}, true, tensor.F32},
 		{"bf16", BF16, toAPR, q, tensor.Q4_K, []int{8, 256}, true, tensor.BF16},
 		{"head", Q4_K_M, toAPR, headName, tensor.BF16, []int{8, 256}, true, tensor.Q6_K},
@@ -75,7 +82,8 @@ func TestChooseOfImport(t *testing.T) {
 		{"kept", rule{dtype: tensor.BF16}, tensor.Q5_K, tensor.Q5_K, ""},
 		{"expanded", rule{expand: true}, tensor.Q4_K, tensor.F32, "q4_k is widened"},
 		{"expanded to bf16", rule{expand: true, dtype: tensor.BF16}, tensor.Q6_K, tensor.BF16, "q6_k is widened"},
-		{"not held", rule{dtype: tensor.BF16}, tensor.Q8_0, tensor.BF16, "q8_0 is widened"},
+		{"kept too", rule{dtype: tensor.BF16}, tensor.Q8_0, tensor.Q8_0, ""},
+		{"not held", rule{dtype: tensor.BF16}, tensor.AprQ4, tensor.BF16, "aprq4 is widened"},
 		{"float", rule{dtype: tensor.BF16}, tensor.F32, tensor.BF16, ""},
 		{"float as it is", rule{expand: true}, tensor.F16, tensor.F16, ""},
 	} {
@@ -169,7 +177,6 @@ func TestPlanRefuses(t *testing.T) {
 		to     target
 		kind   fault.Kind
 	}{
-		{"q8_0 in .apr", Q8_0, toAPR, fault.Unavailable},
 		{"blocks in safetensors", Q4_K, toSafetensors, fault.Unavailable},
 		{"unknown", "q9", toAPR, fault.Usage},
 	}

@@ -222,7 +222,11 @@ func (m *Model) arrange(s device.Stream, n int) {
 	}
 	for i := range m.blocks {
 		b := &m.blocks[i]
-		a.Arrange(n, b.qkv.weight, b.o.weight, b.gateUp.weight, b.down.weight)
+		for _, l := range []*linear{&b.qkv, &b.o, &b.gateUp, &b.down} {
+			if l.weight != nil { // of a layer with experts only, or with linear attention, there are fewer
+				a.Arrange(n, l.weight)
+			}
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package model_test
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"apr/arch"
@@ -119,7 +118,7 @@ func (f *fixture) gradients(t *testing.T, grads map[string][]float32) (worst flo
 		if s.Fixed {
 			continue
 		}
-		p := goldenPlace(s)
+		p := s.Stacked()
 		if files[p.Name] == nil {
 			files[p.Name] = make([]float64, elements(p.Shape))
 		}
@@ -139,23 +138,6 @@ func (f *fixture) gradients(t *testing.T, grads map[string][]float32) (worst flo
 		}
 	}
 	return worst, where
-}
-
-// goldenPlace is where a golden has a gradient: of experts that files have one by one, all in one tensor, gate above up.
-func goldenPlace(s arch.Slot) arch.Place {
-	p := s.HF
-	if p.Each == 0 {
-		return p
-	}
-	out, in, name := s.Shape[1], s.Shape[2], strings.TrimSuffix(s.Name, ".weight")
-	p = arch.Place{Name: name, Shape: []int{p.Each, out, in}}
-	if s.Role != arch.ExpertDown {
-		p.Name, p.Shape[1] = strings.NewReplacer("gate_proj", "gate_up_proj", "up_proj", "gate_up_proj").Replace(name), 2*out
-	}
-	if s.Role == arch.ExpertUp {
-		p.First = out
-	}
-	return p
 }
 
 // backward adds the gradients of the masked mean cross-entropy, computed on the host in float64.

@@ -77,10 +77,33 @@ func (r *ggufReader) data() (d Data) {
 	d.TokenType = r.types("tokenizer.ggml.token_type")
 	d.BOS, d.EOS = r.id("tokenizer.ggml.bos_token_id"), r.id("tokenizer.ggml.eos_token_id")
 	d.Pad = r.id("tokenizer.ggml.padding_token_id")
-	d.AddBOS = r.boolean("tokenizer.ggml.add_bos_token")
+	r.begin(&d)
 	d.ChatTemplate, _ = r.str("tokenizer.chat_template")
 	d.Settings = r.settings(d)
 	return d
+}
+
+// begin reads whether BOS goes in front. Where a file does not say so, llama.cpp's rules hold: SentencePiece puts it there, and
+// is of the ids 0, 1 and 2, unless the file says otherwise; of byte-level BPE some pre-tokenizers do; Gemma 4 does whatever a
+// file of others says.
+func (r *ggufReader) begin(d *Data) {
+	const key = "tokenizer.ggml.add_bos_token"
+	d.AddBOS = r.boolean(key)
+	switch pattern := patternNamed(d.PreType); {
+	case d.Model == "llama":
+		d.AddBOS = d.AddBOS || !r.has(key)
+		for id, to := range map[int32]*int32{1: &d.BOS, 2: &d.EOS} {
+			if *to == None && !r.has(SettingsKey) {
+				*to = id
+			}
+		}
+	case d.Model == "gemma4":
+		d.AddBOS = d.AddBOS || !r.has(key) || !r.has(SettingsKey)
+	case pattern != nil && pattern.begins && !r.has(key):
+		if d.AddBOS = true; d.BOS == None { // llama.cpp would take id 11, whatever that is
+			r.keep(r.m.Missing("tokenizer.ggml.bos_token_id"))
+		}
+	}
 }
 
 // SettingsKey is our key for the settings of a tokenizer in a GGUF file; others do not know it.
@@ -129,6 +152,8 @@ func (r *ggufReader) settings(d Data) []string {
 	}
 	if id := r.id("tokenizer.ggml.unknown_token_id"); id != None && d.Model != "gpt2" {
 		add("unknown", strconv.Itoa(int(id)))
+	} else if d.Model == "llama" && len(d.TokenType) > 0 && Kind(d.TokenType[0]) == Unknown && !r.has(SettingsKey) {
+		add("unknown", "0")
 	}
 	var ends []int32
 	for _, name := range []string{"eot", "eom"} {

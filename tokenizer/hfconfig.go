@@ -1,7 +1,9 @@
 package tokenizer
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 
 	"apr/internal/strictjson"
 )
@@ -11,6 +13,9 @@ import (
 func (c *content) readConfig(v strictjson.Value) error {
 	f := strictjson.NewFields(v)
 	c.addBOS, c.addEOS = f.BoolOr("add_bos_token", false), f.BoolOr("add_eos_token", false)
+	if slices.Contains(ownProcessor, strings.TrimSuffix(f.StrOr("tokenizer_class", ""), "Fast")) {
+		c.withoutBOS, c.withoutEOS = f.Has("add_bos_token") && !c.addBOS, f.Has("add_eos_token") && !c.addEOS
+	}
 	template := f.ValueOr("chat_template")
 	decoder := f.ValueOr("added_tokens_decoder")
 	if err := f.Err(); err != nil {
@@ -33,6 +38,10 @@ func (c *content) readConfig(v strictjson.Value) error {
 	}
 	return c.readTemplate(template)
 }
+
+// ownProcessor are the classes of transformers 4 that make a post-processor of add_bos_token and add_eos_token, in place of the
+// one in tokenizer.json. Others leave it as it is.
+var ownProcessor = []string{"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"}
 
 // namedToken sets id to the id of the token that v names: a string, or an object with a content. Null names none.
 func (c *content) namedToken(v strictjson.Value, id *int32) error {

@@ -325,11 +325,12 @@ func templateToken(special strictjson.Value, name string, p strictjson.Value) (i
 // around makes what the post-processor adds the begin and end token; the configuration was read.
 func (c *content) around() error {
 	for _, s := range []struct {
-		id   *int32
-		to   *int32
-		add  *bool
-		name string
-	}{{c.before, &c.bos, &c.addBOS, "bos_token"}, {c.after, &c.eos, &c.addEOS, "eos_token"}} {
+		id      *int32
+		to      *int32
+		add     *bool
+		without bool
+		name    string
+	}{{c.before, &c.bos, &c.addBOS, c.withoutBOS, "bos_token"}, {c.after, &c.eos, &c.addEOS, c.withoutEOS, "eos_token"}} {
 		switch {
 		case s.id == nil:
 			continue
@@ -338,7 +339,7 @@ func (c *content) around() error {
 		case *s.to != *s.id:
 			return refuseAt(c.template, "E-TOK-010", "post_processor adds token %d, but %s is token %d", *s.id, s.name, *s.to)
 		}
-		*s.add = true
+		*s.add = !s.without
 	}
 	return nil
 }

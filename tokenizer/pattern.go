@@ -10,6 +10,7 @@ type pattern struct {
 	digits       int    // most digits in a pre-token
 	nfc          bool   // whether the name stands for form NFC too
 	ignoreMerges bool   // whether the name stands for ignore_merges too
+	begins       bool   // whether llama.cpp puts BOS in front unless the file says otherwise
 	aloneDigits  bool   // the Digits pre-tokenizer goes first
 	marks, cases bool   // what the scan needs of classes
 	next         func(c classes, s string, i, digits int) int
@@ -34,7 +35,7 @@ const (
 // and refact's is the same between digits, each of which is a pre-token.
 var patterns = []pattern{
 	{name: "qwen2", class: "Qwen2Tokenizer", regex: qwenHead + `\p{N}` + qwenTail, digits: 1, nfc: true, next: nextQwen},
-	{name: "llama-bpe", class: anyClass, regex: threeDigits, digits: 3, ignoreMerges: true, next: nextQwen},
+	{name: "llama-bpe", class: anyClass, regex: threeDigits, digits: 3, ignoreMerges: true, begins: true, next: nextQwen},
 	{name: "gpt-2", class: "GPT2Tokenizer", next: nextGPT2},
 	{name: "dbrx", same: "llama-bpe", class: anyClass, regex: threeDigits, digits: 3, next: nextQwen},
 	{name: "smaug-bpe", same: "llama-bpe", class: anyClass, regex: threeDigits, digits: 3, next: nextQwen},
@@ -42,7 +43,7 @@ var patterns = []pattern{
 		regex: contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*` + blanksTail},
 	{name: "gpt-4o", class: anyClass, digits: 3, cases: true, next: nextGPT4o,
 		regex: upperWord + contractions + `?|` + lowerWord + contractions + `?|\p{N}{1,3}` + casedTail},
-	{name: "tekken", class: anyClass, digits: 1, cases: true, ignoreMerges: true, next: nextTekken,
+	{name: "tekken", class: anyClass, digits: 1, cases: true, ignoreMerges: true, begins: true, next: nextTekken,
 		regex: upperWord + `|` + lowerWord + `|\p{N}` + casedTail},
 	{name: "refact", class: anyClass, aloneDigits: true, next: nextRefact},
 }

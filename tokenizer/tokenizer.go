@@ -81,6 +81,8 @@ type content struct {
 	template      strictjson.Value // the post-processor's template, while a file is read
 	before, after *int32           // what it adds
 
+	withoutBOS, withoutEOS bool // tokenizer_config.json says that it does not
+
 	// search, if not nil, finds the id of a text in place of tokens, which are not read then.
 	search func(text string) (int32, bool)
 }

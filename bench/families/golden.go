@@ -112,11 +112,12 @@ func judgedGolden(name string, c arch.Config, values map[string][]float32) *gold
 		if s.Fixed {
 			continue
 		}
-		at := "grad." + s.HF.Name
+		p := s.Stacked()
+		at := "grad." + p.Name
 		if g.want[at] == nil {
-			g.want[at] = make([]float64, elements(s.HF.Shape))
+			g.want[at] = make([]float64, elements(p.Shape))
 		}
-		arch.Scatter(s, s.HF, grads[s.Name].V, [][]float64{g.want[at]})
+		arch.Scatter(s, p, grads[s.Name].V, [][]float64{g.want[at]})
 	}
 	g.continued(8)
 	return g

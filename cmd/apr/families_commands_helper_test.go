@@ -7,7 +7,6 @@ import (
 
 	"apr/arch"
 	"apr/internal/ref"
-	"apr/modelfile"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -42,16 +41,6 @@ func content(t *testing.T, s tensor.Stored) []byte {
 		t.Fatal(err)
 	}
 	return b
-}
-
-// floats returns the values of a tensor.
-func floats(t *testing.T, s tensor.Stored) []float32 {
-	t.Helper()
-	v, err := modelfile.ReadFloat32("", s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
 }
 
 // read returns a file.

@@ -52,8 +52,8 @@ func importCommand() *cli.Command {
 	return &cli.Command{
 		Name: "import", Short: "Import a Hugging Face folder, safetensors or GGUF as .apr",
 		Long: "Use import to take a model of another program into one .apr file; architecture, tokenizer and every tensor are checked.\n" +
-			"distill, eval and run read the original as well. Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS blocks of GGUF are kept byte for\n" +
-			"byte; other block types, which .apr files do not hold, and FP8 matrices are widened to F32, or to --dtype, and listed.",
+			"distill, eval and run read the original as well. Blocks of GGUF are kept byte for byte. Aprender's AprQ4 and AprQ8,\n" +
+			"rows that are not whole blocks, and FP8 matrices are widened to F32, or to --dtype, and listed.",
 		Example: "apr import model-folder -o model.apr\napr import model.gguf -o model.apr --no-preserve-quant --dtype bf16",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
@@ -64,7 +64,7 @@ func importCommand() *cli.Command {
 			{Name: "dtype", Value: cli.Enum(&o.dtype, "", "f32", "bf16", "f16"), Default: "as in the source, F32 for what is widened",
 				Help: "type of matrices that are not kept as blocks"},
 			{Name: "preserve-quant", Aliases: []string{"preserve-q4k"}, Negatable: true, Value: cli.Bool(&o.preserve, true),
-				Help: "keep Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS blocks byte for byte"},
+				Help: "keep quantised blocks byte for byte"},
 			{Name: "tokenizer", Model: true, Value: cli.String(&o.tokenizer, ""), Default: "the source's",
 				Help: "take the tokenizer from this tokenizer.json, folder or model"},
 			{Name: "strict", Value: cli.Bool(&o.strict, false), Help: "warnings are errors"},

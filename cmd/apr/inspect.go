@@ -30,6 +30,9 @@ func (r inspectResult) Text(p *cli.Page) {
 	}
 	p.Pairs("file", r.File, "format", format, "architecture", r.Architecture, "parameters", cli.Count(r.ParamCount),
 		"tensors", cli.Count(int64(r.TensorCount)), "size", cli.Bytes(r.SizeBytes), "types", typesText(r.DTypes))
+	if r.NotComputed != "" {
+		p.Pairs("computed", "not yet: the model has "+r.NotComputed+", and can be inspected and converted only")
+	}
 	if r.SHA256 != nil {
 		p.Pairs("sha256", *r.SHA256)
 	}

@@ -68,7 +68,7 @@ func (l *lab) lacked(f device.Feature) error {
 		l.s.Release(w.whole)
 	}
 	if fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), string(f)) {
-		return fmt.Errorf("a device without %s ends with %v", f, err)
+		return fmt.Errorf("a device without %s ends with %w", f, err)
 	}
 	return nil
 }

@@ -36,9 +36,9 @@ func TestGGMLTypes(t *testing.T) {
 	}
 }
 
-// TestWriteIQ4: the bytes of IQ4 come back as they were.
-func TestWriteIQ4(t *testing.T) {
-	for _, d := range []tensor.DType{tensor.IQ4_NL, tensor.IQ4_XS} {
+// TestWriteGGMLTypes: the bytes of ggml's blocks come back as they were.
+func TestWriteGGMLTypes(t *testing.T) {
+	for _, d := range []tensor.DType{tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.IQ4_NL, tensor.IQ4_XS} {
 		contracttest.Cases(t, 1)
 		payload := bytes.Repeat([]byte{1, 2, 3, 5, 7, 11}, d.BlockBytes())[:2*d.BlockBytes()]
 		path := filepath.Join(t.TempDir(), "m.apr")

@@ -33,8 +33,8 @@ type Options struct {
 	Tied bool
 }
 
-// Write writes one file, atomically. Types are F32, F16, BF16, Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS, the last five with rows
-// of whole blocks only. Payloads stand in order of name and are streamed; equal input gives equal bytes. Faults: Invalid (the
+// Write writes one file, atomically. Types are F32, F16, BF16, and Q4_0, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS with
+// rows of whole blocks. Payloads stand in order of name and are streamed; equal input gives equal bytes. Faults: Invalid (the
 // file exists), Format (what the format cannot hold), IO.
 func Write(path string, tensors []tensor.Source, opt Options) error {
 	f, err := prepare(path, tensors, opt)

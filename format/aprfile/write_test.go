@@ -165,7 +165,7 @@ func TestWriterRefuses(t *testing.T) {
 		opt     Options
 		want    string
 	}{
-		{"type", []tensor.Source{source("w", tensor.Q8_0, []int{32}, make([]byte, 34))}, Options{}, `tensor "w": type q8_0 is not written to .apr files [E-APR-029]`},
+		{"type", []tensor.Source{source("w", tensor.AprQ4, []int{32}, make([]byte, 18))}, Options{}, `tensor "w": type aprq4 is not written to .apr files [E-APR-029]`},
 		{"rows", []tensor.Source{source("w", tensor.Q4_K, []int{2, 128}, make([]byte, 144))}, Options{}, `tensor "w": rows of 128 elements are not whole blocks of q4_k [E-APR-030]`},
 		{"size", []tensor.Source{source("w", tensor.F32, []int{2}, floats32(1))}, Options{}, `tensor "w": 4 bytes do not hold f32 [2] [E-APR-030]`},
 		{"rank", []tensor.Source{source("w", tensor.F32, make([]int, 9), nil)}, Options{}, `tensor "w": 9 dimensions are over the limit of 8 [E-APR-026]`},

@@ -3,6 +3,7 @@ package jinja
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 type attribute struct {
@@ -29,6 +30,9 @@ func (s *state) attribute(of Value, name string) (Value, error) {
 	}
 	if v, ok := itemOf(of, name); ok {
 		return v, nil
+	}
+	if _, isFunc := of.(*Func); isFunc || has(strings.Fields(unknownAttributes[typeName(of)]), name) {
+		return nil, fmt.Errorf("attribute %s of %s is not supported", clip(name), typeName(of))
 	}
 	return undefined(fmt.Sprintf("%s has no attribute %q", typeName(of), clip(name))), nil
 }

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -62,6 +63,9 @@ func (v *variable) eval(s *state, sc *scope) (Value, error) {
 	}
 	if f, ok := functions[v.name]; ok && !(v.name == clock && s.now.IsZero()) {
 		return f, nil
+	}
+	if v.name == "self" { // Jinja's reference to the template
+		return nil, errors.New("self is not supported")
 	}
 	return undefined(fmt.Sprintf("%q is undefined", clip(v.name))), nil
 }

@@ -125,15 +125,37 @@ func sortFilter(s *state, v Value, a args) (Value, error) {
 		return nil, err
 	}
 	list = slices.Clone(list)
-	err = s.sort(list, isTrue(in[0]), func(v Value) (Value, error) {
-		if in[2] != Value(missing{}) && in[2] != nil {
-			if v, err = s.path(v, in[2], missing{}); err != nil {
-				return nil, err
-			}
+	paths := []Value{nil}
+	if text, ok := text1(in[2]); ok {
+		paths = nil
+		for part := range strings.SplitSeq(text, ",") {
+			paths = append(paths, part)
 		}
-		return s.folded(v, isTrue(in[1]))
-	})
+	} else if in[2] != Value(missing{}) {
+		paths[0] = in[2]
+	}
+	err = s.sort(list, isTrue(in[0]), func(v Value) (Value, error) { return s.sortKey(v, paths, isTrue(in[1])) })
 	return &List{Items: list}, err
+}
+
+// sortKey is what the filter sort compares of v: a list, as Jinja has it even of one value, so that values that are equal
+// need no order.
+func (s *state) sortKey(v Value, paths []Value, caseSensitive bool) (Value, error) {
+	key := &List{}
+	for _, path := range paths {
+		of, err := v, error(nil)
+		if path != nil {
+			of, err = s.path(v, path, missing{})
+		}
+		if err == nil {
+			of, err = s.folded(of, caseSensitive)
+		}
+		if err != nil {
+			return nil, err
+		}
+		key.Items = append(key.Items, of)
+	}
+	return key, s.work(16 * len(paths))
 }
 
 func unique(s *state, v Value, a args) (Value, error) {

@@ -24,6 +24,30 @@ func (m *macro) run(_ *state, sc *scope) (signal, error) {
 	return none, nil
 }
 
+// attribute returns an attribute of a macro as Jinja has it.
+func (m *macroValue) attribute(name string) (Value, bool) {
+	catches := func(name string) bool { return m.reads[name] && !has(m.params, name) }
+	switch name {
+	case "name":
+		return m.name, true
+	case "arguments":
+		params := &List{form: tuple}
+		for _, p := range m.params {
+			params.Items = append(params.Items, p)
+		}
+		return params, true
+	case "catch_kwargs":
+		return catches("kwargs"), true
+	case "catch_varargs":
+		return catches("varargs"), true
+	case "caller":
+		return m.reads["caller"], true
+	case "explicit_caller":
+		return has(m.params, "caller"), true
+	}
+	return nil, false
+}
+
 // call runs a macro and returns what it writes.
 func (m *macroValue) call(s *state, a args) (Value, error) {
 	sc := &scope{parent: m.outside}

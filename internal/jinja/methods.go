@@ -30,7 +30,7 @@ func member(of Value, name string) (Value, bool) {
 				return out, err
 			}}, true
 		}
-		return unknownMethod("str", name, "casefold center count encode expandtabs format_map index isalnum isascii isidentifier isprintable istitle ljust maketrans partition rindex rjust rpartition swapcase translate zfill")
+		return unknownMethod(typeName(v), name, "casefold center count encode expandtabs format_map index isalnum isascii isidentifier isprintable istitle ljust maketrans partition rindex rjust rpartition swapcase translate zfill")
 	case *Dict:
 		if m, ok := dictMethods[name]; ok {
 			return &Func{name, func(s *state, a args) (Value, error) { return m(s, v, a) }}, true
@@ -38,14 +38,37 @@ func member(of Value, name string) (Value, bool) {
 		return unknownMethod("dict", name, "clear fromkeys pop popitem setdefault update")
 	case *List:
 		return unknownMethod(typeName(v), name, map[form]string{list: "append clear copy count extend index insert pop remove reverse sort", tuple: "count index", rangeOf: "count index"}[v.form])
+	case bool, int:
+		i, _ := asInt(v)
+		switch name {
+		case "real", "numerator":
+			return i, true
+		case "imag":
+			return 0, true
+		case "denominator":
+			return 1, true
+		}
+		return unknownMethod(typeName(v), name, "as_integer_ratio bit_count bit_length conjugate from_bytes is_integer to_bytes")
+	case float64:
+		switch name {
+		case "real":
+			return v, true
+		case "imag":
+			return 0., true
+		}
+		return unknownMethod("float", name, "as_integer_ratio conjugate fromhex hex is_integer")
 	case *loopValue:
 		return v.attribute(name)
 	case *macroValue:
-		if name == "name" {
-			return v.name, true
-		}
+		return v.attribute(name)
 	}
 	return nil, false
+}
+
+// unknownAttributes are attributes of Python's values, by type, that are not known here.
+var unknownAttributes = map[string]string{
+	"range": "start step stop", "generator": "close gi_code gi_frame gi_running gi_suspended gi_yieldfrom send throw",
+	"dict_keys": "isdisjoint mapping", "dict_values": "mapping", "dict_items": "isdisjoint mapping", "Markup": "escape striptags unescape",
 }
 
 // unknownMethod is a method of Python that is not known here.
@@ -116,12 +139,12 @@ func init() { // filters name each other
 		"title":        plain("title", title),
 		"capitalize":   plain("capitalize", capitalize),
 		"isspace":      is("isspace", isSpace),
-		"isdigit":      is("isdigit", unicode.IsDigit),
+		"isdigit":      is("isdigit", isDigit),
 		"isdecimal":    is("isdecimal", unicode.IsDigit),
-		"isnumeric":    is("isnumeric", unicode.IsNumber),
+		"isnumeric":    is("isnumeric", isNumeric),
 		"isalpha":      is("isalpha", unicode.IsLetter),
-		"isupper":      cased("isupper", unicode.IsUpper),
-		"islower":      cased("islower", unicode.IsLower),
+		"isupper":      cased("isupper", isUpper),
+		"islower":      cased("islower", isLower),
 	}
 }
 
@@ -131,7 +154,7 @@ func cased(name string, f func(rune) bool) func(*state, string, args) (Value, er
 		_, err := a.bind(name)
 		some := false
 		for _, r := range text {
-			if unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r) {
+			if isCased(r) {
 				if some = true; !f(r) {
 					return false, err
 				}
@@ -186,14 +209,14 @@ func title(s string) string {
 	var b strings.Builder
 	inside := false
 	for i, r := range s {
-		isCased := unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r)
+		hasCase := isCased(r)
 		switch {
-		case isCased && !inside:
+		case hasCase && !inside:
 			b.WriteString(titled(r))
 		default:
 			b.WriteString(lower(s[i : i+utf8.RuneLen(r)]))
 		}
-		inside = isCased
+		inside = hasCase
 	}
 	return b.String()
 }

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,7 +25,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/andybalholm/brotli"
 
 	"apr/device/cuda/kernel/manifest"
 )
@@ -164,11 +165,13 @@ func fileOf(name string) string { return filepath.Join(dir, "ptx", name+manifest
 
 // store writes the PTX of a module, compressed as well as it goes.
 func store(name string, text []byte) error {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
-	if err != nil {
+	var packed bytes.Buffer
+	z := brotli.NewWriterLevel(&packed, brotli.BestCompression)
+	_, err := z.Write(text)
+	if err = errors.Join(err, z.Close()); err != nil {
 		return err
 	}
-	return os.WriteFile(fileOf(name), z.EncodeAll(text, nil), 0o644)
+	return os.WriteFile(fileOf(name), packed.Bytes(), 0o644)
 }
 
 // stored returns the PTX of a module as it was stored.
@@ -177,12 +180,7 @@ func stored(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	z, err := zstd.NewReader(nil)
-	if err != nil {
-		return nil, err
-	}
-	defer z.Close()
-	return z.DecodeAll(packed, nil)
+	return io.ReadAll(brotli.NewReader(bytes.NewReader(packed)))
 }
 
 // inspect passes the PTX through ptxas, if there is one.

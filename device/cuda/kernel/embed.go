@@ -1,13 +1,15 @@
 package kernel
 
 import (
+	"bytes"
 	"embed"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/andybalholm/brotli"
 
 	"apr/device/cuda/kernel/manifest"
 )
@@ -40,12 +42,7 @@ func PTX(module string) []byte {
 	if err != nil {
 		panic("kernel: no module " + module)
 	}
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
-	if err != nil {
-		panic(fmt.Sprintf("kernel: %v", err)) // of the options
-	}
-	defer z.Close()
-	text, err := z.DecodeAll(packed, nil)
+	text, err := io.ReadAll(brotli.NewReader(bytes.NewReader(packed)))
 	if err != nil {
 		panic(fmt.Sprintf("kernel: the embedded PTX of %s: %v", module, err))
 	}

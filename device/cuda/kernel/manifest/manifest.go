@@ -39,8 +39,8 @@ const (
 	Hopper     = "sm_90a"
 )
 
-// Extension ends the names of files with PTX, each a zstd frame.
-const Extension = ".ptx.zst"
+// Extension ends the names of files with PTX, each a stream of brotli, which makes a quarter less of PTX than zstd does.
+const Extension = ".ptx.br"
 
 // Manifest is ptx/manifest.json.
 type Manifest struct {
