@@ -175,6 +175,9 @@ func MeasureGeneration(ctx context.Context, s device.Stream, m *model.Model, pro
 	return g, nil
 }
 
+// peakTime is how long PeakGFLOPS measures at least: longer than another process holds a processor at a stretch.
+const peakTime = 50 * time.Millisecond
+
 // PeakGFLOPS measures the rate of a product of n×n matrices on the device, in 10⁹ operations a second: the ceiling that
 // steps are compared with. n 0 is a size that fills the device.
 func PeakGFLOPS(ctx context.Context, dev device.Device, s device.Stream, n int) (float64, error) {
@@ -198,7 +201,7 @@ func PeakGFLOPS(ctx context.Context, dev device.Device, s device.Stream, n int) 
 	s.Upload(p.Value, values)
 	s.RefreshWeight(p)
 	best := time.Duration(1<<63 - 1)
-	for range rounds {
+	for round, begun := 0, time.Now(); round < rounds || time.Since(begun) < peakTime; round++ {
 		start := time.Now()
 		s.MatMul(y, x, p.Weight, device.Tensor{}, false)
 		if _, err := s.Wait(ctx); err != nil {

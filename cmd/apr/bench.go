@@ -54,27 +54,27 @@ func benchCommand() *cli.Command {
 			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "teacher: measure one distillation step"},
 			{Name: "batch-size", Value: cli.Int(&o.batchSize, 8).AtLeast(1), Help: "rows of a step"},
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "positions of a row"},
-			{Name: "chunk-rows", Value: cli.Int(&o.chunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of a chunk of head and loss, 256 to 4096"},
+			{Name: "chunk-rows", Value: cli.Int(&o.chunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096"},
 			{Name: "warmup", Value: cli.Int(&o.warmup, 3).AtLeast(0), Help: "iterations before the measured ones"},
 			{Name: "iterations", Value: cli.Int(&o.iterations, 5).AtLeast(1), Help: "measured iterations"},
 			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.maxTokens, 32).AtLeast(2), Help: "tokens of a generation"},
 			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Default: "random ids", Help: "prompt of a generation"},
-			{Name: "prompt-tokens", Value: cli.Int(&o.promptTotal, 64).AtLeast(1), Help: "random ids of the prompt when there is none"},
-			{Name: "percentiles", Value: cli.Checked(&o.percentiles, "50,95,99", checkPercentiles), Help: "percentiles of the latencies of tokens or steps, by the nearest rank: high ones of few values are the largest value"},
-			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "TEACHER:STUDENT of published shapes for a step, one shape for generation, with --random-weights"},
-			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "with --shape: bfloat16 weights by seed, made as they are read"},
+			{Name: "prompt-tokens", Value: cli.Int(&o.promptTotal, 64).AtLeast(1), Help: "length of the random prompt without --prompt"},
+			{Name: "percentiles", Value: cli.Checked(&o.percentiles, "50,95,99", checkPercentiles), Help: "percentiles of token or step times to print; with few values a high one is the maximum"},
+			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "published shapes instead of files: TEACHER:STUDENT for a step, one for generation; with --random-weights"},
+			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "with --shape: random weights by seed, made as they are read"},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
-			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU, where generation rounds activations that meet quantised weights to 16 bits"},
-			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory that a step may be planned for"},
+			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU; generation on a CPU rounds activations that meet quantised weights to 16 bits"},
+			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory to plan the step for"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "rows of a micro-batch"},
-			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what the forward recomputes in the backward"},
-			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "on a GPU: the teacher expanded, or in blocks; with --random-weights q4k is a teacher of llama.cpp's mix Q4_K_M"},
+			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass computes again"},
+			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "teacher on a GPU: cublas expands it, q4k keeps blocks (random weights are then Q4_K_M)"},
 			{Name: "quantize", Value: cli.Enum(&o.quantize, "", "q4_k_m", "q4k", "q6k", "q8_0"), Default: "bf16, or q4_k_m for the teacher backend q4k", Help: "types of random weights"},
-			{Name: "teacher-gemm", Value: cli.Enum(&o.teacherGEMM, "bf16", "bf16", "fp8"), Help: "arithmetic of the teacher's products on a GPU"},
-			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "rows of the square product that gives the measured peak of products"},
-			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "seconds that the step's matrix products run alone, hot, to compare the step with them; 0: not at all"},
-			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "on a GPU: three more steps, with the time of every operation"},
-			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
+			{Name: "teacher-gemm", Value: cli.Enum(&o.teacherGEMM, "bf16", "bf16", "fp8"), Help: "arithmetic of the teacher's matrix products on a GPU"},
+			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "side of the square matrix product that measures the device's peak"},
+			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "seconds to time the step's matrix products alone, a lower bound of the step; 0 = skip"},
+			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "GPU: run three more steps and print the time of every operation"},
+			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "log each kernel and GEMM plan as it is loaded"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			o.allowKeys = e.AllowConfigKeys
@@ -118,7 +118,7 @@ type benchResult struct {
 	Generation      *bench.Generation  `json:"generation,omitempty"`
 	GFLOPS          *float64           `json:"gflops,omitempty"` // of matrix products, over whole iterations
 	PeakGFLOPS      *float64           `json:"gemm_gflops,omitempty"`
-	MFU             *float64           `json:"mfu,omitempty"`         // the former over the latter
+	MFU             *float64           `json:"mfu,omitempty"`         // the former over the latter; absent where the latter is no peak
 	FloorMS         *float64           `json:"floor_ms,omitempty"`    // of the step's matrix products alone
 	FloorShare      *float64           `json:"floor_share,omitempty"` // floor_ms over the median of the steps
 	FloorMissing    string             `json:"floor_missing,omitempty"`
@@ -335,6 +335,14 @@ func (r *benchResult) inUse() string {
 	return ""
 }
 
+// products describes the rate of a step's products beside that of a square one.
+func (r *benchResult) products() string {
+	if r.MFU == nil {
+		return fmt.Sprintf("%.0f GFLOP/s; a square product ran at %.0f only, so it is no peak: other work takes the processor", *r.GFLOPS, *r.PeakGFLOPS)
+	}
+	return fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU)
+}
+
 // floor describes the time of the products alone; empty: nobody asked.
 func (r *benchResult) floor() string {
 	if r.FloorMS == nil {
@@ -370,7 +378,7 @@ func (r *benchResult) Text(p *cli.Page) {
 	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, r.BatchSize, r.SeqLen), "device", dev,
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
 		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (%s, p95/p50 %.3f)", r.TokensPerSecond, r.Step.Median, strings.Join(r.percentiles, ", "), *r.Spread),
-		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),
+		"products", r.products(),
 	}
 	if floor := r.floor(); floor != "" {
 		pairs = append(pairs, "floor", floor)

@@ -31,18 +31,8 @@ type benchModels struct {
 
 func (o *benchOptions) models() (m benchModels, err error) {
 	if o.shape != "" {
-		big, small, ok := strings.Cut(o.shape, ":")
-		if !ok {
-			return m, fault.New(fault.Usage, "--shape %q is not TEACHER:STUDENT", o.shape)
-		}
-		c, err := bench.Shape(big)
-		if err != nil {
-			return m, err
-		}
-		if m.config, err = bench.Shape(small); err == nil {
-			err = model.Computed(m.config)
-		}
-		if err != nil {
+		var c arch.Config
+		if c, m.config, err = shapePair(o.shape); err != nil {
 			return m, err
 		}
 		m.student = bench.RandomModel(m.config, 2)
@@ -338,11 +328,14 @@ func (r *benchResult) profileCPU(all []cpu.OpStat, steps float64) (flops float64
 	return flops
 }
 
-// rates takes times and speeds; flops are those of a step, peak is in 10⁹ a second.
+// rates takes times and speeds; flops are those of a step, peak is in 10⁹ a second. A step faster than the square product shows that
+// this was no peak: then there is no utilisation.
 func (r *benchResult) rates(flops, peak float64) {
 	rate := flops / r.Step.Median / 1e6
-	mfu := rate / peak
-	r.GFLOPS, r.PeakGFLOPS, r.MFU = &rate, &peak, &mfu
+	r.GFLOPS, r.PeakGFLOPS = &rate, &peak
+	if mfu := rate / peak; mfu <= 1 {
+		r.MFU = &mfu
+	}
 	p := r.Step.Phases
 	r.TokensPerSecond = r.Step.TokensPerSecond
 	spread := r.Step.P95 / r.Step.Median

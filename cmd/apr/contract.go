@@ -193,8 +193,8 @@ func contractListCommand() *cli.Command {
 	var dir string
 	return &cli.Command{
 		Name: "list", Short: "List contracts and what they claim",
-		Long: "List the contracts of a folder. A claim is a falsification test or a harness. The last evidence is what apr contract falsify\n" +
-			"found here at the present commit of an unchanged tree.",
+		Long: "List the contracts of a folder. A claim is a falsification test or a harness. The last evidence is what apr contract\n" +
+			"falsify found here at the present commit of an unchanged tree.",
 		Example: "apr contract list\napr contract list --dir contracts --json",
 		Exits:   contractExits,
 		Options: []cli.Option{dirOption(&dir)},

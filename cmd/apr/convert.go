@@ -38,15 +38,15 @@ func convertCommand() *cli.Command {
 	var force bool
 	return &cli.Command{
 		Name: "convert", Short: "Convert a model to .apr, GGUF, safetensors or a Hugging Face folder",
-		Long: "Convert a model. The output's name decides the form: .apr, .gguf, .safetensors (one file), else a\n" +
-			"Hugging Face folder.\n" +
-			"Without --quantize every tensor keeps its type where the output can hold it.",
+		Long: "Use convert to keep a model as it is in another format. The output's name decides: .apr, .gguf, .safetensors (one\n" +
+			"file), else a Hugging Face folder. To shrink a model see apr quantize, which prints the rounding errors. Without\n" +
+			"--quantize every tensor keeps its type where the output can hold it.",
 		Example: "apr convert model-folder -o model.apr\napr convert model.apr -o model-folder --quantize bf16",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to convert"},
-			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file or folder to write"},
-			{Name: "quantize", Value: schemeValue(&quantize, ""), Default: "types stay", Help: "types of the output"},
+			{Name: "file", Foreign: []string{"model", "input"}, Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to convert"},
+			{Name: "output", Foreign: []string{"outfile", "out"}, Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file to write, its format by the ending; another name is a folder"},
+			{Name: "quantize", Foreign: []string{"outtype", "scheme", "type"}, Value: schemeValue(&quantize, ""), Default: "types stay", Help: "quantise to this scheme"},
 			{Name: "compress", Value: cli.Enum(&compress, "none", "none").Unbuilt("zstd", "lz4"), Help: "compression"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
 		},

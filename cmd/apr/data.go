@@ -29,7 +29,7 @@ func readOptions(s cli.Settings, text, messages string) corpus.ReadOptions {
 func cacheOption(folder *string) cli.Option {
 	return cli.Option{
 		Name: "data-cache", Path: true, Keywords: []string{"auto", "off"}, Value: cli.String(folder, "auto"),
-		Help: "keep the tokens of a million tokens and more, by a hash of all that decides them, so that a later run need not encode: auto in apr/tokens of the user's cache folder ($XDG_CACHE_HOME), off, or a folder; what was used least recently is removed beyond 10 GiB",
+		Help: "cache tokenised corpora of at least 1M tokens, up to 10 GiB: auto (apr/tokens in your cache folder), off, or a folder",
 	}
 }
 

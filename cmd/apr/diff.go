@@ -79,8 +79,8 @@ func diffCommand() *cli.Command {
 			{Name: "weights", Value: cli.Bool(&opt.Weights, false), Help: "measure the matrices that differ, and list no others"},
 			{Name: "quant-roundtrip", Value: cli.Bool(&opt.RoundTrip, false), Help: "convert A's tensors to B's types before measuring"},
 			{Name: "filter", Value: cli.String(&opt.Filter, ""), Help: "glob of names; without wildcards, a part of the name"},
-			{Name: "limit", Value: cli.Int(&limit, 10).AtLeast(0), Help: "list at most so many tensors; 0 = all"},
-			{Name: "threshold", Value: cli.Float(&threshold, 0.95).In(-1, 1), Help: "least cosine of a measured tensor"},
+			{Name: "limit", Value: cli.Int(&limit, 10).AtLeast(0), Help: "tensors to list at most; 0 = all"},
+			{Name: "threshold", Value: cli.Float(&threshold, 0.95).In(-1, 1), Help: "fail (exit 5) if the cosine of a measured tensor is below this"},
 			{Name: "no-threshold", Value: cli.Bool(&noThreshold, false), Help: "measure without judging"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {

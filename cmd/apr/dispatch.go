@@ -22,10 +22,11 @@ func dispatchCommand() *cli.Command {
 	d := &dispatchOptions{planOptions: &planOptions{distillOptions: &distillOptions{}}}
 	return &cli.Command{
 		Name: "dispatch", Short: "Check a distillation, then start it here in the background, or elsewhere",
-		Long: "Takes the flags of distill. Checks before it starts, cheap ones first: files, tokenizers, disk, time to write a checkpoint, memory,\n" +
-			"teacher is not student, training and held-out text are disjoint, one probe step. Nothing starts unless all pass.\n" +
-			"Then: local, a process of its own; ssh, a process on --host; slurm, a batch job that goes back into the queue before its time is\n" +
-			"up; k8s, an Indexed Job. The checks look at this machine's files; paths stay as given, and relative ones start from --remote-dir there.",
+		Long: "Takes the flags of distill. Checks before it starts, cheap ones first: files, tokenizers,\n" +
+			"disk, time to write a checkpoint, memory, teacher is not student, training and held-out text are disjoint, one probe\n" +
+			"step. Nothing starts unless all pass. Then: local, a process of its own; ssh, a process on --host; slurm, a batch job\n" +
+			"that goes back into the queue before its time is up; k8s, an Indexed Job. The checks look at this machine's files;\n" +
+			"paths stay as given, and relative ones start from --remote-dir there.",
 		Example: "apr dispatch TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
 			"apr dispatch examples/gosrc/distill.yaml --dry-run\n" +
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler ssh --host gpu1 --remote-dir work --binary bin/apr\n" +
@@ -58,20 +59,20 @@ type dispatchOptions struct {
 
 func (d *dispatchOptions) own() []cli.Option {
 	return []cli.Option{
-		{Name: "scheduler", Value: cli.Enum(&d.scheduler, "local", "local", "ssh", "slurm", "k8s"), Help: "what starts it"},
-		{Name: "host", Value: cli.String(&d.host, ""), Help: "with ssh: [user@]host"},
-		{Name: "remote-dir", Value: cli.String(&d.remoteDir, ""), Default: "ssh: apr; slurm: the working directory; k8s: /runs", Help: "working directory there; with k8s, where --claim is mounted"},
-		{Name: "binary", Path: true, Value: cli.String(&d.binary, ""), Default: "local, slurm: this program; ssh, k8s: apr on PATH there", Help: "apr to run; with ssh it is copied to --remote-dir"},
-		{Name: "image", Value: cli.String(&d.image, ""), Help: "with k8s: the container image that holds apr and /bin/sh"},
-		{Name: "claim", Value: cli.String(&d.claim, "apr"), Help: "with k8s: the PersistentVolumeClaim that holds models, data and runs"},
+		{Name: "scheduler", Value: cli.Enum(&d.scheduler, "local", "local", "ssh", "slurm", "k8s"), Help: "how to start the run"},
+		{Name: "host", Value: cli.String(&d.host, ""), Help: "ssh: [user@]host"},
+		{Name: "remote-dir", Value: cli.String(&d.remoteDir, ""), Default: "ssh: apr; slurm: the working directory; k8s: /runs", Help: "working directory on the other machine; k8s: where --claim is mounted"},
+		{Name: "binary", Path: true, Value: cli.String(&d.binary, ""), Default: "local, slurm: this program; ssh, k8s: apr on PATH there", Help: "apr binary to run; ssh copies it to --remote-dir"},
+		{Name: "image", Value: cli.String(&d.image, ""), Help: "k8s: container image that holds apr and /bin/sh"},
+		{Name: "claim", Value: cli.String(&d.claim, "apr"), Help: "k8s: PersistentVolumeClaim that holds models, data and runs"},
 		{Name: "dry-run", Value: cli.Bool(&d.dryRun, false), Help: "show checks, command, script or manifest; start nothing"},
-		{Name: "follow", Value: cli.Bool(&d.follow, false), Help: "show the run until it ends, and end as it does; local and ssh"},
-		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", func(s string) error { _, err := parseSize(s); return err }), Help: "disk that must be free, and no less than the plan needs"},
-		{Name: "grace", Value: cli.Duration(&d.grace, 30*time.Second), Help: "time between a scheduler's warning and the end: a checkpoint must fit into it"},
-		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "with slurm: time limit of the job; it then goes back into the queue"},
-		{Name: "phase", Value: cli.Checked(&d.phase, "", oneLine), Default: "unknown", Help: "phase of the work that the run belongs to, for the record"},
-		{Name: "falsifier", Value: cli.Checked(&d.falsifier, "", oneLine), Default: "unknown", Help: "what would show the run's claim to be false, such as the id of a falsification test, for the record"},
-		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory there; with --backend cuda also where there is no GPU"},
+		{Name: "follow", Value: cli.Bool(&d.follow, false), Help: "print the run's steps until it ends, and exit as it does; local and ssh only"},
+		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", func(s string) error { _, err := parseSize(s); return err }), Help: "refuse to start with less free disk than this, or than the plan needs"},
+		{Name: "grace", Value: cli.Duration(&d.grace, 30*time.Second), Help: "time a scheduler leaves between its warning and the kill; a checkpoint must fit into it"},
+		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "slurm: time limit of the job, which then goes back into the queue"},
+		{Name: "phase", Value: cli.Checked(&d.phase, "", oneLine), Default: "unknown", Help: "for the record: phase of the work that the run belongs to"},
+		{Name: "falsifier", Value: cli.Checked(&d.falsifier, "", oneLine), Default: "unknown", Help: "for the record: what would show the run's claim to be false, such as the id of a falsification test"},
+		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory there; with --backend cuda no GPU has to be present here"},
 	}
 }
 

@@ -32,7 +32,7 @@ func distillCommand() *cli.Command {
 		Example: "apr distill examples/gosrc/distill.yaml\n" +
 			"apr distill TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
 			"apr distill TEACHER --student-config config.json -d src/ --steps 2000 --batch-size 8 --seq-len 256\n" +
-			"apr distill -o runs/mine --config runs/mine.yaml --resume",
+			"apr distill mine.yaml --resume",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
 		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
@@ -117,7 +117,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err := errors.Join(recordDevice(r, dev), recordRank(r, place)); err != nil {
 		return nil, err
 	}
-	if show.use, err = recordPeak(ctx, e, r, dev); err != nil {
+	if show.use, err = recordPeak(ctx, e, r, dev, o); err != nil {
 		return nil, err
 	}
 	out, err := r.Execute(ctx)

@@ -26,19 +26,6 @@ type distillDisplay struct {
 
 	monitor *cuda.Monitor // of the GPU; nil on the CPU
 	use     utilisation
-	busy    average // share of the device's rate of products
-}
-
-// average forgets: each value counts a twentieth, so that a number on a line can be read.
-type average struct {
-	mean float64
-	n    int
-}
-
-func (a *average) add(x float64) float64 {
-	a.n++
-	a.mean += (x - a.mean) / float64(min(a.n, 20))
-	return a.mean
 }
 
 var _ distill.Observer = (*distillDisplay)(nil)
@@ -67,7 +54,7 @@ func (d *distillDisplay) Message(format string, args ...any) {
 
 func (d *distillDisplay) Leg(leg string, done, total int) {
 	d.close()
-	d.total, d.from, d.start, d.held, d.busy = total, done, time.Now(), "", average{}
+	d.total, d.from, d.start, d.held = total, done, time.Now(), ""
 	title := "distil"
 	if leg == distill.LegControl {
 		title = "control"
@@ -84,8 +71,8 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 		terms = fmt.Sprintf("CE %.3f", s.CE)
 	}
 	note := fmt.Sprintf("%s  |g| %.2f  lr %.2g  %.0f tokens/s", terms, s.GradNorm, s.LR, s.TokensPerSecond)
-	if u, ok := d.use.of(leg, s.MS.Total); ok {
-		note += fmt.Sprintf("  MFU %.0f %%", 100*d.busy.add(u))
+	if u, ok := d.use.of(s); ok {
+		note += fmt.Sprintf("  MFU %.0f %%", 100*u)
 	}
 	note += fmt.Sprintf("  %s", cli.Bytes(s.MemoryBytes)) + d.held + activity(d.monitor.Last())
 	d.bar.Note(note)

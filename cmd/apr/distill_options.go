@@ -102,19 +102,19 @@ func (o *distillOptions) table() []cli.Option {
 	for i := range t {
 		t[i].Bits = distillBits[t[i].Name]
 	}
-	return t
+	return known(t, distillForeign, distillFirst...)
 }
 
 func (o *distillOptions) sourceTable() []cli.Option {
 	fields := fieldOptions(&o.TextField, &o.MessagesField)
 	return []cli.Option{
-		{Name: "teacher", Arg: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "the model that teaches"},
-		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "weights to start from"},
-		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "config.json of a new student, random by --seed; takes the teacher's tokenizer"},
-		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: ".jsonl, .parquet, .txt or directory; repeatable"},
-		{Name: "dataset", Path: true, Value: cli.String(&o.Dataset, ""), Help: "directory of token shards of tokenize encode-corpus"},
+		{Name: "teacher", Arg: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "model that teaches"},
+		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "model to start from; this or --student-config"},
+		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "config.json of a new student: random weights by --seed, the teacher's tokenizer"},
+		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: "text to train on: .jsonl, .parquet, .txt or a folder; repeatable"},
+		{Name: "dataset", Path: true, Value: cli.String(&o.Dataset, ""), Help: "folder of token shards, as apr tokenize encode-corpus writes them"},
 		fields[0], fields[1], cacheOption(&o.DataCache),
-		{Name: "output", Short: "o", Path: true, Value: cli.String(&o.Output, ""), Default: "runs/ID", Help: "run directory; a path ending .apr, .safetensors or .gguf also exports there"},
+		{Name: "output", Short: "o", Path: true, Value: cli.String(&o.Output, ""), Default: "runs/ID", Help: "run directory, or a .apr, .safetensors or .gguf file to export the student to"},
 		{Name: "force", Value: cli.Bool(&o.Force, false), Help: "rename an existing non-empty output to .bak-TIME and go on"},
 	}
 }
@@ -123,7 +123,7 @@ func (o *distillOptions) lossTable() []cli.Option {
 	return []cli.Option{
 		{Name: "alpha", Value: cli.Float(&o.Alpha, 0.5).In(0, 1), Help: "weight of the KL term; cross-entropy has 1-alpha"},
 		{Name: "temperature", Value: cli.Float(&o.Temperature, 1).In(0.01, 100), Help: "temperature of both distributions of the KL term"},
-		{Name: "divergence", Value: cli.Enum(&o.Divergence, "forward-kl", "forward-kl", "reverse-kl", "jsd", "tvd", "skew-forward", "skew-reverse"), Help: "divergence from the teacher"},
+		{Name: "divergence", Value: cli.Enum(&o.Divergence, "forward-kl", "forward-kl", "reverse-kl", "jsd", "tvd", "skew-forward", "skew-reverse"), Help: "divergence between teacher and student"},
 		{Name: "divergence-beta", Value: cli.Float(&o.DivergenceBeta, 0.5).In(0, 1), Help: "beta of jsd, lambda of the skew divergences"},
 		{Name: "strategy", Value: cli.Enum(&o.Strategy, "standard", "standard").Alias("kl", "standard").Alias("gradual", "progressive").Alias("multi", "ensemble").Unbuilt("progressive", "ensemble"), Help: "standard; progressive and ensemble are not built"},
 	}
@@ -134,55 +134,55 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "epochs", Value: cli.Int(&o.Epochs, 1).AtLeast(1), Help: "passes over the data"},
 		{Name: "steps", Value: cli.Int(&o.Steps, 0).AtLeast(1), Default: "from --epochs", Help: "optimiser steps; wins over --epochs"},
 		{Name: "max-steps", EnvOnly: true, Env: "APR_DISTILL_MAX_STEPS", Value: cli.Int(&o.MaxSteps, 0).AtLeast(1), Help: "stop early; the schedule keeps its length"},
-		{Name: "batch-size", Value: cli.Int(&o.BatchSize, 16).AtLeast(1), Help: "rows of a micro-batch, per rank"},
-		{Name: "grad-accum", Value: cli.Int(&o.GradAccum, 1).AtLeast(1), Help: "micro-batches of a step"},
-		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "positions of a row, 8 to max_position_embeddings"},
+		{Name: "batch-size", Value: cli.Int(&o.BatchSize, 16).AtLeast(1), Help: "rows of a batch; --grad-accum batches make a step"},
+		{Name: "grad-accum", Value: cli.Int(&o.GradAccum, 1).AtLeast(1), Help: "batches per optimiser step"},
+		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "tokens per row, 8 to the models' max_position_embeddings"},
 		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4; LoRA 2e-4", Help: "peak learning rate"},
 		{Name: "warmup-steps", InsteadOf: "warmup-ratio", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
-		{Name: "warmup-ratio", Value: cli.Float(&o.WarmupRatio, 0.03).In(0, 1), Help: "warm-up as a part of all steps, rounded up"},
-		{Name: "lr-schedule", Value: cli.Enum(&o.LRSchedule, "cosine", "cosine", "linear", "constant"), Help: "learning rate after the warm-up"},
-		{Name: "min-lr-ratio", Value: cli.Float(&o.MinLRRatio, 0.1).In(0, 1), Help: "last learning rate over the peak"},
-		{Name: "beta1", Value: cli.Float(&o.Beta1, 0.9).In(0, 0.99999999), Help: "AdamW first moment"},
-		{Name: "beta2", Value: cli.Float(&o.Beta2, 0.95).In(0, 0.99999999), Help: "AdamW second moment"},
+		{Name: "warmup-ratio", Value: cli.Float(&o.WarmupRatio, 0.03).In(0, 1), Help: "warm-up as a fraction of all steps, rounded up"},
+		{Name: "lr-schedule", Value: cli.Enum(&o.LRSchedule, "cosine", "cosine", "linear", "constant"), Help: "decay of the learning rate after the warm-up"},
+		{Name: "min-lr-ratio", Value: cli.Float(&o.MinLRRatio, 0.1).In(0, 1), Help: "final learning rate as a fraction of the peak"},
+		{Name: "beta1", Value: cli.Float(&o.Beta1, 0.9).In(0, 0.99999999), Help: "AdamW decay rate of the first moment"},
+		{Name: "beta2", Value: cli.Float(&o.Beta2, 0.95).In(0, 0.99999999), Help: "AdamW decay rate of the second moment"},
 		{Name: "adam-eps", Value: cli.Float(&o.AdamEps, 1e-8).Above(0), Help: "AdamW epsilon"},
-		{Name: "weight-decay", Value: cli.Float(&o.WeightDecay, 0.1).AtLeast(0), Help: "decoupled, tensors of two and more dimensions only"},
-		{Name: "max-grad-norm", Value: cli.Float(&o.MaxGradNorm, 1).AtLeast(0), Help: "clip the norm over all gradients; 0 = off"},
-		{Name: "max-loss-ratio", Value: cli.Float(&o.MaxLossRatio, 3).AtLeast(1).Or(0), Help: "a step whose loss is above so many times the median of the last 100, and 1 above the first, is refused: three in a row are exit 21; 0 = off"},
-		{Name: "seed", Value: cli.Int64(&o.Seed, 42).AtLeast(0), Help: "order, dropout, initialisation"},
+		{Name: "weight-decay", Value: cli.Float(&o.WeightDecay, 0.1).AtLeast(0), Help: "decoupled weight decay, on tensors of two or more dimensions only"},
+		{Name: "max-grad-norm", Value: cli.Float(&o.MaxGradNorm, 1).AtLeast(0), Help: "clip the global gradient norm to this; 0 = off"},
+		{Name: "max-loss-ratio", Value: cli.Float(&o.MaxLossRatio, 3).AtLeast(1).Or(0), Help: "refuse steps whose loss exceeds this × the median of the last 100 and the first loss + 1 (three in a row: exit 21); 0 = off"},
+		{Name: "seed", Value: cli.Int64(&o.Seed, 42).AtLeast(0), Help: "seed of data order, dropout and initialisation"},
 	}
 }
 
 // chunkRowsDefault is what --chunk-rows 0 means.
-const chunkRowsDefault = "0 = on a GPU what fits of 1024, 512 and 256; on the CPU 512"
+const chunkRowsDefault = "0 = GPU: the largest of 1024, 512, 256 that fits; CPU: 512"
 
 func (o *distillOptions) machineTable() []cli.Option {
 	return []cli.Option{
 		{Name: "dtype", Value: cli.Enum(&o.DType, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
 		{Name: "backend", Value: cli.Enum(&o.Backend, "auto", "auto", "cpu", "cuda").Refuse("fixture", "there is no simulated training: use auto, cpu or cuda"), Help: "where the student trains"},
-		{Name: "device", FromEnv: launcher.LocalRank, Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0 or LOCAL_RANK", Help: "index of the GPU; LOCAL_RANK as torchrun, srun or mpirun set it"},
-		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "GPUs, one local process each, or all [not built yet]"},
-		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of a chunk of head and loss, 256 to 4096; results depend on it only by the order of float32 sums"},
-		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "what is computed again in the backward instead of kept: auto is as little as fits; the results are the same bits"},
-		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "how the teacher computes: cublas expands its matrices at load, q4k keeps quantised blocks on the GPU; auto plans both, times what fits and takes the fastest. Also cudatrainer, realizar-q4k"},
-		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "on a GPU: off keeps quantised blocks, bf16 expands them, auto takes what is faster; on the CPU: off keeps blocks, auto expands small teachers"},
-		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's products: fp8 on cards of compute capability 9.0, else that of the student"},
+		{Name: "device", FromEnv: launcher.LocalRank, Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0, or LOCAL_RANK of torchrun, srun or mpirun", Help: "index of the GPU"},
+		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "number of GPUs, or all [not built yet]"},
+		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096; changes only the order of float32 sums"},
+		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass computes again; auto takes the least that fits; bits do not change"},
+		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "teacher on a GPU: cublas expands its matrices once, q4k keeps quantised blocks, auto times those that fit; aliases cudatrainer, realizar-q4k"},
+		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "expand the teacher's quantised blocks: bf16 (GPU only), off, or auto (GPU: whichever is faster; CPU: small teachers)"},
+		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's matrix products: fp8 (compute capability 9.0 only), or the student's"},
 		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},
-		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit the plan; off: by rule"},
-		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "300s before the first step, then max(60s, 20 × median step)", Help: "no progress for so long is exit 22; 0 is the default"},
-		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a watched child; start it again at most 3 times without a new checkpoint"},
-		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
+		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit; off chooses by rule"},
+		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "300s before the first step, then max(60s, 20 × median step)", Help: "end the run (exit 22) after this time without progress; 0 = the default"},
+		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a supervised child process, restarted at most 3 times without a new checkpoint"},
+		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "log each kernel and GEMM plan as it is loaded"},
 	}
 }
 
 func (o *distillOptions) dataTable() []cli.Option {
 	return []cli.Option{
-		{Name: "no-shuffle", Value: cli.Bool(&o.NoShuffle, false), Help: "rows in data order, not permuted by --seed"},
-		{Name: "packing", Negatable: true, Value: cli.Bool(&o.Packing, true), Help: "rows of seq-len+1 ids across documents; off: a document a row, padding masked"},
+		{Name: "no-shuffle", Value: cli.Bool(&o.NoShuffle, false), Help: "take rows in data order instead of shuffling by --seed"},
+		{Name: "packing", Negatable: true, Value: cli.Bool(&o.Packing, true), Help: "fill rows across documents; off gives each document a padded row of its own"},
 		{Name: "document-mask", Value: cli.Bool(&o.DocumentMask, false), Help: "restart attention and positions at each document of a row"},
 		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "Chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
-		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "mask the other turns"},
-		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out data; repeatable"},
-		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "held out by document hash when there is no --eval-data"},
+		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "train on the assistant's turns only"},
+		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out text to score; repeatable"},
+		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "fraction of documents to hold out, by hash, without --eval-data"},
 	}
 }
 
@@ -191,14 +191,14 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "eval-every", Value: cli.Int(&o.EvalEvery, 200).AtLeast(0), Help: "steps between evaluations; 0 = at the end only"},
 		{Name: "log-every", Env: "APR_DISTILL_LOG_EVERY", Value: cli.Int(&o.LogEvery, 10).AtLeast(1), Help: "steps between lines on the terminal"},
 		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},
-		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints, whichever comes first"},
-		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints kept"},
+		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints; this or --checkpoint-every, whichever comes first"},
+		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints to keep"},
 		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint of --output, or of the run or checkpoint PATH"},
 		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; recorded"},
-		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "the student may be the teacher, by its values or up to rounding; recorded"},
+		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; recorded"},
 		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},
 		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
-		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "apr plan with these flags"},
+		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "print the plan and stop, as apr plan does"},
 		{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&o.RunsDir, "runs"), Help: "where runs without --output go"},
 	}
 }

@@ -41,31 +41,31 @@ func evalCommand() *cli.Command {
 			"code, humaneval, mbpp  {\"prompt\",\"test\",\"entry_point\"} a line: whether generated programs pass their tests, in child\n" +
 			"            processes without network, children, or files outside an empty directory. That the tests ran to their end\n" +
 			"            is checked against accidents, not against a program that attacks its evaluation\n" +
-			"--threshold makes a gate: perplexity and KL at most, accuracy and pass@k at least. Six broken variants of the model go\n" +
-			"through the same code; if one passes the gate, the gate is void and the command fails.",
+			"--threshold makes a gate: perplexity (not nats) or mean KL (in nats) at most, accuracy or pass@k (0 to 1) at least.\n" +
+			"Six broken variants of the model go through the same code; if one passes the gate, it is void and the command fails.",
 		Example: "apr eval runs/mine/student.apr --data val.jsonl\n" +
 			"apr eval teacher-q4_k_m.gguf --task agreement --teacher teacher/ --data val.jsonl\n" +
 			"apr eval student.apr --data val.jsonl --threshold 20 --json\n" +
 			"apr eval student.apr --task humaneval --data HumanEval.jsonl --samples 10 --k 5 --temperature 0.8",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
-			{Name: "task", Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
+			{Name: "file", Foreign: []string{"model", "model-path", "pretrained"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
+			{Name: "task", Foreign: []string{"tasks"}, Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
 			{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.data), Help: ".jsonl, .parquet, .txt or directory; a .jsonl of items for the other tasks; repeatable"},
 			fields[0], fields[1], cacheOption(&o.dataCache),
 			{Name: "dataset", Value: cli.Enum(&o.dataset, "custom", "custom").Unbuilt("wikitext-2", "lambada"), Help: "custom: the text of --data"},
 			{Name: "text", Value: cli.String(&o.text, ""), Help: "the text itself, instead of --data"},
-			{Name: "teacher", Model: true, Value: cli.String(&o.teacher, ""), Help: "reference model of the agreement"},
-			{Name: "max-tokens", Value: cli.Int(&o.maxTokens, 0).AtLeast(0), Default: "0 = all; match 64, code 512", Help: "score at most about so many targets, or generate at most so many"},
-			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "targets of a window"},
-			{Name: "stride", Value: cli.Int(&o.stride, 0).AtLeast(1), Default: "seq-len", Help: "distance of two windows; smaller gives more context"},
+			{Name: "teacher", Model: true, Value: cli.String(&o.teacher, ""), Help: "reference model to compare with"},
+			{Name: "max-tokens", Foreign: []string{"limit", "max-new-tokens"}, Value: cli.Int(&o.maxTokens, 0).AtLeast(0), Default: "0 = all; match 64, code 512", Help: "targets to score, or tokens to generate, at most"},
+			{Name: "seq-len", Foreign: []string{"max-length", "ctx-size"}, Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "targets per window"},
+			{Name: "stride", Value: cli.Int(&o.stride, 0).AtLeast(1), Default: "seq-len", Help: "tokens between the starts of two windows; below --seq-len each target sees more context"},
 			{Name: "document-mask", Value: cli.Bool(&o.documentMask, false), Help: "restart attention and positions at each document of a window"},
-			{Name: "threshold", Value: cli.Float(&o.threshold, 0).AtLeast(0), Default: "none", Help: "fail (exit 5) beyond it, or when a canary is not"},
+			{Name: "threshold", Value: cli.Float(&o.threshold, 0).AtLeast(0), Default: "none", Help: "make a gate: exit 5 if perplexity (or mean KL) is above this, if accuracy (or pass@k) is below it, or if a broken model meets it"},
 			{Name: "backend", Aliases: []string{"device"}, Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "samples", Value: cli.Int(&o.samples, 1).AtLeast(1), Help: "programs generated for each problem of a code task"},
 			{Name: "k", Value: cli.Int(&o.k, 1).AtLeast(1), Help: "pass@k of a code task, at most --samples"},
-			{Name: "temperature", Value: cli.Float(&o.temperature, 0).AtLeast(0), Help: "of the sampling in a code task; 0 = greedy"},
-			{Name: "seed", Value: cli.Int64(&o.seed, 299792458).AtLeast(0), Help: "of the sampling, the canaries and the confidence interval"},
+			{Name: "temperature", Value: cli.Float(&o.temperature, 0).AtLeast(0), Help: "sampling temperature of a code task; 0 = greedy"},
+			{Name: "seed", Value: cli.Int64(&o.seed, 299792458).AtLeast(0), Help: "seed of sampling, canaries and confidence intervals"},
 			{Name: "canaries", Value: cli.Bool(&o.canaries, false), Default: "on with --threshold", Help: "also score six broken variants of the model"},
 			{Name: "no-code-execution", Value: cli.Bool(&o.codeOff, false), Help: "refuse to run generated programs"},
 			{Name: "allow-network", Value: cli.Bool(&o.network, false), Help: "run generated programs although this machine cannot confine them"},
@@ -147,6 +147,9 @@ func (o *evalOptions) check(s cli.Settings) error {
 	if err == nil && s.Given("threshold") && s.Given("canaries") && !o.canaries {
 		err = fault.New(fault.Usage, "--canaries=false has no effect with --threshold: a gate always tries broken variants of the model")
 	}
+	if err == nil && s.Given("threshold") {
+		err = o.checkThreshold()
+	}
 	if err == nil && o.task == "choice" {
 		err = only(s, "--task perplexity, agreement, match and code", "max-tokens")
 	}
@@ -158,6 +161,18 @@ func (o *evalOptions) check(s cli.Settings) error {
 	}
 	if o.isCode() {
 		return o.checkCode()
+	}
+	return nil
+}
+
+// checkThreshold refuses a gate that no model passes, or every model: its number is of another unit.
+func (o *evalOptions) checkThreshold() error {
+	switch {
+	case o.task == "perplexity" && o.threshold < 1:
+		return fault.New(fault.Usage, "--threshold %g: no perplexity is below 1", o.threshold).
+			WithHint("a perplexity is exp of the nats per token: 2.3 nats are 10")
+	case o.task != "perplexity" && o.task != "agreement" && o.threshold > 1:
+		return fault.New(fault.Usage, "--threshold %g: %s is at most 1", o.threshold, o.figure()).WithHint("90 %% is 0.9")
 	}
 	return nil
 }

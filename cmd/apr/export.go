@@ -86,16 +86,17 @@ func exportCommand() *cli.Command {
 	var list, plan, force bool
 	return &cli.Command{
 		Name: "export", Short: "Write a model for other programs: a Hugging Face folder or a GGUF file",
-		Long: "Write a model for other programs. Without --quantize every tensor keeps its type where the format can hold it.\n" +
-			"A tensor that has no name in the format is an error.",
-		Example: "apr export student.apr --format hf -o student-folder\napr export student.apr --format gguf --quantize q4_k_m -o student.gguf",
+		Long: "Use export when a model leaves apr: a folder for transformers, a GGUF file for llama.cpp and ollama, by the output's\n" +
+			"name. Without --quantize every tensor keeps its type where the format can hold it. A tensor that has no name in the\n" +
+			"format is an error.",
+		Example: "apr export student.apr -o student-folder\napr export student.apr -o student.gguf --quantize q4_k_m",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Model: true, Value: cli.String(&file, ""), Help: "model to export"},
+			{Name: "file", Foreign: []string{"model", "model-path", "input"}, Arg: true, Model: true, Value: cli.String(&file, ""), Help: "model to export"},
 			{Name: "format", Value: cli.Enum(&format, "", "hf", "gguf").Alias("safetensors", "hf").
 				Unbuilt("onnx", "mlx", "openvino", "coreml", "torchscript"), Default: "by the output's name", Help: "what to write"},
-			{Name: "output", Short: "o", Path: true, Value: cli.String(&output, ""), Help: "folder (hf) or file (gguf) to write"},
-			{Name: "quantize", Value: schemeValue(&quantize, ""), Default: "types stay", Help: "types of the output"},
+			{Name: "output", Foreign: []string{"outfile", "out", "output-dir"}, Short: "o", Path: true, Value: cli.String(&output, ""), Help: "folder (hf) or file (gguf) to write"},
+			{Name: "quantize", Foreign: []string{"outtype", "quantization", "scheme", "type"}, Value: schemeValue(&quantize, ""), Default: "types stay", Help: "quantise to this scheme; GGUF only for block types"},
 			{Name: "list-formats", Value: cli.Bool(&list, false), Help: "list the formats, and stop"},
 			{Name: "plan", Value: cli.Bool(&plan, false), Help: "say what would be written, and stop"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},

@@ -51,23 +51,24 @@ func importCommand() *cli.Command {
 	var o importOptions
 	return &cli.Command{
 		Name: "import", Short: "Import a Hugging Face folder, safetensors or GGUF as .apr",
-		Long: "Import a model as .apr. Blocks of GGUF are kept byte for byte. Aprender's AprQ4 and AprQ8, rows that are not whole\n" +
-			"blocks, and FP8 matrices are widened to F32, or to --dtype, and listed.",
+		Long: "Use import to take a model of another program into one .apr file; architecture, tokenizer and every tensor are checked.\n" +
+			"distill, eval and run read the original as well. Blocks of GGUF are kept byte for byte. Aprender's AprQ4 and AprQ8,\n" +
+			"rows that are not whole blocks, and FP8 matrices are widened to F32, or to --dtype, and listed.",
 		Example: "apr import model-folder -o model.apr\napr import model.gguf -o model.apr --no-preserve-quant --dtype bf16",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "source", Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model to import"},
-			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&o.output, ""), Help: "file to write"},
-			{Name: "arch", Value: cli.Enum(&o.arch, "auto", convert.Supported()...), Help: "architecture that the source must have"},
-			{Name: "quantize", Value: schemeValue(&o.quantize, ""), Default: "types stay", Help: "types of the output"},
+			{Name: "source", Foreign: []string{"model", "input"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model to import"},
+			{Name: "output", Foreign: []string{"outfile", "out"}, Short: "o", Required: true, Path: true, Value: cli.String(&o.output, ""), Help: "file to write"},
+			{Name: "arch", Value: cli.Enum(&o.arch, "auto", convert.Supported()...), Help: "require this architecture"},
+			{Name: "quantize", Value: schemeValue(&o.quantize, ""), Default: "types stay", Help: "quantise to this scheme"},
 			{Name: "dtype", Value: cli.Enum(&o.dtype, "", "f32", "bf16", "f16"), Default: "as in the source, F32 for what is widened",
 				Help: "type of matrices that are not kept as blocks"},
 			{Name: "preserve-quant", Aliases: []string{"preserve-q4k"}, Negatable: true, Value: cli.Bool(&o.preserve, true),
 				Help: "keep quantised blocks byte for byte"},
-			{Name: "tokenizer", Model: true, Value: cli.String(&o.tokenizer, ""), Default: "that of the source",
-				Help: "tokenizer.json, its folder, or a model to take the tokenizer of"},
+			{Name: "tokenizer", Model: true, Value: cli.String(&o.tokenizer, ""), Default: "the source's",
+				Help: "take the tokenizer from this tokenizer.json, folder or model"},
 			{Name: "strict", Value: cli.Bool(&o.strict, false), Help: "warnings are errors"},
-			{Name: "allow-no-config", Value: cli.Bool(&o.bare, false), Help: "import tensors without a configuration, to be inspected"},
+			{Name: "allow-no-config", Value: cli.Bool(&o.bare, false), Help: "import tensors without a config.json, to inspect them"},
 			{Name: "force", Value: cli.Bool(&o.force, false), Help: "replace an existing output"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {

@@ -142,8 +142,8 @@ func inspectCommand() *cli.Command {
 	var vocab, weights, quality, hash bool
 	return &cli.Command{
 		Name: "inspect", Short: "Describe a model file",
-		Long: "Describes a model from its headers, so that size does not matter. The tokenizer is counted, not made: whether its vocabulary\n" +
-			"and merges can be used is what apr validate tells.",
+		Long: "Describes a model from its headers, so that size does not matter. The tokenizer is counted, not made: apr validate\n" +
+			"checks whether its vocabulary and merges can be used.",
 		Example: "apr inspect model.apr\napr inspect model-folder --hash --json",
 		Exits:   openExits,
 		Options: []cli.Option{

@@ -15,8 +15,18 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	pullCommand, distillCommand, planCommand, dispatchCommand, evalCommand, runCommand, benchCommand, inspectCommand, tensorsCommand, validateCommand, importCommand, convertCommand, exportCommand, quantizeCommand, diffCommand, tokenizeCommand,
-	contractCommand, runsCommand, verifyCommand, checkCommand, gpuCommand, doctorCommand, versionCommand, completionCommand,
+	distillCommand, planCommand, dispatchCommand, runsCommand, pullCommand, runCommand, evalCommand,
+	exportCommand, quantizeCommand, convertCommand, importCommand, inspectCommand, tensorsCommand, validateCommand, diffCommand, tokenizeCommand,
+	verifyCommand, checkCommand, contractCommand, benchCommand, doctorCommand, gpuCommand, versionCommand, completionCommand,
+}
+
+// foreignCommands are what ollama, axolotl, TRL and others call what a command does here.
+var foreignCommands = map[string]string{
+	"train": "distill", "sft": "distill", "finetune": "distill", "fine-tune": "distill", "kd": "distill",
+	"chat": "run MODEL --chat", "generate": "run", "complete": "run", "infer": "run",
+	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "resume": "distill --resume=RUN",
+	"serve": "runs serve", "ui": "runs serve", "dashboard": "runs serve",
+	"download": "pull", "evaluate": "eval", "show": "inspect", "info": "inspect", "quantise": "quantize", "env": "doctor",
 }
 
 // openExits are the exit codes of every command that opens a model, and reads it until a signal stops it.
@@ -31,6 +41,7 @@ func run(args []string, in io.Reader, out, errw io.Writer, environ []string) int
 		Long: "apr distils large language models: a big frozen teacher teaches a small student. Train, evaluate,\ngenerate, and look into, convert and quantise model files.",
 		In:   in, Out: out, Err: errw, Environ: environ, Supervised: os.Getenv(supervise.Variable) != "",
 	}
+	app.Foreign = foreignCommands
 	for _, c := range commands {
 		app.Commands = append(app.Commands, c())
 	}

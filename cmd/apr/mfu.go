@@ -5,9 +5,11 @@ import (
 	"strings"
 
 	"apr/bench"
+	"apr/device"
 	"apr/device/cpu"
 	"apr/distill"
 	"apr/internal/cli"
+	runlog "apr/run/log"
 )
 
 // peak is the rate of matrix products that a step's rate is compared with, in operations a second; 0: not known.
@@ -76,25 +78,46 @@ func peakOf(ctx context.Context, e *cli.Env, dev *opened) (peak, error) {
 	return peak{gflops * 1e9, "a product of 512 × 512 matrices, measured"}, nil
 }
 
-// utilisation is what the display needs to tell how much of the device's rate a step uses.
+// utilisation is what the display needs to show how much of the device's rate a step uses.
 type utilisation struct {
-	flops float64 // of a step of the student's leg: products and attention
-	peak  float64 // 0: not known
+	body    float64 // operations of a step of the student's leg: products and attention, without heads and loss
+	heads   float64 // those of both heads and the loss for each target; masked positions have none
+	peak    float64 // 0: not known, or too low
+	average average
 }
 
-// of returns the fraction for a step that took so many milliseconds, and false if it is not known. The control's steps
-// have other costs.
-func (u utilisation) of(leg string, ms float64) (float64, bool) {
-	if u.peak <= 0 || u.flops <= 0 || ms <= 0 || leg != distill.LegStudent {
+// of returns the fraction of the peak that the last steps used, and false if it is not known. The control's steps have other costs.
+// Steps faster than the peak refute it: it was measured while other work took the processor. Then no fraction is known.
+func (u *utilisation) of(s runlog.Step) (float64, bool) {
+	if u.peak <= 0 || u.body <= 0 || s.MS.Total <= 0 || s.Leg != distill.LegStudent {
 		return 0, false
 	}
-	return u.flops / (ms / 1e3) / u.peak, true
+	flops := u.body + u.heads*float64(s.Targets)
+	mean := u.average.add(flops / (s.MS.Total / 1e3) / u.peak)
+	if !(mean <= 1) {
+		u.peak = 0
+		return 0, false
+	}
+	return mean, true
 }
 
-// recordPeak finds the peak, writes it down, and returns what the display needs.
-func recordPeak(ctx context.Context, e *cli.Env, r *distill.Run, dev *opened) (utilisation, error) {
-	flops := r.Planned().Costs.FLOPs
-	if flops <= 0 {
+// average forgets: each value counts a twentieth, so that a number on a line can be read.
+type average struct {
+	mean float64
+	n    int
+}
+
+func (a *average) add(x float64) float64 {
+	a.n++
+	a.mean += (x - a.mean) / float64(min(a.n, 20))
+	return a.mean
+}
+
+// recordPeak finds the peak, writes it down, and returns what the display needs. The dry run takes each row for one document, so
+// documents that are kept apart have fewer operations than it counts.
+func recordPeak(ctx context.Context, e *cli.Env, r *distill.Run, dev *opened, o *distillOptions) (utilisation, error) {
+	costs := r.Planned().Costs
+	if costs.FLOPs <= 0 || o.DocumentMask {
 		return utilisation{}, nil
 	}
 	p, err := peakOf(ctx, e, dev)
@@ -104,5 +127,7 @@ func recordPeak(ctx context.Context, e *cli.Env, r *distill.Run, dev *opened) (u
 	if p.FLOPS <= 0 {
 		return utilisation{}, r.Decision("peak", nil, "the peak of this device is not known: no utilisation is shown")
 	}
-	return utilisation{flops, p.FLOPS}, r.Decision("peak", p, "utilisation is the floating-point operations of a step, run dry, over its time and this peak")
+	heads := costs.ByPhase[device.PhaseLoss.String()]
+	positions := float64(o.BatchSize) * float64(o.GradAccum) * float64(o.SeqLen)
+	return utilisation{body: costs.FLOPs - heads, heads: heads / positions, peak: p.FLOPS}, r.Decision("peak", p, "utilisation is the floating-point operations of a step, run dry, over its time and this peak; none is shown once steps exceed it")
 }

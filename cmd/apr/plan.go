@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,16 +21,23 @@ func planCommand() *cli.Command {
 	o := &distillOptions{}
 	p := &planOptions{distillOptions: o}
 	table := append(o.table(),
-		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "no timed probe: no estimate of time, and the teacher's backend by rule"},
-		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "GiB of free device memory to plan for, a reserve included on a GPU; with --backend cuda also where there is no GPU"},
+		cli.Option{Name: "shape", Value: cli.String(&p.shape, ""), Help: "plan for published shapes TEACHER:STUDENT instead of files; apr bench --help lists them"},
+		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "skip the timed probe: no estimate of time, teacher backend by rule"},
+		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "GiB of free device memory to plan for; with --backend cuda no GPU has to be present"},
 	)
+	for i := range table {
+		table[i].Required = false // the teacher, beside --shape
+		table[i].First = table[i].First || slices.Contains([]string{"shape", "memory", "no-probe"}, table[i].Name)
+	}
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",
-		Long: "Takes the flags of distill. Memory by component from the headers of the files, disk, the way the teacher is computed, the largest\n" +
-			"batch that fits, and the time from a probe of a few steps. What does not fit is refused with exit code 23 before any weight is read.\n" +
-			"The content of the models is not checked; distill checks it before its first step.",
+		Long: "Takes the flags of distill. Memory by component from the headers of the files, disk, the way the teacher is computed,\n" +
+			"the largest batch that fits, and the time from a probe of a few steps. What does not fit is refused with exit code 23\n" +
+			"before any weight is read. The content of the models is not checked; distill checks it before its first step.\n" +
+			"--shape plans a pair of published models without their files; disk and time are then not known.",
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
+			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 24 --batch-size 8 --seq-len 1024\n" +
 			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
 		Exits:   append(openExits, fault.Invalid, fault.Inference, fault.Memory),
 		Options: table, Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
@@ -42,6 +50,7 @@ type planOptions struct {
 	*distillOptions
 	noProbe bool
 	memory  float64
+	shape   string // TEACHER:STUDENT; empty: models are files
 }
 
 // planResult is the JSON of apr plan.
@@ -57,6 +66,12 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	}
 	if p.noProbe && p.Probe && e.Settings.Given("probe") {
 		return nil, fault.New(fault.Usage, "--probe on and --no-probe contradict each other")
+	}
+	switch {
+	case p.shape != "":
+		return p.runShape(e)
+	case p.Teacher == "":
+		return nil, fault.New(fault.Usage, "missing argument TEACHER: model that teaches").WithHint("--shape TEACHER:STUDENT plans without files")
 	}
 	c, err := p.resolve(ctx, e)
 	if err != nil {
@@ -133,6 +148,19 @@ type imagined struct {
 
 func (i imagined) Target() dry.Target { return i.target() }
 
+// largestBatch says which batch size is the largest that fits; empty: not known.
+func largestBatch(l *plan.LargestBatch) string {
+	switch {
+	case l == nil:
+		return ""
+	case l.Size == 0:
+		return "none fits"
+	case l.IsBound:
+		return fmt.Sprintf("--batch-size %d fits, cut into micro-batches if need be; larger ones were not tried", l.Size)
+	}
+	return fmt.Sprintf("--batch-size %d fits, cut into micro-batches if need be; %d does not", l.Size, l.Size+1)
+}
+
 // Text prints the plan.
 func (r *planResult) Text(p *cli.Page) {
 	p.Printf("%s", r.Memory.Table())
@@ -145,16 +173,7 @@ func (r *planResult) Text(p *cli.Page) {
 			pairs = append(pairs, "", fmt.Sprintf("not %s, which %s", k.Backend, k.Why()))
 		}
 	}
-	largest := "none fits"
-	switch l := r.LargestBatch; {
-	case l == nil:
-		largest = ""
-	case l.Size > 0 && l.IsBound:
-		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; larger ones were not looked at", l.Size)
-	case l.Size > 0:
-		largest = fmt.Sprintf("--batch-size %d fits, cut as need be; %d does not", l.Size, l.Size+1)
-	}
-	pairs = append(pairs, "largest batch", largest, "models", "content not checked; distill checks it before its first step",
+	pairs = append(pairs, "largest batch", largestBatch(r.LargestBatch), "models", "content not checked; distill checks it before its first step",
 		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", plan.Amount(r.Disk.Total), plan.Amount(r.Disk.Checkpoints), plan.Amount(r.Disk.Outputs)))
 	if r.Disk.Available > 0 {
 		pairs = append(pairs, "", fmt.Sprintf("%s are free", plan.Amount(int64(r.Disk.Available))))

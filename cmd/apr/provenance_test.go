@@ -2,9 +2,11 @@ package main
 
 import (
 	"maps"
+	"math"
 	"testing"
 
 	"apr/internal/cli"
+	runlog "apr/run/log"
 )
 
 func TestEnvironmentKeepsSecrets(t *testing.T) {
@@ -39,16 +41,38 @@ func TestCardPeak(t *testing.T) {
 	}
 }
 
+// TestUtilisation: a step's operations over its time and the peak; heads and loss count by targets. A peak that steps exceed is
+// refuted, for good.
 func TestUtilisation(t *testing.T) {
-	u := utilisation{flops: 1e9, peak: 1e11}
-	if got, ok := u.of("student", 20); !ok || got != 0.5 {
-		t.Errorf("utilisation %g, %v; want a half", got, ok)
+	step := func(leg string, ms float64, targets int) (s runlog.Step) {
+		s.Leg, s.MS.Total, s.Targets = leg, ms, targets
+		return s
 	}
-	for name, ok := range map[string]bool{
-		"control": second(u.of("control", 20)), "no peak": second(utilisation{flops: 1}.of("student", 1)), "no time": second(u.of("student", 0)),
+	known := func() *utilisation { return &utilisation{body: 8e8, heads: 1e6, peak: 1e11} }
+	for targets, want := range map[int]float64{200: 0.5, 0: 0.4, 100: 0.45} {
+		if got, ok := known().of(step("student", 20, targets)); !ok || math.Abs(got-want) > 1e-12 {
+			t.Errorf("%d targets: utilisation %g, %v; want %g", targets, got, ok, want)
+		}
+	}
+	for name, tt := range map[string]struct {
+		u *utilisation
+		s runlog.Step
+	}{
+		"control": {known(), step("control", 20, 200)}, "no peak": {&utilisation{body: 1}, step("student", 1, 0)},
+		"no time": {known(), step("student", 0, 200)}, "no operations": {&utilisation{peak: 1}, step("student", 1, 0)},
+		"above the peak": {known(), step("student", 9.9, 200)},
 	} {
-		if ok {
-			t.Errorf("%s: a utilisation is told", name)
+		if got, ok := tt.u.of(tt.s); ok {
+			t.Errorf("%s: a utilisation of %g is shown", name, got)
+		}
+	}
+	u := known()
+	if _, ok := u.of(step("student", 10, 200)); !ok {
+		t.Error("all of the peak is no utilisation")
+	}
+	for _, ms := range []float64{9, 100} { // the mean is above the peak, then a slow step
+		if got, ok := u.of(step("student", ms, 200)); ok {
+			t.Errorf("%g ms: a utilisation of %g is shown beside a peak that was exceeded", ms, got)
 		}
 	}
 	var a average
@@ -59,5 +83,3 @@ func TestUtilisation(t *testing.T) {
 		t.Errorf("average %g, want 2", got)
 	}
 }
-
-func second(_ float64, ok bool) bool { return ok }

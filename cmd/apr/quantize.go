@@ -67,22 +67,25 @@ func quantizeCommand() *cli.Command {
 	var plan, force bool
 	return &cli.Command{
 		Name: "quantize", Short: "Quantise a model",
-		Long: "Quantise a model. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it, Q6_K; q4k and q6k use one type.\n" +
-			"Norms and biases stay F32. A matrix whose last dimension is not divisible by 256 stays BF16 in .apr; in GGUF it\n" +
-			"gets the type that llama.cpp gives it. Blocks of q8_0 have 32 elements: rows of a multiple of 32 have whole ones.",
-		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q8_0 -o model.gguf --format gguf",
+		Long: "Use quantize to make a model smaller, such as a 4-bit teacher: it prints the rounding error of every type. The\n" +
+			"output's name decides the format, .apr or .gguf. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it,\n" +
+			"Q6_K; q4k and q6k use one type. Norms and biases stay F32. A matrix whose last dimension is not divisible by 256\n" +
+			"stays BF16 in .apr; in GGUF it gets the type that llama.cpp gives it. Blocks of q8_0 have 32 elements: rows of a\n" +
+			"multiple of 32 have whole ones.",
+		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q8_0 -o model.gguf",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to quantise"},
-			{Name: "scheme", Short: "s", Required: true, Value: schemeValue(&scheme, ""), Help: "types of the output"},
-			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file to write"},
-			{Name: "format", Value: cli.Enum(&format, "apr", "apr", "gguf").Unbuilt("safetensors"), Help: "form of the output"},
+			{Name: "file", Foreign: []string{"model", "input"}, Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to quantise"},
+			{Name: "scheme", Foreign: []string{"quantize", "quantization", "type", "outtype"}, Short: "s", Required: true, Value: schemeValue(&scheme, ""), Help: "quantisation scheme"},
+			{Name: "output", Foreign: []string{"outfile", "out"}, Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file to write: .apr or .gguf"},
+			{Name: "format", Value: cli.Enum(&format, "", "apr", "gguf").Unbuilt("safetensors"), Default: "by the output's name", Help: "format of the output"},
 			{Name: "plan", Value: cli.Bool(&plan, false), Help: "say what would be written, and stop"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			if !strings.HasSuffix(strings.ToLower(output), "."+format) {
-				return nil, fault.In(fault.Usage, "--output", "%q does not end in .%s, the format to write", output, format)
+			format, err := quantizeFormat(output, format)
+			if err != nil {
+				return nil, err
 			}
 			rep, err := quantise(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(scheme), To: format, Force: force}, plan)
 			if err != nil {
@@ -94,6 +97,20 @@ func quantizeCommand() *cli.Command {
 			}, nil
 		},
 	}
+}
+
+// quantizeFormat returns the format to write: by its flag, or by the output's name. A quantised model is one file, so the name has an
+// ending.
+func quantizeFormat(output, format string) (string, error) {
+	if format == "" {
+		if _, format, _ = modelEndings.choose(output, "", ""); format != "apr" && format != "gguf" {
+			return "", fault.In(fault.Usage, "--output", "%q ends in neither .apr nor .gguf, the formats to write", output)
+		}
+	}
+	if !strings.HasSuffix(strings.ToLower(output), "."+format) {
+		return "", fault.In(fault.Usage, "--output", "%q does not end in .%s, the format to write", output, format)
+	}
+	return format, nil
 }
 
 // quantise plans or writes.

@@ -125,8 +125,8 @@ func runsListCommand(name, short string) *cli.Command {
 		Options: []cli.Option{
 			runsDirOption(&dir),
 			{Name: "status", Value: cli.Enum(&status, "all", "all", runlog.Running, runlog.Completed, runlog.Stopped, runlog.Failed), Help: "only runs in this state"},
-			{Name: "limit", Value: cli.Int(&limit, 50).AtLeast(0), Help: "at most so many; 0 = all"},
-			{Name: "reindex", Value: cli.Bool(&reindex, false), Help: "make the folder's index anew from the runs' records"},
+			{Name: "limit", Value: cli.Int(&limit, 50).AtLeast(0), Help: "runs to list at most; 0 = all"},
+			{Name: "reindex", Value: cli.Bool(&reindex, false), Help: "rebuild the folder's index from the runs' records"},
 		},
 		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
 			if err := runsFolder(e.Settings, dir); err != nil {
@@ -221,7 +221,7 @@ func runsShowCommand() *cli.Command {
 		Name: "show", Short: "Show what a run was asked, what it decided and what it came to",
 		Example: "apr runs show 20261120\napr runs show runs/mine --steps --json",
 		Exits:   runsExits,
-		Options: []cli.Option{runOption(&id), runsDirOption(&dir), {Name: "steps", Value: cli.Bool(&steps, false), Help: "every step too"}},
+		Options: []cli.Option{runOption(&id), runsDirOption(&dir), {Name: "steps", Value: cli.Bool(&steps, false), Help: "list every step as well"}},
 		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
 			rec, err := openRun(e.Settings, dir, id)
 			if err != nil {
@@ -292,7 +292,7 @@ func runsCompareCommand(name, short string) *cli.Command {
 		Options: []cli.Option{
 			{Name: "id", Arg: true, Required: true, Value: cli.Strings(&ids), Help: "two runs or more"},
 			runsDirOption(&dir),
-			{Name: "metric", Value: cli.Strings(&metrics), Default: "all", Help: "only this number; may be repeated"},
+			{Name: "metric", Value: cli.Strings(&metrics), Default: "all", Help: "compare only this number; repeatable"},
 		},
 		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
 			if len(ids) < 2 {

@@ -46,7 +46,7 @@ func runsServeCommand() *cli.Command {
 			runsDirOption(&dir),
 			{Name: "port", Value: cli.Int(&port, 0).In(0, 65535), Default: "a free one", Help: "port on 127.0.0.1"},
 			{Name: "metrics-token", Path: true, Value: cli.String(&tokenFile, ""),
-				Help: "write the bearer token that /metrics wants to this file (for Prometheus' credentials_file), readable by you alone"},
+				Help: "write the bearer token for /metrics to this file, readable by you alone (Prometheus: credentials_file)"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			if err := runsFolder(e.Settings, dir); err != nil {

@@ -41,7 +41,7 @@ func runsTailCommand() *cli.Command {
 		Exits: runsExits,
 		Options: []cli.Option{
 			runOption(&id), runsDirOption(&dir),
-			{Name: "lines", Short: "n", Value: cli.Int(&lines, 10).AtLeast(0), Help: "begin with so many steps that were done before"},
+			{Name: "lines", Short: "n", Value: cli.Int(&lines, 10).AtLeast(0), Help: "print this many past steps first"},
 			{Name: "follow", Value: cli.Bool(&follow, true), Negatable: true, Help: "wait for new steps"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {

@@ -160,7 +160,7 @@ func tokenizeCorpus() *cli.Command {
 			{Name: "corpus", Required: true, Path: true, Value: cli.Strings(&paths), Help: ".jsonl, .parquet, text or folder; repeatable"},
 			{Name: "tokenizer", Required: true, Model: true, Value: cli.String(&tokPath, ""), Help: "model, or folder with tokenizer.json"},
 			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "folder to write"},
-			{Name: "shard-tokens", Value: cli.Int64(&shard, corpus.DefaultShardTokens).AtLeast(1), Help: "ids of a shard"},
+			{Name: "shard-tokens", Value: cli.Int64(&shard, corpus.DefaultShardTokens).AtLeast(1), Help: "ids per shard"},
 			{Name: "content-field", Value: cli.String(&field, "content"), Default: "text, content: the first present", Help: "field that holds the text"},
 			{Name: "normalization", Value: cli.Enum(&normalization, "nfc", "nfc").Unbuilt("none", "nfkc"), Help: "Unicode normalisation"},
 			{Name: "eos-policy", Value: cli.Enum(&policy, string(corpus.EOSBetween), string(corpus.EOSBetween), string(corpus.EOSNone)), Help: "end-of-text ids between documents, or none"},

@@ -29,7 +29,8 @@ type App struct {
 	Out, Err          io.Writer
 	Environ           []string
 	Commands          []*Command
-	Supervised        bool // a supervisor passes signals on, so that they come twice
+	Foreign           map[string]string // commands of other programs, with what the user should call instead
+	Supervised        bool              // a supervisor passes signals on, so that they come twice
 
 	args    []string
 	env     map[string]string
@@ -71,7 +72,7 @@ func (a *App) shared() []Option {
 }
 
 func (a *App) allowOption() Option {
-	return Option{Name: AllowConfigKey, Value: Strings(&a.allowKeys), Help: "a key of a model's config.json that is accepted unread; repeatable"}
+	return Option{Name: AllowConfigKey, Value: Strings(&a.allowKeys), Help: "accept this unknown key of a model's config.json without reading it; repeatable"}
 }
 
 // AllowConfigKey is the flag of Env.AllowConfigKeys.
@@ -130,13 +131,14 @@ func (a *App) root() *cobra.Command {
 			}
 			target, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return unknownCommand(target, rest[0])
+				return a.unknownCommand(target, rest[0])
 			}
 			return target.Help()
 		},
 	})
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cc *cobra.Command, args []string) {
+		firstFlags(cc)
 		if !a.wantsJSON(nil) {
 			help(cc, args)
 			return
@@ -148,31 +150,6 @@ func (a *App) root() *cobra.Command {
 	})
 	return root
 }
-
-// helpText is the result of --help --json.
-type helpText struct {
-	Help string `json:"help"`
-}
-
-// usageTemplate is cobra's, with the exit codes at the end.
-const usageTemplate = `Usage:
-  {{.UseLine}}{{if .HasExample}}
-
-Examples:
-{{.Example}}{{end}}{{if .HasAvailableSubCommands}}
-
-Commands:{{range .Commands}}{{if .IsAvailableCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{if .HasAvailableLocalFlags}}
-
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{if .HasAvailableInheritedFlags}}
-
-Global flags:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}{{with index .Annotations "exits"}}
-
-Exit codes{{if $.HasAvailableSubCommands}} of all of them; --help of each has its own{{end}}:
-{{.}}{{end}}
-`
 
 // wantsJSON reports --json, also when the flags could not be merged, or not even be parsed. A value that is neither true nor
 // false is an error, and whoever wrote it reads JSON. After a usage error the word counts wherever it stands: a flag that lacks its

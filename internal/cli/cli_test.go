@@ -42,13 +42,13 @@ func demo(o *demoOptions, run func(*Env) (Result, error)) *Command {
 		Name: "demo", Short: "Demo", Example: "apr demo t", Exits: []fault.Kind{fault.Invalid},
 		ConfigArg: true, PrintConfig: true, EnvPrefix: "DEMO_",
 		Options: []Option{
-			{Name: "teacher", Arg: true, Required: true, Model: true, Value: String(&o.teacher, "")},
+			{Name: "teacher", Arg: true, Required: true, Model: true, Foreign: []string{"teacher-model"}, Value: String(&o.teacher, "")},
 			{Name: "student", Model: true, Value: String(&o.student, "")},
 			{Name: "data", Short: "d", Path: true, Value: Strings(&o.data)},
 			{Name: "output", Short: "o", Path: true, Value: String(&o.output, "")},
 			{Name: "alpha", Value: Float(&o.alpha, 0.5).In(0, 1)},
 			{Name: "learning-rate", Aliases: []string{"lr"}, Value: Float(&o.lr, 3e-4).Above(0)},
-			{Name: "batch-size", Value: Int(&o.batch, 16).AtLeast(1)},
+			{Name: "batch-size", First: true, Foreign: []string{"per-device-batch"}, Value: Int(&o.batch, 16).AtLeast(1)},
 			{Name: "seed", Value: Int64(&o.seed, 42)},
 			{Name: "backend", Env: "DEMO_BACKEND", Value: Enum(&o.backend, "auto", "auto", "cpu", "cuda").Alias("gpu", "cuda").Unbuilt("tpu").Refuse("fixture", "there is no fixture")},
 			{Name: "packing", Negatable: true, Value: Bool(&o.packing, true)},
@@ -89,6 +89,7 @@ func call(t *testing.T, args []string, environ ...string) outcome {
 	var r outcome
 	var out, errw bytes.Buffer
 	app := &App{Name: "apr", In: strings.NewReader(""), Out: &out, Err: &errw, Environ: environ,
+		Foreign: map[string]string{"train": "demo --lora"},
 		Commands: []*Command{demo(&r.opts, func(e *Env) (Result, error) {
 			r.settings = e.Settings
 			switch r.opts.teacher {
@@ -118,6 +119,11 @@ func TestUsageErrors(t *testing.T) {
 		want string // part of stderr
 	}{
 		{"unknown command", "dmeo x", "", 2, `did you mean "demo"?`},
+		{"command of another program", "Train x --alpha 1", "", 2, `did you mean "apr demo --lora"?`},
+		{"flag of another program", "demo t --per_device_batch 1", "", 2, "did you mean --batch-size?"},
+		{"argument as a flag", "demo --teacher t", "", 2, "TEACHER is an argument, given without a flag: apr demo TEACHER [flags]"},
+		{"argument by another name", "demo --teacher-model t", "", 2, "TEACHER is an argument"},
+		{"negative number", "demo t --batch-size -3", "", 2, "--batch-size: -3 is too small: at least 1"},
 		{"unknown command with flags", "dmeo x --alpha 1", "", 2, `unknown command "dmeo"`},
 		{"unknown flag", "demo t --alhpa 1", "", 2, "did you mean --alpha?"},
 		{"unknown short flag", "demo t -z", "", 2, "unknown flag -z"},
@@ -133,20 +139,20 @@ func TestUsageErrors(t *testing.T) {
 		{"integer with unit", "demo t --batch-size 16x", "", 2, "not an integer"},
 		{"integer with separator", "demo t --batch-size 1_000", "", 2, "not an integer"},
 		{"integer out of range", "demo t --batch-size 99999999999999999999", "", 2, "out of range"},
-		{"integer below bound", "demo t --batch-size 0", "", 2, "0 is outside >= 1"},
+		{"integer below bound", "demo t --batch-size 0", "", 2, "--batch-size: 0 is too small: at least 1"},
 		{"nan", "demo t --alpha nan", "", 2, "not a decimal number"},
 		{"inf", "demo t --learning-rate inf", "", 2, "not a decimal number"},
 		{"overflow", "demo t --lr 1e999", "", 2, "out of range"},
 		{"hex float", "demo t --alpha 0x1p-1", "", 2, "not a decimal number"},
 		{"blank", "demo t --seed", "", 2, "needs a value"},
 		{"above bound", "demo t --alpha 1.5", "", 2, "outside 0 to 1"},
-		{"open bound", "demo t --lr 0", "", 2, "outside > 0"},
+		{"open bound", "demo t --lr 0", "", 2, "0 is too small: above 0"},
 		{"bool value", "demo t --lora=maybe", "", 2, "neither true"},
 		{"list element", "demo t --lora-targets q,w", "", 2, `unknown value "w"`},
 		{"duration", "demo t --checkpoint-interval 10", "", 2, "not a duration"},
 		{"negative duration", "demo t --checkpoint-interval -1s", "", 2, "not a duration"},
 		{"environment enum", "demo t", "DEMO_BACKEND=cdua", 2, "DEMO_BACKEND: unknown value"},
-		{"environment number", "demo t", "DEMO_MAX_STEPS=0", 2, "DEMO_MAX_STEPS: 0 is outside"},
+		{"environment number", "demo t", "DEMO_MAX_STEPS=0", 2, "DEMO_MAX_STEPS: 0 is too small"},
 		{"environment-only option has no flag", "demo t --max-steps 3", "", 2, "unknown flag --max-steps"},
 		{"global enum", "demo t --color sometimes", "", 2, "--color: unknown value"},
 		{"global bool", "demo t --offline=2", "", 2, "--offline"},
@@ -280,6 +286,7 @@ func TestConfigErrors(t *testing.T) {
 	tests := []struct{ name, yaml, want string }{
 		{"unknown key", "alhpa: 1\n", `line 1, column 1: unknown key "alhpa"`},
 		{"nearest", "alhpa: 1\n", `did you mean "alpha"?`},
+		{"key of another program", "per_device_batch: 1\n", `did you mean "batch_size"?`},
 		{"flag spelling", "learning-rate: 1\n", `did you mean "learning_rate"?`},
 		{"twice", "alpha: 0.5\nalpha: 0.5\n", "line 2, column 1, alpha: key given twice"},
 		{"wrong type", "batch_size: four\n", "line 1, column 13, batch_size: a value of kind INT cannot hold str"},
@@ -353,7 +360,7 @@ func TestPrintConfigRoundTrip(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	r := call(t, []string{"demo", "--help"})
-	for _, want := range []string{"Usage:\n  apr demo TEACHER [flags]", "Examples:\n  apr demo t", "Exit codes:\n  0   success", "5   validation failed", "alias --lr", "[$DEMO_BACKEND]", "(10m)", "[not built yet]"} {
+	for _, want := range []string{"Usage:\n  apr demo TEACHER [flags]", "Examples:\n  apr demo t", "Exit codes:\n  0   success", "5   validation failed", "First flags:\n      --batch-size INT", "Other flags:\n      --alpha", "alias --lr", "[$DEMO_BACKEND]", "(10m)", "[not built yet]"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("help lacks %q:\n%s", want, r.out)
 		}

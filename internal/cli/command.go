@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,6 +99,12 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 		opts[i].register(cc.Flags())
 		if opts[i].Arg {
 			cc.Use += " " + opts[i].usageName()
+			for _, name := range append(opts[i].Foreign, opts[i].Name) {
+				cc.Annotations["argument "+name] = strings.ToUpper(opts[i].Name)
+			}
+		}
+		if opts[i].First {
+			cc.Annotations["first"] += " " + opts[i].Name
 		}
 		if v, ok := opts[i].Value.(*EnumValue); ok && !opts[i].Arg && !opts[i].EnvOnly {
 			// an error here would mean an unknown flag, which was registered on the line above
@@ -244,7 +251,7 @@ func (a *App) group(cc *cobra.Command, args []string) error {
 	case a.version:
 		return a.callNamed(cc.Context(), "version")
 	case len(args) > 0:
-		return unknownCommand(cc, args[0])
+		return a.unknownCommand(cc, args[0])
 	case cc.HasParent():
 		return fault.New(fault.Usage, "%s needs a subcommand: %s", cc.CommandPath(), strings.Join(names(cc), ", "))
 	}
@@ -261,9 +268,12 @@ func names(cc *cobra.Command) []string {
 	return ns
 }
 
-// unknownCommand is a usage error that names the nearest command.
-func unknownCommand(cc *cobra.Command, word string) error {
+// unknownCommand is a usage error that names the command that other programs call so, or the nearest one.
+func (a *App) unknownCommand(cc *cobra.Command, word string) error {
 	err := fault.New(fault.Usage, "unknown command %q", word)
+	if ours := a.Foreign[strings.ToLower(word)]; ours != "" && !cc.HasParent() {
+		return err.WithHint("did you mean %q?", a.Name+" "+ours)
+	}
 	if n := fault.Nearest(word, names(cc)); n != "" {
 		return err.WithHint("did you mean %q?", n)
 	}
@@ -279,7 +289,7 @@ func (a *App) flagError(cc *cobra.Command, err error) error {
 	switch {
 	case errors.As(err, &notExist):
 		if w := firstWord(a.args); cc.HasSubCommands() && w != "" && !cc.HasParent() {
-			return unknownCommand(cc, w)
+			return a.unknownCommand(cc, w)
 		}
 		return unknownFlag(cc, notExist)
 	case errors.As(err, &noValue):
@@ -295,12 +305,21 @@ func unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
 		return fault.New(fault.Usage, "unknown flag -%s", e.GetSpecifiedName()).WithHint("%s --help lists the flags", cc.CommandPath())
 	}
 	name := e.GetSpecifiedName()
+	if arg := cc.Annotations["argument "+spelled(name)]; arg != "" {
+		return fault.New(fault.Usage, "unknown flag --%s", name).WithHint("%s is an argument, given without a flag: %s", arg, cc.UseLine())
+	}
 	var known []string
-	add := func(f *pflag.Flag) { known = append(known, f.Name) }
+	foreign := ""
+	add := func(f *pflag.Flag) {
+		known = append(known, f.Name)
+		if slices.Contains(f.Annotations[foreignNames], spelled(name)) && !f.Hidden {
+			foreign = f.Name
+		}
+	}
 	cc.Flags().VisitAll(add)
 	cc.InheritedFlags().VisitAll(add)
 	err := fault.New(fault.Usage, "unknown flag --%s", name)
-	if n := fault.Nearest(name, known); n != "" {
+	if n := cmp.Or(foreign, fault.Nearest(name, known)); n != "" {
 		return err.WithHint("did you mean --%s?", n)
 	}
 	return err.WithHint("%s --help lists the flags", cc.CommandPath())

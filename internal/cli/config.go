@@ -177,9 +177,14 @@ func (r *configReader) unknown(key string, k *yaml.Node) error {
 	err := r.fail(k, "", "unknown key %q", key)
 	var known []string
 	for i := range r.opts {
-		if !r.opts[i].EnvOnly {
-			known = append(known, r.opts[i].key())
+		o := &r.opts[i]
+		if o.EnvOnly {
+			continue
 		}
+		if slices.Contains(o.Foreign, spelled(key)) {
+			return err.WithHint("did you mean %q?", o.key())
+		}
+		known = append(known, o.key())
 	}
 	known = append(known, sortedKeys(r.nested)...)
 	if n := fault.Nearest(key, known); n != "" {

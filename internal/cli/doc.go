@@ -34,6 +34,9 @@
 //
 // What is not built yet: Option.NotBuilt for a whole option, EnumValue.Unbuilt for a value; using it is exit 9.
 //
+// Option.First puts a flag at the head of the help. Option.Foreign and App.Foreign are names of other programs: they are unknown
+// here, and the error names ours.
+//
 // # Caveats
 //
 // Values are parsed strictly: decimal integers, decimal floating point, no "inf" or "nan", no surrounding blanks. An

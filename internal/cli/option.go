@@ -20,6 +20,8 @@ type Option struct {
 	FromEnv   func(getenv func(string) string) (text, name string)
 	InsteadOf string   // another option that says the same in another way: of both, the one given in the stronger place counts
 	Aliases   []string // other flag names and configuration keys
+	Foreign   []string // kebab-case names in other programs: refused like any unknown name, with this option as the hint
+	First     bool     // --help lists it before the options that most users leave alone
 	Path      bool     // a path; in a configuration file it is relative to that file
 	Keywords  []string // with Path: texts that are not paths, such as auto
 	Model     bool     // a model: as Path, but org/name that is no such file stays a hub reference
@@ -38,6 +40,12 @@ type Option struct {
 
 // key returns the option's name in a configuration file.
 func (o *Option) key() string { return strings.ReplaceAll(o.Name, "-", "_") }
+
+// foreignNames is the key of Option.Foreign in a flag's annotations.
+const foreignNames = "foreign"
+
+// spelled returns a flag or a configuration key as a kebab-case name.
+func spelled(word string) string { return strings.ReplaceAll(strings.ToLower(word), "_", "-") }
 
 // flagAdapter collects the texts of a flag; they are parsed when all sources are merged.
 type flagAdapter struct {
@@ -75,6 +83,7 @@ func (o *Option) register(fs *pflag.FlagSet) {
 		} else if o.Optional != "" {
 			f.NoOptDefVal = o.Optional
 		}
+		f.Annotations = map[string][]string{foreignNames: o.Foreign}
 		return f
 	}
 	add(o.Name, o.Short, o.helpText(), false)

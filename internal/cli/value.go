@@ -109,22 +109,26 @@ func (v *NumberValue[T]) set(s string) error {
 		return err
 	}
 	if f := float64(n); (v.extra == nil || n != *v.extra) && (f < v.lo || f > v.hi || v.open && f == v.lo) {
-		return fmt.Errorf("%s is outside %s", s, v.rangeText())
+		return fmt.Errorf("%s is %s", s, v.rangeText())
 	}
 	*v.p = n
 	return nil
 }
 
-func (v *NumberValue[T]) rangeText() string {
+// rangeText says what is wrong with a number out of bounds, and what would be right.
+func (v *NumberValue[T]) rangeText() (text string) {
 	switch {
 	case v.open:
-		return fmt.Sprintf("> %v", v.lo)
+		text = fmt.Sprintf("too small: above %v", v.lo)
 	case math.IsInf(v.hi, 1):
-		return fmt.Sprintf(">= %v", v.lo)
-	case v.extra != nil:
-		return fmt.Sprintf("%v to %v, or %v", v.lo, v.hi, *v.extra)
+		text = fmt.Sprintf("too small: at least %v", v.lo)
+	default:
+		text = fmt.Sprintf("outside %v to %v", v.lo, v.hi)
 	}
-	return fmt.Sprintf("%v to %v", v.lo, v.hi)
+	if v.extra != nil {
+		text += fmt.Sprintf(", or %v", *v.extra)
+	}
+	return text
 }
 
 func (v *NumberValue[T]) text() string { return fmt.Sprint(*v.p) }
