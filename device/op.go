@@ -27,6 +27,8 @@ const (
 	OpRotate
 	OpAttention
 	OpAttentionBackward
+	OpDeinterleave
+	OpInterleave
 	OpGLU
 	OpMatMulGLU
 	OpGLUBackward
@@ -52,7 +54,7 @@ const (
 var opNames = [NumOps]string{
 	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
 	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
-	"AttentionBackward", "GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Gather", "Scatter", "Loss", "Verdict",
+	"AttentionBackward", "Deinterleave", "Interleave", "GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Gather", "Scatter", "Loss", "Verdict",
 	"AdamW", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
 

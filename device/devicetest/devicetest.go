@@ -59,8 +59,8 @@ func (c Case) Check(d device.Device) (err error) {
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(),
-		attentionCases(), maskedAttentionCases(), lossCases(),
+		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(),
+		attentionCases(), maskedAttentionCases(), sinkAttentionCases(), lossCases(),
 		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)

@@ -24,8 +24,8 @@ type Op struct {
 	InStride, OutStride int // elements from row to row
 	Bias, Add, Keep     bool
 	Act                 device.Activation // of gated units
-	Attn                device.Attn       // of attention, without First; HeadDim also of Rotate and of norms of heads
-	Documents           bool              // attention has a First
+	Attn                device.Attn       // of attention, without its tensors; HeadDim also of Rotate and of norms of heads
+	Documents, Sinks    bool              // attention has a First, has Sinks
 	Partial             bool              // Rotate is of a part of a head, of given positions, or scales
 	Capped              bool              // Loss is of soft-capped logits
 	Rows, Cols          int               // of everything else
