@@ -118,6 +118,18 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 	s.count(op, 10*pairs(a), use(op.Kind, dq, dk, dv, do, o, lse, q, k, v, a.First, a.Sinks, a.DSinks))
 }
 
+// Deinterleave records the operation.
+func (s *Stream) Deinterleave(a, b, x device.Tensor, width int) {
+	device.CheckDeinterleave(a, b, x, width)
+	s.whole(device.OpDeinterleave, a, x, b)
+}
+
+// Interleave records the operation.
+func (s *Stream) Interleave(x, a, b device.Tensor, width int) {
+	device.CheckInterleave(x, a, b, width)
+	s.whole(device.OpInterleave, x, a, b)
+}
+
 // attention describes one: where its tensors are does not matter.
 func attention(kind device.Op, in, out device.Tensor, a device.Attn) Op {
 	o := Op{Kind: kind, In: in.DType, Out: out.DType, Attn: a, Documents: !a.First.IsZero(), Sinks: !a.Sinks.IsZero()}
