@@ -84,7 +84,7 @@ func newSlow(act tensor.DType) *slow {
 
 // interleave is the inverse of ref.Deinterleave.
 func interleave(a, b ref.Mat, width int) ref.Mat {
-	var cols []ref.Mat
+	cols := []ref.Mat{ref.New(a.Rows, 0)}
 	for c := 0; c < a.Cols; c += width {
 		cols = append(cols, a.ColRange(c, c+width), b.ColRange(c, c+width))
 	}
