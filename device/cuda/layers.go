@@ -4,6 +4,7 @@ import (
 	"apr/device"
 	"apr/device/cuda/kernel"
 	"apr/device/cuda/kernel/manifest"
+	"apr/internal/fault"
 )
 
 // RMSNorm: with delta, sum = x + delta and v = sum, else v = x; rstd = (mean(v²)+eps)^−½ and y = v·rstd·w by row.
@@ -49,6 +50,9 @@ func (s *Stream) HeadNormBackward(dx, dw, dy, x, rstd, w device.Tensor, headDim 
 // GLU: m = act(g)·u, gu [n, 2f] holding g then u.
 func (s *Stream) GLU(m, gu device.Tensor, act device.Activation) {
 	device.CheckGLU(m, gu, act)
+	if s.without(act > device.GELUTanh, "the activation "+act.String()) {
+		return
+	}
 	if o := s.begin("GLU", m, gu); o != nil {
 		o.sized(m.Rows, m.Cols)
 		kernel.GLU(o, mat(m), mat(gu), act)
@@ -59,11 +63,34 @@ func (s *Stream) GLU(m, gu device.Tensor, act device.Activation) {
 // GLUBackward writes dgu: dg = dm·u·act'(g), du = dm·act(g). dgu may be gu itself.
 func (s *Stream) GLUBackward(dgu, dm, gu device.Tensor, act device.Activation) {
 	device.CheckGLUBackward(dgu, dm, gu, act)
+	if s.without(act > device.GELUTanh, "the activation "+act.String()) {
+		return
+	}
 	if o := s.begin("GLUBackward", dgu, dm, gu); o != nil {
 		o.sized(dm.Rows, dm.Cols)
 		kernel.GLUBackward(o, mat(dgu), mat(dm), mat(gu), act)
 		o.end()
 	}
+}
+
+// without fails the stream for what the device has no kernels for.
+func (s *Stream) without(missing bool, what string) bool {
+	if missing {
+		s.fail(fault.New(fault.Unavailable, "this device does not compute %s", what).WithHint("--device cpu").WithID("E-CUDA-080"))
+	}
+	return missing
+}
+
+// Deinterleave fails: there is no kernel.
+func (s *Stream) Deinterleave(a, b, x device.Tensor, width int) {
+	device.CheckDeinterleave(a, b, x, width)
+	s.without(true, "interleaved groups of columns")
+}
+
+// Interleave fails: there is no kernel.
+func (s *Stream) Interleave(x, a, b device.Tensor, width int) {
+	device.CheckInterleave(x, a, b, width)
+	s.without(true, "interleaved groups of columns")
 }
 
 // Add: dst += src.
@@ -116,6 +143,9 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 // Attention: o = softmax(cap(Scale·q·kᵀ), masked)·v per head.
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
+	if s.without(!a.Sinks.IsZero(), "attention sinks") {
+		return
+	}
 	if op := s.begin("Attention", o, lse, q, k, v, a.First); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		attend := kernel.Attention
@@ -130,6 +160,9 @@ func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 // AttentionBackward writes dq, dk, dv.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
+	if s.without(!a.Sinks.IsZero(), "attention sinks") {
+		return
+	}
 	if op := s.begin("AttentionBackward", dq, dk, dv, do, o, lse, q, k, v, a.First); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		back := kernel.AttentionBackward

@@ -109,9 +109,9 @@ func TestAttentionBackwardIsDerivative(t *testing.T) {
 		a := tt.a
 		q, do := random(rng, a.Batch*a.QLen, a.Heads*a.HeadDim), random(rng, a.Batch*a.QLen, a.Heads*a.HeadDim)
 		k, v := random(rng, a.Batch*a.KStride, a.KVHeads*a.HeadDim), random(rng, a.Batch*a.KStride, a.KVHeads*a.HeadDim)
-		f := func() float64 { o, _ := Attention(q, k, v, a, tt.docs); return along(o, do) }
-		o, _ := Attention(q, k, v, a, tt.docs)
-		dq, dk, dv := AttentionBackward(do, o, q, k, v, a, tt.docs)
+		f := func() float64 { o, _ := Attention(q, k, v, a, tt.docs, nil); return along(o, do) }
+		o, _ := Attention(q, k, v, a, tt.docs, nil)
+		dq, dk, dv := AttentionBackward(do, o, q, k, v, a, tt.docs, nil)
 		near.CheckRel(t, tt.name+" dq", dq.V, differences(q, f), fdTol)
 		near.CheckRel(t, tt.name+" dk", dk.V, differences(k, f), fdTol)
 		near.CheckRel(t, tt.name+" dv", dv.V, differences(v, f), fdTol)
@@ -121,7 +121,7 @@ func TestAttentionBackwardIsDerivative(t *testing.T) {
 // TestAttentionByHand: one head of width 1; the second query sees scores 0 and ln 3.
 func TestAttentionByHand(t *testing.T) {
 	a := device.Attn{Batch: 1, QLen: 2, KLen: 2, KStride: 2, Heads: 1, KVHeads: 1, HeadDim: 1}
-	o, lse := Attention(Of(2, 1, []float64{1, 1}), Of(2, 1, []float64{0, math.Log(3)}), Of(2, 1, []float64{4, 8}), a, nil)
+	o, lse := Attention(Of(2, 1, []float64{1, 1}), Of(2, 1, []float64{0, math.Log(3)}), Of(2, 1, []float64{4, 8}), a, nil, nil)
 	near.Check(t, "o", o.V, []float64{4, 7}, 1e-15)
 	near.Check(t, "lse", lse.V, []float64{0, math.Log(4)}, 1e-15)
 }
