@@ -26,7 +26,7 @@ const (
 func Refusals() []Refusal {
 	var all []Refusal
 	for _, group := range [][]Refusal{
-		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), elementRefusals(),
+		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), turnRefusals(), elementRefusals(),
 		expertRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(),
 	} {
 		all = append(all, group...)

@@ -77,16 +77,27 @@ func attentionRefusals() []Refusal {
 		{"heads of 514 values", "heads have more than 512 values", func(k *desk, a *attended) {
 			a.a.HeadDim, a.q, a.o, a.k, a.v = 514, k.acts(6, 1028), k.acts(6, 1028), k.acts(8, 514), k.acts(8, 514)
 		}},
+		{"sinks of fewer heads", noVector, func(k *desk, a *attended) { a.a.Sinks = k.single(1, 1) }},
+		{"sinks of two rows", noVector, func(k *desk, a *attended) { a.a.Sinks = k.single(2, 2) }},
+		{"sinks of another type", noFloat32, func(k *desk, a *attended) { a.a.Sinks = k.narrow(1, 2) }},
+		{"sinks given back", given, func(k *desk, a *attended) { a.a.Sinks = k.gone(tensor.F32, 1, 2) }},
 		{"no q", noTensor, func(_ *desk, a *attended) { a.q = device.Tensor{} }},
 		{"given back", given, func(k *desk, a *attended) { a.v = k.gone(k.act, 8, 4) }},
 	}
 	all = append(all, refusals(device.OpAttention, operands,
-		func(s device.Stream, a attended) { s.Attention(a.o, a.lse, a.q, a.k, a.v, a.a) }, common...)...)
+		func(s device.Stream, a attended) { s.Attention(a.o, a.lse, a.q, a.k, a.v, a.a) }, append(common,
+			wrong[attended]{"a gradient of sinks", "a gradient of sinks without a backward", func(k *desk, a *attended) {
+				a.a.Sinks, a.a.DSinks = k.single(1, 2), k.single(1, 2)
+			}},
+		)...)...)
 	return append(all, refusals(device.OpAttentionBackward, operands,
 		func(s device.Stream, a attended) {
 			s.AttentionBackward(a.dq, a.dk, a.dv, a.do, a.o, a.lse, a.q, a.k, a.v, a.a)
 		}, append(common,
 			wrong[attended]{"no lse", noTensor, func(_ *desk, a *attended) { a.lse = device.Tensor{} }},
+			wrong[attended]{"a gradient without sinks", "a gradient of sinks that are not there", func(k *desk, a *attended) { a.a.DSinks = k.single(1, 2) }},
+			wrong[attended]{"a gradient of fewer sinks", noVector, func(k *desk, a *attended) { a.a.Sinks, a.a.DSinks = k.single(1, 2), k.single(1, 1) }},
+			wrong[attended]{"a gradient of sinks of another type", noFloat32, func(k *desk, a *attended) { a.a.Sinks, a.a.DSinks = k.single(1, 2), k.narrow(1, 2) }},
 			wrong[attended]{"rows of dk", wrongShapes, func(k *desk, a *attended) { a.dk = k.acts(7, 4) }},
 			wrong[attended]{"columns of do", wrongShapes, func(k *desk, a *attended) { a.do = k.acts(6, 4) }},
 			wrong[attended]{"dq of another type", wrongTypes, func(k *desk, a *attended) { a.dq = k.others(6, 8) }},

@@ -67,8 +67,13 @@ func TestBackwardsAreDerivatives(t *testing.T) {
 	check("embed", grad, w, func() float64 { return along(Embed(w, ids), dy) })
 
 	gu, dm := random(rng, 2, 6), random(rng, 2, 3)
-	for _, act := range []device.Activation{device.SiLU, device.GELUTanh} {
+	wide, dwide := random(rng, 4, 12), random(rng, 4, 6)
+	for i := range wide.V {
+		wide.V[i] *= 7 // on both sides of the clamps, and not on them
+	}
+	for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid} {
 		check(act.String(), GLUBackward(dm, gu, act), gu, func() float64 { return along(GLU(gu, act), dm) })
+		check(act.String()+", wide", GLUBackward(dwide, wide, act), wide, func() float64 { return along(GLU(wide, act), dwide) })
 	}
 	x, dy = random(rng, 3, 8), random(rng, 3, 8)
 	for _, w := range []Mat{random(rng, 1, 4), {}} {
@@ -115,6 +120,15 @@ func TestAttentionBackwardIsDerivative(t *testing.T) {
 		near.CheckRel(t, tt.name+" dq", dq.V, differences(q, f), fdTol)
 		near.CheckRel(t, tt.name+" dk", dk.V, differences(k, f), fdTol)
 		near.CheckRel(t, tt.name+" dv", dv.V, differences(v, f), fdTol)
+
+		b := random(rng, 1, a.Heads)
+		f = func() float64 { o, _ := Attention(q, k, v, a, tt.docs, b.V); return along(o, do) }
+		o, _ = Attention(q, k, v, a, tt.docs, b.V)
+		dq, dk, dv = AttentionBackward(do, o, q, k, v, a, tt.docs, b.V)
+		near.CheckRel(t, tt.name+" with sinks dq", dq.V, differences(q, f), fdTol)
+		near.CheckRel(t, tt.name+" with sinks dk", dk.V, differences(k, f), fdTol)
+		near.CheckRel(t, tt.name+" with sinks dv", dv.V, differences(v, f), fdTol)
+		near.CheckRel(t, tt.name+" sinks", SinkGrad(do, o, q, k, a, tt.docs, b.V).V, differences(b, f), fdTol)
 	}
 }
 
