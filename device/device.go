@@ -246,7 +246,6 @@ type Feature string
 const (
 	Experts  Feature = "mixtures of experts"
 	DeltaNet Feature = "Gated DeltaNet layers"
-	Sinks    Feature = "attention sinks"
 )
 
 // Device owns memory and weights.

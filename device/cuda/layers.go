@@ -4,7 +4,6 @@ import (
 	"apr/device"
 	"apr/device/cuda/kernel"
 	"apr/device/cuda/kernel/manifest"
-	"apr/internal/fault"
 )
 
 // RMSNorm: with delta, sum = x + delta and v = sum, else v = x; rstd = (mean(v²)+eps)^−½ and y = v·rstd·w by row.
@@ -50,9 +49,6 @@ func (s *Stream) HeadNormBackward(dx, dw, dy, x, rstd, w device.Tensor, headDim 
 // GLU: m = act(g)·u, gu [n, 2f] holding g then u.
 func (s *Stream) GLU(m, gu device.Tensor, act device.Activation) {
 	device.CheckGLU(m, gu, act)
-	if s.without(act > device.GELUTanh, "the activation "+act.String()) {
-		return
-	}
 	if o := s.begin("GLU", m, gu); o != nil {
 		o.sized(m.Rows, m.Cols)
 		kernel.GLU(o, mat(m), mat(gu), act)
@@ -63,9 +59,6 @@ func (s *Stream) GLU(m, gu device.Tensor, act device.Activation) {
 // GLUBackward writes dgu: dg = dm·u·act'(g), du = dm·act(g). dgu may be gu itself.
 func (s *Stream) GLUBackward(dgu, dm, gu device.Tensor, act device.Activation) {
 	device.CheckGLUBackward(dgu, dm, gu, act)
-	if s.without(act > device.GELUTanh, "the activation "+act.String()) {
-		return
-	}
 	if o := s.begin("GLUBackward", dgu, dm, gu); o != nil {
 		o.sized(dm.Rows, dm.Cols)
 		kernel.GLUBackward(o, mat(dgu), mat(dm), mat(gu), act)
@@ -73,24 +66,24 @@ func (s *Stream) GLUBackward(dgu, dm, gu device.Tensor, act device.Activation) {
 	}
 }
 
-// without fails the stream for what the device has no kernels for.
-func (s *Stream) without(missing bool, what string) bool {
-	if missing {
-		s.fail(fault.New(fault.Unavailable, "this device does not compute %s", what).WithHint("--device cpu").WithID("E-CUDA-080"))
-	}
-	return missing
-}
-
-// Deinterleave fails: there is no kernel.
+// Deinterleave: a and b are the even and the odd groups of width columns of x.
 func (s *Stream) Deinterleave(a, b, x device.Tensor, width int) {
 	device.CheckDeinterleave(a, b, x, width)
-	s.without(true, "interleaved groups of columns")
+	if o := s.begin("Deinterleave", a, b, x); o != nil {
+		o.sized(x.Rows, x.Cols, width)
+		kernel.Deinterleave(o, mat(a), mat(b), mat(x), width)
+		o.end()
+	}
 }
 
-// Interleave fails: there is no kernel.
+// Interleave writes x, of which a and b are the even and the odd groups of width columns.
 func (s *Stream) Interleave(x, a, b device.Tensor, width int) {
 	device.CheckInterleave(x, a, b, width)
-	s.without(true, "interleaved groups of columns")
+	if o := s.begin("Interleave", x, a, b); o != nil {
+		o.sized(x.Rows, x.Cols, width)
+		kernel.Interleave(o, mat(x), mat(a), mat(b), width)
+		o.end()
+	}
 }
 
 // Add: dst += src.
@@ -140,29 +133,28 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 	o.end()
 }
 
-// Attention: o = softmax(cap(Scale·q·kᵀ), masked)·v per head.
+// Attention: o = softmax(cap(Scale·q·kᵀ), masked, sink)·v per head.
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
-	if s.without(!a.Sinks.IsZero(), "attention sinks") {
-		return
-	}
-	if op := s.begin("Attention", o, lse, q, k, v, a.First); op != nil {
+	if op := s.begin("Attention", o, lse, q, k, v, a.First, a.Sinks); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		attend := kernel.Attention
 		if s.dev.target() == manifest.Hopper && kernel.AttentionSM90Serves(mat(o), mat(q), mat(k), mat(v), a, mat(a.First)) {
 			attend = kernel.AttentionSM90
 		}
-		attend(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First))
+		if a.Sinks.IsZero() {
+			attend(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First))
+		} else {
+			kernel.AttentionSinks(op, attend, mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First), mat(a.Sinks))
+		}
 		op.end()
 	}
 }
 
-// AttentionBackward writes dq, dk, dv.
+// AttentionBackward writes dq, dk, dv, and adds to a.DSinks. With a log-sum-exp of scores and sinks the first three are computed as
+// without sinks.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
-	if s.without(!a.Sinks.IsZero(), "attention sinks") {
-		return
-	}
 	if op := s.begin("AttentionBackward", dq, dk, dv, do, o, lse, q, k, v, a.First); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		back := kernel.AttentionBackward
@@ -170,6 +162,14 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 			back = kernel.AttentionBackwardSM90
 		}
 		back(op, mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First))
+		op.end()
+	}
+	if a.DSinks.IsZero() {
+		return
+	}
+	if op := s.begin("AttentionBackward", a.DSinks, do, o, lse, a.Sinks); op != nil { // with scratch of its own
+		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
+		kernel.SinkGrad(op, mat(a.DSinks), mat(do), mat(o), mat(lse), mat(a.Sinks), a.HeadDim)
 		op.end()
 	}
 }
