@@ -27,7 +27,7 @@ func Refusals() []Refusal {
 	var all []Refusal
 	for _, group := range [][]Refusal{
 		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), turnRefusals(), elementRefusals(),
-		expertRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(),
+		expertRefusals(), rotaryRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(),
 	} {
 		all = append(all, group...)
 	}

@@ -19,16 +19,14 @@ type attended struct {
 	a                               device.Attn
 }
 
-func attentionRefusals() []Refusal {
+func rotaryRefusals() []Refusal {
 	const (
 		odd       = "columns are not whole heads of even size"
-		heads     = "heads do not divide"
-		sees      = "queries see keys that are not there"
 		positions = "there are no such positions"
 		table     = "the table of frequencies is missing, or of more pairs than a head has"
 		byPlace   = "the scale of positions is not finite, or has no length"
 	)
-	all := refusals(device.OpRotate, func(k *desk) turned {
+	return refusals(device.OpRotate, func(k *desk) turned {
 		return turned{k.acts(6, 12), device.Rotary{HeadDim: 4, Table: frequencies(1e4, 4), SeqLen: 3}}
 	}, func(s device.Stream, a turned) { s.Rotate(a.x, a.r) },
 		wrong[turned]{"odd head size", odd, func(_ *desk, a *turned) { a.r.HeadDim = 3 }},
@@ -45,6 +43,13 @@ func attentionRefusals() []Refusal {
 		wrong[turned]{"fewer positions", wrongShapes, func(k *desk, a *turned) { a.r.Positions = k.ids(5) }},
 		wrong[turned]{"positions of floats", noIDs, func(k *desk, a *turned) { a.r.Positions = k.single(6, 1) }},
 		wrong[turned]{"ids", noFloats, func(k *desk, a *turned) { a.x = k.of(tensor.I32, 6, 12) }},
+	)
+}
+
+func attentionRefusals() []Refusal {
+	const (
+		heads = "heads do not divide"
+		sees  = "queries see keys that are not there"
 	)
 	operands := func(k *desk) attended {
 		return attended{
@@ -84,12 +89,12 @@ func attentionRefusals() []Refusal {
 		{"no q", noTensor, func(_ *desk, a *attended) { a.q = device.Tensor{} }},
 		{"given back", given, func(k *desk, a *attended) { a.v = k.gone(k.act, 8, 4) }},
 	}
-	all = append(all, refusals(device.OpAttention, operands,
+	all := refusals(device.OpAttention, operands,
 		func(s device.Stream, a attended) { s.Attention(a.o, a.lse, a.q, a.k, a.v, a.a) }, append(common,
 			wrong[attended]{"a gradient of sinks", "a gradient of sinks without a backward", func(k *desk, a *attended) {
 				a.a.Sinks, a.a.DSinks = k.single(1, 2), k.single(1, 2)
 			}},
-		)...)...)
+		)...)
 	return append(all, refusals(device.OpAttentionBackward, operands,
 		func(s device.Stream, a attended) {
 			s.AttentionBackward(a.dq, a.dk, a.dv, a.do, a.o, a.lse, a.q, a.k, a.v, a.a)
