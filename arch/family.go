@@ -73,14 +73,11 @@ func (c Config) family() *family {
 }
 
 // NotComputed names what a model has that nothing but the judge computes yet, "" if it can be run and trained. Others can
-// be described: inspected, counted, converted.
+// be described: inspected, counted, converted. No family that is known has any of it.
 func (c Config) NotComputed() string {
 	for _, l := range c.Layers {
-		switch {
-		case l.Attn.Sinks:
-			return "attention sinks"
-		case l.Attn.Gate:
-			return "gated attention"
+		if l.FFN.MoE.Shared > 0 {
+			return "shared experts"
 		}
 	}
 	return ""

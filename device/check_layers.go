@@ -159,13 +159,14 @@ func scores(op Op, scale, limit float64) {
 
 // activation demands one that there is.
 func activation(op Op, act Activation) {
-	need(act == SiLU || act == GELUTanh, op, "there is no such activation")
+	need(act >= 0 && act < numActivations, op, "there is no such activation")
 }
 
 // CheckAttention checks a call of Attention, but for the values of First.
 func CheckAttention(o, lse, q, k, v Tensor, a Attn) {
 	views(OpAttention, o, q, k, v)
 	optional(OpAttention, lse)
+	need(a.DSinks.IsZero(), OpAttention, "a gradient of sinks without a backward")
 	attention(OpAttention, o, lse, q, k, v, a)
 }
 
@@ -178,6 +179,10 @@ func CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn) {
 	shaped(op, q.Rows, q.Cols, dq, do)
 	shaped(op, k.Rows, k.Cols, dk)
 	shaped(op, v.Rows, v.Cols, dv)
+	optional(op, a.DSinks)
+	need(a.DSinks.IsZero() || !a.Sinks.IsZero(), op, "a gradient of sinks that are not there")
+	typed(op, tensor.F32, noFloat32, a.DSinks)
+	vectors(op, a.Heads, a.DSinks)
 }
 
 // attention is what Attention and its backward have in common.
@@ -201,6 +206,24 @@ func attention(op Op, o, lse, q, k, v Tensor, a Attn) {
 	if !a.First.IsZero() {
 		ids(op, a.First, rows)
 	}
+	optional(op, a.Sinks)
+	typed(op, tensor.F32, noFloat32, a.Sinks)
+	vectors(op, a.Heads, a.Sinks)
+}
+
+// CheckDeinterleave checks a call of Deinterleave.
+func CheckDeinterleave(a, b, x Tensor, width int) { interleaved(OpDeinterleave, a, b, x, width) }
+
+// CheckInterleave checks a call of Interleave.
+func CheckInterleave(x, a, b Tensor, width int) { interleaved(OpInterleave, a, b, x, width) }
+
+func interleaved(op Op, a, b, x Tensor, width int) {
+	views(op, a, b, x)
+	floats(op, x)
+	typed(op, x.DType, wrongTypes, a, b)
+	need(x.Rows == a.Rows && x.Cols == 2*a.Cols, op, wrongShapes)
+	shaped(op, a.Rows, a.Cols, b)
+	need(width > 0 && a.Cols%width == 0, op, "columns are not whole groups")
 }
 
 // CheckGLU checks a call of GLU.

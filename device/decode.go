@@ -17,7 +17,7 @@ type Decode struct {
 //	q, k, v = norm(q, QNorm), norm(k, KNorm), VNorm ? norm(v) : v   (over heads, or over rows if so wide)
 //	q, k = q, k turned by Rope at Position, q times 1 + QBeta·ln(1+⌊Position/QLength⌋)
 //	Cache[Row] = (k, v), unless the cache is Shared
-//	x += Residual · norm(O·attention(q, Cache[First : First+Keys]) + OBias, AttnPost)
+//	x += Residual · norm(O·(attention(q, Cache[First : First+Keys]) · σ(gate, if there is one)) + OBias, AttnPost)
 //	x += Residual · norm(Down·glu(GateUp·norm(x, FFNNorm)), FFNPost)
 //	x += norm(Project·(gelu_tanh(Gate·x)·Input), Norm)              (of PerLayer, if there is one)
 //	x *= OutScale
@@ -28,7 +28,7 @@ type DecodeLayer struct {
 	FFNNorm, FFNPost   Tensor // [1, h] or zero
 
 	Heads, KVHeads, HeadDim int
-	QKV                     Weight // [(Heads+2·KVHeads)·HeadDim, h], rows of q, k, v; without those of v with VIsK, of q alone if Shared
+	QKV                     Weight // [(Heads+2·KVHeads)·HeadDim, h], rows of q, k, v; without those of v with VIsK, of q alone if Shared; see Gate
 	Bias                    Tensor // [1, rows of QKV] or zero
 	QNorm, KNorm            Tensor // [1, HeadDim], or [1, Heads·HeadDim] and [1, KVHeads·HeadDim], or zero
 	VNorm                   bool   // over heads, without a weight
@@ -36,6 +36,8 @@ type DecodeLayer struct {
 	Rope                    *Frequencies
 	QBeta                   float64
 	QLength                 int
+	Gate                    bool   // QKV has 2·HeadDim rows for each head of q, the second half a gate: attention is multiplied by its σ
+	Sinks                   Tensor // [1, Heads], as in Attn, or zero
 
 	Cache            Tensor  // [capacity, 2·KVHeads·HeadDim]: a finished key, then its value
 	Shared           bool    // an earlier layer has written this position to Cache
@@ -98,9 +100,15 @@ func checkDecodeLayer(l *DecodeLayer, h int) {
 	case l.VIsK:
 		rows = q + kv
 	}
+	if l.Gate {
+		rows += q
+	}
 	need(l.QKV.Rows() == rows && l.QKV.Cols() == h && l.O.Rows() == h && l.O.Cols() == q, op, wrongShapes)
 	need(l.GateUp.Rows() == 2*l.Down.Cols() && l.GateUp.Cols() == h && l.Down.Rows() == h, op, wrongShapes)
 	vectors(op, rows, l.Bias)
+	optional(op, l.Sinks)
+	vectors(op, l.Heads, l.Sinks)
+	typed(op, tensor.F32, noFloat32, l.Sinks)
 	need(l.QNorm.IsZero() || l.QNorm.Rows == 1 && (l.QNorm.Cols == l.HeadDim || l.QNorm.Cols == q), op, noVector)
 	need(l.KNorm.IsZero() || l.KNorm.Rows == 1 && (l.KNorm.Cols == l.HeadDim || l.KNorm.Cols == kv), op, noVector)
 	if l.Rope != nil {

@@ -246,7 +246,6 @@ type Feature string
 const (
 	Experts  Feature = "mixtures of experts"
 	DeltaNet Feature = "Gated DeltaNet layers"
-	Sinks    Feature = "attention sinks"
 )
 
 // Device owns memory and weights.
@@ -349,14 +348,20 @@ type Stream interface {
 	Rotate(x Tensor, r Rotary)
 	// Attention: o = softmax(cap(Scale·q·kᵀ), masked)·v per head, query head h reading kv head ⌊h·KVHeads/Heads⌋; Attn says
 	// what a query sees. q, o [Batch·QLen, Heads·d]; k, v [.., KVHeads·d]; lse [Batch·QLen, Heads] F32, the log-sum-exp of the
-	// scaled, capped and masked scores, or zero when not kept.
+	// scaled, capped and masked scores and of the head's sink, or zero when not kept.
 	Attention(o, lse, q, k, v Tensor, a Attn)
-	// AttentionBackward writes dq, dk, dv (shapes of q, k, v; not added). Rows of keys that no query sees become zero.
+	// AttentionBackward writes dq, dk, dv (shapes of q, k, v; not added). Rows of keys that no query sees become zero. To a.DSinks
+	// it adds −Σ_rows p_b·(do·o) of each head, with p_b = e^(b−lse) the probability of its sink.
 	AttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn)
 	// Conv and DeltaNet with their backwards.
 	LinearAttention
 
-	// GLU: m = act(g)·u, gu [n, 2f] holding g then u; m [n, f].
+	// Deinterleave: a and b [n, c] are the even and the odd groups of width columns of x [n, 2c]. c is a multiple of width.
+	Deinterleave(a, b, x Tensor, width int)
+	// Interleave is its inverse: it writes x.
+	Interleave(x, a, b Tensor, width int)
+
+	// GLU: m = act(g)·u, gu [n, 2f] holding g then u; m [n, f]. OSS also changes u: see Activation.
 	GLU(m, gu Tensor, act Activation)
 	// MatMulGLU: gu = x·Wᵀ and m = act(g)·u of gu as stored, so that GLU of it gives the same bits. x [n, in],
 	// w [2f, in] with the rows of g before those of u, gu [n, 2f], m [n, f]. Without keep the content of gu is undefined
@@ -364,7 +369,8 @@ type Stream interface {
 	MatMulGLU(m, gu, x Tensor, w Weight, act Activation, keep bool)
 	// GLUBackward writes dgu: dg = dm·u·act'(g), du = dm·act(g). dgu may be gu itself. With σ = σ(g),
 	// silu'(g) = σ(1+g(1−σ)); with k = √(2/π) and t = tanh(k(g+0.044715g³)),
-	// gelu_tanh'(g) = ½(1+t) + ½g(1−t²)k(1+0.134145g²).
+	// gelu_tanh'(g) = ½(1+t) + ½g(1−t²)k(1+0.134145g²); sigmoid'(g) = σ(1−σ). Of OSS, with σ = σ(1.702·G):
+	// dg = dm·(U+1)·σ(1+1.702·G(1−σ)), 0 where g > 7, and du = dm·G·σ, 0 where |u| > 7.
 	GLUBackward(dgu, dm, gu Tensor, act Activation)
 
 	// Add: dst += src, of one shape and type.

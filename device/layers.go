@@ -29,6 +29,11 @@ type Attn struct {
 	// sees. Values do not fall from one query of a batch row to the next; a device may fail the stream where they do. Below 0
 	// is 0, and a query sees its own key whatever First says.
 	First Tensor
+	// Sinks, [1, Heads] float32 or zero for none, is a logit for each query head that joins the softmax of every query, neither
+	// scaled nor capped nor masked, and has no value: with b the sink and t the scores, p_j = e^t_j/(Σ e^t + e^b).
+	Sinks Tensor
+	// DSinks, of the shape of Sinks, is where AttentionBackward adds the gradient of Sinks; zero: it is not wanted. Attention has none.
+	DSinks Tensor
 }
 
 // ScoreScale returns the factor of the scores.
@@ -112,6 +117,15 @@ type Activation int
 const (
 	SiLU     Activation = iota // g·σ(g)
 	GELUTanh                   // ½g(1+tanh(√(2/π)(g+0.044715g³)))
+	OSS                        // clamped SwiGLU of gpt-oss, of both: (U+1)·G·σ(1.702·G), G = min(g,7), U = max(−7, min(u,7))
+	Sigmoid                    // σ(g)
+	numActivations
+)
+
+// The constants of OSS: where gate and up are clamped, and the factor of the gate in σ.
+const (
+	OSSLimit = 7
+	OSSAlpha = 1.702
 )
 
 // String returns the name of the activation.
@@ -121,6 +135,10 @@ func (a Activation) String() string {
 		return "silu"
 	case GELUTanh:
 		return "gelu_tanh"
+	case OSS:
+		return "oss"
+	case Sigmoid:
+		return "sigmoid"
 	}
 	return "unknown"
 }

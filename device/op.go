@@ -31,6 +31,8 @@ const (
 	OpConvBackward
 	OpDeltaNet
 	OpDeltaNetBackward
+	OpDeinterleave
+	OpInterleave
 	OpGLU
 	OpMatMulGLU
 	OpGLUBackward
@@ -63,7 +65,7 @@ const (
 var opNames = [NumOps]string{
 	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
 	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
-	"AttentionBackward", "Conv", "ConvBackward", "DeltaNet", "DeltaNetBackward",
+	"AttentionBackward", "Conv", "ConvBackward", "DeltaNet", "DeltaNetBackward", "Deinterleave", "Interleave",
 	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
 	"GroupedWeightGrad", "Combine", "CombineBackward", "Gather", "Scatter", "Loss", "Verdict",
 	"AdamW", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",

@@ -12,11 +12,13 @@ import (
 // kept. In training each of them is its own; an inference reuses a few for all layers, x, x2 and x3 being one.
 type acts struct {
 	x, rstd1, y1        device.Tensor // residual stream before the mixer, 1/σ, normed
+	mixed               device.Tensor // projections as files have them, where heads of q and gates take turns
 	proj                device.Tensor // projections, where q, k and v are more than their rotation
 	rstdQ, rstdK, rstdV device.Tensor // 1/σ of their norms
 	qkv                 device.Tensor // q and k rotated, v
 	kv                  device.Tensor // finished k, v where later layers or positions read them
-	att, lse            device.Tensor // the attention, its log-sum-exp; or what a DeltaNet gives out_proj
+	gate                device.Tensor // gates beside the attention, where it is gated
+	att, lse            device.Tensor // what o reads: the attention, gated if it is, or what a DeltaNet gives; the log-sum-exp
 	delta               deltaActs
 	z1, rstdZ1          device.Tensor // output of o before its norm, 1/σ
 	x2, rstd2, y2       device.Tensor // residual stream before the FFN, 1/σ, normed
@@ -64,14 +66,18 @@ func (b *block) needs(k *acts, n, h int, act tensor.DType, training bool) []need
 		}
 		return has(a.QKNorm == arch.HeadNorm, heads)
 	}
-	keptQKV, qkv := RecomputeNorms, b.projected()
+	keptQKV, keptAtt, qkv := RecomputeNorms, RecomputeNorms, b.projected()
 	if b.finishes() {
 		keptQKV, qkv = RecomputeNone, b.finished()
+	}
+	if a.Gate {
+		keptAtt = RecomputeNone
 	}
 	d := b.Delta
 	list := []need{
 		stat(&k.rstd1, "rstd1", has(b.Pre, 1)),
 		tensorOf(&k.y1, RecomputeNone, "y1", has(b.Pre, h)),
+		tensorOf(&k.mixed, keptByNone, "projected.mixed", has(a.Gate, b.projected()+a.QDim())),
 		tensorOf(&k.proj, RecomputeNorms, "projected", has(b.finishes(), b.projected())),
 		stat(&k.rstdQ, "rstd_q", groups(a.Heads)),
 		stat(&k.rstdK, "rstd_k", has(b.own, groups(a.KVHeads))),
@@ -84,7 +90,8 @@ func (b *block) needs(k *acts, n, h int, act tensor.DType, training bool) []need
 		tensorOf(&k.delta.o, RecomputeNorms, "delta.o", d.Inner()),
 		stat(&k.delta.rstd, "rstd_delta", d.ValueHeads),
 		tensorOf(&k.att, RecomputeNone, "gated", d.Inner()),
-		tensorOf(&k.att, RecomputeNorms, "attention", a.QDim()),
+		tensorOf(&k.gate, RecomputeNorms, "attention.gate", has(a.Gate, 2*a.QDim())),
+		tensorOf(&k.att, keptAtt, "attention", a.QDim()),
 		stat(&k.lse, "lse", a.Heads),
 		tensorOf(&k.z1, RecomputeNorms, "z1", has(b.Post, h)),
 		stat(&k.rstdZ1, "rstd_z1", has(b.Post, 1)),

@@ -5,16 +5,45 @@ import (
 	"apr/device"
 )
 
-// attend computes k.att from y, the input of the mixer: project, normalise and turn q and k, attend.
+// attend computes k.att from y, the input of the mixer: project, normalise and turn q and k, attend, gate.
 func (p *pass) attend(b *block, k *acts, y device.Tensor) {
-	if b.finishes() {
+	switch {
+	case b.Attn.Gate:
+		b.qkv.forward(p.s, k.mixed, y)
+		p.unmix(b, k)
+	case b.finishes():
 		b.qkv.forward(p.s, k.proj, y)
-	} else {
+	default:
 		b.qkv.forward(p.s, k.qkv, y)
 	}
 	p.finish(b, k)
 	q, kk, v := b.read(k)
-	p.s.Attention(k.att, k.lse, q, kk, v, p.attn(b))
+	p.s.Attention(b.attended(k), k.lse, q, kk, v, p.attn(b))
+	p.gated(b, k)
+}
+
+// unmix moves the heads of q and the gates, which take turns in the projections, apart.
+func (p *pass) unmix(b *block, k *acts) {
+	n, d := b.Attn.QDim(), b.Attn.HeadDim
+	p.s.Deinterleave(k.proj.ColRange(0, n), k.gate.ColRange(0, n), k.mixed.ColRange(0, 2*n), d)
+	if b.own {
+		p.s.Copy(k.proj.ColRange(n, k.proj.Cols), k.mixed.ColRange(2*n, k.mixed.Cols))
+	}
+}
+
+// attended returns where attention writes: beside the gates, so that both are the operands of a gated unit, or what o reads.
+func (b *block) attended(k *acts) device.Tensor {
+	if b.Attn.Gate {
+		return k.gate.ColRange(b.Attn.QDim(), 2*b.Attn.QDim())
+	}
+	return k.att
+}
+
+// gated multiplies the attention by σ of its gates.
+func (p *pass) gated(b *block, k *acts) {
+	if b.Attn.Gate {
+		p.s.GLU(k.att, k.gate, device.Sigmoid)
+	}
 }
 
 // raw returns the projections of q, k and v. v is k's where it has no projection of its own; a layer that reads another's
@@ -134,6 +163,7 @@ func (p *pass) attn(b *block) device.Attn {
 		Batch: t.Rows, QLen: t.SeqLen, KLen: t.SeqLen, KStride: t.SeqLen,
 		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
 		First: t.First,
+		Sinks: b.sinks.value,
 	}
 	if p.cache != nil {
 		c := &p.cache.layers[a.KVFrom]

@@ -69,6 +69,7 @@ func (g *backward) restore(b *block) acts {
 		if b.finishes() {
 			g.finish(b, &k)
 		}
+		g.gated(b, &k)
 		g.normed(k.y2, none, none, &stream{x: k.x2}, b.preFFN)
 		if b.FFN.Width > 0 {
 			g.s.GLU(k.glu, k.gateUp, b.act())
@@ -180,9 +181,12 @@ func (g *backward) takeMixer(b *block) {
 	}
 	g.dqkv(b)
 	g.w.take("dattention", g.act, b.Attn.QDim())
+	if b.Attn.Gate {
+		g.dgate(b)
+	}
 }
 
-// mixerGrad goes back through x2 = x + res·post(o(attention(finish(qkv(norm(x)))))), or through a DeltaNet for attention.
+// mixerGrad goes back through x2 = x + res·post(o(gated(attention(finish(qkv(norm(x))))))), or through a DeltaNet for attention.
 func (g *backward) mixerGrad(b *block, k *acts) {
 	s := g.s
 	d := g.through(b, k.z1, k.rstdZ1, b.postMixer)
@@ -193,10 +197,15 @@ func (g *backward) mixerGrad(b *block, k *acts) {
 		g.linearGrad(b, k, datt)
 		return
 	}
+	if b.Attn.Gate {
+		dgated := g.dgate(b)
+		s.GLUBackward(dgated, datt, k.gate, device.Sigmoid)
+		datt = dgated.ColRange(b.Attn.QDim(), dgated.Cols)
+	}
 	dqkv := g.dqkv(b)
 	g.attendGrad(b, k, dqkv, datt)
 	g.rotate(b, dqkv, true)
-	dproj := g.unfinish(b, k, dqkv)
+	dproj := g.mix(b, k, g.unfinish(b, k, dqkv))
 	b.qkv.weightGrad(s, dproj, input(k.y1, k.x))
 	g.preGrad(b.qkv, dproj, k.x, k.rstd1, b.preMixer)
 }
@@ -210,13 +219,33 @@ func (g *backward) dqkv(b *block) device.Tensor {
 	return g.w.take("dqkv", g.act, n)
 }
 
+// dgate returns the gradients of a layer's gates and attention, side by side.
+func (g *backward) dgate(b *block) device.Tensor {
+	return g.w.take("dgate", g.act, 2*b.Attn.QDim())
+}
+
+// mix puts the gradients of the heads of q and of the gates where they take turns, before those of k and v.
+func (g *backward) mix(b *block, k *acts, dproj device.Tensor) device.Tensor {
+	if !b.Attn.Gate {
+		return dproj
+	}
+	n, mixed := b.Attn.QDim(), k.mixed // written over what is not needed again
+	g.s.Interleave(mixed.ColRange(0, 2*n), dproj.ColRange(0, n), g.dgate(b).ColRange(0, n), b.Attn.HeadDim)
+	if b.own {
+		g.s.Copy(mixed.ColRange(2*n, mixed.Cols), dproj.ColRange(n, dproj.Cols))
+	}
+	return mixed
+}
+
 // attendGrad goes back through attention: it writes the gradients of q, and of k and v, or adds the latter to those of the
 // layer that they belong to.
 func (g *backward) attendGrad(b *block, k *acts, dqkv, datt device.Tensor) {
 	s, n, kv := g.s, b.Attn.QDim(), b.Attn.KVDim()
 	q, kk, v := b.read(k)
+	a, o := g.attn(b), b.attended(k)
+	a.DSinks = b.sinks.grad()
 	if b.own {
-		s.AttentionBackward(dqkv.ColRange(0, n), dqkv.ColRange(n, n+kv), dqkv.ColRange(n+kv, n+2*kv), datt, k.att, k.lse, q, kk, v, g.attn(b))
+		s.AttentionBackward(dqkv.ColRange(0, n), dqkv.ColRange(n, n+kv), dqkv.ColRange(n+kv, n+2*kv), datt, o, k.lse, q, kk, v, a)
 		if more, ok := g.lent[b.index]; ok {
 			s.Add(dqkv.ColRange(n, n+2*kv), more)
 		}
@@ -234,7 +263,7 @@ func (g *backward) attendGrad(b *block, k *acts, dqkv, datt device.Tensor) {
 		}
 		g.lent[b.Attn.KVFrom] = dkv
 	}
-	s.AttentionBackward(dqkv, dkv.ColRange(0, kv), dkv.ColRange(kv, 2*kv), datt, k.att, k.lse, q, kk, v, g.attn(b))
+	s.AttentionBackward(dqkv, dkv.ColRange(0, kv), dkv.ColRange(kv, 2*kv), datt, o, k.lse, q, kk, v, a)
 	if ok {
 		s.Add(sum, dkv)
 	}

@@ -8,7 +8,7 @@ import (
 // block is one layer as the arithmetic reads it: its description, and its tensors on the device. Those that the
 // description does not have are zero.
 //
-//	x += res·postMixer(o(attention(finish(qkv(preMixer(x))))))
+//	x += res·postMixer(o(gated(attention(finish(qkv(preMixer(x)))))))
 //	x += res·postFFN(down(glu(gateUp(preFFN(x)))))                   (or a mixture of experts)
 //	x += pleNorm(pleOut(glu(pleGate(x), p)))
 //	x *= outScale
@@ -21,8 +21,9 @@ type block struct {
 	ple   int  // width of its slice of per-layer embeddings; 0: it has none
 
 	preMixer, postMixer, preFFN, postFFN vector // [1, h]
-	qkv                                  linear // [(heads + 2·kv)·d, h]: q, k, v stacked; those that it projects
+	qkv                                  linear // [(heads + 2·kv)·d, h]: q, k, v stacked; those that it projects; d rows of a gate behind those of each head of q
 	qNorm, kNorm                         vector // [1, d], or over rows [1, heads·d] and [1, kv·d]
+	sinks                                vector // [1, heads]
 	o                                    linear // [h, heads·d]
 	delta                                deltaTensors
 	gateUp                               linear // [2f, h]: gate, up stacked
@@ -58,14 +59,14 @@ type kind struct {
 	headDim, heads, kvHeads, width int
 	moe                            arch.MoE
 	qkNorm                         arch.QKNorm
-	vNorm, vIsK, own, lends        bool
+	vNorm, vIsK, gate, own, lends  bool
 	pre, post                      bool
 	delta                          arch.DeltaNet
 }
 
 func (b *block) shape() kind {
 	a := b.Attn
-	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, b.FFN.MoE, a.QKNorm, a.VNorm, a.VIsK, b.own, b.lends, b.Pre, b.Post, b.Delta}
+	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, b.FFN.MoE, a.QKNorm, a.VNorm, a.VIsK, a.Gate, b.own, b.lends, b.Pre, b.Post, b.Delta}
 }
 
 // place returns where the tensor of a slot stands by the slot's name within the layer: a matrix or a vector.
@@ -90,6 +91,8 @@ func (b *block) place(name string) (*linear, *vector) {
 		return nil, &b.qNorm
 	case "self_attn.k_norm.weight":
 		return nil, &b.kNorm
+	case "self_attn.sinks":
+		return nil, &b.sinks
 	case "self_attn.o_proj.weight", "linear_attn.out_proj.weight":
 		return &b.o, nil
 	case "self_attn.o_proj.bias":
@@ -119,19 +122,22 @@ func (b *block) hasExperts() bool { return b.FFN.MoE != (arch.MoE{}) }
 
 // act returns the activation of the feed-forward network as devices name it.
 func (b *block) act() device.Activation {
-	if b.FFN.Act == arch.GELUTanh {
+	switch b.FFN.Act {
+	case arch.GELUTanh:
 		return device.GELUTanh
+	case arch.OSS:
+		return device.OSS
 	}
 	return device.SiLU
 }
 
 // finishes reports whether q, k or v are more than their rotated projections, so that both are tensors of their own: their
-// norms need the projections again in the backward.
+// norms need the projections again in the backward, and gates stand between them.
 func (b *block) finishes() bool {
-	return b.Attn.QKNorm != arch.NoQKNorm || b.own && (b.Attn.VNorm || b.Attn.VIsK)
+	return b.Attn.QKNorm != arch.NoQKNorm || b.own && (b.Attn.VNorm || b.Attn.VIsK) || b.Attn.Gate
 }
 
-// projected returns the columns of the projections of q, k and v.
+// projected returns the columns of the projections of q, k and v, without gates.
 func (b *block) projected() int {
 	n := b.Attn.QDim()
 	if b.own {

@@ -20,7 +20,7 @@ import (
 
 // families are descriptions whose features no golden has, beyond the shapes of Qwen2: heads of two widths, a network twice as
 // wide, several layers of a type with keys and values of their own before those that share them, half-rotated heads, windows
-// longer than the sequence and of one position, biases, groups of three heads.
+// longer than the sequence and of one position, biases, also of gates, groups of three heads.
 var families = map[string]string{
 	"gemma 4": `{"model_type":"gemma4_text","hidden_size":24,"num_hidden_layers":8,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,
 		"global_head_dim":16,"num_global_key_value_heads":1,"attention_k_eq_v":true,"intermediate_size":10,"vocab_size":17,"sliding_window":2,
@@ -55,6 +55,11 @@ var families = map[string]string{
 		"vocab_size":17,"sliding_window":3,"hidden_size_per_layer_input":0,"enable_moe_block":true,"num_experts":4,"top_k_experts":2,"moe_intermediate_size":5}`,
 	"qwen 3.5": `{"model_type":"qwen3_5_text","hidden_size":12,"num_hidden_layers":2,"layer_types":["linear_attention","linear_attention"],"num_attention_heads":3,"num_key_value_heads":1,
 		"head_dim":8,"intermediate_size":9,"vocab_size":17,"linear_num_key_heads":2,"linear_num_value_heads":6,"linear_key_head_dim":6,"linear_value_head_dim":16,"linear_conv_kernel_dim":3}`,
+	"qwen 3.5 with attention": `{"model_type":"qwen3_5_text","hidden_size":12,"num_hidden_layers":3,"layer_types":["linear_attention","full_attention","full_attention"],"num_attention_heads":6,
+		"num_key_value_heads":2,"head_dim":8,"intermediate_size":9,"vocab_size":17,"attention_bias":true,"linear_num_key_heads":1,"linear_num_value_heads":2,"linear_key_head_dim":3,
+		"linear_value_head_dim":4,"linear_conv_kernel_dim":2}`,
+	"gpt-oss": `{"model_type":"gpt_oss","hidden_size":12,"num_hidden_layers":3,"num_attention_heads":6,"num_key_value_heads":2,"head_dim":4,"intermediate_size":5,"vocab_size":17,
+		"num_local_experts":5,"num_experts_per_tok":3,"sliding_window":3,"rope_scaling":{"rope_type":"yarn","factor":4,"original_max_position_embeddings":8,"truncate":false}}`,
 	"smollm 3": `{"model_type":"smollm3","hidden_size":16,"num_hidden_layers":5,"num_attention_heads":4,"num_key_value_heads":1,"intermediate_size":13,"vocab_size":17,"no_rope_layers":[0,1,1,0,1]}`,
 }
 

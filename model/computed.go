@@ -26,12 +26,7 @@ func Computed(c arch.Config) error {
 
 // beyond names the first feature of a layer that the forward and backward passes lack; "": none.
 func beyond(l arch.Layer) string {
-	switch {
-	case l.FFN.MoE.Shared > 0:
-		return "shared experts"
-	case l.FFN.Act != arch.SiLU && l.FFN.Act != arch.GELUTanh:
-		return "activation " + string(l.FFN.Act)
-	case l.Attn.HeadDim > device.MaxHeadDim:
+	if l.Attn.HeadDim > device.MaxHeadDim {
 		return "heads of more than 512 values"
 	}
 	return ""
@@ -41,7 +36,7 @@ func beyond(l arch.Layer) string {
 func Served(c arch.Config, by device.Info) error {
 	for _, l := range c.Layers {
 		for _, f := range by.Lacks {
-			if f == device.Experts && l.FFN.MoE != (arch.MoE{}) || f == device.DeltaNet && l.Linear() || f == device.Sinks && l.Attn.Sinks {
+			if f == device.Experts && l.FFN.MoE != (arch.MoE{}) || f == device.DeltaNet && l.Linear() {
 				return fault.New(fault.Unavailable, "%s cannot be computed on %s yet: %s", c.Family, by.Kind, f).WithHint("--device cpu").WithID("E-MODEL-031")
 			}
 		}

@@ -48,7 +48,7 @@ func (p *pass) decodeLayer(b *block) device.DecodeLayer {
 		AttnNorm: b.preMixer.value, AttnPost: b.postMixer.value, FFNNorm: b.preFFN.value, FFNPost: b.postFFN.value,
 		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim,
 		QKV: b.qkv.weight, Bias: b.qkv.bias.value, QNorm: b.qNorm.value, KNorm: b.kNorm.value, VNorm: b.own && a.VNorm, VIsK: b.own && a.VIsK,
-		QBeta: a.QBeta, QLength: a.QLength,
+		QBeta: a.QBeta, QLength: a.QLength, Gate: a.Gate, Sinks: b.sinks.value,
 		Cache: from.rows, Shared: !b.own, Row: from.held, Keys: from.held + 1, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
 		O: b.o.weight, OBias: b.o.bias.value, GateUp: b.gateUp.weight, Down: b.down.weight, Act: b.act(), Residual: b.Residual,
 	}

@@ -54,8 +54,8 @@ func computedFixtures(t *testing.T) (dirs []string) {
 			}
 		}
 	}
-	if len(dirs) != 24 {
-		t.Fatalf("%d goldens, want 24", len(dirs))
+	if len(dirs) != 27 {
+		t.Fatalf("%d goldens, want 27", len(dirs))
 	}
 	return dirs
 }

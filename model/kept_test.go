@@ -102,8 +102,14 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 		case arch.RowNorm:
 			kept += 2
 		}
-		if none && a.QKNorm != arch.NoQKNorm {
+		if none && (a.QKNorm != arch.NoQKNorm || a.Gate) {
 			kept += q + kv
+		}
+		if a.Gate {
+			kept += q
+			if none {
+				kept += q
+			}
 		}
 		if a.VNorm && own {
 			kept += kvHeads

@@ -15,8 +15,9 @@ import (
 //	a layer                             4h + (2·heads + 2·kv)·d + 3f  2h + (2·heads + 2·kv)·d + 2f  h
 //	no norms before the branches        −2h
 //	norms behind the branches           +2h                           +2h
-//	norms of q and k                    +(heads + kv)·d
+//	norms of q and k, or gates          +(heads + kv)·d
 //	norms of v                          +kv·d
+//	gates                               +2·heads·d                    +heads·d
 //	v is k                              −kv·d                         −kv·d
 //	k and v of an earlier layer         no terms with kv              no terms with kv
 //	k and v that later layers read      +2·kv·d                       +2·kv·d                       +2·kv·d

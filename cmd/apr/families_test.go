@@ -34,8 +34,8 @@ func computedFamilies(t *testing.T) (dirs []string) {
 			}
 		}
 	}
-	if len(dirs) < 21 {
-		t.Fatalf("%d goldens", len(dirs))
+	if len(dirs) != 27 {
+		t.Fatalf("%d goldens, want 27", len(dirs))
 	}
 	return dirs
 }

@@ -24,7 +24,8 @@ type attentionOp struct {
 	group           int     // query heads of a key/value head
 	queries, blocks int     // queries of a block, blocks of a batch row
 	scale, cap      float32
-	fwd, bwd        func(worker, lo, hi int)
+	sinks, dsinks   mat
+	fwd, bwd, sum   func(worker, lo, hi int)
 }
 
 // set takes the operands and reports whether the values of First may be so.
@@ -34,6 +35,7 @@ func (o *attentionOp) set(q, k, v, out, lse device.Tensor, a device.Attn) bool {
 	o.group = a.Heads / a.KVHeads
 	o.queries = max(16, stackRows/o.group)
 	o.blocks = (a.QLen + o.queries - 1) / o.queries
+	o.sinks, o.dsinks = optional(a.Sinks), optional(a.DSinks)
 	o.first = nil
 	if !a.First.IsZero() {
 		o.first = ints(a.First)
@@ -48,7 +50,7 @@ func (o *attentionOp) set(q, k, v, out, lse device.Tensor, a device.Attn) bool {
 	return true
 }
 
-// Attention: o = softmax(q·kᵀ/√d, causal)·v per head.
+// Attention: o = softmax(cap(Scale·q·kᵀ), masked, sink)·v per head.
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
 	if !s.begin() {
@@ -134,7 +136,13 @@ func (o *attentionOp) forward(worker, task, _ int) {
 			isa.SoftCap(p, p, o.cap)
 		}
 		top := isa.Max(p)
+		if o.sinks.cols > 0 {
+			top = max(top, o.sinks.row(0)[head])
+		}
 		sum := isa.ExpSum(p, p, top)
+		if o.sinks.cols > 0 {
+			sum += math.Exp(float64(o.sinks.row(0)[head]) - float64(top))
+		}
 		clear(all[:from])
 		clear(all[to:])
 		l.scale[i] = float32(1 / sum)
@@ -151,7 +159,7 @@ func (o *attentionOp) forward(worker, task, _ int) {
 
 // AttentionBackward writes dq, dk, dv. With t the capped scores, p = e^{t−lse}, δ = Σ do∘o and dp = do·vᵀ: dv = pᵀ·do,
 // ds = p∘(dp−δ)·Scale·(1−(t/Cap)²), dq = ds·k, dk = dsᵀ·q. The sums over the queries of a key run over blocks of queries, and in each
-// over its query heads, in ascending order.
+// over its query heads, in ascending order. With sinks b, dsinks −= Σ e^{b−lse}·δ over the rows.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
 	if !s.begin() {
@@ -161,8 +169,24 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 	op.dq, op.dk, op.dv, op.do = floats(dq), floats(dk), floats(dv), floats(do)
 	if op.set(q, k, v, o, lse, a) {
 		s.split(a.Batch*a.KVHeads, 1, op.bwd)
+		if !a.DSinks.IsZero() {
+			s.split(a.Heads, 1, op.sum)
+		}
 	}
 	s.end(device.OpAttentionBackward, 10*int64(a.Batch*a.Heads*a.HeadDim)*a.Pairs())
+}
+
+// sinkGrads adds the gradients of the sinks of heads [lo,hi): those of all rows in ascending order.
+func (o *attentionOp) sinkGrads(_, lo, hi int) {
+	d := o.a.HeadDim
+	for head := lo; head < hi; head++ {
+		sum, sink := 0.0, float64(o.sinks.row(0)[head])
+		for row := range o.a.Batch * o.a.QLen {
+			delta := o.s.isa.Dot(o.do.row(row)[head*d:][:d], o.o.row(row)[head*d:][:d])
+			sum -= math.Exp(sink-float64(o.lse.row(row)[head])) * delta
+		}
+		o.dsinks.row(0)[head] += float32(sum)
+	}
 }
 
 func (o *attentionOp) backward(worker, task, _ int) {
@@ -203,7 +227,7 @@ func (o *attentionOp) backwardBlock(worker, r, g, block int) {
 		if o.cap > 0 {
 			isa.CapGrad(dp, l.capped, o.cap)
 		}
-		if len(p) == 1 {
+		if len(p) == 1 && o.sinks.cols == 0 {
 			dp[0] = 0 // p is 1 whatever the score
 		}
 		for _, row := range [][]float32{all, dall} {

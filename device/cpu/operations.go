@@ -16,6 +16,7 @@ type operations struct {
 	normBackward            normBackwardOp
 	headNorm                headNormOp
 	glu                     gluOp
+	groups                  groupsOp
 	elements                elementsOp
 	rotate                  rotateOp
 	attention               attentionOp
@@ -42,9 +43,10 @@ func (o *operations) bind(s *Stream) {
 	o.normBackward.s, o.normBackward.run, o.normBackward.sum = s, o.normBackward.rows, o.normBackward.strip
 	o.headNorm.s, o.headNorm.fwd, o.headNorm.bwd, o.headNorm.sum = s, o.headNorm.forward, o.headNorm.backward, o.headNorm.strip
 	o.glu.s, o.glu.fwd, o.glu.bwd = s, o.glu.forward, o.glu.backward
+	o.groups.split, o.groups.join = o.groups.deinterleave, o.groups.interleave
 	o.elements.s, o.elements.add, o.elements.scale, o.elements.cap = s, o.elements.added, o.elements.scaled, o.elements.capped
 	o.rotate.s, o.rotate.run = s, o.rotate.rows
-	o.attention.s, o.attention.fwd, o.attention.bwd = s, o.attention.forward, o.attention.backward
+	o.attention.s, o.attention.fwd, o.attention.bwd, o.attention.sum = s, o.attention.forward, o.attention.backward, o.attention.sinkGrads
 	o.conv.s, o.conv.fwd, o.conv.bwd = s, o.conv.forward, o.conv.backward
 	o.delta.s, o.delta.fwd, o.delta.bwd = s, o.delta.forward, o.delta.backward
 	o.loss.s, o.loss.run = s, o.loss.piece

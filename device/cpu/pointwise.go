@@ -26,10 +26,16 @@ func (o *gluOp) forward(_, lo, hi int) {
 	f, isa := o.m.cols, o.s.isa
 	for r := lo; r < hi; r++ {
 		gu := o.gu.row(r)
-		if o.act == device.GELUTanh {
-			isa.GeluMul(o.m.row(r), gu[:f], gu[f:])
-		} else {
-			isa.SiluMul(o.m.row(r), gu[:f], gu[f:])
+		m, g, u := o.m.row(r), gu[:f], gu[f:]
+		switch o.act {
+		case device.GELUTanh:
+			isa.GeluMul(m, g, u)
+		case device.OSS:
+			isa.OSSMul(m, g, u)
+		case device.Sigmoid:
+			isa.SigmoidMul(m, g, u)
+		default:
+			isa.SiluMul(m, g, u)
 		}
 	}
 }
@@ -57,10 +63,16 @@ func (o *gluOp) backward(_, lo, hi int) {
 	f, isa := o.m.cols, o.s.isa
 	for r := lo; r < hi; r++ {
 		gu, dgu := o.gu.row(r), o.dgu.row(r)
-		if o.act == device.GELUTanh {
-			isa.GeluMulGrad(dgu[:f], dgu[f:], o.m.row(r), gu[:f], gu[f:])
-		} else {
-			isa.SiluMulGrad(dgu[:f], dgu[f:], o.m.row(r), gu[:f], gu[f:])
+		dg, du, dm, g, u := dgu[:f], dgu[f:], o.m.row(r), gu[:f], gu[f:]
+		switch o.act {
+		case device.GELUTanh:
+			isa.GeluMulGrad(dg, du, dm, g, u)
+		case device.OSS:
+			isa.OSSMulGrad(dg, du, dm, g, u)
+		case device.Sigmoid:
+			isa.SigmoidMulGrad(dg, du, dm, g, u)
+		default:
+			isa.SiluMulGrad(dg, du, dm, g, u)
 		}
 	}
 }

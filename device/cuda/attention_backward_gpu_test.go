@@ -113,7 +113,7 @@ func (b *attentionGradients) check(name string, scale float64) {
 	tol, oracle := 8*0x1p-8, "float64"
 	var wantQ, wantK, wantV ref.Mat
 	if b.a.Batch*b.a.Heads*b.a.QLen*b.a.KLen*b.a.HeadDim < 1<<27 {
-		wantQ, wantK, wantV = ref.AttentionBackward(b.get(b.do), b.get(b.o), b.get(b.q), b.zeroAbsent(b.get(b.k)), b.zeroAbsent(b.get(b.v)), b.a, nil)
+		wantQ, wantK, wantV = ref.AttentionBackward(b.get(b.do), b.get(b.o), b.get(b.q), b.zeroAbsent(b.get(b.k)), b.zeroAbsent(b.get(b.v)), b.a, nil, nil)
 	} else {
 		wantQ, wantK, wantV = b.results(wayPlain)
 		tol, oracle = 2*tol, "plain"

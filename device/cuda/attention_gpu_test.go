@@ -231,7 +231,7 @@ func (b *attentionBench) check(name string, scale float64) {
 	o, lse := b.results(waySM90, true)
 	wantO, wantL, oracle, roundings := ref.Mat{}, ref.Mat{}, "float64", 4.
 	if b.a.Batch*b.a.Heads*b.a.QLen*b.a.KLen*b.a.HeadDim < 1<<28 {
-		wantO, wantL = ref.Attention(b.get(b.q), b.get(b.k), b.get(b.v), b.a, nil)
+		wantO, wantL = ref.Attention(b.get(b.q), b.get(b.k), b.get(b.v), b.a, nil, nil)
 	} else {
 		wantO, wantL = b.results(wayPlain, true)
 		oracle, roundings = "plain", 8 // both sides are rounded

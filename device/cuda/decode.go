@@ -122,6 +122,10 @@ func decodeLayerLacks(l, first *device.DecodeLayer) string {
 		return "layers of several widths"
 	case !l.QNorm.IsZero() && l.QNorm.Cols != l.HeadDim || !l.KNorm.IsZero() && l.KNorm.Cols != l.HeadDim:
 		return "norms of rows of q and k"
+	case l.Gate:
+		return "gated attention"
+	case !l.Sinks.IsZero():
+		return "attention sinks"
 	case l.VNorm:
 		return "norms of v"
 	case l.VIsK:

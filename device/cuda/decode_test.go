@@ -52,6 +52,8 @@ func TestDecodeNamesWhatItLacks(t *testing.T) {
 		"Rope":     {func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: []float64{1}} }, ""},
 		"QBeta":    {func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, ""},
 		"QLength":  {func(l *device.DecodeLayer) { l.QLength = 4 }, ""}, // of no use without QBeta
+		"Gate":     {func(l *device.DecodeLayer) { l.Gate = true }, "gated attention"},
+		"Sinks":    {func(l *device.DecodeLayer) { l.Sinks = some }, "attention sinks"},
 		"Cache":    {func(l *device.DecodeLayer) { l.Cache = some }, ""},
 		"Shared":   {func(l *device.DecodeLayer) { l.Shared = true }, "caches that layers share"},
 		"Row":      {func(l *device.DecodeLayer) { l.Row = 4 }, ""},

@@ -66,6 +66,26 @@ func (s *Stream) GLUBackward(dgu, dm, gu device.Tensor, act device.Activation) {
 	}
 }
 
+// Deinterleave: a and b are the even and the odd groups of width columns of x.
+func (s *Stream) Deinterleave(a, b, x device.Tensor, width int) {
+	device.CheckDeinterleave(a, b, x, width)
+	if o := s.begin("Deinterleave", a, b, x); o != nil {
+		o.sized(x.Rows, x.Cols, width)
+		kernel.Deinterleave(o, mat(a), mat(b), mat(x), width)
+		o.end()
+	}
+}
+
+// Interleave writes x, of which a and b are the even and the odd groups of width columns.
+func (s *Stream) Interleave(x, a, b device.Tensor, width int) {
+	device.CheckInterleave(x, a, b, width)
+	if o := s.begin("Interleave", x, a, b); o != nil {
+		o.sized(x.Rows, x.Cols, width)
+		kernel.Interleave(o, mat(x), mat(a), mat(b), width)
+		o.end()
+	}
+}
+
 // Add: dst += src.
 func (s *Stream) Add(dst, src device.Tensor) {
 	device.CheckAdd(dst, src)
@@ -113,21 +133,26 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 	o.end()
 }
 
-// Attention: o = softmax(cap(Scale·q·kᵀ), masked)·v per head.
+// Attention: o = softmax(cap(Scale·q·kᵀ), masked, sink)·v per head.
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
-	if op := s.begin("Attention", o, lse, q, k, v, a.First); op != nil {
+	if op := s.begin("Attention", o, lse, q, k, v, a.First, a.Sinks); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
 		attend := kernel.Attention
 		if s.dev.target() == manifest.Hopper && kernel.AttentionSM90Serves(mat(o), mat(q), mat(k), mat(v), a, mat(a.First)) {
 			attend = kernel.AttentionSM90
 		}
-		attend(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First))
+		if a.Sinks.IsZero() {
+			attend(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First))
+		} else {
+			kernel.AttentionSinks(op, attend, mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First), mat(a.Sinks))
+		}
 		op.end()
 	}
 }
 
-// AttentionBackward writes dq, dk, dv.
+// AttentionBackward writes dq, dk, dv, and adds to a.DSinks. With a log-sum-exp of scores and sinks the first three are computed as
+// without sinks.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
 	if op := s.begin("AttentionBackward", dq, dk, dv, do, o, lse, q, k, v, a.First); op != nil {
@@ -137,6 +162,14 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 			back = kernel.AttentionBackwardSM90
 		}
 		back(op, mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First))
+		op.end()
+	}
+	if a.DSinks.IsZero() {
+		return
+	}
+	if op := s.begin("AttentionBackward", a.DSinks, do, o, lse, a.Sinks); op != nil { // with scratch of its own
+		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
+		kernel.SinkGrad(op, mat(a.DSinks), mat(do), mat(o), mat(lse), mat(a.Sinks), a.HeadDim)
 		op.end()
 	}
 }

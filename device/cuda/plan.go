@@ -116,7 +116,13 @@ func (d *Device) usesOf(r *dry.Record) uses {
 func modulesOf(o dry.Op, act tensor.DType) []string {
 	switch o.Kind {
 	case device.OpAttention, device.OpAttentionBackward:
-		return kernel.AttentionModules(o.Attn, o.Documents, act)
+		modules := kernel.AttentionModules(o.Attn, o.Documents, act)
+		if o.Sinks {
+			modules = append(modules, kernel.SinksModule)
+		}
+		return modules
+	case device.OpDeinterleave, device.OpInterleave:
+		return []string{kernel.TurnsModule}
 	case device.OpHeadNorm, device.OpHeadNormBackward:
 		return []string{kernel.HeadNormModule}
 	case device.OpScale, device.OpAdd, device.OpSoftCap:

@@ -238,6 +238,8 @@ func TestOptionalModules(t *testing.T) {
 	gelu := dry.Op{Kind: device.OpMatMulGLU, Act: device.GELUTanh, M: 1, N: 2, K: 32, Expands: true} // a few rows: generation
 	documents := attention(device.Attn{HeadDim: 128})
 	documents.Documents = true
+	sinks := attention(device.Attn{HeadDim: 64})
+	sinks.Sinks = true
 	cases := []struct {
 		op   dry.Op
 		want []string
@@ -248,6 +250,10 @@ func TestOptionalModules(t *testing.T) {
 		{dry.Op{Kind: device.OpScale}, []string{kernel.PointwiseModule}},
 		{dry.Op{Kind: device.OpSoftCap}, []string{kernel.PointwiseModule}},
 		{gelu, []string{"geglu"}},
+		{dry.Op{Kind: device.OpGLU, Act: device.OSS}, []string{"clampglu"}},
+		{dry.Op{Kind: device.OpGLUBackward, Act: device.Sigmoid}, []string{"sigmoidglu"}},
+		{dry.Op{Kind: device.OpDeinterleave}, []string{kernel.TurnsModule}},
+		{dry.Op{Kind: device.OpInterleave}, []string{kernel.TurnsModule}},
 		{dry.Op{Kind: device.OpRotate, Partial: true}, []string{kernel.RotaryPartModule}},
 		{dry.Op{Kind: device.OpLoss, Capped: true}, []string{kernel.LossCappedModule}},
 		{attention(device.Attn{HeadDim: 128, Window: 9}), []string{"attention_d128", "attention_limited_d128", "attention_limited_sm90"}},
@@ -255,6 +261,7 @@ func TestOptionalModules(t *testing.T) {
 		{attention(device.Attn{HeadDim: 256}), []string{"attention_limited_d256", "attention_limited_sm90"}},
 		{attention(device.Attn{HeadDim: 512}), []string{"attention_limited"}},
 		{documents, []string{"attention_limited_d128"}},
+		{sinks, []string{kernel.SinksModule}},
 	}
 	loaded := func(ops ...dry.Op) map[string]bool {
 		r, all := &dry.Record{}, map[string]bool{}

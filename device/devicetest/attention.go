@@ -18,7 +18,7 @@ func attentionCases() []Case {
 		if scale != 1 {
 			name += fmt.Sprintf(", values times %g", scale)
 		}
-		all = append(all, both(name, func(l *lab) { checkAttention(l, a, scale, nil) })...)
+		all = append(all, both(name, func(l *lab) { checkAttention(l, a, scale, nil, 0) })...)
 	}
 	heads := [][2]int{{1, 1}, {2, 1}, {4, 2}, {3, 3}, {14, 2}}
 	for i, d := range []int{16, 32, 64, 128} {
@@ -56,7 +56,7 @@ func maskedAttentionCases() []Case {
 		if scale != 1 {
 			name += fmt.Sprintf(", values times %g", scale)
 		}
-		all = append(all, both(name, func(l *lab) { checkAttention(l, a, scale, docs) })...)
+		all = append(all, both(name, func(l *lab) { checkAttention(l, a, scale, docs, 0) })...)
 	}
 	for i, d := range []int{16, 32, 64, 80, 96, 128, 256, 512} {
 		h := [][2]int{{1, 1}, {4, 2}, {2, 1}, {3, 3}}[i%4]
@@ -115,7 +115,12 @@ func documents(a device.Attn) []int {
 	return first
 }
 
-func checkAttention(l *lab, a device.Attn, scale float64, docs func(device.Attn) []int) {
+func checkAttention(l *lab, a device.Attn, scale float64, docs func(device.Attn) []int, sinkScale float64) {
+	var sinks []float64
+	if sinkScale > 0 {
+		m := l.random(1, a.Heads, sinkScale)
+		a.Sinks, sinks = l.in(tensor.F32, m), m.V
+	}
 	var first []int
 	if docs != nil {
 		first = docs(a)
@@ -127,7 +132,7 @@ func checkAttention(l *lab, a device.Attn, scale float64, docs func(device.Attn)
 	o, plain, lse := l.out(l.act, qRows, qCols), l.out(l.act, qRows, qCols), l.out(tensor.F32, qRows, a.Heads)
 	l.s.Attention(o, lse, qt, kt, vt, a)
 	l.s.Attention(plain, device.Tensor{}, qt, kt, vt, a)
-	wantO, wantL := ref.Attention(q, k, v, a, first)
+	wantO, wantL := ref.Attention(q, k, v, a, first, sinks)
 	// A score is a sum over the head; its absolute error is the relative error of a probability. Scores are of size
 	// scale² (the sum of HeadDim products over √HeadDim, as far as they are not scaled otherwise), largest about four times that.
 	loose := 1 + 4*scale*scale*max(1, a.ScoreScale()*math.Sqrt(float64(a.HeadDim)))
@@ -141,12 +146,17 @@ func checkAttention(l *lab, a device.Attn, scale float64, docs func(device.Attn)
 	do := l.random(qRows, qCols, 1)
 	dot := l.in(l.act, do)
 	dq, dk, dv := l.out(l.act, qRows, qCols), l.out(l.act, kRows, kCols), l.out(l.act, kRows, kCols)
+	var dsinks ref.Mat
+	if sinks != nil {
+		dsinks = l.random(1, a.Heads, 1)
+		a.DSinks = l.inout(tensor.F32, dsinks)
+	}
 	l.s.AttentionBackward(dq, dk, dv, dot, o, lse, qt, kt, vt, a)
 	// What o lost to rounding is part of the input: where one key takes nearly all it is as large as what is left of dp − δ.
-	wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, first)
+	wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, first, sinks)
 	n := a.HeadDim + a.QLen*a.Heads/a.KVHeads
 	allowed = 2 * (tol("attention", l.act, n) + loose*tol("attention", tensor.F32, n))
-	if a.KLen == 1 || a.Window == 1 { // one key has probability 1 whatever its score: what is left of terms of size scale is rounding
+	if sinks == nil && (a.KLen == 1 || a.Window == 1) { // one key has probability 1 whatever its score: what is left of terms of size scale is rounding
 		floor := scale * tol("attention", l.act, n)
 		l.note(near.Abs("dq", l.get(dq).V, wantQ.V, floor))
 		l.note(near.Abs("dk", l.get(dk).V, wantK.V, floor))
@@ -155,4 +165,32 @@ func checkAttention(l *lab, a device.Attn, scale float64, docs func(device.Attn)
 		l.compareScaled("dk", dk, wantK, allowed)
 	}
 	l.compareScaled("dv", dv, wantV, allowed)
+	if sinks != nil {
+		dsinks.Add(ref.SinkGrad(do, l.get(o), q, k, a, first, sinks))
+		l.compareScaled("dsinks", a.DSinks, dsinks, 2*loose*tol("attention", tensor.F32, a.HeadDim+a.KLen+a.Batch*a.QLen))
+	}
+}
+
+// sinkAttentionCases are attention with sinks, alone and with windows, documents, soft-caps and caches.
+func sinkAttentionCases() []Case {
+	var all []Case
+	for i, d := range []int{16, 64, 80, 128, 256, 512} {
+		h := [][2]int{{1, 1}, {4, 2}, {2, 1}, {3, 3}}[i%4]
+		n := []int{1, 17, 33, 70}[(i+i/4)%4]
+		for j, size := range []float64{.5, 2, 40} { // a sink of 40 takes all, or nothing
+			a := train(1+(i+j)%2, n, h, d)
+			one := device.Attn{Batch: 2, QLen: 1, KLen: n + 3, QOffset: n + 2, KStride: n + 9, Heads: h[0], KVHeads: h[1], HeadDim: d}
+			for k, window := range []int{0, 1, 8} {
+				a.Window, one.Window = window, window
+				if a.Cap = 0; k == 2 {
+					a.Cap = 2
+				}
+				docs := [](func(device.Attn) []int){nil, documents}[(j+k)%2]
+				name := fmt.Sprintf("attention/sinks of %g, %d rows of %d, heads %d:%d of %d, window %d, cap %g", size, a.Batch, n, h[0], h[1], d, window, a.Cap)
+				all = append(all, both(name, func(l *lab) { checkAttention(l, a, 1, docs, size) })...)
+				all = append(all, both(name+", cache", func(l *lab) { checkAttention(l, one, 1, nil, size) })...)
+			}
+		}
+	}
+	return all
 }

@@ -85,8 +85,8 @@ func needing(f device.Feature, cases []Case) []Case {
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(), fewRowCases(),
-		expertCases(), attentionCases(), maskedAttentionCases(), needing(device.DeltaNet, linearCases()), lossCases(),
+		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(),
+		fewRowCases(), expertCases(), attentionCases(), maskedAttentionCases(), sinkAttentionCases(), needing(device.DeltaNet, linearCases()), lossCases(),
 		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)

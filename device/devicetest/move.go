@@ -263,18 +263,67 @@ func (l *lab) compareRows(name, op string, t device.Tensor, want ref.Mat, n int)
 }
 
 // activations are those of a gated unit.
-var activations = []device.Activation{device.SiLU, device.GELUTanh}
+var activations = []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid}
 
 // gluTol returns the name of a gated unit's tolerance.
 func gluTol(act device.Activation) string {
-	if act == device.GELUTanh {
+	if act == device.GELUTanh || act == device.OSS {
 		return "gelu"
 	}
 	return "glu"
 }
 
 func checkGLU(l *lab, rows, cols int, scale float64, act device.Activation) {
-	gu, dm := l.random(rows, 2*cols, scale), l.random(rows, cols, 1)
+	checkGated(l, l.random(rows, 2*cols, scale), act)
+}
+
+// clampedCases are OSS around its clamps: gates and ups beyond both, on them, and gates that are all far below.
+func clampedCases() []Case {
+	all := both("glu/oss beyond the clamps", func(l *lab) { checkGLU(l, 5, 130, 7, device.OSS) })
+	all = append(all, both("glu/oss at the clamps", func(l *lab) {
+		gu := ref.New(1, 2*81)
+		for i := range 81 { // all pairs of nine values
+			at := []float64{-7.0625, -7, -6.9375, -1, 0, 6.9375, 7, 7.0625, 40}
+			gu.V[i], gu.V[81+i] = at[i/9], at[i%9]
+		}
+		checkGated(l, gu, device.OSS)
+	})...)
+	return append(all, both("glu/oss far below", func(l *lab) {
+		gu := l.random(3, 2*64, 1)
+		for i := range gu.V {
+			if i%128 < 64 {
+				gu.V[i] = -6 - 3*l.rng.Float64()
+			}
+		}
+		checkGated(l, gu, device.OSS)
+	})...)
+}
+
+// interleavedCases are groups of columns that take turns.
+func interleavedCases() []Case {
+	var all []Case
+	for _, s := range []struct{ rows, groups, width int }{{1, 1, 1}, {3, 2, 8}, {17, 5, 1}, {2, 3, 7}, {65, 4, 64}, {5, 16, 256}, {0, 2, 8}, {3, 0, 4}} {
+		name := fmt.Sprintf("interleave/%d rows, twice %d groups of %d", s.rows, s.groups, s.width)
+		all = append(all, both(name, func(l *lab) { checkInterleave(l, s.rows, s.groups*s.width, s.width) })...)
+	}
+	return all
+}
+
+func checkInterleave(l *lab, rows, cols, width int) {
+	x := l.random(rows, 2*cols, 1)
+	xt, a, b, again := l.in(l.act, x), l.out(l.act, rows, cols), l.out(l.act, rows, cols), l.out(l.act, rows, 2*cols)
+	l.s.Deinterleave(a, b, xt, width)
+	l.s.Interleave(again, a, b, width)
+	wantA, wantB := ref.Deinterleave(x, width)
+	l.compare("even groups", "move", a, wantA, 0)
+	l.compare("odd groups", "move", b, wantB, 0)
+	l.compare("groups in turn", "move", again, x, 0)
+}
+
+// checkGated compares a gated unit of gu, and its backward.
+func checkGated(l *lab, gu ref.Mat, act device.Activation) {
+	rows, cols := gu.Rows, gu.Cols/2
+	dm := l.random(rows, cols, 1)
 	gut, dmt := l.in(l.act, gu), l.in(l.act, dm)
 	m, dgu := l.out(l.act, rows, cols), l.out(l.act, rows, 2*cols)
 	l.s.GLU(m, gut, act)

@@ -22,11 +22,11 @@ var blockMutants = []mutant{
 	})},
 	{"no window", "attention/masked", withAttn(func(a *device.Attn) { a.Window = 0 })},
 	{"window as if queries began at key 0", "attention/masked", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
 			if a.Window > 0 {
 				a.Window += a.QOffset
 			}
-			return ref.Attention(q, k, v, a, first)
+			return ref.Attention(q, k, v, a, first, sinks)
 		}
 	}},
 	{"scale of scores ignored", "attention/masked", withAttn(func(a *device.Attn) { a.Scale = 0 })},
@@ -49,11 +49,11 @@ var blockMutants = []mutant{
 		return first
 	})},
 	{"documents instead of the window", "attention/masked", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
 			if first != nil {
 				a.Window = 0
 			}
-			return ref.Attention(q, k, v, a, first)
+			return ref.Attention(q, k, v, a, first, sinks)
 		}
 	}},
 	{"norm of heads over the row", "headnorm/", func(o *ops) {
@@ -193,13 +193,13 @@ func base(f *device.Frequencies, by float64) *device.Frequencies {
 // withAttn is attention and its backward of a changed description.
 func withAttn(change func(*device.Attn)) func(*ops) {
 	return func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
 			change(&a)
-			return ref.Attention(q, k, v, a, first)
+			return ref.Attention(q, k, v, a, first, sinks)
 		}
-		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat) {
+		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (dq, dk, dv ref.Mat) {
 			change(&a)
-			return ref.AttentionBackward(do, o, q, k, v, a, first)
+			return ref.AttentionBackward(do, o, q, k, v, a, first, sinks)
 		}
 	}
 }
@@ -207,8 +207,8 @@ func withAttn(change func(*device.Attn)) func(*ops) {
 // withFirst is attention to other documents.
 func withFirst(change func([]int, device.Attn) []int) func(*ops) {
 	return func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
-			return ref.Attention(q, k, v, a, change(first, a))
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
+			return ref.Attention(q, k, v, a, change(first, a), sinks)
 		}
 	}
 }
@@ -244,9 +244,9 @@ func scoresOf(q, k ref.Mat, a device.Attn, first []int, n, h int) (t []float64, 
 }
 
 // capAfterMask gives keys that a query does not see the score −Cap, where there is a cap.
-func capAfterMask(q, k, v ref.Mat, a device.Attn, first []int) (o, lse ref.Mat) {
+func capAfterMask(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (o, lse ref.Mat) {
 	if a.Cap == 0 {
-		return ref.Attention(q, k, v, a, first)
+		return ref.Attention(q, k, v, a, first, sinks)
 	}
 	o, lse = ref.New(q.Rows, q.Cols), ref.New(q.Rows, a.Heads)
 	for n := range a.Batch * a.QLen {
@@ -272,9 +272,9 @@ func capAfterMask(q, k, v ref.Mat, a device.Attn, first []int) (o, lse ref.Mat) 
 }
 
 // withoutSlope is the backward of attention with the slope of the soft-cap taken for 1.
-func withoutSlope(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat) {
-	_, lse := ref.Attention(q, k, v, a, first)
-	_, _, dv = ref.AttentionBackward(do, o, q, k, v, a, first)
+func withoutSlope(do, o, q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (dq, dk, dv ref.Mat) {
+	_, lse := ref.Attention(q, k, v, a, first, sinks)
+	_, _, dv = ref.AttentionBackward(do, o, q, k, v, a, first, sinks)
 	dq, dk = ref.New(q.Rows, q.Cols), ref.New(k.Rows, k.Cols)
 	for n := range a.Batch * a.QLen {
 		for h := range a.Heads {

@@ -43,26 +43,26 @@ var mutants = []mutant{
 		}
 	}},
 	{"attention sees the next key", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
 			a.QOffset++
-			return ref.Attention(q, k, v, a, first)
+			return ref.Attention(q, k, v, a, first, sinks)
 		}
 	}},
 	{"attention does not see itself", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
 			if a.QOffset > 0 {
 				a.QOffset--
 			}
-			return ref.Attention(q, k, v, a, first)
+			return ref.Attention(q, k, v, a, first, sinks)
 		}
 	}},
 	{"attention scores not scaled", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
-			return ref.Attention(times(q, math.Sqrt(float64(a.HeadDim))), k, v, a, first)
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
+			return ref.Attention(times(q, math.Sqrt(float64(a.HeadDim))), k, v, a, first, sinks)
 		}
 	}},
 	{"attention heads dealt round", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
 			all := func(m ref.Mat) ref.Mat { // one kv head for each query head, h mod KVHeads
 				var cols []ref.Mat
 				for h := range a.Heads {
@@ -73,24 +73,24 @@ var mutants = []mutant{
 			}
 			k, v = all(k), all(v)
 			a.KVHeads = a.Heads
-			return ref.Attention(q, k, v, a, first)
+			return ref.Attention(q, k, v, a, first, sinks)
 		}
 	}},
 	{"attention keys packed without stride", "attention/", func(o *ops) {
-		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int) (x, lse ref.Mat) {
+		o.attention = func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (x, lse ref.Mat) {
 			a.KStride = a.KLen
-			return ref.Attention(q, k, v, a, first)
+			return ref.Attention(q, k, v, a, first, sinks)
 		}
 	}},
 	{"attention gradient off by a thousandth", "attention/", func(o *ops) {
-		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat) {
-			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a, first)
+		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (dq, dk, dv ref.Mat) {
+			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a, first, sinks)
 			return times(dq, .999), dk, dv
 		}
 	}},
 	{"attention gradient of keys and values swapped", "attention/", func(o *ops) {
-		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat) {
-			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a, first)
+		o.attentionBack = func(do, o, q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (dq, dk, dv ref.Mat) {
+			dq, dk, dv = ref.AttentionBackward(do, o, q, k, v, a, first, sinks)
 			return dq, dv, dk
 		}
 	}},
@@ -461,7 +461,7 @@ func caught(t *testing.T, d *slow, group string) {
 }
 
 func TestSuiteCatchesMutants(t *testing.T) {
-	for _, m := range slices.Concat(mutants, blockMutants, expertMutants, linearMutants) {
+	for _, m := range slices.Concat(mutants, blockMutants, gateMutants, expertMutants, linearMutants) {
 		t.Run(m.name, func(t *testing.T) {
 			d := newSlow(tensor.F32)
 			m.plant(&d.ops)

@@ -26,8 +26,8 @@ const (
 func Refusals() []Refusal {
 	var all []Refusal
 	for _, group := range [][]Refusal{
-		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), elementRefusals(),
-		expertRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(),
+		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), turnRefusals(), elementRefusals(),
+		expertRefusals(), rotaryRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(),
 	} {
 		all = append(all, group...)
 	}

@@ -19,16 +19,14 @@ type attended struct {
 	a                               device.Attn
 }
 
-func attentionRefusals() []Refusal {
+func rotaryRefusals() []Refusal {
 	const (
 		odd       = "columns are not whole heads of even size"
-		heads     = "heads do not divide"
-		sees      = "queries see keys that are not there"
 		positions = "there are no such positions"
 		table     = "the table of frequencies is missing, or of more pairs than a head has"
 		byPlace   = "the scale of positions is not finite, or has no length"
 	)
-	all := refusals(device.OpRotate, func(k *desk) turned {
+	return refusals(device.OpRotate, func(k *desk) turned {
 		return turned{k.acts(6, 12), device.Rotary{HeadDim: 4, Table: frequencies(1e4, 4), SeqLen: 3}}
 	}, func(s device.Stream, a turned) { s.Rotate(a.x, a.r) },
 		wrong[turned]{"odd head size", odd, func(_ *desk, a *turned) { a.r.HeadDim = 3 }},
@@ -45,6 +43,13 @@ func attentionRefusals() []Refusal {
 		wrong[turned]{"fewer positions", wrongShapes, func(k *desk, a *turned) { a.r.Positions = k.ids(5) }},
 		wrong[turned]{"positions of floats", noIDs, func(k *desk, a *turned) { a.r.Positions = k.single(6, 1) }},
 		wrong[turned]{"ids", noFloats, func(k *desk, a *turned) { a.x = k.of(tensor.I32, 6, 12) }},
+	)
+}
+
+func attentionRefusals() []Refusal {
+	const (
+		heads = "heads do not divide"
+		sees  = "queries see keys that are not there"
 	)
 	operands := func(k *desk) attended {
 		return attended{
@@ -77,16 +82,27 @@ func attentionRefusals() []Refusal {
 		{"heads of 514 values", "heads have more than 512 values", func(k *desk, a *attended) {
 			a.a.HeadDim, a.q, a.o, a.k, a.v = 514, k.acts(6, 1028), k.acts(6, 1028), k.acts(8, 514), k.acts(8, 514)
 		}},
+		{"sinks of fewer heads", noVector, func(k *desk, a *attended) { a.a.Sinks = k.single(1, 1) }},
+		{"sinks of two rows", noVector, func(k *desk, a *attended) { a.a.Sinks = k.single(2, 2) }},
+		{"sinks of another type", noFloat32, func(k *desk, a *attended) { a.a.Sinks = k.narrow(1, 2) }},
+		{"sinks given back", given, func(k *desk, a *attended) { a.a.Sinks = k.gone(tensor.F32, 1, 2) }},
 		{"no q", noTensor, func(_ *desk, a *attended) { a.q = device.Tensor{} }},
 		{"given back", given, func(k *desk, a *attended) { a.v = k.gone(k.act, 8, 4) }},
 	}
-	all = append(all, refusals(device.OpAttention, operands,
-		func(s device.Stream, a attended) { s.Attention(a.o, a.lse, a.q, a.k, a.v, a.a) }, common...)...)
+	all := refusals(device.OpAttention, operands,
+		func(s device.Stream, a attended) { s.Attention(a.o, a.lse, a.q, a.k, a.v, a.a) }, append(common,
+			wrong[attended]{"a gradient of sinks", "a gradient of sinks without a backward", func(k *desk, a *attended) {
+				a.a.Sinks, a.a.DSinks = k.single(1, 2), k.single(1, 2)
+			}},
+		)...)
 	return append(all, refusals(device.OpAttentionBackward, operands,
 		func(s device.Stream, a attended) {
 			s.AttentionBackward(a.dq, a.dk, a.dv, a.do, a.o, a.lse, a.q, a.k, a.v, a.a)
 		}, append(common,
 			wrong[attended]{"no lse", noTensor, func(_ *desk, a *attended) { a.lse = device.Tensor{} }},
+			wrong[attended]{"a gradient without sinks", "a gradient of sinks that are not there", func(k *desk, a *attended) { a.a.DSinks = k.single(1, 2) }},
+			wrong[attended]{"a gradient of fewer sinks", noVector, func(k *desk, a *attended) { a.a.Sinks, a.a.DSinks = k.single(1, 2), k.single(1, 1) }},
+			wrong[attended]{"a gradient of sinks of another type", noFloat32, func(k *desk, a *attended) { a.a.Sinks, a.a.DSinks = k.single(1, 2), k.narrow(1, 2) }},
 			wrong[attended]{"rows of dk", wrongShapes, func(k *desk, a *attended) { a.dk = k.acts(7, 4) }},
 			wrong[attended]{"columns of do", wrongShapes, func(k *desk, a *attended) { a.do = k.acts(6, 4) }},
 			wrong[attended]{"dq of another type", wrongTypes, func(k *desk, a *attended) { a.dq = k.others(6, 8) }},

@@ -45,6 +45,33 @@ func headNormRefusals() []Refusal {
 	)...)...)
 }
 
+// mixed are the operands of Deinterleave and Interleave.
+type mixed struct {
+	x, a, b device.Tensor
+	width   int
+}
+
+func turnRefusals() []Refusal {
+	const groups = "columns are not whole groups"
+	operands := func(k *desk) mixed { return mixed{x: k.acts(3, 24), a: k.acts(3, 12), b: k.acts(3, 12), width: 4} }
+	common := []wrong[mixed]{
+		{"half a group", groups, func(_ *desk, a *mixed) { a.width = 8 }},
+		{"no group", groups, func(_ *desk, a *mixed) { a.width = 0 }},
+		{"a negative group", groups, func(_ *desk, a *mixed) { a.width = -4 }},
+		{"columns of x", wrongShapes, func(k *desk, a *mixed) { a.x = k.acts(3, 20) }},
+		{"rows of a", wrongShapes, func(k *desk, a *mixed) { a.a = k.acts(2, 12) }},
+		{"columns of b", wrongShapes, func(k *desk, a *mixed) { a.b = k.acts(3, 8) }},
+		{"b of another type", wrongTypes, func(k *desk, a *mixed) { a.b = k.others(3, 12) }},
+		{"ids", noFloats, func(k *desk, a *mixed) {
+			a.x, a.a, a.b = k.of(tensor.I32, 3, 24), k.of(tensor.I32, 3, 12), k.of(tensor.I32, 3, 12)
+		}},
+		{"no x", noTensor, func(_ *desk, a *mixed) { a.x = device.Tensor{} }},
+		{"given back", given, func(k *desk, a *mixed) { a.a = k.gone(k.act, 3, 12) }},
+	}
+	all := refusals(device.OpDeinterleave, operands, func(s device.Stream, a mixed) { s.Deinterleave(a.a, a.b, a.x, a.width) }, common...)
+	return append(all, refusals(device.OpInterleave, operands, func(s device.Stream, a mixed) { s.Interleave(a.x, a.a, a.b, a.width) }, common...)...)
+}
+
 // changed are the operands of Add, Scale and SoftCap.
 type changed struct {
 	y, x device.Tensor

@@ -88,7 +88,7 @@ type gates struct {
 }
 
 func gatedRefusals() []Refusal {
-	unknown := wrong[gates]{"unknown activation", "there is no such activation", func(_ *desk, a *gates) { a.act = device.GELUTanh + 1 }}
+	unknown := wrong[gates]{"unknown activation", "there is no such activation", func(_ *desk, a *gates) { a.act = device.Sigmoid + 1 }}
 	all := refusals(device.OpGLU, func(k *desk) gates { return gates{m: k.acts(3, 4), gu: k.acts(3, 8)} },
 		func(s device.Stream, a gates) { s.GLU(a.m, a.gu, a.act) },
 		wrong[gates]{"rows", wrongShapes, func(k *desk, a *gates) { a.gu = k.acts(2, 8) }},

@@ -53,9 +53,17 @@ func (s *slowStream) first(a device.Attn) []int {
 	return s.ints(a.First)
 }
 
+// sinks returns the values of Sinks, or nil.
+func (s *slowStream) sinks(a device.Attn) []float64 {
+	if a.Sinks.IsZero() {
+		return nil
+	}
+	return s.read(a.Sinks).V
+}
+
 func (s *slowStream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
-	out, l := s.ops.attention(s.read(q), s.read(k), s.read(v), a, s.first(a))
+	out, l := s.ops.attention(s.read(q), s.read(k), s.read(v), a, s.first(a), s.sinks(a))
 	s.write(o, out)
 	if !lse.IsZero() {
 		s.write(lse, l)
@@ -64,10 +72,25 @@ func (s *slowStream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 
 func (s *slowStream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
-	x, y, z := s.ops.attentionBack(s.read(do), s.read(o), s.read(q), s.read(k), s.read(v), a, s.first(a))
+	x, y, z := s.ops.attentionBack(s.read(do), s.read(o), s.read(q), s.read(k), s.read(v), a, s.first(a), s.sinks(a))
 	s.write(dq, x)
 	s.write(dk, y)
 	s.write(dv, z)
+	if !a.DSinks.IsZero() {
+		s.add(a.DSinks, s.ops.sinkGrad(s.read(do), s.read(o), s.read(q), s.read(k), a, s.first(a), s.sinks(a)))
+	}
+}
+
+func (s *slowStream) Deinterleave(a, b, x device.Tensor, width int) {
+	device.CheckDeinterleave(a, b, x, width)
+	even, odd := s.ops.deinterleave(s.read(x), width)
+	s.write(a, even)
+	s.write(b, odd)
+}
+
+func (s *slowStream) Interleave(x, a, b device.Tensor, width int) {
+	device.CheckInterleave(x, a, b, width)
+	s.write(x, s.ops.interleave(s.read(a), s.read(b), width))
 }
 
 func (s *slowStream) GLU(m, gu device.Tensor, act device.Activation) {

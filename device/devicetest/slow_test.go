@@ -32,8 +32,11 @@ type ops struct {
 	headNormBack   func(dy, x, rstd, w ref.Mat, headDim int) (dx, dw ref.Mat)
 	headNormAdds   bool // HeadNormBackward adds dx
 	rotate         func(x ref.Mat, r device.Rotary, at []int) ref.Mat
-	attention      func(q, k, v ref.Mat, a device.Attn, first []int) (o, lse ref.Mat)
-	attentionBack  func(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat)
+	attention      func(q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (o, lse ref.Mat)
+	attentionBack  func(do, o, q, k, v ref.Mat, a device.Attn, first []int, sinks []float64) (dq, dk, dv ref.Mat)
+	sinkGrad       func(do, o, q, k ref.Mat, a device.Attn, first []int, sinks []float64) ref.Mat
+	deinterleave   func(x ref.Mat, width int) (a, b ref.Mat)
+	interleave     func(a, b ref.Mat, width int) ref.Mat
 	conv           func(x, w ref.Mat, c device.Sequences, first []int, from ref.Mat) (y, to ref.Mat)
 	convBack       func(dy, x, w ref.Mat, c device.Sequences, first []int) (dx, dw ref.Mat)
 	delta          func(u, ba, logA, dt ref.Mat, d device.Delta, first []int, from ref.Mat) (o, to ref.Mat)
@@ -69,7 +72,8 @@ func newSlow(act tensor.DType) *slow {
 	return &slow{act: act, ops: ops{
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
 		headNorm: ref.HeadNorm, headNormBack: ref.HeadNormBackward, rotate: ref.Rotate, attention: ref.Attention,
-		attentionBack: ref.AttentionBackward, glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap,
+		attentionBack: ref.AttentionBackward, sinkGrad: ref.SinkGrad, deinterleave: ref.Deinterleave, interleave: interleave,
+		glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap,
 		conv: ref.Conv, convBack: ref.ConvBackward, delta: ref.DeltaNet, deltaBack: ref.DeltaNetBackward,
 		experts: rightExperts(), gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
 		loss: ref.Loss, argMax: ref.ArgMax, best: ref.Best, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
@@ -83,6 +87,15 @@ func newSlow(act tensor.DType) *slow {
 		stepLoss:    stepLoss,
 		scatterZero: true, guardFinite: true, guardDiverged: true, sticky: true, honourStride: true, refresh: true, adamWRefreshes: true,
 	}}
+}
+
+// interleave is the inverse of ref.Deinterleave.
+func interleave(a, b ref.Mat, width int) ref.Mat {
+	cols := []ref.Mat{ref.New(a.Rows, 0)}
+	for c := 0; c < a.Cols; c += width {
+		cols = append(cols, a.ColRange(c, c+width), b.ColRange(c, c+width))
+	}
+	return ref.Beside(cols...)
 }
 
 // stepLoss is Scalars.Loss.

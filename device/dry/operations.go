@@ -133,20 +133,32 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
 	op := attention(device.OpAttention, q, o, a)
-	s.count(op, 4*pairs(a), use(op.Kind, o, lse, q, k, v, a.First))
+	s.count(op, 4*pairs(a), use(op.Kind, o, lse, q, k, v, a.First, a.Sinks))
 }
 
 // AttentionBackward records the operation.
 func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
 	op := attention(device.OpAttentionBackward, q, dq, a)
-	s.count(op, 10*pairs(a), use(op.Kind, dq, dk, dv, do, o, lse, q, k, v, a.First))
+	s.count(op, 10*pairs(a), use(op.Kind, dq, dk, dv, do, o, lse, q, k, v, a.First, a.Sinks, a.DSinks))
 }
 
-// attention describes one: where First is does not matter.
+// Deinterleave records the operation.
+func (s *Stream) Deinterleave(a, b, x device.Tensor, width int) {
+	device.CheckDeinterleave(a, b, x, width)
+	s.whole(device.OpDeinterleave, a, x, b)
+}
+
+// Interleave records the operation.
+func (s *Stream) Interleave(x, a, b device.Tensor, width int) {
+	device.CheckInterleave(x, a, b, width)
+	s.whole(device.OpInterleave, x, a, b)
+}
+
+// attention describes one: where its tensors are does not matter.
 func attention(kind device.Op, in, out device.Tensor, a device.Attn) Op {
-	o := Op{Kind: kind, In: in.DType, Out: out.DType, Attn: a, Documents: !a.First.IsZero()}
-	o.Attn.First = device.Tensor{}
+	o := Op{Kind: kind, In: in.DType, Out: out.DType, Attn: a, Documents: !a.First.IsZero(), Sinks: !a.Sinks.IsZero()}
+	o.Attn.First, o.Attn.Sinks, o.Attn.DSinks = device.Tensor{}, device.Tensor{}, device.Tensor{}
 	return o
 }
 

@@ -24,9 +24,10 @@ type Op struct {
 	InStride, OutStride int // elements from row to row
 	Bias, Add, Keep     bool
 	Act                 device.Activation // of gated units
-	Attn                device.Attn       // of attention, without First; HeadDim also of Rotate and of norms of heads
+	Attn                device.Attn       // of attention, without its tensors; HeadDim also of Rotate and of norms of heads
 	Delta               device.Delta      // of the delta rule, without First
 	Documents           bool              // attention, a convolution or the delta rule has a First
+	Sinks               bool              // attention has Sinks
 	Partial             bool              // Rotate is of a part of a head, of given positions, or scales
 	Capped              bool              // Loss is of soft-capped logits
 	Experts, Active     int               // of what experts do; M, or K of a weight's gradient, is the slots of all

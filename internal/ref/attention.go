@@ -8,10 +8,10 @@ import (
 
 // Attention returns o = softmax(cap(Scale·q·kᵀ), masked)·v per head and lse, the log-sum-exp of what the softmax is over
 // [Batch·QLen, Heads]. Query head h reads key-value head ⌊h·KVHeads/Heads⌋; device.Attn says which keys a query sees, but
-// for Attn.First, whose values are in first (nil: none).
-func Attention(q, k, v Mat, a device.Attn, first []int) (o, lse Mat) {
+// for Attn.First, whose values are in first (nil: none). sinks are the values of Attn.Sinks, of which each head's joins its softmax.
+func Attention(q, k, v Mat, a device.Attn, first []int, sinks []float64) (o, lse Mat) {
 	o, lse = New(q.Rows, q.Cols), New(q.Rows, a.Heads)
-	forEachQuery(q, k, a, first, func(n, h int, s sight) {
+	forEachQuery(q, k, a, first, sinks, func(n, h int, s sight) {
 		lse.Row(n)[h] = s.lse
 		for j, p := range s.probs {
 			for c, x := range headOf(v.Row(s.first+j), s.kv, a.HeadDim) {
@@ -26,9 +26,9 @@ func Attention(q, k, v Mat, a device.Attn, first []int) (o, lse Mat) {
 // probabilities of a query, t its capped scores and dp_j = do·v_j:
 //
 //	dv_j += p_j·do,  ds_j = p_j(dp_j − do·o)(1−(t_j/Cap)²)·Scale,  dq = Σ_j ds_j k_j,  dk_j += ds_j q
-func AttentionBackward(do, o, q, k, v Mat, a device.Attn, first []int) (dq, dk, dv Mat) {
+func AttentionBackward(do, o, q, k, v Mat, a device.Attn, first []int, sinks []float64) (dq, dk, dv Mat) {
 	dq, dk, dv = New(q.Rows, q.Cols), New(k.Rows, k.Cols), New(v.Rows, v.Cols)
-	forEachQuery(q, k, a, first, func(n, h int, s sight) {
+	forEachQuery(q, k, a, first, sinks, func(n, h int, s sight) {
 		d := headOf(do.Row(n), h, a.HeadDim)
 		qn, dqn := headOf(q.Row(n), h, a.HeadDim), headOf(dq.Row(n), h, a.HeadDim)
 		mean := dot(d, headOf(o.Row(n), h, a.HeadDim))
@@ -47,6 +47,16 @@ func AttentionBackward(do, o, q, k, v Mat, a device.Attn, first []int) (dq, dk, 
 	return dq, dk, dv
 }
 
+// SinkGrad returns the gradient of the sinks, [1, Heads], given o as it was kept: with p_b = e^(b−lse) the probability of a
+// head's sink, −Σ_rows p_b·(do·o).
+func SinkGrad(do, o, q, k Mat, a device.Attn, first []int, sinks []float64) Mat {
+	db := New(1, a.Heads)
+	forEachQuery(q, k, a, first, sinks, func(n, h int, s sight) {
+		db.V[h] -= math.Exp(sinks[h]-s.lse) * dot(headOf(do.Row(n), h, a.HeadDim), headOf(o.Row(n), h, a.HeadDim))
+	})
+	return db
+}
+
 // sight is what a query head sees: the rows of k from first on, with probabilities and the slopes of the soft-cap.
 type sight struct {
 	first, kv    int
@@ -55,7 +65,7 @@ type sight struct {
 }
 
 // forEachQuery calls f for row n of q and head h.
-func forEachQuery(q, k Mat, a device.Attn, first []int, f func(n, h int, s sight)) {
+func forEachQuery(q, k Mat, a device.Attn, first []int, sinks []float64, f func(n, h int, s sight)) {
 	for n := range a.Batch * a.QLen {
 		from, own := keysOf(n, a, first)
 		for h := range a.Heads {
@@ -73,6 +83,9 @@ func forEachQuery(q, k Mat, a device.Attn, first []int, f func(n, h int, s sight
 				s.probs[j] = x
 			}
 			s.lse = logSumExp(s.probs)
+			if sinks != nil {
+				s.lse = logSumExp([]float64{s.lse, sinks[h]})
+			}
 			for j, x := range s.probs {
 				s.probs[j] = math.Exp(x - s.lse)
 			}

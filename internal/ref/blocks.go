@@ -84,7 +84,31 @@ func SoftCap(x Mat, c float64) Mat {
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
 // gates are the activations as device names them.
-var gates = map[device.Activation]activation{device.SiLU: silu, device.GELUTanh: geluTanh}
+var gates = map[device.Activation]activation{device.SiLU: silu, device.GELUTanh: geluTanh, device.OSS: oss, device.Sigmoid: sigmoidGate}
+
+// sigmoidGate: σ(g)·u.
+var sigmoidGate = activation{
+	func(g, u float64) float64 { return sigmoid(g) * u },
+	func(g, u, dy float64) (dg, du float64) {
+		s := sigmoid(g)
+		return dy * u * s * (1 - s), dy * s
+	},
+}
+
+// Deinterleave returns the even and the odd groups of width columns of x.
+func Deinterleave(x Mat, width int) (a, b Mat) {
+	a, b = New(x.Rows, x.Cols/2), New(x.Rows, x.Cols/2)
+	for r := range x.Rows {
+		for c, v := range x.Row(r) {
+			to := a
+			if c/width%2 == 1 {
+				to = b
+			}
+			to.Row(r)[c/(2*width)*width+c%width] = v
+		}
+	}
+	return a, b
+}
 
 // GLU returns act(g)·u for gu = [g | u].
 func GLU(gu Mat, act device.Activation) Mat {

@@ -67,8 +67,13 @@ func TestBackwardsAreDerivatives(t *testing.T) {
 	check("embed", grad, w, func() float64 { return along(Embed(w, ids), dy) })
 
 	gu, dm := random(rng, 2, 6), random(rng, 2, 3)
-	for _, act := range []device.Activation{device.SiLU, device.GELUTanh} {
+	wide, dwide := random(rng, 4, 12), random(rng, 4, 6)
+	for i := range wide.V {
+		wide.V[i] *= 7 // on both sides of the clamps, and not on them
+	}
+	for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid} {
 		check(act.String(), GLUBackward(dm, gu, act), gu, func() float64 { return along(GLU(gu, act), dm) })
+		check(act.String()+", wide", GLUBackward(dwide, wide, act), wide, func() float64 { return along(GLU(wide, act), dwide) })
 	}
 	x, dy = random(rng, 3, 8), random(rng, 3, 8)
 	for _, w := range []Mat{random(rng, 1, 4), {}} {
@@ -109,19 +114,28 @@ func TestAttentionBackwardIsDerivative(t *testing.T) {
 		a := tt.a
 		q, do := random(rng, a.Batch*a.QLen, a.Heads*a.HeadDim), random(rng, a.Batch*a.QLen, a.Heads*a.HeadDim)
 		k, v := random(rng, a.Batch*a.KStride, a.KVHeads*a.HeadDim), random(rng, a.Batch*a.KStride, a.KVHeads*a.HeadDim)
-		f := func() float64 { o, _ := Attention(q, k, v, a, tt.docs); return along(o, do) }
-		o, _ := Attention(q, k, v, a, tt.docs)
-		dq, dk, dv := AttentionBackward(do, o, q, k, v, a, tt.docs)
+		f := func() float64 { o, _ := Attention(q, k, v, a, tt.docs, nil); return along(o, do) }
+		o, _ := Attention(q, k, v, a, tt.docs, nil)
+		dq, dk, dv := AttentionBackward(do, o, q, k, v, a, tt.docs, nil)
 		near.CheckRel(t, tt.name+" dq", dq.V, differences(q, f), fdTol)
 		near.CheckRel(t, tt.name+" dk", dk.V, differences(k, f), fdTol)
 		near.CheckRel(t, tt.name+" dv", dv.V, differences(v, f), fdTol)
+
+		b := random(rng, 1, a.Heads)
+		f = func() float64 { o, _ := Attention(q, k, v, a, tt.docs, b.V); return along(o, do) }
+		o, _ = Attention(q, k, v, a, tt.docs, b.V)
+		dq, dk, dv = AttentionBackward(do, o, q, k, v, a, tt.docs, b.V)
+		near.CheckRel(t, tt.name+" with sinks dq", dq.V, differences(q, f), fdTol)
+		near.CheckRel(t, tt.name+" with sinks dk", dk.V, differences(k, f), fdTol)
+		near.CheckRel(t, tt.name+" with sinks dv", dv.V, differences(v, f), fdTol)
+		near.CheckRel(t, tt.name+" sinks", SinkGrad(do, o, q, k, a, tt.docs, b.V).V, differences(b, f), fdTol)
 	}
 }
 
 // TestAttentionByHand: one head of width 1; the second query sees scores 0 and ln 3.
 func TestAttentionByHand(t *testing.T) {
 	a := device.Attn{Batch: 1, QLen: 2, KLen: 2, KStride: 2, Heads: 1, KVHeads: 1, HeadDim: 1}
-	o, lse := Attention(Of(2, 1, []float64{1, 1}), Of(2, 1, []float64{0, math.Log(3)}), Of(2, 1, []float64{4, 8}), a, nil)
+	o, lse := Attention(Of(2, 1, []float64{1, 1}), Of(2, 1, []float64{0, math.Log(3)}), Of(2, 1, []float64{4, 8}), a, nil, nil)
 	near.Check(t, "o", o.V, []float64{4, 7}, 1e-15)
 	near.Check(t, "lse", lse.V, []float64{0, math.Log(4)}, 1e-15)
 }

@@ -30,7 +30,11 @@ func decodeForward(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
 		args.start(queue, module, name+plainSuffix(q.Type), [3]int{heads, batch, 1}, 256, 0)
 		return
 	}
-	splits := min(ceil(a.QOffset+1, decodeShare), decodeSplits, max(1, MaxScratch/(4*decodePart*max(1, heads*batch))))
+	room := MaxScratch
+	if !a.Sinks.IsZero() {
+		room -= sinkScratch
+	}
+	splits := min(ceil(a.QOffset+1, decodeShare), decodeSplits, max(1, room/(4*decodePart*max(1, heads*batch))))
 	args.splits = int32(splits)
 	if splits > 1 {
 		args.part = queue.Scratch(4 * decodePart * splits * batch * heads)

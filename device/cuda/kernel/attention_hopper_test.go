@@ -54,7 +54,7 @@ func checkHopper(t *testing.T, l *lab, a device.Attn) {
 		t.Fatal("not served")
 	}
 	AttentionSM90(l.op(), o, lse, in[0], in[1], in[2], a, Mat{})
-	wantO, wantL := ref.Attention(q, k, v, a, nil)
+	wantO, wantL := ref.Attention(q, k, v, a, nil, nil)
 	near.CheckRel(t, "o", l.get(o).V, wantO.V, attentionTolerance(d, a.HeadDim+a.KLen, scale))
 	near.CheckRel(t, "lse", l.get(lse).V, wantL.V, attentionTolerance(tensor.F32, a.HeadDim+a.KLen, scale))
 	if a.KStride != a.KLen || a.HeadDim == 256 {
@@ -67,7 +67,7 @@ func checkHopper(t *testing.T, l *lab, a device.Attn) {
 		t.Fatal("the backward is not served")
 	}
 	AttentionBackwardSM90(l.op(), dq, dk, dv, dot, o, lse, in[0], in[1], in[2], a, Mat{})
-	wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, nil)
+	wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, nil, nil)
 	tol := 2 * attentionTolerance(d, a.HeadDim+a.QLen*a.Heads/a.KVHeads, scale)
 	if a.Window == 1 { // what is left of terms is rounding
 		near.Check(t, "dq", l.get(dq).V, wantQ.V, tol)

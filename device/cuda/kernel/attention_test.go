@@ -115,7 +115,7 @@ func checkSeen(t *testing.T, l *lab, d tensor.DType, a device.Attn, scale float6
 	o, plain, lse := l.out(d, qRows, qCols), l.out(d, qRows, qCols), l.out(tensor.F32, qRows, a.Heads)
 	Attention(l.op(), o, lse, in[0], in[1], in[2], a, lowest)
 	Attention(l.op(), plain, Mat{}, in[0], in[1], in[2], a, lowest)
-	wantO, wantL := ref.Attention(q, k, v, a, first)
+	wantO, wantL := ref.Attention(q, k, v, a, first, nil)
 	near.CheckRel(t, "o", l.get(o).V, wantO.V, attentionTolerance(d, a.HeadDim+a.KLen, scale))
 	near.CheckRel(t, "lse", l.get(lse).V, wantL.V, attentionTolerance(tensor.F32, a.HeadDim+a.KLen, scale))
 	if !bytes.Equal(l.bytes(o), l.bytes(plain)) {
@@ -145,7 +145,7 @@ func checkAttentionBackward(t *testing.T, l *lab, d tensor.DType, a device.Attn,
 			break
 		}
 		before = bits
-		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, first)
+		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, first, nil)
 		tol := 2 * attentionTolerance(d, a.HeadDim+a.QLen*a.Heads/a.KVHeads, scale)
 		gotK, gotV := ref.New(k.Rows, k.Cols), ref.New(k.Rows, k.Cols)
 		for r, both := range rows(l.get(dkv)) {
@@ -220,7 +220,7 @@ func TestAttentionScores(t *testing.T) {
 			in := l.fused(tensor.BF16, q, k, v)
 			o, lse := l.out(tensor.BF16, 200, 2*d), l.out(tensor.F32, 200, 2)
 			Attention(l.op(), o, lse, in[0], in[1], in[2], a, Mat{})
-			wantO, wantL := ref.Attention(q, k, v, a, nil)
+			wantO, wantL := ref.Attention(q, k, v, a, nil, nil)
 			near.CheckRel(t, "lse", l.get(lse).V, wantL.V, 1e-5)
 			near.CheckRel(t, "o", l.get(o).V, wantO.V, 0.3) // gaps between scores are as small as their rounding
 		})
@@ -262,7 +262,7 @@ func TestAttentionGroups(t *testing.T) {
 		in, dot := l.fused(tensor.BF16, q, k, v), l.in(tensor.BF16, do)
 		o, lse := l.out(tensor.BF16, 300, 5*d), l.out(tensor.F32, 300, 5)
 		Attention(l.op(), o, lse, in[0], in[1], in[2], a, Mat{})
-		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, nil)
+		wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, nil, nil)
 		tol := 2 * attentionTolerance(tensor.BF16, d+5*150, 1)
 		for splits := 1; splits <= 4; splits++ {
 			dq, dk, dv := l.out(tensor.BF16, 300, 5*d), l.out(tensor.BF16, 300, d), l.out(tensor.BF16, 300, d)

@@ -47,10 +47,12 @@ func TestLaunches(t *testing.T) {
 			}
 			for _, f := range []int{4864, 18944, 37888, 12345} {
 				m, gu := dense(d, n, f), dense(d, n, 2*f)
-				for _, act := range []device.Activation{device.SiLU, device.GELUTanh} {
+				for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid} {
 					checkLaunches(t, "GLU", func(q Queue) { GLU(q, m, gu, act) })
 					checkLaunches(t, "GLUBackward", func(q Queue) { GLUBackward(q, gu, m, gu, act) })
 				}
+				checkLaunches(t, "Deinterleave", func(q Queue) { Deinterleave(q, m, m, gu, 1) })
+				checkLaunches(t, "Interleave", func(q Queue) { Interleave(q, gu, m, m, f) })
 				checkLaunches(t, "Scale", func(q Queue) { Scale(q, m, m, 2) })
 				checkLaunches(t, "Add", func(q Queue) { Add(q, m, m) })
 				checkLaunches(t, "SoftCap", func(q Queue) { SoftCap(q, m, m, 30) })

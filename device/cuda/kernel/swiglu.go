@@ -8,7 +8,7 @@ import (
 )
 
 // gluModules are the modules of the activations, and what their kernels' names begin with.
-var gluModules = [...]string{device.SiLU: "swiglu", device.GELUTanh: "geglu"}
+var gluModules = [...]string{device.SiLU: "swiglu", device.GELUTanh: "geglu", device.OSS: "clampglu", device.Sigmoid: "sigmoidglu"}
 
 // GLUModule returns the module of GLU and GLUBackward with an activation.
 func GLUModule(act device.Activation) string { return gluModules[act] }

@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"math"
 	"testing"
 
 	"apr/device"
@@ -13,8 +14,11 @@ import (
 
 func TestGLU(t *testing.T) {
 	eachCase(t, append([][2]int{{5, 4864}, {3, 1001}}, shapes...), func(t *testing.T, l *lab, d tensor.DType, rows, cols int) {
-		for _, act := range []device.Activation{device.SiLU, device.GELUTanh} {
+		for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid} {
 			for _, scale := range []float64{1, 60} { // at 60 σ underflows
+				if act == device.OSS {
+					scale /= 2 // and with its factor so does what is left of a gate
+				}
 				mgu, mdm := l.random(rows, 2*cols, scale), l.random(rows, cols, 1)
 				gu, dm := l.apart().in(d, mgu), l.apart().in(d, mdm)
 				m, dgu, inPlace := l.apart().out(d, rows, cols), l.apart().out(d, rows, 2*cols), l.apart().inout(d, mgu)
@@ -32,7 +36,7 @@ func TestGLU(t *testing.T) {
 
 // TestGLUSmall: the tails of the gate keep their relative accuracy, element by element; what is large overflows nowhere.
 func TestGLUSmall(t *testing.T) {
-	for _, act := range []device.Activation{device.SiLU, device.GELUTanh} {
+	for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid} {
 		l := newLab(t)
 		mgu, one := ref.New(1, 48), ref.New(1, 24)
 		for i := range 24 {
@@ -54,3 +58,24 @@ func TestGLUSmall(t *testing.T) {
 }
 
 func abs(x float64) float64 { return max(x, -x) }
+
+// TestGLUNotANumber: NaN of a gate or of what it multiplies shows in the product, and in the gradients.
+func TestGLUNotANumber(t *testing.T) {
+	nan := math.NaN()
+	for _, act := range []device.Activation{device.SiLU, device.OSS, device.Sigmoid} {
+		for _, d := range floatTypes {
+			l := newLab(t)
+			gu, dm := l.in(d, ref.Of(1, 6, []float64{nan, 2, 1, 3, nan, 1})), l.in(d, ref.Of(1, 3, []float64{1, 1, nan}))
+			m, dgu := l.out(d, 1, 3), l.out(d, 1, 6)
+			GLU(l.op(), m, gu, act)
+			GLUBackward(l.op(), dgu, dm, gu, act)
+			got, back := l.get(m).V, l.get(dgu).V
+			if got[0] == got[0] || got[1] == got[1] || got[2] != got[2] {
+				t.Errorf("%s of %v: %v", act, d, got)
+			}
+			if back[0] == back[0] || back[3] == back[3] || back[1] == back[1] || back[4] != back[4] || back[2] == back[2] || back[5] == back[5] {
+				t.Errorf("gradient of %s of %v: %v", act, d, back)
+			}
+		}
+	}
+}
