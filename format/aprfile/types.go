@@ -66,12 +66,15 @@ var codes = map[uint8][]meaning{
 	168: {{dtype: tensor.Q8_0, rule: wholeRows, blocks: 32, bytes: 34}},
 	180: {{dtype: tensor.IQ4_NL, rule: wholeRows, blocks: 32, bytes: 18}},
 	183: {{dtype: tensor.IQ4_XS, rule: wholeRows, blocks: 256, bytes: 136}},
+	199: {{dtype: tensor.MXFP4, rule: wholeRows, blocks: 32, bytes: 17}},
 }
 
 // dtypeCodes are the types our writer writes.
 var dtypeCodes = map[tensor.DType]uint8{
 	tensor.F32: 0, tensor.F16: 1, tensor.BF16: 30, tensor.Q4_K: 12, tensor.Q5_K: 13, tensor.Q6_K: 14,
 	tensor.IQ4_NL: 180, tensor.IQ4_XS: 183,
+
+	tensor.MXFP4: 199,
 }
 
 // The reasons why a size and a shape do not make a type; each has its identifier.
