@@ -67,7 +67,8 @@ func quantizeCommand() *cli.Command {
 	var plan, force bool
 	return &cli.Command{
 		Name: "quantize", Short: "Quantise a model",
-		Long: "Quantise a model. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it, Q6_K; q4k and q6k use one type.\n" +
+		Long: "Quantise a model. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it, Q6_K; q4k and q6k use one type,\n" +
+			"mxfp4 that type for experts and BF16 for other matrices.\n" +
 			"Norms and biases stay F32. A matrix whose last dimension is not divisible by 256 stays BF16 in .apr; in GGUF it\n" +
 			"gets the type that llama.cpp gives it. q8_0 is for GGUF: .apr files do not hold it.",
 		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q8_0 -o model.gguf --format gguf",
