@@ -222,7 +222,11 @@ func (m *Model) arrange(s device.Stream, n int) {
 	}
 	for i := range m.blocks {
 		b := &m.blocks[i]
-		a.Arrange(n, b.qkv.weight, b.o.weight, b.gateUp.weight, b.down.weight)
+		for _, w := range []device.Weight{b.qkv.weight, b.o.weight, b.gateUp.weight, b.down.weight} {
+			if w != nil { // layers of experts and DeltaNets lack some
+				a.Arrange(n, w)
+			}
+		}
 	}
 }
 
