@@ -63,6 +63,11 @@ func (c Config) hfKeys() object {
 	default:
 		o["eos_token_id"] = c.EOS
 	}
+	if c.Stored == MXFP4 {
+		o["quantization_config"] = object{"quant_method": MXFP4, "modules_to_not_convert": []string{
+			"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+		}}
+	}
 	c.hfRope(o)
 	if f.toHF != nil {
 		f.toHF(c, o)

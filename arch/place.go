@@ -17,7 +17,7 @@ type Place struct {
 	Cols       Order // and columns
 	Transposed bool  // the file's matrix is [cols, rows]: each row of the slot is a column
 	Values     Values
-	Blocks     bool // stored as MXFP4: NAME_blocks and NAME_scales
+	Blocks     bool // stored as MXFP4: NAME_blocks, codes of 4 bits, and NAME_scales; see quant.MXFP4FromHF
 }
 
 // Values says what a format does to each value.

@@ -11,6 +11,12 @@ const (
 	expertsGemma4                     // experts.gate_up_proj [E, 2I, H], rows gate then up; router.proj
 )
 
+// MXFP4 is the Config.Stored of models whose experts Hugging Face holds in blocks of MXFP4.
+const MXFP4 = "mxfp4"
+
+// HoldsMXFP4 reports whether Hugging Face's files of this model can hold experts in blocks of MXFP4.
+func (c Config) HoldsMXFP4() bool { return c.family().stored.experts == expertsOSS }
+
 // stored says how a family's tensors lie in files, where that is not as Qwen2's do.
 type stored struct {
 	qkv, gateUp, down string // Hugging Face: fused q, k and v; fused gate and up; another name of down
@@ -262,7 +268,7 @@ func (b *slots) placeExperts(w, bias *Slot, name string, first, total int) {
 		w.HF = Place{Name: at + "mlp.experts.{e}." + name + ".weight", Shape: []int{out, in}, Each: e}
 	case expertsOSS:
 		w.HF = Place{Name: at + "mlp.experts." + joint, Shape: []int{e, in, total * out}, First: first, Step: total, Transposed: true}
-		if b.c.Stored == "mxfp4" {
+		if b.c.Stored == MXFP4 {
 			w.HF.Shape, w.HF.Transposed, w.HF.Blocks = []int{e, total * out, in}, false, true
 		}
 		if bias != nil {

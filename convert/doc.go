@@ -12,6 +12,8 @@
 // A tensor whose type does not change is copied byte for byte. What the change costs is measured while it is written:
 // the root mean square error √(1/n Σ(x−x̂)²) of each tensor, against the values that were stored.
 //
+// Experts in MXFP4 are blocks in .apr and GGUF, and in folders of gpt-oss codes and scales apart; between these, bytes move.
+//
 // # Caveats
 //
 // Norms and biases are always float32 in .apr and GGUF. A matrix whose last dimension is not divisible by 256 is never

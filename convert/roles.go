@@ -16,12 +16,14 @@ type roles struct {
 	layers int               //
 	head   bool              // there is a head; else the embedding is the head too
 	joint  map[string]string // slots that the output has in one tensor: its name
+	apart  bool              // Hugging Face's files hold experts in MXFP4 as codes and scales
 }
 
 // rolesOf returns the roles of a model's slots, as they lie in the output.
 func rolesOf(c arch.Config, to target) roles {
 	list := arch.Slots(c)
 	r := newRoles(list, len(c.Layers))
+	r.apart = c.HoldsMXFP4()
 	held := map[string]int{}
 	place := func(s arch.Slot) arch.Place {
 		if to == toSafetensors {
@@ -92,6 +94,22 @@ var plainRoles = []arch.Role{arch.Router, arch.SharedGate, arch.DeltaConv, arch.
 func (r roles) kept(t tensor.Info) bool {
 	s := r.slots[t.Name]
 	return !isMatrix(t) || s.Bias || slices.Contains(plainRoles, s.Role)
+}
+
+// expert reports whether a tensor is a matrix of experts.
+func (r roles) expert(name string) bool {
+	s := r.slots[name]
+	return !s.Bias && (s.Role == arch.ExpertGate || s.Role == arch.ExpertUp || s.Role == arch.ExpertDown)
+}
+
+// experts reports whether the model has any.
+func (r roles) experts() bool {
+	for name := range r.slots {
+		if r.expert(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // mixed is the type that llama.cpp's Q4_K_M gives a matrix: Q6_K to the output matrix (the embedding when it is the output

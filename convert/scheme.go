@@ -19,13 +19,16 @@ const (
 	Q4_K   Scheme = "q4k"
 	Q6_K   Scheme = "q6k"
 	Q8_0   Scheme = "q8_0"
+	MXFP4  Scheme = "mxfp4" // experts in MXFP4, other matrices BF16, as gpt-oss is published
 	BF16   Scheme = "bf16"
 	F16    Scheme = "f16"
 	F32    Scheme = "f32"
 )
 
 // Schemes lists the names that --scheme and --quantize take.
-func Schemes() []string { return []string{"q4_k_m", "q4k", "q6k", "q8_0", "bf16", "f16", "f32"} }
+func Schemes() []string {
+	return []string{"q4_k_m", "q4k", "q6k", "q8_0", "mxfp4", "bf16", "f16", "f32"}
+}
 
 // UnbuiltSchemes lists the names that other tools have and this one does not.
 func UnbuiltSchemes() []string {
@@ -34,7 +37,7 @@ func UnbuiltSchemes() []string {
 
 // base is the element type of an ordinary matrix.
 var base = map[Scheme]tensor.DType{
-	Q4_K_M: tensor.Q4_K, Q4_K: tensor.Q4_K, Q6_K: tensor.Q6_K, Q8_0: tensor.Q8_0,
+	Q4_K_M: tensor.Q4_K, Q4_K: tensor.Q4_K, Q6_K: tensor.Q6_K, Q8_0: tensor.Q8_0, MXFP4: tensor.MXFP4,
 	BF16: tensor.BF16, F16: tensor.F16, F32: tensor.F32,
 }
 
@@ -63,6 +66,7 @@ type rule struct {
 	to     target
 	expand bool         // blocks are widened, also where the output can hold them
 	dtype  tensor.DType // of matrices that are not blocks; Invalid: as they are stored, F32 where they were blocks
+	apart  bool         // safetensors that hold experts in MXFP4 as codes and scales
 }
 
 // plan chooses the type of every tensor of a model by its role. With tied heads the head's type is that of the embedding,
@@ -72,14 +76,21 @@ func (r rule) plan(tensors []tensor.Stored, of roles) ([]Choice, error) {
 	if _, known := base[s]; s != Keep && !known {
 		return nil, fault.New(fault.Usage, "unknown scheme %q", string(s))
 	}
-	if s.quantises() && r.to == toSafetensors {
+	if s.quantises() && r.to == toSafetensors && !(s == MXFP4 && r.apart) {
 		return nil, fault.New(fault.Unavailable, "safetensors cannot hold the blocks of %s", string(s)).
 			WithHint("write an .apr file, or choose bf16, f16 or f32").WithID("E-CONVERT-002")
+	}
+	if s == MXFP4 && !of.experts() {
+		return nil, fault.New(fault.Invalid, "mxfp4 is a type of experts, and this model has none").
+			WithHint("q4_k_m and q8_0 are for models without experts").WithID("E-CONVERT-006")
 	}
 	var plan []Choice
 	for _, t := range tensors {
 		c := Choice{Source: t}
 		c.DType, c.Reason = r.choose(t, of)
+		if c.DType == tensor.MXFP4 && t.Cols()%c.DType.BlockLen() != 0 {
+			return nil, fault.New(fault.Invalid, "rows of %d values are not whole blocks of 32 of mxfp4", t.Cols()).At("tensor %q", t.Name).WithID("E-CONVERT-007")
+		}
 		if c.DType == tensor.Invalid {
 			return nil, fault.New(fault.Unavailable, "type %s is no weight's and cannot be converted", t.DType).At("tensor %q", t.Name).WithID("E-CONVERT-003")
 		}
@@ -112,6 +123,12 @@ func (r rule) choose(t tensor.Stored, of roles) (tensor.DType, string) {
 		return r.plain(t)
 	}
 	d := base[r.scheme]
+	if r.scheme == MXFP4 {
+		if !of.expert(t.Name) {
+			return tensor.BF16, "not of an expert"
+		}
+		return d, ""
+	}
 	if r.scheme == Q4_K_M {
 		d = of.mixed(t.Name)
 	}
@@ -157,6 +174,10 @@ func (r rule) plain(t tensor.Stored) (tensor.DType, string) {
 	switch t.DType {
 	case tensor.F32, tensor.F16, tensor.BF16:
 		return cmp.Or(r.dtype, t.DType), ""
+	case tensor.MXFP4:
+		if (r.to != toSafetensors || r.apart) && t.Cols()%t.DType.BlockLen() == 0 && !r.expand {
+			return t.DType, ""
+		}
 	case tensor.F64:
 		return float, "f64 is narrowed"
 	case tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS:

@@ -36,6 +36,10 @@ func TestChoose(t *testing.T) {
 		{"keep iq4_nl", Keep, toAPR, q, tensor.IQ4_NL, []int{8, 96}, true, tensor.IQ4_NL},
 		{"iq4_nl in GGUF", Keep, toGGUF, q, tensor.IQ4_NL, []int{8, 96}, true, tensor.IQ4_NL},
 		{"iq4_nl in safetensors", Keep, toSafetensors, q, tensor.IQ4_NL, []int{8, 96}, true, tensor.F32},
+		{"keep mxfp4", Keep, toAPR, q, tensor.MXFP4, []int{8, 96}, true, tensor.MXFP4},
+		{"mxfp4 in GGUF", Keep, toGGUF, q, tensor.MXFP4, []int{8, 96}, true, tensor.MXFP4},
+		{"mxfp4 in safetensors", Keep, toSafetensors, q, tensor.MXFP4, []int{8, 96}, true, tensor.F32},
+		{"mxfp4 of others than experts", MXFP4, toAPR, q, tensor.F32, []int{8, 96}, true, tensor.BF16},
 		{"iq4_nl to q4_k", Q4_K, toAPR, q, tensor.IQ4_NL, []int{8, 256}, true, tensor.Q4_K},
 		{"8-bit floats without scales", Keep, toAPR, q, tensor.F8_E4M3, []int{8, 256}, true, tensor.Invalid},
 		{"row-padded blocks are widened", Keep, toAPR, q, tensor.Q4_K, []int{8, 300}, true, tensor.F32},
@@ -179,6 +183,7 @@ func TestPlanRefuses(t *testing.T) {
 	}{
 		{"blocks in safetensors", Q4_K, toSafetensors, fault.Unavailable},
 		{"unknown", "q9", toAPR, fault.Usage},
+		{"mxfp4 without experts", MXFP4, toAPR, fault.Invalid},
 	}
 	for _, tt := range tests {
 		if _, err := (rule{scheme: tt.scheme, to: tt.to}).plan(w, roles{}); fault.KindOf(err) != tt.kind {

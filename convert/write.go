@@ -72,7 +72,7 @@ func Plan(c *Container, out string, opt Options) ([]Choice, *Report, error) {
 // planOf is Plan for known roles.
 func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report, error) {
 	used, dropped := split(c.weights(""))
-	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType}.plan(used, of)
+	plan, err := rule{opt.Scheme, targets[opt.kind(out)], opt.Expand, opt.DType, of.apart && opt.kind(out) == "hf"}.plan(used, of)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -86,7 +86,7 @@ func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report,
 		r.OriginalSize += p.Source.Held().Size
 		r.OutputSize += int64(p.Source.Rows()) * p.DType.RowBytes(p.Source.Cols())
 		switch {
-		case p.DType == tensor.BF16 && opt.Scheme.quantises():
+		case p.DType == tensor.BF16 && opt.Scheme.quantises() && opt.Scheme != MXFP4:
 			r.KeptBF16 = append(r.KeptBF16, name)
 		case strings.HasSuffix(p.Reason, widened):
 			r.Widened = append(r.Widened, name)

@@ -23,7 +23,11 @@ func CheckFinite(path string, t tensor.Stored, raw []byte, at int64) error {
 	if first < 0 {
 		return nil
 	}
-	return NotFinite(path, t, firstIn(t, at, int64(first)))
+	i := firstIn(t, at, int64(first))
+	if t.DType == tensor.MXFP4 {
+		return notFiniteMXFP4(path, t, i, raw[first/t.DType.BlockLen()*t.DType.BlockBytes()])
+	}
+	return NotFinite(path, t, i)
 }
 
 // NotFinite is the fault of a tensor whose element i is NaN or infinite.

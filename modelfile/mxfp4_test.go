@@ -1,15 +1,18 @@
 package modelfile_test
 
 import (
+	"bytes"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"apr/arch"
 	"apr/format/safetensors"
+	"apr/internal/fault"
 	"apr/modelfile"
 	"apr/tensor"
 )
@@ -23,7 +26,30 @@ func fp4(b byte) float64 {
 	return sign * math.Ldexp(1+m/2, e-1)
 }
 
-// TestMXFP4: gate and up of alternating rows, and down, come out of blocks of 32 with a scale each; a short file is refused.
+// checkReads: any part of a slot is the bytes that the whole has there.
+func checkReads(t *testing.T, f *modelfile.Files, name string) {
+	t.Helper()
+	s, _ := f.File.Tensor(name)
+	whole := bytesOf(t, s.Source())
+	rng := rand.New(rand.NewPCG(4, 2))
+	for range 50 {
+		lo := rng.IntN(len(whole))
+		part := make([]byte, rng.IntN(len(whole)-lo+1))
+		if n, err := s.ReadAt(part, int64(lo)); n != len(part) || err != nil || !bytes.Equal(part, whole[lo:lo+n]) {
+			t.Fatalf("%s: bytes [%d,%d) are others: %v", name, lo, lo+len(part), err)
+		}
+	}
+}
+
+func bytesOf(t *testing.T, s tensor.Source) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	must(t, s.Payload(&b))
+	return b.Bytes()
+}
+
+// TestMXFP4: gate and up of alternating rows, and down, come out as blocks of 32 with a scale each, and go back byte for byte; a
+// short file is refused, and experts of two types are not written.
 func TestMXFP4(t *testing.T) {
 	text := `{"model_type":"gpt_oss","hidden_size":64,"intermediate_size":32,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":32,` +
 		`"vocab_size":64,"num_local_experts":3,"num_experts_per_tok":2,"quantization_config":{"quant_method":"mxfp4"}}`
@@ -84,7 +110,28 @@ func TestMXFP4(t *testing.T) {
 	}
 	f := write()
 	must(t, f.CheckTensors())
+	var slots []tensor.Source
+	for _, s := range f.File.Tensors() {
+		slots = append(slots, s.Source())
+	}
+	back := t.TempDir()
+	_, err = modelfile.SaveHF(back, c, nil, slots, tensor.BF16, true)
+	must(t, err)
+	again := open(t, back)
+	if again.Config.Stored != arch.MXFP4 {
+		t.Errorf("written back as %q", again.Config.Stored)
+	}
+	for name, s := range stored {
+		other, ok := again.Stored.Tensor(name)
+		if !ok || !s.Equal(other.Info) || !bytes.Equal(bytesOf(t, s), bytesOf(t, other.Source())) {
+			t.Errorf("%s is another when it is written back", name)
+		}
+	}
 	for name, w := range want {
+		if s, _ := f.File.Tensor(name); s.DType != tensor.MXFP4 || s.Size != s.Elements()/32*17 {
+			t.Errorf("%s is %s in %d bytes", name, s.DType, s.Size)
+		}
+		checkReads(t, f, name)
 		got, err := f.ReadFloat32(name)
 		must(t, err)
 		for i := range w {
@@ -92,6 +139,16 @@ func TestMXFP4(t *testing.T) {
 				t.Fatalf("%s: value %d is %g, want %g", name, i, got[i], w[i])
 			}
 		}
+	}
+	const gate = "model.layers.0.mlp.experts.gate_proj.weight"
+	bf16 := slices.Clone(slots)
+	for i, s := range bf16 {
+		if s.Name == gate {
+			bf16[i] = tensor.BytesSource(tensor.Info{Name: gate, DType: tensor.BF16, Shape: s.Shape}, make([]byte, 2*s.Elements()))
+		}
+	}
+	if _, err := modelfile.SaveHF(t.TempDir(), c, nil, bf16, tensor.BF16, true); fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), gate) {
+		t.Errorf("experts of two types: %v", err)
 	}
 	const scales = "model.layers.0.mlp.experts.down_proj_scales"
 	stored[scales] = tensor.BytesSource(tensor.Info{Name: scales, DType: tensor.U8, Shape: []int{3, 64, 2}}, make([]byte, 3*64*2))

@@ -18,7 +18,7 @@ type part struct {
 }
 
 // placed returns the tensors of a file that hold the sources of slots: renamed, fused, in the order of the format, with
-// its values. Sources that are no slots stay. Slots that lie in one tensor have one type.
+// its values. Sources that are no slots stay. A place of blocks becomes two tensors. Slots that lie in one tensor have one type.
 func placed(c arch.Config, sources []tensor.Source, place func(arch.Slot) arch.Place) ([]tensor.Source, error) {
 	byName := map[string]tensor.Source{}
 	for _, s := range sources {
@@ -35,12 +35,15 @@ func placed(c arch.Config, sources []tensor.Source, place func(arch.Slot) arch.P
 		}
 		slots[s.Name] = true
 		p := place(s)
-		if s.Alone(p) {
+		if s.Alone(p) && !p.Blocks {
 			src.Name, src.Shape = p.Name, p.Shape
 			out = append(out, src)
 			continue
 		}
 		shared := &sharedSource{Source: src, left: max(p.Each, 1)}
+		if p.Blocks {
+			shared.left = 2 // codes, and scales
+		}
 		for _, name := range names(p) {
 			if len(fused[name]) == 0 {
 				order = append(order, name)
@@ -49,6 +52,14 @@ func placed(c arch.Config, sources []tensor.Source, place func(arch.Slot) arch.P
 		}
 	}
 	for _, name := range order {
+		if fused[name][0].place.Blocks {
+			both, err := blocksAndScales(name, fused[name])
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, both...)
+			continue
+		}
 		src, err := joined(name, fused[name])
 		if err != nil {
 			return nil, err

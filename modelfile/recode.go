@@ -8,7 +8,7 @@ import (
 )
 
 // hidden are the types that values may have gone through before they were expanded or encoded again.
-var hidden = []tensor.DType{tensor.BF16, tensor.F16, tensor.Q8_0, tensor.Q4_K, tensor.Q6_K, tensor.Q5_K, tensor.Q5_0, tensor.Q4_0}
+var hidden = []tensor.DType{tensor.BF16, tensor.F16, tensor.Q8_0, tensor.Q4_K, tensor.Q6_K, tensor.Q5_K, tensor.Q5_0, tensor.Q4_0, tensor.MXFP4}
 
 // twice are the types of two steps: those in which files are written. More would be sought in vain in every different pair.
 var twice = []tensor.DType{tensor.Q8_0, tensor.Q4_K, tensor.Q6_K}

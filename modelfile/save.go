@@ -36,7 +36,9 @@ func SaveHF(dir string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tenso
 
 // SaveHFFolder is SaveHF with all options. It returns the names of the files, those of the weights first.
 func SaveHFFolder(dir string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, opt HFOptions) (_ []string, err error) {
-	c.Stored = "" // values are written as they are
+	if c.Stored, err = storedAs(c, tensors); err != nil {
+		return nil, err
+	}
 	config, err := arch.HFConfig(c, opt.DType)
 	if err != nil {
 		return nil, err

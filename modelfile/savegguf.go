@@ -160,6 +160,7 @@ func sizeLabel(n int64) string {
 // fileTypes are llama.cpp's names of a whole file's types.
 var fileTypes = map[tensor.DType]uint32{
 	tensor.F32: 0, tensor.F16: 1, tensor.Q4_0: 2, tensor.Q8_0: 7, tensor.Q5_0: 8, tensor.Q4_K: 14, tensor.Q5_K: 16, tensor.Q6_K: 18, tensor.IQ4_NL: 25, tensor.IQ4_XS: 30, tensor.BF16: 32,
+	tensor.MXFP4: 38,
 }
 
 // fileType is general.file_type: the type of most elements. Q4_K and Q5_K with Q6_K among them are the mixes of

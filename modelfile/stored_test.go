@@ -24,7 +24,7 @@ func iq4(t *testing.T, f *modelfile.Files, d tensor.DType, changes ...change) *m
 		values := changed(t, f, st.Name, changes)
 		info, raw := tensor.Info{Name: st.Name, DType: tensor.F32, Shape: st.Shape}, make([]byte, 4*len(values))
 		if len(st.Shape) == 2 {
-			info.DType, raw = d, quanttest.IQ4(values, d)
+			info.DType, raw = d, encoded(t, values, d)
 		} else {
 			tensor.Narrow(raw, values, tensor.F32)
 		}
@@ -33,6 +33,17 @@ func iq4(t *testing.T, f *modelfile.Files, d tensor.DType, changes ...change) *m
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	must(t, modelfile.SaveGGUF(path, f.Config, nil, out, modelfile.GGUFOrigin{}, false))
 	return open(t, path)
+}
+
+// encoded encodes values as blocks that they fill.
+func encoded(t *testing.T, values []float32, d tensor.DType) []byte {
+	t.Helper()
+	if d != tensor.MXFP4 {
+		return quanttest.IQ4(values, d)
+	}
+	raw := make([]byte, d.RowBytes(len(values)))
+	must(t, quant.Quantize(raw, values, d))
+	return raw
 }
 
 func changed(t *testing.T, f *modelfile.Files, name string, changes []change) []float32 {
@@ -166,6 +177,7 @@ func TestIdentityOfDecodedTypes(t *testing.T) {
 	copies := map[string]func(c ...change) *modelfile.Files{
 		"iq4_nl": func(c ...change) *modelfile.Files { return iq4(t, hf, tensor.IQ4_NL, c...) },
 		"iq4_xs": func(c ...change) *modelfile.Files { return iq4(t, hf, tensor.IQ4_XS, c...) },
+		"mxfp4":  func(c ...change) *modelfile.Files { return iq4(t, hf, tensor.MXFP4, c...) },
 		"fp8": func(c ...change) *modelfile.Files {
 			return open(t, fp8Folder(t, hf, blocks128, tensor.BF16, method, "", c...))
 		},

@@ -108,15 +108,11 @@ func (v *view) add(s arch.Slot, p arch.Place, stored map[string]tensor.Stored, u
 		return v.addBlocks(s, p, stored, used)
 	}
 	var files []tensor.Stored
-	for _, name := range names(p) {
-		t, ok := stored[name]
-		if !ok {
-			return false
-		}
-		files = append(files, t)
+	if !v.take(s, names(p), p.Shape, stored, used, &files) {
+		return false
 	}
-	for _, name := range names(p) {
-		used[name] = true
+	if v.wrong[s.Name] != nil {
+		return true
 	}
 	if s.Alone(p) {
 		t := files[0]
@@ -137,18 +133,47 @@ func (v *view) add(s arch.Slot, p arch.Place, stored map[string]tensor.Stored, u
 
 // addBlocks is add of a slot in MXFP4.
 func (v *view) addBlocks(s arch.Slot, p arch.Place, stored map[string]tensor.Stored, used map[string]bool) bool {
-	blocks, ok := stored[p.Name+"_blocks"]
-	scales, also := stored[p.Name+"_scales"]
-	if !ok || !also {
+	var files []tensor.Stored
+	if !v.take(s, []string{p.Name + "_blocks", p.Name + "_scales"}, nil, stored, used, &files) {
 		return false
 	}
-	used[p.Name+"_blocks"], used[p.Name+"_scales"] = true, true
-	t, err := mxfp4(v.Path(), s, p, blocks, scales)
+	if v.wrong[s.Name] != nil {
+		return true
+	}
+	t, err := mxfp4(v.Path(), s, p, files[0], files[1])
 	if err != nil {
 		v.wrong[s.Name] = err
 		return true
 	}
 	v.byName[s.Name] = t
+	return true
+}
+
+// take finds the tensors that a slot is made of and reports whether any is there. If others are not, what is wrong with the slot is
+// that the first of these is missing, with the shape that it must have unless that is nil.
+func (v *view) take(s arch.Slot, names []string, shape []int, stored map[string]tensor.Stored, used map[string]bool, files *[]tensor.Stored) bool {
+	var missing []string
+	for _, name := range names {
+		if t, ok := stored[name]; ok {
+			*files = append(*files, t)
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	if len(*files) == 0 {
+		return false
+	}
+	for _, t := range names {
+		used[t] = true
+	}
+	if len(missing) > 0 {
+		e := fault.In(fault.Load, v.Path(), "is missing, and %d of the %d tensors of its kind in this layer are there", len(*files), len(names)).
+			At("tensor %q", missing[0]).WithID("E-MODEL-001")
+		if shape != nil {
+			e.Msg += fmt.Sprintf("; the configuration needs it with shape %v", shape)
+		}
+		v.wrong[s.Name] = e
+	}
 	return true
 }
 

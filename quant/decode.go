@@ -89,6 +89,8 @@ func decodeGroups(dst []float32, src []byte, g int, d tensor.DType) {
 		decodeIQ4NL(dst, src, g)
 	case tensor.IQ4_XS:
 		decodeIQ4XS(dst, src, g)
+	case tensor.MXFP4:
+		decodeMXFP4(dst, src, g)
 	}
 }
 

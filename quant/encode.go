@@ -12,9 +12,9 @@ import (
 const MaxAbs = 65504
 
 // Quantize encodes src, one row or several that fill their blocks, as blocks of type d into dst. It supports Q4_K,
-// Q5_K, Q6_K, Q8_0, Q4_0 and Q5_0.
+// Q5_K, Q6_K, Q8_0, Q4_0, Q5_0 and MXFP4.
 //
-// It looks for the scales and integers that minimise Σ(x−x̂)² over a block, where x̂ is what [Dequantize] gives:
+// MXFP4 is encoded as GGML does it. For the others it looks for the scales and integers that minimise Σ(x−x̂)² over a block, where x̂ is what [Dequantize] gives:
 //
 //  1. For each group, a scan over trial scales; the integers of each trial give the best scale (and minimum) in closed
 //     form, by least squares, and the trial with the least error wins. This is the idea of GGML's make_qkx2_quants and
@@ -24,7 +24,7 @@ const MaxAbs = 65504
 //     makes these bad; the pair with the least error wins.
 //  4. d and dmin again by least squares, among halves, for the chosen integers; then step 3 again, kept if better.
 //
-// The 32-element types need only step 1 and the rounding of d.
+// Other 32-element types need only step 1 and the rounding of d.
 //
 // In Q4_K and Q5_K the minimum of a group never exceeds 0, so a group of positive numbers is scaled from 0.
 // Equal input gives equal bytes on every processor: the vector code of amd64 does what the plain loops do.
@@ -49,7 +49,9 @@ func Quantize(dst []byte, src []float32, d tensor.DType) error {
 }
 
 // CanQuantize reports whether Quantize encodes d: the types of IQ4 and those of aprender are decoded only.
-func CanQuantize(d tensor.DType) bool { return d >= tensor.Q4_0 && d <= tensor.Q6_K }
+func CanQuantize(d tensor.DType) bool {
+	return d >= tensor.Q4_0 && d <= tensor.Q6_K || d == tensor.MXFP4
+}
 
 func encodeBlock(dst []byte, src []float32, d tensor.DType) {
 	switch d {
@@ -65,6 +67,8 @@ func encodeBlock(dst []byte, src []float32, d tensor.DType) {
 		encodeQ5K((*[bytesQ5K]byte)(dst), (*[superblock]float32)(src))
 	case tensor.Q6_K:
 		encodeQ6K((*[bytesQ6K]byte)(dst), (*[superblock]float32)(src))
+	case tensor.MXFP4:
+		encodeMXFP4((*[bytesMXFP4]byte)(dst), (*[group]float32)(src))
 	}
 }
 

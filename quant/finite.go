@@ -23,6 +23,9 @@ func FirstNonFinite(src []byte, d tensor.DType) int {
 		}
 		return -1
 	}
+	if d == tensor.MXFP4 {
+		return firstBadMXFP4(src)
+	}
 	const exponent = 0x7c00
 	size := d.BlockBytes()
 	for _, at := range scales[d] {

@@ -12,7 +12,7 @@ import (
 // A block is refused exactly if an element of it decodes to a NaN or an infinity: two bytes that make a half or a float infinite are
 // put at every place of a block.
 func TestFirstNonFinite(t *testing.T) {
-	for d := tensor.Q4_0; d <= tensor.IQ4_XS; d++ {
+	for d := tensor.Q4_0; d <= tensor.MXFP4; d++ {
 		const blocks = 3
 		size, n := d.BlockBytes(), d.BlockLen()
 		if d == tensor.AprQ8 {

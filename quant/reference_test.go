@@ -16,7 +16,7 @@ import (
 
 // blockTypes are all types whose payload is a plain sequence of blocks.
 var blockTypes = []tensor.DType{
-	tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.AprQ4, tensor.IQ4_NL, tensor.IQ4_XS,
+	tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.AprQ4, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4,
 }
 
 // refElement is element i of block b, written down from the format's equations one element at a time.
@@ -56,6 +56,20 @@ func refElement(d tensor.DType, b []byte, i int) float32 {
 			scale = 0
 		}
 		return scale * float32(int(b[2+i/2]>>(4*(i%2))&15)-8)
+	case tensor.MXFP4: // sign, two bits of exponent, one of mantissa; 2^(e−127)
+		c := b[1+l%16] >> (4 * (l / 16)) & 15
+		m, e := float64(c&1), int(c>>1&3)
+		if e > 0 {
+			m, e = m+2, e-1
+		}
+		x := math.Ldexp(m, e-1+int(b[0])-127)
+		switch {
+		case b[0] == 255:
+			x = math.NaN()
+		case c > 8: // minus zero is 0, as in ggml
+			x = -x
+		}
+		return float32(x)
 	case tensor.IQ4_NL, tensor.IQ4_XS:
 		v := []float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 		if d == tensor.IQ4_NL {
@@ -154,7 +168,9 @@ func randomBlocks(r *rand.Rand, d tensor.DType, n int, finite bool) []byte {
 	}
 	for i := range n {
 		for _, at := range scaleOffsets(d) {
-			if finite {
+			if finite && d == tensor.MXFP4 {
+				b[i*d.BlockBytes()] = byte(110 + r.IntN(20))
+			} else if finite {
 				binary.LittleEndian.PutUint16(b[i*d.BlockBytes()+at:], uint16(0x2000+r.IntN(0x1000)))
 			}
 		}

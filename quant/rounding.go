@@ -24,7 +24,7 @@ type grid struct {
 	step, min, slack float64
 	low, high        float64
 	unit             float64 // smallest step above 0 that the block could have had
-	values           bool    // elements are step·iq4Values[q], step of either sign
+	values           []int   // if not nil, elements are step·values[q], step of either sign; ascending
 }
 
 // gridLen is the number of elements that share a grid in every block type.
@@ -41,7 +41,7 @@ func Roundings(dst []Rounding, values []float32, src []byte, d tensor.DType) {
 		hi := min(lo+gridLen, len(dst))
 		g := gridOf(src, lo/gridLen, d)
 		for i := lo; i < hi; i++ {
-			if g.values {
+			if g.values != nil {
 				dst[i] = g.nearest(float64(values[i]))
 			} else {
 				dst[i] = g.rounding(float64(values[i]))
@@ -71,26 +71,27 @@ func (g *grid) rounding(x float64) Rounding {
 
 // nearest is rounding where the values of codes are a table: the bounds are the middles between neighbours.
 func (g *grid) nearest(x float64) Rounding {
-	const first, last = 0, len(iq4Values) - 1
+	const first = 0
+	values, last := g.values, len(g.values)-1
 	scale := math.Abs(g.step)
 	noise := 4e-7 * (math.Abs(x) + scale)
-	reach := float32(float64(float64(iq4Values[last]-iq4Values[first])*(scale+g.unit)) + noise)
+	reach := float32(float64(float64(values[last]-values[first])*(scale+g.unit)) + noise)
 	if !(scale > 0) {
 		return Rounding{Below: reach, Above: reach}
 	}
 	q, i := x/g.step, first
-	for i < last && q > float64(iq4Values[i]+iq4Values[i+1])/2 {
+	for i < last && q > float64(values[i]+values[i+1])/2 {
 		i++
 	}
 	off := float64(g.slack*math.Abs(q)) + noise
 	below, above := reach, reach
 	var step float64
 	if i > first {
-		half := scale * float64(iq4Values[i]-iq4Values[i-1]) / 2
+		half := scale * float64(values[i]-values[i-1]) / 2
 		below, step = float32(half+off), step+half
 	}
 	if i < last {
-		half := scale * float64(iq4Values[i+1]-iq4Values[i]) / 2
+		half := scale * float64(values[i+1]-values[i]) / 2
 		above, step = float32(half+off), step+half
 	}
 	if i == first || i == last {
@@ -107,7 +108,7 @@ func IQ4Value(code int) int { return iq4Values[code] }
 
 // IQ4Rounding returns the bounds of a value x of IQ4_NL or IQ4_XS whose group has this scale.
 func IQ4Rounding(x, scale float64) Rounding {
-	g := grid{step: scale, values: true, slack: halfError(scale)}
+	g := grid{step: scale, values: iq4Values[:], slack: halfError(scale)}
 	return g.nearest(x)
 }
 
@@ -145,10 +146,12 @@ func gridOf(src []byte, k int, d tensor.DType) grid {
 		return symmetricGrid(s, 16, leastHalf, halfError(s))
 	case tensor.IQ4_NL:
 		s := float64(half(block))
-		return grid{step: s, values: true, unit: leastHalf, slack: halfError(s)}
+		return grid{step: s, values: iq4Values[:], unit: leastHalf, slack: halfError(s)}
 	case tensor.IQ4_XS:
 		s, sc := float64(half(block)), float64(scaleIQ4XS(block, k%(superblock/gridLen)/2))
-		return grid{step: s * sc, values: true, unit: max(math.Abs(s), leastHalf), slack: halfError(s) * math.Abs(sc)}
+		return grid{step: s * sc, values: iq4Values[:], unit: max(math.Abs(s), leastHalf), slack: halfError(s) * math.Abs(sc)}
+	case tensor.MXFP4:
+		return grid{step: float64(mxfp4Scale[block[0]]), values: mxfp4Sorted[:]}
 	case tensor.AprQ8:
 		s := float64(math.Float32frombits(binary.LittleEndian.Uint32(src)))
 		return grid{step: math.Abs(s), low: -127, high: 127}

@@ -41,6 +41,7 @@ const (
 	AprQ8 // one float32 scale, then int8 for the whole tensor; see quant
 	IQ4_NL
 	IQ4_XS
+	MXFP4   // 32 floats of 4 bits and their power of two, in GGML's order; see quant
 	F8_E4M3 // 8 bits: 4 of exponent, 3 of mantissa, no infinity; a weight of it has scales beside it, see quant.FP8
 )
 
@@ -57,7 +58,8 @@ var dtypes = [...]dtypeInfo{
 	Q4_0: {"q4_0", 32, 18}, Q5_0: {"q5_0", 32, 22}, Q8_0: {"q8_0", 32, 34},
 	Q4_K: {"q4_k", 256, 144}, Q5_K: {"q5_k", 256, 176}, Q6_K: {"q6_k", 256, 210},
 	AprQ4: {"aprq4", 32, 18}, AprQ8: {"aprq8", 1, 1},
-	IQ4_NL: {"iq4_nl", 32, 18}, IQ4_XS: {"iq4_xs", 256, 136}, F8_E4M3: {"f8_e4m3", 1, 1},
+	IQ4_NL: {"iq4_nl", 32, 18}, IQ4_XS: {"iq4_xs", 256, 136}, MXFP4: {"mxfp4", 32, 17},
+	F8_E4M3: {"f8_e4m3", 1, 1},
 }
 
 // String returns the lower-case name, such as "bf16" or "q4_k".
@@ -85,7 +87,7 @@ func (d DType) BlockLen() int { return dtypes[d].block }
 func (d DType) BlockBytes() int { return dtypes[d].bytes }
 
 // IsQuantized reports whether d packs several elements into a block.
-func (d DType) IsQuantized() bool { return d >= Q4_0 && d <= IQ4_XS }
+func (d DType) IsQuantized() bool { return d >= Q4_0 && d <= MXFP4 }
 
 // IsFloat reports whether d is a plain floating-point type whose elements are the values: F8_E4M3 is not one.
 func (d DType) IsFloat() bool { return d >= F32 && d <= BF16 }

@@ -69,8 +69,8 @@ func quantizeCommand() *cli.Command {
 		Name: "quantize", Short: "Quantise a model",
 		Long: "Use quantize to make a model smaller, such as a 4-bit teacher: it prints the rounding error of every type. The\n" +
 			"output's name decides the format, .apr or .gguf. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it,\n" +
-			"Q6_K; q4k and q6k use one type. Norms and biases stay F32. A matrix whose last dimension is not divisible by 256\n" +
-			"stays BF16 in .apr; in GGUF it gets the type that llama.cpp gives it. Blocks of q8_0 have 32 elements: rows of a\n" +
+			"Q6_K; q4k and q6k use one type; mxfp4 is for experts and leaves other matrices BF16. Norms and biases stay F32.\n" +
+			"A matrix whose last dimension is not divisible by 256 stays BF16 in .apr; in GGUF it gets the type that llama.cpp gives it. Blocks of q8_0 have 32 elements: rows of a\n" +
 			"multiple of 32 have whole ones.",
 		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q8_0 -o model.gguf",
 		Exits:   append(openExits, fault.Invalid),

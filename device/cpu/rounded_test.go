@@ -39,6 +39,7 @@ var roundedCases = []roundedCase{
 	{"q, k and v", 512, []tensor.DType{tensor.Q4_K, tensor.Q4_K, tensor.Q6_K}, quant.RowPadded, true},
 	{"super and 32-blocks", 768, []tensor.DType{tensor.Q5_K, tensor.Q8_0, tensor.Q5_0, tensor.Q4_0}, quant.RowPadded, true},
 	{"32-blocks only", 96, []tensor.DType{tensor.Q5_0}, quant.RowPadded, true},
+	{"experts of gpt-oss", 288, []tensor.DType{tensor.MXFP4, tensor.Q8_0}, quant.RowPadded, true},
 	{"not quantised", 512, []tensor.DType{tensor.BF16}, quant.RowPadded, false},
 	{"partly quantised", 512, []tensor.DType{tensor.Q4_K, tensor.F16}, quant.RowPadded, false},
 	{"tables of values", 512, []tensor.DType{tensor.IQ4_XS, tensor.IQ4_NL}, quant.RowPadded, false},
@@ -127,6 +128,28 @@ func TestRoundedProductsAgree(t *testing.T) {
 				want = got
 			}
 			near.Check(t, fmt.Sprint(isa, " with ", workers), got, want, 0)
+		}
+	}
+}
+
+// Experts in MXFP4 take 17 bytes for 32 values, packed or as they are stored, and the plan says so.
+func TestBytesOfMXFP4(t *testing.T) {
+	const experts, rows, cols = 4, 32, 512
+	rng := rand.New(rand.NewPCG(11, 9))
+	src, _ := randomStored(t, rng, experts*rows, cols, tensor.MXFP4, quant.RowPadded)
+	spec := device.WeightSpec{Name: "experts", Component: device.TeacherWeights, Experts: experts, Parts: []device.Source{src}}
+	for _, round := range []bool{false, true} {
+		dev := open(t, cpu.Options{RoundActivations: round})
+		kept, err := dev.Target().Keep(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := dev.Weight(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := int64(experts * rows * cols / 32 * 17); w.Bytes() != want || kept.Bytes != want {
+			t.Errorf("%d bytes, planned %d, want %d", w.Bytes(), kept.Bytes, want)
 		}
 	}
 }

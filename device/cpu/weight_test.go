@@ -86,6 +86,8 @@ func tame(data []byte, d tensor.DType) {
 	size := d.BlockBytes()
 	for b := 0; b+size <= len(data); b += size {
 		switch d {
+		case tensor.MXFP4:
+			data[b] = 122
 		case tensor.Q6_K: // the scale stands last
 			binary.LittleEndian.PutUint16(data[b+size-2:], one)
 		case tensor.Q4_K, tensor.Q5_K:
@@ -109,7 +111,7 @@ func TestWeightTypes(t *testing.T) {
 		{tensor.AprQ4, 40, quant.Flat}, {tensor.AprQ8, 33, quant.Flat},
 		{tensor.Q4_K, 256, quant.RowPadded}, {tensor.Q4_K, 300, quant.RowPadded}, {tensor.Q5_K, 512, quant.RowPadded},
 		{tensor.Q6_K, 256, quant.RowPadded}, {tensor.Q6_K, 130, quant.Flat},
-		{tensor.IQ4_NL, 96, quant.Flat}, {tensor.IQ4_NL, 40, quant.Flat}, {tensor.IQ4_XS, 512, quant.RowPadded}, {tensor.IQ4_XS, 300, quant.RowPadded},
+		{tensor.IQ4_NL, 96, quant.Flat}, {tensor.IQ4_NL, 40, quant.Flat}, {tensor.MXFP4, 96, quant.Flat}, {tensor.MXFP4, 40, quant.Flat}, {tensor.IQ4_XS, 512, quant.RowPadded}, {tensor.IQ4_XS, 300, quant.RowPadded},
 	}
 	for _, c := range cases {
 		for _, keep := range []int64{0, 1 << 30} {

@@ -111,7 +111,7 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 	}
 	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands, FP8: l.fp8}
 	if l.inBlocks() {
-		k.Reads, k.Gathers = decodeRows, len(l.parts) == 1
+		k.Reads, k.Gathers = decodeRows, len(l.parts) == 1 && gatherable(l.parts[0].as, l.cols)
 		if d.tiles(l) {
 			k.Arranged = kernel.TileProductRows
 		}
@@ -268,7 +268,12 @@ func (s *Stream) matMulBlocks(y, x device.Tensor, w *weight, bias device.Tensor,
 }
 
 // gathers reports whether rows of w are taken from its blocks as they are.
-func (w *weight) gathers() bool { return len(w.parts) == 1 && w.decodes() }
+func (w *weight) gathers() bool {
+	return len(w.parts) == 1 && w.decodes() && gatherable(w.parts[0].blocks.Type, w.t.Cols)
+}
+
+// gatherable reports whether rows of blocks can be gathered, which is done by pairs of bytes.
+func gatherable(d tensor.DType, cols int) bool { return d.RowBytes(cols)%2 == 0 }
 
 // decodes reports whether all of w is in blocks one after the other, so that a few rows can be multiplied with it as it is.
 func (w *weight) decodes() bool { return !w.tiled && w.inBlocks() }

@@ -68,7 +68,7 @@ func (l *lab) store(name string, m ref.Mat, d tensor.DType) (*stored, ref.Mat) {
 // storedTypes are the types a file may hold a weight in.
 var storedTypes = []tensor.DType{
 	tensor.F32, tensor.F16, tensor.BF16, tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K,
-	tensor.AprQ4, tensor.IQ4_NL, tensor.IQ4_XS,
+	tensor.AprQ4, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4,
 }
 
 // part is one stored matrix of a weight: its type, its rows and how many of them are used.
@@ -97,6 +97,7 @@ func weightCases() []Case {
 	add("stacked f32, bf16 and q8_0, cut", 512, part{tensor.F32, 7, 5}, part{tensor.BF16, 9, 9}, part{tensor.Q8_0, 20, 13})
 	add("one row each", 256, part{tensor.Q5_K, 3, 1}, part{tensor.F16, 3, 1}, part{tensor.Q4_0, 3, 1})
 	add("stacked iq4_xs, iq4_nl and q4_k", 256, part{tensor.IQ4_XS, 32, 32}, part{tensor.IQ4_NL, 8, 8}, part{tensor.Q4_K, 8, 8})
+	add("stacked mxfp4, bf16 and mxfp4", 96, part{tensor.MXFP4, 17, 16}, part{tensor.BF16, 8, 8}, part{tensor.MXFP4, 8, 8})
 	all = append(all, Case{Name: "weight/of a source that fails", check: checkFailingSource})
 	return all
 }

@@ -14,7 +14,7 @@ import (
 
 // TestGGMLTypes: codes 160 + g hold the blocks of ggml's type g in rows of whole blocks, and are refused in others.
 func TestGGMLTypes(t *testing.T) {
-	for code, d := range map[byte]tensor.DType{162: tensor.Q4_0, 166: tensor.Q5_0, 168: tensor.Q8_0, 180: tensor.IQ4_NL, 183: tensor.IQ4_XS} {
+	for code, d := range map[byte]tensor.DType{162: tensor.Q4_0, 166: tensor.Q5_0, 168: tensor.Q8_0, 180: tensor.IQ4_NL, 183: tensor.IQ4_XS, 199: tensor.MXFP4} {
 		contracttest.Cases(t, 1)
 		cols, size := uint64(d.BlockLen()), uint64(d.BlockBytes())
 		f, err := Open(save(t, with(line{"w", code, []uint64{3, 2 * cols}, 0, 6 * size}).build()))

@@ -67,7 +67,7 @@ var types = [...]ggmlType{
 	31: {name: "Q4_0_4_4", removed: true}, 32: {name: "Q4_0_4_8", removed: true}, 33: {name: "Q4_0_8_8", removed: true},
 	34: {name: "TQ1_0"}, 35: {name: "TQ2_0"},
 	36: {name: "IQ4_NL_4_4", removed: true}, 37: {name: "IQ4_NL_4_8", removed: true}, 38: {name: "IQ4_NL_8_8", removed: true},
-	39: {name: "MXFP4"},
+	39: {name: "MXFP4", dtype: tensor.MXFP4},
 }
 
 // Type is the type of a metadata value.

@@ -3,6 +3,7 @@ package q8
 import (
 	"encoding/binary"
 
+	"apr/quant"
 	"apr/tensor"
 )
 
@@ -12,8 +13,10 @@ type format struct {
 	bits              int // of a packed code: 4, 6 or 8
 	group             int // columns that share a scale
 	super             bool
-	mins              bool  // super: the type has minima of its own; else they are 32 times the scale
-	zero              int32 // not super: the code that stands for 0
+	mins              bool      // super: the type has minima of its own; else they are 32 times the scale
+	zero              int32     // not super: the code that stands for 0
+	scaleBytes        int       // not super: of a scale; 2: a float16, 1: the exponent of a power of two
+	table             *[16]byte // what codes of 4 bits are looked up in; nil: they are numbers
 
 	// codes writes the codes of a stored block, a byte each.
 	codes func(codes, block []byte)
@@ -23,12 +26,13 @@ type format struct {
 
 // formats are the types that can be packed. The codes of Q5_K and Q5_0 have 5 bits and are packed as 6.
 var formats = map[tensor.DType]*format{
-	tensor.Q4_K: {block: 256, blockBytes: 144, bits: 4, group: 32, super: true, mins: true, codes: codesQ4K, meta: metaQ4K},
-	tensor.Q5_K: {block: 256, blockBytes: 176, bits: 6, group: 32, super: true, mins: true, codes: codesQ5K, meta: metaQ4K},
-	tensor.Q6_K: {block: 256, blockBytes: 210, bits: 6, group: 16, super: true, codes: codesQ6K, meta: metaQ6K},
-	tensor.Q8_0: {block: 32, blockBytes: 34, bits: 8, group: 32, zero: 128, codes: codesQ80},
-	tensor.Q5_0: {block: 32, blockBytes: 22, bits: 6, group: 32, zero: 16, codes: codesQ50},
-	tensor.Q4_0: {block: 32, blockBytes: 18, bits: 4, group: 32, zero: 8, codes: codesQ40},
+	tensor.Q4_K:  {block: 256, blockBytes: 144, bits: 4, group: 32, super: true, mins: true, codes: codesQ4K, meta: metaQ4K},
+	tensor.Q5_K:  {block: 256, blockBytes: 176, bits: 6, group: 32, super: true, mins: true, codes: codesQ5K, meta: metaQ4K},
+	tensor.Q6_K:  {block: 256, blockBytes: 210, bits: 6, group: 16, super: true, codes: codesQ6K, meta: metaQ6K},
+	tensor.Q8_0:  {block: 32, blockBytes: 34, bits: 8, group: 32, zero: 128, scaleBytes: 2, codes: codesQ80},
+	tensor.Q5_0:  {block: 32, blockBytes: 22, bits: 6, group: 32, zero: 16, scaleBytes: 2, codes: codesQ50},
+	tensor.Q4_0:  {block: 32, blockBytes: 18, bits: 4, group: 32, zero: 8, scaleBytes: 2, codes: codesQ40},
+	tensor.MXFP4: {block: 32, blockBytes: 17, bits: 4, group: 32, zero: mxfp4Zero, scaleBytes: 1, table: &mxfp4Codes, codes: codesMXFP4},
 }
 
 // codeBytes returns the bytes of the codes of a chunk of width columns.
@@ -39,7 +43,7 @@ func (f *format) chunkBytes(width int) int {
 	n := f.codeBytes(width)
 	switch {
 	case !f.super:
-		n += width / f.group * lanes * 2
+		n += width / f.group * lanes * f.scaleBytes
 	case f.mins:
 		n += 2*width/f.group*lanes + 2*lanes*2
 	default:
@@ -94,6 +98,21 @@ func codesQ80(codes, b []byte) {
 func codesQ40(codes, b []byte) {
 	eights(codes, func(i int) uint64 { return word(b, 2+8*(i%2)) >> (4 * (i / 2)) & nibbles })
 }
+
+func codesMXFP4(codes, b []byte) {
+	eights(codes, func(i int) uint64 { return word(b, 1+8*(i%2)) >> (4 * (i / 2)) & nibbles })
+}
+
+// mxfp4Zero is added to the doubled floats of MXFP4, so that none is negative.
+const mxfp4Zero = 12
+
+// mxfp4Codes are they.
+var mxfp4Codes = func() (t [16]byte) {
+	for c := range t {
+		t[c] = byte(quant.MXFP4Value(c) + mxfp4Zero)
+	}
+	return t
+}()
 
 func codesQ50(codes, b []byte) {
 	eights(codes, func(i int) uint64 {

@@ -24,6 +24,16 @@ func unpackGo4(dst, src *byte, n int) {
 	}
 }
 
+// unpackTableGo is unpackGo4 with each code looked up in a table of 16 bytes.
+func unpackTableGo(dst, src *byte, n int, table *byte) {
+	d, s, t := bytesAt(dst, 2*n*vecBytes), bytesAt(src, n*vecBytes), bytesAt(table, 16)
+	for p := range n {
+		for i, b := range s[p*vecBytes:][:vecBytes] {
+			d[2*p*vecBytes+i], d[(2*p+1)*vecBytes+i] = t[b&15], t[b>>4]
+		}
+	}
+}
+
 // unpackGo6 writes n fours of vectors of 6-bit codes.
 func unpackGo6(dst, src *byte, n int) {
 	d, s := bytesAt(dst, 4*n*vecBytes), bytesAt(src, 3*n*vecBytes)
@@ -77,6 +87,19 @@ func metaBlocksGo(to, src *byte, n int) {
 	for j := range n {
 		for l := range lanes {
 			u.scale[j][l] = int32(math.Float32bits(half(s[2*(j*lanes+l):])))
+		}
+	}
+}
+
+// metaPowersGo reads the scales of n 32-blocks that are 2^(e−128), as max(2^(e−127)/2, 2^−128): infinite for e = 255, which is NaN in
+// files and refused when they are read.
+func metaPowersGo(to, src *byte, n int) {
+	u := (*unpacked)(unsafe.Pointer(to))
+	s := bytesAt(src, n*lanes)
+	for j := range n {
+		for l := range lanes {
+			power := math.Float32frombits(uint32(s[j*lanes+l])<<23) / 2
+			u.scale[j][l] = int32(math.Float32bits(max(power, 0x1p-128)))
 		}
 	}
 }

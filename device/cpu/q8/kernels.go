@@ -30,8 +30,10 @@ type kernels struct {
 	row4x32, row6x32, row6x16 func(data *byte, x *int8, c *float32, chunks int)
 
 	unpack4, unpack6 func(dst, src *byte, n int)
+	unpackTable      func(dst, src *byte, n int, table *byte) // unpack4, then each code is looked up
 	meta32, meta16   func(u, src *byte)
-	metaBlocks       func(u, src *byte, n int)
+	metaBlocks       func(u, src *byte, n int) // scales of float16
+	metaPowers       func(u, src *byte, n int) // scales that are exponents
 	top              func(x []float32) uint32
 	sums             func(sums *[16]int16, q *[chunk]int8)
 	quantize         func(q []int8, rest, x []float32, inv, d float32)
@@ -39,7 +41,8 @@ type kernels struct {
 
 var generic = &kernels{
 	name: "generic", super32: []tileFunc{nil, superGo(32)}, super16: []tileFunc{nil, superGo(16)}, blocks: []tileFunc{nil, blocksGo},
-	unpack4: unpackGo4, unpack6: unpackGo6, meta32: meta32Go, meta16: meta16Go, metaBlocks: metaBlocksGo,
+	unpack4: unpackGo4, unpack6: unpackGo6, unpackTable: unpackTableGo, meta32: meta32Go, meta16: meta16Go,
+	metaBlocks: metaBlocksGo, metaPowers: metaPowersGo,
 	top: topGo, sums: sumsGo, quantize: quantizeGo,
 }
 
@@ -102,16 +105,20 @@ func (kn *kernels) row(f *format) func(data *byte, x *int8, c *float32, chunks i
 // unpack prepares a chunk of width columns and returns its codes as bytes, which are in u or, of 8 bits, in place.
 func (kn *kernels) unpack(u *unpacked, f *format, data []byte, width int) (codes *byte) {
 	codes = &u.codes[0]
-	switch f.bits {
-	case 4:
+	switch {
+	case f.table != nil:
+		kn.unpackTable(codes, &data[0], width/8, &f.table[0])
+	case f.bits == 4:
 		kn.unpack4(codes, &data[0], width/8)
-	case 6:
+	case f.bits == 6:
 		kn.unpack6(codes, &data[0], width/16)
 	default:
 		codes = &data[0]
 	}
 	meta := &data[f.codeBytes(width)]
 	switch {
+	case f.scaleBytes == 1:
+		kn.metaPowers(&u.codes[0], meta, width/32)
 	case !f.super:
 		kn.metaBlocks(&u.codes[0], meta, width/32)
 	case f.mins:

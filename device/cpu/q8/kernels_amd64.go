@@ -16,7 +16,8 @@ var avx512 = &kernels{
 	both32:  []bothFunc{nil, super32Both1, super32Both2, super32Both3},
 	both16:  []bothFunc{nil, super16Both1, super16Both2, super16Both3},
 	row4x32: row32AVX5124, row6x32: row32AVX5126, row6x16: row16AVX5126,
-	unpack4: unpack4AVX512, unpack6: unpack6AVX512, meta32: meta32AVX512, meta16: meta16AVX512, metaBlocks: metaBlocksAVX512,
+	unpack4: unpack4AVX512, unpack6: unpack6AVX512, unpackTable: unpackTableAVX512,
+	meta32: meta32AVX512, meta16: meta16AVX512, metaBlocks: metaBlocksAVX512, metaPowers: metaPowersAVX512,
 	top: topAVX512, sums: sumsOfAVX2, quantize: quantizeAVX512,
 }
 
@@ -24,7 +25,8 @@ var avx2 = &kernels{
 	name:    "avx2",
 	super32: []tileFunc{nil, super32AVX21}, super16: []tileFunc{nil, super16AVX21},
 	blocks:  []tileFunc{nil, blocksAVX21},
-	unpack4: unpack4AVX2, unpack6: unpack6AVX2, meta32: meta32AVX2, meta16: meta16AVX2, metaBlocks: metaBlocksAVX2,
+	unpack4: unpack4AVX2, unpack6: unpack6AVX2, unpackTable: unpackTableAVX2,
+	meta32: meta32AVX2, meta16: meta16AVX2, metaBlocks: metaBlocksAVX2, metaPowers: metaPowersAVX2,
 	top: topAVX2, sums: sumsOfAVX2, quantize: quantizeAVX2,
 }
 

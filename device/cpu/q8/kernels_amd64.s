@@ -2578,6 +2578,34 @@ loop:
 	VZEROUPPER
 	RET
 
+// func unpackTableAVX512(dst *byte, src *byte, n int, table *byte)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·unpackTableAVX512(SB), NOSPLIT, $0-32
+	MOVQ            dst+0(FP), AX
+	MOVQ            src+8(FP), CX
+	MOVQ            n+16(FP), DX
+	MOVQ            table+24(FP), BX
+	MOVL            $0x0f0f0f0f, SI
+	VMOVD           SI, X0
+	VPBROADCASTD    X0, Z0
+	VBROADCASTI32X4 (BX), Z3
+
+loop:
+	VMOVDQU32 (CX), Z1
+	VPSRLW    $0x04, Z1, Z2
+	VPANDD    Z0, Z1, Z1
+	VPANDD    Z0, Z2, Z2
+	VPSHUFB   Z1, Z3, Z1
+	VPSHUFB   Z2, Z3, Z2
+	VMOVDQU32 Z1, (AX)
+	VMOVDQU32 Z2, 64(AX)
+	ADDQ      $0x00000040, CX
+	ADDQ      $0x00000080, AX
+	DECQ      DX
+	JNE       loop
+	VZEROUPPER
+	RET
+
 // func unpack6AVX512(dst *byte, src *byte, n int)
 // Requires: AVX, AVX512BW, AVX512F
 TEXT ·unpack6AVX512(SB), NOSPLIT, $0-24
@@ -2753,6 +2781,32 @@ loop:
 	VCVTPH2PS (CX), Z0
 	VMOVUPS   Z0, 4096(AX)
 	ADDQ      $0x00000020, CX
+	ADDQ      $0x00000040, AX
+	DECQ      DX
+	JNE       loop
+	VZEROUPPER
+	RET
+
+// func metaPowersAVX512(u *byte, src *byte, n int)
+// Requires: AVX, AVX512F
+TEXT ·metaPowersAVX512(SB), NOSPLIT, $0-24
+	MOVQ         u+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x3f000000, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x00200000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Z1
+
+loop:
+	VPMOVZXBD (CX), Z2
+	VPSLLD    $0x17, Z2, Z2
+	VMULPS    Z0, Z2, Z2
+	VMAXPS    Z1, Z2, Z2
+	VMOVUPS   Z2, 4096(AX)
+	ADDQ      $0x00000010, CX
 	ADDQ      $0x00000040, AX
 	DECQ      DX
 	JNE       loop
@@ -3864,6 +3918,42 @@ loop:
 	VZEROUPPER
 	RET
 
+// func unpackTableAVX2(dst *byte, src *byte, n int, table *byte)
+// Requires: AVX, AVX2
+TEXT ·unpackTableAVX2(SB), NOSPLIT, $0-32
+	MOVQ           dst+0(FP), AX
+	MOVQ           src+8(FP), CX
+	MOVQ           n+16(FP), DX
+	MOVQ           table+24(FP), BX
+	MOVL           $0x0f0f0f0f, SI
+	VMOVD          SI, X0
+	VPBROADCASTD   X0, Y0
+	VBROADCASTI128 (BX), Y3
+
+loop:
+	VMOVDQU (CX), Y1
+	VPSRLW  $0x04, Y1, Y2
+	VPAND   Y0, Y1, Y1
+	VPAND   Y0, Y2, Y2
+	VPSHUFB Y1, Y3, Y1
+	VPSHUFB Y2, Y3, Y2
+	VMOVDQU Y1, (AX)
+	VMOVDQU Y2, 64(AX)
+	VMOVDQU 32(CX), Y1
+	VPSRLW  $0x04, Y1, Y2
+	VPAND   Y0, Y1, Y1
+	VPAND   Y0, Y2, Y2
+	VPSHUFB Y1, Y3, Y1
+	VPSHUFB Y2, Y3, Y2
+	VMOVDQU Y1, 32(AX)
+	VMOVDQU Y2, 96(AX)
+	ADDQ    $0x00000040, CX
+	ADDQ    $0x00000080, AX
+	DECQ    DX
+	JNE     loop
+	VZEROUPPER
+	RET
+
 // func unpack6AVX2(dst *byte, src *byte, n int)
 // Requires: AVX, AVX2
 TEXT ·unpack6AVX2(SB), NOSPLIT, $0-24
@@ -4168,6 +4258,37 @@ loop:
 	VCVTPH2PS 16(CX), Y1
 	VMOVUPS   Y1, 4128(AX)
 	ADDQ      $0x00000020, CX
+	ADDQ      $0x00000040, AX
+	DECQ      DX
+	JNE       loop
+	VZEROUPPER
+	RET
+
+// func metaPowersAVX2(u *byte, src *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·metaPowersAVX2(SB), NOSPLIT, $0-24
+	MOVQ         u+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x3f000000, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00200000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+
+loop:
+	VPMOVZXBD (CX), Y2
+	VPSLLD    $0x17, Y2, Y2
+	VMULPS    Y0, Y2, Y2
+	VMAXPS    Y1, Y2, Y2
+	VMOVUPS   Y2, 4096(AX)
+	VPMOVZXBD 8(CX), Y2
+	VPSLLD    $0x17, Y2, Y2
+	VMULPS    Y0, Y2, Y2
+	VMAXPS    Y1, Y2, Y2
+	VMOVUPS   Y2, 4128(AX)
+	ADDQ      $0x00000010, CX
 	ADDQ      $0x00000040, AX
 	DECQ      DX
 	JNE       loop

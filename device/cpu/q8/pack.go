@@ -3,6 +3,7 @@ package q8
 import (
 	"encoding/binary"
 
+	"apr/quant"
 	"apr/tensor"
 )
 
@@ -19,7 +20,7 @@ func (m *Matrix) packRow(row int, src []byte) {
 			if f.super {
 				f.packScales(meta, lane, block)
 			} else {
-				copy(meta[2*(b*lanes+lane):][:2], block)
+				copy(meta[f.scaleBytes*(b*lanes+lane):][:f.scaleBytes], block)
 			}
 		}
 	}
@@ -91,7 +92,12 @@ func (m *Matrix) DecodeRow(dst []float32, row, lo, hi int) {
 	for k := lo; k < hi; k++ {
 		data, width := m.chunkAt(row/lanes, k/chunk)
 		meta := data[f.codeBytes(width):]
-		q, j := float32(f.code(data, lane, k%chunk)), k%chunk/f.group
+		c, j := f.code(data, lane, k%chunk), k%chunk/f.group
+		if f.table != nil {
+			dst[k-lo] = quant.MXFP4Scale(meta[j*lanes+lane]) * (float32(f.table[c]) - float32(f.zero))
+			continue
+		}
+		q := float32(c)
 		if !f.super {
 			dst[k-lo] = half(meta[2*(j*lanes+lane):]) * (q - float32(f.zero))
 			continue

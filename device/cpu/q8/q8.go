@@ -1,6 +1,6 @@
 // Package q8 multiplies matrices of quantised blocks with activations of 16 bits, in sums of 8-bit products.
 //
-// Each row of activations is cut into blocks of 256 (of 32 for Q8_0, Q5_0 and Q4_0), as llama.cpp does it, but a block
+// Each row of activations is cut into blocks of 256 (of 32 for Q8_0, Q5_0, Q4_0 and MXFP4), as llama.cpp does it, but a block
 // becomes two of 8 bits: with d = max|x|/127
 //
 //	x ≈ d·q + (d/254)·r,  q = round(x/d),  r = round((x − d·q)·254/d)
@@ -42,7 +42,7 @@ const (
 //	        2p+1 are the low and the high nibbles of 64 bytes. With 6 bits, vectors 4p … 4p+3 are two such 64 bytes,
 //	        then 64 bytes that hold the two upper bits of each, those of vector 4p+u from bit 2u on.
 //	scales  of the K types int8 [groups/2][16][2], and the minima of Q4_K and Q5_K like them
-//	d       float16 [16], and dmin of Q4_K and Q5_K; of 32-blocks [groups][16]
+//	d       float16 [16], and dmin of Q4_K and Q5_K; of 32-blocks [groups][16]; of MXFP4 exponents, uint8 [groups][16]
 //
 // Rows beyond the matrix are zero.
 type Matrix struct {

@@ -13,7 +13,7 @@ import (
 	"apr/tensor"
 )
 
-var types = []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q5_0, tensor.Q4_0}
+var types = []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q5_0, tensor.Q4_0, tensor.MXFP4}
 
 // randomBlocks returns rows of blocks with any codes and scales of moderate size.
 func randomBlocks(rng *rand.Rand, d tensor.DType, rows, cols int) []byte {
@@ -27,6 +27,8 @@ func randomBlocks(rng *rand.Rand, d tensor.DType, rows, cols int) []byte {
 			b[at+offset], b[at+offset+1] = byte(h), byte(h>>8)
 		}
 		switch d {
+		case tensor.MXFP4:
+			b[at] = byte(115 + rng.IntN(10))
 		case tensor.Q6_K:
 			put(208)
 		case tensor.Q4_K, tensor.Q5_K:

@@ -84,6 +84,11 @@ func blocksAVX5125(codes *byte, u *byte, x *int8, c *float32, blocks int, zero i
 //go:noescape
 func unpack4AVX512(dst *byte, src *byte, n int)
 
+// unpackTableAVX512 does what unpackTableGo does; n > 0.
+//
+//go:noescape
+func unpackTableAVX512(dst *byte, src *byte, n int, table *byte)
+
 // unpack6AVX512 does what unpackGo6 does; n > 0.
 //
 //go:noescape
@@ -103,6 +108,11 @@ func meta16AVX512(u *byte, src *byte)
 //
 //go:noescape
 func metaBlocksAVX512(u *byte, src *byte, n int)
+
+// metaPowersAVX512 does what metaPowersGo does; n > 0.
+//
+//go:noescape
+func metaPowersAVX512(u *byte, src *byte, n int)
 
 // topAVX512 does what topGo does.
 //
@@ -134,6 +144,11 @@ func blocksAVX21(codes *byte, u *byte, x *int8, c *float32, blocks int, zero int
 //go:noescape
 func unpack4AVX2(dst *byte, src *byte, n int)
 
+// unpackTableAVX2 does what unpackTableGo does; n > 0.
+//
+//go:noescape
+func unpackTableAVX2(dst *byte, src *byte, n int, table *byte)
+
 // unpack6AVX2 does what unpackGo6 does; n > 0.
 //
 //go:noescape
@@ -153,6 +168,11 @@ func meta16AVX2(u *byte, src *byte)
 //
 //go:noescape
 func metaBlocksAVX2(u *byte, src *byte, n int)
+
+// metaPowersAVX2 does what metaPowersGo does; n > 0.
+//
+//go:noescape
+func metaPowersAVX2(u *byte, src *byte, n int)
 
 // topAVX2 does what topGo does.
 //

@@ -10,7 +10,7 @@ import (
 // TestBlockLaunches: at the sizes of published models every launch is one that a device accepts, of a kernel in the
 // module's PTX, and scratch suffices.
 func TestBlockLaunches(t *testing.T) {
-	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS} {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4} {
 		for _, s := range [][2]int{{4608, 3584}, {37888, 3584}, {3584, 18944}, {152064, 3584}, {151936, 8192}, {896, 256}, {1, 8192}} {
 			b := NewBlocks(1<<32, s[0], s[1], d)
 			gaps := b
@@ -77,6 +77,7 @@ func TestDequantizeServes(t *testing.T) {
 		{"iq4_nl at 2 bytes", NewBlocks(1<<20+2, 3, 96, tensor.IQ4_NL), true},
 		{"iq4_xs at 8 bytes", NewBlocks(1<<20+8, 3, 512, tensor.IQ4_XS), true},
 		{"iq4_xs at 4 bytes", NewBlocks(1<<20+4, 3, 512, tensor.IQ4_XS), false},
+		{"mxfp4 at 1 byte", NewBlocks(1<<20+1, 3, 96, tensor.MXFP4), true},
 		{"rows end inside a block", NewBlocks(1<<20, 3, 500, tensor.Q4_K), false},
 		{"rows overlap", Blocks{1 << 20, 3, 512, 144, tensor.Q4_K}, false},
 		{"rows of q5_k at 8 bytes", Blocks{1 << 20, 3, 256, 184, tensor.Q5_K}, false},

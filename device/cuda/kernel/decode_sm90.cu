@@ -16,6 +16,7 @@ KERNEL(gemv_q4_0_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsOfGro
 KERNEL(gemv_q5_0_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsOfGroups<GroupQ5_0>>()); }
 KERNEL(gemv_iq4_nl_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsOfGroups<GroupIQ4NL>>()); }
 KERNEL(gemv_iq4_xs_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsIQ4XS>()); }
+KERNEL(gemv_mxfp4_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsMXFP4>()); }
 KERNEL(gemv_mixed_rows_1_early, RowsArgs, 512, 1) { gemv_rows<1>(a, Mixed()); }
 KERNEL(attention_decode_packs_bf16_early, AttentionArgs, 32 * WARPS, 1) { decode_packs<bf16>(a); }
 KERNEL(rmsnorm_bf16_8_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, false>(a); }

@@ -176,12 +176,15 @@ struct BlockQ5_0 { // d, u32 h, q[16]: as Q4_0, and bit i of h is worth 16 in va
     }
 };
 
-// iq4 returns the values that four codes of IQ4_NL and IQ4_XS stand for, signed bytes; a code is a byte of w, below 16. The table
-// is in four words, and a selector takes one of eight bytes by three bits.
-APR_DEVICE u32 iq4(u32 w) {
+// look_up returns four of the sixteen bytes of d:c:b:a; a code, a byte of w below 16, is the number of one. A selector takes one of
+// eight bytes by three bits.
+APR_DEVICE u32 look_up(u32 w, u32 a, u32 b, u32 c, u32 d) {
     const u32 n = byte_perm(w | w >> 4, 0, 0x4420), three = n & 0x7777; // four nibbles
-    return byte_perm(byte_perm(0xbfad9881u, 0xf6eaddcfu, three), byte_perm(0x26190d01u, 0x71594535u, three), 0x3210 | (n >> 1 & 0x4444));
+    return byte_perm(byte_perm(a, b, three), byte_perm(c, d, three), 0x3210 | (n >> 1 & 0x4444));
 }
+
+// iq4 returns the values that four codes of IQ4_NL and IQ4_XS stand for, signed bytes.
+APR_DEVICE u32 iq4(u32 w) { return look_up(w, 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u); }
 
 // codes_iq4 computes x[i] = s·v[q[i]], q[i] a nibble of byte i of hi:lo, the one that begins at bit `shift`.
 APR_DEVICE void codes_iq4(float (&x)[8], u32 lo, u32 hi, u32 shift, float s) {
@@ -218,6 +221,41 @@ struct BlockIQ4XS { // d, sc, q[128]: group j has the nibbles of q[16j:], as in 
         q = *(const u32x2 *)(p + 8 + 16 * (l >> 2) + 8 * (l & 1));
     }
     APR_METHOD void decode(float (&x)[8], u32 l, NoScales, int) const { codes_iq4(x, q[0], q[1], 2 * (l & 2), scale_iq4_xs(head, l >> 2)); }
+};
+
+// fp4 returns twice the floats that four codes of MXFP4 stand for, signed bytes: 0, 1, 2, 3, 4, 6, 8, 12, then the negatives.
+APR_DEVICE u32 fp4(u32 w) { return look_up(w, 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu); }
+
+// scale_mxfp4 computes 2^(e−128), which the doubled floats of a block with scale e are multiplied by; 255 is NaN.
+APR_DEVICE float scale_mxfp4(u32 e) {
+    if (e == 255) return from_bits(0x7fffffffu);
+    return from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+}
+
+// load8_any returns 8 bytes at any address. It reads the words that have any of them.
+APR_DEVICE u32x2 load8_any(const u8 *p) {
+    const u32 odd = (u32)(u64)p & 3, select = 0x3210 + 0x1111 * odd;
+    const u32 *at = (const u32 *)(p - odd);
+    const u32 a = at[0], b = at[1], c = at[odd ? 2 : 1];
+    const u32x2 r = {byte_perm(a, b, select), byte_perm(b, c, select)};
+    return r;
+}
+
+struct BlockMXFP4 { // u8 e, q[16]: nibbles as in Q4_0, floats of 4 bits. Blocks are 17 bytes: nothing is aligned
+    static constexpr u32 bytes = 8 * 17;
+    static constexpr bool STAGED = false;
+    template <int N> using Scales = NoScales;
+    u32x2 q;
+    u8 e;
+    APR_METHOD void load(const u8 *p, u32 l) {
+        p += 17 * (l >> 2);
+        e = *p;
+        q = load8_any(p + 1 + 8 * (l & 1));
+    }
+    APR_METHOD void decode(float (&x)[8], u32 l, NoScales, int) const {
+        const u32x2 w = q >> 2 * (l & 2) & 0x0f0f0f0fu;
+        codes<128>(x, fp4(w[0]) ^ 0x80808080u, fp4(w[1]) ^ 0x80808080u, scale_mxfp4(e));
+    }
 };
 
 // stage copies the BYTES bytes at `from` to shared memory, as units of type W; a warp does it together.

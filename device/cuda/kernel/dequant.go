@@ -30,8 +30,9 @@ func (b Blocks) Slice(lo, hi int) Blocks {
 	return b
 }
 
-// DequantizeServes reports whether Dequantize and Gemv take these blocks: Q4_K, Q5_K, Q6_K, Q8_0, Q4_0, Q5_0, IQ4_NL or IQ4_XS
-// in rows of whole blocks, which begin at multiples of 16 bytes (Q4_K, Q5_K), of 8 (IQ4_XS) or of 2 (the others).
+// DequantizeServes reports whether Dequantize and Gemv take these blocks: Q4_K, Q5_K, Q6_K, Q8_0, Q4_0, Q5_0, IQ4_NL, IQ4_XS
+// or MXFP4 in rows of whole blocks, which begin at multiples of 16 bytes (Q4_K, Q5_K), of 8 (IQ4_XS), anywhere (MXFP4) or at
+// multiples of 2 (the others).
 func DequantizeServes(b Blocks) bool {
 	align := 2
 	switch b.Type {
@@ -39,6 +40,8 @@ func DequantizeServes(b Blocks) bool {
 		align = 16
 	case tensor.IQ4_XS:
 		align = 8
+	case tensor.MXFP4:
+		align = 1
 	case tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL:
 	default:
 		return false

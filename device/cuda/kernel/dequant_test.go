@@ -15,7 +15,7 @@ import (
 )
 
 // blockTypes are the types of blocks that have kernels.
-var blockTypes = []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS}
+var blockTypes = []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4}
 
 // blocks puts rows of blocks into device memory, an input, with gap bytes between them, and returns their values.
 func (l *lab) blocks(d tensor.DType, rows, cols, gap int, content []byte) (Blocks, []float32) {
@@ -37,6 +37,10 @@ func (l *lab) randomBlocks(d tensor.DType, n int, wild bool) []byte {
 		b[i] = byte(l.rng.Uint32())
 	}
 	for at := 0; !wild && at < n; at += d.BlockBytes() {
+		if d == tensor.MXFP4 {
+			b[at] = byte(110 + l.rng.IntN(20))
+			continue
+		}
 		for _, h := range halves(d) {
 			binary.LittleEndian.PutUint16(b[at+h:], tensor.F32ToF16(float32(l.rng.NormFloat64())*0.01))
 		}

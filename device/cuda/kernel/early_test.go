@@ -17,7 +17,7 @@ func TestOverlap(t *testing.T) {
 	x := dense(tensor.BF16, 1, 512)
 	GemvParts(&r, dense(tensor.BF16, 1, 128), x, w, Mat{}, false)
 	GemvSwiGLU(&r, dense(tensor.BF16, 1, 64), dense(tensor.BF16, 1, 128), x, w[0], w[0], false)
-	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS} {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4} {
 		Gemv(&r, dense(tensor.F32, 1, 64), x, NewBlocks(1<<32, 64, 512, d), Mat{}, false)
 	}
 	RMSNorm(&r, x, Mat{}, Mat{}, x, Mat{}, dense(tensor.F32, 1, 512), 1e-6)

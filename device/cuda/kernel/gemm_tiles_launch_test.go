@@ -59,7 +59,7 @@ func TestTileProductModules(t *testing.T) {
 			t.Errorf("%v: module %q", d, m)
 		}
 	}
-	if TileProductModule(tensor.IQ4_XS) != "" {
-		t.Error("IQ4_XS has tiles")
+	if TileProductModule(tensor.IQ4_XS) != "" || TileProductModule(tensor.MXFP4) != "" {
+		t.Error("IQ4_XS or MXFP4 has tiles")
 	}
 }

@@ -14,5 +14,6 @@ ROWS(q4_0, RowsOfGroups<GroupQ4_0>)
 ROWS(q5_0, RowsOfGroups<GroupQ5_0>)
 ROWS(iq4_nl, RowsOfGroups<GroupIQ4NL>)
 ROWS(iq4_xs, RowsIQ4XS)
+ROWS(mxfp4, RowsMXFP4)
 
 KERNEL(gemv_mixed_rows_1, RowsArgs, 512, 1) { gemv_rows<1>(a, Mixed()); }

@@ -10,7 +10,7 @@
 //
 // A block has consecutive rows of each part of W, and a warp a piece of a row at a time, two chunks of 2048 values, of which
 // a lane has 64 each. Chunks come to shared memory by asynchronous copies, several of a warp ahead, before it is known what
-// x is. Blocks of W may stand at any even address.
+// x is. Blocks of W may stand at any even address, those of MXFP4 at any.
 #pragma once
 #include "dequant.cuh"
 #include "swiglu.cuh"
@@ -242,6 +242,36 @@ struct GroupIQ4NL {
     APR_METHOD static void codes(Words &a, Words &b, const u8 *p) {
         const u32x4 v = load16_2(p + 2);
         a = by_table(low(v)), b = by_table(low(v >> 4));
+    }
+};
+
+// load16_any returns 16 bytes at any address. It reads the words that have any of them.
+APR_DEVICE u32x4 load16_any(const u8 *p) {
+    const u32 odd = (u32)(u64)p & 3, select = 0x3210 + 0x1111 * odd;
+    const u32 *at = (const u32 *)(p - odd);
+    u32 w[5];
+    UNROLL for (int i = 0; i < 4; i++) w[i] = at[i];
+    w[4] = at[odd ? 4 : 3];
+    u32x4 r;
+    UNROLL for (int i = 0; i < 4; i++) r[i] = byte_perm(w[i], w[i + 1], select);
+    return r;
+}
+
+struct GroupMXFP4 {
+    static constexpr u32 group = 17;
+    static constexpr bool is_signed = true;
+    static constexpr float bias = 0;
+    APR_METHOD static void codes(Words &a, Words &b, const u8 *p) {
+        const u32x4 v = load16_any(p + 1);
+        const Words lo = low(v), hi = low(v >> 4);
+        UNROLL for (int i = 0; i < 4; i++) a.w[i] = fp4(lo.w[i]), b.w[i] = fp4(hi.w[i]);
+    }
+};
+
+// MXFP4's groups have a power of two instead of a half.
+struct RowsMXFP4 : RowsOfGroups<GroupMXFP4> {
+    APR_METHOD static void scales(float (&s)[4], float (&)[4], const u8 *p, u32 l, u32 groups) {
+        UNROLL for (u32 c = 0; c < 2; c++) s[c] = scale_mxfp4(*group(p, l, c, groups));
     }
 };
 

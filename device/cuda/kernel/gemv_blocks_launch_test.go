@@ -16,7 +16,7 @@ func TestRowsShape(t *testing.T) {
 					if tokens > 1 && tokens*ceil(cols, rowsChunk)*rowsX > rowsShared/2 {
 						continue // goes one by one
 					}
-					for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS} {
+					for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4} {
 						for _, multiprocessors := range []int{0, 1, 108, 132} {
 							most := int(d.RowBytes(min(cols, rowsChunk) / 32 * 32 / d.BlockLen() * d.BlockLen()))
 							s := shapeRows(cols, parts, tokens, most, multiprocessors)

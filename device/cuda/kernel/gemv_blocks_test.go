@@ -12,7 +12,7 @@ import (
 // TestGemvBlocks: the number of blocks does not change bits; of
 // parts, of products, and of rows of one chunk or several.
 func TestGemvBlocks(t *testing.T) {
-	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS} {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4} {
 		for _, c := range [][2]int{{1, 256}, {1, 3584}, {3, 2304}, {1, 8192}, {1, 9984}} {
 			t.Run(fmt.Sprintf("%v/%v", d, c), func(t *testing.T) {
 				l := newLab(t)

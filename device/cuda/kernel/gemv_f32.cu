@@ -14,6 +14,7 @@ GEMV(q4_0, BlockQ4_0)
 GEMV(q5_0, BlockQ5_0)
 GEMV(iq4_nl, BlockIQ4NL)
 GEMV(iq4_xs, BlockIQ4XS)
+GEMV(mxfp4, BlockMXFP4)
 GEMV(bf16, Plain<bf16>)
 GEMV(f32, Plain<float>)
 

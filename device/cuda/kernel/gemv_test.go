@@ -115,6 +115,7 @@ func TestGemvParts(t *testing.T) {
 		"five":     {tensor.Q6_K, tensor.Q6_K, tensor.Q5_K, tensor.Q4_K, tensor.Q6_K},
 		"five q5":  {tensor.Q5_0, tensor.Q5_0, tensor.Q5_0, tensor.Q5_0, tensor.Q5_0},
 		"one q8_0": {tensor.Q8_0},
+		"mxfp4":    {tensor.MXFP4, tensor.Q4_0, tensor.MXFP4, tensor.MXFP4},
 		"iq4":      {tensor.IQ4_NL, tensor.IQ4_XS, tensor.IQ4_XS, tensor.Q6_K},
 	} {
 		for _, m := range []int{1, 3, 6} {
@@ -152,7 +153,7 @@ func TestGemvParts(t *testing.T) {
 
 // TestGemvSwiGLU: the product of gate and up in one kernel has the bits of Gemv, then SwiGLU.
 func TestGemvSwiGLU(t *testing.T) {
-	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS} {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4} {
 		for _, c := range [][3]int{{1, 1280, 24}, {1, 256, 5}, {3, 512, 9}, {8, 2304, 8}} {
 			for _, keep := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v/%v/%v", d, c, keep), func(t *testing.T) {

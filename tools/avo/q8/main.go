@@ -64,10 +64,12 @@ func main() {
 			s.blocks(h)
 		}
 		s.unpack4()
+		s.unpackTable()
 		s.unpack6()
 		s.meta32()
 		s.meta16()
 		s.metaBlocks()
+		s.metaPowers()
 		s.top()
 		s.quantize()
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"math"
+
 	. "github.com/mmcloughlin/avo/build" //nolint:revive,staticcheck // the assembler's own idiom
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -51,6 +53,37 @@ func (s isa) unpack4() {
 		VPSRLW(operand.U8(4), a, b)
 		s.and(mask, a, a)
 		s.and(mask, b, b)
+		s.store(a, operand.Mem{Base: dst, Disp: v * s.bytes})
+		s.store(b, operand.Mem{Base: dst, Disp: vecBytes + v*s.bytes})
+	}
+	ADDQ(operand.U32(vecBytes), src)
+	ADDQ(operand.U32(2*vecBytes), dst)
+	DECQ(n)
+	JNE(operand.LabelRef("loop"))
+	VZEROUPPER()
+	RET()
+}
+
+// unpackTable is unpack4 with a look-up in a table of 16 bytes.
+func (s isa) unpackTable() {
+	s.function("unpackTable"+s.name, "func(dst, src *byte, n int, table *byte)", "does what unpackTableGo does; n > 0.")
+	dst, src, n, table := pointer("dst"), pointer("src"), pointer("n"), pointer("table")
+	mask, t := s.vec(0), s.vec(3)
+	s.bytesOf(0x0f, mask)
+	if s.wide() {
+		VBROADCASTI32X4(operand.Mem{Base: table}, t)
+	} else {
+		VBROADCASTI128(operand.Mem{Base: table}, t)
+	}
+	Label("loop")
+	for v := range s.parts {
+		a, b := s.vec(1), s.vec(2)
+		s.load(operand.Mem{Base: src, Disp: v * s.bytes}, a)
+		VPSRLW(operand.U8(4), a, b)
+		s.and(mask, a, a)
+		s.and(mask, b, b)
+		VPSHUFB(a, t, a)
+		VPSHUFB(b, t, b)
 		s.store(a, operand.Mem{Base: dst, Disp: v * s.bytes})
 		s.store(b, operand.Mem{Base: dst, Disp: vecBytes + v*s.bytes})
 	}
@@ -168,6 +201,36 @@ func (s isa) metaBlocks() {
 	Label("loop")
 	s.halves(src, 0, u, scaleAt)
 	ADDQ(operand.U32(32), src)
+	ADDQ(operand.U32(64), u)
+	DECQ(n)
+	JNE(operand.LabelRef("loop"))
+	VZEROUPPER()
+	RET()
+}
+
+// float fills r with a number.
+func (s isa) float(x float32, r reg.VecPhysical) {
+	t := GP32()
+	MOVL(operand.U32(math.Float32bits(x)), t)
+	VMOVD(t, r.(reg.Vec).AsX())
+	VPBROADCASTD(r.(reg.Vec).AsX(), r)
+}
+
+func (s isa) metaPowers() {
+	s.function("metaPowers"+s.name, "func(u, src *byte, n int)", "does what metaPowersGo does; n > 0.")
+	u, src, n := pointer("u"), pointer("src"), pointer("n")
+	half, least, r := s.vec(0), s.vec(1), s.vec(2)
+	s.float(0.5, half)
+	s.float(0x1p-128, least)
+	Label("loop")
+	for v := range s.parts {
+		VPMOVZXBD(operand.Mem{Base: src, Disp: v * s.bytes / 4}, r)
+		VPSLLD(operand.U8(23), r, r)
+		VMULPS(half, r, r)
+		VMAXPS(least, r, r)
+		VMOVUPS(r, operand.Mem{Base: u, Disp: scaleAt + v*s.bytes})
+	}
+	ADDQ(operand.U32(16), src)
 	ADDQ(operand.U32(64), u)
 	DECQ(n)
 	JNE(operand.LabelRef("loop"))
