@@ -76,10 +76,6 @@ func (c Config) family() *family {
 func (c Config) NotComputed() string {
 	for _, l := range c.Layers {
 		switch {
-		case l.FFN.MoE != MoE{}:
-			return "mixtures of experts"
-		case l.Linear():
-			return "Gated DeltaNet layers"
 		case l.Attn.Sinks:
 			return "attention sinks"
 		case l.Attn.Gate:

@@ -253,8 +253,7 @@ func TestNotComputed(t *testing.T) {
 	all := fixtures(t)
 	for name, c := range all {
 		want := map[string]string{
-			"qwen3_moe": "mixtures of experts", "qwen3_moe_mixed": "mixtures of experts", "gpt_oss": "mixtures of experts", "gpt_oss_clamped": "mixtures of experts",
-			"gemma4_moe": "mixtures of experts", "qwen3_5_text": "Gated DeltaNet layers",
+			"gpt_oss": "attention sinks", "gpt_oss_clamped": "attention sinks", "qwen3_5_text": "gated attention",
 		}[name]
 		if got := c.NotComputed(); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)

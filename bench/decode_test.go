@@ -3,7 +3,6 @@
 package bench_test
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -18,6 +17,7 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/device/cuda"
+	"apr/device/cuda/kernel"
 	"apr/generate"
 	"apr/model"
 	"apr/modelfile"
@@ -84,11 +84,10 @@ func TestDecodeNaN(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.File = ones{f.File}
 	d := openCUDA(t)
 	defer d.Close()
 	all := make(chan []float32)
-	go func() { all <- decoded(t, d, f, 1, true) }()
+	go func() { all <- decoded(t, d, ones{f}, 1, true) }()
 	select {
 	case z := <-all:
 		for i, v := range z {
@@ -101,16 +100,31 @@ func TestDecodeNaN(t *testing.T) {
 	}
 }
 
-// ones is a model's file whose embedding is in bfloat16, all bits set.
-type ones struct{ tensor.File }
+// ones is a model whose embedding is in bfloat16, all bits set. Files with such values are refused; memory may yet have them.
+type ones struct{ model.Weights }
 
-func (f ones) Tensor(name string) (tensor.Stored, bool) {
-	t, ok := f.File.Tensor(name)
+func (w ones) Source(name string) (device.Source, error) {
+	s, err := w.Weights.Source(name)
 	if strings.Contains(name, "embed") {
-		t.DType, t.Size = tensor.BF16, tensor.BF16.RowBytes(t.Rows()*t.Cols())
-		t.ReaderAt = bytes.NewReader(bytes.Repeat([]byte{0xff}, int(t.Size)))
+		s = set{s}
 	}
-	return t, ok
+	return s, err
+}
+
+// set is a matrix in bfloat16, all bits set.
+type set struct{ device.Source }
+
+func (s set) Info() tensor.Info {
+	i := s.Source.Info()
+	i.DType, i.Size = tensor.BF16, tensor.BF16.RowBytes(i.Rows()*i.Cols())
+	return i
+}
+
+func (s set) ReadRows(dst []byte, _, _ int) error {
+	for i := range dst {
+		dst[i] = 0xff
+	}
+	return nil
 }
 
 // small is the shape of a model of two layers that run as one launch.
@@ -151,11 +165,11 @@ func TestPromptAfterDecode(t *testing.T) {
 			t.Fatal(err)
 		}
 		const most = 0.01 // twice what products in bfloat16 give
-		long := prompt(t, m, s, 40, 0)
+		long := prompt(t, m, s, 70, 0)
 		if together := distance(prompt(t, m, s, 40, 2), prompt(t, onCPU, exact.NewStream(), 40, 2)); !(together < most) {
 			t.Errorf("%v: relative error %.5f of two positions after the prompt", scheme, together)
 		}
-		if after := prompt(t, m, s, 40, 0); !slices.Equal(after, long) {
+		if after := prompt(t, m, s, 70, 0); !slices.Equal(after, long) {
 			t.Errorf("%v: a prompt gives other bits after positions one at a time", scheme)
 		}
 		if few := distance(prompt(t, m, s, 3, 0), prompt(t, onCPU, exact.NewStream(), 3, 0)); !(few < most) {
@@ -189,7 +203,7 @@ func prompt(t *testing.T, m *model.Model, s device.Stream, n, more int) []float3
 }
 
 // decoded feeds a prompt at once, then positions one at a time, and returns their logits.
-func decoded(t *testing.T, d device.Device, f *modelfile.Files, prompt int, together bool) (all []float32) {
+func decoded(t *testing.T, d device.Device, f model.Weights, prompt int, together bool) (all []float32) {
 	t.Helper()
 	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
 	if err != nil {
@@ -231,60 +245,72 @@ func decoded(t *testing.T, d device.Device, f *modelfile.Files, prompt int, toge
 }
 
 // TestGenerationPlan: a generation takes the memory that its plan says, before the weights come, and none later; no module is
-// loaded later, and none that only training needs.
+// loaded later, and none that only training needs. After a prompt of up to 64 tokens nothing is expanded.
 func TestGenerationPlan(t *testing.T) {
 	t.Setenv("APR_EMULATOR_CC", "9.0")
 	config := small(t, 1024, 12000)
 	for _, scheme := range []convert.Scheme{convert.Q4_K_M, convert.Q8_0, convert.BF16} {
-		t.Run(fmt.Sprint(scheme), func(t *testing.T) {
-			f, err := bench.RandomQuantised(config, 3, scheme)
-			if err != nil {
-				t.Fatal(err)
-			}
-			findDriver(t)
-			var log strings.Builder
-			d, err := cuda.Open(cuda.Options{KernelLog: &log})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer d.Close()
-			prompt, form := make([]int32, 20), device.Form{Blocks: true}
-			o := generate.Options{MaxTokens: 12, RepeatPenalty: 1, Vocab: config.Vocab}
-			r, err := generate.DryRun{
-				Target: d.Target, Model: model.Describe(f), Component: device.StudentWeights, Form: form, Prompt: len(prompt), Options: o,
-			}.Plan()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := d.PrepareOnce(r); err != nil {
-				t.Fatal(err)
-			}
-			d.Seal()
-			before := d.Stats()
-			if before.Allocated != r.Total() {
-				t.Errorf("%d bytes taken, %d planned", before.Allocated, r.Total())
-			}
-			m, err := model.LoadFrozenAs(d, f, device.StudentWeights, form)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				if _, err := generate.Generate(t.Context(), m, d.NewStream(), prompt, o, nil); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if after := d.Stats(); after.Allocated != before.Allocated {
-				t.Errorf("%d bytes taken after the plan's %d", after.Allocated-before.Allocated, before.Allocated)
-			}
-			for line := range strings.Lines(log.String()) {
-				if strings.Contains(line, "late=true") && strings.Contains(line, "event=jit") {
-					t.Errorf("loaded after the weights: %s", line)
-				}
-				if strings.Contains(line, "event=jit key=loss ") || strings.Contains(line, "event=jit key=attention_backward") {
-					t.Errorf("training only: %s", line)
-				}
-			}
-		})
+		f, err := bench.RandomQuantised(config, 3, scheme)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, prompt := range []int{kernel.TileProductRows, kernel.TileProductRows + 1} {
+			t.Run(fmt.Sprintf("%v after %d", scheme, prompt), func(t *testing.T) { checkGenerationPlan(t, f, prompt, scheme != convert.BF16) })
+		}
+	}
+}
+
+func checkGenerationPlan(t *testing.T, f *modelfile.Files, tokens int, inBlocks bool) {
+	findDriver(t)
+	var log strings.Builder
+	d, err := cuda.Open(cuda.Options{KernelLog: &log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	prompt, form := make([]int32, tokens), device.Form{Blocks: true}
+	o := generate.Options{MaxTokens: 12, RepeatPenalty: 1, Vocab: f.Config.Vocab}
+	r, err := generate.DryRun{
+		Target: d.Target, Model: model.Describe(f), Component: device.StudentWeights, Form: form, Prompt: tokens, Options: o,
+	}.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if expands := inBlocks && tokens > kernel.TileProductRows; expands != (r.Expand > 0) {
+		t.Errorf("%d bytes to expand matrices in", r.Expand)
+	}
+	for _, p := range r.Products() {
+		if direct := inBlocks && p.M <= kernel.TileProductRows; p.Direct != direct || p.Arranged != (direct && p.M > 1) && p.M > 1 {
+			t.Errorf("%d rows: %+v", p.M, p)
+		}
+	}
+	if err := d.PrepareOnce(r); err != nil {
+		t.Fatal(err)
+	}
+	d.Seal()
+	before := d.Stats()
+	if before.Allocated != r.Total() {
+		t.Errorf("%d bytes taken, %d planned", before.Allocated, r.Total())
+	}
+	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := generate.Generate(t.Context(), m, d.NewStream(), prompt, o, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := d.Stats(); after.Allocated != before.Allocated {
+		t.Errorf("%d bytes taken after the plan's %d", after.Allocated-before.Allocated, before.Allocated)
+	}
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "late=true") && strings.Contains(line, "event=jit") {
+			t.Errorf("loaded after the weights: %s", line)
+		}
+		if strings.Contains(line, "event=jit key=loss ") || strings.Contains(line, "event=jit key=attention_backward") {
+			t.Errorf("training only: %s", line)
+		}
 	}
 }
 

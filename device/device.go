@@ -92,6 +92,7 @@ type WeightSpec struct {
 	Component Component
 	Parts     []Source
 	Rows      []int // rows used of each part, from its first; nil: all. A truncated vocabulary uses fewer.
+	Experts   int   // the only part is the matrices of so many experts below each other, for grouped products; 0: one matrix
 	Form      Form
 }
 
@@ -275,6 +276,13 @@ type Fetcher interface {
 	Fetch(t Tensor) func(dst []float32) error
 }
 
+// Arranger is a Stream whose device can put a frozen matrix into an order in which products of a few rows read it as it is.
+type Arranger interface {
+	// Arrange prepares matrices for products of n rows, if the device has kernels that gain from it. Values stay, and every operation
+	// stays possible; products of many rows, and gathered rows, become slower.
+	Arrange(n int, ws ...Weight)
+}
+
 // Repeater is a Stream that computes nothing: it may count again what it recorded before.
 type Repeater interface {
 	// Repeat runs f, or, if f would do what it did before under an equal key, counts it as run. A key names the shapes in f.
@@ -345,6 +353,8 @@ type Stream interface {
 	Attention(o, lse, q, k, v Tensor, a Attn)
 	// AttentionBackward writes dq, dk, dv (shapes of q, k, v; not added). Rows of keys that no query sees become zero.
 	AttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn)
+	// Conv and DeltaNet with their backwards.
+	LinearAttention
 
 	// GLU: m = act(g)·u, gu [n, 2f] holding g then u; m [n, f].
 	GLU(m, gu Tensor, act Activation)
@@ -363,6 +373,28 @@ type Stream interface {
 	Scale(y, x Tensor, f float64)
 	// SoftCap: y = c·tanh(x/c), of one shape and type; y may be x. c > 0.
 	SoftCap(y, x Tensor, c float64)
+
+	// Route chooses experts by the logits z [n, Experts], float32: of each token the Active largest, the lowest of equal ones
+	// first; NaN counts as −∞. It writes the tensors of r, and the weights w [n, Active] F32 as r.Renorm says, times
+	// scale[e] unless scale [1, Experts] F32 is zero. The weights of a token with a NaN among its logits are NaN.
+	Route(w, z, scale Tensor, r Routing)
+	// RouteBackward writes dz (not added): with p the softmax of all logits of the token, or with Renorm of the chosen ones and 0
+	// for others, and d = dw·scale[e] for the chosen, 0 for others, dz = p·(d − Σ p·d). It adds dscale[e] += Σ p·dw.
+	RouteBackward(dz, dscale, dw, z, scale Tensor, r Routing)
+	// GroupedMatMul: y[j] = W_e·x[j] (+ bias[e]) for the slots j of each expert e. x [n·Active, in], y [n·Active, out]; w is
+	// the matrices of all experts below each other, [Experts·out, in], of a WeightSpec with so many Experts, of Frozen or of a
+	// parameter; bias [Experts, out] F32 or zero.
+	GroupedMatMul(y, x Tensor, w Weight, bias Tensor, r Routing)
+	// GroupedInputGrad: dx[j] = W_eᵀ·dy[j], or with add dx[j] += W_eᵀ·dy[j], for the slots j of each expert e.
+	GroupedInputGrad(dx, dy Tensor, w Weight, r Routing, add bool)
+	// GroupedWeightGrad: dW_e += Σ_j dy[j]ᵀ·x[j] over the slots j of each expert e, and dbias[e] += Σ_j dy[j] unless dbias is zero.
+	// dw [Experts·out, in] F32, dbias [Experts, out] F32. Experts without slots keep what they have.
+	GroupedWeightGrad(dw, dbias, dy, x Tensor, r Routing)
+	// Combine: y[t] = Σ_s w[t,s]·x[Slots[t·Active+s]], or with add y[t] += it, in the order of s. y [n, h], x [n·Active, h]; w is
+	// [n, Active] F32, or zero for ones. Rows of tokens come to slots by Gather with r.Rows, whose backward is this with ones.
+	Combine(y, x, w Tensor, r Routing, add bool)
+	// CombineBackward writes, with j = Slots[t·Active+s], dx[j] = w[t,s]·dy[t] and dw[t,s] = dy[t]·x[j] (not added); dx may be x.
+	CombineBackward(dx, dw, dy, x, w Tensor, r Routing)
 
 	// Gather copies rows: dst[i] = src[rows[i]]; rows I32.
 	Gather(dst, src, rows Tensor)

@@ -27,12 +27,23 @@ const (
 	OpRotate
 	OpAttention
 	OpAttentionBackward
+	OpConv
+	OpConvBackward
+	OpDeltaNet
+	OpDeltaNetBackward
 	OpGLU
 	OpMatMulGLU
 	OpGLUBackward
 	OpAdd
 	OpScale
 	OpSoftCap
+	OpRoute
+	OpRouteBackward
+	OpGroupedMatMul
+	OpGroupedInputGrad
+	OpGroupedWeightGrad
+	OpCombine
+	OpCombineBackward
 	OpGather
 	OpScatter
 	OpLoss
@@ -52,7 +63,9 @@ const (
 var opNames = [NumOps]string{
 	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
 	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
-	"AttentionBackward", "GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Gather", "Scatter", "Loss", "Verdict",
+	"AttentionBackward", "Conv", "ConvBackward", "DeltaNet", "DeltaNetBackward",
+	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
+	"GroupedWeightGrad", "Combine", "CombineBackward", "Gather", "Scatter", "Loss", "Verdict",
 	"AdamW", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
 
@@ -65,12 +78,31 @@ func (o Op) String() string {
 }
 
 // ReadsWeight reports whether the operation multiplies by a Weight: those whose work depends on how the device keeps it.
-func (o Op) ReadsWeight() bool { return o == OpMatMul || o == OpMatMulInputGrad || o == OpMatMulGLU }
+func (o Op) ReadsWeight() bool {
+	return o == OpMatMul || o == OpMatMulInputGrad || o == OpMatMulGLU || o == OpGroupedMatMul || o == OpGroupedInputGrad
+}
+
+// Grouped reports whether the operation multiplies by the matrices of experts.
+func (o Op) Grouped() bool {
+	return o == OpGroupedMatMul || o == OpGroupedInputGrad || o == OpGroupedWeightGrad
+}
+
+// Feature returns what the operation belongs to, which a device may lack; "": every device has it.
+func (o Op) Feature() Feature {
+	if o >= OpRoute && o <= OpCombineBackward {
+		return Experts
+	}
+	if o >= OpConv && o <= OpDeltaNetBackward {
+		return DeltaNet
+	}
+	return ""
+}
 
 // Trains reports whether only training runs the operation: a generation or an evaluation without a loss does not.
 func (o Op) Trains() bool {
 	switch o {
-	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpGLUBackward, OpLoss, OpAdamW:
+	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpConvBackward, OpDeltaNetBackward, OpGLUBackward,
+		OpRouteBackward, OpCombineBackward, OpGroupedWeightGrad, OpLoss, OpAdamW:
 		return true
 	}
 	return false

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"cmp"
+
 	"apr/arch"
 	"apr/device"
 	"apr/tensor"
@@ -14,7 +16,8 @@ type acts struct {
 	rstdQ, rstdK, rstdV device.Tensor // 1/σ of their norms
 	qkv                 device.Tensor // q and k rotated, v
 	kv                  device.Tensor // finished k, v where later layers or positions read them
-	att, lse            device.Tensor // the attention, its log-sum-exp
+	att, lse            device.Tensor // the attention, its log-sum-exp; or what a DeltaNet gives out_proj
+	delta               deltaActs
 	z1, rstdZ1          device.Tensor // output of o before its norm, 1/σ
 	x2, rstd2, y2       device.Tensor // residual stream before the FFN, 1/σ, normed
 	gateUp, glu         device.Tensor // gate and up, their product
@@ -22,6 +25,7 @@ type acts struct {
 	x3                  device.Tensor // residual stream before the per-layer embedding
 	pleGU, pleGLU       device.Tensor // its gate beside the layer's slice p, their product
 	z3, rstdZ3          device.Tensor // output of pleOut before its norm, 1/σ
+	moe                 expertActs
 }
 
 // need is one tensor of a layer.
@@ -32,11 +36,15 @@ type need struct {
 	d    tensor.DType
 	cols int  // 0: the layer has none
 	stat bool // 1/σ or a log-sum-exp: what only a backward reads
+	rows int  // 0: one for each position
 }
 
-// needs lists the tensors of k, but x, in the order of the arithmetic. act is the type of activations. Only training has
-// k and v that later layers read among them, and only it wants statistics.
-func (b *block) needs(k *acts, h int, act tensor.DType, training bool) []need {
+// keptByNone is the last policy that keeps what a backward computes again in any case.
+const keptByNone Recompute = -1
+
+// needs lists the tensors of k, but x, of n positions in the order of the arithmetic. act is the type of activations. Only
+// training has k and v that later layers read among them, and only it wants statistics.
+func (b *block) needs(k *acts, n, h int, act tensor.DType, training bool) []need {
 	a, p := b.Attn, b.ple
 	has := func(ok bool, n int) int {
 		if !ok {
@@ -45,10 +53,10 @@ func (b *block) needs(k *acts, h int, act tensor.DType, training bool) []need {
 		return n
 	}
 	tensorOf := func(t *device.Tensor, last Recompute, name string, cols int) need {
-		return need{t, last, name, act, cols, false}
+		return need{t, last, name, act, cols, false, 0}
 	}
 	stat := func(t *device.Tensor, name string, cols int) need {
-		return need{t, RecomputeNorms, name, tensor.F32, cols, true}
+		return need{t, RecomputeNorms, name, tensor.F32, cols, true, 0}
 	}
 	groups := func(heads int) int { // that q or k are normalised in
 		if a.QKNorm == arch.RowNorm {
@@ -60,7 +68,8 @@ func (b *block) needs(k *acts, h int, act tensor.DType, training bool) []need {
 	if b.finishes() {
 		keptQKV, qkv = RecomputeNone, b.finished()
 	}
-	return []need{
+	d := b.Delta
+	list := []need{
 		stat(&k.rstd1, "rstd1", has(b.Pre, 1)),
 		tensorOf(&k.y1, RecomputeNone, "y1", has(b.Pre, h)),
 		tensorOf(&k.proj, RecomputeNorms, "projected", has(b.finishes(), b.projected())),
@@ -69,6 +78,12 @@ func (b *block) needs(k *acts, h int, act tensor.DType, training bool) []need {
 		stat(&k.rstdV, "rstd_v", has(b.own && a.VNorm, a.KVHeads)),
 		tensorOf(&k.qkv, keptQKV, "qkv", qkv),
 		tensorOf(&k.kv, RecomputeBlocks, "kv", has(b.lends && training, 2*a.KVDim())),
+		tensorOf(&k.delta.in, RecomputeNorms, "delta.in", d.QKV()+2*d.Inner()),
+		tensorOf(&k.delta.ba, RecomputeNorms, "delta.ba", 2*d.ValueHeads),
+		tensorOf(&k.delta.u, RecomputeNone, "delta.u", d.QKV()),
+		tensorOf(&k.delta.o, RecomputeNorms, "delta.o", d.Inner()),
+		stat(&k.delta.rstd, "rstd_delta", d.ValueHeads),
+		tensorOf(&k.att, RecomputeNone, "gated", d.Inner()),
 		tensorOf(&k.att, RecomputeNorms, "attention", a.QDim()),
 		stat(&k.lse, "lse", a.Heads),
 		tensorOf(&k.z1, RecomputeNorms, "z1", has(b.Post, h)),
@@ -86,19 +101,20 @@ func (b *block) needs(k *acts, h int, act tensor.DType, training bool) []need {
 		tensorOf(&k.z3, RecomputeNorms, "z3", has(p > 0, h)),
 		stat(&k.rstdZ3, "rstd_z3", has(p > 0, 1)),
 	}
+	return append(list, b.expertNeeds(&k.moe, n, h, act)...)
 }
 
-// fill takes those tensors of k, but x, that r keeps and k lacks.
-func (b *block) fill(k *acts, r Recompute, h int, act tensor.DType, training bool, take allocator) {
-	for _, n := range b.needs(k, h, act, training) {
-		if r <= n.last && n.cols > 0 && n.t.IsZero() && (training || !n.stat) {
-			*n.t = take(n.name, n.d, n.cols)
+// fill takes those tensors of k, but x, of n positions that r keeps and k lacks; all with keptByNone.
+func (b *block) fill(k *acts, n int, r Recompute, h int, act tensor.DType, training bool, take allocator) {
+	for _, t := range b.needs(k, n, h, act, training) {
+		if r <= t.last && t.cols > 0 && t.t.IsZero() && (training || !t.stat) {
+			*t.t = take(t.name, t.d, cmp.Or(t.rows, n), t.cols)
 		}
 	}
 }
 
-// allocator takes a temp of n rows.
-type allocator func(name string, d tensor.DType, cols int) device.Tensor
+// allocator takes a temp.
+type allocator func(name string, d tensor.DType, rows, cols int) device.Tensor
 
 // workspace is one set of tensors that are not kept; all layers use it in turn, those of another width another one.
 type workspace struct {
@@ -109,20 +125,25 @@ type workspace struct {
 }
 
 type spot struct {
-	name string
-	cols int
+	name       string
+	rows, cols int
 }
 
 func newWorkspace(s device.Stream, n int) *workspace {
 	return &workspace{s: s, n: n, byName: map[spot]device.Tensor{}}
 }
 
-// take returns the tensor of that name and width, the same each time.
+// take returns the tensor of that name and width with a row for each position, the same each time.
 func (w *workspace) take(name string, d tensor.DType, cols int) device.Tensor {
-	t, ok := w.byName[spot{name, cols}]
+	return w.takeRows(name, d, w.n, cols)
+}
+
+// takeRows returns the tensor of that name and shape, the same each time.
+func (w *workspace) takeRows(name string, d tensor.DType, rows, cols int) device.Tensor {
+	t, ok := w.byName[spot{name, rows, cols}]
 	if !ok {
-		t = w.s.Temp(name, device.Scratch, d, w.n, cols)
-		w.byName[spot{name, cols}] = t
+		t = w.s.Temp(name, device.Scratch, d, rows, cols)
+		w.byName[spot{name, rows, cols}] = t
 		w.all = append(w.all, t)
 	}
 	return t

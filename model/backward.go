@@ -15,8 +15,7 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	g.dx, g.dy = g.w.take("dx", act, h), g.w.take("dy", act, h)
 	g.delta = g.dy // of what is computed again
 	for i := range m.blocks {
-		g.dqkv(&m.blocks[i])
-		g.w.take("dattention", act, m.blocks[i].Attn.QDim())
+		g.takeMixer(&m.blocks[i])
 	}
 	g.perLayerBegin()
 	if f := m.Config.LogitScale; f != 1 {
@@ -35,7 +34,7 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 			g.perLayerGrad(b, &k)
 		}
 		g.ffnGrad(b, &k)
-		g.attentionGrad(b, &k)
+		g.mixerGrad(b, &k)
 	}
 	g.perLayerEnd()
 	if f := m.Config.EmbedScale; f != 1 {
@@ -59,16 +58,24 @@ type backward struct {
 // restore returns all tensors of a layer: those kept, and the others computed again.
 func (g *backward) restore(b *block) acts {
 	k := g.v.layers[b.index]
-	b.fill(&k, RecomputeNone, g.m.Config.Hidden, g.act, true, g.w.take)
+	b.fill(&k, g.w.n, keptByNone, g.m.Config.Hidden, g.act, true, g.w.takeRows)
 	var none device.Tensor
 	switch g.v.recompute {
 	case RecomputeNorms:
 		g.normed(k.y1, none, none, &stream{x: k.x}, b.preMixer)
+		if b.Linear() {
+			g.linearAgain(b, &k)
+		}
 		if b.finishes() {
 			g.finish(b, &k)
 		}
 		g.normed(k.y2, none, none, &stream{x: k.x2}, b.preFFN)
-		g.s.GLU(k.glu, k.gateUp, b.act())
+		if b.FFN.Width > 0 {
+			g.s.GLU(k.glu, k.gateUp, b.act())
+		}
+		if b.hasExperts() {
+			g.renormed(b, &k)
+		}
 		if b.ple > 0 {
 			g.s.GLU(k.pleGLU, k.pleGU, device.GELUTanh)
 		}
@@ -84,10 +91,11 @@ func (g *backward) again(b *block, k *acts) {
 	y := g.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
 	v = g.mixer(b, k, v, y)
 	y = g.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
-	g.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), true)
-	if b.Post || b.ple > 0 {
-		g.branch(b.down, b.postFFN, b.Residual, k.z2, k.rstdZ2, k.glu)
+	if b.Post || b.ple > 0 || b.hasExperts() {
+		g.ffn(b, k, v.x, y, true)
 		v.delta = g.pass.delta
+	} else { // without the last product
+		g.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), true)
 	}
 	if b.ple > 0 {
 		g.perLayerBranch(b, k, v)
@@ -110,7 +118,12 @@ func (g *backward) through(b *block, z, rstd device.Tensor, post vector) device.
 
 // postGrad goes back through a norm behind a branch, of z, given d.
 func (g *backward) postGrad(d, z, rstd device.Tensor, post vector) device.Tensor {
-	dz := g.w.take("dz", g.act, d.Cols)
+	return g.normGrad("dz", d, z, rstd, post)
+}
+
+// normGrad goes back through a norm of z, given d, to a tensor of that name.
+func (g *backward) normGrad(name string, d, z, rstd device.Tensor, post vector) device.Tensor {
+	dz := g.w.take(name, g.act, d.Cols)
 	g.s.Zero(dz)
 	g.s.RMSNormBackward(dz, post.grad(), d, z, rstd, post.value)
 	return dz
@@ -135,10 +148,22 @@ func input(y, x device.Tensor) device.Tensor {
 	return y
 }
 
-// ffnGrad goes back through x3 = x2 + res·post(down(glu(gateUp(norm(x2))))).
+// ffnGrad goes back through x3 = x2 + res·post(ffn(norm(x2))).
 func (g *backward) ffnGrad(b *block, k *acts) {
-	s := g.s
 	d := g.through(b, k.z2, k.rstdZ2, b.postFFN)
+	switch {
+	case b.FFN.MoE.Beside:
+		g.besideGrad(b, k, d)
+	case b.hasExperts():
+		g.expertsGrad(b, k, d)
+	default:
+		g.denseGrad(b, k, d)
+	}
+}
+
+// denseGrad goes back through down(glu(gateUp(norm(x2)))), given d.
+func (g *backward) denseGrad(b *block, k *acts, d device.Tensor) {
+	s := g.s
 	b.down.weightGrad(s, d, k.glu)
 	dprod, dgu := k.glu, k.gateUp // written over what is not needed again
 	b.down.inputGrad(s, dprod, d, false)
@@ -147,13 +172,27 @@ func (g *backward) ffnGrad(b *block, k *acts) {
 	g.preGrad(b.gateUp, dgu, k.x2, k.rstd2, b.preFFN)
 }
 
-// attentionGrad goes back through x2 = x + res·post(o(attention(finish(qkv(norm(x)))))).
-func (g *backward) attentionGrad(b *block, k *acts) {
+// takeMixer takes what going back through a layer's mixer needs, before what is needed in passing.
+func (g *backward) takeMixer(b *block) {
+	if b.Linear() {
+		g.deltaGrads(b)
+		return
+	}
+	g.dqkv(b)
+	g.w.take("dattention", g.act, b.Attn.QDim())
+}
+
+// mixerGrad goes back through x2 = x + res·post(o(attention(finish(qkv(norm(x)))))), or through a DeltaNet for attention.
+func (g *backward) mixerGrad(b *block, k *acts) {
 	s := g.s
 	d := g.through(b, k.z1, k.rstdZ1, b.postMixer)
 	b.o.weightGrad(s, d, k.att)
 	datt := g.w.take("dattention", g.act, k.att.Cols)
 	b.o.inputGrad(s, datt, d, false)
+	if b.Linear() {
+		g.linearGrad(b, k, datt)
+		return
+	}
 	dqkv := g.dqkv(b)
 	g.attendGrad(b, k, dqkv, datt)
 	g.rotate(b, dqkv, true)

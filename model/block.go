@@ -9,14 +9,14 @@ import (
 // description does not have are zero.
 //
 //	x += res·postMixer(o(attention(finish(qkv(preMixer(x))))))
-//	x += res·postFFN(down(glu(gateUp(preFFN(x)))))
+//	x += res·postFFN(down(glu(gateUp(preFFN(x)))))                   (or a mixture of experts)
 //	x += pleNorm(pleOut(glu(pleGate(x), p)))
 //	x *= outScale
 type block struct {
 	arch.Layer
 	index int
 	kind  int  // layers of one kind have intermediate tensors of the same shapes
-	own   bool // it projects k and v itself
+	own   bool // of attention: it projects k and v itself
 	lends bool // later layers read its k and v
 	ple   int  // width of its slice of per-layer embeddings; 0: it has none
 
@@ -24,8 +24,10 @@ type block struct {
 	qkv                                  linear // [(heads + 2·kv)·d, h]: q, k, v stacked; those that it projects
 	qNorm, kNorm                         vector // [1, d], or over rows [1, heads·d] and [1, kv·d]
 	o                                    linear // [h, heads·d]
+	delta                                deltaTensors
 	gateUp                               linear // [2f, h]: gate, up stacked
 	down                                 linear // [h, f]
+	moe                                  mixture
 	pleGate, pleOut                      linear // [p, h], [h, p]
 	pleNorm                              vector // [1, h]
 	outScale                             []float32
@@ -36,7 +38,7 @@ func newBlocks(c arch.Config) []block {
 	blocks := make([]block, len(c.Layers))
 	for i, l := range c.Layers {
 		blocks[i] = block{Layer: l, index: i, own: c.OwnKV(i), ple: c.PLE.Width, outScale: []float32{1}}
-		if !blocks[i].own {
+		if !blocks[i].own && !l.Linear() {
 			blocks[l.Attn.KVFrom].lends = true
 		}
 	}
@@ -54,14 +56,16 @@ func newBlocks(c arch.Config) []block {
 // kind is what the shapes of a layer's intermediate tensors depend on.
 type kind struct {
 	headDim, heads, kvHeads, width int
+	moe                            arch.MoE
 	qkNorm                         arch.QKNorm
 	vNorm, vIsK, own, lends        bool
 	pre, post                      bool
+	delta                          arch.DeltaNet
 }
 
 func (b *block) shape() kind {
 	a := b.Attn
-	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, a.QKNorm, a.VNorm, a.VIsK, b.own, b.lends, b.Pre, b.Post}
+	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, b.FFN.MoE, a.QKNorm, a.VNorm, a.VIsK, b.own, b.lends, b.Pre, b.Post, b.Delta}
 }
 
 // place returns where the tensor of a slot stands by the slot's name within the layer: a matrix or a vector.
@@ -86,7 +90,7 @@ func (b *block) place(name string) (*linear, *vector) {
 		return nil, &b.qNorm
 	case "self_attn.k_norm.weight":
 		return nil, &b.kNorm
-	case "self_attn.o_proj.weight":
+	case "self_attn.o_proj.weight", "linear_attn.out_proj.weight":
 		return &b.o, nil
 	case "self_attn.o_proj.bias":
 		return nil, &b.o.bias
@@ -101,8 +105,17 @@ func (b *block) place(name string) (*linear, *vector) {
 	case "post_per_layer_input_norm.weight":
 		return nil, &b.pleNorm
 	}
+	if matrix, vec := b.moe.place(name); matrix != nil || vec != nil {
+		return matrix, vec
+	}
+	if matrix, vec := b.delta.place(name); matrix != nil || vec != nil {
+		return matrix, vec
+	}
 	panic("model: no place for " + name) // computed accepted the description
 }
+
+// hasExperts reports whether the feed-forward network has experts.
+func (b *block) hasExperts() bool { return b.FFN.MoE != (arch.MoE{}) }
 
 // act returns the activation of the feed-forward network as devices name it.
 func (b *block) act() device.Activation {

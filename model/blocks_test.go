@@ -47,6 +47,14 @@ var families = map[string]string{
 	"qwen 3":  `{"model_type":"qwen3","hidden_size":12,"num_hidden_layers":3,"num_attention_heads":6,"num_key_value_heads":2,"head_dim":10,"intermediate_size":9,"vocab_size":17,"attention_bias":true}`,
 	"llama": `{"model_type":"llama","hidden_size":16,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":4,"head_dim":6,"intermediate_size":13,"vocab_size":17,"attention_bias":true,
 		"rope_theta":30.0,"rope_scaling":{"rope_type":"llama3","factor":4.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":16}}`,
+	"qwen 3 with experts": `{"model_type":"qwen3_moe","hidden_size":12,"num_hidden_layers":3,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":6,"intermediate_size":9,"vocab_size":17,
+		"num_experts":5,"num_experts_per_tok":2,"moe_intermediate_size":7,"norm_topk_prob":true,"mlp_only_layers":[1]}`,
+	"qwen 3 with experts, not renormalised": `{"model_type":"qwen3_moe","hidden_size":12,"num_hidden_layers":4,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":6,"intermediate_size":9,"vocab_size":17,
+		"num_experts":6,"num_experts_per_tok":6,"moe_intermediate_size":5,"decoder_sparse_step":2}`,
+	"gemma 4 with experts": `{"model_type":"gemma4_text","hidden_size":12,"num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":6,"global_head_dim":6,"intermediate_size":9,
+		"vocab_size":17,"sliding_window":3,"hidden_size_per_layer_input":0,"enable_moe_block":true,"num_experts":4,"top_k_experts":2,"moe_intermediate_size":5}`,
+	"qwen 3.5": `{"model_type":"qwen3_5_text","hidden_size":12,"num_hidden_layers":2,"layer_types":["linear_attention","linear_attention"],"num_attention_heads":3,"num_key_value_heads":1,
+		"head_dim":8,"intermediate_size":9,"vocab_size":17,"linear_num_key_heads":2,"linear_num_value_heads":6,"linear_key_head_dim":6,"linear_value_head_dim":16,"linear_conv_kernel_dim":3}`,
 	"smollm 3": `{"model_type":"smollm3","hidden_size":16,"num_hidden_layers":5,"num_attention_heads":4,"num_key_value_heads":1,"intermediate_size":13,"vocab_size":17,"no_rope_layers":[0,1,1,0,1]}`,
 }
 
@@ -90,7 +98,7 @@ func (f *fixture) net() *ref.Net {
 	for _, s := range arch.Slots(f.config) {
 		rows := 1
 		if len(s.Shape) > 1 {
-			rows = s.Shape[0]
+			rows = len(f.values[s.Name]) / s.Shape[len(s.Shape)-1]
 		}
 		n.Params[s.Name] = ref.Of(rows, len(f.values[s.Name])/rows, f.values[s.Name])
 	}
@@ -205,8 +213,13 @@ func TestBlocksInPieces(t *testing.T) {
 			for _, n := range pieces {
 				extend(n)
 				check(fmt.Sprint("a piece of ", n))
-				cache.Forget(1)
-				extend(1)
+				if f.config.Layers[0].Linear() { // whose state goes back to where the call began
+					cache.Forget(n)
+					extend(n)
+				} else {
+					cache.Forget(1)
+					extend(1)
+				}
 				check("again")
 			}
 		}
@@ -320,6 +333,35 @@ func TestForgetTooMuchPanics(t *testing.T) {
 	c.Forget(500)
 }
 
+// A state can forget the positions of the last call, and no others.
+func TestForgetOfAStatePanics(t *testing.T) {
+	d := newCPU(t)
+	s := d.NewStream()
+	f := randomFamily(t, "qwen 3.5", 1, 8)
+	m := f.frozen(t, d)
+	dst := d.Alloc("dst", device.Activations, tensor.F32, 1, f.config.Hidden)
+	ids := f.tokens(d, s).IDs
+	for what, forget := range map[string]func(*model.Cache){
+		"a part of a call":    func(c *model.Cache) { c.Forget(1) },
+		"more than a call":    func(c *model.Cache) { c.Forget(4) },
+		"two calls in turn":   func(c *model.Cache) { c.Forget(3); c.Forget(5) },
+		"a call that is gone": func(c *model.Cache) { c.Forget(3); c.Forget(3) },
+	} {
+		c := m.NewCache(8)
+		m.Extend(s, dst, c, ids.RowRange(0, 5))
+		m.Extend(s, dst, c, ids.RowRange(5, 8))
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s was forgotten", what)
+				}
+			}()
+			forget(c)
+		}()
+		c.Free(d)
+	}
+}
+
 // A norm is held as what it multiplies by, and goes back to a file as it was; what is not trained goes there too.
 func TestStoredIsWhatWasLoaded(t *testing.T) {
 	for _, name := range []string{"gemma 2", "gemma 4", "olmo 3"} {
@@ -367,8 +409,6 @@ func (w *sliceWriter) Write(p []byte) (int, error) {
 // What the arithmetic lacks is refused by its name.
 func TestComputed(t *testing.T) {
 	for what, text := range map[string]string{
-		"mixtures of experts": `{"model_type":"qwen3_moe","hidden_size":12,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":2,"head_dim":4,"intermediate_size":9,
-			"vocab_size":17,"num_experts":6,"num_experts_per_tok":3,"moe_intermediate_size":5}`,
 		"per-layer embeddings of a part of the vocabulary": `{"model_type":"gemma4_text","hidden_size":12,"num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":2,"head_dim":4,
 			"intermediate_size":9,"vocab_size":17,"hidden_size_per_layer_input":3,"vocab_size_per_layer_input":16}`,
 		"heads of more than 512 values": `{"model_type":"llama","hidden_size":12,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":2,"head_dim":514,"intermediate_size":9,"vocab_size":17}`,

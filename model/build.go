@@ -107,7 +107,7 @@ type builder struct {
 }
 
 func (b *builder) weight(g group) device.Weight {
-	spec := device.WeightSpec{Name: g.slots[0].Name, Component: b.c, Form: b.form}
+	spec := device.WeightSpec{Name: g.slots[0].Name, Component: b.c, Form: b.form, Experts: g.experts()}
 	for _, name := range g.names() {
 		src, err := b.f.Source(name)
 		if err != nil {
@@ -137,7 +137,11 @@ func (b *builder) vector(g group) device.Tensor {
 	if b.err != nil {
 		return device.Tensor{}
 	}
-	t := b.m.dev.Alloc(g.slots[0].Name, b.c, tensor.F32, 1, len(host))
+	rows := max(g.experts(), 1)
+	if g.matrix() { // of small numbers that are no product's: the taps of a convolution
+		rows = g.slots[0].Shape[0]
+	}
+	t := b.m.dev.Alloc(g.slots[0].Name, b.c, tensor.F32, rows, len(host)/rows)
 	b.s.Upload(t, host)
 	return t
 }
@@ -198,17 +202,22 @@ func NewTrainable(dev device.Device, c arch.Config) *Model {
 	return m
 }
 
-// param registers the trainable parameter of a group: its matrices below each other, its vectors behind each other.
+// param registers the trainable parameter of a group: its matrices below each other, its vectors behind each other, the biases of
+// experts a row each.
 func (m *Model) param(g group) *device.Param {
 	total, spec := 0, device.ParamSpec{Name: g.slots[0].Name}
 	var parts []Part
 	for _, s := range g.slots {
-		parts = append(parts, Part{Slot: s, lo: total, hi: total + s.Shape[0]})
-		total += s.Shape[0]
+		n := s.Shape[0]
+		if len(s.Shape) > 1 {
+			n = int(s.Elements()) / s.Shape[len(s.Shape)-1]
+		}
+		parts = append(parts, Part{Slot: s, lo: total, hi: total + n})
+		total += n
 	}
 	spec.Rows, spec.Cols = 1, total
-	if g.matrix() {
-		spec.Rows, spec.Cols, spec.Decay = total, g.slots[0].Shape[1], g.slots[0].Decay
+	if shape := g.slots[0].Shape; len(shape) > 1 {
+		spec.Rows, spec.Cols, spec.Decay = total, shape[len(shape)-1], g.slots[0].Decay
 	}
 	p := m.dev.Param(spec)
 	for i := range parts {

@@ -12,6 +12,8 @@ type Cache struct {
 	capacity int
 	length   int
 	class    int           // of the frequencies by which keys were turned: see Model.class
+	inCall   bool          // a later piece of a call of Extend
+	latest   int           // positions of the last call of Extend, which Forget can undo where layers carry states
 	ids      device.Tensor // I32 [capacity, 1], where frequencies depend on the length of the sequence
 	decoding string
 }
@@ -21,6 +23,7 @@ type store struct {
 	rows   device.Tensor // [positions, 2·kv·d]: a key, then its value; of a layer that reads another's, that one's
 	held   int           // rows in use: the latest positions
 	window int           // 0: all positions are held
+	delta  carried       // of a DeltaNet, which has no rows
 }
 
 // slack is how many positions a window's rows have room for beyond the window: only when these are used up are rows moved.
@@ -33,6 +36,10 @@ func (m *Model) NewCache(capacity int) *Cache {
 	act := m.dev.Info().Activations
 	for i := range m.blocks {
 		b, l := &m.blocks[i], &c.layers[i]
+		if b.Linear() {
+			l.delta = m.newCarried(b)
+			continue
+		}
 		if !b.own {
 			*l = store{rows: c.layers[b.Attn.KVFrom].rows}
 			continue
@@ -53,7 +60,8 @@ func (m *Model) NewCache(capacity int) *Cache {
 func (c *Cache) Free(dev device.Device) {
 	seen := map[device.Buffer]bool{}
 	for _, l := range c.layers {
-		if !seen[l.rows.Buf] { // layers share
+		l.delta.free(dev)
+		if !l.rows.IsZero() && !seen[l.rows.Buf] { // layers share
 			seen[l.rows.Buf] = true
 			dev.Free(l.rows)
 		}
@@ -72,23 +80,33 @@ func (c *Cache) Decoding() string { return c.decoding }
 
 // Reset forgets all positions.
 func (c *Cache) Reset() {
-	c.length = 0
+	c.length, c.latest = 0, 0
 	for i := range c.layers {
 		c.layers[i].held = 0
 	}
 }
 
 // Forget drops the latest n positions. Of a window that dropped earlier positions only as many can be forgotten as leave
-// it whole: those of the last call of Extend.
+// it whole: those of the last call of Extend. The state of a DeltaNet can forget those alone, all of them.
 func (c *Cache) Forget(n int) {
+	if n == 0 {
+		return
+	}
 	c.length -= n
 	for i := range c.layers {
 		l := &c.layers[i]
 		l.held -= n
+		if l.delta.exists() {
+			if n != c.latest {
+				panic("model: a state can forget the positions of the last call of Extend only")
+			}
+			l.delta.swap()
+		}
 		if l.window > 0 && l.held < min(l.window-1, c.length) {
 			panic("model: a windowed cache cannot forget so many positions")
 		}
 	}
+	c.latest = 0
 }
 
 // Assume makes c hold n positions of undefined content: for a dry run of what comes after them.
@@ -160,8 +178,13 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 		}
 		c.class = class
 	}
+	c.latest = n
+	for i := range c.layers {
+		c.layers[i].delta.swap() // what is there stays as it is until the next call
+	}
 	for lo := 0; lo < n; lo += piece {
 		hi := min(lo+piece, n)
+		c.inCall = lo > 0
 		m.extend(s, dst, c, ids.RowRange(lo, hi), hi == n)
 	}
 }
@@ -170,6 +193,7 @@ func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.Tensor, last bool) {
 	n := ids.Rows
 	c.room(s, n)
+	m.arrange(s, n)
 	w := newWorkspace(s, n)
 	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: 1, SeqLen: n}, act: dst.DType, cache: c}
 	x := p.inference(w)
@@ -187,6 +211,18 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	c.length += n
 	for i := range c.layers {
 		c.layers[i].held += n
+	}
+}
+
+// arrange lets the device put the layers' matrices into an order in which passes of n positions read them as they are.
+func (m *Model) arrange(s device.Stream, n int) {
+	a, ok := s.(device.Arranger)
+	if !ok || n == 1 {
+		return
+	}
+	for i := range m.blocks {
+		b := &m.blocks[i]
+		a.Arrange(n, b.qkv.weight, b.o.weight, b.gateUp.weight, b.down.weight)
 	}
 }
 

@@ -27,6 +27,8 @@ func Computed(c arch.Config) error {
 // beyond names the first feature of a layer that the forward and backward passes lack; "": none.
 func beyond(l arch.Layer) string {
 	switch {
+	case l.FFN.MoE.Shared > 0:
+		return "shared experts"
 	case l.FFN.Act != arch.SiLU && l.FFN.Act != arch.GELUTanh:
 		return "activation " + string(l.FFN.Act)
 	case l.Attn.HeadDim > device.MaxHeadDim:

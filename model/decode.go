@@ -16,6 +16,14 @@ func (p *pass) atOnce(dst, x device.Tensor) bool {
 	d := device.Decode{Norm: p.m.norm.value, Position: p.cache.length, Eps: p.m.Config.Eps}
 	for i := range p.m.blocks {
 		b := &p.m.blocks[i]
+		if b.hasExperts() || b.Linear() {
+			lacks := device.Experts
+			if b.Linear() {
+				lacks = device.DeltaNet
+			}
+			p.cache.decoding = "operation by operation: " + string(lacks)
+			return false
+		}
 		if b.OutScale && b.outScale[0] == 0 { // which a description cannot say
 			p.cache.decoding = "operation by operation: a layer's output is multiplied by 0"
 			return false

@@ -2,6 +2,7 @@ package model_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"apr/arch"
@@ -118,14 +119,15 @@ func (f *fixture) gradients(t *testing.T, grads map[string][]float32) (worst flo
 		if s.Fixed {
 			continue
 		}
-		if files[s.HF.Name] == nil {
-			files[s.HF.Name] = make([]float64, elements(s.HF.Shape))
+		p := goldenPlace(s)
+		if files[p.Name] == nil {
+			files[p.Name] = make([]float64, elements(p.Shape))
 		}
 		v := make([]float64, len(grads[s.Name]))
 		for i, x := range grads[s.Name] {
 			v[i] = float64(x)
 		}
-		arch.Scatter(s, s.HF, v, [][]float64{files[s.HF.Name]})
+		arch.Scatter(s, p, v, [][]float64{files[p.Name]})
 	}
 	for name, got := range files {
 		want, ok := f.want["grad."+name]
@@ -137,6 +139,23 @@ func (f *fixture) gradients(t *testing.T, grads map[string][]float32) (worst flo
 		}
 	}
 	return worst, where
+}
+
+// goldenPlace is where a golden has a gradient: of experts that files have one by one, all in one tensor, gate above up.
+func goldenPlace(s arch.Slot) arch.Place {
+	p := s.HF
+	if p.Each == 0 {
+		return p
+	}
+	out, in, name := s.Shape[1], s.Shape[2], strings.TrimSuffix(s.Name, ".weight")
+	p = arch.Place{Name: name, Shape: []int{p.Each, out, in}}
+	if s.Role != arch.ExpertDown {
+		p.Name, p.Shape[1] = strings.NewReplacer("gate_proj", "gate_up_proj", "up_proj", "gate_up_proj").Replace(name), 2*out
+	}
+	if s.Role == arch.ExpertUp {
+		p.First = out
+	}
+	return p
 }
 
 // backward adds the gradients of the masked mean cross-entropy, computed on the host in float64.

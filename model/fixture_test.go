@@ -16,6 +16,7 @@ import (
 	"apr/device"
 	"apr/format/safetensors"
 	"apr/internal/contracttest"
+	"apr/internal/fault"
 	"apr/model"
 	"apr/modelfile"
 	"apr/tensor"
@@ -53,8 +54,8 @@ func computedFixtures(t *testing.T) (dirs []string) {
 			}
 		}
 	}
-	if len(dirs) != 21 {
-		t.Fatalf("%d goldens, want 21", len(dirs))
+	if len(dirs) != 24 {
+		t.Fatalf("%d goldens, want 24", len(dirs))
 	}
 	return dirs
 }
@@ -67,7 +68,15 @@ func eachFamily(t *testing.T, run func(t *testing.T, f *fixture)) {
 	for _, dir := range computedFixtures(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			run(t, readFixture(t, dir))
+			f := readFixture(t, dir)
+			d := testDevice(t)
+			if err := model.Served(f.config, d.Info()); err != nil { // what a device lacks is refused before anything is loaded
+				if _, err := model.LoadFrozen(d, f, device.TeacherWeights); fault.KindOf(err) != fault.Unavailable {
+					t.Errorf("loading what %s lacks: %v", d.Info().Kind, err)
+				}
+				return
+			}
+			run(t, f)
 		})
 	}
 }

@@ -89,8 +89,7 @@ func (p *pass) block(b *block, k *acts, v stream, keep bool) stream {
 	y := p.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
 	v = p.mixer(b, k, v, y)
 	y = p.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
-	p.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), keep)
-	p.branch(b.down, b.postFFN, b.Residual, k.z2, k.rstdZ2, k.glu)
+	p.ffn(b, k, v.x, y, keep)
 	v.delta = p.delta
 	if b.ple > 0 {
 		v = p.perLayerBranch(b, k, v)
@@ -101,9 +100,13 @@ func (p *pass) block(b *block, k *acts, v stream, keep bool) stream {
 	return v
 }
 
-// mixer computes the branch of attention from its input y.
+// mixer computes the branch of attention or of a DeltaNet from its input y.
 func (p *pass) mixer(b *block, k *acts, v stream, y device.Tensor) stream {
-	p.attend(b, k, y)
+	if b.Linear() {
+		p.linear(b, k, y)
+	} else {
+		p.attend(b, k, y)
+	}
 	p.branch(b.o, b.postMixer, b.Residual, k.z1, k.rstdZ1, k.att)
 	v.delta = p.delta
 	return v
@@ -111,11 +114,22 @@ func (p *pass) mixer(b *block, k *acts, v stream, y device.Tensor) stream {
 
 // branch writes what a branch adds to the residual stream: delta = residual·post(w·a).
 func (p *pass) branch(w linear, post vector, residual float64, z, rstd, a device.Tensor) {
-	var none device.Tensor
+	w.forward(p.s, p.ahead(post, z), a)
+	p.behind(post, residual, z, rstd)
+}
+
+// ahead returns what the last operation of a branch writes: z if a norm is behind it, else delta.
+func (p *pass) ahead(post vector, z device.Tensor) device.Tensor {
 	if post.value.IsZero() {
-		w.forward(p.s, p.delta, a)
-	} else {
-		w.forward(p.s, z, a)
+		return p.delta
+	}
+	return z
+}
+
+// behind writes delta = residual·post(z); without a norm delta is there.
+func (p *pass) behind(post vector, residual float64, z, rstd device.Tensor) {
+	var none device.Tensor
+	if !post.value.IsZero() {
 		p.s.RMSNorm(p.delta, rstd, none, z, none, post.value, p.m.Config.Eps)
 	}
 	if residual != 1 {
@@ -132,8 +146,8 @@ func (p *pass) inference(w *workspace) (x device.Tensor) {
 	for i := range p.m.blocks {
 		b := &p.m.blocks[i]
 		if b.kind == len(p.kinds) { // the first of its kind
-			p.kinds = append(p.kinds, acts{x: x, y1: y, z1: y, x2: x, y2: y, z2: y, x3: x, z3: y})
-			b.fill(&p.kinds[b.kind], RecomputeNone, h, p.act, false, w.take)
+			p.kinds = append(p.kinds, acts{x: x, y1: y, z1: y, x2: x, y2: y, z2: y, x3: x, z3: y, moe: expertActs{yRouter: y, y: y}})
+			b.fill(&p.kinds[b.kind], w.n, keptByNone, h, p.act, false, w.takeRows)
 		}
 		if b.lends && p.cache == nil { // for all layers that read it
 			if p.lent == nil {
@@ -150,9 +164,11 @@ func (p *pass) inference(w *workspace) (x device.Tensor) {
 // reused returns the tensors of a layer in a forward that keeps nothing.
 func (p *pass) reused(b *block) *acts {
 	k := &p.kinds[b.kind]
-	if p.cache != nil {
+	switch {
+	case b.Linear():
+	case p.cache != nil:
 		k.kv = p.cache.layers[b.index].rows
-	} else {
+	default:
 		k.kv = p.lent[b.Attn.KVFrom] // none, unless it is shared
 	}
 	return k

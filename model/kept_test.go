@@ -41,10 +41,10 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 	}
 	lends := map[int]bool{}
 	for i, l := range c.Layers {
-		lends[l.Attn.KVFrom] = lends[l.Attn.KVFrom] || l.Attn.KVFrom != i
+		lends[l.Attn.KVFrom] = lends[l.Attn.KVFrom] || l.Attn.KVFrom != i && !l.Linear()
 	}
 	for i, l := range c.Layers {
-		a, width := l.Attn, l.FFN.Width
+		a, width, m := l.Attn, l.FFN.Width, l.FFN.MoE
 		q, kv := a.QDim(), a.KVDim()
 		own := a.KVFrom == i
 		if !own {
@@ -58,12 +58,33 @@ func (f *fixture) documented(r model.Recompute) (n int64) {
 			continue
 		}
 		none := r == model.RecomputeNone
+		if d := l.Delta; l.Linear() {
+			kept := 2*h + d.QKV() + 3*d.Inner() + 3*d.ValueHeads + 2*width + 2
+			if none {
+				kept += 2*h + d.QKV() + d.Inner() + width
+			}
+			n += int64(kept)
+			continue
+		}
 		kept := 2*h + 2*q + 2*kv + 2*width + a.Heads // and the log-sum-exp
 		if none && l.Pre {
 			kept += 2 * h
 		}
 		if none {
 			kept += width
+		}
+		kept += m.Experts + 4*m.Active + m.Active*(h+2*m.Width)
+		if none {
+			kept += m.Active * m.Width
+		}
+		if m.Beside {
+			kept += 2*h + 3
+			if none {
+				kept += 2 * h
+			}
+		}
+		if m != (arch.MoE{}) {
+			kept++ // where experts begin: 256 bytes, of 64 positions
 		}
 		if l.Post {
 			kept += 2*h + 2

@@ -64,19 +64,25 @@ func (m *Model) place(g group) (*linear, *vector) {
 	panic("model: no place for " + s.Name) // Computed accepted the description
 }
 
-// group is the slots that are one tensor on the device: q, k and v; their biases; gate and up; else one slot.
+// group is the slots that are one tensor on the device: q, k and v; their biases; gate and up; of a DeltaNet q, k, v and z, or b
+// and a; else one slot.
 type group struct {
 	slots []arch.Slot
 	part  string // of a layer: the first slot's name within it
 }
 
-// stack says which group a slot belongs to, by the role of the group's first slot; "": one of its own.
+// stack says which group a slot belongs to, by the role of the group's first slot; "": one of its own. What all experts have
+// of one matrix is one slot.
 func stack(s arch.Slot) arch.Role {
 	switch s.Role {
 	case arch.Q, arch.K, arch.V:
 		return arch.Q
 	case arch.Gate, arch.Up:
 		return arch.Gate
+	case arch.DeltaQKV, arch.DeltaZ:
+		return arch.DeltaQKV
+	case arch.DeltaB, arch.DeltaA:
+		return arch.DeltaB
 	}
 	return ""
 }
@@ -116,8 +122,17 @@ func (g group) names() (names []string) {
 	return names
 }
 
-// matrix reports whether the group is a matrix, and not a vector.
-func (g group) matrix() bool { return len(g.slots[0].Shape) > 1 }
+// matrix reports whether the group is a matrix, or one of each expert, and not vectors.
+func (g group) matrix() bool { return len(g.slots[0].Shape) > 1 && !g.slots[0].Bias }
+
+// experts returns how many experts have a tensor of the group; 0: it is not of experts.
+func (g group) experts() int {
+	switch s := g.slots[0]; s.Role {
+	case arch.ExpertGate, arch.ExpertUp, arch.ExpertDown:
+		return s.Shape[0]
+	}
+	return 0
+}
 
 // Part is one named tensor of the model within a trainable parameter, which may hold several (q, k and v).
 type Part struct {

@@ -105,8 +105,8 @@ func (g *backward) perLayerEnd() {
 }
 
 // keepPerLayer takes what r keeps of the per-layer embeddings.
-func (m *Model) keepPerLayer(k *perLayerActs, r Recompute, take allocator) {
-	if n := m.perLayerWidth(); n > 0 && r <= RecomputeNorms {
-		k.proj, k.rstd = take("ple.projection", m.dev.Info().Activations, n), take("ple.rstd", tensor.F32, len(m.blocks))
+func (m *Model) keepPerLayer(k *perLayerActs, n int, r Recompute, take allocator) {
+	if cols := m.perLayerWidth(); cols > 0 && r <= RecomputeNorms {
+		k.proj, k.rstd = take("ple.projection", m.dev.Info().Activations, n, cols), take("ple.rstd", tensor.F32, n, len(m.blocks))
 	}
 }

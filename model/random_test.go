@@ -62,6 +62,10 @@ func randomConfig(rng *rand.Rand) arch.Config {
 		if yes(50) {
 			l.FFN.Act = arch.GELUTanh
 		}
+		if yes(25) {
+			n := 1 + rng.IntN(6)
+			l.FFN.Width, l.FFN.MoE = 0, arch.MoE{Experts: n, Active: 1 + rng.IntN(n), Width: 3 + rng.IntN(9), TopKFirst: yes(30), Renorm: yes(40), Bias: yes(30)}
+		}
 		norms := rng.IntN(3)
 		l.Pre, l.Post = norms != 0, norms != 1
 		c.Layers = append(c.Layers, l)

@@ -31,7 +31,7 @@ func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
 	var out []tensor.Source
 	for _, p := range m.parts {
 		dt := d
-		if len(p.Shape) == 1 {
+		if len(p.Shape) == 1 || p.Bias {
 			dt = tensor.F32
 		}
 		src := DownloadSource(s, p.Name, p.Shape, p.Of(p.Param.Value), dt)

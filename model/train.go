@@ -21,8 +21,14 @@ import (
 //	k and v of an earlier layer         no terms with kv              no terms with kv
 //	k and v that later layers read      +2·kv·d                       +2·kv·d                       +2·kv·d
 //	per-layer embeddings                +2h + 4p                      +2h + 3p
+//	k experts of width e                +k·(h + 3e)                   +k·(h + 2e)
+//	experts beside the dense network    +4h                           +2h
+//	a DeltaNet for attention, with c    4h + 2c + 4i + 2·heads + 3f   2h + c + 3i + 2·heads + 2f    h
+//	columns of q, k, v and i of v
 //
-// and, but for RecomputeBlocks, in float32 a number for each norm of a row or a head, and for each head of the attention.
+// and, but for RecomputeBlocks, in 4 bytes a number for each norm of a row or a head, and for each head of the attention; for
+// each logit of a router, and four for each chosen expert; for the experts of a layer, and one more, once. f is 0 where there are
+// experts alone. What experts read is copied for each of them again, and never kept.
 type Recompute int
 
 // The policies, from the fastest to the smallest.
@@ -66,21 +72,21 @@ func (v *Saved) ReleaseTo(s device.Stream) { s.Release(v.allocated...) }
 func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
 	act, h := m.dev.Info().Activations, m.Config.Hidden
 	v := &Saved{tokens: t, recompute: r, layers: make([]acts, len(m.blocks))}
-	take := func(name string, d tensor.DType, cols int) device.Tensor {
-		x := s.Temp(name, device.Activations, d, t.n(), cols)
+	take := func(name string, d tensor.DType, rows, cols int) device.Tensor {
+		x := s.Temp(name, device.Activations, d, rows, cols)
 		v.allocated = append(v.allocated, x)
 		return x
 	}
 	for i := range v.layers {
 		b, k := &m.blocks[i], &v.layers[i]
-		k.x = take("x", act, h)
-		if !b.own {
+		k.x = take("x", act, t.n(), h)
+		if !b.own && !b.Linear() {
 			k.kv = v.layers[b.Attn.KVFrom].kv
 		}
-		b.fill(k, r, h, act, true, take)
+		b.fill(k, t.n(), r, h, act, true, take)
 	}
-	m.keepPerLayer(&v.perLayer, r, take)
-	v.x, v.rstd, v.Hidden = take("x", act, h), take("rstd", tensor.F32, 1), take("hidden", act, h)
+	m.keepPerLayer(&v.perLayer, t.n(), r, take)
+	v.x, v.rstd, v.Hidden = take("x", act, t.n(), h), take("rstd", tensor.F32, t.n(), 1), take("hidden", act, t.n(), h)
 	return v
 }
 
@@ -94,7 +100,7 @@ func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
 	var at stream
 	for i := range m.blocks {
 		b, k := &m.blocks[i], v.layers[i]
-		b.fill(&k, RecomputeNone, h, act, true, w.take)
+		b.fill(&k, t.n(), keptByNone, h, act, true, w.takeRows)
 		if i == 0 {
 			at = p.embed(k.x)
 			perLayer := v.perLayer

@@ -79,7 +79,7 @@ func families(t *testing.T) []*row {
 // Cells of llama.cpp are those of the column of log-probabilities, of the table that has one.
 func TestReadInterop(t *testing.T) {
 	path := t.TempDir() + "/table.md"
-	text := "| model | ids | log-probabilities | other |\n|---|---|---|---|\n| a | 1 | 2e-05 | 7 |\n| b | 1 | 3e-06 | 7 |\n| c | 1 |  | 7 |\n| e | 1 | x | 7 |\n" +
+	text := "| model | ids | log-probabilities | other |\n|---|---|---|---|\n| a | 1 | 2e-05 | 7 |\n| b | 1 | 3e-06 | 7 |\n| c | 1 |  | 7 |\n| mistral_window | 1 | 2 | 7 |\n| e | 1 | x | 7 |\n" +
 		"\n| tokenizer | texts | same | none |\n|---|---|---|---|\n| a | 5 | 6 | 7 |\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestReadInterop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for models, want := range map[string]string{"a b": "2.0e-05", "c d": unavailable, "b e": "3.0e-06; e: x"} {
+	for models, want := range map[string]string{"a b": "2.0e-05", "c d": unavailable, "a mistral_window": "2.0e-05; mistral_window: 2", "b e": "3.0e-06; e: x"} {
 		if got := llamaCell(cells, strings.Fields(models)); got != want {
 			t.Errorf("%s: %s, want %s", models, got, want)
 		}

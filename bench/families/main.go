@@ -77,10 +77,10 @@ func (o options) run(ctx context.Context) error {
 	origin := fmt.Sprintf("Measured on %s with %s, %s/%s%s%s%s.", time.Now().UTC().Format(time.DateOnly), runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		load(), emulated.origin("emulated"), card.origin("GPU"))
 	var text strings.Builder
-	print(&text, list, origin)
+	writeTable(&text, list, origin)
 	if o.docs == "" {
-		fmt.Print(text.String())
-		return nil
+		_, err := os.Stdout.WriteString(text.String())
+		return err
 	}
 	return replace(o.docs, text.String())
 }
@@ -221,29 +221,32 @@ func readLlama(path string) (map[string]string, error) {
 	return cells, nil
 }
 
-// llamaCell is the largest difference of the random models of a family.
+// llamaCell is the largest difference of the random models of a family; those that llama.cpp is known to compute otherwise come
+// apart, by name.
 func llamaCell(cells map[string]string, models []string) string {
-	var all []string
+	var apart []string
 	worst := -1.0
-	for _, m := range models {
-		text, ok := cells[m]
+	for _, name := range models {
+		text, ok := cells[name]
 		if !ok {
 			continue
 		}
 		var x float64
-		if _, err := fmt.Sscanf(text, "%g", &x); err != nil {
-			all = append(all, m+": "+text)
+		_, err := fmt.Sscanf(text, "%g", &x)
+		otherwise := slices.ContainsFunc(randmodel.Models, func(m randmodel.Model) bool { return m.Name == name && m.Differs != "" })
+		if err != nil || otherwise {
+			apart = append(apart, name+": "+text)
 			continue
 		}
 		worst = math.Max(worst, x)
 	}
 	if worst >= 0 {
-		all = append([]string{fmt.Sprintf("%.1e", worst)}, all...)
+		apart = append([]string{fmt.Sprintf("%.1e", worst)}, apart...)
 	}
-	if all == nil {
+	if apart == nil {
 		return unavailable
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(apart, "; ")
 }
 
 // The marks of the table in the document.

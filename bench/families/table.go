@@ -153,8 +153,8 @@ func (s summary) missing(all int) string {
 	return fmt.Sprintf(" (%d of %d; %s)", s.n, all, unavailable)
 }
 
-// print writes the table between its marks: a headline that counts what is missing, then a line for each family.
-func print(w io.Writer, list []*row, origin string) {
+// writeTable writes the table between its marks: a headline that counts what is missing, then a line for each family.
+func writeTable(w io.Writer, list []*row, origin string) {
 	missing, cells := 0, 0
 	for _, r := range list {
 		for _, c := range r.cells[3:] {

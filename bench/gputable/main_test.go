@@ -64,7 +64,7 @@ func TestReport(t *testing.T) {
 	write("apr-7b:0.5b-2.json", strings.Replace(result, "30000", "31000", 1))
 	write("torch-7b:0.5b-1.txt", "RESULT torch 2 7b->0.5b bf16 B=8 T=1024: 277.1 ms/step 25000 tok/s peak 28.0 GiB | teacher fwd 1")
 	var b strings.Builder
-	ok, err := report(&b, dir)
+	ok, err := report(&b, dir, false)
 	if !ok || err != nil {
 		t.Errorf("ok %v, %v", ok, err)
 	}
@@ -73,15 +73,18 @@ func TestReport(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
 	}
+	if ok, err := report(&b, dir, true); ok || err != nil { // no floor was measured
+		t.Errorf("with goals: ok %v, %v", ok, err)
+	}
 	write("p.txt", strings.Replace(passing, "PASS: TestB", "FAIL: TestB", 1))
-	if ok, err := report(&b, dir); ok || err != nil {
+	if ok, err := report(&b, dir, false); ok || err != nil {
 		t.Errorf("a failed row: ok %v, %v", ok, err)
 	}
 	write("apr-7b:0.5b-2.json", "{}")
-	if _, err := report(&b, dir); err == nil {
+	if _, err := report(&b, dir, false); err == nil {
 		t.Error("an empty result was taken")
 	}
-	if ok, err := report(&b, t.TempDir()); ok || err != nil {
+	if ok, err := report(&b, t.TempDir(), false); ok || err != nil {
 		t.Errorf("nothing at all: ok %v, %v", ok, err)
 	}
 }
@@ -119,5 +122,55 @@ func TestJudged(t *testing.T) {
 		if len(rows) != 7 || (failed == 1) != c.fails || failed > 1 {
 			t.Errorf("%s: %d of %d rows fail", c.name, failed, len(rows))
 		}
+	}
+}
+
+// TestGoals: a goal is met at its limit, missed just beyond it, and missed where nothing was measured.
+func TestGoals(t *testing.T) {
+	const pair = "qwen3-8b:qwen3-0.6b"
+	measured := func(change func(cublas, fp8, small *race)) []*race {
+		of := func(way string, tokens, gibs float64) *race {
+			r := &race{pair: pair + "@" + way, theirs: 1000, theirGiB: 100, waits: 1}
+			r.ours = step{TokensPerSecond: tokens, FloorShare: 0.89, PeakMemory: map[string]int64{"device": int64(gibs * gib)}}
+			r.ours.Plan.Memory.Total = r.ours.PeakMemory["device"]
+			return r
+		}
+		all := []*race{of("cublas", 1120, 90), of("fp8", 1550, 80), of("q4k-small", 1000, 65)}
+		change(all[0], all[1], all[2])
+		return all
+	}
+	for _, c := range []struct {
+		name   string
+		change func(cublas, fp8, small *race)
+		missed []string
+	}{
+		{"at the limits", func(_, _, _ *race) {}, nil},
+		{"slow", func(a, b, _ *race) { a.ours.TokensPerSecond, b.ours.TokensPerSecond = 1119, 1549 },
+			[]string{"cublas: speed, of PyTorch's", "fp8: speed, of PyTorch's"}},
+		{"large", func(_, _, c *race) { c.ours.PeakMemory["device"]++; c.ours.Plan.Memory.Total++ }, []string{"q4k-small: memory, of PyTorch's"}},
+		{"beside the floor", func(a, _, _ *race) { a.ours.FloorShare = 0.889 }, []string{"cublas: products alone, of the step"}},
+		{"beyond the plan", func(_, b, _ *race) { b.ours.PeakMemory["device"]++ }, []string{"fp8: bytes of device memory beyond the plan"}},
+		{"two waits", func(_, b, _ *race) { b.waits = 2 }, []string{"fp8: host waits of a step"}},
+		{"no floor", func(a, _, _ *race) { a.ours.FloorShare = 0 }, []string{"cublas: products alone, of the step"}},
+		{"no PyTorch", func(a, b, c *race) { a.theirs, b.theirs, c.theirGiB = 0, 0, 0 },
+			[]string{"cublas: speed, of PyTorch's", "fp8: speed, of PyTorch's", "q4k-small: memory, of PyTorch's"}},
+	} {
+		var missed []string
+		all := goalsOf(measured(c.change))
+		for _, r := range all {
+			if r.failed {
+				missed = append(missed, strings.TrimPrefix(r.name, pair+" "))
+			}
+		}
+		if len(all) != 10 || strings.Join(missed, "|") != strings.Join(c.missed, "|") {
+			t.Errorf("%s: of %d goals %q are missed, want %q", c.name, len(all), missed, c.missed)
+		}
+	}
+	if all := goalsOf(measured(func(_, _, _ *race) {})[:1]); len(all) != 6 || !all[2].failed || all[2].measured != notMeasured {
+		t.Errorf("one way alone: %+v", all)
+	}
+	tf32 := &race{pair: "1.5b:0.5b@tf32", waits: 1, ours: step{TokensPerSecond: 27483}}
+	if all := goalsOf([]*race{tf32}); len(all) != 3 || !all[0].failed || all[0].measured != "27483" {
+		t.Errorf("TF32: %+v", all)
 	}
 }

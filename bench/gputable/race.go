@@ -32,6 +32,7 @@ type step struct {
 	TokensPerSecond float64                  `json:"tokens_per_second"`
 	Spread          float64                  `json:"p95_over_p50"`
 	MFU             float64                  `json:"mfu"`
+	FloorShare      float64                  `json:"floor_share"` // 0: not measured
 	PeakMemory      map[string]int64         `json:"peak_memory"`
 	Waits           float64                  `json:"host_waits_per_step"`
 	Late            int64                    `json:"loads_after_first_step"`
@@ -46,6 +47,9 @@ type step struct {
 var torchLine = regexp.MustCompile(`: ([\d.]+) ms/step (\d+) tok/s peak ([\d.]+) GiB`)
 
 const gib = 1 << 30
+
+// otherArithmetic is a way that is not compared with PyTorch's bfloat16.
+const otherArithmetic = "tf32"
 
 // readRaces reads all rounds of a folder.
 func readRaces(dir string) (all []*race, err error) {
@@ -85,7 +89,7 @@ func readRaces(dir string) (all []*race, err error) {
 			return nil, err
 		}
 		for _, r := range all {
-			if pair, _, _ := strings.Cut(r.pair, "@"); pair == pairOf(path, "torch-") {
+			if pair, way, _ := strings.Cut(r.pair, "@"); pair == pairOf(path, "torch-") && way != otherArithmetic {
 				r.peer(string(text))
 			}
 		}
@@ -157,9 +161,12 @@ func judged(races []*race) (all []check) {
 
 // raceCells is the table of speed.
 func raceCells(races []*race) [][]string {
-	cells := [][]string{{"speed", "tokens/s", "PyTorch", "ratio", "of GEMM peak", "GiB", "PyTorch", "plan", "p95/p50", "waits", "late loads", "start s"}}
+	cells := [][]string{{"speed", "tokens/s", "PyTorch", "ratio", "of GEMM peak", "of floor", "GiB", "PyTorch", "plan", "p95/p50", "waits", "late loads", "start s"}}
 	for _, r := range races {
-		peerSpeed, ratio, peerGiB := "-", "-", "-"
+		peerSpeed, ratio, peerGiB, floor := "-", "-", "-", "-"
+		if r.ours.FloorShare > 0 {
+			floor = fmt.Sprintf("%.1f %%", 100*r.ours.FloorShare)
+		}
 		if r.theirs > 0 {
 			peerSpeed, ratio = fmt.Sprintf("%.0f", r.theirs), fmt.Sprintf("%.3f", r.ours.TokensPerSecond/r.theirs)
 			peerGiB = fmt.Sprintf("%.1f", r.theirGiB)
@@ -169,7 +176,7 @@ func raceCells(races []*race) [][]string {
 		device, plan := float64(r.ours.PeakMemory["device"])/gib, float64(r.ours.Plan.Memory.Total)/gib
 		cells = append(cells, []string{
 			fmt.Sprintf("%s, best of %d", strings.Replace(r.pair, "@", " ", 1), r.rounds), fmt.Sprintf("%.0f", r.ours.TokensPerSecond), peerSpeed, ratio,
-			fmt.Sprintf("%.0f %%", 100*r.ours.MFU), fmt.Sprintf("%.1f", device), peerGiB,
+			fmt.Sprintf("%.0f %%", 100*r.ours.MFU), floor, fmt.Sprintf("%.1f", device), peerGiB,
 			fmt.Sprintf("%.1f (%+.1f %%)", plan, 100*(device/plan-1)), fmt.Sprintf("%.3f", r.spread),
 			fmt.Sprintf("%g", r.waits), strconv.FormatInt(r.late, 10), fmt.Sprintf("%.2f", r.startSeconds),
 		})

@@ -98,8 +98,8 @@ func throughAPR(ctx context.Context, file string) (m moved, err error) {
 
 // count compares a tensor with what became of it.
 func (m *moved) count(t, other tensor.Stored) error {
-	switch {
-	case other.DType == t.DType:
+	switch other.DType {
+	case t.DType:
 		x, err := io.ReadAll(io.NewSectionReader(t, 0, t.Size))
 		if err != nil {
 			return err
@@ -112,7 +112,7 @@ func (m *moved) count(t, other tensor.Stored) error {
 			return fmt.Errorf("the blocks have other bytes")
 		}
 		m.same++
-	case other.DType == tensor.F32:
+	case tensor.F32:
 		x, err := modelfile.ReadFloat32("", t)
 		if err != nil {
 			return err

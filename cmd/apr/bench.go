@@ -34,6 +34,7 @@ type benchOptions struct {
 	percentiles                    string  // numbers with commas between
 	quantize                       string  // scheme of random weights; empty: bfloat16, or what the teacher's backend needs
 	memory                         float64 // GiB
+	floor                          float64 // seconds
 	random, kernelLog, profile     bool
 }
 
@@ -71,6 +72,7 @@ func benchCommand() *cli.Command {
 			{Name: "quantize", Value: cli.Enum(&o.quantize, "", "q4_k_m", "q4k", "q6k", "q8_0"), Default: "bf16, or q4_k_m for the teacher backend q4k", Help: "types of random weights"},
 			{Name: "teacher-gemm", Value: cli.Enum(&o.teacherGEMM, "bf16", "bf16", "fp8"), Help: "arithmetic of the teacher's products on a GPU"},
 			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "rows of the square product that gives the measured peak of products"},
+			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "seconds that the step's matrix products run alone, hot, to compare the step with them; 0: not at all"},
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "on a GPU: three more steps, with the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "a line for each kernel or GEMM plan loaded"},
 		},
@@ -116,7 +118,10 @@ type benchResult struct {
 	Generation      *bench.Generation  `json:"generation,omitempty"`
 	GFLOPS          *float64           `json:"gflops,omitempty"` // of matrix products, over whole iterations
 	PeakGFLOPS      *float64           `json:"gemm_gflops,omitempty"`
-	MFU             *float64           `json:"mfu,omitempty"` // the former over the latter
+	MFU             *float64           `json:"mfu,omitempty"`         // the former over the latter
+	FloorMS         *float64           `json:"floor_ms,omitempty"`    // of the step's matrix products alone
+	FloorShare      *float64           `json:"floor_share,omitempty"` // floor_ms over the median of the steps
+	FloorMissing    string             `json:"floor_missing,omitempty"`
 	PeakMemory      map[string]int64   `json:"peak_memory"`
 	Ops             []opShare          `json:"operations,omitempty"`
 	Plan            *plan.Plan         `json:"plan,omitempty"`
@@ -330,6 +335,17 @@ func (r *benchResult) inUse() string {
 	return ""
 }
 
+// floor describes the time of the products alone; empty: nobody asked.
+func (r *benchResult) floor() string {
+	if r.FloorMS == nil {
+		if r.FloorMissing != "" {
+			return "not measured: " + r.FloorMissing
+		}
+		return ""
+	}
+	return fmt.Sprintf("%.1f ms for the step's matrix products alone, hot: %.1f %% of the step", *r.FloorMS, 100**r.FloorShare)
+}
+
 // Text prints the figures.
 func (r *benchResult) Text(p *cli.Page) {
 	dev := fmt.Sprintf("%v, %v, %v workers", r.Device["name"], r.Device["isa"], r.Device["workers"])
@@ -355,8 +371,11 @@ func (r *benchResult) Text(p *cli.Page) {
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
 		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (%s, p95/p50 %.3f)", r.TokensPerSecond, r.Step.Median, strings.Join(r.percentiles, ", "), *r.Spread),
 		"products", fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU),
-		"peak memory", r.memory(),
 	}
+	if floor := r.floor(); floor != "" {
+		pairs = append(pairs, "floor", floor)
+	}
+	pairs = append(pairs, "peak memory", r.memory())
 	if r.Launches != nil {
 		pairs = append(pairs, "a step", fmt.Sprintf("%.0f launches, %.0f host waits, %d loads after the first", *r.Launches, *r.Waits, *r.LateLoads))
 	}

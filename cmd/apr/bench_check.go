@@ -31,7 +31,7 @@ func (o *benchOptions) check(s cli.Settings) error {
 		return err
 	}
 	return only(s, "a distillation step: --kd TEACHER, or --shape TEACHER:STUDENT", "batch-size", "seq-len", "chunk-rows", "micro-rows",
-		"memory", "recompute", "teacher-backend", "teacher-gemm", "peak-size", "profile")
+		"memory", "recompute", "teacher-backend", "teacher-gemm", "peak-size", "profile", "floor")
 }
 
 func (o *benchOptions) checkPrompt(s cli.Settings) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -166,6 +167,9 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if profile != nil {
 		flops = r.profileCPU(profile(), float64(o.iterations)) // before the square product, which would pass for one of the step
 	}
+	if err := o.measureFloor(ctx, dev, s, p, r); err != nil {
+		return err
+	}
 	peak, err := bench.PeakGFLOPS(ctx, dev, s, o.peakSize)
 	if err != nil {
 		return err
@@ -173,6 +177,31 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	r.rates(flops, peak)
 	r.latencies(o.percentiles, r.Step.Milliseconds)
 	return nil
+}
+
+// measureFloor times the step's products alone. Where they cannot run alone, or find no memory, the result says why.
+func (o *benchOptions) measureFloor(ctx context.Context, dev *opened, s device.Stream, p plan.Plan, r *benchResult) error {
+	if o.floor == 0 {
+		return nil
+	}
+	free := int64(math.MaxInt64)
+	if p.Memory.Available > 0 {
+		free = p.Memory.Available - p.Memory.Total
+	}
+	if dev.gpu != nil {
+		free = max(free, p.Memory.Arena) // which is one piece, and empty now
+	}
+	floor, err := bench.MeasureFloor(ctx, dev, s, p, free, time.Duration(o.floor*float64(time.Second)))
+	switch fault.KindOf(err) {
+	case fault.Memory, fault.Unavailable:
+		r.FloorMissing = err.Error()
+		return nil
+	}
+	if err == nil {
+		share := floor.Milliseconds / r.Step.Median
+		r.FloorMS, r.FloorShare = &floor.Milliseconds, &share
+	}
+	return err
 }
 
 // load puts both models on a device, the student's weights random if it has none.

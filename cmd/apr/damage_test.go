@@ -69,7 +69,7 @@ var readers = []struct {
 	{"eval X --task match --data match.jsonl --backend cpu", ""},
 	{"run X func -n 1 --cpu", ""},
 	{"bench X --max-tokens 2 --iterations 1 --warmup 0 --backend cpu", ""},
-	{"bench S --kd X --batch-size 2 --seq-len 16 --iterations 1 --warmup 0 --backend cpu", ""},
+	{"bench S --kd X --batch-size 2 --seq-len 16 --iterations 1 --warmup 0 --floor 0 --backend cpu", ""},
 	{"diff X S --values --no-threshold", ""},
 	{"diff X X", ""},
 	{"inspect X --hash", ""},

@@ -27,7 +27,7 @@ const familyText = "In 1905 the three of them measured 12345.678 times, and agai
 // converted and generate.
 var allCommands = []string{
 	"qwen2", "qwen3", "llama", "mistral_window", "ministral3", "smollm3", "phi3_short", "olmo2", "olmo3", "granite",
-	"granite_nope", "gemma2", "gemma3", "gemma4",
+	"granite_nope", "gemma2", "gemma3", "gemma4", "gemma4_moe", "qwen3_moe", "qwen3_moe_mixed",
 }
 
 // familyCase is a random model with the files made of it, all in one folder.
@@ -352,7 +352,10 @@ func (c *familyCase) planned(plan map[string]any) {
 func (c *familyCase) timed() {
 	c.t.Helper()
 	c.apr(0, "bench", c.path("q4_k_m.gguf"), "-n", "4", "--iterations", "1", "--warmup", "0", "--backend", "cpu")
-	c.apr(0, "bench", c.path("student.json"), "--kd", c.path("q4_k_m.gguf"), "--iterations", "1", "--warmup", "0", "--batch-size", "2", "--seq-len", "16", "--backend", "cpu")
+	step := c.apr(0, "bench", c.path("student.json"), "--kd", c.path("q4_k_m.gguf"), "--iterations", "1", "--warmup", "0", "--batch-size", "2", "--seq-len", "16", "--floor", "0.01", "--backend", "cpu")
+	if !(c.number(step, "floor_ms") > 0) {
+		c.t.Error("the step's products did not run alone")
+	}
 	c.apr(0, "check", c.path("hf"), "--no-gpu")
 }
 

@@ -14,15 +14,22 @@ func (s *Stream) MatMul(y, x device.Tensor, dw device.Weight, bias device.Tensor
 		m := floats(bias)
 		b = m.row(0)
 	}
+	s.multiply(c, a, w, 0, b, add)
+	s.end(device.OpMatMul, 2*int64(c.rows)*int64(c.cols)*int64(a.cols))
+}
+
+// multiply is the product of a with the c.cols rows of w from row first on: those of one expert, or the first of all.
+func (s *Stream) multiply(c, a mat, w *weight, first int, bias []float32, add bool) {
 	switch {
 	case w.packed != nil:
-		s.q8.Multiply(w.packed, c.rows, c.cols, a.d, a.stride, b, c.d, c.stride, add)
+		s.q8.Multiply(w.packedFrom(first), c.rows, c.cols, a.d, a.stride, bias, c.d, c.stride, add)
 	case w.f32.d != nil:
-		s.gemm.NT(c.rows, c.cols, a.cols, a.d, a.stride, w.f32.d, w.f32.stride, b, c.d, c.stride, add)
+		s.gemm.NT(c.rows, c.cols, a.cols, a.d, a.stride, w.f32.d[first*w.f32.stride:], w.f32.stride, bias, c.d, c.stride, add)
 	default:
-		s.gemm.NTRows(c.rows, c.cols, a.cols, a.d, a.stride, w, b, c.d, c.stride, add)
+		from := &s.ops.from
+		from.w, from.first = w, first
+		s.gemm.NTRows(c.rows, c.cols, a.cols, a.d, a.stride, from, bias, c.d, c.stride, add)
 	}
-	s.end(device.OpMatMul, 2*int64(c.rows)*int64(c.cols)*int64(a.cols))
 }
 
 // MatMulInputGrad: dx = dy·W, or dx += dy·W with add, over the first dy.Cols rows of W.
@@ -31,20 +38,25 @@ func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, dw device.Weight, add boo
 	if !s.begin() {
 		return
 	}
-	w, c, a := dw.(*weight), floats(dx), floats(dy)
-	if w.f32.d != nil {
-		s.gemm.NN(c.rows, c.cols, a.cols, a.d, a.stride, w.f32.d, w.f32.stride, c.d, c.stride, add)
-	} else {
-		s.inputGradDecoded(c, a, w, add)
-	}
+	c, a := floats(dx), floats(dy)
+	s.inputGrad(c, a, dw.(*weight), 0, add)
 	s.end(device.OpMatMulInputGrad, 2*int64(c.rows)*int64(c.cols)*int64(a.cols))
+}
+
+// inputGrad is the product of a with the transpose of the a.cols rows of w from row first on.
+func (s *Stream) inputGrad(c, a mat, w *weight, first int, add bool) {
+	if w.f32.d != nil {
+		s.gemm.NN(c.rows, c.cols, a.cols, a.d, a.stride, w.f32.d[first*w.f32.stride:], w.f32.stride, c.d, c.stride, add)
+	} else {
+		s.inputGradDecoded(c, a, w, first, add)
+	}
 }
 
 // gradRows is how many rows of a stored weight are decoded at a time for the gradient of its input.
 const gradRows = 512
 
 // inputGradDecoded adds up dx over slices of the rows of a weight that is not float32.
-func (s *Stream) inputGradDecoded(c, a mat, w *weight, add bool) {
+func (s *Stream) inputGradDecoded(c, a mat, w *weight, first int, add bool) {
 	if c.cols == 0 {
 		return // rows of nothing are not stored
 	}
@@ -56,7 +68,7 @@ func (s *Stream) inputGradDecoded(c, a mat, w *weight, add bool) {
 		s.split(c.rows, rowGrain(c.cols), s.ops.zero.run)
 	}
 	for lo := 0; lo < a.cols; lo += gradRows {
-		o.lo = lo
+		o.lo = first + lo
 		n := min(gradRows, a.cols-lo)
 		s.split(n, rowGrain(w.cols), o.run)
 		s.gemm.NN(c.rows, c.cols, n, a.d[lo:], a.stride, o.dst, w.cols, c.d, c.stride, add || lo > 0)
@@ -82,16 +94,21 @@ func (s *Stream) MatMulWeightGrad(dw, dbias, dy, x device.Tensor) {
 	if !s.begin() {
 		return
 	}
-	c, a, b := floats(dw), floats(dy), floats(x)
+	c, a := floats(dw), floats(dy)
+	s.weightGrad(c, optional(dbias), a, floats(x))
+	s.end(device.OpMatMulWeightGrad, 2*int64(c.rows)*int64(c.cols)*int64(a.rows))
+}
+
+// weightGrad adds aᵀ·b to c, and the rows of a to bias unless that is none.
+func (s *Stream) weightGrad(c, bias, a, b mat) {
 	if a.rows > 0 {
 		s.gemm.TN(c.rows, c.cols, a.rows, a.d, a.stride, b.d, b.stride, c.d, c.stride, true)
 	}
-	if !dbias.IsZero() {
+	if bias.rows > 0 {
 		o := &s.ops.columns
-		o.sum, o.x = floats(dbias), a
+		o.sum, o.x = bias, a
 		s.split(a.cols, columnGrain, o.run)
 	}
-	s.end(device.OpMatMulWeightGrad, 2*int64(c.rows)*int64(c.cols)*int64(a.rows))
 }
 
 // columnGrain is the width of the strips that column sums are cut into: four cache lines.

@@ -8,6 +8,9 @@ type operations struct {
 	embed, embedBackward    rowsOp
 	gather, scatter, argMax rowsOp
 	decode                  decodeOp
+	from                    fromRow
+	route                   routeOp
+	combine                 combineOp
 	columns                 columnsOp
 	norm                    normOp
 	normBackward            normBackwardOp
@@ -16,6 +19,8 @@ type operations struct {
 	elements                elementsOp
 	rotate                  rotateOp
 	attention               attentionOp
+	conv                    convOp
+	delta                   deltaOp
 	loss                    lossOp
 	params                  paramsOp
 }
@@ -30,6 +35,8 @@ func (o *operations) bind(s *Stream) {
 	o.scatter.s, o.scatter.run = s, o.scatter.scatter
 	o.argMax.s, o.argMax.run = s, o.argMax.argMax
 	o.decode.run = o.decode.rows
+	o.route.choose, o.route.back = o.route.rows, o.route.backward
+	o.combine.s, o.combine.sum, o.combine.back = s, o.combine.tokens, o.combine.backward
 	o.columns.s, o.columns.run = s, o.columns.strip
 	o.norm.s, o.norm.run = s, o.norm.rows
 	o.normBackward.s, o.normBackward.run, o.normBackward.sum = s, o.normBackward.rows, o.normBackward.strip
@@ -38,6 +45,8 @@ func (o *operations) bind(s *Stream) {
 	o.elements.s, o.elements.add, o.elements.scale, o.elements.cap = s, o.elements.added, o.elements.scaled, o.elements.capped
 	o.rotate.s, o.rotate.run = s, o.rotate.rows
 	o.attention.s, o.attention.fwd, o.attention.bwd = s, o.attention.forward, o.attention.backward
+	o.conv.s, o.conv.fwd, o.conv.bwd = s, o.conv.forward, o.conv.backward
+	o.delta.s, o.delta.fwd, o.delta.bwd = s, o.delta.forward, o.delta.backward
 	o.loss.s, o.loss.run = s, o.loss.piece
 	o.params.s, o.params.norm, o.params.adam = s, o.params.squares, o.params.update
 }

@@ -43,8 +43,10 @@ type worker struct {
 	scores, dscores []float32 // attention: a block of queries by the keys it sees
 	q, out, dout    []float32 // attention: the block's rows of q, o and do
 	scale           []float32 // attention: the factor of each row
-	row             []float32 // loss: a row of logits' size; norms of heads: a head of dy
-	capped          []float32 // loss and attention: a row of soft-capped values
+	row             []float32 // loss: a row of logits' size; norms of heads: a head of dy; convolution: its channels of a row
+	capped          []float32 // loss and attention: a row of soft-capped values; convolution: what nobody reads
+	sums            []float64 // convolution: of the gradient of its taps
+	delta           deltaChunk
 	gemm            gemm.Workspace
 }
 

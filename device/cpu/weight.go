@@ -16,6 +16,7 @@ type weight struct {
 	f32        mat // if f32.d is not nil
 	parts      []part
 	packed     []*q8.Matrix // of the parts, instead of their data
+	each       int          // rows of an expert, which is a part; 0: parts of any size
 	isa        vec.ISA
 }
 
@@ -38,16 +39,36 @@ func (w *weight) DecodeRow(dst []float32, row, lo, hi int) {
 		copy(dst, w.f32.row(row)[lo:hi])
 		return
 	}
-	p := 0
-	for row >= w.parts[p].first+w.parts[p].rows {
-		p++
-	}
+	p := w.partOf(row)
 	row -= w.parts[p].first
 	if w.packed != nil {
 		w.packed[p].DecodeRow(dst, row, lo, hi)
 		return
 	}
 	w.parts[p].decode(w.isa, dst, row, lo, w.cols)
+}
+
+// partOf returns the part that has a row.
+func (w *weight) partOf(row int) (p int) {
+	if w.each > 0 {
+		return row / w.each
+	}
+	for row >= w.parts[p].first+w.parts[p].rows {
+		p++
+	}
+	return p
+}
+
+// packedFrom returns the packed parts from the one on that begins with row first.
+func (w *weight) packedFrom(first int) []*q8.Matrix {
+	if first == 0 {
+		return w.packed
+	}
+	p := w.partOf(first)
+	if w.parts[p].first != first {
+		panic("cpu: a packed matrix of experts that WeightSpec.Experts did not name")
+	}
+	return w.packed[p:]
 }
 
 // decode writes len(dst) columns of a row of the part, from column lo on.
@@ -78,11 +99,18 @@ func (d *Device) Frozen(t device.Tensor) device.Weight {
 // Weight reads a frozen matrix from its sources and keeps it as stored; float32 and float64 parts, and others while
 // Options.KeepExpanded has room, become one float32 matrix. Errors name the source's tensor.
 func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
+	spec, err := byExpert(spec)
+	if err != nil {
+		return nil, err
+	}
 	w, plain, err := layOut(spec)
 	if err != nil {
 		return nil, err
 	}
 	w.isa = d.isa
+	if spec.Experts > 0 && len(w.parts) > 0 {
+		w.each = w.parts[0].rows
+	}
 	if d.packs(w) {
 		if err := w.pack(d, spec); err != nil {
 			return nil, err
@@ -100,6 +128,46 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	}
 	d.mem.Add(spec.Component, w.bytes)
 	return w, nil
+}
+
+// byExpert returns spec with a part for each of its experts, so that an expert's rows are whole panels where they are packed.
+func byExpert(spec device.WeightSpec) (device.WeightSpec, error) {
+	if spec.Experts == 0 {
+		return spec, nil
+	}
+	if len(spec.Parts) != 1 || spec.Rows != nil || spec.Parts[0].Info().Rows()%spec.Experts != 0 {
+		return spec, fault.New(fault.Load, "is not one stack of %d matrices", spec.Experts).At("tensor %q", spec.Name).WithID("E-CPU-011")
+	}
+	whole := spec.Parts[0]
+	info := whole.Info()
+	rows := info.Rows() / spec.Experts
+	if info.DType == tensor.AprQ8 || info.DType.IsQuantized() && info.Cols()%info.DType.BlockLen() != 0 { // rows that do not begin with a block stay together
+		spec.Experts = 0
+		return spec, nil
+	}
+	spec.Parts = nil
+	for e := range spec.Experts {
+		spec.Parts = append(spec.Parts, rowsOf{whole, e * rows, rows})
+	}
+	return spec, nil
+}
+
+// rowsOf are some rows of a source.
+type rowsOf struct {
+	device.Source
+	first, rows int
+}
+
+// Info describes these rows.
+func (r rowsOf) Info() tensor.Info {
+	info := r.Source.Info()
+	info.Shape, info.Size = []int{r.rows, info.Cols()}, int64(r.rows)*info.DType.RowBytes(info.Cols())
+	return info
+}
+
+// ReadRows reads rows [lo,hi) of these.
+func (r rowsOf) ReadRows(dst []byte, lo, hi int) error {
+	return r.Source.ReadRows(dst, r.first+lo, r.first+hi)
 }
 
 // layOut checks what spec claims to be; plain: all parts are float32 or float64.

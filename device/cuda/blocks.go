@@ -1,9 +1,10 @@
 package cuda
 
 import (
+	"slices"
+
 	"apr/device"
 	"apr/device/cuda/blas"
-	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
 	"apr/device/dry"
 	"apr/internal/fault"
@@ -78,6 +79,11 @@ func (p *part) inBlocks() bool {
 	return p.size > 0 && p.info.DType.IsQuantized() && kernel.DequantizeServes(kernel.NewBlocks(0, p.rows, p.info.Cols(), p.info.DType))
 }
 
+// inBlocks reports whether all of the matrix is in blocks.
+func (l *layout) inBlocks() bool {
+	return l.expands && !slices.ContainsFunc(l.parts, func(p *part) bool { return !p.as.IsQuantized() })
+}
+
 // place returns where the part's rows stand in b.
 func (p *part) place(b *buffer) rowsAt {
 	return rowsAt{ptr: b.place.address() + uint64(p.offset), rows: p.rows, cols: p.info.Cols(), dtype: p.as}
@@ -104,6 +110,12 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 		return dry.Kept{}, err
 	}
 	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands, FP8: l.fp8}
+	if l.inBlocks() {
+		k.Reads, k.Gathers = decodeRows, len(l.parts) == 1
+		if d.tiles(l) {
+			k.Arranged = kernel.TileProductRows
+		}
+	}
 	if l.fp8 && !l.expands {
 		k.Types = "e4m3"
 		return k, nil
@@ -158,20 +170,35 @@ func (k kept) continuesWith(next kept) bool {
 
 // growExpansion sees to it that products can expand n bytes. With a plan the memory is there already.
 func (d *Device) growExpansion(n int64) error {
-	if b := d.expansion; b != nil {
+	d.growMu.Lock()
+	defer d.growMu.Unlock()
+	if b := d.expansion.Load(); b != nil {
 		if b.bytes >= n {
 			return nil
 		}
 		d.give(b) // queued products still find it: memory stays the device's, and operations run in order
-		d.expansion = nil
+		d.expansion.Store(nil)
 	}
 	d.poolsMu.Lock()
 	defer d.poolsMu.Unlock()
 	b, err := d.takeFrom(&d.expansions, "the memory in which products expand matrices", device.Scratch, n, false)
 	if err == nil {
-		d.expansion = b
+		d.expansion.Store(b)
 	}
 	return err
+}
+
+// expandsHere sees to it that w can be expanded, and reports whether it can: without a plan as all matrices so far may be.
+func (s *Stream) expandsHere(w *weight) bool {
+	if b := s.dev.expansion.Load(); b != nil && b.bytes >= w.expands || s.failed() {
+		return !s.failed()
+	}
+	s.dev.growMu.Lock()
+	all := s.dev.expandAll
+	s.dev.growMu.Unlock()
+	err := s.dev.growExpansion(all)
+	s.fail(err)
+	return err == nil
 }
 
 // slabRows returns how many rows of a matrix are expanded at a time into size bytes: all, or equal shares of them.
@@ -191,7 +218,7 @@ func slabRows(rows int, rowBytes, size int64) int {
 
 // eachSlab calls f for the rows of w that are expanded at a time.
 func (d *Device) eachSlab(w *weight, rows int, f func(lo, hi int)) {
-	step := slabRows(rows, d.act.RowBytes(w.t.Cols), d.expansion.bytes)
+	step := slabRows(rows, d.act.RowBytes(w.t.Cols), d.expansion.Load().bytes)
 	for lo := 0; lo < rows; lo += step {
 		f(lo, min(lo+step, rows))
 	}
@@ -199,7 +226,7 @@ func (d *Device) eachSlab(w *weight, rows int, f func(lo, hi int)) {
 
 // expand adds to the operation the expansion of rows [lo,hi) of w.
 func (o *operation) expand(w *weight, lo, hi int) kernel.Mat {
-	all := kernel.Mat{Ptr: o.dev.expansion.place.address(), Rows: hi - lo, Cols: w.t.Cols, Stride: w.t.Cols, Type: o.dev.act}
+	all := kernel.Mat{Ptr: o.dev.expansion.Load().place.address(), Rows: hi - lo, Cols: w.t.Cols, Stride: w.t.Cols, Type: o.dev.act}
 	for _, k := range w.runs {
 		first, end := max(lo, k.first), min(hi, k.first+k.rows)
 		if first >= end {
@@ -220,56 +247,11 @@ func (o *operation) expand(w *weight, lo, hi int) kernel.Mat {
 	return all
 }
 
-// expandBlocks decodes rows [lo,hi) of blocks, which are in tiles or not.
-func (o *operation) expandBlocks(dst kernel.Mat, b kernel.Blocks, lo, hi int, tiled bool) {
-	if !tiled {
-		kernel.Dequantize(o, dst, b.Slice(lo, hi))
-		return
-	}
-	end := (hi + kernel.TileRows - 1) / kernel.TileRows * kernel.TileRows
-	limit(lo%kernel.TileRows == 0, device.OpMatMul, "rows of a tile are expanded apart")
-	step := tileStep(b, end-lo)
-	at := o.Scratch(step * b.RowBytes)
-	for ; lo < hi; lo += step {
-		part := b.Slice(lo, min(lo+step, end))
-		kernel.Tile(o, at, part, true)
-		rows := dst
-		rows.Rows = min(part.Rows, hi-lo)
-		kernel.Dequantize(o, rows, kernel.NewBlocks(at, rows.Rows, b.Cols, b.Type))
-		dst.Ptr += uint64(rows.Rows * dst.Stride * dst.Type.BlockBytes())
-	}
-}
-
-// tile puts the blocks of a matrix into tiles, in their place, as DecodeLayers reads them. It changes what is in the weight's
-// memory for every operation after this one, of whatever stream: a matrix that is in tiles by half is of no use, so that an error
-// in between is the device's.
-func (s *Stream) tile(w *weight) {
-	o := s.dev.internal().begin("Tile")
-	if o == nil {
-		return
-	}
-	w.tiled = true
-	for _, k := range w.parts {
-		step := tileStep(k.blocks, k.rows)
-		at := o.Scratch(step * k.blocks.RowBytes)
-		for lo := 0; lo < k.rows; lo += step {
-			part := k.blocks.Slice(lo, min(lo+step, k.rows))
-			kernel.Tile(o, at, part, false)
-			n := int64(part.Rows * part.RowBytes)
-			o.call(func(t *driver.Thread) error { return t.CopyDtoD(part.Ptr, at, n, s.dev.stream) })
-		}
-	}
-	o.end()
-}
-
-// tileStep is how many of the rows are on their way between rows and tiles at a time.
-func tileStep(b kernel.Blocks, rows int) int {
-	const most = kernel.MaxScratch / 4
-	return min(rows, max(1, most/(kernel.TileRows*b.RowBytes))*kernel.TileRows)
-}
-
 // matMulBlocks is MatMul with a matrix in blocks.
 func (s *Stream) matMulBlocks(y, x device.Tensor, w *weight, bias device.Tensor, add bool) {
+	if !s.expandsHere(w) {
+		return
+	}
 	s.eachNarrow(x, func(first, end int) {
 		y, x := y.RowRange(first, end), x.RowRange(first, end)
 		s.dev.eachSlab(w, y.Cols, func(lo, hi int) {
@@ -284,6 +266,9 @@ func (s *Stream) matMulBlocks(y, x device.Tensor, w *weight, bias device.Tensor,
 		})
 	})
 }
+
+// gathers reports whether rows of w are taken from its blocks as they are.
+func (w *weight) gathers() bool { return len(w.parts) == 1 && w.decodes() }
 
 // decodes reports whether all of w is in blocks one after the other, so that a few rows can be multiplied with it as it is.
 func (w *weight) decodes() bool { return !w.tiled && w.inBlocks() }
@@ -334,22 +319,31 @@ func (w *weight) blocks(rows int) (parts []kernel.Blocks) {
 	return parts
 }
 
+// gateUp returns both halves of a matrix in blocks, if each lies in one part.
+func (w *weight) gateUp() (gate, up kernel.Blocks, ok bool) {
+	half, parts := w.t.Rows/2, w.blocks(w.t.Rows)
+	if len(parts) == 1 {
+		parts = []kernel.Blocks{parts[0].Slice(0, half), parts[0].Slice(half, 2*half)}
+	}
+	if len(parts) != 2 {
+		return gate, up, false
+	}
+	return parts[0], parts[1], true
+}
+
 // decodeGated is MatMulGLU with SiLU for a few rows of x and reports whether one kernel serves it: gate and up are of one type.
 func (s *Stream) decodeGated(m, gu, x device.Tensor, w *weight, keep bool) bool {
 	if w.parts == nil || x.Rows > decodeRows || x.DType != tensor.BF16 || !w.decodes() {
 		return false
 	}
-	half, parts := w.t.Rows/2, w.blocks(w.t.Rows)
-	if len(parts) == 1 {
-		parts = []kernel.Blocks{parts[0].Slice(0, half), parts[0].Slice(half, 2*half)}
-	}
-	if len(parts) != 2 || !kernel.GemvSwiGLUServes(mat(gu), parts[0], parts[1]) {
+	gate, up, ok := w.gateUp()
+	if !ok || !kernel.GemvSwiGLUServes(mat(gu), gate, up) {
 		return false
 	}
 	if o := s.begin("MatMulGLU", m, gu, x); o != nil {
 		o.sized(gu.Rows, gu.Cols, x.Cols)
 		s.dev.counts.products.Add(1)
-		kernel.GemvSwiGLU(o, mat(m), mat(gu), mat(x), parts[0], parts[1], keep)
+		kernel.GemvSwiGLU(o, mat(m), mat(gu), mat(x), gate, up, keep)
 		o.end()
 	}
 	return true
@@ -357,6 +351,9 @@ func (s *Stream) decodeGated(m, gu, x device.Tensor, w *weight, keep bool) bool 
 
 // inputGradBlocks is MatMulInputGrad with a matrix in blocks.
 func (s *Stream) inputGradBlocks(dx, dy device.Tensor, w *weight, add bool) {
+	if !s.expandsHere(w) {
+		return
+	}
 	s.eachNarrow(dy, func(first, end int) {
 		dx, dy := dx.RowRange(first, end), dy.RowRange(first, end)
 		s.dev.eachSlab(w, dy.Cols, func(lo, hi int) {
@@ -375,7 +372,10 @@ func (s *Stream) embedBlocks(dst device.Tensor, w *weight, ids device.Tensor) {
 	if o == nil || !s.known("Embed", ids, w.t.Rows) {
 		return
 	}
-	if len(w.parts) > 1 || !w.decodes() { // nobody embeds by such a matrix but tests
+	if !w.gathers() { // nobody embeds by such a matrix but tests
+		if !s.expandsHere(w) {
+			return
+		}
 		limit(s.dev.expandsWhole(w), device.OpEmbed, "no rows come out of a stacked matrix that is not expanded whole")
 		kernel.Embed(o, mat(dst), o.expand(w, 0, w.t.Rows), mat(ids))
 		o.end()

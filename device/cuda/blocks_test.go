@@ -21,6 +21,24 @@ func (k keeping) Weight(spec device.WeightSpec) (device.Weight, error) {
 	return k.Device.Weight(spec)
 }
 
+// arranging is a device that keeps every matrix in blocks, in tiles where it has them.
+type arranging struct{ keeping }
+
+func (a arranging) Weight(spec device.WeightSpec) (device.Weight, error) {
+	w, err := a.keeping.Weight(spec)
+	if err == nil {
+		a.NewStream().(device.Arranger).Arrange(2, w)
+	}
+	return w, err
+}
+
+// TestConformanceInTiles runs the suite of all devices with matrices in tiles.
+func TestConformanceInTiles(t *testing.T) {
+	findDriver(t)
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	devicetest.Run(t, func() device.Device { return arranging{keeping{open(t, cuda.Options{}), device.Form{Blocks: true}}} })
+}
+
 // TestConformanceInBlocks runs the suite of all devices with matrices that stay in blocks.
 func TestConformanceInBlocks(t *testing.T) {
 	findDriver(t)

@@ -80,7 +80,8 @@ type Device struct {
 	// unplanned are the products that cublasLt does not serve.
 	unplanned map[blas.Shape]bool
 	scratch   scratch
-	expansion *buffer // in which products expand matrices in blocks; nil: there are none
+	expansion atomic.Pointer[buffer] // in which products expand matrices in blocks; nil: none did
+	expandAll int64                  // bytes in which each matrix so far could be expanded
 	uploads   ring
 	pieces    pieces // of weights on their way to the device
 	down      downloads
@@ -93,6 +94,7 @@ type Device struct {
 
 	mem     device.Accounts
 	poolsMu sync.Mutex
+	growMu  sync.Mutex // growExpansion, and expandAll
 	temps   pool
 	statics map[device.Component]*pool
 

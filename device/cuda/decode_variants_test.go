@@ -155,6 +155,7 @@ func TestDecodeVariants(t *testing.T) {
 
 func checkDecodeVariants(t *testing.T, blocks tensor.DType) {
 	b := &decodeBench{t: t, blocks: blocks, rng: rand.New(rand.NewPCG(3, 4)), d: open(t, cuda.Options{})}
+	defer b.d.Close()
 	b.s = b.d.NewStream()
 	d := b.layers()
 	input := b.values(variantHidden, 1)

@@ -28,6 +28,9 @@ func (d *Device) LoadFallback() (n int, err error) {
 // Expand expands all of a weight in blocks, as products do, and nothing else.
 func (s *Stream) Expand(w device.Weight) {
 	m := w.(*weight)
+	if !s.expandsHere(m) {
+		return
+	}
 	s.dev.eachSlab(m, m.t.Rows, func(lo, hi int) {
 		if o := s.begin("Expand", device.Tensor{}); o != nil {
 			o.expand(m, lo, hi)

@@ -55,10 +55,10 @@ func bytesRows(m kernel.Bytes, lo, hi int) kernel.Bytes {
 func (d *Device) loadEighth(w *weight, l *layout, b *buffer) error {
 	w.eighth = &eighth{bytes: kernel.Bytes{Ptr: b.place.address(), Rows: l.rows, Cols: l.cols, Stride: l.cols}, scale: l.scaleAt(b)}
 	for _, p := range l.parts {
-		step := max(1, int(d.expansion.bytes)/max(1, 2*l.cols))
+		step := max(1, int(d.expansion.Load().bytes)/max(1, 2*l.cols))
 		for lo := 0; lo < p.rows; lo += step {
 			hi := min(lo+step, p.rows)
-			at := rowsAt{ptr: d.expansion.place.address(), from: lo, rows: hi - lo, cols: l.cols, dtype: tensor.BF16}
+			at := rowsAt{ptr: d.expansion.Load().place.address(), from: lo, rows: hi - lo, cols: l.cols, dtype: tensor.BF16}
 			if err := d.read(at, p); err != nil {
 				return err
 			}
@@ -88,7 +88,7 @@ func (o *operation) expandEighth(w *weight, lo, hi int) kernel.Bytes {
 	if w.parts == nil {
 		return bytesRows(w.eighth.bytes, lo, hi)
 	}
-	all := kernel.Bytes{Ptr: o.dev.expansion.place.address() + fp8Rows, Rows: hi - lo, Cols: w.t.Cols, Stride: w.t.Cols}
+	all := kernel.Bytes{Ptr: o.dev.expansion.Load().place.address() + fp8Rows, Rows: hi - lo, Cols: w.t.Cols, Stride: w.t.Cols}
 	for _, k := range w.runs {
 		first, end := max(lo, k.first), min(hi, k.first+k.rows)
 		if first >= end {
@@ -117,7 +117,7 @@ func eighthPiece(rows, cols int) int { return min(rows, fp8Rows/(cols+4)/16*16) 
 
 // matMulEighth is MatMul in 8-bit floats.
 func (s *Stream) matMulEighth(y, x device.Tensor, w *weight, bias device.Tensor, add bool) {
-	step := eighthSlab(y.Cols, x.Cols, w.parts != nil, s.dev.expansion.bytes)
+	step := eighthSlab(y.Cols, x.Cols, w.parts != nil, s.dev.expansion.Load().bytes)
 	piece := eighthPiece(x.Rows, x.Cols)
 	for first := 0; first < x.Rows; first += piece {
 		end := min(first+piece, x.Rows)
@@ -142,7 +142,7 @@ func (s *Stream) matMulEighth(y, x device.Tensor, w *weight, bias device.Tensor,
 // roundRows makes x 8-bit floats with a scale for each row.
 func (o *operation) roundRows(x device.Tensor) (kernel.Bytes, kernel.Mat) {
 	limit(x.DType == tensor.BF16, device.OpMatMul, "only activations in bfloat16 become 8-bit floats")
-	at := o.dev.expansion.place.address()
+	at := o.dev.expansion.Load().place.address()
 	x8 := kernel.Bytes{Ptr: at, Rows: x.Rows, Cols: x.Cols, Stride: x.Cols}
 	scale := kernel.Mat{Ptr: at + uint64(fp8Rows-(4*x.Rows+255)&^255), Rows: x.Rows, Cols: 1, Stride: 1, Type: tensor.F32}
 	kernel.QuantizeRows(o, x8, scale, mat(x))

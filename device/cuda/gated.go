@@ -37,20 +37,28 @@ func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.A
 	}
 	wt := w.(*weight)
 	t := wt.t
-	if s.decodeGated(m, gu, x, wt, keep) {
+	if s.decodeGated(m, gu, x, wt, keep) || s.gatedTiles(m, gu, x, wt, keep) {
+		return
+	}
+	if wt.reads(x.Rows) {
+		s.MatMul(gu, x, w, device.Tensor{}, false)
+		s.GLU(m, gu, device.SiLU)
+		return
+	}
+	if wt.parts != nil && !s.expandsHere(wt) {
 		return
 	}
 	o := s.begin("MatMulGLU", m, gu, x, t)
 	if o == nil {
 		return
 	}
-	if wt.eighth != nil && !keep && s.dev.fusesEighth(mat(m), x.Cols, wt.parts != nil, s.dev.expansion.bytes) {
+	if wt.eighth != nil && !keep && s.dev.fusesEighth(mat(m), x.Cols, wt.parts != nil, s.dev.expansion.Load().bytes) {
 		s.gatedEighth(m, x, wt)
 		return
 	}
 	read := mat(t)
 	if wt.parts != nil {
-		read = kernel.Mat{Ptr: s.dev.expansion.place.address(), Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: t.DType}
+		read = kernel.Mat{Ptr: s.dev.expansion.Load().place.address(), Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: t.DType}
 	}
 	if wt.eighth != nil || !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read) {
 		s.MatMul(gu, x, w, device.Tensor{}, false)
@@ -101,5 +109,5 @@ func (s *Stream) gatedEighth(m, x device.Tensor, w *weight) {
 
 // expandsWhole reports whether w can be multiplied in one piece.
 func (d *Device) expandsWhole(w *weight) bool {
-	return w.parts == nil || int64(w.t.Rows)*d.act.RowBytes(w.t.Cols) <= d.expansion.bytes
+	return w.parts == nil || int64(w.t.Rows)*d.act.RowBytes(w.t.Cols) <= d.expansion.Load().bytes
 }

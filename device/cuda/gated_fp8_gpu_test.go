@@ -151,7 +151,7 @@ func TestGatedEighths(t *testing.T) {
 		b.fill(b.x, 1, 1)
 		b.fill(b.w, 1/math.Sqrt(float64(c[1])), 2)
 		b.round()
-		if !d.fusesEighth(mat(b.m), b.x.Cols, false, d.expansion.bytes) {
+		if !d.fusesEighth(mat(b.m), b.x.Cols, false, d.expansion.Load().bytes) {
 			t.Errorf("%s: not one kernel", name)
 		}
 		b.s.MatMulGLU(b.m, b.gu, b.x, b.matrix, device.SiLU, false)

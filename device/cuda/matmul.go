@@ -17,7 +17,10 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	m := w.(*weight)
 	t := m.t
 	switch {
-	case m.parts != nil && x.Rows <= decodeRows && m.decodes():
+	case m.tiled && x.Rows <= kernel.TileProductRows:
+		s.matMulTiles(y, x, m, bias, add)
+		return
+	case m.reads(x.Rows):
 		s.decode(y, x, m, bias, add)
 		return
 	case m.eighth != nil:

@@ -74,6 +74,7 @@ type uses struct {
 	modules           map[string]bool // of attention, and those that are optional
 	blocks, fp8       bool
 	decode            bool // products of a few rows with blocks
+	tiles             bool // which are in tiles
 	generates, trains bool
 }
 
@@ -95,7 +96,13 @@ func (d *Device) usesOf(r *dry.Record) uses {
 		}
 		inBlocks := o.Kind.ReadsWeight() && o.Expands
 		u.blocks = u.blocks || inBlocks
-		u.decode = u.decode || inBlocks && o.M <= decodeRows
+		u.decode = u.decode || inBlocks && o.Direct
+		if inBlocks && o.Arranged {
+			u.tiles = true
+			for _, m := range kernel.TileProductModules(o.Weight) {
+				u.modules[m] = true
+			}
+		}
 		u.fp8 = u.fp8 || o.FP8
 		u.trains = u.trains || o.Kind.Trains()
 	}
@@ -191,6 +198,8 @@ func (u *uses) needs(r manifest.Role) bool {
 		return u.decode || u.generates
 	case manifest.FewRowBlocks:
 		return u.decode
+	case manifest.Tiles:
+		return u.tiles
 	case manifest.FP8:
 		return u.fp8
 	}
@@ -229,6 +238,9 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 		}
 		switch c.Kind {
 		case device.OpMatMul, device.OpMatMulGLU:
+			if c.Direct { // kernels of this program
+				continue
+			}
 			if c.FP8 {
 				if c.Kind == device.OpMatMulGLU && d.fusesEighthPlanned(c.Op, r.Expand) {
 					continue
@@ -263,13 +275,9 @@ func (d *Device) plannedSlab(c dry.Count, r *dry.Record) int {
 	return slabRows(c.N, d.act.RowBytes(c.K), r.Expand)
 }
 
-// slabShapes returns the products that s becomes: itself, or one for each size of a slab of a matrix in blocks. A few
-// rows need none.
+// slabShapes returns the products that s becomes: itself, or one for each size of a slab of a matrix in blocks.
 func (d *Device) slabShapes(s blas.Shape, c dry.Count, r *dry.Record) []blas.Shape {
 	step := d.plannedSlab(c, r)
-	if c.Expands && s.M <= decodeRows {
-		return nil
-	}
 	rest := s
 	s.N, rest.N = step, c.N%max(1, step)
 	if rest.N == 0 {

@@ -276,9 +276,17 @@ func TestOptionalModules(t *testing.T) {
 			}
 		}
 	}
-	one := dry.Op{Kind: device.OpMatMul, M: 1, N: 2, K: 32, Expands: true}
+	one := dry.Op{Kind: device.OpMatMul, M: 1, N: 2, K: 32, Expands: true, Direct: true}
 	if loaded(one)[kernel.VariantsModule] || !loaded(one, cases[0].op)[kernel.VariantsModule] || loaded(cases[0].op)[kernel.VariantsModule] {
 		t.Error("the one launch of a token with norms of heads is loaded where it is not needed, or not where it is")
+	}
+	for types, want := range map[string][2]bool{"q4_k+q6_k": {true, false}, "q8_0": {false, true}, "q4_k+q5_0": {true, true}} { // K, one group
+		few := dry.Op{Kind: device.OpMatMul, M: 9, N: 16, K: 256, Weight: types, Expands: true, Direct: true, Arranged: true}
+		all := loaded(few)
+		few.Direct, few.Arranged = false, false
+		if got := [2]bool{all["gemm_tiles_k_sm90"], all["gemm_tiles_g_sm90"]}; got != want || loaded(few)["gemm_tiles_k_sm90"] || loaded(few)["gemm_tiles_g_sm90"] {
+			t.Errorf("products with tiles of %s: modules %v, want %v, and none where the matrix is expanded", types, got, want)
+		}
 	}
 }
 

@@ -15,6 +15,8 @@ type weight struct {
 	tiled bool          // the blocks of all parts are in tiles: see tile
 	bytes int64
 
+	expands int64 // bytes in which products expand it
+
 	eighth *eighth // of a matrix that is multiplied in 8-bit floats
 }
 
@@ -76,6 +78,12 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	w := &weight{t: device.Whole(b, d.act, l.rows, l.cols), bytes: b.size}
 	if l.scratch() > 0 {
 		w.t.Buf = nil
+		w.expands = l.scratch()
+		d.growMu.Lock()
+		d.expandAll = max(d.expandAll, w.expands)
+		d.growMu.Unlock()
+	}
+	if l.fp8 {
 		err = d.growExpansion(l.scratch())
 	}
 	if err == nil {

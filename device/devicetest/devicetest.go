@@ -21,10 +21,12 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
 	"apr/device"
+	"apr/internal/fault"
 )
 
 // Case is one entry of the suite.
@@ -32,6 +34,7 @@ type Case struct {
 	Name  string // operation, then what is special: "matmul/17x640x256 bias/views"
 	check func(*lab)
 	views bool
+	needs device.Feature // a device that lacks it fails the stream by its name
 }
 
 // Check runs the case on d and returns everything that was wrong, or nil. A panic of the device is an error too.
@@ -48,6 +51,9 @@ func (c Case) Check(d device.Device) (err error) {
 		}
 	}()
 	c.check(l)
+	if c.needs != "" && slices.Contains(d.Info().Lacks, c.needs) {
+		return l.lacked(c.needs)
+	}
 	l.inspect()
 	if _, err := l.s.Wait(context.Background()); err != nil {
 		l.errorf("Wait: %v", err)
@@ -55,12 +61,32 @@ func (c Case) Check(d device.Device) (err error) {
 	return errors.Join(l.errs...)
 }
 
+// lacked returns an error unless the stream failed because the device lacks a feature.
+func (l *lab) lacked(f device.Feature) error {
+	_, err := l.s.Wait(context.Background())
+	for _, w := range l.watched {
+		l.s.Release(w.whole)
+	}
+	if fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), string(f)) {
+		return fmt.Errorf("a device without %s ends with %v", f, err)
+	}
+	return nil
+}
+
+// needing returns cases of a feature that devices may lack.
+func needing(f device.Feature, cases []Case) []Case {
+	for i := range cases {
+		cases[i].needs = f
+	}
+	return cases
+}
+
 // Cases returns the whole suite.
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(),
-		attentionCases(), maskedAttentionCases(), lossCases(),
+		deviceCases(), moveCases(), layerCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(), fewRowCases(),
+		expertCases(), attentionCases(), maskedAttentionCases(), needing(device.DeltaNet, linearCases()), lossCases(),
 		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)
@@ -100,5 +126,5 @@ func Run(t *testing.T, open func() device.Device) {
 
 // both returns the case in its two layouts.
 func both(name string, check func(*lab)) []Case {
-	return []Case{{name + "/dense", check, false}, {name + "/views", check, true}}
+	return []Case{{Name: name + "/dense", check: check}, {Name: name + "/views", check: check, views: true}}
 }

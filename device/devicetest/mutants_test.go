@@ -461,7 +461,7 @@ func caught(t *testing.T, d *slow, group string) {
 }
 
 func TestSuiteCatchesMutants(t *testing.T) {
-	for _, m := range append(mutants, blockMutants...) {
+	for _, m := range slices.Concat(mutants, blockMutants, expertMutants, linearMutants) {
 		t.Run(m.name, func(t *testing.T) {
 			d := newSlow(tensor.F32)
 			m.plant(&d.ops)

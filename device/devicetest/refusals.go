@@ -27,7 +27,7 @@ func Refusals() []Refusal {
 	var all []Refusal
 	for _, group := range [][]Refusal{
 		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), elementRefusals(),
-		attentionRefusals(), trainRefusals(),
+		expertRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(),
 	} {
 		all = append(all, group...)
 	}

@@ -34,11 +34,16 @@ type ops struct {
 	rotate         func(x ref.Mat, r device.Rotary, at []int) ref.Mat
 	attention      func(q, k, v ref.Mat, a device.Attn, first []int) (o, lse ref.Mat)
 	attentionBack  func(do, o, q, k, v ref.Mat, a device.Attn, first []int) (dq, dk, dv ref.Mat)
+	conv           func(x, w ref.Mat, c device.Sequences, first []int, from ref.Mat) (y, to ref.Mat)
+	convBack       func(dy, x, w ref.Mat, c device.Sequences, first []int) (dx, dw ref.Mat)
+	delta          func(u, ba, logA, dt ref.Mat, d device.Delta, first []int, from ref.Mat) (o, to ref.Mat)
+	deltaBack      func(do, u, ba, logA, dt ref.Mat, d device.Delta, first []int) (du, dba, dLogA, ddt ref.Mat)
 	glu            func(gu ref.Mat, act device.Activation) ref.Mat
 	gluBack        func(dm, gu ref.Mat, act device.Activation) ref.Mat
 	plus           func(dst, src ref.Mat)
 	scale          func(x ref.Mat, f float64) ref.Mat
 	softCap        func(x ref.Mat, c float64) ref.Mat
+	experts        expertOps
 	loss           func(z, t ref.Mat, targets []int, invN float64, spec device.LossSpec) (device.Scalars, ref.Mat)
 	argMax         func(x ref.Mat) []int
 	best           func(x ref.Mat) ref.Mat
@@ -65,7 +70,8 @@ func newSlow(act tensor.DType) *slow {
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
 		headNorm: ref.HeadNorm, headNormBack: ref.HeadNormBackward, rotate: ref.Rotate, attention: ref.Attention,
 		attentionBack: ref.AttentionBackward, glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap,
-		gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
+		conv: ref.Conv, convBack: ref.ConvBackward, delta: ref.DeltaNet, deltaBack: ref.DeltaNetBackward,
+		experts: rightExperts(), gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
 		loss: ref.Loss, argMax: ref.ArgMax, best: ref.Best, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
 		weightRows: func(rows []int, part, all int) int {
 			if rows == nil {

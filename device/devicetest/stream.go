@@ -3,6 +3,7 @@ package devicetest
 import (
 	"context"
 	"math"
+	"slices"
 
 	"apr/device"
 	"apr/internal/ref"
@@ -182,6 +183,9 @@ func (r *repeat) run() []uint32 {
 	x := r.in(r.act, r.x)
 	dx := r.products(x)
 	r.layers(x, dx)
+	if !slices.Contains(r.dev.Info().Lacks, device.Experts) {
+		r.experts(x, dx)
+	}
 	r.learning(x)
 	return r.bits
 }
@@ -228,6 +232,31 @@ func (r *repeat) layers(x, dy device.Tensor) {
 	r.s.HeadNorm(y, inverse, x, weight, each, 1e-6)
 	r.s.HeadNormBackward(dx, dweight, dy, x, inverse, weight, each)
 	r.keep(y, inverse, dx, dweight)
+}
+
+// experts routes the rows of x, by some of its columns, through matrices of experts and back.
+func (r *repeat) experts(x, dy device.Tensor) {
+	const experts, active = 8, 2
+	slots, cols := r.rows*active, r.cols
+	route := r.choice(r.rows, experts, active, false)
+	z, scale := r.in(tensor.F32, r.x.ColRange(0, experts)), r.in(tensor.F32, r.norm.ColRange(0, experts))
+	w, dw, dz, dscale := r.out(tensor.F32, r.rows, active), r.out(tensor.F32, r.rows, active), r.out(r.act, r.rows, experts), r.inout(tensor.F32, r.norm.ColRange(0, experts))
+	r.s.Route(w, z, scale, route)
+	xs, ys, y := r.out(r.act, slots, cols), r.out(r.act, slots, r.vocab/experts), r.out(r.act, r.rows, r.vocab/experts)
+	all := ref.Mat{Rows: r.vocab / experts * experts, Cols: cols, V: r.w.V[:r.vocab/experts*experts*cols]}
+	matrices, dall := r.frozen(all), r.inout(tensor.F32, all)
+	r.s.Gather(xs, x, route.Rows)
+	r.s.GroupedMatMul(ys, xs, matrices, device.Tensor{}, route)
+	r.s.Combine(y, ys, w, route, false)
+	r.keep(w, ys, y)
+	r.s.CombineBackward(ys, dw, y, ys, w, route)
+	r.s.RouteBackward(dz, dscale, dw, z, scale, route)
+	r.s.GroupedWeightGrad(dall, device.Tensor{}, ys, xs, route)
+	r.s.GroupedInputGrad(xs, ys, matrices, route, false)
+	back := r.out(r.act, r.rows, cols)
+	r.s.Combine(back, xs, device.Tensor{}, route, false)
+	r.keep(dw, dz, dscale, dall, xs, back)
+	r.dismiss(route)
 }
 
 func (r *repeat) learning(x device.Tensor) {

@@ -35,8 +35,12 @@ var own = map[string]map[tensor.DType]float64{
 	"rotary":    {tensor.F32: 16, tensor.BF16: 2},
 	"glu":       {tensor.F32: 16, tensor.BF16: 2},
 	"gelu":      {tensor.F32: 32, tensor.BF16: 2}, // a unit of the cubic in its exponential, where that is 7, is seven of the result
+	"route":     {tensor.F32: 16, tensor.BF16: 2},
+	"combine":   {tensor.F32: 2, tensor.BF16: 2}, // sums of a few products
 	"matmul":    {tensor.F32: 16, tensor.BF16: 3},
-	"attention": {tensor.F32: 16, tensor.BF16: 4},  // scores, exponentials and two products
+	"attention": {tensor.F32: 16, tensor.BF16: 4}, // scores, exponentials and two products
+	"conv":      {tensor.F32: 16, tensor.BF16: 2},
+	"delta":     {tensor.F32: 32, tensor.BF16: 4},  // norms, exponentials, and differences from what the state says
 	"lossgrad":  {tensor.F32: 32, tensor.BF16: 2},  // of its terms; exponentials of differences of tens
 	"adamw":     {tensor.F32: 16, tensor.BF16: 16}, // master weights are float32 on every device
 }

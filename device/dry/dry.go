@@ -65,8 +65,13 @@ type Kept struct {
 	Types string // as the device keeps it: a type, or several, as "q4_k+q6_k"
 	// Expands says that products expand quantised blocks each time, FP8 that they multiply in 8-bit floats.
 	Expands, FP8 bool
-	// Scratch is what a product with it takes besides, to expand it; all matrices share the most of it.
+	// Scratch is what a product with it takes besides, to expand it; all matrices share the most of it. In 8-bit floats it is taken
+	// when the matrix comes.
 	Scratch int64
+	// Reads is up to how many rows of x a product reads the blocks as they are and takes no Scratch; Arranged, if it is more, the same
+	// after device.Arranger.Arrange. Gathers says that Embed takes none.
+	Reads, Arranged int
+	Gathers         bool
 }
 
 // Device records what is asked of it; see Target.
@@ -79,7 +84,7 @@ type Device struct {
 	fresh   bool // most was reached by the last Temp and is not described yet
 	holding map[*buffer]struct{}
 	atPeak  []*buffer
-	expand  int64      // the most of Kept.Scratch
+	expand  int64      // the most of Kept.Scratch that was needed
 	ops     map[Op]int // index in list
 	list    []Count
 	waits   int
@@ -92,7 +97,8 @@ var (
 	_ device.Stream = (*Stream)(nil)
 	_ Placer        = (*arena.Arena)(nil)
 
-	_ device.Fetcher = (*Stream)(nil) // so that a dry generation has the memory of one that is an id ahead
+	_ device.Arranger = (*Stream)(nil)
+	_ device.Fetcher  = (*Stream)(nil) // so that a dry generation has the memory of one that is an id ahead
 )
 
 // New returns a device that stands for t.
@@ -187,8 +193,15 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		return nil, err
 	}
 	w.Kept.Bytes = d.hold(spec.Component, w.Kept.Bytes)
-	d.expand = max(d.expand, (w.Kept.Scratch+d.target.Align-1)/d.target.Align*d.target.Align)
+	if w.FP8 {
+		d.expands(w)
+	}
 	return w, nil
+}
+
+// expands counts the memory in which w is expanded.
+func (d *Device) expands(w *weight) {
+	d.expand = max(d.expand, (w.Kept.Scratch+d.target.Align-1)/d.target.Align*d.target.Align)
 }
 
 // Param counts a trainable tensor: value, gradient and two moments in float32, and the copy of a matrix that products
@@ -218,6 +231,12 @@ func (d *Device) Frozen(t device.Tensor) device.Weight {
 type weight struct {
 	rows, cols int
 	Kept
+	arranged bool
+}
+
+// reads reports whether a product of so many rows of x reads blocks as they are.
+func (w *weight) reads(rows int) bool {
+	return w.Expands && (rows <= w.Reads || w.arranged && rows <= w.Arranged)
 }
 
 func (w *weight) Rows() int    { return w.rows }

@@ -27,6 +27,9 @@ func (s *Stream) Copy(dst, src device.Tensor) {
 func (s *Stream) Embed(dst device.Tensor, w device.Weight, rows device.Tensor) {
 	device.CheckEmbed(dst, w, rows)
 	m := w.(*weight)
+	if m.Expands && !m.Gathers {
+		s.dev.expands(m)
+	}
 	n := use(device.OpEmbed, dst, rows) + m.moved(dst.Rows)
 	s.count(Op{Kind: device.OpEmbed, Out: dst.DType, Weight: m.Types, Rows: dst.Rows, Cols: dst.Cols}, 0, n)
 }
@@ -56,14 +59,36 @@ func (s *Stream) RMSNormBackward(dx, dw, dy, x, rstd, w device.Tensor) {
 func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, add bool) {
 	device.CheckMatMul(y, x, w, bias)
 	m := w.(*weight)
-	s.product(device.OpMatMul, y, x, bias, add, Op{Weight: m.Types, Expands: m.Expands, FP8: m.FP8, M: x.Rows, N: y.Cols, K: x.Cols}, m.moved(y.Cols))
+	o := Op{M: x.Rows, N: y.Cols, K: x.Cols}
+	s.with(m, &o, m.reads(x.Rows))
+	s.product(device.OpMatMul, y, x, bias, add, o, m.moved(y.Cols))
 }
 
 // MatMulInputGrad records the operation.
 func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool) {
 	device.CheckMatMulInputGrad(dx, dy, w)
 	m := w.(*weight)
-	s.product(device.OpMatMulInputGrad, dx, dy, device.Tensor{}, add, Op{Weight: m.Types, Expands: m.Expands, FP8: m.FP8, M: dy.Rows, N: dx.Cols, K: dy.Cols}, m.moved(dy.Cols))
+	o := Op{M: dy.Rows, N: dx.Cols, K: dy.Cols}
+	s.with(m, &o, false)
+	s.product(device.OpMatMulInputGrad, dx, dy, device.Tensor{}, add, o, m.moved(dy.Cols))
+}
+
+// with says of a product how its matrix is kept and read, and counts the memory that it is expanded in.
+func (s *Stream) with(m *weight, o *Op, direct bool) {
+	o.Weight, o.Expands, o.FP8 = m.Types, m.Expands, m.FP8
+	o.Direct, o.Arranged = direct, direct && m.arranged
+	if m.Expands && !direct {
+		s.dev.expands(m)
+	}
+}
+
+// Arrange notes it of matrices that products of n rows read otherwise then.
+func (s *Stream) Arrange(n int, ws ...device.Weight) {
+	for _, w := range ws {
+		if m := w.(*weight); n > 1 && n <= m.Arranged {
+			m.arranged = true
+		}
+	}
 }
 
 // MatMulWeightGrad records the operation. The op's input is dy; x has its type.
@@ -142,9 +167,10 @@ func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.A
 	device.CheckMatMulGLU(m, gu, x, w, act)
 	d := w.(*weight)
 	o := Op{
-		Kind: device.OpMatMulGLU, In: x.DType, Out: gu.DType, Weight: d.Types, Expands: d.Expands, FP8: d.FP8, M: x.Rows, N: gu.Cols, K: x.Cols,
+		Kind: device.OpMatMulGLU, In: x.DType, Out: gu.DType, M: x.Rows, N: gu.Cols, K: x.Cols,
 		InStride: x.Stride, OutStride: gu.Stride, Act: act, Keep: keep,
 	}
+	s.with(d, &o, d.reads(x.Rows))
 	n := use(device.OpMatMulGLU, m, x) + d.moved(gu.Cols)
 	if kept := use(device.OpMatMulGLU, gu); keep {
 		n += kept

@@ -16,8 +16,8 @@ type Op struct {
 	// In, Out are the element types of the main input and output; Weight is how the matrix is kept, see Kept.Types.
 	In, Out tensor.DType
 	Weight  string
-	// Expands, FP8: see Kept.
-	Expands, FP8 bool
+	// Expands, FP8: see Kept. Direct says that the product reads blocks as they are all the same, Arranged that they were arranged for it.
+	Expands, FP8, Direct, Arranged bool
 	// Of products: y[M,N] (+)= Σ_K. MatMul M = rows of x, K = its columns; MatMulInputGrad N = columns of W;
 	// MatMulWeightGrad M = columns of dy, N = columns of x, K = rows; MatMulGLU as MatMul, of which gu is the output.
 	M, N, K             int
@@ -25,14 +25,16 @@ type Op struct {
 	Bias, Add, Keep     bool
 	Act                 device.Activation // of gated units
 	Attn                device.Attn       // of attention, without First; HeadDim also of Rotate and of norms of heads
-	Documents           bool              // attention has a First
+	Delta               device.Delta      // of the delta rule, without First
+	Documents           bool              // attention, a convolution or the delta rule has a First
 	Partial             bool              // Rotate is of a part of a head, of given positions, or scales
 	Capped              bool              // Loss is of soft-capped logits
+	Experts, Active     int               // of what experts do; M, or K of a weight's gradient, is the slots of all
 	Rows, Cols          int               // of everything else
 }
 
-// IsProduct reports whether the operation is a matrix product.
-func (o Op) IsProduct() bool { return o.K > 0 }
+// IsProduct reports whether the operation is one matrix product: those of experts are many, whose shapes only the device knows.
+func (o Op) IsProduct() bool { return o.K > 0 && !o.Kind.Grouped() }
 
 // Count is an operation and how often it came.
 type Count struct {
@@ -57,7 +59,7 @@ type Record struct {
 	Most     int64                      // bytes of temps alive at one time; Temps − Most is lost to holes
 	AtMost   []Held                     // those temps, the largest first
 	Reserved int64                      // as the Target says, and Expand
-	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch
+	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch of those that do
 	Ops      []Count                    // in the order of their first coming
 	Waits    int                        // times that the host waited
 }

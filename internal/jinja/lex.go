@@ -14,6 +14,7 @@ type Error struct {
 	Raised bool // by the template's own raise_exception
 }
 
+// Error returns the message with its line.
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Msg) }
 
 func failAt(line int, format string, args ...any) *Error {

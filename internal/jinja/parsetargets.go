@@ -9,10 +9,7 @@ func (p *parser) target(namespaces bool, until string) (target, error) {
 	line := p.now().line
 	var list []target
 	several := false
-	for {
-		if p.is(until) || p.now().kind == tagEnd || p.is("|") {
-			break
-		}
+	for !p.is(until) && p.now().kind != tagEnd && !p.is("|") {
 		one, err := p.oneTarget(namespaces, until)
 		if err != nil {
 			return target{}, err

@@ -20,7 +20,7 @@ type Net struct {
 type planted struct {
 	ropeBeforeNorm, smoothQScale, noCapSlope, sinkScaled, vOfNormedK bool // attention
 	routerOnNorm, expertsOnNorm                                      bool // Gemma 4's experts
-	noL2Eps, gateBeforeNorm, tiledHeads, oneTap                      bool // DeltaNet
+	noL2Eps, gateBeforeNorm, tiledHeads, oneTap, lateDecay           bool // DeltaNet
 	stale                                                            int  // length of a prompt; keys keep the rotation that they had when they were computed
 }
 
@@ -126,9 +126,6 @@ func (p *Pass) layer(i int, x *node) *node {
 		y = p.layerNorm(i, "input_layernorm", x)
 	}
 	if l.Linear() {
-		if p.starts != nil {
-			panic("ref: documents in linear attention")
-		}
 		y = p.delta(i, y)
 	} else {
 		y = p.attention(i, y)

@@ -108,12 +108,7 @@ func (p *Pass) rotate(x *node, r arch.Rope) *node {
 }
 
 // position returns that of row n in its document.
-func (p *Pass) position(n int) int {
-	if p.starts != nil {
-		return n%p.seq - p.starts[n]
-	}
-	return n % p.seq
-}
+func (p *Pass) position(n int) int { return sequences{p.seq, p.starts}.position(n) }
 
 // qScale returns 1+β·ln(1+⌊position/L⌋) of each row.
 func (p *Pass) qScale(a arch.Attention) Mat {

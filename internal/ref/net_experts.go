@@ -1,6 +1,7 @@
 package ref
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -14,7 +15,7 @@ func (p *Pass) experts(i int, x, routed *node) *node {
 	switch {
 	case m.Beside:
 		router = "router.proj"
-	case m.Bias:
+	case p.net.Params[fmt.Sprintf("model.layers.%d.mlp.router.weight", i)].V != nil:
 		router = "mlp.router"
 	}
 	var bias *node

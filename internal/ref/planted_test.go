@@ -209,6 +209,7 @@ var mutants = []mutant{
 	{"V heads tiled", func(n *Net) { n.planted.tiledHeads = true }, "qwen3_5_text", ""},
 	{"gate before norm", func(n *Net) { n.planted.gateBeforeNorm = true }, "qwen3_5_text", ""},
 	{"l2's eps dropped", func(n *Net) { n.planted.noL2Eps = true }, "qwen3_5_text", ""},
+	{"decay behind the update", func(n *Net) { n.planted.lateDecay = true }, "qwen3_5_text", ""},
 	{"convolution without its oldest tap", func(n *Net) { n.planted.oneTap = true }, "qwen3_5_text", ""},
 	{"attention's gate and q exchanged", params("self_attn.q_proj.weight", rowsTo(func(n *Net, r int) int {
 		d := n.Arch.Layers[len(n.Arch.Layers)-1].Attn.HeadDim

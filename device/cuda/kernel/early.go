@@ -17,6 +17,10 @@ const earlyBlocks = 8
 // A kernel that is launched Early may begin as soon as all blocks of the kernel before it in the stream have begun and
 // called let_next, or have ended; what it reads or writes of others it must leave until its wait_before. All of these do.
 func Overlap(l Launch) Launch {
+	if l.Module == tilesK || l.Module == tilesG { // which nothing but generation launches
+		l.Early = true
+		return l
+	}
 	twin, ok := twins()[l.Kernel]
 	small := l.Grid[0] <= earlyBlocks || l.Module == rowsModule || l.Module == decodeModule
 	if !ok || !small {

@@ -292,7 +292,7 @@ template <class B, int M, class X> APR_DEVICE void dot(float (&sum)[M], const u8
 }
 
 // put writes y of one column and token, and returns it as it is stored.
-APR_DEVICE float put(const RowsArgs &a, u32 column, u32 token, float sum) {
+template <class Args> APR_DEVICE float put(const Args &a, u32 column, u32 token, float sum) {
     const i64 at = token * a.y_stride + column;
     if (a.bias) sum += a.bias[column];
     if (a.flags & 2) {

@@ -28,6 +28,7 @@ const (
 	Blocks       Role = "blocks"         // matrices in quantised blocks are expanded
 	FewRows      Role = "few-rows"       // products of a few rows: generation
 	FewRowBlocks Role = "few-row-blocks" // products of a few rows with matrices in blocks
+	Tiles        Role = "tiles"          // products of up to 64 rows with matrices in tiles
 	FP8          Role = "fp8"            // products in 8-bit floats
 	Optional     Role = "optional"       // what some models need: see modulesOf of package cuda
 )
@@ -122,7 +123,7 @@ func (d *Declaration) check() error {
 		}
 	}
 	for _, r := range d.Roles {
-		if !slices.Contains([]Role{Train, Attention, Products, Blocks, FewRows, FewRowBlocks, FP8, Optional}, r) {
+		if !slices.Contains([]Role{Train, Attention, Products, Blocks, FewRows, FewRowBlocks, Tiles, FP8, Optional}, r) {
 			return fmt.Errorf("//apr:module: there is no role %q", r)
 		}
 	}

@@ -1,0 +1,65 @@
+package cpu_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"apr/device"
+	"apr/device/cpu"
+	"apr/internal/contracttest"
+	"apr/internal/near"
+	"apr/tensor"
+)
+
+// Positions computed by chunks are those computed one by one, and so is the state behind them, around the length of a chunk.
+// Neither depends on the number of workers.
+func TestDeltaNetByChunksAndByTokens(t *testing.T) {
+	for _, n := range []int{1, 63, 64, 65, 127, 128, 129} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			d := device.Delta{Sequences: device.Sequences{Batch: 1, Len: n}, KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 48}
+			chunks, state := runDelta(t, 3, d, n)
+			tokens, last := runDelta(t, 3, d, 1)
+			near.CheckRel(t, "o", chunks, tokens, 1e-5)
+			near.CheckRel(t, "state", state, last, 1e-5)
+			again, other := runDelta(t, 1, d, n)
+			if !slices.Equal(chunks, again) || !slices.Equal(state, other) {
+				t.Error("one worker gives other bits than three")
+			}
+		})
+	}
+}
+
+// runDelta returns the output and the last state of random operands, given to the operation step positions at a time.
+func runDelta(t *testing.T, workers int, d device.Delta, step int) (o, state []float32) {
+	t.Helper()
+	dev := open(t, cpu.Options{Workers: workers})
+	s, rng, n := dev.NewStream(), rand.New(rand.NewPCG(1, 2)), d.Len
+	random := func(rows, cols int) device.Tensor {
+		x := dev.Alloc("x", device.Activations, tensor.F32, rows, cols)
+		host := make([]float32, rows*cols)
+		for i := range host {
+			host[i] = float32(rng.NormFloat64())
+		}
+		s.Upload(x, host)
+		return x
+	}
+	u, ba, logA, dt := random(n, d.Channels()), random(n, 2*d.ValueHeads), random(1, d.ValueHeads), random(1, d.ValueHeads)
+	out := dev.Alloc("o", device.Activations, tensor.F32, n, d.Inner())
+	carried := dev.Alloc("state", device.KVCache, tensor.F32, d.ValueHeads, d.KeyDim*d.ValueDim) // zeros
+	for at := 0; at < n; at += step {
+		part := d
+		part.Len = step
+		s.DeltaNet(out.RowRange(at, at+step), u.RowRange(at, at+step), ba.RowRange(at, at+step), logA, dt, carried, carried, part)
+	}
+	o, state = make([]float32, n*d.Inner()), make([]float32, d.ValueHeads*d.KeyDim*d.ValueDim)
+	if err := s.Download(o, out); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Download(state, carried); err != nil {
+		t.Fatal(err)
+	}
+	return o, state
+}

@@ -1,0 +1,273 @@
+// Products of up to 64 rows of bfloat16 with matrices of blocks in tiles, y = x·Wᵀ: see TileArgs of decode_layers.cuh. The blocks are
+// read once, and codes become bfloat16 in registers, in the bits that Dequantize gives: s·q − off, rounded once.
+//
+// A warp has a pair of tiles, 32 rows of W, which are the operand A of tensor cores; 8 rows of x are the columns of B, up to 8 times.
+// Lane 4g + t has rows g and g+8 of each tile and, of every 256 columns (a span), 64 of its own. Which columns of a span meet in one
+// instruction is free as long as A and B agree: so a lane takes its codes as they stand, four for an instruction, and x goes to shared
+// memory in the order in which lanes ask for it, 16 bytes a lane for two instructions.
+//
+// A block has consecutive pairs of one part of W, a warp each, and a share of the spans of their rows. A stage is one span: x of it for
+// the block, and each warp's pair of tiles; stages come by asynchronous copies, those of W before it is known what x is. Where spans are
+// shared among blocks each leaves its sums, and tiles_join adds them in order.
+#pragma once
+#include "decode_layers.cuh"
+
+constexpr u32 TILES_PARTS = 4, TILES_WARPS = 10; // of a launch, of a block at most
+
+// TilesPart is a matrix in tiles and the columns of y that it makes.
+struct TilesPart {
+    const u8 *w;
+    u32 rows;  // those that are asked for: the last tile may have more
+    u32 first; // column of y of row 0
+    u32 type;  // as in decode_layers_sm90.go
+    u32 bytes; // of 256 values
+};
+
+struct TilesArgs {
+    void *y;
+    const void *x;
+    const float *bias; // zero: none
+    void *product;     // silu(g)·u, g the columns of y by part 0, u those by part 1; zero: none
+    float *sums;       // [shares, tokens, width] if there are several shares
+    i64 y_stride, x_stride, product_stride; // elements
+    TilesPart part[TILES_PARTS];
+    u32 cols, tokens, width; // of W and x, of x and y, of y
+    u32 flags;               // as in RowsArgs
+    u32 parts, stages, shares, pitch; // shares of a row's spans; bytes of a stage
+};
+
+// Decoded makes bfloat16 of codes. A code is put into the mantissa of a float whose exponent is known, BASE: then s·(q − bias) − off is
+// s·(BASE + q) − (s·(BASE + bias) + off), of which the subtrahend is exact: of Q4_K and Q5_K if d and dmin are not more than some 2¹⁰ apart.
+// place moves the codes of a word, of unit k, to their place in the bytes; PICK, with i·STEP, picks byte i.
+template <class B> struct Decoded : InTile<B> {
+    static constexpr float base = 128;
+    static constexpr u32 top = 0x43000000, pick = 0x7044, step = 0x100;
+    APR_METHOD static u32 place(u32 w, u32) { return w; }
+};
+template <> struct Decoded<RowsQ4K> : InTile<RowsQ4K> { // units 2 and 3 are high nibbles, with a scale of a sixteenth
+    static constexpr float base = 16;
+    static constexpr u32 top = 0x41000000, pick = 0x7044, step = 0x100;
+    APR_METHOD static u32 place(u32 w, u32 k) { return (k < 2 ? w << 3 : w >> 1) | 0x80808080u; }
+    APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *span, u32 row, u32 t, u32) {
+        pair_scales(s, off, load16(InTile<RowsQ4K>::of(span, row, 8)), t);
+    }
+};
+template <> struct Decoded<RowsQ5K> : InTile<RowsQ5K> {
+    static constexpr float base = 32;
+    static constexpr u32 top = 0x42000000, pick = 0x7044, step = 0x100;
+    APR_METHOD static u32 place(u32 w, u32) { return w << 2; }
+};
+template <> struct Decoded<RowsOfGroups<GroupQ8_0>> : InTile<RowsOfGroups<GroupQ8_0>> {
+    static constexpr float base = 32768 + 128; // codes are signed: 128 more than their value, without a sign
+    static constexpr u32 top = 0x47000000, pick = 0x7404, step = 0x10;
+    APR_METHOD static u32 place(u32 w, u32) { return w ^ 0x80808080u; }
+};
+
+// decode makes four values of a word of codes: of x the first two, then the others.
+template <class D> APR_DEVICE void decode(u32 &a, u32 &b, u32 word, u32 k, float s, float less) {
+    const u32 w = D::place(word, k);
+    float v[4];
+    UNROLL for (u32 i = 0; i < 4; i++) v[i] = fma_rn(s, from_bits(byte_perm(w, D::top, D::pick + i * D::step)), -less);
+    a = pack_bf16(v[0], v[1]), b = pack_bf16(v[2], v[3]);
+}
+
+// Spans are those of a block: [first, end) of its rows.
+struct Spans { u32 first, end; };
+APR_DEVICE Spans spans_of(const TilesArgs &a) {
+    const u32 all = (a.cols + 255) / 256;
+    return {(u32)((i64)all * block_y() / a.shares), (u32)((i64)all * (block_y() + 1) / a.shares)};
+}
+
+// Pair is where a warp's tiles are: of one part, neighbours; with a product tile `first` of gate and of up.
+struct Pair {
+    TilesPart part;
+    u32 tile[2]; // of the part, or of up
+    bool there[2];
+    const u8 *w[2];
+};
+
+APR_DEVICE TilesPart tiles_part(const TilesArgs &a, u32 p) {
+    const TilesPart &p0 = a.part[0], &p1 = a.part[1], &p2 = a.part[2], &p3 = a.part[3];
+    auto pick = [&](auto v0, auto v1, auto v2, auto v3) { return p == 0 ? v0 : p == 1 ? v1 : p == 2 ? v2 : v3; };
+    return {
+        pick(p0.w, p1.w, p2.w, p3.w), pick(p0.rows, p1.rows, p2.rows, p3.rows), pick(p0.first, p1.first, p2.first, p3.first),
+        pick(p0.type, p1.type, p2.type, p3.type), pick(p0.bytes, p1.bytes, p2.bytes, p3.bytes),
+    };
+}
+
+// pair_of finds the warp's tiles. Nothing is read of one that is not there, nor written.
+APR_DEVICE Pair pair_of(const TilesArgs &a) {
+    const u32 warps = threads() / 32, each = a.product ? warps : 2 * warps; // tiles of a part that a block has
+    u32 group = block(), p = 0;
+    Pair r;
+    r.part = tiles_part(a, 0);
+    NO_UNROLL while (!a.product && p + 1 < a.parts) {
+        const u32 groups = ((r.part.rows + TILE - 1) / TILE + each - 1) / each;
+        if (group < groups) break;
+        group -= groups;
+        r.part = tiles_part(a, ++p);
+    }
+    const u32 tiles = (r.part.rows + TILE - 1) / TILE;
+    const u64 size = (u64)(a.cols / 32) * (TILE * r.part.bytes / 8); // bytes of a tile
+    UNROLL for (u32 i = 0; i < 2; i++) {
+        r.tile[i] = group * each + (a.product ? warp() : 2 * warp() + i);
+        r.there[i] = r.tile[i] < tiles;
+        r.w[i] = (a.product && i == 1 ? a.part[1].w : r.part.w) + r.tile[i] * size;
+    }
+    return r;
+}
+
+// Stage is a place in shared memory: x of a span, then each warp's two tiles of it.
+template <int N> struct Stage {
+    u8 *x, *w;
+    u32 size; // bytes of a tile's span
+    APR_METHOD Stage(const TilesArgs &a, u8 *shared, u32 slot, u32 bytes) {
+        x = shared + slot * a.pitch, size = TILE * bytes, w = x + N * 8 * 512 + warp() * 2 * size;
+    }
+    // fill_w begins to copy a span of the warp's tiles. The last span of a row may have less than 256 columns.
+    APR_METHOD void fill_w(const TilesArgs &a, const Pair &p, u32 span) const {
+        const u32 full = size, n = (u32)min_of(full, (a.cols / 32 - 8 * span) * (full / 8));
+        UNROLL for (u32 i = 0; i < 2; i++)
+            NO_UNROLL for (u32 at = 16 * lane(); p.there[i] && at < n; at += 512) copy_async16(w + i * full + at, p.w[i] + (u64)span * full + at);
+    }
+    // fill_x begins to copy x of a span: 16 bytes, 8 columns of a row, to where the lane is that asks for them. Zeros stand for rows
+    // and columns that are not there. HALVES: see TileLanes.
+    APR_METHOD void fill_x(const TilesArgs &a, u32 span, bool halves) const {
+        NO_UNROLL for (u32 i = thread(); i < N * 8 * 32; i += threads()) {
+            const u32 token = i / 32, c = i % 32, column = 256 * span + 8 * c;
+            const u32 t = halves ? (c >> 3 & 2) | (c >> 1 & 1) : c >> 3, unit = halves ? (c >> 1 & 6) | (c & 1) : c & 7;
+            const bool there = token < a.tokens && column < a.cols;
+            const bf16 *from = (const bf16 *)a.x + (there ? token * a.x_stride + column : 0);
+            copy_async16(x + 16 * ((unit * N + token / 8) * 32 + 4 * (token % 8) + t), from, there);
+        }
+    }
+};
+
+// multiply adds the products of a stage: acc[tile][8 rows of x].
+template <class D, int N> APR_DEVICE void multiply(float (&acc)[2][N][4], const u8 *x, const u8 *w, u32 size, u32 groups) {
+    constexpr u32 units = D::halves ? 1 : 2; // that share a scale
+    const u32 l = lane(), g = l >> 2, t = l & 3;
+    float s[4][4], less[4][4]; // of rows g and g+8 of both tiles
+    UNROLL for (u32 r = 0; r < 4; r++) {
+        float off[4];
+        D::scales(s[r], off, w + (r >> 1) * size, g + 8 * (r & 1), t, groups);
+        UNROLL for (u32 k = 0; k < 4 / units; k++)
+            less[r][k] = D::bias < 0 ? fma_rn(s[r][k], D::base, off[k]) : mul_rn(s[r][k], D::base + D::bias);
+    }
+    UNROLL for (u32 k = 0; k < 4; k++) {
+        Words q[4][4];
+        UNROLL for (u32 r = 0; r < 4; r++) D::words(q[r], w + (r >> 1) * size, g + 8 * (r & 1), t, groups); // of which unit k is used
+        UNROLL for (u32 j = 0; j < 2; j++) {
+            u32 rows[2][2][4]; // tile, instruction
+            UNROLL for (u32 r = 0; r < 4; r++)
+                UNROLL for (u32 i = 0; i < 2; i++) {
+                    u32 (&to)[4] = rows[r >> 1][i];
+                    decode<D>(to[r & 1], to[2 + (r & 1)], q[r][k].w[2 * j + i], k, s[r][k / units], less[r][k / units]);
+                }
+            const u8 *from = x + 16 * ((2 * k + j) * N * 32 + l);
+            UNROLL for (u32 n = 0; n < N; n++) {
+                const u32x4 v = load16(from + 512 * n);
+                UNROLL for (u32 i = 0; i < 2; i++)
+                    UNROLL for (u32 m = 0; m < 2; m++) mma_bf16(acc[m][n], rows[m][i], v[2 * i], v[2 * i + 1]);
+            }
+        }
+    }
+}
+
+// sum_tiles adds up the block's spans.
+template <class D, int N> APR_DEVICE void sum_tiles(const TilesArgs &a, const Pair &p, u8 *shared, float (&acc)[2][N][4]) {
+    const Spans s = spans_of(a);
+    const u32 last = a.stages - 1;
+    auto stage = [&](u32 slot) { return Stage<N>(a, shared, slot, D::bytes); };
+    NO_UNROLL for (u32 i = 0; i < last; i++)
+        if (s.first + i < s.end) stage(i).fill_w(a, p, s.first + i);
+    wait_before(); // blocks of W do not change
+    NO_UNROLL for (u32 i = 0; i < last; i++) {
+        if (s.first + i < s.end) stage(i).fill_x(a, s.first + i, D::halves);
+        copy_async_commit();
+    }
+    u32 slot = 0;
+    NO_UNROLL for (u32 span = s.first; span < s.end; span++) {
+        if (a.stages == 2) copy_async_wait<0>();
+        else if (a.stages == 3) copy_async_wait<1>();
+        else copy_async_wait<2>();
+        sync_block(); // the stage is there for all, and the one before has been read
+        if (span + last < s.end) {
+            const Stage<N> next = stage(slot == 0 ? last : slot - 1);
+            next.fill_w(a, p, span + last);
+            next.fill_x(a, span + last, D::halves);
+        }
+        copy_async_commit();
+        const Stage<N> now = stage(slot);
+        multiply<D, N>(acc, now.x, now.w, now.size, (u32)min_of(8, a.cols / 32 - 8 * span));
+        slot = slot == last ? 0 : slot + 1;
+    }
+}
+
+// finish_gate writes y of a column of gate and of its column of up, and the product of both as they are stored.
+APR_DEVICE void finish_gate(const TilesArgs &a, u32 column, u32 token, float g, float u) {
+    const float gate = put(a, column, token, g), up = put(a, a.part[1].first + column, token, u);
+    store((bf16 *)a.product + token * a.product_stride + column, gated<bf16>(gate, up));
+}
+
+// write_sums writes a warp's sums to y, or leaves them for tiles_join. Value v of a lane is of row g + 8·(v/2) of its tile and token 2t + v%2 of
+// eight.
+template <int N> APR_DEVICE void write_sums(const TilesArgs &a, const Pair &p, const float (&acc)[2][N][4]) {
+    const u32 g = lane() >> 2, t = lane() & 3;
+    UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (u32 v = 0; v < 4; v++) {
+            const u32 token = 8 * n + 2 * t + (v & 1), in_tile = g + 8 * (v >> 1);
+            if (token >= a.tokens) continue;
+            u32 row[2], column[2];
+            bool there[2];
+            UNROLL for (u32 m = 0; m < 2; m++) {
+                row[m] = TILE * p.tile[m] + in_tile, there[m] = p.there[m] && row[m] < p.part.rows;
+                column[m] = (a.product && m == 1 ? a.part[1].first : p.part.first) + row[m];
+            }
+            if (a.shares > 1) {
+                float *to = a.sums + ((i64)block_y() * a.tokens + token) * a.width;
+                UNROLL for (u32 m = 0; m < 2; m++)
+                    if (there[m]) to[column[m]] = acc[m][n][v];
+            } else if (a.product) {
+                if (there[0]) finish_gate(a, column[0], token, acc[0][n][v], acc[1][n][v]);
+            } else {
+                UNROLL for (u32 m = 0; m < 2; m++)
+                    if (there[m]) put(a, column[m], token, acc[m][n][v]);
+            }
+        }
+}
+
+// The whole, for up to 8·N rows of x. K: the types are Q4_K, Q5_K and Q6_K, else the others. Grid: (groups of pairs of all parts, shares).
+template <int N, bool K> APR_DEVICE void gemm_tiles(const TilesArgs &a) {
+    DYNAMIC_SHARED(shared);
+    let_next();
+    const Pair p = pair_of(a);
+    float acc[2][N][4] = {};
+    const u32 type = p.part.type;
+    if constexpr (K) {
+        if (type == 0) sum_tiles<Decoded<RowsQ4K>>(a, p, shared, acc);
+        else if (type == 1) sum_tiles<Decoded<RowsQ5K>>(a, p, shared, acc);
+        else sum_tiles<Decoded<RowsQ6K>>(a, p, shared, acc);
+    } else {
+        if (type == 3) sum_tiles<Decoded<RowsOfGroups<GroupQ8_0>>>(a, p, shared, acc);
+        else if (type == 4) sum_tiles<Decoded<RowsOfGroups<GroupQ4_0>>>(a, p, shared, acc);
+        else sum_tiles<Decoded<RowsOfGroups<GroupQ5_0>>>(a, p, shared, acc);
+    }
+    write_sums<N>(a, p, acc);
+}
+
+// join adds the shares of a column of y, or of gate and up, in order. Grid: (columns, rows of x).
+APR_DEVICE void join(const TilesArgs &a) {
+    let_next();
+    wait_before();
+    const u32 column = block() * threads() + thread(), token = block_y(), columns = a.product ? a.part[0].rows : a.width;
+    if (column >= columns) return;
+    auto total = [&](u32 column) {
+        const float *p = a.sums + (i64)token * a.width + column;
+        float v = 0;
+        for (u32 s = 0; s < a.shares; s++) v += p[(i64)s * a.tokens * a.width];
+        return v;
+    };
+    if (a.product) finish_gate(a, column, token, total(column), total(a.part[1].first + column));
+    else put(a, column, token, total(column));
+}

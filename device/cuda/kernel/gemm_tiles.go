@@ -1,0 +1,220 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"apr/tensor"
+)
+
+// TileProductRows is how many rows of x GemmTiles takes at most.
+const TileProductRows = 64
+
+const (
+	tilesK      = "gemm_tiles_k_sm90" // of Q4_K, Q5_K and Q6_K
+	tilesG      = "gemm_tiles_g_sm90" // of the others
+	tilesParts  = 4                   // TILES_PARTS of gemm_tiles.cuh
+	tilesWarps  = 10                  // TILES_WARPS
+	tilesStages = 4                   // spans of a block in shared memory at most
+	tilesShared = 220 << 10           // bytes of a block at most
+	tilesSums   = MaxScratch / 2
+)
+
+// What the cut of a product is chosen by, in bytes that a multiprocessor of an H200 takes in from its second cache in the same time.
+const (
+	tilesBegin   = 60 << 10 // until the first span is there
+	tilesJoin    = 80 << 10 // a launch of tiles_join
+	tilesCompute = 5 << 10  // for each 8 columns of B: a span of a pair for each of four warps
+	tilesDecode  = 12 << 10 // the same for its codes
+)
+
+// tilesPart is struct TilesPart of gemm_tiles.cuh.
+type tilesPart struct {
+	w           uint64
+	rows, first uint32
+	dtype       uint32
+	bytes       uint32
+}
+
+// tilesArgs is struct TilesArgs of gemm_tiles.cuh.
+type tilesArgs struct {
+	y, x, bias, product, sums uint64
+	yStride, xStride          int64
+	productStride             int64
+	part                      [tilesParts]tilesPart
+	cols, tokens, width       uint32
+	flags                     uint32
+	parts, stages, shares     uint32
+	pitch                     uint32
+}
+
+// TileProductServes reports whether GemmTiles takes this matrix once it is in tiles.
+func TileProductServes(b Blocks) bool { return TileServes(b) && b.Rows > 0 && b.Cols > 0 }
+
+// TileProductModule names the module that GemmTiles needs for a type; none where it has no tiles.
+func TileProductModule(d tensor.DType) string {
+	switch n, ok := layersTypes[d]; {
+	case !ok:
+		return ""
+	case n <= layersTypes[tensor.Q6_K]:
+		return tilesK
+	}
+	return tilesG
+}
+
+// TileProductModules names the modules that GemmTiles needs for a matrix whose parts are of these types, with + between them.
+func TileProductModules(types string) (all []string) {
+	for d := range layersTypes {
+		if m := TileProductModule(d); slices.Contains(strings.Split(types, "+"), d.String()) && !slices.Contains(all, m) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// GemmTiles computes y = x·Wᵀ (+ bias), or y += with add, for up to TileProductRows rows of x of bfloat16. W is the rows of parts, each
+// in tiles as Tile leaves them; of a part the first rows may be asked for, and its tiles are whole. Codes are rounded to bfloat16 as
+// Dequantize rounds them, and sums are float32.
+//
+// Bytes moved: those of the blocks, once; x once for each group of rows of W that blocks share it for.
+func GemmTiles(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
+	rows := 0
+	for _, w := range parts {
+		rows += w.Rows
+	}
+	need(y.Rows == x.Rows && y.Cols == rows, "GemmTiles", "shapes differ")
+	need(bias.IsZero() || bias.Cols == y.Cols && bias.Type == tensor.F32, "GemmTiles", "bias")
+	for first := 0; len(parts) > 0; {
+		n := 1
+		for n < min(len(parts), tilesParts) && TileProductModule(parts[n].Type) == TileProductModule(parts[0].Type) {
+			n++
+		}
+		some := parts[:n]
+		parts = parts[n:]
+		a, end := newTiles(some, x), first
+		for _, w := range some {
+			end += w.Rows
+		}
+		a.y, a.yStride, a.width = y.Ptr+uint64(first*y.Type.BlockBytes()), int64(y.Stride), uint32(end-first)
+		if !bias.IsZero() {
+			a.bias = bias.Ptr + uint64(4*first)
+		}
+		if add {
+			a.flags |= gemvAdd
+		}
+		if y.Type == tensor.F32 {
+			a.flags |= gemvFloat
+		}
+		a.launch(q, some)
+		first = end
+	}
+}
+
+// GemmTilesSwiGLU computes gu = x·Wᵀ and m = silu(g)·u of gu as stored, W being gate, then up, of one type and shape, in tiles. Without
+// keep gu is not written. The bits are those of GemmTiles of both, then SwiGLU, if that cuts their rows alike.
+func GemmTilesSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool) {
+	need(GemvSwiGLUServes(gu, gate, up), "GemmTilesSwiGLU", "types or shapes")
+	need(gu.Cols == 2*gate.Rows && m.Cols == gate.Rows && m.Rows == x.Rows && gu.Rows == x.Rows && m.Type == tensor.BF16, "GemmTilesSwiGLU", "shapes differ")
+	a := newTiles([]Blocks{gate, up}, x)
+	a.y, a.yStride, a.width = gu.Ptr, int64(gu.Stride), uint32(gu.Cols)
+	a.product, a.productStride = m.Ptr, int64(m.Stride)
+	if !keep {
+		a.flags |= gemvDrop
+	}
+	a.launch(q, []Blocks{gate, up})
+}
+
+func newTiles(parts []Blocks, x Mat) *tilesArgs {
+	need(x.Rows >= 1 && x.Rows <= TileProductRows && x.Type == tensor.BF16 && rowsAt(x, 16), "GemmTiles", "rows, type or alignment of x")
+	a := &tilesArgs{x: x.Ptr, xStride: int64(x.Stride), cols: uint32(x.Cols), tokens: uint32(x.Rows), parts: uint32(len(parts))}
+	first := 0
+	for i, w := range parts {
+		whole := w
+		whole.Rows = ceil(w.Rows, TileRows) * TileRows
+		need(TileProductServes(whole) && w.Cols == x.Cols, "GemmTiles", "type, shape or columns")
+		a.part[i] = tilesPart{w.Ptr, uint32(w.Rows), uint32(first), uint32(layersTypes[w.Type]), uint32(w.Type.RowBytes(256))}
+		first += w.Rows
+	}
+	return a
+}
+
+func (a *tilesArgs) launch(q Queue, parts []Blocks) {
+	s := shapeTiles(parts, int(a.tokens), a.product != 0, q.Multiprocessors())
+	a.stages, a.pitch, a.shares = uint32(s.stages), uint32(s.pitch), uint32(s.shares)
+	if s.shares > 1 {
+		a.sums = q.Scratch(4 * s.shares * int(a.tokens*a.width))
+	}
+	module, suffix := TileProductModule(parts[0].Type), "k"
+	if module == tilesG {
+		suffix = "g"
+	}
+	q.Launch(Launch{
+		Module: module, Kernel: fmt.Sprintf("gemm_tiles_%s_%d", suffix, 8*s.columns), Grid: [3]int{s.groups, s.shares, 1}, Block: 32 * s.warps,
+		Shared: s.stages * s.pitch, Args: unsafe.Pointer(a),
+	})
+	if s.shares == 1 {
+		return
+	}
+	columns := int(a.width)
+	if a.product != 0 {
+		columns /= 2
+	}
+	q.Launch(Launch{Module: module, Kernel: "tiles_join_" + suffix, Grid: [3]int{ceil(columns, 256), int(a.tokens), 1}, Block: 256, Args: unsafe.Pointer(a)})
+}
+
+// tilesShape is how a product is cut. Bits depend on the shares of a row's spans alone.
+type tilesShape struct {
+	columns       int // blocks of 8 columns of B: 1, 4 or 8
+	warps         int // of a block, a pair of tiles each
+	groups        int // of pairs
+	shares        int // of a row's spans, each another block's
+	stages, pitch int // spans of a block in shared memory, bytes of one
+}
+
+// shapeTiles chooses warps and shares so that the busiest multiprocessor has the least to do by a rough model: its blocks come one after the
+// other, each needs tilesBegin, and a span takes as long as its bytes need to come or, if that is longer, its products.
+func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (best tilesShape) {
+	columns, size, width := 8, 0, 0
+	switch {
+	case tokens <= 8:
+		columns = 1
+	case tokens <= 32:
+		columns = 4
+	}
+	for _, w := range parts {
+		size, width = max(size, 2*TileRows*int(w.Type.RowBytes(256))), width+w.Rows
+	}
+	spans, least := ceil(parts[0].Cols, 256), math.Inf(1)
+	for warps := 1; warps <= tilesWarps; warps++ {
+		s := tilesShape{columns: columns, warps: warps, pitch: columns*4<<10 + warps*size}
+		s.stages = min(tilesStages, tilesShared/s.pitch)
+		if s.stages < 2 {
+			continue
+		}
+		for i, w := range parts {
+			if tiles := ceil(w.Rows, TileRows); !gated {
+				s.groups += ceil(tiles, 2*warps)
+			} else if i == 0 {
+				s.groups = ceil(tiles, warps)
+			}
+		}
+		span := float64(max(s.pitch, ceil(warps, 4)*(columns*tilesCompute+tilesDecode)))
+		for s.shares = 1; s.shares <= spans; s.shares++ {
+			waves := ceil(s.groups*s.shares, max(1, multiprocessors))
+			cost := float64(waves) * (tilesBegin + float64(ceil(spans, s.shares))*span)
+			if sums := 4 * s.shares * tokens * width; s.shares > 1 {
+				if sums > tilesSums {
+					break
+				}
+				cost += tilesJoin + 2*float64(sums)/float64(max(1, multiprocessors))
+			}
+			if cost < least {
+				best, least = s, cost
+			}
+		}
+	}
+	return best
+}

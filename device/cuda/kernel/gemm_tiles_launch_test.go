@@ -1,0 +1,65 @@
+package kernel
+
+import (
+	"fmt"
+	"testing"
+
+	"apr/tensor"
+)
+
+// TestTilesShape: how products are cut keeps to the bounds of kernels and multiprocessors, and every span of every pair is in one block.
+func TestTilesShape(t *testing.T) {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0} {
+		for _, s := range [][2]int{{16, 256}, {512, 3584}, {3584, 18944}, {18944, 3584}, {28672, 8192}, {8192, 28672}, {896, 4864}} {
+			for _, parts := range [][]int{{s[0]}, {s[0], 512, 512}, {s[0], s[0]}} {
+				for _, n := range []int{1, 8, 9, 32, 33, 64} {
+					for _, multiprocessors := range []int{0, 1, 78, 132} {
+						var w []Blocks
+						pairs := 0
+						for _, rows := range parts {
+							w = append(w, NewBlocks(1<<32, rows, s[1], d))
+							pairs += ceil(rows/TileRows, 2)
+						}
+						name := fmt.Sprintf("%v of %d rows, %d columns, %d rows of x, %d multiprocessors", d, parts, s[1], n, multiprocessors)
+						c := shapeTiles(w, n, false, multiprocessors)
+						if c.warps < 1 || c.warps > tilesWarps || c.stages < 2 || c.stages > tilesStages || c.stages*c.pitch > tilesShared || c.pitch%16 != 0 {
+							t.Errorf("%s: %+v: warps or shared memory", name, c)
+						}
+						if 8*c.columns < n || c.groups*c.warps < pairs || c.shares < 1 || c.shares > ceil(s[1], 256) {
+							t.Errorf("%s: %+v: blocks", name, c)
+						}
+						x, y := dense(tensor.BF16, n, s[1]), dense(tensor.BF16, n, total(parts))
+						checkModules(t, func(q Queue) { GemmTiles(q, y, x, w, dense(tensor.F32, 1, y.Cols), true) })
+						if len(w) == 2 {
+							checkModules(t, func(q Queue) { GemmTilesSwiGLU(q, dense(tensor.BF16, n, s[0]), y, x, w[0], w[1], false) })
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func total(parts []int) (n int) {
+	for _, p := range parts {
+		n += p
+	}
+	return n
+}
+
+// TestTileProductModules: each type is of one module, types without tiles of none.
+func TestTileProductModules(t *testing.T) {
+	for types, want := range map[string]int{"q4_k": 1, "q4_k+q6_k": 1, "q8_0": 1, "q4_k+q8_0": 2, "bf16": 0, "iq4_xs": 0, "": 0} {
+		if got := TileProductModules(types); len(got) != want {
+			t.Errorf("%q: %v", types, got)
+		}
+	}
+	for d := range layersTypes {
+		if m := TileProductModule(d); m != tilesK && m != tilesG {
+			t.Errorf("%v: module %q", d, m)
+		}
+	}
+	if TileProductModule(tensor.IQ4_XS) != "" {
+		t.Error("IQ4_XS has tiles")
+	}
+}

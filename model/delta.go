@@ -1,0 +1,123 @@
+package model
+
+import (
+	"apr/device"
+	"apr/tensor"
+)
+
+// deltaTensors are the tensors of a Gated DeltaNet, but for out_proj.
+//
+//	[q|k|v|z] = in(x);  [b|a] = ba(x);  u = silu(conv([q|k|v]));  o = rule(u, b, a)
+//	y = out_proj(norm(o)·silu(z))
+type deltaTensors struct {
+	in, ba    linear // [c+i, h]: q, k, v and z stacked; [2·heads, h]: b and a stacked
+	conv      vector // [c, taps]
+	logA, dt  vector // [1, heads]
+	normValue vector // [1, width of a value head]
+}
+
+// place returns where the tensor of a slot stands; nil: it is no tensor of a DeltaNet.
+func (d *deltaTensors) place(name string) (*linear, *vector) {
+	switch name {
+	case "linear_attn.in_proj_qkv.weight":
+		return &d.in, nil
+	case "linear_attn.in_proj_b.weight":
+		return &d.ba, nil
+	case "linear_attn.conv1d.weight":
+		return nil, &d.conv
+	case "linear_attn.A_log":
+		return nil, &d.logA
+	case "linear_attn.dt_bias":
+		return nil, &d.dt
+	case "linear_attn.norm.weight":
+		return nil, &d.normValue
+	}
+	return nil, nil
+}
+
+// deltaActs are the intermediate tensors of a DeltaNet. The normed output of the rule stands beside z, so that both are the
+// operands of a gated unit.
+type deltaActs struct {
+	in   device.Tensor // [n, c+2i]: q, k, v; z; norm(o)
+	ba   device.Tensor // [n, 2·heads]
+	u    device.Tensor // [n, c]: q, k, v behind the convolution
+	o    device.Tensor // [n, i]
+	rstd device.Tensor // [n, heads]: 1/σ of o
+}
+
+// cut returns the parts of a tensor like deltaActs.in: q, k, v; what in projects; z beside norm(o); norm(o).
+func (b *block) cut(in device.Tensor) (qkv, projected, gated, normed device.Tensor) {
+	c, i := b.Delta.QKV(), b.Delta.Inner()
+	return in.ColRange(0, c), in.ColRange(0, c+i), in.ColRange(c, c+2*i), in.ColRange(c+i, c+2*i)
+}
+
+// sequences describes the rows of a pass.
+func (p *pass) sequences() device.Sequences {
+	return device.Sequences{Batch: p.t.Rows, Len: p.t.SeqLen, First: p.t.First}
+}
+
+// rule describes the delta rule of a layer.
+func (p *pass) rule(b *block) device.Delta {
+	d := b.Delta
+	return device.Delta{Sequences: p.sequences(), KeyHeads: d.KeyHeads, ValueHeads: d.ValueHeads, KeyDim: d.KeyDim, ValueDim: d.ValueDim}
+}
+
+// linear computes k.att, what out_proj reads, from y, the input of the mixer.
+func (p *pass) linear(b *block, k *acts, y device.Tensor) {
+	d, s, t := &k.delta, p.s, &b.delta
+	qkv, projected, gated, normed := b.cut(d.in)
+	t.in.forward(s, projected, y)
+	t.ba.forward(s, d.ba, y)
+	var old, next carriedState
+	if p.cache != nil {
+		old, next = p.cache.carried(b.index)
+	}
+	s.Conv(d.u, qkv, t.conv.value, old.inputs, next.inputs, p.sequences())
+	s.DeltaNet(d.o, d.u, d.ba, t.logA.value, t.dt.value, old.state, next.state, p.rule(b))
+	s.HeadNorm(normed, d.rstd, d.o, t.normValue.value, b.Delta.ValueDim, p.m.Config.Eps)
+	s.GLU(k.att, gated, device.SiLU)
+}
+
+// carriedState is what a DeltaNet carries from one position to the next.
+type carriedState struct {
+	state  device.Tensor // F32 [heads, dk·dv]
+	inputs device.Tensor // [taps−1, c]: the latest inputs of the convolution
+}
+
+// carried are the states of a layer behind the last call of Extend, and before it, so that the call can be undone.
+type carried struct{ now, before carriedState }
+
+// newCarried reserves the states of a layer.
+func (m *Model) newCarried(b *block) carried {
+	one := func() carriedState {
+		d, act := b.Delta, m.dev.Info().Activations
+		return carriedState{
+			state:  m.dev.Alloc("cache.state", device.KVCache, tensor.F32, d.ValueHeads, d.KeyDim*d.ValueDim),
+			inputs: m.dev.Alloc("cache.inputs", device.KVCache, act, d.Conv-1, d.QKV()),
+		}
+	}
+	return carried{one(), one()}
+}
+
+func (c *carried) exists() bool { return !c.now.state.IsZero() }
+
+func (c *carried) swap() { c.now, c.before = c.before, c.now }
+
+func (c *carried) free(dev device.Device) {
+	if c.exists() {
+		dev.Free(c.now.state, c.now.inputs, c.before.state, c.before.inputs)
+	}
+}
+
+// carried returns what a layer reads, none at the begin of the sequence, and what it writes. Only the first piece of a call
+// of Extend reads what was there before it.
+func (c *Cache) carried(layer int) (old, next carriedState) {
+	l := &c.layers[layer].delta
+	switch {
+	case c.length == 0:
+		return carriedState{}, l.now
+	case c.inCall:
+		return l.now, l.now
+	}
+	return l.before, l.now
+}
