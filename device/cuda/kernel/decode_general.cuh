@@ -51,9 +51,11 @@ struct GeneralArgs {
     u32 qkv, att, extra, inter; // values of a layer at most
     u32 slots, pitch, spans, tiles;
     u32 ring_at, zeros_at, sums_at, row_at, bias_at, spans_at, tiles_at, layers_at;
-    float eps, inv_hidden;
-    u32 none;
+    float eps;
+    u32 none[2];
 };
+
+static_assert(sizeof(GeneralArgs) == 160, "as in decode_general_sm90.go");
 
 // GeneralModel is Model for layers of several kinds; kind is that of the layer at hand.
 struct GeneralModel {
@@ -296,9 +298,20 @@ APR_DEVICE void finish_head(const u32x4 (&found)[2], const bf16 *from, const flo
     NO_UNROLL for (u32 i = 2 * half + lane(); i < d; i += 32) row[i] = to_bf16(from_bf16(row[i]) * scale);
 }
 
-// attend_wide is attend_keys for heads of WIDE values: a warp has a key, a lane one pack of each half. parts has room for two PARTs of each
-// warp; threads return the sums of the column of their number.
-template <int N> APR_DEVICE Joined attend_wide(const Lanes &lanes, const bf16 *q, const LatestRow (&k)[2], const LatestRow (&v)[2], Ahead<N, bf16> (&ahead)[2],
+// attend_wide is attend_keys for heads of WIDE values: a warp has a key, a lane one pack of each half. ahead has WIDE_AHEAD keys: of each
+// first the packs of first halves. parts has room for two PARTs of each warp; threads return the sums of the column of their number.
+constexpr int WIDE_AHEAD = KEYS_AHEAD / 2;
+template <class Rows> APR_DEVICE void load_wide(Ahead<KEYS_AHEAD, bf16> &ahead, const Lanes &lanes, const Rows &keys, const Rows &values, int base, int end) {
+    UNROLL for (int i = 0; i < WIDE_AHEAD; i++) {
+        const int key = base + i * lanes.all + lanes.slot;
+        UNROLL for (int w = 0; w < 2; w++) {
+            const int n = WIDE_AHEAD * w + i, column = WIDE / 2 * w + 8 * lanes.c;
+            ahead.k[n] = ahead.v[n] = Pack<bf16, 8>{};
+            if (key < end) load_pack(ahead.k[n], keys(key) + column), load_pack(ahead.v[n], values(key) + column);
+        }
+    }
+}
+APR_DEVICE Joined attend_wide(const Lanes &lanes, const bf16 *q, const LatestRow &k, const LatestRow &v, Ahead<KEYS_AHEAD, bf16> &ahead,
     int first, int end, float log2_scale, float *parts, const SoftCap &cap) {
     const int c = lanes.c;
     float x[8], query[2][8];
@@ -308,13 +321,13 @@ template <int N> APR_DEVICE Joined attend_wide(const Lanes &lanes, const bf16 *q
         load_pack(p, q + WIDE / 2 * w + 8 * c);
         widen(query[w], p);
     }
-    for (int base = first; base < end; base += N * lanes.all) {
-        if (base > first) UNROLL for (int w = 0; w < 2; w++) ahead[w].load(lanes, k[w], v[w], base, end);
-        float score[N], higher = s[0].top;
-        UNROLL for (int i = 0; i < N; i++) {
+    for (int base = first; base < end; base += WIDE_AHEAD * lanes.all) {
+        if (base > first) load_wide(ahead, lanes, k, v, base, end);
+        float score[WIDE_AHEAD], higher = s[0].top;
+        UNROLL for (int i = 0; i < WIDE_AHEAD; i++) {
             score[i] = 0;
             UNROLL for (int w = 0; w < 2; w++) {
-                widen(x, ahead[w].k[i]);
+                widen(x, ahead.k[WIDE_AHEAD * w + i]);
                 UNROLL for (int e = 0; e < 8; e++) score[i] = fma_rn(query[w][e], x[e], score[i]);
             }
             score[i] = warp_sum(score[i]);
@@ -323,9 +336,9 @@ template <int N> APR_DEVICE Joined attend_wide(const Lanes &lanes, const bf16 *q
         }
         UNROLL for (int w = 0; w < 2; w++) {
             s[w].scale(higher);
-            UNROLL for (int i = 0; i < N; i++) {
+            UNROLL for (int i = 0; i < WIDE_AHEAD; i++) {
                 const float f = Softmax::weight(score[i], higher);
-                widen(x, ahead[w].v[i]);
+                widen(x, ahead.v[WIDE_AHEAD * w + i]);
                 s[w].sum += f;
                 UNROLL for (int e = 0; e < 8; e++) s[w].acc[e] = fma_rn(f, x[e], s[w].acc[e]);
             }
@@ -363,6 +376,12 @@ APR_DEVICE float row_rstd(const GeneralModel &m, const bf16 *qkv, float *squares
     return 1.0f / sqrt_rn(fma_rn(sum, 1.0f / (float)(warp() ? rows[1] : rows[0]), m.a.eps));
 }
 
+// expect asks for keys and values of a layer to come to the cache of the device: a line a thread of the launch, the latest first.
+APR_DEVICE void expect(const GeneralLayer &l, const LayerKind &s) {
+    const u32 lines = s.kv_heads * s.d / 32, i = block() * threads() + thread(), before = l.keys - 1;
+    if (i < lines * before) prefetch(l.cache + (i64)(l.first + before - 1 - i / lines) * l.cache_stride + i % lines * 64);
+}
+
 // attend_general is attend: fresh has three rows of WIDE; a Shared layer finds the position's key and value in the cache, which an earlier
 // layer has written, before a barrier of the launch.
 APR_DEVICE void attend_general(const GeneralModel &m, const GeneralLayer &l, u32 number, u32 item, bf16 *fresh, float *parts, float *squares) {
@@ -380,6 +399,10 @@ APR_DEVICE void attend_general(const GeneralModel &m, const GeneralLayer &l, u32
     const i64 stride = l.cache_stride;
     const bf16 *keys = l.cache + (i64)l.first * stride + g * d, *values = keys + s.kv_heads * d;
     const Lanes lanes(wide ? (int)d / 2 : (int)d);
+    const RowsFrom<bf16> all_keys = {keys, stride}, all_values = {values, stride};
+    Ahead<KEYS_AHEAD, bf16> ahead; // on their way while q, k and v come
+    if (wide) load_wide(ahead, lanes, all_keys, all_values, first, end);
+    else ahead.load(lanes, all_keys, all_values, first, end);
     const float rstd = rows ? row_rstd(m, qkv, squares) : -1;
     if (mine) {
         const float *weights = which == 0 ? l.q_norm : which == 1 ? l.k_norm : nullptr;
@@ -391,21 +414,16 @@ APR_DEVICE void attend_general(const GeneralModel &m, const GeneralLayer &l, u32
         bf16 *row = l.cache + (i64)l.row * stride + g * d + thread();
         row[0] = fresh[WIDE + thread()], row[s.kv_heads * d] = fresh[2 * WIDE + thread()];
     }
-    const SoftCap cap = {l.cap_in, l.cap_out};
-    Joined r;
-    if (wide) {
-        constexpr int half = WIDE / 2;
-        const LatestRow k[2] = {{keys, fresh + WIDE, stride, position}, {keys + half, fresh + WIDE + half, stride, position}};
-        const LatestRow v[2] = {{values, fresh + 2 * WIDE, stride, position}, {values + half, fresh + 2 * WIDE + half, stride, position}};
-        Ahead<2, bf16> ahead[2];
-        UNROLL for (int w = 0; w < 2; w++) ahead[w].load(lanes, k[w], v[w], first, end);
-        r = attend_wide(lanes, fresh, k, v, ahead, first, end, l.log2_scale, parts, cap);
-    } else {
-        const LatestRow k = {keys, fresh + WIDE, stride, position}, v = {values, fresh + 2 * WIDE, stride, position};
-        Ahead<KEYS_AHEAD, bf16> ahead;
-        ahead.load(lanes, k, v, first, end);
-        r = attend_keys(lanes, fresh, k, v, ahead, first, end, (int)d, l.log2_scale, parts, cap);
+    UNROLL for (int n = 0; n < KEYS_AHEAD; n++) { // what was read of the position's row before it was written
+        const int key = wide ? n % WIDE_AHEAD : n, column = 8 * lanes.c + (wide ? n / WIDE_AHEAD * (WIDE / 2) : 0);
+        if (first + key * lanes.all + lanes.slot == position && lanes.c < lanes.packs)
+            load_pack(ahead.k[n], fresh + WIDE + column), load_pack(ahead.v[n], fresh + 2 * WIDE + column);
     }
+    const SoftCap cap = {l.cap_in, l.cap_out};
+    const LatestRow k = {keys, fresh + WIDE, stride, position}, v = {values, fresh + 2 * WIDE, stride, position};
+    Joined r;
+    if (wide) r = attend_wide(lanes, fresh, k, v, ahead, first, end, l.log2_scale, parts, cap);
+    else r = attend_keys(lanes, fresh, k, v, ahead, first, end, (int)d, l.log2_scale, parts, cap);
     if (thread() >= d) return;
     if (l.splits == 1) {
         strong_store(GeneralExchange(m.a, number).att + h * d + thread(), to_bf16(r.acc / r.sum));
@@ -416,8 +434,8 @@ APR_DEVICE void attend_general(const GeneralModel &m, const GeneralLayer &l, u32
     if (thread() % 256 == 0) to[256] = r.top, to[257] = r.sum;
 }
 
-// decode_general is decode_all. Grid: one block a multiprocessor, all at once.
-template <bool ALL> APR_DEVICE void decode_general(const GeneralArgs &a) {
+// decode_layers_of_kinds is decode_all. Grid: one block a multiprocessor, all at once.
+template <bool ALL> APR_DEVICE void decode_layers_of_kinds(const GeneralArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(LayerKind, kinds, KINDS);
     SHARED(Share, shares, KINDS * ALL_MATRICES);
@@ -486,7 +504,8 @@ template <bool ALL> APR_DEVICE void decode_general(const GeneralArgs &a) {
             NormPacks post, pre;
             const GeneralExchange e(a, layer);
             const u32 rows = product < 2 ? m.tiles(product) * TILE : 0;
-            if (thread() < rows) bias[thread()] = general_bias(m, product, product ? l.o_bias : l.bias, thread());
+            const float of_row = thread() < rows ? general_bias(m, product, product ? l.o_bias : l.bias, thread()) : 0.0f;
+            if (product == 0) expect(l, *m.shape);
             if (product % 2 == 0) {
                 const float *norm = product < 4 ? l.pre[product / 2] : nullptr;
                 Branch b = {product == 2 ? e.o : e.down, l.post[product / 4], l.residual, 1};
@@ -499,6 +518,7 @@ template <bool ALL> APR_DEVICE void decode_general(const GeneralArgs &a) {
             }
             if (product == 1 && layer + 1 < a.count) copy(records + ((layer + 1) & 1), a.layers + layer + 1, sizeof(GeneralLayer));
             sync_block();
+            if (thread() < rows) bias[thread()] = of_row; // that of the product before has been read by now
             if (product == 2) arrive();
             if (product == 3 && last_warp) {
                 if (lane() == 31) grid_see(a.arrived, meetings[0]);
