@@ -1,12 +1,12 @@
 // Ptx compiles the CUDA kernels of device/cuda/kernel to PTX with clang-19 and writes the manifest that says from which
 // bytes. Run it in the root of the module, or through `make kernels`:
 //
-//	go run ./tools/ptx/main.go [-lint PTXAS] [-force] [-check] [-print MODULE]
+//	go run ./tools/ptx/main.go [-lint PTXAS] [-force] [-check] [-store] [-print MODULE]
 //
 // A kernel is compiled when its source, a header, the flags or the compiler changed, or with -force. Its line //apr:module
 // says for which target, and what else the host has to know: see device/cuda/kernel/manifest. PTX is stored compressed; the
 // manifest has the hash of the text, and -print writes a module's text to standard output. With -lint every kernel also
-// passes ptxas, which must report no spill and no local memory.
+// passes ptxas, which must report no spill and no local memory. With -store what is there is compressed again, and nothing is compiled.
 package main
 
 import (
@@ -35,6 +35,7 @@ var (
 	lint  = flag.String("lint", "", "path of ptxas")
 	force = flag.Bool("force", false, "compile everything")
 	check = flag.Bool("check", false, "compile everything into memory and compare with what is there")
+	again = flag.Bool("store", false, "compress what is there again, and compile nothing")
 	show  = flag.String("print", "", "write the PTX of this module to standard output")
 )
 
@@ -53,6 +54,9 @@ func run() error {
 			_, err = os.Stdout.Write(text)
 		}
 		return err
+	}
+	if *again {
+		return storeAgain()
 	}
 	compiler, err := version()
 	if err != nil {
@@ -162,13 +166,31 @@ func build(source string, old manifest.Manifest, same bool) (manifest.Module, er
 // fileOf is where the PTX of a module is stored.
 func fileOf(name string) string { return filepath.Join(dir, "ptx", name+manifest.Extension) }
 
-// store writes the PTX of a module, compressed as well as it goes.
+// store writes the PTX of a module, compressed by zstd's own program, whose best is a fifth smaller than that of the package.
 func store(name string, text []byte) error {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
+	cmd := exec.Command("zstd", "--ultra", "-22", "--no-check", fmt.Sprintf("--stream-size=%d", len(text)), "-q", "-c") // the size bounds a reader's memory
+	cmd.Stdin = bytes.NewReader(text)
+	packed, err := cmd.Output()
 	if err != nil {
-		return err
+		return fmt.Errorf("zstd is needed to store PTX (on Debian: apt-get install zstd): %w", err)
 	}
-	return os.WriteFile(fileOf(name), z.EncodeAll(text, nil), 0o644)
+	return os.WriteFile(fileOf(name), packed, 0o644)
+}
+
+// storeAgain stores every module as store does now. The text, and so the manifest, stays.
+func storeAgain() error {
+	files, err := filepath.Glob(fileOf("*"))
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), manifest.Extension)
+		text, err := stored(name)
+		if err == nil {
+			err = store(name, text)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return err
 }
 
 // stored returns the PTX of a module as it was stored.
