@@ -34,7 +34,7 @@ var floors = []struct {
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "modelfile model model/modeltest plan generate optim teacher eval/sandbox eval distill convert"},
-	{"trust", "run/report falsify hub/hubtest hub bench bench/randmodel proofs selfcheck run/verify run/dispatch"},
+	{"trust", "run/report falsify hub/hubtest hub bench/randmodel bench proofs selfcheck run/verify run/dispatch"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families"},
 }
 

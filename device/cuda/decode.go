@@ -17,16 +17,20 @@ var _ device.Decoder = (*Stream)(nil)
 // them into tiles, in their place; products of many rows put what they expand back into rows.
 func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	device.CheckDecode(y, x, d)
-	if err := decodeLacks(d); err != nil {
+	module, err := decodeModule(d)
+	if err != nil {
 		return err
+	}
+	if !s.dev.decodesLayers() || x.DType != tensor.BF16 || y.DType != tensor.BF16 {
+		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
+	}
+	if module == kernel.GeneralModule {
+		return s.decodeGeneral(y, x, d)
 	}
 	first := &d.Layers[0]
 	shape := kernel.DecodeShape{
 		Hidden: x.Cols, Inter: first.Down.Cols(), Heads: first.Heads, KVHeads: first.KVHeads, HeadDim: first.HeadDim, Eps: d.Eps,
-		Scale: first.Scale, Residual: one(first.Residual), Variants: decodesVariants(d), Shared: s.dev.desc.SharedPerBlockOptin,
-	}
-	if !s.dev.decodesLayers() || x.DType != tensor.BF16 || y.DType != tensor.BF16 {
-		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
+		Scale: first.Scale, Residual: one(first.Residual), Variants: module == kernel.VariantsModule, Shared: s.dev.desc.SharedPerBlockOptin,
 	}
 	layers, err := decodeLayers(d, shape)
 	if err == nil {
@@ -35,41 +39,82 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	if err != nil {
 		return err
 	}
-	touched := []device.Tensor{y, x, d.Norm}
-	for _, l := range d.Layers {
-		touched = append(touched, l.Cache)
+	o := s.beginDecode(y, x, d)
+	if o == nil {
+		return nil
 	}
-	for _, l := range d.Layers {
-		for _, w := range []device.Weight{l.QKV, l.O, l.GateUp, l.Down} {
+	table, err := s.decodeTables(d, func(i int) *kernel.DecodeLayer { return &layers[i] })
+	if err != nil {
+		s.fail(err)
+		return nil
+	}
+	s.sendTable(o, kernel.DecodeTableBytes(len(layers)), func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, at uint64) {
+		kernel.DecodeLayers(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, table)
+	})
+	return nil
+}
+
+// decodeGeneral is Decode by the kernel that knows every feature.
+func (s *Stream) decodeGeneral(y, x device.Tensor, d device.Decode) error {
+	shape := kernel.GeneralShape{Hidden: x.Cols, Eps: d.Eps, Shared: s.dev.desc.SharedPerBlockOptin}
+	layers, err := generalLayers(d, x.Cols)
+	if err == nil {
+		err = kernel.GeneralServes(layers, shape, s.dev.desc.Multiprocessors)
+	}
+	if err != nil {
+		return err
+	}
+	o := s.beginDecode(y, x, d)
+	if o == nil {
+		return nil
+	}
+	if _, err := s.decodeTables(d, func(i int) *kernel.DecodeLayer { return &layers[i].DecodeLayer }); err != nil {
+		s.fail(err)
+		return nil
+	}
+	s.sendTable(o, kernel.GeneralTableBytes(len(layers)), func(dst []byte) { kernel.GeneralTable(dst, layers) }, func(o *operation, at uint64) {
+		kernel.DecodeGeneral(o, mat(y), mat(x), mat(d.Norm), layers, shape, at)
+	})
+	return nil
+}
+
+// beginDecode puts the layers' matrices into tiles where they are not, and begins the operation; nil: the stream has failed.
+func (s *Stream) beginDecode(y, x device.Tensor, d device.Decode) *operation {
+	touched := []device.Tensor{y, x, d.Norm}
+	for i := range d.Layers {
+		l := &d.Layers[i]
+		touched = append(touched, l.Cache)
+		matrices := []device.Weight{l.QKV, l.O, l.GateUp, l.Down}
+		if p := l.PerLayer; p != nil {
+			matrices, touched = append(matrices, p.Gate, p.Project), append(touched, p.Input)
+		}
+		for _, w := range matrices {
 			if w := w.(*weight); !w.tiled {
 				s.tile(w)
 			}
 		}
 	}
 	o := s.begin("Decode", touched...)
-	if o == nil {
-		return nil
+	if o != nil {
+		o.sized(len(d.Layers), x.Cols, d.Position)
 	}
-	o.sized(len(layers), shape.Hidden, d.Position)
-	table, err := s.decodeTables(d, layers)
-	if err != nil {
-		s.fail(err)
-		return nil
-	}
-	n := kernel.DecodeTableBytes(len(layers))
+	return o
+}
+
+// sendTable copies a table of n bytes to the device and launches what reads it there.
+func (s *Stream) sendTable(o *operation, n int, write func(dst []byte), launch func(o *operation, at uint64)) {
 	at := o.Scratch(n)
-	s.dev.uploads.send(o, n, func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, p unsafe.Pointer) {
+	s.dev.uploads.send(o, n, write, func(o *operation, p unsafe.Pointer) {
 		o.call(func(t *driver.Thread) error { return t.CopyHtoD(at, p, int64(n), s.dev.stream) })
-		kernel.DecodeLayers(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, table)
+		launch(o, at)
 	})
-	return nil
 }
 
 // decodeTables sets how layers turn heads at the position, and returns the first table that there is.
-func (s *Stream) decodeTables(d device.Decode, layers []kernel.DecodeLayer) (first uint64, err error) {
-	for i := range layers {
-		l := &d.Layers[i]
-		layers[i].QScale = device.Rotary{QBeta: l.QBeta, QLength: l.QLength}.QScale(d.Position)
+func (s *Stream) decodeTables(d device.Decode, layer func(i int) *kernel.DecodeLayer) (first uint64, err error) {
+	for i := range d.Layers {
+		l, k := &d.Layers[i], layer(i)
+		k.QScale = device.Rotary{QBeta: l.QBeta, QLength: l.QLength}.QScale(d.Position)
 		if l.Rope == nil {
 			continue
 		}
@@ -80,8 +125,8 @@ func (s *Stream) decodeTables(d device.Decode, layers []kernel.DecodeLayer) (fir
 		if first == 0 {
 			first = mat(table).Ptr
 		}
-		layers[i].Pairs = len(l.Rope.Inv)
-		layers[i].Table = mat(table).Ptr + uint64(4*d.Position*2*layers[i].Pairs)
+		k.Pairs = len(l.Rope.Inv)
+		k.Table = mat(table).Ptr + uint64(4*d.Position*2*k.Pairs)
 	}
 	return first, nil
 }
@@ -94,60 +139,52 @@ func one(f float64) float64 {
 	return f
 }
 
-// decodeLacks returns what the kernels of all layers lack for d, or nil: they compute layers of one shape with norms before
-// attention and network, perhaps norms of heads, heads that rotate, a part of them or none, a cache of which the position sees some rows,
-// SiLU, a factor of what layers add, and nothing else.
-func decodeLacks(d device.Decode) error {
+// decodeModule returns the module of the kernel that computes the layers as one launch: the first that has all their features, as those
+// with fewer are faster. The error names the first feature that none has.
+func decodeModule(d device.Decode) (string, error) {
 	if len(d.Layers) == 0 {
-		return errors.New("there are no layers")
+		return "", errors.New("there are no layers")
 	}
+	general := false
 	for i := range d.Layers {
-		if what := decodeLayerLacks(&d.Layers[i], &d.Layers[0]); what != "" {
-			return fmt.Errorf("the kernel of all layers does not compute %s (layer %d)", what, i)
+		l := &d.Layers[i]
+		general = general || needsGeneral(l, &d.Layers[0])
+		if what := generalLacks(l); what != "" {
+			return "", fmt.Errorf("the kernel of all layers does not compute %s (layer %d)", what, i)
 		}
 	}
-	return nil
+	switch {
+	case general:
+		return kernel.GeneralModule, nil
+	case decodesVariants(d):
+		return kernel.VariantsModule, nil
+	}
+	return kernel.LayersModule, nil
 }
 
-// decodeLayerLacks is decodeLacks for layer l of a model whose first layer is first, or "".
-func decodeLayerLacks(l, first *device.DecodeLayer) string {
-	switch {
-	case l.AttnNorm.IsZero() || l.FFNNorm.IsZero():
-		return "layers without norms before attention and network"
-	case !l.AttnPost.IsZero() || !l.FFNPost.IsZero():
-		return "norms after attention and network"
-	case l.Heads != first.Heads || l.KVHeads != first.KVHeads || l.HeadDim != first.HeadDim:
-		return "layers of several kinds of heads"
-	case l.Down.Cols() != first.Down.Cols():
-		return "layers of several widths"
-	case !l.QNorm.IsZero() && l.QNorm.Cols != l.HeadDim || !l.KNorm.IsZero() && l.KNorm.Cols != l.HeadDim:
-		return "norms of rows of q and k"
-	case l.Gate:
-		return "gated attention"
-	case !l.Sinks.IsZero():
-		return "attention sinks"
-	case l.VNorm:
-		return "norms of v"
-	case l.VIsK:
-		return "values that are keys"
-	case l.Shared:
-		return "caches that layers share"
-	case l.Scale != first.Scale:
-		return "attention scores of several scales"
-	case l.Cap != 0:
-		return "attention soft-caps"
-	case !l.OBias.IsZero():
-		return "biases of o"
-	case l.Act != device.SiLU:
+// generalLacks returns what the kernel of kernel.GeneralModule lacks for a layer, or "".
+func generalLacks(l *device.DecodeLayer) string {
+	if l.Act != device.SiLU && l.Act != device.GELUTanh {
 		return "the activation " + l.Act.String()
-	case l.PerLayer != nil:
-		return "per-layer embeddings"
-	case one(l.Residual) != one(first.Residual):
-		return "several factors of the residual branches"
-	case l.OutScale != 0 && l.OutScale != 1:
-		return "factors of a layer's output"
+	}
+	if l.Gate {
+		return "gated attention"
+	}
+	if !l.Sinks.IsZero() {
+		return "attention sinks"
 	}
 	return ""
+}
+
+// needsGeneral reports whether layer l of a model whose first layer is first has more than the kernels of kernel.LayersModule and
+// kernel.VariantsModule compute: layers of one shape with norms before attention and network, perhaps norms of heads, heads that rotate, a part
+// of them or none, a cache of which the position sees some rows, SiLU, a factor of what layers add.
+func needsGeneral(l, first *device.DecodeLayer) bool {
+	rows := func(w device.Tensor) bool { return !w.IsZero() && w.Cols != l.HeadDim }
+	return l.AttnNorm.IsZero() || l.FFNNorm.IsZero() || !l.AttnPost.IsZero() || !l.FFNPost.IsZero() || // norms elsewhere
+		l.Heads != first.Heads || l.KVHeads != first.KVHeads || l.HeadDim != first.HeadDim || l.Down.Cols() != first.Down.Cols() || // several shapes
+		rows(l.QNorm) || rows(l.KNorm) || l.VNorm || l.VIsK || l.Shared || l.Scale != first.Scale || l.Cap != 0 || !l.OBias.IsZero() || // attention
+		l.Act != device.SiLU || l.PerLayer != nil || one(l.Residual) != one(first.Residual) || one(l.OutScale) != 1
 }
 
 // decodesVariants reports whether layers have norms of heads, factors, rotary embeddings but one of whole heads, or see a part of their
@@ -183,6 +220,39 @@ func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLay
 		k.Norms = [2]kernel.Mat{mat(l.AttnNorm), mat(l.FFNNorm)}
 		k.Bias, k.Cache = mat(l.Bias), mat(l.Cache)
 		k.QNorm, k.KNorm, k.Row, k.First, k.Keys = mat(l.QNorm), mat(l.KNorm), l.Row, l.First, l.Keys
+		all = append(all, k)
+	}
+	return all, nil
+}
+
+// generalLayers returns the layers as the kernel of kernel.GeneralModule reads them; all matrices must be in blocks.
+func generalLayers(d device.Decode, hidden int) (all []kernel.GeneralLayer, err error) {
+	for i := range d.Layers {
+		l := &d.Layers[i]
+		k := kernel.GeneralLayer{
+			Heads: l.Heads, KVHeads: l.KVHeads, HeadDim: l.HeadDim, Inter: l.Down.Cols(), Post: [2]kernel.Mat{mat(l.AttnPost), mat(l.FFNPost)}, OBias: mat(l.OBias),
+			VNorm: l.VNorm, VIsK: l.VIsK, Shared: l.Shared, Scale: l.Scale, Cap: l.Cap, GELU: l.Act == device.GELUTanh,
+			Residual: one(l.Residual), OutScale: one(l.OutScale),
+		}
+		k.Norms, k.Bias, k.Cache = [2]kernel.Mat{mat(l.AttnNorm), mat(l.FFNNorm)}, mat(l.Bias), mat(l.Cache)
+		k.QNorm, k.KNorm, k.Row, k.First, k.Keys = mat(l.QNorm), mat(l.KNorm), l.Row, l.First, l.Keys
+		qkv := []int{l.Heads * l.HeadDim, l.KVHeads * l.HeadDim, l.KVHeads * l.HeadDim}
+		switch {
+		case l.Shared:
+			qkv = qkv[:1]
+		case l.VIsK:
+			qkv = qkv[:2]
+		}
+		var o, down [1]kernel.Blocks
+		inBlocks := cut(k.QKV[:], l.QKV, qkv...) && cut(o[:], l.O, hidden) && cut(k.GateUp[:], l.GateUp, k.Inter, k.Inter) && cut(down[:], l.Down, hidden)
+		k.O, k.Down = o[0], down[0]
+		if p := l.PerLayer; p != nil {
+			inBlocks = inBlocks && cut(k.PerLayer[:1], p.Gate, p.Gate.Rows()) && cut(k.PerLayer[1:], p.Project, hidden)
+			k.Input, k.InputNorm = mat(p.Input), mat(p.Norm)
+		}
+		if !inBlocks {
+			return nil, fmt.Errorf("a matrix of layer %d is not in blocks", i)
+		}
 		all = append(all, k)
 	}
 	return all, nil

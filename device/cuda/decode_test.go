@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"apr/device"
+	"apr/device/cuda/kernel"
 	"apr/tensor"
 )
 
@@ -26,52 +27,53 @@ func qwen2Decoding() device.Decode {
 	return d
 }
 
-// TestDecodeNamesWhatItLacks goes through every field of a layer's description: what the kernel does not compute is refused by
-// a name, so that nothing is left out in silence.
-func TestDecodeNamesWhatItLacks(t *testing.T) {
-	some := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 8, Stride: 8}
+// TestDecodeModule goes through every field of a layer's description: each kernel is chosen only for what it computes, and what none
+// computes is refused by a name, so that nothing is left out in silence.
+func TestDecodeModule(t *testing.T) {
+	const plain, variants, general = kernel.LayersModule, kernel.VariantsModule, kernel.GeneralModule
+	head := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 8, Stride: 8}
 	row := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 32, Stride: 32}
-	// By field: another value, and a word of the refusal; no word where the kernel computes it.
+	// By field: another value, and the module that it takes, or a word of the refusal.
 	all := map[string]struct {
 		change func(l *device.DecodeLayer)
 		want   string
 	}{
-		"AttnNorm": {func(l *device.DecodeLayer) { l.AttnNorm = device.Tensor{} }, "without norms before"},
-		"AttnPost": {func(l *device.DecodeLayer) { l.AttnPost = some }, "norms after"},
-		"FFNNorm":  {func(l *device.DecodeLayer) { l.FFNNorm = device.Tensor{} }, "without norms before"},
-		"FFNPost":  {func(l *device.DecodeLayer) { l.FFNPost = some }, "norms after"},
-		"Heads":    {func(l *device.DecodeLayer) { l.Heads = 8 }, "kinds of heads"},
-		"KVHeads":  {func(l *device.DecodeLayer) { l.KVHeads = 1 }, "kinds of heads"},
-		"HeadDim":  {func(l *device.DecodeLayer) { l.HeadDim = 16 }, "kinds of heads"},
-		"QKV":      {func(l *device.DecodeLayer) { l.QKV = l.O }, ""},
-		"Bias":     {func(l *device.DecodeLayer) { l.Bias = device.Tensor{} }, ""},
-		"QNorm":    {func(l *device.DecodeLayer) { l.QNorm = row }, "norms of rows"},
-		"KNorm":    {func(l *device.DecodeLayer) { l.KNorm = row }, "norms of rows"},
-		"VNorm":    {func(l *device.DecodeLayer) { l.VNorm = true }, "norms of v"},
-		"VIsK":     {func(l *device.DecodeLayer) { l.VIsK = true }, "values that are keys"},
-		"Rope":     {func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: []float64{1}} }, ""},
-		"QBeta":    {func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, ""},
-		"QLength":  {func(l *device.DecodeLayer) { l.QLength = 4 }, ""}, // of no use without QBeta
+		"AttnNorm": {func(l *device.DecodeLayer) { l.AttnNorm = device.Tensor{} }, general},
+		"AttnPost": {func(l *device.DecodeLayer) { l.AttnPost = head }, general},
+		"FFNNorm":  {func(l *device.DecodeLayer) { l.FFNNorm = device.Tensor{} }, general},
+		"FFNPost":  {func(l *device.DecodeLayer) { l.FFNPost = head }, general},
+		"Heads":    {func(l *device.DecodeLayer) { l.Heads = 8 }, general},
+		"KVHeads":  {func(l *device.DecodeLayer) { l.KVHeads = 1 }, general},
+		"HeadDim":  {func(l *device.DecodeLayer) { l.HeadDim = 16 }, general},
+		"QKV":      {func(l *device.DecodeLayer) { l.QKV = l.O }, plain},
+		"Bias":     {func(l *device.DecodeLayer) { l.Bias = device.Tensor{} }, plain},
+		"QNorm":    {func(l *device.DecodeLayer) { l.QNorm = row }, general},
+		"KNorm":    {func(l *device.DecodeLayer) { l.KNorm = row }, general},
+		"VNorm":    {func(l *device.DecodeLayer) { l.VNorm = true }, general},
+		"VIsK":     {func(l *device.DecodeLayer) { l.VIsK = true }, general},
+		"Rope":     {func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: []float64{1}} }, variants},
+		"QBeta":    {func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, variants},
+		"QLength":  {func(l *device.DecodeLayer) { l.QLength = 4 }, plain}, // of no use without QBeta
 		"Gate":     {func(l *device.DecodeLayer) { l.Gate = true }, "gated attention"},
-		"Sinks":    {func(l *device.DecodeLayer) { l.Sinks = some }, "attention sinks"},
-		"Cache":    {func(l *device.DecodeLayer) { l.Cache = some }, ""},
-		"Shared":   {func(l *device.DecodeLayer) { l.Shared = true }, "caches that layers share"},
-		"Row":      {func(l *device.DecodeLayer) { l.Row = 4 }, ""},
-		"First":    {func(l *device.DecodeLayer) { l.First = 1 }, ""},
-		"Keys":     {func(l *device.DecodeLayer) { l.Keys = 7 }, ""},
-		"Scale":    {func(l *device.DecodeLayer) { l.Scale = .5 }, "several scales"},
-		"Cap":      {func(l *device.DecodeLayer) { l.Cap = 50 }, "soft-caps"},
-		"O":        {func(l *device.DecodeLayer) { l.O = l.QKV }, ""},
-		"OBias":    {func(l *device.DecodeLayer) { l.OBias = some }, "biases of o"},
-		"GateUp":   {func(l *device.DecodeLayer) { l.GateUp = l.QKV }, ""},
-		"Down":     {func(l *device.DecodeLayer) { l.Down = l.QKV }, "several widths"},
-		"Act":      {func(l *device.DecodeLayer) { l.Act = device.GELUTanh }, "gelu_tanh"},
-		"PerLayer": {func(l *device.DecodeLayer) { l.PerLayer = &device.DecodePerLayer{} }, "per-layer embeddings"},
-		"Residual": {func(l *device.DecodeLayer) { l.Residual = .5 }, "several factors"},
-		"OutScale": {func(l *device.DecodeLayer) { l.OutScale = .5 }, "layer's output"},
+		"Sinks":    {func(l *device.DecodeLayer) { l.Sinks = head }, "attention sinks"},
+		"Cache":    {func(l *device.DecodeLayer) { l.Cache = head }, plain},
+		"Shared":   {func(l *device.DecodeLayer) { l.Shared = true }, general},
+		"Row":      {func(l *device.DecodeLayer) { l.Row = 4 }, variants},
+		"First":    {func(l *device.DecodeLayer) { l.First = 1 }, variants},
+		"Keys":     {func(l *device.DecodeLayer) { l.Keys = 7 }, variants},
+		"Scale":    {func(l *device.DecodeLayer) { l.Scale = .5 }, general},
+		"Cap":      {func(l *device.DecodeLayer) { l.Cap = 50 }, general},
+		"O":        {func(l *device.DecodeLayer) { l.O = l.QKV }, plain},
+		"OBias":    {func(l *device.DecodeLayer) { l.OBias = head }, general},
+		"GateUp":   {func(l *device.DecodeLayer) { l.GateUp = l.QKV }, plain},
+		"Down":     {func(l *device.DecodeLayer) { l.Down = l.QKV }, general},
+		"Act":      {func(l *device.DecodeLayer) { l.Act = 7 }, "the activation unknown"},
+		"PerLayer": {func(l *device.DecodeLayer) { l.PerLayer = &device.DecodePerLayer{} }, general},
+		"Residual": {func(l *device.DecodeLayer) { l.Residual = .5 }, general},
+		"OutScale": {func(l *device.DecodeLayer) { l.OutScale = .5 }, general},
 	}
-	if err := decodeLacks(qwen2Decoding()); err != nil {
-		t.Fatalf("Qwen2 is refused: %v", err)
+	if m, err := decodeModule(qwen2Decoding()); m != plain || err != nil {
+		t.Fatalf("Qwen2 takes %s, %v", m, err)
 	}
 	fields := reflect.TypeFor[device.DecodeLayer]()
 	for i := range fields.NumField() {
@@ -87,26 +89,26 @@ func TestDecodeNamesWhatItLacks(t *testing.T) {
 		if reflect.DeepEqual(reflect.ValueOf(before).Field(i).Interface(), reflect.ValueOf(d.Layers[1]).Field(i).Interface()) && name != "Rope" {
 			t.Errorf("%s was not changed", name)
 		}
-		switch err := decodeLacks(d); {
-		case c.want == "" && err != nil:
-			t.Errorf("%s: refused: %v", name, err)
-		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "layer 1")):
-			t.Errorf("%s: %v, want a refusal of %q", name, err, c.want)
+		m, err := decodeModule(d)
+		if refused := strings.Contains(c.want, " "); m != c.want && !refused || refused && (err == nil || !strings.Contains(err.Error(), c.want+" (layer 1)")) {
+			t.Errorf("%s: %s, %v, want %s", name, m, err, c.want)
 		}
 	}
 	if len(all) != fields.NumField() {
 		t.Errorf("%d fields of %d", len(all), fields.NumField())
 	}
-	if decodeLacks(device.Decode{}) == nil {
+	d := qwen2Decoding()
+	d.Layers[0].Act = device.GELUTanh
+	if m, err := decodeModule(d); m != general || err != nil {
+		t.Errorf("GELU takes %s, %v", m, err)
+	}
+	if _, err := decodeModule(device.Decode{}); err == nil {
 		t.Error("no layers are accepted")
 	}
 }
 
 // TestDecodesVariants: what takes the kernels of norms, windows and several rotary embeddings.
 func TestDecodesVariants(t *testing.T) {
-	if decodesVariants(qwen2Decoding()) {
-		t.Error("Qwen2 takes the other kernels")
-	}
 	head := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 8, Stride: 8}
 	for name, change := range map[string]func(l *device.DecodeLayer){
 		"QNorm": func(l *device.DecodeLayer) { l.QNorm = head }, "KNorm": func(l *device.DecodeLayer) { l.KNorm = head },
@@ -120,8 +122,8 @@ func TestDecodesVariants(t *testing.T) {
 	} {
 		d := qwen2Decoding()
 		change(&d.Layers[1])
-		if err := decodeLacks(d); err != nil || !decodesVariants(d) {
-			t.Errorf("%s: variants %v, %v", name, decodesVariants(d), err)
+		if m, err := decodeModule(d); err != nil || m != kernel.VariantsModule {
+			t.Errorf("%s takes %s, %v", name, m, err)
 		}
 	}
 }

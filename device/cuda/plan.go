@@ -109,6 +109,12 @@ func (d *Device) usesOf(r *dry.Record) uses {
 	if attended > 0 && turned%attended != 0 { // some layers rotate nothing
 		u.modules[kernel.VariantsModule] = true
 	}
+	if r.Decode != nil {
+		if m, err := decodeModule(*r.Decode); err == nil && m == kernel.GeneralModule {
+			u.modules[m] = true
+			delete(u.modules, kernel.VariantsModule)
+		}
+	}
 	return u
 }
 

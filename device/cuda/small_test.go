@@ -287,6 +287,15 @@ func TestOptionalModules(t *testing.T) {
 	if loaded(one)[kernel.VariantsModule] || !loaded(one, cases[0].op)[kernel.VariantsModule] || loaded(cases[0].op)[kernel.VariantsModule] {
 		t.Error("the one launch of a token with norms of heads is loaded where it is not needed, or not where it is")
 	}
+	r := &dry.Record{Ops: []dry.Count{{Op: one, Times: 1}, {Op: cases[0].op, Times: 1}}}
+	for act, want := range map[device.Activation]bool{device.SiLU: false, device.GELUTanh: true} {
+		decode := qwen2Decoding()
+		decode.Layers[1].Act, r.Decode = act, &decode
+		u := d.usesOf(r)
+		if u.modules[kernel.GeneralModule] != want || u.modules[kernel.VariantsModule] == want {
+			t.Errorf("the one launch of a token with %v takes the modules %v", act, u.modules)
+		}
+	}
 	for types, want := range map[string][2]bool{"q4_k+q6_k": {true, false}, "q8_0": {false, true}, "q4_k+q5_0": {true, true}} { // K, one group
 		few := dry.Op{Kind: device.OpMatMul, M: 9, N: 16, K: 256, Weight: types, Expands: true, Direct: true, Arranged: true}
 		all := loaded(few)

@@ -89,6 +89,7 @@ type Device struct {
 	list    []Count
 	waits   int
 	placed  int64 // temps so far
+	decode  *device.Decode
 	repeats map[any]repetition
 }
 
@@ -98,6 +99,7 @@ var (
 	_ Placer        = (*arena.Arena)(nil)
 
 	_ device.Arranger = (*Stream)(nil)
+	_ device.Decoder  = (*Stream)(nil)
 	_ device.Fetcher  = (*Stream)(nil) // so that a dry generation has the memory of one that is an id ahead
 )
 

@@ -167,6 +167,24 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// TestDecodeIsNoted: the latest description of layers is in the record, and nothing is counted for it.
+func TestDecodeIsNoted(t *testing.T) {
+	d := bf16()
+	s := d.NewStream()
+	x := s.Temp("x", device.Activations, tensor.BF16, 1, 8)
+	w := s.Temp("w", device.Activations, tensor.F32, 1, 8)
+	decode := device.Decode{Norm: w, Position: 3, Eps: 1e-6}
+	if err := s.(device.Decoder).Decode(x, x, decode); err == nil {
+		t.Error("a dry device says that it has computed the layers")
+	}
+	if r := d.Record(); r.Decode == nil || r.Decode.Position != 3 || len(r.Ops) != 0 {
+		t.Errorf("recorded %+v", r.Decode)
+	}
+	if d.ResetOps(); d.Record().Decode != nil {
+		t.Error("a description after a reset")
+	}
+}
+
 // Windows cost what they keep, and an operation is what its kind and sizes are, wherever its operands lie.
 func TestBlockOperations(t *testing.T) {
 	d := bf16()

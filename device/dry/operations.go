@@ -1,6 +1,8 @@
 package dry
 
 import (
+	"errors"
+
 	"apr/device"
 	"apr/tensor"
 )
@@ -80,6 +82,16 @@ func (s *Stream) with(m *weight, o *Op, direct bool) {
 	if m.Expands && !direct {
 		s.dev.expands(m)
 	}
+}
+
+// errDecode is why Decode does nothing.
+var errDecode = errors.New("operations of a dry run are recorded one by one")
+
+// Decode notes what is asked for, and leaves it to the operations: whether a device computes the layers at once depends on the device.
+func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
+	device.CheckDecode(y, x, d)
+	s.dev.decode = &d
+	return errDecode
 }
 
 // Arrange notes it of matrices that products of n rows read otherwise then.

@@ -62,6 +62,7 @@ type Record struct {
 	Reserved int64                      // as the Target says, and Expand
 	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch of those that do
 	Ops      []Count                    // in the order of their first coming
+	Decode   *device.Decode             // the layers of the latest position that a device may compute at once; nil: there was none
 	Waits    int                        // times that the host waited
 }
 
@@ -70,7 +71,7 @@ func (d *Device) Record() *Record {
 	d.describePeak()
 	r := &Record{
 		Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved + d.expand, Expand: d.expand,
-		Ops: slices.Clone(d.list), Waits: d.waits,
+		Ops: slices.Clone(d.list), Decode: d.decode, Waits: d.waits,
 	}
 	_, r.Static = d.static.Memory()
 	_, r.Peak = d.Memory()
@@ -93,7 +94,7 @@ func (d *Device) Record() *Record {
 func (d *Device) ResetOps() {
 	clear(d.ops)
 	clear(d.repeats)
-	d.list, d.waits = nil, 0
+	d.list, d.decode, d.waits = nil, nil, 0
 }
 
 // Total returns the bytes that the device must have.

@@ -158,6 +158,7 @@ struct Share { u32 first, tiles; };
 
 // Model is what all layers have in common, as a block sees it.
 struct Model {
+    static constexpr u32 products = PRODUCTS;
     const DecodeArgs &a;
     const DecodeLayer *layers; // in shared memory
     const Share *shares;       // [MATRICES]
@@ -199,14 +200,14 @@ struct Work {
     TileSums *tiles; // [PRODUCTS, a.tiles]
     u32 *counts;     // [DECODE_WARPS, PRODUCTS]: spans
     // describe writes it, each warp its part.
-    APR_METHOD void describe(const Model &m) const {
+    template <class M> APR_METHOD void describe(const M &m) const {
         Span *to = spans + warp() * m.a.spans;
-        NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
+        NO_UNROLL for (u32 product = 0; product < M::products; product++) {
             const u32 of_row = m.spans(product), groups = m.groups(product), all = m.tiles(product) * of_row;
             const u32 each = (all + DECODE_WARPS - 1) / DECODE_WARPS, begin = (u32)min_of(each * warp(), all), end = (u32)min_of(begin + each, all);
             NO_UNROLL for (u32 i = begin + lane(); i < end; i += 32) {
                 const u32 tile = i / of_row, span = i - tile * of_row;
-                u32 matrix = Model::begin(product), number = tile;
+                u32 matrix = M::begin(product), number = tile;
                 NO_UNROLL while (number >= m.shares[matrix].tiles) number -= m.shares[matrix++].tiles;
                 to[i - begin] = {
                     (m.shares[matrix].first + number) * groups + 8 * span, (u32)min_of(8, groups - 8 * span),
@@ -214,7 +215,7 @@ struct Work {
                 };
                 if (span == 0) tiles[product * m.a.tiles + tile] = {(u8)(warp() + tile), (u8)((i + of_row - 1) / each - warp() + 1)};
             }
-            if (lane() == 0) counts[warp() * PRODUCTS + product] = end - begin;
+            if (lane() == 0) counts[warp() * M::products + product] = end - begin;
             to += end - begin;
         }
     }
@@ -232,7 +233,7 @@ struct Ring {
         bulk_wait(filled(), parity);
         return slot();
     }
-    APR_METHOD void advance(const DecodeArgs &a) {
+    template <class Args> APR_METHOD void advance(const Args &a) {
         at += a.pitch;
         if (++turn == a.slots) at = turn = 0, parity ^= 1;
     }
@@ -350,8 +351,8 @@ template <class B> struct TileLanes {
 };
 
 // Product is what a warp multiplies with: x and zeros, in shared memory; its ring, and what fills it.
-struct Product {
-    const Model &m;
+template <class M, class Feed> struct Product {
+    const M &m;
     const u8 *x, *zeros;
     Ring ring;
     Feed feed;
@@ -368,7 +369,7 @@ struct Product {
     }
     // multiply writes the warp's sums of the rows of its tiles. spans are those of the product. Without ALL there are no types but Q4_K,
     // Q5_K and Q6_K.
-    template <bool ALL> APR_METHOD void multiply(const DecodeLayer &l, u32 product, const Span *spans, u32 count, float *sums) {
+    template <bool ALL, class Layer> APR_METHOD void multiply(const Layer &l, u32 product, const Span *spans, u32 count, float *sums) {
         const u32 of_row = m.spans(product), groups = m.groups(product);
         NO_UNROLL for (u32 i = 0; i < count;) {
             const Span s = spans[i];
@@ -456,7 +457,7 @@ struct Exchange {
 // NormPacks are a thread's packs of a norm's weights.
 struct NormPacks {
     Pack<float, 8> w[MOST_HIDDEN] = {};
-    APR_METHOD void load(const DecodeArgs &a, const float *norm) {
+    template <class Args> APR_METHOD void load(const Args &a, const float *norm) {
         UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
             if (thread() + k * threads() < a.hidden / 8) load_pack(w[k], norm + 8 * (thread() + k * threads()));
     }
@@ -690,7 +691,7 @@ template <bool ALL, bool NORMS = false, class Args> APR_DEVICE void decode_all(c
     if (lane() < a.slots) bulk_init(filled + warp() * SLOTS + lane(), 1);
     sync_warp();
     const u32 *count = counts + warp() * PRODUCTS;
-    Product x = {m, shared, shared + a.zeros_at, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], 0, nullptr, 0}};
+    Product<Model, Feed> x = {m, shared, shared + a.zeros_at, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], 0, nullptr, 0}};
     if (x.feed.count > 0) {
         x.feed.describe(m);
         NO_UNROLL for (u32 n = 0; n < a.slots; n++) x.feed.fill(m, x.ring), x.ring.advance(a);

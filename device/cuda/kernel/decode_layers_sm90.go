@@ -10,9 +10,9 @@ import (
 	"apr/tensor"
 )
 
-// layersModule has the kernel of DecodeLayers; VariantsModule has that of models whose layers are Variants.
+// LayersModule has the kernel of DecodeLayers; VariantsModule has that of models whose layers are Variants.
 const (
-	layersModule   = "decode_layers_sm90"
+	LayersModule   = "decode_layers_sm90"
 	VariantsModule = "decode_variants_sm90"
 )
 
@@ -187,7 +187,7 @@ func Tile(q Queue, dst uint64, b Blocks, back bool) {
 	if back {
 		a.back = 1
 	}
-	q.Launch(Launch{Module: layersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, ceil(b.RowBytes, tileSpans*span), 1}, Block: 256, Args: unsafe.Pointer(a)})
+	q.Launch(Launch{Module: LayersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, ceil(b.RowBytes, tileSpans*span), 1}, Block: 256, Args: unsafe.Pointer(a)})
 }
 
 // DecodeServes returns why DecodeLayers does not take these, in tiles, on a device of so many multiprocessors; nil: it does.
@@ -235,41 +235,55 @@ type layersPlan struct {
 // depend.
 func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	up := func(n int) int { return ceil(n, 16) * 16 }
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
-			span := TileRows * int(w.Type.RowBytes(256))
-			p.pitch = max(p.pitch, span+layersAlign-gcd(layersAlign, gcd(span, TileRows*w.RowBytes)))
+			p.hold(w)
 		}
 	}
-	p.pitch = ceil(p.pitch, layersAlign) * layersAlign
-	for _, product := range [...]struct{ rows, matrices, cols int }{
-		{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter},
-	} {
-		tiles := product.matrices * ceil(product.rows/TileRows, blocks) // of a block, at most
+	p.warpSpans = p.divide(blocks, []productShape{{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter}})
+	front := max(ceil(max(s.Hidden, q, s.Inter), 256)*layersX, 4*decodePart*layersWarps)
+	return p.place(front, s.Shared-layersStatic, [...]int{
+		4 * TileRows * (layersWarps + p.blockTiles), 4 * TileRows * ceil(s.Hidden/TileRows, blocks), 4 * TileRows * ceil((q+2*kv)/TileRows, blocks),
+		8 * p.warpSpans * layersWarps, 2 * 4 * p.blockTiles, layersBytes(len(layers)),
+	})
+}
+
+// hold makes the places of spans large enough for those of w.
+func (p *layersPlan) hold(w Blocks) {
+	span := TileRows * int(w.Type.RowBytes(256))
+	pitch := span + layersAlign - gcd(layersAlign, gcd(span, TileRows*w.RowBytes))
+	p.pitch = max(p.pitch, ceil(pitch, layersAlign)*layersAlign)
+}
+
+// productShape is the shape of matrices that are multiplied by the same x.
+type productShape struct{ rows, matrices, cols int }
+
+// divide returns how many spans a warp has of a layer's products at most, and notes the most tiles that a block has of one.
+func (p *layersPlan) divide(blocks int, products []productShape) (spans int) {
+	for _, m := range products {
+		tiles := m.matrices * ceil(m.rows/TileRows, blocks)
 		p.blockTiles = max(p.blockTiles, tiles)
-		p.warpSpans += ceil(tiles*ceil(product.cols, 256), layersWarps)
+		spans += ceil(tiles*ceil(m.cols, 256), layersWarps)
 	}
-	table := layersBytes(len(layers))
-	rest := layersZeros
-	place := func(n int) (at int) { // in what follows the ring
-		at, rest = rest, rest+up(n)
-		return at
+	return spans
+}
+
+// place puts everything into so many bytes of shared memory: what is in front; the rings, with as many stages as fit; zeros; then
+// parts of given sizes: sums, own, bias, spans, tiles, layers.
+func (p layersPlan) place(front, bytes int, sizes [6]int) (layersPlan, bool) {
+	at := layersZeros
+	for i, to := range [...]*int{&p.sums, &p.own, &p.bias, &p.spans, &p.tiles, &p.layers} {
+		*to = at
+		at += ceil(sizes[i], 16) * 16
 	}
-	p.sums = place(4 * TileRows * (layersWarps + p.blockTiles))
-	p.own = place(4 * TileRows * ceil(s.Hidden/TileRows, blocks))
-	p.bias = place(4 * TileRows * ceil((q+2*kv)/TileRows, blocks))
-	p.spans = place(8 * p.warpSpans * layersWarps)
-	p.tiles = place(2 * 4 * p.blockTiles)
-	p.layers = place(table)
-	p.ring = layersAlign * ceil(max(ceil(max(s.Hidden, q, s.Inter), 256)*layersX, 4*decodePart*layersWarps), layersAlign)
-	p.slots = min(layersSlots, (s.Shared-layersStatic-p.ring-rest)/(layersWarps*p.pitch))
+	p.ring = layersAlign * ceil(front, layersAlign)
+	p.slots = min(layersSlots, (bytes-p.ring-at)/(layersWarps*p.pitch))
 	p.zeros = p.ring + layersWarps*p.slots*p.pitch
-	for _, at := range [...]*int{&p.sums, &p.own, &p.bias, &p.spans, &p.tiles, &p.layers} {
-		*at += p.zeros
+	for _, to := range [...]*int{&p.sums, &p.own, &p.bias, &p.spans, &p.tiles, &p.layers} {
+		*to += p.zeros
 	}
-	p.shared = p.zeros + rest
-	return p, p.slots >= 1 && layersWarps+p.blockTiles < 256 && p.spans-p.bias <= 4*32*layersWarps
+	p.shared = p.zeros + at
+	return p, p.slots >= 1 && layersWarps+p.blockTiles < 256 && sizes[2] <= 4*32*layersWarps
 }
 
 func gcd(a, b int) int {
@@ -290,7 +304,7 @@ func gcd(a, b int) int {
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
 func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
-	blocks, module, name := max(1, queue.Multiprocessors()), layersModule, "decode_layers_k"
+	blocks, module, name := max(1, queue.Multiprocessors()), LayersModule, "decode_layers_k"
 	p, ok := shapeLayers(layers, s, blocks)
 	need(ok && rowsAt(x, 16) && rowsAt(y, 16) && rowsAt(norm, 16), "DecodeLayers", "shared memory or alignment")
 	need(x.Cols == s.Hidden && y.Cols == s.Hidden && norm.Cols == s.Hidden, "DecodeLayers", "shapes differ")
