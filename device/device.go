@@ -244,9 +244,10 @@ type Feature string
 
 // The features that a device may lack.
 const (
-	Experts  Feature = "mixtures of experts"
-	DeltaNet Feature = "Gated DeltaNet layers"
-	Sinks    Feature = "attention sinks"
+	Experts   Feature = "mixtures of experts"
+	DeltaNet  Feature = "Gated DeltaNet layers"
+	WideDelta Feature = "Gated DeltaNet layers of more than 128 keys a head or 8 taps"
+	Sinks     Feature = "attention sinks"
 )
 
 // Device owns memory and weights.

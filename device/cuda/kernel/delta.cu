@@ -1,0 +1,197 @@
+// The gated delta rule. See delta.go.
+//apr:module target=sm_80 types=bf16,f32 roles=optional
+#include "delta.cuh"
+
+constexpr u32 SLICE = 32; // columns of the state that a block has
+
+struct DeltaPairsArgs {
+    DeltaRule d;
+    float *pairs; // [heads of all sequences, chunks of the launch, PAIRS]
+};
+
+// A block has the pairs of positions of a chunk of a value head: threads have 4×4 of each matrix.
+template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
+    DYNAMIC_SHARED(memory);
+    SHARED(DeltaScalars, scalars, 1);
+    const DeltaRule &d = a.d;
+    DeltaScalars &s = scalars[0];
+    T *q = (T *)memory, *k = q + CHUNK * d.pitch;
+    const u32 chunk = d.chunk + block_y(), n = positions(d, chunk), head = block() % d.value_heads;
+    const u64 row = (u64)(block() / d.value_heads) * d.len + chunk * CHUNK;
+    load_units(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
+    load_scalars<T>(d, s, row, chunk, n, head);
+    const u32 i0 = thread() / 16, j0 = thread() % 16;
+    const T *ak[4], *aq[4], *b[4];
+    places(ak, k, i0, 16, d.pitch, CHUNK);
+    places(aq, q, i0, 16, d.pitch, CHUNK);
+    places(b, k, j0, 16, d.pitch, CHUNK);
+    float kk[4][4] = {}, qk[4][4] = {};
+    product(kk, ak, 1, b, 1, d.dk);
+    product(qk, aq, 1, b, 1, d.dk);
+    float *out = a.pairs + ((u64)block() * d.chunks + block_y()) * PAIRS;
+    UNROLL for (u32 r = 0; r < 4; r++)
+        UNROLL for (u32 c = 0; c < 4; c++) {
+            const u32 i = i0 + 16 * r, j = j0 + 16 * c;
+            const float m = decay_between(s, i, j) * s.rk[j];
+            out[i * CHUNK + j] = j < i ? kk[r][c] * m * s.rk[i] : 0.0f;
+            out[CHUNK * CHUNK + i * CHUNK + j] = j <= i ? qk[r][c] * m * s.rq[i] : 0.0f;
+        }
+}
+
+struct DeltaForwardArgs {
+    DeltaRule d;
+    const float *pairs;
+    void *o;           // zero: not wanted
+    float *states;     // zero: not wanted; [heads of all sequences, chunks of the launch, dk·dv]: at the begin of each chunk
+    const float *from; // zero: zeros
+    float *to;         // zero: not wanted
+    i64 o_stride, from_stride, to_stride;
+};
+
+// A block has SLICE columns of the state of a value head, and goes from chunk to chunk.
+template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
+    constexpr u32 W = SLICE, LINE = W + 1;
+    DYNAMIC_SHARED(memory);
+    SHARED(DeltaScalars, scalars, 1);
+    SHARED(float, ends, CHUNK); // end·rk
+    const DeltaRule &d = a.d;
+    DeltaScalars &s = scalars[0];
+    float *state = (float *)memory, *x = state + d.dk * LINE, *kk = x + CHUNK * LINE, *p = kk + CHUNK * PAIR;
+    T *q = (T *)(p + CHUNK * PAIR), *k = q + CHUNK * d.pitch;
+    const u32 task = block(), head = task % d.value_heads, key = head / (d.value_heads / d.key_heads);
+    const u32 col = block_y() * W, wide = (u32)min_of(W, d.dv - col);
+    const u64 size = (u64)d.dk * d.dv, values = 2ull * d.key_heads * d.dk + (u64)head * d.dv + col;
+    const u32 i0 = thread() / 16, j0 = thread() % 16, a0 = thread() / 8, c0 = thread() % 8;
+    load_slice<W>(state, a.from + task * a.from_stride + col, d.dv, a.from ? d.dk : 0, d.dk, wide);
+    for (u32 chunk = d.chunk; chunk < d.chunk + d.chunks; chunk++) {
+        const u32 n = positions(d, chunk);
+        const u64 row = (u64)(task / d.value_heads) * d.len + chunk * CHUNK, slot = (u64)task * d.chunks + chunk - d.chunk;
+        sync_block();
+        load_units(d, s, q, k, row, n, key);
+        load_pair(kk, a.pairs + slot * PAIRS);
+        load_pair(p, a.pairs + slot * PAIRS + CHUNK * CHUNK);
+        if (a.states) store_slice<W>(a.states + slot * size + col, state, d.dv, d.dk, wide);
+        load_scalars<T>(d, s, row, chunk, n, head);
+        if (thread() < CHUNK) ends[thread()] = s.end[thread()] * s.rk[thread()];
+
+        // x = β(v − e^G·KS); o begins with e^G·QS.
+        const T *ak[4], *aq[4];
+        const float *b[2], *ap[4];
+        places(ak, k, i0, 16, d.pitch, CHUNK);
+        places(aq, q, i0, 16, d.pitch, CHUNK);
+        places(b, state, j0, 16, 1, W);
+        float ks[4][2] = {}, o[4][2] = {};
+        product(ks, ak, 1, b, LINE, d.dk);
+        if (a.o) product(o, aq, 1, b, LINE, d.dk);
+        UNROLL for (u32 r = 0; r < 4; r++)
+            UNROLL for (u32 c = 0; c < 2; c++) {
+                const u32 i = i0 + 16 * r, j = j0 + 16 * c;
+                const float v = i < n && j < wide ? load((const T *)d.u + (row + i) * d.u_stride + values + j) : 0.0f;
+                x[i * LINE + j] = s.beta[i] * fma_rn(-s.decay[i] * s.rk[i], ks[r][c], v);
+                o[r][c] *= s.decay[i] * s.rq[i];
+            }
+        for (u32 r0 = 0; r0 < n; r0 += SOLVE) {
+            sync_block();
+            if (r0 > 0) forwards_others<W>(x, kk, s, r0, thread());
+            sync_block();
+            if (thread() < W) forwards_own<W>(x, kk, s, r0, thread());
+        }
+        sync_block();
+        if (a.o) {
+            places(ap, p, i0, 16, PAIR, CHUNK);
+            places(b, x, j0, 16, 1, W);
+            product(o, ap, 1, b, LINE, n);
+            UNROLL for (u32 r = 0; r < 4; r++)
+                UNROLL for (u32 c = 0; c < 2; c++)
+                    if (i0 + 16 * r < n && j0 + 16 * c < wide)
+                        store((T *)a.o + (row + i0 + 16 * r) * a.o_stride + (u64)head * d.dv + col + j0 + 16 * c, o[r][c]);
+        }
+        // S = through·S + Σ_i end_i·k_i·x_iᵀ.
+        const T *at[4];
+        const float *bx[4];
+        places(at, k, a0, 32, 1, d.dk);
+        places(bx, x, c0, 8, 1, W);
+        float add[4][4] = {};
+        product(add, at, d.pitch, bx, LINE, n, ends);
+        UNROLL for (u32 r = 0; r < 4; r++)
+            UNROLL for (u32 c = 0; c < 4; c++)
+                if (a0 + 32 * r < d.dk) {
+                    float *e = state + (a0 + 32 * r) * LINE + c0 + 8 * c;
+                    *e = fma_rn(s.decay[n - 1], *e, add[r][c]);
+                }
+    }
+    sync_block();
+    if (a.to) store_slice<W>(a.to + task * a.to_stride + col, state, d.dv, d.dk, wide);
+}
+
+// A few positions one after the other: a block has SLICE columns of the state of a value head in registers, a warp every eighth of
+// its rows, a lane a column.
+template <class T> APR_DEVICE void delta_steps(const DeltaForwardArgs &a) {
+    constexpr u32 WARPS = THREADS / 32, R = MOST_KEYS / WARPS;
+    SHARED(float, qk, 2 * MOST_KEYS);
+    SHARED(float, sums, 2 * WARPS * 32);
+    SHARED(float, scalar, 3); // e^g, β, whether a document begins
+    const DeltaRule &d = a.d;
+    const u32 task = block(), head = task % d.value_heads, key = head / (d.value_heads / d.key_heads), col = block_y() * SLICE + lane();
+    const bool live = col < d.dv;
+    float state[R];
+    UNROLL for (u32 r = 0; r < R; r++) {
+        const u32 i = warp() + WARPS * r;
+        state[r] = a.from && live && i < d.dk ? a.from[task * a.from_stride + (u64)i * d.dv + col] : 0.0f;
+    }
+    for (u32 t = 0; t < d.len; t++) {
+        const u64 row = (u64)(task / d.value_heads) * d.len + t;
+        const T *u = (const T *)d.u + row * d.u_stride;
+        if (warp() < 2) { // q, k
+            const T *x = u + ((u64)warp() * d.key_heads + key) * d.dk;
+            float squares = 0;
+            for (u32 c = lane(); c < d.dk; c += 32) squares = fma_rn(load(x + c), load(x + c), squares);
+            float f = 1.0f / sqrt_rn(warp_sum(squares) + 1e-6f);
+            if (warp() == 0) f /= sqrt_rn((float)d.dk);
+            for (u32 c = lane(); c < d.dk; c += 32) qk[warp() * MOST_KEYS + c] = load(x + c) * f;
+        } else if (thread() == 64) {
+            const T *ba = (const T *)d.ba + row * d.ba_stride + head;
+            scalar[0] = exp_exact(-exp_exact(d.log_a[head]) * softplus(load(ba + d.value_heads) + d.dt[head]));
+            scalar[1] = sigmoid(load(ba));
+            scalar[2] = t == 0 && !d.goes_on || d.first && d.first[row] >= (i32)t;
+        }
+        sync_block();
+        const float decay = scalar[2] != 0 ? 0.0f : scalar[0];
+        float ks = 0, o = 0;
+        UNROLL for (u32 r = 0; r < R; r++) {
+            const u32 i = warp() + WARPS * r;
+            if (i >= d.dk) continue;
+            state[r] *= decay;
+            ks = fma_rn(state[r], qk[MOST_KEYS + i], ks);
+        }
+        sums[thread()] = ks;
+        sync_block();
+        ks = 0;
+        UNROLL for (u32 w = 0; w < WARPS; w++) ks += sums[32 * w + lane()];
+        const float v = live ? load(u + 2ull * d.key_heads * d.dk + (u64)head * d.dv + col) : 0.0f, x = scalar[1] * (v - ks);
+        UNROLL for (u32 r = 0; r < R; r++) {
+            const u32 i = warp() + WARPS * r;
+            if (i >= d.dk) continue;
+            state[r] = fma_rn(qk[MOST_KEYS + i], x, state[r]);
+            o = fma_rn(state[r], qk[i], o);
+        }
+        sums[THREADS + thread()] = o;
+        sync_block();
+        if (warp() == 0 && live) {
+            o = 0;
+            UNROLL for (u32 w = 0; w < WARPS; w++) o += sums[THREADS + 32 * w + lane()];
+            store((T *)a.o + row * a.o_stride + (u64)head * d.dv + col, o);
+        }
+    }
+    UNROLL for (u32 r = 0; r < R; r++) {
+        const u32 i = warp() + WARPS * r;
+        if (a.to && live && i < d.dk) a.to[task * a.to_stride + (u64)i * d.dv + col] = state[r];
+    }
+}
+
+KERNEL(delta_pairs_bf16, DeltaPairsArgs, THREADS, 2) { delta_pairs<bf16>(a); }
+KERNEL(delta_pairs_f32, DeltaPairsArgs, THREADS, 2) { delta_pairs<float>(a); }
+KERNEL(delta_forward_bf16, DeltaForwardArgs, THREADS, 2) { delta_forward<bf16>(a); }
+KERNEL(delta_forward_f32, DeltaForwardArgs, THREADS, 1) { delta_forward<float>(a); }
+KERNEL(delta_steps_bf16, DeltaForwardArgs, THREADS, 4) { delta_steps<bf16>(a); }
+KERNEL(delta_steps_f32, DeltaForwardArgs, THREADS, 4) { delta_steps<float>(a); }
