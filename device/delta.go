@@ -30,12 +30,6 @@ const (
 	MaxTaps      = 8
 )
 
-// What devices that lack WideDelta bound: the keys of a head, and the taps of the convolution.
-const (
-	MaxDeltaKeys = 128
-	MaxTaps      = 8
-)
-
 // Channels returns the columns of q, k and v side by side.
 func (d Delta) Channels() int { return 2*d.KeyHeads*d.KeyDim + d.ValueHeads*d.ValueDim }
 

@@ -24,7 +24,7 @@ func (s Stored) Source() Source {
 // BytesSource returns a tensor whose payload is at hand; info.Size is set to its length.
 func BytesSource(info Info, payload []byte) Source {
 	info.Size = int64(len(payload))
-	return Source{info, func(w io.Writer) error {
+	return Source{Info: info, Payload: func(w io.Writer) error {
 		_, err := w.Write(payload)
 		return err
 	}}

@@ -55,13 +55,10 @@ func (s *Stream) DeltaNetBackward(du, dba, dLogA, ddt, do, u, ba, logA, dt, stat
 	op.end()
 }
 
-// deltaOwn is the shared memory that kernels of the delta rule have beside what they ask for.
-const deltaOwn = 3 << 10
-
 // holds reports whether a block has room for a chunk of a head, or fails the stream: with float32 activations, heads of 128 keys
 // take more shared memory than GPUs for desktops have.
 func (s *Stream) holds(op device.Op, d device.Delta, t tensor.DType) bool {
-	need, has := kernel.DeltaShared(d, t, op == device.OpDeltaNetBackward)+deltaOwn, s.dev.desc.SharedPerBlockOptin
+	need, has := kernel.DeltaShared(d, t, op == device.OpDeltaNetBackward), s.dev.desc.SharedPerBlockOptin
 	if need > has {
 		s.fail(fault.New(fault.Unavailable, "%s of heads of %d keys in %s takes %d bytes of shared memory, %s has %d", op, d.KeyDim, t, need, s.dev.desc.Name, has).
 			WithHint("--device cpu, or activations in bf16").WithID("E-CUDA-071"))

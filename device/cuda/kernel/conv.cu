@@ -35,7 +35,7 @@ APR_DEVICE void conv_forget(ConvWindow &v) {
     UNROLL for (u32 j = 0; j < TAPS; j++) v.x[j] = 0;
     v.live = 0;
 }
-APR_DEVICE bool conv_begins(const i32 *first, u64 row, u32 at) { return at == 0 || first && first[row] >= (i32)at; }
+APR_DEVICE bool conv_begins(const i32 *first, u64 row, u32 at) { return at == 0 || (first && first[row] >= (i32)at); }
 
 // conv_before fills the window with the inputs before position at of a sequence whose rows begin at x; first is that of the sequence.
 template <class T> APR_DEVICE void conv_before(ConvWindow &v, const T *x, i64 stride, const i32 *first, const T *from, i64 from_stride, u32 at, u32 taps) {
@@ -63,7 +63,7 @@ APR_DEVICE float conv_sum(const ConvWindow &v, u32 taps) {
 
 // A thread has a channel of a block's rows.
 template <class T> APR_DEVICE void conv(const ConvArgs &a) {
-    const u32 c = block() * threads() + thread(), pieces = (a.len + a.rows - 1) / a.rows, seq = block_y() / pieces;
+    const u32 c = block() * threads() + thread(), pieces = a.len ? (a.len + a.rows - 1) / a.rows : 1, seq = block_y() / pieces;
     if (c >= a.channels) return;
     const u32 lo = block_y() % pieces * a.rows, hi = (u32)min_of(a.len, lo + a.rows), k = a.taps - 1;
     const u64 row = (u64)seq * a.len;

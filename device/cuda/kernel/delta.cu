@@ -12,10 +12,9 @@ struct DeltaPairsArgs {
 // A block has the pairs of positions of a chunk of a value head: threads have 4×4 of each matrix.
 template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
     DYNAMIC_SHARED(memory);
-    SHARED(DeltaScalars, scalars, 1);
     const DeltaRule &d = a.d;
-    DeltaScalars &s = scalars[0];
-    T *q = (T *)memory, *k = q + CHUNK * d.pitch;
+    DeltaScalars &s = *(DeltaScalars *)memory;
+    T *q = (T *)(memory + sizeof(DeltaScalars)), *k = q + CHUNK * d.pitch;
     const u32 chunk = d.chunk + block_y(), n = positions(d, chunk), head = block() % d.value_heads;
     const u64 row = (u64)(block() / d.value_heads) * d.len + chunk * CHUNK;
     load_units(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
@@ -52,11 +51,9 @@ struct DeltaForwardArgs {
 template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
     constexpr u32 W = SLICE, LINE = W + 1;
     DYNAMIC_SHARED(memory);
-    SHARED(DeltaScalars, scalars, 1);
-    SHARED(float, ends, CHUNK); // end·rk
     const DeltaRule &d = a.d;
-    DeltaScalars &s = scalars[0];
-    float *state = (float *)memory, *x = state + d.dk * LINE, *kk = x + CHUNK * LINE, *p = kk + CHUNK * PAIR;
+    DeltaScalars &s = *(DeltaScalars *)memory;
+    float *state = (float *)(memory + sizeof(DeltaScalars)), *x = state + d.dk * LINE, *kk = x + CHUNK * LINE, *p = kk + CHUNK * PAIR;
     T *q = (T *)(p + CHUNK * PAIR), *k = q + CHUNK * d.pitch;
     const u32 task = block(), head = task % d.value_heads, key = head / (d.value_heads / d.key_heads);
     const u32 col = block_y() * W, wide = (u32)min_of(W, d.dv - col);
@@ -72,7 +69,7 @@ template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
         load_pair(p, a.pairs + slot * PAIRS + CHUNK * CHUNK);
         if (a.states) store_slice<W>(a.states + slot * size + col, state, d.dv, d.dk, wide);
         load_scalars<T>(d, s, row, chunk, n, head);
-        if (thread() < CHUNK) ends[thread()] = s.end[thread()] * s.rk[thread()];
+        if (thread() < CHUNK) s.f[thread()] = s.end[thread()] * s.rk[thread()];
 
         // x = β(v − e^G·KS); o begins with e^G·QS.
         const T *ak[4], *aq[4];
@@ -112,7 +109,7 @@ template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
         places(at, k, a0, 32, 1, d.dk);
         places(bx, x, c0, 8, 1, W);
         float add[4][4] = {};
-        product(add, at, d.pitch, bx, LINE, n, ends);
+        product(add, at, d.pitch, bx, LINE, n, s.f);
         UNROLL for (u32 r = 0; r < 4; r++)
             UNROLL for (u32 c = 0; c < 4; c++)
                 if (a0 + 32 * r < d.dk) {
@@ -153,7 +150,7 @@ template <class T> APR_DEVICE void delta_steps(const DeltaForwardArgs &a) {
             const T *ba = (const T *)d.ba + row * d.ba_stride + head;
             scalar[0] = exp_exact(-exp_exact(d.log_a[head]) * softplus(load(ba + d.value_heads) + d.dt[head]));
             scalar[1] = sigmoid(load(ba));
-            scalar[2] = t == 0 && !d.goes_on || d.first && d.first[row] >= (i32)t;
+            scalar[2] = (t == 0 && !d.goes_on) || (d.first && d.first[row] >= (i32)t);
         }
         sync_block();
         const float decay = scalar[2] != 0 ? 0.0f : scalar[0];

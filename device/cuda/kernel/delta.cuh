@@ -23,12 +23,13 @@ struct DeltaRule {
     u32 pitch;         // distance of rows of q and k in shared memory
 };
 
-// DeltaScalars are numbers of the positions of a chunk.
+// DeltaScalars are numbers of the positions of a chunk, at the begin of a kernel's shared memory.
 struct DeltaScalars {
     double total[CHUNK]; // G
     float beta[CHUNK], g[CHUNK], slope[CHUNK]; // slope is σ(a + dt)
     float rq[CHUNK], rk[CHUNK];                // 1/√(Σq²+ε)/√dk and 1/√(Σk²+ε)
     float decay[CHUNK], end[CHUNK];            // from before the chunk, to its end; 0 across documents
+    float f[CHUNK], h[CHUNK];                  // what a kernel makes of these
     i32 begin[CHUNK];                          // of the document; −1: before the chunk
 };
 
@@ -109,7 +110,7 @@ template <class T> APR_DEVICE void load_scalars(const DeltaRule &d, DeltaScalars
         s.beta[i] = i < n ? sigmoid(b) : 0.0f;
         s.g[i] = i < n ? -exp_exact(d.log_a[head]) * softplus(soft) : 0.0f;
         s.slope[i] = sigmoid(soft);
-        s.begin[i] = i < n && (at == 0 && !d.goes_on || d.first && d.first[row + i] >= (i32)at);
+        s.begin[i] = i < n && ((at == 0 && !d.goes_on) || (d.first && d.first[row + i] >= (i32)at));
     }
     sync_block();
     i32 begin = -1;

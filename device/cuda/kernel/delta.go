@@ -19,7 +19,8 @@ const (
 	deltaSlice   = 32 // columns of a state in a block
 	deltaPart    = 16 // columns that the last kernel of the backward takes at a time
 	deltaPairs   = 2 * 4 * device.DeltaChunk * device.DeltaChunk
-	deltaSteps   = 16 // up to how many positions come one by one
+	deltaScalars = (2 + 11) * 4 * device.DeltaChunk // bytes of struct DeltaScalars
+	deltaSteps   = 16                               // up to how many positions come one by one
 )
 
 // deltaScratch bounds the pairs and states of an operation; partial sums of the backward take little beside them. Tests set less.
@@ -80,9 +81,9 @@ func deltaPitch(dk int, t tensor.DType) int {
 	return (ceil(dk, values) | 1) * values
 }
 
-// deltaBytes returns the shared memory of q and k of a chunk, and of so many float32.
+// deltaBytes returns the shared memory of the numbers of a chunk's positions, of its q and k, and of so many float32.
 func deltaBytes(d device.Delta, t tensor.DType, floats int) int {
-	return 4*floats + 2*device.DeltaChunk*deltaPitch(d.KeyDim, t)*t.BlockBytes()
+	return deltaScalars + 4*floats + 2*device.DeltaChunk*deltaPitch(d.KeyDim, t)*t.BlockBytes()
 }
 
 // The shared memory of the kernels: states and matrices of positions by columns of v, with a column more, and pairs.
@@ -98,7 +99,7 @@ func deltaGradientsBytes(d device.Delta, t tensor.DType) int {
 	return deltaBytes(d, t, (2*d.KeyDim+3*device.DeltaChunk)*(deltaPart+1)+2*device.DeltaChunk*(device.DeltaChunk+1))
 }
 
-// DeltaShared returns the bytes of shared memory that a block of a DeltaNet or of its backward asks for, beside 3 KiB of its own.
+// DeltaShared returns the bytes of shared memory that a block of a DeltaNet or of its backward asks for.
 func DeltaShared(d device.Delta, t tensor.DType, backward bool) int {
 	if backward {
 		return max(deltaStatesBackwardBytes(d, t), deltaGradientsBytes(d, t))

@@ -19,12 +19,9 @@ struct DeltaStatesBackwardArgs {
 template <class T> APR_DEVICE void delta_states_backward(const DeltaStatesBackwardArgs &a) {
     constexpr u32 W = SLICE, LINE = W + 1;
     DYNAMIC_SHARED(memory);
-    SHARED(DeltaScalars, scalars, 1);
-    SHARED(float, fq, CHUNK); // rq·e^G
-    SHARED(float, fk, CHUNK); // −rk·e^G·β
     const DeltaRule &d = a.d;
-    DeltaScalars &s = scalars[0];
-    float *state = (float *)memory, *y = state + d.dk * LINE, *dout = y + CHUNK * LINE, *kk = dout + CHUNK * LINE;
+    DeltaScalars &s = *(DeltaScalars *)memory;
+    float *state = (float *)(memory + sizeof(DeltaScalars)), *y = state + d.dk * LINE, *dout = y + CHUNK * LINE, *kk = dout + CHUNK * LINE;
     T *q = (T *)(kk + CHUNK * PAIR), *k = q + CHUNK * d.pitch;
     const u32 task = block(), head = task % d.value_heads, key = head / (d.value_heads / d.key_heads);
     const u32 col = block_y() * W, wide = (u32)min_of(W, d.dv - col);
@@ -43,8 +40,8 @@ template <class T> APR_DEVICE void delta_states_backward(const DeltaStatesBackwa
         load_scalars<T>(d, s, row, chunk, n, head);
         if (thread() < CHUNK) {
             const u32 i = thread();
-            fq[i] = s.rq[i] * s.decay[i];
-            fk[i] = -s.rk[i] * s.decay[i] * s.beta[i];
+            s.f[i] = s.rq[i] * s.decay[i];
+            s.h[i] = -s.rk[i] * s.decay[i] * s.beta[i];
         }
         // The gradient of x, to which o and the state behind the chunk contribute.
         const T *ak[4];
@@ -74,10 +71,10 @@ template <class T> APR_DEVICE void delta_states_backward(const DeltaStatesBackwa
         float add[4][4] = {};
         places(at, q, a0, 32, 1, d.dk);
         places(bx, dout, c0, 8, 1, W);
-        product(add, at, d.pitch, bx, LINE, n, fq);
+        product(add, at, d.pitch, bx, LINE, n, s.f);
         places(at, k, a0, 32, 1, d.dk);
         places(bx, y, c0, 8, 1, W);
-        product(add, at, d.pitch, bx, LINE, n, fk);
+        product(add, at, d.pitch, bx, LINE, n, s.h);
         UNROLL for (u32 r = 0; r < 4; r++)
             UNROLL for (u32 c = 0; c < 4; c++)
                 if (a0 + 32 * r < d.dk) {
@@ -292,11 +289,10 @@ template <class T> APR_DEVICE void store_units(T *to, i64 stride, const T *x, u3
 template <class T> APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
     constexpr u32 LINE = PART + 1;
     DYNAMIC_SHARED(memory);
-    SHARED(DeltaScalars, scalars, 1);
     const DeltaRule &d = a.d;
-    DeltaScalars &s = scalars[0];
+    DeltaScalars &s = *(DeltaScalars *)memory;
     DeltaPart m;
-    m.state = (float *)memory, m.after = m.state + d.dk * LINE, m.x = m.after + d.dk * LINE, m.y = m.x + CHUNK * LINE;
+    m.state = (float *)(memory + sizeof(DeltaScalars)), m.after = m.state + d.dk * LINE, m.x = m.after + d.dk * LINE, m.y = m.x + CHUNK * LINE;
     m.dout = m.y + CHUNK * LINE, m.kk = m.dout + CHUNK * LINE, m.p = m.kk + CHUNK * PAIR;
     T *q = (T *)(m.p + CHUNK * PAIR), *k = q + CHUNK * d.pitch;
     const u32 chunk = d.chunk + block(), n = positions(d, chunk), key = block_y() % d.key_heads, seq = block_y() / d.key_heads;
