@@ -279,7 +279,7 @@ func TestFurtherTokensAreLeft(t *testing.T) {
 	sameSlots(t, "folder", g, want, 0)
 
 	layers := len(f.Config.Layers)
-	stored, err := modelfile.GGUFTensors(f.Config, asStored(f))
+	stored, err := modelfile.GGUFTensors(f.Config, slotSources(t, f, tensor.BF16))
 	must(t, err)
 	further = []string{fmt.Sprintf("blk.%d.attn_q.weight", layers), fmt.Sprintf("blk.%d.nextn.eh_proj.weight", layers)}
 	for _, name := range further {
