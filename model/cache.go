@@ -222,6 +222,10 @@ func (m *Model) arrange(s device.Stream, n int) {
 	}
 	for i := range m.blocks {
 		b := &m.blocks[i]
+		if b.Linear() {
+			a.Arrange(n, b.delta.in.weight, b.delta.ba.weight, b.o.weight, b.gateUp.weight, b.down.weight)
+			continue
+		}
 		a.Arrange(n, b.qkv.weight, b.o.weight, b.gateUp.weight, b.down.weight)
 	}
 }

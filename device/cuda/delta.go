@@ -38,7 +38,7 @@ func (s *Stream) DeltaNet(o, u, ba, logA, dt, from, to device.Tensor, d device.D
 		return
 	}
 	op.sized(d.Batch, d.Len, d.ValueHeads, d.KeyDim, d.ValueDim)
-	kernel.DeltaNet(op, mat(o), mat(u), mat(ba), mat(logA), mat(dt), mat(from), mat(to), mat(d.First), d)
+	kernel.DeltaNet(op, mat(o), mat(u), mat(ba), mat(logA), mat(dt), mat(from), mat(to), mat(d.First), d, s.dev.desc.SharedPerBlockOptin)
 	op.end()
 }
 
@@ -51,7 +51,7 @@ func (s *Stream) DeltaNetBackward(du, dba, dLogA, ddt, do, u, ba, logA, dt, stat
 		return
 	}
 	op.sized(d.Batch, d.Len, d.ValueHeads, d.KeyDim, d.ValueDim)
-	kernel.DeltaNetBackward(op, mat(du), mat(dba), mat(dLogA), mat(ddt), mat(do), mat(u), mat(ba), mat(logA), mat(dt), mat(states), mat(d.First), d)
+	kernel.DeltaNetBackward(op, mat(du), mat(dba), mat(dLogA), mat(ddt), mat(do), mat(u), mat(ba), mat(logA), mat(dt), mat(states), mat(d.First), d, s.dev.desc.SharedPerBlockOptin)
 	op.end()
 }
 

@@ -45,16 +45,21 @@ func Conv(q Queue, y, x, w, from, to, first Mat, c device.Sequences) {
 	if x.Cols == 0 || c.Batch == 0 {
 		return
 	}
-	pieces := max(1, ceil(c.Len, convRows))
-	if pieces > 1 && !from.IsZero() && from.Ptr == to.Ptr { // the last piece writes what the first one reads
-		before := Mat{Ptr: q.Scratch(from.Rows * from.Cols * from.Type.BlockBytes()), Rows: from.Rows, Cols: from.Cols, Stride: from.Cols, Type: from.Type}
-		Copy(q, before, from)
-		from = before
+	rows := convRows
+	if !from.IsZero() && from.Ptr == to.Ptr && c.Len > convRows { // the last block writes what the first one reads
+		if n := from.Rows * from.Cols * from.Type.BlockBytes(); n <= MaxScratch/2 {
+			before := Mat{Ptr: q.Scratch(n), Rows: from.Rows, Cols: from.Cols, Stride: from.Cols, Type: from.Type}
+			Copy(q, before, from)
+			from = before
+		} else { // of many sequences
+			rows = c.Len
+		}
 	}
+	pieces := max(1, ceil(c.Len, rows))
 	a := &convArgs{
 		x: x.Ptr, y: y.Ptr, w: w.Ptr, from: from.Ptr, to: to.Ptr, first: first.Ptr, xStride: int64(x.Stride), yStride: int64(y.Stride),
 		wStride: int64(w.Stride), fromStride: int64(from.Stride), toStr: int64(to.Stride), len: uint32(c.Len), channels: uint32(x.Cols),
-		taps: uint32(w.Cols), rows: convRows,
+		taps: uint32(w.Cols), rows: uint32(rows),
 	}
 	launchConv(q, "conv_"+typeName(x.Type), x.Cols, pieces*c.Batch, unsafe.Pointer(a))
 }

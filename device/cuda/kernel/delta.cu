@@ -121,6 +121,134 @@ template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
     if (a.to) store_slice<W>(a.to + task * a.to_stride + col, state, d.dv, d.dk, wide);
 }
 
+// A number as the sum of bfloat16: of three terms, the difference is beyond float32's 24 bits.
+template <int N> APR_DEVICE void split(bf16 (&part)[N], float v) {
+    UNROLL for (int i = 0; i < N; i++) {
+        part[i] = to_bf16(v);
+        v -= from_bf16(part[i]);
+    }
+}
+
+constexpr u32 TENSOR_LINE = SLICE + 8, TENSOR_PAIR = CHUNK + 8; // rows for ldmatrix: 16 bytes more than a multiple of 128, or 80
+
+// mma_parts adds a·b to n 16 columns of d (two tiles of 8), with b the sum of PARTS matrices that lie `apart` values from each other.
+template <int PARTS> APR_DEVICE void mma_parts(float (&d)[2][4], const u32 (&a)[4], const bf16 *b, u32 apart) {
+    UNROLL for (int s = 0; s < PARTS; s++) {
+        u32 f[4];
+        ldmatrix4_trans(f, b + s * apart + lane() % 16 * TENSOR_LINE + lane() / 16 * 8);
+        mma_bf16(d[0], a, f[0], f[1]);
+        mma_bf16(d[1], a, f[2], f[3]);
+    }
+}
+
+// delta_forward on tensor cores, for bfloat16 and dk a multiple of 16. q and k are exact; what is float32, S and x, is the sum of three
+// bfloat16, so that sums are those of float32; of m∘qkᵀ·x, which is rounded to bfloat16, products of 16 bits remain. A warp has 16 rows
+// of the state in registers.
+APR_DEVICE void delta_forward_tensor(const DeltaForwardArgs &a) {
+    constexpr u32 W = SLICE, LINE = W + 1;
+    DYNAMIC_SHARED(memory);
+    const DeltaRule &d = a.d;
+    DeltaScalars &s = *(DeltaScalars *)memory;
+    float *x = (float *)(memory + sizeof(DeltaScalars)), *kk = x + CHUNK * LINE;
+    bf16 *p = (bf16 *)(kk + CHUNK * PAIR), *q = p + 2 * CHUNK * TENSOR_PAIR, *k = q + CHUNK * d.pitch, *parts = k + CHUNK * d.pitch;
+    const u32 state_part = d.dk * TENSOR_LINE, x_part = CHUNK * TENSOR_LINE;
+    const u32 task = block(), head = task % d.value_heads, key = head / (d.value_heads / d.key_heads);
+    const u32 col = block_y() * W, wide = (u32)min_of(W, d.dv - col);
+    const u64 size = (u64)d.dk * d.dv, values = 2ull * d.key_heads * d.dk + (u64)head * d.dv + col;
+    const u32 g = lane() / 4, t2 = lane() % 4 * 2, own = 16 * warp(); // rows of the state
+    const u32 i0 = warp() % 4 * 16, j0 = warp() / 4 * 16;            // a warp's tile of positions and columns
+    const bool live = own < d.dk;
+    float state[2][2][4] = {};
+    UNROLL for (u32 e = 0; e < 16; e++) {
+        const u32 r = own + g + e / 2 % 2 * 8, c = e / 4 * 8 + t2 + e % 2;
+        if (a.from && live && c < wide) state[e / 8][e / 4 % 2][e % 4] = a.from[task * a.from_stride + (u64)r * d.dv + col + c];
+    }
+    for (u32 chunk = d.chunk; chunk < d.chunk + d.chunks; chunk++) {
+        const u32 n = positions(d, chunk);
+        const u64 row = (u64)(task / d.value_heads) * d.len + chunk * CHUNK, slot = (u64)task * d.chunks + chunk - d.chunk;
+        sync_block();
+        if (live) UNROLL for (u32 e = 0; e < 16; e++) {
+            const u32 r = own + g + e / 2 % 2 * 8, c = e / 4 * 8 + t2 + e % 2;
+            const float v = state[e / 8][e / 4 % 2][e % 4];
+            bf16 part[3];
+            split(part, v);
+            UNROLL for (u32 m = 0; m < 3; m++) parts[m * state_part + r * TENSOR_LINE + c] = part[m];
+            if (a.states && c < wide) a.states[slot * size + (u64)r * d.dv + col + c] = v;
+        }
+        load_units(d, s, q, k, row, n, key);
+        load_pair(kk, a.pairs + slot * PAIRS);
+        for (u32 e = thread(); e < CHUNK * CHUNK; e += THREADS) {
+            bf16 part[2];
+            split(part, a.pairs[slot * PAIRS + CHUNK * CHUNK + e]);
+            UNROLL for (u32 m = 0; m < 2; m++) p[m * CHUNK * TENSOR_PAIR + e / CHUNK * TENSOR_PAIR + e % CHUNK] = part[m];
+        }
+        load_scalars<bf16>(d, s, row, chunk, n, head);
+
+        // x = β(v − e^G·KS); o begins with e^G·QS.
+        float ks[2][4] = {}, o[2][4] = {};
+        const u32 at = (i0 + lane() % 16) * d.pitch + lane() / 16 * 8;
+        for (u32 c = 0; c < d.dk; c += 16) {
+            u32 f[4];
+            ldmatrix4(f, k + at + c);
+            mma_parts<3>(ks, f, parts + c * TENSOR_LINE + j0, state_part);
+            if (!a.o) continue;
+            ldmatrix4(f, q + at + c);
+            mma_parts<3>(o, f, parts + c * TENSOR_LINE + j0, state_part);
+        }
+        UNROLL for (u32 e = 0; e < 8; e++) {
+            const u32 i = i0 + g + e / 2 % 2 * 8, j = j0 + e / 4 * 8 + t2 + e % 2;
+            const float v = i < n && j < wide ? load((const bf16 *)d.u + (row + i) * d.u_stride + values + j) : 0.0f;
+            x[i * LINE + j] = s.beta[i] * fma_rn(-s.decay[i] * s.rk[i], ks[e / 4][e % 4], v);
+            o[e / 4][e % 4] *= s.decay[i] * s.rq[i];
+        }
+        for (u32 r0 = 0; r0 < n; r0 += SOLVE) {
+            sync_block();
+            if (r0 > 0) forwards_others<W>(x, kk, s, r0, thread());
+            sync_block();
+            if (thread() < W) forwards_own<W>(x, kk, s, r0, thread());
+        }
+        sync_block();
+        // In the place of the state's parts: three of end·rk·x, and two of x.
+        for (u32 e = thread(); e < CHUNK * W; e += THREADS) {
+            const u32 i = e / W, to = i * TENSOR_LINE + e % W;
+            const float v = x[i * LINE + e % W];
+            bf16 scaled[3], plain[2];
+            split(scaled, s.end[i] * s.rk[i] * v);
+            split(plain, v);
+            UNROLL for (u32 m = 0; m < 3; m++) parts[m * x_part + to] = scaled[m];
+            UNROLL for (u32 m = 0; m < 2; m++) parts[(3 + m) * x_part + to] = plain[m];
+        }
+        sync_block();
+        if (a.o) {
+            for (u32 c = 0; c <= i0; c += 16) { // m∘qkᵀ is zero to the right of its diagonal
+                const bf16 *from = p + (i0 + lane() % 16) * TENSOR_PAIR + c + lane() / 16 * 8, *b = parts + 3 * x_part + c * TENSOR_LINE + j0;
+                u32 f[4];
+                ldmatrix4(f, from);
+                mma_parts<2>(o, f, b, x_part);
+                ldmatrix4(f, from + CHUNK * TENSOR_PAIR);
+                mma_parts<1>(o, f, b, x_part);
+            }
+            UNROLL for (u32 e = 0; e < 8; e++) {
+                const u32 i = i0 + g + e / 2 % 2 * 8, j = j0 + e / 4 * 8 + t2 + e % 2;
+                if (i < n && j < wide) store((bf16 *)a.o + (row + i) * a.o_stride + (u64)head * d.dv + col + j, o[e / 4][e % 4]);
+            }
+        }
+        // S = through·S + Σ_i k_i·(end_i·rk_i·x_i)ᵀ.
+        if (!live) continue;
+        UNROLL for (u32 e = 0; e < 16; e++) state[e / 8][e / 4 % 2][e % 4] *= s.decay[n - 1];
+        for (u32 c = 0; c < n; c += 16) {
+            u32 f[4];
+            ldmatrix4_trans(f, k + (c + lane() % 8 + lane() / 16 * 8) * d.pitch + own + lane() / 8 % 2 * 8);
+            mma_parts<3>(state[0], f, parts + c * TENSOR_LINE, x_part);
+            mma_parts<3>(state[1], f, parts + c * TENSOR_LINE + 16, x_part);
+        }
+    }
+    UNROLL for (u32 e = 0; e < 16; e++) {
+        const u32 r = own + g + e / 2 % 2 * 8, c = e / 4 * 8 + t2 + e % 2;
+        if (a.to && live && c < wide) a.to[task * a.to_stride + (u64)r * d.dv + col + c] = state[e / 8][e / 4 % 2][e % 4];
+    }
+}
+
 // A few positions one after the other: a block has SLICE columns of the state of a value head in registers, a warp every eighth of
 // its rows, a lane a column.
 template <class T> APR_DEVICE void delta_steps(const DeltaForwardArgs &a) {
@@ -190,5 +318,6 @@ KERNEL(delta_pairs_bf16, DeltaPairsArgs, THREADS, 2) { delta_pairs<bf16>(a); }
 KERNEL(delta_pairs_f32, DeltaPairsArgs, THREADS, 2) { delta_pairs<float>(a); }
 KERNEL(delta_forward_bf16, DeltaForwardArgs, THREADS, 2) { delta_forward<bf16>(a); }
 KERNEL(delta_forward_f32, DeltaForwardArgs, THREADS, 1) { delta_forward<float>(a); }
+KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, THREADS, 2) { delta_forward_tensor(a); }
 KERNEL(delta_steps_bf16, DeltaForwardArgs, THREADS, 4) { delta_steps<bf16>(a); }
 KERNEL(delta_steps_f32, DeltaForwardArgs, THREADS, 4) { delta_steps<float>(a); }

@@ -99,7 +99,25 @@ func deltaGradientsBytes(d device.Delta, t tensor.DType) int {
 	return deltaBytes(d, t, (2*d.KeyDim+3*device.DeltaChunk)*(deltaPart+1)+2*device.DeltaChunk*(device.DeltaChunk+1))
 }
 
-// DeltaShared returns the bytes of shared memory that a block of a DeltaNet or of its backward asks for.
+// deltaForm is a kernel that goes forward from chunk to chunk: its name, its shared memory, and how far apart rows of q and k lie there.
+type deltaForm struct {
+	kernel        string
+	shared, pitch int
+}
+
+// deltaForward chooses it: on tensor cores where rows of bfloat16 are whole fragments and a block has the memory.
+func deltaForward(d device.Delta, t tensor.DType, most int) deltaForm {
+	const line, pair = deltaSlice + 8, device.DeltaChunk + 8
+	pitch := d.KeyDim + 8
+	words := device.DeltaChunk*(deltaSlice+1) + device.DeltaChunk*(device.DeltaChunk+1)
+	shared := deltaScalars + 4*words + 2*(2*device.DeltaChunk*(pair+pitch)+max(3*d.KeyDim, 5*device.DeltaChunk)*line)
+	if t == tensor.BF16 && d.KeyDim%16 == 0 && shared <= most {
+		return deltaForm{"delta_forward_tensor_bf16", shared, pitch}
+	}
+	return deltaForm{"delta_forward_" + typeName(t), deltaForwardBytes(d, t), deltaPitch(d.KeyDim, t)}
+}
+
+// DeltaShared returns the bytes of shared memory that a block of a DeltaNet or of its backward needs.
 func DeltaShared(d device.Delta, t tensor.DType, backward bool) int {
 	if backward {
 		return max(deltaStatesBackwardBytes(d, t), deltaGradientsBytes(d, t))
@@ -127,9 +145,9 @@ func deltaSegments(d device.Delta, perChunk int) deltaSegment {
 //
 // Up to 16 positions come one after the other: a block has 32 columns of a head's state in registers. Of more, delta_pairs
 // computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a block goes from chunk
-// to chunk with 32 columns of a head's state, which do not depend on the others, in shared memory. Pairs of as many chunks as
-// scratch memory has room for are computed at a time.
-func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta) {
+// to chunk with 32 columns of a head's state, which do not depend on the others. Pairs of as many chunks as scratch memory has room
+// for are computed at a time. A block may have so many bytes of shared memory.
+func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, shared int) {
 	rule := deltaOf(u, ba, logA, dt, first, d)
 	if !from.IsZero() {
 		rule.goesOn = 1
@@ -139,10 +157,10 @@ func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta) 
 	}
 	if d.Len <= deltaSteps {
 		a := forwardArgs(rule, o, from, to)
-		a.launch(q, "delta_steps_"+typeName(u.Type), 0, d, d.Batch)
+		a.launch(q, deltaForm{kernel: "delta_steps_" + typeName(u.Type)}, d, d.Batch)
 		return
 	}
-	segment, state := deltaSegments(d, deltaPairs), d.KeyDim*d.ValueDim
+	segment, state, form := deltaSegments(d, deltaPairs), d.KeyDim*d.ValueDim, deltaForward(d, u.Type, shared)
 	pairs := q.Scratch(segment.seqs * d.ValueHeads * segment.chunks * deltaPairs)
 	carried := Mat{Rows: segment.seqs * d.ValueHeads, Cols: state, Stride: state, Type: tensor.F32}
 	if segment.chunks < d.Chunks() {
@@ -160,7 +178,7 @@ func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta) 
 			r.launchPairs(q, pairs, u.Type, d, n)
 			a := forwardArgs(r, o, at, next)
 			a.pairs = pairs
-			a.launch(q, "delta_forward_"+typeName(u.Type), deltaForwardBytes(d, u.Type), d, n)
+			a.launch(q, form, d, n)
 			at = carried
 		}
 	})
@@ -195,10 +213,11 @@ func forwardArgs(r deltaRule, o, from, to Mat) *deltaForwardArgs {
 }
 
 // launch runs a kernel with a block for each value head of n sequences and each slice of its columns.
-func (a *deltaForwardArgs) launch(q Queue, name string, shared int, d device.Delta, n int) {
+func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
+	a.d.pitch = uint32(f.pitch)
 	q.Launch(Launch{
-		Module: DeltaModule, Kernel: name, Grid: [3]int{n * d.ValueHeads, ceil(d.ValueDim, deltaSlice), 1}, Block: deltaThreads,
-		Shared: shared, Args: unsafe.Pointer(a),
+		Module: DeltaModule, Kernel: f.kernel, Grid: [3]int{n * d.ValueHeads, ceil(d.ValueDim, deltaSlice), 1}, Block: deltaThreads,
+		Shared: f.shared, Args: unsafe.Pointer(a),
 	})
 }
 
@@ -208,12 +227,12 @@ func (a *deltaForwardArgs) launch(q Queue, name string, shared int, d device.Del
 // First delta_states_backward goes from the last chunk to the first and leaves in states the gradient of the state behind each
 // chunk; that needs no state. Then, for as many chunks as scratch memory has room for at a time, delta_forward computes the states
 // at their begin again, and delta_gradients has a block for each chunk of a key head, with the value heads that read it.
-func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta) {
+func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta, shared int) {
 	if d.Batch == 0 || d.Len == 0 {
 		return
 	}
 	state := d.KeyDim * d.ValueDim
-	b := &deltaBackward{Queue: q, d: d, t: u.Type, segment: deltaSegments(d, deltaPairs+4*state), do: do, du: du, dba: dba, dLogA: dLogA, ddt: ddt}
+	b := &deltaBackward{Queue: q, d: d, t: u.Type, form: deltaForward(d, u.Type, shared), segment: deltaSegments(d, deltaPairs+4*state), do: do, du: du, dba: dba, dLogA: dLogA, ddt: ddt}
 	heads := b.segment.seqs * d.ValueHeads
 	need(b.segment.seqs*d.KeyHeads <= mostGroups && b.segment.chunks <= mostGroups, "DeltaNetBackward", "too many heads")
 	b.pairs, b.begin = q.Scratch(heads*b.segment.chunks*deltaPairs), q.Scratch(heads*b.segment.chunks*4*state)
@@ -231,6 +250,7 @@ type deltaBackward struct {
 	Queue
 	d                device.Delta
 	t                tensor.DType
+	form             deltaForm
 	segment          deltaSegment
 	do, du, dba      Mat
 	dLogA, ddt       Mat
@@ -259,7 +279,7 @@ func (b *deltaBackward) run(r deltaRule, states uint64, lo, hi int) {
 		r.launchPairs(b, b.pairs, b.t, d, n)
 		a := forwardArgs(r, Mat{}, at, b.carried)
 		a.pairs, a.states = b.pairs, b.begin
-		a.launch(b, "delta_forward_"+typeName(b.t), deltaForwardBytes(d, b.t), d, n)
+		a.launch(b, b.form, d, n)
 		at = b.carried
 		b.start("delta_gradients_", int(r.chunks), n*d.KeyHeads, deltaGradientsBytes(d, b.t), unsafe.Pointer(&deltaGradientsArgs{
 			d: r, pairs: b.pairs, do: do.Ptr, du: du.Ptr, dba: dba.Ptr, states: b.begin, after: states, dLogA: b.partLogA, ddt: b.partDT,

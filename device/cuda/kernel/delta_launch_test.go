@@ -19,9 +19,9 @@ func TestDeltaLaunches(t *testing.T) {
 		for _, o := range []tensor.DType{tensor.BF16, tensor.F32} {
 			u, ba, out := dense(o, n, d.Channels()), dense(o, n, 2*s.hv), dense(o, n, d.Inner())
 			log, states := dense(tensor.F32, 1, s.hv), dense(tensor.F32, s.batch*s.hv, state)
-			checkModules(t, func(q Queue) { DeltaNet(q, out, u, ba, log, log, states, states, Mat{}, d) })
+			checkModules(t, func(q Queue) { DeltaNet(q, out, u, ba, log, log, states, states, Mat{}, d, 227<<10) })
 			chunks := dense(tensor.F32, s.batch*s.hv*d.Chunks(), state)
-			checkModules(t, func(q Queue) { DeltaNetBackward(q, u, ba, log, log, out, u, ba, log, log, chunks, Mat{}, d) })
+			checkModules(t, func(q Queue) { DeltaNetBackward(q, u, ba, log, log, out, u, ba, log, log, chunks, Mat{}, d, 227<<10) })
 			x := dense(o, n, 8192)
 			checkModules(t, func(q Queue) {
 				Conv(q, x, x, dense(tensor.F32, 8192, 4), dense(o, s.batch*3, 8192), dense(o, s.batch*3, 8192), Mat{}, d.Sequences)
@@ -29,6 +29,9 @@ func TestDeltaLaunches(t *testing.T) {
 			checkModules(t, func(q Queue) {
 				ConvBackward(q, x, dense(tensor.F32, 8192, 4), x, x, dense(tensor.F32, 8192, 4), Mat{}, d.Sequences)
 			})
+			if f := deltaForward(d, o, 227<<10); o == tensor.BF16 && (f.kernel != "delta_forward_tensor_bf16" || 2*(f.shared+1<<10) > 228<<10) {
+				t.Errorf("two blocks of %s want %d bytes each", f.kernel, f.shared)
+			}
 			if has := map[tensor.DType]int{tensor.BF16: 99 << 10, tensor.F32: 163 << 10}[o]; DeltaShared(d, o, true) > has || DeltaShared(d, o, false) > has {
 				t.Errorf("%v: %d and %d bytes of shared memory, %d are there", o, DeltaShared(d, o, false), DeltaShared(d, o, true), has)
 			}

@@ -15,8 +15,8 @@ import (
 // TestDeltaSegments: with scratch memory for a chunk of a sequence at a time, or for some, a rule and its gradients are the same
 // numbers; sums of dLogA and ddt have another order. The same call gives the same bits.
 func TestDeltaSegments(t *testing.T) {
-	const state = 12 * 20
-	d := device.Delta{Sequences: device.Sequences{Batch: 3, Len: 200}, KeyHeads: 2, ValueHeads: 4, KeyDim: 12, ValueDim: 20}
+	const state = 16 * 20
+	d := device.Delta{Sequences: device.Sequences{Batch: 3, Len: 200}, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 20}
 	whole := deltaScratch
 	defer func() { deltaScratch = whole }()
 	for _, typ := range floatTypes {
@@ -44,9 +44,9 @@ func TestDeltaSegments(t *testing.T) {
 						r.to = l.out(tensor.F32, d.Batch*d.ValueHeads, state)
 					}
 					r.dLogA, r.ddt = l.inout(tensor.F32, ref.New(1, d.ValueHeads)), l.inout(tensor.F32, ref.New(1, d.ValueHeads))
-					DeltaNet(l.op(), r.o, ut, bat, at, tt, Mat{}, r.to, first, d)
+					DeltaNet(l.op(), r.o, ut, bat, at, tt, Mat{}, r.to, first, d, 227<<10)
 					states := l.out(tensor.F32, d.Batch*d.ValueHeads*d.Chunks(), state)
-					DeltaNetBackward(l.op(), r.du, r.dba, r.dLogA, r.ddt, dot, ut, bat, at, tt, states, first, d)
+					DeltaNetBackward(l.op(), r.du, r.dba, r.dLogA, r.ddt, dot, ut, bat, at, tt, states, first, d, 227<<10)
 					return r
 				}
 				want := run(whole)
