@@ -265,7 +265,7 @@ func TestDeltaGenerationPlan(t *testing.T) {
 	t.Setenv("APR_EMULATOR_CC", "9.0")
 	c, err := arch.Parse("config.json", `{"model_type":"qwen3_5_text","hidden_size":256,"num_hidden_layers":2,"layer_types":["linear_attention","linear_attention"],
 		"num_attention_heads":4,"num_key_value_heads":2,"head_dim":64,"intermediate_size":512,"vocab_size":4096,"max_position_embeddings":512,
-		"linear_num_key_heads":2,"linear_num_value_heads":4,"linear_key_head_dim":64,"linear_value_head_dim":64}`, arch.Options{})
+		"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_key_head_dim":16,"linear_value_head_dim":16}`, arch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
