@@ -117,6 +117,53 @@ struct DeltaSums {
     float states;                          // ⟨S, dS⟩
 };
 
+// parts3 makes three pairs of bfloat16 whose sums are two numbers.
+APR_DEVICE void parts3(u32 (&part)[3], float lo, float hi) {
+    UNROLL for (int s = 0; s < 3; s++) {
+        part[s] = pack_bf16(lo, hi);
+        lo -= from_bits(part[s] << 16);
+        hi -= from_bits(part[s] & 0xffff0000u);
+    }
+}
+
+// state_fragment reads rows t and t+1, t+8 and t+9 of column j of a state.
+APR_DEVICE void state_fragment(u32 (&b)[2][3], const float *state, u32 line, u32 t, u32 j) {
+    const float *p = state + t * line + j;
+    parts3(b[0], p[0], p[line]);
+    parts3(b[1], p[8 * line], p[9 * line]);
+}
+
+// state_products computes KS, QS and K·dS on tensor cores, a warp 16 positions by 8 columns, in the fragments of mma_bf16: k and q are
+// exact, S and dS sums of three bfloat16.
+APR_DEVICE void state_products(float (&ks)[4], float (&qs)[4], float (&kd)[4], const bf16 *q, const bf16 *k, u32 pitch, const float *state, const float *after,
+    u32 line, u32 dk) {
+    const u32 at = (16 * (warp() % 4) + lane() / 4) * pitch, j = 8 * (warp() / 4) + lane() / 4;
+    for (u32 c = lane() % 4 * 2; c < dk; c += 16) {
+        u32 ka[4], qa[4], s[2][3], d[2][3];
+        UNROLL for (u32 e = 0; e < 4; e++) {
+            const u32 from = at + e % 2 * 8 * pitch + c + e / 2 * 8;
+            ka[e] = *(const u32 *)(k + from), qa[e] = *(const u32 *)(q + from);
+        }
+        state_fragment(s, state, line, c, j);
+        state_fragment(d, after, line, c, j);
+        UNROLL for (int m = 0; m < 3; m++) {
+            mma_bf16(ks, ka, s[0][m], s[1][m]);
+            mma_bf16(qs, qa, s[0][m], s[1][m]);
+            mma_bf16(kd, ka, d[0][m], d[1][m]);
+        }
+    }
+}
+
+// from_fragment returns what a thread has in rows i0 + 16·r of column j0 of a matrix whose fragments state_products left, by way of
+// room in shared memory that nobody reads before the next barrier.
+APR_DEVICE void from_fragment(float (&to)[4][1], const float (&from)[4], float *room, u32 line) {
+    UNROLL for (u32 e = 0; e < 4; e++)
+        room[(16 * (warp() % 4) + lane() / 4 + e / 2 * 8) * line + 8 * (warp() / 4) + lane() % 4 * 2 + e % 2] = from[e];
+    sync_block();
+    UNROLL for (u32 r = 0; r < 4; r++) to[r][0] = room[(thread() / 16 + 16 * r) * line + thread() % 16];
+    sync_block();
+}
+
 struct DeltaPart { // shared memory of delta_gradients
     float *state, *after, *x, *y, *dout, *kk, *p;
 };
@@ -135,16 +182,24 @@ APR_DEVICE void delta_part(const DeltaGradientsArgs &a, const DeltaScalars &s, c
     load_slice<W>(m.after, a.after + after * size + col, d.dv, d.dk, d.dk, wide);
     load_slice<W>(m.dout, (const T *)a.dout + row * a.dout_stride + (u64)head * d.dv + col, a.dout_stride, n, CHUNK, wide);
     sync_block();
-    const T *ak[4], *aq[4];
     const float *b[1], *ap[4];
-    places(ak, k, i0, 16, d.pitch, CHUNK);
-    places(aq, q, i0, 16, d.pitch, CHUNK);
     float ks[4][1] = {}, qs[4][1] = {}, kd[4][1] = {}, z[4][1] = {}, rest[4];
-    b[0] = m.state + j0;
-    product(ks, ak, 1, b, LINE, d.dk);
-    product(qs, aq, 1, b, LINE, d.dk);
-    b[0] = m.after + j0;
-    product(kd, ak, 1, b, LINE, d.dk);
+    if (sizeof(T) == sizeof(bf16) && d.dk % 16 == 0) {
+        float fk[4] = {}, fq[4] = {}, fd[4] = {};
+        state_products(fk, fq, fd, (const bf16 *)q, (const bf16 *)k, d.pitch, m.state, m.after, LINE, d.dk);
+        from_fragment(ks, fk, m.x, LINE);
+        from_fragment(qs, fq, m.x, LINE);
+        from_fragment(kd, fd, m.x, LINE);
+    } else {
+        const T *ak[4], *aq[4];
+        places(ak, k, i0, 16, d.pitch, CHUNK);
+        places(aq, q, i0, 16, d.pitch, CHUNK);
+        b[0] = m.state + j0;
+        product(ks, ak, 1, b, LINE, d.dk);
+        product(qs, aq, 1, b, LINE, d.dk);
+        b[0] = m.after + j0;
+        product(kd, ak, 1, b, LINE, d.dk);
+    }
     places(ap, m.p, i0, 16, 1, CHUNK);
     b[0] = m.dout + j0;
     product(z, ap, PAIR, b, LINE, n);
