@@ -9,7 +9,35 @@ struct DeltaPairsArgs {
     float *pairs; // [heads of all sequences, chunks of the launch, PAIRS]
 };
 
-// A block has the pairs of positions of a chunk of a value head: threads have 4×4 of each matrix.
+// store_pair writes an element of m∘kkᵀ and of m∘qkᵀ.
+APR_DEVICE void store_pair(float *out, const DeltaScalars &s, u32 i, u32 j, float kk, float qk) {
+    const float m = decay_between(s, i, j) * s.rk[j];
+    out[i * CHUNK + j] = j < i ? kk * m * s.rk[i] : 0.0f;
+    out[CHUNK * CHUNK + i * CHUNK + j] = j <= i ? qk * m * s.rq[i] : 0.0f;
+}
+
+// tensor_pairs computes the pairs on tensor cores, for dk a multiple of 16: products of bfloat16 are exact. A warp has 16×32 of each.
+APR_DEVICE void tensor_pairs(float *out, const DeltaScalars &s, const bf16 *q, const bf16 *k, u32 pitch, u32 dk) {
+    const u32 g = lane() / 4, t = lane() % 4 * 2, i0 = warp() % 4 * 16, j0 = warp() / 4 * 32;
+    float kk[4][4] = {}, qk[4][4] = {};
+    for (u32 c = t; c < dk; c += 16) {
+        u32 ka[4], qa[4];
+        UNROLL for (u32 e = 0; e < 4; e++) {
+            const u32 from = (i0 + g + e % 2 * 8) * pitch + c + e / 2 * 8;
+            ka[e] = *(const u32 *)(k + from), qa[e] = *(const u32 *)(q + from);
+        }
+        UNROLL for (u32 n = 0; n < 4; n++) {
+            const bf16 *b = k + (j0 + 8 * n + g) * pitch + c;
+            const u32 b0 = *(const u32 *)b, b1 = *(const u32 *)(b + 8);
+            mma_bf16(kk[n], ka, b0, b1);
+            mma_bf16(qk[n], qa, b0, b1);
+        }
+    }
+    UNROLL for (u32 n = 0; n < 4; n++)
+        UNROLL for (u32 e = 0; e < 4; e++) store_pair(out, s, i0 + g + e / 2 * 8, j0 + 8 * n + t + e % 2, kk[n][e], qk[n][e]);
+}
+
+// A block has the pairs of positions of a chunk of a value head: on plain cores threads have 4×4 of each matrix.
 template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
     DYNAMIC_SHARED(memory);
     const DeltaRule &d = a.d;
@@ -19,6 +47,11 @@ template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
     const u64 row = (u64)(block() / d.value_heads) * d.len + chunk * CHUNK;
     load_units(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
     load_scalars<T>(d, s, row, chunk, n, head);
+    float *out = a.pairs + ((u64)block() * d.chunks + block_y()) * PAIRS;
+    if (sizeof(T) == sizeof(bf16) && d.dk % 16 == 0) {
+        tensor_pairs(out, s, (const bf16 *)q, (const bf16 *)k, d.pitch, d.dk);
+        return;
+    }
     const u32 i0 = thread() / 16, j0 = thread() % 16;
     const T *ak[4], *aq[4], *b[4];
     places(ak, k, i0, 16, d.pitch, CHUNK);
@@ -27,14 +60,8 @@ template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
     float kk[4][4] = {}, qk[4][4] = {};
     product(kk, ak, 1, b, 1, d.dk);
     product(qk, aq, 1, b, 1, d.dk);
-    float *out = a.pairs + ((u64)block() * d.chunks + block_y()) * PAIRS;
     UNROLL for (u32 r = 0; r < 4; r++)
-        UNROLL for (u32 c = 0; c < 4; c++) {
-            const u32 i = i0 + 16 * r, j = j0 + 16 * c;
-            const float m = decay_between(s, i, j) * s.rk[j];
-            out[i * CHUNK + j] = j < i ? kk[r][c] * m * s.rk[i] : 0.0f;
-            out[CHUNK * CHUNK + i * CHUNK + j] = j <= i ? qk[r][c] * m * s.rq[i] : 0.0f;
-        }
+        UNROLL for (u32 c = 0; c < 4; c++) store_pair(out, s, i0 + 16 * r, j0 + 16 * c, kk[r][c], qk[r][c]);
 }
 
 struct DeltaForwardArgs {

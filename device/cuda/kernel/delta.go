@@ -145,7 +145,8 @@ func deltaSegments(d device.Delta, perChunk int) deltaSegment {
 //
 // Up to 16 positions come one after the other: a block has 32 columns of a head's state in registers. Of more, delta_pairs
 // computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a block goes from chunk
-// to chunk with 32 columns of a head's state, which do not depend on the others. Pairs of as many chunks as scratch memory has room
+// to chunk with 32 columns of a head's state, which do not depend on the others. In bfloat16, with keys of whole fragments, both run
+// on tensor cores. Pairs of as many chunks as scratch memory has room
 // for are computed at a time. A block may have so many bytes of shared memory.
 func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, shared int) {
 	rule := deltaOf(u, ba, logA, dt, first, d)
