@@ -235,7 +235,7 @@ func (w *ggufWriter) rope(a Attention) {
 			a.Rope = max(a.Rope, l.Attn.Rope)
 		}
 	}
-	if a.Rope < 0 {
+	if a.Rope < 0 || len(w.c.Ropes) == 0 { // no layer attends
 		return
 	}
 	r := w.c.Ropes[a.Rope]

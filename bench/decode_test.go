@@ -316,6 +316,24 @@ func TestGenerationPlan(t *testing.T) {
 	}
 }
 
+// TestDeltaGenerationPlan is TestGenerationPlan for layers of Gated DeltaNet, whose states and latest inputs are part of the plan.
+func TestDeltaGenerationPlan(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	c, err := arch.Parse("config.json", `{"model_type":"qwen3_5_text","hidden_size":256,"num_hidden_layers":2,"layer_types":["linear_attention","linear_attention"],
+		"num_attention_heads":4,"num_key_value_heads":2,"head_dim":64,"intermediate_size":512,"vocab_size":4096,"max_position_embeddings":512,
+		"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_key_head_dim":16,"linear_value_head_dim":16}`, arch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := bench.RandomQuantised(c, 3, convert.Q4_K_M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, prompt := range []int{kernel.TileProductRows, kernel.TileProductRows + 1} {
+		t.Run(fmt.Sprint("after ", prompt), func(t *testing.T) { checkGenerationPlan(t, f, prompt, true) })
+	}
+}
+
 func checkGenerationPlan(t *testing.T, f *modelfile.Files, tokens int, inBlocks bool) {
 	findDriver(t)
 	var log strings.Builder

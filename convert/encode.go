@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"apr/arch"
 	"apr/internal/fault"
 	"apr/modelfile"
 	"apr/tensor"
@@ -68,7 +69,7 @@ func (e *encoder) checked(t tensor.Source) tensor.Source {
 
 // source returns choice c as a tensor to be written.
 func (e *encoder) source(c Choice) (tensor.Source, error) {
-	if c.DType == c.Source.DType && (!c.DType.IsQuantized() || c.Source.Cols()%c.DType.BlockLen() == 0) {
+	if c.order == (arch.Order{}) && c.DType == c.Source.DType && (!c.DType.IsQuantized() || c.Source.Cols()%c.DType.BlockLen() == 0) {
 		return tensor.Source{Info: c.Source.Info, Payload: func(w io.Writer) error {
 			return modelfile.CopyFinite(&countingWriter{w, e}, e.path, c.Source)
 		}}, nil
@@ -80,7 +81,8 @@ func (e *encoder) source(c Choice) (tensor.Source, error) {
 	info := c.Source.Info
 	info.DType = c.DType
 	info.Size = int64(info.Rows()) * c.DType.RowBytes(info.Cols())
-	return tensor.Source{Info: info, Payload: func(w io.Writer) error { return e.write(w, r, c.DType) }}, nil
+	r.order = c.order
+	return tensor.Source{Info: info, Ordered: c.order != (arch.Order{}), Payload: func(w io.Writer) error { return e.write(w, r, c.DType) }}, nil
 }
 
 // countingWriter reports the bytes of a plain copy.
@@ -160,6 +162,7 @@ func encodeChunk(r *rowReader, d tensor.DType, lo, hi int) ([]byte, errorStat, e
 	if i := slices.IndexFunc(values, func(x float32) bool { return x-x != 0 }); i >= 0 {
 		return nil, errorStat{}, modelfile.NotFinite(r.path, r.t, int64(lo)*int64(r.t.Cols())+int64(i))
 	}
+	values = r.reordered(values)
 	raw, err := encodeRows(values, d)
 	if err != nil {
 		return nil, errorStat{}, r.fail(fault.KindOf(err), "rows %d to %d cannot be stored as %s", lo, hi-1, d).Because(err)

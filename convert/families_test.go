@@ -10,8 +10,10 @@ import (
 	"testing"
 
 	"apr/arch"
+	"apr/format/gguf"
 	"apr/internal/contracttest"
 	"apr/modelfile"
+	"apr/quant"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -154,4 +156,92 @@ func equalPayloads(t *testing.T, a, b *Container) {
 	if blocks == 0 {
 		t.Error("no blocks")
 	}
+}
+
+// TestConvertValueHeads: K-quants of a matrix whose columns GGUF has in the order of tiled value heads, of which a block holds
+// two. A file has the blocks that its columns encode to; what is read are their values in the model's order; and from there it
+// goes to a folder and back.
+func TestConvertValueHeads(t *testing.T) {
+	tok, err := tokenizer.Load(shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := arch.Parse("config.json", `{"model_type":"qwen3_5_text","hidden_size":256,"intermediate_size":256,"num_hidden_layers":2,"num_attention_heads":4,`+
+		`"layer_types":["linear_attention","linear_attention"],"linear_num_key_heads":2,"linear_num_value_heads":4,"linear_key_head_dim":32,"linear_value_head_dim":128,`+
+		`"num_key_value_heads":2,"head_dim":64,"vocab_size":4160,"max_position_embeddings":64,"bos_token_id":4093,"eos_token_id":4093}`, arch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if _, err := modelfile.SaveHF(at("hf"), c, tok, randomSlots(c), tensor.BF16, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct {
+		from, to string
+		opt      Options
+	}{
+		{"hf", "a.apr", Options{Scheme: Q4_K_M}}, {"a.apr", "b.gguf", Options{}}, {"hf", "d.gguf", Options{Scheme: Q4_K_M}}, {"d.gguf", "back", Options{DType: tensor.F32}},
+		{"back", "e.gguf", Options{Scheme: Q4_K_M}}, {"d.gguf", "f.apr", Options{}},
+	} {
+		contracttest.Cases(t, 1)
+		if _, err := Write(context.Background(), open(t, at(s.from)), at(s.to), s.opt); err != nil {
+			t.Fatalf("%s to %s: %v", s.from, s.to, err)
+		}
+	}
+	const name = "model.layers.1.linear_attn.out_proj.weight"
+	var slot arch.Slot
+	for _, s := range arch.Slots(c) {
+		if s.Name == name {
+			slot = s
+		}
+	}
+	original := readSlot(t, at("hf"), name)
+	_, rows, cols := slot.Dims()
+	ordered := make([]float32, len(original))
+	for i, x := range original {
+		_, to := slot.Index(slot.GGUF, 0, i/cols, i%cols)
+		ordered[to] = x
+	}
+	raw := make([]byte, int64(rows)*tensor.Q4_K.RowBytes(cols))
+	if err := quant.Quantize(raw, ordered, tensor.Q4_K); err != nil {
+		t.Fatal(err)
+	}
+	g, err := gguf.Open(at("d.gguf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	stored, ok := g.Tensor("blk.1.ssm_out.weight")
+	held := make([]byte, stored.Size)
+	if n, _ := stored.ReadAt(held, 0); !ok || n < len(held) || stored.DType != tensor.Q4_K || !bytes.Equal(held, raw) {
+		t.Error("ssm_out is not what its columns in the order of the file encode to")
+	}
+	quant.Dequantize(ordered, raw, tensor.Q4_K)
+	for _, path := range []string{"d.gguf", "back", "f.apr"} {
+		got := readSlot(t, at(path), name)
+		for i := range got {
+			if _, from := slot.Index(slot.GGUF, 0, i/cols, i%cols); got[i] != ordered[from] {
+				t.Fatalf("%s: value %d is %g, want %g", path, i, got[i], ordered[from])
+			}
+		}
+	}
+	for _, path := range []string{"b.gguf", "e.gguf"} { // encoded twice
+		worst := 0.0
+		for i, x := range readSlot(t, at(path), name) {
+			worst = math.Max(worst, math.Abs(float64(x-original[i])))
+		}
+		if !(worst <= 0.015) { // a step of 4 bits over ±0.08
+			t.Errorf("%s: a value of %s is off by %g", path, name, worst)
+		}
+	}
+}
+
+func readSlot(t *testing.T, path, name string) []float32 {
+	t.Helper()
+	v, err := files(t, path).ReadFloat32(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }

@@ -153,3 +153,17 @@ func bits(d tensor.DType) float64 {
 	}
 	return 8 * float64(d.BlockBytes()) / float64(d.BlockLen())
 }
+
+// reorder has blocks of a GGUF file made of columns in the file's order where they cannot move afterwards: a block of 256 holds
+// two value heads of Qwen3.5's ssm_out. Blocks that are there already are encoded again.
+func (r roles) reorder(plan []Choice) {
+	for i, c := range plan {
+		p := r.slots[c.Source.Name].GGUF
+		if c.DType.IsQuantized() && p.Cols != (arch.Order{}) && !p.MovesBlocks(c.DType.BlockLen()) {
+			plan[i].order = p.Cols
+			if c.Source.DType == c.DType {
+				plan[i].Reason = "columns move inside blocks of " + c.DType.String() + ": encoded again"
+			}
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
+	"apr/arch"
 	"apr/internal/fault"
 	"apr/quant"
 	"apr/tensor"
@@ -18,6 +19,19 @@ type rowReader struct {
 	t      tensor.Stored
 	path   string
 	layout quant.Layout
+	order  arch.Order // of columns, for reordered
+}
+
+// reordered returns rows with their columns where r.order has them in a file.
+func (r *rowReader) reordered(rows []float32) []float32 {
+	if r.order == (arch.Order{}) {
+		return rows
+	}
+	cols, out := r.t.Cols(), make([]float32, len(rows))
+	for i, x := range rows {
+		out[i-i%cols+r.order.ToFile(i%cols)] = x
+	}
+	return out
 }
 
 // newRowReader checks the payload size against shape and type.

@@ -49,6 +49,8 @@ type Choice struct {
 	Source tensor.Stored
 	DType  tensor.DType
 	Reason string // "", "last dimension 896 is not divisible by 256", "norm", …
+
+	order arch.Order // in which the output has columns that its blocks cannot move; zero: as the source has them
 }
 
 // target says which container the tensors are for.
@@ -97,6 +99,9 @@ func (r rule) plan(tensors []tensor.Stored, of roles) ([]Choice, error) {
 		plan = append(plan, c)
 	}
 	of.together(plan)
+	if r.to == toGGUF {
+		of.reorder(plan)
+	}
 	return plan, nil
 }
 

@@ -24,6 +24,12 @@ type Delta struct {
 // state. Chunks are counted from the begin of each sequence.
 const DeltaChunk = 64
 
+// What devices that lack WideDelta bound: the keys of a head, and the taps of the convolution.
+const (
+	MaxDeltaKeys = 128
+	MaxTaps      = 8
+)
+
 // Channels returns the columns of q, k and v side by side.
 func (d Delta) Channels() int { return 2*d.KeyHeads*d.KeyDim + d.ValueHeads*d.ValueDim }
 

@@ -244,8 +244,9 @@ type Feature string
 
 // The features that a device may lack.
 const (
-	Experts  Feature = "mixtures of experts"
-	DeltaNet Feature = "Gated DeltaNet layers"
+	Experts   Feature = "mixtures of experts"
+	DeltaNet  Feature = "Gated DeltaNet layers"
+	WideDelta Feature = "Gated DeltaNet layers of more than 128 keys a head or 8 taps"
 )
 
 // Device owns memory and weights.

@@ -68,8 +68,14 @@ func TestDryStepIsTheStep(t *testing.T) {
 	}
 }
 
+// accounted is a device that says what it held.
+type accounted interface {
+	device.Device
+	Memory() (now, peak map[device.Component]int64)
+}
+
 // peakOfStep runs a real step and returns the highest bytes by component.
-func peakOfStep(t *testing.T, d *cpu.Device, in *inputs, c Config, s plan.Setting) map[device.Component]int64 {
+func peakOfStep(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting) map[device.Component]int64 {
 	t.Helper()
 	stream := d.NewStream()
 	big, err := model.LoadFrozen(d, in.teacher, device.TeacherWeights)

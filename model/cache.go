@@ -222,7 +222,11 @@ func (m *Model) arrange(s device.Stream, n int) {
 	}
 	for i := range m.blocks {
 		b := &m.blocks[i]
-		for _, l := range []*linear{&b.qkv, &b.o, &b.gateUp, &b.down} {
+		all := []*linear{&b.qkv, &b.o, &b.gateUp, &b.down}
+		if b.Linear() {
+			all = append(all, &b.delta.in, &b.delta.ba)
+		}
+		for _, l := range all {
 			if l.weight != nil { // of a layer with experts only, or with linear attention, there are fewer
 				a.Arrange(n, l.weight)
 			}

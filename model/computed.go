@@ -1,6 +1,8 @@
 package model
 
 import (
+	"fmt"
+
 	"apr/arch"
 	"apr/device"
 	"apr/internal/fault"
@@ -36,12 +38,30 @@ func beyond(l arch.Layer) string {
 func Served(c arch.Config, by device.Info) error {
 	for _, l := range c.Layers {
 		for _, f := range by.Lacks {
-			if f == device.Experts && l.FFN.MoE != (arch.MoE{}) || f == device.DeltaNet && l.Linear() {
-				return fault.New(fault.Unavailable, "%s cannot be computed on %s yet: %s", c.Family, by.Kind, f).WithHint("--device cpu").WithID("E-MODEL-031")
+			what := ""
+			switch {
+			case f == device.Experts && l.FFN.MoE != (arch.MoE{}), f == device.DeltaNet && l.Linear():
+				what = string(f)
+			case f == device.WideDelta:
+				what = wide(l.Delta)
+			}
+			if what != "" {
+				return fault.New(fault.Unavailable, "%s cannot be computed on %s yet: %s", c.Family, by.Kind, what).WithHint("--backend cpu").WithID("E-MODEL-031")
 			}
 		}
 	}
 	return nil
+}
+
+// wide names what of a DeltaNet a device that lacks device.WideDelta does not compute, by its key; "": nothing.
+func wide(d arch.DeltaNet) string {
+	switch {
+	case d.KeyDim > device.MaxDeltaKeys:
+		return fmt.Sprintf("linear_key_head_dim %d, at most %d", d.KeyDim, device.MaxDeltaKeys)
+	case d.Conv > device.MaxTaps:
+		return fmt.Sprintf("linear_conv_kernel_dim %d, at most %d", d.Conv, device.MaxTaps)
+	}
+	return ""
 }
 
 // Separable refuses to keep the documents of rows of seqLen positions apart in a model whose rotary embeddings depend on the

@@ -36,6 +36,16 @@ func TestCUDAFamiliesFloat32(t *testing.T) {
 	t.Run("greedy", TestFamiliesGreedy)
 }
 
+// DeltaNet layers have the tolerances of the CPU in float32: logits and gradients by chunks, documents apart, and a cache.
+func TestCUDADeltaNet(t *testing.T) {
+	onCUDA(t, cuda.F32)
+	testShape = func(name string) bool { return name == "qwen 3.5" }
+	t.Cleanup(func() { testShape = func(string) bool { return true } })
+	t.Run("float64", TestBlocksAgainstFloat64)
+	t.Run("documents", TestDocumentsApart)
+	t.Run("greedy", TestGreedyOfDeltaNet)
+}
+
 // In bfloat16 the cosine of every row of logits with the golden is at least 0.9995. Four goldens of Gemma are so steep that
 // roundings of bfloat16, 2¹⁶ times as coarse as those of float32, cannot keep to it: transformers' own float32 differs by
 // e = 2e-6 to 9e-6 from its float64. They have 1 − (2¹⁶·e)²/2, the cosine of vectors that differ by 2¹⁶·e.

@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/internal/ref"
@@ -15,9 +17,10 @@ import (
 // Greedy ids of DeltaNet layers with a cache are those of float64 without one, though the position before was speculated
 // with another id and forgotten.
 func TestGreedyOfDeltaNet(t *testing.T) {
+	contracttest.Cases(t, 1)
 	const prompt, more = 70, 12 // more than a chunk
 	f := randomFamily(t, "qwen 3.5", 1, prompt)
-	d := newCPU(t)
+	d := testDevice(t)
 	s := d.NewStream()
 	m := f.frozen(t, d)
 	c := m.NewCache(prompt + more)
@@ -60,5 +63,22 @@ func TestDeltaNetIsLacking(t *testing.T) {
 	err := model.Served(randomFamily(t, "qwen 3.5", 1, 1).config, device.Info{Kind: "cuda", Lacks: []device.Feature{device.DeltaNet}})
 	if fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), string(device.DeltaNet)) {
 		t.Error(err)
+	}
+}
+
+// A device whose kernels are bound refuses heads and convolutions beyond that with key and value, and no others.
+func TestWideDeltaIsLacking(t *testing.T) {
+	by := device.Info{Kind: "cuda", Lacks: []device.Feature{device.WideDelta}}
+	for want, change := range map[string]func(*arch.DeltaNet){
+		"":                                     func(d *arch.DeltaNet) { d.KeyDim, d.Conv = 128, 8 },
+		"linear_key_head_dim 129, at most 128": func(d *arch.DeltaNet) { d.KeyDim = 129 },
+		"linear_conv_kernel_dim 9, at most 8":  func(d *arch.DeltaNet) { d.Conv = 9 },
+	} {
+		c := randomFamily(t, "qwen 3.5", 1, 1).config
+		change(&c.Layers[1].Delta)
+		err := model.Served(c, by)
+		if want == "" && err != nil || want != "" && (fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package modelfile_test
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"apr/arch"
+	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/contracttest"
 	"apr/modelfile"
@@ -244,4 +246,61 @@ func TestFusedHeight(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `tensor "model.layers.1.self_attn.qkv_proj.weight": has shape [`) || !strings.Contains(err.Error(), "the configuration needs [") {
 		t.Error(err)
 	}
+}
+
+// The layers of Qwen3.5 that predict further tokens are named and left, in a folder and in a GGUF file, whose blocks they follow.
+func TestFurtherTokensAreLeft(t *testing.T) {
+	contracttest.Cases(t, 1)
+	dir := filepath.Join(goldens, "families", "qwen3_5_text")
+	f := open(t, dir)
+	out := t.TempDir()
+	config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	must(t, err)
+	text := strings.Replace(string(config), "{", `{"mtp_num_hidden_layers":1,`, 1)
+	must(t, os.WriteFile(filepath.Join(out, "config.json"), []byte(text), 0o600))
+	extra := func(name string) tensor.Source {
+		return tensor.BytesSource(tensor.Info{Name: name, DType: tensor.F32, Shape: []int{2, 2}}, make([]byte, 16))
+	}
+	further := []string{"mtp.fc.weight", "mtp.layers.0.self_attn.q_proj.weight", "mtp.norm.weight"}
+	var sources []tensor.Source
+	for _, st := range f.Stored.Tensors() {
+		sources = append(sources, st.Source())
+	}
+	for _, name := range further {
+		sources = append(sources, extra(name))
+	}
+	must(t, safetensors.Write(filepath.Join(out, "model.safetensors"), sources, safetensors.Options{}))
+	want := gathered(t, f.Config, filepath.Join(dir, "model.safetensors"))
+	g := open(t, out)
+	must(t, g.CheckTensors())
+	if !slices.Equal(g.Left, further) {
+		t.Errorf("left: %v", g.Left)
+	}
+	sameSlots(t, "folder", g, want, 0)
+
+	layers := len(f.Config.Layers)
+	stored, err := modelfile.GGUFTensors(f.Config, slotSources(t, f, tensor.BF16))
+	must(t, err)
+	further = []string{fmt.Sprintf("blk.%d.attn_q.weight", layers), fmt.Sprintf("blk.%d.nextn.eh_proj.weight", layers)}
+	for _, name := range further {
+		stored = append(stored, extra(name))
+	}
+	var meta []gguf.KV
+	for _, kv := range modelfile.GGUFMetadata(f.Config, nil, stored, modelfile.GGUFOrigin{}) {
+		if kv.Key == "qwen35.block_count" {
+			kv.Value = uint32(layers + 1)
+			meta = append(meta, gguf.KV{Key: "qwen35.nextn_predict_layers", Value: uint32(1)})
+		}
+		if kv.Key != "apr.config" { // a file of another program
+			meta = append(meta, kv)
+		}
+	}
+	path := filepath.Join(out, "m.gguf")
+	must(t, gguf.Write(path, stored, gguf.Options{Metadata: meta}))
+	h := open(t, path)
+	must(t, h.CheckTensors())
+	if !slices.Equal(h.Left, further) {
+		t.Errorf("left: %v", h.Left)
+	}
+	sameSlots(t, "GGUF", h, want, 2e-7)
 }

@@ -21,6 +21,7 @@ type mover struct {
 	rows, cols int   // of an expert
 	from, to   int64 // bytes of a row in the file, and in the slot
 	dtype      tensor.DType
+	decoded    bool // rows become float32: their values change, or their columns' order inside blocks
 
 	lock   sync.Mutex // of the matrix that was transposed last
 	expert int
@@ -46,19 +47,30 @@ func moved(path string, s arch.Slot, p arch.Place, files []tensor.Stored) (tenso
 			return tensor.Stored{}, fault.In(fault.Load, path, "stores rows of %d values in blocks of %s, from which no rows can be taken", cols, d).
 				At("tensor %q", t.Name).WithHint("convert the model first").WithID("E-MODEL-005")
 		}
-		if d.IsQuantized() && p.Values == arch.Same && !p.MovesBlocks(d.BlockLen()) {
-			return tensor.Stored{}, fault.In(fault.Load, path, "stores columns in another order inside blocks of %s", d).
+		if d.IsQuantized() && p.Transposed {
+			return tensor.Stored{}, fault.In(fault.Load, path, "stores rows as columns in blocks of %s", d).
 				At("tensor %q", t.Name).WithHint("a file of another type can be read").WithID("E-MODEL-006")
 		}
 	}
 	m.from, m.to = d.RowBytes(cols), d.RowBytes(cols)
 	info := tensor.Info{Name: s.Name, DType: d, Shape: s.Shape}
-	if p.Values != arch.Same {
+	inside := d.IsQuantized() && p.Values == arch.Same && !p.MovesBlocks(d.BlockLen())
+	if m.decoded = p.Values != arch.Same || inside; m.decoded {
 		info.DType, m.to = tensor.F32, 4*int64(cols)
 	}
 	info.Size = int64(experts*rows) * m.to
+	if inside {
+		return tensor.Stored{Info: info, ReaderAt: reordered{m}}, nil
+	}
 	return tensor.Stored{Info: info, ReaderAt: m}, nil
 }
+
+// reordered is a mover of a tensor whose blocks hold columns in another order: K-quants of Qwen3.5's ssm_out, where a block of
+// 256 holds two value heads.
+type reordered struct{ *mover }
+
+// Held describes the blocks.
+func (r reordered) Held() tensor.Info { return r.files[0].Info }
 
 // ReadAt implements io.ReaderAt over the slot's rows.
 func (m *mover) ReadAt(p []byte, off int64) (n int, err error) {
@@ -95,7 +107,7 @@ func (m *mover) ReadAt(p []byte, off int64) (n int, err error) {
 
 // run returns how many rows from row at on stand one behind the other in the file as they are.
 func (m *mover) run(at int) int {
-	if p := m.place; p.Transposed || p.Values != arch.Same || p.Cols != (arch.Order{}) || p.Rows != (arch.Order{}) || p.Step > 1 {
+	if p := m.place; p.Transposed || m.decoded || p.Cols != (arch.Order{}) || p.Rows != (arch.Order{}) || p.Step > 1 {
 		return 0
 	}
 	return m.rows - at%m.rows
@@ -132,6 +144,10 @@ func (m *mover) row(dst []byte, at int) error {
 	if err := m.whole(raw, at); err != nil {
 		return err
 	}
+	if m.decoded {
+		m.decode(dst, raw)
+		return nil
+	}
 	if o := m.place.Cols; o != (arch.Order{}) {
 		block, bytes := m.dtype.BlockLen(), m.dtype.BlockBytes()
 		ordered := make([]byte, len(raw))
@@ -141,17 +157,18 @@ func (m *mover) row(dst []byte, at int) error {
 		}
 		raw = ordered
 	}
-	if m.place.Values == arch.Same {
-		copy(dst, raw)
-		return nil
-	}
-	values := make([]float32, m.cols)
-	widen(values, raw, m.dtype)
-	for i, x := range values {
-		values[i] = float32(m.place.Values.FromFile(float64(x)))
+	copy(dst, raw)
+	return nil
+}
+
+// decode writes a row in float32: with the slot's values, in its order.
+func (m *mover) decode(dst, raw []byte) {
+	stored, values := make([]float32, m.cols), make([]float32, m.cols)
+	widen(stored, raw, m.dtype)
+	for i := range values {
+		values[i] = float32(m.place.Values.FromFile(float64(stored[m.place.Cols.ToFile(i)])))
 	}
 	tensor.Narrow(dst, values, tensor.F32)
-	return nil
 }
 
 // widen decodes plain elements or whole blocks.

@@ -35,6 +35,9 @@ func placed(c arch.Config, sources []tensor.Source, place func(arch.Slot) arch.P
 		}
 		slots[s.Name] = true
 		p := place(s)
+		if src.Ordered {
+			p.Cols = arch.Order{}
+		}
 		if s.Alone(p) && !p.Blocks {
 			src.Name, src.Shape = p.Name, p.Shape
 			out = append(out, src)

@@ -12,7 +12,6 @@ import (
 
 	"apr/arch"
 	"apr/convert"
-	"apr/internal/fault"
 )
 
 // Limits of a difference of log-probabilities, of the largest |logit|. llama.cpp takes GELU from a table of 16-bit
@@ -150,17 +149,9 @@ func onCPU(j *judged, file string) (cell string, err error) {
 
 // readBack adds how files of llama.cpp's quantizer are read.
 func (p peer) readBack(ctx context.Context, m random, j *judged, file string, add func(string, ...any)) error {
-	largest, through, refused := 0.0, moved{}, []string{}
+	largest, through := 0.0, moved{}
 	for _, scheme := range schemes {
 		blocks, q, err := p.quantize(ctx, m, file, scheme)
-		if slices.Contains(m.Refused, scheme) {
-			var f *fault.Error
-			if !errors.As(err, &f) || f.ID != movesInside {
-				return fmt.Errorf("%s: %w, want %s", scheme, err, movesInside)
-			}
-			refused = append(refused, scheme)
-			continue
-		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", scheme, err)
 		}
@@ -178,13 +169,7 @@ func (p peer) readBack(ctx context.Context, m random, j *judged, file string, ad
 	if m.Differs == "" {
 		cell += fmt.Sprintf("; ≤ %.1g", largest)
 	}
-	if len(refused) > 0 {
-		cell += "; refused: " + strings.Join(refused, ", ")
-	}
 	add("%s", cell)
 	add("%d; %d", through.same, through.expanded)
 	return nil
 }
-
-// movesInside refuses blocks whose columns have another order in GGUF.
-const movesInside = "E-MODEL-006"

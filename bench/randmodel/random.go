@@ -21,16 +21,15 @@ import (
 
 // Model is a random model, and what llama.cpp makes of it.
 type Model struct {
-	Name       string   `json:"name"`       // of its config.json in families
-	Title      string   `json:"title"`      // of the model, if not Name: llama.cpp wants a token <|endoftext|> of one that is called phi3
-	Tokenizer  string   `json:"tokenizer"`  // a folder of testdata/tokenizers
-	NoPrefix   bool     `json:"no_prefix"`  // the way with spaces of tokenizers that put none before a text
-	Differs    string   `json:"differs"`    // what llama.cpp computes otherwise; "": nothing
-	Unloadable bool     `json:"unloadable"` // llama.cpp refuses the file, as Differs says
-	OtherIDs   int      `json:"other_ids"`  // prompts that have other ids in llama.cpp
-	Refused    []string `json:"refused"`    // files of llama.cpp's quantizer that cannot be read, as their blocks do not move
-	Fixture    string   `json:"fixture"`    // the type of the file in testdata/gguf; "": none
-	Deep       bool     `json:"deep"`       // too many layers for TestFeaturesMatter
+	Name       string `json:"name"`       // of its config.json in families
+	Title      string `json:"title"`      // of the model, if not Name: llama.cpp wants a token <|endoftext|> of one that is called phi3
+	Tokenizer  string `json:"tokenizer"`  // a folder of testdata/tokenizers
+	NoPrefix   bool   `json:"no_prefix"`  // the way with spaces of tokenizers that put none before a text
+	Differs    string `json:"differs"`    // what llama.cpp computes otherwise; "": nothing
+	Unloadable bool   `json:"unloadable"` // llama.cpp refuses the file, as Differs says
+	OtherIDs   int    `json:"other_ids"`  // prompts that have other ids in llama.cpp
+	Fixture    string `json:"fixture"`    // the type of the file in testdata/gguf; "": none
+	Deep       bool   `json:"deep"`       // too many layers for TestFeaturesMatter
 
 	Thin bool `json:"-"` // few different rows
 }

@@ -2,36 +2,67 @@ package cuda
 
 import (
 	"apr/device"
+	"apr/device/cuda/kernel"
 	"apr/internal/fault"
+	"apr/tensor"
 )
 
-// This device has no kernels for linear attention: the operations fail the stream by name.
-
-// Conv fails the stream.
+// Conv: y_t = silu(Σ_j w_j·x_{t−K+1+j}) by channel.
 func (s *Stream) Conv(y, x, w, from, to device.Tensor, c device.Sequences) {
 	device.CheckConv(y, x, w, from, to, c)
-	s.lacks(device.OpConv, device.DeltaNet)
+	limit(w.Cols <= device.MaxTaps, device.OpConv, "more than 8 taps")
+	if o := s.begin("Conv", y, x, w, from, to, c.First); o != nil {
+		o.sized(x.Rows, x.Cols, w.Cols)
+		kernel.Conv(o, mat(y), mat(x), mat(w), mat(from), mat(to), mat(c.First), c)
+		o.end()
+	}
 }
 
-// ConvBackward fails the stream.
+// ConvBackward writes dx and adds dw.
 func (s *Stream) ConvBackward(dx, dw, dy, x, w device.Tensor, c device.Sequences) {
 	device.CheckConvBackward(dx, dw, dy, x, w, c)
-	s.lacks(device.OpConvBackward, device.DeltaNet)
+	limit(w.Cols <= device.MaxTaps, device.OpConvBackward, "more than 8 taps")
+	if o := s.begin("ConvBackward", dx, dw, dy, x, w, c.First); o != nil {
+		o.sized(x.Rows, x.Cols, w.Cols)
+		kernel.ConvBackward(o, mat(dx), mat(dw), mat(dy), mat(x), mat(w), mat(c.First), c)
+		o.end()
+	}
 }
 
-// DeltaNet fails the stream.
+// DeltaNet: S̃ = e^g·S, ε = v − S̃ᵀk, S = S̃ + k(βε)ᵀ and o = Sᵀq for each value head.
 func (s *Stream) DeltaNet(o, u, ba, logA, dt, from, to device.Tensor, d device.Delta) {
 	device.CheckDeltaNet(o, u, ba, logA, dt, from, to, d)
-	s.lacks(device.OpDeltaNet, device.DeltaNet)
+	limit(d.KeyDim <= device.MaxDeltaKeys, device.OpDeltaNet, "heads of more than 128 keys")
+	op := s.begin("DeltaNet", o, u, ba, logA, dt, from, to, d.First)
+	if op == nil || !s.holds(device.OpDeltaNet, d, u.DType) {
+		return
+	}
+	op.sized(d.Batch, d.Len, d.ValueHeads, d.KeyDim, d.ValueDim)
+	kernel.DeltaNet(op, mat(o), mat(u), mat(ba), mat(logA), mat(dt), mat(from), mat(to), mat(d.First), d, s.dev.desc.SharedPerBlockOptin)
+	op.end()
 }
 
-// DeltaNetBackward fails the stream.
+// DeltaNetBackward writes du and dba, and adds to dLogA and ddt.
 func (s *Stream) DeltaNetBackward(du, dba, dLogA, ddt, do, u, ba, logA, dt, states device.Tensor, d device.Delta) {
 	device.CheckDeltaNetBackward(du, dba, dLogA, ddt, do, u, ba, logA, dt, states, d)
-	s.lacks(device.OpDeltaNetBackward, device.DeltaNet)
+	limit(d.KeyDim <= device.MaxDeltaKeys, device.OpDeltaNetBackward, "heads of more than 128 keys")
+	op := s.begin("DeltaNetBackward", du, dba, dLogA, ddt, do, u, ba, logA, dt, states, d.First)
+	if op == nil || !s.holds(device.OpDeltaNetBackward, d, u.DType) {
+		return
+	}
+	op.sized(d.Batch, d.Len, d.ValueHeads, d.KeyDim, d.ValueDim)
+	kernel.DeltaNetBackward(op, mat(du), mat(dba), mat(dLogA), mat(ddt), mat(do), mat(u), mat(ba), mat(logA), mat(dt), mat(states), mat(d.First), d, s.dev.desc.SharedPerBlockOptin)
+	op.end()
 }
 
-// lacks fails the stream: an operation of a feature that this device does not compute.
-func (s *Stream) lacks(op device.Op, f device.Feature) {
-	s.fail(fault.New(fault.Unavailable, "%s: %s cannot be computed on cuda yet", op, f).WithHint("--device cpu").WithID("E-CUDA-070"))
+// holds reports whether a block has room for a chunk of a head, or fails the stream: with float32 activations, heads of 128 keys
+// take more shared memory than GPUs for desktops have.
+func (s *Stream) holds(op device.Op, d device.Delta, t tensor.DType) bool {
+	need, has := kernel.DeltaShared(d, t, op == device.OpDeltaNetBackward), s.dev.desc.SharedPerBlockOptin
+	if need > has {
+		s.fail(fault.New(fault.Unavailable, "%s of heads of %d keys in %s takes %d bytes of shared memory, %s has %d", op, d.KeyDim, t, need, s.dev.desc.Name, has).
+			WithHint("--device cpu, or activations in bf16").WithID("E-CUDA-071"))
+		return false
+	}
+	return true
 }

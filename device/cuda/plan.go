@@ -131,6 +131,12 @@ func modulesOf(o dry.Op, act tensor.DType) []string {
 		return []string{kernel.TurnsModule}
 	case device.OpHeadNorm, device.OpHeadNormBackward:
 		return []string{kernel.HeadNormModule}
+	case device.OpConv, device.OpConvBackward:
+		return []string{kernel.ConvModule}
+	case device.OpDeltaNet:
+		return []string{kernel.DeltaModule}
+	case device.OpDeltaNetBackward:
+		return []string{kernel.DeltaModule, kernel.DeltaBackwardModule}
 	case device.OpScale, device.OpAdd, device.OpSoftCap:
 		return []string{kernel.PointwiseModule}
 	case device.OpGLU, device.OpGLUBackward, device.OpMatMulGLU:

@@ -100,6 +100,17 @@ var linearMutants = []mutant{
 			return ref.DeltaNet(large, ba, logA, dt, d, first, from)
 		}
 	}},
+	{"beta missing", "delta/", func(o *ops) {
+		o.delta = func(u, ba, logA, dt ref.Mat, d device.Delta, first []int, from ref.Mat) (x, to ref.Mat) {
+			ones := ba.Clone() // σ(40) is 1
+			for r := range ba.Rows {
+				for h := range d.ValueHeads {
+					ones.Row(r)[h] = 40
+				}
+			}
+			return ref.DeltaNet(u, ones, logA, dt, d, first, from)
+		}
+	}},
 	{"decay behind the update", "delta/", func(o *ops) {
 		o.delta = func(u, ba, logA, dt ref.Mat, d device.Delta, first []int, from ref.Mat) (x, to ref.Mat) {
 			return ref.DeltaNetLate(u, ba, logA, dt, d, first, from)

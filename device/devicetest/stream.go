@@ -186,6 +186,9 @@ func (r *repeat) run() []uint32 {
 	if !slices.Contains(r.dev.Info().Lacks, device.Experts) {
 		r.experts(x, dx)
 	}
+	if !slices.Contains(r.dev.Info().Lacks, device.DeltaNet) {
+		r.linear(x)
+	}
 	r.learning(x)
 	return r.bits
 }
@@ -232,6 +235,26 @@ func (r *repeat) layers(x, dy device.Tensor) {
 	r.s.HeadNorm(y, inverse, x, weight, each, 1e-6)
 	r.s.HeadNormBackward(dx, dweight, dy, x, inverse, weight, each)
 	r.keep(y, inverse, dx, dweight)
+}
+
+// linear convolves the columns of x, and runs them as q, k and v through a delta rule, and back.
+func (r *repeat) linear(x device.Tensor) {
+	const taps = 4
+	d := device.Delta{Sequences: device.Sequences{Batch: 2, Len: r.rows / 2}, KeyHeads: 2, ValueHeads: 4, KeyDim: r.cols / 8, ValueDim: r.cols / 8}
+	w := ref.Mat{Rows: r.cols, Cols: taps, V: r.w.V[:r.cols*taps]}
+	wt, u, du, dx, dw := r.in(tensor.F32, w), r.out(r.act, r.rows, r.cols), r.out(r.act, r.rows, r.cols), r.out(r.act, r.rows, r.cols), r.inout(tensor.F32, w)
+	ba, vector := r.in(r.act, r.kv.ColRange(0, 2*d.ValueHeads)), r.norm.ColRange(0, d.ValueHeads)
+	logA, dt, dLogA, ddt := r.in(tensor.F32, vector), r.in(tensor.F32, vector), r.inout(tensor.F32, vector), r.inout(tensor.F32, vector)
+	o, dba, do := r.out(r.act, r.rows, d.Inner()), r.out(r.act, r.rows, 2*d.ValueHeads), r.in(r.act, r.dy.ColRange(0, d.Inner()))
+	states := r.s.Temp("states", device.Scratch, tensor.F32, d.Batch*d.ValueHeads*d.Chunks(), d.KeyDim*d.ValueDim)
+	to := r.out(tensor.F32, d.Batch*d.ValueHeads, d.KeyDim*d.ValueDim)
+	var none device.Tensor
+	r.s.Conv(u, x, wt, none, none, d.Sequences)
+	r.s.DeltaNet(o, u, ba, logA, dt, none, to, d)
+	r.s.DeltaNetBackward(du, dba, dLogA, ddt, do, u, ba, logA, dt, states, d)
+	r.s.ConvBackward(dx, dw, du, x, wt, d.Sequences)
+	r.keep(u, o, to, du, dba, dLogA, ddt, dx, dw)
+	r.s.Release(states)
 }
 
 // experts routes the rows of x, by some of its columns, through matrices of experts and back.

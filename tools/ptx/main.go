@@ -139,6 +139,7 @@ func build(source string, old manifest.Manifest, same bool) (manifest.Module, er
 	if err != nil {
 		return manifest.Module{}, fmt.Errorf("%s: %w\n%s", source, err, complaint.Bytes())
 	}
+	out = slim(out)
 	if err := inspect(name, d.Target, out); err != nil {
 		return manifest.Module{}, err
 	}
@@ -158,6 +159,20 @@ func build(source string, old manifest.Manifest, same bool) (manifest.Module, er
 	}
 	fmt.Fprintf(os.Stderr, "ptx: %s, %d kernels, %d bytes\n", name, len(m.Kernels), len(out))
 	return m, store(name, out)
+}
+
+// unread is what no assembler reads of PTX: comments to the end of a line, indentation, spaces at the end, empty lines.
+var unread = regexp.MustCompile(`(?m)[ \t]*//.*$|^[ \t]+|[ \t]+$|^\n`)
+
+// slim returns PTX without comments and indentation, a tenth of it when compressed.
+func slim(text []byte) []byte {
+	for {
+		out := unread.ReplaceAll(text, nil)
+		if len(out) == len(text) {
+			return out
+		}
+		text = out
+	}
 }
 
 // fileOf is where the PTX of a module is stored.

@@ -1,0 +1,296 @@
+package kernel
+
+import (
+	"unsafe"
+
+	"apr/device"
+	"apr/tensor"
+)
+
+// The modules of DeltaNet and its backward.
+const (
+	DeltaModule         = "delta"
+	DeltaBackwardModule = "delta_backward"
+)
+
+// Of delta.cuh, delta.cu and delta_backward.cu.
+const (
+	deltaThreads = 256
+	deltaSlice   = 32 // columns of a state in a block
+	deltaPart    = 16 // columns that the last kernel of the backward takes at a time
+	deltaPairs   = 2 * 4 * device.DeltaChunk * device.DeltaChunk
+	deltaScalars = (2 + 11) * 4 * device.DeltaChunk // bytes of struct DeltaScalars
+	deltaSteps   = 16                               // up to how many positions come one by one
+)
+
+// deltaScratch bounds the pairs and states of an operation; partial sums of the backward take little beside them. Tests set less.
+var deltaScratch = MaxScratch - MaxScratch/8
+
+// deltaRule is struct DeltaRule of delta.cuh.
+type deltaRule struct {
+	u, ba, logA, dt, first            uint64
+	uStride, baStride                 int64
+	len, keyHeads, valueHeads         uint32
+	dk, dv                            uint32
+	goesOn, chunk, chunks, all, pitch uint32
+}
+
+// deltaPairsArgs is struct DeltaPairsArgs of delta.cu.
+type deltaPairsArgs struct {
+	d     deltaRule
+	pairs uint64
+}
+
+// deltaForwardArgs is struct DeltaForwardArgs of delta.cu.
+type deltaForwardArgs struct {
+	d                             deltaRule
+	pairs, o, states, from, to    uint64
+	oStride, fromStride, toStride int64
+}
+
+// deltaStatesBackwardArgs is struct DeltaStatesBackwardArgs of delta_backward.cu.
+type deltaStatesBackwardArgs struct {
+	d                           deltaRule
+	pairs, do, states, from, to uint64
+	doStride                    int64
+}
+
+// deltaGradientsArgs is struct DeltaGradientsArgs of delta_backward.cu.
+type deltaGradientsArgs struct {
+	d                             deltaRule
+	pairs, do, du, dba            uint64
+	states, after, dLogA, ddt     uint64
+	doStride, duStride, dbaStride int64
+}
+
+// deltaOf describes the rule for kernels.
+func deltaOf(u, ba, logA, dt, first Mat, d device.Delta) deltaRule {
+	need(d.KeyDim <= device.MaxDeltaKeys, "DeltaNet", "too many keys of a head")
+	need(d.Batch*d.ValueHeads < 1<<31 && ceil(d.ValueDim, deltaSlice) <= mostGroups, "DeltaNet", "too many heads")
+	return deltaRule{
+		u: u.Ptr, ba: ba.Ptr, logA: logA.Ptr, dt: dt.Ptr, first: vectorOf(first), uStride: int64(u.Stride), baStride: int64(ba.Stride), len: uint32(d.Len),
+		keyHeads: uint32(d.KeyHeads), valueHeads: uint32(d.ValueHeads), dk: uint32(d.KeyDim), dv: uint32(d.ValueDim), all: uint32(d.Chunks()),
+		pitch: uint32(deltaPitch(d.KeyDim, u.Type)),
+	}
+}
+
+// deltaPitch returns the distance of rows of dk values in shared memory: an odd number of words, so that values below one another
+// are in different banks.
+func deltaPitch(dk int, t tensor.DType) int {
+	values := 4 / t.BlockBytes()
+	return (ceil(dk, values) | 1) * values
+}
+
+// deltaBytes returns the shared memory of the numbers of a chunk's positions, of its q and k, and of so many float32.
+func deltaBytes(d device.Delta, t tensor.DType, floats int) int {
+	return deltaScalars + 4*floats + 2*device.DeltaChunk*deltaPitch(d.KeyDim, t)*t.BlockBytes()
+}
+
+// The shared memory of the kernels: states and matrices of positions by columns of v, with a column more, and pairs.
+func deltaForwardBytes(d device.Delta, t tensor.DType) int {
+	return deltaBytes(d, t, (d.KeyDim+device.DeltaChunk)*(deltaSlice+1)+2*device.DeltaChunk*(device.DeltaChunk+1))
+}
+
+func deltaStatesBackwardBytes(d device.Delta, t tensor.DType) int {
+	return deltaBytes(d, t, (d.KeyDim+2*device.DeltaChunk)*(deltaSlice+1)+device.DeltaChunk*(device.DeltaChunk+1))
+}
+
+func deltaGradientsBytes(d device.Delta, t tensor.DType) int {
+	return deltaBytes(d, t, (2*d.KeyDim+3*device.DeltaChunk)*(deltaPart+1)+2*device.DeltaChunk*(device.DeltaChunk+1))
+}
+
+// deltaForm is a kernel that goes forward from chunk to chunk: its name, its shared memory, and how far apart rows of q and k lie there.
+type deltaForm struct {
+	kernel        string
+	shared, pitch int
+}
+
+// deltaForward chooses it: on tensor cores where rows of bfloat16 are whole fragments and a block has the memory.
+func deltaForward(d device.Delta, t tensor.DType, most int) deltaForm {
+	const line, pair = deltaSlice + 8, device.DeltaChunk + 8
+	pitch := d.KeyDim + 8
+	words := device.DeltaChunk*(deltaSlice+1) + device.DeltaChunk*(device.DeltaChunk+1)
+	shared := deltaScalars + 4*words + 2*(2*device.DeltaChunk*(pair+pitch)+max(3*d.KeyDim, 5*device.DeltaChunk)*line)
+	if t == tensor.BF16 && d.KeyDim%16 == 0 && shared <= most {
+		return deltaForm{"delta_forward_tensor_bf16", shared, pitch}
+	}
+	return deltaForm{"delta_forward_" + typeName(t), deltaForwardBytes(d, t), deltaPitch(d.KeyDim, t)}
+}
+
+// DeltaShared returns the bytes of shared memory that a block of a DeltaNet or of its backward needs.
+func DeltaShared(d device.Delta, t tensor.DType, backward bool) int {
+	if backward {
+		return max(deltaStatesBackwardBytes(d, t), deltaGradientsBytes(d, t))
+	}
+	return deltaForwardBytes(d, t)
+}
+
+// deltaSegment is some sequences and, of each, some chunks: scratch memory bounds how many at a time.
+type deltaSegment struct {
+	seqs, chunks int
+}
+
+// deltaSegments returns how many at a time where each chunk of a head takes perChunk bytes and each head a state besides.
+func deltaSegments(d device.Delta, perChunk int) deltaSegment {
+	state := 4 * d.KeyDim * d.ValueDim
+	room := deltaScratch / d.ValueHeads
+	need(room >= state+perChunk, "DeltaNet", "too many heads for the scratch memory")
+	s := deltaSegment{seqs: min(max(1, d.Batch), room/(state+perChunk))}
+	s.chunks = min(d.Chunks(), (room/s.seqs-state)/perChunk)
+	return s
+}
+
+// DeltaNet is the gated delta rule: see device.LinearAttention, whose names these are. Sums are float32, in an order that depends
+// on the shape alone.
+//
+// Up to 16 positions come one after the other: a block has 32 columns of a head's state in registers. Of more, delta_pairs
+// computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a block goes from chunk
+// to chunk with 32 columns of a head's state, which do not depend on the others. In bfloat16, with keys of whole fragments, both run
+// on tensor cores. Pairs of as many chunks as scratch memory has room
+// for are computed at a time. A block may have so many bytes of shared memory.
+func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, shared int) {
+	rule := deltaOf(u, ba, logA, dt, first, d)
+	if !from.IsZero() {
+		rule.goesOn = 1
+	}
+	if d.Batch == 0 {
+		return
+	}
+	if d.Len <= deltaSteps {
+		a := forwardArgs(rule, o, from, to)
+		a.launch(q, deltaForm{kernel: "delta_steps_" + typeName(u.Type)}, d, d.Batch)
+		return
+	}
+	segment, state, form := deltaSegments(d, deltaPairs), d.KeyDim*d.ValueDim, deltaForward(d, u.Type, shared)
+	pairs := q.Scratch(segment.seqs * d.ValueHeads * segment.chunks * deltaPairs)
+	carried := Mat{Rows: segment.seqs * d.ValueHeads, Cols: state, Stride: state, Type: tensor.F32}
+	if segment.chunks < d.Chunks() {
+		carried.Ptr = q.Scratch(4 * carried.Rows * state)
+	}
+	eachSequences(d.Batch, segment.seqs, func(lo, hi int) {
+		r, n := rule.of(lo, u, ba, first, d), hi-lo
+		o, at := o.rows(lo*d.Len, hi*d.Len), from.rows(lo*d.ValueHeads, hi*d.ValueHeads)
+		for c := 0; c < d.Chunks(); c += segment.chunks {
+			r.chunk, r.chunks = uint32(c), uint32(min(segment.chunks, d.Chunks()-c))
+			next := carried
+			if c+segment.chunks >= d.Chunks() {
+				next = to.rows(lo*d.ValueHeads, hi*d.ValueHeads)
+			}
+			r.launchPairs(q, pairs, u.Type, d, n)
+			a := forwardArgs(r, o, at, next)
+			a.pairs = pairs
+			a.launch(q, form, d, n)
+			at = carried
+		}
+	})
+}
+
+// eachSequences calls do for n sequences, some at a time.
+func eachSequences(n, some int, do func(lo, hi int)) {
+	for lo := 0; lo < n; lo += some {
+		do(lo, min(lo+some, n))
+	}
+}
+
+// of returns the rule of the sequences from number lo on.
+func (r deltaRule) of(lo int, u, ba, first Mat, d device.Delta) deltaRule {
+	n := d.Batch * d.Len
+	r.u, r.ba, r.first = u.rows(lo*d.Len, n).Ptr, ba.rows(lo*d.Len, n).Ptr, first.rows(lo*d.Len, n).Ptr
+	return r
+}
+
+// launchPairs computes the pairs of n sequences.
+func (r deltaRule) launchPairs(q Queue, pairs uint64, t tensor.DType, d device.Delta, n int) {
+	q.Launch(Launch{
+		Module: DeltaModule, Kernel: "delta_pairs_" + typeName(t), Grid: [3]int{n * d.ValueHeads, int(r.chunks), 1}, Block: deltaThreads,
+		Shared: deltaBytes(d, t, 0), Args: unsafe.Pointer(&deltaPairsArgs{r, pairs}),
+	})
+}
+
+func forwardArgs(r deltaRule, o, from, to Mat) *deltaForwardArgs {
+	return &deltaForwardArgs{
+		d: r, o: o.Ptr, from: from.Ptr, to: to.Ptr, oStride: int64(o.Stride), fromStride: int64(from.Stride), toStride: int64(to.Stride),
+	}
+}
+
+// launch runs a kernel with a block for each value head of n sequences and each slice of its columns.
+func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
+	a.d.pitch = uint32(f.pitch)
+	q.Launch(Launch{
+		Module: DeltaModule, Kernel: f.kernel, Grid: [3]int{n * d.ValueHeads, ceil(d.ValueDim, deltaSlice), 1}, Block: deltaThreads,
+		Shared: f.shared, Args: unsafe.Pointer(a),
+	})
+}
+
+// DeltaNetBackward writes du and dba, and adds to dLogA and ddt: see device.LinearAttention. Sums are float32, in an order that
+// depends on the shape alone.
+//
+// First delta_states_backward goes from the last chunk to the first and leaves in states the gradient of the state behind each
+// chunk; that needs no state. Then, for as many chunks as scratch memory has room for at a time, delta_forward computes the states
+// at their begin again, and delta_gradients has a block for each chunk of a key head, with the value heads that read it.
+func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta, shared int) {
+	if d.Batch == 0 || d.Len == 0 {
+		return
+	}
+	state := d.KeyDim * d.ValueDim
+	b := &deltaBackward{Queue: q, d: d, t: u.Type, form: deltaForward(d, u.Type, shared), segment: deltaSegments(d, deltaPairs+4*state), do: do, du: du, dba: dba, dLogA: dLogA, ddt: ddt}
+	heads := b.segment.seqs * d.ValueHeads
+	need(b.segment.seqs*d.KeyHeads <= mostGroups && b.segment.chunks <= mostGroups, "DeltaNetBackward", "too many heads")
+	b.pairs, b.begin = q.Scratch(heads*b.segment.chunks*deltaPairs), q.Scratch(heads*b.segment.chunks*4*state)
+	b.carried = Mat{Ptr: q.Scratch(heads * 4 * state), Rows: heads, Cols: state, Stride: state, Type: tensor.F32}
+	groups := b.segment.seqs * b.segment.chunks
+	b.partLogA, b.partDT = q.Scratch(4*groups*d.ValueHeads), q.Scratch(4*groups*d.ValueHeads)
+	rule := deltaOf(u, ba, logA, dt, first, d)
+	eachSequences(d.Batch, b.segment.seqs, func(lo, hi int) {
+		b.run(rule.of(lo, u, ba, first, d), states.rows(lo*d.ValueHeads*d.Chunks(), hi*d.ValueHeads*d.Chunks()).Ptr, lo, hi)
+	})
+}
+
+// deltaBackward is a backward at work.
+type deltaBackward struct {
+	Queue
+	d                device.Delta
+	t                tensor.DType
+	form             deltaForm
+	segment          deltaSegment
+	do, du, dba      Mat
+	dLogA, ddt       Mat
+	pairs, begin     uint64 // of the chunks of a segment: pairs, and the states at their begin
+	carried          Mat
+	partLogA, partDT uint64
+}
+
+// run goes back through sequences [lo,hi).
+func (b *deltaBackward) run(r deltaRule, states uint64, lo, hi int) {
+	d, n, chunks := b.d, hi-lo, b.d.Chunks()
+	do, du, dba := b.do.rows(lo*d.Len, hi*d.Len), b.du.rows(lo*d.Len, hi*d.Len), b.dba.rows(lo*d.Len, hi*d.Len)
+	from := uint64(0)
+	for end := chunks; end > 0; end -= b.segment.chunks {
+		r.chunk = uint32(max(0, end-b.segment.chunks))
+		r.chunks = uint32(end) - r.chunk
+		r.launchPairs(b, b.pairs, b.t, d, n)
+		b.start("delta_states_backward_", n*d.ValueHeads, ceil(d.ValueDim, deltaSlice), deltaStatesBackwardBytes(d, b.t), unsafe.Pointer(&deltaStatesBackwardArgs{
+			d: r, pairs: b.pairs, do: do.Ptr, states: states, from: from, to: b.carried.Ptr, doStride: int64(do.Stride),
+		}))
+		from = b.carried.Ptr
+	}
+	var at Mat
+	for c := 0; c < chunks; c += b.segment.chunks {
+		r.chunk, r.chunks = uint32(c), uint32(min(b.segment.chunks, chunks-c))
+		r.launchPairs(b, b.pairs, b.t, d, n)
+		a := forwardArgs(r, Mat{}, at, b.carried)
+		a.pairs, a.states = b.pairs, b.begin
+		a.launch(b, b.form, d, n)
+		at = b.carried
+		b.start("delta_gradients_", int(r.chunks), n*d.KeyHeads, deltaGradientsBytes(d, b.t), unsafe.Pointer(&deltaGradientsArgs{
+			d: r, pairs: b.pairs, do: do.Ptr, du: du.Ptr, dba: dba.Ptr, states: b.begin, after: states, dLogA: b.partLogA, ddt: b.partDT,
+			doStride: int64(do.Stride), duStride: int64(du.Stride), dbaStride: int64(dba.Stride),
+		}))
+		columnSum(b, b.dLogA, b.partLogA, n*int(r.chunks))
+		columnSum(b, b.ddt, b.partDT, n*int(r.chunks))
+	}
+}
+
+func (b *deltaBackward) start(name string, x, y, shared int, args unsafe.Pointer) {
+	b.Launch(Launch{Module: DeltaBackwardModule, Kernel: name + typeName(b.t), Grid: [3]int{x, y, 1}, Block: deltaThreads, Shared: shared, Args: args})
+}

@@ -1,0 +1,40 @@
+package kernel
+
+import (
+	"testing"
+
+	"apr/device"
+	"apr/tensor"
+)
+
+// TestDeltaLaunches: at the sizes of published models, and around what scratch memory has room for, every launch is one that a
+// device accepts, of a kernel in the module's PTX, scratch suffices, and shared memory is that of a GPU of compute capability 8.6 in
+// bfloat16, of 8.0 in float32.
+func TestDeltaLaunches(t *testing.T) {
+	for _, s := range []struct{ batch, n, hk, hv int }{
+		{1, 1, 16, 32}, {1, 17, 16, 32}, {1, 4096, 16, 32}, {4, 4096, 16, 32}, {64, 2048, 16, 16}, {3, 262144, 16, 64}, {1000, 65, 16, 32}, {256, 64, 1, 2},
+	} {
+		d := device.Delta{Sequences: device.Sequences{Batch: s.batch, Len: s.n}, KeyHeads: s.hk, ValueHeads: s.hv, KeyDim: 128, ValueDim: 128}
+		n, state := s.batch*s.n, d.KeyDim*d.ValueDim
+		for _, o := range []tensor.DType{tensor.BF16, tensor.F32} {
+			u, ba, out := dense(o, n, d.Channels()), dense(o, n, 2*s.hv), dense(o, n, d.Inner())
+			log, states := dense(tensor.F32, 1, s.hv), dense(tensor.F32, s.batch*s.hv, state)
+			checkModules(t, func(q Queue) { DeltaNet(q, out, u, ba, log, log, states, states, Mat{}, d, 227<<10) })
+			chunks := dense(tensor.F32, s.batch*s.hv*d.Chunks(), state)
+			checkModules(t, func(q Queue) { DeltaNetBackward(q, u, ba, log, log, out, u, ba, log, log, chunks, Mat{}, d, 227<<10) })
+			x := dense(o, n, 8192)
+			checkModules(t, func(q Queue) {
+				Conv(q, x, x, dense(tensor.F32, 8192, 4), dense(o, s.batch*3, 8192), dense(o, s.batch*3, 8192), Mat{}, d.Sequences)
+			})
+			checkModules(t, func(q Queue) {
+				ConvBackward(q, x, dense(tensor.F32, 8192, 4), x, x, dense(tensor.F32, 8192, 4), Mat{}, d.Sequences)
+			})
+			if f := deltaForward(d, o, 227<<10); o == tensor.BF16 && (f.kernel != "delta_forward_tensor_bf16" || 2*(f.shared+1<<10) > 228<<10) {
+				t.Errorf("two blocks of %s want %d bytes each", f.kernel, f.shared)
+			}
+			if has := map[tensor.DType]int{tensor.BF16: 99 << 10, tensor.F32: 163 << 10}[o]; DeltaShared(d, o, true) > has || DeltaShared(d, o, false) > has {
+				t.Errorf("%v: %d and %d bytes of shared memory, %d are there", o, DeltaShared(d, o, false), DeltaShared(d, o, true), has)
+			}
+		}
+	}
+}
