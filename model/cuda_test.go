@@ -34,6 +34,7 @@ func TestCUDAFamiliesFloat32(t *testing.T) {
 	t.Run("forward", TestFamiliesForward)
 	t.Run("backward", TestFamiliesBackward)
 	t.Run("greedy", TestFamiliesGreedy)
+	t.Run("balance", TestBalance)
 }
 
 // In bfloat16 the cosine of every row of logits with the golden is at least 0.9995. Four goldens of Gemma are so steep that

@@ -31,7 +31,7 @@ type distillOptions struct {
 	LRSchedule                                string
 	Beta1, Beta2, AdamEps, WeightDecay        float64
 	MaxGradNorm                               float64
-	MaxLossRatio                              float64
+	MaxLossRatio, RouterBalance               float64
 	DType, Backend, GPUs                      string
 	Device                                    int
 	ChunkRows                                 int
@@ -148,6 +148,7 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "weight-decay", Value: cli.Float(&o.WeightDecay, 0.1).AtLeast(0), Help: "decoupled, tensors of two and more dimensions only"},
 		{Name: "max-grad-norm", Value: cli.Float(&o.MaxGradNorm, 1).AtLeast(0), Help: "clip the norm over all gradients; 0 = off"},
 		{Name: "max-loss-ratio", Value: cli.Float(&o.MaxLossRatio, 3).AtLeast(1).Or(0), Help: "a step whose loss is above so many times the median of the last 100, and 1 above the first, is refused: three in a row are exit 21; 0 = off"},
+		{Name: "router-balance", Value: cli.Float(&o.RouterBalance, 0).AtLeast(0), Help: "factor of the load-balance loss of the student's experts, for those that start from scratch; 0 = off"},
 		{Name: "seed", Value: cli.Int64(&o.Seed, 42).AtLeast(0), Help: "order, dropout, initialisation"},
 	}
 }

@@ -137,6 +137,9 @@ func (i imagined) Target() dry.Target { return i.target() }
 func (r *planResult) Text(p *cli.Page) {
 	p.Printf("%s", r.Memory.Table())
 	pairs := []string{"verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting}
+	if r.Experts != "" {
+		pairs = append(pairs, "experts", r.Experts)
+	}
 	if r.BackendReason != "" {
 		pairs = append(pairs, "teacher", string(r.Estimate.Backend)+", "+r.BackendReason)
 	}

@@ -11,18 +11,21 @@ import (
 // experts: y = Σ w_e·expert_e(x) over the experts that the router, which reads routed, chooses for each row.
 func (p *Pass) experts(i int, x, routed *node) *node {
 	m, t := p.net.Arch.Layers[i].FFN.MoE, &p.tape
-	router := "mlp.gate"
+	names := "mlp.gate"
 	switch {
 	case m.Beside:
-		router = "router.proj"
+		names = "router.proj"
 	case p.net.Params[fmt.Sprintf("model.layers.%d.mlp.router.weight", i)].V != nil:
-		router = "mlp.router"
+		names = "mlp.router"
 	}
 	var bias *node
 	if m.Bias {
-		bias = p.at(i, router+".bias")
+		bias = p.at(i, names+".bias")
 	}
-	chosen, w := t.route(t.linear(routed, p.at(i, router+".weight"), bias), m)
+	z := t.linear(routed, p.at(i, names+".weight"), bias)
+	p.balanced(z)
+	chosen, w := t.route(z, m)
+	p.routers = append(p.routers, router{z, chosen})
 	if m.Beside {
 		w = t.mul(w, t.pick(p.at(i, "router.per_expert_scale"), chosen, m.Active))
 	}
