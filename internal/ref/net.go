@@ -13,7 +13,8 @@ type Net struct {
 	Arch   arch.Config
 	Params map[string]Mat
 
-	Balance float64 // times Pass.Aux is part of what Backward goes back from
+	Balance float64       // times Pass.Aux is part of what Backward goes back from
+	Chosen  map[int][]int // by layer: experts of each position, as in Routed, instead of those of the largest logits
 
 	planted planted
 }

@@ -1,9 +1,17 @@
 package ref
 
-// router is what the load-balance loss reads of a layer with experts.
+// router is what a layer's router has said.
 type router struct {
+	layer  int
 	z      *node // [batch·seq, experts]
 	chosen []int
+}
+
+// Routers calls f for each layer with experts, with its logits [batch·seq, experts] and the choices, as in Routed.
+func (p *Pass) Routers(f func(layer int, z Mat, chosen []int)) {
+	for _, r := range p.routers {
+		f(r.layer, r.z.Mat, r.chosen)
+	}
 }
 
 // shares returns how many slots each expert has over all layers, and the positions of all layers.
