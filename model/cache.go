@@ -222,7 +222,11 @@ func (m *Model) arrange(s device.Stream, n int) {
 	}
 	for i := range m.blocks {
 		b := &m.blocks[i]
-		a.Arrange(n, b.qkv.weight, b.o.weight, b.gateUp.weight, b.down.weight)
+		for _, w := range []linear{b.qkv, b.o, b.gateUp, b.down} {
+			if w.weight != nil { // layers with experts alone have no gateUp
+				a.Arrange(n, w.weight)
+			}
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *Stream) RouteBackward(dz, dscale, dw, z, scale device.Tensor, r device.
 	}
 }
 
-// GroupedMatMul: y[j] = W_e·x[j] (+ bias[e]) for the slots j of each expert e. Up to kernel.ExpertRowTokens tokens read their experts'
+// GroupedMatMul: y[j] = W_e·x[j] (+ bias[e]) for the slots j of each expert e. Up to kernel.ExpertRowTokens tokens of bfloat16 read their experts'
 // matrices once for each slot; the sums of more are of another order.
 func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, r device.Routing) {
 	device.CheckGroupedMatMul(y, x, w, bias, r)

@@ -10,8 +10,10 @@ import (
 var (
 	expertsDense  = map[tensor.DType]string{tensor.BF16: "experts_gemm", tensor.F32: "experts_gemm_f32"}
 	expertsBlocks = map[tensor.DType]string{tensor.BF16: "experts_blocks", tensor.F32: "experts_blocks_f32"}
-	expertsRows   = map[tensor.DType]string{tensor.BF16: "experts_rows", tensor.F32: "experts_rows_f32"}
 )
+
+// expertsRows has the products of few slots of bfloat16.
+const expertsRows = "experts_rows"
 
 // expertTypes are the numbers of types in with_blocks of experts_blocks.cuh.
 var expertTypes = map[tensor.DType]uint32{
@@ -21,7 +23,7 @@ var expertTypes = map[tensor.DType]uint32{
 // plainExperts is the number of matrices that are not in blocks, in products of few slots.
 const plainExperts = 8
 
-// ExpertRowTokens is up to how many tokens a grouped product reads the matrices of their experts once for each slot: it is bound by
+// ExpertRowTokens is up to how many tokens of bfloat16 a grouped product reads the matrices of their experts once for each slot: it is bound by
 // their bytes then.
 const ExpertRowTokens = 8
 
@@ -71,8 +73,8 @@ func ExpertModules(w string, act tensor.DType, few bool) []string {
 			all[0] = expertsBlocks[act]
 		}
 	}
-	if few {
-		all = append(all, expertsRows[act])
+	if few && act == tensor.BF16 {
+		all = append(all, expertsRows)
 	}
 	return all
 }
@@ -82,11 +84,11 @@ func ExpertGradModule(act tensor.DType) string { return expertsDense[act] }
 
 // ExpertsNT computes c[j] = W_e·a[j] (+ bias[e]) for the slots j of each expert e: a [slots, in] bfloat16 or float32, c [slots, out] of
 // either, bias [Experts, out] float32 or zero. a and c are the slots from the first-th on. The sums of a slot are of one order, whatever
-// the other slots; those of a generation's few tokens are of another.
+// the other slots; those of a generation's few tokens, in bfloat16, are of another.
 //
 // Grids are of the worst split of slots. Bytes moved: the matrices of the experts that have slots, for each 128 of their slots.
 func ExpertsNT(q Queue, c, a Mat, w Experts, bias Mat, r Routing, first int) {
-	if first == 0 && a.Rows <= ExpertRowTokens*r.Active && expertsRowsServe(a, w) {
+	if first == 0 && a.Type == tensor.BF16 && a.Rows <= ExpertRowTokens*r.Active && expertsRowsServe(a, w) {
 		expertRows(q, c, a, w, bias, r)
 		return
 	}
@@ -227,7 +229,7 @@ func expertRows(q Queue, y, x Mat, w Experts, bias Mat, r Routing) {
 	}
 	a.step = int64(out) * a.gemv.wStride
 	q.Launch(Launch{
-		Module: expertsRows[x.Type], Kernel: "experts_rows_" + typeName(x.Type), Grid: [3]int{ceil(out, warpsOfBlock), y.Rows, 1}, Block: 256,
+		Module: expertsRows, Kernel: "experts_rows", Grid: [3]int{ceil(out, warpsOfBlock), y.Rows, 1}, Block: 256,
 		Args: unsafe.Pointer(a),
 	})
 }

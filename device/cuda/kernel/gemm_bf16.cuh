@@ -103,23 +103,21 @@ template <bool AK, int BM, int BN, int STAGES, class Right> APR_DEVICE void gemm
         }
         copy_async_commit();
         free = free + 1 < STAGES ? free + 1 : 0;
-        if (t < 0) {
-            if (Right::SETTLES && t + STAGES - 1 < tiles) right.settle(next);
-            continue;
-        }
-        const u8 *tile = shared + stage * STAGE, *other = tile + Side<AK, BM>::BYTES;
-        UNROLL for (int k = 0; k < TILE_K / 16; k++) {
-            u32 x[MT][4], y[NT][4];
-            UNROLL for (int i = 0; i < MT; i++) left.take(x[i], tile, i, k);
-            UNROLL for (int j = 0; j < NT; j++) right.take(y[j], other, j, k);
-            UNROLL for (int i = 0; i < MT; i++)
-                UNROLL for (int j = 0; j < NT; j++) {
-                    mma_bf16(acc[i][2 * j], x[i], y[j][0], y[j][1]);
-                    mma_bf16(acc[i][2 * j + 1], x[i], y[j][2], y[j][3]);
-                }
+        if (t >= 0) {
+            const u8 *tile = shared + stage * STAGE, *other = tile + Side<AK, BM>::BYTES;
+            UNROLL for (int k = 0; k < TILE_K / 16; k++) {
+                u32 x[MT][4], y[NT][4];
+                UNROLL for (int i = 0; i < MT; i++) left.take(x[i], tile, i, k);
+                UNROLL for (int j = 0; j < NT; j++) right.take(y[j], other, j, k);
+                UNROLL for (int i = 0; i < MT; i++)
+                    UNROLL for (int j = 0; j < NT; j++) {
+                        mma_bf16(acc[i][2 * j], x[i], y[j][0], y[j][1]);
+                        mma_bf16(acc[i][2 * j + 1], x[i], y[j][2], y[j][3]);
+                    }
+            }
+            stage = stage + 1 < STAGES ? stage + 1 : 0;
         }
         if (Right::SETTLES && t + STAGES - 1 < tiles) right.settle(next);
-        stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
     copy_async_wait<0>();
     sync_block();
