@@ -5,9 +5,11 @@ import (
 	"slices"
 	"testing"
 
+	"apr/device"
 	"apr/internal/fault"
 	"apr/internal/ref"
 	"apr/model"
+	"apr/tensor"
 )
 
 // withExperts are random families whose layers have experts.
@@ -96,5 +98,38 @@ func TestBalanceRefuses(t *testing.T) {
 	}
 	if err := m.Balance(0); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHiddenCounting: what is counted is the choices of float64, layer by layer, and hidden states are the same bits.
+func TestHiddenCounting(t *testing.T) {
+	for _, name := range withExperts {
+		f := randomFamily(t, name, 2, 19)
+		d := testDevice(t)
+		s := d.NewStream()
+		m := f.frozen(t, d)
+		layers, most := m.Mixtures()
+		act := d.Info().Activations
+		x, y := d.Alloc("x", device.Activations, act, len(f.ids), f.config.Hidden), d.Alloc("y", device.Activations, act, len(f.ids), f.config.Hidden)
+		counts := d.Alloc("counts", device.Batch, tensor.F32, len(layers), most)
+		s.Zero(counts)
+		m.Hidden(s, x, f.tokens(d, s))
+		for range 2 {
+			m.HiddenCounting(s, y, f.tokens(d, s), counts)
+		}
+		if !equalBits(download(t, s, x), download(t, s, y)) {
+			t.Errorf("%s: counting changes hidden states", name)
+		}
+		got, row := download(t, s, counts), 0
+		f.net().Forward(f.ints(), f.rows).Routers(func(layer int, z ref.Mat, chosen []int) {
+			want := make([]float32, most)
+			for _, e := range chosen {
+				want[e] += 2
+			}
+			if layers[row] != layer || !slices.Equal(got[row*most:(row+1)*most], want) {
+				t.Errorf("%s: layer %d: %v, want %v", name, layer, got[row*most:(row+1)*most], want)
+			}
+			row++
+		})
 	}
 }
