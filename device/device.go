@@ -402,6 +402,11 @@ type Stream interface {
 	Combine(y, x, w Tensor, r Routing, add bool)
 	// CombineBackward writes, with j = Slots[t·Active+s], dx[j] = w[t,s]·dy[t] and dw[t,s] = dy[t]·x[j] (not added); dx may be x.
 	CombineBackward(dx, dw, dy, x, w Tensor, r Routing)
+	// CountSlots: c[e] += the slots of expert e, Starts[e+1] − Starts[e]. c [1, Experts] F32, exact below 2²⁴.
+	CountSlots(c Tensor, r Routing)
+	// BalanceBackward: dz[t,e] += f·p[t,e]·(c[e] − Σ_j p[t,j]·c[j]), p[t] the softmax of all logits z[t]: the gradient of f·Σ_t Σ_e
+	// c[e]·p[t,e]. dz [n, E], z [n, E] F32, c [1, E] F32, f finite.
+	BalanceBackward(dz, z, c Tensor, f float64)
 
 	// Gather copies rows: dst[i] = src[rows[i]]; rows I32.
 	Gather(dst, src, rows Tensor)

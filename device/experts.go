@@ -1,6 +1,10 @@
 package device
 
-import "apr/tensor"
+import (
+	"math"
+
+	"apr/tensor"
+)
 
 // Routing says which of Experts networks serve each of n tokens, Active of them a token. Route writes its tensors, on the
 // device: which experts were chosen never comes to the host.
@@ -128,6 +132,28 @@ func CheckCombineBackward(dx, dw, dy, x, w Tensor, r Routing) {
 	typed(op, tensor.F32, noFloat32, dw)
 	shaped(op, x.Rows, x.Cols, dx)
 	shaped(op, dy.Rows, r.Active, dw)
+}
+
+// CheckCountSlots checks a call of CountSlots.
+func CheckCountSlots(c Tensor, r Routing) {
+	const op = OpCountSlots
+	views(op, c)
+	typed(op, tensor.F32, noFloat32, c)
+	need(r.Experts > 0 && r.Experts <= MaxExperts, op, noRouting)
+	ids(op, r.Starts, r.Experts+1)
+	vectors(op, r.Experts, c)
+}
+
+// CheckBalanceBackward checks a call of BalanceBackward.
+func CheckBalanceBackward(dz, z, c Tensor, f float64) {
+	const op = OpBalanceBackward
+	views(op, dz, z, c)
+	floats(op, dz)
+	typed(op, tensor.F32, noFloat32, z, c)
+	need(!math.IsNaN(f) && !math.IsInf(f, 0), op, "the factor is not finite")
+	need(z.Cols > 0 && z.Cols <= MaxExperts, op, noRouting)
+	shaped(op, z.Rows, z.Cols, dz)
+	vectors(op, z.Cols, c)
 }
 
 // combined is what Combine and its backward have in common: y of tokens, x of slots.

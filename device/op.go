@@ -46,6 +46,8 @@ const (
 	OpGroupedWeightGrad
 	OpCombine
 	OpCombineBackward
+	OpCountSlots
+	OpBalanceBackward
 	OpGather
 	OpScatter
 	OpLoss
@@ -67,7 +69,7 @@ var opNames = [NumOps]string{
 	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
 	"AttentionBackward", "Conv", "ConvBackward", "DeltaNet", "DeltaNetBackward", "Deinterleave", "Interleave",
 	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
-	"GroupedWeightGrad", "Combine", "CombineBackward", "Gather", "Scatter", "Loss", "Verdict",
+	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter", "Loss", "Verdict",
 	"AdamW", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
 
@@ -91,7 +93,7 @@ func (o Op) Grouped() bool {
 
 // Feature returns what the operation belongs to, which a device may lack; "": every device has it.
 func (o Op) Feature() Feature {
-	if o >= OpRoute && o <= OpCombineBackward {
+	if o >= OpRoute && o <= OpBalanceBackward {
 		return Experts
 	}
 	if o >= OpConv && o <= OpDeltaNetBackward {
@@ -104,7 +106,7 @@ func (o Op) Feature() Feature {
 func (o Op) Trains() bool {
 	switch o {
 	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpConvBackward, OpDeltaNetBackward, OpGLUBackward,
-		OpRouteBackward, OpCombineBackward, OpGroupedWeightGrad, OpLoss, OpAdamW:
+		OpRouteBackward, OpCombineBackward, OpBalanceBackward, OpGroupedWeightGrad, OpLoss, OpAdamW:
 		return true
 	}
 	return false

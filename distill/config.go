@@ -64,6 +64,7 @@ type Config struct {
 	AdamW          device.AdamW
 	MaxGradNorm    float64
 	MaxLossRatio   float64 // a step whose loss is above so many times the median of those before is refused; 0: none is
+	RouterBalance  float64 // factor of the load-balance loss of the student's experts; 0: none
 	Seed           uint64
 	ChunkRows      int               // 0: the planner's choice
 	Recompute      []model.Recompute // what the planner may choose from; empty: anything

@@ -21,6 +21,7 @@ type Estimate struct {
 	Disk          DiskNeed        `json:"disk"`
 	Costs         plan.Costs      `json:"costs"`
 	Setting       string          `json:"setting"`
+	Experts       string          `json:"experts,omitempty"` // for which split of tokens over experts
 	Backend       teacher.Backend `json:"teacher_backend"`
 	BackendReason string          `json:"teacher_backend_reason"`
 	Candidates    []*Candidate    `json:"candidates"`
@@ -90,6 +91,9 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 // describe takes over what a candidate's plan says.
 func (e *Estimate) describe(k *Candidate) {
 	e.Memory, e.Costs, e.Setting = k.plan.Memory, k.plan.Costs, k.Setting
+	if k.plan.Record != nil {
+		e.Experts = plan.Experts(k.plan.Record)
+	}
 }
 
 // largestBatch returns the largest batch size that fits with some candidate; nil: no plan can be made for the device.

@@ -42,6 +42,11 @@ func TestDryStepOfFamilies(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer in.close()
+					for _, l := range in.studentConfig.Layers {
+						if l.FFN.MoE.Experts > 0 {
+							c.RouterBalance = .1
+						}
+					}
 					d, err := cpu.New(cpu.Options{})
 					if err != nil {
 						t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"apr/corpus"
 	"apr/eval"
@@ -19,6 +20,34 @@ type HeldOut struct {
 	Evaluations []Evaluation `json:"evaluations"`
 	Margins     []Margin     `json:"margins"`
 	Canaries    []Canary     `json:"canaries"`
+	Experts     []ExpertUse  `json:"experts,omitempty"`
+}
+
+// ExpertUse is how a model spreads the positions of the held-out text over the experts of a layer. Shares are of an equal one: all are
+// 1 where each expert serves as many positions.
+type ExpertUse struct {
+	Model   string  `json:"model"`
+	Layer   int     `json:"layer"`
+	Experts int     `json:"experts"`
+	Unused  int     `json:"unused"` // that serve no position
+	Least   float64 `json:"least"`  // the smallest share
+	Most    float64 `json:"most"`
+}
+
+// expertUse makes the records of a model's experts.
+func expertUse(s eval.Scores) (all []ExpertUse) {
+	for _, l := range s.Experts {
+		sum, unused := int64(0), 0
+		for _, n := range l.Slots {
+			sum += n
+			if n == 0 {
+				unused++
+			}
+		}
+		equal := float64(sum) / float64(len(l.Slots))
+		all = append(all, ExpertUse{s.Name, l.Layer, len(l.Slots), unused, float64(slices.Min(l.Slots)) / equal, float64(slices.Max(l.Slots)) / equal})
+	}
+	return all
 }
 
 // Evaluation is one line of the final table. KL and Top1 compare with the teacher.
@@ -96,6 +125,11 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 			r.obs.Message("the distilled student is not surely better than the canary %q (%s): its score says nothing", c.Name, c.What)
 		}
 	}
+	if len(out.Experts) > 0 {
+		if err := r.dir.Event("evaluation", "expert use", out.Experts, "positions of the held-out text by layer, shares of an equal one"); err != nil {
+			return err
+		}
+	}
 	return errors.Join(
 		r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs))),
 		r.dir.Event("evaluation", "margins", out.Margins, "of the distilled student, over blocks of neighbouring windows that all models saw"),
@@ -141,6 +175,7 @@ func (r *Run) scoreHeldOut(ctx context.Context, big, student *model.Model, final
 	var distilled eval.Scores
 	for _, s := range scores {
 		h.Evaluations = append(h.Evaluations, r.evaluation(s))
+		h.Experts = append(h.Experts, expertUse(s)...)
 		if s.Name == nameDistilled {
 			distilled = s
 		}

@@ -100,7 +100,7 @@ func (l *leg) diverged(err error) error {
 func (l *leg) prepare() error {
 	r := l.run
 	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
-	l.trainer.Teacher, l.trainer.MaxLossRatio = l.teacher, r.MaxLossRatio
+	l.trainer.Teacher, l.trainer.MaxLossRatio, l.trainer.Balance = l.teacher, r.MaxLossRatio, r.RouterBalance
 	l.loads = newLoads(r.dev)
 	l.trainer.Cut(r.in.planned.Setting)
 	if r.DocumentMask {

@@ -29,6 +29,7 @@ type DryRun struct {
 	Accum   int  // times that the batch size makes a step
 	Control bool // the weights of a distilled student are kept while another one trains
 	Apart   bool // documents are kept apart
+	Balance float64
 }
 
 // hostPerPosition are the bytes of host memory that a position of a step takes: what a batch holds and its compaction.
@@ -71,6 +72,7 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	}
 	t := NewTrainer(student, stream, rows, d.SeqLen)
 	t.Cut(s)
+	t.Balance = d.Balance
 	if d.Apart {
 		t.SeparateDocuments()
 	}
@@ -200,7 +202,7 @@ func (t *Trainer) Cut(s plan.Setting) {
 func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	return DryRun{
 		Target: target, Teacher: model.Describe(in.teacher), Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
-		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask,
+		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance,
 	}
 }
 

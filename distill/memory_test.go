@@ -77,6 +77,12 @@ type accounted interface {
 // peakOfStep runs a real step and returns the highest bytes by component.
 func peakOfStep(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting) map[device.Component]int64 {
 	t.Helper()
+	return stepped(t, d, in, c, s, true, false)
+}
+
+// stepped takes steps in which all targets count, or all but the last of each micro-batch, and returns what was held at most.
+func stepped(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting, masks ...bool) map[device.Component]int64 {
+	t.Helper()
 	stream := d.NewStream()
 	big, err := model.LoadFrozen(d, in.teacher, device.TeacherWeights)
 	if err != nil {
@@ -86,6 +92,7 @@ func peakOfStep(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting)
 	student.Init(stream, 1)
 	tr := NewTrainer(student, stream, c.Rows()*s.BatchSize/c.BatchSize, c.SeqLen)
 	tr.Cut(s)
+	tr.Balance = c.RouterBalance
 	tr.Optimizer.AdamW.Eps = 1e-8 // experts without tokens have gradients of 0
 	tr.Loss.Spec, tr.Loss.Vocab = c.Loss, in.vocab
 	if c.Loss.Alpha != 0 {
@@ -94,7 +101,7 @@ func peakOfStep(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting)
 	if c.DocumentMask {
 		tr.SeparateDocuments()
 	}
-	for _, masked := range []bool{true, false} {
+	for _, masked := range masks {
 		b := dryBatch(s.BatchSize*c.GradAccum, c.SeqLen)
 		if c.DocumentMask {
 			b.Starts = make([]int32, len(b.Tokens))

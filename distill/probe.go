@@ -125,6 +125,7 @@ func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, s plan.Set
 	}
 	t := NewTrainer(student, stream, rows, c.SeqLen)
 	t.Cut(s)
+	t.Balance = c.RouterBalance
 	if c.DocumentMask {
 		t.SeparateDocuments()
 	}

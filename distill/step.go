@@ -27,6 +27,7 @@ type Trainer struct {
 	Loss         Loss
 	Optimizer    optim.Optimizer
 	MaxLossRatio float64         // a loss above so many times the median of those before is refused; 0: none is
+	Balance      float64         // of the load-balance loss of each micro-batch, a mean over positions: see model.Model.Balance; 0: none
 	MicroRows    int             // sequences of a micro-batch
 	Recompute    model.Recompute // what the student's forward does not keep
 	Step         int             // steps done or refused: the index of the next one
@@ -67,13 +68,17 @@ type Record struct {
 //
 //	L = 1/N Σ (1−α)·CE(y, z_s) + α·T²·D(softmax(z_t/T), softmax(z_s/T))
 //
-// (Hinton et al. 2015, arXiv:1503.02531). If the loss or the gradient norm is not finite it returns ErrNonFinite, and if
+// (Hinton et al. 2015, arXiv:1503.02531), and Balance times the load-balance loss of the student's experts, which is in the gradient
+// but neither judged nor logged. If the loss or the gradient norm is not finite it returns ErrNonFinite, and if
 // L > max(MaxLossRatio × the median of the last 100 steps applied, the first one's + 1) ErrDiverged; weights, moments and
 // the count of updates are then as before, and so are the losses that the next step is judged by. A batch without targets
 // has no mean: it is a fault of kind Invalid, and nothing is done.
 func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	if b.TargetCount() == 0 {
 		return Record{}, fault.New(fault.Invalid, "step %d: the batch has no target", t.Step).WithID("E-DISTILL-004")
+	}
+	if err := t.Student.Balance(t.Balance / float64(b.Rows*b.SeqLen)); err != nil {
+		return Record{}, err
 	}
 	s := t.stream
 	t.batch.Load(s, b, t.MicroRows)

@@ -32,6 +32,14 @@ type Scores struct {
 	agree          int64
 	compared       bool
 	blocks         []block // the same, by neighbouring windows
+
+	Experts []ExpertUse // of a model with experts, by layer
+}
+
+// ExpertUse is how many of the positions that were scored or read each expert of a layer served.
+type ExpertUse struct {
+	Layer int
+	Slots []int64
 }
 
 // NatsPerToken returns the mean cross-entropy.
@@ -106,6 +114,8 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 		c.batch.SeparateDocuments(subjects[0].Model.Device())
 	}
 	defer c.batch.Free(subjects[0].Model.Device())
+	c.countExperts()
+	defer c.release()
 	for lo := 0; lo < w.Len(); lo += o.Rows {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -118,6 +128,9 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 			o.Progress(hi, w.Len())
 		}
 	}
+	if err := c.readExperts(); err != nil {
+		return nil, err
+	}
 	return c.scores, c.check()
 }
 
@@ -129,7 +142,8 @@ type comparison struct {
 	reference *model.Model
 	subjects  []Subject
 	scores    []Scores
-	together  int // windows of a block: no more than fit a chunk, unless that is none
+	used      map[*model.Model]device.Tensor // [layers with experts, experts]: their slots
+	together  int                            // windows of a block: no more than fit a chunk, unless that is none
 }
 
 // add scores one batch of windows. The reference's logits of a chunk are computed once for all subjects.
@@ -200,7 +214,7 @@ func (c *comparison) chunk(ctx context.Context, xs []device.Tensor, ref, z, t de
 func (c *comparison) hidden(m *model.Model) device.Tensor {
 	act, n := m.Device().Info().Activations, c.batch.Tokens.Rows*c.batch.Tokens.SeqLen
 	all := c.s.Temp("hidden", device.Activations, act, n, m.Config.Hidden)
-	m.Hidden(c.s, all, c.batch.Tokens)
+	m.HiddenCounting(c.s, all, c.batch.Tokens, c.used[m])
 	if c.batch.Keep.IsZero() {
 		return all
 	}

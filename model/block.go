@@ -14,11 +14,12 @@ import (
 //	x *= outScale
 type block struct {
 	arch.Layer
-	index int
-	kind  int  // layers of one kind have intermediate tensors of the same shapes
-	own   bool // of attention: it projects k and v itself
-	lends bool // later layers read its k and v
-	ple   int  // width of its slice of per-layer embeddings; 0: it has none
+	index   int
+	kind    int  // layers of one kind have intermediate tensors of the same shapes
+	mixture int  // its number among layers with experts
+	own     bool // of attention: it projects k and v itself
+	lends   bool // later layers read its k and v
+	ple     int  // width of its slice of per-layer embeddings; 0: it has none
 
 	preMixer, postMixer, preFFN, postFFN vector // [1, h]
 	qkv                                  linear // [(heads + 2·kv)·d, h]: q, k, v stacked; those that it projects; d rows of a gate behind those of each head of q
@@ -43,8 +44,12 @@ func newBlocks(c arch.Config) []block {
 			blocks[l.Attn.KVFrom].lends = true
 		}
 	}
-	kinds := map[kind]int{}
+	kinds, mixtures := map[kind]int{}, 0
 	for i := range blocks {
+		if blocks[i].hasExperts() {
+			blocks[i].mixture = mixtures
+			mixtures++
+		}
 		k := blocks[i].shape()
 		if _, ok := kinds[k]; !ok {
 			kinds[k] = len(kinds)

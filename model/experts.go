@@ -117,7 +117,11 @@ func (p *pass) logits(b *block, e *expertActs, routed device.Tensor) {
 	if b.FFN.MoE.Beside {
 		p.s.Scale(e.z, e.z, p.m.routerScale())
 	}
-	p.s.Route(e.w, e.z, b.moe.perExpert.value, e.routing(b.FFN.MoE))
+	r := e.routing(b.FFN.MoE)
+	p.s.Route(e.w, e.z, b.moe.perExpert.value, r)
+	if !p.counts.IsZero() {
+		p.s.CountSlots(p.countsOf(b), r)
+	}
 }
 
 // routerScale is the factor of the input of a router beside a dense network.
@@ -198,6 +202,7 @@ func (g *backward) routerGrad(b *block, e *expertActs, dy, y device.Tensor, add 
 	m := b.FFN.MoE
 	dw, dz := g.w.take("drouting", tensor.F32, m.Active), g.w.take("drouter", g.act, m.Experts)
 	g.s.RouteBackward(dz, b.moe.perExpert.grad(), dw, e.z, b.moe.perExpert.value, e.routing(m))
+	g.balanceGrad(e, dz)
 	if m.Beside {
 		g.s.Scale(dz, dz, g.m.routerScale())
 	}

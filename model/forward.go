@@ -41,6 +41,8 @@ type pass struct {
 	delta device.Tensor // [n, h]: what a branch adds to the residual stream
 	p     device.Tensor // [n, layers·p]: per-layer embeddings
 
+	counts device.Tensor // [1 or layers with experts, E]: to which the slots of experts are added; or zero
+
 	// Of a forward that keeps nothing.
 	kinds []acts                // by block.kind
 	lent  map[int]device.Tensor // [n, 2·kv·d] by layer: finished k, v that later layers read
@@ -177,16 +179,7 @@ func (p *pass) reused(b *block) *acts {
 // Hidden writes the final hidden states of every position to dst [n, h], keeping nothing: the residual stream after all
 // layers, normalised, times the factor of the logits. It is the body of a teacher and of an evaluation.
 func (m *Model) Hidden(s device.Stream, dst device.Tensor, t Tokens) {
-	w := newWorkspace(s, t.n())
-	p := &pass{m: m, s: s, t: t, act: dst.DType}
-	x := p.inference(w)
-	v := p.embed(x)
-	p.perLayer(w, &perLayerActs{}, v.x)
-	for i := range m.blocks {
-		v = p.block(&m.blocks[i], p.reused(&m.blocks[i]), v, false)
-	}
-	p.last(dst, device.Tensor{}, x, v)
-	w.release()
+	m.HiddenCounting(s, dst, t, device.Tensor{})
 }
 
 // last writes dst = LogitScale·norm(v), the final hidden states.

@@ -27,8 +27,9 @@ type Model struct {
 	fixed  map[string][]float32 // tensors that are stored but not trained, on the host; the trainable model and its views share them
 
 	// A trainable model has these; a frozen one never does.
-	params []*device.Param
-	parts  []Part
+	params  []*device.Param
+	parts   []Part
+	balance float64 // see Balance
 }
 
 // newModel returns a model without its tensors.

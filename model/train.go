@@ -62,6 +62,7 @@ type Saved struct {
 	perLayer  perLayerActs
 	x, rstd   device.Tensor // input of the final norm
 	Hidden    device.Tensor // its output [n, h], times the factor of the logits: the input of the head
+	counts    device.Tensor // [1, E]: slots of experts over all layers, for Balance
 	allocated []device.Tensor
 }
 
@@ -87,6 +88,7 @@ func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
 		b.fill(k, t.n(), r, h, act, true, take)
 	}
 	m.keepPerLayer(&v.perLayer, t.n(), r, take)
+	v.counts = m.countSlots(s, take)
 	v.x, v.rstd, v.Hidden = take("x", act, t.n(), h), take("rstd", tensor.F32, t.n(), 1), take("hidden", act, t.n(), h)
 	return v
 }
@@ -96,7 +98,7 @@ func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
 func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
 	v, w := m.keep(s, t, r), newWorkspace(s, t.n())
 	act, h := m.dev.Info().Activations, m.Config.Hidden
-	p := &pass{m: m, s: s, t: t, act: act, delta: w.take("delta", act, h)}
+	p := &pass{m: m, s: s, t: t, act: act, delta: w.take("delta", act, h), counts: v.counts}
 	p.takePerLayer(w)
 	var at stream
 	for i := range m.blocks {

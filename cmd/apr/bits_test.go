@@ -85,6 +85,7 @@ var resumedWith = map[string]resumed{
 	"weight-decay":   {with: "--weight-decay=0", want: differs},
 	"max-grad-norm":  {with: "--max-grad-norm=0", want: differs},
 	"max-loss-ratio": {with: "--max-loss-ratio=4", want: differs},
+	"router-balance": {with: "--router-balance=0.1", want: cannot}, // a student without experts
 	"seed":           {with: "--seed=43", want: differs},
 
 	"dtype":           {with: "--dtype=bf16", want: cannot},

@@ -219,7 +219,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		Epochs: o.Epochs, Steps: o.Steps, MaxSteps: o.MaxSteps, BatchSize: o.BatchSize, GradAccum: o.GradAccum, SeqLen: o.SeqLen,
 		LR: o.LearningRate, WarmupSteps: -1, WarmupRatio: o.WarmupRatio, Schedule: optim.Kind(o.LRSchedule), MinLRRatio: o.MinLRRatio,
 		AdamW:       device.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.AdamEps, WeightDecay: o.WeightDecay},
-		MaxGradNorm: o.MaxGradNorm, MaxLossRatio: o.MaxLossRatio, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
+		MaxGradNorm: o.MaxGradNorm, MaxLossRatio: o.MaxLossRatio, RouterBalance: o.RouterBalance, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
 		Control: o.Control == "ce", EvalEvery: o.EvalEvery, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
 		KeepCheckpoints: o.KeepCheckpoints, Build: programIdentity(), Writer: "apr/" + version,
 		Options:        cli.Deciding((&distillOptions{}).table(), s),

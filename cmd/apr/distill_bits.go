@@ -19,7 +19,7 @@ var distillBits = map[string]cli.Bits{
 	"batch-size": cli.BitsByValue, "grad-accum": cli.BitsByValue, "seq-len": cli.BitsByValue,
 	"learning-rate": cli.BitsByValue, "lr-schedule": cli.BitsByValue, "min-lr-ratio": cli.BitsByValue,
 	"beta1": cli.BitsByValue, "beta2": cli.BitsByValue, "adam-eps": cli.BitsByValue, "weight-decay": cli.BitsByValue,
-	"max-grad-norm": cli.BitsByValue, "max-loss-ratio": cli.BitsByValue, "seed": cli.BitsByValue,
+	"max-grad-norm": cli.BitsByValue, "max-loss-ratio": cli.BitsByValue, "router-balance": cli.BitsByValue, "seed": cli.BitsByValue,
 
 	// the device, its arithmetic and the teacher's backend are compared as chosen
 	"dtype": cli.BitsByEffect, "backend": cli.BitsByEffect, "device": cli.BitsByEffect, "teacher-backend": cli.BitsByEffect,

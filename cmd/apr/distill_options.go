@@ -31,7 +31,7 @@ type distillOptions struct {
 	LRSchedule                                string
 	Beta1, Beta2, AdamEps, WeightDecay        float64
 	MaxGradNorm                               float64
-	MaxLossRatio                              float64
+	MaxLossRatio, RouterBalance               float64
 	DType, Backend, GPUs                      string
 	Device                                    int
 	ChunkRows                                 int
@@ -148,6 +148,7 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "weight-decay", Value: cli.Float(&o.WeightDecay, 0.1).AtLeast(0), Help: "decoupled weight decay, on tensors of two or more dimensions only"},
 		{Name: "max-grad-norm", Value: cli.Float(&o.MaxGradNorm, 1).AtLeast(0), Help: "clip the global gradient norm to this; 0 = off"},
 		{Name: "max-loss-ratio", Value: cli.Float(&o.MaxLossRatio, 3).AtLeast(1).Or(0), Help: "refuse steps whose loss exceeds this × the median of the last 100 and the first loss + 1 (three in a row: exit 21); 0 = off"},
+		{Name: "router-balance", Value: cli.Float(&o.RouterBalance, 0).AtLeast(0), Help: "factor of the load-balance loss of the student's experts, for those that start from scratch; 0 = off"},
 		{Name: "seed", Value: cli.Int64(&o.Seed, 42).AtLeast(0), Help: "seed of data order, dropout and initialisation"},
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"apr/bench/randmodel"
 	"apr/format/gguf"
 	"apr/internal/contracttest"
+	"apr/internal/fault"
 	"apr/internal/ref"
 	"apr/modelfile"
 )
@@ -325,6 +326,34 @@ func (c *familyCase) distilled() {
 	own := append([]string{"distill"}, step...)
 	c.apr(0, append(own, "--student", c.path("hf"), "--allow-same-model", "--steps", "1", "--eval-every", "0", "--data-cache", "off", "-o", c.path("own"))...)
 	c.apr(0, "inspect", c.path("own/student"))
+	if slices.ContainsFunc(c.config.Layers, func(l arch.Layer) bool { return l.FFN.MoE.Experts > 0 }) {
+		c.balanced(young)
+	}
+}
+
+// balanced trains with a load-balance loss: the plan says for which split of tokens it is, the record how held-out text is spread over
+// experts, and verify that it cannot judge such steps.
+func (c *familyCase) balanced(young []string) {
+	c.t.Helper()
+	args := append(slices.Clone(young), "--router-balance", "0.5")
+	if s, _ := c.at(c.apr(0, append([]string{"plan"}, args...)...), "experts").(string); !strings.Contains(s, "planned for all 32 tokens") {
+		c.t.Errorf("plan: experts %q", s)
+	}
+	c.apr(0, append([]string{"distill"}, append(args, "--val-fraction", "0.3", "--data-cache", "off", "-o", c.path("balanced"))...)...)
+	if bytes.Equal(read(c.t, c.path("balanced/student.apr")), read(c.t, c.path("run/student.apr"))) {
+		c.t.Error("a load-balance loss changes nothing")
+	}
+	if events := string(read(c.t, c.path("balanced/events.jsonl"))); !strings.Contains(events, `"expert use"`) || !strings.Contains(events, `"unused"`) {
+		c.t.Error("the record does not say how experts are used")
+	}
+	for format, want := range map[string]string{"html": "Use of experts", "md": "| experts of |"} {
+		file := c.path("report." + format)
+		c.apr(0, "runs", "report", c.path("balanced"), "--format", format, "-o", file)
+		if !strings.Contains(string(read(c.t, file)), want) {
+			c.t.Errorf("%s: nothing on the use of experts", file)
+		}
+	}
+	c.apr(int(fault.Unavailable), "verify", c.path("balanced"))
 }
 
 // planned compares a plan with the memory that the run's first step recorded: what stays from step to step.

@@ -165,6 +165,9 @@ func largestBatch(l *plan.LargestBatch) string {
 func (r *planResult) Text(p *cli.Page) {
 	p.Printf("%s", r.Memory.Table())
 	pairs := []string{"verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting}
+	if r.Experts != "" {
+		pairs = append(pairs, "experts", r.Experts)
+	}
 	if r.BackendReason != "" {
 		pairs = append(pairs, "teacher", string(r.Estimate.Backend)+", "+r.BackendReason)
 	}

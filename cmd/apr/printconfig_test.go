@@ -22,7 +22,7 @@ var given = map[string][]string{
 	"messages-field": {""}, "data-cache": {"/cache"}, "output": {"/out"}, "force": {"true"}, "alpha": {"0.125"}, "temperature": {"2"},
 	"divergence": {"jsd"}, "divergence-beta": {"0.25"}, "strategy": {"kl"}, "epochs": {"3"}, "steps": {"7"}, "max-steps": {"5"}, "batch-size": {"4"},
 	"grad-accum": {"2"}, "seq-len": {"128"}, "learning-rate": {"1e-05"}, "warmup-steps": {"3"}, "warmup-ratio": {"0.5"}, "lr-schedule": {"linear"},
-	"min-lr-ratio": {"0.5"}, "beta1": {"0.8"}, "beta2": {"0.9"}, "adam-eps": {"1e-09"}, "weight-decay": {"0"}, "max-grad-norm": {"0.5"}, "max-loss-ratio": {"0"},
+	"min-lr-ratio": {"0.5"}, "beta1": {"0.8"}, "beta2": {"0.9"}, "adam-eps": {"1e-09"}, "weight-decay": {"0"}, "max-grad-norm": {"0.5"}, "max-loss-ratio": {"0"}, "router-balance": {"0.01"},
 	"seed": {"9223372036854775807"}, "dtype": {"bf16"}, "backend": {"cpu"}, "device": {"1"}, "gpus": {"all"}, "chunk-rows": {"512"}, "recompute": {"norms"},
 	"teacher-backend": {"q4k"}, "teacher-cache": {"off"}, "teacher-gemm": {"fp8"}, "managed-memory": {"1"}, "probe": {"off"}, "stall-timeout": {"90s"},
 	"supervise": {"true"}, "kernel-log": {"true"}, "no-shuffle": {"true"}, "packing": {"false"}, "document-mask": {"true"}, "chat-template": {"chatml"}, "assistant-only": {"false"},

@@ -11,6 +11,7 @@ type operations struct {
 	from                    fromRow
 	route                   routeOp
 	combine                 combineOp
+	balance                 balanceOp
 	columns                 columnsOp
 	norm                    normOp
 	normBackward            normBackwardOp
@@ -38,6 +39,7 @@ func (o *operations) bind(s *Stream) {
 	o.decode.run = o.decode.rows
 	o.route.choose, o.route.back = o.route.rows, o.route.backward
 	o.combine.s, o.combine.sum, o.combine.back = s, o.combine.tokens, o.combine.backward
+	o.balance.s, o.balance.run = s, o.balance.rows
 	o.columns.s, o.columns.run = s, o.columns.strip
 	o.norm.s, o.norm.run = s, o.norm.rows
 	o.normBackward.s, o.normBackward.run, o.normBackward.sum = s, o.normBackward.rows, o.normBackward.strip

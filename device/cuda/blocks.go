@@ -27,7 +27,8 @@ type layout struct {
 	parts      []*part
 	rows, cols int
 	bytes      int64
-	expands    bool  // products expand it
+	expands    bool  // products expand it, or those of experts decode it
+	experts    bool  // it is the matrices of experts, of grouped products alone
 	fp8        bool  // and multiply in 8-bit floats
 	scales     int64 // place of their scales
 	act        tensor.DType
@@ -35,7 +36,11 @@ type layout struct {
 
 // layout checks what spec claims and says how the matrix is kept.
 func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
-	l := &layout{act: d.act, fp8: spec.Form.FP8}
+	l := &layout{act: d.act, fp8: spec.Form.FP8, experts: spec.Experts > 0}
+	if l.fp8 && l.experts {
+		return nil, fault.New(fault.Unavailable, "experts are not multiplied in 8-bit floats").At("tensor %q", spec.Name).
+			WithHint("without --teacher-gemm fp8").WithID("E-CUDA-063")
+	}
 	if l.fp8 {
 		if err := d.fp8Works(); err != nil {
 			return nil, err
@@ -51,7 +56,7 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 				At("tensor %q", p.info.Name).WithID("E-CUDA-030")
 		}
 		p.first, p.as, l.cols = l.rows, d.act, p.info.Cols()
-		if spec.Form.Blocks && p.inBlocks() {
+		if spec.Form.Blocks && p.inBlocks() && (!l.experts || kernel.ExpertsServe(p.info.DType)) {
 			p.as, l.expands = p.info.DType, true
 		}
 		l.rows += p.rows
@@ -93,6 +98,8 @@ func (p *part) place(b *buffer) rowsAt {
 func (l *layout) scratch() int64 {
 	values := int64(l.rows) * int64(l.cols)
 	switch {
+	case l.experts:
+		return 0
 	case l.fp8 && l.expands:
 		return fp8Rows + min(expansionMost, values)
 	case l.fp8:
@@ -109,8 +116,8 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 	if err != nil {
 		return dry.Kept{}, err
 	}
-	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands, FP8: l.fp8}
-	if l.inBlocks() {
+	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands && !l.experts, FP8: l.fp8}
+	if l.inBlocks() && !l.experts {
 		k.Reads, k.Gathers = decodeRows, len(l.parts) == 1 && gatherable(l.parts[0].as, l.cols)
 		if d.tiles(l) {
 			k.Arranged = kernel.TileProductRows

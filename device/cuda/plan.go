@@ -145,6 +145,12 @@ func modulesOf(o dry.Op, act tensor.DType) []string {
 		if o.Partial {
 			return []string{kernel.RotaryPartModule}
 		}
+	case device.OpRoute, device.OpRouteBackward, device.OpCombine, device.OpCombineBackward, device.OpCountSlots, device.OpBalanceBackward:
+		return []string{kernel.ExpertsModule}
+	case device.OpGroupedMatMul, device.OpGroupedInputGrad:
+		return kernel.ExpertModules(o.Weight, act, o.Kind == device.OpGroupedMatMul && o.M <= kernel.ExpertRowTokens*o.Active)
+	case device.OpGroupedWeightGrad:
+		return []string{kernel.ExpertsModule, kernel.ExpertGradModule(act)}
 	case device.OpLoss:
 		if o.Capped {
 			return []string{kernel.LossCappedModule}

@@ -262,6 +262,12 @@ func TestOptionalModules(t *testing.T) {
 		{attention(device.Attn{HeadDim: 512}), []string{"attention_limited"}},
 		{documents, []string{"attention_limited_d128"}},
 		{sinks, []string{kernel.SinksModule}},
+		{dry.Op{Kind: device.OpRoute}, []string{kernel.ExpertsModule}},
+		{dry.Op{Kind: device.OpBalanceBackward}, []string{kernel.ExpertsModule}},
+		{dry.Op{Kind: device.OpGroupedMatMul, Weight: "q6_k", M: 80, Active: 8}, []string{"experts_blocks"}},
+		{dry.Op{Kind: device.OpGroupedMatMul, Weight: "bf16", M: 16, Active: 8}, []string{"experts_rows", "experts_gemm"}},
+		{dry.Op{Kind: device.OpGroupedInputGrad, Weight: "bf16", M: 80, Active: 8}, []string{"experts_gemm"}},
+		{dry.Op{Kind: device.OpGroupedWeightGrad}, []string{kernel.ExpertsModule, "experts_gemm"}},
 	}
 	loaded := func(ops ...dry.Op) map[string]bool {
 		r, all := &dry.Record{}, map[string]bool{}

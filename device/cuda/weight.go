@@ -15,6 +15,8 @@ type weight struct {
 	tiled bool          // the blocks of all parts are in tiles: see tile
 	bytes int64
 
+	experts bool // the matrices of experts, of grouped products alone: they are not expanded, nor put into tiles
+
 	expands int64 // bytes in which products expand it
 
 	eighth *eighth // of a matrix that is multiplied in 8-bit floats
@@ -75,8 +77,8 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &weight{t: device.Whole(b, d.act, l.rows, l.cols), bytes: b.size}
-	if l.scratch() > 0 {
+	w := &weight{t: device.Whole(b, d.act, l.rows, l.cols), bytes: b.size, experts: l.experts}
+	if l.expands || l.scratch() > 0 {
 		w.t.Buf = nil
 		w.expands = l.scratch()
 		d.growMu.Lock()

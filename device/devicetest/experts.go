@@ -57,6 +57,9 @@ func expertCases() []Case {
 		all = append(all, Case{Name: fmt.Sprintf("grouped/%v", d), check: func(l *lab) { checkGroupedStored(l, d) }})
 	}
 	all = append(all, Case{Name: "grouped/of a parameter", check: checkGroupedParam})
+	for _, s := range routes {
+		all = append(all, both(fmt.Sprintf("balance/%d tokens to %d of %d", s.n, s.active, s.experts), func(l *lab) { checkBalance(l, s.n, s.experts, s.active) })...)
+	}
 	for i := range all {
 		all[i].needs = device.Experts
 	}
@@ -290,4 +293,26 @@ func checkCombine(l *lab, n, experts, active, cols int) {
 	l.s.CombineBackward(over, again, dyt, over, wt, r)
 	l.compare("dx over x", "move", over, l.get(dx), 0)
 	l.compare("dw of dx over x", "move", again, l.get(dw), 0)
+}
+
+// checkBalance counts the slots of two layers, and goes back from them to the logits of one.
+func checkBalance(l *lab, n, experts, active int) {
+	before := l.integers(1, experts)
+	c := l.inout(tensor.F32, before)
+	for range 2 {
+		r, want := l.routed(n, experts, active)
+		l.s.CountSlots(c, r)
+		before.Add(ref.CountSlots(want.Starts))
+	}
+	l.compare("counts", "move", c, before, 0)
+	z, dz, f := l.random(n, experts, 2), l.random(n, experts, 1), 0.3
+	zt, dzt := l.in(tensor.F32, z), l.inout(l.act, dz)
+	l.s.BalanceBackward(dzt, zt, l.in(tensor.F32, before), f)
+	add := ref.BalanceBackward(z, before, f)
+	dz.Add(add)
+	from := ref.New(n, experts)
+	for i, v := range dz.V {
+		from.V[i] = math.Abs(v) + math.Abs(add.V[i])
+	}
+	l.compareRowsOf("dz", dzt, dz, from)
 }

@@ -142,6 +142,25 @@ var expertMutants = []mutant{
 			return dx, dw
 		}
 	}},
+	{"slots of the first expert not counted", "balance/", func(o *ops) {
+		o.experts.count = func(starts []int) ref.Mat {
+			c := ref.CountSlots(starts)
+			c.V[0] = 0
+			return c
+		}
+	}},
+	{"balance by the counts of the expert before", "balance/", func(o *ops) {
+		o.experts.balanceBack = func(z, c ref.Mat, f float64) ref.Mat {
+			moved := c.Clone()
+			for e := range moved.V {
+				moved.V[e] = c.V[max(e-1, 0)]
+			}
+			return ref.BalanceBackward(z, moved, f)
+		}
+	}},
+	{"balance added nowhere", "balance/", func(o *ops) {
+		o.experts.balanceBack = func(z, _ ref.Mat, _ float64) ref.Mat { return ref.New(z.Rows, z.Cols) }
+	}},
 }
 
 // withRouting is the choice, and its backward, by a changed rule.

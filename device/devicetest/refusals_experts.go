@@ -90,6 +90,22 @@ func expertRefusals() []Refusal {
 		wrong[expertProduct]{"weights of another type", noFloat32, func(k *desk, a *expertProduct) { a.bias = k.narrow(3, 2) }},
 		wrong[expertProduct]{"types", wrongTypes, func(k *desk, a *expertProduct) { a.y = k.others(3, 5) }},
 	)...)
+	all = append(all, refusals(device.OpCountSlots, func(k *desk) chosen { return chosen{w: k.single(1, 4), r: k.routeOf(3, 4, 2)} },
+		func(s device.Stream, a chosen) { s.CountSlots(a.w, a.r) },
+		wrong[chosen]{"counts", noVector, func(k *desk, a *chosen) { a.w = k.single(1, 5) }},
+		wrong[chosen]{"counts of another type", noFloat32, func(k *desk, a *chosen) { a.w = k.narrow(1, 4) }},
+		wrong[chosen]{"starts", wrongShapes, func(k *desk, a *chosen) { a.r.Starts = k.ids(4) }},
+		wrong[chosen]{"no experts", noRouting, func(_ *desk, a *chosen) { a.r.Experts = 0 }},
+	)...)
+	all = append(all, refusals(device.OpBalanceBackward,
+		func(k *desk) chosen { return chosen{dz: k.acts(3, 4), z: k.single(3, 4), scale: k.single(1, 4)} },
+		func(s device.Stream, a chosen) { s.BalanceBackward(a.dz, a.z, a.scale, 1) },
+		wrong[chosen]{"dz", wrongShapes, func(k *desk, a *chosen) { a.dz = k.acts(3, 5) }},
+		wrong[chosen]{"dz of ids", noFloats, func(k *desk, a *chosen) { a.dz = k.of(tensor.I32, 3, 4) }},
+		wrong[chosen]{"counts", noVector, func(k *desk, a *chosen) { a.scale = k.single(1, 5) }},
+		wrong[chosen]{"logits of another type", noFloat32, func(k *desk, a *chosen) { a.z = k.narrow(3, 4) }},
+		wrong[chosen]{"no expert", noRouting, func(k *desk, a *chosen) { a.dz, a.z = k.acts(3, 0), k.single(3, 0) }},
+	)...)
 	return append(all, refusals(device.OpCombineBackward,
 		func(k *desk) expertProduct {
 			return expertProduct{dw: k.single(3, 2), y: k.acts(3, 5), x: k.acts(6, 5), bias: k.single(3, 2), r: k.routeOf(3, 4, 2)}

@@ -15,10 +15,12 @@ type expertOps struct {
 	groupedBack func(dy, x, w ref.Mat, starts []int) (dx, dw, dbias ref.Mat)
 	combine     func(x, w ref.Mat, slots []int, k int) ref.Mat
 	combineBack func(dy, x, w ref.Mat, slots []int, k int) (dx, dw ref.Mat)
+	count       func(starts []int) ref.Mat
+	balanceBack func(z, c ref.Mat, f float64) ref.Mat
 }
 
 func rightExperts() expertOps {
-	return expertOps{ref.Choose, ref.Sort, ref.Route, ref.RouteBackward, ref.Grouped, ref.GroupedBackward, ref.Combine, ref.CombineBackward}
+	return expertOps{ref.Choose, ref.Sort, ref.Route, ref.RouteBackward, ref.Grouped, ref.GroupedBackward, ref.Combine, ref.CombineBackward, ref.CountSlots, ref.BalanceBackward}
 }
 
 // writeInts writes ids to t.
@@ -89,4 +91,14 @@ func (s *slowStream) CombineBackward(dx, dw, dy, x, w device.Tensor, r device.Ro
 	a, b := s.ops.experts.combineBack(s.read(dy), s.read(x), s.read(w), s.ints(r.Slots), r.Active)
 	s.write(dx, a)
 	s.write(dw, b)
+}
+
+func (s *slowStream) CountSlots(c device.Tensor, r device.Routing) {
+	device.CheckCountSlots(c, r)
+	s.add(c, s.ops.experts.count(s.ints(r.Starts)))
+}
+
+func (s *slowStream) BalanceBackward(dz, z, c device.Tensor, f float64) {
+	device.CheckBalanceBackward(dz, z, c, f)
+	s.add(dz, s.ops.experts.balanceBack(s.read(z), s.read(c), f))
 }

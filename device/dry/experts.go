@@ -68,3 +68,17 @@ func (s *Stream) CombineBackward(dx, dw, dy, x, w device.Tensor, r device.Routin
 	n := use(device.OpCombineBackward, dx, dw, dy, x, w, r.Slots)
 	s.count(Op{Kind: device.OpCombineBackward, In: x.DType, Out: dx.DType, Rows: dy.Rows, Cols: dy.Cols, Active: r.Active}, 0, n)
 }
+
+// CountSlots records the operation.
+func (s *Stream) CountSlots(c device.Tensor, r device.Routing) {
+	device.CheckCountSlots(c, r)
+	n := 2*use(device.OpCountSlots, c) + use(device.OpCountSlots, r.Starts)
+	s.count(Op{Kind: device.OpCountSlots, Out: c.DType, Rows: 1, Cols: c.Cols, Experts: r.Experts}, 0, n)
+}
+
+// BalanceBackward records the operation.
+func (s *Stream) BalanceBackward(dz, z, c device.Tensor, f float64) {
+	device.CheckBalanceBackward(dz, z, c, f)
+	n := 2*use(device.OpBalanceBackward, dz) + use(device.OpBalanceBackward, z, c)
+	s.count(Op{Kind: device.OpBalanceBackward, In: z.DType, Out: dz.DType, Add: true, Rows: z.Rows, Cols: z.Cols, Experts: z.Cols}, 0, n)
+}

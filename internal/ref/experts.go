@@ -168,3 +168,35 @@ func CombineBackward(dy, x, w Mat, slots []int, k int) (dx, dw Mat) {
 	}
 	return dx, dw
 }
+
+// CountSlots returns the slots of each expert, [1, experts].
+func CountSlots(starts []int) Mat {
+	c := New(1, len(starts)-1)
+	for e := range c.V {
+		c.V[e] = float64(starts[e+1] - starts[e])
+	}
+	return c
+}
+
+// Balance returns f·Σ_t Σ_e c[e]·p[t,e], p[t] the softmax of z[t].
+func Balance(z, c Mat, f float64) (sum float64) {
+	for t := range z.Rows {
+		for e, p := range probabilities(z.Row(t), nil, false) {
+			sum += f * c.V[e] * p
+		}
+	}
+	return sum
+}
+
+// BalanceBackward returns the gradient of Balance over z.
+func BalanceBackward(z, c Mat, f float64) Mat {
+	dz := New(z.Rows, z.Cols)
+	for t := range z.Rows {
+		p := probabilities(z.Row(t), nil, false)
+		mean := dot(p, c.V)
+		for e := range p {
+			dz.Row(t)[e] = f * p[e] * (c.V[e] - mean)
+		}
+	}
+	return dz
+}

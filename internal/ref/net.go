@@ -13,6 +13,9 @@ type Net struct {
 	Arch   arch.Config
 	Params map[string]Mat
 
+	Balance float64       // times Pass.Aux is part of what Backward goes back from
+	Chosen  map[int][]int // by layer: experts of each position, as in Routed, instead of those of the largest logits
+
 	planted planted
 }
 
@@ -38,6 +41,7 @@ type Pass struct {
 	starts     []int      // of each position, where in its row its document begins; nil: at 0
 	ple        []*node    // of each layer, [batch·seq, PLE.Width]
 	kv         [][2]*node // of each layer: finished k and v
+	routers    []router   // of layers with experts
 }
 
 // Forward runs ids, batch rows of equal length one after the other, from position 0.

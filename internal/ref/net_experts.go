@@ -11,18 +11,25 @@ import (
 // experts: y = Σ w_e·expert_e(x) over the experts that the router, which reads routed, chooses for each row.
 func (p *Pass) experts(i int, x, routed *node) *node {
 	m, t := p.net.Arch.Layers[i].FFN.MoE, &p.tape
-	router := "mlp.gate"
+	names := "mlp.gate"
 	switch {
 	case m.Beside:
-		router = "router.proj"
+		names = "router.proj"
 	case p.net.Params[fmt.Sprintf("model.layers.%d.mlp.router.weight", i)].V != nil:
-		router = "mlp.router"
+		names = "mlp.router"
 	}
 	var bias *node
 	if m.Bias {
-		bias = p.at(i, router+".bias")
+		bias = p.at(i, names+".bias")
 	}
-	chosen, w := t.route(t.linear(routed, p.at(i, router+".weight"), bias), m)
+	z := t.linear(routed, p.at(i, names+".weight"), bias)
+	p.balanced(z)
+	chosen, fixed := p.net.Chosen[i]
+	if !fixed {
+		chosen = Choose(z.Mat, m.Active)
+	}
+	w := t.route(z, chosen, m)
+	p.routers = append(p.routers, router{i, z, chosen})
 	if m.Beside {
 		w = t.mul(w, t.pick(p.at(i, "router.per_expert_scale"), chosen, m.Active))
 	}
@@ -83,27 +90,11 @@ func (p *Pass) beside(i int, dense, y, x *node) *node {
 	return t.add(p.layerNorm(i, "post_feedforward_layernorm_1", dense), out, 1)
 }
 
-// route chooses Active experts of each row of z, in falling order of z and, of equal ones, rising index, and returns
-// their weights [rows, Active].
-func (t *tape) route(z *node, m arch.MoE) (chosen []int, w *node) {
+// route returns the weights [rows, Active] of the experts that each row of z has chosen.
+func (t *tape) route(z *node, chosen []int, m arch.MoE) (w *node) {
 	weights, probs := New(z.Rows, m.Active), New(z.Rows, z.Cols)
 	for n := range z.Rows {
-		row := z.Row(n)
-		order := make([]int, z.Cols)
-		for e := range order {
-			order[e] = e
-		}
-		slices.SortStableFunc(order, func(a, b int) int {
-			switch {
-			case row[a] > row[b]:
-				return -1
-			case row[a] < row[b]:
-				return 1
-			}
-			return 0
-		})
-		order = order[:m.Active]
-		chosen = append(chosen, order...)
+		row, order := z.Row(n), chosen[n*m.Active:(n+1)*m.Active]
 		lse := logSumExp(row)
 		if m.TopKFirst || m.Renorm { // dividing probabilities by their sum is the softmax of the chosen logits
 			picked := make([]float64, m.Active)
@@ -119,7 +110,7 @@ func (t *tape) route(z *node, m arch.MoE) (chosen []int, w *node) {
 			weights.Row(n)[s] = probs.Row(n)[e]
 		}
 	}
-	return chosen, t.of(weights, func(dw Mat) {
+	return t.of(weights, func(dw Mat) {
 		for n := range z.Rows {
 			mean := 0.0
 			for s := range m.Active {

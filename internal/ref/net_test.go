@@ -146,7 +146,9 @@ func TestRoute(t *testing.T) {
 		{"renormalised", arch.MoE{Active: 2, Renorm: true}, []float64{.5, .5, .5, .5}},
 		{"over the chosen", arch.MoE{Active: 2, TopKFirst: true}, []float64{.5, .5, .5, .5}},
 	} {
-		chosen, w := (&tape{}).route(z(), tt.m)
+		in := z()
+		chosen := Choose(in.Mat, tt.m.Active)
+		w := (&tape{}).route(in, chosen, tt.m)
 		if !slices.Equal(chosen, []int{1, 2, 0, 1}) {
 			t.Errorf("%s: chose %v", tt.name, chosen)
 		}

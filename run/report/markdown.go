@@ -76,6 +76,12 @@ func (p *Page) markdownScores(line func(format string, args ...any)) {
 	for _, c := range p.Canaries {
 		line("| canary: %s (%s) | %s | – | %s | – | – | – | %s |", plain(c.Name), plain(c.What), fixed(4, c.Nats), fixed(2, c.Perplexity), count(c.Targets))
 	}
+	if len(p.Experts) > 0 {
+		line("\n| experts of | layer | experts | unused | least used | most used |\n|---|---:|---:|---:|---:|---:|")
+		for _, e := range p.Experts {
+			line("| %s | %d | %d | %d | %s × | %s × |", plain(e.Model), e.Layer, e.Experts, e.Unused, fixed(2, e.Least), fixed(2, e.Most))
+		}
+	}
 	if len(p.Margins) == 0 {
 		return
 	}

@@ -33,12 +33,22 @@ type Page struct {
 	Scores   []Score
 	Margins  []Margin
 	Canaries []Canary
+	Experts  []ExpertUse
 	Samples  []Text
 	Memory   []MemoryRow
 	Phases   []PhaseRow
 	Events   []EventRow
 	Origins  []Section // provenance
 	Warnings []string
+}
+
+// ExpertUse is how a model spreads held-out text over the experts of a layer, in shares of an equal one.
+type ExpertUse struct {
+	Model       string
+	Layer       int
+	Experts     int
+	Unused      int
+	Least, Most runlog.Number
 }
 
 // Pair is a named value.
@@ -79,6 +89,7 @@ func New(r *runlog.Record) *Page {
 	out := outcomeOf(r)
 	p.Scores = evaluated[Score](r, "held-out")
 	p.Canaries = evaluated[Canary](r, "canaries")
+	p.Experts = evaluated[ExpertUse](r, "expert use")
 	p.Margins = margins(r, p.Canaries)
 	p.Verdict = judge(r, out, p.Scores, p.Margins, p.Canaries)
 	p.Facts = facts(r, out)

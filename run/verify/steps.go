@@ -33,6 +33,10 @@ func (v *verifier) recompute(ctx context.Context) error {
 		return fault.In(fault.Unavailable, v.Record.Path, "a step of this run is %.1g multiplications; float64 takes at most %.1g", work, exactLimit).
 			WithHint("models of this size are verified by hashes and lines only, which is not enough to call a run verified").WithID("E-VERIFY-004")
 	}
+	if v.Config.RouterBalance != 0 {
+		return fault.In(fault.Unavailable, v.Record.Path, "this run has a load-balance loss (--router-balance %g), of which float64 and other micro-batches make another gradient", v.Config.RouterBalance).
+			WithHint("such runs are verified by hashes and lines only, which is not enough to call a run verified").WithID("E-VERIFY-012")
+	}
 	teacher, err := selfcheck.Exact(v.replay.Teacher())
 	if err != nil {
 		return err
