@@ -116,7 +116,7 @@ func TestParquetRefused(t *testing.T) {
 		{"not Parquet", []byte("{}"), ReadOptions{}, "$/f.parquet: file of 2 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},
 		{"empty", nil, ReadOptions{}, "$/f.parquet: file of 0 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},
 		{"magic alone", []byte("PAR1PAR1"), ReadOptions{}, "$/f.parquet: file of 8 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},
-		{"encrypted", []byte("PARE" + strings.Repeat("\x00", 8) + "PARE"), ReadOptions{}, `$/f.parquet: damaged Parquet: parquet file has encrypted footer (magic "PARE") but no DecryptionConfig was provided [E-PARQUET-001]`, fault.Format},
+		{"encrypted", []byte("PARE" + strings.Repeat("\x00", 8) + "PARE"), ReadOptions{}, `$/f.parquet: damaged Parquet: invalid magic header of parquet file: "PARE" [E-PARQUET-001]`, fault.Format},
 		{"footer longer than the file", []byte("PAR1\xff\xff\xff\x7fPAR1"), ReadOptions{}, "$/f.parquet: offset 4: metadata of 2147483647 bytes do not fit the file of 12 [E-PARQUET-012]", fault.Format},
 		{"end cut", texts[:len(texts)-1], ReadOptions{}, `$/f.parquet: damaged Parquet: invalid magic footer of parquet file: "\x00PAR" [E-PARQUET-001]`, fault.Format},
 		{"footer of zeros", slices.Concat(texts[:len(texts)-40], make([]byte, 32), texts[len(texts)-8:]), ReadOptions{}, "$/f.parquet: damaged Parquet: reading parquet file metadata: unexpected trailing bytes at the end of thrift input: 8 [E-PARQUET-001]", fault.Format},
