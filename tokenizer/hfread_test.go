@@ -176,6 +176,7 @@ func TestParseRefuses(t *testing.T) {
 		{"right part unknown", `"ab c"`, `"ab xy"`, `merge 1 "ab" "xy": the right part is not in the vocabulary [E-TOK-006]`},
 		{"result unknown", `"ab c"`, `"ab x"`, `merge 1 "ab" "x": the result is not in the vocabulary [E-TOK-006]`},
 		{"part with a space", `"a b", "ab c", "Ġ a"`, `["a b", "c"]`, `merge 0 "a b" "c": a part holds a space, which the vocabulary writes as Ġ [E-TOK-006]`},
+		{"part of nothing", `"a b", "ab c", "Ġ a"`, `["a", ""]`, `merge 0 "a" "": a part is empty [E-TOK-006]`},
 		{"merge twice", `"ab c"`, `"a b"`, `merge 1 "a" "b": the same pair is merge 0 [E-TOK-006]`},
 		{"merge makes a special token", `259, "content": "<|end|>"`, `257, "content": "abc"`, `merge 1 "ab" "c": the result is not in the vocabulary [E-TOK-006]`},
 		{"added without content", `"content": "<|end|>", `, ``, `line 3, column 1: key "content" is missing [E-JSON-008]`},

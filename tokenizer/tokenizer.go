@@ -247,6 +247,8 @@ func (m *merges) add(list [][2]string, normal map[string]int32, blank string) er
 			return refuse("E-TOK-006", "merges", format, args...).At("merge %d %q %q", rank, clip(parts[0]), clip(parts[1]))
 		}
 		switch {
+		case parts[0] == "" || parts[1] == "":
+			return bad("a part is empty")
 		case strings.Contains(parts[0]+parts[1], " "):
 			return bad("a part holds a space, which the vocabulary writes as %s", blank)
 		case !okL:
