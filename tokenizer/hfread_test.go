@@ -133,7 +133,7 @@ func TestParseRefuses(t *testing.T) {
 		{"too deep", `"truncation": null`, `"truncation": ` + strings.Repeat("[", 65) + strings.Repeat("]", 65), "line 1, column 97: nested deeper than 64 [E-JSON-004]"},
 		{"key in another case", `"version"`, `"Version"`, `line 1, column 13: unknown key "Version"; did you mean "version"? [E-JSON-009]`},
 		{"id over u64", `"ab": 256`, `"ab": 18446744073709551616`, "line 12, column 2469: integer 18446744073709551616 does not fit 64 bits [E-JSON-007]"},
-		{"merge with an empty part", `"ab c"`, `"ab "`, `merge 1 "ab" "": the right part is not in the vocabulary [E-TOK-006]`},
+		{"merge with an empty part", `"ab c"`, `"ab "`, `merge 1 "ab" "": a part is empty [E-TOK-006]`},
 		{"added an object", part(`"added_tokens": [`, `"normalizer"`), `"added_tokens": {}, `, "line 2, column 17: expected an array, found an object [E-JSON-007]"},
 		{"added without id", `"id": 259, `, ``, `line 3, column 1: key "id" is missing [E-JSON-008]`},
 		{"added id over the limit", `"id": 260`, `"id": 4194304`, `line 4, column 8: id 4194304 of token "<tool>" is beyond what 2 tokens need [E-TOK-004]`},
