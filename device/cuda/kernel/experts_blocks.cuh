@@ -14,6 +14,7 @@ template <class F> APR_DEVICE void with_blocks(u32 type, F use) {
     case 5: return use(BlockQ5_0());
     case 6: return use(BlockIQ4NL());
     case 7: return use(BlockIQ4XS());
+    case 8: return use(BlockMXFP4());
     }
 }
 

@@ -18,10 +18,11 @@ const expertsRows = "experts_rows"
 // expertTypes are the numbers of types in with_blocks of experts_blocks.cuh.
 var expertTypes = map[tensor.DType]uint32{
 	tensor.Q4_K: 0, tensor.Q5_K: 1, tensor.Q6_K: 2, tensor.Q8_0: 3, tensor.Q4_0: 4, tensor.Q5_0: 5, tensor.IQ4_NL: 6, tensor.IQ4_XS: 7,
+	tensor.MXFP4: 8,
 }
 
 // plainExperts is the number of matrices that are not in blocks, in products of few slots.
-const plainExperts = 8
+const plainExperts = 9
 
 // ExpertRowTokens is up to how many tokens of bfloat16 a grouped product reads the matrices of their experts once for each slot: it is bound by
 // their bytes then.

@@ -7,7 +7,7 @@ struct ExpertRowsArgs {
     GemvArgs gemv; // of all slots and the first expert's matrix
     const i32 *starts;
     i64 step, bias_stride; // from an expert's matrix to the next, bytes; from its bias
-    u32 experts, type;     // 8: bfloat16
+    u32 experts, type;     // 9: bfloat16
 };
 
 // A block computes 8 columns of y of one slot. Grid: (columns / 8, slots). The sums of a slot do not depend on what others there are.
@@ -22,6 +22,6 @@ KERNEL(experts_rows, ExpertRowsArgs, 256, 2) {
     g.y = (u8 *)g.y + slot * g.y_stride * (g.flags & 2 ? 4 : 2);
     g.w += expert * a.step;
     if (g.bias) g.bias += expert * a.bias_stride;
-    if (a.type == 8) return gemv<Plain<bf16>, bf16, 1>(g);
+    if (a.type == 9) return gemv<Plain<bf16>, bf16, 1>(g);
     with_blocks(a.type, [&](auto block) { gemv<decltype(block), bf16, 1>(g); });
 }
