@@ -33,8 +33,8 @@ race: ## the race detector over the packages that share memory
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
 	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./bench ./bench/families ./cmd/apr
-	$(GO) test -tags emulate ./device/cuda/...
-	$(GO) test -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./bench ./cmd/apr
+	$(GO) test -timeout 20m -tags emulate ./device/cuda/...
+	$(GO) test -timeout 20m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./bench ./cmd/apr
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
 proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where it is installed
@@ -142,7 +142,7 @@ cross: static ## what must also build: linux/arm64, and the static binary
 # A test that skips has not passed, and neither has a cached one or none at all.
 test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
 	@report=$$(mktemp); trap 'rm -f '$$report EXIT; \
-	$(TOOL) gotestsum --format standard-quiet --hide-summary=skipped --jsonfile $$report -- -count=1 ./...; \
+	$(TOOL) gotestsum --format standard-quiet --hide-summary=skipped --jsonfile $$report -- -count=1 -timeout 20m ./...; \
 	if grep -E '"Action":"skip".*"Test":' $$report; then echo "tests were skipped: see above"; exit 1; fi; \
 	passed=$$(grep -cE '"Action":"pass".*"Test":' $$report || true); \
 	echo "$$passed tests and subtests passed, none skipped"; [ "$$passed" -gt 0 ]

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"apr/arch"
 	"apr/format/gguf"
 	"apr/internal/fault"
 	"apr/tensor"
@@ -90,25 +89,9 @@ func TestFallback(t *testing.T) {
 		{tensor.Q4_K, 896, tensor.Q5_0}, {tensor.Q6_K, 896, tensor.Q8_0}, {tensor.Q4_K, 48, tensor.F16}, {tensor.Q6_K, 48, tensor.F16},
 		{tensor.Q8_0, 48, tensor.F16},
 	} {
-		got, reason := fallback(c.d, c.cols, arch.Order{})
+		got, reason := fallback(c.d, c.cols)
 		if got != c.want || reason != fmt.Sprintf("rows of %d are not whole blocks of %s: %s", c.cols, c.d, c.want) {
 			t.Errorf("%s of %d: %s, %q", c.d, c.cols, got, reason)
-		}
-	}
-	for _, c := range []struct { // columns in another order
-		d    tensor.DType
-		run  int
-		want tensor.DType
-	}{
-		{tensor.Q4_K, 128, tensor.Q5_0}, {tensor.Q6_K, 128, tensor.Q8_0}, {tensor.Q4_K, 16, tensor.F16}, {tensor.Q8_0, 64, tensor.Q8_0}, {tensor.Q4_K, 256, tensor.Q4_K},
-	} {
-		got, reason := fallback(c.d, 512, arch.Order{Kind: arch.ValueHeads, Width: c.run, Heads: 4, Keys: 2})
-		want := fmt.Sprintf("rows of 512 in another order of runs of %d are not whole blocks of %s: %s", c.run, c.d, c.want)
-		if c.want == c.d {
-			want = ""
-		}
-		if got != c.want || reason != want {
-			t.Errorf("%s of runs of %d: %s, %q", c.d, c.run, got, reason)
 		}
 	}
 }

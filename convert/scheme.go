@@ -137,31 +137,22 @@ func (r rule) choose(t tensor.Stored, of roles) (tensor.DType, string) {
 	if r.scheme == Q4_K_M {
 		d = of.mixed(t.Name)
 	}
-	if r.to == toGGUF {
-		return fallback(d, t.Cols(), of.slots[t.Name].GGUF.Cols)
-	}
 	if t.Cols()%d.BlockLen() != 0 {
+		if r.to == toGGUF {
+			return fallback(d, t.Cols())
+		}
 		return tensor.BF16, fmt.Sprintf("last dimension is not divisible by %d", d.BlockLen())
 	}
 	return d, ""
 }
 
-// fallback is d, or the type that llama.cpp gives a matrix whose rows are not whole blocks of d, and the reason. A matrix whose columns
-// the file has in another order is of runs of columns.
-func fallback(d tensor.DType, cols int, order arch.Order) (tensor.DType, string) {
-	run, what := cols, fmt.Sprintf("rows of %d", cols)
-	if order != (arch.Order{}) {
-		run, what = order.Width, fmt.Sprintf("rows of %d in another order of runs of %d", cols, order.Width)
-	}
-	whole := func(d tensor.DType) bool { return cols%d.BlockLen() == 0 && run%d.BlockLen() == 0 }
-	if whole(d) {
-		return d, ""
-	}
+// fallback is the type that llama.cpp gives a matrix whose rows are not whole blocks of d.
+func fallback(d tensor.DType, cols int) (tensor.DType, string) {
 	instead := map[tensor.DType]tensor.DType{tensor.Q4_K: tensor.Q5_0, tensor.Q5_K: tensor.Q8_0, tensor.Q6_K: tensor.Q8_0}[d]
-	if instead == tensor.Invalid || !whole(instead) {
+	if instead == tensor.Invalid || cols%instead.BlockLen() != 0 {
 		instead = tensor.F16
 	}
-	return instead, fmt.Sprintf("%s are not whole blocks of %s: %s", what, d, instead)
+	return instead, fmt.Sprintf("rows of %d are not whole blocks of %s: %s", cols, d, instead)
 }
 
 // isMatrix reports whether a tensor is a weight matrix, not a norm or bias.

@@ -49,9 +49,9 @@ func TestCUDADeltaNet(t *testing.T) {
 	t.Run("greedy", TestGreedyOfDeltaNet)
 }
 
-// In bfloat16 the cosine of every row of logits with the golden is at least 0.9995. Four goldens of Gemma are so steep that
-// roundings of bfloat16, 2¹⁶ times as coarse as those of float32, cannot keep to it: transformers' own float32 differs by
-// e = 2e-6 to 9e-6 from its float64. They have 1 − (2¹⁶·e)²/2, the cosine of vectors that differ by 2¹⁶·e.
+// In bfloat16 the cosine of every row of logits with the golden is at least 0.9995. Seven goldens, five
+// of Gemma, Qwen3.5's, and gpt_oss_clamped, whose units are driven into their clamps, are so steep that roundings of bfloat16, 2¹⁶ times as coarse as those of
+// float32, cannot keep to it: transformers' own float32 differs by e = 1.8e-6 to 9e-6 from its float64. They have 1 − (2¹⁶·e)²/2, the cosine of vectors that differ by 2¹⁶·e.
 func TestCUDAFamiliesBFloat16(t *testing.T) {
 	onCUDA(t, cuda.BF16)
 	eachFamily(t, func(t *testing.T, f *fixture) {
@@ -75,7 +75,7 @@ func TestCUDAFamiliesBFloat16(t *testing.T) {
 			worst = math.Min(worst, cosine(got[lo:hi], want[lo:hi]))
 		}
 		least := .9995
-		if e := math.Ldexp(f.golden.Float32, 16); f.golden.Float32 > 2e-6 {
+		if e := math.Ldexp(f.golden.Float32, 16); f.golden.Float32 > 1.5e-6 {
 			least = 1 - e*e/2
 		}
 		if !(worst >= least) {
