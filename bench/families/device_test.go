@@ -62,7 +62,7 @@ func TestDevice(t *testing.T) {
 }
 
 // leastCosine is what a row of logits in bfloat16 has to come to. Roundings of bfloat16 are 2¹⁶ times as coarse as those of float32:
-// where these change logits by e ≥ 2e-6, the cosine of vectors that differ by 2¹⁶·e is allowed, 1 − (2¹⁶·e)²/2.
+// where these change logits by e ≥ 1.5e-6, the cosine of vectors that differ by 2¹⁶·e is allowed, 1 − (2¹⁶·e)²/2.
 func (g *golden) leastCosine() float64 {
 	if g.float32 < 1.5e-6 {
 		return .9995
