@@ -112,6 +112,11 @@ func (r *Run) Decision(name string, detail any, reason string) error {
 	return r.dir.Event("decision", name, detail, reason)
 }
 
+// Warning writes down what is odd about this run.
+func (r *Run) Warning(name string, detail any, reason string) error {
+	return r.dir.Event("warning", name, detail, reason)
+}
+
 // Close releases files and locks.
 func (r *Run) Close() error { return errors.Join(r.dir.Close(), r.in.close()) }
 

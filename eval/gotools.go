@@ -46,8 +46,8 @@ func findGo(ctx context.Context) (g *goTools, err error) {
 	if g.command, err = find("go"); err != nil {
 		return nil, err
 	}
-	if g.dir, err = os.MkdirTemp("", "apr-go-"); err != nil {
-		return nil, fault.New(fault.IO, "no directory for Go's library").Because(err)
+	if g.dir, err = sandbox.MakeTemp("apr-go-"); err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -87,7 +87,7 @@ func (g *goTools) ask(ctx context.Context) error {
 }
 
 // Close removes the copies.
-func (g *goTools) Close() error { return os.RemoveAll(g.dir) }
+func (g *goTools) Close() error { return sandbox.Remove(g.dir) }
 
 // run runs the go command, which does nothing but look at and compile the standard library, and returns what it says.
 func (g *goTools) run(ctx context.Context, args ...string) (string, error) {

@@ -1,32 +1,41 @@
 package eval
 
 import (
+	"crypto/rand"
 	_ "embed"
 	"fmt"
 	"go/ast"
 	"go/doc"
 	"go/parser"
 	"go/token"
+	"strings"
 )
 
-// goHarness runs the tests of a Go program, then reads the word from what was the standard input, and prints it. The program and
-// its tests find the standard input empty.
-const goHarness = `package main
+// goHarness runs the tests of a Go program, then prints a word. It reads the word from the standard input before any code of the
+// program runs: variables are initialised before init functions, and those of the first file first. The program and its tests find the
+// standard input empty, and cannot name the variable, whose name is made anew for each run.
+func goHarness() string {
+	return strings.ReplaceAll(`package main
 
 import harness "syscall"
 
-func main() {
-	in, _ := harness.Dup(0)
+var word = func() []byte {
+	var text [64]byte
+	n, _ := harness.Read(0, text[:])
 	null, _ := harness.Open("/dev/null", 0, 0)
 	harness.Dup3(null, 0, 0)
-	check()
-	var word [64]byte
-	n, _ := harness.Read(in, word[:])
-	harness.Write(2, word[:n])
-}
-`
+	harness.Close(null)
+	return text[:n]
+}()
 
-// pythonHarness does the same in Python, for the program and the tests that its argument, a pythonOrder, gives the sizes of. Its own
+func main() {
+	check()
+	harness.Write(2, word)
+}
+`, "word", "word"+rand.Text())
+}
+
+// pythonHarness does much the same in Python, for the program and the tests that its argument, a pythonOrder, gives the sizes of. Its own
 // names are gone when the program begins, and no name that the program may have given another meaning is looked up after it. The tests
 // run with the language's own names and with values: what the program declares cannot make them mean something else.
 //

@@ -362,6 +362,9 @@ var disarming = []struct {
 	{"the main function", "func answer() int {\n", "return 2\n}\nfunc main() {}\n", "", "does not compile"},
 	{"an exit", "import \"os\"\n\nfunc answer() int {\n", "os.Exit(0)\nreturn 2\n}\n", "", "ended before its tests did"},
 	{"an exit before main", "import \"os\"\n\nfunc answer() int {\n", "return 2\n}\nfunc init() { os.Exit(0) }\n", "", "ended before its tests did"},
+	{"an init that says the word", "import \"os\"\n\nfunc answer() int {\n", "return 2\n}\nfunc init() {\n\tvar b [64]byte\n\tfor fd := uintptr(0); fd < 32; fd++ {\n\t\tif fd != 1 && fd != 2 {\n\t\t\tif f := os.NewFile(fd, \"\"); f != nil {\n" +
+		"\t\t\t\tif n, _ := f.Read(b[:]); n == 26 {\n\t\t\t\t\tprintln(string(b[:n]))\n\t\t\t\t\tos.Exit(0)\n\t\t\t\t}\n\t\t\t}\n\t\t}\n\t}\n}\n", "", "exit 2: panic"},
+	{"a variable that says the word", "import \"os\"\n\nfunc answer() int {\n", "return 2\n}\nvar word = func() int {\n\tvar b [64]byte\n\tn, _ := os.Stdin.Read(b[:])\n\tif n == 26 {\n\t\tprintln(string(b[:n]))\n\t\tos.Exit(0)\n\t}\n\treturn n\n}()\n", "", "exit 2: panic"},
 	{"an exit of the thread", "import \"runtime\"\n\nfunc answer() int {\n", "runtime.Goexit()\nreturn 2\n}\n", "", "exit 2"},
 	{"its own text", "import (\n\t\"os\"\n\t\"regexp\"\n)\n\nfunc answer() int {\n", "b, _ := os.ReadFile(os.Args[0])\n" +
 		"\tfor _, m := range regexp.MustCompile(`[A-Z]{3,25}[2-7]+[A-Z2-7]+`).FindAll(b, -1) {\n\t\tif len(m) >= 26 {\n\t\t\tprintln(string(m[len(m)-26:]))\n\t\t\tos.Exit(0)\n\t\t}\n\t}\n\treturn 2\n}\n", "", "exit 2"},

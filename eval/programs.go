@@ -24,7 +24,7 @@ import (
 // it, the tests did not run to their end, whatever the exit code.
 //
 // The word catches accidents, such as a program that ends early. A program that attacks the evaluation is in the same process
-// as its tests: it can read the word where the harness does, or change what the tests call, and pass. The sandbox keeps it in;
+// as its tests: it can look for the word in its memory, or in Python where the harness reads it, or change what the tests call, and pass. The sandbox keeps it in;
 // its score means nothing.
 type Programs struct {
 	box    *sandbox.Box
@@ -177,7 +177,7 @@ func goFile(source string) string {
 
 // runGo compiles a program, which executes nothing of it, and runs it; why says that it does not compile.
 func (r *Programs) runGo(ctx context.Context, p Problem, completion, word string) (res sandbox.Result, why string, err error) {
-	files := map[string]string{"program.go": goFile(p.Program + completion), "tests.go": goFile(p.Test), "main.go": goHarness}
+	files := map[string]string{"program.go": goFile(p.Program + completion), "tests.go": goFile(p.Test), "main.go": goHarness()}
 	if why := disarms(files, len(files["program.go"])-len(completion)); why != "" {
 		return res, why, nil
 	}

@@ -6,24 +6,50 @@ import (
 	"apr/internal/launcher"
 )
 
+// standing is where this process stands, and what looks like a launcher that is not known.
+type standing struct {
+	launcher.Place
+	alike []launcher.Alike
+}
+
 // rank asks the environment whether this process is one of several, for a command whose copies would write the same files. It
-// goes on only if it is the only one, and says who said so.
-func rank(e *cli.Env) (launcher.Place, error) {
+// goes on only if it is the only one, and says who said so, and what casts doubt on it.
+func rank(e *cli.Env) (standing, error) {
 	p, err := launcher.Check(e.Getenv)
+	s := standing{Place: p}
+	if err != nil {
+		return s, err
+	}
 	switch {
-	case err != nil:
 	case p.By != "":
 		e.Log.Info("launcher: " + p.String())
 	case len(p.Found) > 0:
 		e.Log.Debug("variables of a launcher are set, but it did not start this process as a rank", "found", p.Found)
 	}
-	return p, err
+	for _, note := range p.Notes {
+		e.Log.Warn(note)
+	}
+	s.alike = launcher.FindAlike(e.Environ())
+	for _, a := range s.alike {
+		e.Log.Warn(a.String())
+	}
+	return s, nil
 }
 
-// recordRank writes down what made this process a run of its own, if a launcher had a say.
-func recordRank(r *distill.Run, p launcher.Place) error {
-	if len(p.Found) == 0 {
+// recordRank writes down what made this process a run of its own, if a launcher had a say, and what was warned of.
+func recordRank(r *distill.Run, s standing) error {
+	for _, note := range s.Notes {
+		if err := r.Warning("launcher", map[string]any{"found": s.Found}, note); err != nil {
+			return err
+		}
+	}
+	for _, a := range s.alike {
+		if err := r.Warning("launcher", a, a.String()); err != nil {
+			return err
+		}
+	}
+	if len(s.Found) == 0 {
 		return nil
 	}
-	return r.Decision("launcher", map[string]any{"rank": p.Rank, "world_size": p.World, "by": p.By, "found": p.Found}, p.String())
+	return r.Decision("launcher", map[string]any{"rank": s.Rank, "world_size": s.World, "by": s.By, "found": s.Found}, s.String())
 }

@@ -53,6 +53,8 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 			{[]string{`SM_HOSTS=["algo-1","algo-2"]`, "SM_CURRENT_HOST=algo-1"}, 9, "SM_HOSTS: is "},
 			{[]string{"PBS_NODENUM=1"}, 9, "PBS_NODENUM: is 1"},
 			{[]string{"DMLC_ROLE=server", "DMLC_NUM_WORKER=1"}, 9, "DMLC_ROLE: is server"},
+			{[]string{"VC_TASK_INDEX=1", "VC_WORKER_NUM=2", "VC_WORKER_HOSTS=a,b"}, 9, "VC_WORKER_NUM: is 2"},
+			{[]string{"LEPTON_JOB_WORKER_INDEX=1", "LEPTON_JOB_TOTAL_WORKERS=2"}, 9, "LEPTON_JOB_TOTAL_WORKERS: is 2"},
 			{[]string{"RANK=9", "WORLD_SIZE=4"}, 2, "RANK: is 9"},
 			{[]string{"WORLD_SIZE=banana"}, 2, `WORLD_SIZE: "banana"`},
 			{[]string{"RANK=0", "WORLD_SIZE=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1"}, 2, "SLURM_STEP_NUM_TASKS says 2"},
@@ -69,6 +71,7 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 	}
 	for _, environ := range [][]string{
 		{"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0"}, {"SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_LOCALID=0"}, {"JOB_COMPLETION_INDEX=3"}, {},
+		{"PET_NNODES=1", "PET_NPROC_PER_NODE=8", "PET_NODE_RANK=0"}, {"NODE_RANK=0", "WORLD_SIZE=1"}, {"RANK=0"},
 		{"PBS_NODENUM=0"}, {"SKYPILOT_NODE_RANK=0", "SKYPILOT_NUM_NODES=1"}, {`TF_CONFIG={"cluster":{"worker":["h:1"]},"task":{"type":"worker","index":"0"}}`},
 	} {
 		contracttest.Cases(t, 1)

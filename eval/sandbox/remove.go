@@ -18,6 +18,9 @@ const passes = 8
 // cannot be removed is a fault of kind IO.
 func Remove(dir string) error {
 	err := remove(dir)
+	if err == nil {
+		err = unmark(dir)
+	}
 	unlock(dir)
 	if err == nil {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"apr/internal/contracttest"
 	"apr/internal/fault"
@@ -160,4 +161,74 @@ func TestRemoveFollowsNoLink(t *testing.T) {
 		t.Errorf("what cannot be removed: %v", err)
 	}
 	contracttest.Cases(t, 2)
+}
+
+// What killed processes left is removed, whatever it was for; somebody's own directory with such a name is not, nor one that another file
+// stands beside.
+func TestLeftOvers(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	old := time.Now().Add(-2 * youngest)
+	var left []string
+	for _, prefix := range []string{dirPrefix, "apr-go-"} {
+		dir, err := MakeTemp(prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "0.a"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, dir)
+	}
+	kept := []string{dirPrefix + "notes", dirPrefix + "empty", dirPrefix + "other", dirPrefix + "link", "apr-go-notes"}
+	for i, name := range kept {
+		kept[i] = filepath.Join(tmp, name)
+		if err := errors.Join(os.Mkdir(kept[i], 0o700), os.WriteFile(filepath.Join(kept[i], "file"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(left[0] + markSuffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(kept[3])
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := filepath.Join(tmp, "target")
+	if err := errors.Join(os.WriteFile(kept[1]+markSuffix, nil, 0o600), os.WriteFile(kept[2]+markSuffix, text, 0o600),
+		os.WriteFile(target, []byte(identity(info)), 0o600), os.Symlink(target, kept[3]+markSuffix)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range append(left, kept...) {
+		if err := os.Chtimes(dir, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(gone bool) {
+		t.Helper()
+		for i, dir := range append(left, kept...) {
+			_, err := os.Lstat(dir)
+			if want := gone && i < len(left); errors.Is(err, os.ErrNotExist) != want {
+				t.Errorf("%s: %v, want it gone: %v", dir, err, want)
+			}
+		}
+	}
+	if err := removeLeftOvers(); err != nil {
+		t.Fatal(err)
+	}
+	check(false) // this process holds them
+	for _, dir := range left {
+		unlock(dir) // as the end of a process does
+	}
+	if err := removeLeftOvers(); err != nil {
+		t.Fatal(err)
+	}
+	check(true)
+	for _, dir := range left {
+		if _, err := os.Lstat(dir + markSuffix); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the file of %s is left: %v", dir, err)
+		}
+	}
+	contracttest.Cases(t, len(left)+len(kept))
 }

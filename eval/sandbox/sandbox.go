@@ -162,19 +162,30 @@ const dirPrefix = "apr-program-"
 
 // MakeDir makes a directory that programs may change. The caller removes it with Remove.
 func (b *Box) MakeDir() (string, error) {
-	dir, err := os.MkdirTemp("", dirPrefix)
-	if err == nil {
-		lock(dir)
-	}
+	dir, err := MakeTemp(dirPrefix)
 	if err == nil && b.id != 0 {
 		// For its owner, or for this process's group: that is who a program is that cannot be given its own id.
-		err = errors.Join(os.Chown(dir, b.id, os.Getegid()), os.Chmod(dir, 0o770))
-	}
-	if err != nil {
-		if dir != "" {
+		if err = errors.Join(os.Chown(dir, b.id, os.Getegid()), os.Chmod(dir, 0o770)); err != nil {
+			err = fault.New(fault.IO, "no directory for a program").Because(err)
 			andRemove(dir, &err)
+			return "", err
 		}
-		return "", fault.New(fault.IO, "no directory for a program").Because(err)
+	}
+	return dir, err
+}
+
+// MakeTemp makes a directory for temporary files, whose name begins with prefix. The caller removes it with Remove; if he is killed, the
+// next Open does.
+func MakeTemp(prefix string) (string, error) {
+	dir, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		return "", fault.New(fault.IO, "no directory for programs").Because(err)
+	}
+	lock(dir)
+	if err := mark(dir); err != nil {
+		err = fault.New(fault.IO, "no directory for programs").Because(err)
+		andRemove(dir, &err)
+		return "", err
 	}
 	return dir, nil
 }

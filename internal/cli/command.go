@@ -65,6 +65,16 @@ type Env struct {
 // Getenv returns an environment variable, "" when unset.
 func (e *Env) Getenv(name string) string { return e.env[name] }
 
+// Environ returns the environment (NAME=VALUE), in order.
+func (e *Env) Environ() []string {
+	all := make([]string, 0, len(e.env))
+	for name, value := range e.env {
+		all = append(all, name+"="+value)
+	}
+	slices.Sort(all)
+	return all
+}
+
 // Page returns a page on stdout, for a command that prints while it works.
 func (e *Env) Page() *Page { return e.app.page }
 

@@ -63,7 +63,7 @@ func (s source) readCluster(getenv func(string) string) (*said, error) {
 	if world == 0 {
 		return nil, nil
 	}
-	return &said{s.by, s.cluster, s.cluster, 0, world, world, true}, nil
+	return &said{s.by, s.cluster, s.cluster, 0, world, world, true, 0}, nil
 }
 
 // checkTask refuses a task that its cluster does not have. A task without a cluster is the first of its own.
@@ -104,7 +104,7 @@ func (s source) readHosts(getenv func(string) string) (*said, error) {
 			return nil, fault.In(fault.Usage, s.host, "is %s, which is none of %s %s", me, s.hosts, text)
 		}
 	}
-	return &said{s.by, s.host, s.hosts, rank, len(hosts), len(hosts), true}, nil
+	return &said{s.by, s.host, s.hosts, rank, len(hosts), len(hosts), true, 0}, nil
 }
 
 // readRole reads what a process is, where not all of a job's train. One that does not is started with the same command.
@@ -114,7 +114,7 @@ func (s source) readRole(getenv func(string) string) (*said, error) {
 		return nil, nil
 	}
 	if role != s.trains {
-		return &said{s.by, s.role, s.role, 0, 2, 2, true}, nil
+		return &said{s.by, s.role, s.role, 0, 2, 2, true, 0}, nil
 	}
 	text := getenv(s.world)
 	if text == "" {
@@ -124,5 +124,70 @@ func (s source) readRole(getenv func(string) string) (*said, error) {
 	if err == nil && world < 1 {
 		err = fault.In(fault.Usage, s.world, "is %d: a world has at least one rank", world)
 	}
-	return &said{s.by, s.role, s.world, 0, world, world, true}, err
+	return &said{s.by, s.role, s.world, 0, world, world, true, 0}, err
+}
+
+// readNodes reads a number of machines and of processes on each. They are instructions to torchrun, which is not there if this
+// process finds nothing else; each machine then starts this command once, whatever a word such as auto, or a number, would have made of it.
+func (s source) readNodes(getenv func(string) string) (*said, error) {
+	nodes, perNode := getenv(s.nodes), getenv(s.perNode)
+	if nodes == "" && perNode == "" && getenv(s.nodeRank) == "" {
+		return nil, nil
+	}
+	least, most := 1, 1
+	if nodes != "" {
+		for i, part := range strings.SplitN(nodes, ":", 2) { // MIN:MAX of an elastic job
+			n, err := number(s.nodes, part)
+			if err != nil || n < 1 {
+				return nil, fault.In(fault.Usage, s.nodes, "%q is neither a number of machines nor MIN:MAX", nodes)
+			}
+			if most = n; i == 0 {
+				least = n
+			}
+		}
+		if least > most {
+			return nil, fault.In(fault.Usage, s.nodes, "%q: more machines at least than at most", nodes)
+		}
+	}
+	each, name := 1, s.nodes
+	if !slices.Contains([]string{"", "auto", "cpu", "gpu", "xpu"}, perNode) {
+		n, err := number(s.perNode, perNode)
+		if err != nil || n < 1 {
+			return nil, fault.In(fault.Usage, s.perNode, "%q is neither a number of processes nor auto, cpu, gpu or xpu", perNode)
+		}
+		if each = n; most == 1 {
+			name = s.perNode
+		}
+	}
+	rank := 0
+	if v := getenv(s.nodeRank); v != "" {
+		n, err := number(s.nodeRank, v)
+		if err != nil {
+			return nil, err
+		}
+		if n >= most {
+			return nil, fault.In(fault.Usage, s.nodeRank, "is %d of %d machines", n, most)
+		}
+		rank = n * each
+	}
+	if getenv(name) == "" {
+		name = s.nodeRank
+	}
+	asks := 0
+	if most == 1 {
+		asks = each
+	}
+	return &said{s.by, s.nodeRank, name, rank, most * each, least * each, true, asks}, s.checkPort(getenv)
+}
+
+// checkPort judges the meeting place of ranks.
+func (s source) checkPort(getenv func(string) string) error {
+	v := getenv(s.port)
+	if s.port == "" || v == "" {
+		return nil
+	}
+	if n, err := number(s.port, v); err != nil || n > 65535 {
+		return fault.In(fault.Usage, s.port, "%q is no port: 0 to 65535", v)
+	}
+	return nil
 }

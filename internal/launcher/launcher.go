@@ -9,7 +9,9 @@
 // SLURM_STEP_NUM_TASKS, by which srun says that it started this process. A batch shell's SLURM_PROCID is 0; any other is that of a
 // step's task, whatever else is set; PBS_NODENUM is alike. LSB_DJOB_NUMPROC too stands in a batch shell of LSF, and counts in blaunch's tasks only. A lone
 // LOCAL_RANK of 0 chooses a device; a higher one has others before it, and is refused. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and MASTER_ADDR alone says nothing.
-// Clouds that start the command once on each node count nodes, not processes: a job of one node is a process of its own.
+// Clouds that start the command once on each node count nodes, not processes: a job of one node is a process of its own, also where
+// PET_NPROC_PER_NODE tells torchrun, which did not start it, to make more of it. A WORLD_SIZE of 1 is one process without a RANK, and a lone RANK of 0 may be.
+// What looks like a launcher that no source describes is found by [FindAlike], for a warning.
 package launcher
 
 import (
@@ -32,6 +34,7 @@ type Place struct {
 	Rank, World int
 	By          string     // the launcher that counted; empty: none spoke
 	Found       []Variable // all variables of launchers that are set, in the order of reading
+	Notes       []string   // what is odd and no reason to refuse
 }
 
 // String says who counted, and what was found.
@@ -88,6 +91,11 @@ var sources = []source{
 	{by: "SageMaker", hosts: "SM_HOSTS", host: "SM_CURRENT_HOST"},
 	{by: "SkyPilot", rank: "SKYPILOT_NODE_RANK", world: "SKYPILOT_NUM_NODES", machines: true},
 	{by: "dstack", rank: "DSTACK_NODE_RANK", world: "DSTACK_NODES_NUM", machines: true},
+	{by: "Volcano", rank: volcanoRank, world: "VC_WORKER_NUM", pair: true, machines: true},
+	{by: "ModelArts", rank: volcanoRank, world: "MA_NUM_HOSTS", pair: true, machines: true},
+	{by: "Volcengine", role: "MLP_ROLE", trains: "worker", world: "MLP_WORKER_NUM", only: "MLP_WORKER_NUM"},
+	{by: "Volcengine", rank: "MLP_ROLE_INDEX", world: "MLP_WORKER_NUM", not: "MLP_ROLE", pair: true, machines: true},
+	{by: "Lepton", rank: "LEPTON_JOB_WORKER_INDEX", world: "LEPTON_JOB_TOTAL_WORKERS", machines: true},
 	{by: "Beaker", rank: "BEAKER_REPLICA_RANK", world: "BEAKER_REPLICA_COUNT", pair: true, machines: true},
 	{by: "a group of Kubernetes' leaders and workers", rank: "LWS_WORKER_INDEX", world: "LWS_GROUP_SIZE", pair: true, machines: true},
 	{by: "a job of nodes", rank: nodeRank, world: "NNODES", pair: true, machines: true},
@@ -122,6 +130,8 @@ func Names() (all []string) {
 const (
 	slurmRank = "SLURM_PROCID"
 	nodeRank  = "NODE_RANK"
+	// volcanoRank is the number within a kind of tasks: Volcano has a job of one worker and others beside it, too.
+	volcanoRank = "VC_TASK_INDEX"
 )
 
 // bareRanks are ranks that stand without the number of ranks. Those with a meaning are 0 in what is a process of its own; the others
@@ -165,6 +175,10 @@ func Check(getenv func(string) string) (Place, error) {
 			return p, p.refuse(err)
 		case own == nil:
 		case inner == nil:
+			if own.asks > 1 {
+				p.Notes = append(p.Notes, fmt.Sprintf("%s=%d: torchrun would start as many processes here, and did not start this one; this run is one process", own.worldName, own.asks))
+				own = &said{own.by, own.rankName, own.rankName, 0, 1, 1, true, 0}
+			}
 			inner, p.By, p.Rank, p.World = own, s.by, own.rank, own.world
 		default:
 			if err := inner.agrees(own); err != nil {
@@ -212,6 +226,7 @@ type said struct {
 	rank, world             int
 	least                   int  // of an elastic world
 	unranked                bool // rank is that of the machine
+	asks                    int  // processes that an instruction to a launcher asks for on the only machine: not there if nobody started them
 }
 
 // agrees reports a contradiction with a launcher further out. An outer launcher may start inner ones that each start more
@@ -260,10 +275,13 @@ func (s source) read(getenv func(string) string) (*said, error) {
 	world, hasWorld := numbers[s.world]
 	local, hasLocal := numbers[s.localRank]
 	localWorld, hasLocalWorld := numbers[s.localWorld]
+	if s.localAlone && hasRank && !hasWorld && rank == 0 && local == 0 && localWorld < 2 {
+		hasRank = false // the first one of nobody knows how many: others, if there are any, refuse
+	}
 	switch {
 	case hasRank && !hasWorld:
 		return nil, fault.In(fault.Usage, s.rank, "is %d, but %s is not set", rank, s.world)
-	case hasWorld && !hasRank:
+	case hasWorld && !hasRank && world > 1:
 		return nil, fault.In(fault.Usage, s.world, "is %d, but %s is not set", world, s.rank)
 	case hasWorld && world < 1:
 		return nil, fault.In(fault.Usage, s.world, "is %d: a world has at least one rank", world)
@@ -277,77 +295,16 @@ func (s source) read(getenv func(string) string) (*said, error) {
 		return nil, fault.In(fault.Usage, s.localWorld, "is %d, more than the %d ranks of %s", localWorld, world, s.world)
 	case hasWorld && hasLocal && local > rank:
 		return nil, fault.In(fault.Usage, s.localRank, "is %d, but %s is %d: a machine's ranks are not more than those before them", local, s.rank, rank)
-	case !hasRank && (hasLocalWorld && localWorld > 1 || hasLocal && (local > 0 || !s.localAlone)):
+	case !hasRank && !hasWorld && (hasLocalWorld && localWorld > 1 || hasLocal && (local > 0 || !s.localAlone)):
 		name := s.localWorld
 		if !hasLocalWorld || localWorld == 1 {
 			name = s.localRank
 		}
 		return nil, fault.In(fault.Usage, name, "is %s, but %s and %s are not set", getenv(name), s.rank, s.world)
-	case !hasRank:
+	case !hasRank && !hasWorld:
 		return nil, nil
 	}
-	return &said{s.by, s.rank, s.world, rank, world, world, s.machines}, s.checkPort(getenv)
-}
-
-// readNodes reads a number of machines and of processes on each. They are instructions to torchrun, which is not there if this
-// process finds nothing else; each machine then starts this command once, whatever a word such as auto would have made of it.
-func (s source) readNodes(getenv func(string) string) (*said, error) {
-	nodes, perNode := getenv(s.nodes), getenv(s.perNode)
-	if nodes == "" && perNode == "" && getenv(s.nodeRank) == "" {
-		return nil, nil
-	}
-	least, most := 1, 1
-	if nodes != "" {
-		for i, part := range strings.SplitN(nodes, ":", 2) { // MIN:MAX of an elastic job
-			n, err := number(s.nodes, part)
-			if err != nil || n < 1 {
-				return nil, fault.In(fault.Usage, s.nodes, "%q is neither a number of machines nor MIN:MAX", nodes)
-			}
-			if most = n; i == 0 {
-				least = n
-			}
-		}
-		if least > most {
-			return nil, fault.In(fault.Usage, s.nodes, "%q: more machines at least than at most", nodes)
-		}
-	}
-	each, name := 1, s.nodes
-	if !slices.Contains([]string{"", "auto", "cpu", "gpu", "xpu"}, perNode) {
-		n, err := number(s.perNode, perNode)
-		if err != nil || n < 1 {
-			return nil, fault.In(fault.Usage, s.perNode, "%q is neither a number of processes nor auto, cpu, gpu or xpu", perNode)
-		}
-		if each = n; most == 1 {
-			name = s.perNode
-		}
-	}
-	rank := 0
-	if v := getenv(s.nodeRank); v != "" {
-		n, err := number(s.nodeRank, v)
-		if err != nil {
-			return nil, err
-		}
-		if n >= most {
-			return nil, fault.In(fault.Usage, s.nodeRank, "is %d of %d machines", n, most)
-		}
-		rank = n * each
-	}
-	if getenv(name) == "" {
-		name = s.nodeRank
-	}
-	return &said{s.by, s.nodeRank, name, rank, most * each, least * each, true}, s.checkPort(getenv)
-}
-
-// checkPort judges the meeting place of ranks.
-func (s source) checkPort(getenv func(string) string) error {
-	v := getenv(s.port)
-	if s.port == "" || v == "" {
-		return nil
-	}
-	if n, err := number(s.port, v); err != nil || n > 65535 {
-		return fault.In(fault.Usage, s.port, "%q is no port: 0 to 65535", v)
-	}
-	return nil
+	return &said{s.by, s.rank, s.world, rank, world, world, s.machines, 0}, s.checkPort(getenv)
 }
 
 // number reads a count or an index: decimal digits only.

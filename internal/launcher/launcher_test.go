@@ -72,6 +72,18 @@ func TestCheck(t *testing.T) {
 		{name: "a node of one", env: "NODE_RANK=0 NNODES=1", by: "a job of nodes"},
 		{name: "the first node, of nobody knows how many", env: "NODE_RANK=0"},
 		{name: "nodes of something else", env: "NNODES=2 NUM_NODES=2"},
+		{name: "Volcano, one worker", env: "VC_TASK_INDEX=0 VC_WORKER_NUM=1 VC_WORKER_HOSTS=a", by: "Volcano"},
+		{name: "ModelArts, one machine", env: "VC_TASK_INDEX=0 VC_WORKER_NUM=1 MA_NUM_HOSTS=1", by: "Volcano"},
+		{name: "a task of Volcano and nothing else", env: "VC_TASK_INDEX=1"},
+		{name: "Volcengine, one worker", env: "MLP_ROLE=worker MLP_ROLE_INDEX=0 MLP_WORKER_NUM=1", by: "Volcengine"},
+		{name: "Lepton, one worker", env: "LEPTON_JOB_WORKER_INDEX=0 LEPTON_JOB_TOTAL_WORKERS=1", by: "Lepton"},
+		{name: "a role of something else", env: "MLP_ROLE=admin"},
+		{name: "processes that Kubeflow asks torchrun for", env: "PET_NPROC_PER_NODE=4", by: "torchrun's PET variables"},
+		{name: "the same, on the only node", env: "PET_NNODES=1 PET_NPROC_PER_NODE=8 PET_NODE_RANK=0", by: "torchrun's PET variables"},
+		{name: "world of one without rank", env: "WORLD_SIZE=1", by: "torchrun"},
+		{name: "a node of a world of one", env: "NODE_RANK=0 WORLD_SIZE=1", by: "torchrun"},
+		{name: "first rank without world", env: "RANK=0"},
+		{name: "first rank and first device without world", env: "RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"},
 		// one of several
 		{name: "an evaluator of TensorFlow", env: `TF_CONFIG={"cluster":{"worker":["h:1"]},"task":{"type":"evaluator","index":0}}`, kind: fault.Unavailable, names: "TF_CONFIG: is "},
 		{name: "an evaluator in the cluster", env: `TF_CONFIG={"cluster":{"worker":["h:1"],"evaluator":["h:2"]},"task":{"type":"evaluator","index":"0"}}`, kind: fault.Unavailable, names: "TF_CONFIG: is "},
@@ -115,7 +127,13 @@ func TestCheck(t *testing.T) {
 		{name: "MVAPICH", env: "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2", kind: fault.Unavailable, names: "MV2_COMM_WORLD_SIZE: is 2"},
 		{name: "hydra", env: "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", kind: fault.Unavailable, names: "PMI_SIZE: is 2"},
 		{name: "machines of Kubeflow", env: "PET_NNODES=2 PET_NODE_RANK=1", kind: fault.Unavailable, names: "PET_NNODES: is 2"},
-		{name: "processes of Kubeflow", env: "PET_NPROC_PER_NODE=4", kind: fault.Unavailable, names: "PET_NPROC_PER_NODE: is 4"},
+		{name: "nodes and processes of Kubeflow", env: "PET_NNODES=2 PET_NPROC_PER_NODE=8 PET_NODE_RANK=0", kind: fault.Unavailable, names: "PET_NNODES: is 2"},
+		{name: "Volcano", env: "VC_TASK_INDEX=1 VC_WORKER_NUM=2 VC_WORKER_HOSTS=a,b", kind: fault.Unavailable, names: "VC_WORKER_NUM: is 2"},
+		{name: "ModelArts", env: "VC_TASK_INDEX=0 MA_NUM_HOSTS=2", kind: fault.Unavailable, names: "MA_NUM_HOSTS: is 2"},
+		{name: "Volcengine", env: "MLP_ROLE=worker MLP_ROLE_INDEX=1 MLP_WORKER_NUM=2", kind: fault.Unavailable, names: "MLP_WORKER_NUM: is 2"},
+		{name: "Volcengine without a role", env: "MLP_ROLE_INDEX=0 MLP_WORKER_NUM=2", kind: fault.Unavailable, names: "MLP_WORKER_NUM: is 2"},
+		{name: "a scheduler of Volcengine", env: "MLP_ROLE=scheduler MLP_ROLE_INDEX=0 MLP_WORKER_NUM=1", kind: fault.Unavailable, names: "MLP_ROLE: is scheduler"},
+		{name: "Lepton", env: "LEPTON_JOB_WORKER_INDEX=1 LEPTON_JOB_TOTAL_WORKERS=2", kind: fault.Unavailable, names: "LEPTON_JOB_TOTAL_WORKERS: is 2"},
 		{name: "an elastic job", env: "PET_NNODES=1:4", kind: fault.Unavailable, names: "PET_NNODES: is 1:4"},
 		{name: "torchrun on each machine of a step", env: "RANK=3 WORLD_SIZE=8 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1", kind: fault.Unavailable, names: "WORLD_SIZE: is 8"},
 		{name: "a task without its step's size", env: "SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_STEP_ID=0 SLURM_LOCALID=1", kind: fault.Unavailable, names: "SLURM_PROCID: is 1"},
@@ -168,8 +186,13 @@ func TestCheck(t *testing.T) {
 		{name: "empty world", env: "RANK=0 WORLD_SIZE=0", kind: fault.Usage, names: "WORLD_SIZE: is 0"},
 		{name: "huge world", env: "RANK=0 WORLD_SIZE=99999999999999999999", kind: fault.Usage, names: "WORLD_SIZE"},
 		{name: "world without rank", env: "WORLD_SIZE=4", kind: fault.Usage, names: "WORLD_SIZE: is 4, but RANK is not set"},
-		{name: "world of one without rank", env: "WORLD_SIZE=1", kind: fault.Usage, names: "RANK is not set"},
-		{name: "rank without world", env: "RANK=0", kind: fault.Usage, names: "RANK: is 0, but WORLD_SIZE is not set"},
+		{name: "a world of one with others before it", env: "WORLD_SIZE=1 LOCAL_RANK=1", kind: fault.Usage, names: "LOCAL_RANK: is 1"},
+		{name: "a second node of a world of one", env: "NODE_RANK=1 WORLD_SIZE=1", kind: fault.Usage, names: "NODE_RANK: is 1, but WORLD_SIZE is 1"},
+		{name: "world of none without rank", env: "WORLD_SIZE=0", kind: fault.Usage, names: "WORLD_SIZE: is 0"},
+		{name: "second rank without world", env: "RANK=1", kind: fault.Usage, names: "RANK: is 1, but WORLD_SIZE is not set"},
+		{name: "first rank of a machine of two", env: "RANK=0 LOCAL_WORLD_SIZE=2", kind: fault.Usage, names: "RANK: is 0, but WORLD_SIZE is not set"},
+		{name: "first rank of mpirun without world", env: "OMPI_COMM_WORLD_RANK=0", kind: fault.Usage, names: "OMPI_COMM_WORLD_SIZE is not set"},
+		{name: "processes of Kubeflow in a step of two", env: "PET_NPROC_PER_NODE=4 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0", kind: fault.Usage, names: "but SLURM_STEP_NUM_TASKS says 2"},
 		{name: "local rank beyond its machine", env: "RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", kind: fault.Usage, names: "LOCAL_RANK: is 2, but LOCAL_WORLD_SIZE is 2"},
 		{name: "the same, alone", env: "LOCAL_RANK=1 LOCAL_WORLD_SIZE=1", kind: fault.Usage, names: "LOCAL_RANK: is 1"},
 		{name: "local rank beyond the rank", env: "RANK=0 WORLD_SIZE=1 LOCAL_RANK=3", kind: fault.Usage, names: "LOCAL_RANK: is 3"},
@@ -249,5 +272,51 @@ func TestWithout(t *testing.T) {
 	}
 	if got := Without(in); !slices.Equal(got, []string{"PATH=/bin", "RANKING=1"}) {
 		t.Errorf("left: %q", got)
+	}
+}
+
+// TestNotes: what torchrun would have started, and did not, is said.
+func TestNotes(t *testing.T) {
+	p, err := Check(environment("PET_NNODES=1 PET_NPROC_PER_NODE=8 PET_NODE_RANK=0"))
+	if err != nil || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "PET_NPROC_PER_NODE=8") {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := Check(environment("PET_NNODES=1 PET_NPROC_PER_NODE=1 RANK=0 WORLD_SIZE=1")); err != nil || len(p.Notes) > 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// TestFindAlike: launchers that no source describes, and what only has such names.
+func TestFindAlike(t *testing.T) {
+	for env, want := range map[string]string{
+		"BATCH_TASK_INDEX=1 BATCH_TASK_COUNT=2":                             "BATCH_TASK_INDEX=1 and BATCH_TASK_COUNT=2: this looks like task 1 of 2; this run is on its own",
+		"CLOUD_RUN_TASK_INDEX=0 CLOUD_RUN_TASK_COUNT=3":                     "CLOUD_RUN_TASK_INDEX=0 and CLOUD_RUN_TASK_COUNT=3: this looks like task 0 of 3; this run is on its own",
+		"TPU_WORKER_ID=1 TPU_WORKER_HOSTNAMES=a,b":                          "TPU_WORKER_ID=1 and TPU_WORKER_HOSTNAMES=a,b: this looks like task 1 of 2; this run is on its own",
+		"X_NODE_RANK=1 X_NUM_NODES=2":                                       "X_NODE_RANK=1 and X_NUM_NODES=2: this looks like task 1 of 2; this run is on its own",
+		"ACME_REPLICA_INDEX=0 ACME_TOTAL_REPLICAS=4 ACME_HOSTS=a":           "ACME_REPLICA_INDEX=0 and ACME_TOTAL_REPLICAS=4: this looks like task 0 of 4; this run is on its own",
+		`ACME_HOST_ID=2 ACME_HOSTS=["a","b"]`:                               `ACME_HOST_ID=2 and ACME_HOSTS=["a","b"]: this looks like task 2 of 2; this run is on its own`,
+		"X_ROLE_INDEX=1 X_WORLD_SIZE=2":                                     "X_ROLE_INDEX=1 and X_WORLD_SIZE=2: this looks like task 1 of 2; this run is on its own",
+		"NODE_INDEX=1 NODE_COUNT=2":                                         "NODE_INDEX=1 and NODE_COUNT=2: this looks like task 1 of 2; this run is on its own",
+		"X_WORKER_ID=1 X_NODE_COUNT=9 X_WORKER_COUNT=2":                     "X_WORKER_ID=1 and X_WORKER_COUNT=2: this looks like task 1 of 2; this run is on its own",
+		"VC_TASK_INDEX=1 VC_WORKER_NUM=2":                                   "", // refused
+		"X_ARRAY_TASK_ID=1 X_ARRAY_TASK_COUNT=4":                            "",
+		"SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_COUNT=4 SLURM_JOB_ID=9":     "",
+		"X_WORKER_ID=1 X_WORKER_COUNT=1":                                    "",
+		"X_WORKER_ID=a1b2 X_WORKER_COUNT=4":                                 "",
+		"X_TASK_ID=71823 X_TASK_COUNT=4":                                    "",
+		"X_WORKER_ID=1 Y_WORKER_COUNT=4":                                    "",
+		"X_WORKER_ID=1 X_CACHE_SIZE=4096":                                   "",
+		"TASK_ID=1 NUM_WORKERS=4":                                           "",
+		"RANK=0 WORLD_SIZE=1 ROLE_RANK=0 ROLE_WORLD_SIZE=1 GROUP_RANK=0":    "",
+		"OMP_NUM_THREADS=4 NUM_WORKERS=8 HOSTNAME=a JOB_COMPLETION_INDEX=3": "",
+	} {
+		contracttest.Cases(t, 1)
+		got := ""
+		for _, a := range FindAlike(strings.Fields(env)) {
+			got += a.String()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", env, got, want)
+		}
 	}
 }
