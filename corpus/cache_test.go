@@ -68,7 +68,7 @@ func load(t testing.TB, c *Cache, enc IdentifiedEncoder, opt EncodeOptions, path
 // entries returns the folders in a cache.
 func entries(t testing.TB, c *Cache) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(c.Dir, "*"))
+	all, err := filepath.Glob(filepath.Join(c.Dir, "[^.]*"))
 	must(t, err)
 	return all
 }
