@@ -26,7 +26,7 @@ var floors = []struct {
 	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near internal/hostile internal/cgroup internal/launcher"},
 	{"bytes", "tensor quant/quanttest quant"},
 	{"bytes", "format/internal/checked format/internal/stored format/internal/shards"},
-	{"bytes", "format/aprfile format/safetensors format/gguf format"},
+	{"bytes", "format/aprfile format/safetensors format/gguf format internal/keep"},
 	{"text", "internal/jinja tokenizer corpus"},
 	{"models as data", "arch"},
 	{"records", "run/log run/list run/watch run/supervise run/diagnose"},

@@ -21,7 +21,7 @@ func WriteBare(ctx context.Context, c *Container, out, family string, opt Option
 		return nil, err
 	}
 	r.Warnings = append(r.Warnings, "no configuration: the file can be inspected, not run")
-	if err := refuseOverwrite(c, out, opt.Force); err != nil {
+	if err := refuseOverwrite(c, out, opt); err != nil {
 		return nil, err
 	}
 	enc, sources, err := encoded(ctx, c, plan, opt, r)

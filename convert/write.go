@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	"apr/arch"
+	"apr/format/safetensors"
 	"apr/internal/fault"
+	"apr/internal/keep"
 	"apr/tensor"
 )
 
@@ -18,6 +20,7 @@ import (
 type Options struct {
 	Scheme   Scheme
 	Force    bool
+	Inputs   []string    // what was read besides the model, as a tokenizer
 	Version  string      // of the program, written into .apr files as apr/VERSION
 	Progress func(int64) // source bytes done; may be nil
 
@@ -136,7 +139,7 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 	if err != nil {
 		return nil, err
 	}
-	if err := refuseOverwrite(c, out, opt.Force); err != nil {
+	if err := refuseOverwrite(c, out, opt); err != nil {
 		return nil, err
 	}
 	if err := cmp.Or(checkComplete(c), c.CheckHead()); err != nil {
@@ -214,16 +217,25 @@ func mainType(plan []Choice) tensor.DType {
 	return best
 }
 
-// refuseOverwrite refuses an existing output early, and an output that is the input even with force.
-func refuseOverwrite(c *Container, out string, force bool) error {
+// refuseOverwrite refuses an existing output early; and even with force one that is an input, a folder that holds one, and weights where
+// the input's folder, or one with an index, would become another model.
+func refuseOverwrite(c *Container, out string, opt Options) error {
+	inputs := append(append(keep.ModelFiles(c.Path), c.Files...), opt.Inputs...)
+	if err := keep.Inputs(out, inputs...); err != nil {
+		return err
+	}
+	if opt.kind(out) != "hf" && filepath.Base(out) == safetensors.SingleName {
+		dir, index := filepath.Dir(out), filepath.Join(filepath.Dir(out), safetensors.IndexName)
+		if _, err := os.Lstat(index); err == nil {
+			return fault.In(fault.Invalid, out, "would hide the model of several files of %s", index).WithHint("name another output").WithID("E-CONVERT-036")
+		}
+		if err := keep.Inputs(dir, c.Path); err != nil && c.folder() {
+			return fault.In(fault.Invalid, out, "would make another model of the input's folder").WithHint("name another output").WithID("E-CONVERT-036")
+		}
+	}
 	st, err := os.Stat(out)
 	if err != nil {
 		return nil
-	}
-	for _, f := range append([]string{c.Path}, c.Files...) {
-		if in, err := os.Stat(f); err == nil && os.SameFile(in, st) {
-			return fault.In(fault.Invalid, out, "is the input").WithHint("name another output").WithID("E-CONVERT-031")
-		}
 	}
 	if st.IsDir() {
 		entries, err := os.ReadDir(out)
@@ -231,10 +243,16 @@ func refuseOverwrite(c *Container, out string, force bool) error {
 			return nil
 		}
 	}
-	if !force {
+	if !opt.Force {
 		return fault.In(fault.Invalid, out, "already exists").WithHint("give --force to replace it").WithID("E-CONVERT-032")
 	}
 	return nil
+}
+
+// folder reports whether the model was named by its folder.
+func (c *Container) folder() bool {
+	st, err := os.Stat(c.Path)
+	return err == nil && st.IsDir()
 }
 
 // checkComplete refuses a model that lacks tensors of its architecture.

@@ -68,7 +68,7 @@ func load(t testing.TB, c *Cache, enc IdentifiedEncoder, opt EncodeOptions, path
 // entries returns the folders in a cache.
 func entries(t testing.TB, c *Cache) []string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(c.Dir, "*"))
+	all, err := filepath.Glob(filepath.Join(c.Dir, "[^.]*"))
 	must(t, err)
 	return all
 }
@@ -340,9 +340,9 @@ func TestCacheTwoWriters(t *testing.T) {
 	second := CacheUse{Key: use.Key}
 	prefix, _, _ := strings.Cut(filepath.Base(use.Path), "-")
 	c.keep(prefix, []string{file}, tokens, report, &second)
-	all, err := os.ReadDir(c.Dir)
-	if second != use || err != nil || len(all) != 1 {
-		t.Errorf("%+v, want %+v; %v, %v", second, use, all, err)
+	all := entries(t, c)
+	if second != use || len(all) != 1 {
+		t.Errorf("%+v, want %+v; %v", second, use, all)
 	}
 }
 
@@ -399,17 +399,26 @@ func TestCacheGrowth(t *testing.T) {
 	if use := loadUse(t, c, enc, first); use.State != CacheHit { // so that the second is the oldest
 		t.Fatalf("%+v", use)
 	}
-	killed, running := filepath.Join(c.Dir, tempEntry+"1"), filepath.Join(c.Dir, tempEntry+"2")
+	killed, running := filepath.Join(c.Dir, tempFolder, tempEntry+"1"), filepath.Join(c.Dir, tempFolder, tempEntry+"2")
 	must(t, os.Mkdir(killed, 0o700))
 	must(t, os.Mkdir(running, 0o700))
 	age(killed, 25)
 	age(running, 23)
-	foreign := filepath.Join(c.Dir, "notes")
-	must(t, os.Mkdir(foreign, 0o700))
+	foreign := []string{filepath.Join(c.Dir, "notes"), filepath.Join(c.Dir, ".tmp-corpus"), filepath.Join(c.Dir, tempEntry+"1"), filepath.Join(c.Dir, tempFolder, "entry-mine")}
+	for _, dir := range foreign {
+		must(t, os.Mkdir(dir, 0o700))
+		age(dir, 1000)
+	}
 	three := loadUse(t, c, enc, third)
-	want := []string{running, foreign, one, three.Path}
+	want := append(foreign, running, one, three.Path)
 	slices.Sort(want)
-	if got := append(entries(t, c), running); !slices.Equal(slices.Compact(slices.Sorted(slices.Values(got))), want) || three.Problem != "" {
+	var got []string
+	for _, pattern := range []string{"[^.]*", ".tmp*", tempFolder + "/*"} {
+		found, err := filepath.Glob(filepath.Join(c.Dir, pattern))
+		must(t, err)
+		got = append(got, found...)
+	}
+	if slices.Sort(got); !slices.Equal(got, want) || three.Problem != "" {
 		t.Errorf("left are %v, want %v; %+v", got, want, three)
 	}
 	if _, err := os.Stat(killed); err == nil {
@@ -449,7 +458,7 @@ func TestCacheIsShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	left, err := filepath.Glob(filepath.Join(c.Dir, tempEntry+"*"))
+	left, err := filepath.Glob(filepath.Join(c.Dir, tempFolder, "*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
 	}

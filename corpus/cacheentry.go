@@ -25,10 +25,14 @@ import (
 // Names in the folder of a Cache.
 var entryName = regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{64}$`)
 
+// Folders that are being written or removed are in a folder of their own, so that nobody else's are taken for them.
 const (
-	tempEntry = ".tmp-"        // begins the name of a folder being written or removed
-	tempAge   = 24 * time.Hour // after which it was left by a process that was killed
+	tempFolder = ".apr-tokens-unfinished"
+	tempEntry  = "entry-"       // begins their names, which end in a random number
+	tempAge    = 24 * time.Hour // after which one was left by a process that was killed
 )
+
+var tempName = regexp.MustCompile(`^` + tempEntry + `[0-9]+$`)
 
 // Names in an entry, besides the shards and the manifest. They do not end in .bin, so that ReadShards reads an entry too.
 const (
@@ -143,7 +147,7 @@ func (c *Cache) write(dir string, size int64, e *entry, t *Tokens) error {
 	if free, ok := c.freeBytes(); ok && uint64(size) > free/cacheOfFree {
 		return fault.In(fault.IO, c.Dir, "%d bytes would take more than a tenth of the %d that are free", size, free)
 	}
-	tmp, err := os.MkdirTemp(c.Dir, tempEntry)
+	tmp, err := c.temp()
 	if err != nil {
 		return fault.In(fault.IO, c.Dir, "cannot be written").Because(err)
 	}
@@ -305,13 +309,11 @@ func (c *Cache) prune() error {
 			continue // removed meanwhile, or not ours
 		}
 		dir := filepath.Join(c.Dir, d.Name())
-		switch {
-		case entryName.MatchString(d.Name()):
+		if entryName.MatchString(d.Name()) {
 			all = append(all, used{dir, info.ModTime(), sizeOf(dir)})
-		case strings.HasPrefix(d.Name(), tempEntry) && time.Since(info.ModTime()) > tempAge:
-			_ = os.RemoveAll(dir) // tried again the next time
 		}
 	}
+	c.pruneTemp()
 	slices.SortFunc(all, func(a, b used) int { return b.at.Compare(a.at) })
 	var errs []error
 	kept := int64(0)
@@ -321,6 +323,26 @@ func (c *Cache) prune() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// temp makes a folder for an entry that is being written or removed.
+func (c *Cache) temp() (string, error) {
+	dir := filepath.Join(c.Dir, tempFolder)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return os.MkdirTemp(dir, tempEntry)
+}
+
+// pruneTemp removes what killed processes have left.
+func (c *Cache) pruneTemp() {
+	dir := filepath.Join(c.Dir, tempFolder)
+	names, _ := os.ReadDir(dir) // not there: nothing is left
+	for _, d := range names {
+		if info, err := d.Info(); err == nil && info.IsDir() && tempName.MatchString(d.Name()) && time.Since(info.ModTime()) > tempAge {
+			_ = os.RemoveAll(filepath.Join(dir, d.Name())) // tried again the next time
+		}
+	}
 }
 
 // sizeOf returns the bytes of the files in a folder.
@@ -336,7 +358,7 @@ func sizeOf(dir string) (n int64) {
 
 // remove removes an entry at once for others, by rename.
 func (c *Cache) remove(dir string) error {
-	tmp, err := os.MkdirTemp(c.Dir, tempEntry)
+	tmp, err := c.temp()
 	if err != nil {
 		return err
 	}

@@ -251,3 +251,23 @@ func TestNFC(t *testing.T) {
 		}
 	}
 }
+
+// Shards that cannot be exchanged leave the old ones as they were.
+func TestExchangeUndone(t *testing.T) {
+	dir := t.TempDir()
+	tmp := filepath.Join(dir, "tmp")
+	must(t, os.Mkdir(tmp, 0o700))
+	for _, name := range []string{"manifest.json", "shard-00000.bin", "tmp/shard-00000.bin"} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
+	}
+	err := exchange(dir, tmp, []string{"manifest.json", "shard-00000.bin"}, []Shard{{Name: "shard-00000.bin"}, {Name: "shard-00001.bin"}})
+	if fault.KindOf(err) != fault.IO {
+		t.Fatalf("a shard that is missing: %v", err)
+	}
+	for _, name := range []string{"manifest.json", "shard-00000.bin", "tmp/shard-00000.bin"} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != name {
+			t.Errorf("%s is %q, %v", name, text, err)
+		}
+	}
+	contracttest.Cases(t, 1)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -68,6 +69,35 @@ func (r *Report) Idle(forTalks, forRecords []string) error {
 		return fault.In(fault.Invalid, forRecords[0], "has no effect: the data holds no records with fields, only plain text").WithHint("leave it out").WithID("E-CORPUS-063")
 	}
 	return nil
+}
+
+// maxNamed bounds the files that NotText names.
+const maxNamed = 5
+
+// NotText says how many files of folders were left out for what they hold, NUL or bytes that are not UTF-8, and names the first of them;
+// "" if there is none.
+func (r *Report) NotText() string {
+	var names []string
+	n := 0
+	for _, in := range r.inputs {
+		if in.skip != notText {
+			continue
+		}
+		if n++; n <= maxNamed {
+			names = append(names, in.path)
+		}
+	}
+	switch {
+	case n == 0:
+		return ""
+	case n > maxNamed:
+		names = append(names, fmt.Sprintf("%d more", n-maxNamed))
+	}
+	what := "files are"
+	if n == 1 {
+		what = "file is"
+	}
+	return fmt.Sprintf("%d %s left out, not text (NUL or bad UTF-8): %s", n, what, strings.Join(names, ", "))
 }
 
 // File is a file that was read whole.

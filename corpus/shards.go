@@ -7,16 +7,20 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"apr/internal/atomicfile"
+	"apr/internal/disk"
 	"apr/internal/fault"
+	"apr/internal/keep"
 	"apr/internal/readfile"
 )
 
@@ -75,11 +79,25 @@ func EncodeCorpus(ctx context.Context, paths []string, dir string, enc Encoder, 
 	if err := checkShardOptions(&opt); err != nil {
 		return nil, err
 	}
-	if err := prepareFolder(dir, opt.Force); err != nil {
+	if err := keep.Inputs(dir, paths...); err != nil {
 		return nil, err
 	}
+	old, err := prepareFolder(dir, opt.Force)
+	if err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp(dir, ".shards"+atomicfile.TempMark)
+	if err != nil {
+		return nil, fault.In(fault.IO, dir, "cannot be written").Because(err).WithID("E-SHARD-009")
+	}
+	done := false
+	defer func() {
+		if left, _ := os.ReadDir(filepath.Join(tmp, asideName)); done || len(left) == 0 { // else what could not be put back
+			os.RemoveAll(tmp)
+		}
+	}()
 	opt.Encode.Turns = AllTurns
-	w := &shardWriter{dir: dir, limit: opt.ShardTokens, force: opt.Force, all: sha256.New()}
+	w := &shardWriter{dir: tmp, limit: opt.ShardTokens, all: sha256.New()}
 	defer w.abort()
 	first := true
 	source, err := encodeAll(ctx, paths, enc, opt.Encode, func(e *encoded) error {
@@ -109,7 +127,53 @@ func EncodeCorpus(ctx context.Context, paths []string, dir string, enc Encoder, 
 	if err != nil {
 		panic("corpus: manifest: " + err.Error())
 	}
-	return rep, atomicfile.WriteFile(filepath.Join(dir, manifestName), append(text, '\n'), opt.Force)
+	if err := atomicfile.WriteFile(filepath.Join(tmp, manifestName), append(text, '\n'), false); err != nil {
+		return rep, err
+	}
+	err = exchange(dir, tmp, old, w.shards)
+	done = err == nil
+	return rep, err
+}
+
+// asideName is the folder for the old shards while the new ones take their place.
+const asideName = "old"
+
+// exchange puts the shards and the manifest in tmp in the place of the old files of dir, the manifest last. What cannot be exchanged
+// stays as it was.
+func exchange(dir, tmp string, old []string, shards []Shard) (err error) {
+	aside := filepath.Join(tmp, asideName)
+	if err := os.Mkdir(aside, 0o700); err != nil {
+		return fault.In(fault.IO, dir, "cannot be written").Because(err).WithID("E-SHARD-009")
+	}
+	var moved [][2]string
+	move := func(from, to string) error {
+		if err := os.Rename(from, to); err != nil {
+			return fault.In(fault.IO, from, "cannot be replaced").Because(err).WithID("E-SHARD-011")
+		}
+		moved = append(moved, [2]string{from, to})
+		return nil
+	}
+	defer func() {
+		for _, m := range slices.Backward(moved) {
+			if err != nil {
+				err = errors.Join(err, os.Rename(m[1], m[0]))
+			}
+		}
+	}()
+	for _, name := range old {
+		if err := move(filepath.Join(dir, name), filepath.Join(aside, name)); err != nil {
+			return err
+		}
+	}
+	for _, s := range shards {
+		if err := move(filepath.Join(tmp, s.Name), filepath.Join(dir, s.Name)); err != nil {
+			return err
+		}
+	}
+	if err := move(filepath.Join(tmp, manifestName), filepath.Join(dir, manifestName)); err != nil {
+		return err
+	}
+	return disk.OS{}.SyncDir(dir)
 }
 
 func checkShardOptions(opt *ShardOptions) error {
@@ -129,46 +193,32 @@ func checkShardOptions(opt *ShardOptions) error {
 	return nil
 }
 
-// prepareFolder makes dir, empty but for what is not ours. Without force it refuses any content; with force it removes
-// an earlier manifest first and then its shards, and refuses a folder that holds anything else.
-func prepareFolder(dir string, force bool) error {
+// prepareFolder makes dir and returns the shards that it holds, behind their manifest. Without force it refuses any content, with force
+// anything else.
+func prepareFolder(dir string, force bool) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fault.In(fault.IO, dir, "cannot be made").Because(err).WithID("E-SHARD-009")
+		return nil, fault.In(fault.IO, dir, "cannot be made").Because(err).WithID("E-SHARD-009")
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return readfile.Fault(dir, err)
+		return nil, readfile.Fault(dir, err)
 	}
-	var shards []string
-	manifest := false
+	var old []string // manifest.json is before shard-*
 	for _, e := range entries {
 		ours := shardName.MatchString(e.Name()) || e.Name() == manifestName
 		if !ours || !force {
-			return fault.In(fault.Invalid, dir, "holds %q already", e.Name()).
+			return nil, fault.In(fault.Invalid, dir, "holds %q already", e.Name()).
 				WithHint("name an empty folder; --force replaces shards and their manifest, nothing else").WithID("E-SHARD-010")
 		}
-		if e.Name() == manifestName {
-			manifest = true
-			continue
-		}
-		shards = append(shards, e.Name())
+		old = append(old, e.Name())
 	}
-	if manifest {
-		shards = append([]string{manifestName}, shards...)
-	}
-	for _, name := range shards {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
-			return fault.In(fault.IO, filepath.Join(dir, name), "cannot be removed").Because(err).WithID("E-SHARD-011")
-		}
-	}
-	return nil
+	return old, nil
 }
 
 // shardWriter cuts a sequence of ids into files.
 type shardWriter struct {
 	dir    string
 	limit  int64
-	force  bool
 	shards []Shard
 	total  int64
 	all    hash.Hash
@@ -209,7 +259,7 @@ func (w *shardWriter) write(ids []int32) error {
 func (w *shardWriter) name() string { return fmt.Sprintf("shard-%05d.bin", len(w.shards)) }
 
 func (w *shardWriter) begin() error {
-	f, err := atomicfile.Create(filepath.Join(w.dir, w.name()), w.force)
+	f, err := atomicfile.Create(filepath.Join(w.dir, w.name()), false)
 	if err != nil {
 		return err
 	}

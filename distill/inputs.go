@@ -344,10 +344,15 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 	for _, bad := range report.Bad {
 		obs.Message("left out: %v", bad)
 	}
+	detail := fmt.Sprintf("%d documents, %d tokens, %d bad records left out", report.Documents, len(t.IDs), report.BadRecords)
+	if note := report.NotText(); note != "" {
+		obs.Message("warning: %s", note)
+		detail += "; " + note
+	}
 	in.noteCache(name, use, obs)
 	in.records[name] = runlog.Input{
 		Path: strings.Join(paths, ", "), SHA256: t.SHA256(), Of: ofDocuments, Bytes: report.Bytes,
-		Detail: fmt.Sprintf("%d documents, %d tokens, %d bad records left out", report.Documents, len(t.IDs), report.BadRecords),
+		Detail: detail,
 	}
 	return t, nil
 }

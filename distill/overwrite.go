@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"apr/corpus"
-	"apr/format"
 	"apr/internal/fault"
+	"apr/internal/keep"
 )
 
 // CheckOutputs refuses outputs that would replace or move what the run reads, whether that is forced or not: an output that is an
@@ -32,8 +32,10 @@ func (c Config) CheckOutputs() error {
 // eachInput visits every file and folder that the run reads.
 func (c Config) eachInput(visit func(path string) error) error {
 	for _, m := range []string{c.Teacher, c.Student} {
-		if err := eachModelFile(m, visit); err != nil {
-			return err
+		for _, path := range keep.ModelFiles(m) {
+			if err := visit(path); err != nil {
+				return err
+			}
 		}
 	}
 	small := append([]string{c.StudentConfig}, c.Settings...)
@@ -58,39 +60,6 @@ func (c Config) eachInput(visit func(path string) error) error {
 			return err
 		}
 		if err := eachFile(path, corpus.LeavesOut, visit); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// eachModelFile visits a model: its folder, the files in that, and those that its index names. The small files of a Hugging Face
-// model lie beside its weights.
-func eachModelFile(path string, visit func(path string) error) error {
-	info, err := os.Stat(path)
-	if path == "" || err != nil {
-		return nil // opening it says so
-	}
-	files := []string{path}
-	folder := path
-	if !info.IsDir() {
-		folder = filepath.Dir(path)
-	}
-	beside := []string{".json", ".txt", ".model", ".jinja"}
-	entries, _ := os.ReadDir(folder)
-	for _, e := range entries {
-		if info.IsDir() || slices.Contains(beside, filepath.Ext(e.Name())) {
-			files = append(files, filepath.Join(folder, e.Name()))
-		}
-	}
-	if f, _, err := format.Open(path); err == nil {
-		if several, ok := f.(interface{ Files() []string }); ok {
-			files = append(files, several.Files()...)
-		}
-		f.Close()
-	}
-	for _, name := range files {
-		if err := visit(name); err != nil {
 			return err
 		}
 	}
@@ -188,43 +157,10 @@ func (o *outputs) holds(path string) bool {
 	return err == nil && info.Mode()&fs.ModeSymlink != 0 && o.through(path)
 }
 
-// maxLinks bounds the links on the way to a path; the kernel's bound is smaller.
-const maxLinks = 255
-
-// through follows a path from the root, link by link, and reports whether it comes by the run directory.
+// through reports whether the way to a path leads through the run directory.
 func (o *outputs) through(path string) bool {
-	at, rest := string(filepath.Separator), path
-	if !filepath.IsAbs(path) {
-		here, err := os.Getwd()
-		if err != nil {
-			return false
-		}
-		rest = here + string(filepath.Separator) + path
-	}
-	links := 0
-	for names := strings.Split(rest, string(filepath.Separator)); len(names) > 0; {
-		name := names[0]
-		names = names[1:]
-		switch name {
-		case "", ".":
-			continue
-		case "..":
-			at = filepath.Dir(at)
-			continue
-		}
-		next := filepath.Join(at, name)
-		if target, err := os.Readlink(next); err == nil && links < maxLinks {
-			links++
-			if filepath.IsAbs(target) {
-				at = string(filepath.Separator)
-			}
-			names = append(strings.Split(target, string(filepath.Separator)), names...)
-			continue
-		}
-		at = next
-		if info, err := os.Stat(at); err == nil && os.SameFile(info, o.runInfo) {
-			return true
-		}
-	}
-	return false
+	return keep.Way(path, func(at string) bool {
+		info, err := os.Stat(at)
+		return err == nil && os.SameFile(info, o.runInfo)
+	})
 }

@@ -65,7 +65,7 @@ var directory = []string{safetensors.IndexName, "*.apr.index.json", safetensors.
 
 // Find returns the file that stands for a model: path itself if it is no directory; else the first of
 // model.safetensors.index.json, *.apr.index.json, model.safetensors, *.gguf and *.apr in it. Several files of the
-// pattern that decides are a fault of kind NotFound, as is none; a link that leads out of the directory is of kind
+// pattern that decides are a fault of kind NotFound, as is none, and model.safetensors beside an index that does not list it; a link that leads out of the directory is of kind
 // UnsafePath.
 func Find(path string) (string, error) {
 	info, err := os.Stat(path)
@@ -89,6 +89,11 @@ func Find(path string) (string, error) {
 		if len(found) > 1 {
 			return "", fault.In(fault.NotFound, path, "directory holds several %s files: %q and %q", pattern, found[0], found[1]).
 				WithHint("name the file").WithID("E-FORMAT-002")
+		}
+		if pattern == safetensors.IndexName && len(found) == 1 {
+			if err := safetensors.CheckFolder(path); err != nil {
+				return "", err
+			}
 		}
 		if len(found) == 1 {
 			return readfile.Inside(path, found[0])

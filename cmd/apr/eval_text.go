@@ -158,6 +158,9 @@ func (o *evalOptions) read(ctx context.Context, tok *tokenizer.Tokenizer, e *cli
 	for _, bad := range report.Bad {
 		e.Log.Warn("left out: " + bad.Error())
 	}
+	if note := report.NotText(); note != "" {
+		e.Log.Warn(note)
+	}
 	if o.cacheUse = &use; use.Problem != "" {
 		e.Log.Warn("cache of tokens: " + use.Problem)
 	}

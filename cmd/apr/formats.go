@@ -11,7 +11,9 @@ import (
 )
 
 // formats are those that a command writes, each with the endings that its output may have.
-type formats []struct {
+type formats []outputFormat
+
+type outputFormat struct {
 	name    string
 	endings []string // empty: a folder
 }

@@ -7,8 +7,10 @@ import (
 	"strings"
 
 	"apr/convert"
+	"apr/hub"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/internal/keep"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -92,15 +94,21 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 		return nil, err
 	}
 	defer c.Close()
+	var inputs []string
 	if o.tokenizer != "" {
-		tok, err := findTokenizer(ctx, e, o.tokenizer)
+		path, err := find(ctx, e, o.tokenizer, hub.Tokenizer)
 		if err != nil {
 			return nil, err
 		}
+		tok, err := openTokenizer(path)
+		if err != nil {
+			return nil, err
+		}
+		inputs = keep.ModelFiles(path)
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tok, nil }
 	}
 	opt := convert.Options{
-		Scheme: convert.Scheme(o.quantize), To: "apr", Expand: !o.preserve, DType: tensor.ParseDType(o.dtype), Force: o.force, Version: version,
+		Scheme: convert.Scheme(o.quantize), To: "apr", Expand: !o.preserve, DType: tensor.ParseDType(o.dtype), Force: o.force, Inputs: inputs, Version: version,
 	}
 	rep, err := o.write(ctx, e, c, opt)
 	if err != nil {

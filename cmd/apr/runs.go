@@ -371,6 +371,9 @@ func runsReportCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
+			if err := keepRecord(rec, output); err != nil {
+				return nil, err
+			}
 			n, err := writeReport(rec, output, format, force)
 			if err != nil {
 				return nil, err

@@ -10,9 +10,11 @@ import (
 	"strings"
 
 	"apr/corpus"
+	"apr/hub"
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/internal/keep"
 	"apr/tokenizer"
 )
 
@@ -171,8 +173,15 @@ func tokenizeCorpus() *cli.Command {
 			if _, err := rank(e); err != nil {
 				return nil, err
 			}
-			tok, err := findTokenizer(ctx, e, tokPath)
+			tokPath, err := find(ctx, e, tokPath, hub.Tokenizer)
 			if err != nil {
+				return nil, err
+			}
+			tok, err := openTokenizer(tokPath)
+			if err != nil {
+				return nil, err
+			}
+			if err := keep.Inputs(output, append(keep.ModelFiles(tokPath), paths...)...); err != nil {
 				return nil, err
 			}
 			enc, err := corpus.ForTokenizer(tok, "auto")
@@ -196,6 +205,9 @@ func tokenizeCorpus() *cli.Command {
 			}
 			for _, bad := range rep.Source.Bad {
 				e.Log.Warn("record left out", "error", bad)
+			}
+			if note := rep.Source.NotText(); note != "" {
+				e.Log.Warn(note)
 			}
 			return corpusResult{output, rep}, nil
 		},
@@ -231,11 +243,15 @@ func tokenizeImport() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing files"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			tok, err := findTokenizer(ctx, e, input)
+			path, err := find(ctx, e, input, hub.Tokenizer)
 			if err != nil {
 				return nil, err
 			}
-			return importTokenizer(tok, input, output, force)
+			tok, err := openTokenizer(path)
+			if err != nil {
+				return nil, err
+			}
+			return importTokenizer(tok, path, output, force)
 		},
 	}
 }
@@ -252,6 +268,11 @@ func importTokenizer(tok *tokenizer.Tokenizer, input, output string, force bool)
 	vocabJSON, err := json.MarshalIndent(vocab, "", " ")
 	if err != nil {
 		return nil, fmt.Errorf("vocab.json: %w", err)
+	}
+	for _, name := range []string{"vocab.json", "merges.txt", "tokenizer_config.json", "tokenizer.json"} {
+		if err := keep.Inputs(filepath.Join(output, name), keep.ModelFiles(input)...); err != nil {
+			return nil, err
+		}
 	}
 	if err := os.MkdirAll(output, 0o755); err != nil {
 		return nil, fault.In(fault.IO, output, "cannot be created").Because(err)

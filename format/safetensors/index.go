@@ -2,10 +2,12 @@ package safetensors
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"apr/format/internal/shards"
 	"apr/format/internal/stored"
+	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/tensor"
 )
@@ -60,4 +62,31 @@ func (f *File) addShards(ix *shards.Index) error {
 	}
 	f.Set = stored.NewSet(all)
 	return nil
+}
+
+// CheckFolder refuses a folder that holds two models: an index, and SingleName, which the index does not list. Programs differ in which
+// they read.
+func CheckFolder(dir string) error {
+	single, err := os.Stat(filepath.Join(dir, SingleName))
+	if err != nil {
+		return nil
+	}
+	index, err := readfile.Inside(dir, IndexName)
+	if err != nil {
+		return nil // there is none, or opening it says why not
+	}
+	if _, err := os.Lstat(index); err != nil {
+		return nil
+	}
+	ix, err := shards.Read(index)
+	if err != nil {
+		return nil // opening it says so
+	}
+	for _, name := range ix.Shards() {
+		if info, err := os.Stat(filepath.Join(dir, name)); name == SingleName || err == nil && os.SameFile(info, single) {
+			return nil
+		}
+	}
+	return fault.In(fault.NotFound, dir, "directory holds two models: %s and %s, which the index does not list", IndexName, SingleName).
+		WithHint("remove one of them, or name the file; transformers reads %s", SingleName).WithID("E-ST-061")
 }

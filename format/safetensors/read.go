@@ -89,6 +89,9 @@ func Open(path string) (*File, error) {
 }
 
 func openDir(dir string) (*File, error) {
+	if err := CheckFolder(dir); err != nil {
+		return nil, err
+	}
 	for _, name := range []string{IndexName, SingleName} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); errors.Is(err, os.ErrNotExist) {
 			continue

@@ -173,7 +173,7 @@ func checkSource(t tensor.Source, seen map[string]bool) error {
 // WriteDir writes a model into the directory dir: SingleName if it fits into maxShard bytes of payload, else shards
 // model-00001-of-0000N.safetensors, filled in order of tensor name, and IndexName. The files appear together, the
 // index last; a tensor larger than maxShard gets a shard of its own. maxShard ≤ 0 means no limit. It returns the
-// names of the files. An index of an earlier model is refused without opt.Force, and removed with it.
+// names of the files. What an earlier model has besides, an index or SingleName, is refused without opt.Force, and removed with it.
 func WriteDir(dir string, tensors []tensor.Source, maxShard int64, opt Options) ([]string, error) {
 	parts := shards.Split(tensors, maxShard)
 	if len(parts) <= 1 {
@@ -181,6 +181,9 @@ func WriteDir(dir string, tensors []tensor.Source, maxShard int64, opt Options) 
 	}
 	if len(parts) > shards.Max {
 		return nil, fault.In(fault.Format, dir, "%d shards are over the limit of %d", len(parts), shards.Max).WithID("E-SHARD-003")
+	}
+	if err := free(dir, SingleName, opt); err != nil {
+		return nil, err
 	}
 	var pending []*atomicfile.File
 	defer func() {
@@ -213,8 +216,10 @@ func WriteDir(dir string, tensors []tensor.Source, maxShard int64, opt Options) 
 	}
 	pending = append(pending, index)
 	if opt.Force { // an old index over new shards would be a mixture; without an index the directory is no model
-		if err := removeIndex(dir); err != nil {
-			return nil, err
+		for _, old := range []string{IndexName, SingleName} {
+			if err := remove(dir, old); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, f := range pending {
@@ -226,20 +231,29 @@ func WriteDir(dir string, tensors []tensor.Source, maxShard int64, opt Options) 
 }
 
 func writeSingle(dir string, tensors []tensor.Source, opt Options) ([]string, error) {
-	index := filepath.Join(dir, IndexName)
-	if _, err := os.Lstat(index); err == nil && !opt.Force {
-		return nil, fault.In(fault.Invalid, index, "already exists").WithHint("give --force to replace it").WithID("E-FILE-011")
+	if err := free(dir, IndexName, opt); err != nil {
+		return nil, err
 	}
 	if err := Write(filepath.Join(dir, SingleName), tensors, opt); err != nil {
 		return nil, err
 	}
-	return []string{SingleName}, removeIndex(dir)
+	return []string{SingleName}, remove(dir, IndexName)
 }
 
-func removeIndex(dir string) error {
-	index := filepath.Join(dir, IndexName)
-	if err := os.Remove(index); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fault.In(fault.IO, index, "cannot be removed").Because(err).WithID("E-FILE-014")
+// free refuses a directory that holds a file of an earlier model.
+func free(dir, name string, opt Options) error {
+	path := filepath.Join(dir, name)
+	if _, err := os.Lstat(path); err == nil && !opt.Force {
+		return fault.In(fault.Invalid, path, "already exists").WithHint("give --force to replace it").WithID("E-FILE-011")
+	}
+	return nil
+}
+
+// remove removes a file of an earlier model.
+func remove(dir, name string) error {
+	path := filepath.Join(dir, name)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fault.In(fault.IO, path, "cannot be removed").Because(err).WithID("E-FILE-014")
 	}
 	return nil
 }

@@ -166,6 +166,17 @@ func TestOverwrite(t *testing.T) {
 	if filepath.Base(f.Files()[0]) != SingleName {
 		t.Errorf("an old index hides the new file: %v", f.Files())
 	}
+	if _, err := WriteDir(dir, model(), 8, Options{}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("an index beside an old file: %v", err)
+	}
+	if _, err := WriteDir(dir, model(), 8, Options{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Open(dir)
+	if err != nil {
+		t.Fatalf("shards in place of a file: %v", err)
+	}
+	again.Close()
 }
 
 // TestIndex holds every way in which an index and its shards can disagree.
