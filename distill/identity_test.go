@@ -155,7 +155,7 @@ func TestFirstStepOfCodes(t *testing.T) {
 	}
 	trained := tinyConfig(t)
 	ofFrame(&trained)
-	trained.Steps, trained.BatchSize, trained.LR = 60, 4, 3e-3
+	trained.Steps, trained.BatchSize, trained.LR, trained.CheckpointEvery = 60, 4, 3e-3, 60
 	mustRun(t, trained, 0)
 	for name, begin := range map[string]func(*Config){
 		"trained": from(filepath.Join(trained.Output, "student")), "new": func(c *Config) { from("")(c); ofFrame(c) }, "table": from(strangerWithTable(t)),
