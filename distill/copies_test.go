@@ -64,15 +64,21 @@ func reshapedCopy(t *testing.T, d tensor.DType, set func(*arch.Config), change f
 
 // zeroNeurons writes a copy with neurons of zeros besides, and the rest multiplied by factor.
 func zeroNeurons(t *testing.T, factor float32) string {
-	const more = 8
+	return widened(t, 8, func(_ string, _ int, values []float32) {
+		for i := range values {
+			values[i] *= factor
+		}
+	})
+}
+
+// widened writes a copy with more neurons of zeros, the other values changed.
+func widened(t *testing.T, more int, change func(name string, cols int, values []float32)) string {
 	return reshapedCopy(t, tensor.F32, func(c *arch.Config) {
 		for i := range c.Layers {
 			c.Layers[i].FFN.Width += more
 		}
 	}, func(name string, shape []int, values []float32) []float32 {
-		for i := range values {
-			values[i] *= factor
-		}
+		change(name, shape[len(shape)-1], values)
 		switch {
 		case strings.HasSuffix(name, "gate_proj.weight"), strings.HasSuffix(name, "up_proj.weight"):
 			return append(values, make([]float32, more*shape[1])...)
@@ -168,13 +174,17 @@ func permutedHeads(t *testing.T) string {
 }
 
 // moreLayers writes a copy with a layer more, which adds nothing.
-func moreLayers(t *testing.T) string {
+func moreLayers(t *testing.T) string { return withLayer(t, func(string, int, []float32) {}) }
+
+// withLayer writes a copy with a layer more, which adds nothing, the other values changed.
+func withLayer(t *testing.T, change func(name string, cols int, values []float32)) string {
 	last := fmt.Sprintf("layers.%d.", len(openModel(t, "../testdata/models/gosrc").Config.Layers))
 	return reshapedCopy(t, tensor.F32, func(c *arch.Config) {
 		more := c.Layers[0]
 		more.Attn.KVFrom = len(c.Layers)
 		c.Layers = append(c.Layers, more)
-	}, func(name string, _ []int, values []float32) []float32 {
+	}, func(name string, shape []int, values []float32) []float32 {
+		change(name, shape[len(shape)-1], values)
 		if strings.Contains(name, last) && (strings.Contains(name, "o_proj") || strings.Contains(name, "down_proj")) {
 			clear(values)
 		}
@@ -201,6 +211,113 @@ func codes(v []float32, each int) {
 			group[i] = float32(math.Round(float64(x)/most*7.5) / 7.5 * most)
 		}
 	}
+}
+
+// rowCodes rounds matrices to the 15 even steps of symmetric 4 bits, one scale for a row.
+func rowCodes(name string, cols int, v []float32) {
+	if cols == len(v) || !strings.HasSuffix(name, "proj.weight") && !strings.HasSuffix(name, "embed_tokens.weight") && name != "lm_head.weight" {
+		return
+	}
+	for row := range slices.Chunk(v, cols) {
+		most := float64(max(slices.Max(row), -slices.Min(row)))
+		for i, x := range row {
+			row[i] = float32(math.Round(float64(x)/most*7) / 7 * most)
+		}
+	}
+}
+
+// groupCodes rounds the projections to 4 bits with a zero, in groups of 128 of a row.
+func groupCodes(name string, _ int, v []float32) {
+	if !strings.HasSuffix(name, "proj.weight") {
+		return
+	}
+	for group := range slices.Chunk(v, 128) {
+		low, high := float64(min(slices.Min(group), 0)), float64(max(slices.Max(group), 0))
+		step := (high - low) / 15
+		if step == 0 {
+			continue
+		}
+		zero := math.Round(-low / step)
+		for i, x := range group {
+			group[i] = float32((min(max(math.Round(float64(x)/step)+zero, 0), 15) - zero) * step)
+		}
+	}
+}
+
+// scaledMLP writes a copy whose up is 4 times the teacher's and whose down a quarter of it, in codes of 4 bits, the tables too.
+func scaledMLP(t *testing.T) string {
+	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
+		factor := float32(1)
+		switch {
+		case strings.HasSuffix(name, "up_proj.weight"):
+			factor = 4
+		case strings.HasSuffix(name, "down_proj.weight"):
+			factor = 0.25
+		}
+		for i := range v {
+			v[i] *= factor
+		}
+		rowCodes(name, cols, v)
+	})
+}
+
+// foldedScales writes a copy as AWQ does: each column of q, k, v, gate and up times a number that the norm before is divided by,
+// in codes of 4 bits.
+func foldedScales(t *testing.T) string {
+	scale := func(column int) float32 {
+		return float32(math.Exp(0.6 * 1.7 * math.Sin(float64(7*column*column+column))))
+	}
+	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
+		for i := range v {
+			switch {
+			case strings.HasSuffix(name, "layernorm.weight"):
+				v[i] /= scale(i)
+			case strings.HasSuffix(name, "q_proj.weight"), strings.HasSuffix(name, "k_proj.weight"), strings.HasSuffix(name, "v_proj.weight"),
+				strings.HasSuffix(name, "gate_proj.weight"), strings.HasSuffix(name, "up_proj.weight"):
+				v[i] *= scale(i % cols)
+			}
+		}
+		groupCodes(name, cols, v)
+	})
+}
+
+// paddedCodes writes a copy whose MLP is wider by 256 neurons of zeros, in codes of 4 bits.
+func paddedCodes(t *testing.T) string {
+	return widened(t, 256, func(name string, cols int, v []float32) { groupCodes(name, cols, v) })
+}
+
+// turnedColumns writes a copy whose hidden columns are in another order, in codes of 4 bits: no row of a table is the teacher's.
+func turnedColumns(t *testing.T) string {
+	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
+		rowCodes(name, cols, v)
+		switch rows := len(v) / cols; {
+		case strings.HasSuffix(name, "norm.weight"):
+			slices.Reverse(v)
+		case strings.HasSuffix(name, "o_proj.weight"), strings.HasSuffix(name, "down_proj.weight"):
+			for i := range rows / 2 {
+				for c := range cols {
+					a, b := i*cols+c, (rows-1-i)*cols+c
+					v[a], v[b] = v[b], v[a]
+				}
+			}
+		case strings.HasSuffix(name, ".weight"):
+			for row := range slices.Chunk(v, cols) {
+				slices.Reverse(row)
+			}
+		}
+	})
+}
+
+// moreLayersInCodes writes a copy with a layer more, which adds nothing, in codes of 4 bits.
+func moreLayersInCodes(t *testing.T) string { return withLayer(t, groupCodes) }
+
+// strangerWithTable writes a model with the teacher's embedding, and other numbers between it and the head.
+func strangerWithTable(t *testing.T) string {
+	return changedCopy(t, tensor.F32, func(name string, _ int, v []float32) {
+		if strings.HasSuffix(name, "proj.weight") {
+			slices.Reverse(v)
+		}
+	})
 }
 
 // permutedCodes writes a copy whose neurons are in another order and whose matrices are in codes of 4 bits: its first step has a

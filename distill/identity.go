@@ -3,10 +3,8 @@ package distill
 import (
 	"context"
 	"fmt"
-	"math"
 	"os"
 
-	"apr/device"
 	"apr/internal/fault"
 	"apr/modelfile"
 	runlog "apr/run/log"
@@ -40,6 +38,13 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	}
 	if k.Close != nil {
 		in.kin.Close, in.kin.Within, in.kin.Farthest = true, runlog.Number(k.Close.Difference), k.Close.Tensor
+	}
+	if !related {
+		cosine, err := modelfile.EmbeddingCosine(in.teacher, in.student)
+		if err != nil {
+			return err
+		}
+		in.kin.Embedding = runlog.Number(cosine)
 	}
 	switch {
 	case !related || c.AllowSameModel:
@@ -82,52 +87,4 @@ func (r *Run) recordIdentity() error {
 		r.obs.Message("warning: teacher and student are related, which --allow-same-model allows: %s", k.Text)
 	}
 	return r.dir.Event(kind, "teacher and student", k, k.Text)
-}
-
-// noDivergence is a divergence in nats that arithmetic in float32 makes of zero.
-const noDivergence = 1e-6
-
-// agreeing is the part of the teacher's entropy up to which the divergence of the first step says that the student agrees with
-// the teacher before it was trained. On gosrc, copies of other shapes measure 0 to 0.04, in codes of 4 bits 0.08 to
-// 0.12, students that were trained from other numbers 0.5 and more, new ones 3.
-const agreeing = 0.2
-
-// checkFirst reports a first step in which student and teacher agree although their values are different: a copy that a
-// comparison of values cannot see, such as one with its neurons in another order, or of other shapes. The first step is that
-// before which none was applied: one that is refused says nothing, and leaves the student as it was.
-func (l *leg) checkFirst(k int, rec Record) error {
-	r := l.run
-	if l.trainer.Optimizer.Applied != 1 || l.teacher == nil || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
-		return nil
-	}
-	if math.Abs(rec.MeanD) <= noDivergence {
-		r.obs.Message("warning: the divergence of the first step is %.1e: before any training the student gives the teacher's distribution; is it a copy of the teacher?", rec.MeanD)
-		return r.dir.Event("warning", runlog.FirstStepEqual, map[string]any{"leg": l.name, "step": k, "kl": rec.MeanD, "at_most": noDivergence},
-			"the student computes what the teacher computes, though its file is another one")
-	}
-	kl, entropy, top := inNats(r.Loss, rec.MeanD), rec.Entropy*rec.InvN, float64(rec.Agree)*rec.InvN
-	if !(kl <= agreeing*entropy) {
-		return nil
-	}
-	r.obs.Message("warning: the divergence of the first step is %.2g nats, %.2g of the teacher's entropy: before any training the student already agrees with the teacher (the same first id at %.0f %% of positions); is it a copy in other shapes or types?",
-		kl, kl/entropy, 100*top)
-	return r.dir.Event("warning", runlog.FirstStepAgrees,
-		map[string]any{"leg": l.name, "step": k, "kl": kl, "entropy": entropy, "top1_agreement": top, "at_most": agreeing * entropy},
-		"the student agrees with the teacher before it was trained: it may be a copy of it, or was distilled from it")
-}
-
-// inNats returns about what a mean divergence d of the loss would be as a mean KL at temperature 1. Small divergences between
-// p and Q are multiples of KL(p‖Q), and T² times that of a temperature T; by Pinsker, a total variation d bounds it by 2d² below.
-func inNats(l device.LossSpec, d float64) float64 {
-	switch b := l.Beta; l.Divergence {
-	case device.JSD:
-		if b > 0 && b < 1 {
-			d /= b * (1 - b)
-		}
-	case device.TVD:
-		d = 2 * d * d
-	case device.SkewForward, device.SkewReverse:
-		d /= (1 - b) * (1 - b)
-	}
-	return l.Temperature * l.Temperature * d
 }

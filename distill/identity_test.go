@@ -99,10 +99,6 @@ func TestFirstStepAgrees(t *testing.T) {
 			t.Errorf("%s: messages %q; findings %+v", name, r.said, r.findings.Findings)
 		}
 	}
-	contracttest.Cases(t, 1)
-	if r := oneStep(t, from(permutedCodes(t))); !r.event(runlog.FirstStepAgrees) || !strings.Contains(r.said, "already agrees with the teacher") || r.manifest.Kinship.Close {
-		t.Errorf("permuted codes: messages %q; findings %+v", r.said, r.findings.Findings)
-	}
 	trained := tinyConfig(t)
 	trained.Steps, trained.BatchSize = 60, 4
 	mustRun(t, trained, 0)
@@ -119,6 +115,54 @@ func TestFirstStepAgrees(t *testing.T) {
 			if strings.Contains(r.said, "warning") || len(r.findings.Findings) != 0 {
 				t.Errorf("%s, %s: messages %q; findings %+v", what, name, r.said, r.findings.Findings)
 			}
+		}
+	}
+}
+
+// ofFrame is a new student of the teacher's hidden size, layers, heads and head size.
+func ofFrame(c *Config) { c.StudentConfig = "../testdata/models/gosrc/config.json" }
+
+// A copy in codes of 4 bits is told beside a teacher in codes of 4 bits, whatever else hides it, by any divergence and temperature;
+// a student of the teacher's shapes that was trained from other numbers is not, and neither is one that has the teacher's embedding
+// and other numbers else.
+func TestFirstStepOfCodes(t *testing.T) {
+	run := func(begin func(*Config), spec device.LossSpec) *told {
+		contracttest.Cases(t, 1)
+		return oneStep(t, func(c *Config) {
+			begin(c)
+			c.Teacher, c.BatchSize, c.SeqLen, c.Loss = "../testdata/models/gosrc-q4_k_m.gguf", 4, 64, spec
+		})
+	}
+	forward := device.LossSpec{Alpha: 0.5, Temperature: 1}
+	cold, skewed := device.LossSpec{Alpha: 0.5, Temperature: 0.3}, device.LossSpec{Alpha: 0.5, Temperature: 1, Divergence: device.SkewForward, Beta: 0.9}
+	for name, tt := range map[string]struct {
+		student string
+		specs   []device.LossSpec
+		table   bool
+	}{
+		"permuted": {permutedCodes(t), []device.LossSpec{forward}, true}, "scaled MLP": {scaledMLP(t), []device.LossSpec{forward}, true},
+		"folded scales": {foldedScales(t), []device.LossSpec{forward}, true}, "padded": {paddedCodes(t), []device.LossSpec{forward, cold, skewed}, true},
+		"turned columns": {turnedColumns(t), []device.LossSpec{forward, cold, skewed}, false},
+		"a layer more":   {moreLayersInCodes(t), []device.LossSpec{forward}, false},
+	} {
+		for _, spec := range tt.specs {
+			r := run(from(tt.student), spec)
+			if !r.event(runlog.FirstStepAgrees) || !strings.Contains(r.said, "already agrees with the teacher") || r.manifest.Kinship.Close || !hasFinding(r.findings, "agrees") ||
+				tt.table != strings.Contains(r.said, "the rows of its embedding are the teacher's") {
+				t.Errorf("%s, %+v: messages %q; findings %+v", name, spec, r.said, r.findings.Findings)
+			}
+		}
+	}
+	trained := tinyConfig(t)
+	ofFrame(&trained)
+	trained.Steps, trained.BatchSize, trained.LR, trained.CheckpointEvery = 60, 4, 3e-3, 60
+	mustRun(t, trained, 0)
+	for name, begin := range map[string]func(*Config){
+		"trained": from(filepath.Join(trained.Output, "student")), "new": func(c *Config) { from("")(c); ofFrame(c) }, "table": from(strangerWithTable(t)),
+	} {
+		r := run(begin, forward)
+		if r.event(runlog.FirstStepAgrees) || hasFinding(r.findings, "agrees") {
+			t.Errorf("%s: messages %q; findings %+v", name, r.said, r.findings.Findings)
 		}
 	}
 }

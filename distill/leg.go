@@ -126,7 +126,7 @@ func (l *leg) recordMemory() error {
 // step performs and records one step. A step that was refused is recorded too.
 func (l *leg) step(ctx context.Context, out *Outcome) error {
 	r := l.run
-	start := time.Now()
+	var start time.Time
 	k, from := l.trainer.Step, l.loader.Position()
 	r.Watch.Doing(fmt.Sprintf("step %d of leg %s", k, l.name))
 	b, err := l.loader.Next()
@@ -135,7 +135,12 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	}
 	// A signal does not break off a step: the weights would be worth nothing.
 	var rec Record
+	var first *firstReading
 	err = l.loads.step(func() (err error) {
+		if first, err = l.readFirst(context.WithoutCancel(ctx), b); err != nil {
+			return err
+		}
+		start = time.Now()
 		rec, err = l.trainer.Apply(context.WithoutCancel(ctx), b)
 		return err
 	})
@@ -157,7 +162,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return l.recordRefusal(err, k, from, rec)
 	}
-	return l.checkFirst(k, rec)
+	return l.checkFirst(k, rec, first)
 }
 
 // recordRefusal records that a step of data rows from a position on was refused, and completes its error.

@@ -81,6 +81,21 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 		return Record{}, err
 	}
 	s := t.stream
+	t.gradients(b)
+	s.Phase(device.PhaseOptimizer)
+	s.Verdict(t.Student.Params())
+	s.AdamW(t.Student.Params(), t.Optimizer.AdamW) // leaves the weights alone if the verdict refuses the step
+
+	scalars, err := s.Wait(ctx) // the step's one host wait
+	if err != nil {
+		return Record{}, fmt.Errorf("step %d: %w", t.Step, err)
+	}
+	return t.finish(scalars, b)
+}
+
+// gradients begins the record of a step and computes the gradients of all micro-batches of b.
+func (t *Trainer) gradients(b corpus.Batch) {
+	s := t.stream
 	t.batch.Load(s, b, t.MicroRows)
 	s.SetScalars(t.scalars())
 
@@ -99,15 +114,6 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	if t.Teacher != nil {
 		t.Teacher.End(s)
 	}
-	s.Phase(device.PhaseOptimizer)
-	s.Verdict(t.Student.Params())
-	s.AdamW(t.Student.Params(), t.Optimizer.AdamW) // leaves the weights alone if the verdict refuses the step
-
-	scalars, err := s.Wait(ctx) // the step's one host wait
-	if err != nil {
-		return Record{}, fmt.Errorf("step %d: %w", t.Step, err)
-	}
-	return t.finish(scalars, b)
 }
 
 // microShape is what the operations on a micro-batch depend on, in a step of a trainer.

@@ -11,10 +11,11 @@ type Kinship struct {
 	Tensors    int      `json:"tensors,omitempty"`       // of models that are different, where at least half are alike
 	Alike      int      `json:"tensors_alike,omitempty"` // equal or rounded, by a sample of each
 	Others     []string `json:"tensors_different,omitempty"`
-	Close      bool     `json:"close,omitempty"`          // different, but each matrix is near the other model's, by a sample of each
-	Within     Number   `json:"close_within,omitempty"`   // the largest relative difference of a matrix of close models
-	Farthest   string   `json:"close_farthest,omitempty"` // that matrix
-	Allowed    bool     `json:"allowed"`                  // same or derived, and that was asked for
+	Close      bool     `json:"close,omitempty"`            // different, but each matrix is near the other model's, by a sample of each
+	Within     Number   `json:"close_within,omitempty"`     // the largest relative difference of a matrix of close models
+	Farthest   string   `json:"close_farthest,omitempty"`   // that matrix
+	Embedding  Number   `json:"embedding_cosine,omitempty"` // mean of a sample of rows, of different models of equal hidden size
+	Allowed    bool     `json:"allowed"`                    // same or derived, and that was asked for
 	Text       string   `json:"text"`
 }
 

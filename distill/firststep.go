@@ -1,0 +1,121 @@
+package distill
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"apr/arch"
+	"apr/corpus"
+	"apr/device"
+	"apr/modelfile"
+	runlog "apr/run/log"
+)
+
+// noDivergence is a divergence in nats that arithmetic in float32 makes of zero.
+const noDivergence = 1e-6
+
+// agreeing is the part of the teacher's entropy up to which the divergence before the first step says that the student agrees
+// with the teacher before it was trained. On gosrc, copies of other shapes measure 0 to 0.04, in codes of 4 bits 0.08 to 0.3,
+// students that were trained from other numbers 0.5 and more, new ones 3.
+const agreeing = 0.2
+
+// agreeingFrame is that part where both models have the same hidden size, layers, heads and head size, so that the student may
+// be a copy with another MLP, another order or codes of few bits.
+const agreeingFrame = 0.4
+
+// agreeingTable is that part where the embedding is the teacher's besides: codes of 4 bits after AWQ's scales measure up to 0.6.
+// A pruned student of other shapes in its MLP has more to learn, and so has a new one that was given the table.
+const agreeingTable = 1.0
+
+// sameTable is the mean cosine of the rows of two embeddings from which they are one. Codes of 4 bits leave 0.99, of 3 bits 0.94;
+// rows of models that were trained from other numbers measure 0.
+const sameTable = 0.9
+
+// firstReading is how the student stands to the teacher before any training: means over the targets of a batch, at temperature 1.
+type firstReading struct {
+	kl, entropy, top1 float64 // KL(teacher‖student), H(teacher), positions with one first id
+}
+
+func readingOf(sc device.Scalars) *firstReading {
+	return &firstReading{kl: sc.D * sc.InvN, entropy: sc.Entropy * sc.InvN, top1: float64(sc.Agree) * sc.InvN}
+}
+
+// readFirst reads a batch before the first step is applied, if the record of the step will not say the same: if its divergence is
+// another, or its temperature. It takes the time of a step, once, and the memory of a step.
+func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (*firstReading, error) {
+	spec := l.trainer.Loss.Spec
+	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || spec.Divergence == device.ForwardKL && spec.Temperature == 1 || b.TargetCount() == 0 {
+		return nil, nil
+	}
+	sc, err := l.trainer.agreement(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	return readingOf(sc), nil
+}
+
+// agreement computes what a step of forward KL at temperature 1 records of b, and applies nothing. The gradients are those of no
+// step; each step zeroes them first.
+func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars, error) {
+	spec := t.Loss.Spec
+	defer func() { t.Loss.Spec = spec }()
+	t.Loss.Spec = device.LossSpec{Alpha: spec.Alpha, Temperature: 1, Divergence: device.ForwardKL}
+	t.gradients(b)
+	sc, err := t.stream.Wait(ctx)
+	if err != nil {
+		return sc, fmt.Errorf("before step %d: %w", t.Step, err)
+	}
+	return sc, nil
+}
+
+// checkFirst reports a student that agrees with the teacher before the first step although their values are different: a copy that
+// a comparison of values cannot see, such as one with its neurons in another order, or of other shapes. The first step is that
+// before which none was applied: one that is refused says nothing, and leaves the student as it was.
+func (l *leg) checkFirst(k int, rec Record, first *firstReading) error {
+	r := l.run
+	if l.trainer.Optimizer.Applied != 1 || l.teacher == nil || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
+		return nil
+	}
+	if first == nil {
+		first = readingOf(rec.Scalars)
+	}
+	if math.Abs(first.kl) <= noDivergence {
+		r.obs.Message("warning: the divergence of the first step is %.1e: before any training the student gives the teacher's distribution; is it a copy of the teacher?", first.kl)
+		return r.dir.Event("warning", runlog.FirstStepEqual, map[string]any{"leg": l.name, "step": k, "kl": first.kl, "at_most": noDivergence},
+			"the student computes what the teacher computes, though its file is another one")
+	}
+	part, why := r.in.agreeingPart()
+	if !(first.kl <= part*first.entropy) {
+		return nil
+	}
+	r.obs.Message("warning: before any training the student already agrees with the teacher: the same first id at %.0f %% of %d positions, a divergence of %.2g nats, %.2g of the teacher's entropy%s; is it a copy in other shapes or types?",
+		100*first.top1, rec.Targets, first.kl, first.kl/first.entropy, why)
+	return r.dir.Event("warning", runlog.FirstStepAgrees,
+		map[string]any{"leg": l.name, "step": k, "kl": first.kl, "entropy": first.entropy, "top1_agreement": first.top1, "at_most": part * first.entropy},
+		"the student agrees with the teacher before it was trained"+why+": it may be a copy of it, or was distilled from it")
+}
+
+// agreeingPart returns the part of the teacher's entropy up to which a student agrees, and what else than the divergence says so.
+func (in *inputs) agreeingPart() (part float64, why string) {
+	switch {
+	case !sameFrame(in.teacher.Config, in.studentConfig):
+		return agreeing, ""
+	case in.kin != nil && float64(in.kin.Embedding) >= sameTable:
+		return agreeingTable, fmt.Sprintf(", and the rows of its embedding are the teacher's (mean cosine %.2f)", float64(in.kin.Embedding))
+	}
+	return agreeingFrame, ""
+}
+
+// sameFrame reports whether hidden size, layers, heads and head size are equal.
+func sameFrame(a, b arch.Config) bool {
+	if a.Hidden != b.Hidden || len(a.Layers) != len(b.Layers) {
+		return false
+	}
+	for i := range a.Layers {
+		if x, y := a.Layers[i].Attn, b.Layers[i].Attn; x.Heads != y.Heads || x.HeadDim != y.HeadDim {
+			return false
+		}
+	}
+	return true
+}
