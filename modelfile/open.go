@@ -151,9 +151,11 @@ func (c *Container) Close() error { return c.File.Close() }
 type Files struct {
 	*Container
 	Config arch.Config
+	Warn   func(line string) // takes what Verify finds doubtful; may be nil
 
-	tok  *tokenizer.Tokenizer
-	head func() error // CheckHead of what was opened, once; nil: made otherwise
+	tok    *tokenizer.Tokenizer
+	head   func() error // CheckHead of what was opened, once; nil: made otherwise
+	warned bool
 }
 
 // Open opens a model to use it; see OpenContainer for what can be opened.
