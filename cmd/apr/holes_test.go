@@ -125,7 +125,7 @@ func TestHoleIsSaid(t *testing.T) {
 			from, to int
 			length   int // of what is said; 0: nothing is
 		}{
-			{h.matrix, 4000, 0, -4000},
+			{h.matrix, 191_608, 0, 5000}, // its end
 			{h.matrix, 4000, 4000 + 6000, 0},
 			{h.embed, 1000, 1000 + 64<<10, 64 << 10},
 			{h.embed, 1000, 1000 + 60<<10, 0},
@@ -133,10 +133,7 @@ func TestHoleIsSaid(t *testing.T) {
 			t.Run(fmt.Sprintf("%s: %s: %d to %d", h.model, tt.tensor, tt.from, tt.to), func(t *testing.T) {
 				contracttest.Cases(t, 1)
 				writeForm(t, h.model)
-				size := clearTensor(t, h.model, tt.tensor, tt.from, tt.to)
-				if tt.length < 0 {
-					tt.length += size
-				}
+				clearTensor(t, h.model, tt.tensor, tt.from, tt.to)
 				said := fmt.Sprintf("tensor %q: %d bytes are zero, from offset ", tt.tensor, tt.length)
 				code, v := call(t, "import", h.model, "-o", "imported.apr", "--force")
 				if all := fmt.Sprint(v["warnings"]); code != 0 || strings.Contains(all, said) != (tt.length > 0) || strings.Contains(all, "zero") != (tt.length > 0) {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/tensor"
 )
 
@@ -12,6 +13,7 @@ import (
 func TestHoles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
+		contracttest.Cases(t, 1)
 		lead, size := rng.IntN(100), 1+rng.IntN(200_000)
 		file := bytes.Repeat([]byte{7}, lead+size)
 		var want []tensor.Hole
