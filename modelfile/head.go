@@ -102,12 +102,11 @@ func (f *Files) Verify() error {
 	if err != nil {
 		return err
 	}
-	if f.Warn != nil && !f.warned {
+	if f.Warn != nil && f.warned != nil && len(lines) > 0 && f.warned.CompareAndSwap(false, true) {
 		for _, line := range lines {
 			f.Warn(line)
 		}
 	}
-	f.warned = f.warned || len(lines) > 0
 	if f.head == nil {
 		return nil
 	}

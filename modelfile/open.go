@@ -155,7 +155,7 @@ type Files struct {
 
 	tok    *tokenizer.Tokenizer
 	head   func() error // CheckHead of what was opened, once; nil: made otherwise
-	warned bool
+	warned *atomic.Bool // that Warn was told; copies share it
 }
 
 // Open opens a model to use it; see OpenContainer for what can be opened.
@@ -164,7 +164,7 @@ func Open(path string, allow ...string) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Files{Container: c, head: sync.OnceValue(c.CheckHead)}
+	f := &Files{Container: c, head: sync.OnceValue(c.CheckHead), warned: new(atomic.Bool)}
 	if f.Config, err = c.ReadConfig(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
