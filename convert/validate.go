@@ -12,6 +12,7 @@ import (
 
 	"apr/arch"
 	"apr/internal/fault"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -260,7 +261,7 @@ func mayBeZero(c *Container) func(name string) bool {
 		}
 		return func(name string) bool {
 			s, ok := slots[name]
-			return ok && (s.Init == arch.Zeros || s.Init == arch.Identity && cfg.NormOffset == 1)
+			return ok && modelfile.MayBeZero(cfg, s)
 		}
 	}
 	return func(name string) bool { return strings.HasSuffix(name, ".bias") }

@@ -156,7 +156,7 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 // encoded returns the tensors in their new types; the errors of these go into the report as they are written. With the
 // last of them c has been read: if it is damaged, the output does not appear.
 func encoded(ctx context.Context, c *Container, plan []Choice, opt Options, r *Report) (*encoder, []tensor.Source, error) {
-	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE, left: len(plan), verify: c.Verify}
+	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE, left: len(plan), verify: func() error { return verify(c, r) }}
 	var sources []tensor.Source
 	for _, p := range plan {
 		s, err := enc.source(p)
@@ -169,6 +169,16 @@ func encoded(ctx context.Context, c *Container, plan []Choice, opt Options, r *R
 		return enc, nil, c.Verify()
 	}
 	return enc, sources, nil
+}
+
+// verify judges c after it was read; what is doubtful goes into the report.
+func verify(c *Container, r *Report) error {
+	if err := c.Verify(); err != nil {
+		return err
+	}
+	lines, err := c.Holes()
+	r.Warnings = append(r.Warnings, lines...)
+	return err
 }
 
 // write hands the sources to the writer of the output's kind.

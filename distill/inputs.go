@@ -92,6 +92,11 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 	for _, w := range in.warnings() {
 		obs.Message("warning: %s", w)
 	}
+	for _, f := range []*modelfile.Files{in.teacher, in.student} {
+		if f != nil {
+			f.Warn = func(line string) { obs.Message("warning: %s: %s", f.Path, line) }
+		}
+	}
 	if err := in.align(c, obs); err != nil {
 		return err
 	}

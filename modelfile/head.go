@@ -92,11 +92,20 @@ func (c *Container) zeros(t tensor.Stored) (n int64, err error) {
 	return n, err
 }
 
-// Verify refuses a model whose files are damaged, as far as their format can tell, and one with a head that nobody would use; see
-// tensor.File and CheckHead.
+// Verify refuses a model whose files are damaged, as far as their format and their zeros can tell, and one with a head that nobody
+// would use; see tensor.File, Holes and CheckHead. It tells Warn, once, of zeros that may be damage.
 func (f *Files) Verify() error {
 	if err := f.Container.Verify(); err != nil {
 		return err
+	}
+	lines, err := f.Holes()
+	if err != nil {
+		return err
+	}
+	if f.Warn != nil && f.warned != nil && len(lines) > 0 && f.warned.CompareAndSwap(false, true) {
+		for _, line := range lines {
+			f.Warn(line)
+		}
 	}
 	if f.head == nil {
 		return nil

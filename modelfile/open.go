@@ -151,9 +151,11 @@ func (c *Container) Close() error { return c.File.Close() }
 type Files struct {
 	*Container
 	Config arch.Config
+	Warn   func(line string) // takes what Verify finds doubtful; may be nil
 
-	tok  *tokenizer.Tokenizer
-	head func() error // CheckHead of what was opened, once; nil: made otherwise
+	tok    *tokenizer.Tokenizer
+	head   func() error // CheckHead of what was opened, once; nil: made otherwise
+	warned *atomic.Bool // that Warn was told; copies share it
 }
 
 // Open opens a model to use it; see OpenContainer for what can be opened.
@@ -162,7 +164,7 @@ func Open(path string, allow ...string) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Files{Container: c, head: sync.OnceValue(c.CheckHead)}
+	f := &Files{Container: c, head: sync.OnceValue(c.CheckHead), warned: new(atomic.Bool)}
 	if f.Config, err = c.ReadConfig(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}

@@ -171,6 +171,22 @@ func (s Stored) Held() Info {
 	return s.Info
 }
 
+// Hole is a run of zero bytes in a payload: 4 KiB or more, or the whole payload.
+type Hole struct {
+	Path   string // of the file
+	Offset int64  // in the file
+	From   int64  // in the payload as the file holds it
+	Size   int64
+}
+
+// Holes returns the runs of zeros among what was read of the payload, in order; none where ReaderAt cannot tell.
+func (s Stored) Holes() ([]Hole, error) {
+	if d, ok := s.ReaderAt.(interface{ Holes() ([]Hole, error) }); ok {
+		return d.Holes()
+	}
+	return nil, nil
+}
+
 // File is an opened model file of any format.
 type File interface {
 	// Path returns the path the file was opened by.

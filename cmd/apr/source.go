@@ -44,6 +44,7 @@ func openFiles(ctx context.Context, e *cli.Env, arg string) (*modelfile.Files, e
 	for _, w := range f.Warnings {
 		e.Log.Warn(arg + ": " + w)
 	}
+	f.Warn = func(line string) { e.Log.Warn(arg + ": " + line) }
 	return f, nil
 }
 

@@ -112,6 +112,9 @@ func newFP8Reader(t, scales tensor.Stored, scheme quant.FP8) (*fp8Reader, error)
 // Held describes the matrix as the file holds it.
 func (r *fp8Reader) Held() tensor.Info { return r.held.Info }
 
+// Holes implements tensor.Stored.Holes, of the matrix as the file holds it.
+func (r *fp8Reader) Holes() ([]tensor.Hole, error) { return r.held.Holes() }
+
 // Roundings sets the bounds of elements from number first on; see quant.Roundings.
 func (r *fp8Reader) Roundings(dst []quant.Rounding, values []float32, first int64) {
 	r.matrix.Roundings(dst, values, first)

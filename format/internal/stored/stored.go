@@ -76,6 +76,8 @@ type Section struct {
 	Name   string
 	Offset int64 // of the payload in the file
 	Size   int64
+
+	pages pages
 }
 
 // ReadAt implements io.ReaderAt; errors name the file, the tensor and the offset.
@@ -88,6 +90,7 @@ func (s *Section) ReadAt(p []byte, off int64) (int, error) {
 	}
 	want := p[:min(int64(len(p)), s.Size-off)]
 	n, err := s.File.ReadAt(want, s.Offset+off)
+	s.pages.note(want[:n], off, s.Size)
 	if n < len(want) {
 		f := fault.In(fault.IO, s.Path, "payload cannot be read").At("tensor %q, offset %d", s.Name, s.Offset+off+int64(n))
 		if err == io.EOF {

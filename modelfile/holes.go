@@ -1,0 +1,112 @@
+package modelfile
+
+import (
+	"fmt"
+	"strings"
+
+	"apr/arch"
+	"apr/format"
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// Runs of zeros in a live matrix that are doubtful have so many bytes; those that reach its end need fewer.
+const (
+	longHole = 64 << 10
+	tailHole = 4 << 10
+)
+
+// maxHoles is how many runs of zeros are listed.
+const maxHoles = 8
+
+// Holes judges runs of zeros in what was read of the model's matrices, which a download leaves that reserves a file's length and stops:
+// GGUF and safetensors have no checksum that would tell. A matrix of nothing but zeros is a fault, unless a new model has it so; a long
+// run of zeros in a matrix is a line of what is returned, unless it is of rows that no token has. Of what was not read nothing is said.
+func (c *Container) Holes() (lines []string, err error) {
+	judged := c.matrices()
+	more := 0
+	for _, t := range c.Stored.Tensors() {
+		slot, ok := judged(t)
+		if !ok {
+			continue
+		}
+		holes, err := t.Holes()
+		if err != nil {
+			return nil, err
+		}
+		if len(holes) == 0 {
+			continue
+		}
+		size, end := t.Held().Size, c.tokens(t, slot)
+		for _, h := range holes {
+			if h.Size == size {
+				return nil, fault.In(fault.Invalid, h.Path, "all %d bytes are zero, from offset %d on: a hole of an unfinished download?", h.Size, h.Offset).
+					At("tensor %q", t.Name).WithHint("fetch the file again and compare its checksum with the publisher's").WithID("E-MODEL-009")
+			}
+			h.Size = min(h.Size, end-h.From)
+			if h.Size < longHole && (h.From+h.Size < end || h.Size < tailHole) {
+				continue
+			}
+			if len(lines) == maxHoles {
+				more++
+				continue
+			}
+			lines = append(lines, fmt.Sprintf("%s: tensor %q: %d bytes are zero, from offset %d on: a hole of an unfinished download?", h.Path, t.Name, h.Size, h.Offset))
+		}
+	}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("%d more runs of zeros", more))
+	}
+	return lines, nil
+}
+
+// matrices reports of a stored tensor whether it is a matrix that is a part of the model and cannot be zero, and of which slot.
+// Biases and norms are zero in a new model; a tied model has no slot for its head. Without a configuration names tell.
+func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
+	config, err := c.ReadConfig()
+	if err != nil {
+		return func(t tensor.Stored) (arch.Slot, bool) {
+			return arch.Slot{}, len(t.Shape) > 1 && t.Name != headName && !strings.HasSuffix(t.Name, "bias")
+		}
+	}
+	slots := map[string]arch.Slot{}
+	for _, s := range arch.Slots(config) {
+		if MayBeZero(config, s) {
+			continue
+		}
+		for _, p := range places(c.Kind, s) {
+			for _, name := range names(p) {
+				slots[name] = s
+				if p.Blocks {
+					slots[name+"_blocks"] = s
+				}
+			}
+		}
+	}
+	return func(t tensor.Stored) (arch.Slot, bool) {
+		name := t.Name
+		if c.Kind != format.GGUF {
+			name, _ = arch.TextName(t.Name)
+		}
+		s, ok := slots[name]
+		return s, ok && len(t.Shape) > 1
+	}
+}
+
+// MayBeZero reports whether all values of a slot may be 0: of a bias, and of what a new model has as zeros.
+func MayBeZero(c arch.Config, s arch.Slot) bool {
+	return s.Init == arch.Zeros || s.Init == arch.Identity && c.NormOffset == 1
+}
+
+// tokens returns where the rows of tokens end in the payload of t: of a vocabulary that is padded, the rows behind them are not used.
+func (c *Container) tokens(t tensor.Stored, s arch.Slot) int64 {
+	size, rows := t.Held().Size, t.Shape[0]
+	if s.Role != arch.Embedding && s.Role != arch.Head && s.Role != arch.PLETable {
+		return size
+	}
+	o, err := c.Outline()
+	if err != nil { // of a model without one; one that cannot be read is refused where it is used
+		return size
+	}
+	return min(size, size/int64(rows)*int64(o.Tokens))
+}
