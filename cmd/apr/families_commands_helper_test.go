@@ -1,12 +1,15 @@
 package main
 
 import (
+	"encoding/binary"
 	"io"
+	"math"
 	"os"
 	"testing"
 
 	"apr/arch"
 	"apr/internal/ref"
+	"apr/quant"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -51,4 +54,16 @@ func read(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// asFloats returns the values of blocks as bytes of float32.
+func asFloats(t *testing.T, d tensor.DType, blocks []byte) []byte {
+	t.Helper()
+	values := make([]float32, len(blocks)/d.BlockBytes()*d.BlockLen())
+	quant.Dequantize(values, blocks, d)
+	out := make([]byte, 0, 4*len(values))
+	for _, v := range values {
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
+	}
+	return out
 }
