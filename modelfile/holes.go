@@ -21,7 +21,8 @@ const maxHoles = 8
 
 // Holes judges runs of zeros in what was read of the model's matrices, which a download leaves that reserves a file's length and stops:
 // GGUF and safetensors have no checksum that would tell. A matrix of nothing but zeros is a fault, unless a new model has it so; a long
-// run of zeros in a matrix is a line of what is returned, unless it is of rows that no token has. Of what was not read nothing is said.
+// run of zeros in a matrix is a line of what is returned, unless it is of rows that no token has; so is the last matrix of a branch
+// that is zero, which layers begin with that are put between those of a trained model. Of what was not read nothing is said.
 func (c *Container) Holes() (lines []string, err error) {
 	judged := c.matrices()
 	more := 0
@@ -39,7 +40,7 @@ func (c *Container) Holes() (lines []string, err error) {
 		}
 		size, end := t.Held().Size, c.tokens(t, slot)
 		for _, h := range holes {
-			if h.Size == size {
+			if h.Size == size && !addsNothing(slot) {
 				return nil, fault.In(fault.Invalid, h.Path, "all %d bytes are zero, from offset %d on: a hole of an unfinished download?", h.Size, h.Offset).
 					At("tensor %q", t.Name).WithHint("fetch the file again and compare its checksum with the publisher's").WithID("E-MODEL-009")
 			}
@@ -96,6 +97,11 @@ func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
 // MayBeZero reports whether all values of a slot may be 0: of a bias, and of what a new model has as zeros.
 func MayBeZero(c arch.Config, s arch.Slot) bool {
 	return s.Init == arch.Zeros || s.Init == arch.Identity && c.NormOffset == 1
+}
+
+// addsNothing reports whether a layer computes nothing where the slot is zero, and computes otherwise as it would without it.
+func addsNothing(s arch.Slot) bool {
+	return s.Role == arch.O || s.Role == arch.Down || s.Role == arch.ExpertDown
 }
 
 // tokens returns where the rows of tokens end in the payload of t: of a vocabulary that is padded, the rows behind them are not used.

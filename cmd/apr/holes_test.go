@@ -61,8 +61,8 @@ func clearTensor(t *testing.T, model, name string, from, to int) int {
 
 // holed are forms of a model without a checksum, a GGUF file and a folder of shards, and a matrix and the embedding of each.
 var holed = []struct{ model, matrix, embed string }{
-	{"X.gguf", "blk.3.ffn_down.weight", "token_embd.weight"},
-	{"X", "model.layers.3.mlp.down_proj.weight", "model.embed_tokens.weight"},
+	{"X.gguf", "blk.3.ffn_gate.weight", "token_embd.weight"},
+	{"X", "model.layers.3.mlp.gate_proj.weight", "model.embed_tokens.weight"},
 }
 
 // writeForm writes the teacher in the form that the name says.
