@@ -81,8 +81,11 @@ type uses struct {
 func (d *Device) usesOf(r *dry.Record) uses {
 	u := uses{modules: map[string]bool{}, generates: r.Static[device.KVCache] > 0}
 	var turned, attended int64
+	linear := false
 	for _, o := range r.Ops {
 		switch o.Kind {
+		case device.OpDeltaNet:
+			linear = true
 		case device.OpRotate:
 			turned += o.Times
 		case device.OpAttention:
@@ -114,6 +117,9 @@ func (d *Device) usesOf(r *dry.Record) uses {
 			u.modules[m] = true
 			delete(u.modules, kernel.VariantsModule)
 		}
+	}
+	if linear { // layers of linear attention are decoded operation by operation
+		delete(u.modules, kernel.VariantsModule)
 	}
 	return u
 }
