@@ -115,21 +115,21 @@ func (r *ggufReader) own(value any, c Config) (Config, error) {
 	return o, r.edited(o, c)
 }
 
-// edited refuses a file whose keys of llama.cpp, of which c was read, are not those of o, its description of ours: a key that was
-// changed would have no effect.
+// edited refuses a GGUF file of ours whose standard keys contradict its key apr.config: apr reads the model from apr.config, so that
+// an edit of a standard key would have no effect. c is the configuration that the standard keys give, o the one in apr.config.
 func (r *ggufReader) edited(o, c Config) error {
 	bad := func(key, format string, args ...any) error {
 		return fault.In(fault.Invalid, r.path, format, args...).At("key %q", key).WithID("E-CONFIG-010").
 			WithHint("remove %q, or give the key its value", ownKey)
 	}
-	known := 0 // an id that the tokenizer names may stand before those of the description
+	extra := 0 // ids that end a text by the standard keys alone: the tokenizer's eos_token_id may be one that apr.config does not list
 	for _, id := range c.EOS {
 		if !slices.Contains(o.EOS, id) {
-			known++
+			extra++
 		}
 	}
 	missing := slices.ContainsFunc(o.EOS, func(id int) bool { return !slices.Contains(c.EOS, id) })
-	if known > 1 || missing && len(c.EOS) < len(ends) {
+	if extra > 1 || missing && len(c.EOS) < len(ends) {
 		return bad("tokenizer.ggml.eos_token_id", "with those of eot and eom it says that %v end a text, and %q says %v", c.EOS, ownKey, o.EOS)
 	}
 	keys := o.ggufKeys()

@@ -335,7 +335,8 @@ func (k *keys) switched(c *Config, window int, windowed func(i int) bool) {
 	}
 }
 
-// qwenWindows are the windows of Qwen 2 and 3: those of layers from max_window_layers on.
+// qwenWindows sets the sliding windows of Qwen2 and Qwen3: layers from max_window_layers on have one, the layers before see all
+// positions. Source: Qwen2Config and Qwen3Config of transformers, whose default of max_window_layers is 28.
 func (k *keys) qwenWindows(c *Config) {
 	from := k.sizeOr("max_window_layers", 28)
 	k.switched(c, 4096, func(i int) bool { return i >= from })

@@ -108,7 +108,8 @@ func thetaOf(v strictjson.Value, def float64) float64 {
 	return strictjson.NewFields(v).FloatOr("rope_theta", def)
 }
 
-// rope reads one object of scaling, the member in, into r, which holds what is known without it.
+// rope returns r changed by the RoPE settings in object, the value of the configuration's key named by in. r comes with the settings
+// that stand elsewhere in the configuration; an absent or null object leaves them as they are.
 func (k *keys) rope(in string, object strictjson.Value, r Rope, partial float64, original int, c *Config) Rope {
 	if object.Kind() == strictjson.Absent || object.Kind() == strictjson.Null {
 		r.Width = rotary(r.HeadDim, partial)

@@ -154,8 +154,9 @@ func oneEdit(a, b string) bool {
 	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
 }
 
-// remoteCode reads auto_map, which names code in the model's folder. Such code may compute something else than the family;
-// classes are those of transformers by which public models of the family are published with an early copy of it.
+// remoteCode reads auto_map, which names Python code in the model's folder. That code is not run, and may compute something else
+// than the family does: auto_map is refused. classes are exceptions: public models of the family carry copies of these classes from
+// the time before transformers had them.
 func (k *keys) remoteCode(classes []string) {
 	for task, v := range k.value("auto_map").Members() {
 		name, err := v.Str()

@@ -77,8 +77,9 @@ func TestDecodeAgrees(t *testing.T) {
 	}
 }
 
-// TestDecodeAgreesByFamily: the same for families whose layers are more than Qwen2's, with weights so large that scores reach their caps
-// and attention looks at few positions. The ids that follow are those of a CPU.
+// TestDecodeAgreesByFamily compares one launch, separate operations and a CPU for families whose layers have more features than Qwen2's.
+// The weights are large, so that attention scores reach their soft-caps and a few positions have most of the attention. Greedy ids must
+// equal the CPU's.
 func TestDecodeAgreesByFamily(t *testing.T) {
 	t.Setenv("APR_EMULATOR_CC", "9.0")
 	for name, scheme := range map[string]convert.Scheme{

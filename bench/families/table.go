@@ -153,7 +153,7 @@ func (s summary) missing(all int) string {
 	return fmt.Sprintf(" (%d of %d; %s)", s.n, all, unavailable)
 }
 
-// writeTable writes the table between its marks: a headline that counts what is missing, then a line for each family.
+// writeTable writes a headline and the table. The headline counts measured and UNAVAILABLE cells; the table has a row for each family.
 func writeTable(w io.Writer, list []*row, origin string) {
 	missing, cells := 0, 0
 	for _, r := range list {
