@@ -67,6 +67,9 @@ func (l *lab) lacked(f device.Feature) error {
 	for _, w := range l.watched {
 		l.s.Release(w.whole)
 	}
+	if err == nil {
+		return fmt.Errorf("a device without %s ends without an error", f)
+	}
 	if fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), string(f)) {
 		return fmt.Errorf("a device without %s ends with %w", f, err)
 	}
