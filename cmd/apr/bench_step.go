@@ -157,6 +157,12 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if profile != nil {
 		flops = r.profileCPU(profile(), float64(o.iterations)) // before the square product, which would pass for one of the step
 	}
+	r.latencies(o.percentiles, r.Step.Milliseconds)
+	return o.bound(ctx, dev, s, p, r, flops)
+}
+
+// bound measures what bounds the step: its products alone, and a square product, whose rate the step's operations are compared with.
+func (o *benchOptions) bound(ctx context.Context, dev *opened, s device.Stream, p plan.Plan, r *benchResult, flops float64) error {
 	if err := o.measureFloor(ctx, dev, s, p, r); err != nil {
 		return err
 	}
@@ -165,7 +171,6 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		return err
 	}
 	r.rates(flops, peak)
-	r.latencies(o.percentiles, r.Step.Milliseconds)
 	return nil
 }
 
