@@ -4,13 +4,11 @@ package model_test
 
 import (
 	"math"
-	"slices"
 	"testing"
 
 	"apr/device"
 	"apr/device/cuda"
 	"apr/internal/contracttest"
-	"apr/internal/ref"
 	"apr/model"
 	"apr/tensor"
 )
@@ -64,8 +62,17 @@ func TestCUDAFamiliesBFloat16(t *testing.T) {
 		m.Logits(s, z, v.Hidden)
 		got := download(t, s, z)
 		want := f.want["logits"]
-		if chosen := f.chosen(t, s, v); len(chosen) > 0 {
-			want = f.routedAlike(t, chosen)
+		chosen, err := m.Choices(s, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(chosen) > 0 {
+			p, ties := f.net().AsChosen(f.ints(), f.rows, chosen)
+			want = p.Logits.V
+			t.Logf("choices of experts beside those of float64: %+v", ties)
+			if !(ties.Others <= ties.All/20 && ties.Farthest <= .05) {
+				t.Errorf("choices of experts beside those of float64: %+v", ties)
+			}
 		}
 		s.Release(z)
 		v.ReleaseTo(s)
@@ -91,65 +98,4 @@ func cosine[T float32 | float64](a []float32, b []T) float64 {
 		ab, aa, bb = ab+float64(a[i])*float64(b[i]), aa+float64(a[i])*float64(a[i]), bb+float64(b[i])*float64(b[i])
 	}
 	return ab / math.Sqrt(aa*bb)
-}
-
-// chosen downloads the choices of experts of a forward, by layer.
-func (f *fixture) chosen(t *testing.T, s device.Stream, v *model.Saved) map[int][]int {
-	t.Helper()
-	all := map[int][]int{}
-	for i, l := range f.config.Layers {
-		if l.FFN.MoE.Experts == 0 {
-			continue
-		}
-		numbers := s.Temp("numbers", device.Scratch, tensor.F32, l.FFN.MoE.Experts, 1)
-		count := make([]float32, l.FFN.MoE.Experts)
-		for e := range count {
-			count[e] = float32(e)
-		}
-		s.Upload(numbers, count)
-		ids := v.Chosen(i)
-		out := s.Temp("chosen", device.Scratch, tensor.F32, ids.Rows*ids.Cols, 1)
-		s.Gather(out, numbers, ids)
-		for _, e := range download(t, s, out) {
-			all[i] = append(all[i], int(e))
-		}
-		s.Release(numbers, out)
-	}
-	return all
-}
-
-// routedAlike returns the logits of float64 with the experts that a device chose. Where it chooses others than float64 does, their
-// logits must be near: a rounding that decides a tie is followed by outputs as different as experts are.
-func (f *fixture) routedAlike(t *testing.T, chosen map[int][]int) []float64 {
-	t.Helper()
-	net := f.net()
-	net.Chosen = chosen
-	p := net.Forward(f.ints(), f.rows)
-	others, all := 0, 0
-	p.Routers(func(layer int, z ref.Mat, got []int) {
-		k := f.config.Layers[layer].FFN.MoE.Active
-		own := ref.Choose(z, k)
-		for n := range z.Rows {
-			row, largest := z.Row(n), 0.0
-			for _, v := range row {
-				largest = math.Max(largest, math.Abs(v))
-			}
-			least := row[own[(n+1)*k-1]]
-			for _, e := range got[n*k : (n+1)*k] {
-				all++
-				if slices.Contains(own[n*k:(n+1)*k], e) {
-					continue
-				}
-				others++
-				if !(least-row[e] <= .05*largest) {
-					t.Errorf("layer %d, position %d: expert %d of logit %g is chosen, and one of %g is not", layer, n, e, row[e], least)
-				}
-			}
-		}
-	})
-	t.Logf("%d of %d choices are others than in float64", others, all)
-	if others > all/20 {
-		t.Errorf("%d of %d choices are others than in float64", others, all)
-	}
-	return p.Logits.V
 }

@@ -9,6 +9,3 @@ func (v *Saved) States() (all []device.Tensor) {
 	}
 	return append(all, v.Hidden)
 }
-
-// Chosen returns the experts that each position of a layer has chosen, I32, as device.Routing has them.
-func (v *Saved) Chosen(layer int) device.Tensor { return v.layers[layer].moe.chosen }

@@ -1,6 +1,9 @@
 package model
 
-import "apr/device"
+import (
+	"apr/device"
+	"apr/tensor"
+)
 
 // Mixtures returns the layers that have experts, and the most experts that one has.
 func (m *Model) Mixtures() (layers []int, most int) {
@@ -34,4 +37,31 @@ func (p *pass) countsOf(b *block) device.Tensor {
 		row = b.mixture
 	}
 	return p.counts.RowRange(row, row+1).ColRange(0, b.FFN.MoE.Experts)
+}
+
+// Choices downloads the experts that each position of a kept forward chose, Active of them a position, by layer.
+func (m *Model) Choices(s device.Stream, v *Saved) (map[int][]int, error) {
+	all := map[int][]int{}
+	for i := range m.blocks {
+		if !m.blocks[i].hasExperts() {
+			continue
+		}
+		ids, experts := v.layers[i].moe.chosen, m.blocks[i].FFN.MoE.Experts
+		numbers, out := s.Temp("numbers", device.Scratch, tensor.F32, experts, 1), s.Temp("chosen", device.Scratch, tensor.F32, ids.Rows*ids.Cols, 1)
+		host := make([]float32, max(experts, out.Rows))
+		for e := range experts {
+			host[e] = float32(e)
+		}
+		s.Upload(numbers, host[:experts])
+		s.Gather(out, numbers, ids)
+		err := s.Download(host[:out.Rows], out)
+		s.Release(numbers, out)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range host[:out.Rows] {
+			all[i] = append(all[i], int(e))
+		}
+	}
+	return all, nil
 }

@@ -16,14 +16,15 @@ import (
 
 // figures are what a device computes of one golden, beside the golden.
 type figures struct {
-	Name     string  `json:"name"`
-	Family   string  `json:"family"`
-	Logits   float64 `json:"logits"`   // largest difference, of the largest
-	Cosine   float64 `json:"cosine"`   // least, of a row of logits
-	Gradient float64 `json:"gradient"` // largest relative L2 of a tensor
-	Where    string  `json:"where"`    // that tensor
-	Greedy   bool    `json:"greedy"`   // the ids through a cache are equal
-	Refused  string  `json:"refused,omitempty"`
+	Name     string   `json:"name"`
+	Family   string   `json:"family"`
+	Logits   float64  `json:"logits"`        // largest difference, of the largest
+	Cosine   float64  `json:"cosine"`        // least, of a row of logits; of a model with experts beside float64 with the device's choices
+	Ties     ref.Ties `json:"ties,omitzero"` // how these differ from float64's own
+	Gradient float64  `json:"gradient"`      // largest relative L2 of a tensor
+	Where    string   `json:"where"`         // that tensor
+	Greedy   bool     `json:"greedy"`        // the ids through a cache are equal
+	Refused  string   `json:"refused,omitempty"`
 }
 
 // measure computes logits, gradients and a greedy text on a device. A device that refuses the model says so in Refused;
@@ -85,10 +86,32 @@ func (g *golden) forward(d device.Device, s device.Stream, m *model.Model, out *
 	if err != nil {
 		return err
 	}
-	out.Logits, out.Cosine = ofMax(got, g.logitsWant), 1
+	out.Logits, out.Cosine = ofMax(got, g.logitsWant), g.leastCosineOf(got, g.logitsWant)
+	return nil
+}
+
+// leastCosineOf returns the least cosine of a row of logits.
+func (g *golden) leastCosineOf(got []float32, want []float64) (least float64) {
+	least = 1
 	for lo := 0; lo < len(got); lo += g.config.Vocab {
-		out.Cosine = math.Min(out.Cosine, cosine(got[lo:lo+g.config.Vocab], g.logitsWant[lo:lo+g.config.Vocab]))
+		least = math.Min(least, cosine(got[lo:lo+g.config.Vocab], want[lo:lo+g.config.Vocab]))
 	}
+	return least
+}
+
+// choices compares the logits of a model with experts again, with those of float64 that takes the device's experts: a rounding may
+// decide between two whose router logits are nearly equal.
+func (g *golden) choices(s device.Stream, m *model.Model, v *model.Saved, got []float32, out *figures) error {
+	chosen, err := m.Choices(s, v)
+	if err != nil || len(chosen) == 0 {
+		return err
+	}
+	ids := make([]int, len(g.ids))
+	for i, id := range g.ids {
+		ids[i] = int(id)
+	}
+	p, ties := g.net().AsChosen(ids, g.rows, chosen)
+	out.Cosine, out.Ties = g.leastCosineOf(got, p.Logits.V), ties
 	return nil
 }
 
@@ -126,6 +149,9 @@ func (g *golden) train(d device.Device, s device.Stream, out *figures) error {
 	got, z, err := g.logits(s, m, v.Hidden)
 	defer s.Release(z)
 	if err != nil {
+		return err
+	}
+	if err := g.choices(s, m, v, got, out); err != nil {
 		return err
 	}
 	s.Upload(z, g.lossGradient(got))

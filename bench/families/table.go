@@ -9,6 +9,7 @@ import (
 
 	"apr/arch"
 	"apr/bench/randmodel"
+	"apr/internal/ref"
 )
 
 // unavailable is a cell that nothing was measured for.
@@ -86,6 +87,7 @@ type summary struct {
 	logits, gradient float64
 	where            string
 	cosine           float64
+	ties             ref.Ties
 	greedy           int
 	refused          string // by the first that was not
 }
@@ -100,6 +102,7 @@ func worstOf(list []figures) summary {
 		}
 		s.n++
 		s.logits, s.cosine = math.Max(s.logits, f.Logits), math.Min(s.cosine, f.Cosine)
+		s.ties.Others, s.ties.All = s.ties.Others+f.Ties.Others, s.ties.All+f.Ties.All
 		if !(f.Gradient <= s.gradient) {
 			s.gradient, s.where = f.Gradient, f.Where
 		}
@@ -140,7 +143,11 @@ func onDevice(float32s, bfloat16s []figures) (exact, rounded string) {
 		exact = fmt.Sprintf("%.1e, %.1e%s", s.logits, s.gradient, s.missing(len(float32s)))
 	}
 	if s := worstOf(bfloat16s); s.n > 0 {
-		rounded = fmt.Sprintf("%.6f%s", s.cosine, s.missing(len(bfloat16s)))
+		rounded = fmt.Sprintf("%.6f", s.cosine)
+		if s.ties.All > 0 {
+			rounded += fmt.Sprintf("; ties: %d of %d", s.ties.Others, s.ties.All)
+		}
+		rounded += s.missing(len(bfloat16s))
 	}
 	return exact, rounded
 }

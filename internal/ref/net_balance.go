@@ -1,5 +1,10 @@
 package ref
 
+import (
+	"math"
+	"slices"
+)
+
 // router is what a layer's router has said.
 type router struct {
 	layer  int
@@ -45,4 +50,37 @@ func (p *Pass) balanced(z *node) {
 			z.grad().Add(BalanceBackward(z.Mat, c, w*float64(c.Cols)/(n*n)))
 		}
 	})
+}
+
+// Ties says how choices of experts differ from those of the largest logits.
+type Ties struct {
+	Others, All int     // choices that are not among the largest logits; all choices
+	Farthest    float64 // how far below the least of those such a logit is, of the largest |logit| of its position
+}
+
+// AsChosen is a forward with the experts that a device chose, by layer: a rounding that decides a tie between router logits is followed by outputs as
+// different as experts are. Ties say whether those logits were near each other.
+func (n *Net) AsChosen(ids []int, batch int, chosen map[int][]int) (p *Pass, t Ties) {
+	net := *n
+	net.Chosen = chosen
+	p = net.Forward(ids, batch)
+	p.Routers(func(layer int, z Mat, got []int) {
+		k := n.Arch.Layers[layer].FFN.MoE.Active
+		own := Choose(z, k)
+		for i := range z.Rows {
+			row, largest := z.Row(i), 0.0
+			for _, v := range row {
+				largest = math.Max(largest, math.Abs(v))
+			}
+			mine := own[i*k : (i+1)*k]
+			for _, e := range got[i*k : (i+1)*k] {
+				t.All++
+				if !slices.Contains(mine, e) {
+					t.Others++
+					t.Farthest = math.Max(t.Farthest, (row[mine[k-1]]-row[e])/largest)
+				}
+			}
+		}
+	})
+	return p, t
 }
