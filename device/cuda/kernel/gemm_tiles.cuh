@@ -1,18 +1,21 @@
 // Products of up to 64 rows of bfloat16 with matrices of blocks in tiles, y = x·Wᵀ: see TileArgs of decode_layers.cuh. The blocks are
 // read once, and codes become bfloat16 in registers, in the bits that Dequantize gives: s·q − off, rounded once.
 //
-// A warp has a pair of tiles, 32 rows of W, which are the operand A of tensor cores; 8 rows of x are the columns of B, up to 8 times.
-// Lane 4g + t has rows g and g+8 of each tile and, of every 256 columns (a span), 64 of its own. Which columns of a span meet in one
-// instruction is free as long as A and B agree: so a lane takes its codes as they stand, four for an instruction, and x goes to shared
-// memory in the order in which lanes ask for it, 16 bytes a lane for two instructions.
+// A warp has a tile, 16 rows of W, which are the operand A of tensor cores; 8 rows of x are the columns of B, up to 8 times. Lane 4g + t
+// has rows g and g+8 of the tile and, of every 256 columns (a span), 64 of its own. Which columns of a span meet in one instruction is free
+// as long as A and B agree: so a lane takes its codes as they stand, four for an instruction, and x goes to shared memory in the order in
+// which lanes ask for it, 16 bytes a lane for two instructions.
 //
-// A block has consecutive pairs of one part of W, a warp each, and a share of the spans of their rows. A stage is one span: x of it for
-// the block, and each warp's pair of tiles; stages come by asynchronous copies, those of W before it is known what x is. Where spans are
-// shared among blocks each leaves its sums, and tiles_join adds them in order.
+// A block has consecutive tiles of one part of W, a warp each, and a share of the spans of their rows: with a product, a tile of gate and
+// the same of up, side by side. A stage is one span: x of it for the block, and each warp's tile; stages come by asynchronous copies, those
+// of W before it is known what x is. Where spans are shared among blocks each leaves its sums, and tiles_join adds them in order.
+//
+// A block has so many warps because decoding, products and reads of shared memory wait for each other within a warp: with two tiles a warp
+// and half as many warps a product of 8 rows took twice as long, on a card.
 #pragma once
 #include "decode_layers.cuh"
 
-constexpr u32 TILES_PARTS = 4, TILES_WARPS = 10; // of a launch, of a block at most
+constexpr u32 TILES_PARTS = 4, TILES_WARPS = 18; // of a launch, of a block at most
 
 // TilesPart is a matrix in tiles and the columns of y that it makes.
 struct TilesPart {
@@ -78,12 +81,12 @@ APR_DEVICE Spans spans_of(const TilesArgs &a) {
     return {(u32)((i64)all * block_y() / a.shares), (u32)((i64)all * (block_y() + 1) / a.shares)};
 }
 
-// Pair is where a warp's tiles are: of one part, neighbours; with a product tile `first` of gate and of up.
-struct Pair {
+// Tile is where a warp's tile is; with a product those of warps 2i and 2i + 1 are the same tile of gate and of up.
+struct Tile {
     TilesPart part;
-    u32 tile[2]; // of the part, or of up
-    bool there[2];
-    const u8 *w[2];
+    u32 tile; // of the part
+    bool there;
+    const u8 *w;
 };
 
 APR_DEVICE TilesPart tiles_part(const TilesArgs &a, u32 p) {
@@ -95,47 +98,43 @@ APR_DEVICE TilesPart tiles_part(const TilesArgs &a, u32 p) {
     };
 }
 
-// pair_of finds the warp's tiles. Nothing is read of one that is not there, nor written.
-APR_DEVICE Pair pair_of(const TilesArgs &a) {
-    const u32 warps = threads() / 32, each = a.product ? warps : 2 * warps; // tiles of a part that a block has
-    u32 group = block(), p = 0;
-    Pair r;
-    r.part = tiles_part(a, 0);
+// tile_of finds the warp's tile. Nothing is read of one that is not there, nor written.
+APR_DEVICE Tile tile_of(const TilesArgs &a) {
+    const u32 each = a.product ? threads() / 64 : threads() / 32; // tiles of a part that a block has
+    u32 group = block(), p = a.product ? warp() & 1 : 0;
+    Tile r;
+    r.part = tiles_part(a, p);
     NO_UNROLL while (!a.product && p + 1 < a.parts) {
         const u32 groups = ((r.part.rows + TILE - 1) / TILE + each - 1) / each;
         if (group < groups) break;
         group -= groups;
         r.part = tiles_part(a, ++p);
     }
-    const u32 tiles = (r.part.rows + TILE - 1) / TILE;
-    const u64 size = (u64)(a.cols / 32) * (TILE * r.part.bytes / 8); // bytes of a tile
-    UNROLL for (u32 i = 0; i < 2; i++) {
-        r.tile[i] = group * each + (a.product ? warp() : 2 * warp() + i);
-        r.there[i] = r.tile[i] < tiles;
-        r.w[i] = (a.product && i == 1 ? a.part[1].w : r.part.w) + r.tile[i] * size;
-    }
+    r.tile = group * each + (a.product ? warp() / 2 : warp());
+    r.there = r.tile < (r.part.rows + TILE - 1) / TILE;
+    r.w = r.part.w + r.tile * (u64)(a.cols / 32) * (TILE * r.part.bytes / 8);
     return r;
 }
 
-// Stage is a place in shared memory: x of a span, then each warp's two tiles of it.
+// Stage is a place in shared memory: x of a span, then each warp's tile of it.
 template <int N> struct Stage {
     u8 *x, *w;
     u32 size; // bytes of a tile's span
     APR_METHOD Stage(const TilesArgs &a, u8 *shared, u32 slot, u32 bytes) {
-        x = shared + slot * a.pitch, size = TILE * bytes, w = x + N * 8 * 512 + warp() * 2 * size;
+        x = shared + slot * a.pitch, size = TILE * bytes, w = x + N * 8 * 512 + warp() * size;
     }
-    // fill_w begins to copy a span of the warp's tiles. The last span of a row may have less than 256 columns.
-    APR_METHOD void fill_w(const TilesArgs &a, const Pair &p, u32 span) const {
-        const u32 full = size, n = (u32)min_of(full, (a.cols / 32 - 8 * span) * (full / 8));
-        UNROLL for (u32 i = 0; i < 2; i++)
-            NO_UNROLL for (u32 at = 16 * lane(); p.there[i] && at < n; at += 512) copy_async16(w + i * full + at, p.w[i] + (u64)span * full + at);
+    // fill_w begins to copy a span of the warp's tile. The last span of a row may have less than 256 columns.
+    APR_METHOD void fill_w(const TilesArgs &a, const Tile &p, u32 span) const {
+        const u32 n = (u32)min_of(size, (a.cols / 32 - 8 * span) * (size / 8));
+        NO_UNROLL for (u32 at = 16 * lane(); p.there && at < n; at += 512) copy_async16(w + at, p.w + (u64)span * size + at);
     }
-    // fill_x begins to copy x of a span: 16 bytes, 8 columns of a row, to where the lane is that asks for them. Zeros stand for rows
-    // and columns that are not there. HALVES: see TileLanes.
+    // fill_x begins to copy x of a span: 16 bytes, 8 columns of a row, to where the lane is that asks for them: lane 4·(row%8) + t of a unit.
+    // Zeros stand for rows and columns that are not there. HALVES: see TileLanes. 8 threads write 128 bytes that stand together, and a
+    // warp reads whole sectors.
     APR_METHOD void fill_x(const TilesArgs &a, u32 span, bool halves) const {
         NO_UNROLL for (u32 i = thread(); i < N * 8 * 32; i += threads()) {
-            const u32 token = i / 32, c = i % 32, column = 256 * span + 8 * c;
-            const u32 t = halves ? (c >> 3 & 2) | (c >> 1 & 1) : c >> 3, unit = halves ? (c >> 1 & 6) | (c & 1) : c & 7;
+            const u32 t = i & 3, unit = (i >> 3 & 1) | (i >> 3 & 6), token = (i >> 2 & 1) | (i >> 6) << 1;
+            const u32 c = halves ? (t & 2) << 3 | (unit & 6) << 1 | (t & 1) << 1 | (unit & 1) : t << 3 | unit, column = 256 * span + 8 * c;
             const bool there = token < a.tokens && column < a.cols;
             const bf16 *from = (const bf16 *)a.x + (there ? token * a.x_stride + column : 0);
             copy_async16(x + 16 * ((unit * N + token / 8) * 32 + 4 * (token % 8) + t), from, there);
@@ -143,39 +142,35 @@ template <int N> struct Stage {
     }
 };
 
-// multiply adds the products of a stage: acc[tile][8 rows of x].
-template <class D, int N> APR_DEVICE void multiply(float (&acc)[2][N][4], const u8 *x, const u8 *w, u32 size, u32 groups) {
+// multiply adds the products of a stage: acc[8 rows of x].
+template <class D, int N> APR_DEVICE void multiply(float (&acc)[N][4], const u8 *x, const u8 *w, u32 groups) {
     constexpr u32 units = D::halves ? 1 : 2; // that share a scale
     const u32 l = lane(), g = l >> 2, t = l & 3;
-    float s[4][4], less[4][4]; // of rows g and g+8 of both tiles
-    UNROLL for (u32 r = 0; r < 4; r++) {
+    float s[2][4], less[2][4]; // of rows g and g+8
+    UNROLL for (u32 r = 0; r < 2; r++) {
         float off[4];
-        D::scales(s[r], off, w + (r >> 1) * size, g + 8 * (r & 1), t, groups);
+        D::scales(s[r], off, w, g + 8 * r, t, groups);
         UNROLL for (u32 k = 0; k < 4 / units; k++)
             less[r][k] = D::bias < 0 ? fma_rn(s[r][k], D::base, off[k]) : mul_rn(s[r][k], D::base + D::bias);
     }
     UNROLL for (u32 k = 0; k < 4; k++) {
-        Words q[4][4];
-        UNROLL for (u32 r = 0; r < 4; r++) D::words(q[r], w + (r >> 1) * size, g + 8 * (r & 1), t, groups); // of which unit k is used
+        Words q[2][4];
+        UNROLL for (u32 r = 0; r < 2; r++) D::words(q[r], w, g + 8 * r, t, groups); // of which unit k is used
         UNROLL for (u32 j = 0; j < 2; j++) {
-            u32 rows[2][2][4]; // tile, instruction
-            UNROLL for (u32 r = 0; r < 4; r++)
-                UNROLL for (u32 i = 0; i < 2; i++) {
-                    u32 (&to)[4] = rows[r >> 1][i];
-                    decode<D>(to[r & 1], to[2 + (r & 1)], q[r][k].w[2 * j + i], k, s[r][k / units], less[r][k / units]);
-                }
+            u32 rows[2][4]; // instruction
+            UNROLL for (u32 r = 0; r < 2; r++)
+                UNROLL for (u32 i = 0; i < 2; i++) decode<D>(rows[i][r], rows[i][2 + r], q[r][k].w[2 * j + i], k, s[r][k / units], less[r][k / units]);
             const u8 *from = x + 16 * ((2 * k + j) * N * 32 + l);
             UNROLL for (u32 n = 0; n < N; n++) {
                 const u32x4 v = load16(from + 512 * n);
-                UNROLL for (u32 i = 0; i < 2; i++)
-                    UNROLL for (u32 m = 0; m < 2; m++) mma_bf16(acc[m][n], rows[m][i], v[2 * i], v[2 * i + 1]);
+                UNROLL for (u32 i = 0; i < 2; i++) mma_bf16(acc[n], rows[i], v[2 * i], v[2 * i + 1]);
             }
         }
     }
 }
 
 // sum_tiles adds up the block's spans.
-template <class D, int N> APR_DEVICE void sum_tiles(const TilesArgs &a, const Pair &p, u8 *shared, float (&acc)[2][N][4]) {
+template <class D, int N> APR_DEVICE void sum_tiles(const TilesArgs &a, const Tile &p, u8 *shared, float (&acc)[N][4]) {
     const Spans s = spans_of(a);
     const u32 last = a.stages - 1;
     auto stage = [&](u32 slot) { return Stage<N>(a, shared, slot, D::bytes); };
@@ -199,7 +194,7 @@ template <class D, int N> APR_DEVICE void sum_tiles(const TilesArgs &a, const Pa
         }
         copy_async_commit();
         const Stage<N> now = stage(slot);
-        multiply<D, N>(acc, now.x, now.w, now.size, (u32)min_of(8, a.cols / 32 - 8 * span));
+        multiply<D, N>(acc, now.x, now.w, (u32)min_of(8, a.cols / 32 - 8 * span));
         slot = slot == last ? 0 : slot + 1;
     }
 }
@@ -210,39 +205,37 @@ APR_DEVICE void finish_gate(const TilesArgs &a, u32 column, u32 token, float g, 
     store((bf16 *)a.product + token * a.product_stride + column, gated<bf16>(gate, up));
 }
 
-// write_sums writes a warp's sums to y, or leaves them for tiles_join. Value v of a lane is of row g + 8·(v/2) of its tile and token 2t + v%2 of
-// eight.
-template <int N> APR_DEVICE void write_sums(const TilesArgs &a, const Pair &p, const float (&acc)[2][N][4]) {
+// swap gives the warp of a tile of gate the sums of up's.
+template <int N> APR_DEVICE void swap(u8 *shared, float (&acc)[N][4]) {
+    float *at = (float *)shared + warp() / 2 * N * 128 + lane();
+    sync_block(); // the last stage has been read
+    UNROLL for (u32 i = 0; i < 4 * N; i++)
+        if (warp() & 1) at[32 * i] = acc[i / 4][i % 4];
+    sync_block();
+    UNROLL for (u32 i = 0; i < 4 * N; i++)
+        if (!(warp() & 1)) acc[i / 4][i % 4] = at[32 * i];
+}
+
+// write_sums writes a warp's sums to y, or leaves them for tiles_join; up are those of the same tile of up, in warps of gate. Value v of a
+// lane is of row g + 8·(v/2) of its tile and token 2t + v%2 of eight.
+template <int N> APR_DEVICE void write_sums(const TilesArgs &a, const Tile &p, const float (&acc)[N][4], const float (&up)[N][4]) {
     const u32 g = lane() >> 2, t = lane() & 3;
     UNROLL for (int n = 0; n < N; n++)
         UNROLL for (u32 v = 0; v < 4; v++) {
-            const u32 token = 8 * n + 2 * t + (v & 1), in_tile = g + 8 * (v >> 1);
-            if (token >= a.tokens) continue;
-            u32 row[2], column[2];
-            bool there[2];
-            UNROLL for (u32 m = 0; m < 2; m++) {
-                row[m] = TILE * p.tile[m] + in_tile, there[m] = p.there[m] && row[m] < p.part.rows;
-                column[m] = (a.product && m == 1 ? a.part[1].first : p.part.first) + row[m];
-            }
-            if (a.shares > 1) {
-                float *to = a.sums + ((i64)block_y() * a.tokens + token) * a.width;
-                UNROLL for (u32 m = 0; m < 2; m++)
-                    if (there[m]) to[column[m]] = acc[m][n][v];
-            } else if (a.product) {
-                if (there[0]) finish_gate(a, column[0], token, acc[0][n][v], acc[1][n][v]);
-            } else {
-                UNROLL for (u32 m = 0; m < 2; m++)
-                    if (there[m]) put(a, column[m], token, acc[m][n][v]);
-            }
+            const u32 token = 8 * n + 2 * t + (v & 1), row = TILE * p.tile + g + 8 * (v >> 1), column = p.part.first + row;
+            if (token >= a.tokens || !p.there || row >= p.part.rows) continue;
+            if (a.shares > 1) a.sums[((i64)block_y() * a.tokens + token) * a.width + column] = acc[n][v];
+            else if (!a.product) put(a, column, token, acc[n][v]);
+            else if (!(warp() & 1)) finish_gate(a, column, token, acc[n][v], up[n][v]);
         }
 }
 
-// The whole, for up to 8·N rows of x. K: the types are Q4_K, Q5_K and Q6_K, else the others. Grid: (groups of pairs of all parts, shares).
+// The whole, for up to 8·N rows of x. K: the types are Q4_K, Q5_K and Q6_K, else the others. Grid: (groups of tiles of all parts, shares).
 template <int N, bool K> APR_DEVICE void gemm_tiles(const TilesArgs &a) {
     DYNAMIC_SHARED(shared);
     let_next();
-    const Pair p = pair_of(a);
-    float acc[2][N][4] = {};
+    const Tile p = tile_of(a);
+    float acc[N][4] = {}, up[N][4];
     const u32 type = p.part.type;
     if constexpr (K) {
         if (type == 0) sum_tiles<Decoded<RowsQ4K>>(a, p, shared, acc);
@@ -253,7 +246,12 @@ template <int N, bool K> APR_DEVICE void gemm_tiles(const TilesArgs &a) {
         else if (type == 4) sum_tiles<Decoded<RowsOfGroups<GroupQ4_0>>>(a, p, shared, acc);
         else sum_tiles<Decoded<RowsOfGroups<GroupQ5_0>>>(a, p, shared, acc);
     }
-    write_sums<N>(a, p, acc);
+    if (a.product && a.shares == 1) {
+        UNROLL for (int n = 0; n < N; n++)
+            UNROLL for (int v = 0; v < 4; v++) up[n][v] = acc[n][v];
+        swap(shared, up);
+    }
+    write_sums<N>(a, p, acc, up);
 }
 
 // join adds the shares of a column of y, or of gate and up, in order. Grid: (columns, rows of x).

@@ -17,18 +17,21 @@ const (
 	tilesK      = "gemm_tiles_k_sm90" // of Q4_K, Q5_K and Q6_K
 	tilesG      = "gemm_tiles_g_sm90" // of the others
 	tilesParts  = 4                   // TILES_PARTS of gemm_tiles.cuh
-	tilesWarps  = 10                  // TILES_WARPS
+	tilesWarps  = 18                  // TILES_WARPS
 	tilesStages = 4                   // spans of a block in shared memory at most
 	tilesShared = 220 << 10           // bytes of a block at most
 	tilesSums   = MaxScratch / 2
 )
 
-// What the cut of a product is chosen by, in bytes that a multiprocessor of an H200 takes in from its second cache in the same time.
+// What the cut of a product is chosen by, in cycles of a multiprocessor of an H200.
 const (
-	tilesBegin   = 60 << 10 // until the first span is there
-	tilesJoin    = 80 << 10 // a launch of tiles_join
-	tilesCompute = 5 << 10  // for each 8 columns of B: a span of a pair for each of four warps
-	tilesDecode  = 12 << 10 // the same for its codes
+	tilesBegin   = 4000 // until the first span is there
+	tilesJoin    = 5000 // a launch of tiles_join
+	tilesBytes   = 18   // that come in, each cycle
+	tilesDecode  = 600  // a span of a tile: its codes, for each warp of a scheduler
+	tilesIssue   = 30   // and its instructions for 8 columns of B
+	tilesProduct = 104  // and their products, beside codes
+	tilesAlone   = 1000 // a span, codes alone, however few warps there are
 )
 
 // tilesPart is struct TilesPart of gemm_tiles.cuh.
@@ -168,14 +171,14 @@ func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 // tilesShape is how a product is cut. Bits depend on the shares of a row's spans alone.
 type tilesShape struct {
 	columns       int // blocks of 8 columns of B: 1, 4 or 8
-	warps         int // of a block, a pair of tiles each
-	groups        int // of pairs
+	warps         int // of a block, a tile each; of gate and of up in turns
+	groups        int // of tiles
 	shares        int // of a row's spans, each another block's
 	stages, pitch int // spans of a block in shared memory, bytes of one
 }
 
 // shapeTiles chooses warps and shares so that the busiest multiprocessor has the least to do by a rough model: its blocks come one after the
-// other, each needs tilesBegin, and a span takes as long as its bytes need to come or, if that is longer, its products.
+// other, each needs tilesBegin, and a span takes as long as its bytes need to come or, if that is longer, its codes and products.
 func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (best tilesShape) {
 	columns, size, width := 8, 0, 0
 	switch {
@@ -185,10 +188,14 @@ func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 		columns = 4
 	}
 	for _, w := range parts {
-		size, width = max(size, 2*TileRows*int(w.Type.RowBytes(256))), width+w.Rows
+		size, width = max(size, TileRows*int(w.Type.RowBytes(256))), width+w.Rows
 	}
 	spans, least := ceil(parts[0].Cols, 256), math.Inf(1)
-	for warps := 1; warps <= tilesWarps; warps++ {
+	step := 1
+	if gated {
+		step = 2
+	}
+	for warps := step; warps <= tilesWarps; warps += step {
 		s := tilesShape{columns: columns, warps: warps, pitch: columns*4<<10 + warps*size}
 		s.stages = min(tilesStages, tilesShared/s.pitch)
 		if s.stages < 2 {
@@ -196,12 +203,13 @@ func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 		}
 		for i, w := range parts {
 			if tiles := ceil(w.Rows, TileRows); !gated {
-				s.groups += ceil(tiles, 2*warps)
+				s.groups += ceil(tiles, warps)
 			} else if i == 0 {
-				s.groups = ceil(tiles, warps)
+				s.groups = ceil(tiles, warps/2)
 			}
 		}
-		span := float64(max(s.pitch, ceil(warps, 4)*(columns*tilesCompute+tilesDecode)))
+		busy := ceil(warps, 4) * max(tilesDecode+columns*tilesIssue, columns*tilesProduct)
+		span := float64(max(s.pitch/tilesBytes, tilesAlone+columns*tilesProduct, busy))
 		for s.shares = 1; s.shares <= spans; s.shares++ {
 			waves := ceil(s.groups*s.shares, max(1, multiprocessors))
 			cost := float64(waves) * (tilesBegin + float64(ceil(spans, s.shares))*span)
@@ -209,7 +217,7 @@ func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 				if sums > tilesSums {
 					break
 				}
-				cost += tilesJoin + 2*float64(sums)/float64(max(1, multiprocessors))
+				cost += tilesJoin + 2*float64(sums)/float64(tilesBytes*max(1, multiprocessors))
 			}
 			if cost < least {
 				best, least = s, cost

@@ -7,7 +7,7 @@ import (
 	"apr/tensor"
 )
 
-// TestTilesShape: how products are cut keeps to the bounds of kernels and multiprocessors, and every span of every pair is in one block.
+// TestTilesShape: how products are cut keeps to the bounds of kernels and multiprocessors, and every span of every tile is in one block.
 func TestTilesShape(t *testing.T) {
 	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0} {
 		for _, s := range [][2]int{{16, 256}, {512, 3584}, {3584, 18944}, {18944, 3584}, {28672, 8192}, {8192, 28672}, {896, 4864}} {
@@ -15,17 +15,17 @@ func TestTilesShape(t *testing.T) {
 				for _, n := range []int{1, 8, 9, 32, 33, 64} {
 					for _, multiprocessors := range []int{0, 1, 78, 132} {
 						var w []Blocks
-						pairs := 0
+						tiles := 0
 						for _, rows := range parts {
 							w = append(w, NewBlocks(1<<32, rows, s[1], d))
-							pairs += ceil(rows/TileRows, 2)
+							tiles += rows / TileRows
 						}
 						name := fmt.Sprintf("%v of %d rows, %d columns, %d rows of x, %d multiprocessors", d, parts, s[1], n, multiprocessors)
 						c := shapeTiles(w, n, false, multiprocessors)
 						if c.warps < 1 || c.warps > tilesWarps || c.stages < 2 || c.stages > tilesStages || c.stages*c.pitch > tilesShared || c.pitch%16 != 0 {
 							t.Errorf("%s: %+v: warps or shared memory", name, c)
 						}
-						if 8*c.columns < n || c.groups*c.warps < pairs || c.shares < 1 || c.shares > ceil(s[1], 256) {
+						if 8*c.columns < n || c.groups*c.warps < tiles || c.shares < 1 || c.shares > ceil(s[1], 256) {
 							t.Errorf("%s: %+v: blocks", name, c)
 						}
 						x, y := dense(tensor.BF16, n, s[1]), dense(tensor.BF16, n, total(parts))
