@@ -23,6 +23,7 @@ var goals = []goal{
 	{race: "qwen3-8b:qwen3-0.6b@cublas", ratio: 1.12, floor: 0.89},
 	{race: "qwen3-8b:qwen3-0.6b@fp8", ratio: 1.55},
 	{race: "qwen3-8b:qwen3-0.6b@q4k-small", memory: 0.65},
+	{race: "qwen3-30b-a3b:qwen3-0.6b@q4k", ratio: 1.5, memory: 0.4}, // transformers' grouped experts in bfloat16
 	{race: "llama3.1-8b:llama3.2-1b@cublas", ratio: 1.12, floor: 0.89},
 	{race: "llama3.1-8b:llama3.2-1b@fp8", ratio: 1.45},
 	{race: "llama3.1-8b:llama3.2-1b@q4k-small", memory: 0.8}, // the student's state alone is 18 bytes a parameter

@@ -1,0 +1,84 @@
+//go:build gpu
+
+package bench_test
+
+import (
+	"strings"
+	"testing"
+
+	"apr/arch"
+	"apr/bench"
+	"apr/device"
+	"apr/device/cuda"
+	"apr/internal/near"
+	"apr/model"
+	"apr/tensor"
+)
+
+// TestDeltaSpeed compares, at T = 4,096, what a DeltaNet layer of Qwen3.5 9B takes with what a full-attention layer of it takes, their networks left
+// out: projections, norms, rotary embedding, attention or DeltaNet. Wanted are 0.6 of it forward, and 0.8 forward and backward.
+func TestDeltaSpeed(t *testing.T) {
+	c, err := bench.Shape("qwen3.5-9b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delta, deltaBoth := mixerMilliseconds(t, c, c.Layers[0])
+	full, fullBoth := mixerMilliseconds(t, c, c.Layers[3])
+	near.Row(t, "DeltaNet forward, of full attention's", delta/full, 0.6)
+	near.Row(t, "DeltaNet forward and backward, of full attention's", deltaBoth/fullBoth, 0.8)
+}
+
+// mixerMilliseconds returns the time of a layer's operations but for those of its network, forward, and forward and backward.
+func mixerMilliseconds(t *testing.T, c arch.Config, layer arch.Layer) (forward, both float64) {
+	t.Helper()
+	const layers, length, rounds = 2, 4096, 3
+	c.Layers, c.Vocab = nil, 1024
+	for range layers {
+		c.Layers = append(c.Layers, layer)
+	}
+	d := openCUDA(t)
+	defer d.Close()
+	if err := d.Prewarm(); err != nil {
+		t.Fatal(err)
+	}
+	s := d.NewStream()
+	m := model.NewTrainable(d, c)
+	if err := m.LoadWeights(s, bench.RandomModel(c, 1)); err != nil {
+		t.Fatal(err)
+	}
+	m.ResetTraining(s)
+	ids := d.Alloc("ids", device.Batch, tensor.I32, length, 1)
+	s.UploadInts(ids, make([]int32, length))
+	var v *model.Saved
+	for range rounds {
+		d.StartProfile()
+		v = m.Forward(s, model.Tokens{IDs: ids, Rows: 1, SeqLen: length}, model.RecomputeNone)
+		forward = mixer(t, d, "forward", layers)
+		dx := s.Temp("dx", device.Scratch, d.Info().Activations, length, c.Hidden)
+		s.Zero(dx)
+		d.StartProfile()
+		m.Backward(s, v, dx)
+		both = forward + mixer(t, d, "backward", layers)
+		s.Release(dx)
+		v.ReleaseTo(s)
+	}
+	t.Logf("DeltaNet %v: forward %.3f ms a layer, both %.3f", layer.Linear(), forward, both)
+	return forward, both
+}
+
+// mixer ends a profile, shows its operations, and sums up those that are no part of a network.
+func mixer(t *testing.T, d *cuda.Device, pass string, layers int) (ms float64) {
+	t.Helper()
+	stats, err := d.Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range stats {
+		network := strings.Contains(st.Op, "12288") || strings.Contains(st.Op, "24576") || strings.Contains(st.Op, "GLU")
+		t.Logf("%s, network %v: %-40s %3d calls %8.4f ms", pass, network, st.Op, st.Calls, 1e3*st.Time.Seconds())
+		if !network {
+			ms += 1e3 * st.Time.Seconds() / float64(layers)
+		}
+	}
+	return ms
+}
