@@ -290,22 +290,55 @@ func paddedCodes(t *testing.T) string {
 func turnedColumns(t *testing.T) string {
 	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
 		rowCodes(name, cols, v)
-		switch rows := len(v) / cols; {
-		case strings.HasSuffix(name, "norm.weight"):
-			slices.Reverse(v)
-		case strings.HasSuffix(name, "o_proj.weight"), strings.HasSuffix(name, "down_proj.weight"):
-			for i := range rows / 2 {
-				for c := range cols {
-					a, b := i*cols+c, (rows-1-i)*cols+c
-					v[a], v[b] = v[b], v[a]
-				}
-			}
-		case strings.HasSuffix(name, ".weight"):
-			for row := range slices.Chunk(v, cols) {
-				slices.Reverse(row)
+		turned(name, cols, v)
+	})
+}
+
+// louder writes a copy that is changed, its last norm and so its logits multiplied by a number.
+func louder(t *testing.T, change func(name string, cols int, v []float32), by float32) string {
+	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
+		if change(name, cols, v); name == "model.norm.weight" {
+			for i := range v {
+				v[i] *= by
 			}
 		}
 	})
+}
+
+// smallLayerInCodes writes a copy with a layer more, which adds a thousandth of what the first does, all in codes of 4 bits, one scale for a row.
+func smallLayerInCodes(t *testing.T) string {
+	last := fmt.Sprintf("layers.%d.", len(openModel(t, "../testdata/models/gosrc").Config.Layers))
+	return reshapedCopy(t, tensor.F32, func(c *arch.Config) {
+		more := c.Layers[0]
+		more.Attn.KVFrom = len(c.Layers)
+		c.Layers = append(c.Layers, more)
+	}, func(name string, shape []int, v []float32) []float32 {
+		if rowCodes(name, shape[len(shape)-1], v); strings.Contains(name, last) && (strings.Contains(name, "o_proj") || strings.Contains(name, "down_proj")) {
+			for i := range v {
+				v[i] *= 1e-3
+			}
+		}
+		return v
+	})
+}
+
+// turned puts hidden columns in another order, which changes values and computes the same.
+func turned(name string, cols int, v []float32) {
+	switch rows := len(v) / cols; {
+	case strings.HasSuffix(name, "norm.weight"):
+		slices.Reverse(v)
+	case strings.HasSuffix(name, "o_proj.weight"), strings.HasSuffix(name, "down_proj.weight"):
+		for i := range rows / 2 {
+			for c := range cols {
+				a, b := i*cols+c, (rows-1-i)*cols+c
+				v[a], v[b] = v[b], v[a]
+			}
+		}
+	case strings.HasSuffix(name, ".weight"):
+		for row := range slices.Chunk(v, cols) {
+			slices.Reverse(row)
+		}
+	}
 }
 
 // moreLayersInCodes writes a copy with a layer more, which adds nothing, in codes of 4 bits.
@@ -322,10 +355,10 @@ func strangerWithTable(t *testing.T) string {
 
 // permutedCodes writes a copy whose neurons are in another order and whose matrices are in codes of 4 bits: its first step has a
 // divergence of 0.11 of the teacher's entropy.
-func permutedCodes(t *testing.T) string {
-	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
-		if permuted(name, cols, v); strings.HasSuffix(name, "proj.weight") || strings.HasSuffix(name, "embed_tokens.weight") || name == "lm_head.weight" {
-			codes(v, 256)
-		}
-	})
+func permutedCodes(t *testing.T) string { return changedCopy(t, tensor.F32, permuteAndCode) }
+
+func permuteAndCode(name string, cols int, values []float32) {
+	if permuted(name, cols, values); strings.HasSuffix(name, "proj.weight") || strings.HasSuffix(name, "embed_tokens.weight") || name == "lm_head.weight" {
+		codes(values, 256)
+	}
 }

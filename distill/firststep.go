@@ -24,9 +24,13 @@ const agreeing = 0.2
 // be a copy with another MLP, another order or codes of few bits.
 const agreeingFrame = 0.4
 
-// agreeingTable is that part where the embedding is the teacher's besides: codes of 4 bits after AWQ's scales measure up to 0.6.
-// A pruned student of other shapes in its MLP has more to learn, and so has a new one that was given the table.
+// agreeingTable is that part where the embedding is the teacher's, whatever the layers are: codes of 4 bits after AWQ's scales measure up
+// to 0.6. A pruned student of other shapes in its MLP has more to learn, and so has a new one that was given the table.
 const agreeingTable = 1.0
+
+// agreeingIDs is the part of positions with one first id below which no divergence says that the student is a copy: a teacher that was
+// never trained has an entropy that any new student is near.
+const agreeingIDs = 0.25
 
 // sameTable is the mean cosine of the rows of two embeddings from which they are one. Codes of 4 bits leave 0.99, of 3 bits 0.94;
 // rows of models that were trained from other numbers measure 0.
@@ -34,25 +38,36 @@ const sameTable = 0.9
 
 // firstReading is how the student stands to the teacher before any training: means over the targets of a batch, at temperature 1.
 type firstReading struct {
-	kl, entropy, top1 float64 // KL(teacher‖student), H(teacher), positions with one first id
+	kl, entropy, top1 float64 // KL(teacher‖student), H(teacher), positions with one first id; unless read: those of the step's record
+	read              bool    //
+	tempered          temperedReading
 }
 
-func readingOf(sc device.Scalars) *firstReading {
-	return &firstReading{kl: sc.D * sc.InvN, entropy: sc.Entropy * sc.InvN, top1: float64(sc.Agree) * sc.InvN}
+// take reads the record of a step of forward KL at temperature 1.
+func (r *firstReading) take(sc device.Scalars) {
+	r.kl, r.entropy, r.top1, r.read = sc.D*sc.InvN, sc.Entropy*sc.InvN, float64(sc.Agree)*sc.InvN, true
 }
 
-// readFirst reads a batch before the first step is applied, if the record of the step will not say the same: if its divergence is
-// another, or its temperature. It takes the time of a step, once, and the memory of a step.
-func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (*firstReading, error) {
+// readFirst reads a batch before the first step is applied: with the student's logits at the temperature that suits them best, if a student was
+// given, and as the record of the step will not, if its divergence is another, or its temperature. It takes the time of a step or two, once, and the
+// memory of a step.
+func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, err error) {
 	spec := l.trainer.Loss.Spec
-	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || spec.Divergence == device.ForwardKL && spec.Temperature == 1 || b.TargetCount() == 0 {
-		return nil, nil
+	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || b.TargetCount() == 0 {
+		return r, nil
 	}
-	sc, err := l.trainer.agreement(ctx, b)
-	if err != nil {
-		return nil, err
+	if l.run.in.kin != nil {
+		if r.tempered, err = l.trainer.tempered(b); err != nil {
+			return r, err
+		}
 	}
-	return readingOf(sc), nil
+	if spec.Divergence != device.ForwardKL || spec.Temperature != 1 {
+		var sc device.Scalars
+		if sc, err = l.trainer.agreement(ctx, b); err == nil {
+			r.take(sc)
+		}
+	}
+	return r, err
 }
 
 // agreement computes what a step of forward KL at temperature 1 records of b, and applies nothing. The gradients are those of no
@@ -71,40 +86,51 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 
 // checkFirst reports a student that agrees with the teacher before the first step although their values are different: a copy that
 // a comparison of values cannot see, such as one with its neurons in another order, or of other shapes. The first step is that
-// before which none was applied: one that is refused says nothing, and leaves the student as it was.
-func (l *leg) checkFirst(k int, rec Record, first *firstReading) error {
+// before which none was applied: one that is refused says nothing, and leaves the student as it was. A divergence of nothing is told
+// once, at whatever step: a run that goes on may have got another teacher.
+func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	r := l.run
-	if l.trainer.Optimizer.Applied != 1 || l.teacher == nil || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
+	if l.teacher == nil || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
 		return nil
 	}
-	if first == nil {
-		first = readingOf(rec.Scalars)
+	if !first.read {
+		first.take(rec.Scalars)
 	}
-	if math.Abs(first.kl) <= noDivergence {
-		r.obs.Message("warning: the divergence of the first step is %.1e: before any training the student gives the teacher's distribution; is it a copy of the teacher?", first.kl)
+	if math.Abs(first.kl) <= noDivergence && !l.equal {
+		l.equal = true
+		r.obs.Message("warning: the divergence of step %d is %.1e: before it the student gives the teacher's distribution; is it a copy of the teacher?", k, first.kl)
 		return r.dir.Event("warning", runlog.FirstStepEqual, map[string]any{"leg": l.name, "step": k, "kl": first.kl, "at_most": noDivergence},
 			"the student computes what the teacher computes, though its file is another one")
 	}
-	part, why := r.in.agreeingPart()
-	if !(first.kl <= part*first.entropy) {
+	if l.trainer.Optimizer.Applied != 1 || !(first.top1 >= agreeingIDs) {
 		return nil
+	}
+	part, why := r.in.agreeingPart()
+	detail := map[string]any{"leg": l.name, "step": k, "top1_agreement": first.top1}
+	if !(first.kl <= part*first.entropy) {
+		t := first.tempered
+		if !(t.positions > 0 && t.kl <= part*t.entropy) {
+			return nil
+		}
+		first.kl, first.entropy, detail["temperature"] = t.kl, t.entropy, t.temperature
+		why = fmt.Sprintf(" once its logits are divided by %.2g%s", t.temperature, why)
 	}
 	r.obs.Message("warning: before any training the student already agrees with the teacher: the same first id at %.0f %% of %d positions, a divergence of %.2g nats, %.2g of the teacher's entropy%s; is it a copy in other shapes or types?",
 		100*first.top1, rec.Targets, first.kl, first.kl/first.entropy, why)
-	return r.dir.Event("warning", runlog.FirstStepAgrees,
-		map[string]any{"leg": l.name, "step": k, "kl": first.kl, "entropy": first.entropy, "top1_agreement": first.top1, "at_most": part * first.entropy},
-		"the student agrees with the teacher before it was trained"+why+": it may be a copy of it, or was distilled from it")
+	detail["kl"], detail["entropy"], detail["at_most"] = first.kl, first.entropy, part*first.entropy
+	return r.dir.Event("warning", runlog.FirstStepAgrees, detail,
+		"the student agrees with the teacher before it was trained"+why+": it may be a copy of it, or was made from it")
 }
 
 // agreeingPart returns the part of the teacher's entropy up to which a student agrees, and what else than the divergence says so.
 func (in *inputs) agreeingPart() (part float64, why string) {
 	switch {
-	case !sameFrame(in.teacher.Config, in.studentConfig):
-		return agreeing, ""
 	case in.kin != nil && float64(in.kin.Embedding) >= sameTable:
 		return agreeingTable, fmt.Sprintf(", and the rows of its embedding are the teacher's (mean cosine %.2f)", float64(in.kin.Embedding))
+	case sameFrame(in.teacher.Config, in.studentConfig):
+		return agreeingFrame, ""
 	}
-	return agreeingFrame, ""
+	return agreeing, ""
 }
 
 // sameFrame reports whether hidden size, layers, heads and head size are equal.

@@ -119,6 +119,23 @@ func TestFirstStepAgrees(t *testing.T) {
 	}
 }
 
+// A run that goes on beside its own student, which took the teacher's place, is told at the step where nothing diverges.
+func TestTeacherThatBecameTheStudent(t *testing.T) {
+	contracttest.Cases(t, 1)
+	c := tinyConfig(t)
+	c.Steps, c.CheckpointEvery = 2, 2
+	mustRun(t, c, 0)
+	c.Steps, c.Resume, c.AllowChanged = 3, ResumeAuto, true
+	c.Teacher = filepath.Join(c.Output, "student")
+	_, q, err := runOnce(t, c, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := strings.Join(q.messages, "\n"); !strings.Contains(said, "the divergence of step 2 is") {
+		t.Errorf("messages %q", said)
+	}
+}
+
 // ofFrame is a new student of the teacher's hidden size, layers, heads and head size.
 func ofFrame(c *Config) { c.StudentConfig = "../testdata/models/gosrc/config.json" }
 
@@ -143,7 +160,9 @@ func TestFirstStepOfCodes(t *testing.T) {
 		"permuted": {permutedCodes(t), []device.LossSpec{forward}, true}, "scaled MLP": {scaledMLP(t), []device.LossSpec{forward}, true},
 		"folded scales": {foldedScales(t), []device.LossSpec{forward}, true}, "padded": {paddedCodes(t), []device.LossSpec{forward, cold, skewed}, true},
 		"turned columns": {turnedColumns(t), []device.LossSpec{forward, cold, skewed}, false},
-		"a layer more":   {moreLayersInCodes(t), []device.LossSpec{forward}, false},
+		"a layer more":   {moreLayersInCodes(t), []device.LossSpec{forward}, true}, "a small layer more": {smallLayerInCodes(t), []device.LossSpec{forward}, true},
+		"a layer more, turned": {withLayer(t, func(name string, cols int, v []float32) { groupCodes(name, cols, v); turned(name, cols, v) }), []device.LossSpec{forward}, false},
+		"louder":               {louder(t, turned, 4), []device.LossSpec{forward, cold}, false}, "quieter, in codes": {louder(t, permuteAndCode, 0.3), []device.LossSpec{forward}, true},
 	} {
 		for _, spec := range tt.specs {
 			r := run(from(tt.student), spec)

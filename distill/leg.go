@@ -31,6 +31,7 @@ type leg struct {
 	loader  *corpus.Loader
 	loads   loads
 	best    float64
+	equal   bool     // a divergence of nothing was told
 	refused int      // steps in a row, up to the last one
 	saved   struct { // the last checkpoint
 		step int
@@ -135,7 +136,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	}
 	// A signal does not break off a step: the weights would be worth nothing.
 	var rec Record
-	var first *firstReading
+	var first firstReading
 	err = l.loads.step(func() (err error) {
 		if first, err = l.readFirst(context.WithoutCancel(ctx), b); err != nil {
 			return err

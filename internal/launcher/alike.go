@@ -22,41 +22,48 @@ func (a Alike) String() string {
 	return fmt.Sprintf("%s=%s and %s=%s: this looks like task %s of %d; this run is on its own", a.Index.Name, a.Index.Value, a.Count.Name, a.Count.Value, a.Index.Value, a.of)
 }
 
-// What a launcher numbers, and the words for how many there are of it.
+// What a launcher numbers, and the words for how many there are of it. A rank may be of nothing that is named.
+const things = `(WORKER|NODE|TASK|ROLE|HOST|REPLICA|MACHINE|PROCESS|SLICE|POD)`
+
 var (
-	numbered = regexp.MustCompile(`^(|.*_)(WORKER|NODE|TASK|ROLE|HOST|REPLICA)_(INDEX|RANK|ID)$`)
-	counted  = regexp.MustCompile(`^(?:(?:JOB_)?(?:(WORKER|NODE|TASK|ROLE|HOST|REPLICA)S?_)?(?:COUNT|NUM|NUMBER|TOTAL|SIZE|HOSTS|HOSTNAMES)|` +
-		`(?:JOB_)?(?:NUM|TOTAL)_(WORKER|NODE|TASK|ROLE|HOST|REPLICA)S?|(?:WORLD|GROUP)_SIZE|HOSTS|HOSTNAMES)$`)
+	numbered = regexp.MustCompile(`^(|.*_)` + things + `_(?:INDEX|RANK|ID)$`)
+	ranked   = regexp.MustCompile(`^(|.*_|[A-Z]+)()(?:RANK|INDEX)$`)
+	counted  = regexp.MustCompile(`^(?:(?:JOB_)?(?:` + things + `S?_)?(?:COUNT|NUM|NUMBER|TOTAL|SIZE|HOSTS|HOSTNAMES)|` +
+		`(?:JOB_)?(?:NUM|TOTAL)_` + things + `E?S?|N` + things + `S|(?:WORLD|GROUP)_SIZE|HOSTS|HOSTNAMES)$`)
 )
 
 // FindAlike looks for such variables in environ (NAME=VALUE), one pair for each prefix and thing that is numbered. Without a prefix, both
-// have to name the same thing. What a source reads, or names an array, is none.
+// have to name one thing. What sources read is none if both are, nor is what names an array.
 func FindAlike(environ []string) (all []Alike) {
 	known := Names()
 	var vars []Variable
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		if value != "" && !slices.Contains(known, name) && !strings.Contains(name, "ARRAY") {
+		if value != "" && !strings.Contains(name, "ARRAY") {
 			vars = append(vars, Variable{name, value})
 		}
 	}
 	slices.SortFunc(vars, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
 	for _, index := range vars {
 		m := numbered.FindStringSubmatch(index.Name)
+		if m == nil {
+			m = ranked.FindStringSubmatch(index.Name)
+		}
 		n, err := number(index.Name, index.Value)
 		if m == nil || err != nil {
 			continue
 		}
 		var found *Alike
 		for _, count := range vars {
-			rest, ok := strings.CutPrefix(count.Name, m[1])
+			prefix, thing := m[1], m[2]
+			rest, ok := strings.CutPrefix(count.Name, prefix)
 			c := counted.FindStringSubmatch(rest)
-			if !ok || c == nil {
+			if !ok || c == nil || slices.Contains(known, index.Name) && slices.Contains(known, count.Name) {
 				continue
 			}
-			same := c[1]+c[2] == m[2]
-			of := howMany(count.Value)
-			if of < 2 || n > of || !same && (m[1] == "" || found != nil) { // numbers go from 0 or from 1
+			counts := c[1] + c[2] + c[3]
+			same, of := counts == thing, howMany(count.Value)
+			if of < 2 || n > of || !same && found != nil || prefix == "" && !namesOne(thing, counts) { // numbers go from 0 or from 1
 				continue
 			}
 			if found = (&Alike{index, count, of}); same {
@@ -68,6 +75,12 @@ func FindAlike(environ []string) (all []Alike) {
 		}
 	}
 	return all
+}
+
+// namesOne reports whether an index and a count without a prefix are of one thing: a bare rank may be a machine's, but is no worker's, which are
+// more often a process's own.
+func namesOne(thing, counts string) bool {
+	return counts != "" && (counts == thing || thing == "" && counts != "WORKER" && counts != "TASK")
 }
 
 // howMany reads a count, or counts a list.

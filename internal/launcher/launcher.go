@@ -7,7 +7,7 @@
 // Caveats. Variables are read in the order of Sources: a launcher that was started by another one is the inner one and
 // counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm's world is that of
 // SLURM_STEP_NUM_TASKS, by which srun says that it started this process. A batch shell's SLURM_PROCID is 0; any other is that of a
-// step's task, whatever else is set; PBS_NODENUM is alike. LSB_DJOB_NUMPROC too stands in a batch shell of LSF, and counts in blaunch's tasks only. A lone
+// step's task, whatever else is set; PBS_NODENUM and PBS_VNODENUM are alike. LSB_DJOB_NUMPROC too stands in a batch shell of LSF, and counts in blaunch's tasks only. A lone
 // LOCAL_RANK of 0 chooses a device; a higher one has others before it, and is refused. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and MASTER_ADDR alone says nothing.
 // Clouds that start the command once on each node count nodes, not processes: a job of one node is a process of its own, also where
 // PET_NPROC_PER_NODE tells torchrun, which did not start it, to make more of it. A WORLD_SIZE of 1 is one process without a RANK, and a lone RANK of 0 may be.
@@ -77,6 +77,7 @@ var sources = []source{
 	{by: "MPI's process manager", rank: "PMI_RANK", world: "PMI_SIZE", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", not: "MPI_RANKID"},
 	{by: "IBM's poe", rank: "MP_CHILD", world: "MP_PROCS", only: "MP_CHILD"}, // MP_PROCS alone is an instruction to poe
 	{by: "PaddlePaddle", rank: "PADDLE_TRAINER_ID", world: "PADDLE_TRAINERS_NUM"},
+	{by: "a job of PaddlePaddle", nodes: "PADDLE_NNODES"},
 	{by: "JAX", rank: "JAX_PROCESS_ID", world: "JAX_NUM_PROCESSES", master: "JAX_COORDINATOR_ADDRESS"},
 	{by: "a job of JAX", rank: "PROCESS_ID", world: "NUM_PROCESSES", master: "COORDINATOR_ADDRESS", pair: true},
 	{by: "a job of Ascend", rank: "RANK_ID", world: "RANK_SIZE", pair: true},
@@ -96,10 +97,18 @@ var sources = []source{
 	{by: "Volcengine", role: "MLP_ROLE", trains: "worker", world: "MLP_WORKER_NUM", only: "MLP_WORKER_NUM"},
 	{by: "Volcengine", rank: "MLP_ROLE_INDEX", world: "MLP_WORKER_NUM", not: "MLP_ROLE", pair: true, machines: true},
 	{by: "Lepton", rank: "LEPTON_JOB_WORKER_INDEX", world: "LEPTON_JOB_TOTAL_WORKERS", machines: true},
+	{by: "Arnold", rank: "ARNOLD_ID", world: "ARNOLD_WORKER_NUM", pair: true, machines: true},
+	{by: "TI-ONE", rank: "INDEX", world: "NODE_NUM", pair: true, machines: true},
+	{by: "Taiji", rank: "INDEX", world: "HOST_NUM", pair: true, machines: true},
+	{by: "slices of TPUs", rank: "MEGASCALE_SLICE_ID", world: "MEGASCALE_NUM_SLICES", pair: true, machines: true},
 	{by: "Beaker", rank: "BEAKER_REPLICA_RANK", world: "BEAKER_REPLICA_COUNT", pair: true, machines: true},
 	{by: "a group of Kubernetes' leaders and workers", rank: "LWS_WORKER_INDEX", world: "LWS_GROUP_SIZE", pair: true, machines: true},
 	{by: "a job of nodes", rank: nodeRank, world: "NNODES", pair: true, machines: true},
 	{by: "a job of nodes", rank: nodeRank, world: "NUM_NODES", pair: true, machines: true},
+	{by: "a job of nodes", rank: nodeRank, world: "NODE_COUNT", pair: true, machines: true},
+	{by: "a job of nodes", rank: nodeRank, world: "NODE_NUM", pair: true, machines: true},
+	{by: "a job of nodes", rank: "RANK", world: "NNODES", not: "WORLD_SIZE", pair: true, machines: true},
+	{by: "a job of machines", rank: "MACHINE_RANK", world: "NUM_MACHINES", pair: true, machines: true},
 }
 
 // names returns the variables that s reads.
@@ -139,6 +148,7 @@ const (
 var bareRanks = []struct{ name, meaning string }{
 	{slurmRank, "a task of a Slurm step: a batch shell's is 0"},
 	{"PBS_NODENUM", "a task of pbsdsh: a batch shell's is 0"},
+	{"PBS_VNODENUM", "a task of pbsdsh: a batch shell's is 0"},
 	{nodeRank, "a node that has others before it: the first one's is 0"},
 	{"PMIX_RANK", ""}, {"PALS_RANKID", ""}, {"ALPS_APP_PE", ""},
 }

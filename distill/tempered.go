@@ -1,0 +1,136 @@
+package distill
+
+import (
+	"math"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/tensor"
+)
+
+// temperedLogits is how many logits of each model tempered downloads, at least those of temperedRows positions.
+const (
+	temperedLogits = 4 << 20
+	temperedRows   = 8
+)
+
+// temperedReading is how the student stands to the teacher with its logits divided by the temperature at which KL(teacher‖student) is least: means
+// over so many positions.
+type temperedReading struct {
+	kl, entropy, temperature float64
+	positions                int
+}
+
+// tempered reads the first targets of b. A copy whose last norm or head is multiplied by a number agrees with the teacher at that
+// temperature, and nowhere else. It changes nothing.
+func (t *Trainer) tempered(b corpus.Batch) (r temperedReading, err error) {
+	student, teacher, err := t.logits(b, max(temperedLogits/t.Loss.Vocab, temperedRows))
+	if err != nil {
+		return r, err
+	}
+	v := t.Loss.Vocab
+	r.positions = len(student) / v
+	if limit := t.Student.Config.FinalCap; limit > 0 {
+		for i, z := range student {
+			student[i] = float32(limit * math.Tanh(float64(z)/limit))
+		}
+	}
+	rows := float64(r.positions)
+	var expected float64 // Σ p·z of the student's logits, which grows with their scale
+	for at := 0; at < len(student); at += v {
+		p, entropy := softmax(teacher[at : at+v])
+		r.entropy += entropy / rows
+		for i, x := range p {
+			expected += x * float64(student[at+i]) / rows
+		}
+	}
+	// In the scale s of logits, KL(s) = mean logΣexp(s·z) − s·Σ p·z − H is convex.
+	kl := func(logScale float64) float64 {
+		s, sum := math.Exp(logScale), 0.0
+		for at := 0; at < len(student); at += v {
+			sum += logSumExp(student[at:at+v], s) / rows
+		}
+		return sum - s*expected - r.entropy
+	}
+	scale := least(kl, math.Log(1./16), math.Log(16))
+	r.kl, r.temperature = kl(scale), math.Exp(-scale)
+	return r, nil
+}
+
+// logits computes the logits of both models for the first n targets of b at most, of one micro-batch: [n, Vocab] each.
+func (t *Trainer) logits(b corpus.Batch, n int) (student, teacher []float32, err error) {
+	s := t.stream
+	t.batch.Load(s, b, t.MicroRows)
+	t.Teacher.Begin(s, t.batch)
+	defer t.Teacher.End(s)
+	for _, m := range t.batch.Micro {
+		if m.Hi == m.Lo {
+			continue
+		}
+		saved := t.Student.Forward(s, m.Tokens, t.Recompute)
+		defer saved.ReleaseTo(s)
+		x := saved.Hidden
+		if !m.Keep.IsZero() {
+			x = s.Temp("hidden.kept", device.Activations, x.DType, m.Hi-m.Lo, x.Cols)
+			defer s.Release(x)
+			s.Gather(x, saved.Hidden, m.Keep)
+		}
+		n = min(n, m.Hi-m.Lo, t.Loss.ChunkRows)
+		v := t.Loss.Vocab
+		read := func(name string, fill func(z device.Tensor)) ([]float32, error) {
+			z := s.Temp(name, device.Logits, tensor.F32, n, rowLength(v)).ColRange(0, v)
+			defer s.Release(z)
+			fill(z)
+			host := make([]float32, n*v)
+			return host, s.Download(host, z)
+		}
+		if student, err = read("logits.student", func(z device.Tensor) { t.Student.Logits(s, z, x.RowRange(0, n)) }); err == nil {
+			teacher, err = read("logits.teacher", func(z device.Tensor) { t.Teacher.Logits(s, m.Lo, m.Lo+n, z) })
+		}
+		return student, teacher, err
+	}
+	return nil, nil, nil
+}
+
+// softmax returns the probabilities of logits, and their entropy in nats.
+func softmax(z []float32) (p []float64, entropy float64) {
+	total := logSumExp(z, 1)
+	p = make([]float64, len(z))
+	for i, x := range z {
+		log := float64(x) - total
+		p[i] = math.Exp(log)
+		entropy -= p[i] * log
+	}
+	return p, entropy
+}
+
+// logSumExp returns log Σ exp(s·z).
+func logSumExp(z []float32, s float64) float64 {
+	most, sum := math.Inf(-1), 0.0
+	for _, x := range z {
+		most = math.Max(most, s*float64(x))
+	}
+	for _, x := range z {
+		sum += math.Exp(s*float64(x) - most)
+	}
+	return most + math.Log(sum)
+}
+
+// least returns where f, which falls and then rises between low and high, is least, to a hundredth: golden sections.
+func least(f func(float64) float64, low, high float64) float64 {
+	const section = 0.6180339887498949
+	a, b := high-section*(high-low), low+section*(high-low)
+	fa, fb := f(a), f(b)
+	for high-low > 0.01 {
+		if fa < fb {
+			high, b, fb = b, a, fa
+			a = high - section*(high-low)
+			fa = f(a)
+		} else {
+			low, a, fa = a, b, fb
+			b = low + section*(high-low)
+			fb = f(b)
+		}
+	}
+	return (low + high) / 2
+}
