@@ -271,7 +271,10 @@ func (l *leg) stop(out *Outcome) error {
 	if err := l.checkpoint(out); err != nil {
 		return err
 	}
-	err := fault.New(fault.Stopped, "stopped in leg %s after step %d; a checkpoint is written", l.name, l.trainer.Step).
-		WithHint("go on with the same command and --resume=%s", l.run.Output)
+	whose := ""
+	if l.name != LegStudent {
+		whose = " of the " + l.name
+	}
+	err := fault.New(fault.Stopped, "stopped after step %d%s", l.trainer.Step, whose).WithHint("a checkpoint is written: --resume=%s goes on", l.run.Output)
 	return errors.Join(l.run.dir.Event("stop", "signal", map[string]any{"leg": l.name, "step": l.trainer.Step}, ""), err)
 }

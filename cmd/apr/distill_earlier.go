@@ -1,0 +1,115 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"strings"
+
+	"apr/distill"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	runlog "apr/run/log"
+)
+
+// takeEarlier completes the options of a call that resumes a run with what the run was asked to do: models, data and every setting.
+// What this call gives counts; if it changes bits, the run's checkpoint refuses it by name.
+func (o *distillOptions) takeEarlier(e *cli.Env, opts []cli.Option) error {
+	dir, err := o.resumes()
+	if dir == "" || err != nil {
+		return err
+	}
+	record, err := runlog.ReadStatus(dir)
+	switch {
+	case err == nil:
+		was := earlierCall(record)
+		o.dropRivals(e.Settings, was.Settings)
+		return e.TakeOver(opts, was)
+	case o.Teacher == "":
+		return err // there is nothing else to go by
+	}
+	return nil // the run's records are judged when it is opened
+}
+
+// takeEarlierHere is takeEarlier for a run that is dispatched: elsewhere, --resume names a run there.
+func (d *dispatchOptions) takeEarlierHere(e *cli.Env, opts []cli.Option) error {
+	if d.scheduler != "local" {
+		return nil
+	}
+	return d.takeEarlier(e, opts)
+}
+
+// resumes returns the run directory that the call resumes, as far as it says which. A call that says nothing else is refused.
+func (o *distillOptions) resumes() (dir string, err error) {
+	switch resume := o.Resume; {
+	case resume == "":
+		return "", nil
+	case resume != "newest":
+		dir, _, err = distill.ResolveResume(resume, o.Output)
+	case o.Output != "" && isRun(o.Output):
+		return o.Output, nil
+	case o.Output == "" && o.Teacher == "":
+		err = fault.New(fault.Usage, "--resume needs --output, the run directory, or --resume PATH")
+	}
+	if o.Teacher != "" {
+		return dir, nil // told when all is known of the call
+	}
+	return dir, err
+}
+
+// onlyNow are settings that belong to one call and not to its run.
+var onlyNow = []string{"resume", "allow_changed", "plan", "print_config", "runs_dir"}
+
+// earlierCall returns what a run was asked to do when it was begun or last resumed.
+func earlierCall(r *runlog.Record) cli.Earlier {
+	was := cli.Earlier{Settings: map[string]cli.Setting{}, Folder: r.InForce.Folder}
+	if _, err := os.Stat(was.Folder); err != nil || was.Folder == workingFolder() {
+		was.Folder = "" // paths stay as they were given
+	}
+	for key, v := range r.InForce.Config {
+		was.Settings[key] = cli.Setting{Value: v.Value, Origin: v.Origin}
+	}
+	for _, key := range onlyNow {
+		delete(was.Settings, key)
+	}
+	if reachedCap(r) {
+		delete(was.Settings, "max_steps")
+	}
+	return was
+}
+
+// reachedCap reports whether a run has ended at APR_DISTILL_MAX_STEPS: who resumes it wants the rest of the schedule.
+func reachedCap(r *runlog.Record) bool {
+	if r.Receipt == nil {
+		return false
+	}
+	result, _ := r.Receipt.Result.(map[string]any)
+	return result["stopped_by"] == "max_steps"
+}
+
+// rivals are options that take the place of another one of the earlier call. Each of them changes bits, if it says something else.
+var rivals = map[string]string{
+	"student": "student-config", "student-config": "student", "data": "dataset", "dataset": "data",
+	"eval-data": "val-fraction", "val-fraction": "eval-data", "warmup-steps": "warmup-ratio", "warmup-ratio": "warmup-steps", "epochs": "steps",
+}
+
+// dropRivals takes out of the earlier settings those that a setting of this call excludes.
+func (o *distillOptions) dropRivals(now cli.Settings, was map[string]cli.Setting) {
+	maps.DeleteFunc(was, func(key string, _ cli.Setting) bool {
+		name := strings.ReplaceAll(key, "_", "-")
+		for given, other := range rivals {
+			if other == name && now.Given(given) && !now.Given(name) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// workingFolder is the folder that relative paths of this call start from; empty: it is gone.
+func workingFolder() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	return dir
+}
