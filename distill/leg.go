@@ -33,9 +33,11 @@ type leg struct {
 	best    float64
 	refused int      // steps in a row, up to the last one
 	saved   struct { // the last checkpoint
-		step int
+		step int // −1: there is none
 		at   time.Time
 	}
+	began time.Time
+	cost  time.Duration // of a checkpoint, as measured for the first one; 0: not measured
 }
 
 // train runs the leg from the beginning or from its last checkpoint to its last step.
@@ -111,7 +113,8 @@ func (l *leg) prepare() error {
 		l.trainer.Loss.Spec = device.LossSpec{Alpha: 0, Temperature: 1}
 	}
 	l.trainer.Optimizer = optim.Optimizer{Schedule: r.schedule(r.steps), AdamW: r.AdamW, MaxNorm: r.MaxGradNorm}
-	l.saved.at = time.Now()
+	l.began = time.Now()
+	l.saved.at = l.began
 	var err error
 	l.loader, err = r.in.loader(r.Config)
 	return err
@@ -237,7 +240,7 @@ func (l *leg) afterStep(ctx context.Context, last int, out *Outcome) error {
 	}
 	bySteps := r.CheckpointEvery > 0 && k%r.CheckpointEvery == 0
 	byTime := r.CheckpointInterval > 0 && time.Since(l.saved.at) >= r.CheckpointInterval
-	if bySteps || byTime {
+	if bySteps || byTime || k < last && l.dueFirst() {
 		return l.checkpoint(out)
 	}
 	return nil

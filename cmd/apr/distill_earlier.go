@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"maps"
 	"os"
 	"strings"
@@ -22,7 +24,7 @@ func (o *distillOptions) takeEarlier(e *cli.Env, opts []cli.Option) error {
 	switch {
 	case err == nil:
 		was := earlierCall(record)
-		o.dropRivals(e.Settings, was.Settings)
+		dropRivals(e.Settings, was.Settings)
 		return e.TakeOver(opts, was)
 	case o.Teacher == "":
 		return err // there is nothing else to go by
@@ -86,23 +88,37 @@ func reachedCap(r *runlog.Record) bool {
 	return result["stopped_by"] == "max_steps"
 }
 
-// rivals are options that take the place of another one of the earlier call. Each of them changes bits, if it says something else.
-var rivals = map[string]string{
-	"student": "student-config", "student-config": "student", "data": "dataset", "dataset": "data",
-	"eval-data": "val-fraction", "val-fraction": "eval-data", "warmup-steps": "warmup-ratio", "warmup-ratio": "warmup-steps", "epochs": "steps",
+// conversations are options that only matter to conversations.
+var conversations = []string{"chat-template", "messages-field", "assistant-only"}
+
+// rivals are, by an option, those that take its place, or that mean nothing beside it: recorded ones give way to another value of it.
+// Whether that changes bits is for the checkpoint to say.
+var rivals = map[string][]string{
+	"student": {"student-config"}, "student-config": {"student"},
+	"data": {"dataset"}, "dataset": append([]string{"data", "text-field", "data-cache"}, conversations...), "text-field": conversations,
+	"eval-data": {"val-fraction"}, "val-fraction": {"eval-data"},
+	"warmup-steps": {"warmup-ratio"}, "warmup-ratio": {"warmup-steps"}, "epochs": {"steps"},
 }
 
-// dropRivals takes out of the earlier settings those that a setting of this call excludes.
-func (o *distillOptions) dropRivals(now cli.Settings, was map[string]cli.Setting) {
-	maps.DeleteFunc(was, func(key string, _ cli.Setting) bool {
-		name := strings.ReplaceAll(key, "_", "-")
-		for given, other := range rivals {
-			if other == name && now.Given(given) && !now.Given(name) {
-				return true
-			}
+// dropRivals takes out of the recorded settings those that give way to a setting of this call.
+func dropRivals(now cli.Settings, was map[string]cli.Setting) {
+	key := func(name string) string { return strings.ReplaceAll(name, "-", "_") }
+	present, recorded := now.Map(), maps.Clone(was)
+	for name, others := range rivals {
+		if !now.Given(name) || sameJSONValue(present[key(name)].Value, recorded[key(name)].Value) {
+			continue
 		}
-		return false
-	})
+		for _, other := range others {
+			delete(was, key(other))
+		}
+	}
+}
+
+// sameJSONValue compares a value with one that was read from a record.
+func sameJSONValue(a, b any) bool {
+	x, err := json.Marshal(a)
+	y, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
 // workingFolder is the folder that relative paths of this call start from; empty: it is gone.

@@ -71,19 +71,26 @@ func removeRun(e *cli.Env, path string, yes bool) (cli.Result, error) {
 	if err := r.count(full); err != nil {
 		return nil, err
 	}
+	if _, held := runlog.LockedBy(full); held { // before anybody is asked
+		return nil, fault.In(fault.Invalid, path, "is running").WithHint("apr runs stop %s ends it", shellWord(path)).WithID("E-RUN-045")
+	}
 	if !yes {
 		question := fmt.Sprintf("Remove %s (%s, %d files, %s)? [y/N] ", path, status, r.Files, cli.Bytes(r.Bytes))
-		if yes, err = confirmed(e, question); err != nil || !yes {
-			return r, err
+		if yes, err = confirmed(e, question); err != nil {
+			return nil, err
+		} else if !yes {
+			return r, nil
 		}
 	}
 	unlock, err := runlog.Lock(full)
 	if err != nil {
 		return nil, err
 	}
-	err = removeFolder(full)
-	r.Removed = err == nil
-	return r, errors.Join(err, unlock())
+	if err := errors.Join(removeFolder(full), unlock()); err != nil {
+		return nil, err
+	}
+	r.Removed = true
+	return r, nil
 }
 
 // removable returns the absolute path of a run's folder that may be removed. Links, folders that hold other runs, and folders in which

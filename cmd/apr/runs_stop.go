@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/internal/readfile"
@@ -62,7 +63,7 @@ func (r *runsStopResult) Text(p *cli.Page) {
 		p.Printf("stopped after step %d; go on with `%s`\n", *r.Step, cli.Clean(r.resume))
 	case r.RunStatus == runlog.Stopped:
 		p.Printf("stopped; go on with `%s`\n", cli.Clean(r.resume))
-	case r.RunStatus != "":
+	case r.RunStatus != "" && r.RunStatus != runlog.Running:
 		p.Printf("the run is not running: it is %s\n", cli.Clean(r.RunStatus))
 	default:
 		p.Printf("told to stop: it finishes its step and writes a checkpoint\n")
@@ -112,19 +113,22 @@ func (o *stopOptions) stopHere(ctx context.Context, e *cli.Env, path string) (cl
 	r.Host, _ = os.Hostname()
 	process, who, err := supervise.Writer(path)
 	if err != nil {
-		return r, err
+		return nil, err
 	}
 	if process != nil {
 		r.PID = &who.PID
 		if r.Signalled, err = o.signal(ctx, path, process, who); err != nil {
-			return r, err
+			return nil, err
 		}
-		if err := o.await(ctx, path); err != nil {
-			return r, err
+		if o.wait > 0 {
+			err = o.await(ctx, path)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	if record, err = runlog.ReadStatus(path); err != nil {
-		return r, err
+		return nil, err
 	}
 	r.RunStatus, r.Step = record.Status, stoppedAfter(record)
 	return r, nil
@@ -149,8 +153,8 @@ func (o *stopOptions) signal(ctx context.Context, path string, p *os.Process, wh
 		if err != nil {
 			return false, fault.New(fault.Other, "the process cannot be written as JSON").Because(err)
 		}
-		if err := os.WriteFile(name, text, 0o600); err != nil {
-			return false, fault.In(fault.IO, name, "cannot be written").Because(err)
+		if err := atomicfile.WritePrivate(name, text, true); err != nil {
+			return false, err
 		}
 		if err := terminate(path, p, who); err != nil || !o.now {
 			return err == nil, err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"apr/internal/atomicfile"
 	"apr/internal/fault"
 	"apr/internal/readfile"
 )
@@ -16,8 +17,11 @@ type Process struct {
 	Host    string `json:"host"`
 }
 
-// lockFile is locked by the process that writes the run, and says which process that is.
-const lockFile = ".lock"
+// The files of a run directory that belong to the process that writes it.
+const (
+	lockFile   = ".lock"   // it holds the lock of this one
+	writerFile = ".writer" // which process that is, as JSON; it may be that of an earlier process
+)
 
 // thisProcess names this process.
 func thisProcess() Process {
@@ -25,27 +29,24 @@ func thisProcess() Process {
 	return Process{PID: os.Getpid(), Started: ProcessStart(os.Getpid()), Host: host}
 }
 
-// signLock writes into the lock file which process holds it, where that can be known.
+// signLock writes down which process holds the lock, where that can be known.
 func signLock(path string) error {
 	p := thisProcess()
 	if p.Started == "" {
 		return nil
 	}
 	b, err := json.Marshal(p)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(path, lockFile), append(b, '\n'), 0o600)
-	}
 	if err != nil {
-		return fault.In(fault.IO, filepath.Join(path, lockFile), "cannot be written").Because(err)
+		return fault.In(fault.Other, path, "the process cannot be written as JSON").Because(err)
 	}
-	return nil
+	return atomicfile.WritePrivate(filepath.Join(path, writerFile), append(b, '\n'), true)
 }
 
-// LockedBy returns the process that was the last to lock the run directory, as the lock file says, and whether the lock is held now.
-// The lock may be held by another process than the one named: see HoldsLock. A lock file that names none gives a zero Process.
+// LockedBy returns the process that was the last to lock the run directory, as it wrote down, and whether the lock is held now. The
+// holder may be another process than that one: see HoldsLock. Where none is written down, the Process is zero.
 func LockedBy(path string) (p Process, held bool) {
 	held = locked(path)
-	text, err := readfile.String(filepath.Join(path, lockFile), 4096)
+	text, err := readfile.String(filepath.Join(path, writerFile), 4096)
 	if err != nil || json.Unmarshal([]byte(text), &p) != nil {
 		return Process{}, held
 	}

@@ -186,7 +186,11 @@ func Open(path string, force, resume bool) (*Dir, error) {
 // lock takes the lock of a run directory. The file stays when the run ends: removing it could leave two processes with
 // a lock each, one on the file that was and one on the file that is.
 func lock(path string) (*flock.Flock, error) {
-	l := flock.New(filepath.Join(path, lockFile))
+	name := filepath.Join(path, lockFile)
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
+		return nil, fault.In(fault.UnsafePath, name, "is not a regular file").WithID("E-RUN-010")
+	}
+	l := flock.New(name)
 	ok, err := l.TryLock()
 	for i := 0; i < 5 && !ok && err == nil; i++ { // somebody who asks whether the run is alive holds it for a moment
 		time.Sleep(10 * time.Millisecond)
