@@ -11,9 +11,12 @@ import (
 
 // window is when the first checkpoint of a leg may come before --checkpoint-interval: a run that is killed early has something to go
 // on from, and one that ends before the window has its last checkpoint.
-type window struct{ from, until time.Duration }
+type window struct {
+	from, until time.Duration
+	measure     func(checkpoints, int64) time.Duration // what a checkpoint of so many bytes costs
+}
 
-var firstWindow = window{20 * time.Second, 2 * time.Minute}
+var firstWindow = window{20 * time.Second, 2 * time.Minute, checkpoints.measure}
 
 // firstShare is the most that the first checkpoint may take of the time since its leg began.
 const firstShare = 0.01
@@ -26,7 +29,7 @@ func (l *leg) dueFirst() bool {
 		return false
 	}
 	if l.cost == 0 {
-		l.cost = l.folder().measure(bytesNeeded(trainingTensors(l.student, r.stream)))
+		l.cost = r.first.measure(l.folder(), bytesNeeded(trainingTensors(l.student, r.stream)))
 	}
 	return l.cost.Seconds() <= firstShare*since.Seconds()
 }
