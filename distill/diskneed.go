@@ -17,8 +17,8 @@ type DiskNeed struct {
 	Available   uint64 `json:"available"` // 0: unknown
 }
 
-// diskNeed adds up what a run of so many steps writes: checkpoints of float32 weights and two moments, the student twice in float32,
-// and once more where it is exported to. With 0 steps it is not known how many there are.
+// diskNeed adds up what a run of so many steps writes: checkpoints of float32 weights and two moments, the student
+// twice in float32, and once more where it is exported to. With 0 steps it is not known how many there are.
 func (in *inputs) diskNeed(c Config, steps int) (d DiskNeed) {
 	params := in.studentConfig.Parameters()
 	kept := min(int64(c.KeepCheckpoints), math.MaxInt64-1)
@@ -92,13 +92,15 @@ func studentCopies(c Config) int64 {
 	return 2
 }
 
-// refuse is the fault of a run directory with too little room. What an earlier attempt wrote there is replaced, and so counts as free.
+// refuse is the fault of a run directory with too little room. What an earlier attempt wrote there is replaced, and
+// so counts as free.
 func (d DiskNeed) refuse(dir string, free uint64, known bool, written int64) error {
 	need := d.Total - min(d.Total, written)
 	if !known || uint64(need) <= free {
 		return nil
 	}
-	return fault.In(fault.IO, dir, "no space left for the run: %d bytes needed (%d for checkpoints, %d for the student), %d free", need, d.Checkpoints, d.Outputs, free).
+	return fault.In(fault.IO, dir, "no space left for the run: %d bytes needed (%d for checkpoints, %d for the student), %d free",
+		need, d.Checkpoints, d.Outputs, free).
 		WithHint("make room, name an --output on another disk, or lower --keep-checkpoints").WithID("E-DISTILL-050")
 }
 

@@ -9,8 +9,8 @@ import (
 	"apr/internal/disk"
 )
 
-// window is when the first checkpoint of a leg may come before --checkpoint-interval: a run that is killed early has something to go
-// on from, and one that ends before the window has its last checkpoint.
+// window is when the first checkpoint of a leg may come before --checkpoint-interval: a run that is killed early has
+// something to go on from, and one that ends before the window has its last checkpoint.
 type window struct {
 	from, until time.Duration
 	measure     func(checkpoints, int64) time.Duration // what a checkpoint of so many bytes costs
@@ -21,8 +21,8 @@ var firstWindow = window{20 * time.Second, 2 * time.Minute, checkpoints.measure}
 // firstShare is the most that the first checkpoint may take of the time since its leg began.
 const firstShare = 0.01
 
-// dueFirst reports whether the leg should write its first checkpoint now: it is in the window, and a checkpoint is cheap for the time
-// that it secures. What one costs is measured once, by a sample.
+// dueFirst reports whether the leg should write its first checkpoint now: it is in the window, and a checkpoint is
+// cheap for the time that it secures. What one costs is measured once, by a sample.
 func (l *leg) dueFirst() bool {
 	r, since := l.run, time.Since(l.began)
 	if l.saved.step >= 0 || r.CheckpointInterval <= 0 || since < r.first.from || since > r.first.until {
@@ -40,8 +40,8 @@ const never = time.Duration(1<<63 - 1)
 // sampleBytes is how much is written to learn what a checkpoint costs.
 const sampleBytes = 16 << 20
 
-// measure writes, hashes and syncs a sample in the folder of checkpoints and returns the time that a checkpoint of so many bytes takes.
-// A disk that fails is left to the checkpoint that comes in its time.
+// measure writes, hashes and syncs a sample in the folder of checkpoints and returns the time that a checkpoint of so
+// many bytes takes. A disk that fails is left to the checkpoint that comes in its time.
 func (c checkpoints) measure(bytes int64) time.Duration {
 	if free, ok := c.disk.Free(filepath.Dir(c.dir)); c.makeFolder() != nil || ok && free < uint64(bytes) {
 		return never

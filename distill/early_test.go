@@ -19,7 +19,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// The first checkpoint comes as soon as it takes at most 1 % of the leg's time, in its window only, and costs a run no bit.
+// The first checkpoint comes as soon as it takes at most 1 % of the leg's time, in its window only, and costs a run
+// no bit.
 func TestFirstCheckpoint(t *testing.T) {
 	whole := tinyConfig(t)
 	whole.CheckpointEvery = 1000
@@ -113,7 +114,8 @@ func TestMeasure(t *testing.T) {
 	contracttest.Cases(t, 4)
 }
 
-// Checkpoints and outputs that do not fit are refused with the folder and both numbers; what is written already is room.
+// Checkpoints and outputs that do not fit are refused with the folder and both numbers; what is written already is
+// room.
 func TestDiskNeed(t *testing.T) {
 	d := DiskNeed{Checkpoints: 900, Outputs: 100, Total: 1000}
 	for _, tt := range []struct {

@@ -13,8 +13,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// takeEarlier completes the options of a call that resumes a run with what the run was asked to do: models, data and every setting.
-// What this call gives counts; if it changes bits, the run's checkpoint refuses it by name.
+// takeEarlier completes the options of a call that resumes a run with what the run was asked to do: models, data and
+// every setting. What this call gives counts; if it changes bits, the run's checkpoint refuses it by name.
 func (o *distillOptions) takeEarlier(e *cli.Env, opts []cli.Option) error {
 	dir, err := o.resumes()
 	if dir == "" || err != nil {
@@ -40,7 +40,8 @@ func (d *dispatchOptions) takeEarlierHere(e *cli.Env, opts []cli.Option) error {
 	return d.takeEarlier(e, opts)
 }
 
-// resumes returns the run directory that the call resumes, as far as it says which. A call that says nothing else is refused.
+// resumes returns the run directory that the call resumes, as far as it says which. A call that says nothing else is
+// refused.
 func (o *distillOptions) resumes() (dir string, err error) {
 	switch resume := o.Resume; {
 	case resume == "":
@@ -91,8 +92,8 @@ func reachedCap(r *runlog.Record) bool {
 // conversations are options that only matter to conversations.
 var conversations = []string{"chat-template", "messages-field", "assistant-only"}
 
-// rivals are, by an option, those that take its place, or that mean nothing beside it: recorded ones give way to another value of it.
-// Whether that changes bits is for the checkpoint to say.
+// rivals are, by an option, those that take its place, or that mean nothing beside it: recorded ones give way to
+// another value of it. Whether that changes bits is for the checkpoint to say.
 var rivals = map[string][]string{
 	"student": {"student-config"}, "student-config": {"student"},
 	"data": {"dataset"}, "dataset": append([]string{"data", "text-field", "data-cache"}, conversations...), "text-field": conversations,

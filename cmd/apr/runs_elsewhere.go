@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -14,14 +15,14 @@ import (
 	"apr/run/dispatch"
 )
 
-// dispatchedRun returns the record of a run that was dispatched elsewhere and that id means: its ticket, its name or its directory
-// there, or the beginning of exactly one ticket or name. Of several of one name it is the newest; nil if there is none.
-func dispatchedRun(dir, id string) (*dispatchRecord, error) {
+// dispatchedRun returns the records of runs that were dispatched elsewhere and that id means: exact, if it is the
+// ticket, the name or the directory there, and else begun, if it is the beginning of tickets and names of one run. Of
+// several dispatches of one name it is the newest. Both are nil if there is none.
+func dispatchedRun(dir, id string) (exact, begun *dispatchRecord, err error) {
 	all, err := dispatchRecords(filepath.Join(dir, "dispatch"))
-	if err != nil || id == "" {
-		return nil, err
+	if id == "" {
+		return nil, nil, err
 	}
-	var exact, begun *dispatchRecord
 	names := map[string]bool{}
 	for _, r := range all { // in order of time
 		switch {
@@ -31,13 +32,14 @@ func dispatchedRun(dir, id string) (*dispatchRecord, error) {
 			begun, names[r.RunName] = r, true
 		}
 	}
-	if exact != nil || len(names) != 1 {
-		return exact, nil
+	if len(names) > 1 {
+		begun = nil
 	}
-	return begun, nil
+	return exact, begun, err
 }
 
-// dispatchRecords reads the records of runs elsewhere in a folder, those dispatched last at the end. What is no such record is left out.
+// dispatchRecords reads the records of runs elsewhere in a folder, those dispatched last at the end. An error says
+// which of them cannot be read; the others are returned.
 func dispatchRecords(folder string) (all []*dispatchRecord, err error) {
 	entries, err := os.ReadDir(folder) // by name: tickets begin with the time
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,19 +53,22 @@ func dispatchRecords(folder string) (all []*dispatchRecord, err error) {
 			continue
 		}
 		name := filepath.Join(folder, e.Name())
-		text, err := readfile.String(name, 1<<20)
-		if err != nil {
-			return nil, err
-		}
+		text, failed := readfile.String(name, 1<<20)
 		r := &dispatchRecord{}
-		if err := json.Unmarshal([]byte(text), r); err != nil {
-			return nil, fault.In(fault.Format, name, "is no record of a dispatch").Because(err).WithID("E-RUN-038")
+		if failed == nil {
+			if bad := json.Unmarshal([]byte(text), r); bad != nil {
+				failed = fault.In(fault.Format, name, "is no record of a dispatch").Because(bad).WithID("E-RUN-038")
+			}
+		}
+		if failed != nil {
+			err = failed
+			continue
 		}
 		if r.Ticket+".json" == e.Name() && r.Scheduler != "local" {
 			all = append(all, r)
 		}
 	}
-	return all, nil
+	return all, err
 }
 
 // started is the job of a record, for its scheduler.
@@ -78,11 +83,13 @@ func (r *dispatchRecord) started() dispatch.Started {
 	return s
 }
 
-// farAway is the error of a command for runs here that names a run elsewhere; nil: it does not.
+// farAway is the error of a command for runs here that names a run elsewhere, or what keeps that from being known; nil:
+// it names none.
 func farAway(dir, id, command string) error {
-	r, err := dispatchedRun(dir, id)
-	if r == nil || err != nil {
-		return nil // what was looked for first says what is wrong
+	exact, begun, err := dispatchedRun(dir, id)
+	r := cmp.Or(exact, begun)
+	if r == nil {
+		return err
 	}
 	where := map[string]string{"ssh": "on " + r.Host, "slurm": "in Slurm", "k8s": "in Kubernetes"}[r.Scheduler]
 	return fault.New(fault.Invalid, "the run %q is %s, in %s", r.RunName, where, r.RunDir).

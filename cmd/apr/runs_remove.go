@@ -22,8 +22,9 @@ func runsRemoveCommand() *cli.Command {
 	var yes bool
 	return &cli.Command{
 		Name: "rm", Short: "Remove a run's folder",
-		Long: "Removes the folder of a run with all that is in it, after a question: student, checkpoints, records. Only the folder of a run is\n" +
-			"removed, and only while no process writes to it. Links in it are removed, not followed. What the run exported elsewhere stays.",
+		Long: "Removes the folder of a run with all that is in it, after a question: student, checkpoints, records.\n" +
+			"Only the folder of a run is removed, and only while no process writes to it. Links in it are removed,\n" +
+			"not followed. What the run exported elsewhere stays.",
 		Example: "apr runs rm mine\napr runs rm runs/mine --yes",
 		Exits:   append(runsExits, fault.Invalid, fault.UnsafePath),
 		Options: []cli.Option{
@@ -72,7 +73,8 @@ func removeRun(e *cli.Env, path string, yes bool) (cli.Result, error) {
 		return nil, err
 	}
 	if _, held := runlog.LockedBy(full); held { // before anybody is asked
-		return nil, fault.In(fault.Invalid, path, "is running").WithHint("apr runs stop %s ends it", shellWord(path)).WithID("E-RUN-045")
+		return nil, fault.In(fault.Invalid, path, "is running").
+			WithHint("apr runs stop %s ends it", shellWord(path)).WithID("E-RUN-045")
 	}
 	if !yes {
 		question := fmt.Sprintf("Remove %s (%s, %d files, %s)? [y/N] ", path, status, r.Files, cli.Bytes(r.Bytes))
@@ -93,8 +95,8 @@ func removeRun(e *cli.Env, path string, yes bool) (cli.Result, error) {
 	return r, nil
 }
 
-// removable returns the absolute path of a run's folder that may be removed. Links, folders that hold other runs, and folders in which
-// somebody works are refused.
+// removable returns the absolute path of a run's folder that may be removed. Links, folders that hold other runs, and
+// folders in which somebody works are refused.
 func removable(path string) (string, error) {
 	full, err := filepath.Abs(path)
 	if err != nil {
@@ -105,7 +107,8 @@ func removable(path string) (string, error) {
 		return "", fault.In(fault.IO, path, "cannot be looked at").Because(err)
 	}
 	if info.Mode().Type() != fs.ModeDir {
-		return "", fault.In(fault.UnsafePath, path, "is a link to a folder, not a folder").WithHint("name the folder of the run itself").WithID("E-RUN-040")
+		return "", fault.In(fault.UnsafePath, path, "is a link to a folder, not a folder").
+			WithHint("name the folder of the run itself").WithID("E-RUN-040")
 	}
 	inside, err := runs.Paths(full)
 	if err != nil {
@@ -144,8 +147,8 @@ func (r *runsRemoveResult) count(full string) error {
 	return nil
 }
 
-// removeFolder removes a folder: first its name, so that half of a run is never taken for one. Nothing outside of it can be reached:
-// names below the root do not lead out, and links are removed as such.
+// removeFolder removes a folder: first its name, so that half of a run is never taken for one. Nothing outside of it
+// can be reached: names below the root do not lead out, and links are removed as such.
 func removeFolder(full string) error {
 	failed := func(err error) error {
 		return fault.In(fault.IO, full, "cannot be removed").Because(err).WithID("E-RUN-043")

@@ -16,10 +16,11 @@ func runsResumeCommand() *cli.Command {
 	var dir, id string
 	return &cli.Command{
 		Name: "resume", Short: "Go on with a stopped or killed run",
-		Long: "Goes on with a run from its newest valid checkpoint, or from the beginning if it has none. The run's manifest knows models, data\n" +
-			"and settings; the student is bit for bit that of a run that nothing stopped. A run that --supervise watched is supervised again.\n" +
-			"To change a setting that decides no bits, call apr distill --resume=RUN with its flag; to go on in the background, call\n" +
-			"apr dispatch --resume=RUN.",
+		Long: "Goes on with a run from its newest valid checkpoint, or from the beginning if it has none. The run's\n" +
+			"manifest knows models, data and settings; the student is bit for bit that of a run that nothing\n" +
+			"stopped. A run that --supervise watched is supervised again. To change a setting that decides no\n" +
+			"bits, call apr distill --resume=RUN with its flag; to go on in the background, apr dispatch\n" +
+			"--resume=RUN.",
 		Example: "apr runs resume mine\napr runs resume runs/mine\napr distill --resume=runs/mine --log-every 1",
 		Exits:   distillCommand().Exits,
 		Options: []cli.Option{runOption(&id), runsDirOption(&dir)},
@@ -99,10 +100,11 @@ func (o *distillOptions) howToGoOn(path string, err error) error {
 	return err
 }
 
-// announceStop tells what the first signal does, since a step and a checkpoint may take a while. The function that it returns ends that.
+// announceStop tells what the first signal does, since a step and a checkpoint may take a while. The function that it
+// returns ends that.
 func announceStop(ctx context.Context, e *cli.Env) func() {
 	stop := context.AfterFunc(ctx, func() {
-		e.Log.Info("stopping: this step is finished and a checkpoint written; a second signal (Ctrl-C) ends the run at once, without")
+		e.Log.Info("stopping in order; a second signal (Ctrl-C) ends the run at once, without a checkpoint")
 	})
 	return func() { stop() }
 }

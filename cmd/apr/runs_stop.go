@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,9 +29,10 @@ func runsStopCommand() *cli.Command {
 	o := &stopOptions{}
 	return &cli.Command{
 		Name: "stop", Short: "Stop a run wherever it is: here, by ssh, in Slurm or Kubernetes",
-		Long: "Tells a run to finish its step, write a checkpoint and end; apr runs resume goes on with it. Here, only the process that holds the\n" +
-			"run's lock is signalled. A run that was dispatched elsewhere, found by its ticket or name in the runs folder's dispatch records,\n" +
-			"is stopped there: apr runs stop by ssh, scancel, or kubectl delete job. A run that is not running is left as it is.",
+		Long: "Tells a run to finish its step, write a checkpoint and end; apr runs resume goes on with it. Here, only\n" +
+			"the process that holds the run's lock is signalled. A run that was dispatched elsewhere, found by its\n" +
+			"ticket or name in the runs folder's dispatch records, is stopped there: by apr runs stop through ssh,\n" +
+			"by scancel, or by kubectl delete job. A run that is not running is left as it is.",
 		Example: "apr runs stop mine\napr runs stop apr-20261120-144700-a1b2c3 --wait 10m\napr runs stop mine --now",
 		Exits:   append(runsExits, fault.Invalid, fault.Unavailable, fault.Network, fault.Stopped),
 		Options: []cli.Option{
@@ -74,31 +76,33 @@ func (r *runsStopResult) Text(p *cli.Page) {
 }
 
 func (o *stopOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
-	far, err := dispatchedRun(o.dir, o.id)
-	if err != nil {
-		return nil, err
-	}
-	if far != nil {
-		return o.stopElsewhere(ctx, far)
+	exact, begun, unread := dispatchedRun(o.dir, o.id)
+	if exact != nil {
+		return o.stopElsewhere(ctx, exact)
 	}
 	path, err := findRun(e.Settings, o.dir, o.id)
-	if err != nil {
-		return nil, err
+	switch {
+	case err == nil:
+		return o.stopHere(ctx, e, path)
+	case begun != nil:
+		return o.stopElsewhere(ctx, begun)
 	}
-	return o.stopHere(ctx, e, path)
+	return nil, cmp.Or(unread, err)
 }
 
 // stopElsewhere stops a dispatched run on its machine.
 func (o *stopOptions) stopElsewhere(ctx context.Context, far *dispatchRecord) (cli.Result, error) {
 	if far.DispatchedAt == nil {
-		return nil, fault.New(fault.Invalid, "%s was never started: its record has no time of it", far.Ticket).WithID("E-RUN-035")
+		return nil, fault.New(fault.Invalid, "%s was never started: its record has no time of it", far.Ticket).
+			WithID("E-RUN-035")
 	}
 	a, err := far.started().Stop(ctx, o.wait, o.now)
 	if err != nil {
 		return nil, err
 	}
 	return &runsStopResult{
-		RunID: far.RunName, RunDir: far.RunDir, Where: far.Scheduler, Host: far.Host, Signalled: true, RunStatus: a.Status, Step: a.Step, said: a.Said,
+		RunID: far.RunName, RunDir: far.RunDir, Where: far.Scheduler, Host: far.Host, Signalled: true,
+		RunStatus: a.Status, Step: a.Step, said: a.Said,
 		resume: "apr runs resume " + shellWord(flagValue(far.Command, "output")) + ", on " + far.Host,
 	}, nil
 }
@@ -134,7 +138,8 @@ func (o *stopOptions) stopHere(ctx context.Context, e *cli.Env, path string) (cl
 	return r, nil
 }
 
-// stopFile says which process of the run was told to stop, and so is not told a second time, which would end it at once.
+// stopFile says which process of the run was told to stop, and so is not told a second time, which would end it at
+// once.
 const stopFile = ".stop"
 
 // signal tells the process to stop, unless it was told before; with --now it tells it twice.
@@ -185,7 +190,8 @@ func (o *stopOptions) await(ctx context.Context, path string) error {
 			return nil
 		}
 		if !time.Now().Before(last) {
-			return fault.In(fault.Other, path, "was told to stop and has not ended within %v: it finishes its step and writes a checkpoint", o.wait).
+			return fault.In(fault.Other, path,
+				"was told to stop and has not ended within %v: it finishes its step and writes a checkpoint", o.wait).
 				WithHint("apr runs stop waits again; with --now it ends the run without a checkpoint").WithID("E-RUN-037")
 		}
 		if err := sleep(ctx, 100*time.Millisecond); err != nil {

@@ -24,8 +24,8 @@ func (l lab) runs(args ...string) (string, int) {
 	return string(out), code(err)
 }
 
-// Ctrl-C says what to call, and that call, from any folder and with nothing else, comes to the student of the run that nothing
-// stopped. So it does after kill -9, with a checkpoint and without one.
+// Ctrl-C says what to call, and that call, from any folder and with nothing else, comes to the student of the run
+// that nothing stopped. So it does after kill -9, with a checkpoint and without one.
 func TestRunsResume(t *testing.T) {
 	l := newLab(t)
 	want := l.run(t, "whole", "-q")
@@ -85,7 +85,8 @@ func (l lab) working(t *testing.T, name string, more ...string) *exec.Cmd {
 	return c
 }
 
-// apr runs stop ends the process that holds the run's lock and began when it says: no other one, whatever the records name.
+// apr runs stop ends the process that holds the run's lock and began when it says: no other one, whatever the records
+// name.
 func TestRunsStop(t *testing.T) {
 	l := newLab(t)
 	c := l.working(t, "long")

@@ -13,8 +13,8 @@ import (
 )
 
 // Restore gives options the values that an earlier call recorded as JSON, by configuration key, and returns them as
-// settings with the origins they had. An option that was not recorded keeps its default. A recorded key that is no option,
-// or a value that the option no longer takes, is a fault of kind Invalid.
+// settings with the origins they had. An option that was not recorded keeps its default. A recorded key that is no
+// option, or a value that the option no longer takes, is a fault of kind Invalid.
 func Restore(opts []Option, recorded map[string]Setting) (Settings, error) {
 	var all Settings
 	for i := range opts {
@@ -55,8 +55,9 @@ func (e *Env) Reset(opts []Option) (err error) {
 	return err
 }
 
-// TakeOver gives options that this call leaves at their defaults the values of an earlier call, with their origins, also those of
-// flags that all commands have. A recorded option that this program lacks is refused, unless it was at its default.
+// TakeOver gives options that this call leaves at their defaults the values of an earlier call, with their origins,
+// also those of flags that all commands have. A recorded option that this program lacks is refused, unless it was at
+// its default.
 func (e *Env) TakeOver(opts []Option, was Earlier) error {
 	shared := e.app.shared()
 	for _, table := range [][]Option{opts, shared} {

@@ -10,7 +10,8 @@ import (
 	"apr/internal/readfile"
 )
 
-// Process names a process for good. The system gives the number of one that has ended to another one; the start time differs.
+// Process names a process for good. The system gives the number of one that has ended to another one; the start time
+// differs.
 type Process struct {
 	PID     int    `json:"pid"`
 	Started string `json:"process_started"` // no other process of that number on any machine has this text; empty: not known here
@@ -42,8 +43,9 @@ func signLock(path string) error {
 	return atomicfile.WritePrivate(filepath.Join(path, writerFile), append(b, '\n'), true)
 }
 
-// LockedBy returns the process that was the last to lock the run directory, as it wrote down, and whether the lock is held now. The
-// holder may be another process than that one: see HoldsLock. Where none is written down, the Process is zero.
+// LockedBy returns the process that was the last to lock the run directory, as it wrote down, and whether the lock is
+// held now. The holder may be another process than that one: see HoldsLock. Where none is written down, the Process
+// is zero.
 func LockedBy(path string) (p Process, held bool) {
 	held = locked(path)
 	text, err := readfile.String(filepath.Join(path, writerFile), 4096)
@@ -53,7 +55,8 @@ func LockedBy(path string) (p Process, held bool) {
 	return p, held
 }
 
-// Lock takes the lock of a run directory for this process. A directory that another process writes to is refused (E-RUN-002).
+// Lock takes the lock of a run directory for this process. A directory that another process writes to is refused
+// (E-RUN-002).
 func Lock(path string) (unlock func() error, err error) {
 	l, err := lock(path)
 	if err != nil {

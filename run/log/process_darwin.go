@@ -15,6 +15,6 @@ func ProcessStart(pid int) string {
 	return fmt.Sprintf("%d.%06d", k.Proc.P_starttime.Sec, k.Proc.P_starttime.Usec)
 }
 
-// HoldsLock is true: the system does not say which process holds a lock. The process that named itself in the lock file, and that
-// still runs, holds it if anyone does.
+// HoldsLock is true: the system does not say which process holds a lock. The process that wrote itself down when it
+// took the lock, and that still runs, holds it if anyone does.
 func HoldsLock(int, string) bool { return true }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ProcessStart returns a text for when a process started: the boot of the machine, and clock ticks since then. Empty: there is no
-// such process.
+// ProcessStart returns a text for when a process started: the boot of the machine, and clock ticks since then. Empty:
+// there is no such process.
 func ProcessStart(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	boot, err2 := os.ReadFile("/proc/sys/kernel/random/boot_id")

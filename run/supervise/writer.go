@@ -11,9 +11,10 @@ import (
 // settle is how long Writer waits for a process that has just taken the lock to say so.
 const settle = time.Second
 
-// Writer returns the process that writes the run in dir, for a signal; nil if none does. It is the one that wrote itself down when it
-// took the lock, it started when it said so, and it holds the lock now. Anything less is an error of kind Invalid: the number of a process that has
-// ended may be another one's by now, which no signal may reach. On Linux the handle stays with the process that was looked at.
+// Writer returns the process that writes the run in dir, for a signal; nil if none does. It is the one that wrote
+// itself down when it took the lock, it started when it said so, and it holds the lock now. Anything less is an error
+// of kind Invalid: the number of a process that has ended may be another one's by now, which no signal may reach. On
+// Linux the handle stays with the process that was looked at.
 func Writer(dir string) (*os.Process, runlog.Process, error) {
 	for last := time.Now().Add(settle); ; time.Sleep(settle / 10) {
 		who, held := runlog.LockedBy(dir)
@@ -41,7 +42,8 @@ func handle(dir string, who runlog.Process) (*os.Process, error) {
 	}
 	p, err := os.FindProcess(who.PID)
 	if err != nil {
-		return nil, refuse("E-RUN-032", "is being written, but not by process %d, which its records name; nothing was signalled", who.PID)
+		return nil, refuse("E-RUN-032",
+			"is being written, but not by process %d, which its records name; nothing was signalled", who.PID)
 	}
 	started, holds := runlog.ProcessStart(who.PID), runlog.HoldsLock(who.PID, dir)
 	if started == who.Started && holds {
@@ -50,9 +52,12 @@ func handle(dir string, who runlog.Process) (*os.Process, error) {
 	_ = p.Release() // a handle that nobody uses
 	switch {
 	case who.Host != host:
-		return nil, refuse("E-RUN-033", "is being written by process %d of machine %q; nothing was signalled here", who.PID, who.Host)
+		return nil, refuse("E-RUN-033",
+			"is being written by process %d of machine %q; nothing was signalled here", who.PID, who.Host)
 	case started != who.Started:
-		return nil, refuse("E-RUN-032", "is being written, but not by process %d, which its records name: that one has ended, and another may have its number; nothing was signalled", who.PID)
+		return nil, refuse("E-RUN-032", "is being written, but not by process %d, which its records name: "+
+			"that one has ended, and another may have its number; nothing was signalled", who.PID)
 	}
-	return nil, refuse("E-RUN-034", "is being written, but process %d, which its records name, does not hold the lock; nothing was signalled", who.PID)
+	return nil, refuse("E-RUN-034",
+		"is being written, but process %d, which its records name, does not hold the lock; nothing was signalled", who.PID)
 }
