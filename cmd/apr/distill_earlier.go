@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"apr/distill"
@@ -69,7 +70,7 @@ func earlierCall(r *runlog.Record) cli.Earlier {
 		was.Folder = "" // paths stay as they were given
 	}
 	for key, v := range r.InForce.Config {
-		was.Settings[key] = cli.Setting{Value: v.Value, Origin: v.Origin}
+		was.Settings[key] = cli.Setting{Value: v.Value, Origin: originFrom(was.Folder, v.Origin)}
 	}
 	for _, key := range onlyNow {
 		delete(was.Settings, key)
@@ -78,6 +79,16 @@ func earlierCall(r *runlog.Record) cli.Earlier {
 		delete(was.Settings, "max_steps")
 	}
 	return was
+}
+
+// originFrom is a recorded origin; a configuration file in it is found from a folder, unless that is empty.
+func originFrom(folder, origin string) string {
+	const config = "config "
+	name, ok := strings.CutPrefix(origin, config)
+	if !ok || folder == "" || filepath.IsAbs(name) {
+		return origin
+	}
+	return config + filepath.Join(folder, name)
 }
 
 // reachedCap reports whether a run has ended at APR_DISTILL_MAX_STEPS: who resumes it wants the rest of the schedule.

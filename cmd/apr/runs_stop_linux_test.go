@@ -57,6 +57,29 @@ func TestRunsResume(t *testing.T) {
 	}
 }
 
+// A run that was supervised is supervised again: killed after its resumption, it goes on by itself.
+func TestRunsResumeSupervised(t *testing.T) {
+	l := newLab(t)
+	want := l.run(t, "whole", "-q")
+	if exit := interrupt(t, l.command("watched", "--supervise", "--checkpoint-every", "5"), syscall.SIGTERM); exit != 20 {
+		t.Fatalf("exit %d, want 20", exit)
+	}
+	c := exec.Command(l.apr, "runs", "resume", "watched", "--log-format", "text")
+	c.Dir, c.Env = "/", append(os.Environ(), "XDG_CACHE_HOME="+l.dir, "CUDA_VISIBLE_DEVICES=-1", "APR_RUNS_DIR="+l.dir)
+	killed := false
+	log, err := follow(t, c, func(line string) {
+		if !killed && strings.Contains(line, "step 20/") {
+			killed = true
+			for _, pid := range children(c.Process.Pid) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	})
+	if err != nil || !killed || !strings.Contains(log, "started again (1 of at most 3") || !bytes.Equal(l.student(t, "watched"), want) {
+		t.Errorf("%v, killed: %v\n%s", err, killed, log)
+	}
+}
+
 // working starts a run of many steps and waits for its third.
 func (l lab) working(t *testing.T, name string, more ...string) *exec.Cmd {
 	t.Helper()
