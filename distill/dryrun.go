@@ -3,11 +3,9 @@ package distill
 import (
 	"context"
 	"errors"
-	"path/filepath"
 
 	"apr/device"
 	"apr/device/dry"
-	"apr/internal/atomicfile"
 	"apr/internal/fault"
 	"apr/plan"
 	runlog "apr/run/log"
@@ -32,14 +30,6 @@ type Estimate struct {
 	*plan.LargestBatch
 }
 
-// DiskNeed is what a run writes, in bytes.
-type DiskNeed struct {
-	Checkpoints int64  `json:"checkpoints"` // at the highest point: those kept, and one being written, of each leg
-	Outputs     int64  `json:"outputs"`
-	Total       int64  `json:"total"`
-	Available   uint64 `json:"available"` // 0: unknown
-}
-
 // EstimateRun plans a run without running it: memory from the headers of files, steps from the data unless they are
 // given, time from a probe if c says so. A run that does not fit is described, too; then the error is of kind Memory.
 func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer) (_ *Estimate, err error) {
@@ -55,7 +45,7 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	if chosen != nil && (fault.KindOf(chosen) != fault.Memory || in.choice == nil) {
 		return nil, chosen
 	}
-	e := &Estimate{Candidates: in.choice.Candidates, Verdict: plan.TooLarge, TokensPerStep: c.Rows() * c.SeqLen, Disk: in.diskNeed(c), Steps: c.Steps}
+	e := &Estimate{Candidates: in.choice.Candidates, Verdict: plan.TooLarge, TokensPerStep: c.Rows() * c.SeqLen, Disk: in.diskNeed(c, c.Steps), Steps: c.Steps}
 	if e.LargestBatch, err = in.largestBatch(c, dev); err != nil {
 		return e, err
 	}
@@ -119,29 +109,4 @@ func (in *inputs) largestBatch(c Config, dev device.Device) (*plan.LargestBatch,
 		}
 	}
 	return &most, nil
-}
-
-// diskNeed adds up what a run writes: checkpoints of float32 weights and two moments, the student twice in float32, and
-// once more where it is exported to.
-func (in *inputs) diskNeed(c Config) (d DiskNeed) {
-	params := in.studentConfig.Parameters()
-	legs, copies := int64(1), int64(2)
-	if c.Control {
-		legs = 2
-	}
-	if c.Export != "" {
-		copies++
-	}
-	d.Checkpoints = 12 * params * (legs*int64(c.KeepCheckpoints) + 1)
-	d.Outputs = 4 * params * copies
-	d.Total = d.Checkpoints + d.Outputs
-	for dir := filepath.Dir(c.Output); ; dir = filepath.Dir(dir) { // the run directory may not exist yet
-		if free, ok := atomicfile.Free(dir); ok {
-			d.Available = free
-			return d
-		}
-		if dir == filepath.Dir(dir) {
-			return d
-		}
-	}
 }

@@ -34,9 +34,11 @@ type leg struct {
 	equal   bool     // a divergence of nothing was told
 	refused int      // steps in a row, up to the last one
 	saved   struct { // the last checkpoint
-		step int
+		step int // −1: there is none
 		at   time.Time
 	}
+	began time.Time
+	cost  time.Duration // of a checkpoint, as measured for the first one; 0: not measured
 }
 
 // train runs the leg from the beginning or from its last checkpoint to its last step.
@@ -112,7 +114,8 @@ func (l *leg) prepare() error {
 		l.trainer.Loss.Spec = device.LossSpec{Alpha: 0, Temperature: 1}
 	}
 	l.trainer.Optimizer = optim.Optimizer{Schedule: r.schedule(r.steps), AdamW: r.AdamW, MaxNorm: r.MaxGradNorm}
-	l.saved.at = time.Now()
+	l.began = time.Now()
+	l.saved.at = l.began
 	var err error
 	l.loader, err = r.in.loader(r.Config)
 	return err
@@ -238,7 +241,7 @@ func (l *leg) afterStep(ctx context.Context, last int, out *Outcome) error {
 	}
 	bySteps := r.CheckpointEvery > 0 && k%r.CheckpointEvery == 0
 	byTime := r.CheckpointInterval > 0 && time.Since(l.saved.at) >= r.CheckpointInterval
-	if bySteps || byTime {
+	if bySteps || byTime || k < last && l.dueFirst() {
 		return l.checkpoint(out)
 	}
 	return nil
@@ -272,7 +275,10 @@ func (l *leg) stop(out *Outcome) error {
 	if err := l.checkpoint(out); err != nil {
 		return err
 	}
-	err := fault.New(fault.Stopped, "stopped in leg %s after step %d; a checkpoint is written", l.name, l.trainer.Step).
-		WithHint("go on with the same command and --resume=%s", l.run.Output)
+	whose := ""
+	if l.name != LegStudent {
+		whose = " of the " + l.name
+	}
+	err := fault.New(fault.Stopped, "stopped after step %d%s", l.trainer.Step, whose).WithHint("a checkpoint is written: --resume=%s goes on", l.run.Output)
 	return errors.Join(l.run.dir.Event("stop", "signal", map[string]any{"leg": l.name, "step": l.trainer.Step}, ""), err)
 }

@@ -63,7 +63,7 @@ func (p *Precheck) Probe(ctx context.Context, open func() (device.Device, error)
 }
 
 // Disk returns what the run will write.
-func (p *Precheck) Disk() DiskNeed { return p.in.diskNeed(p.c) }
+func (p *Precheck) Disk() DiskNeed { return p.in.diskNeed(p.c, p.c.Steps) }
 
 // CheckpointBytes returns the size of one checkpoint: weights and two moments in float32.
 func (p *Precheck) CheckpointBytes() int64 { return 12 * p.in.studentConfig.Parameters() }

@@ -52,8 +52,9 @@ type Run struct {
 	begun   time.Time // training, after everything was opened
 	before  float64   // seconds of the attempts before this one
 
-	disk disk.Disk // of checkpoints
-	save func(checkpoints, state, []tensor.Source) error
+	disk  disk.Disk // of checkpoints
+	first window    // of each leg's first checkpoint
+	save  func(checkpoints, state, []tensor.Source) error
 }
 
 // Start opens, checks and loads everything a run needs; nothing is written before all inputs are known to be good.
@@ -73,11 +74,14 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 		return nil, err
 	}
 	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started,
-		disk: disk.OS{}, save: checkpoints.write}
+		disk: disk.OS{}, first: firstWindow, save: checkpoints.write}
 	if r.steps = c.Steps; r.steps == 0 {
 		r.steps = int(in.loaderSteps)
 	}
 	if err := c.schedule(r.steps).Validate(); err != nil {
+		return nil, errors.Join(err, in.close())
+	}
+	if err := r.checkDisk(); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
 	if err := r.checkNoise(ctx); err != nil {

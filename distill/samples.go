@@ -90,6 +90,6 @@ func (r *Run) text(id int32) string {
 // stoppedAfterTraining records a signal that came when the student was written already.
 func (r *Run) stoppedAfterTraining() error {
 	stopped := fault.New(fault.Stopped, "stopped in the evaluation; the student is trained and written").
-		WithHint("the same command and --resume=%s evaluates again", r.Output)
+		WithHint("--resume=%s evaluates again", r.Output)
 	return errors.Join(r.dir.Event("stop", "signal", map[string]any{"phase": "evaluation"}, ""), stopped)
 }

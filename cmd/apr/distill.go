@@ -32,10 +32,10 @@ func distillCommand() *cli.Command {
 		Example: "apr distill examples/gosrc/distill.yaml\n" +
 			"apr distill TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
 			"apr distill TEACHER --student-config config.json -d src/ --steps 2000 --batch-size 8 --seq-len 256\n" +
-			"apr distill mine.yaml --resume",
+			"apr distill --resume=runs/mine",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
-		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: o.takeEarlier,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runDistill(ctx, e, o) },
 	}
 }
@@ -120,7 +120,10 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if show.use, err = recordPeak(ctx, e, r, dev, o); err != nil {
 		return nil, err
 	}
+	stopping := announceStop(ctx, e)
 	out, err := r.Execute(ctx)
+	stopping()
+	err = o.howToGoOn(r.Output, err)
 	verdict := reportRun(e, r.Output)
 	show.close()
 	res := o.result(c, out, r, dev)

@@ -194,7 +194,7 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},
 		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints; this or --checkpoint-every, whichever comes first"},
 		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints to keep"},
-		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint of --output, or of the run or checkpoint PATH"},
+		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Value: cli.String(&o.Resume, ""), Help: "go on with the run --output, or the run or checkpoint PATH; what no flag says is as the run's manifest has it"},
 		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; recorded"},
 		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; recorded"},
 		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},
@@ -234,7 +234,7 @@ func (o *distillOptions) check(s cli.Settings) error {
 	switch {
 	case o.Resume == "newest" && isRun(o.Teacher):
 		return fault.In(fault.Usage, o.Teacher, "is a run directory, not a teacher").
-			WithHint("repeat the command of the run, with --resume %s", o.Teacher)
+			WithHint("apr distill --resume %s goes on with it", o.Teacher)
 	case o.Student == "" && o.StudentConfig == "":
 		return fault.New(fault.Usage, "missing --student MODEL or --student-config FILE")
 	case o.Student != "" && o.StudentConfig != "":

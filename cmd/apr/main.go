@@ -24,7 +24,7 @@ var commands = []func() *cli.Command{
 var foreignCommands = map[string]string{
 	"train": "distill", "sft": "distill", "finetune": "distill", "fine-tune": "distill", "kd": "distill",
 	"chat": "run MODEL --chat", "generate": "run", "complete": "run", "infer": "run",
-	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "resume": "distill --resume=RUN",
+	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "resume": "runs resume RUN", "stop": "runs stop RUN", "kill": "runs stop RUN", "rm": "runs rm RUN",
 	"serve": "runs serve", "ui": "runs serve", "dashboard": "runs serve",
 	"download": "pull", "evaluate": "eval", "show": "inspect", "info": "inspect", "quantise": "quantize", "env": "doctor",
 }

@@ -20,7 +20,7 @@ import (
 
 // describeRun completes the manifest with what only the command knows.
 func describeRun(m *runlog.Manifest, e *cli.Env, dev *opened) {
-	m.Command = e.Command
+	m.Command, m.Folder = e.Command, workingFolder()
 	m.Config = map[string]runlog.Value{}
 	for key, s := range e.Settings.Map() {
 		m.Config[key] = runlog.Value{Value: s.Value, Origin: s.Origin}

@@ -26,12 +26,13 @@ var runsExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.IO}
 
 func runsCommand() *cli.Command {
 	return &cli.Command{
-		Name: "runs", Short: "List, show, compare, follow and report runs",
-		Example: "apr runs list\napr runs show 20261120\napr runs report 20261120 -o report.html\napr runs serve",
+		Name: "runs", Short: "List, show, compare, follow, resume, stop and remove runs",
+		Example: "apr runs list\napr runs show 20261120\napr runs resume mine\napr runs report 20261120 -o report.html\napr runs serve",
 		Sub: []*cli.Command{
 			runsListCommand("list", "List the runs"), runsListCommand("ls", "List the runs: the same as list"), runsShowCommand(),
 			runsCompareCommand("compare", "Show where runs differ, and what they came to"),
 			runsCompareCommand("diff", "Show where runs differ: the same as compare"), runsTailCommand(), diagnoseCommand(), runsReportCommand(), runsServeCommand(),
+			runsResumeCommand(), runsStopCommand(), runsRemoveCommand(),
 		},
 	}
 }

@@ -102,7 +102,7 @@ func (s *sentry) fault(r watch.Report) error {
 		if all, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "step-*")); len(all) == 0 { // the pattern is well formed
 			return err.WithHint("stacks are in %s/stall.txt; no checkpoint was written yet", dir)
 		}
-		return err.WithHint("stacks are in %s/stall.txt; the last checkpoint is intact: go on with the same command and --resume=%s", dir, dir)
+		return err.WithHint("stacks are in %s/stall.txt; the last checkpoint is intact: go on with `apr runs resume %s`", dir, shellWord(dir))
 	}
 	return err.WithHint("--stall-timeout allows more time")
 }
@@ -160,7 +160,7 @@ func superviseRun(e *cli.Env) error {
 		exit.Err = fault.New(kind, "%s", r.Describe()).WithID("E-SUPERVISE-001")
 		if r.RunDir != "" {
 			exit.Err = fault.New(kind, "%s", r.Describe()).WithID("E-SUPERVISE-001").
-				WithHint("apr runs diagnose %s; go on with the same command and --resume=%s", r.RunDir, r.RunDir)
+				WithHint("apr runs diagnose %[1]s; go on with `apr runs resume %[1]s`", shellWord(r.RunDir))
 		}
 	}
 	return exit

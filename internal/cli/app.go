@@ -294,16 +294,32 @@ func (a *App) complain(err error) {
 		if e.Hint != nil {
 			attrs = append(attrs, "hint", *e.Hint)
 		}
-		slog.New(slog.NewJSONHandler(jsonWriter{a.Err}, nil)).Error(e.Message, attrs...)
+		level := slog.LevelError
+		if fault.KindOf(err) == fault.Stopped {
+			level = slog.LevelInfo
+		}
+		slog.New(slog.NewJSONHandler(jsonWriter{a.Err}, nil)).Log(context.Background(), level, e.Message, attrs...)
 		return
 	}
 	out := textWriter{a.Err}
+	if lines := messages(err); len(lines) == 1 && fault.KindOf(err) == fault.Stopped { // somebody wanted that
+		fmt.Fprintf(out, "%s: %s\n", a.Name, Escape(stopText(lines[0], e.Hint)))
+		return
+	}
 	for _, line := range messages(err) {
 		fmt.Fprintf(out, "%s: error: %s\n", a.Name, Escape(line))
 	}
 	if e.Hint != nil { // the table of a plan has several lines; none of them can pass for a line of the program's own
 		fmt.Fprintf(out, "  hint: %s\n", strings.ReplaceAll(*e.Hint, "\n", "\n  "))
 	}
+}
+
+// stopText is what is said of a command that a signal has stopped, with the way to go on.
+func stopText(message string, hint *string) string {
+	if hint == nil {
+		return message
+	}
+	return message + "; " + *hint
 }
 
 // messages returns the text of err, one for each error that was joined.
@@ -334,6 +350,9 @@ const (
 	sameSignal       = 100 * time.Millisecond
 	sameSignalPassed = time.Second
 )
+
+// SecondSignal is how long after the first signal another one ends any command at once.
+const SecondSignal = sameSignalPassed + sameSignal
 
 // signals returns a context that the first INT, TERM or USR1 cancels; a second one, later than the same one repeated, ends the
 // process at once.

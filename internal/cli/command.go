@@ -35,6 +35,9 @@ type Command struct {
 	EnvPrefix   string              // variables with this prefix that nobody reads give a warning
 	ConfigArg   bool                // a sole argument ending in .yaml or .yml is the configuration
 	PrintConfig bool                // adds --print-config
+	// Complete is called with the merged settings before anything is required of them; it may add those of an earlier call
+	// (Env.TakeOver). Nil: nothing is added.
+	Complete func(e *Env, opts []Option) error
 
 	Run func(ctx context.Context, e *Env) (Result, error)
 
@@ -145,6 +148,11 @@ func (a *App) call(ctx context.Context, c *Command, args []string) error {
 	}
 	if err := c.settle(e, config); err != nil {
 		return err
+	}
+	if c.Complete != nil {
+		if err := c.Complete(e, c.Options); err != nil {
+			return err
+		}
 	}
 	if c.printConfig {
 		a.result = printed(append(slices.Clone(c.Options), a.shared()...), e.Settings)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 
@@ -12,31 +13,101 @@ import (
 )
 
 // Restore gives options the values that an earlier call recorded as JSON, by configuration key, and returns them as
-// settings with the origins they had. An option that was not recorded keeps its default. A recorded key that is no option,
-// or a value that the option no longer takes, is a fault of kind Invalid.
+// settings with the origins they had. An option that was not recorded keeps its default. A recorded key that is no
+// option, or a value that the option no longer takes, is a fault of kind Invalid.
 func Restore(opts []Option, recorded map[string]Setting) (Settings, error) {
 	var all Settings
 	for i := range opts {
 		o := &opts[i]
 		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly}
 		if was, ok := recorded[o.key()]; ok {
-			if err := restore(o, was); err != nil {
-				return nil, fault.New(fault.Invalid, "recorded option %s: %v", o.key(), err).WithID("E-CLI-040")
+			if err := set.restore(o, was, ""); err != nil {
+				return nil, err
 			}
-			set.Value, set.Origin = o.Value.get(), was.Origin
 		}
 		all = append(all, set)
 	}
 	for _, key := range sortedKeys(recorded) {
-		if !slices.ContainsFunc(opts, func(o Option) bool { return o.key() == key }) {
-			return nil, fault.New(fault.Invalid, "recorded option %s is none of this program", key).WithID("E-CLI-041")
+		if !hasKey(opts, key) {
+			return nil, unknownRecord(key)
 		}
 	}
 	return all, nil
 }
 
+func hasKey(opts []Option, key string) bool {
+	return slices.ContainsFunc(opts, func(o Option) bool { return o.key() == key })
+}
+
+func unknownRecord(key string) error {
+	return fault.New(fault.Invalid, "recorded option %s is none of this program", key).WithID("E-CLI-041")
+}
+
+// Earlier is what an earlier call was asked to do.
+type Earlier struct {
+	Settings map[string]Setting // as it recorded them, by configuration key
+	Folder   string             // where its relative paths start from; empty: the working directory
+}
+
+// Reset makes e.Settings those of another command's options, as the environment has them, for a command that calls it.
+func (e *Env) Reset(opts []Option) (err error) {
+	e.Settings, err = merge(opts, nil, e.env)
+	return err
+}
+
+// TakeOver gives options that this call leaves at their defaults the values of an earlier call, with their origins,
+// also those of flags that all commands have. A recorded option that this program lacks is refused, unless it was at
+// its default.
+func (e *Env) TakeOver(opts []Option, was Earlier) error {
+	shared := e.app.shared()
+	for _, table := range [][]Option{opts, shared} {
+		for i := range table {
+			o := &table[i]
+			recorded, ok := was.Settings[o.key()]
+			if !ok || e.Settings.Given(o.Name) {
+				continue
+			}
+			set := Setting{Name: o.Name, Origin: "default", envOnly: o.EnvOnly}
+			if err := set.restore(o, recorded, was.Folder); err != nil {
+				return err
+			}
+			e.Settings.put(set)
+		}
+	}
+	e.AllowConfigKeys = e.app.allowKeys
+	for _, key := range sortedKeys(was.Settings) {
+		if was.Settings[key].Origin != "default" && !hasKey(opts, key) && !hasKey(shared, key) {
+			return unknownRecord(key)
+		}
+	}
+	return nil
+}
+
+// put replaces the setting of that name, or adds it.
+func (s *Settings) put(set Setting) {
+	if i := slices.IndexFunc(*s, func(v Setting) bool { return v.Name == set.Name }); i >= 0 {
+		(*s)[i] = set
+	} else if set.Origin != "default" {
+		*s = append(*s, set)
+	}
+}
+
+// restore sets o to a recorded value, and s to what it then is. Relative paths start from base.
+func (s *Setting) restore(o *Option, was Setting, base string) error {
+	def := o.Value.get()
+	if err := restore(o, was, base); err != nil {
+		return fault.New(fault.Invalid, "recorded option %s: %v", o.key(), err).WithID("E-CLI-040")
+	}
+	s.Value, s.Origin = o.Value.get(), was.Origin
+	s.changed = !reflect.DeepEqual(s.Value, def)
+	if s.Origin == "default" {
+		s.unset = o.Default
+	}
+	return nil
+}
+
 // restore sets o to a recorded value, unless it has it: a default may be no value that could be given.
-func restore(o *Option, was Setting) error {
+func restore(o *Option, was Setting, base string) error {
 	is, err := json.Marshal(o.Value.get())
 	if err != nil {
 		return err
@@ -59,7 +130,11 @@ func restore(o *Option, was Setting) error {
 		return fmt.Errorf("%d values where one is wanted", len(values))
 	}
 	for _, v := range values {
-		if err := o.Value.set(asText(v)); err != nil {
+		text := asText(v)
+		if (o.Path || o.Model) && base != "" && localPath(text) {
+			text = o.resolve(base, text)
+		}
+		if err := o.Value.set(text); err != nil {
 			return err
 		}
 	}

@@ -158,7 +158,7 @@ func (r *Record) judge(locked bool) {
 	case r.Receipt != nil:
 		r.Status, r.Reason = r.Receipt.Status, r.Receipt.Reason
 	case last.Kind == "stop":
-		r.Status, r.Reason = Stopped, "stopped by a "+last.Name+"; --resume continues it"
+		r.Status, r.Reason = Stopped, "stopped by a "+last.Name+"; apr runs resume goes on with it"
 	case locked:
 		r.Status = Running
 	case last.Kind == Abort:
@@ -171,7 +171,7 @@ func (r *Record) judge(locked bool) {
 // locked reports whether a process holds the run's lock. A shared lock is tried, so that two readers do not see each
 // other.
 func locked(path string) bool {
-	name := filepath.Join(path, ".lock")
+	name := filepath.Join(path, lockFile)
 	if _, err := os.Stat(name); err != nil {
 		return false
 	}

@@ -61,7 +61,9 @@ type Manifest struct {
 	// Environment are the variables that the program, its runtime and the driver read, as far as they are set; of secrets,
 	// that they are.
 	Environment map[string]string `json:"environment,omitempty"`
-	Started     time.Time         `json:"started"`
+	// Folder is the working directory, which relative paths in Config start from; absent: an earlier version's.
+	Folder  string    `json:"working_directory,omitempty"`
+	Started time.Time `json:"started"`
 
 	// TemplateTime is what the chat template's strftime_now reads, in all legs and resumptions; absent if it reads no time.
 	TemplateTime *time.Time `json:"template_time,omitempty"`
@@ -184,7 +186,11 @@ func Open(path string, force, resume bool) (*Dir, error) {
 // lock takes the lock of a run directory. The file stays when the run ends: removing it could leave two processes with
 // a lock each, one on the file that was and one on the file that is.
 func lock(path string) (*flock.Flock, error) {
-	l := flock.New(filepath.Join(path, ".lock"))
+	name := filepath.Join(path, lockFile)
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
+		return nil, fault.In(fault.UnsafePath, name, "is not a regular file").WithID("E-RUN-010")
+	}
+	l := flock.New(name)
 	ok, err := l.TryLock()
 	for i := 0; i < 5 && !ok && err == nil; i++ { // somebody who asks whether the run is alive holds it for a moment
 		time.Sleep(10 * time.Millisecond)
@@ -194,7 +200,11 @@ func lock(path string) (*flock.Flock, error) {
 		return nil, fault.In(fault.IO, path, "cannot be locked").Because(err)
 	}
 	if !ok {
-		return nil, fault.In(fault.Invalid, path, "another process is writing this run").WithID("E-RUN-002")
+		return nil, fault.In(fault.Invalid, path, "another process is writing this run").
+			WithHint("apr runs tail %s follows it, apr runs stop %s ends it", path, path).WithID("E-RUN-002")
+	}
+	if err := signLock(path); err != nil {
+		return nil, errors.Join(err, l.Unlock())
 	}
 	return l, nil
 }

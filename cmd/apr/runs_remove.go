@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"apr/internal/cli"
+	"apr/internal/fault"
+	runs "apr/run/list"
+	runlog "apr/run/log"
+)
+
+func runsRemoveCommand() *cli.Command {
+	var dir, id string
+	var yes bool
+	return &cli.Command{
+		Name: "rm", Short: "Remove a run's folder",
+		Long: "Removes the folder of a run with all that is in it, after a question: student, checkpoints, records.\n" +
+			"Only the folder of a run is removed, and only while no process writes to it. Links in it are removed,\n" +
+			"not followed. What the run exported elsewhere stays.",
+		Example: "apr runs rm mine\napr runs rm runs/mine --yes",
+		Exits:   append(runsExits, fault.Invalid, fault.UnsafePath),
+		Options: []cli.Option{
+			runOption(&id), runsDirOption(&dir),
+			{Name: "yes", Short: "y", Value: cli.Bool(&yes, false), Help: "remove without asking"},
+		},
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			path, err := findHere(e.Settings, dir, id, "rm")
+			if err != nil {
+				return nil, err
+			}
+			return removeRun(e, path, yes)
+		},
+	}
+}
+
+// runsRemoveResult is the JSON of apr runs rm.
+type runsRemoveResult struct {
+	RunID   string `json:"run_id"`
+	RunDir  string `json:"run_dir"`
+	Files   int    `json:"files"`
+	Bytes   int64  `json:"size_bytes"`
+	Removed bool   `json:"removed"`
+}
+
+// Text says what was done.
+func (r *runsRemoveResult) Text(p *cli.Page) {
+	if !r.Removed {
+		p.Printf("nothing was removed\n")
+		return
+	}
+	p.Printf("removed %s: %d files, %s\n", cli.Clean(r.RunDir), r.Files, cli.Bytes(r.Bytes))
+}
+
+func removeRun(e *cli.Env, path string, yes bool) (cli.Result, error) {
+	full, err := removable(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &runsRemoveResult{RunID: filepath.Base(full), RunDir: path}
+	status := "damaged"
+	if record, err := runlog.ReadStatus(full); err == nil {
+		r.RunID, status = record.ID(), record.Status
+	}
+	if err := r.count(full); err != nil {
+		return nil, err
+	}
+	if _, held := runlog.LockedBy(full); held { // before anybody is asked
+		return nil, fault.In(fault.Invalid, path, "is running").
+			WithHint("apr runs stop %s ends it", shellWord(path)).WithID("E-RUN-045")
+	}
+	if !yes {
+		question := fmt.Sprintf("Remove %s (%s, %d files, %s)? [y/N] ", path, status, r.Files, cli.Bytes(r.Bytes))
+		if yes, err = confirmed(e, question); err != nil {
+			return nil, err
+		} else if !yes {
+			return r, nil
+		}
+	}
+	unlock, err := runlog.Lock(full)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(removeFolder(full), unlock()); err != nil {
+		return nil, err
+	}
+	r.Removed = true
+	return r, nil
+}
+
+// removable returns the absolute path of a run's folder that may be removed. Links, folders that hold other runs, and
+// folders in which somebody works are refused.
+func removable(path string) (string, error) {
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return "", fault.In(fault.IO, path, "has no absolute path").Because(err)
+	}
+	info, err := os.Lstat(full)
+	if err != nil {
+		return "", fault.In(fault.IO, path, "cannot be looked at").Because(err)
+	}
+	if info.Mode().Type() != fs.ModeDir {
+		return "", fault.In(fault.UnsafePath, path, "is a link to a folder, not a folder").
+			WithHint("name the folder of the run itself").WithID("E-RUN-040")
+	}
+	inside, err := runs.Paths(full)
+	if err != nil {
+		return "", err
+	}
+	if len(inside) > 0 {
+		return "", fault.In(fault.Invalid, path, "holds %d other runs, %s among them", len(inside), filepath.Base(inside[0])).
+			WithHint("apr runs rm --dir %s removes them one by one", shellWord(path)).WithID("E-RUN-041")
+	}
+	for at := workingFolder(); at != ""; at = filepath.Dir(at) {
+		if here, err := os.Stat(at); err == nil && os.SameFile(here, info) {
+			return "", fault.In(fault.Invalid, path, "holds the working directory").WithHint("cd out of it").WithID("E-RUN-042")
+		}
+		if at == filepath.Dir(at) {
+			break
+		}
+	}
+	return full, nil
+}
+
+// count adds up what is in the folder. Links are counted, not followed.
+func (r *runsRemoveResult) count(full string) error {
+	err := filepath.WalkDir(full, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		r.Files++
+		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			r.Bytes += info.Size()
+		}
+		return nil
+	})
+	if err != nil {
+		return fault.In(fault.IO, full, "cannot be read").Because(err)
+	}
+	return nil
+}
+
+// removeFolder removes a folder: first its name, so that half of a run is never taken for one. Nothing outside of it
+// can be reached: names below the root do not lead out, and links are removed as such.
+func removeFolder(full string) error {
+	failed := func(err error) error {
+		return fault.In(fault.IO, full, "cannot be removed").Because(err).WithID("E-RUN-043")
+	}
+	root, err := os.OpenRoot(filepath.Dir(full))
+	if err != nil {
+		return failed(err)
+	}
+	name := filepath.Base(full)
+	gone := "." + name + ".removed-" + time.Now().UTC().Format("20060102T150405.000000")
+	if err = root.Rename(name, gone); err == nil {
+		err = root.RemoveAll(gone)
+	}
+	if err := errors.Join(err, root.Close()); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// confirmed puts a question to the person at the terminal. Without one it is a usage error.
+func confirmed(e *cli.Env, question string) (bool, error) {
+	if e.JSON || !e.Interactive() {
+		return false, fault.New(fault.Usage, "there is nobody to ask: --yes removes without a question").WithID("E-RUN-044")
+	}
+	fmt.Fprint(e.Err, question)
+	line, err := bufio.NewReader(e.In).ReadString('\n')
+	if err != nil && line == "" {
+		fmt.Fprintln(e.Err)
+		return false, nil // closed: no answer
+	}
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return true, nil
+	}
+	return false, nil
+}

@@ -1,0 +1,122 @@
+package distill
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+
+	"apr/internal/atomicfile"
+	"apr/internal/fault"
+)
+
+// DiskNeed is what a run writes, in bytes.
+type DiskNeed struct {
+	Checkpoints int64  `json:"checkpoints"` // at the highest point: those kept, and one being written, of each leg
+	Outputs     int64  `json:"outputs"`
+	Total       int64  `json:"total"`
+	Available   uint64 `json:"available"` // 0: unknown
+}
+
+// diskNeed adds up what a run of so many steps writes: checkpoints of float32 weights and two moments, the student
+// twice in float32, and once more where it is exported to. With 0 steps it is not known how many there are.
+func (in *inputs) diskNeed(c Config, steps int) (d DiskNeed) {
+	params := in.studentConfig.Parameters()
+	kept := min(int64(c.KeepCheckpoints), math.MaxInt64-1)
+	highest := kept + 1 // while one more is written
+	if steps > 0 {
+		kept, highest = min(kept, int64(steps)), min(highest, int64(steps))
+	}
+	if c.Control {
+		highest = atMost(kept, 1, highest)
+	}
+	d.Checkpoints = times(12*params, highest)
+	d.Outputs = 4 * params * studentCopies(c)
+	d.Total = atMost(d.Checkpoints, 1, d.Outputs)
+	d.Available, _ = freeFor(c.Output)
+	return d
+}
+
+// times multiplies what is not negative, and stops at the largest number.
+func times(a, b int64) int64 {
+	if n, ok := product(uint64(a), uint64(b)); ok && n <= math.MaxInt64 {
+		return int64(n)
+	}
+	return math.MaxInt64
+}
+
+// atMost is a·b + c, and stops at the largest number.
+func atMost(a, b, c int64) int64 {
+	if n := times(a, b); n <= math.MaxInt64-c {
+		return n + c
+	}
+	return math.MaxInt64
+}
+
+// freeFor returns how many bytes may be written below a path that need not exist; false: it is not known.
+func freeFor(path string) (free uint64, known bool) {
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return 0, false
+	}
+	for dir := full; ; dir = filepath.Dir(dir) {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			return atomicfile.Free(dir)
+		}
+		if dir == filepath.Dir(dir) {
+			return 0, false
+		}
+	}
+}
+
+// checkDisk refuses a run whose checkpoints and outputs do not fit the disk, before its first step.
+func (r *Run) checkDisk() error {
+	need := r.in.diskNeed(r.Config, r.steps)
+	free, known := freeFor(r.Output)
+	if there, ok := freeFor(filepath.Dir(r.Export)); r.Export != "" && ok && there != free { // another disk
+		export := DiskNeed{Outputs: need.Outputs / studentCopies(r.Config)}
+		export.Total = export.Outputs
+		need.Outputs -= export.Outputs
+		need.Total -= export.Outputs
+		if err := export.refuse(filepath.Dir(r.Export), there, true, 0); err != nil {
+			return err
+		}
+	}
+	return need.refuse(r.Output, free, known, bytesBelow(r.Output))
+}
+
+// studentCopies is how often a run writes its student: in two forms, and to where it is exported.
+func studentCopies(c Config) int64 {
+	if c.Export != "" {
+		return 3
+	}
+	return 2
+}
+
+// refuse is the fault of a run directory with too little room. What an earlier attempt wrote there is replaced, and
+// so counts as free.
+func (d DiskNeed) refuse(dir string, free uint64, known bool, written int64) error {
+	need := d.Total - min(d.Total, written)
+	if !known || uint64(need) <= free {
+		return nil
+	}
+	return fault.In(fault.IO, dir, "no space left for the run: %d bytes needed (%d for checkpoints, %d for the student), %d free",
+		need, d.Checkpoints, d.Outputs, free).
+		WithHint("make room, name an --output on another disk, or lower --keep-checkpoints").WithID("E-DISTILL-050")
+}
+
+// bytesBelow adds up the files of checkpoints and outputs of a run directory; 0 if there is none.
+func bytesBelow(run string) (n int64) {
+	checkpoints, _ := filepath.Glob(filepath.Join(run, checkpointFolder+"*")) // the pattern is well formed
+	for _, folder := range append(checkpoints, filepath.Join(run, "student"), filepath.Join(run, "student.apr")) {
+		_ = filepath.WalkDir(folder, func(_ string, d os.DirEntry, err error) error {
+			if err != nil {
+				return nil // what cannot be seen is not counted
+			}
+			if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+				n += info.Size()
+			}
+			return nil
+		})
+	}
+	return n
+}
