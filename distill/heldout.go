@@ -84,6 +84,9 @@ type Canary struct {
 	Caught     bool          `json:"caught"` // the margin is at least eval.CanaryErrors standard errors, or it has no score
 }
 
+// PhaseEvaluation is the phase after the last leg.
+const PhaseEvaluation = "evaluating on held-out text"
+
 // Names of the models of an evaluation.
 const (
 	nameTeacher, nameUntrained   = "teacher", "untrained student"
@@ -104,7 +107,7 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 		r.obs.Message("no held-out data: nothing is evaluated")
 		return nil
 	}
-	r.obs.Phase("evaluating on held-out text")
+	r.obs.Phase(PhaseEvaluation)
 	final, err := modelfile.Open(r.dir.File("student.apr"))
 	if err != nil {
 		return err
