@@ -32,7 +32,7 @@ const controlDecision = "control"
 // chooseControl decides whether a control is trained, once the step is planned. What it decides changes neither how the student's
 // steps are cut nor anything else of the student: a control for which they would have to be cut otherwise is not trained.
 func (in *inputs) chooseControl(c Config, planned dry.Planned) error {
-	in.control = ControlChoice{Asked: "none", Reason: "not asked for"}
+	in.control = ControlChoice{Asked: "none", Reason: "--control none"}
 	if c.Control {
 		in.control = ControlChoice{Asked: "ce", On: true, Reason: "asked for"}
 	}

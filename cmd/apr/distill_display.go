@@ -15,10 +15,12 @@ import (
 // logPause is the pause between two progress lines where no terminal shows them.
 const logPause = 10 * time.Second
 
-// startSteps and startPause are after how many steps, or how long, the time of the whole run can be told.
+// The time of the whole run can be told after some steps and a moment, for the first ones are slower, or after the first of very slow
+// steps.
 const (
 	startSteps = 4
-	startPause = 5 * time.Second
+	startSoon  = 2 * time.Second
+	startLate  = 10 * time.Second
 )
 
 // distillDisplay shows a run on stderr: what it is, then one line that changes on a terminal; elsewhere the same line now and then.
@@ -56,7 +58,7 @@ func (d *distillDisplay) outline(r *distill.Run) {
 		lines := startLines(o, r.Output, whole, columns)
 		d.e.Say(lines[len(lines)-1])
 		if what := unknown(o); what != "" {
-			d.e.Say(cli.Wrap(what, columns))
+			d.e.Explain(what)
 		}
 	}
 }
@@ -73,8 +75,8 @@ func (d *distillDisplay) Phase(name string) {
 
 func (d *distillDisplay) Advance(done, total int) {
 	d.live.Show(func(int) string {
-		text := fmt.Sprintf("%s  %d %%", d.phase, 100*done/max(1, total))
-		if d.clock != nil && d.clock.left() > 0 {
+		text := fmt.Sprintf("%s  %d %%", d.phase, percentOf(done, total))
+		if d.clock != nil {
 			text += fmt.Sprintf("  %s left", timeText(d.clock.left()))
 		}
 		return text
@@ -82,7 +84,7 @@ func (d *distillDisplay) Advance(done, total int) {
 }
 
 func (d *distillDisplay) Message(format string, args ...any) {
-	d.e.Log.Info(fmt.Sprintf(format, args...))
+	d.e.Explain(fmt.Sprintf(format, args...))
 }
 
 func (d *distillDisplay) Detail(format string, args ...any) {
@@ -108,10 +110,7 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 		d.view.left = d.clock.left()
 	}
 	done := s.Step + 1
-	if d.start != nil && (done >= startSteps || done == d.view.total || time.Since(d.begun) > startPause) {
-		d.start(time.Since(d.begun) + d.view.left)
-		d.start = nil
-	}
+	d.sayStart(done)
 	view := d.view
 	d.live.Show(view.line)
 	if done == d.view.total {
@@ -125,6 +124,16 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 		d.e.Log.Info(view.line(d.e.Columns()))
 		d.printed = time.Now()
 	}
+}
+
+// sayStart says how long the whole run takes, once that can be told.
+func (d *distillDisplay) sayStart(done int) {
+	since := time.Since(d.begun)
+	if d.start == nil || done < d.view.total && since < startLate && (since < startSoon || done < startSteps) {
+		return
+	}
+	d.start(since + d.view.left)
+	d.start = nil
 }
 
 func (d *distillDisplay) Evaluated(leg string, step int, nats float64) {

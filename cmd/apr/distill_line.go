@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -32,7 +31,7 @@ func (v stepView) line(columns int) string {
 		name = "control"
 	}
 	done := v.step.Step + 1
-	head := fmt.Sprintf("%d %% %s %s/%s  loss %.2f", 100*done/max(1, v.total), name, cli.Count(int64(done)), cli.Count(int64(v.total)), v.step.Loss)
+	head := fmt.Sprintf("%d %% %s %s/%s  loss %.2f", percentOf(done, v.total), name, cli.Count(int64(done)), cli.Count(int64(v.total)), v.step.Loss)
 	tail := fmt.Sprintf("  %s tok/s", cli.Count(int64(v.step.TokensPerSecond)))
 	if v.left > 0 || done == v.total {
 		tail += fmt.Sprintf("  %s left", timeText(v.left))
@@ -46,6 +45,14 @@ func (v stepView) line(columns int) string {
 		}
 	}
 	return head + tail
+}
+
+// percentOf rounds; 100 is all of it.
+func percentOf(done, total int) int {
+	if done >= total {
+		return 100
+	}
+	return min(99, (200*done+total)/(2*total))
 }
 
 // more is what a wider line shows, the most useful first.
@@ -117,7 +124,7 @@ func startLines(o distill.Outline, dir string, whole time.Duration, columns int)
 		return kind(m) + "  " + cli.FitEnd(m.Path, columns-len(labelled("", ""))-2-len(kind(m)))
 	}
 	return []string{
-		labelled("teacher", model(o.Teacher)), labelled("student", model(o.Student)), labelled("data", dataText(o)),
+		labelled("teacher", model(o.Teacher)), labelled("student", model(o.Student)), labelled("data", dataText(o, columns-len(labelled("", "")))),
 		labelled("run", runText(o, dir, whole, columns)),
 	}
 }
@@ -125,24 +132,39 @@ func startLines(o distill.Outline, dir string, whole time.Duration, columns int)
 // labelled puts a label before text.
 func labelled(label, text string) string { return fmt.Sprintf("%-8s %s", label, text) }
 
-// dataText is what a run trains on and is judged by.
-func dataText(o distill.Outline) string {
-	plural := func(n int, one string) string {
-		if n == 1 {
-			return "1 " + one
-		}
-		return cli.Count(int64(n)) + " " + one + "s"
-	}
-	var parts []string
-	if o.Files > 0 {
-		parts = append(parts, plural(o.Files, "file"))
-	}
-	parts = append(parts, plural(o.Documents, "document"), amount(o.Tokens)+" tokens")
+// dataText is what a run trains on and is judged by, in so many columns if it can be.
+func dataText(o distill.Outline, columns int) string {
 	held := "nothing held out"
 	if o.HeldTokens > 0 {
 		held = amount(o.HeldTokens) + " held out"
 	}
-	return fmt.Sprintf("%s; %s, %.2g epochs; %s", strings.Join(parts, ", "), plural(o.Steps, "step"), o.Epochs, held)
+	epochs := fmt.Sprintf("%.2f epochs", o.Epochs)
+	if o.Epochs >= 10 {
+		epochs = fmt.Sprintf("%.0f epochs", o.Epochs)
+	}
+	files, tokens := plural(o.Files, "file")+", ", amount(o.Tokens)+" tokens"
+	if o.Files == 0 {
+		files = ""
+	}
+	text := ""
+	for _, text = range []string{
+		fmt.Sprintf("%s%s, %s; %s, %s; %s", files, plural(o.Documents, "document"), tokens, plural(o.Steps, "step"), epochs, held),
+		fmt.Sprintf("%s%s, %s; %s, %s; %s", files, plural(o.Documents, "doc"), tokens, plural(o.Steps, "step"), epochs, held),
+		fmt.Sprintf("%s, %s; %s, %s; %s", plural(o.Documents, "doc"), tokens, plural(o.Steps, "step"), epochs, held),
+	} {
+		if utf8.RuneCountInString(text) <= columns {
+			break
+		}
+	}
+	return text
+}
+
+// plural counts things.
+func plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return cli.Count(int64(n)) + " " + one + "s"
 }
 
 // runText is where a run goes and how long all of it takes.

@@ -28,13 +28,16 @@ type clock struct {
 	ahead   float64 // seconds that the end was estimated to take when it began
 }
 
+// steady is an average of many steps: the time left should not jump with every slow one.
+var steady = average{keep: 100}
+
 func newClock(o distill.Outline, evalEvery int) *clock {
 	return &clock{o: o, evalEvery: evalEvery, now: time.Now}
 }
 
 // begin begins or continues a leg.
 func (c *clock) begin(leg string, done int) {
-	c.leg, c.done, c.last, c.wall = leg, done, c.now(), average{}
+	c.leg, c.done, c.last, c.wall = leg, done, c.now(), steady
 }
 
 // step takes in a step that was done. The first of a leg is slower than others: it counts until there is another.
@@ -46,14 +49,14 @@ func (c *clock) step(s runlog.Step) {
 	}
 	c.last, c.done, c.evaling = now, s.Step+1, false
 	if c.wall.n == 1 {
-		c.wall = average{}
+		c.wall = steady
 	}
 	c.wall.add(took)
 	if c.leg != distill.LegStudent {
 		return
 	}
 	if c.parts.n == 1 {
-		c.parts, c.teacher, c.student, c.loss = average{}, average{}, average{}, average{}
+		c.parts, c.teacher, c.student, c.loss = steady, steady, steady, steady
 	}
 	c.parts.add(took)
 	c.teacher.add(s.MS.Teacher / 1e3)

@@ -146,13 +146,18 @@ func (e *Env) Columns() int {
 }
 
 // Say prints a line for people on stderr, and to the log where that is JSON. --quiet leaves it out.
-func (e *Env) Say(line string) {
+func (e *Env) Say(line string) { e.say(line, Escape(line)) }
+
+// Explain prints sentences as Say does, wrapped to the width of the terminal.
+func (e *Env) Explain(text string) { e.say(text, escapeText(Wrap(text, e.Columns()))) }
+
+func (e *Env) say(text, shown string) {
 	switch {
 	case e.Quiet:
 	case e.jsonLog:
-		e.Log.Info(line)
+		e.Log.Info(text)
 	default:
-		_, _ = io.WriteString(e.Err, Escape(line)+"\n") // as in show
+		_, _ = io.WriteString(e.Err, shown+"\n") // as in show
 	}
 }
 

@@ -247,7 +247,7 @@ func (g *Gap) text() string {
 	if g == nil {
 		return ""
 	}
-	text := fmt.Sprintf(" It has closed %s of the gap between the untrained student and the teacher", percentText(g.Percent))
+	text := fmt.Sprintf(" The distilled student has closed %s of the gap between the untrained student and the teacher", percentText(g.Percent))
 	if g.Control != nil {
 		text += fmt.Sprintf(", the control %s", percentText(*g.Control))
 	}
