@@ -105,7 +105,7 @@ func margin(over string, e eval.Estimate) Margin {
 // writes it down. Of the canaries' weights nothing is kept but in the student's own memory: its weights are lost.
 func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects []eval.Subject, out *Outcome) error {
 	if r.in.held == nil {
-		r.obs.Message("no held-out data: nothing is evaluated")
+		r.obs.Detail("no held-out data: nothing is evaluated")
 		return nil
 	}
 	r.obs.Phase(PhaseEvaluation)
