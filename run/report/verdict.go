@@ -218,7 +218,7 @@ func (v *Verdict) againstControl(distilled, control *Score, out *outcome, margin
 			count(distilled.Targets), same, distilled.Perplexity, control.Perplexity)
 	default:
 		v.Tone = Bad
-		v.Headline = fmt.Sprintf("Distillation was not worth it: %.4f nats per token worse than without the teacher%s", -margin, sure)
+		v.Headline = fmt.Sprintf("Distillation was not worth it: %.4f nats per token worse than without the teacher at equal tokens%s", -margin, sure)
 		v.Detail = fmt.Sprintf("On %s held-out tokens a control that was trained on %s without the teacher does better: perplexity %.1f, the distilled student %.1f.",
 			count(distilled.Targets), same, control.Perplexity, distilled.Perplexity)
 	}
@@ -228,7 +228,7 @@ func (v *Verdict) againstControl(distilled, control *Score, out *outcome, margin
 // better words a student that is better than the control. It is only good news where the student has learned, and where the teacher
 // has added to that.
 func (v *Verdict) better(margin float64, sure string) {
-	than := fmt.Sprintf("%.4f nats per token better than without the teacher%s", margin, sure)
+	than := fmt.Sprintf("%.4f nats per token better than without the teacher at equal tokens%s", margin, sure)
 	switch g := v.Gap; {
 	case g == nil || g.Control == nil:
 		v.Headline = "Distillation helped, by which part of the gap to the teacher is not known: " + than
