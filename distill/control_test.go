@@ -148,7 +148,7 @@ func TestOutline(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if o.Teacher.Family != "qwen2" || o.Teacher.Type != "bf16" || o.Teacher.Parameters != in.teacher.Config.Parameters() || o.Student.Type != "" || o.Student.Hidden != 32 {
+	if o.Teacher.Family != "qwen2" || o.Teacher.Type != "bf16" || o.Teacher.Parameters != in.teacher.Config.Parameters() || !o.Student.New || o.Student.Type != "f32" || o.Student.Bytes != 4*o.Student.Parameters {
 		t.Errorf("models: %+v", o)
 	}
 	if o.Files != 1 || o.Documents == 0 || o.HeldDocuments == 0 || o.HeldTokens == 0 || o.Steps != 5 || o.StepTokens != 64 {

@@ -24,9 +24,9 @@ type ModelOutline struct {
 	Path       string
 	Family     string
 	Parameters int64
-	Hidden     int
-	Type       string // of most bytes of its file; empty: a new model
-	Bytes      int64  // of its tensors in the file
+	New        bool
+	Type       string // of most bytes of its file; of a new model, as it will be written
+	Bytes      int64  // of its tensors in that file
 }
 
 // Outline describes the run.
@@ -35,10 +35,13 @@ func (r *Run) Outline() Outline {
 	o := Outline{
 		Teacher: outlineOf(in.teacher, r.Config.Teacher), Files: in.files, Documents: len(in.train.Docs), Tokens: int64(len(in.train.IDs)),
 		Steps: r.steps, StepTokens: r.Rows() * r.SeqLen, Control: in.control,
-		Student: ModelOutline{Path: r.StudentConfig, Family: in.studentConfig.Family, Parameters: in.studentConfig.Parameters(), Hidden: in.studentConfig.Hidden},
+		Student: ModelOutline{Path: r.StudentConfig, Family: in.studentConfig.Family, New: true},
 	}
 	if in.student != nil {
 		o.Student = outlineOf(in.student, r.Config.Student)
+	} else {
+		n := in.studentConfig.Parameters()
+		o.Student.Parameters, o.Student.Type, o.Student.Bytes = n, tensor.F32.String(), 4*n
 	}
 	if in.held != nil {
 		o.HeldDocuments, o.HeldTokens = len(in.held.Docs), int64(len(in.held.IDs))
@@ -53,7 +56,7 @@ func (r *Run) Outline() Outline {
 }
 
 func outlineOf(f *modelfile.Files, path string) ModelOutline {
-	return ModelOutline{Path: path, Family: f.Config.Family, Parameters: f.Config.Parameters(), Hidden: f.Config.Hidden, Type: mostBytes(f.File.Tensors()), Bytes: f.Bytes()}
+	return ModelOutline{Path: path, Family: f.Config.Family, Parameters: f.Config.Parameters(), Type: mostBytes(f.File.Tensors()), Bytes: f.Bytes()}
 }
 
 // mostBytes returns the type that most bytes of a file are of.

@@ -84,7 +84,16 @@ func (d *distillDisplay) Advance(done, total int) {
 }
 
 func (d *distillDisplay) Message(format string, args ...any) {
-	d.e.Explain(fmt.Sprintf(format, args...))
+	d.note(fmt.Sprintf(format, args...))
+}
+
+// note says something that stays: above the changing line, or in the log with its time.
+func (d *distillDisplay) note(text string) {
+	if d.live == nil {
+		d.e.Log.Info(text)
+		return
+	}
+	d.e.Explain(text)
 }
 
 func (d *distillDisplay) Detail(format string, args ...any) {
@@ -141,7 +150,7 @@ func (d *distillDisplay) Evaluated(leg string, step int, nats float64) {
 	if d.clock != nil {
 		d.clock.evaluated()
 	}
-	d.e.Say(fmt.Sprintf("%s after step %s: held-out %.4f nats/token", leg, cli.Count(int64(step)), nats))
+	d.note(fmt.Sprintf("%s after step %s: held-out %.4f nats/token", leg, cli.Count(int64(step)), nats))
 }
 
 // close ends the display. A run that ended before its time could be told says where it is.

@@ -114,11 +114,11 @@ func amount(n int64) string {
 // startLines say what a run is: teacher, student, data, and the run's directory with the time of the whole.
 func startLines(o distill.Outline, dir string, whole time.Duration, columns int) []string {
 	kind := func(m distill.ModelOutline) string {
-		text := fmt.Sprintf("%s, %s parameters, ", m.Family, amount(m.Parameters))
-		if m.Type == "" {
-			return text + "new"
+		text := fmt.Sprintf("%s, %s parameters, %s, %s", m.Family, amount(m.Parameters), m.Type, cli.Bytes(m.Bytes))
+		if m.New {
+			return text + ", new"
 		}
-		return text + fmt.Sprintf("%s, %s", m.Type, cli.Bytes(m.Bytes))
+		return text
 	}
 	model := func(m distill.ModelOutline) string {
 		return kind(m) + "  " + cli.FitEnd(m.Path, columns-len(labelled("", ""))-2-len(kind(m)))

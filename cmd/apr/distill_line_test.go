@@ -63,13 +63,13 @@ func TestAmount(t *testing.T) {
 func TestStartLines(t *testing.T) {
 	o := distill.Outline{
 		Teacher: distill.ModelOutline{Path: "/a/very/long/path/of/a/folder/with/models/Qwen2.5-7B-Instruct-Q4_K_M.gguf", Family: "qwen2", Parameters: 7_615_616_512, Type: "q4_k", Bytes: 4_683_073_536},
-		Student: distill.ModelOutline{Path: "config.json", Family: "qwen2", Parameters: 494_032_768},
+		Student: distill.ModelOutline{Path: "config.json", Family: "qwen2", Parameters: 494_032_768, New: true, Type: "f32", Bytes: 1_976_131_072},
 		Files:   1234, Documents: 123_456, Tokens: 1_310_000_000, HeldDocuments: 1200, HeldTokens: 13_100_000, Steps: 25_600, StepTokens: 65536, Epochs: 1.28,
 		Control: distill.ControlChoice{On: true},
 	}
 	want := []string{
 		"teacher  qwen2, 7.62B parameters, q4_k, 4.7 GB  …2.5-7B-Instruct-Q4_K_M.gguf",
-		"student  qwen2, 494M parameters, new  config.json",
+		"student  qwen2, 494M parameters, f32, 2.0 GB, new  config.json",
 		"data     123,456 docs, 1.31B tokens; 25,600 steps, 1.28 epochs; 13.1M held out",
 		"run      runs/mine  about 3h05m with control and evaluation",
 	}

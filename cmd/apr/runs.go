@@ -172,11 +172,7 @@ type runsShowResult struct {
 // Text prints the report's text: the verdict, the settings that somebody chose, and the steps if they were asked for.
 func (r runsShowResult) Text(p *cli.Page) {
 	v := report.New(r.record)
-	p.Printf("%s\n", p.Bold(cli.Clean(v.Verdict.Headline)))
-	if v.Verdict.Detail != "" {
-		p.Printf("%s\n", cli.Clean(v.Verdict.Detail))
-	}
-	p.Printf("\n")
+	printVerdict(p, v.Verdict)
 	kv := []string{"run", r.RunID, "directory", r.RunDir, "status", r.RunStatus}
 	for _, f := range v.Facts {
 		kv = append(kv, f.Name, f.Value)
