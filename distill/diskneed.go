@@ -26,7 +26,7 @@ func (in *inputs) diskNeed(c Config, steps int) (d DiskNeed) {
 	if steps > 0 {
 		kept, highest = min(kept, int64(steps)), min(highest, int64(steps))
 	}
-	if c.Control {
+	if c.Control || in.control.On {
 		highest = atMost(kept, 1, highest)
 	}
 	d.Checkpoints = times(12*params, highest)

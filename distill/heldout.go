@@ -2,6 +2,7 @@ package distill
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
@@ -84,6 +85,9 @@ type Canary struct {
 	Caught     bool          `json:"caught"` // the margin is at least eval.CanaryErrors standard errors, or it has no score
 }
 
+// PhaseEvaluation is the phase after the last leg.
+const PhaseEvaluation = "evaluating on held-out text"
+
 // Names of the models of an evaluation.
 const (
 	nameTeacher, nameUntrained   = "teacher", "untrained student"
@@ -101,10 +105,10 @@ func margin(over string, e eval.Estimate) Margin {
 // writes it down. Of the canaries' weights nothing is kept but in the student's own memory: its weights are lost.
 func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects []eval.Subject, out *Outcome) error {
 	if r.in.held == nil {
-		r.obs.Message("no held-out data: nothing is evaluated")
+		r.obs.Detail("no held-out data: nothing is evaluated")
 		return nil
 	}
-	r.obs.Phase("evaluating on held-out text")
+	r.obs.Phase(PhaseEvaluation)
 	final, err := modelfile.Open(r.dir.File("student.apr"))
 	if err != nil {
 		return err
@@ -131,6 +135,7 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 		}
 	}
 	return errors.Join(
+		r.dir.Event("record", runlog.HeldOutText, map[string]any{"sha256": r.heldOutIdentity(), "tokens": len(r.in.held.IDs), "documents": len(r.in.held.Docs)}, "scores of runs can be compared where it is equal"),
 		r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs))),
 		r.dir.Event("evaluation", "margins", out.Margins, "of the distilled student, over blocks of neighbouring windows that all models saw"),
 		r.dir.Event("evaluation", "canaries", out.Canaries, fmt.Sprintf("broken variants of the distilled student, through the same evaluation; it must beat them by %d standard errors", eval.CanaryErrors)))
@@ -149,6 +154,12 @@ func (r *Run) checkTeacher(all []Evaluation) error {
 		return r.dir.Event("warning", runlog.TeacherBelowUniform, map[string]any{"nats_per_token": runlog.Number(e.NatsPerToken), "uniform": uniform}, "there is nothing to learn from it on this text")
 	}
 	return nil
+}
+
+// heldOutIdentity is a hash of what scores are made on: the ids, which of them count, and how they are read.
+func (r *Run) heldOutIdentity() string {
+	read := fmt.Sprintf("%s, windows of %d, documents apart %v, %d ids", r.in.heldOut, r.SeqLen, r.DocumentMask, r.in.vocab)
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(read)))
 }
 
 // heldOutWindows cuts the held-out text into windows that are read as the rows of training.

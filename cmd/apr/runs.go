@@ -87,11 +87,15 @@ func (r runsListResult) Text(p *cli.Page) {
 		p.Printf("no runs in %s\n", cli.Clean(r.Dir))
 		return
 	}
+	heads, scores := scoreColumns(r.Runs)
 	var rows [][]string
-	for _, s := range r.Runs {
-		rows = append(rows, []string{filepath.Base(s.Path), s.Status, when(s.Started), cli.Count(int64(s.Steps)), numberText(s.Loss), numberText(s.Val)})
+	for i, s := range r.Runs {
+		rows = append(rows, append([]string{filepath.Base(s.Path), s.Status, when(s.Started), cli.Count(int64(s.Steps)), numberText(s.Loss)}, scores[i]...))
 	}
-	p.Table([]string{"run", "status", "started", ">steps", ">loss", ">held-out nats"}, rows)
+	p.Table(append([]string{"run", "status", "started", ">steps", ">loss"}, heads...), rows)
+	if len(heads) > 1 {
+		p.Printf("%s\n", severalTexts)
+	}
 	for _, s := range r.Runs {
 		if s.Problem != "" {
 			p.Printf("%s: %s\n", cli.Clean(filepath.Base(s.Path)), cli.Clean(s.Problem))
@@ -169,11 +173,7 @@ type runsShowResult struct {
 // Text prints the report's text: the verdict, the settings that somebody chose, and the steps if they were asked for.
 func (r runsShowResult) Text(p *cli.Page) {
 	v := report.New(r.record)
-	p.Printf("%s\n", p.Bold(cli.Clean(v.Verdict.Headline)))
-	if v.Verdict.Detail != "" {
-		p.Printf("%s\n", cli.Clean(v.Verdict.Detail))
-	}
-	p.Printf("\n")
+	printVerdict(p, v.Verdict)
 	kv := []string{"run", r.RunID, "directory", r.RunDir, "status", r.RunStatus}
 	for _, f := range v.Facts {
 		kv = append(kv, f.Name, f.Value)
@@ -263,22 +263,13 @@ func (r runsCompareResult) Text(p *cli.Page) {
 		p.Printf("no setting, input, version or device differs\n")
 	}
 	p.Printf("\n")
-	var rows [][]string
-	for _, name := range slices.Sorted(maps.Keys(r.Metrics)) {
-		row := []string{name}
-		for _, v := range r.Metrics[name] {
-			if v == nil {
-				row = append(row, "–")
-			} else {
-				row = append(row, fmt.Sprintf("%.6g", *v))
-			}
-		}
-		rows = append(rows, row)
-	}
 	for i := range heads[1:] {
 		heads[i+1] = ">" + heads[i+1]
 	}
-	p.Table(heads, rows)
+	p.Table(heads, r.metricRows())
+	if len(runs.TextsOf(r.HeldOut)) > 1 {
+		p.Printf("%s\n", severalTexts)
+	}
 }
 
 func runsCompareCommand(name, short string) *cli.Command {

@@ -25,7 +25,8 @@ type Difference struct {
 type Comparison struct {
 	Runs        []string                    `json:"runs"`
 	Differences []Difference                `json:"differences"`
-	Metrics     map[string][]*runlog.Number `json:"metrics"` // one number for each run; null where there is none
+	Metrics     map[string][]*runlog.Number `json:"metrics"`  // one number for each run; null where there is none
+	HeldOut     []string                    `json:"held_out"` // for each run, see HeldOut: scores are comparable where it is equal
 }
 
 // Compare compares runs: settings, inputs, versions and devices that differ, and the metrics of each.
@@ -34,7 +35,7 @@ func Compare(records []*runlog.Record) Comparison {
 	all := make([]map[string]any, len(records))
 	keys := map[string]bool{}
 	for i, r := range records {
-		c.Runs = append(c.Runs, r.ID())
+		c.Runs, c.HeldOut = append(c.Runs, r.ID()), append(c.HeldOut, HeldOut(r))
 		all[i] = values(r.Manifest)
 		for k := range all[i] {
 			keys[k] = true
@@ -91,6 +92,12 @@ func values(m *runlog.Manifest) map[string]any {
 	return out
 }
 
+// decode reads a value that was decoded without a type.
+func decode(from, into any) bool {
+	b, err := json.Marshal(from)
+	return err == nil && json.Unmarshal(b, into) == nil
+}
+
 func asText(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -111,10 +118,8 @@ type score struct {
 func evaluations(r *runlog.Record) []score {
 	var rows []score
 	for i := len(r.Events) - 1; i >= 0; i-- {
-		if e := r.Events[i]; e.Kind == "evaluation" && e.Name == "held-out" {
-			if b, err := json.Marshal(e.Detail); err == nil && json.Unmarshal(b, &rows) == nil {
-				return rows
-			}
+		if e := r.Events[i]; e.Kind == "evaluation" && e.Name == "held-out" && decode(e.Detail, &rows) {
+			return rows
 		}
 	}
 	return nil

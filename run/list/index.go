@@ -25,7 +25,7 @@ const indexName = ".index.jsonl"
 const formerIndex = ".index.sqlite"
 
 // indexSchema is the first line's; an index of another one is made anew.
-const indexSchema = "apr.runs-index/1"
+const indexSchema = "apr.runs-index/2"
 
 // maxIndex bounds the file that is read: a line is some hundred bytes.
 const maxIndex = 256 << 20

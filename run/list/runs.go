@@ -27,7 +27,8 @@ type Summary struct {
 	Steps   int            `json:"steps"` // of the student's leg, done or refused
 	Loss    *runlog.Number `json:"loss"`  // of the last that was applied; null: none yet
 	Val     *runlog.Number `json:"val_nats_per_token"`
-	Problem string         `json:"problem,omitempty"` // why the records cannot be read
+	HeldOut string         `json:"held_out,omitempty"` // see HeldOut: Val can be compared where it is equal
+	Problem string         `json:"problem,omitempty"`  // why the records cannot be read
 }
 
 // Summarise takes a run's line of the list out of its records.
@@ -42,7 +43,7 @@ func Summarise(r *runlog.Record) Summary {
 		}
 	}
 	if e := evaluation(r, distilled); e != nil {
-		s.Val = finite(e.NatsPerToken)
+		s.Val, s.HeldOut = finite(e.NatsPerToken), HeldOut(r)
 	}
 	return s
 }
