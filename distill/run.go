@@ -48,6 +48,8 @@ type Run struct {
 	stream device.Stream
 	noise  *Noise // of a teacher in 8-bit floats
 
+	samples runlog.Samples // as written
+
 	started time.Time
 	begun   time.Time // training, after everything was opened
 	before  float64   // seconds of the attempts before this one
@@ -191,7 +193,10 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err := r.evaluate(ctx, big, student, subjects, out); err != nil {
 		return err
 	}
-	return r.writeSamples(ctx, big, trained[0].Model)
+	if err := r.writeSamples(ctx, big, trained[0].Model); err != nil {
+		return err
+	}
+	return r.continueTexts(ctx, big, trained)
 }
 
 // recordDecisions writes down what was chosen for this run and why: how the teacher's weights are kept, with the bytes
