@@ -24,6 +24,7 @@ type Difference struct {
 // Comparison is what several runs differ in and what they came to.
 type Comparison struct {
 	Runs        []string                    `json:"runs"`
+	HeldOut     []*HeldOut                  `json:"held_out"` // what each run is judged by; null: not known
 	Differences []Difference                `json:"differences"`
 	Metrics     map[string][]*runlog.Number `json:"metrics"` // one number for each run; null where there is none
 }
@@ -35,6 +36,7 @@ func Compare(records []*runlog.Record) Comparison {
 	keys := map[string]bool{}
 	for i, r := range records {
 		c.Runs = append(c.Runs, r.ID())
+		c.HeldOut = append(c.HeldOut, HeldOutOf(r))
 		all[i] = values(r.Manifest)
 		for k := range all[i] {
 			keys[k] = true
@@ -60,6 +62,28 @@ func Compare(records []*runlog.Record) Comparison {
 		}
 	}
 	return c
+}
+
+// Texts groups runs by what they are judged by, in order of appearance; a run of which that is not known is alone. Scores are
+// compared within a group only.
+func Texts(all []*HeldOut) (groups [][]int) {
+	at := map[string]int{}
+	for i, h := range all {
+		if h != nil {
+			if g, ok := at[h.ID]; ok {
+				groups[g] = append(groups[g], i)
+				continue
+			}
+			at[h.ID] = len(groups)
+		}
+		groups = append(groups, []int{i})
+	}
+	return groups
+}
+
+// OfHeldOut reports whether a metric is a score on held-out text.
+func OfHeldOut(metric string) bool {
+	return strings.HasPrefix(metric, "val_") || metric == "margin_over_control"
 }
 
 // values are what a manifest says, as one level of keys. Where a run lies and when it began is no difference.

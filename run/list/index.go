@@ -25,7 +25,7 @@ const indexName = ".index.jsonl"
 const formerIndex = ".index.sqlite"
 
 // indexSchema is the first line's; an index of another one is made anew.
-const indexSchema = "apr.runs-index/1"
+const indexSchema = "apr.runs-index/2"
 
 // maxIndex bounds the file that is read: a line is some hundred bytes.
 const maxIndex = 256 << 20
@@ -49,6 +49,8 @@ type entry struct {
 	Name    string   `json:"name"`          // of the folder
 	Version string   `json:"version"`       // of the records it was made of
 	Run     *Summary `json:"run,omitempty"` // nil: the folder is no run
+
+	Curve []runlog.Number `json:"curve,omitempty"` // of Run
 }
 
 // header is the first line of the index.
@@ -104,13 +106,13 @@ func (ix *Index) List() ([]Summary, error) {
 			ix.Read++
 			if runlog.IsRun(path) {
 				s := summary(path)
-				e.Run = &s
+				e.Run, e.Curve = &s, s.Curve
 			}
 		}
 		lines = append(lines, e)
 		if e.Run != nil {
 			s := *e.Run
-			s.Path = path // the folder may have moved
+			s.Path, s.Curve = path, e.Curve // the folder may have moved
 			all = append(all, s)
 		}
 	}

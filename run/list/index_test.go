@@ -63,7 +63,7 @@ func TestIndex(t *testing.T) {
 			edit(t, file, func(s string) string { return strings.Replace(s, `"steps":2`, `"steps":3`, 1) })
 		}, all},
 		{"a line that is no JSON", func() { edit(t, file, func(s string) string { return s + "{\n" }) }, all},
-		{"another version", func() { edit(t, file, func(s string) string { return strings.Replace(s, "index/1", "index/9", 1) }) }, all},
+		{"another version", func() { edit(t, file, func(s string) string { return strings.Replace(s, "index/2", "index/9", 1) }) }, all},
 		{"deleted", func() { must(t, os.Remove(file)) }, all},
 		{"no index", func() { must(t, os.WriteFile(file, []byte("nonsense"), 0o600)) }, all},
 		{"empty", func() { must(t, os.WriteFile(file, nil, 0o600)) }, all},

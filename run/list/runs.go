@@ -25,14 +25,19 @@ type Summary struct {
 	Status  string         `json:"status"`
 	Started time.Time      `json:"started"`
 	Steps   int            `json:"steps"` // of the student's leg, done or refused
-	Loss    *runlog.Number `json:"loss"`  // of the last that was applied; null: none yet
+	Planned int            `json:"steps_planned,omitempty"`
+	Loss    *runlog.Number `json:"loss"` // of the last that was applied; null: none yet
 	Val     *runlog.Number `json:"val_nats_per_token"`
-	Problem string         `json:"problem,omitempty"` // why the records cannot be read
+	HeldOut *HeldOut       `json:"held_out,omitempty"` // what Val is measured on
+	Problem string         `json:"problem,omitempty"`  // why the records cannot be read
+
+	Curve []runlog.Number `json:"-"` // of the loss, in few points
 }
 
 // Summarise takes a run's line of the list out of its records.
 func Summarise(r *runlog.Record) Summary {
-	s := Summary{RunID: r.ID(), Path: r.Path, Status: r.Status, Started: r.Manifest.Started}
+	s := Summary{RunID: r.ID(), Path: r.Path, Status: r.Status, Started: r.Manifest.Started,
+		Planned: planned(r), HeldOut: HeldOutOf(r), Curve: curve(r.Steps)}
 	for _, step := range r.Steps {
 		if step.Leg == studentLeg {
 			s.Steps = step.Step + 1

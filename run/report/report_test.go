@@ -37,7 +37,7 @@ func record(n int) *runlog.Record {
 		for k := range n {
 			s := runlog.Step{Leg: leg, Step: k, LR: 1e-3 / float64(k+1), Loss: runlog.Number(5 + rng.Float64()), CE: runlog.Number(4 + rng.Float64()),
 				KL: runlog.Number(rng.Float64()), GradNorm: runlog.Number(rng.ExpFloat64()), Finite: true, Targets: 7, Tokens: 8,
-				TokensPerSecond: runlog.Number(1000 * rng.Float64()), MemoryBytes: 1 << 20,
+				TokensPerSecond: runlog.Number(1000 * rng.Float64()), MemoryBytes: 1 << 20, CPUs: 1 + rng.Float64(), GPUPercent: &k, GPUWatts: new(100 + float64(k)),
 				MS: runlog.Milliseconds{Data: 1, Teacher: 2, Student: 3, Loss: 4, Optimizer: 5, Total: 20}}
 			if leg == "control" {
 				s.KL = runlog.Number(math.NaN())
@@ -141,7 +141,7 @@ func TestCurvesAreTheSteps(t *testing.T) {
 	for _, c := range d.Charts {
 		byID[c.ID] = c
 	}
-	want := []string{"ce", "grad_norm", "held_out", "kl", "loss", "lr", "tokens_per_second"}
+	want := []string{"ce", "cpus", "gpu_percent", "gpu_watts", "grad_norm", "held_out", "kl", "loss", "lr", "tokens_per_second"}
 	if got := slices.Sorted(maps.Keys(byID)); !slices.Equal(got, want) {
 		t.Fatalf("charts %v, want %v", got, want)
 	}
