@@ -82,7 +82,7 @@ func serve(ctx context.Context, e *cli.Env, dir string, port int, tokenFile stri
 		return nil, errors.Join(err, l.Close())
 	}
 	e.Log.Info("the link opens one browser, once; Ctrl-C ends the server")
-	e.Log.Info("from another machine, first: " + d.tunnel(hostname()))
+	e.Log.Info("from another machine: " + d.tunnel(hostname()))
 	s := &http.Server{Handler: d.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14}
 	done := make(chan error, 1)
@@ -122,7 +122,7 @@ func (d *dashboard) tunnel(host string) string {
 // hostname is this machine's name, as far as a command line can hold it.
 func hostname() string {
 	name, err := os.Hostname()
-	if err != nil || name == "" || len(name) > 30 || strings.HasPrefix(name, "-") || strings.ContainsFunc(name, func(r rune) bool {
+	if err != nil || name == "" || len(name) > 20 || strings.HasPrefix(name, "-") || strings.ContainsFunc(name, func(r rune) bool {
 		return r != '.' && r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	}) {
 		return "HOST"

@@ -67,7 +67,9 @@ func listingOf(all []runs.Summary) (l listing) {
 			continue
 		}
 		for _, i := range group {
-			l.Runs[i].Text = letter(letters)
+			if all[i].Val != nil {
+				l.Runs[i].Text = letter(letters)
+			}
 		}
 		l.Texts = append(l.Texts, Pair{letter(letters), h.Name})
 		letters++

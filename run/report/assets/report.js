@@ -45,6 +45,14 @@
     return [chart.x, ...raw.map(place), ...(smooths(chart) ? raw.map(mean).map(place) : [])];
   }
 
+  // The places of a logarithmic axis of steps: 0, 10, 30, 100 … between its ends, or these where there are too few.
+  function decades(least, most) {
+    const all = [0];
+    for (let d = 10; d <= most; d *= 10) all.push(d, 3 * d);
+    const some = all.filter(v => v >= least && v <= most);
+    return some.length > 1 ? some : [least, most];
+  }
+
   function options(chart, width) {
     const scatter = smooths(chart), digits = chart.digits;
     const line = (s, extra) => Object.assign({
@@ -58,9 +66,9 @@
     const axis = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
     return {
       width: width, height: 250, series: series, cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
-      scales: { x: view.logX ? { time: false, distr: 4, asinh: 10 } : { time: false }, y: view.logY ? { distr: 3, log: 10 } : {} },
+      scales: { x: view.logX ? { time: false, distr: 4, asinh: 10, range: (u, least, most) => [least, most] } : { time: false }, y: view.logY ? { distr: 3, log: 10 } : {} },
       legend: { markers: { stroke: (u, i) => colour((chart.series[(i - 1) % chart.series.length] || {}).kind), width: 2 } },
-      axes: [Object.assign(view.logX ? { values: (u, all) => all.map(v => v === null ? "" : show(v, 6)) } : {}, axis), Object.assign({ size: 64, values: (u, all) => all.map(v => v === null ? "" : show(v, 4)) }, axis)],
+      axes: [Object.assign(view.logX ? { splits: (u, i, least, most) => decades(least, most), filter: (u, all) => all } : {}, axis), Object.assign({ size: 64, values: (u, all) => all.map(v => v === null ? "" : show(v, 4)) }, axis)],
     };
   }
 
@@ -133,8 +141,9 @@
       box.append(label);
     };
     add("smoothing", { type: "range", min: 0, max: 100, value: view.smooth }, i => { view.smooth = Number(i.value); });
-    add("logarithmic values", { type: "checkbox" }, i => { view.logY = i.checked; });
-    add("logarithmic steps", { type: "checkbox" }, i => { view.logX = i.checked; });
+    const checkbox = on => Object.assign({ type: "checkbox" }, on ? { checked: "" } : {});
+    add("logarithmic values", checkbox(view.logY), i => { view.logY = i.checked; });
+    add("logarithmic steps", checkbox(view.logX), i => { view.logX = i.checked; });
   }
 
   // New numbers go into the pictures that are there, unless there are others now.
@@ -203,7 +212,7 @@
     }
   }
 
-  for (const key of location.hash.slice(1).split("&")) if (key in view) view[key] = view[key] === false || view[key];
+  for (const key of location.hash.slice(1).split("&")) if (view[key] === false) view[key] = true;
   tools();
   rebuild();
   choose();
