@@ -115,8 +115,8 @@ func cutPrompt(t *corpus.Tokens, at, longest int, endsLine func(int32) bool) pro
 		return prompt{}
 	}
 	from := min(at, max(lo, hi-n-newTokens))
-	for k := from; k > lo && k > from-promptTokens; k-- {
-		if endsLine(t.IDs[k-1]) {
+	for k := from; k >= lo && k > from-promptTokens; k-- {
+		if k == lo || endsLine(t.IDs[k-1]) {
 			from = k
 			break
 		}
