@@ -90,7 +90,11 @@ func (r runsListResult) Text(p *cli.Page) {
 	for _, s := range r.Runs {
 		rows = append(rows, []string{filepath.Base(s.Path), s.Status, when(s.Started), cli.Count(int64(s.Steps)), numberText(s.Loss), numberText(s.Val)})
 	}
+	texts := heldOutLetters(r.Runs, rows)
 	p.Table([]string{"run", "status", "started", ">steps", ">loss", ">held-out nats"}, rows)
+	for _, t := range texts {
+		p.Printf("%s\n", cli.Clean(t))
+	}
 	for _, s := range r.Runs {
 		if s.Problem != "" {
 			p.Printf("%s: %s\n", cli.Clean(filepath.Base(s.Path)), cli.Clean(s.Problem))
@@ -313,12 +317,16 @@ func runsCompareCommand(name, short string) *cli.Command {
 				return nil, err
 			}
 			res := runsCompareResult{Comparison: c, Output: output}
-			if output == "" {
-				return res, refuseIdle([]idle{{"force", force, "without --output"}})
-			}
 			var err error
-			res.Size, err = writeComparison(records, output, len(metrics) > 0, force)
-			return res, err
+			if output == "" {
+				err = refuseIdle([]idle{{"force", force, "without --output"}})
+			} else {
+				res.Size, err = writeComparison(records, output, len(metrics) > 0, force)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return res, nil
 		},
 	}
 }

@@ -69,6 +69,25 @@ func metricRows(c runs.Comparison) (all [][]string) {
 	return all
 }
 
+// heldOutLetters marks the last cell of each row that has a score with the letter of its held-out text, where the runs have several, and
+// returns what the letters mean. Numbers of one letter can be compared.
+func heldOutLetters(all []runs.Summary, rows [][]string) (meanings []string) {
+	letters, texts := report.Letters(all)
+	if len(texts) == 0 {
+		return nil
+	}
+	for i, row := range rows {
+		if letters[i] != "" {
+			row[len(row)-1] += " [" + letters[i] + "]"
+		}
+	}
+	meanings = append(meanings, "held-out nats of one letter can be compared:")
+	for _, t := range texts {
+		meanings = append(meanings, t.Name+": "+t.Value)
+	}
+	return meanings
+}
+
 // printTexts says what the runs are judged by, where that is not one text.
 func printTexts(p *cli.Page, c runs.Comparison) {
 	groups := runs.Texts(c.HeldOut)

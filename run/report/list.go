@@ -46,41 +46,47 @@ func WriteList(w io.Writer, all []runs.Summary) error {
 	return document{title: "apr runs", body: b.String(), refresh: refresh}.write(w)
 }
 
-// listingOf counts the states, and gives each held-out text a letter: scores are compared where the letters are the same.
+// listingOf counts the states, and gives each held-out text a letter.
 func listingOf(all []runs.Summary) (l listing) {
 	states := map[string]int{}
-	var texts []*runs.HeldOut
-	for _, s := range all {
+	letters, texts := Letters(all)
+	l.Texts = texts
+	for i, s := range all {
 		states[s.Status]++
-		l.Runs = append(l.Runs, listed{Summary: s})
-		texts = append(texts, s.HeldOut)
+		l.Runs = append(l.Runs, listed{s, letters[i]})
 	}
 	for _, s := range runStates {
 		if n := states[s]; n > 0 {
 			l.States = append(l.States, Pair{s, count(int64(n))})
 		}
 	}
-	letters := 0
-	for _, group := range runs.Texts(texts) {
-		h := texts[group[0]]
+	return l
+}
+
+// Letters gives each held-out text on which a run has a score a letter, and returns those of the runs, and what they stand for.
+// Where there is one text, nobody has a letter.
+func Letters(all []runs.Summary) (ofRuns []string, texts []Pair) {
+	ofRuns = make([]string, len(all))
+	heldOut := make([]*runs.HeldOut, len(all))
+	for i, s := range all {
+		if s.Val != nil {
+			heldOut[i] = s.HeldOut
+		}
+	}
+	for _, group := range runs.Texts(heldOut) {
+		h := heldOut[group[0]]
 		if h == nil {
 			continue
 		}
 		for _, i := range group {
-			if all[i].Val != nil {
-				l.Runs[i].Text = letter(letters)
-			}
+			ofRuns[i] = letter(len(texts))
 		}
-		l.Texts = append(l.Texts, Pair{letter(letters), h.Name})
-		letters++
+		texts = append(texts, Pair{letter(len(texts)), h.Name})
 	}
-	if letters < 2 {
-		l.Texts = nil
-		for i := range l.Runs {
-			l.Runs[i].Text = ""
-		}
+	if len(texts) < 2 {
+		return make([]string, len(all)), nil
 	}
-	return l
+	return ofRuns, texts
 }
 
 // letter names the i-th text: A … Z, then by number.
