@@ -202,6 +202,9 @@ func (r *reader) verdict(paths []string) error {
 		return fault.New(fault.Invalid, "%d of %d records are bad, more than 1 in %d; the first", rep.BadRecords, rep.Records, oneBadIn).
 			Because(rep.Bad[0]).WithID("E-CORPUS-040")
 	}
+	if note := rep.NotText(); rep.Documents == 0 && note != "" {
+		return fault.In(fault.Invalid, strings.Join(paths, ", "), "holds no text: %s", note).WithHint("name files of text, or a folder with such files").WithID("E-CORPUS-065")
+	}
 	if rep.Documents == 0 {
 		return fault.In(fault.Invalid, strings.Join(paths, ", "), "no record").WithID("E-CORPUS-041")
 	}

@@ -71,6 +71,7 @@ type Config struct {
 	AllowSameModel bool
 	AllowChanged   bool
 	Control        bool // also train an identical student on the same tokens without the teacher
+	ControlAuto    bool // without Control: train it where it costs at most ControlMost
 
 	Samples            int // held-out prompts that the models continue at the end
 	EvalEvery          int

@@ -28,7 +28,8 @@ type Estimate struct {
 	Steps         int             `json:"steps"`
 	TokensPerStep int             `json:"tokens_per_step"`
 	StepSeconds   *float64        `json:"seconds_per_step"` // of a probe; null without one
-	Seconds       *float64        `json:"seconds"`          // of all steps
+	Seconds       *float64        `json:"seconds"`          // of all steps of the student's leg
+	Control       ControlChoice   `json:"control"`
 	*plan.LargestBatch
 }
 
@@ -64,7 +65,7 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 		e.describe(in.choice.nearest())
 		return e, chosen
 	}
-	e.Verdict, e.Backend, e.BackendReason = plan.Ready, in.choice.Backend, in.choice.Reason
+	e.Verdict, e.Backend, e.BackendReason, e.Control = plan.Ready, in.choice.Backend, in.choice.Reason, in.control
 	e.describe(k)
 	if c.Steps == 0 {
 		if err := in.loadData(ctx, c, obs); err != nil {
@@ -126,7 +127,7 @@ func (in *inputs) largestBatch(c Config, dev device.Device) (*plan.LargestBatch,
 func (in *inputs) diskNeed(c Config) (d DiskNeed) {
 	params := in.studentConfig.Parameters()
 	legs, copies := int64(1), int64(2)
-	if c.Control {
+	if c.Control || in.control.On {
 		legs = 2
 	}
 	if c.Export != "" {

@@ -2,9 +2,11 @@ package distill
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 
 	"apr/corpus"
@@ -84,6 +86,9 @@ type Canary struct {
 	Caught     bool          `json:"caught"` // the margin is at least eval.CanaryErrors standard errors, or it has no score
 }
 
+// PhaseEvaluation is the phase after the last leg.
+const PhaseEvaluation = "evaluating on held-out text"
+
 // Names of the models of an evaluation.
 const (
 	nameTeacher, nameUntrained   = "teacher", "untrained student"
@@ -101,10 +106,10 @@ func margin(over string, e eval.Estimate) Margin {
 // writes it down. Of the canaries' weights nothing is kept but in the student's own memory: its weights are lost.
 func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects []eval.Subject, out *Outcome) error {
 	if r.in.held == nil {
-		r.obs.Message("no held-out data: nothing is evaluated")
+		r.obs.Detail("no held-out data: nothing is evaluated")
 		return nil
 	}
-	r.obs.Phase("evaluating on held-out text")
+	r.obs.Phase(PhaseEvaluation)
 	final, err := modelfile.Open(r.dir.File("student.apr"))
 	if err != nil {
 		return err
@@ -136,6 +141,20 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 		r.dir.Event("evaluation", "canaries", out.Canaries, fmt.Sprintf("broken variants of the distilled student, through the same evaluation; it must beat them by %d standard errors", eval.CanaryErrors)))
 }
 
+// recordHeldOut writes down which text the run is scored on, before its first score.
+func (r *Run) recordHeldOut() error {
+	if r.in.held == nil {
+		return nil
+	}
+	text, ok := r.in.records["eval_data"]
+	name := filepath.Base(text.Path)
+	if !ok {
+		name = fmt.Sprintf("%g %% of %s", 100*r.ValFraction, filepath.Base(r.in.records["data"].Path))
+	}
+	return r.dir.Event("record", runlog.HeldOutText, map[string]any{"sha256": r.heldOutIdentity(), "name": fmt.Sprintf("%s in windows of %d", name, r.SeqLen),
+		"tokens": len(r.in.held.IDs), "documents": len(r.in.held.Docs)}, "scores of runs can be compared where it is equal")
+}
+
 // checkTeacher reports a teacher that knows less of the held-out text than one that gives each id the same probability: the
 // text, or its ids, are not what the teacher was trained on.
 func (r *Run) checkTeacher(all []Evaluation) error {
@@ -149,6 +168,12 @@ func (r *Run) checkTeacher(all []Evaluation) error {
 		return r.dir.Event("warning", runlog.TeacherBelowUniform, map[string]any{"nats_per_token": runlog.Number(e.NatsPerToken), "uniform": uniform}, "there is nothing to learn from it on this text")
 	}
 	return nil
+}
+
+// heldOutIdentity is a hash of what scores are made on: the ids, which of them count, and how they are read.
+func (r *Run) heldOutIdentity() string {
+	read := fmt.Sprintf("%s, windows of %d, documents apart %v, %d ids", r.in.heldOut, r.SeqLen, r.DocumentMask, r.in.vocab)
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(read)))
 }
 
 // heldOutWindows cuts the held-out text into windows that are read as the rows of training.

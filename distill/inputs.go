@@ -40,6 +40,9 @@ type inputs struct {
 	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
 	heldOut     string         // the same of what is held out; empty: nothing is
 	loaderSteps int64          // optimiser steps of Config.Epochs
+	epochSteps  int64          // of one epoch
+	files       int            // of the training text; 0: token shards
+	control     ControlChoice
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
 	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student
@@ -75,7 +78,13 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := in.hashModels(c); err != nil {
 		return nil, err
 	}
-	return in, in.loadData(ctx, c, obs)
+	if err := in.loadData(ctx, c, obs); err != nil {
+		return nil, err
+	}
+	if in.control.Asked == "auto" && in.control.On && in.held == nil {
+		in.control.On, in.control.Reason = false, nothingHeld
+	}
+	return in, nil
 }
 
 // openModels opens teacher and student and checks that they fit each other.
@@ -162,7 +171,7 @@ func (in *inputs) align(c Config, obs Observer) (err error) {
 		}
 	}
 	if t, s := in.teacher.Config.Vocab, in.studentConfig.Vocab; t != s || t != in.vocab {
-		obs.Message("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
+		obs.Detail("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
 	}
 	return nil
 }
@@ -298,7 +307,7 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	if err != nil {
 		return err
 	}
-	in.loaderSteps = l.Steps(c.Epochs)
+	in.loaderSteps, in.epochSteps = l.Steps(c.Epochs), l.Steps(1)
 	return nil
 }
 
@@ -342,6 +351,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		return nil, err
 	}
 	if name == "data" {
+		in.files = len(report.Files)
 		if err := report.Idle(c.ForTalks, c.ForRecords); err != nil {
 			return nil, err
 		}
@@ -373,9 +383,9 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 	}
 	switch use.State {
 	case corpus.CacheHit:
-		obs.Message("tokens of %s from %s", name, use.Path)
+		obs.Detail("tokens of %s from %s", name, use.Path)
 	case corpus.CacheWritten:
-		obs.Message("tokens of %s are kept in %s", name, use.Path)
+		obs.Detail("tokens of %s are kept in %s", name, use.Path)
 	}
 }
 

@@ -218,7 +218,7 @@ func (r *Run) recordPlan() error {
 			reason = fmt.Sprintf("the step, run dry, needs %s; how much there is, is not known", plan.Amount(p.Memory.Total))
 		}
 	}
-	r.obs.Message("plan: %v: %s", p.Setting, reason)
+	r.obs.Detail("plan: %v: %s", p.Setting, reason)
 	return r.dir.Event("decision", "plan", detail, reason)
 }
 

@@ -109,6 +109,6 @@ func (r *Run) recordNoise() error {
 	}
 	reason := fmt.Sprintf("products in 8-bit floats move the teacher by a mean KL of %.2g nats (top-1 agreement %.2f %%) over %d positions of this text, less than the %.2g of rounding its weights to Q4_K",
 		n.KL, 100*n.Top1, n.Targets, n.Limit)
-	r.obs.Message("fp8: %s", reason)
+	r.obs.Detail("fp8: %s", reason)
 	return r.dir.Event("decision", "fp8 noise", n, reason)
 }

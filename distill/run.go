@@ -34,6 +34,7 @@ type Observer interface {
 	Step(leg string, r runlog.Step)               // a step was done
 	Evaluated(leg string, step int, nats float64) // held-out loss during training
 	Message(format string, args ...any)           // something worth a line
+	Detail(format string, args ...any)            // something that only explains
 }
 
 // Run is a distillation from opened inputs to written outputs.
@@ -156,7 +157,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.recordChoice(), r.recordNoise(), r.recordPlan(), r.recordDecisions()); err != nil {
+	if err := errors.Join(r.recordChoice(), r.recordControl(), r.recordNoise(), r.recordPlan(), r.recordDecisions(), r.recordHeldOut()); err != nil {
 		return err
 	}
 	student := model.NewTrainable(r.dev, r.in.studentConfig)
@@ -174,7 +175,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err := r.writeStudent(student, out); err != nil {
 		return err
 	}
-	if r.Control {
+	if r.in.control.On {
 		if err := r.initialise(student); err != nil {
 			return err
 		}
@@ -218,7 +219,7 @@ func (r *Run) recordDecisions() error {
 	default:
 		reason = fmt.Sprintf("kept as products read them, in %v", r.dev.Info().Activations)
 	}
-	r.obs.Message("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)
+	r.obs.Detail("teacher: %.1f MB in the file, %.1f MB in memory: %s", float64(stored)/1e6, float64(held)/1e6, reason)
 	vocabulary := map[string]int{"effective_vocab": r.in.vocab, "teacher_rows": r.in.teacher.Config.Vocab, "student_rows": r.in.studentConfig.Vocab}
 	cut := "both models are cut to the tokenizer's ids before the softmax"
 	var warned error

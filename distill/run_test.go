@@ -40,6 +40,7 @@ func (q *quiet) Advance(int, int) {
 }
 func (q *quiet) Leg(string, int, int)           {}
 func (q *quiet) Evaluated(string, int, float64) {}
+func (q *quiet) Detail(f string, a ...any)      { q.messages = append(q.messages, fmt.Sprintf(f, a...)) }
 func (q *quiet) Message(f string, a ...any)     { q.messages = append(q.messages, fmt.Sprintf(f, a...)) }
 func (q *quiet) Step(_ string, s runlog.Step) {
 	q.steps = append(q.steps, s)

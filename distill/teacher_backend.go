@@ -1,13 +1,9 @@
 package distill
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"apr/device"
 	"apr/device/dry"
@@ -85,39 +81,24 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 	if !ok {
 		choice.take(choice.Candidates[0], "nothing else computes on this device")
 		in.planned = unplanned(c, dev)
-		return nil
+		return in.chooseControl(c, nil)
 	}
 	if err := choice.decide(ctx, in, c, obs); err != nil {
 		return err
 	}
 	in.planned = choice.Chosen.plan
-	return nil
+	return in.chooseControl(c, planned)
 }
 
 // chosenBefore returns the backend of the run that is resumed, as its last decision says; empty if there is none: bits
 // depend on it, and a probe may end otherwise another time.
-func chosenBefore(c Config) (b teacher.Backend) {
+func chosenBefore(c Config) teacher.Backend {
 	if c.Resume == "" {
 		return ""
 	}
-	f, err := os.Open(filepath.Join(c.Output, "events.jsonl"))
-	if err != nil {
-		return "" // a run without events has no checkpoint to continue from either, and that is said later
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		var e struct {
-			Kind, Name string
-			Detail     json.RawMessage
-		}
-		var t teacherChoice
-		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Kind == "decision" && e.Name == teacherDecision && json.Unmarshal(e.Detail, &t) == nil {
-			b = t.Backend
-		}
-	}
-	return b
+	var t teacherChoice
+	lastDecision(c.Output, teacherDecision, &t)
+	return t.Backend
 }
 
 // teacherDecision is the name of the event that records the choice.
@@ -158,8 +139,13 @@ func (in *inputs) planCandidate(c Config, k *Candidate, planned dry.Planned) err
 	d.Form = k.form
 	p, err := d.Plan(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute})
 	k.plan, k.Verdict, k.Memory, k.Setting = p, p.Verdict, &p.Memory, p.Setting.String()
-	k.Reason = fmt.Sprintf("needs %s of %s", plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available))
+	k.Reason = needs(p)
 	return err
+}
+
+// needs says how much memory a plan needs.
+func needs(p plan.Plan) string {
+	return fmt.Sprintf("needs %s of %s", plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available))
 }
 
 // nearest returns the candidate that fits with the largest batch, of equal ones the last, where none fits with the one asked for.
@@ -243,7 +229,7 @@ func (r *Run) recordChoice() error {
 			line += fmt.Sprintf("; %s %s", k.Backend, k.Why())
 		}
 	}
-	r.obs.Message("%s", line)
+	r.obs.Detail("%s", line)
 	return r.dir.Event("decision", teacherDecision, t, fmt.Sprintf("%s, %s", t.Backend, t.Reason))
 }
 

@@ -39,6 +39,11 @@ func (w watched) Evaluated(leg string, step int, nats float64) {
 	w.Observer.Evaluated(leg, step, nats)
 }
 
+func (w watched) Detail(format string, args ...any) {
+	w.dog.Doing("after: " + fmt.Sprintf(format, args...))
+	w.Observer.Detail(format, args...)
+}
+
 func (w watched) Message(format string, args ...any) {
 	w.dog.Doing("after: " + fmt.Sprintf(format, args...))
 	w.Observer.Message(format, args...)

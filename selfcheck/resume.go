@@ -78,3 +78,4 @@ func (silent) Leg(string, int, int)           {}
 func (silent) Step(string, runlog.Step)       {}
 func (silent) Evaluated(string, int, float64) {}
 func (silent) Message(string, ...any)         {}
+func (silent) Detail(string, ...any)          {}

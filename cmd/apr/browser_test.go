@@ -104,7 +104,9 @@ func writeBrowsedRun(t *testing.T, n int) string {
 		}
 	}
 	must(d.Event("evaluation", "held-out", []map[string]any{{"name": "teacher", "nats_per_token": 2, "targets": 9}, {"name": evil, "nats_per_token": 3},
-		{"name": "distilled student", "nats_per_token": 3, "targets": 9, "perplexity": 20.1}, {"name": "control student", "nats_per_token": 4, "targets": 9, "perplexity": 54.6}}, ""))
+		{"name": "distilled student", "nats_per_token": 3, "targets": 9, "perplexity": 20.1}, {"name": "control student", "nats_per_token": 4, "targets": 9, "perplexity": 54.6},
+		{"name": "untrained student", "nats_per_token": 8, "targets": 9}}, ""))
+	must(d.Event("evaluation", "margins", []map[string]any{{"over": "control student", "nats_per_token": 1, "standard_error": 0.1, "interval_95": []float64{0.8, 1.2}}}, ""))
 	kl := runlog.Number(0.5)
 	var tokens []runlog.SampleToken
 	for i, text := range []string{"func", " main", "()", evil, "\n", "}"} {

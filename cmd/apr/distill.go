@@ -65,6 +65,7 @@ type distillResult struct {
 	Margin        *float64           `json:"margin_over_control"`
 	PeakMemory    map[string]int64   `json:"peak_memory"`
 	SHA256        map[string]*string `json:"sha256"`
+	Verdict       *verdictJSON       `json:"verdict"` // null: nothing was held out, or the run has not come so far
 	verdict       *report.Verdict    // as in the run's report; nil: there is none
 }
 
@@ -121,11 +122,12 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if show.use, err = recordPeak(ctx, e, r, dev, o); err != nil {
 		return nil, err
 	}
+	show.outline(r)
 	out, err := r.Execute(ctx)
 	verdict := reportRun(e, r.Output)
 	show.close()
 	res := o.result(c, out, r, dev)
-	res.verdict = verdict
+	res.judge(verdict)
 	return res, err
 }
 
@@ -221,7 +223,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		LR: o.LearningRate, WarmupSteps: -1, WarmupRatio: o.WarmupRatio, Schedule: optim.Kind(o.LRSchedule), MinLRRatio: o.MinLRRatio,
 		AdamW:       device.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.AdamEps, WeightDecay: o.WeightDecay},
 		MaxGradNorm: o.MaxGradNorm, MaxLossRatio: o.MaxLossRatio, RouterBalance: o.RouterBalance, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
-		Control: o.Control == "ce", EvalEvery: o.EvalEvery, Samples: o.Samples, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
+		Control: o.Control == "ce", ControlAuto: o.Control == "auto", EvalEvery: o.EvalEvery, Samples: o.Samples, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
 		KeepCheckpoints: o.KeepCheckpoints, Build: programIdentity(), Writer: "apr/" + version,
 		Options:        cli.Deciding((&distillOptions{}).table(), s),
 		TeacherBackend: teacher.Backend(o.TeacherBackend), TeacherCache: o.TeacherCache, TeacherFP8: o.TeacherGEMM == "fp8",
@@ -316,72 +318,4 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 		}
 	}
 	return r
-}
-
-// printVerdict prints what a run was worth.
-func printVerdict(p *cli.Page, v report.Verdict) {
-	switch v.Tone {
-	case report.Good:
-		p.Printf("\n%s\n", p.Good(v.Headline))
-	case report.Bad:
-		p.Printf("\n%s\n", p.Bad(v.Headline))
-	default:
-		p.Printf("\n%s\n", v.Headline)
-	}
-	if v.Detail != "" {
-		p.Printf("%s\n", v.Detail)
-	}
-}
-
-// halfWidth is half an interval, – if there is none.
-func halfWidth(interval [2]runlog.Number) string { return number4((interval[1] - interval[0]) / 2) }
-
-func number4(n runlog.Number) string {
-	if !n.Finite() {
-		return "–"
-	}
-	return fmt.Sprintf("%.4f", n)
-}
-
-// Text prints the final table.
-func (r *distillResult) Text(p *cli.Page) {
-	if len(r.Evaluations) > 0 {
-		var rows [][]string
-		for _, e := range r.Evaluations {
-			bits := "–"
-			if e.BitsPerByte > 0 {
-				bits = fmt.Sprintf("%.4f", e.BitsPerByte)
-			}
-			rows = append(rows, []string{e.Name, fmt.Sprintf("%.4f", e.NatsPerToken), halfWidth(e.Interval), bits,
-				fmt.Sprintf("%.2f %%", 100*e.Top1), fmt.Sprintf("%.4f", e.KL)})
-		}
-		for _, c := range r.Canaries {
-			rows = append(rows, []string{"canary: " + c.Name, number4(c.Nats), "", "", "", ""})
-		}
-		p.Table([]string{"held-out text", "nats/token", "± 95 %", "bits/byte", "top-1 as teacher", "KL from teacher"}, rows)
-	}
-	if v := r.verdict; v != nil && len(r.Evaluations) > 0 {
-		printVerdict(p, *v)
-	}
-	p.Printf("\n")
-	pairs := []string{
-		"run", r.RunDir, "status", r.Status,
-		"steps", fmt.Sprintf("%d (%s tokens at %.0f tokens/s)", r.StepsCompleted, cli.Count(r.TokensSeen), r.TokensPerSec),
-		"loss", fmt.Sprintf("%.4f → %.4f", r.InitialLoss, r.FinalLoss),
-		"time", time.Duration(r.Seconds * float64(time.Second)).Round(100 * time.Millisecond).String(),
-		"checkpoints", fmt.Sprintf("%d in %.2f s, %.2f %% of the time", r.Checkpoints, r.CheckpointTime, 100*r.CheckpointTime/r.Seconds),
-		"peak memory", r.memory(),
-	}
-	if len(r.Outputs) > 0 {
-		pairs = append(pairs, "student", filepath.Join(r.RunDir, "student.apr")+", "+filepath.Join(r.RunDir, "student")+string(filepath.Separator))
-	}
-	p.Pairs(pairs...)
-}
-
-// memory describes the peaks: of the process and, where it is another memory, of tensors on the device.
-func (r *distillResult) memory() string {
-	if r.Backend != "cuda" {
-		return cli.Bytes(r.PeakMemory["host"])
-	}
-	return fmt.Sprintf("%s host, %s of tensors on the device", cli.Bytes(r.PeakMemory["host"]), cli.Bytes(r.PeakMemory["device"]))
 }

@@ -12,18 +12,29 @@ import (
 	runlog "apr/run/log"
 )
 
-// distillDisplay shows a run on stderr: a bar on a terminal, a line every --log-every steps elsewhere.
+// logPause is the pause between two progress lines where no terminal shows them.
+const logPause = 10 * time.Second
+
+// The time of the whole run can be told after some steps and a moment, for the first ones are slower, or after the first of very slow
+// steps.
+const (
+	startSteps = 4
+	startSoon  = 2 * time.Second
+	startLate  = 10 * time.Second
+)
+
+// distillDisplay shows a run on stderr: what it is, then one line that changes on a terminal; elsewhere the same line now and then.
 type distillDisplay struct {
 	e     *cli.Env
-	every int
-	bar   *cli.Progress
-	total int
-	start time.Time
-	from  int
-	held  string // the last held-out loss, for the bar
-	phase string // what goes on outside the steps
-	done  int    // how far it is
+	every int // steps between lines where there is no terminal; 0: by time
+	live  *cli.Live
 
+	start   func(whole time.Duration) // says what the run is; nil: it was said
+	begun   time.Time                 // of the first leg
+	clock   *clock                    // nil: no run that is trained
+	view    stepView
+	printed time.Time     // of the last line where there is no terminal
+	phase   string        // what goes on outside the steps
 	monitor *cuda.Monitor // of the GPU; nil on the CPU
 	use     utilisation
 }
@@ -31,54 +42,114 @@ type distillDisplay struct {
 var _ distill.Observer = (*distillDisplay)(nil)
 
 func newDistillDisplay(e *cli.Env, every int) *distillDisplay {
-	return &distillDisplay{e: e, every: every}
+	return &distillDisplay{e: e, every: every, live: e.Live()}
+}
+
+// outline takes what is known of the run before its first step, and says it: all but the time at once, where it takes long to load.
+func (d *distillDisplay) outline(r *distill.Run) {
+	o := r.Outline()
+	d.clock = newClock(o, r.EvalEvery)
+	columns := d.e.Columns()
+	lines := startLines(o, r.Output, 0, columns)
+	for _, line := range lines[:len(lines)-1] {
+		d.e.Say(line)
+	}
+	d.start = func(whole time.Duration) {
+		lines := startLines(o, r.Output, whole, columns)
+		d.e.Say(lines[len(lines)-1])
+		if what := unknown(o); what != "" {
+			d.e.Explain(what)
+		}
+	}
 }
 
 func (d *distillDisplay) Phase(name string) {
-	d.close()
-	d.phase, d.done = name, 0
+	d.live.Clear()
+	d.phase = name
+	if d.clock != nil && name == distill.PhaseEvaluation {
+		d.clock.finish()
+	}
+	d.live.Show(func(int) string { return name + " …" })
 	d.e.Log.Debug(name)
 }
 
 func (d *distillDisplay) Advance(done, total int) {
-	if d.done == 0 {
-		d.bar = d.e.Progress(d.phase, int64(total), cli.Count)
-	}
-	d.bar.Add(int64(done - d.done))
-	d.done = done
+	d.live.Show(func(int) string {
+		text := fmt.Sprintf("%s  %d %%", d.phase, percentOf(done, total))
+		if d.clock != nil {
+			text += fmt.Sprintf("  %s left", timeText(d.clock.left()))
+		}
+		return text
+	})
 }
 
 func (d *distillDisplay) Message(format string, args ...any) {
-	d.e.Log.Info(fmt.Sprintf(format, args...))
+	d.e.Explain(fmt.Sprintf(format, args...))
+}
+
+func (d *distillDisplay) Detail(format string, args ...any) {
+	d.e.Log.Debug(fmt.Sprintf(format, args...))
 }
 
 func (d *distillDisplay) Leg(leg string, done, total int) {
-	d.close()
-	d.total, d.from, d.start, d.held = total, done, time.Now(), ""
-	title := "distil"
-	if leg == distill.LegControl {
-		title = "control"
+	d.live.Clear()
+	d.view, d.printed = stepView{total: total}, time.Now()
+	if d.begun.IsZero() {
+		d.begun = time.Now()
 	}
-	d.bar = d.e.Progress(title, int64(total), cli.Count)
-	d.bar.Resume(int64(done))
+	if d.clock != nil {
+		d.clock.begin(leg, done)
+	}
 }
 
 func (d *distillDisplay) Step(leg string, s runlog.Step) {
+	d.view.step, d.view.device = s, d.monitor.Last()
+	d.view.use, _ = d.use.of(s)
+	if d.clock != nil {
+		d.clock.step(s)
+		d.view.left = d.clock.left()
+	}
 	done := s.Step + 1
-	left := time.Duration(float64(time.Since(d.start)) / float64(done-d.from) * float64(d.total-done)).Round(time.Second)
-	terms := fmt.Sprintf("loss %.3f  KL %.3f  CE %.3f", s.Loss, s.KL, s.CE)
-	if leg == distill.LegControl {
-		terms = fmt.Sprintf("CE %.3f", s.CE)
+	d.sayStart(done)
+	view := d.view
+	d.live.Show(view.line)
+	if done == d.view.total {
+		d.live.Keep()
 	}
-	note := fmt.Sprintf("%s  |g| %.2f  lr %.2g  %.0f tokens/s", terms, s.GradNorm, s.LR, s.TokensPerSecond)
-	if u, ok := d.use.of(s); ok {
-		note += fmt.Sprintf("  MFU %.0f %%", 100*u)
+	due := time.Since(d.printed) >= logPause
+	if d.every > 0 {
+		due = done%d.every == 0
 	}
-	note += fmt.Sprintf("  %s", cli.Bytes(s.MemoryBytes)) + d.held + activity(d.monitor.Last())
-	d.bar.Note(note)
-	d.bar.Add(1)
-	if d.bar == nil && (done%d.every == 0 || done == d.total) {
-		d.e.Log.Info(fmt.Sprintf("%s step %d/%d  %s  %s left", leg, done, d.total, note, left))
+	if d.live == nil && (due || done == d.view.total) {
+		d.e.Log.Info(view.line(d.e.Columns()))
+		d.printed = time.Now()
+	}
+}
+
+// sayStart says how long the whole run takes, once that can be told.
+func (d *distillDisplay) sayStart(done int) {
+	since := time.Since(d.begun)
+	if d.start == nil || done < d.view.total && since < startLate && (since < startSoon || done < startSteps) {
+		return
+	}
+	d.start(since + d.view.left)
+	d.start = nil
+}
+
+func (d *distillDisplay) Evaluated(leg string, step int, nats float64) {
+	d.view.held = nats
+	if d.clock != nil {
+		d.clock.evaluated()
+	}
+	d.e.Say(fmt.Sprintf("%s after step %s: held-out %.4f nats/token", leg, cli.Count(int64(step)), nats))
+}
+
+// close ends the display. A run that ended before its time could be told says where it is.
+func (d *distillDisplay) close() {
+	d.live.Clear()
+	if d.start != nil && !d.begun.IsZero() {
+		d.start(0)
+		d.start = nil
 	}
 }
 
@@ -107,18 +178,6 @@ func activity(a cuda.Activity) string {
 		return ""
 	}
 	return "  GPU " + strings.Join(parts, " ")
-}
-
-func (d *distillDisplay) Evaluated(leg string, step int, nats float64) {
-	d.held = fmt.Sprintf("  held-out %.2f", nats)
-	if d.bar == nil {
-		d.e.Log.Info(fmt.Sprintf("%s step %d  held-out %.4f nats/token", leg, step, nats))
-	}
-}
-
-func (d *distillDisplay) close() {
-	d.bar.Close()
-	d.bar = nil
 }
 
 // peakResident returns the process's largest resident set in bytes (VmHWM), 0 where the system does not tell.

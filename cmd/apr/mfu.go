@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -101,15 +102,16 @@ func (u *utilisation) of(s runlog.Step) (float64, bool) {
 	return mean, true
 }
 
-// average forgets: each value counts a twentieth, so that a number on a line can be read.
+// average forgets: each value counts a twentieth, or one of as many as it keeps, so that a number on a line can be read.
 type average struct {
 	mean float64
 	n    int
+	keep int // 0: 20
 }
 
 func (a *average) add(x float64) float64 {
 	a.n++
-	a.mean += (x - a.mean) / float64(min(a.n, 20))
+	a.mean += (x - a.mean) / float64(min(a.n, cmp.Or(a.keep, 20)))
 	return a.mean
 }
 

@@ -187,6 +187,23 @@ func (r *planResult) Text(p *cli.Page) {
 	} else if r.Steps > 0 {
 		pairs = append(pairs, "steps", fmt.Sprintf("%d of %d tokens; without a probe their time is not known", r.Steps, r.TokensPerStep))
 	}
+	pairs = append(pairs, r.control()...)
 	p.Printf("\n")
 	p.Pairs(pairs...)
+}
+
+// control says whether a control is trained, and what it takes beyond the time of the student.
+func (r *planResult) control() []string {
+	c := r.Control
+	if c.Asked == "" {
+		return nil
+	}
+	text := "no: " + c.Reason
+	if c.On {
+		text = "yes: " + c.Reason
+	}
+	if c.On && r.Seconds != nil && c.Share < 1 {
+		text += fmt.Sprintf(", about %s more", timeText(seconds(*r.Seconds*c.Share/(1-c.Share))))
+	}
+	return []string{"control", text}
 }

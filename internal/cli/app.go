@@ -37,6 +37,7 @@ type App struct {
 	globals []Option
 	page    *Page
 	out     *bufio.Writer
+	screen  *screen // of stderr; nil: it is no terminal
 	result  any
 	tree    *cobra.Command
 	instead string // command run in place of the one named, for --version
@@ -196,9 +197,12 @@ func (a *App) environment() (*Env, error) {
 		return nil, fault.In(fault.Usage, "HF_HUB_OFFLINE", "%q is neither 1, on, yes, true nor 0, off, no, false", v)
 	}
 	a.page.color = wantsColor(a.color, a.Out, a.env)
+	if a.screen == nil && isTerminal(a.Err) {
+		a.screen = &screen{w: a.Err}
+	}
 	e := &Env{
-		In: a.In, Out: a.out, Err: textWriter{a.Err}, JSON: a.json, Quiet: a.quiet, Verbose: a.verbose, Offline: a.offline, AllowConfigKeys: a.allowKeys,
-		Log: a.logger(), Command: append([]string{a.Name}, a.args...), env: a.env, app: a,
+		In: a.In, Out: a.out, Err: textWriter{a.stderr()}, JSON: a.json, Quiet: a.quiet, Verbose: a.verbose, Offline: a.offline, AllowConfigKeys: a.allowKeys,
+		Log: a.logger(), Command: append([]string{a.Name}, a.args...), env: a.env, app: a, screen: a.screen, jsonLog: a.logsJSON(),
 	}
 	if a.json { // stdout is for the one object
 		e.Out, a.page.w = io.Discard, io.Discard
@@ -213,6 +217,19 @@ func (a *App) environment() (*Env, error) {
 	return e, nil
 }
 
+// stderr is where all text for people goes while a command runs.
+func (a *App) stderr() io.Writer {
+	if a.screen != nil {
+		return a.screen
+	}
+	return a.Err
+}
+
+// logsJSON reports whether lines of the log are JSON.
+func (a *App) logsJSON() bool {
+	return a.logFormat == "json" || a.logFormat == "" && !isTerminal(a.Err)
+}
+
 // logger makes the log on stderr.
 func (a *App) logger() *slog.Logger {
 	level := slog.LevelInfo
@@ -222,10 +239,10 @@ func (a *App) logger() *slog.Logger {
 	case a.verbose:
 		level = slog.LevelDebug
 	}
-	if a.logFormat == "json" || a.logFormat == "" && !isTerminal(a.Err) {
-		return slog.New(slog.NewJSONHandler(jsonWriter{a.Err}, &slog.HandlerOptions{Level: level}))
+	if a.logsJSON() {
+		return slog.New(slog.NewJSONHandler(jsonWriter{a.stderr()}, &slog.HandlerOptions{Level: level}))
 	}
-	return slog.New(plainHandler{Handler: tint.NewTextHandler(a.Err, &tint.Options{
+	return slog.New(plainHandler{Handler: tint.NewTextHandler(a.stderr(), &tint.Options{
 		Level: level, TimeFormat: time.TimeOnly, NoColor: !wantsColor(a.color, a.Err, a.env),
 	})})
 }

@@ -60,6 +60,8 @@ type Env struct {
 	env      map[string]string
 	app      *App
 	progress progressMode
+	screen   *screen // of stderr; nil: it is no terminal
+	jsonLog  bool
 }
 
 // Getenv returns an environment variable, "" when unset.

@@ -34,6 +34,9 @@ func newPage(w, dst io.Writer, env map[string]string) *Page {
 	return p
 }
 
+// Columns returns how wide the page is; 0: unlimited.
+func (p *Page) Columns() int { return p.width }
+
 // isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)

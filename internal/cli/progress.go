@@ -62,6 +62,9 @@ func (e *Env) bars() *mpb.Progress {
 	if t, ok := out.(textWriter); ok {
 		out = t.w
 	}
+	if s, ok := out.(*screen); ok {
+		out = s.w
+	}
 	return mpb.New(mpb.WithOutput(out), mpb.WithRefreshRate(120*time.Millisecond))
 }
 

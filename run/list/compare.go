@@ -24,9 +24,9 @@ type Difference struct {
 // Comparison is what several runs differ in and what they came to.
 type Comparison struct {
 	Runs        []string                    `json:"runs"`
-	HeldOut     []*HeldOut                  `json:"held_out"` // what each run is judged by; null: not known
 	Differences []Difference                `json:"differences"`
-	Metrics     map[string][]*runlog.Number `json:"metrics"` // one number for each run; null where there is none
+	Metrics     map[string][]*runlog.Number `json:"metrics"`  // one number for each run; null where there is none
+	HeldOut     []string                    `json:"held_out"` // for each run, see HeldOut: scores are comparable where it is equal
 }
 
 // Compare compares runs: settings, inputs, versions and devices that differ, and the metrics of each.
@@ -35,8 +35,7 @@ func Compare(records []*runlog.Record) Comparison {
 	all := make([]map[string]any, len(records))
 	keys := map[string]bool{}
 	for i, r := range records {
-		c.Runs = append(c.Runs, r.ID())
-		c.HeldOut = append(c.HeldOut, HeldOutOf(r))
+		c.Runs, c.HeldOut = append(c.Runs, r.ID()), append(c.HeldOut, HeldOut(r))
 		all[i] = values(r.Manifest)
 		for k := range all[i] {
 			keys[k] = true
@@ -62,28 +61,6 @@ func Compare(records []*runlog.Record) Comparison {
 		}
 	}
 	return c
-}
-
-// Texts groups runs by what they are judged by, in order of appearance; a run of which that is not known is alone. Scores are
-// compared within a group only.
-func Texts(all []*HeldOut) (groups [][]int) {
-	at := map[string]int{}
-	for i, h := range all {
-		if h != nil {
-			if g, ok := at[h.ID]; ok {
-				groups[g] = append(groups[g], i)
-				continue
-			}
-			at[h.ID] = len(groups)
-		}
-		groups = append(groups, []int{i})
-	}
-	return groups
-}
-
-// OfHeldOut reports whether a metric is a score on held-out text.
-func OfHeldOut(metric string) bool {
-	return strings.HasPrefix(metric, "val_") || metric == "margin_over_control"
 }
 
 // values are what a manifest says, as one level of keys. Where a run lies and when it began is no difference.
@@ -115,6 +92,12 @@ func values(m *runlog.Manifest) map[string]any {
 	return out
 }
 
+// decode reads a value that was decoded without a type.
+func decode(from, into any) bool {
+	b, err := json.Marshal(from)
+	return err == nil && json.Unmarshal(b, into) == nil
+}
+
 func asText(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -135,10 +118,8 @@ type score struct {
 func evaluations(r *runlog.Record) []score {
 	var rows []score
 	for i := len(r.Events) - 1; i >= 0; i-- {
-		if e := r.Events[i]; e.Kind == "evaluation" && e.Name == "held-out" {
-			if b, err := json.Marshal(e.Detail); err == nil && json.Unmarshal(b, &rows) == nil {
-				return rows
-			}
+		if e := r.Events[i]; e.Kind == "evaluation" && e.Name == "held-out" && decode(e.Detail, &rows) {
+			return rows
 		}
 	}
 	return nil

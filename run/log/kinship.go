@@ -31,5 +31,8 @@ const FirstStepEqual = "nothing to learn in the first step"
 // FirstStepAgrees is the name of the event of a run whose student nearly gave it.
 const FirstStepAgrees = "first_step_agrees"
 
+// HeldOutText is the name of the record of the text that a run was scored on.
+const HeldOutText = "held-out text"
+
 // TeacherBelowUniform is the name of the event of a run whose teacher scored worse than chance on the held-out text.
 const TeacherBelowUniform = "teacher worse than uniform"

@@ -61,7 +61,7 @@ func WriteComparison(w io.Writer, records []*runlog.Record) error {
 		c.Runs = append(c.Runs, comparedRun{names[i], r.ID(), runColour(i), r.Status, p.Verdict, p.Facts})
 	}
 	found := runs.Compare(records)
-	c.Texts = textGroups(records, found.HeldOut, names)
+	c.Texts = textGroups(records, names)
 	if len(c.Texts) > 1 {
 		c.Note = "These runs are judged by different held-out texts. Scores are ranked within a text only."
 	}
@@ -72,7 +72,7 @@ func WriteComparison(w io.Writer, records []*runlog.Record) error {
 		}
 		c.Table = append(c.Table, row)
 	}
-	numbers, err := json.Marshal(data{Charts: overlaid(records, names, found.HeldOut)})
+	numbers, err := json.Marshal(data{Charts: overlaid(records, names)})
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
@@ -123,13 +123,26 @@ func shortHash(s string) string {
 	return cmp.Or(s, "–")
 }
 
-// textGroups are the distilled students by what they are judged by.
-func textGroups(records []*runlog.Record, heldOut []*runs.HeldOut, names []string) (groups []textGroup) {
-	for _, members := range runs.Texts(heldOut) {
-		g := textGroup{Title: "an unknown text"}
-		if h := heldOut[members[0]]; h != nil {
-			g.Title = h.Name
+// byText groups runs by what they are judged by, in the order of the runs; those that hold nothing out are in no group.
+func byText(records []*runlog.Record) (groups [][]int) {
+	var ids []string
+	for _, r := range records {
+		ids = append(ids, runs.HeldOut(r))
+	}
+	texts := runs.TextsOf(ids)
+	groups = make([][]int, len(texts))
+	for i, id := range ids {
+		if at := slices.Index(texts, id); at >= 0 {
+			groups[at] = append(groups[at], i)
 		}
+	}
+	return groups
+}
+
+// textGroups are the distilled students by what they are judged by.
+func textGroups(records []*runlog.Record, names []string) (groups []textGroup) {
+	for _, members := range byText(records) {
+		g := textGroup{Title: cmp.Or(runs.HeldOutName(records[members[0]]), "a text that was not written down")}
 		for _, i := range members {
 			rows := evaluated[Score](records[i], "held-out")
 			s := find(rows, distilledScore)
@@ -156,22 +169,22 @@ func textGroups(records []*runlog.Record, heldOut []*runs.HeldOut, names []strin
 }
 
 // overlaid are the curves of the students' legs, a series for each run. Held-out losses on different texts are different pictures.
-func overlaid(records []*runlog.Record, names []string, heldOut []*runs.HeldOut) []Chart {
+func overlaid(records []*runlog.Record, names []string) []Chart {
 	all := []Chart{}
 	perRun := make([][]Chart, len(records))
 	for i, r := range records {
 		perRun[i] = charts(r, evaluated[Score](r, "held-out"))
 	}
-	groups := runs.Texts(heldOut)
+	groups := byText(records)
 	for g, members := range groups {
 		c := overlay("held_out", "student", perRun, names, members)
 		if c == nil {
 			continue
 		}
-		if h := heldOut[members[0]]; len(groups) > 1 {
+		if len(groups) > 1 {
 			c.ID = fmt.Sprintf("held_out_%d", g)
-			if h != nil {
-				c.Note = "on " + h.Name
+			if name := runs.HeldOutName(records[members[0]]); name != "" {
+				c.Note = "on " + name
 			}
 		}
 		all = append(all, *c)

@@ -13,7 +13,7 @@ import (
 func scored(name, text string, nats float64) *runlog.Record {
 	r := record(4)
 	r.Path = "runs/" + name
-	r.Manifest.Inputs["eval_data"] = runlog.Input{Path: text, SHA256: text}
+	r.Events = append(r.Events, runlog.Event{Kind: "record", Name: runlog.HeldOutText, Detail: map[string]any{"sha256": text, "name": text}})
 	for i := range r.Events {
 		if r.Events[i].Name == "held-out" {
 			r.Events[i].Detail = []map[string]any{{"name": "distilled student", "targets": 10, "nats_per_token": nats}, {"name": hostile, "nats_per_token": 1}}

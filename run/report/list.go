@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"io"
@@ -49,11 +50,11 @@ func WriteList(w io.Writer, all []runs.Summary) error {
 // listingOf counts the states, and gives each held-out text a letter.
 func listingOf(all []runs.Summary) (l listing) {
 	states := map[string]int{}
-	letters, texts := Letters(all)
+	marks, texts := letters(all)
 	l.Texts = texts
 	for i, s := range all {
 		states[s.Status]++
-		l.Runs = append(l.Runs, listed{s, letters[i]})
+		l.Runs = append(l.Runs, listed{s, marks[i]})
 	}
 	for _, s := range runStates {
 		if n := states[s]; n > 0 {
@@ -63,38 +64,32 @@ func listingOf(all []runs.Summary) (l listing) {
 	return l
 }
 
-// Letters gives each held-out text on which a run has a score a letter, and returns those of the runs, and what they stand for.
+// letters gives each held-out text on which a run has a score a letter, and returns those of the runs, and what they stand for.
 // Where there is one text, nobody has a letter.
-func Letters(all []runs.Summary) (ofRuns []string, texts []Pair) {
+func letters(all []runs.Summary) (ofRuns []string, texts []Pair) {
 	ofRuns = make([]string, len(all))
-	heldOut := make([]*runs.HeldOut, len(all))
-	for i, s := range all {
+	var scored []string
+	for _, s := range all {
 		if s.Val != nil {
-			heldOut[i] = s.HeldOut
+			scored = append(scored, s.HeldOut)
 		}
 	}
-	for _, group := range runs.Texts(heldOut) {
-		h := heldOut[group[0]]
-		if h == nil {
+	known := runs.TextsOf(scored)
+	if len(known) < 2 {
+		return ofRuns, nil
+	}
+	named := map[string]bool{}
+	for i, s := range all {
+		if s.Val == nil {
 			continue
 		}
-		for _, i := range group {
-			ofRuns[i] = letter(len(texts))
+		ofRuns[i] = known.Name(s.HeldOut)
+		if !named[s.HeldOut] {
+			named[s.HeldOut] = true
+			texts = append(texts, Pair{ofRuns[i], cmp.Or(s.HeldOutName, "a text that was not written down")})
 		}
-		texts = append(texts, Pair{letter(len(texts)), h.Name})
-	}
-	if len(texts) < 2 {
-		return make([]string, len(all)), nil
 	}
 	return ofRuns, texts
-}
-
-// letter names the i-th text: A … Z, then by number.
-func letter(i int) string {
-	if i < 26 {
-		return string(rune('A' + i))
-	}
-	return fmt.Sprint(i + 1)
 }
 
 func runLink(s runs.Summary) string { return "runs/" + url.PathEscape(filepath.Base(s.Path)) + "/" }

@@ -249,8 +249,9 @@ func TestVerdict(t *testing.T) {
 		return r
 	}
 	teacher, untrained := score("teacher", 2), score("untrained student", 8)
-	judged := func(distilled, low, high float64, caught bool) *runlog.Record {
-		r := rec(runlog.Completed, teacher, untrained, score("distilled student", distilled), score("control student", 4))
+	judged := func(distilled, low, high float64, caught bool, instead ...map[string]any) *runlog.Record {
+		scores := append(instead, score("distilled student", distilled), score("control student", 4), teacher, untrained) // the first of a name counts
+		r := rec(runlog.Completed, scores...)
 		r.Events = append(r.Events,
 			runlog.Event{Kind: "evaluation", Name: "margins", Detail: []map[string]any{{"over": "control student", "nats_per_token": 4 - distilled, "standard_error": (high - low) / 4, "interval_95": []float64{low, high}}}},
 			runlog.Event{Kind: "evaluation", Name: "canaries", Detail: []map[string]any{{"name": "zeroed", "what": "every weight is 0", "nats_per_token": 8.3, "caught": caught}}})
@@ -262,19 +263,21 @@ func TestVerdict(t *testing.T) {
 		headline string
 		gap      string
 	}{
-		"better":           {rec(runlog.Completed, teacher, untrained, score("distilled student", 3), score("control student", 4)), Good, "Distillation was worth it: 1.0000 nats", "control 50.0"},
-		"worse":            {rec(runlog.Completed, teacher, score("distilled student", 4.5), score("control student", 4)), Bad, "Distillation was not worth it: 0.5000 nats", "control -25.0"},
-		"the same":         {rec(runlog.Completed, teacher, score("distilled student", 4.00001), score("control student", 4)), Neutral, "Distillation made no difference", "control -0.0"},
-		"surely nothing":   {judged(3.99999, 0.000005, 0.000015, true), Neutral, "Distillation made no difference (95 % interval 0.0000 to 0.0000)", "control 0.0"},
-		"better than all":  {rec(runlog.Completed, teacher, score("distilled student", 1), score("control student", 4)), Good, "Distillation was worth it: 3.0000", "control 150.0"},
-		"a worse teacher":  {rec(runlog.Completed, score("teacher", 5), score("distilled student", 3), score("control student", 4)), Good, "Distillation was worth it", ""},
+		"better":           {rec(runlog.Completed, teacher, untrained, score("distilled student", 3), score("control student", 4)), Neutral, "Whether distillation was worth it is not known: +1.0000 nats per token against training without the teacher, with an error", "untrained student 83.3 66.7"},
+		"worse":            {rec(runlog.Completed, teacher, score("distilled student", 4.5), score("control student", 4)), Neutral, "Whether distillation was worth it is not known: -0.5000 nats", ""},
+		"the same":         {rec(runlog.Completed, teacher, score("distilled student", 4.00001), score("control student", 4)), Neutral, "Distillation made no difference", ""},
+		"surely nothing":   {judged(3.99999, 0.000005, 0.000015, true), Neutral, "Distillation made no difference (95 % interval 0.0000 to 0.0000)", "untrained student 66.7 66.7"},
+		"better than all":  {judged(1, 2.9, 3.1, true), Good, "Distillation was worth it: 3.0000", "untrained student 116.7 66.7"},
+		"no gap":           {judged(3, 0.9, 1.1, true, score("teacher", 9)), Neutral, "Distillation helped, by which part of the gap to the teacher is not known: 1.0000 nats", ""},
+		"hardly better":    {judged(3.976, 0.02, 0.03, true), Neutral, "Distillation helped little, by 0.4 % of the gap to the teacher: 0.0240 nats per token better than without the teacher (95 % interval 0.0200 to 0.0300)", "untrained student 67.1 66.7"},
+		"hardly trained":   {judged(3.976, 0.02, 0.03, true, score("untrained student", 4.1)), Neutral, "The student has hardly learned yet: it has closed 5.9 % of the gap to the teacher; 0.0240 nats", "untrained student 5.9 4.8"},
 		"no control":       {rec(runlog.Completed, teacher, untrained, score("distilled student", 4)), Neutral, "The distilled student scores 4.0000 nats", "untrained student 66.7"},
 		"nothing held out": {rec(runlog.Completed), Neutral, "The run is over; nothing was held out", ""},
 		"not a number":     {rec(runlog.Completed, teacher, map[string]any{"name": "distilled student", "nats_per_token": nil}), Neutral, "The run is over; nothing was held out", ""},
-		"surely better":    {judged(3, 0.9, 1.1, true), Good, "Distillation was worth it: 1.0000 nats per token better than without the teacher (95 % interval 0.9000 to 1.1000)", "control 50.0"},
-		"perhaps better":   {judged(3.9, -0.1, 0.3, true), Neutral, "Whether distillation was worth it is not known: +0.1000 nats per token against training without the teacher (95 % interval -0.1000 to 0.3000)", "control 5.0"},
-		"perhaps worse":    {judged(4.1, -0.3, 0.1, true), Neutral, "Whether distillation was worth it is not known: -0.1000", "control -5.0"},
-		"surely worse":     {judged(4.5, -0.6, -0.4, true), Bad, "Distillation was not worth it: 0.5000 nats per token worse than without the teacher (95 % interval -0.6000 to -0.4000)", "control -25.0"},
+		"surely better":    {judged(3, 0.9, 1.1, true), Good, "Distillation was worth it: 1.0000 nats per token better than without the teacher (95 % interval 0.9000 to 1.1000)", "untrained student 83.3 66.7"},
+		"perhaps better":   {judged(3.9, -0.1, 0.3, true), Neutral, "Whether distillation was worth it is not known: +0.1000 nats per token against training without the teacher (95 % interval -0.1000 to 0.3000)", "untrained student 68.3 66.7"},
+		"perhaps worse":    {judged(4.1, -0.3, 0.1, true), Neutral, "Whether distillation was worth it is not known: -0.1000", "untrained student 65.0 66.7"},
+		"surely worse":     {judged(4.5, -0.6, -0.4, true), Bad, "Distillation was not worth it: 0.5000 nats per token worse than without the teacher (95 % interval -0.6000 to -0.4000)", "untrained student 58.3 66.7"},
 		"no canary caught": {judged(3, 0.9, 1.1, false), Bad, "The scores say nothing: the distilled student is not surely better than a broken model (zeroed: every weight is 0)", ""},
 		"at work":          {rec(runlog.Running), Neutral, "The run is at work", "start 25.0"},
 		"stopped":          {rec(runlog.Stopped), Neutral, "The run was stopped and can go on", ""},
@@ -285,6 +288,9 @@ func TestVerdict(t *testing.T) {
 			gap := ""
 			if v.Gap != nil {
 				gap = fmt.Sprintf("%s %.1f", v.Gap.From, v.Gap.Percent)
+				if v.Gap.Control != nil {
+					gap += fmt.Sprintf(" %.1f", *v.Gap.Control)
+				}
 				if !(v.Gap.Width >= 0 && v.Gap.Width <= 100) {
 					t.Errorf("a bar of %g %%", v.Gap.Width)
 				}

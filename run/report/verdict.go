@@ -108,32 +108,56 @@ const (
 
 // Verdict answers whether distillation was worth it.
 type Verdict struct {
-	Tone     string
-	Headline string
-	Detail   string
-	Tiles    []Tile
-	Gap      *Gap
+	Tone      string
+	Headline  string
+	Detail    string
+	Tiles     []Tile
+	Gap       *Gap
+	EqualTime *EqualTime // nil: not known
 }
 
 // Tile is a big number.
 type Tile struct{ Name, Value, Unit, Note, Class string }
 
-// Gap is how far the distilled student came on the way from the control, or else from the untrained student, to the
-// teacher. Percent may be negative, or above 100.
+// Gap is how far the distilled student came on the way from the untrained student to the teacher. Percent may be negative, or above
+// 100. Of a run at work it is how many of its steps are done.
 type Gap struct {
 	From, To string
 	Percent  float64
-	Width    float64 // Percent cut to [0, 100]
+	Width    float64  // Percent cut to [0, 100]
+	Control  *float64 // how far the control came, in percent; nil: there is none
 }
 
-// gap is the share of (from − to) that (from − at) is, if there is a way to go.
-func gap(from, at, to *Score, name string) *Gap {
+// What makes a difference worth the name, in percent of the gap between the untrained student and the teacher: the student has come so
+// far at least, and the teacher has added so much to it.
+const (
+	leastClosed = 10.0
+	leastAdded  = 1.0
+)
+
+// closed is how far at is on the way from from to to, in percent; false: there is no way to go, or a score is missing.
+func closed(from, at, to *Score) (percent float64, known bool) {
+	if from == nil || at == nil || to == nil {
+		return 0, false
+	}
 	way := float64(from.NatsPerToken - to.NatsPerToken)
 	if !(way > 0) {
+		return 0, false
+	}
+	return 100 * float64(from.NatsPerToken-at.NatsPerToken) / way, true
+}
+
+// gapOf is the gap between the untrained student and the teacher, nil if there is none.
+func gapOf(untrained, distilled, control, teacher *Score) *Gap {
+	p, ok := closed(untrained, distilled, teacher)
+	if !ok {
 		return nil
 	}
-	p := 100 * float64(from.NatsPerToken-at.NatsPerToken) / way
-	return &Gap{From: name, To: "teacher", Percent: p, Width: min(max(p, 0), 100)}
+	g := &Gap{From: "untrained student", To: "teacher", Percent: p, Width: min(max(p, 0), 100)}
+	if c, ok := closed(untrained, control, teacher); ok {
+		g.Control = &c
+	}
+	return g
 }
 
 // judge words the verdict: the one place that says what a run was worth.
@@ -141,15 +165,19 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 	distilled, control := find(rows, distilledScore), find(rows, controlScore)
 	teacher, untrained := find(rows, teacherScore), find(rows, untrainedScore)
 	v := Verdict{Tone: Neutral, Tiles: tiles(teacher, distilled, control, untrained)}
+	if distilled != nil && uncaught(canaries) == nil {
+		v.Gap = gapOf(untrained, distilled, control, teacher)
+	}
 	switch {
 	case distilled == nil:
 		v.unfinished(r)
 	case uncaught(canaries) != nil:
 		v.void(uncaught(canaries))
 	case control == nil:
-		v.withoutControl(distilled, teacher, untrained)
+		v.withoutControl(distilled)
 	default:
-		v.againstControl(distilled, control, teacher, out, margins)
+		v.EqualTime = equalTime(r, distilled, control)
+		v.againstControl(distilled, control, out, margins)
 	}
 	if distilled != nil && r.Status != runlog.Completed {
 		v.Detail += " The run itself is " + r.Status + "."
@@ -157,7 +185,7 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 	return v
 }
 
-func (v *Verdict) againstControl(distilled, control, teacher *Score, out *outcome, margins []Margin) {
+func (v *Verdict) againstControl(distilled, control *Score, out *outcome, margins []Margin) {
 	margin := float64(control.NatsPerToken - distilled.NatsPerToken)
 	same := "the same tokens"
 	if out != nil && out.TokensSeen > 0 {
@@ -177,13 +205,15 @@ func (v *Verdict) againstControl(distilled, control, teacher *Score, out *outcom
 	case shown == "0.0000" || shown == "-0.0000":
 		v.Headline = "Distillation made no difference" + sure
 		v.Detail = fmt.Sprintf("On held-out text the distilled student and the control, trained on %s without the teacher, score the same to four digits.", same)
-	case interval.known() && interval[0] <= 0 && interval[1] >= 0:
+	case !interval.known():
+		v.Headline = fmt.Sprintf("Whether distillation was worth it is not known: %+.4f nats per token against training without the teacher, with an error that is not known", margin)
+		v.Detail = fmt.Sprintf("%s held-out tokens are too few to tell the distilled student from the control, trained on %s without the teacher.", count(distilled.Targets), same)
+	case interval[0] <= 0 && interval[1] >= 0:
 		v.Headline = fmt.Sprintf("Whether distillation was worth it is not known: %+.4f nats per token against training without the teacher%s", margin, sure)
 		v.Detail = fmt.Sprintf("The interval holds 0: on %s held-out tokens the distilled student and the control, trained on %s without the teacher, cannot be told apart. More held-out text narrows it.",
 			count(distilled.Targets), same)
 	case margin > 0:
-		v.Tone = Good
-		v.Headline = fmt.Sprintf("Distillation was worth it: %.4f nats per token better than without the teacher%s", margin, sure)
+		v.better(margin, sure)
 		v.Detail = fmt.Sprintf("On %s held-out tokens the distilled student beats a control that was trained on %s without the teacher: perplexity %.1f instead of %.1f.",
 			count(distilled.Targets), same, distilled.Perplexity, control.Perplexity)
 	default:
@@ -192,12 +222,44 @@ func (v *Verdict) againstControl(distilled, control, teacher *Score, out *outcom
 		v.Detail = fmt.Sprintf("On %s held-out tokens a control that was trained on %s without the teacher does better: perplexity %.1f, the distilled student %.1f.",
 			count(distilled.Targets), same, control.Perplexity, distilled.Perplexity)
 	}
-	if !interval.known() {
-		v.Detail += " The error of this number is not known."
+	v.Detail += v.Gap.text() + v.EqualTime.text()
+}
+
+// better words a student that is better than the control. It is only good news where the student has learned, and where the teacher
+// has added to that.
+func (v *Verdict) better(margin float64, sure string) {
+	than := fmt.Sprintf("%.4f nats per token better than without the teacher%s", margin, sure)
+	switch g := v.Gap; {
+	case g == nil || g.Control == nil:
+		v.Headline = "Distillation helped, by which part of the gap to the teacher is not known: " + than
+	case g.Percent < leastClosed:
+		v.Headline = fmt.Sprintf("The student has hardly learned yet: it has closed %s of the gap to the teacher; %s", percentText(g.Percent), than)
+	case g.Percent-*g.Control < leastAdded:
+		v.Headline = fmt.Sprintf("Distillation helped little, by %s of the gap to the teacher: %s", percentText(g.Percent-*g.Control), than)
+	default:
+		v.Tone = Good
+		v.Headline = "Distillation was worth it: " + than
 	}
-	if teacher != nil {
-		v.Gap = gap(control, distilled, teacher, "control")
+}
+
+// text says how much of the gap both students have closed; empty without a gap.
+func (g *Gap) text() string {
+	if g == nil {
+		return ""
 	}
+	text := fmt.Sprintf(" The distilled student has closed %s of the gap between the untrained student and the teacher", percentText(g.Percent))
+	if g.Control != nil {
+		text += fmt.Sprintf(", the control %s", percentText(*g.Control))
+	}
+	return text + "."
+}
+
+// percentText prints a share: whole percents but for small ones.
+func percentText(p float64) string {
+	if math.Abs(p) < 10 {
+		return fmt.Sprintf("%.1f %%", p)
+	}
+	return fmt.Sprintf("%.0f %%", p)
 }
 
 // uncaught returns a canary that the evaluation cannot tell from the student, nil without one.
@@ -218,12 +280,9 @@ func (v *Verdict) void(c *Canary) {
 	v.Detail = "What the teacher was worth cannot be read from them. More held-out text, or more training, may change that."
 }
 
-func (v *Verdict) withoutControl(distilled, teacher, untrained *Score) {
+func (v *Verdict) withoutControl(distilled *Score) {
 	v.Headline = fmt.Sprintf("The distilled student scores %.4f nats per token on held-out text", distilled.NatsPerToken)
-	v.Detail = "No control was trained, so what the teacher was worth is not known: --control ce tells."
-	if teacher != nil && untrained != nil {
-		v.Gap = gap(untrained, distilled, teacher, "untrained student")
-	}
+	v.Detail = "No control was trained, so what the teacher was worth is not known: --control ce tells." + v.Gap.text()
 }
 
 func (v *Verdict) unfinished(r *runlog.Record) {

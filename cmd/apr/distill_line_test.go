@@ -1,0 +1,148 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"apr/device/cuda"
+	"apr/distill"
+	runlog "apr/run/log"
+)
+
+// TestStepLine: 80 columns have what matters, wider terminals more, and no line is wider than its terminal.
+func TestStepLine(t *testing.T) {
+	percent, bytes, watts := 97, int64(28_100_000_000), 612.4
+	v := stepView{step: runlog.Step{Leg: distill.LegStudent, Step: 299, Loss: 4.137, KL: 3.9, CE: 4.5, GradNorm: 1.23, LR: 3e-4, TokensPerSecond: 3494.4},
+		total: 2560, left: 5*time.Minute + 55*time.Second, held: 4.25, use: 0.41, device: cuda.Activity{Utilisation: &percent, Memory: &bytes, Power: &watts}}
+	control := v
+	control.step.Leg, control.step.KL, control.device = distill.LegControl, runlog.Number(math.NaN()), cuda.Activity{}
+	first := stepView{step: runlog.Step{Leg: distill.LegStudent, Loss: 8, KL: 7, CE: 9}, total: 2560}
+	for _, c := range []struct {
+		v       stepView
+		columns int
+		want    string
+	}{
+		{v, 80, "12 % step 300/2,560  loss 4.14  3,494 tok/s  5m55s left"},
+		{v, 100, "12 % step 300/2,560  loss 4.14  KL 3.90  CE 4.50  |g| 1.23  lr 3.0e-04  3,494 tok/s  5m55s left"},
+		{v, 120, "12 % step 300/2,560  loss 4.14  KL 3.90  CE 4.50  |g| 1.23  lr 3.0e-04  GPU 97 %  held-out 4.25  3,494 tok/s  5m55s left"},
+		{v, 200, "12 % step 300/2,560  loss 4.14  KL 3.90  CE 4.50  |g| 1.23  lr 3.0e-04  GPU 97 %  held-out 4.25  MFU 41 %  28.1 GB  612 W  3,494 tok/s  5m55s left"},
+		{control, 80, "12 % control 300/2,560  loss 4.14  3,494 tok/s  5m55s left"},
+		{control, 120, "12 % control 300/2,560  loss 4.14  |g| 1.23  lr 3.0e-04  held-out 4.25  MFU 41 %  3,494 tok/s  5m55s left"},
+		{first, 80, "0 % step 1/2,560  loss 8.00  0 tok/s"},
+	} {
+		got := c.v.line(c.columns)
+		if got != c.want || utf8.RuneCountInString(got) > c.columns {
+			t.Errorf("%d columns: %q, want %q", c.columns, got, c.want)
+		}
+	}
+}
+
+func TestTimeText(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 400 * time.Millisecond: "0s", 600 * time.Millisecond: "1s", 59*time.Second + 600*time.Millisecond: "1m00s", 355 * time.Second: "5m55s",
+		3600 * time.Second: "1h00m", 99*time.Hour + 59*time.Minute: "99h59m", 103 * time.Hour: "4d07h",
+	} {
+		if got := timeText(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestAmount(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1k", 40_123: "40.1k", 999_499: "999k", 999_600: "1000k", 9_830_400: "9.83M", 7_615_616_512: "7.62B"} {
+		if got := amount(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+// TestStartLines: four lines of at most 80 columns, whatever the names and numbers.
+func TestStartLines(t *testing.T) {
+	o := distill.Outline{
+		Teacher: distill.ModelOutline{Path: "/a/very/long/path/of/a/folder/with/models/Qwen2.5-7B-Instruct-Q4_K_M.gguf", Family: "qwen2", Parameters: 7_615_616_512, Type: "q4_k", Bytes: 4_683_073_536},
+		Student: distill.ModelOutline{Path: "config.json", Family: "qwen2", Parameters: 494_032_768},
+		Files:   1234, Documents: 123_456, Tokens: 1_310_000_000, HeldDocuments: 1200, HeldTokens: 13_100_000, Steps: 25_600, StepTokens: 65536, Epochs: 1.28,
+		Control: distill.ControlChoice{On: true},
+	}
+	want := []string{
+		"teacher  qwen2, 7.62B parameters, q4_k, 4.7 GB  …2.5-7B-Instruct-Q4_K_M.gguf",
+		"student  qwen2, 494M parameters, new  config.json",
+		"data     123,456 docs, 1.31B tokens; 25,600 steps, 1.28 epochs; 13.1M held out",
+		"run      runs/mine  about 3h05m with control and evaluation",
+	}
+	got := startLines(o, "runs/mine", 3*time.Hour+5*time.Minute, 80)
+	for i, line := range got {
+		if utf8.RuneCountInString(line) > 80 {
+			t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
+		}
+		if i != 0 && line != want[i] || i == 0 && (!strings.HasPrefix(line, "teacher  qwen2, 7.62B parameters, q4_k, 4.7 GB  …") || !strings.HasSuffix(line, "Q4_K_M.gguf")) {
+			t.Errorf("%q, want %q", line, want[i])
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%d lines", len(got))
+	}
+	for _, c := range []struct {
+		o    distill.Outline
+		want string
+	}{
+		{distill.Outline{HeldTokens: 1, Control: distill.ControlChoice{On: true}}, ""},
+		{distill.Outline{HeldTokens: 1, Control: distill.ControlChoice{Reason: "because"}}, "no control (because): what the teacher is worth will not be known; --control ce"},
+		{distill.Outline{Control: distill.ControlChoice{On: true}}, "no text is held out: how good the student becomes will not be known; --val-fraction or --eval-data"},
+	} {
+		if got := unknown(c.o); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// TestClock: the time left is that of all steps, of the control, and of all evaluations, and what was measured counts.
+func TestClock(t *testing.T) {
+	now := time.Unix(0, 0)
+	c := newClock(distill.Outline{Steps: 100, StepTokens: 1000, HeldTokens: 10_000, Control: distill.ControlChoice{On: true}}, 25)
+	c.now = func() time.Time { return now }
+	step := func(leg string, k int, total, teacher float64) {
+		now = now.Add(time.Duration(total * float64(time.Second)))
+		c.step(runlog.Step{Leg: leg, Step: k, MS: runlog.Milliseconds{Total: 1e3 * total, Teacher: 1e3 * teacher, Student: 900, Loss: 0}})
+	}
+	left := func(want float64) {
+		t.Helper()
+		if got := c.left().Seconds(); !(math.Abs(got-want) < 1e-6) {
+			t.Errorf("%.3f s left, want %.3f", got, want)
+		}
+	}
+	c.begin(distill.LegStudent, 0)
+	left(0)
+	step(distill.LegStudent, 0, 9, 6) // the first is slow
+	for k := 1; k < 25; k++ {
+		step(distill.LegStudent, k, 3, 2)
+	}
+	// 75 steps of 3 s, 100 of 1 s; an evaluation is 10 steps of 0.3 s: two more of this leg and three of the control, five at the end, and the
+	// teacher's 20 s.
+	left(75*3 + 100*1 + (2+3+5)*3.0 + 20)
+	now = now.Add(6 * time.Second)
+	c.evaluated() // it takes 6 s, not 3
+	left(75*3 + 100*1 + (2+3+5)*6.0 + 20)
+	step(distill.LegStudent, 25, 3, 2)
+	left(74*3 + 100*1 + (2+3+5)*6.0 + 20)
+	c.begin(distill.LegControl, 0)
+	left(0)
+	step(distill.LegControl, 0, 1, 0)
+	step(distill.LegControl, 1, 2, 0)
+	left(98*2 + (3+5)*6.0 + 20)
+	c.finish()
+	left(5*6 + 20)
+	now = now.Add(30 * time.Second)
+	left(20)
+	now = now.Add(time.Hour)
+	left(0)
+
+	c = newClock(distill.Outline{Steps: 100, StepTokens: 1000}, 25)
+	c.now = func() time.Time { return now }
+	c.begin(distill.LegStudent, 10)
+	step(distill.LegStudent, 10, 2, 1)
+	left(89 * 2) // nothing is held out, and there is no control
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"time"
+
+	"apr/distill"
+	runlog "apr/run/log"
+)
+
+// clock estimates how long a run still takes: all steps of both legs, the evaluations between them and the one at the end. What was
+// measured of this run counts; the rest follows from the parts of a step.
+type clock struct {
+	o         distill.Outline
+	evalEvery int
+	now       func() time.Time
+
+	leg   string
+	done  int // steps of the leg
+	last  time.Time
+	wall  average // seconds between the steps of the leg, with all that happens there but evaluations
+	parts average // as wall, of the student's leg alone
+	// seconds of a step by its parts
+	teacher, student, loss average
+
+	eval    float64 // seconds of an evaluation of one student; 0: none was measured
+	evaling bool    // the time since the last step went into an evaluation
+	ending  time.Time
+	ahead   float64 // seconds that the end was estimated to take when it began
+}
+
+// steady is an average of many steps: the time left should not jump with every slow one.
+var steady = average{keep: 100}
+
+func newClock(o distill.Outline, evalEvery int) *clock {
+	return &clock{o: o, evalEvery: evalEvery, now: time.Now}
+}
+
+// begin begins or continues a leg.
+func (c *clock) begin(leg string, done int) {
+	c.leg, c.done, c.last, c.wall = leg, done, c.now(), steady
+}
+
+// step takes in a step that was done. The first of a leg is slower than others: it counts until there is another.
+func (c *clock) step(s runlog.Step) {
+	now := c.now()
+	took := max(now.Sub(c.last).Seconds(), s.MS.Total/1e3)
+	if c.evaling {
+		took = s.MS.Total / 1e3
+	}
+	c.last, c.done, c.evaling = now, s.Step+1, false
+	if c.wall.n == 1 {
+		c.wall = steady
+	}
+	c.wall.add(took)
+	if c.leg != distill.LegStudent {
+		return
+	}
+	if c.parts.n == 1 {
+		c.parts, c.teacher, c.student, c.loss = steady, steady, steady, steady
+	}
+	c.parts.add(took)
+	c.teacher.add(s.MS.Teacher / 1e3)
+	c.student.add(s.MS.Student / 1e3)
+	c.loss.add(s.MS.Loss / 1e3)
+}
+
+// evaluated takes in an evaluation between steps.
+func (c *clock) evaluated() {
+	now := c.now()
+	c.eval, c.evaling, c.last = now.Sub(c.last).Seconds(), true, now
+}
+
+// heldSteps is the held-out text in steps.
+func (c *clock) heldSteps() float64 { return float64(c.o.HeldTokens) / float64(max(1, c.o.StepTokens)) }
+
+// evaluation is the time of one student's evaluation: a forward pass, a third of forward and backward.
+func (c *clock) evaluation() float64 {
+	if c.eval > 0 || c.o.HeldTokens == 0 {
+		return c.eval
+	}
+	return c.heldSteps() * (c.student.mean + c.loss.mean) / 3
+}
+
+// evaluations is how many evaluations come between the steps of a leg from done on.
+func (c *clock) evaluations(done int) float64 {
+	if c.evalEvery <= 0 || c.o.HeldTokens == 0 {
+		return 0
+	}
+	return float64(max(0, (c.o.Steps-1)/c.evalEvery-done/c.evalEvery))
+}
+
+// end is the time of the evaluation at the end: the teacher, the student before and after, the control, and two canaries. The
+// teacher's probabilities are compared with those of three.
+func (c *clock) end() float64 {
+	if c.o.HeldTokens == 0 {
+		return 0
+	}
+	students := 4.0
+	if c.o.Control.On {
+		students++
+	}
+	return c.heldSteps()*(c.teacher.mean+c.loss.mean/3) + students*c.evaluation()
+}
+
+// left is the time until everything is done; 0 while nothing is known.
+func (c *clock) left() time.Duration {
+	if !c.ending.IsZero() {
+		return seconds(max(0, c.ahead-c.now().Sub(c.ending).Seconds()))
+	}
+	if c.wall.n == 0 {
+		return 0
+	}
+	t := c.wall.mean*float64(c.o.Steps-c.done) + c.evaluation()*c.evaluations(c.done) + c.end()
+	if c.leg == distill.LegStudent && c.o.Control.On {
+		control := max(0, c.parts.mean-c.teacher.mean)
+		t += control*float64(c.o.Steps) + c.evaluation()*c.evaluations(0)
+	}
+	return seconds(t)
+}
+
+// finish begins the evaluation at the end.
+func (c *clock) finish() {
+	if c.ending.IsZero() {
+		c.ahead, c.ending = c.end(), c.now()
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
