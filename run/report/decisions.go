@@ -69,6 +69,15 @@ func decided(e runlog.Event) string {
 		return full(fmt.Sprintf("The teacher's weights take %s in memory and %s in the file", bytesText(number("device_bytes")), bytesText(number("file_bytes"))) + because(e.Reason))
 	case "vocabulary":
 		return full(fmt.Sprintf("Teacher and student share %s ids: %s", count(number("effective_vocab")), e.Reason))
+	case "control":
+		s := "No control is trained"
+		if of("on") == "true" {
+			s = "A control is trained too, an identical student on the same tokens without the teacher"
+		}
+		if share, ok := d["share"].(float64); ok && share > 0 && e.Reason == "asked for" {
+			return full(fmt.Sprintf("%s: asked for, %.0f %% of the training", s, 100*share))
+		}
+		return full(s + because(e.Reason))
 	case "resume":
 		return full(fmt.Sprintf("Training went on from step %s, with %s", count(number("step")), cmp.Or(of("from"), "the newest checkpoint")))
 	case "no samples":

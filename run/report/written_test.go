@@ -80,8 +80,8 @@ func TestDecisions(t *testing.T) {
 	if e := New(r).Events; !strings.HasPrefix(e[len(e)-1].Sentence, "No control was asked for") {
 		t.Errorf("%+v", e)
 	}
-	r.Events = append(r.Events, runlog.Event{Kind: "decision", Name: "control", Reason: "it fits"})
-	if e := New(r).Events; e[len(e)-1].Sentence != "Control: it fits." {
+	r.Events = append(r.Events, runlog.Event{Kind: "decision", Name: "control", Detail: map[string]any{"on": true, "share": 0.2}, Reason: "it takes 20 % of the training"})
+	if e := New(r).Events; e[len(e)-1].Sentence != "A control is trained too, an identical student on the same tokens without the teacher: it takes 20 % of the training." {
 		t.Errorf("the run's own word: %+v", e)
 	}
 }
