@@ -115,6 +115,7 @@ func WriteLive(w io.Writer, r *runlog.Record, version string) error { return wri
 
 func writePage(w io.Writer, r *runlog.Record, version string) error {
 	p := New(r)
+	p.Live = version != ""
 	parts, err := p.Sections()
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ import (
 type Page struct {
 	Title    string
 	RunID    string
+	Live     bool // it has a server, whose list it leads back to
 	Status   string
 	Reason   string
 	Verdict  Verdict
