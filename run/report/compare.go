@@ -123,18 +123,23 @@ func shortHash(s string) string {
 	return cmp.Or(s, "–")
 }
 
-// byText groups runs by what they are judged by, in the order of the runs; those that hold nothing out are in no group.
+// byText groups runs by what they are judged by, in the order of the runs. A run that did not write down its text is alone, and those
+// that hold nothing out are in no group.
 func byText(records []*runlog.Record) (groups [][]int) {
-	var ids []string
-	for _, r := range records {
-		ids = append(ids, runs.HeldOut(r))
-	}
-	texts := runs.TextsOf(ids)
-	groups = make([][]int, len(texts))
-	for i, id := range ids {
-		if at := slices.Index(texts, id); at >= 0 {
-			groups[at] = append(groups[at], i)
+	at := map[string]int{}
+	for i, r := range records {
+		id := runs.HeldOut(r)
+		if g, ok := at[id]; ok {
+			groups[g] = append(groups[g], i)
+			continue
 		}
+		if id == "" {
+			continue
+		}
+		if id != runs.Unrecorded {
+			at[id] = len(groups)
+		}
+		groups = append(groups, []int{i})
 	}
 	return groups
 }

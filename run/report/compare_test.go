@@ -50,6 +50,13 @@ func TestComparisonRanksWithinAText(t *testing.T) {
 	if charts["held_out_0"] != 2 || charts["held_out_1"] != 1 || charts["loss"] != 3 {
 		t.Errorf("curves %v", charts)
 	}
+	old := []*runlog.Record{scored("old", "a.txt", 3), scored("older", "a.txt", 2)}
+	for _, r := range old {
+		r.Events = r.Events[:len(r.Events)-1] // versions that wrote no text down
+	}
+	if n := strings.Count(compared(t, old...), "<h2>Scores on a text that was not written down"); n != 2 {
+		t.Errorf("runs that did not write down their text are in %d tables, want 2", n)
+	}
 	if html := compared(t, scored("high", "a.txt", 3), scored("low", "a.txt", 2)); strings.Contains(html, "different held-out texts") {
 		t.Error("one text is called several")
 	}
