@@ -73,12 +73,15 @@ type Config struct {
 	Control        bool // also train an identical student on the same tokens without the teacher
 	ControlAuto    bool // without Control: train it where it costs at most ControlMost
 
+	Samples            int // held-out prompts that the models continue at the end
 	EvalEvery          int
 	CheckpointEvery    int // steps; 0: off
 	CheckpointInterval Duration
 	KeepCheckpoints    int
 	Watch              *watch.Watchdog // told of every sign of progress; nil: nobody
-	Build              string          // identity of the program
+	// GPU tells what the card does, as a percentage and in watts, as far as that is known; nil: there is none.
+	GPU   func() (percent *int, watts *float64)
+	Build string // identity of the program
 	// Options are the settings that decide bits by value, by name: a resumed run must have the same. What other settings lead to
 	// is compared in any case.
 	Options map[string]any

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 
 	"apr/corpus"
@@ -135,10 +136,23 @@ func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects 
 		}
 	}
 	return errors.Join(
-		r.dir.Event("record", runlog.HeldOutText, map[string]any{"sha256": r.heldOutIdentity(), "tokens": len(r.in.held.IDs), "documents": len(r.in.held.Docs)}, "scores of runs can be compared where it is equal"),
 		r.dir.Event("evaluation", "held-out", out.Evaluations, fmt.Sprintf("windows of %d targets over %d held-out documents", r.SeqLen, len(r.in.held.Docs))),
 		r.dir.Event("evaluation", "margins", out.Margins, "of the distilled student, over blocks of neighbouring windows that all models saw"),
 		r.dir.Event("evaluation", "canaries", out.Canaries, fmt.Sprintf("broken variants of the distilled student, through the same evaluation; it must beat them by %d standard errors", eval.CanaryErrors)))
+}
+
+// recordHeldOut writes down which text the run is scored on, before its first score.
+func (r *Run) recordHeldOut() error {
+	if r.in.held == nil {
+		return nil
+	}
+	text, ok := r.in.records["eval_data"]
+	name := filepath.Base(text.Path)
+	if !ok {
+		name = fmt.Sprintf("%g %% of %s", 100*r.ValFraction, filepath.Base(r.in.records["data"].Path))
+	}
+	return r.dir.Event("record", runlog.HeldOutText, map[string]any{"sha256": r.heldOutIdentity(), "name": fmt.Sprintf("%s in windows of %d", name, r.SeqLen),
+		"tokens": len(r.in.held.IDs), "documents": len(r.in.held.Docs)}, "scores of runs can be compared where it is equal")
 }
 
 // checkTeacher reports a teacher that knows less of the held-out text than one that gives each id the same probability: the

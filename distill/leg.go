@@ -30,6 +30,7 @@ type leg struct {
 	trainer *Trainer
 	loader  *corpus.Loader
 	loads   loads
+	use     usage
 	best    float64
 	equal   bool     // a divergence of nothing was told
 	refused int      // steps in a row, up to the last one
@@ -196,7 +197,7 @@ func (l *leg) line(k int, rec Record, took time.Duration) runlog.Step {
 	for _, n := range now {
 		held += n
 	}
-	return runlog.Step{
+	s := runlog.Step{
 		Leg: l.name, Step: k, LR: rec.LR, Loss: runlog.Number(rec.Loss), CE: runlog.Number(rec.MeanCE), KL: runlog.Number(rec.MeanD),
 		GradNorm: runlog.Number(rec.GradNorm), Clipped: rec.Scale < 1, Finite: rec.Finite, Diverged: rec.Diverged, Targets: rec.Targets, Tokens: rec.Tokens,
 		TokensPerSecond: runlog.Number(float64(rec.Tokens) / took.Seconds()), MemoryBytes: held,
@@ -205,7 +206,12 @@ func (l *leg) line(k int, rec Record, took time.Duration) runlog.Step {
 			Student: ms(device.PhaseForward, device.PhaseBackward), Optimizer: ms(device.PhaseOptimizer),
 			Total: float64(took.Microseconds()) / 1e3,
 		},
+		CPUs: l.use.since(),
 	}
+	if l.run.GPU != nil {
+		s.GPUPercent, s.GPUWatts = l.run.GPU()
+	}
+	return s
 }
 
 // account adds a step of the student's leg to the outcome.

@@ -49,6 +49,8 @@ type Run struct {
 	stream device.Stream
 	noise  *Noise // of a teacher in 8-bit floats
 
+	samples runlog.Samples // as written
+
 	started time.Time
 	begun   time.Time // training, after everything was opened
 	before  float64   // seconds of the attempts before this one
@@ -159,7 +161,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.recordChoice(), r.recordControl(), r.recordNoise(), r.recordPlan(), r.recordDecisions()); err != nil {
+	if err := errors.Join(r.recordChoice(), r.recordControl(), r.recordNoise(), r.recordPlan(), r.recordDecisions(), r.recordHeldOut()); err != nil {
 		return err
 	}
 	student := model.NewTrainable(r.dev, r.in.studentConfig)
@@ -196,7 +198,10 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err := r.evaluate(ctx, big, student, subjects, out); err != nil {
 		return err
 	}
-	return r.writeSamples(ctx, big, trained[0].Model)
+	if err := r.writeSamples(ctx, big, trained[0].Model); err != nil {
+		return err
+	}
+	return r.continueTexts(ctx, big, trained)
 }
 
 // recordDecisions writes down what was chosen for this run and why: how the teacher's weights are kept, with the bytes

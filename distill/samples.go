@@ -44,6 +44,7 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 		s.Window = at
 		out.Windows = append(out.Windows, s)
 	}
+	r.samples = out
 	return r.dir.WriteSamples(out)
 }
 

@@ -111,6 +111,7 @@ var resumedWith = map[string]resumed{
 	"val-fraction":   {with: "--val-fraction=0.3", want: differs},
 
 	"eval-every":          {with: "--eval-every=1", want: goesOn},
+	"samples":             {with: "--samples=1", want: goesOn},
 	"log-every":           {with: "--log-every=1", want: goesOn},
 	"checkpoint-every":    {with: "--checkpoint-every=1", want: goesOn},
 	"checkpoint-interval": {with: "--checkpoint-interval=1h", want: goesOn},

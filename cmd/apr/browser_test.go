@@ -23,7 +23,9 @@ import (
 	"testing"
 	"time"
 
+	runs "apr/run/list"
 	runlog "apr/run/log"
+	"apr/run/report"
 )
 
 // These tests want Chromium, and fail without it: make browser.
@@ -90,7 +92,8 @@ func writeBrowsedRun(t *testing.T, n int) string {
 		for k := range n {
 			s := runlog.Step{Leg: leg, Step: k, LR: rng.Float64() * 1e-3, Loss: runlog.Number(rng.NormFloat64()), CE: runlog.Number(rng.ExpFloat64()),
 				KL: runlog.Number(rng.Float64()), GradNorm: runlog.Number(1e5 * rng.Float64()), Finite: true, Tokens: 8,
-				TokensPerSecond: runlog.Number(1e4 * rng.Float64()), MS: runlog.Milliseconds{Total: 1, Student: 1}}
+				TokensPerSecond: runlog.Number(1e4 * rng.Float64()), CPUs: 1 + rng.Float64(), GPUPercent: new(k % 101),
+				MS: runlog.Milliseconds{Total: 1, Student: 1}}
 			if leg == "control" {
 				s.KL = runlog.Number(math.NaN())
 			}
@@ -110,7 +113,13 @@ func writeBrowsedRun(t *testing.T, n int) string {
 		p := &runlog.Prediction{P: 0.5, Top: []runlog.Choice{{ID: int32(i), Text: text, P: 0.5}, {ID: 99, Text: evil, P: 0.25}}}
 		tokens = append(tokens, runlog.SampleToken{ID: int32(i), Text: text, Counts: i > 1, KL: &kl, Teacher: p, Student: p})
 	}
-	must(d.WriteSamples(runlog.Samples{Top: 2, Vocab: 100, Windows: []runlog.Sample{{Tokens: tokens}}}))
+	long := strings.Repeat("aVeryLongNameWithoutASpace", 20)
+	must(d.Event("evaluation", runlog.SizesEvent, []runlog.ModelSize{{Name: "teacher", Parameters: 7e9, FileBytes: 4e9, MemoryBytes: 15e9, TokensPerSecond: new(runlog.Number(9))},
+		{Name: "distilled student", Parameters: 5e8, FileBytes: 1e9, MemoryBytes: 2e9, TokensPerSecond: new(runlog.Number(80))}}, ""))
+	must(d.Event("decision", "teacher weights", map[string]any{"device_bytes": 1e9, "file_bytes": 5e8, "path": long}, long))
+	must(d.WriteSamples(runlog.Samples{Top: 2, Vocab: 100, Windows: []runlog.Sample{{Tokens: tokens}},
+		Continuations: []runlog.Continuation{{Prompt: evil + long, Text: "\t" + long, Answers: []runlog.Answer{
+			{Model: "teacher", Text: evil, Finish: "length"}, {Model: "distilled student", Text: long, Tokens: 3, Finish: "time"}, {Model: "control student", Text: "\n\n", Finish: "stop"}}}}}))
 	must(d.WriteReceipt(runlog.Receipt{Status: runlog.Completed, By: evil, Outputs: map[string]string{evil: "00"}}))
 	must(d.Close())
 	return path
@@ -198,7 +207,7 @@ func TestBrowserReport(t *testing.T) {
 	if !strings.Contains(dom, "Distillation was worth it: 1.0000 nats") {
 		t.Error("no verdict")
 	}
-	for _, key := range []string{"loss", "ce", "kl", "grad_norm", "lr", "tokens_per_second"} {
+	for _, key := range []string{"loss", "ce", "kl", "grad_norm", "lr", "tokens_per_second", "cpus", "gpu_percent"} {
 		want := recorded(t, path, key)
 		rows := table(t, dom, key)
 		heads := []string{"step", "student", "control"}
@@ -270,6 +279,115 @@ func TestBrowserOtherReports(t *testing.T) {
 				t.Errorf("drawn is %v", drawn)
 			}
 		})
+	}
+}
+
+// phonePolicy is where a page says its content security policy.
+var phonePolicy = regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`)
+
+// comparedPage writes the comparison of runs to a file.
+func comparedPage(t *testing.T, paths ...string) string {
+	t.Helper()
+	var records []*runlog.Record
+	for _, path := range paths {
+		r, err := runlog.Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, r)
+	}
+	file := filepath.Join(t.TempDir(), "compare.html")
+	if _, err := writeComparison(records, file, false, false); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// listPage writes the list of the runs of a folder to a file.
+func listPage(t *testing.T, dir string) string {
+	t.Helper()
+	all, err := runs.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := report.WriteList(&b, all); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "list.html")
+	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// No page is wider than a phone, with logarithmic axes or without, in light colours or dark. The page measures itself, so its policy is
+// taken off; what the policy forbids is looked for on the page as it is.
+func TestBrowserPhone(t *testing.T) {
+	const width = 390
+	run, empty := writeBrowsedRun(t, 300), writeBrowsedRun(t, 0)
+	measure := []byte(`<script>setTimeout(() => parent.postMessage(innerWidth + " " + document.documentElement.scrollWidth + " " + ` +
+		`[...document.querySelectorAll("main *")].filter(e => !e.closest(".scroll, .prose") && getComputedStyle(e).overflowX === "visible" && e.scrollWidth > innerWidth)` +
+		`.map(e => e.tagName + "." + e.className).slice(0, 9).join(" "), "*"), 1000)</script></body>`)
+	frame := fmt.Sprintf(`<!doctype html><iframe width="%d" height="844" frameborder="0" src="measured.html"></iframe>`+
+		`<script>addEventListener("message", e => { document.documentElement.dataset.measured = e.data; })</script>`, width) // a window cannot be so small
+	for name, file := range map[string]string{
+		"report": reported(t, run), "empty report": reported(t, empty), "comparison": comparedPage(t, run, empty, writeBrowsedRun(t, 40)), "list": listPage(t, filepath.Dir(run)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, flags := range [][]string{{}, {"--blink-settings=preferredColorScheme=0"}} {
+				dom, console := browse(t, fileURL(file, "#logY&logX"), 3*time.Second, append(flags, "--window-size=500,844")...)
+				if len(console) > 0 || strings.Contains(dom, "data-errors") || strings.Contains(dom, "data-pwned") {
+					t.Errorf("%v: console %q", flags, console)
+				}
+			}
+			dir := t.TempDir()
+			text = bytes.Replace(phonePolicy.ReplaceAll(text, nil), []byte("</body>"), measure, 1)
+			for name, text := range map[string][]byte{"measured.html": text, "frame.html": []byte(frame)} {
+				if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			dom, _ := browse(t, fileURL(filepath.Join(dir, "frame.html"), ""), 4*time.Second)
+			if m := regexp.MustCompile(`data-measured="(\d+) (\d+) ([^"]*)"`).FindStringSubmatch(dom); m == nil || m[1] != strconv.Itoa(width) || m[3] != "" {
+				t.Errorf("the page measured %q, want a window of %d and nothing wider", m, width)
+			} else if n, err := strconv.Atoi(m[2]); err != nil || n > width {
+				t.Errorf("the page is %d wide", n)
+			}
+		})
+	}
+}
+
+// A comparison lays the numbers of runs over each other: each in the column of its own name.
+func TestBrowserComparison(t *testing.T) {
+	a, b := writeBrowsedRun(t, 30), writeBrowsedRun(t, 50)
+	dom, console := browse(t, fileURL(comparedPage(t, a, b), "#numbers"), 5*time.Second)
+	if len(console) > 0 || strings.Contains(dom, "data-errors") || strings.Contains(dom, "data-pwned") {
+		t.Errorf("console %q", console)
+	}
+	rows := table(t, dom, "ce")
+	if len(rows) != 51 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	for i, path := range []string{a, b} {
+		want := recorded(t, path, "ce")["student"]
+		for _, row := range rows[1:] {
+			step, err := strconv.Atoi(row[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w, cell := want[step], row[i+1]; w == nil != (cell == "") {
+				t.Fatalf("run %d, step %d: drawn as %q, recorded as %v", i, step, cell, w)
+			} else if w != nil {
+				if got, err := strconv.ParseFloat(cell, 64); err != nil || got != *w {
+					t.Fatalf("run %d, step %d: drawn as %s, recorded as %v", i, step, cell, *w)
+				}
+			}
+		}
 	}
 }
 

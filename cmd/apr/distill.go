@@ -106,6 +106,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if dev.gpu != nil {
 		show.monitor = dev.gpu.Watch(time.Second)
 		defer show.monitor.Close()
+		c.GPU = func() (*int, *float64) { a := show.monitor.Last(); return a.Utilisation, a.Power }
 		guard.asks(func() string { return describeActivity(dev.gpu.Doing(), show.monitor.Last()) })
 	}
 	c.Watch = guard.Watchdog
@@ -225,7 +226,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		LR: o.LearningRate, WarmupSteps: -1, WarmupRatio: o.WarmupRatio, Schedule: optim.Kind(o.LRSchedule), MinLRRatio: o.MinLRRatio,
 		AdamW:       device.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.AdamEps, WeightDecay: o.WeightDecay},
 		MaxGradNorm: o.MaxGradNorm, MaxLossRatio: o.MaxLossRatio, RouterBalance: o.RouterBalance, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
-		Control: o.Control == "ce", ControlAuto: o.Control == "auto", EvalEvery: o.EvalEvery, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
+		Control: o.Control == "ce", ControlAuto: o.Control == "auto", EvalEvery: o.EvalEvery, Samples: o.Samples, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
 		KeepCheckpoints: o.KeepCheckpoints, Build: programIdentity(), Writer: "apr/" + version,
 		Options:        cli.Deciding((&distillOptions{}).table(), s),
 		TeacherBackend: teacher.Backend(o.TeacherBackend), TeacherCache: o.TeacherCache, TeacherFP8: o.TeacherGEMM == "fp8",

@@ -30,7 +30,7 @@ var distillBits = map[string]cli.Bits{
 
 	"no-shuffle": cli.BitsByValue, "packing": cli.BitsByValue, "document-mask": cli.BitsByValue, "chat-template": cli.BitsByValue, "assistant-only": cli.BitsByValue, "val-fraction": cli.BitsByValue,
 
-	"eval-every": cli.SameBits, "log-every": cli.SameBits, "checkpoint-every": cli.SameBits, "checkpoint-interval": cli.SameBits,
+	"eval-every": cli.SameBits, "samples": cli.SameBits, "log-every": cli.SameBits, "checkpoint-every": cli.SameBits, "checkpoint-interval": cli.SameBits,
 	"keep-checkpoints": cli.SameBits, "resume": cli.SameBits, "allow-changed": cli.SameBits, "allow-same-model": cli.SameBits,
 	"control": cli.SameBits, // a student of its own
 	"stage":   cli.SameBits, "plan": cli.SameBits, "runs-dir": cli.SameBits,

@@ -48,6 +48,7 @@ type distillOptions struct {
 	EvalData             []string
 	ValFraction          float64
 	EvalEvery, LogEvery  int
+	Samples              int
 	CheckpointEvery      int // steps; 0 = off
 	CheckpointInterval   time.Duration
 	KeepCheckpoints      int
@@ -190,6 +191,7 @@ func (o *distillOptions) dataTable() []cli.Option {
 func (o *distillOptions) recordTable() []cli.Option {
 	return []cli.Option{
 		{Name: "eval-every", Value: cli.Int(&o.EvalEvery, 200).AtLeast(0), Help: "steps between evaluations; 0 = at the end only"},
+		{Name: "samples", Value: cli.Int(&o.Samples, 3).In(0, 16), Help: "held-out prompts that teacher, student and control continue for the report; 0 = off"},
 		{Name: "log-every", Env: "APR_DISTILL_LOG_EVERY", Value: cli.Int(&o.LogEvery, 0).AtLeast(1), Default: "a line every 10 s", Help: "steps between progress lines where no terminal shows them"},
 		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},
 		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints; this or --checkpoint-every, whichever comes first"},

@@ -38,6 +38,7 @@ func (o *distillOptions) idleOptions(s cli.Settings) []idle {
 		{"control", o.Control == "ce" && ce, "with --alpha 0: the control would be the same student"},
 		{"min-lr-ratio", s.Changed("min-lr-ratio") && o.MinLRRatio != 1 && constant, "with --lr-schedule constant"},
 		{"eval-every", s.Changed("eval-every") && o.EvalEvery > 0 && nothingHeld, "with --val-fraction 0 and without --eval-data: no text is held out"},
+		{"samples", s.Changed("samples") && o.Samples > 0 && nothingHeld, "with --val-fraction 0 and without --eval-data: no text is held out"},
 		{"allow-changed", o.AllowChanged && o.Resume == "", "without --resume"},
 		{"teacher-cache", o.TeacherCache == "bf16" && o.TeacherBackend == "q4k", "with --teacher-backend q4k, which keeps blocks"},
 		{"teacher-cache", o.TeacherCache == "off" && o.TeacherBackend == "cublas", "with --teacher-backend cublas, which expands blocks"},

@@ -26,7 +26,7 @@ var given = map[string][]string{
 	"seed": {"9223372036854775807"}, "dtype": {"bf16"}, "backend": {"cpu"}, "device": {"1"}, "gpus": {"all"}, "chunk-rows": {"512"}, "recompute": {"norms"},
 	"teacher-backend": {"q4k"}, "teacher-cache": {"off"}, "teacher-gemm": {"fp8"}, "managed-memory": {"1"}, "probe": {"off"}, "stall-timeout": {"90s"},
 	"supervise": {"true"}, "kernel-log": {"true"}, "no-shuffle": {"true"}, "packing": {"false"}, "document-mask": {"true"}, "chat-template": {"chatml"}, "assistant-only": {"false"},
-	"eval-data": {"/e.txt", "/f.txt"}, "val-fraction": {"0.25"}, "eval-every": {"50"}, "log-every": {"1"}, "checkpoint-every": {"0"},
+	"eval-data": {"/e.txt", "/f.txt"}, "val-fraction": {"0.25"}, "eval-every": {"50"}, "samples": {"2"}, "log-every": {"1"}, "checkpoint-every": {"0"},
 	"checkpoint-interval": {"1h30m"}, "keep-checkpoints": {"5"}, "resume": {"newest"}, "allow-changed": {"true"}, "allow-same-model": {"true"},
 	"control": {"ce"}, "stage": {"train"}, "plan": {"true"}, "runs-dir": {"/runs"}, "lora": {"true"}, "lora-rank": {"8"}, "lora-alpha": {"16"},
 	"lora-dropout": {"0.5"}, "lora-targets": {"q,k"}, "lora-merge": {"off"},

@@ -244,10 +244,18 @@ func runsShowCommand() *cli.Command {
 }
 
 // runsCompareResult is the JSON of apr runs compare.
-type runsCompareResult struct{ runs.Comparison }
+type runsCompareResult struct {
+	runs.Comparison
+	Output string `json:"output,omitempty"` // the page that was written
+	Size   int    `json:"size_bytes,omitempty"`
+}
 
-// Text prints both tables, a column for each run.
+// Text prints both tables, a column for each run, or where the page is.
 func (r runsCompareResult) Text(p *cli.Page) {
+	if r.Output != "" {
+		p.Printf("%s (%s)\n", cli.Clean(r.Output), cli.Bytes(int64(r.Size)))
+		return
+	}
 	heads := append([]string{""}, r.Runs...)
 	if len(r.Differences) > 0 {
 		var rows [][]string
@@ -273,18 +281,23 @@ func (r runsCompareResult) Text(p *cli.Page) {
 }
 
 func runsCompareCommand(name, short string) *cli.Command {
-	var dir string
+	var dir, output string
 	var ids, metrics []string
+	var force bool
 	return &cli.Command{
 		Name: name, Short: short,
 		Long: "Compares the settings, inputs, versions and devices of runs, and their numbers: those of the last steps, times, and\n" +
-			"scores on held-out text. Numbers of the control begin with \"control.\".",
-		Example: "apr runs compare 20261120T1447 20261120T1502\napr runs compare runs/a runs/b runs/c --metric loss --metric val_nats.distilled_student",
-		Exits:   runsExits,
+			"scores on held-out text. Numbers of the control begin with \"control.\". Scores on different held-out texts stand in\n" +
+			"rows of their own. With -o it writes a page instead: curves over each other, verdicts, and settings that differ.",
+		Example: "apr runs compare 20261120T1447 20261120T1502\napr runs compare runs/a runs/b -o compare.html\n" +
+			"apr runs compare runs/a runs/b runs/c --metric loss --metric val_nats.distilled_student",
+		Exits: append(runsExits, fault.Invalid),
 		Options: []cli.Option{
 			{Name: "id", Arg: true, Required: true, Value: cli.Strings(&ids), Help: "two runs or more"},
 			runsDirOption(&dir),
 			{Name: "metric", Value: cli.Strings(&metrics), Default: "all", Help: "compare only this number; repeatable"},
+			{Name: "output", Short: "o", Path: true, Value: cli.String(&output, ""), Help: "write an HTML page with curves to this file instead of printing tables"},
+			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
 		},
 		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
 			if len(ids) < 2 {
@@ -302,7 +315,17 @@ func runsCompareCommand(name, short string) *cli.Command {
 			if err := chooseMetrics(&c, metrics); err != nil {
 				return nil, err
 			}
-			return runsCompareResult{c}, nil
+			res := runsCompareResult{Comparison: c, Output: output}
+			var err error
+			if output == "" {
+				err = refuseIdle([]idle{{"force", force, "without --output"}})
+			} else {
+				res.Size, err = writeComparison(records, output, len(metrics) > 0, force)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return res, nil
 		},
 	}
 }

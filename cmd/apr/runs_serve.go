@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -81,6 +82,7 @@ func serve(ctx context.Context, e *cli.Env, dir string, port int, tokenFile stri
 		return nil, errors.Join(err, l.Close())
 	}
 	e.Log.Info("the link opens one browser, once; Ctrl-C ends the server")
+	e.Log.Info("from another machine: " + d.tunnel(hostname()))
 	s := &http.Server{Handler: d.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14}
 	done := make(chan error, 1)
@@ -110,14 +112,32 @@ type dashboard struct {
 	token string // of the link; empty once it was used
 }
 
-// newDashboard makes a dashboard with fresh secrets.
-func newDashboard(dir, address string) *dashboard {
-	return &dashboard{dir: dir, address: address, session: secret(), token: secret()}
+// tunnel is the command that makes the link work on another machine: the server answers to its own address only, so the port is the
+// same there.
+func (d *dashboard) tunnel(host string) string {
+	_, port, _ := strings.Cut(d.address, ":")
+	return "ssh -N -L " + port + ":" + d.address + " " + host
 }
 
-// secret returns 256 random bits.
-func secret() string {
-	b := make([]byte, 32)
+// hostname is this machine's name, as far as a command line can hold it.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" || len(name) > 20 || strings.HasPrefix(name, "-") || strings.ContainsFunc(name, func(r rune) bool {
+		return r != '.' && r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) {
+		return "HOST"
+	}
+	return name
+}
+
+// newDashboard makes a dashboard with fresh secrets.
+func newDashboard(dir, address string) *dashboard {
+	return &dashboard{dir: dir, address: address, session: secret(32), token: secret(16)}
+}
+
+// secret returns n random bytes in hexadecimal. Those of the link are fewer, so that it fits a line: it works once.
+func secret(n int) string {
+	b := make([]byte, n)
 	rand.Read(b) // never fails: the program ends if the system has no randomness
 	return hex.EncodeToString(b)
 }

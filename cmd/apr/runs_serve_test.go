@@ -223,3 +223,17 @@ func TestDashboardUpdates(t *testing.T) {
 		t.Errorf("after the process ended without a receipt: %s", u.Status)
 	}
 }
+
+// The link fits a terminal of 80 columns, and so does the way to it from another machine, which uses the port that the server answers to.
+func TestDashboardLinkIsShort(t *testing.T) {
+	d := newDashboard(t.TempDir(), "127.0.0.1:65535")
+	if link := d.link(); len(link) >= 80 {
+		t.Errorf("%d columns: %s", len(link), link)
+	}
+	if got, want := d.tunnel("host"), "ssh -N -L 65535:127.0.0.1:65535 host"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if host := hostname(); host == "" || strings.HasPrefix(host, "-") || len("from another machine: "+d.tunnel(host)) >= 80 {
+		t.Errorf("from another machine: %s", d.tunnel(host))
+	}
+}

@@ -35,7 +35,7 @@ func TestScoreColumns(t *testing.T) {
 // TestMetricRows: the scores of two runs on different texts have a row each; other numbers share one.
 func TestMetricRows(t *testing.T) {
 	a, b := runlog.Number(1), runlog.Number(2)
-	r := runsCompareResult{runs.Comparison{Runs: []string{"p", "q"}, HeldOut: []string{"x", "y"},
+	r := runsCompareResult{Comparison: runs.Comparison{Runs: []string{"p", "q"}, HeldOut: []string{"x", "y"},
 		Metrics: map[string][]*runlog.Number{"loss": {&a, &b}, "val_nats.teacher": {&a, &b}, "val_nats.control_student": {&a, nil}}}}
 	want := [][]string{{"loss", "1", "2"}, {"val_nats.control_student A", "1", "–"}, {"val_nats.teacher A", "1", "–"}, {"val_nats.teacher B", "–", "2"}}
 	if got := r.metricRows(); !reflect.DeepEqual(got, want) {

@@ -9,21 +9,32 @@ import (
 // heldOutText is what an evaluation of a run was made on.
 type heldOutText struct {
 	SHA256 string `json:"sha256"` // of the ids that count, and of the windows they are read in
+	Name   string `json:"name"`   // for people
 }
 
-// HeldOut identifies the text that a run was scored on, read by a tokenizer in windows of some length: scores of runs can be compared
-// where it is equal. It is empty for a run that has no scores, and Unrecorded where the run's version did not write it down.
+// HeldOut identifies the text that a run is scored on, read by a tokenizer in windows of some length: scores of runs can be compared
+// where it is equal. It is empty for a run that holds nothing out, and Unrecorded where the run's version did not write it down.
 func HeldOut(r *runlog.Record) string {
-	for i := len(r.Events) - 1; i >= 0; i-- {
-		var t heldOutText
-		if e := r.Events[i]; e.Kind == "record" && e.Name == runlog.HeldOutText && decode(e.Detail, &t) {
-			return t.SHA256
-		}
+	if t := heldOut(r); t.SHA256 != "" {
+		return t.SHA256
 	}
 	if len(evaluations(r)) > 0 {
 		return Unrecorded
 	}
 	return ""
+}
+
+// HeldOutName is the text's name for people; empty: the run did not write it down.
+func HeldOutName(r *runlog.Record) string { return heldOut(r).Name }
+
+// heldOut is the run's last record of the text.
+func heldOut(r *runlog.Record) (t heldOutText) {
+	for i := len(r.Events) - 1; i >= 0; i-- {
+		if e := r.Events[i]; e.Kind == "record" && e.Name == runlog.HeldOutText && decode(e.Detail, &t) {
+			return t
+		}
+	}
+	return heldOutText{}
 }
 
 // Unrecorded is the held-out text of runs that did not write down which it was.

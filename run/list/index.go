@@ -49,6 +49,8 @@ type entry struct {
 	Name    string   `json:"name"`          // of the folder
 	Version string   `json:"version"`       // of the records it was made of
 	Run     *Summary `json:"run,omitempty"` // nil: the folder is no run
+
+	Curve []runlog.Number `json:"curve,omitempty"` // of Run
 }
 
 // header is the first line of the index.
@@ -104,13 +106,13 @@ func (ix *Index) List() ([]Summary, error) {
 			ix.Read++
 			if runlog.IsRun(path) {
 				s := summary(path)
-				e.Run = &s
+				e.Run, e.Curve = &s, s.Curve
 			}
 		}
 		lines = append(lines, e)
 		if e.Run != nil {
 			s := *e.Run
-			s.Path = path // the folder may have moved
+			s.Path, s.Curve = path, e.Curve // the folder may have moved
 			all = append(all, s)
 		}
 	}

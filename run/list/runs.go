@@ -20,20 +20,25 @@ import (
 
 // Summary is a run in a list.
 type Summary struct {
-	RunID   string         `json:"run_id"`
-	Path    string         `json:"path"`
-	Status  string         `json:"status"`
-	Started time.Time      `json:"started"`
-	Steps   int            `json:"steps"` // of the student's leg, done or refused
-	Loss    *runlog.Number `json:"loss"`  // of the last that was applied; null: none yet
-	Val     *runlog.Number `json:"val_nats_per_token"`
-	HeldOut string         `json:"held_out,omitempty"` // see HeldOut: Val can be compared where it is equal
-	Problem string         `json:"problem,omitempty"`  // why the records cannot be read
+	RunID       string         `json:"run_id"`
+	Path        string         `json:"path"`
+	Status      string         `json:"status"`
+	Started     time.Time      `json:"started"`
+	Steps       int            `json:"steps"` // of the student's leg, done or refused
+	Planned     int            `json:"steps_planned,omitempty"`
+	Loss        *runlog.Number `json:"loss"` // of the last that was applied; null: none yet
+	Val         *runlog.Number `json:"val_nats_per_token"`
+	HeldOut     string         `json:"held_out,omitempty"`      // see HeldOut: Val can be compared where it is equal
+	HeldOutName string         `json:"held_out_name,omitempty"` // of HeldOut, for people
+	Problem     string         `json:"problem,omitempty"`       // why the records cannot be read
+
+	Curve []runlog.Number `json:"-"` // of the loss, in few points
 }
 
 // Summarise takes a run's line of the list out of its records.
 func Summarise(r *runlog.Record) Summary {
-	s := Summary{RunID: r.ID(), Path: r.Path, Status: r.Status, Started: r.Manifest.Started}
+	s := Summary{RunID: r.ID(), Path: r.Path, Status: r.Status, Started: r.Manifest.Started,
+		Planned: planned(r), Curve: curve(r.Steps)}
 	for _, step := range r.Steps {
 		if step.Leg == studentLeg {
 			s.Steps = step.Step + 1
@@ -43,7 +48,7 @@ func Summarise(r *runlog.Record) Summary {
 		}
 	}
 	if e := evaluation(r, distilled); e != nil {
-		s.Val, s.HeldOut = finite(e.NatsPerToken), HeldOut(r)
+		s.Val, s.HeldOut, s.HeldOutName = finite(e.NatsPerToken), HeldOut(r), HeldOutName(r)
 	}
 	return s
 }

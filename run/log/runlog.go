@@ -108,6 +108,10 @@ type Step struct {
 	TokensPerSecond Number       `json:"tokens_per_second"`
 	MS              Milliseconds `json:"ms"`
 	MemoryBytes     int64        `json:"memory"`
+	// Since the step before: processors that this process kept busy, and what NVML last said of the GPU. Absent: not known.
+	CPUs       float64  `json:"cpus,omitempty"`
+	GPUPercent *int     `json:"gpu_percent,omitempty"`
+	GPUWatts   *float64 `json:"gpu_watts,omitempty"`
 }
 
 // Refused reports whether the step was not applied: the weights are those before it.

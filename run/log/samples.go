@@ -16,6 +16,35 @@ type Samples struct {
 	Top     int      `json:"top"`    // how many predictions are listed
 	Vocab   int      `json:"vocab"`  // ids that probabilities are over
 	Windows []Sample `json:"windows"`
+	// Continuations are held-out prompts that the models went on with.
+	Continuations []Continuation `json:"continuations,omitempty"`
+}
+
+// Continuation is a prompt from the held-out text, what stands there after it, and what each model wrote instead, greedily.
+type Continuation struct {
+	Prompt  string   `json:"prompt"`
+	Text    string   `json:"text"`
+	Answers []Answer `json:"answers"`
+}
+
+// Answer is what a model wrote after a prompt.
+type Answer struct {
+	Model  string `json:"model"` // by its name in the held-out evaluation
+	Text   string `json:"text"`
+	Tokens int    `json:"tokens"`
+	Finish string `json:"finish"` // stop, length, or time: it took too long
+}
+
+// SizesEvent is the name of the evaluation that holds a list of ModelSize.
+const SizesEvent = "size and speed"
+
+// ModelSize is what a model takes, and how fast it wrote the continuations one by one.
+type ModelSize struct {
+	Name            string  `json:"name"`
+	Parameters      int64   `json:"parameters"`
+	FileBytes       int64   `json:"file_bytes"`   // of its tensors as given, or of student.apr
+	MemoryBytes     int64   `json:"memory_bytes"` // of its weights in this run
+	TokensPerSecond *Number `json:"tokens_per_second,omitempty"`
 }
 
 // Sample is a piece of a held-out window. The first token has no prediction.

@@ -48,6 +48,9 @@ var metrics = []struct {
 	{"grad_norm", "Gradient norm", "", "before clipping", 3, true, func(s runlog.Step) runlog.Number { return s.GradNorm }},
 	{"lr", "Learning rate", "", "", 3, false, func(s runlog.Step) runlog.Number { return runlog.Number(s.LR) }},
 	{"tokens_per_second", "Throughput", "tokens/s", "", 4, true, func(s runlog.Step) runlog.Number { return s.TokensPerSecond }},
+	{"cpus", "Processors", "processors kept busy", "by this process, from step to step", 3, true, func(s runlog.Step) runlog.Number { return known(s.CPUs) }},
+	{"gpu_percent", "GPU", "% of the time", "in which kernels ran, as NVML says", 3, true, func(s runlog.Step) runlog.Number { return knownOf(s.GPUPercent) }},
+	{"gpu_watts", "GPU power", "W", "as NVML says", 3, true, func(s runlog.Step) runlog.Number { return knownOf(s.GPUWatts) }},
 }
 
 // charts makes all pictures that have a number.
@@ -80,6 +83,21 @@ func charts(r *runlog.Record, rows []Score) []Chart {
 		}
 	}
 	return all
+}
+
+// known is a number that is not 0, which stands for one that nobody knows.
+func known(f float64) runlog.Number {
+	if f == 0 {
+		return runlog.Number(math.NaN())
+	}
+	return runlog.Number(f)
+}
+
+func knownOf[T int | float64](n *T) runlog.Number {
+	if n == nil {
+		return runlog.Number(math.NaN())
+	}
+	return runlog.Number(*n)
 }
 
 func anyFinite(m map[int]runlog.Number) bool {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"path/filepath"
 	"strings"
 
 	runlog "apr/run/log"
@@ -33,10 +34,10 @@ var style string
 var sectionsText string
 
 // sectionNames are the parts of a page in their order; "" stands for the charts, which the script draws.
-var sectionNames = []string{"verdict", "", "scores", "samples", "costs", "events", "origins"}
+var sectionNames = []string{"verdict", "", "scores", "written", "samples", "costs", "events", "origins"}
 
 var sections = template.Must(template.New("sections").Funcs(template.FuncMap{
-	"count": count, "bytes": bytesText, "duration": duration, "fixed": fixed, "percent": percent,
+	"count": countAny, "bytes": bytesText, "duration": duration, "fixed": fixed, "percent": percent,
 	"inc":     func(i int) int { return i + 1 },
 	"klSteps": func() []float64 { return klSteps },
 	"positive": func(digits int, n runlog.Number) string {
@@ -45,10 +46,21 @@ var sections = template.Must(template.New("sections").Funcs(template.FuncMap{
 		}
 		return fixed(digits, n)
 	},
-	"scoreClass": func(name string) string {
-		return map[string]string{distilledScore: "distilled", controlScore: "control", teacherScore: "teacher"}[name]
-	},
+	"scoreClass": scoreClass, "base": filepath.Base, "spark": spark, "link": runLink, "optional": optional, "when": when,
 }).Parse(sectionsText))
+
+// countAny is count of either kind of integer: templates convert none.
+func countAny(n any) string {
+	if i, ok := n.(int); ok {
+		return count(int64(i))
+	}
+	return count(n.(int64))
+}
+
+// scoreClass is the colour of a model by its name.
+func scoreClass(name string) string {
+	return map[string]string{distilledScore: "distilled", controlScore: "control", teacherScore: "teacher"}[name]
+}
 
 func fixed(digits int, n runlog.Number) string {
 	if !n.Finite() {
@@ -103,6 +115,7 @@ func WriteLive(w io.Writer, r *runlog.Record, version string) error { return wri
 
 func writePage(w io.Writer, r *runlog.Record, version string) error {
 	p := New(r)
+	p.Live = version != ""
 	parts, err := p.Sections()
 	if err != nil {
 		return err
@@ -111,29 +124,58 @@ func writePage(w io.Writer, r *runlog.Record, version string) error {
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	escape := template.HTMLEscapeString
 	var b strings.Builder
-	attribute := ""
-	if version != "" {
-		attribute = ` data-live="` + escape(version) + `"`
-	}
-	b.WriteString("<!doctype html>\n<html lang=\"en\"" + attribute + ">\n<head>\n<meta charset=\"utf-8\">\n")
-	b.WriteString(`<meta http-equiv="Content-Security-Policy" content="` + escape(Policy(version != "")) + "\">\n")
-	b.WriteString("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n")
-	b.WriteString("<meta name=\"referrer\" content=\"no-referrer\">\n<link rel=\"icon\" href=\"data:,\">\n<title>" + escape(p.Title) + "</title>\n")
-	b.WriteString("<style>" + uplotStyle + "</style>\n<style>" + style + "</style>\n</head>\n<body>\n<main>\n")
 	for _, name := range sectionNames {
 		if name == "" {
-			b.WriteString("<h2>Curves</h2>\n<div class=\"charts\" id=\"charts\"></div>\n")
+			b.WriteString(curvesPart)
 			continue
 		}
 		b.WriteString("<div id=\"" + name + "\">" + parts[name] + "</div>\n")
 	}
-	b.WriteString("<footer>Numbers come from the run's own records; curves hold those of steps.jsonl. Drag over a curve to zoom, double-click to zoom out.</footer>\n")
+	b.WriteString(`<footer>Numbers come from the run's own records; curves hold those of steps.jsonl. ` + zoomText + "</footer>\n")
+	return document{title: p.Title, body: b.String(), numbers: numbers, live: version}.write(w)
+}
+
+// curvesPart is where the script draws.
+const (
+	curvesPart = "<h2>Curves</h2>\n<div class=\"tools\" id=\"tools\"></div>\n<div class=\"charts\" id=\"charts\"></div>\n"
+	zoomText   = "Drag over a curve to zoom, double-click to zoom out."
+)
+
+// document is a page of one file.
+type document struct {
+	title, body string
+	numbers     []byte // that the script draws; nil: the page has no script
+	live        string // version of a page that asks its server for what is new; empty: it does not
+	refresh     int    // seconds after which the browser loads it again; 0: never
+}
+
+// write writes the page with its style, its script and its data.
+func (d document) write(w io.Writer) error {
+	escape := template.HTMLEscapeString
+	var b strings.Builder
+	attribute := ""
+	if d.live != "" {
+		attribute = ` data-live="` + escape(d.live) + `"`
+	}
+	b.WriteString("<!doctype html>\n<html lang=\"en\"" + attribute + ">\n<head>\n<meta charset=\"utf-8\">\n")
+	b.WriteString(`<meta http-equiv="Content-Security-Policy" content="` + escape(Policy(d.live != "")) + "\">\n")
+	if d.refresh > 0 {
+		fmt.Fprintf(&b, "<meta http-equiv=\"refresh\" content=\"%d\">\n", d.refresh)
+	}
+	b.WriteString("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n")
+	b.WriteString("<meta name=\"referrer\" content=\"no-referrer\">\n<link rel=\"icon\" href=\"data:,\">\n<title>" + escape(d.title) + "</title>\n")
+	if d.numbers != nil {
+		b.WriteString("<style>" + uplotStyle + "</style>\n")
+	}
+	b.WriteString("<style>" + style + "</style>\n</head>\n<body>\n<main>\n" + d.body)
 	b.WriteString("</main>\n<div class=\"lost\" id=\"lost\" role=\"status\"></div>\n")
-	b.WriteString("<script type=\"application/json\" id=\"data\">" + string(numbers) + "</script>\n")
-	b.WriteString("<!-- uPlot\n" + uplotLicence + "-->\n")
-	b.WriteString("<script>" + uplotScript + "</script>\n<script>" + script + "</script>\n</body>\n</html>\n")
-	_, err = io.WriteString(w, b.String())
+	if d.numbers != nil {
+		b.WriteString("<script type=\"application/json\" id=\"data\">" + string(d.numbers) + "</script>\n")
+		b.WriteString("<!-- uPlot\n" + uplotLicence + "-->\n")
+		b.WriteString("<script>" + uplotScript + "</script>\n<script>" + script + "</script>\n")
+	}
+	b.WriteString("</body>\n</html>\n")
+	_, err := io.WriteString(w, b.String())
 	return err
 }

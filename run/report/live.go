@@ -21,6 +21,7 @@ type update struct {
 // Update is the JSON that brings a live page up to date.
 func Update(r *runlog.Record, version string) ([]byte, error) {
 	p := New(r)
+	p.Live = true
 	parts, err := p.Sections()
 	if err != nil {
 		return nil, err

@@ -30,7 +30,9 @@ func WriteMarkdown(w io.Writer, r *runlog.Record) error {
 			line("- %s: %s", plain(f.Name), plain(f.Value))
 		}
 	}
+	p.markdownSizes(line)
 	p.markdownScores(line)
+	p.markdownWritten(line)
 	if len(p.Phases) > 0 {
 		line("\n## Time\n\n| phase | time | share |\n|---|---:|---:|")
 		for _, ph := range p.Phases {
@@ -46,7 +48,11 @@ func WriteMarkdown(w io.Writer, r *runlog.Record) error {
 	if len(p.Events) > 0 {
 		line("\n## Decisions and warnings\n")
 		for _, e := range p.Events {
-			line("- %s: **%s** %s %s", plain(e.Kind), plain(e.Name), plain(e.Reason), plain(e.Detail))
+			mark := ""
+			if e.Kind == "warning" {
+				mark = "**Warning** "
+			}
+			line("- %s%s", mark, plain(e.Sentence))
 		}
 	}
 	line("\n## Provenance")
@@ -89,6 +95,45 @@ func (p *Page) markdownScores(line func(format string, args ...any)) {
 	for _, m := range p.Margins {
 		line("| %s | %s | %s | %s |", plain(m.Over), fixed(4, m.Nats), m.Interval, fixed(1, m.Errors()))
 	}
+}
+
+// markdownSizes writes what the models take and how fast they write.
+func (p *Page) markdownSizes(line func(format string, args ...any)) {
+	if len(p.Sizes) == 0 {
+		return
+	}
+	line("\n## Size and speed\n\n| model | parameters | file | weights in memory | tokens/s written |\n|---|---:|---:|---:|---:|")
+	for _, s := range p.Sizes {
+		line("| %s | %s | %s | %s | %s |", plain(s.Name), count(s.Parameters), bytesText(s.FileBytes), bytesText(s.InBytes), s.Speed)
+	}
+	if p.Compared != "" {
+		line("\n%s", p.Compared)
+	}
+}
+
+// markdownWritten writes what the models wrote after prompts, one after the other.
+func (p *Page) markdownWritten(line func(format string, args ...any)) {
+	if len(p.Written) == 0 {
+		return
+	}
+	line("\n## What the models write")
+	for i, w := range p.Written {
+		line("\n### Prompt %d\n\n%s", i+1, quoted(w.Prompt))
+		for _, a := range append(w.Answers, Answer{Name: "the text itself", Text: w.Text}) {
+			line("\n**%s**%s\n\n%s", plain(a.Name), plain(strings.TrimSuffix(" "+a.Note, " ")), quoted(a.Text))
+		}
+	}
+}
+
+// quoted writes a text as a quotation that keeps its lines and their indentation.
+func quoted(s string) string {
+	var b strings.Builder
+	for _, l := range strings.Split(s, "\n") {
+		text := strings.TrimLeft(l, " \t")
+		indent := strings.ReplaceAll(l[:len(l)-len(text)], "\t", "  ")
+		fmt.Fprintf(&b, "> %s%s  \n", strings.ReplaceAll(indent, " ", "&nbsp;"), plain(text))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // plain escapes what Markdown, or HTML within it, would take for its own.

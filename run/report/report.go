@@ -25,6 +25,7 @@ import (
 type Page struct {
 	Title    string
 	RunID    string
+	Live     bool // it has a server, whose list it leads back to
 	Status   string
 	Reason   string
 	Verdict  Verdict
@@ -34,6 +35,9 @@ type Page struct {
 	Margins  []Margin
 	Canaries []Canary
 	Experts  []ExpertUse
+	Sizes    []SizeRow
+	Compared string // the sizes, in a sentence
+	Written  []Written
 	Samples  []Text
 	Memory   []MemoryRow
 	Phases   []PhaseRow
@@ -75,6 +79,7 @@ type PhaseRow struct {
 type EventRow struct {
 	Time                       time.Time
 	Kind, Name, Detail, Reason string
+	Sentence                   string // what all of it says
 }
 
 // MemoryRow is a component of the device's memory in bytes; −1: not known.
@@ -94,7 +99,8 @@ func New(r *runlog.Record) *Page {
 	p.Verdict = judge(r, out, p.Scores, p.Margins, p.Canaries)
 	p.Facts = facts(r, out)
 	p.Charts = charts(r, p.Scores)
-	p.Samples = texts(r.Samples)
+	p.Sizes, p.Compared = sizes(r)
+	p.Written, p.Samples = written(r.Samples), texts(r.Samples)
 	p.Memory = memory(r)
 	p.Phases = phases(r, out)
 	p.Events = events(r)
@@ -331,7 +337,10 @@ func events(r *runlog.Record) (rows []EventRow) {
 		if e.Kind == "evaluation" || e.Kind == "record" || e.Kind == "checkpoint" || e.Kind == runlog.Attempt && e.Name == "1" {
 			continue
 		}
-		rows = append(rows, EventRow{e.Time, e.Kind, e.Name, text(e.Detail), e.Reason})
+		rows = append(rows, EventRow{e.Time, e.Kind, e.Name, text(e.Detail), e.Reason, sentence(e)})
+	}
+	if row, ok := control(r); ok {
+		rows = append(rows, row)
 	}
 	return rows
 }

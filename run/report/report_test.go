@@ -37,7 +37,7 @@ func record(n int) *runlog.Record {
 		for k := range n {
 			s := runlog.Step{Leg: leg, Step: k, LR: 1e-3 / float64(k+1), Loss: runlog.Number(5 + rng.Float64()), CE: runlog.Number(4 + rng.Float64()),
 				KL: runlog.Number(rng.Float64()), GradNorm: runlog.Number(rng.ExpFloat64()), Finite: true, Targets: 7, Tokens: 8,
-				TokensPerSecond: runlog.Number(1000 * rng.Float64()), MemoryBytes: 1 << 20,
+				TokensPerSecond: runlog.Number(1000 * rng.Float64()), MemoryBytes: 1 << 20, CPUs: 1 + rng.Float64(), GPUPercent: &k, GPUWatts: new(100 + float64(k)),
 				MS: runlog.Milliseconds{Data: 1, Teacher: 2, Student: 3, Loss: 4, Optimizer: 5, Total: 20}}
 			if leg == "control" {
 				s.KL = runlog.Number(math.NaN())
@@ -62,12 +62,16 @@ func record(n int) *runlog.Record {
 	}
 	r.Receipt = &runlog.Receipt{Status: runlog.Completed, By: hostile, Tokens: 8 * int64(n), Targets: 7 * int64(n), Finished: time.Unix(1.7e9+60, 0),
 		Outputs: map[string]string{hostile: "00"}, Result: map[string]any{"tokens_seen": 8 * n, "duration_seconds": 120.0, "tokens_per_second": 10}}
+	r.Events = append(r.Events, runlog.Event{Kind: "evaluation", Name: runlog.SizesEvent, Detail: []runlog.ModelSize{
+		{Name: "teacher", Parameters: 4000, FileBytes: 5000, MemoryBytes: 6000, TokensPerSecond: new(runlog.Number(50))},
+		{Name: "distilled student", Parameters: 1000, FileBytes: 1200, MemoryBytes: 1500, TokensPerSecond: new(runlog.Number(125))}}})
 	kl := runlog.Number(0.75)
 	prediction := &runlog.Prediction{P: 0.5, Top: []runlog.Choice{{ID: 1, Text: hostile, P: 0.5}, {ID: 2, Text: "b", P: 0.25}}}
 	r.Samples = &runlog.Samples{Top: 2, Vocab: 10, Windows: []runlog.Sample{{Window: 3, Tokens: []runlog.SampleToken{
 		{ID: 5, Text: "func\t"}, {ID: 1, Text: hostile, Counts: true, KL: &kl, Teacher: prediction, Student: prediction},
 		{ID: 6, Text: "\n", KL: &kl, Teacher: prediction, Student: prediction},
-	}}}}
+	}}}, Continuations: []runlog.Continuation{{Prompt: hostile, Text: hostile, Answers: []runlog.Answer{
+		{Model: "teacher", Text: "\n\tx := 1\u202e\x1b", Tokens: 4, Finish: "length"}, {Model: "distilled student", Text: hostile, Tokens: 7, Finish: "time"}, {Model: hostile, Text: "\n", Finish: "stop"}}}}}
 	return r
 }
 
@@ -141,7 +145,7 @@ func TestCurvesAreTheSteps(t *testing.T) {
 	for _, c := range d.Charts {
 		byID[c.ID] = c
 	}
-	want := []string{"ce", "grad_norm", "held_out", "kl", "loss", "lr", "tokens_per_second"}
+	want := []string{"ce", "cpus", "gpu_percent", "gpu_watts", "grad_norm", "held_out", "kl", "loss", "lr", "tokens_per_second"}
 	if got := slices.Sorted(maps.Keys(byID)); !slices.Equal(got, want) {
 		t.Fatalf("charts %v, want %v", got, want)
 	}

@@ -75,18 +75,35 @@ func texts(s *runlog.Samples) (all []Text) {
 // visible shows what has no shape: line ends as ⏎, tabs as →, other control characters by their pictures.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n':
+		switch r {
+		case '\n':
 			return '⏎'
-		case r == '\t':
+		case '\t':
 			return '→'
-		case r < ' ':
-			return 0x2400 + r
-		case r == 0x7f:
-			return '␡'
-		case r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069: // they would turn the rest of the line around
-			return '�'
 		}
-		return r
+		return harmless(r)
 	}, s)
+}
+
+// legible keeps line ends and tabs as they are, and shows what else has no shape.
+func legible(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		return harmless(r)
+	}, s)
+}
+
+// harmless is r, or what stands for a character that has no shape.
+func harmless(r rune) rune {
+	switch {
+	case r < ' ':
+		return 0x2400 + r
+	case r == 0x7f:
+		return '␡'
+	case r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069: // they would turn the rest of the line around
+		return '�'
+	}
+	return r
 }

@@ -19,9 +19,12 @@
   const show = (v, digits) => v === null || v === undefined ? "–" :
     Math.abs(v) >= 10000 ? Math.round(v).toLocaleString("en-US") : String(Number(v.toPrecision(digits)));
 
+  // What the reader chose: how much of a curve a mean goes over, in percent, and which axes are logarithmic.
+  const view = { smooth: 26, logY: false, logX: false };
+
   // A running mean over the neighbours, the wider the more points there are. It is drawn only; numbers stay as they are.
   function mean(values) {
-    const half = Math.max(2, Math.round(values.length / 60));
+    const half = Math.max(1, Math.round(values.length * Math.pow(view.smooth / 100, 2) / 4));
     let sum = 0, n = 0;
     const add = (v, sign) => { if (v !== null && v !== undefined) { sum += sign * v; n += sign; } };
     for (let i = 0; i < Math.min(half, values.length); i++) add(values[i], 1);
@@ -32,11 +35,22 @@
     });
   }
 
-  const smooths = chart => chart.smooth && chart.x.length > 100;
+  const smooths = chart => chart.smooth && chart.x.length > 20 && view.smooth > 0;
+
+  // A logarithmic axis has no place for what is not positive.
+  const place = values => view.logY ? values.map(v => v > 0 ? v : null) : values;
 
   function columns(chart) {
     const raw = chart.series.map(s => s.values);
-    return [chart.x, ...raw, ...(smooths(chart) ? raw.map(mean) : [])];
+    return [chart.x, ...raw.map(place), ...(smooths(chart) ? raw.map(mean).map(place) : [])];
+  }
+
+  // The places of a logarithmic axis of steps: 0, 10, 30, 100 … between its ends, or these where there are too few.
+  function decades(least, most) {
+    const all = [0];
+    for (let d = 10; d <= most; d *= 10) all.push(d, 3 * d);
+    const some = all.filter(v => v >= least && v <= most);
+    return some.length > 1 ? some : [least, most];
   }
 
   function options(chart, width) {
@@ -44,7 +58,7 @@
     const line = (s, extra) => Object.assign({
       label: s.label, stroke: colour(s.kind), width: 2, spanGaps: chart.dots === true,
       value: (u, v) => show(v, digits), points: { show: chart.dots === true && s.kind !== "teacher", size: 7 },
-      dash: s.kind === "teacher" ? [6, 5] : undefined,
+      dash: s.kind === "teacher" ? [6, 5] : s.kind === "control" && !chart.smooth && !chart.dots ? [8, 8] : undefined,
     }, extra);
     const series = [{ label: "step", value: (u, v) => v === null ? "–" : v.toLocaleString("en-US") }];
     for (const s of chart.series) series.push(line(s, scatter ? { width: 1, alpha: 0.3 } : {}));
@@ -52,9 +66,9 @@
     const axis = { stroke: colour("soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
     return {
       width: width, height: 250, series: series, cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
-      scales: { x: { time: false } },
+      scales: { x: view.logX ? { time: false, distr: 4, asinh: 10, range: (u, least, most) => [least, most] } : { time: false }, y: view.logY ? { distr: 3, log: 10 } : {} },
       legend: { markers: { stroke: (u, i) => colour((chart.series[(i - 1) % chart.series.length] || {}).kind), width: 2 } },
-      axes: [Object.assign({}, axis), Object.assign({ size: 64, values: (u, all) => all.map(v => show(v, 4)) }, axis)],
+      axes: [Object.assign(view.logX ? { splits: (u, i, least, most) => decades(least, most), filter: (u, all) => all } : {}, axis), Object.assign({ size: 64, values: (u, all) => all.map(v => v === null ? "" : show(v, 4)) }, axis)],
     };
   }
 
@@ -62,6 +76,7 @@
   function words(chart) {
     return chart.title + " over " + chart.x.length + " steps. " + chart.series.map(s => {
       const v = s.values.filter(x => x !== null);
+      if (v.length === 0) return s.label + ": no number";
       return s.label + ": from " + show(v[0], chart.digits) + " to " + show(v[v.length - 1], chart.digits) +
         ", least " + show(v.reduce((a, b) => Math.min(a, b)), chart.digits) + ", most " + show(v.reduce((a, b) => Math.max(a, b)), chart.digits);
     }).join("; ") + ".";
@@ -71,7 +86,8 @@
   function fill(p) {
     const table = p.figure.querySelector("details table");
     if (!p.figure.querySelector("details").open || !table) return;
-    const head = make("tr"), body = make("tbody"), columns = p.u.data;
+    const head = make("tr"), body = make("tbody");
+    const columns = view.logY ? [p.chart.x, ...p.chart.series.map(s => s.values)] : p.u.data;
     head.append(make("th", { class: "n" }, "step"));
     for (const s of p.chart.series) head.append(make("th", { class: "n" }, s.label));
     for (let i = 0; i < columns[0].length; i++) {
@@ -92,7 +108,7 @@
     const note = [chart.unit, chart.note, chart.thinned ? "thinned from " + chart.thinned.toLocaleString("en-US") + " steps, extremes kept" : ""].filter(Boolean).join(" · ");
     caption.append(make("span", {}, note));
     const plot = make("div", { class: "plot", role: "img", "aria-label": words(chart) });
-    const details = make("details"), scroll = make("div", { class: "scroll", tabindex: "0" });
+    const details = make("details"), scroll = make("div", { class: "scroll long", tabindex: "0" });
     details.append(make("summary", {}, "numbers"), scroll);
     scroll.append(make("table"));
     figure.append(caption, plot, details);
@@ -109,10 +125,25 @@
     for (const chart of data.charts) add(chart); // all of them first: how wide one is depends on its neighbours
     for (const p of plots) {
       p.u = new uPlot(options(p.chart, p.plot.clientWidth), columns(p.chart), p.plot);
-      if (open.has(p.chart.id) || location.hash === "#numbers") p.figure.querySelector("details").open = true;
+      if (open.has(p.chart.id) || location.hash.includes("numbers")) p.figure.querySelector("details").open = true;
       fill(p);
     }
     if (plots.length === 0) host.append(make("p", { class: "note" }, "No step has been recorded yet."));
+  }
+
+  // The switches above the curves hold for all of them.
+  function tools() {
+    const box = document.getElementById("tools");
+    const add = (name, attributes, change) => {
+      const label = make("label"), input = make("input", attributes);
+      input.addEventListener(attributes.type === "range" ? "input" : "change", () => { change(input); rebuild(); });
+      label.append(...(attributes.type === "range" ? [name, input] : [input, name]));
+      box.append(label);
+    };
+    add("smoothing", { type: "range", min: 0, max: 100, value: view.smooth }, i => { view.smooth = Number(i.value); });
+    const checkbox = on => Object.assign({ type: "checkbox" }, on ? { checked: "" } : {});
+    add("logarithmic values", checkbox(view.logY), i => { view.logY = i.checked; });
+    add("logarithmic steps", checkbox(view.logX), i => { view.logX = i.checked; });
   }
 
   // New numbers go into the pictures that are there, unless there are others now.
@@ -181,6 +212,8 @@
     }
   }
 
+  for (const key of location.hash.slice(1).split("&")) if (view[key] === false) view[key] = true;
+  tools();
   rebuild();
   choose();
   let width = host.clientWidth;
