@@ -31,11 +31,11 @@ func ExpertsSM90Slots(experts int, blocks bool) int {
 // compute capability 9.0. Of the matrices of a stack only rows and columns of one need be known.
 func ExpertsSM90Serves(c, a, b Mat, experts int) bool {
 	for _, m := range []Mat{c, a, b} {
-		if !rowsAt(m, 16) || m.Cols%8 != 0 {
+		if !rowsAt(m, 16) || m.Cols == 0 || m.Cols%8 != 0 {
 			return false
 		}
 	}
-	return a.Type == tensor.BF16 && b.Type == tensor.BF16 && experts <= expertsSM90Most
+	return a.Type == tensor.BF16 && b.Type == tensor.BF16 && experts > 0 && experts <= expertsSM90Most
 }
 
 // ExpertsSM90 computes c[j] = W_e·a[j] (+ bias[e]) (GemmNT) or c[j] (+)= W_eᵀ·a[j] (GemmNN) for the slots j of each expert e on compute capability
@@ -53,8 +53,8 @@ func ExpertsSM90(q Queue, form GemmForm, c, a, w, bias Mat, add bool, r Routing,
 		n, k, name = in, out, "experts_sm90_nn"
 	}
 	need(ExpertsSM90Serves(c, a, w, r.Experts) && c.Type == tensor.BF16, "ExpertsSM90", "operands it does not serve")
-	need(a.Cols == k && c.Cols == n && a.Rows == c.Rows && k > 0 && (form == GemmNT || bias.IsZero()) && (form == GemmNN || !add), "ExpertsSM90", "shapes differ")
-	if c.Rows == 0 || n == 0 {
+	need(a.Cols == k && c.Cols == n && a.Rows == c.Rows && (form == GemmNT || bias.IsZero()) && (form == GemmNN || !add), "ExpertsSM90", "shapes differ")
+	if c.Rows == 0 {
 		return
 	}
 	x := &expertArgs{
@@ -76,7 +76,7 @@ func ExpertsWeightGradSM90(q Queue, dw, a, b Mat, add bool, r Routing, first int
 	out, in := a.Cols, b.Cols
 	need(ExpertsSM90Serves(dw, a, b, r.Experts) && dw.Type == tensor.F32, "ExpertsWeightGradSM90", "operands it does not serve")
 	need(dw.Rows == r.Experts*out && dw.Cols == in && a.Rows == b.Rows, "ExpertsWeightGradSM90", "shapes differ")
-	if out == 0 || in == 0 || add && a.Rows == 0 {
+	if add && a.Rows == 0 {
 		return
 	}
 	x := &expertArgs{
