@@ -8,6 +8,7 @@
 // What lies outside an operand comes as zeros: slots of the next expert, above all, which are neighbours. Of a tile whose second half has no
 // slots the second warpgroup multiplies nothing.
 //apr:module target=sm_90a types=bf16 roles=optional emulated=yes
+#include "dequant.cuh"
 #include "experts.cuh"
 
 #define PANEL 8192
@@ -20,7 +21,6 @@
 #define LEFT (HIGH * DEEP * 2)
 #define STAGE (LEFT + WIDE * DEEP * 2)
 #define STAGES 4
-#define BEHIND 2     // stages that are fetched and not announced
 #define EXPERTS 4096 // most of a layer
 
 #ifdef APR_HOST
@@ -66,8 +66,10 @@ template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[128], u64 a, u64
 // Ring is the stages in shared memory, each with a barrier `full` and a barrier `empty`.
 struct Ring {
     u32 stages, barriers;
-    APR_METHOD void place(u32 base) {
-        stages = (base + 1023) & ~1023u;
+    u8 *memory; // where the stages begin
+    APR_METHOD void place(u8 *base) {
+        stages = (shared_address(base) + 1023) & ~1023u;
+        memory = base + (stages - shared_address(base));
         barriers = stages + STAGES * STAGE;
     }
     APR_METHOD u32 stage(u32 place) const { return stages + place * STAGE; }
@@ -128,6 +130,7 @@ template <bool SLOTS> struct Walk {
 // Source is one operand as a thread that fetches sees it: every 16th row of a tile of SIZE rows of c, or of 64 inner positions, and of each
 // (in each panel) one chunk.
 template <bool KMAJOR, int SIZE> struct Source {
+    static constexpr int STEP = WARPGROUP / 8;
     const bf16 *from;
     i64 stride;
     i32 row, col, rows, cols; // its place in the operand as stored, and the end
@@ -144,10 +147,10 @@ template <bool KMAJOR, int SIZE> struct Source {
         const bf16 *p = from;
         if constexpr (KMAJOR) {
             const i32 left = col < cols ? rows - row : 0;
-            UNROLL for (int n = 0; n < SIZE; n += 16, p += 16 * stride) fetch16(tile + to + n * 128, p, n < left);
+            UNROLL for (int n = 0; n < SIZE; n += STEP, p += STEP * stride) fetch16(tile + to + n * 128, p, n < left);
             col += DEEP, from += DEEP;
         } else {
-            UNROLL for (int n = 0; n < DEEP; n += 16, p += 16 * stride)
+            UNROLL for (int n = 0; n < DEEP; n += STEP, p += STEP * stride)
                 UNROLL for (int c = 0; c < SIZE; c += 64)
                     fetch16(tile + to + c / 64 * PANEL + n * 128, p + c, row + n < rows && col + c < cols);
             row += DEEP, from += DEEP * stride;
@@ -155,18 +158,18 @@ template <bool KMAJOR, int SIZE> struct Source {
     }
 };
 
-// announce says that the oldest stage that is on its way has arrived, when at most N younger ones are.
-template <int N> APR_DEVICE void announce(const Ring &ring, u32 &oldest) {
+// announce says that a stage is there, when at most N younger ones are on their way.
+template <int N> APR_DEVICE void announce(const Ring &ring, u32 place) {
     copy_async_wait<N>();
     publish();
     sync_warp();
-    if (lane() == 0) barrier_arrive(ring.full(oldest));
-    oldest = oldest + 1 < STAGES ? oldest + 1 : 0;
+    if (lane() == 0) barrier_arrive(ring.full(place));
 }
 
+// fetch_all is what a warpgroup does that only fetches. Two stages are on their way while a third is begun.
 template <bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<AK> &walk) {
-    Places at = {0, 0};
-    u32 oldest = 0, pending = 0; // stages that are on their way
+    Places at = {0, 0}, oldest = {0, 0}; // oldest: that is on its way
+    u32 pending = 0;
     while (walk.next()) {
         const GemmArgs &g = walk.gemm;
         const i32 deep = walk.deep();
@@ -180,11 +183,96 @@ template <bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<AK>
             right.fetch(ring.stage(at.at) + LEFT);
             copy_async_commit();
             at.next(0, STAGES);
-            if (pending == BEHIND) announce<BEHIND>(ring, oldest);
-            else pending++;
+            if (pending < 2) {
+                pending++;
+                continue;
+            }
+            announce<2>(ring, oldest.at);
+            oldest.next(0, STAGES);
         }
     }
-    NO_UNROLL for (; pending; pending--) announce<0>(ring, oldest);
+    NO_UNROLL for (; pending; pending--, oldest.next(0, STAGES)) announce<0>(ring, oldest.at);
+}
+
+// nibbles computes x[i] = s·q[i] − off of the four nibbles of w that begin at bits BIT + 8i, rounded as Dequantize does: s·q is exact.
+template <int BIT> APR_DEVICE void nibbles(float *x, u32 w, float s, float off) {
+    const float near = s * (1.0f / (1 << BIT)), far = s * (1.0f / (256 << BIT));
+    UNROLL for (int i = 0; i < 4; i += 2, w >>= 16) {
+        x[i] = fma_rn(near, integer(w & 15u << BIT), -off);
+        x[i + 1] = fma_rn(far, integer(w & 15u << (BIT + 8)), -off);
+    }
+}
+
+// Decoder is b in blocks of Q4_K, columns of c as rows, as a thread that fetches sees it: half of the 64 inner positions of a stage of every
+// 64th row of a tile, which are half of two groups: 16 bytes of codes, the low nibbles of one group and the high ones of the next. A stage's
+// bytes are loaded while the stage before is decoded.
+struct Decoder {
+    static constexpr int ROWS = WIDE / 64;
+    const u8 *from;
+    u32 row[ROWS]; // where they begin
+    u32x4 head[ROWS], code[ROWS];
+    u32 half, place, pattern; // row of the tile, which chunk of it stands first
+
+    APR_METHOD void begin(const GemmArgs &g, i32 first) {
+        const u32 l = lane();
+        half = l >> 4, place = warp() * 16 + (l & 15), pattern = place & 7;
+        from = (const u8 *)g.b + half * 16;
+        UNROLL for (int u = 0; u < ROWS; u++) { // what lies behind the last column is not written
+            row[u] = (u32)min_of(first + (i32)place + 64 * u, g.n - 1) * (u32)g.ldb;
+            load(u, 0);
+        }
+    }
+    // load reads what stage n of the row needs.
+    APR_METHOD void load(int u, u32 n) {
+        const u32 span = row[u] + n / 4 * BlockQ4K::bytes;
+        head[u] = load16(from - half * 16 + span);
+        code[u] = load16(from + span + 16 + n % 4 * 32);
+    }
+    // put writes chunk c, and the one of the next group, of words 2(c%2) and 2(c%2)+1.
+    template <int BIT> APR_METHOD void put(u8 *row, u32 c, u32 lo, u32 hi, float s, float off) const {
+        float x[8];
+        nibbles<BIT>(x, lo, s, off);
+        nibbles<BIT>(x + 4, hi, s, off);
+        Pack<bf16, 8> v;
+        narrow(v, x);
+        store_pack((bf16 *)(row + ((c ^ pattern) << 4)), v);
+    }
+    // decode writes stage n of its rows to a tile, and loads the next one where there is one.
+    APR_METHOD void decode(u8 *tile, u32 n, bool more) {
+        UNROLL for (int u = 0; u < ROWS; u++) {
+            float s, off, t, under;
+            scales_k(s, off, head[u], n % 4 * 2);
+            scales_k(t, under, head[u], n % 4 * 2 + 1);
+            u8 *row = tile + (place + 64 * u) * 128;
+            const u32x4 w = code[u];
+            UNROLL for (int c = 0; c < 2; c++) {
+                put<0>(row, 2 * half + c, w[2 * c], w[2 * c + 1], s, off);
+                put<4>(row, 4 + 2 * half + c, w[2 * c], w[2 * c + 1], t, under);
+            }
+            if (more) load(u, n + 1);
+        }
+    }
+};
+
+// decode_all is fetch_all with b in blocks of Q4_K. What it fetches of a arrives while b is decoded.
+APR_DEVICE void decode_all(const Ring &ring, Walk<true> &walk) {
+    Places at = {0, 0};
+    while (walk.next()) {
+        const GemmArgs &g = walk.gemm;
+        Source<true, HIGH> left;
+        Decoder right;
+        right.begin(g, walk.col);
+        left.begin(g.a, g.lda, g.m, g.k, walk.row);
+        const u32 steps = (u32)g.k / DEEP;
+        NO_UNROLL for (u32 n = 0; n < steps; n++) {
+            barrier_wait(ring.empty(at.at), at.parity ^ 1);
+            left.fetch(ring.stage(at.at));
+            copy_async_commit();
+            right.decode(ring.memory + at.at * STAGE + LEFT, n, n + 1 < steps);
+            announce<0>(ring, at.at);
+            at.next(0, STAGES);
+        }
+    }
 }
 
 // turn gives each of four lanes the four words that all have at its place: w[i] of lane j comes from w[j] of lane i.
@@ -255,6 +343,7 @@ APR_DEVICE void write_floats(const GemmArgs &a, const float (&d)[128], i32 row, 
     }
 }
 
+// multiply_all is what the other two warpgroups do.
 template <bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<AK> &walk) {
     const u32 group = thread() / WARPGROUP - 1;
     Places at = {0, 0};
@@ -288,12 +377,13 @@ template <bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<
     }
 }
 
-// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers.
-template <bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a) {
+// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers. Registers of the block's threads: KEEP for those
+// that multiply, LESS for those that fetch.
+template <bool AK, bool BK, int KEEP, int LESS, class Fetch> APR_DEVICE void experts(const ExpertArgs &a, Fetch fetch) {
     DYNAMIC_SHARED(memory);
     SHARED(i32, ends, EXPERTS);
     Ring ring;
-    ring.place(shared_address(memory));
+    ring.place(memory);
     if (thread() == 0) {
         for (u32 i = 0; i < STAGES; i++) {
             barrier_init(ring.full(i), WARPGROUP / 32);
@@ -304,14 +394,21 @@ template <bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a) {
     sync_block();
     Walk<AK> walk = {a, ends, (i32)block(), 0, 0, {}};
     if (thread() < WARPGROUP) {
-        shrink_registers<72>();
-        fetch_all<AK, BK>(ring, walk);
+        shrink_registers<LESS>();
+        fetch(ring, walk);
     } else {
-        grow_registers<216>();
+        grow_registers<KEEP>();
         multiply_all<AK, BK>(ring, walk);
     }
 }
 
-KERNEL(experts_sm90_nt, ExpertArgs, 384, 1) { experts<true, true>(a); }
-KERNEL(experts_sm90_nn, ExpertArgs, 384, 1) { experts<true, false>(a); }
-KERNEL(experts_sm90_tn, ExpertArgs, 384, 1) { experts<false, false>(a); }
+template <bool AK, bool BK> APR_DEVICE void experts_plain(const ExpertArgs &a) {
+    experts<AK, BK, 216, 72>(a, [](const Ring &ring, Walk<AK> &walk) { fetch_all<AK, BK>(ring, walk); });
+}
+
+KERNEL(experts_sm90_nt, ExpertArgs, 384, 1) { experts_plain<true, true>(a); }
+KERNEL(experts_sm90_nn, ExpertArgs, 384, 1) { experts_plain<true, false>(a); }
+KERNEL(experts_sm90_tn, ExpertArgs, 384, 1) { experts_plain<false, false>(a); }
+KERNEL(experts_sm90_q4_k, ExpertArgs, 384, 1) {
+    experts<true, true, 184, 136>(a, [](const Ring &ring, Walk<true> &walk) { decode_all(ring, walk); });
+}
