@@ -55,7 +55,7 @@ func (s *Stream) RouteBackward(dz, dscale, dw, z, scale device.Tensor, r device.
 func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, r device.Routing) {
 	device.CheckGroupedMatMul(y, x, w, bias, r)
 	m := w.(*weight)
-	if s.dev.manySlots(y, x, m, r) {
+	if s.dev.manySlots(kernel.GemmNT, y, x, m, r) {
 		s.groupedMany("GroupedMatMul", kernel.GemmNT, y, x, m, bias, false, r)
 		return
 	}
@@ -74,7 +74,7 @@ func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.
 func (s *Stream) GroupedInputGrad(dx, dy device.Tensor, w device.Weight, r device.Routing, add bool) {
 	device.CheckGroupedInputGrad(dx, dy, w, r)
 	m := w.(*weight)
-	if s.dev.manySlots(dx, dy, m, r) {
+	if s.dev.manySlots(kernel.GemmNN, dx, dy, m, r) {
 		s.groupedMany("GroupedInputGrad", kernel.GemmNN, dx, dy, m, device.Tensor{}, add, r)
 		return
 	}

@@ -68,14 +68,14 @@ func ExpertsSM90(q Queue, form GemmForm, c, a, w, bias Mat, add bool, r Routing,
 	x.launchSM90(q, name, worstTiles(c.Rows, r.Experts, expertsSM90High)*ceil(n, expertsSM90Wide))
 }
 
-// ExpertsSM90Decodes reports whether ExpertsSM90Blocks takes matrices in blocks of a type.
-func ExpertsSM90Decodes(d tensor.DType) bool { return d == tensor.Q4_K }
+// ExpertsSM90Type is the type of blocks that ExpertsSM90Blocks takes. Blocks of other types would be read in small pieces that are not aligned.
+const ExpertsSM90Type = tensor.Q4_K
 
 // ExpertsSM90Blocks is ExpertsSM90 with GemmNT and matrices in blocks of Q4_K, in the same bits as of what Dequantize makes of them: a stage is decoded
-// on its way to shared memory, once for 128 slots of an expert. Another such type would be read in pieces that are not aligned.
+// on its way to shared memory, once for 128 slots of an expert.
 func ExpertsSM90Blocks(q Queue, c, a Mat, w Blocks, bias Mat, r Routing, first int) {
 	out := w.Rows / max(1, r.Experts)
-	need(ExpertsSM90Decodes(w.Type) && DequantizeServes(w) && ExpertsSM90Serves(c, a, a, r.Experts) && c.Type == tensor.BF16, "ExpertsSM90Blocks",
+	need(w.Type == ExpertsSM90Type && DequantizeServes(w) && ExpertsSM90Serves(c, a, a, r.Experts) && c.Type == tensor.BF16, "ExpertsSM90Blocks",
 		"operands it does not serve")
 	need(a.Cols == w.Cols && c.Cols == out && a.Rows == c.Rows && int64(out)*int64(w.RowBytes) < 1<<32, "ExpertsSM90Blocks", "shapes differ")
 	if c.Rows == 0 {
