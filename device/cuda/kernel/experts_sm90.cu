@@ -194,13 +194,22 @@ template <bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<AK>
     NO_UNROLL for (; pending; pending--, oldest.next(0, STAGES)) announce<0>(ring, oldest.at);
 }
 
-// nibbles computes x[i] = s·q[i] − off of the four nibbles of w that begin at bits BIT + 8i, rounded as Dequantize does: s·q is exact.
-template <int BIT> APR_DEVICE void nibbles(float *x, u32 w, float s, float off) {
-    const float near = s * (1.0f / (1 << BIT)), far = s * (1.0f / (256 << BIT));
-    UNROLL for (int i = 0; i < 4; i += 2, w >>= 16) {
-        x[i] = fma_rn(near, integer(w & 15u << BIT), -off);
-        x[i + 1] = fma_rn(far, integer(w & 15u << (BIT + 8)), -off);
+// Codes are eight bytes of codes, as words and as their upper halves.
+struct Codes {
+    int lo[2], hi[2];
+    APR_METHOD Codes(u32 a, u32 b) {
+        lo[0] = (int)a, lo[1] = (int)(a >> 16), hi[0] = (int)b, hi[1] = (int)(b >> 16);
+        opaque(lo[1]); // or a shift would come behind each mask
+        opaque(hi[1]);
     }
+};
+
+// nibbles computes x[i] = s·q[i] − off of the four nibbles of a word that begin at bits BIT + 8i, rounded as Dequantize does: s·q is exact.
+// magic is 0x4b000000, of which the compiler must not know: mask and register make one instruction of both.
+template <int BIT> APR_DEVICE void nibbles(float *x, const int (&w)[2], float s, float off, u32 magic) {
+    const float near = s * (1.0f / (1 << BIT)), far = s * (1.0f / (256 << BIT));
+    UNROLL for (int i = 0; i < 4; i++)
+        x[i] = fma_rn(i % 2 ? far : near, from_bits(((u32)w[i / 2] & 15u << (BIT + i % 2 * 8)) | magic) - 8388608.0f, -off);
 }
 
 // Decoder is b in blocks of Q4_K, columns of c as rows, as a thread that fetches sees it: half of the 64 inner positions of a stage of every
@@ -212,9 +221,11 @@ struct Decoder {
     u32 row[ROWS]; // where they begin
     u32x4 head[ROWS], code[ROWS];
     u32 half, place, pattern; // row of the tile, which chunk of it stands first
+    u32 magic;
 
     APR_METHOD void begin(const GemmArgs &g, i32 first) {
         const u32 l = lane();
+        magic = 0x4b000000u | (u32)g.k % DEEP; // rows are whole spans
         half = l >> 4, place = warp() * 16 + (l & 15), pattern = place & 7;
         from = (const u8 *)g.b + half * 16;
         UNROLL for (int u = 0; u < ROWS; u++) { // what lies behind the last column is not written
@@ -228,11 +239,11 @@ struct Decoder {
         head[u] = load16(from - half * 16 + span);
         code[u] = load16(from + span + 16 + n % 4 * 32);
     }
-    // put writes chunk c, and the one of the next group, of words 2(c%2) and 2(c%2)+1.
-    template <int BIT> APR_METHOD void put(u8 *row, u32 c, u32 lo, u32 hi, float s, float off) const {
+    // put writes chunk c of a row.
+    template <int BIT> APR_METHOD void put(u8 *row, u32 c, const Codes &w, float s, float off) const {
         float x[8];
-        nibbles<BIT>(x, lo, s, off);
-        nibbles<BIT>(x + 4, hi, s, off);
+        nibbles<BIT>(x, w.lo, s, off, magic);
+        nibbles<BIT>(x + 4, w.hi, s, off, magic);
         Pack<bf16, 8> v;
         narrow(v, x);
         store_pack((bf16 *)(row + ((c ^ pattern) << 4)), v);
@@ -244,10 +255,10 @@ struct Decoder {
             scales_k(s, off, head[u], n % 4 * 2);
             scales_k(t, under, head[u], n % 4 * 2 + 1);
             u8 *row = tile + (place + 64 * u) * 128;
-            const u32x4 w = code[u];
             UNROLL for (int c = 0; c < 2; c++) {
-                put<0>(row, 2 * half + c, w[2 * c], w[2 * c + 1], s, off);
-                put<4>(row, 4 + 2 * half + c, w[2 * c], w[2 * c + 1], t, under);
+                const Codes w(code[u][2 * c], code[u][2 * c + 1]);
+                put<0>(row, 2 * half + c, w, s, off);
+                put<4>(row, 4 + 2 * half + c, w, t, under);
             }
             if (more) load(u, n + 1);
         }
