@@ -131,7 +131,7 @@ func (b *expertsBench) layer(tokens int, skewed bool) {
 			w := b.weight(kind, m.experts*shape[0], shape[1], m.experts)
 			x, y := b.random(slots, shape[1]), b.s.Temp("y", device.Activations, tensor.BF16, slots, shape[0])
 			times := float64(2 - j) // gate and up
-			now, before := b.compare(w, "forward", shape, slots, skewed, func() { b.s.GroupedMatMul(y, x, w, device.Tensor{}, r) })
+			now, before := b.compare(w, kind.String()+" forward", shape, slots, skewed, func() { b.s.GroupedMatMul(y, x, w, device.Tensor{}, r) })
 			if i == 0 {
 				expand += times * profiled(b.t, b.d, b.s, func() { b.s.Expand(w) })
 			} else if kind == tensor.BF16 {
@@ -160,8 +160,8 @@ func (b *expertsBench) backward(w device.Weight, x device.Tensor, shape [2]int, 
 	dx, dy := b.s.Temp("dx", device.Activations, tensor.BF16, slots, shape[1]), b.random(slots, shape[0])
 	dw := b.s.Temp("dw", device.Activations, tensor.F32, b.m.experts*shape[0], shape[1])
 	b.s.Zero(dw)
-	b.compare(w, "dx", shape, slots, skewed, func() { b.s.GroupedInputGrad(dx, dy, w, r, false) })
-	b.compare(w, "dw", shape, slots, skewed, func() { b.s.GroupedWeightGrad(dw, device.Tensor{}, dy, x, r) })
+	b.compare(w, "bf16 dx", shape, slots, skewed, func() { b.s.GroupedInputGrad(dx, dy, w, r, false) })
+	b.compare(w, "bf16 dw", shape, slots, skewed, func() { b.s.GroupedWeightGrad(dw, device.Tensor{}, dy, x, r) })
 	b.s.Release(dx, dy, dw)
 }
 
@@ -176,7 +176,7 @@ func (b *expertsBench) compare(w device.Weight, what string, shape [2]int, slots
 		experts = b.m.active
 	}
 	read, work := float64(w.Bytes())*float64(experts)/float64(b.m.experts), 2*float64(slots)*float64(shape[0])*float64(shape[1])
-	b.t.Logf("    %4d×%-4d %8d bytes an expert, %-7s: %7.4f ms, %4.0f TFLOP/s, %4.1f %% of dense, %5.2f TB/s of the experts read; kernels of all devices %7.4f ms, %4.0f TFLOP/s",
-		shape[0], shape[1], w.Bytes()/int64(b.m.experts), what, 1e3*now, work/now/1e12, 100*work/now/b.dense, read/now/1e12, 1e3*before, work/before/1e12)
+	b.t.Logf("    %4d×%-4d %-13s: %7.4f ms, %4.0f TFLOP/s, %4.1f %% of dense, %5.2f TB/s of the experts read; kernels of all devices %7.4f ms, %4.0f TFLOP/s",
+		shape[0], shape[1], what, 1e3*now, work/now/1e12, 100*work/now/b.dense, read/now/1e12, 1e3*before, work/before/1e12)
 	return now, before
 }
