@@ -223,15 +223,15 @@ struct Decoder {
     u32 half, place, pattern; // row of the tile, which chunk of it stands first
     u32 magic;
 
-    APR_METHOD void begin(const GemmArgs &g, i32 first) {
-        const u32 l = lane();
-        magic = 0x4b000000u | (u32)g.k % DEEP; // rows are whole spans
-        half = l >> 4, place = warp() * 16 + (l & 15), pattern = place & 7;
+    APR_METHOD Decoder(const ExpertArgs &a) {
+        magic = 0x4b000000u | (u32)a.gemm.k % DEEP; // rows are whole spans
+        half = lane() >> 4, place = warp() * 16 + (lane() & 15), pattern = place & 7;
+    }
+    // aim goes to the rows of a tile.
+    APR_METHOD void aim(const GemmArgs &g, i32 first) {
         from = (const u8 *)g.b + half * 16;
-        UNROLL for (int u = 0; u < ROWS; u++) { // what lies behind the last column is not written
+        UNROLL for (int u = 0; u < ROWS; u++) // what lies behind the last column is not written
             row[u] = (u32)min_of(first + (i32)place + 64 * u, g.n - 1) * (u32)g.ldb;
-            load(u, 0);
-        }
     }
     // load reads what stage n of the row needs.
     APR_METHOD void load(int u, u32 n) {
@@ -248,8 +248,8 @@ struct Decoder {
         narrow(v, x);
         store_pack((bf16 *)(row + ((c ^ pattern) << 4)), v);
     }
-    // decode writes stage n of its rows to a tile, and loads the next one where there is one.
-    APR_METHOD void decode(u8 *tile, u32 n, bool more) {
+    // decode writes what was loaded, stage n of its rows, to a tile, and loads stage `next` of those that it aims at, if there is one.
+    APR_METHOD void decode(u8 *tile, u32 n, u32 next, bool more) {
         UNROLL for (int u = 0; u < ROWS; u++) {
             float s, off, t, under;
             scales_k(s, off, head[u], n % 4 * 2);
@@ -260,26 +260,38 @@ struct Decoder {
                 put<0>(row, 2 * half + c, w, s, off);
                 put<4>(row, 4 + 2 * half + c, w, t, under);
             }
-            if (more) load(u, n + 1);
+            if (more) load(u, next);
         }
     }
 };
 
-// decode_all is fetch_all with b in blocks of Q4_K. What it fetches of a arrives while b is decoded.
+// decode_all is fetch_all with b in blocks of Q4_K. What it fetches of a arrives while b is decoded, and so does what the next tile begins with.
 APR_DEVICE void decode_all(const Ring &ring, Walk<true> &walk) {
+    const GemmArgs &g = walk.gemm;
+    const u32 steps = (u32)walk.a.gemm.k / DEEP;
     Places at = {0, 0};
-    while (walk.next()) {
-        const GemmArgs &g = walk.gemm;
-        Source<true, HIGH> left;
-        Decoder right;
-        right.begin(g, walk.col);
+    Source<true, HIGH> left;
+    Decoder right(walk.a);
+    bool there = walk.next();
+    if (there) {
         left.begin(g.a, g.lda, g.m, g.k, walk.row);
-        const u32 steps = (u32)g.k / DEEP;
+        right.aim(g, walk.col);
+        UNROLL for (int u = 0; u < Decoder::ROWS; u++) right.load(u, 0);
+    }
+    while (there) {
         NO_UNROLL for (u32 n = 0; n < steps; n++) {
             barrier_wait(ring.empty(at.at), at.parity ^ 1);
             left.fetch(ring.stage(at.at));
             copy_async_commit();
-            right.decode(ring.memory + at.at * STAGE + LEFT, n, n + 1 < steps);
+            u32 next = n + 1;
+            if (next == steps) {
+                next = 0, there = walk.next();
+                if (there) {
+                    left.begin(g.a, g.lda, g.m, g.k, walk.row);
+                    right.aim(g, walk.col);
+                }
+            }
+            right.decode(ring.memory + at.at * STAGE + LEFT, n, next, there);
             announce<0>(ring, at.at);
             at.next(0, STAGES);
         }
