@@ -176,7 +176,8 @@ func TestManySlots(t *testing.T) {
 			other := p.download(t, s)
 			p.release(s)
 			for i, name := range []string{"y", "dx", "dw"} {
-				near.CheckRel(t, name, want[i], other[i], []float64{4e-3, 4e-3, 4e-6}[i])
+				// One step of bfloat16, where two sums round to either side; and what tensor cores cut off sums in float32.
+				near.CheckRel(t, name, want[i], other[i], []float64{1. / 128, 1. / 128, 2e-5}[i])
 			}
 		})
 	}
