@@ -28,7 +28,8 @@ type layout struct {
 	rows, cols int
 	bytes      int64
 	expands    bool  // products expand it, or those of experts decode it
-	experts    bool  // it is the matrices of experts, of grouped products alone
+	experts    int   // how many experts' matrices it is, of grouped products alone; 0: one matrix
+	many       bool  // products of many slots expand those of experts, too: see manySlots
 	fp8        bool  // and multiply in 8-bit floats
 	scales     int64 // place of their scales
 	act        tensor.DType
@@ -36,8 +37,8 @@ type layout struct {
 
 // layout checks what spec claims and says how the matrix is kept.
 func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
-	l := &layout{act: d.act, fp8: spec.Form.FP8, experts: spec.Experts > 0}
-	if l.fp8 && l.experts {
+	l := &layout{act: d.act, fp8: spec.Form.FP8, experts: spec.Experts}
+	if l.fp8 && l.experts > 0 {
 		return nil, fault.New(fault.Unavailable, "experts are not multiplied in 8-bit floats").At("tensor %q", spec.Name).
 			WithHint("without --teacher-gemm fp8").WithID("E-CUDA-063")
 	}
@@ -56,7 +57,7 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 				At("tensor %q", p.info.Name).WithID("E-CUDA-030")
 		}
 		p.first, p.as, l.cols = l.rows, d.act, p.info.Cols()
-		if spec.Form.Blocks && p.inBlocks() && (!l.experts || kernel.ExpertsServe(p.info.DType)) {
+		if spec.Form.Blocks && p.inBlocks() && (l.experts == 0 || kernel.ExpertsServe(p.info.DType)) {
 			p.as, l.expands = p.info.DType, true
 		}
 		l.rows += p.rows
@@ -72,6 +73,7 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 	if l.fp8 && !l.expands {
 		l.bytes = int64(l.rows) * int64(l.cols)
 	}
+	l.many = l.expands && l.experts > 0 && d.serveSlots(l.rows/l.experts, l.cols, l.experts)
 	if l.fp8 {
 		l.scales = (l.bytes + alignment - 1) &^ (alignment - 1)
 		l.bytes = l.scales + 4*int64(l.rows)
@@ -98,8 +100,10 @@ func (p *part) place(b *buffer) rowsAt {
 func (l *layout) scratch() int64 {
 	values := int64(l.rows) * int64(l.cols)
 	switch {
-	case l.experts:
+	case l.experts > 0 && !l.many:
 		return 0
+	case l.experts > 0: // those of one expert at least
+		return max(values/int64(l.experts)*int64(l.act.BlockBytes()), min(expansionMost, values*int64(l.act.BlockBytes())))
 	case l.fp8 && l.expands:
 		return fp8Rows + min(expansionMost, values)
 	case l.fp8:
@@ -116,8 +120,11 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 	if err != nil {
 		return dry.Kept{}, err
 	}
-	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands && !l.experts, FP8: l.fp8}
-	if l.inBlocks() && !l.experts {
+	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands && (l.experts == 0 || l.many), FP8: l.fp8}
+	if l.many {
+		k.Reads, k.Decodes = kernel.ExpertsSM90Slots(l.experts, true)-1, l.parts[0].as == kernel.ExpertsSM90Type
+	}
+	if l.inBlocks() && l.experts == 0 {
 		k.Reads, k.Gathers = decodeRows, len(l.parts) == 1 && gatherable(l.parts[0].as, l.cols)
 		if d.tiles(l) {
 			k.Arranged = kernel.TileProductRows

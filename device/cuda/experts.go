@@ -6,7 +6,8 @@ import (
 )
 
 // Which experts are chosen, and how many slots each has, stays on the device: grids are those of the worst split, and blocks read from
-// Starts what is theirs. Matrices in blocks are decoded on their way to the products, which take no memory of expansion.
+// Starts what is theirs. Matrices in blocks are decoded on their way to the products, which take no memory of expansion; those of many slots on
+// compute capability 9.0 are in experts_many.go.
 
 // routing is where a routing stands.
 func routing(r device.Routing) kernel.Routing {
@@ -54,6 +55,10 @@ func (s *Stream) RouteBackward(dz, dscale, dw, z, scale device.Tensor, r device.
 func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, r device.Routing) {
 	device.CheckGroupedMatMul(y, x, w, bias, r)
 	m := w.(*weight)
+	if s.dev.manySlots(kernel.GemmNT, y, x, m, r) {
+		s.groupedMany("GroupedMatMul", kernel.GemmNT, y, x, m, bias, false, r)
+		return
+	}
 	s.eachNarrow(x, func(lo, hi int) {
 		y, x := y.RowRange(lo, hi), x.RowRange(lo, hi)
 		if o := s.begin("GroupedMatMul", y, x, m.t, bias, r.Starts); o != nil {
@@ -69,6 +74,10 @@ func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.
 func (s *Stream) GroupedInputGrad(dx, dy device.Tensor, w device.Weight, r device.Routing, add bool) {
 	device.CheckGroupedInputGrad(dx, dy, w, r)
 	m := w.(*weight)
+	if s.dev.manySlots(kernel.GemmNN, dx, dy, m, r) {
+		s.groupedMany("GroupedInputGrad", kernel.GemmNN, dx, dy, m, device.Tensor{}, add, r)
+		return
+	}
 	s.eachNarrow(dy, func(lo, hi int) {
 		dx, dy := dx.RowRange(lo, hi), dy.RowRange(lo, hi)
 		if o := s.begin("GroupedInputGrad", dx, dy, m.t, r.Starts); o != nil {
@@ -83,13 +92,17 @@ func (s *Stream) GroupedInputGrad(dx, dy device.Tensor, w device.Weight, r devic
 // GroupedWeightGrad: dW_e += Σ_j dy[j]ᵀ·x[j] over the slots j of each expert e, and dbias[e] += Σ_j dy[j] unless dbias is zero.
 func (s *Stream) GroupedWeightGrad(dw, dbias, dy, x device.Tensor, r device.Routing) {
 	device.CheckGroupedWeightGrad(dw, dbias, dy, x, r)
+	product := kernel.ExpertsWeightGrad
+	if s.dev.manySlotsGrad(dw, dy, x, r) {
+		product = kernel.ExpertsWeightGradSM90
+	}
 	s.eachNarrow(dy, func(lo, hi int) {
 		dy, x := dy.RowRange(lo, hi), x.RowRange(lo, hi)
 		add := !s.overwrites(dw)
 		if o := s.begin("GroupedWeightGrad", dw, dy, x, r.Starts); o != nil {
 			o.sized(dy.Cols, x.Cols, dy.Rows, r.Experts)
 			s.dev.counts.products.Add(1)
-			kernel.ExpertsWeightGrad(o, mat(dw), o.narrow(dy), o.narrow(x), add, routing(r), lo)
+			product(o, mat(dw), o.narrow(dy), o.narrow(x), add, routing(r), lo)
 			o.end()
 		}
 	})

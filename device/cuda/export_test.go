@@ -1,6 +1,9 @@
 package cuda
 
 import (
+	"maps"
+	"slices"
+
 	"apr/device"
 	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
@@ -37,4 +40,37 @@ func (s *Stream) Expand(w device.Weight) {
 			o.end()
 		}
 	})
+}
+
+// Capability returns the target of modules for the device's compute capability.
+func (d *Device) Capability() string { return d.capability() }
+
+// LoadedModules returns the names of the modules that are loaded.
+func (d *Device) LoadedModules() (names []string) {
+	_ = d.ctx.Do(func(*driver.Thread) error {
+		names = slices.Sorted(maps.Keys(d.kernels.modules))
+		return nil
+	})
+	return names
+}
+
+// Pretend makes the device choose kernels as one of another compute capability would, until undo is called. Nothing may be queued.
+func (d *Device) Pretend(major int) (undo func()) {
+	was := d.desc.Major
+	d.desc.Major = major
+	return func() { d.desc.Major = was }
+}
+
+// LimitExpansion lets products expand a weight in n bytes, which are taken at once.
+func (d *Device) LimitExpansion(w device.Weight, n int64) error {
+	w.(*weight).expands = n
+	return d.growExpansion(n)
+}
+
+// Expansion returns the bytes in which products expand matrices.
+func (d *Device) Expansion() int64 {
+	if b := d.expansion.Load(); b != nil {
+		return b.bytes
+	}
+	return 0
 }

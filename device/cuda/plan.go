@@ -94,7 +94,7 @@ func (d *Device) usesOf(r *dry.Record) uses {
 		if o.Kind == device.OpHeadNorm || o.Kind == device.OpScale || o.Partial || o.Kind == device.OpAttention && o.Attn.Window > 0 {
 			u.modules[kernel.VariantsModule] = true // if all layers are decoded at once
 		}
-		for _, m := range modulesOf(o.Op, d.act) {
+		for _, m := range d.modulesOf(o.Op) {
 			u.modules[m] = true
 		}
 		inBlocks := o.Kind.ReadsWeight() && o.Expands
@@ -124,7 +124,18 @@ func (d *Device) usesOf(r *dry.Record) uses {
 	return u
 }
 
-// modulesOf names the modules that an operation needs beside those that every step has.
+// modulesOf names the modules that an operation needs on this device beside those that every step has.
+func (d *Device) modulesOf(o dry.Op) []string {
+	switch {
+	case !o.Kind.Grouped() || !d.manySlotsPlanned(o):
+		return modulesOf(o, d.act)
+	case o.Kind == device.OpGroupedWeightGrad:
+		return []string{kernel.ExpertsModule, kernel.ExpertsSM90Module}
+	}
+	return []string{kernel.ExpertsSM90Module}
+}
+
+// modulesOf names those that any device needs.
 func modulesOf(o dry.Op, act tensor.DType) []string {
 	switch o.Kind {
 	case device.OpAttention, device.OpAttentionBackward:

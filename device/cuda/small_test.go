@@ -240,6 +240,9 @@ func TestOptionalModules(t *testing.T) {
 	documents.Documents = true
 	sinks := attention(device.Attn{HeadDim: 64})
 	sinks.Sinks = true
+	many := func(kind device.Op, weight string, slots int) dry.Op {
+		return dry.Op{Kind: kind, Weight: weight, In: tensor.BF16, Out: tensor.BF16, M: slots, N: 512, K: 256, InStride: 256, OutStride: 512, Experts: 4, Active: 2}
+	}
 	cases := []struct {
 		op   dry.Op
 		want []string
@@ -268,6 +271,10 @@ func TestOptionalModules(t *testing.T) {
 		{dry.Op{Kind: device.OpGroupedMatMul, Weight: "bf16", M: 16, Active: 8}, []string{"experts_rows", "experts_gemm"}},
 		{dry.Op{Kind: device.OpGroupedInputGrad, Weight: "bf16", M: 80, Active: 8}, []string{"experts_gemm"}},
 		{dry.Op{Kind: device.OpGroupedWeightGrad}, []string{kernel.ExpertsModule, "experts_gemm"}},
+		{many(device.OpGroupedMatMul, "q4_k", 256), []string{kernel.ExpertsSM90Module}},
+		{many(device.OpGroupedMatMul, "q4_k", 255), []string{"experts_blocks"}},
+		{many(device.OpGroupedMatMul, "q6_k", 256), []string{"experts_blocks"}},
+		{many(device.OpGroupedInputGrad, "bf16", 256), []string{kernel.ExpertsSM90Module}},
 	}
 	loaded := func(ops ...dry.Op) map[string]bool {
 		r, all := &dry.Record{}, map[string]bool{}
@@ -399,6 +406,19 @@ func TestRunsOf(t *testing.T) {
 		}
 		if !slices.Equal(rows, c.want) || !slices.Equal(c.parts, before) {
 			t.Errorf("%s: rows %v, want %v", c.name, rows, c.want)
+		}
+	}
+}
+
+// TestSlabExperts: all experts come in slabs that fit, of nearly the same size.
+func TestSlabExperts(t *testing.T) {
+	for _, c := range []struct {
+		experts    int
+		each, size int64
+		want       int
+	}{{128, 3 << 20, 288 << 20, 64}, {32, 2880 * 2880 * 2, 288 << 20, 16}, {4, 100, 400, 4}, {4, 100, 399, 2}, {5, 100, 200, 2}, {3, 100, 1, 1}} {
+		if got := slabExperts(c.experts, c.each, c.size); got != c.want {
+			t.Errorf("%+v: %d", c, got)
 		}
 	}
 }

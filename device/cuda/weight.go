@@ -15,7 +15,7 @@ type weight struct {
 	tiled bool          // the blocks of all parts are in tiles: see tile
 	bytes int64
 
-	experts bool // the matrices of experts, of grouped products alone: they are not expanded, nor put into tiles
+	experts bool // the matrices of experts, of grouped products alone: they are not put into tiles
 
 	expands int64 // bytes in which products expand it
 
@@ -77,7 +77,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &weight{t: device.Whole(b, d.act, l.rows, l.cols), bytes: b.size, experts: l.experts}
+	w := &weight{t: device.Whole(b, d.act, l.rows, l.cols), bytes: b.size, experts: l.experts > 0}
 	if l.expands || l.scratch() > 0 {
 		w.t.Buf = nil
 		w.expands = l.scratch()

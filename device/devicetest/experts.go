@@ -46,7 +46,7 @@ func expertCases() []Case {
 	}
 	for _, s := range []struct{ n, experts, active, in, out int }{
 		{1, 1, 1, 1, 1}, {1, 8, 2, 33, 17}, {5, 4, 2, 64, 8}, {33, 7, 3, 65, 31}, {64, 16, 4, 128, 40}, {130, 3, 1, 256, 65}, {0, 4, 2, 8, 8}, {2, 64, 8, 32, 32},
-		{300, 2, 1, 72, 136},
+		{300, 2, 1, 72, 136}, {330, 37, 8, 64, 136},
 	} {
 		name := fmt.Sprintf("grouped/%d tokens to %d of %d, %dx%d", s.n, s.active, s.experts, s.out, s.in)
 		all = append(all, both(name, func(l *lab) { checkGrouped(l, s.n, s.experts, s.active, s.in, s.out) })...)
@@ -54,7 +54,8 @@ func expertCases() []Case {
 			func(l *lab) { checkCombine(l, s.n, s.experts, s.active, s.out) })...)
 	}
 	for _, d := range storedTypes {
-		all = append(all, Case{Name: fmt.Sprintf("grouped/%v", d), check: func(l *lab) { checkGroupedStored(l, d) }})
+		all = append(all, Case{Name: fmt.Sprintf("grouped/%v", d), check: func(l *lab) { checkGroupedStored(l, d, 33, 1, 40) }},
+			Case{Name: fmt.Sprintf("grouped/%v, many tokens", d), check: func(l *lab) { checkGroupedStored(l, d, 40, 330) }})
 	}
 	all = append(all, Case{Name: "grouped/of a parameter", check: checkGroupedParam})
 	for _, s := range routes {
@@ -226,8 +227,8 @@ func checkGrouped(l *lab, n, experts, active, in, out int) {
 }
 
 // checkGroupedStored multiplies with experts as a file has them, of a number of rows that fills no panels.
-func checkGroupedStored(l *lab, d tensor.DType) {
-	const experts, out, in = 5, 33, 256
+func checkGroupedStored(l *lab, d tensor.DType, out int, tokens ...int) {
+	const experts, in = 5, 256
 	stored, w := l.store("experts", l.random(experts*out, in, 1), d)
 	stored.info.Shape = []int{experts, out, in}
 	weight, err := l.dev.Weight(device.WeightSpec{Name: "experts", Component: device.TeacherWeights, Parts: []device.Source{stored}, Experts: experts})
@@ -235,7 +236,7 @@ func checkGroupedStored(l *lab, d tensor.DType) {
 		l.errorf("Weight: %v", err)
 		return
 	}
-	for _, n := range []int{1, 40} {
+	for _, n := range tokens {
 		r, want := l.routed(n, experts, 2)
 		x, dy := l.random(2*n, in, 1), l.random(2*n, out, 1)
 		y, dx := l.out(l.act, 2*n, out), l.out(l.act, 2*n, in)

@@ -281,3 +281,48 @@ type other struct{}
 func (other) Bytes() int64        { return 4 }
 func (other) Name() string        { return "other" }
 func (other) State() device.State { return device.Lasting }
+
+// TestGroupedScratch: a grouped product takes memory to expand experts in from so many slots on, and where it decodes them, its gradient alone does.
+func TestGroupedScratch(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		decodes       bool
+		slots         int
+		back          bool
+		memory        int64
+		forward, grad bool // what expands
+	}{
+		{"few slots", false, 8, true, 0, false, false}, {"many", false, 10, false, 512, true, false}, {"many and back", false, 10, true, 512, true, true},
+		{"decoded", true, 10, false, 0, false, false}, {"decoded and back", true, 10, true, 512, false, true},
+	} {
+		keep := func(device.WeightSpec) (Kept, error) {
+			return Kept{Bytes: 1, Types: "q4_k", Expands: true, Scratch: 500, Reads: 8, Decodes: c.decodes}, nil
+		}
+		d := New(Target{Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16, Keep: keep, Align: 256})
+		w, err := d.Weight(device.WeightSpec{Name: "w", Parts: []device.Source{matrix(t, tensor.Q4_K, 2*16, 256)}, Experts: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := d.NewStream()
+		temp := func(dtype tensor.DType, rows, cols int) device.Tensor {
+			return s.Temp("t", device.Activations, dtype, rows, cols)
+		}
+		r := device.Routing{
+			Experts: 2, Active: 2, Chosen: temp(tensor.I32, c.slots, 1), Slots: temp(tensor.I32, c.slots, 1), Rows: temp(tensor.I32, c.slots, 1), Starts: temp(tensor.I32, 3, 1),
+		}
+		x, y := temp(tensor.BF16, c.slots, 256), temp(tensor.BF16, c.slots, 16)
+		s.GroupedMatMul(y, x, w, device.Tensor{}, r)
+		if c.back {
+			s.GroupedInputGrad(x, y, w, r, false)
+		}
+		record := d.Record()
+		if record.Expand != c.memory {
+			t.Errorf("%s: %d bytes, want %d", c.name, record.Expand, c.memory)
+		}
+		for _, o := range record.Ops {
+			if want := o.Kind == device.OpGroupedMatMul && c.forward || o.Kind == device.OpGroupedInputGrad && c.grad; o.Expands != want {
+				t.Errorf("%s: %v expands %v", c.name, o.Kind, o.Expands)
+			}
+		}
+	}
+}

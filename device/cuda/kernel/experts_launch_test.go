@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"apr/tensor"
@@ -35,6 +36,55 @@ func TestExpertLaunches(t *testing.T) {
 					checkLaunches(t, "ExpertsNT", func(q Queue) { ExpertsNT(q, y, x, e, bias, r, 0) })
 					checkLaunches(t, "ExpertsNN", func(q Queue) { ExpertsNN(q, x, y, e, true, r, 0) })
 				}
+			}
+		}
+	}
+}
+
+// TestExpertLaunchesSM90: the same of the kernels for compute capability 9.0, and that their numbers are those of the source.
+func TestExpertLaunchesSM90(t *testing.T) {
+	const d = tensor.BF16
+	for _, c := range []struct{ experts, active, out, in int }{{128, 8, 768, 2048}, {128, 8, 2048, 768}, {32, 4, 2880, 2880}, {4096, 16, 256, 1024}} {
+		for _, tokens := range []int{1, 9, 4096, 1 << 16} {
+			n := tokens * c.active
+			r := Routing{Experts: c.experts, Active: c.active, Starts: dense(tensor.I32, c.experts+1, 1)}
+			x, y, bias, w := dense(d, n, c.in), dense(d, n, c.out), dense(tensor.F32, c.experts, c.out), dense(d, c.experts*c.out, c.in)
+			checkLaunches(t, "ExpertsSM90", func(q Queue) { ExpertsSM90(q, GemmNT, y, x, w, bias, false, r, 0) })
+			checkLaunches(t, "ExpertsSM90", func(q Queue) { ExpertsSM90(q, GemmNN, x, y, w, Mat{}, true, r, 0) })
+			checkLaunches(t, "ExpertsWeightGradSM90", func(q Queue) { ExpertsWeightGradSM90(q, dense(tensor.F32, c.experts*c.out, c.in), y, x, true, r, 0) })
+			if c.in%256 == 0 {
+				checkLaunches(t, "ExpertsSM90Blocks", func(q Queue) {
+					ExpertsSM90Blocks(q, y, x, NewBlocks(1<<30, c.experts*c.out, c.in, ExpertsSM90Type), bias, r, 0)
+				})
+			}
+		}
+	}
+	for _, define := range []string{
+		fmt.Sprintf("#define HIGH %d ", expertsSM90High), fmt.Sprintf("#define WIDE %d\n", expertsSM90Wide), fmt.Sprintf("#define EXPERTS %d ", expertsSM90Most),
+	} {
+		if hasKernel(t, ExpertsSM90Module, ""); !strings.Contains(sources[ExpertsSM90Module], define) {
+			t.Errorf("%s.cu has no %q", ExpertsSM90Module, define)
+		}
+	}
+}
+
+// TestExpertsSM90Serves: operands that the kernels would read or write wrongly are declined.
+func TestExpertsSM90Serves(t *testing.T) {
+	good := func() [3]Mat {
+		return [3]Mat{{16, 9, 24, 32, tensor.BF16}, {32, 9, 40, 40, tensor.BF16}, {48, 48, 40, 40, tensor.BF16}}
+	}
+	if m := good(); !ExpertsSM90Serves(m[0], m[1], m[2], 2) || ExpertsSM90Serves(m[0], m[1], m[2], 0) || ExpertsSM90Serves(m[0], m[1], m[2], 4097) {
+		t.Error("2 experts are declined, or none or 4097 are not")
+	}
+	for what, change := range map[string]func(*Mat){
+		"pointer": func(m *Mat) { m.Ptr += 8 }, "stride": func(m *Mat) { m.Stride += 4 }, "columns": func(m *Mat) { m.Cols -= 4 }, "none": func(m *Mat) { m.Cols = 0 },
+		"type": func(m *Mat) { m.Type = tensor.F32 },
+	} {
+		for i := range 3 {
+			m := good()
+			change(&m[i])
+			if ExpertsSM90Serves(m[0], m[1], m[2], 2) != (what == "type" && i == 0) {
+				t.Errorf("%s of operand %d", what, i)
 			}
 		}
 	}

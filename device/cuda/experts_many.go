@@ -1,0 +1,125 @@
+package cuda
+
+import (
+	"apr/device"
+	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
+	"apr/device/dry"
+	"apr/tensor"
+)
+
+// Grouped products of many slots in bfloat16 have kernels of their own on compute capability 9.0. Forward, experts in Q4_K are decoded on the way;
+// else blocks are expanded to bfloat16 before, of as many experts at a time as fit the memory that products share for that.
+
+// serveSlots reports whether the kernels for many slots take experts' matrices [out, in].
+func (d *Device) serveSlots(out, in, experts int) bool {
+	w := kernel.Mat{Rows: out * experts, Cols: in, Stride: in, Type: d.act}
+	x := kernel.Mat{Cols: out, Stride: out, Type: d.act}
+	return d.capability() == manifest.Hopper && kernel.ExpertsSM90Serves(x, w, w, experts)
+}
+
+// narrowed returns what operation.narrow makes of t, but for its place.
+func (d *Device) narrowed(t device.Tensor) kernel.Mat {
+	if t.DType == d.act {
+		return mat(t)
+	}
+	return kernel.Mat{Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: d.act}
+}
+
+// manySlots reports whether the kernels for many slots compute y of x and w (GemmNT), or dx of dy and w (GemmNN).
+func (d *Device) manySlots(form kernel.GemmForm, y, x device.Tensor, w *weight, r device.Routing) bool {
+	matrices := kernel.Mat{Cols: w.t.Cols, Stride: w.t.Cols, Type: d.act} // as they are expanded
+	if w.parts == nil {
+		matrices = mat(w.t)
+	}
+	return d.serveSlots(w.t.Rows/r.Experts, w.t.Cols, r.Experts) && x.Rows >= kernel.ExpertsSM90Slots(r.Experts, w.parts != nil && !w.decodesSlots(form)) &&
+		y.DType == tensor.BF16 && kernel.ExpertsSM90Serves(mat(y), d.narrowed(x), matrices, r.Experts)
+}
+
+// decodesSlots reports whether products of many slots read the blocks of w.
+func (w *weight) decodesSlots(form kernel.GemmForm) bool {
+	return form == kernel.GemmNT && w.parts != nil && w.parts[0].blocks.Type == kernel.ExpertsSM90Type
+}
+
+// manySlotsGrad is manySlots of a gradient of matrices.
+func (d *Device) manySlotsGrad(dw, dy, x device.Tensor, r device.Routing) bool {
+	return d.serveSlots(dy.Cols, x.Cols, r.Experts) && dy.Rows >= kernel.ExpertsSM90Slots(r.Experts, false) &&
+		kernel.ExpertsSM90Serves(mat(dw), d.narrowed(dy), d.narrowed(x), r.Experts)
+}
+
+// manySlotsPlanned is manySlots, or manySlotsGrad, of a recorded product, whose operands are taken to be aligned and x of a weight's gradient
+// to have no gaps.
+func (d *Device) manySlotsPlanned(o dry.Op) bool {
+	slots, out, in, want := o.M, o.N, o.K, tensor.BF16
+	switch o.Kind {
+	case device.OpGroupedInputGrad:
+		out, in = o.K, o.N
+	case device.OpGroupedWeightGrad:
+		slots, out, in, want = o.K, o.M, o.N, tensor.F32
+	}
+	decodes := o.Kind == device.OpGroupedMatMul && o.Weight == kernel.ExpertsSM90Type.String()
+	rows := o.OutStride%8 == 0 && (o.In != d.act || o.InStride%8 == 0)
+	return d.serveSlots(out, in, o.Experts) && slots >= kernel.ExpertsSM90Slots(o.Experts, o.Expands) && o.Out == want && rows &&
+		(decodes || o.Expands || o.Weight == d.act.String() || o.Kind == device.OpGroupedWeightGrad)
+}
+
+// groupedMany multiplies the slots of each expert with its matrix.
+func (s *Stream) groupedMany(name string, form kernel.GemmForm, y, x device.Tensor, w *weight, bias device.Tensor, add bool, r device.Routing) {
+	if w.decodesSlots(form) {
+		s.groupedProduct(name, y, x, w, bias, r, func(o *operation, y, x kernel.Mat, lo int) {
+			kernel.ExpertsSM90Blocks(o, y, x, w.parts[0].blocks, mat(bias), routing(r), lo)
+		})
+		return
+	}
+	step, out := r.Experts, w.t.Rows/r.Experts
+	if w.parts != nil {
+		if !s.expandsHere(w) {
+			return
+		}
+		step = slabExperts(r.Experts, int64(out)*s.dev.act.RowBytes(w.t.Cols), s.dev.expansion.Load().bytes)
+	}
+	for e := 0; e < r.Experts; e += step {
+		end := min(e+step, r.Experts)
+		var matrices kernel.Mat
+		s.groupedProduct(name, y, x, w, bias, r, func(o *operation, y, x kernel.Mat, lo int) {
+			switch {
+			case w.parts == nil:
+				matrices = mat(w.t)
+			case lo == 0:
+				matrices = o.expand(w, e*out, end*out)
+			}
+			kernel.ExpertsSM90(o, form, y, x, matrices, biasOf(mat(bias), e, end), add, routing(r).Part(e, end), lo)
+		})
+	}
+}
+
+// groupedProduct makes operations of as many slots of x as are narrowed at a time; multiply adds to one what slots from lo on need.
+func (s *Stream) groupedProduct(
+	name string, y, x device.Tensor, w *weight, bias device.Tensor, r device.Routing, multiply func(o *operation, y, x kernel.Mat, lo int),
+) {
+	s.eachNarrow(x, func(lo, hi int) {
+		y, x := y.RowRange(lo, hi), x.RowRange(lo, hi)
+		if o := s.begin(name, y, x, w.t, bias, r.Starts); o != nil {
+			o.sized(x.Rows, y.Cols, x.Cols, r.Experts)
+			s.dev.counts.products.Add(1)
+			multiply(o, mat(y), o.narrow(x), lo)
+			o.end()
+		}
+	})
+}
+
+// slabExperts returns of how many experts the matrices, of so many bytes each, are expanded at a time into size bytes: all, or about equal shares.
+func slabExperts(experts int, each, size int64) int {
+	most := max(1, int(size/max(1, each)))
+	slabs := (experts + most - 1) / most
+	return (experts + slabs - 1) / slabs
+}
+
+// biasOf returns rows [lo,hi) of m, which may be none.
+func biasOf(m kernel.Mat, lo, hi int) kernel.Mat {
+	if !m.IsZero() {
+		m.Ptr += uint64(lo * m.Stride * m.Type.BlockBytes())
+		m.Rows = hi - lo
+	}
+	return m
+}

@@ -1,0 +1,129 @@
+package kernel
+
+import (
+	"unsafe"
+
+	"apr/tensor"
+)
+
+// ExpertsSM90Module has the products of experts for compute capability 9.0.
+const ExpertsSM90Module = "experts_sm90"
+
+const (
+	expertsSM90High, expertsSM90Wide = 128, 256 // a tile of c
+	expertsSM90Threads               = 384
+	// expertsSM90Shared is what stages, their alignment and barriers take: 4 stages of 48 KiB.
+	expertsSM90Shared = 4*48<<10 + 1<<10 + 64
+	expertsSM90Most   = 1 << 12 // experts of a layer
+)
+
+// ExpertsSM90Slots returns from how many slots of all experts on the products of compute capability 9.0 are the faster ones, by count: a tile of
+// 128 rows that has fewer than 64 is half empty; and where matrices are expanded first, that takes as long as products of about 90 slots of
+// each expert gain.
+func ExpertsSM90Slots(experts int, expanded bool) int {
+	if expanded {
+		return 128 * experts
+	}
+	return 64 * experts
+}
+
+// ExpertsSM90Serves reports whether ExpertsSM90 serves these operands, or with c of float32 ExpertsWeightGradSM90 of a and b, on a device of
+// compute capability 9.0. Of the matrices of a stack only rows and columns of one need be known.
+func ExpertsSM90Serves(c, a, b Mat, experts int) bool {
+	for _, m := range []Mat{c, a, b} {
+		if !rowsAt(m, 16) || m.Cols == 0 || m.Cols%8 != 0 {
+			return false
+		}
+	}
+	return a.Type == tensor.BF16 && b.Type == tensor.BF16 && experts > 0 && experts <= expertsSM90Most
+}
+
+// ExpertsSM90 computes c[j] = W_e·a[j] (+ bias[e]) (GemmNT) or c[j] (+)= W_eᵀ·a[j] (GemmNN) for the slots j of each expert e on compute capability
+// 9.0: as ExpertsNT and ExpertsNN, of bfloat16 alone, with the matrices w [Experts·out, in] one below the other. See ExpertsSM90Serves.
+//
+// Every element is the sum in float32 of its products in order of the inner dimension, 16 at a time: the same on any number of
+// multiprocessors, whatever other slots there are.
+//
+// Bytes moved per element of c: 2, with add 4; a, and the matrices of experts that have slots. From the second cache to shared memory go,
+// for each 128 slots of an expert and 256 columns of c, all columns of both operands.
+func ExpertsSM90(q Queue, form GemmForm, c, a, w, bias Mat, add bool, r Routing, first int) {
+	out, in := w.Rows/max(1, r.Experts), w.Cols
+	n, k, name := out, in, "experts_sm90_nt"
+	if form == GemmNN {
+		n, k, name = in, out, "experts_sm90_nn"
+	}
+	need(ExpertsSM90Serves(c, a, w, r.Experts) && c.Type == tensor.BF16, "ExpertsSM90", "operands it does not serve")
+	need(a.Cols == k && c.Cols == n && a.Rows == c.Rows && (form == GemmNT || bias.IsZero()) && (form == GemmNN || !add), "ExpertsSM90", "shapes differ")
+	if c.Rows == 0 {
+		return
+	}
+	x := &expertArgs{
+		gemm: gemmArgs{
+			a: a.Ptr, b: w.Ptr, c: c.Ptr, bias: bias.Ptr, lda: int64(a.Stride), ldb: int64(w.Stride), ldc: int64(c.Stride),
+			m: int32(c.Rows), n: int32(n), k: int32(k), flags: gemmFlags(c, a, w, add),
+		},
+		starts: r.Starts.Ptr, step: 2 * int64(out) * int64(w.Stride), biasStride: int64(bias.Stride),
+		experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
+	}
+	x.launchSM90(q, name, worstTiles(c.Rows, r.Experts, expertsSM90High)*ceil(n, expertsSM90Wide))
+}
+
+// ExpertsSM90Type is the type of blocks that ExpertsSM90Blocks takes. Blocks of other types would be read in small pieces that are not aligned.
+const ExpertsSM90Type = tensor.Q4_K
+
+// ExpertsSM90Blocks is ExpertsSM90 with GemmNT and matrices in blocks of Q4_K, in the same bits as of what Dequantize makes of them: a stage is decoded
+// on its way to shared memory, once for 128 slots of an expert.
+func ExpertsSM90Blocks(q Queue, c, a Mat, w Blocks, bias Mat, r Routing, first int) {
+	out := w.Rows / max(1, r.Experts)
+	need(w.Type == ExpertsSM90Type && DequantizeServes(w) && ExpertsSM90Serves(c, a, a, r.Experts) && c.Type == tensor.BF16, "ExpertsSM90Blocks",
+		"operands it does not serve")
+	need(a.Cols == w.Cols && c.Cols == out && a.Rows == c.Rows && int64(out)*int64(w.RowBytes) < 1<<32, "ExpertsSM90Blocks", "shapes differ")
+	if c.Rows == 0 {
+		return
+	}
+	x := &expertArgs{
+		gemm: gemmArgs{
+			a: a.Ptr, b: w.Ptr, c: c.Ptr, bias: bias.Ptr, lda: int64(a.Stride), ldb: int64(w.RowBytes), ldc: int64(c.Stride),
+			m: int32(c.Rows), n: int32(out), k: int32(w.Cols), flags: gemmFlags(c, a, Mat{}, false),
+		},
+		starts: r.Starts.Ptr, step: int64(out) * int64(w.RowBytes), biasStride: int64(bias.Stride),
+		experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
+	}
+	x.launchSM90(q, "experts_sm90_q4_k", worstTiles(c.Rows, r.Experts, expertsSM90High)*ceil(out, expertsSM90Wide))
+}
+
+// ExpertsWeightGradSM90 is ExpertsWeightGrad on compute capability 9.0, of bfloat16 alone. Sums are in the order of slots, 16 at a time from the
+// expert's first in the window on.
+//
+// Bytes moved per element of dw: 4, with add 8.
+func ExpertsWeightGradSM90(q Queue, dw, a, b Mat, add bool, r Routing, first int) {
+	out, in := a.Cols, b.Cols
+	need(ExpertsSM90Serves(dw, a, b, r.Experts) && dw.Type == tensor.F32, "ExpertsWeightGradSM90", "operands it does not serve")
+	need(dw.Rows == r.Experts*out && dw.Cols == in && a.Rows == b.Rows, "ExpertsWeightGradSM90", "shapes differ")
+	if add && a.Rows == 0 {
+		return
+	}
+	x := &expertArgs{
+		gemm: gemmArgs{
+			a: a.Ptr, b: b.Ptr, c: dw.Ptr, lda: int64(a.Stride), ldb: int64(b.Stride), ldc: int64(dw.Stride), m: int32(out), n: int32(in),
+			flags: gemmFlags(dw, a, b, add),
+		},
+		starts: r.Starts.Ptr, step: 4 * int64(out) * int64(dw.Stride), experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
+	}
+	x.launchSM90(q, "experts_sm90_tn", r.Experts*ceil(out, expertsSM90High)*ceil(in, expertsSM90Wide))
+}
+
+// launchSM90 launches as many blocks as run at once.
+func (x *expertArgs) launchSM90(q Queue, kernel string, tiles int) {
+	q.Launch(Launch{
+		Module: ExpertsSM90Module, Kernel: kernel, Grid: [3]int{min(tiles, max(1, q.Multiprocessors())), 1, 1}, Block: expertsSM90Threads,
+		Shared: expertsSM90Shared, Args: unsafe.Pointer(x),
+	})
+}
+
+// Part is the routing to experts [lo,hi) alone.
+func (r Routing) Part(lo, hi int) Routing {
+	r.Starts.Ptr += uint64(4 * lo)
+	r.Starts.Rows, r.Experts = hi-lo+1, hi-lo
+	return r
+}
