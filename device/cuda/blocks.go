@@ -122,7 +122,7 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 	}
 	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands && (l.experts == 0 || l.many), FP8: l.fp8}
 	if l.many {
-		k.Reads, k.Decodes = kernel.ExpertsSM90Slots(l.experts, true)-1, l.parts[0].as == kernel.ExpertsSM90Type
+		k.Reads = kernel.ExpertsSM90Slots(l.experts) - 1
 	}
 	if l.inBlocks() && l.experts == 0 {
 		k.Reads, k.Gathers = decodeRows, len(l.parts) == 1 && gatherable(l.parts[0].as, l.cols)

@@ -6,8 +6,8 @@ import (
 )
 
 // Which experts are chosen, and how many slots each has, stays on the device: grids are those of the worst split, and blocks read from
-// Starts what is theirs. Matrices in blocks are decoded on their way to the products, which take no memory of expansion; those of many slots on
-// compute capability 9.0 are in experts_many.go.
+// Starts what is theirs. Matrices in blocks are decoded on their way to the products, which take no memory of expansion; products of many slots on
+// compute capability 9.0 are in experts_many.go, and take it.
 
 // routing is where a routing stands.
 func routing(r device.Routing) kernel.Routing {
@@ -55,7 +55,7 @@ func (s *Stream) RouteBackward(dz, dscale, dw, z, scale device.Tensor, r device.
 func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, r device.Routing) {
 	device.CheckGroupedMatMul(y, x, w, bias, r)
 	m := w.(*weight)
-	if s.dev.manySlots(kernel.GemmNT, y, x, m, r) {
+	if s.dev.manySlots(y, x, m, r) {
 		s.groupedMany("GroupedMatMul", kernel.GemmNT, y, x, m, bias, false, r)
 		return
 	}
@@ -74,7 +74,7 @@ func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.
 func (s *Stream) GroupedInputGrad(dx, dy device.Tensor, w device.Weight, r device.Routing, add bool) {
 	device.CheckGroupedInputGrad(dx, dy, w, r)
 	m := w.(*weight)
-	if s.dev.manySlots(kernel.GemmNN, dx, dy, m, r) {
+	if s.dev.manySlots(dx, dy, m, r) {
 		s.groupedMany("GroupedInputGrad", kernel.GemmNN, dx, dy, m, device.Tensor{}, add, r)
 		return
 	}

@@ -124,7 +124,6 @@ func (b *expertsBench) layer(tokens int, skewed bool) {
 	m, slots := b.m, tokens*b.m.active
 	r, route := b.routing(tokens, skewed)
 	b.t.Logf("%s, %4d tokens, skewed %v: choice and order %7.4f ms", m.name, tokens, skewed, 1e3*route)
-	var expand, plain float64 // of all three products
 	for i, kind := range m.types {
 		sum, old := route, route
 		for j, shape := range [][2]int{{m.wide, m.hidden}, {m.hidden, m.wide}} {
@@ -132,11 +131,6 @@ func (b *expertsBench) layer(tokens int, skewed bool) {
 			x, y := b.random(slots, shape[1]), b.s.Temp("y", device.Activations, tensor.BF16, slots, shape[0])
 			times := float64(2 - j) // gate and up
 			now, before := b.compare(w, kind.String()+" forward", shape, slots, skewed, func() { b.s.GroupedMatMul(y, x, w, device.Tensor{}, r) })
-			if i == 0 {
-				expand += times * profiled(b.t, b.d, b.s, func() { b.s.Expand(w) })
-			} else if kind == tensor.BF16 {
-				plain += times * now
-			}
 			if kind == tensor.BF16 && tokens >= 512 {
 				b.backward(w, x, shape, slots, skewed, r)
 			}
@@ -150,8 +144,6 @@ func (b *expertsBench) layer(tokens int, skewed bool) {
 			b.t.Logf("    GOAL %.0f %% of dense: %.1f %%, met %v", 100*m.goal, 100*work/sum/b.dense, work/sum/b.dense >= m.goal)
 		}
 	}
-	b.t.Logf("    %v expanded first, by what was measured: %7.4f ms to expand, %7.4f ms of products with bfloat16, %4.1f %% of dense with the choice",
-		m.types[0], 1e3*expand, 1e3*plain, 100*6*float64(slots)*float64(m.wide)*float64(m.hidden)/(route+expand+plain)/b.dense)
 	b.s.Release(r.Chosen, r.Slots, r.Rows, r.Starts)
 }
 

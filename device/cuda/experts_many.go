@@ -8,8 +8,8 @@ import (
 	"apr/tensor"
 )
 
-// Grouped products of many slots in bfloat16 have kernels of their own on compute capability 9.0. Forward, experts in Q4_K are decoded on the way;
-// else blocks are expanded to bfloat16 before, of as many experts at a time as fit the memory that products share for that.
+// Grouped products of many slots in bfloat16 have kernels of their own on compute capability 9.0. Blocks are expanded to bfloat16 before, of as
+// many experts at a time as fit the memory that products share for that.
 
 // serveSlots reports whether the kernels for many slots take experts' matrices [out, in].
 func (d *Device) serveSlots(out, in, experts int) bool {
@@ -26,24 +26,19 @@ func (d *Device) narrowed(t device.Tensor) kernel.Mat {
 	return kernel.Mat{Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: d.act}
 }
 
-// manySlots reports whether the kernels for many slots compute y of x and w (GemmNT), or dx of dy and w (GemmNN).
-func (d *Device) manySlots(form kernel.GemmForm, y, x device.Tensor, w *weight, r device.Routing) bool {
+// manySlots reports whether the kernels for many slots compute y of x and w, or dx of dy and w.
+func (d *Device) manySlots(y, x device.Tensor, w *weight, r device.Routing) bool {
 	matrices := kernel.Mat{Cols: w.t.Cols, Stride: w.t.Cols, Type: d.act} // as they are expanded
 	if w.parts == nil {
 		matrices = mat(w.t)
 	}
-	return d.serveSlots(w.t.Rows/r.Experts, w.t.Cols, r.Experts) && x.Rows >= kernel.ExpertsSM90Slots(r.Experts, w.parts != nil && !w.decodesSlots(form)) &&
+	return d.serveSlots(w.t.Rows/r.Experts, w.t.Cols, r.Experts) && x.Rows >= kernel.ExpertsSM90Slots(r.Experts) &&
 		y.DType == tensor.BF16 && kernel.ExpertsSM90Serves(mat(y), d.narrowed(x), matrices, r.Experts)
-}
-
-// decodesSlots reports whether products of many slots read the blocks of w.
-func (w *weight) decodesSlots(form kernel.GemmForm) bool {
-	return form == kernel.GemmNT && w.parts != nil && w.parts[0].blocks.Type == kernel.ExpertsSM90Type
 }
 
 // manySlotsGrad is manySlots of a gradient of matrices.
 func (d *Device) manySlotsGrad(dw, dy, x device.Tensor, r device.Routing) bool {
-	return d.serveSlots(dy.Cols, x.Cols, r.Experts) && dy.Rows >= kernel.ExpertsSM90Slots(r.Experts, false) &&
+	return d.serveSlots(dy.Cols, x.Cols, r.Experts) && dy.Rows >= kernel.ExpertsSM90Slots(r.Experts) &&
 		kernel.ExpertsSM90Serves(mat(dw), d.narrowed(dy), d.narrowed(x), r.Experts)
 }
 
@@ -57,20 +52,13 @@ func (d *Device) manySlotsPlanned(o dry.Op) bool {
 	case device.OpGroupedWeightGrad:
 		slots, out, in, want = o.K, o.M, o.N, tensor.F32
 	}
-	decodes := o.Kind == device.OpGroupedMatMul && o.Weight == kernel.ExpertsSM90Type.String()
 	rows := o.OutStride%8 == 0 && (o.In != d.act || o.InStride%8 == 0)
-	return d.serveSlots(out, in, o.Experts) && slots >= kernel.ExpertsSM90Slots(o.Experts, o.Expands) && o.Out == want && rows &&
-		(decodes || o.Expands || o.Weight == d.act.String() || o.Kind == device.OpGroupedWeightGrad)
+	return d.serveSlots(out, in, o.Experts) && slots >= kernel.ExpertsSM90Slots(o.Experts) && o.Out == want && rows &&
+		(o.Expands || o.Weight == d.act.String() || o.Kind == device.OpGroupedWeightGrad)
 }
 
 // groupedMany multiplies the slots of each expert with its matrix.
 func (s *Stream) groupedMany(name string, form kernel.GemmForm, y, x device.Tensor, w *weight, bias device.Tensor, add bool, r device.Routing) {
-	if w.decodesSlots(form) {
-		s.groupedProduct(name, y, x, w, bias, r, func(o *operation, y, x kernel.Mat, lo int) {
-			kernel.ExpertsSM90Blocks(o, y, x, w.parts[0].blocks, mat(bias), routing(r), lo)
-		})
-		return
-	}
 	step, out := r.Experts, w.t.Rows/r.Experts
 	if w.parts != nil {
 		if !s.expandsHere(w) {

@@ -72,8 +72,6 @@ type Kept struct {
 	// after device.Arranger.Arrange. Gathers says that Embed takes none.
 	Reads, Arranged int
 	Gathers         bool
-	// Decodes says that GroupedMatMul reads the blocks of experts as they are, of however many slots.
-	Decodes bool
 }
 
 // Device records what is asked of it; see Target.

@@ -282,21 +282,19 @@ func (other) Bytes() int64        { return 4 }
 func (other) Name() string        { return "other" }
 func (other) State() device.State { return device.Lasting }
 
-// TestGroupedScratch: a grouped product takes memory to expand experts in from so many slots on, and where it decodes them, its gradient alone does.
+// TestGroupedScratch: a grouped product and its gradient take memory to expand experts in from so many slots on.
 func TestGroupedScratch(t *testing.T) {
 	for _, c := range []struct {
 		name          string
-		decodes       bool
 		slots         int
 		back          bool
 		memory        int64
 		forward, grad bool // what expands
 	}{
-		{"few slots", false, 8, true, 0, false, false}, {"many", false, 10, false, 512, true, false}, {"many and back", false, 10, true, 512, true, true},
-		{"decoded", true, 10, false, 0, false, false}, {"decoded and back", true, 10, true, 512, false, true},
+		{"few slots", 8, true, 0, false, false}, {"many", 10, false, 512, true, false}, {"many and back", 10, true, 512, true, true},
 	} {
 		keep := func(device.WeightSpec) (Kept, error) {
-			return Kept{Bytes: 1, Types: "q4_k", Expands: true, Scratch: 500, Reads: 8, Decodes: c.decodes}, nil
+			return Kept{Bytes: 1, Types: "q4_k", Expands: true, Scratch: 500, Reads: 8}, nil
 		}
 		d := New(Target{Info: device.Info{Kind: "cuda", Activations: tensor.BF16}, Matrices: tensor.BF16, Keep: keep, Align: 256})
 		w, err := d.Weight(device.WeightSpec{Name: "w", Parts: []device.Source{matrix(t, tensor.Q4_K, 2*16, 256)}, Experts: 2})

@@ -25,14 +25,14 @@ func (s *Stream) RouteBackward(dz, dscale, dw, z, scale device.Tensor, r device.
 func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, r device.Routing) {
 	device.CheckGroupedMatMul(y, x, w, bias, r)
 	m := w.(*weight)
-	s.grouped(device.OpGroupedMatMul, y, x, bias, false, s.stack(m, Op{M: x.Rows, N: y.Cols, K: x.Cols}, m.Decodes), m.served(r, x.Rows), r)
+	s.grouped(device.OpGroupedMatMul, y, x, bias, false, s.stack(m, Op{M: x.Rows, N: y.Cols, K: x.Cols}), m.served(r, x.Rows), r)
 }
 
 // GroupedInputGrad records the operation.
 func (s *Stream) GroupedInputGrad(dx, dy device.Tensor, w device.Weight, r device.Routing, add bool) {
 	device.CheckGroupedInputGrad(dx, dy, w, r)
 	m := w.(*weight)
-	s.grouped(device.OpGroupedInputGrad, dx, dy, device.Tensor{}, add, s.stack(m, Op{M: dy.Rows, N: dx.Cols, K: dy.Cols}, false), m.served(r, dy.Rows), r)
+	s.grouped(device.OpGroupedInputGrad, dx, dy, device.Tensor{}, add, s.stack(m, Op{M: dy.Rows, N: dx.Cols, K: dy.Cols}), m.served(r, dy.Rows), r)
 }
 
 // GroupedWeightGrad records the operation. K is the slots of all experts.
@@ -42,9 +42,9 @@ func (s *Stream) GroupedWeightGrad(dw, dbias, dy, x device.Tensor, r device.Rout
 }
 
 // stack says of a product of o.M slots how the matrices of its experts are kept, and counts the memory that they are expanded in. Expands
-// is of this product: one of fewer slots, or that decodes, reads blocks on the way.
-func (s *Stream) stack(m *weight, o Op, decodes bool) Op {
-	o.Weight, o.FP8, o.Expands = m.Types, m.FP8, m.Expands && !decodes && !m.reads(o.M)
+// is of this product: one of fewer slots reads blocks on the way.
+func (s *Stream) stack(m *weight, o Op) Op {
+	o.Weight, o.FP8, o.Expands = m.Types, m.FP8, m.Expands && !m.reads(o.M)
 	if o.Expands {
 		s.dev.expands(m)
 	}

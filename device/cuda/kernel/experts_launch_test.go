@@ -52,11 +52,6 @@ func TestExpertLaunchesSM90(t *testing.T) {
 			checkLaunches(t, "ExpertsSM90", func(q Queue) { ExpertsSM90(q, GemmNT, y, x, w, bias, false, r, 0) })
 			checkLaunches(t, "ExpertsSM90", func(q Queue) { ExpertsSM90(q, GemmNN, x, y, w, Mat{}, true, r, 0) })
 			checkLaunches(t, "ExpertsWeightGradSM90", func(q Queue) { ExpertsWeightGradSM90(q, dense(tensor.F32, c.experts*c.out, c.in), y, x, true, r, 0) })
-			if c.in%256 == 0 {
-				checkLaunches(t, "ExpertsSM90Blocks", func(q Queue) {
-					ExpertsSM90Blocks(q, y, x, NewBlocks(1<<30, c.experts*c.out, c.in, ExpertsSM90Type), bias, r, 0)
-				})
-			}
 		}
 	}
 	for _, define := range []string{

@@ -8,7 +8,6 @@
 // What lies outside an operand comes as zeros: slots of the next expert, above all, which are neighbours. Of a tile whose second half has no
 // slots the second warpgroup multiplies nothing.
 //apr:module target=sm_90a types=bf16 roles=optional emulated=yes
-#include "dequant.cuh"
 #include "experts.cuh"
 
 #define PANEL 8192
@@ -194,110 +193,6 @@ template <bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<AK>
     NO_UNROLL for (; pending; pending--, oldest.next(0, STAGES)) announce<0>(ring, oldest.at);
 }
 
-// Codes are eight bytes of codes, as words and as their upper halves.
-struct Codes {
-    int lo[2], hi[2];
-    APR_METHOD Codes(u32 a, u32 b) {
-        lo[0] = (int)a, lo[1] = (int)(a >> 16), hi[0] = (int)b, hi[1] = (int)(b >> 16);
-        opaque(lo[1]); // or a shift would come behind each mask
-        opaque(hi[1]);
-    }
-};
-
-// nibbles computes x[i] = s·q[i] − off of the four nibbles of a word that begin at bits BIT + 8i, rounded as Dequantize does: s·q is exact.
-// magic is 0x4b000000, of which the compiler must not know: mask and register make one instruction of both.
-template <int BIT> APR_DEVICE void nibbles(float *x, const int (&w)[2], float s, float off, u32 magic) {
-    const float near = s * (1.0f / (1 << BIT)), far = s * (1.0f / (256 << BIT));
-    UNROLL for (int i = 0; i < 4; i++)
-        x[i] = fma_rn(i % 2 ? far : near, from_bits(((u32)w[i / 2] & 15u << (BIT + i % 2 * 8)) | magic) - 8388608.0f, -off);
-}
-
-// Decoder is b in blocks of Q4_K, columns of c as rows, as a thread that fetches sees it: half of the 64 inner positions of a stage of every
-// 64th row of a tile, which are half of two groups: 16 bytes of codes, the low nibbles of one group and the high ones of the next. A stage's
-// bytes are loaded while the stage before is decoded.
-struct Decoder {
-    static constexpr int ROWS = WIDE / 64;
-    const u8 *from;
-    u32 row[ROWS]; // where they begin
-    u32x4 head[ROWS], code[ROWS];
-    u32 half, place, pattern; // row of the tile, which chunk of it stands first
-    u32 magic;
-
-    APR_METHOD Decoder(const ExpertArgs &a) {
-        magic = 0x4b000000u | (u32)a.gemm.k % DEEP; // rows are whole spans
-        half = lane() >> 4, place = warp() * 16 + (lane() & 15), pattern = place & 7;
-    }
-    // aim goes to the rows of a tile.
-    APR_METHOD void aim(const GemmArgs &g, i32 first) {
-        from = (const u8 *)g.b + half * 16;
-        UNROLL for (int u = 0; u < ROWS; u++) // what lies behind the last column is not written
-            row[u] = (u32)min_of(first + (i32)place + 64 * u, g.n - 1) * (u32)g.ldb;
-    }
-    // load reads what stage n of the row needs.
-    APR_METHOD void load(int u, u32 n) {
-        const u32 span = row[u] + n / 4 * BlockQ4K::bytes;
-        head[u] = load16(from - half * 16 + span);
-        code[u] = load16(from + span + 16 + n % 4 * 32);
-    }
-    // put writes chunk c of a row.
-    template <int BIT> APR_METHOD void put(u8 *row, u32 c, const Codes &w, float s, float off) const {
-        float x[8];
-        nibbles<BIT>(x, w.lo, s, off, magic);
-        nibbles<BIT>(x + 4, w.hi, s, off, magic);
-        Pack<bf16, 8> v;
-        narrow(v, x);
-        store_pack((bf16 *)(row + ((c ^ pattern) << 4)), v);
-    }
-    // decode writes what was loaded, stage n of its rows, to a tile, and loads stage `next` of those that it aims at, if there is one.
-    APR_METHOD void decode(u8 *tile, u32 n, u32 next, bool more) {
-        UNROLL for (int u = 0; u < ROWS; u++) {
-            float s, off, t, under;
-            scales_k(s, off, head[u], n % 4 * 2);
-            scales_k(t, under, head[u], n % 4 * 2 + 1);
-            u8 *row = tile + (place + 64 * u) * 128;
-            UNROLL for (int c = 0; c < 2; c++) {
-                const Codes w(code[u][2 * c], code[u][2 * c + 1]);
-                put<0>(row, 2 * half + c, w, s, off);
-                put<4>(row, 4 + 2 * half + c, w, t, under);
-            }
-            if (more) load(u, next);
-        }
-    }
-};
-
-// decode_all is fetch_all with b in blocks of Q4_K. What it fetches of a arrives while b is decoded, and so does what the next tile begins with.
-APR_DEVICE void decode_all(const Ring &ring, Walk<true> &walk) {
-    const GemmArgs &g = walk.gemm;
-    const u32 steps = (u32)walk.a.gemm.k / DEEP;
-    Places at = {0, 0};
-    Source<true, HIGH> left;
-    Decoder right(walk.a);
-    bool there = walk.next();
-    if (there) {
-        left.begin(g.a, g.lda, g.m, g.k, walk.row);
-        right.aim(g, walk.col);
-        UNROLL for (int u = 0; u < Decoder::ROWS; u++) right.load(u, 0);
-    }
-    while (there) {
-        NO_UNROLL for (u32 n = 0; n < steps; n++) {
-            barrier_wait(ring.empty(at.at), at.parity ^ 1);
-            left.fetch(ring.stage(at.at));
-            copy_async_commit();
-            u32 next = n + 1;
-            if (next == steps) {
-                next = 0, there = walk.next();
-                if (there) {
-                    left.begin(g.a, g.lda, g.m, g.k, walk.row);
-                    right.aim(g, walk.col);
-                }
-            }
-            right.decode(ring.memory + at.at * STAGE + LEFT, n, next, there);
-            announce<0>(ring, at.at);
-            at.next(0, STAGES);
-        }
-    }
-}
-
 // turn gives each of four lanes the four words that all have at its place: w[i] of lane j comes from w[j] of lane i.
 APR_DEVICE void turn(u32 (&w)[4]) {
     const bool odd = lane() & 1, high = lane() & 2;
@@ -400,9 +295,8 @@ template <bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<
     }
 }
 
-// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers. Registers of the block's threads: KEEP for those
-// that multiply, LESS for those that fetch.
-template <bool AK, bool BK, int KEEP, int LESS, class Fetch> APR_DEVICE void experts(const ExpertArgs &a, Fetch fetch) {
+// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers.
+template <bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a) {
     DYNAMIC_SHARED(memory);
     SHARED(i32, ends, EXPERTS);
     Ring ring;
@@ -417,21 +311,14 @@ template <bool AK, bool BK, int KEEP, int LESS, class Fetch> APR_DEVICE void exp
     sync_block();
     Walk<AK> walk = {a, ends, (i32)block(), 0, 0, {}};
     if (thread() < WARPGROUP) {
-        shrink_registers<LESS>();
-        fetch(ring, walk);
+        shrink_registers<72>();
+        fetch_all<AK, BK>(ring, walk);
     } else {
-        grow_registers<KEEP>();
+        grow_registers<216>();
         multiply_all<AK, BK>(ring, walk);
     }
 }
 
-template <bool AK, bool BK> APR_DEVICE void experts_plain(const ExpertArgs &a) {
-    experts<AK, BK, 216, 72>(a, [](const Ring &ring, Walk<AK> &walk) { fetch_all<AK, BK>(ring, walk); });
-}
-
-KERNEL(experts_sm90_nt, ExpertArgs, 384, 1) { experts_plain<true, true>(a); }
-KERNEL(experts_sm90_nn, ExpertArgs, 384, 1) { experts_plain<true, false>(a); }
-KERNEL(experts_sm90_tn, ExpertArgs, 384, 1) { experts_plain<false, false>(a); }
-KERNEL(experts_sm90_q4_k, ExpertArgs, 384, 1) {
-    experts<true, true, 184, 136>(a, [](const Ring &ring, Walk<true> &walk) { decode_all(ring, walk); });
-}
+KERNEL(experts_sm90_nt, ExpertArgs, 384, 1) { experts<true, true>(a); }
+KERNEL(experts_sm90_nn, ExpertArgs, 384, 1) { experts<true, false>(a); }
+KERNEL(experts_sm90_tn, ExpertArgs, 384, 1) { experts<false, false>(a); }

@@ -17,15 +17,10 @@ const (
 	expertsSM90Most   = 1 << 12 // experts of a layer
 )
 
-// ExpertsSM90Slots returns from how many slots of all experts on the products of compute capability 9.0 are the faster ones, by count: a tile of
-// 128 rows that has fewer than 64 is half empty; and where matrices are expanded first, that takes as long as products of about 90 slots of
-// each expert gain.
-func ExpertsSM90Slots(experts int, expanded bool) int {
-	if expanded {
-		return 128 * experts
-	}
-	return 64 * experts
-}
+// ExpertsSM90Slots returns from how many slots of all experts on the products of compute capability 9.0 are the faster ones: a tile of 128 rows
+// that has fewer than 64 is half empty. From there on they are faster, too, where blocks are expanded to bfloat16 first, as measured at the
+// shapes of Qwen3-30B-A3B and gpt-oss 20b.
+func ExpertsSM90Slots(experts int) int { return 64 * experts }
 
 // ExpertsSM90Serves reports whether ExpertsSM90 serves these operands, or with c of float32 ExpertsWeightGradSM90 of a and b, on a device of
 // compute capability 9.0. Of the matrices of a stack only rows and columns of one need be known.
@@ -66,30 +61,6 @@ func ExpertsSM90(q Queue, form GemmForm, c, a, w, bias Mat, add bool, r Routing,
 		experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
 	}
 	x.launchSM90(q, name, worstTiles(c.Rows, r.Experts, expertsSM90High)*ceil(n, expertsSM90Wide))
-}
-
-// ExpertsSM90Type is the type of blocks that ExpertsSM90Blocks takes. Blocks of other types would be read in small pieces that are not aligned.
-const ExpertsSM90Type = tensor.Q4_K
-
-// ExpertsSM90Blocks is ExpertsSM90 with GemmNT and matrices in blocks of Q4_K, in the same bits as of what Dequantize makes of them: a stage is decoded
-// on its way to shared memory, once for 128 slots of an expert.
-func ExpertsSM90Blocks(q Queue, c, a Mat, w Blocks, bias Mat, r Routing, first int) {
-	out := w.Rows / max(1, r.Experts)
-	need(w.Type == ExpertsSM90Type && DequantizeServes(w) && ExpertsSM90Serves(c, a, a, r.Experts) && c.Type == tensor.BF16, "ExpertsSM90Blocks",
-		"operands it does not serve")
-	need(a.Cols == w.Cols && c.Cols == out && a.Rows == c.Rows && int64(out)*int64(w.RowBytes) < 1<<32, "ExpertsSM90Blocks", "shapes differ")
-	if c.Rows == 0 {
-		return
-	}
-	x := &expertArgs{
-		gemm: gemmArgs{
-			a: a.Ptr, b: w.Ptr, c: c.Ptr, bias: bias.Ptr, lda: int64(a.Stride), ldb: int64(w.RowBytes), ldc: int64(c.Stride),
-			m: int32(c.Rows), n: int32(out), k: int32(w.Cols), flags: gemmFlags(c, a, Mat{}, false),
-		},
-		starts: r.Starts.Ptr, step: int64(out) * int64(w.RowBytes), biasStride: int64(bias.Stride),
-		experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
-	}
-	x.launchSM90(q, "experts_sm90_q4_k", worstTiles(c.Rows, r.Experts, expertsSM90High)*ceil(out, expertsSM90Wide))
 }
 
 // ExpertsWeightGradSM90 is ExpertsWeightGrad on compute capability 9.0, of bfloat16 alone. Sums are in the order of slots, 16 at a time from the

@@ -98,35 +98,6 @@ func checkSM90(t *testing.T, l *lab, s split, out, in int) {
 	near.CheckRel(t, "dw added", l.get(added).V, grad.V, 4e-6)
 }
 
-// TestExpertsSM90Blocks: products with matrices in blocks of Q4_K have the bits of those with what Dequantize makes of them.
-func TestExpertsSM90Blocks(t *testing.T) {
-	for i, s := range splits {
-		for _, shape := range [][2]int{{264, 256}, {40, 768}} {
-			out, in := shape[0], shape[1]
-			t.Run(fmt.Sprintf("%s, %d×%d", s.name, out, in), func(t *testing.T) {
-				l := newLab(t)
-				l.multiprocessors = 1 + i
-				r, starts := s.routing(l)
-				slots, experts := starts[len(starts)-1], len(s.slots)
-				x, bias := l.random(slots, in, 1), l.in(tensor.F32, l.random(experts, out, 1))
-				xt := l.in(tensor.BF16, x)
-				w, _, _ := l.experts(tensor.Q4_K, tensor.BF16, experts*out, in)
-				plain := l.out(tensor.BF16, experts*out, in)
-				Dequantize(l.op(), plain, w.Blocks)
-				y, want := l.out(tensor.BF16, slots, out), l.out(tensor.BF16, slots, out)
-				half := slots / 2
-				ExpertsSM90Blocks(l.op(), y.rows(0, half), xt.rows(0, half), w.Blocks, bias, r, 0)
-				ExpertsSM90Blocks(l.op(), y.rows(half, slots), xt.rows(half, slots), w.Blocks, bias, r, half)
-				ExpertsSM90(l.op(), GemmNT, want, xt, plain, bias, false, r, 0)
-				if !bytes.Equal(l.bytes(y), l.bytes(want)) {
-					t.Error("other bits than with bfloat16")
-				}
-				near.CheckRel(t, "y", l.get(y).V, ref.Grouped(x, l.get(plain), l.get(bias), starts).V, 4e-3)
-			})
-		}
-	}
-}
-
 // TestExpertsSM90Bits: repeats and other numbers of multiprocessors give the same bits, and a slot's do not depend on the other slots.
 func TestExpertsSM90Bits(t *testing.T) {
 	const out, in = 24, 136
