@@ -96,17 +96,13 @@ func (OS) ReadDir(path string) ([]Entry, error) {
 	return entries, nil
 }
 
-// SyncDir syncs a directory. File systems that cannot say EINVAL; nothing more can be done there.
+// SyncDir syncs a directory where the system can.
 func (OS) SyncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	err = d.Sync()
-	if errors.Is(err, syscall.EINVAL) {
-		err = nil
-	}
-	return errors.Join(err, d.Close())
+	return errors.Join(atomicfile.SyncFolder(d), d.Close())
 }
 
 // Free asks the file system for what an unprivileged process may write.
