@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"apr/internal/atomicfile"
 )
@@ -115,7 +114,7 @@ func RemoveAll(d Disk, path string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
+	if !notEmpty(err) {
 		return err
 	}
 	entries, err := d.ReadDir(path)
