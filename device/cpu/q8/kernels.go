@@ -46,7 +46,7 @@ var generic = &kernels{
 	top: topGo, sums: sumsGo, quantize: quantizeGo,
 }
 
-// Names lists the kernels that run on this machine, best first: avx512 (with VNNI), avx2, generic.
+// Names lists the kernels that run on this machine, best first: avx512 (with VNNI), avx2, neon (with dot products), generic.
 func Names() []string {
 	var names []string
 	for _, kn := range available() {
@@ -56,11 +56,11 @@ func Names() []string {
 }
 
 // lookUp returns the kernels of an instruction set. A processor with AVX-512 but without VNNI uses those of AVX2, whose
-// results are the same.
+// results are the same; one with NEON but without its dot products uses Go.
 func lookUp(name string) (*kernels, error) {
 	list := available()
 	for _, kn := range list {
-		if kn.name == name || name == "avx512" && kn.name == "avx2" {
+		if kn.name == name || name == "avx512" && kn.name == "avx2" || name == "neon" && kn.name == "generic" {
 			return kn, nil
 		}
 	}

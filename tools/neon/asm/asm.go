@@ -171,7 +171,7 @@ func (f *File) Element16(i Instruction, d, n, m V, element int) {
 	f.word(i.bits|bits|uint32(m)<<16|uint32(n)<<5|uint32(d), "%s v%d, v%d, v%d.h[%d]", i.name, d, n, m, element)
 }
 
-// ShiftLeft32, ShiftRight32 (signed) and ShiftRight8 (unsigned) write d = n shifted by a number of bits, element by element.
+// ShiftLeft32 writes d = n shifted by a number of bits, element by element, as the others do; it shifts zeros in.
 func (f *File) ShiftLeft32(d, n V, by int) {
 	f.word(0x4f005400|uint32(32+by)<<16|uint32(n)<<5|uint32(d), "shl.4s v%d, v%d, #%d", d, n, by)
 }
@@ -189,6 +189,11 @@ func (f *File) ShiftRight8(d, n V, by int) {
 // ShiftLeft8 shifts zeros in.
 func (f *File) ShiftLeft8(d, n V, by int) {
 	f.word(0x4f005400|uint32(8+by)<<16|uint32(n)<<5|uint32(d), "shl.16b v%d, v%d, #%d", d, n, by)
+}
+
+// ShiftLeft16 shifts zeros in.
+func (f *File) ShiftLeft16(d, n V, by int) {
+	f.word(0x4f005400|uint32(16+by)<<16|uint32(n)<<5|uint32(d), "shl.8h v%d, v%d, #%d", d, n, by)
 }
 
 // Broadcast32 writes the lower half of general register r to all elements of d.
