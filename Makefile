@@ -165,7 +165,7 @@ test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
 
 # What a tool writes must be what it would write now.
 current: ## generated assembly and notices are up to date
-	@files='device/cuda/kernel/ptx/* device/cpu/*/*_amd64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
+	@files='device/cuda/kernel/ptx/* device/cpu/*/*_a*64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
 	before=$$(sha256sum $$files); $(GO) run ./tools/ptx/main.go -check; $(MAKE) --no-print-directory kernels notices; \
 	diff <(echo "$$before") <(sha256sum $$files) || { echo "generated files were out of date: commit the new ones"; exit 1; }
 

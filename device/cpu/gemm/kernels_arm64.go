@@ -1,7 +1,5 @@
 package gemm
 
-//go:generate sh -c "cd ../../../tools && go run ./neon/gemm -out ../device/cpu/gemm/kernels_arm64.s -stubs ../device/cpu/gemm/stubs_arm64.go"
-
 // neon has the tiles of AVX2 and its order of sums: the results have the same bits.
 var neon = &kernels{
 	name: "neon", mr: 6, nr: 16, lanes: 8, transpose: transposeNEON, copy: copyNEON,

@@ -41,4 +41,3 @@ func transposeNEON(blocks int, a *float32, ars int, dst *float32, ldd int)
 //
 //go:noescape
 func copyNEON(k int, a *float32, acs int, dst *float32, ldd int)
-

@@ -6,6 +6,7 @@ import (
 )
 
 //go:generate sh -c "cd ../../../tools && go run ./avo/q8 -pkg q8 -out ../device/cpu/q8/kernels_amd64.s -stubs ../device/cpu/q8/stubs_amd64.go"
+//go:generate sh -c "cd ../../../tools && go run ./neon/q8 -out ../device/cpu/q8/kernels_arm64.s -stubs ../device/cpu/q8/stubs_arm64.go"
 
 // tileFunc adds the products of a chunk of a panel with that chunk of h rows of activations, the two halves of each side
 // by side in memory, to a tile of h rows of 16 outputs without gaps; one function for each h. See superGo and blocksGo; blocks and zero are

@@ -2,8 +2,6 @@ package q8
 
 import "golang.org/x/sys/cpu"
 
-//go:generate sh -c "cd ../../../tools && go run ./neon/q8 -out ../device/cpu/q8/kernels_arm64.s -stubs ../device/cpu/q8/stubs_arm64.go"
-
 // neon needs the instructions of dot products (FEAT_DotProd). Activations are rounded by Go: once for all outputs.
 var neon = &kernels{
 	name:    "neon",

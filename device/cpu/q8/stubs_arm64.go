@@ -46,4 +46,3 @@ func meta16NEON(u, src *byte)
 //
 //go:noescape
 func metaBlocksNEON(u, src *byte, n int)
-

@@ -8,12 +8,11 @@ import (
 	"fmt"
 	"go/format"
 	"os"
-	"strings"
 )
 
 // File is an assembly file and the Go file that declares its functions.
 type File struct {
-	text, stubs strings.Builder
+	text, stubs bytes.Buffer
 	pkg         string
 	from        string
 }
@@ -45,7 +44,7 @@ func (f *File) write(out, stubs string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(stubs, append(src, '\n'), 0o644)
+	return os.WriteFile(stubs, src, 0o644)
 }
 
 // Func begins a function without a frame; args is the size of its parameters and results in bytes.
@@ -57,6 +56,15 @@ func (f *File) Func(name, signature, doc string, args int) {
 // Op writes an instruction as Go's assembler has it.
 func (f *File) Op(name, operands string, args ...any) {
 	fmt.Fprintf(&f.text, "\t%s\t%s\n", name, fmt.Sprintf(operands, args...))
+}
+
+// Mark is a place that Reset goes back to.
+func (f *File) Mark() [2]int { return [2]int{f.text.Len(), f.stubs.Len()} }
+
+// Reset drops what was written since a mark.
+func (f *File) Reset(mark [2]int) {
+	f.text.Truncate(mark[0])
+	f.stubs.Truncate(mark[1])
 }
 
 // Label writes a label.
@@ -111,6 +119,11 @@ var (
 	TRN1D  = Instruction{0x4ec02800, "trn1.2d"}
 	TRN2D  = Instruction{0x4ec06800, "trn2.2d"}
 
+	FADDPD = Instruction{0x6e60d400, "faddp.2d"}
+
+	FEQZERO = Instruction{0x4ea0d800, "fcmeq.4s zero"}
+	FMAXNMV = Instruction{0x6e30c800, "fmaxnmv s.4s"}
+	UMAXV   = Instruction{0x6eb0a800, "umaxv s.4s"}
 	FSQRT   = Instruction{0x6ea1f800, "fsqrt.4s"}
 	FABS    = Instruction{0x4ea0f800, "fabs.4s"}
 	FNEG    = Instruction{0x6ea0f800, "fneg.4s"}
