@@ -12,8 +12,9 @@
 //
 // Caveats. An element of C is summed over p = 0 … k-1 in order, in blocks of 512 that are then added up; this order
 // depends on k alone. Hence a row of C has the same bits whatever the number of rows, columns, tiles or workers around
-// it, down to a single row, and AVX2, AVX-512 and NEON agree bit for bit, as does the portable kernel on arm64; elsewhere
-// it rounds products separately. The speed of NEON has not been measured on a machine: its tests run under qemu. C must not overlap A or B. Slices too short for their shape are broken
+// it, down to a single row. AVX2, AVX-512 and NEON agree bit for bit, and so does the portable kernel on arm64; on
+// machines where Go does not fuse a multiply-add it rounds products separately. NEON is tested under qemu; its speed
+// has not been measured on a machine. C must not overlap A or B. Slices too short for their shape are broken
 // preconditions and panic.
 package gemm
 
