@@ -8,4 +8,6 @@ import (
 )
 
 // notEmpty reports whether a directory was not removed because something is in it.
-func notEmpty(err error) bool { return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) }
+func notEmpty(err error) bool {
+	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)
+}
