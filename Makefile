@@ -147,7 +147,7 @@ release: ## dist: programs for Linux, macOS and Windows, licences, an SPDX list 
 	cd tools && $(GO) run ./release -root .. -o ../dist
 
 release-check: ## the same in two folders: the bytes must be equal (FRESH=-fresh compiles everything twice)
-	cd tools && $(GO) run ./release -root .. -check $(FRESH)
+	cd tools && $(GO) test -count=1 ./release && $(GO) run ./release -root .. -check $(FRESH)
 
 # Only what is faster than Go under the emulator, of the longest tests. On an arm64 machine `make test` runs them all.
 neon: ## the tests of the arm64 assembly on an emulated processor (needs qemu-aarch64)
