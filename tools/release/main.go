@@ -56,20 +56,28 @@ func run(root, out string, check, fresh bool) error {
 		if changed != "" {
 			return fmt.Errorf("a release is built from a commit, and these files differ from it:\n%s", changed)
 		}
-		made := filepath.Join(temp, "made")
-		if err := makeIn(root, filepath.Join(temp, "source"), made, nil); err != nil {
+		source, made := filepath.Join(temp, "source"), filepath.Join(temp, "made")
+		if err := clone(root, source); err != nil {
+			return err
+		}
+		if err := makeIn(source, made, nil); err != nil {
 			return err
 		}
 		return replace(out, made)
 	}
 	var sums [2]string
-	for i, name := range []string{"a", "another folder, deeper/b"} { // of other names and lengths
-		dir := filepath.Join(temp, name)
+	dirs := []string{filepath.Join(temp, "a"), filepath.Join(temp, "another folder, deeper/b")}
+	for _, dir := range dirs { // both before anything is built: another commit may come meanwhile
+		if err := clone(root, filepath.Join(dir, "source")); err != nil {
+			return err
+		}
+	}
+	for i, dir := range dirs {
 		var env []string
 		if fresh {
 			env = []string{"GOCACHE=" + filepath.Join(temp, fmt.Sprint("cache", i))}
 		}
-		if err := makeIn(root, filepath.Join(dir, "source"), filepath.Join(dir, "made"), env); err != nil {
+		if err := makeIn(filepath.Join(dir, "source"), filepath.Join(dir, "made"), env); err != nil {
 			return err
 		}
 		text, err := os.ReadFile(filepath.Join(dir, "made", sumsName))
@@ -113,8 +121,8 @@ func replace(out, from string) error {
 
 const sumsName = "SHA256SUMS"
 
-// makeIn clones the repository's commit into source and makes a release in out.
-func makeIn(root, source, out string, env []string) error {
+// clone copies the repository's commit into a folder.
+func clone(root, source string) error {
 	if err := os.MkdirAll(filepath.Dir(source), 0o755); err != nil {
 		return err
 	}
@@ -122,9 +130,12 @@ func makeIn(root, source, out string, env []string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := output(".", nil, "git", "clone", "--quiet", "--shared", absolute, source); err != nil {
-		return err
-	}
+	_, err = output(".", nil, "git", "clone", "--quiet", "--shared", absolute, source)
+	return err
+}
+
+// makeIn makes a release of source in out.
+func makeIn(source, out string, env []string) error {
 	version, err := versionOf(filepath.Join(source, "cmd/apr/version.go"))
 	if err != nil {
 		return err
