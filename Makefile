@@ -135,9 +135,24 @@ notices: ## write THIRD_PARTY_NOTICES.md from go.mod
 static: ## the program without the CUDA device, a static binary
 	$(GO) build -tags static -o /dev/null ./cmd/apr
 
-cross: static ## what must also build: linux/arm64, and the static binary
-	GOOS=linux GOARCH=arm64 $(GO) build ./...
-	GOOS=linux GOARCH=arm64 $(GO) vet ./...
+# Systems that programs are released for and that tests do not run on.
+OTHERS := linux/arm64 darwin/arm64 windows/amd64
+
+cross: static ## what must also build: the other systems of a release, and the static binary
+	GOOS=linux GOARCH=arm64 $(GO) build -trimpath ./...
+	@for t in $(OTHERS); do echo "go vet for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} $(GO) vet -trimpath ./...; done
+
+.PHONY: release release-check neon
+release: ## dist: programs for Linux, macOS and Windows, licences, an SPDX list of what is inside, checksums
+	cd tools && $(GO) run ./release -root .. -o ../dist
+
+release-check: ## the same in two folders: the bytes must be equal (FRESH=-fresh compiles everything twice)
+	cd tools && $(GO) test -count=1 ./release && $(GO) run ./release -root .. -check $(FRESH)
+
+# Only what is faster than Go under the emulator, of the longest tests. On an arm64 machine `make test` runs them all.
+neon: ## the tests of the arm64 assembly on an emulated processor (needs qemu-aarch64)
+	GOARCH=arm64 $(GO) test -trimpath -count=1 -exec qemu-aarch64 -run '/neon|SameBits' ./device/cpu/gemm
+	GOARCH=arm64 $(GO) test -trimpath -count=1 -exec qemu-aarch64 ./device/cpu/q8 ./device/cpu/vec
 
 # A test that skips has not passed, and neither has a cached one or none at all.
 test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
@@ -149,7 +164,7 @@ test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
 
 # What a tool writes must be what it would write now.
 current: ## generated assembly and notices are up to date
-	@files='device/cuda/kernel/ptx/* device/cpu/*/*_amd64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
+	@files='device/cuda/kernel/ptx/* device/cpu/*/*_a*64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
 	before=$$(sha256sum $$files); $(GO) run ./tools/ptx/main.go -check; $(MAKE) --no-print-directory kernels notices; \
 	diff <(echo "$$before") <(sha256sum $$files) || { echo "generated files were out of date: commit the new ones"; exit 1; }
 

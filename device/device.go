@@ -233,7 +233,7 @@ type AdamW struct {
 type Info struct {
 	Kind        string // "cpu", "cuda", "dry"
 	Name        string // processor or card
-	ISA         string // instruction set the kernels use: "avx512", "avx2", "generic"; "sm_90"
+	ISA         string // instruction set the kernels use: "avx512", "avx2", "neon", "generic"; "sm_90"
 	Workers     int
 	Activations tensor.DType // element type of activations: F32 on CPU, BF16 on CUDA
 	Lacks       []Feature    // what models may have and this device does not compute

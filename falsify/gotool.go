@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"apr/internal/fault"
@@ -72,8 +71,7 @@ func (g *gotool) run(ctx context.Context, limit time.Duration, env []string, bin
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Dir = g.root
 	cmd.Env = append(os.Environ(), append([]string{"CGO_ENABLED=0", "GOWORK=off", "PWD=" + g.root}, env...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	endTogether(cmd)
 	cmd.WaitDelay = 5 * time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

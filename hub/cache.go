@@ -182,7 +182,7 @@ func (r *repository) link(commit string, f File) error {
 		return r.fault(name, "cannot be created", err)
 	}
 	temp := path.Join(path.Dir(name), tempName())
-	if err := r.root.Symlink(target, temp); err != nil {
+	if err := r.root.Symlink(target, temp); err != nil && !r.linkHard(blobName(f.etag), temp) {
 		return r.fault(name, "no link can be made", err)
 	}
 	if err := r.root.Rename(temp, name); err != nil {
@@ -238,7 +238,7 @@ func (d folder) syncDir(name string) error {
 		return d.fault(name, "cannot be opened", err)
 	}
 	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
+	if err := atomicfile.SyncFolder(dir); err != nil {
 		return d.fault(name, "cannot be synced", err)
 	}
 	return nil
@@ -249,7 +249,7 @@ func (d folder) syncDir(name string) error {
 func (r *repository) hold(ctx context.Context, etag string, waiting func()) (release func(), err error) {
 	name := filepath.Join(r.lock, etag+".lock")
 	for {
-		l := flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW), flock.SetPermissions(fileMode))
+		l := flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR|noFollow), flock.SetPermissions(fileMode))
 		ok, err := l.TryLock()
 		if err == nil && !ok {
 			soon := time.AfterFunc(2*time.Second, waiting)

@@ -4,11 +4,12 @@ import (
 	"bufio"
 	"encoding/json"
 	"os"
-	"syscall"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/text/unicode/norm"
+
+	"apr/internal/near"
 )
 
 // goSource returns the documents of a corpus of Go source.
@@ -82,21 +83,12 @@ func BenchmarkEncodeGoSource(b *testing.B) {
 	tok := fixture(b)
 	var ids []int32
 	b.SetBytes(int64(size))
-	before := cpuSeconds(b)
+	before := near.CPUTime() // on a busy machine the clock measures the neighbours
 	for b.Loop() {
 		e := tok.NewEncoder() // its cache begins empty
 		for _, text := range texts {
 			ids = e.Append(ids[:0], text, PlainText)
 		}
 	}
-	b.ReportMetric(float64(size)*float64(b.N)/1e6/(cpuSeconds(b)-before), "MB/cpu-s")
-}
-
-// cpuSeconds returns the time this process has had on any core: on a busy machine the clock measures the neighbours.
-func cpuSeconds(b *testing.B) float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+	b.ReportMetric(float64(size)*float64(b.N)/1e6/(near.CPUTime()-before).Seconds(), "MB/cpu-s")
 }

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"apr/device/cpu"
 	"apr/internal/cli"
 	"apr/internal/readfile"
@@ -102,15 +100,6 @@ func processorName() string {
 		return ""
 	}
 	return name
-}
-
-// kernelRelease is the version of the operating system's kernel.
-func kernelRelease() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
 }
 
 // What the program, Go's runtime, the driver and its libraries, and launchers of several processes are told by

@@ -127,6 +127,9 @@ func (s *sentry) record(r watch.Report) {
 
 // superviseRun runs the same command as a watched child and ends as it does.
 func superviseRun(e *cli.Env) error {
+	if err := supervise.Supported(); err != nil {
+		return err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fault.New(fault.Other, "the program's own path is not known").Because(err)

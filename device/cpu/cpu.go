@@ -31,7 +31,7 @@ import (
 // Options choose how the device computes. The zero value is the fastest.
 type Options struct {
 	Workers int    // threads; 0: GOMAXPROCS
-	ISA     string // "avx512", "avx2" or "generic"; empty: the best of this processor
+	ISA     string // "avx512", "avx2", "neon" or "generic"; empty: the best of this processor
 	// KeepExpanded is the number of bytes that may be spent on float32 copies of weights stored in narrower types.
 	// A weight that still fits is expanded when it is loaded, instead of in every matrix product.
 	KeepExpanded int64

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // osSystem is the real file system.
@@ -35,18 +34,14 @@ func (osSystem) createTemp(dir, pattern string, mode fs.FileMode) (tempFile, err
 	}
 }
 
-// syncDir makes a new name durable. File systems that cannot sync a directory say EINVAL; nothing more can be done
-// there.
+// syncDir makes a new name durable.
 func (osSystem) syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
-		return err
-	}
-	return nil
+	return SyncFolder(d)
 }
 
 // Free returns the bytes that an unprivileged process may still write below dir; false where that cannot be told.

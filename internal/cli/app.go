@@ -371,13 +371,13 @@ const (
 // SecondSignal is how long after the first signal another one ends any command at once.
 const SecondSignal = sameSignalPassed + sameSignal
 
-// signals returns a context that the first INT, TERM or USR1 cancels; a second one, later than the same one repeated, ends the
+// signals returns a context that the first of stopSignals cancels; a second one, later than the same one repeated, ends the
 // process at once.
 func (a *App) signals() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ch := make(chan os.Signal, 2)
 	done := make(chan struct{})
-	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1)
+	signal.Notify(ch, stopSignals...)
 	go func() {
 		select {
 		case s := <-ch:

@@ -406,7 +406,10 @@ func exitText(codes []int, resumes bool) string {
 	}
 	if slices.Contains(codes, int(fault.Stopped)) {
 		fmt.Fprintf(&b, "  %-3d ended at once by a second signal, INT\n", 128+int(syscall.SIGINT))
-		fmt.Fprintf(&b, "  %-3d the same, TERM\n  %-3d the same, USR1\n", 128+int(syscall.SIGTERM), 128+int(syscall.SIGUSR1))
+		fmt.Fprintf(&b, "  %-3d the same, TERM\n", 128+int(syscall.SIGTERM))
+		if userSignal != 0 {
+			fmt.Fprintf(&b, "  %-3d the same, USR1\n", 128+int(userSignal))
+		}
 	}
 	return strings.TrimRight(b.String(), "\n")
 }

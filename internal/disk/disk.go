@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"apr/internal/atomicfile"
 )
@@ -96,17 +95,13 @@ func (OS) ReadDir(path string) ([]Entry, error) {
 	return entries, nil
 }
 
-// SyncDir syncs a directory. File systems that cannot say EINVAL; nothing more can be done there.
+// SyncDir syncs a directory where the system can.
 func (OS) SyncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	err = d.Sync()
-	if errors.Is(err, syscall.EINVAL) {
-		err = nil
-	}
-	return errors.Join(err, d.Close())
+	return errors.Join(atomicfile.SyncFolder(d), d.Close())
 }
 
 // Free asks the file system for what an unprivileged process may write.
@@ -119,7 +114,7 @@ func RemoveAll(d Disk, path string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
+	if !notEmpty(err) {
 		return err
 	}
 	entries, err := d.ReadDir(path)

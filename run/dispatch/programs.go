@@ -107,6 +107,9 @@ type Process struct {
 // Start starts a program with a session of its own, so that it outlives this process and its terminal. Its output is
 // appended to the file log.
 func Start(program string, j Job, log string) (*Process, error) {
+	if ownSession == nil {
+		return nil, fault.New(fault.Unavailable, "Windows cannot start a supervised run of its own").WithHint("apr distill").WithID("E-DISPATCH-013")
+	}
 	f, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fault.In(fault.IO, log, "cannot be written").Because(err)
@@ -115,7 +118,7 @@ func Start(program string, j Job, log string) (*Process, error) {
 	c := exec.Command(program)
 	c.Args = j.Command
 	c.Env, c.Stdout, c.Stderr = append(launcher.Without(os.Environ()), j.Env...), f, f
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	c.SysProcAttr = ownSession
 	if err := c.Start(); err != nil {
 		return nil, fault.In(fault.Other, program, "cannot be started").Because(err)
 	}

@@ -466,14 +466,12 @@ func (l *lineFile) filter(keep func([]byte) bool) error {
 		}
 		old = old[end+1:]
 	}
-	if err := atomicfile.WritePrivate(path, kept, true); err != nil {
-		return err
-	}
+	// Windows renames nothing over a file that is open.
+	written := errors.Join(l.f.Close(), atomicfile.WritePrivate(path, kept, true))
 	fresh, err := openLines(path)
 	if err != nil {
-		return err
+		return errors.Join(written, err)
 	}
-	l.f.Close()
 	*l = *fresh
-	return nil
+	return written
 }

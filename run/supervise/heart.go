@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 )
 
@@ -30,11 +29,10 @@ func Open(value string) *Heart {
 	if err != nil || fd < 3 {
 		return nil
 	}
-	if err := syscall.SetNonblock(fd, true); err != nil { // so that beats can have a deadline
-		return nil
+	if pipe := inherited(fd); pipe != nil {
+		return &Heart{pipe}
 	}
-	syscall.CloseOnExec(fd)
-	return &Heart{os.NewFile(uintptr(fd), "heartbeat")}
+	return nil
 }
 
 // Beat writes a sign of life; one that does not fit into the pipe at once is lost.

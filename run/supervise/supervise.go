@@ -11,7 +11,7 @@
 //
 // Caveats. Signals INT, TERM and USR1 are passed on to the child; the child takes one that comes twice within a second
 // for one, since terminals and schedulers signal all processes of a job. If the supervisor dies, the child is told to
-// stop (Linux).
+// stop (Linux). Windows cannot give a child a pipe by number, nor signal it: Supported refuses there.
 package supervise
 
 import (
@@ -84,9 +84,12 @@ func (d Death) again() bool {
 
 // Run runs the child until it is done or starting it again does not help. An error means that it could not be started.
 func Run(o Options) (Result, error) {
+	if err := Supported(); err != nil {
+		return Result{}, err
+	}
 	o.root, o.silence, o.every = cmp.Or(o.root, "/"), cmp.Or(o.silence, Silence), cmp.Or(o.every, 250*time.Millisecond)
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1)
+	signal.Notify(signals, passedOn...)
 	defer signal.Stop(signals)
 	var r Result
 	asked := false // to stop

@@ -5,15 +5,16 @@
 // side of NT may also be a Rows source (bfloat16, half, 4-bit blocks): its rows are decoded a panel at a time, inside
 // the packing, never as a whole matrix.
 //
-// The work is cut into register tiles (14×32 with AVX-512, 6×16 with AVX2, 4×4 in portable Go; see Goto and van de
+// The work is cut into register tiles (14×32 with AVX-512, 6×16 with AVX2 and NEON, 4×4 in portable Go; see Goto and van de
 // Geijn 2008, doi:10.1145/1356052.1356053). B is packed so that a tile reads it in order; A is read in place, or packed
 // where its stride would make cache lines collide. The kernels are chosen at run time from the features of the
 // processor.
 //
 // Caveats. An element of C is summed over p = 0 … k-1 in order, in blocks of 512 that are then added up; this order
 // depends on k alone. Hence a row of C has the same bits whatever the number of rows, columns, tiles or workers around
-// it, down to a single row, and AVX2 and AVX-512 agree bit for bit; the portable kernel rounds products separately on
-// machines without fused multiply-add. C must not overlap A or B. Slices too short for their shape are broken
+// it, down to a single row. AVX2, AVX-512 and NEON agree bit for bit, and so does the portable kernel on arm64; on
+// machines where Go does not fuse a multiply-add it rounds products separately. NEON is tested under qemu; its speed
+// has not been measured on a machine. C must not overlap A or B. Slices too short for their shape are broken
 // preconditions and panic.
 package gemm
 

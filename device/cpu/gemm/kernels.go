@@ -7,6 +7,7 @@ import (
 )
 
 //go:generate sh -c "cd ../../../tools && go run ./avo/gemm -pkg gemm -out ../device/cpu/gemm/kernels_amd64.s -stubs ../device/cpu/gemm/stubs_amd64.go"
+//go:generate sh -c "cd ../../../tools && go run ./neon/gemm -out ../device/cpu/gemm/kernels_arm64.s -stubs ../device/cpu/gemm/stubs_arm64.go"
 
 // tileFunc computes a tile of h rows (one function for each h) and nr columns:
 //
@@ -37,7 +38,7 @@ var active atomic.Pointer[kernels]
 
 func init() { active.Store(available()[0]) }
 
-// ISA names the kernels in use: avx512, avx2 or generic.
+// ISA names the kernels in use: avx512, avx2, neon or generic.
 func ISA() string { return active.Load().name }
 
 // Names lists the kernels that run on this machine, best first.

@@ -6,6 +6,7 @@ import (
 )
 
 //go:generate sh -c "cd ../../../tools && go run ./avo/q8 -pkg q8 -out ../device/cpu/q8/kernels_amd64.s -stubs ../device/cpu/q8/stubs_amd64.go"
+//go:generate sh -c "cd ../../../tools && go run ./neon/q8 -out ../device/cpu/q8/kernels_arm64.s -stubs ../device/cpu/q8/stubs_arm64.go"
 
 // tileFunc adds the products of a chunk of a panel with that chunk of h rows of activations, the two halves of each side
 // by side in memory, to a tile of h rows of 16 outputs without gaps; one function for each h. See superGo and blocksGo; blocks and zero are
@@ -46,7 +47,7 @@ var generic = &kernels{
 	top: topGo, sums: sumsGo, quantize: quantizeGo,
 }
 
-// Names lists the kernels that run on this machine, best first: avx512 (with VNNI), avx2, generic.
+// Names lists the kernels that run on this machine, best first: avx512 (with VNNI), avx2, neon (with dot products), generic.
 func Names() []string {
 	var names []string
 	for _, kn := range available() {
@@ -56,11 +57,11 @@ func Names() []string {
 }
 
 // lookUp returns the kernels of an instruction set. A processor with AVX-512 but without VNNI uses those of AVX2, whose
-// results are the same.
+// results are the same; one with NEON but without its dot products uses Go.
 func lookUp(name string) (*kernels, error) {
 	list := available()
 	for _, kn := range list {
-		if kn.name == name || name == "avx512" && kn.name == "avx2" {
+		if kn.name == name || name == "avx512" && kn.name == "avx2" || name == "neon" && kn.name == "generic" {
 			return kn, nil
 		}
 	}

@@ -53,7 +53,7 @@ func New(pool *par.Pool) *Engine {
 	return e
 }
 
-// Select makes the engine use the kernels of an instruction set: avx512, avx2 or generic. An error says which this
+// Select makes the engine use the kernels of an instruction set: avx512, avx2, neon or generic. An error says which this
 // machine has.
 func (e *Engine) Select(isa string) error {
 	kn, err := lookUp(isa)

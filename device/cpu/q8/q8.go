@@ -18,8 +18,8 @@
 //
 // Caveats. The results are not those of float32 products to the last bits, nor does their gradient exist: this is for
 // generating text, not for training or comparing models. Every output is summed in one order, of separately rounded
-// operations, so that plain Go, AVX2 and AVX-512 with VNNI give the same bits, and a row has the same bits in any batch
-// and with any number of workers. An activation that is not finite makes all outputs of its row NaN.
+// operations, so that plain Go, AVX2, AVX-512 with VNNI and NEON give the same bits, and a row has the same bits in any
+// batch and with any number of workers. An activation that is not finite makes all outputs of its row NaN.
 package q8
 
 import (

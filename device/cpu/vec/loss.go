@@ -11,6 +11,10 @@ func (i ISA) LossSums(z, t []float32, mz, mt, invT float32) (s LossSums) {
 		s.T, s.ZT, s.Z1, s.A, s.E = lossSums1AVX512(z, t, mz, mt)
 	case i == AVX512:
 		s.T, s.ZT, s.Z1, s.A, s.E = lossSumsAVX512(z, t, mz, mt, invT)
+	case i == NEON && invT == 1:
+		s.T, s.ZT, s.Z1, s.A, s.E = lossSums1NEON(z, t, mz, mt)
+	case i == NEON:
+		s.T, s.ZT, s.Z1, s.A, s.E = lossSumsNEON(z, t, mz, mt, invT)
 	case invT == 1:
 		s.T, s.ZT, s.Z1, s.A, s.E = lossSums1AVX2(z, t, mz, mt)
 	default:
@@ -30,6 +34,10 @@ func (i ISA) LossGrad(grad, z, t []float32, mz, mt, invT, a, b, c float32) {
 		lossGrad1AVX512(grad, z, t, mz, mt, a+b, c)
 	case i == AVX512:
 		lossGradAVX512(grad, z, t, mz, mt, invT, a, b, c)
+	case i == NEON && invT == 1:
+		lossGrad1NEON(grad, z, t, mz, mt, a+b, c)
+	case i == NEON:
+		lossGradNEON(grad, z, t, mz, mt, invT, a, b, c)
 	case invT == 1:
 		lossGrad1AVX2(grad, z, t, mz, mt, a+b, c)
 	default:
@@ -45,6 +53,8 @@ func (i ISA) ReverseTerms(h, z, t []float32, c *Centre) (d, sumH float64) {
 		return reverseTermsAVX512(h, z, t, &c.MZ)
 	case AVX2:
 		return reverseTermsAVX2(h, z, t, &c.MZ)
+	case NEON:
+		return reverseTermsNEON(h, z, t, &c.MZ)
 	}
 	return reverseTerms(h, z, t, c)
 }
@@ -57,6 +67,8 @@ func (i ISA) TVDTerms(h, z, t []float32, c *Centre) (d, sumH float64) {
 		return tvdTermsAVX512(h, z, t, &c.MZ)
 	case AVX2:
 		return tvdTermsAVX2(h, z, t, &c.MZ)
+	case NEON:
+		return tvdTermsNEON(h, z, t, &c.MZ)
 	}
 	return tvdTerms(h, z, t, c)
 }
@@ -69,6 +81,8 @@ func (i ISA) MixTerms(h, z, t []float32, c *Centre, m *Mix) (d, sumH float64) {
 		return mixTermsAVX512(h, z, t, &c.MZ, &m.Beta)
 	case AVX2:
 		return mixTermsAVX2(h, z, t, &c.MZ, &m.Beta)
+	case NEON:
+		return mixTermsNEON(h, z, t, &c.MZ, &m.Beta)
 	}
 	return mixTerms(h, z, t, c, m)
 }

@@ -1,6 +1,7 @@
 package vec
 
 //go:generate sh -c "cd ../../../tools && go run ./avo/vec -pkg vec -out ../device/cpu/vec/vec_amd64.s -stubs ../device/cpu/vec/stubs_amd64.go -other ../device/cpu/vec/stubs_other.go"
+//go:generate sh -c "cd ../../../tools && go run ./neon/vec -out ../device/cpu/vec/vec_arm64.s -stubs ../device/cpu/vec/stubs_arm64.go -other ../device/cpu/vec/stubs_noneon.go"
 
 // Add computes dst[i] += x[i].
 func (i ISA) Add(dst, x []float32) {
@@ -10,6 +11,8 @@ func (i ISA) Add(dst, x []float32) {
 		addAVX512(dst, x)
 	case AVX2:
 		addAVX2(dst, x)
+	case NEON:
+		addNEON(dst, x)
 	default:
 		add(dst, x)
 	}
@@ -22,6 +25,8 @@ func (i ISA) Scale(x []float32, s float32) {
 		scaleAVX512(x, s)
 	case AVX2:
 		scaleAVX2(x, s)
+	case NEON:
+		scaleNEON(x, s)
 	default:
 		scale(x, s)
 	}
@@ -35,6 +40,8 @@ func (i ISA) Dot(a, b []float32) float64 {
 		return dotAVX512(a, b)
 	case AVX2:
 		return dotAVX2(a, b)
+	case NEON:
+		return dotNEON(a, b)
 	}
 	return dot(a, b)
 }
@@ -47,6 +54,8 @@ func (i ISA) Dot3(a, b, c []float32) float64 {
 		return dot3AVX512(a, b, c)
 	case AVX2:
 		return dot3AVX2(a, b, c)
+	case NEON:
+		return dot3NEON(a, b, c)
 	}
 	return dot3(a, b, c)
 }
@@ -58,6 +67,8 @@ func (i ISA) SumSquares(x []float32) float64 {
 		return sumSquaresAVX512(x)
 	case AVX2:
 		return sumSquaresAVX2(x)
+	case NEON:
+		return sumSquaresNEON(x)
 	}
 	return sumSquares(x)
 }
@@ -70,6 +81,8 @@ func (i ISA) AddSumSquares(dst, x, delta []float32) float64 {
 		return addSumSquaresAVX512(dst, x, delta)
 	case AVX2:
 		return addSumSquaresAVX2(dst, x, delta)
+	case NEON:
+		return addSumSquaresNEON(dst, x, delta)
 	}
 	return addSumSquares(dst, x, delta)
 }
@@ -82,6 +95,8 @@ func (i ISA) NormScale(y, x, w []float32, s float32) {
 		normScaleAVX512(y, x, w, s)
 	case AVX2:
 		normScaleAVX2(y, x, w, s)
+	case NEON:
+		normScaleNEON(y, x, w, s)
 	default:
 		normScale(y, x, w, s)
 	}
@@ -96,6 +111,8 @@ func (i ISA) NormGrad(dx, dw, dy, x, w []float32, rstd, c float32) {
 		normGradAVX512(dx, dw, dy, x, w, rstd, c)
 	case AVX2:
 		normGradAVX2(dx, dw, dy, x, w, rstd, c)
+	case NEON:
+		normGradNEON(dx, dw, dy, x, w, rstd, c)
 	default:
 		normGrad(dx, dw, dy, x, w, rstd, c)
 	}
@@ -109,6 +126,8 @@ func (i ISA) SiluMul(m, g, u []float32) {
 		siluMulAVX512(m, g, u)
 	case AVX2:
 		siluMulAVX2(m, g, u)
+	case NEON:
+		siluMulNEON(m, g, u)
 	default:
 		siluMul(m, g, u)
 	}
@@ -122,6 +141,8 @@ func (i ISA) SiluMulGrad(dg, du, dm, g, u []float32) {
 		siluMulGradAVX512(dg, du, dm, g, u)
 	case AVX2:
 		siluMulGradAVX2(dg, du, dm, g, u)
+	case NEON:
+		siluMulGradNEON(dg, du, dm, g, u)
 	default:
 		siluMulGrad(dg, du, dm, g, u)
 	}
@@ -135,6 +156,8 @@ func (i ISA) GeluMul(m, g, u []float32) {
 		geluMulAVX512(m, g, u)
 	case AVX2:
 		geluMulAVX2(m, g, u)
+	case NEON:
+		geluMulNEON(m, g, u)
 	default:
 		geluMul(m, g, u)
 	}
@@ -148,6 +171,8 @@ func (i ISA) GeluMulGrad(dg, du, dm, g, u []float32) {
 		geluMulGradAVX512(dg, du, dm, g, u)
 	case AVX2:
 		geluMulGradAVX2(dg, du, dm, g, u)
+	case NEON:
+		geluMulGradNEON(dg, du, dm, g, u)
 	default:
 		geluMulGrad(dg, du, dm, g, u)
 	}
@@ -161,6 +186,8 @@ func (i ISA) SoftCap(y, x []float32, c float32) {
 		softCapAVX512(y, x, c)
 	case AVX2:
 		softCapAVX2(y, x, c)
+	case NEON:
+		softCapNEON(y, x, c)
 	default:
 		softCap(y, x, c)
 	}
@@ -174,6 +201,8 @@ func (i ISA) CapGrad(grad, z []float32, c float32) {
 		capGradAVX512(grad, z, c)
 	case AVX2:
 		capGradAVX2(grad, z, c)
+	case NEON:
+		capGradNEON(grad, z, c)
 	default:
 		capGrad(grad, z, c)
 	}
@@ -188,6 +217,8 @@ func (i ISA) Rotate(x, cos, sin []float32, heads int) {
 		rotateAVX512(x, cos, sin, heads)
 	case AVX2:
 		rotateAVX2(x, cos, sin, heads)
+	case NEON:
+		rotateNEON(x, cos, sin, heads)
 	default:
 		rotate(x, cos, sin, heads)
 	}
@@ -200,6 +231,8 @@ func (i ISA) Max(x []float32) float32 {
 		return maximumAVX512(x)
 	case AVX2:
 		return maximumAVX2(x)
+	case NEON:
+		return maximumNEON(x)
 	}
 	return maximum(x)
 }
@@ -211,6 +244,8 @@ func (i ISA) Index(x []float32, v float32) int {
 		return indexAVX512(x, v)
 	case AVX2:
 		return indexAVX2(x, v)
+	case NEON:
+		return indexNEON(x, v)
 	}
 	return index(x, v)
 }
@@ -224,6 +259,8 @@ func (i ISA) ExpSum(dst, x []float32, shift float32) float64 {
 		return expSumAVX512(dst, x, shift)
 	case AVX2:
 		return expSumAVX2(dst, x, shift)
+	case NEON:
+		return expSumNEON(dst, x, shift)
 	}
 	return expSum(dst, x, shift)
 }
@@ -237,6 +274,8 @@ func (i ISA) SoftmaxGrad(s, dp []float32, scale, lse, delta float32) {
 		softmaxGradAVX512(s, dp, scale, lse, delta)
 	case AVX2:
 		softmaxGradAVX2(s, dp, scale, lse, delta)
+	case NEON:
+		softmaxGradNEON(s, dp, scale, lse, delta)
 	default:
 		softmaxGrad(s, dp, scale, lse, delta)
 	}
@@ -250,6 +289,8 @@ func (i ISA) DivGrad(grad, z, h []float32, c *Centre, a, k, sumH float32) {
 		divGradAVX512(grad, z, h, &c.MZ, a, k, sumH)
 	case AVX2:
 		divGradAVX2(grad, z, h, &c.MZ, a, k, sumH)
+	case NEON:
+		divGradNEON(grad, z, h, &c.MZ, a, k, sumH)
 	default:
 		divGrad(grad, z, h, c, a, k, sumH)
 	}
@@ -265,6 +306,8 @@ func (i ISA) AdamW(w, g, m, v []float32, c *AdamW) {
 		adamWAVX512(w, g, m, v, &c.Decay)
 	case AVX2:
 		adamWAVX2(w, g, m, v, &c.Decay)
+	case NEON:
+		adamWNEON(w, g, m, v, &c.Decay)
 	default:
 		adamW(w, g, m, v, c)
 	}
@@ -281,6 +324,9 @@ func (i ISA) WidenBF16(dst []float32, src []byte) {
 	case i == AVX2 && len(dst) >= 8:
 		n = len(dst) &^ 7
 		widenBF16AVX2(dst[:n], &src[0])
+	case i == NEON && len(dst) >= 8:
+		n = len(dst) &^ 7
+		widenBF16NEON(dst[:n], &src[0])
 	}
 	widenBF16(dst[n:], src[2*n:])
 }
@@ -296,6 +342,9 @@ func (i ISA) WidenF16(dst []float32, src []byte) {
 	case i == AVX2 && len(dst) >= 8:
 		n = len(dst) &^ 7
 		widenF16AVX2(dst[:n], &src[0])
+	case i == NEON && len(dst) >= 8:
+		n = len(dst) &^ 7
+		widenF16NEON(dst[:n], &src[0])
 	}
 	widenF16(dst[n:], src[2*n:])
 }

@@ -1,9 +1,9 @@
 // Package vec holds the loops over rows of numbers that are not matrix products: sums, exponentials, norms, gated units, soft-caps,
 // the distillation loss, AdamW.
 //
-// Every loop exists three times: as plain Go (lower-case name, file loops.go), which says what is computed, serves
-// processors without assembly and judges the other two in tests; and as generated AVX2 and AVX-512 assembly. A method
-// of ISA picks one.
+// Every loop exists four times: as plain Go (lower-case name, file loops.go), which says what is computed, serves
+// processors without assembly and judges the others in tests; and as generated AVX2, AVX-512 and NEON assembly. A
+// method of ISA picks one.
 //
 // Caveats. Slices shorter than the first one panic; assembly trusts the checked lengths. The instruction sets differ in
 // the last bits, since they sum in another order and compute exp by polynomial (within 2 units in the last place);
@@ -24,17 +24,18 @@ const (
 	Generic ISA = iota // plain Go
 	AVX2               // with FMA3 and F16C, 8 floats at a time
 	AVX512             // F, VL, DQ, BW: 16 floats at a time
+	NEON               // of arm64: 4 floats at a time
 )
 
-var isaNames = []string{"generic", "avx2", "avx512"}
+var isaNames = []string{"generic", "avx2", "avx512", "neon"}
 
-// String returns "generic", "avx2" or "avx512".
+// String returns "generic", "avx2", "avx512" or "neon".
 func (i ISA) String() string { return isaNames[i] }
 
 // Available lists the instruction sets of this processor, slowest first.
 func Available() []ISA {
 	sets := []ISA{Generic}
-	for _, i := range []ISA{AVX2, AVX512} {
+	for _, i := range []ISA{AVX2, AVX512, NEON} {
 		if supported(i) {
 			sets = append(sets, i)
 		}
