@@ -2,18 +2,19 @@ package convert
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"apr/tokenizer"
 )
 
 // OllamaModelfile returns the Modelfile with which ollama takes a GGUF file of this name, in the same folder.
-// stops are the texts that end an answer.
+// ends are the ids that end an answer, beside that which ends a turn.
 //
 // ollama has templates of its own language. A model without a chat template gets the text as it is. For one with a template
 // that is a sequence of turns, TEMPLATE says the same (see ollamaTemplate); for any other there is no TEMPLATE: ollama knows
 // those of well-known models by the one in the GGUF file. templated reports whether there is one.
-func OllamaModelfile(tok *tokenizer.Tokenizer, gguf string, stops []string) (text string, templated bool) {
+func OllamaModelfile(tok *tokenizer.Tokenizer, gguf string, ends []int32) (text string, templated bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "FROM ./%s\n", gguf)
 	template := "{{ .Prompt }}"
@@ -26,8 +27,12 @@ func OllamaModelfile(tok *tokenizer.Tokenizer, gguf string, stops []string) (tex
 		b.WriteString("# The chat template is in the GGUF file. ollama knows those of well-known models; ollama show NAME --template\n" +
 			"# prints what it took. Where that is {{ .Prompt }}, write a TEMPLATE here: https://docs.ollama.com/modelfile#template\n")
 	}
-	for _, s := range stops {
-		if quoted, ok := ollamaQuoted(s); ok {
+	if chat, err := tokenizer.NewChat(tok, tok.ChatTemplate()); err == nil && chat.End() != tokenizer.None && !slices.Contains(ends, chat.End()) {
+		ends = append([]int32{chat.End()}, ends...)
+	}
+	for _, id := range ends {
+		text, _ := tok.Bytes(id)
+		if quoted, ok := ollamaQuoted(text); ok {
 			fmt.Fprintf(&b, "PARAMETER stop %s\n", quoted)
 		}
 	}

@@ -112,13 +112,15 @@ func checkOllama(t *testing.T, name string, tok *tokenizer.Tokenizer, text strin
 }
 
 func TestOllamaModelfile(t *testing.T) {
-	const stops = "PARAMETER stop \"<|im_end|>\"\n"
+	const stops = "PARAMETER stop \"<|endoftext|>\"\n"
 	for _, tt := range []struct{ template, want string }{
 		{"", "FROM ./a b.gguf\nTEMPLATE \"\"\"{{ .Prompt }}\"\"\"\n" + stops},
 		{tokenizer.ChatML, "FROM ./a b.gguf\nTEMPLATE \"\"\"{{ if .System }}<|im_start|>system\n{{ .System }}<|im_end|>\n{{ end }}{{ range .Messages }}{{ if eq .Role \"user\" }}" +
-			"<|im_start|>user\n{{ .Content }}<|im_end|>\n<|im_start|>assistant\n{{ else if eq .Role \"assistant\" }}{{ .Content }}<|im_end|>\n{{ end }}{{ end }}\"\"\"\n" + stops},
+			"<|im_start|>user\n{{ .Content }}<|im_end|>\n<|im_start|>assistant\n{{ else if eq .Role \"assistant\" }}{{ .Content }}<|im_end|>\n{{ end }}{{ end }}\"\"\"\nPARAMETER stop \"<|im_end|>\"\n" + stops},
 	} {
-		got, templated := OllamaModelfile(withTemplate(t, tt.template, false), "a b.gguf", []string{"<|im_end|>", "\n", ""})
+		tok := withTemplate(t, tt.template, false)
+		line := tok.Encode("\n", tokenizer.PlainText)[0] // which a Modelfile cannot hold
+		got, templated := OllamaModelfile(tok, "a b.gguf", []int32{tok.EOS(), line})
 		if got != tt.want || !templated {
 			t.Errorf("%s\nwant\n%s", got, tt.want)
 		}

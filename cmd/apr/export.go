@@ -33,7 +33,7 @@ type exportResult struct {
 	Planned  bool              `json:"planned"` // true: nothing was written
 	Ollama   *string           `json:"modelfile"`
 
-	templated bool // of the Modelfile
+	templated, chats bool // the Modelfile has a TEMPLATE; the model has a chat template
 }
 
 // Text prints what was written.

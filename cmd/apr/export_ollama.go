@@ -45,18 +45,12 @@ func (w *rewriting) addModelfile(c *convert.Container, r *exportResult) error {
 	if err != nil {
 		return err
 	}
-	var stops []string
-	for _, id := range ends {
-		if text, ok := tok.Bytes(id); ok {
-			stops = append(stops, text)
-		}
-	}
-	text, templated := convert.OllamaModelfile(tok, filepath.Base(w.output), stops)
+	text, templated := convert.OllamaModelfile(tok, filepath.Base(w.output), ends)
 	path := w.modelfileOf()
 	if err := atomicfile.WriteFile(path, []byte(text), w.force); err != nil {
 		return err
 	}
-	r.Ollama, r.templated = &path, templated
+	r.Ollama, r.templated, r.chats = &path, templated, tok.ChatTemplate() != ""
 	r.Files = append(r.Files, filepath.Base(path))
 	return nil
 }
@@ -67,7 +61,11 @@ func (r exportResult) printUse(p *cli.Page) {
 		return
 	}
 	name := strings.TrimSuffix(filepath.Base(r.Output), filepath.Ext(r.Output))
-	p.Printf("\nin llama.cpp: llama-cli -m %s\n", cli.Clean(r.Output))
+	program := "llama-completion -p TEXT"
+	if r.chats {
+		program = "llama-cli"
+	}
+	p.Printf("\nin llama.cpp: %s -m %s\n", program, cli.Clean(r.Output))
 	p.Printf("in ollama:    ollama create %s -f %s && ollama run %s\n", cli.Clean(name), cli.Clean(*r.Ollama), cli.Clean(name))
 	if !r.templated {
 		p.Printf("the Modelfile has no TEMPLATE: see the remark in it\n")
