@@ -132,9 +132,9 @@ func convertCommand() *cli.Command {
 }
 
 // whichCommand says when to use which of the commands that write models anew.
-const whichCommand = "Which command: export when a model leaves apr (llama.cpp, ollama, transformers); quantize to make one smaller and see\n" +
-	"the rounding errors; convert for another format of the same model; import to check a model of another program and\n" +
-	"keep it as one .apr file."
+const whichCommand = "Which command? export: the model leaves apr, for llama.cpp, ollama or transformers. quantize: make it smaller and see\n" +
+	"the rounding errors. convert: the same model in another format. import: check a model of another program and keep it\n" +
+	"as one .apr file."
 
 // printPlanned says that nothing was written.
 func printPlanned(p *cli.Page, planned bool) {

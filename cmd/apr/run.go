@@ -35,11 +35,12 @@ func runCommand() *cli.Command {
 	o := &runOptions{}
 	return &cli.Command{
 		Name: "run", Short: "Chat with a model, or let it continue a text",
-		Long: "In a terminal, without a prompt, run talks with the model: by its chat template, or continuing what you type if it\n" +
-			"has none; /help lists what can be typed. A prompt is an argument, --prompt (- is stdin), or what is piped in, less\n" +
-			"one line end at its end; the answer is all there is on stdout. An answer ends where the model ends it, at\n" +
-			"--max-tokens, or where the model's positions end. MODEL is a file, a folder, a name on the hub, or a run by its\n" +
-			"directory, identity or beginning of that. To serve a model, export it to llama.cpp or ollama: apr export --help.",
+		Long: "Without a prompt, in a terminal, run starts a chat. It uses the model's chat template; a model without one continues\n" +
+			"the text you type. /help lists the commands of a chat; Ctrl-C stops an answer, Ctrl-D ends the chat.\n" +
+			"The prompt is the argument TEXT, or --prompt, or stdin: piped in, or read by -. One line end at the end of stdin is\n" +
+			"dropped. Only the answer is written to stdout. It ends at the model's end token, after --max-tokens, or when the\n" +
+			"model's positions are used up. SOURCE is a file, a folder, a name on the hub, or a run: its directory or the\n" +
+			"beginning of its name. To serve a model, export it to llama.cpp or ollama: apr export --help.",
 		Example: "apr run student.apr\n" +
 			"apr run 20261120 'package main' -n 64\n" +
 			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7\n" +
@@ -50,12 +51,12 @@ func runCommand() *cli.Command {
 			{Name: "source", Foreign: []string{"model", "model-path"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model or run"},
 			{Name: "text", Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt; - reads stdin"},
 			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Help: "prompt; - reads stdin"},
-			{Name: "max-tokens", Foreign: []string{"max-new-tokens", "n-predict", "num-predict", "max-length"}, Short: "n", Value: cli.Int(&o.gen.MaxTokens, defaultTokens).AtLeast(1), Default: fmt.Sprintf("%d, or what the model's positions leave", defaultTokens), Help: "tokens of an answer at most"},
-			{Name: "context", Foreign: []string{"ctx-size", "num-ctx", "context-length", "max-model-len"}, Value: cli.Int(&o.context, 8192).AtLeast(2), Default: "8192, or what fits", Help: "tokens of a conversation that are kept, its oldest turns left out first"},
+			{Name: "max-tokens", Foreign: []string{"max-new-tokens", "n-predict", "num-predict", "max-length"}, Short: "n", Value: cli.Int(&o.gen.MaxTokens, defaultTokens).AtLeast(1), Default: fmt.Sprintf("%d, or what the model's positions leave", defaultTokens), Help: "stop an answer after this many tokens"},
+			{Name: "context", Foreign: []string{"ctx-size", "num-ctx", "context-length", "max-model-len"}, Value: cli.Int(&o.context, 8192).AtLeast(2), Default: "8192, or what fits", Help: "keep this many tokens of a chat; the oldest turns are dropped first"},
 			{Name: "stream", Value: cli.Bool(&o.stream, false), Default: "on when stdout is a terminal", Help: "print text as it is generated; not with --json"},
 			{Name: "chat", Value: cli.Bool(&o.chat, false), Help: "put the prompt into the chat template, as the user's turn"},
 			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml", "none"}, Value: cli.String(&o.template, "auto"), Help: "Chat template: auto (the model's own), chatml, or a file with a Jinja template"},
-			{Name: "system", Value: cli.String(&o.system, ""), Help: "system message of a conversation; implies --chat"},
+			{Name: "system", Value: cli.String(&o.system, ""), Help: "set the system message; implies --chat"},
 			{Name: "temperature", Foreign: []string{"temp"}, Value: cli.Float(&o.gen.Temperature, 0).AtLeast(0), Help: "sampling temperature; 0 = greedy"},
 			{Name: "top-k", Value: cli.Int(&o.gen.TopK, 0).AtLeast(0), Help: "sample from the k likeliest tokens; 0 = all"},
 			{Name: "top-p", Value: cli.Float(&o.gen.TopP, 1).In(0, 1), Help: "sample from the likeliest tokens that together have probability p; 0 or 1 = all"},
@@ -126,7 +127,7 @@ func (o *runOptions) check(e *cli.Env) error {
 	case e.Settings.Given("chat-template") && !template:
 		return only("chat-template", "--chat or --system")
 	case e.Settings.Given("context") && !o.talks:
-		return only("context", "a conversation in a terminal")
+		return only("context", "a chat in a terminal")
 	case o.benchmark && o.talks:
 		return only("benchmark", "a prompt")
 	case greedy && o.gen.TopK > 0:
