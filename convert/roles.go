@@ -49,7 +49,7 @@ func newRoles(list []arch.Slot, layers int) roles {
 		switch {
 		case s.Role == arch.Head:
 			r.head = true
-		case s.Role == arch.V && !s.Bias:
+		case valueRole(s):
 			r.at[s.Name] = r.values
 			r.values++
 		}
@@ -112,21 +112,25 @@ func (r roles) experts() bool {
 	return false
 }
 
-// mixed is the type that llama.cpp's Q4_K_M gives a matrix: Q6_K to the output matrix (the embedding when it is the output
-// too) and in about half of the layers to the value and the down projection; Q5_K to q, k and v in one tensor; else Q4_K.
-func (r roles) mixed(name string) tensor.DType {
+// mixed is the type that llama.cpp gives a matrix under a scheme that it names after most of them. The output matrix (the
+// embedding when it is the output too) has Q6_K. In Q4_K_M and Q5_K_M so have, in about half of the layers, the value and the
+// down projection; q, k and v in one tensor count as the value projection.
+func (r roles) mixed(name string, of Scheme) tensor.DType {
 	s := r.slots[name]
-	joint := r.joint[name] != ""
+	middle := of == Q4_K_M || of == Q5_K_M
 	switch {
+	case !middle && of != Q4_0 && of != Q5_0:
 	case s.Role == arch.Head, s.Role == arch.Embedding && !r.head:
 		return tensor.Q6_K
-	case joint && (s.Role == arch.Q || s.Role == arch.K || s.Role == arch.V):
-		return tensor.Q5_K
-	case s.Role == arch.V && moreBits(r.at[name], r.values), (s.Role == arch.Down || s.Role == arch.ExpertDown) && moreBits(s.Layer, r.layers):
+	case !middle:
+	case valueRole(s) && moreBits(r.at[name], r.values), (s.Role == arch.Down || s.Role == arch.ExpertDown) && moreBits(s.Layer, r.layers):
 		return tensor.Q6_K
 	}
-	return tensor.Q4_K
+	return base[of]
 }
+
+// valueRole reports whether llama.cpp counts a matrix as a value projection; q, k and v of linear attention are one matrix.
+func valueRole(s arch.Slot) bool { return (s.Role == arch.V || s.Role == arch.DeltaQKV) && !s.Bias }
 
 // moreBits is llama.cpp's use_more_bits: the first and the last eighth, and every third in between.
 func moreBits(i, n int) bool { return i < n/8 || i >= 7*n/8 || (i-n/8)%3 == 2 }

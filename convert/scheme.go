@@ -16,7 +16,11 @@ type Scheme string
 const (
 	Keep   Scheme = ""
 	Q4_K_M Scheme = "q4_k_m" // Q4_K with Q6_K where llama.cpp's Q4_K_M has it
+	Q5_K_M Scheme = "q5_k_m" // Q5_K, likewise
+	Q4_0   Scheme = "q4_0"   // Q4_0 with Q6_K for the output matrix, as llama.cpp's Q4_0 has it
+	Q5_0   Scheme = "q5_0"   // Q5_0, likewise
 	Q4_K   Scheme = "q4k"
+	Q5_K   Scheme = "q5k"
 	Q6_K   Scheme = "q6k"
 	Q8_0   Scheme = "q8_0"
 	MXFP4  Scheme = "mxfp4" // experts in MXFP4, other matrices BF16, as gpt-oss is published
@@ -27,17 +31,21 @@ const (
 
 // Schemes lists the names that --scheme and --quantize take.
 func Schemes() []string {
-	return []string{"q4_k_m", "q4k", "q6k", "q8_0", "mxfp4", "bf16", "f16", "f32"}
+	return []string{"q4_k_m", "q5_k_m", "q8_0", "q4_0", "q5_0", "q4k", "q5k", "q6k", "mxfp4", "bf16", "f16", "f32"}
 }
 
 // UnbuiltSchemes lists the names that other tools have and this one does not.
 func UnbuiltSchemes() []string {
-	return []string{"int4", "int8", "awq", "gptq", "fp8", "nf4", "q4_0", "q5_0", "q5k", "q2k", "q3k"}
+	return []string{
+		"int4", "int8", "awq", "gptq", "fp8", "nf4", "q2k", "q2_k", "q2_k_s", "q3k", "q3_k", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q5_k_s", "q4_1", "q5_1",
+		"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "iq3_s", "iq3_m", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0",
+	}
 }
 
 // base is the element type of an ordinary matrix.
 var base = map[Scheme]tensor.DType{
-	Q4_K_M: tensor.Q4_K, Q4_K: tensor.Q4_K, Q6_K: tensor.Q6_K, Q8_0: tensor.Q8_0, MXFP4: tensor.MXFP4,
+	Q4_K_M: tensor.Q4_K, Q5_K_M: tensor.Q5_K, Q4_0: tensor.Q4_0, Q5_0: tensor.Q5_0,
+	Q4_K: tensor.Q4_K, Q5_K: tensor.Q5_K, Q6_K: tensor.Q6_K, Q8_0: tensor.Q8_0, MXFP4: tensor.MXFP4,
 	BF16: tensor.BF16, F16: tensor.F16, F32: tensor.F32,
 }
 
@@ -134,9 +142,7 @@ func (r rule) choose(t tensor.Stored, of roles) (tensor.DType, string) {
 		}
 		return d, ""
 	}
-	if r.scheme == Q4_K_M {
-		d = of.mixed(t.Name)
-	}
+	d = of.mixed(t.Name, r.scheme)
 	if t.Cols()%d.BlockLen() != 0 {
 		if r.to == toGGUF {
 			return fallback(d, t.Cols())

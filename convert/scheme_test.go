@@ -57,6 +57,14 @@ func TestChoose(t *testing.T) {
 		{"head", Q4_K_M, toAPR, headName, tensor.BF16, []int{8, 256}, true, tensor.Q6_K},
 		{"embedding beside a head", Q4_K_M, toAPR, embedName, tensor.BF16, []int{8, 256}, true, tensor.Q4_K},
 		{"embedding that is the head", Q4_K_M, toAPR, embedName, tensor.BF16, []int{8, 256}, false, tensor.Q6_K},
+		{"head of q5_k_m", Q5_K_M, toAPR, headName, tensor.BF16, []int{8, 256}, true, tensor.Q6_K},
+		{"matrix of q5_k_m", Q5_K_M, toAPR, q, tensor.BF16, []int{8, 256}, true, tensor.Q5_K},
+		{"matrix of q4_0", Q4_0, toAPR, q, tensor.BF16, []int{8, 96}, true, tensor.Q4_0},
+		{"head of q4_0", Q4_0, toGGUF, headName, tensor.BF16, []int{8, 256}, true, tensor.Q6_K},
+		{"head of q4_0, rows of no whole blocks", Q4_0, toGGUF, headName, tensor.BF16, []int{8, 96}, true, tensor.Q8_0},
+		{"rows of no whole blocks of q4_0", Q4_0, toGGUF, q, tensor.BF16, []int{8, 100}, true, tensor.F16},
+		{"rows of no whole blocks of q5_k", Q5_K_M, toGGUF, q, tensor.BF16, []int{8, 96}, true, tensor.Q8_0},
+		{"q5k alone", Q5_K, toAPR, headName, tensor.BF16, []int{8, 256}, true, tensor.Q5_K},
 		{"empty matrix", Q4_K, toAPR, q, tensor.BF16, []int{0, 256}, true, tensor.F32},
 		{"integers", Keep, toAPR, q, tensor.I32, []int{8, 256}, true, tensor.Invalid},
 	}
@@ -112,7 +120,7 @@ func TestMoreBits(t *testing.T) {
 		var got []int
 		for i := range layers {
 			at := "model.layers." + strconv.Itoa(i)
-			a, b, up := of.mixed(at+".self_attn.v_proj.weight"), of.mixed(at+".mlp.down_proj.weight"), of.mixed(at+".mlp.up_proj.weight")
+			a, b, up := of.mixed(at+".self_attn.v_proj.weight", Q4_K_M), of.mixed(at+".mlp.down_proj.weight", Q4_K_M), of.mixed(at+".mlp.up_proj.weight", Q4_K_M)
 			if a != b || up != tensor.Q4_K {
 				t.Errorf("layer %d of %d: %v %v %v", i, layers, a, b, up)
 			}
@@ -126,7 +134,7 @@ func TestMoreBits(t *testing.T) {
 	}
 	of := rolesByName([]tensor.Stored{f32("model.layers.x.mlp.down_proj.weight", []int{1, 1}, 1), f32("model.layers.99999999999.mlp.down_proj.weight", []int{1, 1}, 1)}, 6)
 	for name := range of.slots {
-		if of.mixed(name) != tensor.Q4_K {
+		if of.mixed(name, Q4_K_M) != tensor.Q4_K {
 			t.Errorf("%s", name)
 		}
 	}
@@ -141,7 +149,7 @@ func TestTypesByRole(t *testing.T) {
 		want map[string]tensor.DType
 	}{
 		{`{"model_type":"phi3",` + size + `"rope_theta":1e4}`, toGGUF, map[string]tensor.DType{
-			"model.layers.0.self_attn.q_proj.weight": tensor.Q5_K, "model.layers.2.self_attn.v_proj.weight": tensor.Q5_K,
+			"model.layers.0.self_attn.q_proj.weight": tensor.Q4_K, "model.layers.2.self_attn.v_proj.weight": tensor.Q6_K, "model.layers.2.self_attn.q_proj.weight": tensor.Q6_K,
 			"model.layers.0.mlp.gate_proj.weight": tensor.Q4_K, "model.layers.2.mlp.down_proj.weight": tensor.Q6_K, "lm_head.weight": tensor.Q6_K,
 		}},
 		{`{"model_type":"qwen3_moe",` + size + `"head_dim":64,"num_experts":4,"num_experts_per_tok":2,"moe_intermediate_size":256}`, toAPR, map[string]tensor.DType{

@@ -41,7 +41,7 @@ type Report struct {
 	OutputSize   int64
 	DTypes       map[string]string  // tensor → new type
 	RMSE         map[string]float64 // tensors whose new type may lose something → error against the stored values
-	KeptBF16     []string           // matrices that the scheme would have quantised, were their rows divisible by 256
+	KeptBF16     []string           // matrices that the scheme would have quantised, were their rows whole blocks
 	Widened      []string           // tensors whose type the output cannot hold
 	Warnings     []string
 }

@@ -36,6 +36,7 @@ type Result struct {
 	IDs          []int32
 	FinishReason string // "stop" or "length"
 	PromptTokens int
+	CachedTokens int           // of the prompt, whose keys and values were there: see Session
 	Decoding     string        // how layers ran for one token: see model.Cache
 	FirstToken   time.Duration // from the call to the first id
 	Total        time.Duration
@@ -49,25 +50,35 @@ func Generate(ctx context.Context, m *model.Model, s device.Stream, prompt []int
 	if err := o.check(m, prompt); err != nil {
 		return Result{}, err
 	}
-	start := time.Now()
-	g := newGenerator(m, s, prompt, o)
+	g := newGenerator(m, s, len(prompt)+o.MaxTokens, o)
 	defer g.free()
+	return g.turn(ctx, prompt, o.MaxTokens, emit)
+}
+
+// turn reads what is new of prompt, the whole sequence, and continues it by at most most ids.
+func (g *generator) turn(ctx context.Context, prompt []int32, most int, emit func(int32) error) (Result, error) {
+	start := time.Now()
 	r := Result{PromptTokens: len(prompt), FinishReason: "length"}
-	for lo := 0; lo < len(prompt); lo += promptChunk {
+	r.CachedTokens = g.keep(prompt)
+	for lo := r.CachedTokens; lo < len(prompt); lo += promptChunk {
 		g.extend(prompt[lo:min(lo+promptChunk, len(prompt))])
-		if _, err := s.Wait(ctx); err != nil {
+		if _, err := g.s.Wait(ctx); err != nil {
+			return r, err
+		}
+		if err := ctx.Err(); err != nil {
 			return r, err
 		}
 	}
-	for len(r.IDs) < o.MaxTokens {
-		id, err := g.next(len(r.IDs)+1 < o.MaxTokens)
+	defer g.settle()
+	for len(r.IDs) < most {
+		id, err := g.next(len(r.IDs)+1 < most)
 		if err != nil {
 			return r, err
 		}
 		if len(r.IDs) == 0 {
 			r.FirstToken = time.Since(start)
 		}
-		if slices.Contains(o.Stop, id) {
+		if slices.Contains(g.o.Stop, id) {
 			r.FinishReason = "stop"
 			break
 		}
@@ -77,7 +88,7 @@ func Generate(ctx context.Context, m *model.Model, s device.Stream, prompt []int
 				return r, err
 			}
 		}
-		if len(r.IDs) < o.MaxTokens {
+		if len(r.IDs) < most {
 			g.extend([]int32{id})
 		}
 		if err := ctx.Err(); err != nil {
@@ -126,15 +137,16 @@ type generator struct {
 	early  *early        // nil: the device has nothing to do while the host waits for an id
 	logits []float32
 	order  []int32
-	seen   []int32
+	seen   []int32 // ids of the sequence; at the end of a turn those whose positions are cached
 }
 
-func newGenerator(m *model.Model, s device.Stream, prompt []int32, o Options) *generator {
+// newGenerator makes room for sequences of so many positions.
+func newGenerator(m *model.Model, s device.Stream, positions int, o Options) *generator {
 	dev := m.Device()
 	g := &generator{
 		m: m, s: s, o: o,
 		rng:    rand.New(rand.NewPCG(o.Seed, 0)),
-		cache:  m.NewCache(len(prompt) + o.MaxTokens),
+		cache:  m.NewCache(positions),
 		ids:    dev.Alloc("generate.ids", device.Batch, tensor.I32, promptChunk, 1),
 		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.Config.Hidden),
 		logits: make([]float32, o.Vocab),
@@ -179,6 +191,7 @@ func (g *generator) extend(ids []int32) {
 type early struct {
 	hidden device.Tensor                             // [1, h], of that position
 	wait   func() (id int32, finite bool, err error) // for the id that follows it; nil: there is none
+	id     int32                                     // of that position, once the host knows it
 }
 
 // drop waits for what nobody wants to know.
@@ -206,6 +219,7 @@ func (g *generator) nextEarly(more bool) (id int32, ok bool, err error) {
 		e.drop()
 		g.cache.Forget(1)
 	}
+	e.id = id
 	return id, ok, err
 }
 

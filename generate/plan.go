@@ -32,7 +32,7 @@ func (d DryRun) Record() (*dry.Record, error) {
 	if err := d.Options.check(m, prompt); err != nil {
 		return nil, err
 	}
-	g := newGenerator(m, dev.NewStream(), prompt, d.Options)
+	g := newGenerator(m, dev.NewStream(), len(prompt)+d.Options.MaxTokens, d.Options)
 	for lo := 0; lo < len(prompt); lo += promptChunk {
 		g.extend(prompt[lo:min(lo+promptChunk, len(prompt))])
 	}

@@ -86,24 +86,32 @@ func (c *Cache) Reset() {
 	}
 }
 
-// Forget drops the latest n positions. Of a window that dropped earlier positions only as many can be forgotten as leave
-// it whole: those of the last call of Extend. The state of a DeltaNet can forget those alone, all of them.
+// Forgets reports whether Forget can drop the latest n positions. Of a window that dropped earlier positions only as many can be
+// forgotten as leave it whole: those of the last call of Extend. The state of a DeltaNet can forget those alone, all of them.
+func (c *Cache) Forgets(n int) bool {
+	for i := range c.layers {
+		l := &c.layers[i]
+		if n > 0 && (l.delta.exists() && n != c.latest || l.window > 0 && l.held-n < min(l.window-1, c.length-n)) {
+			return false
+		}
+	}
+	return true
+}
+
+// Forget drops the latest n positions, which Forgets allows.
 func (c *Cache) Forget(n int) {
 	if n == 0 {
 		return
+	}
+	if !c.Forgets(n) {
+		panic("model: a windowed cache or a state cannot forget so many positions")
 	}
 	c.length -= n
 	for i := range c.layers {
 		l := &c.layers[i]
 		l.held -= n
 		if l.delta.exists() {
-			if n != c.latest {
-				panic("model: a state can forget the positions of the last call of Extend only")
-			}
 			l.delta.swap()
-		}
-		if l.window > 0 && l.held < min(l.window-1, c.length) {
-			panic("model: a windowed cache cannot forget so many positions")
 		}
 	}
 	c.latest = 0

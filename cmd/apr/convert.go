@@ -9,9 +9,75 @@ import (
 	"apr/internal/fault"
 )
 
-// schemeValue is the option of a type scheme, for convert and quantize.
-func schemeValue(p *string, def string) *cli.EnumValue {
-	return cli.Enum(p, def, convert.Schemes()...).Alias("q4_k", "q4k").Alias("q6_k", "q6k").Unbuilt(convert.UnbuiltSchemes()...)
+// rewriting is what export, convert, quantize and import have in common: a model is read and written anew.
+type rewriting struct {
+	file, output, format, scheme, runs string
+	plan, force                        bool
+}
+
+// fileOption is the model's argument.
+func (w *rewriting) fileOption(verb string) cli.Option {
+	return cli.Option{Name: "file", Foreign: []string{"model", "model-path", "input"}, Arg: true, Required: true, Model: true, Value: cli.String(&w.file, ""), Help: "model or run to " + verb}
+}
+
+// outputOption is --output.
+func (w *rewriting) outputOption(help string) cli.Option {
+	return cli.Option{Name: "output", Foreign: []string{"outfile", "out", "output-dir"}, Short: "o", Required: true, Path: true, Value: cli.String(&w.output, ""), Help: help}
+}
+
+// schemeOption is --quantize; apr quantize calls it --scheme.
+func (w *rewriting) schemeOption() cli.Option {
+	return cli.Option{Name: "quantize", Foreign: []string{"outtype", "quantization", "scheme", "type"}, Value: w.schemeValue(), Default: "types stay", Help: "quantise to this scheme, in any letter case"}
+}
+
+func (w *rewriting) schemeValue() *cli.EnumValue {
+	return cli.Enum(&w.scheme, "", convert.Schemes()...).Alias("q4_k", "q4k").Alias("q5_k", "q5k").Alias("q6_k", "q6k").Unbuilt(convert.UnbuiltSchemes()...).AnyCase()
+}
+
+// lastOptions are --plan, --force and where runs are.
+func (w *rewriting) lastOptions() []cli.Option {
+	return []cli.Option{
+		{Name: "plan", Value: cli.Bool(&w.plan, false), Help: "say what would be written, and stop"},
+		{Name: "force", Value: cli.Bool(&w.force, false), Help: "replace an existing output"},
+		runsEnvOption(&w.runs),
+	}
+}
+
+// open opens the model.
+func (w *rewriting) open(ctx context.Context, e *cli.Env) (*convert.Container, error) {
+	path, err := studentOf(w.file, w.runs)
+	if err != nil {
+		return nil, err
+	}
+	return openModel(ctx, e, path)
+}
+
+// write opens the model and writes it, or plans to.
+func (w *rewriting) write(ctx context.Context, e *cli.Env) (*convert.Report, error) {
+	c, err := w.open(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return w.writeOpened(ctx, e, c)
+}
+
+// writeOpened is write for an opened model.
+func (w *rewriting) writeOpened(ctx context.Context, e *cli.Env, c *convert.Container) (*convert.Report, error) {
+	opt := convert.Options{Scheme: convert.Scheme(w.scheme), To: w.format, Force: w.force}
+	if w.plan {
+		_, rep, err := convert.Plan(c, w.output, opt)
+		return rep, err
+	}
+	return rewrite(e, c, w.output, opt, func(opt convert.Options) (*convert.Report, error) { return convert.Write(ctx, c, w.output, opt) })
+}
+
+// rewrite shows the progress of a writer of models.
+func rewrite(e *cli.Env, c *convert.Container, output string, opt convert.Options, write func(convert.Options) (*convert.Report, error)) (*convert.Report, error) {
+	bar := e.Progress("writing "+filepath.Base(output), c.Bytes(), cli.Bytes)
+	defer bar.Close()
+	opt.Progress, opt.Version = bar.Add, version
+	return write(opt)
 }
 
 // convertResult is the JSON of apr convert.
@@ -22,6 +88,7 @@ type convertResult struct {
 	OutputSize   int64             `json:"output_size"`
 	Tensors      map[string]string `json:"tensors"` // name → type in the output
 	Files        []string          `json:"files"`
+	Planned      bool              `json:"planned"` // true: nothing was written
 	Widened      []string          `json:"widened"`
 	Warnings     []string          `json:"warnings"`
 }
@@ -31,58 +98,55 @@ func (r convertResult) Text(p *cli.Page) {
 	p.Pairs("input", r.Input, "output", r.Output,
 		"size", cli.Bytes(r.OriginalSize)+" → "+cli.Bytes(r.OutputSize), "tensors", cli.Count(int64(len(r.Tensors))))
 	printNotes(p, nil, r.Widened, r.Warnings)
+	printPlanned(p, r.Planned)
 }
 
 func convertCommand() *cli.Command {
-	var file, output, quantize, compress string
-	var force bool
+	w := &rewriting{}
+	var compress string
 	return &cli.Command{
 		Name: "convert", Short: "Convert a model to .apr, GGUF, safetensors or a Hugging Face folder",
 		Long: "Use convert to keep a model as it is in another format. The output's name decides: .apr, .gguf, .safetensors (one\n" +
-			"file), else a Hugging Face folder. To shrink a model see apr quantize, which prints the rounding errors. Without\n" +
-			"--quantize every tensor keeps its type where the output can hold it.",
+			"file), else a Hugging Face folder. Without --quantize every tensor keeps its type where the output can hold it.\n" +
+			whichCommand,
 		Example: "apr convert model-folder -o model.apr\napr convert model.apr -o model-folder --quantize bf16",
 		Exits:   append(openExits, fault.Invalid),
-		Options: []cli.Option{
-			{Name: "file", Foreign: []string{"model", "input"}, Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to convert"},
-			{Name: "output", Foreign: []string{"outfile", "out"}, Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file to write, its format by the ending; another name is a folder"},
-			{Name: "quantize", Foreign: []string{"outtype", "scheme", "type"}, Value: schemeValue(&quantize, ""), Default: "types stay", Help: "quantise to this scheme"},
+		Options: append([]cli.Option{
+			w.fileOption("convert"), w.outputOption("file to write, its format by the ending; another name is a folder"), w.schemeOption(),
 			{Name: "compress", Value: cli.Enum(&compress, "none", "none").Unbuilt("zstd", "lz4"), Help: "compression"},
-			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
-		},
-		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			if _, _, err := modelEndings.choose(output, "", "hf"); err != nil {
+		}, w.lastOptions()...),
+		Run: func(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
+			if _, w.format, err = modelEndings.choose(w.output, "", "hf"); err != nil {
 				return nil, err
 			}
-			rep, err := rewrite(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(quantize), Force: force})
+			rep, err := w.write(ctx, e)
 			if err != nil {
 				return nil, err
 			}
 			return convertResult{
-				Input: file, Output: output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, Tensors: rep.DTypes,
-				Files: rep.Files, Widened: rep.Widened, Warnings: rep.Warnings,
+				Input: w.file, Output: w.output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, Tensors: rep.DTypes,
+				Files: rep.Files, Planned: w.plan, Widened: rep.Widened, Warnings: rep.Warnings,
 			}, nil
 		},
 	}
 }
 
-// rewrite opens a model and writes it anew, with a progress bar.
-func rewrite(ctx context.Context, e *cli.Env, file, output string, opt convert.Options) (*convert.Report, error) {
-	c, err := openModel(ctx, e, file)
-	if err != nil {
-		return nil, err
+// whichCommand says when to use which of the commands that write models anew.
+const whichCommand = "Which command? export: the model leaves apr, for llama.cpp, ollama or transformers. quantize: make it smaller and see\n" +
+	"the rounding errors. convert: the same model in another format. import: check a model of another program and keep it\n" +
+	"as one .apr file."
+
+// printPlanned says that nothing was written.
+func printPlanned(p *cli.Page, planned bool) {
+	if planned {
+		p.Printf("nothing was written (--plan)\n")
 	}
-	defer c.Close()
-	bar := e.Progress("writing "+filepath.Base(output), c.Bytes(), cli.Bytes)
-	defer bar.Close()
-	opt.Progress, opt.Version = bar.Add, version
-	return convert.Write(ctx, c, output, opt)
 }
 
 // printNotes prints the lists of a conversion that deserve attention.
 func printNotes(p *cli.Page, kept, widened, warnings []string) {
 	if len(kept) > 0 {
-		p.Printf("%d matrices stay BF16: their last dimension is not divisible by 256\n", len(kept))
+		p.Printf("%d matrices stay BF16: their rows are not whole blocks\n", len(kept))
 	}
 	if len(widened) > 0 {
 		p.Printf("%d tensors are widened to F32: the output cannot hold their type\n", len(widened))

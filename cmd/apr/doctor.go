@@ -88,6 +88,7 @@ type doctorAttempt struct {
 
 // doctorResult is the JSON of apr doctor.
 type doctorResult struct {
+	Verdict   string          `json:"verdict"` // what this machine can do now, in a sentence
 	Checks    []doctorCheck   `json:"checks"`
 	Devices   []gpuDevice     `json:"devices"`
 	Libraries []doctorSearch  `json:"libraries"`
@@ -99,8 +100,17 @@ func (r *doctorResult) add(id, status, detail, fix string) {
 	r.Checks = append(r.Checks, doctorCheck{id, status, detail, orNull(fix)})
 }
 
-// Text prints the checks, what to do, where missing libraries were looked for, the devices, and what works.
+// Text prints the verdict and the backends; then the checks, what to do, where missing libraries were looked for, and the devices.
 func (r doctorResult) Text(p *cli.Page) {
+	p.Printf("%s\n\n", r.Verdict)
+	for _, b := range r.Backends {
+		if b.Usable {
+			p.Printf("%s: --backend %s, %s\n", p.Good("works"), b.Name, cli.Clean(*b.Device))
+		} else {
+			p.Printf("%s: --backend %s: %s\n", p.Bad("does not work"), b.Name, cli.Clean(*b.Reason))
+		}
+	}
+	p.Printf("\n")
 	var rows [][]string
 	for _, c := range r.Checks {
 		rows = append(rows, []string{c.ID, c.Status, c.Detail})
@@ -122,14 +132,6 @@ func (r doctorResult) Text(p *cli.Page) {
 		p.Printf("\n")
 		printDevices(p, r.Devices)
 	}
-	p.Printf("\n")
-	for _, b := range r.Backends {
-		if b.Usable {
-			p.Printf("%s: --backend %s, %s\n", p.Good("works"), b.Name, cli.Clean(*b.Device))
-		} else {
-			p.Printf("%s: --backend %s: %s\n", p.Bad("does not work"), b.Name, cli.Clean(*b.Reason))
-		}
-	}
 }
 
 // examine looks at everything. It changes nothing but for a file that it makes and removes where runs go.
@@ -141,6 +143,7 @@ func examine(isa, managed, runs string, getenv func(string) string) doctorResult
 	r.examineMemory()
 	r.examineCache(getenv)
 	r.examineDisk(runs)
+	r.Verdict = r.verdict()
 	return r
 }
 

@@ -31,6 +31,9 @@ type exportResult struct {
 	Widened  []string          `json:"widened"`
 	DTypes   map[string]string `json:"dtypes"`
 	Planned  bool              `json:"planned"` // true: nothing was written
+	Ollama   *string           `json:"modelfile"`
+
+	templated, chats bool // the Modelfile has a TEMPLATE; the model has a chat template
 }
 
 // Text prints what was written.
@@ -40,9 +43,8 @@ func (r exportResult) Text(p *cli.Page) {
 		p.Pairs("files", strings.Join(r.Files, ", "))
 	}
 	printNotes(p, nil, r.Widened, r.Warnings)
-	if r.Planned {
-		p.Printf("nothing was written (--plan)\n")
-	}
+	printPlanned(p, r.Planned)
+	r.printUse(p)
 }
 
 // countTypes counts the tensors of each type.
@@ -82,49 +84,73 @@ func chooseExport(output, format string) (string, error) {
 }
 
 func exportCommand() *cli.Command {
-	var file, output, format, quantize string
-	var list, plan, force bool
+	w := &rewriting{}
+	var list bool
+	file, output := w.fileOption("export"), w.outputOption("folder (hf) or file (gguf) to write")
+	file.Required, output.Required = false, false
 	return &cli.Command{
-		Name: "export", Short: "Write a model for other programs: a Hugging Face folder or a GGUF file",
-		Long: "Use export when a model leaves apr: a folder for transformers, a GGUF file for llama.cpp and ollama, by the output's\n" +
-			"name. Without --quantize every tensor keeps its type where the format can hold it. A tensor that has no name in the\n" +
-			"format is an error.",
-		Example: "apr export student.apr -o student-folder\napr export student.apr -o student.gguf --quantize q4_k_m",
+		Name: "export", Short: "Write a model for other programs: a GGUF file for llama.cpp and ollama, or a Hugging Face folder",
+		Long: "Use export when a model leaves apr. The output's name decides: .gguf for llama.cpp and ollama, a folder for\n" +
+			"transformers. A GGUF file holds tokenizer and chat template; beside it stands a Modelfile for ollama (NAME.Modelfile).\n" +
+			"Without --quantize every tensor keeps its type where the format can hold it; block types such as q4_k_m are for GGUF\n" +
+			"only. A tensor that has no name in the format is an error.\n" + whichCommand,
+		Example: "apr export 20261120 -o student.gguf --quantize q4_k_m\napr export student.apr -o student-folder",
 		Exits:   append(openExits, fault.Invalid),
-		Options: []cli.Option{
-			{Name: "file", Foreign: []string{"model", "model-path", "input"}, Arg: true, Model: true, Value: cli.String(&file, ""), Help: "model to export"},
-			{Name: "format", Value: cli.Enum(&format, "", "hf", "gguf").Alias("safetensors", "hf").
+		Options: append([]cli.Option{
+			file, output, w.schemeOption(),
+			{Name: "format", Value: cli.Enum(&w.format, "", "hf", "gguf").Alias("safetensors", "hf").
 				Unbuilt("onnx", "mlx", "openvino", "coreml", "torchscript"), Default: "by the output's name", Help: "what to write"},
-			{Name: "output", Foreign: []string{"outfile", "out", "output-dir"}, Short: "o", Path: true, Value: cli.String(&output, ""), Help: "folder (hf) or file (gguf) to write"},
-			{Name: "quantize", Foreign: []string{"outtype", "quantization", "scheme", "type"}, Value: schemeValue(&quantize, ""), Default: "types stay", Help: "quantise to this scheme; GGUF only for block types"},
 			{Name: "list-formats", Value: cli.Bool(&list, false), Help: "list the formats, and stop"},
-			{Name: "plan", Value: cli.Bool(&plan, false), Help: "say what would be written, and stop"},
-			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
-		},
-		Run: func(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
+		}, w.lastOptions()...),
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			if list {
-				if file != "" {
-					return nil, fault.New(fault.Usage, "FILE has no effect with --list-formats")
-				}
-				for _, flag := range e.Settings.Asked("output", "format", "quantize", "plan", "force") {
-					return nil, fault.New(fault.Usage, "%s has no effect with --list-formats", flag)
-				}
-				return formatList{exportFormats}, nil
+				return w.listFormats(e)
 			}
-			if file == "" || output == "" {
-				return nil, fault.New(fault.Usage, "FILE and --output are needed").WithHint("--list-formats needs neither")
-			}
-			if format, err = chooseExport(output, format); err != nil {
-				return nil, err
-			}
-			rep, err := quantise(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(quantize), To: format, Force: force}, plan)
-			if err != nil {
-				return nil, err
-			}
-			return exportResult{
-				Format: format, Output: output, Files: rep.Files, Size: rep.OutputSize, Warnings: rep.Warnings, Widened: rep.Widened,
-				DTypes: rep.DTypes, Planned: plan,
-			}, nil
+			return w.export(ctx, e)
 		},
 	}
+}
+
+// listFormats refuses flags that would do nothing.
+func (w *rewriting) listFormats(e *cli.Env) (cli.Result, error) {
+	if w.file != "" {
+		return nil, fault.New(fault.Usage, "FILE has no effect with --list-formats")
+	}
+	for _, flag := range e.Settings.Asked("output", "format", "quantize", "plan", "force") {
+		return nil, fault.New(fault.Usage, "%s has no effect with --list-formats", flag)
+	}
+	return formatList{exportFormats}, nil
+}
+
+// export writes a folder, or a GGUF file and a Modelfile.
+func (w *rewriting) export(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
+	if w.file == "" || w.output == "" {
+		return nil, fault.New(fault.Usage, "FILE and --output are needed").WithHint("--list-formats needs neither")
+	}
+	if w.format, err = chooseExport(w.output, w.format); err != nil {
+		return nil, err
+	}
+	c, err := w.open(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	ollama := w.format == "gguf" && !w.plan
+	if ollama {
+		if err := w.checkModelfile(c); err != nil {
+			return nil, err
+		}
+	}
+	rep, err := w.writeOpened(ctx, e, c)
+	if err != nil {
+		return nil, err
+	}
+	r := exportResult{
+		Format: w.format, Output: w.output, Files: rep.Files, Size: rep.OutputSize, Warnings: rep.Warnings, Widened: rep.Widened,
+		DTypes: rep.DTypes, Planned: w.plan,
+	}
+	if ollama {
+		err = w.addModelfile(c, &r)
+	}
+	return r, err
 }

@@ -17,8 +17,9 @@ import (
 
 // importOptions are the flags of apr import.
 type importOptions struct {
-	source, output, arch, quantize, dtype, tokenizer string
-	preserve, strict, bare, force                    bool
+	rewriting
+	arch, dtype, tokenizer string
+	preserve, strict, bare bool
 }
 
 // importedModel is the JSON of apr import.
@@ -51,18 +52,19 @@ func (r importedModel) Text(p *cli.Page) {
 
 func importCommand() *cli.Command {
 	var o importOptions
+	source := o.fileOption("import")
+	source.Name = "source"
 	return &cli.Command{
 		Name: "import", Short: "Import a Hugging Face folder, safetensors or GGUF as .apr",
 		Long: "Use import to take a model of another program into one .apr file; architecture, tokenizer and every tensor are checked.\n" +
 			"distill, eval and run read the original as well. Blocks of GGUF are kept byte for byte. Aprender's AprQ4 and AprQ8,\n" +
-			"rows that are not whole blocks, and FP8 matrices are widened to F32, or to --dtype, and listed.",
+			"rows that are not whole blocks, and FP8 matrices are widened to F32, or to --dtype, and listed.\n" + whichCommand,
 		Example: "apr import model-folder -o model.apr\napr import model.gguf -o model.apr --no-preserve-quant --dtype bf16",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "source", Foreign: []string{"model", "input"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model to import"},
-			{Name: "output", Foreign: []string{"outfile", "out"}, Short: "o", Required: true, Path: true, Value: cli.String(&o.output, ""), Help: "file to write"},
+			source, o.outputOption("file to write"),
 			{Name: "arch", Value: cli.Enum(&o.arch, "auto", convert.Supported()...), Help: "require this architecture"},
-			{Name: "quantize", Value: schemeValue(&o.quantize, ""), Default: "types stay", Help: "quantise to this scheme"},
+			o.schemeOption(),
 			{Name: "dtype", Value: cli.Enum(&o.dtype, "", "f32", "bf16", "f16"), Default: "as in the source, F32 for what is widened",
 				Help: "type of matrices that are not kept as blocks"},
 			{Name: "preserve-quant", Aliases: []string{"preserve-q4k"}, Negatable: true, Value: cli.Bool(&o.preserve, true),
@@ -72,14 +74,15 @@ func importCommand() *cli.Command {
 			{Name: "strict", Value: cli.Bool(&o.strict, false), Help: "warnings are errors"},
 			{Name: "allow-no-config", Value: cli.Bool(&o.bare, false), Help: "import tensors without a config.json, to inspect them"},
 			{Name: "force", Value: cli.Bool(&o.force, false), Help: "replace an existing output"},
+			runsEnvOption(&o.runs),
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			switch {
 			case !strings.EqualFold(filepath.Ext(o.output), ".apr"):
 				return nil, fault.In(fault.Usage, "--output", "%q does not end in .apr, the format to write", o.output)
-			case o.quantize != "" && o.dtype != "":
+			case o.scheme != "" && o.dtype != "":
 				return nil, fault.New(fault.Usage, "--quantize and --dtype contradict each other")
-			case o.quantize != "" && e.Settings.Given("preserve-quant") && o.preserve:
+			case o.scheme != "" && e.Settings.Given("preserve-quant") && o.preserve:
 				return nil, fault.New(fault.Usage, "--quantize and --preserve-quant contradict each other")
 			}
 			return o.run(ctx, e)
@@ -89,7 +92,7 @@ func importCommand() *cli.Command {
 
 // run opens the source, checks it and writes it.
 func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
-	c, err := openModel(ctx, e, o.source)
+	c, err := o.open(ctx, e)
 	if err != nil {
 		return nil, err
 	}
@@ -108,9 +111,9 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tok, nil }
 	}
 	opt := convert.Options{
-		Scheme: convert.Scheme(o.quantize), To: "apr", Expand: !o.preserve, DType: tensor.ParseDType(o.dtype), Force: o.force, Inputs: inputs, Version: version,
+		Scheme: convert.Scheme(o.scheme), To: "apr", Expand: !o.preserve, DType: tensor.ParseDType(o.dtype), Force: o.force, Inputs: inputs,
 	}
-	rep, err := o.write(ctx, e, c, opt)
+	rep, err := rewrite(e, c, o.output, opt, func(opt convert.Options) (*convert.Report, error) { return o.write(ctx, c, opt) })
 	if err != nil {
 		return nil, err
 	}
@@ -118,17 +121,14 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 }
 
 // write writes the output, without a configuration where that is allowed and there is none.
-func (o *importOptions) write(ctx context.Context, e *cli.Env, c *convert.Container, opt convert.Options) (*convert.Report, error) {
-	bar := e.Progress("writing "+filepath.Base(o.output), c.Bytes(), cli.Bytes)
-	defer bar.Close()
-	opt.Progress = bar.Add
+func (o *importOptions) write(ctx context.Context, c *convert.Container, opt convert.Options) (*convert.Report, error) {
 	if _, err := c.Config(); err != nil && o.bare {
 		arch := o.arch
 		if arch == "auto" {
 			arch = ""
 		}
 		if o.strict {
-			return nil, fault.In(fault.Invalid, o.source, "has no configuration, and --strict makes the warning of --allow-no-config an error").Because(err)
+			return nil, fault.In(fault.Invalid, o.file, "has no configuration, and --strict makes the warning of --allow-no-config an error").Because(err)
 		}
 		return convert.WriteBare(ctx, c, o.output, arch, opt)
 	}
@@ -150,11 +150,11 @@ func (o *importOptions) report(ctx context.Context, c *convert.Container, rep *c
 		return nil, err
 	}
 	r := importedModel{
-		Source: o.source, Output: o.output, Architecture: s.Architecture, TensorCount: s.TensorCount, SHA256: *s.SHA256,
+		Source: o.file, Output: o.output, Architecture: s.Architecture, TensorCount: s.TensorCount, SHA256: *s.SHA256,
 		Warnings: rep.Warnings, Format: c.Format, Widened: rep.Widened, DTypes: rep.DTypes, Size: rep.OutputSize,
 	}
 	for _, t := range c.File.Tensors() {
-		if t.DType.IsQuantized() && rep.DTypes[t.Name] == t.DType.String() && o.quantize == "" {
+		if t.DType.IsQuantized() && rep.DTypes[t.Name] == t.DType.String() && o.scheme == "" {
 			r.Preserved = append(r.Preserved, t.Name)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"apr/convert"
 	"apr/internal/cli"
 	"apr/internal/fault"
 )
@@ -57,43 +56,39 @@ func (r quantizeResult) Text(p *cli.Page) {
 	slices.SortFunc(rows, func(a, b []string) int { return cmp.Compare(a[0], b[0]) })
 	p.Table([]string{"type", ">tensors", ">largest rmse", "of"}, rows)
 	printNotes(p, r.KeptBF16, r.Widened, r.Warnings)
-	if r.Planned {
-		p.Printf("nothing was written (--plan)\n")
-	}
+	printPlanned(p, r.Planned)
 }
 
 func quantizeCommand() *cli.Command {
-	var file, output, scheme, format string
-	var plan, force bool
+	w := &rewriting{}
+	scheme := w.schemeOption()
+	scheme.Name, scheme.Short, scheme.Required, scheme.Default, scheme.Foreign = "scheme", "s", true, "", []string{"quantize", "quantization", "type", "outtype"}
+	scheme.Help = "quantisation scheme, in any letter case"
 	return &cli.Command{
 		Name: "quantize", Short: "Quantise a model",
 		Long: "Use quantize to make a model smaller, such as a 4-bit teacher: it prints the rounding error of every type. The\n" +
-			"output's name decides the format, .apr or .gguf. q4_k_m has Q4_K and, where llama.cpp's mix of that name has it,\n" +
-			"Q6_K; q4k and q6k use one type; mxfp4 is for experts and leaves other matrices BF16. Norms and biases stay F32.\n" +
-			"A matrix whose last dimension is not divisible by 256 stays BF16 in .apr; in GGUF it gets the type that llama.cpp gives it. Blocks of q8_0 have 32 elements: rows of a\n" +
-			"multiple of 32 have whole ones.",
+			"output's name decides the format, .apr or .gguf. q4_k_m, q5_k_m, q4_0 and q5_0 are llama.cpp's mixes: mostly the type\n" +
+			"they are named after, Q6_K for the output matrix and in the former two for some others. q4k, q5k and q6k use one\n" +
+			"type; mxfp4 is for experts and leaves other matrices BF16. Norms and biases stay F32. A matrix whose rows are not\n" +
+			"whole blocks (256 elements of the K types, 32 of the others) stays BF16 in .apr and gets llama.cpp's choice in GGUF.\n" +
+			whichCommand,
 		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q8_0 -o model.gguf",
 		Exits:   append(openExits, fault.Invalid),
-		Options: []cli.Option{
-			{Name: "file", Foreign: []string{"model", "input"}, Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model to quantise"},
-			{Name: "scheme", Foreign: []string{"quantize", "quantization", "type", "outtype"}, Short: "s", Required: true, Value: schemeValue(&scheme, ""), Help: "quantisation scheme"},
-			{Name: "output", Foreign: []string{"outfile", "out"}, Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "file to write: .apr or .gguf"},
-			{Name: "format", Value: cli.Enum(&format, "", "apr", "gguf").Unbuilt("safetensors"), Default: "by the output's name", Help: "format of the output"},
-			{Name: "plan", Value: cli.Bool(&plan, false), Help: "say what would be written, and stop"},
-			{Name: "force", Value: cli.Bool(&force, false), Help: "replace an existing output"},
-		},
-		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			format, err := quantizeFormat(output, format)
-			if err != nil {
+		Options: append([]cli.Option{
+			w.fileOption("quantise"), scheme, w.outputOption("file to write: .apr or .gguf"),
+			{Name: "format", Value: cli.Enum(&w.format, "", "apr", "gguf").Unbuilt("safetensors"), Default: "by the output's name", Help: "format of the output"},
+		}, w.lastOptions()...),
+		Run: func(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
+			if w.format, err = quantizeFormat(w.output, w.format); err != nil {
 				return nil, err
 			}
-			rep, err := quantise(ctx, e, file, output, convert.Options{Scheme: convert.Scheme(scheme), To: format, Force: force}, plan)
+			rep, err := w.write(ctx, e)
 			if err != nil {
 				return nil, err
 			}
 			return quantizeResult{
-				Scheme: scheme, Output: output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, KeptBF16: rep.KeptBF16,
-				RMSE: rep.RMSE, DTypes: rep.DTypes, Planned: plan, Widened: rep.Widened, Warnings: rep.Warnings,
+				Scheme: w.scheme, Output: w.output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, KeptBF16: rep.KeptBF16,
+				RMSE: rep.RMSE, DTypes: rep.DTypes, Planned: w.plan, Widened: rep.Widened, Warnings: rep.Warnings,
 			}, nil
 		},
 	}
@@ -111,18 +106,4 @@ func quantizeFormat(output, format string) (string, error) {
 		return "", fault.In(fault.Usage, "--output", "%q does not end in .%s, the format to write", output, format)
 	}
 	return format, nil
-}
-
-// quantise plans or writes.
-func quantise(ctx context.Context, e *cli.Env, file, output string, opt convert.Options, plan bool) (*convert.Report, error) {
-	if !plan {
-		return rewrite(ctx, e, file, output, opt)
-	}
-	c, err := openModel(ctx, e, file)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	_, rep, err := convert.Plan(c, output, opt)
-	return rep, err
 }

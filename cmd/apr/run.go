@@ -13,36 +13,50 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/modelfile"
 	"apr/tokenizer"
 )
 
 // runOptions are the options of apr run.
 type runOptions struct {
-	source, prompt, argPrompt, system, batch, backend, template string
-	stream, chat, noGPU, gpu, benchmark, exact                  bool
-	seed                                                        int64
-	gen                                                         generate.Options
+	source, prompt, argPrompt, system, batch, backend, template, runs string
+	stream, chat, noGPU, gpu, benchmark, exact                        bool
+	seed                                                              int64
+	context                                                           int
+	gen                                                               generate.Options
+
+	talks bool // a person types the prompts
 }
+
+// defaultTokens bounds an answer, unless --max-tokens says otherwise: a model that was not trained on ends writes for ever.
+const defaultTokens = 512
 
 func runCommand() *cli.Command {
 	o := &runOptions{}
 	return &cli.Command{
-		Name: "run", Short: "Generate text with a model",
-		Long: "Use run to try a model or a student on a prompt. To serve one, export it to llama.cpp or ollama: apr export --help.",
-		Example: "apr run student.apr 'package main' -n 64\n" +
-			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7 --stream\n" +
-			"apr run model/ --chat -p 'Explain channels' -n 128\n" +
+		Name: "run", Short: "Chat with a model, or let it continue a text",
+		Long: "Without a prompt, in a terminal, run starts a chat. It uses the model's chat template; a model without one continues\n" +
+			"the text you type. /help lists the commands of a chat; Ctrl-C stops an answer, Ctrl-D ends the chat.\n" +
+			"The prompt is the argument TEXT, or --prompt, or stdin: piped in, or read by -. One line end at the end of stdin is\n" +
+			"dropped. Only the answer is written to stdout. It ends at the model's end token, after --max-tokens, or when the\n" +
+			"model's positions are used up. SOURCE is a file, a folder, a name on the hub, or a run: its directory or the\n" +
+			"beginning of its name. To serve a model, export it to llama.cpp or ollama: apr export --help.",
+		Example: "apr run student.apr\n" +
+			"apr run 20261120 'package main' -n 64\n" +
+			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7\n" +
+			"git diff | apr run model/ --chat --system 'Write a commit message'\n" +
 			"apr run student.apr --batch-jsonl prompts.jsonl --json",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
-			{Name: "source", Foreign: []string{"model", "model-path"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model"},
-			{Name: "text", Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt"},
-			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Help: "prompt"},
-			{Name: "max-tokens", Foreign: []string{"max-new-tokens", "n-predict", "num-predict", "max-length"}, Short: "n", Value: cli.Int(&o.gen.MaxTokens, 32).AtLeast(1), Help: "tokens to generate at most"},
-			{Name: "stream", Value: cli.Bool(&o.stream, false), Help: "print text as it is generated; not with --json"},
+			{Name: "source", Foreign: []string{"model", "model-path"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model or run"},
+			{Name: "text", Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt; - reads stdin"},
+			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Help: "prompt; - reads stdin"},
+			{Name: "max-tokens", Foreign: []string{"max-new-tokens", "n-predict", "num-predict", "max-length"}, Short: "n", Value: cli.Int(&o.gen.MaxTokens, defaultTokens).AtLeast(1), Default: fmt.Sprintf("%d, or what the model's positions leave", defaultTokens), Help: "stop an answer after this many tokens"},
+			{Name: "context", Foreign: []string{"ctx-size", "num-ctx", "context-length", "max-model-len"}, Value: cli.Int(&o.context, 8192).AtLeast(2), Default: "8192, or what fits", Help: "keep this many tokens of a chat; the oldest turns are dropped first"},
+			{Name: "stream", Value: cli.Bool(&o.stream, false), Default: "on when stdout is a terminal", Help: "print text as it is generated; not with --json"},
 			{Name: "chat", Value: cli.Bool(&o.chat, false), Help: "put the prompt into the chat template, as the user's turn"},
 			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml", "none"}, Value: cli.String(&o.template, "auto"), Help: "Chat template: auto (the model's own), chatml, or a file with a Jinja template"},
-			{Name: "system", Value: cli.String(&o.system, ""), Help: "system message; implies --chat"},
+			{Name: "system", Value: cli.String(&o.system, ""), Help: "set the system message; implies --chat"},
 			{Name: "temperature", Foreign: []string{"temp"}, Value: cli.Float(&o.gen.Temperature, 0).AtLeast(0), Help: "sampling temperature; 0 = greedy"},
 			{Name: "top-k", Value: cli.Int(&o.gen.TopK, 0).AtLeast(0), Help: "sample from the k likeliest tokens; 0 = all"},
 			{Name: "top-p", Value: cli.Float(&o.gen.TopP, 1).In(0, 1), Help: "sample from the likeliest tokens that together have probability p; 0 or 1 = all"},
@@ -55,6 +69,7 @@ func runCommand() *cli.Command {
 			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
 			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "compute quantised weights in float32 on the CPU, as training does: many times slower; else activations are rounded to 16 bits"},
 			{Name: "benchmark", Value: cli.Bool(&o.benchmark, false), Help: "print the speed"},
+			runsEnvOption(&o.runs),
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runRun(ctx, e, o) },
 	}
@@ -88,6 +103,7 @@ type onePrompt struct {
 type runner struct {
 	o   *runOptions
 	tok *tokenizer.Tokenizer
+	dev *opened
 	m   *model.Model
 	s   device.Stream
 	out io.Writer // text as it is made; nil: not shown
@@ -96,7 +112,7 @@ type runner struct {
 // check refuses flags that would do nothing. A value that only says "off" is none of them, and neither is a seed: the text is
 // the same each time, as whoever gives it wants.
 func (o *runOptions) check(e *cli.Env) error {
-	talks, greedy := o.chat || o.system != "", o.gen.Temperature == 0
+	template, greedy := o.chat || o.system != "" || o.talks, o.gen.Temperature == 0
 	only := func(name, of string) *fault.Error { return fault.New(fault.Usage, "--%s belongs to %s", name, of) }
 	exclude := func(a, b string) *fault.Error {
 		return fault.New(fault.Usage, "--%s and --%s exclude each other", a, b)
@@ -108,8 +124,12 @@ func (o *runOptions) check(e *cli.Env) error {
 			WithHint("without --chat and --system the prompt is plain text")
 	case e.Settings.Given("system") && o.system == "":
 		return fault.In(fault.Usage, "--system", "is empty")
-	case e.Settings.Given("chat-template") && !talks:
+	case e.Settings.Given("chat-template") && !template:
 		return only("chat-template", "--chat or --system")
+	case e.Settings.Given("context") && !o.talks:
+		return only("context", "a chat in a terminal")
+	case o.benchmark && o.talks:
+		return only("benchmark", "a prompt")
 	case greedy && o.gen.TopK > 0:
 		return only("top-k", "a --temperature above 0").WithHint("at 0 the likeliest token is taken")
 	case greedy && o.gen.TopP > 0 && o.gen.TopP < 1:
@@ -155,6 +175,7 @@ func (o *runOptions) device(s cli.Settings) (backend, error) {
 }
 
 func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) {
+	o.talks = o.prompt+o.argPrompt+o.batch == "" && e.StdinIsTerminal()
 	if err := o.check(e); err != nil {
 		return nil, err
 	}
@@ -162,27 +183,71 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	prompts, err := o.prompts()
+	prompts, err := o.prompts(e)
 	if err != nil {
 		return nil, err
 	}
-	f, err := openFiles(ctx, e, o.source)
+	f, err := o.open(ctx, e)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	tok, err := f.Tokenizer()
+	if o.talks {
+		return nil, o.talk(ctx, e, f, where)
+	}
+	longest, err := o.encode(f, prompts, e.Settings.Given("max-tokens"))
 	if err != nil {
 		return nil, err
 	}
-	if err := f.CheckTensors(); err != nil {
+	r, err := o.load(e, f, where, func(dev *opened) error {
+		gen := o.gen
+		gen.MaxTokens = min(gen.MaxTokens, f.Config.MaxPositions-longest)
+		_, err := dev.prepare(model.Describe(f), longest, gen)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	o.gen.Seed, o.gen.Vocab = uint64(o.seed), tok.RealIDs()
-	if o.gen.Stop, err = f.Stops(); err != nil {
+	defer r.dev.Close()
+	streamed := o.stream || !e.Settings.Given("stream") && e.StdoutIsTerminal() && !e.JSON && o.batch == ""
+	if streamed {
+		r.out = e.Out
+	}
+	result := &runResult{Backend: r.dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: streamed}
+	if err := r.all(ctx, e.Out, prompts, result); err != nil {
 		return nil, err
 	}
-	longest, err := o.encode(tok, prompts, f.Config.MaxPositions)
+	return result, nil
+}
+
+// open opens the model and reads what ends its texts.
+func (o *runOptions) open(ctx context.Context, e *cli.Env) (*modelfile.Files, error) {
+	path, err := studentOf(o.source, o.runs)
+	if err != nil {
+		return nil, err
+	}
+	f, err := openFiles(ctx, e, path)
+	if err != nil {
+		return nil, err
+	}
+	tok, err := f.Tokenizer()
+	if err == nil {
+		err = f.CheckTensors()
+	}
+	if err == nil {
+		o.gen.Seed, o.gen.Vocab = uint64(o.seed), tok.RealIDs()
+		o.gen.Stop, err = f.Stops()
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// load opens the device, lets prepare plan what comes, and loads the model. The caller closes the device.
+func (o *runOptions) load(e *cli.Env, f *modelfile.Files, where backend, prepare func(*opened) error) (*runner, error) {
+	tok, err := f.Tokenizer()
 	if err != nil {
 		return nil, err
 	}
@@ -190,23 +255,16 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer dev.Close()
-	if _, err := dev.prepare(model.Describe(f), longest, o.gen); err != nil {
-		return nil, err
+	r := &runner{o: o, tok: tok, dev: dev}
+	if err = prepare(dev); err == nil {
+		r.m, err = model.LoadFrozenAs(dev, f, device.StudentWeights, generationForm)
 	}
-	m, err := model.LoadFrozenAs(dev, f, device.StudentWeights, generationForm)
 	if err != nil {
+		dev.Close()
 		return nil, err
 	}
-	r := &runner{o: o, tok: tok, m: m, s: dev.NewStream()}
-	if o.stream {
-		r.out = e.Out
-	}
-	result := &runResult{Backend: dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: o.stream}
-	if err := r.all(ctx, e.Out, prompts, result); err != nil {
-		return nil, err
-	}
-	return result, nil
+	r.s = dev.NewStream()
+	return r, nil
 }
 
 // all continues the prompts. The line of each of several is on stdout before the next begins.
@@ -244,7 +302,9 @@ func (r *runner) generate(ctx context.Context, p prompt) (*onePrompt, error) {
 		}
 		return r.show(&text, piece)
 	}
-	res, err := generate.Generate(ctx, r.m, r.s, p.ids, r.o.gen, emit)
+	gen := r.o.gen
+	gen.MaxTokens = min(gen.MaxTokens, r.m.Config.MaxPositions-len(p.ids))
+	res, err := generate.Generate(ctx, r.m, r.s, p.ids, gen, emit)
 	if err != nil {
 		return nil, err
 	}

@@ -4,15 +4,19 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"apr/corpus"
+	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/internal/strictjson"
+	"apr/modelfile"
 	"apr/tokenizer"
 )
 
@@ -31,22 +35,41 @@ func (o *runOptions) in(p prompt, err error) error {
 	return err
 }
 
-// prompts returns what to continue: one prompt, or those of a file.
-func (o *runOptions) prompts() ([]prompt, error) {
+// prompts returns what to continue: one prompt, or those of a file, or none if a person will type them.
+func (o *runOptions) prompts(e *cli.Env) ([]prompt, error) {
 	if o.prompt != "" && o.argPrompt != "" {
 		return nil, fault.New(fault.Usage, "a prompt is given twice: as argument and by --prompt")
 	}
 	p := o.prompt + o.argPrompt
-	if o.batch == "" {
-		if p == "" {
-			return nil, fault.New(fault.Usage, "no prompt").WithHint("apr run %s 'some text'", o.source)
-		}
-		return []prompt{{text: p}}, nil
-	}
-	if p != "" {
+	switch {
+	case o.batch != "" && p != "":
 		return nil, fault.New(fault.Usage, "--batch-jsonl and a prompt exclude each other")
+	case o.batch != "":
+		return readPrompts(o.batch)
+	case o.talks:
+		return nil, nil
+	case p == "" || p == "-":
+		text, err := readStdin(e.In)
+		if err != nil || text != "" {
+			return []prompt{{text: text}}, err
+		}
+		return nil, fault.New(fault.Usage, "no prompt: stdin is empty").WithHint("apr run %s 'some text'; without a prompt, in a terminal, you can talk with the model", o.source)
 	}
-	return readPrompts(o.batch)
+	return []prompt{{text: p}}, nil
+}
+
+// readStdin returns a prompt that is piped in, less one line end: programs that print a line end it.
+func readStdin(in io.Reader) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(in, maxPromptLine+1))
+	switch {
+	case err != nil:
+		return "", fault.In(fault.IO, "stdin", "cannot be read").Because(err)
+	case len(text) > maxPromptLine:
+		return "", fault.In(fault.Invalid, "stdin", "is longer than %d MiB", maxPromptLine>>20)
+	case !utf8.Valid(text):
+		return "", fault.In(fault.Invalid, "stdin", "is not text in UTF-8")
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r"), nil
 }
 
 // maxPromptLine bounds a line of --batch-jsonl, in bytes.
@@ -102,21 +125,29 @@ func parsePrompt(line string) (string, error) {
 }
 
 // encode turns prompts into ids, those of a conversation in its template, and returns the length of the longest. Each must
-// leave room among the positions of the model.
-func (o *runOptions) encode(tok *tokenizer.Tokenizer, prompts []prompt, positions int) (longest int, err error) {
+// leave room among the positions of the model: for --max-tokens if that was given, else for one.
+func (o *runOptions) encode(f *modelfile.Files, prompts []prompt, given bool) (longest int, err error) {
+	tok, err := f.Tokenizer()
+	if err != nil {
+		return 0, err
+	}
 	ids := func(p string) ([]int32, error) { return tok.Append(tok.Begin(nil), p, tokenizer.PlainText), nil }
 	if o.chat || o.system != "" {
 		if ids, err = o.conversation(tok); err != nil {
 			return 0, err
 		}
 	}
+	room, positions := 1, f.Config.MaxPositions
+	if given {
+		room = o.gen.MaxTokens
+	}
 	for i := range prompts {
 		p := &prompts[i]
 		if p.ids, err = ids(p.text); err != nil {
 			return 0, err
 		}
-		if n := len(p.ids); o.gen.MaxTokens > positions-n {
-			err := fault.New(fault.Inference, "a prompt of %d tokens and %d more exceed the model's %d positions", n, o.gen.MaxTokens, positions)
+		if n := len(p.ids); room > positions-n {
+			err := fault.New(fault.Inference, "a prompt of %d tokens and %d more exceed the model's %d positions", n, room, positions)
 			if n < positions {
 				err = err.WithHint("--max-tokens %d fits", positions-n)
 			}
@@ -129,6 +160,17 @@ func (o *runOptions) encode(tok *tokenizer.Tokenizer, prompts []prompt, position
 
 // conversation returns how a user's turn becomes ids. The end of a turn ends the answer.
 func (o *runOptions) conversation(tok *tokenizer.Tokenizer) (func(prompt string) ([]int32, error), error) {
+	chat, err := o.chatTemplate(tok)
+	if err != nil {
+		return nil, err
+	}
+	return func(prompt string) ([]int32, error) {
+		return rendered(chat, withSystem(o.system, []tokenizer.Message{{Role: "user", Content: prompt}}))
+	}, nil
+}
+
+// chatTemplate parses the template; the token that ends its turns ends answers.
+func (o *runOptions) chatTemplate(tok *tokenizer.Tokenizer) (*tokenizer.Chat, error) {
 	chat, _, err := corpus.Chat(tok, o.template, time.Now())
 	if err != nil {
 		return nil, err
@@ -136,15 +178,22 @@ func (o *runOptions) conversation(tok *tokenizer.Tokenizer) (func(prompt string)
 	if end := chat.End(); end != tokenizer.None && !slices.Contains(o.gen.Stop, end) {
 		o.gen.Stop = append(o.gen.Stop, end)
 	}
-	var system []tokenizer.Message
-	if o.system != "" {
-		system = append(system, tokenizer.Message{Role: "system", Content: o.system})
+	return chat, nil
+}
+
+// withSystem puts a system message before turns, unless it is empty.
+func withSystem(system string, turns []tokenizer.Message) []tokenizer.Message {
+	if system == "" {
+		return turns
 	}
-	return func(prompt string) (ids []int32, _ error) {
-		segments, err := chat.Render(append(system[:len(system):len(system)], tokenizer.Message{Role: "user", Content: prompt}), true)
-		for _, s := range segments {
-			ids = append(ids, s.IDs...)
-		}
-		return ids, err
-	}, nil
+	return slices.Concat([]tokenizer.Message{{Role: "system", Content: system}}, turns)
+}
+
+// rendered returns the ids of a conversation after which the assistant speaks.
+func rendered(chat *tokenizer.Chat, messages []tokenizer.Message) (ids []int32, _ error) {
+	segments, err := chat.Render(messages, true)
+	for _, s := range segments {
+		ids = append(ids, s.IDs...)
+	}
+	return ids, err
 }

@@ -43,6 +43,7 @@ type App struct {
 	instead string // command run in place of the one named, for --version
 
 	ending   atomic.Pointer[func(os.Signal)] // of Env.Ending
+	take     atomic.Pointer[func() bool]     // of Env.Interrupts
 	unparsed bool                            // the command line holds a flag that could not be parsed, and those after it were not
 
 	json, quiet, verbose, noProgress, offline, version bool
@@ -379,11 +380,15 @@ func (a *App) signals() (context.Context, func()) {
 	done := make(chan struct{})
 	signal.Notify(ch, stopSignals...)
 	go func() {
-		select {
-		case s := <-ch:
-			cancel(signalError{s})
-		case <-done:
-			return
+		for ctx.Err() == nil {
+			select {
+			case s := <-ch:
+				if !a.taken(s) {
+					cancel(signalError{s})
+				}
+			case <-done:
+				return
+			}
 		}
 		same := time.Now().Add(sameSignal)
 		if a.Supervised {

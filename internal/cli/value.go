@@ -246,6 +246,7 @@ type EnumValue struct {
 	alias   map[string]string
 	unbuilt []string
 	refused map[string]string
+	anyCase bool
 }
 
 // Enum is an option that takes one of words.
@@ -257,6 +258,9 @@ func Enum(p *string, def string, words ...string) *EnumValue {
 // Alias lets another spelling stand for word.
 func (v *EnumValue) Alias(spelling, word string) *EnumValue { v.alias[spelling] = word; return v }
 
+// AnyCase takes words, which are in small letters, in any letter case.
+func (v *EnumValue) AnyCase() *EnumValue { v.anyCase = true; return v }
+
 // Unbuilt names words that are known but not built yet: exit 9.
 func (v *EnumValue) Unbuilt(words ...string) *EnumValue { v.unbuilt = words; return v }
 
@@ -264,6 +268,9 @@ func (v *EnumValue) Unbuilt(words ...string) *EnumValue { v.unbuilt = words; ret
 func (v *EnumValue) Refuse(word, hint string) *EnumValue { v.refused[word] = hint; return v }
 
 func (v *EnumValue) set(s string) error {
+	if v.anyCase {
+		s = strings.ToLower(s)
+	}
 	if hint, ok := v.refused[s]; ok {
 		return fault.New(fault.Usage, "%q is not a choice here", s).WithHint("%s", hint)
 	}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"apr/convert"
+	"apr/internal/atomicfile"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/internal/keep"
+	"apr/modelfile"
+)
+
+// modelfileOf returns the Modelfile's path: student.Modelfile beside student.gguf, so that a folder can hold several.
+func (w *rewriting) modelfileOf() string {
+	return strings.TrimSuffix(w.output, filepath.Ext(w.output)) + ".Modelfile"
+}
+
+// checkModelfile refuses to write over an existing Modelfile before anything is written.
+func (w *rewriting) checkModelfile(c *convert.Container) error {
+	path := w.modelfileOf()
+	if err := keep.Inputs(path, append(keep.ModelFiles(c.Path), c.Files...)...); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); err == nil && !w.force {
+		return fault.In(fault.Invalid, path, "already exists").WithHint("give --force to replace it").WithID("E-CONVERT-032")
+	}
+	return nil
+}
+
+// addModelfile writes the Modelfile beside a GGUF file.
+func (w *rewriting) addModelfile(c *convert.Container, r *exportResult) error {
+	f, err := modelfile.Open(c.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	tok, err := f.Tokenizer()
+	if err != nil {
+		return err
+	}
+	ends, err := f.Stops()
+	if err != nil {
+		return err
+	}
+	text, templated := convert.OllamaModelfile(tok, filepath.Base(w.output), ends)
+	path := w.modelfileOf()
+	if err := atomicfile.WriteFile(path, []byte(text), w.force); err != nil {
+		return err
+	}
+	r.Ollama, r.templated, r.chats = &path, templated, tok.ChatTemplate() != ""
+	r.Files = append(r.Files, filepath.Base(path))
+	return nil
+}
+
+// printUse says how to go on.
+func (r exportResult) printUse(p *cli.Page) {
+	if r.Ollama == nil {
+		return
+	}
+	name := strings.TrimSuffix(filepath.Base(r.Output), filepath.Ext(r.Output))
+	program := "llama-completion -p TEXT"
+	if r.chats {
+		program = "llama-cli"
+	}
+	p.Printf("\nin llama.cpp: %s -m %s\n", program, cli.Clean(r.Output))
+	p.Printf("in ollama:    ollama create %s -f %s && ollama run %s\n", cli.Clean(name), cli.Clean(*r.Ollama), cli.Clean(name))
+	if !r.templated {
+		p.Printf("the Modelfile has no TEMPLATE: see the remark in it\n")
+	}
+}
