@@ -63,3 +63,11 @@ func known(table []cli.Option, foreign map[string][]string, first ...string) []c
 	}
 	return table
 }
+
+// ofDistill are options that the help of a command leaves to that of distill.
+func ofDistill(table []cli.Option) []cli.Option {
+	for i := range table {
+		table[i].ListedBy = "apr distill"
+	}
+	return table
+}

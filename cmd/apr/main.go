@@ -38,10 +38,11 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Enviro
 func run(args []string, in io.Reader, out, errw io.Writer, environ []string) int {
 	app := &cli.App{
 		Name: "apr", Short: "Distil large language models",
-		Long: "apr distils large language models: a big frozen teacher teaches a small student. Train, evaluate,\ngenerate, and look into, convert and quantise model files.",
-		In:   in, Out: out, Err: errw, Environ: environ, Supervised: os.Getenv(supervise.Variable) != "",
+		Long: "apr distils large language models: a big frozen teacher teaches a small student. It trains, evaluates and\n" +
+			"generates, and looks into, converts and quantises model files. Start with apr distill --help.",
+		In: in, Out: out, Err: errw, Environ: environ, Supervised: os.Getenv(supervise.Variable) != "",
 	}
-	app.Foreign = foreignCommands
+	app.Foreign, app.Topics = foreignCommands, topics
 	for _, c := range commands {
 		app.Commands = append(app.Commands, c())
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -245,14 +246,26 @@ func TestHelpOfEveryCommand(t *testing.T) {
 			if code := run(append(p, "--help"), strings.NewReader(""), &out, &out, nil); code != 0 {
 				t.Errorf("%v --help: exit %d", p, code)
 			}
-			wants := []string{"Usage:", "Examples:", "apr " + strings.Join(p, " "), "Exit codes:\n  0   success"}
+			wants := []string{"Usage:", "Examples:", "apr " + strings.Join(p, " "), "Exit codes:\n  0    success"}
 			if len(p) == 1 && len(cmd.Sub) > 0 {
-				wants[3] = "Exit codes of all of them; --help of each has its own:\n  0   success"
+				wants[3] = "Exit codes of all of them; --help of each has its own:\n  0    success"
 			}
 			for _, want := range wants {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("%v --help lacks %q:\n%s", p, want, out.String())
 				}
+			}
+			for line := range strings.SplitSeq(out.String(), "\n") {
+				if utf8.RuneCountInString(line) > 80 {
+					t.Errorf("%v --help: more than 80 columns: %s", p, line)
+				}
+			}
+			if strings.Contains(out.String(), "not built") {
+				t.Errorf("%v --help offers what is not built", p)
+			}
+			var page strings.Builder
+			if code := run(append([]string{"help", "man"}, p...), strings.NewReader(""), &page, &page, nil); code != 0 || !strings.HasPrefix(page.String(), ".TH APR") {
+				t.Errorf("apr help man %v: exit %d, %.40q", p, code, page.String())
 			}
 			n++
 		}

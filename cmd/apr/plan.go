@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,14 +19,13 @@ import (
 func planCommand() *cli.Command {
 	o := &distillOptions{}
 	p := &planOptions{distillOptions: o}
-	table := append(o.table(),
+	table := append(ofDistill(o.table()),
 		cli.Option{Name: "shape", Value: cli.String(&p.shape, ""), Help: "plan for published shapes TEACHER:STUDENT instead of files; apr bench --help lists them"},
 		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "skip the timed probe: no estimate of time, teacher backend by rule"},
 		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "GiB of free device memory to plan for; with --backend cuda no GPU has to be present"},
 	)
 	for i := range table {
 		table[i].Required = false // the teacher, beside --shape
-		table[i].First = table[i].First || slices.Contains([]string{"shape", "memory", "no-probe"}, table[i].Name)
 	}
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",

@@ -26,7 +26,7 @@ var runsExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.IO}
 
 func runsCommand() *cli.Command {
 	return &cli.Command{
-		Name: "runs", Short: "List, show, compare, follow and report runs",
+		Name: "runs", Short: "List, show, compare, follow and report runs", Long: topicRuns,
 		Example: "apr runs list\napr runs show 20261120\napr runs report 20261120 -o report.html\napr runs serve",
 		Sub: []*cli.Command{
 			runsListCommand("list", "List the runs"), runsListCommand("ls", "List the runs: the same as list"), runsShowCommand(),
@@ -51,7 +51,7 @@ func runsFolder(s cli.Settings, dir string) error {
 
 // runOption is the argument that names a run.
 func runOption(p *string) cli.Option {
-	return cli.Option{Name: "id", Arg: true, Required: true, Value: cli.String(p, ""), Help: "a run: its directory, or the beginning of its name or identity"}
+	return cli.Option{Name: "id", Arg: true, Required: true, Complete: runNames, Value: cli.String(p, ""), Help: "a run: its directory, or the beginning of its name or identity"}
 }
 
 // findRun finds a run. What an error advises to call has the --dir that was given.
@@ -290,7 +290,7 @@ func runsCompareCommand(name, short string) *cli.Command {
 		Example: "apr runs compare 20261120T1447 20261120T1502\napr runs compare runs/a runs/b runs/c --metric loss --metric val_nats.distilled_student",
 		Exits:   runsExits,
 		Options: []cli.Option{
-			{Name: "id", Arg: true, Required: true, Value: cli.Strings(&ids), Help: "two runs or more"},
+			{Name: "id", Arg: true, Required: true, Complete: runNames, Value: cli.Strings(&ids), Help: "two runs or more"},
 			runsDirOption(&dir),
 			{Name: "metric", Value: cli.Strings(&metrics), Default: "all", Help: "compare only this number; repeatable"},
 		},

@@ -27,7 +27,7 @@ func verifyCommand() *cli.Command {
 		Example: "apr verify runs/mine\napr verify runs/mine --steps 0 --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
-			{Name: "run", Arg: true, Required: true, Path: true, Value: cli.String(&run, ""), Help: "run directory"},
+			{Name: "run", Arg: true, Required: true, Path: true, Complete: runPaths, Value: cli.String(&run, ""), Help: "run directory"},
 			{Name: "steps", Value: cli.Int(&steps, 8).AtLeast(0), Help: "steps recomputed from each known state; 0 = all up to the next"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runVerify(ctx, e, run, steps) },

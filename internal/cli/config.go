@@ -222,7 +222,7 @@ func (r *configReader) texts(option, key string, v *yaml.Node) ([]string, error)
 	value := r.opts[i].Value
 	scalar := func(n *yaml.Node) error {
 		if n.Kind != yaml.ScalarNode || !value.accepts(n.Tag) {
-			return r.fail(n, key, "%s cannot hold %s", valueName(value), describe(n))
+			return r.fail(n, key, "%s is expected, not %s", expected(value), describe(n))
 		}
 		return nil
 	}
@@ -247,24 +247,19 @@ func (r *configReader) texts(option, key string, v *yaml.Node) ([]string, error)
 
 // describe names what a YAML node is.
 func describe(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
+	switch {
+	case n.Kind == yaml.MappingNode:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case yaml.AliasNode:
+	case n.Kind == yaml.AliasNode:
 		return "an alias"
-	}
-	if n.Tag == "!!null" {
+	case n.Tag == "!!null":
 		return "nothing (null)"
+	case n.Tag == "!!str":
+		return fmt.Sprintf("the text %q", n.Value)
+	case n.Tag == "!!float":
+		return fmt.Sprintf("the fraction %q", n.Value)
 	}
-	return fmt.Sprintf("%s %q", strings.TrimPrefix(n.Tag, "!!"), n.Value)
-}
-
-// valueName says what a value is in an error message.
-func valueName(v Value) string {
-	if m := v.meta(); m != "" {
-		return "a value of kind " + m
-	}
-	return "a switch"
+	return fmt.Sprintf("%q", n.Value)
 }
