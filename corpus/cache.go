@@ -37,7 +37,7 @@ const (
 )
 
 // cacheVersion is counted up whenever the same files and settings give other tokens, documents or reports than before.
-const cacheVersion = 3
+const cacheVersion = 4
 
 // cacheOfFree bounds an entry: it may take one part in so many of what is free on the disk.
 const cacheOfFree = 10
