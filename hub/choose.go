@@ -58,6 +58,8 @@ func choose(ref Ref, names []string, opt Options) ([]string, error) {
 		return slices.Contains(small, name) || opt.Part == Model && top(name) && (matches(weights, name) || matches(weightsIndex, name))
 	}
 	switch {
+	case ref.Dataset && len(opt.Include) == 0:
+		return chooseData(ref, names)
 	case len(opt.Include) > 0:
 		want = func(name string) bool {
 			return slices.ContainsFunc(opt.Include, func(p string) bool { return matches(p, name) })
@@ -88,7 +90,7 @@ func missing(ref Ref, names, chosen []string, opt Options) error {
 	has := func(pattern string) bool {
 		return slices.ContainsFunc(chosen, func(n string) bool { return matches(pattern, n) })
 	}
-	repo := Ref{Repo: ref.Repo, Revision: ref.Revision}
+	repo := ref.whole()
 	switch {
 	case len(opt.Include) > 0 && len(chosen) == 0:
 		return fault.In(fault.NotFound, repo.String(), "no file matches --include %s", strings.Join(opt.Include, ", ")).WithID("E-HUB-011")

@@ -20,6 +20,9 @@
 // The server's etag of a file is the SHA-256 of its content if it is kept in large file storage, else the SHA-1 that git
 // gives it: of "blob SIZE\0" and the content. Either is checked while the bytes arrive.
 //
+// A reference to data, hf://datasets/org/name, means files of records: see chooseData. Its folder is datasets--ORG--NAME, and it keeps the
+// names of a commit's files in listings/COMMIT, for a part of them must not pass for the whole.
+//
 // # Caveats
 //
 // Everything a server says is suspect. Names of files, commits and etags are checked by POSIX and Windows rules, and all

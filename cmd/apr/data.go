@@ -11,7 +11,7 @@ import (
 // fieldOptions say where the text stands in a record.
 func fieldOptions(text, messages *string) []cli.Option {
 	return []cli.Option{
-		{Name: "text-field", Value: cli.String(text, ""), Default: "text, content: the first present", Help: "field that holds the text"},
+		{Name: "text-field", Value: cli.String(text, ""), Default: "text, content: the first present", Help: "field or table column that holds the text"},
 		{Name: "messages-field", Value: cli.String(messages, "messages"), Help: "field that holds a conversation; distill learns the assistant's turns, eval scores all"},
 	}
 }

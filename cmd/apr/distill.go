@@ -137,11 +137,25 @@ func (o *distillOptions) resolve(ctx context.Context, e *cli.Env) (c distill.Con
 		return c, err
 	}
 	c.AllowKeys = e.AllowConfigKeys
-	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil || c.Student == "" {
-		return c, err
+	return c, bringInputs(ctx, e, &c)
+}
+
+// bringInputs replaces what c names of a hub, data and models, by files of the cache, downloaded if they are not there.
+func bringInputs(ctx context.Context, e *cli.Env, c *distill.Config) (err error) {
+	for _, data := range []*[]string{&c.Data, &c.EvalData} {
+		if *data, err = dataFiles(ctx, e, *data); err != nil {
+			return err
+		}
 	}
-	c.Student, err = source(ctx, e, c.Student)
-	return c, err
+	for _, model := range []*string{&c.Teacher, &c.Student} {
+		if *model == "" {
+			continue
+		}
+		if *model, err = source(ctx, e, *model); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keepExpanded is how many bytes a CPU teacher may spend on float32 copies of its quantised matrices.

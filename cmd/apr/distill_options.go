@@ -127,7 +127,7 @@ func (o *distillOptions) sourceTable() []cli.Option {
 		{Name: "teacher", Arg: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "model that teaches"},
 		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "model to start from; this or --student-config"},
 		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "config.json of a new student: random weights by --seed, the teacher's tokenizer"},
-		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: "text to train on: .jsonl, .parquet, .txt or a folder; repeatable"},
+		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: "text to train on: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; repeatable (apr help data)"},
 		{Name: "output", Short: "o", Path: true, Value: cli.String(&o.Output, ""), Default: "runs/ID", Help: "run directory, or a .apr, .safetensors or .gguf file to export the student to"},
 		{Name: "force", Value: cli.Bool(&o.Force, false), Help: "rename an existing non-empty output to .bak-TIME and go on"},
 	}
@@ -204,7 +204,7 @@ func (o *distillOptions) dataTable() []cli.Option {
 		{Name: "document-mask", Value: cli.Bool(&o.DocumentMask, false), Help: "restart attention and positions at each document of a row"},
 		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "Chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
 		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "train on the assistant's turns only"},
-		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out text to score; repeatable"},
+		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out text to score, as --data; repeatable"},
 		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "fraction of documents to hold out, by hash, without --eval-data"},
 	}
 }

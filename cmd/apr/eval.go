@@ -51,7 +51,7 @@ func evalCommand() *cli.Command {
 		Options: []cli.Option{
 			{Name: "file", Foreign: []string{"model", "model-path", "pretrained"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
 			{Name: "task", Foreign: []string{"tasks"}, Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
-			{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.data), Help: ".jsonl, .parquet, .txt or directory; a .jsonl of items for the other tasks; repeatable"},
+			{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.data), Help: "text to score: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; other tasks: a .jsonl of items; repeatable"},
 			fields[0], fields[1], cacheOption(&o.dataCache),
 			{Name: "dataset", Value: cli.Enum(&o.dataset, "custom", "custom").Unbuilt("wikitext-2", "lambada"), Help: "custom: the text of --data"},
 			{Name: "text", Value: cli.String(&o.text, ""), Help: "the text itself, instead of --data"},

@@ -19,13 +19,14 @@ type pullOptions struct {
 func pullCommand() *cli.Command {
 	o := &pullOptions{}
 	return &cli.Command{
-		Name: "pull", Short: "Download a model from a Hugging Face hub",
+		Name: "pull", Short: "Download a model or a data set from a Hugging Face hub",
 		Long: "Download a model into the cache that Hugging Face's own programs use, and print where it is. Of a repository the\n" +
 			"configuration, the tokenizer and the safetensors are taken; a GGUF file is named, as in hf://org/name/FILE, or\n" +
 			"chosen by --include. What was begun is continued, every file is compared with its hash, and what the cache has is\n" +
 			"not downloaded again.\n\n" +
-			"REF is org/name or hf://org/name[@REVISION][/FILE]; a revision is a branch, a tag or a commit. Every command that\n" +
-			"takes a model takes such a REF. HF_TOKEN, or the file token in HF_HOME, is the token of a private or gated model;\n" +
+			"REF is org/name or hf://org/name[@REVISION][/FILE], or hf://datasets/org/name[@REVISION][/FILE] for data, where FILE\n" +
+			"may be a pattern; a revision is a branch, a tag or a commit. Every command that takes a model or data takes such a\n" +
+			"REF. HF_TOKEN, or the file token in HF_HOME, is the token of a private or gated model;\n" +
 			"HF_ENDPOINT is another hub; HF_HOME and HF_HUB_CACHE are where the cache is.",
 		Example: "apr pull Qwen/Qwen2.5-0.5B\n" +
 			"apr pull hf://Qwen/Qwen2.5-0.5B@060db6499f32faf8b98477b0a26969ef7d8b9987 --verify\n" +

@@ -159,11 +159,11 @@ func tokenizeCorpus() *cli.Command {
 			"special token in them is text. The bytes depend on the data, the tokenizer and the options only.",
 		Example: "apr tokenize encode-corpus --corpus data.jsonl --tokenizer model-folder --output shards", Exits: tokenizeExits,
 		Options: []cli.Option{
-			{Name: "corpus", Required: true, Path: true, Value: cli.Strings(&paths), Help: ".jsonl, .parquet, text or folder; repeatable"},
+			{Name: "corpus", Required: true, Path: true, Value: cli.Strings(&paths), Help: "text to encode: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; repeatable"},
 			{Name: "tokenizer", Required: true, Model: true, Value: cli.String(&tokPath, ""), Help: "model, or folder with tokenizer.json"},
 			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "folder to write"},
 			{Name: "shard-tokens", Value: cli.Int64(&shard, corpus.DefaultShardTokens).AtLeast(1), Help: "ids per shard"},
-			{Name: "content-field", Value: cli.String(&field, "content"), Default: "text, content: the first present", Help: "field that holds the text"},
+			{Name: "content-field", Aliases: []string{"text-field"}, Value: cli.String(&field, "content"), Default: "text, content: the first present", Help: "field that holds the text"},
 			{Name: "normalization", Value: cli.Enum(&normalization, "nfc", "nfc").Unbuilt("none", "nfkc"), Help: "Unicode normalisation"},
 			{Name: "eos-policy", Value: cli.Enum(&policy, string(corpus.EOSBetween), string(corpus.EOSBetween), string(corpus.EOSNone)), Help: "end-of-text ids between documents, or none"},
 			{Name: "num-workers", Value: cli.Int(&workers, 0).AtLeast(0), Default: "one per CPU", Help: "goroutines; the result does not depend on it"},
@@ -179,6 +179,9 @@ func tokenizeCorpus() *cli.Command {
 			}
 			tok, err := openTokenizer(tokPath)
 			if err != nil {
+				return nil, err
+			}
+			if paths, err = dataFiles(ctx, e, paths); err != nil {
 				return nil, err
 			}
 			if err := keep.Inputs(output, append(keep.ModelFiles(tokPath), paths...)...); err != nil {

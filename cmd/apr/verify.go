@@ -99,13 +99,7 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 	if kind, ok := record.Manifest.Device["kind"].(string); ok && o.Backend == "auto" {
 		o.Backend = kind
 	}
-	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil {
-		return c, err
-	}
-	if c.Student != "" {
-		c.Student, err = source(ctx, e, c.Student)
-	}
-	return c, err
+	return c, bringInputs(ctx, e, &c)
 }
 
 // judge fails with the first disagreement, before whatever kept the rest from being recomputed.
