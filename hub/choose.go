@@ -108,6 +108,9 @@ func missing(ref Ref, names, chosen []string, opt Options) error {
 		what = tokenizerName
 	}
 	err := fault.In(fault.NotFound, repo.String(), "has no %s", what).WithID("E-HUB-013")
+	if torch := slices.IndexFunc(names, func(n string) bool { return matches("*.bin", n) || matches("*.pt", n) || matches("*.pth", n) }); torch >= 0 {
+		err = err.WithHint("it has PyTorch pickles, programs that are never run; convert it to safetensors with transformers: apr help formats")
+	}
 	if files := single(names); len(files) > 0 {
 		repo.File = files[0]
 		return err.WithHint("it has %s: name one, as in %s", strings.Join(files, ", "), repo)

@@ -35,7 +35,7 @@ func distillCommand() *cli.Command {
 			"apr distill mine.yaml --resume",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
-		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Options: o.table(), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runDistill(ctx, e, o) },
 	}
 }
@@ -137,7 +137,8 @@ func (o *distillOptions) resolve(ctx context.Context, e *cli.Env) (c distill.Con
 		return c, err
 	}
 	c.AllowKeys = e.AllowConfigKeys
-	return c, bringInputs(ctx, e, &c)
+	err = bringInputs(ctx, e, &c)
+	return c, err
 }
 
 // bringInputs replaces what c names of a hub, data and models, by files of the cache, downloaded if they are not there.

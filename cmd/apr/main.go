@@ -22,11 +22,14 @@ var commands = []func() *cli.Command{
 
 // foreignCommands are what ollama, axolotl, TRL and others call what a command does here.
 var foreignCommands = map[string]string{
-	"train": "distill", "sft": "distill", "finetune": "distill", "fine-tune": "distill", "kd": "distill",
-	"chat": "run MODEL --chat", "generate": "run", "complete": "run", "infer": "run",
-	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "resume": "distill --resume=RUN",
-	"serve": "runs serve", "ui": "runs serve", "dashboard": "runs serve",
-	"download": "pull", "evaluate": "eval", "show": "inspect", "info": "inspect", "quantise": "quantize", "env": "doctor",
+	"train": "distill", "sft": "distill", "finetune": "distill", "fine-tune": "distill", "kd": "distill", "gkd": "distill", "fit": "distill", "distillation": "distill", "start": "distill",
+	"chat": "run MODEL --chat", "generate": "run", "complete": "run", "infer": "run", "inference": "run", "predict": "run", "ask": "run",
+	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "log": "runs tail", "tail": "runs tail", "status": "runs list",
+	"compare": "runs compare", "report": "runs report", "history": "runs list", "diagnose": "runs diagnose",
+	"resume": "distill --resume=RUN", "serve": "runs serve", "ui": "runs serve", "dashboard": "runs serve", "web": "runs serve",
+	"download": "pull", "get": "pull", "fetch": "pull", "evaluate": "eval", "score": "eval", "test": "eval", "perplexity": "eval", "show": "inspect", "info": "inspect", "cat": "tensors",
+	"quantise": "quantize", "merge": "export", "save": "export", "create": "export", "gguf": "export", "env": "doctor", "devices": "gpu", "gpus": "gpu", "nvidia-smi": "gpu",
+	"benchmark": "bench", "submit": "dispatch", "launch": "dispatch", "sbatch": "dispatch", "estimate": "plan", "topics": "help data",
 }
 
 // openExits are the exit codes of every command that opens a model, and reads it until a signal stops it.

@@ -45,7 +45,7 @@ func distillCall(t *testing.T, args []string, environ ...string) (distillOptions
 	var settings cli.Settings
 	var out, errw bytes.Buffer
 	c := &cli.Command{
-		Name: "distill", Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Name: "distill", Options: o.table(), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
 		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
 			settings = e.Settings
 			return nil, o.check(settings)
@@ -143,6 +143,50 @@ func TestWarmUpOver(t *testing.T) {
 		}
 		if c, err := o.config(s); err != nil || c.WarmupSteps != tt.want {
 			t.Errorf("%v: %d steps of warm-up, %v; want %d", tt.more, c.WarmupSteps, err, tt.want)
+		}
+	}
+}
+
+// TestForeignWords: no word of another program is one of ours or stands for two options, and each is answered with the option.
+func TestForeignWords(t *testing.T) {
+	var o distillOptions
+	own, seen := map[string]bool{}, map[string]string{}
+	for _, opt := range o.table() {
+		for _, name := range append([]string{opt.Name}, opt.Aliases...) {
+			own[name] = !opt.EnvOnly
+		}
+	}
+	for option, words := range distillForeign {
+		if !own[option] {
+			t.Errorf("%s is no option", option)
+		}
+		for _, w := range words {
+			if own[w] || seen[w] != "" || distillAdvice[w] != "" {
+				t.Errorf("%s: for %s, and also an option, for %s, or with advice", w, option, seen[w])
+			}
+			seen[w] = option
+		}
+	}
+	for w := range distillAdvice {
+		if own[w] {
+			t.Errorf("advice about our own %s", w)
+		}
+	}
+	for w, want := range map[string]string{
+		"per_device_train_batch_size": "--batch-size", "model_name_or_path": "--student", "num_train_epochs": "--epochs", "gradient_accumulation_steps": "--grad-accum",
+		"bf16": "--dtype", "micro_batch_size": "--batch-size", "sequence_len": "--seq-len", "lmbda": "--alpha", "report_to": "apr runs serve", "deepspeed": "leave it out",
+	} {
+		if _, _, out, code := distillCall(t, []string{"distill", "/t", "--" + w, "x"}); code != 2 || !strings.Contains(out, want) {
+			t.Errorf("--%s: exit %d: %s", w, code, out)
+		}
+	}
+	ours := map[string]bool{}
+	for _, c := range commands {
+		ours[c().Name] = true
+	}
+	for w, instead := range foreignCommands {
+		if first, _, _ := strings.Cut(instead, " "); ours[w] || !ours[first] && first != "help" {
+			t.Errorf("%s is our own command, or %s is none", w, instead)
 		}
 	}
 }

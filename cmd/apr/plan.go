@@ -38,7 +38,7 @@ func planCommand() *cli.Command {
 			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 24 --batch-size 8 --seq-len 1024\n" +
 			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
 		Exits:   append(openExits, fault.Invalid, fault.Inference, fault.Memory),
-		Options: table, Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Options: table, Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return p.run(ctx, e) },
 	}
 }

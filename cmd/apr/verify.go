@@ -99,7 +99,8 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 	if kind, ok := record.Manifest.Device["kind"].(string); ok && o.Backend == "auto" {
 		o.Backend = kind
 	}
-	return c, bringInputs(ctx, e, &c)
+	err = bringInputs(ctx, e, &c)
+	return c, err
 }
 
 // judge fails with the first disagreement, before whatever kept the rest from being recomputed.

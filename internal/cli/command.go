@@ -32,6 +32,7 @@ type Command struct {
 	Options     []Option
 	Sub         []*Command // subcommands; then Options and Run are empty
 
+	Advice      map[string]string   // kebab-case flags and keys of other programs that no option stands for, with what to do instead
 	Nested      map[string][]Nested // dotted configuration keys of another form
 	EnvPrefix   string              // variables with this prefix that nobody reads give a warning
 	ConfigArg   bool                // a sole argument ending in .yaml or .yml is the configuration
@@ -224,7 +225,7 @@ func (c *Command) settle(e *Env, config string) error {
 	var err error
 	shared := e.app.shared()
 	if config != "" {
-		if file, err = readConfig(config, append(slices.Clone(c.Options), shared...), c.Nested); err != nil {
+		if file, err = readConfig(config, append(slices.Clone(c.Options), shared...), c); err != nil {
 			return err
 		}
 	}
@@ -317,7 +318,7 @@ func (a *App) flagError(cc *cobra.Command, err error) error {
 		if w := firstWord(a.args); cc.HasSubCommands() && w != "" && !cc.HasParent() {
 			return a.unknownCommand(cc, w)
 		}
-		return unknownFlag(cc, notExist)
+		return a.unknownFlag(cc, notExist)
 	case errors.As(err, &noValue):
 		f := noValue.GetFlag()
 		adapter, ok := f.Value.(flagAdapter)
@@ -331,7 +332,7 @@ func (a *App) flagError(cc *cobra.Command, err error) error {
 	return fault.New(fault.Usage, "%s", err.Error())
 }
 
-func unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
+func (a *App) unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
 	if s := e.GetSpecifiedShortnames(); s != "" {
 		return fault.New(fault.Usage, "unknown flag -%s", e.GetSpecifiedName()).WithHint("%s --help lists the flags", cc.CommandPath())
 	}
@@ -350,6 +351,9 @@ func unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
 	cc.Flags().VisitAll(add)
 	cc.InheritedFlags().VisitAll(add)
 	err := fault.New(fault.Usage, "unknown flag --%s", name)
+	if c := a.made[cc]; c != nil && foreign == "" && c.Advice[spelled(name)] != "" {
+		return err.WithHint("%s", c.Advice[spelled(name)])
+	}
 	if n := cmp.Or(foreign, fault.Nearest(name, known)); n != "" {
 		return err.WithHint("did you mean --%s?", n)
 	}

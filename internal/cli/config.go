@@ -41,17 +41,18 @@ type configReader struct {
 	file   *configFile
 	opts   []Option
 	nested map[string][]Nested
+	advice map[string]string
 }
 
-// readConfig reads the YAML file at path against the option table. Keys are option names with _ for -, or the dotted
-// keys of nested written as mappings. Unknown and repeated keys and values of another type are usage errors with line
+// readConfig reads the YAML file at path against the option table opts of c. Keys are option names with _ for -, or the dotted
+// keys of c.Nested written as mappings. Unknown and repeated keys and values of another type are usage errors with line
 // and column.
-func readConfig(path string, opts []Option, nested map[string][]Nested) (*configFile, error) {
+func readConfig(path string, opts []Option, c *Command) (*configFile, error) {
 	data, err := readSmall(path)
 	if err != nil {
 		return nil, err
 	}
-	r := configReader{&configFile{path: path, dir: filepath.Dir(path), values: map[string]configValue{}}, opts, nested}
+	r := configReader{&configFile{path: path, dir: filepath.Dir(path), values: map[string]configValue{}}, opts, c.Nested, c.Advice}
 	var doc yaml.Node
 	dec := yaml.NewDecoder(strings.NewReader(string(data)))
 	switch err := dec.Decode(&doc); {
@@ -185,6 +186,9 @@ func (r *configReader) unknown(key string, k *yaml.Node) error {
 			return err.WithHint("did you mean %q?", o.key())
 		}
 		known = append(known, o.key())
+	}
+	if text := r.advice[spelled(key)]; text != "" {
+		return err.WithHint("%s", text)
 	}
 	known = append(known, sortedKeys(r.nested)...)
 	if n := fault.Nearest(key, known); n != "" {
