@@ -125,8 +125,8 @@ const (
 func (o *distillOptions) sourceTable() []cli.Option {
 	return []cli.Option{
 		{Name: "teacher", Arg: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "model that teaches"},
-		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "model to start from; this or --student-config"},
-		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "config.json of a new student: random weights by --seed, the teacher's tokenizer"},
+		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "start from this model; this or --student-config is required"},
+		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "make a new student by this config.json: random weights by --seed, the teacher's tokenizer"},
 		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: "text to train on: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; repeatable (apr help data)"},
 		{Name: "output", Short: "o", Path: true, Value: cli.String(&o.Output, ""), Default: "runs/ID", Help: "run directory, or a .apr, .safetensors or .gguf file to export the student to"},
 		{Name: "force", Value: cli.Bool(&o.Force, false), Help: "rename an existing non-empty output to .bak-TIME and go on"},
@@ -146,11 +146,11 @@ func (o *distillOptions) lossTable() []cli.Option {
 func (o *distillOptions) trainingTable() []cli.Option {
 	return []cli.Option{
 		{Name: "epochs", Value: cli.Int(&o.Epochs, 1).AtLeast(1), Help: "passes over the data"},
-		{Name: "steps", Value: cli.Int(&o.Steps, 0).AtLeast(1), Default: "from --epochs", Help: "optimiser steps; wins over --epochs"},
+		{Name: "steps", Value: cli.Int(&o.Steps, 0).AtLeast(1), Default: "from --epochs", Help: "optimiser steps; overrides --epochs"},
 		{Name: "max-steps", EnvOnly: true, Env: "APR_DISTILL_MAX_STEPS", Value: cli.Int(&o.MaxSteps, 0).AtLeast(1), Help: "stop early; the schedule keeps its length"},
 		{Name: "batch-size", Value: cli.Int(&o.BatchSize, 16).AtLeast(1), Help: "rows of a batch; --grad-accum batches make a step"},
 		{Name: "grad-accum", Value: cli.Int(&o.GradAccum, 1).AtLeast(1), Help: "batches per optimiser step"},
-		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "tokens per row, 8 to the models' max_position_embeddings"},
+		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "tokens per row, from 8 to the models' max_position_embeddings"},
 		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4", Help: "peak learning rate"},
 		{Name: "warmup-steps", InsteadOf: "warmup-ratio", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
 		{Name: "warmup-ratio", Value: cli.Float(&o.WarmupRatio, 0.03).In(0, 1), Help: "warm-up as a fraction of all steps, rounded up"},
@@ -162,7 +162,7 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "weight-decay", Value: cli.Float(&o.WeightDecay, 0.1).AtLeast(0), Help: "decoupled weight decay, on tensors of two or more dimensions only"},
 		{Name: "max-grad-norm", Value: cli.Float(&o.MaxGradNorm, 1).AtLeast(0), Help: "clip the global gradient norm to this; 0 = off"},
 		{Name: "max-loss-ratio", Value: cli.Float(&o.MaxLossRatio, 3).AtLeast(1).Or(0), Help: "refuse steps whose loss exceeds this × the median of the last 100 and the first loss + 1 (three in a row: exit 21); 0 = off"},
-		{Name: "router-balance", Value: cli.Float(&o.RouterBalance, 0).AtLeast(0), Help: "factor of the load-balance loss of the student's experts, for those that start from scratch; 0 = off"},
+		{Name: "router-balance", Value: cli.Float(&o.RouterBalance, 0).AtLeast(0), Help: "factor of the load-balance loss of a student with experts that starts from random weights; 0 = off"},
 		{Name: "seed", Value: cli.Int64(&o.Seed, 42).AtLeast(0), Help: "seed of data order, dropout and initialisation"},
 	}
 }
@@ -177,19 +177,19 @@ func (o *distillOptions) machineTable() []cli.Option {
 		{Name: "device", FromEnv: launcher.LocalRank, Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0, or LOCAL_RANK of torchrun, srun or mpirun", Help: "index of the GPU"},
 		{Name: "gpus", Hidden: true, Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "number of GPUs, or all [not built yet]"},
 		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096; changes only the order of float32 sums"},
-		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass computes again; auto takes the least that fits; bits do not change"},
+		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass recomputes; auto takes the least that fits; results do not change"},
 		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},
-		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "300s before the first step, then max(60s, 20 × median step)", Help: "end the run (exit 22) after this time without progress; 0 = the default"},
-		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a supervised child process, restarted at most 3 times without a new checkpoint"},
+		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "300s before the first step, then max(60s, 20 × median step)", Help: "end the run with exit 22 after this time without progress; 0 = the default"},
+		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a child process that is restarted after a crash, at most 3 times without a new checkpoint"},
 		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "log each kernel and GEMM plan as it is loaded"},
 	}
 }
 
 func (o *distillOptions) teacherTable() []cli.Option {
 	return []cli.Option{
-		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "teacher on a GPU: cublas expands its matrices once, q4k keeps quantised blocks, auto times those that fit; aliases cudatrainer, realizar-q4k"},
-		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "expand the teacher's quantised blocks: bf16 (GPU only), off, or auto (GPU: whichever is faster; CPU: small teachers)"},
-		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's matrix products: fp8 (compute capability 9.0 only), or the student's"},
+		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "how a GPU computes the teacher: cublas expands its matrices once, q4k keeps quantised blocks, auto times those that fit; aliases cudatrainer, realizar-q4k"},
+		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "expand the teacher's quantised blocks: bf16 (GPU only), off, or auto (on a GPU where it is faster, on a CPU if the teacher is small)"},
+		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's matrix products: the student's, or fp8 (compute capability 9.0 only)"},
 		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit; off chooses by rule"},
 	}
 }
@@ -202,10 +202,10 @@ func (o *distillOptions) dataTable() []cli.Option {
 		{Name: "no-shuffle", Value: cli.Bool(&o.NoShuffle, false), Help: "take rows in data order instead of shuffling by --seed"},
 		{Name: "packing", Negatable: true, Value: cli.Bool(&o.Packing, true), Help: "fill rows across documents; off gives each document a padded row of its own"},
 		{Name: "document-mask", Value: cli.Bool(&o.DocumentMask, false), Help: "restart attention and positions at each document of a row"},
-		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "Chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
+		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
 		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "train on the assistant's turns only"},
 		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out text to score, as --data; repeatable"},
-		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "fraction of documents to hold out, by hash, without --eval-data"},
+		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "hold out this fraction of the documents, chosen by hash; not with --eval-data"},
 	}
 }
 
@@ -217,8 +217,8 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints; this or --checkpoint-every, whichever comes first"},
 		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints to keep"},
 		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Complete: runPaths, Value: cli.String(&o.Resume, ""), Help: "go on from the newest valid checkpoint of --output, or of the run or checkpoint PATH"},
-		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; recorded"},
-		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; recorded"},
+		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; the run records it"},
+		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; the run records it"},
 		{Name: "control", Value: cli.Enum(&o.Control, "none", "none", "ce"), Help: "ce: also train an identical student without the teacher"},
 		{Name: "stage", Hidden: true, Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
 		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "print the plan and stop, as apr plan does"},
