@@ -152,7 +152,7 @@ func findMessages(schema *parquet.Schema, paths [][]string, name string) (parque
 	return c, nil
 }
 
-// isString reports whether the leaf at path holds byte strings, repeated at so many levels.
+// isString reports whether the leaf at path holds byte strings inside `repeated` levels of lists.
 func isString(schema *parquet.Schema, path []string, repeated int) bool {
 	leaf, ok := schema.Lookup(path...)
 	return ok && leaf.MaxRepetitionLevel == repeated && leaf.Node.Type().Kind() == parquet.ByteArray

@@ -149,7 +149,7 @@ func (c checkpoints) kept(resume, anew string) string {
 
 // makeRoom says what to do about a full disk.
 func (c checkpoints) makeRoom() string {
-	return c.kept(": make room and --resume", ": make room and begin anew, with --force")
+	return c.kept(": make room and --resume", ": make room and start again, with --force")
 }
 
 // bytesNeeded bounds the size of a checkpoint: payloads, a header line for each tensor, the state.

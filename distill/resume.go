@@ -102,7 +102,7 @@ func (l *leg) restore(out *Outcome) error {
 		return err
 	}
 	if f == nil {
-		r.obs.Message("leg %s has no checkpoint: it begins anew", l.name)
+		r.obs.Message("leg %s has no checkpoint: it starts again at step 0", l.name)
 		return r.dir.TruncateSteps(l.name, 0)
 	}
 	defer f.Close()

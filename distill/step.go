@@ -26,7 +26,7 @@ type Trainer struct {
 	Teacher      teacher.Teacher // nil: cross-entropy only, Loss.Spec.Alpha must be 0
 	Loss         Loss
 	Optimizer    optim.Optimizer
-	MaxLossRatio float64         // a loss above so many times the median of those before is refused; 0: none is
+	MaxLossRatio float64         // refuse steps whose loss exceeds this × the median of those before; 0: refuse none
 	Balance      float64         // of the load-balance loss of each micro-batch, a mean over positions: see model.Model.Balance; 0: none
 	MicroRows    int             // sequences of a micro-batch
 	Recompute    model.Recompute // what the student's forward does not keep
@@ -46,7 +46,7 @@ func NewTrainer(student *model.Model, s device.Stream, rows, seqLen int) *Traine
 	}
 }
 
-// SeparateDocuments lets attention and positions begin anew at each document of batches that say where documents begin.
+// SeparateDocuments restarts attention and positions at each document, in batches that say where documents begin.
 func (t *Trainer) SeparateDocuments() { t.batch.SeparateDocuments(t.Student.Device()) }
 
 // Free gives the memory of the trainer's batch back; it must not be used afterwards.

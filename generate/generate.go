@@ -181,7 +181,7 @@ type early struct {
 	wait   func() (id int32, finite bool, err error) // for the id that follows it; nil: there is none
 }
 
-// drop waits for what nobody wants to know.
+// drop drains the pending speculative step.
 func (e *early) drop() {
 	if e.wait != nil {
 		_, _, _ = e.wait() // an error is told by what the stream does next

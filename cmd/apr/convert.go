@@ -66,7 +66,7 @@ func convertCommand() *cli.Command {
 	}
 }
 
-// rewrite opens a model and writes it anew, with a progress bar.
+// rewrite reads a model and writes it as output, with a progress bar.
 func rewrite(ctx context.Context, e *cli.Env, file, output string, opt convert.Options) (*convert.Report, error) {
 	c, err := openModel(ctx, e, file)
 	if err != nil {

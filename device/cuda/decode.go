@@ -13,8 +13,8 @@ import (
 
 var _ device.Decoder = (*Stream)(nil)
 
-// Decode runs all layers for one position as one launch, where all their matrices are in blocks. The first time it puts
-// them into tiles, in their place; products of many rows put what they expand back into rows.
+// Decode runs all layers for one position as one launch, where all their matrices are block-quantised. The first call
+// converts them to tiles, in place; products of many rows convert what they expand back to rows.
 func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	device.CheckDecode(y, x, d)
 	module, err := decodeModule(d)

@@ -74,8 +74,8 @@ func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.A
 	o.end()
 }
 
-// fusesEighth is fuses for a matrix of h columns in 8-bit floats, or in blocks that become such, all at once, in that much
-// memory.
+// fusesEighth reports whether the fused fp8 kernel applies to a matrix of h columns in 8-bit floats, or in blocks that
+// are expanded to them whole in that much memory.
 func (d *Device) fusesEighth(m kernel.Mat, h int, blocks bool, expansion int64) bool {
 	f := m.Cols
 	x, w := kernel.Bytes{Rows: m.Rows, Cols: h, Stride: h}, kernel.Bytes{Rows: 2 * f, Cols: h, Stride: h}

@@ -28,7 +28,7 @@ func (d *Device) Target() dry.Target {
 	return t
 }
 
-// ImaginedTarget describes a discrete GPU with so many bytes of free memory, for plans where there is none.
+// ImaginedTarget describes a discrete GPU with `free` bytes of free memory, for plans on a machine without one.
 func ImaginedTarget(c Compute, free int64) dry.Target {
 	d, b := &Device{act: c.activations(), opts: Options{Compute: c}}, MemoryBudget(Discrete, free, HostMemory{})
 	return dry.Target{

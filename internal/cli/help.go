@@ -210,7 +210,7 @@ func (a *App) topicNames() (all []string) {
 	return all
 }
 
-// text lays the help out in so many columns.
+// text lays the help out in `width` columns.
 func (h *helpPage) text(width int) string {
 	var b strings.Builder
 	for _, line := range paragraphs(h.long) {

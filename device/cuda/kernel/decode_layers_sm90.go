@@ -120,8 +120,8 @@ var layersTypes = map[tensor.DType]uint16{tensor.Q4_K: 0, tensor.Q5_K: 1, tensor
 // layersHead is the room for the count of blocks that begins the table of layers.
 const layersHead = 64
 
-// DecodeTable writes what DecodeLayers reads of layers to the first DecodeTableBytes of dst, host memory at a multiple of 8
-// bytes. They have to be put anew, for each launch, at the address that DecodeLayers is given.
+// DecodeTable writes what DecodeLayers reads of layers to the first DecodeTableBytes of dst, host memory at a multiple
+// of 8 bytes. Copy the table to the device, at the address that DecodeLayers gets, before every launch.
 func DecodeTable(dst []byte, layers []DecodeLayer) {
 	clear(dst[:layersHead])
 	all := unsafe.Slice((*decodeLayer)(unsafe.Pointer(unsafe.SliceData(dst[layersHead:]))), len(layers))
@@ -190,7 +190,8 @@ func Tile(q Queue, dst uint64, b Blocks, back bool) {
 	q.Launch(Launch{Module: LayersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, ceil(b.RowBytes, tileSpans*span), 1}, Block: 256, Args: unsafe.Pointer(a)})
 }
 
-// DecodeServes returns why DecodeLayers does not take these, in tiles, on a device of so many multiprocessors; nil: it does.
+// DecodeServes returns nil if DecodeLayers supports these layers, in tiles, on a device with `blocks` multiprocessors,
+// else the reason.
 func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) error {
 	q, kv, most := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim, 32*layersWarps*layersPacks*8
 	switch {
@@ -268,8 +269,8 @@ func (p *layersPlan) divide(blocks int, products []productShape) (spans int) {
 	return spans
 }
 
-// place puts everything into so many bytes of shared memory: what is in front; the rings, with as many stages as fit; zeros; then
-// parts of given sizes: sums, own, bias, spans, tiles, layers.
+// place lays everything out in `bytes` bytes of shared memory: the front; the rings, with as many stages as fit; zeros;
+// then parts of given sizes: sums, own, bias, spans, tiles, layers.
 func (p layersPlan) place(front, bytes int, sizes [6]int) (layersPlan, bool) {
 	at := layersZeros
 	for i, to := range [...]*int{&p.sums, &p.own, &p.bias, &p.spans, &p.tiles, &p.layers} {

@@ -81,7 +81,8 @@ func deltaPitch(dk int, t tensor.DType) int {
 	return (ceil(dk, values) | 1) * values
 }
 
-// deltaBytes returns the shared memory of the numbers of a chunk's positions, of its q and k, and of so many float32.
+// deltaBytes returns the shared memory for the scalars of a chunk's positions, its q and k, and `floats` float32
+// values.
 func deltaBytes(d device.Delta, t tensor.DType, floats int) int {
 	return deltaScalars + 4*floats + 2*device.DeltaChunk*deltaPitch(d.KeyDim, t)*t.BlockBytes()
 }
@@ -143,11 +144,11 @@ func deltaSegments(d device.Delta, perChunk int) deltaSegment {
 // DeltaNet is the gated delta rule: see device.LinearAttention, whose names these are. Sums are float32, in an order that depends
 // on the shape alone.
 //
-// Up to 16 positions come one after the other: a block has 32 columns of a head's state in registers. Of more, delta_pairs
-// computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a block goes from chunk
-// to chunk with 32 columns of a head's state, which do not depend on the others. In bfloat16, with keys of whole fragments, both run
-// on tensor cores. Pairs of as many chunks as scratch memory has room
-// for are computed at a time. A block may have so many bytes of shared memory.
+// Up to 16 positions come one after the other: a block has 32 columns of a head's state in registers. Of more,
+// delta_pairs computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a
+// block goes from chunk to chunk with 32 columns of a head's state, which do not depend on the others. In bfloat16,
+// with keys of whole fragments, both run on tensor cores. Pairs of as many chunks as scratch memory has room for are
+// computed at a time. shared is the bytes of shared memory that a thread block may have.
 func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, shared int) {
 	rule := deltaOf(u, ba, logA, dt, first, d)
 	if !from.IsZero() {

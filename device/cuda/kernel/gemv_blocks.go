@@ -111,7 +111,8 @@ func mixes(parts []Blocks) bool {
 	return true
 }
 
-// eachTokens calls f for the rows of x of one launch: rowsTokens, or one where so many do not fit in shared memory.
+// eachTokens calls f for the rows of x of each launch: rowsTokens of them, or one if shared memory does not hold that
+// many.
 func eachTokens(x Mat, f func(lo, hi int)) {
 	need(x.Rows <= GemvRows, "Gemv", "too many rows")
 	n := rowsTokens
@@ -170,8 +171,8 @@ func (a *rowsArgs) launch(q Queue, parts []Blocks, first int) {
 // rowsShape is how a product is cut; bits do not depend on it.
 type rowsShape struct{ warps, stages, blocks, pitch, shared int }
 
-// shapeRows cuts parts of so many rows: each multiprocessor has an equal number of each, or more blocks where sums would take
-// too much room; stages, then warps, are as many as fit beside x. most is the bytes of a chunk at most.
+// shapeRows cuts parts of `rows` rows: each multiprocessor has an equal number of each, or more blocks where sums would
+// take too much room; stages, then warps, are as many as fit beside x. most is the bytes of a chunk at most.
 func shapeRows(cols int, rows []int, tokens, most, multiprocessors int) rowsShape {
 	chunks := ceil(cols, rowsChunk)
 	x, sum := tokens*chunks*rowsX, ceil(chunks, 2)*tokens*4
