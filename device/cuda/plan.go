@@ -272,10 +272,10 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 				continue
 			}
 			if c.FP8 {
-				if c.Kind == device.OpMatMulGLU && d.fusesEighthPlanned(c.Op, r.Expand) {
+				if c.Kind == device.OpMatMulGLU && d.fusesFP8Planned(c.Op, r.Expand) {
 					continue
 				}
-				all = append(all, eighthShapes(c, r.Expand)...)
+				all = append(all, fp8Shapes(c, r.Expand)...)
 				continue
 			}
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
@@ -350,7 +350,7 @@ func (d *Device) planAll(t *driver.Thread, shapes []blas.Shape) (declined int, e
 	none, err := d.gemm.Prewarm(t, d.stream, shapes, room)
 	for _, s := range none {
 		if s.Compute == blas.FP8 {
-			return 0, noEighths(s)
+			return 0, noFP8(s)
 		}
 		d.unplanned[s] = true
 	}

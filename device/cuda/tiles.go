@@ -18,7 +18,7 @@ func (s *Stream) Arrange(n int, ws ...device.Weight) {
 		return
 	}
 	for _, w := range ws {
-		if w := w.(*weight); w.parts != nil && !w.tiled && !w.experts && w.eighth == nil && w.inBlocks() && w.haveTiles() {
+		if w := w.(*weight); w.parts != nil && !w.tiled && !w.experts && w.fp8 == nil && w.inBlocks() && w.haveTiles() {
 			s.tile(w)
 		}
 	}
