@@ -17,7 +17,7 @@ type Model struct {
 
 	embed, head linear // [vocab, h]; one when tied
 	norm        vector // [1, h], the last one
-	blocks      []block
+	layers      []layer
 	ropes       []rope
 	pleTable    linear // [ids, layers·p]
 	pleModel    linear // [layers·p, h]
@@ -34,10 +34,10 @@ type Model struct {
 
 // newModel returns a model without its tensors.
 func newModel(dev device.Device, c arch.Config) *Model {
-	m := &Model{Config: c, dev: dev, blocks: newBlocks(c), ropes: newRopes(c), groups: groups(c), fixed: map[string][]float32{}}
+	m := &Model{Config: c, dev: dev, layers: newLayers(c), ropes: newRopes(c), groups: groups(c), fixed: map[string][]float32{}}
 	for _, g := range m.groups {
 		if s := g.slots[0]; s.Fixed {
-			m.fixed[s.Name] = m.blocks[s.Layer].outScale
+			m.fixed[s.Name] = m.layers[s.Layer].outScale
 		}
 	}
 	return m
@@ -48,7 +48,7 @@ func (m *Model) place(g group) (*linear, *vector) {
 	s := g.slots[0]
 	switch {
 	case s.Layer >= 0:
-		return m.blocks[s.Layer].place(g.part)
+		return m.layers[s.Layer].place(g.part)
 	case s.Role == arch.Embedding:
 		return &m.embed, nil
 	case s.Role == arch.Head:

@@ -4,8 +4,8 @@ import "apr/device"
 
 // Mixtures returns the layers that have experts, and the most experts that one has.
 func (m *Model) Mixtures() (layers []int, most int) {
-	for i := range m.blocks {
-		if b := &m.blocks[i]; b.hasExperts() {
+	for i := range m.layers {
+		if b := &m.layers[i]; b.hasExperts() {
 			layers, most = append(layers, i), max(most, b.FFN.MoE.Experts)
 		}
 	}
@@ -20,15 +20,15 @@ func (m *Model) HiddenCounting(s device.Stream, dst device.Tensor, t Tokens, cou
 	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, v.x)
-	for i := range m.blocks {
-		v = p.block(&m.blocks[i], p.reused(&m.blocks[i]), v, false)
+	for i := range m.layers {
+		v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
 	}
 	p.last(dst, device.Tensor{}, x, v)
 	w.release()
 }
 
 // countsOf returns the row of counts of a layer: its own, or the one that all layers share.
-func (p *pass) countsOf(b *block) device.Tensor {
+func (p *pass) countsOf(b *layer) device.Tensor {
 	row := 0
 	if p.counts.Rows > 1 {
 		row = b.mixture
