@@ -105,7 +105,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if dev.gpu != nil {
 		show.monitor = dev.gpu.Watch(time.Second)
 		defer show.monitor.Close()
-		guard.asks(func() string { return describeActivity(dev.gpu.Doing(), show.monitor.Last()) })
+		guard.setDeviceState(func() string { return describeActivity(dev.gpu.Doing(), show.monitor.Last()) })
 	}
 	c.Watch = guard.Watchdog
 	r, err := distill.Start(ctx, c, dev.Device, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
@@ -113,7 +113,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		return nil, err
 	}
 	defer r.Close()
-	guard.over(r.Output)
+	guard.setRunDir(r.Output)
 	if err := errors.Join(recordDevice(r, dev), recordRank(r, place)); err != nil {
 		return nil, err
 	}
