@@ -64,7 +64,7 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 	t.gradients(b)
 	sc, err := t.stream.Wait(ctx)
 	if err != nil {
-		return sc, fmt.Errorf("before step %d: %w", t.Step, err)
+		return sc, fmt.Errorf("before step %d: %w", t.Steps, err)
 	}
 	return sc, nil
 }

@@ -30,7 +30,7 @@ type Trainer struct {
 	Balance      float64         // of the load-balance loss of each micro-batch, a mean over positions: see model.Model.Balance; 0: none
 	MicroRows    int             // sequences of a micro-batch
 	Recompute    model.Recompute // what the student's forward does not keep
-	Step         int             // steps done or refused: the index of the next one
+	Steps        int             // steps applied or refused so far: the index of the next one
 
 	stream device.Stream
 	batch  *model.Batch
@@ -75,7 +75,7 @@ type Record struct {
 // has no mean: it is a fault of kind Invalid, and nothing is done.
 func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	if b.TargetCount() == 0 {
-		return Record{}, fault.New(fault.Invalid, "step %d: the batch has no target", t.Step).WithID("E-DISTILL-004")
+		return Record{}, fault.New(fault.Invalid, "step %d: the batch has no target", t.Steps).WithID("E-DISTILL-004")
 	}
 	if err := t.Student.Balance(t.Balance / float64(b.Rows*b.SeqLen)); err != nil {
 		return Record{}, err
@@ -88,7 +88,7 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 
 	scalars, err := s.Wait(ctx) // the step's one host wait
 	if err != nil {
-		return Record{}, fmt.Errorf("step %d: %w", t.Step, err)
+		return Record{}, fmt.Errorf("step %d: %w", t.Steps, err)
 	}
 	return t.finish(scalars, b)
 }
@@ -124,7 +124,7 @@ type microShape struct {
 
 // scalars are the numbers of the step that the host sets.
 func (t *Trainer) scalars() device.Scalars {
-	sc := t.Optimizer.Scalars(t.Step, t.batch.N)
+	sc := t.Optimizer.Scalars(t.Steps, t.batch.N)
 	sc.CEWeight, sc.DWeight = t.Loss.Spec.Weights()
 	sc.MaxLoss = t.losses.limit(t.MaxLossRatio)
 	return sc
@@ -169,8 +169,8 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 		panic(fmt.Sprintf("distill: loss saw %d of %d targets", sc.Positions, t.batch.N))
 	}
 	r := Record{Scalars: sc, MeanCE: sc.CE * sc.InvN, MeanD: sc.D * sc.InvN, Targets: t.batch.N, Tokens: b.Rows * b.SeqLen}
-	step := t.Step
-	t.Step++
+	step := t.Steps
+	t.Steps++
 	if !sc.Finite {
 		r.Bad = t.firstBad()
 		return r, fmt.Errorf("step %d: loss %g, gradient norm %g, first in %s: %w", step, r.Loss, sc.GradNorm, r.Bad, ErrNonFinite)
