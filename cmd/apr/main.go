@@ -29,7 +29,7 @@ var foreignCommands = map[string]string{
 	"resume": "distill --resume=RUN", "serve": "runs serve", "ui": "runs serve", "dashboard": "runs serve", "web": "runs serve",
 	"download": "pull", "get": "pull", "fetch": "pull", "evaluate": "eval", "score": "eval", "test": "eval", "perplexity": "eval", "show": "inspect", "info": "inspect", "cat": "tensors",
 	"quantise": "quantize", "merge": "export", "save": "export", "create": "export", "gguf": "export", "env": "doctor", "devices": "gpu", "gpus": "gpu", "nvidia-smi": "gpu",
-	"benchmark": "bench", "submit": "dispatch", "launch": "dispatch", "sbatch": "dispatch", "estimate": "plan", "topics": "help data",
+	"benchmark": "bench", "submit": "dispatch", "launch": "dispatch", "sbatch": "dispatch", "estimate": "plan", "topics": "help topics",
 }
 
 // openExits are the exit codes of every command that opens a model, and reads it until a signal stops it.

@@ -2,11 +2,12 @@ package main
 
 import "apr/internal/cli"
 
-// topics are the subjects of apr help TOPIC. That of runs is the help of apr runs.
+// topics are the subjects of apr help TOPIC.
 var topics = []cli.Topic{
 	{Name: "data", Short: "Files, records and data sets to train on", Command: "distill", Groups: []string{groupData}, Text: topicData},
 	{Name: "formats", Short: "Model files that are read and written", Text: topicFormats},
 	{Name: "teachers", Short: "What can teach, and how a GPU computes it", Command: "distill", Groups: []string{groupTeacher, groupLoss}, Text: topicTeachers},
+	{Name: "runs", Short: "What a run is, where it is kept, and what to do with it"},
 }
 
 const topicData = `--data takes files and folders, and data sets of a hub. A record is a document; a conversation is a document whose

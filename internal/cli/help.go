@@ -15,7 +15,7 @@ func init() { cobra.EnableCommandSorting = false }
 // Topic is a subject of "apr help NAME": what several commands have in common.
 type Topic struct {
 	Name, Short string
-	Text        string   // paragraphs, as in Command.Long
+	Text        string   // paragraphs, as in Command.Long; empty: the topic is the help of the command of its name
 	Command     string   // the command whose flags the topic lists
 	Groups      []string // the groups of these flags
 }
@@ -77,14 +77,8 @@ func (a *App) helpOf(cc *cobra.Command) *helpPage {
 		}
 		h.sections = append(h.sections, commands)
 	}
-	if !cc.HasParent() {
-		topics := helpSection{title: "Topics, as in " + a.Name + " help data"}
-		for _, t := range a.Topics {
-			topics.rows = append(topics.rows, [2]string{t.Name, t.Short})
-		}
-		if len(topics.rows) > 0 {
-			h.sections = append(h.sections, topics)
-		}
+	if !cc.HasParent() && len(a.Topics) > 0 {
+		h.sections = append(h.sections, a.topicSection())
 	}
 	if c != nil {
 		h.sections = append(h.sections, c.flagSections()...)
@@ -147,6 +141,15 @@ func flagSection(title string, opts []Option) helpSection {
 	return s
 }
 
+// topicSection lists the topics.
+func (a *App) topicSection() helpSection {
+	s := helpSection{title: "Topics (" + a.Name + " help TOPIC)"}
+	for _, t := range a.Topics {
+		s.rows = append(s.rows, [2]string{t.Name, t.Short})
+	}
+	return s
+}
+
 // topicHelp returns the help of a topic: its text, and the flags that it is about.
 func (a *App) topicHelp(t *Topic) *helpPage {
 	h := &helpPage{name: a.Name + " " + t.Name, short: t.Short, long: t.Text}
@@ -193,7 +196,11 @@ func (a *App) helpCommand(root *cobra.Command) *cobra.Command {
 
 // helpAbout returns the help of the command or topic that words name.
 func (a *App) helpAbout(root *cobra.Command, words []string) (*helpPage, error) {
-	if i := slices.IndexFunc(a.Topics, func(t Topic) bool { return slices.Equal(words, []string{t.Name}) }); i >= 0 {
+	if slices.Equal(words, []string{"topics"}) {
+		return &helpPage{name: a.Name + " topics", short: "Topics of the help", long: "What several commands have in common.", sections: []helpSection{a.topicSection()}}, nil
+	}
+	i := slices.IndexFunc(a.Topics, func(t Topic) bool { return t.Text != "" && slices.Equal(words, []string{t.Name}) })
+	if i >= 0 {
 		return a.topicHelp(&a.Topics[i]), nil
 	}
 	target, rest, err := root.Find(words)
