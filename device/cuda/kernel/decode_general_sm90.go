@@ -43,7 +43,7 @@ type GeneralLayer struct {
 type GeneralShape struct {
 	Hidden int
 	Eps    float64
-	Shared int // bytes of shared memory that the device lets a block ask for
+	Shared int // bytes of shared memory that the device lets a thread block ask for
 }
 
 // all returns q, k, v, o, gate, up, down, and both matrices of per-layer embeddings.

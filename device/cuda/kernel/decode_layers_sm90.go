@@ -62,7 +62,7 @@ type DecodeShape struct {
 	Scale                                  float64 // of the scores; 0: 1/√HeadDim
 	Residual                               float64 // factor of what is added to x, with Variants
 	Variants                               bool    // layers have norms of heads, tables or rows of the cache of their own, or factors
-	Shared                                 int     // bytes of shared memory that the device lets a block ask for
+	Shared                                 int     // bytes of shared memory that the device lets a thread block ask for
 }
 
 // decodeLayer is struct DecodeLayer of decode_layers.cuh.
@@ -231,9 +231,9 @@ type layersPlan struct {
 	ring, zeros, sums, own, bias, spans, tiles, layers, shared int
 }
 
-// shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the rings, with as many stages as
-// fit; zeros; the sums of tiles; x of the block's rows; the layers. blocks are those of the launch, on which the block's tiles
-// depend.
+// shapeLayers divides a thread block's shared memory: x in integers, or the sums of attention; the rings, with as many
+// stages as fit; zeros; the sums of tiles; x of the block's rows; the layers. blocks are those of the launch, on which
+// the block's tiles depend.
 func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	for i := range layers {
@@ -259,7 +259,8 @@ func (p *layersPlan) hold(w Blocks) {
 // productShape is the shape of matrices that are multiplied by the same x.
 type productShape struct{ rows, matrices, cols int }
 
-// divide returns how many spans a warp has of a layer's products at most, and notes the most tiles that a block has of one.
+// divide returns how many spans a warp has of a layer's products at most, and notes the most tiles that a thread block
+// has of one.
 func (p *layersPlan) divide(blocks int, products []productShape) (spans int) {
 	for _, m := range products {
 		tiles := m.matrices * ceil(m.rows/TileRows, blocks)

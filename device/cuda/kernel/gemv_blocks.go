@@ -14,14 +14,14 @@ const (
 	rowsTokens = 4         // rows of x of one launch at most
 	rowsChunk  = 2048      // CHUNK of gemv_blocks.cuh
 	rowsX      = 5504      // CHUNK_X, bytes
-	rowsSums   = 16 << 10  // bytes of a block's sums at most
-	rowsShared = 110 << 10 // bytes of a block at most
+	rowsSums   = 16 << 10  // bytes of a thread block's sums at most
+	rowsShared = 110 << 10 // bytes of a thread block at most
 )
 
 // What speed alone depends on. The blocks of a launch fill all multiprocessors, equally: had they room to spare, the blocks
 // of a launch that begins early would be put where another launch's have ended first, two here and none there.
 const (
-	rowsWarps  = 16 // of a block at most
+	rowsWarps  = 16 // of a thread block at most
 	rowsStages = 2  // chunks of a warp in shared memory at most, 2 … 4
 	rowsBlocks = 2  // of a multiprocessor
 )
