@@ -25,7 +25,8 @@ import (
 // Names in the folder of a Cache.
 var entryName = regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{64}$`)
 
-// Folders that are being written or removed are in a folder of their own, so that nobody else's are taken for them.
+// Folders that are being written or removed are in a folder of their own, so that other folders are not mistaken for
+// them.
 const (
 	tempFolder = ".apr-tokens-unfinished"
 	tempEntry  = "entry-"       // begins their names, which end in a random number

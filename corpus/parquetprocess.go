@@ -157,7 +157,7 @@ func (r *reader) parquet(path string, f *os.File, size int64) error {
 	}
 	err = r.parquetFrames(path, out, kill)
 	kill()
-	_ = cmd.Wait() // the frames have told: a child that ends without the last one has failed
+	_ = cmd.Wait() // the frames say how it ended: a child that ends without the last one has failed
 	if errors.Is(err, errChild) {
 		if r.ctx.Err() != nil {
 			return r.ctx.Err()

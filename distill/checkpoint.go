@@ -69,7 +69,7 @@ type checkpoints struct {
 	dir   string
 	keep  int
 	disk  disk.Disk
-	alive func(doing string) // told while files are written and read; nil: nobody
+	alive func(doing string) // called while files are written and read; nil: not called
 }
 
 func (c checkpoints) name(step int) string {

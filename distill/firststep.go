@@ -32,7 +32,8 @@ const agreeingTable = 1.0
 // rows of models that were trained from other numbers measure 0.
 const sameTable = 0.9
 
-// firstReading is how the student stands to the teacher before any training: means over the targets of a batch, at temperature 1.
+// firstReading compares the student with the teacher before any training: means over the targets of a batch, at
+// temperature 1.
 type firstReading struct {
 	kl, entropy, top1 float64 // KL(teacher‖student), H(teacher), positions with one first id
 }

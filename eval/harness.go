@@ -42,7 +42,7 @@ func main() {
 //go:embed harness.py
 var pythonHarness string
 
-// pythonOrder says what stands before the word in the input of pythonHarness.
+// pythonOrder is the text before the word in the input of pythonHarness.
 type pythonOrder struct {
 	Program int    `json:"program"` // bytes
 	Tests   int    `json:"tests"`

@@ -25,9 +25,10 @@
 //
 // # Caveats
 //
-// Everything a server says is suspect. Names of files, commits and etags are checked by POSIX and Windows rules, and all
-// writing goes through an os.Root at the repository's folder (fault of kind UnsafePath). The token goes to the origin of
-// the endpoint and to nobody else, whoever redirects; no text of a server reaches an error or a log but quoted names.
+// Everything a server says is suspect. Names of files, commits and etags are checked by POSIX and Windows rules, and
+// all writing goes through an os.Root at the repository's folder (fault of kind UnsafePath). The token goes to the
+// origin of the endpoint and nowhere else, whatever redirects; no text of a server reaches an error or a log but quoted
+// names.
 //
 // Links of a snapshot appear last, when all its blobs are there, and the revision's ref after them. The huggingface_hub
 // library makes links as it goes, so a snapshot is believed only if it holds all shards that its index names, and its

@@ -12,7 +12,7 @@ import (
 // Scheme begins every unambiguous reference.
 const Scheme = "hf://"
 
-// DefaultRevision is the branch that is meant when none is named.
+// DefaultRevision is the branch of a reference that names none.
 const DefaultRevision = "main"
 
 // Ref names a repository at a revision, and perhaps a file of it.

@@ -21,7 +21,7 @@ type Weights interface {
 	Source(name string) (device.Source, error)
 	// ReadFloat32 returns all values of a slot, widened to float32.
 	ReadFloat32(name string) ([]float32, error)
-	// Verify refuses bytes that are not those that were written, as far as it can be told; see tensor.File.
+	// Verify refuses bytes that differ from those written, as far as the file shows it; see tensor.File.
 	Verify() error
 }
 

@@ -16,7 +16,7 @@ type deltaTensors struct {
 	normValue vector // [1, width of a value head]
 }
 
-// place returns where the tensor of a slot stands; nil: it is no tensor of a DeltaNet.
+// place returns the tensor of a slot, nil if it is no tensor of a DeltaNet.
 func (d *deltaTensors) place(name string) (*linear, *vector) {
 	switch name {
 	case "linear_attn.in_proj_qkv.weight":
@@ -35,8 +35,8 @@ func (d *deltaTensors) place(name string) (*linear, *vector) {
 	return nil, nil
 }
 
-// deltaActs are the intermediate tensors of a DeltaNet. The normed output of the rule stands beside z, so that both are the
-// operands of a gated unit.
+// deltaActs are the intermediate tensors of a DeltaNet. The normed output of the rule lies beside z, so that both are
+// the operands of a gated unit.
 type deltaActs struct {
 	in   device.Tensor // [n, c+2i]: q, k, v; z; norm(o)
 	ba   device.Tensor // [n, 2·heads]

@@ -225,7 +225,7 @@ func (l linear) groupedInputGrad(s device.Stream, dx, dy device.Tensor, r device
 	s.GroupedInputGrad(dx, dy, l.weight, r, add)
 }
 
-// place returns where a tensor of the experts stands, by the slot's name within the layer.
+// place returns a tensor of the experts, by the slot's name within the layer.
 func (m *mixture) place(name string) (*linear, *vector) {
 	switch name {
 	case "mlp.gate.weight", "mlp.router.weight", "router.proj.weight":

@@ -74,7 +74,7 @@ func (b *layer) shape() kind {
 	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, b.FFN.MoE, a.QKNorm, a.VNorm, a.VIsK, a.Gate, b.own, b.lends, b.Pre, b.Post, b.Delta}
 }
 
-// place returns where the tensor of a slot stands by the slot's name within the layer: a matrix or a vector.
+// place returns the tensor of a slot, by the slot's name within the layer: a matrix or a vector.
 func (b *layer) place(name string) (*linear, *vector) {
 	switch name {
 	case "input_layernorm.weight":

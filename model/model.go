@@ -43,7 +43,7 @@ func newModel(dev device.Device, c arch.Config) *Model {
 	return m
 }
 
-// place returns where the tensor of a group stands: a matrix or a vector.
+// place returns the tensor of a group: a matrix or a vector.
 func (m *Model) place(g group) (*linear, *vector) {
 	s := g.slots[0]
 	switch {
@@ -88,7 +88,7 @@ func stack(s arch.Slot) arch.Role {
 	return ""
 }
 
-// groups returns the groups of a model in the order of their parameters: each stands where its first slot does, biases
+// groups returns the groups of a model in the order of their parameters: each has the place of its first slot, biases
 // behind the matrices.
 func groups(c arch.Config) (all []group) {
 	at := map[string]int{} // of the groups of several slots

@@ -343,7 +343,7 @@ func (r *benchResult) products() string {
 	return fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU)
 }
 
-// floor describes the time of the products alone; empty: nobody asked.
+// floor describes the time of the products alone; empty: it was not measured.
 func (r *benchResult) floor() string {
 	if r.FloorMS == nil {
 		if r.FloorMissing != "" {

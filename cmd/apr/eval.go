@@ -77,7 +77,7 @@ func evalCommand() *cli.Command {
 	}
 }
 
-// task is an evaluation that is ready to score any variant of a model. What it is told of a variant is the model alone.
+// task is an evaluation that is ready to score any variant of a model. It gets nothing of a variant but the model.
 type task interface {
 	// score evaluates a loaded model and writes what it found into r.
 	score(ctx context.Context, e *cli.Env, m *loaded, r *evalResult) (eval.Score, error)
@@ -299,7 +299,7 @@ type klPositions struct {
 	P99     float64 `json:"p99"`
 	Max     float64 `json:"max"`
 	MaxAt   int     `json:"max_at"`
-	MaxText string  `json:"max_text"`   // what stands before the position
+	MaxText string  `json:"max_text"`   // the text before the position
 	MaxNext string  `json:"max_target"` // the target
 }
 

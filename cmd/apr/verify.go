@@ -148,7 +148,7 @@ func programOf(checks []verify.Check) string {
 	return "not recorded"
 }
 
-// shown is a value as it stands in JSON.
+// shown returns a value as JSON.
 func shown(v any) string {
 	b, err := cli.MarshalJSON(v)
 	if err != nil {
