@@ -29,7 +29,7 @@ func Restore(opts []Option, recorded map[string]Setting) (Settings, error) {
 	}
 	for _, key := range sortedKeys(recorded) {
 		if !slices.ContainsFunc(opts, func(o Option) bool { return o.key() == key }) {
-			return nil, fault.New(fault.Invalid, "this program has no option %s, which was recorded", key).WithID("E-CLI-041")
+			return nil, fault.New(fault.Invalid, "recorded option %s is none of this program", key).WithID("E-CLI-041")
 		}
 	}
 	return all, nil

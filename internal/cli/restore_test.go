@@ -47,7 +47,7 @@ func TestRestore(t *testing.T) {
 		t.Errorf("origins %+v", s)
 	}
 	for text, want := range map[string]string{
-		`{"raet":{"value":"x"}}`: "no option raet", `{"kind":{"value":"c"}}`: "kind", `{"seed":{"value":1.5}}`: "seed", `{"rate":{"value":["1","2"]}}`: "2 values",
+		`{"raet":{"value":"x"}}`: "raet is none", `{"kind":{"value":"c"}}`: "kind", `{"seed":{"value":1.5}}`: "seed", `{"rate":{"value":["1","2"]}}`: "2 values",
 	} {
 		if _, err := restore(new(options), text); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", text, err, want)

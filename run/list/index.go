@@ -24,14 +24,14 @@ const indexName = ".index.jsonl"
 // formerIndex is what the index of earlier versions was called; it is removed.
 const formerIndex = ".index.sqlite"
 
-// indexSchema is in the first line; an index with another schema is rebuilt.
+// indexSchema is the first line's; an index of another one is made anew.
 const indexSchema = "apr.runs-index/1"
 
 // maxIndex bounds the file that is read: a line is some hundred bytes.
 const maxIndex = 256 << 20
 
-// Index remembers the line of each run for as long as the run's records do not change. The records are the truth: an
-// index that is missing, damaged, or of another version is rebuilt, and deleting it loses nothing.
+// Index remembers the line of each run for as long as the run's records do not change. The records are the truth: an index
+// that is missing, damaged, or of another version is made anew, and deleting it loses nothing.
 //
 // Processes need no lock: each replaces the file as a whole by what it saw, the last one wins, and a line that another process
 // knew better is found out of date by its version and read again.
