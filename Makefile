@@ -12,7 +12,7 @@ RACE := ./internal/... ./device/cpu/par ./run/log ./corpus ./format ./format/saf
 
 export CGO_ENABLED = 0
 
-.PHONY: build test vet race lint bench kernels golden notices check cross size static test-strict current emulate browser proofs falsify falsify-sample fuzz fuzz-sample trust gpu-test gpu-binaries gates help
+.PHONY: build man test vet race lint bench kernels golden notices check cross size static test-strict current emulate browser proofs falsify falsify-sample fuzz fuzz-sample trust gpu-test gpu-binaries gates help
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -127,6 +127,14 @@ kernels: ## write the generated assembly of device/cpu and quant, and the PTX of
 
 golden: ## rewrite the files that tests compare the program's own output with; read the diff before committing it
 	$(GO) test ./cmd/apr -run Schema -update
+
+man: build ## bin/man/man1: a manual page of every command and topic, made from the tables that make --help
+	@rm -rf bin/man && mkdir -p bin/man/man1 && bin/apr help man > bin/man/man1/apr.1
+	@for c in $$(bin/apr __complete help '' 2>/dev/null | grep '^[a-z]'); do \
+		bin/apr help man $$c > bin/man/man1/apr-$$c.1 || exit 1; \
+		case $$c in runs|tokenize|contract) for s in $$(bin/apr __complete $$c '' 2>/dev/null | grep '^[a-z]' | cut -f1); do \
+			bin/apr help man $$c $$s > bin/man/man1/apr-$$c-$$s.1 || exit 1; done;; esac; \
+	done
 
 notices: ## write THIRD_PARTY_NOTICES.md from go.mod
 	$(GO) run ./tools/notices/main.go > .notices.tmp

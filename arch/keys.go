@@ -8,7 +8,7 @@ import (
 	"apr/internal/strictjson"
 )
 
-// keys reads a configuration and remembers what it was asked for: a key for which nobody asked is unknown. The first
+// keys reads a configuration and remembers what it was asked for: a key that was never read is unknown. The first
 // error stays. A member that is null counts as absent.
 type keys struct {
 	obj    strictjson.Value
@@ -19,7 +19,7 @@ type keys struct {
 	qScale bool   // the family scales queries by their position
 	err    error  // of what is consistent JSON and not supported
 
-	within []unknownKey // keys inside members that were read by themselves, for which nobody asked
+	within []unknownKey // keys inside members, that were never read
 }
 
 func newKeys(v strictjson.Value, allow []string) *keys {

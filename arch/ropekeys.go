@@ -91,7 +91,7 @@ func (k *keys) scalesAlike(object strictjson.Value, r Rope, scaling func() Rope)
 	}
 }
 
-// whole is a value in a message as it stands in the file, but for blanks.
+// whole is a value as the file has it, without blanks, for a message.
 func whole(v strictjson.Value) string {
 	text, err := strictjson.AppendCanonical(nil, v)
 	if err != nil {

@@ -32,7 +32,7 @@ var harmlessIf = map[string]bool{
 	"tie_encoder_decoder": false, "use_mrope": false, "use_qk_norm": false, "use_sliding_window": false,
 }
 
-// unknownKey is a key that nobody asked for.
+// unknownKey is a key that was never read.
 type unknownKey struct {
 	key, in, near string // in: of which member; near: a known key that is one edit away
 	at            strictjson.Value
@@ -44,8 +44,8 @@ type unknownKeys struct {
 	list   []unknownKey
 }
 
-// unknown returns an error about all keys that nobody asked for. A null decides nothing, unless its key looks misspelt: then
-// the key that was meant has its default.
+// unknown returns an error about all keys that were never read. A null decides nothing, unless its key looks misspelt:
+// then the key that was meant has its default.
 func (k *keys) unknown() error {
 	list := k.foreign("")
 	if len(list) == 0 {
@@ -54,7 +54,7 @@ func (k *keys) unknown() error {
 	return &unknownKeys{k.family, list}
 }
 
-// foreign lists the keys that nobody asked for, of the member in.
+// foreign lists the keys of the member in that were never read.
 func (k *keys) foreign(in string) (list []unknownKey) {
 	known := slices.Sorted(maps.Keys(k.seen))
 	for key, v := range k.obj.Members() {
@@ -79,7 +79,7 @@ func (k *keys) foreign(in string) (list []unknownKey) {
 	return list
 }
 
-// inside keeps the keys of s, which is the member in, that nobody asked for.
+// inside keeps the keys of s, which is the member in, that were never read.
 func (k *keys) inside(in string, s *keys) {
 	k.keep(s.Err())
 	k.within = append(k.within, s.foreign(in)...)

@@ -252,7 +252,7 @@ func (a *areas) operands(o dry.Op) (m dry.Operands) {
 	return m
 }
 
-// The random numbers of an area: so many rows of so many columns are made, the others are copies of them.
+// Rows and columns of random numbers made for an area; the rest are copies of them.
 const (
 	fillCols = 4096
 	fillRows = 64

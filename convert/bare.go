@@ -49,7 +49,7 @@ func WriteBare(ctx context.Context, c *Container, out, family string, opt Option
 	return r, r.measure(out)
 }
 
-// inferShape returns the sizes that names and shapes tell. Heads, θ and ε cannot be told from shapes.
+// inferShape returns the sizes that names and shapes show. They do not show heads, θ and ε.
 func inferShape(tensors []tensor.Stored) map[string]int {
 	shape := map[string]int{}
 	for _, t := range tensors {

@@ -14,7 +14,8 @@ import (
 )
 
 // keptFiles are copied from one Hugging Face folder to another: they say more than configuration and tokenizer do, such
-// as how a tokenizer is called and how the model's authors would sample. config.json is written anew, for types change.
+// as how a tokenizer is called and how the model's authors would sample. config.json is rewritten, because types
+// change.
 var keptFiles = []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"}
 
 // maxKept is the largest file that is copied; tokenizer.json of the largest vocabularies have about 35 MB.

@@ -45,7 +45,7 @@ const (
 	Checked    Content = "checked"     // all bytes were read, and the checksums are right
 	NotChecked Content = "not checked" // headers alone were read
 	Damaged    Content = "damaged"     // the checksums are wrong
-	NoChecksum Content = "no checksum" // nothing in the file tells whether a byte has changed
+	NoChecksum Content = "no checksum" // nothing in the file shows whether a byte has changed
 )
 
 // Content returns what is known of c: whether all of it was read and verified is for the caller to say.

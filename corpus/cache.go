@@ -37,12 +37,12 @@ const (
 )
 
 // cacheVersion is counted up whenever the same files and settings give other tokens, documents or reports than before.
-const cacheVersion = 3
+const cacheVersion = 4
 
-// cacheOfFree bounds an entry: it may take one part in so many of what is free on the disk.
+// cacheOfFree bounds an entry: it may take this fraction, one in cacheOfFree, of the free disk.
 const cacheOfFree = 10
 
-// IdentifiedEncoder is an Encoder that can be told from others by a hash of all that decides its ids.
+// IdentifiedEncoder is an Encoder with a hash of everything that decides its ids.
 type IdentifiedEncoder interface {
 	Encoder
 	Identity() Hash

@@ -25,7 +25,8 @@ import (
 // Names in the folder of a Cache.
 var entryName = regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{64}$`)
 
-// Folders that are being written or removed are in a folder of their own, so that nobody else's are taken for them.
+// Folders that are being written or removed are in a folder of their own, so that other folders are not mistaken for
+// them.
 const (
 	tempFolder = ".apr-tokens-unfinished"
 	tempEntry  = "entry-"       // begins their names, which end in a random number
@@ -48,20 +49,22 @@ const maxEntryManifest = 64 << 20
 
 // entry is the manifest.json of an entry. Files are named by their position among those of the question.
 type entry struct {
-	Schema     string      `json:"schema"`
-	Key        string      `json:"key"`
-	Paths      []string    `json:"paths"` // as they were when it was written
-	Shards     []Shard     `json:"shards"`
-	Documents  string      `json:"documents_sha256"`
-	Mask       *string     `json:"mask_sha256"` // null: no mask
-	Records    int64       `json:"records"`
-	Read       int64       `json:"documents"`
-	Talks      int64       `json:"conversations"`
-	Bytes      int64       `json:"bytes"`
-	BadRecords int64       `json:"bad_records"`
-	Bad        []badRecord `json:"bad"`
-	LeftOut    []int       `json:"left_out"` // not text
-	Seal       string      `json:"seal"`     // SHA-256 of this with an empty seal
+	Schema    string   `json:"schema"`
+	Key       string   `json:"key"`
+	Paths     []string `json:"paths"` // as they were when it was written
+	Shards    []Shard  `json:"shards"`
+	Documents string   `json:"documents_sha256"`
+	Mask      *string  `json:"mask_sha256"` // null: no mask
+	Records   int64    `json:"records"`
+	Read      int64    `json:"documents"`
+	Talks     int64    `json:"conversations"`
+
+	Forms      map[string]int64 `json:"forms"`
+	Bytes      int64            `json:"bytes"`
+	BadRecords int64            `json:"bad_records"`
+	Bad        []badRecord      `json:"bad"`
+	LeftOut    []int            `json:"left_out"` // not text
+	Seal       string           `json:"seal"`     // SHA-256 of this with an empty seal
 }
 
 // badRecord is a record that was left out.
@@ -75,7 +78,7 @@ type badRecord struct {
 func newEntry(key string, paths []string, report *Report) *entry {
 	clean := func(s string) string { return strings.ToValidUTF8(s, "\uFFFD") } // else JSON would give back another text
 	e := &entry{
-		Schema: "apr.token-cache/1", Key: key, Records: report.Records, Read: report.Documents, Talks: report.Talks, Bytes: report.Bytes,
+		Schema: "apr.token-cache/1", Key: key, Records: report.Records, Read: report.Documents, Talks: report.Talks, Forms: report.Forms, Bytes: report.Bytes,
 		BadRecords: report.BadRecords, Bad: []badRecord{}, LeftOut: []int{},
 	}
 	for _, p := range paths {
@@ -100,7 +103,7 @@ func newEntry(key string, paths []string, report *Report) *entry {
 
 // report is the opposite of newEntry: what a Read of these files reports.
 func (e *entry) report(files []input) (*Report, error) {
-	r := &reader{report: &Report{Records: e.Records, Documents: e.Read, Talks: e.Talks, Bytes: e.Bytes, BadRecords: e.BadRecords}}
+	r := &reader{report: &Report{Records: e.Records, Documents: e.Read, Talks: e.Talks, Forms: e.Forms, Bytes: e.Bytes, BadRecords: e.BadRecords}}
 	left := e.LeftOut // ascending
 	for _, in := range files {
 		if in.how == "" {

@@ -3,7 +3,7 @@
 //
 // The way of the data:
 //
-//	Read        paths → documents, streamed (JSON Lines, Parquet, text files, folders; .gz, .zst, .xz by content)
+//	Read        paths → documents, streamed (JSON, Parquet, tables, text files, folders; .gz, .zst, .xz by content)
 //	Load        documents → Tokens: every document's ids in data order, each followed by the end-of-text id
 //	Cache.Load  the same, from a folder of tokens that were encoded before, where it is there
 //	ReadShards  the same from .bin shards of little-endian u32, which EncodeCorpus writes
@@ -19,6 +19,6 @@
 // document at hand: a line of JSON Lines may hold 16 MiB, a text file 1 GiB. Attention covers a whole packed row,
 // across its documents. A single text file is a single document, from which nothing can be held out.
 //
-// Bad records of JSON Lines are left out, counted and listed; more than one in a thousand is an error. A bad file,
+// Bad records are left out, counted and listed; more than one in a thousand is an error. A bad file,
 // as one in UTF-16 or with broken compression, is an error at once.
 package corpus

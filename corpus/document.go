@@ -18,7 +18,9 @@ type Document struct {
 	Text     string
 	Messages []Message // not nil: a conversation, and Text is empty
 	Path     string    // the file it comes from
-	Record   int64     // line of JSON Lines or row of Parquet, from 1; 0 where the file is the document
+	Record   int64     // line of JSON Lines, element of an array, row of Parquet or line of a table, from 1; 0 where the file is the document
+
+	form form // of its record; "": none
 }
 
 // Hash identifies a document by its content, wherever it was read from.

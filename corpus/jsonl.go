@@ -3,14 +3,26 @@ package corpus
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"os"
+	"strings"
 	"unicode/utf8"
 
 	"apr/internal/fault"
 )
 
-// jsonLines reads a file of one JSON object a line. Blank lines are passed over.
+// records splits a stream into the texts of its records, in bounded memory.
+type records interface {
+	// next returns the next record, valid until the following call, or io.EOF. Of one longer than maxRecord it returns nothing
+	// but tooLong.
+	next() (record []byte, tooLong bool, err error)
+	// place says where the record last returned is: its number, from 1, and in words.
+	place() (number int64, text string)
+}
+
+// jsonLines reads a file of one JSON object a line, whose blank lines are passed over, or of one array of objects.
 func (r *reader) jsonLines(path string, f *os.File, size int64) error {
 	h := newHashed(path, f, size)
 	br, what, done, err := decompressed(path, f, h)
@@ -21,19 +33,25 @@ func (r *reader) jsonLines(path string, f *os.File, size int64) error {
 	if err := checkStart(path, br); err != nil {
 		return err
 	}
-	lines := lineReader{br: br}
+	var all records = &lineReader{br: br}
+	if array, err := isArray(path, br); err != nil {
+		return streamFault(path, what, err)
+	} else if array {
+		all = &arrayReader{br: br, line: 1}
+	}
 	for {
-		line, tooLong, err := lines.next()
+		line, tooLong, err := all.next()
 		if err == io.EOF {
 			return r.finish(path, h)
 		}
 		if err != nil {
-			return streamFault(path, what, err)
+			return placed(path, streamFault(path, what, err))
 		}
-		if !tooLong && len(bytes.TrimLeft(line, " \t\r\n")) == 0 {
+		if _, lines := all.(*lineReader); lines && !tooLong && len(bytes.TrimLeft(line, " \t\r\n")) == 0 {
 			continue
 		}
 		r.report.Records++
+		number, place := all.place()
 		var d Document
 		bad := lineTooLong(tooLong)
 		if bad == nil {
@@ -41,14 +59,23 @@ func (r *reader) jsonLines(path string, f *os.File, size int64) error {
 		}
 		if bad != nil {
 			bad.Path = path
-			r.bad(bad.At("line %d", lines.number))
+			r.bad(bad.At("%s", place))
 			continue
 		}
-		d.Path, d.Record = path, lines.number
+		d.Path, d.Record = path, number
 		if err := r.document(d); err != nil {
 			return err
 		}
 	}
+}
+
+// placed names the file in a fault that names none.
+func placed(path string, err error) error {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Path == "" {
+		f.Path = path
+	}
+	return err
 }
 
 func lineTooLong(is bool) *fault.Error {
@@ -78,8 +105,9 @@ type lineReader struct {
 	buf    []byte
 }
 
-// next returns the next line without its newline, valid until the following call, or io.EOF. Of a line longer than
-// maxRecord it returns nothing but tooLong.
+func (l *lineReader) place() (int64, string) { return l.number, fmt.Sprintf("line %d", l.number) }
+
+// next returns the next line without its newline.
 func (l *lineReader) next() (line []byte, tooLong bool, err error) {
 	l.buf = l.buf[:0]
 	l.number++
@@ -107,6 +135,117 @@ func (l *lineReader) next() (line []byte, tooLong bool, err error) {
 			return nil, false, err
 		}
 	}
+}
+
+// isArray reports whether a .json file holds one array, by its first byte that is not blank.
+func isArray(path string, br *bufio.Reader) (bool, error) {
+	name := strings.ToLower(path)
+	for _, packed := range []string{".gz", ".zst", ".xz"} {
+		name = strings.TrimSuffix(name, packed)
+	}
+	if !strings.HasSuffix(name, ".json") {
+		return false, nil
+	}
+	for n := 1; ; n++ {
+		head, err := br.Peek(n)
+		switch {
+		case err == io.EOF || err == bufio.ErrBufferFull:
+			return false, nil
+		case err != nil:
+			return false, err
+		case !bytes.ContainsRune([]byte(" \t\r\n"), rune(head[n-1])):
+			return head[n-1] == '[', nil
+		}
+	}
+}
+
+// arrayReader splits [element, element, …] into its elements.
+type arrayReader struct {
+	br             *bufio.Reader
+	line           int64 // of the byte last read, from 1
+	number, starts int64 // of the element last returned: which, and the line where it starts
+	opened, done   bool
+	buf            []byte
+}
+
+func (a *arrayReader) place() (int64, string) {
+	return a.number, fmt.Sprintf("record %d, from line %d", a.number, a.starts)
+}
+
+func (a *arrayReader) byte() (byte, error) {
+	c, err := a.br.ReadByte()
+	if c == '\n' && err == nil {
+		a.line++
+	}
+	return c, err
+}
+
+// start reads blanks, and returns the first byte behind them.
+func (a *arrayReader) start() (byte, error) {
+	for {
+		c, err := a.byte()
+		if err != nil || c != ' ' && c != '\t' && c != '\r' && c != '\n' {
+			return c, err
+		}
+	}
+}
+
+// next returns the next element, whose syntax is not checked beyond where it ends.
+func (a *arrayReader) next() (element []byte, tooLong bool, err error) {
+	if a.done {
+		return nil, false, io.EOF
+	}
+	c, err := a.start()
+	if !a.opened && err == nil {
+		a.opened = true // c is the bracket that isArray saw
+		if c, err = a.start(); c == ']' && err == nil {
+			if a.done = true; a.end() != io.EOF {
+				return nil, false, a.follows()
+			}
+			return nil, false, io.EOF
+		}
+	}
+	a.number++
+	a.buf, a.starts = a.buf[:0], a.line
+	depth, quoted, escaped := 0, false, false
+	for ; err == nil; c, err = a.byte() {
+		switch {
+		case escaped:
+			escaped = false
+		case quoted:
+			escaped, quoted = c == '\\', c != '"'
+		case c == '"':
+			quoted = true
+		case c == '{' || c == '[':
+			depth++
+		case depth > 0 && (c == '}' || c == ']'):
+			depth--
+		case depth == 0 && c == ',':
+			return a.buf, tooLong, nil
+		case depth == 0 && c == ']':
+			if a.done = true; a.end() != io.EOF { // known now: the next call has nothing to return
+				return nil, false, a.follows()
+			}
+			return a.buf, tooLong, nil
+		}
+		if tooLong = tooLong || len(a.buf) == maxRecord; !tooLong {
+			a.buf = append(a.buf, c)
+		}
+	}
+	if err == io.EOF {
+		err = fault.New(fault.Format, "the array is cut").At("line %d", a.line).WithID("E-JSONL-012")
+	}
+	return nil, false, err
+}
+
+func (a *arrayReader) follows() error {
+	return fault.New(fault.Format, "something follows the array").At("line %d", a.line).WithID("E-JSONL-013")
+}
+
+// end returns io.EOF if nothing follows the array.
+func (a *arrayReader) end() error {
+	_, err := a.start()
+	return err
 }
 
 // badUTF8 returns the offset of the first byte that is not valid UTF-8.

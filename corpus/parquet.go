@@ -61,52 +61,98 @@ func damaged(err error) *fault.Error {
 	return fault.New(fault.Format, "damaged Parquet").Because(err).WithID("E-PARQUET-001")
 }
 
-// parquetColumns are the columns that hold the text, or the messages.
+// parquetColumns are the columns that hold the text, the messages, or a question and its answer.
 type parquetColumns struct {
 	name          string
-	text          int // −1: messages
+	text          int // −1: there is none
 	role, content int
+	shareGPT      bool // roles are as ShareGPT calls them
+	pair          *pair
+	parts         [4]int // of pair, in the order of its names; −1: there is none
 }
 
 // findColumns chooses columns as parseRecord chooses fields.
 func findColumns(schema *parquet.Schema, opt ReadOptions) (parquetColumns, error) {
 	paths := schema.Columns()
+	column := func(name string) int {
+		return slices.IndexFunc(paths, func(p []string) bool { return p[0] == name })
+	}
 	names, texts := opt.fields()
 	for i, name := range names {
-		at := slices.IndexFunc(paths, func(p []string) bool { return p[0] == name })
+		at := column(name)
 		if at < 0 {
 			if other := slices.IndexFunc(paths, func(p []string) bool { return strings.EqualFold(p[0], name) }); other >= 0 {
 				return parquetColumns{}, fault.New(fault.Format, "column %q is not %q", paths[other][0], name).WithID("E-PARQUET-003")
 			}
 			continue
 		}
-		if i < texts {
-			if len(paths[at]) != 1 || !isString(schema, paths[at], 0) {
-				return parquetColumns{}, fault.New(fault.Format, "column %q does not hold strings", name).WithID("E-PARQUET-004")
-			}
-			return parquetColumns{name: name, text: at}, nil
+		if i >= texts {
+			return findMessages(schema, paths, name)
 		}
-		c := parquetColumns{name: name, text: -1, role: -1, content: -1}
-		for j, p := range paths {
-			if p[0] == name && isString(schema, p, 1) {
-				switch p[len(p)-1] {
-				case "role":
-					c.role = j
-				case "content":
-					c.content = j
-				}
-			}
+		err := checkString(schema, paths[at])
+		return parquetColumns{name: name, text: at}, err
+	}
+	for i := range pairs {
+		p := &pairs[i]
+		if !opt.anyForm() || column(p.ask) < 0 || column(p.answer) < 0 {
+			continue
 		}
-		if c.role < 0 || c.content < 0 {
-			return parquetColumns{}, fault.New(fault.Format, "column %q does not hold lists of role and content", name).WithID("E-PARQUET-005")
+		c := parquetColumns{text: -1, pair: p}
+		for i, name := range p.names() {
+			if c.parts[i] = column(name); c.parts[i] < 0 {
+				continue
+			}
+			if err := checkString(schema, paths[c.parts[i]]); err != nil {
+				return c, err
+			}
 		}
 		return c, nil
 	}
-	return parquetColumns{}, fault.New(fault.Format, "no column %s", quotedList(names)).
+	var first []string
+	for _, p := range paths {
+		first = append(first, p[0])
+	}
+	return parquetColumns{}, fault.New(fault.Format, "no column %s; the file has %s", opt.sought(), quotedNames(slices.Values(slices.Compact(first)))).
 		WithHint("name the column with --text-field or --messages-field").WithID("E-PARQUET-002")
 }
 
-// isString reports whether the leaf at path holds byte strings, repeated at so many levels.
+// checkString refuses a column that does not hold strings.
+func checkString(schema *parquet.Schema, path []string) error {
+	if len(path) != 1 || !isString(schema, path, 0) {
+		return fault.New(fault.Format, "column %q does not hold strings", path[0]).WithID("E-PARQUET-004")
+	}
+	return nil
+}
+
+// findMessages finds the roles and contents of a column of conversations.
+func findMessages(schema *parquet.Schema, paths [][]string, name string) (parquetColumns, error) {
+	c := parquetColumns{name: name, text: -1, role: -1, content: -1}
+	from, value := -1, -1
+	for j, p := range paths {
+		if p[0] != name || !isString(schema, p, 1) {
+			continue
+		}
+		switch p[len(p)-1] {
+		case "role":
+			c.role = j
+		case "content":
+			c.content = j
+		case "from":
+			from = j
+		case "value":
+			value = j
+		}
+	}
+	if c.role < 0 && c.content < 0 && from >= 0 && value >= 0 {
+		c.role, c.content, c.shareGPT = from, value, true
+	}
+	if c.role < 0 || c.content < 0 {
+		return c, fault.New(fault.Format, "column %q does not hold lists of role and content, or of from and value", name).WithID("E-PARQUET-005")
+	}
+	return c, nil
+}
+
+// isString reports whether the leaf at path holds byte strings inside `repeated` levels of lists.
 func isString(schema *parquet.Schema, path []string, repeated int) bool {
 	leaf, ok := schema.Lookup(path...)
 	return ok && leaf.MaxRepetitionLevel == repeated && leaf.Node.Type().Kind() == parquet.ByteArray
@@ -118,6 +164,9 @@ func (c parquetColumns) read(chunks []parquet.ColumnChunk, out emit) error {
 		texts := newCells(chunks[c.text])
 		defer texts.close()
 		return c.readTexts(texts, out)
+	}
+	if c.pair != nil {
+		return c.readPairs(chunks, out)
 	}
 	roles, contents := newCells(chunks[c.role]), newCells(chunks[c.content])
 	defer roles.close()
@@ -132,7 +181,61 @@ func (c parquetColumns) readTexts(texts *cells, out emit) error {
 			return err
 		}
 		text, bad := texts.text(c.name)
-		if err := out(Document{Text: text}, bad); err != nil {
+		if err := out(Document{Text: text, form: formText}, bad); err != nil {
+			return err
+		}
+	}
+}
+
+// readPairs reads questions and answers. Columns that may be absent may also be empty.
+func (c parquetColumns) readPairs(chunks []parquet.ColumnChunk, out emit) error {
+	var columns [4]*cells
+	for i, at := range c.parts {
+		if at >= 0 {
+			columns[i] = newCells(chunks[at])
+			defer columns[i].close()
+		}
+	}
+	for {
+		var texts [4]string
+		var bad *fault.Error
+		rows := 0 // columns that have another value
+		for i, column := range columns {
+			if column == nil {
+				continue
+			}
+			ok, err := column.next()
+			if err != nil {
+				return err
+			}
+			if !ok {
+				continue
+			}
+			if rows++; c.pair.optional(i) && column.value.IsNull() {
+				continue
+			}
+			text, wrong := column.text(c.pair.names()[i])
+			if texts[i] = text; bad == nil {
+				bad = wrong
+			}
+		}
+		want := 0
+		for _, column := range columns {
+			if column != nil {
+				want++
+			}
+		}
+		switch rows {
+		case 0:
+			return nil
+		case want:
+		default:
+			return fault.New(fault.Format, "columns of %s have different lengths", c.pair.form).WithID("E-PARQUET-013")
+		}
+		if bad == nil && len(texts[0])+len(texts[1])+len(texts[2])+len(texts[3]) > maxRecord {
+			bad = tooLongCell(c.pair.answer)
+		}
+		if err := out(c.pair.document(texts), bad); err != nil {
 			return err
 		}
 	}
@@ -141,10 +244,13 @@ func (c parquetColumns) readTexts(texts *cells, out emit) error {
 func (c parquetColumns) readChats(roles, contents *cells, out emit) error {
 	more, err := step(roles, contents)
 	for more && err == nil {
-		d, bad := Document{Messages: []Message{}}, (*fault.Error)(nil)
+		d, bad := Document{Messages: []Message{}, form: formMessages}, (*fault.Error)(nil)
+		if c.shareGPT {
+			d.form = formShareGPT
+		}
 		size := 0
 		for first := true; more && (first || roles.value.RepetitionLevel() > 0); first = false {
-			role, badRole := roles.text("role")
+			role, badRole := c.roleOf(roles)
 			content, badContent := contents.text("content")
 			size += len(role) + len(content)
 			switch {
@@ -168,6 +274,18 @@ func (c parquetColumns) readChats(roles, contents *cells, out emit) error {
 		}
 	}
 	return err
+}
+
+// roleOf returns the role of the current message.
+func (c parquetColumns) roleOf(roles *cells) (string, *fault.Error) {
+	role, bad := roles.text("role")
+	if bad != nil || !c.shareGPT {
+		return role, bad
+	}
+	if own := shareGPTRole(role); own != "" {
+		return own, nil
+	}
+	return "", fault.New(fault.Format, "from %q is none of human, gpt, system", role).WithID("E-PARQUET-014")
 }
 
 // step moves both columns to their next value.

@@ -108,11 +108,11 @@ func TestParquetRefused(t *testing.T) {
 		kind    fault.Kind
 	}{
 		{"records", optional, ReadOptions{}, `3 of 4 records are bad, more than 1 in 1000; the first: $/f.parquet: row 2: column "content" is empty [E-PARQUET-007] [E-CORPUS-040]`, fault.Invalid},
-		{"no column", texts, ReadOptions{TextField: "body"}, `$/f.parquet: no column "body" [E-PARQUET-002]`, fault.Format},
+		{"no column", texts, ReadOptions{TextField: "body"}, `$/f.parquet: no column "body"; the file has "id", "text" [E-PARQUET-002]`, fault.Format},
 		{"other case", texts, ReadOptions{TextField: "Text"}, `$/f.parquet: column "text" is not "Text" [E-PARQUET-003]`, fault.Format},
 		{"number", texts, ReadOptions{TextField: "id"}, `$/f.parquet: column "id" does not hold strings [E-PARQUET-004]`, fault.Format},
 		{"list as text", chats, ReadOptions{TextField: "messages"}, `$/f.parquet: column "messages" does not hold strings [E-PARQUET-004]`, fault.Format},
-		{"text as messages", texts, ReadOptions{MessagesField: "text"}, `$/f.parquet: column "text" does not hold lists of role and content [E-PARQUET-005]`, fault.Format},
+		{"text as messages", texts, ReadOptions{MessagesField: "text"}, `$/f.parquet: column "text" does not hold lists of role and content, or of from and value [E-PARQUET-005]`, fault.Format},
 		{"not Parquet", []byte("{}"), ReadOptions{}, "$/f.parquet: file of 2 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},
 		{"empty", nil, ReadOptions{}, "$/f.parquet: file of 0 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},
 		{"magic alone", []byte("PAR1PAR1"), ReadOptions{}, "$/f.parquet: file of 8 bytes is too short for Parquet [E-PARQUET-011]", fault.Format},

@@ -39,6 +39,7 @@ const (
 type reply struct {
 	Text     *string   `json:"text,omitempty"`
 	Messages []Message `json:"messages,omitempty"`
+	Form     form      `json:"form,omitempty"`
 	Bad      *problem  `json:"bad,omitempty"`
 	Failed   *problem  `json:"failed,omitempty"`
 	End      bool      `json:"end,omitempty"`
@@ -113,9 +114,9 @@ func parquetRows(f io.ReaderAt, size int64, opt ReadOptions, send func(reply) er
 		case bad != nil:
 			return send(reply{Bad: newProblem(bad)})
 		case d.Messages != nil:
-			return send(reply{Messages: d.Messages})
+			return send(reply{Messages: d.Messages, Form: d.form})
 		}
-		return send(reply{Text: &d.Text})
+		return send(reply{Text: &d.Text, Form: d.form})
 	})
 }
 
@@ -156,7 +157,7 @@ func (r *reader) parquet(path string, f *os.File, size int64) error {
 	}
 	err = r.parquetFrames(path, out, kill)
 	kill()
-	_ = cmd.Wait() // the frames have told: a child that ends without the last one has failed
+	_ = cmd.Wait() // the frames say how it ended: a child that ends without the last one has failed
 	if errors.Is(err, errChild) {
 		if r.ctx.Err() != nil {
 			return r.ctx.Err()
@@ -194,7 +195,7 @@ func (r *reader) parquetFrames(path string, out io.Reader, kill func()) error {
 			r.bad(m.Bad.fault(path).At("row %d", row))
 			continue
 		}
-		d := Document{Messages: m.Messages, Path: path, Record: row}
+		d := Document{Messages: m.Messages, Path: path, Record: row, form: m.Form}
 		if m.Text != nil {
 			d.Text = *m.Text
 		}

@@ -23,19 +23,22 @@ const (
 	oneBadIn  = 1000     // records may be bad
 )
 
-// ReadOptions say where the text stands in a record. With both fields empty, the first present of "text", "content"
-// and "messages" is taken.
+// ReadOptions say where the text stands in a record. With both fields empty it is taken from the fields of the first form
+// that the record has; see Read.
 type ReadOptions struct {
 	TextField     string // field or column that holds a text
 	MessagesField string // field or column that holds [{"role": …, "content": …}, …]
 	AnyText       bool   // a file that is named is one text whatever its ending, unless that is of records
 }
 
+// anyForm reports whether no field was named.
+func (o ReadOptions) anyForm() bool { return o.TextField == "" && o.MessagesField == "" }
+
 // fields returns the names to look for in order, texts first; texts says how many those are.
 func (o ReadOptions) fields() (names []string, texts int) {
 	switch {
-	case o.TextField == "" && o.MessagesField == "":
-		return []string{"text", "content", "messages"}, 2
+	case o.anyForm():
+		return []string{"text", "content", "messages", "conversations"}, 2
 	case o.MessagesField == "":
 		return []string{o.TextField}, 1
 	case o.TextField == "":
@@ -46,15 +49,18 @@ func (o ReadOptions) fields() (names []string, texts int) {
 
 // Report says what was read. Counts cover everything, lists the first hundred.
 type Report struct {
-	Files      []File  `json:"files"`
-	Records    int64   `json:"records"`   // records of JSON Lines and Parquet, good and bad
-	Documents  int64   `json:"documents"` // handed on
-	Talks      int64   `json:"-"`         // of Documents: conversations
-	Bytes      int64   `json:"bytes"`     // UTF-8 bytes of their text
-	BadRecords int64   `json:"bad_records"`
-	Bad        []error `json:"-"` // faults naming file and line
-	Skipped    int64   `json:"skipped_files"`
-	SkippedIn  []Skip  `json:"skipped,omitempty"`
+	Files     []File `json:"files"`
+	Records   int64  `json:"records"`   // records of JSON Lines and Parquet, good and bad
+	Documents int64  `json:"documents"` // handed on
+	Talks     int64  `json:"-"`         // of Documents: conversations
+
+	// Forms counts the documents by the form of their record; texts that are whole files have none.
+	Forms      map[string]int64 `json:"-"`
+	Bytes      int64            `json:"bytes"` // UTF-8 bytes of their text
+	BadRecords int64            `json:"bad_records"`
+	Bad        []error          `json:"-"` // faults naming file and line
+	Skipped    int64            `json:"skipped_files"`
+	SkippedIn  []Skip           `json:"skipped,omitempty"`
 
 	inputs []input // files whose content decided what was read
 }
@@ -115,7 +121,9 @@ type Skip struct {
 
 // Read streams the documents of paths, in their order, to yield, and stops at yield's first error. A path is
 //
-//   - a file of JSON Lines (.jsonl, .ndjson, .json: one object a line) or Parquet (.parquet), whose records are documents;
+//   - a file of JSON Lines (.jsonl, .ndjson, .json: one object a line), of one JSON array of objects (.json), or Parquet (.parquet), whose
+//     records are documents;
+//   - a table (.csv, .tsv) whose first line names its columns; the option TextField chooses one, whose cells are documents;
 //   - a file of text (.txt, .text, .md, .markdown, or a name without an ending): one text, valid UTF-8 without NUL. A file of
 //     another ending is refused: a table read as prose teaches the wrong thing, silently;
 //   - a folder, walked recursively in lexical order. Records are read from .jsonl, .ndjson and .parquet; every other
@@ -123,6 +131,16 @@ type Skip struct {
 //     links, and files that are not text are left out and counted.
 //
 // Files compressed by gzip, zstd or xz are recognised by content; within folders only those of JSON Lines.
+// A record is recognised by its fields, in this order:
+//
+//	text, content         a text
+//	messages              a conversation, [{"role": …, "content": …}, …]
+//	conversations         the same, or as ShareGPT has it: [{"from": "human", "value": …}, {"from": "gpt", …}, …]
+//	prompt, completion    a question and its answer: a conversation of two turns, or of those that lists hold
+//	instruction, output   Alpaca, likewise; a non-empty input follows the instruction behind an empty line
+//
+// A non-empty system of the last two forms is the system's turn.
+//
 // Bad records are left out; if they are more than 1 in 1,000, or there is no document, Read returns a fault of kind
 // Invalid. The Report is returned with every error too.
 func Read(ctx context.Context, paths []string, opt ReadOptions, yield func(Document) error) (*Report, error) {
@@ -153,6 +171,8 @@ type way string
 const (
 	asRecords    way = "records"
 	asParquet    way = "parquet"
+	asCSV        way = "csv"
+	asTSV        way = "tsv"
 	asText       way = "text"        // named by the user: perhaps compressed, and refused if it is not text
 	asFolderText way = "folder text" // as it is, and left out if it is not text
 )
@@ -172,6 +192,12 @@ func (r *reader) document(d Document) error {
 		return err
 	}
 	r.report.Documents++
+	if d.form != "" {
+		if r.report.Forms == nil {
+			r.report.Forms = map[string]int64{}
+		}
+		r.report.Forms[string(d.form)]++
+	}
 	if d.Messages != nil {
 		r.report.Talks++
 	}
@@ -227,6 +253,13 @@ func (r *reader) path(path string) error {
 		how = asRecords
 	case parquetFile:
 		how = asParquet
+	case commaTable, tabTable:
+		if how = asCSV; format(path) == tabTable {
+			how = asTSV
+		}
+		if r.opt.AnyText {
+			how = asText
+		}
 	case tokenShard:
 		return fault.In(fault.Usage, path, "a shard of tokens, not text").WithHint("give its folder to --dataset").WithID("E-CORPUS-042")
 	case otherKind:
@@ -248,6 +281,10 @@ func (r *reader) file(in input, f *os.File) error {
 		return r.jsonLines(in.path, f, in.size)
 	case asParquet:
 		return r.parquet(in.path, f, in.size)
+	case asCSV:
+		return r.table(in.path, f, in.size, ',')
+	case asTSV:
+		return r.table(in.path, f, in.size, '\t')
 	case asText:
 		return r.text(in.path, f, in.size)
 	}
@@ -261,6 +298,8 @@ const (
 	plainText kind = iota
 	jsonLines
 	parquetFile
+	commaTable
+	tabTable
 	tokenShard
 	otherKind // text in a folder of sources; by itself, anything
 )
@@ -277,6 +316,10 @@ func format(path string) kind {
 		return jsonLines
 	case ext == ".parquet":
 		return parquetFile
+	case ext == ".csv":
+		return commaTable
+	case ext == ".tsv":
+		return tabTable
 	case ext == ".bin":
 		return tokenShard
 	case ext == ".txt" || ext == ".text" || ext == ".md" || ext == ".markdown" || !ending.MatchString(ext) || ext == name:
@@ -296,7 +339,7 @@ func unknownKind(path string, f *os.File) error {
 	}
 	done()
 	return fault.In(fault.Format, path, "%q is no kind of data that is read", filepath.Ext(path)).
-		WithHint("records: .jsonl, .ndjson, .json, .parquet; texts: .txt, .md, or no ending; each also compressed (.gz, .zst, .xz); or a folder, whose text files are read whatever they are called").
+		WithHint("records: .jsonl, .ndjson, .json, .parquet, .csv, .tsv; texts: .txt, .md, or no ending; each also compressed (.gz, .zst, .xz); or a folder, whose text files are read whatever they are called").
 		WithID("E-CORPUS-055")
 }
 

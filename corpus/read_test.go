@@ -48,7 +48,7 @@ func TestJSONLinesRefused(t *testing.T) {
 		{"too deep", `{"text": "a", "x": ` + deep + "}", one + "column 83: nested deeper than 64 [E-JSON-004] [E-CORPUS-040]", fault.Invalid},
 		{"array", `[{"text": "a"}]`, one + "the record is an array, not an object [E-JSONL-006] [E-CORPUS-040]", fault.Invalid},
 		{"string", `"text"`, one + "the record is a string, not an object [E-JSONL-006] [E-CORPUS-040]", fault.Invalid},
-		{"missing", `{"txt": "a"}`, one + `no field "text", "content" or "messages" [E-JSONL-007] [E-CORPUS-040]`, fault.Invalid},
+		{"missing", `{"txt": "a"}`, one + `no field "text", "content", "messages", "conversations", "prompt" with "completion" or "instruction" with "output"; the record has "txt" [E-JSONL-007] [E-CORPUS-040]`, fault.Invalid},
 		{"twice", `{"text": "a", "text": "b"}`, one + `column 15: key "text" occurs twice [E-JSON-003] [E-CORPUS-040]`, fault.Invalid},
 		{"twice by escape", `{"text": "a", "\u0074ext": "b"}`, one + `column 15: key "text" occurs twice [E-JSON-003] [E-CORPUS-040]`, fault.Invalid},
 		{"other case", `{"Text": "a", "content": "b"}`, one + `field "Text" is not "text" [E-JSONL-008] [E-CORPUS-040]`, fault.Invalid},
@@ -67,7 +67,7 @@ func TestJSONLinesRefused(t *testing.T) {
 		{"xz cut", string(compress(t, "xz", []byte(good))[:40]), "$/f.jsonl: broken xz compression: unexpected EOF [E-CORPUS-051]", fault.Format},
 		{"xz header", flipped(compress(t, "xz", []byte(good)), 8), "$/f.jsonl: broken xz compression: xz: invalid checksum for file header [E-CORPUS-051]", fault.Format},
 		{"xz end", flipped(compress(t, "xz", []byte(good)), -1), "$/f.jsonl: broken xz compression: xz: footer magic invalid [E-CORPUS-051]", fault.Format},
-		{"bad line in gzip", string(compress(t, "gz", []byte(good+"{}\n"))), `1 of 2 records are bad, more than 1 in 1000; the first: $/f.jsonl: line 2: no field "text", "content" or "messages" [E-JSONL-007] [E-CORPUS-040]`, fault.Invalid},
+		{"bad line in gzip", string(compress(t, "gz", []byte(good+"{}\n"))), `1 of 2 records are bad, more than 1 in 1000; the first: $/f.jsonl: line 2: no field "text", "content", "messages", "conversations", "prompt" with "completion" or "instruction" with "output"; the record has none [E-JSONL-007] [E-CORPUS-040]`, fault.Invalid},
 		{"zip", "PK\x03\x04...", "$/f.jsonl: the content is a zip archive, not what the name says [E-CORPUS-050]", fault.Format},
 		{"pickle", "\x80\x04\x95", "$/f.jsonl: the content is a pickle, not what the name says [E-CORPUS-050]", fault.Format},
 		{"Parquet", "PAR1", "$/f.jsonl: the content is Parquet, not what the name says [E-CORPUS-050]", fault.Format},
@@ -214,10 +214,10 @@ func TestBadShare(t *testing.T) {
 	if len(docs) != 999 || rep.Records != 1000 || rep.Documents != 999 || rep.BadRecords != 1 || len(rep.Bad) != 1 {
 		t.Errorf("%d documents, report %+v", len(docs), rep)
 	}
-	wantError(t, rep.Bad[0], filepath.Dir(path), `$/f.jsonl: line 8: no field "text", "content" or "messages" [E-JSONL-007]`, fault.Format)
+	wantError(t, rep.Bad[0], filepath.Dir(path), `$/f.jsonl: line 8: no field "text", "content", "messages", "conversations", "prompt" with "completion" or "instruction" with "output"; the record has none [E-JSONL-007]`, fault.Format)
 	path = put(t, "f.jsonl", []byte(lines(7, 9)))
 	_, rep, err = readAll([]string{path}, ReadOptions{})
-	wantError(t, err, filepath.Dir(path), `2 of 1000 records are bad, more than 1 in 1000; the first: $/f.jsonl: line 8: no field "text", "content" or "messages" [E-JSONL-007] [E-CORPUS-040]`, fault.Invalid)
+	wantError(t, err, filepath.Dir(path), `2 of 1000 records are bad, more than 1 in 1000; the first: $/f.jsonl: line 8: no field "text", "content", "messages", "conversations", "prompt" with "completion" or "instruction" with "output"; the record has none [E-JSONL-007] [E-CORPUS-040]`, fault.Invalid)
 	if len(rep.Bad) != 2 {
 		t.Errorf("%d bad records listed", len(rep.Bad))
 	}

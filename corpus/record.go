@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"iter"
 	"strconv"
 	"strings"
 
@@ -35,14 +36,64 @@ func parseRecord(line []byte, opt ReadOptions) (Document, *fault.Error) {
 		if i >= texts {
 			return parseMessages(name, field)
 		}
-		s, err := field.Str()
-		if err != nil {
-			return Document{}, fault.New(fault.Format, "field %q is %s, not a string", name, field.Kind()).WithID("E-JSONL-009")
-		}
-		return Document{Text: s}, nil
+		s, bad := stringField(name, field)
+		return Document{Text: s, form: formText}, bad
 	}
-	return Document{}, fault.New(fault.Format, "no field %s", quotedList(names)).
+	if opt.anyForm() {
+		for _, p := range pairs {
+			_, asks := v.Get(p.ask)
+			if answer, answers := v.Get(p.answer); asks && answers {
+				return parsePair(p, v, answer)
+			}
+		}
+	}
+	return Document{}, fault.New(fault.Format, "no field %s; the record has %s", opt.sought(), quotedNames(keys(v))).
 		WithHint("name the field with --text-field or --messages-field").WithID("E-JSONL-007")
+}
+
+// keys are the names of an object's fields.
+func keys(v strictjson.Value) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for key := range v.Members() {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+func stringField(name string, field strictjson.Value) (string, *fault.Error) {
+	s, err := field.Str()
+	if err != nil {
+		return "", fault.New(fault.Format, "field %q is %s, not a string", name, field.Kind()).WithID("E-JSONL-009")
+	}
+	return s, nil
+}
+
+// parsePair reads a record of a question and its answer. Either may be a list of messages.
+func parsePair(p pair, v, answer strictjson.Value) (Document, *fault.Error) {
+	ask, _ := v.Get(p.ask)
+	if ask.Kind() == strictjson.Array || answer.Kind() == strictjson.Array {
+		d, bad := parseMessages(p.ask, ask)
+		if bad != nil {
+			return d, bad
+		}
+		more, bad := parseMessages(p.answer, answer)
+		d.Messages, d.form = append(d.Messages, more.Messages...), p.form
+		return d, bad
+	}
+	var texts [4]string
+	for i, name := range p.names() {
+		field, ok := v.Get(name)
+		if !ok || p.optional(i) && field.Kind() == strictjson.Null {
+			continue
+		}
+		var bad *fault.Error
+		if texts[i], bad = stringField(name, field); bad != nil {
+			return Document{}, bad
+		}
+	}
+	return p.document(texts), nil
 }
 
 // recordFault turns strictjson's error into a fault.
@@ -64,30 +115,21 @@ func otherCase(v strictjson.Value, name string) string {
 	return ""
 }
 
-// quotedList returns `"a", "b" or "c"`.
-func quotedList(names []string) string {
-	var b strings.Builder
-	for i, n := range names {
-		switch {
-		case i > 0 && i == len(names)-1:
-			b.WriteString(" or ")
-		case i > 0:
-			b.WriteString(", ")
-		}
-		b.WriteString(`"` + n + `"`)
-	}
-	return b.String()
-}
-
 // parseMessages reads [{"role": …, "content": …}, …].
 func parseMessages(name string, v strictjson.Value) (Document, *fault.Error) {
 	if v.Kind() != strictjson.Array {
 		return Document{}, fault.New(fault.Format, "field %q is %s, not an array", name, v.Kind()).WithID("E-JSONL-010")
 	}
-	d := Document{Messages: make([]Message, 0, v.Len())}
+	d := Document{Messages: make([]Message, 0, v.Len()), form: formMessages}
 	for item := range v.Items() {
 		n := len(d.Messages) + 1
-		m, err := parseMessage(item)
+		parse := parseMessage
+		if _, from := item.Get("from"); from {
+			if _, role := item.Get("role"); !role {
+				parse, d.form = parseShareGPT, formShareGPT
+			}
+		}
+		m, err := parse(item)
 		if err != nil {
 			bad := recordFault(err)
 			bad.Msg = strings.Replace(bad.Msg, ": ", ": message "+strconv.Itoa(n)+": ", 1)
@@ -119,6 +161,20 @@ func parseMessage(v strictjson.Value) (m Message, err error) {
 	}
 	m.JSON, err = rawJSON(v)
 	return m, err
+}
+
+// parseShareGPT reads {"from": …, "value": …}; other keys, such as a weight, are passed over.
+func parseShareGPT(v strictjson.Value) (m Message, err error) {
+	f := strictjson.NewFields(v)
+	from := f.Str("from")
+	m.Content = f.Str("value")
+	if f.Err() != nil {
+		return m, f.Err()
+	}
+	if m.Role = shareGPTRole(from); m.Role == "" {
+		return m, v.Errorf("from %q is none of human, gpt, system", from)
+	}
+	return m, nil
 }
 
 // rawJSON is the text of v, which has been parsed.

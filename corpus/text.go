@@ -105,7 +105,7 @@ func chatOfFile(t *tokenizer.Tokenizer, path string, start time.Time) (chat *tok
 }
 
 // EndOfText returns the id to put behind each document: <|endoftext|>, which the tokenizer of a chat model has beside
-// the token that ends its turns, or the tokenizer's end token where there is none of that name. Without either it is a
+// the token that ends its turns, or the tokenizer's end token if there is no such token. Without either it is a
 // fault of kind Load.
 func EndOfText(t *tokenizer.Tokenizer) (int32, error) {
 	if id, ok := t.Special("<|endoftext|>"); ok {

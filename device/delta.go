@@ -4,9 +4,9 @@ import "apr/tensor"
 
 // Sequences says which rows of a tensor follow each other: Batch sequences of Len positions, one after the other.
 //
-// First, I32 [Batch·Len, 1] without gaps or zero for none, keeps documents of one sequence apart, as in Attn: position i begins
-// a document if First[i] ≥ i. What an operation carries from position to position begins anew there, and at the begin of
-// each sequence.
+// First, I32 [Batch·Len, 1] without gaps or zero for none, keeps documents of one sequence apart, as in Attn: position
+// i begins a document if First[i] ≥ i. The state that an operation carries from position to position is reset there and
+// at the begin of each sequence.
 type Sequences struct {
 	Batch, Len int
 	First      Tensor

@@ -92,7 +92,7 @@ type WeightSpec struct {
 	Component Component
 	Parts     []Source
 	Rows      []int // rows used of each part, from its first; nil: all. A truncated vocabulary uses fewer.
-	Experts   int   // the only part is the matrices of so many experts below each other, for grouped products; 0: one matrix
+	Experts   int   // number of experts whose matrices, below each other, are the only part, for grouped products; 0: one matrix
 	Form      Form
 }
 
@@ -388,9 +388,9 @@ type Stream interface {
 	// RouteBackward writes dz (not added): with p the softmax of all logits of the token, or with Renorm of the chosen ones and 0
 	// for others, and d = dw·scale[e] for the chosen, 0 for others, dz = p·(d − Σ p·d). It adds dscale[e] += Σ p·dw.
 	RouteBackward(dz, dscale, dw, z, scale Tensor, r Routing)
-	// GroupedMatMul: y[j] = W_e·x[j] (+ bias[e]) for the slots j of each expert e. x [n·Active, in], y [n·Active, out]; w is
-	// the matrices of all experts below each other, [Experts·out, in], of a WeightSpec with so many Experts, of Frozen or of a
-	// parameter; bias [Experts, out] F32 or zero.
+	// GroupedMatMul: y[j] = W_e·x[j] (+ bias[e]) for the slots j of each expert e. x [n·Active, in], y [n·Active, out];
+	// w is the matrices of all experts below each other, [Experts·out, in], of a WeightSpec with that number of
+	// Experts, of Frozen or of a parameter; bias [Experts, out] F32 or zero.
 	GroupedMatMul(y, x Tensor, w Weight, bias Tensor, r Routing)
 	// GroupedInputGrad: dx[j] = W_eᵀ·dy[j], or with add dx[j] += W_eᵀ·dy[j], for the slots j of each expert e.
 	GroupedInputGrad(dx, dy Tensor, w Weight, r Routing, add bool)

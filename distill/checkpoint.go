@@ -69,7 +69,7 @@ type checkpoints struct {
 	dir   string
 	keep  int
 	disk  disk.Disk
-	alive func(doing string) // told while files are written and read; nil: nobody
+	alive func(doing string) // called while files are written and read; nil: not called
 }
 
 func (c checkpoints) name(step int) string {
@@ -149,7 +149,7 @@ func (c checkpoints) kept(resume, anew string) string {
 
 // makeRoom says what to do about a full disk.
 func (c checkpoints) makeRoom() string {
-	return c.kept(": make room and --resume", ": make room and begin anew, with --force")
+	return c.kept(": make room and --resume", ": make room and start again, with --force")
 }
 
 // bytesNeeded bounds the size of a checkpoint: payloads, a header line for each tensor, the state.

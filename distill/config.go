@@ -28,7 +28,7 @@ type Config struct {
 	ForTalks      []string // options that were asked for and only have a meaning for conversations: Data without any is refused
 	ForRecords    []string // the same for records with fields
 	Packing       bool
-	DocumentMask  bool // attention and positions begin anew at each document of a row
+	DocumentMask  bool // restart attention and positions at each document of a row
 	Shuffle       bool
 	EvalData      []string
 	ValFraction   float64
@@ -51,7 +51,7 @@ type Config struct {
 	Loss      device.LossSpec
 	Epochs    int
 	Steps     int // 0: from Epochs
-	MaxSteps  int // stop early after so many, the schedule keeps Steps; 0: no cap
+	MaxSteps  int // stop after this many steps, while the schedule keeps Steps; 0: no cap
 	BatchSize int
 	GradAccum int
 	SeqLen    int
@@ -63,7 +63,7 @@ type Config struct {
 	MinLRRatio     float64
 	AdamW          device.AdamW
 	MaxGradNorm    float64
-	MaxLossRatio   float64 // a step whose loss is above so many times the median of those before is refused; 0: none is
+	MaxLossRatio   float64 // refuse steps whose loss exceeds this × the median of those before; 0: refuse none
 	RouterBalance  float64 // factor of the load-balance loss of the student's experts; 0: none
 	Seed           uint64
 	ChunkRows      int               // 0: the planner's choice

@@ -357,7 +357,7 @@ func TestFullDiskSaysWhatIsKept(t *testing.T) {
 			err := checkpoints{dir: "/runs/r/checkpoints-control", keep: 2, disk: d}.write(crashState(2), crashTensors(2))
 			want := "the last checkpoint is kept: make room and --resume"
 			if announced == "" {
-				want = "no checkpoint was written before: make room and begin anew, with --force"
+				want = "no checkpoint was written before: make room and start again, with --force"
 			}
 			var f *fault.Error
 			if !errors.As(err, &f) || f.ID != "E-FILE-015" || f.Hint != want {

@@ -162,10 +162,10 @@ func TestDivergingStepChangesNothing(t *testing.T) {
 			t.Fatalf("micro-batches of %d: record %+v, error %v; the loss was %g", micro, rec, err, loss)
 		}
 		sameState(t, "refused", trainingState(t, tr), before)
-		if tr.Step != 2 || tr.Optimizer.Applied != 1 || len(tr.losses.Recent) != 1 || *tr.losses.First != first {
-			t.Errorf("micro-batches of %d: %d steps, %d applied, trend %+v", micro, tr.Step, tr.Optimizer.Applied, tr.losses)
+		if tr.Steps != 2 || tr.Optimizer.Applied != 1 || len(tr.losses.Recent) != 1 || *tr.losses.First != first {
+			t.Errorf("micro-batches of %d: %d steps, %d applied, trend %+v", micro, tr.Steps, tr.Optimizer.Applied, tr.losses)
 		}
-		tr.Step, first = 1, loss-trendRoom+1e-9
+		tr.Steps, first = 1, loss-trendRoom+1e-9
 		if rec := apply(t, tr, next); rec.Loss != loss || rec.Refused() || !(rec.MaxLoss > loss) {
 			t.Errorf("micro-batches of %d: just below the limit: %+v", micro, rec)
 		}

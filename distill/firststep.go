@@ -36,7 +36,8 @@ const agreeingIDs = 0.25
 // rows of models that were trained from other numbers measure 0.
 const sameTable = 0.9
 
-// firstReading is how the student stands to the teacher before any training: means over the targets of a batch, at temperature 1.
+// firstReading compares the student with the teacher before any training: means over the targets of a batch, at
+// temperature 1.
 type firstReading struct {
 	kl, entropy, top1 float64 // KL(teacher‖student), H(teacher), positions with one first id; unless read: those of the step's record
 	read              bool    //
@@ -79,7 +80,7 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 	t.gradients(b)
 	sc, err := t.stream.Wait(ctx)
 	if err != nil {
-		return sc, fmt.Errorf("before step %d: %w", t.Step, err)
+		return sc, fmt.Errorf("before step %d: %w", t.Steps, err)
 	}
 	return sc, nil
 }

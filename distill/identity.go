@@ -10,8 +10,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// identify compares teacher and student value by value and refuses a student that is the teacher, in whatever file or type,
-// unless that was asked for. A new student is nobody's copy.
+// identify compares teacher and student value by value and refuses a student that is the teacher, in whatever file or
+// type, unless that was asked for. A new student is no copy.
 func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	if in.student == nil {
 		return nil

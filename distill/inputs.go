@@ -360,6 +360,10 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		obs.Message("left out: %v", bad)
 	}
 	detail := fmt.Sprintf("%d documents, %d tokens, %d bad records left out", report.Documents, len(t.IDs), report.BadRecords)
+	if forms := report.Recognised(); forms != "" {
+		obs.Message("%s: %s, read as conversations", strings.ReplaceAll(name, "_", "-"), forms)
+		detail += "; " + forms
+	}
 	if note := report.NotText(); note != "" {
 		obs.Message("warning: %s", note)
 		detail += "; " + note

@@ -57,11 +57,11 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	if r.MaxSteps > 0 && r.MaxSteps < last {
 		last, out.StoppedBy = r.MaxSteps, "max_steps"
 	}
-	r.obs.Leg(l.name, l.trainer.Step, last)
-	if err := r.dir.Event("record", "leg", map[string]any{"leg": l.name, "from": l.trainer.Step, "steps": last}, ""); err != nil {
+	r.obs.Leg(l.name, l.trainer.Steps, last)
+	if err := r.dir.Event("record", "leg", map[string]any{"leg": l.name, "from": l.trainer.Steps, "steps": last}, ""); err != nil {
 		return err
 	}
-	for l.trainer.Step < last {
+	for l.trainer.Steps < last {
 		if ctx.Err() != nil {
 			return l.stop(out)
 		}
@@ -132,7 +132,7 @@ func (l *leg) recordMemory() error {
 func (l *leg) step(ctx context.Context, out *Outcome) error {
 	r := l.run
 	var start time.Time
-	k, from := l.trainer.Step, l.loader.Position()
+	k, from := l.trainer.Steps, l.loader.Position()
 	r.Watch.Doing(fmt.Sprintf("step %d of leg %s", k, l.name))
 	b, err := l.loader.Next()
 	if err != nil {
@@ -239,7 +239,7 @@ func (l *leg) account(k int, rec Record, line runlog.Step, out *Outcome) {
 
 // afterStep evaluates and checkpoints when it is time.
 func (l *leg) afterStep(ctx context.Context, last int, out *Outcome) error {
-	r, k := l.run, l.trainer.Step
+	r, k := l.run, l.trainer.Steps
 	if r.EvalEvery > 0 && k%r.EvalEvery == 0 && k < last && r.in.held != nil {
 		if err := l.heldOut(ctx); err != nil {
 			return err
@@ -268,11 +268,11 @@ func (l *leg) heldOut(ctx context.Context) error {
 		return err
 	}
 	nats := scores[0].NatsPerToken()
-	r.obs.Evaluated(l.name, l.trainer.Step, nats)
-	if err := r.dir.Scalar("val_nats_per_token/"+l.name, l.trainer.Step, nats); err != nil {
+	r.obs.Evaluated(l.name, l.trainer.Steps, nats)
+	if err := r.dir.Scalar("val_nats_per_token/"+l.name, l.trainer.Steps, nats); err != nil {
 		return err
 	}
-	detail := map[string]any{"leg": l.name, "step": l.trainer.Step, "nats_per_token": nats, "targets": scores[0].Targets}
+	detail := map[string]any{"leg": l.name, "step": l.trainer.Steps, "nats_per_token": nats, "targets": scores[0].Targets}
 	return r.dir.Event("evaluation", "held-out during training", detail, "")
 }
 
@@ -285,6 +285,6 @@ func (l *leg) stop(out *Outcome) error {
 	if l.name != LegStudent {
 		whose = " of the " + l.name
 	}
-	err := fault.New(fault.Stopped, "stopped after step %d%s", l.trainer.Step, whose).WithHint("a checkpoint is written: --resume=%s goes on", l.run.Output)
-	return errors.Join(l.run.dir.Event("stop", "signal", map[string]any{"leg": l.name, "step": l.trainer.Step}, ""), err)
+	err := fault.New(fault.Stopped, "stopped after step %d%s", l.trainer.Steps, whose).WithHint("a checkpoint is written: --resume=%s goes on", l.run.Output)
+	return errors.Join(l.run.dir.Event("stop", "signal", map[string]any{"leg": l.name, "step": l.trainer.Steps}, ""), err)
 }

@@ -6,8 +6,8 @@ import (
 	"apr/device"
 )
 
-// loader is a device that loads code. All of it belongs before the second step, when memory is not yet full and nobody
-// waits.
+// loader is a device that loads code. All of it belongs before the second step, when memory is not yet full and no step
+// waits for it.
 type loader interface {
 	Loads() int64 // kernels and plans of products so far
 	Seal()        // says that what is loaded from now on is late

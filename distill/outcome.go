@@ -82,7 +82,7 @@ func runID(output string) string {
 	return base + "-" + time.Now().UTC().Format("20060102T150405")
 }
 
-// who names the user and the machine of this process, as far as the system tells.
+// who names the user and the machine of this process, as far as the system knows them.
 func who() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

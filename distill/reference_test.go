@@ -198,8 +198,8 @@ func TestUpdateAgainstFloat64(t *testing.T) {
 			}
 		}
 	}
-	if tr.Step != 5 || tr.Optimizer.Applied != 3 {
-		t.Errorf("%d steps, %d applied; want 5, 3", tr.Step, tr.Optimizer.Applied)
+	if tr.Steps != 5 || tr.Optimizer.Applied != 3 {
+		t.Errorf("%d steps, %d applied; want 5, 3", tr.Steps, tr.Optimizer.Applied)
 	}
-	contracttest.Cases(t, tr.Step)
+	contracttest.Cases(t, tr.Steps)
 }

@@ -19,7 +19,7 @@ const ResumeAuto = "auto"
 
 // restore puts the trainer where a checkpoint's was: its step, its updates, and what losses are judged by.
 func (t *Trainer) restore(st state) {
-	t.Step, t.Optimizer.Applied, t.losses = st.Step, st.Applied, st.Losses
+	t.Steps, t.Optimizer.Applied, t.losses = st.Step, st.Applied, st.Losses
 }
 
 // folder returns the leg's checkpoint folder.
@@ -41,7 +41,7 @@ func (l *leg) checkpoint(out *Outcome) error {
 	progress := *out
 	progress.Seconds = r.seconds()
 	st := state{
-		Schema: checkpointSchema, Leg: l.name, Step: l.trainer.Step, Applied: l.trainer.Optimizer.Applied,
+		Schema: checkpointSchema, Leg: l.name, Step: l.trainer.Steps, Applied: l.trainer.Optimizer.Applied,
 		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: progress, Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
 		Written: start.UTC(),
 	}
@@ -49,7 +49,7 @@ func (l *leg) checkpoint(out *Outcome) error {
 	if err := r.save(l.folder(), st, trainingTensors(l.student, r.stream)); err != nil {
 		return err
 	}
-	l.saved.step, l.saved.at = l.trainer.Step, time.Now()
+	l.saved.step, l.saved.at = l.trainer.Steps, time.Now()
 	out.Checkpoints++
 	took := time.Since(start).Seconds()
 	out.CheckpointTime += took
@@ -102,7 +102,7 @@ func (l *leg) restore(out *Outcome) error {
 		return err
 	}
 	if f == nil {
-		r.obs.Message("leg %s has no checkpoint: it begins anew", l.name)
+		r.obs.Message("leg %s has no checkpoint: it starts again at step 0", l.name)
 		return r.dir.TruncateSteps(l.name, 0)
 	}
 	defer f.Close()

@@ -36,7 +36,7 @@ func (in *inputs) readShards(c Config, obs Observer) error {
 	return nil
 }
 
-// checkOrigin refuses shards of another tokenizer than the models', and keeps a warning where nothing tells.
+// checkOrigin refuses shards of another tokenizer than the models', and keeps a warning if that is unknown.
 func (in *inputs) checkOrigin(c Config, origin corpus.ShardOrigin, obs Observer) error {
 	tok, of, err := in.anyTokenizer(c)
 	if err != nil {

@@ -26,11 +26,11 @@ type Trainer struct {
 	Teacher      teacher.Teacher // nil: cross-entropy only, Loss.Spec.Alpha must be 0
 	Loss         Loss
 	Optimizer    optim.Optimizer
-	MaxLossRatio float64         // a loss above so many times the median of those before is refused; 0: none is
+	MaxLossRatio float64         // refuse steps whose loss exceeds this × the median of those before; 0: refuse none
 	Balance      float64         // of the load-balance loss of each micro-batch, a mean over positions: see model.Model.Balance; 0: none
 	MicroRows    int             // sequences of a micro-batch
 	Recompute    model.Recompute // what the student's forward does not keep
-	Step         int             // steps done or refused: the index of the next one
+	Steps        int             // steps applied or refused so far: the index of the next one
 
 	stream device.Stream
 	batch  *model.Batch
@@ -46,7 +46,7 @@ func NewTrainer(student *model.Model, s device.Stream, rows, seqLen int) *Traine
 	}
 }
 
-// SeparateDocuments lets attention and positions begin anew at each document of batches that say where documents begin.
+// SeparateDocuments restarts attention and positions at each document, in batches that say where documents begin.
 func (t *Trainer) SeparateDocuments() { t.batch.SeparateDocuments(t.Student.Device()) }
 
 // Free gives the memory of the trainer's batch back; it must not be used afterwards.
@@ -75,7 +75,7 @@ type Record struct {
 // has no mean: it is a fault of kind Invalid, and nothing is done.
 func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	if b.TargetCount() == 0 {
-		return Record{}, fault.New(fault.Invalid, "step %d: the batch has no target", t.Step).WithID("E-DISTILL-004")
+		return Record{}, fault.New(fault.Invalid, "step %d: the batch has no target", t.Steps).WithID("E-DISTILL-004")
 	}
 	if err := t.Student.Balance(t.Balance / float64(b.Rows*b.SeqLen)); err != nil {
 		return Record{}, err
@@ -88,7 +88,7 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 
 	scalars, err := s.Wait(ctx) // the step's one host wait
 	if err != nil {
-		return Record{}, fmt.Errorf("step %d: %w", t.Step, err)
+		return Record{}, fmt.Errorf("step %d: %w", t.Steps, err)
 	}
 	return t.finish(scalars, b)
 }
@@ -124,7 +124,7 @@ type microShape struct {
 
 // scalars are the numbers of the step that the host sets.
 func (t *Trainer) scalars() device.Scalars {
-	sc := t.Optimizer.Scalars(t.Step, t.batch.N)
+	sc := t.Optimizer.Scalars(t.Steps, t.batch.N)
 	sc.CEWeight, sc.DWeight = t.Loss.Spec.Weights()
 	sc.MaxLoss = t.losses.limit(t.MaxLossRatio)
 	return sc
@@ -169,8 +169,8 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 		panic(fmt.Sprintf("distill: loss saw %d of %d targets", sc.Positions, t.batch.N))
 	}
 	r := Record{Scalars: sc, MeanCE: sc.CE * sc.InvN, MeanD: sc.D * sc.InvN, Targets: t.batch.N, Tokens: b.Rows * b.SeqLen}
-	step := t.Step
-	t.Step++
+	step := t.Steps
+	t.Steps++
 	if !sc.Finite {
 		r.Bad = t.firstBad()
 		return r, fmt.Errorf("step %d: loss %g, gradient norm %g, first in %s: %w", step, r.Loss, sc.GradNorm, r.Bad, ErrNonFinite)

@@ -211,8 +211,8 @@ func TestBatchWithoutTargets(t *testing.T) {
 			t.Errorf("%s changed", name)
 		}
 	}
-	if tr.Step != 0 || tr.Optimizer.Applied != 0 {
-		t.Errorf("%d steps, %d applied", tr.Step, tr.Optimizer.Applied)
+	if tr.Steps != 0 || tr.Optimizer.Applied != 0 {
+		t.Errorf("%d steps, %d applied", tr.Steps, tr.Optimizer.Applied)
 	}
 }
 

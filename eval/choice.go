@@ -73,7 +73,7 @@ func padded(rows []Continuation) corpus.Batch {
 	return b
 }
 
-// Best returns the index of the largest value, or −1 if several are largest: what cannot be told apart is not chosen.
+// Best returns the index of the largest value, or −1 if several are largest: a tie has no best.
 func Best(values []float64) int {
 	best, ties := 0, 0
 	for i, v := range values {

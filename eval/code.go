@@ -85,7 +85,7 @@ func (r CodeReport) PassAtK(k int) (mean float64, each []float64, err error) {
 	return mean / float64(len(r.Problems)), each, nil
 }
 
-// RunCode draws n samples of each problem and runs them. progress is told of each sample.
+// RunCode draws n samples of each problem and runs them. progress is called for each sample.
 func RunCode(ctx context.Context, problems []Problem, n int, w Writer, run Runner, progress func()) (CodeReport, error) {
 	var r CodeReport
 	for _, p := range problems {

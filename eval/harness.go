@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// goHarness runs the tests of a Go program, then prints a word. It reads the word from the standard input before any code of the
-// program runs: variables are initialised before init functions, and those of the first file first. The program and its tests find the
-// standard input empty, and cannot name the variable, whose name is made anew for each run.
+// goHarness runs the tests of a Go program, then prints a word. It reads the word from the standard input before any
+// code of the program runs: variables are initialised before init functions, and those of the first file first. The
+// program and its tests find the standard input empty, and cannot name the variable, whose name is new for each run.
 func goHarness() string {
 	return strings.ReplaceAll(`package main
 
@@ -42,7 +42,7 @@ func main() {
 //go:embed harness.py
 var pythonHarness string
 
-// pythonOrder says what stands before the word in the input of pythonHarness.
+// pythonOrder is the text before the word in the input of pythonHarness.
 type pythonOrder struct {
 	Program int    `json:"program"` // bytes
 	Tests   int    `json:"tests"`

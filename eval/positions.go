@@ -15,7 +15,7 @@ import (
 	"apr/tensor"
 )
 
-// Position is what one scored target tells of a model and, with a reference, of their agreement. With p the reference's
+// Position is what one scored target shows of a model and, with a reference, of their agreement. With p the reference's
 // probabilities over all V ids, q the model's and y the target, in nats:
 //
 //	CE = −ln q_y, Entropy = −Σ q ln q, Confidence = max q, Right: argmax q = y, and the same of p in Ref;

@@ -17,11 +17,11 @@ import (
 
 // Programs runs programs of Python, with the user's python3, and of Go, with the user's toolchain; it is a Runner.
 //
-// A Python program is what the problem says comes before, and the completion; then its tests run, and for code and humaneval
-// check(entry point), with the language's own names: a program that declares abs, or an object that is equal to everything, does not
-// change what a test means. A Go program is a package of three files: that, the tests, which define func check(), and a main
-// function that calls it. After the tests the program reads a word, which is made anew for each run, and prints it: without
-// it, the tests did not run to their end, whatever the exit code.
+// A Python program is what the problem says comes before, and the completion; then its tests run, and for code and
+// humaneval check(entry point), with the language's own names: a program that declares abs, or an object that is equal
+// to everything, does not change what a test means. A Go program is a package of three files: that, the tests, which
+// define func check(), and a main function that calls it. After the tests the program reads a word, which is new for
+// each run, and prints it: without it, the tests did not run to their end, whatever the exit code.
 //
 // The word catches accidents, such as a program that ends early. A program that attacks the evaluation is in the same process
 // as its tests: it can look for the word in its memory, or in Python where the harness reads it, or change what the tests call, and pass. The sandbox keeps it in;

@@ -12,7 +12,7 @@ import (
 // casesMark begins the line that contracttest.Cases prints.
 const casesMark = "APR-CASES"
 
-// timeoutPanic begins the last words of a test program that ran out of time.
+// timeoutPanic begins the message of a test program that ran out of time.
 const timeoutPanic = "panic: test timed out after "
 
 // maxOutput bounds what is kept of the output of one test.

@@ -69,8 +69,8 @@ type ContractRun struct {
 	Checks []CheckRun `json:"checks"`
 }
 
-// MutantTally counts mutants. One that must fail several checks, and fails those that were run while others were not, is not
-// killed: nobody knows whether the others would find it.
+// MutantTally counts mutants. One that must fail several checks, and fails those that were run while others were not,
+// is not killed: whether the others would find it is unknown.
 type MutantTally struct {
 	Mutants  int `json:"mutants"`           // tried on each of their checks, or survived one
 	Killed   int `json:"killed"`            // of these: all their checks failed

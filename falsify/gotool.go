@@ -20,7 +20,7 @@ import (
 // buildTime is what building may take, beyond the time of a check.
 const buildTime = 15 * time.Minute
 
-// tool makes the programs of checks, and runs them. It makes them anew, or has them.
+// tool builds the programs of checks, or has them built already, and runs them.
 type tool interface {
 	// overlay puts a mutant into what test and build make, and returns the word that they know it by.
 	overlay(m *mutation, tree *Tree) (string, error)

@@ -88,8 +88,9 @@ func wanted(doc *Document, tree *Tree, tag string) (all []Program, mutants []Mut
 	return all, mutants
 }
 
-// Prebuild builds the test programs of contracts for a GPU into dir, which must be empty or absent, with a list of them.
-// progress is told of each; it may be nil. With onEmulator they are built for the emulator, which rehearses a run on a GPU.
+// Prebuild builds the test programs of contracts for a GPU into dir, which must be empty or absent, with a list of
+// them. progress is called for each; it may be nil. With onEmulator they are built for the emulator, which rehearses a
+// run on a GPU.
 func Prebuild(ctx context.Context, files []string, dir string, onEmulator bool, progress func(file string)) (*Prebuilt, error) {
 	tag := cardTag
 	if onEmulator {

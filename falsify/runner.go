@@ -201,7 +201,7 @@ func (r *runner) runAll(ctx context.Context) error {
 	return pool(ctx, r.Jobs, work)
 }
 
-// step tells the progress.
+// step reports the progress.
 func (r *runner) step(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +211,7 @@ func (r *runner) step(what string) {
 	}
 }
 
-// grouped puts the claims that one go test can run together; a command stands alone.
+// grouped puts the claims that one go test can run together; a command runs alone.
 func grouped(claims []*claim) [][]*claim {
 	byKey := map[string][]*claim{}
 	for i, c := range claims {

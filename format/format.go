@@ -99,7 +99,15 @@ func Find(path string) (string, error) {
 			return readfile.Inside(path, found[0])
 		}
 	}
-	return "", fault.In(fault.NotFound, path, "directory holds no model: none of %s", strings.Join(directory, ", ")).WithID("E-FORMAT-001")
+	missing := fault.In(fault.NotFound, path, "directory holds no model: none of %s", strings.Join(directory, ", ")).WithID("E-FORMAT-001")
+	for _, e := range entries {
+		for _, pattern := range torchFiles {
+			if ok, _ := filepath.Match(pattern, e.Name()); ok {
+				return "", missing.WithHint("%s is PyTorch's; %s", e.Name(), ConvertTorch)
+			}
+		}
+	}
+	return "", missing
 }
 
 // Detect finds the format of a file by its first bytes; an index of shards has the format of its first shard. Pickles
@@ -127,12 +135,22 @@ func Detect(path string) (Kind, error) {
 }
 
 // archives are the beginnings of files that are never read.
-var archives = []struct{ magic, what string }{
-	{"PK", "a zip archive (PyTorch writes them)"},
-	{"\x80\x02", "a pickle"}, {"\x80\x03", "a pickle"}, {"\x80\x04", "a pickle"}, {"\x80\x05", "a pickle"},
-	{"\x1f\x8b", "a gzip archive"}, {"BZh", "a bzip2 archive"}, {"\xfd7zXZ", "an xz archive"}, {"7z\xbc\xaf", "a 7z archive"},
-	{"Rar!", "a rar archive"}, {"\x28\xb5\x2f\xfd", "a zstd archive"},
+var archives = []struct {
+	magic, what string
+	torch       bool // PyTorch writes such files
+}{
+	{"PK", "a zip archive (PyTorch writes them)", true},
+	{"\x80\x02", "a pickle", true}, {"\x80\x03", "a pickle", true}, {"\x80\x04", "a pickle", true}, {"\x80\x05", "a pickle", true},
+	{"\x1f\x8b", "a gzip archive", false}, {"BZh", "a bzip2 archive", false}, {"\xfd7zXZ", "an xz archive", false}, {"7z\xbc\xaf", "a 7z archive", false},
+	{"Rar!", "a rar archive", false}, {"\x28\xb5\x2f\xfd", "a zstd archive", false},
 }
+
+// ConvertTorch says how to make safetensors of PyTorch's files.
+const ConvertTorch = "a pickle is a program that runs when it is opened; convert the model once: " +
+	`python3 -c "from transformers import AutoModelForCausalLM as M; M.from_pretrained('DIR').save_pretrained('OUT')", and copy the tokenizer's files to OUT`
+
+// torchFiles are what PyTorch's weights are called.
+var torchFiles = []string{"*.bin", "*.pt", "*.pth", "*.ckpt"}
 
 var aprMagics = []string{"APR\x00", "APR2", "APR1", "APRN"}
 
@@ -143,8 +161,11 @@ func kindOf(path string, head []byte) (Kind, error) {
 	}
 	for _, a := range archives {
 		if strings.HasPrefix(text, a.magic) {
-			return "", fault.In(fault.Format, path, "this is %s, which is never read", a.what).
-				WithHint("convert it to safetensors").WithID("E-FORMAT-004")
+			err := fault.In(fault.Format, path, "this is %s, which is never read", a.what).WithID("E-FORMAT-004")
+			if a.torch {
+				return "", err.WithHint("%s", ConvertTorch)
+			}
+			return "", err.WithHint("unpack it")
 		}
 	}
 	switch {

@@ -194,7 +194,7 @@ type early struct {
 	id     int32                                     // of that position, once the host knows it
 }
 
-// drop waits for what nobody wants to know.
+// drop drains the pending speculative step.
 func (e *early) drop() {
 	if e.wait != nil {
 		_, _, _ = e.wait() // an error is told by what the stream does next

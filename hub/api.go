@@ -16,9 +16,12 @@ const maxListing = 32 << 20
 
 // list asks which commit a revision is, and which files it has. Every name that would leave the folder is refused.
 func (c *Client) list(ctx context.Context, ref Ref) (commit string, names []string, err error) {
-	repo := Ref{Repo: ref.Repo, Revision: ref.Revision}
-	what := repo.String()
-	u := c.url(append(append([]string{"api", "models"}, strings.Split(ref.Repo, "/")...), "revision", ref.Revision)...)
+	what := ref.whole().String()
+	kind := "models"
+	if ref.Dataset {
+		kind = "datasets"
+	}
+	u := c.url(append(append([]string{"api", kind}, strings.Split(ref.Repo, "/")...), "revision", ref.Revision)...)
 	var text string
 	err = c.retry(ctx, func() *problem {
 		x, p := c.send(ctx, http.MethodGet, u, nil, what)
@@ -77,9 +80,9 @@ func parseListing(text string) (commit string, names []string, err error) {
 // head asks for the hash and the size of a file.
 func (c *Client) head(ctx context.Context, ref Ref, commit, name string) (File, error) {
 	f := File{Name: name}
-	what := Ref{Repo: ref.Repo, Revision: ref.Revision, File: name}.String()
+	what := ref.of(name).String()
 	err := c.retry(ctx, func() *problem {
-		x, p := c.send(context.WithValue(ctx, stayKey{}, true), http.MethodHead, c.fileURL(ref.Repo, commit, name), nil, what)
+		x, p := c.send(context.WithValue(ctx, stayKey{}, true), http.MethodHead, c.fileURL(ref.place(), commit, name), nil, what)
 		if p != nil {
 			return p
 		}
@@ -92,7 +95,7 @@ func (c *Client) head(ctx context.Context, ref Ref, commit, name string) (File, 
 	return f, err
 }
 
-// fileURL is the address of a file.
+// fileURL is the address of a file of the repository at repo on the hub.
 func (c *Client) fileURL(repo, commit, name string) *url.URL {
 	parts := append(strings.Split(repo, "/"), "resolve", commit)
 	return c.url(append(parts, strings.Split(name, "/")...)...)

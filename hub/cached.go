@@ -72,9 +72,21 @@ func (r *repository) whole(ref Ref, commit string, all []File, opt Options) ([]F
 	for _, f := range all {
 		names = append(names, f.Name)
 	}
+	there := names
+	if ref.Dataset {
+		var err error
+		if names, err = r.listing(commit); err != nil {
+			return nil, err
+		}
+	}
 	chosen, err := choose(ref, names, opt)
 	if err != nil {
 		return nil, fault.In(fault.NotFound, ref.String(), "is not in the cache as a whole").Because(err).WithID("E-HUB-034")
+	}
+	for _, name := range chosen {
+		if !slices.Contains(there, name) {
+			return nil, fault.In(fault.NotFound, ref.String(), "%q is not in the cache", name).WithID("E-HUB-034")
+		}
 	}
 	if err := r.lacks(ref, commit, chosen, opt); err != nil {
 		return nil, err

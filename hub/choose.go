@@ -58,6 +58,8 @@ func choose(ref Ref, names []string, opt Options) ([]string, error) {
 		return slices.Contains(small, name) || opt.Part == Model && top(name) && (matches(weights, name) || matches(weightsIndex, name))
 	}
 	switch {
+	case ref.Dataset && len(opt.Include) == 0:
+		return chooseData(ref, names)
 	case len(opt.Include) > 0:
 		want = func(name string) bool {
 			return slices.ContainsFunc(opt.Include, func(p string) bool { return matches(p, name) })
@@ -88,7 +90,7 @@ func missing(ref Ref, names, chosen []string, opt Options) error {
 	has := func(pattern string) bool {
 		return slices.ContainsFunc(chosen, func(n string) bool { return matches(pattern, n) })
 	}
-	repo := Ref{Repo: ref.Repo, Revision: ref.Revision}
+	repo := ref.whole()
 	switch {
 	case len(opt.Include) > 0 && len(chosen) == 0:
 		return fault.In(fault.NotFound, repo.String(), "no file matches --include %s", strings.Join(opt.Include, ", ")).WithID("E-HUB-011")
@@ -106,6 +108,9 @@ func missing(ref Ref, names, chosen []string, opt Options) error {
 		what = tokenizerName
 	}
 	err := fault.In(fault.NotFound, repo.String(), "has no %s", what).WithID("E-HUB-013")
+	if torch := slices.IndexFunc(names, func(n string) bool { return matches("*.bin", n) || matches("*.pt", n) || matches("*.pth", n) }); torch >= 0 {
+		err = err.WithHint("it has PyTorch pickles, programs that are never run; convert it to safetensors with transformers: apr help formats")
+	}
 	if files := single(names); len(files) > 0 {
 		repo.File = files[0]
 		return err.WithHint("it has %s: name one, as in %s", strings.Join(files, ", "), repo)

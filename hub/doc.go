@@ -20,11 +20,15 @@
 // The server's etag of a file is the SHA-256 of its content if it is kept in large file storage, else the SHA-1 that git
 // gives it: of "blob SIZE\0" and the content. Either is checked while the bytes arrive.
 //
+// A reference to data, hf://datasets/org/name, means files of records: see chooseData. Its folder is datasets--ORG--NAME, and it keeps the
+// names of a commit's files in listings/COMMIT, for a part of them must not pass for the whole.
+//
 // # Caveats
 //
-// Everything a server says is suspect. Names of files, commits and etags are checked by POSIX and Windows rules, and all
-// writing goes through an os.Root at the repository's folder (fault of kind UnsafePath). The token goes to the origin of
-// the endpoint and to nobody else, whoever redirects; no text of a server reaches an error or a log but quoted names.
+// Everything a server says is suspect. Names of files, commits and etags are checked by POSIX and Windows rules, and
+// all writing goes through an os.Root at the repository's folder (fault of kind UnsafePath). The token goes to the
+// origin of the endpoint and nowhere else, whatever redirects; no text of a server reaches an error or a log but quoted
+// names.
 //
 // Links of a snapshot appear last, when all its blobs are there, and the revision's ref after them. The huggingface_hub
 // library makes links as it goes, so a snapshot is believed only if it holds all shards that its index names, and its

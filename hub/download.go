@@ -24,7 +24,7 @@ type Bar interface {
 	Close()
 }
 
-// advance is how many bytes an attempt must bring so that the next failures are counted anew.
+// advance is the number of bytes after which an attempt resets the count of failures.
 const advance = 64 << 10
 
 // buffer is how many bytes are read at a time.

@@ -56,7 +56,7 @@ func windowsConsole(part string) bool {
 	return false
 }
 
-// escapes reports whether a name that nobody asked for is an attempt to leave the folder, not just a name that some
+// escapes reports whether a listed name is an attempt to leave the folder, not just a name that some
 // system cannot hold. A repository may hold logs with odd names; a server that lists these is not to be trusted at all.
 func escapes(name string) bool {
 	slashed := strings.ReplaceAll(name, `\`, "/")

@@ -57,7 +57,11 @@ func (s *Snapshot) Cached() bool {
 // newSnapshot names the places of a commit.
 func (c *Client) newSnapshot(ref Ref, commit string) *Snapshot {
 	dir := filepath.Join(c.cfg.Cache, ref.folder(), "snapshots", commit)
-	return &Snapshot{Ref: ref, Commit: commit, Dir: dir, Path: filepath.Join(dir, filepath.FromSlash(ref.File))}
+	s := &Snapshot{Ref: ref, Commit: commit, Dir: dir, Path: dir}
+	if !ref.pattern() {
+		s.Path = filepath.Join(dir, filepath.FromSlash(ref.File))
+	}
+	return s
 }
 
 // Pull brings what is chosen of a repository into the cache and returns its snapshot. Faults are of kind Network,
@@ -171,7 +175,7 @@ func (r *repository) room(files []File) error {
 
 // fetch brings one content into the cache, unless it is there.
 func (c *Client) fetch(ctx context.Context, r *repository, s *Snapshot, f *File, opt Options) error {
-	what := Ref{Repo: s.Ref.Repo, Revision: s.Ref.Revision, File: f.Name}.String()
+	what := s.Ref.of(f.Name).String()
 	replace := opt.Force
 	if f.Cached {
 		ok, err := r.intact(ctx, f, opt.Verify)
@@ -196,7 +200,7 @@ func (c *Client) fetch(ctx context.Context, r *repository, s *Snapshot, f *File,
 	if err != nil || there && !replace {
 		return err
 	}
-	d := &download{c: c, r: r, f: *f, from: s.Ref.Repo, rev: s.Commit, what: what, bar: noBar{}}
+	d := &download{c: c, r: r, f: *f, from: s.Ref.place(), rev: s.Commit, what: what, bar: noBar{}}
 	if opt.Bar != nil {
 		d.bar = opt.Bar(f.Name, f.Size)
 	}
@@ -258,8 +262,13 @@ func (r *repository) publish(s *Snapshot, names []string) error {
 			return err
 		}
 	}
+	if s.Ref.Dataset {
+		if err := r.writeListing(s.Commit, names); err != nil {
+			return err
+		}
+	}
 	for _, name := range small {
-		if !slices.Contains(names, name) {
+		if !s.Ref.Dataset && !slices.Contains(names, name) {
 			if err := r.write(path.Join(".no_exist", s.Commit, name), ""); err != nil {
 				return err
 			}

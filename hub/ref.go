@@ -2,6 +2,7 @@ package hub
 
 import (
 	"net/url"
+	"path"
 	"regexp"
 	"strings"
 
@@ -11,27 +12,37 @@ import (
 // Scheme begins every unambiguous reference.
 const Scheme = "hf://"
 
-// DefaultRevision is the branch that is meant when none is named.
+// DefaultRevision is the branch of a reference that names none.
 const DefaultRevision = "main"
 
-// Ref names a repository at a revision, and perhaps one file of it.
+// Ref names a repository at a revision, and perhaps a file of it.
 type Ref struct {
 	Repo     string // org/name
 	Revision string // branch, tag or commit
-	File     string // path in the repository; empty: the model as a whole
+	File     string // path in the repository; empty: the model or data set as a whole. Of a data set also a folder, or a pattern as of path.Match
+	Dataset  bool   // a repository of data, not of a model
 }
+
+// datasets begins the path of a repository of data, on the hub and in a reference.
+const datasets = "datasets/"
+
+// IsDataset reports whether a text is a reference to a data set, hf://datasets/org/name.
+func IsDataset(s string) bool { return strings.HasPrefix(s, Scheme+datasets) }
 
 // pullRef is a revision with a slash that every hub has: of a pull request or a conversion.
 var pullRef = regexp.MustCompile(`^refs/(pr|convert)/[^/]+`)
 
-// ParseRef reads hf://org/name[@rev][/file] or org/name[@rev][/file]. A slash of a revision is written %2F, except in
+// ParseRef reads hf://org/name[@rev][/file] or org/name[@rev][/file], and hf://datasets/org/name[@rev][/file]. A slash of a revision is written %2F, except in
 // refs/pr/N and refs/convert/NAME. A wrong form is a fault of kind Usage, an unsafe name of kind UnsafePath.
 func ParseRef(s string) (Ref, error) {
 	text := strings.TrimPrefix(s, Scheme)
-	r := Ref{Revision: DefaultRevision}
+	r := Ref{Revision: DefaultRevision, Dataset: IsDataset(s)}
+	if r.Dataset {
+		text = strings.TrimPrefix(text, datasets)
+	}
 	org, rest, ok := strings.Cut(text, "/")
 	if !ok || org == "" || rest == "" || strings.Contains(org, "@") {
-		return r, fault.New(fault.Usage, "%q is not hf://org/name[@revision][/file]", clip(s)).WithID("E-HUB-009")
+		return r, fault.New(fault.Usage, "%q is not hf://org/name[@revision][/file] or hf://datasets/org/name[@revision][/file]", clip(s)).WithID("E-HUB-009")
 	}
 	end := strings.IndexAny(rest, "@/")
 	if end < 0 {
@@ -72,12 +83,38 @@ func (r Ref) check() error {
 	if r.File == "" {
 		return nil
 	}
-	return CheckName(r.File)
+	if !r.pattern() {
+		return CheckName(r.File)
+	}
+	if _, err := path.Match(r.File, ""); err != nil {
+		return fault.New(fault.Usage, "%q is not a pattern of files", clip(r.File)).WithID("E-HUB-010")
+	}
+	return CheckName(strings.NewReplacer("*", "x", "?", "x").Replace(r.File))
+}
+
+// pattern reports whether File stands for the files of a data set that it matches.
+func (r Ref) pattern() bool { return r.Dataset && strings.ContainsAny(r.File, "*?[") }
+
+// whole is the reference without its file.
+func (r Ref) whole() Ref { return Ref{Repo: r.Repo, Revision: r.Revision, Dataset: r.Dataset} }
+
+// of is the reference to a file of the same repository.
+func (r Ref) of(file string) Ref {
+	r.File = file
+	return r
+}
+
+// place is the path of the repository on the hub.
+func (r Ref) place() string {
+	if r.Dataset {
+		return datasets + r.Repo
+	}
+	return r.Repo
 }
 
 // String is the reference as ParseRef reads it; the default revision is left out.
 func (r Ref) String() string {
-	s := Scheme + r.Repo
+	s := Scheme + r.place()
 	if r.Revision != DefaultRevision && r.Revision != "" {
 		revision := r.Revision
 		if pullRef.FindString(revision) != revision {
@@ -92,4 +129,10 @@ func (r Ref) String() string {
 }
 
 // folder is the repository's folder in the cache.
-func (r Ref) folder() string { return "models--" + strings.ReplaceAll(r.Repo, "/", "--") }
+func (r Ref) folder() string {
+	kind := "models--"
+	if r.Dataset {
+		kind = "datasets--"
+	}
+	return kind + strings.ReplaceAll(r.Repo, "/", "--")
+}

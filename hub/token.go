@@ -9,7 +9,7 @@ import (
 	"apr/internal/fault"
 )
 
-// Token is a secret that shows itself to nobody: not when printed by any verb of fmt, as JSON or text, in a log, or
+// Token is a secret that is never shown: not when printed by any verb of fmt, as JSON or text, in a log, or
 // inside another value (it holds a pointer, which is all that reflection finds). The zero Token is none.
 type Token struct{ secret *string }
 

@@ -46,7 +46,7 @@ const keptByNone Recompute = -1
 
 // needs lists the tensors of k, but x, of n positions in the order of the arithmetic. act is the type of activations. Only
 // training has k and v that later layers read among them, and only it wants statistics.
-func (b *block) needs(k *acts, n, h int, act tensor.DType, training bool) []need {
+func (b *layer) needs(k *acts, n, h int, act tensor.DType, training bool) []need {
 	a, p := b.Attn, b.ple
 	has := func(ok bool, n int) int {
 		if !ok {
@@ -112,7 +112,7 @@ func (b *block) needs(k *acts, n, h int, act tensor.DType, training bool) []need
 }
 
 // fill takes those tensors of k, but x, of n positions that r keeps and k lacks; all with keptByNone.
-func (b *block) fill(k *acts, n int, r Recompute, h int, act tensor.DType, training bool, take allocator) {
+func (b *layer) fill(k *acts, n int, r Recompute, h int, act tensor.DType, training bool, take allocator) {
 	for _, t := range b.needs(k, n, h, act, training) {
 		if r <= t.last && t.cols > 0 && t.t.IsZero() && (training || !t.stat) {
 			*t.t = take(t.name, t.d, cmp.Or(t.rows, n), t.cols)

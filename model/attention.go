@@ -6,7 +6,7 @@ import (
 )
 
 // attend computes k.att from y, the input of the mixer: project, normalise and turn q and k, attend, gate.
-func (p *pass) attend(b *block, k *acts, y device.Tensor) {
+func (p *pass) attend(b *layer, k *acts, y device.Tensor) {
 	switch {
 	case b.Attn.Gate:
 		b.qkv.forward(p.s, k.mixed, y)
@@ -23,7 +23,7 @@ func (p *pass) attend(b *block, k *acts, y device.Tensor) {
 }
 
 // unmix moves the heads of q and the gates, which take turns in the projections, apart.
-func (p *pass) unmix(b *block, k *acts) {
+func (p *pass) unmix(b *layer, k *acts) {
 	n, d := b.Attn.QDim(), b.Attn.HeadDim
 	p.s.Deinterleave(k.proj.ColRange(0, n), k.gate.ColRange(0, n), k.mixed.ColRange(0, 2*n), d)
 	if b.own {
@@ -32,7 +32,7 @@ func (p *pass) unmix(b *block, k *acts) {
 }
 
 // attended returns where attention writes: beside the gates, so that both are the operands of a gated unit, or what o reads.
-func (b *block) attended(k *acts) device.Tensor {
+func (b *layer) attended(k *acts) device.Tensor {
 	if b.Attn.Gate {
 		return k.gate.ColRange(b.Attn.QDim(), 2*b.Attn.QDim())
 	}
@@ -40,7 +40,7 @@ func (b *block) attended(k *acts) device.Tensor {
 }
 
 // gated multiplies the attention by σ of its gates.
-func (p *pass) gated(b *block, k *acts) {
+func (p *pass) gated(b *layer, k *acts) {
 	if b.Attn.Gate {
 		p.s.GLU(k.att, k.gate, device.Sigmoid)
 	}
@@ -48,7 +48,7 @@ func (p *pass) gated(b *block, k *acts) {
 
 // raw returns the projections of q, k and v. v is k's where it has no projection of its own; a layer that reads another's
 // keys has neither.
-func (b *block) raw(proj device.Tensor) (q, k, v device.Tensor) {
+func (b *layer) raw(proj device.Tensor) (q, k, v device.Tensor) {
 	n, kv := b.Attn.QDim(), b.Attn.KVDim()
 	q = proj.ColRange(0, n)
 	if !b.own {
@@ -62,7 +62,7 @@ func (b *block) raw(proj device.Tensor) (q, k, v device.Tensor) {
 }
 
 // finish computes q, k and v from their projections: norms, rotary embeddings, and the place where others read k and v.
-func (p *pass) finish(b *block, k *acts) {
+func (p *pass) finish(b *layer, k *acts) {
 	n, kv := b.Attn.QDim(), b.Attn.KVDim()
 	if b.finishes() {
 		rawQ, rawK, rawV := b.raw(k.proj)
@@ -81,7 +81,7 @@ func (p *pass) finish(b *block, k *acts) {
 }
 
 // headNorm writes the norm of q or k, or copies them.
-func (p *pass) headNorm(y, rstd, x device.Tensor, w vector, b *block) {
+func (p *pass) headNorm(y, rstd, x device.Tensor, w vector, b *layer) {
 	switch b.Attn.QKNorm {
 	case arch.NoQKNorm:
 		p.s.Copy(y, x)
@@ -96,7 +96,7 @@ func (p *pass) headNorm(y, rstd, x device.Tensor, w vector, b *block) {
 var still = &device.Frequencies{Inv: []float64{0}}
 
 // rotate turns q and k, the first columns of x, by their positions, or back, and scales q by them.
-func (p *pass) rotate(b *block, x device.Tensor, inverse bool) {
+func (p *pass) rotate(b *layer, x device.Tensor, inverse bool) {
 	a, n := b.Attn, b.Attn.QDim()
 	r := device.Rotary{HeadDim: a.HeadDim, Table: still, SeqLen: p.t.SeqLen, Positions: p.t.Positions, Inverse: inverse}
 	class := 0
@@ -126,7 +126,7 @@ func (p *pass) rotate(b *block, x device.Tensor, inverse bool) {
 }
 
 // store copies the finished k and v to where other layers or later positions read them.
-func (p *pass) store(b *block, k *acts) {
+func (p *pass) store(b *layer, k *acts) {
 	n, kv := b.Attn.QDim(), b.Attn.KVDim()
 	at := 0
 	if p.cache != nil {
@@ -143,7 +143,7 @@ func (p *pass) store(b *block, k *acts) {
 }
 
 // read returns the finished q, k and v where attention reads them.
-func (b *block) read(k *acts) (q, kk, v device.Tensor) {
+func (b *layer) read(k *acts) (q, kk, v device.Tensor) {
 	n, kv := b.Attn.QDim(), b.Attn.KVDim()
 	q = k.qkv.ColRange(0, n)
 	switch {
@@ -157,7 +157,7 @@ func (b *block) read(k *acts) (q, kk, v device.Tensor) {
 }
 
 // attn describes the attention of a layer. A window that hides nothing is none.
-func (p *pass) attn(b *block) device.Attn {
+func (p *pass) attn(b *layer) device.Attn {
 	a, t := b.Attn, p.t
 	d := device.Attn{
 		Batch: t.Rows, QLen: t.SeqLen, KLen: t.SeqLen, KStride: t.SeqLen,

@@ -14,8 +14,8 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	g.pass = pass{m: m, s: s, t: v.tokens, act: act}
 	g.dx, g.dy = g.w.take("dx", act, h), g.w.take("dy", act, h)
 	g.delta = g.dy // of what is computed again
-	for i := range m.blocks {
-		g.takeMixer(&m.blocks[i])
+	for i := range m.layers {
+		g.takeMixer(&m.layers[i])
 	}
 	g.perLayerBegin()
 	if f := m.Config.LogitScale; f != 1 {
@@ -24,8 +24,8 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	}
 	s.Zero(g.dx)
 	s.RMSNormBackward(g.dx, m.norm.grad(), dHidden, v.x, v.rstd, m.norm.value)
-	for i := len(m.blocks) - 1; i >= 0; i-- {
-		b := &m.blocks[i]
+	for i := len(m.layers) - 1; i >= 0; i-- {
+		b := &m.layers[i]
 		k := g.restore(b)
 		if b.OutScale {
 			s.Scale(g.dx, g.dx, float64(b.outScale[0]))
@@ -56,7 +56,7 @@ type backward struct {
 }
 
 // restore returns all tensors of a layer: those kept, and the others computed again.
-func (g *backward) restore(b *block) acts {
+func (g *backward) restore(b *layer) acts {
 	k := g.v.layers[b.index]
 	b.fill(&k, g.w.n, keptByNone, g.m.Config.Hidden, g.act, true, g.w.takeRows)
 	var none device.Tensor
@@ -87,7 +87,7 @@ func (g *backward) restore(b *block) acts {
 }
 
 // again computes all of a layer from its input, up to what the backward does not read.
-func (g *backward) again(b *block, k *acts) {
+func (g *backward) again(b *layer, k *acts) {
 	v := stream{x: k.x}
 	y := g.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
 	v = g.mixer(b, k, v, y)
@@ -105,7 +105,7 @@ func (g *backward) again(b *block, k *acts) {
 
 // through returns the gradient over what a branch's last product wrote, dx being that over the residual stream behind the
 // branch.
-func (g *backward) through(b *block, z, rstd device.Tensor, post vector) device.Tensor {
+func (g *backward) through(b *layer, z, rstd device.Tensor, post vector) device.Tensor {
 	d := g.dx
 	if b.Residual != 1 {
 		d = g.w.take("dbranch", g.act, d.Cols)
@@ -150,7 +150,7 @@ func input(y, x device.Tensor) device.Tensor {
 }
 
 // ffnGrad goes back through x3 = x2 + res·post(ffn(norm(x2))).
-func (g *backward) ffnGrad(b *block, k *acts) {
+func (g *backward) ffnGrad(b *layer, k *acts) {
 	d := g.through(b, k.z2, k.rstdZ2, b.postFFN)
 	switch {
 	case b.FFN.MoE.Beside:
@@ -163,7 +163,7 @@ func (g *backward) ffnGrad(b *block, k *acts) {
 }
 
 // denseGrad goes back through down(glu(gateUp(norm(x2)))), given d.
-func (g *backward) denseGrad(b *block, k *acts, d device.Tensor) {
+func (g *backward) denseGrad(b *layer, k *acts, d device.Tensor) {
 	s := g.s
 	b.down.weightGrad(s, d, k.glu)
 	dprod, dgu := k.glu, k.gateUp // written over what is not needed again
@@ -174,7 +174,7 @@ func (g *backward) denseGrad(b *block, k *acts, d device.Tensor) {
 }
 
 // takeMixer takes what going back through a layer's mixer needs, before what is needed in passing.
-func (g *backward) takeMixer(b *block) {
+func (g *backward) takeMixer(b *layer) {
 	if b.Linear() {
 		g.deltaGrads(b)
 		return
@@ -187,7 +187,7 @@ func (g *backward) takeMixer(b *block) {
 }
 
 // mixerGrad goes back through x2 = x + res·post(o(gated(attention(finish(qkv(norm(x))))))), or through a DeltaNet for attention.
-func (g *backward) mixerGrad(b *block, k *acts) {
+func (g *backward) mixerGrad(b *layer, k *acts) {
 	s := g.s
 	d := g.through(b, k.z1, k.rstdZ1, b.postMixer)
 	b.o.weightGrad(s, d, k.att)
@@ -211,7 +211,7 @@ func (g *backward) mixerGrad(b *block, k *acts) {
 }
 
 // dqkv returns the gradients of a layer's q, k and v, side by side; of q alone where k and v are another layer's.
-func (g *backward) dqkv(b *block) device.Tensor {
+func (g *backward) dqkv(b *layer) device.Tensor {
 	n := b.Attn.QDim()
 	if b.own {
 		n += 2 * b.Attn.KVDim()
@@ -220,12 +220,12 @@ func (g *backward) dqkv(b *block) device.Tensor {
 }
 
 // dgate returns the gradients of a layer's gates and attention, side by side.
-func (g *backward) dgate(b *block) device.Tensor {
+func (g *backward) dgate(b *layer) device.Tensor {
 	return g.w.take("dgate", g.act, 2*b.Attn.QDim())
 }
 
 // mix puts the gradients of the heads of q and of the gates where they take turns, before those of k and v.
-func (g *backward) mix(b *block, k *acts, dproj device.Tensor) device.Tensor {
+func (g *backward) mix(b *layer, k *acts, dproj device.Tensor) device.Tensor {
 	if !b.Attn.Gate {
 		return dproj
 	}
@@ -239,7 +239,7 @@ func (g *backward) mix(b *block, k *acts, dproj device.Tensor) device.Tensor {
 
 // attendGrad goes back through attention: it writes the gradients of q, and of k and v, or adds the latter to those of the
 // layer that they belong to.
-func (g *backward) attendGrad(b *block, k *acts, dqkv, datt device.Tensor) {
+func (g *backward) attendGrad(b *layer, k *acts, dqkv, datt device.Tensor) {
 	s, n, kv := g.s, b.Attn.QDim(), b.Attn.KVDim()
 	q, kk, v := b.read(k)
 	a, o := g.attn(b), b.attended(k)
@@ -270,7 +270,7 @@ func (g *backward) attendGrad(b *block, k *acts, dqkv, datt device.Tensor) {
 }
 
 // unfinish goes back through the norms of q, k and v, in place, and returns the gradient over their projections.
-func (g *backward) unfinish(b *block, k *acts, dqkv device.Tensor) device.Tensor {
+func (g *backward) unfinish(b *layer, k *acts, dqkv device.Tensor) device.Tensor {
 	if !b.finishes() {
 		return dqkv
 	}
@@ -294,7 +294,7 @@ func (g *backward) unfinish(b *block, k *acts, dqkv device.Tensor) device.Tensor
 }
 
 // headGrad goes back through the norm of q or k.
-func (g *backward) headGrad(d, x, rstd device.Tensor, w vector, b *block) {
+func (g *backward) headGrad(d, x, rstd device.Tensor, w vector, b *layer) {
 	switch b.Attn.QKNorm {
 	case arch.RowNorm:
 		g.s.HeadNormBackward(d, w.grad(), d, x, rstd, w.value, x.Cols)

@@ -19,8 +19,8 @@ import (
 // refuses a model without experts, or whose layers have different numbers of them.
 func (m *Model) Balance(weight float64) error {
 	experts := 0
-	for i := range m.blocks {
-		moe := m.blocks[i].FFN.MoE
+	for i := range m.layers {
+		moe := m.layers[i].FFN.MoE
 		switch {
 		case moe == (arch.MoE{}):
 		case experts != 0 && moe.Experts != experts:

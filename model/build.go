@@ -21,7 +21,7 @@ type Weights interface {
 	Source(name string) (device.Source, error)
 	// ReadFloat32 returns all values of a slot, widened to float32.
 	ReadFloat32(name string) ([]float32, error)
-	// Verify refuses bytes that are not those that were written, as far as it can be told; see tensor.File.
+	// Verify refuses bytes that differ from those written, as far as the file shows it; see tensor.File.
 	Verify() error
 }
 
@@ -290,7 +290,7 @@ func (m *Model) Refresh(s device.Stream) {
 // it is how a student is evaluated between steps.
 func (m *Model) Frozen() *Model {
 	f := *m
-	f.params, f.parts, f.blocks = nil, nil, slices.Clone(m.blocks)
+	f.params, f.parts, f.layers = nil, nil, slices.Clone(m.layers)
 	for _, g := range m.groups {
 		if g.slots[0].Fixed {
 			continue
@@ -314,7 +314,7 @@ func (m *Model) Snapshot(s device.Stream) *Model {
 	for _, g := range m.groups {
 		if slot := g.slots[0]; slot.Fixed {
 			f.fixed[slot.Name] = slices.Clone(m.fixed[slot.Name])
-			f.blocks[slot.Layer].outScale = f.fixed[slot.Name]
+			f.layers[slot.Layer].outScale = f.fixed[slot.Name]
 			continue
 		}
 		p := params[0]

@@ -32,10 +32,10 @@ const slack = 512
 
 // NewCache reserves a cache of capacity positions.
 func (m *Model) NewCache(capacity int) *Cache {
-	c := &Cache{layers: make([]store, len(m.blocks)), capacity: capacity}
+	c := &Cache{layers: make([]store, len(m.layers)), capacity: capacity}
 	act := m.dev.Info().Activations
-	for i := range m.blocks {
-		b, l := &m.blocks[i], &c.layers[i]
+	for i := range m.layers {
+		b, l := &m.layers[i], &c.layers[i]
 		if b.Linear() {
 			l.delta = m.newCarried(b)
 			continue
@@ -208,8 +208,8 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, x)
 	if !(n == 1 && last && p.atOnce(dst, x)) {
-		for i := range m.blocks {
-			v = p.block(&m.blocks[i], p.reused(&m.blocks[i]), v, false)
+		for i := range m.layers {
+			v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
 		}
 		if last {
 			p.last(dst, device.Tensor{}, x.RowRange(n-1, n), v.row(n-1))
@@ -228,8 +228,8 @@ func (m *Model) arrange(s device.Stream, n int) {
 	if !ok || n == 1 {
 		return
 	}
-	for i := range m.blocks {
-		b := &m.blocks[i]
+	for i := range m.layers {
+		b := &m.layers[i]
 		all := []*linear{&b.qkv, &b.o, &b.gateUp, &b.down}
 		if b.Linear() {
 			all = append(all, &b.delta.in, &b.delta.ba)

@@ -14,8 +14,8 @@ func (p *pass) atOnce(dst, x device.Tensor) bool {
 		return false
 	}
 	d := device.Decode{Norm: p.m.norm.value, Position: p.cache.length, Eps: p.m.Config.Eps}
-	for i := range p.m.blocks {
-		b := &p.m.blocks[i]
+	for i := range p.m.layers {
+		b := &p.m.layers[i]
 		if b.hasExperts() || b.Linear() {
 			lacks := device.Experts
 			if b.Linear() {
@@ -42,7 +42,7 @@ func (p *pass) atOnce(dst, x device.Tensor) bool {
 }
 
 // decodeLayer describes a layer for one position.
-func (p *pass) decodeLayer(b *block) device.DecodeLayer {
+func (p *pass) decodeLayer(b *layer) device.DecodeLayer {
 	a, from := b.Attn, &p.cache.layers[b.Attn.KVFrom]
 	l := device.DecodeLayer{
 		AttnNorm: b.preMixer.value, AttnPost: b.postMixer.value, FFNNorm: b.preFFN.value, FFNPost: b.postFFN.value,

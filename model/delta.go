@@ -16,7 +16,7 @@ type deltaTensors struct {
 	normValue vector // [1, width of a value head]
 }
 
-// place returns where the tensor of a slot stands; nil: it is no tensor of a DeltaNet.
+// place returns the tensor of a slot, nil if it is no tensor of a DeltaNet.
 func (d *deltaTensors) place(name string) (*linear, *vector) {
 	switch name {
 	case "linear_attn.in_proj_qkv.weight":
@@ -35,8 +35,8 @@ func (d *deltaTensors) place(name string) (*linear, *vector) {
 	return nil, nil
 }
 
-// deltaActs are the intermediate tensors of a DeltaNet. The normed output of the rule stands beside z, so that both are the
-// operands of a gated unit.
+// deltaActs are the intermediate tensors of a DeltaNet. The normed output of the rule lies beside z, so that both are
+// the operands of a gated unit.
 type deltaActs struct {
 	in   device.Tensor // [n, c+2i]: q, k, v; z; norm(o)
 	ba   device.Tensor // [n, 2·heads]
@@ -46,7 +46,7 @@ type deltaActs struct {
 }
 
 // cut returns the parts of a tensor like deltaActs.in: q, k, v; what in projects; z beside norm(o); norm(o).
-func (b *block) cut(in device.Tensor) (qkv, projected, gated, normed device.Tensor) {
+func (b *layer) cut(in device.Tensor) (qkv, projected, gated, normed device.Tensor) {
 	c, i := b.Delta.QKV(), b.Delta.Inner()
 	return in.ColRange(0, c), in.ColRange(0, c+i), in.ColRange(c, c+2*i), in.ColRange(c+i, c+2*i)
 }
@@ -57,13 +57,13 @@ func (p *pass) sequences() device.Sequences {
 }
 
 // rule describes the delta rule of a layer.
-func (p *pass) rule(b *block) device.Delta {
+func (p *pass) rule(b *layer) device.Delta {
 	d := b.Delta
 	return device.Delta{Sequences: p.sequences(), KeyHeads: d.KeyHeads, ValueHeads: d.ValueHeads, KeyDim: d.KeyDim, ValueDim: d.ValueDim}
 }
 
 // linear computes k.att, what out_proj reads, from y, the input of the mixer.
-func (p *pass) linear(b *block, k *acts, y device.Tensor) {
+func (p *pass) linear(b *layer, k *acts, y device.Tensor) {
 	d, s, t := &k.delta, p.s, &b.delta
 	qkv, projected, gated, normed := b.cut(d.in)
 	t.in.forward(s, projected, y)
@@ -88,7 +88,7 @@ type carriedState struct {
 type carried struct{ now, before carriedState }
 
 // newCarried reserves the states of a layer.
-func (m *Model) newCarried(b *block) carried {
+func (m *Model) newCarried(b *layer) carried {
 	one := func() carriedState {
 		d, act := b.Delta, m.dev.Info().Activations
 		return carriedState{

@@ -9,7 +9,7 @@ import (
 type deltaGrads struct{ in, ba, u, o, states device.Tensor }
 
 // deltaGrads takes them; layers of one shape use the same.
-func (g *backward) deltaGrads(b *block) deltaGrads {
+func (g *backward) deltaGrads(b *layer) deltaGrads {
 	d, w := b.Delta, g.w
 	return deltaGrads{
 		in: w.take("ddelta.in", g.act, d.QKV()+2*d.Inner()), ba: w.take("ddelta.ba", g.act, 2*d.ValueHeads), u: w.take("ddelta.u", g.act, d.QKV()),
@@ -18,13 +18,13 @@ func (g *backward) deltaGrads(b *block) deltaGrads {
 }
 
 // deltaStates takes room for the states at the begin of all chunks.
-func (g *backward) deltaStates(b *block) device.Tensor {
+func (g *backward) deltaStates(b *layer) device.Tensor {
 	r := g.rule(b)
 	return g.w.takeRows("delta.states", tensor.F32, r.Batch*r.ValueHeads*r.Chunks(), r.KeyDim*r.ValueDim)
 }
 
 // linearAgain computes what RecomputeNorms does not keep.
-func (g *backward) linearAgain(b *block, k *acts) {
+func (g *backward) linearAgain(b *layer, k *acts) {
 	var none device.Tensor
 	qkv, _, gated, _ := b.cut(k.delta.in)
 	g.s.Conv(k.delta.u, qkv, b.delta.conv.value, none, none, g.sequences())
@@ -32,7 +32,7 @@ func (g *backward) linearAgain(b *block, k *acts) {
 }
 
 // linearGrad goes back through a DeltaNet and the norm before it, given the gradient of what out_proj reads.
-func (g *backward) linearGrad(b *block, k *acts, datt device.Tensor) {
+func (g *backward) linearGrad(b *layer, k *acts, datt device.Tensor) {
 	s, t, d, grads := g.s, &b.delta, &k.delta, g.deltaGrads(b)
 	qkv, _, gated, _ := b.cut(d.in)
 	dqkv, dprojected, dgated, dnormed := b.cut(grads.in)

@@ -39,7 +39,7 @@ func (e *expertActs) routing(m arch.MoE) device.Routing {
 }
 
 // expertNeeds lists the tensors of k's experts, of n positions. The rows of slots are copied again instead of kept.
-func (b *block) expertNeeds(e *expertActs, n, h int, act tensor.DType) []need {
+func (b *layer) expertNeeds(e *expertActs, n, h int, act tensor.DType) []need {
 	m := b.FFN.MoE
 	if m == (arch.MoE{}) {
 		return nil
@@ -73,7 +73,7 @@ func (b *block) expertNeeds(e *expertActs, n, h int, act tensor.DType) []need {
 
 // ffn computes what the feed-forward branch adds to the residual stream x, y being its input. Without keep gate and up are
 // undefined afterwards.
-func (p *pass) ffn(b *block, k *acts, x, y device.Tensor, keep bool) {
+func (p *pass) ffn(b *layer, k *acts, x, y device.Tensor, keep bool) {
 	m := b.FFN.MoE
 	if m == (arch.MoE{}) {
 		p.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), keep)
@@ -90,7 +90,7 @@ func (p *pass) ffn(b *block, k *acts, x, y device.Tensor, keep bool) {
 }
 
 // beside writes dst = postDense(dense(y)) + postSum(experts(pre(x))).
-func (p *pass) beside(b *block, k *acts, dst, x, y device.Tensor, keep bool) {
+func (p *pass) beside(b *layer, k *acts, dst, x, y device.Tensor, keep bool) {
 	var none device.Tensor
 	e, eps := &k.moe, p.m.Config.Eps
 	p.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), keep)
@@ -106,13 +106,13 @@ func (p *pass) beside(b *block, k *acts, dst, x, y device.Tensor, keep bool) {
 }
 
 // experts writes to dst the weighted sum of the experts that the router chooses for each row of y.
-func (p *pass) experts(b *block, e *expertActs, dst, routed, y device.Tensor) {
+func (p *pass) experts(b *layer, e *expertActs, dst, routed, y device.Tensor) {
 	p.logits(b, e, routed)
 	p.chosen(b, e, dst, y)
 }
 
 // logits computes the router's logits and chooses. The factor 1/√h of a router beside the dense network is put on its logits.
-func (p *pass) logits(b *block, e *expertActs, routed device.Tensor) {
+func (p *pass) logits(b *layer, e *expertActs, routed device.Tensor) {
 	b.moe.router.forward(p.s, e.z, routed)
 	if b.FFN.MoE.Beside {
 		p.s.Scale(e.z, e.z, p.m.routerScale())
@@ -128,7 +128,7 @@ func (p *pass) logits(b *block, e *expertActs, routed device.Tensor) {
 func (m *Model) routerScale() float64 { return 1 / math.Sqrt(float64(m.Config.Hidden)) }
 
 // chosen writes the weighted sum of the chosen experts of each row of y.
-func (p *pass) chosen(b *block, e *expertActs, dst, y device.Tensor) {
+func (p *pass) chosen(b *layer, e *expertActs, dst, y device.Tensor) {
 	s, r, f := p.s, e.routing(b.FFN.MoE), b.FFN.MoE.Width
 	s.Gather(e.xs, y, r.Rows)
 	b.moe.gate.grouped(s, e.gateUp.ColRange(0, f), e.xs, r)
@@ -139,7 +139,7 @@ func (p *pass) chosen(b *block, e *expertActs, dst, y device.Tensor) {
 }
 
 // renormed computes again what RecomputeNorms does not keep of experts.
-func (p *pass) renormed(b *block, k *acts) {
+func (p *pass) renormed(b *layer, k *acts) {
 	e := &k.moe
 	if b.FFN.MoE.Beside {
 		var none device.Tensor
@@ -150,7 +150,7 @@ func (p *pass) renormed(b *block, k *acts) {
 }
 
 // besideGrad goes back through the dense network and the experts beside it, d being the gradient over their sum.
-func (g *backward) besideGrad(b *block, k *acts, d device.Tensor) {
+func (g *backward) besideGrad(b *layer, k *acts, d device.Tensor) {
 	e := &k.moe
 	dense := g.normGrad("ddense", d, e.dense, e.rstdDense, b.moe.postDense)
 	sum := g.normGrad("dexperts", d, e.sum, e.rstdSum, b.moe.postSum)
@@ -163,7 +163,7 @@ func (g *backward) besideGrad(b *block, k *acts, d device.Tensor) {
 }
 
 // expertsGrad goes back through the experts of a layer that has nothing else, d being the gradient over their sum.
-func (g *backward) expertsGrad(b *block, k *acts, d device.Tensor) {
+func (g *backward) expertsGrad(b *layer, k *acts, d device.Tensor) {
 	e, y := &k.moe, input(k.y2, k.x2)
 	g.choiceGrad(b, k, d, y)
 	normed := !b.preFFN.value.IsZero()
@@ -180,7 +180,7 @@ func (g *backward) expertsGrad(b *block, k *acts, d device.Tensor) {
 
 // choiceGrad goes back from d, the gradient over the sum of the experts, to the inputs of slots, whose gradients it leaves in xs,
 // and to the weights of the choice. y is the input.
-func (g *backward) choiceGrad(b *block, k *acts, d, y device.Tensor) {
+func (g *backward) choiceGrad(b *layer, k *acts, d, y device.Tensor) {
 	s, e := g.s, &k.moe
 	r, f := e.routing(b.FFN.MoE), b.FFN.MoE.Width
 	s.Gather(e.xs, y, r.Rows)
@@ -198,7 +198,7 @@ func (g *backward) choiceGrad(b *block, k *acts, d, y device.Tensor) {
 
 // routerGrad goes back from the weights of the choice, whose gradients choiceGrad has left, to the router's input, y: it
 // writes dy, or adds to it.
-func (g *backward) routerGrad(b *block, e *expertActs, dy, y device.Tensor, add bool) {
+func (g *backward) routerGrad(b *layer, e *expertActs, dy, y device.Tensor, add bool) {
 	m := b.FFN.MoE
 	dw, dz := g.w.take("drouting", tensor.F32, m.Active), g.w.take("drouter", g.act, m.Experts)
 	g.s.RouteBackward(dz, b.moe.perExpert.grad(), dw, e.z, b.moe.perExpert.value, e.routing(m))
@@ -225,7 +225,7 @@ func (l linear) groupedInputGrad(s device.Stream, dx, dy device.Tensor, r device
 	s.GroupedInputGrad(dx, dy, l.weight, r, add)
 }
 
-// place returns where a tensor of the experts stands, by the slot's name within the layer.
+// place returns a tensor of the experts, by the slot's name within the layer.
 func (m *mixture) place(name string) (*linear, *vector) {
 	switch name {
 	case "mlp.gate.weight", "mlp.router.weight", "router.proj.weight":

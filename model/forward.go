@@ -44,7 +44,7 @@ type pass struct {
 	counts device.Tensor // [1 or layers with experts, E]: to which the slots of experts are added; or zero
 
 	// Of a forward that keeps nothing.
-	kinds []acts                // by block.kind
+	kinds []acts                // by layer.kind
 	lent  map[int]device.Tensor // [n, 2·kv·d] by layer: finished k, v that later layers read
 }
 
@@ -86,8 +86,8 @@ func (p *pass) normed(y, rstd, sum device.Tensor, v *stream, w vector) device.Te
 	return y
 }
 
-// block runs one layer. Without keep gate and up are undefined afterwards.
-func (p *pass) block(b *block, k *acts, v stream, keep bool) stream {
+// layer runs one layer. Without keep gate and up are undefined afterwards.
+func (p *pass) layer(b *layer, k *acts, v stream, keep bool) stream {
 	y := p.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
 	v = p.mixer(b, k, v, y)
 	y = p.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
@@ -103,7 +103,7 @@ func (p *pass) block(b *block, k *acts, v stream, keep bool) stream {
 }
 
 // mixer computes the branch of attention or of a DeltaNet from its input y.
-func (p *pass) mixer(b *block, k *acts, v stream, y device.Tensor) stream {
+func (p *pass) mixer(b *layer, k *acts, v stream, y device.Tensor) stream {
 	if b.Linear() {
 		p.linear(b, k, y)
 	} else {
@@ -145,8 +145,8 @@ func (p *pass) inference(w *workspace) (x device.Tensor) {
 	x = w.take("x", p.act, h)
 	y := w.take("y", p.act, h)
 	p.delta = w.take("delta", p.act, h)
-	for i := range p.m.blocks {
-		b := &p.m.blocks[i]
+	for i := range p.m.layers {
+		b := &p.m.layers[i]
 		if b.kind == len(p.kinds) { // the first of its kind
 			p.kinds = append(p.kinds, acts{x: x, y1: y, z1: y, x2: x, y2: y, z2: y, x3: x, z3: y, moe: expertActs{yRouter: y, y: y}})
 			b.fill(&p.kinds[b.kind], w.n, keptByNone, h, p.act, false, w.takeRows)
@@ -164,7 +164,7 @@ func (p *pass) inference(w *workspace) (x device.Tensor) {
 }
 
 // reused returns the tensors of a layer in a forward that keeps nothing.
-func (p *pass) reused(b *block) *acts {
+func (p *pass) reused(b *layer) *acts {
 	k := &p.kinds[b.kind]
 	switch {
 	case b.Linear():

@@ -17,7 +17,7 @@ type Model struct {
 
 	embed, head linear // [vocab, h]; one when tied
 	norm        vector // [1, h], the last one
-	blocks      []block
+	layers      []layer
 	ropes       []rope
 	pleTable    linear // [ids, layers·p]
 	pleModel    linear // [layers·p, h]
@@ -34,21 +34,21 @@ type Model struct {
 
 // newModel returns a model without its tensors.
 func newModel(dev device.Device, c arch.Config) *Model {
-	m := &Model{Config: c, dev: dev, blocks: newBlocks(c), ropes: newRopes(c), groups: groups(c), fixed: map[string][]float32{}}
+	m := &Model{Config: c, dev: dev, layers: newLayers(c), ropes: newRopes(c), groups: groups(c), fixed: map[string][]float32{}}
 	for _, g := range m.groups {
 		if s := g.slots[0]; s.Fixed {
-			m.fixed[s.Name] = m.blocks[s.Layer].outScale
+			m.fixed[s.Name] = m.layers[s.Layer].outScale
 		}
 	}
 	return m
 }
 
-// place returns where the tensor of a group stands: a matrix or a vector.
+// place returns the tensor of a group: a matrix or a vector.
 func (m *Model) place(g group) (*linear, *vector) {
 	s := g.slots[0]
 	switch {
 	case s.Layer >= 0:
-		return m.blocks[s.Layer].place(g.part)
+		return m.layers[s.Layer].place(g.part)
 	case s.Role == arch.Embedding:
 		return &m.embed, nil
 	case s.Role == arch.Head:
@@ -88,7 +88,7 @@ func stack(s arch.Slot) arch.Role {
 	return ""
 }
 
-// groups returns the groups of a model in the order of their parameters: each stands where its first slot does, biases
+// groups returns the groups of a model in the order of their parameters: each has the place of its first slot, biases
 // behind the matrices.
 func groups(c arch.Config) (all []group) {
 	at := map[string]int{} // of the groups of several slots

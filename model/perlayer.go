@@ -13,7 +13,7 @@ type perLayerActs struct {
 }
 
 // perLayerWidth returns the columns of the per-layer embeddings of all layers; 0: there are none.
-func (m *Model) perLayerWidth() int { return m.Config.PLE.Width * len(m.blocks) }
+func (m *Model) perLayerWidth() int { return m.Config.PLE.Width * len(m.layers) }
 
 // takePerLayer takes the per-layer embeddings.
 func (p *pass) takePerLayer(w *workspace) {
@@ -46,7 +46,7 @@ func (p *pass) perLayer(w *workspace, k *perLayerActs, x device.Tensor) {
 }
 
 // perLayerBranch adds a layer's per-layer embedding: x3 += norm(pleOut(gelu(pleGate·x3)·p)).
-func (p *pass) perLayerBranch(b *block, k *acts, v stream) stream {
+func (p *pass) perLayerBranch(b *layer, k *acts, v stream) stream {
 	p.normed(device.Tensor{}, device.Tensor{}, k.x3, &v, vector{})
 	p.perLayerGate(b, k)
 	p.s.GLU(k.pleGLU, k.pleGU, device.GELUTanh)
@@ -56,13 +56,13 @@ func (p *pass) perLayerBranch(b *block, k *acts, v stream) stream {
 }
 
 // perLayerGate writes pleGU = [pleGate·x3 | p].
-func (p *pass) perLayerGate(b *block, k *acts) {
+func (p *pass) perLayerGate(b *layer, k *acts) {
 	b.pleGate.forward(p.s, k.pleGU.ColRange(0, b.ple), k.x3)
 	p.s.Copy(k.pleGU.ColRange(b.ple, 2*b.ple), p.p.ColRange(b.index*b.ple, (b.index+1)*b.ple))
 }
 
 // perLayerGrad goes back through the branch of a layer's per-layer embedding, and writes the layer's slice of the gradient of p.
-func (g *backward) perLayerGrad(b *block, k *acts) {
+func (g *backward) perLayerGrad(b *layer, k *acts) {
 	s := g.s
 	dz := g.postGrad(g.dx, k.z3, k.rstdZ3, b.pleNorm)
 	b.pleOut.weightGrad(s, dz, k.pleGLU)
@@ -84,7 +84,7 @@ func (g *backward) perLayerBegin() {
 	g.dp, g.shared = g.w.take("dple", g.act, n), g.v.perLayer
 	if g.shared.proj.IsZero() {
 		g.takePerLayer(g.w)
-		g.shared.rstd = g.w.take("ple.rstd", tensor.F32, len(g.m.blocks))
+		g.shared.rstd = g.w.take("ple.rstd", tensor.F32, len(g.m.layers))
 		g.perLayer(g.w, &g.shared, g.v.layers[0].x)
 	}
 }
@@ -107,6 +107,6 @@ func (g *backward) perLayerEnd() {
 // keepPerLayer takes what r keeps of the per-layer embeddings.
 func (m *Model) keepPerLayer(k *perLayerActs, n int, r Recompute, take allocator) {
 	if cols := m.perLayerWidth(); cols > 0 && r <= RecomputeNorms {
-		k.proj, k.rstd = take("ple.projection", m.dev.Info().Activations, n, cols), take("ple.rstd", tensor.F32, n, len(m.blocks))
+		k.proj, k.rstd = take("ple.projection", m.dev.Info().Activations, n, cols), take("ple.rstd", tensor.F32, n, len(m.layers))
 	}
 }

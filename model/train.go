@@ -73,14 +73,14 @@ func (v *Saved) ReleaseTo(s device.Stream) { s.Release(v.allocated...) }
 // released has no holes.
 func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
 	act, h := m.dev.Info().Activations, m.Config.Hidden
-	v := &Saved{tokens: t, recompute: r, layers: make([]acts, len(m.blocks))}
+	v := &Saved{tokens: t, recompute: r, layers: make([]acts, len(m.layers))}
 	take := func(name string, d tensor.DType, rows, cols int) device.Tensor {
 		x := s.Temp(name, device.Activations, d, rows, cols)
 		v.allocated = append(v.allocated, x)
 		return x
 	}
 	for i := range v.layers {
-		b, k := &m.blocks[i], &v.layers[i]
+		b, k := &m.layers[i], &v.layers[i]
 		k.x = take("x", act, t.n(), h)
 		if !b.own && !b.Linear() {
 			k.kv = v.layers[b.Attn.KVFrom].kv
@@ -101,15 +101,15 @@ func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
 	p := &pass{m: m, s: s, t: t, act: act, delta: w.take("delta", act, h), counts: v.counts}
 	p.takePerLayer(w)
 	var at stream
-	for i := range m.blocks {
-		b, k := &m.blocks[i], v.layers[i]
+	for i := range m.layers {
+		b, k := &m.layers[i], v.layers[i]
 		b.fill(&k, t.n(), keptByNone, h, act, true, w.takeRows)
 		if i == 0 {
 			at = p.embed(k.x)
 			perLayer := v.perLayer
 			p.perLayer(w, &perLayer, k.x)
 		}
-		at = p.block(b, &k, at, r < RecomputeBlocks)
+		at = p.layer(b, &k, at, r < RecomputeBlocks)
 	}
 	p.last(v.Hidden, v.rstd, v.x, at)
 	w.release()

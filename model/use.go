@@ -7,8 +7,8 @@ import (
 
 // Mixtures returns the layers that have experts, and the most experts that one has.
 func (m *Model) Mixtures() (layers []int, most int) {
-	for i := range m.blocks {
-		if b := &m.blocks[i]; b.hasExperts() {
+	for i := range m.layers {
+		if b := &m.layers[i]; b.hasExperts() {
 			layers, most = append(layers, i), max(most, b.FFN.MoE.Experts)
 		}
 	}
@@ -23,15 +23,15 @@ func (m *Model) HiddenCounting(s device.Stream, dst device.Tensor, t Tokens, cou
 	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, v.x)
-	for i := range m.blocks {
-		v = p.block(&m.blocks[i], p.reused(&m.blocks[i]), v, false)
+	for i := range m.layers {
+		v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
 	}
 	p.last(dst, device.Tensor{}, x, v)
 	w.release()
 }
 
 // countsOf returns the row of counts of a layer: its own, or the one that all layers share.
-func (p *pass) countsOf(b *block) device.Tensor {
+func (p *pass) countsOf(b *layer) device.Tensor {
 	row := 0
 	if p.counts.Rows > 1 {
 		row = b.mixture
@@ -42,11 +42,11 @@ func (p *pass) countsOf(b *block) device.Tensor {
 // Choices downloads the experts that each position of a kept forward chose, Active of them a position, by layer.
 func (m *Model) Choices(s device.Stream, v *Saved) (map[int][]int, error) {
 	all := map[int][]int{}
-	for i := range m.blocks {
-		if !m.blocks[i].hasExperts() {
+	for i := range m.layers {
+		if !m.layers[i].hasExperts() {
 			continue
 		}
-		ids, experts := v.layers[i].moe.chosen, m.blocks[i].FFN.MoE.Experts
+		ids, experts := v.layers[i].moe.chosen, m.layers[i].FFN.MoE.Experts
 		numbers, out := s.Temp("numbers", device.Scratch, tensor.F32, experts, 1), s.Temp("chosen", device.Scratch, tensor.F32, ids.Rows*ids.Cols, 1)
 		host := make([]float32, max(experts, out.Rows))
 		for e := range experts {

@@ -8,8 +8,8 @@ import (
 	"apr/tensor"
 )
 
-// grid says how values lie in some block types: a group shares a step; values are multiples of it, counted from zero or from
-// the least value; the largest is so many steps away at most.
+// grid says how values lie in some block types: a group shares a step; values are multiples of it, counted from zero or
+// from the least value, up to `steps` of them.
 type grid struct {
 	group, steps int
 	fromZero     bool

@@ -74,7 +74,7 @@ func (c *Container) equalBytes(a, b tensor.Stored) (bool, error) {
 	return same, err
 }
 
-// zeros counts the zeros of a tensor of plain values; blocks have none that could be told.
+// zeros counts the zeros of a tensor of plain values; in quantised blocks zeros cannot be counted.
 func (c *Container) zeros(t tensor.Stored) (n int64, err error) {
 	if !t.DType.IsFloat() {
 		return 0, nil
@@ -92,8 +92,8 @@ func (c *Container) zeros(t tensor.Stored) (n int64, err error) {
 	return n, err
 }
 
-// Verify refuses a model whose files are damaged, as far as their format and their zeros can tell, and one with a head that nobody
-// would use; see tensor.File, Holes and CheckHead. It tells Warn, once, of zeros that may be damage.
+// Verify refuses a model whose files are damaged, as far as their format and their zeros show it, and one with a head
+// that nobody would use; see tensor.File, Holes and CheckHead. It reports zeros that may be damage to Warn, once.
 func (f *Files) Verify() error {
 	if err := f.Container.Verify(); err != nil {
 		return err

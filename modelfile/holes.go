@@ -10,7 +10,7 @@ import (
 	"apr/tensor"
 )
 
-// Runs of zeros in a live matrix that are doubtful have so many bytes; those that reach its end need fewer.
+// Bytes from which a run of zeros in a live matrix is doubtful: anywhere, and at its end.
 const (
 	longHole = 64 << 10
 	tailHole = 4 << 10

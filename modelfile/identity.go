@@ -94,7 +94,7 @@ func (k Kinship) relation() string {
 // Conversions by other programs, and longer chains, are different. Of different models of equal shapes a sample of each tensor
 // says how many are those of the other model all the same, and how far matrices are from the other model's.
 //
-// progress is told the values compared so far and in all. Fault kinds are those of reading a tensor.
+// progress gets the number of values compared so far, and in all. Fault kinds are those of reading a tensor.
 func Identify(ctx context.Context, a, b *Files, progress func(done, total int64)) (Kinship, error) {
 	ofA, ofB := commonBiases(a.Config, b.Config)
 	if field := differentShape(ofA, ofB); field != "" {

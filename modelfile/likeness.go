@@ -29,8 +29,8 @@ func (l *Likeness) String() string {
 	return text
 }
 
-// Closeness says how far two different models of equal shapes are from each other, whoever made one of the other. It is judged
-// by a sample of each matrix.
+// Closeness says how far two different models of equal shapes are from each other, whichever of them was made from the
+// other. It is judged by a sample of each matrix.
 type Closeness struct {
 	Difference float64 // the largest relative difference ‖a−b‖/max(‖a‖,‖b‖) of a matrix
 	Tensor     string  // that matrix

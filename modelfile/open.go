@@ -155,7 +155,7 @@ type Files struct {
 
 	tok    *tokenizer.Tokenizer
 	head   func() error // CheckHead of what was opened, once; nil: made otherwise
-	warned *atomic.Bool // that Warn was told; copies share it
+	warned *atomic.Bool // that Warn was called; copies share it
 }
 
 // Open opens a model to use it; see OpenContainer for what can be opened.

@@ -55,7 +55,7 @@ func throughTwo(from, to *stretch, d, e tensor.DType) bool {
 	return ok && encodesAs(coded, to)
 }
 
-// becomes reports whether to is coded, which is from in another type, after rounding to its own type, whoever rounded.
+// becomes reports whether to is coded, which is from in another type, after rounding to its own type by any program.
 func becomes(from, coded, to *stretch) bool {
 	if coded.dtype.IsQuantized() && encodesAs(coded, to) { // a plain type gives back what was trained by less than half its step
 		return true

@@ -1,4 +1,4 @@
-// Package optim holds what stands around the AdamW update of a device: the learning-rate schedule and the scalars of
+// Package optim holds what surrounds the AdamW update of a device: the learning-rate schedule and the scalars of
 // a step (clip threshold, bias corrections).
 //
 // The update itself, the gradient norm and the clip scale are operations of the device: see device.AdamW and

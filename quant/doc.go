@@ -24,7 +24,7 @@
 //
 // # Caveats
 //
-//   - A matrix whose rows do not fill blocks is stored in one of two layouts, which only its size tells apart: see
+//   - A matrix whose rows do not fill blocks is stored in one of two layouts, which differ in size alone: see
 //     [Layout].
 //   - AprQ4 and Q4_0 have the same size but not the same order of elements.
 //   - Lengths that do not fit each other are a caller's mistake and panic; the content of src never does. What a file

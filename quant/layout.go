@@ -63,7 +63,7 @@ func MatrixLen(rows, cols int, l Layout, d tensor.DType) (int64, bool) {
 	return PackedLen(int(n), d)
 }
 
-// LayoutOf tells the layout of a rows×cols matrix of block type d from its payload size.
+// LayoutOf returns the layout of a rows×cols matrix of block type d from its payload size.
 //
 // K-quants (blocks of 256) occur in both layouts; where both would have this size but differ in content, the matrix
 // is refused as ambiguous (E-QUANT-002). The other types are Flat. A size that fits no layout is E-QUANT-001.

@@ -8,7 +8,7 @@ import (
 	"apr/internal/fault"
 )
 
-// Data is the flat form of a tokenizer, as it stands in .apr metadata (keys tokenizer.*) and in GGUF.
+// Data is the flat form of a tokenizer, as it is in .apr metadata (keys tokenizer.*) and in GGUF.
 type Data struct {
 	Vocabulary   []string  // index = id: byte-level text of normal tokens, literal text of the others
 	Merges       []string  // "left right" in rank order

@@ -32,7 +32,7 @@ func (t *Tokenizer) Append(dst []int32, text string, mode Mode) []int32 {
 	return e.Append(dst, text, mode)
 }
 
-// Encoder encodes with a cache of words, about 1 MiB. It serves one goroutine; Tokenizer.Encode keeps a pool of them.
+// Encoder encodes with a cache of words, about 1 MiB. It is for one goroutine; Tokenizer.Encode keeps a pool of them.
 type Encoder struct {
 	t     *Tokenizer
 	m     merger

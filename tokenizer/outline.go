@@ -10,7 +10,8 @@ import (
 )
 
 // Outline is what can be said of a stored tokenizer without making it: counts, names and special ids. Whether the
-// vocabulary and the merges are usable, only making it tells. Of a tokenizer that can be made, it is the same as that one's.
+// vocabulary and the merges are usable shows only when it is made. Of a tokenizer that can be made, it is the same as
+// that one's.
 type Outline struct {
 	Tokens        int // one more than the largest id that has text
 	Merges        int
@@ -57,7 +58,7 @@ func (o Outline) check() error {
 	return nil
 }
 
-// OutlineData describes the tokenizer of which FromData would be told; of its texts, only those at the end are looked at.
+// OutlineData describes the tokenizer that FromData would make; of its texts, only those at the end are looked at.
 func OutlineData(path string, d Data) (Outline, error) {
 	if d.Model == "llama" && len(d.Merges) == 0 { // how many merges the scores stand for is known when they are made
 		t, err := FromData(path, d)

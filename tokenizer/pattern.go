@@ -28,7 +28,7 @@ const (
 	anyClass     = "PreTrainedTokenizerFast"
 )
 
-// patterns lists what is known. GPT-2's pattern stands in no file: it is
+// patterns lists what is known. GPT-2's pattern is in no file: it is
 //
 //	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //

@@ -52,8 +52,9 @@ func (o *opened) prewarm() error {
 	return o.gpu.Prewarm()
 }
 
-// prepare plans a generation of gen.MaxTokens after a prompt of so many tokens, before a weight is read. What does not fit is a
-// fault of kind Memory; a GPU takes the memory and loads the kernels. The record is nil for a device that no plan can be made for.
+// prepare plans a generation of gen.MaxTokens after `prompt` tokens, before a weight is read. What does not fit is a
+// fault of kind Memory; a GPU takes the memory and loads the kernels. The record is nil for a device that no plan can
+// be made for.
 func (o *opened) prepare(m *model.Outline, prompt int, gen generate.Options) (*dry.Record, error) {
 	planned, ok := o.Device.(dry.Planned)
 	if !ok {

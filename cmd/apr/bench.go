@@ -42,37 +42,37 @@ func benchCommand() *cli.Command {
 	o := &benchOptions{}
 	return &cli.Command{
 		Name: "bench", Short: "Measure generation or a distillation step",
-		Long: "FILE alone: greedy generation. With --kd TEACHER: whole optimiser steps on random tokens, FILE being the student, or a\n" +
-			"config.json for a student of random weights. With --shape TEACHER:STUDENT: steps of published shapes with random\n" +
-			"weights, which need no files: " + publishedShapes(),
+		Long: "Measures greedy generation with FILE. With --kd TEACHER it measures whole optimiser steps on random tokens: FILE is the\n" +
+			"student, or a config.json for a student of random weights. With --shape TEACHER:STUDENT it measures steps of published\n" +
+			"shapes with random weights, without any file. The shapes: " + publishedShapes(),
 		Example: "apr bench student.apr --max-tokens 64\n" +
 			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256\n" +
 			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},
-			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "teacher: measure one distillation step"},
+			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "measure distillation steps with this teacher, instead of generation"},
 			{Name: "batch-size", Value: cli.Int(&o.batchSize, 8).AtLeast(1), Help: "rows of a step"},
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "positions of a row"},
 			{Name: "chunk-rows", Value: cli.Int(&o.chunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096"},
 			{Name: "warmup", Value: cli.Int(&o.warmup, 3).AtLeast(0), Help: "iterations before the measured ones"},
 			{Name: "iterations", Value: cli.Int(&o.iterations, 5).AtLeast(1), Help: "measured iterations"},
-			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.maxTokens, 32).AtLeast(2), Help: "tokens of a generation"},
-			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Default: "random ids", Help: "prompt of a generation"},
+			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.maxTokens, 32).AtLeast(2), Help: "tokens to generate"},
+			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Default: "random ids", Help: "prompt to continue"},
 			{Name: "prompt-tokens", Value: cli.Int(&o.promptTotal, 64).AtLeast(1), Help: "length of the random prompt without --prompt"},
-			{Name: "percentiles", Value: cli.Checked(&o.percentiles, "50,95,99", checkPercentiles), Help: "percentiles of token or step times to print; with few values a high one is the maximum"},
-			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "published shapes instead of files: TEACHER:STUDENT for a step, one for generation; with --random-weights"},
-			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "with --shape: random weights by seed, made as they are read"},
+			{Name: "percentiles", Value: cli.Checked(&o.percentiles, "50,95,99", checkPercentiles), Help: "percentiles to print, of the times of tokens or steps"},
+			{Name: "shape", Value: cli.String(&o.shape, ""), Help: "measure published shapes instead of files: TEACHER:STUDENT for a step, one shape for generation; with --random-weights"},
+			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "fill the shapes of --shape with random weights, by seed"},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
-			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU; generation on a CPU rounds activations that meet quantised weights to 16 bits"},
-			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory to plan the step for"},
-			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "rows of a micro-batch"},
-			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass computes again"},
-			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "teacher on a GPU: cublas expands it, q4k keeps blocks (random weights are then Q4_K_M)"},
-			{Name: "quantize", Value: cli.Enum(&o.quantize, "", "q4_k_m", "q4k", "q6k", "q8_0"), Default: "bf16, or q4_k_m for the teacher backend q4k", Help: "types of random weights"},
+			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU; with quantised weights, generation on a CPU rounds activations to 16 bits"},
+			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "plan the step for this many GiB of device memory"},
+			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "cut the step into micro-batches of this many rows"},
+			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass recomputes"},
+			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "how a GPU computes the teacher: cublas expands its matrices, q4k keeps blocks (random weights are then Q4_K_M)"},
+			{Name: "quantize", Value: cli.Enum(&o.quantize, "", "q4_k_m", "q4k", "q6k", "q8_0"), Default: "bf16, or q4_k_m for the teacher backend q4k", Help: "type of the random weights"},
 			{Name: "teacher-gemm", Value: cli.Enum(&o.teacherGEMM, "bf16", "bf16", "fp8"), Help: "arithmetic of the teacher's matrix products on a GPU"},
-			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "side of the square matrix product that measures the device's peak"},
-			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "seconds to time the step's matrix products alone, a lower bound of the step; 0 = skip"},
+			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "measure the device's peak by a square matrix product of this side"},
+			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "time the step's matrix products alone for this many seconds, a lower bound of the step; 0 = skip"},
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "GPU: run three more steps and print the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "log each kernel and GEMM plan as it is loaded"},
 		},
@@ -343,7 +343,7 @@ func (r *benchResult) products() string {
 	return fmt.Sprintf("%.0f GFLOP/s of %.0f measured for a square product (%.0f %%)", *r.GFLOPS, *r.PeakGFLOPS, 100**r.MFU)
 }
 
-// floor describes the time of the products alone; empty: nobody asked.
+// floor describes the time of the products alone; empty: it was not measured.
 func (r *benchResult) floor() string {
 	if r.FloorMS == nil {
 		if r.FloorMissing != "" {

@@ -242,8 +242,8 @@ func watchProducts(s device.Stream, warmup int, progress func(int, int)) (look f
 	}, prof.Profile
 }
 
-// watchBusy looks at a GPU whenever an iteration after the warm-up is done. It returns what to call then instead of progress, and
-// what tells and ends it: nil where nothing was seen.
+// watchBusy samples a GPU after every iteration that follows the warm-up. It returns a progress callback that does so,
+// and a function that stops the sampling and returns the figures, nil if there were no samples.
 func watchBusy(dev *opened, warmup int, progress func(int, int)) (look func(done, total int), end func() *busy) {
 	if dev.gpu == nil {
 		return progress, func() *busy { return nil }

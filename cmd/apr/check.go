@@ -17,13 +17,14 @@ func checkCommand() *cli.Command {
 	var noGPU bool
 	return &cli.Command{
 		Name: "check", Short: "Try this installation on this machine and device, in ten stages",
-		Long: "Loads, tokenises, computes logits, gradients and a step beside float64, asks for losses that are known, stops and continues\n" +
-			"a run, generates, compares devices and writes to the disk of temporary files. Without FILE on a tiny built-in model.",
+		Long: "Ten stages: loads and tokenises; compares logits, gradients and a step with float64, and losses with known values; stops\n" +
+			"and continues a run; generates; compares the devices; writes to the disk of temporary files. Without FILE the model is a\n" +
+			"tiny one that is built in.",
 		Example: "apr check\napr check student.apr --no-gpu --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Invalid, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
-			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&noGPU, false), Help: "check the CPU, also where there is a GPU"},
+			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&noGPU, false), Help: "check the CPU alone, even if there is a GPU"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runCheck(ctx, e, file, noGPU) },
 	}

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"apr/internal/cli"
@@ -33,4 +36,33 @@ func completionCommand() *cli.Command {
 			return completionResult{shell, b.String()}, nil
 		},
 	}
+}
+
+// manifestFile is what makes a folder a run.
+const manifestFile = "manifest.json"
+
+// runNames completes the names of the runs in the folder --dir.
+func runNames(s cli.Settings) []string {
+	dir, _ := s.Value("dir").(string)
+	return runsIn(dir)
+}
+
+// runPaths completes the directories of the runs in the folder where apr distill puts them.
+func runPaths(cli.Settings) []string {
+	dir := cmp.Or(os.Getenv("APR_RUNS_DIR"), "runs")
+	names := runsIn(dir)
+	for i := range names {
+		names[i] = filepath.Join(dir, names[i])
+	}
+	return names
+}
+
+func runsIn(dir string) (names []string) {
+	entries, _ := os.ReadDir(dir) // a folder that is not there has no runs
+	for _, entry := range entries {
+		if _, err := os.Stat(filepath.Join(dir, entry.Name(), manifestFile)); err == nil {
+			names = append(names, entry.Name())
+		}
+	}
+	return names
 }

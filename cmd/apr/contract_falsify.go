@@ -134,19 +134,24 @@ func contractFalsifyCommand() *cli.Command {
 	var jobs int
 	return &cli.Command{
 		Name: "falsify", Short: "Run every check of contracts, and every mutant that it must find",
-		Long: "Run every check of contracts on the source tree around them, then put each mutant into the tree by an overlay and\n" +
-			"require that the checks it names fail. Statuses: UPHELD; FALSIFIED, a check failed; VACUOUS, it showed nothing;\n" +
-			"SURVIVED, it passes under a mutant; BROKEN, it cannot be run; UNAVAILABLE, the machine lacks what it needs.\n" +
-			"It needs the source tree and the go command. On a machine with a GPU and without Go, --prebuilt runs the checks for a GPU,\n" +
-			"and their mutants, from test programs that make gpu-binaries built elsewhere.",
+		Long: "Runs every check of the contracts on the source tree around them. Then it puts each mutant into the tree by an overlay, and\n" +
+			"the checks that the mutant names have to fail. It needs the source tree and the go command. On a machine with a GPU and\n" +
+			"without Go, --prebuilt runs the checks for a GPU and their mutants from the test programs of make gpu-binaries.\n" +
+			"Statuses:\n" +
+			"  UPHELD       every check passes\n" +
+			"  FALSIFIED    a check failed\n" +
+			"  VACUOUS      a check showed nothing\n" +
+			"  SURVIVED     a check passes under a mutant\n" +
+			"  BROKEN       a check cannot be run\n" +
+			"  UNAVAILABLE  this machine lacks what a check needs",
 		Example: "apr contract falsify --allow-unavailable\napr contract falsify distillation-loss-v1 --json",
 		Exits:   append(contractExits, fault.Invalid, fault.Unavailable, fault.Stopped),
 		Options: []cli.Option{
 			{Name: "contract", Arg: true, Value: cli.Strings(&names), Default: "all of --dir", Help: "ids of contracts of the folder, files, or folders"},
 			dirOption(&dir),
-			{Name: "allow-unavailable", Value: cli.Bool(&allow, false), Help: "checks that this machine cannot run are no failure"},
-			{Name: "timeout", Value: cli.Duration(&timeout, 0), Default: "each check's own", Help: "time of each check and mutant"},
-			{Name: "jobs", Value: cli.Int(&jobs, 0), Default: "half the processors, 2 to 8", Help: "go commands at a time"},
+			{Name: "allow-unavailable", Value: cli.Bool(&allow, false), Help: "do not fail for checks that this machine cannot run"},
+			{Name: "timeout", Value: cli.Duration(&timeout, 0), Default: "each check's own", Help: "time limit of each check and mutant"},
+			{Name: "jobs", Value: cli.Int(&jobs, 0), Default: "half the processors, 2 to 8", Help: "go commands to run at a time"},
 			{Name: "junit", Path: true, Value: cli.String(&junit, ""), Help: "also write the result as JUnit XML"},
 			{Name: "evidence", Path: true, Value: cli.String(&evidence, ""), Help: "also write the result as JSON, for docs/trust.md"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing files of --junit and --evidence"},

@@ -8,15 +8,15 @@ import (
 	"apr/internal/cli"
 )
 
-// fieldOptions say where the text stands in a record.
+// fieldOptions name the fields of a record that hold the text.
 func fieldOptions(text, messages *string) []cli.Option {
 	return []cli.Option{
-		{Name: "text-field", Value: cli.String(text, ""), Default: "text, content: the first present", Help: "field that holds the text"},
+		{Name: "text-field", Value: cli.String(text, ""), Default: "text, content: the first present", Help: "field or table column that holds the text"},
 		{Name: "messages-field", Value: cli.String(messages, "messages"), Help: "field that holds a conversation; distill learns the assistant's turns, eval scores all"},
 	}
 }
 
-// readOptions returns what fieldOptions were told. Only a messages field that was given keeps texts from being looked for.
+// readOptions converts the flags; an explicit messages field disables text detection.
 func readOptions(s cli.Settings, text, messages string) corpus.ReadOptions {
 	o := corpus.ReadOptions{TextField: text}
 	if s.Given("messages-field") {

@@ -22,18 +22,20 @@ func dispatchCommand() *cli.Command {
 	d := &dispatchOptions{planOptions: &planOptions{distillOptions: &distillOptions{}}}
 	return &cli.Command{
 		Name: "dispatch", Short: "Check a distillation, then start it here in the background, or elsewhere",
-		Long: "Takes the flags of distill. Checks before it starts, cheap ones first: files, tokenizers,\n" +
-			"disk, time to write a checkpoint, memory, teacher is not student, training and held-out text are disjoint, one probe\n" +
-			"step. Nothing starts unless all pass. Then: local, a process of its own; ssh, a process on --host; slurm, a batch job\n" +
-			"that goes back into the queue before its time is up; k8s, an Indexed Job. The checks look at this machine's files;\n" +
-			"paths stay as given, and relative ones start from --remote-dir there.",
+		Long: "Checks a distillation, then starts it. The checks: files, tokenizers, disk, time to write a checkpoint, memory, teacher is\n" +
+			"not student, training and held-out text are disjoint, one probe step. Nothing starts unless all pass. They look at this\n" +
+			"machine's files; paths are passed on as given, and relative ones start from --remote-dir there. --scheduler:\n" +
+			"  local  a process in the background of this machine\n" +
+			"  ssh    a process on --host\n" +
+			"  slurm  a batch job, which goes back into the queue before its time is up\n" +
+			"  k8s    an Indexed Job",
 		Example: "apr dispatch TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
 			"apr dispatch examples/gosrc/distill.yaml --dry-run\n" +
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler ssh --host gpu1 --remote-dir work --binary bin/apr\n" +
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler slurm --backend cuda --memory 80 --time 12h --dry-run",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
-		Options: append(ofAnyMachine(d.distillOptions.table()), d.own()...), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: d.takeEarlierHere,
+		Options: append(ofDistill(ofAnyMachine(d.distillOptions.table())), d.own()...), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: d.takeEarlierHere,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return d.run(ctx, e) },
 	}
 }
@@ -66,13 +68,13 @@ func (d *dispatchOptions) own() []cli.Option {
 		{Name: "image", Value: cli.String(&d.image, ""), Help: "k8s: container image that holds apr and /bin/sh"},
 		{Name: "claim", Value: cli.String(&d.claim, "apr"), Help: "k8s: PersistentVolumeClaim that holds models, data and runs"},
 		{Name: "dry-run", Value: cli.Bool(&d.dryRun, false), Help: "show checks, command, script or manifest; start nothing"},
-		{Name: "follow", Value: cli.Bool(&d.follow, false), Help: "print the run's steps until it ends, and exit as it does; local and ssh only"},
+		{Name: "follow", Value: cli.Bool(&d.follow, false), Help: "print the run's steps until it ends, then exit with its code; local and ssh only"},
 		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", func(s string) error { _, err := parseSize(s); return err }), Help: "refuse to start with less free disk than this, or than the plan needs"},
-		{Name: "grace", Value: cli.Duration(&d.grace, 30*time.Second), Help: "time a scheduler leaves between its warning and the kill; a checkpoint must fit into it"},
-		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "slurm: time limit of the job, which then goes back into the queue"},
-		{Name: "phase", Value: cli.Checked(&d.phase, "", oneLine), Default: "unknown", Help: "for the record: phase of the work that the run belongs to"},
-		{Name: "falsifier", Value: cli.Checked(&d.falsifier, "", oneLine), Default: "unknown", Help: "for the record: what would show the run's claim to be false, such as the id of a falsification test"},
-		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory there; with --backend cuda no GPU has to be present here"},
+		{Name: "grace", Value: cli.Duration(&d.grace, 30*time.Second), Help: "time between a scheduler's warning and its kill; a checkpoint must fit into it"},
+		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "slurm: time limit of the job; a job that reaches it goes back into the queue"},
+		{Name: "phase", Value: cli.Checked(&d.phase, "", oneLine), Default: "unknown", Help: "note in the record which phase of the work the run belongs to"},
+		{Name: "falsifier", Value: cli.Checked(&d.falsifier, "", oneLine), Default: "unknown", Help: "note in the record what would show the run's claim to be false, such as the id of a falsification test"},
+		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory on that machine; with --backend cuda this machine needs no GPU"},
 	}
 }
 
@@ -279,7 +281,7 @@ func (r *dispatchResult) end(code int) error {
 		return nil
 	}
 	return &cli.Exit{Code: code, Err: fault.New(fault.Kind(code), "the run ended with exit code %d", code).
-		WithHint("its last words are in %s; apr runs diagnose %s", r.Log, r.RunDir).WithID("E-DISPATCH-020")}
+		WithHint("see the end of %s, or apr runs diagnose %s", r.Log, r.RunDir).WithID("E-DISPATCH-020")}
 }
 
 // startElsewhere hands the job to the program that starts it.

@@ -111,7 +111,7 @@ func (i *inspection) tell(c dispatchCheck) {
 		mark = p.Bad(c.Status)
 	}
 	p.Printf("%s%s  %-22s  %s\n", mark, strings.Repeat(" ", 7-len(c.Status)), c.ID, cli.Clean(c.Detail))
-	_ = flush(i.e.Out) // the end of the command meets the same error and tells it
+	_ = flush(i.e.Out) // the end of the command meets the same error and reports it
 }
 
 func (i *inspection) checkScheduler(context.Context) (verdict, error) {

@@ -35,7 +35,7 @@ func distillCommand() *cli.Command {
 			"apr distill --resume=runs/mine",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
-		Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: o.takeEarlier,
+		Options: o.table(), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: o.takeEarlier,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runDistill(ctx, e, o) },
 	}
 }
@@ -107,7 +107,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		show.monitor = dev.gpu.Watch(time.Second)
 		defer show.monitor.Close()
 		c.GPU = func() (*int, *float64) { a := show.monitor.Last(); return a.Utilisation, a.Power }
-		guard.asks(func() string { return describeActivity(dev.gpu.Doing(), show.monitor.Last()) })
+		guard.setDeviceState(func() string { return describeActivity(dev.gpu.Doing(), show.monitor.Last()) })
 	}
 	c.Watch = guard.Watchdog
 	r, err := distill.Start(ctx, c, dev.Device, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
@@ -115,7 +115,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		return nil, err
 	}
 	defer r.Close()
-	guard.over(r.Output)
+	guard.setRunDir(r.Output)
 	if err := errors.Join(recordDevice(r, dev), recordRank(r, place)); err != nil {
 		return nil, err
 	}
@@ -143,11 +143,26 @@ func (o *distillOptions) resolve(ctx context.Context, e *cli.Env) (c distill.Con
 		return c, err
 	}
 	c.AllowKeys = e.AllowConfigKeys
-	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil || c.Student == "" {
-		return c, err
-	}
-	c.Student, err = source(ctx, e, c.Student)
+	err = bringInputs(ctx, e, &c)
 	return c, err
+}
+
+// bringInputs replaces what c names of a hub, data and models, by files of the cache, downloaded if they are not there.
+func bringInputs(ctx context.Context, e *cli.Env, c *distill.Config) (err error) {
+	for _, data := range []*[]string{&c.Data, &c.EvalData} {
+		if *data, err = dataFiles(ctx, e, *data); err != nil {
+			return err
+		}
+	}
+	for _, model := range []*string{&c.Teacher, &c.Student} {
+		if *model == "" {
+			continue
+		}
+		if *model, err = source(ctx, e, *model); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keepExpanded is how many bytes a CPU teacher may spend on float32 copies of its quantised matrices.

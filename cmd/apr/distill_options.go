@@ -92,29 +92,43 @@ var distillNested = map[string][]cli.Nested{
 	"output.eval_steps":        {{Option: "eval-every"}},
 }
 
-// table is the option table: sources, loss, training, machine, data, records, LoRA.
+// table is the option table, group by group.
 func (o *distillOptions) table() []cli.Option {
 	var t []cli.Option
-	for _, part := range [][]cli.Option{
-		o.sourceTable(), o.lossTable(), o.trainingTable(), o.machineTable(), o.dataTable(), o.recordTable(), o.loraTable(),
+	for _, part := range []struct {
+		group string
+		table []cli.Option
+	}{
+		{groupModels, o.sourceTable()}, {groupData, o.dataTable()}, {groupLoss, o.lossTable()}, {groupTraining, o.trainingTable()},
+		{groupTeacher, o.teacherTable()}, {groupMachine, o.machineTable()}, {groupRecords, o.recordTable()}, {groupLoRA, o.loraTable()},
 	} {
-		t = append(t, part...)
-	}
-	for i := range t {
-		t[i].Bits = distillBits[t[i].Name]
+		for i := range part.table {
+			part.table[i].Group = part.group
+			part.table[i].Bits = distillBits[part.table[i].Name]
+		}
+		t = append(t, part.table...)
 	}
 	return known(t, distillForeign, distillFirst...)
 }
 
+// Groups of the flags in --help.
+const (
+	groupModels   = "Models and output"
+	groupData     = "Data"
+	groupLoss     = "Loss"
+	groupTraining = "Training"
+	groupMachine  = "Machine"
+	groupTeacher  = "Teacher"
+	groupRecords  = "Evaluation, checkpoints and records"
+	groupLoRA     = "LoRA"
+)
+
 func (o *distillOptions) sourceTable() []cli.Option {
-	fields := fieldOptions(&o.TextField, &o.MessagesField)
 	return []cli.Option{
 		{Name: "teacher", Arg: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "model that teaches"},
-		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "model to start from; this or --student-config"},
-		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "config.json of a new student: random weights by --seed, the teacher's tokenizer"},
-		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: "text to train on: .jsonl, .parquet, .txt or a folder; repeatable"},
-		{Name: "dataset", Path: true, Value: cli.String(&o.Dataset, ""), Help: "folder of token shards, as apr tokenize encode-corpus writes them"},
-		fields[0], fields[1], cacheOption(&o.DataCache),
+		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "start from this model; this or --student-config is required"},
+		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "make a new student by this config.json: random weights by --seed, the teacher's tokenizer"},
+		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: "text to train on: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; repeatable (apr help data)"},
 		{Name: "output", Short: "o", Path: true, Value: cli.String(&o.Output, ""), Default: "runs/ID", Help: "run directory, or a .apr, .safetensors or .gguf file to export the student to"},
 		{Name: "force", Value: cli.Bool(&o.Force, false), Help: "rename an existing non-empty output to .bak-TIME and go on"},
 	}
@@ -126,19 +140,19 @@ func (o *distillOptions) lossTable() []cli.Option {
 		{Name: "temperature", Value: cli.Float(&o.Temperature, 1).In(0.01, 100), Help: "temperature of both distributions of the KL term"},
 		{Name: "divergence", Value: cli.Enum(&o.Divergence, "forward-kl", "forward-kl", "reverse-kl", "jsd", "tvd", "skew-forward", "skew-reverse"), Help: "divergence between teacher and student"},
 		{Name: "divergence-beta", Value: cli.Float(&o.DivergenceBeta, 0.5).In(0, 1), Help: "beta of jsd, lambda of the skew divergences"},
-		{Name: "strategy", Value: cli.Enum(&o.Strategy, "standard", "standard").Alias("kl", "standard").Alias("gradual", "progressive").Alias("multi", "ensemble").Unbuilt("progressive", "ensemble"), Help: "standard; progressive and ensemble are not built"},
+		{Name: "strategy", Hidden: true, Value: cli.Enum(&o.Strategy, "standard", "standard").Alias("kl", "standard").Alias("gradual", "progressive").Alias("multi", "ensemble").Unbuilt("progressive", "ensemble"), Help: "standard; progressive and ensemble are not built"},
 	}
 }
 
 func (o *distillOptions) trainingTable() []cli.Option {
 	return []cli.Option{
 		{Name: "epochs", Value: cli.Int(&o.Epochs, 1).AtLeast(1), Help: "passes over the data"},
-		{Name: "steps", Value: cli.Int(&o.Steps, 0).AtLeast(1), Default: "from --epochs", Help: "optimiser steps; wins over --epochs"},
+		{Name: "steps", Value: cli.Int(&o.Steps, 0).AtLeast(1), Default: "from --epochs", Help: "optimiser steps; overrides --epochs"},
 		{Name: "max-steps", EnvOnly: true, Env: "APR_DISTILL_MAX_STEPS", Value: cli.Int(&o.MaxSteps, 0).AtLeast(1), Help: "stop early; the schedule keeps its length"},
 		{Name: "batch-size", Value: cli.Int(&o.BatchSize, 16).AtLeast(1), Help: "rows of a batch; --grad-accum batches make a step"},
 		{Name: "grad-accum", Value: cli.Int(&o.GradAccum, 1).AtLeast(1), Help: "batches per optimiser step"},
-		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "tokens per row, 8 to the models' max_position_embeddings"},
-		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4; LoRA 2e-4", Help: "peak learning rate"},
+		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "tokens per row, from 8 to the models' max_position_embeddings"},
+		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4", Help: "peak learning rate"},
 		{Name: "warmup-steps", InsteadOf: "warmup-ratio", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
 		{Name: "warmup-ratio", Value: cli.Float(&o.WarmupRatio, 0.03).In(0, 1), Help: "warm-up as a fraction of all steps, rounded up"},
 		{Name: "lr-schedule", Value: cli.Enum(&o.LRSchedule, "cosine", "cosine", "linear", "constant"), Help: "decay of the learning rate after the warm-up"},
@@ -149,7 +163,7 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "weight-decay", Value: cli.Float(&o.WeightDecay, 0.1).AtLeast(0), Help: "decoupled weight decay, on tensors of two or more dimensions only"},
 		{Name: "max-grad-norm", Value: cli.Float(&o.MaxGradNorm, 1).AtLeast(0), Help: "clip the global gradient norm to this; 0 = off"},
 		{Name: "max-loss-ratio", Value: cli.Float(&o.MaxLossRatio, 3).AtLeast(1).Or(0), Help: "refuse steps whose loss exceeds this × the median of the last 100 and the first loss + 1 (three in a row: exit 21); 0 = off"},
-		{Name: "router-balance", Value: cli.Float(&o.RouterBalance, 0).AtLeast(0), Help: "factor of the load-balance loss of the student's experts, for those that start from scratch; 0 = off"},
+		{Name: "router-balance", Value: cli.Float(&o.RouterBalance, 0).AtLeast(0), Help: "factor of the load-balance loss of a student with experts that starts from random weights; 0 = off"},
 		{Name: "seed", Value: cli.Int64(&o.Seed, 42).AtLeast(0), Help: "seed of data order, dropout and initialisation"},
 	}
 }
@@ -162,29 +176,37 @@ func (o *distillOptions) machineTable() []cli.Option {
 		{Name: "dtype", Value: cli.Enum(&o.DType, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
 		{Name: "backend", Value: cli.Enum(&o.Backend, "auto", "auto", "cpu", "cuda").Refuse("fixture", "there is no simulated training: use auto, cpu or cuda"), Help: "where the student trains"},
 		{Name: "device", FromEnv: launcher.LocalRank, Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0, or LOCAL_RANK of torchrun, srun or mpirun", Help: "index of the GPU"},
-		{Name: "gpus", Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "number of GPUs, or all [not built yet]"},
+		{Name: "gpus", Hidden: true, Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "number of GPUs, or all [not built yet]"},
 		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096; changes only the order of float32 sums"},
-		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass computes again; auto takes the least that fits; bits do not change"},
-		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "teacher on a GPU: cublas expands its matrices once, q4k keeps quantised blocks, auto times those that fit; aliases cudatrainer, realizar-q4k"},
-		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "expand the teacher's quantised blocks: bf16 (GPU only), off, or auto (GPU: whichever is faster; CPU: small teachers)"},
-		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's matrix products: fp8 (compute capability 9.0 only), or the student's"},
+		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass recomputes; auto takes the least that fits; results do not change"},
 		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},
-		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit; off chooses by rule"},
-		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "300s before the first step, then max(60s, 20 × median step)", Help: "end the run (exit 22) after this time without progress; 0 = the default"},
-		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a supervised child process, restarted at most 3 times without a new checkpoint"},
+		{Name: "stall-timeout", Value: cli.Duration(&o.StallTimeout, 0), Default: "300s before the first step, then max(60s, 20 × median step)", Help: "end the run with exit 22 after this time without progress; 0 = the default"},
+		{Name: "supervise", Value: cli.Bool(&o.Supervise, false), Help: "run as a child process that is restarted after a crash, at most 3 times without a new checkpoint"},
 		{Name: "kernel-log", Value: cli.Bool(&o.KernelLog, false), Help: "log each kernel and GEMM plan as it is loaded"},
 	}
 }
 
-func (o *distillOptions) dataTable() []cli.Option {
+func (o *distillOptions) teacherTable() []cli.Option {
 	return []cli.Option{
+		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND", Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"), Help: "how a GPU computes the teacher: cublas expands its matrices once, q4k keeps quantised blocks, auto times those that fit; aliases cudatrainer, realizar-q4k"},
+		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "expand the teacher's quantised blocks: bf16 (GPU only), off, or auto (on a GPU where it is faster, on a CPU if the teacher is small)"},
+		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's matrix products: the student's, or fp8 (compute capability 9.0 only)"},
+		{Name: "probe", Value: cli.OnOff(&o.Probe, true), Help: "time the teacher backends that fit; off chooses by rule"},
+	}
+}
+
+func (o *distillOptions) dataTable() []cli.Option {
+	fields := fieldOptions(&o.TextField, &o.MessagesField)
+	return []cli.Option{
+		{Name: "dataset", Path: true, Value: cli.String(&o.Dataset, ""), Help: "folder of token shards, as apr tokenize encode-corpus writes them"},
+		fields[0], fields[1], cacheOption(&o.DataCache),
 		{Name: "no-shuffle", Value: cli.Bool(&o.NoShuffle, false), Help: "take rows in data order instead of shuffling by --seed"},
 		{Name: "packing", Negatable: true, Value: cli.Bool(&o.Packing, true), Help: "fill rows across documents; off gives each document a padded row of its own"},
 		{Name: "document-mask", Value: cli.Bool(&o.DocumentMask, false), Help: "restart attention and positions at each document of a row"},
-		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "Chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
+		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
 		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "train on the assistant's turns only"},
-		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out text to score; repeatable"},
-		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "fraction of documents to hold out, by hash, without --eval-data"},
+		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out text to score, as --data; repeatable"},
+		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "hold out this fraction of the documents, chosen by hash; not with --eval-data"},
 	}
 }
 
@@ -196,11 +218,11 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},
 		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints; this or --checkpoint-every, whichever comes first"},
 		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints to keep"},
-		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Value: cli.String(&o.Resume, ""), Help: "go on with the run --output, or the run or checkpoint PATH; what no flag says is as the run's manifest has it"},
-		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; recorded"},
-		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; recorded"},
+		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Complete: runPaths, Value: cli.String(&o.Resume, ""), Help: "go on with the run --output, or the run or checkpoint PATH; what no flag says is as the run's manifest has it"},
+		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; the run records it"},
+		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; the run records it"},
 		{Name: "control", Value: cli.Enum(&o.Control, "auto", "auto", "none", "ce"), Help: "train an identical student without the teacher, to compare: ce, none, or auto (where it takes at most 30 % of the training)"},
-		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
+		{Name: "stage", Hidden: true, Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
 		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "print the plan and stop, as apr plan does"},
 		{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&o.RunsDir, "runs"), Help: "where runs without --output go"},
 	}
@@ -208,12 +230,12 @@ func (o *distillOptions) recordTable() []cli.Option {
 
 func (o *distillOptions) loraTable() []cli.Option {
 	return []cli.Option{
-		{Name: "lora", Value: cli.Bool(&o.LoRA, false), Help: "train low-rank adapters only [not built yet]"},
-		{Name: "lora-rank", Value: cli.Int(&o.LoRARank, 32).AtLeast(1), Help: "rank of the adapters [not built yet]"},
-		{Name: "lora-alpha", Value: cli.Float(&o.LoRAAlpha, 64).Above(0), Help: "scale of the adapters, over the rank [not built yet]"},
-		{Name: "lora-dropout", Value: cli.Float(&o.LoRADropout, 0).In(0, 0.99), Help: "dropout before the adapters [not built yet]"},
-		{Name: "lora-targets", Value: cli.Words(&o.LoRATargets, []string{"q", "v", "o", "gate", "up", "down"}, "q", "k", "v", "o", "gate", "up", "down", "head"), Help: "adapted matrices; also k, head [not built yet]"},
-		{Name: "lora-merge", Value: cli.OnOff(&o.LoRAMerge, true), Help: "merge the adapters into the exported student [not built yet]"},
+		{Name: "lora", Hidden: true, Value: cli.Bool(&o.LoRA, false), Help: "train low-rank adapters only [not built yet]"},
+		{Name: "lora-rank", Hidden: true, Value: cli.Int(&o.LoRARank, 32).AtLeast(1), Help: "rank of the adapters [not built yet]"},
+		{Name: "lora-alpha", Hidden: true, Value: cli.Float(&o.LoRAAlpha, 64).Above(0), Help: "scale of the adapters, over the rank [not built yet]"},
+		{Name: "lora-dropout", Hidden: true, Value: cli.Float(&o.LoRADropout, 0).In(0, 0.99), Help: "dropout before the adapters [not built yet]"},
+		{Name: "lora-targets", Hidden: true, Value: cli.Words(&o.LoRATargets, []string{"q", "v", "o", "gate", "up", "down"}, "q", "k", "v", "o", "gate", "up", "down", "head"), Help: "adapted matrices; also k, head [not built yet]"},
+		{Name: "lora-merge", Hidden: true, Value: cli.OnOff(&o.LoRAMerge, true), Help: "merge the adapters into the exported student [not built yet]"},
 	}
 }
 

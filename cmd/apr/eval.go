@@ -33,16 +33,19 @@ func evalCommand() *cli.Command {
 	fields := fieldOptions(&o.textField, &o.messagesField)
 	return &cli.Command{
 		Name: "eval", Short: "Score a model: text, agreement with a teacher, questions, programs",
-		Long: "perplexity  documents are joined by end-of-text; window j holds ids[j·stride : j·stride+seq-len+1]; each target is scored once\n" +
-			"agreement   the same, position by position against --teacher: KL(teacher‖model), top-1, entropy shift, calibration,\n" +
-			"            acceptance of speculative decoding. FILE may be a quantised teacher and --teacher its reference\n" +
-			"choice      {\"prompt\",\"choices\",\"answer\"} a line: which continuation is likeliest; a tie is wrong\n" +
-			"match       {\"prompt\",\"answer\"} a line: whether the generated line is the answer\n" +
-			"code, humaneval, mbpp  {\"prompt\",\"test\",\"entry_point\"} a line: whether generated programs pass their tests, in child\n" +
-			"            processes without network, children, or files outside an empty directory. That the tests ran to their end\n" +
-			"            is checked against accidents, not against a program that attacks its evaluation\n" +
-			"--threshold makes a gate: perplexity (not nats) or mean KL (in nats) at most, accuracy or pass@k (0 to 1) at least.\n" +
-			"Six broken variants of the model go through the same code; if one passes the gate, it is void and the command fails.",
+		Long: "Scores a model by one of the tasks of --task. For choice and match, --data is a file of JSON Lines with the fields named\n" +
+			"below; for the code tasks with prompt, test and entry_point.\n" +
+			"  perplexity  every target of the text once, in windows: window j holds " +
+			"ids[j·stride : j·stride+seq-len+1], and documents are joined by end-of-text\n" +
+			"  agreement   the same beside --teacher, position by position: KL(teacher‖model), top-1, entropy shift, calibration, " +
+			"acceptance of speculative decoding; FILE may be a quantised teacher and --teacher its reference\n" +
+			"  choice      prompt, choices, answer: which continuation is likeliest; a tie is wrong\n" +
+			"  match       prompt, answer: whether the generated line is the answer\n" +
+			"  code, humaneval, mbpp  whether generated programs pass their tests, in child processes without network, " +
+			"children, or files outside an empty directory\n" +
+			"That the tests of a program ran to their end is checked against accidents, not against a program that attacks its evaluation.\n\n" +
+			"--threshold makes a gate: perplexity (not nats) or mean KL (in nats) at most, accuracy or pass@k (0 to 1) at least. Six\n" +
+			"broken variants of the model go through the same code. If one of them passes, the gate is void and the command fails.",
 		Example: "apr eval runs/mine/student.apr --data val.jsonl\n" +
 			"apr eval teacher-q4_k_m.gguf --task agreement --teacher teacher/ --data val.jsonl\n" +
 			"apr eval student.apr --data val.jsonl --threshold 20 --json\n" +
@@ -50,20 +53,20 @@ func evalCommand() *cli.Command {
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Foreign: []string{"model", "model-path", "pretrained"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model"},
-			{Name: "task", Foreign: []string{"tasks"}, Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what is measured"},
-			{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.data), Help: ".jsonl, .parquet, .txt or directory; a .jsonl of items for the other tasks; repeatable"},
+			{Name: "task", Foreign: []string{"tasks"}, Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what to measure"},
+			{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.data), Help: "text to score: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; other tasks: a .jsonl of items; repeatable"},
 			fields[0], fields[1], cacheOption(&o.dataCache),
-			{Name: "dataset", Value: cli.Enum(&o.dataset, "custom", "custom").Unbuilt("wikitext-2", "lambada"), Help: "custom: the text of --data"},
-			{Name: "text", Value: cli.String(&o.text, ""), Help: "the text itself, instead of --data"},
+			{Name: "dataset", Value: cli.Enum(&o.dataset, "custom", "custom").Unbuilt("wikitext-2", "lambada"), Help: "data set to score; custom is the text of --data"},
+			{Name: "text", Value: cli.String(&o.text, ""), Help: "score this text instead of --data"},
 			{Name: "teacher", Model: true, Value: cli.String(&o.teacher, ""), Help: "reference model to compare with"},
 			{Name: "max-tokens", Foreign: []string{"limit", "max-new-tokens"}, Value: cli.Int(&o.maxTokens, 0).AtLeast(0), Default: "0 = all; match 64, code 512", Help: "targets to score, or tokens to generate, at most"},
 			{Name: "seq-len", Foreign: []string{"max-length", "ctx-size"}, Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "targets per window"},
 			{Name: "stride", Value: cli.Int(&o.stride, 0).AtLeast(1), Default: "seq-len", Help: "tokens between the starts of two windows; below --seq-len each target sees more context"},
 			{Name: "document-mask", Value: cli.Bool(&o.documentMask, false), Help: "restart attention and positions at each document of a window"},
-			{Name: "threshold", Value: cli.Float(&o.threshold, 0).AtLeast(0), Default: "none", Help: "make a gate: exit 5 if perplexity (or mean KL) is above this, if accuracy (or pass@k) is below it, or if a broken model meets it"},
+			{Name: "threshold", Value: cli.Float(&o.threshold, 0).AtLeast(0), Default: "none", Help: "exit 5 if perplexity or mean KL is above this, if accuracy or pass@k is below it, or if a broken model passes"},
 			{Name: "backend", Aliases: []string{"device"}, Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
-			{Name: "samples", Value: cli.Int(&o.samples, 1).AtLeast(1), Help: "programs generated for each problem of a code task"},
-			{Name: "k", Value: cli.Int(&o.k, 1).AtLeast(1), Help: "pass@k of a code task, at most --samples"},
+			{Name: "samples", Value: cli.Int(&o.samples, 1).AtLeast(1), Help: "programs to generate for each problem of a code task"},
+			{Name: "k", Value: cli.Int(&o.k, 1).AtLeast(1), Help: "compute pass@k of a code task; at most --samples"},
 			{Name: "temperature", Value: cli.Float(&o.temperature, 0).AtLeast(0), Help: "sampling temperature of a code task; 0 = greedy"},
 			{Name: "seed", Value: cli.Int64(&o.seed, 299792458).AtLeast(0), Help: "seed of sampling, canaries and confidence intervals"},
 			{Name: "canaries", Value: cli.Bool(&o.canaries, false), Default: "on with --threshold", Help: "also score six broken variants of the model"},
@@ -74,7 +77,7 @@ func evalCommand() *cli.Command {
 	}
 }
 
-// task is an evaluation that is ready to score any variant of a model. What it is told of a variant is the model alone.
+// task is an evaluation that is ready to score any variant of a model. It gets nothing of a variant but the model.
 type task interface {
 	// score evaluates a loaded model and writes what it found into r.
 	score(ctx context.Context, e *cli.Env, m *loaded, r *evalResult) (eval.Score, error)
@@ -296,7 +299,7 @@ type klPositions struct {
 	P99     float64 `json:"p99"`
 	Max     float64 `json:"max"`
 	MaxAt   int     `json:"max_at"`
-	MaxText string  `json:"max_text"`   // what stands before the position
+	MaxText string  `json:"max_text"`   // the text before the position
 	MaxNext string  `json:"max_target"` // the target
 }
 

@@ -108,7 +108,7 @@ func (o *evalOptions) verdict(healthy eval.Score, r *evalResult, void []string) 
 	switch {
 	case len(void) > 0:
 		return fault.New(fault.Invalid, "the gate is void: %g lets canaries pass: %s; the model has %.4g", o.threshold, strings.Join(void, ", "), healthy.Value).
-			WithHint("a threshold that a broken model meets says nothing: choose a sharper one").WithID("E-EVAL-001")
+			WithHint("choose a stricter threshold: this one lets a broken model pass").WithID("E-EVAL-001")
 	case !passed:
 		return fault.New(fault.Invalid, "%s %.4f is %s the threshold %g", o.figure(), healthy.Value, side, o.threshold).WithID("E-EVAL-002")
 	}

@@ -146,7 +146,11 @@ func (o *evalOptions) read(ctx context.Context, tok *tokenizer.Tokenizer, e *cli
 		ids := append(enc.AppendText(nil, o.text), eos)
 		return &corpus.Tokens{IDs: ids, EOS: eos, Docs: []corpus.Doc{{End: int64(len(ids)), Bytes: int64(len(o.text))}}}, nil
 	}
-	text, report, use, err := tokenCache(o.dataCache).Load(ctx, o.data, enc, corpus.EncodeOptions{
+	files, err := dataFiles(ctx, e, o.data)
+	if err != nil {
+		return nil, err
+	}
+	text, report, use, err := tokenCache(o.dataCache).Load(ctx, files, enc, corpus.EncodeOptions{
 		Read: readOptions(e.Settings, o.textField, o.messagesField), EOS: eos, Vocab: tok.RealIDs(), Turns: corpus.AllTurns,
 	})
 	if err != nil {

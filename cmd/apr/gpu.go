@@ -61,7 +61,7 @@ func newGPUDevice(c cuda.Card, override string) (gpuDevice, error) {
 
 // gpuResult is the JSON of apr gpu.
 type gpuResult struct {
-	CUDA    *string     `json:"cuda"`   // what the driver serves: "13.0"
+	CUDA    *string     `json:"cuda"`   // the version that the driver supports: "13.0"
 	Driver  *string     `json:"driver"` // the installed driver: "580.82.07"
 	Path    *string     `json:"path"`   // of libcuda
 	Devices []gpuDevice `json:"devices"`

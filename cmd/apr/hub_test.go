@@ -25,7 +25,8 @@ type scriptHub struct{ *hubtest.Server }
 
 // hubCommand starts and steers a hub of this machine with the repository org/name:
 //
-//	hub start FOLDER          serves the files of a folder, and sets HF_ENDPOINT, HF_HOME and HF_TOKEN
+//	hub start FOLDER          serves the files of a folder as a model, and sets HF_ENDPOINT, HF_HOME and HF_TOKEN
+//	hub data FOLDER           the same, as a data set
 //	hub sent MIN MAX          requires so many bytes of content to have been sent
 //	hub quiet                 requires that nobody asked anything
 //	hub cut FILE BYTES        breaks the first transfer of a file after so many bytes
@@ -39,8 +40,9 @@ func hubCommand(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: hub VERB …")
 	}
 	h := ts.Value(hubKey{}).(*scriptHub)
-	if args[0] == "start" {
+	if args[0] == "start" || args[0] == "data" {
 		h.start(ts, args[1])
+		h.Dataset = args[0] == "data"
 		return
 	}
 	switch verb, args := args[0], args[1:]; verb {

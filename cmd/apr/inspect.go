@@ -142,16 +142,16 @@ func inspectCommand() *cli.Command {
 	var vocab, weights, quality, hash bool
 	return &cli.Command{
 		Name: "inspect", Short: "Describe a model file",
-		Long: "Describes a model from its headers, so that size does not matter. The tokenizer is counted, not made: apr validate\n" +
-			"checks whether its vocabulary and merges can be used.",
+		Long: "Describes a model from its headers alone, so that its size does not matter. It counts the tokens; whether vocabulary and\n" +
+			"merges can be used, apr validate checks.",
 		Example: "apr inspect model.apr\napr inspect model-folder --hash --json",
 		Exits:   openExits,
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
 			{Name: "vocab", Value: cli.Bool(&vocab, false), Help: "list the vocabulary"},
 			{Name: "weights", Value: cli.Bool(&weights, false), Help: "list the tensors"},
-			{Name: "quality", Value: cli.Bool(&quality, false), Help: "judge the content, as apr validate --quality"},
-			{Name: "hash", Value: cli.Bool(&hash, false), Help: "SHA-256 of the file"},
+			{Name: "quality", Value: cli.Bool(&quality, false), Help: "judge the content, as apr validate --quality does"},
+			{Name: "hash", Value: cli.Bool(&hash, false), Help: "print the SHA-256 of the file"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			c, err := openModel(ctx, e, file)

@@ -22,11 +22,14 @@ var commands = []func() *cli.Command{
 
 // foreignCommands are what ollama, axolotl, TRL and others call what a command does here.
 var foreignCommands = map[string]string{
-	"train": "distill", "sft": "distill", "finetune": "distill", "fine-tune": "distill", "kd": "distill",
-	"chat": "run MODEL --chat", "generate": "run", "complete": "run", "infer": "run",
-	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "resume": "runs resume RUN", "stop": "runs stop RUN", "kill": "runs stop RUN", "rm": "runs rm RUN",
-	"serve": "runs serve", "ui": "runs serve", "dashboard": "runs serve",
-	"download": "pull", "evaluate": "eval", "show": "inspect", "info": "inspect", "quantise": "quantize", "env": "doctor",
+	"train": "distill", "sft": "distill", "finetune": "distill", "fine-tune": "distill", "kd": "distill", "gkd": "distill", "fit": "distill", "distillation": "distill", "start": "distill",
+	"chat": "run MODEL --chat", "generate": "run", "complete": "run", "infer": "run", "inference": "run", "predict": "run", "ask": "run",
+	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "log": "runs tail", "tail": "runs tail", "status": "runs list",
+	"compare": "runs compare", "report": "runs report", "history": "runs list", "diagnose": "runs diagnose",
+	"resume": "runs resume RUN", "stop": "runs stop RUN", "kill": "runs stop RUN", "rm": "runs rm RUN", "serve": "runs serve", "ui": "runs serve", "dashboard": "runs serve", "web": "runs serve",
+	"download": "pull", "get": "pull", "fetch": "pull", "evaluate": "eval", "score": "eval", "test": "eval", "perplexity": "eval", "show": "inspect", "info": "inspect", "cat": "tensors",
+	"quantise": "quantize", "merge": "export", "save": "export", "create": "export", "gguf": "export", "env": "doctor", "devices": "gpu", "gpus": "gpu", "nvidia-smi": "gpu",
+	"benchmark": "bench", "submit": "dispatch", "launch": "dispatch", "sbatch": "dispatch", "estimate": "plan", "topics": "help topics",
 }
 
 // openExits are the exit codes of every command that opens a model, and reads it until a signal stops it.
@@ -38,10 +41,11 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Enviro
 func run(args []string, in io.Reader, out, errw io.Writer, environ []string) int {
 	app := &cli.App{
 		Name: "apr", Short: "Distil large language models",
-		Long: "apr distils large language models: a big frozen teacher teaches a small student. Train, evaluate,\ngenerate, and look into, convert and quantise model files.",
-		In:   in, Out: out, Err: errw, Environ: environ, Supervised: os.Getenv(supervise.Variable) != "",
+		Long: "apr distils large language models: a big frozen teacher teaches a small student. It trains, evaluates and\n" +
+			"generates, and looks into, converts and quantises model files. Start with apr distill --help.",
+		In: in, Out: out, Err: errw, Environ: environ, Supervised: os.Getenv(supervise.Variable) != "",
 	}
-	app.Foreign = foreignCommands
+	app.Foreign, app.Topics = foreignCommands, topics
 	for _, c := range commands {
 		app.Commands = append(app.Commands, c())
 	}

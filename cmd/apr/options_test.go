@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -44,7 +45,7 @@ func distillCall(t *testing.T, args []string, environ ...string) (distillOptions
 	var settings cli.Settings
 	var out, errw bytes.Buffer
 	c := &cli.Command{
-		Name: "distill", Options: o.table(), Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
+		Name: "distill", Options: o.table(), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true,
 		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
 			settings = e.Settings
 			return nil, o.check(settings)
@@ -142,6 +143,50 @@ func TestWarmUpOver(t *testing.T) {
 		}
 		if c, err := o.config(s); err != nil || c.WarmupSteps != tt.want {
 			t.Errorf("%v: %d steps of warm-up, %v; want %d", tt.more, c.WarmupSteps, err, tt.want)
+		}
+	}
+}
+
+// TestForeignWords: no word of another program is one of ours or stands for two options, and each is answered with the option.
+func TestForeignWords(t *testing.T) {
+	var o distillOptions
+	own, seen := map[string]bool{}, map[string]string{}
+	for _, opt := range o.table() {
+		for _, name := range append([]string{opt.Name}, opt.Aliases...) {
+			own[name] = !opt.EnvOnly
+		}
+	}
+	for option, words := range distillForeign {
+		if !own[option] {
+			t.Errorf("%s is no option", option)
+		}
+		for _, w := range words {
+			if own[w] || seen[w] != "" || distillAdvice[w] != "" {
+				t.Errorf("%s: for %s, and also an option, for %s, or with advice", w, option, seen[w])
+			}
+			seen[w] = option
+		}
+	}
+	for w := range distillAdvice {
+		if own[w] {
+			t.Errorf("advice about our own %s", w)
+		}
+	}
+	for w, want := range map[string]string{
+		"per_device_train_batch_size": "--batch-size", "model_name_or_path": "--student", "num_train_epochs": "--epochs", "gradient_accumulation_steps": "--grad-accum",
+		"bf16": "--dtype", "micro_batch_size": "--batch-size", "sequence_len": "--seq-len", "lmbda": "--alpha", "report_to": "apr runs serve", "deepspeed": "leave it out",
+	} {
+		if _, _, out, code := distillCall(t, []string{"distill", "/t", "--" + w, "x"}); code != 2 || !strings.Contains(out, want) {
+			t.Errorf("--%s: exit %d: %s", w, code, out)
+		}
+	}
+	ours := map[string]bool{}
+	for _, c := range commands {
+		ours[c().Name] = true
+	}
+	for w, instead := range foreignCommands {
+		if first, _, _ := strings.Cut(instead, " "); ours[w] || !ours[first] && first != "help" {
+			t.Errorf("%s is our own command, or %s is none", w, instead)
 		}
 	}
 }
@@ -245,14 +290,26 @@ func TestHelpOfEveryCommand(t *testing.T) {
 			if code := run(append(p, "--help"), strings.NewReader(""), &out, &out, nil); code != 0 {
 				t.Errorf("%v --help: exit %d", p, code)
 			}
-			wants := []string{"Usage:", "Examples:", "apr " + strings.Join(p, " "), "Exit codes:\n  0   success"}
+			wants := []string{"Usage:", "Examples:", "apr " + strings.Join(p, " "), "Exit codes:\n  0    success"}
 			if len(p) == 1 && len(cmd.Sub) > 0 {
-				wants[3] = "Exit codes of all of them; --help of each has its own:\n  0   success"
+				wants[3] = "Exit codes of all of them; --help of each has its own:\n  0    success"
 			}
 			for _, want := range wants {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("%v --help lacks %q:\n%s", p, want, out.String())
 				}
+			}
+			for line := range strings.SplitSeq(out.String(), "\n") {
+				if utf8.RuneCountInString(line) > 80 {
+					t.Errorf("%v --help: more than 80 columns: %s", p, line)
+				}
+			}
+			if strings.Contains(out.String(), "not built") {
+				t.Errorf("%v --help offers what is not built", p)
+			}
+			var page strings.Builder
+			if code := run(append([]string{"help", "man"}, p...), strings.NewReader(""), &page, &page, nil); code != 0 || !strings.HasPrefix(page.String(), ".TH APR") {
+				t.Errorf("apr help man %v: exit %d, %.40q", p, code, page.String())
 			}
 			n++
 		}

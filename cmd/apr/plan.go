@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,27 +19,26 @@ import (
 func planCommand() *cli.Command {
 	o := &distillOptions{}
 	p := &planOptions{distillOptions: o}
-	table := append(o.table(),
+	table := append(ofDistill(o.table()),
 		cli.Option{Name: "shape", Value: cli.String(&p.shape, ""), Help: "plan for published shapes TEACHER:STUDENT instead of files; apr bench --help lists them"},
 		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "skip the timed probe: no estimate of time, teacher backend by rule"},
-		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "GiB of free device memory to plan for; with --backend cuda no GPU has to be present"},
+		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "plan for this many GiB of free device memory; with --backend cuda this machine needs no GPU"},
 	)
 	for i := range table {
 		table[i].Required = false // the teacher, beside --shape
-		table[i].First = table[i].First || slices.Contains([]string{"shape", "memory", "no-probe"}, table[i].Name)
 	}
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",
-		Long: "Takes the flags of distill. Memory by component from the headers of the files, disk, the way the teacher is computed,\n" +
-			"the largest batch that fits, and the time from a probe of a few steps. What does not fit is refused with exit code 23\n" +
+		Long: "Says what a distillation would take: memory by component, from the headers of the files; disk; how the teacher is computed;\n" +
+			"the largest batch that fits; and the time, from a probe of a few steps. What does not fit is refused with exit code 23\n" +
 			"before any weight is read. The content of the models is not checked; distill checks it before its first step.\n" +
-			"--shape plans a pair of published models without their files; disk and time are then not known.",
+			"--shape plans a pair of published models without their files; disk and time are then unknown.",
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
 			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 24 --batch-size 8 --seq-len 1024\n" +
 			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
 		Exits:   append(openExits, fault.Invalid, fault.Inference, fault.Memory),
-		Options: table, Nested: distillNested, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: o.takeEarlier,
+		Options: table, Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: o.takeEarlier,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return p.run(ctx, e) },
 	}
 }

@@ -19,13 +19,14 @@ type pullOptions struct {
 func pullCommand() *cli.Command {
 	o := &pullOptions{}
 	return &cli.Command{
-		Name: "pull", Short: "Download a model from a Hugging Face hub",
-		Long: "Download a model into the cache that Hugging Face's own programs use, and print where it is. Of a repository the\n" +
-			"configuration, the tokenizer and the safetensors are taken; a GGUF file is named, as in hf://org/name/FILE, or\n" +
-			"chosen by --include. What was begun is continued, every file is compared with its hash, and what the cache has is\n" +
-			"not downloaded again.\n\n" +
-			"REF is org/name or hf://org/name[@REVISION][/FILE]; a revision is a branch, a tag or a commit. Every command that\n" +
-			"takes a model takes such a REF. HF_TOKEN, or the file token in HF_HOME, is the token of a private or gated model;\n" +
+		Name: "pull", Short: "Download a model or a data set from a Hugging Face hub",
+		Long: "Downloads a model into the cache that Hugging Face's own programs use, and prints where it is. By default it takes a\n" +
+			"repository's configuration, tokenizer and safetensors. Name a GGUF file, as in hf://org/name/FILE, or choose files by\n" +
+			"--include. A download that was cut is continued, every file is checked against its hash, and nothing that the cache has\n" +
+			"is downloaded again.\n\n" +
+			"REF is org/name or hf://org/name[@REVISION][/FILE], or hf://datasets/org/name[@REVISION][/FILE] for data, where FILE\n" +
+			"may be a pattern; a revision is a branch, a tag or a commit. Every command that takes a model or data takes such a\n" +
+			"REF. HF_TOKEN, or the file token in HF_HOME, is the token of a private or gated model;\n" +
 			"HF_ENDPOINT is another hub; HF_HOME and HF_HUB_CACHE are where the cache is.",
 		Example: "apr pull Qwen/Qwen2.5-0.5B\n" +
 			"apr pull hf://Qwen/Qwen2.5-0.5B@060db6499f32faf8b98477b0a26969ef7d8b9987 --verify\n" +
@@ -36,9 +37,9 @@ func pullCommand() *cli.Command {
 			{Name: "revision", Value: cli.String(&o.revision, hub.DefaultRevision), Help: "branch, tag or commit"},
 			{Name: "include", Value: cli.Strings(&o.include), Default: "configuration, tokenizer, safetensors", Help: "glob of the files to download; repeatable"},
 			{Name: "output", Short: "o", Path: true, Value: cli.String(&o.output, ""), Default: "the cache alone", Help: "folder to copy the files to"},
-			{Name: "force", Value: cli.Bool(&o.force, false), Help: "download again what the cache has; with --output, replace what is there"},
-			{Name: "verify", Value: cli.Bool(&o.verify, false), Help: "also compare what the cache has with its hashes"},
-			{Name: "dry-run", Value: cli.Bool(&o.dryRun, false), Help: "say what would be downloaded"},
+			{Name: "force", Value: cli.Bool(&o.force, false), Help: "download again what the cache has; with --output, replace existing files"},
+			{Name: "verify", Value: cli.Bool(&o.verify, false), Help: "also check the hashes of what the cache has"},
+			{Name: "dry-run", Value: cli.Bool(&o.dryRun, false), Help: "list what would be downloaded"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runPull(ctx, e, o) },
 	}

@@ -6,7 +6,7 @@ import (
 	"apr/internal/launcher"
 )
 
-// standing is where this process stands, and what looks like a launcher that is not known.
+// standing is the rank of this process, and what looks like an unknown launcher.
 type standing struct {
 	launcher.Place
 	alike []launcher.Alike

@@ -77,14 +77,14 @@ func (c *console) read() {
 	}
 }
 
-// escapes are what an editor of lines and bracketed paste write.
-var escapes = regexp.MustCompile(`\x1b\[[?0-9;]*[A-Za-z]`)
+// lineEdits are what an editor of lines and bracketed paste write.
+var lineEdits = regexp.MustCompile(`\x1b\[[?0-9;]*[A-Za-z]`)
 
 // shown is the screen as text, without the terminal's echo of Ctrl-C, which may come after what the program says to it.
 func (c *console) shown() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	text := escapes.ReplaceAllString(c.screen.String(), "")
+	text := lineEdits.ReplaceAllString(c.screen.String(), "")
 	return strings.ReplaceAll(strings.ReplaceAll(text, "^C", ""), "\r\n", "\n")
 }
 

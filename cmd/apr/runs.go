@@ -26,7 +26,7 @@ var runsExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.IO}
 
 func runsCommand() *cli.Command {
 	return &cli.Command{
-		Name: "runs", Short: "List, show, compare, follow, resume, stop and remove runs",
+		Name: "runs", Short: "List, show, compare, follow, resume, stop and remove runs", Long: topicRuns,
 		Example: "apr runs list\napr runs show 20261120\napr runs resume mine\napr runs report 20261120 -o report.html\napr runs serve",
 		Sub: []*cli.Command{
 			runsListCommand("list", "List the runs"), runsListCommand("ls", "List the runs: the same as list"), runsShowCommand(),
@@ -52,7 +52,7 @@ func runsFolder(s cli.Settings, dir string) error {
 
 // runOption is the argument that names a run.
 func runOption(p *string) cli.Option {
-	return cli.Option{Name: "id", Arg: true, Required: true, Value: cli.String(p, ""), Help: "a run: its directory, or the beginning of its name or identity"}
+	return cli.Option{Name: "id", Arg: true, Required: true, Complete: runNames, Value: cli.String(p, ""), Help: "a run: its directory, or the beginning of its name or identity"}
 }
 
 // findRun finds a run. What an error advises to call has the --dir that was given.
@@ -293,7 +293,7 @@ func runsCompareCommand(name, short string) *cli.Command {
 			"apr runs compare runs/a runs/b runs/c --metric loss --metric val_nats.distilled_student",
 		Exits: append(runsExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "id", Arg: true, Required: true, Value: cli.Strings(&ids), Help: "two runs or more"},
+			{Name: "id", Arg: true, Required: true, Complete: runNames, Value: cli.Strings(&ids), Help: "two runs or more"},
 			runsDirOption(&dir),
 			{Name: "metric", Value: cli.Strings(&metrics), Default: "all", Help: "compare only this number; repeatable"},
 			{Name: "output", Short: "o", Path: true, Value: cli.String(&output, ""), Help: "write an HTML page with curves to this file instead of printing tables"},

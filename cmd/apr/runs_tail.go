@@ -91,7 +91,7 @@ func tail(ctx context.Context, e *cli.Env, path string, lines int, follow bool, 
 	}
 }
 
-// flush brings what was printed to whoever reads it now.
+// flush writes out what was printed, so that readers see it now.
 func flush(w io.Writer) error {
 	if f, ok := w.(interface{ Flush() error }); ok {
 		if err := f.Flush(); err != nil {

@@ -62,21 +62,53 @@ func find(ctx context.Context, e *cli.Env, arg string, part hub.Part) (string, e
 	if !explicit && isPath(arg) {
 		return arg, nil
 	}
-	ref, err := hub.ParseRef(arg)
-	if err != nil {
-		return "", err
+	if hub.IsDataset(arg) {
+		return "", fault.In(fault.Usage, arg, "is a data set, where a model is expected").WithHint("--data takes data sets")
 	}
-	client, err := hubClient(e)
-	if err != nil {
-		return "", err
-	}
-	bars := e.Group()
-	defer bars.Close()
-	s, err := client.Find(ctx, ref, hub.Options{Part: part, Bar: hubBar(bars)}, e.Offline)
+	s, err := findSnapshot(ctx, e, arg, hub.Options{Part: part})
 	if err != nil {
 		return "", alsoNoPath(err, arg, explicit)
 	}
 	return s.Path, nil
+}
+
+// dataFiles returns the paths of data: those that are given, and for hf://datasets/org/name[@rev][/file] the files of the hub's cache,
+// downloaded if they are not there.
+func dataFiles(ctx context.Context, e *cli.Env, paths []string) ([]string, error) {
+	var all []string
+	for _, p := range paths {
+		switch {
+		case !strings.HasPrefix(p, hub.Scheme):
+			all = append(all, p)
+			continue
+		case !hub.IsDataset(p):
+			return nil, fault.In(fault.Usage, p, "is a model").WithHint("a data set is %s, as in hf://datasets/org/name", hub.Scheme+"datasets/…")
+		}
+		s, err := findSnapshot(ctx, e, p, hub.Options{})
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range s.Files {
+			all = append(all, filepath.Join(s.Dir, filepath.FromSlash(f.Name)))
+		}
+	}
+	return all, nil
+}
+
+// findSnapshot finds what a reference means in the cache of the hub, or downloads it.
+func findSnapshot(ctx context.Context, e *cli.Env, arg string, opt hub.Options) (*hub.Snapshot, error) {
+	ref, err := hub.ParseRef(arg)
+	if err != nil {
+		return nil, err
+	}
+	client, err := hubClient(e)
+	if err != nil {
+		return nil, err
+	}
+	bars := e.Group()
+	defer bars.Close()
+	opt.Bar = hubBar(bars)
+	return client.Find(ctx, ref, opt, e.Offline)
 }
 
 // isPath reports whether an argument without hf:// is a path: because it is there, or because it cannot be a

@@ -25,7 +25,7 @@ type sentry struct {
 	heart *supervise.Heart
 }
 
-// newSentry begins to watch. timeout 0 is the rule of package watch.
+// newSentry starts to watch. timeout 0 is the rule of package watch.
 func newSentry(e *cli.Env, timeout time.Duration) *sentry {
 	s := &sentry{e: e, heart: supervise.Open(e.Getenv(supervise.Variable))}
 	s.Watchdog = watch.Start(watch.Options{Timeout: timeout, State: s.device, Stalled: s.stalled, Tick: s.tick})
@@ -34,15 +34,14 @@ func newSentry(e *cli.Env, timeout time.Duration) *sentry {
 	return s
 }
 
-// over tells that the run directory is this run's from now on, a supervisor at once: the run may be killed before the
-// next beat.
-func (s *sentry) over(dir string) {
+// setRunDir records the run directory and reports it to a supervisor at once: the run may be killed before the next beat.
+func (s *sentry) setRunDir(dir string) {
 	s.dir.Store(&dir)
 	s.heart.Beat(supervise.Beat{Doing: "beginning", RunDir: dir})
 }
 
-// asks sets what tells the state of the device; it must not wait for it.
-func (s *sentry) asks(state func() string) { s.state.Store(&state) }
+// setDeviceState sets the function that describes the device in the report of a stall; it must not wait for the device.
+func (s *sentry) setDeviceState(state func() string) { s.state.Store(&state) }
 
 func (s *sentry) runDir() string {
 	if dir := s.dir.Load(); dir != nil {
@@ -58,7 +57,7 @@ func (s *sentry) device() string {
 	return "the CPU computes"
 }
 
-// tick lets the heart beat.
+// tick reports a sign of life to the supervisor.
 func (s *sentry) tick(b watch.Beat) {
 	s.heart.Beat(supervise.Beat{Doing: b.Doing, Steps: b.Steps, Idle: b.Idle, Limit: b.Limit, RunDir: s.runDir()})
 }

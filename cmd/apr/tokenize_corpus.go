@@ -30,12 +30,12 @@ func tokenizeInspect() *cli.Command {
 	return &cli.Command{
 		Name: "inspect", Short: "Show each token of a training document with its mask",
 		Long: "Show the tokens of a document as training sees them, with the end-of-text id behind it, each with its mask: 1 where it\n" +
-			"counts as a target. A file may be text, or .jsonl and .parquet, of which --record chooses one; of a conversation only the assistant's turns are targets.",
+			"counts as a target. In a file of records, such as .jsonl and .parquet, --record chooses one. In a conversation only the assistant's turns are targets.",
 		Example: "apr tokenize inspect model-folder -p 'func main() {'\napr tokenize inspect model-folder -f chat.jsonl --record 3", Exits: tokenizeExits,
 		Options: append([]cli.Option{
 			{Name: "model", Arg: true, Required: true, Model: true, Value: cli.String(&model, ""), Help: "model, or folder with tokenizer.json"},
-			{Name: "record", Value: cli.Int(&record, 1).AtLeast(1), Help: "which document of the file, from 1"},
-			{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&template, "auto"), Help: "Chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
+			{Name: "record", Value: cli.Int(&record, 1).AtLeast(1), Help: "take this record of the file, from 1"},
+			{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&template, "auto"), Help: "chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
 		}, text.table()...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			if text.file == "" || text.file == "-" {
@@ -159,14 +159,14 @@ func tokenizeCorpus() *cli.Command {
 			"special token in them is text. The bytes depend on the data, the tokenizer and the options only.",
 		Example: "apr tokenize encode-corpus --corpus data.jsonl --tokenizer model-folder --output shards", Exits: tokenizeExits,
 		Options: []cli.Option{
-			{Name: "corpus", Required: true, Path: true, Value: cli.Strings(&paths), Help: ".jsonl, .parquet, text or folder; repeatable"},
+			{Name: "corpus", Required: true, Path: true, Value: cli.Strings(&paths), Help: "text to encode: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; repeatable"},
 			{Name: "tokenizer", Required: true, Model: true, Value: cli.String(&tokPath, ""), Help: "model, or folder with tokenizer.json"},
 			{Name: "output", Short: "o", Required: true, Path: true, Value: cli.String(&output, ""), Help: "folder to write"},
 			{Name: "shard-tokens", Value: cli.Int64(&shard, corpus.DefaultShardTokens).AtLeast(1), Help: "ids per shard"},
-			{Name: "content-field", Value: cli.String(&field, "content"), Default: "text, content: the first present", Help: "field that holds the text"},
+			{Name: "content-field", Aliases: []string{"text-field"}, Value: cli.String(&field, "content"), Default: "text, content: the first present", Help: "field that holds the text"},
 			{Name: "normalization", Value: cli.Enum(&normalization, "nfc", "nfc").Unbuilt("none", "nfkc"), Help: "Unicode normalisation"},
-			{Name: "eos-policy", Value: cli.Enum(&policy, string(corpus.EOSBetween), string(corpus.EOSBetween), string(corpus.EOSNone)), Help: "end-of-text ids between documents, or none"},
-			{Name: "num-workers", Value: cli.Int(&workers, 0).AtLeast(0), Default: "one per CPU", Help: "goroutines; the result does not depend on it"},
+			{Name: "eos-policy", Value: cli.Enum(&policy, string(corpus.EOSBetween), string(corpus.EOSBetween), string(corpus.EOSNone)), Help: "put end-of-text ids between documents, or none"},
+			{Name: "num-workers", Value: cli.Int(&workers, 0).AtLeast(0), Default: "one per CPU", Help: "goroutines that encode; the result does not depend on it"},
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing shards"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
@@ -179,6 +179,9 @@ func tokenizeCorpus() *cli.Command {
 			}
 			tok, err := openTokenizer(tokPath)
 			if err != nil {
+				return nil, err
+			}
+			if paths, err = dataFiles(ctx, e, paths); err != nil {
 				return nil, err
 			}
 			if err := keep.Inputs(output, append(keep.ModelFiles(tokPath), paths...)...); err != nil {

@@ -43,8 +43,8 @@ func validateCommand() *cli.Command {
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
-			{Name: "strict", Value: cli.Bool(&opt.Strict, false), Help: "warnings are errors"},
-			{Name: "quality", Value: cli.Bool(&opt.Quality, false), Help: "also judge the scale of the weights and outliers"},
+			{Name: "strict", Value: cli.Bool(&opt.Strict, false), Help: "treat warnings as errors"},
+			{Name: "quality", Value: cli.Bool(&opt.Quality, false), Help: "also judge the scale of the weights, and outliers"},
 			{Name: "min-score", Value: cli.Int(&minScore, 0).In(0, 100), Help: "fail (exit 5) below this score: 100, less 20 per error and 2 per warning"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {

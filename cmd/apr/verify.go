@@ -18,17 +18,20 @@ func verifyCommand() *cli.Command {
 	var steps int
 	return &cli.Command{
 		Name: "verify", Short: "Recompute what a run wrote down, from its inputs",
-		Long: "Hashes of inputs, outputs and code; the arithmetic of every logged step; loss and gradient norm of known steps in float64 (those\n" +
-			"that follow the initial weights and each kept checkpoint), the steps after them on the device, and the first in other\n" +
-			"micro-batches; the final weights; the held-out scores; what records say of each other, and their hashes in the receipt. Run it from\n" +
-			"the folder that the run was started in. Another build of this program than the one that trained is named, \"program: differs\", and\n" +
-			"decides nothing: the exit code is that of the figures that this one recomputed. Keys that the run was allowed to leave unread\n" +
-			"(--allow-config-key) are left unread again.",
+		Long: "Recomputes what a run wrote down, in the folder that the run was started in:\n" +
+			"  hashes of inputs, outputs and code, and those of the records in the receipt\n" +
+			"  the arithmetic of every logged step\n" +
+			"  loss and gradient norm in float64 of the steps after the initial weights and after each kept checkpoint\n" +
+			"  the steps after these on the device, and the first ones in other micro-batches\n" +
+			"  the final weights and the held-out scores\n" +
+			"  what records say of each other\n" +
+			"If another build of this program trained, the result says \"program: differs\"; the exit code depends on the recomputed figures\n" +
+			"alone. Keys that --allow-config-key let the run leave unread are left unread again.",
 		Example: "apr verify runs/mine\napr verify runs/mine --steps 0 --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
-			{Name: "run", Arg: true, Required: true, Path: true, Value: cli.String(&run, ""), Help: "run directory"},
-			{Name: "steps", Value: cli.Int(&steps, 8).AtLeast(0), Help: "steps recomputed from each known state; 0 = all up to the next"},
+			{Name: "run", Arg: true, Required: true, Path: true, Complete: runPaths, Value: cli.String(&run, ""), Help: "run directory"},
+			{Name: "steps", Value: cli.Int(&steps, 8).AtLeast(0), Help: "steps to recompute from each known state; 0 = all up to the next"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runVerify(ctx, e, run, steps) },
 	}
@@ -99,12 +102,7 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 	if kind, ok := record.Manifest.Device["kind"].(string); ok && o.Backend == "auto" {
 		o.Backend = kind
 	}
-	if c.Teacher, err = source(ctx, e, c.Teacher); err != nil {
-		return c, err
-	}
-	if c.Student != "" {
-		c.Student, err = source(ctx, e, c.Student)
-	}
+	err = bringInputs(ctx, e, &c)
 	return c, err
 }
 
@@ -150,7 +148,7 @@ func programOf(checks []verify.Check) string {
 	return "not recorded"
 }
 
-// shown is a value as it stands in JSON.
+// shown returns a value as JSON.
 func shown(v any) string {
 	b, err := cli.MarshalJSON(v)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 var _ device.Decoder = (*Stream)(nil)
 
-// Decode runs all layers for one position as one launch, where all their matrices are in blocks. The first time it puts
-// them into tiles, in their place; products of many rows put what they expand back into rows.
+// Decode runs all layers for one position as one launch, where all their matrices are block-quantised. The first call
+// converts them to tiles, in place; products of many rows convert what they expand back to rows.
 func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	device.CheckDecode(y, x, d)
 	module, err := decodeModule(d)
@@ -261,7 +261,7 @@ func generalLayers(d device.Decode, hidden int) (all []kernel.GeneralLayer, err 
 // cut returns consecutive rows of a matrix in blocks, if each piece lies in one part of it.
 func cut(dst []kernel.Blocks, w device.Weight, rows ...int) bool {
 	m, first := w.(*weight), 0
-	if m.parts == nil || m.eighth != nil || !m.inBlocks() {
+	if m.parts == nil || m.fp8 != nil || !m.inBlocks() {
 		return false
 	}
 	for i, n := range rows {

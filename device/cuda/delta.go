@@ -55,8 +55,8 @@ func (s *Stream) DeltaNetBackward(du, dba, dLogA, ddt, do, u, ba, logA, dt, stat
 	op.end()
 }
 
-// holds reports whether a block has room for a chunk of a head, or fails the stream: with float32 activations, heads of 128 keys
-// take more shared memory than GPUs for desktops have.
+// holds reports whether a thread block has room for a chunk of a head, or fails the stream: with float32 activations,
+// heads of 128 keys take more shared memory than GPUs for desktops have.
 func (s *Stream) holds(op device.Op, d device.Delta, t tensor.DType) bool {
 	need, has := kernel.DeltaShared(d, t, op == device.OpDeltaNetBackward), s.dev.desc.SharedPerBlockOptin
 	if need > has {

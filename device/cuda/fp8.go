@@ -28,8 +28,8 @@ func (d *Device) fp8Works() error {
 		WithHint("--teacher-gemm bf16 works everywhere").WithID("E-CUDA-034")
 }
 
-// eighth is a matrix of 8-bit floats, or of blocks that become such.
-type eighth struct {
+// fp8Matrix is a matrix of 8-bit floats, or of blocks that become such.
+type fp8Matrix struct {
 	bytes kernel.Bytes // of a matrix that is kept in them
 	scale kernel.Mat   // float32 [rows, 1]
 }
@@ -51,9 +51,9 @@ func bytesRows(m kernel.Bytes, lo, hi int) kernel.Bytes {
 	return m
 }
 
-// loadEighth reads a matrix that is kept in 8-bit floats: some rows at a time as bfloat16, which are then rounded.
-func (d *Device) loadEighth(w *weight, l *layout, b *buffer) error {
-	w.eighth = &eighth{bytes: kernel.Bytes{Ptr: b.place.address(), Rows: l.rows, Cols: l.cols, Stride: l.cols}, scale: l.scaleAt(b)}
+// loadFP8 reads a matrix that is kept in 8-bit floats: some rows at a time as bfloat16, which are then rounded.
+func (d *Device) loadFP8(w *weight, l *layout, b *buffer) error {
+	w.fp8 = &fp8Matrix{bytes: kernel.Bytes{Ptr: b.place.address(), Rows: l.rows, Cols: l.cols, Stride: l.cols}, scale: l.scaleAt(b)}
 	for _, p := range l.parts {
 		step := max(1, int(d.expansion.Load().bytes)/max(1, 2*l.cols))
 		for lo := 0; lo < p.rows; lo += step {
@@ -64,7 +64,7 @@ func (d *Device) loadEighth(w *weight, l *layout, b *buffer) error {
 			}
 			o := &operation{dev: d, stream: d.internal(), name: "the rounding of " + p.info.Name}
 			x := kernel.Mat{Ptr: at.ptr, Rows: at.rows, Cols: l.cols, Stride: l.cols, Type: tensor.BF16}
-			kernel.QuantizeRows(o, bytesRows(w.eighth.bytes, p.first+lo, p.first+hi), rowsOf(w.eighth.scale, p.first+lo, p.first+hi), x)
+			kernel.QuantizeRows(o, bytesRows(w.fp8.bytes, p.first+lo, p.first+hi), rowsOf(w.fp8.scale, p.first+lo, p.first+hi), x)
 			o.end()
 		}
 	}
@@ -73,20 +73,20 @@ func (d *Device) loadEighth(w *weight, l *layout, b *buffer) error {
 
 // scaleBlocks finds the scales of a matrix in blocks.
 func (d *Device) scaleBlocks(w *weight, l *layout, b *buffer) {
-	w.eighth = &eighth{scale: l.scaleAt(b)}
+	w.fp8 = &fp8Matrix{scale: l.scaleAt(b)}
 	o := &operation{dev: d, stream: d.internal(), name: "the scales of a matrix"}
 	for _, k := range w.parts {
 		if k.dense.IsZero() {
-			kernel.RowScalesE4M3(o, rowsOf(w.eighth.scale, k.first, k.first+k.rows), k.blocks)
+			kernel.RowScalesE4M3(o, rowsOf(w.fp8.scale, k.first, k.first+k.rows), k.blocks)
 		}
 	}
 	o.end()
 }
 
-// expandEighth adds to the operation what makes rows [lo,hi) of w 8-bit floats.
-func (o *operation) expandEighth(w *weight, lo, hi int) kernel.Bytes {
+// expandFP8 adds to the operation what makes rows [lo,hi) of w 8-bit floats.
+func (o *operation) expandFP8(w *weight, lo, hi int) kernel.Bytes {
 	if w.parts == nil {
-		return bytesRows(w.eighth.bytes, lo, hi)
+		return bytesRows(w.fp8.bytes, lo, hi)
 	}
 	all := kernel.Bytes{Ptr: o.dev.expansion.Load().place.address() + fp8Rows, Rows: hi - lo, Cols: w.t.Cols, Stride: w.t.Cols}
 	for _, k := range w.runs {
@@ -94,7 +94,7 @@ func (o *operation) expandEighth(w *weight, lo, hi int) kernel.Bytes {
 		if first >= end {
 			continue
 		}
-		dst, scale := bytesRows(all, first-lo, end-lo), rowsOf(w.eighth.scale, first, end)
+		dst, scale := bytesRows(all, first-lo, end-lo), rowsOf(w.fp8.scale, first, end)
 		if k.dense.IsZero() {
 			kernel.DequantizeE4M3(o, dst, k.blocks.Slice(first-k.first, end-k.first), scale)
 		} else {
@@ -104,21 +104,21 @@ func (o *operation) expandEighth(w *weight, lo, hi int) kernel.Bytes {
 	return all
 }
 
-// eighthSlab returns how many rows of a matrix become 8-bit floats at a time; with blocks it depends on the memory.
-func eighthSlab(rows, cols int, blocks bool, expansion int64) int {
+// fp8Slab returns how many rows of a matrix become 8-bit floats at a time; with blocks it depends on the memory.
+func fp8Slab(rows, cols int, blocks bool, expansion int64) int {
 	if !blocks {
 		return rows
 	}
 	return slabRows(rows, int64(cols), expansion-fp8Rows)
 }
 
-// eighthPiece returns how many rows of activations are rounded at a time.
-func eighthPiece(rows, cols int) int { return min(rows, fp8Rows/(cols+4)/16*16) }
+// fp8Piece returns how many rows of activations are rounded at a time.
+func fp8Piece(rows, cols int) int { return min(rows, fp8Rows/(cols+4)/16*16) }
 
-// matMulEighth is MatMul in 8-bit floats.
-func (s *Stream) matMulEighth(y, x device.Tensor, w *weight, bias device.Tensor, add bool) {
-	step := eighthSlab(y.Cols, x.Cols, w.parts != nil, s.dev.expansion.Load().bytes)
-	piece := eighthPiece(x.Rows, x.Cols)
+// matMulFP8 is MatMul in 8-bit floats.
+func (s *Stream) matMulFP8(y, x device.Tensor, w *weight, bias device.Tensor, add bool) {
+	step := fp8Slab(y.Cols, x.Cols, w.parts != nil, s.dev.expansion.Load().bytes)
+	piece := fp8Piece(x.Rows, x.Cols)
 	for first := 0; first < x.Rows; first += piece {
 		end := min(first+piece, x.Rows)
 		o := s.begin("MatMul", y, x, bias)
@@ -133,7 +133,7 @@ func (s *Stream) matMulEighth(y, x device.Tensor, w *weight, bias device.Tensor,
 				b = b.ColRange(lo, hi)
 			}
 			c := mat(y.RowRange(first, end).ColRange(lo, hi))
-			o.productEighth(c, x8, sx, o.expandEighth(w, lo, hi), rowsOf(w.eighth.scale, lo, hi), b, add)
+			o.productFP8(c, x8, sx, o.expandFP8(w, lo, hi), rowsOf(w.fp8.scale, lo, hi), b, add)
 		}
 		o.end()
 	}
@@ -149,8 +149,8 @@ func (o *operation) roundRows(x device.Tensor) (kernel.Bytes, kernel.Mat) {
 	return x8, scale
 }
 
-// productEighth adds c = a·bᵀ (+ bias) (+ c) of 8-bit floats to the operation.
-func (o *operation) productEighth(c kernel.Mat, a kernel.Bytes, sa kernel.Mat, b kernel.Bytes, sb kernel.Mat, bias device.Tensor, add bool) {
+// productFP8 adds c = a·bᵀ (+ bias) (+ c) of 8-bit floats to the operation.
+func (o *operation) productFP8(c kernel.Mat, a kernel.Bytes, sa kernel.Mat, b kernel.Bytes, sb kernel.Mat, bias device.Tensor, add bool) {
 	o.sized(c.Rows, c.Cols, a.Cols)
 	d := o.dev
 	d.counts.products.Add(1)
@@ -158,11 +158,11 @@ func (o *operation) productEighth(c kernel.Mat, a kernel.Bytes, sa kernel.Mat, b
 	if !bias.IsZero() && c.Type != tensor.F32 {
 		given = o.narrowBias(bias, c.Type)
 	}
-	shape := eighthShape(c.Rows, c.Cols, a.Cols, c.Stride, c.Type, !bias.IsZero(), add)
+	shape := fp8Shape(c.Rows, c.Cols, a.Cols, c.Stride, c.Type, !bias.IsZero(), add)
 	o.call(func(t *driver.Thread) error {
 		p, err := d.plan(t, shape)
 		if errors.Is(err, blas.ErrUnsupported) {
-			return noEighths(shape)
+			return noFP8(shape)
 		}
 		if err != nil {
 			return err
@@ -171,26 +171,26 @@ func (o *operation) productEighth(c kernel.Mat, a kernel.Bytes, sa kernel.Mat, b
 	})
 }
 
-// eighthShape is a product of 8-bit floats whose operands have no gaps.
-func eighthShape(m, n, k, ldc int, out tensor.DType, bias, add bool) blas.Shape {
+// fp8Shape is a product of 8-bit floats whose operands have no gaps.
+func fp8Shape(m, n, k, ldc int, out tensor.DType, bias, add bool) blas.Shape {
 	return blas.Shape{
 		Op: blas.NT, M: m, N: n, K: k, LDA: k, LDB: k, LDC: ldc, In: tensor.U8, Out: out, Compute: blas.FP8, Bias: bias, Add: add, Aligned: true,
 	}
 }
 
-func noEighths(s blas.Shape) error {
+func noFP8(s blas.Shape) error {
 	return fault.New(fault.Unavailable, "cublasLt has no product %s of 8-bit floats with a scale for each row", s.Key()).
 		WithHint("a newer cublasLt may (12.9 or later), or use --teacher-gemm bf16").WithID("E-CUDA-035")
 }
 
-// eighthShapes returns the products that a recorded one becomes.
-func eighthShapes(c dry.Count, expansion int64) (all []blas.Shape) {
-	piece := eighthPiece(c.M, c.K)
-	slab := eighthSlab(c.N, c.K, c.Expands, expansion)
+// fp8Shapes returns the products that a recorded one becomes.
+func fp8Shapes(c dry.Count, expansion int64) (all []blas.Shape) {
+	piece := fp8Piece(c.M, c.K)
+	slab := fp8Slab(c.N, c.K, c.Expands, expansion)
 	for _, m := range []int{piece, c.M % max(1, piece)} {
 		for _, n := range []int{slab, c.N % max(1, slab)} {
 			if m > 0 && n > 0 {
-				all = append(all, eighthShape(m, n, c.K, c.OutStride, c.Out, c.Bias, c.Add))
+				all = append(all, fp8Shape(m, n, c.K, c.OutStride, c.Out, c.Bias, c.Add))
 			}
 		}
 	}

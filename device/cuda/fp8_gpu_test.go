@@ -12,9 +12,9 @@ import (
 	"apr/tensor"
 )
 
-// TestEighths compares products in 8-bit floats with those of the same matrix in bfloat16: matrices kept in them, and in
+// TestFP8 compares products in 8-bit floats with those of the same matrix in bfloat16: matrices kept in them, and in
 // blocks, in one piece and in several, with bias, and few rows.
-func TestEighths(t *testing.T) {
+func TestFP8(t *testing.T) {
 	d := open(t, cuda.Options{})
 	defer d.Close()
 	s := d.NewStream()
@@ -27,7 +27,7 @@ func TestEighths(t *testing.T) {
 			{inBlocks(t, low, 1024, 1024), inBlocks(t, low, 128, 1024), inBlocks(t, large, 128, 1024)}, {inBlocks(t, large, 1024, 4864)},
 			{inBlocks(t, large, 151936, 1024)},
 		} {
-			exact, eighth := eighths(t, d, parts, quantised)
+			exact, rounded := fp8Weights(t, d, parts, quantised)
 			for _, n := range []int{9, 100, 4096} {
 				x := random(s, n, exact.Cols(), 1)
 				bias := s.Temp("bias", device.Activations, tensor.F32, 1, exact.Rows())
@@ -37,7 +37,7 @@ func TestEighths(t *testing.T) {
 					bias = device.Tensor{}
 				}
 				s.MatMul(want, x, exact, bias, false)
-				s.MatMul(got, x, eighth, bias, false)
+				s.MatMul(got, x, rounded, bias, false)
 				cos, off := compare(t, s, want, got)
 				t.Logf("quantised %v, matrix %d, %d rows: cosine %.6f, relative error %.4f", quantised, i, n, cos, off)
 				if !(cos > 0.998) || !(off < 0.06) {
@@ -52,7 +52,7 @@ func TestEighths(t *testing.T) {
 	}
 }
 
-func eighths(t *testing.T, d *cuda.Device, parts []device.Source, blocks bool) (exact, eighth device.Weight) {
+func fp8Weights(t *testing.T, d *cuda.Device, parts []device.Source, blocks bool) (exact, rounded device.Weight) {
 	t.Helper()
 	spec := device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: parts}
 	exact, err := d.Weight(spec)
@@ -60,10 +60,10 @@ func eighths(t *testing.T, d *cuda.Device, parts []device.Source, blocks bool) (
 		t.Fatal(err)
 	}
 	spec.Form = device.Form{Blocks: blocks, FP8: true}
-	if eighth, err = d.Weight(spec); err != nil {
+	if rounded, err = d.Weight(spec); err != nil {
 		t.Fatal(err)
 	}
-	return exact, eighth
+	return exact, rounded
 }
 
 // random returns a bfloat16 tensor of values in (−scale, scale).
@@ -97,8 +97,8 @@ func compare(t *testing.T, s device.Stream, want, got device.Tensor) (cos, off f
 	return ab / math.Sqrt(aa*bb), math.Sqrt(dd / aa)
 }
 
-// TestEighthsSpeed prints the rate of products of a 7B model in 8-bit floats, all of an operation included.
-func TestEighthsSpeed(t *testing.T) {
+// TestFP8Speed prints the rate of products of a 7B model in 8-bit floats, all of an operation included.
+func TestFP8Speed(t *testing.T) {
 	d := open(t, cuda.Options{TuningDir: t.TempDir()})
 	defer d.Close()
 	s := d.NewStream()
@@ -106,8 +106,8 @@ func TestEighthsSpeed(t *testing.T) {
 		{inBlocks(t, tensor.Q4_K, 18944, 3584), inBlocks(t, tensor.Q4_K, 18944, 3584)}, {inBlocks(t, tensor.Q6_K, 3584, 18944)},
 		{inBlocks(t, tensor.Q4_K, 4096, 3584), inBlocks(t, tensor.Q6_K, 512, 3584)}, {inBlocks(t, tensor.Q4_K, 3584, 3584)},
 	} {
-		exact, expanded := eighths(t, d, parts, true)
-		_, kept := eighths(t, d, parts, false)
+		exact, expanded := fp8Weights(t, d, parts, true)
+		_, kept := fp8Weights(t, d, parts, false)
 		x := random(s, 8192, exact.Cols(), 1)
 		y := s.Temp("y", device.Activations, tensor.BF16, 8192, exact.Rows())
 		flops := 2 * 8192 * float64(exact.Rows()) * float64(exact.Cols())

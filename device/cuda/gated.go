@@ -52,15 +52,15 @@ func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.A
 	if o == nil {
 		return
 	}
-	if wt.eighth != nil && !keep && s.dev.fusesEighth(mat(m), x.Cols, wt.parts != nil, s.dev.expansion.Load().bytes) {
-		s.gatedEighth(m, x, wt)
+	if wt.fp8 != nil && !keep && s.dev.fusesFP8(mat(m), x.Cols, wt.parts != nil, s.dev.expansion.Load().bytes) {
+		s.gatedFP8(m, x, wt)
 		return
 	}
 	read := mat(t)
 	if wt.parts != nil {
 		read = kernel.Mat{Ptr: s.dev.expansion.Load().place.address(), Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: t.DType}
 	}
-	if wt.eighth != nil || !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read) {
+	if wt.fp8 != nil || !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read) {
 		s.MatMul(gu, x, w, device.Tensor{}, false)
 		s.GLU(m, gu, device.SiLU)
 		return
@@ -74,25 +74,25 @@ func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.A
 	o.end()
 }
 
-// fusesEighth is fuses for a matrix of h columns in 8-bit floats, or in blocks that become such, all at once, in that much
-// memory.
-func (d *Device) fusesEighth(m kernel.Mat, h int, blocks bool, expansion int64) bool {
+// fusesFP8 reports whether the fused fp8 kernel applies to a matrix of h columns in 8-bit floats, or in blocks that
+// are expanded to them whole in that much memory.
+func (d *Device) fusesFP8(m kernel.Mat, h int, blocks bool, expansion int64) bool {
 	f := m.Cols
 	x, w := kernel.Bytes{Rows: m.Rows, Cols: h, Stride: h}, kernel.Bytes{Rows: 2 * f, Cols: h, Stride: h}
 	scale := kernel.Mat{Cols: 1, Stride: 1, Type: tensor.F32}
-	return d.target() == manifest.Hopper && m.Rows >= fusedRows && eighthSlab(2*f, h, blocks, expansion) == 2*f &&
+	return d.target() == manifest.Hopper && m.Rows >= fusedRows && fp8Slab(2*f, h, blocks, expansion) == 2*f &&
 		kernel.GemmSwiGLUE4M3Serves(m, x, scale, w, scale)
 }
 
-// fusesEighthPlanned is fusesEighth for a recorded operation.
-func (d *Device) fusesEighthPlanned(o dry.Op, expansion int64) bool {
+// fusesFP8Planned is fusesFP8 for a recorded operation.
+func (d *Device) fusesFP8Planned(o dry.Op, expansion int64) bool {
 	m := kernel.Mat{Rows: o.M, Cols: o.N / 2, Stride: o.N / 2, Type: o.Out}
-	return o.Act == device.SiLU && !o.Keep && d.fusesEighth(m, o.K, o.Expands, expansion)
+	return o.Act == device.SiLU && !o.Keep && d.fusesFP8(m, o.K, o.Expands, expansion)
 }
 
-// gatedEighth is MatMulGLU in 8-bit floats by one kernel.
-func (s *Stream) gatedEighth(m, x device.Tensor, w *weight) {
-	piece := eighthPiece(x.Rows, x.Cols)
+// gatedFP8 is MatMulGLU in 8-bit floats by one kernel.
+func (s *Stream) gatedFP8(m, x device.Tensor, w *weight) {
+	piece := fp8Piece(x.Rows, x.Cols)
 	for first := 0; first < x.Rows; first += piece {
 		end := min(first+piece, x.Rows)
 		o := s.begin("MatMulGLU", m, x)
@@ -102,7 +102,7 @@ func (s *Stream) gatedEighth(m, x device.Tensor, w *weight) {
 		o.sized(end-first, w.t.Rows, x.Cols)
 		s.dev.counts.products.Add(1)
 		x8, sx := o.roundRows(x.RowRange(first, end))
-		kernel.GemmSwiGLUE4M3(o, mat(m.RowRange(first, end)), x8, sx, o.expandEighth(w, 0, w.t.Rows), w.eighth.scale)
+		kernel.GemmSwiGLUE4M3(o, mat(m.RowRange(first, end)), x8, sx, o.expandFP8(w, 0, w.t.Rows), w.fp8.scale)
 		o.end()
 	}
 }

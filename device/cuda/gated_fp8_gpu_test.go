@@ -16,8 +16,8 @@ import (
 	"apr/tensor"
 )
 
-// eighthBench is a gatedBench whose matrix is also there in 8-bit floats, and so are its activations.
-type eighthBench struct {
+// fp8Bench is a gatedBench whose matrix is also there in 8-bit floats, and so are its activations.
+type fp8Bench struct {
 	*gatedBench
 	matrix *weight
 	x8     kernel.Bytes
@@ -25,14 +25,14 @@ type eighthBench struct {
 	bytes  []device.Tensor
 }
 
-// newEighthBench makes operands without gaps; h is a multiple of 16, f of 8.
-func newEighthBench(t *testing.T, d *Device, n, h, f int) *eighthBench {
+// newFP8Bench makes operands without gaps; h is a multiple of 16, f of 8.
+func newFP8Bench(t *testing.T, d *Device, n, h, f int) *fp8Bench {
 	t.Helper()
 	s := d.NewStream().(*Stream)
 	temp := func(d tensor.DType, rows, cols int) device.Tensor {
 		return s.Temp("gated", device.Activations, d, rows, cols)
 	}
-	b := &eighthBench{gatedBench: &gatedBench{
+	b := &fp8Bench{gatedBench: &gatedBench{
 		t: t, s: s, x: temp(tensor.BF16, n, h), w: temp(tensor.BF16, 2*f, h), m: temp(tensor.BF16, n, f), gu: temp(tensor.BF16, n, 2*f),
 		other: temp(tensor.BF16, n, f), otherGU: temp(tensor.BF16, n, 2*f),
 	}}
@@ -45,47 +45,47 @@ func newEighthBench(t *testing.T, d *Device, n, h, f int) *eighthBench {
 		return kernel.Bytes{Ptr: mat(t).Ptr, Rows: t.Rows, Cols: h, Stride: h}
 	}
 	b.x8 = as(b.bytes[0])
-	b.matrix = &weight{t: b.w, eighth: &eighth{bytes: as(b.bytes[1]), scale: mat(b.sw)}}
+	b.matrix = &weight{t: b.w, fp8: &fp8Matrix{bytes: as(b.bytes[1]), scale: mat(b.sw)}}
 	return b
 }
 
-func (b *eighthBench) release() {
+func (b *fp8Bench) release() {
 	b.gatedBench.release()
 	b.s.Release(append(b.bytes, b.sx, b.sw)...)
 }
 
 // round makes x and the matrix 8-bit floats.
-func (b *eighthBench) round() {
+func (b *fp8Bench) round() {
 	if o := b.s.begin("round", b.x, b.w); o != nil {
 		kernel.QuantizeRows(o, b.x8, mat(b.sx), mat(b.x))
-		kernel.QuantizeRows(o, b.matrix.eighth.bytes, mat(b.sw), mat(b.w))
+		kernel.QuantizeRows(o, b.matrix.fp8.bytes, mat(b.sw), mat(b.w))
 		o.end()
 	}
 }
 
 // plan has the product of MatMul planned.
-func (b *eighthBench) plan(d *Device) {
+func (b *fp8Bench) plan(d *Device) {
 	b.t.Helper()
-	shape := eighthShape(b.x.Rows, b.gu.Cols, b.x.Cols, b.gu.Stride, tensor.BF16, false, false)
+	shape := fp8Shape(b.x.Rows, b.gu.Cols, b.x.Cols, b.gu.Stride, tensor.BF16, false, false)
 	if err := d.prewarm(nil, []blas.Shape{shape}); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 // kernel runs the kernel alone, with its constants or with another group and lead.
-func (b *eighthBench) kernel(constants ...int32) {
+func (b *fp8Bench) kernel(constants ...int32) {
 	if o := b.s.begin("GemmSwiGLUE4M3", b.m); o != nil {
-		kernel.GemmSwiGLUE4M3(o, mat(b.m), b.x8, mat(b.sx), b.matrix.eighth.bytes, mat(b.sw))
+		kernel.GemmSwiGLUE4M3(o, mat(b.m), b.x8, mat(b.sx), b.matrix.fp8.bytes, mat(b.sw))
 		copy((*[109]int32)(o.steps[0].launch.Args)[107:], constants)
 		o.end()
 	}
 }
 
-func (b *eighthBench) product() { b.s.MatMul(b.otherGU, b.x, b.matrix, device.Tensor{}, false) }
+func (b *fp8Bench) product() { b.s.MatMul(b.otherGU, b.x, b.matrix, device.Tensor{}, false) }
 
 // integers uploads numbers of {−1, 0, 1}, three of four 0, and a 7 in column `seven`, which makes the scale of each row a
 // power of 2 that changes none of them.
-func (b *eighthBench) integers(to device.Tensor, seven int, r *rand.Rand) []float32 {
+func (b *fp8Bench) integers(to device.Tensor, seven int, r *rand.Rand) []float32 {
 	v := make([]float32, to.Rows*to.Cols)
 	for i := range v {
 		switch r.IntN(8) {
@@ -102,13 +102,13 @@ func (b *eighthBench) integers(to device.Tensor, seven int, r *rand.Rand) []floa
 	return v
 }
 
-// TestGatedEighthsExact: where every sum is exact, at sizes that fill no tile and no stage, every element has the bits
+// TestGatedFP8Exact: where every sum is exact, at sizes that fill no tile and no stage, every element has the bits
 // that SwiGLU gives of the exact product with its scales.
-func TestGatedEighthsExact(t *testing.T) {
+func TestGatedFP8Exact(t *testing.T) {
 	d := openHopper(t)
 	for _, c := range [][3]int{{1, 16, 8}, {64, 128, 64}, {256, 256, 128}, {130, 400, 72}, {300, 144, 200}, {520, 912, 328}, {700, 1536, 264}} {
 		n, h, f := c[0], c[1], c[2]
-		b, r := newEighthBench(t, d, n, h, f), rand.New(rand.NewPCG(1, uint64(n)))
+		b, r := newFP8Bench(t, d, n, h, f), rand.New(rand.NewPCG(1, uint64(n)))
 		x, w := b.integers(b.x, 0, r), b.integers(b.w, 1, r)
 		b.round()
 		scales := func(to device.Tensor) []float32 {
@@ -141,17 +141,17 @@ func TestGatedEighthsExact(t *testing.T) {
 	}
 }
 
-// TestGatedEighths: MatMulSwiGLU in 8-bit floats is near MatMul and SwiGLU of the same operands, and the same every time.
-func TestGatedEighths(t *testing.T) {
+// TestGatedFP8: MatMulSwiGLU in 8-bit floats is near MatMul and SwiGLU of the same operands, and the same every time.
+func TestGatedFP8(t *testing.T) {
 	d := openHopper(t)
 	for _, c := range [][3]int{{64, 896, 4864}, {1000, 896, 1064}, {257, 3584, 136}, {4096, 1536, 8960}, {8192, 3584, 18944}} {
-		b := newEighthBench(t, d, c[0], c[1], c[2])
+		b := newFP8Bench(t, d, c[0], c[1], c[2])
 		b.plan(d)
 		name := fmt.Sprintf("%d×%d×%d", c[0], 2*c[2], c[1])
 		b.fill(b.x, 1, 1)
 		b.fill(b.w, 1/math.Sqrt(float64(c[1])), 2)
 		b.round()
-		if !d.fusesEighth(mat(b.m), b.x.Cols, false, d.expansion.Load().bytes) {
+		if !d.fusesFP8(mat(b.m), b.x.Cols, false, d.expansion.Load().bytes) {
 			t.Errorf("%s: not one kernel", name)
 		}
 		b.s.MatMulGLU(b.m, b.gu, b.x, b.matrix, device.SiLU, false)
@@ -168,15 +168,15 @@ func TestGatedEighths(t *testing.T) {
 	}
 }
 
-// TestGatedEighthsRates prints the time of MatMulSwiGLU in 8-bit floats on each way, five times each, in turn.
-func TestGatedEighthsRates(t *testing.T) {
+// TestGatedFP8Rates prints the time of MatMulSwiGLU in 8-bit floats on each way, five times each, in turn.
+func TestGatedFP8Rates(t *testing.T) {
 	d := openHopper(t)
 	for _, c := range []struct {
 		name    string
 		n, h, f int
 		runs    int
 	}{{"7B", 8192, 3584, 18944, 40}, {"1.5B", 8192, 1536, 8960, 150}, {"7B, 512 rows", 512, 3584, 18944, 200}} {
-		b := newEighthBench(t, d, c.n, c.h, c.f)
+		b := newFP8Bench(t, d, c.n, c.h, c.f)
 		b.plan(d)
 		b.fill(b.x, 1, 1)
 		b.fill(b.w, 1/math.Sqrt(float64(c.h)), 2)
@@ -186,7 +186,7 @@ func TestGatedEighthsRates(t *testing.T) {
 	}
 }
 
-func (b *eighthBench) rates(name string, runs int) {
+func (b *fp8Bench) rates(name string, runs int) {
 	type way struct {
 		name string
 		run  func()

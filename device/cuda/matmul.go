@@ -23,8 +23,8 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	case m.reads(x.Rows):
 		s.decode(y, x, m, bias, add)
 		return
-	case m.eighth != nil:
-		s.matMulEighth(y, x, m, bias, add)
+	case m.fp8 != nil:
+		s.matMulFP8(y, x, m, bias, add)
 		return
 	case m.parts != nil:
 		s.matMulBlocks(y, x, m, bias, add)
@@ -46,7 +46,7 @@ func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool
 	device.CheckMatMulInputGrad(dx, dy, w)
 	m := w.(*weight)
 	t := m.t
-	limit(m.eighth == nil, device.OpMatMulInputGrad, "no gradient comes through a matrix in 8-bit floats")
+	limit(m.fp8 == nil, device.OpMatMulInputGrad, "no gradient comes through a matrix in 8-bit floats")
 	if m.parts != nil {
 		s.inputGradBlocks(dx, dy, m, add)
 		return

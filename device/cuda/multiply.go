@@ -29,7 +29,7 @@ func (s *Stream) Multiply(o dry.Op, m dry.Operands) {
 	gated := o.Kind == device.OpMatMulGLU && o.Act == device.SiLU
 	switch {
 	case o.FP8:
-		op.multiplyEighth(o, m, gated && !o.Keep)
+		op.multiplyFP8(o, m, gated && !o.Keep)
 	case gated && s.dev.fuses(mat(m.Gated), mat(m.Out), mat(m.In), mat(m.Other)):
 		op.sized(o.M, o.N, o.K)
 		s.dev.counts.products.Add(1)
@@ -39,8 +39,8 @@ func (s *Stream) Multiply(o dry.Op, m dry.Operands) {
 	}
 }
 
-// multiplyEighth is Multiply of numbers in e4m3.
-func (o *operation) multiplyEighth(op dry.Op, m dry.Operands, gated bool) {
+// multiplyFP8 is Multiply of numbers in e4m3.
+func (o *operation) multiplyFP8(op dry.Op, m dry.Operands, gated bool) {
 	bytes := func(t device.Tensor) kernel.Bytes {
 		return kernel.Bytes{Ptr: mat(t).Ptr, Rows: t.Rows, Cols: op.K, Stride: op.K}
 	}
@@ -52,7 +52,7 @@ func (o *operation) multiplyEighth(op dry.Op, m dry.Operands, gated bool) {
 		kernel.GemmSwiGLUE4M3(o, mat(m.Gated), x, sx, w, sw)
 		return
 	}
-	o.productEighth(mat(m.Out), x, sx, w, sw, m.Bias, op.Add)
+	o.productFP8(mat(m.Out), x, sx, w, sw, m.Bias, op.Add)
 }
 
 // PrepareProducts plans products as Multiply runs them: those that Prepare does not know are of matrices that the step expands in

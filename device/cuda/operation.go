@@ -111,8 +111,8 @@ func (o *operation) perform(t *driver.Thread) error {
 	return nil
 }
 
-// start makes a launch, and before it the tensor maps that its arguments begin with: with the time of a launch that costs
-// little enough to do it anew each time.
+// start launches a kernel, after making the tensor maps that its arguments begin with. Beside a launch they cost
+// little enough to be made each time.
 func start(t *driver.Thread, f driver.Function, s driver.Stream, l *kernel.Launch) error {
 	maps := unsafe.Slice((*driver.TensorMap)(l.Args), len(l.Maps))
 	for i, m := range l.Maps {

@@ -28,7 +28,7 @@ func (d *Device) Target() dry.Target {
 	return t
 }
 
-// ImaginedTarget describes a discrete GPU with so many bytes of free memory, for plans where there is none.
+// ImaginedTarget describes a discrete GPU with `free` bytes of free memory, for plans on a machine without one.
 func ImaginedTarget(c Compute, free int64) dry.Target {
 	d, b := &Device{act: c.activations(), opts: Options{Compute: c}}, MemoryBudget(Discrete, free, HostMemory{})
 	return dry.Target{
@@ -283,10 +283,10 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 				continue
 			}
 			if c.FP8 {
-				if c.Kind == device.OpMatMulGLU && d.fusesEighthPlanned(c.Op, r.Expand) {
+				if c.Kind == device.OpMatMulGLU && d.fusesFP8Planned(c.Op, r.Expand) {
 					continue
 				}
-				all = append(all, eighthShapes(c, r.Expand)...)
+				all = append(all, fp8Shapes(c, r.Expand)...)
 				continue
 			}
 			s.Op, s.LDB, s.Bias = blas.NT, c.K, c.Bias
@@ -361,7 +361,7 @@ func (d *Device) planAll(t *driver.Thread, shapes []blas.Shape) (declined int, e
 	none, err := d.gemm.Prewarm(t, d.stream, shapes, room)
 	for _, s := range none {
 		if s.Compute == blas.FP8 {
-			return 0, noEighths(s)
+			return 0, noFP8(s)
 		}
 		d.unplanned[s] = true
 	}

@@ -14,7 +14,7 @@ func (s *Stream) Embed(dst device.Tensor, w device.Weight, ids device.Tensor) {
 		s.embedBlocks(dst, m, ids)
 		return
 	}
-	limit(m.eighth == nil, device.OpEmbed, "no rows come out of a matrix in 8-bit floats")
+	limit(m.fp8 == nil, device.OpEmbed, "no rows come out of a matrix in 8-bit floats")
 	if o := s.begin("Embed", dst, t, ids); o != nil && s.known("Embed", ids, t.Rows) {
 		kernel.Embed(o, mat(dst), mat(t), mat(ids))
 		o.end()

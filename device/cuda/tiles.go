@@ -11,14 +11,14 @@ import (
 
 var _ device.Arranger = (*Stream)(nil)
 
-// Arrange puts matrices in blocks into tiles, in their place, for products of n rows that read them there. It does nothing where the
-// device has no kernels for tiles, or the matrix no tiles.
+// Arrange converts block-quantised matrices to tiles, in place, if products of n rows read tiles. It does nothing if
+// the device has no kernels for tiles, or a matrix cannot be cut into tiles.
 func (s *Stream) Arrange(n int, ws ...device.Weight) {
 	if n < 2 || n > kernel.TileProductRows || !s.dev.decodesLayers() {
 		return
 	}
 	for _, w := range ws {
-		if w := w.(*weight); w.parts != nil && !w.tiled && !w.experts && w.eighth == nil && w.inBlocks() && w.haveTiles() {
+		if w := w.(*weight); w.parts != nil && !w.tiled && !w.experts && w.fp8 == nil && w.inBlocks() && w.haveTiles() {
 			s.tile(w)
 		}
 	}
@@ -44,7 +44,7 @@ func (w *weight) haveTiles() bool {
 	return true
 }
 
-// reads reports whether a product of so many rows of x reads the blocks of w as they are.
+// reads reports whether a product of `rows` rows of x reads the blocks of w without expanding them.
 func (w *weight) reads(rows int) bool {
 	return w.parts != nil && (w.tiled && rows <= kernel.TileProductRows || w.decodes() && rows <= decodeRows)
 }
@@ -88,9 +88,8 @@ func (o *operation) inPacks(x device.Tensor) kernel.Mat {
 	return m
 }
 
-// tile puts the blocks of a matrix into tiles, in their place, as DecodeLayers reads them. It changes what is in the weight's
-// memory for every operation after this one, of whatever stream: a matrix that is in tiles by half is of no use, so that an error
-// in between is the device's.
+// tile converts the blocks of a matrix to tiles, in place, as DecodeLayers reads them. Every later operation, on any
+// stream, sees the tiles. A partly tiled matrix is unusable, so a failure is fatal to the device.
 func (s *Stream) tile(w *weight) {
 	o := s.dev.internal().begin("Tile")
 	if o == nil {

@@ -19,7 +19,7 @@ type weight struct {
 
 	expands int64 // bytes in which products expand it
 
-	eighth *eighth // of a matrix that is multiplied in 8-bit floats
+	fp8 *fp8Matrix // of a matrix that is multiplied in 8-bit floats
 }
 
 func (w *weight) Rows() int    { return w.t.Rows }
@@ -101,7 +101,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 // fill reads a weight into its memory, as its layout says.
 func (d *Device) fill(w *weight, l *layout, b *buffer) error {
 	if l.fp8 && !l.expands {
-		return d.loadEighth(w, l, b)
+		return d.loadFP8(w, l, b)
 	}
 	for _, p := range l.parts {
 		if err := d.read(p.place(b), p); err != nil {

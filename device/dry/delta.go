@@ -16,7 +16,7 @@ func (s *Stream) ConvBackward(dx, dw, dy, x, w device.Tensor, c device.Sequences
 	s.convolution(device.OpConvBackward, dx, x, w, c, use(device.OpConvBackward, dy)+2*use(device.OpConvBackward, dw))
 }
 
-// convolution records one that moves so many bytes besides.
+// convolution records one that also moves `more` bytes.
 func (s *Stream) convolution(kind device.Op, out, x, w device.Tensor, c device.Sequences, more float64) {
 	o := Op{Kind: kind, In: x.DType, Out: out.DType, Rows: x.Rows, Cols: x.Cols, Documents: !c.First.IsZero()}
 	s.count(o, 0, use(kind, out, x, w, c.First)+more)

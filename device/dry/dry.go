@@ -236,7 +236,7 @@ type weight struct {
 	arranged bool
 }
 
-// reads reports whether a product of so many rows of x reads blocks as they are.
+// reads reports whether a product of `rows` rows of x reads blocks without expanding them.
 func (w *weight) reads(rows int) bool {
 	return w.Expands && (rows <= w.Reads || w.arranged && rows <= w.Arranged)
 }

@@ -89,7 +89,7 @@ func load(off uint32) unix.SockFilter {
 
 func loadArg(i int) unix.SockFilter { return load(offArgs + 8*uint32(i)) }
 
-// unless skips so many instructions unless what is loaded is k.
+// unless skips `skip` instructions unless the loaded value is k.
 func unless(k uint32, skip int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: uint8(skip)}
 }

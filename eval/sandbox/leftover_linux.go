@@ -66,7 +66,7 @@ func mark(dir string) error {
 // unmark removes the file of a directory that is gone.
 func unmark(dir string) error { return gone(os.Remove(dir + markSuffix)) }
 
-// identity tells a directory from all others.
+// identity identifies a directory.
 func identity(info os.FileInfo) string {
 	s := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("%d %d\n", s.Dev, s.Ino)
@@ -87,8 +87,8 @@ func marked(file string, dir os.FileInfo) bool {
 	return err == nil && string(text) == identity(dir)
 }
 
-// removeLeftOvers removes the directories that killed processes left: those that MakeTemp made, of this user or of the user ids that he
-// gives to programs, and whose lock nobody holds.
+// removeLeftOvers removes the directories that killed processes left: those that MakeTemp made, of this user or of the
+// user ids that he gives to programs, and whose lock is free.
 func removeLeftOvers() error {
 	all, _ := filepath.Glob(filepath.Join(os.TempDir(), "*"+markSuffix))
 	for _, file := range all {

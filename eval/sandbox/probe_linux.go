@@ -26,7 +26,7 @@ func try(paths []string) {
 	if err := unix.Kill(os.Getppid(), 0); err == nil {
 		can = append(can, "signals")
 	}
-	// The error tells which wall refused: Landlock says EACCES, the filter EPERM. Another may not stand elsewhere.
+	// The error shows which wall refused: Landlock says EACCES, the filter EPERM. Another may not stand elsewhere.
 	if f, err := os.Create(dir + "/new"); !errors.Is(err, unix.EACCES) {
 		f.Close()
 		can = append(can, "writing")

@@ -64,7 +64,7 @@ type Program struct {
 	Limits *Limits // instead of the box's
 }
 
-// order is what the child is told, as JSON in its first argument.
+// order is the command to the child, as JSON in its first argument.
 type order struct {
 	Limits
 	Dir      string
@@ -140,7 +140,7 @@ func userIDs(user int) []int {
 // The ids that an administrator's programs get.
 const firstID, countIDs = 61184, 4096
 
-// Confined reports whether the three walls stand: not where Open was told to do without.
+// Confined reports whether all three walls are up; they are not if Open was asked to do without.
 func (b *Box) Confined() bool { return b.confined }
 
 // Limits says in words what a program may not do, and what it may although it should not.
@@ -324,7 +324,7 @@ func init() {
 		if err == nil {
 			err = become(o)
 		}
-		fmt.Fprint(os.NewFile(3, "status"), err) // nobody is left to tell if this fails
+		fmt.Fprint(os.NewFile(3, "status"), err) // if this fails there is no one to report it to
 		os.Exit(1)
 	}
 }

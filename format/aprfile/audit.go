@@ -117,7 +117,7 @@ const (
 	HeadDead                   // at least 99.9 % zero without tied_embeddings: damaged
 )
 
-// Tied reports whether the embedding serves as head.
+// Tied reports whether the embedding is also the head.
 func (h HeadForm) Tied() bool { return h != HeadOwn && h != HeadDead }
 
 // String returns the name of the form, such as "shared".

@@ -10,9 +10,9 @@ import (
 )
 
 // summed computes the checksum over bytes [0,end) of a file from what is read of it anyway, in whatever order and by
-// however many goroutines. Only what nobody has read is read for the checksum's own sake, so that checking a model costs
-// no second pass over it, and the bytes that were used are the bytes that are judged: of bytes that are read twice, the
-// first reading counts.
+// however many goroutines. Only bytes that were not read otherwise are read for the checksum alone, so that checking a
+// model costs no second pass over it, and the bytes that were used are the bytes that are judged: of bytes that are
+// read twice, the first reading counts.
 type summed struct {
 	file io.ReaderAt
 	end  int64

@@ -107,7 +107,7 @@ func parseHeader(path string, b []byte) (header, error) {
 	return h, nil
 }
 
-// checkMagic tells .apr version 2 from everything else that is known, by the first bytes.
+// checkMagic distinguishes .apr version 2 from all other known formats, by the first bytes.
 func checkMagic(path string, b []byte) error {
 	refuse := func(format string, args ...any) error { return bad(path, 2, format, args...).At("offset 0") }
 	is := func(magic string) bool { return strings.HasPrefix(string(b[:min(len(b), 8)]), magic) }

@@ -36,7 +36,7 @@ type Metadata struct {
 	config strictjson.Value // model_config of old checkpoints, for keys that are missing
 }
 
-// ParseMetadata parses the metadata of an .apr file that stands elsewhere, as in a safetensors file that says what its
+// ParseMetadata parses the metadata of an .apr file from another place, such as a safetensors file that says what its
 // weights are; path names that file in errors. A key given twice is refused.
 func ParseMetadata(path, text string) (*Metadata, error) {
 	if len(text) > maxMetadata {
@@ -45,7 +45,7 @@ func ParseMetadata(path, text string) (*Metadata, error) {
 	return parseMetadata(path, text, 0, nil)
 }
 
-// parseMetadata reads the object; repeated is told of keys that occur again.
+// parseMetadata reads the object; repeated is called with keys that occur again.
 func parseMetadata(path, text string, offset int, repeated func(key string, offset int)) (*Metadata, error) {
 	opt := strictjson.Options{MaxDepth: maxMetadataDepth, Repeated: repeated}
 	root, err := strictjson.Parse(text, opt)
@@ -105,7 +105,7 @@ func (m *Metadata) fault(key string, err error) error {
 	return f.At("metadata, offset %d", m.offset+e.Offset)
 }
 
-// Root returns the whole object as it stands in the file.
+// Root returns the whole object as the file has it.
 func (m *Metadata) Root() strictjson.Value { return m.root }
 
 // All yields the members that are not null, under the names of the file, in its order.

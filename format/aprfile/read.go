@@ -47,7 +47,7 @@ type part struct {
 	header   header
 	meta     *Metadata
 	entries  []Entry
-	end      int64 // of the data with padding; the footer stands here, if there is one
+	end      int64 // of the data with padding; the footer follows, if there is one
 	footer   bool
 	packed   *packed // if the file is compressed
 	warnings []string

@@ -94,7 +94,7 @@ func expandPattern(pattern string, number, count int) string {
 	return strings.Replace(s, "{:05d}", fmt.Sprintf("%05d", count), 1)
 }
 
-// stem returns what stands before the numbers.
+// stem returns the text before the numbers.
 func stem(pattern string) string {
 	s, _, _ := strings.Cut(pattern, "{:05d}")
 	return strings.TrimSuffix(s, "-")

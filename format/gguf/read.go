@@ -245,7 +245,7 @@ func (s *scanner) typed(t *info, code uint32, n checked.Size) error {
 	return nil
 }
 
-// place finds the payloads: each stands where the one before it ends, but for the padding.
+// place finds the payloads: each starts where the one before it ends, after the padding.
 func (h *header) place(s *scanner, infos []info) error {
 	start, err := checked.Size(s.at).Align(h.alignment)
 	if err != nil {

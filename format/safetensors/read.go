@@ -5,9 +5,10 @@
 //
 // A model of several files has an index, model.safetensors.index.json, that maps each tensor to its file.
 //
-// The reader accepts one meaning only: every byte belongs to exactly one tensor, every key stands once, every field is
+// The reader accepts one meaning only: every byte belongs to exactly one tensor, every key occurs once, every field is
 // known. Files are read with ReadAt, never mapped. Types the program has no use for (8-bit floats but F8_E4M3, complex
-// numbers) are refused as unsupported. Matrices of F8_E4M3 are weights with the scales beside them: see [File.Dequantise].
+// numbers) are refused as unsupported. Matrices of F8_E4M3 are weights with the scales beside them: see
+// [File.Dequantise].
 package safetensors
 
 import (

@@ -55,6 +55,7 @@ type Server struct {
 	Hub, Other *httptest.Server
 	Repo       string
 	Files      map[string][]byte
+	Dataset    bool // the repository is one of data
 
 	mu     sync.Mutex
 	calls  []Call
@@ -116,7 +117,7 @@ func ETag(name string, content []byte) string {
 
 // Large reports whether a file is kept in large file storage.
 func Large(name string) bool {
-	return strings.HasSuffix(name, ".safetensors") || strings.HasSuffix(name, ".gguf") || strings.HasSuffix(name, ".bin")
+	return strings.HasSuffix(name, ".safetensors") || strings.HasSuffix(name, ".gguf") || strings.HasSuffix(name, ".bin") || strings.HasSuffix(name, ".parquet")
 }
 
 // call records a request and lets the test answer it.
@@ -138,11 +139,15 @@ func (s *Server) call(kind Kind, name string, w http.ResponseWriter, r *http.Req
 // hub answers on the hub's own origin.
 func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
-	if rev, ok := strings.CutPrefix(path, "/api/models/"+s.Repo+"/revision/"); ok {
+	kind, place := "models", "/"
+	if s.Dataset {
+		kind, place = "datasets", "/datasets/"
+	}
+	if rev, ok := strings.CutPrefix(path, "/api/"+kind+"/"+s.Repo+"/revision/"); ok {
 		s.list(w, r, rev)
 		return
 	}
-	rest, ok := strings.CutPrefix(path, "/"+s.Repo+"/resolve/")
+	rest, ok := strings.CutPrefix(path, place+s.Repo+"/resolve/")
 	revision, name, named := strings.Cut(rest, "/")
 	name, err := url.PathUnescape(name)
 	if !ok || !named || err != nil || !slices.Contains(revisions, revision) {

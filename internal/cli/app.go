@@ -29,6 +29,7 @@ type App struct {
 	Out, Err          io.Writer
 	Environ           []string
 	Commands          []*Command
+	Topics            []Topic
 	Foreign           map[string]string // commands of other programs, with what the user should call instead
 	Supervised        bool              // a supervisor passes signals on, so that they come twice
 
@@ -40,7 +41,8 @@ type App struct {
 	screen  *screen // of stderr; nil: it is no terminal
 	result  any
 	tree    *cobra.Command
-	instead string // command run in place of the one named, for --version
+	made    map[*cobra.Command]*Command // of the tree, but for its root
+	instead string                      // command run in place of the one named, for --version
 
 	ending   atomic.Pointer[func(os.Signal)] // of Env.Ending
 	take     atomic.Pointer[func() bool]     // of Env.Interrupts
@@ -116,40 +118,15 @@ func (a *App) root() *cobra.Command {
 	root.SetOut(a.out)
 	root.SetErr(a.Err)
 	root.SetFlagErrorFunc(a.flagError)
-	root.SetUsageTemplate(usageTemplate)
-	a.globals = a.globalTable()
+	a.globals, a.made = a.globalTable(), map[*cobra.Command]*Command{}
 	for i := range a.globals {
 		a.globals[i].register(root.PersistentFlags())
 	}
 	for _, c := range a.Commands {
 		root.AddCommand(c.cobra(a, nil))
 	}
-	root.Annotations = map[string]string{"exits": exitText((&Command{Sub: a.Commands}).ExitCodes(), true)}
-	root.SetHelpCommand(&cobra.Command{
-		Use: "help [COMMAND]", Short: "Help about a command", Args: cobra.ArbitraryArgs,
-		RunE: func(cc *cobra.Command, args []string) error {
-			if _, err := a.environment(); err != nil {
-				return err
-			}
-			target, rest, err := root.Find(args)
-			if err != nil || len(rest) > 0 {
-				return a.unknownCommand(target, rest[0])
-			}
-			return target.Help()
-		},
-	})
-	help := root.HelpFunc()
-	root.SetHelpFunc(func(cc *cobra.Command, args []string) {
-		firstFlags(cc)
-		if !a.wantsJSON(nil) {
-			help(cc, args)
-			return
-		}
-		var text strings.Builder
-		cc.SetOut(&text)
-		help(cc, args)
-		a.result = helpText{text.String()}
-	})
+	root.SetHelpCommand(a.helpCommand(root))
+	root.SetHelpFunc(func(cc *cobra.Command, _ []string) { a.showHelp(cc) })
 	return root
 }
 

@@ -289,9 +289,9 @@ func TestConfigErrors(t *testing.T) {
 		{"key of another program", "per_device_batch: 1\n", `did you mean "batch_size"?`},
 		{"flag spelling", "learning-rate: 1\n", `did you mean "learning_rate"?`},
 		{"twice", "alpha: 0.5\nalpha: 0.5\n", "line 2, column 1, alpha: key given twice"},
-		{"wrong type", "batch_size: four\n", "line 1, column 13, batch_size: a value of kind INT cannot hold str"},
-		{"float for integer", "batch_size: 4.0\n", "cannot hold float"},
-		{"null", "alpha:\n", "cannot hold nothing"},
+		{"wrong type", "batch_size: four\n", "line 1, column 13, batch_size: an integer is expected, not the text \"four\""},
+		{"float for integer", "batch_size: 4.0\n", "an integer is expected, not the fraction"},
+		{"null", "alpha:\n", "a number is expected, not nothing"},
 		{"range", "seed: 1\nalpha: 2\n", "line 2, column 1, alpha: 2 is outside 0 to 1"},
 		{"list for scalar", "alpha: [0.5]\n", "takes one value"},
 		{"mapping for scalar", "alpha: {a: 1}\n", "takes a value, not a mapping"},
@@ -360,10 +360,13 @@ func TestPrintConfigRoundTrip(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	r := call(t, []string{"demo", "--help"})
-	for _, want := range []string{"Usage:\n  apr demo TEACHER [flags]", "Examples:\n  apr demo t", "Exit codes:\n  0   success", "5   validation failed", "First flags:\n      --batch-size INT", "Other flags:\n      --alpha", "alias --lr", "[$DEMO_BACKEND]", "(10m)", "[not built yet]"} {
+	for _, want := range []string{"Usage:\n  apr demo TEACHER [flags]", "Examples:\n  apr demo t", "Exit codes:\n  0    success", "5    validation failed", "First flags:\n      --batch-size INT", "Other flags:\n      --student MODEL", "alias --lr", "[$DEMO_BACKEND]", "(default: 10m)", "  -d, --data"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("help lacks %q:\n%s", want, r.out)
 		}
+	}
+	if strings.Contains(r.out, "--stage") {
+		t.Errorf("help offers what is not built:\n%s", r.out)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -31,6 +32,7 @@ type Command struct {
 	Options     []Option
 	Sub         []*Command // subcommands; then Options and Run are empty
 
+	Advice      map[string]string   // kebab-case flags and keys of other programs that no option stands for, with what to do instead
 	Nested      map[string][]Nested // dotted configuration keys of another form
 	EnvPrefix   string              // variables with this prefix that nobody reads give a warning
 	ConfigArg   bool                // a sole argument ending in .yaml or .yml is the configuration
@@ -97,10 +99,10 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 	path = append(slices.Clone(path), c.Name)
 	c.path = a.Name + " " + strings.Join(path, " ")
 	cc := &cobra.Command{
-		Use: c.Name, Short: c.Short, Long: c.Long, Example: indent(c.Example), Args: cobra.ArbitraryArgs,
-		DisableFlagsInUseLine: true,
+		Use: c.Name, Short: c.Short, Long: c.Long, Example: c.Example, Args: cobra.ArbitraryArgs,
+		DisableFlagsInUseLine: true, Annotations: map[string]string{},
 	}
-	cc.Annotations = map[string]string{"exits": exitText(c.ExitCodes(), c.resumes())}
+	a.made[cc] = c
 	for _, s := range c.Sub {
 		cc.AddCommand(s.cobra(a, path))
 	}
@@ -118,17 +120,32 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 				cc.Annotations["argument "+name] = strings.ToUpper(opts[i].Name)
 			}
 		}
-		if opts[i].First {
-			cc.Annotations["first"] += " " + opts[i].Name
-		}
-		if v, ok := opts[i].Value.(*EnumValue); ok && !opts[i].Arg && !opts[i].EnvOnly {
-			// an error here would mean an unknown flag, which was registered on the line above
-			_ = cc.RegisterFlagCompletionFunc(opts[i].Name, cobra.FixedCompletions(v.words, cobra.ShellCompDirectiveNoFileComp))
-		}
+		c.complete(a, cc, &opts[i])
 	}
 	cc.Use += " [flags]"
 	cc.RunE = func(cc *cobra.Command, args []string) error { return a.call(cc.Context(), c, args) }
 	return cc
+}
+
+// complete tells the shell which words option o takes: those of an enumeration, or those that Option.Complete finds.
+func (c *Command) complete(a *App, cc *cobra.Command, o *Option) {
+	find := o.Complete
+	if v, ok := o.Value.(*EnumValue); ok {
+		find = func(Settings) []string { return v.words }
+	}
+	if find == nil || o.EnvOnly {
+		return
+	}
+	words := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		// A flag or a variable such as --dir may say where to look. One that cannot be read says nothing here.
+		settings, _ := merge(c.Options, nil, a.env)
+		return find(settings), cobra.ShellCompDirectiveDefault
+	}
+	if o.Arg {
+		cc.ValidArgsFunction = words
+		return
+	}
+	_ = cc.RegisterFlagCompletionFunc(o.Name, words) // an error would mean an unknown flag, and this one was registered before
 }
 
 // call merges the options of c and runs it.
@@ -218,7 +235,7 @@ func (c *Command) settle(e *Env, config string) error {
 	var err error
 	shared := e.app.shared()
 	if config != "" {
-		if file, err = readConfig(config, append(slices.Clone(c.Options), shared...), c.Nested); err != nil {
+		if file, err = readConfig(config, append(slices.Clone(c.Options), shared...), c); err != nil {
 			return err
 		}
 	}
@@ -311,16 +328,21 @@ func (a *App) flagError(cc *cobra.Command, err error) error {
 		if w := firstWord(a.args); cc.HasSubCommands() && w != "" && !cc.HasParent() {
 			return a.unknownCommand(cc, w)
 		}
-		return unknownFlag(cc, notExist)
+		return a.unknownFlag(cc, notExist)
 	case errors.As(err, &noValue):
-		return fault.In(fault.Usage, "--"+noValue.GetFlag().Name, "needs a value (%s)", noValue.GetFlag().Value.Type())
+		f := noValue.GetFlag()
+		adapter, ok := f.Value.(flagAdapter)
+		if !ok {
+			return fault.In(fault.Usage, "--"+f.Name, "needs a value")
+		}
+		return fault.In(fault.Usage, "--"+f.Name, "needs a value: %s", expected(adapter.opt.Value))
 	case errors.As(err, &invalid):
 		return placed(invalid.Unwrap(), "--"+invalid.GetFlag().Name, "")
 	}
 	return fault.New(fault.Usage, "%s", err.Error())
 }
 
-func unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
+func (a *App) unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
 	if s := e.GetSpecifiedShortnames(); s != "" {
 		return fault.New(fault.Usage, "unknown flag -%s", e.GetSpecifiedName()).WithHint("%s --help lists the flags", cc.CommandPath())
 	}
@@ -332,13 +354,16 @@ func unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
 	foreign := ""
 	add := func(f *pflag.Flag) {
 		known = append(known, f.Name)
-		if slices.Contains(f.Annotations[foreignNames], spelled(name)) && !f.Hidden {
-			foreign = f.Name
+		if slices.Contains(f.Annotations[foreignNames], spelled(name)) {
+			foreign = f.Annotations[ownName][0]
 		}
 	}
 	cc.Flags().VisitAll(add)
 	cc.InheritedFlags().VisitAll(add)
 	err := fault.New(fault.Usage, "unknown flag --%s", name)
+	if c := a.made[cc]; c != nil && foreign == "" && c.Advice[spelled(name)] != "" {
+		return err.WithHint("%s", c.Advice[spelled(name)])
+	}
 	if n := cmp.Or(foreign, fault.Nearest(name, known)); n != "" {
 		return err.WithHint("did you mean --%s?", n)
 	}
@@ -353,13 +378,6 @@ func firstWord(args []string) string {
 		}
 	}
 	return ""
-}
-
-func indent(s string) string {
-	if s == "" {
-		return ""
-	}
-	return "  " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n  ")
 }
 
 var exitMeanings = map[fault.Kind]string{
@@ -394,22 +412,26 @@ func (c *Command) resumes() bool {
 	return slices.ContainsFunc(c.Options, func(o Option) bool { return o.Name == "resume" }) || slices.ContainsFunc(c.Sub, (*Command).resumes)
 }
 
-// exitText lists exit codes with their meanings. A second signal ends any command at once, with 128 and its number.
-func exitText(codes []int, resumes bool) string {
-	var b strings.Builder
+// exitRows lists exit codes with their meanings. A second signal ends any command at once, with 128 and its number.
+func exitRows(codes []int, resumes bool) (rows [][2]string) {
 	for _, k := range codes {
 		meaning := exitMeanings[fault.Kind(k)]
 		if k == int(fault.Stopped) && resumes {
 			meaning += ", resumable"
 		}
-		fmt.Fprintf(&b, "  %-3d %s\n", k, meaning)
+		rows = append(rows, [2]string{fmt.Sprintf("%-3d", k), meaning})
 	}
 	if slices.Contains(codes, int(fault.Stopped)) {
-		fmt.Fprintf(&b, "  %-3d ended at once by a second signal, INT\n", 128+int(syscall.SIGINT))
-		fmt.Fprintf(&b, "  %-3d the same, TERM\n", 128+int(syscall.SIGTERM))
-		if userSignal != 0 {
-			fmt.Fprintf(&b, "  %-3d the same, USR1\n", 128+int(userSignal))
+		for _, s := range namedSignals {
+			if s.signal != 0 { // this system has it
+				rows = append(rows, [2]string{strconv.Itoa(128 + int(s.signal)), "ended at once by a second signal: " + s.name})
+			}
 		}
 	}
-	return strings.TrimRight(b.String(), "\n")
+	return rows
 }
+
+var namedSignals = []struct {
+	signal syscall.Signal
+	name   string
+}{{syscall.SIGINT, "INT"}, {syscall.SIGTERM, "TERM"}, {userSignal, "USR1"}}

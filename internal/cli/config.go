@@ -41,17 +41,18 @@ type configReader struct {
 	file   *configFile
 	opts   []Option
 	nested map[string][]Nested
+	advice map[string]string
 }
 
-// readConfig reads the YAML file at path against the option table. Keys are option names with _ for -, or the dotted
-// keys of nested written as mappings. Unknown and repeated keys and values of another type are usage errors with line
+// readConfig reads the YAML file at path against the option table opts of c. Keys are option names with _ for -, or the dotted
+// keys of c.Nested written as mappings. Unknown and repeated keys and values of another type are usage errors with line
 // and column.
-func readConfig(path string, opts []Option, nested map[string][]Nested) (*configFile, error) {
+func readConfig(path string, opts []Option, c *Command) (*configFile, error) {
 	data, err := readSmall(path)
 	if err != nil {
 		return nil, err
 	}
-	r := configReader{&configFile{path: path, dir: filepath.Dir(path), values: map[string]configValue{}}, opts, nested}
+	r := configReader{&configFile{path: path, dir: filepath.Dir(path), values: map[string]configValue{}}, opts, c.Nested, c.Advice}
 	var doc yaml.Node
 	dec := yaml.NewDecoder(strings.NewReader(string(data)))
 	switch err := dec.Decode(&doc); {
@@ -186,6 +187,9 @@ func (r *configReader) unknown(key string, k *yaml.Node) error {
 		}
 		known = append(known, o.key())
 	}
+	if text := r.advice[spelled(key)]; text != "" {
+		return err.WithHint("%s", text)
+	}
 	known = append(known, sortedKeys(r.nested)...)
 	if n := fault.Nearest(key, known); n != "" {
 		return err.WithHint("did you mean %q?", n)
@@ -222,7 +226,7 @@ func (r *configReader) texts(option, key string, v *yaml.Node) ([]string, error)
 	value := r.opts[i].Value
 	scalar := func(n *yaml.Node) error {
 		if n.Kind != yaml.ScalarNode || !value.accepts(n.Tag) {
-			return r.fail(n, key, "%s cannot hold %s", valueName(value), describe(n))
+			return r.fail(n, key, "%s is expected, not %s", expected(value), describe(n))
 		}
 		return nil
 	}
@@ -247,24 +251,19 @@ func (r *configReader) texts(option, key string, v *yaml.Node) ([]string, error)
 
 // describe names what a YAML node is.
 func describe(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
+	switch {
+	case n.Kind == yaml.MappingNode:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case yaml.AliasNode:
+	case n.Kind == yaml.AliasNode:
 		return "an alias"
-	}
-	if n.Tag == "!!null" {
+	case n.Tag == "!!null":
 		return "nothing (null)"
+	case n.Tag == "!!str":
+		return fmt.Sprintf("the text %q", n.Value)
+	case n.Tag == "!!float":
+		return fmt.Sprintf("the fraction %q", n.Value)
 	}
-	return fmt.Sprintf("%s %q", strings.TrimPrefix(n.Tag, "!!"), n.Value)
-}
-
-// valueName says what a value is in an error message.
-func valueName(v Value) string {
-	if m := v.meta(); m != "" {
-		return "a value of kind " + m
-	}
-	return "a switch"
+	return fmt.Sprintf("%q", n.Value)
 }

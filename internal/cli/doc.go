@@ -32,10 +32,12 @@
 // and the envelope (schema, status, exit_code, error). It may return a result and an error: both are shown.
 // Everything else a command says goes to e.Log or a progress bar, both on stderr.
 //
-// What is not built yet: Option.NotBuilt for a whole option, EnumValue.Unbuilt for a value; using it is exit 9.
+// What is not built yet: Option.NotBuilt for a whole option, EnumValue.Unbuilt for a value; using it is exit 9, and help
+// does not offer it.
 //
-// Option.First puts a flag at the head of the help. Option.Foreign and App.Foreign are names of other programs: they are unknown
-// here, and the error names ours.
+// Help, topics (App.Topics) and manual pages are laid out from the same tables. Option.First puts a flag at the head of the
+// help, Option.Group under a title, and Option.ListedBy leaves it to the help of another command. Option.Foreign and
+// App.Foreign are names of other programs: they are unknown here, and the error names ours.
 //
 // # Caveats
 //

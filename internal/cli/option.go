@@ -22,6 +22,9 @@ type Option struct {
 	Aliases   []string // other flag names and configuration keys
 	Foreign   []string // kebab-case names in other programs: refused like any unknown name, with this option as the hint
 	First     bool     // --help lists it before the options that most users leave alone
+	Group     string   // title under which --help lists it; empty: Flags
+	ListedBy  string   // the command whose --help lists it, if this one's does not
+	Hidden    bool     // --help does not list it: its only value that works is the default
 	Path      bool     // a path; in a configuration file it is relative to that file
 	Keywords  []string // with Path: texts that are not paths, such as auto
 	Model     bool     // a model: as Path, but org/name that is no such file stays a hub reference
@@ -29,11 +32,12 @@ type Option struct {
 	Optional  string   // what --NAME without a value means; empty: a value is required
 	// Follows reports whether the word after a bare --NAME is its value and not an argument; with Optional. Nil: it never is.
 	Follows  func(word string) bool
-	NotBuilt string // what is not built yet; setting the option is then exit 9
-	Arg      bool   // a positional argument and a configuration key, not a flag
-	EnvOnly  bool   // neither flag nor configuration key
-	Required bool   // must be given by flag, argument, environment or configuration
-	Bits     Bits   // whether it can change the bits of a result
+	Complete func(Settings) []string // words that the shell offers for its value
+	NotBuilt string                  // what is not built yet: --help does not list the option, and setting it is exit 9
+	Arg      bool                    // a positional argument and a configuration key, not a flag
+	EnvOnly  bool                    // neither flag nor configuration key
+	Required bool                    // must be given by flag, argument, environment or configuration
+	Bits     Bits                    // whether it can change the bits of a result
 
 	given []string // texts from the command line, in order
 }
@@ -41,8 +45,11 @@ type Option struct {
 // key returns the option's name in a configuration file.
 func (o *Option) key() string { return strings.ReplaceAll(o.Name, "-", "_") }
 
-// foreignNames is the key of Option.Foreign in a flag's annotations.
-const foreignNames = "foreign"
+// Keys of a flag's annotations: Option.Foreign, Option.Name.
+const (
+	foreignNames = "foreign"
+	ownName      = "name"
+)
 
 // spelled returns a flag or a configuration key as a kebab-case name.
 func spelled(word string) string { return strings.ReplaceAll(strings.ToLower(word), "_", "-") }
@@ -76,26 +83,26 @@ func (o *Option) register(fs *pflag.FlagSet) {
 		return
 	}
 	b, isBool := o.Value.(*boolValue)
-	add := func(name, short, help string, neg bool) *pflag.Flag {
-		f := fs.VarPF(flagAdapter{o, o.placeholder(), neg}, name, short, help)
+	add := func(name, short string, neg bool) *pflag.Flag {
+		f := fs.VarPF(flagAdapter{o, o.placeholder(), neg}, name, short, o.Help)
 		if isBool && !b.onOff {
 			f.NoOptDefVal = "true"
 		} else if o.Optional != "" {
 			f.NoOptDefVal = o.Optional
 		}
-		f.Annotations = map[string][]string{foreignNames: o.Foreign}
+		f.Annotations = map[string][]string{foreignNames: o.Foreign, ownName: {o.Name}}
 		return f
 	}
-	add(o.Name, o.Short, o.helpText(), false)
+	add(o.Name, o.Short, false).Hidden = !o.listed()
 	for _, a := range o.Aliases {
-		add(a, "", "same as --"+o.Name, false).Hidden = true
+		add(a, "", false).Hidden = true
 	}
 	if o.Negatable {
-		add("no-"+o.Name, "", "opposite of --"+o.Name, true).Hidden = true
+		add("no-"+o.Name, "", true).Hidden = true
 	}
 }
 
-// placeholder is the flag's value in --help; pflag knows a switch by the word bool.
+// placeholder is the type of the flag's value, for errors; pflag knows a switch by the word bool.
 func (o *Option) placeholder() string {
 	b, isBool := o.Value.(*boolValue)
 	switch {
@@ -109,32 +116,62 @@ func (o *Option) placeholder() string {
 	return o.Value.meta()
 }
 
-// helpText is the option's line in --help: text, alias, default, variable, and whether it is built.
-func (o *Option) helpText() string {
-	s := o.Help
+// listed reports whether --help lists the option.
+func (o *Option) listed() bool { return !o.EnvOnly && !o.Hidden && o.NotBuilt == "" }
+
+// maxWords bounds the words of an enumeration that stand beside the flag's name, in columns; more stand in its text.
+const maxWords = 60
+
+// usage returns the option's name with its value, and its text in --help: alias, default, variable.
+func (o *Option) usage() (left, text string) {
+	left = "    --" + o.Name
+	if o.Short != "" {
+		left = "-" + o.Short + ", --" + o.Name
+	}
+	text = o.Help
+	value := o.placeholder()
+	if value == "bool" {
+		value = ""
+	}
+	if words := value; len(words) > maxWords {
+		value = "NAME"
+		text += ": " + strings.ReplaceAll(words, "|", ", ")
+	}
+	if value != "" && o.Optional != "" {
+		value = "[" + value + "]"
+	}
+	if value != "" {
+		left += " " + value
+	}
 	if len(o.Aliases) > 0 {
-		s += "; alias --" + strings.Join(o.Aliases, ", --")
+		text += "; alias --" + strings.Join(o.Aliases, ", --")
 	}
 	if o.Negatable {
-		s += "; --no-" + o.Name + " for the opposite"
+		text += "; --no-" + o.Name + " for the opposite"
 	}
 	def := o.Default
 	if def == "" {
 		def = o.Value.text()
-		if _, ok := o.Value.(*boolValue); ok && def == "false" {
-			def = ""
+		if b, ok := o.Value.(*boolValue); ok && !b.onOff {
+			def = map[bool]string{true: "on"}[*b.p]
 		}
 	}
 	if def != "" {
-		s += " (" + def + ")"
+		text += " (default: " + def + ")"
 	}
 	if o.Env != "" {
-		s += " [$" + o.Env + "]"
+		text += " [$" + o.Env + "]"
 	}
+	return left, text
+}
+
+// description is the option's text in the schema.
+func (o *Option) description() string {
+	_, text := o.usage()
 	if o.NotBuilt != "" {
-		s += " [not built yet]"
+		text += " [not built yet]"
 	}
-	return s
+	return text
 }
 
 // usageName is how an argument stands in the usage line.

@@ -17,7 +17,7 @@ func Schema(c *Command, id string) []byte {
 			continue
 		}
 		s := o.Value.schema()
-		s["description"] = o.helpText()
+		s["description"] = o.description()
 		props[o.key()] = s
 		for _, a := range o.Aliases {
 			props[strings.ReplaceAll(a, "-", "_")] = s

@@ -37,6 +37,16 @@ func (s Settings) Origin(name string) string {
 	return ""
 }
 
+// Value returns the value of the named option, nil for an unknown name.
+func (s Settings) Value(name string) any {
+	for _, v := range s {
+		if v.Name == name {
+			return v.Value
+		}
+	}
+	return nil
+}
+
 // Given reports whether the option was set by flag, argument, environment or configuration.
 func (s Settings) Given(name string) bool {
 	o := s.Origin(name)

@@ -24,6 +24,26 @@ type Value interface {
 	accepts(tag string) bool // whether a YAML scalar with this tag may hold it
 }
 
+// expected says what a value is, in an error message.
+func expected(v Value) string {
+	switch v := v.(type) {
+	case *boolValue:
+		return "true or false"
+	case *EnumValue:
+		return "one of " + strings.Join(v.words, ", ")
+	case *listValue:
+		return "a text or a list of texts"
+	case *durationValue:
+		return "a duration such as 90s, 10m or 1h30m"
+	case *stringValue:
+		return "a text"
+	}
+	if v.meta() == "INT" {
+		return "an integer"
+	}
+	return "a number"
+}
+
 // list is a Value of several elements; set appends one.
 type list interface {
 	Value

@@ -9,7 +9,7 @@ import (
 	"apr/internal/fault"
 )
 
-// beside are kinds of tasks that stand beside the ranks of a cluster, and are none of them.
+// beside are kinds of tasks of a cluster that are not ranks.
 var beside = []string{"evaluator", "tensorboard", "notebook"}
 
 // task is which of a cluster's processes this one is. Its index may be a number or a text of one.

@@ -47,8 +47,8 @@ type Pass struct {
 // Forward runs ids, batch rows of equal length one after the other, from position 0.
 func (m *Net) Forward(ids []int, batch int) *Pass { return m.ForwardDocuments(ids, batch, nil) }
 
-// ForwardDocuments is Forward of rows that hold several documents, which see nothing of each other: attention and positions
-// begin anew at starts[n], where in its row the document of position n begins; nil: rows are one document each.
+// ForwardDocuments is Forward of rows that hold several documents, which see nothing of each other: attention and
+// positions restart at starts[n], where in its row the document of position n begins; nil: rows are one document each.
 func (m *Net) ForwardDocuments(ids []int, batch int, starts []int) *Pass {
 	p := &Pass{net: m, params: map[string]*node{}, batch: batch, seq: len(ids) / batch, ids: ids, starts: starts, kv: make([][2]*node, len(m.Arch.Layers))}
 	c, t := m.Arch, &p.tape

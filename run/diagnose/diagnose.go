@@ -261,9 +261,9 @@ func (r *records) resumption() string {
 		}
 	}
 	if len(r.checkpoints) > 0 {
-		return "no checkpoint is sound: begin anew"
+		return "no checkpoint is sound: start again"
 	}
-	return "no checkpoint was written: begin anew"
+	return "no checkpoint was written: start again"
 }
 
 // damaged are the checkpoints that are not what was written.

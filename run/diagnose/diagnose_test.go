@@ -235,7 +235,7 @@ func TestDiskFull(t *testing.T) {
 		if err != nil || len(f.Findings) != 1 {
 			t.Fatalf("%+v, %v", f, err)
 		}
-		want := map[int]string{0: "make room; no checkpoint was written: begin anew", 2: "make room; --resume continues from checkpoints/step-000001"}[checkpoints]
+		want := map[int]string{0: "make room; no checkpoint was written: start again", 2: "make room; --resume continues from checkpoints/step-000001"}[checkpoints]
 		if f.Findings[0].Advice != want || f.Fix != want {
 			t.Errorf("%d checkpoints: %q, want %q", checkpoints, f.Findings[0].Advice, want)
 		}

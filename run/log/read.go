@@ -308,7 +308,7 @@ type Follower struct {
 func Follow(path string) *Follower { return &Follower{path: filepath.Join(path, "steps.jsonl")} }
 
 // Next returns the steps that were written since the last call. When a resumed run has replaced the file, it begins
-// again and again is true: what was returned before may be done anew.
+// again and again is true: earlier steps may be returned a second time.
 func (f *Follower) Next() (steps []Step, again bool, err error) {
 	file, size, err := readfile.Open(f.path)
 	if missing(err) {

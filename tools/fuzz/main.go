@@ -3,7 +3,7 @@
 //
 //	go run ./tools/fuzz/main.go [-execs N | -fuzztime D] [-least N] [-docs FILE]
 //
-// With -docs the table replaces what stands between the lines <!-- fuzz --> and <!-- end fuzz --> of the file.
+// With -docs the table replaces the text between the lines <!-- fuzz --> and <!-- end fuzz --> of the file.
 package main
 
 import (

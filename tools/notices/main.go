@@ -1,4 +1,4 @@
-// Notices writes the licences of everything that stands in go.mod, and of the Go distribution, to standard output as
+// Notices writes the licences of everything in go.mod, and of the Go distribution, to standard output as
 // THIRD_PARTY_NOTICES.md. Run it in the root of the module:
 //
 //	go run ./tools/notices/main.go > THIRD_PARTY_NOTICES.md

@@ -3,8 +3,8 @@ package gemm
 const (
 	blockM     = 4096    // rows of A packed at once: at most 8 MiB
 	blockPanel = 1 << 20 // elements of B packed at once: 4 MiB, a part of the third-level cache
-	lowTiles   = 3       // up to so many tiles high, a copy of B costs more than it saves
-	thinTiles  = 10      // up to so many tiles high, A stays in the second-level cache
+	lowTiles   = 3       // up to this many tiles of height a copy of B costs more than it saves
+	thinTiles  = 10      // up to this many tiles of height A stays in the second-level cache
 	taskWork   = 1 << 15 // fused multiply-adds worth handing to another core: some microseconds
 )
 
@@ -251,8 +251,8 @@ func (e *Engine) runCompute(worker, task int) {
 	}
 }
 
-// collides tells whether tiles of A are better packed: read in place at a stride of a multiple of 4 KiB, the lines of a
-// tile share too few sets of a cache, and so many panels that read the tile again pay for the copy.
+// collides reports whether tiles of A are better packed: at a stride of a multiple of 4 KiB the lines of a tile share
+// too few sets of a cache, and enough panels read the tile again to pay for the copy.
 func (g *product) collides(kn *kernels) bool {
 	return g.a.ls*g.a.ps%1024 == 0 && g.n >= 16*kn.nr
 }

@@ -106,10 +106,10 @@ func limits(a device.Attn, first Mat) bool {
 // and lse, the natural logarithm of the sum of exponentials of what the softmax is over, unless it is the zero Mat. device.Attn
 // says which keys a query sees; first has the values of a.First, or is zero.
 //
-// q, o [Batch·QLen, Heads·d]; k, v [≥ (Batch−1)·KStride+KLen, KVHeads·d]; all float32 or all bfloat16, d ≤ 512.
-// lse [Batch·QLen, Heads] float32. Sums and statistics are float32; bfloat16 heads of 64, 128 and 256 with 16-byte aligned
-// rows go through tensor cores, which round probabilities to bfloat16. Tiles of keys that none of a block's queries sees cost
-// nothing.
+// q, o [Batch·QLen, Heads·d]; k, v [≥ (Batch−1)·KStride+KLen, KVHeads·d]; all float32 or all bfloat16, d ≤ 512. lse
+// [Batch·QLen, Heads] float32. Sums and statistics are float32; bfloat16 heads of 64, 128 and 256 with 16-byte aligned
+// rows go through tensor cores, which round probabilities to bfloat16. Tiles of keys that none of a thread block's
+// queries sees cost nothing.
 func Attention(queue Queue, o, lse, q, k, v Mat, a device.Attn, first Mat) {
 	if a.Batch == 0 || a.QLen == 0 {
 		return

@@ -31,7 +31,7 @@ type (
 // Of attention_backward_sm90.cuh.
 const (
 	backwardTile = 64  // rows of a tile
-	backwardOwn  = 128 // rows that a block owns
+	backwardOwn  = 128 // rows that a thread block owns
 )
 
 // backwardBlock describes the blocks for one head width.
@@ -43,7 +43,7 @@ type backwardBlock struct {
 
 var backwardBlocks = map[int]backwardBlock{64: {"_d64", 6, 1}, 128: {"_d128", 3, 0}}
 
-// shared is Memory::BYTES for a block that owns that many matrices.
+// shared is Memory::BYTES for a thread block that owns that many matrices.
 func (b backwardBlock) shared(d, matrices int) int {
 	tile := 2 * d * backwardTile
 	return (2*matrices+2*b.slots+2)*tile + b.slots*512 + 16*(b.slots+1) + 1024
@@ -90,11 +90,11 @@ func AttentionBackwardSM90Serves(dq, dk, dv, do, o, q, k, v Mat, a device.Attn, 
 // AttentionBackwardSM90 is AttentionBackward on compute capability 9.0, where its products are those of warpgroups. For
 // operands that AttentionBackwardSM90Serves.
 //
-// The first kernel has items of 128 queries of a head, which read the keys and values that they see, and computes dq and
-// on the way lse·log₂e and δ of every query for the second. That one owns 128 keys of a key-value head at a time and reads
-// queries and dO of the heads of its group; its work is cut into backwardChunks shares of equal length, one a block, and
-// what blocks computed of the same keys is added by the third in ascending order of the share. Every result has the same
-// bits on any number of multiprocessors.
+// The first kernel has items of 128 queries of a head, which read the keys and values that they see, and computes dq
+// and on the way lse·log₂e and δ of every query for the second. That one owns 128 keys of a key-value head at a time
+// and reads queries and dO of the heads of its group; its work is cut into backwardChunks shares of equal length, one a
+// thread block, and what blocks computed of the same keys is added by the third in ascending order of the share. Every
+// result has the same bits on any number of multiprocessors.
 //
 // Of 7 products of QLen·KLen/2·HeadDim multiply-adds a head, two are computed twice, scores and dO·vᵀ.
 func AttentionBackwardSM90(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn, first Mat) {

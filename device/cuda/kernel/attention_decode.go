@@ -7,12 +7,12 @@ const (
 	decodeCappedModule = "attention_decode_capped"
 	decodeShare        = 768 // keys from which on another block takes some
 	decodeSplits       = 64  // blocks of a head at most
-	decodePart         = 258 // floats of a block's sums
+	decodePart         = 258 // floats of a thread block's sums
 )
 
-// decodeForward serves a single query of every batch row, one block a head or, with many keys, several, whose sums a second
-// kernel joins. The keys that a query sees are read once per query head of their group. With a window the keys before it are
-// left out: the first that is seen is the kernels' key 0.
+// decodeForward serves a single query of every batch row, one thread block a head or, with many keys, several, whose
+// sums a second kernel joins. The keys that a query sees are read once per query head of their group. With a window the
+// keys before it are left out: the first that is seen is the kernels' key 0.
 func decodeForward(queue Queue, o, lse, q, k, v Mat, a device.Attn) {
 	if before := a.QOffset + 1 - a.Window; a.Window > 0 && before > 0 {
 		for _, m := range []*Mat{&k, &v} {

@@ -20,7 +20,7 @@ type flashBlock struct {
 	extra               int // bytes a stage more
 }
 
-// shared is what a block owns and two stages of what it streams.
+// shared is what a thread block owns and two stages of what it streams.
 func (b flashBlock) shared(d int) int {
 	return 2*d*(b.own*b.rows+2*b.streamed*b.tile) + 2*b.extra
 }

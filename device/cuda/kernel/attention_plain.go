@@ -47,8 +47,8 @@ func plainSuffix(t tensor.DType) string {
 	return "_f32"
 }
 
-// plainForward has one block for rows queries of a head; every one reads the keys and values it sees, so these cross
-// shared memory QLen/rows times.
+// plainForward has one thread block for rows queries of a head; every one reads the keys and values it sees, so these
+// cross shared memory QLen/rows times.
 func plainForward(q Queue, a *attentionArgs, t tensor.DType, limited bool) {
 	rows, shared := plain(int(a.d), 1)
 	grid := [3]int{(int(a.qLen) + rows - 1) / rows, int(a.heads), int(a.batch)}
@@ -56,8 +56,8 @@ func plainForward(q Queue, a *attentionArgs, t tensor.DType, limited bool) {
 	a.start(q, module, name+suffix, grid, rows/plainRows*32, shared)
 }
 
-// plainBackward computes dq with the blocks of the forward, then dk and dv with one block for rows keys of a key-value
-// head, which passes over the queries of all query heads that read it.
+// plainBackward computes dq with the blocks of the forward, then dk and dv with one thread block for rows keys of a
+// key-value head, which passes over the queries of all query heads that read it.
 func plainBackward(q Queue, a *attentionArgs, t tensor.DType, limited bool) {
 	rows, shared := plain(int(a.d), 2)
 	block := rows / plainRows * 32

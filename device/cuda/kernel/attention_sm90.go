@@ -16,7 +16,7 @@ const (
 	attentionLimitedSM90Module = "attention_limited_sm90"
 )
 
-// hopperBlock is a block of attention_sm90.cuh for one head width.
+// hopperBlock is a thread block of attention_sm90.cuh for one head width.
 type hopperBlock struct {
 	groups int // warpgroups that compute, each 64 queries; one more fetches
 	slots  int // tiles of keys and of values that fit the ring
@@ -57,9 +57,10 @@ func AttentionSM90Serves(o, q, k, v Mat, a device.Attn, first Mat) bool {
 // AttentionSM90 is Attention on compute capability 9.0, where its products are those of warpgroups. For operands that
 // AttentionSM90Serves.
 //
-// A block takes items of 128 queries of a head, of which every one reads the keys and values that its queries see:
-// QLen/128 times half of them in all, or those of its window, mostly from the second-level cache. Every result is that of one item
-// alone, in float32 in order of the keys, 128 at a time (64 of heads of 256 columns), whatever the number of multiprocessors.
+// A thread block takes items of 128 queries of a head, of which every one reads the keys and values that its queries
+// see: QLen/128 times half of them in all, or those of its window, mostly from the second-level cache. Every result is
+// that of one item alone, in float32 in order of the keys, 128 at a time (64 of heads of 256 columns), whatever the
+// number of multiprocessors.
 func AttentionSM90(queue Queue, o, lse, q, k, v Mat, a device.Attn, first Mat) {
 	need(AttentionSM90Serves(o, q, k, v, a, first), "AttentionSM90", "operands it does not serve")
 	args, b := newAttention(o, lse, q, k, v, a, first), hopperBlocks[a.HeadDim]

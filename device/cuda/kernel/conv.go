@@ -12,7 +12,7 @@ const ConvModule = "conv"
 
 const (
 	convThreads = 128
-	convRows    = 64 // of a block
+	convRows    = 64 // of a thread block
 )
 
 // convArgs is struct ConvArgs of conv.cu.
@@ -39,7 +39,7 @@ type convWeightsArgs struct {
 // Conv: y_t = silu(Σ_j w_j·x_{t−K+1+j}) of each channel along each sequence, x [n,C] bfloat16 or float32, w [C,K] float32 with
 // K ≤ device.MaxTaps; from, to [Batch·(K−1), C] of x's type, or zero, and first as device.Sequences has them. to may be from.
 //
-// Bytes moved per element in bfloat16: 4, and 1/16 for the rows before a block's.
+// Bytes moved per element in bfloat16: 4, and 1/16 for the rows before a thread block's.
 func Conv(q Queue, y, x, w, from, to, first Mat, c device.Sequences) {
 	need(w.Cols <= device.MaxTaps, "Conv", "too many taps")
 	if x.Cols == 0 || c.Batch == 0 {
@@ -73,7 +73,7 @@ func ConvBackward(q Queue, dx, dw, dy, x, w, first Mat, c device.Sequences) {
 	if x.Cols == 0 || x.Rows == 0 {
 		return
 	}
-	size := 4 * w.Cols * x.Cols                                       // of a block's partial sums
+	size := 4 * w.Cols * x.Cols                                       // of a thread block's partial sums
 	rows := convRows * ceil(ceil(c.Len, convRows)*size, MaxScratch/2) // those of a sequence find room
 	pieces := ceil(c.Len, rows)
 	some := min(c.Batch, max(1, MaxScratch/2/(pieces*size))) // sequences at a time

@@ -43,7 +43,7 @@ type GeneralLayer struct {
 type GeneralShape struct {
 	Hidden int
 	Eps    float64
-	Shared int // bytes of shared memory that the device lets a block ask for
+	Shared int // bytes of shared memory that the device lets a thread block ask for
 }
 
 // all returns q, k, v, o, gate, up, down, and both matrices of per-layer embeddings.
@@ -228,8 +228,8 @@ func (l *GeneralLayer) partBytes() int {
 	return 4 * decodePart * l.splits() * l.Heads * ceil(l.HeadDim, 256)
 }
 
-// GeneralServes returns nil if DecodeGeneral computes these layers, whose matrices are in tiles, on a device of so many multiprocessors, or
-// else why it does not.
+// GeneralServes returns nil if DecodeGeneral supports these layers, whose matrices are in tiles, on a device with
+// `blocks` multiprocessors, else the reason.
 func GeneralServes(layers []GeneralLayer, s GeneralShape, blocks int) error {
 	if len(layers) == 0 {
 		return errors.New("there are no layers")
@@ -248,7 +248,7 @@ func GeneralServes(layers []GeneralLayer, s GeneralShape, blocks int) error {
 	return nil
 }
 
-// serves returns nil if the kernel computes a layer of a model of so many columns, or else why it does not.
+// serves returns nil if the kernel supports the layer in a model of `hidden` columns, else the reason.
 func (l *GeneralLayer) serves(hidden int) error {
 	rows, cols := l.shapes(hidden)
 	most := 32 * layersWarps * layersPacks * 8

@@ -62,7 +62,7 @@ type DecodeShape struct {
 	Scale                                  float64 // of the scores; 0: 1/√HeadDim
 	Residual                               float64 // factor of what is added to x, with Variants
 	Variants                               bool    // layers have norms of heads, tables or rows of the cache of their own, or factors
-	Shared                                 int     // bytes of shared memory that the device lets a block ask for
+	Shared                                 int     // bytes of shared memory that the device lets a thread block ask for
 }
 
 // decodeLayer is struct DecodeLayer of decode_layers.cuh.
@@ -120,8 +120,8 @@ var layersTypes = map[tensor.DType]uint16{tensor.Q4_K: 0, tensor.Q5_K: 1, tensor
 // layersHead is the room for the count of blocks that begins the table of layers.
 const layersHead = 64
 
-// DecodeTable writes what DecodeLayers reads of layers to the first DecodeTableBytes of dst, host memory at a multiple of 8
-// bytes. They have to be put anew, for each launch, at the address that DecodeLayers is given.
+// DecodeTable writes what DecodeLayers reads of layers to the first DecodeTableBytes of dst, host memory at a multiple
+// of 8 bytes. Copy the table to the device, at the address that DecodeLayers gets, before every launch.
 func DecodeTable(dst []byte, layers []DecodeLayer) {
 	clear(dst[:layersHead])
 	all := unsafe.Slice((*decodeLayer)(unsafe.Pointer(unsafe.SliceData(dst[layersHead:]))), len(layers))
@@ -190,7 +190,8 @@ func Tile(q Queue, dst uint64, b Blocks, back bool) {
 	q.Launch(Launch{Module: LayersModule, Kernel: name, Grid: [3]int{b.Rows / TileRows, ceil(b.RowBytes, tileSpans*span), 1}, Block: 256, Args: unsafe.Pointer(a)})
 }
 
-// DecodeServes returns why DecodeLayers does not take these, in tiles, on a device of so many multiprocessors; nil: it does.
+// DecodeServes returns nil if DecodeLayers supports these layers, in tiles, on a device with `blocks` multiprocessors,
+// else the reason.
 func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) error {
 	q, kv, most := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim, 32*layersWarps*layersPacks*8
 	switch {
@@ -230,9 +231,9 @@ type layersPlan struct {
 	ring, zeros, sums, own, bias, spans, tiles, layers, shared int
 }
 
-// shapeLayers divides a block's shared memory: x in integers, or the sums of attention; the rings, with as many stages as
-// fit; zeros; the sums of tiles; x of the block's rows; the layers. blocks are those of the launch, on which the block's tiles
-// depend.
+// shapeLayers divides a thread block's shared memory: x in integers, or the sums of attention; the rings, with as many
+// stages as fit; zeros; the sums of tiles; x of the block's rows; the layers. blocks are those of the launch, on which
+// the block's tiles depend.
 func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	for i := range layers {
@@ -258,7 +259,8 @@ func (p *layersPlan) hold(w Blocks) {
 // productShape is the shape of matrices that are multiplied by the same x.
 type productShape struct{ rows, matrices, cols int }
 
-// divide returns how many spans a warp has of a layer's products at most, and notes the most tiles that a block has of one.
+// divide returns how many spans a warp has of a layer's products at most, and notes the most tiles that a thread block
+// has of one.
 func (p *layersPlan) divide(blocks int, products []productShape) (spans int) {
 	for _, m := range products {
 		tiles := m.matrices * ceil(m.rows/TileRows, blocks)
@@ -268,8 +270,8 @@ func (p *layersPlan) divide(blocks int, products []productShape) (spans int) {
 	return spans
 }
 
-// place puts everything into so many bytes of shared memory: what is in front; the rings, with as many stages as fit; zeros; then
-// parts of given sizes: sums, own, bias, spans, tiles, layers.
+// place lays everything out in `bytes` bytes of shared memory: the front; the rings, with as many stages as fit; zeros;
+// then parts of given sizes: sums, own, bias, spans, tiles, layers.
 func (p layersPlan) place(front, bytes int, sizes [6]int) (layersPlan, bool) {
 	at := layersZeros
 	for i, to := range [...]*int{&p.sums, &p.own, &p.bias, &p.spans, &p.tiles, &p.layers} {

@@ -16,7 +16,7 @@ const (
 // Of delta.cuh, delta.cu and delta_backward.cu.
 const (
 	deltaThreads = 256
-	deltaSlice   = 32 // columns of a state in a block
+	deltaSlice   = 32 // columns of a state in a thread block
 	deltaPart    = 16 // columns that the last kernel of the backward takes at a time
 	deltaPairs   = 2 * 4 * device.DeltaChunk * device.DeltaChunk
 	deltaScalars = (2 + 11) * 4 * device.DeltaChunk // bytes of struct DeltaScalars
@@ -81,7 +81,8 @@ func deltaPitch(dk int, t tensor.DType) int {
 	return (ceil(dk, values) | 1) * values
 }
 
-// deltaBytes returns the shared memory of the numbers of a chunk's positions, of its q and k, and of so many float32.
+// deltaBytes returns the shared memory for the scalars of a chunk's positions, its q and k, and `floats` float32
+// values.
 func deltaBytes(d device.Delta, t tensor.DType, floats int) int {
 	return deltaScalars + 4*floats + 2*device.DeltaChunk*deltaPitch(d.KeyDim, t)*t.BlockBytes()
 }
@@ -105,7 +106,8 @@ type deltaForm struct {
 	shared, pitch int
 }
 
-// deltaForward chooses it: on tensor cores where rows of bfloat16 are whole fragments and a block has the memory.
+// deltaForward chooses it: on tensor cores where rows of bfloat16 are whole fragments and a thread block has the
+// memory.
 func deltaForward(d device.Delta, t tensor.DType, most int) deltaForm {
 	const line, pair = deltaSlice + 8, device.DeltaChunk + 8
 	pitch := d.KeyDim + 8
@@ -117,7 +119,7 @@ func deltaForward(d device.Delta, t tensor.DType, most int) deltaForm {
 	return deltaForm{"delta_forward_" + typeName(t), deltaForwardBytes(d, t), deltaPitch(d.KeyDim, t)}
 }
 
-// DeltaShared returns the bytes of shared memory that a block of a DeltaNet or of its backward needs.
+// DeltaShared returns the bytes of shared memory that a thread block of a DeltaNet or of its backward needs.
 func DeltaShared(d device.Delta, t tensor.DType, backward bool) int {
 	if backward {
 		return max(deltaStatesBackwardBytes(d, t), deltaGradientsBytes(d, t))
@@ -143,11 +145,11 @@ func deltaSegments(d device.Delta, perChunk int) deltaSegment {
 // DeltaNet is the gated delta rule: see device.LinearAttention, whose names these are. Sums are float32, in an order that depends
 // on the shape alone.
 //
-// Up to 16 positions come one after the other: a block has 32 columns of a head's state in registers. Of more, delta_pairs
-// computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a block goes from chunk
-// to chunk with 32 columns of a head's state, which do not depend on the others. In bfloat16, with keys of whole fragments, both run
-// on tensor cores. Pairs of as many chunks as scratch memory has room
-// for are computed at a time. A block may have so many bytes of shared memory.
+// Up to 16 positions come one after the other: a thread block has 32 columns of a head's state in registers. Of more,
+// delta_pairs computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a
+// block goes from chunk to chunk with 32 columns of a head's state, which do not depend on the others. In bfloat16,
+// with keys of whole fragments, both run on tensor cores. Pairs of as many chunks as scratch memory has room for are
+// computed at a time. shared is the bytes of shared memory that a thread block may have.
 func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, shared int) {
 	rule := deltaOf(u, ba, logA, dt, first, d)
 	if !from.IsZero() {
@@ -213,7 +215,7 @@ func forwardArgs(r deltaRule, o, from, to Mat) *deltaForwardArgs {
 	}
 }
 
-// launch runs a kernel with a block for each value head of n sequences and each slice of its columns.
+// launch runs a kernel with a thread block for each value head of n sequences and each slice of its columns.
 func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
 	a.d.pitch = uint32(f.pitch)
 	q.Launch(Launch{
@@ -225,9 +227,10 @@ func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
 // DeltaNetBackward writes du and dba, and adds to dLogA and ddt: see device.LinearAttention. Sums are float32, in an order that
 // depends on the shape alone.
 //
-// First delta_states_backward goes from the last chunk to the first and leaves in states the gradient of the state behind each
-// chunk; that needs no state. Then, for as many chunks as scratch memory has room for at a time, delta_forward computes the states
-// at their begin again, and delta_gradients has a block for each chunk of a key head, with the value heads that read it.
+// First delta_states_backward goes from the last chunk to the first and leaves in states the gradient of the state
+// behind each chunk; that needs no state. Then, for as many chunks as scratch memory has room for at a time,
+// delta_forward computes the states at their begin again, and delta_gradients has a thread block for each chunk of a
+// key head, with the value heads that read it.
 func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta, shared int) {
 	if d.Batch == 0 || d.Len == 0 {
 		return

@@ -60,7 +60,7 @@ type dequantArgs struct {
 	perScale             uint32 // chunks of a row that share a scale
 }
 
-// The threads of a block, and the values that a block decodes: 4 spans of 256 for each of 8 warps.
+// The threads of a thread block, and the values that a thread block decodes: 4 spans of 256 for each of 8 warps.
 const (
 	dequantThreads = 256
 	dequantSpans   = 32

@@ -7,8 +7,8 @@ import (
 
 const (
 	embeddingModule = "embedding"
-	embedTile       = 1024 // keys that one block sorts
-	embedLong       = 32   // positions beyond which a block adds the rows of one id
+	embedTile       = 1024 // keys that one thread block sorts
+	embedLong       = 32   // positions beyond which a thread block adds the rows of one id
 )
 
 // embedSortArgs is struct EmbedSortArgs of embedding.cu.

@@ -18,7 +18,7 @@ type Routing struct {
 
 const (
 	routeExperts = 4096     // ROUTE_EXPERTS of experts.cu
-	routePiece   = 1024     // choices that a block sorts alone, and at least those of a piece
+	routePiece   = 1024     // choices that a thread block sorts alone, and at least those of a piece
 	routePieces  = 1024     // at most
 	mostChoices  = 1 << 30  // of all tokens: kernels count them in 32 bits
 	warpsOfBlock = 256 / 32 // that have a token, an expert or a slot each

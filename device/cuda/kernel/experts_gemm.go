@@ -154,7 +154,7 @@ func (w Experts) product(q Queue, form GemmForm, c, a, bias Mat, add bool, r Rou
 	q.Launch(l)
 }
 
-// worstTiles returns how many tiles of so many rows slots can need: each expert that has some, at least one of its own.
+// worstTiles returns the most tiles of `high` rows that slots can need: at least one for each expert that has slots.
 func worstTiles(slots, experts, high int) int {
 	with := min(slots, experts)
 	return with + (slots-with)/high

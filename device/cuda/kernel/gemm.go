@@ -34,7 +34,7 @@ type gemmArgs struct {
 	flags         uint32
 }
 
-// The tiles of c that a block computes, and what it needs.
+// The tiles of c that a thread block computes, and what it needs.
 const (
 	gemmThreads = 128
 	gemmShared  = 48 << 10 // of the tiles of 128×128: 3 stages of 16 KiB

@@ -27,8 +27,8 @@ const (
 	// gemmSwiGLUGroup is how many tiles of 256 rows are walked column by column: their part of x stays in L2 while all
 	// of W passes. On an H200 8 and 16 are equally fast at the shapes of models of 7B, 4 and 32 are slower.
 	gemmSwiGLUGroup = 8
-	// gemmSwiGLULead is how many stages the first half of a block is ahead of the second, without keep. On an H200 one
-	// stage takes 5 % off the student's product (4864×896) and nothing off that of 7B; with keep it does harm.
+	// gemmSwiGLULead is how many stages the first half of a thread block is ahead of the second, without keep. On an
+	// H200 one stage takes 5 % off the student's product (4864×896) and nothing off that of 7B; with keep it does harm.
 	gemmSwiGLULead = 1
 	// gemmSwiGLUShared is what stages, pieces of results, barriers and their alignment take: 4 stages of 48 KiB and 4
 	// pieces of 8 KiB, or with keep 3 and 10.

@@ -25,7 +25,8 @@ const (
 // GemvRows is the number of rows of x up to which Gemv and GemvPlain serve.
 const GemvRows = 8
 
-// gemvThreads is the threads of a block, whose warps compute a column of y each (but for blocks of x of bfloat16).
+// gemvThreads is the threads of a thread block, whose warps compute a column of y each (but for blocks of x of
+// bfloat16).
 const gemvThreads = 256
 
 // Gemv computes y = x·Wᵀ for few rows of x, plus bias [1,out] (float32) unless it is zero, plus y with add: x [m,in], m at

@@ -14,14 +14,14 @@ const (
 	rowsTokens = 4         // rows of x of one launch at most
 	rowsChunk  = 2048      // CHUNK of gemv_blocks.cuh
 	rowsX      = 5504      // CHUNK_X, bytes
-	rowsSums   = 16 << 10  // bytes of a block's sums at most
-	rowsShared = 110 << 10 // bytes of a block at most
+	rowsSums   = 16 << 10  // bytes of a thread block's sums at most
+	rowsShared = 110 << 10 // bytes of a thread block at most
 )
 
 // What speed alone depends on. The blocks of a launch fill all multiprocessors, equally: had they room to spare, the blocks
 // of a launch that begins early would be put where another launch's have ended first, two here and none there.
 const (
-	rowsWarps  = 16 // of a block at most
+	rowsWarps  = 16 // of a thread block at most
 	rowsStages = 2  // chunks of a warp in shared memory at most, 2 … 4
 	rowsBlocks = 2  // of a multiprocessor
 )
@@ -111,7 +111,8 @@ func mixes(parts []Blocks) bool {
 	return true
 }
 
-// eachTokens calls f for the rows of x of one launch: rowsTokens, or one where so many do not fit in shared memory.
+// eachTokens calls f for the rows of x of each launch: rowsTokens of them, or one if shared memory does not hold that
+// many.
 func eachTokens(x Mat, f func(lo, hi int)) {
 	need(x.Rows <= GemvRows, "Gemv", "too many rows")
 	n := rowsTokens
@@ -170,8 +171,8 @@ func (a *rowsArgs) launch(q Queue, parts []Blocks, first int) {
 // rowsShape is how a product is cut; bits do not depend on it.
 type rowsShape struct{ warps, stages, blocks, pitch, shared int }
 
-// shapeRows cuts parts of so many rows: each multiprocessor has an equal number of each, or more blocks where sums would take
-// too much room; stages, then warps, are as many as fit beside x. most is the bytes of a chunk at most.
+// shapeRows cuts parts of `rows` rows: each multiprocessor has an equal number of each, or more blocks where sums would
+// take too much room; stages, then warps, are as many as fit beside x. most is the bytes of a chunk at most.
 func shapeRows(cols int, rows []int, tokens, most, multiprocessors int) rowsShape {
 	chunks := ceil(cols, rowsChunk)
 	x, sum := tokens*chunks*rowsX, ceil(chunks, 2)*tokens*4

@@ -85,8 +85,8 @@ func HeadNormBackward(q Queue, dx, dw, dy, x, rstd, w Mat, headDim int) {
 	}
 }
 
-// headForm is how blocks share heads: so many lanes of a warp for one, so many at a time in a block, and the partial sums
-// of dw that a block has.
+// headForm is how thread blocks share heads: lanes of a warp per head, heads at a time per thread block, and the
+// partial sums of dw that a thread block has.
 type headForm struct {
 	name         string
 	lanes        uint32

@@ -5,6 +5,8 @@
 // The PTX in ptx/ is made from the .cu files by `make kernels`, compressed and embedded; manifest.json there says from which
 // bytes, and what each module is for.
 //
+// Words: a thread block is CUDA's; a block of a matrix is 32 or 256 quantised values; a layer is a transformer's.
+//
 // Caveats. What an operation of device.Stream demands is checked there, once (device.CheckRMSNorm and so on); what the kernels
 // themselves cannot serve, a head of 257 columns or a stride of 2³¹, is a panic here. Kernels
 // are launched in order on one stream, so scratch memory of one operation may be that of the next.
@@ -33,7 +35,7 @@ type Launch struct {
 	Module string         // the .cu file without its extension
 	Kernel string         // the entry point, unique over all modules
 	Grid   [3]int         // blocks
-	Block  int            // threads of a block, a multiple of 32
+	Block  int            // threads of a thread block, a multiple of 32
 	Shared int            // bytes of dynamic shared memory
 	Args   unsafe.Pointer // to the kernel's one struct of arguments, on the heap
 

@@ -11,8 +11,8 @@ import (
 // Sizes of loss.cu.
 const (
 	lossThreads = 256
-	lossSlice   = 4096                // columns that one block takes
-	lossWarps   = 4                   // rows that a block of loss_rows and loss_sums takes
+	lossSlice   = 4096                // columns that one thread block takes
+	lossWarps   = 4                   // rows that a thread block of loss_rows and loss_sums takes
 	lossRows    = 4096                // most rows of one round of launches
 	lossScratch = MaxScratch / 4 * 3  // most bytes of one round, unless one row needs more
 	rowBytes    = 3*8 + 8*4 + 4 + 3*4 // struct Row

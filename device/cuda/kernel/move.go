@@ -129,9 +129,10 @@ func launchGather(q Queue, name string, dst, src, ids Mat, lo, items int, a *gat
 // index of equal values. NaN is skipped; a row of NaN alone gives 0. best [n,2] float32, if it is not zero, receives the index as a
 // number, exact below 2²⁴, and the largest value, or NaN if the row has NaN or +∞.
 //
-// A row is a block's. Rows that are few and long are cut into slices, so that the blocks of all of them are about two a
-// multiprocessor at most: each leaves the best of its slice in scratch, and the last to come takes the best of these. Which one
-// that is changes nothing, for the larger of two, of equal ones the lower, is the same in every order.
+// A row is a thread block's. Rows that are few and long are cut into slices, so that the blocks of all of them are
+// about two a multiprocessor at most: each leaves the best of its slice in scratch, and the last to come takes the best
+// of these. Which one that is changes nothing, for the larger of two, of equal ones the lower, is the same in every
+// order.
 //
 // Bytes moved: those of x, and 32 for each slice.
 func ArgMax(q Queue, ids, best, x Mat) {
@@ -160,13 +161,13 @@ func ArgMax(q Queue, ids, best, x Mat) {
 	})
 }
 
-// argMaxShare returns how many columns of a row a block takes, whole packs of them.
+// argMaxShare returns how many columns of a row a thread block takes, whole packs of them.
 func argMaxShare(rows, cols, multiprocessors int) int {
 	slices := max(1, min(ceil(cols, argMaxSlice), 2*multiprocessors/rows))
 	return ceil(ceil(cols, slices), argMaxPack) * argMaxPack
 }
 
-// launch starts a kernel that counts items, perBlock to a block.
+// launch starts a kernel that counts items, perBlock to a thread block.
 func launch(q Queue, module, name string, items, perBlock, threads int, args unsafe.Pointer) {
 	q.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{(items + perBlock - 1) / perBlock, 1, 1}, Block: threads, Args: args})
 }

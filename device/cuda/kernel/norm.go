@@ -57,7 +57,7 @@ func RMSNorm(q Queue, y, rstd, sum, x, delta, w Mat, eps float64) {
 		name += "_add"
 	}
 	a.warps = uint32(ceil(x.Cols, 32*4*8))
-	slots := max(1, 4/int(a.warps)) // rows of a block
+	slots := max(1, 4/int(a.warps)) // rows of a thread block
 	launch(q, normModule, name, x.Rows, slots, slots*int(a.warps)*32, unsafe.Pointer(a))
 }
 
@@ -86,7 +86,7 @@ func RMSNormBackward(q Queue, dx, dw, dy, x, rstd, w Mat) {
 	columnSum(q, dw, part, blocks)
 }
 
-// normBackwardKernel chooses a kernel, the warps of a row and the threads of a block.
+// normBackwardKernel chooses a kernel, the warps of a row and the threads of a thread block.
 func normBackwardKernel(dx, dy, x, w Mat) (name string, warps, threads int) {
 	name = "rmsnorm_backward_" + typeName(x.Type)
 	values := 32

@@ -7,10 +7,10 @@ import (
 	"apr/tensor"
 )
 
-// paramPiece is the elements of a parameter that one block takes.
+// paramPiece is the elements of a parameter that one thread block takes.
 const paramPiece = 16384
 
-// Threads of a block of optim.cu, and blocks of optim_adamw that share a piece.
+// Threads of a thread block of optim.cu, and blocks of optim_adamw that share a piece.
 const (
 	optimThreads = 256
 	optimFinish  = 1024

@@ -33,8 +33,8 @@ type Index struct {
 	Files     map[string]string // tensor → plain file name
 }
 
-// LooksLikeIndex tells an index from a model file by its first bytes: it begins with an object, and has no NUL bytes
-// as lengths have.
+// LooksLikeIndex distinguishes an index from a model file by the first bytes: it begins with an object, and has no NUL
+// bytes as lengths have.
 func LooksLikeIndex(head []byte) bool {
 	text := strings.TrimLeft(string(head[:min(len(head), 8)]), " \t\r\n")
 	return strings.HasPrefix(text, "{") && !strings.ContainsRune(text, 0)

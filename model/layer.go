@@ -5,14 +5,14 @@ import (
 	"apr/device"
 )
 
-// block is one layer as the arithmetic reads it: its description, and its tensors on the device. Those that the
+// layer is one layer as the arithmetic reads it: its description, and its tensors on the device. Those that the
 // description does not have are zero.
 //
 //	x += res·postMixer(o(gated(attention(finish(qkv(preMixer(x)))))))
 //	x += res·postFFN(down(glu(gateUp(preFFN(x)))))                   (or a mixture of experts)
 //	x += pleNorm(pleOut(glu(pleGate(x), p)))
 //	x *= outScale
-type block struct {
+type layer struct {
 	arch.Layer
 	index   int
 	kind    int  // layers of one kind have intermediate tensors of the same shapes
@@ -35,28 +35,28 @@ type block struct {
 	outScale                             []float32
 }
 
-// newBlocks returns the layers of a description without their tensors.
-func newBlocks(c arch.Config) []block {
-	blocks := make([]block, len(c.Layers))
+// newLayers returns the layers of a description without their tensors.
+func newLayers(c arch.Config) []layer {
+	layers := make([]layer, len(c.Layers))
 	for i, l := range c.Layers {
-		blocks[i] = block{Layer: l, index: i, own: c.OwnKV(i), ple: c.PLE.Width, outScale: []float32{1}}
-		if !blocks[i].own && !l.Linear() {
-			blocks[l.Attn.KVFrom].lends = true
+		layers[i] = layer{Layer: l, index: i, own: c.OwnKV(i), ple: c.PLE.Width, outScale: []float32{1}}
+		if !layers[i].own && !l.Linear() {
+			layers[l.Attn.KVFrom].lends = true
 		}
 	}
 	kinds, mixtures := map[kind]int{}, 0
-	for i := range blocks {
-		if blocks[i].hasExperts() {
-			blocks[i].mixture = mixtures
+	for i := range layers {
+		if layers[i].hasExperts() {
+			layers[i].mixture = mixtures
 			mixtures++
 		}
-		k := blocks[i].shape()
+		k := layers[i].shape()
 		if _, ok := kinds[k]; !ok {
 			kinds[k] = len(kinds)
 		}
-		blocks[i].kind = kinds[k]
+		layers[i].kind = kinds[k]
 	}
-	return blocks
+	return layers
 }
 
 // kind is what the shapes of a layer's intermediate tensors depend on.
@@ -69,13 +69,13 @@ type kind struct {
 	delta                          arch.DeltaNet
 }
 
-func (b *block) shape() kind {
+func (b *layer) shape() kind {
 	a := b.Attn
 	return kind{a.HeadDim, a.Heads, a.KVHeads, b.FFN.Width, b.FFN.MoE, a.QKNorm, a.VNorm, a.VIsK, a.Gate, b.own, b.lends, b.Pre, b.Post, b.Delta}
 }
 
-// place returns where the tensor of a slot stands by the slot's name within the layer: a matrix or a vector.
-func (b *block) place(name string) (*linear, *vector) {
+// place returns the tensor of a slot, by the slot's name within the layer: a matrix or a vector.
+func (b *layer) place(name string) (*linear, *vector) {
 	switch name {
 	case "input_layernorm.weight":
 		return nil, &b.preMixer
@@ -123,10 +123,10 @@ func (b *block) place(name string) (*linear, *vector) {
 }
 
 // hasExperts reports whether the feed-forward network has experts.
-func (b *block) hasExperts() bool { return b.FFN.MoE != (arch.MoE{}) }
+func (b *layer) hasExperts() bool { return b.FFN.MoE != (arch.MoE{}) }
 
 // act returns the activation of the feed-forward network as devices name it.
-func (b *block) act() device.Activation {
+func (b *layer) act() device.Activation {
 	switch b.FFN.Act {
 	case arch.GELUTanh:
 		return device.GELUTanh
@@ -138,12 +138,12 @@ func (b *block) act() device.Activation {
 
 // finishes reports whether q, k or v are more than their rotated projections, so that both are tensors of their own: their
 // norms need the projections again in the backward, and gates stand between them.
-func (b *block) finishes() bool {
+func (b *layer) finishes() bool {
 	return b.Attn.QKNorm != arch.NoQKNorm || b.own && (b.Attn.VNorm || b.Attn.VIsK) || b.Attn.Gate
 }
 
 // projected returns the columns of the projections of q, k and v, without gates.
-func (b *block) projected() int {
+func (b *layer) projected() int {
 	n := b.Attn.QDim()
 	if b.own {
 		n += b.Attn.KVDim()
@@ -155,7 +155,7 @@ func (b *block) projected() int {
 }
 
 // finished returns the columns of what attention reads beyond the projections: q, k, and v where it is normalised.
-func (b *block) finished() int {
+func (b *layer) finished() int {
 	n := b.Attn.QDim()
 	if b.own {
 		n += b.Attn.KVDim()
