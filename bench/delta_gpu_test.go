@@ -3,6 +3,7 @@
 package bench_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -33,7 +34,10 @@ func mixerMilliseconds(t *testing.T, c arch.Config, layer arch.Layer) (forward, 
 	t.Helper()
 	const layers, length, rounds = 2, 4096, 3
 	c.Layers, c.Vocab = nil, 1024
-	for range layers {
+	for i := range layers {
+		if !layer.Linear() {
+			layer.Attn.KVFrom = i // its own keys and values
+		}
 		c.Layers = append(c.Layers, layer)
 	}
 	d := openCUDA(t)
@@ -53,12 +57,12 @@ func mixerMilliseconds(t *testing.T, c arch.Config, layer arch.Layer) (forward, 
 	for range rounds {
 		d.StartProfile()
 		v = m.Forward(s, model.Tokens{IDs: ids, Rows: 1, SeqLen: length}, model.RecomputeNone)
-		forward = mixer(t, d, "forward", layers)
+		forward = mixer(t, d, s, "forward", layers)
 		dx := s.Temp("dx", device.Scratch, d.Info().Activations, length, c.Hidden)
 		s.Zero(dx)
 		d.StartProfile()
 		m.Backward(s, v, dx)
-		both = forward + mixer(t, d, "backward", layers)
+		both = forward + mixer(t, d, s, "backward", layers)
 		s.Release(dx)
 		v.ReleaseTo(s)
 	}
@@ -67,8 +71,11 @@ func mixerMilliseconds(t *testing.T, c arch.Config, layer arch.Layer) (forward, 
 }
 
 // mixer ends a profile, shows its operations, and sums up those that are no part of a network.
-func mixer(t *testing.T, d *cuda.Device, pass string, layers int) (ms float64) {
+func mixer(t *testing.T, d *cuda.Device, s device.Stream, pass string, layers int) (ms float64) {
 	t.Helper()
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
 	stats, err := d.Profile()
 	if err != nil {
 		t.Fatal(err)
