@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,7 @@ type inputs struct {
 	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
 	heldOut     string         // the same of what is held out; empty: nothing is
 	loaderSteps int64          // optimiser steps of Config.Epochs
+	doubts      []string       // what is doubtful about the models' files
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
 	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student
@@ -94,7 +96,10 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 	}
 	for _, f := range []*modelfile.Files{in.teacher, in.student} {
 		if f != nil {
-			f.Warn = func(line string) { obs.Message("warning: %s: %s", f.Path, line) }
+			f.Warn = func(line string) {
+				in.doubts = append(in.doubts, line)
+				obs.Message("warning: %s", line)
+			}
 		}
 	}
 	if err := in.align(c, obs); err != nil {
@@ -381,7 +386,7 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 
 // manifest starts the run's manifest with the inputs, to which the caller may add what decides nothing here.
 func (in *inputs) manifest() runlog.Manifest {
-	m := runlog.Manifest{Inputs: maps.Clone(in.records), Kinship: in.kin, Conventions: in.conventions}
+	m := runlog.Manifest{Inputs: maps.Clone(in.records), Kinship: in.kin, Conventions: in.conventions, Warnings: slices.Concat(in.warnings(), in.doubts)}
 	if in.dated {
 		m.TemplateTime = &in.clock
 	}

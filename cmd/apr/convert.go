@@ -58,6 +58,7 @@ func convertCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
+			warn(e, rep)
 			return convertResult{
 				Input: file, Output: output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, Tensors: rep.DTypes,
 				Files: rep.Files, Widened: rep.Widened, Warnings: rep.Warnings,
@@ -89,5 +90,12 @@ func printNotes(p *cli.Page, kept, widened, warnings []string) {
 	}
 	for _, w := range warnings {
 		p.Printf("warning: %s\n", w)
+	}
+}
+
+// warn says which signs of damage a conversion met, also where nobody reads its report.
+func warn(e *cli.Env, rep *convert.Report) {
+	for _, w := range rep.Doubts {
+		e.Log.Warn(w)
 	}
 }

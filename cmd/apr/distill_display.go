@@ -49,7 +49,12 @@ func (d *distillDisplay) Advance(done, total int) {
 }
 
 func (d *distillDisplay) Message(format string, args ...any) {
-	d.e.Log.Info(fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	if strings.HasPrefix(text, "warning: ") || strings.HasPrefix(text, "left out: ") {
+		d.e.Log.Warn(text)
+		return
+	}
+	d.e.Log.Info(text)
 }
 
 func (d *distillDisplay) Leg(leg string, done, total int) {

@@ -121,6 +121,7 @@ func exportCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
+			warn(e, rep)
 			return exportResult{
 				Format: format, Output: output, Files: rep.Files, Size: rep.OutputSize, Warnings: rep.Warnings, Widened: rep.Widened,
 				DTypes: rep.DTypes, Planned: plan,

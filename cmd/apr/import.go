@@ -100,7 +100,7 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 		if err != nil {
 			return nil, err
 		}
-		tok, err := openTokenizer(path)
+		tok, err := openTokenizer(e, path)
 		if err != nil {
 			return nil, err
 		}
@@ -114,6 +114,7 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 	if err != nil {
 		return nil, err
 	}
+	warn(e, rep)
 	return o.report(ctx, c, rep)
 }
 

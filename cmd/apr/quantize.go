@@ -91,6 +91,7 @@ func quantizeCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
+			warn(e, rep)
 			return quantizeResult{
 				Scheme: scheme, Output: output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, KeptBF16: rep.KeptBF16,
 				RMSE: rep.RMSE, DTypes: rep.DTypes, Planned: plan, Widened: rep.Widened, Warnings: rep.Warnings,

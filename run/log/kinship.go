@@ -31,5 +31,8 @@ const FirstStepEqual = "nothing to learn in the first step"
 // FirstStepAgrees is the name of the event of a run whose student nearly gave it.
 const FirstStepAgrees = "first_step_agrees"
 
+// DoubtfulModel is the name of the event of a run whose teacher or student is in a file that may be damaged.
+const DoubtfulModel = "doubtful model file"
+
 // TeacherBelowUniform is the name of the event of a run whose teacher scored worse than chance on the held-out text.
 const TeacherBelowUniform = "teacher worse than uniform"
