@@ -130,6 +130,9 @@ func (j *judge) config(c *Container) {
 		return
 	}
 	j.passed("config.valid", "%s", cfg)
+	if err := c.CheckStrays(); err != nil {
+		j.report("config.tensors", Failed, "", "%s", err)
+	}
 	want := arch.Shapes(cfg)
 	for name, shape := range sorted(want) {
 		if err := c.Missing(name); err != nil {
@@ -192,6 +195,13 @@ func (j *judge) tokenizer(c *Container) {
 		return
 	}
 	j.passed("tokenizer.valid", "%d tokens", tok.RealIDs())
+	switch warning, err := tok.CheckMerges(); {
+	case err != nil:
+		j.report("tokenizer.merges", Failed, "", "%s", reason(err))
+	case warning != "":
+		j.report("tokenizer.merges", Warning, "", "%s", warning)
+	}
+	j.passed("tokenizer.merges", "merges make the tokens of the vocabulary")
 	cfg, err := c.Config()
 	if err != nil {
 		return
@@ -241,7 +251,11 @@ func (j *judge) content(ctx context.Context, c *Container, opt ValidateOptions, 
 			progress(t.Size)
 		}
 	}
+	if err := j.holes(c); err != nil {
+		return err
+	}
 	j.passed("content.finite", "no value is NaN or infinite")
+	j.passed("content.range", "no value is too large to compute with")
 	j.passed("content.zero", "no tensor is dead")
 	j.passed("content.constant", "no matrix is constant")
 	j.passed("content.duplicate", "no two matrices are equal")
@@ -249,6 +263,25 @@ func (j *judge) content(ctx context.Context, c *Container, opt ValidateOptions, 
 		j.passed("quality.scale", "the scale of every matrix is plausible")
 		j.passed("quality.outliers", "no value is far from all others")
 	}
+	return nil
+}
+
+// holes judges runs of zeros of what content has read.
+func (j *judge) holes(c *Container) error {
+	lines, err := c.Holes()
+	if err != nil && fault.KindOf(err) != fault.Invalid {
+		return err
+	}
+	if j.bad["content.zero"] { // the same zeros
+		return nil
+	}
+	for _, line := range lines {
+		j.report("content.holes", Warning, "", "%s", line)
+	}
+	if err != nil { // of a norm that multiplies by w+1, whose values are −1
+		j.report("content.zero", Failed, "", "%s", err)
+	}
+	j.passed("content.holes", "no long run of zeros")
 	return nil
 }
 
@@ -267,6 +300,12 @@ func mayBeZero(c *Container) func(name string) bool {
 	return func(name string) bool { return strings.HasSuffix(name, ".bias") }
 }
 
+// Weights beyond f16's range are doubtful; the squares of those beyond tooLarge are not finite in float32.
+const (
+	suspect  = 65504
+	tooLarge = 1e19
+)
+
 // values judges the statistics of one tensor. A bias may be zero, a norm may be constant.
 func (j *judge) values(t tensor.Stored, s Stats, zero func(name string) bool) {
 	if s.N == 0 {
@@ -277,6 +316,10 @@ func (j *judge) values(t tensor.Stored, s Stats, zero func(name string) bool) {
 		j.report("content.finite", Failed, t.Name, "%d of %d values are NaN, %d infinite", s.NaN, s.N, s.Inf)
 	case s.Zero == s.N && !zero(t.Name):
 		j.report("content.zero", Failed, t.Name, "all %d values are zero", s.N)
+	case max(s.Max, -s.Min) > tooLarge:
+		j.report("content.range", Failed, t.Name, "values from %.3g to %.3g: the square of a weight is not finite", s.Min, s.Max)
+	case max(s.Max, -s.Min) > suspect:
+		j.report("content.range", Warning, t.Name, "values from %.3g to %.3g: larger than any of a trained model, and than f16 can hold", s.Min, s.Max)
 	case t.Name == headName && float64(s.Zero) >= 0.999*float64(s.N):
 		j.report("content.zero", Failed, t.Name, "%d of %d values are zero", s.Zero, s.N)
 	case isMatrix(t.Info) && s.constant && s.N > 1:

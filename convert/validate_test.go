@@ -35,6 +35,8 @@ func TestValidate(t *testing.T) {
 		{name: "dead matrix", change: func(w map[string][]float32) { zero(w, upName) }, check: "content.zero", tensor: upName, status: Failed},
 		{name: "dead norm", change: func(w map[string][]float32) { zero(w, "model.norm.weight") }, check: "content.zero", tensor: "model.norm.weight", status: Failed},
 		{name: "zero bias is fine", change: func(w map[string][]float32) { zero(w, "model.layers.0.self_attn.q_proj.bias") }},
+		{name: "a norm that cannot be squared", change: func(w map[string][]float32) { w["model.norm.weight"][0] = 3.4e38 }, check: "content.range", tensor: "model.norm.weight", status: Failed},
+		{name: "a weight beyond f16", change: func(w map[string][]float32) { w[upName][7] = -1e5 }, check: "content.range", tensor: upName, status: Warning},
 		{name: "constant matrix", change: func(w map[string][]float32) {
 			for i := range w[upName] {
 				w[upName][i] = 0.25

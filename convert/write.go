@@ -13,6 +13,7 @@ import (
 	"apr/format/safetensors"
 	"apr/internal/fault"
 	"apr/internal/keep"
+	"apr/modelfile"
 	"apr/tensor"
 )
 
@@ -44,6 +45,7 @@ type Report struct {
 	KeptBF16     []string           // matrices that the scheme would have quantised, were their rows whole blocks
 	Widened      []string           // tensors whose type the output cannot hold
 	Warnings     []string
+	Doubts       []string // those of Warnings that damage may explain
 }
 
 // Kind returns what a path stands for as an output: "apr", "safetensors" (one file), "gguf" or "hf" (a folder).
@@ -142,7 +144,7 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 	if err := refuseOverwrite(c, out, opt); err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(checkComplete(c), c.CheckHead()); err != nil {
+	if err := cmp.Or(c.CheckStrays(), checkComplete(c, r), c.CheckHead()); err != nil {
 		return nil, err
 	}
 	enc, sources, err := encoded(ctx, c, plan, opt, r)
@@ -171,13 +173,18 @@ func encoded(ctx context.Context, c *Container, plan []Choice, opt Options, r *R
 	return enc, sources, nil
 }
 
+// doubt adds warnings that damage may explain.
+func (r *Report) doubt(lines ...string) {
+	r.Warnings, r.Doubts = append(r.Warnings, lines...), append(r.Doubts, lines...)
+}
+
 // verify judges c after it was read; what is doubtful goes into the report.
 func verify(c *Container, r *Report) error {
 	if err := c.Verify(); err != nil {
 		return err
 	}
 	lines, err := c.Holes()
-	r.Warnings = append(r.Warnings, lines...)
+	r.doubt(lines...)
 	return err
 }
 
@@ -265,15 +272,19 @@ func (c *Container) folder() bool {
 	return err == nil && st.IsDir()
 }
 
-// checkComplete refuses a model that lacks tensors of its architecture.
-func checkComplete(c *Container) error {
+// checkComplete refuses a model that lacks tensors of its architecture, and a tokenizer that it cannot use; what is doubtful about that goes into r.
+func checkComplete(c *Container, r *Report) error {
 	cfg, err := c.Config()
 	if err != nil {
 		return err
 	}
 	if tok, err := c.Tokenizer(); err == nil { // the writers that need one ask for it
-		if err := tok.CheckRows(cfg.Vocab); err != nil {
+		warning, err := modelfile.CheckTokenizer(c.Path, tok, cfg.Vocab)
+		if err != nil {
 			return err
+		}
+		if warning != "" {
+			r.doubt(warning)
 		}
 	}
 	want := arch.Shapes(cfg)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -78,7 +79,7 @@ type badRecord struct {
 func newEntry(key string, paths []string, report *Report) *entry {
 	clean := func(s string) string { return strings.ToValidUTF8(s, "\uFFFD") } // else JSON would give back another text
 	e := &entry{
-		Schema: "apr.token-cache/1", Key: key, Records: report.Records, Read: report.Documents, Talks: report.Talks, Forms: report.Forms, Bytes: report.Bytes,
+		Schema: cacheSchema, Key: key, Records: report.Records, Read: report.Documents, Talks: report.Talks, Forms: report.Forms, Bytes: report.Bytes,
 		BadRecords: report.BadRecords, Bad: []badRecord{}, LeftOut: []int{},
 	}
 	for _, p := range paths {
@@ -232,7 +233,7 @@ func readEntry(dir, key string, files []input, opt EncodeOptions) (*Tokens, *Rep
 		if !shardName.MatchString(s.Name) {
 			return nil, nil, fault.In(fault.Invalid, path, "%q is no shard", s.Name)
 		}
-		f, err := t.readShard(filepath.Join(dir, s.Name), opt.Vocab)
+		f, err := t.readShard(filepath.Join(dir, s.Name), opt.Vocab, io.Discard)
 		if err != nil {
 			return nil, nil, err
 		}

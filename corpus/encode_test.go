@@ -196,6 +196,9 @@ func idsSHA256(ids []int32) string {
 }
 
 func TestShardsRefused(t *testing.T) {
+	one := sha256.Sum256([]byte("\x01\x00\x00\x00"))
+	oneSum := hex.EncodeToString(one[:])
+	oneShard := `{"name": "a.bin", "sha256": "` + oneSum + `"}`
 	for _, c := range []struct {
 		name  string
 		files map[string]string
@@ -210,6 +213,10 @@ func TestShardsRefused(t *testing.T) {
 		{"missing", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"shards": [{"name": "b.bin", "sha256": ""}]}`}, `$/manifest.json: shard 1, "b.bin", is missing or has changed since it was written [E-SHARD-005]`, fault.Invalid},
 		{"changed", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"shards": [{"name": "a.bin", "sha256": "00"}]}`}, `$/manifest.json: shard 1, "a.bin", is missing or has changed since it was written [E-SHARD-005]`, fault.Invalid},
 		{"too many", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"shards": []}`}, `$/manifest.json: lists 0 shards, the folder holds 1 [E-SHARD-005]`, fault.Invalid},
+		{"another schema", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"schema": "x", "shards": [` + oneShard + `]}`}, `$/manifest.json: key "schema": is "x", not "apr.token-shards/1" [E-SHARD-014]`, fault.Format},
+		{"tokens of a shard", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"shards": [` + strings.Replace(oneShard, "{", `{"tokens": 2, `, 1) + `]}`}, `$/manifest.json: shard 1, "a.bin", has 1 tokens, not 2 [E-SHARD-014]`, fault.Format},
+		{"all tokens", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"total_tokens": 2, "shards": [` + oneShard + `]}`}, `$/manifest.json: key "total_tokens": is 2, and the shards have 1 [E-SHARD-014]`, fault.Format},
+		{"hash of all", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"sha256": "00", "shards": [` + oneShard + `]}`}, `$/manifest.json: key "sha256": is 00, and the shards have ` + oneSum + ` [E-SHARD-014]`, fault.Format},
 		{"manifest", map[string]string{"a.bin": "\x01\x00\x00\x00", "manifest.json": `{"shards": [{"name": 1}]}`}, `$/manifest.json: line 1, column 22: key "name": expected a string, found 1 [E-JSON-007]`, fault.Format},
 	} {
 		t.Run(c.name, func(t *testing.T) {

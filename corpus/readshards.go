@@ -25,14 +25,15 @@ func ReadShards(dir string, vocab int, eos int32) (*Tokens, []File, error) {
 	}
 	t := &Tokens{EOS: eos}
 	var files []File
+	all := sha256.New()
 	for _, name := range names {
-		f, err := t.readShard(filepath.Join(dir, name), vocab)
+		f, err := t.readShard(filepath.Join(dir, name), vocab, all)
 		if err != nil {
 			return nil, files, err
 		}
 		files = append(files, f)
 	}
-	if err := checkManifest(dir, files); err != nil {
+	if err := checkManifest(dir, files, hex.EncodeToString(all.Sum(nil))); err != nil {
 		return nil, files, err
 	}
 	if len(t.IDs) == 0 {
@@ -64,8 +65,8 @@ func shardFiles(dir string) ([]string, error) {
 	return names, nil
 }
 
-// readShard appends the ids of one file.
-func (t *Tokens) readShard(path string, vocab int) (File, error) {
+// readShard appends the ids of one file, and hands its bytes to all.
+func (t *Tokens) readShard(path string, vocab int, all io.Writer) (File, error) {
 	f, size, err := readfile.Open(path)
 	if err != nil {
 		return File{}, err
@@ -83,6 +84,7 @@ func (t *Tokens) readShard(path string, vocab int) (File, error) {
 			return File{}, readfile.Fault(path, err)
 		}
 		sum.Write(part)
+		all.Write(part)
 		for i := 0; i < len(part); i += 4 {
 			id := binary.LittleEndian.Uint32(part[i:])
 			if uint64(id) >= uint64(vocab) {
@@ -96,8 +98,8 @@ func (t *Tokens) readShard(path string, vocab int) (File, error) {
 	return File{Path: path, Bytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// checkManifest compares the files read with manifest.json, if there is one.
-func checkManifest(dir string, files []File) error {
+// checkManifest compares the files read, all of whose bytes have the SHA-256 sum, with manifest.json, if there is one.
+func checkManifest(dir string, files []File, sum string) error {
 	path := filepath.Join(dir, manifestName)
 	if _, err := os.Lstat(path); os.IsNotExist(err) {
 		return nil
@@ -108,23 +110,54 @@ func checkManifest(dir string, files []File) error {
 	}
 	f := strictjson.NewFields(v)
 	shards := f.Value("shards")
+	claims := shardClaims{f.StrOr("schema", shardSchema), f.IntOr("total_tokens", -1), f.StrOr("sha256", sum)}
 	if err := f.Err(); err != nil {
 		return strictjson.Fault(path, v.Source(), err)
 	}
 	i := 0
 	for item := range shards.Items() {
 		s := strictjson.NewFields(item)
-		name, sum := s.Str("name"), s.Str("sha256")
+		name, sum, tokens := s.Str("name"), s.Str("sha256"), s.IntOr("tokens", -1)
 		if err := s.Err(); err != nil {
 			return strictjson.Fault(path, v.Source(), err)
 		}
 		if i >= len(files) || filepath.Base(files[i].Path) != name || files[i].SHA256 != sum {
 			return fault.In(fault.Invalid, path, "shard %d, %q, is missing or has changed since it was written", i+1, name).WithID("E-SHARD-005")
 		}
+		if n := files[i].Bytes / 4; tokens >= 0 && tokens != n {
+			return fault.In(fault.Format, path, "shard %d, %q, has %d tokens, not %d", i+1, name, n, tokens).WithID("E-SHARD-014")
+		}
 		i++
 	}
 	if i != len(files) {
 		return fault.In(fault.Invalid, path, "lists %d shards, the folder holds %d", i, len(files)).WithID("E-SHARD-005")
+	}
+	return claims.check(path, files, sum)
+}
+
+// shardClaims are what a manifest says of all shards together.
+type shardClaims struct {
+	schema string
+	total  int64 // -1: nothing
+	sha256 string
+}
+
+// check compares them with what was read.
+func (c shardClaims) check(path string, files []File, sum string) error {
+	bad := func(key, format string, args ...any) error {
+		return fault.In(fault.Format, path, format, args...).At("key %q", key).WithHint("encode the text again: apr tokenize encode-corpus").WithID("E-SHARD-014")
+	}
+	total := int64(0)
+	for _, f := range files {
+		total += f.Bytes / 4
+	}
+	switch {
+	case c.schema != shardSchema && c.schema != cacheSchema:
+		return bad("schema", "is %q, not %q", c.schema, shardSchema)
+	case c.total >= 0 && c.total != total:
+		return bad("total_tokens", "is %d, and the shards have %d", c.total, total)
+	case c.sha256 != sum:
+		return bad("sha256", "is %s, and the shards have %s", c.sha256, sum)
 	}
 	return nil
 }

@@ -39,6 +39,12 @@ const DefaultShardTokens = 10_000_000
 // shardName matches the files that EncodeCorpus writes, besides the manifest.
 var shardName = regexp.MustCompile(`^shard-[0-9]{5,}\.bin$`)
 
+// shardSchema is what a manifest says of its form, and cacheSchema that of a cache's entry, which is a folder of shards too.
+const (
+	shardSchema = "apr.token-shards/1"
+	cacheSchema = "apr.token-cache/1"
+)
+
 // manifestName is written last, so that a folder with it is complete.
 const manifestName = "manifest.json"
 
@@ -109,7 +115,7 @@ func EncodeCorpus(ctx context.Context, paths []string, dir string, enc Encoder, 
 		first = false
 		return w.write(e.ids)
 	})
-	rep := &ShardReport{Schema: "apr.token-shards/1", Tokenizer: opt.Tokenizer, Vocab: opt.Encode.Vocab, EOS: opt.Encode.EOS, EOSPolicy: opt.EOSPolicy, Source: source}
+	rep := &ShardReport{Schema: shardSchema, Tokenizer: opt.Tokenizer, Vocab: opt.Encode.Vocab, EOS: opt.Encode.EOS, EOSPolicy: opt.EOSPolicy, Source: source}
 	if err == nil {
 		err = source.Idle(nil, opt.ForRecords)
 	}

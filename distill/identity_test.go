@@ -49,6 +49,7 @@ func oneStep(t *testing.T, change func(*Config)) *told {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.Findings = slices.DeleteFunc(f.Findings, func(x diagnose.Finding) bool { return x.ID == "doubtful-file" }) // students with neurons or layers of zeros
 	return &told{r.Manifest, r.Events, strings.Join(q.messages, "\n"), f}
 }
 

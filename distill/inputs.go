@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,6 +44,7 @@ type inputs struct {
 	epochSteps  int64          // of one epoch
 	files       int            // of the training text; 0: token shards
 	control     ControlChoice
+	doubts      []string // what is doubtful about the models' files
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
 	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student
@@ -103,7 +105,10 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 	}
 	for _, f := range []*modelfile.Files{in.teacher, in.student} {
 		if f != nil {
-			f.Warn = func(line string) { obs.Message("warning: %s: %s", f.Path, line) }
+			f.Warn = func(line string) {
+				in.doubts = append(in.doubts, line)
+				obs.Message("warning: %s", line)
+			}
 		}
 	}
 	if err := in.align(c, obs); err != nil {
@@ -395,7 +400,7 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 
 // manifest starts the run's manifest with the inputs, to which the caller may add what decides nothing here.
 func (in *inputs) manifest() runlog.Manifest {
-	m := runlog.Manifest{Inputs: maps.Clone(in.records), Kinship: in.kin, Conventions: in.conventions}
+	m := runlog.Manifest{Inputs: maps.Clone(in.records), Kinship: in.kin, Conventions: in.conventions, Warnings: slices.Concat(in.warnings(), in.doubts)}
 	if in.dated {
 		m.TemplateTime = &in.clock
 	}

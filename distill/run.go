@@ -33,7 +33,7 @@ type Observer interface {
 	Leg(leg string, done, total int)              // a leg begins or continues
 	Step(leg string, r runlog.Step)               // a step was done
 	Evaluated(leg string, step int, nats float64) // held-out loss during training
-	Message(format string, args ...any)           // something worth a line
+	Message(format string, args ...any)           // something worth a line; a warning, if it begins with "warning: " or "left out: "
 	Detail(format string, args ...any)            // something that only explains
 }
 
@@ -239,6 +239,9 @@ func (r *Run) recordDecisions() error {
 	}
 	for _, w := range r.in.warnings() {
 		warned = errors.Join(warned, r.dir.Event("warning", "model file", nil, w))
+	}
+	for _, line := range r.in.doubts {
+		warned = errors.Join(warned, r.dir.Event("warning", runlog.DoubtfulModel, nil, line))
 	}
 	return errors.Join(r.recordCache(), r.recordIdentity(), warned,
 		r.dir.Event("decision", "teacher weights", map[string]int64{"file_bytes": stored, "device_bytes": held}, reason),

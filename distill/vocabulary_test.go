@@ -36,8 +36,12 @@ func narrowTeacher(t *testing.T, real int) string {
 		t.Fatal(err)
 	}
 	d := tok.Data()
-	for id := len(d.Vocabulary); id < real; id++ {
-		d.Vocabulary, d.TokenType = append(d.Vocabulary, fmt.Sprintf("unlikely%d", id)), append(d.TokenType, int(tokenizer.Normal))
+	parts := []string{"þ", "ÿ"} // bytes that no text has; each token joins one of those before and one of these, as merges do
+	for i := 0; len(d.Vocabulary) < real; i++ {
+		left, right := parts[i/2], parts[i%2]
+		parts = append(parts, left+right)
+		d.Vocabulary, d.TokenType = append(d.Vocabulary, left+right), append(d.TokenType, int(tokenizer.Normal))
+		d.Merges = append(d.Merges, left+" "+right)
 	}
 	if tok, err = tokenizer.FromData("filled tokenizer", d); err != nil {
 		t.Fatal(err)

@@ -5,8 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"apr/arch"
+	"apr/internal/fault"
 	"apr/internal/readfile"
 )
 
@@ -28,6 +30,9 @@ func ReadConfig(path string, allow ...string) (arch.Config, error) {
 		opt.GenerationPath = beside
 		if opt.Generation, err = readfile.String(beside, maxConfigBytes); err != nil {
 			return arch.Config{}, err
+		}
+		if strings.TrimSpace(opt.Generation) == "" {
+			return arch.Config{}, fault.In(fault.Format, beside, "is empty").WithHint("fetch it again; remove it if the model has none").WithID("E-CONFIG-018")
 		}
 	}
 	return arch.Parse(path, text, opt)

@@ -296,6 +296,12 @@ func TestFurtherTokensAreLeft(t *testing.T) {
 		}
 	}
 	path := filepath.Join(out, "m.gguf")
+	must(t, gguf.Write(path, stored[:len(stored)-1], gguf.Options{Metadata: meta}))
+	err = open(t, path).CheckTensors()
+	if err == nil || !strings.Contains(err.Error(), "which 1 layers that predict further tokens do not explain [E-MODEL-017]") {
+		t.Errorf("a layer that does not predict: %v", err)
+	}
+	path = filepath.Join(out, "further.gguf")
 	must(t, gguf.Write(path, stored, gguf.Options{Metadata: meta}))
 	h := open(t, path)
 	must(t, h.CheckTensors())

@@ -10,7 +10,8 @@ import (
 	"apr/tensor"
 )
 
-// Bytes from which a run of zeros in a live matrix is doubtful: anywhere, and at its end.
+// Runs of zeros among rows of tokens that are doubtful have so many bytes: tokens that no text of the training had keep rows of zeros.
+// Those that reach the end of the matrix need fewer, and so do those in any other matrix: 4 KiB. In a norm all that are found are doubtful.
 const (
 	longHole = 64 << 10
 	tailHole = 4 << 10
@@ -19,10 +20,11 @@ const (
 // maxHoles is how many runs of zeros are listed.
 const maxHoles = 8
 
-// Holes judges runs of zeros in what was read of the model's matrices, which a download leaves that reserves a file's length and stops:
-// GGUF and safetensors have no checksum that would tell. A matrix of nothing but zeros is a fault, unless a new model has it so; a long
-// run of zeros in a matrix is a line of what is returned, unless it is of rows that no token has; so is the last matrix of a branch
-// that is zero, which layers begin with that are put between those of a trained model. Of what was not read nothing is said.
+// Holes judges runs of zeros in what was read of the model's matrices and norms, which a download leaves that reserves a file's length and
+// stops: GGUF and safetensors have no checksum that would tell. A matrix of nothing but zeros is a fault, unless a new model has it so, and
+// a norm that multiplies by zero; a long run of zeros in a matrix is a line of what is returned, unless it is of rows that no token has;
+// so is the last matrix of a branch that is zero, which layers begin with that are put between those of a trained model. Of what was not
+// read nothing is said.
 func (c *Container) Holes() (lines []string, err error) {
 	if c.Stored == nil { // random numbers that are made as they are read
 		return nil, nil
@@ -48,7 +50,7 @@ func (c *Container) Holes() (lines []string, err error) {
 					At("tensor %q", t.Name).WithHint("fetch the file again and compare its checksum with the publisher's").WithID("E-MODEL-009")
 			}
 			h.Size = min(h.Size, end-h.From)
-			if h.Size < longHole && (h.From+h.Size < end || h.Size < tailHole) {
+			if slot.Role != arch.Norm && h.Size < tailHole || rowsOfTokens(slot) && h.Size < longHole && h.From+h.Size < end {
 				continue
 			}
 			if len(lines) == maxHoles {
@@ -64,8 +66,8 @@ func (c *Container) Holes() (lines []string, err error) {
 	return lines, nil
 }
 
-// matrices reports of a stored tensor whether it is a matrix that is a part of the model and cannot be zero, and of which slot.
-// Biases and norms are zero in a new model; a tied model has no slot for its head. Without a configuration names tell.
+// matrices reports of a stored tensor whether it is a matrix or a norm that is a part of the model and cannot be zero, and of which slot.
+// Biases are zero in a new model, and norms that multiply by w+1; a tied model has no slot for its head. Without a configuration names tell.
 func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
 	config, err := c.ReadConfig()
 	if err != nil {
@@ -75,10 +77,10 @@ func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
 	}
 	slots := map[string]arch.Slot{}
 	for _, s := range arch.Slots(config) {
-		if MayBeZero(config, s) {
-			continue
-		}
 		for _, p := range places(c.Kind, s) {
+			if s.Role != arch.Norm && MayBeZero(config, s) || s.Role == arch.Norm && multiplier(config, s, p) != 0 {
+				continue
+			}
 			for _, name := range names(p) {
 				slots[name] = s
 				if p.Blocks {
@@ -93,8 +95,22 @@ func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
 			name, _ = arch.TextName(t.Name)
 		}
 		s, ok := slots[name]
-		return s, ok && len(t.Shape) > 1
+		return s, ok && (len(t.Shape) > 1 || s.Role == arch.Norm)
 	}
+}
+
+// multiplier is what a norm multiplies by where its file has a zero.
+func multiplier(c arch.Config, s arch.Slot, p arch.Place) float64 {
+	w := p.Values.FromFile(0)
+	if s.Init == arch.Identity { // others have no offset
+		w += c.NormOffset
+	}
+	return w
+}
+
+// rowsOfTokens reports whether the rows of a matrix are each of a token.
+func rowsOfTokens(s arch.Slot) bool {
+	return s.Role == arch.Embedding || s.Role == arch.Head || s.Role == arch.PLETable
 }
 
 // MayBeZero reports whether all values of a slot may be 0: of a bias, and of what a new model has as zeros.
@@ -110,7 +126,7 @@ func addsNothing(s arch.Slot) bool {
 // tokens returns where the rows of tokens end in the payload of t: of a vocabulary that is padded, the rows behind them are not used.
 func (c *Container) tokens(t tensor.Stored, s arch.Slot) int64 {
 	size, rows := t.Held().Size, t.Shape[0]
-	if s.Role != arch.Embedding && s.Role != arch.Head && s.Role != arch.PLETable {
+	if !rowsOfTokens(s) {
 		return size
 	}
 	o, err := c.Outline()

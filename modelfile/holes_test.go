@@ -4,8 +4,14 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"apr/format/gguf"
+	"apr/internal/contracttest"
+	"apr/internal/fault"
+	"apr/modelfile"
+	"apr/tensor"
 	"apr/tokenizer"
 )
 
@@ -45,4 +51,44 @@ func TestHolesOfPaddedVocabulary(t *testing.T) {
 			t.Errorf("%d tokens: %q", ids, lines)
 		}
 	}
+}
+
+// cleared writes zeros in the place of a stored tensor of the model at path, which file holds.
+func cleared(t *testing.T, path, file, name string) {
+	t.Helper()
+	st, ok := open(t, path).Stored.Tensor(name)
+	if !ok {
+		t.Fatalf("%s: no tensor %s", path, name)
+	}
+	raw := make([]byte, st.Size)
+	_, err := st.ReadAt(raw, 0)
+	must(t, err)
+	b, err := os.ReadFile(file)
+	must(t, err)
+	if bytes.Count(b, raw) != 1 {
+		t.Fatalf("%s is in the file %d times", name, bytes.Count(b, raw))
+	}
+	clear(b[bytes.Index(b, raw):][:len(raw)])
+	must(t, os.WriteFile(file, b, 0o600))
+}
+
+// Norms of Gemma multiply by w+1: zeros of w are those of a new model, in a folder; GGUF has w+1, where zeros are a hole.
+func TestZeroNormOfGemma(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.CopyFS(dir, os.DirFS(filepath.Join(goldens, "families", "gemma2"))))
+	f := open(t, dir)
+	stored, err := modelfile.GGUFTensors(f.Config, slotSources(t, f, tensor.BF16))
+	must(t, err)
+	path := filepath.Join(dir, "m.gguf")
+	must(t, gguf.Write(path, stored, gguf.Options{Metadata: modelfile.GGUFMetadata(f.Config, nil, stored, modelfile.GGUFOrigin{})}))
+	cleared(t, path, path, "blk.0.attn_norm.weight")
+	if _, err := open(t, path).WeightsSHA256(); err == nil || !strings.Contains(err.Error(), `tensor "blk.0.attn_norm.weight": all `) || fault.KindOf(err) != fault.Invalid {
+		t.Errorf("GGUF: %v", err)
+	}
+	contracttest.Cases(t, 1)
+	cleared(t, dir, filepath.Join(dir, "model.safetensors"), "model.layers.0.input_layernorm.weight")
+	if _, err := open(t, filepath.Join(dir, "model.safetensors")).WeightsSHA256(); err != nil {
+		t.Errorf("folder: %v", err)
+	}
+	contracttest.Cases(t, 1)
 }

@@ -112,35 +112,6 @@ func (c *Container) see() {
 	}
 }
 
-// hfTokenizer loads the tokenizer of a Hugging Face folder. Without tokenizer_config.json the end-of-text id is that
-// of the configuration.
-func hfTokenizer(dir string, config func() (arch.Config, error)) (*tokenizer.Tokenizer, error) {
-	tok, err := tokenizer.Load(dir)
-	if err != nil || tok.EOS() != tokenizer.None {
-		return tok, err
-	}
-	c, err := config()
-	if err != nil || len(c.EOS) == 0 {
-		return tok, err
-	}
-	d := tok.Data()
-	d.EOS = int32(c.EOS[0])
-	return tokenizer.FromData(filepath.Join(dir, "tokenizer.json"), d)
-}
-
-// hfOutline is the outline of what hfTokenizer loads.
-func hfOutline(dir string, config func() (arch.Config, error)) (tokenizer.Outline, error) {
-	o, err := tokenizer.LoadOutline(dir)
-	if err != nil || o.EOS != tokenizer.None {
-		return o, err
-	}
-	c, err := config()
-	if err == nil && len(c.EOS) > 0 {
-		o.EOS = int32(c.EOS[0])
-	}
-	return o, err
-}
-
 // Verify refuses a model whose files are damaged, as far as their format can tell; see tensor.File.
 func (c *Container) Verify() error { return c.File.Verify() }
 
@@ -151,7 +122,7 @@ func (c *Container) Close() error { return c.File.Close() }
 type Files struct {
 	*Container
 	Config arch.Config
-	Warn   func(line string) // takes what Verify finds doubtful; may be nil
+	Warn   func(line string) // takes what Verify and Tokenizer find doubtful; may be nil
 
 	tok    *tokenizer.Tokenizer
 	head   func() error // CheckHead of what was opened, once; nil: made otherwise
@@ -171,28 +142,6 @@ func Open(path string, allow ...string) (*Files, error) {
 	return f, nil
 }
 
-// Tokenizer returns the model's tokenizer; it is read at the first call. A model without one is a fault of kind Load
-// or NotFound.
-func (f *Files) Tokenizer() (*tokenizer.Tokenizer, error) {
-	if f.tok == nil {
-		tok, err := f.ReadTokenizer()
-		if err != nil {
-			return nil, err
-		}
-		if err := tok.CheckRows(f.Config.Vocab); err != nil {
-			return nil, err
-		}
-		f.tok = tok
-	}
-	return f.tok, nil
-}
-
-// HasNoTokenizer reports whether err, of Tokenizer, says that the model has none; one that cannot be read is another matter.
-func HasNoTokenizer(err error) bool {
-	var f *fault.Error
-	return errors.As(err, &f) && slices.Contains([]string{"E-FILE-001", "E-MODEL-010", "E-TOK-020"}, f.ID)
-}
-
 // Bytes returns the payload bytes of all tensors, as the files hold them.
 func (f *Files) Bytes() int64 {
 	var n int64
@@ -202,9 +151,12 @@ func (f *Files) Bytes() int64 {
 	return n
 }
 
-// CheckTensors refuses a model whose tensors are not those of its configuration, by name and shape. A tied head may
+// CheckTensors refuses a model whose tensors are not those of its configuration, by name and shape, and see CheckStrays. A tied head may
 // be absent, empty, or a copy.
 func (f *Files) CheckTensors() error {
+	if err := f.CheckStrays(); err != nil {
+		return err
+	}
 	want := arch.Shapes(f.Config)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if err := f.Missing(name); err != nil {

@@ -18,8 +18,10 @@ type view struct {
 	tensor.File // as it is stored
 	list        []tensor.Stored
 	byName      map[string]tensor.Stored
-	wrong       map[string]error // slots that cannot be read of what is stored
-	left        []string         // tensors of other parts of a multimodal checkpoint, and those that only repeat what is known
+	wrong       map[string]error   // slots that cannot be read of what is stored
+	behind      error              // see layersBehind
+	twice       [][2]tensor.Stored // tensors of one name within the text model: the one that is read, and another
+	left        []string           // tensors of other parts of a multimodal checkpoint, and those that only repeat what is known
 }
 
 // Tensors implements tensor.File.
@@ -40,8 +42,11 @@ func newView(f tensor.File, kind format.Kind, c arch.Config) *view {
 		if kind != format.GGUF {
 			name, ok = arch.TextName(t.Name)
 		}
-		if _, twice := stored[name]; twice || !ok {
+		if first, twice := stored[name]; twice || !ok {
 			v.left = append(v.left, t.Name)
+			if ok {
+				v.twice = append(v.twice, [2]tensor.Stored{first, t})
+			}
 			continue
 		}
 		stored[name] = t
@@ -54,11 +59,12 @@ func newView(f tensor.File, kind format.Kind, c arch.Config) *view {
 			}
 		}
 	}
+	v.strays(kind, len(c.Layers))
 	spare := repeated(kind, c)
 	for name, t := range stored {
 		switch {
 		case used[name]:
-		case spare[name] || kind == format.GGUF && beyond(name, len(c.Layers)):
+		case spare[name] || kind == format.GGUF && block(name) >= len(c.Layers):
 			v.left = append(v.left, t.Name)
 		default:
 			if _, ok := v.byName[name]; !ok {
@@ -191,21 +197,19 @@ func repeated(kind format.Kind, c arch.Config) map[string]bool {
 	for i := range own.Layers {
 		own.Layers[i].Attn.KVFrom = i
 	}
+	read := map[string]bool{}
+	for _, s := range arch.Slots(c) {
+		read[s.Name] = true
+	}
 	for _, s := range arch.Slots(own) {
+		if read[s.Name] {
+			continue
+		}
 		for _, p := range places(kind, s) {
 			all[p.Name] = true
 		}
 	}
 	return all
-}
-
-// beyond reports whether a GGUF tensor is of a block behind the layers: of a head that predicts further tokens.
-func beyond(name string, layers int) bool {
-	var n int
-	if _, err := fmt.Sscanf(name, "blk.%d.", &n); err != nil {
-		return false
-	}
-	return n >= layers
 }
 
 // misshapen is a fault about the shape of a file's tensor.

@@ -171,7 +171,7 @@ func (s Stored) Held() Info {
 	return s.Info
 }
 
-// Hole is a run of zero bytes in a payload: 4 KiB or more, or the whole payload.
+// Hole is a run of zero bytes in a payload: 4 KiB or more, or the whole payload; of a payload of up to 64 KiB, 128 bytes or more.
 type Hole struct {
 	Path   string // of the file
 	Offset int64  // in the file

@@ -41,6 +41,9 @@ func readFolder(dir string) (text [3]string, err error) {
 		if err == nil {
 			text[i], err = readfile.String(path, maxFile)
 		}
+		if i > 0 && err == nil && strings.TrimSpace(text[i]) == "" {
+			err = fault.In(fault.Format, path, "is empty").WithHint("fetch it again; remove it if the model has none").WithID("E-TOK-024")
+		}
 		if err != nil {
 			return text, err
 		}

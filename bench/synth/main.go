@@ -98,8 +98,12 @@ func (o options) run() error {
 // filled returns tok with tokens for all ids below n.
 func filled(tok *tokenizer.Tokenizer, n int) (*tokenizer.Tokenizer, error) {
 	d := tok.Data()
-	for id := len(d.Vocabulary); id < n; id++ {
-		d.Vocabulary, d.TokenType = append(d.Vocabulary, fmt.Sprintf("unlikely%d", id)), append(d.TokenType, int(tokenizer.Normal))
+	parts := []string{"þ", "ÿ"} // bytes that no text has; each token joins one of those before and one of these, as merges do
+	for i := 0; len(d.Vocabulary) < n; i++ {
+		left, right := parts[i/2], parts[i%2]
+		parts = append(parts, left+right)
+		d.Vocabulary, d.TokenType = append(d.Vocabulary, left+right), append(d.TokenType, int(tokenizer.Normal))
+		d.Merges = append(d.Merges, left+" "+right)
 	}
 	return tokenizer.FromData("filled tokenizer", d)
 }

@@ -123,6 +123,7 @@ func convertCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
+			warn(e, rep)
 			return convertResult{
 				Input: w.file, Output: w.output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, Tensors: rep.DTypes,
 				Files: rep.Files, Planned: w.plan, Widened: rep.Widened, Warnings: rep.Warnings,
@@ -153,5 +154,12 @@ func printNotes(p *cli.Page, kept, widened, warnings []string) {
 	}
 	for _, w := range warnings {
 		p.Printf("warning: %s\n", w)
+	}
+}
+
+// warn says which signs of damage a conversion met, also where nobody reads its report.
+func warn(e *cli.Env, rep *convert.Report) {
+	for _, w := range rep.Doubts {
+		e.Log.Warn(w)
 	}
 }

@@ -90,7 +90,11 @@ func (d *distillDisplay) Message(format string, args ...any) {
 // note says something that stays: above the changing line, or in the log with its time.
 func (d *distillDisplay) note(text string) {
 	if d.live == nil {
-		d.e.Log.Info(text)
+		if strings.HasPrefix(text, "warning: ") || strings.HasPrefix(text, "left out: ") {
+			d.e.Log.Warn(text)
+		} else {
+			d.e.Log.Info(text)
+		}
 		return
 	}
 	d.e.Explain(text)

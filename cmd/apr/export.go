@@ -145,6 +145,7 @@ func (w *rewriting) export(ctx context.Context, e *cli.Env) (_ cli.Result, err e
 	if err != nil {
 		return nil, err
 	}
+	warn(e, rep)
 	r := exportResult{
 		Format: w.format, Output: w.output, Files: rep.Files, Size: rep.OutputSize, Warnings: rep.Warnings, Widened: rep.Widened,
 		DTypes: rep.DTypes, Planned: w.plan,

@@ -2,17 +2,21 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/convert"
 	"apr/internal/contracttest"
 	"apr/modelfile"
+	runlog "apr/run/log"
 )
 
 // clearTensor replaces the bytes of a stored tensor from byte from to byte to (0: its end) by zeros, in the file or the folder of shards
@@ -59,10 +63,13 @@ func clearTensor(t *testing.T, model, name string, from, to int) int {
 	return len(raw)
 }
 
-// holed are forms of a model without a checksum, a GGUF file and a folder of shards, and a matrix and the embedding of each.
-var holed = []struct{ model, matrix, embed string }{
-	{"X.gguf", "blk.3.ffn_gate.weight", "token_embd.weight"},
-	{"X", "model.layers.3.mlp.gate_proj.weight", "model.embed_tokens.weight"},
+// holed are forms of a model without a checksum, a GGUF file and a folder of shards, and a matrix, the embedding and norms of each.
+var holed = []struct {
+	model, matrix, embed string
+	norms                []string
+}{
+	{"X.gguf", "blk.3.ffn_gate.weight", "token_embd.weight", []string{"output_norm.weight", "blk.1.ffn_norm.weight"}},
+	{"X", "model.layers.3.mlp.gate_proj.weight", "model.embed_tokens.weight", []string{"model.norm.weight", "model.layers.1.input_layernorm.weight"}},
 }
 
 // writeForm writes the teacher in the form that the name says.
@@ -116,7 +123,50 @@ func TestHoleIsRefused(t *testing.T) {
 	}
 }
 
-// Zeros to the end of a matrix, and many anywhere, are a warning; few between others are not.
+// distinctNorms gives each norm of the teacher, all of which are 1, values of its own: by them clearTensor finds it.
+func distinctNorms(t *testing.T) {
+	t.Helper()
+	n := 0
+	rewritten(t, "norms", func(*arch.Config) {}, func(name string, v []float32) {
+		for i := range v {
+			if strings.Contains(name, "norm") {
+				v[i], n = 1+float32(n%97)/128, n+1
+			}
+		}
+	})
+	if err := errors.Join(os.RemoveAll("teacher"), os.Rename("norms", "teacher")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A norm of zeros, which makes all that comes after it zero, is damage too, and not the machine's fault.
+func TestZeroNormIsRefused(t *testing.T) {
+	smallRun(t)
+	distinctNorms(t)
+	for _, h := range holed {
+		for _, norm := range h.norms {
+			writeForm(t, h.model)
+			size := clearTensor(t, h.model, norm, 0, 0)
+			place := fmt.Sprintf(`tensor %q: all %d bytes are zero, from offset `, norm, size)
+			for _, args := range []string{
+				"eval X --text somewhere_else --backend cpu", "convert X -o out.apr", "quantize X -s q8_0 -o out.gguf", "export X --format hf -o exported", "import X -o out.apr",
+				"distill X --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --backend cpu -o taught",
+				"run X func -n 1 --cpu", "check X --no-gpu", "validate X",
+			} {
+				contracttest.Cases(t, 1)
+				code, v := call(t, strings.Fields(strings.ReplaceAll(args, "X", h.model))...)
+				if message := errorText(v); code != 5 || args != "validate X" && !strings.Contains(message, place) {
+					t.Errorf("apr %s (%s): exit %d: %s; want 5 and %s", args, h.model, code, message, place)
+				}
+				for _, output := range []string{"out.apr", "out.gguf", "exported", "taught"} {
+					leftBehind(t, output)
+				}
+			}
+		}
+	}
+}
+
+// Long runs of zeros are a warning: of 4 KiB in a matrix, of 64 KiB or to the end in one whose rows are of tokens, which may have none.
 func TestHoleIsSaid(t *testing.T) {
 	smallRun(t)
 	for _, h := range holed {
@@ -126,7 +176,8 @@ func TestHoleIsSaid(t *testing.T) {
 			length   int // of what is said; 0: nothing is
 		}{
 			{h.matrix, 191_608, 0, 5000}, // its end
-			{h.matrix, 4000, 4000 + 6000, 0},
+			{h.matrix, 4000, 4000 + 6000, 6000},
+			{h.matrix, 4000, 4000 + 4000, 0},
 			{h.embed, 1000, 1000 + 64<<10, 64 << 10},
 			{h.embed, 1000, 1000 + 60<<10, 0},
 		} {
@@ -150,6 +201,59 @@ func TestHoleIsSaid(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// What a run warned of stays in its records, however quiet it was: an event, a line of the manifest, a finding.
+func TestHoleIsRecorded(t *testing.T) {
+	smallRun(t)
+	writeForm(t, "X")
+	clearTensor(t, "X", "model.layers.3.mlp.gate_proj.weight", 4000, 10_000)
+	const said = `tensor "model.layers.3.mlp.gate_proj.weight": 6000 bytes are zero`
+	var out, errs bytes.Buffer
+	distil := strings.Fields("distill X --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --control none --backend cpu --force -o taught")
+	for _, args := range [][]string{distil, append(distil, "-q")} {
+		errs.Reset()
+		if code := run(args, strings.NewReader(""), &out, &errs, []string{"CUDA_VISIBLE_DEVICES=-1", "HOME=" + t.TempDir()}); code != 0 {
+			t.Fatal(errs.String())
+		}
+		if quiet := slices.Contains(args, "-q"); !quiet && !regexp.MustCompile(`WARN.*6000 bytes are zero`).MatchString(errs.String()) {
+			t.Errorf("no WARN: %s", errs.String())
+		}
+		contracttest.Cases(t, 1)
+		r, err := runlog.Read("taught")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w := r.Manifest.Warnings; len(w) != 1 || !strings.Contains(w[0], said) {
+			t.Errorf("manifest: %q", w)
+		}
+		if !slices.ContainsFunc(r.Events, func(e runlog.Event) bool { return e.Name == runlog.DoubtfulModel && strings.Contains(e.Reason, said) }) {
+			t.Error("no event says it")
+		}
+		if _, v := call(t, "runs", "diagnose", "taught"); !strings.Contains(fmt.Sprint(v["findings"]), said) {
+			t.Errorf("diagnosis: %v", v["findings"])
+		}
+	}
+	if code, v := call(t, "validate", "X"); code != 0 || fmt.Sprint(v["score"]) != "98" || !strings.Contains(fmt.Sprint(v["checks"]), said) {
+		t.Errorf("validate: exit %d: %v, %v", code, v["score"], v["checks"])
+	}
+}
+
+// A part of a norm that is zero is said.
+func TestHoleInNormIsSaid(t *testing.T) {
+	smallRun(t)
+	distinctNorms(t)
+	for _, h := range holed {
+		for _, norm := range h.norms {
+			contracttest.Cases(t, 1)
+			writeForm(t, h.model)
+			clearTensor(t, h.model, norm, 64, 64+128)
+			said := regexp.MustCompile(regexp.QuoteMeta(fmt.Sprintf("tensor %q: ", norm)) + `1[23]\d bytes are zero, from offset `)
+			if code, v := call(t, "import", h.model, "-o", "imported.apr", "--force"); code != 0 || !said.MatchString(fmt.Sprint(v["warnings"])) {
+				t.Errorf("import %s (%s): exit %d: %s", h.model, norm, code, fmt.Sprint(v["warnings"]))
+			}
 		}
 	}
 }

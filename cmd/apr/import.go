@@ -103,7 +103,7 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 		if err != nil {
 			return nil, err
 		}
-		tok, err := openTokenizer(path)
+		tok, err := openTokenizer(e, path)
 		if err != nil {
 			return nil, err
 		}
@@ -117,6 +117,7 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 	if err != nil {
 		return nil, err
 	}
+	warn(e, rep)
 	return o.report(ctx, c, rep)
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 
@@ -22,8 +21,12 @@ func filledTokenizer(n int) (*tokenizer.Tokenizer, error) {
 		return nil, err
 	}
 	d := tok.Data()
-	for id := len(d.Vocabulary); id < n; id++ {
-		d.Vocabulary, d.TokenType = append(d.Vocabulary, fmt.Sprintf("unlikely%d", id)), append(d.TokenType, int(tokenizer.Normal))
+	parts := []string{"þ", "ÿ"} // bytes that no text has; each token joins one of those before and one of these, as merges do
+	for i := 0; len(d.Vocabulary) < n; i++ {
+		left, right := parts[i/2], parts[i%2]
+		parts = append(parts, left+right)
+		d.Vocabulary, d.TokenType = append(d.Vocabulary, left+right), append(d.TokenType, int(tokenizer.Normal))
+		d.Merges = append(d.Merges, left+" "+right)
 	}
 	return tokenizer.FromData("filled tokenizer", d)
 }

@@ -86,6 +86,7 @@ func quantizeCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
+			warn(e, rep)
 			return quantizeResult{
 				Scheme: w.scheme, Output: w.output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, KeptBF16: rep.KeptBF16,
 				RMSE: rep.RMSE, DTypes: rep.DTypes, Planned: w.plan, Widened: rep.Widened, Warnings: rep.Warnings,

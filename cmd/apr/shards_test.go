@@ -80,6 +80,10 @@ func TestShardsOfAnotherTokenizer(t *testing.T) {
 		{eos, `"eos": 9999999999`, "eos is 9999999999", 5},
 		{`"eos_policy": "between"`, `"eos_policy": "after"`, `eos_policy "after"`, 5},
 		{`"documents": 40`, `"documents": 4000`, "ends of documents for 4000", 5},
+		{`"apr.token-shards/1"`, `"apr.token-shards/2"`, `key "schema": is "apr.token-shards/2"`, 4},
+		{`"total_tokens": `, `"total_tokens": 1`, `key "total_tokens": is 1`, 4},
+		{`"tokens": `, `"tokens": 1`, `shard 1, "shard-00000.bin", has `, 4},
+		{"],\n  \"total_tokens\"", "],\n  \"was\"", "", 0},
 		{`"tokenizer_sha256"`, `"was"`, "nothing says with which tokenizer the shards were made", 0},
 	} {
 		encode("folder")
@@ -91,7 +95,7 @@ func TestShardsOfAnotherTokenizer(t *testing.T) {
 	if events, err := os.ReadFile("r/events.jsonl"); err != nil || !strings.Contains(string(events), "shards of unknown tokenizer") {
 		t.Errorf("the event: %v: %s", err, events)
 	}
-	contracttest.Cases(t, 11)
+	contracttest.Cases(t, 15)
 }
 
 // Ids of another tokenizer, of which nothing tells, leave a teacher that is worse than chance: the run says so, and so does its diagnosis.

@@ -44,7 +44,7 @@ func openFiles(ctx context.Context, e *cli.Env, arg string) (*modelfile.Files, e
 	for _, w := range f.Warnings {
 		e.Log.Warn(arg + ": " + w)
 	}
-	f.Warn = func(line string) { e.Log.Warn(arg + ": " + line) }
+	f.Warn = func(line string) { e.Log.Warn(line) }
 	return f, nil
 }
 
@@ -54,7 +54,7 @@ func findTokenizer(ctx context.Context, e *cli.Env, arg string) (*tokenizer.Toke
 	if err != nil {
 		return nil, err
 	}
-	return openTokenizer(path)
+	return openTokenizer(e, path)
 }
 
 func find(ctx context.Context, e *cli.Env, arg string, part hub.Part) (string, error) {

@@ -13,6 +13,7 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/internal/readfile"
+	"apr/modelfile"
 	"apr/tokenizer"
 )
 
@@ -63,7 +64,20 @@ func (o *textOptions) text(e *cli.Env) (string, error) {
 }
 
 // openTokenizer reads the tokenizer of a model, of a folder that holds tokenizer.json, or of a tokenizer.json.
-func openTokenizer(path string) (*tokenizer.Tokenizer, error) {
+func openTokenizer(e *cli.Env, path string) (*tokenizer.Tokenizer, error) {
+	tok, err := readTokenizer(path)
+	if err != nil {
+		return nil, err
+	}
+	warning, err := modelfile.CheckTokenizer(path, tok, tok.RealIDs())
+	if warning != "" {
+		e.Log.Warn(warning)
+	}
+	return tok, err
+}
+
+// readTokenizer is openTokenizer without a look at what it is good for.
+func readTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	st, err := os.Stat(path)
 	if err != nil {
 		return nil, readfile.Fault(path, err)

@@ -177,7 +177,7 @@ func tokenizeCorpus() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			tok, err := openTokenizer(tokPath)
+			tok, err := openTokenizer(e, tokPath)
 			if err != nil {
 				return nil, err
 			}
@@ -250,7 +250,7 @@ func tokenizeImport() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			tok, err := openTokenizer(path)
+			tok, err := openTokenizer(e, path)
 			if err != nil {
 				return nil, err
 			}

@@ -16,7 +16,7 @@ var allowed = []uint32{
 	unix.SYS_FADVISE64, unix.SYS_OPENAT, unix.SYS_CLOSE, unix.SYS_CLOSE_RANGE, unix.SYS_DUP, unix.SYS_DUP3, unix.SYS_PIPE2,
 	unix.SYS_FSTAT, fstatat, unix.SYS_STATX, unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT, unix.SYS_GETDENTS64, unix.SYS_STATFS,
 	unix.SYS_FSTATFS, unix.SYS_GETCWD, unix.SYS_CHDIR, unix.SYS_FCHDIR, unix.SYS_UMASK,
-	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_RENAMEAT2, renameat,
+	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, renameat,
 	// Waiting for files and time.
 	unix.SYS_PPOLL, unix.SYS_PSELECT6, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EPOLL_PWAIT2, unix.SYS_EVENTFD2,
 	unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_CLOCK_GETTIME, unix.SYS_CLOCK_GETRES, unix.SYS_GETTIMEOFDAY, unix.SYS_RESTART_SYSCALL,
@@ -40,7 +40,8 @@ type judged struct {
 }
 
 // judgedEverywhere returns the calls whose arguments matter, for a process of that id: signals to itself, descriptors
-// copied and made non-blocking but no owner of signals, the size of a terminal, the names of threads and of memory.
+// copied and made non-blocking but no owner of signals, the size of a terminal, files renamed but no device left in their place, the
+// names of threads and of memory.
 func judgedEverywhere(pid uint32) []judged {
 	return []judged{
 		{unix.SYS_KILL, 0, []uint32{pid}},
@@ -48,6 +49,7 @@ func judgedEverywhere(pid uint32) []judged {
 		{unix.SYS_FCNTL, 1, []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL, unix.F_SETFL,
 			unix.F_GETLK, unix.F_SETLK, unix.F_SETLKW, unix.F_OFD_GETLK, unix.F_OFD_SETLK, unix.F_OFD_SETLKW}},
 		{unix.SYS_IOCTL, 1, []uint32{unix.TCGETS, unix.TIOCGWINSZ, fioClex, fioNClex}},
+		{unix.SYS_RENAMEAT2, 4, []uint32{0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE}},
 		{unix.SYS_PRCTL, 0, []uint32{unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_VMA}},
 	}
 }

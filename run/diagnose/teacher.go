@@ -1,10 +1,26 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 
 	runlog "apr/run/log"
 )
+
+// doubtful: a file with a long run of zeros, or without most of its merges, was perhaps not fetched whole.
+func doubtful(r *records) []Finding {
+	f := Finding{ID: "doubtful-file", Cause: Unknown, Advice: "compare the file's checksum with the publisher's; if it differs, fetch the file and train again"}
+	for _, e := range r.latest {
+		if e.Kind == "warning" && e.Name == runlog.DoubtfulModel {
+			f.Evidence = append(f.Evidence, e.evidence())
+			f.Symptom, f.at = cmp.Or(f.Symptom, e.Reason), e.Time
+		}
+	}
+	if len(f.Evidence) == 0 {
+		return nil
+	}
+	return []Finding{f}
+}
 
 // uniform: a teacher that scores worse on the held-out text than equal probabilities do has nothing to teach about it.
 func uniform(r *records) (out []Finding) {

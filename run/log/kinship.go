@@ -34,5 +34,8 @@ const FirstStepAgrees = "first_step_agrees"
 // HeldOutText is the name of the record of the text that a run was scored on.
 const HeldOutText = "held-out text"
 
+// DoubtfulModel is the name of the event of a run whose teacher or student is in a file that may be damaged.
+const DoubtfulModel = "doubtful model file"
+
 // TeacherBelowUniform is the name of the event of a run whose teacher scored worse than chance on the held-out text.
 const TeacherBelowUniform = "teacher worse than uniform"

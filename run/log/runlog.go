@@ -56,6 +56,7 @@ type Manifest struct {
 	Kinship *Kinship         `json:"kinship,omitempty"` // of teacher and student; absent for a new student
 	// Conventions are what teacher and student do differently with the ids that they share; absent: nothing.
 	Conventions []Convention   `json:"conventions,omitempty"`
+	Warnings    []string       `json:"warnings,omitempty"` // what was tolerated in the models' files
 	Version     map[string]any `json:"version"`
 	Device      map[string]any `json:"device"`
 	// Environment are the variables that the program, its runtime and the driver read, as far as they are set; of secrets,

@@ -9,11 +9,17 @@ import (
 	"apr/tensor"
 )
 
-// shortestHole is the length of a run of zeros that is noted; pageSize is so small that every such run covers a page.
-const (
-	shortestHole = 4096
-	pageSize     = 2048
-)
+// small is the size of payloads, vectors mostly, of which shorter runs of zeros are noted.
+const small = 64 << 10
+
+// grain returns the length of a run of zeros that is noted in a payload of size bytes, and the size of a page, so small that every such
+// run covers one.
+func grain(size int64) (shortest, page int64) {
+	if size <= small {
+		return 128, 64
+	}
+	return 4096, 2048
+}
 
 // pages notes which pages of a payload were read, and which of them hold more than zeros, by the readings that the payload is read
 // with anyway, in whatever order and by however many goroutines.
@@ -26,6 +32,7 @@ type pages struct {
 func (p *pages) note(b []byte, off, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	_, pageSize := grain(size)
 	if p.read == nil {
 		words := (size/pageSize)/64 + 1
 		p.read, p.live = make([]uint64, words), make([]uint64, words)
@@ -55,6 +62,7 @@ func zeros(b []byte) (n int) {
 func (p *pages) dead(page, size int64) (lo, hi int64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	_, pageSize := grain(size)
 	count := min((size+pageSize-1)/pageSize, int64(len(p.read))*64)
 	is := func(i int64) bool { return (p.read[i/64]&^p.live[i/64])>>(i%64)&1 == 1 }
 	for lo = page; lo < count && !is(lo); lo++ {
@@ -66,6 +74,7 @@ func (p *pages) dead(page, size int64) (lo, hi int64, ok bool) {
 
 // Holes implements tensor.Stored.Holes. What the pages say is read again, to the byte: nothing, of a payload without a page of zeros.
 func (s *Section) Holes() (all []tensor.Hole, err error) {
+	shortestHole, pageSize := grain(s.Size)
 	for page := int64(0); ; {
 		lo, hi, ok := s.pages.dead(page, s.Size)
 		if !ok {

@@ -18,9 +18,9 @@ func TestHoles(t *testing.T) {
 		file := bytes.Repeat([]byte{7}, lead+size)
 		var want []tensor.Hole
 		for at := rng.IntN(9000); at < size; at += 1 + rng.IntN(30_000) {
-			n := min(size-at, []int{1, 4095, 4096, 4097, 6143, 8191, 70_000}[rng.IntN(7)])
+			n := min(size-at, []int{1, 127, 128, 129, 4095, 4096, 4097, 6143, 8191, 70_000}[rng.IntN(10)])
 			clear(file[lead+at : lead+at+n])
-			if n >= 4096 || n == size {
+			if n >= 4096 || n == size || n >= 128 && size <= 64<<10 {
 				want = append(want, tensor.Hole{Path: "f", Offset: int64(lead + at), From: int64(at), Size: int64(n)})
 			}
 			at += n

@@ -1,0 +1,63 @@
+package tokenizer
+
+import (
+	"fmt"
+	"unicode/utf8"
+
+	"apr/internal/fault"
+)
+
+// Of the tokens that merges should make, so many percent may be out of their reach without a word, and so many at all: a file that lost
+// its last merges encodes every text, into shorter tokens than those that the model learned.
+const (
+	unmadeSaid    = 1
+	unmadeFew     = 100 // so few are no damage, but a small or made-up vocabulary
+	unmadeRefused = 50
+)
+
+// CheckMerges says what is doubtful about the merges; a fault of kind Format, if they leave more than half of the
+// tokens that they should make out of reach. Added tokens need none, and neither do those that ignore_merges lets be found whole.
+func (t *Tokenizer) CheckMerges() (warning string, err error) {
+	unmade, all := t.unmade()
+	if unmade < unmadeFew || 100*unmade <= unmadeSaid*all {
+		return "", nil
+	}
+	text := fmt.Sprintf("%d of the %d tokens of more than one character are made by none of the %d merges", unmade, all, t.listed)
+	if 100*unmade <= unmadeRefused*all {
+		return text + ": is the tokenizer whole?", nil
+	}
+	return "", fault.New(fault.Format, "%s", text).At("merges").WithHint("fetch the tokenizer again: most of its merges are missing").WithID("E-TOK-023")
+}
+
+// unmade returns how many tokens of more than one character no text becomes, and how many there are: those that are not added.
+func (t *Tokenizer) unmade() (unmade, all int) {
+	made := make([]bool, len(t.tokens))
+	for id, k := range t.tokens {
+		made[id] = k.kind != Normal || utf8.RuneCountInString(k.text) == 1 // byte-level text has a character for each byte
+	}
+	for more := true; more; { // once, and again as long as a rule stands before those that make its parts
+		more = false
+		for i, p := range t.rules.pairs {
+			if r := t.rules.result[i]; !made[r] && made[p[0]] && made[p[1]] {
+				made[r], more = true, true
+			}
+		}
+	}
+	e := t.NewEncoder()
+	for id, k := range t.tokens {
+		if k.kind != Normal || utf8.RuneCountInString(k.text) < 2 {
+			continue
+		}
+		all++
+		if made[id] {
+			continue
+		}
+		if t.whole != nil {
+			if ids := e.Append(nil, t.bytes[id], PlainText); len(ids) == 1 && int(ids[0]) == id {
+				continue
+			}
+		}
+		unmade++
+	}
+	return unmade, all
+}
