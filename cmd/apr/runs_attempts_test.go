@@ -234,7 +234,7 @@ func TestServedPages(t *testing.T) {
 	for _, path := range []string{"/", "/runs/run/", "/runs/run/data.json", "/metrics"} {
 		pages[path] = get(base + path)
 	}
-	for path, want := range map[string]string{"the link": "<h1>Runs</h1>", "/": `<td class="n">5</td><td class="n">\d+\.\d{4}</td><td class="n">\d+\.\d{4}</td>`,
+	for path, want := range map[string]string{"the link": "<h1>Runs</h1>", "/": `<td class="n" data-label="steps">5( of \d+)?</td><td class="n" data-label="loss">\d+\.\d{4}</td><td class="n" data-label="held-out nats">\d+\.\d{4}`,
 		"/runs/run/": "<h1>", "/runs/run/data.json": `"charts"`, "/metrics": "apr_loss"} {
 		body := pages[path]
 		if !regexp.MustCompile(want).MatchString(body) {

@@ -53,7 +53,7 @@ func TestRunsResume(t *testing.T) {
 	resume("mine", "leg student continues after step ")
 	for name, every := range map[string]string{"killed": "10", "early": "0"} {
 		kill(t, l.command(name, "--checkpoint-every", every), "step 21/")
-		resume(name, map[string]string{"10": "leg student continues after step 20 ", "0": "leg student has no checkpoint: it begins anew"}[every])
+		resume(name, map[string]string{"10": "leg student continues after step 20 ", "0": "leg student has no checkpoint: it starts again at step 0"}[every])
 	}
 }
 

@@ -243,6 +243,8 @@ func TestOptionalModules(t *testing.T) {
 	many := func(kind device.Op, weight string, slots int) dry.Op {
 		return dry.Op{Kind: kind, Weight: weight, In: tensor.BF16, Out: tensor.BF16, M: slots, N: 512, K: 256, InStride: 256, OutStride: 512, Experts: 4, Active: 2}
 	}
+	expanding := many(device.OpGroupedMatMul, "q4_k", 256)
+	expanding.Expands = true
 	cases := []struct {
 		op   dry.Op
 		want []string
@@ -271,9 +273,8 @@ func TestOptionalModules(t *testing.T) {
 		{dry.Op{Kind: device.OpGroupedMatMul, Weight: "bf16", M: 16, Active: 8}, []string{"experts_rows", "experts_gemm"}},
 		{dry.Op{Kind: device.OpGroupedInputGrad, Weight: "bf16", M: 80, Active: 8}, []string{"experts_gemm"}},
 		{dry.Op{Kind: device.OpGroupedWeightGrad}, []string{kernel.ExpertsModule, "experts_gemm"}},
-		{many(device.OpGroupedMatMul, "q4_k", 256), []string{kernel.ExpertsSM90Module}},
+		{expanding, []string{kernel.ExpertsSM90Module}},
 		{many(device.OpGroupedMatMul, "q4_k", 255), []string{"experts_blocks"}},
-		{many(device.OpGroupedMatMul, "q6_k", 256), []string{"experts_blocks"}},
 		{many(device.OpGroupedInputGrad, "bf16", 256), []string{kernel.ExpertsSM90Module}},
 	}
 	loaded := func(ops ...dry.Op) map[string]bool {
