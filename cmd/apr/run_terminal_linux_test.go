@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -29,37 +28,24 @@ type console struct {
 // startConsole starts apr at a terminal of so many columns.
 func startConsole(t *testing.T, columns uint16, args ...string) *console {
 	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	master, slave := openTerminal(t, int(columns))
+	defer slave.Close()
 	must := func(err error) {
 		if t.Helper(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	fd := int(master.Fd())
-	must(unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	must(err)
-	must(unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
-	mode, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	mode, err := unix.IoctlGetTermios(int(master.Fd()), unix.TCGETS)
 	must(err)
 	mode.Lflag |= unix.NOFLSH // else Ctrl-C throws away what is not read yet
-	must(unix.IoctlSetTermios(fd, unix.TCSETS, mode))
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	must(err)
-	defer slave.Close()
+	must(unix.IoctlSetTermios(int(master.Fd()), unix.TCSETS, mode))
 	c := &console{t: t, master: master, cmd: exec.Command(program(t), args...)}
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = slave, slave, slave
 	c.cmd.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES=-1", "TERM=xterm", "NO_COLOR=1")
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(c.cmd.Start())
 	go c.read()
-	t.Cleanup(func() {
-		_ = c.cmd.Process.Kill() // it may have ended
-		master.Close()
-	})
+	t.Cleanup(func() { _ = c.cmd.Process.Kill() }) // it may have ended
 	return c
 }
 

@@ -170,7 +170,7 @@ func removeFolder(full string) error {
 
 // confirmed puts a question to the person at the terminal. Without one it is a usage error.
 func confirmed(e *cli.Env, question string) (bool, error) {
-	if e.JSON || !e.Interactive() {
+	if e.JSON || !e.StdinIsTerminal() {
 		return false, fault.New(fault.Usage, "there is nobody to ask: --yes removes without a question").WithID("E-RUN-044")
 	}
 	fmt.Fprint(e.Err, question)
