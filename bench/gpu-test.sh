@@ -5,7 +5,8 @@
 #   APR_GPU_OUT=DIR    keeps what was measured there (empty, or it does not exist yet); contracts.json is for make trust,
 #                      families.json for make families
 #   ONLY="PART …"      nothing but these parts: contracts (8 minutes), tests, families (1 minute), race, speed. speed is for
-#                      about 8 minutes: the race of Qwen3 and Llama pairs, tf32, decode; ends with 1 if a goal is missed
+#                      about 10 minutes: the race of Qwen3 and Llama pairs, teachers with experts, tf32, passes of few rows, decode,
+#                      DeltaNet; ends with 1 if a goal is missed. PyTorch compiles its own experts for minutes: PAIRS=qwen3-30b-a3b:qwen3-0.6b WAYS=torch
 #   LIMIT=SECONDS      begins no measurement of the race after so many seconds: the table then has what was measured
 #   PAIRS, ROUNDS, WAYS, BATCH, SEQ as for bench/peer/race-cuda.sh; PAIRS=none leaves the race out
 set -euo pipefail
@@ -61,7 +62,7 @@ if asked tests; then
 	decode="OverlapBits|DecodeAgrees|DecodeNaN|DecodeBandwidth|PromptAfterDecode|GenerationPlan|FloorCUDA"
 fi
 if asked speed; then
-	decode=${decode:+$decode|}DecodeFamilies
+	decode="${decode:+$decode|}DecodeFamilies|DecodeExperts|DeltaSpeed|FewRowSpeed"
 fi
 [ -z "$decode" ] || tests bench -test.run "$decode"
 if asked families; then
@@ -82,6 +83,7 @@ goals=
 if asked speed; then
 	goals=-goals
 	PAIRS=${PAIRS:-qwen3-8b:qwen3-0.6b llama3.1-8b:llama3.2-1b} WAYS=${WAYS:-cublas torch fp8 q4k-small} ROUNDS=${ROUNDS:-1} race
+	[ -n "${PAIRS:-}" ] || PAIRS="qwen3-30b-a3b:qwen3-0.6b gpt-oss-20b:qwen3-0.6b" WAYS=q4k ROUNDS=1 race
 	case " ${PAIRS:-1.5b:0.5b} " in
 	*" 1.5b:0.5b "*) PAIRS=1.5b:0.5b WAYS=tf32 ROUNDS=1 race ;;
 	esac
