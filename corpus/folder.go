@@ -3,10 +3,12 @@ package corpus
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -66,8 +68,17 @@ func leaveOut(d fs.DirEntry) string {
 		return "not a regular file"
 	case !d.IsDir() && format(d.Name()) == tokenShard:
 		return "not text"
+	case !d.IsDir() && unfinished(d.Name()):
+		return "unfinished download or backup"
 	}
 	return ""
+}
+
+// unfinished reports whether a name is that of a download that has not ended, by the programs that write such, or of an older version.
+func unfinished(name string) bool {
+	return slices.ContainsFunc([]string{".part", ".partial", ".incomplete", ".crdownload", ".download", ".aria2", ".tmp", ".bak", ".orig", "~"}, func(end string) bool {
+		return strings.HasSuffix(strings.ToLower(name), end)
+	})
 }
 
 // LeavesOut reports whether Read leaves an entry of a folder out by its name or type.
@@ -104,8 +115,12 @@ func (r *reader) folderText(path string, f *os.File, size int64) error {
 	if !errors.Is(err, errNotText) {
 		return err
 	}
-	r.skip(path, notText)
-	in := input{path: path, how: asFolderText, size: size, skip: notText}
+	reason := notText
+	if errors.Is(err, errPointer) {
+		reason = errPointer.Error()
+	}
+	r.skip(path, reason)
+	in := input{path: path, how: asFolderText, size: size, skip: reason}
 	if int64(h.size) == size { // else its start was enough
 		in.sum = h.hex()
 	}
@@ -124,8 +139,11 @@ func (r *reader) text(path string, f *os.File, size int64) error {
 	return r.readText(path, br, h, what)
 }
 
-// errNotText marks content that is not UTF-8 or holds NUL.
-var errNotText = errors.New("not text")
+// errNotText marks content that is not UTF-8 or holds NUL, or that errPointer marks, which stands for a text that was not fetched.
+var (
+	errNotText = errors.New("not text")
+	errPointer = fmt.Errorf("pointer of git-lfs, %w", errNotText)
+)
 
 // readText hands src's content on as one document. src reads through h, perhaps decompressed.
 func (r *reader) readText(path string, src io.Reader, h *hashed, what string) error {
@@ -148,6 +166,9 @@ func (r *reader) readText(path string, src io.Reader, h *hashed, what string) er
 	}
 	if !utf8.Valid(buf) {
 		return fault.In(fault.Format, path, "bad UTF-8").At("offset %d", badUTF8(buf)).Because(errNotText).WithID("E-CORPUS-054")
+	}
+	if len(buf) < 1024 && bytes.HasPrefix(buf, []byte("version https://git-lfs.github.com/spec/v1\n")) {
+		return fault.In(fault.Format, path, "a pointer of git-lfs instead of the text").WithHint("git lfs pull fetches it").Because(errPointer).WithID("E-CORPUS-066")
 	}
 	if err := r.finish(path, h); err != nil {
 		return err

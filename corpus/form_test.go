@@ -111,6 +111,11 @@ func TestTables(t *testing.T) {
 	if docs, _, err := readAll([]string{put(t, "a.tsv", []byte("b\ta\nhe said \"x\"\t1\n"))}, ReadOptions{TextField: "b"}); err != nil || docs[0].Text != `he said "x"` {
 		t.Errorf("bare quotes: %v, %v", docs, err)
 	}
+	for _, name := range []string{"text", "content"} {
+		if docs, _, err := readAll([]string{put(t, "a.csv", []byte("id,"+name+"\n1,a\n"))}, ReadOptions{}); err != nil || len(docs) != 1 || docs[0].Text != "a" {
+			t.Errorf("a column %s: %v, %v", name, docs, err)
+		}
+	}
 	for _, c := range []struct {
 		content, field, want string
 		kind                 fault.Kind

@@ -342,6 +342,10 @@ func TestFolder(t *testing.T) {
 		"image.png":             "\x89PNG\x00",
 		"latin.txt":             "caf\xe9",
 		"tokens.bin":            "1234",
+		"x.jsonl.part":          `{"text": "cut`,
+		"y.txt.crdownload":      "cut",
+		"old.txt~":              "old",
+		"large.txt":             "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
 	} {
 		path := filepath.Join(dir, name)
 		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
@@ -367,10 +371,10 @@ func TestFolder(t *testing.T) {
 	for _, s := range rep.SkippedIn {
 		reasons[s.Reason]++
 	}
-	if s := fmt.Sprint(reasons); s != "map[hidden:2 link:3 not a regular file:1 not text:3 vendored or version control:3]" {
+	if s := fmt.Sprint(reasons); s != "map[hidden:2 link:3 not a regular file:1 not text:3 pointer of git-lfs, not text:1 unfinished download or backup:3 vendored or version control:3]" {
 		t.Errorf("skipped %s", s)
 	}
-	if len(rep.Files) != 7 || rep.Skipped != 12 || rep.Documents != 8 {
+	if len(rep.Files) != 7 || rep.Skipped != 16 || rep.Documents != 8 {
 		t.Errorf("%d files, %d skipped, %d documents: %+v", len(rep.Files), rep.Skipped, rep.Documents, rep.SkippedIn)
 	}
 }

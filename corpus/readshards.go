@@ -84,7 +84,9 @@ func (t *Tokens) readShard(path string, vocab int, all io.Writer) (File, error) 
 			return File{}, readfile.Fault(path, err)
 		}
 		sum.Write(part)
-		all.Write(part)
+		if _, err := all.Write(part); err != nil {
+			return File{}, err
+		}
 		for i := 0; i < len(part); i += 4 {
 			id := binary.LittleEndian.Uint32(part[i:])
 			if uint64(id) >= uint64(vocab) {

@@ -35,6 +35,7 @@ func (r *reader) table(path string, f *os.File, size int64, separator rune) erro
 	if err != nil {
 		return tableFault(path, what, err)
 	}
+	header = slices.Clone(header) // the next row takes its place
 	column, err := r.column(path, header)
 	if err != nil {
 		return err
@@ -57,7 +58,7 @@ func (r *reader) table(path string, f *os.File, size int64, separator rune) erro
 		line, _ := rows.FieldPos(0)
 		if bad := badCell(row[column]); bad != nil {
 			bad.Path = path
-			r.bad(bad.At("line %d, column %q", line, r.opt.TextField))
+			r.bad(bad.At("line %d, column %q", line, header[column]))
 			continue
 		}
 		d := Document{Text: strings.Clone(row[column]), Path: path, Record: int64(line), form: formText}
@@ -71,6 +72,11 @@ func (r *reader) table(path string, f *os.File, size int64, separator rune) erro
 func (r *reader) column(path string, header []string) (int, error) {
 	names := quotedNames(slices.Values(header))
 	if r.opt.TextField == "" {
+		for _, name := range []string{"text", "content"} {
+			if at := slices.Index(header, name); at >= 0 {
+				return at, nil
+			}
+		}
 		return 0, fault.In(fault.Usage, path, "a table: which column holds the text?").
 			WithHint("--text-field COLUMN; its columns are %s", names).WithID("E-TABLE-001")
 	}

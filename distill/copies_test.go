@@ -1,8 +1,10 @@
 package distill
 
 import (
+	"bytes"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -171,6 +173,28 @@ func permutedHeads(t *testing.T) string {
 			}
 		}
 	})
+}
+
+// moreHeads writes a copy, byte for byte, that claims twice as many heads of half the size: the same tensors.
+func moreHeads(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../testdata/models/gosrc")); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "config.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := openModel(t, dir).Config.Layers[0].Attn
+	for key, n := range map[string]int{"num_attention_heads": c.Heads, "num_key_value_heads": c.KVHeads} {
+		b = bytes.Replace(b, fmt.Appendf(nil, "%q: %d", key, n), fmt.Appendf(nil, "%q: %d", key, 2*n), 1)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // moreLayers writes a copy with a layer more, which adds nothing.

@@ -218,8 +218,9 @@ func TestEditedCopyIsTold(t *testing.T) {
 				v[3] *= 1.05
 			}
 		}), []string{"model.norm.weight"}},
-		"eps":   {reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Eps *= 1.5 }, func(_ string, _ []int, v []float32) []float32 { return v }), nil},
-		"theta": {reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Ropes = slices.Clone(c.Ropes); c.Ropes[0].Theta *= 2 }, func(_ string, _ []int, v []float32) []float32 { return v }), nil},
+		"eps":      {reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Eps *= 1.5 }, func(_ string, _ []int, v []float32) []float32 { return v }), nil},
+		"head_dim": {moreHeads(t), nil},
+		"theta":    {reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Ropes = slices.Clone(c.Ropes); c.Ropes[0].Theta *= 2 }, func(_ string, _ []int, v []float32) []float32 { return v }), nil},
 	} {
 		contracttest.Cases(t, 1)
 		r := oneStep(t, from(tt.student))

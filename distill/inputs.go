@@ -297,7 +297,7 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 		in.heldOut = in.held.ContentSHA256()
 	}
 	if in.held != nil && len(in.held.IDs) <= c.SeqLen {
-		obs.Message("held-out text has %d tokens, fewer than one window of %d: nothing is evaluated", len(in.held.IDs), c.SeqLen)
+		obs.Message("warning: held-out text has %d tokens, fewer than one window of %d: nothing is evaluated; --val-fraction or --eval-data give more", len(in.held.IDs), c.SeqLen)
 		in.held = nil
 	}
 	if c.Packing {
@@ -307,6 +307,9 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	}
 	if err != nil {
 		return err
+	}
+	if r := in.rows; r.Truncated > 0 {
+		obs.Message("warning: %d of %d documents are longer than a row of %d tokens and are cut; %d tokens are not trained on", r.Truncated, r.Len(), c.SeqLen, r.Dropped)
 	}
 	l, err := in.loader(c)
 	if err != nil {

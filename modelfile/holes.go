@@ -17,6 +17,9 @@ const (
 	tailHole = 4 << 10
 )
 
+// manyHoles reports whether short runs of zeros are together so many bytes that pieces of a download seem to be missing: a sixteenth of the tensor.
+func manyHoles(bytes, size int64) bool { return bytes >= longHole && bytes >= size/16 }
+
 // maxHoles is how many runs of zeros are listed.
 const maxHoles = 8
 
@@ -44,6 +47,7 @@ func (c *Container) Holes() (lines []string, err error) {
 			continue
 		}
 		size, end := t.Held().Size, c.tokens(t, slot)
+		var short, count int64 // runs that are too short to be told one by one
 		for _, h := range holes {
 			if h.Size == size && !addsNothing(slot) {
 				return nil, fault.In(fault.Invalid, h.Path, "all %d bytes are zero, from offset %d on: a hole of an unfinished download?", h.Size, h.Offset).
@@ -51,6 +55,7 @@ func (c *Container) Holes() (lines []string, err error) {
 			}
 			h.Size = min(h.Size, end-h.From)
 			if slot.Role != arch.Norm && h.Size < tailHole || rowsOfTokens(slot) && h.Size < longHole && h.From+h.Size < end {
+				short, count = short+max(0, h.Size), count+1
 				continue
 			}
 			if len(lines) == maxHoles {
@@ -58,6 +63,9 @@ func (c *Container) Holes() (lines []string, err error) {
 				continue
 			}
 			lines = append(lines, fmt.Sprintf("%s: tensor %q: %d bytes are zero, from offset %d on: a hole of an unfinished download?", h.Path, t.Name, h.Size, h.Offset))
+		}
+		if manyHoles(short, size) && len(lines) < maxHoles {
+			lines = append(lines, fmt.Sprintf("%s: tensor %q: %d bytes in %d runs are zero: holes of an unfinished download?", holes[0].Path, t.Name, short, count))
 		}
 	}
 	if more > 0 {

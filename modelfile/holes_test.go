@@ -53,6 +53,35 @@ func TestHolesOfPaddedVocabulary(t *testing.T) {
 	}
 }
 
+// Pieces of a download that are missing here and there are told by how many bytes they are together.
+func TestManyShortHoles(t *testing.T) {
+	contracttest.Cases(t, 1)
+	dir := t.TempDir()
+	must(t, os.CopyFS(dir, os.DirFS(filepath.Join(goldens, "trajectory", "student"))))
+	st, _ := open(t, dir).File.Tensor("model.embed_tokens.weight")
+	raw := make([]byte, st.Size)
+	_, err := st.ReadAt(raw, 0)
+	must(t, err)
+	path := filepath.Join(dir, "model.safetensors")
+	file, err := os.ReadFile(path)
+	must(t, err)
+	at, piece := bytes.Index(file, raw), 16<<10
+	for _, pieces := range []int{3, 40} { // of 128
+		for i := range pieces {
+			clear(file[at+2*i*piece : at+(2*i+1)*piece])
+		}
+		must(t, os.WriteFile(path, file, 0o600))
+		f := open(t, dir)
+		_, err := f.WeightsSHA256()
+		must(t, err)
+		lines, err := f.Holes()
+		must(t, err)
+		if told := len(lines) == 1 && strings.Contains(lines[0], "40 runs are zero"); told != (pieces == 40) || !told && len(lines) > 0 {
+			t.Errorf("%d pieces of %d bytes: %q", pieces, piece, lines)
+		}
+	}
+}
+
 // cleared writes zeros in the place of a stored tensor of the model at path, which file holds.
 func cleared(t *testing.T, path, file, name string) {
 	t.Helper()

@@ -47,7 +47,9 @@ func layersBehind(f *gguf.File, layers int) error {
 	further, declared := f.Metadata().Value(fmt.Sprintf("%v.nextn_predict_layers", arch))
 	total := layers
 	if declared {
-		fmt.Sscan(fmt.Sprint(count), &total) // the configuration was read of it
+		if _, err := fmt.Sscan(fmt.Sprint(count), &total); err != nil {
+			return err // the configuration was read of it
+		}
 	}
 	predicts := map[int]bool{}
 	for _, t := range f.Tensors() {

@@ -14,6 +14,7 @@ import (
 
 func runsResumeCommand() *cli.Command {
 	var dir, id string
+	var allowChanged bool
 	return &cli.Command{
 		Name: "resume", Short: "Go on with a stopped or killed run",
 		Long: "Goes on with a run from its newest valid checkpoint, or from the beginning if it has none. The run's\n" +
@@ -23,13 +24,16 @@ func runsResumeCommand() *cli.Command {
 			"--resume=RUN.",
 		Example: "apr runs resume mine\napr runs resume runs/mine\napr distill --resume=runs/mine --log-every 1",
 		Exits:   distillCommand().Exits,
-		Options: []cli.Option{runOption(&id), runsDirOption(&dir)},
+		Options: []cli.Option{
+			runOption(&id), runsDirOption(&dir),
+			{Name: "allow-changed", Value: cli.Bool(&allowChanged, false), Help: "go on although the program, data or machine differ, as after building apr anew; the run records it"},
+		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			path, err := findHere(e.Settings, dir, id, "resume")
 			if err != nil {
 				return nil, err
 			}
-			return resumeRun(ctx, e, path, dir)
+			return resumeRun(ctx, e, path, dir, allowChanged)
 		},
 	}
 }
@@ -46,7 +50,7 @@ func findHere(s cli.Settings, dir, id, command string) (string, error) {
 }
 
 // resumeRun is apr distill --resume=PATH.
-func resumeRun(ctx context.Context, e *cli.Env, path, dir string) (cli.Result, error) {
+func resumeRun(ctx context.Context, e *cli.Env, path, dir string, allowChanged bool) (cli.Result, error) {
 	record, err := runlog.ReadStatus(path)
 	if err != nil {
 		return nil, err
@@ -69,6 +73,9 @@ func resumeRun(ctx context.Context, e *cli.Env, path, dir string) (cli.Result, e
 	}
 	was := earlierCall(record)
 	was.Settings["resume"] = cli.Setting{Value: path, Origin: "flag"}
+	if allowChanged {
+		was.Settings["allow-changed"] = cli.Setting{Value: true, Origin: "flag"}
+	}
 	if err := e.TakeOver(table, was); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ Files:
   .txt, .md, no ending   one text, UTF-8
   .jsonl, .ndjson, .json one JSON object a line; .json may also be one array of objects
   .parquet               one row a record
-  .csv, .tsv             a first line of column names, and --text-field, which names the column of the text
+  .csv, .tsv             a first line of column names; the text is in the column text or content, or that of --text-field
   a folder               every file below it: records where the ending says so, else texts; hidden files, links, vendor and node_modules are left out
 Each file but Parquet may be compressed: .gz, .zst, .xz.
 

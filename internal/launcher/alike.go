@@ -39,10 +39,11 @@ func FindAlike(environ []string) (all []Alike) {
 	var vars []Variable
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		if value != "" && !strings.Contains(name, "ARRAY") {
+		if value != "" && (!strings.Contains(name, "ARRAY") || strings.HasPrefix(name, "NGC_ARRAY_")) { // a replica of NGC's is a node
 			vars = append(vars, Variable{name, value})
 		}
 	}
+	all = append(all, described(vars)...)
 	slices.SortFunc(vars, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
 	for _, index := range vars {
 		m := numbered.FindStringSubmatch(index.Name)
@@ -72,6 +73,28 @@ func FindAlike(environ []string) (all []Alike) {
 		}
 		if found != nil {
 			all = append(all, *found)
+		}
+	}
+	return all
+}
+
+// described finds pairs whose names say less than their sources do: a number, and the beginning and end of the name of a count.
+func described(vars []Variable) (all []Alike) {
+	for _, pair := range [][3]string{
+		{volcanoRank, "VC_", "_NUM"}, // any name of a kind of tasks
+		{"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "PAI_TASK_ROLE_TASK_COUNT_", ""},
+		{"PSSH_NODENUM", "PSSH_NUMNODES", ""}, {"SNOWFLAKE_JOB_INDEX", "SNOWFLAKE_JOBS_COUNT", ""},
+	} {
+		i := slices.IndexFunc(vars, func(v Variable) bool { return v.Name == pair[0] })
+		if i < 0 {
+			continue
+		}
+		for _, v := range vars {
+			n, err := number(v.Name, v.Value)
+			if err == nil && n > 1 && strings.HasPrefix(v.Name, pair[1]) && strings.HasSuffix(v.Name, pair[2]) && v.Name != "VC_WORKER_NUM" {
+				all = append(all, Alike{vars[i], v, n})
+				break
+			}
 		}
 	}
 	return all

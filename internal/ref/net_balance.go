@@ -60,12 +60,12 @@ type Ties struct {
 
 // AsChosen is a forward with the experts that a device chose, by layer: a rounding that decides a tie between router logits is followed by outputs as
 // different as experts are. Ties say whether those logits were near each other.
-func (n *Net) AsChosen(ids []int, batch int, chosen map[int][]int) (p *Pass, t Ties) {
-	net := *n
+func (m *Net) AsChosen(ids []int, batch int, chosen map[int][]int) (p *Pass, t Ties) {
+	net := *m
 	net.Chosen = chosen
 	p = net.Forward(ids, batch)
 	p.Routers(func(layer int, z Mat, got []int) {
-		k := n.Arch.Layers[layer].FFN.MoE.Active
+		k := m.Arch.Layers[layer].FFN.MoE.Active
 		own := Choose(z, k)
 		for i := range z.Rows {
 			row, largest := z.Row(i), 0.0

@@ -25,10 +25,10 @@ func written(s *runlog.Samples) (all []Written) {
 		w := Written{Prompt: legible(c.Prompt), Text: legible(c.Text)}
 		for _, a := range c.Answers {
 			v := Answer{Name: a.Model, Class: scoreClass(a.Model), Text: legible(a.Text)}
-			switch {
-			case a.Finish == "time":
+			switch a.Finish {
+			case "time":
 				v.Note = fmt.Sprintf("cut after %d tokens: it took too long", a.Tokens)
-			case a.Finish == "stop":
+			case "stop":
 				v.Note = fmt.Sprintf("ended after %d tokens", a.Tokens)
 			}
 			if strings.TrimSpace(a.Text) == "" {
