@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -363,6 +364,40 @@ func turned(name string, cols int, v []float32) {
 			slices.Reverse(row)
 		}
 	}
+}
+
+// noisy adds to every matrix of a layer normal numbers, so many times as large as its own are on average.
+func noisy(amount float64) func(name string, cols int, v []float32) {
+	return func(name string, cols int, v []float32) {
+		if !strings.HasSuffix(name, "proj.weight") {
+			return
+		}
+		var squares float64
+		for _, x := range v {
+			squares += float64(x) * float64(x)
+		}
+		rng := rand.New(rand.NewPCG(uint64(len(name)), uint64(len(v))))
+		for i := range v {
+			v[i] += float32(amount * math.Sqrt(squares/float64(len(v))) * rng.NormFloat64())
+		}
+	}
+}
+
+// both makes one change and then another.
+func both(first, then func(name string, cols int, v []float32)) func(name string, cols int, v []float32) {
+	return func(name string, cols int, v []float32) { first(name, cols, v); then(name, cols, v) }
+}
+
+// untrained writes a model of the same shapes whose matrices are those of a new one.
+func untrained(t *testing.T, seed uint64) string {
+	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
+		rng := rand.New(rand.NewPCG(seed, uint64(len(name)*len(v))))
+		for i := range v {
+			if cols < len(v) {
+				v[i] = float32(0.02 * rng.NormFloat64())
+			}
+		}
+	})
 }
 
 // moreLayersInCodes writes a copy with a layer more, which adds nothing, in codes of 4 bits.

@@ -147,8 +147,8 @@ func TestFirstStepOfCodes(t *testing.T) {
 	run := func(begin func(*Config), spec device.LossSpec) *told {
 		contracttest.Cases(t, 1)
 		return oneStep(t, func(c *Config) {
-			begin(c)
 			c.Teacher, c.BatchSize, c.SeqLen, c.Loss = "../testdata/models/gosrc-q4_k_m.gguf", 4, 64, spec
+			begin(c)
 		})
 	}
 	forward := device.LossSpec{Alpha: 0.5, Temperature: 1}
@@ -179,6 +179,11 @@ func TestFirstStepOfCodes(t *testing.T) {
 	mustRun(t, trained, 0)
 	for name, begin := range map[string]func(*Config){
 		"trained": from(filepath.Join(trained.Output, "student")), "new": func(c *Config) { from("")(c); ofFrame(c) }, "table": from(strangerWithTable(t)),
+		// What was made from the teacher and has more to learn than a copy in codes.
+		"noise": from(changedCopy(t, tensor.F32, noisy(0.36))), "noise, turned": from(changedCopy(t, tensor.F32, both(noisy(0.3), turned))),
+		"noise, turned, a layer more": from(withLayer(t, both(noisy(0.3), turned))),
+		// Any new student is near a teacher that was never trained.
+		"beside an untrained teacher": func(c *Config) { from(untrained(t, 1))(c); c.Teacher = untrained(t, 2) },
 	} {
 		r := run(begin, forward)
 		if r.event(runlog.FirstStepAgrees) || hasFinding(r.findings, "agrees") {
