@@ -190,6 +190,10 @@ func TestFirstStepOfCodes(t *testing.T) {
 			t.Errorf("%s: messages %q; findings %+v", name, r.said, r.findings.Findings)
 		}
 	}
+	hot := device.LossSpec{Alpha: 0.5, Temperature: 8} // at which nearly every student agrees
+	if r := run(from(changedCopy(t, tensor.F32, both(noisy(0.3), turned))), hot); r.event(runlog.FirstStepAgrees) {
+		t.Errorf("noise, at temperature 8: messages %q", r.said)
+	}
 }
 
 // A student whose matrices are all near the teacher's is told, whoever made it: on the terminal, as an event, as a finding, and
