@@ -21,6 +21,12 @@ const (
 // those of c.
 func likeQwen2(c arch.Config) arch.Config {
 	s := c.Sizes()
+	for _, l := range c.Layers { // the first may be without heads
+		if !l.Linear() {
+			s.Heads, s.KVHeads, s.HeadDim = l.Attn.Heads, l.Attn.KVHeads, l.Attn.HeadDim
+			break
+		}
+	}
 	s.Theta, s.DType, s.Width = 1e6, tensor.F32, 0
 	least := arch.Qwen2(s).Parameters()
 	s.Width = max(1, int((c.Parameters()-least)/int64(3*s.Hidden*s.Layers)))
