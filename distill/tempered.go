@@ -14,8 +14,8 @@ const (
 	temperedRows   = 8
 )
 
-// temperedReading is how the student stands to the teacher with its logits divided by the temperature at which KL(teacher‖student) is least: means
-// over so many positions.
+// temperedReading is how the student stands to the teacher with its logits divided by the temperature at which KL(teacher‖student) is least: kl and
+// entropy are means over so many positions, in nats. Without positions nothing was read, or too few ids agree.
 type temperedReading struct {
 	kl, entropy, temperature float64
 	positions                int
@@ -29,6 +29,9 @@ func (t *Trainer) tempered(b corpus.Batch) (r temperedReading, err error) {
 		return r, err
 	}
 	v := t.Loss.Vocab
+	if !(alikeIDs(student, teacher, v) >= agreeingIDs) {
+		return r, nil // no temperature changes the largest logit
+	}
 	r.positions = len(student) / v
 	if limit := t.Student.Config.FinalCap; limit > 0 {
 		for i, z := range student {
@@ -55,6 +58,27 @@ func (t *Trainer) tempered(b corpus.Batch) (r temperedReading, err error) {
 	scale := least(kl, math.Log(1./16), math.Log(16))
 	r.kl, r.temperature = kl(scale), math.Exp(-scale)
 	return r, nil
+}
+
+// alikeIDs returns the part of positions at which the largest logits of both models, [n, v] each, are those of one id.
+func alikeIDs(a, b []float32, v int) float64 {
+	same := 0
+	for at := 0; at < len(a); at += v {
+		if largest(a[at:at+v]) == largest(b[at:at+v]) {
+			same++
+		}
+	}
+	return float64(same) / float64(max(1, len(a)/v))
+}
+
+// largest returns the index of the largest value, the lowest of equal ones.
+func largest(z []float32) (best int) {
+	for i, x := range z {
+		if x > z[best] {
+			best = i
+		}
+	}
+	return best
 }
 
 // logits computes the logits of both models for the first n targets of b at most, of one micro-batch: [n, Vocab] each.

@@ -39,7 +39,8 @@ func (p *pass) countsOf(b *layer) device.Tensor {
 	return p.counts.RowRange(row, row+1).ColRange(0, b.FFN.MoE.Experts)
 }
 
-// Choices downloads the experts that each position of a kept forward chose, Active of them a position, by layer.
+// Choices downloads the experts that a kept forward pass chose: by layer, the Active experts of each position, position after position. Layers without
+// experts have no entry. Errors are those of Download.
 func (m *Model) Choices(s device.Stream, v *Saved) (map[int][]int, error) {
 	all := map[int][]int{}
 	for i := range m.layers {

@@ -99,8 +99,8 @@ func (g *golden) leastCosineOf(got []float32, want []float64) (least float64) {
 	return least
 }
 
-// choices compares the logits of a model with experts again, with those of float64 that takes the device's experts: a rounding may
-// decide between two whose router logits are nearly equal.
+// choices compares the logits of a model with experts with a float64 forward that takes the experts which the device chose. Without that, a rounding
+// that decides between two nearly equal router logits would look like a wrong result. Models without experts are left alone.
 func (g *golden) choices(s device.Stream, m *model.Model, v *model.Saved, got []float32, out *figures) error {
 	chosen, err := m.Choices(s, v)
 	if err != nil || len(chosen) == 0 {

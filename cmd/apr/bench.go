@@ -65,7 +65,7 @@ func benchCommand() *cli.Command {
 			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "fill the shapes of --shape with random weights, by seed"},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU; with quantised weights, generation on a CPU rounds activations to 16 bits"},
-			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "plan the step for this many GiB of device memory"},
+			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "device memory that the step may use, in GiB"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "cut the step into micro-batches of this many rows"},
 			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass recomputes"},
 			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "how a GPU computes the teacher: cublas expands its matrices, q4k keeps blocks (random weights are then Q4_K_M)"},

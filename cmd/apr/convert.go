@@ -9,7 +9,7 @@ import (
 	"apr/internal/fault"
 )
 
-// rewriting is what export, convert, quantize and import have in common: a model is read and written anew.
+// rewriting holds the options that export, convert, quantize and import share. Each of them reads a model and writes it in another form.
 type rewriting struct {
 	file, output, format, scheme, runs string
 	plan, force                        bool
@@ -132,7 +132,7 @@ func convertCommand() *cli.Command {
 	}
 }
 
-// whichCommand says when to use which of the commands that write models anew.
+// whichCommand is the paragraph of their help that says when to use which.
 const whichCommand = "Which command? export: the model leaves apr, for llama.cpp, ollama or transformers. quantize: make it smaller and see\n" +
 	"the rounding errors. convert: the same model in another format. import: check a model of another program and keep it\n" +
 	"as one .apr file."

@@ -74,7 +74,7 @@ func (d *dispatchOptions) own() []cli.Option {
 		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "slurm: time limit of the job; a job that reaches it goes back into the queue"},
 		{Name: "phase", Value: cli.Checked(&d.phase, "", oneLine), Default: "unknown", Help: "note in the record which phase of the work the run belongs to"},
 		{Name: "falsifier", Value: cli.Checked(&d.falsifier, "", oneLine), Default: "unknown", Help: "note in the record what would show the run's claim to be false, such as the id of a falsification test"},
-		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "GiB of device memory on that machine; with --backend cuda this machine needs no GPU"},
+		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "device memory of the other machine, in GiB; with --backend cuda this machine needs no GPU"},
 	}
 }
 

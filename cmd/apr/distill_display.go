@@ -45,7 +45,7 @@ func newDistillDisplay(e *cli.Env, every int) *distillDisplay {
 	return &distillDisplay{e: e, every: every, live: e.Live()}
 }
 
-// outline takes what is known of the run before its first step, and says it: all but the time at once, where it takes long to load.
+// outline prints the lines about teacher, student and data before the first step. The line with the estimated time follows once it is known.
 func (d *distillDisplay) outline(r *distill.Run) {
 	o := r.Outline()
 	d.clock = newClock(o, r.EvalEvery)

@@ -104,7 +104,7 @@ func known(table []cli.Option, foreign map[string][]string, first ...string) []c
 	return table
 }
 
-// ofDistill are options that the help of a command leaves to that of distill.
+// ofDistill marks options that plan and dispatch share with distill: their help refers to that of distill.
 func ofDistill(table []cli.Option) []cli.Option {
 	for i := range table {
 		table[i].ListedBy = "apr distill"

@@ -58,8 +58,9 @@ type Ties struct {
 	Farthest    float64 // how far below the least of those such a logit is, of the largest |logit| of its position
 }
 
-// AsChosen is a forward with the experts that a device chose, by layer: a rounding that decides a tie between router logits is followed by outputs as
-// different as experts are. Ties say whether those logits were near each other.
+// AsChosen computes a forward pass of batch rows of ids in float64 with given experts: chosen has, by layer, the active experts of each position, as
+// Chosen does. A device that rounds may break a tie between two router logits the other way, and outputs then differ as much as the experts do.
+// Ties say how many choices are others than those of the largest logits, and how far from a tie they were.
 func (m *Net) AsChosen(ids []int, batch int, chosen map[int][]int) (p *Pass, t Ties) {
 	net := *m
 	net.Chosen = chosen
