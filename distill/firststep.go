@@ -39,9 +39,9 @@ const sameTable = 0.9
 // firstReading compares the student with the teacher before any training: means over the targets of a batch, at
 // temperature 1.
 type firstReading struct {
-	kl, entropy, top1 float64 // KL(teacher‖student), H(teacher), positions with one first id; unless read: those of the step's record
-	read              bool    //
-	tempered          temperedReading
+	kl, entropy, top1 float64         // KL(teacher‖student) and H(teacher) in nats, and the part of positions at which both choose the same id
+	read              bool            // else these three are taken from the step's record
+	tempered          temperedReading // the same with the student's logits at another temperature
 }
 
 // take reads the record of a step of forward KL at temperature 1.
@@ -49,9 +49,9 @@ func (r *firstReading) take(sc device.Scalars) {
 	r.kl, r.entropy, r.top1, r.read = sc.D*sc.InvN, sc.Entropy*sc.InvN, float64(sc.Agree)*sc.InvN, true
 }
 
-// readFirst reads a batch before the first step is applied: with the student's logits at the temperature that suits them best, if a student was
-// given, and as the record of the step will not, if its divergence is another, or its temperature. It takes the time of a step or two, once, and the
-// memory of a step.
+// readFirst reads the first batch before a step is applied. For a student that was given it fits the temperature of the student's logits. If the
+// run descends another divergence than forward KL at temperature 1, it computes that one too, which the step's record will not have. Each reading
+// takes at most the time and the memory of a step, once.
 func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, err error) {
 	spec := l.trainer.Loss.Spec
 	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || b.TargetCount() == 0 {

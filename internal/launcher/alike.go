@@ -33,7 +33,8 @@ var (
 )
 
 // FindAlike looks for such variables in environ (NAME=VALUE), one pair for each prefix and thing that is numbered. Without a prefix, both
-// have to name one thing. What sources read is none if both are, nor is what names an array.
+// variables have to name the same thing. A pair that a source reads is left to the source. Names with ARRAY are left out, except those of NGC: its
+// array is the nodes of one job.
 func FindAlike(environ []string) (all []Alike) {
 	known := Names()
 	var vars []Variable
@@ -43,8 +44,8 @@ func FindAlike(environ []string) (all []Alike) {
 			vars = append(vars, Variable{name, value})
 		}
 	}
-	all = append(all, described(vars)...)
 	slices.SortFunc(vars, func(a, b Variable) int { return cmp.Compare(a.Name, b.Name) })
+	all = append(all, described(vars)...)
 	for _, index := range vars {
 		m := numbered.FindStringSubmatch(index.Name)
 		if m == nil {
@@ -78,10 +79,10 @@ func FindAlike(environ []string) (all []Alike) {
 	return all
 }
 
-// described finds pairs whose names say less than their sources do: a number, and the beginning and end of the name of a count.
+// described finds pairs by their whole names, which follow no rule: the index, and how the name of the count begins and ends.
 func described(vars []Variable) (all []Alike) {
 	for _, pair := range [][3]string{
-		{volcanoRank, "VC_", "_NUM"}, // any name of a kind of tasks
+		{volcanoRank, "VC_", "_NUM"}, // between them stands the name of a task, which is free
 		{"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "PAI_TASK_ROLE_TASK_COUNT_", ""},
 		{"PSSH_NODENUM", "PSSH_NUMNODES", ""}, {"SNOWFLAKE_JOB_INDEX", "SNOWFLAKE_JOBS_COUNT", ""},
 	} {
