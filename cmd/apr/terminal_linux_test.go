@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"apr/distill"
 )
 
 // sessions are what somebody types, and sees in testdata/terminal/NAME-COLUMNS.txt.
@@ -104,17 +102,23 @@ func normal(text string) string {
 	return digits.ReplaceAllString(text, "#")
 }
 
+// How far a phase is shows only where it takes longer than the pause between two drawings.
+var phaseShare = regexp.MustCompile(`^[a-z][^0-9]*  \d+ %`)
+
 // beginnings are the first states of each changing line: those of a phase have one name, those of steps another.
 func beginnings(states []string) string {
 	var seen, out []string
 	for _, s := range states {
+		if phaseShare.MatchString(s) {
+			continue
+		}
 		name := strings.TrimSpace(digits.ReplaceAllString(s, ""))
 		if i := strings.IndexAny(s, "0123456789"); i > 0 { // text, then a number
 			name = strings.TrimSpace(s[:i])
 		} else if i == 0 {
 			name = strings.Fields(s)[2] // 12 % step
 		}
-		if slices.Contains(seen, name) || strings.HasPrefix(s, distill.PhaseEvaluation+"  ") { // how far it is shows on slow machines only
+		if slices.Contains(seen, name) {
 			continue
 		}
 		seen = append(seen, name)
