@@ -30,6 +30,7 @@ func linearCases() []Case {
 		add("", rule(1+i%3, n, heads[0], heads[1], []int{4, 16, 7}[i%3], []int{8, 16, 5}[i%3]), 1)
 	}
 	add("", rule(1, 70, 1, 2, 128, 128), 1)
+	add("", rule(2, 150, 1, 2, 48, 40), 1)
 	add("tiny, ", rule(2, 20, 2, 4, 8, 8), 3e-4) // eps counts
 	add("large, ", rule(2, 20, 2, 4, 8, 8), 30)
 	return all

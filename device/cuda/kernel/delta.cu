@@ -1,8 +1,6 @@
 // The gated delta rule. See delta.go.
 //apr:module target=sm_80 types=bf16,f32 roles=optional
-#include "delta.cuh"
-
-constexpr u32 SLICE = 32; // columns of the state that a block has
+#include "delta_tensor.cuh"
 
 struct DeltaPairsArgs {
     DeltaRule d;
@@ -16,28 +14,7 @@ APR_DEVICE void store_pair(float *out, const DeltaScalars &s, u32 i, u32 j, floa
     out[CHUNK * CHUNK + i * CHUNK + j] = j <= i ? qk * m * s.rq[i] : 0.0f;
 }
 
-// tensor_pairs computes the pairs on tensor cores, for dk a multiple of 16: products of bfloat16 are exact. A warp has 16×32 of each.
-APR_DEVICE void tensor_pairs(float *out, const DeltaScalars &s, const bf16 *q, const bf16 *k, u32 pitch, u32 dk) {
-    const u32 g = lane() / 4, t = lane() % 4 * 2, i0 = warp() % 4 * 16, j0 = warp() / 4 * 32;
-    float kk[4][4] = {}, qk[4][4] = {};
-    for (u32 c = t; c < dk; c += 16) {
-        u32 ka[4], qa[4];
-        UNROLL for (u32 e = 0; e < 4; e++) {
-            const u32 from = (i0 + g + e % 2 * 8) * pitch + c + e / 2 * 8;
-            ka[e] = *(const u32 *)(k + from), qa[e] = *(const u32 *)(q + from);
-        }
-        UNROLL for (u32 n = 0; n < 4; n++) {
-            const bf16 *b = k + (j0 + 8 * n + g) * pitch + c;
-            const u32 b0 = *(const u32 *)b, b1 = *(const u32 *)(b + 8);
-            mma_bf16(kk[n], ka, b0, b1);
-            mma_bf16(qk[n], qa, b0, b1);
-        }
-    }
-    UNROLL for (u32 n = 0; n < 4; n++)
-        UNROLL for (u32 e = 0; e < 4; e++) store_pair(out, s, i0 + g + e / 2 * 8, j0 + 8 * n + t + e % 2, kk[n][e], qk[n][e]);
-}
-
-// A block has the pairs of positions of a chunk of a value head: on plain cores threads have 4×4 of each matrix.
+// A block has the pairs of positions of a chunk of a value head, threads 4×4 of each matrix.
 template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
     DYNAMIC_SHARED(memory);
     const DeltaRule &d = a.d;
@@ -48,10 +25,6 @@ template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
     load_units(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
     load_scalars<T>(d, s, row, chunk, n, head);
     float *out = a.pairs + ((u64)block() * d.chunks + block_y()) * PAIRS;
-    if (sizeof(T) == sizeof(bf16) && d.dk % 16 == 0) {
-        tensor_pairs(out, s, (const bf16 *)q, (const bf16 *)k, d.pitch, d.dk);
-        return;
-    }
     const u32 i0 = thread() / 16, j0 = thread() % 16;
     const T *ak[4], *aq[4], *b[4];
     places(ak, k, i0, 16, d.pitch, CHUNK);
@@ -64,14 +37,111 @@ template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
         UNROLL for (u32 c = 0; c < 4; c++) store_pair(out, s, i0 + 16 * r, j0 + 16 * c, kk[r][c], qk[r][c]);
 }
 
+struct DeltaMixArgs {
+    DeltaRule d;
+    DeltaMixed *mixed; // [heads of all sequences, chunks of the launch]
+};
+
+// invert replaces a unit lower triangle, of which what is below the diagonal counts, by its inverse: first the squares of SOLVE rows
+// on the diagonal, a thread a column, then always two of them and what lies between,
+//
+//	[A 0; L B]⁻¹ = [A⁻¹ 0; −B⁻¹LA⁻¹ B⁻¹]
+//
+// room is for SQUARE/4 numbers.
+APR_DEVICE void invert(float *l, float *room) {
+    float v[SOLVE] = {};
+    const u32 c = thread() % SOLVE, r0 = thread() - c;
+    if (thread() < CHUNK) UNROLL for (u32 i = 0; i < SOLVE; i++) {
+        float sum = 0;
+        UNROLL for (u32 j = 0; j < i; j++) sum = fma_rn(l[(r0 + i) * PAIR + r0 + j], v[j], sum);
+        v[i] = i < c ? 0.0f : i == c ? 1.0f : -sum;
+    }
+    sync_block();
+    if (thread() < CHUNK) UNROLL for (u32 i = 0; i < SOLVE; i++) l[(r0 + i) * PAIR + r0 + c] = v[i];
+    for (u32 h = SOLVE; h < CHUNK; h *= 2) {
+        sync_block();
+        for (u32 e = thread(); e < CHUNK / 2 * h; e += THREADS) {
+            const u32 at = e / (h * h) * 2 * h, i = e / h % h, j = e % h;
+            float sum = 0;
+            for (u32 t = j; t < h; t++) sum = fma_rn(l[(at + h + i) * PAIR + at + t], l[(at + t) * PAIR + at + j], sum);
+            room[e] = sum;
+        }
+        sync_block();
+        for (u32 e = thread(); e < CHUNK / 2 * h; e += THREADS) {
+            const u32 at = e / (h * h) * 2 * h, i = e / h % h, j = e % h;
+            float sum = 0;
+            for (u32 t = 0; t <= i; t++) sum = fma_rn(l[(at + h + i) * PAIR + at + h + t], room[e - i * h + t * h], sum);
+            l[(at + h + i) * PAIR + at + j] = -sum;
+        }
+    }
+    sync_block();
+}
+
+// store_parts writes N parts of a number and its neighbour.
+template <int N> APR_DEVICE void store_parts(bf16 *to, u32 at, float lo, float hi) {
+    u32 part[N];
+    parts_of(part, lo, hi);
+    UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * SQUARE + at) = part[m];
+}
+
+// A block has a chunk of a value head; products of bfloat16 are exact. A warp has 16×32 of each matrix.
+APR_DEVICE void delta_mix(const DeltaMixArgs &a) {
+    DYNAMIC_SHARED(memory);
+    const DeltaRule &d = a.d;
+    DeltaScalars &s = *(DeltaScalars *)memory;
+    float *l = (float *)(memory + sizeof(DeltaScalars)), *room = l + CHUNK * PAIR;
+    bf16 *q = (bf16 *)(room + SQUARE / 4), *k = q + CHUNK * d.pitch;
+    const u32 chunk = d.chunk + block_y(), n = positions(d, chunk), head = block() % d.value_heads;
+    const u64 row = (u64)(block() / d.value_heads) * d.len + chunk * CHUNK;
+    DeltaMixed &m = a.mixed[(u64)block() * d.chunks + block_y()];
+    load_units(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
+    load_scalars<bf16>(d, s, row, chunk, n, head);
+    const u32 i0 = warp() % 4 * 16, j0 = warp() / 4 * 32, g = lane() / 4, t2 = lane() % 4 * 2;
+    float kk[4][4] = {}, qk[4][4] = {};
+    for (u32 c = 0; c < d.dk; c += 16) {
+        u32 ka[4], qa[4];
+        across(ka, k + i0 * d.pitch + c, d.pitch);
+        across(qa, q + i0 * d.pitch + c, d.pitch);
+        UNROLL for (u32 h = 0; h < 2; h++) { // the fragments of two tiles of keys: rows of k are columns of kᵀ
+            u32 b[4];
+            ldmatrix4(b, k + (j0 + 16 * h + lane() % 8 + lane() / 16 * 8) * d.pitch + c + lane() / 8 % 2 * 8);
+            UNROLL for (u32 e = 0; e < 2; e++) {
+                mma_bf16(kk[2 * h + e], ka, b[2 * e], b[2 * e + 1]);
+                mma_bf16(qk[2 * h + e], qa, b[2 * e], b[2 * e + 1]);
+            }
+        }
+    }
+    UNROLL for (u32 e = 0; e < 16; e += 2) {
+        const u32 i = i0 + g + row_of(e), j = j0 + col_of(e) + t2;
+        float p[2];
+        UNROLL for (u32 f = 0; f < 2; f++) {
+            const float between = decay_between(s, i, j + f) * s.rk[j + f];
+            l[i * PAIR + j + f] = j + f < i ? s.beta[i] * kk[e / 4][e % 4 + f] * between * s.rk[i] : 0.0f;
+            p[f] = qk[e / 4][e % 4 + f] * between * s.rq[i];
+        }
+        store_parts<2>(m.pairs, i * CHUNK + j, p[0], p[1]);
+    }
+    sync_block();
+    invert(l, room);
+    for (u32 e = 2 * thread(); e < SQUARE; e += 2 * THREADS) {
+        const u32 i = e / CHUNK, j = e % CHUNK;
+        store_parts<3>(m.solve, e, j <= i ? l[i * PAIR + j] * s.beta[j] : 0.0f, j < i ? l[i * PAIR + j + 1] * s.beta[j + 1] : 0.0f);
+    }
+    if (thread() < CHUNK) {
+        const u32 i = thread();
+        m.decay_k[i] = s.decay[i] * s.rk[i], m.decay_q[i] = s.decay[i] * s.rq[i], m.end_k[i] = s.end[i] * s.rk[i], m.through[i] = s.decay[i];
+    }
+}
+
 struct DeltaForwardArgs {
     DeltaRule d;
-    const float *pairs;
+    const void *pairs; // those of delta_pairs, or DeltaMixed
     void *o;           // zero: not wanted
-    float *states;     // zero: not wanted; [heads of all sequences, chunks of the launch, dk·dv]: at the begin of each chunk
+    float *states;     // zero: not wanted; [heads of all sequences, all chunks, dk·dv]: at the begin of each chunk
     const float *from; // zero: zeros
     float *to;         // zero: not wanted
     i64 o_stride, from_stride, to_stride;
+    u32 stages; // chunks in shared memory, on tensor cores
 };
 
 // A block has SLICE columns of the state of a value head, and goes from chunk to chunk.
@@ -89,11 +159,12 @@ template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
     load_slice<W>(state, a.from + task * a.from_stride + col, d.dv, a.from ? d.dk : 0, d.dk, wide);
     for (u32 chunk = d.chunk; chunk < d.chunk + d.chunks; chunk++) {
         const u32 n = positions(d, chunk);
-        const u64 row = (u64)(task / d.value_heads) * d.len + chunk * CHUNK, slot = (u64)task * d.chunks + chunk - d.chunk;
+        const u64 row = (u64)(task / d.value_heads) * d.len + chunk * CHUNK, slot = (u64)task * d.total + chunk;
+        const float *pairs = (const float *)a.pairs + ((u64)task * d.chunks + chunk - d.chunk) * PAIRS;
         sync_block();
         load_units(d, s, q, k, row, n, key);
-        load_pair(kk, a.pairs + slot * PAIRS);
-        load_pair(p, a.pairs + slot * PAIRS + CHUNK * CHUNK);
+        load_pair(kk, pairs);
+        load_pair(p, pairs + CHUNK * CHUNK);
         if (a.states) store_slice<W>(a.states + slot * size + col, state, d.dv, d.dk, wide);
         load_scalars<T>(d, s, row, chunk, n, head);
         if (thread() < CHUNK) s.f[thread()] = s.end[thread()] * s.rk[thread()];
@@ -148,132 +219,82 @@ template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
     if (a.to) store_slice<W>(a.to + task * a.to_stride + col, state, d.dv, d.dk, wide);
 }
 
-// A number as the sum of bfloat16: of three terms, the difference is beyond float32's 24 bits.
-template <int N> APR_DEVICE void split(bf16 (&part)[N], float v) {
-    UNROLL for (int i = 0; i < N; i++) {
-        part[i] = to_bf16(v);
-        v -= from_bf16(part[i]);
-    }
-}
-
-constexpr u32 TENSOR_LINE = SLICE + 8, TENSOR_PAIR = CHUNK + 8; // rows for ldmatrix: 16 bytes more than a multiple of 128, or 80
-
-// mma_parts adds a·b to n 16 columns of d (two tiles of 8), with b the sum of PARTS matrices that lie `apart` values from each other.
-template <int PARTS> APR_DEVICE void mma_parts(float (&d)[2][4], const u32 (&a)[4], const bf16 *b, u32 apart) {
-    UNROLL for (int s = 0; s < PARTS; s++) {
-        u32 f[4];
-        ldmatrix4_trans(f, b + s * apart + lane() % 16 * TENSOR_LINE + lane() / 16 * 8);
-        mma_bf16(d[0], a, f[0], f[1]);
-        mma_bf16(d[1], a, f[2], f[3]);
-    }
-}
-
-// delta_forward on tensor cores, for bfloat16 and dk a multiple of 16. q and k are exact; what is float32, S and x, is the sum of three
-// bfloat16, so that sums are those of float32; of m∘qkᵀ·x, which is rounded to bfloat16, products of 16 bits remain. A warp has 16 rows
-// of the state in registers.
+// delta_forward on tensor cores. A warp has 16 rows of the state in registers. While a chunk is computed the next one comes, if
+// there is room for two.
 APR_DEVICE void delta_forward_tensor(const DeltaForwardArgs &a) {
-    constexpr u32 W = SLICE, LINE = W + 1;
     DYNAMIC_SHARED(memory);
     const DeltaRule &d = a.d;
-    DeltaScalars &s = *(DeltaScalars *)memory;
-    float *x = (float *)(memory + sizeof(DeltaScalars)), *kk = x + CHUNK * LINE;
-    bf16 *p = (bf16 *)(kk + CHUNK * PAIR), *q = p + 2 * CHUNK * TENSOR_PAIR, *k = q + CHUNK * d.pitch, *parts = k + CHUNK * d.pitch;
-    const u32 state_part = d.dk * TENSOR_LINE, x_part = CHUNK * TENSOR_LINE;
-    const u32 task = block(), head = task % d.value_heads, key = head / (d.value_heads / d.key_heads);
-    const u32 col = block_y() * W, wide = (u32)min_of(W, d.dv - col);
-    const u64 size = (u64)d.dk * d.dv, values = 2ull * d.key_heads * d.dk + (u64)head * d.dv + col;
-    const u32 g = lane() / 4, t2 = lane() % 4 * 2, own = 16 * warp(); // rows of the state
-    const u32 i0 = warp() % 4 * 16, j0 = warp() / 4 * 16;            // a warp's tile of positions and columns
-    const bool live = own < d.dk;
-    float state[2][2][4] = {};
-    UNROLL for (u32 e = 0; e < 16; e++) {
-        const u32 r = own + g + e / 2 % 2 * 8, c = e / 4 * 8 + t2 + e % 2;
-        if (a.from && live && c < wide) state[e / 8][e / 4 % 2][e % 4] = a.from[task * a.from_stride + (u64)r * d.dv + col + c];
-    }
-    for (u32 chunk = d.chunk; chunk < d.chunk + d.chunks; chunk++) {
+    const DeltaPlace at = place_of(d);
+    const u32 bytes = stage_bytes(d.pitch), state_part = d.dk * LINE16, x_part = CHUNK * LINE16, last = d.chunk + d.chunks;
+    bf16 *rest = (bf16 *)(memory + a.stages * bytes), *parts = rest + 3 * x_part; // of the state, then of x
+    const u64 row0 = (u64)(at.task / d.value_heads) * d.len, values = 2ull * d.key_heads * d.dk + (u64)at.head * d.dv + at.col;
+    const DeltaMixed *mixed = (const DeltaMixed *)a.pairs + (u64)at.task * d.chunks;
+    const auto come = [&](u32 chunk) {
+        load_stage(stage_at(memory + chunk % a.stages * bytes, d.pitch), d, row0 + chunk * CHUNK, positions(d, chunk), at.key,
+            (const bf16 *)d.u + values, d.u_stride, at.wide, mixed + chunk - d.chunk);
+    };
+    float state[2][2][4];
+    load_state(state, a.from ? a.from + at.task * a.from_stride : nullptr, d, at);
+    come(d.chunk);
+    for (u32 chunk = d.chunk; chunk < last; chunk++) {
         const u32 n = positions(d, chunk);
-        const u64 row = (u64)(task / d.value_heads) * d.len + chunk * CHUNK, slot = (u64)task * d.chunks + chunk - d.chunk;
+        const DeltaStage g = stage_at(memory + chunk % a.stages * bytes, d.pitch);
+        const bool ahead = a.stages > 1 && chunk + 1 < last;
+        if (ahead) come(chunk + 1);
+        state_parts(parts, state, d, at);
+        if (a.states) store_state(a.states + ((u64)at.task * d.total + chunk) * at.size, state, d, at);
+        if (ahead) copy_async_wait<1>();
+        else copy_async_wait<0>();
         sync_block();
-        if (live) UNROLL for (u32 e = 0; e < 16; e++) {
-            const u32 r = own + g + e / 2 % 2 * 8, c = e / 4 * 8 + t2 + e % 2;
-            const float v = state[e / 8][e / 4 % 2][e % 4];
-            bf16 part[3];
-            split(part, v);
-            UNROLL for (u32 m = 0; m < 3; m++) parts[m * state_part + r * TENSOR_LINE + c] = part[m];
-            if (a.states && c < wide) a.states[slot * size + (u64)r * d.dv + col + c] = v;
-        }
-        load_units(d, s, q, k, row, n, key);
-        load_pair(kk, a.pairs + slot * PAIRS);
-        for (u32 e = thread(); e < CHUNK * CHUNK; e += THREADS) {
-            bf16 part[2];
-            split(part, a.pairs[slot * PAIRS + CHUNK * CHUNK + e]);
-            UNROLL for (u32 m = 0; m < 2; m++) p[m * CHUNK * TENSOR_PAIR + e / CHUNK * TENSOR_PAIR + e % CHUNK] = part[m];
-        }
-        load_scalars<bf16>(d, s, row, chunk, n, head);
 
-        // x = β(v − e^G·KS); o begins with e^G·QS.
-        float ks[2][4] = {}, o[2][4] = {};
-        const u32 at = (i0 + lane() % 16) * d.pitch + lane() / 16 * 8;
+        // What v is beside what the state says, and e^G·QS.
+        float r[2][4] = {}, o[2][4] = {}, x[2][4] = {};
         for (u32 c = 0; c < d.dk; c += 16) {
             u32 f[4];
-            ldmatrix4(f, k + at + c);
-            mma_parts<3>(ks, f, parts + c * TENSOR_LINE + j0, state_part);
+            across(f, g.k + at.i0 * d.pitch + c, d.pitch);
+            mma_parts<3>(r, f, parts + c * LINE16 + at.j0, state_part);
             if (!a.o) continue;
-            ldmatrix4(f, q + at + c);
-            mma_parts<3>(o, f, parts + c * TENSOR_LINE + j0, state_part);
+            across(f, g.q + at.i0 * d.pitch + c, d.pitch);
+            mma_parts<3>(o, f, parts + c * LINE16 + at.j0, state_part);
         }
         UNROLL for (u32 e = 0; e < 8; e++) {
-            const u32 i = i0 + g + e / 2 % 2 * 8, j = j0 + e / 4 * 8 + t2 + e % 2;
-            const float v = i < n && j < wide ? load((const bf16 *)d.u + (row + i) * d.u_stride + values + j) : 0.0f;
-            x[i * LINE + j] = s.beta[i] * fma_rn(-s.decay[i] * s.rk[i], ks[e / 4][e % 4], v);
-            o[e / 4][e % 4] *= s.decay[i] * s.rq[i];
+            const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2 + e % 2;
+            r[e / 4][e % 4] = fma_rn(-g.decay_k[i], r[e / 4][e % 4], load(g.side + i * LINE16 + j));
+            o[e / 4][e % 4] *= g.decay_q[i];
         }
-        for (u32 r0 = 0; r0 < n; r0 += SOLVE) {
-            sync_block();
-            if (r0 > 0) forwards_others<W>(x, kk, s, r0, thread());
-            sync_block();
-            if (thread() < W) forwards_own<W>(x, kk, s, r0, thread());
-        }
+        tile_parts<3>(rest, r, at);
         sync_block();
-        // In the place of the state's parts: three of end·rk·x, and two of x.
-        for (u32 e = thread(); e < CHUNK * W; e += THREADS) {
-            const u32 i = e / W, to = i * TENSOR_LINE + e % W;
-            const float v = x[i * LINE + e % W];
-            bf16 scaled[3], plain[2];
-            split(scaled, s.end[i] * s.rk[i] * v);
-            split(plain, v);
-            UNROLL for (u32 m = 0; m < 3; m++) parts[m * x_part + to] = scaled[m];
-            UNROLL for (u32 m = 0; m < 2; m++) parts[(3 + m) * x_part + to] = plain[m];
+        for (u32 c = 0; c <= at.i0; c += 16) {
+            u32 f[3][4];
+            UNROLL for (u32 m = 0; m < 3; m++) across(f[m], g.solve + m * CHUNK * PAIR16 + at.i0 * PAIR16 + c, PAIR16);
+            mma_squares<3, 3>(x, f, rest + c * LINE16 + at.j0, x_part);
         }
+        float ends[2][4];
+        UNROLL for (u32 e = 0; e < 8; e++) ends[e / 4][e % 4] = g.end_k[at.i0 + at.g + row_of(e)] * x[e / 4][e % 4];
+        tile_parts<3>(parts, ends, at);
+        if (a.o) tile_parts<2>(parts + 3 * x_part, x, at);
         sync_block();
         if (a.o) {
-            for (u32 c = 0; c <= i0; c += 16) { // m∘qkᵀ is zero to the right of its diagonal
-                const bf16 *from = p + (i0 + lane() % 16) * TENSOR_PAIR + c + lane() / 16 * 8, *b = parts + 3 * x_part + c * TENSOR_LINE + j0;
-                u32 f[4];
-                ldmatrix4(f, from);
-                mma_parts<2>(o, f, b, x_part);
-                ldmatrix4(f, from + CHUNK * TENSOR_PAIR);
-                mma_parts<1>(o, f, b, x_part);
+            for (u32 c = 0; c <= at.i0; c += 16) {
+                u32 f[2][4];
+                UNROLL for (u32 m = 0; m < 2; m++) across(f[m], g.pairs + m * CHUNK * PAIR16 + at.i0 * PAIR16 + c, PAIR16);
+                mma_squares<2, 2>(o, f, parts + 3 * x_part + c * LINE16 + at.j0, x_part);
             }
+            bf16 *to = (bf16 *)a.o + (row0 + chunk * CHUNK) * a.o_stride + (u64)at.head * d.dv + at.col;
             UNROLL for (u32 e = 0; e < 8; e++) {
-                const u32 i = i0 + g + e / 2 % 2 * 8, j = j0 + e / 4 * 8 + t2 + e % 2;
-                if (i < n && j < wide) store((bf16 *)a.o + (row + i) * a.o_stride + (u64)head * d.dv + col + j, o[e / 4][e % 4]);
+                const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2 + e % 2;
+                if (i < n && j < at.wide) store(to + i * a.o_stride + j, o[e / 4][e % 4]);
             }
         }
         // S = through·S + Σ_i k_i·(end_i·rk_i·x_i)ᵀ.
-        if (!live) continue;
-        UNROLL for (u32 e = 0; e < 16; e++) state[e / 8][e / 4 % 2][e % 4] *= s.decay[n - 1];
-        for (u32 c = 0; c < n; c += 16) {
-            u32 f[4];
-            ldmatrix4_trans(f, k + (c + lane() % 8 + lane() / 16 * 8) * d.pitch + own + lane() / 8 % 2 * 8);
-            mma_parts<3>(state[0], f, parts + c * TENSOR_LINE, x_part);
-            mma_parts<3>(state[1], f, parts + c * TENSOR_LINE + 16, x_part);
+        if (at.live) {
+            UNROLL for (u32 e = 0; e < 16; e++) state[e / 8][e / 4 % 2][e % 4] *= g.through[n - 1];
+            add_outer(state, g.k, d.pitch, parts, n, at);
         }
+        sync_block();
+        if (a.stages == 1 && chunk + 1 < last) come(chunk + 1);
     }
-    UNROLL for (u32 e = 0; e < 16; e++) {
-        const u32 r = own + g + e / 2 % 2 * 8, c = e / 4 * 8 + t2 + e % 2;
-        if (a.to && live && c < wide) a.to[task * a.to_stride + (u64)r * d.dv + col + c] = state[e / 8][e / 4 % 2][e % 4];
-    }
+    if (a.to) store_state(a.to + at.task * a.to_stride, state, d, at);
 }
 
 // A few positions one after the other: a block has SLICE columns of the state of a value head in registers, a warp every eighth of
@@ -343,8 +364,9 @@ template <class T> APR_DEVICE void delta_steps(const DeltaForwardArgs &a) {
 
 KERNEL(delta_pairs_bf16, DeltaPairsArgs, THREADS, 2) { delta_pairs<bf16>(a); }
 KERNEL(delta_pairs_f32, DeltaPairsArgs, THREADS, 2) { delta_pairs<float>(a); }
+KERNEL(delta_mix_bf16, DeltaMixArgs, THREADS, 2) { delta_mix(a); }
 KERNEL(delta_forward_bf16, DeltaForwardArgs, THREADS, 2) { delta_forward<bf16>(a); }
 KERNEL(delta_forward_f32, DeltaForwardArgs, THREADS, 1) { delta_forward<float>(a); }
-KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, THREADS, 2) { delta_forward_tensor(a); }
+KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor(a); }
 KERNEL(delta_steps_bf16, DeltaForwardArgs, THREADS, 4) { delta_steps<bf16>(a); }
 KERNEL(delta_steps_f32, DeltaForwardArgs, THREADS, 4) { delta_steps<float>(a); }

@@ -21,6 +21,7 @@ const (
 	deltaPairs   = 2 * 4 * device.DeltaChunk * device.DeltaChunk
 	deltaScalars = (2 + 11) * 4 * device.DeltaChunk // bytes of struct DeltaScalars
 	deltaSteps   = 16                               // up to how many positions come one by one
+	deltaMixed   = (3+2)*2*device.DeltaChunk*device.DeltaChunk + 4*4*device.DeltaChunk // bytes of struct DeltaMixed
 )
 
 // deltaScratch bounds the pairs and states of an operation; partial sums of the backward take little beside them. Tests set less.
@@ -35,7 +36,7 @@ type deltaRule struct {
 	goesOn, chunk, chunks, all, pitch uint32
 }
 
-// deltaPairsArgs is struct DeltaPairsArgs of delta.cu.
+// deltaPairsArgs is struct DeltaPairsArgs of delta.cu, and DeltaMixArgs.
 type deltaPairsArgs struct {
 	d     deltaRule
 	pairs uint64
@@ -46,13 +47,14 @@ type deltaForwardArgs struct {
 	d                             deltaRule
 	pairs, o, states, from, to    uint64
 	oStride, fromStride, toStride int64
+	stages                        uint32
 }
 
 // deltaStatesBackwardArgs is struct DeltaStatesBackwardArgs of delta_backward.cu.
 type deltaStatesBackwardArgs struct {
-	d                           deltaRule
-	pairs, do, states, from, to uint64
-	doStride                    int64
+	d                          deltaRule
+	pairs, do, after, from, to uint64
+	doStride                   int64
 }
 
 // deltaGradientsArgs is struct DeltaGradientsArgs of delta_backward.cu.
@@ -100,23 +102,30 @@ func deltaGradientsBytes(d device.Delta, t tensor.DType) int {
 	return deltaBytes(d, t, (2*d.KeyDim+3*device.DeltaChunk)*(deltaPart+1)+2*device.DeltaChunk*(device.DeltaChunk+1))
 }
 
-// deltaForm is a kernel that goes forward from chunk to chunk: its name, its shared memory, and how far apart rows of q and k lie there.
+// deltaForm says how chunks are computed: on plain cores, or on tensor cores with so many chunks in shared memory at a time.
 type deltaForm struct {
-	kernel        string
-	shared, pitch int
+	kernel  string
+	stages  int // 0: on plain cores
+	shared  int // bytes of the kernels that go from chunk to chunk
+	pitch   int // distance of rows of q and k in shared memory
+	between int // bytes of what positions of a chunk have to do with each other
 }
 
-// deltaForward chooses it: on tensor cores where rows of bfloat16 are whole fragments and a thread block has the
-// memory.
-func deltaForward(d device.Delta, t tensor.DType, most int) deltaForm {
+// deltaFormOf chooses: tensor cores where rows of bfloat16 are whole fragments, at addresses of asynchronous copies, and a thread block has
+// the memory.
+func deltaFormOf(u Mat, d device.Delta, most int, others ...Mat) deltaForm {
 	const line, pair = deltaSlice + 8, device.DeltaChunk + 8
 	pitch := d.KeyDim + 8
-	words := device.DeltaChunk*(deltaSlice+1) + device.DeltaChunk*(device.DeltaChunk+1)
-	shared := deltaScalars + 4*words + 2*(2*device.DeltaChunk*(pair+pitch)+max(3*d.KeyDim, 5*device.DeltaChunk)*line)
-	if t == tensor.BF16 && d.KeyDim%16 == 0 && shared <= most {
-		return deltaForm{"delta_forward_tensor_bf16", shared, pitch}
+	stage := 2*device.DeltaChunk*(2*pitch+line+5*pair) + 4*4*device.DeltaChunk
+	work := 2 * line * (3*device.DeltaChunk + max(3*d.KeyDim, 6*device.DeltaChunk))
+	aligned := d.KeyDim%16 == 0 && d.ValueDim%8 == 0
+	for _, m := range append(others, u) {
+		aligned = aligned && (m.IsZero() || m.Type == tensor.BF16 && m.Ptr%16 == 0 && m.Stride%8 == 0)
 	}
-	return deltaForm{"delta_forward_" + typeName(t), deltaForwardBytes(d, t), deltaPitch(d.KeyDim, t)}
+	if stages := min((most-work)/stage, 2); aligned && stages > 0 {
+		return deltaForm{"delta_forward_tensor_bf16", stages, stages*stage + work, pitch, deltaMixed}
+	}
+	return deltaForm{"delta_forward_" + typeName(u.Type), 0, deltaForwardBytes(d, u.Type), deltaPitch(d.KeyDim, u.Type), deltaPairs}
 }
 
 // DeltaShared returns the bytes of shared memory that a thread block of a DeltaNet or of its backward needs.
@@ -163,8 +172,9 @@ func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, 
 		a.launch(q, deltaForm{kernel: "delta_steps_" + typeName(u.Type)}, d, d.Batch)
 		return
 	}
-	segment, state, form := deltaSegments(d, deltaPairs), d.KeyDim*d.ValueDim, deltaForward(d, u.Type, shared)
-	pairs := q.Scratch(segment.seqs * d.ValueHeads * segment.chunks * deltaPairs)
+	form, state := deltaFormOf(u, d, shared), d.KeyDim*d.ValueDim
+	segment := deltaSegments(d, form.between)
+	pairs := q.Scratch(segment.seqs * d.ValueHeads * segment.chunks * form.between)
 	carried := Mat{Rows: segment.seqs * d.ValueHeads, Cols: state, Stride: state, Type: tensor.F32}
 	if segment.chunks < d.Chunks() {
 		carried.Ptr = q.Scratch(4 * carried.Rows * state)
@@ -178,7 +188,7 @@ func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, 
 			if c+segment.chunks >= d.Chunks() {
 				next = to.rows(lo*d.ValueHeads, hi*d.ValueHeads)
 			}
-			r.launchPairs(q, pairs, u.Type, d, n)
+			r.launchBetween(q, pairs, form, u.Type, d, n)
 			a := forwardArgs(r, o, at, next)
 			a.pairs = pairs
 			a.launch(q, form, d, n)
@@ -201,12 +211,17 @@ func (r deltaRule) of(lo int, u, ba, first Mat, d device.Delta) deltaRule {
 	return r
 }
 
-// launchPairs computes the pairs of n sequences.
-func (r deltaRule) launchPairs(q Queue, pairs uint64, t tensor.DType, d device.Delta, n int) {
-	q.Launch(Launch{
-		Module: DeltaModule, Kernel: "delta_pairs_" + typeName(t), Grid: [3]int{n * d.ValueHeads, int(r.chunks), 1}, Block: deltaThreads,
-		Shared: deltaBytes(d, t, 0), Args: unsafe.Pointer(&deltaPairsArgs{r, pairs}),
-	})
+// launchBetween computes what positions of chunks of n sequences have to do with each other.
+func (r deltaRule) launchBetween(q Queue, to uint64, f deltaForm, t tensor.DType, d device.Delta, n int) {
+	l := Launch{Module: DeltaModule, Kernel: "delta_pairs_" + typeName(t), Grid: [3]int{n * d.ValueHeads, int(r.chunks), 1}, Block: deltaThreads}
+	r.pitch, l.Shared = uint32(deltaPitch(d.KeyDim, t)), deltaBytes(d, t, 0)
+	if f.stages > 0 {
+		r.pitch = uint32(f.pitch)
+		const square = device.DeltaChunk * device.DeltaChunk
+		l.Kernel, l.Shared = "delta_mix_bf16", deltaScalars+4*(square+device.DeltaChunk+square/4)+2*2*device.DeltaChunk*f.pitch
+	}
+	l.Args = unsafe.Pointer(&deltaPairsArgs{r, to})
+	q.Launch(l)
 }
 
 func forwardArgs(r deltaRule, o, from, to Mat) *deltaForwardArgs {
@@ -217,7 +232,7 @@ func forwardArgs(r deltaRule, o, from, to Mat) *deltaForwardArgs {
 
 // launch runs a kernel with a thread block for each value head of n sequences and each slice of its columns.
 func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
-	a.d.pitch = uint32(f.pitch)
+	a.d.pitch, a.stages = uint32(f.pitch), uint32(f.stages)
 	q.Launch(Launch{
 		Module: DeltaModule, Kernel: f.kernel, Grid: [3]int{n * d.ValueHeads, ceil(d.ValueDim, deltaSlice), 1}, Block: deltaThreads,
 		Shared: f.shared, Args: unsafe.Pointer(a),
@@ -227,19 +242,20 @@ func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
 // DeltaNetBackward writes du and dba, and adds to dLogA and ddt: see device.LinearAttention. Sums are float32, in an order that
 // depends on the shape alone.
 //
-// First delta_states_backward goes from the last chunk to the first and leaves in states the gradient of the state
-// behind each chunk; that needs no state. Then, for as many chunks as scratch memory has room for at a time,
-// delta_forward computes the states at their begin again, and delta_gradients has a thread block for each chunk of a
-// key head, with the value heads that read it.
+// First the forward again, which leaves in states the state at the begin of each chunk. Then, for as many chunks as scratch memory has room
+// for at a time, delta_states_backward goes from the last chunk to the first with the gradient of the state behind each, and
+// delta_gradients has a thread block for each chunk of a key head, with the value heads that read it.
 func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta, shared int) {
 	if d.Batch == 0 || d.Len == 0 {
 		return
 	}
 	state := d.KeyDim * d.ValueDim
-	b := &deltaBackward{Queue: q, d: d, t: u.Type, form: deltaForward(d, u.Type, shared), segment: deltaSegments(d, deltaPairs+4*state), do: do, du: du, dba: dba, dLogA: dLogA, ddt: ddt}
+	b := &deltaBackward{Queue: q, d: d, t: u.Type, form: deltaFormOf(u, d, shared), do: do, du: du, dba: dba, dLogA: dLogA, ddt: ddt}
+	between := max(b.form.between, deltaPairs)
+	b.segment = deltaSegments(d, between+4*state)
 	heads := b.segment.seqs * d.ValueHeads
 	need(b.segment.seqs*d.KeyHeads <= mostGroups && b.segment.chunks <= mostGroups, "DeltaNetBackward", "too many heads")
-	b.pairs, b.begin = q.Scratch(heads*b.segment.chunks*deltaPairs), q.Scratch(heads*b.segment.chunks*4*state)
+	b.pairs, b.after = q.Scratch(heads*b.segment.chunks*between), q.Scratch(heads*b.segment.chunks*4*state)
 	b.carried = Mat{Ptr: q.Scratch(heads * 4 * state), Rows: heads, Cols: state, Stride: state, Type: tensor.F32}
 	groups := b.segment.seqs * b.segment.chunks
 	b.partLogA, b.partDT = q.Scratch(4*groups*d.ValueHeads), q.Scratch(4*groups*d.ValueHeads)
@@ -258,7 +274,7 @@ type deltaBackward struct {
 	segment          deltaSegment
 	do, du, dba      Mat
 	dLogA, ddt       Mat
-	pairs, begin     uint64 // of the chunks of a segment: pairs, and the states at their begin
+	pairs, after     uint64 // of the chunks of a segment: pairs, and the gradients of the states behind them
 	carried          Mat
 	partLogA, partDT uint64
 }
@@ -267,26 +283,26 @@ type deltaBackward struct {
 func (b *deltaBackward) run(r deltaRule, states uint64, lo, hi int) {
 	d, n, chunks := b.d, hi-lo, b.d.Chunks()
 	do, du, dba := b.do.rows(lo*d.Len, hi*d.Len), b.du.rows(lo*d.Len, hi*d.Len), b.dba.rows(lo*d.Len, hi*d.Len)
+	var at Mat
+	for c := 0; c < chunks; c += b.segment.chunks {
+		r.chunk, r.chunks = uint32(c), uint32(min(b.segment.chunks, chunks-c))
+		r.launchBetween(b, b.pairs, b.form, b.t, d, n)
+		a := forwardArgs(r, Mat{}, at, b.carried)
+		a.pairs, a.states = b.pairs, states
+		a.launch(b, b.form, d, n)
+		at = b.carried
+	}
 	from := uint64(0)
 	for end := chunks; end > 0; end -= b.segment.chunks {
 		r.chunk = uint32(max(0, end-b.segment.chunks))
 		r.chunks = uint32(end) - r.chunk
-		r.launchPairs(b, b.pairs, b.t, d, n)
+		r.launchBetween(b, b.pairs, deltaForm{}, b.t, d, n)
 		b.start("delta_states_backward_", n*d.ValueHeads, ceil(d.ValueDim, deltaSlice), deltaStatesBackwardBytes(d, b.t), unsafe.Pointer(&deltaStatesBackwardArgs{
-			d: r, pairs: b.pairs, do: do.Ptr, states: states, from: from, to: b.carried.Ptr, doStride: int64(do.Stride),
+			d: r, pairs: b.pairs, do: do.Ptr, after: b.after, from: from, to: b.carried.Ptr, doStride: int64(do.Stride),
 		}))
 		from = b.carried.Ptr
-	}
-	var at Mat
-	for c := 0; c < chunks; c += b.segment.chunks {
-		r.chunk, r.chunks = uint32(c), uint32(min(b.segment.chunks, chunks-c))
-		r.launchPairs(b, b.pairs, b.t, d, n)
-		a := forwardArgs(r, Mat{}, at, b.carried)
-		a.pairs, a.states = b.pairs, b.begin
-		a.launch(b, b.form, d, n)
-		at = b.carried
 		b.start("delta_gradients_", int(r.chunks), n*d.KeyHeads, deltaGradientsBytes(d, b.t), unsafe.Pointer(&deltaGradientsArgs{
-			d: r, pairs: b.pairs, do: do.Ptr, du: du.Ptr, dba: dba.Ptr, states: b.begin, after: states, dLogA: b.partLogA, ddt: b.partDT,
+			d: r, pairs: b.pairs, do: do.Ptr, du: du.Ptr, dba: dba.Ptr, states: states, after: b.after, dLogA: b.partLogA, ddt: b.partDT,
 			doStride: int64(do.Stride), duStride: int64(du.Stride), dbaStride: int64(dba.Stride),
 		}))
 		columnSum(b, b.dLogA, b.partLogA, n*int(r.chunks))

@@ -9,7 +9,7 @@ struct DeltaStatesBackwardArgs {
     DeltaRule d;
     const float *pairs;
     const void *dout;
-    float *states;     // [heads of all sequences, all chunks, dk·dv]: the gradient of the state behind each chunk
+    float *after;      // [heads of all sequences, chunks of the launch, dk·dv]: the gradient of the state behind each chunk
     const float *from; // of that behind the last chunk of the launch; zero: zeros
     float *to;         // of that before the first
     i64 dout_stride;
@@ -33,10 +33,11 @@ template <class T> APR_DEVICE void delta_states_backward(const DeltaStatesBackwa
         const u64 row = (u64)(task / d.value_heads) * d.len + chunk * CHUNK;
         sync_block();
         load_units(d, s, q, k, row, n, key);
-        const float *pairs = a.pairs + ((u64)task * d.chunks + chunk - d.chunk) * PAIRS; // m∘qkᵀ stays there
+        const u64 slot = (u64)task * d.chunks + chunk - d.chunk;
+        const float *pairs = a.pairs + slot * PAIRS; // m∘qkᵀ stays there
         load_pair(kk, pairs);
         load_slice<W>(dout, (const T *)a.dout + row * a.dout_stride + (u64)head * d.dv + col, a.dout_stride, n, CHUNK, wide);
-        store_slice<W>(a.states + ((u64)task * d.total + chunk) * size + col, state, d.dv, d.dk, wide);
+        store_slice<W>(a.after + slot * size + col, state, d.dv, d.dk, wide);
         load_scalars<T>(d, s, row, chunk, n, head);
         if (thread() < CHUNK) {
             const u32 i = thread();
@@ -91,8 +92,8 @@ struct DeltaGradientsArgs {
     const float *pairs;
     const void *dout;
     void *du, *dba;
-    const float *states; // [heads of all sequences, chunks of the launch, dk·dv]: at the begin of each chunk
-    const float *after;  // [heads of all sequences, all chunks, dk·dv]: gradients of the states behind chunks
+    const float *states; // [heads of all sequences, all chunks, dk·dv]: at the begin of each chunk
+    const float *after;  // [heads of all sequences, chunks of the launch, dk·dv]: gradients of the states behind chunks
     float *d_log_a, *d_dt; // [sequences · chunks of the launch, value heads]
     i64 dout_stride, du_stride, dba_stride;
 };
@@ -172,14 +173,14 @@ struct DeltaPart { // shared memory of delta_gradients
 // k through the state.
 template <class T>
 APR_DEVICE void delta_part(const DeltaGradientsArgs &a, const DeltaScalars &s, const DeltaPart &m, const T *q, const T *k, DeltaSums &sums,
-    float (&dq)[8][4], float (&dk)[8][4], u64 row, u32 n, u32 head, u32 col, u64 slot, u64 after) {
+    float (&dq)[8][4], float (&dk)[8][4], u64 row, u32 n, u32 head, u32 col, u64 before, u64 slot) {
     constexpr u32 W = PART, LINE = W + 1;
     const DeltaRule &d = a.d;
     const u32 wide = (u32)min_of(W, d.dv - col), i0 = thread() / 16, j0 = thread() % 16;
     const u64 size = (u64)d.dk * d.dv, values = 2ull * d.key_heads * d.dk + (u64)head * d.dv + col;
     sync_block();
-    load_slice<W>(m.state, a.states + slot * size + col, d.dv, d.dk, d.dk, wide);
-    load_slice<W>(m.after, a.after + after * size + col, d.dv, d.dk, d.dk, wide);
+    load_slice<W>(m.state, a.states + before * size + col, d.dv, d.dk, d.dk, wide);
+    load_slice<W>(m.after, a.after + slot * size + col, d.dv, d.dk, d.dk, wide);
     load_slice<W>(m.dout, (const T *)a.dout + row * a.dout_stride + (u64)head * d.dv + col, a.dout_stride, n, CHUNK, wide);
     sync_block();
     const float *b[1], *ap[4];
@@ -363,7 +364,7 @@ template <class T> APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) 
         load_scalars<T>(d, s, row, chunk, n, head);
         DeltaSums sums = {};
         for (u32 col = 0; col < d.dv; col += PART)
-            delta_part<T>(a, s, m, q, k, sums, dq, dk, row, n, head, col, slot, task * d.total + chunk);
+            delta_part<T>(a, s, m, q, k, sums, dq, dk, row, n, head, col, task * d.total + chunk, slot);
         delta_decays<T>(a, s, *(DeltaGradient *)m.x, m.kk, m.p, sums, row, n, head, (u64)seq * d.chunks + block());
         const float *across[8], *down[8];
         const T *units[4];

@@ -15,8 +15,8 @@ import (
 // TestDeltaSegments: with scratch memory for a chunk of a sequence at a time, or for some, a rule and its gradients are the same
 // numbers; sums of dLogA and ddt have another order. The same call gives the same bits.
 func TestDeltaSegments(t *testing.T) {
-	const state = 16 * 20
-	d := device.Delta{Sequences: device.Sequences{Batch: 3, Len: 200}, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 20}
+	const state = 16 * 40
+	d := device.Delta{Sequences: device.Sequences{Batch: 3, Len: 200}, KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 40}
 	whole := deltaScratch
 	defer func() { deltaScratch = whole }()
 	for _, typ := range floatTypes {

@@ -1,0 +1,151 @@
+// The gated delta rule on tensor cores, for bfloat16 and keys of whole fragments: what its forward and its backward share.
+//
+// q, k, v and do are exact in bfloat16. What is float32 (states, x, the inverse) is a sum of three bfloat16, so that sums are those of
+// float32; of m∘qkᵀ two parts are enough for results that are rounded to bfloat16.
+#pragma once
+#include "delta.cuh"
+
+constexpr u32 SLICE = 32;           // columns of a state that a block has
+constexpr u32 LINE16 = SLICE + 8;   // rows of so many columns for ldmatrix: eight begin in different banks
+constexpr u32 PAIR16 = CHUNK + 8;
+constexpr u32 SQUARE = CHUNK * CHUNK;
+
+// DeltaMixed is what positions of a chunk of a value head have to do with each other, in memory: rows beyond the last position
+// are zeros but for the diagonal of A.
+struct DeltaMixed {
+    bf16 solve[3 * SQUARE]; // A·diag(β), A = (I + strictlower(βKKᵀ∘M))⁻¹, so that x = A·β(v − e^G·KS)
+    bf16 pairs[2 * SQUARE]; // m∘qkᵀ
+    float decay_k[CHUNK], decay_q[CHUNK], end_k[CHUNK]; // e^G·rk, e^G·rq, end·rk
+    float through[CHUNK];                               // what is left of the state behind each position
+};
+
+// parts_of makes N pairs of bfloat16 whose sums are two numbers: of three parts, the difference is beyond float32's 24 bits.
+template <int N> APR_DEVICE void parts_of(u32 (&part)[N], float lo, float hi) {
+    UNROLL for (int s = 0; s < N; s++) {
+        part[s] = pack_bf16(lo, hi);
+        lo -= from_bits(part[s] << 16);
+        hi -= from_bits(part[s] & 0xffff0000u);
+    }
+}
+
+// DeltaStage is what a block has of a chunk in shared memory; side is v or do, SLICE columns.
+struct DeltaStage {
+    bf16 *q, *k, *side, *solve, *pairs;
+    float *decay_k, *decay_q, *end_k, *through;
+};
+constexpr u32 STAGE_REST = 2 * CHUNK * LINE16 + 2 * 5 * CHUNK * PAIR16 + 4 * 4 * CHUNK; // bytes of a stage besides q and k
+
+APR_DEVICE u32 stage_bytes(u32 pitch) { return 4 * CHUNK * pitch + STAGE_REST; }
+APR_DEVICE DeltaStage stage_at(u8 *memory, u32 pitch) {
+    DeltaStage g;
+    g.q = (bf16 *)memory, g.k = g.q + CHUNK * pitch, g.side = g.k + CHUNK * pitch;
+    g.solve = g.side + CHUNK * LINE16, g.pairs = g.solve + 3 * CHUNK * PAIR16;
+    g.decay_k = (float *)(g.pairs + 2 * CHUNK * PAIR16), g.decay_q = g.decay_k + CHUNK, g.end_k = g.decay_q + CHUNK, g.through = g.end_k + CHUNK;
+    return g;
+}
+
+// load_stage begins to fill a stage with n positions from row on of a key head, of side, whose rows have `wide` columns, and of mixed.
+APR_DEVICE void load_stage(const DeltaStage &g, const DeltaRule &d, u64 row, u32 n, u32 key, const bf16 *side, i64 stride, u32 wide, const DeltaMixed *mixed) {
+    const u32 packs = d.dk / 8;
+    for (u32 e = thread(); e < CHUNK * packs; e += THREADS) {
+        const u32 i = e / packs, c = e % packs * 8;
+        const bf16 *q = (const bf16 *)d.u + (row + min_of(i, n - 1)) * d.u_stride + (u64)key * d.dk + c;
+        copy_async16(g.q + i * d.pitch + c, q, i < n);
+        copy_async16(g.k + i * d.pitch + c, q + (u64)d.key_heads * d.dk, i < n);
+    }
+    for (u32 e = thread(); e < CHUNK * SLICE / 8; e += THREADS) {
+        const u32 i = e / (SLICE / 8), c = e % (SLICE / 8) * 8;
+        const bool in = i < n && c < wide;
+        copy_async16(g.side + i * LINE16 + c, side + (in ? (row + i) * stride + c : 0), in);
+    }
+    for (u32 e = thread(); e < 5 * SQUARE / 8; e += THREADS) // solve, and pairs behind it
+        copy_async16(g.solve + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, mixed->solve + 8 * e);
+    if (thread() < CHUNK) copy_async16(g.decay_k + 4 * thread(), mixed->decay_k + 4 * thread()); // and what is behind it
+    copy_async_commit();
+}
+
+// mma_parts adds a·b to n 16 columns of d (two tiles of 8), with b the sum of PARTS matrices of LINE values a row, which lie
+// `apart` values from each other.
+template <int PARTS, u32 LINE = LINE16> APR_DEVICE void mma_parts(float (&d)[2][4], const u32 (&a)[4], const bf16 *b, u32 apart) {
+    UNROLL for (int s = PARTS; s-- > 0;) {
+        u32 f[4];
+        ldmatrix4_trans(f, b + s * apart + lane() % 16 * LINE + lane() / 16 * 8);
+        mma_bf16(d[0], a, f[0], f[1]);
+        mma_bf16(d[1], a, f[2], f[3]);
+    }
+}
+// mma_squares adds a·b likewise, with a the sum of A matrices, of which products below the last part are left out.
+template <int A, int B> APR_DEVICE void mma_squares(float (&d)[2][4], const u32 (&a)[A][4], const bf16 *b, u32 apart) {
+    UNROLL for (int s = B; s-- > 0;) {
+        u32 f[4];
+        ldmatrix4_trans(f, b + s * apart + lane() % 16 * LINE16 + lane() / 16 * 8);
+        UNROLL for (int r = A; r-- > 0;)
+            if (r + s < (A > B ? A : B)) {
+                mma_bf16(d[0], a[r], f[0], f[1]);
+                mma_bf16(d[1], a[r], f[2], f[3]);
+            }
+    }
+}
+// across reads the fragment of 16 rows and columns that begins at p; down that of the transposed matrix.
+APR_DEVICE void across(u32 (&f)[4], const bf16 *p, u32 line) { ldmatrix4(f, p + lane() % 16 * line + lane() / 16 * 8); }
+APR_DEVICE void down(u32 (&f)[4], const bf16 *p, u32 line) { ldmatrix4_trans(f, p + (lane() % 8 + lane() / 16 * 8) * line + lane() / 8 % 2 * 8); }
+
+// A block's place: a value head of a sequence, SLICE columns of its state, and what a thread has of tiles of 16 by 16: of positions and columns
+// those from i0 and j0 on, of the state rows own … own+15 and all columns.
+struct DeltaPlace {
+    u32 task, head, key, col, wide, g, t2, own, i0, j0;
+    bool live;
+    u64 size;
+};
+APR_DEVICE DeltaPlace place_of(const DeltaRule &d) {
+    DeltaPlace p;
+    p.task = block(), p.head = p.task % d.value_heads, p.key = p.head / (d.value_heads / d.key_heads);
+    p.col = block_y() * SLICE, p.wide = (u32)min_of(SLICE, d.dv - p.col), p.size = (u64)d.dk * d.dv;
+    p.g = lane() / 4, p.t2 = lane() % 4 * 2, p.own = 16 * warp(), p.live = p.own < d.dk;
+    p.i0 = warp() % 4 * 16, p.j0 = warp() / 4 * 16;
+    return p;
+}
+
+// Of the 16 elements of a thread in 16 rows by 32 columns, and of the eight in 16 by 16: pairs of neighbours e, e+1.
+APR_DEVICE u32 row_of(u32 e) { return e / 2 % 2 * 8; }
+APR_DEVICE u32 col_of(u32 e) { return e / 4 * 8; }
+
+// load_state and store_state move a warp's rows of a state; columns beyond the last are zeros.
+APR_DEVICE void load_state(float (&state)[2][2][4], const float *from, const DeltaRule &d, const DeltaPlace &p) {
+    UNROLL for (u32 e = 0; e < 16; e++) {
+        const u32 r = p.own + p.g + row_of(e), c = col_of(e) + p.t2 + e % 2;
+        state[e / 8][e / 4 % 2][e % 4] = from && p.live && c < p.wide ? from[(u64)r * d.dv + p.col + c] : 0.0f;
+    }
+}
+APR_DEVICE void store_state(float *to, const float (&state)[2][2][4], const DeltaRule &d, const DeltaPlace &p) {
+    UNROLL for (u32 e = 0; e < 16; e++) {
+        const u32 r = p.own + p.g + row_of(e), c = col_of(e) + p.t2 + e % 2;
+        if (p.live && c < p.wide) to[(u64)r * d.dv + p.col + c] = state[e / 8][e / 4 % 2][e % 4];
+    }
+}
+// state_parts writes a warp's rows as three parts.
+APR_DEVICE void state_parts(bf16 *to, const float (&state)[2][2][4], const DeltaRule &d, const DeltaPlace &p) {
+    if (!p.live) return;
+    UNROLL for (u32 e = 0; e < 16; e += 2) {
+        u32 part[3];
+        parts_of(part, state[e / 8][e / 4 % 2][e % 4], state[e / 8][e / 4 % 2][e % 4 + 1]);
+        UNROLL for (u32 m = 0; m < 3; m++) *(u32 *)(to + m * d.dk * LINE16 + (p.own + p.g + row_of(e)) * LINE16 + col_of(e) + p.t2) = part[m];
+    }
+}
+// tile_parts writes a warp's tile of positions and columns as N parts, which lie CHUNK·LINE16 values from each other.
+template <int N> APR_DEVICE void tile_parts(bf16 *to, const float (&x)[2][4], const DeltaPlace &p) {
+    UNROLL for (u32 e = 0; e < 8; e += 2) {
+        u32 part[N];
+        parts_of(part, x[e / 4][e % 4], x[e / 4][e % 4 + 1]);
+        UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * CHUNK * LINE16 + (p.i0 + p.g + row_of(e)) * LINE16 + p.j0 + col_of(e) + p.t2) = part[m];
+    }
+}
+// add_outer adds kᵀ·b to a warp's rows of the state, for n positions, with b the sum of three parts.
+APR_DEVICE void add_outer(float (&state)[2][2][4], const bf16 *k, u32 pitch, const bf16 *b, u32 n, const DeltaPlace &p) {
+    for (u32 c = 0; c < n; c += 16) {
+        u32 f[4];
+        down(f, k + c * pitch + p.own, pitch);
+        mma_parts<3>(state[0], f, b + c * LINE16, CHUNK * LINE16);
+        mma_parts<3>(state[1], f, b + c * LINE16 + 16, CHUNK * LINE16);
+    }
+}
