@@ -153,7 +153,11 @@ func modulesOf(o dry.Op, act tensor.DType) []string {
 	case device.OpDeltaNet:
 		return []string{kernel.DeltaModule}
 	case device.OpDeltaNetBackward:
-		return []string{kernel.DeltaModule, kernel.DeltaBackwardModule}
+		modules := []string{kernel.DeltaModule, kernel.DeltaBackwardModule}
+		if act == tensor.BF16 {
+			modules = append(modules, kernel.DeltaTensorModule)
+		}
+		return modules
 	case device.OpScale, device.OpAdd, device.OpSoftCap:
 		return []string{kernel.PointwiseModule}
 	case device.OpGLU, device.OpGLUBackward, device.OpMatMulGLU:

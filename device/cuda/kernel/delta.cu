@@ -102,9 +102,9 @@ APR_DEVICE void delta_mix(const DeltaMixArgs &a) {
         u32 ka[4], qa[4];
         across(ka, k + i0 * d.pitch + c, d.pitch);
         across(qa, q + i0 * d.pitch + c, d.pitch);
-        UNROLL for (u32 h = 0; h < 2; h++) { // the fragments of two tiles of keys: rows of k are columns of kᵀ
+        UNROLL for (u32 h = 0; h < 2; h++) {
             u32 b[4];
-            ldmatrix4(b, k + (j0 + 16 * h + lane() % 8 + lane() / 16 * 8) * d.pitch + c + lane() / 8 % 2 * 8);
+            columns_of(b, k, j0 + 16 * h, c, d.pitch);
             UNROLL for (u32 e = 0; e < 2; e++) {
                 mma_bf16(kk[2 * h + e], ka, b[2 * e], b[2 * e + 1]);
                 mma_bf16(qk[2 * h + e], qa, b[2 * e], b[2 * e + 1]);

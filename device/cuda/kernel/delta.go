@@ -11,16 +11,19 @@ import (
 const (
 	DeltaModule         = "delta"
 	DeltaBackwardModule = "delta_backward"
+	DeltaTensorModule   = "delta_backward_tensor"
 )
 
-// Of delta.cuh, delta.cu and delta_backward.cu.
+// Of delta.cuh, delta_tensor.cuh and the .cu files.
 const (
 	deltaThreads = 256
 	deltaSlice   = 32 // columns of a state in a thread block
 	deltaPart    = 16 // columns that the last kernel of the backward takes at a time
+	deltaWide    = 64 // on tensor cores
 	deltaPairs   = 2 * 4 * device.DeltaChunk * device.DeltaChunk
-	deltaScalars = (2 + 11) * 4 * device.DeltaChunk // bytes of struct DeltaScalars
-	deltaSteps   = 16                               // up to how many positions come one by one
+	deltaScalars = (2 + 11) * 4 * device.DeltaChunk                                    // bytes of struct DeltaScalars
+	deltaFill    = 128                                                                 // thread blocks of delta_gradients that fill a large device once
+	deltaSteps   = 16                                                                  // up to how many positions come one by one
 	deltaMixed   = (3+2)*2*device.DeltaChunk*device.DeltaChunk + 4*4*device.DeltaChunk // bytes of struct DeltaMixed
 )
 
@@ -55,6 +58,22 @@ type deltaStatesBackwardArgs struct {
 	d                          deltaRule
 	pairs, do, after, from, to uint64
 	doStride                   int64
+}
+
+// deltaStatesTensorArgs is struct DeltaStatesBackwardArgs of delta_backward_tensor.cu.
+type deltaStatesTensorArgs struct {
+	d                                 deltaRule
+	mixed, do, du, after, w, from, to uint64
+	doStride, duStride                int64
+	stages                            uint32
+}
+
+// deltaGradientsTensorArgs is struct DeltaGradientsArgs of delta_backward_tensor.cu.
+type deltaGradientsTensorArgs struct {
+	d                             deltaRule
+	mixed, do, w, du, dba         uint64
+	states, after, dLogA, ddt     uint64
+	doStride, duStride, dbaStride int64
 }
 
 // deltaGradientsArgs is struct DeltaGradientsArgs of delta_backward.cu.
@@ -128,6 +147,14 @@ func deltaFormOf(u Mat, d device.Delta, most int, others ...Mat) deltaForm {
 	return deltaForm{"delta_forward_" + typeName(u.Type), 0, deltaForwardBytes(d, u.Type), deltaPitch(d.KeyDim, u.Type), deltaPairs}
 }
 
+// deltaGradientsTensorBytes returns the shared memory of delta_gradients on tensor cores: numbers of positions, q, k, tiles of 64 columns, and
+// two parts of states, in whose place four matrices of positions come.
+func deltaGradientsTensorBytes(d device.Delta, pitch int) int {
+	const line, rows = deltaWide + 8, ((2+2+4+1)*device.DeltaChunk + 34 + 3) / 4 * 16
+	states := max(4*ceil(d.KeyDim, 64)*64, 8*device.DeltaChunk)
+	return deltaScalars + rows + 2*device.DeltaChunk*2*pitch + 2*line*(7*device.DeltaChunk+states)
+}
+
 // DeltaShared returns the bytes of shared memory that a thread block of a DeltaNet or of its backward needs.
 func DeltaShared(d device.Delta, t tensor.DType, backward bool) int {
 	if backward {
@@ -156,9 +183,12 @@ func deltaSegments(d device.Delta, perChunk int) deltaSegment {
 //
 // Up to 16 positions come one after the other: a thread block has 32 columns of a head's state in registers. Of more,
 // delta_pairs computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a
-// block goes from chunk to chunk with 32 columns of a head's state, which do not depend on the others. In bfloat16,
-// with keys of whole fragments, both run on tensor cores. Pairs of as many chunks as scratch memory has room for are
-// computed at a time. shared is the bytes of shared memory that a thread block may have.
+// block goes from chunk to chunk with 32 columns of a head's state, which do not depend on the others, and solves for x.
+//
+// In bfloat16, with keys of whole fragments, tensor cores compute all products, and delta_mix inverts I + strictlower(βKKᵀ∘M) for
+// all chunks at once: from chunk to chunk three products remain, one after the other, while the next chunk is copied. What
+// chunks have among themselves is computed for as many as scratch memory has room for. shared is the bytes of shared memory that
+// a thread block may have.
 func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, shared int) {
 	rule := deltaOf(u, ba, logA, dt, first, d)
 	if !from.IsZero() {
@@ -245,18 +275,32 @@ func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
 // First the forward again, which leaves in states the state at the begin of each chunk. Then, for as many chunks as scratch memory has room
 // for at a time, delta_states_backward goes from the last chunk to the first with the gradient of the state behind each, and
 // delta_gradients has a thread block for each chunk of a key head, with the value heads that read it.
+//
+// On tensor cores delta_states_backward solves for the gradient of v too, which delta_gradients reads again.
 func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta, shared int) {
 	if d.Batch == 0 || d.Len == 0 {
 		return
 	}
-	state := d.KeyDim * d.ValueDim
-	b := &deltaBackward{Queue: q, d: d, t: u.Type, form: deltaFormOf(u, d, shared), do: do, du: du, dba: dba, dLogA: dLogA, ddt: ddt}
-	between := max(b.form.between, deltaPairs)
-	b.segment = deltaSegments(d, between+4*state)
+	form := deltaFormOf(u, d, shared, do, du)
+	perChunk := 4 * d.KeyDim * d.ValueDim
+	if form.stages > 0 && deltaGradientsTensorBytes(d, form.pitch) > shared {
+		form = deltaFormOf(u, d, 0)
+	}
+	b := &deltaBackward{Queue: q, d: d, t: u.Type, form: form, do: do, du: du, dba: dba, dLogA: dLogA, ddt: ddt}
+	if form.stages > 0 {
+		perChunk += 2 * 2 * device.DeltaChunk * d.ValueDim
+	}
+	b.segment = deltaSegments(d, form.between+perChunk)
+	if fill := deltaFill / (b.segment.seqs * d.KeyHeads); form.stages > 0 && fill > 0 && b.segment.chunks > fill {
+		b.segment.chunks -= b.segment.chunks % fill
+	}
 	heads := b.segment.seqs * d.ValueHeads
 	need(b.segment.seqs*d.KeyHeads <= mostGroups && b.segment.chunks <= mostGroups, "DeltaNetBackward", "too many heads")
-	b.pairs, b.after = q.Scratch(heads*b.segment.chunks*between), q.Scratch(heads*b.segment.chunks*4*state)
-	b.carried = Mat{Ptr: q.Scratch(heads * 4 * state), Rows: heads, Cols: state, Stride: state, Type: tensor.F32}
+	b.between, b.after = q.Scratch(heads*b.segment.chunks*form.between), q.Scratch(heads*b.segment.chunks*4*d.KeyDim*d.ValueDim)
+	if form.stages > 0 {
+		b.w = q.Scratch(heads * b.segment.chunks * 2 * 2 * device.DeltaChunk * d.ValueDim)
+	}
+	b.carried = Mat{Ptr: q.Scratch(heads * 4 * d.KeyDim * d.ValueDim), Rows: heads, Cols: d.KeyDim * d.ValueDim, Stride: d.KeyDim * d.ValueDim, Type: tensor.F32}
 	groups := b.segment.seqs * b.segment.chunks
 	b.partLogA, b.partDT = q.Scratch(4*groups*d.ValueHeads), q.Scratch(4*groups*d.ValueHeads)
 	rule := deltaOf(u, ba, logA, dt, first, d)
@@ -268,27 +312,26 @@ func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states,
 // deltaBackward is a backward at work.
 type deltaBackward struct {
 	Queue
-	d                device.Delta
-	t                tensor.DType
-	form             deltaForm
-	segment          deltaSegment
-	do, du, dba      Mat
-	dLogA, ddt       Mat
-	pairs, after     uint64 // of the chunks of a segment: pairs, and the gradients of the states behind them
-	carried          Mat
-	partLogA, partDT uint64
+	d                 device.Delta
+	t                 tensor.DType
+	form              deltaForm
+	segment           deltaSegment
+	do, du, dba       Mat
+	dLogA, ddt        Mat
+	between, after, w uint64 // of the chunks of a segment: of their positions, gradients of the states behind them, and of v
+	carried           Mat
+	partLogA, partDT  uint64
 }
 
 // run goes back through sequences [lo,hi).
 func (b *deltaBackward) run(r deltaRule, states uint64, lo, hi int) {
 	d, n, chunks := b.d, hi-lo, b.d.Chunks()
-	do, du, dba := b.do.rows(lo*d.Len, hi*d.Len), b.du.rows(lo*d.Len, hi*d.Len), b.dba.rows(lo*d.Len, hi*d.Len)
 	var at Mat
 	for c := 0; c < chunks; c += b.segment.chunks {
 		r.chunk, r.chunks = uint32(c), uint32(min(b.segment.chunks, chunks-c))
-		r.launchBetween(b, b.pairs, b.form, b.t, d, n)
+		r.launchBetween(b, b.between, b.form, b.t, d, n)
 		a := forwardArgs(r, Mat{}, at, b.carried)
-		a.pairs, a.states = b.pairs, states
+		a.pairs, a.states = b.between, states
 		a.launch(b, b.form, d, n)
 		at = b.carried
 	}
@@ -296,20 +339,53 @@ func (b *deltaBackward) run(r deltaRule, states uint64, lo, hi int) {
 	for end := chunks; end > 0; end -= b.segment.chunks {
 		r.chunk = uint32(max(0, end-b.segment.chunks))
 		r.chunks = uint32(end) - r.chunk
-		r.launchBetween(b, b.pairs, deltaForm{}, b.t, d, n)
-		b.start("delta_states_backward_", n*d.ValueHeads, ceil(d.ValueDim, deltaSlice), deltaStatesBackwardBytes(d, b.t), unsafe.Pointer(&deltaStatesBackwardArgs{
-			d: r, pairs: b.pairs, do: do.Ptr, after: b.after, from: from, to: b.carried.Ptr, doStride: int64(do.Stride),
-		}))
+		r.launchBetween(b, b.between, b.form, b.t, d, n)
+		if b.form.stages > 0 {
+			b.gradientsTensor(r, states, from, lo, hi)
+		} else {
+			b.gradients(r, states, from, lo, hi)
+		}
 		from = b.carried.Ptr
-		b.start("delta_gradients_", int(r.chunks), n*d.KeyHeads, deltaGradientsBytes(d, b.t), unsafe.Pointer(&deltaGradientsArgs{
-			d: r, pairs: b.pairs, do: do.Ptr, du: du.Ptr, dba: dba.Ptr, states: states, after: b.after, dLogA: b.partLogA, ddt: b.partDT,
-			doStride: int64(do.Stride), duStride: int64(du.Stride), dbaStride: int64(dba.Stride),
-		}))
 		columnSum(b, b.dLogA, b.partLogA, n*int(r.chunks))
 		columnSum(b, b.ddt, b.partDT, n*int(r.chunks))
 	}
 }
 
-func (b *deltaBackward) start(name string, x, y, shared int, args unsafe.Pointer) {
-	b.Launch(Launch{Module: DeltaBackwardModule, Kernel: name + typeName(b.t), Grid: [3]int{x, y, 1}, Block: deltaThreads, Shared: shared, Args: args})
+// rows are the operands of sequences [lo,hi).
+func (b *deltaBackward) rows(lo, hi int) (do, du, dba Mat) {
+	lo, hi = lo*b.d.Len, hi*b.d.Len
+	return b.do.rows(lo, hi), b.du.rows(lo, hi), b.dba.rows(lo, hi)
+}
+
+func (b *deltaBackward) gradients(r deltaRule, states, from uint64, lo, hi int) {
+	do, du, dba := b.rows(lo, hi)
+	b.eachHead("delta_states_backward_"+typeName(b.t), DeltaBackwardModule, hi-lo, deltaStatesBackwardBytes(b.d, b.t), unsafe.Pointer(&deltaStatesBackwardArgs{
+		d: r, pairs: b.between, do: do.Ptr, after: b.after, from: from, to: b.carried.Ptr, doStride: int64(do.Stride),
+	}))
+	b.eachChunk("delta_gradients_"+typeName(b.t), DeltaBackwardModule, r, hi-lo, deltaGradientsBytes(b.d, b.t), unsafe.Pointer(&deltaGradientsArgs{
+		d: r, pairs: b.between, do: do.Ptr, du: du.Ptr, dba: dba.Ptr, states: states, after: b.after, dLogA: b.partLogA, ddt: b.partDT,
+		doStride: int64(do.Stride), duStride: int64(du.Stride), dbaStride: int64(dba.Stride),
+	}))
+}
+
+func (b *deltaBackward) gradientsTensor(r deltaRule, states, from uint64, lo, hi int) {
+	do, du, dba := b.rows(lo, hi)
+	r.pitch = uint32(b.form.pitch)
+	b.eachHead("delta_states_backward_tensor_bf16", DeltaTensorModule, hi-lo, b.form.shared, unsafe.Pointer(&deltaStatesTensorArgs{
+		d: r, mixed: b.between, do: do.Ptr, du: du.Ptr, after: b.after, w: b.w, from: from, to: b.carried.Ptr,
+		doStride: int64(do.Stride), duStride: int64(du.Stride), stages: uint32(b.form.stages),
+	}))
+	b.eachChunk("delta_gradients_tensor_bf16", DeltaTensorModule, r, hi-lo, deltaGradientsTensorBytes(b.d, b.form.pitch), unsafe.Pointer(&deltaGradientsTensorArgs{
+		d: r, mixed: b.between, do: do.Ptr, w: b.w, du: du.Ptr, dba: dba.Ptr, states: states, after: b.after, dLogA: b.partLogA, ddt: b.partDT,
+		doStride: int64(do.Stride), duStride: int64(du.Stride), dbaStride: int64(dba.Stride),
+	}))
+}
+
+// eachHead starts a thread block for each value head of n sequences and each slice of its columns, eachChunk one for each chunk and key head.
+func (b *deltaBackward) eachHead(name, module string, n, shared int, args unsafe.Pointer) {
+	b.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{n * b.d.ValueHeads, ceil(b.d.ValueDim, deltaSlice), 1}, Block: deltaThreads, Shared: shared, Args: args})
+}
+
+func (b *deltaBackward) eachChunk(name, module string, r deltaRule, n, shared int, args unsafe.Pointer) {
+	b.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{int(r.chunks), n * b.d.KeyHeads, 1}, Block: deltaThreads, Shared: shared, Args: args})
 }

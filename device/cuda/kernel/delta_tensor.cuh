@@ -90,6 +90,11 @@ template <int A, int B> APR_DEVICE void mma_squares(float (&d)[2][4], const u32 
 APR_DEVICE void across(u32 (&f)[4], const bf16 *p, u32 line) { ldmatrix4(f, p + lane() % 16 * line + lane() / 16 * 8); }
 APR_DEVICE void down(u32 (&f)[4], const bf16 *p, u32 line) { ldmatrix4_trans(f, p + (lane() % 8 + lane() / 16 * 8) * line + lane() / 8 % 2 * 8); }
 
+// columns_of reads the fragments of two tiles of columns from n0 on of bᵀ, b having a row for each.
+APR_DEVICE void columns_of(u32 (&f)[4], const bf16 *b, u32 n0, u32 c, u32 line) {
+    ldmatrix4(f, b + (n0 + lane() % 8 + lane() / 16 * 8) * line + c + lane() / 8 % 2 * 8);
+}
+
 // A block's place: a value head of a sequence, SLICE columns of its state, and what a thread has of tiles of 16 by 16: of positions and columns
 // those from i0 and j0 on, of the state rows own … own+15 and all columns.
 struct DeltaPlace {

@@ -1,0 +1,414 @@
+// The backward of the gated delta rule on tensor cores. See delta.go.
+//apr:module target=sm_80 types=bf16 roles=optional
+#include "delta_tensor.cuh"
+
+struct DeltaStatesBackwardArgs {
+    DeltaRule d;
+    const DeltaMixed *mixed;
+    const bf16 *dout;
+    bf16 *du;
+    float *after;      // [heads of all sequences, chunks of the launch, dk·dv]: the gradient of the state behind each chunk
+    bf16 *w;           // [heads of all sequences, chunks of the launch, 2, CHUNK, dv]: two parts of βy, the gradient of v
+    const float *from; // of the state behind the last chunk of the launch; zero: zeros
+    float *to;         // of that before the first
+    i64 dout_stride, du_stride;
+    u32 stages;
+};
+
+// A block has SLICE columns of the gradient of a value head's state, and goes from the last chunk to the first:
+//
+//	z = end·K·dS + (m∘qkᵀ)ᵀ·do;  w = (A·β)ᵀ·z;  dS = through·dS + (e^G·Q)ᵀ·do − (e^G·K)ᵀ·w
+APR_DEVICE void delta_states_backward(const DeltaStatesBackwardArgs &a) {
+    DYNAMIC_SHARED(memory);
+    const DeltaRule &d = a.d;
+    const DeltaPlace at = place_of(d);
+    const u32 bytes = stage_bytes(d.pitch), state_part = d.dk * LINE16, x_part = CHUNK * LINE16;
+    bf16 *rest = (bf16 *)(memory + a.stages * bytes), *parts = rest + 3 * x_part; // of the state, then of w and do
+    const u64 row0 = (u64)(at.task / d.value_heads) * d.len, first = (u64)at.task * d.chunks;
+    const u32 column = at.head * d.dv + at.col;
+    const auto come = [&](u32 chunk) {
+        load_stage(stage_at(memory + chunk % a.stages * bytes, d.pitch), d, row0 + chunk * CHUNK, positions(d, chunk), at.key, a.dout + column, a.dout_stride,
+            at.wide, a.mixed + first + chunk - d.chunk);
+    };
+    float state[2][2][4];
+    load_state(state, a.from ? a.from + at.task * at.size : nullptr, d, at);
+    come(d.chunk + d.chunks - 1);
+    for (u32 chunk = d.chunk + d.chunks; chunk-- > d.chunk;) {
+        const u32 n = positions(d, chunk);
+        const u64 slot = first + chunk - d.chunk;
+        const DeltaStage g = stage_at(memory + chunk % a.stages * bytes, d.pitch);
+        const bool ahead = a.stages > 1 && chunk > d.chunk;
+        if (ahead) come(chunk - 1);
+        state_parts(parts, state, d, at);
+        store_state(a.after + slot * at.size, state, d, at);
+        if (ahead) copy_async_wait<1>();
+        else copy_async_wait<0>();
+        sync_block();
+
+        float z[2][4] = {}, w[2][4] = {};
+        for (u32 c = 0; c < d.dk; c += 16) {
+            u32 f[4];
+            across(f, g.k + at.i0 * d.pitch + c, d.pitch);
+            mma_parts<3>(z, f, parts + c * LINE16 + at.j0, state_part);
+        }
+        UNROLL for (u32 e = 0; e < 8; e++) z[e / 4][e % 4] *= g.end_k[at.i0 + at.g + row_of(e)];
+        for (u32 c = at.i0; c < CHUNK; c += 16) { // what is above the diagonal is transposed
+            u32 f[2][4];
+            UNROLL for (u32 m = 0; m < 2; m++) down(f[m], g.pairs + m * CHUNK * PAIR16 + c * PAIR16 + at.i0, PAIR16);
+            mma_squares<2, 1>(z, f, g.side + c * LINE16 + at.j0, 0);
+        }
+        tile_parts<3>(rest, z, at);
+        sync_block();
+        for (u32 c = at.i0; c < CHUNK; c += 16) {
+            u32 f[3][4];
+            UNROLL for (u32 m = 0; m < 3; m++) down(f[m], g.solve + m * CHUNK * PAIR16 + c * PAIR16 + at.i0, PAIR16);
+            mma_squares<3, 3>(w, f, rest + c * LINE16 + at.j0, x_part);
+        }
+        float dk[2][4], dq[2][4];
+        UNROLL for (u32 e = 0; e < 8; e++) {
+            const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2 + e % 2;
+            dk[e / 4][e % 4] = -g.decay_k[i] * w[e / 4][e % 4];
+            dq[e / 4][e % 4] = g.decay_q[i] * load(g.side + i * LINE16 + j);
+            if (i < n && j < at.wide) store(a.du + (row0 + chunk * CHUNK + i) * a.du_stride + 2ull * d.key_heads * d.dk + column + j, w[e / 4][e % 4]);
+        }
+        UNROLL for (u32 e = 0; e < 8; e += 2) {
+            const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2;
+            u32 part[2];
+            parts_of(part, w[e / 4][e % 4], w[e / 4][e % 4 + 1]);
+            if (j < at.wide) UNROLL for (u32 m = 0; m < 2; m++) *(u32 *)(a.w + ((2 * slot + m) * CHUNK + i) * d.dv + at.col + j) = part[m];
+        }
+        tile_parts<3>(parts, dk, at);
+        tile_parts<3>(parts + 3 * x_part, dq, at);
+        sync_block();
+        if (at.live) {
+            UNROLL for (u32 e = 0; e < 16; e++) state[e / 8][e / 4 % 2][e % 4] *= g.through[n - 1];
+            add_outer(state, g.k, d.pitch, parts, n, at);
+            add_outer(state, g.q, d.pitch, parts + 3 * x_part, n, at);
+        }
+        sync_block();
+        if (a.stages == 1 && chunk > d.chunk) come(chunk - 1);
+    }
+    store_state(a.to + at.task * at.size, state, d, at);
+}
+
+constexpr u32 WIDE = 64, WIDE16 = WIDE + 8; // columns of v that delta_gradients takes at a time
+
+struct DeltaGradientsArgs {
+    DeltaRule d;
+    const DeltaMixed *mixed;
+    const bf16 *dout, *w;
+    bf16 *du, *dba;
+    const float *states; // [heads of all sequences, all chunks, dk·dv]: at the begin of each chunk
+    const float *after;  // [heads of all sequences, chunks of the launch, dk·dv]: gradients of the states behind chunks
+    float *d_log_a, *d_dt; // [sequences · chunks of the launch, value heads]
+    i64 dout_stride, du_stride, dba_stride;
+};
+
+// DeltaRows are sums of positions: by the two warps that have a row, and by the four that have a column.
+struct DeltaRows {
+    float total[2][CHUNK], carried[2][CHUNK], columns[4][CHUNK];
+    float beta[CHUNK];
+    float whole[33], last;
+};
+
+struct DeltaTiles { // shared memory of delta_gradients
+    bf16 *q, *k, *dout, *w, *x, *solve, *state, *after; // two parts of w, x, state and after
+    u32 pitch, state_part;
+};
+
+// state_slice writes two parts of `wide` columns of a state, and zeros beyond its rows and columns.
+APR_DEVICE void state_slice(bf16 *to, u32 part_size, const float *from, const DeltaRule &d, u32 wide) {
+    for (u32 e = thread(); e < part_size / WIDE16 * (WIDE / 4); e += THREADS) {
+        const u32 r = e / (WIDE / 4), c = e % (WIDE / 4) * 4;
+        float v[4] = {};
+        if (r < d.dk && c < wide) UNROLL for (u32 i = 0; i < 4; i++) v[i] = from[(u64)r * d.dv + c + i];
+        UNROLL for (u32 i = 0; i < 4; i += 2) {
+            u32 part[2];
+            parts_of(part, v[i], v[i + 1]);
+            UNROLL for (u32 m = 0; m < 2; m++) *(u32 *)(to + m * part_size + r * WIDE16 + c + i) = part[m];
+        }
+    }
+}
+
+// add_transposed adds a·bᵀ to 8·N columns of d from n0 on, over WIDE inner places; a of A parts and b of B, which lie as far from each other as
+// said, without products below the last part.
+template <int A, int B, int N> APR_DEVICE void add_transposed(float (&d)[N][4], const bf16 *a, u32 a_part, u32 i0, const bf16 *b, u32 b_part, u32 n0) {
+    for (u32 c = 0; c < WIDE; c += 16) {
+        u32 f[A][4];
+        UNROLL for (int r = 0; r < A; r++) across(f[r], a + r * a_part + i0 * WIDE16 + c, WIDE16);
+        UNROLL for (int n = 0; n < N; n += 2)
+            UNROLL for (int s = B; s-- > 0;) {
+                u32 g[4];
+                columns_of(g, b + s * b_part, n0 + 8 * n, c, WIDE16);
+                UNROLL for (int r = A; r-- > 0;)
+                    if (r + s < (A > B ? A : B)) mma_bf16(d[n], f[r], g[0], g[1]), mma_bf16(d[n + 1], f[r], g[2], g[3]);
+            }
+    }
+}
+// add_scaled adds f_i·t_ij to to_ij, and x_ij·r_i·f_i·t_ij to the sums of a thread's two rows; columns beyond dk are left out.
+APR_DEVICE void add_scaled(float (&to)[8][4], float (&sums)[2], const float (&t)[8][4], const bf16 *x, u32 pitch, const float *r, const float *f, u32 i0, u32 j0,
+    u32 dk) {
+    UNROLL for (u32 e = 0; e < 32; e++) {
+        const u32 i = i0 + lane() / 4 + row_of(e), j = j0 + col_of(e) + lane() % 4 * 2 + e % 2;
+        if (j >= dk) continue;
+        const float v = f[i] * t[e / 4][e % 4];
+        to[e / 4][e % 4] += v;
+        sums[e / 2 % 2] = fma_rn(load(x + i * pitch + j) * r[i], v, sums[e / 2 % 2]);
+    }
+}
+
+struct DeltaSums { // what a thread adds up over the columns of v
+    float dp[4][4], da[4][4]; // do·xᵀ and w·xᵀ, 16 by 32 positions
+    float total[2], carried[2], beta;
+    float states; // ⟨S, dS⟩
+};
+
+// add_slice goes through WIDE columns of v, from col on.
+APR_DEVICE void add_slice(const DeltaGradientsArgs &a, const DeltaScalars &s, const DeltaTiles &m, DeltaSums &sums, float (&dq)[8][4], float (&dk)[8][4],
+    u64 row, u32 n, u32 head, u32 col, u64 before, u64 slot) {
+    const DeltaRule &d = a.d;
+    const u32 wide = (u32)min_of(WIDE, d.dv - col), i0 = warp() % 4 * 16, half = warp() / 4, g = lane() / 4, t2 = lane() % 4 * 2, part = CHUNK * WIDE16;
+    const u64 size = (u64)d.dk * d.dv;
+    sync_block();
+    for (u32 e = thread(); e < 3 * CHUNK * (WIDE / 8); e += THREADS) { // do, and both parts of w
+        const u32 what = e / (CHUNK * (WIDE / 8)), i = e / (WIDE / 8) % CHUNK, c = e % (WIDE / 8) * 8;
+        const bool in = i < n && c < wide;
+        if (what == 0) copy_async16(m.dout + i * WIDE16 + c, a.dout + (in ? (row + i) * a.dout_stride + head * d.dv + col + c : 0), in);
+        else copy_async16(m.w + (what - 1) * part + i * WIDE16 + c, a.w + (in ? ((2 * slot + what - 1) * CHUNK + i) * d.dv + col + c : 0), in);
+    }
+    copy_async_commit();
+    const float *state = a.states + before * size + col, *after = a.after + slot * size + col;
+    state_slice(m.state, m.state_part, state, d, wide);
+    state_slice(m.after, m.state_part, after, d, wide);
+    for (u32 e = thread(); e < d.dk * WIDE; e += THREADS)
+        if (e % WIDE < wide) sums.states = fma_rn(state[(u64)(e / WIDE) * d.dv + e % WIDE], after[(u64)(e / WIDE) * d.dv + e % WIDE], sums.states);
+    copy_async_wait<0>();
+    sync_block();
+
+    // x = A·β(v − e^G·KS), 16 positions by 32 columns.
+    float r[2][2][4] = {}, x[2][2][4] = {};
+    for (u32 c = 0; c < d.dk; c += 16) {
+        u32 f[4];
+        across(f, m.k + i0 * m.pitch + c, m.pitch);
+        UNROLL for (u32 h = 0; h < 2; h++) mma_parts<2, WIDE16>(r[h], f, m.state + c * WIDE16 + 32 * half + 16 * h, m.state_part);
+    }
+    const auto tile = [&](const float (&v)[2][2][4]) {
+        UNROLL for (u32 e = 0; e < 16; e += 2) {
+            u32 p[2];
+            parts_of(p, v[e / 8][e / 4 % 2][e % 4], v[e / 8][e / 4 % 2][e % 4 + 1]);
+            UNROLL for (u32 o = 0; o < 2; o++) *(u32 *)(m.x + o * part + (i0 + g + row_of(e)) * WIDE16 + 32 * half + col_of(e) + t2) = p[o];
+        }
+    };
+    UNROLL for (u32 e = 0; e < 16; e++) {
+        const u32 i = i0 + g + row_of(e), j = 32 * half + col_of(e) + t2 + e % 2;
+        const float v = i < n && j < wide ? load((const bf16 *)d.u + (row + i) * d.u_stride + 2ull * d.key_heads * d.dk + head * d.dv + col + j) : 0.0f;
+        r[e / 8][e / 4 % 2][e % 4] = fma_rn(-s.decay[i] * s.rk[i], r[e / 8][e / 4 % 2][e % 4], v);
+    }
+    tile(r);
+    sync_block();
+    for (u32 c = 0; c <= i0; c += 16) {
+        u32 f[2][4];
+        UNROLL for (u32 o = 0; o < 2; o++) across(f[o], m.solve + o * CHUNK * PAIR16 + i0 * PAIR16 + c, PAIR16);
+        UNROLL for (u32 h = 0; h < 2; h++)
+            UNROLL for (int s = 2; s-- > 0;) {
+                u32 b[4];
+                ldmatrix4_trans(b, m.x + s * part + (c + lane() % 16) * WIDE16 + 32 * half + 16 * h + lane() / 16 * 8);
+                UNROLL for (int o = 2; o-- > 0;)
+                    if (o + s < 2) mma_bf16(x[h][0], f[o], b[0], b[1]), mma_bf16(x[h][1], f[o], b[2], b[3]);
+            }
+    }
+    sync_block();
+    tile(x);
+    sync_block();
+
+    add_transposed<1, 2>(sums.dp, m.dout, 0, i0, m.x, part, 32 * half);
+    add_transposed<2, 2>(sums.da, m.w, part, i0, m.x, part, 32 * half);
+    const u32 j0 = 64 * half;
+    if (j0 < d.dk) {
+        float t[8][4] = {};
+        add_transposed<1, 2>(t, m.dout, 0, i0, m.state, m.state_part, j0);
+        add_scaled(dq, sums.total, t, m.q, m.pitch, s.rq, s.decay, i0, j0, d.dk);
+        UNROLL for (u32 e = 0; e < 32; e++) t[e / 4][e % 4] = 0;
+        add_transposed<2, 2>(t, m.w, part, i0, m.state, m.state_part, j0);
+        UNROLL for (u32 e = 0; e < 32; e++) t[e / 4][e % 4] = -t[e / 4][e % 4];
+        add_scaled(dk, sums.total, t, m.k, m.pitch, s.rk, s.decay, i0, j0, d.dk);
+        UNROLL for (u32 e = 0; e < 32; e++) t[e / 4][e % 4] = 0;
+        add_transposed<2, 2>(t, m.x, part, i0, m.after, m.state_part, j0);
+        add_scaled(dk, sums.carried, t, m.k, m.pitch, s.rk, s.end, i0, j0, d.dk);
+    }
+    for (u32 c = 0; c < WIDE / 4; c++) { // of row thread()/4
+        const bf16 *w = m.w + thread() / 4 * WIDE16 + thread() % 4 + 4 * c, *v = m.x + thread() / 4 * WIDE16 + thread() % 4 + 4 * c;
+        sums.beta = fma_rn(load(w) + load(w + part), load(v) + load(v + part), sums.beta);
+    }
+}
+
+// add_square adds a·b to columns j0 … j0+63 of d, over the positions of a chunk, with a the sum of two parts, or its transposed.
+template <bool TRANSPOSED> APR_DEVICE void add_square(float (&d)[8][4], const bf16 *a, u32 i0, const bf16 *b, u32 pitch, u32 j0, u32 dk) {
+    for (u32 c = 0; c < CHUNK; c += 16)
+        UNROLL for (u32 o = 2; o-- > 0;) {
+            u32 f[4];
+            const bf16 *p = a + o * CHUNK * PAIR16;
+            if (TRANSPOSED) down(f, p + c * PAIR16 + i0, PAIR16);
+            else across(f, p + i0 * PAIR16 + c, PAIR16);
+            UNROLL for (u32 n = 0; n < 8; n += 2) {
+                if (j0 + 8 * n >= dk) break;
+                u32 g[4];
+                ldmatrix4_trans(g, b + (c + lane() % 16) * pitch + j0 + 8 * n + lane() / 16 * 8);
+                mma_bf16(d[n], f, g[0], g[1]), mma_bf16(d[n + 1], f, g[2], g[3]);
+            }
+        }
+}
+
+// add_pairs goes back through the pairs of a head's positions: it adds to dq and dk, and leaves in rows what positions add to the decays.
+APR_DEVICE void add_pairs(const DeltaScalars &s, DeltaRows &rows, const DeltaTiles &m, const DeltaSums &sums, float (&dq)[8][4], float (&dk)[8][4], u32 keys) {
+    constexpr u32 NEXT = 2 * CHUNK * PAIR16;
+    const u32 i0 = warp() % 4 * 16, half = warp() / 4, g = lane() / 4, t2 = lane() % 4 * 2;
+    float kk[4][4] = {}, qk[4][4] = {}, total[2] = {sums.total[0], sums.total[1]}, columns[4][2] = {};
+    for (u32 c = 0; c < keys; c += 16) {
+        u32 ka[4], qa[4];
+        across(ka, m.k + i0 * m.pitch + c, m.pitch);
+        across(qa, m.q + i0 * m.pitch + c, m.pitch);
+        UNROLL for (u32 n = 0; n < 4; n += 2) {
+            u32 b[4];
+            columns_of(b, m.k, 32 * half + 8 * n, c, m.pitch);
+            mma_bf16(kk[n], ka, b[0], b[1]), mma_bf16(kk[n + 1], ka, b[2], b[3]);
+            mma_bf16(qk[n], qa, b[0], b[1]), mma_bf16(qk[n + 1], qa, b[2], b[3]);
+        }
+    }
+    sync_block(); // nobody reads states
+    UNROLL for (u32 e = 0; e < 16; e += 2) {
+        const u32 i = i0 + g + row_of(e), j = 32 * half + col_of(e) + t2;
+        float gk[2], gp[2];
+        UNROLL for (u32 f = 0; f < 2; f++) {
+            const float between = decay_between(s, i, j + f), dp = sums.dp[e / 4][e % 4 + f], da = j + f < i ? sums.da[e / 4][e % 4 + f] : 0.0f;
+            const float w = between * s.rk[j + f] * (dp * qk[e / 4][e % 4 + f] * s.rq[i] - da * kk[e / 4][e % 4 + f] * s.rk[i]);
+            if (j + f < i) total[e / 2 % 2] += w, columns[e / 4][f] += w; // on the diagonal the decay is 1
+            gk[f] = -da * between, gp[f] = dp * between;
+        }
+        bf16 *to = m.state + i * PAIR16 + j;
+        const float by[4][2] = {{gp[0] * s.rk[j], gp[1] * s.rk[j + 1]}, {gp[0] * s.rq[i], gp[1] * s.rq[i]},
+            {gk[0] * s.rk[j], gk[1] * s.rk[j + 1]}, {gk[0] * s.rk[i], gk[1] * s.rk[i]}};
+        UNROLL for (u32 o = 0; o < 4; o++) {
+            u32 part[2];
+            parts_of(part, by[o][0], by[o][1]);
+            *(u32 *)(to + o * NEXT) = part[0], *(u32 *)(to + o * NEXT + CHUNK * PAIR16) = part[1];
+        }
+    }
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        float t = total[r], c = sums.carried[r];
+        UNROLL for (int o = 1; o < 4; o *= 2) t += shfl_xor(t, o), c += shfl_xor(c, o);
+        if (t2 == 0) rows.total[half][i0 + g + 8 * r] = t, rows.carried[half][i0 + g + 8 * r] = c;
+    }
+    UNROLL for (u32 n = 0; n < 4; n++)
+        UNROLL for (u32 f = 0; f < 2; f++) {
+            float c = columns[n][f];
+            UNROLL for (int o = 4; o < 32; o *= 2) c += shfl_xor(c, o);
+            if (g == 0) rows.columns[warp() % 4][32 * half + 8 * n + t2 + f] = c;
+        }
+    float beta = sums.beta;
+    UNROLL for (int o = 1; o < 4; o *= 2) beta += shfl_xor(beta, o);
+    if (thread() % 4 == 0) rows.beta[thread() / 4] = beta;
+    sync_block();
+    const u32 j0 = 64 * half;
+    add_square<false>(dq, m.state, i0, m.k, m.pitch, j0, keys);
+    add_square<true>(dk, m.state + NEXT, i0, m.q, m.pitch, j0, keys);
+    add_square<false>(dk, m.state + 2 * NEXT, i0, m.k, m.pitch, j0, keys);
+    add_square<true>(dk, m.state + 3 * NEXT, i0, m.k, m.pitch, j0, keys);
+}
+
+// add_decays writes dba and what logA and dt get.
+APR_DEVICE void add_decays(const DeltaGradientsArgs &a, const DeltaScalars &s, DeltaRows &rows, float states, u64 row, u32 n, u32 head, u64 part) {
+    const DeltaRule &d = a.d;
+    const u32 i = thread();
+    states = block_sum(states, rows.whole); // barriers
+    float carried = 0;
+    if (i < CHUNK) {
+        float t = rows.total[0][i] + rows.total[1][i];
+        carried = i + 1 < n ? rows.carried[0][i] + rows.carried[1][i] : 0.0f; // at the end nothing decays
+        UNROLL for (u32 w = 0; w < 4; w++) t -= rows.columns[w][i];
+        rows.total[0][i] = t - carried;
+        carried = warp_sum(carried);
+        if (lane() == 0) rows.whole[warp()] = carried;
+    }
+    sync_block();
+    double log_a = 0, dt = 0;
+    if (i < n) {
+        double dg = (i32)i < s.begin[n - 1] ? 0.0f : fma_rn(s.decay[n - 1], states, rows.whole[0] + rows.whole[1]); // of the last position, and so of those of its document
+        for (u32 j = i; j < n && (j == i || s.begin[j] != (i32)j); j++) dg += (double)rows.total[0][j];
+        const float rate = exp_exact(d.log_a[head]), beta = s.beta[i], da = -(float)dg * rate * s.slope[i];
+        bf16 *dba = a.dba + (row + i) * a.dba_stride + head;
+        store(dba, beta > 0 ? rows.beta[i] * ((1.0f - beta) / beta) : 0.0f); // w·x = β²·y·ε
+        store(dba + d.value_heads, da);
+        log_a = dg * (double)s.g[i], dt = (double)da;
+    }
+    sync_block();
+    if (i < CHUNK) { // both warps
+        log_a = warp_sum(log_a), dt = warp_sum(dt);
+        if (lane() == 0) rows.whole[2 * warp()] = (float)log_a, rows.whole[2 * warp() + 1] = (float)dt;
+    }
+    sync_block();
+    if (i == 0) {
+        a.d_log_a[part * d.value_heads + head] = rows.whole[0] + rows.whole[2];
+        a.d_dt[part * d.value_heads + head] = rows.whole[1] + rows.whole[3];
+    }
+}
+
+// store_units writes the gradient of q or k from that of its normalised rows: with ŷ = f·x·r it is f·r·(dy − ŷ⟨ŷ,dy⟩/f²). along is room for
+// sums of rows.
+APR_DEVICE void store_units(bf16 *to, i64 stride, const bf16 *x, u32 pitch, const float *factor, float inverse, const float (&dy)[8][4], float (&along)[2][CHUNK],
+    u32 n, u32 dk) {
+    const u32 i0 = warp() % 4 * 16 + lane() / 4, half = warp() / 4, j0 = 64 * half + lane() % 4 * 2;
+    float sum[2] = {};
+    UNROLL for (u32 e = 0; e < 32; e++) {
+        const u32 i = i0 + row_of(e), j = j0 + col_of(e) + e % 2;
+        if (j < dk) sum[e / 2 % 2] = fma_rn(load(x + i * pitch + j) * factor[i], dy[e / 4][e % 4], sum[e / 2 % 2]);
+    }
+    sync_block();
+    UNROLL for (u32 r = 0; r < 2; r++) {
+        UNROLL for (int o = 1; o < 4; o *= 2) sum[r] += shfl_xor(sum[r], o);
+        if (lane() % 4 == 0) along[half][i0 + 8 * r] = sum[r];
+    }
+    sync_block();
+    UNROLL for (u32 e = 0; e < 32; e += 2) {
+        const u32 i = i0 + row_of(e), j = j0 + col_of(e);
+        const float f = factor[i], by = (along[0][i] + along[1][i]) * inverse * f;
+        if (i < n && j < dk)
+            *(u32 *)(to + (i64)i * stride + j) =
+                pack_bf16(f * (dy[e / 4][e % 4] - load(x + i * pitch + j) * by), f * (dy[e / 4][e % 4 + 1] - load(x + i * pitch + j + 1) * by));
+    }
+}
+
+// A block has a chunk of a key head, with all value heads that read it. A warp has 16 rows and 64 columns of dq and dk.
+APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
+    DYNAMIC_SHARED(memory);
+    const DeltaRule &d = a.d;
+    DeltaScalars &s = *(DeltaScalars *)memory;
+    DeltaRows &rows = *(DeltaRows *)(memory + sizeof(DeltaScalars));
+    DeltaTiles m;
+    m.pitch = d.pitch, m.state_part = (d.dk + 63) / 64 * 64 * WIDE16;
+    m.q = (bf16 *)(memory + sizeof(DeltaScalars) + (sizeof(DeltaRows) + 15) / 16 * 16), m.k = m.q + CHUNK * d.pitch, m.dout = m.k + CHUNK * d.pitch;
+    m.w = m.dout + CHUNK * WIDE16, m.x = m.w + 2 * CHUNK * WIDE16, m.solve = m.x + 2 * CHUNK * WIDE16, m.state = m.solve + 2 * CHUNK * PAIR16;
+    m.after = m.state + 2 * m.state_part;
+    const u32 chunk = d.chunk + block(), n = positions(d, chunk), key = block_y() % d.key_heads, seq = block_y() / d.key_heads;
+    const u32 inside = d.value_heads / d.key_heads;
+    const u64 row = (u64)seq * d.len + chunk * CHUNK;
+    load_units(d, s, m.q, m.k, row, n, key);
+    float dq[8][4] = {}, dk[8][4] = {};
+    for (u32 head = key * inside; head < (key + 1) * inside; head++) {
+        const u64 task = (u64)seq * d.value_heads + head, slot = task * d.chunks + block();
+        const DeltaMixed &mixed = a.mixed[slot];
+        sync_block();
+        load_scalars<bf16>(d, s, row, chunk, n, head);
+        for (u32 e = thread(); e < 2 * SQUARE / 8; e += THREADS) copy_async16(m.solve + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, mixed.solve + 8 * e);
+        DeltaSums sums = {};
+        for (u32 col = 0; col < d.dv; col += WIDE) add_slice(a, s, m, sums, dq, dk, row, n, head, col, task * d.total + chunk, slot);
+        add_pairs(s, rows, m, sums, dq, dk, d.dk);
+        add_decays(a, s, rows, sums.states, row, n, head, (u64)seq * d.chunks + block());
+    }
+    bf16 *du = a.du + row * a.du_stride + (u64)key * d.dk;
+    store_units(du, a.du_stride, m.q, d.pitch, s.rq, (float)d.dk, dq, rows.total, n, d.dk);
+    store_units(du + (u64)d.key_heads * d.dk, a.du_stride, m.k, d.pitch, s.rk, 1.0f, dk, rows.total, n, d.dk);
+}
+
+KERNEL(delta_states_backward_tensor_bf16, DeltaStatesBackwardArgs, THREADS, 1) { delta_states_backward(a); }
+KERNEL(delta_gradients_tensor_bf16, DeltaGradientsArgs, THREADS, 1) { delta_gradients(a); }
