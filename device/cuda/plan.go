@@ -128,7 +128,7 @@ func (d *Device) usesOf(r *dry.Record) uses {
 func (d *Device) modulesOf(o dry.Op) []string {
 	switch {
 	case !o.Kind.Grouped() || !d.manySlotsPlanned(o):
-		return modulesOf(o, d.act)
+		return modulesOf(o, d.act, d.opts.Compute == TF32)
 	case o.Kind == device.OpGroupedWeightGrad:
 		return []string{kernel.ExpertsModule, kernel.ExpertsSM90Module}
 	}
@@ -136,10 +136,10 @@ func (d *Device) modulesOf(o dry.Op) []string {
 }
 
 // modulesOf names those that any device needs.
-func modulesOf(o dry.Op, act tensor.DType) []string {
+func modulesOf(o dry.Op, act tensor.DType, tf32 bool) []string {
 	switch o.Kind {
 	case device.OpAttention, device.OpAttentionBackward:
-		modules := kernel.AttentionModules(o.Attn, o.Documents, act)
+		modules := kernel.AttentionModules(o.Attn, o.Documents, act, tf32)
 		if o.Sinks {
 			modules = append(modules, kernel.SinksModule)
 		}

@@ -323,7 +323,7 @@ func TestOptionalModules(t *testing.T) {
 // ofHeads64 are the modules of attention with heads of 64 values.
 func ofHeads64(act tensor.DType) map[string]bool {
 	all := map[string]bool{}
-	for _, m := range kernel.AttentionModules(device.Attn{Batch: 1, QLen: 64, KLen: 64, KStride: 64, Heads: 1, KVHeads: 1, HeadDim: 64}, false, act) {
+	for _, m := range kernel.AttentionModules(device.Attn{Batch: 1, QLen: 64, KLen: 64, KStride: 64, Heads: 1, KVHeads: 1, HeadDim: 64}, false, act, false) {
 		all[m] = true
 	}
 	return all

@@ -58,7 +58,7 @@ func TestAttentionLaunches(t *testing.T) {
 						want = decodeCappedModule
 					}
 				}
-				if l.Module != want || !hasKernel(t, l.Module, l.Kernel) || !slices.Contains(AttentionModules(a, false, d), want) {
+				if l.Module != want || !hasKernel(t, l.Module, l.Kernel) || !slices.Contains(AttentionModules(a, false, d, false), want) {
 					t.Errorf("%+v of %v: kernel %s of module %s, want %s", a, d, l.Kernel, l.Module, want)
 				}
 				if l.Shared > leastShared-1024 || l.Block != 64 && l.Block != 128 && l.Block != 256 && l.Block != 512 || l.Grid[1] > 65535 || l.Grid[2] > 65535 || min(l.Grid[0], l.Grid[1], l.Grid[2]) < 1 {
