@@ -32,7 +32,7 @@ func (d *Device) Target() dry.Target {
 func ImaginedTarget(c Compute, free int64) dry.Target {
 	d, b := &Device{act: c.activations(), opts: Options{Compute: c}}, MemoryBudget(Discrete, free, HostMemory{})
 	return dry.Target{
-		Info:     device.Info{Kind: "cuda", Name: fmt.Sprintf("a GPU of %.1f GiB", float64(free)/(1<<30)), Activations: d.act},
+		Info:     device.Info{Kind: "cuda", Name: fmt.Sprintf("a GPU of %.1f GiB", float64(free)/(1<<30)), Activations: d.act, Adds: true, TF32: c == TF32},
 		Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
 		Budget: max(1, b.Bytes), Reserve: b.Free - b.Bytes, // a budget of 0 would be unknown
 	}
