@@ -127,6 +127,8 @@ func (d *Device) usesOf(r *dry.Record) uses {
 // modulesOf names the modules that an operation needs on this device beside those that every step has.
 func (d *Device) modulesOf(o dry.Op) []string {
 	switch {
+	case o.Kind == device.OpMatMulGLU && o.Act != device.SiLU && !o.FP8 && d.fusesPlanned(o): // SiLU's is every step's
+		return append(modulesOf(o, d.act, d.opts.Compute == TF32), kernel.GemmGLUModule(o.Act))
 	case !o.Kind.Grouped() || !d.manySlotsPlanned(o):
 		return modulesOf(o, d.act, d.opts.Compute == TF32)
 	case o.Kind == device.OpGroupedWeightGrad:
