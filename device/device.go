@@ -236,6 +236,8 @@ type Info struct {
 	ISA         string // instruction set the kernels use: "avx512", "avx2", "neon", "generic"; "sm_90"
 	Workers     int
 	Activations tensor.DType // element type of activations: F32 on CPU, BF16 on CUDA
+	Adds        bool         // a product that adds to its result costs less than a norm that adds the result of one
+	TF32        bool         // products of float32, those of attention too, round their operands to the 10 bits of mantissa of tf32
 	Lacks       []Feature    // what models may have and this device does not compute
 }
 

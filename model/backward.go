@@ -93,8 +93,7 @@ func (g *backward) again(b *layer, k *acts) {
 	v = g.mixer(b, k, v, y)
 	y = g.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
 	if b.Post || b.ple > 0 || b.hasExperts() {
-		g.ffn(b, k, v.x, y, true)
-		v.delta = g.pass.delta
+		v = g.ffn(b, k, v, y, true)
 	} else { // without the last product
 		g.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), true)
 	}

@@ -71,22 +71,29 @@ func (b *layer) expertNeeds(e *expertActs, n, h int, act tensor.DType) []need {
 	)
 }
 
-// ffn computes what the feed-forward branch adds to the residual stream x, y being its input. Without keep gate and up are
+// ffn runs the feed-forward branch, y being its input, and returns the residual stream v behind it. Without keep gate and up are
 // undefined afterwards.
-func (p *pass) ffn(b *layer, k *acts, x, y device.Tensor, keep bool) {
+func (p *pass) ffn(b *layer, k *acts, v stream, y device.Tensor, keep bool) stream {
 	m := b.FFN.MoE
 	if m == (arch.MoE{}) {
 		p.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), keep)
+		if p.adding(b, b.postFFN) {
+			b.down.add(p.s, v.x, k.glu)
+			return v
+		}
 		p.branch(b.down, b.postFFN, b.Residual, k.z2, k.rstdZ2, k.glu)
-		return
+		v.delta = p.delta
+		return v
 	}
 	out := p.ahead(b.postFFN, k.z2)
 	if m.Beside {
-		p.beside(b, k, out, x, y, keep)
+		p.beside(b, k, out, v.x, y, keep)
 	} else {
 		p.experts(b, &k.moe, out, y, y)
 	}
 	p.behind(b.postFFN, b.Residual, k.z2, k.rstdZ2)
+	v.delta = p.delta
+	return v
 }
 
 // beside writes dst = postDense(dense(y)) + postSum(experts(pre(x))).

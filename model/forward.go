@@ -39,6 +39,7 @@ type pass struct {
 	act   tensor.DType
 	cache *Cache        // of an Extend
 	delta device.Tensor // [n, h]: what a branch adds to the residual stream
+	adds  bool          // branches add to the residual stream themselves, where nothing stands between: see adding
 	p     device.Tensor // [n, layers·p]: per-layer embeddings
 
 	counts device.Tensor // [1 or layers with experts, E]: to which the slots of experts are added; or zero
@@ -91,8 +92,7 @@ func (p *pass) layer(b *layer, k *acts, v stream, keep bool) stream {
 	y := p.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
 	v = p.mixer(b, k, v, y)
 	y = p.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
-	p.ffn(b, k, v.x, y, keep)
-	v.delta = p.delta
+	v = p.ffn(b, k, v, y, keep)
 	if b.ple > 0 {
 		v = p.perLayerBranch(b, k, v)
 	}
@@ -102,16 +102,26 @@ func (p *pass) layer(b *layer, k *acts, v stream, keep bool) stream {
 	return v
 }
 
-// mixer computes the branch of attention or of a DeltaNet from its input y.
+// mixer runs the branch of attention or of a DeltaNet, y being its input, and returns the residual stream v behind it.
 func (p *pass) mixer(b *layer, k *acts, v stream, y device.Tensor) stream {
 	if b.Linear() {
 		p.linear(b, k, y)
 	} else {
 		p.attend(b, k, y)
 	}
+	if p.adding(b, b.postMixer) {
+		b.o.add(p.s, v.x, k.att)
+		return v
+	}
 	p.branch(b.o, b.postMixer, b.Residual, k.z1, k.rstdZ1, k.att)
 	v.delta = p.delta
 	return v
+}
+
+// adding reports whether the last product of a branch of b adds to the residual stream: x += w·a, so that the next norm reads x
+// alone. A norm or a factor behind the product, or a factor of the layer's output, which waits for the addition, is in the way.
+func (p *pass) adding(b *layer, post vector) bool {
+	return p.adds && post.value.IsZero() && b.Residual == 1 && !b.OutScale
 }
 
 // branch writes what a branch adds to the residual stream: delta = residual·post(w·a).

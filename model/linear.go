@@ -31,6 +31,11 @@ func (l linear) forward(s device.Stream, y, x device.Tensor) {
 	s.MatMul(y, x, l.weight, l.bias.value, false)
 }
 
+// add adds y += x·Wᵀ + b.
+func (l linear) add(s device.Stream, y, x device.Tensor) {
+	s.MatMul(y, x, l.weight, l.bias.value, true)
+}
+
 // weightGrad adds dW += dyᵀ·x and db += Σ_rows dy.
 func (l linear) weightGrad(s device.Stream, dy, x device.Tensor) {
 	s.MatMulWeightGrad(l.param.Grad, l.bias.grad(), dy, x)

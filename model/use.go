@@ -19,7 +19,7 @@ func (m *Model) Mixtures() (layers []int, most int) {
 // positions it served. counts may be zero.
 func (m *Model) HiddenCounting(s device.Stream, dst device.Tensor, t Tokens, counts device.Tensor) {
 	w := newWorkspace(s, t.n())
-	p := &pass{m: m, s: s, t: t, act: dst.DType, counts: counts}
+	p := &pass{m: m, s: s, t: t, act: dst.DType, counts: counts, adds: m.dev.Info().Adds}
 	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, v.x)

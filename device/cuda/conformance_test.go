@@ -10,8 +10,7 @@ import (
 	"apr/device/devicetest"
 )
 
-// TestConformance runs the suite of all devices in both arithmetics that its tolerances are for, on cublasLt and on the
-// kernels of this program.
+// TestConformance runs the suite of all devices in every arithmetic, on cublasLt and on the kernels of this program.
 func TestConformance(t *testing.T) {
 	findDriver(t)
 	for _, c := range []struct {
@@ -21,6 +20,7 @@ func TestConformance(t *testing.T) {
 		{"bf16", cuda.Options{}}, {"f32", cuda.Options{Compute: cuda.F32}},
 		{"bf16 without cublasLt", cuda.Options{ForceFallbackGEMM: true}},
 		{"f32 without cublasLt", cuda.Options{Compute: cuda.F32, ForceFallbackGEMM: true}},
+		{"tf32", cuda.Options{Compute: cuda.TF32}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			devicetest.Run(t, func() device.Device { return open(t, c.o) })

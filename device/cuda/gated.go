@@ -12,9 +12,9 @@ import (
 // and cublasLt has smaller ones.
 const fusedRows = 64
 
-// fuses reports whether one kernel computes MatMulGLU of these operands with SiLU. Otherwise it is MatMul, then GLU.
-func (d *Device) fuses(m, gu, x, w kernel.Mat) bool {
-	return d.target() == manifest.Hopper && m.Rows >= fusedRows && kernel.GemmSwiGLUServes(m, gu, x, w)
+// fuses reports whether one kernel computes MatMulGLU of these operands. Otherwise it is MatMul, then GLU.
+func (d *Device) fuses(m, gu, x, w kernel.Mat, act device.Activation) bool {
+	return d.target() == manifest.Hopper && m.Rows >= fusedRows && kernel.GemmGLUServes(m, gu, x, w, act)
 }
 
 // fusesPlanned is fuses for a recorded operation, whose m and w are taken to have no gaps.
@@ -23,26 +23,21 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 		return kernel.Mat{Rows: rows, Cols: cols, Stride: stride, Type: o.Out}
 	}
 	f := o.N / 2
-	return o.Act == device.SiLU && o.In == o.Out && d.fuses(mat(o.M, f, f), mat(o.M, o.N, o.OutStride), mat(o.M, o.K, o.InStride), mat(o.N, o.K, o.K))
+	return o.In == o.Out && d.fuses(mat(o.M, f, f), mat(o.M, o.N, o.OutStride), mat(o.M, o.K, o.InStride), mat(o.N, o.K, o.K), o.Act)
 }
 
 // MatMulGLU: gu = x·Wᵀ and m = act(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
-// both; that knows SiLU. With a matrix in 8-bit floats gu that is kept is computed by MatMul.
+// both; that knows SiLU and GELUTanh. With a matrix in 8-bit floats only SiLU has one, and gu that is kept is computed by MatMul.
 func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.Activation, keep bool) {
 	device.CheckMatMulGLU(m, gu, x, w, act)
-	if act != device.SiLU { // which alone has kernels that do both
+	wt := w.(*weight)
+	t, silu := wt.t, act == device.SiLU
+	if silu && (s.decodeGated(m, gu, x, wt, keep) || s.gatedTiles(m, gu, x, wt, keep)) {
+		return
+	}
+	if kernel.GemmGLUModule(act) == "" || wt.reads(x.Rows) {
 		s.MatMul(gu, x, w, device.Tensor{}, false)
 		s.GLU(m, gu, act)
-		return
-	}
-	wt := w.(*weight)
-	t := wt.t
-	if s.decodeGated(m, gu, x, wt, keep) || s.gatedTiles(m, gu, x, wt, keep) {
-		return
-	}
-	if wt.reads(x.Rows) {
-		s.MatMul(gu, x, w, device.Tensor{}, false)
-		s.GLU(m, gu, device.SiLU)
 		return
 	}
 	if wt.parts != nil && !s.expandsHere(wt) {
@@ -52,7 +47,7 @@ func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.A
 	if o == nil {
 		return
 	}
-	if wt.fp8 != nil && !keep && s.dev.fusesFP8(mat(m), x.Cols, wt.parts != nil, s.dev.expansion.Load().bytes) {
+	if silu && wt.fp8 != nil && !keep && s.dev.fusesFP8(mat(m), x.Cols, wt.parts != nil, s.dev.expansion.Load().bytes) {
 		s.gatedFP8(m, x, wt)
 		return
 	}
@@ -60,9 +55,9 @@ func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.A
 	if wt.parts != nil {
 		read = kernel.Mat{Ptr: s.dev.expansion.Load().place.address(), Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: t.DType}
 	}
-	if wt.fp8 != nil || !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read) {
+	if wt.fp8 != nil || !s.dev.expandsWhole(wt) || !s.dev.fuses(mat(m), mat(gu), mat(x), read, act) {
 		s.MatMul(gu, x, w, device.Tensor{}, false)
-		s.GLU(m, gu, device.SiLU)
+		s.GLU(m, gu, act)
 		return
 	}
 	if wt.parts != nil {
@@ -70,7 +65,7 @@ func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.A
 	}
 	o.sized(gu.Rows, gu.Cols, x.Cols)
 	s.dev.counts.products.Add(1)
-	kernel.GemmSwiGLU(o, mat(m), mat(gu), mat(x), read, keep)
+	kernel.GemmGLU(o, mat(m), mat(gu), mat(x), read, act, keep)
 	o.end()
 }
 

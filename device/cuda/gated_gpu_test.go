@@ -19,13 +19,14 @@ import (
 	"apr/tensor"
 )
 
-// gatedBench is a product with SwiGLU: x [n,h], w [2f,h], and what comes of it on each way.
+// gatedBench is a product with a gated activation: x [n,h], w [2f,h], and what comes of it on each way.
 type gatedBench struct {
 	t              *testing.T
 	s              *Stream
+	act            device.Activation
 	x, w           device.Tensor
 	m, gu          device.Tensor // of the kernel
-	other, otherGU device.Tensor // of MatMul and SwiGLU
+	other, otherGU device.Tensor // of MatMul and GLU
 }
 
 func openHopper(t *testing.T) *Device {
@@ -97,11 +98,11 @@ func (b *gatedBench) get(t device.Tensor) []float32 {
 
 // fused runs the kernel, with its constants or with another group and lead.
 func (b *gatedBench) fused(keep bool, constants ...int32) {
-	o := b.s.begin("MatMulSwiGLU", b.m, b.gu, b.x, b.w)
+	o := b.s.begin("MatMulGLU", b.m, b.gu, b.x, b.w)
 	if o == nil {
 		return
 	}
-	kernel.GemmSwiGLU(o, mat(b.m), mat(b.gu), mat(b.x), mat(b.w), keep)
+	kernel.GemmGLU(o, mat(b.m), mat(b.gu), mat(b.x), mat(b.w), b.act, keep)
 	copy((*[165]int32)(o.steps[0].launch.Args)[163:], constants)
 	o.end()
 }
@@ -110,19 +111,19 @@ func (b *gatedBench) product() {
 	b.s.MatMul(b.otherGU, b.x, &weight{t: b.w}, device.Tensor{}, false)
 }
 
-// check compares gu with float64 at some places, all of m with the other way, and the bits of m with SwiGLU of gu.
+// check compares gu with float64 at some places, all of m with the other way, and the bits of m with GLU of gu.
 func (b *gatedBench) check(name string) {
 	b.t.Helper()
 	b.s.Upload(b.gu.RowRange(0, 1), slices.Repeat([]float32{float32(math.NaN())}, b.gu.Cols))
 	b.fused(true)
 	b.samples(name)
 	b.product()
-	b.s.GLU(b.other, b.otherGU, device.SiLU)
+	b.s.GLU(b.other, b.otherGU, b.act)
 	near := func(x, y float32) bool { return math.Abs(float64(x-y)) <= 0.03*(math.Abs(float64(y))+0.05) }
-	b.each(name+": m is not near that of MatMul and SwiGLU", near)
-	b.s.GLU(b.other, b.gu, device.SiLU)
+	b.each(name+": m is not near that of MatMul and GLU", near)
+	b.s.GLU(b.other, b.gu, b.act)
 	equal := func(x, y float32) bool { return x == y }
-	b.each(name+": m is not SwiGLU of gu", equal)
+	b.each(name+": m is not GLU of gu", equal)
 	for keep, most := range map[bool]int32{false: 4, true: 3} {
 		if b.m.Rows*b.m.Cols > 1<<23 {
 			most = 0
@@ -201,7 +202,9 @@ func TestGatedKernel(t *testing.T) {
 		{1, 8, 8}, {256, 64, 128}, {128, 512, 128}, {300, 136, 200}, {1000, 896, 1064}, {257, 3584, 136}, {4096, 896, 4864}, {8192, 3584, 18944},
 	} {
 		b := newGatedBench(t, d, c[0], c[1], c[2], 8)
-		b.check(fmt.Sprintf("%d×%d×%d", c[0], 2*c[2], c[1]))
+		for _, b.act = range []device.Activation{device.SiLU, device.GELUTanh} {
+			b.check(fmt.Sprintf("%v, %d×%d×%d", b.act, c[0], 2*c[2], c[1]))
+		}
 		b.release()
 	}
 }
@@ -230,19 +233,22 @@ func TestTensorMapCost(t *testing.T) {
 	}
 }
 
-// TestGatedRates prints the time of the product with SwiGLU on each way, five times each, in turn.
+// TestGatedRates prints the time of the product with its activation on each way, five times each, in turn.
 func TestGatedRates(t *testing.T) {
 	d := openHopper(t)
 	for _, c := range []struct {
 		name    string
 		n, h, f int
 		runs    int
+		act     device.Activation
 	}{
-		{"7B, a row", 1, 3584, 18944, 100}, {"7B, 32 rows", 32, 3584, 18944, 100}, {"7B, 64 rows", 64, 3584, 18944, 100},
-		{"7B, 128 rows", 128, 3584, 18944, 100}, {"7B, 512 rows", 512, 3584, 18944, 100}, {"7B", 8192, 3584, 18944, 40},
-		{"0.5B, 4096 rows", 4096, 896, 4864, 400}, {"0.5B", 8192, 896, 4864, 200},
+		{"7B, a row", 1, 3584, 18944, 100, device.SiLU}, {"7B, 32 rows", 32, 3584, 18944, 100, device.SiLU}, {"7B, 64 rows", 64, 3584, 18944, 100, device.SiLU},
+		{"7B, 128 rows", 128, 3584, 18944, 100, device.SiLU}, {"7B, 512 rows", 512, 3584, 18944, 100, device.SiLU}, {"7B", 8192, 3584, 18944, 40, device.SiLU},
+		{"0.5B, 4096 rows", 4096, 896, 4864, 400, device.SiLU}, {"0.5B", 8192, 896, 4864, 200, device.SiLU},
+		{"Gemma 3 12B", 8192, 3840, 15360, 40, device.GELUTanh},
 	} {
 		b := newGatedBench(t, d, c.n, c.h, c.f, 0)
+		b.act = c.act
 		b.rates(c.name, c.runs)
 		b.release()
 	}
@@ -255,7 +261,7 @@ func (b *gatedBench) rates(name string, runs int) {
 	}
 	ways := []way{
 		{"MatMul alone", b.product},
-		{"MatMul, then SwiGLU", func() { b.product(); b.s.GLU(b.other, b.otherGU, device.SiLU) }},
+		{"MatMul, then GLU", func() { b.product(); b.s.GLU(b.other, b.otherGU, b.act) }},
 	}
 	for _, keep := range []bool{false, true} {
 		for lead := range int32(4) {

@@ -141,6 +141,8 @@ func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 		attend := kernel.Attention
 		if s.dev.target() == manifest.Hopper && kernel.AttentionSM90Serves(mat(o), mat(q), mat(k), mat(v), a, mat(a.First)) {
 			attend = kernel.AttentionSM90
+		} else if s.dev.opts.Compute == TF32 && kernel.AttentionTF32Serves(a, mat(a.First), mat(o), mat(q), mat(k), mat(v)) {
+			attend = kernel.AttentionTF32
 		}
 		if a.Sinks.IsZero() {
 			attend(op, mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First))
@@ -160,6 +162,8 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 		back := kernel.AttentionBackward
 		if s.dev.target() == manifest.Hopper && kernel.AttentionBackwardSM90Serves(mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(q), mat(k), mat(v), a, mat(a.First)) {
 			back = kernel.AttentionBackwardSM90
+		} else if s.dev.opts.Compute == TF32 && kernel.AttentionTF32Serves(a, mat(a.First), mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(q), mat(k), mat(v)) {
+			back = kernel.AttentionBackwardTF32
 		}
 		back(op, mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(lse), mat(q), mat(k), mat(v), a, mat(a.First))
 		op.end()

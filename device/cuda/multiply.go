@@ -26,14 +26,14 @@ func (s *Stream) Multiply(o dry.Op, m dry.Operands) {
 		return
 	}
 	defer op.end()
-	gated := o.Kind == device.OpMatMulGLU && o.Act == device.SiLU
+	gated := o.Kind == device.OpMatMulGLU
 	switch {
 	case o.FP8:
-		op.multiplyFP8(o, m, gated && !o.Keep)
-	case gated && s.dev.fuses(mat(m.Gated), mat(m.Out), mat(m.In), mat(m.Other)):
+		op.multiplyFP8(o, m, gated && o.Act == device.SiLU && !o.Keep)
+	case gated && s.dev.fuses(mat(m.Gated), mat(m.Out), mat(m.In), mat(m.Other), o.Act):
 		op.sized(o.M, o.N, o.K)
 		s.dev.counts.products.Add(1)
-		kernel.GemmSwiGLU(op, mat(m.Gated), mat(m.Out), mat(m.In), mat(m.Other), o.Keep)
+		kernel.GemmGLU(op, mat(m.Gated), mat(m.Out), mat(m.In), mat(m.Other), o.Act, o.Keep)
 	default:
 		op.product(form, mat(m.Out), mat(m.In), mat(m.Other), m.Bias, o.Add)
 	}

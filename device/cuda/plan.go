@@ -32,7 +32,7 @@ func (d *Device) Target() dry.Target {
 func ImaginedTarget(c Compute, free int64) dry.Target {
 	d, b := &Device{act: c.activations(), opts: Options{Compute: c}}, MemoryBudget(Discrete, free, HostMemory{})
 	return dry.Target{
-		Info:     device.Info{Kind: "cuda", Name: fmt.Sprintf("a GPU of %.1f GiB", float64(free)/(1<<30)), Activations: d.act},
+		Info:     device.Info{Kind: "cuda", Name: fmt.Sprintf("a GPU of %.1f GiB", float64(free)/(1<<30)), Activations: d.act, Adds: true, TF32: c == TF32},
 		Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
 		Budget: max(1, b.Bytes), Reserve: b.Free - b.Bytes, // a budget of 0 would be unknown
 	}
@@ -127,8 +127,10 @@ func (d *Device) usesOf(r *dry.Record) uses {
 // modulesOf names the modules that an operation needs on this device beside those that every step has.
 func (d *Device) modulesOf(o dry.Op) []string {
 	switch {
+	case o.Kind == device.OpMatMulGLU && o.Act != device.SiLU && !o.FP8 && d.fusesPlanned(o): // SiLU's is every step's
+		return append(modulesOf(o, d.act, d.opts.Compute == TF32), kernel.GemmGLUModule(o.Act))
 	case !o.Kind.Grouped() || !d.manySlotsPlanned(o):
-		return modulesOf(o, d.act)
+		return modulesOf(o, d.act, d.opts.Compute == TF32)
 	case o.Kind == device.OpGroupedWeightGrad:
 		return []string{kernel.ExpertsModule, kernel.ExpertsSM90Module}
 	}
@@ -136,10 +138,10 @@ func (d *Device) modulesOf(o dry.Op) []string {
 }
 
 // modulesOf names those that any device needs.
-func modulesOf(o dry.Op, act tensor.DType) []string {
+func modulesOf(o dry.Op, act tensor.DType, tf32 bool) []string {
 	switch o.Kind {
 	case device.OpAttention, device.OpAttentionBackward:
-		modules := kernel.AttentionModules(o.Attn, o.Documents, act)
+		modules := kernel.AttentionModules(o.Attn, o.Documents, act, tf32)
 		if o.Sinks {
 			modules = append(modules, kernel.SinksModule)
 		}

@@ -208,7 +208,7 @@ func TestFusedIsNotPlanned(t *testing.T) {
 	}
 }
 
-// TestFusesPlanned: a recorded product with SwiGLU is one kernel if what is known of its operands allows it.
+// TestFusesPlanned: a recorded product with its activation is one kernel if what is known of its operands allows it.
 func TestFusesPlanned(t *testing.T) {
 	d := &Device{maps: true, desc: driver.DeviceInfo{Major: 9}}
 	for name, c := range map[string]struct {
@@ -219,6 +219,7 @@ func TestFusesPlanned(t *testing.T) {
 		"gu at odd places": {func(o *dry.Op) { o.OutStride++ }, false}, "x at odd places": {func(o *dry.Op) { o.InStride++ }, false},
 		"float32 x": {func(o *dry.Op) { o.In = tensor.F32 }, false}, "float32 gu": {func(o *dry.Op) { o.Out = tensor.F32 }, false},
 		"float32": {func(o *dry.Op) { o.In, o.Out = tensor.F32, tensor.F32 }, false},
+		"GELU":    {func(o *dry.Op) { o.Act = device.GELUTanh }, true}, "clamped units": {func(o *dry.Op) { o.Act = device.OSS }, false},
 	} {
 		o := dry.Op{M: 256, N: 192, K: 64, InStride: 64, OutStride: 192, In: tensor.BF16, Out: tensor.BF16}
 		c.change(&o)
@@ -261,6 +262,7 @@ func TestOptionalModules(t *testing.T) {
 		{dry.Op{Kind: device.OpInterleave}, []string{kernel.TurnsModule}},
 		{dry.Op{Kind: device.OpRotate, Partial: true}, []string{kernel.RotaryPartModule}},
 		{dry.Op{Kind: device.OpLoss, Capped: true}, []string{kernel.LossCappedModule}},
+		{dry.Op{Kind: device.OpMatMulGLU, Act: device.GELUTanh, M: 64, N: 256, K: 64, In: tensor.BF16, Out: tensor.BF16, InStride: 64, OutStride: 256}, []string{"geglu", "gemm_geglu_sm90"}},
 		{attention(device.Attn{HeadDim: 128, Window: 9}), []string{"attention_d128", "attention_limited_d128", "attention_limited_sm90"}},
 		{attention(device.Attn{HeadDim: 128, Cap: 9}), []string{"attention_limited_d128", "attention_decode_capped"}},
 		{attention(device.Attn{HeadDim: 256}), []string{"attention_limited_d256", "attention_limited_sm90"}},
@@ -297,6 +299,11 @@ func TestOptionalModules(t *testing.T) {
 			}
 		}
 	}
+	tf32 := &Device{act: tensor.F32, opts: Options{Compute: TF32}, maps: true, desc: d.desc}
+	head := tf32.usesOf(&dry.Record{Ops: []dry.Count{{Op: attention(device.Attn{HeadDim: 64}), Times: 1}}}).modules
+	if !head["attention_tf32_d64"] || head["attention_plain"] || plain["attention_tf32_d64"] {
+		t.Errorf("attention in tf32 takes the modules %v", head)
+	}
 	one := dry.Op{Kind: device.OpMatMul, M: 1, N: 2, K: 32, Expands: true, Direct: true}
 	if loaded(one)[kernel.VariantsModule] || !loaded(one, cases[0].op)[kernel.VariantsModule] || loaded(cases[0].op)[kernel.VariantsModule] {
 		t.Error("the one launch of a token with norms of heads is loaded where it is not needed, or not where it is")
@@ -323,7 +330,7 @@ func TestOptionalModules(t *testing.T) {
 // ofHeads64 are the modules of attention with heads of 64 values.
 func ofHeads64(act tensor.DType) map[string]bool {
 	all := map[string]bool{}
-	for _, m := range kernel.AttentionModules(device.Attn{Batch: 1, QLen: 64, KLen: 64, KStride: 64, Heads: 1, KVHeads: 1, HeadDim: 64}, false, act) {
+	for _, m := range kernel.AttentionModules(device.Attn{Batch: 1, QLen: 64, KLen: 64, KStride: 64, Heads: 1, KVHeads: 1, HeadDim: 64}, false, act, false) {
 		all[m] = true
 	}
 	return all

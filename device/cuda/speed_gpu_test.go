@@ -13,7 +13,13 @@ import (
 
 // TestAttentionSpeed prints the time of attention at the sizes of published models, 8 rows of 1024 positions.
 func TestAttentionSpeed(t *testing.T) {
-	d := open(t, cuda.Options{})
+	for _, c := range []cuda.Compute{cuda.BF16, cuda.TF32} {
+		t.Run(c.String(), func(t *testing.T) { attentionSpeed(t, c) })
+	}
+}
+
+func attentionSpeed(t *testing.T, c cuda.Compute) {
+	d := open(t, cuda.Options{Compute: c})
 	defer d.Close()
 	s := d.NewStream()
 	for _, h := range []struct{ heads, kv, d int }{{28, 4, 128}, {12, 2, 128}, {14, 2, 64}} {
@@ -21,7 +27,7 @@ func TestAttentionSpeed(t *testing.T) {
 		a := device.Attn{Batch: rows, QLen: seq, KLen: seq, KStride: seq, Heads: h.heads, KVHeads: h.kv, HeadDim: h.d}
 		q, kv, n := h.heads*h.d, h.kv*h.d, rows*seq
 		temp := func(cols int) device.Tensor {
-			x := s.Temp("attention", device.Activations, tensor.BF16, n, cols)
+			x := s.Temp("attention", device.Activations, d.Info().Activations, n, cols)
 			host := make([]float32, n*cols)
 			seed := uint32(cols)
 			for i := range host {

@@ -136,10 +136,11 @@ func checkAttention(l *lab, a device.Attn, scale float64, docs func(device.Attn)
 	// A score is a sum over the head; its absolute error is the relative error of a probability. Scores are of size
 	// scale² (the sum of HeadDim products over √HeadDim, as far as they are not scaled otherwise), largest about four times that.
 	loose := 1 + 4*scale*scale*max(1, a.ScoreScale()*math.Sqrt(float64(a.HeadDim)))
-	allowed := tol("attention", l.act, a.KLen) + loose*tol("attention", tensor.F32, a.HeadDim)
+	score := func(n int) float64 { return loose * (tol("attention", tensor.F32, n) + l.rounding("scores", l.act)) }
+	allowed := l.tol("attention", l.act, a.KLen) + score(a.HeadDim)
 	l.compareScaled("o", o, wantO, allowed)
 	l.compareScaled("o without lse", plain, wantO, allowed)
-	l.compareScaled("lse", lse, wantL, loose*tol("attention", tensor.F32, a.HeadDim+a.KLen))
+	l.compareScaled("lse", lse, wantL, score(a.HeadDim+a.KLen))
 	if a.KStride != a.KLen {
 		return // a cache has no backward
 	}
@@ -155,9 +156,9 @@ func checkAttention(l *lab, a device.Attn, scale float64, docs func(device.Attn)
 	// What o lost to rounding is part of the input: where one key takes nearly all it is as large as what is left of dp − δ.
 	wantQ, wantK, wantV := ref.AttentionBackward(do, l.get(o), q, k, v, a, first, sinks)
 	n := a.HeadDim + a.QLen*a.Heads/a.KVHeads
-	allowed = 2 * (tol("attention", l.act, n) + loose*tol("attention", tensor.F32, n))
+	allowed = 2 * (l.tol("attention", l.act, n) + score(n))
 	if sinks == nil && (a.KLen == 1 || a.Window == 1) { // one key has probability 1 whatever its score: what is left of terms of size scale is rounding
-		floor := scale * tol("attention", l.act, n)
+		floor := scale * (tol("attention", l.act, n) + 4*l.rounding("attention", l.act)) // dO·v is not rounded as δ is
 		l.note(near.Abs("dq", l.get(dq).V, wantQ.V, floor))
 		l.note(near.Abs("dk", l.get(dk).V, wantK.V, floor))
 	} else {
@@ -167,7 +168,7 @@ func checkAttention(l *lab, a device.Attn, scale float64, docs func(device.Attn)
 	l.compareScaled("dv", dv, wantV, allowed)
 	if sinks != nil {
 		dsinks.Add(ref.SinkGrad(do, l.get(o), q, k, a, first, sinks))
-		l.compareScaled("dsinks", a.DSinks, dsinks, 2*loose*tol("attention", tensor.F32, a.HeadDim+a.KLen+a.Batch*a.QLen))
+		l.compareScaled("dsinks", a.DSinks, dsinks, 2*score(a.HeadDim+a.KLen+a.Batch*a.QLen))
 	}
 }
 

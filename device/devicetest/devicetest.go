@@ -42,7 +42,7 @@ func (c Case) Check(d device.Device) (err error) {
 	h := fnv.New64a()
 	h.Write([]byte(strings.TrimSuffix(strings.TrimSuffix(c.Name, "/views"), "/dense")))
 	l := &lab{
-		dev: d, s: d.NewStream(), act: d.Info().Activations, gaps: c.views,
+		dev: d, s: d.NewStream(), act: d.Info().Activations, tf32: d.Info().TF32, gaps: c.views,
 		rng: rand.New(rand.NewPCG(h.Sum64(), 0)),
 	}
 	defer func() {

@@ -174,7 +174,7 @@ func (l *lab) compareOrNaN(name string, t device.Tensor, want ref.Mat, op string
 	}
 	for r := range want.Rows {
 		if !math.IsNaN(want.Row(r)[0]) {
-			l.note(near.Rel(fmt.Sprintf("%s, row %d", name, r), got.Row(r), want.Row(r), tol(op, t.DType, n)))
+			l.note(near.Rel(fmt.Sprintf("%s, row %d", name, r), got.Row(r), want.Row(r), l.tol(op, t.DType, n)))
 		}
 	}
 	return false

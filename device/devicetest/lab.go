@@ -16,6 +16,7 @@ type lab struct {
 	dev     device.Device
 	s       device.Stream
 	act     tensor.DType // of activations
+	tf32    bool         // products round to tf32
 	gaps    bool         // tensors have an offset and gaps between their rows
 	rng     *rand.Rand
 	watched []watch
@@ -107,7 +108,7 @@ func (l *lab) get(t device.Tensor) ref.Mat {
 
 // compare judges t against want with the tolerance of op for sums of n products.
 func (l *lab) compare(name, op string, t device.Tensor, want ref.Mat, n int) {
-	l.compareScaled(name, t, want, tol(op, t.DType, n))
+	l.compareScaled(name, t, want, l.tol(op, t.DType, n))
 }
 
 // compareScaled judges t against want with its own tolerance. Float32 cannot hold less than 2⁻¹⁴⁹: below, zero is right.

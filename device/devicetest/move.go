@@ -253,7 +253,7 @@ func checkRMSNorm(l *lab, rows, cols int, scale float64) {
 
 // compareRows is compare row by row, for rows of different size.
 func (l *lab) compareRows(name, op string, t device.Tensor, want ref.Mat, n int) {
-	got, allowed := l.get(t), tol(op, t.DType, n)
+	got, allowed := l.get(t), l.tol(op, t.DType, n)
 	for r := range want.Rows {
 		if err := near.Rel(fmt.Sprintf("%s, row %d", name, r), got.Row(r), want.Row(r), allowed); err != nil {
 			l.note(err)

@@ -19,6 +19,7 @@ import (
 type slow struct {
 	device.Accounts // Memory
 	act             tensor.DType
+	tf32            bool
 	ops             ops
 }
 
@@ -125,7 +126,7 @@ func (w *slowWeight) Cols() int    { return w.cols }
 func (w *slowWeight) Bytes() int64 { return w.size }
 
 func (d *slow) Info() device.Info {
-	return device.Info{Kind: "slow", Name: "float64", Workers: 1, Activations: d.act}
+	return device.Info{Kind: "slow", Name: "float64", Workers: 1, Activations: d.act, TF32: d.tf32}
 }
 
 func (d *slow) Alloc(name string, c device.Component, t tensor.DType, rows, cols int) device.Tensor {

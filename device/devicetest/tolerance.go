@@ -10,6 +10,7 @@ import (
 const (
 	unitF32  = 0x1p-24
 	unitBF16 = 0x1p-8
+	unitTF32 = 0x1p-11 // of an operand that is rounded to nearest; one that is cut off errs by up to two
 )
 
 // Every comparison is |got−want| ≤ tol·max(|want|, rms(want)), with tol the sum of two parts:
@@ -57,6 +58,26 @@ func tol(op string, d tensor.DType, n int) float64 {
 	}
 	return table[d]*unit + 3*math.Sqrt(float64(n))*unitF32
 }
+
+// rounded is what products of operands that are rounded to tf32 (device.Info.TF32) may err by, in units of tf32, in results of float32.
+//
+// The roundings of two operands to nearest are 0.6 of a unit of a product, at random, and so of a sum's size: 2.6 at the worst of 10⁵
+// results, 2 of a single product. Libraries may cut operands off instead: 1.4 units to one side and 0.8 at random are 5.1 at the worst, and more
+// of what is added to something of the other sign.
+// Attention rounds to nearest, and probabilities and ds too. An operand of scores errs as those of products do, and what a score errs by,
+// relative to scores of size 1, is the relative error of a probability.
+var rounded = map[string]float64{"matmul": 8, "attention": 4, "scores": 3}
+
+// rounding returns what is added to a tolerance of op for results of type d.
+func (l *lab) rounding(op string, d tensor.DType) float64 {
+	if !l.tf32 || d != tensor.F32 {
+		return 0
+	}
+	return rounded[op] * unitTF32
+}
+
+// tol returns the tolerance of op on the lab's device.
+func (l *lab) tol(op string, d tensor.DType, n int) float64 { return tol(op, d, n) + l.rounding(op, d) }
 
 // lossTol is the absolute error allowed to the mean of CE, D or the entropy over rows: each is a difference of numbers
 // like ln V or the spread of the logits, float32 within a row and added in float64, so it grows with its value.

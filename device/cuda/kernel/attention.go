@@ -41,18 +41,18 @@ var (
 // queries of every kernel.
 const rowPadding = 128
 
-// AttentionModules returns the modules that Attention and AttentionBackward of shapes like a launch from, for values of type t,
-// provided that bfloat16 rows begin at multiples of 16 bytes, as the rows of a layer's matrices do; other rows take module
+// AttentionModules returns the modules that Attention and AttentionBackward of shapes like a launch from, for values of type t, or
+// with tf32 AttentionTF32 and AttentionBackwardTF32 where they serve a, provided that rows begin at multiples of 16 bytes, as the rows of a layer's matrices do; other rows take module
 // attention_plain or attention_limited. documents: with a First. The rows of a cache grow, so a window that hides nothing yet takes
 // the modules of both.
-func AttentionModules(a device.Attn, documents bool, t tensor.DType) []string {
+func AttentionModules(a device.Attn, documents bool, t tensor.DType, tf32 bool) []string {
 	modules := []string{decodeModule}
 	if a.Cap > 0 {
 		modules = append(modules, decodeCappedModule)
 	}
 	hides := a.Cap > 0 || documents
 	if !hides {
-		modules = append(modules, unlimitedModules(a.HeadDim, t)...)
+		modules = append(modules, unlimitedModules(a.HeadDim, t, tf32)...)
 	}
 	if hides || a.Window > 0 {
 		modules = append(modules, limitedModules(a, documents, t)...)
@@ -61,9 +61,12 @@ func AttentionModules(a device.Attn, documents bool, t tensor.DType) []string {
 }
 
 // unlimitedModules are those of shapes that limits says nothing of.
-func unlimitedModules(headDim int, t tensor.DType) (modules []string) {
+func unlimitedModules(headDim int, t tensor.DType, tf32 bool) (modules []string) {
 	f, fast := flashTiles[headDim]
+	rounds, ok := tf32Tiles[headDim]
 	switch {
+	case tf32 && ok && UseAttentionTF32:
+		return []string{rounds.module}
 	case headDim > 256:
 		return []string{limitedModule}
 	case t == tensor.BF16 && !fast && limitedTiles[headDim].module != "":

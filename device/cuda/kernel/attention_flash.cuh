@@ -408,7 +408,7 @@ template <int D, int MT, int WK, int WQ, int QUERIES, int STEP, bool KEEP, int W
 }
 
 // Grid: (8 columns a thread, 2·kv heads, batch): the parts of dk, then of dv, added in ascending order of the split.
-template <int D> APR_DEVICE void flash_sum(const AttentionArgs &a) {
+template <int D, class T = bf16> APR_DEVICE void flash_sum(const AttentionArgs &a) {
     int piece = block() * threads() + thread(), key = piece / (D / 8), c = piece % (D / 8) * 8;
     int which = (int)block_y() / a.kv_heads, g = (int)block_y() % a.kv_heads, b = block_z();
     if (key >= a.k_len) return;
@@ -419,8 +419,8 @@ template <int D> APR_DEVICE void flash_sum(const AttentionArgs &a) {
         f32x4 x = *(const f32x4 *)part, y = *(const f32x4 *)(part + 4);
         UNROLL for (int i = 0; i < 4; i++) sum[i] += x[i], sum[4 + i] += y[i];
     }
-    u32x4 out;
-    UNROLL for (int i = 0; i < 4; i++) out[i] = pack_bf16(sum[2 * i], sum[2 * i + 1]);
+    Pack<T, 8> out;
+    narrow(out, sum);
     i32 stride = which ? a.dv_stride : a.dk_stride;
-    store16(head_rows<bf16>(which ? a.dv : a.dk, stride, b, a.k_rows, g, D) + (i64)key * stride + c, out);
+    store_pack(head_rows<T>(which ? a.dv : a.dk, stride, b, a.k_rows, g, D) + (i64)key * stride + c, out);
 }

@@ -5,9 +5,11 @@ import (
 	"apr/tensor"
 )
 
-// flashTile describes the kernels for one head width, as attention_d<width>.cu and attention_limited_d<width>.cu instantiate attention_flash.cuh.
+// flashTile describes the kernels for one head width, as attention_d<width>.cu and attention_limited_d<width>.cu instantiate attention_flash.cuh,
+// and attention_tf32_d<width>.cu attention_tf32.cuh.
 type flashTile struct {
 	module  string
+	size    int        // bytes of an element
 	forward flashBlock // owns queries, streams keys and values
 	dq      flashBlock // the same; owns dO, too
 	dkv     flashBlock // owns keys and values, streams queries, dO and two float32 a query
@@ -20,20 +22,20 @@ type flashBlock struct {
 	extra               int // bytes a stage more
 }
 
-// shared is what a thread block owns and two stages of what it streams.
-func (b flashBlock) shared(d int) int {
-	return 2*d*(b.own*b.rows+2*b.streamed*b.tile) + 2*b.extra
+// shared is what a thread block owns and two stages of what it streams, of rows of so many bytes.
+func (b flashBlock) shared(row int) int {
+	return row*(b.own*b.rows+2*b.streamed*b.tile) + 2*b.extra
 }
 
 var flashTiles = map[int]flashTile{
 	64: {
-		module:  "attention_d64",
+		module: "attention_d64", size: 2,
 		forward: flashBlock{threads: 128, rows: 128, tile: 64, own: 1, streamed: 2},
 		dq:      flashBlock{threads: 128, rows: 128, tile: 64, own: 2, streamed: 2},
 		dkv:     flashBlock{threads: 128, rows: 64, tile: 64, own: 2, streamed: 2, extra: 512},
 	},
 	128: {
-		module:  "attention_d128",
+		module: "attention_d128", size: 2,
 		forward: flashBlock{threads: 128, rows: 128, tile: 64, own: 1, streamed: 2},
 		dq:      flashBlock{threads: 128, rows: 64, tile: 64, own: 2, streamed: 2},
 		dkv:     flashBlock{threads: 128, rows: 64, tile: 64, own: 2, streamed: 2, extra: 512},
@@ -44,15 +46,15 @@ var flashTiles = map[int]flashTile{
 // without them where there are no others.
 var limitedTiles = map[int]flashTile{
 	64: {
-		module:  "attention_limited_d64",
+		module: "attention_limited_d64", size: 2,
 		forward: flashTiles[64].forward, dq: flashTiles[64].dq, dkv: flashTiles[64].dkv,
 	},
 	128: {
-		module:  "attention_limited_d128",
+		module: "attention_limited_d128", size: 2,
 		forward: flashTiles[128].forward, dq: flashTiles[128].dq, dkv: flashTiles[128].dkv,
 	},
 	256: {
-		module:  "attention_limited_d256",
+		module: "attention_limited_d256", size: 2,
 		forward: flashBlock{threads: 128, rows: 64, tile: 32, own: 1, streamed: 2},
 		dq:      flashBlock{threads: 128, rows: 64, tile: 16, own: 2, streamed: 2},
 		dkv:     flashBlock{threads: 128, rows: 32, tile: 32, own: 2, streamed: 2, extra: 256},
@@ -109,5 +111,5 @@ func (f flashTile) backward(q Queue, a *attentionArgs, room int) {
 const sumThreads = 128
 
 func (f flashTile) start(q Queue, a *attentionArgs, b flashBlock, suffix string, grid [3]int) {
-	a.start(q, f.module, f.module+suffix, grid, b.threads, b.shared(int(a.d)))
+	a.start(q, f.module, f.module+suffix, grid, b.threads, b.shared(int(a.d)*f.size))
 }

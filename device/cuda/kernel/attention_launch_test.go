@@ -58,7 +58,7 @@ func TestAttentionLaunches(t *testing.T) {
 						want = decodeCappedModule
 					}
 				}
-				if l.Module != want || !hasKernel(t, l.Module, l.Kernel) || !slices.Contains(AttentionModules(a, false, d), want) {
+				if l.Module != want || !hasKernel(t, l.Module, l.Kernel) || !slices.Contains(AttentionModules(a, false, d, false), want) {
 					t.Errorf("%+v of %v: kernel %s of module %s, want %s", a, d, l.Kernel, l.Module, want)
 				}
 				if l.Shared > leastShared-1024 || l.Block != 64 && l.Block != 128 && l.Block != 256 && l.Block != 512 || l.Grid[1] > 65535 || l.Grid[2] > 65535 || min(l.Grid[0], l.Grid[1], l.Grid[2]) < 1 {
@@ -66,6 +66,53 @@ func TestAttentionLaunches(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestAttentionTF32Launches: what TestAttentionLaunches says, of float32 heads whose products may round; and where others serve.
+func TestAttentionTF32Launches(t *testing.T) {
+	for _, a := range []device.Attn{
+		{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 14, KVHeads: 2, HeadDim: 64},
+		{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 16, KVHeads: 8, HeadDim: 128},
+		{Batch: 1, QLen: 32768, KLen: 32768, KStride: 32768, Heads: 40, KVHeads: 8, HeadDim: 128},
+	} {
+		q, k := dense(tensor.F32, a.Batch*a.QLen, a.Heads*a.HeadDim), dense(tensor.F32, a.Batch*a.KStride, a.KVHeads*a.HeadDim)
+		lse := dense(tensor.F32, q.Rows, a.Heads)
+		var r recorder
+		AttentionTF32(&r, q, lse, q, k, k, a, Mat{})
+		AttentionBackwardTF32(&r, q, k, k, q, q, lse, q, k, k, a, Mat{})
+		if r.scratch > MaxScratch {
+			t.Errorf("%+v: %d bytes of scratch", a, r.scratch)
+		}
+		for _, l := range r.launches {
+			if !hasKernel(t, l.Module, l.Kernel) || !slices.Contains(AttentionModules(a, false, tensor.F32, true), l.Module) || slices.Contains(AttentionModules(a, false, tensor.F32, false), l.Module) {
+				t.Errorf("%+v: kernel %s of module %s", a, l.Kernel, l.Module)
+			}
+			if l.Shared > leastShared-1024 || l.Grid[1] > 65535 || l.Grid[2] > 65535 || min(l.Grid[0], l.Grid[1], l.Grid[2]) < 1 {
+				t.Errorf("%+v: %s has grid %v and %d bytes of shared memory", a, l.Kernel, l.Grid, l.Shared)
+			}
+		}
+	}
+	q, k := dense(tensor.F32, 64, 256), dense(tensor.F32, 64, 128)
+	odd := k
+	odd.Stride += 2
+	plain := device.Attn{Batch: 2, QLen: 32, KLen: 32, KStride: 32, Heads: 4, KVHeads: 2, HeadDim: 64}
+	one, wide, window, capped := plain, plain, plain, plain
+	one.QLen, wide.HeadDim, window.Window, capped.Cap = 1, 32, 8, 5
+	for name, c := range map[string]struct {
+		a      device.Attn
+		ms     []Mat
+		serves bool
+	}{
+		"all": {plain, []Mat{q, k}, true}, "one query": {one, []Mat{q, k}, false}, "other widths": {wide, []Mat{q, k}, false}, "a window": {window, []Mat{q, k}, false},
+		"a soft-cap": {capped, []Mat{q, k}, false}, "rows that begin anywhere": {plain, []Mat{q, odd}, false}, "bfloat16": {plain, []Mat{dense(tensor.BF16, 64, 256)}, false},
+	} {
+		if AttentionTF32Serves(c.a, Mat{}, c.ms...) != c.serves {
+			t.Errorf("%s: served %v", name, !c.serves)
+		}
+	}
+	if AttentionTF32Serves(plain, dense(tensor.I32, 64, 1), q, k) {
+		t.Error("documents are served")
 	}
 }
 

@@ -44,7 +44,7 @@ func TestAttentionSM90Launch(t *testing.T) {
 			t.Fatalf("%s: %d launches", c.name, len(r.launches))
 		}
 		l := r.launches[0]
-		if !slices.Contains(AttentionModules(c.a, false, tensor.BF16), l.Module) {
+		if !slices.Contains(AttentionModules(c.a, false, tensor.BF16, false), l.Module) {
 			t.Errorf("%s: module %s was not announced", c.name, l.Module)
 		}
 		if l.Kernel != c.kernel || !hasKernel(t, l.Module, l.Kernel) || l.Grid != [3]int{c.blocks, 1, 1} || l.Block != 384 || l.Shared > 227<<10 {

@@ -42,9 +42,12 @@ template <int D, int MT> APR_DEVICE void take(u32 (&x)[MT][D / 16][4], const u8 
         UNROLL for (int k = 0; k < D / 16; k++) ldmatrix4(x[m][k], rows + m * (32 * D) + (left_offset<D>() ^ (k << 5)));
 }
 
+// Product is an operation of tensor cores.
+typedef void Product(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);
+
 // products adds own rows · rows of the tile to s: s[m][n] is the square of own rows [16m, 16m+16) and tile rows
 // [8n, 8n+8). The next piece of the right operand is on its way while one is multiplied.
-template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4], const u32 (&x)[MT][D / 16][4], const u8 *tile) {
+template <int D, Product MMA = mma_bf16, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4], const u32 (&x)[MT][D / 16][4], const u8 *tile) {
     int right = right_offset<D>();
     opaque(right);
     u32 y[2][4];
@@ -54,15 +57,15 @@ template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4],
             int i = k * (NT / 2) + n / 2, next_k = n + 2 < NT ? k : k + 1, next_n = n + 2 < NT ? n + 2 : 0;
             if (next_k < D / 16) ldmatrix4(y[~i & 1], tile + next_n * (16 * D) + (right ^ (next_k << 5)));
             UNROLL for (int m = 0; m < MT; m++) {
-                mma_bf16(s[m][n], x[m][k], y[i & 1][0], y[i & 1][1]);
-                mma_bf16(s[m][n + 1], x[m][k], y[i & 1][2], y[i & 1][3]);
+                MMA(s[m][n], x[m][k], y[i & 1][0], y[i & 1][1]);
+                MMA(s[m][n + 1], x[m][k], y[i & 1][2], y[i & 1][3]);
             }
         }
     }
 }
 
 // The same with own rows in shared memory, for lack of registers.
-template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4], const u8 *own, const u8 *tile) {
+template <int D, Product MMA = mma_bf16, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4], const u8 *own, const u8 *tile) {
     int left = left_offset<D>(), right = right_offset<D>();
     opaque(left);
     opaque(right);
@@ -74,8 +77,8 @@ template <int D, int MT, int NT> APR_DEVICE void products(float (&s)[MT][NT][4],
             int i = k * (NT / 2) + n / 2, next_k = n + 2 < NT ? k : k + 1, next_n = n + 2 < NT ? n + 2 : 0;
             if (next_k < D / 16) ldmatrix4(y[~i & 1], tile + next_n * (16 * D) + (right ^ (next_k << 5)));
             UNROLL for (int m = 0; m < MT; m++) {
-                mma_bf16(s[m][n], x[m], y[i & 1][0], y[i & 1][1]);
-                mma_bf16(s[m][n + 1], x[m], y[i & 1][2], y[i & 1][3]);
+                MMA(s[m][n], x[m], y[i & 1][0], y[i & 1][1]);
+                MMA(s[m][n + 1], x[m], y[i & 1][2], y[i & 1][3]);
                 if (next_k > k && next_k < D / 16) ldmatrix4(x[m], own + m * (32 * D) + (left ^ (next_k << 5)));
             }
         }

@@ -10,8 +10,9 @@
 // Who includes this says what the operands are:
 //     INNER                inner positions of 128 bytes
 //     WGMMA(a, b, more)    the instruction that multiplies 64 rows by 256 columns and 32 bytes of the inner dimension
+// Act is the activation, of glu.cuh.
 #pragma once
-#include "swiglu.cuh"
+#include "glu.cuh"
 
 #define ROWS 128               // of x and m, a block
 #define COLUMNS 128            // of m, a cluster
@@ -137,12 +138,12 @@ struct Walk {
 // The results of a product: what is stored of it, and the product of its gate.
 enum Result { GATE, UP, GATED };
 // pair returns results i and i+1 of a thread's sums, in bfloat16. GATED is of GATE and UP as they are stored.
-template <Result WHAT> APR_DEVICE u32 pair(const float (&d)[128], int i) {
+template <Result WHAT, class Act> APR_DEVICE u32 pair(const float (&d)[128], int i) {
     if (WHAT == GATE) return pack_bf16(d[i], d[i + 1]);
     if (WHAT == UP) return pack_bf16(d[64 + i], d[65 + i]);
-    const u32 g = pair<GATE>(d, i), u = pair<UP>(d, i);
-    return pack_bf16(gated<bf16>(from_bits(g << 16), from_bits(u << 16)),
-        gated<bf16>(from_bits(g & 0xffff0000u), from_bits(u & 0xffff0000u)));
+    const u32 g = pair<GATE, Act>(d, i), u = pair<UP, Act>(d, i);
+    return pack_bf16(Act::template gated<bf16>(from_bits(g << 16), from_bits(u << 16)),
+        Act::template gated<bf16>(from_bits(g & 0xffff0000u), from_bits(u & 0xffff0000u)));
 }
 
 // Staging is a warpgroup's ring of N pieces of results on their way to global memory.
@@ -155,12 +156,12 @@ template <int N> struct Staging {
     }
     // leave starts 64 columns of results, from half·64 on, on their way to (col, row) of a tensor map. The slot is free:
     // the thread that stores waited for that before the last barrier, or with two pieces in drain.
-    template <Result WHAT> APR_METHOD void leave(const float (&d)[128], int half, u64 map, i32 row, i32 col) {
+    template <Result WHAT, class Act> APR_METHOD void leave(const float (&d)[128], int half, u64 map, i32 row, i32 col) {
         const u32 l = lane(), r = (warp() & 3) * 16 + (l & 15), piece = at + slot * PIECE;
         const bool first = (thread() & 127) == 0;
         UNROLL for (int j = 0; j < 8; j += 2) {
             u32 v[4];
-            UNROLL for (int e = 0; e < 4; e++) v[e] = pair<WHAT>(d, (half * 8 + j + e / 2) * 4 + e % 2 * 2);
+            UNROLL for (int e = 0; e < 4; e++) v[e] = pair<WHAT, Act>(d, (half * 8 + j + e / 2) * 4 + e % 2 * 2);
             store_matrices(piece + r * 128 + (((j + (l >> 4)) ^ (r & 7)) << 4), v);
         }
         asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
@@ -178,7 +179,7 @@ struct NoScales {
     template <class S> APR_METHOD void apply(float (&)[128], const S &) {}
 };
 
-template <class Scales, bool KEEP, class A> APR_DEVICE void gemm_swiglu(const A &a, u64 maps) {
+template <class Scales, bool KEEP, class Act = SiLU, class A> APR_DEVICE void gemm_swiglu(const A &a, u64 maps) {
     const int STAGES = KEEP ? 3 : 4, PIECES = KEEP ? 5 : 2; // what fits
     const u32 memory = (shared_address(apr_dynamic_shared) + 1023) & ~1023u;
     const u32 staging = memory + STAGES * STAGE, full = staging + 2 * PIECES * PIECE, empty = full + STAGES * 8;
@@ -246,10 +247,10 @@ template <class Scales, bool KEEP, class A> APR_DEVICE void gemm_swiglu(const A 
             UNROLL for (int half = 0; half < 2; half++) {
                 const i32 row = walk.row + group * 64;
                 if (KEEP) {
-                    out.template leave<GATE>(d, half, maps + 384, row, walk.col);
-                    out.template leave<UP>(d, half, maps + 512, row, walk.col);
+                    out.template leave<GATE, Act>(d, half, maps + 384, row, walk.col);
+                    out.template leave<UP, Act>(d, half, maps + 512, row, walk.col);
                 }
-                out.template leave<GATED>(d, half, maps + 256, row, walk.col);
+                out.template leave<GATED, Act>(d, half, maps + 256, row, walk.col);
             }
         }
         if ((thread() & 127) == 0) asm volatile("cp.async.bulk.wait_group 0;" : : : "memory");

@@ -3,6 +3,7 @@ package kernel
 import (
 	"unsafe"
 
+	"apr/device"
 	"apr/tensor"
 )
 
@@ -15,7 +16,7 @@ type TensorMap struct {
 	BoxRows int
 }
 
-// gemmSwiGLUArgs is struct GemmSwigluArgs of gemm_swiglu_sm90.cu.
+// gemmSwiGLUArgs is struct GemmSwigluArgs of gemm_swiglu_bf16.cuh.
 type gemmSwiGLUArgs struct {
 	maps        [5][128]byte // Launch.Maps
 	rows, f, k  int32
@@ -35,8 +36,22 @@ const (
 	gemmSwiGLUShared = 224<<10 + 1<<10 + 128
 )
 
-// GemmSwiGLUServes reports whether GemmSwiGLU serves these operands, on a device of compute capability 9.0.
-func GemmSwiGLUServes(m, gu, x, w Mat) bool {
+// gemmGLUs are the modules of GemmGLU; their kernels are called so without the suffix.
+var gemmGLUs = map[device.Activation]string{device.SiLU: "gemm_swiglu", device.GELUTanh: "gemm_geglu"}
+
+// GemmGLUModule returns the module of GemmGLU with an activation; none: there is no such kernel.
+func GemmGLUModule(act device.Activation) string {
+	if name, ok := gemmGLUs[act]; ok {
+		return name + "_sm90"
+	}
+	return ""
+}
+
+// GemmGLUServes reports whether GemmGLU serves these operands and this activation, on a device of compute capability 9.0.
+func GemmGLUServes(m, gu, x, w Mat, act device.Activation) bool {
+	if gemmGLUs[act] == "" {
+		return false
+	}
 	for _, a := range []Mat{m, gu, x, w} {
 		if a.Type != tensor.BF16 || !rowsAt(a, 16) {
 			return false
@@ -45,24 +60,24 @@ func GemmSwiGLUServes(m, gu, x, w Mat) bool {
 	return m.Cols%8 == 0 && x.Cols > 0
 }
 
-// GemmSwiGLU computes m = silu(g)·u with [g|u] = x·wᵀ rounded to bfloat16, x [n,k], w [2f,k] with the rows of g before
+// GemmGLU computes m = act(g)·u with [g|u] = x·wᵀ rounded to bfloat16, x [n,k], w [2f,k] with the rows of g before
 // those of u, m [n,f], on compute capability 9.0; with keep also gu [n,2f] = [g|u]. All are bfloat16, their rows begin at
-// multiples of 16 bytes, f is a multiple of 8: see GemmSwiGLUServes.
+// multiples of 16 bytes, f is a multiple of 8: see GemmGLUServes.
 //
 // Every element of g and u is the sum in float32 of its products in order of the inner dimension, 16 at a time; m is in
-// the bits that SwiGLU gives of gu. Both are the same with and without keep, on any number of multiprocessors.
+// the bits that GLU gives of gu. Both are the same with and without keep, on any number of multiprocessors.
 //
 // Bytes moved per element of m: 2, with keep 6, and x and w.
-func GemmSwiGLU(q Queue, m, gu, x, w Mat, keep bool) {
+func GemmGLU(q Queue, m, gu, x, w Mat, act device.Activation, keep bool) {
 	f := m.Cols
-	need(GemmSwiGLUServes(m, gu, x, w), "GemmSwiGLU", "operands it does not serve")
-	need(m.Rows == x.Rows && gu.Rows == x.Rows && gu.Cols == 2*f && w.Rows == 2*f && w.Cols == x.Cols, "GemmSwiGLU", "shapes differ")
+	need(GemmGLUServes(m, gu, x, w, act), "GemmGLU", "operands it does not serve")
+	need(m.Rows == x.Rows && gu.Rows == x.Rows && gu.Cols == 2*f && w.Rows == 2*f && w.Cols == x.Cols, "GemmGLU", "shapes differ")
 	pairs := (m.Rows + 255) / 256 * ((f + 127) / 128) // of blocks
 	if pairs == 0 {
 		return
 	}
 	l := Launch{
-		Module: "gemm_swiglu_sm90", Kernel: "gemm_swiglu", Grid: [3]int{2 * min(pairs, max(1, q.Multiprocessors()/2)), 1, 1},
+		Module: GemmGLUModule(act), Kernel: gemmGLUs[act], Grid: [3]int{2 * min(pairs, max(1, q.Multiprocessors()/2)), 1, 1},
 		Block: 384, Cluster: 2, Shared: gemmSwiGLUShared, Maps: []TensorMap{{x, 128}, {w, 128}, {m, 64}},
 		Args: unsafe.Pointer(&gemmSwiGLUArgs{
 			rows: int32(m.Rows), f: int32(f), k: int32(x.Cols), group: gemmSwiGLUGroup, lead: gemmSwiGLULead,
@@ -70,7 +85,7 @@ func GemmSwiGLU(q Queue, m, gu, x, w Mat, keep bool) {
 	}
 	if keep {
 		(*gemmSwiGLUArgs)(l.Args).lead = 0
-		l.Kernel = "gemm_swiglu_keep"
+		l.Kernel += "_keep"
 		l.Maps = append(l.Maps, TensorMap{gu.cols(0, f), 64}, TensorMap{gu.cols(f, 2*f), 64})
 	}
 	q.Launch(l)
