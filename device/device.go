@@ -283,6 +283,14 @@ type Arranger interface {
 	Arrange(n int, ws ...Weight)
 }
 
+// Replayer is a Stream that can give its device many operations as one launch.
+type Replayer interface {
+	// Replay runs f, whose operations are those of an earlier call but for addresses and sizes. They take place when f has ended.
+	Replay(f func())
+	// Replaying says how the operations of the latest Replay ran, as far as the host knows; empty: nobody knows.
+	Replaying() string
+}
+
 // Repeater is a Stream that computes nothing: it may count again what it recorded before.
 type Repeater interface {
 	// Repeat runs f, or, if f would do what it did before under an equal key, counts it as run. A key names the shapes in f.

@@ -17,8 +17,10 @@ type counters struct {
 
 // Stats are counts since Open.
 type Stats struct {
-	Launches    int64 // kernels started
+	Launches    int64 // kernels started one by one
 	Products    int64 // matrix products started
+	Graphs      int64 // CUDA graphs launched
+	GraphSets   int64 // kernels of them whose arguments changed
 	HostWaits   int64 // times that the host waited for the device
 	Allocations int64 // of device memory and of pinned memory
 	Loads       int64 // modules loaded and products planned
@@ -32,6 +34,7 @@ func (d *Device) Stats() Stats {
 	c := &d.counts
 	loads, late := d.kernels.counted()
 	return Stats{
+		Graphs: d.replays.counts.launched.Load(), GraphSets: d.replays.counts.updated.Load(),
 		Launches: c.launches.Load(), Products: c.products.Load(), HostWaits: c.waits.Load(),
 		Allocations: c.allocations.Load(), Loads: loads, LateLoads: late,
 		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(),

@@ -101,6 +101,7 @@ func (d *Device) MemInfo() (free, total int64, err error) {
 // release gives everything back.
 func (d *Device) release(t *driver.Thread) error {
 	err := t.StreamSync(d.stream)
+	err = errors.Join(err, d.replays.release(t))
 	if d.gemm != nil {
 		err = errors.Join(err, d.gemm.Close(t))
 	}

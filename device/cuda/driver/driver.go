@@ -23,6 +23,7 @@ type Driver struct {
 type calls struct {
 	funcLoad  procedure // not in drivers before 12.4: then without address
 	tensorMap procedure // not in the emulator: likewise
+	graphs    graphCalls
 
 	init, driverGetVersion, getErrorName, getErrorString                                      procedure
 	deviceGetCount, deviceGet, deviceGetName, deviceGetUUID, deviceGetPCI, deviceGetAttribute procedure
@@ -98,6 +99,7 @@ func (s System) open(load opener) (*Driver, error) {
 			*o.p = p
 		}
 	}
+	d.bindGraphs()
 	// The version can be asked before initialisation, and says why that fails.
 	var version int32
 	if err := d.call(&d.calls.driverGetVersion, uintptr(unsafe.Pointer(&version))); err != nil {

@@ -18,6 +18,7 @@ type Thread struct {
 	params [1]unsafe.Pointer // kernelParams of cuLaunchKernel
 	launch [11]uintptr       // and all of its arguments
 	config launchConfig
+	node   nodeParams
 	matrix tensorMap
 }
 

@@ -1,0 +1,86 @@
+//go:build gpu || emulate
+
+package model_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"apr/device"
+	"apr/device/cuda"
+	"apr/tensor"
+)
+
+// replayed are the logits of positions one after the other, and the device's counts over the last of them.
+type replayed struct {
+	logits         [][]float32
+	launches, sets int64
+	how            string
+}
+
+// replay computes positions behind a prompt of three, then some beyond 768 keys, where attention becomes two launches, and one again
+// that was forgotten. Rows of a cache that were never written are zero.
+func (f *fixture) replay(t *testing.T, o cuda.Options) (r replayed) {
+	t.Helper()
+	d, err := cuda.Open(o)
+	must(t, err)
+	defer d.Close()
+	s := d.NewStream()
+	m := f.frozen(t, d)
+	c := m.NewCache(790)
+	ids := d.Alloc("ids", device.Batch, tensor.I32, 3, 1)
+	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 2, f.config.Hidden)
+	z := make([]float32, f.config.Vocab)
+	s.UploadInts(ids, f.ids[:3])
+	m.Extend(s, hidden.RowRange(0, 1), c, ids)
+	position := 0
+	step := func() {
+		before := d.Stats()
+		position++
+		h := hidden.RowRange(position%2, position%2+1) // as a generation that is one id ahead does
+		s.UploadInts(ids.RowRange(0, 1), f.ids[position%len(f.ids):][:1])
+		m.Extend(s, h, c, ids.RowRange(0, 1))
+		must(t, m.NextLogits(s, z, h))
+		r.logits = append(r.logits, slices.Clone(z))
+		after := d.Stats()
+		r.launches, r.sets = after.Launches-before.Launches+after.Graphs-before.Graphs, after.GraphSets-before.GraphSets
+	}
+	for range 6 {
+		step()
+	}
+	c.Forget(1)
+	step()
+	r.how = c.Decoding()
+	c.Assume(765)
+	launches, sets := r.launches, r.sets
+	for range 6 {
+		step()
+	}
+	r.launches, r.sets = launches, sets
+	return r
+}
+
+// TestCUDAReplay: positions that are replayed as a CUDA graph have the bits of single launches, with a handful of launches each.
+func TestCUDAReplay(t *testing.T) {
+	openEmulator(t)
+	eachFamily(t, func(t *testing.T, f *fixture) {
+		for _, compute := range []cuda.Compute{cuda.BF16, cuda.F32} {
+			one, graph := f.replay(t, cuda.Options{Compute: compute, NoGraphs: true}), f.replay(t, cuda.Options{Compute: compute})
+			for i := range one.logits {
+				if !equalBits(one.logits[i], graph.logits[i]) {
+					t.Errorf("%s: logits of position %d differ", compute, i)
+				}
+			}
+			if !strings.Contains(one.how, "launch by launch, as asked") || !strings.Contains(graph.how, "as a CUDA graph of ") {
+				t.Errorf("%s: %q; %q", compute, one.how, graph.how)
+			}
+			if !(graph.launches <= 8 && one.launches >= 4*graph.launches) {
+				t.Errorf("%s: %d launches a position, %d as a graph", compute, one.launches, graph.launches)
+			}
+			t.Logf("%s: %d layers, %d launches a position one by one; %d and %d kernels with new arguments as a graph: %s", compute, len(f.config.Layers),
+				one.launches, graph.launches, graph.sets, graph.how)
+		}
+	})
+}
+
