@@ -105,6 +105,9 @@ type Form struct {
 	// FP8 multiplies in 8-bit floats (e4m3) with one scale for the matrix and one for each row of activations. Without
 	// Blocks the matrix is kept in them. A device without such products refuses (fault.Unavailable).
 	FP8 bool
+	// HostExperts keeps the quantised blocks of experts in page-locked memory of the host, from where each product fetches them. A device that
+	// computes in the host's memory anyway, or experts without blocks, are refused (fault.Unavailable).
+	HostExperts bool
 }
 
 // Weight is a matrix [Rows, Cols] = [out, in] in whatever form the device keeps it: float32, bfloat16, quantised

@@ -12,7 +12,7 @@ func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.
 
 // counters are what Stats reports.
 type counters struct {
-	launches, products, waits, allocations, allocated, pinned atomic.Int64
+	fetched, launches, products, waits, allocations, allocated, pinned atomic.Int64
 }
 
 // Stats are counts since Open.
@@ -27,6 +27,7 @@ type Stats struct {
 	LateLoads   int64 // of them after Seal
 	Allocated   int64 // bytes of device memory
 	Pinned      int64 // bytes of pinned host memory
+	Fetched     int64 // bytes of experts that came from the host
 }
 
 // Stats returns the device's counts.
@@ -37,6 +38,6 @@ func (d *Device) Stats() Stats {
 		Graphs: d.replays.counts.launched.Load(), GraphSets: d.replays.counts.updated.Load(),
 		Launches: c.launches.Load(), Products: c.products.Load(), HostWaits: c.waits.Load(),
 		Allocations: c.allocations.Load(), Loads: loads, LateLoads: late,
-		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(),
+		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(), Fetched: c.fetched.Load(),
 	}
 }

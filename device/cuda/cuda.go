@@ -94,6 +94,7 @@ type Device struct {
 	rotary    rotaryTables
 	params    paramTables
 	replays   replays
+	stages    stages
 
 	mem     device.Accounts
 	poolsMu sync.Mutex

@@ -30,7 +30,7 @@ type calls struct {
 	deviceTotalMem, primaryRetain, primaryRelease, ctxSetCurrent                              procedure
 	memAlloc, memAllocManaged, memFree, memHostAlloc, memFreeHost, memGetInfo                 procedure
 	copyHtoD, copyDtoH, copyDtoD, memset8                                                     procedure
-	streamCreate, streamDestroy, streamSync                                                   procedure
+	streamCreate, streamDestroy, streamSync, streamWait                                       procedure
 	eventCreate, eventDestroy, eventRecord, eventSync, eventElapsed                           procedure
 	moduleLoad, moduleGetFunction, funcSetAttribute, funcGetAttribute, launchKernel           procedure
 	launchKernelEx                                                                            procedure
@@ -57,7 +57,7 @@ func (c *calls) table() []struct {
 		{&c.copyHtoD, "cuMemcpyHtoDAsync_v2"}, {&c.copyDtoH, "cuMemcpyDtoHAsync_v2"}, {&c.copyDtoD, "cuMemcpyDtoDAsync_v2"},
 		{&c.memset8, "cuMemsetD8Async"},
 		{&c.streamCreate, "cuStreamCreate"}, {&c.streamDestroy, "cuStreamDestroy_v2"},
-		{&c.streamSync, "cuStreamSynchronize"},
+		{&c.streamSync, "cuStreamSynchronize"}, {&c.streamWait, "cuStreamWaitEvent"},
 		{&c.eventCreate, "cuEventCreate"}, {&c.eventDestroy, "cuEventDestroy_v2"}, {&c.eventRecord, "cuEventRecord"},
 		{&c.eventSync, "cuEventSynchronize"}, {&c.eventElapsed, "cuEventElapsedTime"},
 		{&c.moduleLoad, "cuModuleLoadDataEx"},

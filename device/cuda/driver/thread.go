@@ -135,6 +135,11 @@ func (t *Thread) Record(e Event, s Stream) error {
 	return t.d.call(&t.d.calls.eventRecord, uintptr(e), uintptr(s))
 }
 
+// WaitEvent lets what s is given from now on begin when e, as recorded by now, has happened; an event never recorded has.
+func (t *Thread) WaitEvent(s Stream, e Event) error {
+	return t.d.call(&t.d.calls.streamWait, uintptr(s), uintptr(e), 0)
+}
+
 // EventSync waits for e as last recorded; an event never recorded has happened.
 func (t *Thread) EventSync(e Event) error { return t.d.call(&t.d.calls.eventSync, uintptr(e)) }
 

@@ -61,6 +61,14 @@ EXPORT int cuEventRecord(Event *e, void *stream) {
     enqueue(s, [=] { return mark->done = true, mark->time = now(), (int)ok; });
     return ok;
 }
+EXPORT int cuStreamWaitEvent(void *stream, Event *e, unsigned flags) {
+    BEGIN_CONTEXT("cuStreamWaitEvent");
+    NEED_STREAM(s, stream);
+    NEED_EVENT(e);
+    NEED(!s->capturing && !flags, 900, "events are not captured by the emulator");
+    if (auto mark = e->mark; mark && !mark->done) enqueue(s, [=] { return mark->done ? (int)ok : advance(mark->stream, mark->number); });
+    return ok;
+}
 EXPORT int cuEventSynchronize(Event *e) {
     BEGIN_CONTEXT("cuEventSynchronize");
     NEED_EVENT(e);
