@@ -91,6 +91,9 @@ func (d *Device) usesOf(r *dry.Record) uses {
 	u := uses{modules: map[string]bool{}, generates: r.Static[device.KVCache] > 0}
 	var turned, attended int64
 	linear := false
+	if u.generates && d.act == tensor.BF16 {
+		u.modules[kernel.FinishModule] = true
+	}
 	for _, o := range r.Ops {
 		switch o.Kind {
 		case device.OpDeltaNet:
