@@ -3,6 +3,8 @@
 package model_test
 
 import (
+	"math"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -114,4 +116,53 @@ func familyDir(t *testing.T, name string) string {
 		t.Fatalf("no golden of %s", name)
 	}
 	return dirs[i]
+}
+
+// TestCUDAFewLaunches: a position of a model with experts, whose heads are wide enough for one kernel, is ten launches a layer and gives what one pass over
+// all positions gives.
+func TestCUDAFewLaunches(t *testing.T) {
+	openEmulator(t)
+	for name, perLayer := range map[string]int64{"qwen 3 with experts": 10, "gpt-oss": 11} {
+		c := randomFamily(t, name, 1, 1).config
+		c.Hidden = 64
+		for i := range c.Ropes {
+			c.Ropes[i].HeadDim, c.Ropes[i].Width = 32, 32
+		}
+		for i := range c.Layers {
+			l := &c.Layers[i]
+			l.Attn.HeadDim, l.Attn.Scale = 32, 1/math.Sqrt(32)
+			if l.FFN.MoE.Experts > 0 {
+				l.FFN.MoE.Width = 32
+			}
+		}
+		f := fixtureOf(c, rand.New(rand.NewPCG(8, 9)), 1, 12)
+		d, err := cuda.Open(cuda.Options{NoGraphs: true})
+		must(t, err)
+		s := d.NewStream()
+		m := f.frozen(t, d)
+		cache := m.NewCache(len(f.ids))
+		tokens := f.tokens(d, s)
+		all := d.Alloc("hidden", device.Activations, tensor.BF16, len(f.ids), c.Hidden)
+		one := d.Alloc("hidden", device.Activations, tensor.BF16, len(f.ids), c.Hidden)
+		m.Hidden(s, all, tokens)
+		for i := range f.ids {
+			before := d.Stats()
+			m.Extend(s, one.RowRange(i, i+1), cache, tokens.IDs.RowRange(i, i+1))
+			_, err := s.Wait(t.Context())
+			must(t, err)
+			after := d.Stats()
+			layers := int64(len(c.Layers))
+			if n := after.Launches - before.Launches + after.Products - before.Products - 3*layers; i > 0 && n > perLayer*layers+4 {
+				t.Errorf("%s: %d launches and products of %d layers", name, n, layers)
+			}
+		}
+		want, got := f.logitsOf(t, m, s, all), f.logitsOf(t, m, s, one)
+		for i := range f.ids {
+			lo, hi := i*c.Vocab, (i+1)*c.Vocab
+			if cos := cosine(got[lo:hi], want[lo:hi]); !(cos >= .999) {
+				t.Errorf("%s: position %d: cosine %.5f", name, i, cos)
+			}
+		}
+		must(t, d.Close())
+	}
 }
