@@ -16,6 +16,7 @@ type Driver struct {
 	report  Report
 	version int
 	calls   calls
+	graphs  graphCalls
 }
 
 // calls are the functions of libcuda that are used. Names ending in _v2 are today's ABI: those without are of CUDA 3,
@@ -23,7 +24,6 @@ type Driver struct {
 type calls struct {
 	funcLoad  procedure // not in drivers before 12.4: then without address
 	tensorMap procedure // not in the emulator: likewise
-	graphs    graphCalls
 
 	init, driverGetVersion, getErrorName, getErrorString                                      procedure
 	deviceGetCount, deviceGet, deviceGetName, deviceGetUUID, deviceGetPCI, deviceGetAttribute procedure

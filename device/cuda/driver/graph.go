@@ -33,7 +33,7 @@ func (c *graphCalls) table() []struct {
 
 // LacksGraphs returns the name of the first function for CUDA graphs that the driver lacks; empty: it has graphs.
 func (d *Driver) LacksGraphs() string {
-	for _, row := range d.calls.graphs.table() {
+	for _, row := range d.graphs.table() {
 		if row.p.addr == 0 {
 			return row.name
 		}
@@ -43,7 +43,7 @@ func (d *Driver) LacksGraphs() string {
 
 // bindGraphs looks for the functions for CUDA graphs.
 func (d *Driver) bindGraphs() {
-	for _, row := range d.calls.graphs.table() {
+	for _, row := range d.graphs.table() {
 		if p, err := d.lib.bind(row.name); err == nil {
 			*row.p = p
 		}
@@ -55,13 +55,13 @@ const captureRelaxed = 2
 
 // BeginCapture lets s collect what it is given instead of running it.
 func (t *Thread) BeginCapture(s Stream) error {
-	return t.d.call(&t.d.calls.graphs.begin, uintptr(s), captureRelaxed)
+	return t.d.call(&t.d.graphs.begin, uintptr(s), captureRelaxed)
 }
 
 // EndCapture returns what s has collected since BeginCapture, also after an error.
 func (t *Thread) EndCapture(s Stream) (Graph, error) {
 	var g Graph
-	err := t.d.call(&t.d.calls.graphs.end, uintptr(s), uintptr(unsafe.Pointer(&g)))
+	err := t.d.call(&t.d.graphs.end, uintptr(s), uintptr(unsafe.Pointer(&g)))
 	return g, err
 }
 
@@ -74,7 +74,7 @@ func (t *Thread) LastCaptured(s Stream) (Node, error) {
 		nodes  *Node
 		n      uintptr
 	)
-	err := t.d.call(&t.d.calls.graphs.info, uintptr(s), uintptr(unsafe.Pointer(&status)), uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(&graph)),
+	err := t.d.call(&t.d.graphs.info, uintptr(s), uintptr(unsafe.Pointer(&status)), uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(&graph)),
 		uintptr(unsafe.Pointer(&nodes)), uintptr(unsafe.Pointer(&n)))
 	if err != nil || n != 1 || nodes == nil {
 		return 0, err
@@ -85,13 +85,13 @@ func (t *Thread) LastCaptured(s Stream) (Node, error) {
 // Instantiate makes a graph that can be launched. The captured one must live as long, since it owns the nodes.
 func (t *Thread) Instantiate(g Graph) (Exec, error) {
 	var e Exec
-	err := t.d.call(&t.d.calls.graphs.instantiate, uintptr(unsafe.Pointer(&e)), uintptr(g), 0)
+	err := t.d.call(&t.d.graphs.instantiate, uintptr(unsafe.Pointer(&e)), uintptr(g), 0)
 	return e, err
 }
 
 // LaunchGraph runs all of e in s.
 func (t *Thread) LaunchGraph(e Exec, s Stream) error {
-	return t.d.call(&t.d.calls.graphs.launch, uintptr(e), uintptr(s))
+	return t.d.call(&t.d.graphs.launch, uintptr(e), uintptr(s))
 }
 
 // nodeParams is CUDA_KERNEL_NODE_PARAMS of CUDA 12.
@@ -112,7 +112,7 @@ func (t *Thread) SetNode(e Exec, n Node, f Function, grid [3]int, block, shared 
 		function: uintptr(f), grid: [3]uint32{uint32(grid[0]), uint32(grid[1]), uint32(grid[2])}, block: [3]uint32{uint32(block), 1, 1},
 		shared: uint32(shared), params: &t.params,
 	}
-	err := t.d.call(&t.d.calls.graphs.set, uintptr(e), uintptr(n), uintptr(unsafe.Pointer(&t.node)))
+	err := t.d.call(&t.d.graphs.set, uintptr(e), uintptr(n), uintptr(unsafe.Pointer(&t.node)))
 	t.params[0] = nil
 	runtime.KeepAlive(args)
 	return err
@@ -120,10 +120,10 @@ func (t *Thread) SetNode(e Exec, n Node, f Function, grid [3]int, block, shared 
 
 // DestroyGraph gives a captured graph back; launches under way run to their end.
 func (t *Thread) DestroyGraph(g Graph) error {
-	return t.d.call(&t.d.calls.graphs.destroy, uintptr(g))
+	return t.d.call(&t.d.graphs.destroy, uintptr(g))
 }
 
 // DestroyExec gives a graph of Instantiate back; launches under way run to their end.
 func (t *Thread) DestroyExec(e Exec) error {
-	return t.d.call(&t.d.calls.graphs.destroyExec, uintptr(e))
+	return t.d.call(&t.d.graphs.destroyExec, uintptr(e))
 }
