@@ -30,7 +30,7 @@ type replays struct {
 
 	// Of the device's thread alone.
 	graphs []*graph // the latest launched last
-	before []node   // of the latest collection that was launched one by one
+	before [][]node // of the latest collections that were launched one by one: two, since products may alternate between two places
 	off    string   // why graphs are not used any more; empty: they are
 }
 
@@ -148,11 +148,10 @@ func (d *Device) replay(t *driver.Thread, rec *recording) {
 		g := r.graphs[i]
 		r.graphs = append(slices.Delete(r.graphs, i, i+1), g)
 		err = d.update(t, g, nodes)
-	case alike(r.before, nodes):
+	case slices.ContainsFunc(r.before, func(b []node) bool { return alike(b, nodes) }):
 		err = d.capture(t, rec, nodes)
-		r.before = nil
 	default:
-		r.before = nodes
+		r.before = append(r.before[max(0, len(r.before)-1):], nodes)
 		d.oneByOne(t, rec, "")
 		return
 	}
