@@ -129,3 +129,24 @@ func checkDecodeLayer(l *DecodeLayer, h int) {
 	}
 	need(finite(l.Residual) && finite(l.OutScale), op, noFactor)
 }
+
+// Finisher is a Stream that may finish the heads of a few positions of one sequence as one operation.
+type Finisher interface {
+	// FinishHeads writes q = rotate(norm(x_q, qNorm)) and kv = [rotate(norm(x_k, kNorm)) | x_v] of x = [x_q | x_k | x_v], norms over heads and left out where
+	// their weight is the zero Tensor, in the bits of HeadNorm, Rotate and Copy. q may stand in x. It reports false, and has done nothing, if the device
+	// has no such operation for these.
+	FinishHeads(q, kv, x, qNorm, kNorm Tensor, eps float64, r Rotary) bool
+}
+
+// CheckFinishHeads checks a call of Finisher.FinishHeads.
+func CheckFinishHeads(q, kv, x, qNorm, kNorm Tensor, r Rotary) {
+	const op = OpRotate
+	views(op, q, kv, x)
+	optional(op, qNorm, kNorm)
+	floats(op, x)
+	typed(op, x.DType, wrongTypes, q, kv)
+	typed(op, tensor.F32, noFloat32, qNorm, kNorm)
+	CheckRotate(q, r)
+	need(q.Rows == x.Rows && kv.Rows == x.Rows && x.Cols == q.Cols+kv.Cols && kv.Cols%(2*r.HeadDim) == 0, op, wrongShapes)
+	vectors(op, r.HeadDim, qNorm, kNorm)
+}

@@ -105,6 +105,9 @@ type Form struct {
 	// FP8 multiplies in 8-bit floats (e4m3) with one scale for the matrix and one for each row of activations. Without
 	// Blocks the matrix is kept in them. A device without such products refuses (fault.Unavailable).
 	FP8 bool
+	// HostExperts keeps the quantised blocks of experts in page-locked memory of the host, from where each product fetches them. A device that
+	// computes in the host's memory anyway, or experts without blocks, are refused (fault.Unavailable).
+	HostExperts bool
 }
 
 // Weight is a matrix [Rows, Cols] = [out, in] in whatever form the device keeps it: float32, bfloat16, quantised
@@ -283,6 +286,14 @@ type Arranger interface {
 	// Arrange prepares matrices for products of n rows, if the device has kernels that gain from it. Values stay, and every operation
 	// stays possible; products of many rows, and gathered rows, become slower.
 	Arrange(n int, ws ...Weight)
+}
+
+// Replayer is a Stream that can give its device many operations as one launch.
+type Replayer interface {
+	// Replay runs f, whose operations are those of an earlier call but for addresses and sizes. They take place when f has ended.
+	Replay(f func())
+	// Replaying says how the operations of the latest Replay ran, as far as the host knows; empty: nobody knows.
+	Replaying() string
 }
 
 // Repeater is a Stream that computes nothing: it may count again what it recorded before.

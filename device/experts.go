@@ -165,3 +165,37 @@ func combined(op Op, y, x, w Tensor, r Routing) {
 	routing(op, r, y.Rows)
 	shaped(op, y.Rows, r.Active, w)
 }
+
+// ExpertNets are the matrices of a layer's experts, as GroupedMatMul takes them, with biases or the zero Tensor.
+type ExpertNets struct {
+	Gate, Up, Down             Weight
+	GateBias, UpBias, DownBias Tensor
+	Act                        Activation
+}
+
+// Mixer is a Stream that may compute the experts of a few tokens without a row of input for each of their slots.
+type Mixer interface {
+	// Mix writes dst[t] = Σ_s w[t,s]·Down_e·glu[j], glu[j] = act(Gate_e·y[t])·(Up_e·y[t]), j = Slots[t·Active+s], e the expert of slot j, each with its bias,
+	// in the bits of Gather, GroupedMatMul, GLU and Combine. It reports false, and has done nothing, if the device has no such operation for these.
+	Mix(dst, glu, y, w Tensor, e ExpertNets, r Routing) bool
+}
+
+// CheckMix checks a call of Mixer.Mix.
+func CheckMix(dst, glu, y, w Tensor, e ExpertNets, r Routing) {
+	const op = OpGroupedMatMul
+	need(e.Gate != nil && e.Up != nil && e.Down != nil, op, noWeight)
+	views(op, dst, glu, y, w)
+	optional(op, e.GateBias, e.UpBias, e.DownBias)
+	floats(op, dst, glu, y)
+	typed(op, tensor.F32, noFloat32, w, e.GateBias, e.UpBias, e.DownBias)
+	routing(op, r, y.Rows)
+	shaped(op, y.Rows, dst.Cols, dst)
+	shaped(op, y.Rows, r.Active, w)
+	shaped(op, y.Rows*r.Active, glu.Cols, glu)
+	experts(op, e.Gate, r, glu.Cols, y.Cols)
+	experts(op, e.Up, r, glu.Cols, y.Cols)
+	experts(op, e.Down, r, dst.Cols, glu.Cols)
+	shaped(op, r.Experts, glu.Cols, e.GateBias, e.UpBias)
+	shaped(op, r.Experts, dst.Cols, e.DownBias)
+	activation(op, e.Act)
+}

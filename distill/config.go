@@ -44,6 +44,7 @@ type Config struct {
 	TeacherBackend teacher.Backend // empty: auto
 	TeacherCache   string          // auto, off (blocks stay), bf16 (expanded): what auto may choose from on a GPU
 	TeacherFP8     bool            // the teacher's products in 8-bit floats
+	HostExperts    bool            // the teacher's experts stay in page-locked host memory
 	Probe          bool            // time the ways of computing the teacher that fit
 	// OpenDevice opens another device like the run's, for measuring beforehand; nil: nothing is measured.
 	OpenDevice func() (device.Device, error)

@@ -214,6 +214,8 @@ func (r *Run) recordDecisions() error {
 	case r.dev.Info().Kind == "cpu" && held > stored+stored/10:
 		reason = "expanded to float32 at load: they fit the budget, and products need not decode them; --teacher-cache off keeps the blocks"
 	case r.dev.Info().Kind == "cpu":
+	case form.HostExperts:
+		reason = "experts in page-locked host memory, fetched for each product, the rest on the device, in quantised blocks as in the file"
 	case form.Blocks && form.FP8:
 		reason = "quantised blocks kept as they are in the file, expanded to 8-bit floats for each product"
 	case form.Blocks:

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"apr/arch"
 	"apr/device"
 	"apr/device/dry"
 	"apr/internal/fault"
@@ -64,6 +66,13 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 	if before := chosenBefore(c); before != "" && asked == teacher.Auto {
 		asked, reason = before, "as before the run was stopped"
 	}
+	if c.HostExperts {
+		var err error
+		if asked, err = in.hostExperts(asked, dev.Info()); err != nil {
+			return err
+		}
+		reason += ", with experts in host memory"
+	}
 	choice := &teacherChoice{Asked: asked, reason: reason}
 	in.choice = choice
 	cuda, quantised := dev.Info().Kind == "cuda", in.teacherQuantised()
@@ -72,6 +81,7 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 	}
 	for _, b := range candidates(asked, c.TeacherCache, cuda, quantised) {
 		k := &Candidate{Backend: b, form: b.Form(c.TeacherFP8)}
+		k.form.HostExperts = c.HostExperts
 		k.GEMM = gemm(k.form, dev.Info())
 		choice.Candidates = append(choice.Candidates, k)
 		if k.err = in.planCandidate(c, k, planned); k.err != nil && fault.KindOf(k.err) != fault.Memory {
@@ -88,6 +98,22 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 	}
 	in.planned = choice.Chosen.plan
 	return in.chooseControl(c, planned)
+}
+
+// hostExperts returns the backend that keeps experts in host memory, or why none does.
+func (in *inputs) hostExperts(asked teacher.Backend, info device.Info) (teacher.Backend, error) {
+	bad := func(kind fault.Kind, why, hint string) (teacher.Backend, error) {
+		return "", fault.In(kind, "--teacher-experts", "host: %s", why).WithHint("%s", hint).WithID("E-DISTILL-095")
+	}
+	switch {
+	case info.Kind != "cuda":
+		return bad(fault.Unavailable, "the CPU reads experts where they are", "leave it out: there is no other memory")
+	case !slices.ContainsFunc(in.teacher.Config.Layers, func(l arch.Layer) bool { return l.FFN.MoE != (arch.MoE{}) }):
+		return bad(fault.Invalid, "the teacher has no experts", "use --teacher-experts device")
+	case asked != teacher.Auto && asked != teacher.Q4K:
+		return bad(fault.Invalid, fmt.Sprintf("--teacher-backend %s expands experts at load", asked), "use --teacher-backend q4k or auto")
+	}
+	return teacher.Q4K, nil
 }
 
 // chosenBefore returns the backend of the run that is resumed, as its last decision says; empty if there is none: bits

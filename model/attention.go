@@ -64,6 +64,9 @@ func (b *layer) raw(proj device.Tensor) (q, k, v device.Tensor) {
 // finish computes q, k and v from their projections: norms, rotary embeddings, and the place where others read k and v.
 func (p *pass) finish(b *layer, k *acts) {
 	n, kv := b.Attn.QDim(), b.Attn.KVDim()
+	if p.finishAtOnce(b, k) {
+		return
+	}
 	if b.finishes() {
 		rawQ, rawK, rawV := b.raw(k.proj)
 		p.headNorm(k.qkv.ColRange(0, n), k.rstdQ, rawQ, b.qNorm, b)
@@ -78,6 +81,22 @@ func (p *pass) finish(b *layer, k *acts) {
 	if b.own && !k.kv.IsZero() {
 		p.store(b, k)
 	}
+}
+
+// finishAtOnce is finish of a few positions, whose k and v go to a cache, as one operation, if the device has it.
+func (p *pass) finishAtOnce(b *layer, k *acts) bool {
+	f, ok := p.s.(device.Finisher)
+	a := b.Attn
+	if !ok || p.cache == nil || !b.own || a.VNorm || a.VIsK || a.QBeta != 0 || a.Rope < 0 || a.QKNorm == arch.RowNorm {
+		return false
+	}
+	x, n, c := k.qkv, a.QDim(), p.cache
+	if b.finishes() {
+		x = k.proj
+	}
+	held := c.layers[b.index].held
+	r := device.Rotary{HeadDim: a.HeadDim, Table: p.m.table(a.Rope, c.class), SeqLen: p.t.SeqLen, Offset: c.length}
+	return f.FinishHeads(k.qkv.ColRange(0, n), k.kv.RowRange(held, held+p.t.n()), x.ColRange(0, n+2*a.KVDim()), b.qNorm.value, b.kNorm.value, p.m.Config.Eps, r)
 }
 
 // headNorm writes the norm of q or k, or copies them.

@@ -16,6 +16,7 @@ type Cache struct {
 	latest   int           // positions of the last call of Extend, which Forget can undo where layers carry states
 	ids      device.Tensor // I32 [capacity, 1], where frequencies depend on the length of the sequence
 	decoding string
+	replayer device.Replayer // of the stream that ran single positions operation by operation
 }
 
 // store is the part of a layer.
@@ -76,7 +77,14 @@ func (c *Cache) Len() int { return c.length }
 
 // Decoding says how the layers of a single position ran: "one launch", or "operation by operation" and why. It is empty on a device
 // that knows one way only, or before there was such a position.
-func (c *Cache) Decoding() string { return c.decoding }
+func (c *Cache) Decoding() string {
+	if c.replayer != nil {
+		if how := c.replayer.Replaying(); how != "" {
+			return c.decoding + "; " + how
+		}
+	}
+	return c.decoding
+}
 
 // Reset forgets all positions.
 func (c *Cache) Reset() {
@@ -208,18 +216,31 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, x)
 	if !(n == 1 && last && p.atOnce(dst, x)) {
-		for i := range m.layers {
-			v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
-		}
-		if last {
-			p.last(dst, device.Tensor{}, x.RowRange(n-1, n), v.row(n-1))
-		}
+		c.replay(s, n, func() {
+			for i := range m.layers {
+				v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
+			}
+			if last {
+				p.last(dst, device.Tensor{}, x.RowRange(n-1, n), v.row(n-1))
+			}
+		})
 	}
 	w.release()
 	c.length += n
 	for i := range c.layers {
 		c.layers[i].held += n
 	}
+}
+
+// replay runs the layers of a single position as one launch, if the device can.
+func (c *Cache) replay(s device.Stream, n int, layers func()) {
+	r, ok := s.(device.Replayer)
+	if !ok || n > 1 {
+		layers()
+		return
+	}
+	c.replayer = r
+	r.Replay(layers)
 }
 
 // arrange lets the device put the layers' matrices into an order in which passes of n positions read them as they are.

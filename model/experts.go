@@ -137,12 +137,24 @@ func (m *Model) routerScale() float64 { return 1 / math.Sqrt(float64(m.Config.Hi
 // chosen writes the weighted sum of the chosen experts of each row of y.
 func (p *pass) chosen(b *layer, e *expertActs, dst, y device.Tensor) {
 	s, r, f := p.s, e.routing(b.FFN.MoE), b.FFN.MoE.Width
+	if mix, ok := s.(device.Mixer); ok && p.cache != nil && mix.Mix(dst, e.glu, y, e.w, b.nets(), r) {
+		return
+	}
 	s.Gather(e.xs, y, r.Rows)
 	b.moe.gate.grouped(s, e.gateUp.ColRange(0, f), e.xs, r)
 	b.moe.up.grouped(s, e.gateUp.ColRange(f, 2*f), e.xs, r)
 	s.GLU(e.glu, e.gateUp, b.act())
 	b.moe.down.grouped(s, e.ys, e.glu, r)
 	s.Combine(dst, e.ys, e.w, r, false)
+}
+
+// nets returns the matrices of the layer's experts.
+func (b *layer) nets() device.ExpertNets {
+	m := &b.moe
+	return device.ExpertNets{
+		Gate: m.gate.weight, Up: m.up.weight, Down: m.down.weight,
+		GateBias: m.gate.bias.value, UpBias: m.up.bias.value, DownBias: m.down.bias.value, Act: b.act(),
+	}
 }
 
 // renormed computes again what RecomputeNorms does not keep of experts.

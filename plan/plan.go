@@ -73,6 +73,7 @@ type Memory struct {
 	Arena       int64 `json:"arena"` // of Total: the piece of memory in which all temps find place
 	Holes       int64 `json:"holes"` // of Scratch: lost between temps
 	Available   int64 `json:"available"`
+	Host        int64 `json:"host,omitempty"`    // not of Total: experts in page-locked memory of the host
 	Reserve     int64 `json:"reserve,omitempty"` // bytes that are free beyond that, for others
 }
 
@@ -83,6 +84,20 @@ type Costs struct {
 	Launches int64              `json:"operations_per_step"`
 	Waits    int                `json:"host_waits_per_step"`
 	ByPhase  map[string]float64 `json:"flops_by_phase"`
+
+	Host *HostCosts `json:"host,omitempty"` // nil: no weights are on the host
+}
+
+// HostCosts is what it costs to fetch weights from the host: at least Seconds a step, whatever hides behind other work.
+type HostCosts struct {
+	Bytes   float64 `json:"bytes_per_step"`
+	Rate    float64 `json:"bytes_per_second"` // assumed, not measured
+	Seconds float64 `json:"seconds_per_step"`
+}
+
+// String states the price.
+func (h *HostCosts) String() string {
+	return fmt.Sprintf("%.2f GB a step from the host, %.0f ms at an assumed %.0f GB/s", h.Bytes/1e9, 1e3*h.Seconds, h.Rate/1e9)
 }
 
 // Rates are what a device does in a second; 0: not known.
@@ -102,7 +117,7 @@ func Of(s Setting, r *dry.Record, budget int64, rates Rates) Plan {
 }
 
 func memoryOf(r *dry.Record, budget int64) Memory {
-	m := Memory{Total: r.Total(), Arena: r.Temps, Holes: r.Temps - r.Most, Available: budget}
+	m := Memory{Total: r.Total(), Arena: r.Temps, Holes: r.Temps - r.Most, Available: budget, Host: r.Host}
 	for c, n := range r.ByComponent() {
 		switch c {
 		case device.TeacherWeights:
@@ -132,6 +147,9 @@ func (m Memory) fits() bool { return m.Available == 0 || m.Total <= m.Available 
 func costsOf(r *dry.Record) Costs {
 	all := r.Cost()
 	c := Costs{FLOPs: all.FLOPs, Bytes: all.Bytes, Launches: all.Launches, Waits: r.Waits, ByPhase: map[string]float64{}}
+	if all.Host > 0 && r.Link > 0 {
+		c.Host = &HostCosts{Bytes: all.Host, Rate: r.Link, Seconds: all.Host / r.Link}
+	}
 	for p, cost := range r.Costs() {
 		c.ByPhase[device.Phase(p).String()] = cost.FLOPs
 	}
@@ -145,9 +163,17 @@ func (r Rates) seconds(rec *dry.Record) *float64 {
 	}
 	var t float64
 	for _, o := range rec.Ops {
-		t += float64(o.Times) * max(o.FLOPs/r.FLOPS, o.Bytes/r.Bandwidth, r.Launch)
+		t += float64(o.Times) * max(o.FLOPs/r.FLOPS, o.Bytes/r.Bandwidth, r.Launch, fetching(rec, o.Host))
 	}
 	return &t
+}
+
+// fetching returns the seconds in which n bytes come from the host.
+func fetching(rec *dry.Record, n int64) float64 {
+	if n == 0 || rec.Link <= 0 {
+		return 0
+	}
+	return float64(n) / rec.Link
 }
 
 // Table prints the memory of a step by component, in GiB.

@@ -3,6 +3,7 @@
 # processors, one program after the other, several rounds; the last line compares medians.
 # usage: bench/peer/race-llama.sh [APR]   (needs LLAMA_BENCH, the llama-bench program, and python3; APR defaults to bin/apr)
 #   MODEL   a GGUF file; without it one of the shape of Qwen2.5 1.5B with random weights is made: 4 GB of disk, 2 minutes
+#   SHAPE   another published shape, such as qwen3-30b-a3b; LAYERS: its first so many layers (4 of that one: 6 GB of disk, then 1.9 GB)
 #   ROUNDS  default 5
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,9 +11,10 @@ apr=${1:-bin/apr}
 llama=${LLAMA_BENCH:-llama-bench}
 cpus=${CPUS:-0,1}
 if [ -z "${MODEL:-}" ]; then
-	MODEL=${TMPDIR:-/tmp}/apr-race-1.5b-q4_k_m.gguf
+	shape=${SHAPE:-1.5b} layers=${LAYERS:-0}
+	MODEL=${TMPDIR:-/tmp}/apr-race-$shape-$layers-q4_k_m.gguf
 	if [ ! -e "$MODEL" ]; then
-		go run ./bench/synth -shape 1.5b -fill -o "$MODEL.bf16.gguf"
+		go run ./bench/synth -shape "$shape" -layers "$layers" -fill -o "$MODEL.bf16.gguf"
 		"$apr" quantize "$MODEL.bf16.gguf" -o "$MODEL" --scheme q4_k_m
 		rm "$MODEL.bf16.gguf"
 	fi

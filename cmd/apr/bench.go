@@ -31,6 +31,7 @@ type benchOptions struct {
 	batchSize, seqLen, promptTotal int
 	chunkRows, microRows, peakSize int
 	teacherBackend, teacherGEMM    string
+	teacherExperts                 string
 	percentiles                    string  // numbers with commas between
 	quantize                       string  // scheme of random weights; empty: bfloat16, or what the teacher's backend needs
 	memory                         float64 // GiB
@@ -71,6 +72,7 @@ func benchCommand() *cli.Command {
 			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "how a GPU computes the teacher: cublas expands its matrices, q4k keeps blocks (random weights are then Q4_K_M)"},
 			{Name: "quantize", Value: cli.Enum(&o.quantize, "", "q4_k_m", "q4k", "q6k", "q8_0"), Default: "bf16, or q4_k_m for the teacher backend q4k", Help: "type of the random weights"},
 			{Name: "teacher-gemm", Value: cli.Enum(&o.teacherGEMM, "bf16", "bf16", "fp8"), Help: "arithmetic of the teacher's matrix products on a GPU"},
+			{Name: "teacher-experts", Value: cli.Enum(&o.teacherExperts, "device", "device", "host"), Help: "where a GPU finds the teacher's experts: in its memory, or in page-locked host memory (with --teacher-backend q4k)"},
 			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "measure the device's peak by a square matrix product of this side"},
 			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "time the step's matrix products alone for this many seconds, a lower bound of the step; 0 = skip"},
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "GPU: run three more steps and print the time of every operation"},

@@ -31,7 +31,7 @@ func (o *benchOptions) check(s cli.Settings) error {
 		return err
 	}
 	return only(s, "a distillation step: --kd TEACHER, or --shape TEACHER:STUDENT", "batch-size", "seq-len", "chunk-rows", "micro-rows",
-		"memory", "recompute", "teacher-backend", "teacher-gemm", "peak-size", "profile", "floor")
+		"memory", "recompute", "teacher-backend", "teacher-gemm", "teacher-experts", "peak-size", "profile", "floor")
 }
 
 func (o *benchOptions) checkPrompt(s cli.Settings) error {
@@ -54,7 +54,7 @@ func (o *benchOptions) checkOn(dev *opened, s cli.Settings) error {
 		}
 		return nil
 	}
-	for _, name := range []string{"teacher-backend", "teacher-gemm", "profile"} {
+	for _, name := range []string{"teacher-backend", "teacher-gemm", "teacher-experts", "profile"} {
 		if s.Given(name) && (name != "profile" || o.profile) {
 			return fault.New(fault.Unavailable, "--%s needs a CUDA device", name).WithHint("on a CPU leave it out")
 		}

@@ -267,7 +267,9 @@ func watchBusy(dev *opened, warmup int, progress func(int, int)) (look func(done
 
 // form says how the teacher is kept.
 func (o *benchOptions) form() device.Form {
-	return teacher.Backend(o.teacherBackend).Form(o.teacherGEMM == "fp8")
+	form := teacher.Backend(o.teacherBackend).Form(o.teacherGEMM == "fp8")
+	form.HostExperts = o.teacherExperts == "host"
+	return form
 }
 
 // plan chooses how the step is cut.

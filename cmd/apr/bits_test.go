@@ -97,6 +97,7 @@ var resumedWith = map[string]resumed{
 	"teacher-backend": {with: "--teacher-backend=q4k", want: cannot},
 	"teacher-cache":   {with: "--teacher-cache=off", want: differs},
 	"teacher-gemm":    {with: "--teacher-gemm=fp8", want: cannot},
+	"teacher-experts": {with: "--teacher-experts=host", want: cannot},
 	"managed-memory":  {with: "MANAGED_MEMORY=auto", want: goesOn},
 	"probe":           {with: "--probe=off", want: goesOn}, // on a CPU; on a GPU it may choose another backend, which is compared
 	"stall-timeout":   {with: "--stall-timeout=400s", want: goesOn},

@@ -210,6 +210,7 @@ func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
 		{s.Given("teacher-gemm") && o.TeacherGEMM != arithmetic && !(o.TeacherGEMM == "fp8" && arithmetic == "bf16"),
 			"--teacher-gemm " + o.TeacherGEMM + ": teacher and student compute in " + arithmetic},
 		{!onGPU && o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU: use auto or off"},
+		{!onGPU && o.TeacherExperts == "host", "--teacher-experts host on the CPU, which reads experts where they are: use device"},
 		{!onGPU && o.Device != 0 && !strings.HasPrefix(s.Origin("device"), "env "), "--device on the CPU"},
 	} {
 		if u.asked {
@@ -245,6 +246,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		KeepCheckpoints: o.KeepCheckpoints, Build: programIdentity(), Writer: "apr/" + version,
 		Options:        cli.Deciding((&distillOptions{}).table(), s),
 		TeacherBackend: teacher.Backend(o.TeacherBackend), TeacherCache: o.TeacherCache, TeacherFP8: o.TeacherGEMM == "fp8",
+		HostExperts: o.TeacherExperts == "host",
 	}
 	if r, err := model.ParseRecompute(o.Recompute); err == nil { // auto is the planner's choice
 		c.Recompute = []model.Recompute{r}

@@ -23,7 +23,7 @@ var distillBits = map[string]cli.Bits{
 
 	// the device, its arithmetic and the teacher's backend are compared as chosen
 	"dtype": cli.BitsByEffect, "backend": cli.BitsByEffect, "device": cli.BitsByEffect, "teacher-backend": cli.BitsByEffect,
-	"teacher-gemm": cli.BitsByEffect, "probe": cli.BitsByEffect,
+	"teacher-gemm": cli.BitsByEffect, "probe": cli.BitsByEffect, "teacher-experts": cli.SameBits,
 	"gpus": cli.BitsByValue, "chunk-rows": cli.BitsByValue, "teacher-cache": cli.BitsByValue,
 	"recompute": cli.SameBits, "managed-memory": cli.SameBits,
 	"stall-timeout": cli.SameBits, "supervise": cli.SameBits, "kernel-log": cli.SameBits,

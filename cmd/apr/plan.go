@@ -166,6 +166,9 @@ func (r *planResult) Text(p *cli.Page) {
 	if r.Experts != "" {
 		pairs = append(pairs, "experts", r.Experts)
 	}
+	if h := r.Estimate.Costs.Host; h != nil {
+		pairs = append(pairs, "host memory", fmt.Sprintf("%s of experts, page-locked; %s", plan.Amount(r.Memory.Host), h))
+	}
 	if r.BackendReason != "" {
 		pairs = append(pairs, "teacher", string(r.Estimate.Backend)+", "+r.BackendReason)
 	}

@@ -24,7 +24,7 @@ var given = map[string][]string{
 	"grad-accum": {"2"}, "seq-len": {"128"}, "learning-rate": {"1e-05"}, "warmup-steps": {"3"}, "warmup-ratio": {"0.5"}, "lr-schedule": {"linear"},
 	"min-lr-ratio": {"0.5"}, "beta1": {"0.8"}, "beta2": {"0.9"}, "adam-eps": {"1e-09"}, "weight-decay": {"0"}, "max-grad-norm": {"0.5"}, "max-loss-ratio": {"0"}, "router-balance": {"0.01"},
 	"seed": {"9223372036854775807"}, "dtype": {"bf16"}, "backend": {"cpu"}, "device": {"1"}, "gpus": {"all"}, "chunk-rows": {"512"}, "recompute": {"norms"},
-	"teacher-backend": {"q4k"}, "teacher-cache": {"off"}, "teacher-gemm": {"fp8"}, "managed-memory": {"1"}, "probe": {"off"}, "stall-timeout": {"90s"},
+	"teacher-backend": {"q4k"}, "teacher-cache": {"off"}, "teacher-gemm": {"fp8"}, "teacher-experts": {"host"}, "managed-memory": {"1"}, "probe": {"off"}, "stall-timeout": {"90s"},
 	"supervise": {"true"}, "kernel-log": {"true"}, "no-shuffle": {"true"}, "packing": {"false"}, "document-mask": {"true"}, "chat-template": {"chatml"}, "assistant-only": {"false"},
 	"eval-data": {"/e.txt", "/f.txt"}, "val-fraction": {"0.25"}, "eval-every": {"50"}, "samples": {"2"}, "log-every": {"1"}, "checkpoint-every": {"0"},
 	"checkpoint-interval": {"1h30m"}, "keep-checkpoints": {"5"}, "resume": {"newest"}, "allow-changed": {"true"}, "allow-same-model": {"true"},

@@ -61,6 +61,8 @@ A quantised teacher, such as a Q4_K_M GGUF, stays quantised in memory. On a GPU 
   cublas   expanded once to bf16: more memory, fast for many rows
   q4k      kept as blocks, decoded within each product: least memory
   auto     both are timed where both fit, and the choice is recorded
+--teacher-experts host leaves the experts of a quantised teacher in page-locked host memory, for one that fits the host but not the card: each step
+fetches them all, and apr plan says how many bytes and at which assumed rate. It is never chosen by itself.
 On a CPU blocks are decoded panel by panel, and small teachers are expanded.
 
 apr plan says before a run whether teacher and student fit and how long a step takes. The loss weighs the teacher against the text:

@@ -175,6 +175,9 @@ func layOut(spec device.WeightSpec) (w *weight, plain bool, err error) {
 	if spec.Form.FP8 {
 		return nil, false, fault.New(fault.Unavailable, "a CPU has no products in 8-bit floats").WithHint("--teacher-gemm bf16 works everywhere").WithID("E-CPU-009")
 	}
+	if spec.Form.HostExperts {
+		return nil, false, fault.New(fault.Unavailable, "a CPU reads experts where they are: there is no other memory").WithHint("--teacher-experts device works everywhere").WithID("E-CPU-012")
+	}
 	w, plain = &weight{}, true
 	for i, src := range spec.Parts {
 		p, cols, err := describe(src.Info(), spec, i)

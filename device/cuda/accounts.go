@@ -12,19 +12,22 @@ func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.
 
 // counters are what Stats reports.
 type counters struct {
-	launches, products, waits, allocations, allocated, pinned atomic.Int64
+	fetched, launches, products, waits, allocations, allocated, pinned atomic.Int64
 }
 
 // Stats are counts since Open.
 type Stats struct {
-	Launches    int64 // kernels started
+	Launches    int64 // kernels started one by one
 	Products    int64 // matrix products started
+	Graphs      int64 // CUDA graphs launched
+	GraphSets   int64 // kernels of them whose arguments changed
 	HostWaits   int64 // times that the host waited for the device
 	Allocations int64 // of device memory and of pinned memory
 	Loads       int64 // modules loaded and products planned
 	LateLoads   int64 // of them after Seal
 	Allocated   int64 // bytes of device memory
 	Pinned      int64 // bytes of pinned host memory
+	Fetched     int64 // bytes of experts that came from the host
 }
 
 // Stats returns the device's counts.
@@ -32,8 +35,9 @@ func (d *Device) Stats() Stats {
 	c := &d.counts
 	loads, late := d.kernels.counted()
 	return Stats{
+		Graphs: d.replays.counts.launched.Load(), GraphSets: d.replays.counts.updated.Load(),
 		Launches: c.launches.Load(), Products: c.products.Load(), HostWaits: c.waits.Load(),
 		Allocations: c.allocations.Load(), Loads: loads, LateLoads: late,
-		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(),
+		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(), Fetched: c.fetched.Load(),
 	}
 }

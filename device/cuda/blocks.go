@@ -28,6 +28,7 @@ type layout struct {
 	rows, cols int
 	bytes      int64
 	expands    bool  // products expand it, or those of experts decode it
+	host       bool  // its blocks stay in memory of the host
 	experts    int   // how many experts' matrices it is, of grouped products alone; 0: one matrix
 	many       bool  // products of many slots expand those of experts, too: see manySlots
 	fp8        bool  // and multiply in 8-bit floats
@@ -37,7 +38,7 @@ type layout struct {
 
 // layout checks what spec claims and says how the matrix is kept.
 func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
-	l := &layout{act: d.act, fp8: spec.Form.FP8, experts: spec.Experts}
+	l := &layout{act: d.act, fp8: spec.Form.FP8, experts: spec.Experts, host: spec.Form.HostExperts && spec.Experts > 0}
 	if l.fp8 && l.experts > 0 {
 		return nil, fault.New(fault.Unavailable, "experts are not multiplied in 8-bit floats").At("tensor %q", spec.Name).
 			WithHint("without --teacher-gemm fp8").WithID("E-CUDA-063")
@@ -72,6 +73,11 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 	}
 	if l.fp8 && !l.expands {
 		l.bytes = int64(l.rows) * int64(l.cols)
+	}
+	if l.host {
+		if err := l.notHosted(spec.Name); err != nil {
+			return nil, err
+		}
 	}
 	l.many = l.expands && l.experts > 0 && d.serveSlots(l.rows/l.experts, l.cols, l.experts)
 	if l.fp8 {
@@ -121,6 +127,9 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 		return dry.Kept{}, err
 	}
 	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands && (l.experts == 0 || l.many), FP8: l.fp8}
+	if l.host {
+		k.Bytes, k.Host, k.Staging = 0, l.bytes, staging(l.bytes)
+	}
 	if l.many {
 		k.Reads = kernel.ExpertsSM90Slots(l.experts) - 1
 	}

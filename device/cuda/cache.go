@@ -45,6 +45,7 @@ func (k kernelKey) String() string { return k.module + "." + k.entry }
 type entry struct {
 	f      driver.Function
 	shared int // bytes of dynamic shared memory that a launch may ask for
+	args   int // bytes of its one argument
 }
 
 // defaultShared is what every kernel may ask for without SetMaxDynamicShared.
@@ -107,6 +108,7 @@ func (c *cache) load(t loader, m kernel.Module) error {
 	c.modules[m.Name] = true
 	c.took += d
 	c.bytes += int64(len(ptx))
+	args := kernel.ArgBytes(ptx)
 	for _, name := range m.Kernels {
 		start := time.Now()
 		f, err := t.Function(handle, name)
@@ -120,7 +122,10 @@ func (c *cache) load(t loader, m kernel.Module) error {
 		d := time.Since(start)
 		c.took += d
 		c.event("load", kernelKey{m.Name, name}.String(), 0, d, fmt.Sprintf(" registers=%d local=%d%s", registers, local, late))
-		c.register(kernelKey{m.Name, name}, f)
+		c.register(kernelKey{m.Name, name}, f).args = args[name]
+		if args[name] == 0 {
+			return fault.New(fault.Other, "the PTX says nothing of the argument of %s", kernelKey{m.Name, name}).WithID("E-CUDA-021")
+		}
 	}
 	return nil
 }

@@ -61,6 +61,8 @@ type Options struct {
 	ForceFallbackGEMM bool      // do not look for cublasLt
 	TuningDir         string    // where measured choices of product algorithms are kept; empty: nothing is measured
 	KernelLog         io.Writer // told of every load of a kernel or product; nil: nobody
+	// NoGraphs launches a generation's kernels one by one.
+	NoGraphs bool
 	// StrictSeal makes a load after Seal an error of the stream.
 	StrictSeal bool
 }
@@ -91,6 +93,8 @@ type Device struct {
 	libraries []LibraryUse
 	rotary    rotaryTables
 	params    paramTables
+	replays   replays
+	stages    stages
 
 	mem     device.Accounts
 	poolsMu sync.Mutex

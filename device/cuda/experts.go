@@ -54,7 +54,10 @@ func (s *Stream) RouteBackward(dz, dscale, dw, z, scale device.Tensor, r device.
 // matrices once for each slot; the sums of more are of another order.
 func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.Tensor, r device.Routing) {
 	device.CheckGroupedMatMul(y, x, w, bias, r)
-	m := w.(*weight)
+	s.withStack(w.(*weight), func(m *weight) { s.groupedMatMul(y, x, m, bias, r) })
+}
+
+func (s *Stream) groupedMatMul(y, x device.Tensor, m *weight, bias device.Tensor, r device.Routing) {
 	if s.dev.manySlots(y, x, m, r) {
 		s.groupedMany("GroupedMatMul", kernel.GemmNT, y, x, m, bias, false, r)
 		return
@@ -73,7 +76,10 @@ func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.
 // GroupedInputGrad: dx[j] = W_eᵀ·dy[j], or with add dx[j] += it, for the slots j of each expert e.
 func (s *Stream) GroupedInputGrad(dx, dy device.Tensor, w device.Weight, r device.Routing, add bool) {
 	device.CheckGroupedInputGrad(dx, dy, w, r)
-	m := w.(*weight)
+	s.withStack(w.(*weight), func(m *weight) { s.groupedInputGrad(dx, dy, m, r, add) })
+}
+
+func (s *Stream) groupedInputGrad(dx, dy device.Tensor, m *weight, r device.Routing, add bool) {
 	if s.dev.manySlots(dx, dy, m, r) {
 		s.groupedMany("GroupedInputGrad", kernel.GemmNN, dx, dy, m, device.Tensor{}, add, r)
 		return
@@ -133,6 +139,32 @@ func (s *Stream) CombineBackward(dx, dw, dy, x, w device.Tensor, r device.Routin
 		kernel.CombineBackward(o, mat(dx), mat(dw), mat(dy), mat(x), mat(w), routing(r))
 		o.end()
 	}
+}
+
+var _ device.Mixer = (*Stream)(nil)
+
+// Mix computes the experts of a few tokens in bfloat16 by two kernels: see device.Mixer.
+func (s *Stream) Mix(dst, glu, y, w device.Tensor, e device.ExpertNets, r device.Routing) bool {
+	device.CheckMix(dst, glu, y, w, e, r)
+	gate, up, down := e.Gate.(*weight), e.Up.(*weight), e.Down.(*weight)
+	for _, m := range []*weight{gate, up, down} {
+		if m.parts == nil && m.t.DType != s.dev.act || m.host != nil {
+			return false
+		}
+	}
+	o := s.begin("Experts", dst, glu, y, w, e.GateBias, e.UpBias, e.DownBias, r.Slots, r.Rows, r.Starts, gate.t, up.t, down.t)
+	if o == nil {
+		return true // nothing is done after an error
+	}
+	if !kernel.ExpertsFewServes(mat(dst), mat(y), mat(glu), o.stack(gate), o.stack(up), o.stack(down), e.Act, routing(r)) {
+		return false
+	}
+	o.sized(y.Rows, glu.Cols, y.Cols, r.Experts)
+	s.dev.counts.products.Add(3)
+	kernel.ExpertsGatedRows(o, mat(glu), mat(y), o.stack(gate), o.stack(up), mat(e.GateBias), mat(e.UpBias), e.Act, routing(r))
+	kernel.ExpertsMixRows(o, mat(dst), mat(glu), o.stack(down), mat(e.DownBias), mat(w), routing(r))
+	o.end()
+	return true
 }
 
 // CountSlots: c[e] += the slots of expert e.

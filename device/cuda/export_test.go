@@ -74,3 +74,8 @@ func (d *Device) Expansion() int64 {
 	}
 	return 0
 }
+
+// FinishCopies waits for what comes from the host, which does not wait for products but where it was told to.
+func (d *Device) FinishCopies() error {
+	return d.ctx.Do(func(t *driver.Thread) error { return t.StreamSync(d.stages.copies) })
+}

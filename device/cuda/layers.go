@@ -133,6 +133,29 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 	o.end()
 }
 
+var _ device.Finisher = (*Stream)(nil)
+
+// FinishHeads is HeadNorm, Rotate and Copy of a few positions in bfloat16 by one kernel: see device.Finisher.
+func (s *Stream) FinishHeads(q, kv, x, qNorm, kNorm device.Tensor, eps float64, r device.Rotary) bool {
+	device.CheckFinishHeads(q, kv, x, qNorm, kNorm, r)
+	if !kernel.FinishServes(mat(q), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, r) {
+		return false
+	}
+	o := s.begin("FinishHeads", q, kv, x, qNorm, kNorm)
+	if o == nil {
+		return true // nothing is done after an error
+	}
+	o.sized(x.Rows, x.Cols, r.HeadDim)
+	tables, err := s.rotaryFor(r, x.Rows)
+	if err != nil {
+		s.fail(err)
+		return true
+	}
+	kernel.Finish(o, mat(q), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, eps, r, tables.Table)
+	o.end()
+	return true
+}
+
 // Attention: o = softmax(cap(Scale·q·kᵀ), masked, sink)·v per head.
 func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)

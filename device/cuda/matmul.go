@@ -135,7 +135,7 @@ func (o *operation) product(op blas.Op, c, a, b kernel.Mat, bias device.Tensor, 
 		Op: op, M: c.Rows, N: c.Cols, K: k, LDA: a.Stride, LDB: b.Stride, LDC: c.Stride, In: a.Type, Out: c.Type,
 		Compute: d.opts.Compute.products(), Bias: !bias.IsZero(), Add: add, Aligned: blas.AlignedAt(c.Ptr, a.Ptr, b.Ptr, given.Ptr),
 	}
-	o.call(func(t *driver.Thread) error {
+	o.callKeyed(productKey{shape, c.Ptr, a.Ptr, b.Ptr, given.Ptr, mat(bias).Ptr, o.used}, func(t *driver.Thread) error {
 		p, err := d.plan(t, shape)
 		if errors.Is(err, blas.ErrUnsupported) {
 			return o.inside(t, own)
@@ -145,6 +145,13 @@ func (o *operation) product(op blas.Op, c, a, b kernel.Mat, bias device.Tensor, 
 		}
 		return p.Run(t, d.stream, c.Ptr, a.Ptr, b.Ptr, given.Ptr)
 	})
+}
+
+// productKey is all that a product depends on.
+type productKey struct {
+	shape                blas.Shape
+	c, a, b, given, bias uint64
+	scratch              int
 }
 
 // forms are the forms of products in the words of package kernel.

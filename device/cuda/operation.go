@@ -34,6 +34,7 @@ type operation struct {
 type step struct {
 	launch kernel.Launch
 	call   func(t *driver.Thread) error // if not nil
+	key    any                          // of a call that gives the stream the same work whenever its key is the same; nil: it may not
 }
 
 // begin starts an operation on tensors, or returns nil if the stream has failed or fails because one of them has no
@@ -64,12 +65,17 @@ func (s *Stream) begin(name string, ts ...device.Tensor) *operation {
 	return &operation{dev: s.dev, stream: s, name: name}
 }
 
-// end queues the operation.
+// end queues the operation, or lets Replay collect it.
 func (o *operation) end() {
 	if len(o.steps) > 0 {
-		o.dev.issued.Add(1)
-		o.dev.ctx.Go(o.run)
+		o.dev.replays.take(o)
 	}
+}
+
+// queue gives the operation to the device's thread.
+func (o *operation) queue() {
+	o.dev.issued.Add(1)
+	o.dev.ctx.Go(o.run)
 }
 
 // run performs the steps on the device's thread.
@@ -88,32 +94,36 @@ func (o *operation) run(t *driver.Thread) {
 // perform makes the steps, until one fails.
 func (o *operation) perform(t *driver.Thread) error {
 	for i := range o.steps {
-		s := &o.steps[i]
-		if s.call != nil {
-			if err := s.call(t); err != nil {
-				return err
-			}
-			continue
-		}
-		if o.dev.kernels.modules[kernel.EarlyModule] {
-			s.launch = kernel.Overlap(s.launch)
-		}
-		l := &s.launch
-		f, err := o.dev.kernels.get(t, l)
-		if err != nil {
-			return err
-		}
-		o.dev.counts.launches.Add(1)
-		if err := start(t, f, o.dev.stream, l); err != nil {
+		if err := o.step(t, &o.steps[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// start launches a kernel, after making the tensor maps that its arguments begin with. Beside a launch they cost
-// little enough to be made each time.
-func start(t *driver.Thread, f driver.Function, s driver.Stream, l *kernel.Launch) error {
+// step makes one step.
+func (o *operation) step(t *driver.Thread, s *step) error {
+	if s.call != nil {
+		return s.call(t)
+	}
+	f, err := o.dev.resolve(t, s)
+	if err != nil {
+		return err
+	}
+	o.dev.counts.launches.Add(1)
+	return start(t, f, o.dev.stream, &s.launch)
+}
+
+// resolve returns the kernel of a launch, which may become another one that does the same.
+func (d *Device) resolve(t *driver.Thread, s *step) (driver.Function, error) {
+	if d.kernels.modules[kernel.EarlyModule] {
+		s.launch = kernel.Overlap(s.launch)
+	}
+	return d.kernels.get(t, &s.launch)
+}
+
+// encodeMaps makes the tensor maps that a launch's arguments begin with. Beside a launch they cost little enough to be made each time.
+func encodeMaps(t *driver.Thread, l *kernel.Launch) error {
 	maps := unsafe.Slice((*driver.TensorMap)(l.Args), len(l.Maps))
 	for i, m := range l.Maps {
 		a := driver.Matrix{
@@ -123,6 +133,14 @@ func start(t *driver.Thread, f driver.Function, s driver.Stream, l *kernel.Launc
 		if err := t.EncodeTensorMap(&maps[i], a); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// start launches a kernel.
+func start(t *driver.Thread, f driver.Function, s driver.Stream, l *kernel.Launch) error {
+	if err := encodeMaps(t, l); err != nil {
+		return err
 	}
 	if l.Together {
 		return t.LaunchTogether(f, l.Grid, l.Block, l.Shared, s, l.Args)
@@ -138,6 +156,11 @@ func start(t *driver.Thread, f driver.Function, s driver.Stream, l *kernel.Launc
 
 // Launch adds a kernel launch.
 func (o *operation) Launch(l kernel.Launch) { o.steps = append(o.steps, step{launch: l}) }
+
+// callKeyed adds a call on the device's thread that gives the stream the same work whenever key is the same.
+func (o *operation) callKeyed(key any, f func(t *driver.Thread) error) {
+	o.steps = append(o.steps, step{call: f, key: key})
+}
 
 // call adds a call on the device's thread.
 func (o *operation) call(f func(t *driver.Thread) error) { o.steps = append(o.steps, step{call: f}) }

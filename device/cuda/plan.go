@@ -20,7 +20,7 @@ var _ dry.Planned = (*Device)(nil)
 // Target describes the device for one dry run: the record of a step that was run dry says what Prepare takes.
 func (d *Device) Target() dry.Target {
 	t := dry.Target{
-		Info: d.Info(), Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
+		Info: d.Info(), Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab, Link: linkRate(d.Class()),
 	}
 	if b, err := d.Budget(); err == nil {
 		t.Budget, t.Reserve = b.Bytes+d.counts.allocated.Load(), b.Free-b.Bytes
@@ -34,8 +34,17 @@ func ImaginedTarget(c Compute, free int64) dry.Target {
 	return dry.Target{
 		Info:     device.Info{Kind: "cuda", Name: fmt.Sprintf("a GPU of %.1f GiB", float64(free)/(1<<30)), Activations: d.act, Adds: true, TF32: c == TF32},
 		Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab,
-		Budget: max(1, b.Bytes), Reserve: b.Free - b.Bytes, // a budget of 0 would be unknown
+		Link: linkRate(Discrete), Budget: max(1, b.Bytes), Reserve: b.Free - b.Bytes, // a budget of 0 would be unknown
 	}
+}
+
+// linkRate returns how many bytes a second plans take to come from page-locked memory of the host: of PCIe 5.0 with 16 lanes about 50e9 of 64e9, of
+// NVLink-C2C about 350e9 of 450e9.
+func linkRate(c MemoryClass) float64 {
+	if c == Coherent {
+		return 350e9
+	}
+	return 50e9
 }
 
 // Budget returns how much memory the device could still get.
@@ -62,7 +71,7 @@ func (d *Device) Prepare(r *dry.Record) error { return d.prepareFor(r, d.shapes(
 func (d *Device) PrepareOnce(r *dry.Record) error { return d.prepareFor(r, nil) }
 
 func (d *Device) prepareFor(r *dry.Record, products []blas.Shape) error {
-	if err := errors.Join(d.reserve(r), d.reserveExpansion(r)); err != nil {
+	if err := errors.Join(d.reserve(r), d.reserveExpansion(r), d.reserveStages(r.Staging)); err != nil {
 		return err
 	}
 	u := d.usesOf(r)
@@ -82,6 +91,9 @@ func (d *Device) usesOf(r *dry.Record) uses {
 	u := uses{modules: map[string]bool{}, generates: r.Static[device.KVCache] > 0}
 	var turned, attended int64
 	linear := false
+	if u.generates && d.act == tensor.BF16 {
+		u.modules[kernel.FinishModule] = true
+	}
 	for _, o := range r.Ops {
 		switch o.Kind {
 		case device.OpDeltaNet:

@@ -101,10 +101,11 @@ func (d *Device) MemInfo() (free, total int64, err error) {
 // release gives everything back.
 func (d *Device) release(t *driver.Thread) error {
 	err := t.StreamSync(d.stream)
+	err = errors.Join(err, d.replays.release(t), d.stages.release(t))
 	if d.gemm != nil {
 		err = errors.Join(err, d.gemm.Close(t))
 	}
-	pools := []*pool{&d.temps, &d.expansions}
+	pools := []*pool{&d.temps, &d.expansions, &d.stages.pool}
 	for _, p := range d.statics {
 		pools = append(pools, p)
 	}

@@ -19,6 +19,8 @@ type weight struct {
 
 	expands int64 // bytes in which products expand it
 
+	host *hosted // experts in memory of the host; blocks of parts are offsets there
+
 	fp8 *fp8Matrix // of a matrix that is multiplied in 8-bit floats
 }
 
@@ -72,6 +74,9 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	l, err := d.layout(spec)
 	if err != nil {
 		return nil, err
+	}
+	if l.host {
+		return d.hostWeight(spec, l)
 	}
 	b, err := d.take(spec.Name, spec.Component, l.bytes, false)
 	if err != nil {

@@ -34,6 +34,8 @@ type Target struct {
 	Reserved int64
 	// Budget is the memory that the device holds now or could still get; 0: unknown.
 	Budget int64
+	// Link is how many bytes a second come from page-locked memory of the host, as is assumed; 0: they need not come.
+	Link float64
 	// Reserve is what is free beyond Budget, bytes: for other programs and for what no plan sees.
 	Reserve int64
 }
@@ -71,7 +73,10 @@ type Kept struct {
 	// Reads is up to how many rows of x a product reads the blocks as they are and takes no Scratch; Arranged, if it is more, the same
 	// after device.Arranger.Arrange. Gathers says that Embed takes none.
 	Reads, Arranged int
-	Gathers         bool
+	// Host is how many bytes stay in memory of the host, from where each product fetches them; Staging the memory on the device in which they
+	// arrive, of which the most is taken once for all matrices, when the first one comes.
+	Host, Staging int64
+	Gathers       bool
 }
 
 // Device records what is asked of it; see Target.
@@ -84,6 +89,8 @@ type Device struct {
 	fresh   bool // most was reached by the last Temp and is not described yet
 	holding map[*buffer]struct{}
 	atPeak  []*buffer
+	staging int64      // the most of Kept.Staging
+	host    int64      // bytes of all Kept.Host
 	expand  int64      // the most of Kept.Scratch that was needed
 	ops     map[Op]int // index in list
 	list    []Count
@@ -195,6 +202,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		return nil, err
 	}
 	w.Kept.Bytes = d.hold(spec.Component, w.Kept.Bytes)
+	d.staging, d.host = max(d.staging, w.Staging), d.host+w.Host
 	if w.FP8 {
 		d.expands(w)
 	}
@@ -247,8 +255,8 @@ func (w *weight) Bytes() int64 { return w.Kept.Bytes }
 
 // moved returns the bytes of the first rows rows, which is what a product reads.
 func (w *weight) moved(rows int) float64 {
-	if w.Kept.Bytes > 0 {
-		return float64(w.Kept.Bytes) * float64(rows) / float64(max(1, w.rows))
+	if n := w.Kept.Bytes + w.Host; n > 0 {
+		return float64(n) * float64(rows) / float64(max(1, w.rows))
 	}
 	return 4 * float64(rows) * float64(w.cols)
 }

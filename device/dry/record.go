@@ -30,6 +30,7 @@ type Op struct {
 	Sinks               bool              // attention has Sinks
 	Partial             bool              // Rotate is of a part of a head, of given positions, or scales
 	Capped              bool              // Loss is of soft-capped logits
+	Host                int64             // bytes that come from the host for it
 	Experts, Active     int               // of what experts do; M, or K of a weight's gradient, is the slots of all
 	Rows, Cols          int               // of everything else
 }
@@ -59,7 +60,10 @@ type Record struct {
 	Temps    int64                      // bytes in which all temps find place
 	Most     int64                      // bytes of temps alive at one time; Temps − Most is lost to holes
 	AtMost   []Held                     // those temps, the largest first
-	Reserved int64                      // as the Target says, and Expand
+	Reserved int64                      // as the Target says, Expand and Staging
+	Staging  int64                      // bytes in which matrices of the host arrive
+	Host     int64                      // bytes of matrices in page-locked memory of the host, not of the device
+	Link     float64                    // as the Target says
 	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch of those that do
 	Ops      []Count                    // in the order of their first coming
 	Decode   *device.Decode             // the layers of the latest position that a device may compute at once; nil: there was none
@@ -70,7 +74,8 @@ type Record struct {
 func (d *Device) Record() *Record {
 	d.describePeak()
 	r := &Record{
-		Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved + d.expand, Expand: d.expand,
+		Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved + d.expand + d.staging, Expand: d.expand,
+		Staging: d.staging, Host: d.host, Link: d.target.Link,
 		Ops: slices.Clone(d.list), Decode: d.decode, Waits: d.waits,
 	}
 	_, r.Static = d.static.Memory()
@@ -141,6 +146,7 @@ func (r *Record) Products() []Count {
 type Cost struct {
 	Launches     int64
 	FLOPs, Bytes float64
+	Host         float64 // bytes that come from the host
 }
 
 // Costs returns the cost of each phase.
@@ -150,6 +156,7 @@ func (r *Record) Costs() (c [device.NumPhases]Cost) {
 		p.Launches += o.Times
 		p.FLOPs += float64(o.Times) * o.FLOPs
 		p.Bytes += float64(o.Times) * o.Bytes
+		p.Host += float64(o.Times) * float64(o.Host)
 	}
 	return c
 }
@@ -160,6 +167,7 @@ func (r *Record) Cost() (c Cost) {
 		c.Launches += p.Launches
 		c.FLOPs += p.FLOPs
 		c.Bytes += p.Bytes
+		c.Host += p.Host
 	}
 	return c
 }

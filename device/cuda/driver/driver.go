@@ -16,6 +16,7 @@ type Driver struct {
 	report  Report
 	version int
 	calls   calls
+	graphs  graphCalls
 }
 
 // calls are the functions of libcuda that are used. Names ending in _v2 are today's ABI: those without are of CUDA 3,
@@ -29,7 +30,7 @@ type calls struct {
 	deviceTotalMem, primaryRetain, primaryRelease, ctxSetCurrent                              procedure
 	memAlloc, memAllocManaged, memFree, memHostAlloc, memFreeHost, memGetInfo                 procedure
 	copyHtoD, copyDtoH, copyDtoD, memset8                                                     procedure
-	streamCreate, streamDestroy, streamSync                                                   procedure
+	streamCreate, streamDestroy, streamSync, streamWait                                       procedure
 	eventCreate, eventDestroy, eventRecord, eventSync, eventElapsed                           procedure
 	moduleLoad, moduleGetFunction, funcSetAttribute, funcGetAttribute, launchKernel           procedure
 	launchKernelEx                                                                            procedure
@@ -56,7 +57,7 @@ func (c *calls) table() []struct {
 		{&c.copyHtoD, "cuMemcpyHtoDAsync_v2"}, {&c.copyDtoH, "cuMemcpyDtoHAsync_v2"}, {&c.copyDtoD, "cuMemcpyDtoDAsync_v2"},
 		{&c.memset8, "cuMemsetD8Async"},
 		{&c.streamCreate, "cuStreamCreate"}, {&c.streamDestroy, "cuStreamDestroy_v2"},
-		{&c.streamSync, "cuStreamSynchronize"},
+		{&c.streamSync, "cuStreamSynchronize"}, {&c.streamWait, "cuStreamWaitEvent"},
 		{&c.eventCreate, "cuEventCreate"}, {&c.eventDestroy, "cuEventDestroy_v2"}, {&c.eventRecord, "cuEventRecord"},
 		{&c.eventSync, "cuEventSynchronize"}, {&c.eventElapsed, "cuEventElapsedTime"},
 		{&c.moduleLoad, "cuModuleLoadDataEx"},
@@ -98,6 +99,7 @@ func (s System) open(load opener) (*Driver, error) {
 			*o.p = p
 		}
 	}
+	d.bindGraphs()
 	// The version can be asked before initialisation, and says why that fails.
 	var version int32
 	if err := d.call(&d.calls.driverGetVersion, uintptr(unsafe.Pointer(&version))); err != nil {

@@ -18,6 +18,7 @@ type Thread struct {
 	params [1]unsafe.Pointer // kernelParams of cuLaunchKernel
 	launch [11]uintptr       // and all of its arguments
 	config launchConfig
+	node   nodeParams
 	matrix tensorMap
 }
 
@@ -132,6 +133,11 @@ func (t *Thread) DestroyEvent(e Event) error { return t.d.call(&t.d.calls.eventD
 // Record lets e happen when everything queued in s so far is done.
 func (t *Thread) Record(e Event, s Stream) error {
 	return t.d.call(&t.d.calls.eventRecord, uintptr(e), uintptr(s))
+}
+
+// WaitEvent lets what s is given from now on begin when e, as recorded by now, has happened; an event never recorded has.
+func (t *Thread) WaitEvent(s Stream, e Event) error {
+	return t.d.call(&t.d.calls.streamWait, uintptr(s), uintptr(e), 0)
 }
 
 // EventSync waits for e as last recorded; an event never recorded has happened.

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/andybalholm/brotli"
@@ -47,4 +49,16 @@ func PTX(module string) []byte {
 		panic(fmt.Sprintf("kernel: the embedded PTX of %s: %v", module, err))
 	}
 	return text
+}
+
+// argument is an entry point with its one argument, a struct.
+var argument = regexp.MustCompile(`\.entry (\w+)\(\s*\.param \.align \d+ \.b8 \w+\[(\d+)\]`)
+
+// ArgBytes returns the size of the argument of each kernel of a module.
+func ArgBytes(ptx []byte) map[string]int {
+	sizes := map[string]int{}
+	for _, m := range argument.FindAllSubmatch(ptx, -1) {
+		sizes[string(m[1])], _ = strconv.Atoi(string(m[2])) // digits, by the expression
+	}
+	return sizes
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"apr/device/cuda/kernel/manifest"
 )
@@ -128,5 +129,23 @@ func TestSafePTX(t *testing.T) {
 				t.Errorf("%s: PTX has %q", m.Name, found)
 			}
 		}
+	}
+}
+
+// TestArgBytes: the PTX of every kernel says how large its argument is.
+func TestArgBytes(t *testing.T) {
+	for _, m := range Modules() {
+		sizes := ArgBytes(PTX(m.Name))
+		for _, name := range m.Kernels {
+			if sizes[name] == 0 {
+				t.Errorf("%s: nothing of %s", m.Name, name)
+			}
+		}
+		if len(sizes) != len(m.Kernels) {
+			t.Errorf("%s: %d arguments of %d kernels", m.Name, len(sizes), len(m.Kernels))
+		}
+	}
+	if sizes := ArgBytes(PTX("experts_rows")); sizes["experts_mix_rows"] != int(unsafe.Sizeof(expertMixArgs{})) || sizes["experts_gated_rows"] != int(unsafe.Sizeof(expertGatedArgs{})) {
+		t.Errorf("%v", sizes)
 	}
 }

@@ -30,9 +30,7 @@ APR_DEVICE float sum_of(const float *z, const i32 *chosen, u32 experts, u32 acti
 
 // A warp chooses the experts of a token: in each round the largest logit, of equal ones the lowest expert, of those behind the choice
 // before in this order. NaN counts as −∞ and makes the weights NaN.
-KERNEL(route_choose, RouteArgs, 256, 4) {
-    const u32 token = block() * 8 + warp();
-    if (token >= a.tokens) return;
+APR_DEVICE void choose(const RouteArgs &a, u32 token) {
     const float *z = a.z + token * a.z_stride;
     i32 *chosen = a.chosen + (u64)token * a.active;
     const i32 none = 0x7fffffff;
@@ -64,6 +62,11 @@ KERNEL(route_choose, RouteArgs, 256, 4) {
         if (a.scale) p *= a.scale[chosen[s]];
         a.w[token * a.w_stride + s] = bad ? from_bits(0x7fffffffu) : p;
     }
+}
+
+KERNEL(route_choose, RouteArgs, 256, 4) {
+    const u32 token = block() * 8 + warp();
+    if (token < a.tokens) choose(a, token);
 }
 
 // matches calls use(i, m) for runs of 32 choices of a piece, of which those of the expert are the bits of m; a warp does it together.
@@ -132,13 +135,25 @@ KERNEL(route_place, RouteArgs, 256, 4) {
 }
 
 // All three, of one piece, by one block.
-KERNEL(route_sort, RouteArgs, 512, 1) {
-    SHARED(u32, counts, ROUTE_EXPERTS);
+APR_DEVICE void sort(const RouteArgs &a, u32 *counts) {
     NO_UNROLL for (u32 e = warp(); e < a.experts; e += threads() / 32) count(a, counts, e, 0);
     sync_block();
     add_up(a, counts);
     sync_block();
     NO_UNROLL for (u32 e = warp(); e < a.experts; e += threads() / 32) place(a, counts, e, 0);
+}
+
+KERNEL(route_sort, RouteArgs, 512, 1) {
+    SHARED(u32, counts, ROUTE_EXPERTS);
+    sort(a, counts);
+}
+
+// Choice and sorting of up to 16 tokens, a warp each.
+KERNEL(route_few, RouteArgs, 512, 1) {
+    SHARED(u32, counts, ROUTE_EXPERTS);
+    if (warp() < a.tokens) choose(a, warp());
+    sync_block();
+    sort(a, counts);
 }
 
 struct RouteBackArgs {

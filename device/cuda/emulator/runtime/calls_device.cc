@@ -156,7 +156,7 @@ EXPORT int cuDevicePrimaryCtxRetain(Context **c, int d) {
     Context *&primary = devices[d].primary;
     if (!primary) {
         primary = new Context{d, 0, 0, "", nullptr};
-        primary->default_stream = new Stream{primary, {}, 0, 0};
+        primary->default_stream = new Stream{primary, {}, 0, 0, nullptr, nullptr};
         streams.push_back(primary->default_stream);
         contexts.insert(primary);
     }

@@ -94,10 +94,7 @@ static int enqueue_launch(Function *f, unsigned x, unsigned y, unsigned z, unsig
     Grid g = {f->kernel, x, y, z, block, dynamic, f->allowed, nullptr, together, false};
     if (int code = check_grid(g)) return noted = code;
     std::vector<char> args((char *)params[0], (char *)params[0] + f->kernel->bytes);
-    enqueue(s, [g, args]() mutable {
-        g.args = args.data();
-        return run(g);
-    });
+    enqueue_grid(s, f, g, std::move(args));
     return ok;
 }
 

@@ -12,7 +12,7 @@ static double now() {
 EXPORT int cuStreamCreate(Stream **s, unsigned flags) {
     BEGIN_CONTEXT("cuStreamCreate");
     NEED(flags == 1, invalid_value, "only CU_STREAM_NON_BLOCKING is emulated");
-    streams.push_back(*s = new Stream{current, {}, 0, 0});
+    streams.push_back(*s = new Stream{current, {}, 0, 0, nullptr, nullptr});
     return ok;
 }
 EXPORT int cuStreamDestroy_v2(void *stream) {
@@ -27,6 +27,7 @@ EXPORT int cuStreamDestroy_v2(void *stream) {
 EXPORT int cuStreamSynchronize(void *stream) {
     BEGIN_CONTEXT("cuStreamSynchronize");
     NEED_STREAM(s, stream);
+    NEED(!s->capturing, 900, "the stream is capturing");
     if (int code = finish(s)) return code;
     return stick(current, check_guards());
 }
@@ -54,9 +55,18 @@ EXPORT int cuEventRecord(Event *e, void *stream) {
     BEGIN_CONTEXT("cuEventRecord");
     NEED_EVENT(e);
     NEED_STREAM(s, stream);
+    NEED(!s->capturing, 900, "events are not captured by the emulator");
     auto mark = std::make_shared<Mark>(Mark{s, s->queued + 1, false, false, 0});
     e->mark = mark;
     enqueue(s, [=] { return mark->done = true, mark->time = now(), (int)ok; });
+    return ok;
+}
+EXPORT int cuStreamWaitEvent(void *stream, Event *e, unsigned flags) {
+    BEGIN_CONTEXT("cuStreamWaitEvent");
+    NEED_STREAM(s, stream);
+    NEED_EVENT(e);
+    NEED(!s->capturing && !flags, 900, "events are not captured by the emulator");
+    if (auto mark = e->mark; mark && !mark->done) enqueue(s, [=] { return mark->done ? (int)ok : advance(mark->stream, mark->number); });
     return ok;
 }
 EXPORT int cuEventSynchronize(Event *e) {

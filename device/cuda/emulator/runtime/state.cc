@@ -13,6 +13,8 @@ std::vector<Stream *> streams;
 std::set<Event *> events;
 std::set<Module *> modules;
 std::set<Function *> functions;
+std::set<Graph *> graphs;
+std::set<Exec *> execs;
 __thread Context *current;
 __thread int noted;
 
@@ -90,9 +92,23 @@ int finish_all(Context *c) {
     return ok;
 }
 
+static void capture(Stream *s, Node n) {
+    s->capturing->nodes.push_back(std::make_unique<Node>(std::move(n)));
+    s->last = s->capturing->nodes.back().get();
+}
+
 void enqueue(Stream *s, std::function<int()> work) {
+    if (s->capturing) return capture(s, Node{std::move(work), nullptr, {}, {}});
     s->work.push_back(std::move(work));
     s->queued++;
+}
+
+void enqueue_grid(Stream *s, Function *f, Grid g, std::vector<char> args) {
+    if (s->capturing) return capture(s, Node{nullptr, f, g, std::move(args)});
+    enqueue(s, [g, args = std::move(args)]() mutable {
+        g.args = args.data();
+        return run(g);
+    });
 }
 
 bool is_stream(Stream *s) { return std::find(streams.begin(), streams.end(), s) != streams.end(); }

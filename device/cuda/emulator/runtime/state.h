@@ -37,10 +37,34 @@ struct Event {
     std::shared_ptr<Mark> mark; // null: never recorded
 };
 
+struct Function;
+
+// Node is a piece of work of a graph; of a launch it has what may be changed.
+struct Node {
+    std::function<int()> work; // of what is not a launch
+    Function *function;        // of a launch, or null
+    Grid grid;
+    std::vector<char> args;
+};
+
+struct Graph {
+    Context *context;
+    std::vector<std::unique_ptr<Node>> nodes; // each depends on the one before
+};
+
+// Exec has the nodes of a graph as they were at its instantiation, and what was changed since.
+struct Exec {
+    Context *context;
+    std::map<const Node *, size_t> places;
+    std::vector<Node> nodes;
+};
+
 struct Stream {
     Context *context;
     std::deque<std::function<int()>> work;
     u64 done, queued;
+    Graph *capturing; // null: work is queued
+    Node *last;       // what was captured last
 };
 
 struct Module {
@@ -91,6 +115,8 @@ extern std::vector<Stream *> streams; // in the order of their creation
 extern std::set<Event *> events;
 extern std::set<Module *> modules;
 extern std::set<Function *> functions;
+extern std::set<Graph *> graphs;
+extern std::set<Exec *> execs;
 extern __thread Context *current; // of the calling thread
 extern __thread int noted;        // code that message() explains
 
@@ -113,7 +139,8 @@ int stick(Context *c, int code); // makes a grave error one that no later call o
 int advance(Stream *s, u64 number); // does the stream's work up to number
 int finish(Stream *s);              // does all of it
 int finish_all(Context *c);         // does that of all streams, the youngest first, and checks the memory's guards
-void enqueue(Stream *s, std::function<int()> work);
+void enqueue(Stream *s, std::function<int()> work);         // or captures it
+void enqueue_grid(Stream *s, Function *f, Grid g, std::vector<char> args);
 bool is_stream(Stream *s);
 Stream *stream_of(void *handle); // null: no stream of the current context
 

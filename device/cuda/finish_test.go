@@ -1,0 +1,69 @@
+//go:build emulate || gpu
+
+package cuda_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"apr/device"
+	"apr/device/cuda"
+	"apr/tensor"
+)
+
+// TestFinishHeads: one kernel has the bits of norms of heads, rotation, and copies to a cache, at any position.
+func TestFinishHeads(t *testing.T) {
+	findDriver(t)
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	for _, c := range []struct {
+		rows, heads, kv, d, pairs, at int
+		norms, inPlace                bool
+	}{
+		{1, 4, 2, 128, 64, 0, true, false}, {1, 3, 1, 64, 32, 37, false, true}, {8, 2, 2, 256, 32, 5, true, false}, {3, 5, 5, 24, 8, 1100, true, false},
+		{2, 1, 1, 16, 8, 9, true, true}, {1, 9, 3, 80, 40, 2, false, false},
+	} {
+		b := &few{d: d, s: d.NewStream().(*cuda.Stream), rng: rand.New(rand.NewPCG(1, uint64(c.d)))}
+		n, kv := c.heads*c.d, c.kv*c.d
+		x := b.typed(tensor.BF16, c.rows, n+2*kv+8, 3).ColRange(0, n+2*kv)
+		var qNorm, kNorm device.Tensor
+		if c.norms {
+			qNorm, kNorm = b.values(1, c.d, 1), b.values(1, c.d, 1)
+		}
+		r := device.Rotary{HeadDim: c.d, Table: turning(c.pairs, 50, 1.2), SeqLen: c.rows, Offset: c.at}
+		want, got := b.typed(tensor.BF16, c.rows, n+kv, 1), b.typed(tensor.BF16, c.rows, n, 1)
+		wantKV, gotKV := b.typed(tensor.BF16, 12, 2*kv, 1), b.typed(tensor.BF16, 12, 2*kv, 1)
+		wantKV, gotKV = wantKV.RowRange(2, 2+c.rows), gotKV.RowRange(2, 2+c.rows)
+		for _, part := range []struct {
+			lo, hi int
+			norm   device.Tensor
+		}{{0, n, qNorm}, {n, n + kv, kNorm}} {
+			if c.norms {
+				b.s.HeadNorm(want.ColRange(part.lo, part.hi), device.Tensor{}, x.ColRange(part.lo, part.hi), part.norm, c.d, 1e-5)
+			} else {
+				b.s.Copy(want.ColRange(part.lo, part.hi), x.ColRange(part.lo, part.hi))
+			}
+		}
+		b.s.Rotate(want, r)
+		b.s.Copy(wantKV.ColRange(0, kv), want.ColRange(n, n+kv))
+		b.s.Copy(wantKV.ColRange(kv, 2*kv), x.ColRange(n+kv, n+2*kv))
+		if c.inPlace {
+			got = x.ColRange(0, n)
+		}
+		if !b.s.FinishHeads(got, gotKV, x, qNorm, kNorm, 1e-5, r) {
+			t.Errorf("%+v: the device has no such operation", c)
+		}
+		for name, pair := range map[string][2]device.Tensor{"q": {got, want.ColRange(0, n)}, "k and v": {gotKV, wantKV}} {
+			g, w := make([]float32, pair[0].Rows*pair[0].Cols), make([]float32, pair[0].Rows*pair[0].Cols)
+			for v, from := range map[*[]float32]device.Tensor{&g: pair[0], &w: pair[1]} {
+				if err := b.s.Download(*v, from); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !slices.Equal(g, w) {
+				t.Errorf("%+v: %s differs", c, name)
+			}
+		}
+	}
+}
