@@ -43,6 +43,7 @@ type inputs struct {
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	epochSteps  int64          // of one epoch
 	files       int            // of the training text; 0: token shards
+	talks       int64          // conversations of it
 	control     ControlChoice
 	doubts      []string // what is doubtful about the models' files
 	records     map[string]runlog.Input
@@ -174,6 +175,9 @@ func (in *inputs) align(c Config, obs Observer) (err error) {
 		if err := in.compareConventions(c, obs); err != nil {
 			return err
 		}
+	}
+	if more := in.studentConfig.Vocab - in.vocab; in.student == nil && more > 0 {
+		obs.Message("warning: %s: vocab_size is %d, the tokenizer has %d ids: %d rows of the student's embedding are never used", path, in.studentConfig.Vocab, in.vocab, more)
 	}
 	if t, s := in.teacher.Config.Vocab, in.studentConfig.Vocab; t != s || t != in.vocab {
 		obs.Detail("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
@@ -359,7 +363,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		return nil, err
 	}
 	if name == "data" {
-		in.files = len(report.Files)
+		in.files, in.talks = len(report.Files), report.Talks
 		if err := report.Idle(c.ForTalks, c.ForRecords); err != nil {
 			return nil, err
 		}
@@ -399,6 +403,18 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 	case corpus.CacheWritten:
 		obs.Detail("tokens of %s are kept in %s", name, use.Path)
 	}
+}
+
+// learned says what the student will have learned, for its file: plain text alone, or "" for anything else. A student
+// that starts from another model's weights may have learned more there.
+func (in *inputs) learned() string {
+	if in.files == 0 || in.talks > 0 {
+		return ""
+	}
+	if in.student == nil {
+		return modelfile.LearnedText
+	}
+	return in.student.Learned()
 }
 
 // manifest starts the run's manifest with the inputs, to which the caller may add what decides nothing here.

@@ -36,8 +36,8 @@ Data sets of a hub: hf://datasets/ORG/NAME downloads its .parquet, or else its .
 
 Held out for evaluation: a fraction of the documents (--val-fraction), chosen by their hash, or --eval-data. Text that is in both is an error.`
 
-const topicFormats = `A model argument is a file, a folder, or a model of a hub: org/name or hf://org/name[@REVISION][/FILE]. The content decides what
-a file is, not its name.
+const topicFormats = `A model argument is a file, a folder, a run (its directory or the beginning of its name: the student that it trained), or a model of
+a hub: org/name or hf://org/name[@REVISION][/FILE]. The content decides what a file is, not its name.
 
 Read:
   a folder       config.json, safetensors, tokenizer.json: as Hugging Face's programs write it
