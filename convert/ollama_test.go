@@ -125,6 +125,9 @@ func TestOllamaModelfile(t *testing.T) {
 			t.Errorf("%s\nwant\n%s", got, tt.want)
 		}
 	}
+	if got, _ := OllamaModelfile(withTemplate(t, tokenizer.ChatML, false), "a.gguf", nil, false); !strings.Contains(got, "TEMPLATE \"\"\"{{ .Prompt }}\"\"\"") {
+		t.Errorf("of a model that learned no conversations: %s", got)
+	}
 	got, templated := OllamaModelfile(withTemplate(t, `{{ messages[0].content }}`, false), "m.gguf", nil, true)
 	if templated || strings.Contains(got, "\nTEMPLATE") || !strings.Contains(got, "# The chat template is in the GGUF file") {
 		t.Errorf("%s", got)

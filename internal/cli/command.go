@@ -167,6 +167,9 @@ func (a *App) call(ctx context.Context, c *Command, args []string) error {
 	if at := slices.IndexFunc(args, isYAML); c.ConfigArg && config == "" && at >= 0 {
 		config, args = args[at], slices.Delete(slices.Clone(args), at, at+1)
 	}
+	if at := slices.IndexFunc(args, isYAML); c.ConfigArg && at >= 0 {
+		return fault.New(fault.Usage, "two configuration files: %s and %s", config, args[at])
+	}
 	if err := assign(c, args); err != nil {
 		return err
 	}
