@@ -74,6 +74,29 @@ func TestSmallDataIsScored(t *testing.T) {
 	}
 }
 
+// Files of prompts, of questions and of templates may begin with a byte order mark too.
+func TestByteOrderMarks(t *testing.T) {
+	smallRun(t)
+	const mark = "\xef\xbb\xbf"
+	for name, text := range map[string]string{
+		"prompts.jsonl": `{"prompt": "func"}` + "\n", "items.jsonl": `{"prompt": "1 + 1 =", "choices": [" 2", " 3"], "answer": 0}` + "\n",
+		"talk.jsonl": `{"prompt": "package one and two and three", "completion": "func main and more of it"}` + "\n", "chat.jinja": tokenizer.ChatML,
+	} {
+		if err := os.WriteFile(name, []byte(mark+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range []string{
+		"run teacher --batch-jsonl prompts.jsonl -n 1 --cpu", "eval teacher --task choice -d items.jsonl --backend cpu",
+		"distill teacher --student-config student.json -d talk.jsonl --chat-template chat.jinja --no-packing --steps 1 --batch-size 1 --seq-len 32 --val-fraction 0 --backend cpu -o talked",
+	} {
+		contracttest.Cases(t, 1)
+		if code, v := call(t, strings.Fields(args)...); code != 0 {
+			t.Errorf("apr %s: exit %d: %v", args, code, v)
+		}
+	}
+}
+
 // Little text gives few windows, and no verdict; less gives none, and says what would.
 func TestTooFewWindows(t *testing.T) {
 	smallRun(t)
