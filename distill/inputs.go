@@ -40,6 +40,8 @@ type inputs struct {
 	unsaid      string         // why nothing proves that the ids of shards are the models'; empty: their manifest does, or there are none
 	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
 	heldOut     string         // the same of what is held out; empty: nothing is
+	heldName    string         // what is held out of the data, for people; empty: --val-fraction or --eval-data says it
+	cut         int            // ids that are held out of a document whose head is trained on
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	epochSteps  int64          // of one epoch
 	files       int            // of the training text; 0: token shards
@@ -285,25 +287,11 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case len(c.EvalData) > 0:
-		if in.held, err = in.encode(ctx, c, "eval_data", c.EvalData, obs); err == nil {
-			err = corpus.CheckOverlap(in.train, in.held)
-		}
-	case c.ValFraction > 0:
-		in.train, in.held, err = in.train.HoldOut(c.ValFraction)
-	}
+	err = in.holdOut(c, func() (*corpus.Tokens, error) { return in.encode(ctx, c, "eval_data", c.EvalData, obs) }, obs)
 	if err != nil {
 		return err
 	}
 	in.trained = in.train.ContentSHA256()
-	if in.held != nil {
-		in.heldOut = in.held.ContentSHA256()
-	}
-	if in.held != nil && len(in.held.IDs) <= c.SeqLen {
-		obs.Message("warning: held-out text has %d tokens, fewer than one window of %d: nothing is evaluated; --val-fraction or --eval-data give more", len(in.held.IDs), c.SeqLen)
-		in.held = nil
-	}
 	if c.Packing {
 		in.rows, err = corpus.Pack(in.train, c.SeqLen)
 	} else {

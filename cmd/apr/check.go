@@ -72,7 +72,7 @@ func runCheck(ctx context.Context, e *cli.Env, file string, noGPU bool) (_ cli.R
 	defer bar.Close()
 	r.Device = fmt.Sprintf("%s, %s, %s", dev.Info().Kind, dev.Info().Name, dev.Info().ISA)
 	first := true
-	r.Stages, err = selfcheck.Run(ctx, selfcheck.Options{Device: dev.Device, Other: other, OtherName: name, File: file, Dir: dir, Progress: func(stage string) {
+	r.Stages, err = selfcheck.Run(ctx, selfcheck.Options{Device: dev.Device, Other: other, OtherName: name, File: file, Dir: dir, Warn: func(line string) { e.Log.Warn(line) }, Progress: func(stage string) {
 		if !first {
 			bar.Add(1)
 		}

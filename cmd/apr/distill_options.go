@@ -209,13 +209,14 @@ func (o *distillOptions) dataTable() []cli.Option {
 		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
 		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "train on the assistant's turns only"},
 		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out text to score, as --data; repeatable"},
-		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "hold out this fraction of the documents, chosen by hash; not with --eval-data"},
+		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, distill.HoldEnough).In(0, 0.5), Default: "0.01; of little text enough for scores, at most a fifth (apr help data)",
+			Help: "hold out this fraction of the documents, chosen by hash; not with --eval-data"},
 	}
 }
 
 func (o *distillOptions) recordTable() []cli.Option {
 	return []cli.Option{
-		{Name: "eval-every", Value: cli.Int(&o.EvalEvery, 200).AtLeast(0), Help: "steps between evaluations; 0 = at the end only"},
+		{Name: "eval-every", Value: cli.Int(&o.EvalEvery, distill.EvalByCost).AtLeast(0), Default: "3 to 9 evaluations, by their cost, and one every 200 steps", Help: "steps between evaluations; 0 = at the end only"},
 		{Name: "samples", Value: cli.Int(&o.Samples, 3).In(0, 16), Help: "held-out prompts that teacher, student and control continue for the report; 0 = off"},
 		{Name: "log-every", Env: "APR_DISTILL_LOG_EVERY", Value: cli.Int(&o.LogEvery, 0).AtLeast(1), Default: "a line every 10 s", Help: "steps between progress lines where no terminal shows them"},
 		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},

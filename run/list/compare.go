@@ -48,6 +48,9 @@ func (d Difference) Typed(run int) string {
 	if strings.HasPrefix(d.Key, "input.") && len(text) == 64 && strings.Trim(text, "0123456789abcdef") == "" {
 		return text[:12] + "…" // a SHA-256
 	}
+	if strings.HasPrefix(d.Key, "config.") && text == "-1" {
+		return "by rule" // a default that nobody can give: the run has chosen
+	}
 	return text
 }
 
