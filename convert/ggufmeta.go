@@ -43,6 +43,7 @@ func writeGGUF(c *Container, out string, sources []tensor.Source, opt Options) e
 	}
 	return modelfile.SaveGGUF(out, cfg, tok, sources, modelfile.GGUFOrigin{
 		Name: text["name"], Author: text["author"], Version: text["version"], Description: text["description"], License: text["license"],
+		Learned: c.Learned(),
 	}, opt.Force)
 }
 

@@ -120,12 +120,15 @@ func TestOllamaModelfile(t *testing.T) {
 	} {
 		tok := withTemplate(t, tt.template, false)
 		line := tok.Encode("\n", tokenizer.PlainText)[0] // which a Modelfile cannot hold
-		got, templated := OllamaModelfile(tok, "a b.gguf", []int32{tok.EOS(), line})
+		got, templated := OllamaModelfile(tok, "a b.gguf", []int32{tok.EOS(), line}, true)
 		if got != tt.want || !templated {
 			t.Errorf("%s\nwant\n%s", got, tt.want)
 		}
 	}
-	got, templated := OllamaModelfile(withTemplate(t, `{{ messages[0].content }}`, false), "m.gguf", nil)
+	if got, _ := OllamaModelfile(withTemplate(t, tokenizer.ChatML, false), "a.gguf", nil, false); !strings.Contains(got, "TEMPLATE \"\"\"{{ .Prompt }}\"\"\"") {
+		t.Errorf("of a model that learned no conversations: %s", got)
+	}
+	got, templated := OllamaModelfile(withTemplate(t, `{{ messages[0].content }}`, false), "m.gguf", nil, true)
 	if templated || strings.Contains(got, "\nTEMPLATE") || !strings.Contains(got, "# The chat template is in the GGUF file") {
 		t.Errorf("%s", got)
 	}

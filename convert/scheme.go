@@ -3,6 +3,7 @@ package convert
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"apr/arch"
 	"apr/internal/fault"
@@ -52,12 +53,21 @@ var base = map[Scheme]tensor.DType{
 // quantises reports whether the scheme has block types.
 func (s Scheme) quantises() bool { return base[s].IsQuantized() }
 
+// Type names the element type of an ordinary matrix under the scheme; "" for Keep.
+func (s Scheme) Type() string {
+	if d, known := base[s]; known {
+		return d.String()
+	}
+	return ""
+}
+
 // Choice is the planned type of one tensor and, where it is not what the scheme says, why.
 type Choice struct {
 	Source tensor.Stored
 	DType  tensor.DType
-	Reason string // "", "last dimension 896 is not divisible by 256", "norm", …
+	Reason string // "", "rows of 896 are not whole blocks of q4_k: q5_0", "norm", …
 
+	unfit bool       // the rows are not whole blocks of the scheme's type
 	order arch.Order // in which the output has columns that its blocks cannot move; zero: as the source has them
 }
 
@@ -98,6 +108,7 @@ func (r rule) plan(tensors []tensor.Stored, of roles) ([]Choice, error) {
 	for _, t := range tensors {
 		c := Choice{Source: t}
 		c.DType, c.Reason = r.choose(t, of)
+		c.unfit = strings.Contains(c.Reason, unfit)
 		if c.DType == tensor.MXFP4 && t.Cols()%c.DType.BlockLen() != 0 {
 			return nil, fault.New(fault.Invalid, "rows of %d values are not whole blocks of 32 of mxfp4", t.Cols()).At("tensor %q", t.Name).WithID("E-CONVERT-007")
 		}
@@ -147,7 +158,7 @@ func (r rule) choose(t tensor.Stored, of roles) (tensor.DType, string) {
 		if r.to == toGGUF {
 			return fallback(d, t.Cols())
 		}
-		return tensor.BF16, fmt.Sprintf("last dimension is not divisible by %d", d.BlockLen())
+		return tensor.BF16, fmt.Sprintf("rows of %d"+unfit+"%s", t.Cols(), d)
 	}
 	return d, ""
 }
@@ -158,8 +169,11 @@ func fallback(d tensor.DType, cols int) (tensor.DType, string) {
 	if instead == tensor.Invalid || cols%instead.BlockLen() != 0 {
 		instead = tensor.F16
 	}
-	return instead, fmt.Sprintf("rows of %d are not whole blocks of %s: %s", cols, d, instead)
+	return instead, fmt.Sprintf("rows of %d"+unfit+"%s: %s", cols, d, instead)
 }
+
+// unfit is in the reason of a matrix whose rows the scheme's type cannot hold.
+const unfit = " are not whole blocks of "
 
 // isMatrix reports whether a tensor is a weight matrix, not a norm or bias.
 func isMatrix(t tensor.Info) bool { return len(t.Shape) >= 2 && t.Rows() > 0 && t.Cols() > 0 }

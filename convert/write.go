@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"apr/arch"
@@ -44,6 +45,7 @@ type Report struct {
 	RMSE         map[string]float64 // tensors whose new type may lose something → error against the stored values
 	KeptBF16     []string           // matrices that the scheme would have quantised, were their rows whole blocks
 	Widened      []string           // tensors whose type the output cannot hold
+	Exceptions   []string           // matrices by the type that they have instead of the scheme's, with the reason
 	Warnings     []string
 	Doubts       []string // those of Warnings that damage may explain
 }
@@ -97,7 +99,7 @@ func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report,
 			r.Widened = append(r.Widened, name)
 		}
 	}
-	r.Warnings = append(r.Warnings, fallbacks(plan)...)
+	r.Exceptions = misfits(plan, of, opt.Scheme)
 	return plan, r, nil
 }
 
@@ -114,24 +116,44 @@ func split(all []tensor.Stored) (used []tensor.Stored, dropped int) {
 	return used, len(all) - len(used)
 }
 
-// fallbacks says which matrices have another type than the scheme's since their rows are not whole blocks, a line for
-// each kind of them.
-func fallbacks(plan []Choice) []string {
-	count := map[string]int{}
+// misfits says which matrices have another type than the scheme gives them, since their rows are not whole blocks: a
+// line for each type that they have instead.
+func misfits(plan []Choice, of roles, s Scheme) []string {
+	type kind struct {
+		got   string
+		block int
+	}
+	count, columns := map[kind]int{}, map[kind][]int{}
 	for _, p := range plan {
-		if strings.HasPrefix(p.Reason, "rows of ") {
-			count[p.Reason]++
+		if !p.unfit {
+			continue
+		}
+		k := kind{p.DType.String(), of.mixed(p.Source.Name, s).BlockLen()}
+		count[k]++
+		if cols := p.Source.Cols(); !slices.Contains(columns[k], cols) {
+			columns[k] = append(columns[k], cols)
 		}
 	}
 	var lines []string
-	for reason, n := range sorted(count) {
-		what := "matrices"
-		if n == 1 {
-			what = "matrix"
+	for k, n := range count {
+		slices.Sort(columns[k])
+		var cols []string
+		for _, c := range columns[k] {
+			cols = append(cols, strconv.Itoa(c))
 		}
-		lines = append(lines, fmt.Sprintf("%d %s: %s", n, what, reason))
+		lines = append(lines, fmt.Sprintf("%d as %s because %s columns are not divisible by %d", n, k.got, conjoin(cols), k.block))
 	}
+	slices.Sort(lines)
 	return lines
+}
+
+// conjoin prints "a, b and c".
+func conjoin(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
 // Write converts the model c to the file or folder out. Outputs appear whole or not at all; existing ones are refused

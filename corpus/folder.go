@@ -151,6 +151,10 @@ func (r *reader) readText(path string, src io.Reader, h *hashed, what string) er
 	if err != nil {
 		return streamFault(path, what, err)
 	}
+	if bad := checkEncoding(path, buf); bad != nil {
+		return bad.Because(errNotText)
+	}
+	buf = bytes.TrimPrefix(buf, utf8Mark)
 	if bytes.IndexByte(buf, 0) < 0 { // else binary: do not read on
 		rest, err := io.ReadAll(io.LimitReader(src, maxText+1-int64(len(buf))))
 		if err != nil {

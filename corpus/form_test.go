@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -52,6 +53,77 @@ func TestForms(t *testing.T) {
 		_, _, err := readAll([]string{put(t, "f.jsonl", []byte(c.record+"\n"))}, ReadOptions{})
 		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "f.jsonl: line 1: ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.record, err)
+		}
+	}
+}
+
+// TestByteOrderMarks: a mark of UTF-8 is no part of the text, whatever file it begins; other encodings are named, and left out of folders.
+func TestByteOrderMarks(t *testing.T) {
+	const mark = "\xef\xbb\xbf"
+	for name, c := range map[string]struct{ content, want string }{
+		"a.txt": {mark + "T", "T"}, "README": {mark + "T", "T"}, "a.md": {mark + "a" + mark, "a" + mark}, "a.jsonl": {mark + `{"text": "T"}`, "T"},
+		"a.json": {mark + "\r\n" + `[{"text": "T"}]`, "T"}, "a.csv": {mark + "text,b\r\nT,1\r\n", "T"}, "b.csv": {mark + "\"text\"\nT\n", "T"}, "a.tsv": {mark + "text\tb\nT\t1\n", "T"},
+	} {
+		for _, packed := range []bool{false, true} {
+			contracttest.Cases(t, 1)
+			content := []byte(c.content)
+			if packed {
+				name, content = name+".gz", compress(t, "gz", content)
+			}
+			docs, rep, err := readAll([]string{put(t, name, content)}, ReadOptions{})
+			if err != nil || len(docs) != 1 || docs[0].Text != c.want || rep.Bytes != int64(len(c.want)) {
+				t.Errorf("%s: %v, %v", name, docs, err)
+			}
+		}
+	}
+	folder := filepath.Dir(put(t, "a.go", []byte(mark+"package a")))
+	must(t, os.WriteFile(filepath.Join(folder, "b.go"), []byte("\xff\xfep\x00"), 0o600))
+	docs, rep, err := readAll([]string{folder}, ReadOptions{})
+	if err != nil || len(docs) != 1 || docs[0].Text != "package a" || !strings.Contains(rep.NotText(), "b.go") {
+		t.Errorf("a folder: %v, %v, %s", docs, err, rep.NotText())
+	}
+	for name, c := range map[string]string{"a.txt": "\xff\xfeT\x00", "a.csv": "\xfe\xff\x00T", "a.jsonl": "\xff\xfe{\x00", "a.md": "\xff\xfe\x00\x00T\x00\x00\x00"} {
+		contracttest.Cases(t, 1)
+		_, _, err := readAll([]string{put(t, name, []byte(c))}, ReadOptions{})
+		if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), name+": line 1: is in UTF-") || !strings.Contains(err.Error(), "-endian, by its byte order mark") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTableForms: columns of a question and its answer are recognised as fields are.
+func TestTableForms(t *testing.T) {
+	for _, c := range []struct{ name, content, want, named string }{
+		{"a.csv", "prompt,completion\nP,C\n\"Q, R\",\"C\nD\"\n", "user:P|assistant:C\nuser:Q, R|assistant:C\nD", "2 prompt/completion records"},
+		{"a.tsv", "id\tcompletion\tprompt\n1\tC\tP\n", "user:P|assistant:C", "1 prompt/completion records"},
+		{"a.csv", ",prompt,completion,system\n0,P,C,S\n1,P,C,\n", "system:S|user:P|assistant:C\nuser:P|assistant:C", "2 prompt/completion records"},
+		{"a.csv", "instruction,input,output\nI,,O\nI,X,O\n", "user:I|assistant:O\nuser:I\n\nX|assistant:O", "2 Alpaca records"},
+		{"a.csv", "prompt,completion,text\nP,C,T\n", "T", ""},
+	} {
+		contracttest.Cases(t, 1)
+		docs, rep, err := readAll([]string{put(t, c.name, []byte(c.content))}, ReadOptions{})
+		must(t, err)
+		var got []string
+		for _, d := range docs {
+			got = append(got, spoken(d))
+		}
+		if strings.Join(got, "\n") != c.want || rep.Recognised() != c.named || rep.Records != int64(len(docs)) {
+			t.Errorf("%q: %q, %q", c.content, got, rep.Recognised())
+		}
+	}
+	if docs, _, err := readAll([]string{put(t, "a.csv", []byte("prompt,completion\nP,C\n"))}, ReadOptions{TextField: "completion"}); err != nil || len(docs) != 1 || docs[0].Text != "C" {
+		t.Errorf("a column by its name: %v, %v", docs, err)
+	}
+	for _, c := range []struct {
+		content, want string
+		kind          fault.Kind
+	}{
+		{"prompt,response\nP,C\n", `a table: which column holds the text?`, fault.Usage},
+		{"prompt,completion\nP,C\x00\n", `line 2, column "completion": NUL at byte 2 [E-TABLE-004]`, fault.Invalid},
+	} {
+		contracttest.Cases(t, 1)
+		if _, _, err := readAll([]string{put(t, "a.csv", []byte(c.content))}, ReadOptions{}); fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v", c.content, err)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func (r *reader) jsonLines(path string, f *os.File, size int64) error {
 		return err
 	}
 	defer done()
-	if err := checkStart(path, br); err != nil {
+	if err := skipMark(path, br); err != nil {
 		return err
 	}
 	var all records = &lineReader{br: br}
@@ -85,15 +85,35 @@ func lineTooLong(is bool) *fault.Error {
 	return fault.New(fault.Format, "the line is longer than 16 MiB").WithID("E-JSONL-003")
 }
 
-// checkStart refuses files that are not UTF-8 from their first bytes on.
-func checkStart(path string, br *bufio.Reader) error {
+// skipMark passes over a byte order mark of UTF-8, which programs on Windows write, and refuses files that are not UTF-8 from their
+// first bytes on.
+func skipMark(path string, br *bufio.Reader) error {
 	head, _ := br.Peek(4) // an error shows again at the first read
-	switch {
-	case bytes.HasPrefix(head, []byte("\xef\xbb\xbf")):
-		return fault.In(fault.Format, path, "starts with a byte order mark").At("line 1").WithHint("store it as UTF-8 without BOM").WithID("E-JSONL-001")
-	case bytes.HasPrefix(head, []byte("\xff\xfe")), bytes.HasPrefix(head, []byte("\xfe\xff")),
-		len(head) >= 2 && (head[0] == 0) != (head[1] == 0):
+	if bad := checkEncoding(path, head); bad != nil {
+		return bad
+	}
+	if len(head) >= 2 && (head[0] == 0) != (head[1] == 0) {
 		return fault.In(fault.Format, path, "is in UTF-16 or UTF-32").At("line 1").WithHint("store it as UTF-8").WithID("E-JSONL-002")
+	}
+	if bytes.HasPrefix(head, utf8Mark) {
+		_, _ = br.Discard(len(utf8Mark)) // they were peeked at
+	}
+	return nil
+}
+
+// utf8Mark is the byte order mark of UTF-8.
+var utf8Mark = []byte("\xef\xbb\xbf")
+
+// checkEncoding refuses a file whose byte order mark says that it is in another encoding than UTF-8.
+func checkEncoding(path string, head []byte) *fault.Error {
+	for _, e := range []struct{ mark, name, tool string }{
+		{"\xff\xfe\x00\x00", "UTF-32, little-endian", "UTF-32"}, {"\x00\x00\xfe\xff", "UTF-32, big-endian", "UTF-32"}, // before the shorter marks
+		{"\xff\xfe", "UTF-16, little-endian", "UTF-16"}, {"\xfe\xff", "UTF-16, big-endian", "UTF-16"},
+	} {
+		if bytes.HasPrefix(head, []byte(e.mark)) {
+			return fault.In(fault.Format, path, "is in %s, by its byte order mark", e.name).At("line 1").
+				WithHint("store it as UTF-8; `iconv -f %s -t UTF-8` converts it", e.tool).WithID("E-JSONL-002")
+		}
 	}
 	return nil
 }

@@ -123,14 +123,16 @@ type Skip struct {
 //
 //   - a file of JSON Lines (.jsonl, .ndjson, .json: one object a line), of one JSON array of objects (.json), or Parquet (.parquet), whose
 //     records are documents;
-//   - a table (.csv, .tsv) whose first line names its columns; the option TextField chooses one, whose cells are documents;
+//   - a table (.csv, .tsv) whose first line names its columns; the option TextField chooses one, whose cells are documents; without it
+//     columns are recognised as fields are, of texts and of questions with answers;
 //   - a file of text (.txt, .text, .md, .markdown, or a name without an ending): one text, valid UTF-8 without NUL. A file of
 //     another ending is refused: a table read as prose teaches the wrong thing, silently;
 //   - a folder, walked recursively in lexical order. Records are read from .jsonl, .ndjson and .parquet; every other
 //     file is one text. Hidden entries, version control's and vendored folders (CVS, _darcs, vendor, node_modules),
 //     links, and files that are not text are left out and counted.
 //
-// Files compressed by gzip, zstd or xz are recognised by content; within folders only those of JSON Lines.
+// A byte order mark of UTF-8 at the start of a file is passed over; files in UTF-16 and UTF-32 are refused by name. Files compressed by
+// gzip, zstd or xz are recognised by content; within folders only those of JSON Lines.
 // A record is recognised by its fields, in this order:
 //
 //	text, content         a text

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"strconv"
 	"strings"
@@ -12,11 +13,62 @@ import (
 	"apr/internal/strictjson"
 )
 
-// parseRecord reads one line of JSON Lines. Its faults name the column, a byte counted from 1.
+// parseRecord reads one line of JSON Lines. Its faults name the column, a byte counted from 1. A text with NUL is refused, raw or
+// escaped, as those of tables and Parquet are.
 func parseRecord(line []byte, opt ReadOptions) (Document, *fault.Error) {
 	if i := bytes.IndexByte(line, 0); i >= 0 {
 		return Document{}, fault.New(fault.Format, "column %d: NUL", i+1).WithID("E-JSONL-004")
 	}
+	d, bad := parseFields(line, opt)
+	if bad == nil && bytes.Contains(line, []byte(`\u0000`)) {
+		bad = d.checkNUL()
+	}
+	return d, bad
+}
+
+// checkNUL refuses a document that holds NUL.
+func (d *Document) checkNUL() *fault.Error {
+	refuse := func(where string) *fault.Error {
+		return fault.New(fault.Format, `NUL (\u0000) in %s`, where).WithHint("take it out of the text: it is no character of any language").WithID("E-JSONL-004")
+	}
+	if i := strings.IndexByte(d.Text, 0); i >= 0 {
+		return refuse(fmt.Sprintf("the text, at byte %d", i+1))
+	}
+	for i, m := range d.Messages {
+		if strings.IndexByte(m.Role, 0) >= 0 || strings.IndexByte(m.Content, 0) >= 0 {
+			return refuse(fmt.Sprintf("message %d", i+1))
+		}
+		if v, err := strictjson.Parse(m.JSON, strictjson.Options{MaxValues: 1 << 20}); m.JSON != "" && (err != nil || holdsNUL(v)) {
+			return refuse(fmt.Sprintf("message %d", i+1))
+		}
+	}
+	return nil
+}
+
+// holdsNUL reports whether a string of v, or a key, holds NUL.
+func holdsNUL(v strictjson.Value) bool {
+	switch v.Kind() {
+	case strictjson.String:
+		s, err := v.Str()
+		return err == nil && strings.IndexByte(s, 0) >= 0
+	case strictjson.Array:
+		for item := range v.Items() {
+			if holdsNUL(item) {
+				return true
+			}
+		}
+	case strictjson.Object:
+		for key, item := range v.Members() {
+			if strings.IndexByte(key, 0) >= 0 || holdsNUL(item) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// parseFields makes a document of the fields of a record.
+func parseFields(line []byte, opt ReadOptions) (Document, *fault.Error) {
 	v, err := strictjson.Parse(string(line), strictjson.Options{MaxValues: 1 << 20})
 	if err != nil {
 		return Document{}, recordFault(err)

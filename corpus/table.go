@@ -13,7 +13,8 @@ import (
 	"apr/internal/fault"
 )
 
-// table reads a file whose first line names its columns, which separate parts. The cells of the column TextField are documents.
+// table reads a file whose first line names its columns, which separate parts. The cells of the column TextField are documents, or
+// those of the columns of a question and its answer.
 func (r *reader) table(path string, f *os.File, size int64, separator rune) error {
 	h := newHashed(path, f, size)
 	br, what, done, err := decompressed(path, f, h)
@@ -21,7 +22,7 @@ func (r *reader) table(path string, f *os.File, size int64, separator rune) erro
 		return err
 	}
 	defer done()
-	if err := checkStart(path, br); err != nil {
+	if err := skipMark(path, br); err != nil {
 		return err
 	}
 	src := &perRecord{src: br}
@@ -36,7 +37,7 @@ func (r *reader) table(path string, f *os.File, size int64, separator rune) erro
 		return tableFault(path, what, err)
 	}
 	header = slices.Clone(header) // the next row takes its place
-	column, err := r.column(path, header)
+	columns, err := r.columns(path, header)
 	if err != nil {
 		return err
 	}
@@ -56,36 +57,85 @@ func (r *reader) table(path string, f *os.File, size int64, separator rune) erro
 		}
 		r.report.Records++
 		line, _ := rows.FieldPos(0)
-		if bad := badCell(row[column]); bad != nil {
+		if column, bad := columns.check(row); bad != nil {
 			bad.Path = path
 			r.bad(bad.At("line %d, column %q", line, header[column]))
 			continue
 		}
-		d := Document{Text: strings.Clone(row[column]), Path: path, Record: int64(line), form: formText}
+		d := columns.document(row)
+		d.Path, d.Record = path, int64(line)
 		if err := r.document(d); err != nil {
 			return err
 		}
 	}
 }
 
-// column returns the index of the column of the text; the error says which there are.
-func (r *reader) column(path string, header []string) (int, error) {
+// tableColumns are the columns that a document is made of: of a text, or of a question and its answer.
+type tableColumns struct {
+	text  int
+	pair  *pair  // nil: text counts
+	parts [4]int // of pair, in the order of its names; −1: there is none
+}
+
+// columns chooses the columns as parseFields chooses fields; the error says which there are.
+func (r *reader) columns(path string, header []string) (c tableColumns, err error) {
 	names := quotedNames(slices.Values(header))
-	if r.opt.TextField == "" {
-		for _, name := range []string{"text", "content"} {
-			if at := slices.Index(header, name); at >= 0 {
-				return at, nil
+	if r.opt.TextField != "" {
+		if c.text = slices.Index(header, r.opt.TextField); c.text < 0 {
+			return c, fault.In(fault.Format, path, "no column %q; the first line names %s", r.opt.TextField, names).At("line 1").
+				WithHint("name the column with --text-field").WithID("E-TABLE-002")
+		}
+		return c, nil
+	}
+	for _, name := range []string{"text", "content"} {
+		if c.text = slices.Index(header, name); c.text >= 0 {
+			return c, nil
+		}
+	}
+	for i := range pairs {
+		p := &pairs[i]
+		if !r.opt.anyForm() || !slices.Contains(header, p.ask) || !slices.Contains(header, p.answer) {
+			continue
+		}
+		c.pair = p
+		for i, name := range p.names() {
+			if c.parts[i] = slices.Index(header, name); name == "" { // the form has no such field, whatever columns are without a name
+				c.parts[i] = -1
 			}
 		}
-		return 0, fault.In(fault.Usage, path, "a table: which column holds the text?").
-			WithHint("--text-field COLUMN; its columns are %s", names).WithID("E-TABLE-001")
+		return c, nil
 	}
-	at := slices.Index(header, r.opt.TextField)
-	if at < 0 {
-		return 0, fault.In(fault.Format, path, "no column %q; the first line names %s", r.opt.TextField, names).At("line 1").
-			WithHint("name the column with --text-field").WithID("E-TABLE-002")
+	return c, fault.In(fault.Usage, path, "a table: which column holds the text?").
+		WithHint("--text-field COLUMN; its columns are %s", names).WithID("E-TABLE-001")
+}
+
+// check refuses a row with a cell that cannot be read, and says which.
+func (c tableColumns) check(row []string) (column int, bad *fault.Error) {
+	if c.pair == nil {
+		return c.text, badCell(row[c.text])
 	}
-	return at, nil
+	for _, column := range c.parts {
+		if column >= 0 {
+			if bad := badCell(row[column]); bad != nil {
+				return column, bad
+			}
+		}
+	}
+	return 0, nil
+}
+
+// document is that of a row, whose cells the next row overwrites.
+func (c tableColumns) document(row []string) Document {
+	if c.pair == nil {
+		return Document{Text: strings.Clone(row[c.text]), form: formText}
+	}
+	var texts [4]string
+	for i, column := range c.parts {
+		if column >= 0 {
+			texts[i] = strings.Clone(row[column])
+		}
+	}
+	return c.pair.document(texts)
 }
 
 // rowProblem says what is wrong with a row.

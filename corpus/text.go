@@ -93,6 +93,7 @@ func chatOfFile(t *tokenizer.Tokenizer, path string, start time.Time) (chat *tok
 	if err != nil {
 		return nil, "", err
 	}
+	template = strings.TrimPrefix(template, "\ufeff") // a byte order mark
 	if strings.TrimSpace(template) == "" {
 		return nil, "", fault.In(fault.Format, path, "is empty: a chat template is expected").WithHint("--chat-template chatml").WithID("E-CORPUS-074")
 	}

@@ -120,28 +120,7 @@ func (t *Tokens) HoldOut(fraction float64) (train, held *Tokens, err error) {
 	if !(fraction >= 0 && fraction < 1) {
 		return nil, nil, fault.New(fault.Usage, "fraction of held-out documents is %v, not in [0, 1)", fraction).WithID("E-CORPUS-001")
 	}
-	train = &Tokens{IDs: t.IDs[:0], Docs: t.Docs[:0], EOS: t.EOS}
-	held = &Tokens{EOS: t.EOS}
-	if t.Mask != nil {
-		train.Mask, held.Mask = t.Mask[:0], []uint8{}
-	}
-	choose := t.chooser(fraction)
-	start := int64(0)
-	for i := range t.Docs {
-		d := t.Docs[i] // a copy, taken before the training part moves over it
-		to := train
-		if choose(d.Hash) {
-			to = held
-		}
-		end := d.End
-		to.IDs = append(to.IDs, t.IDs[start:end]...)
-		if t.Mask != nil {
-			to.Mask = append(to.Mask, t.Mask[start:end]...)
-		}
-		d.End = int64(len(to.IDs))
-		to.Docs = append(to.Docs, d)
-		start = end
-	}
+	train, held = t.split(t.chooser(fraction), cutting{})
 	return train, held, nil
 }
 

@@ -31,7 +31,7 @@ type Config struct {
 	DocumentMask  bool // restart attention and positions at each document of a row
 	Shuffle       bool
 	EvalData      []string
-	ValFraction   float64
+	ValFraction   float64       // of the documents, where there is no EvalData; or HoldEnough
 	TokenCache    *corpus.Cache // of Data and EvalData; nil: they are encoded
 
 	Settings []string // files that this configuration was read from
@@ -75,7 +75,7 @@ type Config struct {
 	ControlAuto    bool // without Control: train it where it costs at most ControlMost
 
 	Samples            int // held-out prompts that the models continue at the end
-	EvalEvery          int
+	EvalEvery          int // steps between evaluations on the way; 0: none; or EvalByCost
 	CheckpointEvery    int // steps; 0: off
 	CheckpointInterval Duration
 	KeepCheckpoints    int

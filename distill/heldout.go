@@ -148,11 +148,15 @@ func (r *Run) recordHeldOut() error {
 	}
 	text, ok := r.in.records["eval_data"]
 	name := filepath.Base(text.Path)
-	if !ok {
+	switch {
+	case ok:
+	case r.in.heldName != "":
+		name = r.in.heldName
+	default:
 		name = fmt.Sprintf("%g %% of %s", 100*r.ValFraction, filepath.Base(r.in.records["data"].Path))
 	}
 	return r.dir.Event("record", runlog.HeldOutText, map[string]any{"sha256": r.heldOutIdentity(), "name": fmt.Sprintf("%s in windows of %d", name, r.SeqLen),
-		"tokens": len(r.in.held.IDs), "documents": len(r.in.held.Docs)}, "scores of runs can be compared where it is equal")
+		"tokens": len(r.in.held.IDs), "documents": len(r.in.held.Docs), "cut_tokens": r.in.cut}, "scores of runs can be compared where it is equal")
 }
 
 // checkTeacher reports a teacher that knows less of the held-out text than one that gives each id the same probability: the

@@ -40,9 +40,12 @@ type inputs struct {
 	unsaid      string         // why nothing proves that the ids of shards are the models'; empty: their manifest does, or there are none
 	trained     string         // SHA-256 of what train is made of: ids, targets, ends of documents
 	heldOut     string         // the same of what is held out; empty: nothing is
+	heldName    string         // what is held out of the data, for people; empty: --val-fraction or --eval-data says it
+	cut         int            // ids that are held out of a document whose head is trained on
 	loaderSteps int64          // optimiser steps of Config.Epochs
 	epochSteps  int64          // of one epoch
 	files       int            // of the training text; 0: token shards
+	talks       int64          // conversations of it
 	control     ControlChoice
 	doubts      []string // what is doubtful about the models' files
 	records     map[string]runlog.Input
@@ -175,6 +178,9 @@ func (in *inputs) align(c Config, obs Observer) (err error) {
 			return err
 		}
 	}
+	if more := in.studentConfig.Vocab - in.vocab; in.student == nil && more > 0 {
+		obs.Message("warning: %s: vocab_size is %d, the tokenizer has %d ids: %d rows of the student's embedding are never used", path, in.studentConfig.Vocab, in.vocab, more)
+	}
 	if t, s := in.teacher.Config.Vocab, in.studentConfig.Vocab; t != s || t != in.vocab {
 		obs.Detail("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
 	}
@@ -281,25 +287,11 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case len(c.EvalData) > 0:
-		if in.held, err = in.encode(ctx, c, "eval_data", c.EvalData, obs); err == nil {
-			err = corpus.CheckOverlap(in.train, in.held)
-		}
-	case c.ValFraction > 0:
-		in.train, in.held, err = in.train.HoldOut(c.ValFraction)
-	}
+	err = in.holdOut(c, func() (*corpus.Tokens, error) { return in.encode(ctx, c, "eval_data", c.EvalData, obs) }, obs)
 	if err != nil {
 		return err
 	}
 	in.trained = in.train.ContentSHA256()
-	if in.held != nil {
-		in.heldOut = in.held.ContentSHA256()
-	}
-	if in.held != nil && len(in.held.IDs) <= c.SeqLen {
-		obs.Message("warning: held-out text has %d tokens, fewer than one window of %d: nothing is evaluated; --val-fraction or --eval-data give more", len(in.held.IDs), c.SeqLen)
-		in.held = nil
-	}
 	if c.Packing {
 		in.rows, err = corpus.Pack(in.train, c.SeqLen)
 	} else {
@@ -359,7 +351,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		return nil, err
 	}
 	if name == "data" {
-		in.files = len(report.Files)
+		in.files, in.talks = len(report.Files), report.Talks
 		if err := report.Idle(c.ForTalks, c.ForRecords); err != nil {
 			return nil, err
 		}
@@ -399,6 +391,18 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 	case corpus.CacheWritten:
 		obs.Detail("tokens of %s are kept in %s", name, use.Path)
 	}
+}
+
+// learned says what the student will have learned, for its file: plain text alone, or "" for anything else. A student
+// that starts from another model's weights may have learned more there.
+func (in *inputs) learned() string {
+	if in.files == 0 || in.talks > 0 {
+		return ""
+	}
+	if in.student == nil {
+		return modelfile.LearnedText
+	}
+	return in.student.Learned()
 }
 
 // manifest starts the run's manifest with the inputs, to which the caller may add what decides nothing here.

@@ -33,6 +33,9 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 		"data_sha256": r.in.records["data"].SHA256, "alpha": r.Loss.Alpha, "temperature": r.Loss.Temperature,
 		"steps": out.StepsCompleted, "tokens": out.TokensSeen, "seed": r.Seed,
 	}
+	if learned := r.in.learned(); learned != "" {
+		provenance["text"] = learned
+	}
 	if err := modelfile.SaveAPR(r.dir.File("student.apr"), m.Config, r.in.tokenizer, tensors, provenance, r.Writer, true); err != nil {
 		return err
 	}
@@ -58,7 +61,7 @@ func (r *Run) export(m *model.Model, out *Outcome) error {
 	switch filepath.Ext(r.Export) {
 	case ".gguf":
 		name := strings.TrimSuffix(filepath.Base(r.Export), ".gguf")
-		err = modelfile.SaveGGUF(r.Export, m.Config, r.in.tokenizer, m.Sources(r.stream, tensor.F32), modelfile.GGUFOrigin{Name: name}, r.Force)
+		err = modelfile.SaveGGUF(r.Export, m.Config, r.in.tokenizer, m.Sources(r.stream, tensor.F32), modelfile.GGUFOrigin{Name: name, Learned: r.in.learned()}, r.Force)
 	case ".safetensors":
 		err = copyFile(r.Export, r.dir.File(filepath.Join("student", "model.safetensors")), r.Force)
 	default:

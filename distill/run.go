@@ -81,6 +81,9 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if r.steps = c.Steps; r.steps == 0 {
 		r.steps = int(in.loaderSteps)
 	}
+	if r.EvalEvery == EvalByCost && in.held != nil {
+		r.EvalEvery = evalEvery(r.steps, len(in.held.IDs), r.Rows()*r.SeqLen)
+	}
 	if err := c.schedule(r.steps).Validate(); err != nil {
 		return nil, errors.Join(err, in.close())
 	}

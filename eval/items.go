@@ -49,7 +49,7 @@ func readItems(path string, read func(line int, f *strictjson.Fields) error) (su
 		return "", err
 	}
 	items, line := 0, 0
-	for s := range strings.Lines(text) {
+	for s := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) { // a byte order mark
 		line++
 		if strings.TrimSpace(s) == "" {
 			continue

@@ -63,6 +63,19 @@ func Open(path string) (tensor.File, Kind, error) {
 // directory lists what is looked for in a directory, first match first. A pattern must match one file only.
 var directory = []string{safetensors.IndexName, "*.apr.index.json", safetensors.SingleName, "*.gguf", "*.apr"}
 
+// MergeAdapter says what to do about an adapter.
+const MergeAdapter = "merge it into the weights first (merge_and_unload of the Python package peft, then save_pretrained)"
+
+// Adapter returns the name of a file of a LoRA adapter in a directory, as peft writes it; "" if there is none.
+func Adapter(dir string) string {
+	for _, name := range []string{"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && !info.IsDir() {
+			return name
+		}
+	}
+	return ""
+}
+
 // Find returns the file that stands for a model: path itself if it is no directory; else the first of
 // model.safetensors.index.json, *.apr.index.json, model.safetensors, *.gguf and *.apr in it. Several files of the
 // pattern that decides are a fault of kind NotFound, as is none, and model.safetensors beside an index that does not list it; a link that leads out of the directory is of kind
@@ -100,6 +113,9 @@ func Find(path string) (string, error) {
 		}
 	}
 	missing := fault.In(fault.NotFound, path, "directory holds no model: none of %s", strings.Join(directory, ", ")).WithID("E-FORMAT-001")
+	if name := Adapter(path); name != "" {
+		return "", missing.WithHint("%s is a LoRA adapter without the model that it belongs to: %s", name, MergeAdapter)
+	}
 	for _, e := range entries {
 		for _, pattern := range torchFiles {
 			if ok, _ := filepath.Match(pattern, e.Name()); ok {

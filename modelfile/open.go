@@ -99,7 +99,18 @@ func OpenContainer(path string, allow ...string) (*Container, error) {
 		return nil, errors.Join(fault.In(fault.Unavailable, path, "models of format %s are not read yet", kind), f.Close())
 	}
 	c.see()
+	c.warnOfAdapter()
 	return c, nil
+}
+
+// warnOfAdapter says that an adapter in the model's folder is not applied.
+func (c *Container) warnOfAdapter() {
+	if c.Folder == "" {
+		return
+	}
+	if name := format.Adapter(c.Folder); name != "" {
+		c.Warnings = append(c.Warnings, name+": a LoRA adapter lies beside the model and is not applied: "+format.MergeAdapter)
+	}
 }
 
 // see makes File show slots, if there is a configuration.

@@ -17,6 +17,7 @@ const quantizationVersion = 2
 // GGUFOrigin is what a GGUF file says about where a model comes from. Empty strings are left out.
 type GGUFOrigin struct {
 	Name, Author, Version, Description, License string
+	Learned                                     string // see LearnedText
 }
 
 // SaveGGUF writes a GGUF file with configuration and tokenizer, under the keys that llama.cpp's converter writes. The
@@ -68,6 +69,9 @@ func GGUFMetadata(c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Sour
 	}
 	add("general.quantization_version", uint32(quantizationVersion))
 	add("general.file_type", fileType(tensors))
+	if origin.Learned != "" {
+		add(LearnedKey, origin.Learned)
+	}
 	return list
 }
 

@@ -34,6 +34,7 @@ type Options struct {
 	File      string // a model; empty: the tiny one
 	Dir       string // an empty folder to work in
 	Progress  func(stage string)
+	Warn      func(line string) // takes what is doubtful about File and fails no stage; nil: nobody
 }
 
 // Stage is what came of one.
@@ -173,6 +174,12 @@ func (c *check) load(context.Context) (figure, error) {
 			return figure{}, err
 		}
 		c.own = true
+		if c.Warn != nil {
+			for _, w := range c.f.Warnings {
+				c.Warn(c.File + ": " + w)
+			}
+			c.f.Warn = c.Warn
+		}
 	}
 	if err := c.f.CheckTensors(); err != nil {
 		return figure{}, err

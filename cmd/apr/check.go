@@ -23,7 +23,7 @@ func checkCommand() *cli.Command {
 		Example: "apr check\napr check student.apr --no-gpu --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Invalid, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
+			{Name: "file", Arg: true, Model: true, Value: cli.String(&file, ""), Help: "model or run"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&noGPU, false), Help: "check the CPU alone, even if there is a GPU"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runCheck(ctx, e, file, noGPU) },
@@ -43,9 +43,6 @@ func runCheck(ctx context.Context, e *cli.Env, file string, noGPU bool) (_ cli.R
 	if file != "" {
 		if file, err = source(ctx, e, file); err != nil {
 			return nil, err
-		}
-		if _, err := os.Stat(file); err != nil {
-			return nil, fault.In(fault.NotFound, file, "there is no such model")
 		}
 		r.File = &file
 	}
@@ -75,7 +72,7 @@ func runCheck(ctx context.Context, e *cli.Env, file string, noGPU bool) (_ cli.R
 	defer bar.Close()
 	r.Device = fmt.Sprintf("%s, %s, %s", dev.Info().Kind, dev.Info().Name, dev.Info().ISA)
 	first := true
-	r.Stages, err = selfcheck.Run(ctx, selfcheck.Options{Device: dev.Device, Other: other, OtherName: name, File: file, Dir: dir, Progress: func(stage string) {
+	r.Stages, err = selfcheck.Run(ctx, selfcheck.Options{Device: dev.Device, Other: other, OtherName: name, File: file, Dir: dir, Warn: func(line string) { e.Log.Warn(line) }, Progress: func(stage string) {
 		if !first {
 			bar.Add(1)
 		}

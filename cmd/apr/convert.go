@@ -1,8 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"apr/convert"
 	"apr/internal/cli"
@@ -11,8 +16,8 @@ import (
 
 // rewriting holds the options that export, convert, quantize and import share. Each of them reads a model and writes it in another form.
 type rewriting struct {
-	file, output, format, scheme, runs string
-	plan, force                        bool
+	file, output, format, scheme string
+	plan, force                  bool
 }
 
 // fileOption is the model's argument.
@@ -34,22 +39,17 @@ func (w *rewriting) schemeValue() *cli.EnumValue {
 	return cli.Enum(&w.scheme, "", convert.Schemes()...).Alias("q4_k", "q4k").Alias("q5_k", "q5k").Alias("q6_k", "q6k").Unbuilt(convert.UnbuiltSchemes()...).AnyCase()
 }
 
-// lastOptions are --plan, --force and where runs are.
+// lastOptions are --plan and --force.
 func (w *rewriting) lastOptions() []cli.Option {
 	return []cli.Option{
 		{Name: "plan", Value: cli.Bool(&w.plan, false), Help: "say what would be written, and stop"},
 		{Name: "force", Value: cli.Bool(&w.force, false), Help: "replace an existing output"},
-		runsEnvOption(&w.runs),
 	}
 }
 
 // open opens the model.
 func (w *rewriting) open(ctx context.Context, e *cli.Env) (*convert.Container, error) {
-	path, err := studentOf(w.file, w.runs)
-	if err != nil {
-		return nil, err
-	}
-	return openModel(ctx, e, path)
+	return openModel(ctx, e, w.file)
 }
 
 // write opens the model and writes it, or plans to.
@@ -91,13 +91,15 @@ type convertResult struct {
 	Planned      bool              `json:"planned"` // true: nothing was written
 	Widened      []string          `json:"widened"`
 	Warnings     []string          `json:"warnings"`
+	Exceptions   []string          `json:"exceptions"` // to the scheme: how many, which type, why
+
+	scheme string
 }
 
-// Text prints sizes and what was widened.
+// Text prints sizes and types.
 func (r convertResult) Text(p *cli.Page) {
-	p.Pairs("input", r.Input, "output", r.Output,
-		"size", cli.Bytes(r.OriginalSize)+" → "+cli.Bytes(r.OutputSize), "tensors", cli.Count(int64(len(r.Tensors))))
-	printNotes(p, nil, r.Widened, r.Warnings)
+	p.Pairs(append([]string{"input", r.Input, "output", r.Output, "size", cli.Bytes(r.OriginalSize) + " → " + cli.Bytes(r.OutputSize)},
+		typePairs(r.Tensors, r.scheme, r.Exceptions, r.Widened)...)...)
 	printPlanned(p, r.Planned)
 }
 
@@ -123,10 +125,10 @@ func convertCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			warn(e, rep)
+			warn(e, rep.Warnings)
 			return convertResult{
 				Input: w.file, Output: w.output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, Tensors: rep.DTypes,
-				Files: rep.Files, Planned: w.plan, Widened: rep.Widened, Warnings: rep.Warnings,
+				Files: rep.Files, Planned: w.plan, Widened: rep.Widened, Warnings: rep.Warnings, Exceptions: rep.Exceptions, scheme: w.scheme,
 			}, nil
 		},
 	}
@@ -144,22 +146,33 @@ func printPlanned(p *cli.Page, planned bool) {
 	}
 }
 
-// printNotes prints the lists of a conversion that deserve attention.
-func printNotes(p *cli.Page, kept, widened, warnings []string) {
-	if len(kept) > 0 {
-		p.Printf("%d matrices stay BF16: their rows are not whole blocks\n", len(kept))
+// typePairs says how many tensors have which type, that of most first, and why some have not the scheme's.
+func typePairs(dtypes map[string]string, scheme string, exceptions, widened []string) []string {
+	count := countTypes(dtypes)
+	types := slices.SortedFunc(maps.Keys(count), func(a, b string) int { return cmp.Or(count[b]-count[a], strings.Compare(a, b)) })
+	var parts []string
+	for i, d := range types {
+		parts = append(parts, fmt.Sprintf("%s %s", cli.Count(int64(count[d])), d))
+		if i == 0 {
+			parts[0] = fmt.Sprintf("%s tensors %s", cli.Count(int64(count[d])), d)
+		}
+	}
+	pairs := []string{"types", strings.Join(parts, ", ")}
+	for _, line := range exceptions {
+		pairs = append(pairs, "", line)
+	}
+	if d := convert.Scheme(scheme).Type(); len(exceptions) > 0 && count[d] == 0 {
+		pairs = append(pairs, "", "so none is "+d)
 	}
 	if len(widened) > 0 {
-		p.Printf("%d tensors are widened to F32: the output cannot hold their type\n", len(widened))
+		pairs = append(pairs, "", fmt.Sprintf("%d widened to f32: the output cannot hold their type", len(widened)))
 	}
-	for _, w := range warnings {
-		p.Printf("warning: %s\n", w)
-	}
+	return pairs
 }
 
-// warn says which signs of damage a conversion met, also where nobody reads its report.
-func warn(e *cli.Env, rep *convert.Report) {
-	for _, w := range rep.Doubts {
+// warn says what deserves attention, on stderr, where it is seen whatever becomes of the result.
+func warn(e *cli.Env, warnings []string) {
+	for _, w := range warnings {
 		e.Log.Warn(w)
 	}
 }

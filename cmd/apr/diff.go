@@ -73,18 +73,18 @@ func diffCommand() *cli.Command {
 		Example: "apr diff model-folder model.apr --values\napr diff a.apr b.apr --weights --threshold 0.999",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "a", Arg: true, Required: true, Model: true, Value: cli.String(&a, ""), Help: "first model"},
-			{Name: "b", Arg: true, Required: true, Model: true, Value: cli.String(&b, ""), Help: "second model"},
+			{Name: "a", Arg: true, Required: true, Model: true, Value: cli.String(&a, ""), Help: "first model or run"},
+			{Name: "b", Arg: true, Required: true, Model: true, Value: cli.String(&b, ""), Help: "second model or run"},
 			{Name: "values", Value: cli.Bool(&opt.Values, false), Help: "measure every tensor that differs"},
 			{Name: "weights", Value: cli.Bool(&opt.Weights, false), Help: "measure the matrices that differ, and list no others"},
 			{Name: "quant-roundtrip", Value: cli.Bool(&opt.RoundTrip, false), Help: "convert A's tensors to B's types before measuring"},
 			{Name: "filter", Value: cli.String(&opt.Filter, ""), Help: "glob of names; without wildcards, a part of the name"},
 			{Name: "limit", Value: cli.Int(&limit, 10).AtLeast(0), Help: "tensors to list at most; 0 = all"},
-			{Name: "threshold", Value: cli.Float(&threshold, 0.95).In(-1, 1), Help: "fail (exit 5) if the cosine of a measured tensor is below this"},
+			{Name: "threshold", Replaces: []string{"no-threshold"}, Value: cli.Float(&threshold, 0.95).In(-1, 1), Help: "fail (exit 5) if the cosine of a measured tensor is below this"},
 			{Name: "no-threshold", Value: cli.Bool(&noThreshold, false), Help: "measure, and never fail"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			if noThreshold && e.Settings.Given("threshold") {
+			if noThreshold && e.Settings.Given("threshold") && !e.Settings.Over("no-threshold", "threshold") {
 				return nil, fault.New(fault.Usage, "--threshold and --no-threshold contradict each other")
 			}
 			measures := opt.Values || opt.Weights || opt.RoundTrip

@@ -35,7 +35,7 @@ func dispatchCommand() *cli.Command {
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler slurm --backend cuda --memory 80 --time 12h --dry-run",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
-		Options: append(ofDistill(ofAnyMachine(d.distillOptions.table())), d.own()...), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: d.takeEarlierHere,
+		Options: append(ofDistill(ofAnyMachine(d.distillOptions.table())), d.own()...), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: d.takeEarlierHere,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return d.run(ctx, e) },
 	}
 }

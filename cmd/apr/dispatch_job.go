@@ -183,13 +183,17 @@ func (d *dispatchOptions) record(j dispatch.Job) (*dispatchRecord, error) {
 	return r, nil
 }
 
-// needs are the local paths that the run reads: not those of a hub.
+// needs are the local paths that the run reads: not those of a hub. Of a run that is named here, it is the student.
 func (d *dispatchOptions) needs() []string {
 	all := slices.Concat([]string{d.Teacher, d.Student, d.StudentConfig, d.Dataset}, d.Data, d.EvalData)
+	for i := range all[:2] {
+		path, _ := modelHere(all[i], d.RunsDir) // what is wrong with it is told where it is opened
+		all[i] = cmp.Or(path, all[i])
+	}
 	if !slices.Contains([]string{"auto", "none", "chatml", ""}, d.ChatTemplate) {
 		all = append(all, d.ChatTemplate)
 	}
-	return slices.DeleteFunc(all, func(p string) bool { return p == "" || strings.Contains(p, "://") || !isPath(p) })
+	return slices.DeleteFunc(all, func(p string) bool { return p == "" || strings.Contains(p, "://") || !isPath(p, d.RunsDir) })
 }
 
 // render writes what is submitted.

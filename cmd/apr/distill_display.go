@@ -15,14 +15,6 @@ import (
 // logPause is the pause between two progress lines where no terminal shows them.
 const logPause = 10 * time.Second
 
-// The time of the whole run can be told after some steps and a moment, for the first ones are slower, or after the first of very slow
-// steps.
-const (
-	startSteps = 4
-	startSoon  = 2 * time.Second
-	startLate  = 10 * time.Second
-)
-
 // distillDisplay shows a run on stderr: what it is, then one line that changes on a terminal; elsewhere the same line now and then.
 type distillDisplay struct {
 	e     *cli.Env
@@ -77,7 +69,9 @@ func (d *distillDisplay) Advance(done, total int) {
 	d.live.Show(func(int) string {
 		text := fmt.Sprintf("%s  %d %%", d.phase, percentOf(done, total))
 		if d.clock != nil {
-			text += fmt.Sprintf("  %s left", timeText(d.clock.left()))
+			if left := d.clock.say(); left > 0 {
+				text += fmt.Sprintf("  %s left", timeText(left))
+			}
 		}
 		return text
 	})
@@ -120,9 +114,12 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 	d.view.use, _ = d.use.of(s)
 	if d.clock != nil {
 		d.clock.step(s)
-		d.view.left = d.clock.left()
+		d.view.left = d.clock.say()
 	}
 	done := s.Step + 1
+	if d.clock != nil && d.view.left == 0 && done == d.view.total {
+		d.view.left = d.clock.left()
+	}
 	d.sayStart(done)
 	view := d.view
 	d.live.Show(view.line)
@@ -141,11 +138,10 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 
 // sayStart says how long the whole run takes, once that can be told.
 func (d *distillDisplay) sayStart(done int) {
-	since := time.Since(d.begun)
-	if d.start == nil || done < d.view.total && since < startLate && (since < startSoon || done < startSteps) {
+	if d.start == nil || d.view.left == 0 && done < d.view.total {
 		return
 	}
-	d.start(since + d.view.left)
+	d.start(time.Since(d.begun) + d.view.left)
 	d.start = nil
 }
 

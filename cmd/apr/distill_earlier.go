@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"maps"
 	"os"
@@ -17,6 +18,13 @@ import (
 // takeEarlier completes the options of a call that resumes a run with what the run was asked to do: models, data and
 // every setting. What this call gives counts; if it changes bits, the run's checkpoint refuses it by name.
 func (o *distillOptions) takeEarlier(e *cli.Env, opts []cli.Option) error {
+	if o.Resume != "newest" {
+		run, err := runHere(o.Resume, o.RunsDir)
+		if err != nil {
+			return err
+		}
+		o.Resume = cmp.Or(run, o.Resume)
+	}
 	dir, err := o.resumes()
 	if dir == "" || err != nil {
 		return err
@@ -103,11 +111,12 @@ func reachedCap(r *runlog.Record) bool {
 // conversations are options that only matter to conversations.
 var conversations = []string{"chat-template", "messages-field", "assistant-only"}
 
-// rivals are, by an option, those that take its place, or that mean nothing beside it: recorded ones give way to
-// another value of it. Whether that changes bits is for the checkpoint to say.
+// rivals are, by an option, those that take its place, or that mean nothing beside it: they give way to it where it is
+// given in a stronger place, and recorded ones to another value of it. Whether that changes bits is for the checkpoint
+// to say.
 var rivals = map[string][]string{
 	"student": {"student-config"}, "student-config": {"student"},
-	"data": {"dataset"}, "dataset": append([]string{"data", "text-field", "data-cache"}, conversations...), "text-field": conversations,
+	"data": {"dataset"}, "dataset": append([]string{"data", "text-field", "data-cache"}, conversations...),
 	"eval-data": {"val-fraction"}, "val-fraction": {"eval-data"},
 	"warmup-steps": {"warmup-ratio"}, "warmup-ratio": {"warmup-steps"}, "epochs": {"steps"},
 }
@@ -116,7 +125,9 @@ var rivals = map[string][]string{
 func dropRivals(now cli.Settings, was map[string]cli.Setting) {
 	key := func(name string) string { return strings.ReplaceAll(name, "-", "_") }
 	present, recorded := now.Map(), maps.Clone(was)
-	for name, others := range rivals {
+	earlier := maps.Clone(rivals)
+	earlier["text-field"] = conversations // of the data before
+	for name, others := range earlier {
 		if !now.Given(name) || sameJSONValue(present[key(name)].Value, recorded[key(name)].Value) {
 			continue
 		}

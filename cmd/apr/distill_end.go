@@ -55,9 +55,6 @@ func printVerdict(p *cli.Page, v report.Verdict) {
 	p.Printf("\n")
 }
 
-// halfWidth is half an interval, – if there is none.
-func halfWidth(interval [2]runlog.Number) string { return number4((interval[1] - interval[0]) / 2) }
-
 func number4(n runlog.Number) string {
 	if !n.Finite() {
 		return "–"
@@ -78,22 +75,34 @@ func perplexityText(n runlog.Number) string {
 	return fmt.Sprintf("%.2f", n)
 }
 
-// scoreTable prints the scores in 80 columns.
-func (r *distillResult) scoreTable(p *cli.Page) {
+// printScores prints the scores on held-out text in 80 columns.
+func printScores(p *cli.Page, scores []report.Score, canaries []report.Canary) {
 	var rows [][]string
-	for _, e := range r.Evaluations {
+	for _, s := range scores {
 		bits := "–"
-		if e.BitsPerByte > 0 {
-			bits = fmt.Sprintf("%.4f", e.BitsPerByte)
+		if s.BitsPerByte > 0 {
+			bits = number4(s.BitsPerByte)
 		}
-		rows = append(rows, []string{e.Name, fmt.Sprintf("%.4f", e.NatsPerToken), halfWidth(e.Interval), perplexityText(runlog.Number(e.Perplexity)), bits,
-			fmt.Sprintf("%.2f %%", 100*e.Top1), fmt.Sprintf("%.4f", e.KL)})
+		rows = append(rows, []string{s.Name, number4(s.NatsPerToken), number4(s.Interval.Half()), perplexityText(s.Perplexity), bits,
+			fmt.Sprintf("%.2f %%", 100*s.Top1), number4(s.KL)})
 	}
-	for _, c := range r.Canaries {
+	for _, c := range canaries {
 		rows = append(rows, []string{"canary: " + c.Name, number4(c.Nats), "", perplexityText(c.Perplexity), "", "", ""})
 	}
 	p.Table([]string{"held-out text", ">nats/token", ">± 95 %", ">perplexity", ">bits/byte", ">as teacher", ">KL"}, rows)
 	p.Printf("\n")
+}
+
+// scores are those of the outcome, as a report has them.
+func (r *distillResult) scores() (scores []report.Score, canaries []report.Canary) {
+	for _, e := range r.Evaluations {
+		scores = append(scores, report.Score{Name: e.Name, Targets: e.Targets, NatsPerToken: runlog.Number(e.NatsPerToken), Interval: e.Interval[:],
+			Perplexity: runlog.Number(e.Perplexity), BitsPerByte: e.BitsPerByte, KL: runlog.Number(e.KL), Top1: runlog.Number(e.Top1)})
+	}
+	for _, c := range r.Canaries {
+		canaries = append(canaries, report.Canary{Name: c.Name, Nats: c.Nats, Perplexity: c.Perplexity})
+	}
+	return scores, canaries
 }
 
 // Text prints what came out: the verdict, the scores, and what to do next.
@@ -102,7 +111,8 @@ func (r *distillResult) Text(p *cli.Page) {
 		if r.verdict != nil {
 			printVerdict(p, *r.verdict)
 		}
-		r.scoreTable(p)
+		scores, canaries := r.scores()
+		printScores(p, scores, canaries)
 	}
 	pairs := []string{
 		"steps", fmt.Sprintf("%s (%s tokens at %s tok/s), loss %.4f → %.4f", cli.Count(int64(r.StepsCompleted)), cli.Count(r.TokensSeen), cli.Count(int64(r.TokensPerSec)), r.InitialLoss, r.FinalLoss),
@@ -113,14 +123,33 @@ func (r *distillResult) Text(p *cli.Page) {
 	if len(r.Outputs) > 0 {
 		pairs = append(pairs, "student", model+", "+filepath.Join(r.RunDir, "student")+string(filepath.Separator))
 	}
+	if r.Exported != "" {
+		pairs = append(pairs, "output", r.Exported+exportedAs(r.Exported))
+	}
 	if r.verdict != nil {
 		pairs = append(pairs, "report", filepath.Join(r.RunDir, "report.html"))
 	}
-	if len(r.Outputs) > 0 {
+	switch ext := filepath.Ext(r.Exported); {
+	case len(r.Outputs) == 0:
+	case ext == ".gguf":
+		pairs = append(pairs, "next", "apr run "+quoted(r.Exported)+" \"Once upon a time\"",
+			"", "apr export "+quoted(model)+" -o student-q4_k_m.gguf --quantize q4_k_m")
+	default:
 		pairs = append(pairs, "next", "apr run "+quoted(model)+" \"Once upon a time\"",
 			"", "apr export "+quoted(model)+" -o student.gguf --quantize q4_k_m")
 	}
 	p.Pairs(pairs...)
+}
+
+// exportedAs says what the file of --output holds.
+func exportedAs(path string) string {
+	switch filepath.Ext(path) {
+	case ".gguf":
+		return " (f32, with tokenizer, for llama.cpp; apr export quantises)"
+	case ".safetensors":
+		return " (weights alone: configuration and tokenizer are in the folder student/)"
+	}
+	return ""
 }
 
 // quoted is a path as a shell reads it.

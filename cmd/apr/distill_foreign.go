@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -91,6 +92,20 @@ func advise(words map[string]string) map[string]string {
 	}
 	return all
 }
+
+// strayOfDistill says what a second argument may have been meant as.
+func strayOfDistill(arg string) string {
+	switch {
+	case strings.HasSuffix(arg, ".json"):
+		return "--student-config " + shellWord(arg) + " makes a new student by it"
+	case corpusEndings.MatchString(arg):
+		return "--data " + shellWord(arg) + " trains on it"
+	}
+	return "--student " + shellWord(arg) + " starts from that model"
+}
+
+// corpusEndings end the names of data.
+var corpusEndings = regexp.MustCompile(`(?i)\.(jsonl|ndjson|parquet|csv|tsv|txt|md)(\.(gz|zst|xz))?$`)
 
 // distillFirst are the flags that a first run needs.
 var distillFirst = []string{"student", "student-config", "data", "output", "steps", "batch-size", "seq-len", "learning-rate", "control", "resume"}

@@ -129,7 +129,7 @@ func TestClock(t *testing.T) {
 	step(distill.LegStudent, 25, 3, 2)
 	left(74*3 + 100*1 + (2+3+5)*6.0 + 20)
 	c.begin(distill.LegControl, 0)
-	left(0)
+	left(100*1 + (3+5)*6.0 + 20) // as the student's steps were, without the teacher
 	step(distill.LegControl, 0, 1, 0)
 	step(distill.LegControl, 1, 2, 0)
 	left(98*2 + (3+5)*6.0 + 20)
@@ -145,4 +145,63 @@ func TestClock(t *testing.T) {
 	c.begin(distill.LegStudent, 10)
 	step(distill.LegStudent, 10, 2, 1)
 	left(89 * 2) // nothing is held out, and there is no control
+}
+
+// TestTimeLeftDoesNotJump: the time left is not said before the time of a step is known, and then follows what is left without jumps, whatever
+// the first steps, checkpoints and evaluations take.
+func TestTimeLeftDoesNotJump(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		first []float64 // seconds of the first steps
+		every float64   // of the others
+		slow  map[int]float64
+		begin int // before how many steps nothing is said
+	}{
+		{"loading and compiling", []float64{20, 5, 2}, 1, nil, 3},
+		{"a fast card", []float64{8, 3, 0.2}, 0.05, nil, 3},
+		{"as fast as ever", nil, 0.001, nil, 2000},
+		{"slow steps", []float64{90, 60}, 20, nil, 2},
+		{"very slow ones", []float64{300}, 60, nil, 2},
+		{"slower and slower", []float64{0.5, 0.6, 0.7, 0.8}, 1, nil, 4},
+		{"checkpoints", []float64{3}, 1, map[int]float64{10: 30, 200: 30, 400: 30}, 4},
+		{"a long checkpoint of short steps", []float64{3}, 0.01, map[int]float64{10: 20}, 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			const steps = 3000
+			now := time.Unix(0, 0)
+			c := newClock(distill.Outline{Steps: steps, StepTokens: 1000}, 0)
+			c.now = func() time.Time { return now }
+			c.begin(distill.LegStudent, 0)
+			before, at, said := 0.0, now, 0
+			for k := range steps {
+				took := tt.every
+				if k < len(tt.first) {
+					took = tt.first[k]
+				}
+				took += tt.slow[k]
+				now = now.Add(time.Duration(took * float64(time.Second)))
+				c.step(runlog.Step{Leg: distill.LegStudent, Step: k, MS: runlog.Milliseconds{Total: 1e3 * took}})
+				left := c.say().Seconds()
+				if (left > 0) != (k+1 >= tt.begin) && k+1 < steps {
+					t.Fatalf("step %d: %g s left", k+1, left)
+				}
+				if left == 0 {
+					continue
+				}
+				if expected := before - now.Sub(at).Seconds(); said > 0 && now.Sub(at) > 0 {
+					share := min(1, now.Sub(at).Seconds())
+					if !(left <= max(expected*math.Exp2(share), expected+2*share, 2)+1e-6 && left >= min(expected/math.Exp2(share), expected-2*share)-1e-6) {
+						t.Fatalf("step %d: from %g s to %g s in %v", k+1, before, left, now.Sub(at))
+					}
+				}
+				said++
+				before, at = left, now
+				if k == 100 { // a hundred steps are enough to know what is left
+					if want := tt.every * (steps - 101); !(left > want/1.5 && left < 1.5*want+4) && tt.slow == nil {
+						t.Errorf("step %d: %g s left, want about %g", k+1, left, want)
+					}
+				}
+			}
+		})
+	}
 }

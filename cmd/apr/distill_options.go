@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"strconv"
 	"time"
 
@@ -105,6 +107,7 @@ func (o *distillOptions) table() []cli.Option {
 		for i := range part.table {
 			part.table[i].Group = part.group
 			part.table[i].Bits = distillBits[part.table[i].Name]
+			part.table[i].Replaces = rivals[part.table[i].Name]
 		}
 		t = append(t, part.table...)
 	}
@@ -125,7 +128,7 @@ const (
 
 func (o *distillOptions) sourceTable() []cli.Option {
 	return []cli.Option{
-		{Name: "teacher", Arg: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "model that teaches"},
+		{Name: "teacher", Arg: true, Flag: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "model that teaches; the argument TEACHER says the same"},
 		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "start from this model; this or --student-config is required"},
 		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "make a new student by this config.json: random weights by --seed, the teacher's tokenizer"},
 		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: "text to train on: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; repeatable (apr help data)"},
@@ -153,7 +156,7 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "grad-accum", Value: cli.Int(&o.GradAccum, 1).AtLeast(1), Help: "batches per optimiser step"},
 		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "tokens per row, from 8 to the models' max_position_embeddings"},
 		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4", Help: "peak learning rate"},
-		{Name: "warmup-steps", InsteadOf: "warmup-ratio", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
+		{Name: "warmup-steps", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
 		{Name: "warmup-ratio", Value: cli.Float(&o.WarmupRatio, 0.03).In(0, 1), Help: "warm-up as a fraction of all steps, rounded up"},
 		{Name: "lr-schedule", Value: cli.Enum(&o.LRSchedule, "cosine", "cosine", "linear", "constant"), Help: "decay of the learning rate after the warm-up"},
 		{Name: "min-lr-ratio", Value: cli.Float(&o.MinLRRatio, 0.1).In(0, 1), Help: "final learning rate as a fraction of the peak"},
@@ -207,19 +210,20 @@ func (o *distillOptions) dataTable() []cli.Option {
 		{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&o.ChatTemplate, "auto"), Help: "chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
 		{Name: "assistant-only", Negatable: true, Value: cli.Bool(&o.AssistantOnly, true), Default: "on for conversations", Help: "train on the assistant's turns only"},
 		{Name: "eval-data", Path: true, Value: cli.Strings(&o.EvalData), Help: "held-out text to score, as --data; repeatable"},
-		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, 0.01).In(0, 0.5), Help: "hold out this fraction of the documents, chosen by hash; not with --eval-data"},
+		{Name: "val-fraction", Value: cli.Float(&o.ValFraction, distill.HoldEnough).In(0, 0.5), Default: "0.01; of little text enough for scores, at most a fifth (apr help data)",
+			Help: "hold out this fraction of the documents, chosen by hash; not with --eval-data"},
 	}
 }
 
 func (o *distillOptions) recordTable() []cli.Option {
 	return []cli.Option{
-		{Name: "eval-every", Value: cli.Int(&o.EvalEvery, 200).AtLeast(0), Help: "steps between evaluations; 0 = at the end only"},
+		{Name: "eval-every", Value: cli.Int(&o.EvalEvery, distill.EvalByCost).AtLeast(0), Default: "3 to 9 evaluations, by their cost, and one every 200 steps", Help: "steps between evaluations; 0 = at the end only"},
 		{Name: "samples", Value: cli.Int(&o.Samples, 3).In(0, 16), Help: "held-out prompts that teacher, student and control continue for the report; 0 = off"},
 		{Name: "log-every", Env: "APR_DISTILL_LOG_EVERY", Value: cli.Int(&o.LogEvery, 0).AtLeast(1), Default: "a line every 10 s", Help: "steps between progress lines where no terminal shows them"},
 		{Name: "checkpoint-every", Env: "APR_DISTILL_CHECKPOINT_EVERY", Value: cli.Int(&o.CheckpointEvery, 1000).AtLeast(0), Help: "steps between checkpoints; 0 = off"},
 		{Name: "checkpoint-interval", Value: cli.Duration(&o.CheckpointInterval, 10*time.Minute), Help: "time between checkpoints; this or --checkpoint-every, whichever comes first"},
 		{Name: "keep-checkpoints", Value: cli.Int(&o.KeepCheckpoints, 2).AtLeast(1), Help: "checkpoints to keep"},
-		{Name: "resume", Path: true, Optional: "newest", Follows: isRun, Complete: runPaths, Value: cli.String(&o.Resume, ""), Help: "go on with the run --output, or the run or checkpoint PATH; what no flag says is as the run's manifest has it"},
+		{Name: "resume", Path: true, Optional: "newest", Follows: namesRun, Complete: runPaths, Value: cli.String(&o.Resume, ""), Help: "go on with the run --output, or the run (its directory or name) or checkpoint PATH; what no flag says is as the run's manifest has it"},
 		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; the run records it"},
 		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; the run records it"},
 		{Name: "control", Value: cli.Enum(&o.Control, "auto", "auto", "none", "ce"), Help: "train an identical student without the teacher, to compare: ce, none, or auto (where it takes at most 30 % of the training)"},
@@ -252,6 +256,12 @@ func countOrAll(s string) error {
 func isRun(path string) bool {
 	_, _, err := distill.ResolveResume(path, "")
 	return err == nil
+}
+
+// namesRun reports whether a word after --resume is a run or a checkpoint, by its path or its name.
+func namesRun(word string) bool {
+	run, _ := runHere(word, cmp.Or(os.Getenv("APR_RUNS_DIR"), "runs")) // of several that begin so, none
+	return isRun(cmp.Or(run, word))
 }
 
 // check judges the options that concern each other.

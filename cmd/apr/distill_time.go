@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"time"
 
 	"apr/distill"
@@ -15,7 +16,9 @@ type clock struct {
 	now       func() time.Time
 
 	leg   string
-	done  int // steps of the leg
+	done  int       // steps of the leg
+	seen  int       // of them by this process
+	began time.Time // of the leg
 	last  time.Time
 	wall  average // seconds between the steps of the leg, with all that happens there but evaluations
 	parts average // as wall, of the student's leg alone
@@ -26,6 +29,9 @@ type clock struct {
 	evaling bool    // the time since the last step went into an evaluation
 	ending  time.Time
 	ahead   float64 // seconds that the end was estimated to take when it began
+
+	said   float64 // seconds that were left when they were last said; 0: never
+	saidAt time.Time
 }
 
 // steady is an average of many steps: the time left should not jump with every slow one.
@@ -37,10 +43,20 @@ func newClock(o distill.Outline, evalEvery int) *clock {
 
 // begin begins or continues a leg.
 func (c *clock) begin(leg string, done int) {
-	c.leg, c.done, c.last, c.wall = leg, done, c.now(), steady
+	c.leg, c.done, c.seen, c.last, c.wall = leg, done, 0, c.now(), steady
+	c.began = c.last
 }
 
-// step takes in a step that was done. The first of a leg is slower than others: it counts until there is another.
+// warmUp is how many steps may still be slower than those that follow, as kernels are loaded and memory is touched.
+const warmUp = 8
+
+// afresh reports whether an average begins again with the next step: the first of a leg is slower than others and counts until there is
+// another, and so do those of which the next takes less than half.
+func (a average) afresh(next float64) bool {
+	return a.n == 1 || a.n > 0 && a.n < warmUp && next < a.mean/2
+}
+
+// step takes in a step that was done.
 func (c *clock) step(s runlog.Step) {
 	now := c.now()
 	took := max(now.Sub(c.last).Seconds(), s.MS.Total/1e3)
@@ -48,14 +64,15 @@ func (c *clock) step(s runlog.Step) {
 		took = s.MS.Total / 1e3
 	}
 	c.last, c.done, c.evaling = now, s.Step+1, false
-	if c.wall.n == 1 {
+	c.seen++
+	if c.seen == 2 || c.seen > 2 && c.wall.afresh(took) {
 		c.wall = steady
 	}
 	c.wall.add(took)
 	if c.leg != distill.LegStudent {
 		return
 	}
-	if c.parts.n == 1 {
+	if c.seen == 2 || c.seen > 2 && c.parts.afresh(took) {
 		c.parts, c.teacher, c.student, c.loss = steady, steady, steady, steady
 	}
 	c.parts.add(took)
@@ -107,14 +124,53 @@ func (c *clock) left() time.Duration {
 	if !c.ending.IsZero() {
 		return seconds(max(0, c.ahead-c.now().Sub(c.ending).Seconds()))
 	}
-	if c.wall.n == 0 {
+	alone, step := max(0, c.parts.mean-c.teacher.mean), c.wall.mean // a step without the teacher, and one of this leg
+	if c.wall.n == 0 && c.leg == distill.LegControl {
+		step = alone
+	}
+	if step == 0 {
 		return 0
 	}
-	t := c.wall.mean*float64(c.o.Steps-c.done) + c.evaluation()*c.evaluations(c.done) + c.end()
+	t := step*float64(c.o.Steps-c.done) + c.evaluation()*c.evaluations(c.done) + c.end()
 	if c.leg == distill.LegStudent && c.o.Control.On {
-		control := max(0, c.parts.mean-c.teacher.mean)
-		t += control*float64(c.o.Steps) + c.evaluation()*c.evaluations(0)
+		t += alone*float64(c.o.Steps) + c.evaluation()*c.evaluations(0)
 	}
+	return seconds(t)
+}
+
+// What has to be seen before the time left is said: some steps and a moment, or two that are so slow that nothing is gained by waiting.
+const (
+	settledSteps, settledSoon = 4, 2 * time.Second
+	settledFew, settledLate   = 3, 10 * time.Second
+	settledSlow               = 10.0 // seconds a step
+)
+
+// settled reports whether the time of a step is known: the first steps are slower than others.
+func (c *clock) settled() bool {
+	since := c.now().Sub(c.began)
+	return c.said > 0 || !c.ending.IsZero() || c.seen >= settledSteps && since >= settledSoon || c.seen >= settledFew && since >= settledLate ||
+		c.seen >= 2 && c.wall.mean >= settledSlow
+}
+
+// In a second, the time that is said may halve or double against what was said before less what has passed, or change by so much.
+const slackSeconds = 2.0
+
+// say returns the time left as it is shown: 0 until the time of a step is known, and then without jumps. Slow evaluations and checkpoints change
+// what is left at once; what is shown follows in seconds.
+func (c *clock) say() time.Duration {
+	t := c.left().Seconds()
+	if t == 0 || !c.settled() {
+		return 0
+	}
+	now := c.now()
+	if c.said > 0 {
+		passed := now.Sub(c.saidAt).Seconds()
+		expected := max(0, c.said-passed)
+		share := min(1, passed)
+		factor, slack := math.Exp2(share), slackSeconds*share
+		t = min(max(t, min(expected/factor, expected-slack)), max(expected*factor, expected+slack))
+	}
+	c.said, c.saidAt = t, now
 	return seconds(t)
 }
 

@@ -93,6 +93,7 @@ type doctorResult struct {
 	Devices   []gpuDevice     `json:"devices"`
 	Libraries []doctorSearch  `json:"libraries"`
 	Backends  []doctorBackend `json:"backends"`
+	verbose   bool
 }
 
 // add appends a check; fix may be empty.
@@ -100,9 +101,15 @@ func (r *doctorResult) add(id, status, detail, fix string) {
 	r.Checks = append(r.Checks, doctorCheck{id, status, detail, orNull(fix)})
 }
 
-// Text prints the verdict and the backends; then the checks, what to do, where missing libraries were looked for, and the devices.
+// Text prints the verdict, then what is not fine and what to do about it. With --verbose it prints every check, where
+// missing libraries were looked for, and the devices.
 func (r doctorResult) Text(p *cli.Page) {
-	p.Printf("%s\n\n", r.Verdict)
+	p.Printf("%s\n", cli.Wrap(r.Verdict, p.Columns()))
+	if !r.verbose {
+		r.printProblems(p)
+		return
+	}
+	p.Printf("\n")
 	for _, b := range r.Backends {
 		if b.Usable {
 			p.Printf("%s: --backend %s, %s\n", p.Good("works"), b.Name, cli.Clean(*b.Device))
@@ -132,6 +139,27 @@ func (r doctorResult) Text(p *cli.Page) {
 		p.Printf("\n")
 		printDevices(p, r.Devices)
 	}
+}
+
+// printProblems prints what failed or is missing. Without a driver its libraries are of no use, and are left out.
+func (r doctorResult) printProblems(p *cli.Page) {
+	line := "\n"
+	for _, c := range r.Checks {
+		library := strings.HasPrefix(c.ID, "lib") && c.ID != "libcuda"
+		if c.Status == checkOK || c.Status == checkMissing && (c.Fix == nil || library && !r.found("libcuda")) {
+			continue
+		}
+		text, name, style := c.Status+": "+c.Detail, c.ID+":", p.Bold
+		if c.Fix != nil {
+			text += ". " + strings.ToUpper((*c.Fix)[:1]) + (*c.Fix)[1:]
+		}
+		if c.Status == checkFailed {
+			style = p.Bad
+		}
+		p.Printf("%s%s%s\n", line, style(name), strings.TrimPrefix(cli.Wrap(name+" "+text, p.Columns()), name))
+		line = ""
+	}
+	p.Printf("\napr doctor -v shows all %d checks\n", len(r.Checks))
 }
 
 // examine looks at everything. It changes nothing but for a file that it makes and removes where runs go.
@@ -348,16 +376,19 @@ func doctorCommand() *cli.Command {
 	var managed, runs string
 	return &cli.Command{
 		Name: "doctor", Short: "Say what this machine has, what it lacks, and what works",
-		Long: "Looks at the processor, NVIDIA's libraries and where they were looked for, the driver, the CUDA devices, memory,\n" +
-			"the cache of compiled kernels and the disk. What is missing is said with what happens without it. The exit code\n" +
-			"is 0 whatever was found; apr gpu has one for a missing device.",
-		Example: "apr doctor\napr doctor --json",
+		Long: "Says what this machine can do, then what is not fine, with what happens without it and what to do. It looks at the\n" +
+			"processor, NVIDIA's libraries, the driver, the CUDA devices, memory, the cache of compiled kernels and the disk.\n" +
+			"--verbose prints all of it, and where libraries were looked for. The exit code is 0 whatever was found; apr gpu has\n" +
+			"one for a missing device.",
+		Example: "apr doctor\napr doctor --verbose\napr doctor --json",
 		Options: []cli.Option{
 			managedOption(&managed),
 			{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&runs, "runs"), Help: "where runs without --output go"},
 		},
 		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
-			return examine(e.Getenv("APR_CPU"), managed, runs, e.Getenv), nil
+			r := examine(e.Getenv("APR_CPU"), managed, runs, e.Getenv)
+			r.verbose = e.Verbose
+			return r, nil
 		},
 	}
 }

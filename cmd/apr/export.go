@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"path/filepath"
 	"strings"
 
 	"apr/convert"
@@ -33,16 +35,16 @@ type exportResult struct {
 	Planned  bool              `json:"planned"` // true: nothing was written
 	Ollama   *string           `json:"modelfile"`
 
-	templated, chats bool // the Modelfile has a TEMPLATE; the model has a chat template
+	Exceptions []string `json:"exceptions"` // to the scheme: how many, which type, why
+
+	scheme           string
+	templated, chats bool // the Modelfile has a TEMPLATE; the model has a chat template, and learned conversations
 }
 
 // Text prints what was written.
 func (r exportResult) Text(p *cli.Page) {
-	p.Pairs("format", r.Format, "output", r.Output, "size", cli.Bytes(r.Size), "types", typesText(countTypes(r.DTypes)))
-	if len(r.Files) > 0 {
-		p.Pairs("files", strings.Join(r.Files, ", "))
-	}
-	printNotes(p, nil, r.Widened, r.Warnings)
+	p.Pairs(append([]string{"format", r.Format, "output", r.Output, "files", strings.Join(r.Files, ", "), "size", cli.Bytes(r.Size)},
+		typePairs(r.DTypes, r.scheme, r.Exceptions, r.Widened)...)...)
 	printPlanned(p, r.Planned)
 	r.printUse(p)
 }
@@ -122,10 +124,28 @@ func (w *rewriting) listFormats(e *cli.Env) (cli.Result, error) {
 	return formatList{exportFormats}, nil
 }
 
+// missing says which argument of an export is missing, with a command that has all.
+func (w *rewriting) missing() error {
+	model, scheme := cmp.Or(w.file, "MODEL"), ""
+	if w.scheme != "" {
+		scheme = " --quantize " + w.scheme
+	}
+	name := strings.TrimSuffix(filepath.Base(model), filepath.Ext(model))
+	output := cmp.Or(w.output, strings.ToLower(name)+".gguf")
+	if w.output == "" && w.format == "hf" {
+		output = name + "-folder"
+	}
+	err := fault.New(fault.Usage, "missing --output: folder (hf) or file (gguf) to write")
+	if w.file == "" {
+		err = fault.New(fault.Usage, "missing argument FILE: model or run to export")
+	}
+	return err.WithHint("apr export %s -o %s%s", quoted(model), quoted(output), scheme)
+}
+
 // export writes a folder, or a GGUF file and a Modelfile.
 func (w *rewriting) export(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
 	if w.file == "" || w.output == "" {
-		return nil, fault.New(fault.Usage, "FILE and --output are needed").WithHint("--list-formats needs neither")
+		return nil, w.missing()
 	}
 	if w.format, err = chooseExport(w.output, w.format); err != nil {
 		return nil, err
@@ -145,10 +165,10 @@ func (w *rewriting) export(ctx context.Context, e *cli.Env) (_ cli.Result, err e
 	if err != nil {
 		return nil, err
 	}
-	warn(e, rep)
+	warn(e, rep.Warnings)
 	r := exportResult{
 		Format: w.format, Output: w.output, Files: rep.Files, Size: rep.OutputSize, Warnings: rep.Warnings, Widened: rep.Widened,
-		DTypes: rep.DTypes, Planned: w.plan,
+		DTypes: rep.DTypes, Planned: w.plan, Exceptions: rep.Exceptions, scheme: w.scheme,
 	}
 	if ollama {
 		err = w.addModelfile(c, &r)

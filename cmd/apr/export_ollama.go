@@ -45,12 +45,13 @@ func (w *rewriting) addModelfile(c *convert.Container, r *exportResult) error {
 	if err != nil {
 		return err
 	}
-	text, templated := convert.OllamaModelfile(tok, filepath.Base(w.output), ends)
+	r.chats = tok.ChatTemplate() != "" && f.Learned() != modelfile.LearnedText
+	text, templated := convert.OllamaModelfile(tok, filepath.Base(w.output), ends, r.chats)
 	path := w.modelfileOf()
 	if err := atomicfile.WriteFile(path, []byte(text), w.force); err != nil {
 		return err
 	}
-	r.Ollama, r.templated, r.chats = &path, templated, tok.ChatTemplate() != ""
+	r.Ollama, r.templated = &path, templated
 	r.Files = append(r.Files, filepath.Base(path))
 	return nil
 }
@@ -61,7 +62,7 @@ func (r exportResult) printUse(p *cli.Page) {
 		return
 	}
 	name := strings.TrimSuffix(filepath.Base(r.Output), filepath.Ext(r.Output))
-	program := "llama-completion -p TEXT"
+	program := "llama-completion -no-cnv -p TEXT"
 	if r.chats {
 		program = "llama-cli"
 	}

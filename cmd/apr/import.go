@@ -47,7 +47,6 @@ func (r importedModel) Text(p *cli.Page) {
 	for _, name := range r.Widened {
 		p.Printf("widened to %s: %s\n", r.DTypes[name], cli.Clean(name))
 	}
-	printNotes(p, nil, nil, r.Warnings)
 }
 
 func importCommand() *cli.Command {
@@ -65,7 +64,7 @@ func importCommand() *cli.Command {
 			source, o.outputOption("file to write"),
 			{Name: "arch", Value: cli.Enum(&o.arch, "auto", convert.Supported()...), Help: "require this architecture"},
 			o.schemeOption(),
-			{Name: "dtype", Value: cli.Enum(&o.dtype, "", "f32", "bf16", "f16"), Default: "as in the source, F32 for what is widened",
+			{Name: "dtype", Replaces: []string{"quantize"}, Value: cli.Enum(&o.dtype, "", "f32", "bf16", "f16"), Default: "as in the source, F32 for what is widened",
 				Help: "type of matrices that are not kept as blocks"},
 			{Name: "preserve-quant", Aliases: []string{"preserve-q4k"}, Negatable: true, Value: cli.Bool(&o.preserve, true),
 				Help: "keep quantised blocks byte for byte"},
@@ -74,7 +73,6 @@ func importCommand() *cli.Command {
 			{Name: "strict", Value: cli.Bool(&o.strict, false), Help: "warnings are errors"},
 			{Name: "allow-no-config", Value: cli.Bool(&o.bare, false), Help: "import tensors without a config.json, to inspect them"},
 			{Name: "force", Value: cli.Bool(&o.force, false), Help: "replace an existing output"},
-			runsEnvOption(&o.runs),
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			switch {
@@ -117,7 +115,7 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	warn(e, rep)
+	warn(e, rep.Warnings)
 	return o.report(ctx, c, rep)
 }
 

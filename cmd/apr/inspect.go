@@ -59,9 +59,6 @@ func (r inspectResult) Text(p *cli.Page) {
 	if n := len(r.Left); n > 0 {
 		p.Printf("not read: %d tensors of other parts of the model, %s\n", n, leftText(r.Left))
 	}
-	for _, w := range r.Warnings {
-		p.Printf("warning: %s\n", w)
-	}
 }
 
 // leftText names the parts that tensors are of: the first words of their names.
@@ -147,7 +144,7 @@ func inspectCommand() *cli.Command {
 		Example: "apr inspect model.apr\napr inspect model-folder --hash --json",
 		Exits:   openExits,
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
+			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model or run"},
 			{Name: "vocab", Value: cli.Bool(&vocab, false), Help: "list the vocabulary"},
 			{Name: "weights", Value: cli.Bool(&weights, false), Help: "list the tensors"},
 			{Name: "quality", Value: cli.Bool(&quality, false), Help: "judge the content, as apr validate --quality does"},
@@ -163,6 +160,7 @@ func inspectCommand() *cli.Command {
 			if r.Summary, err = convert.Summarize(ctx, c, hash); err != nil {
 				return nil, err
 			}
+			warn(e, r.Warnings)
 			if vocab {
 				if r.Vocab, err = convert.Vocabulary(c); err != nil {
 					return nil, err

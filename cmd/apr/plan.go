@@ -20,7 +20,7 @@ func planCommand() *cli.Command {
 	o := &distillOptions{}
 	p := &planOptions{distillOptions: o}
 	table := append(ofDistill(o.table()),
-		cli.Option{Name: "shape", Value: cli.String(&p.shape, ""), Help: "plan for published shapes TEACHER:STUDENT instead of files; apr bench --help lists them"},
+		cli.Option{Name: "shape", Replaces: fileOptions, Value: cli.String(&p.shape, ""), Help: "plan for published shapes TEACHER:STUDENT instead of files; apr bench --help lists them"},
 		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "skip the timed probe: no estimate of time, teacher backend by rule"},
 		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "plan for this many GiB of free device memory; with --backend cuda this machine needs no GPU"},
 	)
@@ -38,7 +38,7 @@ func planCommand() *cli.Command {
 			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 24 --batch-size 8 --seq-len 1024\n" +
 			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
 		Exits:   append(openExits, fault.Invalid, fault.Inference, fault.Memory),
-		Options: table, Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, PrintConfig: true, Complete: o.takeEarlier,
+		Options: table, Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: o.takeEarlier,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return p.run(ctx, e) },
 	}
 }
@@ -62,7 +62,7 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if _, err := rank(e); err != nil {
 		return nil, err
 	}
-	if p.noProbe && p.Probe && e.Settings.Given("probe") {
+	if p.noProbe && p.Probe && e.Settings.Given("probe") && !e.Settings.Over("no-probe", "probe") {
 		return nil, fault.New(fault.Usage, "--probe on and --no-probe contradict each other")
 	}
 	switch {

@@ -23,6 +23,7 @@ type quantizeResult struct {
 	Planned      bool               `json:"planned"` // true: nothing was written
 	Widened      []string           `json:"widened"`
 	Warnings     []string           `json:"warnings"`
+	Exceptions   []string           `json:"exceptions"` // to the scheme: how many, which type, why
 }
 
 // Text prints sizes and, for each type, how many tensors and the largest error.
@@ -55,7 +56,12 @@ func (r quantizeResult) Text(p *cli.Page) {
 	}
 	slices.SortFunc(rows, func(a, b []string) int { return cmp.Compare(a[0], b[0]) })
 	p.Table([]string{"type", ">tensors", ">largest rmse", "of"}, rows)
-	printNotes(p, r.KeptBF16, r.Widened, r.Warnings)
+	for _, line := range r.Exceptions {
+		p.Printf("%s\n", line)
+	}
+	if n := len(r.Widened); n > 0 {
+		p.Printf("%d widened to f32: the output cannot hold their type\n", n)
+	}
 	printPlanned(p, r.Planned)
 }
 
@@ -86,10 +92,10 @@ func quantizeCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			warn(e, rep)
+			warn(e, rep.Warnings)
 			return quantizeResult{
 				Scheme: w.scheme, Output: w.output, OriginalSize: rep.OriginalSize, OutputSize: rep.OutputSize, KeptBF16: rep.KeptBF16,
-				RMSE: rep.RMSE, DTypes: rep.DTypes, Planned: w.plan, Widened: rep.Widened, Warnings: rep.Warnings,
+				RMSE: rep.RMSE, DTypes: rep.DTypes, Planned: w.plan, Widened: rep.Widened, Warnings: rep.Warnings, Exceptions: rep.Exceptions,
 			}, nil
 		},
 	}

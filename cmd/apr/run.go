@@ -19,11 +19,11 @@ import (
 
 // runOptions are the options of apr run.
 type runOptions struct {
-	source, prompt, argPrompt, system, batch, backend, template, runs string
-	stream, chat, noGPU, gpu, benchmark, exact                        bool
-	seed                                                              int64
-	context                                                           int
-	gen                                                               generate.Options
+	source, prompt, argPrompt, system, batch, backend, template string
+	stream, chat, noGPU, gpu, benchmark, exact                  bool
+	seed                                                        int64
+	context                                                     int
+	gen                                                         generate.Options
 
 	talks bool // a person types the prompts
 }
@@ -35,8 +35,9 @@ func runCommand() *cli.Command {
 	o := &runOptions{}
 	return &cli.Command{
 		Name: "run", Short: "Chat with a model, or let it continue a text",
-		Long: "Without a prompt, in a terminal, run starts a chat. It uses the model's chat template; a model without one continues\n" +
-			"the text you type. /help lists the commands of a chat; Ctrl-C stops an answer, Ctrl-D ends the chat.\n" +
+		Long: "Without a prompt, in a terminal, run starts a chat by the model's chat template. A model without one, and a new\n" +
+			"student of plain text unless --chat is given, continues each line you type. /help lists the commands; Ctrl-C stops\n" +
+			"an answer, Ctrl-D ends.\n" +
 			"The prompt is the argument TEXT, or --prompt, or stdin: piped in, or read by -. One line end at the end of stdin is\n" +
 			"dropped. Only the answer is written to stdout. It ends at the model's end token, after --max-tokens, or when the\n" +
 			"model's positions are used up. SOURCE is a file, a folder, a name on the hub, or a run: its directory or the\n" +
@@ -49,8 +50,8 @@ func runCommand() *cli.Command {
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "source", Foreign: []string{"model", "model-path"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model or run"},
-			{Name: "text", Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt; - reads stdin"},
-			{Name: "prompt", Short: "p", Value: cli.String(&o.prompt, ""), Help: "prompt; - reads stdin"},
+			{Name: "text", Replaces: []string{"prompt", "batch-jsonl"}, Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt; - reads stdin"},
+			{Name: "prompt", Replaces: []string{"text", "batch-jsonl"}, Short: "p", Value: cli.String(&o.prompt, ""), Help: "prompt; - reads stdin"},
 			{Name: "max-tokens", Foreign: []string{"max-new-tokens", "n-predict", "num-predict", "max-length"}, Short: "n", Value: cli.Int(&o.gen.MaxTokens, defaultTokens).AtLeast(1), Default: fmt.Sprintf("%d, or what the model's positions leave", defaultTokens), Help: "stop an answer after this many tokens"},
 			{Name: "context", Foreign: []string{"ctx-size", "num-ctx", "context-length", "max-model-len"}, Value: cli.Int(&o.context, 8192).AtLeast(2), Default: "8192, or what fits", Help: "keep this many tokens of a chat; the oldest turns are dropped first"},
 			{Name: "stream", Value: cli.Bool(&o.stream, false), Default: "on when stdout is a terminal", Help: "print text as it is generated; not with --json"},
@@ -63,13 +64,12 @@ func runCommand() *cli.Command {
 			{Name: "seed", Value: cli.Int64(&o.seed, 299792458).AtLeast(0), Help: "seed of the sampling; no effect at temperature 0"},
 			{Name: "repeat-penalty", Foreign: []string{"repetition-penalty"}, Value: cli.Float(&o.gen.RepeatPenalty, 1).Above(0), Help: "lower the logits of recent tokens; 1 = off"},
 			{Name: "repeat-last-n", Value: cli.Int(&o.gen.RepeatLastN, 64).AtLeast(0), Help: "recent tokens that --repeat-penalty looks at; 0 = none"},
-			{Name: "batch-jsonl", Path: true, Value: cli.String(&o.batch, ""), Help: `file of {"prompt": …} lines; prints one line of JSON per prompt as it finishes`},
+			{Name: "batch-jsonl", Replaces: []string{"text", "prompt"}, Path: true, Value: cli.String(&o.batch, ""), Help: `file of {"prompt": …} lines; prints one line of JSON per prompt as it finishes`},
 			{Name: "backend", Foreign: []string{"device-map"}, Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&o.noGPU, false), Help: "compute on the CPU"},
 			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
 			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "compute quantised weights in float32 on the CPU, as training does: many times slower; else activations are rounded to 16 bits"},
 			{Name: "benchmark", Value: cli.Bool(&o.benchmark, false), Help: "print the speed"},
-			runsEnvOption(&o.runs),
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runRun(ctx, e, o) },
 	}
@@ -222,11 +222,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 
 // open opens the model and reads what ends its texts.
 func (o *runOptions) open(ctx context.Context, e *cli.Env) (*modelfile.Files, error) {
-	path, err := studentOf(o.source, o.runs)
-	if err != nil {
-		return nil, err
-	}
-	f, err := openFiles(ctx, e, path)
+	f, err := openFiles(ctx, e, o.source)
 	if err != nil {
 		return nil, err
 	}

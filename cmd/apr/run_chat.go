@@ -29,7 +29,7 @@ func (o *runOptions) talk(ctx context.Context, e *cli.Env, f *modelfile.Files, w
 	}
 	t := &talk{o: o, e: e, lines: lines, system: o.system}
 	var err error
-	if t.template, err = o.talkTemplate(f); err != nil {
+	if t.template, t.why, err = o.talkTemplate(f); err != nil {
 		return err
 	}
 	t.r, err = o.load(e, f, where, func(dev *opened) (err error) {
@@ -45,16 +45,23 @@ func (o *runOptions) talk(ctx context.Context, e *cli.Env, f *modelfile.Files, w
 	return t.converse(ctx)
 }
 
-// talkTemplate returns the chat template, nil for a model that has none: it continues texts.
-func (o *runOptions) talkTemplate(f *modelfile.Files) (*tokenizer.Chat, error) {
+// talkTemplate returns the chat template; nil, and why, for a model that continues texts: it has none, or has learned
+// plain text alone.
+func (o *runOptions) talkTemplate(f *modelfile.Files) (chat *tokenizer.Chat, why string, err error) {
 	tok, err := f.Tokenizer()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if o.template == "auto" && tok.ChatTemplate() == "" && !o.chat && o.system == "" {
-		return nil, nil
+	if o.template == "auto" && !o.chat && o.system == "" {
+		switch {
+		case tok.ChatTemplate() == "":
+			return nil, "no chat template", nil
+		case f.Learned() == modelfile.LearnedText:
+			return nil, "trained on plain text, --chat talks all the same", nil
+		}
 	}
-	return o.chatTemplate(tok)
+	chat, err = o.chatTemplate(tok)
+	return chat, "", err
 }
 
 // leastContext is the smallest context that is taken where --context does not ask for less.
@@ -85,11 +92,12 @@ type talk struct {
 	r         *runner
 	lines     *cli.Lines
 	session   *generate.Session
-	template  *tokenizer.Chat // nil: the model continues the text
+	template  *tokenizer.Chat // nil: the model continues each text that is typed
+	why       string          // there is no template
 	positions int
 	system    string
 	turns     []tokenizer.Message
-	ids       []int32 // the text so far, where there is no template
+	ids       []int32 // the last text with what the model added, where there is no template
 	warned    bool    // the last key was Ctrl-C
 }
 
@@ -97,7 +105,7 @@ type talk struct {
 func (t *talk) converse(ctx context.Context) error {
 	kind := "chat"
 	if t.template == nil {
-		kind = "no chat template: the model continues what you type"
+		kind = "continues each line (" + t.why + ")"
 	}
 	t.say("%s on %s, %s; /help lists commands, Ctrl-D ends", filepath.Base(t.o.source), t.r.dev.Info().Kind, kind)
 	for {
@@ -113,7 +121,7 @@ func (t *talk) converse(ctx context.Context) error {
 			return err
 		}
 		t.warned = false
-		if strings.TrimSpace(text.text) == "" {
+		if strings.TrimSpace(text.text) == "" && len(t.ids) == 0 {
 			continue
 		}
 		if text.command() {
@@ -177,10 +185,11 @@ func (t *talk) read(ctx context.Context) (typed, error) {
 }
 
 const talkHelp = `/system TEXT   set the system message; without TEXT there is none
-/reset         forget the conversation
+/reset         forget the conversation, or the text
 /bye           end, as Ctrl-D and Ctrl-C twice do
 """            begin a text of several lines; """ at the end of a line ends it
-Ctrl-C stops an answer. A line that begins with / is no command between """ and """.`
+Ctrl-C stops an answer. A line that begins with / is no command between """ and """. Where the model continues texts,
+each line is a new text, and Enter alone goes on with the last one.`
 
 // command does what a line that begins with / says, and reports whether it ends the conversation.
 func (t *talk) command(line string) (ends bool) {
@@ -197,7 +206,7 @@ func (t *talk) command(line string) (ends bool) {
 	case "/system":
 		switch {
 		case t.template == nil:
-			t.say("the model has no chat template, so there is no system message; --chat-template chatml has one")
+			t.say("the model continues texts, so there is no system message; --chat or --chat-template chatml has one")
 		case rest == "":
 			t.system = ""
 			t.say("no system message")
@@ -239,7 +248,7 @@ func (t *talk) answer(ctx context.Context, text string) error {
 	case len(res.IDs) == 0:
 		t.say("the model ends its answer at once")
 	case res.FinishReason == "length":
-		t.say("stopped after %d tokens (%s)", len(res.IDs), t.limit(len(prompt)+len(res.IDs)))
+		t.say("stopped after %d tokens (%s)%s", len(res.IDs), t.limit(len(prompt)+len(res.IDs)), t.further())
 	}
 	switch {
 	case t.template == nil:
@@ -250,6 +259,14 @@ func (t *talk) answer(ctx context.Context, text string) error {
 		t.turns = append(t.turns, tokenizer.Message{Role: "assistant", Content: out})
 	}
 	return nil
+}
+
+// further says how a text goes on.
+func (t *talk) further() string {
+	if t.template == nil {
+		return "; Enter goes on"
+	}
+	return ""
 }
 
 // limit names what ended an answer of which the conversation now has so many tokens.
@@ -281,10 +298,9 @@ func (t *talk) prompt(text string) ([]int32, error) {
 	most := t.positions - min(room, t.positions/2)
 	if t.template == nil {
 		ids := t.ids
-		if len(ids) == 0 {
-			ids = t.r.tok.Begin(nil)
+		if strings.TrimSpace(text) != "" {
+			ids = t.r.tok.Append(t.r.tok.Begin(nil), text, tokenizer.PlainText)
 		}
-		ids = t.r.tok.Append(ids[:len(ids):len(ids)], text, tokenizer.PlainText)
 		if len(ids) > most {
 			ids = ids[len(ids)-t.positions/2:]
 			t.say("the context of %d tokens is full: the text before the last %d is left out", t.positions, len(ids))

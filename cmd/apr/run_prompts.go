@@ -89,10 +89,14 @@ func readPrompts(path string) ([]prompt, error) {
 	lines, line := bufio.NewScanner(f), 1
 	lines.Buffer(nil, maxPromptLine)
 	for ; lines.Scan(); line++ {
-		if strings.TrimSpace(lines.Text()) == "" {
+		record := lines.Text()
+		if line == 1 {
+			record = strings.TrimPrefix(record, "\ufeff") // a byte order mark
+		}
+		if strings.TrimSpace(record) == "" {
 			continue
 		}
-		text, err := parsePrompt(lines.Text())
+		text, err := parsePrompt(record)
 		if err != nil {
 			return nil, fault.In(fault.Invalid, path, `is not {"prompt": "text"}`).At("line %d", line).Because(err)
 		}

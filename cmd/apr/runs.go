@@ -167,6 +167,7 @@ type runsShowResult struct {
 	Steps     []runlog.Step    `json:"steps"` // with --steps
 	Decisions []runlog.Event   `json:"decisions"`
 	Outcome   *runlog.Receipt  `json:"outcome"` // null while there is none
+	Report    string           `json:"report"`  // its file; empty while there is none
 	record    *runlog.Record
 }
 
@@ -174,7 +175,10 @@ type runsShowResult struct {
 func (r runsShowResult) Text(p *cli.Page) {
 	v := report.New(r.record)
 	printVerdict(p, v.Verdict)
-	kv := []string{"run", r.RunID, "directory", r.RunDir, "status", r.RunStatus}
+	if len(v.Scores) > 0 {
+		printScores(p, v.Scores, v.Canaries)
+	}
+	kv := []string{"run", r.RunID, "directory", r.RunDir, "status", r.RunStatus, "report", r.Report}
 	for _, f := range v.Facts {
 		kv = append(kv, f.Name, f.Value)
 	}
@@ -206,6 +210,11 @@ func (r runsShowResult) Text(p *cli.Page) {
 	}
 }
 
+func fileThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // stepLine prints a step.
 func stepLine(s runlog.Step) string {
 	terms := fmt.Sprintf("loss %.4f  CE %.4f", s.Loss, s.CE)
@@ -230,6 +239,9 @@ func runsShowCommand() *cli.Command {
 			}
 			r := runsShowResult{RunID: rec.ID(), RunDir: rec.Path, RunStatus: rec.Status, Reason: rec.Reason, Manifest: rec.Manifest,
 				Steps: []runlog.Step{}, Decisions: []runlog.Event{}, Outcome: rec.Receipt, record: rec}
+			if path := filepath.Join(rec.Path, "report.html"); fileThere(path) {
+				r.Report = path
+			}
 			if steps {
 				r.Steps = append(r.Steps, rec.Steps...)
 			}
@@ -260,9 +272,9 @@ func (r runsCompareResult) Text(p *cli.Page) {
 	if len(r.Differences) > 0 {
 		var rows [][]string
 		for _, d := range r.Differences {
-			row := []string{d.Key}
-			for _, v := range d.Values {
-				row = append(row, shorten(fmt.Sprint(v)))
+			row := []string{d.Name()}
+			for i := range d.Values {
+				row = append(row, shorten(d.Typed(i)))
 			}
 			rows = append(rows, row)
 		}

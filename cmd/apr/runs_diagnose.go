@@ -17,7 +17,7 @@ func diagnoseCommand() *cli.Command {
 	return &cli.Command{
 		Name: "diagnose", Short: "Say what happened to a run, with the evidence",
 		Long: "Follows a run's records from symptom to cause (out of memory, killed, hung, diverged, disk full, nothing to learn,\n" +
-			"damaged checkpoint, crash, stopped in order) and writes findings.json into its directory: every finding with the lines\n" +
+			"damaged checkpoint, crash, started again after a death, stopped in order) and writes findings.json into its directory: every finding with the lines\n" +
 			"it rests on. What the records do not show has the cause \"unknown\".",
 		Example: "apr runs diagnose 20261120\napr runs diagnose runs/mine --json",
 		Exits:   runsExits,

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"apr/internal/atomicfile"
@@ -40,7 +39,8 @@ func runsServeCommand() *cli.Command {
 	return &cli.Command{
 		Name: "serve", Short: "Show runs in a browser, live and read-only, on this machine alone",
 		Long: "Serves the reports of all runs of a folder on 127.0.0.1, up to date while runs are at work, and /metrics for\n" +
-			"Prometheus. The link that is printed opens one browser, once; it gets a cookie. Ctrl-C ends the server.",
+			"Prometheus. The link that is printed opens any browser of this machine for as long as the server runs: keep it to\n" +
+			"yourself. Ctrl-C ends the server; the next one has another link.",
 		Example: "apr runs serve\napr runs serve --port 8080 --metrics-token metrics.token",
 		Exits:   []fault.Kind{fault.NotFound, fault.Invalid, fault.IO},
 		Options: []cli.Option{
@@ -81,7 +81,7 @@ func serve(ctx context.Context, e *cli.Env, dir string, port int, tokenFile stri
 	if err := flush(out); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	e.Log.Info("the link opens one browser, once; Ctrl-C ends the server")
+	e.Log.Info("the link works in any browser here until Ctrl-C ends the server; a new start has a new link")
 	e.Log.Info("from another machine: " + d.tunnel(hostname()))
 	s := &http.Server{Handler: d.handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14}
@@ -102,14 +102,12 @@ func serve(ctx context.Context, e *cli.Env, dir string, port int, tokenFile stri
 	return runsServeResult{d.address, dir}, nil
 }
 
-// dashboard serves the runs of a folder to one browser.
+// dashboard serves the runs of a folder to the browsers that have its link.
 type dashboard struct {
 	dir     string
 	address string // 127.0.0.1:PORT: the only Host it answers to
 	session string // value of the cookie, and the bearer token of /metrics
-
-	mu    sync.Mutex
-	token string // of the link; empty once it was used
+	token   string // of the link; good for as long as the server runs
 }
 
 // tunnel is the command that makes the link work on another machine: the server answers to its own address only, so the port is the
@@ -135,7 +133,7 @@ func newDashboard(dir, address string) *dashboard {
 	return &dashboard{dir: dir, address: address, session: secret(32), token: secret(16)}
 }
 
-// secret returns n random bytes in hexadecimal. Those of the link are fewer, so that it fits a line: it works once.
+// secret returns n random bytes in hexadecimal. Those of the link are fewer, 128 bits, so that it fits a line.
 func secret(n int) string {
 	b := make([]byte, n)
 	rand.Read(b) // never fails: the program ends if the system has no randomness
@@ -199,16 +197,12 @@ func (d *dashboard) refusal(r *http.Request) string {
 	return ""
 }
 
-// login turns the token of the link into a cookie, once.
+// login turns the token of the link into a cookie, which pages that other sites open do not get, and leads to a page
+// whose address holds no token.
 func (d *dashboard) login(w http.ResponseWriter, r *http.Request) {
-	d.mu.Lock()
-	ok := d.token != "" && equal(r.URL.Query().Get("token"), d.token)
-	if ok {
-		d.token = ""
-	}
-	d.mu.Unlock()
+	ok := equal(r.URL.Query().Get("token"), d.token)
 	if !ok && !d.known(r) {
-		http.Error(w, "this link was used, or is not complete: start apr runs serve again", http.StatusForbidden)
+		http.Error(w, "this is not the link of this server: use the one that it printed, or start apr runs serve again for a new one", http.StatusForbidden)
 		return
 	}
 	if ok {
@@ -226,11 +220,11 @@ func (d *dashboard) known(r *http.Request) bool {
 	return err == nil && equal(c.Value, d.session)
 }
 
-// private lets only the browser in that used the link.
+// private lets only browsers in that used the link.
 func (d *dashboard) private(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !d.known(r) {
-			http.Error(w, "use the link that apr runs serve printed", http.StatusForbidden)
+			http.Error(w, "use the link that apr runs serve printed; a new start prints a new one", http.StatusForbidden)
 			return
 		}
 		h(w, r)

@@ -148,7 +148,8 @@ func TestDashboardHeaders(t *testing.T) {
 	}
 }
 
-// The link works once, gives a cookie that scripts cannot read, and the token is in no page.
+// The link works in every browser, as often as it is opened, gives a cookie that scripts cannot read, and the token is in no page.
+// Another server has another link.
 func TestDashboardLogin(t *testing.T) {
 	dir, _ := servedRun(t)
 	d := served(t, dir)
@@ -158,12 +159,17 @@ func TestDashboardLogin(t *testing.T) {
 	if code != http.StatusSeeOther || header.Get("Location") != "/" || !strings.Contains(set, "HttpOnly") || !strings.Contains(set, "SameSite=Strict") {
 		t.Fatalf("login: %d, %v", code, header)
 	}
-	if code, _, header := ask(t, "GET", link, "", nil); code != 403 || header.Get("Set-Cookie") != "" {
-		t.Errorf("the link a second time: %d", code)
-	}
 	cookie := http.Header{"Cookie": {strings.Split(set, ";")[0]}}
-	if code, _, header := ask(t, "GET", link, "", cookie); code != http.StatusSeeOther || header.Get("Set-Cookie") != "" {
-		t.Errorf("the link again in the same browser: %d", code)
+	for name, header := range map[string]http.Header{"another browser": nil, "the same browser": cookie} {
+		if code, _, answer := ask(t, "GET", link, "", header); code != http.StatusSeeOther || answer.Get("Set-Cookie") != set {
+			t.Errorf("the link again, %s: %d, %v", name, code, answer)
+		}
+	}
+	other := newDashboard(dir, d.address)
+	for name, wrong := range map[string]string{"another server's": other.link(), "cut": link[:len(link)-1], "without": strings.TrimSuffix(link, d.token)} {
+		if code, _, answer := ask(t, "GET", wrong, "", nil); code != 403 || answer.Get("Set-Cookie") != "" {
+			t.Errorf("link, token %s: %d, %v", name, code, answer)
+		}
 	}
 	token, _ := url.Parse(link)
 	for _, path := range []string{"/", "/runs/run%201/", "/metrics"} {

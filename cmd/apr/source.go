@@ -16,8 +16,9 @@ import (
 	"apr/tokenizer"
 )
 
-// source returns the file or folder that a model argument means: a path as it is; hf://org/name[@rev][/file], and
-// org/name if there is no such path, from the cache of the hub, downloaded if it is not there.
+// source returns the file or folder that a model argument means: a path as it is; the student of a run, by the run's
+// directory or name; hf://org/name[@rev][/file], and org/name if there is no such path, from the cache of the hub,
+// downloaded if it is not there.
 func source(ctx context.Context, e *cli.Env, arg string) (string, error) {
 	return find(ctx, e, arg, hub.Model)
 }
@@ -59,8 +60,14 @@ func findTokenizer(ctx context.Context, e *cli.Env, arg string) (*tokenizer.Toke
 
 func find(ctx context.Context, e *cli.Env, arg string, part hub.Part) (string, error) {
 	explicit := strings.HasPrefix(arg, hub.Scheme)
-	if !explicit && isPath(arg) {
-		return arg, nil
+	if !explicit {
+		path, err := modelHere(arg, runsFolderOf(e))
+		switch {
+		case path != "" || err != nil:
+			return path, err
+		case isPath(arg, runsFolderOf(e)):
+			return "", noModel(arg, runsFolderOf(e))
+		}
 	}
 	if hub.IsDataset(arg) {
 		return "", fault.In(fault.Usage, arg, "is a data set, where a model is expected").WithHint("--data takes data sets")
@@ -112,14 +119,14 @@ func findSnapshot(ctx context.Context, e *cli.Env, arg string, opt hub.Options) 
 }
 
 // isPath reports whether an argument without hf:// is a path: because it is there, or because it cannot be a
-// repository. A name that ends like a file is a path that is missing.
-func isPath(arg string) bool {
+// repository. A name that ends like a file, or that is in the folder of the runs, is a path that is missing.
+func isPath(arg, runsFolder string) bool {
 	if _, err := os.Lstat(arg); err == nil {
 		return true
 	}
 	files := []string{".apr", ".gguf", ".safetensors", ".json", ".jsonl", ".yaml", ".yml", ".bin", ".pt", ".txt"}
 	_, err := hub.ParseRef(arg)
-	return err != nil || strings.Count(arg, "/") != 1 || slices.Contains(files, filepath.Ext(arg))
+	return err != nil || strings.Count(arg, "/") != 1 || slices.Contains(files, filepath.Ext(arg)) || inFolder(arg, runsFolder)
 }
 
 // alsoNoPath reminds of the other meaning that org/name could have had.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -114,7 +115,7 @@ func TestTwoTensorsOfOneName(t *testing.T) {
 	}
 }
 
-// A tokenizer that lost most of its merges is refused, one that lost a tenth is doubtful.
+// A tokenizer that lost most of its merges is refused, one that lost a tenth, or fifty, is doubtful.
 func TestLostMerges(t *testing.T) {
 	smallRun(t)
 	lose := func(to string, part float64) int {
@@ -146,9 +147,19 @@ func TestLostMerges(t *testing.T) {
 	if code, v := call(t, "tokenize", "encode-corpus", "--corpus", "train.jsonl", "--tokenizer", "M", "-o", "shards"); code != 4 {
 		t.Errorf("encode-corpus: exit %d: %s", code, errorText(v))
 	}
-	said := fmt.Sprintf("%d of the 3837 tokens", lose("D", 0.9))
+	said := "50 of the 3837 tokens"
+	if lost := lose("F", 3787.5/3837); lost != 50 {
+		t.Fatal(lost)
+	}
+	if code, v := call(t, "validate", "F"); code != 0 || !strings.Contains(fmt.Sprint(v["checks"]), said+" of more than one character are made by none of the 3787 merges: is the tokenizer whole?") {
+		t.Errorf("validate F: exit %d: %v", code, v["checks"])
+	}
+	if code, v := call(t, "validate", "teacher"); code != 0 || strings.Contains(fmt.Sprint(v["checks"]), "is the tokenizer whole?") {
+		t.Errorf("validate teacher: exit %d: %v", code, v["checks"])
+	}
+	said = fmt.Sprintf("%d of the 3837 tokens", lose("D", 0.9))
 	for _, args := range []string{
-		"eval D --text somewhere_else --backend cpu", "convert D -o D.apr", "run D func -n 1 --cpu",
+		"eval D --text somewhere_else --backend cpu", "convert D -o D.apr", "run D func -n 1 --cpu", "check D --no-gpu",
 		"distill D --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --control none --backend cpu -o taught",
 	} {
 		contracttest.Cases(t, 1)
@@ -162,6 +173,35 @@ func TestLostMerges(t *testing.T) {
 		if code, v := call(t, "validate", model); code != want || !strings.Contains(fmt.Sprint(v["checks"]), "tokenizer.merges") || fmt.Sprint(v["score"]) == "100" {
 			t.Errorf("validate %s: exit %d: %v", model, code, v["checks"])
 		}
+	}
+}
+
+// An adapter beside a model is not applied, which every command that takes the model says once; without a model it says what is missing.
+func TestAdapterBesideModel(t *testing.T) {
+	smallRun(t)
+	if err := os.CopyFS("A", os.DirFS("teacher")); err != nil {
+		t.Fatal(err)
+	}
+	config := []byte(`{"peft_type": "LORA", "r": 8}`)
+	if err := errors.Join(os.WriteFile("A/adapter_config.json", config, 0o600), os.WriteFile("A/adapter_model.safetensors", config, 0o600), os.Mkdir("only", 0o700),
+		os.WriteFile("only/adapter_config.json", config, 0o600), os.WriteFile("only/adapter_model.safetensors", config, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	const said = "adapter_config.json: a LoRA adapter lies beside the model and is not applied: merge it into the weights first"
+	for _, args := range []string{
+		"distill A --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --control none --backend cpu -o taught",
+		"distill teacher --student A --allow-same-model -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --control none --backend cpu -o taught-too",
+		"eval A --text somewhere_else --backend cpu", "convert A -o A.apr", "run A func -n 1 --cpu", "check A --no-gpu", "inspect A", "validate A",
+	} {
+		contracttest.Cases(t, 1)
+		var out, errs bytes.Buffer
+		code := run(strings.Fields(args), strings.NewReader(""), &out, &errs, []string{"CUDA_VISIBLE_DEVICES=-1", "HOME=" + t.TempDir()})
+		if code != 0 || strings.Count(out.String()+errs.String(), said) != 1 {
+			t.Errorf("apr %s: exit %d: %s%s", args, code, out.String(), errs.String())
+		}
+	}
+	if code, v := call(t, "inspect", "only"); code != 3 || !strings.Contains(fmt.Sprint(v), "adapter_config.json is a LoRA adapter without the model that it belongs to") {
+		t.Errorf("exit %d: %v", code, v)
 	}
 }
 

@@ -142,7 +142,11 @@ func superviseRun(e *cli.Env) error {
 			if dir == "" {
 				return
 			}
-			if err := runlog.AppendEvent(dir, "death", d.Cause(), map[string]any{"death": d, "started_again": restart}, d.String()); err != nil {
+			detail := map[string]any{"death": d, "started_again": restart}
+			if r, err := runlog.Read(dir); err == nil && r.Last() != nil { // before the next attempt takes back the steps after its checkpoint
+				detail["step"], detail["leg"] = r.Last().Step+1, r.Last().Leg
+			}
+			if err := runlog.AppendEvent(dir, "death", d.Cause(), detail, d.String()); err != nil {
 				e.Log.Warn("the death cannot be written down", "error", err)
 			}
 		},

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -187,6 +188,11 @@ func TestSupervise(t *testing.T) {
 		t.Errorf("the death is not told:\n%s", log)
 	}
 	contains(t, l.path("killed", "events.jsonl"), `"kind":"death"`, `oom_kill`, `"started_again":true`)
+	// The run needs no help, and what happened to it is found all the same.
+	found, err := exec.Command(l.apr, "runs", "diagnose", l.path("killed")).CombinedOutput()
+	if text := string(found); err != nil || !regexp.MustCompile(`(?s): completed\nnothing to explain\n.*\nrestarted: after step 2\d of the student: killed by SIGKILL, .*started again by itself and went on after step \d+; nothing is to be done`).MatchString(text) {
+		t.Errorf("%v\n%s", err, text)
+	}
 
 	c = l.command("stopped", "--supervise", "--checkpoint-every", "5")
 	log, err = follow(t, c, func(line string) {

@@ -78,7 +78,7 @@ func tensorsCommand() *cli.Command {
 		Example: "apr tensors model.apr\napr tensors model.apr --stats --filter '*.v_proj.weight'",
 		Exits:   openExits,
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
+			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model or run"},
 			{Name: "stats", Value: cli.Bool(&stats, false), Help: "show mean, deviation, extremes and non-finite values of each tensor"},
 			{Name: "filter", Value: cli.String(&filter, ""), Help: "glob of names; without wildcards, a part of the name"},
 			{Name: "limit", Value: cli.Int(&limit, 0).AtLeast(0), Help: "tensors to list at most; 0 = all"},

@@ -122,7 +122,8 @@ func beginnings(states []string) string {
 			continue
 		}
 		seen = append(seen, name)
-		out = append(out, normal(variablePart.ReplaceAllString(variableUse.ReplaceAllString(s, ""), "N %"))+"\n")
+		text := normal(variablePart.ReplaceAllString(variableUse.ReplaceAllString(s, ""), "N %"))
+		out = append(out, strings.TrimSuffix(text, "  TIME left")+"\n") // said once the time of a step is known
 	}
 	return strings.Join(out, "")
 }

@@ -14,10 +14,10 @@ const topicData = `--data takes files and folders, and data sets of a hub. A rec
 assistant turns alone are learned.
 
 Files:
-  .txt, .md, no ending   one text, UTF-8
+  .txt, .md, no ending   one text, UTF-8 (of all files; a byte order mark at the start is passed over)
   .jsonl, .ndjson, .json one JSON object a line; .json may also be one array of objects
   .parquet               one row a record
-  .csv, .tsv             a first line of column names; the text is in the column text or content, or that of --text-field
+  .csv, .tsv             a first line of column names, recognised as the fields of records are, but for lists; or --text-field
   a folder               every file below it: records where the ending says so, else texts; hidden files, links, vendor and node_modules are left out
 Each file but Parquet may be compressed: .gz, .zst, .xz.
 
@@ -27,17 +27,23 @@ Records are recognised by their fields, the first of these that a record has:
   conversations          ShareGPT: [{"from": "human", "value": …}, {"from": "gpt", …}, …]
   prompt, completion     a question and its answer
   instruction, output    Alpaca; input, if it is not empty, follows the instruction
---text-field and --messages-field name other fields. A bad record is left out and named by file and line; more than 1 in 1,000 are an error.
+--text-field and --messages-field name other fields. A bad record (also one with NUL, as \u0000 too) is left out and named by file and line;
+more than 1 in 1,000 are an error.
 
 Data sets of a hub: hf://datasets/ORG/NAME downloads its .parquet, or else its .jsonl and .json files, into the cache of models.
   hf://datasets/ORG/NAME@REVISION           a branch, a tag or a commit
   hf://datasets/ORG/NAME/FILE               one file
   hf://datasets/ORG/NAME/data/train-*.parquet  the files that match a pattern
 
-Held out for evaluation: a fraction of the documents (--val-fraction), chosen by their hash, or --eval-data. Text that is in both is an error.`
+Held out for evaluation: 1 % of the documents, chosen by their hash. Where that is less than 32 windows of --seq-len tokens, as many documents as
+32 windows take, or a fifth of the tokens gives; of long documents, and of a single one, the tail, cut in whole windows. The rest of a document that is
+cut is trained on; no token is in both. --val-fraction holds out a fraction of the documents, without cutting any; --eval-data names other text, and
+text that is in both is an error.
+Why 32: a score's 95 % interval is ± t × s / √n over n windows. With 32 windows t is 2.04 (1.96 for infinitely many) and the interval's own width is known
+to 13 %; with 4 windows t is 3.18 and the width known to 41 %. Verdicts need 16 windows (t 2.13, 18 %).`
 
-const topicFormats = `A model argument is a file, a folder, or a model of a hub: org/name or hf://org/name[@REVISION][/FILE]. The content decides what
-a file is, not its name.
+const topicFormats = `A model argument is a file, a folder, a run (its directory or the beginning of its name: the student that it trained), or a model of
+a hub: org/name or hf://org/name[@REVISION][/FILE]. The content decides what a file is, not its name.
 
 Read:
   a folder       config.json, safetensors, tokenizer.json: as Hugging Face's programs write it

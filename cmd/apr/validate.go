@@ -42,7 +42,7 @@ func validateCommand() *cli.Command {
 		Example: "apr validate model.apr\napr validate model.apr --strict --min-score 90",
 		Exits:   append(openExits, fault.Invalid),
 		Options: []cli.Option{
-			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model"},
+			{Name: "file", Arg: true, Required: true, Model: true, Value: cli.String(&file, ""), Help: "model or run"},
 			{Name: "strict", Value: cli.Bool(&opt.Strict, false), Help: "treat warnings as errors"},
 			{Name: "quality", Value: cli.Bool(&opt.Quality, false), Help: "also judge the scale of the weights, and outliers"},
 			{Name: "min-score", Value: cli.Int(&minScore, 0).In(0, 100), Help: "fail (exit 5) below this score: 100, less 20 per error and 2 per warning"},

@@ -9,6 +9,7 @@ import (
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	runs "apr/run/list"
 	runlog "apr/run/log"
 	"apr/run/verify"
 )
@@ -30,7 +31,7 @@ func verifyCommand() *cli.Command {
 		Example: "apr verify runs/mine\napr verify runs/mine --steps 0 --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
-			{Name: "run", Arg: true, Required: true, Path: true, Complete: runPaths, Value: cli.String(&run, ""), Help: "run directory"},
+			{Name: "run", Arg: true, Required: true, Path: true, Complete: runPaths, Value: cli.String(&run, ""), Help: "a run: its directory, or the beginning of its name"},
 			{Name: "steps", Value: cli.Int(&steps, 8).AtLeast(0), Help: "steps to recompute from each known state; 0 = all up to the next"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runVerify(ctx, e, run, steps) },
@@ -50,6 +51,10 @@ type verifyResult struct {
 }
 
 func runVerify(ctx context.Context, e *cli.Env, path string, steps int) (cli.Result, error) {
+	path, err := runs.Find(runsFolderOf(e), path)
+	if err != nil {
+		return nil, err
+	}
 	record, err := runlog.Read(path)
 	if err != nil {
 		return nil, err

@@ -32,11 +32,13 @@ type Command struct {
 	Options     []Option
 	Sub         []*Command // subcommands; then Options and Run are empty
 
-	Advice      map[string]string   // kebab-case flags and keys of other programs that no option stands for, with what to do instead
-	Nested      map[string][]Nested // dotted configuration keys of another form
-	EnvPrefix   string              // variables with this prefix that nobody reads give a warning
-	ConfigArg   bool                // a sole argument ending in .yaml or .yml is the configuration
-	PrintConfig bool                // adds --print-config
+	Advice    map[string]string   // kebab-case flags and keys of other programs that no option stands for, with what to do instead
+	Nested    map[string][]Nested // dotted configuration keys of another form
+	EnvPrefix string              // variables with this prefix that nobody reads give a warning
+	ConfigArg bool                // an argument ending in .yaml or .yml is the configuration
+	// Stray returns a hint about an argument that no option takes, "" for none. Nil: there are none.
+	Stray       func(arg string) string
+	PrintConfig bool // adds --print-config
 	// Complete is called with the merged settings before anything is required of them; it may add those of an earlier call
 	// (Env.TakeOver). Nil: nothing is added.
 	Complete func(e *Env, opts []Option) error
@@ -117,6 +119,9 @@ func (c *Command) cobra(a *App, path []string) *cobra.Command {
 		if opts[i].Arg {
 			cc.Use += " " + opts[i].usageName()
 			for _, name := range append(opts[i].Foreign, opts[i].Name) {
+				if opts[i].Flag {
+					break
+				}
 				cc.Annotations["argument "+name] = strings.ToUpper(opts[i].Name)
 			}
 		}
@@ -159,8 +164,11 @@ func (a *App) call(ctx context.Context, c *Command, args []string) error {
 		return a.callNamed(ctx, "version")
 	}
 	config := a.config
-	if c.ConfigArg && config == "" && len(args) == 1 && isYAML(args[0]) {
-		config, args = args[0], nil
+	if at := slices.IndexFunc(args, isYAML); c.ConfigArg && config == "" && at >= 0 {
+		config, args = args[at], slices.Delete(slices.Clone(args), at, at+1)
+	}
+	if at := slices.IndexFunc(args, isYAML); c.ConfigArg && at >= 0 {
+		return fault.New(fault.Usage, "two configuration files: %s and %s", config, args[at])
 	}
 	if err := assign(c, args); err != nil {
 		return err
@@ -242,6 +250,11 @@ func (c *Command) settle(e *Env, config string) error {
 	if e.Settings, err = merge(c.Options, file, e.env); err != nil {
 		return err
 	}
+	for _, s := range e.Settings {
+		if r := s.replaced; r != nil {
+			e.Log.Debug(fmt.Sprintf("--%s replaces %s of %s: %s", r.by, s.Name, r.origin, strings.Join(r.texts, ", ")))
+		}
+	}
 	more, err := merge(shared, file, e.env)
 	if err != nil {
 		return err
@@ -265,16 +278,25 @@ func assign(c *Command, args []string) error {
 		if !o.Arg || len(args) == 0 {
 			continue
 		}
+		if o.given != nil {
+			return fault.New(fault.Usage, "%s is given twice: as argument and by --%s", strings.ToUpper(o.Name), o.Name)
+		}
 		n := 1
 		if _, ok := o.Value.(list); ok {
 			n = len(args)
 		}
 		o.given, args = args[:n:n], args[n:]
 	}
-	if len(args) > 0 {
-		return fault.New(fault.Usage, "unexpected argument %q", args[0]).WithHint("%s --help shows the usage", c.path)
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	err := fault.New(fault.Usage, "unexpected argument %q", args[0])
+	if c.Stray != nil {
+		if hint := c.Stray(args[0]); hint != "" {
+			return err.WithHint("%s", hint)
+		}
+	}
+	return err.WithHint("%s --help shows the usage", c.path)
 }
 
 func isYAML(s string) bool { return strings.HasSuffix(s, ".yaml") || strings.HasSuffix(s, ".yml") }

@@ -100,7 +100,7 @@ func (a *App) helpOf(cc *cobra.Command) *helpPage {
 // flagSections are the flags of a command that its help lists: those that come first, then group by group in the order of the table,
 // then where to find those that another command's help lists.
 func (c *Command) flagSections() (all []helpSection) {
-	listed := slices.DeleteFunc(slices.Clone(c.Options), func(o Option) bool { return o.Arg || !o.listed() })
+	listed := slices.DeleteFunc(slices.Clone(c.Options), func(o Option) bool { return o.Arg && !o.Flag || !o.listed() })
 	first := slices.DeleteFunc(slices.Clone(listed), func(o Option) bool { return !o.First || o.ListedBy != "" })
 	var elsewhere string
 	var groups []string
@@ -158,7 +158,7 @@ func (a *App) topicHelp(t *Topic) *helpPage {
 			continue
 		}
 		for _, g := range t.Groups {
-			opts := slices.DeleteFunc(slices.Clone(c.Options), func(o Option) bool { return o.Group != g || o.Arg || !o.listed() })
+			opts := slices.DeleteFunc(slices.Clone(c.Options), func(o Option) bool { return o.Group != g || o.Arg && !o.Flag || !o.listed() })
 			h.sections = append(h.sections, flagSection(a.Name+" "+c.Name+": "+strings.ToLower(g), opts))
 		}
 	}

@@ -18,7 +18,7 @@ type Option struct {
 	Env     string // environment variable, or empty
 	// FromEnv returns a text and the variable that says it where Env alone cannot; an empty name: none does.
 	FromEnv   func(getenv func(string) string) (text, name string)
-	InsteadOf string   // another option that says the same in another way: of both, the one given in the stronger place counts
+	Replaces  []string // options that count as not given where this one is given in a stronger place
 	Aliases   []string // other flag names and configuration keys
 	Foreign   []string // kebab-case names in other programs: refused like any unknown name, with this option as the hint
 	First     bool     // --help lists it before the options that most users leave alone
@@ -35,6 +35,7 @@ type Option struct {
 	Complete func(Settings) []string // words that the shell offers for its value
 	NotBuilt string                  // what is not built yet: --help does not list the option, and setting it is exit 9
 	Arg      bool                    // a positional argument and a configuration key, not a flag
+	Flag     bool                    // with Arg: --NAME may be given in place of the argument
 	EnvOnly  bool                    // neither flag nor configuration key
 	Required bool                    // must be given by flag, argument, environment or configuration
 	Bits     Bits                    // whether it can change the bits of a result
@@ -79,7 +80,7 @@ func (f flagAdapter) Set(s string) error {
 
 // register adds the option's flags to fs.
 func (o *Option) register(fs *pflag.FlagSet) {
-	if o.Arg || o.EnvOnly {
+	if o.Arg && !o.Flag || o.EnvOnly {
 		return
 	}
 	b, isBool := o.Value.(*boolValue)

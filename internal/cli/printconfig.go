@@ -34,14 +34,14 @@ func printed(opts []Option, all Settings) printedConfig {
 			continue
 		}
 		c.Config[o.key()] = s
-		switch rival := outweighed(opts, o, all); {
+		switch {
+		case s.replaced != nil:
+			c.line(commented(entryText(o.key(), strings.Join(s.replaced.texts, ", "))), s.replaced.origin+"; "+spelledKey(s.replaced.by)+" counts instead")
 		case s.unset != "":
 			c.line("# "+o.key(), "default: "+s.unset)
 		case s.Origin == "default" && isBlank(s.Value):
 		case s.Origin == "default":
 			c.line(commented(entryText(o.key(), s.Value)), "default")
-		case rival != "":
-			c.line(commented(entryText(o.key(), s.Value)), s.Origin+"; "+rival+" counts instead")
 		default:
 			c.line(entryText(o.key(), o.located(s.Value)), s.Origin)
 		}
@@ -59,16 +59,8 @@ func (s Settings) find(name string) (Setting, bool) {
 	return Setting{}, false
 }
 
-// outweighed names the option that counts in place of o, because it was given in a stronger place; "" if none does.
-func outweighed(opts []Option, o *Option, all Settings) string {
-	for i := range opts {
-		r := &opts[i]
-		if (r.InsteadOf == o.Name || o.InsteadOf == r.Name) && r.Name != o.Name && all.Over(r.Name, o.Name) {
-			return r.key()
-		}
-	}
-	return ""
-}
+// spelledKey is the configuration key of an option's name.
+func spelledKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 // located makes relative paths absolute: in a file they would be relative to the file.
 func (o *Option) located(v any) any {

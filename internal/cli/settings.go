@@ -19,9 +19,16 @@ type Setting struct {
 	Value  any    `json:"value"`
 	Origin string `json:"origin"` // "flag", "env NAME", "config FILE:LINE" or "default"
 
-	envOnly bool
-	unset   string // what the default means, where the value does not say it
-	changed bool   // Value is not the default
+	envOnly  bool
+	unset    string // what the default means, where the value does not say it
+	changed  bool   // Value is not the default
+	replaced *replacement
+}
+
+// replacement is what was said of an option that counts as not given, and the option that replaces it.
+type replacement struct {
+	texts      []string
+	origin, by string
 }
 
 // Settings are the merged options of a call, in the order of the table.
@@ -82,18 +89,20 @@ func (s Settings) Asked(names ...string) (flags []string) {
 // Over reports whether the option was set in a place that wins over the one where other was: a flag over the environment,
 // that over a configuration, that over a default.
 func (s Settings) Over(name, other string) bool {
-	rank := func(name string) int {
-		switch o := s.Origin(name); {
-		case o == "flag":
-			return 3
-		case strings.HasPrefix(o, "env "):
-			return 2
-		case strings.HasPrefix(o, "config "):
-			return 1
-		}
-		return 0
+	return strength(s.Origin(name)) > strength(s.Origin(other))
+}
+
+// strength orders the places that a value may come from.
+func strength(origin string) int {
+	switch {
+	case origin == "flag":
+		return 3
+	case strings.HasPrefix(origin, "env "):
+		return 2
+	case strings.HasPrefix(origin, "config "):
+		return 1
 	}
-	return rank(name) > rank(other)
+	return 0
 }
 
 // Map returns the settings by configuration key, for a run's manifest.
@@ -115,10 +124,17 @@ type source struct {
 
 // merge gives every option its value: command line, then environment, then file, then default.
 func merge(opts []Option, file *configFile, env map[string]string) (Settings, error) {
+	sources := map[string]*source{}
+	for i := range opts {
+		if src := pick(&opts[i], file, env); src != nil {
+			sources[opts[i].Name] = src
+		}
+	}
+	gone := replaced(opts, sources)
 	var all Settings
 	for i := range opts {
 		o := &opts[i]
-		src, def := pick(o, file, env), o.Value.get()
+		src, def := sources[o.Name], o.Value.get()
 		if src != nil {
 			if o.NotBuilt != "" {
 				return nil, src.fail(fault.New(fault.Unavailable, "not built yet: %s", o.NotBuilt))
@@ -127,7 +143,7 @@ func merge(opts []Option, file *configFile, env map[string]string) (Settings, er
 				return nil, err
 			}
 		}
-		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly}
+		set := Setting{Name: o.Name, Value: o.Value.get(), Origin: "default", envOnly: o.EnvOnly, replaced: gone[o.Name]}
 		set.changed = !reflect.DeepEqual(set.Value, def)
 		if src != nil {
 			set.Origin = src.origin
@@ -137,6 +153,23 @@ func merge(opts []Option, file *configFile, env map[string]string) (Settings, er
 		all = append(all, set)
 	}
 	return all, nil
+}
+
+// replaced takes out of sources those of options that another one replaces.
+func replaced(opts []Option, sources map[string]*source) map[string]*replacement {
+	gone := map[string]*replacement{}
+	for i := range opts {
+		by := sources[opts[i].Name]
+		for _, name := range opts[i].Replaces {
+			if src := sources[name]; src != nil && by != nil && strength(by.origin) > strength(src.origin) {
+				gone[name] = &replacement{src.texts, src.origin, opts[i].Name}
+			}
+		}
+	}
+	for name := range gone {
+		delete(sources, name)
+	}
+	return gone
 }
 
 // required complains about the first required option that nobody gave.

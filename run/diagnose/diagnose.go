@@ -44,7 +44,7 @@ type Evidence struct {
 
 // Finding is one thing that happened.
 type Finding struct {
-	ID       string     `json:"id"` // the rule: oom, killed, hung, crash, diverged, disk-full, degenerate, zero-learning-rate, …
+	ID       string     `json:"id"` // the rule: oom, killed, hung, crash, restarted, diverged, disk-full, degenerate, zero-learning-rate, …
 	Symptom  string     `json:"symptom"`
 	Cause    string     `json:"cause"` // or Unknown
 	Fatal    bool       `json:"fatal"` // it ended the process, or made the run worthless
@@ -112,7 +112,7 @@ func Run(dir string, verify func(checkpoint string) error) (Findings, error) {
 	}
 	r.look(verify)
 	f := Findings{Schema: "apr.findings/1", RunID: run.ID(), RunDir: dir, Status: run.Status}
-	for _, rule := range []func(*records) []Finding{deaths, stalls, divergence, degenerate, copies, doubtful, uniform, ruined, zeroRate, stops, aborts, receipt} {
+	for _, rule := range []func(*records) []Finding{deaths, restarts, stalls, divergence, degenerate, copies, doubtful, uniform, ruined, zeroRate, stops, aborts, receipt} {
 		f.Findings = append(f.Findings, rule(r)...)
 	}
 	f.Findings = append(f.Findings, r.damaged()...)

@@ -129,6 +129,15 @@ func TestRules(t *testing.T) {
 		{"resumed, and killed before it began", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
 			return errors.Join(d.Event("stop", "signal", nil, ""), d.WriteManifest(runlog.Manifest{}), death("out of memory", "x")(dir, d))
 		}, "oom", "out of memory: the kernel killed the process"},
+		{"killed, started again by the supervisor, and done", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+			killed := map[string]any{"started_again": true, "step": 6, "leg": "student"}
+			return errors.Join(runlog.AppendEvent(dir, "death", "not out of memory", killed, "killed by SIGKILL"), d.WriteManifest(runlog.Manifest{}),
+				d.Event("decision", "resume", map[string]any{"step": 4}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "restarted", ""},
+		{"killed, started again, and killed for good", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
+			killed := map[string]any{"started_again": true, "step": 6, "leg": "student"}
+			return errors.Join(runlog.AppendEvent(dir, "death", "out of memory", killed, "killed by SIGKILL"), d.WriteManifest(runlog.Manifest{}), death("out of memory", "x")(dir, d))
+		}, "restarted oom", "out of memory: the kernel killed the process"},
 		{"ended by itself under a supervisor", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
 			return errors.Join(death("exit code 22", "exit code 22")(dir, d), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "", ""},

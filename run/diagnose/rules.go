@@ -8,29 +8,58 @@ import (
 	runlog "apr/run/log"
 )
 
+// A fate is what the name of a death says.
+type fate struct{ id, cause, advice string }
+
+// fateOf returns the fate of a process by the name of its death; false: it has told its reason itself.
+func fateOf(name string) (fate, bool) {
+	switch name {
+	case "out of memory":
+		return fate{"oom", "out of memory: the kernel killed the process",
+			"apr plan says what the step needs; a smaller --batch-size with a larger --grad-accum gives the same gradient"}, true
+	case "not out of memory":
+		return fate{"killed", "killed by somebody, not for want of memory", "who sent SIGKILL is not recorded: ask the scheduler, or the person"}, true
+	case "hung":
+		return fate{"hung", "hung: it gave no sign of life, and the supervisor ended it", ""}, true
+	case "aborted", "segmentation fault", "bus error", "illegal instruction", "floating point exception", "bad system call":
+		return fate{"crash", "a crash in code: " + name, "a defect: the stacks are on the standard error of the run; please report them"}, true
+	}
+	return fate{"killed-unknown", Unknown, ""}, !strings.HasPrefix(name, "exit code ")
+}
+
 // deaths are the ends of the process that the supervisor saw.
 func deaths(r *records) (out []Finding) {
 	for _, e := range r.latest {
 		if e.Kind != "death" {
 			continue
 		}
-		f := Finding{ID: "killed-unknown", Symptom: e.Reason, Cause: Unknown, Fatal: true, Evidence: []Evidence{e.evidence()}, at: e.Time}
-		switch e.Name {
-		case "out of memory":
-			f.ID, f.Cause = "oom", "out of memory: the kernel killed the process"
-			f.Advice = "apr plan says what the step needs; a smaller --batch-size with a larger --grad-accum gives the same gradient"
-		case "not out of memory":
-			f.ID, f.Cause = "killed", "killed by somebody, not for want of memory"
-			f.Advice = "who sent SIGKILL is not recorded: ask the scheduler, or the person"
-		case "hung":
-			f.ID, f.Cause = "hung", "hung: it gave no sign of life, and the supervisor ended it"
-		case "aborted", "segmentation fault", "bus error", "illegal instruction", "floating point exception", "bad system call":
-			f.ID, f.Cause = "crash", "a crash in code: "+e.Name
-			f.Advice = "a defect: the stacks are on the standard error of the run; please report them"
-		case "unknown":
-		default:
-			if strings.HasPrefix(e.Name, "exit code ") { // the process has told its reason itself
-				continue
+		if f, ok := fateOf(e.Name); ok {
+			out = append(out, Finding{ID: f.id, Symptom: e.Reason, Cause: f.cause, Advice: f.advice, Fatal: true, Evidence: []Evidence{e.evidence()}, at: e.Time})
+		}
+	}
+	return out
+}
+
+// restarts are the ends of the process after which the supervisor started it again, and the run went on.
+func restarts(r *records) (out []Finding) {
+	for i, e := range r.events[:len(r.events)-len(r.latest)] {
+		if again, _ := e.detail["started_again"].(bool); e.Kind != "death" || !again {
+			continue
+		}
+		fate, _ := fateOf(e.Name)
+		f := Finding{ID: "restarted", Symptom: e.Reason, Cause: fate.cause, Evidence: []Evidence{e.evidence()}, at: e.Time,
+			Advice: "it was started again by itself, from the beginning: there was no checkpoint yet"}
+		if leg := e.get("leg"); leg != "" {
+			f.Symptom = fmt.Sprintf("after step %.0f of the %s: %s", number(e.detail["step"]), leg, e.Reason)
+		}
+		for _, next := range r.events[i+1:] {
+			if next.Kind == "death" {
+				break
+			}
+			if next.Kind == "decision" && next.Name == "resume" {
+				f.Advice = fmt.Sprintf("it was started again by itself and went on after step %.0f; nothing is to be done", number(next.detail["step"]))
+				f.Evidence = append(f.Evidence, next.evidence())
+				break
 			}
 		}
 		out = append(out, f)

@@ -1,9 +1,13 @@
 package runs
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	runlog "apr/run/log"
@@ -19,6 +23,59 @@ const (
 type Difference struct {
 	Key    string `json:"key"`
 	Values []any  `json:"values"`
+}
+
+// variables are settings that only the environment gives.
+var variables = map[string]string{"max_steps": "$APR_DISTILL_MAX_STEPS", "managed_memory": "$MANAGED_MEMORY"}
+
+// Name is what a person calls the value: a setting by its flag.
+func (d Difference) Name() string {
+	kind, name, _ := strings.Cut(d.Key, ".")
+	switch kind {
+	case "config":
+		return cmp.Or(variables[name], "--"+strings.ReplaceAll(name, "_", "-"))
+	case "input":
+		return "content of " + strings.ReplaceAll(name, "_", " ")
+	case "environment":
+		return "$" + name
+	}
+	return kind + ": " + strings.ReplaceAll(name, "_", " ")
+}
+
+// Typed returns a value of a run as a person would type it; – where the run has none.
+func (d Difference) Typed(run int) string {
+	text := typed(d.Values[run])
+	if strings.HasPrefix(d.Key, "input.") && len(text) == 64 && strings.Trim(text, "0123456789abcdef") == "" {
+		return text[:12] + "…" // a SHA-256
+	}
+	if strings.HasPrefix(d.Key, "config.") && text == "-1" {
+		return "by rule" // a default that nobody can give: the run has chosen
+	}
+	return text
+}
+
+func typed(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "–"
+	case bool:
+		if v {
+			return "on"
+		}
+		return "off"
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			return strconv.FormatFloat(v, 'f', -1, 64)
+		}
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	case []any:
+		var parts []string
+		for _, x := range v {
+			parts = append(parts, typed(x))
+		}
+		return cmp.Or(strings.Join(parts, ", "), "–")
+	}
+	return cmp.Or(fmt.Sprint(v), "–")
 }
 
 // Comparison is what several runs differ in and what they came to.
@@ -63,11 +120,14 @@ func Compare(records []*runlog.Record) Comparison {
 	return c
 }
 
+// ofCall are settings of a call, or that say where a run lies: they are no difference between runs.
+var ofCall = []string{"output", "resume", "force", "runs_dir", "plan", "print_config"}
+
 // values are what a manifest says, as one level of keys. Where a run lies and when it began is no difference.
 func values(m *runlog.Manifest) map[string]any {
 	out := map[string]any{}
 	for k, v := range m.Config {
-		if k != "output" && k != "resume" && k != "force" {
+		if !slices.Contains(ofCall, k) {
 			out["config."+k] = v.Value
 		}
 	}

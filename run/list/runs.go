@@ -118,7 +118,7 @@ func Find(dir, id string) (string, error) {
 	}
 	var names, hits []string
 	for _, path := range paths {
-		own := []string{filepath.Base(path), identity(path)}
+		own := namesOf(path)
 		names = append(names, own...)
 		if slices.Contains(own, id) {
 			return path, nil
@@ -143,6 +143,17 @@ func Find(dir, id string) (string, error) {
 	}
 	return "", f.WithHint("apr runs list shows what there is")
 }
+
+// Names returns the names and the identities of the runs below dir.
+func Names(dir string) (names []string, err error) {
+	paths, err := Paths(dir)
+	for _, path := range paths {
+		names = append(names, namesOf(path)...)
+	}
+	return names, err
+}
+
+func namesOf(path string) []string { return []string{filepath.Base(path), identity(path)} }
 
 // identity is the run's own name for itself.
 func identity(path string) string {

@@ -136,3 +136,11 @@ func TestCompare(t *testing.T) {
 		t.Errorf("the control's divergence is %v, want null", got)
 	}
 }
+
+// A setting that nobody gave, and that the run has chosen by a rule, is called so.
+func TestTypedByRule(t *testing.T) {
+	d := runs.Difference{Key: "config.eval_every", Values: []any{-1.0, 1.0}}
+	if a, b := d.Typed(0), d.Typed(1); a != "by rule" || b != "1" {
+		t.Errorf("%s, %s", a, b)
+	}
+}

@@ -66,9 +66,9 @@ func WriteComparison(w io.Writer, records []*runlog.Record) error {
 		c.Note = "These runs are judged by different held-out texts. Scores are ranked within a text only."
 	}
 	for _, d := range found.Differences {
-		row := differing{Name: d.Key}
-		for _, v := range d.Values {
-			row.Values = append(row.Values, shortHash(text(v)))
+		row := differing{Name: d.Name()}
+		for i := range d.Values {
+			row.Values = append(row.Values, shortHash(d.Typed(i)))
 		}
 		c.Table = append(c.Table, row)
 	}

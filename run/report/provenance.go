@@ -119,10 +119,19 @@ func configuration(begun, m *runlog.Manifest) Section {
 	})
 	for _, k := range keys {
 		note := m.Config[k].Origin
-		if was, is := text(begun.Config[k].Value), text(m.Config[k].Value); was != is {
+		was, is := settingText(begun.Config[k]), settingText(m.Config[k])
+		if was != is {
 			note += "; " + was + " before a resumption"
 		}
-		s.Rows = append(s.Rows, Row{k, text(m.Config[k].Value), note})
+		s.Rows = append(s.Rows, Row{k, is, note})
 	}
 	return s
+}
+
+// settingText is the value of a setting. A default of −1 is none that can be given: the run has chosen by a rule.
+func settingText(v runlog.Value) string {
+	if is := text(v.Value); v.Origin != "default" || is != "-1" {
+		return is
+	}
+	return "by rule"
 }

@@ -303,6 +303,38 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// The example's scores of docs/adr/0013-verdict-and-control.md: a sure difference by enough windows is good news, and no news by fewer.
+func TestVerdictNeedsWindows(t *testing.T) {
+	verdict := func(low, high float64, blocks any) Verdict {
+		r := record(3)
+		r.Events = append(r.Events[:2], runlog.Event{Kind: "evaluation", Name: "held-out", Detail: []map[string]any{
+			{"name": "teacher", "targets": 71680, "nats_per_token": 2.205}, {"name": "untrained student", "targets": 71680, "nats_per_token": 8.32},
+			{"name": "distilled student", "targets": 71680, "nats_per_token": 3.811}, {"name": "control student", "targets": 71680, "nats_per_token": 3.811 + (low+high)/2}}},
+			runlog.Event{Kind: "evaluation", Name: "margins", Detail: []map[string]any{{"over": "control student", "nats_per_token": (low + high) / 2,
+				"interval_95": []float64{low, high}, "blocks": blocks}}},
+			runlog.Event{Kind: "evaluation", Name: "canaries", Detail: []map[string]any{{"name": "zeroed", "caught": true}}})
+		return New(r).Verdict
+	}
+	const worth, unknown = "Distillation was worth it: 0.1884 nats per token better", "Whether distillation was worth it is not known: "
+	for _, tt := range []struct {
+		low, high      float64
+		blocks         any
+		tone, headline string
+	}{
+		{0.1776, 0.1992, 140, Good, worth}, {0.1776, 0.1992, 16, Good, worth}, {0.1776, 0.1992, nil, Good, worth},
+		{0.1776, 0.1992, 15, Neutral, unknown + "15 windows are too few to tell; +0.1884 nats per token against training without the teacher (95 % interval 0.1776 to 0.1992)"},
+		{0.1776, 0.1992, 4, Neutral, unknown + "4 windows are too few to tell"},
+		{-0.3, 0.2, 4, Neutral, unknown + "4 windows are too few to tell; -0.0500"},
+		{-0.2, -0.1, 4, Neutral, unknown + "4 windows are too few to tell; -0.1500"},
+		{-0.2, -0.1, 16, Bad, "Distillation was not worth it: 0.1500"},
+		{-0.1, 0.3, 140, Neutral, unknown + "+0.1000"},
+	} {
+		if v := verdict(tt.low, tt.high, tt.blocks); v.Tone != tt.tone || !strings.HasPrefix(v.Headline, tt.headline) || !strings.Contains(v.Detail, "71,680 held-out tokens") {
+			t.Errorf("%v blocks: %s, %q, %q; want %s, %q", tt.blocks, v.Tone, v.Headline, v.Detail, tt.tone, tt.headline)
+		}
+	}
+}
+
 // Errors and canaries stand in both tables; what is not known is a dash.
 func TestEvaluationTable(t *testing.T) {
 	r := record(3)

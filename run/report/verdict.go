@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"apr/eval"
 	runlog "apr/run/log"
 )
 
@@ -46,6 +47,15 @@ type Margin struct {
 	Nats     runlog.Number `json:"nats_per_token"`
 	Error    runlog.Number `json:"standard_error"`
 	Interval Interval      `json:"interval_95"`
+	Blocks   *int          `json:"blocks"` // of held-out windows, by whose spread the error is judged; nil: not recorded
+}
+
+// few is how many windows the error rests on, where they are too few for the interval to mean something; else 0.
+func (m Margin) few() int {
+	if m.Blocks == nil || *m.Blocks >= eval.EnoughBlocks {
+		return 0
+	}
+	return *m.Blocks
 }
 
 // Errors is the margin in standard errors.
@@ -192,9 +202,10 @@ func (v *Verdict) againstControl(distilled, control *Score, out *outcome, margin
 		same = "the same " + count(out.TokensSeen) + " tokens"
 	}
 	var interval Interval
+	few := 0
 	for _, m := range margins {
 		if m.Over == controlScore {
-			interval = m.Interval
+			interval, few = m.Interval, m.few()
 		}
 	}
 	sure := ""
@@ -208,6 +219,10 @@ func (v *Verdict) againstControl(distilled, control *Score, out *outcome, margin
 	case !interval.known():
 		v.Headline = fmt.Sprintf("Whether distillation was worth it is not known: %+.4f nats per token against training without the teacher, with an error that is not known", margin)
 		v.Detail = fmt.Sprintf("%s held-out tokens are too few to tell the distilled student from the control, trained on %s without the teacher.", count(distilled.Targets), same)
+	case few > 0:
+		v.Headline = fmt.Sprintf("Whether distillation was worth it is not known: %d windows are too few to tell; %+.4f nats per token against training without the teacher%s", few, margin, sure)
+		v.Detail = fmt.Sprintf("On %s held-out tokens the distilled student is compared with the control, trained on %s without the teacher. An interval means something from %d windows on: more held-out text, or a smaller --seq-len, gives them.",
+			count(distilled.Targets), same, eval.EnoughBlocks)
 	case interval[0] <= 0 && interval[1] >= 0:
 		v.Headline = fmt.Sprintf("Whether distillation was worth it is not known: %+.4f nats per token against training without the teacher%s", margin, sure)
 		v.Detail = fmt.Sprintf("The interval holds 0: on %s held-out tokens the distilled student and the control, trained on %s without the teacher, cannot be told apart. More held-out text narrows it.",

@@ -85,3 +85,12 @@ func TestDecisions(t *testing.T) {
 		t.Errorf("the run's own word: %+v", e)
 	}
 }
+
+// A default that is no value that can be given is shown as what it means.
+func TestSettingsByRule(t *testing.T) {
+	for want, v := range map[string]runlog.Value{"by rule": {Value: -1.0, Origin: "default"}, "-1": {Value: -1, Origin: "flag"}, "0": {Value: 0, Origin: "default"}} {
+		if got := settingText(v); got != want {
+			t.Errorf("%v: %s, want %s", v, got, want)
+		}
+	}
+}
