@@ -10,9 +10,10 @@ import (
 // Of the tokens that merges should make, so many may be out of their reach without a word: a file that lost its last merges encodes every
 // text, into shorter tokens than those that the model learned. In the vocabularies of trained tokenizers merges make every such token, for training adds
 // a token and its merge together, and those of SentencePiece are made of pairs of pieces. What programs add by hand is a few: OPT's has three (madeupword0000 …), to
-// make the size a multiple of 8. More than half, in percent, are refused.
+// make the size a multiple of 8. More than half, in percent, are refused, unless they are so few that the vocabulary may be one made up for a test.
 const (
 	unmadeFew     = 8
+	unmadeMany    = 100
 	unmadeRefused = 50
 )
 
@@ -24,7 +25,7 @@ func (t *Tokenizer) CheckMerges() (warning string, err error) {
 		return "", nil
 	}
 	text := fmt.Sprintf("%d of the %d tokens of more than one character are made by none of the %d merges", unmade, all, t.listed)
-	if 100*unmade <= unmadeRefused*all {
+	if unmade < unmadeMany || 100*unmade <= unmadeRefused*all {
 		return text + ": is the tokenizer whole?", nil
 	}
 	return "", fault.New(fault.Format, "%s", text).At("merges").WithHint("fetch the tokenizer again: most of its merges are missing").WithID("E-TOK-023")
