@@ -32,9 +32,9 @@ race: ## the race detector over the packages that share memory
 	CGO_ENABLED=1 $(GO) test -race -count=1 -skip HostileCost $(RACE)
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
-	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./bench ./bench/families ./cmd/apr
+	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./prune ./bench ./bench/families ./cmd/apr
 	$(GO) test -timeout 20m -tags emulate ./device/cuda/...
-	$(GO) test -timeout 20m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./bench ./cmd/apr
+	$(GO) test -timeout 20m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./prune ./bench ./cmd/apr
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
 proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where it is installed
@@ -85,6 +85,29 @@ gpu-binaries: ## bin/gpu and bin/gpu.tar.xz: apr, tests for a GPU, those of cont
 
 gpu-test: ## on a machine with a GPU: its tests, the contracts' checks for it, the race against PyTorch, and one table
 	bench/gpu-test.sh
+
+# Flags of bench/students, such as STUDENTS="-backend cuda -jobs 4 -rates .5,1,2".
+STUDENTS ?=
+
+.PHONY: students students-card teacher-30m
+students: build ## write the table of docs/students.md: students of every kind, three seeds (4 hours on two cores; STUDENTS=FLAGS of bench/students)
+	mkdir -p runs
+	$(GO) run ./bench/students -name gosrc -log runs/students-gosrc.jsonl -docs docs/students.md $(STUDENTS)
+
+teacher-30m: build ## runs/teacher-30m.apr: a second teacher of 29M parameters, trained on Go's own source (wants a GPU; minutes there)
+	mkdir -p runs
+	$(GO) run ./bench/gosource -goroot "$$($(GO) env GOROOT)" -o runs/gosource.jsonl.zst
+	bin/apr distill examples/gosrc/teacher-30m.yaml -o runs/teacher-30m $(DISTILL)
+	cp runs/teacher-30m/student.apr runs/teacher-30m.apr
+
+CARD_FOLDER := bin/card
+
+students-card: ## bin/card and bin/card.tar.xz: what bench/students/card.sh needs on a machine with a GPU and without Go
+	mkdir -p $(CARD_FOLDER)
+	for p in cmd/apr bench/students bench/quantaware; do $(GO) build -trimpath -ldflags '-s -w' -o $(CARD_FOLDER)/ ./$$p; done
+	$(GO) run ./bench/gosource -goroot "$$($(GO) env GOROOT)" -o $(CARD_FOLDER)/gosource.jsonl.zst
+	tar --sort=name -C $(CARD_FOLDER) -c . | xz -T1 --x86 --lzma2=preset=6,dict=64MiB > $(CARD_FOLDER).tar.xz
+	@ls -l $(CARD_FOLDER).tar.xz
 
 # Figures of a GPU: bench/gpu-test.sh writes them to $$APR_GPU_OUT/families.json.
 FAMILIES_CARD := docs/families-card.json

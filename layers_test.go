@@ -23,7 +23,7 @@ var floors = []struct {
 	name     string
 	packages string
 }{
-	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near internal/hostile internal/cgroup internal/launcher"},
+	{"ground", "internal/contracttest internal/fault internal/atomicfile internal/disk internal/crashdisk internal/torture internal/readfile internal/strictjson internal/near internal/hostile internal/cgroup internal/launcher internal/junit"},
 	{"bytes", "tensor quant/quanttest quant"},
 	{"bytes", "format/internal/checked format/internal/stored format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format internal/keep"},
@@ -33,9 +33,9 @@ var floors = []struct {
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
-	{"learning", "modelfile model model/modeltest plan generate optim teacher eval/sandbox eval distill convert"},
-	{"trust", "run/report falsify hub/hubtest hub bench/randmodel bench proofs selfcheck run/verify run/dispatch"},
-	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families"},
+	{"learning", "modelfile adapter model model/modeltest plan generate optim teacher/cache teacher eval/sandbox eval distill convert prune"},
+	{"trust", "run/report falsify hub/hubtest hub bench/randmodel bench/trial bench proofs selfcheck run/verify run/dispatch"},
+	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware bench/students bench/gosource"},
 }
 
 // reserved are imports that only the packages named may have, in code that is not a test.
@@ -67,14 +67,14 @@ var reserved = []struct {
 	{"apr/internal/torture", "", "test support"},
 	{"testing", "internal/torture internal/near internal/contracttest internal/hostile device/devicetest model/modeltest", "test support"},
 	{"net/http", "hub hub/hubtest cmd/apr bench/interop", "parsers and training never gain the network"},
-	{"os/exec", "corpus falsify run/supervise run/dispatch cmd/apr device/cuda/emulator eval eval/sandbox bench/interop", "nothing starts programs but claims, foreign readers in a table, the supervisor, the programs of schedulers and the run they start, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
+	{"os/exec", "corpus falsify run/supervise run/dispatch cmd/apr device/cuda/emulator eval eval/sandbox bench/interop bench/trial", "nothing starts programs but claims, foreign readers in a table, the supervisor, the programs of schedulers and the run they start, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
 	{"apr/device/cuda/emulator", "", "test support"},
 }
 
 // exits are functions that end the process, and the packages that may call them: the door, for a program that is done
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own, as is what eval/sandbox confines.
 var exits = map[string]string{
-	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families corpus eval/sandbox", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
+	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware bench/students bench/gosource corpus eval/sandbox", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 
 // source is one Go file, whatever its build constraints.

@@ -12,6 +12,7 @@ type family struct {
 	stored    stored
 	period    int                                          // llama.cpp takes every layer for windowed but the last of each period, unless the file says otherwise; 0: none
 	windowed  bool                                         // sliding_window absent from config.json is a window, or some layers have one
+	rootScale bool                                         // the embedding is multiplied by √hidden_size
 	byType    bool                                         // rope_parameters of transformers 5 are by type of layer
 	toHF      func(c Config, o object)                     // adds the family's own keys of config.json
 	fromGGUF  func(r *ggufReader, o object, kvHeads []int) // adds the family's own keys of config.json; kvHeads of each layer

@@ -24,7 +24,7 @@ var _ = register(family{
 			l.Attn.Cap, l.Attn.Scale, l.Attn.Rope = cap, 1/math.Sqrt(scalar), rope(types[i], l.Attn.HeadDim)
 		})
 	},
-	stored: stored{plusOne: true}, windowed: true, period: 2,
+	stored: stored{plusOne: true}, windowed: true, rootScale: true, period: 2,
 	fromGGUF: func(r *ggufReader, o object, _ []int) {
 		r.gemmaScale(o)
 		o["attn_logit_softcapping"] = r.float("gemma2.attn_logit_softcapping", 50)

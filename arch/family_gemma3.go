@@ -19,7 +19,7 @@ var _ = register(family{
 			a.Cap, a.Scale, a.QKNorm, a.Rope = cap, 1/math.Sqrt(scalar), HeadNorm, rope(types[i], a.HeadDim)
 		})
 	},
-	stored: stored{plusOne: true}, windowed: true, period: 6,
+	stored: stored{plusOne: true}, windowed: true, rootScale: true, period: 6,
 	fromGGUF: func(r *ggufReader, o object, _ []int) {
 		r.gemmaScale(o)
 		o["rope_local_base_freq"] = r.float("gemma3.rope.freq_base_swa", 10000)

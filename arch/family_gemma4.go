@@ -13,7 +13,7 @@ var _ = register(family{
 	name: "gemma4_text", nested: []string{"gemma4"}, class: "Gemma4ForCausalLM", gguf: "gemma4",
 	defaults: defaults{headDim: 256, heads: 8, kvHeads: 4, vocab: 262144, positions: 131072, tied: true, act: GELUTanh},
 	set:      setGemma4,
-	stored:   stored{experts: expertsGemma4, ropeFactors: true}, windowed: true,
+	stored:   stored{experts: expertsGemma4, ropeFactors: true}, windowed: true, rootScale: true,
 	fromGGUF: gemma4FromGGUF, toGGUF: gemma4ToGGUF,
 	byType: true, toHF: gemma4ToHF,
 })

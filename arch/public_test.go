@@ -1,6 +1,8 @@
 package arch
 
 import (
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 )
@@ -141,10 +143,56 @@ func TestPublicConfigurations(t *testing.T) {
 			t.Errorf("%v: %s", err, publicText(text))
 		}
 		families[c.Family] = true
+		if all := AssumedKeys(publicText(text), c); len(all) > 0 && name != "fine-tuned Llama" {
+			t.Errorf("%s: %v", name, all)
+		}
+		if all := c.Implausible(); len(all) > 0 {
+			t.Errorf("%s: %v", name, all)
+		}
 	}
 	for _, f := range Families() {
 		if !families[f] {
 			t.Errorf("no configuration of %s", f)
+		}
+	}
+}
+
+// A key that all published configurations of a family state is missed where it is gone, wherever it stood; a Llama 2
+// has none.
+func TestAssumedKeys(t *testing.T) {
+	const tiny = `"hidden_size":16,"num_hidden_layers":2,"num_attention_heads":2,"num_key_value_heads":2,"intermediate_size":32,"vocab_size":64,`
+	for _, tt := range []struct{ config, want string }{
+		{`"model_type":"qwen2","max_position_embeddings":32768,"rms_norm_eps":1e-6,"rope_theta":1e6`, "[]"},
+		{`"model_type":"qwen2","max_position_embeddings":32768,"rms_norm_eps":1e-6`, "[has no rope_theta, as every published model of its family has: 10000 is used; was it removed?]"},
+		{`"model_type":"qwen2","max_position_embeddings":32768,"rms_norm_eps":1e-6,"rope_theta":null`, "[has no rope_theta, as every published model of its family has: 10000 is used; was it removed?]"},
+		{`"model_type":"qwen2","max_position_embeddings":32768,"rms_norm_eps":1e-6,"rope_parameters":{}`, "[has no rope_theta, as every published model of its family has: 10000 is used; was it removed?]"},
+		{`"model_type":"qwen2","max_position_embeddings":32768,"rms_norm_eps":1e-6,"rope_parameters":{"rope_type":"default","rope_theta":5e5}`, "[]"},
+		{`"model_type":"qwen2","max_position_embeddings":32768,"rope_theta":1e6`, "[has no rms_norm_eps, as every published model of its family has: 1e-06 is used; was it removed?]"},
+		{`"model_type":"llama","max_position_embeddings":4096,"rms_norm_eps":1e-5`, "[]"},
+		{`"model_type":"llama","max_position_embeddings":8192,"rms_norm_eps":1e-5`, "[has no rope_theta, as every published model of its family has: 10000 is used; was it removed?]"},
+	} {
+		text := "{" + tiny + tt.config + "}"
+		c, err := Parse("config.json", text, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(AssumedKeys(text, c)); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.config, got, tt.want)
+		}
+	}
+}
+
+// Numbers that no published model has are named once.
+func TestImplausible(t *testing.T) {
+	c := Qwen2(Sizes{Hidden: 16, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, Width: 16, Vocab: 64, MaxPositions: 64, Theta: 1e6, Eps: 1e-6})
+	for _, tt := range []struct {
+		eps, theta float64
+		want       int
+	}{{1e-6, 1e6, 0}, {1e-12, 100, 0}, {0.05, 1e9, 0}, {0.066, 1e6, 1}, {1, 1e6, 1}, {0, 1e6, 1}, {math.NaN(), 1e6, 1}, {1e-6, 99, 1}, {1e-6, 1.1e9, 1}, {1e-6, math.Inf(1), 1}, {1e-6, math.NaN(), 1}, {1.4e-44, 1e-30, 2}} {
+		c.Eps, c.Ropes[0].Theta = tt.eps, tt.theta
+		c.Ropes = append(c.Ropes[:1], c.Ropes[0])
+		if got := c.Implausible(); len(got) != tt.want {
+			t.Errorf("%g, %g: %q", tt.eps, tt.theta, got)
 		}
 	}
 }

@@ -60,6 +60,7 @@ const (
 	Zeros    Init = "zeros"
 	Ones     Init = "ones"
 	Identity Init = "identity" // a norm that multiplies by 1: 1−NormOffset
+	Uniform  Init = "uniform"  // of an adapter's A: U(−1/√in, 1/√in)
 )
 
 // Elements returns the number of values.

@@ -33,6 +33,7 @@ type StepOptions struct {
 	Vocab              int
 	Started            func(first time.Duration) // told when the first step is done, and how long it took
 	Progress           func(done, total int)
+	SearchEvery        int // of a student in blocks, see distill.Quantize; 0: once
 }
 
 // Step is what was measured of a step, in milliseconds.
@@ -43,19 +44,35 @@ type Step struct {
 	P95             float64            `json:"p95_ms"`
 	TokensPerSecond float64            `json:"tokens_per_second"`
 	Phases          map[string]float64 `json:"phases_ms"` // medians
-	phases          map[string][]float64
+	// Of a student in blocks: the time of a search for the scales of all of them, which no iteration holds, and what it
+	// adds to a step on average.
+	Search    *float64 `json:"search_ms,omitempty"`
+	Amortised *float64 `json:"search_ms_per_step,omitempty"`
+	phases    map[string][]float64
 }
 
 // RunSteps takes n steps like those that MeasureStep times, for a profile.
 func RunSteps(ctx context.Context, s device.Stream, student, big *model.Model, n int, o StepOptions) error {
 	o.Warmup, o.Iterations, o.Started, o.Progress = 0, n, nil, nil
-	_, err := MeasureStep(ctx, s, student, big, o)
+	_, err := steps(ctx, s, student, big, o)
 	return err
 }
 
 // MeasureStep times whole optimiser steps: teacher forward, student forward, head and loss, backward, clip, AdamW, on
 // fresh random ids each. When ctx ends between two steps, the error is its own.
+//
+// The steps of a student in blocks round under the scales that are there. A search for these is timed apart, so that
+// the figures do not depend on how many steps were measured.
 func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big *model.Model, o StepOptions) (*Step, error) {
+	r, err := steps(ctx, s, student, big, o)
+	if err != nil {
+		return nil, err
+	}
+	return r, r.search(ctx, s, student, o.SearchEvery)
+}
+
+// steps takes steps, and times those after the warm-up.
+func steps(ctx context.Context, s device.Stream, student *model.Model, big *model.Model, o StepOptions) (*Step, error) {
 	tr := distill.NewTrainer(student, s, o.BatchSize, o.SeqLen)
 	defer tr.Free()
 	tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(student.Device().Info(), o.SeqLen)}
@@ -94,6 +111,31 @@ func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big
 	}
 	r.finish()
 	return r, nil
+}
+
+// searches is how many searches for the scales of a student in blocks are timed.
+const searches = 3
+
+// search times the searches for the scales of a student in blocks.
+func (r *Step) search(ctx context.Context, s device.Stream, student *model.Model, every int) error {
+	if !student.Quantized() {
+		return nil
+	}
+	var all []float64
+	for range searches {
+		start := time.Now()
+		s.(device.Quantizer).Quantize(student.Params(), true)
+		if _, err := s.Wait(ctx); err != nil {
+			return err
+		}
+		all = append(all, ms(time.Since(start)))
+	}
+	took, share := Percentile(all, 50), 0.0
+	if every > 0 {
+		share = max(0, took-r.Phases[device.PhaseQuantize.String()]) / float64(every)
+	}
+	r.Search, r.Amortised = &took, &share
+	return nil
 }
 
 func (r *Step) finish() {

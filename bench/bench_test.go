@@ -14,6 +14,7 @@ import (
 	"apr/device/cpu"
 	"apr/model"
 	"apr/plan"
+	"apr/tensor"
 )
 
 // The nearest rank of the p-th percentile of n values is ⌈p·n/100⌉, counted from 1.
@@ -53,6 +54,33 @@ func models(tb testing.TB) (device.Device, *model.Model, *model.Model) {
 	return d, student, big.Frozen()
 }
 
+// What a search for the scales of blocks takes is told beside steps that round, and its share is that of every n-th step.
+func TestMeasureBlocks(t *testing.T) {
+	d, _, big := models(t)
+	c := big.Config
+	types := map[string]tensor.DType{}
+	for _, s := range arch.Slots(c) {
+		if len(s.Shape) == 2 {
+			types[s.Name] = tensor.BF16 // blocks of one value
+		}
+	}
+	s := d.NewStream()
+	student := model.NewTrainableAs(d, c, types)
+	student.Init(s, 1)
+	o := bench.StepOptions{BatchSize: 2, SeqLen: 8, Iterations: 2, Setting: plan.Setting{MicroRows: 2, ChunkRows: 16}, Vocab: 40}
+	for every, share := range map[int]float64{0: 0, 1: 1, 4: .25} {
+		o.SearchEvery = every
+		step, err := bench.MeasureStep(context.Background(), s, student, big, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := share * max(0, *step.Search-step.Phases[device.PhaseQuantize.String()])
+		if !(*step.Search > 0) || !(math.Abs(*step.Amortised-want) <= 1e-12) {
+			t.Errorf("every %d: a search takes %g ms, %g a step, want %g", every, *step.Search, *step.Amortised, want)
+		}
+	}
+}
+
 // Figures come from as many iterations as were asked for, after the warm-up ones, and agree with each other.
 func TestMeasurements(t *testing.T) {
 	d, student, big := models(t)
@@ -65,6 +93,9 @@ func TestMeasurements(t *testing.T) {
 	}
 	if step.Tokens != 16 || len(step.Milliseconds) != 3 || len(step.Phases) != int(device.NumPhases) || !slices.Equal(seen, []int{1, 5, 2, 5, 3, 5, 4, 5, 5, 5}) {
 		t.Errorf("step %+v, progress %v", step, seen)
+	}
+	if step.Search != nil || step.Amortised != nil {
+		t.Errorf("a student without blocks searches for scales: %v, %v", step.Search, step.Amortised)
 	}
 	if want := 16e3 / step.Median; !(math.Abs(step.TokensPerSecond/want-1) < 1e-12) || !slices.Contains(step.Milliseconds, step.Median) || step.P95 < step.Median {
 		t.Errorf("median %g ms, 95 %% %g ms of %v; %g tokens a second, want %g", step.Median, step.P95, step.Milliseconds, step.TokensPerSecond, want)

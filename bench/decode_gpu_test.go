@@ -236,10 +236,50 @@ func decodeBandwidth(t *testing.T, shape string, scheme convert.Scheme, share fl
 	}
 	ms := bench.Percentile(g.TokenMS, 50)
 	t.Logf("%s %v: %.1f tokens/s, %.2f GB a token, %.1f %% of 4.8 TB/s, %s", shape, scheme, 1e3/ms, read/1e9, 100*read/(ms/1e3)/limit, g.Decoding)
+	if st := d.Stats(); st.Graphs > 0 {
+		t.Logf("%s: of a graph %.1f kernels are set, %.3f ms of the host", shape, float64(st.GraphSets)/float64(st.Graphs), float64(st.GraphNanos)/float64(st.Graphs)/1e6)
+		tokenOperations(t, d, m)
+	}
 	if strings.Contains(d.Info().Name, "H200") && share > 0 {
 		near.Row(t, fmt.Sprintf("ms a token, %s %v, against %.0f %% of the bandwidth", shape, scheme, 100*share), ms, 1e3*read/(share*limit))
 	}
 	return g.Decoding
+}
+
+// tokenOperations shows the operations of tokens that follow a prompt of 64, launched one by one, and what those of one take together.
+func tokenOperations(t *testing.T, d *cuda.Device, m *model.Model) {
+	t.Helper()
+	const tokens = 10
+	s := d.NewStream()
+	cache := m.NewCache(64 + 2*tokens)
+	hidden, ids := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.Config.Hidden), d.Alloc("ids", device.Batch, tensor.I32, 64, 1)
+	defer func() { cache.Free(d); d.Free(hidden, ids) }()
+	s.UploadInts(ids, make([]int32, 64))
+	m.Extend(s, hidden, cache, ids)
+	wait := func() {
+		if _, err := s.Wait(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	extend := func() {
+		for range tokens {
+			m.Extend(s, hidden, cache, ids.RowRange(0, 1))
+		}
+		wait()
+	}
+	extend()
+	d.StartProfile()
+	extend()
+	stats, err := d.Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum float64
+	for _, st := range stats {
+		sum += 1e3 * st.Time.Seconds() / tokens
+		t.Logf("a token: %-44s %5.1f calls %8.4f ms, %6.2f µs each", st.Op, float64(st.Calls)/tokens, 1e3*st.Time.Seconds()/tokens, 1e6*st.Time.Seconds()/float64(st.Calls))
+	}
+	t.Logf("a token: all operations %.3f ms", sum)
 }
 
 // activeShare is how much of a tensor a token reads: of experts those that it chooses.

@@ -60,7 +60,7 @@ func aprMetadata(c *Container, opt Options) (meta map[string]any, tied bool, err
 		return nil, false, err
 	}
 	extra := map[string]any{"original_format": c.Format}
-	if opt.Scheme.quantises() {
+	if opt.Scheme.Quantises() {
 		extra["quantization"] = map[string]any{"quant_type": string(opt.Scheme)}
 	}
 	m, err := c.metadata()
@@ -69,7 +69,7 @@ func aprMetadata(c *Container, opt Options) (meta map[string]any, tied bool, err
 	}
 	if m != nil {
 		keys := carried
-		if opt.Scheme == Keep {
+		if opt.Scheme == Keep && opt.Pruned == nil { // what was cut is no blocks any more
 			keys = append([]string{"quantization"}, carried...)
 		}
 		for _, key := range keys {
@@ -84,6 +84,9 @@ func aprMetadata(c *Container, opt Options) (meta map[string]any, tied bool, err
 				extra[key] = v
 			}
 		}
+	}
+	if pruned := c.pruned(opt); pruned != nil {
+		extra[prunedKey] = pruned
 	}
 	meta = modelfile.APRMetadata(cfg, tok, extra)
 	addSpecial(meta, "bos", tok, tok.BOS(), cfg.BOS)
@@ -134,7 +137,7 @@ func (c *Container) provenance() map[string]any {
 	switch f := c.Stored.(type) {
 	case *safetensors.File:
 		for k, v := range f.Metadata() {
-			if k != modelfile.SafetensorsKey {
+			if k != modelfile.SafetensorsKey && k != prunedKey {
 				out[k] = v
 			}
 		}
@@ -152,6 +155,9 @@ func (c *Container) provenance() map[string]any {
 				out[key] = plain(v)
 			}
 		}
+	}
+	if v, ok := c.pruned(Options{}).(strictjson.Value); ok {
+		out[prunedKey] = plain(v)
 	}
 	return out
 }

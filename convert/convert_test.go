@@ -318,7 +318,7 @@ func TestQuantiseNaN(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = encodeChunk(r, tensor.Q4_K, 0, 2)
+	_, _, err = (&encoder{}).chunk(r, tensor.Q4_K, 0, 2)
 	if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), `f: tensor "w": value 300 (row 1, column 44) is NaN or infinite`) {
 		t.Errorf("got %v", err)
 	}
@@ -330,10 +330,10 @@ func TestOverflow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := encodeChunk(r, tensor.F16, 0, 1); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "value -1e+06 does not fit f16") {
+	if _, _, err := (&encoder{}).chunk(r, tensor.F16, 0, 1); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "value -1e+06 does not fit f16") {
 		t.Errorf("F16: %v", err)
 	}
-	if _, _, err := encodeChunk(r, tensor.BF16, 0, 1); err != nil {
+	if _, _, err := (&encoder{}).chunk(r, tensor.BF16, 0, 1); err != nil {
 		t.Errorf("BF16: %v", err)
 	}
 	for _, tt := range []struct {

@@ -261,7 +261,7 @@ func through(values []float32, d tensor.DType, cols int) error {
 	if !d.IsQuantized() && !d.IsFloat() || d == tensor.F64 || d == tensor.F32 {
 		return nil
 	}
-	raw, err := encodeRows(values, d)
+	raw, err := encodeRows(values, nil, d)
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,10 @@
 // # Caveats
 //
 // Norms and biases are always float32 in .apr and GGUF. A matrix whose last dimension is not divisible by 256 is never
-// Q4_K or Q6_K: in .apr it stays BF16, in GGUF it falls back as in llama.cpp, to Q5_0 and Q8_0, or F16. Blocks of GGUF stay
+// Q4_K or Q6_K: in .apr it stays BF16, in GGUF it falls back as in llama.cpp, to Q5_0, Q8_0, IQ4_NL, or F16. Blocks of GGUF stay
 // byte for byte in .apr; aprender's own blocks, and blocks that cross rows, are widened to float32 and listed. A Hugging
 // Face folder holds no block types; they are widened to float32 unless another type is asked for, and so are its matrices
-// of 8-bit floats. IQ4_NL and IQ4_XS are kept, never made.
+// of 8-bit floats. IQ4_XS is kept, never made; IQ4_NL only as a fallback.
+//
+// [Importance] weighs the errors of columns by how large their inputs are; [TrainedTypes] are the types of a student that is trained in blocks.
 package convert

@@ -32,9 +32,12 @@ func (e errorStat) rmse() float64 {
 
 // encoder makes the payloads of a converted model and measures what the change costs.
 type encoder struct {
-	ctx      context.Context
-	path     string
-	progress func(int64) // source bytes done
+	ctx        context.Context
+	path       string
+	progress   func(int64) // source bytes done
+	importance Importance
+
+	content *modelfile.Content // what is read is looked at
 
 	mu     sync.Mutex
 	rmse   map[string]float64 // tensors whose new type may lose something
@@ -71,13 +74,14 @@ func (e *encoder) checked(t tensor.Source) tensor.Source {
 func (e *encoder) source(c Choice) (tensor.Source, error) {
 	if c.order == (arch.Order{}) && c.DType == c.Source.DType && (!c.DType.IsQuantized() || c.Source.Cols()%c.DType.BlockLen() == 0) {
 		return tensor.Source{Info: c.Source.Info, Payload: func(w io.Writer) error {
-			return modelfile.CopyFinite(&countingWriter{w, e}, e.path, c.Source)
+			return e.content.Copy(&countingWriter{w, e}, c.Source)
 		}}, nil
 	}
 	r, err := newRowReader(e.path, c.Source)
 	if err != nil {
 		return tensor.Source{}, err
 	}
+	r.look = func(raw []byte, at int64) error { return e.content.Look(c.Source, raw, at) }
 	info := c.Source.Info
 	info.DType = c.DType
 	info.Size = int64(info.Rows()) * c.DType.RowBytes(info.Cols())
@@ -128,7 +132,7 @@ func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
 				break
 			}
 			g.Go(func() error {
-				parts[k], stats[k], errs[k] = encodeChunk(r, d, a, b)
+				parts[k], stats[k], errs[k] = e.chunk(r, d, a, b)
 				return nil
 			})
 		}
@@ -153,8 +157,8 @@ func (e *encoder) write(w io.Writer, r *rowReader, d tensor.DType) error {
 	return nil
 }
 
-// encodeChunk reads rows [lo,hi), encodes them and measures the squared error.
-func encodeChunk(r *rowReader, d tensor.DType, lo, hi int) ([]byte, errorStat, error) {
+// chunk reads rows [lo,hi), encodes them and measures the squared error.
+func (e *encoder) chunk(r *rowReader, d tensor.DType, lo, hi int) ([]byte, errorStat, error) {
 	values := make([]float32, (hi-lo)*r.t.Cols())
 	if err := r.read(values, lo, hi); err != nil {
 		return nil, errorStat{}, err
@@ -163,7 +167,11 @@ func encodeChunk(r *rowReader, d tensor.DType, lo, hi int) ([]byte, errorStat, e
 		return nil, errorStat{}, modelfile.NotFinite(r.path, r.t, int64(lo)*int64(r.t.Cols())+int64(i))
 	}
 	values = r.reordered(values)
-	raw, err := encodeRows(values, d)
+	weights := e.importance.rows(r.t.Info, lo, hi)
+	if weights != nil {
+		weights = r.reordered(weights)
+	}
+	raw, err := encodeRows(values, weights, d)
 	if err != nil {
 		return nil, errorStat{}, r.fail(fault.KindOf(err), "rows %d to %d cannot be stored as %s", lo, hi-1, d).Because(err)
 	}

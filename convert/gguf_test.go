@@ -88,6 +88,7 @@ func TestFallback(t *testing.T) {
 	}{
 		{tensor.Q4_K, 896, tensor.Q5_0}, {tensor.Q6_K, 896, tensor.Q8_0}, {tensor.Q4_K, 48, tensor.F16}, {tensor.Q6_K, 48, tensor.F16},
 		{tensor.Q8_0, 48, tensor.F16},
+		{tensor.Q3_K, 896, tensor.IQ4_NL}, {tensor.Q2_K, 896, tensor.IQ4_NL}, {tensor.Q2_K, 48, tensor.F16},
 	} {
 		got, reason := fallback(c.d, c.cols)
 		if got != c.want || reason != fmt.Sprintf("rows of %d are not whole blocks of %s: %s", c.cols, c.d, c.want) {

@@ -41,9 +41,13 @@ func writeGGUF(c *Container, out string, sources []tensor.Source, opt Options) e
 	if text["name"] == "" {
 		text["name"] = stem(c.Path)
 	}
+	pruned, err := c.prunedText(opt)
+	if err != nil {
+		return err
+	}
 	return modelfile.SaveGGUF(out, cfg, tok, sources, modelfile.GGUFOrigin{
 		Name: text["name"], Author: text["author"], Version: text["version"], Description: text["description"], License: text["license"],
-		Learned: c.Learned(),
+		Learned: c.Learned(), Pruned: pruned,
 	}, opt.Force)
 }
 

@@ -35,8 +35,16 @@ func writeHF(c *Container, out string, sources []tensor.Source, plan []Choice, o
 	if err != nil {
 		return err
 	}
+	var metadata map[string]string
+	pruned, err := c.prunedText(opt)
+	if err != nil {
+		return err
+	}
+	if pruned != "" {
+		metadata = map[string]string{prunedKey: pruned}
+	}
 	r.Files, err = modelfile.SaveHFFolder(out, cfg, tok, sources, modelfile.HFOptions{
-		DType: mainType(plan), Keep: keep, MaxShard: opt.MaxShard, Force: opt.Force,
+		DType: mainType(plan), Keep: keep, MaxShard: opt.MaxShard, Force: opt.Force, Metadata: metadata,
 	})
 	if err != nil {
 		return err

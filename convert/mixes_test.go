@@ -22,7 +22,7 @@ import (
 var llama = flag.String("llama", "", "program that starts llama.cpp's, as in PROGRAM quantize: rewrite testdata/mixes.txt")
 
 // mixSchemes are our schemes that llama.cpp's quantizer has under the same name.
-var mixSchemes = []Scheme{Q4_K_M, Q5_K_M, Q4_0, Q5_0, Q8_0}
+var mixSchemes = []Scheme{Q4_K_M, Q5_K_M, Q4_0, Q5_0, Q8_0, Q3_K_M, Q2_K}
 
 // mixFamilies are those of families, and one with linear attention.
 var mixFamilies = map[string]string{"qwen3_5_text": `"head_dim":64,"linear_num_key_heads":2,"linear_num_value_heads":4,"linear_key_head_dim":64,"linear_value_head_dim":64,` +

@@ -13,8 +13,8 @@ import (
 //
 // ollama has templates of its own language. A model without a chat template gets the text as it is. For one with a template
 // that is a sequence of turns, TEMPLATE says the same (see ollamaTemplate); for any other there is no TEMPLATE: ollama knows
-// those of well-known models by the one in the GGUF file. templated reports whether there is one. With chats false the model has
-// learned no conversations, whatever its chat template: it gets the text as it is.
+// those of well-known models by the one in the GGUF file. templated reports whether there is one. With chats false the
+// model has learned no conversations, whatever its chat template: it gets the text as it is.
 func OllamaModelfile(tok *tokenizer.Tokenizer, gguf string, ends []int32, chats bool) (text string, templated bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "FROM ./%s\n", gguf)

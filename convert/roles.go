@@ -14,6 +14,7 @@ type roles struct {
 	at     map[string]int    // of a value projection: how many come before it
 	values int               // value projections
 	layers int               //
+	share  int               // query heads that read one value head, of the first layer with attention
 	head   bool              // there is a head; else the embedding is the head too
 	joint  map[string]string // slots that the output has in one tensor: its name
 	apart  bool              // Hugging Face's files hold experts in MXFP4 as codes and scales
@@ -23,7 +24,7 @@ type roles struct {
 func rolesOf(c arch.Config, to target) roles {
 	list := arch.Slots(c)
 	r := newRoles(list, len(c.Layers))
-	r.apart = c.HoldsMXFP4()
+	r.apart, r.share = c.HoldsMXFP4(), headShare(c)
 	held := map[string]int{}
 	place := func(s arch.Slot) arch.Place {
 		if to == toSafetensors {
@@ -59,7 +60,7 @@ func newRoles(list []arch.Slot, layers int) roles {
 
 // nameRoles are the roles of names of Hugging Face that nearly all families share, for models that have no description.
 var nameRoles = map[string]arch.Role{
-	"self_attn.v_proj.weight": arch.V, "mlp.down_proj.weight": arch.Down,
+	"self_attn.v_proj.weight": arch.V, "mlp.down_proj.weight": arch.Down, "self_attn.o_proj.weight": arch.O,
 }
 
 // rolesByName returns what names tell of tensors without a description.
@@ -114,19 +115,40 @@ func (r roles) experts() bool {
 
 // mixed is the type that llama.cpp gives a matrix under a scheme that it names after most of them. The output matrix (the
 // embedding when it is the output too) has Q6_K. In Q4_K_M and Q5_K_M so have, in about half of the layers, the value and the
-// down projection; q, k and v in one tensor count as the value projection.
+// down projection; q, k and v in one tensor count as the value projection. In Q3_K_M value, down and output projections have Q4_K,
+// of the first layers Q5_K; in Q2_K they have Q3_K, and values that four query heads share Q4_K.
 func (r roles) mixed(name string, of Scheme) tensor.DType {
 	s := r.slots[name]
-	middle := of == Q4_K_M || of == Q5_K_M
-	switch {
-	case !middle && of != Q4_0 && of != Q5_0:
-	case s.Role == arch.Head, s.Role == arch.Embedding && !r.head:
-		return tensor.Q6_K
-	case !middle:
-	case valueRole(s) && moreBits(r.at[name], r.values), (s.Role == arch.Down || s.Role == arch.ExpertDown) && moreBits(s.Layer, r.layers):
+	switch of {
+	case Q4_K_M, Q5_K_M, Q4_0, Q5_0, Q3_K_M, Q2_K:
+	default:
+		return base[of]
+	}
+	if s.Role == arch.Head || s.Role == arch.Embedding && !r.head {
 		return tensor.Q6_K
 	}
+	value, down, output := valueRole(s), s.Role == arch.Down || s.Role == arch.ExpertDown, s.Role == arch.O && !s.Bias && !strings.HasSuffix(s.GGUF.Name, "ssm_out.weight")
+	switch {
+	case (of == Q4_K_M || of == Q5_K_M) && (value && moreBits(r.at[name], r.values) || down && moreBits(s.Layer, r.layers)):
+		return tensor.Q6_K
+	case of == Q3_K_M && (value && r.at[name] < 2 || down && s.Layer < r.layers/16):
+		return tensor.Q5_K
+	case of == Q3_K_M && (value || down || output), of == Q2_K && value && r.share >= 4:
+		return tensor.Q4_K
+	case of == Q2_K && (value || down || output):
+		return tensor.Q3_K
+	}
 	return base[of]
+}
+
+// headShare returns how many query heads read one value head in the first layer with attention; 0 without any.
+func headShare(c arch.Config) int {
+	for _, l := range c.Layers {
+		if l.Attn.KVHeads > 0 {
+			return l.Attn.Heads / l.Attn.KVHeads
+		}
+	}
+	return 0
 }
 
 // valueRole reports whether llama.cpp counts a matrix as a value projection; q, k and v of linear attention are one matrix.

@@ -19,7 +19,8 @@ type rowReader struct {
 	t      tensor.Stored
 	path   string
 	layout quant.Layout
-	order  arch.Order // of columns, for reordered
+	order  arch.Order                       // of columns, for reordered
+	look   func(raw []byte, at int64) error // gets what is read; may be nil
 }
 
 // reordered returns rows with their columns where r.order has them in a file.
@@ -81,13 +82,16 @@ func (r *rowReader) read(dst []float32, lo, hi int) error {
 			return err
 		}
 		tensor.Widen(dst, raw, r.t.DType)
-		return r.checkNarrowed(dst, raw)
+		if err := r.checkNarrowed(dst, raw); err != nil || r.look == nil {
+			return err
+		}
+		return r.look(raw, first*size)
 	case r.t.DType == tensor.AprQ8:
 		return r.aprQ8(dst, first)
 	case r.layout == quant.RowPadded:
 		rowBytes := r.t.DType.RowBytes(cols)
 		raw := make([]byte, int64(count)*rowBytes)
-		if err := r.bytes(raw, int64(lo)*rowBytes); err != nil {
+		if err := r.looked(raw, int64(lo)*rowBytes); err != nil {
 			return err
 		}
 		for i := range count {
@@ -98,7 +102,7 @@ func (r *rowReader) read(dst []float32, lo, hi int) error {
 	block := int64(r.t.DType.BlockLen())
 	from, to := first/block, (first+int64(len(dst))+block-1)/block
 	raw := make([]byte, (to-from)*int64(r.t.DType.BlockBytes()))
-	if err := r.bytes(raw, from*int64(r.t.DType.BlockBytes())); err != nil {
+	if err := r.looked(raw, from*int64(r.t.DType.BlockBytes())); err != nil {
 		return err
 	}
 	quant.DequantizeRange(dst, raw, int(first-from*block), r.t.DType)
@@ -122,10 +126,10 @@ func (r *rowReader) checkNarrowed(dst []float32, raw []byte) error {
 func (r *rowReader) aprQ8(dst []float32, first int64) error {
 	var scale [4]byte
 	raw := make([]byte, len(dst))
-	if err := r.bytes(scale[:], 0); err != nil {
+	if err := r.looked(scale[:], 0); err != nil {
 		return err
 	}
-	if err := r.bytes(raw, 4+first); err != nil {
+	if err := r.looked(raw, 4+first); err != nil {
 		return err
 	}
 	quant.DequantizeRange(dst, append(scale[:], raw...), 0, tensor.AprQ8)
@@ -138,6 +142,14 @@ func (r *rowReader) bytes(raw []byte, off int64) error {
 		return r.fail(fault.IO, "cannot be read at offset %d", off).Because(err)
 	}
 	return nil
+}
+
+// looked is bytes, and looks at them.
+func (r *rowReader) looked(raw []byte, off int64) error {
+	if err := r.bytes(raw, off); err != nil || r.look == nil {
+		return err
+	}
+	return r.look(raw, off)
 }
 
 // each calls f with successive chunks of rows, in order; lo is the first row of a chunk.
@@ -157,11 +169,12 @@ func (r *rowReader) each(f func(lo int, values []float32) error) error {
 	return nil
 }
 
-// encodeRows turns rows of cols values into the payload of type d; blocks never cross rows, for cols fills them.
-func encodeRows(values []float32, d tensor.DType) ([]byte, error) {
+// encodeRows turns rows of cols values into the payload of type d; blocks never cross rows, for cols fills them. weights, nil or of each
+// value, say how much errors count in blocks.
+func encodeRows(values, weights []float32, d tensor.DType) ([]byte, error) {
 	if d.IsQuantized() {
 		dst := make([]byte, int64(len(values)/d.BlockLen())*int64(d.BlockBytes()))
-		return dst, quant.Quantize(dst, values, d)
+		return dst, quant.QuantizeWeighted(dst, values, weights, d)
 	}
 	dst := make([]byte, len(values)*d.BlockBytes())
 	tensor.Narrow(dst, values, d)

@@ -20,6 +20,9 @@ const (
 	Q5_K_M Scheme = "q5_k_m" // Q5_K, likewise
 	Q4_0   Scheme = "q4_0"   // Q4_0 with Q6_K for the output matrix, as llama.cpp's Q4_0 has it
 	Q5_0   Scheme = "q5_0"   // Q5_0, likewise
+	Q3_K_M Scheme = "q3_k_m" // Q3_K with Q4_K and Q5_K where llama.cpp's Q3_K_M has them, and Q6_K for the output matrix
+	Q2_K   Scheme = "q2_k"   // Q2_K with Q3_K or Q4_K where llama.cpp's Q2_K has them, and Q6_K for the output matrix
+	Q3_K   Scheme = "q3k"
 	Q4_K   Scheme = "q4k"
 	Q5_K   Scheme = "q5k"
 	Q6_K   Scheme = "q6k"
@@ -32,13 +35,13 @@ const (
 
 // Schemes lists the names that --scheme and --quantize take.
 func Schemes() []string {
-	return []string{"q4_k_m", "q5_k_m", "q8_0", "q4_0", "q5_0", "q4k", "q5k", "q6k", "mxfp4", "bf16", "f16", "f32"}
+	return []string{"q4_k_m", "q5_k_m", "q8_0", "q4_0", "q5_0", "q4k", "q5k", "q6k", "q3_k_m", "q2_k", "q3k", "mxfp4", "bf16", "f16", "f32"}
 }
 
 // UnbuiltSchemes lists the names that other tools have and this one does not.
 func UnbuiltSchemes() []string {
 	return []string{
-		"int4", "int8", "awq", "gptq", "fp8", "nf4", "q2k", "q2_k", "q2_k_s", "q3k", "q3_k", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q5_k_s", "q4_1", "q5_1",
+		"int4", "int8", "awq", "gptq", "fp8", "nf4", "q2_k_s", "q3_k_s", "q3_k_l", "q4_k_s", "q5_k_s", "q4_1", "q5_1",
 		"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq3_xxs", "iq3_xs", "iq3_s", "iq3_m", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0",
 	}
 }
@@ -46,12 +49,13 @@ func UnbuiltSchemes() []string {
 // base is the element type of an ordinary matrix.
 var base = map[Scheme]tensor.DType{
 	Q4_K_M: tensor.Q4_K, Q5_K_M: tensor.Q5_K, Q4_0: tensor.Q4_0, Q5_0: tensor.Q5_0,
+	Q3_K_M: tensor.Q3_K, Q2_K: tensor.Q2_K, Q3_K: tensor.Q3_K,
 	Q4_K: tensor.Q4_K, Q5_K: tensor.Q5_K, Q6_K: tensor.Q6_K, Q8_0: tensor.Q8_0, MXFP4: tensor.MXFP4,
 	BF16: tensor.BF16, F16: tensor.F16, F32: tensor.F32,
 }
 
-// quantises reports whether the scheme has block types.
-func (s Scheme) quantises() bool { return base[s].IsQuantized() }
+// Quantises reports whether the scheme has block types.
+func (s Scheme) Quantises() bool { return base[s].IsQuantized() }
 
 // Type names the element type of an ordinary matrix under the scheme; "" for Keep.
 func (s Scheme) Type() string {
@@ -96,7 +100,7 @@ func (r rule) plan(tensors []tensor.Stored, of roles) ([]Choice, error) {
 	if _, known := base[s]; s != Keep && !known {
 		return nil, fault.New(fault.Usage, "unknown scheme %q", string(s))
 	}
-	if s.quantises() && r.to == toSafetensors && !(s == MXFP4 && r.apart) {
+	if s.Quantises() && r.to == toSafetensors && !(s == MXFP4 && r.apart) {
 		return nil, fault.New(fault.Unavailable, "safetensors cannot hold the blocks of %s", string(s)).
 			WithHint("write an .apr file, or choose bf16, f16 or f32").WithID("E-CONVERT-002")
 	}
@@ -143,7 +147,7 @@ func (r rule) choose(t tensor.Stored, of roles) (tensor.DType, string) {
 		}
 		return tensor.F32, "norm or bias"
 	}
-	if !r.scheme.quantises() {
+	if !r.scheme.Quantises() {
 		return r.plain(t)
 	}
 	d := base[r.scheme]
@@ -165,7 +169,8 @@ func (r rule) choose(t tensor.Stored, of roles) (tensor.DType, string) {
 
 // fallback is the type that llama.cpp gives a matrix whose rows are not whole blocks of d.
 func fallback(d tensor.DType, cols int) (tensor.DType, string) {
-	instead := map[tensor.DType]tensor.DType{tensor.Q4_K: tensor.Q5_0, tensor.Q5_K: tensor.Q8_0, tensor.Q6_K: tensor.Q8_0}[d]
+	instead := map[tensor.DType]tensor.DType{tensor.Q4_K: tensor.Q5_0, tensor.Q5_K: tensor.Q8_0, tensor.Q6_K: tensor.Q8_0,
+		tensor.Q3_K: tensor.IQ4_NL, tensor.Q2_K: tensor.IQ4_NL}[d]
 	if instead == tensor.Invalid || cols%instead.BlockLen() != 0 {
 		instead = tensor.F16
 	}
@@ -180,7 +185,7 @@ func isMatrix(t tensor.Info) bool { return len(t.Shape) >= 2 && t.Rows() > 0 && 
 
 // plain is the type of a tensor under a scheme without blocks, or under none.
 func (r rule) plain(t tensor.Stored) (tensor.DType, string) {
-	if r.scheme != Keep && !r.scheme.quantises() {
+	if r.scheme != Keep && !r.scheme.Quantises() {
 		return base[r.scheme], ""
 	}
 	float := cmp.Or(r.dtype, tensor.F32)
@@ -196,7 +201,7 @@ func (r rule) plain(t tensor.Stored) (tensor.DType, string) {
 		}
 	case tensor.F64:
 		return float, "f64 is narrowed"
-	case tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS:
+	case tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS, tensor.Q3_K, tensor.Q2_K:
 		if r.to != toSafetensors && t.Cols()%t.DType.BlockLen() == 0 && !r.expand {
 			return t.DType, ""
 		}

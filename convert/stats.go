@@ -12,8 +12,6 @@ import (
 type Stats struct {
 	Mean, Std, Min, Max float64
 	NaN, Inf, Zero, N   int64
-	constant            bool // all values have the same bits
-	medianLarge         bool // the median magnitude is at least 0.25
 }
 
 // ReadStats computes the statistics of a stored tensor of the file path: Welford's update, chunk by chunk in row order.
@@ -22,19 +20,17 @@ func ReadStats(ctx context.Context, path string, t tensor.Stored) (Stats, error)
 	if err != nil {
 		return Stats{}, err
 	}
-	s := Stats{Min: math.Inf(1), Max: math.Inf(-1), constant: true}
+	return r.stats(ctx)
+}
+
+// stats is ReadStats.
+func (r *rowReader) stats(ctx context.Context) (Stats, error) {
+	s := Stats{Min: math.Inf(1), Max: math.Inf(-1)}
 	var mean, m2 float64
-	var finite, large int64
-	var first uint32
-	err = r.each(func(lo int, values []float32) error {
-		if lo == 0 && len(values) > 0 {
-			first = math.Float32bits(values[0])
-		}
+	var finite int64
+	err := r.each(func(lo int, values []float32) error {
 		for _, v := range values {
 			s.N++
-			if math.Float32bits(v) != first {
-				s.constant = false
-			}
 			x := float64(v)
 			switch {
 			case math.IsNaN(x):
@@ -45,9 +41,6 @@ func ReadStats(ctx context.Context, path string, t tensor.Stored) (Stats, error)
 				continue
 			case x == 0:
 				s.Zero++
-			}
-			if math.Abs(x) >= 0.25 {
-				large++
 			}
 			finite++
 			d := x - mean
@@ -62,6 +55,5 @@ func ReadStats(ctx context.Context, path string, t tensor.Stored) (Stats, error)
 		return s, err
 	}
 	s.Mean, s.Std = mean, math.Sqrt(m2/float64(finite))
-	s.medianLarge = 2*large >= finite
 	return s, err
 }

@@ -2,10 +2,8 @@ package convert
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -202,6 +200,9 @@ func (j *judge) tokenizer(c *Container) {
 		j.report("tokenizer.merges", Warning, "", "%s", warning)
 	}
 	j.passed("tokenizer.merges", "merges make the tokens of the vocabulary")
+	for _, line := range c.CheckBeside(tok) {
+		j.report("tokenizer.beside", Warning, "", "%s", line)
+	}
 	cfg, err := c.Config()
 	if err != nil {
 		return
@@ -219,15 +220,19 @@ func (j *judge) tokenizer(c *Container) {
 	j.passed("tokenizer.eos", "end of text is id %d", tok.EOS())
 }
 
-// content reads every value once and hashes every matrix.
+// content reads every value once.
 func (j *judge) content(ctx context.Context, c *Container, opt ValidateOptions, progress func(int64)) error {
-	hashes := map[[sha256.Size]byte]string{}
-	zero := mayBeZero(c)
+	zero, content := mayBeZero(c), modelfile.NewContent(c.Container)
 	for _, t := range c.weights("") {
 		if !t.DType.IsFloat() && !t.DType.IsQuantized() {
 			continue // reported by config
 		}
-		s, err := ReadStats(ctx, c.Path, t)
+		r, err := newRowReader(c.Path, t)
+		if err != nil {
+			return err
+		}
+		r.look = func(raw []byte, at int64) error { content.Note(t, raw, at); return nil }
+		s, err := r.stats(ctx)
 		if err != nil {
 			return err
 		}
@@ -235,21 +240,12 @@ func (j *judge) content(ctx context.Context, c *Container, opt ValidateOptions, 
 		if opt.Quality {
 			j.quality(t, s)
 		}
-		if isMatrix(t.Info) && !s.constant {
-			h := sha256.New()
-			if _, err := io.Copy(h, io.NewSectionReader(t, 0, t.Size)); err != nil {
-				return readFault(c.Path, t.Name, 0, err)
-			}
-			key := [sha256.Size]byte(h.Sum(nil))
-			if other, ok := hashes[key]; ok {
-				j.report("content.duplicate", Failed, t.Name, "has the same bytes as %q", other)
-			} else {
-				hashes[key] = t.Name
-			}
-		}
 		if progress != nil {
 			progress(t.Size)
 		}
+	}
+	if err := j.findings(content); err != nil {
+		return err
 	}
 	if err := j.holes(c); err != nil {
 		return err
@@ -264,6 +260,19 @@ func (j *judge) content(ctx context.Context, c *Container, opt ValidateOptions, 
 		j.passed("quality.outliers", "no value is far from all others")
 	}
 	return nil
+}
+
+// findings reports what training and conversion look for too.
+func (j *judge) findings(content *modelfile.Content) error {
+	all, err := content.Findings()
+	for _, f := range all {
+		s := Warning
+		if f.Bad {
+			s = Failed
+		}
+		j.report(f.Check, s, f.Tensor, "%s", f.Message)
+	}
+	return err
 }
 
 // holes judges runs of zeros of what content has read.
@@ -300,13 +309,7 @@ func mayBeZero(c *Container) func(name string) bool {
 	return func(name string) bool { return strings.HasSuffix(name, ".bias") }
 }
 
-// Weights beyond f16's range are doubtful; the squares of those beyond tooLarge are not finite in float32.
-const (
-	suspect  = 65504
-	tooLarge = 1e19
-)
-
-// values judges the statistics of one tensor. A bias may be zero, a norm may be constant.
+// values judges the statistics of one tensor. A bias may be zero.
 func (j *judge) values(t tensor.Stored, s Stats, zero func(name string) bool) {
 	if s.N == 0 {
 		return
@@ -316,17 +319,8 @@ func (j *judge) values(t tensor.Stored, s Stats, zero func(name string) bool) {
 		j.report("content.finite", Failed, t.Name, "%d of %d values are NaN, %d infinite", s.NaN, s.N, s.Inf)
 	case s.Zero == s.N && !zero(t.Name):
 		j.report("content.zero", Failed, t.Name, "all %d values are zero", s.N)
-	case max(s.Max, -s.Min) > tooLarge:
-		j.report("content.range", Failed, t.Name, "values from %.3g to %.3g: the square of a weight is not finite", s.Min, s.Max)
-	case max(s.Max, -s.Min) > suspect:
-		j.report("content.range", Warning, t.Name, "values from %.3g to %.3g: larger than any of a trained model, and than f16 can hold", s.Min, s.Max)
 	case t.Name == headName && float64(s.Zero) >= 0.999*float64(s.N):
 		j.report("content.zero", Failed, t.Name, "%d of %d values are zero", s.Zero, s.N)
-	case isMatrix(t.Info) && s.constant && s.N > 1:
-		j.report("content.constant", Failed, t.Name, "all %d values are %g", s.N, s.Mean)
-	}
-	if t.DType == tensor.F16 && isMatrix(t.Info) && s.medianLarge {
-		j.report("content.f16", Warning, t.Name, "half of the magnitudes are 0.25 or more: probably BF16 stored as F16")
 	}
 }
 

@@ -42,7 +42,13 @@ func TestValidate(t *testing.T) {
 				w[upName][i] = 0.25
 			}
 		}, check: "content.constant", tensor: upName, status: Failed},
-		{name: "head copies the embedding", change: func(w map[string][]float32) { w[headName] = w[embedName] }, check: "content.duplicate", tensor: embedName, status: Failed},
+		{name: "head copies the embedding", change: func(w map[string][]float32) { w[headName] = w[embedName] }, check: "content.duplicate", tensor: embedName, status: Warning},
+		{name: "a matrix twice", change: func(w map[string][]float32) { w[upName] = w["model.layers.0.mlp.gate_proj.weight"] }, check: "content.duplicate", tensor: upName, status: Failed},
+		{name: "all biases zero", change: func(w map[string][]float32) {
+			for _, b := range []string{"q", "k", "v"} {
+				zero(w, "model.layers.0.self_attn."+b+"_proj.bias")
+			}
+		}, check: "content.bias", status: Warning},
 		{name: "head copies the embedding of a tied model", tied: true, change: func(w map[string][]float32) { w[headName] = w[embedName] }},
 		{name: "dead head", change: func(w map[string][]float32) { zero(w, headName); w[headName][5] = 1 }, check: "content.zero", tensor: headName, status: Failed},
 		{name: "another head in a tied model", tied: true, change: func(w map[string][]float32) {

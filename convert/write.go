@@ -26,11 +26,17 @@ type Options struct {
 	Version  string      // of the program, written into .apr files as apr/VERSION
 	Progress func(int64) // source bytes done; may be nil
 
-	To       string       // what Kind returns; empty: by the name of the output
-	Expand   bool         // widen blocks that the output could hold
-	DType    tensor.DType // of matrices that are not blocks; Invalid: as they are stored, F32 where they were blocks
-	MaxShard int64        // bytes of a file of weights of a folder; 0: 5 GB
+	To         string       // what Kind returns; empty: by the name of the output
+	Expand     bool         // widen blocks that the output could hold
+	DType      tensor.DType // of matrices that are not blocks; Invalid: as they are stored, F32 where they were blocks
+	Importance Importance   // of the columns of matrices that become blocks; nil: errors of all count the same
+	AllowOdd   bool         // warn of weights that no trained model has, and go on
+	MaxShard   int64        // bytes of a file of weights of a folder; 0: 5 GB
+	Pruned     Pruned       // how the model was cut out of another, for the file to say; nil: it was not
 }
+
+// Pruned says how a model was cut out of another.
+type Pruned map[string]any
 
 // kind is the kind of the output.
 func (o Options) kind(out string) string { return cmp.Or(o.To, Kind(out)) }
@@ -93,13 +99,18 @@ func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report,
 		r.OriginalSize += p.Source.Held().Size
 		r.OutputSize += int64(p.Source.Rows()) * p.DType.RowBytes(p.Source.Cols())
 		switch {
-		case p.DType == tensor.BF16 && opt.Scheme.quantises() && opt.Scheme != MXFP4:
+		case p.DType == tensor.BF16 && opt.Scheme.Quantises() && opt.Scheme != MXFP4:
 			r.KeptBF16 = append(r.KeptBF16, name)
 		case strings.HasSuffix(p.Reason, widened):
 			r.Widened = append(r.Widened, name)
 		}
 	}
 	r.Exceptions = misfits(plan, of, opt.Scheme)
+	if opt.Importance != nil {
+		if names := opt.Importance.missing(plan); len(names) > 0 {
+			r.Warnings = append(r.Warnings, fmt.Sprintf("no importance is known of %s", strings.Join(names, ", ")))
+		}
+	}
 	return plan, r, nil
 }
 
@@ -180,7 +191,8 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 // encoded returns the tensors in their new types; the errors of these go into the report as they are written. With the
 // last of them c has been read: if it is damaged, the output does not appear.
 func encoded(ctx context.Context, c *Container, plan []Choice, opt Options, r *Report) (*encoder, []tensor.Source, error) {
-	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, rmse: r.RMSE, left: len(plan), verify: func() error { return verify(c, r) }}
+	enc := &encoder{ctx: ctx, path: c.Path, progress: opt.Progress, importance: opt.Importance, rmse: r.RMSE, left: len(plan), content: modelfile.NewContent(c.Container)}
+	enc.verify = func() error { return verify(c, enc.content, opt, r) }
 	var sources []tensor.Source
 	for _, p := range plan {
 		s, err := enc.source(p)
@@ -201,11 +213,16 @@ func (r *Report) doubt(lines ...string) {
 }
 
 // verify judges c after it was read; what is doubtful goes into the report.
-func verify(c *Container, r *Report) error {
+func verify(c *Container, content *modelfile.Content, opt Options, r *Report) error {
 	if err := c.Verify(); err != nil {
 		return err
 	}
 	lines, err := c.Holes()
+	r.doubt(lines...)
+	if err != nil {
+		return err
+	}
+	lines, err = content.Judge(modelfile.Tolerance{Odd: opt.AllowOdd, Zeros: true}) // a student may be converted before it is trained
 	r.doubt(lines...)
 	return err
 }
@@ -255,6 +272,9 @@ func mainType(plan []Choice) tensor.DType {
 	}
 	return best
 }
+
+// CheckOutput refuses what Write refuses to replace, before anything is read.
+func CheckOutput(c *Container, out string, opt Options) error { return refuseOverwrite(c, out, opt) }
 
 // refuseOverwrite refuses an existing output early; and even with force one that is an input, a folder that holds one, and weights where
 // the input's folder, or one with an index, would become another model.
@@ -308,6 +328,7 @@ func checkComplete(c *Container, r *Report) error {
 		if warning != "" {
 			r.doubt(warning)
 		}
+		r.doubt(c.CheckBeside(tok)...)
 	}
 	want := arch.Shapes(cfg)
 	for name, shape := range sorted(want) {

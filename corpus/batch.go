@@ -3,6 +3,7 @@ package corpus
 import (
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 
 	"apr/internal/fault"
 )
@@ -15,6 +16,7 @@ type Batch struct {
 	Targets      []int32 // [Rows, SeqLen]
 	Mask         []uint8 // [Rows, SeqLen], 0 or 1
 	Starts       []int32 // [Rows, SeqLen]: where in its row the document of a position begins; nil: rows are read as one document
+	Routes       []int   // [Rows], ascending: which way each row goes, as Rows.Route has it; nil: all go one way
 }
 
 func newBatch(rows, seqLen int) Batch {
@@ -55,6 +57,9 @@ func (b Batch) Slice(lo, hi int) Batch {
 	s := Batch{Rows: hi - lo, SeqLen: b.SeqLen, Tokens: b.Tokens[i:j:j], Targets: b.Targets[i:j:j], Mask: b.Mask[i:j:j]}
 	if b.Starts != nil {
 		s.Starts = b.Starts[i:j:j]
+	}
+	if b.Routes != nil {
+		s.Routes = b.Routes[lo:hi:hi]
 	}
 	return s
 }
@@ -133,13 +138,15 @@ func (l *Loader) Next() (Batch, error) {
 		b.Starts = make([]int32, len(b.Tokens))
 	}
 	from := l.pos
-	for i := range b.Rows {
+	for i, row := range l.nextRows() {
 		inputs, targets, mask := b.row(i)
-		l.rows.Fill(l.rowAt(l.pos.Row), inputs, targets, mask)
+		l.rows.Fill(row, inputs, targets, mask)
 		if l.opt.Documents {
-			l.rows.FillStarts(l.rowAt(l.pos.Row), b.Starts[i*b.SeqLen:(i+1)*b.SeqLen])
+			l.rows.FillStarts(row, b.Starts[i*b.SeqLen:(i+1)*b.SeqLen])
 		}
-		l.advance()
+		if l.rows.Routed() {
+			b.Routes = append(b.Routes, l.rows.Route(row))
+		}
 	}
 	if b.TargetCount() == 0 {
 		return Batch{}, fault.New(fault.Invalid, "the batch at epoch %d, row %d has no target", from.Epoch, from.Row).
@@ -152,10 +159,18 @@ func (l *Loader) Next() (Batch, error) {
 func (l *Loader) RowsFrom(p Position) []int {
 	at := &Loader{rows: l.rows, opt: l.opt, pos: p, permEpoch: p.Epoch - 1} // an order of its own
 	at.order(p.Epoch)
+	return at.nextRows()
+}
+
+// nextRows returns the rows of the next batch, of routed ones those of each route together, and moves behind them.
+func (l *Loader) nextRows() []int {
 	rows := make([]int, l.opt.BatchRows)
 	for i := range rows {
-		rows[i] = at.rowAt(at.pos.Row)
-		at.advance()
+		rows[i] = l.rowAt(l.pos.Row)
+		l.advance()
+	}
+	if l.rows.Routed() {
+		slices.SortStableFunc(rows, func(a, b int) int { return l.rows.Route(a) - l.rows.Route(b) })
 	}
 	return rows
 }

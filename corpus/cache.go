@@ -68,7 +68,7 @@ const (
 // Load returns what Load of this package returns, from the cache if it is there. On a miss that the files' sizes prove,
 // files are read once, else they are hashed first.
 func (c *Cache) Load(ctx context.Context, paths []string, enc IdentifiedEncoder, opt EncodeOptions) (*Tokens, *Report, CacheUse, error) {
-	if c == nil {
+	if c == nil || opt.Read.Sources { // entries have no sources
 		t, report, err := Load(ctx, paths, enc, opt)
 		return t, report, CacheUse{State: CacheOff}, err
 	}

@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -112,6 +114,31 @@ func TestCacheGivesTheSame(t *testing.T) {
 	}
 	if files, _, err := ReadShards(use.Path, vocab, eos); err != nil || !slices.Equal(files.IDs, want.IDs) {
 		t.Errorf("an entry is no folder of shards: %v", err)
+	}
+}
+
+// A cache of text is its user's alone, whatever the umask leaves: shards too.
+func TestCacheIsPrivate(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		return // modes of files say nothing there
+	}
+	c := newCache(t)
+	load(t, c, newIdentified("a"), options, corpusFolder(t))
+	shards := 0
+	must(t, filepath.WalkDir(c.Dir, func(path string, d fs.DirEntry, err error) error {
+		must(t, err)
+		info, err := d.Info()
+		must(t, err)
+		if strings.HasSuffix(path, ".bin") {
+			shards++
+		}
+		if want := map[bool]fs.FileMode{true: 0o700, false: 0o600}[d.IsDir()]; info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode().Perm(), want)
+		}
+		return nil
+	}))
+	if shards == 0 {
+		t.Error("no shard was written")
 	}
 }
 

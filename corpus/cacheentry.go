@@ -174,7 +174,7 @@ func (c *Cache) write(dir string, size int64, e *entry, t *Tokens) error {
 
 // writeFiles writes the files of an entry durably, the manifest last.
 func (e *entry) writeFiles(dir string, t *Tokens) error {
-	w := &shardWriter{dir: dir, limit: DefaultShardTokens, all: sha256.New()}
+	w := &shardWriter{dir: dir, create: atomicfile.CreatePrivate, limit: DefaultShardTokens, all: sha256.New()}
 	defer w.abort()
 	if err := w.write(t.IDs); err != nil {
 		return err

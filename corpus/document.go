@@ -20,6 +20,8 @@ type Document struct {
 	Path     string    // the file it comes from
 	Record   int64     // line of JSON Lines, element of an array, row of Parquet or line of a table, from 1; 0 where the file is the document
 
+	Source string // the field "source" of its record, a text; empty: it has none, or was not asked for
+
 	form form // of its record; "": none
 }
 

@@ -68,6 +68,9 @@ func (t *Tokens) add(e *encoded) {
 		t.Mask = ones(t.Mask, len(e.ids)+1)
 	}
 	t.Docs = append(t.Docs, Doc{End: int64(len(t.IDs)), Bytes: e.bytes, Hash: e.hash})
+	if e.sourced {
+		t.Sources = append(t.Sources, e.source)
+	}
 }
 
 // ones appends n ones.
@@ -85,6 +88,9 @@ type encoded struct {
 	bytes int64
 	hash  Hash
 	chat  bool
+
+	source  string
+	sourced bool // sources were asked for
 }
 
 // group is what a worker encodes at a time.
@@ -195,7 +201,7 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 	g.out = make([]encoded, 0, len(g.docs))
 	for i := range g.docs {
 		d := &g.docs[i]
-		e := encoded{bytes: d.Bytes(), hash: d.Hash(), chat: d.Messages != nil}
+		e := encoded{bytes: d.Bytes(), hash: d.Hash(), chat: d.Messages != nil, source: d.Source, sourced: opt.Read.Sources}
 		if opt.NFC {
 			d.normalise()
 		}

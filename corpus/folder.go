@@ -74,7 +74,8 @@ func leaveOut(d fs.DirEntry) string {
 	return ""
 }
 
-// unfinished reports whether a name is that of a download that has not ended, by the programs that write such, or of an older version.
+// unfinished reports whether a name is that of a download that has not ended, by the programs that write such, or of an
+// older version.
 func unfinished(name string) bool {
 	return slices.ContainsFunc([]string{".part", ".partial", ".incomplete", ".crdownload", ".download", ".aria2", ".tmp", ".bak", ".orig", "~"}, func(end string) bool {
 		return strings.HasSuffix(strings.ToLower(name), end)
@@ -139,7 +140,8 @@ func (r *reader) text(path string, f *os.File, size int64) error {
 	return r.readText(path, br, h, what)
 }
 
-// errNotText marks content that is not UTF-8 or holds NUL, or that errPointer marks, which stands for a text that was not fetched.
+// errNotText marks content that is not UTF-8 or holds NUL, or that errPointer marks, which stands for a text that was
+// not fetched.
 var (
 	errNotText = errors.New("not text")
 	errPointer = fmt.Errorf("pointer of git-lfs, %w", errNotText)

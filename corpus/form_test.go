@@ -57,7 +57,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestByteOrderMarks: a mark of UTF-8 is no part of the text, whatever file it begins; other encodings are named, and left out of folders.
+// TestByteOrderMarks: a mark of UTF-8 is no part of the text, whatever file it begins; other encodings are named, and
+// left out of folders.
 func TestByteOrderMarks(t *testing.T) {
 	const mark = "\xef\xbb\xbf"
 	for name, c := range map[string]struct{ content, want string }{

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// EnoughWindows is how many windows HoldOutEnough holds out, if the data gives them. A score's 95 % interval is ±t·s/√n over n
-// windows, with the 0.975 quantile t of Student's distribution and their standard deviation s, which is known to 1/√(2(n−1)):
+// EnoughWindows is how many windows HoldOutEnough holds out, if the data gives them. A score's 95 % interval is ±t·s/√n
+// over n windows, with the 0.975 quantile t of Student's distribution and their standard deviation s, which is known to
+// 1/√(2(n−1)):
 //
 //	n    t     relative error of s
 //	4    3.18  41 %
@@ -24,22 +25,24 @@ const (
 	mostHeld      = 5
 )
 
-// windowsIn is how many adjoining windows of seqLen targets n ids hold: each has seqLen targets, and the first needs an id before them.
+// windowsIn is how many adjoining windows of seqLen targets n ids hold: each has seqLen targets, and the first needs an
+// id before them.
 func windowsIn(n int64, seqLen int) int64 { return max(0, n-1) / int64(seqLen) }
 
 // idsOf is how many ids w such windows take.
 func idsOf(w int64, seqLen int) int64 { return w*int64(seqLen) + 1 }
 
-// HoldOutEnough splits t as HoldOut does, but holds out EnoughWindows windows of seqLen targets, or as many as a fifth of the ids gives; of less than a
-// window nothing is held out. The first of these that gives as many is taken:
+// HoldOutEnough splits t as HoldOut does, but holds out EnoughWindows windows of seqLen targets, or as many as a fifth
+// of the ids gives; of less than a window nothing is held out. The first of these that gives as many is taken:
 //
 //   - HoldOut with a fraction of 0.01, if that is no more than a fifth of the ids;
 //   - whole documents in the order of their hashes, passing over those with which it would be more than a fifth of the ids, or
 //     more than twice the ids that are needed;
 //   - these, and as many ids as are missing from the end of the longest other document.
 //
-// The head of a document that is cut stays in the training part, without an end-of-text id, for the text does not end there; its copies lose the same ids.
-// length is how many bytes of text an id stands for, as of Head. cut is how many ids were cut off a document.
+// The head of a document that is cut stays in the training part, without an end-of-text id, for the text does not end
+// there; its copies lose the same ids. length is how many bytes of text an id stands for, as of Head. cut is how many
+// ids were cut off a document.
 func (t *Tokens) HoldOutEnough(seqLen int, length func(id int32) int) (train, held *Tokens, cut int) {
 	all := int64(len(t.IDs))
 	enough := min(EnoughWindows, windowsIn(all/mostHeld, seqLen))
@@ -125,6 +128,9 @@ func (t *Tokens) split(chosen func(Hash) bool, c cutting) (train, held *Tokens) 
 	if t.Mask != nil {
 		train.Mask, held.Mask = t.Mask[:0], []uint8{}
 	}
+	if t.Sources != nil {
+		train.Sources, held.Sources = t.Sources[:0], []string{}
+	}
 	start, done := int64(0), false
 	for i := range t.Docs {
 		d := t.Docs[i] // a copy, taken before the training part moves over it
@@ -132,27 +138,30 @@ func (t *Tokens) split(chosen func(Hash) bool, c cutting) (train, held *Tokens) 
 		start = d.End
 		switch {
 		case chosen(d.Hash):
-			held.take(t, from, d)
+			held.take(t, from, d, i)
 		case c.ids > 0 && d.Hash == c.of:
 			ids := t.IDs[from:d.End]
 			head := cutDoc(d, ids, len(ids)-int(c.ids), c.length)
 			if !done {
-				held.take(t, head.End, Doc{End: d.End, Bytes: d.Bytes - head.Bytes})
+				held.take(t, head.End, Doc{End: d.End, Bytes: d.Bytes - head.Bytes}, i)
 			}
-			train.take(t, from, head)
+			train.take(t, from, head, i)
 			done = true
 		default:
-			train.take(t, from, d)
+			train.take(t, from, d, i)
 		}
 	}
 	return train, held
 }
 
-// take appends document d of all, whose ids begin at from.
-func (t *Tokens) take(all *Tokens, from int64, d Doc) {
+// take appends document d of all, whose ids begin at from: all of document i, or a part of it.
+func (t *Tokens) take(all *Tokens, from int64, d Doc, i int) {
 	t.IDs = append(t.IDs, all.IDs[from:d.End]...)
 	if all.Mask != nil {
 		t.Mask = append(t.Mask, all.Mask[from:d.End]...)
+	}
+	if all.Sources != nil {
+		t.Sources = append(t.Sources, all.Sources[i])
 	}
 	d.End = int64(len(t.IDs))
 	t.Docs = append(t.Docs, d)

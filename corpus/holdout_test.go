@@ -32,7 +32,8 @@ func corpusOf(docs ...[2]int) *Tokens {
 // two is the length of every id's text in corpusOf.
 func two(int32) int { return 2 }
 
-// HoldOutEnough holds out 32 windows, or what a fifth gives, whatever the lengths of the documents; the text that is trained on holds none of it.
+// HoldOutEnough holds out 32 windows, or what a fifth gives, whatever the lengths of the documents; the text that is
+// trained on holds none of it.
 func TestHoldOutEnough(t *testing.T) {
 	equal := func(docs, ids int) (all [][2]int) {
 		for i := range docs {
@@ -102,7 +103,8 @@ func TestHoldOutEnoughIsTheUsual(t *testing.T) {
 	}
 }
 
-// Both parts together are the text, but for what copies of a cut document lose; masks stay with their ids; the same text gives the same parts.
+// Both parts together are the text, but for what copies of a cut document lose; masks stay with their ids; the same
+// text gives the same parts.
 func TestHoldOutEnoughProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		docs, masks := anyDocs(t)

@@ -85,8 +85,8 @@ func lineTooLong(is bool) *fault.Error {
 	return fault.New(fault.Format, "the line is longer than 16 MiB").WithID("E-JSONL-003")
 }
 
-// skipMark passes over a byte order mark of UTF-8, which programs on Windows write, and refuses files that are not UTF-8 from their
-// first bytes on.
+// skipMark passes over a byte order mark of UTF-8, which programs on Windows write, and refuses files that are not
+// UTF-8 from their first bytes on.
 func skipMark(path string, br *bufio.Reader) error {
 	head, _ := br.Peek(4) // an error shows again at the first read
 	if bad := checkEncoding(path, head); bad != nil {

@@ -28,6 +28,7 @@ const (
 type ReadOptions struct {
 	TextField     string // field or column that holds a text
 	MessagesField string // field or column that holds [{"role": …, "content": …}, …]
+	Sources       bool   // documents of JSON records and of tables get their field "source"
 	AnyText       bool   // a file that is named is one text whatever its ending, unless that is of records
 }
 
@@ -131,9 +132,9 @@ type Skip struct {
 //     file is one text. Hidden entries, version control's and vendored folders (CVS, _darcs, vendor, node_modules),
 //     links, and files that are not text are left out and counted.
 //
-// A byte order mark of UTF-8 at the start of a file is passed over; files in UTF-16 and UTF-32 are refused by name. Files compressed by
-// gzip, zstd or xz are recognised by content; within folders only those of JSON Lines.
-// A record is recognised by its fields, in this order:
+// A byte order mark of UTF-8 at the start of a file is passed over; files in UTF-16 and UTF-32 are refused by name.
+// Files compressed by gzip, zstd or xz are recognised by content; within folders only those of JSON Lines. A record is
+// recognised by its fields, in this order:
 //
 //	text, content         a text
 //	messages              a conversation, [{"role": …, "content": …}, …]

@@ -13,8 +13,8 @@ import (
 	"apr/internal/strictjson"
 )
 
-// parseRecord reads one line of JSON Lines. Its faults name the column, a byte counted from 1. A text with NUL is refused, raw or
-// escaped, as those of tables and Parquet are.
+// parseRecord reads one line of JSON Lines. Its faults name the column, a byte counted from 1. A text with NUL is
+// refused, raw or escaped, as those of tables and Parquet are.
 func parseRecord(line []byte, opt ReadOptions) (Document, *fault.Error) {
 	if i := bytes.IndexByte(line, 0); i >= 0 {
 		return Document{}, fault.New(fault.Format, "column %d: NUL", i+1).WithID("E-JSONL-004")
@@ -76,6 +76,27 @@ func parseFields(line []byte, opt ReadOptions) (Document, *fault.Error) {
 	if v.Kind() != strictjson.Object {
 		return Document{}, fault.New(fault.Format, "the record is %s, not an object", v.Kind()).WithID("E-JSONL-006")
 	}
+	d, bad := contentOf(v, opt)
+	if bad == nil && opt.Sources {
+		d.Source, bad = sourceOf(v)
+	}
+	return d, bad
+}
+
+// sourceField names where a document comes from, in records and tables.
+const sourceField = "source"
+
+// sourceOf returns the source of a record, empty if it has none.
+func sourceOf(v strictjson.Value) (string, *fault.Error) {
+	field, ok := v.Get(sourceField)
+	if !ok || field.Kind() == strictjson.Null {
+		return "", nil
+	}
+	return stringField(sourceField, field)
+}
+
+// contentOf reads the text or the conversation of a record.
+func contentOf(v strictjson.Value, opt ReadOptions) (Document, *fault.Error) {
 	names, texts := opt.fields()
 	for i, name := range names {
 		field, ok := v.Get(name)

@@ -17,6 +17,14 @@ type Rows struct {
 	tok    *Tokens
 	n      int
 	starts []int64 // first id of each row, and the end of the last; nil: packed
+	parts  []rowPart
+	routes []int // of each row; nil: by part
+}
+
+// rowPart is a run of packed rows from one id on.
+type rowPart struct {
+	row, route int
+	id         int64
 }
 
 // Pack returns the packed rows of t, where documents follow each other without padding: row i is
@@ -27,7 +35,14 @@ func Pack(t *Tokens, seqLen int) (*Rows, error) {
 		return nil, err
 	}
 	width := seqLen + 1
-	r := &Rows{SeqLen: seqLen, tok: t, n: len(t.IDs) / width, Dropped: int64(len(t.IDs) % width)}
+	r := &Rows{SeqLen: seqLen, tok: t}
+	from := int64(0)
+	for _, p := range t.routeParts() {
+		r.parts = append(r.parts, rowPart{r.n, p.route, from})
+		r.n += int(p.end-from) / width
+		r.Dropped += (p.end - from) % int64(width)
+		from = p.end
+	}
 	if r.n == 0 {
 		return nil, fault.New(fault.Invalid, "the data holds %d tokens, fewer than the %d of one row", len(t.IDs), width).
 			WithHint("use more data, a smaller --seq-len, or --no-packing").WithID("E-CORPUS-010")
@@ -52,6 +67,9 @@ func OnePerRow(t *Tokens, seqLen int) (*Rows, error) {
 			r.Dropped += over
 		}
 		r.starts = append(r.starts, end)
+		if t.Routes != nil {
+			r.routes = append(r.routes, t.Routes[i])
+		}
 	}
 	return r, r.count()
 }
@@ -96,7 +114,7 @@ func (r *Rows) Len() int { return r.n }
 // span returns row i's own ids, at most SeqLen+1, and their mask, nil if all ones.
 func (r *Rows) span(i int) (ids []int32, mask []uint8) {
 	width := int64(r.SeqLen + 1)
-	lo := int64(i) * width
+	lo := r.at(i)
 	hi := lo + width
 	if r.starts != nil {
 		lo = r.starts[i]
@@ -106,6 +124,35 @@ func (r *Rows) span(i int) (ids []int32, mask []uint8) {
 		mask = r.tok.Mask[lo:hi]
 	}
 	return r.tok.IDs[lo:hi], mask
+}
+
+// part returns the part of packed row i.
+func (r *Rows) part(i int) rowPart {
+	at := 0
+	for at+1 < len(r.parts) && r.parts[at+1].row <= i { // there are as many as there are routes
+		at++
+	}
+	return r.parts[at]
+}
+
+// at returns the first id of packed row i.
+func (r *Rows) at(i int) int64 {
+	if r.starts != nil {
+		return r.starts[i]
+	}
+	p := r.part(i)
+	return p.id + int64(i-p.row)*int64(r.SeqLen+1)
+}
+
+// Routed reports whether rows go different ways.
+func (r *Rows) Routed() bool { return r.tok.Routes != nil }
+
+// Route returns which way row i goes. No row holds text of two routes.
+func (r *Rows) Route(i int) int {
+	if r.routes != nil {
+		return r.routes[i]
+	}
+	return r.part(i).route
 }
 
 // Fill writes row i as inputs = row[:S], targets = row[1:] and mask (1: the target counts), each of length SeqLen.
@@ -120,7 +167,7 @@ func (r *Rows) FillStarts(i int, starts []int32) {
 		clear(starts)
 		return
 	}
-	fillStarts(starts, r.tok.Docs, int64(i)*int64(r.SeqLen+1))
+	fillStarts(starts, r.tok.Docs, r.at(i))
 }
 
 // fillStarts writes where the document of each position begins, counted from id first of the corpus, which is position 0.

@@ -103,7 +103,7 @@ func EncodeCorpus(ctx context.Context, paths []string, dir string, enc Encoder, 
 		}
 	}()
 	opt.Encode.Turns = AllTurns
-	w := &shardWriter{dir: tmp, limit: opt.ShardTokens, all: sha256.New()}
+	w := &shardWriter{dir: tmp, create: atomicfile.Create, limit: opt.ShardTokens, all: sha256.New()}
 	defer w.abort()
 	first := true
 	source, err := encodeAll(ctx, paths, enc, opt.Encode, func(e *encoded) error {
@@ -225,6 +225,7 @@ func prepareFolder(dir string, force bool) ([]string, error) {
 type shardWriter struct {
 	dir    string
 	limit  int64
+	create func(path string, force bool) (*atomicfile.File, error)
 	shards []Shard
 	total  int64
 	all    hash.Hash
@@ -265,7 +266,7 @@ func (w *shardWriter) write(ids []int32) error {
 func (w *shardWriter) name() string { return fmt.Sprintf("shard-%05d.bin", len(w.shards)) }
 
 func (w *shardWriter) begin() error {
-	f, err := atomicfile.Create(filepath.Join(w.dir, w.name()), false)
+	f, err := w.create(filepath.Join(w.dir, w.name()), false)
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"apr/internal/fault"
 )
 
-// table reads a file whose first line names its columns, which separate parts. The cells of the column TextField are documents, or
-// those of the columns of a question and its answer.
+// table reads a file whose first line names its columns, which separate parts. The cells of the column TextField are
+// documents, or those of the columns of a question and its answer.
 func (r *reader) table(path string, f *os.File, size int64, separator rune) error {
 	h := newHashed(path, f, size)
 	br, what, done, err := decompressed(path, f, h)
@@ -64,6 +64,9 @@ func (r *reader) table(path string, f *os.File, size int64, separator rune) erro
 		}
 		d := columns.document(row)
 		d.Path, d.Record = path, int64(line)
+		if at := slices.Index(header, sourceField); r.opt.Sources && at >= 0 {
+			d.Source = strings.Clone(row[at])
+		}
 		if err := r.document(d); err != nil {
 			return err
 		}

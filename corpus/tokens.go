@@ -17,6 +17,10 @@ type Tokens struct {
 	Mask []uint8 // Mask[i] is 1 if IDs[i] may be a target; nil: all may
 	Docs []Doc
 	EOS  int32
+	// Sources are the fields "source" of each document's record, empty where there is none; nil: ReadOptions.Sources did not ask.
+	Sources []string
+	// Routes are, of each document, which way it goes, ascending; nil: all go one way. See Route.
+	Routes []int
 }
 
 // Doc describes one document of Tokens; it holds IDs[the previous one's End : End].

@@ -12,6 +12,8 @@ type Windows struct {
 	mask           []uint8
 	docs           []Doc
 	n              int
+	parts          []rowPart
+	routed         bool
 }
 
 // NewWindows returns the windows over t's ids, documents being joined by their end-of-text ids. stride must be in
@@ -27,8 +29,32 @@ func NewWindows(t *Tokens, seqLen, stride int) (*Windows, error) {
 		return nil, fault.New(fault.Invalid, "the data holds %d tokens, fewer than the %d of one window", len(t.IDs), seqLen+1).
 			WithHint("use more data or a smaller --seq-len").WithID("E-CORPUS-031")
 	}
-	n := (len(t.IDs)-seqLen-1)/stride + 1
-	return &Windows{SeqLen: seqLen, Stride: stride, ids: t.IDs, mask: t.Mask, docs: t.Docs, n: n}, nil
+	w := &Windows{SeqLen: seqLen, Stride: stride, ids: t.IDs, mask: t.Mask, docs: t.Docs, routed: t.Routes != nil}
+	from := int64(0)
+	for _, p := range t.routeParts() { // no window holds text of two routes
+		w.parts = append(w.parts, rowPart{w.n, p.route, from})
+		if n := int(p.end-from) - seqLen - 1; n >= 0 {
+			w.n += n/stride + 1
+		}
+		from = p.end
+	}
+	if w.n == 0 {
+		return nil, fault.New(fault.Invalid, "no route has the %d tokens of one window", seqLen+1).
+			WithHint("use more data or a smaller --seq-len").WithID("E-CORPUS-031")
+	}
+	return w, nil
+}
+
+// Routed reports whether windows go different ways.
+func (w *Windows) Routed() bool { return w.routed }
+
+// part returns the part of window j.
+func (w *Windows) part(j int) rowPart {
+	at := 0
+	for at+1 < len(w.parts) && w.parts[at+1].row <= j {
+		at++
+	}
+	return w.parts[at]
 }
 
 // Len returns the number of windows.
@@ -42,14 +68,18 @@ func (w *Windows) Batch(lo, hi int) Batch {
 	}
 	for j := lo; j < hi; j++ {
 		inputs, targets, mask := b.row(j - lo)
-		from := j * w.Stride
+		p := w.part(j)
+		from := int(p.id) + (j-p.row)*w.Stride
 		to := from + w.SeqLen + 1
 		var m []uint8
 		if w.mask != nil {
 			m = w.mask[from:to]
 		}
 		fillRow(w.ids[from:to], m, 0, inputs, targets, mask)
-		if j > 0 {
+		if w.routed {
+			b.Routes = append(b.Routes, p.route)
+		}
+		if j > p.row {
 			clear(mask[:w.SeqLen-w.Stride])
 		}
 		if w.Documents {

@@ -39,6 +39,7 @@ const (
 	noVector    = "a vector has not one row of the right length"
 	noView      = "a tensor is no view of its memory"
 	noPositions = "there are no such positions"
+	noRate      = "the rate is not in [0, 1)"
 	noFactor    = "a factor is not finite"
 	gone        = "a tensor is used after it was given back"
 )

@@ -108,6 +108,15 @@ func CheckScale(y, x Tensor, f float64) {
 	need(finite(f), OpScale, noFactor)
 }
 
+// CheckMix checks a call of Mix.
+func CheckMix(y, t Tensor, w, temperature float64) {
+	views(OpMix, y, t)
+	typed(OpMix, tensor.F32, noFloat32, y, t)
+	shaped(OpMix, y.Rows, y.Cols, t)
+	need(w > 0 && finite(w), OpMix, "a weight is not positive and finite")
+	need(temperature > 0 && finite(temperature), OpMix, "temperature is not positive")
+}
+
 // CheckSoftCap checks a call of SoftCap.
 func CheckSoftCap(y, x Tensor, c float64) {
 	views(OpSoftCap, y, x)

@@ -34,6 +34,7 @@ func TestChecksAllocateNothing(t *testing.T) {
 	r := device.Rotary{HeadDim: 8, Table: &device.Frequencies{Inv: []float64{1, .1}}, SeqLen: 8, Positions: ids}
 	a.First = ids
 	src := make([]float32, 8*16)
+	low := device.LowRank{A: &weight{4, 16}, GradA: f(4, 16), Parts: []device.LowRankPart{{Lo: 8, Hi: 32, To: 4, Scale: 2, B: &weight{24, 4}, GradB: f(24, 4)}}}
 	if n := testing.AllocsPerRun(100, func() {
 		device.CheckUpload(x, src)
 		device.CheckCopy(x, x)
@@ -50,6 +51,10 @@ func TestChecksAllocateNothing(t *testing.T) {
 		device.CheckAdd(x, x)
 		device.CheckScale(x, x, 2)
 		device.CheckSoftCap(x, x, 2)
+		device.CheckLowRank(y, device.Tensor{}, f(8, 4), x, low, device.SiLU)
+		device.CheckLowRankWeightGrad(f(8, 4), y, x, f(8, 4), low)
+		device.CheckLowRankInputGrad(x, f(8, 4), low)
+		device.CheckDropout(x, x, device.Drop{Rate: .5})
 		device.CheckAttention(x, f(8, 2), x, x, x, a)
 		device.CheckAttentionBackward(x, x, x, x, x, f(8, 2), x, x, x, a)
 		device.CheckGLU(x, y, device.SiLU)
@@ -58,6 +63,9 @@ func TestChecksAllocateNothing(t *testing.T) {
 		device.CheckGather(x, x, ids)
 		device.CheckScatter(x, x, ids)
 		device.CheckLoss(x, x, x, ids, device.LossSpec{Temperature: 1})
+		device.CheckMix(x, x, .5, 1)
+		device.CheckSquaredError(x, x, x, 1)
+		device.CheckCompareMaps(x, x, device.AttnMap{Q: x, K: x, LSE: f(8, 2), Attn: a}, device.AttnMap{Q: x, K: x, LSE: f(8, 2), Attn: a}, ids, 1)
 		device.CheckVerdict(params)
 		device.CheckAdamW(params)
 		device.CheckArgMax(ids, f(8, 2), x)

@@ -17,6 +17,17 @@ func CheckLoss(grad, z, t, targets Tensor, spec LossSpec) {
 	need(spec.Cap >= 0 && finite(spec.Cap), op, noCap)
 }
 
+// CheckSquaredError checks a call of SquaredError.
+func CheckSquaredError(grad, u, t Tensor, weight float64) {
+	const op = OpSquaredError
+	views(op, grad, u, t)
+	floats(op, grad, t)
+	typed(op, tensor.F32, noFloat32, u)
+	shaped(op, u.Rows, u.Cols, grad, t)
+	need(u.Cols > 0, op, "there are no columns")
+	need(finite(weight), op, noFactor)
+}
+
 // CheckVerdict checks a call of Verdict.
 func CheckVerdict(params []*Param) {
 	for _, p := range params {

@@ -132,9 +132,9 @@ func checkDecodeLayer(l *DecodeLayer, h int) {
 
 // Finisher is a Stream that may finish the heads of a few positions of one sequence as one operation.
 type Finisher interface {
-	// FinishHeads writes q = rotate(norm(x_q, qNorm)) and kv = [rotate(norm(x_k, kNorm)) | x_v] of x = [x_q | x_k | x_v], norms over heads and left out where
-	// their weight is the zero Tensor, in the bits of HeadNorm, Rotate and Copy. q may stand in x. It reports false, and has done nothing, if the device
-	// has no such operation for these.
+	// FinishHeads writes q = rotate(norm(x_q, qNorm)) and kv = [rotate(norm(x_k, kNorm)) | x_v] of x = [x_q | x_k |
+	// x_v], norms over heads and left out where their weight is the zero Tensor, in the bits of HeadNorm, Rotate and
+	// Copy. q may stand in x. It reports false, and has done nothing, if the device has no such operation for these.
 	FinishHeads(q, kv, x, qNorm, kNorm Tensor, eps float64, r Rotary) bool
 }
 

@@ -105,8 +105,9 @@ type Form struct {
 	// FP8 multiplies in 8-bit floats (e4m3) with one scale for the matrix and one for each row of activations. Without
 	// Blocks the matrix is kept in them. A device without such products refuses (fault.Unavailable).
 	FP8 bool
-	// HostExperts keeps the quantised blocks of experts in page-locked memory of the host, from where each product fetches them. A device that
-	// computes in the host's memory anyway, or experts without blocks, are refused (fault.Unavailable).
+	// HostExperts keeps the quantised blocks of experts in page-locked memory of the host, from where each product
+	// fetches them. A device that computes in the host's memory anyway, or experts without blocks, are refused
+	// (fault.Unavailable).
 	HostExperts bool
 }
 
@@ -124,6 +125,8 @@ type ParamSpec struct {
 	Name       string
 	Rows, Cols int  // [out, in]; a vector has Rows = 1
 	Decay      bool // whether decoupled weight decay applies (tensors of two or more dimensions)
+	// Blocks makes Weight read Value as a file of these types holds it; nil: as it is. See Quantizer.
+	Blocks []BlockRows
 }
 
 // Param is a trainable tensor with what training keeps beside it. All tensors are [Rows, Cols] float32.
@@ -132,7 +135,17 @@ type Param struct {
 	Value  Tensor // float32 master weights
 	Grad   Tensor // summed gradient of the step
 	M, V   Tensor // first and second moment of AdamW
-	Weight Weight // what matrix products and gathers read: Value itself, or a narrower copy that AdamW refreshes
+	Weight Weight // what matrix products and gathers read: Value itself, or a narrower copy that AdamW refreshes, or Rounded
+	// Of a parameter with ParamSpec.Blocks, else zero: the stored rows, bytes [1, n], and the values that they decode to.
+	Stored, Rounded Tensor
+}
+
+// Read returns the values that Weight reads, as exactly as the device keeps them: Rounded or Value.
+func (p *Param) Read() Tensor {
+	if p.Rounded.IsZero() {
+		return p.Value
+	}
+	return p.Rounded
 }
 
 // Divergence selects D(p,Q) of the distillation loss, p = softmax(t/T) the teacher and Q = softmax(z/T) the student.
@@ -172,30 +185,46 @@ func (l LossSpec) Weights() (ce, d float64) {
 	return 1 - l.Alpha, l.Alpha * l.Temperature * l.Temperature
 }
 
+// Objective is a term of the loss of a step beside CE and D.
+type Objective int
+
+// The objectives.
+const (
+	HiddenStates      Objective = iota // the squared error of hidden states: SquaredError
+	AttentionTransfer                  // the divergence of attention maps: CompareMaps
+	NumObjectives                      // how many there are
+)
+
+// String returns the objective's name in records.
+func (o Objective) String() string { return [...]string{"hidden", "attention"}[o] }
+
 // Scalars are the numbers of one step, kept on the device: set before the step, completed by it, read by AdamW there
 // and by the host once at the end.
 type Scalars struct {
 	// Set by the host before the step.
-	LR        float64 // learning rate
-	InvN      float64 // 1/N, N the unmasked targets of the whole step
-	BiasCorr1 float64 // 1 − β₁ⁿ for the n-th applied update
-	BiasCorr2 float64 // 1 − β₂ⁿ
-	MaxNorm   float64 // clip threshold c; 0: no clipping
-	CEWeight  float64 // of the mean CE in Loss: 1−α
-	DWeight   float64 // of the mean D in Loss: α·T²
-	MaxLoss   float64 // highest Loss that is applied; 0: no limit
+	LR        float64                // learning rate
+	InvN      float64                // 1/N, N the unmasked targets of the whole step
+	BiasCorr1 float64                // 1 − β₁ⁿ for the n-th applied update
+	BiasCorr2 float64                // 1 − β₂ⁿ
+	MaxNorm   float64                // clip threshold c; 0: no clipping
+	CEWeight  float64                // of the mean CE in Loss: 1−α
+	DWeight   float64                // of the mean D in Loss: α·T²
+	MaxLoss   float64                // highest Loss that is applied; 0: no limit
+	Weights   [NumObjectives]float64 // of the mean of each objective in Loss; 0: it is not one of the step
 	// Summed by Loss, in float64 or compensated.
 	Positions int64   // rows seen
 	CE        float64 // Σ CE
 	D         float64 // Σ D, the divergence of the spec, before α·T²
 	Agree     int64   // rows where the argmax of z equals the argmax of t (lowest id on ties); 0 without teacher
 	Entropy   float64 // Σ H(p), the teacher's entropy at the temperature; 0 without teacher
+	// Summed by the operations of the objectives, in float64 or compensated.
+	Sums [NumObjectives]float64
 	// Written by Verdict.
-	Loss     float64                  // CEWeight·(CE·InvN) + DWeight·(D·InvN): of the whole step, however it was cut
+	Loss     float64                  // CEWeight·(CE·InvN) + DWeight·(D·InvN) + Σ Weights·(Sums·InvN): of the whole step, however it was cut
 	GradNorm float64                  // ‖g‖₂ over all gradients
 	Scale    float64                  // min(1, c/(‖g‖₂+1e-6))
 	Phases   [NumPhases]time.Duration // time spent in each phase, as measured on the device
-	Finite   bool                     // Σ CE, Σ D and ‖g‖₂ are all finite
+	Finite   bool                     // Σ CE, Σ D, all Sums and ‖g‖₂ are finite
 	Diverged bool                     // all are finite, and Loss > MaxLoss > 0
 }
 
@@ -214,12 +243,13 @@ const (
 	PhaseLoss
 	PhaseBackward
 	PhaseOptimizer
+	PhaseQuantize // making blocks of the weights, if the student has any
 	NumPhases
 )
 
 // String returns the phase's name in records.
 func (p Phase) String() string {
-	return [...]string{"data", "teacher", "student_forward", "loss", "student_backward", "optimizer"}[p]
+	return [...]string{"data", "teacher", "student_forward", "loss", "student_backward", "optimizer", "quantize"}[p]
 }
 
 // AdamW holds the constants of the update; the n-th applied update of a parameter w with gradient g is
@@ -252,6 +282,7 @@ const (
 	Experts   Feature = "mixtures of experts"
 	DeltaNet  Feature = "Gated DeltaNet layers"
 	WideDelta Feature = "Gated DeltaNet layers of more than 128 keys a head or 8 taps"
+	Quantizes Feature = "quantisation-aware training" // its streams are no Quantizer, and Param takes no Blocks
 )
 
 // Device owns memory and weights.
@@ -290,7 +321,8 @@ type Arranger interface {
 
 // Replayer is a Stream that can give its device many operations as one launch.
 type Replayer interface {
-	// Replay runs f, whose operations are those of an earlier call but for addresses and sizes. They take place when f has ended.
+	// Replay runs f, whose operations are those of an earlier call but for addresses and sizes. They take place when f
+	// has ended.
 	Replay(f func())
 	// Replaying says how the operations of the latest Replay ran, as far as the host knows; empty: nobody knows.
 	Replaying() string
@@ -393,6 +425,13 @@ type Stream interface {
 	Scale(y, x Tensor, f float64)
 	// SoftCap: y = c·tanh(x/c), of one shape and type; y may be x. c > 0.
 	SoftCap(y, x Tensor, c float64)
+	// Dropout: y[r,c] = 0 if d drops element (d.First+r)·x.Cols + c, else x[r,c]·float32(1/(1−d.Rate)), of one shape and type; y may be x.
+	Dropout(y, x Tensor, d Drop)
+	// LowRank with its backwards.
+	Adapters
+	// Mix: y = T·ln(w·softmax(t/T)) by rows, or with add y = T·ln(e^{y/T} + w·softmax(t/T)), so that softmax(y/T) is the mixture of
+	// what was added with weights that sum to one. y and t [c,V] F32; without add y may be t. w and T are positive and finite.
+	Mix(y, t Tensor, w, temperature float64, add bool)
 
 	// Route chooses experts by the logits z [n, Experts], float32: of each token the Active largest, the lowest of equal ones
 	// first; NaN counts as −∞. It writes the tensors of r, and the weights w [n, Active] F32 as r.Renorm says, times
@@ -435,6 +474,11 @@ type Stream interface {
 	// wanted) with targets [c,1] I32 to the record, and, if grad is not zero, writes
 	// InvN·∂/∂z of the loss to grad [c, V]; grad may be z itself. A target outside [0,V) is an error of the stream.
 	Loss(grad, z, t, targets Tensor, spec LossSpec)
+	// SquaredError adds Σ_r ‖u[r]−t[r]‖²/m to the record's Sums[HiddenStates] and writes the gradient of weight times its mean over
+	// the step's targets, grad = weight·InvN·2/m·(u−t). u [n,m] F32, t [n,m] and grad [n,m] F32 or BF16; grad may be u.
+	SquaredError(grad, u, t Tensor, weight float64)
+	// CompareMaps compares attention maps.
+	MapComparer
 	// Verdict computes the loss of the step, the gradient norm over all params and the clip scale into the record, and
 	// whether AdamW may apply the step: Finite and not Diverged.
 	Verdict(params []*Param)

@@ -45,7 +45,7 @@ func (a *Accounts) Memory() (now, peak map[Component]int64) {
 }
 
 // NewParam makes a trainable tensor of a device: value, gradient and two moments from alloc, in this order, and then the
-// weight that reads the value.
+// weight that reads the value, or what the blocks of spec decode to.
 func NewParam(spec ParamSpec, alloc func(name string, c Component, d tensor.DType, rows, cols int) Tensor, weight func(value Tensor) Weight) *Param {
 	single := func(what string, c Component) Tensor {
 		return alloc(spec.Name+what, c, tensor.F32, spec.Rows, spec.Cols)
@@ -57,6 +57,11 @@ func NewParam(spec ParamSpec, alloc func(name string, c Component, d tensor.DTyp
 		M:         single(".m", Moments),
 		V:         single(".v", Moments),
 	}
-	p.Weight = weight(p.Value)
+	if len(spec.Blocks) > 0 {
+		spec.checkBlocks()
+		p.Stored = alloc(spec.Name+".blocks", StudentWeights, tensor.U8, 1, int(spec.storedBytes()))
+		p.Rounded = single(".rounded", StudentWeights)
+	}
+	p.Weight = weight(p.Read())
 	return p
 }

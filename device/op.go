@@ -39,6 +39,11 @@ const (
 	OpAdd
 	OpScale
 	OpSoftCap
+	OpDropout
+	OpLowRank
+	OpLowRankWeightGrad
+	OpLowRankInputGrad
+	OpMix
 	OpRoute
 	OpRouteBackward
 	OpGroupedMatMul
@@ -51,8 +56,11 @@ const (
 	OpGather
 	OpScatter
 	OpLoss
+	OpSquaredError
+	OpCompareMaps
 	OpVerdict
 	OpAdamW
+	OpQuantize
 	OpArgMax
 	OpDecode
 	OpTemp
@@ -68,9 +76,9 @@ var opNames = [NumOps]string{
 	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
 	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
 	"AttentionBackward", "Conv", "ConvBackward", "DeltaNet", "DeltaNetBackward", "Deinterleave", "Interleave",
-	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
-	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter", "Loss", "Verdict",
-	"AdamW", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
+	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Dropout", "LowRank", "LowRankWeightGrad", "LowRankInputGrad", "Mix", "Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
+	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter", "Loss",
+	"SquaredError", "CompareMaps", "Verdict", "AdamW", "Quantize", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
 
 // String returns the name of the method.
@@ -99,6 +107,9 @@ func (o Op) Feature() Feature {
 	if o >= OpConv && o <= OpDeltaNetBackward {
 		return DeltaNet
 	}
+	if o == OpQuantize {
+		return Quantizes
+	}
 	return ""
 }
 
@@ -106,7 +117,7 @@ func (o Op) Feature() Feature {
 func (o Op) Trains() bool {
 	switch o {
 	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpConvBackward, OpDeltaNetBackward, OpGLUBackward,
-		OpRouteBackward, OpCombineBackward, OpBalanceBackward, OpGroupedWeightGrad, OpLoss, OpAdamW:
+		OpRouteBackward, OpCombineBackward, OpBalanceBackward, OpGroupedWeightGrad, OpLowRankWeightGrad, OpLowRankInputGrad, OpLoss, OpSquaredError, OpCompareMaps, OpAdamW, OpQuantize:
 		return true
 	}
 	return false

@@ -35,6 +35,16 @@ func (r *Run) mustAgree() map[string]any {
 		"device_kind": info.Kind, "instruction_set": info.ISA, "activations": info.Activations.String(), "device_identity": identity,
 		"program": r.Build,
 	}
+	if len(r.in.more) > 0 {
+		var configs []json.RawMessage
+		for _, f := range r.in.more {
+			configs = append(configs, json.RawMessage(f.Config.JSON()))
+		}
+		effects["more_teacher_configs"] = configs
+	}
+	if r.Ensemble.routed() {
+		effects["trained_routes"] = r.in.train.RouteTokens(len(r.in.more) + 1)
+	}
 	all := maps.Clone(r.Options)
 	if all == nil {
 		all = map[string]any{}

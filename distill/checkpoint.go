@@ -505,19 +505,67 @@ func trainingTensors(m *model.Model, s device.Stream) []tensor.Source {
 			out = append(out, model.DownloadSource(s, k.prefix+p.Name, p.Shape, p.Of(k.t), tensor.F32))
 		}
 	}
-	return append(out, m.FixedSources()...)
+	return append(append(out, storedTensors(m, s)...), m.FixedSources()...)
+}
+
+// storedPrefix precedes the name of a parameter whose blocks a checkpoint holds: scales are searched for now and then, so that blocks do
+// not follow from the weights.
+const storedPrefix = "blocks."
+
+// storedTensors are the bytes of all blocks.
+func storedTensors(m *model.Model, s device.Stream) (out []tensor.Source) {
+	for _, p := range m.Params() {
+		if len(p.Blocks) == 0 {
+			continue
+		}
+		info := tensor.Info{Name: storedPrefix + p.Name, DType: tensor.U8, Shape: []int{p.Stored.Cols}, Size: int64(p.Stored.Cols)}
+		out = append(out, tensor.Source{Info: info, Payload: func(w io.Writer) error {
+			all, err := model.StoredBytes(s, p)
+			if err != nil {
+				return err
+			}
+			_, err = w.Write(all)
+			return err
+		}})
+	}
+	return out
+}
+
+// restoreStored is the inverse of storedTensors; weights of other parameters are refreshed.
+func restoreStored(m *model.Model, s device.Stream, f *safetensors.File) error {
+	for _, p := range m.Params() {
+		if len(p.Blocks) == 0 {
+			s.RefreshWeight(p)
+			continue
+		}
+		name := storedPrefix + p.Name
+		st, ok := f.Tensor(name)
+		if !ok || st.DType != tensor.U8 || st.Size != int64(p.Stored.Cols) {
+			return fault.In(fault.Invalid, f.Path(), "is missing or not %d bytes", p.Stored.Cols).At("tensor %q", name).
+				WithHint("the checkpoint is of a student in other types").WithID("E-CKPT-003")
+		}
+		raw := make([]byte, st.Size)
+		if n, err := st.ReadAt(raw, 0); n < len(raw) {
+			return fault.In(fault.IO, f.Path(), "cannot be read").At("tensor %q", name).Because(err)
+		}
+		s.(device.Quantizer).SetStored(p, raw)
+	}
+	return nil
+}
+
+// readState reads a tensor of a checkpoint.
+func readState(f *safetensors.File, name string, shape []int) ([]float32, error) {
+	st, ok := f.Tensor(name)
+	if !ok || !slices.Equal(st.Shape, shape) || st.DType != tensor.F32 {
+		return nil, fault.In(fault.Invalid, f.Path(), "is missing or not float32 of shape %v", shape).At("tensor %q", name).
+			WithHint("the checkpoint is of another student").WithID("E-CKPT-003")
+	}
+	return modelfile.ReadFloat32(f.Path(), st)
 }
 
 // restoreTensors is the inverse of trainingTensors.
 func restoreTensors(m *model.Model, s device.Stream, f *safetensors.File) error {
-	read := func(name string, shape []int) ([]float32, error) {
-		st, ok := f.Tensor(name)
-		if !ok || !slices.Equal(st.Shape, shape) || st.DType != tensor.F32 {
-			return nil, fault.In(fault.Invalid, f.Path(), "is missing or not float32 of shape %v", shape).At("tensor %q", name).
-				WithHint("the checkpoint is of another student").WithID("E-CKPT-003")
-		}
-		return modelfile.ReadFloat32(f.Path(), st)
-	}
+	read := func(name string, shape []int) ([]float32, error) { return readState(f, name, shape) }
 	for _, p := range m.Parts() {
 		for _, k := range []struct {
 			prefix string
@@ -537,6 +585,5 @@ func restoreTensors(m *model.Model, s device.Stream, f *safetensors.File) error 
 		}
 		copy(values, host)
 	}
-	m.Refresh(s)
-	return nil
+	return restoreStored(m, s, f)
 }

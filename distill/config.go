@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"errors"
 	"math"
 
 	"apr/corpus"
@@ -15,6 +16,9 @@ import (
 // Config is a distillation run as resolved: every value has its final form.
 type Config struct {
 	Teacher       string   // model
+	Ensemble      Ensemble // of several teachers
+	Guide         Guide    // by hidden states and attention maps
+	FromCache     string   // a teacher's cache that is read instead of Teacher, which then is only compared with it; empty: none
 	Student       string   // model to start from; or
 	StudentConfig string   // config.json of a new student
 	AllowKeys     []string // of a config.json, that are accepted unread
@@ -35,6 +39,8 @@ type Config struct {
 	TokenCache    *corpus.Cache // of Data and EvalData; nil: they are encoded
 
 	Settings []string // files that this configuration was read from
+
+	Quantize *Quantize // nil: the student is trained as it is
 
 	Output string // run directory
 	Export string // further path for the student, by extension; empty: none
@@ -57,26 +63,29 @@ type Config struct {
 	GradAccum int
 	SeqLen    int
 
-	LR             float64
-	WarmupSteps    int // −1: from WarmupRatio
-	WarmupRatio    float64
-	Schedule       optim.Kind
-	MinLRRatio     float64
-	AdamW          device.AdamW
-	MaxGradNorm    float64
-	MaxLossRatio   float64 // refuse steps whose loss exceeds this × the median of those before; 0: refuse none
-	RouterBalance  float64 // factor of the load-balance loss of the student's experts; 0: none
-	Seed           uint64
-	ChunkRows      int               // 0: the planner's choice
-	Recompute      []model.Recompute // what the planner may choose from; empty: anything
-	AllowSameModel bool
-	AllowChanged   bool
-	Control        bool // also train an identical student on the same tokens without the teacher
-	ControlAuto    bool // without Control: train it where it costs at most ControlMost
+	LR              float64
+	WarmupSteps     int // −1: from WarmupRatio
+	WarmupRatio     float64
+	Schedule        optim.Kind
+	MinLRRatio      float64
+	AdamW           device.AdamW
+	MaxGradNorm     float64
+	MaxLossRatio    float64 // refuse steps whose loss exceeds this × the median of those before; 0: refuse none
+	RouterBalance   float64 // factor of the load-balance loss of the student's experts; 0: none
+	Seed            uint64
+	ChunkRows       int               // 0: the planner's choice
+	Recompute       []model.Recompute // what the planner may choose from; empty: anything
+	AllowSameModel  bool
+	AllowOddWeights bool // warn of weights that no trained model has, and go on
+	AllowChanged    bool
+	Control         bool // also train an identical student on the same tokens without the teacher
+	ControlAuto     bool // without Control: train it where it costs at most ControlMost
 
-	Samples            int // held-out prompts that the models continue at the end
-	EvalEvery          int // steps between evaluations on the way; 0: none; or EvalByCost
-	CheckpointEvery    int // steps; 0: off
+	LoRA               *LoRA // train adapters beside frozen weights; nil: all weights
+	NoTeacher          bool  // Teacher is Student, for there is none: nothing is learned from it
+	Samples            int   // held-out prompts that the models continue at the end
+	EvalEvery          int   // steps between evaluations on the way; 0: none; or EvalByCost
+	CheckpointEvery    int   // steps; 0: off
 	CheckpointInterval Duration
 	KeepCheckpoints    int
 	Watch              *watch.Watchdog // told of every sign of progress; nil: nobody
@@ -104,7 +113,7 @@ func (c Config) schedule(k int) optim.Schedule {
 // Validate refuses combinations that no single option can be blamed for.
 func (c Config) Validate() error {
 	switch {
-	case c.Teacher == "":
+	case c.Teacher == "" && c.FromCache == "":
 		return fault.New(fault.Usage, "no teacher given").WithHint("apr distill TEACHER --student MODEL -d DATA")
 	case (c.Student == "") == (c.StudentConfig == ""):
 		return fault.New(fault.Usage, "exactly one of --student and --student-config is needed")
@@ -115,5 +124,5 @@ func (c Config) Validate() error {
 	case c.Loss.Temperature <= 0:
 		return fault.New(fault.Usage, "--temperature %g is not positive", c.Loss.Temperature)
 	}
-	return nil
+	return errors.Join(c.LoRA.validate(c), c.validateEnsemble(), c.validateGuide(), c.validateMaps(), c.validateTogether(), c.validateCached())
 }

@@ -41,7 +41,11 @@ func (r *Run) continueTexts(ctx context.Context, big *model.Model, trained []eva
 	sizes := r.sizes()
 	if prompts := r.prompts(); len(prompts) > 0 {
 		r.obs.Phase("continuing held-out text")
-		all, err := r.continueAll(ctx, append([]eval.Subject{{Name: nameTeacher, Model: big}}, trained...), prompts, sizes)
+		subjects := trained
+		if len(r.in.more) == 0 && r.in.cache == nil { // several teachers are no one model
+			subjects = append([]eval.Subject{{Name: nameTeacher, Model: big}}, trained...)
+		}
+		all, err := r.continueAll(ctx, subjects, prompts, sizes)
 		if errors.Is(err, context.Canceled) {
 			return r.stoppedAfterTraining()
 		}
@@ -61,8 +65,14 @@ func (r *Run) continueTexts(ctx context.Context, big *model.Model, trained []eva
 func (r *Run) sizes() []runlog.ModelSize {
 	now, _ := r.dev.Memory()
 	student := runlog.ModelSize{Name: nameDistilled, Parameters: r.in.studentConfig.Parameters(), MemoryBytes: 4 * r.in.studentConfig.Parameters()}
+	if r.in.adapter != nil {
+		student.MemoryBytes = now[device.StudentWeights]
+	}
 	if st, err := os.Stat(r.dir.File("student.apr")); err == nil {
 		student.FileBytes = st.Size()
+	}
+	if r.in.cache != nil { // it says nothing of the teacher's size
+		return []runlog.ModelSize{student}
 	}
 	return []runlog.ModelSize{
 		{Name: nameTeacher, Parameters: r.in.teacher.Config.Parameters(), FileBytes: r.in.teacher.Bytes(), MemoryBytes: now[device.TeacherWeights]},

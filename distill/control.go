@@ -51,7 +51,7 @@ func (in *inputs) chooseControl(c Config, planned dry.Planned) error {
 	d := in.dryRun(c, planned.Target)
 	d.Form, d.Control = in.choice.Chosen.form, true
 	alone := d
-	alone.Loss = device.LossSpec{Alpha: 0, Temperature: 1}
+	alone.Loss, alone.Guide = device.LossSpec{Alpha: 0, Temperature: 1}, Guide{}
 	r, err := alone.Record(in.planned.Setting)
 	if err != nil {
 		return fmt.Errorf("the control's step: %w", err)

@@ -3,6 +3,7 @@ package distill
 import (
 	"bytes"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -391,7 +392,8 @@ func both(first, then func(name string, cols int, v []float32)) func(name string
 // untrained writes a model of the same shapes whose matrices are those of a new one.
 func untrained(t *testing.T, seed uint64) string {
 	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
-		rng := rand.New(rand.NewPCG(seed, uint64(len(name)*len(v))))
+		of := crc32.ChecksumIEEE([]byte(name)) // no two matrices are alike
+		rng := rand.New(rand.NewPCG(seed, uint64(of)))
 		for i := range v {
 			if cols < len(v) {
 				v[i] = float32(0.02 * rng.NormFloat64())

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"apr/arch"
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
 )
@@ -20,7 +21,7 @@ type DiskNeed struct {
 // diskNeed adds up what a run of so many steps writes: checkpoints of float32 weights and two moments, the student
 // twice in float32, and once more where it is exported to. With 0 steps it is not known how many there are.
 func (in *inputs) diskNeed(c Config, steps int) (d DiskNeed) {
-	params := in.studentConfig.Parameters()
+	params, trained := in.studentConfig.Parameters(), in.trainedValues()
 	kept := min(int64(c.KeepCheckpoints), math.MaxInt64-1)
 	highest := kept + 1 // while one more is written
 	if steps > 0 {
@@ -29,11 +30,26 @@ func (in *inputs) diskNeed(c Config, steps int) (d DiskNeed) {
 	if c.Control || in.control.On {
 		highest = atMost(kept, 1, highest)
 	}
-	d.Checkpoints = times(12*params, highest)
+	d.Checkpoints = times(in.checkpointBytes(c), highest)
 	d.Outputs = 4 * params * studentCopies(c)
+	if in.adapter != nil {
+		d.Outputs += 4 * trained
+	}
 	d.Total = atMost(d.Checkpoints, 1, d.Outputs)
 	d.Available, _ = freeFor(c.Output)
 	return d
+}
+
+// checkpointBytes is the size of a checkpoint: what trains and two moments in float32, and blocks.
+func (in *inputs) checkpointBytes(c Config) int64 {
+	n := 12 * (in.trainedValues() + c.Guide.elements(in.studentConfig, in.teacher.Config))
+	for _, s := range arch.Slots(in.studentConfig) {
+		if d, ok := in.types[s.Name]; ok && len(s.Shape) > 1 {
+			cols := s.Shape[len(s.Shape)-1]
+			n += s.Elements() / int64(max(cols, 1)) * d.RowBytes(cols)
+		}
+	}
+	return n
 }
 
 // times multiplies what is not negative, and stops at the largest number.
@@ -73,7 +89,7 @@ func (r *Run) checkDisk() error {
 	need := r.in.diskNeed(r.Config, r.steps)
 	free, known := freeFor(r.Output)
 	if there, ok := freeFor(filepath.Dir(r.Export)); r.Export != "" && ok && there != free { // another disk
-		export := DiskNeed{Outputs: need.Outputs / studentCopies(r.Config)}
+		export := DiskNeed{Outputs: need.Outputs / max(1, studentCopies(r.Config))}
 		export.Total = export.Outputs
 		need.Outputs -= export.Outputs
 		need.Total -= export.Outputs
@@ -86,6 +102,9 @@ func (r *Run) checkDisk() error {
 
 // studentCopies is how often a run writes its student: in two forms, and to where it is exported.
 func studentCopies(c Config) int64 {
+	if c.LoRA != nil && !c.LoRA.Merge {
+		return 0
+	}
 	if c.Export != "" {
 		return 3
 	}
@@ -107,7 +126,7 @@ func (d DiskNeed) refuse(dir string, free uint64, known bool, written int64) err
 // bytesBelow adds up the files of checkpoints and outputs of a run directory; 0 if there is none.
 func bytesBelow(run string) (n int64) {
 	checkpoints, _ := filepath.Glob(filepath.Join(run, checkpointFolder+"*")) // the pattern is well formed
-	for _, folder := range append(checkpoints, filepath.Join(run, "student"), filepath.Join(run, "student.apr")) {
+	for _, folder := range append(checkpoints, filepath.Join(run, "student"), filepath.Join(run, "student.apr"), filepath.Join(run, adapterFolder)) {
 		_ = filepath.WalkDir(folder, func(_ string, d os.DirEntry, err error) error {
 			if err != nil {
 				return nil // what cannot be seen is not counted

@@ -28,6 +28,7 @@ type Estimate struct {
 	StepSeconds   *float64        `json:"seconds_per_step"` // of a probe; null without one
 	Seconds       *float64        `json:"seconds"`          // of all steps of the student's leg
 	Control       ControlChoice   `json:"control"`
+	Cache         *CacheSize      `json:"teacher_cache,omitempty"` // that --stage precompute would make; null: not known, or of no use
 	*plan.LargestBatch
 }
 
@@ -62,11 +63,14 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 			return e, err
 		}
 		e.Steps = int(in.loaderSteps)
+		if in.cache == nil && c.Loss.Alpha != 0 && len(in.more) == 0 {
+			e.Cache = in.cacheSize(c, dev)
+		}
 	}
 	if c.MaxSteps > 0 {
 		e.Steps = min(e.Steps, c.MaxSteps)
 	}
-	if c.Probe && c.OpenDevice != nil && k.Probe == nil {
+	if c.Probe && c.OpenDevice != nil && k.Probe == nil && in.cache == nil {
 		if k.Probe, err = in.probe(ctx, c, k, obs); err != nil {
 			return e, err
 		}

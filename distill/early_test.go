@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"apr/corpus"
 	"apr/device/cpu"
 	"apr/internal/contracttest"
 	"apr/internal/disk"
@@ -158,4 +159,18 @@ func TestDiskNeed(t *testing.T) {
 		}
 	}
 	contracttest.Cases(t, 14)
+}
+
+// The frequencies of training ids, with one added to each, score the held-out ones; masked ids count in neither.
+func TestUnigram(t *testing.T) {
+	train := &corpus.Tokens{IDs: []int32{0, 1, 1, 1, 2, 3}, Mask: []uint8{0, 1, 1, 1, 1, 0}} // 1 three times, 2 once
+	held := &corpus.Tokens{IDs: []int32{3, 1, 2, 0, 3}, Mask: []uint8{1, 1, 1, 1, 0}}
+	const all = 4 + 4
+	want := -(math.Log(4./all) + math.Log(2./all) + math.Log(1./all)) / 3
+	if got := unigram(train, held, 4); !(math.Abs(got-want) <= 1e-12) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := unigram(&corpus.Tokens{}, held, 4); !(math.Abs(got-math.Log(4)) <= 1e-12) {
+		t.Errorf("without text: %v", got)
+	}
 }

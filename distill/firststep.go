@@ -28,6 +28,11 @@ const agreeingFrame = 0.4
 // to 0.6. A pruned student of other shapes in its MLP has more to learn, and so has a new one that was given the table.
 const agreeingTable = 1.0
 
+// agreeingFirst is the part of positions with one first id from which the student is a copy whatever the divergence
+// says: its logits may be scaled, or have another number added. Models of one kind that were trained apart agree at up
+// to 0.8 of them.
+const agreeingFirst = 0.9
+
 // agreeingIDs is the part of positions with one first id below which no divergence says that the student is a copy: a teacher that was
 // never trained has an entropy that any new student is near.
 const agreeingIDs = 0.25
@@ -49,12 +54,12 @@ func (r *firstReading) take(sc device.Scalars) {
 	r.kl, r.entropy, r.top1, r.read = sc.D*sc.InvN, sc.Entropy*sc.InvN, float64(sc.Agree)*sc.InvN, true
 }
 
-// readFirst reads the first batch before a step is applied. For a student that was given it fits the temperature of the student's logits. If the
-// run descends another divergence than forward KL at temperature 1, it computes that one too, which the step's record will not have. Each reading
-// takes at most the time and the memory of a step, once.
+// readFirst reads the first batch before a step is applied. For a student that was given it fits the temperature of the
+// student's logits. If the run descends another divergence than forward KL at temperature 1, it computes that one too,
+// which the step's record will not have. Each reading takes at most the time and the memory of a step, once.
 func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, err error) {
 	spec := l.trainer.Loss.Spec
-	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || b.TargetCount() == 0 {
+	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || l.estimates() || b.TargetCount() == 0 {
 		return r, nil
 	}
 	if l.run.in.kin != nil {
@@ -91,7 +96,7 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 // once, at whatever step: a run that goes on may have got another teacher.
 func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	r := l.run
-	if l.teacher == nil || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
+	if l.teacher == nil || l.estimates() || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
 		return nil
 	}
 	if !first.read {
@@ -109,18 +114,33 @@ func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	part, why := r.in.agreeingPart()
 	detail := map[string]any{"leg": l.name, "step": k, "top1_agreement": first.top1}
 	if !(first.kl <= part*first.entropy) {
-		t := first.tempered
-		if !(t.positions > 0 && t.kl <= part*t.entropy) {
+		switch t := first.tempered; {
+		case t.positions > 0 && t.kl <= part*t.entropy:
+			first.kl, first.entropy, detail["temperature"] = t.kl, t.entropy, t.temperature
+			why = fmt.Sprintf(" once its logits are divided by %.2g%s", t.temperature, why)
+		case first.top1 >= agreeingFirst && rec.Targets >= fewPositions:
+			return r.sameFirstIDs(detail, first, rec.Targets)
+		default:
 			return nil
 		}
-		first.kl, first.entropy, detail["temperature"] = t.kl, t.entropy, t.temperature
-		why = fmt.Sprintf(" once its logits are divided by %.2g%s", t.temperature, why)
 	}
 	r.obs.Message("warning: before any training the student already agrees with the teacher: the same first id at %.0f %% of %d positions, a divergence of %.2g nats, %.2g of the teacher's entropy%s; is it a copy in other shapes or types?",
 		100*first.top1, rec.Targets, first.kl, first.kl/first.entropy, why)
 	detail["kl"], detail["entropy"], detail["at_most"] = first.kl, first.entropy, part*first.entropy
 	return r.dir.Event("warning", runlog.FirstStepAgrees, detail,
 		"the student agrees with the teacher before it was trained"+why+": it may be a copy of it, or was made from it")
+}
+
+// fewPositions are too few to say that first ids agree: half a row of the shortest text.
+const fewPositions = 8
+
+// sameFirstIDs reports a student that chooses the teacher's id nearly everywhere, with other probabilities.
+func (r *Run) sameFirstIDs(detail map[string]any, first firstReading, positions int) error {
+	r.obs.Message("warning: before any training the student already chooses the teacher's first id at %.0f %% of %d positions, though their probabilities differ (a divergence of %.2g nats); is it a copy with other logits?",
+		100*first.top1, positions, first.kl)
+	detail["kl"], detail["entropy"], detail["at_least"] = runlog.Number(first.kl), first.entropy, agreeingFirst
+	return r.dir.Event("warning", runlog.FirstStepAgrees, detail,
+		"the student chooses the teacher's first id before it was trained: it may be a copy of it, or was made from it")
 }
 
 // agreeingPart returns the part of the teacher's entropy up to which a student agrees, and what else than the divergence says so.

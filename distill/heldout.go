@@ -59,10 +59,10 @@ type Evaluation struct {
 	NatsPerToken float64          `json:"nats_per_token"`
 	Error        runlog.Number    `json:"nats_standard_error"` // null: too little text to judge
 	Interval     [2]runlog.Number `json:"nats_interval_95"`
-	Perplexity   float64          `json:"perplexity"`
-	BitsPerByte  runlog.Number    `json:"bits_per_byte"` // see eval.BitsPerByte; null: the bytes of the text are not known
-	KL           float64          `json:"kl"`
-	Top1         float64          `json:"top1_agreement"`
+	Perplexity   runlog.Number    `json:"perplexity"`     // null: beyond float64, of a teacher that is damaged
+	BitsPerByte  runlog.Number    `json:"bits_per_byte"`  // see eval.BitsPerByte; null: the bytes of the text are not known
+	KL           runlog.Number    `json:"kl"`             // null: there is no teacher, but its cache
+	Top1         runlog.Number    `json:"top1_agreement"` // null, likewise
 }
 
 // Margin is by how many nats per token the distilled student is better than another model on the same text, window by
@@ -104,18 +104,18 @@ func margin(over string, e eval.Estimate) Margin {
 
 // evaluate scores teacher and students on the held-out windows, then canaries of the student in the file final, and
 // writes it down. Of the canaries' weights nothing is kept but in the student's own memory: its weights are lost.
-func (r *Run) evaluate(ctx context.Context, big, student *model.Model, subjects []eval.Subject, out *Outcome) error {
+func (r *Run) evaluate(ctx context.Context, teachers []*model.Model, student *model.Model, subjects []eval.Subject, out *Outcome) error {
 	if r.in.held == nil {
 		r.obs.Detail("no held-out data: nothing is evaluated")
 		return nil
 	}
 	r.obs.Phase(PhaseEvaluation)
-	final, err := modelfile.Open(r.dir.File("student.apr"))
+	final, err := r.in.openFinal(r.Config)
 	if err != nil {
 		return err
 	}
 	defer final.Close()
-	out.HeldOut, err = r.scoreHeldOut(ctx, big, student, final, subjects)
+	out.HeldOut, err = r.scoreHeldOut(ctx, teachers, student, final, subjects)
 	if errors.Is(err, context.Canceled) {
 		return r.stoppedAfterTraining()
 	}
@@ -159,19 +159,50 @@ func (r *Run) recordHeldOut() error {
 		"tokens": len(r.in.held.IDs), "documents": len(r.in.held.Docs), "cut_tokens": r.in.cut}, "scores of runs can be compared where it is equal")
 }
 
-// checkTeacher reports a teacher that knows less of the held-out text than one that gives each id the same probability: the
-// text, or its ids, are not what the teacher was trained on.
+// checkTeacher reports a teacher that knows no more of the held-out text than how often each id occurs in the training
+// text, or that each id occurs: it was never trained, its file or configuration is wrong, or the text, or its ids, are
+// not what it was trained on.
 func (r *Run) checkTeacher(all []Evaluation) error {
 	uniform := math.Log(float64(r.in.vocab))
+	frequencies := unigram(r.in.train, r.in.held, r.in.vocab)
 	for _, e := range all {
-		if e.Name != nameTeacher || e.NatsPerToken <= uniform {
+		if e.Name != nameTeacher || !(e.NatsPerToken >= min(uniform, frequencies)) {
 			continue
 		}
-		r.obs.Message("warning: the teacher has %.3f nats per token on the held-out text, more than the %.3f of a model that gives all %d ids the same probability: are text and ids those that it was trained on?",
-			e.NatsPerToken, uniform, r.in.vocab)
-		return r.dir.Event("warning", runlog.TeacherBelowUniform, map[string]any{"nats_per_token": runlog.Number(e.NatsPerToken), "uniform": uniform}, "there is nothing to learn from it on this text")
+		detail := map[string]any{"nats_per_token": runlog.Number(e.NatsPerToken), "uniform": uniform, "frequencies": runlog.Number(frequencies)}
+		if e.NatsPerToken > uniform {
+			r.obs.Message("warning: the teacher has %.3f nats per token on the held-out text, more than the %.3f of a model that gives all %d ids the same probability: are text and ids those that it was trained on?",
+				e.NatsPerToken, uniform, r.in.vocab)
+			return r.dir.Event("warning", runlog.TeacherBelowUniform, detail, "there is nothing to learn from it on this text")
+		}
+		r.obs.Message("warning: the teacher has %.3f nats per token on the held-out text, and a guess by the frequencies of the training text has %.3f: it knows nothing of this text but how often its tokens occur. Was it trained, are its files whole, is config.json its own (rope_theta, rms_norm_eps), is the text of a kind that it knows?",
+			e.NatsPerToken, min(uniform, frequencies))
+		return r.dir.Event("warning", runlog.TeacherBelowFrequencies, detail, "it knows nothing of this text but how often its tokens occur")
 	}
 	return nil
+}
+
+// unigram returns the cross-entropy in nats of the targets of held under the frequencies of those of train, of v ids:
+// the mean of
+//
+//	−log (n(id) + 1) / (N + v)
+func unigram(train, held *corpus.Tokens, v int) float64 {
+	count, all := make([]int64, v), int64(v)
+	eachTarget(train, func(id int32) { count[id]++; all++ })
+	sum, n := 0.0, 0
+	eachTarget(held, func(id int32) {
+		sum += math.Log(float64(all)) - math.Log(float64(count[id]+1))
+		n++
+	})
+	return sum / float64(n)
+}
+
+func eachTarget(t *corpus.Tokens, f func(id int32)) {
+	for i, id := range t.IDs {
+		if i > 0 && (t.Mask == nil || t.Mask[i] != 0) {
+			f(id)
+		}
+	}
 }
 
 // heldOutIdentity is a hash of what scores are made on: the ids, which of them count, and how they are read.
@@ -191,13 +222,13 @@ func (r *Run) heldOutWindows() (*corpus.Windows, error) {
 
 // scoreHeldOut scores subjects on the held-out windows beside the teacher, and canaries of the model in final in the
 // memory of student.
-func (r *Run) scoreHeldOut(ctx context.Context, big, student *model.Model, final *modelfile.Files, subjects []eval.Subject) (h HeldOut, err error) {
+func (r *Run) scoreHeldOut(ctx context.Context, teachers []*model.Model, student *model.Model, final *modelfile.Files, subjects []eval.Subject) (h HeldOut, err error) {
 	w, err := r.heldOutWindows()
 	if err != nil {
 		return h, err
 	}
 	options := eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance}
-	scores, err := eval.Compare(ctx, r.stream, big, subjects, w, options)
+	scores, err := r.compare(ctx, teachers, subjects, w, options)
 	if err != nil {
 		return h, err
 	}
@@ -218,36 +249,64 @@ func (r *Run) scoreHeldOut(ctx context.Context, big, student *model.Model, final
 	return h, err
 }
 
+// compare scores subjects beside the teacher, one of the subjects, which has no model yet.
+func (r *Run) compare(ctx context.Context, teachers []*model.Model, subjects []eval.Subject, w *corpus.Windows, o eval.Options) ([]eval.Scores, error) {
+	if r.in.cache != nil { // it has no rows of held-out text
+		return eval.Compare(ctx, r.stream, nil, subjects[1:], w, o)
+	}
+	if len(r.in.more) > 0 {
+		o.Reference = r.Ensemble.of(teachers, r.dev.Info(), r.SeqLen, 1)
+		return eval.Compare(ctx, r.stream, nil, subjects, w, o)
+	}
+	subjects = slices.Clone(subjects)
+	subjects[0].Model = teachers[0]
+	return eval.Compare(ctx, r.stream, teachers[0], subjects, w, o)
+}
+
 // evaluation is the record of a model's scores.
 func (r *Run) evaluation(s eval.Scores) Evaluation {
-	kl, _ := s.KL()
+	kl, compared := s.KL()
 	top1, _ := s.Top1()
+	if !compared {
+		kl, top1 = math.NaN(), math.NaN()
+	}
 	m := margin("", s.Nats())
 	return Evaluation{Name: s.Name, Targets: s.Targets, NatsPerToken: s.NatsPerToken(), Error: m.Error, Interval: m.Interval,
-		Perplexity: s.Perplexity(), BitsPerByte: runlog.Number(eval.BitsPerByte(s.NatsPerToken(), r.in.held)), KL: kl, Top1: top1}
+		Perplexity: runlog.Number(s.Perplexity()), BitsPerByte: runlog.Number(eval.BitsPerByte(s.NatsPerToken(), r.in.held)), KL: runlog.Number(kl), Top1: runlog.Number(top1)}
 }
 
 // canaries scores two broken variants of the model in final, in the memory of student: one that knows nothing, and one
 // whose weights are the right ones in the wrong places. Each costs one forward pass of the student over the held-out
-// text. All six canaries, and a gate, are those of apr eval.
+// text; of a student with adapters it is one, see noiseCanary. All six canaries, and a gate, are those of apr eval.
 func (r *Run) canaries(ctx context.Context, student *model.Model, final *modelfile.Files, distilled eval.Scores, w *corpus.Windows, o eval.Options) (all []Canary, err error) {
+	score := func(name, what string) (c Canary, err error) {
+		scores, err := eval.Compare(ctx, r.stream, nil, []eval.Subject{{Name: name, Model: student.Frozen()}}, w, o)
+		// Scored to its end with a loss that is not finite: no score is no good one. A device that fails has no scores.
+		failed := fault.KindOf(err) == fault.Inference && len(scores) == 1
+		if err != nil && !failed {
+			return c, err
+		}
+		s := scores[0]
+		e := distilled.Margin(s)
+		return Canary{Name: name, What: what, Targets: s.Targets, Nats: runlog.Number(s.NatsPerToken()),
+			Perplexity: runlog.Number(s.Perplexity()), Margin: margin(name, e), Caught: failed || e.Mean > 0 && e.Mean >= eval.CanaryErrors*e.StandardError}, nil
+	}
+	if student.Adapted() {
+		c, err := r.noiseCanary(student, score)
+		return []Canary{c}, err
+	}
 	for _, c := range eval.Canaries(final, r.in.vocab, 0, r.Seed) {
 		if c.Name != canaryZeroed && c.Name != canaryShuffled {
 			continue
 		}
-		if err := student.LoadWeights(r.stream, c.Files); err != nil {
+		if err := student.LoadRead(r.stream, c.Files); err != nil {
 			return nil, err
 		}
-		scores, err := eval.Compare(ctx, r.stream, nil, []eval.Subject{{Name: c.Name, Model: student.Frozen()}}, w, o)
-		// Scored to its end with a loss that is not finite: no score is no good one. A device that fails has no scores.
-		failed := fault.KindOf(err) == fault.Inference && len(scores) == 1
-		if err != nil && !failed {
+		k, err := score(c.Name, c.What)
+		if err != nil {
 			return nil, err
 		}
-		s := scores[0]
-		e := distilled.Margin(s)
-		all = append(all, Canary{Name: c.Name, What: c.What, Targets: s.Targets, Nats: runlog.Number(s.NatsPerToken()),
-			Perplexity: runlog.Number(s.Perplexity()), Margin: margin(c.Name, e), Caught: failed || e.Mean > 0 && e.Mean >= eval.CanaryErrors*e.StandardError})
+		all = append(all, k)
 	}
 	return all, nil
 }

@@ -81,9 +81,10 @@ const (
 	evalMost    = 0.5 // of it, for a few
 )
 
-// evalEvery returns the steps between evaluations, for a held-out text and steps of so many tokens: for nine evaluations of a leg, down
-// to three where they would take more than a tenth of its time, and every 200 steps of a long run. A forward pass is a third of a step. Where three
-// would take longer than half of the steps, there are those of 200 steps only.
+// evalEvery returns the steps between evaluations, for a held-out text and steps of so many tokens: for nine
+// evaluations of a leg, down to three where they would take more than a tenth of its time, and every 200 steps of a
+// long run. A forward pass is a third of a step. Where three would take longer than half of the steps, there are those
+// of 200 steps only.
 func evalEvery(steps, heldTokens, stepTokens int) int {
 	one := float64(heldTokens) / float64(3*stepTokens) // in steps
 	if evalFew*one > evalMost*float64(steps) {

@@ -13,8 +13,11 @@ import (
 // identify compares teacher and student value by value and refuses a student that is the teacher, in whatever file or
 // type, unless that was asked for. A new student is no copy.
 func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
-	if in.student == nil {
+	if in.student == nil || c.NoTeacher {
 		return nil
+	}
+	if in.cache != nil {
+		return in.identifyCached(c)
 	}
 	k, how := modelfile.Kinship{Relation: modelfile.Same}, "both are the same file"
 	if !sameFile(c.Teacher, c.Student) {
@@ -31,7 +34,7 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	related := k.Relation != modelfile.Different
 	in.kin = &runlog.Kinship{
 		Relation: string(k.Relation), Tensor: k.Tensor, Field: k.Field, Difference: runlog.Number(k.Difference), Rounding: k.Rounding,
-		Values: k.Values, Allowed: related && c.AllowSameModel, Text: k.String(),
+		Values: k.Values, Allowed: related && c.AllowSameModel && c.Quantize == nil, Text: k.String(),
 	}
 	if k.Alike != nil {
 		in.kin.Tensors, in.kin.Alike, in.kin.Others = k.Alike.Tensors, k.Alike.Alike, k.Alike.Others
@@ -47,7 +50,7 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 		in.kin.Embedding = runlog.Number(cosine)
 	}
 	switch {
-	case !related || c.AllowSameModel:
+	case !related || c.AllowSameModel || c.Quantize != nil: // in blocks it is another model
 		return nil
 	case k.Relation == modelfile.Derived:
 		return fault.In(fault.Invalid, c.Student, "teacher and student are the same model in other precision: %s, up to a relative difference of %.2g in %s", k.Rounding, k.Difference, k.Tensor).
@@ -82,6 +85,9 @@ func (r *Run) recordIdentity() error {
 		return r.dir.Event("warning", runlog.CloseToTeacher, k, k.Text)
 	}
 	kind := "decision"
+	if r.Quantize != nil && k.Relation != string(modelfile.Different) {
+		return r.dir.Event(kind, "teacher and student", k, "the student is the teacher in blocks of "+r.Quantize.Scheme+": "+k.Text)
+	}
 	if k.Allowed {
 		kind = "warning"
 		r.obs.Message("warning: teacher and student are related, which --allow-same-model allows: %s", k.Text)

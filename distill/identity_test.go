@@ -173,6 +173,12 @@ func TestFirstStepOfCodes(t *testing.T) {
 			}
 		}
 	}
+	for name, by := range map[string]float32{"40 times as loud": 40, "a fiftieth": 0.02, "a thousandth": 1e-3, "beyond every temperature": 1e5} {
+		r := run(func(c *Config) { from(louder(t, turned, by))(c); c.Teacher = "../testdata/models/gosrc" }, forward)
+		if !r.event(runlog.FirstStepAgrees) || strings.Contains(r.said, "already chooses the teacher's first id") != (by == 1e5) || !hasFinding(r.findings, "agrees") {
+			t.Errorf("%s: messages %q; findings %+v", name, r.said, r.findings.Findings)
+		}
+	}
 	trained := tinyConfig(t)
 	ofFrame(&trained)
 	trained.Steps, trained.BatchSize, trained.LR, trained.CheckpointEvery = 60, 4, 3e-3, 60

@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"apr/adapter"
 	"apr/arch"
 	"apr/corpus"
 	"apr/device"
@@ -19,19 +21,26 @@ import (
 	"apr/plan"
 	runlog "apr/run/log"
 	"apr/teacher"
+	"apr/teacher/cache"
+	"apr/tensor"
 	"apr/tokenizer"
 )
 
 // inputs are the opened models and the encoded data of a run.
 type inputs struct {
-	teacher, student *modelfile.Files // student nil: a new one
+	teacher, student *modelfile.Files   // student nil: a new one
+	more             []*modelfile.Files // teachers beside the first
+	cache            *cache.Reader      // that is read instead of the teacher, of which there is the head alone; nil: the teacher is computed
 	studentConfig    arch.Config
-	tokenizer        *tokenizer.Tokenizer // of the student: the teacher's for a new one; nil: it has none
-	vocab            int                  // V: ids that both models share
-	conventions      []runlog.Convention  // in which their tokenizers differ all the same
-	unproven         string               // why nothing proves that they mean the same by them; empty: their tokenizers do
-	choice           *teacherChoice       // how the teacher is computed
-	planned          plan.Plan            // how steps are cut
+	adapter          *adapter.Adapter        // what trains beside the student's weights, without values; nil: all of them train
+	tokenizer        *tokenizer.Tokenizer    // of the student: the teacher's for a new one; nil: it has none
+	vocab            int                     // V: ids that both models share
+	conventions      []runlog.Convention     // in which their tokenizers differ all the same
+	unproven         string                  // why nothing proves that they mean the same by them; empty: their tokenizers do
+	choice           *teacherChoice          // how the teacher is computed
+	planned          plan.Plan               // how steps are cut
+	types            map[string]tensor.DType // of a student in blocks, by slot; nil: it is trained as it is
+	fallbacks        []string                // lines about types that are not the scheme's
 
 	rows        *corpus.Rows
 	train, held *corpus.Tokens // held nil: nothing is held out
@@ -55,10 +64,8 @@ type inputs struct {
 
 func (in *inputs) close() error {
 	var errs []error
-	for _, f := range []*modelfile.Files{in.teacher, in.student} {
-		if f != nil {
-			errs = append(errs, f.Close())
-		}
+	for _, f := range in.openFiles() {
+		errs = append(errs, f.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -74,11 +81,14 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := in.openModels(c, obs); err != nil {
 		return nil, err
 	}
-	if err := in.identify(ctx, c, obs); err != nil { // before a probe
+	if err := in.identifyAll(ctx, c, obs); err != nil { // before a probe
 		return nil, err
 	}
 	if err := in.choose(ctx, c, dev, obs); err != nil {
 		return nil, err
+	}
+	if in.cache != nil {
+		in.choice.Reason = "read from a cache"
 	}
 	if err := in.hashModels(c); err != nil {
 		return nil, err
@@ -94,44 +104,72 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 
 // openModels opens teacher and student and checks that they fit each other.
 func (in *inputs) openModels(c Config, obs Observer) (err error) {
-	if in.teacher, err = modelfile.Open(c.Teacher, c.AllowKeys...); err != nil {
+	if err := in.openTeacher(c); err != nil {
 		return err
 	}
-	if err := in.teacher.CheckTensors(); err != nil {
-		return err
-	}
-	if err := in.openStudent(c); err != nil {
+	if err := errors.Join(in.openMore(c), in.openStudent(c)); err != nil {
 		return err
 	}
 	for _, w := range in.warnings() {
 		obs.Message("warning: %s", w)
 	}
-	for _, f := range []*modelfile.Files{in.teacher, in.student} {
-		if f != nil {
-			f.Warn = func(line string) {
-				in.doubts = append(in.doubts, line)
-				obs.Message("warning: %s", line)
-			}
+	for _, f := range in.openFiles() {
+		f.AllowOdd, f.Fresh = c.AllowOddWeights, f == in.student || c.NoTeacher
+		f.Warn = func(line string) {
+			in.doubts = append(in.doubts, line)
+			obs.Message("warning: %s", line)
 		}
 	}
-	if err := in.align(c, obs); err != nil {
+	if err := errors.Join(in.align(c, obs), in.quantize(c, obs)); err != nil {
 		return err
 	}
-	if most := min(in.studentConfig.MaxPositions, in.teacher.Config.MaxPositions); c.SeqLen > most {
+	if err := in.alignMore(c); err != nil {
+		return err
+	}
+	in.checkBeside()
+	if err := in.checkCache(c); err != nil {
+		return err
+	}
+	if c.Guide.any() {
+		if _, err := c.Guide.pairs(len(in.studentConfig.Layers), len(in.teacher.Config.Layers)); err != nil {
+			return err
+		}
+	}
+	if err := c.Guide.checkMaps(in.studentConfig, in.teacher.Config, c.SeqLen); err != nil {
+		return err
+	}
+	most, apart := in.studentConfig.MaxPositions, []error{model.Separable(in.studentConfig, c.SeqLen)}
+	for _, f := range in.teachers() {
+		most = min(most, f.Config.MaxPositions)
+		apart = append(apart, model.Separable(f.Config, c.SeqLen))
+	}
+	if c.SeqLen > most {
 		return fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen, most)
 	}
 	if c.DocumentMask {
-		return errors.Join(model.Separable(in.teacher.Config, c.SeqLen), model.Separable(in.studentConfig, c.SeqLen))
+		return errors.Join(apart...)
 	}
 	return nil
 }
 
-// warnings are what was tolerated in the models' files, as a checksum that is missing.
-func (in *inputs) warnings() (all []string) {
-	for _, f := range []*modelfile.Files{in.teacher, in.student} {
-		if f == nil {
+// checkBeside warns of files of a tokenizer that contradict the one that is used.
+func (in *inputs) checkBeside() {
+	seen := map[string]bool{}
+	for _, f := range in.openFiles() {
+		tok, err := f.Tokenizer()
+		if err != nil || seen[f.Folder] { // of ids alone, and reported where a tokenizer is needed
 			continue
 		}
+		seen[f.Folder] = true
+		for _, line := range f.CheckBeside(tok) {
+			f.Warn(line)
+		}
+	}
+}
+
+// warnings are what was tolerated in the models' files, as a checksum that is missing.
+func (in *inputs) warnings() (all []string) {
+	for _, f := range in.openFiles() {
 		for _, w := range f.Warnings {
 			all = append(all, f.Path+": "+w)
 		}
@@ -154,7 +192,11 @@ func (in *inputs) openStudent(c Config) (err error) {
 	if err := model.Computed(in.studentConfig); err != nil {
 		return err
 	}
-	return in.student.CheckTensors()
+	if err := in.student.CheckTensors(); err != nil || c.LoRA == nil {
+		return err
+	}
+	in.adapter, err = in.newAdapter(c.LoRA)
+	return err
 }
 
 // align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string. Only
@@ -230,7 +272,7 @@ func (in *inputs) recordTokenizer(c Config) {
 		detail = "the student's; the teacher has none"
 	}
 	for name, r := range TokenizerRecords(in.tokenizer) {
-		r.Path, r.Detail = c.Teacher, detail
+		r.Path, r.Detail = cmp.Or(c.Teacher, c.FromCache), detail
 		in.records[name] = r
 	}
 }
@@ -254,11 +296,19 @@ const (
 
 // hashModels records what was opened.
 func (in *inputs) hashModels(c Config) error {
-	teacherHash, err := in.teacher.WeightsSHA256()
-	if err != nil {
-		return err
+	if in.cache != nil {
+		in.recordTeacherCache()
 	}
-	in.records["teacher"] = runlog.Input{Path: c.Teacher, SHA256: teacherHash, Of: ofWeights, Bytes: in.teacher.Bytes(), Detail: in.teacher.Config.String(), Config: in.teacher.Config.Hash()}
+	for i, f := range in.teachers() {
+		if in.cache != nil {
+			break
+		}
+		sum, err := f.WeightsSHA256()
+		if err != nil {
+			return err
+		}
+		in.records[nameOf(i)] = runlog.Input{Path: c.Teachers()[i], SHA256: sum, Of: ofWeights, Bytes: f.Bytes(), Detail: f.Config.String(), Config: f.Config.Hash()}
+	}
 	if in.student == nil {
 		sum, _, err := hashFile(c.StudentConfig)
 		if err != nil {
@@ -291,6 +341,12 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	if err != nil {
 		return err
 	}
+	if in.train, err = in.route(c, in.train); err != nil {
+		return err
+	}
+	if in.held, err = in.route(c, in.held); err != nil {
+		return err
+	}
 	in.trained = in.train.ContentSHA256()
 	if c.Packing {
 		in.rows, err = corpus.Pack(in.train, c.SeqLen)
@@ -302,6 +358,9 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	}
 	if r := in.rows; r.Truncated > 0 {
 		obs.Message("warning: %d of %d documents are longer than a row of %d tokens and are cut; %d tokens are not trained on", r.Truncated, r.Len(), c.SeqLen, r.Dropped)
+	}
+	if err := in.checkCachedRows(c, obs); err != nil {
+		return err
 	}
 	l, err := in.loader(c)
 	if err != nil {
@@ -344,7 +403,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		turns = corpus.AutoTurns
 	}
 	t, report, use, err := c.TokenCache.Load(ctx, paths, enc, corpus.EncodeOptions{
-		Read: corpus.ReadOptions{TextField: c.TextField, MessagesField: c.MessagesField},
+		Read: corpus.ReadOptions{TextField: c.TextField, MessagesField: c.MessagesField, Sources: c.Ensemble.routed()},
 		EOS:  eos, Vocab: in.vocab, Turns: turns,
 	})
 	if err != nil {

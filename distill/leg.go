@@ -105,10 +105,14 @@ func (l *leg) prepare() error {
 	r := l.run
 	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
 	l.trainer.Teacher, l.trainer.MaxLossRatio, l.trainer.Balance = l.teacher, r.MaxLossRatio, r.RouterBalance
+	l.trainer.SearchEvery = r.searchEvery()
 	l.loads = newLoads(r.dev)
 	l.trainer.Cut(r.in.planned.Setting)
 	if r.DocumentMask {
 		l.trainer.SeparateDocuments()
+	}
+	if r.Ensemble.routed() && l.teacher != nil {
+		l.trainer.RouteRows()
 	}
 	l.trainer.Loss.Spec, l.trainer.Loss.Vocab = r.Loss, r.in.vocab
 	if l.teacher == nil {
@@ -118,6 +122,12 @@ func (l *leg) prepare() error {
 	l.began = time.Now()
 	l.saved.at = l.began
 	var err error
+	if l.trainer.Hidden, err = r.hiddenStates(l.teacher); err != nil {
+		return err
+	}
+	if l.trainer.Maps, err = r.Guide.makeMaps(r.in.studentConfig, r.in.teacher.Config, l.teacher, r.steps); err != nil {
+		return err
+	}
 	l.loader, err = r.in.loader(r.Config)
 	return err
 }
@@ -142,6 +152,11 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	var rec Record
 	var first firstReading
 	err = l.loads.step(func() (err error) {
+		if f, ok := l.teacher.(teacher.Fetcher); ok {
+			if err := f.Fetch(b); err != nil {
+				return err
+			}
+		}
 		if first, err = l.readFirst(context.WithoutCancel(ctx), b); err != nil {
 			return err
 		}
@@ -203,15 +218,39 @@ func (l *leg) line(k int, rec Record, took time.Duration) runlog.Step {
 		TokensPerSecond: runlog.Number(float64(rec.Tokens) / took.Seconds()), MemoryBytes: held,
 		MS: runlog.Milliseconds{
 			Data: ms(device.PhaseData), Teacher: ms(device.PhaseTeacher), Loss: ms(device.PhaseLoss),
-			Student: ms(device.PhaseForward, device.PhaseBackward), Optimizer: ms(device.PhaseOptimizer),
+			Student: ms(device.PhaseForward, device.PhaseBackward), Optimizer: ms(device.PhaseOptimizer), Quantize: ms(device.PhaseQuantize),
 			Total: float64(took.Microseconds()) / 1e3,
 		},
 		CPUs: l.use.since(),
 	}
+	if rec.Soft {
+		soft := s.KL
+		s.KL, s.SoftCE = runlog.Number(math.NaN()), &soft
+	}
+	l.objectives(&s, rec)
 	if l.run.GPU != nil {
 		s.GPUPercent, s.GPUWatts = l.run.GPU()
 	}
 	return s
+}
+
+// objectives writes down what a step had beside cross-entropy and divergence, and which parts of the loss all were.
+func (l *leg) objectives(s *runlog.Step, rec Record) {
+	shares := l.trainer.Share(rec)
+	if shares == nil {
+		return
+	}
+	hidden, attention := runlog.Number(rec.Hidden), runlog.Number(rec.Attention)
+	if l.trainer.Hidden != nil {
+		s.Hidden = &hidden
+	}
+	if l.trainer.Maps != nil {
+		s.Attention = &attention
+	}
+	s.Shares = map[string]runlog.Number{}
+	for name, share := range shares {
+		s.Shares[name] = runlog.Number(share)
+	}
 }
 
 // account adds a step of the student's leg to the outcome.
@@ -227,7 +266,7 @@ func (l *leg) account(k int, rec Record, line runlog.Step, out *Outcome) {
 	}
 	l.best = min(l.best, rec.Loss)
 	out.FinalLoss, out.BestLoss, out.CE = rec.Loss, l.best, rec.MeanCE
-	if l.teacher != nil {
+	if l.teacher != nil && !rec.Soft {
 		out.KL = rec.MeanD
 	}
 	out.StepsCompleted = k + 1

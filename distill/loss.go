@@ -46,7 +46,6 @@ const gradientRows = 2048
 // chunk by chunk (the products with dz over some chunks at once), and adds the sums of CE and D to the stream's record.
 // dx [n, h] is overwritten. targets [n,1] are the n targets. The teacher may be nil when Spec.Alpha is 0.
 func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher, dx, x, targets device.Tensor, from int) {
-	head, param := student.Head()
 	c, spec := l.ChunkRows, l.Spec
 	spec.Cap = student.Config.FinalCap
 	chunk := func(name string, d tensor.DType, rows int) device.Tensor {
@@ -77,11 +76,10 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 				t.Logits(s, from+lo, from+hi, tl)
 			}
 			s.Phase(device.PhaseLoss)
-			student.Logits(s, z, x.RowRange(lo, hi))
+			student.TrainingLogits(s, z, x.RowRange(lo, hi), from+lo)
 			s.Loss(dz, z, tl, targets.RowRange(lo, hi), spec)
 		}
 		dz := gs.RowRange(0, last-first)
-		s.MatMulInputGrad(dx.RowRange(first, last), dz, head, false)
-		s.MatMulWeightGrad(param.Grad.RowRange(0, l.Vocab), device.Tensor{}, dz, x.RowRange(first, last))
+		student.HeadBackward(s, dx.RowRange(first, last), dz, x.RowRange(first, last), from+first)
 	}
 }

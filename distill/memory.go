@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 
+	"apr/adapter"
 	"apr/arch"
 	"apr/corpus"
 	"apr/device"
@@ -14,22 +16,31 @@ import (
 	"apr/model"
 	"apr/optim"
 	"apr/plan"
-	"apr/teacher"
+	"apr/teacher/cache"
+	"apr/tensor"
 )
 
 // DryRun describes an optimiser step without weights and data: enough to run it on a device that computes nothing.
 type DryRun struct {
 	Target  func() dry.Target // afresh for each run
 	Teacher *model.Outline
-	Form    device.Form // of the teacher's matrices
+	More    []*model.Outline // further teachers, which Ensemble joins
+	Ensemble
+	Form    device.Form // of the teachers' matrices
 	Student arch.Config
-	Loss    device.LossSpec
-	Vocab   int // V: ids that both models share
-	SeqLen  int
-	Accum   int  // times that the batch size makes a step
-	Control bool // the weights of a distilled student are kept while another one trains
-	Apart   bool // documents are kept apart
-	Balance float64
+	Adapter *adapter.Adapter // what trains beside the weights of Base; nil: all of the student
+	Base    *model.Outline
+	// SameFile: teacher and Base are one file.
+	SameFile bool
+	Loss     device.LossSpec
+	Vocab    int // V: ids that both models share
+	SeqLen   int
+	Accum    int  // times that the batch size makes a step
+	Control  bool // the weights of a distilled student are kept while another one trains
+	Apart    bool // documents are kept apart
+	Balance  float64
+	Guide    Guide                   // of hidden states and attention maps
+	Types    map[string]tensor.DType // of a student in blocks, by slot
 }
 
 // hostPerPosition are the bytes of host memory that a position of a step takes: what a batch holds and its compaction.
@@ -62,11 +73,10 @@ func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 // run runs a step on a dry device that nothing was asked of.
 func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry.Record, error) {
 	rows := s.BatchSize * d.Accum
-	big, err := d.Teacher.LoadFrozen(dev, device.TeacherWeights, d.Form)
+	teachers, student, err := d.models(dev)
 	if err != nil {
 		return nil, err
 	}
-	student := model.NewTrainable(dev, d.Student)
 	if d.Control {
 		student.Snapshot(stream)
 	}
@@ -78,7 +88,16 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	}
 	t.Loss.Spec, t.Loss.Vocab = d.Loss, d.Vocab
 	if d.Loss.Alpha != 0 {
-		t.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), d.SeqLen)}
+		t.Teacher = d.of(teachers, dev.Info(), d.SeqLen, d.Loss.Temperature)
+		if d.routed() {
+			t.RouteRows()
+		}
+	}
+	if t.Hidden, err = d.Guide.make(dev, d.Student, d.Teacher.Config, t.Teacher, 0); err != nil {
+		return nil, err
+	}
+	if t.Maps, err = d.Guide.makeMaps(d.Student, d.Teacher.Config, t.Teacher, 0); err != nil {
+		return nil, err
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
 	b := dryBatch(rows, d.SeqLen)
@@ -92,12 +111,59 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 		if b.TargetCount() == 0 {
 			continue // micro-batches of one position
 		}
-		dev.ResetOps()
-		if _, err := t.Apply(context.Background(), b); err != nil {
-			return nil, err
+		for _, b.Routes = range d.splits(rows) {
+			dev.ResetOps()
+			if _, err := t.Apply(context.Background(), b); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return dev.Record(), nil
+}
+
+// models makes the teachers and the student.
+func (d DryRun) models(dev *dry.Device) (teachers []*model.Model, student *model.Model, err error) {
+	shared := d.shares(dev.Info())
+	if d.cache != nil && d.cache.Kind == cache.Draws {
+		teachers = []*model.Model{nil}
+	} else if !shared {
+		for _, o := range append([]*model.Outline{d.Teacher}, d.More...) {
+			m, err := o.LoadFrozen(dev, device.TeacherWeights, d.Form)
+			if err != nil {
+				return nil, nil, err
+			}
+			teachers = append(teachers, m)
+		}
+	}
+	if d.Adapter == nil {
+		return teachers, model.NewTrainableAs(dev, d.Student, d.Types), nil
+	}
+	if student, err = d.Base.LoadFrozen(dev, device.StudentWeights, baseForm(dev.Info())); err != nil {
+		return nil, nil, err
+	}
+	if shared {
+		teachers = []*model.Model{student.Frozen()}
+	}
+	adapt(student, d.Adapter, 0)
+	return teachers, student, nil
+}
+
+// splits returns the ways in which routed rows are tried: all of them to each teacher, which bounds memory, and last as equal parts,
+// which is what the operations are counted for. Rows that are not routed go one way.
+func (d DryRun) splits(rows int) [][]int {
+	if !d.routed() || d.Loss.Alpha == 0 {
+		return [][]int{nil}
+	}
+	n := 1 + len(d.More)
+	var all [][]int
+	for k := range n {
+		all = append(all, slices.Repeat([]int{k}, rows))
+	}
+	equal := make([]int, rows)
+	for i := range equal {
+		equal[i] = i * n / rows
+	}
+	return append(all, equal)
 }
 
 // dryBatch returns a batch of ids 0 in which all targets count.
@@ -200,10 +266,20 @@ func (t *Trainer) Cut(s plan.Setting) {
 
 // dryRun describes the run's step.
 func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
-	return DryRun{
-		Target: target, Teacher: model.Describe(in.teacher), Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
-		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance,
+	var more []*model.Outline
+	for _, f := range in.more {
+		more = append(more, model.Describe(f))
 	}
+	d := DryRun{
+		Target: target, Teacher: model.Describe(in.teacher), More: more, Ensemble: c.Ensemble, Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
+		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance, Guide: c.Guide, Adapter: in.adapter,
+		Types: in.types,
+	}
+	d.cache, d.dry = in.cache, true
+	if d.Adapter != nil {
+		d.Base, d.SameFile = model.Describe(in.student), sameFile(c.Teacher, c.Student)
+	}
+	return d
 }
 
 // recordPlan writes down how the steps are cut and what they need.

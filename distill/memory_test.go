@@ -84,9 +84,13 @@ func peakOfStep(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting)
 func stepped(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting, masks ...bool) map[device.Component]int64 {
 	t.Helper()
 	stream := d.NewStream()
-	big, err := model.LoadFrozen(d, in.teacher, device.TeacherWeights)
-	if err != nil {
-		t.Fatal(err)
+	var teachers []*model.Model
+	for _, f := range in.teachers() {
+		big, err := model.LoadFrozen(d, f, device.TeacherWeights)
+		if err != nil {
+			t.Fatal(err)
+		}
+		teachers = append(teachers, big)
 	}
 	student := model.NewTrainable(d, in.studentConfig)
 	student.Init(stream, 1)
@@ -96,7 +100,20 @@ func stepped(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting, ma
 	tr.Optimizer.AdamW.Eps = 1e-8 // experts without tokens have gradients of 0
 	tr.Loss.Spec, tr.Loss.Vocab = c.Loss, in.vocab
 	if c.Loss.Alpha != 0 {
-		tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(d.Info(), c.SeqLen)}
+		tr.Teacher = c.Ensemble.of(teachers, d.Info(), c.SeqLen, c.Loss.Temperature)
+	}
+	if c.Ensemble.routed() {
+		tr.RouteRows()
+	}
+	var err error
+	if tr.Hidden, err = c.Guide.make(d, in.studentConfig, in.teacher.Config, tr.Teacher, 0); err != nil {
+		t.Fatal(err)
+	}
+	if tr.Maps, err = c.Guide.makeMaps(in.studentConfig, in.teacher.Config, tr.Teacher, 0); err != nil {
+		t.Fatal(err)
+	}
+	if tr.Hidden != nil {
+		tr.Hidden.Init(stream, 1)
 	}
 	if c.DocumentMask {
 		tr.SeparateDocuments()
@@ -109,8 +126,10 @@ func stepped(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting, ma
 		for lo := 0; lo < b.Rows && masked; lo += s.MicroRows {
 			b.Mask[min(lo+s.MicroRows, b.Rows)*c.SeqLen-1] = 0
 		}
-		if _, err := tr.Apply(context.Background(), b); err != nil {
-			t.Fatal(err)
+		for _, b.Routes = range (DryRun{Ensemble: c.Ensemble, Loss: c.Loss, More: make([]*model.Outline, len(in.more))}).splits(b.Rows) {
+			if _, err := tr.Apply(context.Background(), b); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	_, peak := d.Memory()

@@ -8,9 +8,10 @@ import (
 // Outline says what a run is, before its first step.
 type Outline struct {
 	Teacher, Student ModelOutline
-	Files            int   // of the training text; 0: token shards
-	Documents        int   // that are trained on
-	Tokens           int64 // of them
+	More             []ModelOutline // teachers beside the first
+	Files            int            // of the training text; 0: token shards
+	Documents        int            // that are trained on
+	Tokens           int64          // of them
 	HeldDocuments    int
 	HeldTokens       int64 // 0: nothing is held out
 	Steps            int   // of each leg, as far as this run goes
@@ -27,6 +28,7 @@ type ModelOutline struct {
 	New        bool
 	Type       string // of most bytes of its file; of a new model, as it will be written
 	Bytes      int64  // of its tensors in that file
+	Cache      string // what the teacher's cache holds, whose Path and Bytes these are; empty: it is a model
 }
 
 // Outline describes the run.
@@ -36,6 +38,12 @@ func (r *Run) Outline() Outline {
 		Teacher: outlineOf(in.teacher, r.Config.Teacher), Files: in.files, Documents: len(in.train.Docs), Tokens: int64(len(in.train.IDs)),
 		Steps: r.steps, StepTokens: r.Rows() * r.SeqLen, Control: in.control,
 		Student: ModelOutline{Path: r.StudentConfig, Family: in.studentConfig.Family, New: true},
+	}
+	if in.cache != nil {
+		o.Teacher = ModelOutline{Path: in.cache.Dir, Cache: "cache of " + in.cacheText(), Bytes: in.cache.Bytes}
+	}
+	for i, f := range in.more {
+		o.More = append(o.More, outlineOf(f, r.Teachers()[1+i]))
 	}
 	if in.student != nil {
 		o.Student = outlineOf(in.student, r.Config.Student)

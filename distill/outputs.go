@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"apr/adapter"
+	"apr/arch"
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
 	"apr/model"
@@ -13,17 +15,52 @@ import (
 	"apr/tensor"
 )
 
-// writeStudent writes the trained student into the run directory: student/ (Hugging Face) and student.apr. Outputs of
-// an earlier part of a resumed run are replaced.
+// written is a student about to be written: its description, its tensors in float32, and as it was trained, in blocks or float32.
+type written struct {
+	config          arch.Config
+	tensors, stored []tensor.Source
+}
+
+// writeStudent writes the trained student into the run directory: student/ (Hugging Face) and student.apr, and of a student with
+// adapters these, merged if that is asked for. Outputs of an earlier part of a resumed run are replaced.
 func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 	r.obs.Phase("writing the student")
-	tensors := m.Sources(r.stream, tensor.F32)
-	folder := r.dir.File("student")
-	names, err := modelfile.SaveHF(folder, m.Config, r.in.tokenizer, tensors, tensor.F32, true)
+	var files []string
+	var w written
+	if r.LoRA == nil {
+		w = written{m.Config, m.Sources(r.stream, tensor.F32), r.stored(m)} // of a student in blocks, what they decode to, and these
+	} else {
+		a, err := r.in.present(m, r.stream)
+		if err != nil {
+			return err
+		}
+		if files, err = r.writeAdapter(a); err != nil {
+			return err
+		}
+		if !r.LoRA.Merge {
+			return r.account(files, out, func() error { return r.exportAdapter(a, out) })
+		}
+		f, err := r.in.openMerged(r.Config, a)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		merged := mergedSources(f)
+		w = written{f.Config, merged, merged}
+	}
+	more, err := r.writeModels(w, out)
 	if err != nil {
 		return err
 	}
-	var files []string
+	return r.account(append(files, more...), out, func() error { return r.export(w, out) })
+}
+
+// writeModels writes student/ and student.apr, and returns their files.
+func (r *Run) writeModels(w written, out *Outcome) (files []string, err error) {
+	names, err := modelfile.SaveHF(r.dir.File("student"), w.config, r.in.tokenizer, w.tensors, tensor.F32, true)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range names {
 		files = append(files, filepath.Join("student", name))
 	}
@@ -36,24 +73,37 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 	if learned := r.in.learned(); learned != "" {
 		provenance["text"] = learned
 	}
-	if err := modelfile.SaveAPR(r.dir.File("student.apr"), m.Config, r.in.tokenizer, tensors, provenance, r.Writer, true); err != nil {
-		return err
+	if r.Quantize != nil {
+		provenance["quantize_aware"] = r.Quantize.Scheme
 	}
-	files = append(files, "student.apr")
-	if err := r.dir.MakePrivate("student", "student.apr"); err != nil {
-		return err
+	if err := modelfile.SaveAPR(r.dir.File("student.apr"), w.config, r.in.tokenizer, w.stored, provenance, r.Writer, true); err != nil {
+		return nil, err
 	}
+	return append(files, "student.apr"), r.dir.MakePrivate("student", "student.apr")
+}
+
+// account hashes the files that were written, and exports.
+func (r *Run) account(files []string, out *Outcome, export func() error) (err error) {
 	out.Outputs = map[string]string{}
 	for _, name := range files {
 		if out.Outputs[name], _, err = hashFile(r.dir.File(name)); err != nil {
 			return err
 		}
 	}
-	return r.export(m, out)
+	return export()
+}
+
+// exportAdapter writes the adapter to the further path that --output named: a GGUF file.
+func (r *Run) exportAdapter(a *adapter.Adapter, out *Outcome) error {
+	if r.Export == "" {
+		return nil
+	}
+	out.Exported = r.Export
+	return a.SaveGGUF(r.Export, r.in.studentConfig, r.Force)
 }
 
 // export writes the student to the further path that --output named, in the format of its extension.
-func (r *Run) export(m *model.Model, out *Outcome) error {
+func (r *Run) export(w written, out *Outcome) error {
 	if r.Export == "" {
 		return nil
 	}
@@ -61,7 +111,7 @@ func (r *Run) export(m *model.Model, out *Outcome) error {
 	switch filepath.Ext(r.Export) {
 	case ".gguf":
 		name := strings.TrimSuffix(filepath.Base(r.Export), ".gguf")
-		err = modelfile.SaveGGUF(r.Export, m.Config, r.in.tokenizer, m.Sources(r.stream, tensor.F32), modelfile.GGUFOrigin{Name: name, Learned: r.in.learned()}, r.Force)
+		err = modelfile.SaveGGUF(r.Export, w.config, r.in.tokenizer, w.stored, modelfile.GGUFOrigin{Name: name, Learned: r.in.learned()}, r.Force)
 	case ".safetensors":
 		err = copyFile(r.Export, r.dir.File(filepath.Join("student", "model.safetensors")), r.Force)
 	default:
@@ -72,6 +122,14 @@ func (r *Run) export(m *model.Model, out *Outcome) error {
 	}
 	out.Exported = r.Export
 	return nil
+}
+
+// stored returns the student's tensors as it was trained: blocks, or float32.
+func (r *Run) stored(m *model.Model) []tensor.Source {
+	if m.Quantized() {
+		return m.StoredSources(r.stream)
+	}
+	return m.Sources(r.stream, tensor.F32)
 }
 
 // copyFile copies a written output, atomically.

@@ -31,7 +31,7 @@ func (c Config) CheckOutputs() error {
 
 // eachInput visits every file and folder that the run reads.
 func (c Config) eachInput(visit func(path string) error) error {
-	for _, m := range []string{c.Teacher, c.Student} {
+	for _, m := range append(c.Teachers(), c.Student) {
 		for _, path := range keep.ModelFiles(m) {
 			if err := visit(path); err != nil {
 				return err

@@ -65,13 +65,13 @@ func (p *Precheck) Probe(ctx context.Context, open func() (device.Device, error)
 // Disk returns what the run will write.
 func (p *Precheck) Disk() DiskNeed { return p.in.diskNeed(p.c, p.c.Steps) }
 
-// CheckpointBytes returns the size of one checkpoint: weights and two moments in float32.
-func (p *Precheck) CheckpointBytes() int64 { return 12 * p.in.studentConfig.Parameters() }
+// CheckpointBytes returns the size of one checkpoint: what trains and two moments, in float32, and blocks.
+func (p *Precheck) CheckpointBytes() int64 { return p.in.checkpointBytes(p.c) }
 
 // Identity compares the values of both models and refuses a student that is the teacher; then it hashes both. Without a
 // fault, the relation comes with the hashes: nil for a new student.
 func (p *Precheck) Identity(ctx context.Context) (*runlog.Kinship, error) {
-	err := p.in.identify(ctx, p.c, p.obs)
+	err := p.in.identifyAll(ctx, p.c, p.obs)
 	if err == nil {
 		err = p.in.hashModels(p.c)
 	}

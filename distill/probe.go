@@ -14,7 +14,6 @@ import (
 	"apr/modelfile"
 	"apr/optim"
 	"apr/plan"
-	"apr/teacher"
 	"apr/tensor"
 )
 
@@ -61,17 +60,23 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 	if err := prepare(dev, k.plan); err != nil {
 		return nil, err
 	}
-	few := firstLayers(in.teacher)
-	big, err := model.LoadFrozenAs(dev, few, device.TeacherWeights, k.form)
-	if err != nil {
-		return nil, err
+	p := &Probe{Steps: probeSteps}
+	var teachers []*model.Model
+	for _, f := range in.teachers() {
+		few := firstLayers(f)
+		m, err := model.LoadFrozenAs(dev, few, device.TeacherWeights, k.form)
+		if err != nil {
+			return nil, err
+		}
+		teachers = append(teachers, m)
+		p.Layers, p.Of = p.Layers+len(few.Config.Layers), p.Of+len(f.Config.Layers)
 	}
 	rows, setting := probeRows(c, dev.Info(), k.plan.Setting)
-	t, err := in.probeTrainer(c, dev, rows, setting, big)
+	t, err := in.probeTrainer(c, dev, rows, setting, teachers)
 	if err != nil {
 		return nil, err
 	}
-	p := &Probe{Layers: len(few.Config.Layers), Of: len(in.teacher.Config.Layers), Steps: probeSteps, Tokens: rows * c.SeqLen}
+	p.Tokens = rows * c.SeqLen
 	var total, body []float64
 	rng := rand.New(rand.NewPCG(c.Seed, 9))
 	for i := range 1 + probeSteps {
@@ -79,6 +84,10 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 			return nil, err
 		}
 		b := probeBatch(rng, rows, c.SeqLen, in.vocab)
+		if c.Ensemble.routed() { // equal parts
+			splits := DryRun{Ensemble: c.Ensemble, Loss: c.Loss, More: make([]*model.Outline, len(in.more))}.splits(rows)
+			b.Routes = splits[len(splits)-1]
+		}
 		begun := time.Now()
 		rec, err := t.Apply(ctx, b)
 		if err != nil && !errors.Is(err, ErrNonFinite) {
@@ -115,23 +124,41 @@ func firstLayers(f *modelfile.Files) *modelfile.Files {
 }
 
 // probeTrainer makes the run's trainer on another device.
-func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, s plan.Setting, big *model.Model) (*Trainer, error) {
+func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, s plan.Setting, teachers []*model.Model) (*Trainer, error) {
 	stream := dev.NewStream()
-	student := model.NewTrainable(dev, in.studentConfig)
-	if in.student == nil {
-		student.Init(stream, c.Seed)
+	student, _, err := in.newStudent(c, dev)
+	if err != nil {
+		return nil, err
+	}
+	if in.student == nil || in.adapter != nil {
+		in.begin(student, stream, c.Seed)
 	} else if err := student.LoadWeights(stream, in.student); err != nil {
 		return nil, err
 	}
 	t := NewTrainer(student, stream, rows, c.SeqLen)
 	t.Cut(s)
-	t.Balance = c.RouterBalance
+	t.Balance, t.SearchEvery = c.RouterBalance, c.searchEvery()
 	if c.DocumentMask {
 		t.SeparateDocuments()
 	}
 	t.Loss.Spec, t.Loss.Vocab = c.Loss, in.vocab
 	if c.Loss.Alpha != 0 {
-		t.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), c.SeqLen)}
+		t.Teacher = c.Ensemble.of(teachers, dev.Info(), c.SeqLen, c.Loss.Temperature)
+		if c.Ensemble.routed() {
+			t.RouteRows()
+		}
+	}
+	if len(teachers) == 1 { // of few layers, as many pairs
+		h, err := c.Guide.few(dev, in.studentConfig, in.teacher.Config, teachers[0].Config, t.Teacher)
+		if err != nil {
+			return nil, err
+		}
+		if t.Hidden = h; h != nil {
+			h.Init(stream, c.Seed)
+		}
+		if t.Maps, err = c.Guide.fewMaps(in.studentConfig, in.teacher.Config, teachers[0].Config, t.Teacher, c.SeqLen); err != nil {
+			return nil, err
+		}
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Peak: c.LR, Steps: 1 + probeSteps}, AdamW: c.AdamW, MaxNorm: c.MaxGradNorm}
 	return t, nil

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"apr/adapter"
 	"apr/arch"
 	"apr/corpus"
 	"apr/device"
@@ -18,21 +19,23 @@ import (
 	"apr/modelfile"
 	"apr/optim"
 	runlog "apr/run/log"
-	"apr/teacher"
 )
 
 // Replay does parts of a run again from its inputs: the inputs are read and hashed, the student is put into any state that
 // is known, the initial one or that of a kept checkpoint, and steps are taken from there. It writes nothing.
 type Replay struct {
-	run     *Run
-	big     *model.Model
-	student *model.Model
+	run      *Run
+	teachers []*model.Model
+	student  *model.Model
 }
 
 // OpenReplay opens the inputs of the run in c.Output.
 func OpenReplay(ctx context.Context, c Config, dev device.Device, obs Observer) (*Replay, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	if c.FromCache != "" {
+		return nil, fault.New(fault.Unavailable, "not built yet: recomputing the steps of a run that learned from a teacher's cache").WithID("E-DISTILL-111")
 	}
 	c.TokenCache = nil // what is judged is made again from the texts
 	in, err := openInputs(ctx, c, dev, obs)
@@ -47,10 +50,9 @@ func OpenReplay(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := prepare(dev, in.planned); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	if p.big, err = model.LoadFrozenAs(dev, in.teacher, device.TeacherWeights, in.choice.Chosen.form); err != nil {
+	if p.teachers, p.student, err = in.models(c, dev); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.student = model.NewTrainable(dev, in.studentConfig)
 	return p, nil
 }
 
@@ -63,11 +65,11 @@ func (p *Replay) Conventions() []runlog.Convention { return p.run.in.conventions
 // Inputs returns what was read, as a run's manifest does.
 func (p *Replay) Inputs() map[string]runlog.Input { return p.run.in.records }
 
-// Teacher returns the teacher's file.
-func (p *Replay) Teacher() *modelfile.Files { return p.run.in.teacher }
+// Teachers returns the files of all teachers.
+func (p *Replay) Teachers() []*modelfile.Files { return p.run.in.teachers() }
 
-// StudentConfig returns the student's shape.
-func (p *Replay) StudentConfig() arch.Config { return p.run.in.studentConfig }
+// StudentConfig returns the student's shape, with its adapters merged if it has any.
+func (p *Replay) StudentConfig() arch.Config { return p.run.in.mergedConfig() }
 
 // Vocab returns V, the number of ids in the loss.
 func (p *Replay) Vocab() int { return p.run.in.vocab }
@@ -161,7 +163,7 @@ func (p *Replay) Trainer(at Known, microRows int) (*Trainer, *corpus.Loader, err
 	r := p.run
 	l := &leg{run: r, name: at.Leg, student: p.student}
 	if at.Leg == LegStudent && r.Loss.Alpha != 0 {
-		l.teacher = &teacher.Resident{Model: p.big, Group: teacher.GroupRows(r.dev.Info(), r.SeqLen)}
+		l.teacher = r.Ensemble.of(p.teachers, r.dev.Info(), r.SeqLen, r.Loss.Temperature)
 	}
 	if err := l.prepare(); err != nil {
 		return nil, nil, err
@@ -180,15 +182,64 @@ func (p *Replay) Trainer(at Known, microRows int) (*Trainer, *corpus.Loader, err
 		return nil, nil, err
 	}
 	defer f.Close()
-	if err := restoreTensors(p.student, r.stream, f); err != nil {
+	if err := l.restoreTensors(f); err != nil {
 		return nil, nil, err
 	}
 	l.trainer.restore(st)
 	return l.trainer, l.loader, l.loader.Seek(st.Position)
 }
 
-// Weights returns the student's present weights by name, as files have them.
-func (p *Replay) Weights() (map[string][]float32, error) { return p.student.Stored(p.run.stream) }
+// Weights returns the student's present weights by name, as files have them, with its adapters merged if it has any.
+func (p *Replay) Weights() (map[string][]float32, error) {
+	if p.run.in.adapter == nil {
+		return p.student.Stored(p.run.stream)
+	}
+	a, err := p.Adapter()
+	if err != nil {
+		return nil, err
+	}
+	f, err := p.run.in.openMerged(p.run.Config, a)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all := map[string][]float32{}
+	for _, s := range arch.Slots(f.Config) {
+		if all[s.Name], err = f.ReadFloat32(s.Name); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Adapter returns the student's adapter with its present values; nil: all weights train.
+func (p *Replay) Adapter() (*adapter.Adapter, error) {
+	if p.run.in.adapter == nil {
+		return nil, nil
+	}
+	return p.run.in.present(p.student, p.run.stream)
+}
+
+// Final opens the student that the run has written.
+func (p *Replay) Final() (*modelfile.Files, error) { return p.run.in.openFinal(p.run.Config) }
+
+// trained returns the student that the run has written, in the file final, on the device.
+func (p *Replay) trained(final *modelfile.Files) (*model.Model, error) {
+	r := p.run
+	if r.in.adapter != nil {
+		a, err := adapter.Open(filepath.Join(r.Output, adapterFolder), r.in.student)
+		if err != nil {
+			return nil, err
+		}
+		p.student.SetAdapters(r.stream, a.Values())
+		return p.student.Snapshot(r.stream), nil
+	}
+	m := model.NewTrainable(r.dev, final.Config)
+	if err := m.LoadWeights(r.stream, final); err != nil {
+		return nil, err
+	}
+	return m.Frozen(), nil
+}
 
 // Evaluate scores the teacher, the untrained student, the distilled one in the file final, and the control in its last
 // state, as the run did at its end; empty without held-out data.
@@ -200,11 +251,11 @@ func (p *Replay) Evaluate(ctx context.Context, final *modelfile.Files, control b
 	if err := final.CheckTensors(); err != nil {
 		return h, err
 	}
-	trained := model.NewTrainable(r.dev, final.Config)
-	if err := trained.LoadWeights(r.stream, final); err != nil {
+	trained, err := p.trained(final)
+	if err != nil {
 		return h, err
 	}
-	subjects := []eval.Subject{{Name: nameDistilled, Model: trained.Frozen()}}
+	subjects := []eval.Subject{{Name: nameDistilled, Model: trained}}
 	if control {
 		starts, err := p.KnownStates(LegControl)
 		if err != nil {
@@ -220,8 +271,8 @@ func (p *Replay) Evaluate(ctx context.Context, final *modelfile.Files, control b
 	if err := r.initialise(p.student); err != nil {
 		return h, err
 	}
-	subjects = append([]eval.Subject{{Name: nameTeacher, Model: p.big}, {Name: nameUntrained, Model: p.student.Frozen()}}, subjects...)
-	if h, err = r.scoreHeldOut(ctx, p.big, p.student, final, subjects); err != nil {
+	subjects = append([]eval.Subject{{Name: nameTeacher}, {Name: nameUntrained, Model: p.student.Frozen()}}, subjects...)
+	if h, err = r.scoreHeldOut(ctx, p.teachers, p.student, final, subjects); err != nil {
 		return h, fmt.Errorf("held-out scores: %w", err)
 	}
 	return h, nil

@@ -46,7 +46,11 @@ func (l *leg) checkpoint(out *Outcome) error {
 		Written: start.UTC(),
 	}
 	r.Watch.Doing(fmt.Sprintf("checkpoint of leg %s after step %d", l.name, st.Step))
-	if err := r.save(l.folder(), st, trainingTensors(l.student, r.stream)); err != nil {
+	tensors := trainingTensors(l.student, r.stream)
+	if l.trainer.Hidden != nil {
+		tensors = append(tensors, l.trainer.Hidden.tensors(r.stream)...)
+	}
+	if err := r.save(l.folder(), st, tensors); err != nil {
 		return err
 	}
 	l.saved.step, l.saved.at = l.trainer.Steps, time.Now()
@@ -118,7 +122,7 @@ func (l *leg) restore(out *Outcome) error {
 			return err
 		}
 	}
-	if err := restoreTensors(l.student, r.stream, f); err != nil {
+	if err := l.restoreTensors(f); err != nil {
 		return err
 	}
 	if err := l.loader.Seek(st.Position); err != nil {
@@ -137,6 +141,14 @@ func (l *leg) restore(out *Outcome) error {
 	r.before = max(r.before, out.takeOver(l.name, st.Progress, steps, events))
 	out.ResumedFrom = from
 	return nil
+}
+
+// restoreTensors puts the student, and what is trained beside it, into the state of a checkpoint.
+func (l *leg) restoreTensors(f *safetensors.File) error {
+	if err := restoreTensors(l.student, l.run.stream, f); err != nil || l.trainer.Hidden == nil {
+		return err
+	}
+	return l.trainer.Hidden.restore(l.run.stream, f)
 }
 
 // find opens the checkpoint to continue from: the named one for the leg it belongs to, else the leg's newest valid one.

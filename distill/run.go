@@ -47,7 +47,8 @@ type Run struct {
 	id     string
 	steps  int // K of the schedule
 	stream device.Stream
-	noise  *Noise // of a teacher in 8-bit floats
+	hidden *Hidden // of the student's leg, once it was asked for
+	noise  *Noise  // of a teacher in 8-bit floats
 
 	samples runlog.Samples // as written
 
@@ -76,6 +77,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err != nil {
 		return nil, err
 	}
+	c.Ensemble.cache = in.cache
 	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started,
 		disk: disk.OS{}, first: firstWindow, save: checkpoints.write}
 	if r.steps = c.Steps; r.steps == 0 {
@@ -160,18 +162,17 @@ func (r *Run) seconds() float64 { return r.before + time.Since(r.begun).Seconds(
 
 func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	r.obs.Phase("loading the teacher")
-	big, err := model.LoadFrozenAs(r.dev, r.in.teacher, device.TeacherWeights, r.in.choice.Chosen.form)
+	teachers, student, err := r.in.models(r.Config, r.dev)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.recordChoice(), r.recordControl(), r.recordNoise(), r.recordPlan(), r.recordDecisions(), r.recordHeldOut()); err != nil {
+	if err := errors.Join(r.recordChoice(), r.recordControl(), r.recordNoise(), r.recordPlan(), r.recordDecisions(), r.recordEnsemble(), r.recordGuide(), r.recordHeldOut(), r.recordQuantize()); err != nil {
 		return err
 	}
-	student := model.NewTrainable(r.dev, r.in.studentConfig)
 	if err := r.initialise(student); err != nil {
 		return err
 	}
-	l := &leg{run: r, name: LegStudent, student: student, teacher: &teacher.Resident{Model: big, Group: teacher.GroupRows(r.dev.Info(), r.SeqLen)}}
+	l := &leg{run: r, name: LegStudent, student: student, teacher: r.Ensemble.of(teachers, r.dev.Info(), r.SeqLen, r.Loss.Temperature)}
 	if r.Loss.Alpha == 0 {
 		l.teacher = nil
 	}
@@ -197,23 +198,31 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 			return err
 		}
 	}
-	subjects := append([]eval.Subject{{Name: nameTeacher, Model: big}, {Name: nameUntrained, Model: student.Frozen()}}, trained...)
-	if err := r.evaluate(ctx, big, student, subjects, out); err != nil {
+	subjects := append([]eval.Subject{{Name: nameTeacher}, {Name: nameUntrained, Model: student.Frozen()}}, trained...)
+	if err := r.evaluate(ctx, teachers, student, subjects, out); err != nil {
 		return err
 	}
-	if err := r.writeSamples(ctx, big, trained[0].Model); err != nil {
+	if err := r.writeSamples(ctx, teachers[0], trained[0].Model); err != nil {
 		return err
 	}
-	return r.continueTexts(ctx, big, trained)
+	return r.continueTexts(ctx, teachers[0], trained)
 }
 
 // recordDecisions writes down what was chosen for this run and why: how the teacher's weights are kept, with the bytes
 // they really take, and the vocabulary.
 func (r *Run) recordDecisions() error {
 	now, _ := r.dev.Memory()
-	stored, held := r.in.teacher.Bytes(), now[device.TeacherWeights]
+	stored, held := int64(0), now[device.TeacherWeights]
+	for _, f := range r.in.teachers() {
+		stored += f.Bytes()
+	}
+	if r.in.shares(r.Config, r.dev) {
+		held = now[device.StudentWeights]
+	}
 	reason := "kept in the types of the file and decoded inside each product"
 	switch form := r.in.choice.Chosen.form; {
+	case r.in.cache != nil:
+		reason = "of a cache the head alone has weights, and of draws nothing has"
 	case r.dev.Info().Kind == "cpu" && held > stored+stored/10:
 		reason = "expanded to float32 at load: they fit the budget, and products need not decode them; --teacher-cache off keeps the blocks"
 	case r.dev.Info().Kind == "cpu":
@@ -248,7 +257,7 @@ func (r *Run) recordDecisions() error {
 	for _, line := range r.in.doubts {
 		warned = errors.Join(warned, r.dir.Event("warning", runlog.DoubtfulModel, nil, line))
 	}
-	return errors.Join(r.recordCache(), r.recordIdentity(), warned,
+	return errors.Join(r.recordCache(), r.recordIdentity(), r.recordAdapter(), warned,
 		r.dir.Event("decision", "teacher weights", map[string]int64{"file_bytes": stored, "device_bytes": held}, reason),
 		r.dir.Event("decision", "vocabulary", vocabulary, cut))
 }
@@ -261,11 +270,61 @@ func (r *Run) recordCache() error {
 	return r.dir.Event("decision", "data cache", r.in.cached, "entries are found by a hash of the files, the tokenizer and all that decides the tokens")
 }
 
+// hiddenStates returns the term that compares hidden states with a teacher's, as it is before training; nil if there is none.
+func (r *Run) hiddenStates(t teacher.Teacher) (_ *Hidden, err error) {
+	if t == nil || r.Guide.Weight == 0 {
+		return nil, nil
+	}
+	if r.hidden == nil {
+		if r.hidden, err = r.Guide.make(r.dev, r.in.studentConfig, r.in.teacher.Config, t, r.steps); err != nil {
+			return nil, err
+		}
+	} else if err := r.hidden.ask(t); err != nil {
+		return nil, err
+	}
+	r.hidden.Init(r.stream, r.Seed)
+	return r.hidden, nil
+}
+
+// recordGuide writes down which layers are compared.
+func (r *Run) recordGuide() error {
+	if err := r.recordMaps(); err != nil || r.Guide.Weight == 0 {
+		return err
+	}
+	pairs, err := r.Guide.pairs(len(r.in.studentConfig.Layers), len(r.in.teacher.Config.Layers))
+	if err != nil {
+		return err
+	}
+	detail := map[string]any{"weight": r.Guide.Weight, "layer_map": r.Guide.Map, "pairs": pairs}
+	reason := "layers count from 0; the teacher's streams are kept for a step; each pair has a projection of its own, which is trained and never exported"
+	if r.Guide.bottomUp() {
+		reason += fmt.Sprintf("; the i-th of the %d pairs comes in at step i·%d/%d", len(pairs), r.steps, len(pairs))
+	}
+	return r.dir.Event("decision", "hidden states", detail, reason)
+}
+
+// recordMaps writes down whose attention maps are compared.
+func (r *Run) recordMaps() error {
+	if r.Guide.Attention == 0 {
+		return nil
+	}
+	pairs, err := r.Guide.pairs(len(r.in.studentConfig.Layers), len(r.in.teacher.Config.Layers))
+	if err != nil {
+		return err
+	}
+	detail := map[string]any{"weight": r.Guide.Attention, "layer_map": r.Guide.Map, "pairs": pairs}
+	reason := "maps are means over the query heads; the divergence is a mean over targets and pairs; q, k and the log-sum-exp of the teacher's layers are kept for a step"
+	if r.Guide.bottomUp() {
+		reason += fmt.Sprintf("; the i-th of the %d pairs comes in at step i·%d/%d", len(pairs), r.steps, len(pairs))
+	}
+	return r.dir.Event("decision", "attention maps", detail, reason)
+}
+
 // initialise gives the student the weights it has before training, and no history.
 func (r *Run) initialise(m *model.Model) error {
 	m.ResetTraining(r.stream)
-	if r.in.student == nil {
-		m.Init(r.stream, r.Seed)
+	if r.in.student == nil || r.in.adapter != nil {
+		r.in.begin(m, r.stream, r.Seed)
 		return nil
 	}
 	return m.LoadWeights(r.stream, r.in.student)

@@ -25,6 +25,12 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 	if r.in.tokenizer == nil {
 		return r.dir.Event("decision", "no samples", nil, "the held-out ids have no text: the student has no tokenizer")
 	}
+	if r.in.cache != nil {
+		return r.dir.Event("decision", "no samples", nil, "the teacher is a cache, which has nothing of the held-out text")
+	}
+	if len(r.in.more) > 0 {
+		return r.dir.Event("decision", "no samples", nil, "several teachers teach: no one model predicts as they do")
+	}
 	r.obs.Phase("sampling held-out text")
 	w, err := r.heldOutWindows()
 	if err != nil {

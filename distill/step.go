@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"apr/corpus"
 	"apr/device"
@@ -30,11 +31,15 @@ type Trainer struct {
 	Balance      float64         // of the load-balance loss of each micro-batch, a mean over positions: see model.Model.Balance; 0: none
 	MicroRows    int             // sequences of a micro-batch
 	Recompute    model.Recompute // what the student's forward does not keep
+	Hidden       *Hidden         // compares hidden states with the teacher's, a teacher.Streams; nil: it does not
+	Maps         *Maps           // compares attention maps with the teacher's, a teacher.Maps; nil: it does not
+	SearchEvery  int             // of a student in blocks: see Quantize
 	Steps        int             // steps applied or refused so far: the index of the next one
 
 	stream device.Stream
 	batch  *model.Batch
 	losses trend
+	params []*device.Param // of the student and of Hidden
 }
 
 // NewTrainer returns a trainer for steps of rows sequences of seqLen positions.
@@ -49,18 +54,25 @@ func NewTrainer(student *model.Model, s device.Stream, rows, seqLen int) *Traine
 // SeparateDocuments restarts attention and positions at each document, in batches that say where documents begin.
 func (t *Trainer) SeparateDocuments() { t.batch.SeparateDocuments(t.Student.Device()) }
 
+// RouteRows lets a teacher.Routed read the rows of batches that say which way they go.
+func (t *Trainer) RouteRows() { t.batch.RouteRows(t.Student.Device()) }
+
 // Free gives the memory of the trainer's batch back; it must not be used afterwards.
 func (t *Trainer) Free() { t.batch.Free(t.Student.Device()) }
 
-// Record is what one step did. Its Loss is (1−α)·CE + α·T²·D, means over the step's targets: the number that the device
-// judged, and whose gradient was applied if the step was not refused.
+// Record is what one step did. Its Loss is (1−α)·CE + α·T²·D + w·Hidden + v·Attention, means over the step's targets: the number that
+// the device judged, and whose gradient was applied if the step was not refused.
 type Record struct {
 	device.Scalars
 	MeanCE  float64 // Σ CE / N
-	MeanD   float64 // Σ D / N, the divergence descended, before α·T²
+	MeanD   float64 // Σ D / N, the divergence descended, before α·T²; of a teacher.Estimator see estimated
+	Soft    bool    // MeanD is the cross-entropy of the teacher and the student at the temperature, for the teacher's entropy is not known
+	Hidden  float64 // Σ over pairs of the mean squared error of hidden states, before its weight
 	Targets int     // N
-	Tokens  int     // positions, counted or not
-	Bad     string  // of a refused step: the first gradient that is not finite, or the loss, or the steepest parameter
+
+	Attention float64 // the mean over pairs of the mean divergence of attention maps, before its weight
+	Tokens    int     // positions, counted or not
+	Bad       string  // of a refused step: the first gradient that is not finite, or the loss, or the steepest parameter
 }
 
 // Apply performs one optimiser step over all micro-batches of b and reports it.
@@ -68,8 +80,8 @@ type Record struct {
 //
 //	L = 1/N Σ (1−α)·CE(y, z_s) + α·T²·D(softmax(z_t/T), softmax(z_s/T))
 //
-// (Hinton et al. 2015, arXiv:1503.02531), and Balance times the load-balance loss of the student's experts, which is in the gradient
-// but neither judged nor logged. If the loss or the gradient norm is not finite it returns ErrNonFinite, and if
+// (Hinton et al. 2015, arXiv:1503.02531), what Hidden and Maps add, and Balance times the load-balance loss of the
+// student's experts, which is in the gradient but neither judged nor logged. If the loss or the gradient norm is not finite it returns ErrNonFinite, and if
 // L > max(MaxLossRatio × the median of the last 100 steps applied, the first one's + 1) ErrDiverged; weights, moments and
 // the count of updates are then as before, and so are the losses that the next step is judged by. A batch without targets
 // has no mean: it is a fault of kind Invalid, and nothing is done.
@@ -80,11 +92,13 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	if err := t.Student.Balance(t.Balance / float64(b.Rows*b.SeqLen)); err != nil {
 		return Record{}, err
 	}
+	t.Student.Dropout(t.Steps)
 	s := t.stream
 	t.gradients(b)
 	s.Phase(device.PhaseOptimizer)
-	s.Verdict(t.Student.Params())
-	s.AdamW(t.Student.Params(), t.Optimizer.AdamW) // leaves the weights alone if the verdict refuses the step
+	s.Verdict(t.trained())
+	s.AdamW(t.trained(), t.Optimizer.AdamW) // leaves the weights alone if the verdict refuses the step
+	t.quantize()
 
 	scalars, err := s.Wait(ctx) // the step's one host wait
 	if err != nil {
@@ -93,13 +107,24 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	return t.finish(scalars, b)
 }
 
+// trained returns the parameters that a step moves.
+func (t *Trainer) trained() []*device.Param {
+	if t.Hidden == nil {
+		return t.Student.Params()
+	}
+	if t.params == nil {
+		t.params = slices.Concat(t.Student.Params(), t.Hidden.params)
+	}
+	return t.params
+}
+
 // gradients begins the record of a step and computes the gradients of all micro-batches of b.
 func (t *Trainer) gradients(b corpus.Batch) {
 	s := t.stream
 	t.batch.Load(s, b, t.MicroRows)
 	s.SetScalars(t.scalars())
 
-	for _, p := range t.Student.Params() {
+	for _, p := range t.trained() {
 		s.Zero(p.Grad)
 	}
 	if t.Teacher != nil {
@@ -108,6 +133,10 @@ func (t *Trainer) gradients(b corpus.Batch) {
 	}
 	for _, m := range t.batch.Micro {
 		if m.Hi > m.Lo { // a micro-batch without targets adds nothing
+			if len(t.batch.Routed) > 0 { // what the teacher does for it depends on its rows
+				t.micro(m)
+				continue
+			}
 			device.Repeat(s, microShape{t, m.Tokens.Rows, m.Hi - m.Lo}, func() { t.micro(m) })
 		}
 	}
@@ -126,6 +155,14 @@ type microShape struct {
 func (t *Trainer) scalars() device.Scalars {
 	sc := t.Optimizer.Scalars(t.Steps, t.batch.N)
 	sc.CEWeight, sc.DWeight = t.Loss.Spec.Weights()
+	if t.Hidden != nil {
+		t.Hidden.begin(t.Steps)
+		sc.Weights[device.HiddenStates] = t.Hidden.Weight
+	}
+	if t.Maps != nil {
+		t.Maps.begin(t.Steps)
+		sc.Weights[device.AttentionTransfer] = t.Maps.each()
+	}
 	sc.MaxLoss = t.losses.limit(t.MaxLossRatio)
 	return sc
 }
@@ -152,6 +189,12 @@ func (t *Trainer) micro(m model.MicroBatch) {
 		dHidden = s.Temp("dhidden", device.Activations, hidden.DType, hidden.Rows, hidden.Cols)
 		s.Scatter(dHidden, dx, m.Keep)
 	}
+	if t.Hidden != nil {
+		saved.AtOutput = t.Hidden.guides(s, t.Teacher.(teacher.Streams), m)
+	}
+	if t.Maps != nil {
+		saved.AtAttention = t.Maps.guides(s, t.Teacher.(teacher.Maps), m)
+	}
 	t.Student.Backward(s, saved, dHidden)
 	if !m.Keep.IsZero() {
 		s.Release(dHidden)
@@ -169,6 +212,10 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 		panic(fmt.Sprintf("distill: loss saw %d of %d targets", sc.Positions, t.batch.N))
 	}
 	r := Record{Scalars: sc, MeanCE: sc.CE * sc.InvN, MeanD: sc.D * sc.InvN, Targets: t.batch.N, Tokens: b.Rows * b.SeqLen}
+	r.Hidden = sc.Sums[device.HiddenStates] * sc.InvN
+	if t.Maps != nil {
+		r.Attention = sc.Sums[device.AttentionTransfer] * sc.InvN / float64(len(t.Maps.Pairs))
+	}
 	step := t.Steps
 	t.Steps++
 	if !sc.Finite {
@@ -184,7 +231,22 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 	if r.MeanD < -1e-5 {
 		return r, fmt.Errorf("step %d: divergence %g is negative: the loss is wrong", step, r.MeanD)
 	}
-	return r, nil
+	return t.estimated(r), nil
+}
+
+// estimated corrects what is reported of a teacher that is an estimate p̂ of another one, p, by what no gradient
+// sees. The device computes D = KL(p̂‖Q), which is too large by H(p)−H(p̂) in the mean; KL(p̂‖Q)+H(p̂)−H(p) is
+// KL(p‖Q) in the mean, and may be below 0. Without H(p) it is the cross-entropy KL(p̂‖Q)+H(p̂). MeanD and Loss become
+// these; the loss that was judged had the device's.
+func (t *Trainer) estimated(r Record) Record {
+	e, ok := t.Teacher.(teacher.Estimator)
+	if !ok {
+		return r
+	}
+	entropy, known := e.Entropy()
+	off := (r.Entropy - entropy) * r.InvN
+	r.MeanD, r.Loss, r.Soft = r.MeanD+off, r.Loss+r.DWeight*off, !known
+	return r
 }
 
 // steepest names the parameter whose gradient has the largest norm; it downloads them all.

@@ -10,6 +10,7 @@ import (
 	"apr/device"
 	"apr/device/dry"
 	"apr/internal/fault"
+	"apr/model"
 	"apr/plan"
 	"apr/teacher"
 )
@@ -57,6 +58,11 @@ func gemm(form device.Form, info device.Info) string {
 // choose plans every way of computing the teacher on dev, refuses what does not fit, times what remains, and keeps the
 // best in in.choice and in.planned. Without a device that plans can be made for, nothing is planned.
 func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs Observer) error {
+	if in.types != nil {
+		if err := model.QuantizedBy(dev, in.studentConfig, in.types); err != nil {
+			return err
+		}
+	}
 	planned, ok := dev.(dry.Planned)
 	asked := c.TeacherBackend
 	if asked == "" {
@@ -130,11 +136,13 @@ func chosenBefore(c Config) teacher.Backend {
 // teacherDecision is the name of the event that records the choice.
 const teacherDecision = "teacher backend"
 
-// teacherQuantised reports whether a tensor of the teacher is in quantised blocks.
+// teacherQuantised reports whether a tensor of a teacher is in quantised blocks.
 func (in *inputs) teacherQuantised() bool {
-	for _, t := range in.teacher.File.Tensors() {
-		if t.DType.IsQuantized() {
-			return true
+	for _, f := range in.teachers() {
+		for _, t := range f.File.Tensors() {
+			if t.DType.IsQuantized() {
+				return true
+			}
 		}
 	}
 	return false
@@ -210,7 +218,7 @@ func (t *teacherChoice) decide(ctx context.Context, in *inputs, c Config, obs Ob
 	case len(fit) == 1:
 		t.take(fit[0], "it alone fits")
 		return nil
-	case !c.Probe || c.OpenDevice == nil:
+	case !c.Probe || c.OpenDevice == nil || in.cache != nil: // the probe multiplies layers, of which a cache has none
 		return t.byRule(fit)
 	}
 	timed := make([]teacher.Timed, len(fit))

@@ -14,8 +14,12 @@ const (
 	temperedRows   = 8
 )
 
-// temperedReading is how the student stands to the teacher with its logits divided by the temperature at which KL(teacher‖student) is least: kl and
-// entropy are means over so many positions, in nats. Without positions nothing was read, or too few ids agree.
+// temperatures is how far the logarithm of the scale is looked for, in both directions: 2^12.
+const temperatures = 12 * math.Ln2
+
+// temperedReading is how the student stands to the teacher with its logits divided by the temperature at which
+// KL(teacher‖student) is least: kl and entropy are means over so many positions, in nats. Without positions nothing was
+// read, or too few ids agree.
 type temperedReading struct {
 	kl, entropy, temperature float64
 	positions                int
@@ -55,7 +59,7 @@ func (t *Trainer) tempered(b corpus.Batch) (r temperedReading, err error) {
 		}
 		return sum - s*expected - r.entropy
 	}
-	scale := least(kl, math.Log(1./16), math.Log(16))
+	scale := least(kl, -temperatures, temperatures)
 	r.kl, r.temperature = kl(scale), math.Exp(-scale)
 	return r, nil
 }

@@ -14,13 +14,14 @@ import (
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/teacher"
 	"apr/tensor"
 )
 
 // Subject is a model to score.
 type Subject struct {
 	Name  string
-	Model *model.Model
+	Model *model.Model // nil: Options.Reference
 }
 
 // Scores are sums over scored targets and what follows from them.
@@ -79,6 +80,8 @@ type Options struct {
 	Rows      int // windows at a time; 0: as many as make about 2048 positions
 	ChunkRows int // rows whose logits exist at one time; 0: 512
 	Progress  func(done, total int)
+	// Reference is a reference that is no one model; Compare then gets none.
+	Reference teacher.Teacher
 }
 
 func (o *Options) defaults(seqLen int) {
@@ -102,18 +105,26 @@ func Compare(ctx context.Context, s device.Stream, reference *model.Model, subje
 		return nil, fault.New(fault.Load, "the reference has %d vocabulary rows, fewer than the %d ids of the data", reference.Config.Vocab, o.Vocab)
 	}
 	c := &comparison{s: s, o: o, reference: reference, subjects: subjects, scores: make([]Scores, len(subjects))}
+	var dev device.Device
 	for i, sub := range subjects {
+		c.scores[i] = Scores{Name: sub.Name, compared: c.compares()}
+		if sub.Model == nil {
+			continue
+		}
+		dev = sub.Model.Device()
 		if sub.Model.Config.Vocab < o.Vocab {
 			return nil, fault.New(fault.Load, "%s has %d vocabulary rows, fewer than the %d ids of the data", sub.Name, sub.Model.Config.Vocab, o.Vocab)
 		}
-		c.scores[i] = Scores{Name: sub.Name, compared: reference != nil}
 	}
 	c.together = max(1, min(o.ChunkRows/w.SeqLen, w.Len()/minBlocks))
-	c.batch = model.NewBatch(subjects[0].Model.Device(), o.Rows, w.SeqLen)
+	c.batch = model.NewBatch(dev, o.Rows, w.SeqLen)
 	if w.Documents {
-		c.batch.SeparateDocuments(subjects[0].Model.Device())
+		c.batch.SeparateDocuments(dev)
 	}
-	defer c.batch.Free(subjects[0].Model.Device())
+	if o.Reference != nil && w.Routed() {
+		c.batch.RouteRows(dev)
+	}
+	defer c.batch.Free(dev)
 	c.countExperts()
 	defer c.release()
 	for lo := 0; lo < w.Len(); lo += o.Rows {
@@ -146,6 +157,9 @@ type comparison struct {
 	together  int                            // windows of a block: no more than fit a chunk, unless that is none
 }
 
+// compares reports whether there is a reference.
+func (c *comparison) compares() bool { return c.reference != nil || c.o.Reference != nil }
+
 // add scores one batch of windows. The reference's logits of a chunk are computed once for all subjects.
 func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
 	if b.TargetCount() == 0 {
@@ -156,6 +170,10 @@ func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
 	if c.reference != nil {
 		ref = c.hidden(c.reference)
 		defer c.s.Release(ref)
+	}
+	if c.o.Reference != nil {
+		c.o.Reference.Begin(c.s, c.batch)
+		defer c.o.Reference.End(c.s)
 	}
 	xs := make([]device.Tensor, len(c.subjects))
 	for i, sub := range c.subjects {
@@ -168,7 +186,7 @@ func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
 	z := c.s.Temp("logits", device.Logits, tensor.F32, n, c.o.Vocab)
 	defer c.s.Release(z)
 	var t device.Tensor
-	if c.reference != nil {
+	if c.compares() {
 		t = c.s.Temp("logits.reference", device.Logits, tensor.F32, n, c.o.Vocab)
 		defer c.s.Release(t)
 	}
@@ -198,7 +216,11 @@ func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
 // for logits.
 func (c *comparison) chunk(ctx context.Context, xs []device.Tensor, ref, z, t device.Tensor, lo, hi int) error {
 	var tl device.Tensor
-	if c.reference != nil {
+	switch {
+	case c.o.Reference != nil:
+		tl = t.RowRange(0, hi-lo)
+		c.o.Reference.Logits(c.s, lo, hi, tl)
+	case c.reference != nil:
 		tl = t.RowRange(0, hi-lo)
 		c.reference.Logits(c.s, tl, ref.RowRange(lo, hi))
 	}

@@ -12,6 +12,9 @@ import (
 func (c *comparison) countExperts() {
 	c.used = map[*model.Model]device.Tensor{}
 	for _, sub := range c.subjects {
+		if sub.Model == nil {
+			continue
+		}
 		if layers, most := sub.Model.Mixtures(); len(layers) > 0 && c.used[sub.Model].IsZero() {
 			t := c.s.Temp("experts.used", device.Scratch, tensor.F32, len(layers), most)
 			c.s.Zero(t)

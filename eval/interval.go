@@ -5,9 +5,10 @@ import "math"
 // minBlocks is how many blocks a text is cut into at least, if it has as many windows.
 const minBlocks = 32
 
-// EnoughBlocks is how many blocks a difference needs to be told. With so many the interval is 9 % wider than if the spread of the
-// blocks were known (2.13 standard errors, not 1.96) and its width itself is known to 18 %; with 4 blocks it is 62 % wider and its width known to 41 %: four
-// numbers that happen to lie close together then pass for a sure difference. See corpus.EnoughWindows.
+// EnoughBlocks is how many blocks a difference needs to be told. With so many the interval is 9 % wider than if the
+// spread of the blocks were known (2.13 standard errors, not 1.96) and its width itself is known to 18 %; with 4 blocks
+// it is 62 % wider and its width known to 41 %: four numbers that happen to lie close together then pass for a sure
+// difference. See corpus.EnoughWindows.
 const EnoughBlocks = 16
 
 // block is a few neighbouring windows of the text: how many of their targets were scored, and the sum of the

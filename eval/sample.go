@@ -39,6 +39,9 @@ func Look(ctx context.Context, s device.Stream, reference, m *model.Model, b cor
 	c := &comparison{s: s, o: o}
 	c.batch = model.NewBatch(m.Device(), b.Rows, b.SeqLen)
 	defer c.batch.Free(m.Device())
+	if b.Starts != nil {
+		c.batch.SeparateDocuments(m.Device())
+	}
 	c.batch.Load(s, b, b.Rows)
 	models := [2]*model.Model{reference, m}
 	var xs [2]device.Tensor

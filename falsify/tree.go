@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/build"
+	"go/build/constraint"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode"
@@ -90,18 +91,11 @@ func (t *Tree) Test(g GoTest) error {
 
 // listTests returns the names of the tests in the package in dir.
 func listTests(dir string, tags []string) (names []string, err error) {
-	ctx := build.Default
-	ctx.CgoEnabled = false
-	ctx.BuildTags = tags
-	pkg, err := ctx.ImportDir(dir, 0)
+	files, err := testFiles(dir, tags)
 	if err != nil {
-		return nil, errors.New("holds no Go package")
+		return nil, err
 	}
-	for _, file := range slices.Concat(pkg.TestGoFiles, pkg.XTestGoFiles) {
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, file), nil, parser.SkipObjectResolution)
-		if err != nil {
-			return nil, err
-		}
+	for _, f := range files {
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && isTest(fn) {
 				names = append(names, fn.Name.Name)
@@ -109,6 +103,81 @@ func listTests(dir string, tags []string) (names []string, err error) {
 		}
 	}
 	return names, nil
+}
+
+// testFile is a parsed file of tests.
+type testFile struct {
+	name string
+	*ast.File
+}
+
+// testFiles returns the files of tests that the go command would build in dir on this machine, with these tags and
+// without cgo.
+func testFiles(dir string, tags []string) (files []testFile, err error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(paths) == 0 {
+		return nil, errors.New("holds no Go package")
+	}
+	for _, path := range paths {
+		name := filepath.Base(path)
+		stem, ok := strings.CutSuffix(name, "_test.go")
+		if !ok || strings.HasPrefix(name, "_") || strings.HasPrefix(name, ".") || !builtHere(stem) {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution|parser.ParseComments)
+		if err != nil {
+			return nil, err
+		}
+		if constrained(f, tags) {
+			files = append(files, testFile{name, f})
+		}
+	}
+	return files, nil
+}
+
+// systems and processors are those that file names of this tree end with. go/build knows all, for 217 KB of program.
+var (
+	systems    = []string{"linux", "darwin", "windows"}
+	processors = []string{"amd64", "arm64"}
+)
+
+// builtHere reports whether the end of a file's name, _GOOS, _GOARCH or both, lets it be built on this machine.
+func builtHere(stem string) bool {
+	words := strings.Split(stem, "_")[1:]
+	for _, known := range []struct {
+		names []string
+		here  string
+	}{{processors, runtime.GOARCH}, {systems, runtime.GOOS}} {
+		if n := len(words); n > 0 && slices.Contains(known.names, words[n-1]) {
+			if words[n-1] != known.here {
+				return false
+			}
+			words = words[:n-1]
+		}
+	}
+	return true
+}
+
+// constrained reports whether the //go:build line of a file, if it has one, holds with tags.
+func constrained(f *ast.File, tags []string) bool {
+	for _, group := range f.Comments {
+		for _, c := range group.List {
+			if c.Pos() > f.Package || !constraint.IsGoBuild(c.Text) {
+				continue
+			}
+			if x, err := constraint.Parse(c.Text); err == nil && !x.Eval(func(tag string) bool { return holds(tag, tags) }) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// holds reports whether a build tag is set: one that is asked for, this system and processor, and releases of Go.
+func holds(tag string, tags []string) bool {
+	unix := runtime.GOOS == "linux" || runtime.GOOS == "darwin"
+	return slices.Contains(tags, tag) || tag == runtime.GOOS || tag == runtime.GOARCH || tag == runtime.Compiler ||
+		tag == "unix" && unix || strings.HasPrefix(tag, "go1.")
 }
 
 // isTest reports whether the go command takes fn for a test: func TestX(t *testing.T), where X does not begin with a

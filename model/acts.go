@@ -28,7 +28,11 @@ type acts struct {
 	pleGU, pleGLU       device.Tensor // its gate beside the layer's slice p, their product
 	z3, rstdZ3          device.Tensor // output of pleOut before its norm, 1/σ
 	moe                 expertActs
+	low                 lowActs
 }
+
+// lowActs are what adapters make of what linears read, before their B.
+type lowActs struct{ qkv, o, gateUp, down device.Tensor }
 
 // need is one tensor of a layer.
 type need struct {
@@ -37,7 +41,7 @@ type need struct {
 	name string
 	d    tensor.DType
 	cols int  // 0: the layer has none
-	stat bool // 1/σ or a log-sum-exp: what only a backward reads
+	stat bool // what only a backward reads: 1/σ, a log-sum-exp, what adapters keep
 	rows int  // 0: one for each position
 }
 
@@ -73,6 +77,9 @@ func (b *layer) needs(k *acts, n, h int, act tensor.DType, training bool) []need
 	if a.Gate {
 		keptAtt = RecomputeNone
 	}
+	low := func(t *device.Tensor, name string, l linear) need {
+		return need{t, RecomputeNorms, name, act, l.lora.rank(), true, 0}
+	}
 	d := b.Delta
 	list := []need{
 		stat(&k.rstd1, "rstd1", has(b.Pre, 1)),
@@ -102,6 +109,10 @@ func (b *layer) needs(k *acts, n, h int, act tensor.DType, training bool) []need
 		tensorOf(&k.glu, RecomputeNone, "swiglu", b.FFN.Width),
 		tensorOf(&k.z2, RecomputeNorms, "z2", has(b.Post, h)),
 		stat(&k.rstdZ2, "rstd_z2", has(b.Post, 1)),
+		low(&k.low.qkv, "lora.qkv", b.qkv),
+		low(&k.low.o, "lora.o", b.o),
+		low(&k.low.gateUp, "lora.gate_up", b.gateUp),
+		low(&k.low.down, "lora.down", b.down),
 		tensorOf(&k.x3, RecomputeNorms, "x3", has(p > 0, h)),
 		tensorOf(&k.pleGU, RecomputeNorms, "ple.gate", 2*p),
 		tensorOf(&k.pleGLU, RecomputeNone, "ple.glu", p),

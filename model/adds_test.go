@@ -9,8 +9,9 @@ import (
 	"apr/tensor"
 )
 
-// On a device whose products add cheaply a forward that keeps nothing adds what o and down project to the residual stream at once, where
-// neither a norm, nor a factor, nor experts stand between; the norms then add the rest. Elsewhere, and in training, norms add all.
+// On a device whose products add cheaply a forward that keeps nothing adds what o and down project to the residual
+// stream at once, where neither a norm, nor a factor, nor experts stand between; the norms then add the rest.
+// Elsewhere, and in training, norms add all.
 func TestBranchesAdd(t *testing.T) {
 	eachShape(t, func(t *testing.T, name string) {
 		f := randomFamily(t, name, 4, 16)

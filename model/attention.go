@@ -9,16 +9,22 @@ import (
 func (p *pass) attend(b *layer, k *acts, y device.Tensor) {
 	switch {
 	case b.Attn.Gate:
-		b.qkv.forward(p.s, k.mixed, y)
+		b.qkv.keeping(k.low.qkv).forward(p.s, k.mixed, y)
 		p.unmix(b, k)
 	case b.finishes():
-		b.qkv.forward(p.s, k.proj, y)
+		b.qkv.keeping(k.low.qkv).forward(p.s, k.proj, y)
 	default:
-		b.qkv.forward(p.s, k.qkv, y)
+		b.qkv.keeping(k.low.qkv).forward(p.s, k.qkv, y)
 	}
 	p.finish(b, k)
 	q, kk, v := b.read(k)
-	p.s.Attention(b.attended(k), k.lse, q, kk, v, p.attn(b))
+	lse, kept := k.lse, p.maps[b.index]
+	if !kept.LSE.IsZero() {
+		lse = kept.LSE
+		p.s.Copy(kept.Q, q)
+		p.s.Copy(kept.K, kk)
+	}
+	p.s.Attention(b.attended(k), lse, q, kk, v, p.attn(b))
 	p.gated(b, k)
 }
 

@@ -9,6 +9,7 @@ import (
 // The head's gradient is the loss's business; a tied head and the embedding share one gradient buffer. What was kept
 // is used up: gradients are written over gate, up and their product.
 func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
+	defer m.dropping(v.tokens.At)()
 	act, h := m.dev.Info().Activations, m.Config.Hidden
 	g := backward{v: v, w: newWorkspace(s, v.tokens.n())}
 	g.pass = pass{m: m, s: s, t: v.tokens, act: act}
@@ -24,8 +25,13 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	}
 	s.Zero(g.dx)
 	s.RMSNormBackward(g.dx, m.norm.grad(), dHidden, v.x, v.rstd, m.norm.value)
+	x := v.x
 	for i := len(m.layers) - 1; i >= 0; i-- {
 		b := &m.layers[i]
+		if v.AtOutput != nil {
+			v.AtOutput(i, x, g.dx)
+		}
+		x = v.layers[i].x
 		k := g.restore(b)
 		if b.OutScale {
 			s.Scale(g.dx, g.dx, float64(b.outScale[0]))
@@ -40,7 +46,9 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	if f := m.Config.EmbedScale; f != 1 {
 		s.Scale(g.dx, g.dx, f)
 	}
-	s.EmbedBackward(m.embed.param.Grad, v.tokens.IDs, g.dx)
+	if m.embed.param != nil {
+		s.EmbedBackward(m.embed.param.Grad, v.tokens.IDs, g.dx)
+	}
 	g.w.release()
 }
 
@@ -95,7 +103,8 @@ func (g *backward) again(b *layer, k *acts) {
 	if b.Post || b.ple > 0 || b.hasExperts() {
 		v = g.ffn(b, k, v, y, true)
 	} else { // without the last product
-		g.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), true)
+		b.gateUp.keeping(k.low.gateUp).glu(g.s, k.glu, k.gateUp, y, b.act(), true)
+		b.down.again(g.s, k.glu, k.low.down)
 	}
 	if b.ple > 0 {
 		g.perLayerBranch(b, k, v)
@@ -164,11 +173,11 @@ func (g *backward) ffnGrad(b *layer, k *acts) {
 // denseGrad goes back through down(glu(gateUp(norm(x2)))), given d.
 func (g *backward) denseGrad(b *layer, k *acts, d device.Tensor) {
 	s := g.s
-	b.down.weightGrad(s, d, k.glu)
+	b.down.keeping(k.low.down).weightGrad(s, d, k.glu)
 	dprod, dgu := k.glu, k.gateUp // written over what is not needed again
 	b.down.inputGrad(s, dprod, d, false)
 	s.GLUBackward(dgu, dprod, k.gateUp, b.act())
-	b.gateUp.weightGrad(s, dgu, input(k.y2, k.x2))
+	b.gateUp.keeping(k.low.gateUp).weightGrad(s, dgu, input(k.y2, k.x2))
 	g.preGrad(b.gateUp, dgu, k.x2, k.rstd2, b.preFFN)
 }
 
@@ -189,7 +198,7 @@ func (g *backward) takeMixer(b *layer) {
 func (g *backward) mixerGrad(b *layer, k *acts) {
 	s := g.s
 	d := g.through(b, k.z1, k.rstdZ1, b.postMixer)
-	b.o.weightGrad(s, d, k.att)
+	b.o.keeping(k.low.o).weightGrad(s, d, k.att)
 	datt := g.w.take("dattention", g.act, k.att.Cols)
 	b.o.inputGrad(s, datt, d, false)
 	if b.Linear() {
@@ -205,7 +214,7 @@ func (g *backward) mixerGrad(b *layer, k *acts) {
 	g.attendGrad(b, k, dqkv, datt)
 	g.rotate(b, dqkv, true)
 	dproj := g.mix(b, k, g.unfinish(b, k, dqkv))
-	b.qkv.weightGrad(s, dproj, input(k.y1, k.x))
+	b.qkv.keeping(k.low.qkv).weightGrad(s, dproj, input(k.y1, k.x))
 	g.preGrad(b.qkv, dproj, k.x, k.rstd1, b.preMixer)
 }
 
@@ -244,7 +253,9 @@ func (g *backward) attendGrad(b *layer, k *acts, dqkv, datt device.Tensor) {
 	a, o := g.attn(b), b.attended(k)
 	a.DSinks = b.sinks.grad()
 	if b.own {
-		s.AttentionBackward(dqkv.ColRange(0, n), dqkv.ColRange(n, n+kv), dqkv.ColRange(n+kv, n+2*kv), datt, o, k.lse, q, kk, v, a)
+		dq, dk := dqkv.ColRange(0, n), dqkv.ColRange(n, n+kv)
+		s.AttentionBackward(dq, dk, dqkv.ColRange(n+kv, n+2*kv), datt, o, k.lse, q, kk, v, a)
+		g.atAttention(b, device.AttnMap{Q: q, K: kk, LSE: k.lse, Attn: a}, dq, dk)
 		if more, ok := g.lent[b.index]; ok {
 			s.Add(dqkv.ColRange(n, n+2*kv), more)
 		}
@@ -263,8 +274,16 @@ func (g *backward) attendGrad(b *layer, k *acts, dqkv, datt device.Tensor) {
 		g.lent[b.Attn.KVFrom] = dkv
 	}
 	s.AttentionBackward(dqkv, dkv.ColRange(0, kv), dkv.ColRange(kv, 2*kv), datt, o, k.lse, q, kk, v, a)
+	g.atAttention(b, device.AttnMap{Q: q, K: kk, LSE: k.lse, Attn: a}, dqkv, dkv.ColRange(0, kv))
 	if ok {
 		s.Add(sum, dkv)
+	}
+}
+
+// atAttention calls Saved.AtAttention.
+func (g *backward) atAttention(b *layer, own device.AttnMap, dq, dk device.Tensor) {
+	if g.v.AtAttention != nil {
+		g.v.AtAttention(b.index, own, dq, dk)
 	}
 }
 

@@ -14,12 +14,24 @@ type Batch struct {
 	Keep    device.Tensor // I32 [N, 1]: their positions in the batch; zero when every position is kept
 	N       int           // kept positions
 	Micro   []MicroBatch
+	Routed  []RoutedPart // of RouteRows: the rows of each route, in order
 
 	tokens, targets, keep, local     device.Tensor // capacity
 	first, positions                 device.Tensor // of SeparateDocuments
 	hostTargets, hostKeep, hostLocal []int32
 	hostPositions                    []int32
+	routed                           device.Tensor // of RouteRows
+	hostRouted                       []int32
 }
+
+// RoutedPart is a range of a batch's sequences that go one way, and of its kept positions.
+type RoutedPart struct {
+	MicroBatch
+	Route int
+}
+
+// Batch returns the part as a batch of its own, to be read by a teacher: without targets.
+func (p RoutedPart) Batch() *Batch { return &Batch{Tokens: p.Tokens, Keep: p.Keep, N: p.Hi - p.Lo} }
 
 // MicroBatch is a range of a batch's sequences and of its kept positions.
 type MicroBatch struct {
@@ -44,11 +56,20 @@ func (d *Batch) SeparateDocuments(dev device.Device) {
 	d.first, d.positions = ints("batch.first"), ints("batch.positions")
 }
 
+// RouteRows reserves memory for the kept positions of routed rows: Load then makes parts of batches that say which way their rows
+// go.
+func (d *Batch) RouteRows(dev device.Device) {
+	d.routed = dev.Alloc("batch.routed", device.Batch, tensor.I32, d.tokens.Rows, 1)
+}
+
 // Free gives the batch's memory back; it must not be used afterwards.
 func (d *Batch) Free(dev device.Device) {
 	dev.Free(d.tokens, d.targets, d.keep, d.local)
 	if !d.first.IsZero() {
 		dev.Free(d.first, d.positions)
+	}
+	if !d.routed.IsZero() {
+		dev.Free(d.routed)
 	}
 }
 
@@ -85,6 +106,35 @@ func (d *Batch) Load(s device.Stream, b corpus.Batch, microRows int) {
 		s.UploadInts(d.Keep, d.hostKeep)
 		s.UploadInts(d.local.RowRange(0, d.N), d.hostLocal)
 	}
+	d.route(s, b)
+}
+
+// route makes parts of neighbouring rows of one route.
+func (d *Batch) route(s device.Stream, b corpus.Batch) {
+	d.Routed = d.Routed[:0]
+	if b.Routes == nil || d.routed.IsZero() {
+		return
+	}
+	d.hostRouted = d.hostRouted[:0]
+	for lo := 0; lo < b.Rows; {
+		hi := lo + 1
+		for hi < b.Rows && b.Routes[hi] == b.Routes[lo] {
+			hi++
+		}
+		p := RoutedPart{Route: b.Routes[lo], MicroBatch: MicroBatch{Tokens: d.Tokens.Slice(lo, hi), Lo: len(d.hostRouted)}}
+		for i := lo * b.SeqLen; i < hi*b.SeqLen; i++ {
+			if b.Mask[i] != 0 {
+				d.hostRouted = append(d.hostRouted, int32(i-lo*b.SeqLen))
+			}
+		}
+		p.Hi = len(d.hostRouted)
+		if p.Hi-p.Lo < (hi-lo)*b.SeqLen {
+			p.Keep = d.routed.RowRange(p.Lo, p.Hi)
+		}
+		d.Routed = append(d.Routed, p)
+		lo = hi
+	}
+	s.UploadInts(d.routed.RowRange(0, d.N), d.hostRouted)
 }
 
 // loadDocuments copies to the device where the documents of b begin.

@@ -180,7 +180,11 @@ func (b *builder) fail(err error) {
 
 // NewTrainable makes a trainable model of a description that Computed and Served accept on dev, all weights zero: call Init or
 // LoadWeights next.
-func NewTrainable(dev device.Device, c arch.Config) *Model {
+func NewTrainable(dev device.Device, c arch.Config) *Model { return NewTrainableAs(dev, c, nil) }
+
+// NewTrainableAs is NewTrainable for a model whose matrices are computed with as files of these types hold them, by slot; a slot
+// that is not among them is float32. QuantizedBy accepted the types.
+func NewTrainableAs(dev device.Device, c arch.Config, types map[string]tensor.DType) *Model {
 	if err := cmp.Or(Computed(c), Served(c, dev.Info())); err != nil {
 		panic(err)
 	}
@@ -189,7 +193,7 @@ func NewTrainable(dev device.Device, c arch.Config) *Model {
 		if g.slots[0].Fixed {
 			continue
 		}
-		p := m.param(g)
+		p := m.param(g, types)
 		if matrix, vec := m.place(g); matrix != nil {
 			matrix.weight, matrix.param = p.Weight, p
 		} else {
@@ -204,7 +208,7 @@ func NewTrainable(dev device.Device, c arch.Config) *Model {
 
 // param registers the trainable parameter of a group: its matrices below each other, its vectors behind each other, the biases of
 // experts a row each.
-func (m *Model) param(g group) *device.Param {
+func (m *Model) param(g group, types map[string]tensor.DType) *device.Param {
 	total, spec := 0, device.ParamSpec{Name: g.slots[0].Name}
 	var parts []Part
 	for _, s := range g.slots {
@@ -218,6 +222,7 @@ func (m *Model) param(g group) *device.Param {
 	spec.Rows, spec.Cols = 1, total
 	if shape := g.slots[0].Shape; len(shape) > 1 {
 		spec.Rows, spec.Cols, spec.Decay = total, shape[len(shape)-1], g.slots[0].Decay
+		spec.Blocks = blocksOf(g, parts, types)
 	}
 	p := m.dev.Param(spec)
 	for i := range parts {
@@ -240,6 +245,11 @@ func (m *Model) Init(s device.Stream, seed uint64) {
 			for i := range host {
 				host[i] = float32(rng.NormFloat64() * m.Config.InitRange)
 			}
+		case arch.Uniform:
+			rng, bound := rand.New(rand.NewPCG(seed, nameHash(p.Name))), uniformBound(p.Shape[1])
+			for i := range host {
+				host[i] = float32((2*rng.Float64() - 1) * bound)
+			}
 		case arch.Ones, arch.Identity: // a device has w+NormOffset
 			for i := range host {
 				host[i] = 1
@@ -252,6 +262,17 @@ func (m *Model) Init(s device.Stream, seed uint64) {
 
 // LoadWeights fills a trainable model with weights of the same description. A damaged file is refused as by LoadFrozen.
 func (m *Model) LoadWeights(s device.Stream, w Weights) error {
+	return m.load(s, w, false)
+}
+
+// LoadRead is LoadWeights for a model that will be computed with and not trained: where matrices are computed with as blocks hold them,
+// these values are taken as they are, and neither weights nor blocks change.
+func (m *Model) LoadRead(s device.Stream, w Weights) error {
+	return m.load(s, w, true)
+}
+
+// load is LoadRead, or with asRead false LoadWeights.
+func (m *Model) load(s device.Stream, w Weights, asRead bool) error {
 	read := func(slot arch.Slot) ([]float32, error) {
 		host, err := w.ReadFloat32(slot.Name)
 		if err == nil && int64(len(host)) != slot.Elements() {
@@ -264,7 +285,11 @@ func (m *Model) LoadWeights(s device.Stream, w Weights) error {
 		if err != nil {
 			return err
 		}
-		s.Upload(p.Of(p.Param.Value), shifted(host, offset(m.Config, p.Slot)))
+		to := p.Param.Value
+		if asRead {
+			to = p.Param.Read()
+		}
+		s.Upload(p.Of(to), shifted(host, offset(m.Config, p.Slot)))
 	}
 	for _, g := range m.groups {
 		if slot := g.slots[0]; slot.Fixed {
@@ -275,7 +300,13 @@ func (m *Model) LoadWeights(s device.Stream, w Weights) error {
 			copy(m.fixed[slot.Name], host)
 		}
 	}
-	m.Refresh(s)
+	for _, p := range m.params {
+		if len(p.Blocks) > 0 && asRead {
+			s.(device.Quantizer).RefreshRead(p)
+		} else {
+			s.RefreshWeight(p)
+		}
+	}
 	return w.Verify()
 }
 
@@ -302,13 +333,16 @@ func (m *Model) Frozen() *Model {
 		}
 	}
 	if f.Config.Tied {
-		f.head = f.embed
+		f.head = linear{weight: f.embed.weight, lora: m.head.lora}
 	}
 	return &f
 }
 
 // Snapshot returns a frozen copy of a trainable model's present weights, in memory of its own.
 func (m *Model) Snapshot(s device.Stream) *Model {
+	if m.Adapted() {
+		return m.snapshotAdapters(s)
+	}
 	f, params := m.Frozen(), m.params
 	f.fixed = map[string][]float32{}
 	for _, g := range m.groups {
@@ -320,7 +354,7 @@ func (m *Model) Snapshot(s device.Stream) *Model {
 		p := params[0]
 		params = params[1:]
 		t := m.dev.Alloc("snapshot."+p.Name, device.StudentWeights, tensor.F32, p.Rows, p.Cols)
-		s.Copy(t, p.Value)
+		s.Copy(t, p.Read())
 		if matrix, vec := f.place(g); matrix != nil {
 			matrix.weight = m.dev.Frozen(t)
 		} else {

@@ -49,8 +49,8 @@ func roundExperts(t *testing.T) func(device.Source) device.Source {
 	}
 }
 
-// TestCUDAHostExperts: a teacher whose experts stay in memory of the host gives the bits of one on the device, in the memory of the plan to the byte,
-// and each pass fetches the bytes that the plan prices. A CPU refuses it.
+// TestCUDAHostExperts: a teacher whose experts stay in memory of the host gives the bits of one on the device, in the
+// memory of the plan to the byte, and each pass fetches the bytes that the plan prices. A CPU refuses it.
 func TestCUDAHostExperts(t *testing.T) {
 	openEmulator(t)
 	c := randomFamily(t, "qwen 3 with experts", 1, 1).config

@@ -47,6 +47,14 @@ func TestCUDADeltaNet(t *testing.T) {
 	t.Run("greedy", TestGreedyOfDeltaNet)
 }
 
+// TestCUDAMaps: attention maps have the tolerances of the CPU in float32, with shared keys, sinks and windows.
+func TestCUDAMaps(t *testing.T) {
+	onCUDA(t, cuda.F32)
+	testShape = func(name string) bool { return name == "gemma 4" || name == "gpt-oss" || name == "gemma 2" }
+	t.Cleanup(func() { testShape = func(string) bool { return true } })
+	TestMapsAgainstFloat64(t)
+}
+
 // In bfloat16 the cosine of every row of logits with the golden is at least 0.9995. Seven goldens, five
 // of Gemma, Qwen3.5's, and gpt_oss_clamped, whose units are driven into their clamps, are so steep that roundings of bfloat16, 2¹⁶ times as coarse as those of
 // float32, cannot keep to it: transformers' own float32 differs by e = 1.8e-6 to 9e-6 from its float64. They have 1 − (2¹⁶·e)²/2, the cosine of vectors that differ by 2¹⁶·e.

@@ -24,6 +24,10 @@ func (p *pass) atOnce(dst, x device.Tensor) bool {
 			p.cache.decoding = "operation by operation: " + string(lacks)
 			return false
 		}
+		if b.qkv.lora != nil || b.o.lora != nil || b.gateUp.lora != nil || b.down.lora != nil {
+			p.cache.decoding = "operation by operation: adapters that are not merged"
+			return false
+		}
 		if b.OutScale && b.outScale[0] == 0 { // which a description cannot say
 			p.cache.decoding = "operation by operation: a layer's output is multiplied by 0"
 			return false

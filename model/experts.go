@@ -71,17 +71,17 @@ func (b *layer) expertNeeds(e *expertActs, n, h int, act tensor.DType) []need {
 	)
 }
 
-// ffn runs the feed-forward branch, y being its input, and returns the residual stream v behind it. Without keep gate and up are
-// undefined afterwards.
+// ffn runs the feed-forward branch, y being its input, and returns the residual stream v behind it. Without keep gate
+// and up are undefined afterwards.
 func (p *pass) ffn(b *layer, k *acts, v stream, y device.Tensor, keep bool) stream {
 	m := b.FFN.MoE
 	if m == (arch.MoE{}) {
-		p.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), keep)
+		b.gateUp.keeping(k.low.gateUp).glu(p.s, k.glu, k.gateUp, y, b.act(), keep)
 		if p.adding(b, b.postFFN) {
-			b.down.add(p.s, v.x, k.glu)
+			b.down.keeping(k.low.down).add(p.s, v.x, k.glu)
 			return v
 		}
-		p.branch(b.down, b.postFFN, b.Residual, k.z2, k.rstdZ2, k.glu)
+		p.branch(b.down.keeping(k.low.down), b.postFFN, b.Residual, k.z2, k.rstdZ2, k.glu)
 		v.delta = p.delta
 		return v
 	}
@@ -100,8 +100,8 @@ func (p *pass) ffn(b *layer, k *acts, v stream, y device.Tensor, keep bool) stre
 func (p *pass) beside(b *layer, k *acts, dst, x, y device.Tensor, keep bool) {
 	var none device.Tensor
 	e, eps := &k.moe, p.m.Config.Eps
-	p.s.MatMulGLU(k.glu, k.gateUp, y, b.gateUp.weight, b.act(), keep)
-	b.down.forward(p.s, e.dense, k.glu)
+	b.gateUp.keeping(k.low.gateUp).glu(p.s, k.glu, k.gateUp, y, b.act(), keep)
+	b.down.keeping(k.low.down).forward(p.s, e.dense, k.glu)
 	p.s.RMSNorm(e.yRouter, e.rstd, none, x, none, b.moe.scale.value, eps)
 	p.logits(b, e, e.yRouter)
 	p.s.RMSNorm(e.y, none, none, x, none, b.moe.pre.value, eps)
@@ -137,7 +137,7 @@ func (m *Model) routerScale() float64 { return 1 / math.Sqrt(float64(m.Config.Hi
 // chosen writes the weighted sum of the chosen experts of each row of y.
 func (p *pass) chosen(b *layer, e *expertActs, dst, y device.Tensor) {
 	s, r, f := p.s, e.routing(b.FFN.MoE), b.FFN.MoE.Width
-	if mix, ok := s.(device.Mixer); ok && p.cache != nil && mix.Mix(dst, e.glu, y, e.w, b.nets(), r) {
+	if mix, ok := s.(device.Mixer); ok && p.cache != nil && mix.MixExperts(dst, e.glu, y, e.w, b.nets(), r) {
 		return
 	}
 	s.Gather(e.xs, y, r.Rows)
@@ -234,9 +234,11 @@ func (l linear) grouped(s device.Stream, y, x device.Tensor, r device.Routing) {
 	s.GroupedMatMul(y, x, l.weight, l.bias.value, r)
 }
 
-// groupedWeightGrad adds to the gradients of the experts' matrices and biases.
+// groupedWeightGrad adds to the gradients of the experts' matrices and biases, unless they are frozen.
 func (l linear) groupedWeightGrad(s device.Stream, dy, x device.Tensor, r device.Routing) {
-	s.GroupedWeightGrad(l.param.Grad, l.bias.grad(), dy, x, r)
+	if l.param != nil {
+		s.GroupedWeightGrad(l.param.Grad, l.bias.grad(), dy, x, r)
+	}
 }
 
 // groupedInputGrad writes the gradients of the inputs of slots, or adds them.

@@ -9,11 +9,13 @@ import (
 
 // Tokens is what a forward pass reads: ids of Rows sequences of SeqLen positions each, I32 [Rows·SeqLen, 1].
 //
+// At is the position of the first of them within its step, which decides what is dropped in training.
+//
 // First and Positions, of the same shape or both zero, keep the documents of a sequence apart: where in its sequence the document
 // of a position begins, and how far the position is from there. A document then gives what it gives alone.
 type Tokens struct {
 	IDs              device.Tensor
-	Rows, SeqLen     int
+	Rows, SeqLen, At int
 	First, Positions device.Tensor
 }
 
@@ -22,7 +24,7 @@ func (t Tokens) n() int { return t.Rows * t.SeqLen }
 
 // Slice returns sequences [lo,hi).
 func (t Tokens) Slice(lo, hi int) Tokens {
-	part := Tokens{IDs: t.IDs.RowRange(lo*t.SeqLen, hi*t.SeqLen), Rows: hi - lo, SeqLen: t.SeqLen}
+	part := Tokens{IDs: t.IDs.RowRange(lo*t.SeqLen, hi*t.SeqLen), Rows: hi - lo, SeqLen: t.SeqLen, At: t.At + lo*t.SeqLen}
 	if !t.First.IsZero() {
 		part.First, part.Positions = t.First.RowRange(lo*t.SeqLen, hi*t.SeqLen), t.Positions.RowRange(lo*t.SeqLen, hi*t.SeqLen)
 	}
@@ -47,6 +49,7 @@ type pass struct {
 	// Of a forward that keeps nothing.
 	kinds []acts                // by layer.kind
 	lent  map[int]device.Tensor // [n, 2·kv·d] by layer: finished k, v that later layers read
+	maps  map[int]device.AttnMap
 }
 
 // stream is the residual stream between two branches: x + delta, times scale if it is scaled. The next norm does the adding.
@@ -110,16 +113,17 @@ func (p *pass) mixer(b *layer, k *acts, v stream, y device.Tensor) stream {
 		p.attend(b, k, y)
 	}
 	if p.adding(b, b.postMixer) {
-		b.o.add(p.s, v.x, k.att)
+		b.o.keeping(k.low.o).add(p.s, v.x, k.att)
 		return v
 	}
-	p.branch(b.o, b.postMixer, b.Residual, k.z1, k.rstdZ1, k.att)
+	p.branch(b.o.keeping(k.low.o), b.postMixer, b.Residual, k.z1, k.rstdZ1, k.att)
 	v.delta = p.delta
 	return v
 }
 
-// adding reports whether the last product of a branch of b adds to the residual stream: x += w·a, so that the next norm reads x
-// alone. A norm or a factor behind the product, or a factor of the layer's output, which waits for the addition, is in the way.
+// adding reports whether the last product of a branch of b adds to the residual stream: x += w·a, so that the next norm
+// reads x alone. A norm or a factor behind the product, or a factor of the layer's output, which waits for the
+// addition, is in the way.
 func (p *pass) adding(b *layer, post vector) bool {
 	return p.adds && post.value.IsZero() && b.Residual == 1 && !b.OutScale
 }
@@ -203,7 +207,7 @@ func (p *pass) last(dst, rstd, sum device.Tensor, v stream) {
 // Logits writes the logits of hidden rows x [c, h] over the first dst.Cols ids to dst [c, V] float32, soft-capped if the
 // model's are.
 func (m *Model) Logits(s device.Stream, dst, x device.Tensor) {
-	s.MatMul(dst, x, m.head.weight, device.Tensor{}, false)
+	m.head.forward(s, dst, x)
 	if c := m.Config.FinalCap; c > 0 {
 		s.SoftCap(dst, dst, c)
 	}

@@ -30,6 +30,10 @@ type Model struct {
 	params  []*device.Param
 	parts   []Part
 	balance float64 // see Balance
+
+	// So has one that trains by adapters, for these alone.
+	drop  *dropout
+	sinks map[[2]int]device.Tensor // see unread, by shape
 }
 
 // newModel returns a model without its tensors.
@@ -164,3 +168,16 @@ func (m *Model) Parts() []Part { return m.parts }
 
 // Head returns the output matrix and, for a trainable model, the parameter behind it.
 func (m *Model) Head() (device.Weight, *device.Param) { return m.head.weight, m.head.param }
+
+// HeadBackward goes back through the head, given dz [c, V] over the logits of hidden rows x [c, h] before a soft-cap: it writes dx and
+// adds the head's gradient. at is the place of the first row among the step's targets.
+func (m *Model) HeadBackward(s device.Stream, dx, dz, x device.Tensor, at int) {
+	if m.head.lora != nil {
+		defer m.dropping(at)()
+		m.head.lora.weightGrad(s, dz, x, device.Tensor{})
+	}
+	m.head.inputGrad(s, dx, dz, false)
+	if p := m.head.param; p != nil {
+		s.MatMulWeightGrad(p.Grad.RowRange(0, dz.Cols), device.Tensor{}, dz, x)
+	}
+}

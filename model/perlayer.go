@@ -98,7 +98,9 @@ func (g *backward) perLayerEnd() {
 	s.Scale(g.dp, g.dp, 1/math.Sqrt2)
 	rows := g.w.take("ple.table", g.act, g.dp.Cols)
 	s.Scale(rows, g.dp, math.Sqrt(float64(width)))
-	s.EmbedBackward(m.pleTable.param.Grad, g.t.IDs, rows)
+	if m.pleTable.param != nil {
+		s.EmbedBackward(m.pleTable.param.Grad, g.t.IDs, rows)
+	}
 	s.HeadNormBackward(g.dp, m.pleNorm.grad(), g.dp, k.proj, k.rstd, m.pleNorm.value, width)
 	m.pleModel.weightGrad(s, g.dp, g.v.layers[0].x)
 	m.pleModel.inputGrad(s, g.dx, g.dp, true)

@@ -26,7 +26,7 @@ func DownloadSource(s device.Stream, name string, shape []int, t device.Tensor, 
 }
 
 // Sources returns a trainable model's tensors as they are written to a file: matrices in type d, norms and biases in
-// float32. A tied head is not listed.
+// float32. Of matrices that are computed with as blocks hold them, these are the values of the blocks. A tied head is not listed.
 func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
 	var out []tensor.Source
 	for _, p := range m.parts {
@@ -34,7 +34,7 @@ func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
 		if len(p.Shape) == 1 || p.Bias {
 			dt = tensor.F32
 		}
-		src := DownloadSource(s, p.Name, p.Shape, p.Of(p.Param.Value), dt)
+		src := DownloadSource(s, p.Name, p.Shape, p.Of(p.Param.Read()), dt)
 		if d := offset(m.Config, p.Slot); d != 0 {
 			src = shiftedSource(src, -d)
 		}

@@ -23,12 +23,13 @@ func (m *Model) FixedSources() (out []tensor.Source) {
 	return out
 }
 
-// Stored returns the present values of every tensor of a trainable model as files have them, by name.
+// Stored returns the present values of every tensor of a trainable model as files have them, by name: of blocks what they
+// decode to.
 func (m *Model) Stored(s device.Stream) (map[string][]float32, error) {
 	out := map[string][]float32{}
 	for _, p := range m.parts {
 		host := make([]float32, p.Elements())
-		if err := s.Download(host, p.Of(p.Param.Value)); err != nil {
+		if err := s.Download(host, p.Of(p.Param.Read())); err != nil {
 			return nil, err
 		}
 		out[p.Name] = shifted(host, -offset(m.Config, p.Slot))

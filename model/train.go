@@ -26,6 +26,7 @@ import (
 //	experts beside the dense network    +4h                           +2h
 //	a DeltaNet for attention, with c    4h + 2c + 4i + 2·heads + 3f   2h + c + 3i + 2·heads + 2f    h
 //	columns of q, k, v and i of v
+//	adapters, for each row of an A      +1                            +1
 //
 // and, but for RecomputeBlocks, in 4 bytes a number for each norm of a row or a head, and for each head of the attention; for
 // each logit of a router, and four for each chosen expert; for the experts of a layer, and one more, once. f is 0 where there are
@@ -64,6 +65,15 @@ type Saved struct {
 	Hidden    device.Tensor // its output [n, h], times the factor of the logits: the input of the head
 	counts    device.Tensor // [1, E]: slots of experts over all layers, for Balance
 	allocated []device.Tensor
+
+	// AtOutput, if it is not nil, is called by Backward for each layer from the last to the first, with the residual stream x [n, h]
+	// behind the layer and the gradient dx over it so far, to which it may add that of a loss of its own. Behind the last layer x is
+	// what the final norm reads.
+	AtOutput func(layer int, x, dx device.Tensor)
+
+	// AtAttention, if it is not nil, is called by Backward for each layer of attention, from the last to the first, with its map and
+	// the gradients of q and k that attention gave, to which it may add those of a loss of its own.
+	AtAttention func(layer int, own device.AttnMap, dq, dk device.Tensor)
 }
 
 // ReleaseTo gives the kept activations back.
@@ -96,6 +106,7 @@ func (m *Model) keep(s device.Stream, t Tokens, r Recompute) *Saved {
 // Forward computes the final hidden states of a trainable model and keeps what Backward needs beyond what r says will be
 // computed again.
 func (m *Model) Forward(s device.Stream, t Tokens, r Recompute) *Saved {
+	defer m.dropping(t.At)()
 	v, w := m.keep(s, t, r), newWorkspace(s, t.n())
 	act, h := m.dev.Info().Activations, m.Config.Hidden
 	p := &pass{m: m, s: s, t: t, act: act, delta: w.take("delta", act, h), counts: v.counts}

@@ -70,18 +70,18 @@ func eachPiece(path string, t tensor.Stored, f func(raw []byte, at int64) error)
 	return nil
 }
 
-// CopyFinite writes the payload of t to w; a value that is not finite is a fault.
-func CopyFinite(w io.Writer, path string, t tensor.Stored) error {
-	bad, err := copyFinite(w, path, t)
+// Copy writes the payload of t to w, and looks at it; a value that is not finite is a fault.
+func (n *Content) Copy(w io.Writer, t tensor.Stored) error {
+	bad, err := n.copy(w, t)
 	return cmp.Or(err, bad)
 }
 
-// copyFinite writes the payload of t to w, and looks for values that are not finite meanwhile. All of t is read and written
-// before it says so: then damage, which explains such values, is found first.
-func copyFinite(w io.Writer, path string, t tensor.Stored) (bad, err error) {
+// copy writes the payload of t to w, and looks at it meanwhile. All of t is read and written before it says what is not
+// finite: then damage, which explains such values, is found first.
+func (n *Content) copy(w io.Writer, t tensor.Stored) (bad, err error) {
 	found := make(chan error, 1)
-	err = eachPiece(path, t, func(raw []byte, at int64) error {
-		go func() { found <- CheckFinite(path, t, raw, at) }()
+	err = eachPiece(n.c.Path, t, func(raw []byte, at int64) error {
+		go func() { found <- n.Look(t, raw, at) }()
 		_, err := w.Write(raw)
 		if b := <-found; bad == nil {
 			bad = b

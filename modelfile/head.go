@@ -2,6 +2,7 @@ package modelfile
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 
 	"apr/internal/fault"
@@ -60,18 +61,26 @@ func (c *Container) equal(a, b tensor.Stored) (bool, error) {
 	return same, err
 }
 
-// equalBytes is equal for tensors of one type.
+// errDiffers ends a comparison.
+var errDiffers = errors.New("differs")
+
+// equalBytes is equal for tensors of one type. It reads up to the first piece that differs.
 func (c *Container) equalBytes(a, b tensor.Stored) (bool, error) {
-	same, other := true, make([]byte, 0)
+	other := make([]byte, 0)
 	err := eachPiece(c.Path, a, func(raw []byte, at int64) error {
 		other = slices.Grow(other[:0], len(raw))[:len(raw)]
 		if n, err := b.ReadAt(other, at); n < len(other) {
 			return unreadable(c.Path, b, err)
 		}
-		same = same && bytes.Equal(raw, other)
+		if !bytes.Equal(raw, other) {
+			return errDiffers
+		}
 		return nil
 	})
-	return same, err
+	if err == errDiffers {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // zeros counts the zeros of a tensor of plain values; in quantised blocks zeros cannot be counted.

@@ -17,7 +17,8 @@ const (
 	tailHole = 4 << 10
 )
 
-// manyHoles reports whether short runs of zeros are together so many bytes that pieces of a download seem to be missing: a sixteenth of the tensor.
+// manyHoles reports whether short runs of zeros are together so many bytes that pieces of a download seem to be
+// missing: a sixteenth of the tensor.
 func manyHoles(bytes, size int64) bool { return bytes >= longHole && bytes >= size/16 }
 
 // maxHoles is how many runs of zeros are listed.

@@ -15,20 +15,27 @@ import (
 	"apr/tokenizer"
 )
 
-// Zeros in rows of the embedding that no token has are those of a padded vocabulary; in rows of tokens they are not.
-func TestHolesOfPaddedVocabulary(t *testing.T) {
-	dir := t.TempDir()
+// withEmbedding copies a small model to dir and returns its file of tensors: the path, the bytes, and where the
+// embedding begins and how many bytes it has.
+func withEmbedding(t *testing.T) (dir, path string, file []byte, at, size int) {
+	t.Helper()
+	dir = t.TempDir()
 	must(t, os.CopyFS(dir, os.DirFS(filepath.Join(goldens, "trajectory", "student"))))
 	st, _ := open(t, dir).File.Tensor("model.embed_tokens.weight")
 	raw := make([]byte, st.Size)
 	_, err := st.ReadAt(raw, 0)
 	must(t, err)
-	path := filepath.Join(dir, "model.safetensors")
-	file, err := os.ReadFile(path)
+	path = filepath.Join(dir, "model.safetensors")
+	file, err = os.ReadFile(path)
 	must(t, err)
+	return dir, path, file, bytes.Index(file, raw), len(raw)
+}
+
+// Zeros in rows of the embedding that no token has are those of a padded vocabulary; in rows of tokens they are not.
+func TestHolesOfPaddedVocabulary(t *testing.T) {
+	dir, path, file, at, size := withEmbedding(t)
 	const row = 128 * 4
-	at := bytes.Index(file, raw)
-	clear(file[at+3000*row : at+len(raw)])
+	clear(file[at+3000*row : at+size])
 	must(t, os.WriteFile(path, file, 0o600))
 	for ids, want := range map[int]int{2000: 0, 3000: 0, 3001: 0, 3007: 0, 3008: 1, 4096: 1} {
 		f := open(t, dir)
@@ -37,7 +44,7 @@ func TestHolesOfPaddedVocabulary(t *testing.T) {
 			t.Errorf("nothing was read: %v, %q", err, lines)
 		}
 		var said []string
-		f.Warn = func(line string) { said = append(said, line) }
+		f.Warn, f.Fresh = func(line string) { said = append(said, line) }, true
 		for range 2 {
 			_, err := f.WeightsSHA256()
 			must(t, err)
@@ -56,16 +63,8 @@ func TestHolesOfPaddedVocabulary(t *testing.T) {
 // Pieces of a download that are missing here and there are told by how many bytes they are together.
 func TestManyShortHoles(t *testing.T) {
 	contracttest.Cases(t, 1)
-	dir := t.TempDir()
-	must(t, os.CopyFS(dir, os.DirFS(filepath.Join(goldens, "trajectory", "student"))))
-	st, _ := open(t, dir).File.Tensor("model.embed_tokens.weight")
-	raw := make([]byte, st.Size)
-	_, err := st.ReadAt(raw, 0)
-	must(t, err)
-	path := filepath.Join(dir, "model.safetensors")
-	file, err := os.ReadFile(path)
-	must(t, err)
-	at, piece := bytes.Index(file, raw), 16<<10
+	dir, path, file, at, _ := withEmbedding(t)
+	const piece = 16 << 10
 	for _, pieces := range []int{3, 40} { // of 128
 		for i := range pieces {
 			clear(file[at+2*i*piece : at+(2*i+1)*piece])

@@ -100,6 +100,7 @@ func OpenContainer(path string, allow ...string) (*Container, error) {
 	}
 	c.see()
 	c.warnOfAdapter()
+	c.warnOfConfig()
 	return c, nil
 }
 
@@ -132,12 +133,15 @@ func (c *Container) Close() error { return c.File.Close() }
 // Files is an opened model that can be used: a container with its configuration.
 type Files struct {
 	*Container
-	Config arch.Config
-	Warn   func(line string) // takes what Verify and Tokenizer find doubtful; may be nil
+	Config   arch.Config
+	Warn     func(line string) // takes what Verify, Tokenizer and WeightsSHA256 find doubtful; may be nil
+	AllowOdd bool              // warn of weights that no trained model has, and go on
+	Fresh    bool              // it is to be trained: biases may be zero, and layers copies
 
 	tok    *tokenizer.Tokenizer
 	head   func() error // CheckHead of what was opened, once; nil: made otherwise
-	warned *atomic.Bool // that Warn was called; copies share it
+	warned *atomic.Bool // that Verify called Warn; copies share it
+	judged *atomic.Bool // that WeightsSHA256 did
 }
 
 // Open opens a model to use it; see OpenContainer for what can be opened.
@@ -146,7 +150,7 @@ func Open(path string, allow ...string) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Files{Container: c, head: sync.OnceValue(c.CheckHead), warned: new(atomic.Bool)}
+	f := &Files{Container: c, head: sync.OnceValue(c.CheckHead), warned: new(atomic.Bool), judged: new(atomic.Bool)}
 	if f.Config, err = c.ReadConfig(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -356,11 +360,12 @@ func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
 }
 
 // WeightsSHA256 identifies the weights by content, whatever file they stand in: SHA-256 over, for each tensor of the
-// architecture in order of name, its name, type, shape and payload. Equal hashes with equal configurations compute the same.
-// Damaged content has no identity: a file that Verify refuses is an error, found by the same reading; so is, after that, a value that
-// is not finite.
+// architecture in order of name, its name, type, shape and payload. Equal hashes with equal configurations compute the
+// same. Damaged content has no identity: a file that Verify refuses is an error, found by the same reading; so are,
+// after that, a value that is not finite and weights that no trained model has. What is doubtful goes to Warn, once;
+// see [Content].
 func (f *Files) WeightsSHA256() (string, error) {
-	h := sha256.New()
+	h, content := sha256.New(), NewContent(f.Container)
 	var bad error
 	for _, name := range slices.Sorted(maps.Keys(arch.Shapes(f.Config))) {
 		t, err := f.stored(name)
@@ -368,7 +373,7 @@ func (f *Files) WeightsSHA256() (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s\x00%s%v\x00", t.Name, t.DType, t.Shape)
-		found, err := copyFinite(h, f.Path, t)
+		found, err := content.copy(h, t)
 		if err != nil {
 			return "", err
 		}
@@ -376,6 +381,15 @@ func (f *Files) WeightsSHA256() (string, error) {
 	}
 	if err := cmp.Or(f.Verify(), bad); err != nil {
 		return "", err
+	}
+	lines, err := content.Judge(Tolerance{Odd: f.AllowOdd, Copies: f.Fresh, Zeros: f.Fresh})
+	if err != nil {
+		return "", err
+	}
+	if f.Warn != nil && f.judged != nil && f.judged.CompareAndSwap(false, true) {
+		for _, line := range lines {
+			f.Warn(line)
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

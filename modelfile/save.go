@@ -25,6 +25,7 @@ type HFOptions struct {
 	Keep     map[string][]byte // files to write as they are, in place of those that would be made; by name
 	MaxShard int64             // bytes of a file of weights; 0: 5 GB
 	Force    bool              // replace existing files
+	Metadata map[string]string // of the files of weights
 }
 
 // SaveHF writes a Hugging Face folder: config.json, model.safetensors (sharded above 5 GB, with index),
@@ -76,7 +77,7 @@ func SaveHFFolder(dir string, c arch.Config, tok *tokenizer.Tokenizer, tensors [
 		}
 		files = append(files, f)
 	}
-	names, err := safetensors.WriteDir(dir, stored, cmp.Or(opt.MaxShard, maxShard), safetensors.Options{Force: opt.Force})
+	names, err := safetensors.WriteDir(dir, stored, cmp.Or(opt.MaxShard, maxShard), safetensors.Options{Force: opt.Force, Metadata: opt.Metadata})
 	if err != nil {
 		return nil, err
 	}

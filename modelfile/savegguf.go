@@ -14,10 +14,14 @@ import (
 // quantizationVersion is the version of ggml's block formats.
 const quantizationVersion = 2
 
+// PrunedKey holds how a model was cut out of another, as JSON.
+const PrunedKey = "apr.prune"
+
 // GGUFOrigin is what a GGUF file says about where a model comes from. Empty strings are left out.
 type GGUFOrigin struct {
 	Name, Author, Version, Description, License string
 	Learned                                     string // see LearnedText
+	Pruned                                      string // see PrunedKey
 }
 
 // SaveGGUF writes a GGUF file with configuration and tokenizer, under the keys that llama.cpp's converter writes. The
@@ -71,6 +75,9 @@ func GGUFMetadata(c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Sour
 	add("general.file_type", fileType(tensors))
 	if origin.Learned != "" {
 		add(LearnedKey, origin.Learned)
+	}
+	if origin.Pruned != "" {
+		add(PrunedKey, origin.Pruned)
 	}
 	return list
 }
@@ -164,11 +171,11 @@ func sizeLabel(n int64) string {
 // fileTypes are llama.cpp's names of a whole file's types.
 var fileTypes = map[tensor.DType]uint32{
 	tensor.F32: 0, tensor.F16: 1, tensor.Q4_0: 2, tensor.Q8_0: 7, tensor.Q5_0: 8, tensor.Q4_K: 14, tensor.Q5_K: 16, tensor.Q6_K: 18, tensor.IQ4_NL: 25, tensor.IQ4_XS: 30, tensor.BF16: 32,
-	tensor.MXFP4: 38,
+	tensor.MXFP4: 38, tensor.Q2_K: 10, tensor.Q3_K: 11,
 }
 
 // fileType is general.file_type: the type of most elements. Q4_K and Q5_K with Q6_K among them are the mixes of
-// middle size, Q4_K_M and Q5_K_M.
+// middle size, Q4_K_M and Q5_K_M, and Q3_K with Q4_K is Q3_K_M.
 func fileType(tensors []tensor.Source) uint32 {
 	count := map[tensor.DType]int64{}
 	for _, t := range tensors {
@@ -181,8 +188,8 @@ func fileType(tensors []tensor.Source) uint32 {
 		}
 	}
 	code := fileTypes[best]
-	if (best == tensor.Q4_K || best == tensor.Q5_K) && count[tensor.Q6_K] > 0 {
-		code++ // Q4_K_M is 15, Q5_K_M 17
+	if (best == tensor.Q4_K || best == tensor.Q5_K) && count[tensor.Q6_K] > 0 || best == tensor.Q3_K && count[tensor.Q4_K] > 0 {
+		code++ // Q4_K_M is 15, Q5_K_M 17, Q3_K_M 12
 	}
 	return code
 }

@@ -83,6 +83,10 @@ func decodeGroups(dst []float32, src []byte, g int, d tensor.DType) {
 		decodeQ5K(dst, src, g)
 	case tensor.Q6_K:
 		decodeQ6K(dst, src, g)
+	case tensor.Q3_K:
+		decodeQ3K(dst, src, g)
+	case tensor.Q2_K:
+		decodeQ2K(dst, src, g)
 	case tensor.AprQ4:
 		decodeAprQ4(dst, src, g)
 	case tensor.IQ4_NL:

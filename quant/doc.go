@@ -1,5 +1,5 @@
-// Package quant encodes and decodes the block formats of quantised weights: Q4_K, Q5_K, Q6_K, Q8_0, Q4_0, Q5_0 and
-// MXFP4 of GGML. Its IQ4_NL and IQ4_XS, aprender's AprQ4 and AprQ8, and matrices of 8-bit floats with scales ([FP8]) are decoded only.
+// Package quant encodes and decodes the block formats of quantised weights: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_0, Q4_0, Q5_0,
+// IQ4_NL and MXFP4 of GGML. Its IQ4_XS, aprender's AprQ4 and AprQ8, and matrices of 8-bit floats with scales ([FP8]) are decoded only.
 //
 // # Concept
 //
@@ -7,7 +7,9 @@
 // scales. With d and dmin stored as halves, sc and m as small integers per group of 16 or 32 elements, an element is
 //
 //	Q4_K, Q5_K        x = (d·sc)·q − dmin·m   q in 0…15, 0…31; sc, m in 0…63 per 32 elements
+//	Q2_K              x = (d·sc)·q − dmin·m   q in 0…3; sc, m in 0…15 per 16 elements
 //	Q6_K              x = (d·sc)·(q − 32)     q in 0…63; sc in −128…127 per 16 elements
+//	Q3_K              x = (d·sc)·(q − 4)      q in 0…7; sc in −32…31 per 16 elements
 //	Q8_0, AprQ8       x = d·q                 q in −128…127 (AprQ8: d is a float32 and serves the whole tensor)
 //	Q4_0, AprQ4       x = d·(q − 8)           q in 0…15
 //	Q5_0              x = d·(q − 16)          q in 0…31
@@ -19,7 +21,8 @@
 // the subtraction. So decoding gives the same bits on every processor, and the bits of GGML's reference.
 //
 // [Dequantize] decodes whole rows, [DequantizeRange] any part of one (fast from multiples of 32), [Quantize] encodes.
-// Encoding minimises the plain squared error Σ(x−x̂)² of each block; see [Quantize] for the method. MXFP4 is encoded as
+// Encoding minimises the plain squared error Σ(x−x̂)² of each block; see [Quantize] for the method, [QuantizeWeighted] for errors
+// that do not count the same, and [Round] for blocks whose scales are given. MXFP4 is encoded as
 // GGML does it, byte for byte. [MXFP4FromHF] and [MXFP4ToHF] move it from and to the order of Hugging Face's files.
 //
 // # Caveats

@@ -52,6 +52,10 @@ func encodeQ8_0(b *[bytesQ8_0]byte, src *[group]float32) {
 	largest := math.Abs(extremeOf(x[:]))
 	// −128 is left out, as other writers do: integer kernels negate q.
 	binary.LittleEndian.PutUint16(b[:], encode32(&q, &x, largest/127, -largest, -127, 127))
+	packQ8_0(b, &q)
+}
+
+func packQ8_0(b *[bytesQ8_0]byte, q *[group]int8) {
 	for i, v := range q {
 		b[2+i] = byte(v)
 	}
@@ -62,6 +66,10 @@ func encodeQ4_0(b *[bytesQ4_0]byte, src *[group]float32) {
 	var q [group]int8
 	widen(x[:], src[:])
 	binary.LittleEndian.PutUint16(b[:], encode32(&q, &x, fitSymmetric(x[:], 8), extremeOf(x[:]), -8, 7))
+	packQ4_0(b, &q)
+}
+
+func packQ4_0(b *[bytesQ4_0]byte, q *[group]int8) {
 	for i := range 16 {
 		b[2+i] = byte(q[i]+8) | byte(q[16+i]+8)<<4
 	}
@@ -72,6 +80,10 @@ func encodeQ5_0(b *[bytesQ5_0]byte, src *[group]float32) {
 	var q [group]int8
 	widen(x[:], src[:])
 	binary.LittleEndian.PutUint16(b[:], encode32(&q, &x, fitSymmetric(x[:], 16), extremeOf(x[:]), -16, 15))
+	packQ5_0(b, &q)
+}
+
+func packQ5_0(b *[bytesQ5_0]byte, q *[group]int8) {
 	var fifth uint32
 	for i, v := range q {
 		fifth |= uint32(v+16) >> 4 << i

@@ -243,8 +243,13 @@ func encodeQ4K(b *[bytesQ4K]byte, src *[superblock]float32) {
 	var f affineBlock
 	fitAffineBlock(&f, src, 15)
 	f.packHeader((*[16]byte)(b[:]))
+	packQ4K(b, &f.q)
+}
+
+// packQ4K writes the integers.
+func packQ4K(b *[bytesQ4K]byte, codes *[superblock]byte) {
 	for k := range 4 {
-		q, low, high := (*[32]byte)(b[16+32*k:]), (*[32]byte)(f.q[64*k:]), (*[32]byte)(f.q[64*k+32:])
+		q, low, high := (*[32]byte)(b[16+32*k:]), (*[32]byte)(codes[64*k:]), (*[32]byte)(codes[64*k+32:])
 		for l := range q {
 			q[l] = low[l] | high[l]<<4
 		}
@@ -255,13 +260,18 @@ func encodeQ5K(b *[bytesQ5K]byte, src *[superblock]float32) {
 	var f affineBlock
 	fitAffineBlock(&f, src, 31)
 	f.packHeader((*[16]byte)(b[:]))
+	packQ5K(b, &f.q)
+}
+
+// packQ5K writes the integers.
+func packQ5K(b *[bytesQ5K]byte, codes *[superblock]byte) {
 	h := (*[32]byte)(b[16:])
 	*h = [32]byte{}
-	for i, v := range f.q {
+	for i, v := range codes {
 		h[i%32] |= v >> 4 << (i / 32)
 	}
 	for k := range 4 {
-		q, low, high := (*[32]byte)(b[48+32*k:]), (*[32]byte)(f.q[64*k:]), (*[32]byte)(f.q[64*k+32:])
+		q, low, high := (*[32]byte)(b[48+32*k:]), (*[32]byte)(codes[64*k:]), (*[32]byte)(codes[64*k+32:])
 		for l := range q {
 			q[l] = low[l]&15 | high[l]<<4
 		}
@@ -375,17 +385,26 @@ func (b *symmetricBlock) refit(x *[superblock]float64) uint16 {
 func encodeQ6K(b *[bytesQ6K]byte, src *[superblock]float32) {
 	var f symmetricBlock
 	fitSymmetricBlock(&f, src)
+	f.pack(b)
+}
+
+func (b *symmetricBlock) pack(dst *[bytesQ6K]byte) {
+	packQ6K(dst, &b.q)
+	for j, sc := range b.sc {
+		dst[192+j] = byte(sc)
+	}
+	binary.LittleEndian.PutUint16(dst[208:], b.d)
+}
+
+// packQ6K writes the integers.
+func packQ6K(b *[bytesQ6K]byte, q *[superblock]int8) {
 	for h := range 2 {
 		ql, qh := (*[64]byte)(b[64*h:]), (*[32]byte)(b[128+32*h:])
 		for l := range 32 {
-			at := func(k int) byte { return byte(f.q[128*h+32*k+l] + 32) }
+			at := func(k int) byte { return byte(q[128*h+32*k+l] + 32) }
 			ql[l] = at(0)&15 | at(2)<<4
 			ql[32+l] = at(1)&15 | at(3)<<4
 			qh[l] = at(0)>>4 | at(1)>>4<<2 | at(2)>>4<<4 | at(3)>>4<<6
 		}
 	}
-	for j, sc := range f.sc {
-		b[192+j] = byte(sc)
-	}
-	binary.LittleEndian.PutUint16(b[208:], f.d)
 }

@@ -11,7 +11,7 @@ import (
 // a scale of it that is not finite counts as 0.
 var scales = map[tensor.DType][]int{
 	tensor.Q4_0: {0}, tensor.Q5_0: {0}, tensor.Q8_0: {0}, tensor.Q4_K: {0, 2}, tensor.Q5_K: {0, 2}, tensor.Q6_K: {bytesQ6K - 2},
-	tensor.IQ4_NL: {0}, tensor.IQ4_XS: {0},
+	tensor.IQ4_NL: {0}, tensor.IQ4_XS: {0}, tensor.Q3_K: {bytesQ3K - 2}, tensor.Q2_K: {bytesQ2K - 4, bytesQ2K - 2},
 }
 
 // FirstNonFinite returns the index of the first element of the first block of src whose scale is a NaN or an infinity, so that its
@@ -50,6 +50,35 @@ func firstBad(src []byte, d tensor.DType) int {
 		}
 	}
 	return -1
+}
+
+// Largest returns the largest magnitude among the elements of src, whole blocks of type d, if it is beyond what
+// half-precision floats hold (65504), else a number up to that. With an element that is not finite it returns NaN or an
+// infinity. Of AprQ8 src is the beginning of the tensor, whose largest code is taken to be 127.
+func Largest(src []byte, d tensor.DType) (largest float64) {
+	if d == tensor.AprQ8 {
+		if len(src) < 4 {
+			return 0
+		}
+		return 127 * math.Abs(float64(math.Float32frombits(binary.LittleEndian.Uint32(src))))
+	}
+	at, least, size := scales[d], uint16(19<<10), d.BlockBytes() // a scale of less than 16 times the largest factor, 4096, is no more
+	var block [256]float32
+	for i := 0; i+size <= len(src); i += size {
+		large := d == tensor.MXFP4 && src[i] >= 140 || d == tensor.AprQ4 && binary.LittleEndian.Uint16(src[i:])&0x7c00 >= least // the exponent of 2^13
+		for _, k := range at {
+			large = large || binary.LittleEndian.Uint16(src[i+k:])&0x7c00 >= least
+		}
+		if !large {
+			continue
+		}
+		values := block[:d.BlockLen()]
+		DequantizeRange(values, src[i:i+size], 0, d)
+		for _, x := range values {
+			largest = max(largest, math.Abs(float64(x)))
+		}
+	}
+	return largest
 }
 
 func isFinite(x float32) bool { return x-x == 0 }

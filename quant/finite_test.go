@@ -2,6 +2,7 @@ package quant
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -39,5 +40,35 @@ func TestFirstNonFinite(t *testing.T) {
 			}
 			contracttest.Cases(t, 1)
 		}
+	}
+}
+
+// Largest is the largest element of a block with any scale, unless no element is beyond 65504.
+func TestLargest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for d := tensor.Q4_0; d <= tensor.MXFP4; d++ {
+		size, n := d.BlockBytes(), d.BlockLen()
+		for range 2000 {
+			if d == tensor.AprQ8 {
+				continue
+			}
+			src := make([]byte, 3*size)
+			for i := range src {
+				src[i] = byte(rng.Uint32())
+			}
+			values, want := make([]float32, 3*n), 0.0
+			Dequantize(values, src, d)
+			for _, x := range values {
+				want = max(want, math.Abs(float64(x)))
+			}
+			got := Largest(src, d)
+			if same := got == want || math.IsNaN(got) && math.IsNaN(want); !same && !(want <= 65504 && got <= want) {
+				t.Fatalf("%v: %g, want %g", d, got, want)
+			}
+			contracttest.Cases(t, 1)
+		}
+	}
+	if got := Largest([]byte{0, 0, 0, 0x45, 1}, tensor.AprQ8); got != 127*2048 {
+		t.Errorf("AprQ8: %g", got)
 	}
 }

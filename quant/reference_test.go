@@ -17,6 +17,7 @@ import (
 // blockTypes are all types whose payload is a plain sequence of blocks.
 var blockTypes = []tensor.DType{
 	tensor.Q4_0, tensor.Q5_0, tensor.Q8_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.AprQ4, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4,
+	tensor.Q3_K, tensor.Q2_K,
 }
 
 // refElement is element i of block b, written down from the format's equations one element at a time.
@@ -43,6 +44,15 @@ func refElement(d tensor.DType, b []byte, i int) float32 {
 		h, k := i/128, i%128/32
 		v := int(b[64*h+32*(k%2)+l]>>(4*(k/2))&15 | b[128+32*h+l]>>(2*k)&3<<4)
 		return float32(f16(208)*float32(int8(b[192+8*h+2*k+l/16]))) * float32(v-32)
+	case tensor.Q3_K: // the scale of 16 elements has its low bits in the 8 bytes after q, its high ones in the 4 after those
+		k := i / 16
+		sc := int(b[96+k%8]>>(4*(k/8))&15 | b[104+k%4]>>(2*(k/4))&3<<4)
+		v := int(b[32+32*(i/128)+l]>>(2*(j%4))&3) + 4*int(b[l]>>j&1)
+		return float32(f16(108)*float32(sc-32)) * float32(v-4)
+	case tensor.Q2_K:
+		sc := b[i/16]
+		v := b[16+32*(i/128)+l] >> (2 * (j % 4)) & 3
+		return float32(float32(f16(80)*float32(sc&15))*float32(v)) - float32(f16(82)*float32(sc>>4))
 	case tensor.Q8_0:
 		return f16(0) * float32(int8(b[2+i]))
 	case tensor.Q4_0:
@@ -154,8 +164,8 @@ func readFixtures(t testing.TB) []fixture {
 		}
 		all = append(all, f)
 	}
-	if len(all) != 6 {
-		t.Fatalf("%d fixtures, want 6", len(all))
+	if len(all) != 8 {
+		t.Fatalf("%d fixtures, want 8", len(all))
 	}
 	return all
 }
@@ -185,6 +195,10 @@ func scaleOffsets(d tensor.DType) []int {
 		return []int{0, 2}
 	case tensor.Q6_K:
 		return []int{208}
+	case tensor.Q3_K:
+		return []int{108}
+	case tensor.Q2_K:
+		return []int{80, 82}
 	}
 	return []int{0}
 }

@@ -135,6 +135,12 @@ func gridOf(src []byte, k int, d tensor.DType) grid {
 	case tensor.Q6_K:
 		s := float64(half(block[208:]))
 		return symmetricGrid(s*float64(int8(block[192+k%(superblock/gridLen)])), 32, max(math.Abs(s), leastHalf), 0)
+	case tensor.Q3_K:
+		s := float64(half(block[bytesQ3K-2:]))
+		return symmetricGrid(s*float64(scaleQ3K((*[12]byte)(block[96:]), k%(superblock/gridLen))), 4, max(math.Abs(s), leastHalf), 0)
+	case tensor.Q2_K:
+		s, m, sc := float64(half(block[80:])), float64(half(block[82:])), block[k%(superblock/gridLen)]
+		return grid{step: s * float64(sc&15), min: m * float64(sc>>4), high: 3, unit: max(s, leastHalf)}
 	case tensor.Q8_0:
 		s := float64(half(block))
 		return grid{step: math.Abs(s), low: -127, high: 127, unit: leastHalf, slack: halfError(s)}

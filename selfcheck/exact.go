@@ -1,11 +1,13 @@
 package selfcheck
 
 import (
+	"maps"
 	"math"
 
 	"apr/arch"
 	"apr/corpus"
 	"apr/device"
+	"apr/distill"
 	"apr/internal/ref"
 	"apr/modelfile"
 )
@@ -32,8 +34,85 @@ func Mat(s arch.Slot, v []float32) ref.Mat {
 	return ref.Of(rows, len(v)/rows, v)
 }
 
-// ExactStep is one step's loss and gradient in float64, row by row: see ref.StepLoss. teacher may be nil when alpha is 0.
-func ExactStep(student, teacher *ref.Net, b corpus.Batch, vocab int, spec device.LossSpec) (loss float64, sums device.Scalars, grads map[string]ref.Mat) {
+// Teaching gives a teacher's logits over the ids that both models share, for one row of a batch, whose ids and starts of documents
+// these are.
+type Teaching func(row corpus.Batch, ids, starts []int) ref.Mat
+
+// TaughtBy is a teacher of one model over vocab ids.
+func TaughtBy(n *ref.Net, vocab int) Teaching {
+	return func(_ corpus.Batch, ids, starts []int) ref.Mat {
+		return n.ForwardDocuments(ids, 1, starts).Logits.ColRange(0, vocab)
+	}
+}
+
+// Mixed is teacher.Ensemble in float64: the logits of Σ wₖ·softmax(tₖ/T), or, with temperature 0, Σ wₖ·tₖ.
+func Mixed(all []Teaching, weights []float64, temperature float64) Teaching {
+	return func(row corpus.Batch, ids, starts []int) (sum ref.Mat) {
+		for i, t := range all {
+			logits := t(row, ids, starts)
+			switch {
+			case temperature > 0:
+				sum = ref.Mix(sum, logits, weights[i], temperature)
+			case i == 0:
+				sum = ref.Scale(logits, weights[0])
+			default:
+				sum.Add(ref.Scale(logits, weights[i]))
+			}
+		}
+		return sum
+	}
+}
+
+// ByRoute is teacher.Routed in float64.
+func ByRoute(all []Teaching) Teaching {
+	return func(row corpus.Batch, ids, starts []int) ref.Mat { return all[row.Routes[0]](row, ids, starts) }
+}
+
+// Guided is distill.Hidden and distill.Maps in float64: what a step compares layer by layer.
+type Guided struct {
+	Weight  float64
+	Pairs   []distill.Compared
+	Maps    []distill.Pair // whose attention maps are compared
+	Each    float64        // weight of the divergence of one of Maps
+	Teacher *ref.Net
+}
+
+// add adds the gradients of one row's pairs to grads and, over the student's blocks and attention, to those returned.
+func (h *Guided) add(trace *ref.Pass, ids, starts, kept []int, invN float64, sums *device.Scalars, grads map[string]ref.Mat) (map[int]ref.Mat, map[int]ref.MapGrads) {
+	if h == nil {
+		return nil, nil
+	}
+	big, d := h.Teacher.ForwardDocuments(ids, 1, starts), map[int]ref.Mat{}
+	attended, counts := map[int]ref.MapGrads{}, make([]bool, len(ids))
+	for _, at := range kept {
+		counts[at] = true
+	}
+	for _, p := range h.Maps {
+		sum, dq, dk, dsinks := ref.AttentionDivergence(trace.Map(p.Student), big.Map(p.Teacher), counts, h.Each, invN)
+		sums.Sums[device.AttentionTransfer] += sum
+		if more, ok := attended[p.Student]; ok {
+			dq.Add(more.Q)
+			dk.Add(more.K)
+			dsinks.Add(more.Sinks)
+		}
+		attended[p.Student] = ref.MapGrads{Q: dq, K: dk, Sinks: dsinks}
+	}
+	for _, c := range h.Pairs {
+		x, t := ref.Embed(trace.Blocks[c.Student], kept), ref.Embed(big.Blocks[c.Teacher], kept)
+		sum, dx, dp := ref.HiddenError(x, t, ref.Of(c.Rows, c.Cols, c.P), h.Weight, invN, distill.HiddenEps)
+		sums.Sums[device.HiddenStates] += sum
+		grads[c.Name] = dp
+		if _, ok := d[c.Student]; !ok {
+			d[c.Student] = ref.New(len(ids), dx.Cols)
+		}
+		ref.EmbedBackward(d[c.Student], kept, dx)
+	}
+	return d, attended
+}
+
+// ExactStep is one step's loss and gradient in float64, row by row: see ref.StepLoss. teacher may be nil when alpha is 0, and guided
+// where nothing is compared layer by layer.
+func ExactStep(student *ref.Net, teacher Teaching, guided *Guided, b corpus.Batch, vocab int, spec device.LossSpec) (loss float64, sums device.Scalars, grads map[string]ref.Mat) {
 	invN := 1 / float64(b.TargetCount())
 	type part struct {
 		sums  device.Scalars
@@ -63,7 +142,7 @@ func ExactStep(student, teacher *ref.Net, b corpus.Batch, vocab int, spec device
 		z := ref.Embed(trace.Logits.ColRange(0, vocab), kept)
 		var t ref.Mat
 		if teacher != nil {
-			t = ref.Embed(teacher.ForwardDocuments(ids, 1, starts).Logits.ColRange(0, vocab), kept)
+			t = ref.Embed(teacher(row, ids, starts), kept)
 		}
 		var dz ref.Mat
 		parts[r].sums, dz = ref.Loss(z, t, targets, invN, spec)
@@ -71,13 +150,19 @@ func ExactStep(student, teacher *ref.Net, b corpus.Batch, vocab int, spec device
 		for i, at := range kept {
 			copy(wide.Row(at), dz.Row(i))
 		}
-		parts[r].grads = trace.Backward(wide)
+		more := map[string]ref.Mat{}
+		blocks, attended := guided.add(trace, ids, starts, kept, invN, &parts[r].sums, more)
+		parts[r].grads = trace.BackwardFrom(wide, blocks, attended)
+		maps.Copy(parts[r].grads, more)
 	})
 	for _, p := range parts {
 		if p.grads == nil {
 			continue
 		}
 		sums.CE, sums.D, sums.Positions = sums.CE+p.sums.CE, sums.D+p.sums.D, sums.Positions+p.sums.Positions
+		for i, v := range p.sums.Sums {
+			sums.Sums[i] += v
+		}
 		if grads == nil {
 			grads = p.grads
 			continue
@@ -89,6 +174,9 @@ func ExactStep(student, teacher *ref.Net, b corpus.Batch, vocab int, spec device
 	loss = invN * (1 - spec.Alpha) * sums.CE
 	if spec.Alpha != 0 {
 		loss += invN * spec.Alpha * spec.Temperature * spec.Temperature * sums.D
+	}
+	if guided != nil {
+		loss += invN * (guided.Weight*sums.Sums[device.HiddenStates] + guided.Each*sums.Sums[device.AttentionTransfer])
 	}
 	return loss, sums, grads
 }

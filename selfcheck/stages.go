@@ -184,7 +184,7 @@ func (c *check) takeStep(ctx context.Context) (*tinyStep, error) {
 	if t.rec, err = t.trainer.Apply(ctx, t.batch); err != nil {
 		return nil, err
 	}
-	t.loss, t.sums, t.grads = ExactStep(t.exact, t.big, t.batch, vocab, t.spec)
+	t.loss, t.sums, t.grads = ExactStep(t.exact, TaughtBy(t.big, vocab), nil, t.batch, vocab, t.spec)
 	return t, nil
 }
 

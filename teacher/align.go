@@ -52,7 +52,9 @@ func Align(big, other *modelfile.Files, otherPath string, otherRows int) (tok *t
 
 // Conventions returns the settings in which two tokenizers of one vocabulary differ: what text is put around a conversation, and which
 // ids begin and end a text. A teacher that was trained with other ones than the run uses predicts worse than it could.
+// A bos_token that neither puts anywhere is only a name: one format has a place for it that another lacks.
 func Conventions(big, small *tokenizer.Tokenizer) (all []runlog.Convention) {
+	begins := usesBOS(big) || usesBOS(small)
 	for _, c := range []struct {
 		name string
 		of   func(*tokenizer.Tokenizer) string
@@ -63,11 +65,16 @@ func Conventions(big, small *tokenizer.Tokenizer) (all []runlog.Convention) {
 		{"add_bos_token", func(t *tokenizer.Tokenizer) string { return strconv.FormatBool(t.AddBOS()) }},
 		{"add_eos_token", func(t *tokenizer.Tokenizer) string { return strconv.FormatBool(t.AddEOS()) }},
 	} {
-		if x, y := c.of(big), c.of(small); x != y {
+		if x, y := c.of(big), c.of(small); x != y && (begins || c.name != "bos_token") {
 			all = append(all, runlog.Convention{Name: c.name, Teacher: x, Student: y, Used: "student"})
 		}
 	}
 	return all
+}
+
+// usesBOS reports whether a text or a conversation begins with bos_token.
+func usesBOS(t *tokenizer.Tokenizer) bool {
+	return t.AddBOS() || strings.Contains(t.ChatTemplate(), "bos_token")
 }
 
 // tokenName shows a special token.

@@ -44,7 +44,7 @@ func letters(t *testing.T, extra ...string) tokenizer.Data {
 func TestConventions(t *testing.T) {
 	made := func(change func(*tokenizer.Data)) *tokenizer.Tokenizer {
 		d := letters(t)
-		d.BOS = 4092
+		d.BOS, d.AddBOS = 4092, true
 		change(&d)
 		tok, err := tokenizer.FromData("model", d)
 		if err != nil {
@@ -71,6 +71,15 @@ func TestConventions(t *testing.T) {
 		if len(got) != 1 || got[0].Name != want || got[0].Teacher == got[0].Student || got[0].Teacher == "" || got[0].Student == "" || got[0].Used != "student" {
 			t.Errorf("%s: %+v", want, got)
 		}
+	}
+	named := func(id int32, template string) *tokenizer.Tokenizer {
+		return made(func(d *tokenizer.Data) { d.BOS, d.AddBOS, d.ChatTemplate = id, false, template })
+	}
+	if got := teacher.Conventions(named(tokenizer.None, ""), named(4092, "")); len(got) != 0 {
+		t.Errorf("a name that is put nowhere: %+v", got)
+	}
+	if got := teacher.Conventions(named(tokenizer.None, "{{ bos_token }}"), named(4092, "{{ bos_token }}")); len(got) != 1 {
+		t.Errorf("a name that a template puts: %+v", got)
 	}
 }
 

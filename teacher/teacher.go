@@ -7,6 +7,7 @@ package teacher
 import (
 	"apr/device"
 	"apr/model"
+	"apr/tensor"
 )
 
 // Teacher writes logits, before any temperature, over the first dst.Cols ids: the vocabulary both models share. Ids
@@ -25,8 +26,28 @@ type Resident struct {
 	Model *model.Model
 	// Group is the number of sequences whose activations exist at one time; 0: all of the step. See GroupRows.
 	Group int
+	// Layers are those whose residual stream is kept for the step, see Streams.
+	Layers []int
+	// Attended are those whose attention map can be computed for the step, see Maps.
+	Attended []int
 
-	hidden device.Tensor // [N, h] after the final norm
+	hidden  device.Tensor          // [N, h] after the final norm
+	streams map[int]device.Tensor  // [N, h] behind each of Layers
+	maps    map[int]device.AttnMap // of all positions, by Attended
+}
+
+// Streams is a Teacher that also gives hidden states: those of one model whose layers are computed.
+type Streams interface {
+	Teacher
+	// Stream returns rows [lo,hi) of the step, counted in kept positions, of the residual stream behind a layer that is kept.
+	Stream(layer, lo, hi int) device.Tensor
+}
+
+// Maps is a Teacher whose attention maps can be compared: one model whose layers are computed.
+type Maps interface {
+	Teacher
+	// Map returns what the attention map of a layer of Attended is computed from, over sequences of the step.
+	Map(layer int, t model.Tokens) device.AttnMap
 }
 
 // Begin computes the final hidden states of the kept rows.
@@ -38,18 +59,53 @@ func (t *Resident) Begin(s device.Stream, r *model.Batch) {
 	if group <= 0 {
 		group = r.Tokens.Rows
 	}
+	t.streams = make(map[int]device.Tensor, len(t.Layers))
+	for _, l := range t.Layers {
+		t.streams[l] = s.Temp("teacher.stream", device.Activations, act, n, t.Model.Config.Hidden)
+	}
+	t.maps = make(map[int]device.AttnMap, len(t.Attended))
+	for _, l := range t.Attended {
+		t.maps[l] = t.Model.AttentionMap(l, n, func(name string, d tensor.DType, rows, cols int) device.Tensor {
+			return s.Temp("teacher."+name, device.Activations, d, rows, cols)
+		})
+	}
 	for lo := 0; lo < r.Tokens.Rows; lo += group {
 		hi := min(lo+group, r.Tokens.Rows)
 		device.Repeat(s, groupShape{t, hi - lo, r.Tokens.SeqLen}, func() {
-			t.Model.Hidden(s, all.RowRange(lo*r.Tokens.SeqLen, hi*r.Tokens.SeqLen), r.Tokens.Slice(lo, hi))
+			part := func(x device.Tensor) device.Tensor { return x.RowRange(lo*r.Tokens.SeqLen, hi*r.Tokens.SeqLen) }
+			keep := model.Kept{Outputs: make(map[int]device.Tensor, len(t.Layers)), Maps: make(map[int]device.AttnMap, len(t.Attended))}
+			for _, l := range t.Layers {
+				keep.Outputs[l] = part(t.streams[l])
+			}
+			for l, m := range t.maps {
+				keep.Maps[l] = device.AttnMap{Q: part(m.Q), K: part(m.K), LSE: part(m.LSE)}
+			}
+			t.Model.HiddenKeeping(s, part(all), r.Tokens.Slice(lo, hi), keep)
 		})
 	}
-	t.hidden = all
-	if !r.Keep.IsZero() {
-		t.hidden = s.Temp("teacher.kept", device.Activations, act, r.N, t.Model.Config.Hidden)
-		s.Gather(t.hidden, all, r.Keep)
-		s.Release(all)
+	t.hidden = t.kept(s, "teacher.kept", all, r)
+	for _, l := range t.Layers {
+		t.streams[l] = t.kept(s, "teacher.stream.kept", t.streams[l], r)
 	}
+}
+
+// kept returns the rows of all positions that count, in the place of all.
+func (t *Resident) kept(s device.Stream, name string, all device.Tensor, r *model.Batch) device.Tensor {
+	if r.Keep.IsZero() {
+		return all
+	}
+	kept := s.Temp(name, device.Activations, all.DType, r.N, all.Cols)
+	s.Gather(kept, all, r.Keep)
+	s.Release(all)
+	return kept
+}
+
+// Stream returns rows [lo,hi) of the residual stream behind a layer.
+func (t *Resident) Stream(layer, lo, hi int) device.Tensor { return t.streams[layer].RowRange(lo, hi) }
+
+// Map returns what the map of a layer of Attended is computed from, over sequences of the step.
+func (t *Resident) Map(layer int, of model.Tokens) device.AttnMap {
+	return t.Model.MapOf(layer, t.maps[layer], of.At, of)
 }
 
 // groupShape is what the operations on a group of sequences depend on.
@@ -66,7 +122,13 @@ func (t *Resident) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 // End releases the hidden states.
 func (t *Resident) End(s device.Stream) {
 	s.Release(t.hidden)
-	t.hidden = device.Tensor{}
+	for _, l := range t.Layers {
+		s.Release(t.streams[l])
+	}
+	for _, l := range t.Attended {
+		s.Release(t.maps[l].Q, t.maps[l].K, t.maps[l].LSE)
+	}
+	t.hidden, t.streams, t.maps = device.Tensor{}, nil, nil
 }
 
 // How many positions go through a body at a time: more bring no speed, and memory is bounded. A GPU may have to expand
@@ -80,3 +142,6 @@ func GroupRows(info device.Info, seqLen int) int {
 	}
 	return max(1, gpuPositions/seqLen)
 }
+
+// Final returns the hidden states of all kept positions of the step after the final norm: what Logits multiplies by the head.
+func (t *Resident) Final() device.Tensor { return t.hidden }

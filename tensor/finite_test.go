@@ -43,10 +43,83 @@ func TestFirstNonFinite(t *testing.T) {
 	}
 }
 
+// Largest finds one large value, or one that is not finite, at every place among small ones.
+func TestLargest(t *testing.T) {
+	const n = 83
+	for d, all := range map[DType]map[float32]float64{
+		F32:  {32768: 32768, -65504: 65504, 3e38: 3e38, 32767.9: 0, inf: math.Inf(1), -inf: math.Inf(1), nan: math.NaN()},
+		BF16: {32768: 32768, -65536: 65536, 32512: 0, inf: math.Inf(1), nan: math.NaN()},
+		F64:  {40000: 40000, 100: 0, inf: math.Inf(1), nan: math.NaN()},
+		F16:  {65504: 0, inf: math.Inf(1), nan: math.NaN()},
+	} {
+		for v, want := range all {
+			if want == 3e38 {
+				want = float64(float32(3e38))
+			}
+			for i := range n {
+				values := make([]float32, n)
+				for k := range values {
+					values[k] = float32(k) - 40
+				}
+				values[i] = v
+				src := make([]byte, n*d.BlockBytes())
+				if d == F64 {
+					for k, x := range values {
+						binary.LittleEndian.PutUint64(src[8*k:], math.Float64bits(float64(x)))
+					}
+				} else {
+					Narrow(src, values, d)
+				}
+				if got := Largest(src, d); got != want && !(math.IsNaN(got) && math.IsNaN(want)) && !(d == F16 && got == 65504) {
+					t.Fatalf("%v: %g at %d: %g, want %g", d, v, i, got, want)
+				}
+				contracttest.Cases(t, 1)
+			}
+		}
+	}
+}
+
+var inf, nan = float32(math.Inf(1)), float32(math.NaN())
+
+func TestCountF16(t *testing.T) {
+	var src []byte
+	want := 0
+	for i := range 1 << 16 {
+		src = binary.LittleEndian.AppendUint16(src, uint16(i))
+		var x [1]float32
+		Widen(x[:], src[2*i:], F16)
+		if !(math.Abs(float64(x[0])) < 0.25) {
+			want++
+		}
+	}
+	if got := CountF16(src); got != want {
+		t.Errorf("%d, want %d", got, want)
+	}
+	if got := CountF16([]byte{0, 0x34, 0xff, 0xb3, 0, 0xb4}); got != 2 {
+		t.Errorf("of 0.25, less and −0.25: %d", got)
+	}
+}
+
 func BenchmarkFirstNonFinite(b *testing.B) {
 	src := make([]byte, 1<<20)
 	b.SetBytes(int64(len(src)))
 	for b.Loop() {
 		FirstNonFinite(src, BF16)
+	}
+}
+
+func BenchmarkLargest(b *testing.B) {
+	src := make([]byte, 1<<20)
+	b.SetBytes(int64(len(src)))
+	for b.Loop() {
+		Largest(src, BF16)
+	}
+}
+
+func BenchmarkCountF16(b *testing.B) {
+	src := make([]byte, 1<<20)
+	b.SetBytes(int64(len(src)))
+	for b.Loop() {
+		CountF16(src)
 	}
 }

@@ -41,6 +41,8 @@ const (
 	AprQ8 // one float32 scale, then int8 for the whole tensor; see quant
 	IQ4_NL
 	IQ4_XS
+	Q3_K
+	Q2_K
 	MXFP4   // 32 floats of 4 bits and their power of two, in GGML's order; see quant
 	F8_E4M3 // 8 bits: 4 of exponent, 3 of mantissa, no infinity; a weight of it has scales beside it, see quant.FP8
 )
@@ -58,7 +60,7 @@ var dtypes = [...]dtypeInfo{
 	Q4_0: {"q4_0", 32, 18}, Q5_0: {"q5_0", 32, 22}, Q8_0: {"q8_0", 32, 34},
 	Q4_K: {"q4_k", 256, 144}, Q5_K: {"q5_k", 256, 176}, Q6_K: {"q6_k", 256, 210},
 	AprQ4: {"aprq4", 32, 18}, AprQ8: {"aprq8", 1, 1},
-	IQ4_NL: {"iq4_nl", 32, 18}, IQ4_XS: {"iq4_xs", 256, 136}, MXFP4: {"mxfp4", 32, 17},
+	IQ4_NL: {"iq4_nl", 32, 18}, IQ4_XS: {"iq4_xs", 256, 136}, Q3_K: {"q3_k", 256, 110}, Q2_K: {"q2_k", 256, 84}, MXFP4: {"mxfp4", 32, 17},
 	F8_E4M3: {"f8_e4m3", 1, 1},
 }
 

@@ -7,10 +7,12 @@ import (
 	"apr/internal/fault"
 )
 
-// Of the tokens that merges should make, so many may be out of their reach without a word: a file that lost its last merges encodes every
-// text, into shorter tokens than those that the model learned. In the vocabularies of trained tokenizers merges make every such token, for training adds
-// a token and its merge together, and those of SentencePiece are made of pairs of pieces. What programs add by hand is a few: OPT's has three (madeupword0000 …), to
-// make the size a multiple of 8. More than half, in percent, are refused, unless they are so few that the vocabulary may be one made up for a test.
+// Of the tokens that merges should make, so many may be out of their reach without a word: a file that lost its last
+// merges encodes every text, into shorter tokens than those that the model learned. In the vocabularies of trained
+// tokenizers merges make every such token, for training adds a token and its merge together, and those of SentencePiece
+// are made of pairs of pieces. What programs add by hand is a few: OPT's has three (madeupword0000 …), to make the size
+// a multiple of 8. More than half, in percent, are refused, unless they are so few that the vocabulary may be one made
+// up for a test.
 const (
 	unmadeFew     = 8
 	unmadeMany    = 100

@@ -99,8 +99,9 @@ func (g *golden) leastCosineOf(got []float32, want []float64) (least float64) {
 	return least
 }
 
-// choices compares the logits of a model with experts with a float64 forward that takes the experts which the device chose. Without that, a rounding
-// that decides between two nearly equal router logits would look like a wrong result. Models without experts are left alone.
+// choices compares the logits of a model with experts with a float64 forward that takes the experts which the device
+// chose. Without that, a rounding that decides between two nearly equal router logits would look like a wrong result.
+// Models without experts are left alone.
 func (g *golden) choices(s device.Stream, m *model.Model, v *model.Saved, got []float32, out *figures) error {
 	chosen, err := m.Choices(s, v)
 	if err != nil || len(chosen) == 0 {

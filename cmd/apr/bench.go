@@ -37,6 +37,7 @@ type benchOptions struct {
 	memory                         float64 // GiB
 	floor                          float64 // seconds
 	random, kernelLog, profile     bool
+	learns                         distillOptions // how the student trains: those of studentOptions
 }
 
 func benchCommand() *cli.Command {
@@ -48,9 +49,11 @@ func benchCommand() *cli.Command {
 			"shapes with random weights, without any file. The shapes: " + publishedShapes(),
 		Example: "apr bench student.apr --max-tokens 64\n" +
 			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256\n" +
-			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024",
+			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024\n" +
+			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --lora --lora-rank 16\n" +
+			"apr bench student.apr --kd teacher.gguf --quantize-aware q4_k_m",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
-		Options: []cli.Option{
+		Options: append([]cli.Option{
 			{Name: "file", Arg: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},
 			{Name: "kd", Model: true, Value: cli.String(&o.kd, ""), Help: "measure distillation steps with this teacher, instead of generation"},
 			{Name: "batch-size", Value: cli.Int(&o.batchSize, 8).AtLeast(1), Help: "rows of a step"},
@@ -66,7 +69,7 @@ func benchCommand() *cli.Command {
 			{Name: "random-weights", Value: cli.Bool(&o.random, false), Help: "fill the shapes of --shape with random weights, by seed"},
 			{Name: "backend", Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "dtype", Value: cli.Enum(&o.dtype, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU; with quantised weights, generation on a CPU rounds activations to 16 bits"},
-			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "what is free", Help: "device memory that the step may use, in GiB"},
+			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "all free memory", Help: "limit of device memory for the step, in GiB"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "cut the step into micro-batches of this many rows"},
 			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass recomputes"},
 			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "how a GPU computes the teacher: cublas expands its matrices, q4k keeps blocks (random weights are then Q4_K_M)"},
@@ -77,7 +80,7 @@ func benchCommand() *cli.Command {
 			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "time the step's matrix products alone for this many seconds, a lower bound of the step; 0 = skip"},
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "GPU: run three more steps and print the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "log each kernel and GEMM plan as it is loaded"},
-		},
+		}, o.studentOptions()...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			o.allowKeys = e.AllowConfigKeys
 			return runBench(ctx, e, o)
@@ -107,6 +110,8 @@ type benchResult struct {
 	Teacher         string             `json:"teacher,omitempty"`
 	Shape           string             `json:"shape,omitempty"`
 	Quantize        string             `json:"quantize,omitempty"` // types of random weights; of a step those of the teacher
+	LoRA            *benchLoRA         `json:"lora,omitempty"`
+	QuantizeAware   string             `json:"quantize_aware,omitempty"` // the scheme that the student trains in
 	BatchSize       int                `json:"batch_size,omitempty"`
 	SeqLen          int                `json:"seq_len,omitempty"`
 	TeacherBackend  string             `json:"teacher_backend,omitempty"`
@@ -385,7 +390,7 @@ func (r *benchResult) Text(p *cli.Page) {
 	if floor := r.floor(); floor != "" {
 		pairs = append(pairs, "floor", floor)
 	}
-	pairs = append(pairs, "peak memory", r.memory())
+	pairs = append(append(pairs, r.student()...), "peak memory", r.memory())
 	if r.Launches != nil {
 		pairs = append(pairs, "a step", fmt.Sprintf("%.0f launches, %.0f host waits, %d loads after the first", *r.Launches, *r.Waits, *r.LateLoads))
 	}
@@ -393,8 +398,11 @@ func (r *benchResult) Text(p *cli.Page) {
 	var rows [][]string
 	for _, phase := range [][2]string{
 		{"data", "data"}, {"teacher", "teacher"}, {"student forward", "student_forward"}, {"head and loss", "loss"},
-		{"student backward", "student_backward"}, {"optimizer", "optimizer"},
+		{"student backward", "student_backward"}, {"optimizer", "optimizer"}, {"making blocks", device.PhaseQuantize.String()},
 	} {
+		if phase[0] == "making blocks" && r.QuantizeAware == "" {
+			continue
+		}
 		ms := r.Step.Phases[phase[1]]
 		rows = append(rows, []string{phase[0], fmt.Sprintf("%.1f", ms), fmt.Sprintf("%.0f %%", 100*ms/r.Step.Median)})
 	}

@@ -25,9 +25,15 @@ func (o *benchOptions) check(s cli.Settings) error {
 		}
 	}
 	if !o.generates() {
+		if err := o.checkStudent(s); err != nil {
+			return err
+		}
 		return only(s, "a generation: FILE alone, or --shape of one model", "max-tokens", "prompt", "prompt-tokens")
 	}
 	if err := o.checkPrompt(s); err != nil {
+		return err
+	}
+	if err := only(s, "a distillation step: --kd TEACHER, or --shape TEACHER:STUDENT", studentNames...); err != nil {
 		return err
 	}
 	return only(s, "a distillation step: --kd TEACHER, or --shape TEACHER:STUDENT", "batch-size", "seq-len", "chunk-rows", "micro-rows",

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"apr/adapter"
 	"apr/arch"
 	"apr/bench"
 	"apr/convert"
@@ -21,12 +22,15 @@ import (
 	"apr/modelfile"
 	"apr/plan"
 	"apr/teacher"
+	"apr/tensor"
 )
 
 // models are teacher and student before anything is on the device.
 type benchModels struct {
 	teacher, student *modelfile.Files // student nil: random by config
 	config           arch.Config      // of the student
+	adapter          *adapter.Adapter // what trains beside the student's weights; nil: all of it
+	types            map[string]tensor.DType
 }
 
 func (o *benchOptions) models() (m benchModels, err error) {
@@ -100,6 +104,9 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if err := o.checkTeacher(dev, m); err != nil {
 		return err
 	}
+	if err := o.trains(dev, &m, r); err != nil {
+		return err
+	}
 	vocab := min(m.teacher.Config.Vocab, m.config.Vocab)
 	if tok, err := m.teacher.Tokenizer(); err == nil {
 		vocab = min(vocab, tok.RealIDs())
@@ -127,6 +134,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	progress, endWatch := watchBusy(dev, o.warmup, progress)
 	options := bench.StepOptions{
 		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
+		SearchEvery: o.learns.QuantizeSearchEvery,
 		Started: func(first time.Duration) {
 			r.Start["first step"], r.Start["all"] = milliseconds(first), milliseconds(time.Since(start))
 			if dev.gpu != nil {
@@ -205,14 +213,9 @@ func (o *benchOptions) load(dev *opened, s device.Stream, m benchModels, took fu
 		return nil, nil, err
 	}
 	took("load teacher")
-	student = model.NewTrainable(dev, m.config)
-	if m.student == nil {
-		student.Init(s, 42)
-	} else if err := student.LoadWeights(s, m.student); err != nil {
-		return nil, nil, err
-	}
+	student, err = m.newStudent(dev, s)
 	took("load student")
-	return big, student, nil
+	return big, student, err
 }
 
 // computes says how the teacher is computed on a device, and in which arithmetic its products are.
@@ -295,10 +298,14 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 	} else if dev.gpu == nil {
 		choice.Recompute = []model.Recompute{model.RecomputeNone}
 	}
-	return distill.DryRun{
+	d := distill.DryRun{
 		Target: target, Teacher: model.Describe(m.teacher), Form: o.form(), Student: m.config, Loss: bench.Loss,
-		Vocab: vocab, SeqLen: o.seqLen, Accum: 1,
-	}.Plan(choice)
+		Vocab: vocab, SeqLen: o.seqLen, Accum: 1, Adapter: m.adapter, Types: m.types,
+	}
+	if m.adapter != nil {
+		d.Base = model.Describe(m.student)
+	}
+	return d.Plan(choice)
 }
 
 // profiledSteps is how many steps a profile adds up.

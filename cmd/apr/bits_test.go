@@ -62,11 +62,21 @@ var resumedWith = map[string]resumed{
 	"output":         {with: "--output=moved", want: goesOn},
 	"force":          {with: "--force", want: goesOn},
 
-	"alpha":           {with: "--alpha=0.6", want: differs},
-	"temperature":     {with: "--temperature=2", want: differs},
-	"divergence":      {with: "--divergence=skew-forward", want: differs},
-	"divergence-beta": {with: "--divergence-beta=0.3", want: differs},
-	"strategy":        {with: "--strategy=progressive", want: cannot},
+	"quantize-aware":        {with: "--quantize-aware=q8_0", want: differs},
+	"quantize-search-every": {with: "--quantize-search-every=4", want: cannot},
+
+	"alpha":            {with: "--alpha=0.6", want: differs},
+	"temperature":      {with: "--temperature=2", want: differs},
+	"divergence":       {with: "--divergence=skew-forward", want: differs},
+	"divergence-beta":  {with: "--divergence-beta=0.3", want: differs},
+	"strategy":         {with: "--strategy=progressive", want: differs},
+	"hidden-weight":    {with: "--hidden-weight=2", want: cannot},
+	"attention-weight": {with: "--attention-weight=0.1", want: differs},
+	"layer-map":        {with: "--layer-map=0:0", want: cannot},
+	"teachers":         {with: "--teachers=other", want: cannot},
+	"teacher-weights":  {with: "--teacher-weights=1", want: cannot},
+	"ensemble":         {with: "--ensemble=logits", want: cannot},
+	"route":            {with: "--route=code=other", want: cannot},
 
 	"epochs":         {with: "--epochs=2", want: differs, names: "schedule_steps was "},
 	"steps":          {with: "--steps=3", want: differs, names: "schedule_steps was "},
@@ -120,8 +130,14 @@ var resumedWith = map[string]resumed{
 	"resume":              {with: "--resume=run/checkpoints/step-000002", want: goesOn},
 	"allow-changed":       {with: "--allow-changed", want: goesOn},
 	"allow-same-model":    {with: "--allow-same-model", want: goesOn},
+	"allow-odd-weights":   {with: "--allow-odd-weights", want: goesOn},
 	"control":             {with: "--control=ce", want: goesOn},
 	"stage":               {with: "--stage=train", want: goesOn},
+	"cache":               {with: "--cache=other", want: cannot},
+	"cache-kind":          {with: "--cache-kind=hidden", want: cannot},
+	"draws":               {with: "--draws=20", want: cannot},
+	"cache-entropy":       {with: "--cache-entropy=off", want: cannot},
+	"shard":               {with: "--shard=1/2", want: cannot},
 	"plan":                {with: "--plan", want: elsewhere},
 	"runs-dir":            {with: "APR_RUNS_DIR=elsewhere", want: goesOn},
 
@@ -131,6 +147,7 @@ var resumedWith = map[string]resumed{
 	"lora-dropout": {with: "--lora-dropout=0.1", want: cannot},
 	"lora-targets": {with: "--lora-targets=q", want: cannot},
 	"lora-merge":   {with: "--lora-merge=off", want: cannot},
+	"adapter":      {with: "--adapter=before", want: cannot},
 }
 
 // callIn is call with further variables.

@@ -321,9 +321,9 @@ func listPage(t *testing.T, dir string) string {
 	return file
 }
 
-// No page is wider than a phone, and no table but the long ones of numbers is cut at its edge, with logarithmic axes or without, in
-// light colours or dark. The page measures itself, so its policy is
-// taken off; what the policy forbids is looked for on the page as it is.
+// No page is wider than a phone, and no table but the long ones of numbers is cut at its edge, with logarithmic axes or
+// without, in light colours or dark. The page measures itself, so its policy is taken off; what the policy forbids is
+// looked for on the page as it is.
 func TestBrowserPhone(t *testing.T) {
 	const width = 390
 	run, empty := writeBrowsedRun(t, 300), writeBrowsedRun(t, 0)

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/xml"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -13,6 +13,7 @@ import (
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/internal/junit"
 )
 
 // contractExits are the exit codes of every contract command.
@@ -81,44 +82,19 @@ func contractValidateCommand() *cli.Command {
 
 // writeJUnit writes a report as JUnit XML: a test case for each contract.
 func writeJUnit(path string, force bool, r *falsify.Report) error {
-	type failure struct {
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-	type testcase struct {
-		Name    string   `xml:"name,attr"`
-		Class   string   `xml:"classname,attr"`
-		File    string   `xml:"file,attr"`
-		Failure *failure `xml:"failure,omitempty"`
-	}
-	type testsuite struct {
-		XMLName  xml.Name   `xml:"testsuite"`
-		Name     string     `xml:"name,attr"`
-		Tests    int        `xml:"tests,attr"`
-		Failures int        `xml:"failures,attr"`
-		Cases    []testcase `xml:"testcase"`
-	}
-	s := testsuite{Name: "apr contract validate", Tests: len(r.Contracts)}
+	s := junit.Suite{Name: "apr contract validate"}
 	for _, c := range r.Contracts {
-		t := testcase{Name: c.ID, Class: "contract", File: c.File}
-		if c.ID == "" {
-			t.Name = filepath.Base(c.File)
-		}
+		t := junit.Case{Name: cmp.Or(c.ID, filepath.Base(c.File)), Class: "contract", File: c.File}
 		var lines []string
 		for _, v := range c.Violations {
 			lines = append(lines, v.String())
 		}
 		if !c.Valid {
-			s.Failures++
-			t.Failure = &failure{lines[0], strings.Join(lines, "\n")}
+			t.Failure = &junit.Message{Line: lines[0], Text: strings.Join(lines, "\n")}
 		}
 		s.Cases = append(s.Cases, t)
 	}
-	text, err := xml.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return fault.In(fault.Other, path, "the report cannot be written as XML").Because(err)
-	}
-	return atomicfile.WriteFile(path, append([]byte(xml.Header), append(text, '\n')...), force)
+	return atomicfile.WriteFile(path, junit.Marshal(s.Name, []junit.Suite{s}), force)
 }
 
 // loadContracts reads the contracts of a folder; one that cannot be parsed is an error.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"encoding/xml"
 	"fmt"
 	"os"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"apr/internal/atomicfile"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/internal/junit"
 )
 
 // falsified is the JSON of apr contract falsify.
@@ -236,60 +236,28 @@ func contractFiles(dir string, names []string) (files []string, err error) {
 
 // writeFalsifyJUnit writes the outcome as JUnit XML: a suite for each contract, a case for each check.
 func writeFalsifyJUnit(path string, force bool, f *falsify.Falsification) error {
-	type message struct {
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-	type testcase struct {
-		Name    string   `xml:"name,attr"`
-		Class   string   `xml:"classname,attr"`
-		Time    string   `xml:"time,attr"`
-		Failure *message `xml:"failure,omitempty"`
-		Error   *message `xml:"error,omitempty"`
-		Skipped *message `xml:"skipped,omitempty"`
-	}
-	type testsuite struct {
-		Name     string     `xml:"name,attr"`
-		Tests    int        `xml:"tests,attr"`
-		Failures int        `xml:"failures,attr"`
-		Errors   int        `xml:"errors,attr"`
-		Skipped  int        `xml:"skipped,attr"`
-		Cases    []testcase `xml:"testcase"`
-	}
-	all := struct {
-		XMLName xml.Name    `xml:"testsuites"`
-		Name    string      `xml:"name,attr"`
-		Suites  []testsuite `xml:"testsuite"`
-	}{Name: "apr contract falsify"}
+	var suites []junit.Suite
 	for _, c := range f.Contracts {
-		s := testsuite{Name: contractName(c)}
+		s := junit.Suite{Name: contractName(c)}
 		checks := c.Checks
 		if len(checks) == 0 {
 			checks = []falsify.CheckRun{{ID: "form", Status: c.Status, Observed: "no check"}}
 		}
 		for _, run := range checks {
-			t := testcase{Name: run.ID, Class: s.Name, Time: strconv.FormatFloat(run.Seconds, 'f', 3, 64)}
-			m := &message{string(run.Status) + ": " + run.Observed, run.Tail}
+			t := junit.Case{Name: run.ID, Class: s.Name, Seconds: run.Seconds}
+			m := &junit.Message{Line: string(run.Status) + ": " + run.Observed, Text: run.Tail}
 			switch run.Status {
 			case falsify.Upheld:
 			case falsify.Unavailable:
 				t.Skipped = m
-				s.Skipped++
 			case falsify.Broken:
 				t.Error = m
-				s.Errors++
 			default:
 				t.Failure = m
-				s.Failures++
 			}
-			s.Tests++
 			s.Cases = append(s.Cases, t)
 		}
-		all.Suites = append(all.Suites, s)
+		suites = append(suites, s)
 	}
-	text, err := xml.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return fault.In(fault.Other, path, "the report cannot be written as XML").Because(err)
-	}
-	return atomicfile.WriteFile(path, append([]byte(xml.Header), append(text, '\n')...), force)
+	return atomicfile.WriteFile(path, junit.Marshal("apr contract falsify", suites), force)
 }

@@ -12,12 +12,20 @@ import (
 	"apr/convert"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/tensor"
 )
 
-// rewriting holds the options that export, convert, quantize and import share. Each of them reads a model and writes it in another form.
+// rewriting holds the options that export, convert, quantize and import share. Each of them reads a model and writes it
+// in another form.
 type rewriting struct {
 	file, output, format, scheme string
-	plan, force                  bool
+	plan, force, odd             bool
+	imatrix                      string   // see importance
+	data                         []string //
+
+	adapter     string // of export and quantize
+	adapterOnly bool
+	dtype       tensor.DType // of matrices that are merged; Invalid: float32
 }
 
 // fileOption is the model's argument.
@@ -36,20 +44,40 @@ func (w *rewriting) schemeOption() cli.Option {
 }
 
 func (w *rewriting) schemeValue() *cli.EnumValue {
-	return cli.Enum(&w.scheme, "", convert.Schemes()...).Alias("q4_k", "q4k").Alias("q5_k", "q5k").Alias("q6_k", "q6k").Unbuilt(convert.UnbuiltSchemes()...).AnyCase()
+	return cli.Enum(&w.scheme, "", convert.Schemes()...).Alias("q4_k", "q4k").Alias("q5_k", "q5k").Alias("q6_k", "q6k").Alias("q3_k", "q3k").Alias("q2k", "q2_k").Unbuilt(convert.UnbuiltSchemes()...).AnyCase()
 }
 
 // lastOptions are --plan and --force.
 func (w *rewriting) lastOptions() []cli.Option {
 	return []cli.Option{
+		w.oddOption(),
 		{Name: "plan", Value: cli.Bool(&w.plan, false), Help: "say what would be written, and stop"},
 		{Name: "force", Value: cli.Bool(&w.force, false), Help: "replace an existing output"},
 	}
 }
 
+// oddWeights is the flag that lets weights pass which no trained model has.
+const (
+	oddWeights     = "allow-odd-weights"
+	oddWeightsHelp = "warn of weights that `apr validate` refuses, such as a matrix that is there twice, and go on"
+)
+
+// oddOption is --allow-odd-weights.
+func (w *rewriting) oddOption() cli.Option {
+	return cli.Option{Name: oddWeights, Value: cli.Bool(&w.odd, false), Help: oddWeightsHelp}
+}
+
 // open opens the model.
 func (w *rewriting) open(ctx context.Context, e *cli.Env) (*convert.Container, error) {
-	return openModel(ctx, e, w.file)
+	c, err := openModel(ctx, e, w.file)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.mergeContainer(e, c); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // write opens the model and writes it, or plans to.
@@ -64,7 +92,14 @@ func (w *rewriting) write(ctx context.Context, e *cli.Env) (*convert.Report, err
 
 // writeOpened is write for an opened model.
 func (w *rewriting) writeOpened(ctx context.Context, e *cli.Env, c *convert.Container) (*convert.Report, error) {
-	opt := convert.Options{Scheme: convert.Scheme(w.scheme), To: w.format, Force: w.force}
+	importance, err := w.importance(ctx, e, c)
+	if err != nil {
+		return nil, err
+	}
+	opt := convert.Options{Scheme: convert.Scheme(w.scheme), To: w.format, Force: w.force, AllowOdd: w.odd, DType: w.dtype, Inputs: w.adapterFiles(), Importance: importance}
+	if w.imatrix != "" {
+		opt.Inputs = append(opt.Inputs, w.imatrix)
+	}
 	if w.plan {
 		_, rep, err := convert.Plan(c, w.output, opt)
 		return rep, err
@@ -146,7 +181,8 @@ func printPlanned(p *cli.Page, planned bool) {
 	}
 }
 
-// typePairs says how many tensors have which type, that of most first, and why some have not the scheme's.
+// typePairs returns lines for the summary: the number of tensors of each type, the most frequent type first, and the
+// reasons why tensors have another type than the scheme's.
 func typePairs(dtypes map[string]string, scheme string, exceptions, widened []string) []string {
 	count := countTypes(dtypes)
 	types := slices.SortedFunc(maps.Keys(count), func(a, b string) int { return cmp.Or(count[b]-count[a], strings.Compare(a, b)) })
@@ -170,7 +206,7 @@ func typePairs(dtypes map[string]string, scheme string, exceptions, widened []st
 	return pairs
 }
 
-// warn says what deserves attention, on stderr, where it is seen whatever becomes of the result.
+// warn writes warnings to stderr: a reader sees them even if stdout goes to a file or another program.
 func warn(e *cli.Env, warnings []string) {
 	for _, w := range warnings {
 		e.Log.Warn(w)

@@ -52,3 +52,9 @@ func pairOf(t *testing.T) (p twoModels) {
 	}
 	return p
 }
+
+// The model that TestCUDAQuantizeAware trains, and in which blocks.
+const (
+	inBlocksTeacher = "../../testdata/golden/trajectory/student"
+	inBlocksScheme  = "q4_0"
+)

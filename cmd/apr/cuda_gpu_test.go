@@ -34,3 +34,9 @@ func pairOf(t *testing.T) (p twoModels) {
 	}
 	return p
 }
+
+// The model that TestCUDAQuantizeAware trains, and in which blocks.
+const (
+	inBlocksTeacher = gosrc
+	inBlocksScheme  = "q4_k_m"
+)

@@ -58,6 +58,7 @@ var readers = []struct {
 	{"convert X -o out.safetensors", "out.safetensors"},
 	{"convert X -o folder", "folder"},
 	{"quantize X -s q4k -o quantized.apr", "quantized.apr"},
+	{"prune X --layers 0-0 -o pruned.apr", "pruned.apr"},
 	{"export X --format hf -o exported", "exported"},
 	{"export X --format gguf -o exported.gguf", "exported.gguf"},
 	{"import X -o imported.apr", "imported.apr"},

@@ -74,7 +74,7 @@ func (d *dispatchOptions) own() []cli.Option {
 		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "slurm: time limit of the job; a job that reaches it goes back into the queue"},
 		{Name: "phase", Value: cli.Checked(&d.phase, "", oneLine), Default: "unknown", Help: "note in the record which phase of the work the run belongs to"},
 		{Name: "falsifier", Value: cli.Checked(&d.falsifier, "", oneLine), Default: "unknown", Help: "note in the record what would show the run's claim to be false, such as the id of a falsification test"},
-		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "what is free", Help: "device memory of the other machine, in GiB; with --backend cuda this machine needs no GPU"},
+		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "all free memory", Help: "device memory of the other machine, in GiB; with --backend cuda, this machine needs no GPU"},
 	}
 }
 
@@ -103,6 +103,8 @@ func (d *dispatchOptions) checkOwn(s cli.Settings) error {
 		return fault.New(fault.Usage, "--scheduler k8s needs --image")
 	case d.scheduler == "k8s" && d.remoteDir != "" && !path.IsAbs(d.remoteDir):
 		return fault.New(fault.Usage, "--remote-dir %q: with k8s an absolute path", d.remoteDir)
+	case d.Teacher == "":
+		return fault.New(fault.Usage, "missing argument TEACHER: %s", teacherHelp).WithHint("dispatch needs one, also with --alpha 0; it may be the student")
 	case d.scheduler == "local" && s.Given("remote-dir"):
 		return fault.New(fault.Usage, "--remote-dir is for other machines")
 	case d.scheduler != "local" && d.Resume != "" && d.Output == "":
@@ -170,6 +172,9 @@ func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, erro
 	}
 	if d.Output == "" && d.Resume == "" {
 		d.Output = job.RunDir
+	}
+	if d.precomputes() || d.Cache != "" {
+		return nil, fault.New(fault.Unavailable, "not built yet: apr dispatch with a teacher's cache")
 	}
 	c, err := d.resolve(ctx, e)
 	if err != nil {

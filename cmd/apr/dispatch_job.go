@@ -183,13 +183,19 @@ func (d *dispatchOptions) record(j dispatch.Job) (*dispatchRecord, error) {
 	return r, nil
 }
 
-// needs are the local paths that the run reads: not those of a hub. Of a run that is named here, it is the student.
+// needs returns the local files and folders that the run will read. Addresses of a hub are left out. The name of a run
+// on this machine stands for the file of its student.
 func (d *dispatchOptions) needs() []string {
-	all := slices.Concat([]string{d.Teacher, d.Student, d.StudentConfig, d.Dataset}, d.Data, d.EvalData)
-	for i := range all[:2] {
-		path, _ := modelHere(all[i], d.RunsDir) // what is wrong with it is told where it is opened
-		all[i] = cmp.Or(path, all[i])
+	models := slices.Concat([]string{d.Teacher, d.Student}, d.Teachers)
+	for _, r := range d.Routes {
+		_, model, _ := strings.Cut(r, "=")
+		models = append(models, model)
 	}
+	for i := range models {
+		path, _ := modelHere(models[i], d.RunsDir) // opening the model reports the error
+		models[i] = cmp.Or(path, models[i])
+	}
+	all := slices.Concat(models, []string{d.StudentConfig, d.Dataset}, d.Data, d.EvalData)
 	if !slices.Contains([]string{"auto", "none", "chatml", ""}, d.ChatTemplate) {
 		all = append(all, d.ChatTemplate)
 	}

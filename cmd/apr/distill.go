@@ -1,14 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
+	"apr/arch"
+	"apr/convert"
 	"apr/device"
 	"apr/device/cuda"
 	"apr/distill"
@@ -20,6 +22,7 @@ import (
 	"apr/run/report"
 	"apr/run/supervise"
 	"apr/teacher"
+	"apr/tensor"
 )
 
 func distillCommand() *cli.Command {
@@ -28,14 +31,17 @@ func distillCommand() *cli.Command {
 		Name: "distill", Short: "Teach a small student model from a big frozen teacher",
 		Long: "Trains a student to predict as the teacher does, on your text. Every position of every row teaches:\n" +
 			"  loss = (1-alpha)·CE(text) + alpha·T²·KL(teacher ‖ student)\n" +
-			"The run directory holds the student (student.apr and student/), every step, checkpoints, and what was asked.",
+			"The run directory holds the student (student.apr and student/; with --lora also adapter/), every step, checkpoints, and what was asked.",
 		Example: "apr distill examples/gosrc/distill.yaml\n" +
 			"apr distill TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
+			"apr distill TEACHER --student base-q4_k_m.gguf --lora -d data.jsonl\n" +
 			"apr distill TEACHER --student-config config.json -d src/ --steps 2000 --batch-size 8 --seq-len 256\n" +
+			"apr distill TEACHER -d data.jsonl --stage precompute -o CACHE\n" +
+			"apr distill --stage train --cache CACHE --student MODEL -d data.jsonl\n" +
 			"apr distill --resume=runs/mine",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
-		Options: o.table(), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: o.takeEarlier,
+		Options: o.table(), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: o.complete,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runDistill(ctx, e, o) },
 	}
 }
@@ -66,6 +72,7 @@ type distillResult struct {
 	PeakMemory    map[string]int64   `json:"peak_memory"`
 	SHA256        map[string]*string `json:"sha256"`
 	Verdict       *verdictJSON       `json:"verdict"` // null: nothing was held out, or the run has not come so far
+	trainedIn     string             // the scheme of --quantize-aware; empty: none
 	verdict       *report.Verdict    // as in the run's report; nil: there is none
 }
 
@@ -76,6 +83,9 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	place, err := rank(e)
 	if err != nil {
 		return nil, err
+	}
+	if o.precomputes() {
+		return runPrecompute(ctx, e, o)
 	}
 	if o.Supervise && e.Getenv(supervise.Variable) == "" {
 		if err := errors.Join(o.check(e.Settings), o.unbuilt(e.Settings)); err != nil {
@@ -154,7 +164,14 @@ func bringInputs(ctx context.Context, e *cli.Env, c *distill.Config) (err error)
 			return err
 		}
 	}
-	for _, model := range []*string{&c.Teacher, &c.Student} {
+	models := []*string{&c.Teacher, &c.Student}
+	for i := range c.Ensemble.More {
+		models = append(models, &c.Ensemble.More[i])
+	}
+	for i := range c.Ensemble.Routes {
+		models = append(models, &c.Ensemble.Routes[i].Model)
+	}
+	for _, model := range models {
 		if *model == "" {
 			continue
 		}
@@ -180,7 +197,6 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		what  string
 	}{
 		{o.GPUs != "1", "--gpus " + o.GPUs + ": several GPUs"},
-		{o.LoRA || givenAny(s, "lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-merge"), "--lora"},
 	} {
 		if u.asked {
 			return fault.New(fault.Unavailable, "not built yet: %s", u.what)
@@ -220,8 +236,21 @@ func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
 	return nil
 }
 
-func givenAny(s cli.Settings, names ...string) bool {
-	return slices.ContainsFunc(names, s.Given)
+// loraRate is the peak learning rate of adapters, unless another one is asked for.
+const loraRate = 2e-4
+
+// withLoRA is what --lora and its options make of c.
+func (o *distillOptions) withLoRA(c *distill.Config, s cli.Settings) {
+	if !o.LoRA {
+		return
+	}
+	c.LoRA = &distill.LoRA{Rank: o.LoRARank, Alpha: o.LoRAAlpha, Dropout: o.LoRADropout, Targets: o.LoRATargets, Merge: o.LoRAMerge}
+	if o.Adapter != "" {
+		c.LoRA.From = findAdapter(o.Adapter)
+	}
+	if !s.Given("learning-rate") {
+		c.LR = loraRate
+	}
 }
 
 var divergences = map[string]device.Divergence{
@@ -241,15 +270,34 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		Epochs: o.Epochs, Steps: o.Steps, MaxSteps: o.MaxSteps, BatchSize: o.BatchSize, GradAccum: o.GradAccum, SeqLen: o.SeqLen,
 		LR: o.LearningRate, WarmupSteps: -1, WarmupRatio: o.WarmupRatio, Schedule: optim.Kind(o.LRSchedule), MinLRRatio: o.MinLRRatio,
 		AdamW:       device.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.AdamEps, WeightDecay: o.WeightDecay},
-		MaxGradNorm: o.MaxGradNorm, MaxLossRatio: o.MaxLossRatio, RouterBalance: o.RouterBalance, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowChanged: o.AllowChanged,
+		MaxGradNorm: o.MaxGradNorm, MaxLossRatio: o.MaxLossRatio, RouterBalance: o.RouterBalance, Seed: uint64(o.Seed), ChunkRows: o.ChunkRows, AllowSameModel: o.AllowSameModel, AllowOddWeights: o.AllowOddWeights, AllowChanged: o.AllowChanged,
 		Control: o.Control == "ce", ControlAuto: o.Control == "auto", EvalEvery: o.EvalEvery, Samples: o.Samples, CheckpointEvery: o.CheckpointEvery, CheckpointInterval: o.CheckpointInterval,
 		KeepCheckpoints: o.KeepCheckpoints, Build: programIdentity(), Writer: "apr/" + version,
 		Options:        cli.Deciding((&distillOptions{}).table(), s),
 		TeacherBackend: teacher.Backend(o.TeacherBackend), TeacherCache: o.TeacherCache, TeacherFP8: o.TeacherGEMM == "fp8",
 		HostExperts: o.TeacherExperts == "host",
 	}
+	o.withLoRA(&c, s)
+	if c.FromCache = o.Cache; c.Teacher == "" && c.FromCache == "" { // --alpha 0: scores are compared with the student's file
+		c.Teacher, c.NoTeacher = c.Student, true
+	}
 	if r, err := model.ParseRecompute(o.Recompute); err == nil { // auto is the planner's choice
 		c.Recompute = []model.Recompute{r}
+	}
+	if o.Strategy == "progressive" {
+		c.Guide.Weight = o.HiddenWeight
+	}
+	if c.Guide.Attention = o.AttentionWeight; c.Guide.Weight != 0 || c.Guide.Attention != 0 {
+		c.Guide.Map = o.LayerMap
+	}
+	var err error
+	if c.Ensemble, err = o.ensemble(); err != nil {
+		return c, err
+	}
+	if o.QuantizeAware != "" {
+		c.Quantize = &distill.Quantize{Scheme: o.QuantizeAware, SearchEvery: o.QuantizeSearchEvery, Types: func(a arch.Config) (map[string]tensor.DType, []string, error) {
+			return convert.TrainedTypes(convert.Scheme(o.QuantizeAware), a)
+		}}
 	}
 	if s.Given("warmup-steps") && !s.Over("warmup-ratio", "warmup-steps") {
 		c.WarmupSteps = o.WarmupSteps
@@ -259,6 +307,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	c.TokenCache, c.Settings = tokenCache(o.DataCache), s.Files()
 	c.Output = o.Output
 	switch ext := filepath.Ext(o.Output); {
+	case o.precomputes():
 	case ext == ".apr" || ext == ".safetensors" || ext == ".gguf":
 		c.Export, c.Output = o.Output, o.newRun()
 	case o.Output == "":
@@ -313,12 +362,12 @@ func recordDevice(r *distill.Run, dev *opened) error {
 func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *distill.Run, dev *opened) *distillResult {
 	in, big := run.Inputs(), run.Teacher()
 	r := &distillResult{
-		Outcome: out, Backend: dev.Info().Kind, TeacherPath: c.Teacher, StudentPath: c.Student + c.StudentConfig, Output: c.Output,
+		Outcome: out, Backend: dev.Info().Kind, TeacherPath: cmp.Or(c.Teacher, c.FromCache), StudentPath: c.Student + c.StudentConfig, Output: c.Output,
 		Temperature: c.Loss.Temperature, Alpha: c.Loss.Alpha, Epochs: c.Epochs, TeacherDevice: big.Backend, TeacherGEMM: big.GEMM,
 		TeacherReason: big.Reason, LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
 		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: 1,
 		PeakMemory: map[string]int64{"host": peakResident(), "device": out.DevicePeak},
-		SHA256:     map[string]*string{},
+		SHA256:     map[string]*string{}, trainedIn: o.QuantizeAware,
 	}
 	for _, key := range []string{"teacher", "student_init", "data"} {
 		if sum := in[key].SHA256; sum != "" {
@@ -331,7 +380,11 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 		r.SHA256["output"] = &sum
 	}
 	if s := out.Evaluation("distilled student"); s != nil {
-		r.ValNats, r.ValKL, r.ValTop1 = &s.NatsPerToken, &s.KL, &s.Top1
+		r.ValNats = &s.NatsPerToken
+		if s.KL.Finite() { // else there was no teacher to compare with
+			kl, top1 := float64(s.KL), float64(s.Top1)
+			r.ValKL, r.ValTop1 = &kl, &top1
+		}
 		if control := out.Evaluation("control student"); control != nil {
 			margin := control.NatsPerToken - s.NatsPerToken
 			r.Margin = &margin

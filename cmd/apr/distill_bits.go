@@ -6,12 +6,13 @@ import "apr/internal/cli"
 // that can: by value, or by what they lead to (distill/resume.go). The tests of this table fail on an option that is not in it.
 var distillBits = map[string]cli.Bits{
 	// weights, configurations and ids are compared by their hashes
-	"teacher": cli.BitsByEffect, "student": cli.BitsByEffect, "student-config": cli.BitsByEffect,
+	"teacher": cli.BitsByEffect, "teachers": cli.BitsByEffect, "route": cli.BitsByEffect, "student": cli.BitsByEffect, "student-config": cli.BitsByEffect,
 	"data": cli.BitsByEffect, "dataset": cli.BitsByEffect, "text-field": cli.BitsByEffect, "messages-field": cli.BitsByEffect,
 	"eval-data":  cli.BitsByEffect, // given, nothing of --data is held out
 	"data-cache": cli.SameBits, "output": cli.SameBits, "force": cli.SameBits,
 
 	"alpha": cli.BitsByValue, "temperature": cli.BitsByValue, "divergence": cli.BitsByValue, "divergence-beta": cli.BitsByValue, "strategy": cli.BitsByValue,
+	"hidden-weight": cli.BitsByValue, "layer-map": cli.BitsByValue, "attention-weight": cli.BitsByValue, "teacher-weights": cli.BitsByValue, "ensemble": cli.BitsByValue,
 
 	// the schedule is compared as resolved: its steps and those of its warm-up
 	"epochs": cli.BitsByEffect, "steps": cli.BitsByEffect, "warmup-steps": cli.BitsByEffect, "warmup-ratio": cli.BitsByEffect,
@@ -31,10 +32,14 @@ var distillBits = map[string]cli.Bits{
 	"no-shuffle": cli.BitsByValue, "packing": cli.BitsByValue, "document-mask": cli.BitsByValue, "chat-template": cli.BitsByValue, "assistant-only": cli.BitsByValue, "val-fraction": cli.BitsByValue,
 
 	"eval-every": cli.SameBits, "samples": cli.SameBits, "log-every": cli.SameBits, "checkpoint-every": cli.SameBits, "checkpoint-interval": cli.SameBits,
-	"keep-checkpoints": cli.SameBits, "resume": cli.SameBits, "allow-changed": cli.SameBits, "allow-same-model": cli.SameBits,
-	"control": cli.SameBits, // a student of its own
-	"stage":   cli.SameBits, "plan": cli.SameBits, "runs-dir": cli.SameBits,
+	"keep-checkpoints": cli.SameBits, "resume": cli.SameBits, "allow-changed": cli.SameBits, "allow-same-model": cli.SameBits, oddWeights: cli.SameBits,
+	"control": cli.SameBits,                            // a student of its own
+	"stage":   cli.SameBits, "cache": cli.BitsByEffect, // of a cache the manifest is compared
+	"cache-kind": cli.SameBits, "draws": cli.SameBits, "cache-entropy": cli.SameBits, "shard": cli.SameBits, // of no student
+	"plan": cli.SameBits, "runs-dir": cli.SameBits,
+
+	"quantize-aware": cli.BitsByValue, "quantize-search-every": cli.BitsByValue,
 
 	"lora": cli.BitsByValue, "lora-rank": cli.BitsByValue, "lora-alpha": cli.BitsByValue, "lora-dropout": cli.BitsByValue,
-	"lora-targets": cli.BitsByValue, "lora-merge": cli.BitsByValue,
+	"lora-targets": cli.BitsByValue, "lora-merge": cli.SameBits, "adapter": cli.BitsByEffect,
 }

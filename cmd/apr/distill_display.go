@@ -37,7 +37,8 @@ func newDistillDisplay(e *cli.Env, every int) *distillDisplay {
 	return &distillDisplay{e: e, every: every, live: e.Live()}
 }
 
-// outline prints the lines about teacher, student and data before the first step. The line with the estimated time follows once it is known.
+// outline prints the lines about teacher, student and data before the first step. The line with the estimated time
+// follows once it is known.
 func (d *distillDisplay) outline(r *distill.Run) {
 	o := r.Outline()
 	d.clock = newClock(o, r.EvalEvery)

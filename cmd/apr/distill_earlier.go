@@ -18,6 +18,14 @@ import (
 // takeEarlier completes the options of a call that resumes a run with what the run was asked to do: models, data and
 // every setting. What this call gives counts; if it changes bits, the run's checkpoint refuses it by name.
 func (o *distillOptions) takeEarlier(e *cli.Env, opts []cli.Option) error {
+	if err := o.takeRun(e, opts); err != nil {
+		return err
+	}
+	return o.firstTeacher(e, opts)
+}
+
+// takeRun is takeEarlier for all but the first of several teachers, which only a call that begins a run may leave open.
+func (o *distillOptions) takeRun(e *cli.Env, opts []cli.Option) error {
 	if o.Resume != "newest" {
 		run, err := runHere(o.Resume, o.RunsDir)
 		if err != nil {
@@ -44,9 +52,9 @@ func (o *distillOptions) takeEarlier(e *cli.Env, opts []cli.Option) error {
 // takeEarlierHere is takeEarlier for a run that is dispatched: elsewhere, --resume names a run there.
 func (d *dispatchOptions) takeEarlierHere(e *cli.Env, opts []cli.Option) error {
 	if d.scheduler != "local" {
-		return nil
+		return d.implied(e, opts)
 	}
-	return d.takeEarlier(e, opts)
+	return d.complete(e, opts)
 }
 
 // resumes returns the run directory that the call resumes, as far as it says which. A call that says nothing else is

@@ -55,6 +55,13 @@ func printVerdict(p *cli.Page, v report.Verdict) {
 	p.Printf("\n")
 }
 
+func percent2(n runlog.Number) string {
+	if !n.Finite() {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f %%", 100*n)
+}
+
 func number4(n runlog.Number) string {
 	if !n.Finite() {
 		return "–"
@@ -84,7 +91,7 @@ func printScores(p *cli.Page, scores []report.Score, canaries []report.Canary) {
 			bits = number4(s.BitsPerByte)
 		}
 		rows = append(rows, []string{s.Name, number4(s.NatsPerToken), number4(s.Interval.Half()), perplexityText(s.Perplexity), bits,
-			fmt.Sprintf("%.2f %%", 100*s.Top1), number4(s.KL)})
+			percent2(s.Top1), number4(s.KL)})
 	}
 	for _, c := range canaries {
 		rows = append(rows, []string{"canary: " + c.Name, number4(c.Nats), "", perplexityText(c.Perplexity), "", "", ""})
@@ -93,11 +100,11 @@ func printScores(p *cli.Page, scores []report.Score, canaries []report.Canary) {
 	p.Printf("\n")
 }
 
-// scores are those of the outcome, as a report has them.
+// scores returns the scores of the models and of the canaries in the types of a report.
 func (r *distillResult) scores() (scores []report.Score, canaries []report.Canary) {
 	for _, e := range r.Evaluations {
 		scores = append(scores, report.Score{Name: e.Name, Targets: e.Targets, NatsPerToken: runlog.Number(e.NatsPerToken), Interval: e.Interval[:],
-			Perplexity: runlog.Number(e.Perplexity), BitsPerByte: e.BitsPerByte, KL: runlog.Number(e.KL), Top1: runlog.Number(e.Top1)})
+			Perplexity: e.Perplexity, BitsPerByte: e.BitsPerByte, KL: runlog.Number(e.KL), Top1: runlog.Number(e.Top1)})
 	}
 	for _, c := range r.Canaries {
 		canaries = append(canaries, report.Canary{Name: c.Name, Nats: c.Nats, Perplexity: c.Perplexity})
@@ -120,36 +127,58 @@ func (r *distillResult) Text(p *cli.Page) {
 		"memory", r.memory(),
 	}
 	model := filepath.Join(r.RunDir, "student.apr")
-	if len(r.Outputs) > 0 {
+	_, merged := r.Outputs["student.apr"]
+	if merged {
 		pairs = append(pairs, "student", model+", "+filepath.Join(r.RunDir, "student")+string(filepath.Separator))
 	}
-	if r.Exported != "" {
-		pairs = append(pairs, "output", r.Exported+exportedAs(r.Exported))
+	folder := filepath.Join(r.RunDir, "adapter")
+	_, adapted := r.Outputs[filepath.Join("adapter", "adapter_model.safetensors")]
+	if adapted {
+		pairs = append(pairs, "adapter", folder+string(filepath.Separator))
+	}
+	if r.Exported != "" && (merged || !adapted) {
+		pairs = append(pairs, "output", r.Exported+r.exportedAs())
+	} else if r.Exported != "" {
+		pairs = append(pairs, "output", r.Exported+" (the adapter alone, f32, for llama.cpp --lora)")
 	}
 	if r.verdict != nil {
 		pairs = append(pairs, "report", filepath.Join(r.RunDir, "report.html"))
 	}
 	switch ext := filepath.Ext(r.Exported); {
 	case len(r.Outputs) == 0:
+	case !merged && adapted:
+		pairs = append(pairs, "next", "apr run "+quoted(r.StudentPath)+" --adapter "+quoted(folder)+" \"Once upon a time\"")
+	case ext == ".gguf" && r.trainedIn != "":
+		pairs = append(pairs, "next", "apr run "+quoted(r.Exported)+" \"Once upon a time\"")
 	case ext == ".gguf":
 		pairs = append(pairs, "next", "apr run "+quoted(r.Exported)+" \"Once upon a time\"",
 			"", "apr export "+quoted(model)+" -o student-q4_k_m.gguf --quantize q4_k_m")
 	default:
 		pairs = append(pairs, "next", "apr run "+quoted(model)+" \"Once upon a time\"",
-			"", "apr export "+quoted(model)+" -o student.gguf --quantize q4_k_m")
+			"", "apr export "+quoted(model)+" -o student.gguf"+r.typesOf())
 	}
 	p.Pairs(pairs...)
 }
 
 // exportedAs says what the file of --output holds.
-func exportedAs(path string) string {
-	switch filepath.Ext(path) {
-	case ".gguf":
+func (r *distillResult) exportedAs() string {
+	switch ext := filepath.Ext(r.Exported); {
+	case ext == ".gguf" && r.trainedIn != "":
+		return " (" + r.trainedIn + ", with tokenizer, for llama.cpp)"
+	case ext == ".gguf":
 		return " (f32, with tokenizer, for llama.cpp; apr export quantises)"
-	case ".safetensors":
+	case ext == ".safetensors":
 		return " (weights alone: configuration and tokenizer are in the folder student/)"
 	}
 	return ""
+}
+
+// typesOf is what an export of the student needs to say of its types: nothing if it was trained in some.
+func (r *distillResult) typesOf() string {
+	if r.trainedIn != "" {
+		return ""
+	}
+	return " --quantize q4_k_m"
 }
 
 // quoted is a path as a shell reads it.

@@ -61,7 +61,7 @@ var distillForeign = map[string][]string{
 	"supervise":           {"max-restarts", "auto-restart"},
 	"text-field":          {"dataset-text-field", "text-column", "field", "content-field", "dataset-text-column", "text-column-name"},
 	"messages-field":      {"messages-column", "conversation-field", "field-messages", "messages", "dataset-messages-field"},
-	"lora":                {"use-peft", "use-lora", "peft", "finetuning-type", "adapter", "qlora"},
+	"lora":                {"use-peft", "use-lora", "peft", "finetuning-type", "qlora"},
 	"lora-rank":           {"lora-r", "r"},
 	"lora-targets":        {"target-modules", "lora-target-modules", "lora-target", "lora-target-linear"},
 }

@@ -114,6 +114,9 @@ func amount(n int64) string {
 // startLines say what a run is: teacher, student, data, and the run's directory with the time of the whole.
 func startLines(o distill.Outline, dir string, whole time.Duration, columns int) []string {
 	kind := func(m distill.ModelOutline) string {
+		if m.Cache != "" {
+			return fmt.Sprintf("%s, %s", m.Cache, cli.Bytes(m.Bytes))
+		}
 		text := fmt.Sprintf("%s, %s parameters, %s, %s", m.Family, amount(m.Parameters), m.Type, cli.Bytes(m.Bytes))
 		if m.New {
 			return text + ", new"
@@ -123,10 +126,12 @@ func startLines(o distill.Outline, dir string, whole time.Duration, columns int)
 	model := func(m distill.ModelOutline) string {
 		return kind(m) + "  " + cli.FitEnd(m.Path, columns-len(labelled("", ""))-2-len(kind(m)))
 	}
-	return []string{
-		labelled("teacher", model(o.Teacher)), labelled("student", model(o.Student)), labelled("data", dataText(o, columns-len(labelled("", "")))),
-		labelled("run", runText(o, dir, whole, columns)),
+	lines := []string{labelled("teacher", model(o.Teacher))}
+	for _, m := range o.More {
+		lines = append(lines, labelled("", model(m)))
 	}
+	return append(lines, labelled("student", model(o.Student)), labelled("data", dataText(o, columns-len(labelled("", "")))),
+		labelled("run", runText(o, dir, whole, columns)))
 }
 
 // labelled puts a label before text.

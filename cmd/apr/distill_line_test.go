@@ -147,8 +147,8 @@ func TestClock(t *testing.T) {
 	left(89 * 2) // nothing is held out, and there is no control
 }
 
-// TestTimeLeftDoesNotJump: the time left is not said before the time of a step is known, and then follows what is left without jumps, whatever
-// the first steps, checkpoints and evaluations take.
+// TestTimeLeftDoesNotJump: the time left is not said before the time of a step is known, and then follows what is left
+// without jumps, whatever the first steps, checkpoints and evaluations take.
 func TestTimeLeftDoesNotJump(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

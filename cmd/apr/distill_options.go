@@ -2,11 +2,13 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"time"
 
+	"apr/adapter"
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -16,6 +18,10 @@ import (
 // distillOptions are the merged options of apr distill, apr plan and apr dispatch.
 type distillOptions struct {
 	Teacher, Student, StudentConfig string
+	Teachers, Routes                []string // beside Teacher; SOURCE=MODEL
+	TeacherWeights, LayerMap        []string
+	Ensemble                        string
+	HiddenWeight, AttentionWeight   float64
 	Data                            []string
 	Dataset                         string
 	TextField, MessagesField        string
@@ -25,6 +31,8 @@ type distillOptions struct {
 
 	Alpha, Temperature, DivergenceBeta float64
 	Divergence, Strategy               string
+	QuantizeAware                      string // a scheme; empty: none
+	QuantizeSearchEvery                int
 
 	Epochs, Steps, MaxSteps                                   int // Steps, MaxSteps 0: not given
 	BatchSize, GradAccum, SeqLen                              int
@@ -57,41 +65,52 @@ type distillOptions struct {
 	Resume               string // "": no; newest, or a path
 	AllowChanged         bool
 	AllowSameModel       bool
+	AllowOddWeights      bool
 	LoRA                 bool
 	LoRARank             int
 	LoRAAlpha            float64
 	LoRADropout          float64
 	LoRATargets          []string
 	LoRAMerge            bool
+	Adapter              string // to begin with
 	Control              string
 	Probe                bool
 	StallTimeout         time.Duration // 0: max(60 s, 20 × median step)
 	Supervise, KernelLog bool
 	Stage                string
+	Cache, CacheKind     string
+	Draws                int
+	CacheEntropy         bool
+	Shard                string // I/N
 	Plan                 bool
 	RunsDir              string
 }
 
 // distillNested is aprender's nested form of a configuration.
 var distillNested = map[string][]cli.Nested{
-	"teacher.model_id":         {{Option: "teacher"}},
-	"student.model_id":         {{Option: "student"}},
-	"student.lora.rank":        {{Option: "lora-rank"}, {Option: "lora", Value: "true"}},
-	"student.lora.alpha":       {{Option: "lora-alpha"}, {Option: "lora", Value: "true"}},
-	"distillation.temperature": {{Option: "temperature"}},
-	"distillation.alpha":       {{Option: "alpha"}},
-	"training.epochs":          {{Option: "epochs"}},
-	"training.batch_size":      {{Option: "batch-size"}},
-	"training.learning_rate":   {{Option: "learning-rate"}},
-	"training.weight_decay":    {{Option: "weight-decay"}},
-	"training.max_grad_norm":   {{Option: "max-grad-norm"}},
-	"training.seed":            {{Option: "seed"}},
-	"dataset.path":             {{Option: "data"}},
-	"dataset.max_seq_length":   {{Option: "seq-len"}},
-	"output.dir":               {{Option: "output"}},
-	"output.log_steps":         {{Option: "log-every"}},
-	"output.save_steps":        {{Option: "checkpoint-every"}},
-	"output.eval_steps":        {{Option: "eval-every"}},
+	"teacher.model_id":                       {{Option: "teacher"}},
+	"student.model_id":                       {{Option: "student"}},
+	"student.lora.rank":                      {{Option: "lora-rank"}, {Option: "lora", Value: "true"}},
+	"student.lora.alpha":                     {{Option: "lora-alpha"}, {Option: "lora", Value: "true"}},
+	"distillation.temperature":               {{Option: "temperature"}},
+	"distillation.alpha":                     {{Option: "alpha"}},
+	"distillation.progressive.layer_mapping": {{Option: "layer-map"}, {Option: "strategy", Value: "progressive"}},
+	"distillation.progressive.hidden_weight": {{Option: "hidden-weight"}, {Option: "strategy", Value: "progressive"}},
+	"distillation.attention_transfer.weight": {{Option: "attention-weight"}},
+	"distillation.ensemble.teachers":         {{Option: "teachers"}, {Option: "strategy", Value: "ensemble"}},
+	"distillation.ensemble.weights":          {{Option: "teacher-weights"}, {Option: "strategy", Value: "ensemble"}},
+	"training.epochs":                        {{Option: "epochs"}},
+	"training.batch_size":                    {{Option: "batch-size"}},
+	"training.learning_rate":                 {{Option: "learning-rate"}},
+	"training.weight_decay":                  {{Option: "weight-decay"}},
+	"training.max_grad_norm":                 {{Option: "max-grad-norm"}},
+	"training.seed":                          {{Option: "seed"}},
+	"dataset.path":                           {{Option: "data"}},
+	"dataset.max_seq_length":                 {{Option: "seq-len"}},
+	"output.dir":                             {{Option: "output"}},
+	"output.log_steps":                       {{Option: "log-every"}},
+	"output.save_steps":                      {{Option: "checkpoint-every"}},
+	"output.eval_steps":                      {{Option: "eval-every"}},
 }
 
 // table is the option table, group by group.
@@ -101,8 +120,9 @@ func (o *distillOptions) table() []cli.Option {
 		group string
 		table []cli.Option
 	}{
-		{groupModels, o.sourceTable()}, {groupData, o.dataTable()}, {groupLoss, o.lossTable()}, {groupTraining, o.trainingTable()},
-		{groupTeacher, o.teacherTable()}, {groupMachine, o.machineTable()}, {groupRecords, o.recordTable()}, {groupLoRA, o.loraTable()},
+		{groupModels, o.sourceTable()}, {groupData, o.dataTable()}, {groupLoss, o.lossTable()}, {groupGuides, o.guideTable()}, {groupTraining, o.trainingTable()},
+		{groupTeacher, o.teacherTable()}, {groupCache, o.cacheTable()}, {groupMachine, o.machineTable()}, {groupRecords, o.recordTable()}, {groupLoRA, o.loraTable()},
+		{groupTraining, o.quantizeTable()},
 	} {
 		for i := range part.table {
 			part.table[i].Group = part.group
@@ -119,16 +139,18 @@ const (
 	groupModels   = "Models and output"
 	groupData     = "Data"
 	groupLoss     = "Loss"
+	groupGuides   = "Several teachers, hidden states, attention maps"
 	groupTraining = "Training"
 	groupMachine  = "Machine"
 	groupTeacher  = "Teacher"
+	groupCache    = "A teacher that is run once"
 	groupRecords  = "Evaluation, checkpoints and records"
 	groupLoRA     = "LoRA"
 )
 
 func (o *distillOptions) sourceTable() []cli.Option {
 	return []cli.Option{
-		{Name: "teacher", Arg: true, Flag: true, Required: true, Model: true, Value: cli.String(&o.Teacher, ""), Help: "model that teaches; the argument TEACHER says the same"},
+		{Name: "teacher", Arg: true, Flag: true, Model: true, Value: cli.String(&o.Teacher, ""), Default: "needed unless --alpha 0", Help: teacherHelp},
 		{Name: "student", Model: true, Value: cli.String(&o.Student, ""), Help: "start from this model; this or --student-config is required"},
 		{Name: "student-config", Path: true, Value: cli.String(&o.StudentConfig, ""), Help: "make a new student by this config.json: random weights by --seed, the teacher's tokenizer"},
 		{Name: "data", Short: "d", Path: true, Value: cli.Strings(&o.Data), Help: "text to train on: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; repeatable (apr help data)"},
@@ -143,7 +165,6 @@ func (o *distillOptions) lossTable() []cli.Option {
 		{Name: "temperature", Value: cli.Float(&o.Temperature, 1).In(0.01, 100), Help: "temperature of both distributions of the KL term"},
 		{Name: "divergence", Value: cli.Enum(&o.Divergence, "forward-kl", "forward-kl", "reverse-kl", "jsd", "tvd", "skew-forward", "skew-reverse"), Help: "divergence between teacher and student"},
 		{Name: "divergence-beta", Value: cli.Float(&o.DivergenceBeta, 0.5).In(0, 1), Help: "beta of jsd, lambda of the skew divergences"},
-		{Name: "strategy", Hidden: true, Value: cli.Enum(&o.Strategy, "standard", "standard").Alias("kl", "standard").Alias("gradual", "progressive").Alias("multi", "ensemble").Unbuilt("progressive", "ensemble"), Help: "standard; progressive and ensemble are not built"},
 	}
 }
 
@@ -155,7 +176,7 @@ func (o *distillOptions) trainingTable() []cli.Option {
 		{Name: "batch-size", Value: cli.Int(&o.BatchSize, 16).AtLeast(1), Help: "rows of a batch; --grad-accum batches make a step"},
 		{Name: "grad-accum", Value: cli.Int(&o.GradAccum, 1).AtLeast(1), Help: "batches per optimiser step"},
 		{Name: "seq-len", Value: cli.Int(&o.SeqLen, 512).AtLeast(8), Help: "tokens per row, from 8 to the models' max_position_embeddings"},
-		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4", Help: "peak learning rate"},
+		{Name: "learning-rate", Aliases: []string{"lr"}, Value: cli.Float(&o.LearningRate, 3e-4).Above(0), Default: "3e-4; 2e-4 with --lora", Help: "peak learning rate"},
 		{Name: "warmup-steps", Value: cli.Int(&o.WarmupSteps, 0).AtLeast(0), Default: "from --warmup-ratio", Help: "steps of linear warm-up"},
 		{Name: "warmup-ratio", Value: cli.Float(&o.WarmupRatio, 0.03).In(0, 1), Help: "warm-up as a fraction of all steps, rounded up"},
 		{Name: "lr-schedule", Value: cli.Enum(&o.LRSchedule, "cosine", "cosine", "linear", "constant"), Help: "decay of the learning rate after the warm-up"},
@@ -226,8 +247,8 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "resume", Path: true, Optional: "newest", Follows: namesRun, Complete: runPaths, Value: cli.String(&o.Resume, ""), Help: "go on with the run --output, or the run (its directory or name) or checkpoint PATH; what no flag says is as the run's manifest has it"},
 		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; the run records it"},
 		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; the run records it"},
+		{Name: oddWeights, Value: cli.Bool(&o.AllowOddWeights, false), Help: oddWeightsHelp},
 		{Name: "control", Value: cli.Enum(&o.Control, "auto", "auto", "none", "ce"), Help: "train an identical student without the teacher, to compare: ce, none, or auto (where it takes at most 30 % of the training)"},
-		{Name: "stage", Hidden: true, Value: cli.Enum(&o.Stage, "", "train").Unbuilt("precompute", "generate"), Default: "the whole run", Help: "train; precompute and generate are not built"},
 		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "print the plan and stop, as apr plan does"},
 		{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&o.RunsDir, "runs"), Help: "where runs without --output go"},
 	}
@@ -235,13 +256,59 @@ func (o *distillOptions) recordTable() []cli.Option {
 
 func (o *distillOptions) loraTable() []cli.Option {
 	return []cli.Option{
-		{Name: "lora", Hidden: true, Value: cli.Bool(&o.LoRA, false), Help: "train low-rank adapters only [not built yet]"},
-		{Name: "lora-rank", Hidden: true, Value: cli.Int(&o.LoRARank, 32).AtLeast(1), Help: "rank of the adapters [not built yet]"},
-		{Name: "lora-alpha", Hidden: true, Value: cli.Float(&o.LoRAAlpha, 64).Above(0), Help: "scale of the adapters, over the rank [not built yet]"},
-		{Name: "lora-dropout", Hidden: true, Value: cli.Float(&o.LoRADropout, 0).In(0, 0.99), Help: "dropout before the adapters [not built yet]"},
-		{Name: "lora-targets", Hidden: true, Value: cli.Words(&o.LoRATargets, []string{"q", "v", "o", "gate", "up", "down"}, "q", "k", "v", "o", "gate", "up", "down", "head"), Help: "adapted matrices; also k, head [not built yet]"},
-		{Name: "lora-merge", Hidden: true, Value: cli.OnOff(&o.LoRAMerge, true), Help: "merge the adapters into the exported student [not built yet]"},
+		{Name: "lora", Value: cli.Bool(&o.LoRA, false), Help: "train low-rank adapters on the frozen --student, which may be quantised; writes adapter/ as PEFT does"},
+		{Name: "lora-rank", Value: cli.Int(&o.LoRARank, 32).AtLeast(1), Help: "rank of the adapters"},
+		{Name: "lora-alpha", Value: cli.Float(&o.LoRAAlpha, 64).Above(0), Help: "scale of the adapters is this over the rank"},
+		{Name: "lora-dropout", Value: cli.Float(&o.LoRADropout, 0).In(0, 0.99), Help: "drop this share of the values that adapters read, in training"},
+		{Name: "lora-targets", Value: cli.Words(&o.LoRATargets, []string{"q", "v", "o", "gate", "up", "down"}, adapter.Targets()...), Help: "matrices with adapters: of q, k, v, o, gate, up, down, head"},
+		{Name: "adapter", Path: true, Value: cli.String(&o.Adapter, ""), Help: "go on with this adapter of --student: a folder of PEFT, a run, or a .gguf file; its ranks, scales and matrices count"},
+		{Name: "lora-merge", Value: cli.OnOff(&o.LoRAMerge, true), Help: "write student.apr and student/ with the adapters merged; off writes adapter/ alone"},
 	}
+}
+
+// trainedSchemes are the schemes in which a student can be trained.
+var trainedSchemes = []string{"q4_k_m", "q5_k_m", "q4k", "q5k", "q6k", "q8_0", "q4_0", "q3_k_m", "q3k", "q2_k", "mxfp4"}
+
+func (o *distillOptions) quantizeTable() []cli.Option {
+	return []cli.Option{
+		{Name: "quantize-aware", Value: cli.Enum(&o.QuantizeAware, "", trainedSchemes...).Alias("q4_k", "q4k").Alias("q5_k", "q5k").Alias("q6_k", "q6k").Alias("q3_k", "q3k").Alias("q2k", "q2_k").AnyCase(),
+			Help: "train the student as this quantisation will hold it, and write that; without --student it is the teacher, alpha is 1 and learning-rate 3e-5 (2 and 3 bits: 1e-4)"},
+		{Name: "quantize-search-every", Value: cli.Int(&o.QuantizeSearchEvery, searchEvery).AtLeast(0), Help: "steps between searches for the scales of --quantize-aware; between, weights are rounded under those; 0 = search once"},
+	}
+}
+
+// searchEvery is the default of --quantize-search-every; docs/journal.md has the measurement.
+const searchEvery = 16
+
+// complete completes the options of a call: with what a run that it resumes was asked to do, and with what --quantize-aware
+// implies, which is that the student is the teacher, in blocks, and learns from it alone, slowly.
+func (o *distillOptions) complete(e *cli.Env, opts []cli.Option) error {
+	if err := o.takeEarlier(e, opts); err != nil {
+		return err
+	}
+	return o.implied(e, opts)
+}
+
+func (o *distillOptions) implied(e *cli.Env, opts []cli.Option) error {
+	if o.QuantizeAware == "" || o.Teacher == "" || o.Student != "" || o.StudentConfig != "" {
+		return nil
+	}
+	for _, v := range [][2]string{{"student", o.Teacher}, {"alpha", "1"}, {"learning-rate", o.quantizeRate()}} {
+		if err := e.Imply(opts, "quantize-aware", v[0], v[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quantizeRate is the peak learning rate of a student that is the teacher in blocks. Four bits and more hardly have to move: 1e-4 is worse
+// there, and 2e-4 diverges. Two and three bits do; docs/journal.md has the figures.
+func (o *distillOptions) quantizeRate() string {
+	switch o.QuantizeAware {
+	case "q2_k", "q3k", "q3_k_m":
+		return "1e-4"
+	}
+	return "3e-5"
 }
 
 // countOrAll accepts a positive integer or "all".
@@ -264,13 +331,18 @@ func namesRun(word string) bool {
 	return isRun(cmp.Or(run, word))
 }
 
+// teacherHelp is the help of the argument.
+const teacherHelp = "model that teaches; the argument TEACHER says the same"
+
 // check judges the options that concern each other.
 func (o *distillOptions) check(s cli.Settings) error {
 	switch {
+	case o.Teacher == "" && o.Alpha != 0 && o.Cache == "" || o.Teacher == "" && o.precomputes():
+		return fault.New(fault.Usage, "missing argument TEACHER: %s", teacherHelp).WithHint("to train on text alone, --alpha 0")
 	case o.Resume == "newest" && isRun(o.Teacher):
 		return fault.In(fault.Usage, o.Teacher, "is a run directory, not a teacher").
 			WithHint("apr distill --resume %s goes on with it", o.Teacher)
-	case o.Student == "" && o.StudentConfig == "":
+	case o.Student == "" && o.StudentConfig == "" && !o.precomputes():
 		return fault.New(fault.Usage, "missing --student MODEL or --student-config FILE")
 	case o.Student != "" && o.StudentConfig != "":
 		return fault.New(fault.Usage, "--student and --student-config exclude each other")
@@ -282,6 +354,9 @@ func (o *distillOptions) check(s cli.Settings) error {
 		return fault.New(fault.Usage, "--warmup-steps and --warmup-ratio exclude each other")
 	case s.Given("eval-data") && s.Given("val-fraction"):
 		return fault.New(fault.Usage, "--eval-data and --val-fraction exclude each other")
+	}
+	if err := errors.Join(o.checkGuides(s), o.checkCache(s)); err != nil {
+		return err
 	}
 	return refuseIdle(o.idleOptions(s))
 }

@@ -50,8 +50,8 @@ func (c *clock) begin(leg string, done int) {
 // warmUp is how many steps may still be slower than those that follow, as kernels are loaded and memory is touched.
 const warmUp = 8
 
-// afresh reports whether an average begins again with the next step: the first of a leg is slower than others and counts until there is
-// another, and so do those of which the next takes less than half.
+// afresh reports whether an average begins again with the next step: the first of a leg is slower than others and
+// counts until there is another, and so do those of which the next takes less than half.
 func (a average) afresh(next float64) bool {
 	return a.n == 1 || a.n > 0 && a.n < warmUp && next < a.mean/2
 }
@@ -138,7 +138,8 @@ func (c *clock) left() time.Duration {
 	return seconds(t)
 }
 
-// What has to be seen before the time left is said: some steps and a moment, or two that are so slow that nothing is gained by waiting.
+// What has to be seen before the time left is said: some steps and a moment, or two that are so slow that nothing is
+// gained by waiting.
 const (
 	settledSteps, settledSoon = 4, 2 * time.Second
 	settledFew, settledLate   = 3, 10 * time.Second
@@ -152,11 +153,12 @@ func (c *clock) settled() bool {
 		c.seen >= 2 && c.wall.mean >= settledSlow
 }
 
-// In a second, the time that is said may halve or double against what was said before less what has passed, or change by so much.
+// In a second, the time that is said may halve or double against what was said before less what has passed, or change
+// by so much.
 const slackSeconds = 2.0
 
-// say returns the time left as it is shown: 0 until the time of a step is known, and then without jumps. Slow evaluations and checkpoints change
-// what is left at once; what is shown follows in seconds.
+// say returns the time left as it is shown: 0 until the time of a step is known, and then without jumps. Slow
+// evaluations and checkpoints change what is left at once; what is shown follows in seconds.
 func (c *clock) say() time.Duration {
 	t := c.left().Seconds()
 	if t == 0 || !c.settled() {

@@ -25,6 +25,7 @@ type evalOptions struct {
 	canaries, codeOff, network                  bool
 	textField, messagesField, dataCache         string
 	documentMask                                bool
+	adapter                                     string
 	cacheUse                                    *corpus.CacheUse // nil: no corpus was read
 }
 
@@ -53,6 +54,7 @@ func evalCommand() *cli.Command {
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Foreign: []string{"model", "model-path", "pretrained"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model or run"},
+			adapterOption(&o.adapter),
 			{Name: "task", Foreign: []string{"tasks"}, Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what to measure"},
 			{Name: "data", Replaces: []string{"text"}, Short: "d", Path: true, Value: cli.Strings(&o.data), Help: "text to score: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; other tasks: a .jsonl of items; repeatable"},
 			fields[0], fields[1], cacheOption(&o.dataCache),
@@ -89,7 +91,7 @@ func runEval(ctx context.Context, e *cli.Env, o *evalOptions) (_ cli.Result, err
 	if err := o.check(e.Settings); err != nil {
 		return nil, err
 	}
-	f, err := openFiles(ctx, e, o.file)
+	f, err := openAdapted(ctx, e, o.file, o.adapter)
 	if err != nil {
 		return nil, err
 	}

@@ -96,14 +96,16 @@ func exportCommand() *cli.Command {
 			"transformers. A GGUF file holds tokenizer and chat template; beside it stands a Modelfile for ollama (NAME.Modelfile).\n" +
 			"Without --quantize every tensor keeps its type where the format can hold it; block types such as q4_k_m are for GGUF\n" +
 			"only. A tensor that has no name in the format is an error.\n" + whichCommand,
-		Example: "apr export 20261120 -o student.gguf --quantize q4_k_m\napr export student.apr -o student-folder",
-		Exits:   append(openExits, fault.Invalid),
+		Example: "apr export 20261120 -o student.gguf --quantize q4_k_m\napr export student.apr -o student-folder\n" +
+			"apr export base.gguf --adapter runs/mine -o merged.gguf\napr export base/ --adapter adapter/ --adapter-only -o adapter.gguf",
+		Exits: append(openExits, fault.Invalid),
 		Options: append([]cli.Option{
-			file, output, w.schemeOption(),
+			file, output, w.schemeOption(), adapterOption(&w.adapter),
+			{Name: "adapter-only", Value: cli.Bool(&w.adapterOnly, false), Help: "write the adapter alone, for PEFT (a folder) or llama.cpp (.gguf), and nothing of the model"},
 			{Name: "format", Value: cli.Enum(&w.format, "", "hf", "gguf").Alias("safetensors", "hf").
 				Unbuilt("onnx", "mlx", "openvino", "coreml", "torchscript"), Default: "by the output's name", Help: "what to write"},
 			{Name: "list-formats", Value: cli.Bool(&list, false), Help: "list the formats, and stop"},
-		}, w.lastOptions()...),
+		}, append(w.importanceOptions(), w.lastOptions()...)...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			if list {
 				return w.listFormats(e)
@@ -118,7 +120,7 @@ func (w *rewriting) listFormats(e *cli.Env) (cli.Result, error) {
 	if w.file != "" {
 		return nil, fault.New(fault.Usage, "FILE has no effect with --list-formats")
 	}
-	for _, flag := range e.Settings.Asked("output", "format", "quantize", "plan", "force") {
+	for _, flag := range e.Settings.Asked("output", "format", "quantize", "imatrix", "data", "plan", "force", "adapter", "adapter-only") {
 		return nil, fault.New(fault.Usage, "%s has no effect with --list-formats", flag)
 	}
 	return formatList{exportFormats}, nil
@@ -149,6 +151,9 @@ func (w *rewriting) export(ctx context.Context, e *cli.Env) (_ cli.Result, err e
 	}
 	if w.format, err = chooseExport(w.output, w.format); err != nil {
 		return nil, err
+	}
+	if w.adapterOnly {
+		return w.writeAdapter(ctx, e)
 	}
 	c, err := w.open(ctx, e)
 	if err != nil {

@@ -89,6 +89,10 @@ func trained(run string) (string, error) {
 	if _, err := os.Stat(student); err == nil {
 		return student, nil
 	}
+	if folder := filepath.Join(run, "adapter"); isFolder(folder) {
+		return "", fault.In(fault.NotFound, run, "has an adapter alone: --lora-merge off wrote no student.apr").
+			WithHint("give the model that it was trained on, with --adapter %s", folder).WithID("E-RUN-010")
+	}
 	e := fault.In(fault.NotFound, run, "has no student.apr yet: it is written when the run completes").WithID("E-RUN-010")
 	if r, err := runlog.ReadStatus(run); err == nil {
 		e.Msg = "has no student.apr: the run is " + r.Status

@@ -150,6 +150,7 @@ func TestZeroNormIsRefused(t *testing.T) {
 			place := fmt.Sprintf(`tensor %q: all %d bytes are zero, from offset `, norm, size)
 			for _, args := range []string{
 				"eval X --text somewhere_else --backend cpu", "convert X -o out.apr", "quantize X -s q8_0 -o out.gguf", "export X --format hf -o exported", "import X -o out.apr",
+				"prune X --layers 0-0 -o out.apr",
 				"distill X --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --backend cpu -o taught",
 				"run X func -n 1 --cpu", "check X --no-gpu", "validate X",
 			} {
@@ -205,7 +206,8 @@ func TestHoleIsSaid(t *testing.T) {
 	}
 }
 
-// What a run warned of stays in its records, however quiet it was: an event, a line of the manifest, a finding.
+// What a run warned of, here also that the teacher's biases are those of a new model, stays in its records, however
+// quiet it was: an event, a line of the manifest, a finding.
 func TestHoleIsRecorded(t *testing.T) {
 	smallRun(t)
 	writeForm(t, "X")
@@ -226,7 +228,7 @@ func TestHoleIsRecorded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if w := r.Manifest.Warnings; len(w) != 1 || !strings.Contains(w[0], said) {
+		if w := r.Manifest.Warnings; len(w) != 2 || !strings.Contains(w[0], said) {
 			t.Errorf("manifest: %q", w)
 		}
 		if !slices.ContainsFunc(r.Events, func(e runlog.Event) bool { return e.Name == runlog.DoubtfulModel && strings.Contains(e.Reason, said) }) {
@@ -236,7 +238,7 @@ func TestHoleIsRecorded(t *testing.T) {
 			t.Errorf("diagnosis: %v", v["findings"])
 		}
 	}
-	if code, v := call(t, "validate", "X"); code != 0 || fmt.Sprint(v["score"]) != "98" || !strings.Contains(fmt.Sprint(v["checks"]), said) {
+	if code, v := call(t, "validate", "X"); code != 0 || fmt.Sprint(v["score"]) != "96" || !strings.Contains(fmt.Sprint(v["checks"]), said) {
 		t.Errorf("validate: exit %d: %v, %v", code, v["score"], v["checks"])
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"apr/internal/contracttest"
 )
 
-// TestEmulatedHostExperts: a teacher whose experts are in memory of the host trains the student of one whose experts are on the device. The plan
-// has the bytes and the price; nothing but the flag asks for it.
+// TestEmulatedHostExperts: a teacher whose experts are in memory of the host trains the student of one whose experts
+// are on the device. The plan has the bytes and the price; nothing but the flag asks for it.
 func TestEmulatedHostExperts(t *testing.T) {
 	contracttest.Cases(t, 1)
 	openEmulator(t)

@@ -29,8 +29,10 @@ func (o *distillOptions) idleOptions(s cli.Settings) []idle {
 	ce, constant := o.Alpha == 0, o.LRSchedule == "constant"
 	nothingHeld := len(o.EvalData) == 0 && o.ValFraction == 0
 	shards := o.Dataset != "" && len(o.EvalData) == 0 // no document is read
+	withoutLoRA, withAdapter := "without --lora", "with --adapter, which has its own"
 	withShards := "with --dataset: token shards hold no documents"
 	return []idle{
+		{"quantize-search-every", s.Given("quantize-search-every") && o.QuantizeAware == "", "without --quantize-aware"},
 		{"divergence-beta", s.Changed("divergence-beta") && plain, "with --divergence " + o.Divergence + ": it belongs to jsd, skew-forward and skew-reverse"},
 		{"divergence", s.Changed("divergence") && ce, "with --alpha 0: no loss compares with the teacher"},
 		{"divergence-beta", s.Changed("divergence-beta") && ce, "with --alpha 0: no loss compares with the teacher"},
@@ -42,6 +44,15 @@ func (o *distillOptions) idleOptions(s cli.Settings) []idle {
 		{"allow-changed", o.AllowChanged && o.Resume == "", "without --resume"},
 		{"teacher-cache", o.TeacherCache == "bf16" && o.TeacherBackend == "q4k", "with --teacher-backend q4k, which keeps blocks"},
 		{"teacher-cache", o.TeacherCache == "off" && o.TeacherBackend == "cublas", "with --teacher-backend cublas, which expands blocks"},
+		{"lora-rank", s.Changed("lora-rank") && !o.LoRA, withoutLoRA},
+		{"lora-alpha", s.Changed("lora-alpha") && !o.LoRA, withoutLoRA},
+		{"lora-dropout", s.Changed("lora-dropout") && !o.LoRA, withoutLoRA},
+		{"lora-targets", s.Changed("lora-targets") && !o.LoRA, withoutLoRA},
+		{"lora-merge", s.Changed("lora-merge") && !o.LoRA, withoutLoRA},
+		{"adapter", o.Adapter != "" && !o.LoRA, withoutLoRA},
+		{"lora-rank", s.Changed("lora-rank") && o.Adapter != "", withAdapter},
+		{"lora-alpha", s.Changed("lora-alpha") && o.Adapter != "", withAdapter},
+		{"lora-targets", s.Changed("lora-targets") && o.Adapter != "", withAdapter},
 		{"text-field", s.Changed("text-field") && shards, withShards},
 		{"messages-field", s.Changed("messages-field") && shards, withShards},
 		{"chat-template", s.Changed("chat-template") && o.ChatTemplate != "none" && shards, withShards},

@@ -72,6 +72,7 @@ func importCommand() *cli.Command {
 				Help: "take the tokenizer from this tokenizer.json, folder or model"},
 			{Name: "strict", Value: cli.Bool(&o.strict, false), Help: "warnings are errors"},
 			{Name: "allow-no-config", Value: cli.Bool(&o.bare, false), Help: "import tensors without a config.json, to inspect them"},
+			o.oddOption(),
 			{Name: "force", Value: cli.Bool(&o.force, false), Help: "replace an existing output"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
@@ -109,7 +110,7 @@ func (o *importOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error)
 		c.ReadTokenizer = func() (*tokenizer.Tokenizer, error) { return tok, nil }
 	}
 	opt := convert.Options{
-		Scheme: convert.Scheme(o.scheme), To: "apr", Expand: !o.preserve, DType: tensor.ParseDType(o.dtype), Force: o.force, Inputs: inputs,
+		Scheme: convert.Scheme(o.scheme), To: "apr", Expand: !o.preserve, DType: tensor.ParseDType(o.dtype), Force: o.force, AllowOdd: o.odd, Inputs: inputs,
 	}
 	rep, err := rewrite(e, c, o.output, opt, func(opt convert.Options) (*convert.Report, error) { return o.write(ctx, c, opt) })
 	if err != nil {

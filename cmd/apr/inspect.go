@@ -9,6 +9,7 @@ import (
 
 	"apr/convert"
 	"apr/internal/cli"
+	"apr/teacher/cache"
 )
 
 // inspectResult is the JSON of apr inspect; vocab, weights and quality are there only when asked for.
@@ -138,7 +139,7 @@ func inspectCommand() *cli.Command {
 	var file string
 	var vocab, weights, quality, hash bool
 	return &cli.Command{
-		Name: "inspect", Short: "Describe a model file",
+		Name: "inspect", Short: "Describe a model file, or a teacher's cache",
 		Long: "Describes a model from its headers alone, so that its size does not matter. It counts the tokens; whether vocabulary and\n" +
 			"merges can be used, apr validate checks.",
 		Example: "apr inspect model.apr\napr inspect model-folder --hash --json",
@@ -148,9 +149,12 @@ func inspectCommand() *cli.Command {
 			{Name: "vocab", Value: cli.Bool(&vocab, false), Help: "list the vocabulary"},
 			{Name: "weights", Value: cli.Bool(&weights, false), Help: "list the tensors"},
 			{Name: "quality", Value: cli.Bool(&quality, false), Help: "judge the content, as apr validate --quality does"},
-			{Name: "hash", Value: cli.Bool(&hash, false), Help: "print the SHA-256 of the file"},
+			{Name: "hash", Value: cli.Bool(&hash, false), Help: "print the SHA-256 of the file; of a cache, check all of it"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if cache.Is(file) {
+				return inspectCache(file, hash)
+			}
 			c, err := openModel(ctx, e, file)
 			if err != nil {
 				return nil, err

@@ -70,6 +70,7 @@ func TestOutputKeepsInputs(t *testing.T) {
 		{"a link to the folder of the weights", "convert m/model.safetensors -o link --quantize bf16 --force"},
 		{"the folder to which the weights' links lead", "convert links/model.safetensors -o m --quantize bf16 --force"},
 		{"the folder of links", "convert links/model.safetensors -o links --quantize bf16 --force"},
+		{"the folder of the teacher", "prune m --layers 0-0 -o m --force"},
 		{"the folder of exported weights", "export m/model.safetensors --format hf -o m --force"},
 		{"a configuration", "export m --format gguf -o m/config.json --force"},
 		{"a tokenizer in a model", "import other.gguf --tokenizer t.apr -o t.apr --force"},

@@ -58,7 +58,7 @@ func distillCall(t *testing.T, args []string, environ ...string) (distillOptions
 
 // TestDistillConfigRoundTrip reads back what --print-config prints of the defaults and of changed values.
 func TestDistillConfigRoundTrip(t *testing.T) {
-	args := strings.Fields("distill /t.apr --student /s.apr -d /x.jsonl --chunk-rows 512 --chat-template chatml --no-packing --probe off --lora-targets q,k")
+	args := strings.Fields("distill /t.apr --student /s.apr -d /x.jsonl --chunk-rows 512 --chat-template chatml --no-packing --probe off --lora --lora-targets q,k")
 	want, _, out, code := distillCall(t, args)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, out)
@@ -226,8 +226,8 @@ func TestDistillUsage(t *testing.T) {
 		{"no student", "distill /t -d x", "", "missing --student", 2},
 		{"no data", "distill /t --student s", "", "missing --data", 2},
 		{"fixture", base + "--backend fixture", "", "no simulated training", 2},
-		{"progressive", base + "--strategy gradual", "", "not built yet", 9},
-		{"stage", base + "--stage precompute", "", "not built yet", 9},
+		{"ensemble of one", base + "--strategy multi", "", "one teacher", 2},
+		{"stage", base + "--stage generate", "", "not built yet", 9},
 		{"chunk rows", base + "--chunk-rows 100", "", "256 to 4096, or 0", 2},
 		{"gpus", base + "--gpus many", "", "positive integer", 2},
 		{"zero steps", base + "--steps 0", "", "--steps: 0 is too small: at least 1", 2},

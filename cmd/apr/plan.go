@@ -22,7 +22,7 @@ func planCommand() *cli.Command {
 	table := append(ofDistill(o.table()),
 		cli.Option{Name: "shape", Replaces: fileOptions, Value: cli.String(&p.shape, ""), Help: "plan for published shapes TEACHER:STUDENT instead of files; apr bench --help lists them"},
 		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "skip the timed probe: no estimate of time, teacher backend by rule"},
-		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "what is free", Help: "plan for this many GiB of free device memory; with --backend cuda this machine needs no GPU"},
+		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "all free memory", Help: "plan for this many GiB of free device memory; with --backend cuda this machine needs no GPU"},
 	)
 	for i := range table {
 		table[i].Required = false // the teacher, beside --shape
@@ -38,7 +38,7 @@ func planCommand() *cli.Command {
 			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 24 --batch-size 8 --seq-len 1024\n" +
 			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
 		Exits:   append(openExits, fault.Invalid, fault.Inference, fault.Memory),
-		Options: table, Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: o.takeEarlier,
+		Options: table, Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: o.complete,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return p.run(ctx, e) },
 	}
 }
@@ -66,9 +66,11 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 		return nil, fault.New(fault.Usage, "--probe on and --no-probe contradict each other")
 	}
 	switch {
+	case p.precomputes() && p.shape == "":
+		return p.planCache(ctx, e)
 	case p.shape != "":
 		return p.runShape(e)
-	case p.Teacher == "":
+	case p.Teacher == "" && p.Alpha != 0:
 		return nil, fault.New(fault.Usage, "missing argument TEACHER: model that teaches").WithHint("--shape TEACHER:STUDENT plans without files")
 	}
 	c, err := p.resolve(ctx, e)
@@ -187,6 +189,9 @@ func (r *planResult) Text(p *cli.Page) {
 			time.Duration(*r.Seconds*float64(time.Second)).Round(time.Second), cli.Count(int64(r.Steps)), 1e3**r.StepSeconds, float64(r.TokensPerStep) / *r.StepSeconds))
 	} else if r.Steps > 0 {
 		pairs = append(pairs, "steps", fmt.Sprintf("%d of %d tokens; without a probe their time is not known", r.Steps, r.TokensPerStep))
+	}
+	if s := r.Estimate.Cache; s != nil {
+		pairs = append(pairs, "cache", fmt.Sprintf("--stage precompute keeps draws in about %s, or hidden states in %s", plan.Amount(s.Draws), plan.Amount(s.Hidden)))
 	}
 	pairs = append(pairs, r.control()...)
 	p.Printf("\n")

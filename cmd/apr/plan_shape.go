@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"strings"
 
+	"apr/adapter"
 	"apr/arch"
 	"apr/bench"
 	"apr/convert"
@@ -134,6 +136,21 @@ func planShape(c distill.Config, big, small arch.Config, way teacher.Backend, ta
 	d := distill.DryRun{
 		Target: target, Teacher: model.Describe(f), Form: way.Form(c.TeacherFP8), Student: small, Loss: c.Loss, Vocab: min(big.Vocab, small.Vocab),
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask,
+	}
+	if c.Quantize != nil {
+		if d.Types, _, err = c.Quantize.Types(small); err != nil {
+			return nil, err
+		}
+	}
+	if c.LoRA != nil {
+		if d.Adapter, err = adapter.New(small, c.LoRA.Targets, c.LoRA.Rank, c.LoRA.Alpha, c.LoRA.Dropout); err != nil {
+			return nil, err
+		}
+		base, err := randomModel(small, r.TeacherTypes)
+		if err != nil {
+			return nil, err
+		}
+		d.Base, d.SameFile = model.Describe(base), bytes.Equal(big.JSON(), small.JSON())
 	}
 	choice := distill.Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute}
 	step, err := d.Plan(choice)

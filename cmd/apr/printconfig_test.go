@@ -19,17 +19,19 @@ import (
 // given are values for every option of the commands that print their configuration: none is the default.
 var given = map[string][]string{
 	"student": {"/s.apr"}, "student-config": {"/c.json"}, "data": {"/a.txt", "/b, c.jsonl", "/d: #e\n f.txt"}, "dataset": {"/shards"}, "text-field": {"body"},
+	"quantize-aware": {"q4_k_m"}, "quantize-search-every": {"8"},
 	"messages-field": {""}, "data-cache": {"/cache"}, "output": {"/out"}, "force": {"true"}, "alpha": {"0.125"}, "temperature": {"2"},
-	"divergence": {"jsd"}, "divergence-beta": {"0.25"}, "strategy": {"kl"}, "epochs": {"3"}, "steps": {"7"}, "max-steps": {"5"}, "batch-size": {"4"},
+	"divergence": {"jsd"}, "divergence-beta": {"0.25"}, "strategy": {"progressive"}, "hidden-weight": {"0.5"}, "attention-weight": {"0.25"}, "layer-map": {"0:1", "1:3"}, "teachers": {"/b", "/c.gguf"}, "teacher-weights": {".5", ".25", ".25"},
+	"ensemble": {"logits"}, "route": {"code=/a", "prose=/b c"}, "epochs": {"3"}, "steps": {"7"}, "max-steps": {"5"}, "batch-size": {"4"},
 	"grad-accum": {"2"}, "seq-len": {"128"}, "learning-rate": {"1e-05"}, "warmup-steps": {"3"}, "warmup-ratio": {"0.5"}, "lr-schedule": {"linear"},
 	"min-lr-ratio": {"0.5"}, "beta1": {"0.8"}, "beta2": {"0.9"}, "adam-eps": {"1e-09"}, "weight-decay": {"0"}, "max-grad-norm": {"0.5"}, "max-loss-ratio": {"0"}, "router-balance": {"0.01"},
 	"seed": {"9223372036854775807"}, "dtype": {"bf16"}, "backend": {"cpu"}, "device": {"1"}, "gpus": {"all"}, "chunk-rows": {"512"}, "recompute": {"norms"},
 	"teacher-backend": {"q4k"}, "teacher-cache": {"off"}, "teacher-gemm": {"fp8"}, "teacher-experts": {"host"}, "managed-memory": {"1"}, "probe": {"off"}, "stall-timeout": {"90s"},
 	"supervise": {"true"}, "kernel-log": {"true"}, "no-shuffle": {"true"}, "packing": {"false"}, "document-mask": {"true"}, "chat-template": {"chatml"}, "assistant-only": {"false"},
 	"eval-data": {"/e.txt", "/f.txt"}, "val-fraction": {"0.25"}, "eval-every": {"50"}, "samples": {"2"}, "log-every": {"1"}, "checkpoint-every": {"0"},
-	"checkpoint-interval": {"1h30m"}, "keep-checkpoints": {"5"}, "resume": {"newest"}, "allow-changed": {"true"}, "allow-same-model": {"true"},
-	"control": {"ce"}, "stage": {"train"}, "plan": {"true"}, "runs-dir": {"/runs"}, "lora": {"true"}, "lora-rank": {"8"}, "lora-alpha": {"16"},
-	"lora-dropout": {"0.5"}, "lora-targets": {"q,k"}, "lora-merge": {"off"},
+	"checkpoint-interval": {"1h30m"}, "keep-checkpoints": {"5"}, "resume": {"newest"}, "allow-changed": {"true"}, "allow-same-model": {"true"}, "allow-odd-weights": {"true"},
+	"control": {"ce"}, "stage": {"train"}, "cache": {"/cache"}, "cache-kind": {"hidden"}, "draws": {"20"}, "cache-entropy": {"off"}, "shard": {"1/3"}, "plan": {"true"}, "runs-dir": {"/runs"}, "lora": {"true"}, "lora-rank": {"8"}, "lora-alpha": {"16"},
+	"lora-dropout": {"0.5"}, "lora-targets": {"q,k"}, "lora-merge": {"off"}, "adapter": {"/adapter"},
 	// of plan and dispatch
 	"memory": {"24.5"}, "shape": {"7b:0.5b"}, "no-probe": {"true"}, "scheduler": {"slurm"}, "host": {"me@there"}, "remote-dir": {"/there"}, "binary": {"/apr"}, "image": {"r/apr:1"},
 	"claim": {"models"}, "dry-run": {"true"}, "follow": {"true"}, "min-disk": {"1 GB"}, "grace": {"2m"}, "time": {"12h"}, "phase": {"4: teach"}, "falsifier": {"FT-X-001"},

@@ -73,17 +73,19 @@ func quantizeCommand() *cli.Command {
 	return &cli.Command{
 		Name: "quantize", Short: "Quantise a model",
 		Long: "Use quantize to make a model smaller, such as a 4-bit teacher: it prints the rounding error of every type. The\n" +
-			"output's name decides the format, .apr or .gguf. q4_k_m, q5_k_m, q4_0 and q5_0 are llama.cpp's mixes: mostly the type\n" +
-			"they are named after, Q6_K for the output matrix and in the former two for some others. q4k, q5k and q6k use one\n" +
-			"type; mxfp4 is for experts and leaves other matrices BF16. Norms and biases stay F32. A matrix whose rows are not\n" +
+			"output's name decides the format, .apr or .gguf. q4_k_m, q5_k_m, q3_k_m, q2_k, q4_0 and q5_0 are llama.cpp's mixes:\n" +
+			"mostly the type they are named after, Q6_K for the output matrix and other types for some others. q3k, q4k, q5k and\n" +
+			"q6k use one type; mxfp4 is for experts and leaves other matrices BF16. Norms and biases stay F32. A matrix whose rows are not\n" +
 			"whole blocks (256 elements of the K types, 32 of the others) stays BF16 in .apr and gets llama.cpp's choice in GGUF.\n" +
+			"--imatrix and --data weigh errors by how large the inputs of a column are. A model that is taught its own blocks loses\n" +
+			"less still: apr distill MODEL --quantize-aware TYPE.\n" +
 			whichCommand,
 		Example: "apr quantize model-folder -s q4_k_m -o model.apr\napr quantize model-folder -s q8_0 -o model.gguf",
 		Exits:   append(openExits, fault.Invalid),
 		Options: append([]cli.Option{
-			w.fileOption("quantise"), scheme, w.outputOption("file to write: .apr or .gguf"),
+			w.fileOption("quantise"), scheme, w.outputOption("file to write: .apr or .gguf"), adapterOption(&w.adapter),
 			{Name: "format", Value: cli.Enum(&w.format, "", "apr", "gguf").Unbuilt("safetensors"), Default: "by the output's name", Help: "format of the output"},
-		}, w.lastOptions()...),
+		}, append(w.importanceOptions(), w.lastOptions()...)...),
 		Run: func(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
 			if w.format, err = quantizeFormat(w.output, w.format); err != nil {
 				return nil, err

@@ -19,6 +19,10 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	job := `{"current_host":"algo-1","hosts":["algo-1","algo-2"]}`
+	if err := os.WriteFile(filepath.Join(dir, "resourceconfig.json"), []byte(job), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	data := filepath.Join(dir, "d.txt")
 	if err := os.WriteFile(data, []byte(strings.Repeat("package main\n", 100)), 0o600); err != nil {
 		t.Fatal(err)
@@ -51,7 +55,9 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 			{[]string{`TF_CONFIG={"cluster":{"worker":["h:1"]},"task":{"type":"evaluator","index":0}}`}, 9, "TF_CONFIG: is "},
 			{[]string{"SKYPILOT_NODE_RANK=1", "SKYPILOT_NUM_NODES=2"}, 9, "SKYPILOT_NUM_NODES: is 2"},
 			{[]string{`SM_HOSTS=["algo-1","algo-2"]`, "SM_CURRENT_HOST=algo-1"}, 9, "SM_HOSTS: is "},
+			{[]string{"TRAINING_JOB_ARN=arn:x", "SM_INPUT_CONFIG_DIR=" + dir}, 9, "resourceconfig.json: is a list of 2 machines"},
 			{[]string{"PBS_NODENUM=1"}, 9, "PBS_NODENUM: is 1"},
+			{[]string{"NOMAD_ALLOC_INDEX=1"}, 9, "NOMAD_ALLOC_INDEX: is 1"},
 			{[]string{"DMLC_ROLE=server", "DMLC_NUM_WORKER=1"}, 9, "DMLC_ROLE: is server"},
 			{[]string{"VC_TASK_INDEX=1", "VC_WORKER_NUM=2", "VC_WORKER_HOSTS=a,b"}, 9, "VC_WORKER_NUM: is 2"},
 			{[]string{"LEPTON_JOB_WORKER_INDEX=1", "LEPTON_JOB_TOTAL_WORKERS=2"}, 9, "LEPTON_JOB_TOTAL_WORKERS: is 2"},
@@ -78,5 +84,8 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 		if code, stderr := run1(plan, environ...); code != 0 {
 			t.Errorf("a process of its own with %v: exit %d\n%s", environ, code, stderr)
 		}
+	}
+	if code, stderr := run1(plan, "NNODES=2"); code != 0 || !strings.Contains(stderr, "NNODES=2, and no variable says which of them this process is") {
+		t.Errorf("nodes without a number: exit %d\n%s", code, stderr)
 	}
 }

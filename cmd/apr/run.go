@@ -20,6 +20,7 @@ import (
 // runOptions are the options of apr run.
 type runOptions struct {
 	source, prompt, argPrompt, system, batch, backend, template string
+	adapter                                                     string
 	stream, chat, noGPU, gpu, benchmark, exact                  bool
 	seed                                                        int64
 	context                                                     int
@@ -50,6 +51,7 @@ func runCommand() *cli.Command {
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "source", Foreign: []string{"model", "model-path"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model or run"},
+			adapterOption(&o.adapter),
 			{Name: "text", Replaces: []string{"prompt", "batch-jsonl"}, Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt; - reads stdin"},
 			{Name: "prompt", Replaces: []string{"text", "batch-jsonl"}, Short: "p", Value: cli.String(&o.prompt, ""), Help: "prompt; - reads stdin"},
 			{Name: "max-tokens", Foreign: []string{"max-new-tokens", "n-predict", "num-predict", "max-length"}, Short: "n", Value: cli.Int(&o.gen.MaxTokens, defaultTokens).AtLeast(1), Default: fmt.Sprintf("%d, or what the model's positions leave", defaultTokens), Help: "stop an answer after this many tokens"},
@@ -222,7 +224,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 
 // open opens the model and reads what ends its texts.
 func (o *runOptions) open(ctx context.Context, e *cli.Env) (*modelfile.Files, error) {
-	f, err := openFiles(ctx, e, o.source)
+	f, err := openAdapted(ctx, e, o.source, o.adapter)
 	if err != nil {
 		return nil, err
 	}

@@ -48,8 +48,8 @@ func TestChatInterrupted(t *testing.T) {
 	for _, keys := range []string{"\x03", "\x04"} {
 		c := startConsole(t, 80, "run", "../../testdata/models/gosrc-q4_k_m.gguf", "-n", "1900")
 		c.expect(">>> ")
-		c.typeKeys("package main\r")
-		c.expect("package main\n")
+		c.typeKeys("package fmt\r")
+		c.expect("package fmt\n")
 		c.expect(" ") // the answer has begun
 		c.typeKeys("\x03")
 		c.expect("stopped; Ctrl-C again ends" + ready)
@@ -101,7 +101,8 @@ func TestChatContinuesText(t *testing.T) {
 	}
 }
 
-// A new student of plain text continues lines, though its tokenizer has the teacher's chat template; --chat talks all the same.
+// A new student of plain text continues lines, though its tokenizer has the teacher's chat template; --chat talks all
+// the same.
 func TestChatOfPlainText(t *testing.T) {
 	dir := t.TempDir()
 	config, run := filepath.Join(dir, "config.json"), filepath.Join(dir, "mine")

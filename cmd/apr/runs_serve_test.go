@@ -148,8 +148,8 @@ func TestDashboardHeaders(t *testing.T) {
 	}
 }
 
-// The link works in every browser, as often as it is opened, gives a cookie that scripts cannot read, and the token is in no page.
-// Another server has another link.
+// The link works in every browser, as often as it is opened, gives a cookie that scripts cannot read, and the token is
+// in no page. Another server has another link.
 func TestDashboardLogin(t *testing.T) {
 	dir, _ := servedRun(t)
 	d := served(t, dir)

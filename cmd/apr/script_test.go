@@ -143,14 +143,18 @@ func jsonMember(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// sameJSON compares a member of two objects.
+// sameJSON compares a member of two objects, which may have another name in the second.
 func sameJSON(ts *testscript.TestScript, neg bool, args []string) {
-	if len(args) != 3 {
-		ts.Fatalf("usage: samejson KEY FILE FILE")
+	if len(args) != 3 && len(args) != 4 {
+		ts.Fatalf("usage: samejson KEY FILE FILE [KEY of the second]")
 	}
-	a, b := memberOf(ts, args[1], args[0]), memberOf(ts, args[2], args[0])
+	other := args[len(args)-1]
+	if len(args) == 3 {
+		other = args[0]
+	}
+	a, b := memberOf(ts, args[1], args[0]), memberOf(ts, args[2], other)
 	if reflect.DeepEqual(a, b) == neg {
-		ts.Fatalf("%s is %v in %s and %v in %s", args[0], a, args[1], b, args[2])
+		ts.Fatalf("%s is %v in %s and %s %v in %s", args[0], a, args[1], other, b, args[2])
 	}
 }
 

@@ -28,8 +28,8 @@ func oneDocument(t *testing.T, name string, lines int) {
 	}
 }
 
-// A run on a single file, without any flag about evaluation, is scored on text that it was not trained on, also on the way; verify and a
-// resumption find the same text.
+// A run on a single file, without any flag about evaluation, is scored on text that it was not trained on, also on the
+// way; verify and a resumption find the same text.
 func TestSmallDataIsScored(t *testing.T) {
 	smallRun(t)
 	oneDocument(t, "text.txt", 500)

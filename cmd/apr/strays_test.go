@@ -20,7 +20,7 @@ import (
 // users are commands that compute with a model, X, or write it anew.
 var users = []string{
 	"eval X --text somewhere_else --backend cpu", "eval S --teacher X --text somewhere_else --backend cpu", "run X func -n 1 --cpu",
-	"convert X -o out.apr", "convert X -o folder", "quantize X -s q4k -o out.apr", "export X --format gguf -o out.gguf", "import X -o out.apr",
+	"convert X -o out.apr", "convert X -o folder", "quantize X -s q4k -o out.apr", "prune X --layers 0-0 -o out.apr", "export X --format gguf -o out.gguf", "import X -o out.apr",
 	"distill X --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --backend cpu -o taught",
 	"distill S --student X -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --backend cpu -o taught",
 	"check X --no-gpu", "bench X --max-tokens 2 --iterations 1 --warmup 0 --backend cpu",
@@ -176,7 +176,8 @@ func TestLostMerges(t *testing.T) {
 	}
 }
 
-// An adapter beside a model is not applied, which every command that takes the model says once; without a model it says what is missing.
+// An adapter beside a model is not applied, which every command that takes the model says once; without a model it says
+// what is missing.
 func TestAdapterBesideModel(t *testing.T) {
 	smallRun(t)
 	if err := os.CopyFS("A", os.DirFS("teacher")); err != nil {

@@ -83,6 +83,7 @@ its name.
   events.jsonl    decisions with their reasons, evaluations, warnings
   checkpoints/    weights, optimiser and data position: what --resume goes on from
   student.apr, student/  the student, as one file and as a Hugging Face folder
+  adapter/        of --lora: the adapter, as PEFT loads it
   report.html     verdict, curves, scores: one file, which opens without a network
   receipt.json    how it ended, with the hashes of what it wrote; written last
 A run is running, completed, stopped (by a signal; can be resumed) or failed. apr verify recomputes what a run wrote down.`

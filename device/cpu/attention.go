@@ -30,7 +30,13 @@ type attentionOp struct {
 
 // set takes the operands and reports whether the values of First may be so.
 func (o *attentionOp) set(q, k, v, out, lse device.Tensor, a device.Attn) bool {
-	o.q, o.k, o.v, o.o, o.lse, o.a = floats(q), floats(k), floats(v), floats(out), optional(lse), a
+	o.v, o.o = floats(v), floats(out)
+	return o.see(q, k, lse, a)
+}
+
+// see is set of what decides which probabilities there are.
+func (o *attentionOp) see(q, k, lse device.Tensor, a device.Attn) bool {
+	o.q, o.k, o.lse, o.a = floats(q), floats(k), optional(lse), a
 	o.scale, o.cap = float32(a.ScoreScale()), float32(a.Cap)
 	o.group = a.Heads / a.KVHeads
 	o.queries = max(16, stackRows/o.group)

@@ -98,6 +98,11 @@ func TestSameBitsOfBlocks(t *testing.T) {
 		y, rstd, dx := random(rows, heads*dim), random(rows, heads), random(rows, heads*dim)
 		s.Attention(o, lse, q, k, v, a)
 		s.AttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
+		s.SetScalars(device.Scalars{InvN: .1})
+		narrow := a
+		narrow.Window = 20
+		s.CompareMaps(dq, dk, device.AttnMap{Q: q, K: k, LSE: lse, Attn: a}, device.AttnMap{Q: do, K: v, LSE: lse, Attn: narrow}, device.Tensor{}, 3)
+		s.Mix(o, do, .5, 2, true)
 		s.HeadNorm(y, rstd, q, w, dim, 1e-6)
 		s.HeadNormBackward(dx, dw, do, q, rstd, w, dim)
 		var got []float32

@@ -19,12 +19,17 @@ type operations struct {
 	glu                     gluOp
 	groups                  groupsOp
 	elements                elementsOp
+	thin                    []float32 // see times
 	rotate                  rotateOp
 	attention               attentionOp
+	maps                    mapsOp
 	conv                    convOp
 	delta                   deltaOp
+	mix                     mixOp
 	loss                    lossOp
+	squared                 squaredOp
 	params                  paramsOp
+	quantize                quantizeOp
 }
 
 func (o *operations) bind(s *Stream) {
@@ -46,11 +51,16 @@ func (o *operations) bind(s *Stream) {
 	o.headNorm.s, o.headNorm.fwd, o.headNorm.bwd, o.headNorm.sum = s, o.headNorm.forward, o.headNorm.backward, o.headNorm.strip
 	o.glu.s, o.glu.fwd, o.glu.bwd = s, o.glu.forward, o.glu.backward
 	o.groups.split, o.groups.join = o.groups.deinterleave, o.groups.interleave
+	o.elements.dropout = o.elements.dropped
 	o.elements.s, o.elements.add, o.elements.scale, o.elements.cap = s, o.elements.added, o.elements.scaled, o.elements.capped
 	o.rotate.s, o.rotate.run = s, o.rotate.rows
 	o.attention.s, o.attention.fwd, o.attention.bwd, o.attention.sum = s, o.attention.forward, o.attention.backward, o.attention.sinkGrads
+	o.maps.s, o.maps.average, o.maps.grads, o.maps.sum = s, o.maps.averaged, o.maps.gradients, o.maps.sinkGrads
 	o.conv.s, o.conv.fwd, o.conv.bwd = s, o.conv.forward, o.conv.backward
 	o.delta.s, o.delta.fwd, o.delta.bwd = s, o.delta.forward, o.delta.backward
+	o.mix.s, o.mix.run = s, o.mix.rows
 	o.loss.s, o.loss.run = s, o.loss.piece
+	o.squared.s, o.squared.run = s, o.squared.rows
+	o.quantize.run = o.quantize.piece
 	o.params.s, o.params.norm, o.params.adam = s, o.params.squares, o.params.update
 }

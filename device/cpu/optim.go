@@ -62,6 +62,12 @@ func (s *Stream) Verdict(params []*device.Param) {
 	}
 	sc.Loss = sc.CEWeight*(sc.CE*sc.InvN) + sc.DWeight*(sc.D*sc.InvN)
 	sc.Finite = finite(sc.CE) && finite(sc.D) && finite(sc.GradNorm)
+	for i, w := range sc.Weights {
+		if w != 0 {
+			sc.Loss += w * (sc.Sums[i] * sc.InvN)
+		}
+		sc.Finite = sc.Finite && finite(sc.Sums[i])
+	}
 	sc.Diverged = sc.Finite && sc.MaxLoss > 0 && sc.Loss > sc.MaxLoss
 	s.end(device.OpVerdict, 0)
 }

@@ -82,7 +82,9 @@ type elementsOp struct {
 	s               *Stream
 	y, x            mat
 	f               float32
+	drop            device.Drop
 	add, scale, cap func(worker, lo, hi int)
+	dropout         func(worker, lo, hi int)
 }
 
 // elements runs one of the loops of an elementsOp.
@@ -112,6 +114,26 @@ func (s *Stream) Scale(y, x device.Tensor, f float64) {
 func (s *Stream) SoftCap(y, x device.Tensor, c float64) {
 	device.CheckSoftCap(y, x, c)
 	s.elements(device.OpSoftCap, y, x, c, s.ops.elements.cap)
+}
+
+// Dropout: y = x/(1−rate) where d keeps a value, else 0.
+func (s *Stream) Dropout(y, x device.Tensor, d device.Drop) {
+	device.CheckDropout(y, x, d)
+	s.ops.elements.drop = d
+	s.elements(device.OpDropout, y, x, 0, s.ops.elements.dropout)
+}
+
+func (o *elementsOp) dropped(_, lo, hi int) {
+	below, scale := o.drop.Threshold()
+	for r := lo; r < hi; r++ {
+		x, y := o.x.row(r), o.y.row(r)
+		at := uint64(o.drop.First+r) * uint64(len(x))
+		for c, v := range x {
+			if y[c] = v * scale; device.DropNumber(o.drop.Key, at+uint64(c)) < below {
+				y[c] = 0
+			}
+		}
+	}
 }
 
 func (o *elementsOp) added(_, lo, hi int) {

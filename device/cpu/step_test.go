@@ -1,7 +1,9 @@
 package cpu_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -11,6 +13,8 @@ import (
 	"apr/device"
 	"apr/device/cpu"
 	"apr/device/cpu/vec"
+	"apr/internal/contracttest"
+	"apr/internal/fault"
 	"apr/tensor"
 )
 
@@ -304,5 +308,61 @@ func BenchmarkStep(b *testing.B) {
 				b.Log(line)
 			}
 		})
+	}
+}
+
+// Blocks, and what they decode to, are the same bytes however many workers make them.
+func TestSameBlocksForAnyWorkers(t *testing.T) {
+	rows := []device.BlockRows{{DType: tensor.Q2_K, Rows: 21}, {DType: tensor.Q4_K, Rows: 30}, {DType: tensor.Q6_K, Rows: 7}}
+	var want []byte
+	for _, workers := range []int{1, 2, 5} {
+		contracttest.Cases(t, 1)
+		d := open(t, cpu.Options{Workers: workers})
+		s := d.Stream()
+		p := d.Param(device.ParamSpec{Name: "w", Rows: 58, Cols: 512, Blocks: rows})
+		r := rand.New(rand.NewPCG(1, 2))
+		values := make([]float32, 58*512)
+		var got []byte
+		for range 2 {
+			for i := range values {
+				values[i] += float32(r.NormFloat64())
+			}
+			s.Upload(p.Value, values)
+			if len(got) == 0 {
+				s.RefreshWeight(p)
+			} else {
+				s.Quantize([]*device.Param{p}, false)
+			}
+			stored, read := make([]byte, p.Stored.Cols), make([]float32, len(values))
+			if err := errors.Join(s.StoredBytes(stored, p), s.Download(read, p.Rounded)); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, stored...)
+			raw := make([]byte, 4*len(read))
+			tensor.Narrow(raw, read, tensor.F32)
+			got = append(got, raw...)
+		}
+		if want == nil {
+			want = got
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%d workers make other blocks than one", workers)
+		}
+	}
+}
+
+// A weight that no block can hold fails the stream by the parameter's name.
+func TestBlocksOfUnusableValues(t *testing.T) {
+	d := open(t, cpu.Options{})
+	s := d.Stream()
+	p := d.Param(device.ParamSpec{Name: "w", Rows: 2, Cols: 256, Blocks: []device.BlockRows{{DType: tensor.Q4_K, Rows: 2}}})
+	values := make([]float32, 512)
+	values[300] = 1e6
+	s.Upload(p.Value, values)
+	s.RefreshWeight(p)
+	_, err := s.Wait(context.Background())
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Kind != fault.Invalid || f.ID != "E-CPU-012" || f.Place != `tensor "w"` {
+		t.Errorf("error is %v", err)
 	}
 }

@@ -261,8 +261,13 @@ func (s *Stream) Download(dst []float32, t device.Tensor) error {
 	return nil
 }
 
-// RefreshWeight has nothing to do: weights of parameters read Value itself.
-func (s *Stream) RefreshWeight(p *device.Param) { device.CheckRefreshWeight(p) }
+// RefreshWeight makes blocks where a parameter has them. Other weights of parameters read Value itself.
+func (s *Stream) RefreshWeight(p *device.Param) {
+	device.CheckRefreshWeight(p)
+	if len(p.Blocks) > 0 {
+		s.quantize([]*device.Param{p}, bySearch)
+	}
+}
 
 // SetScalars starts a step's record; the clock of its phases starts with PhaseData.
 func (s *Stream) SetScalars(sc device.Scalars) {

@@ -21,6 +21,7 @@ type Stats struct {
 	Products    int64 // matrix products started
 	Graphs      int64 // CUDA graphs launched
 	GraphSets   int64 // kernels of them whose arguments changed
+	GraphNanos  int64 // that the device's thread took to compare, set and launch them
 	HostWaits   int64 // times that the host waited for the device
 	Allocations int64 // of device memory and of pinned memory
 	Loads       int64 // modules loaded and products planned
@@ -35,7 +36,7 @@ func (d *Device) Stats() Stats {
 	c := &d.counts
 	loads, late := d.kernels.counted()
 	return Stats{
-		Graphs: d.replays.counts.launched.Load(), GraphSets: d.replays.counts.updated.Load(),
+		Graphs: d.replays.counts.launched.Load(), GraphSets: d.replays.counts.updated.Load(), GraphNanos: d.replays.counts.nanos.Load(),
 		Launches: c.launches.Load(), Products: c.products.Load(), HostWaits: c.waits.Load(),
 		Allocations: c.allocations.Load(), Loads: loads, LateLoads: late,
 		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(), Fetched: c.fetched.Load(),

@@ -15,8 +15,8 @@ import (
 	"apr/tensor"
 )
 
-// attend runs attention and its gradients for heads of 64 columns, of which q, k, v and their gradients are columns of one matrix, and
-// returns o and the gradients; a dry device has none.
+// attend runs attention and its gradients for heads of 64 columns, of which q, k, v and their gradients are columns of
+// one matrix, and returns o and the gradients; a dry device has none.
 func attend(t *testing.T, d device.Device) (all []float32) {
 	t.Helper()
 	const rows, n, heads, kv, dim = 2, 70, 4, 2, 64
@@ -58,7 +58,8 @@ func attend(t *testing.T, d device.Device) (all []float32) {
 	return all
 }
 
-// TestAttentionTF32Planned: attention rounds where products may and nowhere else; a plan knows what it loads; results repeat.
+// TestAttentionTF32Planned: attention rounds where products may and nowhere else; a plan knows what it loads; results
+// repeat.
 func TestAttentionTF32Planned(t *testing.T) {
 	findDriver(t)
 	results := map[cuda.Compute][]float32{}

@@ -364,6 +364,9 @@ func (s *Stream) decodeGated(m, gu, x device.Tensor, w *weight, keep bool) bool 
 	if w.parts == nil || x.Rows > decodeRows || x.DType != tensor.BF16 || !w.decodes() {
 		return false
 	}
+	if s.failed() {
+		return true // tensors need not have a place
+	}
 	gate, up, ok := w.gateUp()
 	if !ok || !kernel.GemvSwiGLUServes(mat(gu), gate, up) {
 		return false

@@ -95,6 +95,7 @@ type Device struct {
 	params    paramTables
 	replays   replays
 	stages    stages
+	blocked   named
 
 	mem     device.Accounts
 	poolsMu sync.Mutex

@@ -54,7 +54,7 @@ func idOutside(op string, id, limit int64) *fault.Error {
 }
 
 // recordedFault returns the error that a kernel noted in the record, or nil.
-func recordedFault(r *kernel.Record) error {
+func (d *Device) recordedFault(r *kernel.Record) error {
 	switch r.Fault {
 	case kernel.FaultNone:
 		return nil
@@ -66,6 +66,8 @@ func recordedFault(r *kernel.Record) error {
 		return idOutside("Gather or Scatter", r.FaultValue, r.FaultLimit)
 	case kernel.FaultPosition:
 		return idOutside("Rotate: position", r.FaultValue, r.FaultLimit)
+	case kernel.FaultWeight:
+		return d.unfit(r.FaultValue, r.FaultLimit)
 	}
 	return fault.New(fault.Inference, "a kernel noted the unknown error %d (%d, %d)", r.Fault, r.FaultValue, r.FaultLimit).
 		WithID("E-CUDA-013")

@@ -143,16 +143,16 @@ func (s *Stream) CombineBackward(dx, dw, dy, x, w device.Tensor, r device.Routin
 
 var _ device.Mixer = (*Stream)(nil)
 
-// Mix computes the experts of a few tokens in bfloat16 by two kernels: see device.Mixer.
-func (s *Stream) Mix(dst, glu, y, w device.Tensor, e device.ExpertNets, r device.Routing) bool {
-	device.CheckMix(dst, glu, y, w, e, r)
+// MixExperts computes the experts of a few tokens in bfloat16 by two kernels: see device.Mixer.
+func (s *Stream) MixExperts(dst, glu, y, w device.Tensor, e device.ExpertNets, r device.Routing) bool {
+	device.CheckMixExperts(dst, glu, y, w, e, r)
 	gate, up, down := e.Gate.(*weight), e.Up.(*weight), e.Down.(*weight)
 	for _, m := range []*weight{gate, up, down} {
 		if m.parts == nil && m.t.DType != s.dev.act || m.host != nil {
 			return false
 		}
 	}
-	o := s.begin("Experts", dst, glu, y, w, e.GateBias, e.UpBias, e.DownBias, r.Slots, r.Rows, r.Starts, gate.t, up.t, down.t)
+	o := s.begin("Experts", dst, glu, y, w, e.GateBias, e.UpBias, e.DownBias, r.Chosen, r.Slots, r.Rows, r.Starts, gate.t, up.t, down.t)
 	if o == nil {
 		return true // nothing is done after an error
 	}

@@ -80,8 +80,11 @@ func TestMix(t *testing.T) {
 		{tokens: 1, experts: 8, active: 2, f: 256, h: 512, gate: tensor.Q4_K, up: tensor.Q4_K, down: tensor.Q6_K},
 		{tokens: 1, experts: 40, active: 8, f: 72, h: 136, gate: tensor.BF16, up: tensor.BF16, down: tensor.BF16},
 		{tokens: 3, experts: 5, active: 3, f: 96, h: 64, gate: tensor.MXFP4, up: tensor.MXFP4, down: tensor.MXFP4, biases: true},
-		{tokens: 8, experts: 4, active: 4, f: 256, h: 288, gate: tensor.Q8_0, up: tensor.Q5_0, down: tensor.Q5_K, biases: true},
-		{tokens: 2, experts: 3, active: 1, f: 256, h: 256, gate: tensor.Q6_K, up: tensor.Q5_K, down: tensor.Q4_0},
+		{tokens: 8, experts: 4, active: 4, f: 256, h: 288, gate: tensor.Q8_0, up: tensor.Q8_0, down: tensor.Q5_K, biases: true},
+		{tokens: 2, experts: 3, active: 1, f: 256, h: 256, gate: tensor.IQ4_NL, up: tensor.Q5_0, down: tensor.Q4_0},
+		{tokens: 2, experts: 3, active: 2, f: 512, h: 2304, gate: tensor.Q6_K, up: tensor.Q6_K, down: tensor.Q4_K, biases: true},
+		{tokens: 1, experts: 6, active: 4, f: 4192, h: 72, gate: tensor.BF16, up: tensor.BF16, down: tensor.MXFP4, biases: true},
+		{tokens: 1, experts: 6, active: 4, f: 40, h: 4192, gate: tensor.MXFP4, up: tensor.MXFP4, down: tensor.BF16, biases: true},
 	} {
 		for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS} {
 			t.Run(fmt.Sprintf("%d %s", i, act), func(t *testing.T) {
@@ -118,7 +121,7 @@ func (b *few) compare(t *testing.T, act device.Activation) {
 		t.Fatal(err)
 	}
 	before := b.d.Stats().Launches
-	if !s.Mix(got, unit, y, w, e, r) {
+	if !s.MixExperts(got, unit, y, w, e, r) {
 		t.Fatal("the device has no operation for them")
 	}
 	if _, err := s.Wait(t.Context()); err != nil {

@@ -173,7 +173,7 @@ func TestLatePlan(t *testing.T) {
 		s := d.NewStream()
 		w := d.Frozen(d.Alloc("w", device.TeacherWeights, tensor.F32, 16, 8))
 		for range 2 {
-			x, y := s.Temp("x", device.Activations, d.Info().Activations, 2, 8), s.Temp("y", device.Logits, tensor.F32, 2, 16)
+			x, y := s.Temp("x", device.Activations, d.Info().Activations, 128, 8), s.Temp("y", device.Logits, tensor.F32, 128, 16)
 			s.Zero(x)
 			s.MatMul(y, x, w, device.Tensor{}, false)
 			s.Release(x, y)

@@ -117,7 +117,7 @@ func (s *Stream) Fetch(t device.Tensor) func(dst []float32) error {
 			s.fail(err)
 		} else if !s.failed() {
 			advance(&d.synced, issued)
-			s.fail(recordedFault((*kernel.Record)(r.p)))
+			s.fail(d.recordedFault((*kernel.Record)(r.p)))
 			copy(dst, unsafe.Slice((*float32)(unsafe.Add(r.p, slotBytes)), n))
 		}
 		return s.err.get()

@@ -27,7 +27,8 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 }
 
 // MatMulGLU: gu = x·Wᵀ and m = act(g)·u of gu as stored. Without keep gu is not written by the one kernel that does
-// both; that knows SiLU and GELUTanh. With a matrix in 8-bit floats only SiLU has one, and gu that is kept is computed by MatMul.
+// both; that knows SiLU and GELUTanh. With a matrix in 8-bit floats only SiLU has one, and gu that is kept is computed
+// by MatMul.
 func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.Activation, keep bool) {
 	device.CheckMatMulGLU(m, gu, x, w, act)
 	wt := w.(*weight)

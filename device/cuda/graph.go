@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"apr/device"
@@ -16,9 +17,10 @@ import (
 var _ device.Replayer = (*Stream)(nil)
 
 // A position of a generation is hundreds of small launches, which differ from the position before in a few arguments: where
-// its keys go, how many there are, by which row of a table heads turn. Replay collects them. The first time they are launched one by one, the
-// second time captured as a CUDA graph; from then on each is compared with what the graph has, the few that differ are set, and the
-// graph is launched. So kernels, their arguments and their order are those of single launches, and bits are the same.
+// its keys go, how many there are, by which row of a table heads turn. Replay collects them. The first time they are
+// launched one by one, the second time captured as a CUDA graph; from then on each is compared with what the graph has,
+// the few that differ are set, and the graph is launched. So kernels, their arguments and their order are those of
+// single launches, and bits are the same.
 
 // replays are the graphs of a device.
 type replays struct {
@@ -26,7 +28,7 @@ type replays struct {
 	open *recording // whose operations are collected; nil: none
 
 	state  atomic.Pointer[string] // see Replaying
-	counts struct{ launched, updated atomic.Int64 }
+	counts struct{ launched, updated, nanos atomic.Int64 }
 
 	// Of the device's thread alone.
 	graphs []*graph // the latest launched last
@@ -97,8 +99,8 @@ func (s *Stream) Replaying() string {
 	return ""
 }
 
-// take queues an operation, or collects it. Anything that cannot be part of a graph ends the collection, as does an operation of another
-// stream: the order stays that of calls.
+// take queues an operation, or collects it. Anything that cannot be part of a graph ends the collection, as does an
+// operation of another stream: the order stays that of calls.
 func (r *replays) take(o *operation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,6 +139,7 @@ func (d *Device) replay(t *driver.Thread, rec *recording) {
 	}
 	name := fmt.Sprintf("a graph from %s to %s", rec.ops[0].name, rec.ops[len(rec.ops)-1].name)
 	d.doing.Store(&name)
+	start := time.Now()
 	nodes, err := d.nodes(t, rec)
 	if err != nil {
 		rec.stream.fail(d.explain(name, err))
@@ -165,6 +168,7 @@ func (d *Device) replay(t *driver.Thread, rec *recording) {
 	state := fmt.Sprintf("as a CUDA graph of %d kernels and products", len(g.nodes))
 	r.state.Store(&state)
 	rec.stream.fail(d.explain(name, t.LaunchGraph(g.exec, d.stream)))
+	r.counts.nanos.Add(time.Since(start).Nanoseconds())
 }
 
 // oneByOne runs operations as if they had not been collected.
@@ -178,7 +182,8 @@ func (d *Device) oneByOne(t *driver.Thread, rec *recording, why string) {
 	}
 }
 
-// nodes returns the steps of operations with their kernels, which are loaded if they were not, and their arguments as they will be.
+// nodes returns the steps of operations with their kernels, which are loaded if they were not, and their arguments as
+// they will be.
 func (d *Device) nodes(t *driver.Thread, rec *recording) (nodes []node, err error) {
 	for _, o := range rec.ops {
 		for i := range o.steps {

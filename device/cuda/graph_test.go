@@ -12,8 +12,8 @@ import (
 	"apr/tensor"
 )
 
-// TestReplay: collected operations have the bits of single ones where products change their matrix, tensors their place, and where something that no graph
-// has, or another stream, comes between.
+// TestReplay: collected operations have the bits of single ones where products change their matrix, tensors their
+// place, and where something that no graph has, or another stream, comes between.
 func TestReplay(t *testing.T) {
 	findDriver(t)
 	const n, cols = 3, 64

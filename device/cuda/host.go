@@ -12,10 +12,11 @@ import (
 	"apr/internal/fault"
 )
 
-// Experts of a frozen model may stay in page-locked memory of the host. A product of many tokens uses nearly all experts of a layer, so
-// that it fetches the whole stack: into one of two places on the device, by a stream of its own, while the product before reads the other place.
-// Behind each product the next stack is fetched, in the order of layers and from the last to the first. Whatever is fetched in an order that stays the
-// same could come in this way: a stack is an address, its bytes, and its place in that order.
+// Experts of a frozen model may stay in page-locked memory of the host. A product of many tokens uses nearly all
+// experts of a layer, so that it fetches the whole stack: into one of two places on the device, by a stream of its own,
+// while the product before reads the other place. Behind each product the next stack is fetched, in the order of layers
+// and from the last to the first. Whatever is fetched in an order that stays the same could come in this way: a stack
+// is an address, its bytes, and its place in that order.
 
 // hosted is a stack in page-locked memory.
 type hosted struct {
@@ -223,7 +224,8 @@ func (s *Stream) bring(i int, h *hosted) {
 	})
 }
 
-// order queues a call that keeps the order of streams. It takes place whether this stream has failed or not: others rely on it.
+// order queues a call that keeps the order of streams. It takes place whether this stream has failed or not: others
+// rely on it.
 func (s *Stream) order(f func(t *driver.Thread) error) { s.dev.queue("Fetch of experts", f) }
 
 // at returns w with its blocks at an address.

@@ -13,8 +13,9 @@ import (
 	"apr/tensor"
 )
 
-// TestHostExperts: products with stacks that come from the host have the bits of those with stacks on the device, used in the order of loading, in
-// another one, and again; what is fetched is what is used and not there, and the plan has the memory to the byte.
+// TestHostExperts: products with stacks that come from the host have the bits of those with stacks on the device, used
+// in the order of loading, in another one, and again; what is fetched is what is used and not there, and the plan has
+// the memory to the byte.
 func TestHostExperts(t *testing.T) {
 	findDriver(t)
 	for _, sm90 := range []bool{false, true} {
@@ -76,7 +77,8 @@ func TestHostExperts(t *testing.T) {
 	}
 }
 
-// early compares products whose stacks are fetched as early as the order of streams allows: the emulator fetches as late as possible by itself.
+// early compares products whose stacks are fetched as early as the order of streams allows: the emulator fetches as
+// late as possible by itself.
 func early(t *testing.T, d *cuda.Device, m many, host, there []device.Weight) {
 	t.Helper()
 	s := d.NewStream()

@@ -106,6 +106,26 @@ func (s *Stream) Scale(y, x device.Tensor, f float64) {
 	}
 }
 
+// Dropout: y = x/(1−rate) where d keeps a value, else 0; y may be x.
+func (s *Stream) Dropout(y, x device.Tensor, d device.Drop) {
+	device.CheckDropout(y, x, d)
+	if o := s.begin("Dropout", y, x); o != nil {
+		o.sized(y.Rows, y.Cols)
+		kernel.Dropout(o, mat(y), mat(x), d)
+		o.end()
+	}
+}
+
+// Mix: y = T·ln(w·softmax(t/T)), or with add y = T·ln(e^{y/T} + w·softmax(t/T)).
+func (s *Stream) Mix(y, t device.Tensor, w, temperature float64, add bool) {
+	device.CheckMix(y, t, w, temperature)
+	if o := s.begin("Mix", y, t); o != nil {
+		o.sized(y.Rows, y.Cols)
+		kernel.Mix(o, mat(y), mat(t), w, temperature, add)
+		o.end()
+	}
+}
+
 // SoftCap: y = c·tanh(x/c); y may be x.
 func (s *Stream) SoftCap(y, x device.Tensor, c float64) {
 	device.CheckSoftCap(y, x, c)
@@ -138,6 +158,9 @@ var _ device.Finisher = (*Stream)(nil)
 // FinishHeads is HeadNorm, Rotate and Copy of a few positions in bfloat16 by one kernel: see device.Finisher.
 func (s *Stream) FinishHeads(q, kv, x, qNorm, kNorm device.Tensor, eps float64, r device.Rotary) bool {
 	device.CheckFinishHeads(q, kv, x, qNorm, kNorm, r)
+	if s.failed() {
+		return true // tensors need not have a place
+	}
 	if !kernel.FinishServes(mat(q), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, r) {
 		return false
 	}

@@ -17,6 +17,8 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	m := w.(*weight)
 	t := m.t
 	switch {
+	case s.failed(): // tensors need not have a place
+		return
 	case m.tiled && x.Rows <= kernel.TileProductRows:
 		s.matMulTiles(y, x, m, bias, add)
 		return
@@ -29,6 +31,9 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	case m.parts != nil:
 		s.matMulBlocks(y, x, m, bias, add)
 		return
+	case x.DType == tensor.BF16 && y.DType == tensor.F32 && kernel.GemvWideServes(mat(x), y.Cols):
+		s.matMulWide(y, x, t.RowRange(0, y.Cols), bias, add)
+		return
 	}
 	s.eachNarrow(x, func(lo, hi int) {
 		y, x := y.RowRange(lo, hi), x.RowRange(lo, hi)
@@ -39,6 +44,16 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 		o.product(blas.NT, mat(y), o.narrow(x), o.narrow(t.RowRange(0, y.Cols)), bias, add)
 		o.end()
 	})
+}
+
+// matMulWide is MatMul of few rows with the few rows of a router, whose values are read as they are.
+func (s *Stream) matMulWide(y, x, w, bias device.Tensor, add bool) {
+	if o := s.begin("MatMul", y, x, w, bias); o != nil {
+		o.sized(y.Rows, y.Cols, x.Cols)
+		s.dev.counts.products.Add(1)
+		kernel.GemvPlain(o, mat(y), mat(x), mat(w), mat(bias), add)
+		o.end()
+	}
 }
 
 // MatMulInputGrad: dx = dy·W, or dx += dy·W with add, over the first dy.Cols rows of W.

@@ -34,6 +34,7 @@ func (s *Stream) Multiply(o dry.Op, m dry.Operands) {
 		op.sized(o.M, o.N, o.K)
 		s.dev.counts.products.Add(1)
 		kernel.GemmGLU(op, mat(m.Gated), mat(m.Out), mat(m.In), mat(m.Other), o.Act, o.Keep)
+	case o.Thin > 0 && op.multiplyThin(o, mat(m.Out), mat(m.In), mat(m.Other)):
 	default:
 		op.product(form, mat(m.Out), mat(m.In), mat(m.Other), m.Bias, o.Add)
 	}

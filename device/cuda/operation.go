@@ -122,7 +122,8 @@ func (d *Device) resolve(t *driver.Thread, s *step) (driver.Function, error) {
 	return d.kernels.get(t, &s.launch)
 }
 
-// encodeMaps makes the tensor maps that a launch's arguments begin with. Beside a launch they cost little enough to be made each time.
+// encodeMaps makes the tensor maps that a launch's arguments begin with. Beside a launch they cost little enough to be
+// made each time.
 func encodeMaps(t *driver.Thread, l *kernel.Launch) error {
 	maps := unsafe.Slice((*driver.TensorMap)(l.Args), len(l.Maps))
 	for i, m := range l.Maps {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"apr/device"
 	"apr/device/arena"
@@ -38,8 +39,8 @@ func ImaginedTarget(c Compute, free int64) dry.Target {
 	}
 }
 
-// linkRate returns how many bytes a second plans take to come from page-locked memory of the host: of PCIe 5.0 with 16 lanes about 50e9 of 64e9, of
-// NVLink-C2C about 350e9 of 450e9.
+// linkRate returns how many bytes a second plans take to come from page-locked memory of the host: of PCIe 5.0 with 16
+// lanes about 50e9 of 64e9, of NVLink-C2C about 350e9 of 450e9.
 func linkRate(c MemoryClass) float64 {
 	if c == Coherent {
 		return 350e9
@@ -139,6 +140,8 @@ func (d *Device) usesOf(r *dry.Record) uses {
 // modulesOf names the modules that an operation needs on this device beside those that every step has.
 func (d *Device) modulesOf(o dry.Op) []string {
 	switch {
+	case o.Thin > 0:
+		return []string{kernel.LowRankModule, kernel.PointwiseModule}
 	case o.Kind == device.OpMatMulGLU && o.Act != device.SiLU && !o.FP8 && d.fusesPlanned(o): // SiLU's is every step's
 		return append(modulesOf(o, d.act, d.opts.Compute == TF32), kernel.GemmGLUModule(o.Act))
 	case !o.Kind.Grouped() || !d.manySlotsPlanned(o):
@@ -172,6 +175,14 @@ func modulesOf(o dry.Op, act tensor.DType, tf32 bool) []string {
 			modules = append(modules, kernel.DeltaTensorModule)
 		}
 		return modules
+	case device.OpQuantize:
+		return kernel.QuantizeModules(strings.Split(o.Weight, "+"))
+	case device.OpDropout:
+		return []string{kernel.DropoutModule}
+	case device.OpCompareMaps:
+		return []string{kernel.MapsModule}
+	case device.OpMix, device.OpSquaredError:
+		return []string{kernel.GuideModule}
 	case device.OpScale, device.OpAdd, device.OpSoftCap:
 		return []string{kernel.PointwiseModule}
 	case device.OpGLU, device.OpGLUBackward, device.OpMatMulGLU:
@@ -287,8 +298,9 @@ func (d *Device) target() string {
 // shapes returns the products of a step as they will be asked for. Operands are taken to lie at multiples of 16 bytes and
 // x of a weight's gradient to have no gaps: that a product is otherwise costs its plan in the first step.
 func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
+	thin := d.servesThin(r)
 	for _, c := range r.Products() {
-		if c.In != d.act || min(c.M, c.N, c.K) == 0 {
+		if c.In != d.act || min(c.M, c.N, c.K) == 0 || c.Thin > 0 && thin && thinTypes(c.Op) {
 			continue
 		}
 		s := blas.Shape{

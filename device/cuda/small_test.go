@@ -208,6 +208,32 @@ func TestFusedIsNotPlanned(t *testing.T) {
 	}
 }
 
+// TestThinIsNotPlanned: products of adapters that have kernels are not cublasLt's business, unless one of the step has none.
+func TestThinIsNotPlanned(t *testing.T) {
+	for _, c := range []struct {
+		act      tensor.DType
+		rank, in int
+		planned  int
+	}{
+		{tensor.BF16, 8, 64, 0}, {tensor.BF16, 128, 64, 0}, {tensor.BF16, 136, 64, 8}, {tensor.BF16, 12, 64, 8}, {tensor.BF16, 8, 60, 8},
+		{tensor.F32, 8, 64, 8},
+	} {
+		planned := dry.New(dry.Target{Info: device.Info{Kind: "cuda", Activations: c.act}, Matrices: c.act})
+		s := planned.NewStream()
+		temp := func(cols int) device.Tensor { return s.Temp("t", device.Activations, c.act, 256, cols) }
+		a, b := planned.Param(device.ParamSpec{Name: "a", Rows: c.rank, Cols: c.in}), planned.Param(device.ParamSpec{Name: "b", Rows: 96, Cols: c.rank})
+		l := device.LowRank{A: a.Weight, GradA: a.Grad, Parts: []device.LowRankPart{{Hi: 96, To: c.rank, Scale: 2, B: b.Weight, GradB: b.Grad}}}
+		x, y, u := temp(c.in), temp(96), temp(c.rank)
+		s.LowRank(y, device.Tensor{}, u, x, l, 0)
+		s.LowRankWeightGrad(u, y, x, u, l)
+		s.LowRankInputGrad(x, u, l, true)
+		d := &Device{act: c.act, desc: driver.DeviceInfo{Major: 9}}
+		if got := d.shapes(planned.Record()); len(got) != c.planned { // gradients of weights twice: the first overwrites
+			t.Errorf("%+v: %d products are planned", c, len(got))
+		}
+	}
+}
+
 // TestFusesPlanned: a recorded product with its activation is one kernel if what is known of its operands allows it.
 func TestFusesPlanned(t *testing.T) {
 	d := &Device{maps: true, desc: driver.DeviceInfo{Major: 9}}
@@ -255,6 +281,8 @@ func TestOptionalModules(t *testing.T) {
 		{dry.Op{Kind: device.OpAdd}, []string{kernel.PointwiseModule}},
 		{dry.Op{Kind: device.OpScale}, []string{kernel.PointwiseModule}},
 		{dry.Op{Kind: device.OpSoftCap}, []string{kernel.PointwiseModule}},
+		{dry.Op{Kind: device.OpDropout}, []string{kernel.DropoutModule}},
+		{dry.Op{Kind: device.OpMatMul, M: 64, N: 8, K: 64, Thin: 8}, []string{kernel.LowRankModule, kernel.PointwiseModule}},
 		{gelu, []string{"geglu"}},
 		{dry.Op{Kind: device.OpGLU, Act: device.OSS}, []string{"clampglu"}},
 		{dry.Op{Kind: device.OpGLUBackward, Act: device.Sigmoid}, []string{"sigmoidglu"}},

@@ -123,7 +123,7 @@ func (s *Stream) SetScalars(sc device.Scalars) {
 	}
 	r := kernel.Record{
 		LR: sc.LR, InvN: sc.InvN, Bias1: sc.BiasCorr1, Bias2: sc.BiasCorr2, MaxNorm: sc.MaxNorm,
-		CEWeight: sc.CEWeight, DWeight: sc.DWeight, MaxLoss: sc.MaxLoss,
+		CEWeight: sc.CEWeight, DWeight: sc.DWeight, MaxLoss: sc.MaxLoss, Weights: sc.Weights,
 	}
 	const n = int(unsafe.Sizeof(r))
 	at, d := s.slot.device, s.dev
@@ -185,7 +185,7 @@ func (s *Stream) Wait(context.Context) (device.Scalars, error) {
 	r := s.slot.host
 	sc := device.Scalars{
 		LR: r.LR, InvN: r.InvN, BiasCorr1: r.Bias1, BiasCorr2: r.Bias2, MaxNorm: r.MaxNorm,
-		CEWeight: r.CEWeight, DWeight: r.DWeight, MaxLoss: r.MaxLoss,
+		CEWeight: r.CEWeight, DWeight: r.DWeight, MaxLoss: r.MaxLoss, Weights: r.Weights, Sums: r.Sums,
 		Positions: r.Positions, CE: r.CE, D: r.D, Agree: r.Agree, Entropy: r.Entropy,
 		Loss: r.Loss, GradNorm: r.GradNorm, Scale: r.Scale, Finite: r.Finite != 0, Diverged: r.Diverged != 0, Phases: s.taken,
 	}
@@ -222,7 +222,7 @@ func (s *Stream) sync(op string, more func(t *driver.Thread) error) error {
 	})
 	if err == nil {
 		advance(&d.synced, issued)
-		err = recordedFault(s.slot.host)
+		err = d.recordedFault(s.slot.host)
 	} else {
 		err = d.explain(d.after(op), err)
 	}

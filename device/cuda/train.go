@@ -20,6 +20,16 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 	}
 }
 
+// SquaredError adds Σ_r ‖u[r]−t[r]‖²/m to the record and writes grad = weight·InvN·2/m·(u−t).
+func (s *Stream) SquaredError(grad, u, t device.Tensor, weight float64) {
+	device.CheckSquaredError(grad, u, t, weight)
+	if o := s.begin("SquaredError", grad, u, t); o != nil {
+		o.sized(u.Rows, u.Cols)
+		kernel.SquaredError(o, mat(grad), mat(u), mat(t), weight)
+		o.end()
+	}
+}
+
 // Verdict computes the step's loss, the gradient norm over all params and the clip scale into the record, and whether the
 // step is refused.
 func (s *Stream) Verdict(params []*device.Param) {
@@ -99,7 +109,7 @@ func (s *Stream) trainables(params []*device.Param) (all []kernel.Trainable) {
 			return nil
 		}
 		t := kernel.Trainable{W: mat(p.Value), G: mat(p.Grad), M: mat(p.M), V: mat(p.V), Decay: p.Decay}
-		if w.t != p.Value {
+		if w.t != p.Value && len(p.Blocks) == 0 { // of blocks, Quantize makes what is read
 			t.Copy = mat(w.t)
 		}
 		all = append(all, t)

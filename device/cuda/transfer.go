@@ -149,28 +149,39 @@ type downloads struct {
 }
 
 // Download copies t to dst and waits; an earlier error of the stream is returned.
-func (s *Stream) Download(dst []float32, t device.Tensor) (err error) {
+func (s *Stream) Download(dst []float32, t device.Tensor) error {
 	device.CheckDownload(dst, t)
+	return s.download("Download", t, func(src []byte) {
+		n := len(src) / t.DType.BlockBytes()
+		if t.DType == tensor.F32 {
+			copy(dst[:n], unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(src))), n))
+		} else {
+			tensor.Widen(dst[:n], src, t.DType)
+		}
+		dst = dst[n:]
+	})
+}
+
+// downloadBytes copies the bytes of t, without gaps, to dst and waits.
+func (s *Stream) downloadBytes(op string, dst []byte, t device.Tensor) error {
+	return s.download(op, t, func(src []byte) { dst = dst[copy(dst, src):] })
+}
+
+// download hands the bytes of t to take, piece by piece.
+func (s *Stream) download(op string, t device.Tensor, take func(src []byte)) (err error) {
 	d := s.dev
-	s.begin("Download", t) // a tensor without memory is an error
+	s.begin(op, t) // a tensor without memory is an error
 	d.down.mu.Lock()
 	defer d.down.mu.Unlock()
-	if len(dst) == 0 {
-		return s.sync("Download", nil)
+	if t.Rows*t.Cols == 0 {
+		return s.sync(op, nil)
 	}
 	eachPiece(t, ringBytes, func(p device.Tensor) {
-		n := p.Rows * p.Cols
 		if err != nil {
 			return
 		}
-		if err = s.sync("Download", func(th *driver.Thread) error { return s.fetch(th, mat(p)) }); err == nil {
-			src := unsafe.Slice((*byte)(d.down.p), n*t.DType.BlockBytes())
-			if t.DType == tensor.F32 {
-				copy(dst[:n], unsafe.Slice((*float32)(d.down.p), n))
-			} else {
-				tensor.Widen(dst[:n], src, t.DType)
-			}
-			dst = dst[n:]
+		if err = s.sync(op, func(th *driver.Thread) error { return s.fetch(th, mat(p)) }); err == nil {
+			take(unsafe.Slice((*byte)(d.down.p), p.Rows*p.Cols*t.DType.BlockBytes()))
 		}
 	})
 	return err

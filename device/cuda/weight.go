@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"apr/device"
+	"apr/device/cuda/kernel"
 	"apr/internal/fault"
 	"apr/quant"
 	"apr/tensor"
@@ -51,6 +52,10 @@ func (d *Device) Frozen(t device.Tensor) device.Weight {
 // RefreshWeight makes p.Weight agree with p.Value after an Upload to Value.
 func (s *Stream) RefreshWeight(p *device.Param) {
 	device.CheckRefreshWeight(p)
+	if len(p.Blocks) > 0 {
+		s.makeBlocks("RefreshWeight", p, kernel.QuantizeHow{Search: true})
+		return
+	}
 	if w := p.Weight.(*weight); w.t != p.Value {
 		s.cast("RefreshWeight", w.t, p.Value)
 	}

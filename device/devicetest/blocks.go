@@ -119,6 +119,42 @@ func checkElements(l *lab, rows, cols int) {
 	}
 }
 
+func dropoutCases() []Case {
+	var all []Case
+	for _, s := range sizes {
+		rows, cols := s[0], s[1]
+		all = append(all, both(fmt.Sprintf("dropout/%dx%d", rows, cols), func(l *lab) { checkDropout(l, rows, cols) })...)
+	}
+	return all
+}
+
+// checkDropout tests Dropout, into other memory and in place: which values are dropped is compared with the generator, and the share
+// of them with the rate.
+func checkDropout(l *lab, rows, cols int) {
+	for i, d := range []device.Drop{{Rate: .3, Key: 1}, {Rate: .5, Key: 1 << 63, First: 7}, {Rate: 0, Key: 9}, {Rate: .99, Key: 3, First: 1 << 33}} {
+		x := l.random(rows, cols, 1)
+		for j := range x.V {
+			if x.V[j] == 0 {
+				x.V[j] = 1 // what is dropped shows
+			}
+		}
+		xt, y, over := l.in(l.act, x), l.out(l.act, rows, cols), l.inout(l.act, x)
+		l.s.Dropout(y, xt, d)
+		l.s.Dropout(over, over, d)
+		l.compare(fmt.Sprintf("dropped %d", i), "add", y, ref.Dropout(x, d), 0)
+		l.compare("dropped in place", "move", over, l.get(y), 0)
+		zeros, n := 0., float64(rows*cols)
+		for _, v := range l.get(y).V {
+			if v == 0 {
+				zeros++
+			}
+		}
+		if sigma := math.Sqrt(n * d.Rate * (1 - d.Rate)); !(math.Abs(zeros-n*d.Rate) <= 5*sigma) {
+			l.note(fmt.Errorf("%g of %g values are dropped at a rate of %g", zeros, n, d.Rate))
+		}
+	}
+}
+
 // turning is a rotary embedding and the positions of rows, nil where it has none.
 type turning struct {
 	device.Rotary

@@ -88,9 +88,9 @@ func needing(f device.Feature, cases []Case) []Case {
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), rotaryCases(), matmulCases(), weightCases(),
-		fewRowCases(), expertCases(), attentionCases(), maskedAttentionCases(), sinkAttentionCases(), needing(device.DeltaNet, linearCases()), lossCases(),
-		optimizerCases(), gradientCases(), streamCases(), repeatCases(),
+		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), dropoutCases(), lowRankCases(), rotaryCases(), matmulCases(), weightCases(),
+		fewRowCases(), expertCases(), attentionCases(), maskedAttentionCases(), sinkAttentionCases(), needing(device.DeltaNet, linearCases()), lossCases(), guideCases(), mapCases(),
+		optimizerCases(), quantizeCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)
 	}

@@ -11,7 +11,7 @@ import (
 // linearCases are convolutions and delta rules.
 func linearCases() []Case {
 	var all []Case
-	for _, c := range []struct{ batch, n, channels, taps int }{{1, 1, 1, 1}, {2, 7, 5, 3}, {3, 2, 65, 4}, {1, 130, 33, 4}, {2, 17, 128, 2}, {2, 3, 9, 7}, {1, 0, 4, 4}} {
+	for _, c := range []struct{ batch, n, channels, taps int }{{1, 1, 1, 1}, {2, 7, 5, 3}, {3, 2, 65, 4}, {1, 130, 33, 4}, {1, 130, 34, 4}, {3, 2, 66, 4}, {2, 73, 300, 4}, {2, 17, 128, 2}, {2, 3, 9, 7}, {1, 0, 4, 4}} {
 		s := device.Sequences{Batch: c.batch, Len: c.n}
 		name := fmt.Sprintf("conv/%d sequences of %d, %d channels, %d taps", c.batch, c.n, c.channels, c.taps)
 		all = append(all, both(name, func(l *lab) { checkConv(l, s, c.channels, c.taps, false) })...)

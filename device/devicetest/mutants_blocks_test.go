@@ -56,6 +56,24 @@ var blockMutants = []mutant{
 			return ref.Attention(q, k, v, a, first, sinks)
 		}
 	}},
+	{"dropout without its scale", "dropout/", withDropout(func(y ref.Mat, d device.Drop) ref.Mat { return ref.Scale(y, 1-d.Rate) })},
+	{"dropout that keeps what it should drop", "dropout/", func(o *ops) {
+		o.dropout = func(x ref.Mat, d device.Drop) ref.Mat {
+			y := x.Clone()
+			for i := range y.V {
+				if y.V[i] /= 1 - d.Rate; !d.Drops(uint64(d.First*x.Cols + i)) {
+					y.V[i] = 0
+				}
+			}
+			return y
+		}
+	}},
+	{"dropout by the row of the tensor", "dropout/", func(o *ops) {
+		o.dropout = func(x ref.Mat, d device.Drop) ref.Mat { d.First = 0; return ref.Dropout(x, d) }
+	}},
+	{"dropout of one key", "dropout/", func(o *ops) {
+		o.dropout = func(x ref.Mat, d device.Drop) ref.Mat { d.Key = 0; return ref.Dropout(x, d) }
+	}},
 	{"norm of heads over the row", "headnorm/", func(o *ops) {
 		o.headNorm = func(x, w ref.Mat, headDim int, eps float64) (y, rstd ref.Mat) {
 			y, one := ref.HeadNorm(x, ref.Mat{}, x.Cols, eps)
@@ -297,4 +315,11 @@ func withoutSlope(do, o, q, k, v ref.Mat, a device.Attn, first []int, sinks []fl
 		}
 	}
 	return dq, dk, dv
+}
+
+// withDropout changes what Dropout writes.
+func withDropout(change func(y ref.Mat, d device.Drop) ref.Mat) func(*ops) {
+	return func(o *ops) {
+		o.dropout = func(x ref.Mat, d device.Drop) ref.Mat { return change(ref.Dropout(x, d), d) }
+	}
 }

@@ -18,6 +18,7 @@ const (
 	noVector    = "a vector has not one row of the right length"
 	noView      = "a tensor is no view of its memory"
 	given       = "a tensor is used after it was given back"
+	noRate      = "the rate is not in [0, 1)"
 	noFactor    = "a factor is not finite"
 	noCap       = "a soft-cap is not finite and positive"
 )
@@ -27,7 +28,7 @@ func Refusals() []Refusal {
 	var all []Refusal
 	for _, group := range [][]Refusal{
 		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), turnRefusals(), elementRefusals(),
-		expertRefusals(), rotaryRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(),
+		expertRefusals(), rotaryRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(), guideRefusals(), mapRefusals(), lowRankRefusals(), quantizeRefusals(),
 	} {
 		all = append(all, group...)
 	}

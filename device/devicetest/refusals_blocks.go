@@ -91,6 +91,19 @@ func elementRefusals() []Refusal {
 	all := refusals(device.OpAdd, operands, func(s device.Stream, a changed) { s.Add(a.y, a.x) }, common...)
 	all = append(all, refusals(device.OpScale, operands, func(s device.Stream, a changed) { s.Scale(a.y, a.x, a.f) }, append(common,
 		wrong[changed]{"factor NaN", noFactor, func(_ *desk, a *changed) { a.f = math.NaN() }})...)...)
+	type dropping struct {
+		y, x device.Tensor
+		d    device.Drop
+	}
+	all = append(all, refusals(device.OpDropout, func(k *desk) dropping { return dropping{k.acts(3, 4), k.acts(3, 4), device.Drop{Rate: .5}} },
+		func(s device.Stream, a dropping) { s.Dropout(a.y, a.x, a.d) },
+		wrong[dropping]{"rows", wrongShapes, func(k *desk, a *dropping) { a.x = k.acts(2, 4) }},
+		wrong[dropping]{"types", wrongTypes, func(k *desk, a *dropping) { a.y = k.others(3, 4) }},
+		wrong[dropping]{"rows before the first", wrongShapes, func(_ *desk, a *dropping) { a.d.First = -1 }},
+		wrong[dropping]{"all dropped", noRate, func(_ *desk, a *dropping) { a.d.Rate = 1 }},
+		wrong[dropping]{"a rate NaN", noRate, func(_ *desk, a *dropping) { a.d.Rate = math.NaN() }},
+		wrong[dropping]{"no tensor", noTensor, func(_ *desk, a *dropping) { a.y = device.Tensor{} }},
+		wrong[dropping]{"given back", given, func(k *desk, a *dropping) { a.x = k.gone(k.act, 3, 4) }})...)
 	return append(all, refusals(device.OpSoftCap, operands, func(s device.Stream, a changed) { s.SoftCap(a.y, a.x, a.f) }, append(common,
 		wrong[changed]{"no cap", noCap, func(_ *desk, a *changed) { a.f = 0 }},
 		wrong[changed]{"cap NaN", noCap, func(_ *desk, a *changed) { a.f = math.NaN() }},

@@ -139,7 +139,21 @@ func (s *slowStream) Scale(y, x device.Tensor, f float64) {
 	s.write(y, s.ops.scale(s.read(x), f))
 }
 
+func (s *slowStream) Mix(y, t device.Tensor, w, temperature float64, add bool) {
+	device.CheckMix(y, t, w, temperature)
+	var before ref.Mat
+	if add {
+		before = s.read(y)
+	}
+	s.write(y, s.ops.mix(before, s.read(t), w, temperature))
+}
+
 func (s *slowStream) SoftCap(y, x device.Tensor, c float64) {
 	device.CheckSoftCap(y, x, c)
 	s.write(y, s.ops.softCap(s.read(x), c))
+}
+
+func (s *slowStream) Dropout(y, x device.Tensor, d device.Drop) {
+	device.CheckDropout(y, x, d)
+	s.write(y, s.ops.dropout(s.read(x), d))
 }

@@ -47,7 +47,13 @@ type ops struct {
 	plus           func(dst, src ref.Mat)
 	scale          func(x ref.Mat, f float64) ref.Mat
 	softCap        func(x ref.Mat, c float64) ref.Mat
+	dropout        func(x ref.Mat, d device.Drop) ref.Mat
+	mix            func(y, t ref.Mat, w, temperature float64) ref.Mat
+	maps           func(s, t ref.Map, counts []bool, weight, invN float64) (sum float64, dq, dk, dsinks ref.Mat)
+	squared        func(u, t ref.Mat, weight, invN float64) (sum float64, grad ref.Mat)
 	experts        expertOps
+	blocks         blockOps
+	low            lowOps
 	loss           func(z, t ref.Mat, targets []int, invN float64, spec device.LossSpec) (device.Scalars, ref.Mat)
 	argMax         func(x ref.Mat) []int
 	best           func(x ref.Mat) ref.Mat
@@ -74,9 +80,10 @@ func newSlow(act tensor.DType) *slow {
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
 		headNorm: ref.HeadNorm, headNormBack: ref.HeadNormBackward, rotate: ref.Rotate, attention: ref.Attention,
 		attentionBack: ref.AttentionBackward, sinkGrad: ref.SinkGrad, deinterleave: ref.Deinterleave, interleave: interleave,
-		glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap,
+		glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap, dropout: ref.Dropout,
+		mix: ref.Mix, squared: ref.SquaredError, maps: ref.AttentionDivergence,
 		conv: ref.Conv, convBack: ref.ConvBackward, delta: ref.DeltaNet, deltaBack: ref.DeltaNetBackward,
-		experts: rightExperts(), gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
+		experts: rightExperts(), blocks: rightBlocks(), low: rightLow(), gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
 		loss: ref.Loss, argMax: ref.ArgMax, best: ref.Best, embedBack: ref.EmbedBackward, adamW: ref.AdamW,
 		weightRows: func(rows []int, part, all int) int {
 			if rows == nil {
@@ -100,7 +107,15 @@ func interleave(a, b ref.Mat, width int) ref.Mat {
 }
 
 // stepLoss is Scalars.Loss.
-func stepLoss(s device.Scalars) float64 { return s.CEWeight*(s.CE*s.InvN) + s.DWeight*(s.D*s.InvN) }
+func stepLoss(s device.Scalars) float64 {
+	loss := s.CEWeight*(s.CE*s.InvN) + s.DWeight*(s.D*s.InvN)
+	for i, w := range s.Weights {
+		if w != 0 {
+			loss += w * (s.Sums[i] * s.InvN)
+		}
+	}
+	return loss
+}
 
 type slowBuffer struct {
 	v     []float64
@@ -170,7 +185,10 @@ func (d *slow) Weight(spec device.WeightSpec) (device.Weight, error) {
 }
 
 func (d *slow) Param(spec device.ParamSpec) *device.Param {
-	return device.NewParam(spec, d.Alloc, func(device.Tensor) device.Weight {
+	return device.NewParam(spec, d.Alloc, func(read device.Tensor) device.Weight {
+		if len(spec.Blocks) > 0 {
+			return d.reads(read)
+		}
 		return d.reads(d.Alloc(spec.Name, device.StudentWeights, d.act, spec.Rows, spec.Cols))
 	})
 }
@@ -306,6 +324,10 @@ func (s *slowStream) Download(dst []float32, t device.Tensor) error {
 
 func (s *slowStream) RefreshWeight(p *device.Param) {
 	device.CheckRefreshWeight(p)
+	if len(p.Blocks) > 0 {
+		s.makeBlocks(p, !s.ops.blocks.refreshRounds)
+		return
+	}
 	if s.ops.refresh {
 		copied := p.Weight.(*slowWeight)
 		m := s.read(p.Value)
@@ -450,6 +472,47 @@ func (s *slowStream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpe
 	}
 }
 
+func (s *slowStream) SquaredError(grad, u, t device.Tensor, weight float64) {
+	device.CheckSquaredError(grad, u, t, weight)
+	sum, g := s.ops.squared(s.read(u), s.read(t), weight, s.scalars.InvN)
+	s.scalars.Sums[device.HiddenStates] += sum
+	s.write(grad, g)
+}
+
+func (s *slowStream) CompareMaps(dq, dk device.Tensor, own, big device.AttnMap, rows device.Tensor, weight float64) {
+	device.CheckCompareMaps(dq, dk, own, big, rows, weight)
+	var counts []bool
+	if !rows.IsZero() {
+		counts = make([]bool, own.Q.Rows)
+		for _, r := range s.ints(rows) {
+			counts[r] = true
+		}
+	}
+	sum, gq, gk, gb := s.ops.maps(s.mapOf(own), s.mapOf(big), counts, weight, s.scalars.InvN)
+	s.scalars.Sums[device.AttentionTransfer] += sum
+	add := func(t device.Tensor, g ref.Mat) {
+		g.Add(s.read(t))
+		s.write(t, g)
+	}
+	add(dq, gq)
+	add(dk, gk)
+	if !own.Attn.DSinks.IsZero() {
+		add(own.Attn.DSinks, gb)
+	}
+}
+
+// mapOf reads one side of CompareMaps.
+func (s *slowStream) mapOf(m device.AttnMap) ref.Map {
+	r := ref.Map{Q: s.read(m.Q), K: s.read(m.K), Attn: m.Attn}
+	if !m.Attn.First.IsZero() {
+		r.First = s.ints(m.Attn.First)
+	}
+	if !m.Attn.Sinks.IsZero() {
+		r.Sinks = s.read(m.Attn.Sinks).V
+	}
+	return r
+}
+
 func (s *slowStream) Verdict(params []*device.Param) {
 	device.CheckVerdict(params)
 	var grads []ref.Mat
@@ -459,6 +522,9 @@ func (s *slowStream) Verdict(params []*device.Param) {
 	s.scalars.GradNorm = ref.Norm(grads...)
 	s.scalars.Scale = ref.ClipScale(s.scalars.GradNorm, s.scalars.MaxNorm)
 	sum := s.scalars.GradNorm + s.scalars.CE + s.scalars.D
+	for _, v := range s.scalars.Sums {
+		sum += v
+	}
 	s.scalars.Finite = !math.IsNaN(sum) && !math.IsInf(sum, 0)
 	s.scalars.Loss = s.ops.stepLoss(s.scalars)
 	s.scalars.Diverged = s.scalars.Finite && s.scalars.MaxLoss > 0 && s.scalars.Loss > s.scalars.MaxLoss
@@ -471,11 +537,15 @@ func (s *slowStream) AdamW(params []*device.Param, a device.AdamW) {
 	}
 	for _, p := range params {
 		w, m, v := s.read(p.Value), s.read(p.M), s.read(p.V)
-		s.ops.adamW(w, s.read(p.Grad), m, v, p.Decay, a, s.scalars)
+		grad := s.read(p.Grad)
+		if len(p.Blocks) > 0 {
+			grad = ref.Scale(grad, s.ops.blocks.gradient)
+		}
+		s.ops.adamW(w, grad, m, v, p.Decay, a, s.scalars)
 		s.write(p.Value, w)
 		s.write(p.M, m)
 		s.write(p.V, v)
-		if s.ops.adamWRefreshes {
+		if s.ops.adamWRefreshes && len(p.Blocks) == 0 {
 			s.RefreshWeight(p)
 		}
 	}

@@ -59,12 +59,13 @@ func tol(op string, d tensor.DType, n int) float64 {
 	return table[d]*unit + 3*math.Sqrt(float64(n))*unitF32
 }
 
-// rounded is what products of operands that are rounded to tf32 (device.Info.TF32) may err by, in units of tf32, in results of float32.
+// rounded is what products of operands that are rounded to tf32 (device.Info.TF32) may err by, in units of tf32, in
+// results of float32.
 //
-// The roundings of two operands to nearest are 0.6 of a unit of a product, at random, and so of a sum's size: 2.6 at the worst of 10⁵
-// results, 2 of a single product. Libraries may cut operands off instead: 1.4 units to one side and 0.8 at random are 5.1 at the worst, and more
-// of what is added to something of the other sign.
-// Attention rounds to nearest, and probabilities and ds too. An operand of scores errs as those of products do, and what a score errs by,
+// The roundings of two operands to nearest are 0.6 of a unit of a product, at random, and so of a sum's size: 2.6 at
+// the worst of 10⁵ results, 2 of a single product. Libraries may cut operands off instead: 1.4 units to one side and
+// 0.8 at random are 5.1 at the worst, and more of what is added to something of the other sign. Attention rounds to
+// nearest, and probabilities and ds too. An operand of scores errs as those of products do, and what a score errs by,
 // relative to scores of size 1, is the relative error of a probability.
 var rounded = map[string]float64{"matmul": 8, "attention": 4, "scores": 3}
 

@@ -73,8 +73,8 @@ type Kept struct {
 	// Reads is up to how many rows of x a product reads the blocks as they are and takes no Scratch; Arranged, if it is more, the same
 	// after device.Arranger.Arrange. Gathers says that Embed takes none.
 	Reads, Arranged int
-	// Host is how many bytes stay in memory of the host, from where each product fetches them; Staging the memory on the device in which they
-	// arrive, of which the most is taken once for all matrices, when the first one comes.
+	// Host is how many bytes stay in memory of the host, from where each product fetches them; Staging the memory on
+	// the device in which they arrive, of which the most is taken once for all matrices, when the first one comes.
 	Host, Staging int64
 	Gathers       bool
 }

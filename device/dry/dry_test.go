@@ -3,6 +3,7 @@ package dry
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -231,7 +232,10 @@ func TestBlockOperations(t *testing.T) {
 		"HeadNormBackward":  {func() { s.HeadNormBackward(x, single(1, 4), x, x, lse, single(1, 4), 4) }, 3*2*64*8 + 4*64*2 + 3*16},
 		"Add":               {func() { s.Add(x, x) }, 3 * 2 * 64 * 8},
 		"Scale":             {func() { s.Scale(x, x, 2) }, 2 * 2 * 64 * 8},
+		"Dropout":           {func() { s.Dropout(x, x, device.Drop{Rate: .5}) }, 2 * 2 * 64 * 8},
 		"SoftCap":           {func() { s.SoftCap(lse, lse, 2) }, 2 * 4 * 64 * 2},
+		"Mix":               {func() { s.Mix(lse, lse, .5, 2, true) }, 4 * 4 * 64 * 2},
+		"SquaredError":      {func() { s.SquaredError(lse, lse, lse, 2) }, 3 * 4 * 64 * 2},
 		"Rotate":            {func() { s.Rotate(x, r) }, 2 * 2 * 64 * 8},
 		"GLU":               {func() { s.GLU(k, x, device.GELUTanh) }, 2 * 64 * 12},
 		"GLUBackward":       {func() { s.GLUBackward(x, k, x, device.GELUTanh) }, 2 * 64 * 20},
@@ -240,6 +244,42 @@ func TestBlockOperations(t *testing.T) {
 		if got := cost(c.f); got.Launches != 1 || got.Bytes != c.bytes {
 			t.Errorf("%s: %+v, want %g bytes", name, got, c.bytes)
 		}
+	}
+}
+
+// Adapters are recorded as their products, with the rank.
+func TestLowRank(t *testing.T) {
+	d := bf16()
+	s := d.NewStream()
+	of := func(t tensor.DType, rows, cols int) device.Tensor {
+		return s.Temp("t", device.Activations, t, rows, cols)
+	}
+	weight := func(rows, cols int) device.Weight {
+		return d.Frozen(d.Alloc("w", device.StudentWeights, tensor.F32, rows, cols))
+	}
+	x, y, m, u, du := of(tensor.BF16, 64, 32), of(tensor.BF16, 64, 48), of(tensor.BF16, 64, 24), of(tensor.BF16, 64, 8), of(tensor.BF16, 64, 8)
+	l := device.LowRank{A: weight(8, 32), GradA: of(tensor.F32, 8, 32), Parts: []device.LowRankPart{
+		{Lo: 24, Hi: 48, To: 8, Scale: 2, B: weight(24, 8), GradB: of(tensor.F32, 24, 8)},
+	}}
+	s.LowRank(y, m, u, x, l, device.SiLU)
+	s.LowRankWeightGrad(du, y, x, u, l)
+	s.LowRankInputGrad(x, du, l, true)
+	var got [][4]int
+	for _, o := range d.Record().Ops {
+		if o.Kind == device.OpGLU {
+			continue
+		}
+		if o.Thin != 8 || !o.IsProduct() {
+			t.Errorf("%v has rank %d", o.Kind, o.Thin)
+		}
+		got = append(got, [4]int{int(o.Kind), o.M, o.N, o.K})
+	}
+	want := [][4]int{
+		{int(device.OpMatMul), 64, 8, 32}, {int(device.OpMatMul), 64, 24, 8}, {int(device.OpMatMulWeightGrad), 24, 8, 64},
+		{int(device.OpMatMulInputGrad), 64, 8, 24}, {int(device.OpMatMulWeightGrad), 8, 32, 64}, {int(device.OpMatMulInputGrad), 64, 32, 8},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

@@ -227,6 +227,12 @@ func (s *Stream) SoftCap(y, x device.Tensor, c float64) {
 	s.whole(device.OpSoftCap, y, x)
 }
 
+// Dropout records the operation.
+func (s *Stream) Dropout(y, x device.Tensor, d device.Drop) {
+	device.CheckDropout(y, x, d)
+	s.whole(device.OpDropout, y, x)
+}
+
 // Gather records the operation.
 func (s *Stream) Gather(dst, src, rows device.Tensor) {
 	device.CheckGather(dst, src, rows)
@@ -238,6 +244,32 @@ func (s *Stream) Gather(dst, src, rows device.Tensor) {
 func (s *Stream) Scatter(dst, src, rows device.Tensor) {
 	device.CheckScatter(dst, src, rows)
 	s.whole(device.OpScatter, dst, src, rows)
+}
+
+// Mix records the operation, which reads t twice.
+func (s *Stream) Mix(y, t device.Tensor, w, temperature float64, add bool) {
+	device.CheckMix(y, t, w, temperature)
+	n := use(device.OpMix, y, t, t)
+	if add {
+		n += use(device.OpMix, y)
+	}
+	s.count(Op{Kind: device.OpMix, In: t.DType, Out: y.DType, Rows: y.Rows, Cols: y.Cols, Add: add}, 0, n)
+}
+
+// SquaredError records the operation.
+func (s *Stream) SquaredError(grad, u, t device.Tensor, weight float64) {
+	device.CheckSquaredError(grad, u, t, weight)
+	n := use(device.OpSquaredError, grad, u, t)
+	s.count(Op{Kind: device.OpSquaredError, In: t.DType, Out: grad.DType, Rows: u.Rows, Cols: u.Cols}, 0, n)
+}
+
+// CompareMaps records the operation: the student's scores twice, the teacher's once, and the gradients of q and k.
+func (s *Stream) CompareMaps(dq, dk device.Tensor, own, big device.AttnMap, rows device.Tensor, weight float64) {
+	device.CheckCompareMaps(dq, dk, own, big, rows, weight)
+	o := attention(device.OpCompareMaps, own.Q, dq, own.Attn)
+	o.Rows, o.Cols = big.Attn.Heads, big.Attn.HeadDim
+	n := use(o.Kind, own.Q, own.K, own.LSE, own.Attn.Sinks, big.Q, big.K, big.LSE, big.Attn.Sinks, own.Attn.First, rows)
+	s.count(o, 8*pairs(own.Attn)+2*pairs(big.Attn), n+2*use(o.Kind, dq, dk, own.Attn.DSinks))
 }
 
 // Loss records the operation and counts its rows.

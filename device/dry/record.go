@@ -23,6 +23,7 @@ type Op struct {
 	M, N, K             int
 	InStride, OutStride int // elements from row to row
 	Bias, Add, Keep     bool
+	Thin                int               // of the products of LowRank and its backwards: the rank
 	Act                 device.Activation // of gated units
 	Attn                device.Attn       // of attention, without its tensors; HeadDim also of Rotate and of norms of heads
 	Delta               device.Delta      // of the delta rule, without First

@@ -2,6 +2,9 @@ package dry
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"apr/device"
@@ -127,9 +130,47 @@ func (s *Stream) Fetch(t device.Tensor) func(dst []float32) error {
 	}
 }
 
+var _ device.Quantizer = (*Stream)(nil)
+
+// Quantize records the operation: it reads values, and writes blocks and what they decode to.
+func (s *Stream) Quantize(params []*device.Param, _ bool) {
+	device.CheckQuantize(params)
+	var n float64
+	matrices := 0
+	types := map[string]bool{}
+	for _, p := range params {
+		if len(p.Blocks) == 0 {
+			continue
+		}
+		n, matrices = n+use(device.OpQuantize, p.Value, p.Stored, p.Rounded)+float64(p.Weight.(*weight).Kept.Bytes), matrices+1
+		for _, b := range p.Blocks {
+			types[b.DType.String()] = true
+		}
+	}
+	if matrices > 0 {
+		s.count(Op{Kind: device.OpQuantize, In: tensor.F32, Rows: matrices, Weight: strings.Join(slices.Sorted(maps.Keys(types)), "+")}, 0, n)
+	}
+}
+
+// StoredBytes has no bytes to copy.
+func (s *Stream) StoredBytes(dst []byte, p *device.Param) error {
+	device.CheckStoredBytes(p, len(dst))
+	return s.err
+}
+
+// SetStored records nothing: a step does not do it.
+func (s *Stream) SetStored(p *device.Param, src []byte) { device.CheckStoredBytes(p, len(src)) }
+
+// RefreshRead records nothing, as SetStored.
+func (s *Stream) RefreshRead(p *device.Param) { device.CheckRefreshRead(p) }
+
 // RefreshWeight counts the copy, if there is one.
 func (s *Stream) RefreshWeight(p *device.Param) {
 	device.CheckRefreshWeight(p)
+	if len(p.Blocks) > 0 {
+		s.Quantize([]*device.Param{p}, true)
+		return
+	}
 	if w := p.Weight.(*weight); w.Kept.Bytes > 0 {
 		n := use(device.OpRefreshWeight, p.Value)
 		s.count(Op{Kind: device.OpRefreshWeight, Weight: w.Types, In: tensor.F32, Rows: p.Rows, Cols: p.Cols}, 0, n+float64(w.Kept.Bytes))

@@ -113,12 +113,14 @@ func resolve(argv []string) (string, error) {
 
 func setLimits(l Limits) error {
 	seconds := uint64(l.Time.Seconds()) + 1
+	// One byte of core is no room for a file, and alone keeps the kernel from starting the program that a piped
+	// core_pattern names: a limit of 0 does not (do_coredump in fs/coredump.c).
 	for _, x := range []struct {
 		name  string
 		what  int
 		limit uint64
 	}{
-		{"core", unix.RLIMIT_CORE, 0}, {"cpu", unix.RLIMIT_CPU, seconds}, {"fsize", unix.RLIMIT_FSIZE, l.FileBytes},
+		{"core", unix.RLIMIT_CORE, 1}, {"cpu", unix.RLIMIT_CPU, seconds}, {"fsize", unix.RLIMIT_FSIZE, l.FileBytes},
 		{"nofile", unix.RLIMIT_NOFILE, l.Files}, {"msgqueue", unix.RLIMIT_MSGQUEUE, 0}, {"memlock", unix.RLIMIT_MEMLOCK, 0},
 		{"stack", unix.RLIMIT_STACK, stackBytes},
 	} {

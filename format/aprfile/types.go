@@ -64,6 +64,8 @@ var codes = map[uint8][]meaning{
 	162: {{dtype: tensor.Q4_0, rule: wholeRows, blocks: 32, bytes: 18}},
 	166: {{dtype: tensor.Q5_0, rule: wholeRows, blocks: 32, bytes: 22}},
 	168: {{dtype: tensor.Q8_0, rule: wholeRows, blocks: 32, bytes: 34}},
+	170: {{dtype: tensor.Q2_K, rule: wholeRows, blocks: 256, bytes: 84}},
+	171: {{dtype: tensor.Q3_K, rule: wholeRows, blocks: 256, bytes: 110}},
 	180: {{dtype: tensor.IQ4_NL, rule: wholeRows, blocks: 32, bytes: 18}},
 	183: {{dtype: tensor.IQ4_XS, rule: wholeRows, blocks: 256, bytes: 136}},
 	199: {{dtype: tensor.MXFP4, rule: wholeRows, blocks: 32, bytes: 17}},
@@ -73,6 +75,7 @@ var codes = map[uint8][]meaning{
 var dtypeCodes = map[tensor.DType]uint8{
 	tensor.F32: 0, tensor.F16: 1, tensor.BF16: 30, tensor.Q4_K: 12, tensor.Q5_K: 13, tensor.Q6_K: 14,
 	tensor.Q4_0: 162, tensor.Q5_0: 166, tensor.Q8_0: 168, tensor.IQ4_NL: 180, tensor.IQ4_XS: 183, tensor.MXFP4: 199,
+	tensor.Q2_K: 170, tensor.Q3_K: 171,
 }
 
 // The reasons why a size and a shape do not make a type; each has its identifier.

@@ -57,7 +57,7 @@ var types = [...]ggmlType{
 	2: {name: "Q4_0", dtype: tensor.Q4_0}, 3: {name: "Q4_1"},
 	4: {name: "Q4_2", removed: true}, 5: {name: "Q4_3", removed: true},
 	6: {name: "Q5_0", dtype: tensor.Q5_0}, 7: {name: "Q5_1"},
-	8: {name: "Q8_0", dtype: tensor.Q8_0}, 9: {name: "Q8_1"}, 10: {name: "Q2_K"}, 11: {name: "Q3_K"},
+	8: {name: "Q8_0", dtype: tensor.Q8_0}, 9: {name: "Q8_1"}, 10: {name: "Q2_K", dtype: tensor.Q2_K}, 11: {name: "Q3_K", dtype: tensor.Q3_K},
 	12: {name: "Q4_K", dtype: tensor.Q4_K}, 13: {name: "Q5_K", dtype: tensor.Q5_K}, 14: {name: "Q6_K", dtype: tensor.Q6_K},
 	15: {name: "Q8_K"}, 16: {name: "IQ2_XXS"}, 17: {name: "IQ2_XS"}, 18: {name: "IQ3_XXS"}, 19: {name: "IQ1_S"},
 	20: {name: "IQ4_NL", dtype: tensor.IQ4_NL}, 21: {name: "IQ3_S"}, 22: {name: "IQ2_S"}, 23: {name: "IQ4_XS", dtype: tensor.IQ4_XS},

@@ -69,6 +69,11 @@ const (
 // link, which is replaced, not followed) may be there. A missing directory is a fault of kind NotFound.
 func Create(path string, force bool) (*File, error) { return create(osSystem{}, path, force, shared) }
 
+// CreatePrivate is Create of a file that only its user may read.
+func CreatePrivate(path string, force bool) (*File, error) {
+	return create(osSystem{}, path, force, private)
+}
+
 func create(sys system, path string, force bool, mode fs.FileMode) (*File, error) {
 	info, err := sys.lstat(path)
 	switch {

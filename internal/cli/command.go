@@ -1,19 +1,14 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"apr/internal/fault"
 )
@@ -300,160 +295,3 @@ func assign(c *Command, args []string) error {
 }
 
 func isYAML(s string) bool { return strings.HasSuffix(s, ".yaml") || strings.HasSuffix(s, ".yml") }
-
-// group runs when a command with subcommands was called without one of them.
-func (a *App) group(cc *cobra.Command, args []string) error {
-	if _, err := a.environment(); err != nil {
-		return err
-	}
-	switch {
-	case a.version:
-		return a.callNamed(cc.Context(), "version")
-	case len(args) > 0:
-		return a.unknownCommand(cc, args[0])
-	case cc.HasParent():
-		return fault.New(fault.Usage, "%s needs a subcommand: %s", cc.CommandPath(), strings.Join(names(cc), ", "))
-	}
-	return cc.Help()
-}
-
-func names(cc *cobra.Command) []string {
-	var ns []string
-	for _, s := range cc.Commands() {
-		if !s.Hidden {
-			ns = append(ns, s.Name())
-		}
-	}
-	return ns
-}
-
-// unknownCommand is a usage error that names the command that other programs call so, or the nearest one.
-func (a *App) unknownCommand(cc *cobra.Command, word string) error {
-	err := fault.New(fault.Usage, "unknown command %q", word)
-	if ours := a.Foreign[strings.ToLower(word)]; ours != "" && !cc.HasParent() {
-		return err.WithHint("did you mean %q?", a.Name+" "+ours)
-	}
-	if n := fault.Nearest(word, names(cc)); n != "" {
-		return err.WithHint("did you mean %q?", n)
-	}
-	return err.WithHint("%s --help lists the commands", cc.CommandPath())
-}
-
-// flagError turns pflag's complaints into usage errors that name the nearest flag.
-func (a *App) flagError(cc *cobra.Command, err error) error {
-	a.unparsed = true
-	var notExist *pflag.NotExistError
-	var noValue *pflag.ValueRequiredError
-	var invalid *pflag.InvalidValueError
-	switch {
-	case errors.As(err, &notExist):
-		if w := firstWord(a.args); cc.HasSubCommands() && w != "" && !cc.HasParent() {
-			return a.unknownCommand(cc, w)
-		}
-		return a.unknownFlag(cc, notExist)
-	case errors.As(err, &noValue):
-		f := noValue.GetFlag()
-		adapter, ok := f.Value.(flagAdapter)
-		if !ok {
-			return fault.In(fault.Usage, "--"+f.Name, "needs a value")
-		}
-		return fault.In(fault.Usage, "--"+f.Name, "needs a value: %s", expected(adapter.opt.Value))
-	case errors.As(err, &invalid):
-		return placed(invalid.Unwrap(), "--"+invalid.GetFlag().Name, "")
-	}
-	return fault.New(fault.Usage, "%s", err.Error())
-}
-
-func (a *App) unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
-	if s := e.GetSpecifiedShortnames(); s != "" {
-		return fault.New(fault.Usage, "unknown flag -%s", e.GetSpecifiedName()).WithHint("%s --help lists the flags", cc.CommandPath())
-	}
-	name := e.GetSpecifiedName()
-	if arg := cc.Annotations["argument "+spelled(name)]; arg != "" {
-		return fault.New(fault.Usage, "unknown flag --%s", name).WithHint("%s is an argument, given without a flag: %s", arg, cc.UseLine())
-	}
-	var known []string
-	foreign := ""
-	add := func(f *pflag.Flag) {
-		known = append(known, f.Name)
-		if slices.Contains(f.Annotations[foreignNames], spelled(name)) {
-			foreign = f.Annotations[ownName][0]
-		}
-	}
-	cc.Flags().VisitAll(add)
-	cc.InheritedFlags().VisitAll(add)
-	err := fault.New(fault.Usage, "unknown flag --%s", name)
-	if c := a.made[cc]; c != nil && foreign == "" && c.Advice[spelled(name)] != "" {
-		return err.WithHint("%s", c.Advice[spelled(name)])
-	}
-	if n := cmp.Or(foreign, fault.Nearest(name, known)); n != "" {
-		return err.WithHint("did you mean --%s?", n)
-	}
-	return err.WithHint("%s --help lists the flags", cc.CommandPath())
-}
-
-// firstWord returns the first argument that is not a flag.
-func firstWord(args []string) string {
-	for _, a := range args {
-		if !strings.HasPrefix(a, "-") {
-			return a
-		}
-	}
-	return ""
-}
-
-var exitMeanings = map[fault.Kind]string{
-	0: "success", fault.Other: "other failure, including an internal error", fault.Usage: "usage",
-	fault.NotFound: "file or model not found, or not a file", fault.Format: "bad or unsupported format",
-	fault.Invalid: "validation failed: threshold, content, overwrite refused",
-	fault.Load:    "model could not be loaded (missing tensor, shape, tokenizer)", fault.IO: "I/O, disk full",
-	fault.Inference: "inference failed", fault.Unavailable: "feature or device not available",
-	fault.Network: "network", fault.HTTP404: "HTTP 404", fault.Stopped: "stopped by a signal",
-	fault.Diverged: "diverged: three steps in a row not finite, or with a loss far above those before", fault.Hung: "hung: no progress",
-	fault.Memory: "out of memory, predicted or met", fault.UnsafePath: "unsafe path",
-	fault.Vacuous: "vacuous or invalid contract",
-}
-
-// everyExit are the exit codes of every command: a configuration may be missing, stdout may be full.
-var everyExit = []fault.Kind{0, fault.Other, fault.Usage, fault.NotFound, fault.IO}
-
-// ExitCodes returns the exit codes of a command, ascending: of every command, and its own or those of its subcommands.
-func (c *Command) ExitCodes() (codes []int) {
-	for _, k := range slices.Concat(everyExit, c.Exits) {
-		codes = append(codes, int(k))
-	}
-	for _, s := range c.Sub {
-		codes = append(codes, s.ExitCodes()...)
-	}
-	slices.Sort(codes)
-	return slices.Compact(codes)
-}
-
-// resumes reports whether the command, or one below it, goes on with what a signal stopped.
-func (c *Command) resumes() bool {
-	return slices.ContainsFunc(c.Options, func(o Option) bool { return o.Name == "resume" }) || slices.ContainsFunc(c.Sub, (*Command).resumes)
-}
-
-// exitRows lists exit codes with their meanings. A second signal ends any command at once, with 128 and its number.
-func exitRows(codes []int, resumes bool) (rows [][2]string) {
-	for _, k := range codes {
-		meaning := exitMeanings[fault.Kind(k)]
-		if k == int(fault.Stopped) && resumes {
-			meaning += ", resumable"
-		}
-		rows = append(rows, [2]string{fmt.Sprintf("%-3d", k), meaning})
-	}
-	if slices.Contains(codes, int(fault.Stopped)) {
-		for _, s := range namedSignals {
-			if s.signal != 0 { // this system has it
-				rows = append(rows, [2]string{strconv.Itoa(128 + int(s.signal)), "ended at once by a second signal: " + s.name})
-			}
-		}
-	}
-	return rows
-}
-
-var namedSignals = []struct {
-	signal syscall.Signal
-	name   string
-}{{syscall.SIGINT, "INT"}, {syscall.SIGTERM, "TERM"}, {userSignal, "USR1"}}

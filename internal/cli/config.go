@@ -241,6 +241,13 @@ func (r *configReader) texts(option, key string, v *yaml.Node) ([]string, error)
 	}
 	var texts []string
 	for _, n := range v.Content {
+		if r.opts[i].Pairs && n.Kind == yaml.SequenceNode && len(n.Content) == 2 {
+			if err := errors.Join(scalar(n.Content[0]), scalar(n.Content[1])); err != nil {
+				return nil, err
+			}
+			texts = append(texts, n.Content[0].Value+":"+n.Content[1].Value)
+			continue
+		}
 		if err := scalar(n); err != nil {
 			return nil, err
 		}

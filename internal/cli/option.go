@@ -27,7 +27,9 @@ type Option struct {
 	Hidden    bool     // --help does not list it: its only value that works is the default
 	Path      bool     // a path; in a configuration file it is relative to that file
 	Keywords  []string // with Path: texts that are not paths, such as auto
+	After     string   // with Path or Model: what stands between a name before the path and the path
 	Model     bool     // a model: as Path, but org/name that is no such file stays a hub reference
+	Pairs     bool     // with a list: in a file [a, b] is the element a:b
 	Negatable bool     // a Bool that also has --no-NAME
 	Optional  string   // what --NAME without a value means; empty: a value is required
 	// Follows reports whether the word after a bare --NAME is its value and not an argument; with Optional. Nil: it never is.

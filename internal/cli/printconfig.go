@@ -72,7 +72,7 @@ func (o *Option) located(v any) any {
 		if !localPath(t) {
 			return t
 		}
-		return o.resolve(here, t)
+		return o.from(here, t)
 	}
 	switch v := v.(type) {
 	case string:

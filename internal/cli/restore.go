@@ -83,6 +83,23 @@ func (e *Env) TakeOver(opts []Option, was Earlier) error {
 	return nil
 }
 
+// Imply gives an option that this call leaves at its default the value that another option implies. Its origin is that option.
+func (e *Env) Imply(opts []Option, by, name, text string) error {
+	i := slices.IndexFunc(opts, func(o Option) bool { return o.Name == name })
+	if e.Settings.Given(name) {
+		return nil
+	}
+	set := Setting{Name: name, Origin: "--" + by}
+	def := opts[i].Value.get()
+	if err := opts[i].Value.set(text); err != nil {
+		return fault.In(fault.Usage, "--"+by, "implies --%s %s: %v", name, text, err)
+	}
+	set.Value = opts[i].Value.get()
+	set.changed = !reflect.DeepEqual(set.Value, def)
+	e.Settings.put(set)
+	return nil
+}
+
 // put replaces the setting of that name, or adds it.
 func (s *Settings) put(set Setting) {
 	if i := slices.IndexFunc(*s, func(v Setting) bool { return v.Name == set.Name }); i >= 0 {
@@ -131,9 +148,7 @@ func restore(o *Option, was Setting, base string) error {
 	}
 	for _, v := range values {
 		text := asText(v)
-		if (o.Path || o.Model) && base != "" && localPath(text) {
-			text = o.resolve(base, text)
-		}
+		text = o.from(base, text)
 		if err := o.Value.set(text); err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 type Setting struct {
 	Name   string `json:"-"`
 	Value  any    `json:"value"`
-	Origin string `json:"origin"` // "flag", "env NAME", "config FILE:LINE" or "default"
+	Origin string `json:"origin"` // "flag", "env NAME", "config FILE:LINE", "--NAME" of an option that implies it, or "default"
 
 	envOnly  bool
 	unset    string // what the default means, where the value does not say it
@@ -229,9 +229,7 @@ func apply(o *Option, src *source) error {
 		texts = texts[len(texts)-1:] // the last use of a flag counts
 	}
 	for _, t := range texts {
-		if (o.Path || o.Model) && src.base != "" && localPath(t) {
-			t = o.resolve(src.base, t)
-		}
+		t = o.from(src.base, t)
 		if err := o.Value.set(t); err != nil {
 			return src.fail(err)
 		}
@@ -240,6 +238,20 @@ func apply(o *Option, src *source) error {
 }
 
 var hubName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// from makes a relative path in t start from base, unless that is empty.
+func (o *Option) from(base, t string) string {
+	name, path, ok := strings.Cut(t, o.After)
+	if o.After == "" || !ok {
+		name, path = "", t
+	} else {
+		name += o.After
+	}
+	if !o.Path && !o.Model || base == "" || !localPath(path) {
+		return t
+	}
+	return name + o.resolve(base, path)
+}
 
 // resolve makes a relative path of a configuration file relative to that file's folder.
 func (o *Option) resolve(base, t string) string {

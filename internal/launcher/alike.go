@@ -33,8 +33,8 @@ var (
 )
 
 // FindAlike looks for such variables in environ (NAME=VALUE), one pair for each prefix and thing that is numbered. Without a prefix, both
-// variables have to name the same thing. A pair that a source reads is left to the source. Names with ARRAY are left out, except those of NGC: its
-// array is the nodes of one job.
+// variables have to name the same thing. A pair that a source reads is left to the source. Names with ARRAY are left
+// out, except those of NGC: its array is the nodes of one job.
 func FindAlike(environ []string) (all []Alike) {
 	known := Names()
 	var vars []Variable
@@ -79,7 +79,8 @@ func FindAlike(environ []string) (all []Alike) {
 	return all
 }
 
-// described finds pairs by their whole names, which follow no rule: the index, and how the name of the count begins and ends.
+// described finds pairs by their whole names, which follow no rule: the index, and how the name of the count begins and
+// ends.
 func described(vars []Variable) (all []Alike) {
 	for _, pair := range [][3]string{
 		{volcanoRank, "VC_", "_NUM"}, // between them stands the name of a task, which is free

@@ -1,12 +1,16 @@
 package launcher
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"apr/internal/fault"
+	"apr/internal/readfile"
 )
 
 // beside are kinds of tasks of a cluster that are not ranks.
@@ -63,7 +67,7 @@ func (s source) readCluster(getenv func(string) string) (*said, error) {
 	if world == 0 {
 		return nil, nil
 	}
-	return &said{s.by, s.cluster, s.cluster, 0, world, world, true, 0}, nil
+	return &said{by: s.by, rankName: s.cluster, worldName: s.cluster, world: world, least: world, unranked: true}, nil
 }
 
 // checkTask refuses a task that its cluster does not have. A task without a cluster is the first of its own.
@@ -104,7 +108,45 @@ func (s source) readHosts(getenv func(string) string) (*said, error) {
 			return nil, fault.In(fault.Usage, s.host, "is %s, which is none of %s %s", me, s.hosts, text)
 		}
 	}
-	return &said{s.by, s.host, s.hosts, rank, len(hosts), len(hosts), true, 0}, nil
+	return &said{by: s.by, rankName: s.host, worldName: s.hosts, rank: rank, world: len(hosts), least: len(hosts), unranked: true}, nil
+}
+
+// resources is where SageMaker describes a job's machines, and configDir the variable by which its toolkit names the
+// folder.
+const (
+	configDir = "SM_INPUT_CONFIG_DIR"
+	inputDir  = "/opt/ml/input/config"
+	resources = "resourceconfig.json"
+)
+
+// readResources reads the list of machines that SageMaker puts into every container of a training job, also into one
+// without its toolkit. Elsewhere there is no such file, whatever variables are set.
+func (s source) readResources(getenv func(string) string) (*said, error) {
+	set := slices.IndexFunc(s.jobs, func(name string) bool { return getenv(name) != "" })
+	if set < 0 {
+		return nil, nil
+	}
+	path := filepath.Join(cmp.Or(getenv(configDir), inputDir), resources)
+	text, err := readfile.String(path, 1<<20)
+	if fault.KindOf(err) == fault.NotFound {
+		return nil, nil
+	}
+	var r struct {
+		Current string   `json:"current_host"`
+		Hosts   []string `json:"hosts"`
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &r)
+	}
+	if err != nil || len(r.Hosts) == 0 {
+		return nil, fault.In(fault.Usage, path, "is no list of the job's machines, though %s is set", s.jobs[set]).Because(err)
+	}
+	rank := slices.Index(r.Hosts, r.Current)
+	if rank < 0 {
+		return nil, fault.In(fault.Usage, path, "its current_host %q is none of its hosts %q", r.Current, r.Hosts)
+	}
+	listed := fmt.Sprintf("a list of %d machines, %s", len(r.Hosts), strings.Join(r.Hosts, ", "))
+	return &said{by: s.by, rankName: path, worldName: path, listed: listed, rank: rank, world: len(r.Hosts), least: len(r.Hosts), unranked: true}, nil
 }
 
 // readRole reads what a process is, where not all of a job's train. One that does not is started with the same command.
@@ -114,7 +156,7 @@ func (s source) readRole(getenv func(string) string) (*said, error) {
 		return nil, nil
 	}
 	if role != s.trains {
-		return &said{s.by, s.role, s.role, 0, 2, 2, true, 0}, nil
+		return &said{by: s.by, rankName: s.role, worldName: s.role, world: 2, least: 2, unranked: true}, nil
 	}
 	text := getenv(s.world)
 	if text == "" {
@@ -124,7 +166,7 @@ func (s source) readRole(getenv func(string) string) (*said, error) {
 	if err == nil && world < 1 {
 		err = fault.In(fault.Usage, s.world, "is %d: a world has at least one rank", world)
 	}
-	return &said{s.by, s.role, s.world, 0, world, world, true, 0}, err
+	return &said{by: s.by, rankName: s.role, worldName: s.world, world: world, least: world, unranked: true}, err
 }
 
 // readNodes reads a number of machines and of processes on each. They are instructions to torchrun, which is not there if this
@@ -177,7 +219,7 @@ func (s source) readNodes(getenv func(string) string) (*said, error) {
 	if most == 1 {
 		asks = each
 	}
-	return &said{s.by, s.nodeRank, name, rank, most * each, least * each, true, asks}, s.checkPort(getenv)
+	return &said{by: s.by, rankName: s.nodeRank, worldName: name, rank: rank, world: most * each, least: least * each, unranked: true, asks: asks}, s.checkPort(getenv)
 }
 
 // checkPort judges the meeting place of ranks.

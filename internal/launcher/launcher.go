@@ -5,16 +5,19 @@
 // [Check] is a function of the environment. It believes nothing that is not consistent, and refuses what is not built.
 //
 // Caveats. Variables are read in the order of Sources: a launcher that was started by another one is the inner one and
-// counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm's world is that of
-// SLURM_STEP_NUM_TASKS, by which srun says that it started this process. A batch shell's SLURM_PROCID is 0; any other is that of a
-// step's task, whatever else is set; PBS_NODENUM and PBS_VNODENUM are alike. LSB_DJOB_NUMPROC too stands in a batch shell of LSF, and counts in blaunch's tasks only. A lone
-// LOCAL_RANK of 0 chooses a device; a higher one has others before it, and is refused. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and MASTER_ADDR alone says nothing.
-// Clouds that start the command once on each node count nodes, not processes: a job of one node is a process of its own, also where
-// PET_NPROC_PER_NODE tells torchrun, which did not start it, to make more of it. A WORLD_SIZE of 1 is one process without a RANK, and a lone RANK of 0 may be.
-// What looks like a launcher that no source describes is found by [FindAlike], for a warning.
+// counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm's world is that
+// of SLURM_STEP_NUM_TASKS, by which srun says that it started this process. A batch shell's SLURM_PROCID is 0; any
+// other is that of a step's task, whatever else is set; PBS_NODENUM and PBS_VNODENUM are alike. LSB_DJOB_NUMPROC too
+// stands in a batch shell of LSF, and counts in blaunch's tasks only. A lone LOCAL_RANK of 0 chooses a device; a higher
+// one has others before it, and is refused. JOB_COMPLETION_INDEX of Kubernetes numbers pods, not ranks, and MASTER_ADDR
+// alone says nothing. Clouds that start the command once on each node count nodes, not processes: a job of one node is
+// a process of its own, also where PET_NPROC_PER_NODE tells torchrun, which did not start it, to make more of it. A
+// WORLD_SIZE of 1 is one process without a RANK, and a lone RANK of 0 may be. A number of machines that no variable
+// numbers is a note. What looks like a launcher that no source describes is found by [FindAlike], for a warning.
 package launcher
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -53,13 +56,14 @@ type source struct {
 	not                                string // does not count where this variable is set
 	nodes, perNode, nodeRank           string // in place of rank and world
 	master, port                       string
-	localAlone                         bool   // local rank 0 may be given without rank and world, to choose a device
-	first                              int    // number of the first rank
-	pair                               bool   // names that others use too: they count where rank and world, or the master, are set; a cluster, where it is an object of JSON
-	machines                           bool   // rank and world number machines; processes of an inner launcher are numbered otherwise
-	cluster                            string // in place of all: a description in JSON
-	hosts, host                        string // in place of all: a JSON list of machines, and the name of this one
-	role, trains                       string // in place of a rank: what this process is, and the role that trains; world counts these
+	localAlone                         bool     // local rank 0 may be given without rank and world, to choose a device
+	first                              int      // number of the first rank
+	pair                               bool     // names that others use too: they count where rank and world, or the master, are set; a cluster, where it is an object of JSON
+	machines                           bool     // rank and world number machines; processes of an inner launcher are numbered otherwise
+	cluster                            string   // in place of all: a description in JSON
+	hosts, host                        string   // in place of all: a JSON list of machines, and the name of this one
+	jobs                               []string // in place of all: a file lists the machines where one of these is set; see readResources
+	role, trains                       string   // in place of a rank: what this process is, and the role that trains; world counts these
 }
 
 // sources are the launchers, from the innermost outwards.
@@ -90,6 +94,7 @@ var sources = []source{
 	{by: "HTCondor's parallel universe", rank: "_CONDOR_PROCNO", world: "_CONDOR_NPROCS", pair: true, machines: true},
 	{by: "AWS Batch", rank: "AWS_BATCH_JOB_NODE_INDEX", world: "AWS_BATCH_JOB_NUM_NODES", machines: true},
 	{by: "SageMaker", hosts: "SM_HOSTS", host: "SM_CURRENT_HOST"},
+	{by: "SageMaker", jobs: []string{"TRAINING_JOB_ARN", "TRAINING_JOB_NAME"}, not: "SM_HOSTS"}, // an image without its toolkit
 	{by: "SkyPilot", rank: "SKYPILOT_NODE_RANK", world: "SKYPILOT_NUM_NODES", machines: true},
 	{by: "dstack", rank: "DSTACK_NODE_RANK", world: "DSTACK_NODES_NUM", machines: true},
 	{by: "Volcano", rank: volcanoRank, world: "VC_WORKER_NUM", pair: true, machines: true},
@@ -114,6 +119,7 @@ var sources = []source{
 // names returns the variables that s reads.
 func (s source) names() []string {
 	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port, s.cluster, s.hosts, s.host, s.role}
+	all = append(all, s.jobs...)
 	return slices.DeleteFunc(all, func(n string) bool { return n == "" })
 }
 
@@ -150,6 +156,7 @@ var bareRanks = []struct{ name, meaning string }{
 	{"PBS_NODENUM", "a task of pbsdsh: a batch shell's is 0"},
 	{"PBS_VNODENUM", "a task of pbsdsh: a batch shell's is 0"},
 	{nodeRank, "a node that has others before it: the first one's is 0"},
+	{"NOMAD_ALLOC_INDEX", "an allocation of a Nomad group that has others before it: the first one's is 0"},
 	{"PMIX_RANK", ""}, {"PALS_RANKID", ""}, {"ALPS_APP_PE", ""},
 }
 
@@ -187,7 +194,7 @@ func Check(getenv func(string) string) (Place, error) {
 		case inner == nil:
 			if own.asks > 1 {
 				p.Notes = append(p.Notes, fmt.Sprintf("%s=%d: torchrun would start as many processes here, and did not start this one; this run is one process", own.worldName, own.asks))
-				own = &said{own.by, own.rankName, own.rankName, 0, 1, 1, true, 0}
+				own = &said{by: own.by, rankName: own.rankName, worldName: own.rankName, world: 1, least: 1, unranked: true}
 			}
 			inner, p.By, p.Rank, p.World = own, s.by, own.rank, own.world
 		default:
@@ -197,9 +204,15 @@ func Check(getenv func(string) string) (Place, error) {
 		}
 	}
 	if p.World > 1 {
-		return p, p.unbuilt(inner.worldName, getenv(inner.worldName), p.String())
+		return p, p.unbuilt(inner.worldName, cmp.Or(inner.listed, getenv(inner.worldName)), p.String())
 	}
-	return p, p.checkBare(getenv, inner)
+	if err := p.checkBare(getenv, inner); err != nil {
+		return p, err
+	}
+	if inner == nil {
+		p.Notes = append(p.Notes, lone(getenv)...)
+	}
+	return p, nil
 }
 
 // checkBare judges ranks that are said without a world, beside a world of one rank or none at all (inner is nil).
@@ -234,9 +247,10 @@ func (p Place) unbuilt(name, value, what string) error {
 type said struct {
 	by, rankName, worldName string
 	rank, world             int
-	least                   int  // of an elastic world
-	unranked                bool // rank is that of the machine
-	asks                    int  // processes that an instruction to a launcher asks for on the only machine: not there if nobody started them
+	least                   int    // of an elastic world
+	unranked                bool   // rank is that of the machine
+	listed                  string // what says so, where it is no variable
+	asks                    int    // processes that an instruction to a launcher asks for on the only machine: not there if nobody started them
 }
 
 // agrees reports a contradiction with a launcher further out. An outer launcher may start inner ones that each start more
@@ -265,6 +279,8 @@ func (s source) read(getenv func(string) string) (*said, error) {
 		return s.readCluster(getenv)
 	case s.hosts != "":
 		return s.readHosts(getenv)
+	case len(s.jobs) > 0:
+		return s.readResources(getenv)
 	case s.role != "":
 		return s.readRole(getenv)
 	case s.pair && getenv(s.master) == "" && (getenv(s.rank) == "" || getenv(s.world) == ""):
@@ -290,7 +306,11 @@ func (s source) read(getenv func(string) string) (*said, error) {
 	}
 	switch {
 	case hasRank && !hasWorld:
-		return nil, fault.In(fault.Usage, s.rank, "is %d, but %s is not set", rank, s.world)
+		e := fault.In(fault.Usage, s.rank, "is %d, but %s is not set", numbers[s.rank], s.world)
+		if s.only == s.rank { // set by this launcher alone
+			e.Msg += fmt.Sprintf(": %s started this process as one of its tasks, and nothing says how many there are", s.by)
+		}
+		return nil, e
 	case hasWorld && !hasRank && world > 1:
 		return nil, fault.In(fault.Usage, s.world, "is %d, but %s is not set", world, s.rank)
 	case hasWorld && world < 1:
@@ -314,7 +334,7 @@ func (s source) read(getenv func(string) string) (*said, error) {
 	case !hasRank && !hasWorld:
 		return nil, nil
 	}
-	return &said{s.by, s.rank, s.world, rank, world, world, s.machines, 0}, s.checkPort(getenv)
+	return &said{by: s.by, rankName: s.rank, worldName: s.world, rank: rank, world: world, least: world, unranked: s.machines}, s.checkPort(getenv)
 }
 
 // number reads a count or an index: decimal digits only.

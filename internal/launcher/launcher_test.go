@@ -2,6 +2,8 @@ package launcher
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -75,6 +77,7 @@ func TestCheck(t *testing.T) {
 		{name: "Ascend, one", env: "RANK_ID=0 RANK_SIZE=1", by: "a job of Ascend"},
 		{name: "a node of one", env: "NODE_RANK=0 NNODES=1", by: "a job of nodes"},
 		{name: "the first node, of nobody knows how many", env: "NODE_RANK=0"},
+		{name: "the first allocation of a Nomad group", env: "NOMAD_ALLOC_INDEX=0"},
 		{name: "nodes of something else", env: "NNODES=2 NUM_NODES=2"},
 		{name: "Volcano, one worker", env: "VC_TASK_INDEX=0 VC_WORKER_NUM=1 VC_WORKER_HOSTS=a", by: "Volcano"},
 		{name: "ModelArts, one machine", env: "VC_TASK_INDEX=0 VC_WORKER_NUM=1 MA_NUM_HOSTS=1", by: "Volcano"},
@@ -121,6 +124,7 @@ func TestCheck(t *testing.T) {
 		{name: "leader and workers", env: "LWS_WORKER_INDEX=0 LWS_GROUP_SIZE=2", kind: fault.Unavailable, names: "LWS_GROUP_SIZE: is 2"},
 		{name: "a job of nodes", env: "NODE_RANK=0 NNODES=2", kind: fault.Unavailable, names: "NNODES: is 2"},
 		{name: "a job of nodes by another name", env: "NODE_RANK=0 NUM_NODES=2", kind: fault.Unavailable, names: "NUM_NODES: is 2"},
+		{name: "a later allocation of a Nomad group", env: "NOMAD_ALLOC_INDEX=1", kind: fault.Unavailable, names: "NOMAD_ALLOC_INDEX: is 1"},
 		{name: "a node and nothing else", env: "NODE_RANK=1", kind: fault.Unavailable, names: "NODE_RANK: is 1"},
 		{name: "torchrun on nodes of SkyPilot, ranks in another order", env: "RANK=0 WORLD_SIZE=2 SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2", kind: fault.Unavailable, names: "WORLD_SIZE: is 2"},
 		{name: "MVAPICH 3", env: "MVP_COMM_WORLD_RANK=1 MVP_COMM_WORLD_SIZE=2", kind: fault.Unavailable, names: "MVP_COMM_WORLD_SIZE: is 2"},
@@ -172,7 +176,7 @@ func TestCheck(t *testing.T) {
 		{name: "the same, on a machine of several", env: "LOCAL_RANK=0 LOCAL_WORLD_SIZE=2", kind: fault.Usage, names: "LOCAL_WORLD_SIZE: is 2"},
 		{name: "a world of one, and four processes of a machine", env: "RANK=0 WORLD_SIZE=1 PET_NPROC_PER_NODE=4", kind: fault.Usage, names: "WORLD_SIZE: says 1 ranks, but PET_NPROC_PER_NODE says 4"},
 		{name: "a task of blaunch beyond the job", env: "LSF_PM_TASKID=5 LSB_DJOB_NUMPROC=4", kind: fault.Usage, names: "LSF_PM_TASKID: is 5, but LSB_DJOB_NUMPROC is 4: ranks go from 1 to 4"},
-		{name: "a task of blaunch alone", env: "LSF_PM_TASKID=2", kind: fault.Usage, names: "LSB_DJOB_NUMPROC is not set"},
+		{name: "a task of blaunch alone", env: "LSF_PM_TASKID=2", kind: fault.Usage, names: "LSF_PM_TASKID: is 2, but LSB_DJOB_NUMPROC is not set: LSF's blaunch started this process as one of its tasks, and nothing says how many there are"},
 		{name: "ALPS alone", env: "ALPS_APP_PE=1", kind: fault.Usage, names: "ALPS_APP_PE: is 1"},
 		{name: "ALPS beside a world of one", env: "RANK=0 WORLD_SIZE=1 ALPS_APP_PE=1", kind: fault.Usage, names: "ALPS_APP_PE: is 1"},
 		{name: "a cluster of no JSON", env: "TF_CONFIG=worker", kind: fault.Usage, names: "TF_CONFIG: is no description"},
@@ -297,6 +301,57 @@ func TestNotes(t *testing.T) {
 	}
 	if p, err := Check(environment("PET_NNODES=1 PET_NPROC_PER_NODE=1 RANK=0 WORLD_SIZE=1")); err != nil || len(p.Notes) > 0 {
 		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// TestLone: a number of machines that says of none which it is, and pods that have an address to meet at.
+func TestLone(t *testing.T) {
+	for env, says := range map[string]string{
+		"NNODES=2":                             "NNODES=2, and no variable says which of them this process is",
+		"NUM_MACHINES=4 NNODES=1":              "NUM_MACHINES=4",
+		"JOB_COMPLETION_INDEX=1 MASTER_ADDR=h": "JOB_COMPLETION_INDEX=1 and MASTER_ADDR=h",
+		"NNODES=1":                             "",
+		"NNODES=two":                           "",
+		"JOB_COMPLETION_INDEX=1":               "",
+		"RANK=0 WORLD_SIZE=1 NUM_NODES=1":      "",
+	} {
+		contracttest.Cases(t, 1)
+		p, err := Check(environment(env))
+		if got := strings.Join(p.Notes, "; "); err != nil || (says == "") != (got == "") || !strings.Contains(got, says) {
+			t.Errorf("%s: %q, %v; want %q", env, got, err, says)
+		}
+	}
+}
+
+// TestSageMaker: a container without the toolkit has a file that lists the machines of its job.
+func TestSageMaker(t *testing.T) {
+	dir := t.TempDir()
+	for _, tt := range []struct {
+		file, env string
+		kind      fault.Kind
+		names     string
+	}{
+		{`{"current_host":"algo-1","hosts":["algo-1","algo-2"],"network_interface_name":"eth0"}`, "TRAINING_JOB_ARN=arn:x", fault.Unavailable, "resourceconfig.json: is a list of 2 machines, algo-1, algo-2: training with more than one rank is not built yet"},
+		{`{"current_host":"algo-2","hosts":["algo-1","algo-2"]}`, "TRAINING_JOB_NAME=j", fault.Unavailable, "is a list of 2 machines"},
+		{`{"current_host":"algo-1","hosts":["algo-1"]}`, "TRAINING_JOB_NAME=j", 0, ""},
+		{`{"current_host":"algo-1","hosts":["algo-1","algo-2"]}`, "TRAINING_JOB_NAME=", 0, ""},
+		{`{"current_host":"algo-3","hosts":["algo-1","algo-2"]}`, "TRAINING_JOB_NAME=j", fault.Usage, "current_host"},
+		{`{"hosts":[]}`, "TRAINING_JOB_NAME=j", fault.Usage, "is no list"},
+		{`{`, "TRAINING_JOB_NAME=j", fault.Usage, "is no list"},
+		{"", "TRAINING_JOB_NAME=j", 0, ""},
+	} {
+		contracttest.Cases(t, 1)
+		path := filepath.Join(dir, "resourceconfig.json")
+		os.Remove(path)
+		if tt.file != "" {
+			if err := os.WriteFile(path, []byte(tt.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p, err := Check(environment(tt.env + " SM_INPUT_CONFIG_DIR=" + dir))
+		if (err != nil) != (tt.names != "") || err != nil && (fault.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.names)) || err == nil && p.World != 1 {
+			t.Errorf("%s with %s: %+v, %v", tt.env, tt.file, p, err)
+		}
 	}
 }
 

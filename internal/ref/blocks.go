@@ -80,6 +80,17 @@ func SoftCap(x Mat, c float64) Mat {
 	return y
 }
 
+// Dropout returns x/(1−rate) where d keeps a value, else 0.
+func Dropout(x Mat, d device.Drop) Mat {
+	y := x.Clone()
+	for i := range y.V {
+		if y.V[i] /= 1 - d.Rate; d.Drops(uint64(d.First*x.Cols + i)) {
+			y.V[i] = 0
+		}
+	}
+	return y
+}
+
 // sigmoid is 1/(1+e^−x).
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 

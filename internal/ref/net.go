@@ -31,16 +31,19 @@ type planted struct {
 type Pass struct {
 	States []Mat // [batch·seq, Hidden]: the scaled embedding, the output of each layer but the last, and the last norm's
 	Logits Mat   // [batch·seq, Vocab], capped
+	Blocks []Mat // [batch·seq, Hidden]: the residual stream behind each layer
 
 	net        *Net
 	tape       tape
 	params     map[string]*node
 	batch, seq int
 	logits     *node
+	blocks     []*node
 	ids        []int
 	starts     []int      // of each position, where in its row its document begins; nil: at 0
 	ple        []*node    // of each layer, [batch·seq, PLE.Width]
 	kv         [][2]*node // of each layer: finished k and v
+	maps       []mapNodes // of each layer with attention
 	routers    []router   // of layers with experts
 }
 
@@ -50,7 +53,7 @@ func (m *Net) Forward(ids []int, batch int) *Pass { return m.ForwardDocuments(id
 // ForwardDocuments is Forward of rows that hold several documents, which see nothing of each other: attention and
 // positions restart at starts[n], where in its row the document of position n begins; nil: rows are one document each.
 func (m *Net) ForwardDocuments(ids []int, batch int, starts []int) *Pass {
-	p := &Pass{net: m, params: map[string]*node{}, batch: batch, seq: len(ids) / batch, ids: ids, starts: starts, kv: make([][2]*node, len(m.Arch.Layers))}
+	p := &Pass{net: m, params: map[string]*node{}, batch: batch, seq: len(ids) / batch, ids: ids, starts: starts, kv: make([][2]*node, len(m.Arch.Layers)), maps: make([]mapNodes, len(m.Arch.Layers))}
 	c, t := m.Arch, &p.tape
 	x := t.embed(p.param("model.embed_tokens.weight"), ids)
 	if c.EmbedScale != 1 {
@@ -60,6 +63,7 @@ func (m *Net) ForwardDocuments(ids []int, batch int, starts []int) *Pass {
 	for i := range c.Layers {
 		p.States = append(p.States, x.Mat)
 		x = p.layer(i, x)
+		p.blocks, p.Blocks = append(p.blocks, x), append(p.Blocks, x.Mat)
 	}
 	x = p.norm("model.norm.weight", x)
 	p.States = append(p.States, x.Mat)
@@ -79,8 +83,22 @@ func (m *Net) ForwardDocuments(ids []int, batch int, starts []int) *Pass {
 }
 
 // Backward returns the gradient of every parameter that is trained, given the gradient over the logits.
-func (p *Pass) Backward(dLogits Mat) map[string]Mat {
-	p.tape.backward(p.logits, dLogits)
+func (p *Pass) Backward(dLogits Mat) map[string]Mat { return p.BackwardFrom(dLogits, nil, nil) }
+
+// BackwardFrom is Backward of a loss that also has gradients over Blocks and over the operands of Map, by layer.
+func (p *Pass) BackwardFrom(dLogits Mat, dBlocks map[int]Mat, dMaps map[int]MapGrads) map[string]Mat {
+	p.tape.begin(p.logits, dLogits)
+	for i, d := range dBlocks {
+		p.blocks[i].grad().Add(d)
+	}
+	for i, d := range dMaps {
+		p.maps[i].q.grad().Add(d.Q)
+		p.maps[i].k.grad().Add(d.K)
+		if sinks := p.maps[i].sinks; sinks != nil {
+			sinks.grad().Add(d.Sinks)
+		}
+	}
+	p.tape.run()
 	g := make(map[string]Mat)
 	for _, s := range arch.Slots(p.net.Arch) {
 		if !s.Fixed {

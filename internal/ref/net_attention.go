@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"apr/arch"
+	"apr/device"
 )
 
 // attention: project, norm, rotate, scale, attend, gate, project.
@@ -48,6 +49,7 @@ func (p *Pass) attention(i int, x *node) *node {
 		sinks = p.at(i, "self_attn.sinks")
 	}
 	from := p.kv[a.KVFrom]
+	p.maps[i] = mapNodes{q, from[0], sinks}
 	o := p.attend(q, from[0], from[1], sinks, a)
 	if gate != nil {
 		o = t.mul(o, t.sigmoid(gate))
@@ -57,6 +59,24 @@ func (p *Pass) attention(i int, x *node) *node {
 		bias = p.at(i, "self_attn.o_proj.bias")
 	}
 	return t.linear(o, p.at(i, "self_attn.o_proj.weight"), bias)
+}
+
+// mapNodes are the operands of a layer's attention that decide its map: finished q and k, and sinks or nil.
+type mapNodes struct{ q, k, sinks *node }
+
+// MapGrads are gradients over the operands of a Map.
+type MapGrads struct{ Q, K, Sinks Mat }
+
+// Map returns the operands of the attention map of a layer, which has attention.
+func (p *Pass) Map(layer int) Map {
+	a, of := p.net.Arch.Layers[layer].Attn, p.maps[layer]
+	m := Map{Q: of.q.Mat, K: of.k.Mat, First: p.starts, Attn: device.Attn{
+		Batch: p.batch, QLen: p.seq, KLen: p.seq, KStride: p.seq, Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Window: a.Window, Cap: a.Cap, Scale: a.Scale,
+	}}
+	if of.sinks != nil {
+		m.Sinks = of.sinks.V
+	}
+	return m
 }
 
 // turn normalises and rotates q or k of layer i.

@@ -58,9 +58,10 @@ type Ties struct {
 	Farthest    float64 // how far below the least of those such a logit is, of the largest |logit| of its position
 }
 
-// AsChosen computes a forward pass of batch rows of ids in float64 with given experts: chosen has, by layer, the active experts of each position, as
-// Chosen does. A device that rounds may break a tie between two router logits the other way, and outputs then differ as much as the experts do.
-// Ties say how many choices are others than those of the largest logits, and how far from a tie they were.
+// AsChosen computes a forward pass of batch rows of ids in float64 with given experts: chosen has, by layer, the active
+// experts of each position, as Chosen does. A device that rounds may break a tie between two router logits the other
+// way, and outputs then differ as much as the experts do. Ties say how many choices are others than those of the
+// largest logits, and how far from a tie they were.
 func (m *Net) AsChosen(ids []int, batch int, chosen map[int][]int) (p *Pass, t Ties) {
 	net := *m
 	net.Chosen = chosen

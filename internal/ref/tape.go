@@ -53,10 +53,20 @@ func (t *tape) param(m Mat) *node {
 
 // backward begins with the gradient dy of y, and all others zero.
 func (t *tape) backward(y *node, dy Mat) {
+	t.begin(y, dy)
+	t.run()
+}
+
+// begin sets the gradient of y, and all others to zero.
+func (t *tape) begin(y *node, dy Mat) {
 	for _, n := range t.nodes {
 		n.d = Mat{}
 	}
 	y.grad().Add(dy)
+}
+
+// run goes back from the last operation to the first.
+func (t *tape) run() {
 	for i := len(t.steps) - 1; i >= 0; i-- {
 		t.steps[i]()
 	}

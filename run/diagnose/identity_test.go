@@ -39,6 +39,9 @@ func TestCopies(t *testing.T) {
 		"worse than uniform": {func(_ string, d *runlog.Dir) error {
 			return errors.Join(d.Event("warning", runlog.TeacherBelowUniform, map[string]any{"nats_per_token": 9.5, "uniform": 8.3}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "teacher", "the teacher knows less of this text than a model that knows nothing", true},
+		"no better than frequencies": {func(_ string, d *runlog.Dir) error {
+			return errors.Join(d.Event("warning", runlog.TeacherBelowFrequencies, map[string]any{"nats_per_token": 7.5, "frequencies": 6.4}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "teacher", "the teacher knows no more of this text than how often each token occurs", true},
 		"different": {related("different"), "", "", false},
 		"alike": {func(dir string, d *runlog.Dir) error {
 			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")),

@@ -39,3 +39,7 @@ const DoubtfulModel = "doubtful model file"
 
 // TeacherBelowUniform is the name of the event of a run whose teacher scored worse than chance on the held-out text.
 const TeacherBelowUniform = "teacher worse than uniform"
+
+// TeacherBelowFrequencies is the name of the event of a run whose teacher scored no better there than the frequencies
+// of tokens.
+const TeacherBelowFrequencies = "teacher no better than token frequencies"

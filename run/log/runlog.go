@@ -88,27 +88,34 @@ type Milliseconds struct {
 	Student   float64 `json:"student"` // forward and backward
 	Loss      float64 `json:"loss"`    // head and loss, both ways
 	Optimizer float64 `json:"optimizer"`
+	Quantize  float64 `json:"quantize,omitempty"` // blocks of the weights, of a student that is trained in them
 	Total     float64 `json:"total"`
 }
 
 // Step is one line of steps.jsonl. CE and KL are the means whose gradient was computed: KL is the divergence descended,
 // at the temperature, before α·T². They are null for a step that was not finite.
 type Step struct {
-	Leg             string       `json:"leg"` // "student" or "control"
-	Step            int          `json:"step"`
-	LR              float64      `json:"lr"`
-	Loss            Number       `json:"loss"`
-	CE              Number       `json:"ce"`
-	KL              Number       `json:"kl"`
-	GradNorm        Number       `json:"grad_norm"`
-	Clipped         bool         `json:"clipped"`
-	Finite          bool         `json:"finite"`
-	Diverged        bool         `json:"diverged"` // finite, and far above the losses before
-	Targets         int          `json:"targets"`
-	Tokens          int          `json:"tokens"`
-	TokensPerSecond Number       `json:"tokens_per_second"`
-	MS              Milliseconds `json:"ms"`
-	MemoryBytes     int64        `json:"memory"`
+	Leg      string  `json:"leg"` // "student" or "control"
+	Step     int     `json:"step"`
+	LR       float64 `json:"lr"`
+	Loss     Number  `json:"loss"`
+	CE       Number  `json:"ce"`
+	KL       Number  `json:"kl"`
+	SoftCE   *Number `json:"soft_ce,omitempty"` // instead of KL where the teacher's entropy is not known: Σ −p·ln Q at the temperature
+	GradNorm Number  `json:"grad_norm"`
+	// Hidden is the error of hidden states, summed over pairs of layers, and Attention the divergence of attention maps, its mean over
+	// pairs, both before their weights and there if they are compared. Shares are the parts of Loss that its terms are, by name.
+	Hidden          *Number           `json:"hidden,omitempty"`
+	Attention       *Number           `json:"attention,omitempty"`
+	Shares          map[string]Number `json:"shares,omitempty"`
+	Clipped         bool              `json:"clipped"`
+	Finite          bool              `json:"finite"`
+	Diverged        bool              `json:"diverged"` // finite, and far above the losses before
+	Targets         int               `json:"targets"`
+	Tokens          int               `json:"tokens"`
+	TokensPerSecond Number            `json:"tokens_per_second"`
+	MS              Milliseconds      `json:"ms"`
+	MemoryBytes     int64             `json:"memory"`
 	// Since the step before: processors that this process kept busy, and what NVML last said of the GPU. Absent: not known.
 	CPUs       float64  `json:"cpus,omitempty"`
 	GPUPercent *int     `json:"gpu_percent,omitempty"`

@@ -45,12 +45,28 @@ var metrics = []struct {
 	{"loss", "Loss", "", "what each leg descends; the control's is its cross-entropy", 4, true, func(s runlog.Step) runlog.Number { return s.Loss }},
 	{"ce", "Cross-entropy", "nats/token", "on the training text: comparable between the legs", 4, true, func(s runlog.Step) runlog.Number { return s.CE }},
 	{"kl", "Divergence from the teacher", "nats/token", "as descended, at the temperature, before α·T²", 4, true, func(s runlog.Step) runlog.Number { return s.KL }},
+	{"hidden", "Error of hidden states", "", "summed over pairs of layers, before its weight", 4, true, func(s runlog.Step) runlog.Number { return knownOf((*float64)(s.Hidden)) }},
+	{"attention", "Divergence of attention maps", "nats", "mean over targets and pairs of layers, before its weight", 4, true, func(s runlog.Step) runlog.Number { return knownOf((*float64)(s.Attention)) }},
+	{"share_ce", "Share of the cross-entropy in the loss", "", "its weighted mean, as a part of what is descended", 3, true, shareOf("ce")},
+	{"share_kl", "Share of the divergence in the loss", "", "its weighted mean, as a part of what is descended", 3, true, shareOf("kl")},
+	{"share_hidden", "Share of the hidden states in the loss", "", "their weighted mean, as a part of what is descended", 3, true, shareOf("hidden")},
+	{"share_attention", "Share of the attention maps in the loss", "", "their weighted mean, as a part of what is descended", 3, true, shareOf("attention")},
 	{"grad_norm", "Gradient norm", "", "before clipping", 3, true, func(s runlog.Step) runlog.Number { return s.GradNorm }},
 	{"lr", "Learning rate", "", "", 3, false, func(s runlog.Step) runlog.Number { return runlog.Number(s.LR) }},
 	{"tokens_per_second", "Throughput", "tokens/s", "", 4, true, func(s runlog.Step) runlog.Number { return s.TokensPerSecond }},
 	{"cpus", "Processors", "processors kept busy", "by this process, from step to step", 3, true, func(s runlog.Step) runlog.Number { return known(s.CPUs) }},
 	{"gpu_percent", "GPU", "% of the time", "in which kernels ran, as NVML says", 3, true, func(s runlog.Step) runlog.Number { return knownOf(s.GPUPercent) }},
 	{"gpu_watts", "GPU power", "W", "as NVML says", 3, true, func(s runlog.Step) runlog.Number { return knownOf(s.GPUWatts) }},
+}
+
+// shareOf reads the share of a term of the loss.
+func shareOf(name string) func(runlog.Step) runlog.Number {
+	return func(s runlog.Step) runlog.Number {
+		if share, ok := s.Shares[name]; ok {
+			return share
+		}
+		return runlog.Number(math.NaN())
+	}
 }
 
 // charts makes all pictures that have a number.

@@ -265,6 +265,7 @@ func phases(r *runlog.Record, out *outcome) []PhaseRow {
 		ms.Student += s.MS.Student
 		ms.Loss += s.MS.Loss
 		ms.Optimizer += s.MS.Optimizer
+		ms.Quantize += s.MS.Quantize
 		ms.Total += s.MS.Total
 	}
 	if ms.Total <= 0 {
@@ -276,7 +277,10 @@ func phases(r *runlog.Record, out *outcome) []PhaseRow {
 		{Name: "head and loss", Seconds: ms.Loss / 1e3},
 		{Name: "optimiser", Seconds: ms.Optimizer / 1e3},
 		{Name: "data", Seconds: ms.Data / 1e3},
-		{Name: "rest of the steps", Seconds: max(0, ms.Total-ms.Data-ms.Teacher-ms.Student-ms.Loss-ms.Optimizer) / 1e3},
+		{Name: "rest of the steps", Seconds: max(0, ms.Total-ms.Data-ms.Teacher-ms.Student-ms.Loss-ms.Optimizer-ms.Quantize) / 1e3},
+	}
+	if ms.Quantize > 0 {
+		rows = slices.Insert(rows, 4, PhaseRow{Name: "blocks of the weights", Seconds: ms.Quantize / 1e3})
 	}
 	all := ms.Total / 1e3
 	if whole := wholeTime(r, out); whole > all {

@@ -41,6 +41,9 @@ func record(n int) *runlog.Record {
 				MS: runlog.Milliseconds{Data: 1, Teacher: 2, Student: 3, Loss: 4, Optimizer: 5, Total: 20}}
 			if leg == "control" {
 				s.KL = runlog.Number(math.NaN())
+			} else { // hidden states and attention maps are compared
+				hidden, attention := runlog.Number(1/float64(k+1)), runlog.Number(2/float64(k+1))
+				s.Hidden, s.Attention, s.Shares = &hidden, &attention, map[string]runlog.Number{"ce": .5, "kl": .25, "hidden": .125, "attention": .125}
 			}
 			r.Steps = append(r.Steps, s)
 		}
@@ -145,7 +148,7 @@ func TestCurvesAreTheSteps(t *testing.T) {
 	for _, c := range d.Charts {
 		byID[c.ID] = c
 	}
-	want := []string{"ce", "cpus", "gpu_percent", "gpu_watts", "grad_norm", "held_out", "kl", "loss", "lr", "tokens_per_second"}
+	want := []string{"attention", "ce", "cpus", "gpu_percent", "gpu_watts", "grad_norm", "held_out", "hidden", "kl", "loss", "lr", "share_attention", "share_ce", "share_hidden", "share_kl", "tokens_per_second"}
 	if got := slices.Sorted(maps.Keys(byID)); !slices.Equal(got, want) {
 		t.Fatalf("charts %v, want %v", got, want)
 	}
@@ -303,7 +306,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// The example's scores of docs/adr/0013-verdict-and-control.md: a sure difference by enough windows is good news, and no news by fewer.
+// The example's scores of docs/adr/0013-verdict-and-control.md: a sure difference by enough windows is good news, and
+// no news by fewer.
 func TestVerdictNeedsWindows(t *testing.T) {
 	verdict := func(low, high float64, blocks any) Verdict {
 		r := record(3)

@@ -189,6 +189,12 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 		v.EqualTime = equalTime(r, distilled, control)
 		v.againstControl(distilled, control, out, margins)
 	}
+	if distilled != nil && (of(r, "warning", runlog.TeacherBelowFrequencies) != nil || of(r, "warning", runlog.TeacherBelowUniform) != nil) {
+		v.Detail += " The teacher knows no more of this text than how often each token occurs: see the warnings."
+		if v.Tone == Good {
+			v.Tone = Neutral
+		}
+	}
 	if distilled != nil && r.Status != runlog.Completed {
 		v.Detail += " The run itself is " + r.Status + "."
 	}

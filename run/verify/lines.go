@@ -33,7 +33,17 @@ func (v *verifier) lines() {
 			}
 			want := (1 - spec.Alpha) * float64(s.CE)
 			if spec.Alpha != 0 {
-				want += spec.Alpha * spec.Temperature * spec.Temperature * float64(s.KL)
+				d := s.KL
+				if s.SoftCE != nil {
+					d = *s.SoftCE
+				}
+				want += spec.Alpha * spec.Temperature * spec.Temperature * float64(d)
+			}
+			if leg == distill.LegStudent && c.Guide.Weight != 0 && s.Hidden != nil {
+				want += c.Guide.Weight * float64(*s.Hidden)
+			}
+			if leg == distill.LegStudent && c.Guide.Attention != 0 && s.Attention != nil {
+				want += c.Guide.Attention * float64(*s.Attention)
 			}
 			return s.Loss, want, near(float64(s.Loss), want, 1e-9)
 		})

@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
 
+	"apr/adapter"
 	"apr/arch"
 	"apr/corpus"
+	"apr/device"
 	"apr/distill"
 	"apr/internal/fault"
 	"apr/internal/ref"
-	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/selfcheck"
 )
@@ -28,7 +28,11 @@ func (v *verifier) recompute(ctx context.Context) error {
 			v.rates(leg, steps, v.replay.Schedule().Steps)
 		}
 	}
-	work := (2*float64(v.replay.Teacher().Config.Parameters()) + 6*float64(v.replay.StudentConfig().Parameters())) * float64(v.Config.Rows()*v.Config.SeqLen)
+	teachers := 0.0
+	for _, f := range v.replay.Teachers() {
+		teachers += float64(f.Config.Parameters())
+	}
+	work := (2*teachers + 6*float64(v.replay.StudentConfig().Parameters())) * float64(v.Config.Rows()*v.Config.SeqLen)
 	if work > exactLimit {
 		return fault.In(fault.Unavailable, v.Record.Path, "a step of this run is %.1g multiplications; float64 takes at most %.1g", work, exactLimit).
 			WithHint("models of this size are verified by hashes and lines only, which is not enough to call a run verified").WithID("E-VERIFY-004")
@@ -37,7 +41,11 @@ func (v *verifier) recompute(ctx context.Context) error {
 		return fault.In(fault.Unavailable, v.Record.Path, "this run has a load-balance loss (--router-balance %g), of which float64 and other micro-batches make another gradient", v.Config.RouterBalance).
 			WithHint("such runs are verified by hashes and lines only, which is not enough to call a run verified").WithID("E-VERIFY-012")
 	}
-	teacher, err := selfcheck.Exact(v.replay.Teacher())
+	if l := v.Config.LoRA; l != nil && l.Dropout > 0 {
+		return fault.In(fault.Unavailable, v.Record.Path, "this run drops values before its adapters (--lora-dropout %g), which float64 does not", l.Dropout).
+			WithHint("such runs are verified by hashes and lines only, which is not enough to call a run verified").WithID("E-VERIFY-013")
+	}
+	teacher, err := v.teaching()
 	if err != nil {
 		return err
 	}
@@ -74,8 +82,30 @@ func (v *verifier) recompute(ctx context.Context) error {
 	return nil
 }
 
+// teaching is the run's teacher in float64.
+func (v *verifier) teaching() (selfcheck.Teaching, error) {
+	var all []selfcheck.Teaching
+	for _, f := range v.replay.Teachers() {
+		n, err := selfcheck.Exact(f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, selfcheck.TaughtBy(n, v.replay.Vocab()))
+	}
+	e, temperature := v.Config.Ensemble, v.Config.Loss.Temperature
+	switch {
+	case len(e.Routes) > 0:
+		return selfcheck.ByRoute(all), nil
+	case len(all) == 1:
+		return all[0], nil
+	case e.Logits:
+		temperature = 0
+	}
+	return selfcheck.Mixed(all, e.Shares(len(all)), temperature), nil
+}
+
 // from takes the logged steps from a known state on.
-func (v *verifier) from(ctx context.Context, at distill.Known, steps []runlog.Step, teacher *ref.Net, splits bool) error {
+func (v *verifier) from(ctx context.Context, at distill.Known, steps []runlog.Step, teacher selfcheck.Teaching, splits bool) error {
 	if v.Observer != nil {
 		v.Observer.Phase(fmt.Sprintf("%s from step %d", at.Leg, at.Step))
 	}
@@ -89,7 +119,7 @@ func (v *verifier) from(ctx context.Context, at distill.Known, steps []runlog.St
 		return err
 	}
 	if steps[0].Finite {
-		if err := v.exact(at, steps[0], first, teacher); err != nil {
+		if err := v.exact(t, at, steps[0], first, teacher); err != nil {
 			return err
 		}
 	}
@@ -146,7 +176,7 @@ func (v *verifier) field(s runlog.Step, name string) string {
 }
 
 // exact compares one step with float64. The student's weights are those of the known state.
-func (v *verifier) exact(at distill.Known, s runlog.Step, b corpus.Batch, teacher *ref.Net) error {
+func (v *verifier) exact(trainer *distill.Trainer, at distill.Known, s runlog.Step, b corpus.Batch, teacher selfcheck.Teaching) error {
 	weights, err := v.replay.Weights()
 	if err != nil {
 		return err
@@ -159,16 +189,67 @@ func (v *verifier) exact(at distill.Known, s runlog.Step, b corpus.Batch, teache
 	if spec.Alpha == 0 {
 		teacher = nil
 	}
-	loss, sums, grads := selfcheck.ExactStep(student, teacher, b, v.replay.Vocab(), spec)
+	guided, err := v.guided(trainer)
+	if err != nil {
+		return err
+	}
+	loss, sums, grads := selfcheck.ExactStep(student, teacher, guided, b, v.replay.Vocab(), spec)
+	a, err := v.replay.Adapter()
+	if err != nil {
+		return err
+	}
+	if a != nil {
+		grads = adapted(a, grads)
+	}
 	n := float64(sums.Positions)
 	v.near("float64", v.field(s, "loss"), float64(s.Loss), loss, v.tol.loss)
 	v.near("float64", v.field(s, "ce"), float64(s.CE), sums.CE/n, v.tol.loss)
 	if spec.Alpha != 0 {
 		v.near("float64", v.field(s, "kl"), float64(s.KL), sums.D/n, v.tol.loss)
 	}
+	if s.Hidden != nil {
+		v.near("float64", v.field(s, "hidden"), float64(*s.Hidden), sums.Sums[device.HiddenStates]/n, v.tol.loss)
+	}
+	if s.Attention != nil {
+		v.near("float64", v.field(s, "attention"), float64(*s.Attention), sums.Sums[device.AttentionTransfer]/n/float64(len(trainer.Maps.Pairs)), v.tol.loss)
+	}
 	v.near("float64", v.field(s, "grad_norm"), float64(s.GradNorm), selfcheck.GradNorm(grads), v.tol.norm)
 	v.add("float64", v.field(s, "targets"), s.Targets, sums.Positions, int64(s.Targets) == sums.Positions)
 	return nil
+}
+
+// adapted returns the gradients of an adapter by those of the merged matrices, W + s·B·A: dA = s·Bᵀ·dW and dB = s·dW·Aᵀ.
+func adapted(a *adapter.Adapter, grads map[string]ref.Mat) map[string]ref.Mat {
+	out := map[string]ref.Mat{}
+	for _, m := range a.Modules {
+		dw := grads[m.Slot.Name]
+		nameA, nameB := m.Names()
+		da, db := ref.New(m.Rank, dw.Cols), ref.New(dw.Rows, m.Rank)
+		for r := range dw.Rows {
+			for k := range m.Rank {
+				b := m.Scale * float64(m.B[r*m.Rank+k])
+				sum := 0.0
+				for c, d := range dw.Row(r) {
+					da.Row(k)[c] += b * d
+					sum += d * float64(m.A[k*dw.Cols+c])
+				}
+				db.Row(r)[k] = m.Scale * sum
+			}
+		}
+		out[nameA], out[nameB] = da, db
+	}
+	return out
+}
+
+// guided returns what a trainer's next step compares layer by layer; nil: nothing.
+func (v *verifier) guided(t *distill.Trainer) (*selfcheck.Guided, error) {
+	pairs, err := t.Compared()
+	maps, each := t.Maps.Compared(t.Steps)
+	if err != nil || len(pairs) == 0 && len(maps) == 0 {
+		return nil, err
+	}
+	n, err := selfcheck.Exact(v.replay.Teachers()[0])
+	return &selfcheck.Guided{Weight: v.Config.Guide.Weight, Pairs: pairs, Maps: maps, Each: each, Teacher: n}, err
 }
 
 // splits takes the first step again in other micro-batches: loss and gradient norm must not depend on the cut.
@@ -213,7 +294,7 @@ func (v *verifier) final(context.Context) error {
 	if err != nil {
 		return err
 	}
-	f, err := modelfile.Open(v.student())
+	f, err := v.replay.Final()
 	if err != nil {
 		return err
 	}
@@ -235,15 +316,12 @@ func (v *verifier) final(context.Context) error {
 	return nil
 }
 
-// student is the path of the student that the run wrote.
-func (v *verifier) student() string { return filepath.Join(v.Record.Path, "student.apr") }
-
 // scores evaluates again.
 func (v *verifier) scores(ctx context.Context) error {
 	if v.Observer != nil {
 		v.Observer.Phase("held-out scores")
 	}
-	f, err := modelfile.Open(v.student())
+	f, err := v.replay.Final()
 	if err != nil {
 		return err
 	}
@@ -268,11 +346,11 @@ func (v *verifier) evaluations(got []distill.Evaluation) {
 		v.add("scores", field+"name", was.Name, e.Name, was.Name == e.Name)
 		v.add("scores", field+"targets", was.Targets, e.Targets, was.Targets == e.Targets)
 		v.near("scores", field+"nats_per_token", was.NatsPerToken, e.NatsPerToken, v.tol.score)
-		v.near("scores", field+"perplexity", was.Perplexity, e.Perplexity, 10*v.tol.score)
+		v.near("scores", field+"perplexity", float64(was.Perplexity), float64(e.Perplexity), 10*v.tol.score)
 		v.add("scores", field+"bits_per_byte", was.BitsPerByte, e.BitsPerByte, near(float64(was.BitsPerByte), float64(e.BitsPerByte), v.tol.score) ||
 			!e.BitsPerByte.Finite() && !(was.BitsPerByte > 0)) // not known, which earlier runs left out
-		v.near("scores", field+"kl", was.KL, e.KL, v.tol.score)
-		v.near("scores", field+"top1_agreement", was.Top1, e.Top1, 100*v.tol.score)
+		v.near("scores", field+"kl", float64(was.KL), float64(e.KL), v.tol.score)
+		v.near("scores", field+"top1_agreement", float64(was.Top1), float64(e.Top1), 100*v.tol.score)
 		v.spread("scores", field+"nats_standard_error", was.Error, e.Error)
 		v.spread("scores", field+"nats_interval_95.0", was.Interval[0], e.Interval[0])
 		v.spread("scores", field+"nats_interval_95.1", was.Interval[1], e.Interval[1])

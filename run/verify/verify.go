@@ -275,6 +275,9 @@ func (v *verifier) tokenizer() {
 	if _, ok := logged["tokenizer"]; !ok {
 		return // neither model has one
 	}
+	if l := v.Config.LoRA; l != nil && !l.Merge {
+		return // an adapter has none
+	}
 	for _, name := range []string{"student.apr", "student"} {
 		now, err := tokenizerOf(filepath.Join(v.Record.Path, name))
 		for _, part := range []string{"tokenizer", "tokenizer_config"} {

@@ -16,7 +16,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,8 +23,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/andybalholm/brotli"
 
 	"apr/device/cuda/kernel/manifest"
 )
@@ -180,13 +177,11 @@ func fileOf(name string) string { return filepath.Join(dir, "ptx", name+manifest
 
 // store writes the PTX of a module, compressed as well as it goes.
 func store(name string, text []byte) error {
-	var packed bytes.Buffer
-	z := brotli.NewWriterLevel(&packed, brotli.BestCompression)
-	_, err := z.Write(text)
-	if err = errors.Join(err, z.Close()); err != nil {
-		return err
+	packed, err := manifest.Pack(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	return os.WriteFile(fileOf(name), packed.Bytes(), 0o644)
+	return os.WriteFile(fileOf(name), packed, 0o644)
 }
 
 // stored returns the PTX of a module as it was stored.
@@ -195,7 +190,7 @@ func stored(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(brotli.NewReader(bytes.NewReader(packed)))
+	return manifest.Unpack(packed)
 }
 
 // inspect passes the PTX through ptxas, if there is one.

@@ -289,3 +289,25 @@ func widenF16(dst []float32, src []byte) {
 		dst[i] = tensor.F16ToF32(binary.LittleEndian.Uint16(src[2*i:]))
 	}
 }
+
+func expTotal(x []float32, shift, invT float32) (sum float64) {
+	for _, v := range x {
+		sum += exp64((float64(v) - float64(shift)) * float64(invT))
+	}
+	return sum
+}
+
+func shift(y, x []float32, m, c float32) {
+	for i := range y {
+		y[i] = x[i] - m + c
+	}
+}
+
+func logAddExp(y, x []float32, m, c, invT, t float32) {
+	for i := range y {
+		a, b := float64(y[i]), float64(x[i]-m+c)
+		larger := math.Max(a, b) // NaN if either is
+		gap := (math.Min(a, b) - math.Max(larger, -math.MaxFloat32)) * float64(invT)
+		y[i] = float32(larger + float64(t)*math.Log1p(exp64(gap)))
+	}
+}

@@ -139,6 +139,21 @@ func mixTermsAVX512(h []float32, z []float32, t []float32, c *float32, m *float3
 //go:noescape
 func divGradAVX512(grad []float32, z []float32, h []float32, c *float32, a float32, k float32, sumH float32)
 
+// expTotalAVX512 does what expTotal does.
+//
+//go:noescape
+func expTotalAVX512(x []float32, shift float32, invT float32) (sum float64)
+
+// shiftAVX512 does what shift does.
+//
+//go:noescape
+func shiftAVX512(y []float32, x []float32, m float32, c float32)
+
+// logAddExpAVX512 does what logAddExp does.
+//
+//go:noescape
+func logAddExpAVX512(y []float32, x []float32, m float32, c float32, invT float32, t float32)
+
 // adamWAVX512 does what adamW does.
 //
 //go:noescape
@@ -288,6 +303,21 @@ func mixTermsAVX2(h []float32, z []float32, t []float32, c *float32, m *float32)
 //
 //go:noescape
 func divGradAVX2(grad []float32, z []float32, h []float32, c *float32, a float32, k float32, sumH float32)
+
+// expTotalAVX2 does what expTotal does.
+//
+//go:noescape
+func expTotalAVX2(x []float32, shift float32, invT float32) (sum float64)
+
+// shiftAVX2 does what shift does.
+//
+//go:noescape
+func shiftAVX2(y []float32, x []float32, m float32, c float32)
+
+// logAddExpAVX2 does what logAddExp does.
+//
+//go:noescape
+func logAddExpAVX2(y []float32, x []float32, m float32, c float32, invT float32, t float32)
 
 // adamWAVX2 does what adamW does.
 //

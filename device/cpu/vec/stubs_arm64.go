@@ -137,6 +137,21 @@ func mixTermsNEON(h, z, t []float32, c *float32, m *float32) (d, sumH float64)
 //go:noescape
 func divGradNEON(grad, z, h []float32, c *float32, a, k, sumH float32)
 
+// expTotalNEON does what expTotal does.
+//
+//go:noescape
+func expTotalNEON(x []float32, shift, invT float32) (sum float64)
+
+// shiftNEON does what shift does.
+//
+//go:noescape
+func shiftNEON(y, x []float32, m, c float32)
+
+// logAddExpNEON does what logAddExp does.
+//
+//go:noescape
+func logAddExpNEON(y, x []float32, m, c, invT, t float32)
+
 // adamWNEON does what adamW does.
 //
 //go:noescape

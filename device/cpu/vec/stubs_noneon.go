@@ -72,6 +72,12 @@ func divGradNEON(grad, z, h []float32, c *float32, a, k, sumH float32) {
 	panic("vec: no assembly here")
 }
 
+func expTotalNEON(x []float32, shift, invT float32) (sum float64) { panic("vec: no assembly here") }
+
+func shiftNEON(y, x []float32, m, c float32) { panic("vec: no assembly here") }
+
+func logAddExpNEON(y, x []float32, m, c, invT, t float32) { panic("vec: no assembly here") }
+
 func adamWNEON(w, g, m, v []float32, c *float32) { panic("vec: no assembly here") }
 
 func widenBF16NEON(dst []float32, src *byte) { panic("vec: no assembly here") }

@@ -72,6 +72,12 @@ func divGradAVX512(grad, z, h []float32, c *float32, a, k, sumH float32) {
 	panic("vec: no assembly here")
 }
 
+func expTotalAVX512(x []float32, shift, invT float32) (sum float64) { panic("vec: no assembly here") }
+
+func shiftAVX512(y, x []float32, m, c float32) { panic("vec: no assembly here") }
+
+func logAddExpAVX512(y, x []float32, m, c, invT, t float32) { panic("vec: no assembly here") }
+
 func adamWAVX512(w, g, m, v []float32, c *float32) { panic("vec: no assembly here") }
 
 func widenBF16AVX512(dst []float32, src *byte) { panic("vec: no assembly here") }
@@ -143,6 +149,12 @@ func mixTermsAVX2(h, z, t []float32, c *float32, m *float32) (d, sumH float64) {
 func divGradAVX2(grad, z, h []float32, c *float32, a, k, sumH float32) {
 	panic("vec: no assembly here")
 }
+
+func expTotalAVX2(x []float32, shift, invT float32) (sum float64) { panic("vec: no assembly here") }
+
+func shiftAVX2(y, x []float32, m, c float32) { panic("vec: no assembly here") }
+
+func logAddExpAVX2(y, x []float32, m, c, invT, t float32) { panic("vec: no assembly here") }
 
 func adamWAVX2(w, g, m, v []float32, c *float32) { panic("vec: no assembly here") }
 

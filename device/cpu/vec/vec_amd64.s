@@ -5040,6 +5040,519 @@ end3:
 	VZEROUPPER
 	RET
 
+// func expTotalAVX512(x []float32, shift float32, invT float32) (sum float64)
+// Requires: AVX, AVX512F, BMI2, SSE2
+TEXT ·expTotalAVX512(SB), NOSPLIT, $64-40
+	MOVQ         x_base+0(FP), AX
+	MOVQ         x_len+8(FP), CX
+	VBROADCASTSS shift+24(FP), Z0
+	VBROADCASTSS invT+28(FP), Z1
+	VBROADCASTSS constants<>+0(SB), Z2
+	VPXORD       Z3, Z3, Z3
+	VMOVUPS      Z3, (SP)
+	XORQ         DX, DX
+
+loop1:
+	CMPQ              CX, $0x00000040
+	JL                done2
+	VMOVUPS           (AX)(DX*1), Z4
+	VSUBPS            Z0, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z3, Z3
+	VMOVUPS           64(AX)(DX*1), Z4
+	VSUBPS            Z0, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z3, Z3
+	VMOVUPS           128(AX)(DX*1), Z4
+	VSUBPS            Z0, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z3, Z3
+	VMOVUPS           192(AX)(DX*1), Z4
+	VSUBPS            Z0, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z3, Z3
+	VCVTPS2PD         Y3, Z4
+	VEXTRACTF64X4     $0x01, Z3, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z5, Z4, Z4
+	VADDPD            (SP), Z4, Z4
+	VMOVUPD           Z4, (SP)
+	ADDQ              $0x00000100, DX
+	SUBQ              $0x00000040, CX
+	JMP               loop1
+
+done2:
+loop3:
+	CMPQ              CX, $0x00000020
+	JL                done4
+	VMOVUPS           (AX)(DX*1), Z4
+	VSUBPS            Z0, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z3, Z3
+	VMOVUPS           64(AX)(DX*1), Z4
+	VSUBPS            Z0, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z3, Z3
+	VCVTPS2PD         Y3, Z4
+	VEXTRACTF64X4     $0x01, Z3, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z5, Z4, Z4
+	VADDPD            (SP), Z4, Z4
+	VMOVUPD           Z4, (SP)
+	ADDQ              $0x00000080, DX
+	SUBQ              $0x00000020, CX
+	JMP               loop3
+
+done4:
+loop5:
+	CMPQ              CX, $0x00000010
+	JL                done6
+	VMOVUPS           (AX)(DX*1), Z4
+	VSUBPS            Z0, Z4, Z4
+	VMULPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z6
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z6, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z6
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VADDPS            Z4, Z3, Z3
+	VCVTPS2PD         Y3, Z4
+	VEXTRACTF64X4     $0x01, Z3, Y5
+	VCVTPS2PD         Y5, Z5
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z5, Z4, Z4
+	VADDPD            (SP), Z4, Z4
+	VMOVUPD           Z4, (SP)
+	ADDQ              $0x00000040, DX
+	SUBQ              $0x00000010, CX
+	JMP               loop5
+
+done6:
+	TESTQ             CX, CX
+	JZ                end7
+	MOVL              $0x0000ffff, BX
+	BZHIL             CX, BX, BX
+	KMOVW             BX, K1
+	VMOVAPS           Z2, Z2
+	VMOVUPS           (AX)(DX*1), K1, Z2
+	VSUBPS            Z0, Z2, Z2
+	VMULPS            Z1, Z2, Z2
+	VBROADCASTSS      constants<>+32(SB), Z0
+	VBROADCASTSS      constants<>+64(SB), Z1
+	VMAXPS            Z2, Z0, Z2
+	VMINPS            Z2, Z1, Z2
+	VMULPS.BCST       constants<>+96(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST constants<>+128(SB), Z0, Z2
+	VFNMADD231PS.BCST constants<>+160(SB), Z0, Z2
+	VBROADCASTSS      constants<>+192(SB), Z1
+	VFMADD213PS.BCST  constants<>+224(SB), Z2, Z1
+	VFMADD213PS.BCST  constants<>+256(SB), Z2, Z1
+	VFMADD213PS.BCST  constants<>+288(SB), Z2, Z1
+	VFMADD213PS.BCST  constants<>+320(SB), Z2, Z1
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z1
+	VFMADD213PS.BCST  constants<>+352(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z3, Z3
+	VCVTPS2PD         Y3, Z0
+	VEXTRACTF64X4     $0x01, Z3, Y1
+	VCVTPS2PD         Y1, Z1
+	VPXORD            Z3, Z3, Z3
+	VADDPD            Z1, Z0, Z0
+	VADDPD            (SP), Z0, Z0
+	VMOVUPD           Z0, (SP)
+
+end7:
+	VMOVUPD       (SP), Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPD        X0, X1, X0
+	VUNPCKHPD     X0, X0, X1
+	VADDSD        X1, X0, X0
+	MOVSD         X0, sum+32(FP)
+	VZEROUPPER
+	RET
+
+// func shiftAVX512(y []float32, x []float32, m float32, c float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·shiftAVX512(SB), NOSPLIT, $0-56
+	MOVQ         y_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         y_len+8(FP), DX
+	VBROADCASTSS m+48(FP), Z0
+	VBROADCASTSS c+52(FP), Z1
+	XORQ         BX, BX
+
+loop1:
+	CMPQ    DX, $0x00000040
+	JL      done2
+	VMOVUPS (CX)(BX*1), Z2
+	VSUBPS  Z0, Z2, Z2
+	VADDPS  Z1, Z2, Z2
+	VMOVUPS Z2, (AX)(BX*1)
+	VMOVUPS 64(CX)(BX*1), Z2
+	VSUBPS  Z0, Z2, Z2
+	VADDPS  Z1, Z2, Z2
+	VMOVUPS Z2, 64(AX)(BX*1)
+	VMOVUPS 128(CX)(BX*1), Z2
+	VSUBPS  Z0, Z2, Z2
+	VADDPS  Z1, Z2, Z2
+	VMOVUPS Z2, 128(AX)(BX*1)
+	VMOVUPS 192(CX)(BX*1), Z2
+	VSUBPS  Z0, Z2, Z2
+	VADDPS  Z1, Z2, Z2
+	VMOVUPS Z2, 192(AX)(BX*1)
+	ADDQ    $0x00000100, BX
+	SUBQ    $0x00000040, DX
+	JMP     loop1
+
+done2:
+loop3:
+	CMPQ    DX, $0x00000020
+	JL      done4
+	VMOVUPS (CX)(BX*1), Z2
+	VSUBPS  Z0, Z2, Z2
+	VADDPS  Z1, Z2, Z2
+	VMOVUPS Z2, (AX)(BX*1)
+	VMOVUPS 64(CX)(BX*1), Z2
+	VSUBPS  Z0, Z2, Z2
+	VADDPS  Z1, Z2, Z2
+	VMOVUPS Z2, 64(AX)(BX*1)
+	ADDQ    $0x00000080, BX
+	SUBQ    $0x00000020, DX
+	JMP     loop3
+
+done4:
+loop5:
+	CMPQ    DX, $0x00000010
+	JL      done6
+	VMOVUPS (CX)(BX*1), Z2
+	VSUBPS  Z0, Z2, Z2
+	VADDPS  Z1, Z2, Z2
+	VMOVUPS Z2, (AX)(BX*1)
+	ADDQ    $0x00000040, BX
+	SUBQ    $0x00000010, DX
+	JMP     loop5
+
+done6:
+	TESTQ     DX, DX
+	JZ        end7
+	MOVL      $0x0000ffff, SI
+	BZHIL     DX, SI, SI
+	KMOVW     SI, K1
+	VMOVUPS.Z (CX)(BX*1), K1, Z2
+	VSUBPS    Z0, Z2, Z2
+	VADDPS    Z1, Z2, Z2
+	VMOVUPS   Z2, K1, (AX)(BX*1)
+
+end7:
+	VZEROUPPER
+	RET
+
+// func logAddExpAVX512(y []float32, x []float32, m float32, c float32, invT float32, t float32)
+// Requires: AVX, AVX512F, BMI2
+TEXT ·logAddExpAVX512(SB), NOSPLIT, $0-64
+	MOVQ         y_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         y_len+8(FP), DX
+	VBROADCASTSS m+48(FP), Z0
+	VBROADCASTSS c+52(FP), Z1
+	VBROADCASTSS invT+56(FP), Z2
+	VBROADCASTSS t+60(FP), Z3
+	XORQ         BX, BX
+
+loop1:
+	CMPQ              DX, $0x00000020
+	JL                done2
+	VMOVUPS           (CX)(BX*1), Z4
+	VMOVUPS           (AX)(BX*1), Z5
+	VSUBPS            Z0, Z4, Z4
+	VADDPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+1152(SB), Z7
+	VMAXPS            Z5, Z4, Z6
+	VMINPS            Z4, Z5, Z4
+	VMAXPS            Z7, Z6, Z7
+	VSUBPS            Z7, Z4, Z4
+	VMULPS            Z2, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z7
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z7, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z7
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z7
+	VSCALEFPS         Z5, Z7, Z4
+	VBROADCASTSS      constants<>+1184(SB), Z5
+	VFMADD213PS.BCST  constants<>+1216(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1248(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1280(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1312(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1344(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1376(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1408(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1440(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z5
+	VMULPS            Z5, Z4, Z4
+	VFMADD231PS       Z3, Z4, Z6
+	VMOVUPS           Z6, (AX)(BX*1)
+	VMOVUPS           64(CX)(BX*1), Z4
+	VMOVUPS           64(AX)(BX*1), Z5
+	VSUBPS            Z0, Z4, Z4
+	VADDPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+1152(SB), Z7
+	VMAXPS            Z5, Z4, Z6
+	VMINPS            Z4, Z5, Z4
+	VMAXPS            Z7, Z6, Z7
+	VSUBPS            Z7, Z4, Z4
+	VMULPS            Z2, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z7
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z7, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z7
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z7
+	VSCALEFPS         Z5, Z7, Z4
+	VBROADCASTSS      constants<>+1184(SB), Z5
+	VFMADD213PS.BCST  constants<>+1216(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1248(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1280(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1312(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1344(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1376(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1408(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1440(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z5
+	VMULPS            Z5, Z4, Z4
+	VFMADD231PS       Z3, Z4, Z6
+	VMOVUPS           Z6, 64(AX)(BX*1)
+	ADDQ              $0x00000080, BX
+	SUBQ              $0x00000020, DX
+	JMP               loop1
+
+done2:
+loop3:
+	CMPQ              DX, $0x00000010
+	JL                done4
+	VMOVUPS           (CX)(BX*1), Z4
+	VMOVUPS           (AX)(BX*1), Z5
+	VSUBPS            Z0, Z4, Z4
+	VADDPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+1152(SB), Z7
+	VMAXPS            Z5, Z4, Z6
+	VMINPS            Z4, Z5, Z4
+	VMAXPS            Z7, Z6, Z7
+	VSUBPS            Z7, Z4, Z4
+	VMULPS            Z2, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z5
+	VBROADCASTSS      constants<>+64(SB), Z7
+	VMAXPS            Z4, Z5, Z4
+	VMINPS            Z4, Z7, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST constants<>+128(SB), Z5, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z5, Z4
+	VBROADCASTSS      constants<>+192(SB), Z7
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z7
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z7
+	VSCALEFPS         Z5, Z7, Z4
+	VBROADCASTSS      constants<>+1184(SB), Z5
+	VFMADD213PS.BCST  constants<>+1216(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1248(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1280(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1312(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1344(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1376(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1408(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+1440(SB), Z4, Z5
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z5
+	VMULPS            Z5, Z4, Z4
+	VFMADD231PS       Z3, Z4, Z6
+	VMOVUPS           Z6, (AX)(BX*1)
+	ADDQ              $0x00000040, BX
+	SUBQ              $0x00000010, DX
+	JMP               loop3
+
+done4:
+	TESTQ             DX, DX
+	JZ                end5
+	MOVL              $0x0000ffff, SI
+	BZHIL             DX, SI, SI
+	KMOVW             SI, K1
+	VMOVUPS.Z         (CX)(BX*1), K1, Z4
+	VMOVUPS.Z         (AX)(BX*1), K1, Z5
+	VSUBPS            Z0, Z4, Z4
+	VADDPS            Z1, Z4, Z4
+	VBROADCASTSS      constants<>+1152(SB), Z1
+	VMAXPS            Z5, Z4, Z0
+	VMINPS            Z4, Z5, Z4
+	VMAXPS            Z1, Z0, Z1
+	VSUBPS            Z1, Z4, Z4
+	VMULPS            Z2, Z4, Z4
+	VBROADCASTSS      constants<>+32(SB), Z1
+	VBROADCASTSS      constants<>+64(SB), Z2
+	VMAXPS            Z4, Z1, Z4
+	VMINPS            Z4, Z2, Z4
+	VMULPS.BCST       constants<>+96(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST constants<>+128(SB), Z1, Z4
+	VFNMADD231PS.BCST constants<>+160(SB), Z1, Z4
+	VBROADCASTSS      constants<>+192(SB), Z2
+	VFMADD213PS.BCST  constants<>+224(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+256(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+288(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+320(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z2
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VBROADCASTSS      constants<>+1184(SB), Z1
+	VFMADD213PS.BCST  constants<>+1216(SB), Z4, Z1
+	VFMADD213PS.BCST  constants<>+1248(SB), Z4, Z1
+	VFMADD213PS.BCST  constants<>+1280(SB), Z4, Z1
+	VFMADD213PS.BCST  constants<>+1312(SB), Z4, Z1
+	VFMADD213PS.BCST  constants<>+1344(SB), Z4, Z1
+	VFMADD213PS.BCST  constants<>+1376(SB), Z4, Z1
+	VFMADD213PS.BCST  constants<>+1408(SB), Z4, Z1
+	VFMADD213PS.BCST  constants<>+1440(SB), Z4, Z1
+	VFMADD213PS.BCST  constants<>+352(SB), Z4, Z1
+	VMULPS            Z1, Z4, Z4
+	VFMADD231PS       Z3, Z4, Z0
+	VMOVUPS           Z0, K1, (AX)(BX*1)
+
+end5:
+	VZEROUPPER
+	RET
+
 // func adamWAVX512(w []float32, g []float32, m []float32, v []float32, c *float32)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·adamWAVX512(SB), NOSPLIT, $0-104
@@ -6086,10 +6599,10 @@ loop1:
 	VCVTPS2DQ    Y2, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y3, Y3
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y3, Y3
 	VMOVAPS      Y3, Y1
@@ -6130,10 +6643,10 @@ done2:
 	VCVTPS2DQ    Y3, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y4, Y4
 	VMOVAPS      Y4, Y2
@@ -6182,10 +6695,10 @@ loop1:
 	VCVTPS2DQ    Y2, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y3, Y3
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y3, Y3
 	VMOVAPS      Y3, Y1
@@ -6235,10 +6748,10 @@ done2:
 	VCVTPS2DQ    Y3, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y4, Y4
 	VMOVAPS      Y4, Y2
@@ -6303,10 +6816,10 @@ loop1:
 	VCVTPS2DQ    Y2, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y3, Y3
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y3, Y3
 	VMOVAPS      Y3, Y1
@@ -6356,10 +6869,10 @@ done2:
 	VCVTPS2DQ    Y3, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y4, Y4
 	VMOVAPS      Y4, Y2
@@ -6417,10 +6930,10 @@ loop1:
 	VCVTPS2DQ    Y2, Y2
 	VPSRAD       $0x01, Y2, Y1
 	VPSUBD       Y1, Y2, Y2
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y4, Y4
 	VMOVAPS      Y4, Y1
@@ -6483,10 +6996,10 @@ done2:
 	VCVTPS2DQ    Y3, Y3
 	VPSRAD       $0x01, Y3, Y2
 	VPSUBD       Y2, Y3, Y3
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
 	VMOVAPS      Y5, Y2
@@ -6555,10 +7068,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -6604,10 +7117,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -6661,10 +7174,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -6721,10 +7234,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -6852,10 +7365,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6881,10 +7394,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6910,10 +7423,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6939,10 +7452,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -6983,10 +7496,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -7012,10 +7525,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -7056,10 +7569,10 @@ loop5:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -7104,10 +7617,10 @@ done6:
 	VCVTPS2DQ    Y0, Y4
 	VPSRAD       $0x01, Y4, Y0
 	VPSUBD       Y0, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y0, Y0
+	VPADDD       constants<>+1472(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y1, Y1
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y1, Y1
 	VMOVAPS      Y1, Y4
@@ -7166,10 +7679,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -7199,10 +7712,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -7240,10 +7753,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -7284,10 +7797,10 @@ done4:
 	VCVTPS2DQ    Y1, Y4
 	VPSRAD       $0x01, Y4, Y1
 	VPSUBD       Y1, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y4
@@ -7351,10 +7864,10 @@ loop1:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -7390,10 +7903,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7416,10 +7929,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -7452,10 +7965,10 @@ loop1:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -7491,10 +8004,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7517,10 +8030,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -7553,10 +8066,10 @@ loop1:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -7592,10 +8105,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7618,10 +8131,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -7654,10 +8167,10 @@ loop1:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -7693,10 +8206,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7719,10 +8232,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -7798,10 +8311,10 @@ loop3:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -7837,10 +8350,10 @@ loop3:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7863,10 +8376,10 @@ loop3:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -7899,10 +8412,10 @@ loop3:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -7938,10 +8451,10 @@ loop3:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -7964,10 +8477,10 @@ loop3:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -8043,10 +8556,10 @@ loop5:
 	VCVTPS2DQ    Y8, Y8
 	VPSRAD       $0x01, Y8, Y7
 	VPSUBD       Y7, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y7
@@ -8082,10 +8595,10 @@ loop5:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -8108,10 +8621,10 @@ loop5:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -8192,10 +8705,10 @@ done6:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y9, Y9
 	VMOVAPS      Y9, Y5
@@ -8231,10 +8744,10 @@ done6:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
 	VMOVAPS      Y8, Y5
@@ -8257,10 +8770,10 @@ done6:
 	VCVTPS2DQ    Y5, Y7
 	VPSRAD       $0x01, Y7, Y5
 	VPSUBD       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y6, Y6
 	VMOVAPS      Y6, Y7
@@ -8387,10 +8900,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -8424,10 +8937,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -8458,10 +8971,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -8495,10 +9008,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -8529,10 +9042,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -8566,10 +9079,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -8600,10 +9113,10 @@ loop1:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -8637,10 +9150,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -8707,10 +9220,10 @@ loop3:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -8744,10 +9257,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -8778,10 +9291,10 @@ loop3:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -8815,10 +9328,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -8885,10 +9398,10 @@ loop5:
 	VCVTPS2DQ    Y7, Y7
 	VPSRAD       $0x01, Y7, Y6
 	VPSUBD       Y6, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y8, Y8
 	VMOVAPS      Y8, Y6
@@ -8922,10 +9435,10 @@ loop5:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -8997,10 +9510,10 @@ done6:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y8, Y8
 	VMOVAPS      Y8, Y4
@@ -9034,10 +9547,10 @@ done6:
 	VCVTPS2DQ    Y4, Y6
 	VPSRAD       $0x01, Y6, Y4
 	VPSUBD       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y5, Y5
 	VMOVAPS      Y5, Y6
@@ -9153,10 +9666,10 @@ loop1:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y6
 	VPSUBD       Y6, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y10, Y10
-	VPADDD       constants<>+1152(SB), Y9, Y9
+	VPADDD       constants<>+1472(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y6
@@ -9178,10 +9691,10 @@ loop1:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y7
 	VPSUBD       Y7, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y10, Y10
-	VPADDD       constants<>+1152(SB), Y9, Y9
+	VPADDD       constants<>+1472(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y7
@@ -9206,10 +9719,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y8
 	VPSRAD       $0x01, Y8, Y6
 	VPSUBD       Y6, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y9, Y9
 	VMOVAPS      Y9, Y8
@@ -9251,10 +9764,10 @@ done2:
 	VCVTPS2DQ    Y1, Y7
 	VPSRAD       $0x01, Y7, Y1
 	VPSUBD       Y1, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y7, Y7
+	VPADDD       constants<>+1472(SB), Y7, Y7
 	VPSLLD       $0x17, Y7, Y7
 	VMULPS       Y7, Y4, Y4
 	VMOVAPS      Y4, Y7
@@ -9276,10 +9789,10 @@ done2:
 	VCVTPS2DQ    Y1, Y8
 	VPSRAD       $0x01, Y8, Y1
 	VPSUBD       Y1, Y8, Y8
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y4, Y4
 	VMOVAPS      Y4, Y8
@@ -9304,10 +9817,10 @@ done2:
 	VCVTPS2DQ    Y1, Y1
 	VPSRAD       $0x01, Y1, Y0
 	VPSUBD       Y0, Y1, Y1
-	VPADDD       constants<>+1152(SB), Y0, Y0
+	VPADDD       constants<>+1472(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y2, Y2
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y2
 	VMOVAPS      Y2, Y0
@@ -9356,10 +9869,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y4
 	VPSUBD       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y4
@@ -9381,10 +9894,10 @@ loop1:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -9425,10 +9938,10 @@ done2:
 	VCVTPS2DQ    Y0, Y5
 	VPSRAD       $0x01, Y5, Y0
 	VPSUBD       Y0, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y0, Y0
+	VPADDD       constants<>+1472(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y1, Y1
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y1, Y1
 	VMOVAPS      Y1, Y5
@@ -9450,10 +9963,10 @@ done2:
 	VCVTPS2DQ    Y0, Y6
 	VPSRAD       $0x01, Y6, Y0
 	VPSUBD       Y0, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y0, Y0
+	VPADDD       constants<>+1472(SB), Y0, Y0
 	VPSLLD       $0x17, Y0, Y0
 	VMULPS       Y0, Y1, Y1
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y1, Y1
 	VMOVAPS      Y1, Y6
@@ -9513,10 +10026,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -9538,10 +10051,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -9588,10 +10101,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -9613,10 +10126,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -9685,10 +10198,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -9710,10 +10223,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -9785,10 +10298,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y3
 	VPSUBD       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y3
@@ -9810,10 +10323,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y4
 	VPSUBD       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y4
@@ -9912,10 +10425,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y2
 	VPSUBD       Y2, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y2
@@ -9937,10 +10450,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -9990,10 +10503,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y2
 	VPSUBD       Y2, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y2
@@ -10015,10 +10528,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -10090,10 +10603,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y2
 	VPSUBD       Y2, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y2
@@ -10115,10 +10628,10 @@ loop3:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y5, Y5
 	VMOVAPS      Y5, Y3
@@ -10193,10 +10706,10 @@ done4:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -10218,10 +10731,10 @@ done4:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -10324,10 +10837,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -10349,10 +10862,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -10383,10 +10896,10 @@ loop1:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y8
 	VPSUBD       Y8, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y10, Y10
-	VPADDD       constants<>+1152(SB), Y9, Y9
+	VPADDD       constants<>+1472(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y8
@@ -10481,10 +10994,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -10506,10 +11019,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -10540,10 +11053,10 @@ loop1:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y8
 	VPSUBD       Y8, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y10, Y10
-	VPADDD       constants<>+1152(SB), Y9, Y9
+	VPADDD       constants<>+1472(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y8
@@ -10660,10 +11173,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y2
 	VPSUBD       Y2, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y2, Y2
+	VPADDD       constants<>+1472(SB), Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
 	VMULPS       Y2, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y2
@@ -10685,10 +11198,10 @@ loop3:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y3
 	VPSUBD       Y3, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -10719,10 +11232,10 @@ loop3:
 	VCVTPS2DQ    Y9, Y9
 	VPSRAD       $0x01, Y9, Y8
 	VPSUBD       Y8, Y9, Y9
-	VPADDD       constants<>+1152(SB), Y8, Y8
+	VPADDD       constants<>+1472(SB), Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
 	VMULPS       Y8, Y10, Y10
-	VPADDD       constants<>+1152(SB), Y9, Y9
+	VPADDD       constants<>+1472(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y10, Y10
 	VMOVAPS      Y10, Y8
@@ -10842,10 +11355,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y3
 	VPSUBD       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y3
@@ -10867,10 +11380,10 @@ done4:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y4
 	VPSUBD       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y4
@@ -10901,10 +11414,10 @@ done4:
 	VCVTPS2DQ    Y10, Y10
 	VPSRAD       $0x01, Y10, Y9
 	VPSUBD       Y9, Y10, Y10
-	VPADDD       constants<>+1152(SB), Y9, Y9
+	VPADDD       constants<>+1472(SB), Y9, Y9
 	VPSLLD       $0x17, Y9, Y9
 	VMULPS       Y9, Y11, Y11
-	VPADDD       constants<>+1152(SB), Y10, Y10
+	VPADDD       constants<>+1472(SB), Y10, Y10
 	VPSLLD       $0x17, Y10, Y10
 	VMULPS       Y10, Y11, Y11
 	VMOVAPS      Y11, Y9
@@ -11043,10 +11556,10 @@ loop1:
 	VCVTPS2DQ    Y5, Y5
 	VPSRAD       $0x01, Y5, Y4
 	VPSUBD       Y4, Y5, Y5
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y6, Y6
 	VMOVAPS      Y6, Y4
@@ -11073,10 +11586,10 @@ loop1:
 	VCVTPS2DQ    Y4, Y4
 	VPSRAD       $0x01, Y4, Y3
 	VPSUBD       Y3, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y3, Y3
+	VPADDD       constants<>+1472(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
 	VMULPS       Y3, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y6, Y6
 	VMOVAPS      Y6, Y3
@@ -11116,10 +11629,10 @@ done2:
 	VCVTPS2DQ    Y6, Y6
 	VPSRAD       $0x01, Y6, Y5
 	VPSUBD       Y5, Y6, Y6
-	VPADDD       constants<>+1152(SB), Y5, Y5
+	VPADDD       constants<>+1472(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
 	VMULPS       Y5, Y7, Y7
-	VPADDD       constants<>+1152(SB), Y6, Y6
+	VPADDD       constants<>+1472(SB), Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVAPS      Y7, Y5
@@ -11146,10 +11659,10 @@ done2:
 	VCVTPS2DQ    Y1, Y4
 	VPSRAD       $0x01, Y4, Y1
 	VPSUBD       Y1, Y4, Y4
-	VPADDD       constants<>+1152(SB), Y1, Y1
+	VPADDD       constants<>+1472(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y1, Y2, Y2
-	VPADDD       constants<>+1152(SB), Y4, Y4
+	VPADDD       constants<>+1472(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
 	VMULPS       Y4, Y2, Y2
 	VMOVAPS      Y2, Y4
@@ -11157,6 +11670,629 @@ done2:
 	VMASKMOVPS   Y6, Y3, (AX)(DI*1)
 
 end3:
+	VZEROUPPER
+	RET
+
+// func expTotalAVX2(x []float32, shift float32, invT float32) (sum float64)
+// Requires: AVX, AVX2, FMA3, SSE2
+TEXT ·expTotalAVX2(SB), NOSPLIT, $32-40
+	MOVQ         x_base+0(FP), AX
+	MOVQ         x_len+8(FP), CX
+	VBROADCASTSS shift+24(FP), Y0
+	VBROADCASTSS invT+28(FP), Y1
+	VBROADCASTSS constants<>+0(SB), Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      Y3, (SP)
+	XORQ         DX, DX
+
+loop1:
+	CMPQ         CX, $0x00000020
+	JL           done2
+	VMOVUPS      (AX)(DX*1), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y3, Y3
+	VMOVUPS      32(AX)(DX*1), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y3, Y3
+	VMOVUPS      64(AX)(DX*1), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y3, Y3
+	VMOVUPS      96(AX)(DX*1), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y3, Y3
+	VCVTPS2PD    X3, Y4
+	VEXTRACTF128 $0x01, Y3, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y5, Y4, Y4
+	VADDPD       (SP), Y4, Y4
+	VMOVUPD      Y4, (SP)
+	ADDQ         $0x00000080, DX
+	SUBQ         $0x00000020, CX
+	JMP          loop1
+
+done2:
+loop3:
+	CMPQ         CX, $0x00000010
+	JL           done4
+	VMOVUPS      (AX)(DX*1), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y3, Y3
+	VMOVUPS      32(AX)(DX*1), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y3, Y3
+	VCVTPS2PD    X3, Y4
+	VEXTRACTF128 $0x01, Y3, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y5, Y4, Y4
+	VADDPD       (SP), Y4, Y4
+	VMOVUPD      Y4, (SP)
+	ADDQ         $0x00000040, DX
+	SUBQ         $0x00000010, CX
+	JMP          loop3
+
+done4:
+loop5:
+	CMPQ         CX, $0x00000008
+	JL           done6
+	VMOVUPS      (AX)(DX*1), Y4
+	VSUBPS       Y0, Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y6
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y6, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y6
+	VFMADD213PS  constants<>+224(SB), Y4, Y6
+	VFMADD213PS  constants<>+256(SB), Y4, Y6
+	VFMADD213PS  constants<>+288(SB), Y4, Y6
+	VFMADD213PS  constants<>+320(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VFMADD213PS  constants<>+352(SB), Y4, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VMOVAPS      Y6, Y4
+	VADDPS       Y4, Y3, Y3
+	VCVTPS2PD    X3, Y4
+	VEXTRACTF128 $0x01, Y3, X5
+	VCVTPS2PD    X5, Y5
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y5, Y4, Y4
+	VADDPD       (SP), Y4, Y4
+	VMOVUPD      Y4, (SP)
+	ADDQ         $0x00000020, DX
+	SUBQ         $0x00000008, CX
+	JMP          loop5
+
+done6:
+	TESTQ        CX, CX
+	JZ           end7
+	LEAQ         masks<>+0(SB), BX
+	MOVQ         $0x00000008, SI
+	SUBQ         CX, SI
+	VMOVDQU      (BX)(SI*4), Y4
+	VMASKMOVPS   (AX)(DX*1), Y4, Y5
+	VBLENDVPS    Y4, Y5, Y2, Y5
+	VSUBPS       Y0, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VBROADCASTSS constants<>+32(SB), Y0
+	VBROADCASTSS constants<>+64(SB), Y1
+	VMAXPS       Y5, Y0, Y5
+	VMINPS       Y5, Y1, Y5
+	VMULPS       constants<>+96(SB), Y5, Y0
+	VROUNDPS     $0x08, Y0, Y0
+	VFNMADD231PS constants<>+128(SB), Y0, Y5
+	VFNMADD231PS constants<>+160(SB), Y0, Y5
+	VBROADCASTSS constants<>+192(SB), Y1
+	VFMADD213PS  constants<>+224(SB), Y5, Y1
+	VFMADD213PS  constants<>+256(SB), Y5, Y1
+	VFMADD213PS  constants<>+288(SB), Y5, Y1
+	VFMADD213PS  constants<>+320(SB), Y5, Y1
+	VFMADD213PS  constants<>+352(SB), Y5, Y1
+	VFMADD213PS  constants<>+352(SB), Y5, Y1
+	VCVTPS2DQ    Y0, Y2
+	VPSRAD       $0x01, Y2, Y0
+	VPSUBD       Y0, Y2, Y2
+	VPADDD       constants<>+1472(SB), Y0, Y0
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       Y0, Y1, Y1
+	VPADDD       constants<>+1472(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VMULPS       Y2, Y1, Y1
+	VMOVAPS      Y1, Y5
+	VADDPS       Y5, Y3, Y3
+	VCVTPS2PD    X3, Y0
+	VEXTRACTF128 $0x01, Y3, X1
+	VCVTPS2PD    X1, Y1
+	VXORPS       Y3, Y3, Y3
+	VADDPD       Y1, Y0, Y0
+	VADDPD       (SP), Y0, Y0
+	VMOVUPD      Y0, (SP)
+
+end7:
+	VMOVUPD      (SP), Y0
+	VMOVAPD      Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X1
+	VUNPCKHPD    X1, X1, X0
+	VADDSD       X0, X1, X1
+	MOVSD        X1, sum+32(FP)
+	VZEROUPPER
+	RET
+
+// func shiftAVX2(y []float32, x []float32, m float32, c float32)
+// Requires: AVX
+TEXT ·shiftAVX2(SB), NOSPLIT, $0-56
+	MOVQ         y_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         y_len+8(FP), DX
+	VBROADCASTSS m+48(FP), Y0
+	VBROADCASTSS c+52(FP), Y1
+	XORQ         BX, BX
+
+loop1:
+	CMPQ    DX, $0x00000020
+	JL      done2
+	VMOVUPS (CX)(BX*1), Y2
+	VSUBPS  Y0, Y2, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, (AX)(BX*1)
+	VMOVUPS 32(CX)(BX*1), Y2
+	VSUBPS  Y0, Y2, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, 32(AX)(BX*1)
+	VMOVUPS 64(CX)(BX*1), Y2
+	VSUBPS  Y0, Y2, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, 64(AX)(BX*1)
+	VMOVUPS 96(CX)(BX*1), Y2
+	VSUBPS  Y0, Y2, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, 96(AX)(BX*1)
+	ADDQ    $0x00000080, BX
+	SUBQ    $0x00000020, DX
+	JMP     loop1
+
+done2:
+loop3:
+	CMPQ    DX, $0x00000010
+	JL      done4
+	VMOVUPS (CX)(BX*1), Y2
+	VSUBPS  Y0, Y2, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, (AX)(BX*1)
+	VMOVUPS 32(CX)(BX*1), Y2
+	VSUBPS  Y0, Y2, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, 32(AX)(BX*1)
+	ADDQ    $0x00000040, BX
+	SUBQ    $0x00000010, DX
+	JMP     loop3
+
+done4:
+loop5:
+	CMPQ    DX, $0x00000008
+	JL      done6
+	VMOVUPS (CX)(BX*1), Y2
+	VSUBPS  Y0, Y2, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, (AX)(BX*1)
+	ADDQ    $0x00000020, BX
+	SUBQ    $0x00000008, DX
+	JMP     loop5
+
+done6:
+	TESTQ      DX, DX
+	JZ         end7
+	LEAQ       masks<>+0(SB), SI
+	MOVQ       $0x00000008, DI
+	SUBQ       DX, DI
+	VMOVDQU    (SI)(DI*4), Y2
+	VMASKMOVPS (CX)(BX*1), Y2, Y3
+	VSUBPS     Y0, Y3, Y3
+	VADDPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y2, (AX)(BX*1)
+
+end7:
+	VZEROUPPER
+	RET
+
+// func logAddExpAVX2(y []float32, x []float32, m float32, c float32, invT float32, t float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·logAddExpAVX2(SB), NOSPLIT, $0-64
+	MOVQ         y_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         y_len+8(FP), DX
+	VBROADCASTSS m+48(FP), Y0
+	VBROADCASTSS c+52(FP), Y1
+	VBROADCASTSS invT+56(FP), Y2
+	VBROADCASTSS t+60(FP), Y3
+	XORQ         BX, BX
+
+loop1:
+	CMPQ         DX, $0x00000010
+	JL           done2
+	VMOVUPS      (CX)(BX*1), Y4
+	VMOVUPS      (AX)(BX*1), Y5
+	VSUBPS       Y0, Y4, Y4
+	VADDPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+1152(SB), Y7
+	VMAXPS       Y5, Y4, Y6
+	VMINPS       Y4, Y5, Y4
+	VMAXPS       Y7, Y6, Y7
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y2, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y7, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y4, Y7
+	VFMADD213PS  constants<>+256(SB), Y4, Y7
+	VFMADD213PS  constants<>+288(SB), Y4, Y7
+	VFMADD213PS  constants<>+320(SB), Y4, Y7
+	VFMADD213PS  constants<>+352(SB), Y4, Y7
+	VFMADD213PS  constants<>+352(SB), Y4, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y7, Y7
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VMOVAPS      Y7, Y4
+	VBROADCASTSS constants<>+1184(SB), Y5
+	VFMADD213PS  constants<>+1216(SB), Y4, Y5
+	VFMADD213PS  constants<>+1248(SB), Y4, Y5
+	VFMADD213PS  constants<>+1280(SB), Y4, Y5
+	VFMADD213PS  constants<>+1312(SB), Y4, Y5
+	VFMADD213PS  constants<>+1344(SB), Y4, Y5
+	VFMADD213PS  constants<>+1376(SB), Y4, Y5
+	VFMADD213PS  constants<>+1408(SB), Y4, Y5
+	VFMADD213PS  constants<>+1440(SB), Y4, Y5
+	VFMADD213PS  constants<>+352(SB), Y4, Y5
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  Y3, Y4, Y6
+	VMOVUPS      Y6, (AX)(BX*1)
+	VMOVUPS      32(CX)(BX*1), Y4
+	VMOVUPS      32(AX)(BX*1), Y5
+	VSUBPS       Y0, Y4, Y4
+	VADDPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+1152(SB), Y7
+	VMAXPS       Y5, Y4, Y6
+	VMINPS       Y4, Y5, Y4
+	VMAXPS       Y7, Y6, Y7
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y2, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y7, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y4, Y7
+	VFMADD213PS  constants<>+256(SB), Y4, Y7
+	VFMADD213PS  constants<>+288(SB), Y4, Y7
+	VFMADD213PS  constants<>+320(SB), Y4, Y7
+	VFMADD213PS  constants<>+352(SB), Y4, Y7
+	VFMADD213PS  constants<>+352(SB), Y4, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y7, Y7
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VMOVAPS      Y7, Y4
+	VBROADCASTSS constants<>+1184(SB), Y5
+	VFMADD213PS  constants<>+1216(SB), Y4, Y5
+	VFMADD213PS  constants<>+1248(SB), Y4, Y5
+	VFMADD213PS  constants<>+1280(SB), Y4, Y5
+	VFMADD213PS  constants<>+1312(SB), Y4, Y5
+	VFMADD213PS  constants<>+1344(SB), Y4, Y5
+	VFMADD213PS  constants<>+1376(SB), Y4, Y5
+	VFMADD213PS  constants<>+1408(SB), Y4, Y5
+	VFMADD213PS  constants<>+1440(SB), Y4, Y5
+	VFMADD213PS  constants<>+352(SB), Y4, Y5
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  Y3, Y4, Y6
+	VMOVUPS      Y6, 32(AX)(BX*1)
+	ADDQ         $0x00000040, BX
+	SUBQ         $0x00000010, DX
+	JMP          loop1
+
+done2:
+loop3:
+	CMPQ         DX, $0x00000008
+	JL           done4
+	VMOVUPS      (CX)(BX*1), Y4
+	VMOVUPS      (AX)(BX*1), Y5
+	VSUBPS       Y0, Y4, Y4
+	VADDPS       Y1, Y4, Y4
+	VBROADCASTSS constants<>+1152(SB), Y7
+	VMAXPS       Y5, Y4, Y6
+	VMINPS       Y4, Y5, Y4
+	VMAXPS       Y7, Y6, Y7
+	VSUBPS       Y7, Y4, Y4
+	VMULPS       Y2, Y4, Y4
+	VBROADCASTSS constants<>+32(SB), Y5
+	VBROADCASTSS constants<>+64(SB), Y7
+	VMAXPS       Y4, Y5, Y4
+	VMINPS       Y4, Y7, Y4
+	VMULPS       constants<>+96(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS constants<>+128(SB), Y5, Y4
+	VFNMADD231PS constants<>+160(SB), Y5, Y4
+	VBROADCASTSS constants<>+192(SB), Y7
+	VFMADD213PS  constants<>+224(SB), Y4, Y7
+	VFMADD213PS  constants<>+256(SB), Y4, Y7
+	VFMADD213PS  constants<>+288(SB), Y4, Y7
+	VFMADD213PS  constants<>+320(SB), Y4, Y7
+	VFMADD213PS  constants<>+352(SB), Y4, Y7
+	VFMADD213PS  constants<>+352(SB), Y4, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y7, Y7
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VMOVAPS      Y7, Y4
+	VBROADCASTSS constants<>+1184(SB), Y5
+	VFMADD213PS  constants<>+1216(SB), Y4, Y5
+	VFMADD213PS  constants<>+1248(SB), Y4, Y5
+	VFMADD213PS  constants<>+1280(SB), Y4, Y5
+	VFMADD213PS  constants<>+1312(SB), Y4, Y5
+	VFMADD213PS  constants<>+1344(SB), Y4, Y5
+	VFMADD213PS  constants<>+1376(SB), Y4, Y5
+	VFMADD213PS  constants<>+1408(SB), Y4, Y5
+	VFMADD213PS  constants<>+1440(SB), Y4, Y5
+	VFMADD213PS  constants<>+352(SB), Y4, Y5
+	VMULPS       Y5, Y4, Y4
+	VFMADD231PS  Y3, Y4, Y6
+	VMOVUPS      Y6, (AX)(BX*1)
+	ADDQ         $0x00000020, BX
+	SUBQ         $0x00000008, DX
+	JMP          loop3
+
+done4:
+	TESTQ        DX, DX
+	JZ           end5
+	LEAQ         masks<>+0(SB), SI
+	MOVQ         $0x00000008, DI
+	SUBQ         DX, DI
+	VMOVDQU      (SI)(DI*4), Y4
+	VMASKMOVPS   (CX)(BX*1), Y4, Y5
+	VMASKMOVPS   (AX)(BX*1), Y4, Y6
+	VSUBPS       Y0, Y5, Y5
+	VADDPS       Y1, Y5, Y5
+	VBROADCASTSS constants<>+1152(SB), Y1
+	VMAXPS       Y6, Y5, Y0
+	VMINPS       Y5, Y6, Y5
+	VMAXPS       Y1, Y0, Y1
+	VSUBPS       Y1, Y5, Y5
+	VMULPS       Y2, Y5, Y5
+	VBROADCASTSS constants<>+32(SB), Y1
+	VBROADCASTSS constants<>+64(SB), Y2
+	VMAXPS       Y5, Y1, Y5
+	VMINPS       Y5, Y2, Y5
+	VMULPS       constants<>+96(SB), Y5, Y1
+	VROUNDPS     $0x08, Y1, Y1
+	VFNMADD231PS constants<>+128(SB), Y1, Y5
+	VFNMADD231PS constants<>+160(SB), Y1, Y5
+	VBROADCASTSS constants<>+192(SB), Y2
+	VFMADD213PS  constants<>+224(SB), Y5, Y2
+	VFMADD213PS  constants<>+256(SB), Y5, Y2
+	VFMADD213PS  constants<>+288(SB), Y5, Y2
+	VFMADD213PS  constants<>+320(SB), Y5, Y2
+	VFMADD213PS  constants<>+352(SB), Y5, Y2
+	VFMADD213PS  constants<>+352(SB), Y5, Y2
+	VCVTPS2DQ    Y1, Y5
+	VPSRAD       $0x01, Y5, Y1
+	VPSUBD       Y1, Y5, Y5
+	VPADDD       constants<>+1472(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y2, Y2
+	VPADDD       constants<>+1472(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y2, Y2
+	VMOVAPS      Y2, Y5
+	VBROADCASTSS constants<>+1184(SB), Y1
+	VFMADD213PS  constants<>+1216(SB), Y5, Y1
+	VFMADD213PS  constants<>+1248(SB), Y5, Y1
+	VFMADD213PS  constants<>+1280(SB), Y5, Y1
+	VFMADD213PS  constants<>+1312(SB), Y5, Y1
+	VFMADD213PS  constants<>+1344(SB), Y5, Y1
+	VFMADD213PS  constants<>+1376(SB), Y5, Y1
+	VFMADD213PS  constants<>+1408(SB), Y5, Y1
+	VFMADD213PS  constants<>+1440(SB), Y5, Y1
+	VFMADD213PS  constants<>+352(SB), Y5, Y1
+	VMULPS       Y1, Y5, Y5
+	VFMADD231PS  Y3, Y5, Y0
+	VMASKMOVPS   Y0, Y4, (AX)(BX*1)
+
+end5:
 	VZEROUPPER
 	RET
 
@@ -11575,15 +12711,95 @@ DATA constants<>+1136(SB)/4, $0x3eaaaaaa
 DATA constants<>+1140(SB)/4, $0x3eaaaaaa
 DATA constants<>+1144(SB)/4, $0x3eaaaaaa
 DATA constants<>+1148(SB)/4, $0x3eaaaaaa
-DATA constants<>+1152(SB)/4, $0x0000007f
-DATA constants<>+1156(SB)/4, $0x0000007f
-DATA constants<>+1160(SB)/4, $0x0000007f
-DATA constants<>+1164(SB)/4, $0x0000007f
-DATA constants<>+1168(SB)/4, $0x0000007f
-DATA constants<>+1172(SB)/4, $0x0000007f
-DATA constants<>+1176(SB)/4, $0x0000007f
-DATA constants<>+1180(SB)/4, $0x0000007f
-GLOBL constants<>(SB), RODATA|NOPTR, $1184
+DATA constants<>+1152(SB)/4, $0xff7fffff
+DATA constants<>+1156(SB)/4, $0xff7fffff
+DATA constants<>+1160(SB)/4, $0xff7fffff
+DATA constants<>+1164(SB)/4, $0xff7fffff
+DATA constants<>+1168(SB)/4, $0xff7fffff
+DATA constants<>+1172(SB)/4, $0xff7fffff
+DATA constants<>+1176(SB)/4, $0xff7fffff
+DATA constants<>+1180(SB)/4, $0xff7fffff
+DATA constants<>+1184(SB)/4, $0xbb502564
+DATA constants<>+1188(SB)/4, $0xbb502564
+DATA constants<>+1192(SB)/4, $0xbb502564
+DATA constants<>+1196(SB)/4, $0xbb502564
+DATA constants<>+1200(SB)/4, $0xbb502564
+DATA constants<>+1204(SB)/4, $0xbb502564
+DATA constants<>+1208(SB)/4, $0xbb502564
+DATA constants<>+1212(SB)/4, $0xbb502564
+DATA constants<>+1216(SB)/4, $0x3ca017a6
+DATA constants<>+1220(SB)/4, $0x3ca017a6
+DATA constants<>+1224(SB)/4, $0x3ca017a6
+DATA constants<>+1228(SB)/4, $0x3ca017a6
+DATA constants<>+1232(SB)/4, $0x3ca017a6
+DATA constants<>+1236(SB)/4, $0x3ca017a6
+DATA constants<>+1240(SB)/4, $0x3ca017a6
+DATA constants<>+1244(SB)/4, $0x3ca017a6
+DATA constants<>+1248(SB)/4, $0xbd66e804
+DATA constants<>+1252(SB)/4, $0xbd66e804
+DATA constants<>+1256(SB)/4, $0xbd66e804
+DATA constants<>+1260(SB)/4, $0xbd66e804
+DATA constants<>+1264(SB)/4, $0xbd66e804
+DATA constants<>+1268(SB)/4, $0xbd66e804
+DATA constants<>+1272(SB)/4, $0xbd66e804
+DATA constants<>+1276(SB)/4, $0xbd66e804
+DATA constants<>+1280(SB)/4, $0x3dd7eef4
+DATA constants<>+1284(SB)/4, $0x3dd7eef4
+DATA constants<>+1288(SB)/4, $0x3dd7eef4
+DATA constants<>+1292(SB)/4, $0x3dd7eef4
+DATA constants<>+1296(SB)/4, $0x3dd7eef4
+DATA constants<>+1300(SB)/4, $0x3dd7eef4
+DATA constants<>+1304(SB)/4, $0x3dd7eef4
+DATA constants<>+1308(SB)/4, $0x3dd7eef4
+DATA constants<>+1312(SB)/4, $0xbe1c5c84
+DATA constants<>+1316(SB)/4, $0xbe1c5c84
+DATA constants<>+1320(SB)/4, $0xbe1c5c84
+DATA constants<>+1324(SB)/4, $0xbe1c5c84
+DATA constants<>+1328(SB)/4, $0xbe1c5c84
+DATA constants<>+1332(SB)/4, $0xbe1c5c84
+DATA constants<>+1336(SB)/4, $0xbe1c5c84
+DATA constants<>+1340(SB)/4, $0xbe1c5c84
+DATA constants<>+1344(SB)/4, $0x3e495a18
+DATA constants<>+1348(SB)/4, $0x3e495a18
+DATA constants<>+1352(SB)/4, $0x3e495a18
+DATA constants<>+1356(SB)/4, $0x3e495a18
+DATA constants<>+1360(SB)/4, $0x3e495a18
+DATA constants<>+1364(SB)/4, $0x3e495a18
+DATA constants<>+1368(SB)/4, $0x3e495a18
+DATA constants<>+1372(SB)/4, $0x3e495a18
+DATA constants<>+1376(SB)/4, $0xbe7f812a
+DATA constants<>+1380(SB)/4, $0xbe7f812a
+DATA constants<>+1384(SB)/4, $0xbe7f812a
+DATA constants<>+1388(SB)/4, $0xbe7f812a
+DATA constants<>+1392(SB)/4, $0xbe7f812a
+DATA constants<>+1396(SB)/4, $0xbe7f812a
+DATA constants<>+1400(SB)/4, $0xbe7f812a
+DATA constants<>+1404(SB)/4, $0xbe7f812a
+DATA constants<>+1408(SB)/4, $0x3eaaa5eb
+DATA constants<>+1412(SB)/4, $0x3eaaa5eb
+DATA constants<>+1416(SB)/4, $0x3eaaa5eb
+DATA constants<>+1420(SB)/4, $0x3eaaa5eb
+DATA constants<>+1424(SB)/4, $0x3eaaa5eb
+DATA constants<>+1428(SB)/4, $0x3eaaa5eb
+DATA constants<>+1432(SB)/4, $0x3eaaa5eb
+DATA constants<>+1436(SB)/4, $0x3eaaa5eb
+DATA constants<>+1440(SB)/4, $0xbeffffdc
+DATA constants<>+1444(SB)/4, $0xbeffffdc
+DATA constants<>+1448(SB)/4, $0xbeffffdc
+DATA constants<>+1452(SB)/4, $0xbeffffdc
+DATA constants<>+1456(SB)/4, $0xbeffffdc
+DATA constants<>+1460(SB)/4, $0xbeffffdc
+DATA constants<>+1464(SB)/4, $0xbeffffdc
+DATA constants<>+1468(SB)/4, $0xbeffffdc
+DATA constants<>+1472(SB)/4, $0x0000007f
+DATA constants<>+1476(SB)/4, $0x0000007f
+DATA constants<>+1480(SB)/4, $0x0000007f
+DATA constants<>+1484(SB)/4, $0x0000007f
+DATA constants<>+1488(SB)/4, $0x0000007f
+DATA constants<>+1492(SB)/4, $0x0000007f
+DATA constants<>+1496(SB)/4, $0x0000007f
+DATA constants<>+1500(SB)/4, $0x0000007f
+GLOBL constants<>(SB), RODATA|NOPTR, $1504
 
 DATA masks<>+0(SB)/4, $0xffffffff
 DATA masks<>+4(SB)/4, $0xffffffff

@@ -5658,6 +5658,748 @@ lanes6:
 end3:
 	RET
 
+// func expTotalNEON(x []float32, shift, invT float32) (sum float64)
+TEXT ·expTotalNEON(SB), NOSPLIT, $0-40
+	MOVD	$constants<>(SB), R26
+	FMOVQ	16(R26), F31
+	FMOVQ	32(R26), F30
+	FMOVQ	48(R26), F29
+	FMOVQ	64(R26), F28
+	FMOVQ	80(R26), F27
+	FMOVQ	96(R26), F26
+	FMOVQ	112(R26), F25
+	FMOVQ	128(R26), F24
+	FMOVQ	144(R26), F23
+	FMOVQ	160(R26), F22
+	FMOVQ	176(R26), F21
+	FMOVQ	192(R26), F20
+	MOVD	x_base+0(FP), R0
+	MOVD	x_len+8(FP), R1
+	FMOVS	shift+24(FP), F19
+	WORD	$0x4e040673 // dup.4s v19, v19[0]
+	FMOVS	invT+28(FP), F18
+	WORD	$0x4e040652 // dup.4s v18, v18[0]
+	FMOVQ	0(R26), F17
+	WORD	$0x6e301e10 // eor.16b v16, v16, v16
+	WORD	$0x6e2f1def // eor.16b v15, v15, v15
+loop1:
+	CMP	$16, R1
+	BLT	done2
+	FMOVQ	0(R0), F0
+	WORD	$0x4eb3d400 // fsub.4s v0, v0, v19
+	WORD	$0x6e32dc00 // fmul.4s v0, v0, v18
+	WORD	$0x4e3ff400 // fmax.4s v0, v0, v31
+	WORD	$0x4ebef400 // fmin.4s v0, v0, v30
+	WORD	$0x6e3ddc01 // fmul.4s v1, v0, v29
+	WORD	$0x4e218821 // frintn.4s v1, v1
+	WORD	$0x4ebccc20 // fmls.4s v0, v1, v28
+	WORD	$0x4ebbcc20 // fmls.4s v0, v1, v27
+	WORD	$0x4eba1f42 // orr.16b v2, v26, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb81f02 // orr.16b v2, v24, v24
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb61ec2 // orr.16b v2, v22, v22
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb51ea2 // orr.16b v2, v21, v21
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4e21a821 // fcvtns.4s v1, v1
+	WORD	$0x4f3f0423 // sshr.4s v3, v1, #1
+	WORD	$0x6ea38421 // sub.4s v1, v1, v3
+	WORD	$0x4eb48463 // add.4s v3, v3, v20
+	WORD	$0x4f375463 // shl.4s v3, v3, #23
+	WORD	$0x4eb48421 // add.4s v1, v1, v20
+	WORD	$0x4f375421 // shl.4s v1, v1, #23
+	WORD	$0x6e23dc42 // fmul.4s v2, v2, v3
+	WORD	$0x6e21dc40 // fmul.4s v0, v2, v1
+	WORD	$0x4e20d610 // fadd.4s v16, v16, v0
+	FMOVQ	16(R0), F0
+	WORD	$0x4eb3d400 // fsub.4s v0, v0, v19
+	WORD	$0x6e32dc00 // fmul.4s v0, v0, v18
+	WORD	$0x4e3ff400 // fmax.4s v0, v0, v31
+	WORD	$0x4ebef400 // fmin.4s v0, v0, v30
+	WORD	$0x6e3ddc01 // fmul.4s v1, v0, v29
+	WORD	$0x4e218821 // frintn.4s v1, v1
+	WORD	$0x4ebccc20 // fmls.4s v0, v1, v28
+	WORD	$0x4ebbcc20 // fmls.4s v0, v1, v27
+	WORD	$0x4eba1f42 // orr.16b v2, v26, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb81f02 // orr.16b v2, v24, v24
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb61ec2 // orr.16b v2, v22, v22
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb51ea2 // orr.16b v2, v21, v21
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4e21a821 // fcvtns.4s v1, v1
+	WORD	$0x4f3f0423 // sshr.4s v3, v1, #1
+	WORD	$0x6ea38421 // sub.4s v1, v1, v3
+	WORD	$0x4eb48463 // add.4s v3, v3, v20
+	WORD	$0x4f375463 // shl.4s v3, v3, #23
+	WORD	$0x4eb48421 // add.4s v1, v1, v20
+	WORD	$0x4f375421 // shl.4s v1, v1, #23
+	WORD	$0x6e23dc42 // fmul.4s v2, v2, v3
+	WORD	$0x6e21dc40 // fmul.4s v0, v2, v1
+	WORD	$0x4e20d610 // fadd.4s v16, v16, v0
+	FMOVQ	32(R0), F0
+	WORD	$0x4eb3d400 // fsub.4s v0, v0, v19
+	WORD	$0x6e32dc00 // fmul.4s v0, v0, v18
+	WORD	$0x4e3ff400 // fmax.4s v0, v0, v31
+	WORD	$0x4ebef400 // fmin.4s v0, v0, v30
+	WORD	$0x6e3ddc01 // fmul.4s v1, v0, v29
+	WORD	$0x4e218821 // frintn.4s v1, v1
+	WORD	$0x4ebccc20 // fmls.4s v0, v1, v28
+	WORD	$0x4ebbcc20 // fmls.4s v0, v1, v27
+	WORD	$0x4eba1f42 // orr.16b v2, v26, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb81f02 // orr.16b v2, v24, v24
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb61ec2 // orr.16b v2, v22, v22
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb51ea2 // orr.16b v2, v21, v21
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4e21a821 // fcvtns.4s v1, v1
+	WORD	$0x4f3f0423 // sshr.4s v3, v1, #1
+	WORD	$0x6ea38421 // sub.4s v1, v1, v3
+	WORD	$0x4eb48463 // add.4s v3, v3, v20
+	WORD	$0x4f375463 // shl.4s v3, v3, #23
+	WORD	$0x4eb48421 // add.4s v1, v1, v20
+	WORD	$0x4f375421 // shl.4s v1, v1, #23
+	WORD	$0x6e23dc42 // fmul.4s v2, v2, v3
+	WORD	$0x6e21dc40 // fmul.4s v0, v2, v1
+	WORD	$0x4e20d610 // fadd.4s v16, v16, v0
+	FMOVQ	48(R0), F0
+	WORD	$0x4eb3d400 // fsub.4s v0, v0, v19
+	WORD	$0x6e32dc00 // fmul.4s v0, v0, v18
+	WORD	$0x4e3ff400 // fmax.4s v0, v0, v31
+	WORD	$0x4ebef400 // fmin.4s v0, v0, v30
+	WORD	$0x6e3ddc01 // fmul.4s v1, v0, v29
+	WORD	$0x4e218821 // frintn.4s v1, v1
+	WORD	$0x4ebccc20 // fmls.4s v0, v1, v28
+	WORD	$0x4ebbcc20 // fmls.4s v0, v1, v27
+	WORD	$0x4eba1f42 // orr.16b v2, v26, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb81f02 // orr.16b v2, v24, v24
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb61ec2 // orr.16b v2, v22, v22
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb51ea2 // orr.16b v2, v21, v21
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4e21a821 // fcvtns.4s v1, v1
+	WORD	$0x4f3f0423 // sshr.4s v3, v1, #1
+	WORD	$0x6ea38421 // sub.4s v1, v1, v3
+	WORD	$0x4eb48463 // add.4s v3, v3, v20
+	WORD	$0x4f375463 // shl.4s v3, v3, #23
+	WORD	$0x4eb48421 // add.4s v1, v1, v20
+	WORD	$0x4f375421 // shl.4s v1, v1, #23
+	WORD	$0x6e23dc42 // fmul.4s v2, v2, v3
+	WORD	$0x6e21dc40 // fmul.4s v0, v2, v1
+	WORD	$0x4e20d610 // fadd.4s v16, v16, v0
+	WORD	$0x0e617a00 // fcvtl.2d.2s v0, v16
+	WORD	$0x4e617a01 // fcvtl2.2d.4s v1, v16
+	WORD	$0x4e61d400 // fadd.2d v0, v0, v1
+	WORD	$0x4e60d5ef // fadd.2d v15, v15, v0
+	WORD	$0x6e301e10 // eor.16b v16, v16, v16
+	ADD	$64, R0, R0
+	SUB	$16, R1, R1
+	JMP	loop1
+done2:
+loop3:
+	CMP	$8, R1
+	BLT	done4
+	FMOVQ	0(R0), F0
+	WORD	$0x4eb3d400 // fsub.4s v0, v0, v19
+	WORD	$0x6e32dc00 // fmul.4s v0, v0, v18
+	WORD	$0x4e3ff400 // fmax.4s v0, v0, v31
+	WORD	$0x4ebef400 // fmin.4s v0, v0, v30
+	WORD	$0x6e3ddc01 // fmul.4s v1, v0, v29
+	WORD	$0x4e218821 // frintn.4s v1, v1
+	WORD	$0x4ebccc20 // fmls.4s v0, v1, v28
+	WORD	$0x4ebbcc20 // fmls.4s v0, v1, v27
+	WORD	$0x4eba1f42 // orr.16b v2, v26, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb81f02 // orr.16b v2, v24, v24
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb61ec2 // orr.16b v2, v22, v22
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb51ea2 // orr.16b v2, v21, v21
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4e21a821 // fcvtns.4s v1, v1
+	WORD	$0x4f3f0423 // sshr.4s v3, v1, #1
+	WORD	$0x6ea38421 // sub.4s v1, v1, v3
+	WORD	$0x4eb48463 // add.4s v3, v3, v20
+	WORD	$0x4f375463 // shl.4s v3, v3, #23
+	WORD	$0x4eb48421 // add.4s v1, v1, v20
+	WORD	$0x4f375421 // shl.4s v1, v1, #23
+	WORD	$0x6e23dc42 // fmul.4s v2, v2, v3
+	WORD	$0x6e21dc40 // fmul.4s v0, v2, v1
+	WORD	$0x4e20d610 // fadd.4s v16, v16, v0
+	FMOVQ	16(R0), F0
+	WORD	$0x4eb3d400 // fsub.4s v0, v0, v19
+	WORD	$0x6e32dc00 // fmul.4s v0, v0, v18
+	WORD	$0x4e3ff400 // fmax.4s v0, v0, v31
+	WORD	$0x4ebef400 // fmin.4s v0, v0, v30
+	WORD	$0x6e3ddc01 // fmul.4s v1, v0, v29
+	WORD	$0x4e218821 // frintn.4s v1, v1
+	WORD	$0x4ebccc20 // fmls.4s v0, v1, v28
+	WORD	$0x4ebbcc20 // fmls.4s v0, v1, v27
+	WORD	$0x4eba1f42 // orr.16b v2, v26, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb81f02 // orr.16b v2, v24, v24
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb61ec2 // orr.16b v2, v22, v22
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb51ea2 // orr.16b v2, v21, v21
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4e21a821 // fcvtns.4s v1, v1
+	WORD	$0x4f3f0423 // sshr.4s v3, v1, #1
+	WORD	$0x6ea38421 // sub.4s v1, v1, v3
+	WORD	$0x4eb48463 // add.4s v3, v3, v20
+	WORD	$0x4f375463 // shl.4s v3, v3, #23
+	WORD	$0x4eb48421 // add.4s v1, v1, v20
+	WORD	$0x4f375421 // shl.4s v1, v1, #23
+	WORD	$0x6e23dc42 // fmul.4s v2, v2, v3
+	WORD	$0x6e21dc40 // fmul.4s v0, v2, v1
+	WORD	$0x4e20d610 // fadd.4s v16, v16, v0
+	WORD	$0x0e617a00 // fcvtl.2d.2s v0, v16
+	WORD	$0x4e617a01 // fcvtl2.2d.4s v1, v16
+	WORD	$0x4e61d400 // fadd.2d v0, v0, v1
+	WORD	$0x4e60d5ef // fadd.2d v15, v15, v0
+	WORD	$0x6e301e10 // eor.16b v16, v16, v16
+	ADD	$32, R0, R0
+	SUB	$8, R1, R1
+	JMP	loop3
+done4:
+loop5:
+	CMP	$4, R1
+	BLT	done6
+	FMOVQ	0(R0), F0
+	WORD	$0x4eb3d400 // fsub.4s v0, v0, v19
+	WORD	$0x6e32dc00 // fmul.4s v0, v0, v18
+	WORD	$0x4e3ff400 // fmax.4s v0, v0, v31
+	WORD	$0x4ebef400 // fmin.4s v0, v0, v30
+	WORD	$0x6e3ddc01 // fmul.4s v1, v0, v29
+	WORD	$0x4e218821 // frintn.4s v1, v1
+	WORD	$0x4ebccc20 // fmls.4s v0, v1, v28
+	WORD	$0x4ebbcc20 // fmls.4s v0, v1, v27
+	WORD	$0x4eba1f42 // orr.16b v2, v26, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb81f02 // orr.16b v2, v24, v24
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb61ec2 // orr.16b v2, v22, v22
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb51ea2 // orr.16b v2, v21, v21
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4e21a821 // fcvtns.4s v1, v1
+	WORD	$0x4f3f0423 // sshr.4s v3, v1, #1
+	WORD	$0x6ea38421 // sub.4s v1, v1, v3
+	WORD	$0x4eb48463 // add.4s v3, v3, v20
+	WORD	$0x4f375463 // shl.4s v3, v3, #23
+	WORD	$0x4eb48421 // add.4s v1, v1, v20
+	WORD	$0x4f375421 // shl.4s v1, v1, #23
+	WORD	$0x6e23dc42 // fmul.4s v2, v2, v3
+	WORD	$0x6e21dc40 // fmul.4s v0, v2, v1
+	WORD	$0x4e20d610 // fadd.4s v16, v16, v0
+	WORD	$0x0e617a00 // fcvtl.2d.2s v0, v16
+	WORD	$0x4e617a01 // fcvtl2.2d.4s v1, v16
+	WORD	$0x4e61d400 // fadd.2d v0, v0, v1
+	WORD	$0x4e60d5ef // fadd.2d v15, v15, v0
+	WORD	$0x6e301e10 // eor.16b v16, v16, v16
+	ADD	$16, R0, R0
+	SUB	$4, R1, R1
+	JMP	loop5
+done6:
+	CBZ	R1, end7
+	WORD	$0x4eb11e20 // orr.16b v0, v17, v17
+	VLD1	(R0), V0.S[0]
+	CMP	$2, R1
+	BLT	lanes8
+	ADD	$4, R0, R25
+	VLD1	(R25), V0.S[1]
+	BEQ	lanes8
+	ADD	$8, R0, R25
+	VLD1	(R25), V0.S[2]
+lanes8:
+	WORD	$0x4eb3d400 // fsub.4s v0, v0, v19
+	WORD	$0x6e32dc00 // fmul.4s v0, v0, v18
+	WORD	$0x4e3ff400 // fmax.4s v0, v0, v31
+	WORD	$0x4ebef400 // fmin.4s v0, v0, v30
+	WORD	$0x6e3ddc01 // fmul.4s v1, v0, v29
+	WORD	$0x4e218821 // frintn.4s v1, v1
+	WORD	$0x4ebccc20 // fmls.4s v0, v1, v28
+	WORD	$0x4ebbcc20 // fmls.4s v0, v1, v27
+	WORD	$0x4eba1f42 // orr.16b v2, v26, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb81f02 // orr.16b v2, v24, v24
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb61ec2 // orr.16b v2, v22, v22
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e22cc03 // fmla.4s v3, v0, v2
+	WORD	$0x4eb51ea2 // orr.16b v2, v21, v21
+	WORD	$0x4e23cc02 // fmla.4s v2, v0, v3
+	WORD	$0x4e21a821 // fcvtns.4s v1, v1
+	WORD	$0x4f3f0423 // sshr.4s v3, v1, #1
+	WORD	$0x6ea38421 // sub.4s v1, v1, v3
+	WORD	$0x4eb48463 // add.4s v3, v3, v20
+	WORD	$0x4f375463 // shl.4s v3, v3, #23
+	WORD	$0x4eb48421 // add.4s v1, v1, v20
+	WORD	$0x4f375421 // shl.4s v1, v1, #23
+	WORD	$0x6e23dc42 // fmul.4s v2, v2, v3
+	WORD	$0x6e21dc40 // fmul.4s v0, v2, v1
+	WORD	$0x4e20d610 // fadd.4s v16, v16, v0
+	WORD	$0x0e617a00 // fcvtl.2d.2s v0, v16
+	WORD	$0x4e617a01 // fcvtl2.2d.4s v1, v16
+	WORD	$0x4e61d400 // fadd.2d v0, v0, v1
+	WORD	$0x4e60d5ef // fadd.2d v15, v15, v0
+	WORD	$0x6e301e10 // eor.16b v16, v16, v16
+end7:
+	WORD	$0x4eaf1de0 // orr.16b v0, v15, v15
+	WORD	$0x6e60d400 // faddp.2d v0, v0, v0
+	FMOVD	F0, sum+32(FP)
+	RET
+
+// func shiftNEON(y, x []float32, m, c float32) 
+TEXT ·shiftNEON(SB), NOSPLIT, $0-56
+	MOVD	$constants<>(SB), R26
+	MOVD	y_base+0(FP), R0
+	MOVD	x_base+24(FP), R1
+	MOVD	y_len+8(FP), R2
+	FMOVS	m+48(FP), F31
+	WORD	$0x4e0407ff // dup.4s v31, v31[0]
+	FMOVS	c+52(FP), F30
+	WORD	$0x4e0407de // dup.4s v30, v30[0]
+loop1:
+	CMP	$16, R2
+	BLT	done2
+	FMOVQ	0(R1), F0
+	WORD	$0x4ebfd400 // fsub.4s v0, v0, v31
+	WORD	$0x4e3ed400 // fadd.4s v0, v0, v30
+	FMOVQ	F0, 0(R0)
+	FMOVQ	16(R1), F0
+	WORD	$0x4ebfd400 // fsub.4s v0, v0, v31
+	WORD	$0x4e3ed400 // fadd.4s v0, v0, v30
+	FMOVQ	F0, 16(R0)
+	FMOVQ	32(R1), F0
+	WORD	$0x4ebfd400 // fsub.4s v0, v0, v31
+	WORD	$0x4e3ed400 // fadd.4s v0, v0, v30
+	FMOVQ	F0, 32(R0)
+	FMOVQ	48(R1), F0
+	WORD	$0x4ebfd400 // fsub.4s v0, v0, v31
+	WORD	$0x4e3ed400 // fadd.4s v0, v0, v30
+	FMOVQ	F0, 48(R0)
+	ADD	$64, R0, R0
+	ADD	$64, R1, R1
+	SUB	$16, R2, R2
+	JMP	loop1
+done2:
+loop3:
+	CMP	$8, R2
+	BLT	done4
+	FMOVQ	0(R1), F0
+	WORD	$0x4ebfd400 // fsub.4s v0, v0, v31
+	WORD	$0x4e3ed400 // fadd.4s v0, v0, v30
+	FMOVQ	F0, 0(R0)
+	FMOVQ	16(R1), F0
+	WORD	$0x4ebfd400 // fsub.4s v0, v0, v31
+	WORD	$0x4e3ed400 // fadd.4s v0, v0, v30
+	FMOVQ	F0, 16(R0)
+	ADD	$32, R0, R0
+	ADD	$32, R1, R1
+	SUB	$8, R2, R2
+	JMP	loop3
+done4:
+loop5:
+	CMP	$4, R2
+	BLT	done6
+	FMOVQ	0(R1), F0
+	WORD	$0x4ebfd400 // fsub.4s v0, v0, v31
+	WORD	$0x4e3ed400 // fadd.4s v0, v0, v30
+	FMOVQ	F0, 0(R0)
+	ADD	$16, R0, R0
+	ADD	$16, R1, R1
+	SUB	$4, R2, R2
+	JMP	loop5
+done6:
+	CBZ	R2, end7
+	WORD	$0x6e201c00 // eor.16b v0, v0, v0
+	VLD1	(R1), V0.S[0]
+	CMP	$2, R2
+	BLT	lanes8
+	ADD	$4, R1, R25
+	VLD1	(R25), V0.S[1]
+	BEQ	lanes8
+	ADD	$8, R1, R25
+	VLD1	(R25), V0.S[2]
+lanes8:
+	WORD	$0x4ebfd400 // fsub.4s v0, v0, v31
+	WORD	$0x4e3ed400 // fadd.4s v0, v0, v30
+	VST1	V0.S[0], (R0)
+	CMP	$2, R2
+	BLT	lanes9
+	ADD	$4, R0, R25
+	VST1	V0.S[1], (R25)
+	BEQ	lanes9
+	ADD	$8, R0, R25
+	VST1	V0.S[2], (R25)
+lanes9:
+end7:
+	RET
+
+// func logAddExpNEON(y, x []float32, m, c, invT, t float32) 
+TEXT ·logAddExpNEON(SB), NOSPLIT, $0-64
+	MOVD	$constants<>(SB), R26
+	FMOVQ	576(R26), F31
+	FMOVQ	16(R26), F30
+	FMOVQ	32(R26), F29
+	FMOVQ	48(R26), F28
+	FMOVQ	64(R26), F27
+	FMOVQ	80(R26), F26
+	FMOVQ	96(R26), F25
+	FMOVQ	112(R26), F24
+	FMOVQ	128(R26), F23
+	FMOVQ	144(R26), F22
+	FMOVQ	160(R26), F21
+	FMOVQ	176(R26), F20
+	FMOVQ	192(R26), F19
+	FMOVQ	592(R26), F18
+	FMOVQ	608(R26), F17
+	FMOVQ	624(R26), F16
+	FMOVQ	640(R26), F15
+	FMOVQ	656(R26), F14
+	FMOVQ	672(R26), F13
+	FMOVQ	688(R26), F12
+	FMOVQ	704(R26), F11
+	FMOVQ	720(R26), F10
+	MOVD	y_base+0(FP), R0
+	MOVD	x_base+24(FP), R1
+	MOVD	y_len+8(FP), R2
+	FMOVS	m+48(FP), F9
+	WORD	$0x4e040529 // dup.4s v9, v9[0]
+	FMOVS	c+52(FP), F8
+	WORD	$0x4e040508 // dup.4s v8, v8[0]
+	FMOVS	invT+56(FP), F7
+	WORD	$0x4e0404e7 // dup.4s v7, v7[0]
+	FMOVS	t+60(FP), F6
+	WORD	$0x4e0404c6 // dup.4s v6, v6[0]
+loop1:
+	CMP	$8, R2
+	BLT	done2
+	FMOVQ	0(R1), F0
+	FMOVQ	0(R0), F1
+	WORD	$0x4ea9d400 // fsub.4s v0, v0, v9
+	WORD	$0x4e28d400 // fadd.4s v0, v0, v8
+	WORD	$0x4e20f422 // fmax.4s v2, v1, v0
+	WORD	$0x4ea0f421 // fmin.4s v1, v1, v0
+	WORD	$0x4e3ff443 // fmax.4s v3, v2, v31
+	WORD	$0x4ea3d421 // fsub.4s v1, v1, v3
+	WORD	$0x6e27dc21 // fmul.4s v1, v1, v7
+	WORD	$0x4e3ef421 // fmax.4s v1, v1, v30
+	WORD	$0x4ebdf421 // fmin.4s v1, v1, v29
+	WORD	$0x6e3cdc20 // fmul.4s v0, v1, v28
+	WORD	$0x4e218800 // frintn.4s v0, v0
+	WORD	$0x4ebbcc01 // fmls.4s v1, v0, v27
+	WORD	$0x4ebacc01 // fmls.4s v1, v0, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4eb81f04 // orr.16b v4, v24, v24
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4eb61ec4 // orr.16b v4, v22, v22
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4eb41e84 // orr.16b v4, v20, v20
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb41e83 // orr.16b v3, v20, v20
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4e21a800 // fcvtns.4s v0, v0
+	WORD	$0x4f3f0404 // sshr.4s v4, v0, #1
+	WORD	$0x6ea48400 // sub.4s v0, v0, v4
+	WORD	$0x4eb38484 // add.4s v4, v4, v19
+	WORD	$0x4f375484 // shl.4s v4, v4, #23
+	WORD	$0x4eb38400 // add.4s v0, v0, v19
+	WORD	$0x4f375400 // shl.4s v0, v0, #23
+	WORD	$0x6e24dc63 // fmul.4s v3, v3, v4
+	WORD	$0x6e20dc61 // fmul.4s v1, v3, v0
+	WORD	$0x4eb21e40 // orr.16b v0, v18, v18
+	WORD	$0x4eb11e23 // orr.16b v3, v17, v17
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eb01e00 // orr.16b v0, v16, v16
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eaf1de3 // orr.16b v3, v15, v15
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eae1dc0 // orr.16b v0, v14, v14
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4ead1da3 // orr.16b v3, v13, v13
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eac1d80 // orr.16b v0, v12, v12
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eab1d63 // orr.16b v3, v11, v11
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eaa1d40 // orr.16b v0, v10, v10
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eb41e83 // orr.16b v3, v20, v20
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x6e23dc21 // fmul.4s v1, v1, v3
+	WORD	$0x4e21ccc2 // fmla.4s v2, v6, v1
+	FMOVQ	F2, 0(R0)
+	FMOVQ	16(R1), F0
+	FMOVQ	16(R0), F1
+	WORD	$0x4ea9d400 // fsub.4s v0, v0, v9
+	WORD	$0x4e28d400 // fadd.4s v0, v0, v8
+	WORD	$0x4e20f422 // fmax.4s v2, v1, v0
+	WORD	$0x4ea0f421 // fmin.4s v1, v1, v0
+	WORD	$0x4e3ff443 // fmax.4s v3, v2, v31
+	WORD	$0x4ea3d421 // fsub.4s v1, v1, v3
+	WORD	$0x6e27dc21 // fmul.4s v1, v1, v7
+	WORD	$0x4e3ef421 // fmax.4s v1, v1, v30
+	WORD	$0x4ebdf421 // fmin.4s v1, v1, v29
+	WORD	$0x6e3cdc20 // fmul.4s v0, v1, v28
+	WORD	$0x4e218800 // frintn.4s v0, v0
+	WORD	$0x4ebbcc01 // fmls.4s v1, v0, v27
+	WORD	$0x4ebacc01 // fmls.4s v1, v0, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4eb81f04 // orr.16b v4, v24, v24
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4eb61ec4 // orr.16b v4, v22, v22
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4eb41e84 // orr.16b v4, v20, v20
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb41e83 // orr.16b v3, v20, v20
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4e21a800 // fcvtns.4s v0, v0
+	WORD	$0x4f3f0404 // sshr.4s v4, v0, #1
+	WORD	$0x6ea48400 // sub.4s v0, v0, v4
+	WORD	$0x4eb38484 // add.4s v4, v4, v19
+	WORD	$0x4f375484 // shl.4s v4, v4, #23
+	WORD	$0x4eb38400 // add.4s v0, v0, v19
+	WORD	$0x4f375400 // shl.4s v0, v0, #23
+	WORD	$0x6e24dc63 // fmul.4s v3, v3, v4
+	WORD	$0x6e20dc61 // fmul.4s v1, v3, v0
+	WORD	$0x4eb21e40 // orr.16b v0, v18, v18
+	WORD	$0x4eb11e23 // orr.16b v3, v17, v17
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eb01e00 // orr.16b v0, v16, v16
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eaf1de3 // orr.16b v3, v15, v15
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eae1dc0 // orr.16b v0, v14, v14
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4ead1da3 // orr.16b v3, v13, v13
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eac1d80 // orr.16b v0, v12, v12
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eab1d63 // orr.16b v3, v11, v11
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eaa1d40 // orr.16b v0, v10, v10
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eb41e83 // orr.16b v3, v20, v20
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x6e23dc21 // fmul.4s v1, v1, v3
+	WORD	$0x4e21ccc2 // fmla.4s v2, v6, v1
+	FMOVQ	F2, 16(R0)
+	ADD	$32, R0, R0
+	ADD	$32, R1, R1
+	SUB	$8, R2, R2
+	JMP	loop1
+done2:
+loop3:
+	CMP	$4, R2
+	BLT	done4
+	FMOVQ	0(R1), F0
+	FMOVQ	0(R0), F1
+	WORD	$0x4ea9d400 // fsub.4s v0, v0, v9
+	WORD	$0x4e28d400 // fadd.4s v0, v0, v8
+	WORD	$0x4e20f422 // fmax.4s v2, v1, v0
+	WORD	$0x4ea0f421 // fmin.4s v1, v1, v0
+	WORD	$0x4e3ff443 // fmax.4s v3, v2, v31
+	WORD	$0x4ea3d421 // fsub.4s v1, v1, v3
+	WORD	$0x6e27dc21 // fmul.4s v1, v1, v7
+	WORD	$0x4e3ef421 // fmax.4s v1, v1, v30
+	WORD	$0x4ebdf421 // fmin.4s v1, v1, v29
+	WORD	$0x6e3cdc20 // fmul.4s v0, v1, v28
+	WORD	$0x4e218800 // frintn.4s v0, v0
+	WORD	$0x4ebbcc01 // fmls.4s v1, v0, v27
+	WORD	$0x4ebacc01 // fmls.4s v1, v0, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4eb81f04 // orr.16b v4, v24, v24
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4eb61ec4 // orr.16b v4, v22, v22
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4eb41e84 // orr.16b v4, v20, v20
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb41e83 // orr.16b v3, v20, v20
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4e21a800 // fcvtns.4s v0, v0
+	WORD	$0x4f3f0404 // sshr.4s v4, v0, #1
+	WORD	$0x6ea48400 // sub.4s v0, v0, v4
+	WORD	$0x4eb38484 // add.4s v4, v4, v19
+	WORD	$0x4f375484 // shl.4s v4, v4, #23
+	WORD	$0x4eb38400 // add.4s v0, v0, v19
+	WORD	$0x4f375400 // shl.4s v0, v0, #23
+	WORD	$0x6e24dc63 // fmul.4s v3, v3, v4
+	WORD	$0x6e20dc61 // fmul.4s v1, v3, v0
+	WORD	$0x4eb21e40 // orr.16b v0, v18, v18
+	WORD	$0x4eb11e23 // orr.16b v3, v17, v17
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eb01e00 // orr.16b v0, v16, v16
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eaf1de3 // orr.16b v3, v15, v15
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eae1dc0 // orr.16b v0, v14, v14
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4ead1da3 // orr.16b v3, v13, v13
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eac1d80 // orr.16b v0, v12, v12
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eab1d63 // orr.16b v3, v11, v11
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eaa1d40 // orr.16b v0, v10, v10
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eb41e83 // orr.16b v3, v20, v20
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x6e23dc21 // fmul.4s v1, v1, v3
+	WORD	$0x4e21ccc2 // fmla.4s v2, v6, v1
+	FMOVQ	F2, 0(R0)
+	ADD	$16, R0, R0
+	ADD	$16, R1, R1
+	SUB	$4, R2, R2
+	JMP	loop3
+done4:
+	CBZ	R2, end5
+	WORD	$0x6e201c00 // eor.16b v0, v0, v0
+	VLD1	(R1), V0.S[0]
+	CMP	$2, R2
+	BLT	lanes6
+	ADD	$4, R1, R25
+	VLD1	(R25), V0.S[1]
+	BEQ	lanes6
+	ADD	$8, R1, R25
+	VLD1	(R25), V0.S[2]
+lanes6:
+	WORD	$0x6e211c21 // eor.16b v1, v1, v1
+	VLD1	(R0), V1.S[0]
+	CMP	$2, R2
+	BLT	lanes7
+	ADD	$4, R0, R25
+	VLD1	(R25), V1.S[1]
+	BEQ	lanes7
+	ADD	$8, R0, R25
+	VLD1	(R25), V1.S[2]
+lanes7:
+	WORD	$0x4ea9d400 // fsub.4s v0, v0, v9
+	WORD	$0x4e28d400 // fadd.4s v0, v0, v8
+	WORD	$0x4e20f422 // fmax.4s v2, v1, v0
+	WORD	$0x4ea0f421 // fmin.4s v1, v1, v0
+	WORD	$0x4e3ff443 // fmax.4s v3, v2, v31
+	WORD	$0x4ea3d421 // fsub.4s v1, v1, v3
+	WORD	$0x6e27dc21 // fmul.4s v1, v1, v7
+	WORD	$0x4e3ef421 // fmax.4s v1, v1, v30
+	WORD	$0x4ebdf421 // fmin.4s v1, v1, v29
+	WORD	$0x6e3cdc20 // fmul.4s v0, v1, v28
+	WORD	$0x4e218800 // frintn.4s v0, v0
+	WORD	$0x4ebbcc01 // fmls.4s v1, v0, v27
+	WORD	$0x4ebacc01 // fmls.4s v1, v0, v26
+	WORD	$0x4eb91f23 // orr.16b v3, v25, v25
+	WORD	$0x4eb81f04 // orr.16b v4, v24, v24
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb71ee3 // orr.16b v3, v23, v23
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4eb61ec4 // orr.16b v4, v22, v22
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb51ea3 // orr.16b v3, v21, v21
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4eb41e84 // orr.16b v4, v20, v20
+	WORD	$0x4e23cc24 // fmla.4s v4, v1, v3
+	WORD	$0x4eb41e83 // orr.16b v3, v20, v20
+	WORD	$0x4e24cc23 // fmla.4s v3, v1, v4
+	WORD	$0x4e21a800 // fcvtns.4s v0, v0
+	WORD	$0x4f3f0404 // sshr.4s v4, v0, #1
+	WORD	$0x6ea48400 // sub.4s v0, v0, v4
+	WORD	$0x4eb38484 // add.4s v4, v4, v19
+	WORD	$0x4f375484 // shl.4s v4, v4, #23
+	WORD	$0x4eb38400 // add.4s v0, v0, v19
+	WORD	$0x4f375400 // shl.4s v0, v0, #23
+	WORD	$0x6e24dc63 // fmul.4s v3, v3, v4
+	WORD	$0x6e20dc61 // fmul.4s v1, v3, v0
+	WORD	$0x4eb21e40 // orr.16b v0, v18, v18
+	WORD	$0x4eb11e23 // orr.16b v3, v17, v17
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eb01e00 // orr.16b v0, v16, v16
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eaf1de3 // orr.16b v3, v15, v15
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eae1dc0 // orr.16b v0, v14, v14
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4ead1da3 // orr.16b v3, v13, v13
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eac1d80 // orr.16b v0, v12, v12
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eab1d63 // orr.16b v3, v11, v11
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x4eaa1d40 // orr.16b v0, v10, v10
+	WORD	$0x4e23cc20 // fmla.4s v0, v1, v3
+	WORD	$0x4eb41e83 // orr.16b v3, v20, v20
+	WORD	$0x4e20cc23 // fmla.4s v3, v1, v0
+	WORD	$0x6e23dc21 // fmul.4s v1, v1, v3
+	WORD	$0x4e21ccc2 // fmla.4s v2, v6, v1
+	VST1	V2.S[0], (R0)
+	CMP	$2, R2
+	BLT	lanes8
+	ADD	$4, R0, R25
+	VST1	V2.S[1], (R25)
+	BEQ	lanes8
+	ADD	$8, R0, R25
+	VST1	V2.S[2], (R25)
+lanes8:
+end5:
+	RET
+
 // func adamWNEON(w, g, m, v []float32, c *float32) 
 TEXT ·adamWNEON(SB), NOSPLIT, $0-104
 	MOVD	$constants<>(SB), R26
@@ -5980,7 +6722,47 @@ DATA constants<>+560(SB)/4, $0x3eaaaaaa
 DATA constants<>+564(SB)/4, $0x3eaaaaaa
 DATA constants<>+568(SB)/4, $0x3eaaaaaa
 DATA constants<>+572(SB)/4, $0x3eaaaaaa
-GLOBL constants<>(SB), RODATA|NOPTR, $576
+DATA constants<>+576(SB)/4, $0xff7fffff
+DATA constants<>+580(SB)/4, $0xff7fffff
+DATA constants<>+584(SB)/4, $0xff7fffff
+DATA constants<>+588(SB)/4, $0xff7fffff
+DATA constants<>+592(SB)/4, $0xbb502564
+DATA constants<>+596(SB)/4, $0xbb502564
+DATA constants<>+600(SB)/4, $0xbb502564
+DATA constants<>+604(SB)/4, $0xbb502564
+DATA constants<>+608(SB)/4, $0x3ca017a6
+DATA constants<>+612(SB)/4, $0x3ca017a6
+DATA constants<>+616(SB)/4, $0x3ca017a6
+DATA constants<>+620(SB)/4, $0x3ca017a6
+DATA constants<>+624(SB)/4, $0xbd66e804
+DATA constants<>+628(SB)/4, $0xbd66e804
+DATA constants<>+632(SB)/4, $0xbd66e804
+DATA constants<>+636(SB)/4, $0xbd66e804
+DATA constants<>+640(SB)/4, $0x3dd7eef4
+DATA constants<>+644(SB)/4, $0x3dd7eef4
+DATA constants<>+648(SB)/4, $0x3dd7eef4
+DATA constants<>+652(SB)/4, $0x3dd7eef4
+DATA constants<>+656(SB)/4, $0xbe1c5c84
+DATA constants<>+660(SB)/4, $0xbe1c5c84
+DATA constants<>+664(SB)/4, $0xbe1c5c84
+DATA constants<>+668(SB)/4, $0xbe1c5c84
+DATA constants<>+672(SB)/4, $0x3e495a18
+DATA constants<>+676(SB)/4, $0x3e495a18
+DATA constants<>+680(SB)/4, $0x3e495a18
+DATA constants<>+684(SB)/4, $0x3e495a18
+DATA constants<>+688(SB)/4, $0xbe7f812a
+DATA constants<>+692(SB)/4, $0xbe7f812a
+DATA constants<>+696(SB)/4, $0xbe7f812a
+DATA constants<>+700(SB)/4, $0xbe7f812a
+DATA constants<>+704(SB)/4, $0x3eaaa5eb
+DATA constants<>+708(SB)/4, $0x3eaaa5eb
+DATA constants<>+712(SB)/4, $0x3eaaa5eb
+DATA constants<>+716(SB)/4, $0x3eaaa5eb
+DATA constants<>+720(SB)/4, $0xbeffffdc
+DATA constants<>+724(SB)/4, $0xbeffffdc
+DATA constants<>+728(SB)/4, $0xbeffffdc
+DATA constants<>+732(SB)/4, $0xbeffffdc
+GLOBL constants<>(SB), RODATA|NOPTR, $736
 
 // masks are four words of ones, then four of zeros: the mask of n lanes begins 4−n words in.
 DATA masks<>+0(SB)/4, $0xffffffff

@@ -65,7 +65,8 @@ func (t *Thread) EndCapture(s Stream) (Graph, error) {
 	return g, err
 }
 
-// LastCaptured returns the node of what the capturing s was given last; 0 if what follows would depend on several nodes, or none.
+// LastCaptured returns the node of what the capturing s was given last; 0 if what follows would depend on several
+// nodes, or none.
 func (t *Thread) LastCaptured(s Stream) (Node, error) {
 	var (
 		status int32
@@ -105,7 +106,8 @@ type nodeParams struct {
 	context     uintptr
 }
 
-// SetNode changes how later launches of e launch the kernel of a node: see Launch. The driver has copied args when SetNode returns.
+// SetNode changes how later launches of e launch the kernel of a node: see Launch. The driver has copied args when
+// SetNode returns.
 func (t *Thread) SetNode(e Exec, n Node, f Function, grid [3]int, block, shared int, args unsafe.Pointer) error {
 	t.params[0] = args
 	t.node = nodeParams{

@@ -66,6 +66,7 @@ void copy_async_wait(u32 pending);
     T(&name)[n] = *(T(*)[n])apr_host::shared(&name##_site, sizeof(T[n]))
 #define DYNAMIC_SHARED(name) unsigned char *name = apr_host::dynamic_shared()
 #define UNROLL
+#define UNROLL_8
 #define NO_UNROLL
 #define RESTRICT __restrict__
 
@@ -144,6 +145,15 @@ APR_DEVICE float mul_rn(float x, float y) {
     asm("" : "+m"(r)); // keeps the compiler from fusing
     return r;
 }
+APR_DEVICE double mul_rn(double x, double y) {
+    double r = x * y;
+    asm("" : "+m"(r));
+    return r;
+}
+APR_DEVICE int to_int(double x) {
+    if (x != x) return 0;
+    return x <= -2147483648.0 ? -2147483647 - 1 : x >= 2147483647.0 ? 2147483647 : (int)x;
+}
 // If one of two values is NaN the other is the result; -0 < +0.
 APR_DEVICE float max2(float x, float y) {
     if (x != x) return y;
@@ -180,6 +190,13 @@ APR_DEVICE float from_f16(u16 x) {
     const u32 sign = (u32)(x & 0x8000) << 16, man = x & 0x3ff, exp = x >> 10 & 31;
     if (exp == 0) return from_bits(bits((float)man * 0x1p-24f) | sign);
     return from_bits(sign | (exp == 31 ? 0x7f800000u : (exp + 112) << 23) | man << 13);
+}
+APR_DEVICE u16 to_f16(float x) {
+    const u32 u = bits(x) & 0x7fffffffu, sign = bits(x) >> 16 & 0x8000;
+    if (x != x) return (u16)(sign | 0x7fff);
+    if (u >= 0x477ff000u) return (u16)(sign | 0x7c00);                                    // 65520 and beyond
+    if (u < 0x38800000u) return (u16)(sign | (bits(from_bits(u) + 0.5f) - 0x3f000000u)); // below 2⁻¹⁴: multiples of 2⁻²⁴
+    return (u16)(sign | ((u + 0xfff + (u >> 13 & 1)) >> 13) - (112 << 10));
 }
 APR_DEVICE u8 apr_e4m3(float x) {
     u32 u = bits(x) & 0x7fffffffu, sign = bits(x) >> 24 & 0x80;

@@ -23,6 +23,8 @@ typedef float f32x4 __attribute__((vector_size(16)));
 typedef u32 u32x2 __attribute__((vector_size(8)));
 typedef float f32x2 __attribute__((vector_size(8)));
 
+enum { OBJECTIVES = 2 }; // device.NumObjectives
+
 // Record is the device's record of one step; the Go struct of the same members is kernel.Record.
 struct Record {
     double lr, inv_n, bias1, bias2, max_norm; // set by the host: see device.Scalars
@@ -35,6 +37,7 @@ struct Record {
     i64 fault;                     // first error that a kernel saw: 0 none, else a code of kernel.Fault
     i64 fault_value, fault_limit;
     u32 arrived; // blocks of the launch that have come to arrive_last; 0 between launches
+    double weights[OBJECTIVES], sums[OBJECTIVES]; // of the terms of the loss beside CE and D: set by the host; summed
 };
 
 #ifdef APR_HOST
@@ -53,6 +56,7 @@ struct Record {
 extern "C" __attribute__((shared)) __attribute__((aligned(128))) unsigned char apr_dynamic_shared[];
 #define DYNAMIC_SHARED(name) unsigned char *name = apr_dynamic_shared
 #define UNROLL _Pragma("unroll")
+#define UNROLL_8 _Pragma("unroll 8")
 #define NO_UNROLL _Pragma("nounroll") // before loops whose copies would take registers that others need
 #define RESTRICT __restrict__
 
@@ -139,6 +143,9 @@ APR_DEVICE double sqrt_rn(double x) { double r; asm("sqrt.rn.f64 %0, %1;" : "=d"
 APR_DEVICE float fma_rn(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 // mul_rn is a product that is rounded before anything is added to it; x * y may become part of a fused multiply-add.
 APR_DEVICE float mul_rn(float x, float y) { return __nvvm_mul_rn_f(x, y); }
+APR_DEVICE double mul_rn(double x, double y) { return __nvvm_mul_rn_d(x, y); }
+// to_int converts toward zero; what no int holds becomes the nearest one, NaN 0.
+APR_DEVICE int to_int(double x) { int r; asm("cvt.rzi.s32.f64 %0, %1;" : "=r"(r) : "d"(x)); return r; }
 APR_DEVICE float max2(float x, float y) { return __builtin_fmaxf(x, y); }
 APR_DEVICE float min2(float x, float y) { return __builtin_fminf(x, y); }
 APR_DEVICE u32 bits(float x) { return __builtin_bit_cast(u32, x); }
@@ -160,6 +167,8 @@ APR_DEVICE u32 max_bf16(u32 x, u32 y) { u32 r; asm("max.NaN.bf16x2 %0, %1, %2;" 
 APR_DEVICE u32 fma_bf16(u32 x, u32 y, u32 z) { u32 r; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(z)); return r; }
 // from_f16 widens the bits of an IEEE half, exactly.
 APR_DEVICE float from_f16(u16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x)); return r; }
+// to_f16 rounds to the bits of an IEEE half: to nearest, ties to even, infinity beyond.
+APR_DEVICE u16 to_f16(float x) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r; }
 // pack_e4m3 rounds to two e4m3 numbers, lo in the low byte: to nearest, ties to even, ±448 beyond. Compute capability 9.0.
 APR_DEVICE u16 pack_e4m3(float lo, float hi) { u16 r; asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(hi), "f"(lo)); return r; }
 // byte_perm returns four of the eight bytes of y:x; nibble i of select is the number of byte i, 0 … 7.
@@ -292,6 +301,10 @@ APR_DEVICE double shfl_xor(double v, int m) {
     u64 b = __builtin_bit_cast(u64, v);
     u64 r = (u64)shfl_xor((u32)b, m) | (u64)shfl_xor((u32)(b >> 32), m) << 32;
     return __builtin_bit_cast(double, r);
+}
+APR_DEVICE double shfl(double v, int lane) {
+    u64 b = __builtin_bit_cast(u64, v);
+    return __builtin_bit_cast(double, (u64)shfl((u32)b, lane) | (u64)shfl((u32)(b >> 32), lane) << 32);
 }
 APR_DEVICE double warp_sum(double v) {
     UNROLL for (int m = 16; m; m >>= 1) v += shfl_xor(v, m);

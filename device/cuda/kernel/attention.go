@@ -41,10 +41,11 @@ var (
 // queries of every kernel.
 const rowPadding = 128
 
-// AttentionModules returns the modules that Attention and AttentionBackward of shapes like a launch from, for values of type t, or
-// with tf32 AttentionTF32 and AttentionBackwardTF32 where they serve a, provided that rows begin at multiples of 16 bytes, as the rows of a layer's matrices do; other rows take module
-// attention_plain or attention_limited. documents: with a First. The rows of a cache grow, so a window that hides nothing yet takes
-// the modules of both.
+// AttentionModules returns the modules that Attention and AttentionBackward of shapes like a launch from, for values of
+// type t, or with tf32 AttentionTF32 and AttentionBackwardTF32 where they serve a, provided that rows begin at
+// multiples of 16 bytes, as the rows of a layer's matrices do; other rows take module attention_plain or
+// attention_limited. documents: with a First. The rows of a cache grow, so a window that hides nothing yet takes the
+// modules of both.
 func AttentionModules(a device.Attn, documents bool, t tensor.DType, tf32 bool) []string {
 	modules := []string{decodeModule}
 	if a.Cap > 0 {

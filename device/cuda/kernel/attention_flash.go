@@ -5,8 +5,8 @@ import (
 	"apr/tensor"
 )
 
-// flashTile describes the kernels for one head width, as attention_d<width>.cu and attention_limited_d<width>.cu instantiate attention_flash.cuh,
-// and attention_tf32_d<width>.cu attention_tf32.cuh.
+// flashTile describes the kernels for one head width, as attention_d<width>.cu and attention_limited_d<width>.cu
+// instantiate attention_flash.cuh, and attention_tf32_d<width>.cu attention_tf32.cuh.
 type flashTile struct {
 	module  string
 	size    int        // bytes of an element

@@ -69,7 +69,8 @@ func TestAttentionLaunches(t *testing.T) {
 	}
 }
 
-// TestAttentionTF32Launches: what TestAttentionLaunches says, of float32 heads whose products may round; and where others serve.
+// TestAttentionTF32Launches: what TestAttentionLaunches says, of float32 heads whose products may round; and where
+// others serve.
 func TestAttentionTF32Launches(t *testing.T) {
 	for _, a := range []device.Attn{
 		{Batch: 8, QLen: 1024, KLen: 1024, KStride: 1024, Heads: 14, KVHeads: 2, HeadDim: 64},

@@ -24,8 +24,9 @@ var tf32Tiles = map[int]flashTile{
 	},
 }
 
-// AttentionTF32Serves reports whether AttentionTF32, or AttentionBackwardTF32, serves these operands: float32 heads of 64 and 128
-// columns whose rows begin at multiples of 16 bytes, several queries a row, without windows that hide, documents and soft-caps.
+// AttentionTF32Serves reports whether AttentionTF32, or AttentionBackwardTF32, serves these operands: float32 heads of
+// 64 and 128 columns whose rows begin at multiples of 16 bytes, several queries a row, without windows that hide,
+// documents and soft-caps.
 func AttentionTF32Serves(a device.Attn, first Mat, ms ...Mat) bool {
 	if _, ok := tf32Tiles[a.HeadDim]; !ok || !UseAttentionTF32 || PlainAttention || a.QLen == 1 || limits(a, first) {
 		return false
@@ -38,11 +39,12 @@ func AttentionTF32Serves(a device.Attn, first Mat, ms ...Mat) bool {
 	return true
 }
 
-// AttentionTF32 is Attention for operands that AttentionTF32Serves, where products may round. q, k, v and probabilities are rounded to the
-// nearest number of 10 bits of mantissa, ties away from zero, and multiplied on tensor cores; sums, statistics and o are float32.
+// AttentionTF32 is Attention for operands that AttentionTF32Serves, where products may round. q, k, v and probabilities
+// are rounded to the nearest number of 10 bits of mantissa, ties away from zero, and multiplied on tensor cores; sums,
+// statistics and o are float32.
 //
-// As in Attention every thread block reads the keys and values that its 128 queries see. A sum has its products in order of the
-// inner dimension, 8 at a time, whatever the device.
+// As in Attention every thread block reads the keys and values that its 128 queries see. A sum has its products in
+// order of the inner dimension, 8 at a time, whatever the device.
 func AttentionTF32(queue Queue, o, lse, q, k, v Mat, a device.Attn, first Mat) {
 	need(AttentionTF32Serves(a, first, o, q, k, v), "AttentionTF32", "operands it does not serve")
 	if a.Batch > 0 && a.QLen > 0 {
@@ -50,8 +52,8 @@ func AttentionTF32(queue Queue, o, lse, q, k, v Mat, a device.Attn, first Mat) {
 	}
 }
 
-// AttentionBackwardTF32 is AttentionBackward for operands that AttentionTF32Serves, where products may round: q, k, v, do, p and ds as
-// AttentionTF32 does. Sums have an order that depends on the shape alone.
+// AttentionBackwardTF32 is AttentionBackward for operands that AttentionTF32Serves, where products may round: q, k, v,
+// do, p and ds as AttentionTF32 does. Sums have an order that depends on the shape alone.
 func AttentionBackwardTF32(queue Queue, dq, dk, dv, do, o, lse, q, k, v Mat, a device.Attn, first Mat) {
 	need(AttentionTF32Serves(a, first, dq, dk, dv, do, o, q, k, v), "AttentionBackwardTF32", "operands it does not serve")
 	if a.Batch == 0 || a.KLen == 0 {

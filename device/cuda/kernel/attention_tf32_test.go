@@ -61,8 +61,8 @@ func newTF32Case(l *lab, a device.Attn, scale float64) *tf32Case {
 	return c
 }
 
-// tf32Tolerance: with operands rounded beforehand, what is left are the roundings of probabilities, or of ds, each of at most a unit, and
-// float32 sums.
+// tf32Tolerance: with operands rounded beforehand, what is left are the roundings of probabilities, or of ds, each of
+// at most a unit, and float32 sums.
 func tf32Tolerance(n int, scale float64) float64 {
 	return 4*unitTF32 + attentionTolerance(tensor.F32, n, scale)
 }
@@ -145,7 +145,8 @@ func TestAttentionTF32(t *testing.T) {
 	}
 }
 
-// TestAttentionTF32Scores: equal scores, scores of tens, and of hundreds, where one key takes all; groups in every number of splits.
+// TestAttentionTF32Scores: equal scores, scores of tens, and of hundreds, where one key takes all; groups in every
+// number of splits.
 func TestAttentionTF32Scores(t *testing.T) {
 	for _, d := range []int{64, 128} {
 		for _, scale := range []float64{0, 3, 12} {

@@ -37,7 +37,7 @@ type convWeightsArgs struct {
 }
 
 // Conv: y_t = silu(Σ_j w_j·x_{t−K+1+j}) of each channel along each sequence, x [n,C] bfloat16 or float32, w [C,K] float32 with
-// K ≤ device.MaxTaps; from, to [Batch·(K−1), C] of x's type, or zero, and first as device.Sequences has them. to may be from.
+// K ≤ device.MaxTaps, K = 4 in bfloat16 being the fast one; from, to [Batch·(K−1), C] of x's type, or zero, and first as device.Sequences has them. to may be from.
 //
 // Bytes moved per element in bfloat16: 4, and 1/16 for the rows before a thread block's.
 func Conv(q Queue, y, x, w, from, to, first Mat, c device.Sequences) {
@@ -61,7 +61,7 @@ func Conv(q Queue, y, x, w, from, to, first Mat, c device.Sequences) {
 		wStride: int64(w.Stride), fromStride: int64(from.Stride), toStr: int64(to.Stride), len: uint32(c.Len), channels: uint32(x.Cols),
 		taps: uint32(w.Cols), rows: uint32(rows),
 	}
-	launchConv(q, "conv_"+typeName(x.Type), x.Cols, pieces*c.Batch, unsafe.Pointer(a))
+	launchConv(q, "conv_", x, convByPairs(w, x, y), pieces*c.Batch, unsafe.Pointer(a))
 }
 
 // ConvBackward writes dx and adds dw: with z the sum of Conv and dz = dy·silu'(z), dx_s = Σ_j w_j·dz_{s+K−1−j} and
@@ -82,7 +82,7 @@ func ConvBackward(q Queue, dx, dw, dy, x, w, first Mat, c device.Sequences) {
 		n := min(some, c.Batch-b)
 		lo, hi := b*c.Len, (b+n)*c.Len
 		dx, dy, x, first := dx.rows(lo, hi), dy.rows(lo, hi), x.rows(lo, hi), first.rows(lo, hi)
-		launchConv(q, "conv_backward_"+typeName(x.Type), x.Cols, pieces*n, unsafe.Pointer(&convBackwardArgs{
+		launchConv(q, "conv_backward_", x, convByPairs(w, x, dy, dx), pieces*n, unsafe.Pointer(&convBackwardArgs{
 			x: x.Ptr, dy: dy.Ptr, dx: dx.Ptr, w: w.Ptr, part: part, first: first.Ptr, xStride: int64(x.Stride), dyStride: int64(dy.Stride),
 			dxStride: int64(dx.Stride), wStride: int64(w.Stride), len: uint32(c.Len), channels: uint32(x.Cols), taps: uint32(w.Cols), rows: uint32(rows),
 		}))
@@ -92,9 +92,23 @@ func ConvBackward(q Queue, dx, dw, dy, x, w, first Mat, c device.Sequences) {
 	}
 }
 
-func launchConv(q Queue, name string, channels, groups int, args unsafe.Pointer) {
+// convByPairs reports whether a thread may take two channels of all of m at once: of four taps and bfloat16, as all models have them.
+func convByPairs(w Mat, m ...Mat) bool {
+	for _, m := range m {
+		if m.Type != tensor.BF16 || m.Cols%2 > 0 || m.Stride%2 > 0 || m.Ptr%4 > 0 {
+			return false
+		}
+	}
+	return w.Cols == 4
+}
+
+func launchConv(q Queue, name string, x Mat, pairs bool, groups int, args unsafe.Pointer) {
 	need(groups <= mostGroups, "Conv", "too many rows")
-	q.Launch(Launch{Module: ConvModule, Kernel: name, Grid: [3]int{ceil(channels, convThreads), groups, 1}, Block: convThreads, Args: args})
+	name, threads := name+typeName(x.Type), x.Cols
+	if pairs {
+		name, threads = name+"_four", x.Cols/2
+	}
+	q.Launch(Launch{Module: ConvModule, Kernel: name, Grid: [3]int{ceil(threads, convThreads), groups, 1}, Block: convThreads, Args: args})
 }
 
 // mostGroups is the most blocks of a grid in its second direction.

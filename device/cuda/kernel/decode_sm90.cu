@@ -3,10 +3,17 @@
 //apr:module target=sm_90a types=bf16 roles=few-rows twins=_early
 #include "argmax.cuh"
 #include "attention_decode.cuh"
+#include "conv.cuh"
+#include "experts_pairs.cuh"
+#include "finish.cuh"
+#include "gemv.cuh"
 #include "gemv_blocks.cuh"
+#include "headnorm.cuh"
 #include "move.cuh"
 #include "norm.cuh"
 #include "rotary.cuh"
+#include "route.cuh"
+#include "sigmoidglu.cuh"
 
 KERNEL(gemv_q4_k_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsQ4K>()); }
 KERNEL(gemv_q5_k_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsQ5K>()); }
@@ -24,3 +31,26 @@ KERNEL(rmsnorm_bf16_8_add_early, RMSNormArgs, 512, 1) { rmsnorm_packs<bf16, true
 KERNEL(rotary_bf16_8_early, RotaryArgs, 256, 3) { rotary<bf16, 8, 4>(a); }
 KERNEL(copy_16_early, CopyArgs, 256, 4) { move_units<u32x4, false>(a); }
 KERNEL(argmax_f32_8_early, ArgMaxArgs, 512, 2) { argmax<float, 8>(a); }
+KERNEL(experts_gated_q4_k_early, ExpertPairsArgs, 512, 2) { experts_gated<PairOf<RowsQ4K>>(a); }
+KERNEL(experts_mix_q4_k_early, ExpertMixedArgs, 512, 2) { experts_mix<PairOf<RowsQ4K>>(a); }
+KERNEL(experts_gated_q5_k_early, ExpertPairsArgs, 512, 2) { experts_gated<PairOf<RowsQ5K>>(a); }
+KERNEL(experts_mix_q5_k_early, ExpertMixedArgs, 512, 2) { experts_mix<PairOf<RowsQ5K>>(a); }
+KERNEL(experts_gated_q6_k_early, ExpertPairsArgs, 512, 2) { experts_gated<PairOf<RowsQ6K>>(a); }
+KERNEL(experts_mix_q6_k_early, ExpertMixedArgs, 512, 2) { experts_mix<PairOf<RowsQ6K>>(a); }
+KERNEL(experts_gated_q8_0_early, ExpertPairsArgs, 512, 2) { experts_gated<PairOf<RowsOfGroups<GroupQ8_0>>>(a); }
+KERNEL(experts_mix_q8_0_early, ExpertMixedArgs, 512, 2) { experts_mix<PairOf<RowsOfGroups<GroupQ8_0>>>(a); }
+KERNEL(experts_gated_mxfp4_early, ExpertPairsArgs, 512, 2) { experts_gated<PairOfMXFP4>(a); }
+KERNEL(experts_mix_mxfp4_early, ExpertMixedArgs, 512, 2) { experts_mix<PairOfMXFP4>(a); }
+KERNEL(gemv_bf16_bf16_wide_1_early, GemvArgs, 256, 4) { gemv_wide<bf16, bf16, 1>(a); }
+KERNEL(gemv_f32_bf16_wide_1_early, GemvArgs, 256, 3) { gemv_wide<float, bf16, 1>(a); }
+KERNEL(route_one_early, RouteArgs, 32, 1) { route_token(a); }
+KERNEL(finish_bf16_early, FinishArgs, 256, 1) { finish_heads(a); }
+
+// Those that do not wait by themselves.
+APR_DEVICE void begin_early() {
+    let_next();
+    wait_before();
+}
+KERNEL(conv_bf16_four_early, ConvArgs, 128, 8) { begin_early(); conv_four(a); }
+KERNEL(head_norm_bf16_8_early, HeadNormArgs, 256, 1) { begin_early(); head_norm<bf16, 8, 1>(a); }
+KERNEL(sigmoidglu_bf16_8_early, GLUArgs, 256, 4) { begin_early(); glu<bf16, 8, 2, Sigmoid>(a); }

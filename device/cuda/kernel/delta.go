@@ -130,8 +130,8 @@ type deltaForm struct {
 	between int // bytes of what positions of a chunk have to do with each other
 }
 
-// deltaFormOf chooses: tensor cores where rows of bfloat16 are whole fragments, at addresses of asynchronous copies, and a thread block has
-// the memory.
+// deltaFormOf chooses: tensor cores where rows of bfloat16 are whole fragments, at addresses of asynchronous copies,
+// and a thread block has the memory.
 func deltaFormOf(u Mat, d device.Delta, most int, others ...Mat) deltaForm {
 	const line, pair = deltaSlice + 8, device.DeltaChunk + 8
 	pitch := d.KeyDim + 8
@@ -147,8 +147,8 @@ func deltaFormOf(u Mat, d device.Delta, most int, others ...Mat) deltaForm {
 	return deltaForm{"delta_forward_" + typeName(u.Type), 0, deltaForwardBytes(d, u.Type), deltaPitch(d.KeyDim, u.Type), deltaPairs}
 }
 
-// deltaGradientsTensorBytes returns the shared memory of delta_gradients on tensor cores: numbers of positions, q, k, tiles of 64 columns, and
-// two parts of states, in whose place four matrices of positions come.
+// deltaGradientsTensorBytes returns the shared memory of delta_gradients on tensor cores: numbers of positions, q, k,
+// tiles of 64 columns, and two parts of states, in whose place four matrices of positions come.
 func deltaGradientsTensorBytes(d device.Delta, pitch int) int {
 	const line, rows = deltaWide + 8, ((2+2+4+1)*device.DeltaChunk + 34 + 3) / 4 * 16
 	states := max(4*ceil(d.KeyDim, 64)*64, 8*device.DeltaChunk)
@@ -185,10 +185,10 @@ func deltaSegments(d device.Delta, perChunk int) deltaSegment {
 // delta_pairs computes for all chunks of 64 positions at once what they have among themselves, m∘kkᵀ and m∘qkᵀ; then a
 // block goes from chunk to chunk with 32 columns of a head's state, which do not depend on the others, and solves for x.
 //
-// In bfloat16, with keys of whole fragments, tensor cores compute all products, and delta_mix inverts I + strictlower(βKKᵀ∘M) for
-// all chunks at once: from chunk to chunk three products remain, one after the other, while the next chunk is copied. What
-// chunks have among themselves is computed for as many as scratch memory has room for. shared is the bytes of shared memory that
-// a thread block may have.
+// In bfloat16, with keys of whole fragments, tensor cores compute all products, and delta_mix inverts I +
+// strictlower(βKKᵀ∘M) for all chunks at once: from chunk to chunk three products remain, one after the other, while the
+// next chunk is copied. What chunks have among themselves is computed for as many as scratch memory has room for.
+// shared is the bytes of shared memory that a thread block may have.
 func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, shared int) {
 	rule := deltaOf(u, ba, logA, dt, first, d)
 	if !from.IsZero() {
@@ -272,9 +272,10 @@ func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
 // DeltaNetBackward writes du and dba, and adds to dLogA and ddt: see device.LinearAttention. Sums are float32, in an order that
 // depends on the shape alone.
 //
-// First the forward again, which leaves in states the state at the begin of each chunk. Then, for as many chunks as scratch memory has room
-// for at a time, delta_states_backward goes from the last chunk to the first with the gradient of the state behind each, and
-// delta_gradients has a thread block for each chunk of a key head, with the value heads that read it.
+// First the forward again, which leaves in states the state at the begin of each chunk. Then, for as many chunks as
+// scratch memory has room for at a time, delta_states_backward goes from the last chunk to the first with the gradient
+// of the state behind each, and delta_gradients has a thread block for each chunk of a key head, with the value heads
+// that read it.
 //
 // On tensor cores delta_states_backward solves for the gradient of v too, which delta_gradients reads again.
 func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta, shared int) {
@@ -381,7 +382,8 @@ func (b *deltaBackward) gradientsTensor(r deltaRule, states, from uint64, lo, hi
 	}))
 }
 
-// eachHead starts a thread block for each value head of n sequences and each slice of its columns, eachChunk one for each chunk and key head.
+// eachHead starts a thread block for each value head of n sequences and each slice of its columns, eachChunk one for
+// each chunk and key head.
 func (b *deltaBackward) eachHead(name, module string, n, shared int, args unsafe.Pointer) {
 	b.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{n * b.d.ValueHeads, ceil(b.d.ValueDim, deltaSlice), 1}, Block: deltaThreads, Shared: shared, Args: args})
 }

@@ -226,6 +226,18 @@ struct BlockIQ4XS { // d, sc, q[128]: group j has the nibbles of q[16j:], as in 
 // fp4 returns twice the floats that four codes of MXFP4 stand for, signed bytes: 0, 1, 2, 3, 4, 6, 8, 12, then the negatives.
 APR_DEVICE u32 fp4(u32 w) { return look_up(w, 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu); }
 
+// fp4_pairs is fp4 of the eight codes of a word, in the order of its nibbles, which are selectors as they are: three bits take one of eight
+// bytes, the fourth says of which eight.
+APR_DEVICE u32x2 fp4_pairs(u32 w) {
+    const u32 three = w & 0x77777777u, sign = (w >> 1 & 0x44444444u) | 0x32103210u;
+    u32x2 r;
+    UNROLL for (int j = 0; j < 2; j++) {
+        const u32 s = three >> 16 * j;
+        r[j] = byte_perm(byte_perm(0x03020100u, 0x0c080604u, s), byte_perm(0xfdfeff00u, 0xf4f8fafcu, s), sign >> 16 * j);
+    }
+    return r;
+}
+
 // scale_mxfp4 computes 2^(e−128), which the doubled floats of a block with scale e are multiplied by; 255 is NaN.
 APR_DEVICE float scale_mxfp4(u32 e) {
     if (e == 255) return from_bits(0x7fffffffu);

@@ -22,7 +22,10 @@ func Overlap(l Launch) Launch {
 		return l
 	}
 	twin, ok := twins()[l.Kernel]
-	small := l.Grid[0] <= earlyBlocks || l.Module == rowsModule || l.Module == decodeModule
+	small := l.Grid[0] <= earlyBlocks || slices.Contains([]string{rowsModule, decodeModule, pairsModule, gemvModule, FinishModule}, l.Module)
+	if l.Module == ConvModule {
+		small = l.Grid[1] <= 1
+	}
 	if !ok || !small {
 		return l
 	}

@@ -26,6 +26,22 @@ func TestOverlap(t *testing.T) {
 	Rotate(&r, x, device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 1}, RotaryTables{Table: 1 << 20})
 	Attention(&r, x, Mat{}, x, x, x, device.Attn{Batch: 1, QLen: 1, KLen: 1, KStride: 1, Heads: 8, KVHeads: 8, HeadDim: 64}, Mat{})
 	ArgMax(&r, dense(tensor.I32, 1, 1), dense(tensor.F32, 1, 2), dense(tensor.F32, 1, 151665))
+	for _, d := range []tensor.DType{tensor.BF16, tensor.F32} {
+		GemvPlain(&r, dense(tensor.F32, 1, 64), x, dense(d, 64, 512), Mat{}, false)
+	}
+	ids := dense(tensor.I32, 8, 1)
+	routing := Routing{Experts: 64, Active: 8, Chosen: ids, Slots: ids, Rows: ids, Starts: dense(tensor.I32, 65, 1)}
+	Route(&r, dense(tensor.F32, 1, 8), dense(tensor.F32, 1, 64), Mat{}, routing)
+	for d := range pairTypes {
+		e := Experts{Blocks: NewBlocks(1<<32, 64*512, 512, d)}
+		ExpertsGatedRows(&r, dense(tensor.BF16, 8, 512), x, e, e, Mat{}, Mat{}, device.SiLU, routing)
+		ExpertsMixRows(&r, x, dense(tensor.BF16, 8, 512), e, Mat{}, dense(tensor.F32, 1, 8), routing)
+	}
+	rotary := device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 1}
+	Finish(&r, x, dense(tensor.BF16, 1, 256), dense(tensor.BF16, 1, 768), Mat{}, Mat{}, 64, 1e-6, rotary, 1<<20)
+	Conv(&r, dense(tensor.BF16, 1, 8192), dense(tensor.BF16, 1, 8192), dense(tensor.F32, 8192, 4), Mat{}, Mat{}, Mat{}, device.Sequences{Batch: 1, Len: 1})
+	HeadNorm(&r, x, Mat{}, x, dense(tensor.F32, 1, 128), 128, 1e-6)
+	GLU(&r, dense(tensor.BF16, 1, 256), x, device.Sigmoid)
 	seen := map[string]bool{}
 	for _, l := range r.launches {
 		e := Overlap(l)
@@ -54,6 +70,7 @@ func TestOverlap(t *testing.T) {
 	Gemv(&training, dense(tensor.F32, 2, 64), dense(tensor.BF16, 2, 512), w[0], Mat{}, false)
 	Copy(&training, many, many)
 	Rotate(&training, many, device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 4096}, RotaryTables{Table: 1 << 20})
+	Conv(&training, many, dense(tensor.BF16, 4096, 512), dense(tensor.F32, 512, 4), Mat{}, Mat{}, Mat{}, device.Sequences{Batch: 1, Len: 4096})
 	for _, l := range training.launches {
 		if e := Overlap(l); e.Early || e.Kernel != l.Kernel {
 			t.Errorf("%s became %s", l.Kernel, e.Kernel)

@@ -56,6 +56,7 @@ func TestLaunches(t *testing.T) {
 				checkLaunches(t, "Scale", func(q Queue) { Scale(q, m, m, 2) })
 				checkLaunches(t, "Add", func(q Queue) { Add(q, m, m) })
 				checkLaunches(t, "SoftCap", func(q Queue) { SoftCap(q, m, m, 30) })
+				checkLaunches(t, "Dropout", func(q Queue) { Dropout(q, m, m, device.Drop{Rate: .1}) })
 				checkLaunches(t, "BiasGrad", func(q Queue) { BiasGrad(q, dense(tensor.F32, 1, f), m) })
 				checkLaunches(t, "Copy", func(q Queue) { Copy(q, m, dense(tensor.F32, n, f)) })
 				checkLaunches(t, "Zero", func(q Queue) { Zero(q, m) })

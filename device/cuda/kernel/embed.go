@@ -1,17 +1,13 @@
 package kernel
 
 import (
-	"bytes"
 	"embed"
 	"encoding/json"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strconv"
 	"sync"
-
-	"github.com/andybalholm/brotli"
 
 	"apr/device/cuda/kernel/manifest"
 )
@@ -44,7 +40,7 @@ func PTX(module string) []byte {
 	if err != nil {
 		panic("kernel: no module " + module)
 	}
-	text, err := io.ReadAll(brotli.NewReader(bytes.NewReader(packed)))
+	text, err := manifest.Unpack(packed)
 	if err != nil {
 		panic(fmt.Sprintf("kernel: the embedded PTX of %s: %v", module, err))
 	}

@@ -1,21 +1,8 @@
 // The choice of experts, the order of slots, and what goes between tokens and slots. See device.Routing for the words.
 //apr:module target=sm_80 types=bf16,f32 roles=optional
-#include "apr.cuh"
+#include "route.cuh"
 
 #define ROUTE_EXPERTS 4096 // most of a layer
-
-struct RouteArgs {
-    float *w;
-    const float *z, *scale; // scale: may be null
-    i32 *chosen, *slots, *rows, *starts;
-    u32 *counts; // [pieces, experts]: choices of an expert in a piece, then the slot of the first of them
-    i64 w_stride, z_stride;
-    u32 tokens, experts, active, renorm;
-    u32 pieces, piece; // of the choices; choices of one
-};
-
-// weigh returns e^(z−top) of one logit.
-APR_DEVICE float weigh(float z, float top) { return exp_approx(z - top); }
 
 // sum_of is what the weights of a token are divided by: of its chosen logits with renorm, else of all. Every lane gets it.
 APR_DEVICE float sum_of(const float *z, const i32 *chosen, u32 experts, u32 active, bool renorm) {
@@ -155,6 +142,9 @@ KERNEL(route_few, RouteArgs, 512, 1) {
     sync_block();
     sort(a, counts);
 }
+
+// One token's, by a warp.
+KERNEL(route_one, RouteArgs, 32, 1) { route_token(a); }
 
 struct RouteBackArgs {
     void *dz;

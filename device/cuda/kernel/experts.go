@@ -19,6 +19,7 @@ type Routing struct {
 const (
 	routeExperts = 4096     // ROUTE_EXPERTS of experts.cu
 	routeFew     = 16       // tokens that one thread block routes
+	routeOne     = 256      // experts of one token that a warp routes
 	routePiece   = 1024     // choices that a thread block sorts alone, and at least those of a piece
 	routePieces  = 1024     // at most
 	mostChoices  = 1 << 30  // of all tokens: kernels count them in 32 bits
@@ -91,6 +92,10 @@ func Route(q Queue, w, z, scale Mat, r Routing) {
 		w: w.Ptr, z: z.Ptr, scale: scale.Ptr, chosen: r.Chosen.Ptr, slots: r.Slots.Ptr, rows: r.Rows.Ptr, starts: r.Starts.Ptr,
 		wStride: int64(w.Stride), zStride: int64(z.Stride), tokens: uint32(z.Rows), experts: uint32(r.Experts), active: uint32(r.Active),
 		renorm: uint32(flag(r.Renorm)), pieces: 1, piece: uint32(max(choices, 1)),
+	}
+	if z.Rows == 1 && r.Experts <= routeOne && r.Active <= 32 {
+		q.Launch(Launch{Module: ExpertsModule, Kernel: "route_one", Grid: [3]int{1, 1, 1}, Block: 32, Args: unsafe.Pointer(a)})
+		return
 	}
 	if z.Rows > 0 && z.Rows <= routeFew && choices <= routePiece {
 		q.Launch(Launch{Module: ExpertsModule, Kernel: "route_few", Grid: [3]int{1, 1, 1}, Block: 32 * routeFew, Args: unsafe.Pointer(a)})

@@ -69,12 +69,17 @@ func ExpertsServe(d tensor.DType) bool {
 // tokens, whose rows may turn out not to be aligned.
 func ExpertModules(w string, act tensor.DType, few bool) []string {
 	all := []string{expertsDense[act]}
+	few = few && act == tensor.BF16
 	for d := range expertTypes {
-		if d.String() == w {
-			all[0] = expertsBlocks[act]
+		if d.String() != w {
+			continue
+		}
+		all[0] = expertsBlocks[act]
+		if _, ok := pairTypes[d]; ok && few {
+			all = append(all, pairsModule)
 		}
 	}
-	if few && act == tensor.BF16 {
+	if few {
 		all = append(all, expertsRows)
 	}
 	return all
@@ -85,7 +90,8 @@ func ExpertGradModule(act tensor.DType) string { return expertsDense[act] }
 
 // ExpertsNT computes c[j] = W_e·a[j] (+ bias[e]) for the slots j of each expert e: a [slots, in] bfloat16 or float32, c [slots, out] of
 // either, bias [Experts, out] float32 or zero. a and c are the slots from the first-th on. The sums of a slot are of one order, whatever
-// the other slots; those of a generation's few tokens, in bfloat16, are of another.
+// the other slots; those of a generation's few tokens, in bfloat16, are of another, and x is rounded as in
+// Gemv where matrices are of pairTypes.
 //
 // Grids are of the worst split of slots. Bytes moved: the matrices of the experts that have slots, for each 128 of their slots.
 func ExpertsNT(q Queue, c, a Mat, w Experts, bias Mat, r Routing, first int) {
@@ -205,11 +211,15 @@ func expertsRowsServe(a Mat, w Experts) bool {
 	return packWidth(a.Cols, a, w.Plain) > 1
 }
 
-// expertRows is ExpertsNT of few slots: a warp computes a column of y of one slot, so that each slot reads its expert's matrix once.
+// expertRows is ExpertsNT of few slots: a warp computes columns of y of one slot, so that each slot reads its expert's matrix once.
 func expertRows(q Queue, y, x Mat, w Experts, bias Mat, r Routing) {
 	out, in := w.shape(r.Experts)
 	need(x.Cols == in && y.Cols == out && x.Rows == y.Rows, "Experts", "shapes differ")
 	if y.Rows == 0 || out == 0 {
+		return
+	}
+	if pairsServe(w, 1) {
+		expertProducts(q, y, x, w, bias, r)
 		return
 	}
 	a := &expertRowsArgs{

@@ -119,7 +119,7 @@ func TestExpertModules(t *testing.T) {
 		want  []string
 	}{
 		{"bf16", tensor.BF16, false, []string{"experts_gemm"}}, {"f32", tensor.F32, true, []string{"experts_gemm_f32"}},
-		{"q4_k", tensor.BF16, true, []string{"experts_blocks", "experts_rows"}}, {"q8_0", tensor.F32, false, []string{"experts_blocks_f32"}},
+		{"q4_k", tensor.BF16, true, []string{"experts_blocks", "experts_pairs", "experts_rows"}}, {"q8_0", tensor.F32, false, []string{"experts_blocks_f32"}},
 	} {
 		if got := ExpertModules(c.types, c.act, c.few); fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%+v: %v", c, got)

@@ -1,8 +1,10 @@
-// Products of the few slots of a generation, in bfloat16, with their experts' matrices, whose time is that of reading them once.
+// Products of the few slots of a generation, in bfloat16, with their experts' matrices that are in no blocks, or in blocks of types that
+// experts_pairs.cu has not.
 //apr:module target=sm_80 types=bf16 roles=optional
 #include "clampglu.cuh"
 #include "experts_blocks.cuh"
 #include "gemv.cuh"
+#include "slots.cuh"
 
 struct ExpertRowsArgs {
     GemvArgs gemv; // of all slots and the first expert's matrix
@@ -15,14 +17,6 @@ struct ExpertRowsArgs {
 APR_DEVICE void one_column(const GemvArgs &g, u32 type) {
     if (type == 9) return gemv<Plain<bf16>, bf16, 1>(g);
     with_blocks(type, [&](auto block) { gemv<decltype(block), bf16, 1>(g); });
-}
-
-// expert_of returns the expert of a slot: as many as end at the slot or before.
-APR_DEVICE u32 expert_of(const i32 *starts, u32 experts, u32 slot) {
-    u32 expert = 0;
-    NO_UNROLL for (u32 base = 0; base < experts; base += 32)
-        expert += popcount(ballot(base + lane() < experts && (u32)starts[base + lane() + 1] <= slot));
-    return expert;
 }
 
 // A block computes 8 columns of y of one slot. Grid: (columns / 8, slots). The sums of a slot do not depend on what others there are.

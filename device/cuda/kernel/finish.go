@@ -30,8 +30,9 @@ func FinishServes(q, cache, x, qNorm, kNorm Mat, d int, r device.Rotary) bool {
 		r.Positions.IsZero() && r.QBeta == 0 && !r.Inverse
 }
 
-// Finish computes, of x = [q|k|v] of a few positions, q = rotate(norm(q)) by heads of d columns, and cache = [rotate(norm(k)) | v]. A norm without weights is
-// none. q may stand in x. The bits are those of HeadNorm, Rotate and Copy. Bytes moved: those of x twice.
+// Finish computes, of x = [q|k|v] of a few positions, q = rotate(norm(q)) by heads of d columns, and cache =
+// [rotate(norm(k)) | v]. A norm without weights is none. q may stand in x. The bits are those of HeadNorm, Rotate and
+// Copy. Bytes moved: those of x twice.
 func Finish(queue Queue, q, cache, x, qNorm, kNorm Mat, d int, eps float64, r device.Rotary, table uint64) {
 	need(FinishServes(q, cache, x, qNorm, kNorm, d, r), "Finish", "types, shapes or alignment")
 	heads, kv := q.Cols/d, cache.Cols/(2*d)

@@ -89,7 +89,7 @@ struct Tile {
     const u8 *w;
 };
 
-APR_DEVICE TilesPart tiles_part(const TilesArgs &a, u32 p) {
+template <class Args> APR_DEVICE TilesPart tiles_part(const Args &a, u32 p) {
     const TilesPart &p0 = a.part[0], &p1 = a.part[1], &p2 = a.part[2], &p3 = a.part[3];
     auto pick = [&](auto v0, auto v1, auto v2, auto v3) { return p == 0 ? v0 : p == 1 ? v1 : p == 2 ? v2 : v3; };
     return {

@@ -80,7 +80,7 @@ func TileProductModules(types string) (all []string) {
 
 // GemmTiles computes y = x·Wᵀ (+ bias), or y += with add, for up to TileProductRows rows of x of bfloat16. W is the rows of parts, each
 // in tiles as Tile leaves them; of a part the first rows may be asked for, and its tiles are whole. Codes are rounded to bfloat16 as
-// Dequantize rounds them, and sums are float32.
+// Dequantize rounds them, and sums are float32; with one row of x they are multiplied as Gemv does.
 //
 // Bytes moved: those of the blocks, once; x once for each group of rows of W that blocks share it for.
 func GemmTiles(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
@@ -111,8 +111,11 @@ func GemmTiles(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
 		if y.Type == tensor.F32 {
 			a.flags |= gemvFloat
 		}
-		a.launch(q, some)
-		first = end
+		if first = end; x.Rows == 1 {
+			a.launchRow(q, some)
+		} else {
+			a.launch(q, some)
+		}
 	}
 }
 
@@ -126,6 +129,10 @@ func GemmTilesSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool) {
 	a.product, a.productStride = m.Ptr, int64(m.Stride)
 	if !keep {
 		a.flags |= gemvDrop
+	}
+	if x.Rows == 1 {
+		a.launchRow(q, []Blocks{gate, up})
+		return
 	}
 	a.launch(q, []Blocks{gate, up})
 }

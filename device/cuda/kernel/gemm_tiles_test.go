@@ -17,26 +17,34 @@ import (
 // tileTypes are those that have tiles.
 var tileTypes = []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0}
 
-// inTiles makes a matrix of random blocks in tiles, and the values that products read: rounded to bfloat16.
+// inTiles makes a matrix of random blocks in tiles, and the values that products of several rows read: rounded to bfloat16.
 func (l *lab) inTiles(d tensor.DType, rows, cols int) (Blocks, []float32) {
+	b, values := l.tiled(d, rows, cols)
+	for i, v := range values {
+		values[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
+	}
+	return b, values
+}
+
+// tiled is inTiles with the values as they are, which products of one row read.
+func (l *lab) tiled(d tensor.DType, rows, cols int) (Blocks, []float32) {
 	content := l.randomBlocks(d, rows*int(d.RowBytes(cols)), false)
 	b, values := l.blocks(d, rows, cols, 0, content)
 	ptr, _ := l.alloc(rows * b.RowBytes)
 	Tile(l.op(), ptr, b, false)
-	for i, v := range values {
-		values[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
-	}
 	return NewBlocks(ptr, rows, cols, d), values
 }
 
-// TestGemmTiles: products of 1 … 64 rows with all types, against float64 of the blocks as Dequantize rounds them; of rows that end within a
+// TestGemmTiles: products of 1 … 64 rows with all types, against float64 of the blocks as Dequantize rounds them or, of one row, of x as Gemv
+// rounds it; of rows that end within a
 // tile, of columns that end within a span, with bias, added, and however blocks share the spans.
 func TestGemmTiles(t *testing.T) {
 	for _, d := range tileTypes {
 		for i, c := range []struct{ n, in, rows, out int }{
 			{1, 256, 16, 16}, {2, 512, 64, 64}, {3, 1280, 48, 41}, {7, 768, 32, 17}, {8, 2304, 16, 9}, {9, 256, 80, 80}, {16, 512, 32, 32},
 			{31, 256, 48, 33}, {33, 768, 32, 32}, {63, 512, 48, 48}, {64, 1024, 112, 106}, {5, 32, 16, 16}, {64, 1280, 512, 500},
-			{17, 96, 32, 31}, {40, 2208, 16, 16},
+			{17, 96, 32, 31}, {40, 2208, 16, 16}, {1, 768, 32, 17}, {1, 2304, 48, 41}, {1, 96, 32, 31}, {1, 32, 16, 16}, {1, 1280, 512, 500},
+			{1, 8448, 64, 64},
 		} {
 			if c.in%d.BlockLen() != 0 {
 				continue
@@ -44,9 +52,16 @@ func TestGemmTiles(t *testing.T) {
 			t.Run(fmt.Sprintf("%v/%v", d, c), func(t *testing.T) {
 				l := newLab(t)
 				l.lead, l.gap, l.multiprocessors = 8*(i%2), 8*(i%3), []int{1, 6, 132}[i%3]
-				w, values := l.inTiles(d, c.rows, c.in)
+				w, values := l.tiled(d, c.rows, c.in)
 				x, bias, before := l.random(c.n, c.in, 1), l.random(1, c.out, 1), l.random(c.n, c.out, 1)
 				xt, bt := l.in(tensor.BF16, x), l.in(tensor.F32, bias)
+				if c.n == 1 {
+					x = integers(x)
+				} else {
+					for i, v := range values {
+						values[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
+					}
+				}
 				for _, o := range []tensor.DType{tensor.F32, tensor.BF16} {
 					y, added := l.out(o, c.n, c.out), l.inout(o, before)
 					GemmTiles(l.op(), y, xt, []Blocks{w.Slice(0, c.out)}, bt, false)

@@ -63,6 +63,47 @@ template <class B, class T, int M> APR_DEVICE void gemv(const GemvArgs &a) {
     if (lane() == 0) finish<M>(a, row, sum);
 }
 
+// The same of a matrix of few rows: a block computes a column of y, for at most M tokens. A thread adds packs of 8 values that stand
+// threads() packs apart, in ascending order, all of whose loads are in flight together; lanes are added as a butterfly, then warps in
+// order. The sums are those of one token, of blocks of 256 threads.
+template <class T, class X, int M> APR_DEVICE void gemv_wide(const GemvArgs &a) {
+    constexpr u32 N = 4; // packs of W of a thread that are loaded together
+    SHARED(float, part, 8 * M);
+    let_next();
+    wait_before(); // W may be a student's, which changes
+    const u32 row = block(), packs = a.cols / 8, l = lane();
+    const T *w = (const T *)(a.w + row * a.w_stride);
+    float sum[M] = {};
+    NO_UNROLL for (u32 base = 0; base < packs; base += 256 * N) {
+        Pack<T, 8> v[N];
+        UNROLL for (u32 i = 0; i < N; i++)
+            if (base + 256 * i + thread() < packs) load_pack(v[i], w + 8 * (base + 256 * i + thread()));
+        UNROLL for (u32 m = 0; m < M; m++) {
+            if (M > 1 && m >= a.tokens) break;
+            const X *x = (const X *)a.x + m * a.x_stride;
+            Pack<X, 8> u[N];
+            UNROLL for (u32 i = 0; i < N; i++)
+                if (base + 256 * i + thread() < packs) load_pack(u[i], x + 8 * (base + 256 * i + thread()));
+            UNROLL for (u32 i = 0; i < N; i++) {
+                if (base + 256 * i + thread() >= packs) continue;
+                float p[8], q[8];
+                widen(p, v[i]);
+                widen(q, u[i]);
+                UNROLL for (int e = 0; e < 8; e++) sum[m] = fma_rn(p[e], q[e], sum[m]);
+            }
+        }
+    }
+    UNROLL for (u32 m = 0; m < M; m++) {
+        sum[m] = warp_sum(sum[m]);
+        if (l == 0) part[warp() * M + m] = sum[m];
+    }
+    sync_block();
+    if (thread() >= (u32)M || thread() >= a.tokens) return;
+    float all = 0;
+    UNROLL for (u32 k = 0; k < 8; k++) all += part[k * M + thread()];
+    finish_one(a, row, thread(), all);
+}
+
 // The same of any columns and alignment, one element at a time.
 template <class W, class T> APR_DEVICE void gemv_elements(const GemvArgs &a) {
     const u32 row = block() * (threads() / 32) + warp();

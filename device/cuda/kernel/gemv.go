@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"apr/tensor"
@@ -29,6 +30,13 @@ const GemvRows = 8
 // bfloat16).
 const gemvThreads = 256
 
+// gemvModule has products of few rows of bfloat16 with matrices that are not in blocks.
+const gemvModule = "gemv"
+
+// gemvWide is up to how many rows a matrix has that is multiplied by a thread block for each, where x is bfloat16: with a warp for each few
+// bytes would be in flight, one load after the other.
+const gemvWide = 256
+
 // Gemv computes y = x·Wᵀ for few rows of x, plus bias [1,out] (float32) unless it is zero, plus y with add: x [m,in], m at
 // most GemvRows, W [out,in] in quantised blocks, y [m,out]; x and y are bfloat16 or float32; rows of x begin at multiples of
 // 16 bytes. With x of float32, weights are decoded in registers. With x of bfloat16, codes are multiplied as integers with x
@@ -45,6 +53,11 @@ func Gemv(q Queue, y, x Mat, w Blocks, bias Mat, add bool) {
 	gemv(q, gemvForm(x), y, x, w, bias, add)
 }
 
+// GemvWideServes reports whether a product of x with a matrix of so many rows is one of a thread block for each of them.
+func GemvWideServes(x Mat, rows int) bool {
+	return x.Rows > 0 && x.Rows <= GemvRows && x.Cols > 0 && rows > 0 && rows <= gemvWide
+}
+
 // GemvPlain is Gemv with W of bfloat16 or float32. Bytes moved: those of W.
 func GemvPlain(q Queue, y, x, w, bias Mat, add bool) {
 	blocks := Blocks{w.Ptr, w.Rows, w.Cols, w.Stride * w.Type.BlockBytes(), w.Type}
@@ -52,7 +65,11 @@ func GemvPlain(q Queue, y, x, w, bias Mat, add bool) {
 		gemv(q, "any", y, x, blocks, bias, add)
 		return
 	}
-	gemv(q, gemvForm(x), y, x, blocks, bias, add)
+	form := gemvForm(x)
+	if w.Rows <= gemvWide && x.Type == tensor.BF16 {
+		form = "wide_" + form
+	}
+	gemv(q, form, y, x, blocks, bias, add)
 }
 
 // gemvForm names the kernel for one row of x or for up to GemvRows.
@@ -79,13 +96,16 @@ func gemv(q Queue, form string, y, x Mat, w Blocks, bias Mat, add bool) {
 	if y.Type == tensor.F32 {
 		a.flags |= gemvFloat
 	}
-	module := "gemv"
+	module := gemvModule
 	if x.Type == tensor.F32 {
 		module = "gemv_f32"
 	}
 	l := Launch{
 		Module: module, Kernel: fmt.Sprintf("gemv_%v_%s_%s", w.Type, typeName(x.Type), form),
 		Grid: [3]int{ceil(w.Rows, gemvThreads/32), 1, 1}, Block: gemvThreads, Args: unsafe.Pointer(a),
+	}
+	if strings.HasPrefix(form, "wide_") {
+		l.Grid[0] = w.Rows
 	}
 	q.Launch(l)
 }

@@ -263,8 +263,10 @@ struct GroupMXFP4 {
     static constexpr float bias = 0;
     APR_METHOD static void codes(Words &a, Words &b, const u8 *p) {
         const u32x4 v = load16_any(p + 1);
-        const Words lo = low(v), hi = low(v >> 4);
-        UNROLL for (int i = 0; i < 4; i++) a.w[i] = fp4(lo.w[i]), b.w[i] = fp4(hi.w[i]);
+        UNROLL for (int i = 0; i < 4; i++) {
+            const u32x2 q = fp4_pairs(v[i]); // the low code of a byte, then its high one
+            a.w[i] = byte_perm(q[0], q[1], 0x6420), b.w[i] = byte_perm(q[0], q[1], 0x7531);
+        }
     }
 };
 
@@ -336,9 +338,15 @@ template <class Args> APR_DEVICE float put(const Args &a, u32 column, u32 token,
     return from_bf16(v);
 }
 
-// round_pack rounds 8 values of bfloat16, those of number pack of a row, to their place at x, as Place has it. Four lanes have a group.
-// One that holds what is not finite gets a scale that is not. All lanes take part; those that are not live write nothing.
-template <class Place> APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool live) {
+// Rounded are 8 values of bfloat16 as integers, four lanes having a group.
+struct Rounded {
+    u32x2 hi, lo;
+    float scale; // of the group; not finite if one of its values is not
+    i32 sum;     // of the 8
+};
+
+// round8 rounds 8 values; all lanes take part.
+APR_DEVICE Rounded round8(u32x4 v) {
     u32 mags = v[0] & 0x7fff7fffu;
     UNROLL for (int i = 1; i < 4; i++) mags = max_bf16(mags, v[i] & 0x7fff7fffu);
     mags = max_bf16(mags, shfl_xor(mags, 1));
@@ -346,31 +354,38 @@ template <class Place> APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool
     const u32 even = mags << 16, odd = mags & 0x7fff0000u, most = even > odd ? even : odd; // bits of magnitudes ascend with them
     const u32 e = (most + 0x10000) >> 23, at = e < 15 ? 15 : e; // magnitudes are below 255/256·2^(at − 126)
     const float up = from_bits((268 - at) << 23);             // to below 127.5·256
-    const float scale = most >> 23 == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
+    Rounded r;
+    r.scale = most >> 23 == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
     u32 n[8];
     UNROLL for (int i = 0; i < 4; i++) { // 1.5·2²³ + n has n in its mantissa
         n[2 * i] = bits(fma_rn(from_bits(v[i] << 16), up, 12582912.0f));
         n[2 * i + 1] = bits(fma_rn(from_bits(v[i] & 0xffff0000u), up, 12582912.0f));
     }
-    u32x2 hi, lo;
-    i32 sum = 0;
+    r.sum = 0;
     UNROLL for (int i = 0; i < 2; i++) {
-        lo[i] = byte_perm(byte_perm(n[4 * i], n[4 * i + 1], 0x0040), byte_perm(n[4 * i + 2], n[4 * i + 3], 0x0040), 0x5410);
+        r.lo[i] = byte_perm(byte_perm(n[4 * i], n[4 * i + 1], 0x0040), byte_perm(n[4 * i + 2], n[4 * i + 3], 0x0040), 0x5410);
         UNROLL for (int j = 4 * i; j < 4 * i + 4; j++) n[j] += 128; // lo is signed: hi is n/256 to nearest
-        hi[i] = byte_perm(byte_perm(n[4 * i], n[4 * i + 1], 0x0051), byte_perm(n[4 * i + 2], n[4 * i + 3], 0x0051), 0x5410);
-        sum += dot4_us(0x01010101u, hi[i], 0) * 256 + dot4_us(0x01010101u, lo[i], 0);
+        r.hi[i] = byte_perm(byte_perm(n[4 * i], n[4 * i + 1], 0x0051), byte_perm(n[4 * i + 2], n[4 * i + 3], 0x0051), 0x5410);
+        r.sum += dot4_us(0x01010101u, r.hi[i], 0) * 256 + dot4_us(0x01010101u, r.lo[i], 0);
     }
-    sum += shfl_xor(sum, 1);
-    const i32 rest = shfl_xor(sum, 2);
+    return r;
+}
+
+// round_pack rounds 8 values of bfloat16, those of number pack of a row, to their place at x, as Place has it. All lanes take part; those
+// that are not live write nothing.
+template <class Place> APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool live) {
+    Rounded r = round8(v);
+    r.sum += shfl_xor(r.sum, 1);
+    const i32 rest = shfl_xor(r.sum, 2);
     if (!live) return;
     u8 *to = Place::values(x, pack);
-    *(u32x2 *)to = hi;
-    *(u32x2 *)(to + Place::low) = lo;
+    *(u32x2 *)to = r.hi;
+    *(u32x2 *)(to + Place::low) = r.lo;
     if ((pack & 3) == 0) {
-        *Place::list(x, pack, 0) = scale;
-        *Place::list(x, pack, 1) = mul_rn(scale, (float)(sum + rest));
-        *Place::list(x, pack, 2) = mul_rn(scale, (float)sum);
-        *Place::list(x, pack, 3) = mul_rn(scale, (float)rest);
+        *Place::list(x, pack, 0) = r.scale;
+        *Place::list(x, pack, 1) = mul_rn(r.scale, (float)(r.sum + rest));
+        *Place::list(x, pack, 2) = mul_rn(r.scale, (float)r.sum);
+        *Place::list(x, pack, 3) = mul_rn(r.scale, (float)rest);
     }
 }
 

@@ -22,7 +22,7 @@ const (
 // of a launch that begins early would be put where another launch's have ended first, two here and none there.
 const (
 	rowsWarps  = 16 // of a thread block at most
-	rowsStages = 2  // chunks of a warp in shared memory at most, 2 … 4
+	rowsStages = 4  // chunks of a warp in shared memory at most, 2 … 4
 	rowsBlocks = 2  // of a multiprocessor
 )
 

@@ -15,6 +15,7 @@ package kernel
 import (
 	"unsafe"
 
+	"apr/device"
 	"apr/tensor"
 )
 
@@ -72,6 +73,7 @@ type Record struct {
 	Finite, Diverged                int64
 	Fault, FaultValue, FaultLimit   int64
 	Arrived                         uint32 // 0 between launches
+	Weights, Sums                   [device.NumObjectives]float64
 }
 
 // The codes of Record.Fault.
@@ -81,4 +83,5 @@ const (
 	FaultTarget   // loss: target FaultValue outside [0, FaultLimit)
 	FaultRow      // gather, scatter: row FaultValue outside [0, FaultLimit)
 	FaultPosition // rotary embedding: position FaultValue outside [0, FaultLimit)
+	FaultWeight   // quantisation: value FaultValue of the parameter that FaultLimit tells fits no block
 )

@@ -83,6 +83,10 @@ KERNEL(optim_verdict, NormArgs, FINISH, 1) {
     r->grad_norm = norm;
     r->scale = scale < 1 ? scale : 1;
     r->finite = r->fault == 0 && finite(r->ce) && finite(r->d) && finite(norm);
+    for (int i = 0; i < OBJECTIVES; i++) {
+        if (r->weights[i] != 0) r->loss += r->weights[i] * (r->sums[i] * r->inv_n);
+        r->finite = r->finite && finite(r->sums[i]);
+    }
     r->diverged = r->finite && r->max_loss > 0 && r->loss > r->max_loss;
 }
 

@@ -158,6 +158,22 @@ func (k *kernel) log(x reg.VecVirtual) {
 	k.with(VFMADD231PS, VFMADD231PS_BCST, ln2High, e, x)
 }
 
+// log1pCoefficients approximate ln(1+x)/x on 0 ≤ x ≤ 1, highest power first (Chebyshev interpolation; error of ln(1+x) in float32
+// 8e-8).
+var log1pCoefficients = []float32{
+	-0.00317605678, 0.0195425265, -0.0563736111, 0.105436236, -0.152696669, 0.196632743, -0.249516159, 0.333297104,
+	-0.499998927, 1,
+}
+
+// log1p replaces x of [0, 1] by ln(1+x); NaN stays NaN.
+func (k *kernel) log1p(x reg.VecVirtual) {
+	p := k.held(log1pCoefficients[0])
+	for _, c := range log1pCoefficients[1:] {
+		k.with(VFMADD213PS, VFMADD213PS_BCST, c, x, p)
+	}
+	VMULPS(p, x, x)
+}
+
 // keepNonZero clears the lanes of x where p is zero: the product of a vanished probability and its logarithm.
 func (k *kernel) keepNonZero(p, x reg.VecVirtual) {
 	if k.wide() {

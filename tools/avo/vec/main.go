@@ -28,6 +28,7 @@ func main() {
 		s.softmaxKernels()
 		s.lossKernels()
 		s.divergenceKernels()
+		s.mixtureKernels()
 		s.optimizerKernels()
 		s.widenKernels()
 	}

@@ -21,6 +21,10 @@ var (
 		0.0697161147145, -0.114797338466, 0.116854199235, -0.124256873315, 0.142490576457, -0.166678023195,
 		0.200007157489, -0.24999996958, 0.3333333118,
 	}
+	log1pCoefficients = []float32{
+		-0.00317605678, 0.0195425265, -0.0563736111, 0.105436236, -0.152696669, 0.196632743, -0.249516159, 0.333297104,
+		-0.499998927, 1,
+	}
 	tanhCoefficients = []float32{-0.0060967141633, 0.0209971789968, -0.0538509095778, 0.13332769737, -0.333333289441}
 )
 
@@ -93,6 +97,13 @@ func (k *kernel) log(x V) {
 	f.V3(FADD, x, x, p)
 	k.with(FMLA, x, e, ln2High)
 	k.free(e, square, p)
+}
+
+// log1p replaces x of [0, 1] by ln(1+x); NaN stays NaN.
+func (k *kernel) log1p(x V) {
+	p := k.polynomial(x, log1pCoefficients...)
+	f.V3(FMUL, x, x, p)
+	k.free(p)
 }
 
 // keepNonZero clears the lanes of x where p is zero: the product of a vanished probability and its logarithm.

@@ -22,6 +22,7 @@ func main() {
 	softmaxKernels()
 	lossKernels()
 	divergenceKernels()
+	mixtureKernels()
 	optimizerKernels()
 	widenKernels()
 	emitConstants()

@@ -39,7 +39,7 @@ const (
 	Hopper     = "sm_90a"
 )
 
-// Extension ends the names of files with PTX, each a stream of brotli, which makes a quarter less of PTX than zstd does.
+// Extension ends the names of files with PTX, each a stream of Pack.
 const Extension = ".ptx.br"
 
 // Manifest is ptx/manifest.json.

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"apr/distill"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	"apr/plan"
+	"apr/teacher/cache"
+)
+
+// cacheTable are the options of a teacher that is run once.
+func (o *distillOptions) cacheTable() []cli.Option {
+	return []cli.Option{
+		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train", "precompute").Unbuilt("generate"), Default: "the whole run", Help: "precompute: run TEACHER over the data and keep what it says in the cache --output; train: train, from --cache without TEACHER's file"},
+		{Name: "cache", Path: true, Value: cli.String(&o.Cache, ""), Help: "learn from this cache of a teacher, as --stage precompute makes it; a TEACHER beside it is only compared with it"},
+		{Name: "cache-kind", Value: cli.Enum(&o.CacheKind, cache.Draws, cache.Draws, cache.Hidden), Help: "precompute: draws (about 37 bytes a token, for forward-kl) or hidden states (2 bytes a value, every divergence, the live run's bits)"},
+		{Name: "draws", Value: cli.Int(&o.Draws, 50).In(1, cache.MaxDraws), Help: "precompute: ids drawn at each position, with replacement, from the teacher's distribution at --temperature by --seed"},
+		{Name: "cache-entropy", Value: cli.OnOff(&o.CacheEntropy, true), Help: "precompute: keep the teacher's entropy beside draws (2 bytes a token), so that training reports KL; off reports soft_ce"},
+		{Name: "shard", Value: cli.Checked(&o.Shard, "0/1", func(s string) error { _, _, err := parseShard(s); return err }), Help: "precompute: make every N-th shard from shard I on, as one of N processes: I/N, I from 0"},
+	}
+}
+
+// parseShard reads I/N.
+func parseShard(text string) (i, n int, err error) {
+	first, second, ok := strings.Cut(text, "/")
+	if ok {
+		if i, err = strconv.Atoi(first); err == nil {
+			n, err = strconv.Atoi(second)
+		}
+	}
+	if !ok || err != nil || n < 1 || i < 0 || i >= n {
+		return 0, 0, fmt.Errorf("%q is not I/N with I from 0 to N-1", text)
+	}
+	return i, n, nil
+}
+
+// precomputes reports whether a cache is made instead of a student.
+func (o *distillOptions) precomputes() bool { return o.Stage == "precompute" }
+
+// checkCache judges the options of cacheTable that concern each other.
+func (o *distillOptions) checkCache(s cli.Settings) error {
+	without, hidden := "without --stage precompute", o.precomputes() && o.CacheKind == cache.Hidden
+	switch {
+	case strings.Contains(o.Cache, "://"):
+		return fault.New(fault.Unavailable, "not built yet: --cache %s: a cache is a local folder", o.Cache)
+	case o.precomputes() && strings.Contains(o.Output, "://"):
+		return fault.New(fault.Unavailable, "not built yet: --output %s: a cache is a local folder", o.Output)
+	}
+	return refuseIdle([]idle{
+		{"cache", o.Cache != "" && o.precomputes(), "with --stage precompute, whose cache is --output"},
+		{"cache-kind", s.Changed("cache-kind") && !o.precomputes(), without},
+		{"draws", s.Changed("draws") && !o.precomputes(), without},
+		{"cache-entropy", s.Changed("cache-entropy") && !o.precomputes(), without},
+		{"shard", s.Changed("shard") && !o.precomputes(), without},
+		{"draws", s.Changed("draws") && hidden, "with --cache-kind hidden"},
+		{"cache-entropy", s.Changed("cache-entropy") && hidden, "with --cache-kind hidden"},
+		{"resume", o.Resume != "" && o.precomputes(), "with --stage precompute: the same command goes on by itself"},
+		{"supervise", o.Supervise && o.precomputes(), "with --stage precompute"},
+		{"force", o.Force && o.precomputes(), "with --stage precompute: shards that are there are skipped"},
+	})
+}
+
+// cacheJob is what of the teacher is kept.
+func (o *distillOptions) cacheJob() (distill.CacheJob, error) {
+	i, n, err := parseShard(o.Shard)
+	return distill.CacheJob{Kind: o.CacheKind, Draws: o.Draws, Entropy: o.CacheEntropy, Shard: i, Of: n}, err
+}
+
+// precomputeResult is the JSON of apr distill --stage precompute.
+type precomputeResult struct {
+	*distill.Cached
+	Backend string `json:"backend"`
+}
+
+// runPrecompute makes a teacher's cache.
+func runPrecompute(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
+	guard := newSentry(e, o.StallTimeout)
+	defer guard.Close()
+	c, err := o.resolve(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	job, err := o.cacheJob()
+	if err != nil {
+		return nil, err
+	}
+	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}
+	dev, err := b.open(e)
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	if err := o.unbuiltOn(dev, e); err != nil {
+		return nil, err
+	}
+	show := newDistillDisplay(e, o.LogEvery)
+	defer show.close()
+	c.Watch = guard.Watchdog
+	out, err := distill.Precompute(ctx, c, job, dev.Device, show)
+	show.close()
+	if out == nil {
+		return nil, err
+	}
+	return precomputeResult{out, dev.Info().Kind}, err
+}
+
+// Text prints what was made.
+func (r precomputeResult) Text(p *cli.Page) {
+	state := fmt.Sprintf("sealed, manifest %.12s…", r.ManifestSHA)
+	if !r.Sealed {
+		state = fmt.Sprintf("not sealed: %d of %d shards are missing, which other processes make", r.Missing, r.Shards)
+	}
+	size := cli.Bytes(r.Bytes)
+	if r.PerPosition != nil {
+		size += fmt.Sprintf(", %.1f bytes a token", *r.PerPosition)
+	}
+	pairs := []string{"cache", r.Cache, "kind", r.Kind, "state", state, "rows", fmt.Sprintf("%s of %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
+		"shards", fmt.Sprintf("%d, %d of them written now", r.Shards, r.Written), "size", size}
+	if r.TokensPerSec != nil {
+		pairs = append(pairs, "speed", fmt.Sprintf("%.0f tokens/s", *r.TokensPerSec))
+	}
+	p.Pairs(pairs...)
+	if r.Sealed {
+		p.Printf("\napr distill --stage train --cache %s --student MODEL -d DATA -o OUT learns from it\n", r.Cache)
+	}
+}
+
+// cacheSizeResult is the JSON of a plan of --stage precompute.
+type cacheSizeResult struct {
+	*distill.CacheSize
+	Backend string `json:"backend"`
+}
+
+// planCache says what a cache would take.
+func (p *planOptions) planCache(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	c, err := p.resolve(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	dev, _, err := p.open(e)
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	show := newDistillDisplay(e, p.LogEvery)
+	defer show.close()
+	s, err := distill.SizeOfCache(ctx, c, dev, show)
+	show.close()
+	if err != nil {
+		return nil, err
+	}
+	return cacheSizeResult{s, dev.Info().Kind}, nil
+}
+
+// Text prints both prices.
+func (r cacheSizeResult) Text(p *cli.Page) {
+	pairs := []string{"rows", fmt.Sprintf("%s of %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
+		"draws", fmt.Sprintf("about %s: %d bytes a token", plan.Amount(r.Draws), r.PerDraw),
+		"hidden", fmt.Sprintf("%s: %s bytes a token, and %s of the head", plan.Amount(r.Hidden), cli.Count(int64(r.PerHidden)), plan.Amount(r.Head))}
+	if r.Available > 0 {
+		pairs = append(pairs, "disk", plan.Amount(r.Available)+" are free")
+	}
+	p.Pairs(pairs...)
+}
+
+// cacheResult is the JSON of apr inspect of a teacher's cache.
+type cacheResult struct {
+	File    string         `json:"file"`
+	Format  string         `json:"format"`
+	Sealed  bool           `json:"sealed"`
+	Shards  int            `json:"shards"`
+	Of      int            `json:"shards_of"`
+	Bytes   int64          `json:"size_bytes"`
+	SHA256  *string        `json:"sha256"` // of the manifest; null: not asked for, or not sealed
+	Header  map[string]any `json:"header"`
+	Content string         `json:"content"`
+}
+
+// inspectCache describes a teacher's cache; with verify every row and every hash is checked.
+func inspectCache(dir string, verify bool) (cli.Result, error) {
+	s, err := cache.Look(dir)
+	if err != nil {
+		return nil, err
+	}
+	r := cacheResult{File: dir, Format: cache.Format, Sealed: s.Sealed, Shards: s.Shards, Of: s.Header.Shards(), Bytes: s.Bytes, Header: s.Header.Map(),
+		Content: "not checked: --hash reads all of it"}
+	if !verify {
+		return r, nil
+	}
+	reader, err := cache.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	r.Content, r.SHA256 = "as it was written, by its hashes and checksums", &reader.SHA256
+	return r, reader.Verify()
+}
+
+// Text prints what a cache is.
+func (r cacheResult) Text(p *cli.Page) {
+	state := "sealed"
+	if !r.Sealed {
+		state = fmt.Sprintf("not sealed: %d of %d shards are there", r.Shards, r.Of)
+	}
+	pairs := []string{"file", r.File, "format", "teacher's cache, " + r.Format, "state", state, "shards", fmt.Sprint(r.Shards), "size", cli.Bytes(r.Bytes), "content", r.Content}
+	if r.SHA256 != nil {
+		pairs = append(pairs, "sha256", *r.SHA256)
+	}
+	p.Pairs(pairs...)
+	printFields(p, "header", r.Header)
+}

@@ -1,0 +1,70 @@
+// What stands between the projections and attention, of a few positions: see finish.cu.
+#pragma once
+#include "apr.cuh"
+
+struct FinishArgs {
+    const void *x;              // [rows, heads·d + 2·kv·d]: q, k, v
+    void *q, *cache;            // [rows, heads·d]; [rows, 2·kv·d]: k, v
+    const float *q_norm, *k_norm; // [d]; zero: no norm
+    const float *table;         // [positions, half, 2]: cosine, sine
+    i64 x_stride, q_stride, cache_stride;
+    u32 rows, heads, kv, d, half; // half: pairs that turn
+    u32 lanes;                  // of a head, a power of two
+    u32 position;               // of the first row
+    float eps, inv_d;
+};
+
+// load8 reads 8 floats.
+APR_DEVICE void load8(float (&v)[8], const float *p) {
+    Pack<float, 8> pack;
+    load_pack(pack, p);
+    widen(v, pack);
+}
+
+// A warp has a head of a row, a lane 8 of its values. Grid: (heads of q, k and v / 8, rows).
+APR_DEVICE void finish_heads(const FinishArgs &a) {
+    let_next();
+    wait_before();
+    const u32 head = block() * 8 + warp(), row = block_y(), packs = a.d / 8, l = lane(), turning = a.half / 8;
+    if (head >= a.heads + 2 * a.kv) return;
+    const bool live = l < packs, is_q = head < a.heads;
+    Pack<bf16, 8> v = {};
+    if (live) load_pack(v, (const bf16 *)a.x + row * a.x_stride + (u64)head * a.d + 8 * l);
+    bf16 *to = is_q ? (bf16 *)a.q + row * a.q_stride + (u64)head * a.d : (bf16 *)a.cache + row * a.cache_stride + (u64)(head - a.heads) * a.d;
+    const float *norm = is_q ? a.q_norm : a.k_norm;
+    float p[8], w[8];
+    if (head < a.heads + a.kv && norm) {
+        float squares = 0;
+        widen(p, v);
+        UNROLL for (int e = 0; e < 8; e++) squares = fma_rn(p[e], p[e], squares);
+        for (u32 m = a.lanes / 2; m; m >>= 1) squares += shfl_xor(squares, (int)m);
+        const float rstd = 1.0f / sqrt_rn(fma_rn(squares, a.inv_d, a.eps));
+        if (live) {
+            load8(w, norm + 8 * l);
+            UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * w[e];
+            narrow(v, p);
+        }
+    }
+    if (head < a.heads + a.kv && a.half) {
+        const bool turns = l < 2 * turning, low = l < turning;
+        const u32 i = turns ? (low ? l : l - turning) : 0, other = turns ? (low ? l + turning : l - turning) : l;
+        float q[8], own[8], cosine[8], sine[8];
+        widen(own, v);
+        UNROLL for (int e = 0; e < 8; e++) {
+            const float there = shfl(own[e], (int)other);
+            p[e] = low ? own[e] : there;
+            q[e] = low ? there : own[e];
+        }
+        UNROLL for (int k = 0; k < 2; k++) {
+            load8(w, a.table + ((u64)(a.position + row) * a.half + 8 * i) * 2 + 8 * k);
+            UNROLL for (int j = 0; j < 4; j++) cosine[4 * k + j] = w[2 * j], sine[4 * k + j] = w[2 * j + 1];
+        }
+        UNROLL for (int e = 0; e < 8; e++) {
+            const float re = p[e] * cosine[e] - q[e] * sine[e];
+            q[e] = q[e] * cosine[e] + p[e] * sine[e];
+            p[e] = low ? re : q[e];
+        }
+        if (turns) narrow(v, p);
+    }
+    if (live) store_pack(to + 8 * l, v);
+}

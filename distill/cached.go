@@ -1,0 +1,285 @@
+package distill
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"apr/arch"
+	"apr/corpus"
+	"apr/internal/fault"
+	"apr/modelfile"
+	runlog "apr/run/log"
+	"apr/teacher"
+	"apr/teacher/cache"
+	"apr/tensor"
+)
+
+// headFile is the part of the teacher that lies in its cache: configuration, tokenizer, final norm and, beside hidden
+// states, the head as its file has it, under the name of a tied one.
+const headFile = "teacher.apr"
+
+// embedding is the slot of a tied head.
+const embedding = "model.embed_tokens.weight"
+
+// validateCached refuses what a cache cannot stand for.
+func (c Config) validateCached() error {
+	if c.FromCache == "" {
+		return nil
+	}
+	for _, t := range []struct {
+		asked bool
+		what  string
+	}{
+		{len(c.Teachers()) > 1 || c.Ensemble.routed(), "--strategy ensemble"},
+		{c.Guide.Weight != 0, "--strategy progressive, whose layers no cache holds"},
+		{c.TeacherFP8, "--teacher-gemm fp8"},
+		{c.HostExperts, "--teacher-experts host"},
+	} {
+		if t.asked {
+			return fault.New(fault.Unavailable, "not built yet: --cache with %s", t.what).WithID("E-DISTILL-112")
+		}
+	}
+	if c.Loss.Alpha == 0 {
+		return fault.New(fault.Usage, "--cache has no effect with --alpha 0, which needs no teacher")
+	}
+	return nil
+}
+
+// drawn reports whether the teacher is a cache of draws, which has nothing on the device.
+func (in *inputs) drawn() bool { return in.cache != nil && in.cache.Kind == cache.Draws }
+
+// openTeacher opens the teacher, or what its cache has of it.
+func (in *inputs) openTeacher(c Config) (err error) {
+	if c.FromCache == "" {
+		if in.teacher, err = modelfile.Open(c.Teacher, c.AllowKeys...); err != nil {
+			return err
+		}
+		return in.teacher.CheckTensors()
+	}
+	if in.cache, err = cache.Open(c.FromCache); err != nil {
+		return err
+	}
+	if in.teacher, err = openHead(c.FromCache); err != nil {
+		return err
+	}
+	if in.cache.Kind == cache.Hidden {
+		if n := in.teacher.Config.Hidden; n != in.cache.Width {
+			return fault.In(fault.Invalid, in.teacher.Path, "has hidden states of %d values, the cache of %d", n, in.cache.Width).WithID("E-DISTILL-113")
+		}
+		if err := in.teacher.Missing(embedding); err != nil {
+			return err
+		}
+	}
+	if c.Teacher == "" {
+		return nil
+	}
+	return in.compareTeacher(c)
+}
+
+// compareTeacher refuses a cache of another teacher than the one that is named.
+func (in *inputs) compareTeacher(c Config) (err error) {
+	f, err := modelfile.Open(c.Teacher, c.AllowKeys...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	asked := in.cache.Header
+	asked.TeacherConfig = f.Config.Hash()
+	if asked.Teacher, err = f.WeightsSHA256(); err != nil {
+		return err
+	}
+	return in.cache.Same(in.cache.Dir, asked, "teacher", "teacher_config")
+}
+
+// checkCache refuses a cache that was made for another run.
+func (in *inputs) checkCache(c Config) error {
+	if in.cache == nil {
+		return nil
+	}
+	asked := in.cache.Header
+	if err := in.describeRows(c, &asked); err != nil {
+		return err
+	}
+	if err := in.cache.Same(in.cache.Dir, asked, "tokenizer", "packing", "seq_len", "vocab"); err != nil {
+		return err
+	}
+	return teacher.CheckLoss(in.cache, c.Loss)
+}
+
+// describeRows writes down what decides the rows: tokenizer, packing and V, and, of conversations that were read, the
+// template.
+func (in *inputs) describeRows(c Config, h *cache.Header) error {
+	tok, err := in.teacher.Tokenizer()
+	switch {
+	case modelfile.HasNoTokenizer(err):
+		h.Tokenizer = ""
+	case err != nil:
+		return err
+	default:
+		h.Tokenizer = TokenizerRecords(tok)["tokenizer"].SHA256
+	}
+	h.Template = "none"
+	if in.talks > 0 {
+		_, text, err := corpus.Chat(in.tokenizer, c.ChatTemplate, in.templateTime(c))
+		if err != nil {
+			return err
+		}
+		h.Template = fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
+	}
+	h.Packing = "packed"
+	if !c.Packing {
+		h.Packing = "a document a row"
+	}
+	if c.DocumentMask {
+		h.Packing += ", documents apart"
+	}
+	h.SeqLen, h.Vocab = c.SeqLen, in.vocab
+	return nil
+}
+
+// cacheKeys returns the keys of all rows, each once, and a row of each.
+func cacheKeys(rows *corpus.Rows, apart bool) (keys []cache.Key, at []int) {
+	seen := map[cache.Key]bool{}
+	b := rowBatch(1, rows.SeqLen, apart)
+	for i := range rows.Len() {
+		fillBatch(b, 0, rows, i)
+		if k := cache.KeyOf(b.Tokens, b.Starts); !seen[k] {
+			seen[k] = true
+			keys, at = append(keys, k), append(at, i)
+		}
+	}
+	return keys, at
+}
+
+// rowBatch makes a batch that counts every position.
+func rowBatch(rows, seqLen int, apart bool) corpus.Batch {
+	b := dryBatch(rows, seqLen)
+	if apart {
+		b.Starts = make([]int32, len(b.Tokens))
+	}
+	return b
+}
+
+// fillBatch puts row i of the data in place of row r of a batch, every position of which counts. Targets stay 0.
+func fillBatch(b corpus.Batch, r int, rows *corpus.Rows, i int) {
+	one := b.Slice(r, r+1)
+	rows.Fill(i, one.Tokens, make([]int32, b.SeqLen), make([]uint8, b.SeqLen))
+	if b.Starts != nil {
+		rows.FillStarts(i, one.Starts)
+	}
+}
+
+// checkCachedRows refuses conversations that were written otherwise, and data of which the cache lacks a row.
+func (in *inputs) checkCachedRows(c Config, obs Observer) error {
+	if in.cache == nil {
+		return nil
+	}
+	asked := in.cache.Header
+	if err := in.describeRows(c, &asked); err != nil {
+		return err
+	}
+	if err := in.cache.Same(in.cache.Dir, asked, "template"); err != nil {
+		return err
+	}
+	keys, _ := cacheKeys(in.rows, c.DocumentMask)
+	missing := 0
+	for _, k := range keys {
+		if !in.cache.Has(k) {
+			missing++
+		}
+	}
+	if missing > 0 {
+		return fault.In(fault.Invalid, in.cache.Dir, "lacks %d of the %d rows of the data: it was made from other data, or other text was held out", missing, len(keys)).
+			WithHint("give --data, --eval-data and --val-fraction as for --stage precompute").WithID("E-DISTILL-114")
+	}
+	if more := in.cache.Rows - len(keys); more > 0 {
+		obs.Message("warning: %s has %d rows that are not in the data, beside the %d that are", in.cache.Dir, more, len(keys))
+	}
+	return nil
+}
+
+// cacheText says what the teacher's cache holds.
+func (in *inputs) cacheText() string {
+	h := in.cache.Header
+	if in.drawn() {
+		return fmt.Sprintf("%d draws a position at temperature %g, seed %d", h.Draws, h.Temperature, h.Seed)
+	}
+	return fmt.Sprintf("hidden states of %d values in %s", h.Width, h.DType)
+}
+
+// recordTeacherCache records the cache and the teacher that it was made by.
+func (in *inputs) recordTeacherCache() {
+	h, detail := in.cache.Header, in.cacheText()
+	in.records["teacher"] = runlog.Input{Path: in.cache.Dir, SHA256: h.Teacher, Of: ofWeights, Detail: "not read: the cache names it", Config: h.TeacherConfig}
+	in.records["teacher_cache"] = runlog.Input{Path: in.cache.Dir, SHA256: in.cache.SHA256, Of: "manifest.json, which has the hash of every file", Bytes: in.cache.Bytes,
+		Detail: fmt.Sprintf("%s, of %d rows, made on %s", detail, h.Rows, h.Device)}
+}
+
+// identifyCached refuses a student that has the weights of the teacher that the cache was made by.
+func (in *inputs) identifyCached(c Config) error {
+	sum, err := in.student.WeightsSHA256()
+	if err != nil || sum != in.cache.Teacher || c.AllowSameModel || c.Quantize != nil {
+		return err
+	}
+	return fault.In(fault.Invalid, c.Student, "the student is the teacher that %s was made by: their weights have the SHA-256 %.12s…", in.cache.Dir, sum).
+		WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
+}
+
+// openHead opens headFile: a model of no layers, whose head is its embedding.
+func openHead(dir string) (*modelfile.Files, error) {
+	f, err := modelfile.Open(filepath.Join(dir, headFile))
+	if err != nil {
+		return nil, err
+	}
+	f.Config.Layers, f.Config.PLE, f.Config.Tied = nil, arch.PLE{}, true
+	return f, nil
+}
+
+// writeHead writes headFile, unless it is there.
+func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) error {
+	path := filepath.Join(dir, headFile)
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	config, names := f.Config, map[string]string{"model.norm.weight": "model.norm.weight"}
+	if withHead {
+		from := "lm_head.weight"
+		if config.Tied {
+			from = embedding
+		}
+		names[from] = embedding
+		config.Tied = true
+	}
+	var tensors []tensor.Source
+	for from, to := range names {
+		t, ok := f.File.Tensor(from)
+		if !ok {
+			return f.Missing(from)
+		}
+		s := t.Source()
+		s.Name = to
+		tensors = append(tensors, s)
+	}
+	tok, err := f.Tokenizer()
+	if err != nil && !modelfile.HasNoTokenizer(err) {
+		return err
+	}
+	if err := modelfile.SaveAPR(path, config, tok, tensors, nil, writer, false); err != nil {
+		if _, there := os.Lstat(path); fault.KindOf(err) != fault.Invalid || there != nil { // else another process was faster
+			return err
+		}
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return fault.In(fault.IO, path, "cannot be made private").Because(err)
+	}
+	return nil
+}
+
+// estimates reports whether the teacher only estimates a distribution, so that nothing can be seen in one step.
+func (l *leg) estimates() bool {
+	_, ok := l.teacher.(teacher.Estimator)
+	return ok
+}

@@ -1,0 +1,401 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"sync"
+	"time"
+
+	"apr/device"
+	"apr/internal/fault"
+	"apr/model"
+	runlog "apr/run/log"
+	"apr/teacher"
+	"apr/teacher/cache"
+	"apr/tensor"
+)
+
+// CacheJob says what of a teacher is kept, and which part of it this process makes.
+type CacheJob struct {
+	Kind       string // cache.Draws or cache.Hidden
+	Draws      int    // of a position
+	Entropy    bool   // draws come with the teacher's entropy
+	Shard, Of  int    // this process makes the shards whose number is Shard modulo Of
+	ShardBytes int64  // of a shard, about; 0: 64 MB
+}
+
+// shardBytes are those of a shard, about.
+const shardBytes = 64_000_000
+
+// Cached is what a precomputation did.
+type Cached struct {
+	Cache        string                  `json:"cache"`
+	Kind         string                  `json:"kind"`
+	Rows         int                     `json:"rows"`
+	Positions    int64                   `json:"positions"`
+	Shards       int                     `json:"shards"`
+	Written      int                     `json:"shards_written"` // by this process
+	Missing      int                     `json:"shards_missing"`
+	Sealed       bool                    `json:"sealed"`
+	Bytes        int64                   `json:"bytes"` // of all shards that are there
+	PerPosition  *float64                `json:"bytes_per_position"`
+	TokensPerSec *float64                `json:"tokens_per_second"` // of this process
+	Seconds      float64                 `json:"duration_seconds"`
+	Inputs       map[string]runlog.Input `json:"inputs"`
+	ManifestSHA  string                  `json:"manifest_sha256"` // empty: not sealed
+	Teacher      string                  `json:"teacher"`
+}
+
+// precomputation makes a cache.
+type precomputation struct {
+	c      Config
+	job    CacheJob
+	dev    device.Device
+	in     *inputs
+	header cache.Header
+	keys   []cache.Key
+	at     []int // a row of the data of each key
+	w      *cache.Writer
+
+	stream  device.Stream
+	teacher *teacher.Resident
+	batch   *model.Batch
+}
+
+// openForCache opens the teacher and the data, as a run of c does.
+func openForCache(ctx context.Context, c Config, obs Observer) (in *inputs, err error) {
+	in = &inputs{records: map[string]runlog.Input{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, in.close())
+		}
+	}()
+	if err := in.openTeacher(c); err != nil {
+		return nil, err
+	}
+	in.studentConfig = in.teacher.Config // which shares all ids with it
+	if c.SeqLen > in.teacher.Config.MaxPositions {
+		return nil, fault.New(fault.Usage, "--seq-len %d exceeds the model's %d positions", c.SeqLen, in.teacher.Config.MaxPositions)
+	}
+	if c.DocumentMask {
+		if err := model.Separable(in.teacher.Config, c.SeqLen); err != nil {
+			return nil, err
+		}
+	}
+	if c.Dataset != "" && len(c.EvalData) == 0 {
+		in.tokenizer, in.vocab, in.unproven, err = teacher.AlignIDs(in.teacher, in.teacher, c.Teacher, in.teacher.Config.Vocab)
+	} else {
+		in.tokenizer, in.vocab, err = teacher.Align(in.teacher, nil, c.Teacher, in.teacher.Config.Vocab)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return in, in.loadData(ctx, c, obs)
+}
+
+// Precompute runs the teacher over all rows of the data and keeps what it says in a cache, the folder c.Output.
+// Shards that are there are skipped, so that a process that was stopped, or others, can go on; the last one to finish
+// seals the cache.
+func Precompute(ctx context.Context, c Config, job CacheJob, dev device.Device, obs Observer) (_ *Cached, err error) {
+	start := time.Now()
+	if err := checkCacheJob(c, job); err != nil {
+		return nil, err
+	}
+	obs = watched{obs, c.Watch}
+	obs.Phase("opening the teacher and the data")
+	p := &precomputation{c: c, job: job, dev: dev}
+	if p.in, err = openForCache(ctx, c, obs); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.in.close()) }()
+	if err := p.describe(); err != nil {
+		return nil, err
+	}
+	if p.w, err = cache.Create(c.Output, p.header, p.keys); err != nil {
+		return nil, err
+	}
+	if err := writeHead(c.Output, p.in.teacher, job.Kind == cache.Hidden, c.Writer); err != nil {
+		return nil, err
+	}
+	out := &Cached{Cache: c.Output, Kind: job.Kind, Rows: len(p.keys), Positions: int64(len(p.keys)) * int64(c.SeqLen), Shards: len(p.w.Shards()), Inputs: p.in.records,
+		Teacher: c.Teacher}
+	if err := p.run(ctx, obs, out); err != nil {
+		return nil, err
+	}
+	obs.Phase("sealing the cache")
+	if out.Missing, err = p.w.Seal(headFile); err != nil {
+		return nil, err
+	}
+	out.Sealed, out.Seconds = out.Missing == 0, time.Since(start).Seconds()
+	return out, out.measure()
+}
+
+// measure completes the figures.
+func (o *Cached) measure() error {
+	s, err := cache.Look(o.Cache)
+	if err != nil {
+		return err
+	}
+	o.Bytes = s.Bytes
+	if !o.Sealed {
+		return nil
+	}
+	per := float64(o.Bytes) / float64(o.Positions)
+	o.PerPosition = &per
+	r, err := cache.Open(o.Cache)
+	if err == nil {
+		o.ManifestSHA = r.SHA256
+	}
+	return err
+}
+
+// checkCacheJob refuses what no cache can be made of.
+func checkCacheJob(c Config, job CacheJob) error {
+	switch {
+	case c.Teacher == "":
+		return fault.New(fault.Usage, "no teacher given").WithHint("apr distill TEACHER -d DATA --stage precompute -o CACHE")
+	case c.Output == "":
+		return fault.New(fault.Usage, "--stage precompute needs --output, the folder of the cache")
+	case (len(c.Data) == 0) == (c.Dataset == ""):
+		return fault.New(fault.Usage, "exactly one of --data and --dataset is needed")
+	case len(c.Teachers()) > 1 || c.Ensemble.routed():
+		return fault.New(fault.Unavailable, "not built yet: --stage precompute with --strategy ensemble").WithHint("make a cache of each teacher").WithID("E-DISTILL-112")
+	case c.TeacherFP8 || c.HostExperts:
+		return fault.New(fault.Unavailable, "not built yet: --stage precompute with --teacher-gemm fp8 or --teacher-experts host").WithID("E-DISTILL-112")
+	case job.Of < 1 || job.Shard < 0 || job.Shard >= job.Of:
+		return fault.New(fault.Usage, "--shard %d/%d: I is from 0 to N-1", job.Shard, job.Of)
+	}
+	return nil
+}
+
+// form is how the teacher's matrices are kept.
+func (p *precomputation) form() (device.Form, error) {
+	asked := p.c.TeacherBackend
+	if asked == "" {
+		asked = teacher.Auto
+	}
+	b, err := (teacher.Situation{Asked: asked, CUDA: p.dev.Info().Kind == "cuda", Quantised: p.in.teacherQuantised(), Fits: true}).Rule()
+	return b.Form(false), err
+}
+
+// describe makes the header and the list of rows.
+func (p *precomputation) describe() error {
+	info := p.dev.Info()
+	form, err := p.form()
+	if err != nil {
+		return err
+	}
+	h := cache.Header{Kind: p.job.Kind, Device: info.Kind + " " + info.ISA, Algorithms: "expanded", TeacherConfig: p.in.teacher.Config.Hash(),
+		PassRows: teacher.GroupRows(info, p.c.SeqLen), ChunkRows: p.c.ChunkRows}
+	if info.Kind == "cpu" {
+		h.Algorithms = "as stored, or expanded to float32 where the teacher is small"
+		if p.c.TeacherCache == "off" {
+			h.Algorithms = "as stored"
+		}
+	}
+	if form.Blocks {
+		h.Algorithms = "blocks"
+	}
+	if d, ok := p.dev.(interface{ Identity() string }); ok {
+		h.Algorithms += ", " + d.Identity()
+	}
+	if h.ChunkRows == 0 {
+		h.ChunkRows = DefaultChunkRows(info)
+	}
+	if h.Teacher, err = p.in.teacher.WeightsSHA256(); err != nil {
+		return err
+	}
+	if err := p.in.describeRows(p.c, &h); err != nil {
+		return err
+	}
+	if p.job.Kind == cache.Hidden && info.Kind != "cpu" { // a GPU's products of another size may be summed otherwise than the live run's
+		h.PassRows = min(h.PassRows, p.c.Rows())
+	}
+	perRow := int64(drawsBytes)
+	if p.job.Kind == cache.Hidden {
+		h.Width, h.DType = p.in.teacher.Config.Hidden, info.Activations.String()
+		perRow = int64(h.Width) * int64(info.Activations.BlockBytes())
+	} else {
+		h.Temperature, h.Draws, h.Seed, h.Entropy = p.c.Loss.Temperature, p.job.Draws, p.c.Seed, p.job.Entropy
+	}
+	limit := p.job.ShardBytes
+	if limit == 0 {
+		limit = shardBytes
+	}
+	passes := max(1, limit/(perRow*int64(p.c.SeqLen)*int64(h.PassRows)))
+	h.ShardRows = int(min(passes*int64(h.PassRows), 1<<20/int64(h.PassRows)*int64(h.PassRows)))
+	p.header = h
+	p.keys, p.at = cacheKeys(p.in.rows, p.c.DocumentMask)
+	return nil
+}
+
+// run makes the missing shards of this process.
+func (p *precomputation) run(ctx context.Context, obs Observer, out *Cached) error {
+	var todo []cache.Shard
+	rows := 0
+	for i, s := range p.w.Shards() {
+		if i%p.job.Of == p.job.Shard && !p.w.Has(s) {
+			todo, rows = append(todo, s), rows+s.Hi-s.Lo
+		}
+	}
+	if len(todo) == 0 {
+		return nil
+	}
+	obs.Phase("loading the teacher")
+	if err := p.load(); err != nil {
+		return err
+	}
+	defer p.batch.Free(p.dev)
+	obs.Phase("running the teacher")
+	done, began := 0, time.Now()
+	for _, s := range todo {
+		var all [][]byte
+		for lo := s.Lo; lo < s.Hi; lo += p.header.PassRows {
+			if ctx.Err() != nil {
+				return fault.New(fault.Stopped, "stopped after %d of %d rows", done, rows).
+					WithHint("the same command goes on: shards that are written are skipped, the one in progress is made again")
+			}
+			encoded, err := p.pass(lo, min(lo+p.header.PassRows, s.Hi))
+			if err != nil {
+				return err
+			}
+			all = append(all, encoded...)
+			done += len(encoded)
+			obs.Advance(done, rows)
+		}
+		if err := p.w.Write(s, all); err != nil {
+			return err
+		}
+		out.Written++
+	}
+	rate := float64(rows) * float64(p.c.SeqLen) / time.Since(began).Seconds()
+	out.TokensPerSec = &rate
+	return nil
+}
+
+// load loads the teacher.
+func (p *precomputation) load() error {
+	form, err := p.form()
+	if err != nil {
+		return err
+	}
+	m, err := model.LoadFrozenAs(p.dev, p.in.teacher, device.TeacherWeights, form)
+	if err != nil {
+		return err
+	}
+	p.stream, p.teacher = p.dev.NewStream(), &teacher.Resident{Model: m}
+	p.batch = model.NewBatch(p.dev, p.header.PassRows, p.c.SeqLen)
+	if p.c.DocumentMask {
+		p.batch.SeparateDocuments(p.dev)
+	}
+	return nil
+}
+
+// pass runs the teacher over rows [lo,hi) of the cache and encodes what it says. A pass always has the same shape:
+// the last row fills it.
+func (p *precomputation) pass(lo, hi int) ([][]byte, error) {
+	b := rowBatch(p.header.PassRows, p.c.SeqLen, p.c.DocumentMask)
+	for r := range b.Rows {
+		fillBatch(b, r, p.in.rows, p.at[min(lo+r, hi-1)])
+	}
+	p.batch.Load(p.stream, b, b.Rows)
+	p.stream.SetScalars(device.Scalars{InvN: 1})
+	p.teacher.Begin(p.stream, p.batch)
+	var out [][]byte
+	var err error
+	if p.job.Kind == cache.Hidden {
+		out, err = p.states(hi - lo)
+	} else {
+		out, err = p.draw(p.keys[lo:hi])
+	}
+	p.teacher.End(p.stream)
+	if _, werr := p.stream.Wait(context.Background()); werr != nil {
+		return nil, werr
+	}
+	return out, err
+}
+
+// states encodes the hidden states of the first n rows of the pass.
+func (p *precomputation) states(n int) (out [][]byte, err error) {
+	host := make([]float32, p.header.SeqLen*p.header.Width)
+	for r := range n {
+		if err := p.stream.Download(host, p.teacher.Final().RowRange(r*p.header.SeqLen, (r+1)*p.header.SeqLen)); err != nil {
+			return nil, err
+		}
+		for _, v := range host {
+			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+				return nil, fault.New(fault.Inference, "the teacher's hidden states are not finite").WithID("E-DISTILL-115")
+			}
+		}
+		b, err := cache.EncodeHidden(p.header, host)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// position is what was drawn at a position.
+type position struct {
+	entries []cache.Entry
+	entropy float64
+	err     error
+}
+
+// draw draws at every position of the rows of the pass, and encodes what was drawn.
+func (p *precomputation) draw(keys []cache.Key) (out [][]byte, err error) {
+	h := p.header
+	all := make([]position, len(keys)*h.SeqLen)
+	whole := h.PassRows * h.SeqLen // positions of the pass: chunks are cut from it, whatever counts
+	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, min(h.ChunkRows, whole), rowLength(h.Vocab)).ColRange(0, h.Vocab)
+	defer p.stream.Release(chunk)
+	host := make([]float32, chunk.Rows*h.Vocab)
+	for lo := 0; lo < len(all); lo += h.ChunkRows {
+		hi := min(lo+h.ChunkRows, whole)
+		t := chunk.RowRange(0, hi-lo)
+		p.teacher.Logits(p.stream, lo, hi, t)
+		if err := p.stream.Download(host[:t.Rows*h.Vocab], t); err != nil {
+			return nil, err
+		}
+		p.sample(all[lo:min(hi, len(all))], host, keys, lo)
+	}
+	for r := range keys {
+		d := cache.Drawn{From: []int32{0}}
+		for _, at := range all[r*h.SeqLen : (r+1)*h.SeqLen] {
+			if at.err != nil {
+				return nil, fault.New(fault.Inference, "%w", at.err).WithID("E-DISTILL-115")
+			}
+			d.Entries = append(d.Entries, at.entries...)
+			d.From = append(d.From, int32(len(d.Entries)))
+			if h.Entropy {
+				d.Entropy = append(d.Entropy, float32(max(at.entropy, 0)))
+			}
+		}
+		b, err := cache.EncodeDraws(h, d)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// sample draws at positions whose logits are in host, the first of which is position first of the pass.
+func (p *precomputation) sample(dst []position, host []float32, keys []cache.Key, first int) {
+	var wait sync.WaitGroup
+	workers := min(runtime.GOMAXPROCS(0), len(dst))
+	for w := range workers {
+		wait.Go(func() {
+			d := teacher.Drawer{Temperature: p.header.Temperature, Draws: p.header.Draws, Seed: p.header.Seed}
+			for i := w; i < len(dst); i += workers {
+				at := first + i
+				o := &dst[i]
+				o.entries, o.entropy, o.err = d.Draw(nil, host[i*p.header.Vocab:(i+1)*p.header.Vocab], keys[at/p.header.SeqLen], at%p.header.SeqLen)
+			}
+		})
+	}
+	wait.Wait()
+}

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"apr/internal/fault"
+)
+
+// group runs when a command with subcommands was called without one of them.
+func (a *App) group(cc *cobra.Command, args []string) error {
+	if _, err := a.environment(); err != nil {
+		return err
+	}
+	switch {
+	case a.version:
+		return a.callNamed(cc.Context(), "version")
+	case len(args) > 0:
+		return a.unknownCommand(cc, args[0])
+	case cc.HasParent():
+		return fault.New(fault.Usage, "%s needs a subcommand: %s", cc.CommandPath(), strings.Join(names(cc), ", "))
+	}
+	return cc.Help()
+}
+
+func names(cc *cobra.Command) []string {
+	var ns []string
+	for _, s := range cc.Commands() {
+		if !s.Hidden {
+			ns = append(ns, s.Name())
+		}
+	}
+	return ns
+}
+
+// unknownCommand is a usage error that names the command that other programs call so, or the nearest one.
+func (a *App) unknownCommand(cc *cobra.Command, word string) error {
+	err := fault.New(fault.Usage, "unknown command %q", word)
+	if ours := a.Foreign[strings.ToLower(word)]; ours != "" && !cc.HasParent() {
+		return err.WithHint("did you mean %q?", a.Name+" "+ours)
+	}
+	if n := fault.Nearest(word, names(cc)); n != "" {
+		return err.WithHint("did you mean %q?", n)
+	}
+	return err.WithHint("%s --help lists the commands", cc.CommandPath())
+}
+
+// flagError turns pflag's complaints into usage errors that name the nearest flag.
+func (a *App) flagError(cc *cobra.Command, err error) error {
+	a.unparsed = true
+	var notExist *pflag.NotExistError
+	var noValue *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &notExist):
+		if w := firstWord(a.args); cc.HasSubCommands() && w != "" && !cc.HasParent() {
+			return a.unknownCommand(cc, w)
+		}
+		return a.unknownFlag(cc, notExist)
+	case errors.As(err, &noValue):
+		f := noValue.GetFlag()
+		adapter, ok := f.Value.(flagAdapter)
+		if !ok {
+			return fault.In(fault.Usage, "--"+f.Name, "needs a value")
+		}
+		return fault.In(fault.Usage, "--"+f.Name, "needs a value: %s", expected(adapter.opt.Value))
+	case errors.As(err, &invalid):
+		return placed(invalid.Unwrap(), "--"+invalid.GetFlag().Name, "")
+	}
+	return fault.New(fault.Usage, "%s", err.Error())
+}
+
+func (a *App) unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
+	if s := e.GetSpecifiedShortnames(); s != "" {
+		return fault.New(fault.Usage, "unknown flag -%s", e.GetSpecifiedName()).WithHint("%s --help lists the flags", cc.CommandPath())
+	}
+	name := e.GetSpecifiedName()
+	if arg := cc.Annotations["argument "+spelled(name)]; arg != "" {
+		return fault.New(fault.Usage, "unknown flag --%s", name).WithHint("%s is an argument, given without a flag: %s", arg, cc.UseLine())
+	}
+	var known []string
+	foreign := ""
+	add := func(f *pflag.Flag) {
+		known = append(known, f.Name)
+		if slices.Contains(f.Annotations[foreignNames], spelled(name)) {
+			foreign = f.Annotations[ownName][0]
+		}
+	}
+	cc.Flags().VisitAll(add)
+	cc.InheritedFlags().VisitAll(add)
+	err := fault.New(fault.Usage, "unknown flag --%s", name)
+	if c := a.made[cc]; c != nil && foreign == "" && c.Advice[spelled(name)] != "" {
+		return err.WithHint("%s", c.Advice[spelled(name)])
+	}
+	if n := cmp.Or(foreign, fault.Nearest(name, known)); n != "" {
+		return err.WithHint("did you mean --%s?", n)
+	}
+	return err.WithHint("%s --help lists the flags", cc.CommandPath())
+}
+
+// firstWord returns the first argument that is not a flag.
+func firstWord(args []string) string {
+	for _, a := range args {
+		if !strings.HasPrefix(a, "-") {
+			return a
+		}
+	}
+	return ""
+}

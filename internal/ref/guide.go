@@ -1,0 +1,129 @@
+package ref
+
+import (
+	"math"
+
+	"apr/device"
+)
+
+// Mix returns T·ln(w·softmax(t/T)) by rows, or, unless y has no values, T·ln(e^{y/T} + w·softmax(t/T)).
+func Mix(y, t Mat, w, temperature float64) Mat {
+	out := New(t.Rows, t.Cols)
+	for r := range t.Rows {
+		for c, l := range LogSoftmax(t.Row(r), temperature) {
+			v := l + math.Log(w)
+			if y.V != nil {
+				v = logSumExp([]float64{y.Row(r)[c] / temperature, v})
+			}
+			out.Row(r)[c] = temperature * v
+		}
+	}
+	return out
+}
+
+// SquaredError returns Σ_r ‖u[r]−t[r]‖²/m, m the columns, and the gradient of weight·invN times it over u.
+func SquaredError(u, t Mat, weight, invN float64) (sum float64, grad Mat) {
+	grad = New(u.Rows, u.Cols)
+	m := float64(u.Cols)
+	for i, v := range u.V {
+		d := v - t.V[i]
+		sum += d * d / m
+		grad.V[i] = weight * invN * 2 / m * d
+	}
+	return sum, grad
+}
+
+// HiddenError is the term of the loss that compares hidden states: for rows x [n, H] of a student's residual stream, t [n, H′] of a
+// teacher's and a projection p [H′, H],
+//
+//	Σ_r ‖P·x̂[r] − t̂[r]‖²/H′,  x̂ = x/√(mean(x²)+eps)
+//
+// with the gradients of weight·invN times it over x and P.
+func HiddenError(x, t, p Mat, weight, invN, eps float64) (sum float64, dx, dp Mat) {
+	one := func(n int) Mat { return onesUnless(Mat{}, n) }
+	xh, rstd := RMSNorm(x, one(x.Cols), eps)
+	th, _ := RMSNorm(t, one(t.Cols), eps)
+	sum, du := SquaredError(Linear(xh, p, Mat{}), th, weight, invN)
+	dxh, dp, _ := LinearBackward(du, xh, p)
+	dx, _ = RMSNormBackward(dxh, x, rstd, one(x.Cols))
+	return sum, dx, dp
+}
+
+// Map is attention whose map is compared: the operands of Attention.
+type Map struct {
+	Q, K  Mat
+	Attn  device.Attn
+	First []int
+	Sinks []float64
+}
+
+// AttentionDivergence is the term of the loss that compares attention maps. With P_h the probabilities of head h of a row, over the
+// keys that it sees and its sink, P̄ = mean_h P_h, p that of the teacher t and q that of the student s, it returns the sum over the
+// rows that count (counts nil: all) of
+//
+//	KL(p‖q) = Σ_k p_k·ln(p_k/q_k)
+//
+// and the gradients of weight·invN times it over the student's q, k and sinks: with g_k = −p_k/(H·q_k) that over every P_h of the
+// row, ds_hk = P_hk·(g_k − Σ_j P_hj·g_j) over its scores and its sink.
+func AttentionDivergence(s, t Map, counts []bool, weight, invN float64) (sum float64, dq, dk, dsinks Mat) {
+	a := s.Attn
+	dq, dk, dsinks = New(s.Q.Rows, s.Q.Cols), New(s.K.Rows, s.K.Cols), New(1, a.Heads)
+	own, big := s.seen(), t.seen()
+	for n, heads := range own {
+		if counts != nil && !counts[n] {
+			continue
+		}
+		q, p, low := s.mean(heads), t.mean(big[n]), big[n][0].first-heads[0].first // the student sees at least what the teacher sees
+		g := make([]float64, len(q))
+		for j := range q {
+			at := j - low
+			if j == len(q)-1 {
+				at = len(p) - 1 // the sinks
+			}
+			if at >= 0 && p[at] > 0 {
+				sum += p[at] * math.Log(p[at]/q[j])
+				g[j] = -p[at] / (float64(a.Heads) * q[j])
+			}
+		}
+		for h, of := range heads {
+			probs := append(of.probs[:len(of.probs):len(of.probs)], s.sink(h, of))
+			mean := dot(probs, g)
+			dsinks.V[h] += weight * invN * probs[len(of.probs)] * (g[len(of.probs)] - mean)
+			for j, slope := range of.slope {
+				ds := weight * invN * probs[j] * (g[j] - mean) * slope * a.ScoreScale()
+				qn, kj := headOf(s.Q.Row(n), h, a.HeadDim), headOf(s.K.Row(of.first+j), of.kv, a.HeadDim)
+				for c := range a.HeadDim {
+					headOf(dq.Row(n), h, a.HeadDim)[c] += ds * kj[c]
+					headOf(dk.Row(of.first+j), of.kv, a.HeadDim)[c] += ds * qn[c]
+				}
+			}
+		}
+	}
+	return sum, dq, dk, dsinks
+}
+
+// seen returns what each head of each row sees.
+func (m Map) seen() [][]sight {
+	all := make([][]sight, m.Q.Rows)
+	forEachQuery(m.Q, m.K, m.Attn, m.First, m.Sinks, func(n, _ int, s sight) { all[n] = append(all[n], s) })
+	return all
+}
+
+// sink returns the probability of a head's sink; 0 without one.
+func (m Map) sink(h int, s sight) float64 {
+	if m.Sinks == nil {
+		return 0
+	}
+	return math.Exp(m.Sinks[h] - s.lse)
+}
+
+// mean returns the mean over heads of the probabilities of a row's keys, and of its sink behind them.
+func (m Map) mean(heads []sight) []float64 {
+	p := make([]float64, len(heads[0].probs)+1)
+	for h, s := range heads {
+		for j, v := range append(s.probs[:len(s.probs):len(s.probs)], m.sink(h, s)) {
+			p[j] += v / float64(len(heads))
+		}
+	}
+	return p
+}

@@ -1,0 +1,195 @@
+package teacher
+
+import (
+	"math"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/teacher/cache"
+	"apr/tensor"
+)
+
+// Fetcher is a Teacher that reads what it says of a batch before Begin.
+type Fetcher interface {
+	Teacher
+	// Fetch reads what the teacher says of the rows of b, the next batch that Begin is given.
+	Fetch(b corpus.Batch) error
+}
+
+// Estimator is a Teacher whose distribution is an estimate of another one.
+type Estimator interface {
+	// Entropy returns the sum of that other one's entropies over the kept positions of the batch, in nats; false: it
+	// is not known.
+	Entropy() (sum float64, known bool)
+}
+
+// keys returns the keys of a batch's rows.
+func keys(b corpus.Batch) (all []cache.Key) {
+	for i := range b.Rows {
+		r := b.Slice(i, i+1)
+		all = append(all, cache.KeyOf(r.Tokens, r.Starts))
+	}
+	return all
+}
+
+// States is a teacher whose final hidden states are read from a cache, and whose head is on the device.
+type States struct {
+	Resident               // Model has a head and no layers
+	From     *cache.Reader // nil on a device that computes nothing
+
+	values []float32 // of the kept positions of the next batch
+}
+
+// Fetch reads the hidden states of the kept positions of b.
+func (t *States) Fetch(b corpus.Batch) error {
+	t.values = t.values[:0]
+	row := make([]float32, t.From.SeqLen*t.From.Width)
+	for i, k := range keys(b) {
+		if err := t.From.Hidden(k, row); err != nil {
+			return err
+		}
+		for p, m := range b.Slice(i, i+1).Mask {
+			if m != 0 {
+				t.values = append(t.values, row[p*t.From.Width:(p+1)*t.From.Width]...)
+			}
+		}
+	}
+	return nil
+}
+
+// Begin copies the hidden states of the kept rows to the device.
+func (t *States) Begin(s device.Stream, b *model.Batch) {
+	t.hidden = s.Temp("teacher.kept", device.Activations, t.Model.Device().Info().Activations, b.N, t.Model.Config.Hidden)
+	if t.From == nil {
+		return
+	}
+	if len(t.values) != b.N*t.Model.Config.Hidden {
+		panic("teacher: Begin of a batch that was not fetched")
+	}
+	s.Upload(t.hidden, t.values)
+}
+
+// Logits is that of Resident.
+func (t *States) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
+	t.Resident.Logits(s, lo, hi, dst)
+}
+
+// End releases the hidden states.
+func (t *States) End(s device.Stream) { t.Resident.End(s) }
+
+// DrawnRows finds the draws of rows: a cache of draws is one.
+type DrawnRows interface {
+	Drawn(row cache.Key) (cache.Drawn, error)
+}
+
+// Drawn is a teacher of draws that were made before: at each position it gives the distribution count/n of the n
+// draws, an unbiased estimate of softmax(t/T). It serves forward KL at that temperature, whose gradient is linear in
+// it.
+type Drawn struct {
+	Draws       int // n
+	Temperature float64
+	From        DrawnRows // nil on a device that computes nothing
+
+	entries [][]cache.Entry // of the kept positions of the next batch
+	entropy float64
+	known   bool // entropy is
+}
+
+// above is the logarithm of how much likelier an id that was drawn once is than one that was not: e^−40 of all ids
+// together is far below the rounding of float32, and ln(count)+40 keeps count/n to 2e-6.
+const above = 40
+
+// Fetch reads the draws of the kept positions of b.
+func (t *Drawn) Fetch(b corpus.Batch) error {
+	t.entries, t.entropy, t.known = t.entries[:0], 0, true
+	for i, k := range keys(b) {
+		d, err := t.From.Drawn(k)
+		if err != nil {
+			return err
+		}
+		for p, m := range b.Slice(i, i+1).Mask {
+			if m == 0 {
+				continue
+			}
+			t.entries = append(t.entries, d.Entries[d.From[p]:d.From[p+1]])
+			if t.known = t.known && d.Entropy != nil; t.known {
+				t.entropy += float64(d.Entropy[p])
+			}
+		}
+	}
+	return nil
+}
+
+// Begin has nothing to compute.
+func (t *Drawn) Begin(_ device.Stream, b *model.Batch) {
+	if t.From != nil && len(t.entries) != b.N {
+		panic("teacher: Begin of a batch that was not fetched")
+	}
+}
+
+// Logits writes T·(ln(count)+above) for ids that were drawn and 0 for the others, which makes softmax(t/T) count/n.
+// dst is written with the columns between its rows, as one long column of which most is zero.
+func (t *Drawn) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
+	most := dst.Rows * t.Draws
+	where := s.Temp("teacher.drawn", device.Logits, tensor.I32, most, 1)
+	values := s.Temp("teacher.logits", device.Logits, tensor.F32, most, 1)
+	n := most
+	if t.From != nil {
+		ids, logits := make([]int32, 0, most), make([]float32, 0, most)
+		for r, entries := range t.entries[lo:hi] {
+			for _, e := range entries {
+				ids = append(ids, int32(r*dst.Stride)+e.ID)
+				logits = append(logits, float32(t.Temperature*(math.Log(float64(e.Count))+above)))
+			}
+		}
+		n = len(ids)
+		s.UploadInts(where.RowRange(0, n), ids)
+		s.Upload(values.RowRange(0, n), logits)
+	}
+	flat := dst
+	flat.Rows, flat.Cols, flat.Stride = (dst.Rows-1)*dst.Stride+dst.Cols, 1, 1
+	s.Scatter(flat, values.RowRange(0, n), where.RowRange(0, n))
+	s.Release(values)
+	s.Release(where)
+}
+
+// End has nothing to release.
+func (t *Drawn) End(device.Stream) {}
+
+// Entropy returns the sum of the teacher's entropies at the temperature over the kept positions.
+func (t *Drawn) Entropy() (sum float64, known bool) {
+	return t.entropy, t.known
+}
+
+// FromCache returns the teacher that reads a cache. Of hidden states, head is a model of the teacher's head. dry: the
+// device computes nothing.
+func FromCache(r *cache.Reader, head *model.Model, dry bool) Fetcher {
+	states, drawn := &States{Resident: Resident{Model: head}}, &Drawn{Draws: r.Draws, Temperature: r.Temperature}
+	if !dry {
+		states.From, drawn.From = r, r
+	}
+	if r.Kind == cache.Hidden {
+		return states
+	}
+	return drawn
+}
+
+// CheckLoss refuses a loss that a cache cannot teach.
+func CheckLoss(r *cache.Reader, spec device.LossSpec) error {
+	if r.Kind == cache.Hidden {
+		return nil
+	}
+	switch beta := spec.Beta; {
+	case spec.Divergence == device.ForwardKL, spec.Divergence == device.JSD && beta == 0:
+	default:
+		return fault.In(fault.Invalid, r.Dir, "holds draws, from which forward KL alone can be descended").At("--divergence").
+			WithHint("--divergence forward-kl, or a cache of hidden states: --stage precompute --cache-kind hidden").WithID("E-TEACHER-020")
+	}
+	if spec.Temperature != r.Temperature {
+		return fault.In(fault.Invalid, r.Dir, "its draws were made at temperature %g, asked for is %g", r.Temperature, spec.Temperature).At("field %q", "temperature").
+			WithHint("--temperature %g, or other draws", r.Temperature).WithID("E-TEACHER-021")
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package tokenizer
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"apr/internal/readfile"
+)
+
+// Contradictions compares the tokenizer, which was read of tokenizer.json and tokenizer_config.json in dir, with the
+// other files of a tokenizer that other programs read and that lie beside them: vocab.json, merges.txt,
+// added_tokens.json and special_tokens_map.json. A line names the file and the first token that differs. tokenizer.json
+// counts.
+func (t *Tokenizer) Contradictions(dir string) (lines []string) {
+	b := &beside{t: t, ids: map[string]int{}}
+	for id, k := range t.tokens {
+		if k.real() {
+			b.ids[k.text] = id
+		}
+	}
+	for _, f := range []struct {
+		name    string
+		compare func(text string) (string, error)
+	}{
+		{"vocab.json", b.vocabulary}, {"merges.txt", b.merges}, {"added_tokens.json", b.added}, {"special_tokens_map.json", b.special},
+	} {
+		if _, err := os.Lstat(filepath.Join(dir, f.name)); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		said := ""
+		path, err := readfile.Inside(dir, f.name)
+		if err == nil {
+			var text string
+			if text, err = readfile.String(path, maxFile); err == nil {
+				said, err = f.compare(text)
+			}
+		}
+		if err != nil {
+			said = "it cannot be read: " + err.Error()
+		}
+		if said != "" {
+			lines = append(lines, fmt.Sprintf("%s: contradicts tokenizer.json, which counts: %s", filepath.Join(dir, f.name), said))
+		}
+	}
+	return lines
+}
+
+type beside struct {
+	t   *Tokenizer
+	ids map[string]int
+}
+
+// first returns the entry with the lowest id that is another one in tokenizer.json; empty: none.
+func (b *beside) first(ids map[string]int) string {
+	wrong, text, count := -1, "", 0
+	for token, id := range ids {
+		if own, ok := b.ids[token]; ok && own == id {
+			continue
+		}
+		if count++; wrong < 0 || cmp.Or(cmp.Compare(id, wrong), cmp.Compare(token, text)) < 0 {
+			wrong, text = id, token
+		}
+	}
+	if count == 0 {
+		return ""
+	}
+	own := "no token there"
+	if id, ok := b.ids[text]; ok {
+		own = fmt.Sprintf("%d there", id)
+	}
+	return fmt.Sprintf("%d tokens differ, the first %q, which has the id %d and is %s", count, text, wrong, own)
+}
+
+// vocabulary compares vocab.json, which need not have the added tokens.
+func (b *beside) vocabulary(text string) (string, error) {
+	var ids map[string]int
+	if err := json.Unmarshal([]byte(text), &ids); err != nil {
+		return "", err
+	}
+	if said := b.first(ids); said != "" {
+		return said, nil
+	}
+	lacks, first := 0, ""
+	for _, k := range b.t.tokens {
+		if k.kind != Normal {
+			continue
+		}
+		if _, ok := ids[k.text]; !ok {
+			if lacks++; lacks == 1 {
+				first = k.text
+			}
+		}
+	}
+	if lacks > 0 {
+		return fmt.Sprintf("%d of the %d tokens are missing, the first %q", lacks, len(b.ids), first), nil
+	}
+	return "", nil
+}
+
+// merges compares merges.txt, of byte-level BPE.
+func (b *beside) merges(text string) (string, error) {
+	if b.t.pieces != nil {
+		return "", nil
+	}
+	lines := strings.Split(strings.TrimRight(text, "\r\n"), "\n")
+	if strings.HasPrefix(lines[0], "#version") {
+		lines = lines[1:]
+	}
+	pairs := b.t.rules.pairs
+	for i, line := range lines[:min(len(lines), len(pairs))] {
+		if own := b.t.tokens[pairs[i][0]].text + " " + b.t.tokens[pairs[i][1]].text; strings.TrimSuffix(line, "\r") != own {
+			return fmt.Sprintf("merge %d is %q, and %q there", i, line, own), nil
+		}
+	}
+	if len(lines) != len(pairs) {
+		return fmt.Sprintf("it has %d merges, and %d are there", len(lines), len(pairs)), nil
+	}
+	return "", nil
+}
+
+// added compares added_tokens.json.
+func (b *beside) added(text string) (string, error) {
+	var ids map[string]int
+	if err := json.Unmarshal([]byte(text), &ids); err != nil {
+		return "", err
+	}
+	return b.first(ids), nil
+}
+
+// special compares special_tokens_map.json: its tokens are there, and begin and end of text are those of
+// tokenizer_config.json.
+func (b *beside) special(text string) (string, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		return "", err
+	}
+	names := make([]string, 0, len(all))
+	for name := range all {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		token, ok := contentOf(all[name])
+		if !ok {
+			continue // a list of further tokens
+		}
+		id, there := b.ids[token]
+		if !there {
+			return fmt.Sprintf("its %s %q is no token there", name, token), nil
+		}
+		own := map[string]int32{"bos_token": b.t.bos, "eos_token": b.t.eos}
+		if counts, compared := own[name]; compared && counts != None && int(counts) != id {
+			return fmt.Sprintf("its %s is %q, and %q is the one that counts", name, token, b.t.tokens[counts].text), nil
+		}
+	}
+	return "", nil
+}
+
+// contentOf returns the text of a token: a string, or an object with its content.
+func contentOf(raw json.RawMessage) (string, bool) {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text, text != ""
+	}
+	var object struct {
+		Content string `json:"content"`
+	}
+	err := json.Unmarshal(raw, &object)
+	return object.Content, err == nil && object.Content != ""
+}

@@ -1,0 +1,70 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"apr/internal/contracttest"
+)
+
+// Files beside tokenizer.json that say the same are passed in silence; of others the file and the first token are
+// named.
+func TestContradictions(t *testing.T) {
+	const from = "../testdata/models/gosrc"
+	tok, err := Load(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vocab, data := map[string]int{}, tok.Data()
+	for id, text := range data.Vocabulary {
+		if tok.Kind(int32(id)) == Normal {
+			vocab[text] = id
+		}
+	}
+	text := func(v any) string {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	other := func(change func(v map[string]int)) string {
+		v := maps.Clone(vocab)
+		change(v)
+		return text(v)
+	}
+	merges := "#version: 0.2\n" + strings.Join(data.Merges, "\n") + "\n"
+	at := func(id int) string { return data.Vocabulary[id] }
+	end := data.Vocabulary[tok.EOS()]
+	for _, tt := range []struct{ name, file, content, says string }{
+		{"the same vocabulary", "vocab.json", text(vocab), ""},
+		{"the same, with an added token", "vocab.json", other(func(v map[string]int) { v[end] = int(tok.EOS()) }), ""},
+		{"two tokens swapped", "vocab.json", other(func(v map[string]int) { v[at(1000)], v[at(1001)] = 1001, 1000 }), "2 tokens differ, the first " + text(at(1001)) + ", which has the id 1000 and is 1001 there"},
+		{"a token more", "vocab.json", other(func(v map[string]int) { v["zzzzqq"] = 4000 }), `1 tokens differ, the first "zzzzqq", which has the id 4000 and is no token there`},
+		{"a token less", "vocab.json", other(func(v map[string]int) { delete(v, at(1000)) }), "1 of the 4096 tokens are missing, the first " + text(at(1000))},
+		{"no JSON", "vocab.json", "{", "cannot be read"},
+		{"the same merges", "merges.txt", merges, ""},
+		{"the same, as Windows writes them", "merges.txt", strings.ReplaceAll(merges, "\n", "\r\n"), ""},
+		{"a merge less", "merges.txt", strings.TrimSuffix(merges, data.Merges[len(data.Merges)-1]+"\n"), "merges, and"},
+		{"another merge", "merges.txt", strings.Replace(merges, data.Merges[7], data.Merges[8], 1), "merge 7 is "},
+		{"the same added tokens", "added_tokens.json", text(map[string]int{end: int(tok.EOS())}), ""},
+		{"other added tokens", "added_tokens.json", `{"<|foo|>":4090,"` + end + `":4000}`, "2 tokens differ, the first \"" + end + "\""},
+		{"the same special tokens", "special_tokens_map.json", `{"eos_token":{"content":"` + end + `","lstrip":false},"additional_special_tokens":["x"]}`, ""},
+		{"another end", "special_tokens_map.json", `{"eos_token":` + text(at(300)) + `}`, "its eos_token is " + text(at(300)) + ", and "},
+		{"a token that is none", "special_tokens_map.json", `{"pad_token":"<|nothing|>"}`, `its pad_token "<|nothing|>" is no token there`},
+	} {
+		contracttest.Cases(t, 1)
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, tt.file), []byte(tt.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := tok.Contradictions(dir)
+		if said := tt.says != ""; said != (len(got) == 1) || said && (!strings.Contains(got[0], tt.says) || !strings.Contains(got[0], tt.file)) {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.says)
+		}
+	}
+}
