@@ -5,6 +5,7 @@
 
 enum { THREADS = 128, GROUP = 32, TOP_SCALE = 63, TRIALS = 4 };
 #define MUCH_MORE 2.0
+#define NEARLY_EXACT 0.25
 
 // Group are the elements of a thread's group, in shared memory: all of them take more registers than there are beside
 // what a search keeps.
@@ -101,6 +102,11 @@ APR_DEVICE double error(double &best_min, const Group &x, double s, double m, in
     return err0 + err1;
 }
 
+// tolerable returns the error of a group after rounding its scale, from which it is worth trying more.
+APR_DEVICE double tolerable(const Ideal &ideal) {
+    return MUCH_MORE * larger(ideal.err, NEARLY_EXACT * mul_rn(ideal.s, ideal.s));
+}
+
 // choose finds sc and m of the group for the block's halves d and dmin, and returns the error. It tries both sc next to
 // the ideal scale, and where these leave much more error than that has, all from 2/3 to 3/2 of it.
 APR_DEVICE double choose(int &best_sc, int &best_m, const Group &x, const Ideal &ideal, u32 halves, int top) {
@@ -124,7 +130,7 @@ APR_DEVICE double choose(int &best_sc, int &best_m, const Group &x, const Ideal 
                 if (err < least) least = err, best_sc = sc, best_m = m;
             }
         }
-        if (!(least > MUCH_MORE * ideal.err)) break;
+        if (!(least > tolerable(ideal))) break;
         from = sc0 - sc0 / 3;
         to = sc0 + sc0 / 2;
     }
@@ -164,11 +170,11 @@ APR_DEVICE u32 refit(const Team<8> &t, const Scales &b, const Group &x, int top)
 // scales finds the block's halves for ideal scales and minima, and replaces b where the error is less: trials of the
 // largest scale's integer, then once more for the halves that are best for the integers found.
 APR_DEVICE void scales(const Team<8> &t, Scales &b, const Ideal &ideal, const Group &x, int top) {
-    const double largest_s = t.most(larger(ideal.s, 0)), largest_m = t.most(larger(ideal.m, 0)), perfect = t.sum(ideal.err);
+    const double largest_s = t.most(larger(ideal.s, 0)), largest_m = t.most(larger(ideal.m, 0)), enough = t.sum(tolerable(ideal));
     Scales best = {0, 0, 0, INFINITY_D};
     bool scanning = true;
     NO_UNROLL for (int levels = TOP_SCALE;; levels--) {
-        scanning = scanning && levels > TOP_SCALE / 2 && !(levels <= TOP_SCALE - TRIALS && best.err <= MUCH_MORE * perfect);
+        scanning = scanning && levels > TOP_SCALE / 2 && !(levels <= TOP_SCALE - TRIALS && best.err <= enough);
         const bool last = !ballot(scanning); // of all blocks of the warp
         Scales trial = {0, 0, 0, 0};
         if (last) trial.halves = refit(t, best, x, top);
