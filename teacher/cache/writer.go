@@ -123,4 +123,6 @@ func (w *Writer) Write(s Shard, rows [][]byte) error {
 }
 
 // Seal is SealIn the writer's store.
-func (w *Writer) Seal(extra ...string) (missing []string, err error) { return SealIn(w.store, extra...) }
+func (w *Writer) Seal(extra ...string) (missing []string, err error) {
+	return SealIn(w.store, extra...)
+}
