@@ -10,6 +10,7 @@ import (
 	"apr/arch"
 	"apr/corpus"
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/teacher"
@@ -240,6 +241,31 @@ func openHead(dir string) (*modelfile.Files, error) {
 
 // SealCache seals a cache whose shards are all there; missing names those that are not.
 func SealCache(s cache.Store) (missing []string, err error) { return cache.SealIn(s, headFile) }
+
+// putHead writes headFile to a store, unless it is there.
+func putHead(s cache.Store, f *modelfile.Files, withHead bool, writer string) (err error) {
+	if d, ok := s.(cache.Folder); ok {
+		return writeHead(string(d), f, withHead, writer)
+	}
+	if _, err := s.Size(headFile); fault.KindOf(err) != fault.NotFound {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "apr-head-*")
+	if err != nil {
+		return fault.In(fault.IO, os.TempDir(), "no temporary folder can be made").Because(err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := writeHead(dir, f, withHead, writer); err != nil {
+		return err
+	}
+	in, size, err := readfile.Open(filepath.Join(dir, headFile))
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	_, err = s.Put(headFile, in, size)
+	return err
+}
 
 // writeHead writes headFile, unless it is there.
 func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) error {
