@@ -9,6 +9,7 @@ import (
 
 	"apr/arch"
 	"apr/corpus"
+	"apr/format/aprfile"
 	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/modelfile"
@@ -280,8 +281,8 @@ func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) err
 			from = embedding
 		}
 		names[from] = embedding
-		config.Tied = true
 	}
+	config.Tied = true // a file without lm_head.weight is read so, whether there is an embedding or not
 	var tensors []tensor.Source
 	for from, to := range names {
 		t, ok := f.File.Tensor(from)
@@ -296,7 +297,8 @@ func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) err
 	if err != nil && !modelfile.HasNoTokenizer(err) {
 		return err
 	}
-	if err := modelfile.SaveAPR(path, config, tok, tensors, nil, writer, false); err != nil {
+	head := aprfile.Options{Metadata: modelfile.APRMetadata(config, tok, map[string]any{}), Writer: writer, Tied: withHead}
+	if err := aprfile.Write(path, tensors, head); err != nil {
 		if _, there := os.Lstat(path); fault.KindOf(err) != fault.Invalid || there != nil { // else another process was faster
 			return err
 		}

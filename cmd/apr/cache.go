@@ -40,7 +40,11 @@ func cacheInspectCommand() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			return describeCache(store)
+			r, err := describeCache(store)
+			if err != nil {
+				return nil, err
+			}
+			return r, nil
 		},
 	}
 }
@@ -65,8 +69,11 @@ type cacheResult struct {
 // inspectCache describes a teacher's cache; with verify every row and every hash is checked.
 func inspectCache(dir string, verify bool) (cli.Result, error) {
 	r, err := describeCache(cache.Folder(dir))
-	if err != nil || !verify {
-		return r, err
+	if err != nil {
+		return nil, err
+	}
+	if !verify {
+		return r, nil
 	}
 	reader, err := cache.Open(dir)
 	if err != nil {
