@@ -22,6 +22,10 @@ import (
 // emptySHA256 is the hash of no bytes.
 const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
+// waitFor is the size of a body that is only sent when the store has looked at the request: it may refuse it, or have the
+// object.
+const waitFor = 1 << 20
+
 // request is what is asked of the store.
 type request struct {
 	method, name string
@@ -161,6 +165,9 @@ func (s *Store) request(ctx context.Context, r request, x *exchange) (*http.Requ
 	req.Header.Set("User-Agent", "apr")
 	if r.ifNone {
 		req.Header.Set("If-None-Match", "*")
+	}
+	if r.size > waitFor {
+		req.Header.Set("Expect", "100-continue")
 	}
 	sum := r.sha256
 	if sum == "" {
