@@ -15,7 +15,7 @@ func BenchmarkEngine(b *testing.B) {
 	for _, file := range []string{gosrc, gosrc + "-q4_k_m.gguf"} {
 		for _, slots := range []int{1, 8, 32} {
 			b.Run(fmt.Sprintf("%s/%d", file[len("../testdata/models/"):], slots), func(b *testing.B) {
-				_, f, m := modeltest.Load(b, file, cpu.Options{Round: true})
+				_, f, m := modeltest.Load(b, file, cpu.Options{RoundActivations: true})
 				o := generate.EngineOptions{Slots: slots, Capacity: 200, Vocab: f.Config.Vocab}
 				requests := requestsOf(rand.New(rand.NewPCG(1, 2)), f.Config.Vocab, slots, 16, 1)
 				for i := range requests {
