@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -74,89 +73,6 @@ func openRun(s cli.Settings, dir, id string) (*runlog.Record, error) {
 	return runlog.Read(path)
 }
 
-// runsListResult is the JSON of apr runs list.
-type runsListResult struct {
-	Dir   string         `json:"dir"`
-	Runs  []runs.Summary `json:"runs"`
-	Total int            `json:"total"` // before --status and --limit
-}
-
-// Text prints the table.
-func (r runsListResult) Text(p *cli.Page) {
-	if len(r.Runs) == 0 {
-		p.Printf("no runs in %s\n", cli.Clean(r.Dir))
-		return
-	}
-	heads, scores := scoreColumns(r.Runs)
-	var rows [][]string
-	for i, s := range r.Runs {
-		rows = append(rows, append([]string{filepath.Base(s.Path), s.Status, when(s.Started), cli.Count(int64(s.Steps)), numberText(s.Loss)}, scores[i]...))
-	}
-	p.Table(append([]string{"run", "status", "started", ">steps", ">loss"}, heads...), rows)
-	if len(heads) > 1 {
-		p.Printf("%s\n", severalTexts)
-	}
-	for _, s := range r.Runs {
-		if s.Problem != "" {
-			p.Printf("%s: %s\n", cli.Clean(filepath.Base(s.Path)), cli.Clean(s.Problem))
-		}
-	}
-}
-
-func when(t time.Time) string {
-	if t.IsZero() {
-		return "–"
-	}
-	return t.Local().Format("2006-01-02 15:04:05")
-}
-
-func numberText(n *runlog.Number) string {
-	if n == nil {
-		return "–"
-	}
-	return fmt.Sprintf("%.4f", *n)
-}
-
-func runsListCommand(name, short string) *cli.Command {
-	var dir, status string
-	var limit int
-	var reindex bool
-	return &cli.Command{
-		Name: name, Short: short,
-		Long: "Lists the runs of a folder, the newest first. The status follows from each run's receipt, lock and last event:\n" +
-			"running, completed, stopped (by a signal, can be resumed) or failed.",
-		Example: "apr runs list\napr runs list --status running --limit 5",
-		Exits:   []fault.Kind{fault.NotFound, fault.IO},
-		Options: []cli.Option{
-			runsDirOption(&dir),
-			{Name: "status", Value: cli.Enum(&status, "all", "all", runlog.Running, runlog.Completed, runlog.Stopped, runlog.Failed), Help: "only runs in this state"},
-			{Name: "limit", Value: cli.Int(&limit, 50).AtLeast(0), Help: "runs to list at most; 0 = all"},
-			{Name: "reindex", Value: cli.Bool(&reindex, false), Help: "rebuild the folder's index from the runs' records"},
-		},
-		Run: func(_ context.Context, e *cli.Env) (cli.Result, error) {
-			if err := runsFolder(e.Settings, dir); err != nil {
-				return nil, err
-			}
-			ix := runs.OpenIndex(dir, reindex)
-			all, err := ix.List()
-			if err != nil {
-				return nil, err
-			}
-			if ix.Problem != nil && reindex {
-				return nil, ix.Problem
-			} else if ix.Problem != nil { // the list is right without it
-				e.Log.Debug("the list has no index", "error", ix.Problem)
-			}
-			r := runsListResult{Dir: dir, Total: len(all)}
-			r.Runs = slices.DeleteFunc(all, func(s runs.Summary) bool { return status != "all" && s.Status != status })
-			if limit > 0 && len(r.Runs) > limit {
-				r.Runs = r.Runs[:limit]
-			}
-			return r, nil
-		},
-	}
-}
-
 // runsShowResult is the JSON of apr runs show.
 type runsShowResult struct {
 	RunID     string           `json:"run_id"`
@@ -169,6 +85,7 @@ type runsShowResult struct {
 	Outcome   *runlog.Receipt  `json:"outcome"` // null while there is none
 	Report    string           `json:"report"`  // its file; empty while there is none
 	record    *runlog.Record
+	dir       string // with the runs, as --dir names it
 }
 
 // Text prints the report's text: the verdict, the settings that somebody chose, and the steps if they were asked for.
@@ -182,7 +99,7 @@ func (r runsShowResult) Text(p *cli.Page) {
 	for _, f := range v.Facts {
 		kv = append(kv, f.Name, f.Value)
 	}
-	p.Pairs(kv...)
+	p.Pairs(append(kv, r.next()...)...)
 	for _, s := range v.Origins {
 		if s.Title != "Inputs" && s.Title != "Configuration" {
 			continue
@@ -206,22 +123,24 @@ func (r runsShowResult) Text(p *cli.Page) {
 		p.Printf("\n%s\n", p.Bold("Steps"))
 	}
 	for _, s := range r.Steps {
-		p.Printf("%s\n", stepLine(s))
+		p.Printf("%s\n", stepLine(s, report.StepsOf(r.record, s.Leg), p.Columns()))
 	}
+}
+
+// next is what to do about a run that did not come to its end.
+func (r runsShowResult) next() []string {
+	switch r.RunStatus {
+	case runlog.Stopped:
+		return []string{"next", resumeCommand(r.RunDir, r.dir)}
+	case runlog.Failed:
+		return []string{"next", "apr runs diagnose " + runName(r.RunDir, r.dir), "", resumeCommand(r.RunDir, r.dir)}
+	}
+	return nil
 }
 
 func fileThere(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// stepLine prints a step.
-func stepLine(s runlog.Step) string {
-	terms := fmt.Sprintf("loss %.4f  CE %.4f", s.Loss, s.CE)
-	if s.KL.Finite() {
-		terms += fmt.Sprintf("  KL %.4f", s.KL)
-	}
-	return fmt.Sprintf("%s step %d  %s  |g| %.3f  lr %.3g  %.0f tokens/s  %s", cli.Clean(s.Leg), s.Step, terms, s.GradNorm, s.LR, s.TokensPerSecond, cli.Bytes(s.MemoryBytes))
 }
 
 func runsShowCommand() *cli.Command {
@@ -238,7 +157,7 @@ func runsShowCommand() *cli.Command {
 				return nil, err
 			}
 			r := runsShowResult{RunID: rec.ID(), RunDir: rec.Path, RunStatus: rec.Status, Reason: rec.Reason, Manifest: rec.Manifest,
-				Steps: []runlog.Step{}, Decisions: []runlog.Event{}, Outcome: rec.Receipt, record: rec}
+				Steps: []runlog.Step{}, Decisions: []runlog.Event{}, Outcome: rec.Receipt, record: rec, dir: dir}
 			if path := filepath.Join(rec.Path, "report.html"); fileThere(path) {
 				r.Report = path
 			}

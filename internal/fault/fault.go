@@ -136,10 +136,15 @@ func KindOf(err error) Kind {
 // ExitCode returns the process exit code of err: 0 for nil.
 func ExitCode(err error) int { return int(KindOf(err)) }
 
-// Nearest returns the candidate that word is likely a typo or a part of, else "": one that differs by a letter, or by two
-// that changed places; one that begins as the other does, of the nearest length; the closest by edit distance, if it is close enough.
+// Nearest returns the candidate that word is likely a typo or a part of, else "": one that differs by underscores, hyphens, dots or
+// spaces alone; one that differs by a letter, or by two that changed places; one that begins as the other does, of the nearest length; the closest by edit distance, if it is close enough.
 func Nearest(word string, candidates []string) string {
 	word = strings.ToLower(word)
+	for _, c := range candidates {
+		if lettersOf(word) == lettersOf(strings.ToLower(c)) {
+			return c
+		}
+	}
 	near, least := "", len(word)/3+2
 	part, longer := "", math.MaxInt
 	for _, c := range candidates {
@@ -156,6 +161,11 @@ func Nearest(word string, candidates []string) string {
 		return part
 	}
 	return near
+}
+
+// lettersOf leaves out of a word what separates its parts: q4km is q4_k_m.
+func lettersOf(word string) string {
+	return strings.NewReplacer("_", "", "-", "", ".", "", " ", "").Replace(word)
 }
 
 // distance is the least number of letters to insert, remove, change or swap with their neighbour that makes a of b, no letter
