@@ -81,7 +81,8 @@ type distillOptions struct {
 	Cache, CacheKind     string
 	Draws                int
 	CacheEntropy         bool
-	Shard                string // I/N
+	Shard, ShardSize     string // I/N; of a shard
+	ShardCount           int
 	Plan                 bool
 	RunsDir              string
 }
