@@ -141,7 +141,7 @@ func ExitCode(err error) int { return int(KindOf(err)) }
 func Nearest(word string, candidates []string) string {
 	word = strings.ToLower(word)
 	for _, c := range candidates {
-		if lettersOf(word) == lettersOf(strings.ToLower(c)) {
+		if sameLetters(word, strings.ToLower(c)) {
 			return c
 		}
 	}
@@ -163,9 +163,15 @@ func Nearest(word string, candidates []string) string {
 	return near
 }
 
-// lettersOf leaves out of a word what separates its parts: q4km is q4_k_m.
-func lettersOf(word string) string {
-	return strings.NewReplacer("_", "", "-", "", ".", "", " ", "").Replace(word)
+// sameLetters reports whether words differ by what separates their parts alone, as q4km and q4_k_m do.
+func sameLetters(a, b string) bool {
+	for {
+		a, b = strings.TrimLeft(a, "_-. "), strings.TrimLeft(b, "_-. ")
+		if a == "" || b == "" || a[0] != b[0] {
+			return a == b
+		}
+		a, b = a[1:], b[1:]
+	}
 }
 
 // distance is the least number of letters to insert, remove, change or swap with their neighbour that makes a of b, no letter
