@@ -238,6 +238,9 @@ func openHead(dir string) (*modelfile.Files, error) {
 	return f, nil
 }
 
+// SealCache seals a cache whose shards are all there; missing names those that are not.
+func SealCache(s cache.Store) (missing []string, err error) { return cache.SealIn(s, headFile) }
+
 // writeHead writes headFile, unless it is there.
 func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) error {
 	path := filepath.Join(dir, headFile)

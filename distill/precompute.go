@@ -3,9 +3,6 @@ package distill
 import (
 	"context"
 	"errors"
-	"math"
-	"runtime"
-	"sync"
 	"time"
 
 	"apr/device"
@@ -14,7 +11,6 @@ import (
 	runlog "apr/run/log"
 	"apr/teacher"
 	"apr/teacher/cache"
-	"apr/tensor"
 )
 
 // CacheJob says what of a teacher is kept, and which part of it this process makes.
@@ -23,7 +19,7 @@ type CacheJob struct {
 	Draws      int    // of a position
 	Entropy    bool   // draws come with the teacher's entropy
 	Shard, Of  int    // this process makes the shards whose number is Shard modulo Of
-	ShardBytes int64  // of a shard, about; 0: 64 MB
+	ShardBytes int64  // of a shard, about; a pass of the teacher is not larger. 0: 64 MB, or one pass
 }
 
 // shardBytes are those of a shard, about.
@@ -125,9 +121,11 @@ func Precompute(ctx context.Context, c Config, job CacheJob, dev device.Device, 
 		return nil, err
 	}
 	obs.Phase("sealing the cache")
-	if out.Missing, err = p.w.Seal(headFile); err != nil {
+	missing, err := p.w.Seal(headFile)
+	if err != nil {
 		return nil, err
 	}
+	out.Missing = len(missing)
 	out.Sealed, out.Seconds = out.Missing == 0, time.Since(start).Seconds()
 	return out, out.measure()
 }
@@ -223,6 +221,8 @@ func (p *precomputation) describe() error {
 	limit := p.job.ShardBytes
 	if limit == 0 {
 		limit = shardBytes
+	} else { // smaller shards than a pass: smaller passes
+		h.PassRows = int(max(1, min(int64(h.PassRows), limit/(perRow*int64(p.c.SeqLen)))))
 	}
 	passes := max(1, limit/(perRow*int64(p.c.SeqLen)*int64(h.PassRows)))
 	h.ShardRows = int(min(passes*int64(h.PassRows), 1<<20/int64(h.PassRows)*int64(h.PassRows)))
@@ -273,129 +273,4 @@ func (p *precomputation) run(ctx context.Context, obs Observer, out *Cached) err
 	rate := float64(rows) * float64(p.c.SeqLen) / time.Since(began).Seconds()
 	out.TokensPerSec = &rate
 	return nil
-}
-
-// load loads the teacher.
-func (p *precomputation) load() error {
-	form, err := p.form()
-	if err != nil {
-		return err
-	}
-	m, err := model.LoadFrozenAs(p.dev, p.in.teacher, device.TeacherWeights, form)
-	if err != nil {
-		return err
-	}
-	p.stream, p.teacher = p.dev.NewStream(), &teacher.Resident{Model: m}
-	p.batch = model.NewBatch(p.dev, p.header.PassRows, p.c.SeqLen)
-	if p.c.DocumentMask {
-		p.batch.SeparateDocuments(p.dev)
-	}
-	return nil
-}
-
-// pass runs the teacher over rows [lo,hi) of the cache and encodes what it says. A pass always has the same shape:
-// the last row fills it.
-func (p *precomputation) pass(lo, hi int) ([][]byte, error) {
-	b := rowBatch(p.header.PassRows, p.c.SeqLen, p.c.DocumentMask)
-	for r := range b.Rows {
-		fillBatch(b, r, p.in.rows, p.at[min(lo+r, hi-1)])
-	}
-	p.batch.Load(p.stream, b, b.Rows)
-	p.stream.SetScalars(device.Scalars{InvN: 1})
-	p.teacher.Begin(p.stream, p.batch)
-	var out [][]byte
-	var err error
-	if p.job.Kind == cache.Hidden {
-		out, err = p.states(hi - lo)
-	} else {
-		out, err = p.draw(p.keys[lo:hi])
-	}
-	p.teacher.End(p.stream)
-	if _, werr := p.stream.Wait(context.Background()); werr != nil {
-		return nil, werr
-	}
-	return out, err
-}
-
-// states encodes the hidden states of the first n rows of the pass.
-func (p *precomputation) states(n int) (out [][]byte, err error) {
-	host := make([]float32, p.header.SeqLen*p.header.Width)
-	for r := range n {
-		if err := p.stream.Download(host, p.teacher.Final().RowRange(r*p.header.SeqLen, (r+1)*p.header.SeqLen)); err != nil {
-			return nil, err
-		}
-		for _, v := range host {
-			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-				return nil, fault.New(fault.Inference, "the teacher's hidden states are not finite").WithID("E-DISTILL-115")
-			}
-		}
-		b, err := cache.EncodeHidden(p.header, host)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, b)
-	}
-	return out, nil
-}
-
-// position is what was drawn at a position.
-type position struct {
-	entries []cache.Entry
-	entropy float64
-	err     error
-}
-
-// draw draws at every position of the rows of the pass, and encodes what was drawn.
-func (p *precomputation) draw(keys []cache.Key) (out [][]byte, err error) {
-	h := p.header
-	all := make([]position, len(keys)*h.SeqLen)
-	whole := h.PassRows * h.SeqLen // positions of the pass: chunks are cut from it, whatever counts
-	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, min(h.ChunkRows, whole), rowLength(h.Vocab)).ColRange(0, h.Vocab)
-	defer p.stream.Release(chunk)
-	host := make([]float32, chunk.Rows*h.Vocab)
-	for lo := 0; lo < len(all); lo += h.ChunkRows {
-		hi := min(lo+h.ChunkRows, whole)
-		t := chunk.RowRange(0, hi-lo)
-		p.teacher.Logits(p.stream, lo, hi, t)
-		if err := p.stream.Download(host[:t.Rows*h.Vocab], t); err != nil {
-			return nil, err
-		}
-		p.sample(all[lo:min(hi, len(all))], host, keys, lo)
-	}
-	for r := range keys {
-		d := cache.Drawn{From: []int32{0}}
-		for _, at := range all[r*h.SeqLen : (r+1)*h.SeqLen] {
-			if at.err != nil {
-				return nil, fault.New(fault.Inference, "%w", at.err).WithID("E-DISTILL-115")
-			}
-			d.Entries = append(d.Entries, at.entries...)
-			d.From = append(d.From, int32(len(d.Entries)))
-			if h.Entropy {
-				d.Entropy = append(d.Entropy, float32(max(at.entropy, 0)))
-			}
-		}
-		b, err := cache.EncodeDraws(h, d)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, b)
-	}
-	return out, nil
-}
-
-// sample draws at positions whose logits are in host, the first of which is position first of the pass.
-func (p *precomputation) sample(dst []position, host []float32, keys []cache.Key, first int) {
-	var wait sync.WaitGroup
-	workers := min(runtime.GOMAXPROCS(0), len(dst))
-	for w := range workers {
-		wait.Go(func() {
-			d := teacher.Drawer{Temperature: p.header.Temperature, Draws: p.header.Draws, Seed: p.header.Seed}
-			for i := w; i < len(dst); i += workers {
-				at := first + i
-				o := &dst[i]
-				o.entries, o.entropy, o.err = d.Draw(nil, host[i*p.header.Vocab:(i+1)*p.header.Vocab], keys[at/p.header.SeqLen], at%p.header.SeqLen)
-			}
-		})
-	}
-	wait.Wait()
 }

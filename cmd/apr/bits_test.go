@@ -138,6 +138,8 @@ var resumedWith = map[string]resumed{
 	"draws":               {with: "--draws=20", want: cannot},
 	"cache-entropy":       {with: "--cache-entropy=off", want: cannot},
 	"shard":               {with: "--shard=1/2", want: cannot},
+	"shard-count":         {with: "--shard-count=2", want: cannot},
+	"shard-size":          {with: "--shard-size=1MB", want: cannot},
 	"plan":                {with: "--plan", want: elsewhere},
 	"runs-dir":            {with: "APR_RUNS_DIR=elsewhere", want: goesOn},
 

@@ -35,7 +35,7 @@ var distillBits = map[string]cli.Bits{
 	"keep-checkpoints": cli.SameBits, "resume": cli.SameBits, "allow-changed": cli.SameBits, "allow-same-model": cli.SameBits, oddWeights: cli.SameBits,
 	"control": cli.SameBits,                            // a student of its own
 	"stage":   cli.SameBits, "cache": cli.BitsByEffect, // of a cache the manifest is compared
-	"cache-kind": cli.SameBits, "draws": cli.SameBits, "cache-entropy": cli.SameBits, "shard": cli.SameBits, // of no student
+	"cache-kind": cli.SameBits, "draws": cli.SameBits, "cache-entropy": cli.SameBits, "shard": cli.SameBits, "shard-count": cli.SameBits, "shard-size": cli.SameBits, // of no student
 	"plan": cli.SameBits, "runs-dir": cli.SameBits,
 
 	"quantize-aware": cli.BitsByValue, "quantize-search-every": cli.BitsByValue,

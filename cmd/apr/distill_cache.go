@@ -21,7 +21,9 @@ func (o *distillOptions) cacheTable() []cli.Option {
 		{Name: "cache-kind", Value: cli.Enum(&o.CacheKind, cache.Draws, cache.Draws, cache.Hidden), Help: "precompute: draws (about 37 bytes a token, for forward-kl) or hidden states (2 bytes a value, every divergence, the live run's bits)"},
 		{Name: "draws", Value: cli.Int(&o.Draws, 50).In(1, cache.MaxDraws), Help: "precompute: ids drawn at each position, with replacement, from the teacher's distribution at --temperature by --seed"},
 		{Name: "cache-entropy", Value: cli.OnOff(&o.CacheEntropy, true), Help: "precompute: keep the teacher's entropy beside draws (2 bytes a token), so that training reports KL; off reports soft_ce"},
-		{Name: "shard", Value: cli.Checked(&o.Shard, "0/1", func(s string) error { _, _, err := parseShard(s); return err }), Help: "precompute: make every N-th shard from shard I on, as one of N processes: I/N, I from 0"},
+		{Name: "shard", Value: cli.Checked(&o.Shard, "0/1", func(s string) error { _, _, err := parseShard(s); return err }), Help: "precompute: make every N-th shard from shard I on, as one of N processes: I/N, I from 0; unasked by JOB_COMPLETION_INDEX with --shard-count, or by a Slurm array"},
+		{Name: "shard-count", Value: cli.Int(&o.ShardCount, 0).AtLeast(1), Default: "from --shard or the Slurm array", Help: "precompute: number of processes that share the shards: the completions of an Indexed Job"},
+		{Name: "shard-size", Value: cli.Checked(&o.ShardSize, "64MB", func(s string) error { _, err := parseSize(s); return err }), Help: "precompute: size of a shard, about; one smaller than a pass of the teacher makes its passes smaller"},
 	}
 }
 
@@ -57,6 +59,8 @@ func (o *distillOptions) checkCache(s cli.Settings) error {
 		{"draws", s.Changed("draws") && !o.precomputes(), without},
 		{"cache-entropy", s.Changed("cache-entropy") && !o.precomputes(), without},
 		{"shard", s.Changed("shard") && !o.precomputes(), without},
+		{"shard-count", s.Given("shard-count") && !o.precomputes(), without},
+		{"shard-size", s.Changed("shard-size") && !o.precomputes(), without},
 		{"draws", s.Changed("draws") && hidden, "with --cache-kind hidden"},
 		{"cache-entropy", s.Changed("cache-entropy") && hidden, "with --cache-kind hidden"},
 		{"resume", o.Resume != "" && o.precomputes(), "with --stage precompute: the same command goes on by itself"},
@@ -66,9 +70,18 @@ func (o *distillOptions) checkCache(s cli.Settings) error {
 }
 
 // cacheJob is what of the teacher is kept.
-func (o *distillOptions) cacheJob() (distill.CacheJob, error) {
-	i, n, err := parseShard(o.Shard)
-	return distill.CacheJob{Kind: o.CacheKind, Draws: o.Draws, Entropy: o.CacheEntropy, Shard: i, Of: n}, err
+func (o *distillOptions) cacheJob(e *cli.Env) (distill.CacheJob, error) {
+	i, n, err := o.partOf(e.Settings.Given("shard"), e.Getenv)
+	if err != nil {
+		return distill.CacheJob{}, err
+	}
+	size := int64(0)
+	if e.Settings.Given("shard-size") {
+		if size, err = parseSize(o.ShardSize); err != nil || size == 0 {
+			return distill.CacheJob{}, fault.New(fault.Usage, "--shard-size %s: a shard is not empty", o.ShardSize)
+		}
+	}
+	return distill.CacheJob{Kind: o.CacheKind, Draws: o.Draws, Entropy: o.CacheEntropy, Shard: i, Of: n, ShardBytes: size}, err
 }
 
 // precomputeResult is the JSON of apr distill --stage precompute.
@@ -81,11 +94,11 @@ type precomputeResult struct {
 func runPrecompute(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
 	guard := newSentry(e, o.StallTimeout)
 	defer guard.Close()
-	c, err := o.resolve(ctx, e)
+	job, err := o.cacheJob(e)
 	if err != nil {
 		return nil, err
 	}
-	job, err := o.cacheJob()
+	c, err := o.resolve(ctx, e)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +132,7 @@ func (r precomputeResult) Text(p *cli.Page) {
 	if r.PerPosition != nil {
 		size += fmt.Sprintf(", %.1f bytes a token", *r.PerPosition)
 	}
-	pairs := []string{"cache", r.Cache, "kind", r.Kind, "state", state, "rows", fmt.Sprintf("%s of %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
+	pairs := []string{"cache", r.Cache, "kind", r.Kind, "state", state, "rows", fmt.Sprintf("%s, with %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
 		"shards", fmt.Sprintf("%d, %d of them written now", r.Shards, r.Written), "size", size}
 	if r.TokensPerSec != nil {
 		pairs = append(pairs, "speed", fmt.Sprintf("%.0f tokens/s", *r.TokensPerSec))
@@ -159,57 +172,11 @@ func (p *planOptions) planCache(ctx context.Context, e *cli.Env) (cli.Result, er
 
 // Text prints both prices.
 func (r cacheSizeResult) Text(p *cli.Page) {
-	pairs := []string{"rows", fmt.Sprintf("%s of %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
+	pairs := []string{"rows", fmt.Sprintf("%s, with %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
 		"draws", fmt.Sprintf("about %s: %d bytes a token", plan.Amount(r.Draws), r.PerDraw),
 		"hidden", fmt.Sprintf("%s: %s bytes a token, and %s of the head", plan.Amount(r.Hidden), cli.Count(int64(r.PerHidden)), plan.Amount(r.Head))}
 	if r.Available > 0 {
 		pairs = append(pairs, "disk", plan.Amount(r.Available)+" are free")
 	}
 	p.Pairs(pairs...)
-}
-
-// cacheResult is the JSON of apr inspect of a teacher's cache.
-type cacheResult struct {
-	File    string         `json:"file"`
-	Format  string         `json:"format"`
-	Sealed  bool           `json:"sealed"`
-	Shards  int            `json:"shards"`
-	Of      int            `json:"shards_of"`
-	Bytes   int64          `json:"size_bytes"`
-	SHA256  *string        `json:"sha256"` // of the manifest; null: not asked for, or not sealed
-	Header  map[string]any `json:"header"`
-	Content string         `json:"content"`
-}
-
-// inspectCache describes a teacher's cache; with verify every row and every hash is checked.
-func inspectCache(dir string, verify bool) (cli.Result, error) {
-	s, err := cache.Look(dir)
-	if err != nil {
-		return nil, err
-	}
-	r := cacheResult{File: dir, Format: cache.Format, Sealed: s.Sealed, Shards: s.Shards, Of: s.Header.Shards(), Bytes: s.Bytes, Header: s.Header.Map(),
-		Content: "not checked: --hash reads all of it"}
-	if !verify {
-		return r, nil
-	}
-	reader, err := cache.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	r.Content, r.SHA256 = "as it was written, by its hashes and checksums", &reader.SHA256
-	return r, reader.Verify()
-}
-
-// Text prints what a cache is.
-func (r cacheResult) Text(p *cli.Page) {
-	state := "sealed"
-	if !r.Sealed {
-		state = fmt.Sprintf("not sealed: %d of %d shards are there", r.Shards, r.Of)
-	}
-	pairs := []string{"file", r.File, "format", "teacher's cache, " + r.Format, "state", state, "shards", fmt.Sprint(r.Shards), "size", cli.Bytes(r.Bytes), "content", r.Content}
-	if r.SHA256 != nil {
-		pairs = append(pairs, "sha256", *r.SHA256)
-	}
-	p.Pairs(pairs...)
-	printFields(p, "header", r.Header)
 }

@@ -15,7 +15,7 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	distillCommand, pruneCommand, planCommand, dispatchCommand, runsCommand, pullCommand, runCommand, evalCommand,
+	distillCommand, pruneCommand, planCommand, cacheCommand, dispatchCommand, runsCommand, pullCommand, runCommand, evalCommand,
 	exportCommand, quantizeCommand, convertCommand, importCommand, inspectCommand, tensorsCommand, validateCommand, diffCommand, tokenizeCommand,
 	verifyCommand, checkCommand, contractCommand, benchCommand, doctorCommand, gpuCommand, versionCommand, completionCommand,
 }

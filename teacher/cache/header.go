@@ -127,9 +127,10 @@ func (h Header) JSON() []byte {
 // Digest identifies what was asked for.
 func (h Header) Digest() [sha256.Size]byte { return sha256.Sum256(h.JSON()) }
 
-// parseHeader reads header.json.
-func parseHeader(path string) (h Header, err error) {
-	v, err := strictjson.ParseFile(path, 1<<20, strictjson.Options{})
+// readHeader reads header.json.
+func readHeader(s Store) (h Header, err error) {
+	path := s.Path(headerFile)
+	v, err := parse(s, headerFile, 1<<20)
 	if err != nil {
 		return h, err
 	}
@@ -159,6 +160,18 @@ func parseHeader(path string) (h Header, err error) {
 		return h, strictjson.Fault(path, v.Source(), err)
 	}
 	return h, h.Check(path)
+}
+
+// parse reads a file of JSON.
+func parse(s Store, name string, limit int64) (v strictjson.Value, err error) {
+	src, err := text(s, name, limit)
+	if err != nil {
+		return v, err
+	}
+	if v, err = strictjson.Parse(src, strictjson.Options{}); err != nil {
+		err = strictjson.Fault(s.Path(name), src, err)
+	}
+	return v, err
 }
 
 // Check refuses what a cache cannot hold.

@@ -26,39 +26,52 @@ type Reader struct {
 
 // Is reports whether a folder is, or becomes, a teacher's cache.
 func Is(dir string) bool {
-	_, err := os.Lstat(filepath.Join(dir, headerFile))
-	if err != nil {
-		return false
-	}
-	_, err = parseHeader(filepath.Join(dir, headerFile))
+	_, err := readHeader(Folder(dir))
 	return err == nil || fault.KindOf(err) == fault.Invalid
 }
 
 // State describes a cache that may not be sealed.
 type State struct {
-	Header Header
-	Sealed bool
-	Shards int   // that are there, of Header.Shards()
-	Bytes  int64 // of them
+	Header  Header
+	Sealed  bool
+	SHA256  string   // of the manifest; empty: not sealed
+	Shards  int      // that are there, of Header.Shards()
+	Bytes   int64    // of them
+	Missing []string // shards that are not there
 }
 
-// Look describes the cache in a folder from its header and the sizes of its files.
-func Look(dir string) (s State, err error) {
-	if s.Header, err = parseHeader(filepath.Join(dir, headerFile)); err != nil {
+// Look is LookIn a folder.
+func Look(dir string) (State, error) { return LookIn(Folder(dir)) }
+
+// LookIn describes a cache from its header and the sizes of its files.
+func LookIn(store Store) (s State, err error) {
+	if s.Header, err = readHeader(store); err != nil {
 		return s, err
 	}
-	all, err := filepath.Glob(filepath.Join(dir, "*"+shardExt))
+	names, err := listed(store, s.Header)
+	if d, ok := store.(Folder); ok && fault.KindOf(err) == fault.NotFound { // only sealing needs the list
+		names, err = d.shards()
+	}
 	if err != nil {
 		return s, err
 	}
-	for _, path := range all {
-		if st, err := os.Lstat(path); err == nil && st.Mode().IsRegular() {
-			s.Shards, s.Bytes = s.Shards+1, s.Bytes+st.Size()
-		}
+	all, err := sizes(store, names)
+	if err != nil {
+		return s, err
 	}
-	_, err = os.Lstat(filepath.Join(dir, manifestFile))
-	s.Sealed = err == nil
-	return s, nil
+	for i, size := range all {
+		if size < 0 {
+			s.Missing = append(s.Missing, names[i])
+			continue
+		}
+		s.Shards, s.Bytes = s.Shards+1, s.Bytes+size
+	}
+	m, err := hashed(store, manifestFile)
+	if fault.KindOf(err) == fault.NotFound {
+		return s, nil
+	}
+	s.Sealed, s.SHA256 = err == nil, m.SHA256
+	return s, err
 }
 
 // Open opens a sealed cache. It reads the indexes of all shards, not their rows: these are compared with their
@@ -72,17 +85,17 @@ func Open(dir string) (*Reader, error) {
 		return nil, fault.In(fault.Invalid, dir, "the cache is not sealed: %d of %d shards are there", s.Shards, s.Header.Shards()).
 			WithHint("run the command that made it again: it makes what is missing and seals the cache").WithID("E-CACHE-030")
 	}
-	r := &Reader{Header: s.Header, Dir: dir, places: map[Key]place{}}
+	r := &Reader{Header: s.Header, Dir: dir, SHA256: s.SHA256, places: map[Key]place{}}
 	if err := r.readManifest(); err != nil {
 		return nil, err
 	}
 	var keys []Key
 	for i, f := range r.shards {
-		path := filepath.Join(dir, f.Name)
-		mine, places, err := readIndex(path, r.Header, i)
+		mine, places, err := r.index(f.Name, i)
 		if err != nil {
 			return nil, err
 		}
+		path := filepath.Join(dir, f.Name)
 		if len(mine) != f.Rows {
 			return nil, fault.In(fault.Format, path, "has %d rows, the manifest says %d", len(mine), f.Rows).WithHint(remake).WithID("E-CACHE-031")
 		}
@@ -97,48 +110,70 @@ func Open(dir string) (*Reader, error) {
 	return r, nil
 }
 
-// readManifest reads manifest.json and looks whether the files that it names are there and of their size.
-func (r *Reader) readManifest() error {
-	path := filepath.Join(r.Dir, manifestFile)
-	v, err := strictjson.ParseFile(path, 256<<20, strictjson.Options{})
+// index reads the index of a shard.
+func (r *Reader) index(name string, shard int) ([]Key, []place, error) {
+	f, size, err := Folder(r.Dir).Open(name)
 	if err != nil {
-		return err
+		return nil, nil, err
+	}
+	defer f.Close()
+	return readIndex(f, size, filepath.Join(r.Dir, name), r.Header, shard)
+}
+
+// maxManifest bounds manifest.json.
+const maxManifest = 256 << 20
+
+// parseManifest reads manifest.json of the cache with this header.
+func parseManifest(s Store, h Header) (m manifest, err error) {
+	path := s.Path(manifestFile)
+	v, err := parse(s, manifestFile, maxManifest)
+	if err != nil {
+		return m, err
 	}
 	in := strictjson.NewFields(v)
 	in.Only("format", "header_sha256", "files", "shards")
-	is, header := in.Str("format"), in.Str("header_sha256")
-	r.others = files(in.Value("files"))
-	r.shards = files(in.Value("shards"))
+	m = manifest{Format: in.Str("format"), Header: in.Str("header_sha256"), Files: files(in.Value("files")), Shards: files(in.Value("shards"))}
 	if err := in.Err(); err != nil {
-		return strictjson.Fault(path, v.Source(), err)
+		return m, strictjson.Fault(path, v.Source(), err)
 	}
-	digest := r.Digest()
+	digest := h.Digest()
 	switch {
-	case is != Format:
-		return fault.In(fault.Format, path, "is of form %q, not %q", is, Format).WithID("E-CACHE-002")
-	case header != hex.EncodeToString(digest[:]):
-		return fault.In(fault.Format, path, "was written for another %s", headerFile).WithID("E-CACHE-033")
-	case len(r.shards) != r.Shards():
-		return fault.In(fault.Format, path, "names %d shards, the header has %d", len(r.shards), r.Shards()).WithID("E-CACHE-033")
+	case m.Format != Format:
+		return m, fault.In(fault.Format, path, "is of form %q, not %q", m.Format, Format).WithID("E-CACHE-002")
+	case m.Header != hex.EncodeToString(digest[:]):
+		return m, fault.In(fault.Format, path, "was written for another %s", headerFile).WithID("E-CACHE-033")
+	case len(m.Shards) != h.Shards():
+		return m, fault.In(fault.Format, path, "names %d shards, the header has %d", len(m.Shards), h.Shards()).WithID("E-CACHE-033")
 	}
-	for _, f := range slices.Concat(r.others, r.shards) {
+	for _, f := range slices.Concat(m.Files, m.Shards) {
 		if err := readfile.PlainName(f.Name); err != nil {
-			return fault.In(fault.UnsafePath, path, "names the file %q", f.Name).Because(err).WithID("E-CACHE-034")
+			return m, fault.In(fault.UnsafePath, path, "names the file %q", f.Name).Because(err).WithID("E-CACHE-034")
 		}
-		st, err := os.Lstat(filepath.Join(r.Dir, f.Name))
+	}
+	return m, nil
+}
+
+// readManifest reads manifest.json and looks whether the files that it names are there and of their size.
+func (r *Reader) readManifest() error {
+	m, err := parseManifest(Folder(r.Dir), r.Header)
+	if err != nil {
+		return err
+	}
+	r.others, r.shards = m.Files, m.Shards
+	for _, f := range slices.Concat(r.others, r.shards) {
+		path := filepath.Join(r.Dir, f.Name)
+		st, err := os.Lstat(path)
 		switch {
 		case err != nil:
-			return fault.In(fault.NotFound, filepath.Join(r.Dir, f.Name), "a file of the cache is missing").WithHint(remake).WithID("E-CACHE-035")
+			return fault.In(fault.NotFound, path, "a file of the cache is missing").WithHint(remake).WithID("E-CACHE-035")
 		case st.Size() != f.Bytes:
-			return fault.In(fault.Format, filepath.Join(r.Dir, f.Name), "has %d bytes, the manifest says %d", st.Size(), f.Bytes).WithHint(remake).WithID("E-CACHE-036")
+			return fault.In(fault.Format, path, "has %d bytes, the manifest says %d", st.Size(), f.Bytes).WithHint(remake).WithID("E-CACHE-036")
 		}
 	}
 	for _, f := range r.shards {
 		r.Bytes += f.Bytes
 	}
-	sum, err := hashed(path)
-	r.SHA256 = sum.SHA256
-	return err
+	return nil
 }
 
 // files reads a list of the manifest; what is wrong has no name.
@@ -176,6 +211,12 @@ func (r *Reader) row(k Key) (b []byte, p place, path string, err error) {
 	return b, p, path, err
 }
 
+// Row reads the bytes of a row, as EncodeDraws or EncodeHidden made them.
+func (r *Reader) Row(k Key) ([]byte, error) {
+	b, _, _, err := r.row(k)
+	return b, err
+}
+
 // Drawn reads the draws of a row.
 func (r *Reader) Drawn(k Key) (Drawn, error) {
 	b, p, path, err := r.row(k)
@@ -203,27 +244,43 @@ func (r *Reader) Hidden(k Key, dst []float32) error {
 
 // Verify reads every row and compares every file with its hash.
 func (r *Reader) Verify() error {
-	for i, f := range r.shards {
-		path := filepath.Join(r.Dir, f.Name)
-		_, places, err := readIndex(path, r.Header, i)
+	d := Folder(r.Dir)
+	var names []Shard
+	for _, f := range r.shards {
+		is, _, err := checkShard(d, r.Header, f.Name)
 		if err != nil {
 			return err
 		}
-		if err := checkRows(path, r.Header, places); err != nil {
+		if err := f.differs(d, is); err != nil {
 			return err
 		}
+		names = append(names, Shard{Name: f.Name})
 	}
-	for _, f := range slices.Concat(r.others, r.shards) {
-		path := filepath.Join(r.Dir, f.Name)
-		is, err := hashed(path)
+	for _, f := range r.others {
+		is, err := hashed(d, f.Name)
 		if err != nil {
 			return err
 		}
-		if is.SHA256 != f.SHA256 {
-			return fault.In(fault.Format, path, "its SHA-256 is %.12s…, the manifest says %.12s…", is.SHA256, f.SHA256).WithHint(remake).WithID("E-CACHE-038")
+		if err := f.differs(d, is); err != nil {
+			return err
 		}
 	}
-	return nil
+	same, err := sameBytes(d, shardsFile, listOf(names))
+	if fault.KindOf(err) == fault.NotFound { // only sealing needs it
+		return nil
+	}
+	if err == nil && !same {
+		err = fault.In(fault.Format, d.Path(shardsFile), "names other shards than the manifest").WithHint("remove it: only sealing needs it").WithID("E-CACHE-039")
+	}
+	return err
+}
+
+// differs refuses a file that is not what the manifest says.
+func (f file) differs(s Store, is file) error {
+	if is.SHA256 == f.SHA256 {
+		return nil
+	}
+	return fault.In(fault.Format, s.Path(f.Name), "its SHA-256 is %.12s…, the manifest says %.12s…", is.SHA256, f.SHA256).WithHint(remake).WithID("E-CACHE-038")
 }
 
 // Keys returns the keys of all rows, in no order.

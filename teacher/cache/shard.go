@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"os"
+	"strings"
 
 	"apr/internal/fault"
-	"apr/internal/readfile"
 )
 
 // A shard is
@@ -44,14 +43,29 @@ func shardsOf(h Header, keys []Key) (all []Shard) {
 	digest := h.Digest()
 	for lo := 0; lo < len(keys); lo += h.ShardRows {
 		hi := min(lo+h.ShardRows, len(keys))
-		sum := sha256.New()
-		sum.Write(digest[:])
-		for _, k := range keys[lo:hi] {
-			sum.Write(k[:])
-		}
-		all = append(all, Shard{hex.EncodeToString(sum.Sum(nil)[:16]) + shardExt, lo, hi})
+		all = append(all, Shard{nameOf(digest, keys[lo:hi]), lo, hi})
 	}
 	return all
+}
+
+// nameBytes are those of the hash in a shard's name.
+const nameBytes = 16
+
+// nameOf is the name of a shard: a hash of what was asked for.
+func nameOf(header [sha256.Size]byte, keys []Key) string {
+	sum := sha256.New()
+	sum.Write(header[:])
+	for _, k := range keys {
+		sum.Write(k[:])
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:nameBytes]) + shardExt
+}
+
+// isShard reports whether a name is that of a shard.
+func isShard(name string) bool {
+	hash, ok := strings.CutSuffix(name, shardExt)
+	_, err := hex.DecodeString(hash)
+	return ok && err == nil && len(hash) == 2*nameBytes
 }
 
 // encodeShard returns the bytes of a shard of these rows.
@@ -85,17 +99,13 @@ type place struct {
 }
 
 // readIndex reads the head of a shard of a cache, whose file it refuses if it was cut, extended, or has another header.
-func readIndex(path string, h Header, shard int) (keys []Key, places []place, err error) {
-	f, size, err := readfile.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
+func readIndex(f File, size int64, path string, h Header, shard int) (keys []Key, places []place, err error) {
+	in := io.NewSectionReader(f, 0, size)
 	bad := func(offset int64, format string, args ...any) error {
 		return fault.In(fault.Format, path, format, args...).At("offset %d", offset).WithHint(remake).WithID("E-CACHE-010")
 	}
 	head := make([]byte, headBytes)
-	if _, err := io.ReadFull(f, head); err != nil || string(head[:8]) != magic {
+	if _, err := io.ReadFull(in, head); err != nil || string(head[:8]) != magic {
 		return nil, nil, bad(0, "is no shard of a teacher's cache")
 	}
 	n := int64(binary.LittleEndian.Uint32(head[12:]))
@@ -109,7 +119,7 @@ func readIndex(path string, h Header, shard int) (keys []Key, places []place, er
 		return nil, nil, bad(16, "belongs to a cache with another header")
 	}
 	rest := make([]byte, n*entryBytes+4)
-	if _, err := io.ReadFull(f, rest); err != nil {
+	if _, err := io.ReadFull(in, rest); err != nil {
 		return nil, nil, bad(headBytes, "cannot be read")
 	}
 	index := rest[:n*entryBytes]
@@ -133,7 +143,7 @@ func readIndex(path string, h Header, shard int) (keys []Key, places []place, er
 }
 
 // readRow reads the bytes of a row and compares them with their checksum.
-func readRow(f *os.File, path string, p place) ([]byte, error) {
+func readRow(f File, path string, p place) ([]byte, error) {
 	b := make([]byte, p.size)
 	if _, err := f.ReadAt(b, p.offset); err != nil {
 		return nil, fault.In(fault.Format, path, "ends within a row").At("offset %d", p.offset).WithHint(remake).Because(err).WithID("E-CACHE-011")

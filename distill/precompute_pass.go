@@ -1,0 +1,161 @@
+package distill
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"sync"
+
+	"apr/device"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/teacher"
+	"apr/teacher/cache"
+	"apr/tensor"
+)
+
+// load loads the teacher.
+func (p *precomputation) load() error {
+	form, err := p.form()
+	if err != nil {
+		return err
+	}
+	m, err := model.LoadFrozenAs(p.dev, p.in.teacher, device.TeacherWeights, form)
+	if err != nil {
+		return err
+	}
+	p.stream, p.teacher = p.dev.NewStream(), &teacher.Resident{Model: m}
+	p.batch = model.NewBatch(p.dev, p.header.PassRows, p.c.SeqLen)
+	if p.c.DocumentMask {
+		p.batch.SeparateDocuments(p.dev)
+	}
+	return nil
+}
+
+// pass runs the teacher over rows [lo,hi) of the cache and encodes what it says.
+func (p *precomputation) pass(lo, hi int) (out [][]byte, err error) {
+	err = p.onePass(lo, hi, func(keys []cache.Key) (err error) {
+		out, err = p.encode(keys)
+		return err
+	})
+	return out, err
+}
+
+// onePass runs the teacher over rows [lo,hi) of the cache, and then do while their hidden states are there. A pass always
+// has the same shape: the last row fills it.
+func (p *precomputation) onePass(lo, hi int, do func(keys []cache.Key) error) error {
+	b := rowBatch(p.header.PassRows, p.c.SeqLen, p.c.DocumentMask)
+	for r := range b.Rows {
+		fillBatch(b, r, p.in.rows, p.at[min(lo+r, hi-1)])
+	}
+	p.batch.Load(p.stream, b, b.Rows)
+	p.stream.SetScalars(device.Scalars{InvN: 1})
+	p.teacher.Begin(p.stream, p.batch)
+	err := do(p.keys[lo:hi])
+	p.teacher.End(p.stream)
+	if _, werr := p.stream.Wait(context.Background()); werr != nil {
+		return werr
+	}
+	return err
+}
+
+// encode encodes what the teacher says of the rows of the pass.
+func (p *precomputation) encode(keys []cache.Key) ([][]byte, error) {
+	if p.job.Kind == cache.Hidden {
+		return p.states(len(keys))
+	}
+	return p.draw(keys)
+}
+
+// states encodes the hidden states of the first n rows of the pass.
+func (p *precomputation) states(n int) (out [][]byte, err error) {
+	host := make([]float32, p.header.SeqLen*p.header.Width)
+	for r := range n {
+		if err := p.stream.Download(host, p.teacher.Final().RowRange(r*p.header.SeqLen, (r+1)*p.header.SeqLen)); err != nil {
+			return nil, err
+		}
+		for _, v := range host {
+			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+				return nil, fault.New(fault.Inference, "the teacher's hidden states are not finite").WithID("E-DISTILL-115")
+			}
+		}
+		b, err := cache.EncodeHidden(p.header, host)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// position is what was drawn at a position.
+type position struct {
+	entries []cache.Entry
+	entropy float64
+	err     error
+}
+
+// draw draws at every position of the rows of the pass, and encodes what was drawn.
+func (p *precomputation) draw(keys []cache.Key) (out [][]byte, err error) {
+	h := p.header
+	all := make([]position, len(keys)*h.SeqLen)
+	err = p.eachLogits(len(all), func(lo, hi int, host []float32) { p.sample(all[lo:hi], host, keys, lo) })
+	if err != nil {
+		return nil, err
+	}
+	for r := range keys {
+		d := cache.Drawn{From: []int32{0}}
+		for _, at := range all[r*h.SeqLen : (r+1)*h.SeqLen] {
+			if at.err != nil {
+				return nil, fault.New(fault.Inference, "%w", at.err).WithID("E-DISTILL-115")
+			}
+			d.Entries = append(d.Entries, at.entries...)
+			d.From = append(d.From, int32(len(d.Entries)))
+			if h.Entropy {
+				d.Entropy = append(d.Entropy, float32(max(at.entropy, 0)))
+			}
+		}
+		b, err := cache.EncodeDraws(h, d)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// eachLogits downloads the logits of the first n positions of the pass, chunk by chunk: those of positions [lo,hi) are in host.
+func (p *precomputation) eachLogits(n int, do func(lo, hi int, host []float32)) error {
+	h := p.header
+	whole := h.PassRows * h.SeqLen // positions of the pass: chunks are cut from it, whatever counts
+	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, min(h.ChunkRows, whole), rowLength(h.Vocab)).ColRange(0, h.Vocab)
+	defer p.stream.Release(chunk)
+	host := make([]float32, chunk.Rows*h.Vocab)
+	for lo := 0; lo < n; lo += h.ChunkRows {
+		hi := min(lo+h.ChunkRows, whole)
+		t := chunk.RowRange(0, hi-lo)
+		p.teacher.Logits(p.stream, lo, hi, t)
+		if err := p.stream.Download(host[:t.Rows*h.Vocab], t); err != nil {
+			return err
+		}
+		do(lo, min(hi, n), host)
+	}
+	return nil
+}
+
+// sample draws at positions whose logits are in host, the first of which is position first of the pass.
+func (p *precomputation) sample(dst []position, host []float32, keys []cache.Key, first int) {
+	var wait sync.WaitGroup
+	workers := min(runtime.GOMAXPROCS(0), len(dst))
+	for w := range workers {
+		wait.Go(func() {
+			d := teacher.Drawer{Temperature: p.header.Temperature, Draws: p.header.Draws, Seed: p.header.Seed}
+			for i := w; i < len(dst); i += workers {
+				at := first + i
+				o := &dst[i]
+				o.entries, o.entropy, o.err = d.Draw(nil, host[i*p.header.Vocab:(i+1)*p.header.Vocab], keys[at/p.header.SeqLen], at%p.header.SeqLen)
+			}
+		})
+	}
+	wait.Wait()
+}
