@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -228,8 +229,12 @@ func (r *reader) skip(path, reason string) {
 func (r *reader) verdict(paths []string) error {
 	rep := r.report
 	if rep.BadRecords*oneBadIn > rep.Records {
-		return fault.New(fault.Invalid, "%d of %d records are bad, more than 1 in %d; the first", rep.BadRecords, rep.Records, oneBadIn).
+		f := fault.New(fault.Invalid, "%d of %d records are bad, more than 1 in %d; the first", rep.BadRecords, rep.Records, oneBadIn).
 			Because(rep.Bad[0]).WithID("E-CORPUS-040")
+		if first := (*fault.Error)(nil); errors.As(rep.Bad[0], &first) && first.ID == "E-JSONL-007" {
+			return f.WithHint("--text-field or --messages-field names another field; apr help data shows the forms of records")
+		}
+		return f
 	}
 	if note := rep.NotText(); rep.Documents == 0 && note != "" {
 		return fault.In(fault.Invalid, strings.Join(paths, ", "), "holds no text: %s", note).WithHint("name files of text, or a folder with such files").WithID("E-CORPUS-065")

@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -118,9 +119,17 @@ func (d DiskNeed) refuse(dir string, free uint64, known bool, written int64) err
 	if !known || uint64(need) <= free {
 		return nil
 	}
-	return fault.In(fault.IO, dir, "no space left for the run: %d bytes needed (%d for checkpoints, %d for the student), %d free",
-		need, d.Checkpoints, d.Outputs, free).
+	return fault.In(fault.IO, dir, "no space left for the run: %s needed (%s for checkpoints, %s for the student), %s free",
+		megabytes(need), megabytes(d.Checkpoints), megabytes(d.Outputs), megabytes(int64(free))).
 		WithHint("make room, name an --output on another disk, or lower --keep-checkpoints").WithID("E-DISTILL-050")
+}
+
+// megabytes prints a size in decimal units, as disks have them.
+func megabytes(n int64) string {
+	if n >= 1e10 {
+		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/1e6)
 }
 
 // bytesBelow adds up the files of checkpoints and outputs of a run directory; 0 if there is none.

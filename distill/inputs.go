@@ -144,7 +144,7 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 		apart = append(apart, model.Separable(f.Config, c.SeqLen))
 	}
 	if c.SeqLen > most {
-		return fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen, most)
+		return fault.New(fault.Usage, "--seq-len %d exceeds the models' %d positions", c.SeqLen, most).WithHint("--seq-len %d is the most", most)
 	}
 	if c.DocumentMask {
 		return errors.Join(apart...)

@@ -18,6 +18,7 @@ type Outline struct {
 	StepTokens       int   // of a step
 	Epochs           float64
 	Control          ControlChoice
+	Talks            int64 // conversations among the documents
 }
 
 // ModelOutline describes a model in a line.
@@ -36,7 +37,7 @@ func (r *Run) Outline() Outline {
 	in := r.in
 	o := Outline{
 		Teacher: outlineOf(in.teacher, r.Config.Teacher), Files: in.files, Documents: len(in.train.Docs), Tokens: int64(len(in.train.IDs)),
-		Steps: r.steps, StepTokens: r.Rows() * r.SeqLen, Control: in.control,
+		Steps: r.steps, StepTokens: r.Rows() * r.SeqLen, Control: in.control, Talks: in.talks,
 		Student: ModelOutline{Path: r.StudentConfig, Family: in.studentConfig.Family, New: true},
 	}
 	if in.cache != nil {

@@ -106,7 +106,7 @@ func (l *leg) restore(out *Outcome) error {
 		return err
 	}
 	if f == nil {
-		r.obs.Message("leg %s has no checkpoint: it starts again at step 0", l.name)
+		r.obs.Message("the %s has no checkpoint: it starts again at step 0", l.name)
 		return r.dir.TruncateSteps(l.name, 0)
 	}
 	defer f.Close()
@@ -130,7 +130,7 @@ func (l *leg) restore(out *Outcome) error {
 	}
 	l.trainer.restore(st)
 	l.best, l.refused, l.saved.step = st.Best, st.Refused, st.Step
-	r.obs.Message("leg %s continues after step %d from %s", l.name, st.Step, from)
+	r.obs.Message("the %s continues after step %d from %s", l.name, st.Step, from)
 	if err := errors.Join(r.dir.TruncateSteps(l.name, st.Step), r.dir.Event("decision", "resume", map[string]any{"from": from, "step": st.Step}, "")); err != nil {
 		return err
 	}

@@ -434,7 +434,7 @@ func TestBrowserLive(t *testing.T) {
 	if err != nil || len(rows) != drawn+2 || !slices.Equal(rows[3], []string{"2", "2.25"}) {
 		t.Errorf("%d updates, then %d rows: %v", drawn, len(rows), rows)
 	}
-	if !strings.Contains(dom, fmt.Sprintf("Step %d of 8 of leg student", drawn+1)) {
+	if !strings.Contains(dom, fmt.Sprintf("Step %d of 8 of the student", drawn+1)) {
 		t.Error("the verdict does not follow the steps")
 	}
 }

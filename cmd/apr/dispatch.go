@@ -104,7 +104,7 @@ func (d *dispatchOptions) checkOwn(s cli.Settings) error {
 	case d.scheduler == "k8s" && d.remoteDir != "" && !path.IsAbs(d.remoteDir):
 		return fault.New(fault.Usage, "--remote-dir %q: with k8s an absolute path", d.remoteDir)
 	case d.Teacher == "":
-		return fault.New(fault.Usage, "missing argument TEACHER: %s", teacherHelp).WithHint("dispatch needs one, also with --alpha 0; it may be the student")
+		return fault.New(fault.Usage, "missing argument TEACHER: the model that teaches").WithHint("dispatch needs one, also with --alpha 0; it may be the student")
 	case d.scheduler == "local" && s.Given("remote-dir"):
 		return fault.New(fault.Usage, "--remote-dir is for other machines")
 	case d.scheduler != "local" && d.Resume != "" && d.Output == "":
@@ -153,6 +153,7 @@ type dispatchResult struct {
 	Script   string `json:"script"`
 	Manifest string `json:"manifest"`
 	ended    bool
+	named    string // as apr runs finds the run here
 }
 
 func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
@@ -192,7 +193,7 @@ func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &dispatchResult{dispatchRecord: record, DryRun: d.dryRun}
+	r := &dispatchResult{dispatchRecord: record, DryRun: d.dryRun, named: runName(job.RunDir, d.RunsDir)}
 	if err := d.render(&job, r); err != nil {
 		return nil, err
 	}
@@ -252,7 +253,7 @@ func (d *dispatchOptions) startHere(ctx context.Context, e *cli.Env, c distill.C
 
 // follow prints the steps of a run until its process ends, or this one is interrupted.
 func (r *dispatchResult) follow(ctx context.Context, e *cli.Env, dir string, code <-chan int) (cli.Result, error) {
-	steps := runlog.Follow(dir)
+	steps, of := runlog.Follow(dir), legSteps{path: dir}
 	for {
 		var ended bool
 		var exit int
@@ -269,7 +270,7 @@ func (r *dispatchResult) follow(ctx context.Context, e *cli.Env, dir string, cod
 			return r, err
 		}
 		for _, s := range more {
-			fmt.Fprintln(e.Out, stepLine(s))
+			fmt.Fprintln(e.Out, stepLine(s, of.steps(s.Leg), e.Page().Columns()))
 		}
 		if err := flush(e.Out); err != nil {
 			return r, err
@@ -370,6 +371,18 @@ func (r *dispatchResult) Text(p *cli.Page) {
 	if r.JobID != nil {
 		pairs = append(pairs, "job", *r.JobID)
 	}
+	pairs = append(pairs, r.next()...)
 	p.Printf("\n")
 	p.Pairs(pairs...)
+}
+
+// next is how to look after a run that was started: by its name where `apr runs` finds it.
+func (r *dispatchResult) next() []string {
+	switch {
+	case r.ended:
+		return nil
+	case r.Scheduler != "local":
+		return []string{"next", "apr runs stop " + shellWord(r.RunName)}
+	}
+	return []string{"next", "apr runs tail " + r.named, "", "apr runs stop " + r.named}
 }

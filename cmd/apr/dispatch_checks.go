@@ -110,7 +110,9 @@ func (i *inspection) tell(c dispatchCheck) {
 	case "failed":
 		mark = p.Bad(c.Status)
 	}
-	p.Printf("%s%s  %-22s  %s\n", mark, strings.Repeat(" ", 7-len(c.Status)), c.ID, cli.Clean(c.Detail))
+	const indent = 33 // status, name, and the spaces behind them
+	detail := cli.Wrap(cli.Clean(c.Detail), max(0, p.Columns()-indent))
+	p.Printf("%s%s  %-22s  %s\n", mark, strings.Repeat(" ", 7-len(c.Status)), c.ID, strings.ReplaceAll(detail, "\n", "\n"+strings.Repeat(" ", indent)))
 	_ = flush(i.e.Out) // the end of the command meets the same error and reports it
 }
 
@@ -313,7 +315,7 @@ func (i *inspection) checkProbe(ctx context.Context) (verdict, error) {
 		return verdict{}, err
 	}
 	all := time.Duration(step * float64(i.r.Steps) * float64(time.Second)).Round(time.Second)
-	detail := fmt.Sprintf("%.1f ms a step, %v in all", 1e3*step, all)
+	detail := fmt.Sprintf("%.1f ms a step, %v for the %s of the student", 1e3*step, all, plural(i.r.Steps, "step"))
 	if i.held == 0 {
 		return ok("%s", detail)
 	}

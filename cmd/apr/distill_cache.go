@@ -136,7 +136,7 @@ func (r precomputeResult) Text(p *cli.Page) {
 	if r.PerPosition != nil {
 		size += fmt.Sprintf(", %.1f bytes a token", *r.PerPosition)
 	}
-	pairs := []string{"cache", r.Cache, "kind", r.Kind, "state", state, "rows", fmt.Sprintf("%s of %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
+	pairs := []string{"cache", r.Cache, "kind", r.Kind, "state", state, "rows", fmt.Sprintf("%s, with %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
 		"shards", fmt.Sprintf("%d, %d of them written now", r.Shards, r.Written), "size", size}
 	if r.TokensPerSec != nil {
 		pairs = append(pairs, "speed", fmt.Sprintf("%.0f tokens/s", *r.TokensPerSec))
@@ -176,7 +176,7 @@ func (p *planOptions) planCache(ctx context.Context, e *cli.Env) (cli.Result, er
 
 // Text prints both prices.
 func (r cacheSizeResult) Text(p *cli.Page) {
-	pairs := []string{"rows", fmt.Sprintf("%s of %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
+	pairs := []string{"rows", fmt.Sprintf("%s, with %s tokens in all", cli.Count(int64(r.Rows)), cli.Count(r.Positions)),
 		"draws", fmt.Sprintf("about %s: %d bytes a token", plan.Amount(r.Draws), r.PerDraw),
 		"hidden", fmt.Sprintf("%s: %s bytes a token, and %s of the head", plan.Amount(r.Hidden), cli.Count(int64(r.PerHidden)), plan.Amount(r.Head))}
 	if r.Available > 0 {

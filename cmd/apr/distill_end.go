@@ -147,17 +147,25 @@ func (r *distillResult) Text(p *cli.Page) {
 	switch ext := filepath.Ext(r.Exported); {
 	case len(r.Outputs) == 0:
 	case !merged && adapted:
-		pairs = append(pairs, "next", "apr run "+quoted(r.StudentPath)+" --adapter "+quoted(folder)+" \"Once upon a time\"")
+		pairs = append(pairs, "next", "apr run "+quoted(r.StudentPath)+" --adapter "+quoted(folder)+r.prompt())
 	case ext == ".gguf" && r.trainedIn != "":
-		pairs = append(pairs, "next", "apr run "+quoted(r.Exported)+" \"Once upon a time\"")
+		pairs = append(pairs, "next", "apr run "+quoted(r.Exported)+r.prompt())
 	case ext == ".gguf":
-		pairs = append(pairs, "next", "apr run "+quoted(r.Exported)+" \"Once upon a time\"",
+		pairs = append(pairs, "next", "apr run "+quoted(r.Exported)+r.prompt(),
 			"", "apr export "+quoted(model)+" -o student-q4_k_m.gguf --quantize q4_k_m")
 	default:
-		pairs = append(pairs, "next", "apr run "+quoted(model)+" \"Once upon a time\"",
+		pairs = append(pairs, "next", "apr run "+quoted(model)+r.prompt(),
 			"", "apr export "+quoted(model)+" -o student.gguf"+r.typesOf())
 	}
 	p.Pairs(pairs...)
+}
+
+// prompt is what apr run is given to try the student: nothing for one that learned from conversations, which then talks.
+func (r *distillResult) prompt() string {
+	if r.talks {
+		return ""
+	}
+	return ` "Once upon a time"`
 }
 
 // exportedAs says what the file of --output holds.

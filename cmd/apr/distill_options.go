@@ -339,7 +339,8 @@ const teacherHelp = "model that teaches; the argument TEACHER says the same"
 func (o *distillOptions) check(s cli.Settings) error {
 	switch {
 	case o.Teacher == "" && o.Alpha != 0 && o.Cache == "" || o.Teacher == "" && o.precomputes():
-		return fault.New(fault.Usage, "missing argument TEACHER: %s", teacherHelp).WithHint("to train on text alone, --alpha 0")
+		return fault.New(fault.Usage, "missing argument TEACHER: the model that teaches").
+			WithHint("apr distill TEACHER --student MODEL -d data.jsonl; to train on text alone, --alpha 0; apr distill --help has examples")
 	case o.Resume == "newest" && isRun(o.Teacher):
 		return fault.In(fault.Usage, o.Teacher, "is a run directory, not a teacher").
 			WithHint("apr distill --resume %s goes on with it", o.Teacher)

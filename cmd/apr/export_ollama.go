@@ -24,6 +24,9 @@ func (w *rewriting) checkModelfile(c *convert.Container) error {
 	if err := keep.Inputs(path, append(keep.ModelFiles(c.Path), c.Files...)...); err != nil {
 		return err
 	}
+	if _, err := os.Lstat(w.output); err == nil && !w.force {
+		return nil // what is said of the output then
+	}
 	if _, err := os.Lstat(path); err == nil && !w.force {
 		return fault.In(fault.Invalid, path, "already exists").WithHint("give --force to replace it").WithID("E-CONVERT-032")
 	}

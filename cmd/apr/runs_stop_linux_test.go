@@ -50,10 +50,10 @@ func TestRunsResume(t *testing.T) {
 	if code(err) != 20 || !strings.Contains(log, "\napr: stopped after step ") || !strings.HasSuffix(log, "; go on with `apr runs resume mine`\n") || strings.Contains(log, "error") {
 		t.Errorf("Ctrl-C: exit %d\n%s", code(err), log)
 	}
-	resume("mine", "leg student continues after step ")
+	resume("mine", "the student continues after step ")
 	for name, every := range map[string]string{"killed": "10", "early": "0"} {
 		kill(t, l.command(name, "--checkpoint-every", every), "step 21/")
-		resume(name, map[string]string{"10": "leg student continues after step 20 ", "0": "leg student has no checkpoint: it starts again at step 0"}[every])
+		resume(name, map[string]string{"10": "the student continues after step 20 ", "0": "the student has no checkpoint: it starts again at step 0"}[every])
 	}
 }
 

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"time"
+	"unicode/utf8"
 
 	"apr/internal/cli"
 	"apr/internal/fault"
 	runlog "apr/run/log"
+	"apr/run/report"
 )
 
 // runsTailResult is the JSON of apr runs tail.
@@ -56,7 +58,7 @@ func runsTailCommand() *cli.Command {
 
 // tail prints steps until the run is over.
 func tail(ctx context.Context, e *cli.Env, path string, lines int, follow bool, every time.Duration) (cli.Result, error) {
-	f := runlog.Follow(path)
+	f, of := runlog.Follow(path), legSteps{path: path}
 	r := runsTailResult{}
 	for first := true; ; first = false {
 		// The status is asked for before the steps: what was written until then is then printed.
@@ -73,7 +75,7 @@ func tail(ctx context.Context, e *cli.Env, path string, lines int, follow bool, 
 			steps = steps[max(0, len(steps)-lines):]
 		}
 		for i := range steps {
-			fmt.Fprintln(e.Out, stepLine(steps[i]))
+			fmt.Fprintln(e.Out, stepLine(steps[i], of.steps(steps[i].Leg), e.Page().Columns()))
 			r.Shown++
 			r.Last = &steps[i]
 		}
@@ -99,4 +101,46 @@ func flush(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// legSteps knows how many steps a run's students are to have.
+type legSteps struct {
+	path  string
+	known map[string]int
+}
+
+// steps reads the run's events when it first meets a leg; 0: they do not say.
+func (l *legSteps) steps(leg string) int {
+	n, known := l.known[leg]
+	if known {
+		return n
+	}
+	if rec, err := runlog.Read(l.path); err == nil {
+		n = report.StepsOf(rec, leg)
+	}
+	if l.known == nil {
+		l.known = map[string]int{}
+	}
+	l.known[leg] = n
+	return n
+}
+
+// stepLine prints a step of so many in so many columns: what matters, and as much more as fits. 0 columns are no limit.
+func stepLine(s runlog.Step, of, columns int) string {
+	line := fmt.Sprintf("%s step %s", cli.Clean(s.Leg), cli.Count(int64(s.Step+1)))
+	if of > 0 {
+		line += "/" + cli.Count(int64(of))
+	}
+	line += fmt.Sprintf("  loss %.3f", s.Loss)
+	more := []string{cli.Count(int64(s.TokensPerSecond)) + " tok/s", fmt.Sprintf("|g| %.2f", s.GradNorm), fmt.Sprintf("lr %.1e", s.LR), cli.Bytes(s.MemoryBytes)}
+	if s.KL.Finite() {
+		more = append([]string{fmt.Sprintf("CE %.3f", s.CE), fmt.Sprintf("KL %.3f", s.KL)}, more...)
+	}
+	for _, m := range more {
+		if columns > 0 && utf8.RuneCountInString(line)+2+utf8.RuneCountInString(m) > columns {
+			break
+		}
+		line += "  " + m
+	}
+	return line
 }

@@ -15,7 +15,8 @@ assistant turns alone are learned.
 
 Files:
   .txt, .md, no ending   one text, UTF-8 (of all files; a byte order mark at the start is passed over)
-  .jsonl, .ndjson, .json one JSON object a line; .json may also be one array of objects
+  .jsonl, .ndjson        one JSON object a line
+  .json                  the same, or one array of objects
   .parquet               one row a record
   .csv, .tsv             a first line of column names, recognised as the fields of records are, but for lists; or --text-field
   a folder               every file below it: records where the ending says so, else texts; hidden files, links, vendor and node_modules are left out

@@ -183,13 +183,15 @@ func (r *verifyResult) Text(p *cli.Page) {
 			rows = append(rows, []string{c.Name, c.Field, shown(c.Logged), shown(c.Recomputed)})
 		}
 	}
+	var counts []string
 	for _, n := range names {
 		text := fmt.Sprintf("%d agree", good[n])
 		if absent[n] > 0 {
 			text += fmt.Sprintf(", %d not recorded", absent[n])
 		}
-		p.Pairs(n, text)
+		counts = append(counts, n, text)
 	}
+	p.Pairs(counts...)
 	if len(others) > 0 {
 		p.Printf("program: differs: this is not the build that trained (%s); it has recomputed what follows\n", strings.Join(others, ", "))
 	}

@@ -59,7 +59,7 @@ func (a *App) globalTable() []Option {
 		{Name: "json", Value: Bool(&a.json, false), Help: "print exactly one JSON object on stdout"},
 		{Name: "quiet", Short: "q", Value: Bool(&a.quiet, false), Help: "errors only"},
 		{Name: "verbose", Short: "v", Value: Bool(&a.verbose, false), Help: "debug log"},
-		{Name: "no-progress", Value: Bool(&a.noProgress, !isTerminal(a.Err)), Default: "off when stderr is a terminal", Help: "no progress display"},
+		{Name: "no-progress", Value: Bool(&a.noProgress, !isTerminal(a.Err)), Default: "only where stderr is no terminal", Help: "show no progress"},
 		{Name: "color", Value: Enum(&a.color, "auto", "auto", "always", "never"), Help: "colours"},
 		{Name: "log-format", Value: Enum(&a.logFormat, "", "text", "json"), Default: "text on a terminal", Help: "format of the log on stderr"},
 		{Name: "offline", Value: Bool(&a.offline, false), Env: "APR_OFFLINE", Help: "no network"},

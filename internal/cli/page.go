@@ -126,30 +126,34 @@ func (p *Page) Table(headers []string, rows [][]string) {
 			}
 			return s
 		})
-	natural := 0
-	widths := make([]int, len(headers))
-	for i, h := range heads {
-		widths[i] = lipgloss.Width(h)
-	}
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, c := range row {
 			cells[i] = Clean(c)
-			if i < len(widths) {
-				widths[i] = max(widths[i], lipgloss.Width(cells[i]))
-			}
 		}
 		t.Row(cells...)
 	}
-	for _, w := range widths {
-		natural += w + 2
-	}
-	if p.width > 0 && natural-2 > p.width {
+	if !p.Fits(headers, rows) {
 		t.Width(p.width)
 	}
 	for line := range strings.Lines(t.Render() + "\n") {
 		p.Printf("%s\n", Styled(strings.TrimRight(line, " \n")))
 	}
+}
+
+// Fits reports whether a table needs no wrapping.
+func (p *Page) Fits(headers []string, rows [][]string) bool {
+	total := -2 // behind the last column
+	for i, h := range headers {
+		width := lipgloss.Width(Clean(strings.TrimPrefix(h, ">")))
+		for _, row := range rows {
+			if i < len(row) {
+				width = max(width, lipgloss.Width(Clean(row[i])))
+			}
+		}
+		total += width + 2
+	}
+	return p.width <= 0 || total <= p.width
 }
 
 // Clean returns s, or its quoted form when it holds control characters or invalid UTF-8: names in files may hold

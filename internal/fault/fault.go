@@ -136,10 +136,15 @@ func KindOf(err error) Kind {
 // ExitCode returns the process exit code of err: 0 for nil.
 func ExitCode(err error) int { return int(KindOf(err)) }
 
-// Nearest returns the candidate that word is likely a typo or a part of, else "": one that differs by a letter, or by two
-// that changed places; one that begins as the other does, of the nearest length; the closest by edit distance, if it is close enough.
+// Nearest returns the candidate that word is likely a typo or a part of, else "": one that differs by underscores, hyphens, dots or
+// spaces alone; one that differs by a letter, or by two that changed places; one that begins as the other does, of the nearest length; the closest by edit distance, if it is close enough.
 func Nearest(word string, candidates []string) string {
 	word = strings.ToLower(word)
+	for _, c := range candidates {
+		if sameLetters(word, strings.ToLower(c)) {
+			return c
+		}
+	}
 	near, least := "", len(word)/3+2
 	part, longer := "", math.MaxInt
 	for _, c := range candidates {
@@ -156,6 +161,17 @@ func Nearest(word string, candidates []string) string {
 		return part
 	}
 	return near
+}
+
+// sameLetters reports whether words differ by what separates their parts alone, as q4km and q4_k_m do.
+func sameLetters(a, b string) bool {
+	for {
+		a, b = strings.TrimLeft(a, "_-. "), strings.TrimLeft(b, "_-. ")
+		if a == "" || b == "" || a[0] != b[0] {
+			return a == b
+		}
+		a, b = a[1:], b[1:]
+	}
 }
 
 // distance is the least number of letters to insert, remove, change or swap with their neighbour that makes a of b, no letter

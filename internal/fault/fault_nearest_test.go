@@ -15,6 +15,11 @@ func TestNearest(t *testing.T) {
 			t.Errorf("%q: %q, want %q", word, got, want)
 		}
 	}
+	for word, want := range map[string]string{"q4km": "q4_k_m", "Q4-K-M": "q4_k_m", "q4k": "q4k", "q40": "q4_0"} {
+		if got := fault.Nearest(word, []string{"q4k", "q4_0", "q4_k_m"}); got != want {
+			t.Errorf("%q: %q, want %q", word, got, want)
+		}
+	}
 	for word, want := range map[string]string{"rnu": "run", "gup": "gpu", "eavl": "eval", "plna": "plan", "urns": "runs"} {
 		if got := fault.Nearest(word, []string{"gpu", "plan", "runs", "run", "eval", "pull"}); got != want {
 			t.Errorf("%q: %q, want %q", word, got, want)

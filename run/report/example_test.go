@@ -47,5 +47,5 @@ func Example() {
 	// Output:
 	// # The run failed
 	//
-	// ended without a receipt: it was killed, or its machine went down. Step 1 of leg student: loss 2.5000.
+	// ended without a receipt: it was killed, or its machine went down. Step 1 of the student: loss 2.5000.
 }

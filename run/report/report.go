@@ -223,8 +223,8 @@ func pace(r *runlog.Record) []Pair {
 	}
 	now := last[len(last)-1]
 	all := []Pair{{"speed now", count(int64(math.Round(tokens/seconds))) + " tokens/s"}, {"device memory", bytesText(now.MemoryBytes)}}
-	if steps := stepsOf(r, now.Leg); steps > now.Step {
-		all = append(all, Pair{"left in this leg", "about " + duration(math.Round(seconds/float64(n)*float64(steps-now.Step-1)))})
+	if steps := StepsOf(r, now.Leg); steps > now.Step {
+		all = append(all, Pair{"left for the " + now.Leg, "about " + duration(math.Round(seconds/float64(n)*float64(steps-now.Step-1)))})
 	}
 	return all
 }

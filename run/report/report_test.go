@@ -397,7 +397,7 @@ func TestPace(t *testing.T) {
 	r := record(100)
 	r.Receipt, r.Status = nil, runlog.Running
 	r.Events = []runlog.Event{{Kind: "record", Name: "leg", Detail: map[string]any{"leg": "control", "steps": 1100}}}
-	if got := fmt.Sprint(pace(r)); got != "[{speed now 400 tokens/s} {device memory 1.0 MiB} {left in this leg about 20s}]" {
+	if got := fmt.Sprint(pace(r)); got != "[{speed now 400 tokens/s} {device memory 1.0 MiB} {left for the control about 20s}]" {
 		t.Errorf("pace %s", got)
 	}
 	r.Steps = r.Steps[:103] // the control has just begun

@@ -129,53 +129,13 @@ type Verdict struct {
 // Tile is a big number.
 type Tile struct{ Name, Value, Unit, Note, Class string }
 
-// Gap is how far the distilled student came on the way from the untrained student to the teacher. Percent may be negative, or above
-// 100. Of a run at work it is how many of its steps are done.
-type Gap struct {
-	From, To string
-	Percent  float64
-	Width    float64  // Percent cut to [0, 100]
-	Control  *float64 // how far the control came, in percent; nil: there is none
-}
-
-// What makes a difference worth the name, in percent of the gap between the untrained student and the teacher: the student has come so
-// far at least, and the teacher has added so much to it.
-const (
-	leastClosed = 10.0
-	leastAdded  = 1.0
-)
-
-// closed is how far at is on the way from from to to, in percent; false: there is no way to go, or a score is missing.
-func closed(from, at, to *Score) (percent float64, known bool) {
-	if from == nil || at == nil || to == nil {
-		return 0, false
-	}
-	way := float64(from.NatsPerToken - to.NatsPerToken)
-	if !(way > 0) {
-		return 0, false
-	}
-	return 100 * float64(from.NatsPerToken-at.NatsPerToken) / way, true
-}
-
-// gapOf is the gap between the untrained student and the teacher, nil if there is none.
-func gapOf(untrained, distilled, control, teacher *Score) *Gap {
-	p, ok := closed(untrained, distilled, teacher)
-	if !ok {
-		return nil
-	}
-	g := &Gap{From: "untrained student", To: "teacher", Percent: p, Width: min(max(p, 0), 100)}
-	if c, ok := closed(untrained, control, teacher); ok {
-		g.Control = &c
-	}
-	return g
-}
-
 // judge words the verdict: the one place that says what a run was worth.
 func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canaries []Canary) Verdict {
 	distilled, control := find(rows, distilledScore), find(rows, controlScore)
 	teacher, untrained := find(rows, teacherScore), find(rows, untrainedScore)
 	v := Verdict{Tone: Neutral, Tiles: tiles(teacher, distilled, control, untrained)}
-	if distilled != nil && uncaught(canaries) == nil {
+	ignorant := of(r, "warning", runlog.TeacherBelowFrequencies) != nil || of(r, "warning", runlog.TeacherBelowUniform) != nil
+	if distilled != nil && uncaught(canaries) == nil && !ignorant { // a share of the way to a teacher that knows nothing says nothing
 		v.Gap = gapOf(untrained, distilled, control, teacher)
 	}
 	switch {
@@ -189,7 +149,10 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 		v.EqualTime = equalTime(r, distilled, control)
 		v.againstControl(distilled, control, out, margins)
 	}
-	if distilled != nil && (of(r, "warning", runlog.TeacherBelowFrequencies) != nil || of(r, "warning", runlog.TeacherBelowUniform) != nil) {
+	if distilled != nil && uncaught(canaries) == nil && !ignorant {
+		v.Detail += noGap(untrained, teacher)
+	}
+	if distilled != nil && ignorant {
 		v.Detail += " The teacher knows no more of this text than how often each token occurs: see the warnings."
 		if v.Tone == Good {
 			v.Tone = Neutral
@@ -235,13 +198,13 @@ func (v *Verdict) againstControl(distilled, control *Score, out *outcome, margin
 			count(distilled.Targets), same)
 	case margin > 0:
 		v.better(margin, sure)
-		v.Detail = fmt.Sprintf("On %s held-out tokens the distilled student beats a control that was trained on %s without the teacher: perplexity %.1f instead of %.1f.",
-			count(distilled.Targets), same, distilled.Perplexity, control.Perplexity)
+		v.Detail = fmt.Sprintf("On %s held-out tokens the distilled student beats a control that was trained on %s without the teacher: perplexity %s instead of %s.",
+			count(distilled.Targets), same, perplexityText(distilled.Perplexity), perplexityText(control.Perplexity))
 	default:
 		v.Tone = Bad
 		v.Headline = fmt.Sprintf("Distillation was not worth it: %.4f nats per token worse than without the teacher at equal tokens%s", -margin, sure)
-		v.Detail = fmt.Sprintf("On %s held-out tokens a control that was trained on %s without the teacher does better: perplexity %.1f, the distilled student %.1f.",
-			count(distilled.Targets), same, control.Perplexity, distilled.Perplexity)
+		v.Detail = fmt.Sprintf("On %s held-out tokens a control that was trained on %s without the teacher does better: perplexity %s, the distilled student %s.",
+			count(distilled.Targets), same, perplexityText(control.Perplexity), perplexityText(distilled.Perplexity))
 	}
 	v.Detail += v.Gap.text() + v.EqualTime.text()
 }
@@ -263,24 +226,20 @@ func (v *Verdict) better(margin float64, sure string) {
 	}
 }
 
-// text says how much of the gap both students have closed; empty without a gap.
-func (g *Gap) text() string {
-	if g == nil {
-		return ""
-	}
-	text := fmt.Sprintf(" The distilled student has closed %s of the gap between the untrained student and the teacher", percentText(g.Percent))
-	if g.Control != nil {
-		text += fmt.Sprintf(", the control %s", percentText(*g.Control))
-	}
-	return text + "."
-}
-
 // percentText prints a share: whole percents but for small ones.
 func percentText(p float64) string {
 	if math.Abs(p) < 10 {
 		return fmt.Sprintf("%.1f %%", p)
 	}
 	return fmt.Sprintf("%.0f %%", p)
+}
+
+// perplexityText prints a perplexity in words: a digit behind the point, or thousands in groups.
+func perplexityText(p runlog.Number) string {
+	if p >= 1000 && p < 1e15 {
+		return count(int64(math.Round(float64(p))))
+	}
+	return fmt.Sprintf("%.1f", p)
 }
 
 // uncaught returns a canary that the evaluation cannot tell from the student, nil without one.
@@ -319,11 +278,11 @@ func (v *Verdict) unfinished(r *runlog.Record) {
 	if last == nil || r.Status == runlog.Completed {
 		return
 	}
-	at := fmt.Sprintf("Step %s of leg %s: loss %.4f.", count(int64(last.Step+1)), last.Leg, last.Loss)
-	if n := stepsOf(r, last.Leg); n > 0 {
-		at = fmt.Sprintf("Step %s of %s of leg %s: loss %.4f.", count(int64(last.Step+1)), count(int64(n)), last.Leg, last.Loss)
+	at := fmt.Sprintf("Step %s of the %s: loss %.4f.", count(int64(last.Step+1)), last.Leg, last.Loss)
+	if n := StepsOf(r, last.Leg); n > 0 {
+		at = fmt.Sprintf("Step %s of %s of the %s: loss %.4f.", count(int64(last.Step+1)), count(int64(n)), last.Leg, last.Loss)
 		if r.Status == runlog.Running {
-			v.Gap = &Gap{From: "start", To: "end of leg " + last.Leg, Percent: 100 * float64(last.Step+1) / float64(n)}
+			v.Gap = &Gap{From: "start", To: "end of the " + last.Leg, Percent: 100 * float64(last.Step+1) / float64(n)}
 			v.Gap.Width = min(max(v.Gap.Percent, 0), 100)
 		}
 	}
@@ -333,8 +292,8 @@ func (v *Verdict) unfinished(r *runlog.Record) {
 	v.Detail += at
 }
 
-// stepsOf is how many steps a leg is to have, 0 if the run does not say.
-func stepsOf(r *runlog.Record, leg string) int {
+// StepsOf is how many steps a leg is to have, 0 if the run does not say.
+func StepsOf(r *runlog.Record, leg string) int {
 	for i := len(r.Events) - 1; i >= 0; i-- {
 		var d struct {
 			Leg   string `json:"leg"`
