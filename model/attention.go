@@ -17,6 +17,11 @@ func (p *pass) attend(b *layer, k *acts, y device.Tensor) {
 		b.qkv.keeping(k.low.qkv).forward(p.s, k.qkv, y)
 	}
 	p.finish(b, k)
+	if p.each != nil {
+		p.attendEach(b, k)
+		p.gated(b, k)
+		return
+	}
 	q, kk, v := b.read(k)
 	lse, kept := k.lse, p.maps[b.index]
 	if !kept.LSE.IsZero() {
@@ -122,14 +127,21 @@ var still = &device.Frequencies{Inv: []float64{0}}
 
 // rotate turns q and k, the first columns of x, by their positions, or back, and scales q by them.
 func (p *pass) rotate(b *layer, x device.Tensor, inverse bool) {
-	a, n := b.Attn, b.Attn.QDim()
-	r := device.Rotary{HeadDim: a.HeadDim, Table: still, SeqLen: p.t.SeqLen, Positions: p.t.Positions, Inverse: inverse}
-	class := 0
-	if p.cache != nil {
-		r.Offset, class = p.cache.length, p.cache.class
-	} else {
-		class = p.m.class(p.t.SeqLen)
+	r := device.Rotary{HeadDim: b.Attn.HeadDim, Table: still, SeqLen: p.t.SeqLen, Positions: p.t.Positions, Inverse: inverse}
+	switch {
+	case p.each != nil:
+		p.rotateEach(b, x, r)
+	case p.cache != nil:
+		r.Offset = p.cache.length
+		p.turn(b, x, r, p.cache.class)
+	default:
+		p.turn(b, x, r, p.m.class(p.t.SeqLen))
 	}
+}
+
+// turn is rotate with the frequencies of a class.
+func (p *pass) turn(b *layer, x device.Tensor, r device.Rotary, class int) {
+	a, n := b.Attn, b.Attn.QDim()
 	both := n
 	if a.Rope >= 0 {
 		r.Table = p.m.table(a.Rope, class)

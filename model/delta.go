@@ -68,12 +68,16 @@ func (p *pass) linear(b *layer, k *acts, y device.Tensor) {
 	qkv, projected, gated, normed := b.cut(d.in)
 	t.in.forward(s, projected, y)
 	t.ba.forward(s, d.ba, y)
-	var old, next carriedState
-	if p.cache != nil {
-		old, next = p.cache.carried(b.index)
+	if p.each != nil {
+		p.ruleEach(b, d, qkv)
+	} else {
+		var old, next carriedState
+		if p.cache != nil {
+			old, next = p.cache.carried(b.index)
+		}
+		s.Conv(d.u, qkv, t.conv.value, old.inputs, next.inputs, p.sequences())
+		s.DeltaNet(d.o, d.u, d.ba, t.logA.value, t.dt.value, old.state, next.state, p.rule(b))
 	}
-	s.Conv(d.u, qkv, t.conv.value, old.inputs, next.inputs, p.sequences())
-	s.DeltaNet(d.o, d.u, d.ba, t.logA.value, t.dt.value, old.state, next.state, p.rule(b))
 	s.HeadNorm(normed, d.rstd, d.o, t.normValue.value, b.Delta.ValueDim, p.m.Config.Eps)
 	s.GLU(k.att, gated, device.SiLU)
 }
@@ -89,14 +93,16 @@ type carried struct{ now, before carriedState }
 
 // newCarried reserves the states of a layer.
 func (m *Model) newCarried(b *layer) carried {
-	one := func() carriedState {
-		d, act := b.Delta, m.dev.Info().Activations
-		return carriedState{
-			state:  m.dev.Alloc("cache.state", device.KVCache, tensor.F32, d.ValueHeads, d.KeyDim*d.ValueDim),
-			inputs: m.dev.Alloc("cache.inputs", device.KVCache, act, d.Conv-1, d.QKV()),
-		}
+	return carried{m.newState(b), m.newState(b)}
+}
+
+// newState reserves one state of a layer.
+func (m *Model) newState(b *layer) carriedState {
+	d, act := b.Delta, m.dev.Info().Activations
+	return carriedState{
+		state:  m.dev.Alloc("cache.state", device.KVCache, tensor.F32, d.ValueHeads, d.KeyDim*d.ValueDim),
+		inputs: m.dev.Alloc("cache.inputs", device.KVCache, act, d.Conv-1, d.QKV()),
 	}
-	return carried{one(), one()}
 }
 
 func (c *carried) exists() bool { return !c.now.state.IsZero() }

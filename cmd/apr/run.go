@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -23,7 +22,7 @@ type runOptions struct {
 	adapter                                                     string
 	stream, chat, noGPU, gpu, benchmark, exact                  bool
 	seed                                                        int64
-	context                                                     int
+	context, slots                                              int
 	gen                                                         generate.Options
 
 	talks bool // a person types the prompts
@@ -67,6 +66,7 @@ func runCommand() *cli.Command {
 			{Name: "repeat-penalty", Foreign: []string{"repetition-penalty"}, Value: cli.Float(&o.gen.RepeatPenalty, 1).Above(0), Help: "lower the logits of recent tokens; 1 = off"},
 			{Name: "repeat-last-n", Value: cli.Int(&o.gen.RepeatLastN, 64).AtLeast(0), Help: "recent tokens that --repeat-penalty looks at; 0 = none"},
 			{Name: "batch-jsonl", Replaces: []string{"text", "prompt"}, Path: true, Value: cli.String(&o.batch, ""), Help: `file of {"prompt": …} lines; prints one line of JSON per prompt as it finishes`},
+			slotsOption(&o.slots, "texts of --batch-jsonl that are written at a time; changes no text"),
 			{Name: "backend", Foreign: []string{"device-map"}, Value: cli.Enum(&o.backend, "auto", "auto", "cpu", "cuda"), Help: "where to compute; auto takes a GPU if there is one"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&o.noGPU, false), Help: "compute on the CPU"},
 			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
@@ -77,8 +77,7 @@ func runCommand() *cli.Command {
 	}
 }
 
-// runResult is the JSON of apr run. With --batch-jsonl the members of a prompt are those of the last one, as they would be
-// for that prompt alone, and results are all.
+// runResult is the JSON of apr run. With --batch-jsonl the members of a prompt are those of the last one, and results are all.
 type runResult struct {
 	onePrompt
 	Backend  string       `json:"backend"`
@@ -130,6 +129,8 @@ func (o *runOptions) check(e *cli.Env) error {
 		return only("chat-template", "--chat or --system")
 	case e.Settings.Given("context") && !o.talks:
 		return only("context", "a chat in a terminal")
+	case e.Settings.Given("slots") && o.slots > 0 && !batch:
+		return only("slots", "--batch-jsonl")
 	case o.benchmark && o.talks:
 		return only("benchmark", "a prompt")
 	case greedy && o.gen.TopK > 0:
@@ -201,6 +202,9 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
+	if o.batch != "" {
+		return o.runBatch(ctx, e, f, where, prompts, longest)
+	}
 	r, err := o.load(e, f, where, func(dev *opened) error {
 		gen := o.gen
 		gen.MaxTokens = min(gen.MaxTokens, f.Config.MaxPositions-longest)
@@ -211,15 +215,15 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		return nil, err
 	}
 	defer r.dev.Close()
-	streamed := o.stream || !e.Settings.Given("stream") && e.StdoutIsTerminal() && !e.JSON && o.batch == ""
+	streamed := o.stream || !e.Settings.Given("stream") && e.StdoutIsTerminal() && !e.JSON
 	if streamed {
 		r.out = e.Out
 	}
-	result := &runResult{Backend: r.dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: streamed}
-	if err := r.all(ctx, e.Out, prompts, result); err != nil {
+	one, err := r.generate(ctx, prompts[0])
+	if err != nil {
 		return nil, err
 	}
-	return result, nil
+	return &runResult{onePrompt: *one, Decoding: one.decoding, Backend: r.dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: streamed}, nil
 }
 
 // open opens the model and reads what ends its texts.
@@ -265,30 +269,6 @@ func (o *runOptions) load(e *cli.Env, f *modelfile.Files, where backend, prepare
 	return r, nil
 }
 
-// all continues the prompts. The line of each of several is on stdout before the next begins.
-func (r *runner) all(ctx context.Context, out io.Writer, prompts []prompt, result *runResult) error {
-	for _, p := range prompts {
-		one, err := r.generate(ctx, p)
-		if err != nil {
-			return r.o.in(p, err)
-		}
-		result.onePrompt, result.Decoding = *one, cmp.Or(one.decoding, result.Decoding)
-		if r.o.batch == "" {
-			continue
-		}
-		result.Results = append(result.Results, one)
-		line, err := cli.MarshalJSON(one)
-		if err != nil {
-			panic(err) // strings and finite numbers always encode
-		}
-		fmt.Fprintf(out, "%s\n", line) // a failed write is told by flush
-		if err := flush(out); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // generate continues one prompt.
 func (r *runner) generate(ctx context.Context, p prompt) (*onePrompt, error) {
 	decoder := r.tok.NewStream()
@@ -309,15 +289,20 @@ func (r *runner) generate(ctx context.Context, p prompt) (*onePrompt, error) {
 	if err := r.show(&text, decoder.Flush()); err != nil {
 		return nil, err
 	}
+	return onePromptOf(p, text.String(), res), nil
+}
+
+// onePromptOf describes a finished text.
+func onePromptOf(p prompt, text string, res generate.Result) *onePrompt {
 	one := &onePrompt{
-		Prompt: p.text, Output: text.String(), PromptTokens: res.PromptTokens, Tokens: res.IDs, FinishReason: res.FinishReason,
+		Prompt: p.text, Output: text, PromptTokens: res.PromptTokens, Tokens: res.IDs, FinishReason: res.FinishReason,
 		FirstMS: float64(res.FirstToken.Microseconds()) / 1e3, decoding: res.Decoding,
 	}
 	if n := len(res.IDs); n > 1 {
 		speed := float64(n-1) / (res.Total - res.FirstToken).Seconds()
 		one.PerSecond = &speed
 	}
-	return one, nil
+	return one
 }
 
 // show keeps a piece of text and prints it when streaming.

@@ -1,0 +1,476 @@
+package generate
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"apr/device"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/tensor"
+)
+
+// EngineOptions bound what an Engine works on.
+type EngineOptions struct {
+	Slots     int // sequences at a time
+	Capacity  int // tokens of a sequence at most, prompt and answer
+	Positions int // tokens of all sequences together that have pages; 0: Slots·Capacity
+	Rows      int // of a pass over one token of each sequence: the rest is padding; 0: as many as there are sequences
+	Vocab     int // ids that exist
+	Queue     int // requests that may wait; 0: any number
+}
+
+// passRows is the shape of a pass on a device whose products depend on their number of rows.
+const passRows = 64
+
+// PassRows returns what Rows has to be for texts that depend on nothing but their requests. A CPU gives every row of a product
+// the same bits in any company.
+func PassRows(dev device.Device) int {
+	if dev.Info().Kind == "cpu" {
+		return 0
+	}
+	return passRows
+}
+
+// Request is a text to continue.
+type Request struct {
+	Prompt []int32
+	Options
+	Sample   int  // which of several texts of one prompt and seed
+	LogProbs int  // likeliest ids that each token names beside its own; below 0: no log-probabilities
+	Score    bool // the prompt's log-probabilities are wanted: of each token behind the first, given those before it
+}
+
+// Token is one id of a text.
+type Token struct {
+	ID      int32
+	LogProb float64       // ln softmax(logits)[ID], whatever the temperature; 0 without Request.LogProbs
+	Top     []Alternative // the likeliest, in order
+}
+
+// Alternative is an id that might have stood in a place.
+type Alternative struct {
+	ID      int32
+	LogProb float64
+}
+
+// ErrBusy is returned by Submit while as many requests wait as may.
+var ErrBusy = errors.New("too many requests wait")
+
+// ErrClosed is returned by Submit after Close.
+var ErrClosed = errors.New("the engine is closed")
+
+// Engine continues many texts at a time by continuous batching: each has a slot while it is written, one pass computes the next
+// token of all, and a slot that becomes empty takes the next request at once.
+//
+// A text depends on its request, the model and the device kind, and on nothing else: not on its neighbours, its slot, the order of
+// arrival or the number of slots. Its prompt is read alone, a pass has one shape or gives each row the bits that it has alone, and
+// its random numbers are a function of seed, prompt, sample and position.
+type Engine struct {
+	m      *model.Model
+	s      device.Stream
+	o      EngineOptions
+	paged  *model.Paged
+	prompt *model.Cache  // of the prompt that is being read
+	ids    device.Tensor // I32 [promptChunk or rows, 1]
+	hidden device.Tensor // [rows, h]
+	best   device.Tensor // [rows, 2]
+	chosen device.Tensor // I32 [rows, 1]
+
+	slots   []*Sequence // by slot; nil: empty
+	reading []*Sequence // in their slots, not all of whose tokens are in pages
+
+	mu      sync.Mutex
+	wake    sync.Cond
+	waiting []*Sequence
+	closed  bool
+	failed  error
+	done    chan struct{}
+	stats   Stats
+}
+
+// Stats are an engine's figures.
+type Stats struct {
+	Active, Waiting            int   // sequences now
+	Requests, Finished, Failed int64 // so far
+	PromptTokens, Tokens       int64 // read, made
+	Passes                     int64 // over one token of each sequence
+}
+
+// Sequence is a text that is being written.
+type Sequence struct {
+	Tokens <-chan Token // closed at the end; a reader may be late without holding up others
+
+	ctx    context.Context
+	r      Request
+	tokens chan Token
+	key    [sha256.Size]byte
+	ids    []int32 // prompt and answer
+	slot   int
+	read   int // of ids, by the prompt's cache
+	made   int
+	start  time.Time
+	scores []Token
+	result Result
+	err    error
+}
+
+// NewEngine reserves memory on the model's device and begins to work. The stream is the engine's alone until Close.
+func NewEngine(m *model.Model, s device.Stream, o EngineOptions) *Engine {
+	e := newEngine(m, s, o)
+	go e.run()
+	return e
+}
+
+// newEngine is NewEngine without the work.
+func newEngine(m *model.Model, s device.Stream, o EngineOptions) *Engine {
+	o.Capacity = min(o.Capacity, m.Config.MaxPositions)
+	if o.Positions == 0 {
+		o.Positions = o.Slots * o.Capacity
+	}
+	dev, rows := m.Device(), o.Rows
+	if rows == 0 {
+		rows = o.Slots
+	}
+	e := &Engine{
+		m: m, s: s, o: o, slots: make([]*Sequence, o.Slots), done: make(chan struct{}),
+		paged:  m.NewPaged(model.PagedSizes{Slots: o.Slots, Rows: rows, Capacity: o.Capacity, Positions: o.Positions}),
+		prompt: m.NewCache(o.Capacity),
+		ids:    dev.Alloc("generate.ids", device.Batch, tensor.I32, max(promptChunk, rows, o.Capacity), 1),
+		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, rows, m.Config.Hidden),
+		best:   dev.Alloc("generate.best", device.Logits, tensor.F32, rows, 2),
+		chosen: dev.Alloc("generate.chosen", device.Logits, tensor.I32, rows, 1),
+	}
+	e.wake.L = &e.mu
+	return e
+}
+
+// Submit queues a request. Its sequence ends early, by the error of ctx, when ctx does. ErrBusy and ErrClosed refuse it, and a fault
+// says what is wrong with it.
+func (e *Engine) Submit(ctx context.Context, r Request) (*Sequence, error) {
+	r.Vocab = e.o.Vocab
+	if r.RepeatPenalty == 0 {
+		r.RepeatPenalty = 1
+	}
+	if err := r.check(e.m, r.Prompt); err != nil {
+		return nil, err
+	}
+	if n := len(r.Prompt) + r.MaxTokens; n > e.o.Capacity {
+		return nil, fault.New(fault.Inference, "a prompt of %d tokens and %d more exceed the %d tokens of a slot", len(r.Prompt), r.MaxTokens, e.o.Capacity)
+	}
+	q := &Sequence{ctx: ctx, r: r, tokens: make(chan Token, r.MaxTokens), ids: slices.Clone(r.Prompt), key: textKey(r), start: time.Now()}
+	q.Tokens = q.tokens
+	q.result = Result{PromptTokens: len(r.Prompt), FinishReason: "length"}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.failed != nil:
+		return nil, e.failed
+	case e.closed:
+		return nil, ErrClosed
+	case e.o.Queue > 0 && len(e.waiting) >= e.o.Queue:
+		return nil, ErrBusy
+	}
+	e.waiting = append(e.waiting, q)
+	e.stats.Requests++
+	e.wake.Signal()
+	return q, nil
+}
+
+// Close refuses new requests, waits for those that were accepted, and gives the device's memory back.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	e.wake.Signal()
+	e.mu.Unlock()
+	<-e.done
+}
+
+// Stats returns the figures of now.
+func (e *Engine) Stats() Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.stats
+	s.Waiting = len(e.waiting)
+	return s
+}
+
+// Result waits for the end of the text. Its IDs are those of Tokens.
+func (q *Sequence) Result() (Result, error) {
+	for range q.tokens {
+	}
+	return q.result, q.err
+}
+
+// Scores returns the log-probabilities of the prompt's tokens behind the first, once Tokens is closed.
+func (q *Sequence) Scores() []Token { return q.scores }
+
+// run works until Close.
+func (e *Engine) run() {
+	defer close(e.done)
+	defer e.free()
+	for e.admit() {
+		e.leave()
+		err := e.readOne()
+		if err == nil {
+			err = e.step()
+		}
+		if err != nil {
+			e.fail(err)
+		}
+	}
+}
+
+// free gives the device's memory back.
+func (e *Engine) free() {
+	dev := e.m.Device()
+	e.paged.Free()
+	e.prompt.Free(dev)
+	dev.Free(e.ids, e.hidden, e.best, e.chosen)
+}
+
+// admit gives waiting requests empty slots, in the order of arrival, as far as there are pages. With nothing to do it waits; it
+// reports false at the end.
+func (e *Engine) admit() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for e.stats.Active == 0 && len(e.waiting) == 0 {
+		if e.closed {
+			return false
+		}
+		e.wake.Wait()
+	}
+	for len(e.waiting) > 0 {
+		q := e.waiting[0]
+		slot := slices.Index(e.slots, nil)
+		need := len(q.r.Prompt) + q.r.MaxTokens
+		if slot < 0 || !e.paged.Admits(need) {
+			break
+		}
+		e.waiting[0] = nil
+		e.waiting = e.waiting[1:]
+		e.stats.Active++
+		e.paged.Admit(e.s, slot, need)
+		q.slot, e.slots[slot] = slot, q
+		e.reading = append(e.reading, q)
+	}
+	return true
+}
+
+// leave ends the sequences that nobody waits for any more.
+func (e *Engine) leave() {
+	for _, q := range e.slots {
+		if q != nil && q.ctx.Err() != nil {
+			e.end(q, q.ctx.Err())
+		}
+	}
+}
+
+// end empties the slot of a sequence.
+func (e *Engine) end(q *Sequence, err error) {
+	q.result.Total, q.err = time.Since(q.start), err
+	q.result.IDs = q.ids[len(q.r.Prompt):]
+	e.slots[q.slot] = nil
+	e.paged.Leave(q.slot)
+	if i := slices.Index(e.reading, q); i >= 0 {
+		e.reading = slices.Delete(e.reading, i, i+1)
+		if i == 0 {
+			e.prompt.Reset()
+		}
+	}
+	e.mu.Lock()
+	e.stats.Active--
+	if err != nil {
+		e.stats.Failed++
+	} else {
+		e.stats.Finished++
+	}
+	e.mu.Unlock()
+	close(q.tokens)
+}
+
+// fail ends all sequences, and the engine: the device is in doubt.
+func (e *Engine) fail(err error) {
+	for _, q := range e.slots {
+		if q != nil {
+			e.end(q, err)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.failed, e.closed = err, true
+	for _, q := range e.waiting {
+		q.err = err
+		close(q.tokens)
+	}
+	e.waiting = nil
+}
+
+// readOne reads a chunk of the first sequence that has something to read. Behind the last chunk its tokens are in pages, and the next
+// one is chosen.
+func (e *Engine) readOne() error {
+	if len(e.reading) == 0 {
+		return nil
+	}
+	q := e.reading[0]
+	if q.read == 0 && q.r.Score && q.scores == nil {
+		if err := e.score(q); err != nil {
+			return err
+		}
+	}
+	if q.r.MaxTokens == 0 {
+		e.end(q, nil)
+		return nil
+	}
+	chunk := q.ids[q.read:min(q.read+promptChunk, len(q.ids))]
+	ids, hidden := e.ids.RowRange(0, len(chunk)), e.hidden.RowRange(0, 1)
+	e.s.UploadInts(ids, chunk)
+	e.m.Extend(e.s, hidden, e.prompt, ids)
+	if q.read += len(chunk); q.read < len(q.ids) {
+		_, err := e.s.Wait(context.Background())
+		return err
+	}
+	e.paged.Load(e.s, q.slot, e.prompt)
+	e.prompt.Reset()
+	e.reading, q.read = slices.Delete(e.reading, 0, 1), 0
+	e.count(func(s *Stats) { s.PromptTokens += int64(len(q.ids)) })
+	return e.choose([]*Sequence{q}, hidden)
+}
+
+// count changes the figures.
+func (e *Engine) count(f func(*Stats)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f(&e.stats)
+}
+
+// step makes the next token of every sequence that has been read.
+func (e *Engine) step() error {
+	var all []*Sequence
+	for _, q := range e.slots {
+		switch {
+		case q == nil || slices.Contains(e.reading, q):
+		case e.m.Recomputes(len(q.ids)-1, len(q.ids)) > 0: // other frequencies from here on
+			e.reading = append(e.reading, q)
+		default:
+			all = append(all, q)
+		}
+	}
+	most := e.o.Rows
+	if most == 0 {
+		most = len(all)
+	}
+	for len(all) > 0 {
+		n := min(most, len(all))
+		if err := e.pass(all[:n], most); err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+// pass feeds the last token of each sequence, padded to rows rows, and chooses the ones that follow.
+func (e *Engine) pass(qs []*Sequence, rows int) error {
+	host, slots := make([]int32, rows), make([]int, len(qs))
+	for i, q := range qs {
+		host[i], slots[i] = q.ids[len(q.ids)-1], q.slot
+	}
+	ids, hidden := e.ids.RowRange(0, rows), e.hidden.RowRange(0, rows)
+	e.s.UploadInts(ids, host)
+	e.m.ExtendEach(e.s, hidden, e.paged, ids, slots)
+	e.count(func(s *Stats) { s.Passes++ })
+	return e.choose(qs, hidden)
+}
+
+// choose chooses the token behind each row of hidden states. Of a sequence that wants nothing but the likeliest id the logits stay on
+// the device.
+func (e *Engine) choose(qs []*Sequence, hidden device.Tensor) error {
+	n := hidden.Rows
+	z := e.s.Temp("logits", device.Logits, tensor.F32, n, e.o.Vocab)
+	defer e.s.Release(z)
+	e.m.Logits(e.s, z, hidden)
+	best := make([]float32, 2*n)
+	e.s.ArgMax(e.chosen.RowRange(0, n), e.best.RowRange(0, n), z)
+	if err := e.s.Download(best, e.best.RowRange(0, n)); err != nil {
+		return err
+	}
+	tokens, errs := make([]Token, len(qs)), make([]error, len(qs))
+	var work sync.WaitGroup
+	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i, q := range qs {
+		if logit := float64(best[2*i+1]); math.IsNaN(logit) || math.IsInf(logit, 0) {
+			errs[i] = fault.New(fault.Inference, "logits at position %d are not finite", len(q.ids))
+			continue
+		}
+		if q.plain() && e.o.Vocab < 1<<24 {
+			tokens[i].ID = int32(best[2*i])
+			continue
+		}
+		logits := make([]float32, e.o.Vocab)
+		if err := e.s.Download(logits, z.RowRange(i, i+1)); err != nil {
+			return err
+		}
+		free <- struct{}{}
+		work.Go(func() {
+			tokens[i] = q.pick(logits)
+			<-free
+		})
+	}
+	work.Wait()
+	for i, q := range qs {
+		e.deliver(q, tokens[i], errs[i])
+	}
+	return nil
+}
+
+// deliver appends a token to its sequence, or ends it.
+func (e *Engine) deliver(q *Sequence, t Token, err error) {
+	if err != nil {
+		e.end(q, err)
+		return
+	}
+	if q.made == 0 {
+		q.result.FirstToken = time.Since(q.start)
+	}
+	q.made++
+	if slices.Contains(q.r.Stop, t.ID) {
+		q.result.FinishReason = "stop"
+		e.end(q, nil)
+		return
+	}
+	e.count(func(s *Stats) { s.Tokens++ })
+	q.ids = append(q.ids, t.ID)
+	q.tokens <- t // has room for all
+	if q.made == q.r.MaxTokens {
+		e.end(q, nil)
+	}
+}
+
+// plain reports whether the likeliest id is all that the sequence wants.
+func (q *Sequence) plain() bool {
+	return q.r.Temperature == 0 && q.r.LogProbs < 0 && !q.r.penalises()
+}
+
+// textKey is the key of a text's random numbers: SHA-256 of "apr text", seed, sample and the prompt's ids.
+func textKey(r Request) [sha256.Size]byte {
+	b := binary.LittleEndian.AppendUint64([]byte("apr text"), r.Seed)
+	b = binary.LittleEndian.AppendUint64(b, uint64(r.Sample))
+	for _, id := range r.Prompt {
+		b = binary.LittleEndian.AppendUint32(b, uint32(id))
+	}
+	return sha256.Sum256(b)
+}
+
+// uniform returns the number in [0,1) of a position of the text: the first 53 bits of SHA-256 of key and position.
+func (q *Sequence) uniform(position int) float64 {
+	sum := sha256.Sum256(binary.LittleEndian.AppendUint64(q.key[:], uint64(position)))
+	return math.Ldexp(float64(binary.LittleEndian.Uint64(sum[:])>>11), -53)
+}
