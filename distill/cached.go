@@ -9,7 +9,9 @@ import (
 
 	"apr/arch"
 	"apr/corpus"
+	"apr/format/aprfile"
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/teacher"
@@ -241,6 +243,31 @@ func openHead(dir string) (*modelfile.Files, error) {
 // SealCache seals a cache whose shards are all there; missing names those that are not.
 func SealCache(s cache.Store) (missing []string, err error) { return cache.SealIn(s, headFile) }
 
+// putHead writes headFile to a store, unless it is there.
+func putHead(s cache.Store, f *modelfile.Files, withHead bool, writer string) (err error) {
+	if d, ok := s.(cache.Folder); ok {
+		return writeHead(string(d), f, withHead, writer)
+	}
+	if _, err := s.Size(headFile); fault.KindOf(err) != fault.NotFound {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "apr-head-*")
+	if err != nil {
+		return fault.In(fault.IO, os.TempDir(), "no temporary folder can be made").Because(err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := writeHead(dir, f, withHead, writer); err != nil {
+		return err
+	}
+	in, size, err := readfile.Open(filepath.Join(dir, headFile))
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	_, err = s.Put(headFile, in, size)
+	return err
+}
+
 // writeHead writes headFile, unless it is there.
 func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) error {
 	path := filepath.Join(dir, headFile)
@@ -254,8 +281,8 @@ func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) err
 			from = embedding
 		}
 		names[from] = embedding
-		config.Tied = true
 	}
+	config.Tied = true // a file without lm_head.weight is read so, whether there is an embedding or not
 	var tensors []tensor.Source
 	for from, to := range names {
 		t, ok := f.File.Tensor(from)
@@ -270,7 +297,8 @@ func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) err
 	if err != nil && !modelfile.HasNoTokenizer(err) {
 		return err
 	}
-	if err := modelfile.SaveAPR(path, config, tok, tensors, nil, writer, false); err != nil {
+	head := aprfile.Options{Metadata: modelfile.APRMetadata(config, tok, map[string]any{}), Writer: writer, Tied: withHead}
+	if err := aprfile.Write(path, tensors, head); err != nil {
 		if _, there := os.Lstat(path); fault.KindOf(err) != fault.Invalid || there != nil { // else another process was faster
 			return err
 		}

@@ -279,6 +279,9 @@ func TestHeadOfEveryFamily(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 			continue
 		}
+		if err := openedWithout(t, f); err != nil {
+			t.Errorf("%s, draws: %v", path, err)
+		}
 		defer head.Close()
 		logits := func(w model.Weights, v int) []float32 {
 			m, err := model.LoadFrozen(d, w, device.TeacherWeights)
@@ -307,6 +310,19 @@ func TestHeadOfEveryFamily(t *testing.T) {
 		}
 		contracttest.Cases(t, 1)
 	}
+}
+
+// openedWithout writes and opens what a cache of draws keeps of a teacher.
+func openedWithout(t *testing.T, f *modelfile.Files) error {
+	dir := t.TempDir()
+	if err := writeHead(dir, f, false, "test"); err != nil {
+		return err
+	}
+	head, err := openHead(dir)
+	if err != nil {
+		return err
+	}
+	return head.Close()
 }
 
 // TestCachedStepIsPlanned: what the plan of a step from a cache says of the teacher's weights and of logits is what

@@ -15,11 +15,12 @@ import (
 
 // CacheJob says what of a teacher is kept, and which part of it this process makes.
 type CacheJob struct {
-	Kind       string // cache.Draws or cache.Hidden
-	Draws      int    // of a position
-	Entropy    bool   // draws come with the teacher's entropy
-	Shard, Of  int    // this process makes the shards whose number is Shard modulo Of
-	ShardBytes int64  // of a shard, about; a pass of the teacher is not larger. 0: 64 MB, or one pass
+	Kind       string      // cache.Draws or cache.Hidden
+	Draws      int         // of a position
+	Entropy    bool        // draws come with the teacher's entropy
+	Shard, Of  int         // this process makes the shards whose number is Shard modulo Of
+	Store      cache.Store // where the cache lies; nil: the folder Config.Output
+	ShardBytes int64       // of a shard, about; a pass of the teacher is not larger. 0: 64 MB, or one pass
 }
 
 // shardBytes are those of a shard, about.
@@ -109,10 +110,13 @@ func Precompute(ctx context.Context, c Config, job CacheJob, dev device.Device, 
 	if err := p.describe(); err != nil {
 		return nil, err
 	}
-	if p.w, err = cache.Create(c.Output, p.header, p.keys); err != nil {
+	if p.job.Store == nil {
+		p.job.Store = cache.Folder(c.Output)
+	}
+	if p.w, err = cache.CreateIn(p.job.Store, p.header, p.keys); err != nil {
 		return nil, err
 	}
-	if err := writeHead(c.Output, p.in.teacher, job.Kind == cache.Hidden, c.Writer); err != nil {
+	if err := putHead(p.job.Store, p.in.teacher, job.Kind == cache.Hidden, c.Writer); err != nil {
 		return nil, err
 	}
 	out := &Cached{Cache: c.Output, Kind: job.Kind, Rows: len(p.keys), Positions: int64(len(p.keys)) * int64(c.SeqLen), Shards: len(p.w.Shards()), Inputs: p.in.records,
@@ -127,12 +131,12 @@ func Precompute(ctx context.Context, c Config, job CacheJob, dev device.Device, 
 	}
 	out.Missing = len(missing)
 	out.Sealed, out.Seconds = out.Missing == 0, time.Since(start).Seconds()
-	return out, out.measure()
+	return out, out.measure(p.job.Store)
 }
 
 // measure completes the figures.
-func (o *Cached) measure() error {
-	s, err := cache.Look(o.Cache)
+func (o *Cached) measure(store cache.Store) error {
+	s, err := cache.LookIn(store)
 	if err != nil {
 		return err
 	}
@@ -142,11 +146,8 @@ func (o *Cached) measure() error {
 	}
 	per := float64(o.Bytes) / float64(o.Positions)
 	o.PerPosition = &per
-	r, err := cache.Open(o.Cache)
-	if err == nil {
-		o.ManifestSHA = r.SHA256
-	}
-	return err
+	o.ManifestSHA = s.SHA256
+	return nil
 }
 
 // checkCacheJob refuses what no cache can be made of.
@@ -234,11 +235,18 @@ func (p *precomputation) describe() error {
 // run makes the missing shards of this process.
 func (p *precomputation) run(ctx context.Context, obs Observer, out *Cached) error {
 	var todo []cache.Shard
-	rows := 0
 	for i, s := range p.w.Shards() {
-		if i%p.job.Of == p.job.Shard && !p.w.Has(s) {
-			todo, rows = append(todo, s), rows+s.Hi-s.Lo
+		if i%p.job.Of == p.job.Shard {
+			todo = append(todo, s)
 		}
+	}
+	todo, err := p.w.Missing(todo)
+	if err != nil {
+		return err
+	}
+	rows := 0
+	for _, s := range todo {
+		rows += s.Hi - s.Lo
 	}
 	if len(todo) == 0 {
 		return nil
@@ -251,6 +259,10 @@ func (p *precomputation) run(ctx context.Context, obs Observer, out *Cached) err
 	obs.Phase("running the teacher")
 	done, began := 0, time.Now()
 	for _, s := range todo {
+		if p.w.Has(s) { // another process was faster: one that makes all that is missing
+			done += s.Hi - s.Lo
+			continue
+		}
 		var all [][]byte
 		for lo := s.Lo; lo < s.Hi; lo += p.header.PassRows {
 			if ctx.Err() != nil {

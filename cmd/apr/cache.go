@@ -21,11 +21,11 @@ func cacheCommand() *cli.Command {
 }
 
 // cacheExits are the exit codes of every cache command.
-var cacheExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.IO, fault.Unavailable, fault.UnsafePath, fault.Stopped})
+var cacheExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped})
 
 // cachePathOption is the cache that a command is about.
 func cachePathOption(p *string) cli.Option {
-	return cli.Option{Name: "cache", Arg: true, Required: true, Path: true, Value: cli.String(p, ""), Help: "a teacher's cache: a folder"}
+	return cli.Option{Name: "cache", Arg: true, Required: true, Path: true, Value: cli.String(p, ""), Help: "a teacher's cache: a folder, or s3://bucket/prefix; #sha256=… behind it pins its manifest"}
 }
 
 func cacheInspectCommand() *cli.Command {
@@ -35,7 +35,17 @@ func cacheInspectCommand() *cli.Command {
 		Example: "apr cache inspect CACHE\napr cache inspect CACHE --json",
 		Exits:   cacheExits,
 		Options: []cli.Option{cachePathOption(&path)},
-		Run:     func(context.Context, *cli.Env) (cli.Result, error) { return inspectCache(path, false) },
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			store, err := pinnedStore(ctx, e, path)
+			if err != nil {
+				return nil, err
+			}
+			r, err := describeCache(store)
+			if err != nil {
+				return nil, err
+			}
+			return r, nil
+		},
 	}
 }
 
@@ -58,19 +68,9 @@ type cacheResult struct {
 
 // inspectCache describes a teacher's cache; with verify every row and every hash is checked.
 func inspectCache(dir string, verify bool) (cli.Result, error) {
-	s, err := cache.Look(dir)
+	r, err := describeCache(cache.Folder(dir))
 	if err != nil {
 		return nil, err
-	}
-	h := s.Header
-	r := cacheResult{File: dir, Format: cache.Format, Sealed: s.Sealed, Shards: s.Shards, Of: h.Shards(), Missing: append([]string{}, s.Missing...), Bytes: s.Bytes, Header: h.Map(),
-		Rows: h.Rows, Tokens: int64(h.Rows) * int64(h.SeqLen), Content: "not checked: apr cache verify reads all of it"}
-	if s.Shards == r.Of {
-		per := float64(s.Bytes) / float64(r.Tokens)
-		r.PerToken = &per
-	}
-	if s.Sealed {
-		r.SHA256 = &s.SHA256
 	}
 	if !verify {
 		return r, nil
@@ -81,6 +81,25 @@ func inspectCache(dir string, verify bool) (cli.Result, error) {
 	}
 	r.Content = "as it was written, by its hashes and checksums"
 	return r, reader.Verify()
+}
+
+// describeCache describes a teacher's cache by its header and the sizes of its files.
+func describeCache(store cache.Store) (r cacheResult, err error) {
+	s, err := cache.LookIn(store)
+	if err != nil {
+		return r, err
+	}
+	h := s.Header
+	r = cacheResult{File: store.Path(""), Format: cache.Format, Sealed: s.Sealed, Shards: s.Shards, Of: h.Shards(), Missing: append([]string{}, s.Missing...), Bytes: s.Bytes, Header: h.Map(),
+		Rows: h.Rows, Tokens: int64(h.Rows) * int64(h.SeqLen), Content: "not checked: apr cache verify reads all of it"}
+	if s.Shards == r.Of {
+		per := float64(s.Bytes) / float64(r.Tokens)
+		r.PerToken = &per
+	}
+	if s.Sealed {
+		r.SHA256 = &s.SHA256
+	}
+	return r, nil
 }
 
 // Text prints what a cache is.
@@ -123,7 +142,7 @@ func cacheSealCommand() *cli.Command {
 		Example: "apr cache seal CACHE",
 		Exits:   cacheExits,
 		Options: []cli.Option{cachePathOption(&path)},
-		Run:     func(context.Context, *cli.Env) (cli.Result, error) { return sealCache(path) },
+		Run:     func(ctx context.Context, e *cli.Env) (cli.Result, error) { return sealCache(ctx, e, path) },
 	}
 }
 
@@ -136,8 +155,11 @@ type sealResult struct {
 	SHA256  *string  `json:"sha256"` // of the manifest; null: not sealed
 }
 
-func sealCache(path string) (cli.Result, error) {
-	store := cache.Folder(path)
+func sealCache(ctx context.Context, e *cli.Env, path string) (cli.Result, error) {
+	store, err := pinnedStore(ctx, e, path)
+	if err != nil {
+		return nil, err
+	}
 	missing, err := distill.SealCache(store)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,11 @@ func (o *cacheVerifyOptions) run(ctx context.Context, e *cli.Env) (cli.Result, e
 	if err := o.checkVerify(e.Settings); err != nil {
 		return nil, err
 	}
-	reader, err := cache.Open(o.path)
+	dir, err := localCache(ctx, e, o.path)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := cache.Open(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +151,7 @@ func (o *cacheVerifyOptions) restored(s cli.Settings, h cache.Header) map[string
 		}
 		all[strings.ReplaceAll(name, "-", "_")] = cli.Setting{Value: v, Origin: s.Origin(name)}
 	}
-	of := map[string]any{"stage": "precompute", "output": o.path, "seq_len": h.SeqLen, "packing": strings.HasPrefix(h.Packing, "packed"), "document_mask": strings.HasSuffix(h.Packing, "documents apart")}
+	of := map[string]any{"stage": "precompute", "output": "unused", "seq_len": h.SeqLen, "packing": strings.HasPrefix(h.Packing, "packed"), "document_mask": strings.HasSuffix(h.Packing, "documents apart")}
 	if h.Kind == cache.Draws {
 		of["temperature"] = h.Temperature
 	}

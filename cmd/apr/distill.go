@@ -169,6 +169,11 @@ func bringInputs(ctx context.Context, e *cli.Env, c *distill.Config) (err error)
 			return err
 		}
 	}
+	if c.FromCache != "" {
+		if c.FromCache, err = localCache(ctx, e, c.FromCache); err != nil {
+			return err
+		}
+	}
 	models := []*string{&c.Teacher, &c.Student}
 	for i := range c.Ensemble.More {
 		models = append(models, &c.Ensemble.More[i])

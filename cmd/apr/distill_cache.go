@@ -17,7 +17,7 @@ import (
 func (o *distillOptions) cacheTable() []cli.Option {
 	return []cli.Option{
 		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train", "precompute", "generate"), Default: "the whole run", Help: "precompute: run TEACHER over the data and keep what it says in the cache --output; train: train, from --cache without TEACHER's file; generate: let TEACHER answer the prompts --data"},
-		{Name: "cache", Path: true, Value: cli.String(&o.Cache, ""), Help: "learn from this cache of a teacher, as --stage precompute makes it; a TEACHER beside it is only compared with it"},
+		{Name: "cache", Path: true, Value: cli.String(&o.Cache, ""), Help: "learn from this cache of a teacher, a folder or s3://bucket/prefix, as --stage precompute makes it; #sha256=… behind it pins its manifest; a TEACHER beside it is only compared with it"},
 		{Name: "cache-kind", Value: cli.Enum(&o.CacheKind, cache.Draws, cache.Draws, cache.Hidden), Help: "precompute: draws (about 37 bytes a token, for forward-kl) or hidden states (2 bytes a value, every divergence, the live run's bits)"},
 		{Name: "draws", Value: cli.Int(&o.Draws, 50).In(1, cache.MaxDraws), Help: "precompute: ids drawn at each position, with replacement, from the teacher's distribution at --temperature by --seed"},
 		{Name: "cache-entropy", Value: cli.OnOff(&o.CacheEntropy, true), Help: "precompute: keep the teacher's entropy beside draws (2 bytes a token), so that training reports KL; off reports soft_ce"},
@@ -47,11 +47,12 @@ func (o *distillOptions) precomputes() bool { return o.Stage == "precompute" }
 // checkCache judges the options of cacheTable that concern each other.
 func (o *distillOptions) checkCache(s cli.Settings) error {
 	without, hidden := "without --stage precompute", o.precomputes() && o.CacheKind == cache.Hidden
-	switch {
-	case strings.Contains(o.Cache, "://"):
-		return fault.New(fault.Unavailable, "not built yet: --cache %s: a cache is a local folder", o.Cache)
-	case o.precomputes() && strings.Contains(o.Output, "://"):
-		return fault.New(fault.Unavailable, "not built yet: --output %s: a cache is a local folder", o.Output)
+	for option, name := range map[string]string{"cache": o.Cache, "output": o.Output} {
+		if option == "cache" || o.precomputes() {
+			if err := checkPlace(option, name); err != nil {
+				return err
+			}
+		}
 	}
 	return refuseIdle([]idle{
 		{"cache", o.Cache != "" && o.precomputes(), "with --stage precompute, whose cache is --output"},
@@ -96,6 +97,9 @@ func runPrecompute(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Resu
 	defer guard.Close()
 	job, err := o.cacheJob(e)
 	if err != nil {
+		return nil, err
+	}
+	if job.Store, err = cacheStore(ctx, e, o.Output); err != nil {
 		return nil, err
 	}
 	c, err := o.resolve(ctx, e)

@@ -33,6 +33,7 @@ func TestMain(m *testing.M) { testscript.Main(m, programs) }
 //	same FILE FILE           requires equal bytes, as cmp does, without printing them
 //	samejson KEY FILE FILE   requires two files of one JSON object each to have an equal member
 //	hub VERB …               see hubCommand
+//	bucket VERB …            see bucketCommand
 //
 // $MODEL is the Hugging Face folder of the shared test model, $GGUF a file that llama.cpp made of it, $CORPUS its held-out
 // text, $EVAL the folder of its questions.
@@ -70,13 +71,14 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 			e.Setenv("EVAL", filepath.Join(filepath.Dir(filepath.Dir(corpus)), "eval"))
 			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, "cache"))
 			e.Values[hubKey{}] = &scriptHub{}
+			e.Values[bucketKey{}] = &scriptBucket{}
 			for name, value := range variables {
 				e.Setenv(name, value)
 			}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "foreign": foreign, "samejson": sameJSON, "hub": hubCommand, "held": held,
+			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "foreign": foreign, "samejson": sameJSON, "hub": hubCommand, "held": held, "bucket": bucketCommand,
 		},
 	})
 }

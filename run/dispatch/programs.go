@@ -25,7 +25,7 @@ func Available(name string) error {
 }
 
 // secrets are variables that no job inherits: sbatch, for one, hands its environment to the job.
-var secrets = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN"}
+var secrets = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
 
 // Without returns an environment without secrets, and without what makes this process one of several ranks: the job is none of
 // them, and sbatch hands on all it finds.

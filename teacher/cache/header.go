@@ -127,10 +127,13 @@ func (h Header) JSON() []byte {
 // Digest identifies what was asked for.
 func (h Header) Digest() [sha256.Size]byte { return sha256.Sum256(h.JSON()) }
 
+// maxHeader bounds header.json.
+const maxHeader = 1 << 20
+
 // readHeader reads header.json.
 func readHeader(s Store) (h Header, err error) {
 	path := s.Path(headerFile)
-	v, err := parse(s, headerFile, 1<<20)
+	v, err := parse(s, headerFile, maxHeader)
 	if err != nil {
 		return h, err
 	}

@@ -25,7 +25,7 @@ type Store interface {
 	// Open opens a file for reading and returns its size.
 	Open(name string) (File, int64, error)
 	// Put makes a file appear whole or not at all. A file that is there stays as it is: made is false then.
-	Put(name string, body io.ReadSeeker, size int64) (made bool, err error)
+	Put(name string, body io.ReaderAt, size int64) (made bool, err error)
 }
 
 // File is an open file of a store.
@@ -59,8 +59,8 @@ func (d Folder) Open(name string) (File, int64, error) {
 }
 
 // Put implements Store.
-func (d Folder) Put(name string, body io.ReadSeeker, size int64) (made bool, err error) {
-	err = d.write(name, body, size)
+func (d Folder) Put(name string, body io.ReaderAt, size int64) (made bool, err error) {
+	err = d.write(name, io.NewSectionReader(body, 0, size), size)
 	if fault.KindOf(err) == fault.Invalid {
 		if _, there := d.Size(name); there == nil {
 			return false, nil
