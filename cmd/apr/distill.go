@@ -38,6 +38,7 @@ func distillCommand() *cli.Command {
 			"apr distill TEACHER --student-config config.json -d src/ --steps 2000 --batch-size 8 --seq-len 256\n" +
 			"apr distill TEACHER -d data.jsonl --stage precompute -o CACHE\n" +
 			"apr distill --stage train --cache CACHE --student MODEL -d data.jsonl\n" +
+			"apr distill TEACHER -d prompts.jsonl --stage generate -o answers.jsonl\n" +
 			"apr distill --resume=runs/mine",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
@@ -78,6 +79,9 @@ type distillResult struct {
 }
 
 func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
+	if o.writes() {
+		return runTexts(ctx, e, o)
+	}
 	if o.Plan {
 		return (&planOptions{distillOptions: o}).run(ctx, e)
 	}

@@ -38,6 +38,10 @@ var distillBits = map[string]cli.Bits{
 	"cache-kind": cli.SameBits, "draws": cli.SameBits, "cache-entropy": cli.SameBits, "shard": cli.SameBits, "shard-count": cli.SameBits, "shard-size": cli.SameBits, // of no student
 	"plan": cli.SameBits, "runs-dir": cli.SameBits,
 
+	// of text, which training reads as any other
+	"max-tokens": cli.SameBits, "sampling-temperature": cli.SameBits, "top-p": cli.SameBits, "target-tokens": cli.SameBits, "samples-per-prompt": cli.SameBits,
+	"min-completion-tokens": cli.SameBits, "max-prompt-chars": cli.SameBits, "slots": cli.SameBits,
+
 	"quantize-aware": cli.BitsByValue, "quantize-search-every": cli.BitsByValue,
 
 	"lora": cli.BitsByValue, "lora-rank": cli.BitsByValue, "lora-alpha": cli.BitsByValue, "lora-dropout": cli.BitsByValue,

@@ -16,7 +16,7 @@ import (
 // cacheTable are the options of a teacher that is run once.
 func (o *distillOptions) cacheTable() []cli.Option {
 	return []cli.Option{
-		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train", "precompute").Unbuilt("generate"), Default: "the whole run", Help: "precompute: run TEACHER over the data and keep what it says in the cache --output; train: train, from --cache without TEACHER's file"},
+		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train", "precompute", "generate"), Default: "the whole run", Help: "precompute: run TEACHER over the data and keep what it says in the cache --output; train: train, from --cache without TEACHER's file; generate: let TEACHER answer the prompts --data"},
 		{Name: "cache", Path: true, Value: cli.String(&o.Cache, ""), Help: "learn from this cache of a teacher, a folder or s3://bucket/prefix, as --stage precompute makes it; #sha256=… behind it pins its manifest; a TEACHER beside it is only compared with it"},
 		{Name: "cache-kind", Value: cli.Enum(&o.CacheKind, cache.Draws, cache.Draws, cache.Hidden), Help: "precompute: draws (about 37 bytes a token, for forward-kl) or hidden states (2 bytes a value, every divergence, the live run's bits)"},
 		{Name: "draws", Value: cli.Int(&o.Draws, 50).In(1, cache.MaxDraws), Help: "precompute: ids drawn at each position, with replacement, from the teacher's distribution at --temperature by --seed"},

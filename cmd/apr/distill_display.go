@@ -43,12 +43,12 @@ func (d *distillDisplay) outline(r *distill.Run) {
 	o := r.Outline()
 	d.clock = newClock(o, r.EvalEvery)
 	columns := d.e.Columns()
-	lines := startLines(o, r.Output, 0, columns)
+	lines := startLines(o, nearby(r.Output), 0, columns)
 	for _, line := range lines[:len(lines)-1] {
 		d.e.Say(line)
 	}
 	d.start = func(whole time.Duration) {
-		lines := startLines(o, r.Output, whole, columns)
+		lines := startLines(o, nearby(r.Output), whole, columns)
 		d.e.Say(lines[len(lines)-1])
 		if what := unknown(o); what != "" {
 			d.e.Explain(what)

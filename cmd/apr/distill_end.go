@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -126,12 +127,13 @@ func (r *distillResult) Text(p *cli.Page) {
 		"time", time.Duration(r.Seconds*float64(time.Second)).Round(100*time.Millisecond).String() + r.checkpoints(),
 		"memory", r.memory(),
 	}
-	model := filepath.Join(r.RunDir, "student.apr")
+	dir := nearby(r.RunDir)
+	model := filepath.Join(dir, "student.apr")
 	_, merged := r.Outputs["student.apr"]
 	if merged {
-		pairs = append(pairs, "student", model+", "+filepath.Join(r.RunDir, "student")+string(filepath.Separator))
+		pairs = append(pairs, "student", model+", "+filepath.Join(dir, "student")+string(filepath.Separator))
 	}
-	folder := filepath.Join(r.RunDir, "adapter")
+	folder := filepath.Join(dir, "adapter")
 	_, adapted := r.Outputs[filepath.Join("adapter", "adapter_model.safetensors")]
 	if adapted {
 		pairs = append(pairs, "adapter", folder+string(filepath.Separator))
@@ -141,8 +143,8 @@ func (r *distillResult) Text(p *cli.Page) {
 	} else if r.Exported != "" {
 		pairs = append(pairs, "output", r.Exported+" (the adapter alone, f32, for llama.cpp --lora)")
 	}
-	if r.verdict != nil {
-		pairs = append(pairs, "report", filepath.Join(r.RunDir, "report.html"))
+	if page := filepath.Join(dir, "report.html"); r.verdict != nil && fileThere(page) {
+		pairs = append(pairs, "report", page)
 	}
 	switch ext := filepath.Ext(r.Exported); {
 	case len(r.Outputs) == 0:
@@ -158,6 +160,18 @@ func (r *distillResult) Text(p *cli.Page) {
 			"", "apr export "+quoted(model)+" -o student.gguf"+r.typesOf())
 	}
 	p.Pairs(pairs...)
+}
+
+// nearby is a path as people type it: below the working directory without that directory, which a resumed run's record names in full.
+func nearby(path string) string {
+	here, err := os.Getwd()
+	if err != nil || !filepath.IsAbs(path) {
+		return path
+	}
+	if short, err := filepath.Rel(here, path); err == nil && filepath.IsLocal(short) {
+		return short
+	}
+	return path
 }
 
 // prompt is what apr run is given to try the student: nothing for one that learned from conversations, which then talks.

@@ -83,6 +83,7 @@ type distillOptions struct {
 	CacheEntropy         bool
 	Shard, ShardSize     string // I/N; of a shard
 	ShardCount           int
+	Texts                writingOptions
 	Plan                 bool
 	RunsDir              string
 }
@@ -108,6 +109,13 @@ var distillNested = map[string][]cli.Nested{
 	"training.seed":                          {{Option: "seed"}},
 	"dataset.path":                           {{Option: "data"}},
 	"dataset.max_seq_length":                 {{Option: "seq-len"}},
+	"synthetic_data.max_tokens":              {{Option: "max-tokens"}},
+	"synthetic_data.temperature":             {{Option: "sampling-temperature"}},
+	"synthetic_data.top_p":                   {{Option: "top-p"}},
+	"synthetic_data.target_tokens":           {{Option: "target-tokens"}},
+	"synthetic_data.samples_per_prompt":      {{Option: "samples-per-prompt"}},
+	"synthetic_data.min_completion_tokens":   {{Option: "min-completion-tokens"}},
+	"synthetic_data.max_prompt_chars":        {{Option: "max-prompt-chars"}},
 	"output.dir":                             {{Option: "output"}},
 	"output.log_steps":                       {{Option: "log-every"}},
 	"output.save_steps":                      {{Option: "checkpoint-every"}},
@@ -122,7 +130,7 @@ func (o *distillOptions) table() []cli.Option {
 		table []cli.Option
 	}{
 		{groupModels, o.sourceTable()}, {groupData, o.dataTable()}, {groupLoss, o.lossTable()}, {groupGuides, o.guideTable()}, {groupTraining, o.trainingTable()},
-		{groupTeacher, o.teacherTable()}, {groupCache, o.cacheTable()}, {groupMachine, o.machineTable()}, {groupRecords, o.recordTable()}, {groupLoRA, o.loraTable()},
+		{groupTeacher, o.teacherTable()}, {groupCache, o.cacheTable()}, {groupTexts, o.textTable()}, {groupMachine, o.machineTable()}, {groupRecords, o.recordTable()}, {groupLoRA, o.loraTable()},
 		{groupTraining, o.quantizeTable()},
 	} {
 		for i := range part.table {
@@ -145,6 +153,7 @@ const (
 	groupMachine  = "Machine"
 	groupTeacher  = "Teacher"
 	groupCache    = "A teacher that is run once"
+	groupTexts    = "Text written by the teacher"
 	groupRecords  = "Evaluation, checkpoints and records"
 	groupLoRA     = "LoRA"
 )
@@ -357,7 +366,7 @@ func (o *distillOptions) check(s cli.Settings) error {
 	case s.Given("eval-data") && s.Given("val-fraction"):
 		return fault.New(fault.Usage, "--eval-data and --val-fraction exclude each other")
 	}
-	if err := errors.Join(o.checkGuides(s), o.checkCache(s)); err != nil {
+	if err := errors.Join(o.checkGuides(s), o.checkCache(s), o.checkTexts(s)); err != nil {
 		return err
 	}
 	return refuseIdle(o.idleOptions(s))

@@ -227,7 +227,6 @@ func TestDistillUsage(t *testing.T) {
 		{"no data", "distill /t --student s", "", "missing --data", 2},
 		{"fixture", base + "--backend fixture", "", "no simulated training", 2},
 		{"ensemble of one", base + "--strategy multi", "", "one teacher", 2},
-		{"stage", base + "--stage generate", "", "not built yet", 9},
 		{"chunk rows", base + "--chunk-rows 100", "", "256 to 4096, or 0", 2},
 		{"gpus", base + "--gpus many", "", "positive integer", 2},
 		{"zero steps", base + "--steps 0", "", "--steps: 0 is too small: at least 1", 2},

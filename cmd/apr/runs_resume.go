@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"syscall"
 
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -99,10 +100,18 @@ func shellWord(s string) string { return dispatch.Line(nil, []string{s}) }
 // resumeCommand is the command that goes on with a run.
 func resumeCommand(path, runsDir string) string { return "apr runs resume " + runName(path, runsDir) }
 
-// howToGoOn names the command that goes on with a run that a signal has stopped.
+// howToGoOn names the command that goes on with a run that a signal or a full disk has stopped.
 func (o *distillOptions) howToGoOn(path string, err error) error {
-	if f := (*fault.Error)(nil); errors.As(err, &f) && f.Kind == fault.Stopped {
-		f.Hint = "go on with `" + resumeCommand(path, o.RunsDir) + "`"
+	f := (*fault.Error)(nil)
+	if !errors.As(err, &f) {
+		return err
+	}
+	command := "go on with `" + resumeCommand(path, o.RunsDir) + "`"
+	switch {
+	case f.Kind == fault.Stopped:
+		f.Hint = command
+	case f.Hint == "" && errors.Is(err, syscall.ENOSPC) && runlog.IsRun(path):
+		f.Hint = "make room, then " + command
 	}
 	return err
 }

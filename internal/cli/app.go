@@ -301,7 +301,12 @@ func (a *App) complain(err error) {
 		fmt.Fprintf(out, "%s: %s\n", a.Name, Escape(stopText(lines[0], e.Hint)))
 		return
 	}
+	said := map[string]bool{} // of several files that one full disk kept from being written, each reports the same
 	for _, line := range messages(err) {
+		if said[line] {
+			continue
+		}
+		said[line] = true
 		fmt.Fprintf(out, "%s: error: %s\n", a.Name, Escape(line))
 	}
 	if e.Hint != nil { // the table of a plan has several lines; none of them can pass for a line of the program's own

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -108,6 +109,17 @@ func TestTakeOver(t *testing.T) {
 		if _, _, _, code, errs := call("", text); code == 0 || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit %d, %s", text, code, errs)
 		}
+	}
+}
+
+// An error that several parts of a command met is told once.
+func TestErrorsAreToldOnce(t *testing.T) {
+	var errw bytes.Buffer
+	a := &App{Name: "apr", Err: &errw}
+	full := func() error { return fault.In(fault.IO, "steps.jsonl", "no space left") }
+	a.complain(errors.Join(full(), full(), fault.In(fault.IO, "receipt.json", "no space left")))
+	if got, want := errw.String(), "apr: error: steps.jsonl: no space left\napr: error: receipt.json: no space left\n"; got != want {
+		t.Errorf("printed %q, want %q", got, want)
 	}
 }
 

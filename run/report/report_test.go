@@ -260,6 +260,18 @@ func TestVerdict(t *testing.T) {
 			runlog.Event{Kind: "evaluation", Name: "canaries", Detail: []map[string]any{{"name": "zeroed", "what": "every weight is 0", "nats_per_token": 8.3, "caught": caught}}})
 		return r
 	}
+	alone := func(r *runlog.Record, nats, low, high float64) *runlog.Record { // without teacher and control
+		r.Manifest = &runlog.Manifest{Config: map[string]runlog.Value{"alpha": {Value: 0.0}}}
+		for i := range r.Events {
+			switch e := &r.Events[i]; e.Name {
+			case "held-out":
+				e.Detail = []map[string]any{teacher, untrained, score("distilled student", 3)}
+			case "margins":
+				e.Detail = []map[string]any{{"over": "untrained student", "nats_per_token": nats, "standard_error": 0.05, "interval_95": []float64{low, high}}}
+			}
+		}
+		return r
+	}
 	for name, tt := range map[string]struct {
 		r        *runlog.Record
 		tone     string
@@ -275,6 +287,9 @@ func TestVerdict(t *testing.T) {
 		"hardly better":    {judged(3.976, 0.02, 0.03, true), Neutral, "Distillation helped little, by 0.4 % of the gap to the teacher: 0.0240 nats per token better than without the teacher at equal tokens (95 % interval 0.0200 to 0.0300)", "untrained student 67.1 66.7"},
 		"hardly trained":   {judged(3.976, 0.02, 0.03, true, score("untrained student", 4.1)), Neutral, "The student has hardly learned yet: it has closed 5.9 % of the gap to the teacher; 0.0240 nats", "untrained student 5.9 4.8"},
 		"no control":       {rec(runlog.Completed, teacher, untrained, score("distilled student", 4)), Neutral, "The distilled student scores 4.0000 nats", "untrained student 66.7"},
+		"no teacher":       {alone(judged(3, 0.9, 1.1, true), 1.5, 1.4, 1.6), Neutral, "The student scores 3.0000 nats per token on held-out text, 1.5000 better than before training (95 % interval 1.4000 to 1.6000)", ""},
+		"learned nothing":  {alone(judged(3, 0.9, 1.1, true), 0.1, -0.1, 0.3), Neutral, "The student scores 3.0000 nats per token on held-out text, not surely another score", ""},
+		"forgot":           {alone(judged(3, 0.9, 1.1, true), -0.2, -0.3, -0.1), Bad, "The student scores 3.0000 nats per token on held-out text, 0.2000 worse", ""},
 		"nothing held out": {rec(runlog.Completed), Neutral, "The run is over; nothing was held out", ""},
 		"not a number":     {rec(runlog.Completed, teacher, map[string]any{"name": "distilled student", "nats_per_token": nil}), Neutral, "The run is over; nothing was held out", ""},
 		"surely better":    {judged(3, 0.9, 1.1, true), Good, "Distillation was worth it: 1.0000 nats per token better than without the teacher at equal tokens (95 % interval 0.9000 to 1.1000)", "untrained student 83.3 66.7"},

@@ -134,8 +134,10 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 	distilled, control := find(rows, distilledScore), find(rows, controlScore)
 	teacher, untrained := find(rows, teacherScore), find(rows, untrainedScore)
 	v := Verdict{Tone: Neutral, Tiles: tiles(teacher, distilled, control, untrained)}
-	ignorant := of(r, "warning", runlog.TeacherBelowFrequencies) != nil || of(r, "warning", runlog.TeacherBelowUniform) != nil
-	if distilled != nil && uncaught(canaries) == nil && !ignorant { // a share of the way to a teacher that knows nothing says nothing
+	alone := untaught(r)
+	ignorant := !alone && (of(r, "warning", runlog.TeacherBelowFrequencies) != nil || of(r, "warning", runlog.TeacherBelowUniform) != nil)
+	way := distilled != nil && uncaught(canaries) == nil && !ignorant && !alone // the way to a teacher that knows nothing, or taught nothing, says nothing
+	if way {
 		v.Gap = gapOf(untrained, distilled, control, teacher)
 	}
 	switch {
@@ -143,13 +145,15 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 		v.unfinished(r)
 	case uncaught(canaries) != nil:
 		v.void(uncaught(canaries))
+	case alone && control == nil:
+		v.withoutTeacher(distilled, untrained, margins)
 	case control == nil:
 		v.withoutControl(distilled)
 	default:
 		v.EqualTime = equalTime(r, distilled, control)
 		v.againstControl(distilled, control, out, margins)
 	}
-	if distilled != nil && uncaught(canaries) == nil && !ignorant {
+	if way {
 		v.Detail += noGap(untrained, teacher)
 	}
 	if distilled != nil && ignorant {
