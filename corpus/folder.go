@@ -171,7 +171,8 @@ func (r *reader) readText(path string, src io.Reader, h *hashed, what string) er
 		return fault.In(fault.Format, path, "NUL").At("offset %d", i).WithHint("text must be UTF-8").Because(errNotText).WithID("E-CORPUS-053")
 	}
 	if !utf8.Valid(buf) {
-		return fault.In(fault.Format, path, "bad UTF-8").At("offset %d", badUTF8(buf)).Because(errNotText).WithID("E-CORPUS-054")
+		return fault.In(fault.Format, path, "bad UTF-8").At("offset %d", badUTF8(buf)).Because(errNotText).
+			WithHint("store it as UTF-8: `iconv -f LATIN1 -t UTF-8` converts old Western texts; what is no text belongs in no --data").WithID("E-CORPUS-054")
 	}
 	if len(buf) < 1024 && bytes.HasPrefix(buf, []byte("version https://git-lfs.github.com/spec/v1\n")) {
 		return fault.In(fault.Format, path, "a pointer of git-lfs instead of the text").WithHint("git lfs pull fetches it").Because(errPointer).WithID("E-CORPUS-066")

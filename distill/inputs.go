@@ -183,6 +183,9 @@ func (in *inputs) openStudent(c Config) (err error) {
 		if in.studentConfig, err = modelfile.ReadConfig(c.StudentConfig, c.AllowKeys...); err == nil {
 			err = model.Computed(in.studentConfig)
 		}
+		if f := (*fault.Error)(nil); errors.As(err, &f) && f.ID == "E-FILE-002" {
+			return f.WithHint("--student %s starts from a model's weights; its config.json here makes a new student of that shape", c.StudentConfig)
+		}
 		return err
 	}
 	if in.student, err = modelfile.Open(c.Student, c.AllowKeys...); err != nil {

@@ -186,7 +186,8 @@ func (r *planResult) Text(p *cli.Page) {
 	}
 	if r.Seconds != nil {
 		pairs = append(pairs, "time", fmt.Sprintf("%s: %s steps of %.1f ms, %.0f tokens/s, by a probe",
-			time.Duration(*r.Seconds*float64(time.Second)).Round(time.Second), cli.Count(int64(r.Steps)), 1e3**r.StepSeconds, float64(r.TokensPerStep) / *r.StepSeconds))
+			time.Duration(*r.Seconds*float64(time.Second)).Round(time.Second), cli.Count(int64(r.Steps)), 1e3**r.StepSeconds, float64(r.TokensPerStep) / *r.StepSeconds),
+			"", "evaluations come on top; distill says the time of the whole once it has timed some steps")
 	} else if r.Steps > 0 {
 		pairs = append(pairs, "steps", fmt.Sprintf("%d of %d tokens; without a probe their time is not known", r.Steps, r.TokensPerStep))
 	}
