@@ -134,6 +134,7 @@ type Error struct {
 	status  int
 }
 
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
 // refuse makes the error of a status.
