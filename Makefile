@@ -202,6 +202,9 @@ current: ## generated assembly and notices are up to date
 # A program that people download: what grows it is seen here, not by them.
 SIZE_LIMIT := 30000000
 
+openai-client: ## OpenAI's client library talks to apr serve, if its modules can be fetched
+	@cd tools/openai; if $(GO) mod download; then $(GO) test -count=1 ./...; else echo 'openai-client: its modules cannot be fetched'; fi
+
 size: ## the stripped program is not larger than 30 MB
 	@file=$$(mktemp); trap 'rm -f '$$file EXIT; $(GO) build -trimpath -ldflags '-s -w' -o $$file ./cmd/apr; \
 	bytes=$$(stat -c %s $$file); echo "the stripped program has $$bytes bytes of at most $(SIZE_LIMIT)"; [ $$bytes -le $(SIZE_LIMIT) ]

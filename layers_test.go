@@ -34,7 +34,7 @@ var floors = []struct {
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "modelfile adapter model model/modeltest plan generate optim teacher/cache teacher eval/sandbox eval distill convert prune"},
-	{"trust", "run/report falsify hub/hubtest hub s3/s3test s3 bench/randmodel bench/trial bench proofs selfcheck run/verify run/dispatch"},
+	{"trust", "run/report falsify hub/hubtest hub s3/s3test s3 bench/randmodel bench/trial bench proofs selfcheck run/verify run/dispatch openai"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware bench/students bench/gosource"},
 }
 
@@ -68,7 +68,7 @@ var reserved = []struct {
 	{"apr/internal/crashdisk", "", "test support"},
 	{"apr/internal/torture", "", "test support"},
 	{"testing", "internal/torture internal/near internal/contracttest internal/hostile device/devicetest model/modeltest", "test support"},
-	{"net/http", "hub hub/hubtest s3 s3/s3test cmd/apr bench/interop", "parsers and training never gain the network"},
+	{"net/http", "hub hub/hubtest s3 s3/s3test openai cmd/apr bench/interop", "parsers and training never gain the network"},
 	{"os/exec", "corpus falsify run/supervise run/dispatch cmd/apr device/cuda/emulator eval eval/sandbox bench/interop bench/trial", "nothing starts programs but claims, foreign readers in a table, the supervisor, the programs of schedulers and the run they start, Parquet's bounded child, the compiler of an emulator for tests, and code tasks"},
 	{"apr/device/cuda/emulator", "", "test support"},
 }

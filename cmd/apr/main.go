@@ -15,7 +15,7 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	distillCommand, pruneCommand, planCommand, cacheCommand, dispatchCommand, runsCommand, pullCommand, runCommand, evalCommand,
+	distillCommand, pruneCommand, planCommand, cacheCommand, dispatchCommand, runsCommand, pullCommand, runCommand, serveCommand, evalCommand,
 	exportCommand, quantizeCommand, convertCommand, importCommand, inspectCommand, tensorsCommand, validateCommand, diffCommand, tokenizeCommand,
 	verifyCommand, checkCommand, contractCommand, benchCommand, doctorCommand, gpuCommand, versionCommand, completionCommand,
 }
@@ -26,7 +26,7 @@ var foreignCommands = map[string]string{
 	"chat": "run MODEL --chat", "generate": "run", "complete": "run", "infer": "run", "inference": "run", "predict": "run", "ask": "run",
 	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "log": "runs tail", "tail": "runs tail", "status": "runs list",
 	"compare": "runs compare", "report": "runs report", "history": "runs list", "diagnose": "runs diagnose",
-	"resume": "runs resume RUN", "stop": "runs stop RUN", "kill": "runs stop RUN", "rm": "runs rm RUN", "serve": "runs serve", "ui": "runs serve", "dashboard": "runs serve", "web": "runs serve",
+	"resume": "runs resume RUN", "stop": "runs stop RUN", "kill": "runs stop RUN", "rm": "runs rm RUN", "ui": "runs serve", "dashboard": "runs serve", "web": "runs serve",
 	"download": "pull", "get": "pull", "fetch": "pull", "evaluate": "eval", "score": "eval", "test": "eval", "perplexity": "eval", "show": "inspect", "info": "inspect", "cat": "tensors",
 	"quantise": "quantize", "merge": "export", "save": "export", "create": "export", "gguf": "export", "env": "doctor", "devices": "gpu", "gpus": "gpu", "nvidia-smi": "gpu",
 	"benchmark": "bench", "submit": "dispatch", "launch": "dispatch", "sbatch": "dispatch", "estimate": "plan", "topics": "help topics",

@@ -41,7 +41,7 @@ func runCommand() *cli.Command {
 			"The prompt is the argument TEXT, or --prompt, or stdin: piped in, or read by -. One line end at the end of stdin is\n" +
 			"dropped. Only the answer is written to stdout. It ends at the model's end token, after --max-tokens, or when the\n" +
 			"model's positions are used up. SOURCE is a file, a folder, a name on the hub, or a run: its directory or the\n" +
-			"beginning of its name. To serve a model, export it to llama.cpp or ollama: apr export --help.",
+			"beginning of its name. apr serve answers programs.",
 		Example: "apr run student.apr\n" +
 			"apr run 20261120 'package main' -n 64\n" +
 			"apr run student.apr -p 'func ' --temperature 0.8 --top-p 0.95 --seed 7\n" +
