@@ -36,8 +36,8 @@ func put(store *Store, name string, b []byte) (bool, error) {
 	return store.Put(name, bytes.NewReader(b), int64(len(b)))
 }
 
-// get reads an object whole.
-func get(store *Store, name string) ([]byte, error) {
+// read reads an object whole.
+func read(store *Store, name string) ([]byte, error) {
 	f, size, err := store.Open(name)
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func TestStore(t *testing.T) {
 		if made, err := put(store, name, []byte("other")); made || err != nil {
 			t.Errorf("a second writer: made %v, %v", made, err)
 		}
-		if got, err := get(store, name); err != nil || !bytes.Equal(got, want) {
+		if got, err := read(store, name); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes of %d: %v", len(got), size, err)
 		}
 		if n, err := store.Size(name); err != nil || n != int64(size) {
@@ -76,7 +76,7 @@ func TestStore(t *testing.T) {
 	if _, err := store.Size("nothing"); fault.KindOf(err) != fault.NotFound || !strings.Contains(err.Error(), "s3://bucket/some/prefix/nothing") {
 		t.Error(err)
 	}
-	if _, err := get(store, "nothing"); fault.KindOf(err) != fault.NotFound {
+	if _, err := read(store, "nothing"); fault.KindOf(err) != fault.NotFound {
 		t.Error(err)
 	}
 }
@@ -116,7 +116,16 @@ func TestMisbehaviour(t *testing.T) {
 			server.Misbehave(tt.fault, tt.share)
 			_, put := put(store, "new", body)
 			before := server.Requests()
-			got, get := get(store, "there")
+			got, get := read(store, "there")
+			for i := 0; tt.kind == 0 && i < 10; i++ { // so that a share of requests is met
+				name := fmt.Sprint("more", i)
+				if made, err := store.Put(name, bytes.NewReader(body), int64(len(body))); err != nil || !made && tt.fault != s3test.Lost {
+					t.Errorf("PUT: made %v, %v", made, err)
+				}
+				if again, err := read(store, name); err != nil || !bytes.Equal(again, body) || server.Made()["some/prefix/"+name] != 1 {
+					t.Errorf("GET: %d bytes, %v", len(again), err)
+				}
+			}
 			if tt.put == 0 {
 				tt.put = tt.kind
 			}
@@ -166,7 +175,7 @@ func TestStopReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.close()
-	if b, err := get(store, "large"); err != nil || len(b) != 8<<20 {
+	if b, err := read(store, "large"); err != nil || len(b) != 8<<20 {
 		t.Error(len(b), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
