@@ -10,37 +10,48 @@ import (
 	"apr/teacher/cache"
 )
 
-// Limits of a goodness of fit. A standard score beyond 5 is met by chance once in two million.
+// Limits of a goodness of fit. Other arithmetic moves a distribution a little, and enough draws would show it: that much
+// is allowed. A standard score beyond 5 is met by chance once in two million.
 const (
-	maxScore = 5.0
-	maxError = 0.05 // of hidden states: the root of the mean squared difference over that of the values
-	cells    = 8    // of a position's chi-square, at most
+	maxScore      = 5.0
+	maxDivergence = 0.02 // chi-square divergence of a position: about twice the KL divergence in nats
+	maxShift      = 0.02 // nats of the mean log-probability of a draw
+	maxError      = 0.05 // of hidden states: the root of the mean squared difference over that of the values
+	cells         = 8    // of a position's chi-square, at most
 )
 
-// Fit compares draws with the distribution that they should be from. Both scores are standard normal if they are.
+// Fit compares draws with the distribution that they should be from. The estimates have mean 0 if they are from it;
+// the scores say by how many standard errors the estimates are beyond what other arithmetic may cost.
 type Fit struct {
-	ChiSquare  float64 `json:"chi_square_z"`     // of counts in cells of neighbouring ids
-	Likelihood float64 `json:"log_likelihood_z"` // of the mean log-probability of the draws
+	Divergence      float64 `json:"chi_square_divergence"` // of the distribution that was drawn from, by counts in cells of neighbouring ids
+	DivergenceScore float64 `json:"chi_square_score"`
+	Shift           float64 `json:"log_probability_shift"` // nats of a draw
+	ShiftScore      float64 `json:"log_probability_score"`
+}
+
+// fitOf judges sums over positions of n draws each.
+func fitOf(chi, likelihood tally, positions, n int) *Fit {
+	draws := float64(positions) * float64(n)
+	divergence, shift := (chi.sum-chi.mean)/draws, (likelihood.sum-likelihood.mean)/draws
+	return &Fit{divergence, score(divergence-maxDivergence, chi.variance, draws), shift, score(math.Abs(shift)-maxShift, likelihood.variance, draws)}
+}
+
+// score is an excess of a mean over n in standard errors.
+func score(excess, variance, n float64) float64 {
+	if variance == 0 && excess <= 0 {
+		return 0 // nothing can vary, and nothing differs
+	}
+	return max(-1e9, min(excess*n/math.Sqrt(variance), 1e9))
 }
 
 // ok reports whether the draws may be from the distribution.
-func (f Fit) ok() bool {
-	return math.Abs(f.ChiSquare) <= maxScore && math.Abs(f.Likelihood) <= maxScore
-}
+func (f Fit) ok() bool { return f.DivergenceScore <= maxScore && f.ShiftScore <= maxScore }
 
 // tally is a sum of statistics with the mean and the variance that it should have.
 type tally struct{ sum, mean, variance float64 }
 
 func (m *tally) add(o tally) {
 	m.sum, m.mean, m.variance = m.sum+o.sum, m.mean+o.mean, m.variance+o.variance
-}
-
-// z is the standard score; 0 if nothing varies and nothing differs.
-func (m tally) z() float64 {
-	if m.variance == 0 && m.sum == m.mean {
-		return 0
-	}
-	return max(-1e9, min((m.sum-m.mean)/math.Sqrt(m.variance), 1e9))
 }
 
 // fitter judges the draws of one position after the other. It may be used by one goroutine at a time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 
 	"apr/device"
 )
@@ -32,7 +33,7 @@ func SizeOfCache(ctx context.Context, c Config, dev device.Device, obs Observer)
 	}
 	defer func() { err = errors.Join(err, in.close()) }()
 	s = in.cacheSize(c, dev)
-	if free, ok := freeFor(c.Output); ok {
+	if free, ok := freeFor(c.Output); ok && !strings.Contains(c.Output, "://") {
 		s.Available = int64(min(free, math.MaxInt64))
 	}
 	return s, nil

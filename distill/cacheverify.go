@@ -117,7 +117,7 @@ func (p *precomputation) compare(ctx context.Context, r *cache.Reader, out *Cach
 	case out.Method == identical:
 		out.Passed = out.Identical == out.Rows
 	case r.Kind == cache.Draws:
-		out.Fit = &Fit{chi.z(), likelihood.z()}
+		out.Fit = fitOf(chi, likelihood, out.Rows*p.header.SeqLen, p.header.Draws)
 		out.Passed = out.Fit.ok()
 	default:
 		e := math.Sqrt(difference / size)
@@ -152,8 +152,8 @@ func (o *CacheCheck) judge(dir string) error {
 	err := fault.In(fault.Invalid, dir, "%d of %d sampled rows differ from what the teacher says on the same kind of device", o.Rows-o.Identical, o.Rows)
 	switch {
 	case o.Fit != nil:
-		err = fault.In(fault.Invalid, dir, "the draws of %d sampled rows are not from the teacher's distribution: standard scores of %.1f (chi-square) and %.1f (log-likelihood), of at most %g",
-			o.Rows, o.Fit.ChiSquare, o.Fit.Likelihood, maxScore)
+		err = fault.In(fault.Invalid, dir, "the draws of %d sampled rows are not from the teacher's distribution: chi-square divergence %.3g, %.1f standard errors beyond %g; log-probability %+.3g nats, %.1f beyond %g",
+			o.Rows, o.Fit.Divergence, o.Fit.DivergenceScore, maxDivergence, o.Fit.Shift, o.Fit.ShiftScore, maxShift)
 	case o.Error != nil:
 		err = fault.In(fault.Invalid, dir, "the hidden states of %d sampled rows differ from the teacher's by %.3g of their size, more than %g", o.Rows, *o.Error, maxError)
 	}

@@ -94,12 +94,14 @@ func TestVerifyCache(t *testing.T) {
 		case tt.wrong == "" && err != nil || tt.wrong != "" && (fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), tt.wrong)):
 			t.Errorf("%s: %v", tt.name, err)
 		}
+		if out != nil && out.Fit != nil {
+			t.Logf("%s: %+v", tt.name, *out.Fit)
+		}
 		contracttest.Cases(t, 1)
 	}
 }
 
-// TestFitIsStandardNormal: of draws from the distribution itself both scores have mean 0 and variance 1; hidden states
-// that are not finite are no error of 5 %.
+// TestFitIsStandardNormal: of draws from the distribution itself both sums have their mean and their variance.
 func TestFitIsStandardNormal(t *testing.T) {
 	const vocab, n, positions, trials = 40, 50, 30, 200
 	state := uint64(1)
@@ -135,11 +137,12 @@ func TestFitIsStandardNormal(t *testing.T) {
 			f.add(logits, drawn, n)
 		}
 		for _, s := range []struct {
-			sums *[2]float64
-			z    float64
-		}{{&chi, f.chi.z()}, {&likelihood, f.likelihoods.z()}} {
-			s.sums[0] += s.z / trials
-			s.sums[1] += s.z * s.z / trials
+			sums  *[2]float64
+			tally tally
+		}{{&chi, f.chi}, {&likelihood, f.likelihoods}} {
+			z := (s.tally.sum - s.tally.mean) / math.Sqrt(s.tally.variance)
+			s.sums[0] += z / trials
+			s.sums[1] += z * z / trials
 		}
 	}
 	for name, s := range map[string][2]float64{"chi-square": chi, "log-likelihood": likelihood} {
@@ -148,7 +151,7 @@ func TestFitIsStandardNormal(t *testing.T) {
 		}
 		contracttest.Cases(t, 1)
 	}
-	if nan := math.NaN(); (Fit{nan, 0}).ok() || (Fit{0, nan}).ok() || !(Fit{1, -2}).ok() {
+	if nan := math.NaN(); (Fit{0, nan, 0, 0}).ok() || (Fit{0, 0, 0, nan}).ok() || !(Fit{0.02, 1, -0.01, -2}).ok() {
 		t.Error("a score that is no number passes")
 	}
 }

@@ -79,7 +79,7 @@ func (s *Store) Open(name string) (cache.File, int64, error) {
 	if err != nil {
 		return nil, 0, fault.In(fault.IO, os.TempDir(), "no temporary file can be made").Because(err).WithID("E-S3-010")
 	}
-	t := temporary{f}
+	t := temporary{f, os.Remove(f.Name()) == nil} // where the system allows it: nothing is left of a killed process
 	var size int64
 	err = s.retry(name, func() *problem {
 		x, p := s.send(request{method: http.MethodGet, name: name})
@@ -133,10 +133,19 @@ func (f *failing) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// temporary is a file that is gone when it is closed.
-type temporary struct{ *os.File }
+// temporary is a file that is gone when it is closed, or before.
+type temporary struct {
+	*os.File
+	gone bool
+}
 
-func (t temporary) Close() error { return errors.Join(t.File.Close(), os.Remove(t.Name())) }
+func (t temporary) Close() error {
+	err := t.File.Close()
+	if !t.gone {
+		err = errors.Join(err, os.Remove(t.Name()))
+	}
+	return err
+}
 
 // Put implements cache.Store by If-None-Match: *.
 func (s *Store) Put(name string, body io.ReaderAt, size int64) (made bool, err error) {

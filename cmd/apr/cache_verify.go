@@ -31,7 +31,7 @@ func cacheVerifyCommand() *cli.Command {
 		Name: "verify", Short: "Check all bytes of a teacher's cache; with TEACHER, recompute sampled rows",
 		Long: "Compares every row with its checksum and every file with its hash. With TEACHER and --data it also runs the teacher over sampled\n" +
 			"rows. On the kind of device that made the cache their bytes must be the same. Elsewhere draws must fit the teacher's distribution\n" +
-			"(two standard scores of at most 5) and hidden states must be within 5 % of the teacher's. Exit 5 if not.",
+			"(docs/cache.md has the limits) and hidden states must be within 5 % of the teacher's. Exit 5 if not.",
 		Example: "apr cache verify CACHE\napr cache verify CACHE TEACHER -d data.jsonl --samples 32",
 		Exits:   append(slices.Clone(cacheExits), fault.Load, fault.Inference, fault.Network, fault.HTTP404, fault.Memory),
 		Options: o.table(),
@@ -171,7 +171,7 @@ func (r cacheVerifyResult) Text(p *cli.Page) {
 	found := fmt.Sprintf("%d of %d sampled rows are identical", t.Identical, t.Rows)
 	switch {
 	case t.Fit != nil:
-		found = fmt.Sprintf("%d sampled rows: standard scores %.2f (chi-square), %.2f (log-likelihood)", t.Rows, t.Fit.ChiSquare, t.Fit.Likelihood)
+		found = fmt.Sprintf("%d sampled rows fit: chi-square divergence %.2g, log-probability %+.2g nats a draw", t.Rows, t.Fit.Divergence, t.Fit.Shift)
 	case t.Error != nil:
 		found = fmt.Sprintf("%d sampled rows: relative error %.3g", t.Rows, *t.Error)
 	}

@@ -28,11 +28,13 @@ func dispatchCommand() *cli.Command {
 			"  local  a process in the background of this machine\n" +
 			"  ssh    a process on --host\n" +
 			"  slurm  a batch job, which goes back into the queue before its time is up\n" +
-			"  k8s    an Indexed Job",
+			"  k8s    an Indexed Job\n" +
+			"With --stage precompute, slurm and k8s start --shard-count processes, as an array or an Indexed Job.",
 		Example: "apr dispatch TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
 			"apr dispatch examples/gosrc/distill.yaml --dry-run\n" +
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler ssh --host gpu1 --remote-dir work --binary bin/apr\n" +
-			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler slurm --backend cuda --memory 80 --time 12h --dry-run",
+			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler slurm --backend cuda --memory 80 --time 12h --dry-run\n" +
+			"apr dispatch TEACHER -d data.jsonl --stage precompute -o s3://bucket/prefix --shard-count 20 --scheduler k8s --image r/apr:1 --secret aws --dry-run",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
 		Options: append(ofDistill(ofAnyMachine(d.distillOptions.table())), d.own()...), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: d.takeEarlierHere,
@@ -54,6 +56,7 @@ func ofAnyMachine(table []cli.Option) []cli.Option {
 type dispatchOptions struct {
 	*planOptions
 	scheduler, host, remoteDir, binary, image, claim, minDisk string
+	secret                                                    string
 	phase, falsifier                                          string // as the user says, for the record
 	dryRun, follow                                            bool
 	grace, limit                                              time.Duration
@@ -67,6 +70,7 @@ func (d *dispatchOptions) own() []cli.Option {
 		{Name: "binary", Path: true, Value: cli.String(&d.binary, ""), Default: "local, slurm: this program; ssh, k8s: apr on PATH there", Help: "apr binary to run; ssh copies it to --remote-dir"},
 		{Name: "image", Value: cli.String(&d.image, ""), Help: "k8s: container image that holds apr and /bin/sh"},
 		{Name: "claim", Value: cli.String(&d.claim, "apr"), Help: "k8s: PersistentVolumeClaim that holds models, data and runs"},
+		{Name: "secret", Value: cli.String(&d.secret, ""), Help: "k8s: Secret whose keys become variables of the pods, such as AWS_ACCESS_KEY_ID"},
 		{Name: "dry-run", Value: cli.Bool(&d.dryRun, false), Help: "show checks, command, script or manifest; start nothing"},
 		{Name: "follow", Value: cli.Bool(&d.follow, false), Help: "print the run's steps until it ends, then exit with its code; local and ssh only"},
 		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", func(s string) error { _, err := parseSize(s); return err }), Help: "refuse to start with less free disk than this, or than the plan needs"},
@@ -87,11 +91,11 @@ func oneLine(s string) error {
 }
 
 // belongs says which scheduler an option is for.
-var belongs = map[string]string{"host": "ssh", "image": "k8s", "claim": "k8s", "time": "slurm"}
+var belongs = map[string]string{"host": "ssh", "image": "k8s", "claim": "k8s", "secret": "k8s", "time": "slurm"}
 
 // checkOwn judges the options that concern each other.
 func (d *dispatchOptions) checkOwn(s cli.Settings) error {
-	for _, name := range []string{"host", "image", "claim", "time"} {
+	for _, name := range []string{"host", "image", "claim", "secret", "time"} {
 		if s.Given(name) && d.scheduler != belongs[name] {
 			return fault.New(fault.Usage, "--%s is for --scheduler %s", name, belongs[name])
 		}
@@ -171,11 +175,14 @@ func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, erro
 	if err != nil {
 		return nil, err
 	}
-	if d.Output == "" && d.Resume == "" {
+	if d.Output == "" && d.Resume == "" && !d.precomputes() {
 		d.Output = job.RunDir
 	}
-	if d.precomputes() || d.Cache != "" {
-		return nil, fault.New(fault.Unavailable, "not built yet: apr dispatch with a teacher's cache")
+	if d.precomputes() {
+		return d.runParts(ctx, e, job)
+	}
+	if d.Cache != "" {
+		return nil, fault.New(fault.Unavailable, "not built yet: apr dispatch of a run from a teacher's cache").WithHint("--stage precompute can be dispatched")
 	}
 	c, err := d.resolve(ctx, e)
 	if err != nil {

@@ -29,7 +29,7 @@ func (d *dispatchOptions) newJob(now time.Time) (j dispatch.Job, err error) {
 	}
 	j = dispatch.Job{
 		Ticket: "apr-" + now.Format("20060102-150405") + "-" + hex.EncodeToString(salt[:]), Host: d.host,
-		Grace: d.grace, Limit: d.limit, Image: d.image, Claim: d.claim,
+		Grace: d.grace, Limit: d.limit, Image: d.image, Claim: d.claim, Secret: d.secret,
 	}
 	if d.Backend == "cuda" {
 		j.GPUs = 1
@@ -162,7 +162,7 @@ func (d *dispatchOptions) record(j dispatch.Job) (*dispatchRecord, error) {
 		}
 	}
 	inDir := func(p string) string {
-		if path.IsAbs(p) {
+		if path.IsAbs(p) || strings.Contains(p, "://") {
 			return p
 		}
 		return path.Join(j.Dir, p)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"apr/internal/fault"
 )
@@ -66,14 +65,15 @@ func agree(found []part) (i, of int, err error) {
 
 // contradiction is an error with a table of what was found.
 func contradiction(found []part, what string) *fault.Error {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "found\tshard\tof")
+	width := len("found")
 	for _, p := range found {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", p.source, known0(p.i), known0(p.of))
+		width = max(width, len(p.source))
 	}
-	_ = w.Flush() // into memory
-	return fault.New(fault.Usage, "%s\n%s", what, strings.TrimRight(b.String(), "\n")).WithID("E-SHARD-001")
+	table := fmt.Sprintf("%-*s  shard  of", width, "found")
+	for _, p := range found {
+		table += fmt.Sprintf("\n%-*s  %-5s  %s", width, p.source, known0(p.i), known0(p.of))
+	}
+	return fault.New(fault.Usage, "%s\n%s", what, table).WithID("E-SHARD-001")
 }
 
 // known0 is a number from 0 up, or that it is not said.

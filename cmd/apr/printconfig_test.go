@@ -35,7 +35,7 @@ var given = map[string][]string{
 	"lora-dropout": {"0.5"}, "lora-targets": {"q,k"}, "lora-merge": {"off"}, "adapter": {"/adapter"},
 	// of plan and dispatch
 	"memory": {"24.5"}, "shape": {"7b:0.5b"}, "no-probe": {"true"}, "scheduler": {"slurm"}, "host": {"me@there"}, "remote-dir": {"/there"}, "binary": {"/apr"}, "image": {"r/apr:1"},
-	"claim": {"models"}, "dry-run": {"true"}, "follow": {"true"}, "min-disk": {"1 GB"}, "grace": {"2m"}, "time": {"12h"}, "phase": {"4: teach"}, "falsifier": {"FT-X-001"},
+	"claim": {"models"}, "secret": {"aws"}, "dry-run": {"true"}, "follow": {"true"}, "min-disk": {"1 GB"}, "grace": {"2m"}, "time": {"12h"}, "phase": {"4: teach"}, "falsifier": {"FT-X-001"},
 }
 
 // settled merges the options of a command that then does nothing, and returns them; or what the command printed.

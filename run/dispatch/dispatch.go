@@ -39,6 +39,11 @@ type Job struct {
 	GPUs  int
 	Image string // of Kubernetes
 	Claim string // PersistentVolumeClaim mounted at Dir; of Kubernetes
+
+	// Parts is how many processes share the work: elements of an array, or pods of a Job, each of which finds its number in its environment
+	// and may be started again as it is. 0: one run, which goes on where it was cut off.
+	Parts  int
+	Secret string // whose keys are variables of the pods; of Kubernetes
 }
 
 // folder is where the files of tickets are, in Dir.
@@ -71,7 +76,7 @@ func (j Job) Check() error {
 		form       *regexp.Regexp
 		optional   bool
 	}{
-		{"ticket", j.Ticket, tickets, false}, {"--host", j.Host, hosts, true}, {"--image", j.Image, images, true}, {"--claim", j.Claim, claims, true},
+		{"ticket", j.Ticket, tickets, false}, {"--host", j.Host, hosts, true}, {"--image", j.Image, images, true}, {"--claim", j.Claim, claims, true}, {"--secret", j.Secret, claims, true},
 	} {
 		if !(v.optional && v.text == "") && !v.form.MatchString(v.text) {
 			return fault.New(fault.Usage, "%s %q is no name of its kind", v.what, v.text).WithID("E-DISPATCH-002")
@@ -105,8 +110,11 @@ func (j Job) invocation() string {
 
 // again makes of the arguments $@ what goes on where an earlier start of the same ticket was cut off: from its last
 // checkpoint, or from the beginning with the torso moved aside. The first start leaves them alone, so that a run that
-// somebody else began is refused as ever.
+// somebody else began is refused as ever. Parts go on by themselves.
 func (j Job) again() string {
+	if j.Parts > 0 {
+		return ""
+	}
 	return `mkdir -p ` + folder + `
 run=` + Quote(j.RunDir) + `
 if [ -e ` + j.file(".started") + ` ]; then

@@ -299,6 +299,36 @@ func TestManifest(t *testing.T) {
 	}
 }
 
+// TestParts: an array and an Indexed Job of several processes, which are started again as they are.
+func TestParts(t *testing.T) {
+	j := job(t.TempDir())
+	j.Parts, j.Image, j.Secret = 20, "r/apr:1", "aws"
+	script := j.SlurmScript()
+	for _, line := range []string{"#SBATCH --array=0-19\n", "#SBATCH --output=apr-1-%a.log\n", "scontrol requeue"} {
+		if !strings.Contains(script, line) {
+			t.Errorf("the script has no %q", line)
+		}
+	}
+	text, err := j.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"completions: 20\n", "parallelism: 20\n", "backoffLimit: 60\n", "secretRef:\n", "name: aws\n"} {
+		if !strings.Contains(string(text), line) {
+			t.Errorf("the manifest has no %q", line)
+		}
+	}
+	for _, text := range []string{script, string(text)} {
+		if strings.Contains(text, "--force") || strings.Contains(text, "--resume") || strings.Contains(text, ".started") {
+			t.Error("a part that is started again is told so")
+		}
+	}
+	j.Secret = "a b"
+	if err := j.Check(); fault.KindOf(err) != fault.Usage {
+		t.Error(err)
+	}
+}
+
 // kubeletExpands is what Kubernetes documents for commands: $$ is $, $(NAME) is a variable's value.
 func kubeletExpands(s string) string {
 	var b strings.Builder

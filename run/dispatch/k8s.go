@@ -53,6 +53,7 @@ type (
 		Command    []string `yaml:"command"`
 		Args       []string `yaml:"args"`
 		Env        []pair   `yaml:"env,omitempty"`
+		EnvFrom    []m      `yaml:"envFrom,omitempty"`
 		Resources  m        `yaml:"resources,omitempty"`
 		Mounts     []m      `yaml:"volumeMounts"`
 	}
@@ -61,7 +62,7 @@ type (
 // literal protects a text from Kubernetes, which replaces $(NAME) in commands, arguments and values, and reads $$ as $.
 func literal(s string) string { return strings.ReplaceAll(s, "$", "$$") }
 
-// Manifest is an Indexed Job of one pod. A pod that is stopped with a checkpoint is replaced without counting as a failure;
+// Manifest is an Indexed Job of one pod, or one for each part. A pod that is stopped with a checkpoint is replaced without counting as a failure;
 // what another attempt would meet again fails the Job at once.
 func (j Job) Manifest() ([]byte, error) {
 	onExit := func(action string, codes []int) m {
@@ -70,7 +71,8 @@ func (j Job) Manifest() ([]byte, error) {
 	labels := m{"app.kubernetes.io/name": "apr", "apr/ticket": j.Ticket}
 	var d manifest
 	d.APIVersion, d.Kind, d.Metadata = "batch/v1", "Job", m{"name": j.Ticket, "labels": labels}
-	d.Spec.CompletionMode, d.Spec.Completions, d.Spec.Parallelism, d.Spec.BackoffLimit = "Indexed", 1, 1, 3
+	pods := max(j.Parts, 1)
+	d.Spec.CompletionMode, d.Spec.Completions, d.Spec.Parallelism, d.Spec.BackoffLimit = "Indexed", pods, pods, 3*pods
 	d.Spec.PodFailurePolicy = m{"rules": []m{
 		onExit("Ignore", resumableCodes), onExit("FailJob", finalCodes),
 		{"action": "Ignore", "onPodConditions": []m{{"type": "DisruptionTarget", "status": "True"}}},
@@ -85,6 +87,9 @@ func (j Job) Manifest() ([]byte, error) {
 	for _, e := range j.Env {
 		name, value, _ := strings.Cut(e, "=")
 		c.Env = append(c.Env, pair{name, literal(value)})
+	}
+	if j.Secret != "" {
+		c.EnvFrom = []m{{"secretRef": m{"name": j.Secret}}}
 	}
 	if j.GPUs > 0 {
 		c.Resources = m{"limits": m{"nvidia.com/gpu": j.GPUs}}

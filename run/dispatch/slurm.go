@@ -55,8 +55,11 @@ exit "$code"
 
 func (j Job) slurmOptions() []string {
 	options := []string{
-		"--job-name=" + j.Ticket, "--output=" + j.Ticket + ".log", "--open-mode=append", "--nodes=1", "--ntasks=1", "--requeue",
+		"--job-name=" + j.Ticket, "--output=" + j.SlurmLog(), "--open-mode=append", "--nodes=1", "--ntasks=1", "--requeue",
 		fmt.Sprintf("--signal=B:USR1@%d", seconds(j.Grace)),
+	}
+	if j.Parts > 0 {
+		options = append(options, fmt.Sprintf("--array=0-%d", j.Parts-1))
 	}
 	if s := seconds(j.Limit); s > 0 {
 		options = append(options, fmt.Sprintf("--time=%d-%02d:%02d:%02d", s/86400, s/3600%24, s/60%60, s%60))
@@ -67,5 +70,11 @@ func (j Job) slurmOptions() []string {
 	return options
 }
 
-// SlurmLog is the file that the job's output goes to, in Dir: Slurm makes no folder for it.
-func (j Job) SlurmLog() string { return j.Ticket + ".log" }
+// SlurmLog is the file that the job's output goes to, in Dir: Slurm makes no folder for it. %a is the number of an array's
+// element.
+func (j Job) SlurmLog() string {
+	if j.Parts > 0 {
+		return j.Ticket + "-%a.log"
+	}
+	return j.Ticket + ".log"
+}
