@@ -156,10 +156,18 @@ type texts struct {
 	tokens  int64 // of these
 }
 
+// CheckOutput refuses an output that is there, unless it may be replaced.
+func (j TextJob) CheckOutput() error {
+	if _, err := os.Lstat(j.Output); err == nil && !j.Force {
+		return fault.In(fault.Invalid, j.Output, "already exists").WithHint("give --force to replace it")
+	}
+	return nil
+}
+
 // Write answers the prompts. progress gets the answers and the tokens so far, of all answers.
 func (j TextJob) Write(ctx context.Context, e *generate.Engine, prompts []TextPrompt, progress func(answers, tokens int64)) (_ *Texts, err error) {
-	if _, err := os.Lstat(j.Output); err == nil && !j.Force {
-		return nil, fault.In(fault.Invalid, j.Output, "already exists").WithHint("give --force to replace it")
+	if err := j.CheckOutput(); err != nil {
+		return nil, err
 	}
 	start := time.Now()
 	t := &texts{j: j, out: &Texts{Output: j.Output, Prompts: len(prompts)}}

@@ -96,7 +96,7 @@ type textResult struct {
 
 // runTexts lets the teacher answer prompts.
 func runTexts(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
-	if err := o.checkTexts(e.Settings); err != nil {
+	if err := errors.Join(o.checkTexts(e.Settings), distill.TextJob{Output: o.Output, Force: o.Force}.CheckOutput()); err != nil {
 		return nil, err
 	}
 	paths, err := dataFiles(ctx, e, o.Data)
@@ -125,7 +125,7 @@ func runTexts(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, e
 		return nil, err
 	}
 	defer dev.Close()
-	w.job.Identity += " " + dev.Info().Kind
+	w.job.Identity += " " + dev.Info().Kind + " " + o.DType
 	n, err := dev.fitEngine(f, o.Texts.Slots, w.job.Capacity, w.job.Sampling.Vocab, false)
 	if err != nil {
 		return nil, err
