@@ -69,6 +69,12 @@ func (e *Encoder) Append(dst []int32, text string, mode Mode) []int32 {
 	return dst
 }
 
+// AppendContinuing appends the ids of text that goes on where other text ended: SentencePiece puts no prefix before it.
+func (e *Encoder) AppendContinuing(dst []int32, text string, mode Mode) []int32 {
+	dst, _ = e.appendPart(dst, text, mode, part{glued: true})
+	return dst
+}
+
 // part says what a text is a part of.
 type part struct {
 	first  bool           // it begins the whole text

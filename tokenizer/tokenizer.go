@@ -310,6 +310,14 @@ func (t *Tokenizer) EOS() int32 { return t.eos }
 // Pad returns the id of the padding token, or None.
 func (t *Tokenizer) Pad() int32 { return t.pad }
 
+// Unknown returns the id of characters that the vocabulary has neither as tokens nor as bytes, or None.
+func (t *Tokenizer) Unknown() int32 {
+	if t.pieces == nil {
+		return None
+	}
+	return t.pieces.unk
+}
+
 // Ends returns the ids that end a turn or a text beside EOS, as the tokenizer's own file names them. A model's
 // generation_config.json counts before them.
 func (t *Tokenizer) Ends() []int32 { return slices.Clone(t.ends) }
