@@ -5,9 +5,9 @@
 // student's ids the teacher predicts the same next piece of text; its [Matrix] W says which of the student's ids a
 // teacher's id stands for there.
 //
-// Places are counted in a virtual text: a byte of decoded text is one unit, and so is each special token (begin of text,
-// end of text, a marker that both tokenizers have). Special tokens are matched by their role, or by equal text of two
-// control tokens; text that looks like one is text. A teacher's token j teaches after the student's token i if
+// Places are counted in a virtual text: a byte of decoded text is one unit, and so is each special token (begin of
+// text, end of text, a marker that both tokenizers have). Special tokens are matched by their role, or by equal text of
+// two control tokens; text that looks like one is text. A teacher's token j teaches after the student's token i if
 //
 //	start(student, i+1) = start(teacher, j+1)  and  W(teacher id j+1) = student id i+1
 //
@@ -68,9 +68,11 @@ type Pair struct {
 	prefixed    bool    // the student's tokenizer writes a space before a document
 }
 
-// NewPair compares two tokenizers and builds W. A tokenizer without a token that ends a document is a fault of kind Load.
+// NewPair compares two tokenizers and builds W. A tokenizer without a token that ends a document is a fault of kind
+// Load.
 func NewPair(student, teacher *tokenizer.Tokenizer) (*Pair, error) {
-	p := &Pair{Student: student, Teacher: teacher, roles: make([]role, student.RealIDs()), counterpart: make([]int32, student.RealIDs())}
+	p := &Pair{Student: student, Teacher: teacher}
+	p.roles, p.counterpart = make([]role, student.RealIDs()), make([]int32, student.RealIDs())
 	end, err := corpus.EndOfText(student)
 	if err != nil {
 		return nil, err
@@ -181,7 +183,8 @@ func (a *Aligner) Align(ids []int32, fresh bool, most int) (*Row, error) {
 	a.owes = a.p.Teacher.AddBOS()
 	for i := 0; i < len(ids); {
 		if ids[i] < 0 || int(ids[i]) >= len(a.p.roles) {
-			return nil, fault.New(fault.Invalid, "token id %d is not one of the student's %d", ids[i], len(a.p.roles)).At("position %d", i).WithID("E-ALIGN-001")
+			return nil, fault.New(fault.Invalid, "token id %d is not one of the student's %d", ids[i],
+				len(a.p.roles)).At("position %d", i).WithID("E-ALIGN-001")
 		}
 		if a.p.roles[ids[i]] == text {
 			i = a.segment(i)
@@ -346,7 +349,8 @@ func (a *Aligner) match(most int) {
 	if most > 0 && len(r.IDs) > most {
 		kept := a.bytesUpTo(most)
 		if n := r.Bytes - r.LostBytes() - kept; n > 0 {
-			r.Lost = append(r.Lost, Loss{n, fmt.Sprintf("the teacher needs %d positions for the row, %d are there", len(r.IDs), most)})
+			r.Lost = append(r.Lost, Loss{n, fmt.Sprintf("the teacher needs %d positions for the row, %d are there",
+				len(r.IDs), most)})
 		}
 		r.IDs, r.Starts, a.theirs = r.IDs[:most], r.Starts[:most], a.theirs[:most]
 	}

@@ -102,8 +102,8 @@ func decoded(tok *tokenizer.Tokenizer, ids []int32, s string) (ends []int, all s
 	return ends, all
 }
 
-// checkRow compares a row with what a slow comparison of all prefixes says: pairs of positions behind the same text whose
-// next ids agree under W, each as late as it can be, all of them and no other ones.
+// checkRow compares a row with what a slow comparison of all prefixes says: pairs of positions behind the same text
+// whose next ids agree under W, each as late as it can be, all of them and no other ones.
 func checkRow(t *testing.T, p *Pair, ids []int32, row *Row, s string) {
 	t.Helper()
 	prefixes := func(tok *tokenizer.Tokenizer, ids []int32) (all []string) {
@@ -154,8 +154,8 @@ func checkRow(t *testing.T, p *Pair, ids []int32, row *Row, s string) {
 	}
 }
 
-// Every pair of the tokenizers here: a text is covered whole, unless the teacher's tokenizer changes it, which is said; and the
-// positions that teach are those that a slow comparison of all prefixes finds.
+// Every pair of the tokenizers here: a text is covered whole, unless the teacher's tokenizer changes it, which is said;
+// and the positions that teach are those that a slow comparison of all prefixes finds.
 func TestPairs(t *testing.T) {
 	all, pairs, rows := names(t), 0, 0
 	toks := map[string]*tokenizer.Tokenizer{}
@@ -171,7 +171,8 @@ func TestPairs(t *testing.T) {
 			al := p.NewAligner()
 			for _, s := range samples {
 				ids := document(t, p.Student, s)
-				if ids[0] == p.Student.BOS() && !p.Student.AddBOS() || s != samples[2] && slices.Contains(ids, p.Student.Unknown()) {
+				if ids[0] == p.Student.BOS() && !p.Student.AddBOS() || s != samples[2] && slices.Contains(ids,
+					p.Student.Unknown()) {
 					continue
 				}
 				row, err := al.Align(ids, true, 0)
@@ -198,7 +199,8 @@ func TestPairs(t *testing.T) {
 	t.Logf("%d pairs, %d rows", pairs, rows)
 }
 
-// A tokenizer and itself: all positions teach, each by the teacher's position of the same number, and W is the identity.
+// A tokenizer and itself: all positions teach, each by the teacher's position of the same number, and W is the
+// identity.
 func TestSame(t *testing.T) {
 	for _, n := range names(t) {
 		tok := load(t, n)
@@ -235,7 +237,8 @@ func small(t testing.TB, merges []string, specials []string, change func(*tokeni
 			byteLevel = append(byteLevel, s)
 		}
 	}
-	n := tokenizer.Data{Vocabulary: byteLevel, Merges: merges, PreType: d.PreType, Model: d.Model, BOS: tokenizer.None, EOS: tokenizer.None, Pad: tokenizer.None}
+	n := tokenizer.Data{Vocabulary: byteLevel, Merges: merges, PreType: d.PreType, Model: d.Model, BOS: tokenizer.None,
+		EOS: tokenizer.None, Pad: tokenizer.None}
 	for _, m := range merges {
 		n.Vocabulary = append(n.Vocabulary, strings.Replace(m, " ", "", 1))
 	}
@@ -340,7 +343,8 @@ func TestLost(t *testing.T) {
 			t.Errorf("%q: %d of %d bytes are lost, want %d: %v", c.text, got, row.Bytes, c.lost, row.Lost)
 		}
 	}
-	if _, err := a.Align([]int32{5, 1 << 20}, true, 0); err == nil || !strings.Contains(err.Error(), "E-ALIGN-001") && !strings.Contains(err.Error(), "not one of the student's") {
+	if _, err := a.Align([]int32{5, 1 << 20}, true, 0); err == nil || !strings.Contains(err.Error(), "E-ALIGN-001") &&
+		!strings.Contains(err.Error(), "not one of the student's") {
 		t.Errorf("an id outside the vocabulary gives %v", err)
 	}
 }
@@ -351,7 +355,8 @@ func TestMatrix(t *testing.T) {
 	teacher := small(t, []string{"1 2", "12 3", "a b"}, []string{"</s>", "<s>", "<|tool|>"}, nil)
 	p := pair(t, student, teacher)
 	w := p.W
-	for text, want := range map[string]string{"12": "12", "123": "12", "ab": "a", "</s>": "<end>", "<s>": "<begin>", "<|tool|>": "", "7": "7"} {
+	for text, want := range map[string]string{"12": "12", "123": "12", "ab": "a", "</s>": "<end>", "<s>": "<begin>",
+		"<|tool|>": "", "7": "7"} {
 		id := encode(teacher, text)[0]
 		got := ""
 		if to := w.First(id); to >= 0 {
@@ -362,7 +367,8 @@ func TestMatrix(t *testing.T) {
 		}
 	}
 	a := w.Audit()
-	if a.Exact != 256+1+2 || a.Digits != 12 || a.DigitsExact != 11 || a.Specials != 3 || a.SpecialsRole != 2 || a.Empty != 1 || len(a.Worst) != 2 || a.Worst[0].Text != "ab" {
+	if a.Exact != 256+1+2 || a.Digits != 12 || a.DigitsExact != 11 || a.Specials != 3 || a.SpecialsRole != 2 ||
+		a.Empty != 1 || len(a.Worst) != 2 || a.Worst[0].Text != "ab" {
 		t.Errorf("the audit says %+v", a)
 	}
 	if !w.Complete() || a.Covered != student.RealIDs() {
@@ -395,8 +401,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// Any text, in any pair of four tokenizers: what teaches follows the same bytes and is followed by ids that agree, in ascending
-// order; every byte is covered or lost.
+// Any text, in any pair of four tokenizers: what teaches follows the same bytes and is followed by ids that agree, in
+// ascending order; every byte is covered or lost.
 func FuzzAlign(f *testing.F) {
 	for _, s := range samples {
 		f.Add(s, uint8(0), false)

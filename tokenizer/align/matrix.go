@@ -56,8 +56,10 @@ const worstIDs = 8
 
 // Line says what the audit found in one line.
 func (a Audit) Line() string {
-	line := fmt.Sprintf("%d of %d teacher ids are one id of the student (%.1f %%), of digits %d of %d, special tokens by role %d of %d; %d ids have no counterpart; %d of %d student ids are covered",
-		a.Exact, a.TeacherIDs, 100*float64(a.Exact)/float64(max(1, a.TeacherIDs)), a.DigitsExact, a.Digits, a.SpecialsRole, a.Specials, a.Empty, a.Covered, a.StudentIDs)
+	line := fmt.Sprintf("%d of %d teacher ids are one id of the student (%.1f %%), of digits %d of %d, special tokens "+
+		"by role %d of %d; %d ids have no counterpart; %d of %d student ids are covered",
+		a.Exact, a.TeacherIDs, 100*float64(a.Exact)/float64(max(1, a.TeacherIDs)), a.DigitsExact, a.Digits,
+		a.SpecialsRole, a.Specials, a.Empty, a.Covered, a.StudentIDs)
 	var worst []string
 	for _, w := range a.Worst {
 		worst = append(worst, fmt.Sprintf("%q→%q", w.Text, w.First))
@@ -70,7 +72,8 @@ func (a Audit) Line() string {
 
 // newMatrix builds W of a pair whose roles are known.
 func newMatrix(p *Pair) *Matrix {
-	w := &Matrix{TeacherIDs: p.Teacher.RealIDs(), StudentIDs: p.Student.RealIDs(), starts: make([]int32, 1, p.Teacher.RealIDs()+1)}
+	w := &Matrix{TeacherIDs: p.Teacher.RealIDs(), StudentIDs: p.Student.RealIDs(), starts: make([]int32, 1,
+		p.Teacher.RealIDs()+1)}
 	roles := map[int32]int32{} // of the teacher's special tokens
 	for pass := range 2 {      // an end of text goes before other tokens that mean the same
 		for s, t := range p.counterpart {
@@ -130,7 +133,8 @@ func (w *Matrix) take(p *Pair, id int32, b string, ids []int32) int32 {
 	for ; k < len(ids) && first == ""; k++ {
 		first, _ = p.Student.Bytes(ids[k])
 	}
-	if first == "" || !strings.HasPrefix(b, first) || p.roles[ids[k-1]] != text { // the student's tokenizer changes these bytes
+	// the student's tokenizer changes these bytes
+	if first == "" || !strings.HasPrefix(b, first) || p.roles[ids[k-1]] != text {
 		return none
 	}
 	if first == b {
@@ -149,7 +153,10 @@ func (w *Matrix) take(p *Pair, id int32, b string, ids []int32) int32 {
 
 // worst returns the worst of all, the worst first.
 func worst(all []Worst) []Worst {
-	slices.SortStableFunc(all, func(x, y Worst) int { return cmp.Or(cmp.Compare(x.Share, y.Share), cmp.Compare(x.ID, y.ID)) })
+	slices.SortStableFunc(all, func(x, y Worst) int {
+		return cmp.Or(cmp.Compare(x.Share, y.Share), cmp.Compare(x.ID,
+			y.ID))
+	})
 	return all[:min(worstIDs, len(all))]
 }
 
@@ -200,26 +207,29 @@ const rowTolerance = 1e-6
 // (fault.Invalid).
 func (w *Matrix) Check(teacherIDs, studentIDs int) error {
 	if w.TeacherIDs != teacherIDs || w.StudentIDs != studentIDs {
-		return fault.New(fault.Invalid, "the projection is of %d teacher ids and %d student ids, the tokenizers have %d and %d",
+		return fault.New(fault.Invalid,
+			"the projection is of %d teacher ids and %d student ids, the tokenizers have %d and %d",
 			w.TeacherIDs, w.StudentIDs, teacherIDs, studentIDs).WithID("E-ALIGN-002")
 	}
 	for t := range w.TeacherIDs {
 		sum := 0.0
 		for k := w.starts[t]; k < w.starts[t+1]; k++ {
 			if !(w.weights[k] > 0) {
-				return fault.New(fault.Invalid, "the projection has the weight %g in the row of teacher id %d", w.weights[k], t).WithID("E-ALIGN-003")
+				return fault.New(fault.Invalid, "the projection has the weight %g in the row of teacher id %d", w.weights[k], t).
+					WithID("E-ALIGN-003")
 			}
 			sum += float64(w.weights[k])
 		}
 		if w.starts[t] < w.starts[t+1] && !(math.Abs(sum-1) <= rowTolerance) {
-			return fault.New(fault.Invalid, "the row of teacher id %d of the projection sums to %.6g, not to 1", t, sum).WithID("E-ALIGN-003")
+			return fault.New(fault.Invalid, "the row of teacher id %d of the projection sums to %.6g, not to 1", t, sum).
+				WithID("E-ALIGN-003")
 		}
 	}
 	return nil
 }
 
-// Encoding returns the bytes that the hash of W covers: both sizes, and of each row of the teacher's its length, ids and
-// weights, in 4 bytes each, little-endian.
+// Encoding returns the bytes that the hash of W covers: both sizes, and of each row of the teacher's its length, ids
+// and weights, in 4 bytes each, little-endian.
 func (w *Matrix) Encoding() []byte {
 	b := make([]byte, 0, 8+4*w.TeacherIDs+8*len(w.ids))
 	put := func(v uint32) { b = binary.LittleEndian.AppendUint32(b, v) }
