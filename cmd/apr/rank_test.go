@@ -61,6 +61,10 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 			{[]string{"DMLC_ROLE=server", "DMLC_NUM_WORKER=1"}, 9, "DMLC_ROLE: is server"},
 			{[]string{"VC_TASK_INDEX=1", "VC_WORKER_NUM=2", "VC_WORKER_HOSTS=a,b"}, 9, "VC_WORKER_NUM: is 2"},
 			{[]string{"LEPTON_JOB_WORKER_INDEX=1", "LEPTON_JOB_TOTAL_WORKERS=2"}, 9, "LEPTON_JOB_TOTAL_WORKERS: is 2"},
+			{[]string{"JOB_INDEX=1", "PROCESSES_IN_JOB=1", "JOB_COMPLETION_INDEX=0"}, 9, "JOB_INDEX: is 1"}, // xpk
+			{[]string{"MLX_RANK=1", "MLX_WORLD_SIZE=2"}, 9, "MLX_WORLD_SIZE: is 2"},
+			{[]string{"VC_TASK_INDEX=0", "VC_MASTER_NUM=1", "VC_WORKER_NUM=1"}, 9, "VC_MASTER_NUM: is 1 and VC_WORKER_NUM=1"},
+			{[]string{"MF_PARALLEL_NODE_INDEX=1", "MF_PARALLEL_NUM_NODES=2"}, 9, "MF_PARALLEL_NUM_NODES: is 2"},
 			{[]string{"RANK=9", "WORLD_SIZE=4"}, 2, "RANK: is 9"},
 			{[]string{"WORLD_SIZE=banana"}, 2, `WORLD_SIZE: "banana"`},
 			{[]string{"RANK=0", "WORLD_SIZE=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=1"}, 2, "SLURM_STEP_NUM_TASKS says 2"},

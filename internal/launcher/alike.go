@@ -29,7 +29,8 @@ var (
 	numbered = regexp.MustCompile(`^(|.*_)` + things + `_(?:INDEX|RANK|ID)$`)
 	ranked   = regexp.MustCompile(`^(|.*_|[A-Z]+)()(?:RANK|INDEX)$`)
 	counted  = regexp.MustCompile(`^(?:(?:JOB_)?(?:` + things + `S?_)?(?:COUNT|NUM|NUMBER|TOTAL|SIZE|HOSTS|HOSTNAMES)|` +
-		`(?:JOB_)?(?:NUM|TOTAL)_` + things + `E?S?|N` + things + `S|(?:WORLD|GROUP)_SIZE|HOSTS|HOSTNAMES)$`)
+		`(?:JOB_)?(?:NUM|TOTAL)_` + things + `E?S?|N` + things + `S|N?(?:RANKS|PROCS|TASKS)|(?:NUM|TOTAL)_(?:RANKS|PROCS)|` +
+		`(?:WORLD|GROUP)_SIZE|HOSTS|HOSTNAMES)$`)
 )
 
 // FindAlike looks for such variables in environ (NAME=VALUE), one pair for each prefix and thing that is numbered. Without a prefix, both
@@ -82,8 +83,8 @@ func FindAlike(environ []string) (all []Alike) {
 // described finds pairs by their whole names, which follow no rule: the index, and how the name of the count begins and
 // ends.
 func described(vars []Variable) (all []Alike) {
+	all = append(all, volcanoTasks(vars)...)
 	for _, pair := range [][3]string{
-		{volcanoRank, "VC_", "_NUM"}, // between them stands the name of a task, which is free
 		{"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "PAI_TASK_ROLE_TASK_COUNT_", ""},
 		{"PSSH_NODENUM", "PSSH_NUMNODES", ""}, {"SNOWFLAKE_JOB_INDEX", "SNOWFLAKE_JOBS_COUNT", ""},
 	} {
@@ -93,13 +94,40 @@ func described(vars []Variable) (all []Alike) {
 		}
 		for _, v := range vars {
 			n, err := number(v.Name, v.Value)
-			if err == nil && n > 1 && strings.HasPrefix(v.Name, pair[1]) && strings.HasSuffix(v.Name, pair[2]) && v.Name != "VC_WORKER_NUM" {
+			if err == nil && n > 1 && strings.HasPrefix(v.Name, pair[1]) && strings.HasSuffix(v.Name, pair[2]) {
 				all = append(all, Alike{vars[i], v, n})
 				break
 			}
 		}
 	}
 	return all
+}
+
+// volcanoTasks adds up the tasks of a job of Volcano, some of which are of a kind that no source reads.
+func volcanoTasks(vars []Variable) []Alike {
+	i := slices.IndexFunc(vars, func(v Variable) bool { return v.Name == volcanoRank || v.Name == olderVolcanoRank })
+	if i < 0 {
+		return nil
+	}
+	known, of := 0, 0
+	var named Variable
+	for _, v := range vars {
+		kind, ok := strings.CutPrefix(v.Name, "VC_")
+		kind, count := strings.CutSuffix(kind, "_NUM")
+		n, err := number(v.Name, v.Value)
+		if !ok || !count || err != nil {
+			continue
+		}
+		if of += n; slices.Contains(volcanoKinds, kind) {
+			known += n
+		} else if n > 0 {
+			named = v
+		}
+	}
+	if of < 2 || known > 1 {
+		return nil
+	}
+	return []Alike{{vars[i], named, of}}
 }
 
 // namesOne reports whether an index and a count without a prefix are of one thing: a bare rank may be a machine's, but is no worker's, which are

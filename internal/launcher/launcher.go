@@ -13,7 +13,8 @@
 // alone says nothing. Clouds that start the command once on each node count nodes, not processes: a job of one node is
 // a process of its own, also where PET_NPROC_PER_NODE tells torchrun, which did not start it, to make more of it. A
 // WORLD_SIZE of 1 is one process without a RANK, and a lone RANK of 0 may be. A number of machines that no variable
-// numbers is a note. What looks like a launcher that no source describes is found by [FindAlike], for a warning.
+// numbers is a note. Tasks of Volcano are added up, whose kinds are numbered from 0 each. What looks like a launcher
+// that no source describes is found by [FindAlike], for a warning.
 package launcher
 
 import (
@@ -64,10 +65,19 @@ type source struct {
 	hosts, host                        string   // in place of all: a JSON list of machines, and the name of this one
 	jobs                               []string // in place of all: a file lists the machines where one of these is set; see readResources
 	role, trains                       string   // in place of a rank: what this process is, and the role that trains; world counts these
+	kinds                              []string // in place of world: kinds of tasks that are counted each; see readKinds
+	job, pods, pod                     string   // in place of rank: a job, pods of each, this one; see readJobs
+	entries                            string   // in place of world: a list of processes; see readEntries
+	lists                              []string // where world is not set: files that list processes; see readLists
+	times                              string   // rank and world number groups of that many processes
 }
 
 // sources are the launchers, from the innermost outwards.
 var sources = []source{
+	{by: "torchft", rank: "REPLICA_GROUP_ID", world: "NUM_REPLICA_GROUPS",
+		times: "WORLD_SIZE", pair: true, machines: true},
+	{by: "a job across clusters", rank: "GLOBAL_RANK", world: "GLOBAL_WORLD_SIZE",
+		times: "WORLD_SIZE", pair: true, machines: true},
 	{by: "torchrun", rank: "RANK", world: "WORLD_SIZE", localRank: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE", port: "MASTER_PORT", master: "MASTER_ADDR", localAlone: true},
 	{by: "torchrun's PET variables", nodes: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", nodeRank: "PET_NODE_RANK", port: "PET_MASTER_PORT", master: "PET_MASTER_ADDR"},
 	{by: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -80,12 +90,26 @@ var sources = []source{
 	{by: "Platform MPI", rank: "MPI_RANKID", world: "MPI_NRANKS", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", only: "MPI_RANKID"},
 	{by: "MPI's process manager", rank: "PMI_RANK", world: "PMI_SIZE", localRank: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", not: "MPI_RANKID"},
 	{by: "IBM's poe", rank: "MP_CHILD", world: "MP_PROCS", only: "MP_CHILD"}, // MP_PROCS alone is an instruction to poe
+	{by: "mlx.launch", rank: "MLX_RANK", world: "MLX_WORLD_SIZE", lists: []string{"MLX_HOSTFILE", "MLX_IBV_DEVICES"}},
+	{by: "JACCL", rank: "JACCL_RANK", world: "JACCL_SIZE", lists: []string{"JACCL_IBV_DEVICES"}},
+	{by: "submitit", rank: "SUBMITIT_LOCAL_GLOBALID", world: "SUBMITIT_LOCAL_NTASKS", localRank: "SUBMITIT_LOCAL_LOCALID"},
+	{by: "KungFu", host: "KUNGFU_SELF_SPEC", entries: "KUNGFU_INIT_PEERS"},
+	{by: "PaddlePaddle", host: "PADDLE_CURRENT_ENDPOINT", entries: "PADDLE_TRAINER_ENDPOINTS"},
 	{by: "PaddlePaddle", rank: "PADDLE_TRAINER_ID", world: "PADDLE_TRAINERS_NUM"},
 	{by: "a job of PaddlePaddle", nodes: "PADDLE_NNODES"},
 	{by: "JAX", rank: "JAX_PROCESS_ID", world: "JAX_NUM_PROCESSES", master: "JAX_COORDINATOR_ADDRESS"},
+	{by: "JAX", rank: "JAX_PROCESS_INDEX", world: "JAX_PROCESS_COUNT", pair: true},
+	{by: "xpk", job: "JOB_INDEX", pods: "PROCESSES_IN_JOB", pod: podIndex, world: "JAX_PROCESS_COUNT"},
+	{by: "Neuron", rank: "NEURON_PJRT_PROCESS_INDEX", entries: "NEURON_PJRT_PROCESSES_NUM_DEVICES", machines: true},
+	{by: "torch_xla", rank: "PJRT_LOCAL_PROCESS_RANK", world: "PJRT_LOCAL_PROCESS_COUNT", pair: true, machines: true},
+	{by: "torch_xla", rank: "XRT_SHARD_ORDINAL", world: "XRT_SHARD_WORLD_SIZE", pair: true},
+	{by: "torch_xla", rank: "XRT_HOST_ORDINAL", world: "XRT_SHARD_WORLD_SIZE",
+		not: "XRT_SHARD_ORDINAL", pair: true, machines: true},
 	{by: "a job of JAX", rank: "PROCESS_ID", world: "NUM_PROCESSES", master: "COORDINATOR_ADDRESS", pair: true},
 	{by: "a job of Ascend", rank: "RANK_ID", world: "RANK_SIZE", pair: true},
 	{by: "MindSpore's msrun", role: "MS_ROLE", trains: "MS_WORKER", world: "MS_WORKER_NUM"},
+	{by: "BytePS", rank: "BYTEPS_LOCAL_RANK", world: "BYTEPS_LOCAL_SIZE",
+		times: "DMLC_NUM_WORKER", pair: true, machines: true},
 	{by: "a job of DMLC", role: "DMLC_ROLE", trains: "worker", world: "DMLC_NUM_WORKER"},
 	{by: "TensorFlow", cluster: "TF_CONFIG"},
 	{by: "a cluster", cluster: "CLUSTER_SPEC", pair: true}, // Vertex AI, TonY
@@ -97,7 +121,13 @@ var sources = []source{
 	{by: "SageMaker", jobs: []string{"TRAINING_JOB_ARN", "TRAINING_JOB_NAME"}, not: "SM_HOSTS"}, // an image without its toolkit
 	{by: "SkyPilot", rank: "SKYPILOT_NODE_RANK", world: "SKYPILOT_NUM_NODES", machines: true},
 	{by: "dstack", rank: "DSTACK_NODE_RANK", world: "DSTACK_NODES_NUM", machines: true},
-	{by: "Volcano", rank: volcanoRank, world: "VC_WORKER_NUM", pair: true, machines: true},
+	{by: "Volcano", rank: volcanoRank, kinds: volcanoKinds},
+	{by: "Volcano", rank: olderVolcanoRank, kinds: volcanoKinds, not: volcanoRank},
+	{by: "Metaflow", rank: "MF_PARALLEL_NODE_INDEX", world: "MF_PARALLEL_NUM_NODES", pair: true, machines: true},
+	{by: "Baseten", rank: "BT_NODE_RANK", world: "BT_GROUP_SIZE", pair: true, machines: true},
+	{by: "Azure ML", rank: azureRank, world: "AZUREML_NODE_COUNT", pair: true, machines: true},
+	{by: "Azure ML", rank: nodeRank, world: "AZUREML_NODE_COUNT", pair: true, machines: true},
+	{by: "FfDL", rank: "LEARNER_ID", world: "NUM_LEARNERS", first: 1, pair: true, machines: true},
 	{by: "ModelArts", rank: volcanoRank, world: "MA_NUM_HOSTS", pair: true, machines: true},
 	{by: "Volcengine", role: "MLP_ROLE", trains: "worker", world: "MLP_WORKER_NUM", only: "MLP_WORKER_NUM"},
 	{by: "Volcengine", rank: "MLP_ROLE_INDEX", world: "MLP_WORKER_NUM", not: "MLP_ROLE", pair: true, machines: true},
@@ -118,7 +148,12 @@ var sources = []source{
 
 // names returns the variables that s reads.
 func (s source) names() []string {
-	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port, s.cluster, s.hosts, s.host, s.role}
+	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port}
+	all = append(all, s.cluster, s.hosts, s.host, s.role, s.job, s.pods, s.entries)
+	for _, kind := range s.kinds {
+		all = append(all, volcanoCount(kind))
+	}
+	all = append(all, s.lists...)
 	all = append(all, s.jobs...)
 	return slices.DeleteFunc(all, func(n string) bool { return n == "" })
 }
@@ -146,18 +181,24 @@ const (
 	slurmRank = "SLURM_PROCID"
 	nodeRank  = "NODE_RANK"
 	// volcanoRank is the number within a kind of tasks: Volcano has a job of one worker and others beside it, too.
-	volcanoRank = "VC_TASK_INDEX"
+	volcanoRank      = "VC_TASK_INDEX"
+	olderVolcanoRank = "VK_TASK_INDEX"
+	azureRank        = "AZ_BATCHAI_TASK_INDEX"
+	// podIndex numbers the pods of an Indexed Job of Kubernetes, which are no ranks.
+	podIndex = "JOB_COMPLETION_INDEX"
 )
 
 // bareRanks are ranks that stand without the number of ranks. Those with a meaning are 0 in what is a process of its own; the others
-// are set by servers of PMIx, by HPE's PALS and by Cray's ALPS, which leave that number to others.
+// are set by servers of PMIx, by HPE's PALS and MPT and by Cray's ALPS, which leave that number to others.
 var bareRanks = []struct{ name, meaning string }{
 	{slurmRank, "a task of a Slurm step: a batch shell's is 0"},
 	{"PBS_NODENUM", "a task of pbsdsh: a batch shell's is 0"},
 	{"PBS_VNODENUM", "a task of pbsdsh: a batch shell's is 0"},
 	{nodeRank, "a node that has others before it: the first one's is 0"},
 	{"NOMAD_ALLOC_INDEX", "an allocation of a Nomad group that has others before it: the first one's is 0"},
-	{"PMIX_RANK", ""}, {"PALS_RANKID", ""}, {"ALPS_APP_PE", ""},
+	{azureRank, "a worker of Azure's batch services that has others before it: the first one's is 0"},
+	{"TORCHX_REPLICA_IDX", "a replica of a TorchX role that has others before it: the first one's is 0"},
+	{"PMIX_RANK", ""}, {"PALS_RANKID", ""}, {"ALPS_APP_PE", ""}, {"MPT_MPI_RANK", ""},
 }
 
 // Without returns the variables of environ (NAME=VALUE) that are not a launcher's: for a process that is not one of its.
@@ -283,6 +324,14 @@ func (s source) read(getenv func(string) string) (*said, error) {
 		return s.readResources(getenv)
 	case s.role != "":
 		return s.readRole(getenv)
+	case len(s.kinds) > 0:
+		return s.readKinds(getenv)
+	case s.job != "":
+		return s.readJobs(getenv)
+	case s.entries != "":
+		return s.readEntries(getenv)
+	case len(s.lists) > 0 && getenv(s.rank) != "" && getenv(s.world) == "":
+		return s.readLists(getenv)
 	case s.pair && getenv(s.master) == "" && (getenv(s.rank) == "" || getenv(s.world) == ""):
 		return nil, nil
 	}
@@ -334,7 +383,8 @@ func (s source) read(getenv func(string) string) (*said, error) {
 	case !hasRank && !hasWorld:
 		return nil, nil
 	}
-	return &said{by: s.by, rankName: s.rank, worldName: s.world, rank: rank, world: world, least: world, unranked: s.machines}, s.checkPort(getenv)
+	all, err := s.multiply(s.says(s.rank, s.world, rank, world), getenv)
+	return all, cmp.Or(err, s.checkPort(getenv))
 }
 
 // number reads a count or an index: decimal digits only.
@@ -348,7 +398,7 @@ func number(name, v string) (int, error) {
 
 // found lists the variables that are set.
 func found(getenv func(string) string) (all []Variable) {
-	for _, name := range append(Names(), "SLURM_NTASKS", "SLURM_NPROCS", "JOB_COMPLETION_INDEX") {
+	for _, name := range append(Names(), "SLURM_NTASKS", "SLURM_NPROCS", podIndex) {
 		if v := getenv(name); v != "" {
 			all = append(all, Variable{name, v})
 		}

@@ -307,13 +307,21 @@ func TestNotes(t *testing.T) {
 // TestLone: a number of machines that says of none which it is, and pods that have an address to meet at.
 func TestLone(t *testing.T) {
 	for env, says := range map[string]string{
-		"NNODES=2":                             "NNODES=2, and no variable says which of them this process is",
-		"NUM_MACHINES=4 NNODES=1":              "NUM_MACHINES=4",
-		"JOB_COMPLETION_INDEX=1 MASTER_ADDR=h": "JOB_COMPLETION_INDEX=1 and MASTER_ADDR=h",
-		"NNODES=1":                             "",
-		"NNODES=two":                           "",
-		"JOB_COMPLETION_INDEX=1":               "",
-		"RANK=0 WORLD_SIZE=1 NUM_NODES=1":      "",
+		"NNODES=2":                                         "NNODES=2, and no variable says which of them this process is",
+		"NUM_MACHINES=4 NNODES=1":                          "NUM_MACHINES=4",
+		"JOB_COMPLETION_INDEX=1 MASTER_ADDR=h":             "JOB_COMPLETION_INDEX=1 and MASTER_ADDR=h",
+		"VC_TASK_INDEX=0 MASTER_ADDR=h":                    "VC_TASK_INDEX=0 and MASTER_ADDR=h",
+		"VC_TASK_INDEX=1":                                  "VC_TASK_INDEX=1: this task of Volcano has others before it",
+		"VC_TASK_INDEX=0":                                  "",
+		"AZUREML_NODE_COUNT=2":                             "AZUREML_NODE_COUNT=2",
+		"JAX_PROCESS_COUNT=4":                              "JAX_PROCESS_COUNT=4",
+		"OCI__WORKER_COUNT=1":                              "OCI__WORKER_COUNT=1: as many workers",
+		"OCI__WORKER_COUNT=0":                              "",
+		"JOB_COMPLETION_INDEX=0 JAX_COORDINATOR_ADDRESS=h": "JOB_COMPLETION_INDEX=0 and JAX_COORDINATOR_ADDRESS=h",
+		"NNODES=1":                                         "",
+		"NNODES=two":                                       "",
+		"JOB_COMPLETION_INDEX=1":                           "",
+		"RANK=0 WORLD_SIZE=1 NUM_NODES=1":                  "",
 	} {
 		contracttest.Cases(t, 1)
 		p, err := Check(environment(env))
@@ -355,6 +363,32 @@ func TestSageMaker(t *testing.T) {
 	}
 }
 
+// TestFindAlikeByOtherWords: counts that are called otherwise, and tasks of Volcano of kinds that no source reads.
+func TestFindAlikeByOtherWords(t *testing.T) {
+	for env, want := range map[string]string{
+		"VC_TASK_INDEX=0 VC_ACTOR_NUM=1 VC_HEAD_NUM=1":   "VC_TASK_INDEX=0 and VC_HEAD_NUM=1: this looks like task 0 of 2",
+		"VK_TASK_INDEX=0 VC_ACTOR_NUM=1 VC_WORKER_NUM=1": "VK_TASK_INDEX=0 and VC_ACTOR_NUM=1: this looks like task 0 of 2",
+		"X_RANK=0 X_NRANKS=2":                            "X_RANK=0 and X_NRANKS=2: this looks like task 0 of 2",
+		"RP_RANK=1 RP_RANKS=4":                           "RP_RANK=1 and RP_RANKS=4: this looks like task 1 of 4",
+		"X_RANK=0 X_NTASKS=3":                            "X_RANK=0 and X_NTASKS=3: this looks like task 0 of 3",
+		"VC_TASK_INDEX=0 VC_ACTOR_NUM=1":                 "",
+		"VC_TASK_INDEX=0 VC_MASTER_NUM=1":                "",
+		"X_RANK=0 X_NPROCS=1":                            "",
+	} {
+		contracttest.Cases(t, 1)
+		got := ""
+		for _, a := range FindAlike(strings.Fields(env)) {
+			got += a.String()
+		}
+		if want != "" {
+			want += "; " + own
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", env, got, want)
+		}
+	}
+}
+
 // TestFindAlike: launchers that no source describes, and what only has such names.
 func TestFindAlike(t *testing.T) {
 	for env, want := range map[string]string{
@@ -376,6 +410,8 @@ func TestFindAlike(t *testing.T) {
 		"NGC_ARRAY_INDEX=1 NGC_ARRAY_SIZE=2":                                           "NGC_ARRAY_INDEX=1 and NGC_ARRAY_SIZE=2: this looks like task 1 of 2; this run is on its own",
 		"VC_TASK_INDEX=2 VC_TRAINER_NUM=4":                                             "VC_TASK_INDEX=2 and VC_TRAINER_NUM=4: this looks like task 2 of 4; this run is on its own",
 		"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX=1 PAI_TASK_ROLE_TASK_COUNT_worker=2": "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX=1 and PAI_TASK_ROLE_TASK_COUNT_worker=2: this looks like task 1 of 2; this run is on its own",
+		"VC_TASK_INDEX=0 VC_ACTOR_NUM=1":                                               "",
+		"X_RANK=0 X_NPROCS=1":                                                          "",
 		"PSSH_NODENUM=1 PSSH_NUMNODES=4":                                               "PSSH_NODENUM=1 and PSSH_NUMNODES=4: this looks like task 1 of 4; this run is on its own",
 		"RANK=0 NUM_WORKERS=8 INDEX=1 COUNT=3":                                         "",
 		"RANK=0 NODE_RANK=0 NNODES=2":                                                  "", // refused
