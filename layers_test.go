@@ -29,7 +29,7 @@ var floors = []struct {
 	{"bytes", "format/aprfile format/safetensors format/gguf format internal/keep"},
 	{"text", "internal/jinja tokenizer corpus tokenizer/align"},
 	{"models as data", "arch"},
-	{"records", "run/log run/list run/watch run/supervise run/diagnose"},
+	{"records", "run/log run/list run/watch run/supervise run/diagnose collective"},
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},

@@ -465,7 +465,8 @@ type Stream interface {
 	// Scatter zeroes dst and copies rows: dst[rows[i]] = src[i]; the rows are distinct.
 	Scatter(dst, src, rows Tensor)
 
-	// SetScalars starts a step's record; the clock of its phases starts with PhaseData.
+	// SetScalars starts a step's record; the clock of its phases starts with PhaseData. Sums that s has are begun with:
+	// 0, or what other parts of the step came to.
 	SetScalars(s Scalars)
 	// Phase marks the beginning of a phase in the order of the stream; the previous one ends there. A phase may come
 	// several times in a step: its times add up in Scalars.Phases.

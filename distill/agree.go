@@ -35,6 +35,9 @@ func (r *Run) mustAgree() map[string]any {
 		"device_kind": info.Kind, "instruction_set": info.ISA, "activations": info.Activations.String(), "device_identity": identity,
 		"program": r.Build,
 	}
+	if text, recorded := r.Config.Ranks.arithmetic(); recorded {
+		effects[ranksKey] = text
+	}
 	if len(r.in.more) > 0 {
 		var configs []json.RawMessage
 		for _, f := range r.in.more {
@@ -167,7 +170,7 @@ func (l *leg) mayContinue(st state, from string) error {
 	if err != nil {
 		return err
 	}
-	if len(diff) == 0 || l.run.AllowChanged {
+	if len(diff) == 0 || l.run.AllowChanged || l.run.Config.Ranks.onlyRanks(diff) {
 		return nil
 	}
 	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s; only --allow-changed goes on", strings.Join(diff, "; ")).

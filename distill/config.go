@@ -78,6 +78,7 @@ type Config struct {
 	AllowSameModel  bool
 	AllowOddWeights bool // warn of weights that no trained model has, and go on
 	AllowChanged    bool
+	Ranks           Group
 	Control         bool // also train an identical student on the same tokens without the teacher
 	ControlAuto     bool // without Control: train it where it costs at most ControlMost
 
@@ -124,5 +125,6 @@ func (c Config) Validate() error {
 	case c.Loss.Temperature <= 0:
 		return fault.New(fault.Usage, "--temperature %g is not positive", c.Loss.Temperature)
 	}
-	return errors.Join(c.LoRA.validate(c), c.validateEnsemble(), c.validateGuide(), c.validateMaps(), c.validateTogether(), c.validateCached())
+	return errors.Join(c.LoRA.validate(c), c.validateEnsemble(), c.validateGuide(), c.validateMaps(),
+		c.validateTogether(), c.validateCached(), c.Ranks.validate(c.Rows()))
 }

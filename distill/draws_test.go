@@ -107,7 +107,7 @@ func gradient(t *testing.T, tr *Trainer, te teacher.Teacher, b corpus.Batch) (g 
 			t.Fatal(err)
 		}
 	}
-	tr.gradients(b)
+	tr.gradients(b, b.TargetCount())
 	if _, err := tr.stream.Wait(context.Background()); err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 	spec := t.Loss.Spec
 	defer func() { t.Loss.Spec = spec }()
 	t.Loss.Spec = device.LossSpec{Alpha: spec.Alpha, Temperature: 1, Divergence: device.ForwardKL}
-	t.gradients(b)
+	t.gradients(b, b.TargetCount())
 	sc, err := t.stream.Wait(ctx)
 	if err != nil {
 		return sc, fmt.Errorf("before step %d: %w", t.Steps, err)

@@ -53,6 +53,10 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	if err := l.restore(out); err != nil {
 		return err
 	}
+	if err := l.share(); err != nil {
+		return err
+	}
+	l.trainer.Ranks.Stop = func() bool { return ctx.Err() != nil }
 	last := r.steps
 	if r.MaxSteps > 0 && r.MaxSteps < last {
 		last, out.StoppedBy = r.MaxSteps, "max_steps"
@@ -62,7 +66,7 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 		return err
 	}
 	for l.trainer.Steps < last {
-		if ctx.Err() != nil {
+		if l.stopping(ctx) {
 			return l.stop(out)
 		}
 		err := l.step(ctx, out)
@@ -105,7 +109,7 @@ func (l *leg) prepare() error {
 	r := l.run
 	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
 	l.trainer.Teacher, l.trainer.MaxLossRatio, l.trainer.Balance = l.teacher, r.MaxLossRatio, r.RouterBalance
-	l.trainer.SearchEvery = r.searchEvery()
+	l.trainer.SearchEvery, l.trainer.Ranks = r.searchEvery(), r.ranks
 	l.loads = newLoads(r.dev)
 	l.trainer.Cut(r.in.planned.Setting)
 	if r.DocumentMask {
@@ -152,12 +156,14 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	var rec Record
 	var first firstReading
 	err = l.loads.step(func() (err error) {
-		if f, ok := l.teacher.(teacher.Fetcher); ok {
-			if err := f.Fetch(b); err != nil {
+		mine := l.trainer.Ranks.rowsOf(b)
+		// Else each part of a step fetches its rows.
+		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || k == 0) {
+			if err := f.Fetch(mine); err != nil {
 				return err
 			}
 		}
-		if first, err = l.readFirst(context.WithoutCancel(ctx), b); err != nil {
+		if first, err = l.readFirst(context.WithoutCancel(ctx), mine); err != nil {
 			return err
 		}
 		start = time.Now()
@@ -279,17 +285,18 @@ func (l *leg) account(k int, rec Record, line runlog.Step, out *Outcome) {
 // afterStep evaluates and checkpoints when it is time.
 func (l *leg) afterStep(ctx context.Context, last int, out *Outcome) error {
 	r, k := l.run, l.trainer.Steps
-	if r.EvalEvery > 0 && k%r.EvalEvery == 0 && k < last && r.in.held != nil {
+	if r.EvalEvery > 0 && k%r.EvalEvery == 0 && k < last && r.in.held != nil && r.Config.Ranks.leads() {
 		if err := l.heldOut(ctx); err != nil {
 			return err
 		}
 	}
 	bySteps := r.CheckpointEvery > 0 && k%r.CheckpointEvery == 0
 	byTime := r.CheckpointInterval > 0 && time.Since(l.saved.at) >= r.CheckpointInterval
-	if bySteps || byTime || k < last && l.dueFirst() {
-		return l.checkpoint(out)
+	due, err := r.decide(bySteps || byTime || k < last && l.dueFirst())
+	if err == nil && due {
+		err = l.checkpoint(out)
 	}
-	return nil
+	return err
 }
 
 // heldOut measures the student's cross-entropy on the held-out text.

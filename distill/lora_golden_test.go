@@ -131,7 +131,7 @@ func (g peft) gradients(t *testing.T) {
 			m, b := g.student(t, d, s), g.batch()
 			tr := g.trainer(m, s, b)
 			tr.Recompute, tr.MicroRows = r, rows
-			tr.gradients(b)
+			tr.gradients(b, b.TargetCount())
 			for _, p := range m.Parts() {
 				got := make([]float32, p.Elements())
 				if err := s.Download(got, p.Of(p.Param.Grad)); err != nil {

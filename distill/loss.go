@@ -32,6 +32,7 @@ type Loss struct {
 	Vocab     int // V: ids that both models share; columns beyond have no logits and no gradient
 	ChunkRows int // C; results do not depend on it but for the order of float32 sums
 
+	before    int // targets of the step before the first of the rows: dropout of the head depends on a target's place
 	positions int // of a micro-batch, counted or not: no more rows wait for a product; 0: those given
 }
 
@@ -76,10 +77,10 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 				t.Logits(s, from+lo, from+hi, tl)
 			}
 			s.Phase(device.PhaseLoss)
-			student.TrainingLogits(s, z, x.RowRange(lo, hi), from+lo)
+			student.TrainingLogits(s, z, x.RowRange(lo, hi), l.before+from+lo)
 			s.Loss(dz, z, tl, targets.RowRange(lo, hi), spec)
 		}
 		dz := gs.RowRange(0, last-first)
-		student.HeadBackward(s, dx.RowRange(first, last), dz, x.RowRange(first, last), from+first)
+		student.HeadBackward(s, dx.RowRange(first, last), dz, x.RowRange(first, last), l.before+from+first)
 	}
 }

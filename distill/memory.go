@@ -41,6 +41,7 @@ type DryRun struct {
 	Balance  float64
 	Guide    Guide                   // of hidden states and attention maps
 	Types    map[string]tensor.DType // of a student in blocks, by slot
+	Leaves   int                     // parts of a step that this rank computes one after the other; 0: a step is one
 }
 
 // hostPerPosition are the bytes of host memory that a position of a step takes: what a batch holds and its compaction.
@@ -82,7 +83,7 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	}
 	t := NewTrainer(student, stream, rows, d.SeqLen)
 	t.Cut(s)
-	t.Balance = d.Balance
+	t.Balance, t.Ranks.Leaves = d.Balance, d.Leaves
 	if d.Apart {
 		t.SeparateDocuments()
 	}
@@ -273,7 +274,7 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	d := DryRun{
 		Target: target, Teacher: model.Describe(in.teacher), More: more, Ensemble: c.Ensemble, Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance, Guide: c.Guide, Adapter: in.adapter,
-		Types: in.types,
+		Types: in.types, Leaves: c.Ranks.leaves(),
 	}
 	d.cache, d.dry = in.cache, true
 	if d.Adapter != nil {

@@ -35,6 +35,13 @@ func (l *leg) folder() checkpoints {
 func (l *leg) checkpoint(out *Outcome) error {
 	r := l.run
 	start := time.Now()
+	if err := l.trainer.Agree(); err != nil {
+		return err
+	}
+	if !r.Config.Ranks.leads() {
+		l.saved.step, l.saved.at = l.trainer.Steps, start
+		return nil
+	}
 	if err := r.dir.Sync(); err != nil {
 		return err
 	}
@@ -42,7 +49,8 @@ func (l *leg) checkpoint(out *Outcome) error {
 	progress.Seconds = r.seconds()
 	st := state{
 		Schema: checkpointSchema, Leg: l.name, Step: l.trainer.Steps, Applied: l.trainer.Optimizer.Applied,
-		Position: l.loader.Position(), Seed: r.Seed, World: 1, Must: r.mustAgree(), Progress: progress, Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
+		Position: l.loader.Position(), Seed: r.Seed, World: r.ranks.World(), Must: r.mustAgree(), Progress: progress,
+		Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
 		Written: start.UTC(),
 	}
 	r.Watch.Doing(fmt.Sprintf("checkpoint of leg %s after step %d", l.name, st.Step))
@@ -118,7 +126,11 @@ func (l *leg) restore(out *Outcome) error {
 		return err
 	}
 	if len(diff) > 0 {
-		if err := r.dir.Event("warning", ResumedWithChanges, diff, "--allow-changed"); err != nil {
+		why := "--allow-changed"
+		if r.Config.Ranks.onlyRanks(diff) {
+			why = "--elastic"
+		}
+		if err := r.dir.Event("warning", ResumedWithChanges, diff, why); err != nil {
 			return err
 		}
 	}

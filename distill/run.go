@@ -47,6 +47,7 @@ type Run struct {
 	id     string
 	steps  int // K of the schedule
 	stream device.Stream
+	ranks  Ranks
 	hidden *Hidden // of the student's leg, once it was asked for
 	noise  *Noise  // of a teacher in 8-bit floats
 
@@ -68,6 +69,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	c = c.follow()
 	if err := errors.Join(runlog.Check(c.Output, c.Force, c.Resume != ""), c.CheckOutputs()); err != nil {
 		return nil, err
 	}
@@ -89,8 +91,10 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := c.schedule(r.steps).Validate(); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
-	if err := r.checkDisk(); err != nil {
-		return nil, errors.Join(err, in.close())
+	if c.Ranks.leads() {
+		if err := r.checkDisk(); err != nil {
+			return nil, errors.Join(err, in.close())
+		}
 	}
 	if err := r.checkNoise(ctx); err != nil {
 		return nil, errors.Join(err, in.close())
@@ -98,10 +102,15 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := prepare(dev, in.planned); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
+	if err := r.meet(ctx); err != nil {
+		return nil, errors.Join(err, in.close())
+	}
 	if r.dir, err = runlog.Open(c.Output, c.Force, c.Resume != ""); err != nil {
+		r.leave(err)
 		return nil, errors.Join(err, in.close())
 	}
 	if err := r.checkResume(); err != nil {
+		r.leave(err)
 		return nil, errors.Join(err, r.Close())
 	}
 	m := in.manifest()
@@ -130,7 +139,10 @@ func (r *Run) Warning(name string, detail any, reason string) error {
 }
 
 // Close releases files and locks.
-func (r *Run) Close() error { return errors.Join(r.dir.Close(), r.in.close()) }
+func (r *Run) Close() error {
+	r.leave(nil)
+	return errors.Join(r.dir.Close(), r.in.close())
+}
 
 // Execute trains, evaluates and writes the outputs. When ctx ends, the step in progress is finished and checkpointed, or
 // the evaluation broken off, and the error is of kind Stopped.
@@ -138,6 +150,8 @@ func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 	r.begun = time.Now()
 	out := &Outcome{RunID: r.id, RunDir: r.Output}
 	err := r.execute(ctx, out)
+	r.leave(err)
+	err = r.lost(err)
 	out.Seconds = r.seconds()
 	_, peak := r.dev.Memory()
 	for _, n := range peak {
@@ -179,18 +193,18 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err := l.train(ctx, out); err != nil {
 		return err
 	}
+	if !r.Config.Ranks.leads() { // who trains a control with the others, and writes nothing
+		return r.control(ctx, student, out)
+	}
 	trained := []eval.Subject{{Name: nameDistilled, Model: student.Snapshot(r.stream)}}
 	if err := r.writeStudent(student, out); err != nil {
 		return err
 	}
+	if err := r.control(ctx, student, out); err != nil {
+		return err
+	}
+	r.leave(nil) // what is left, rank 0 does alone
 	if r.in.control.On {
-		if err := r.initialise(student); err != nil {
-			return err
-		}
-		cl := &leg{run: r, name: LegControl, student: student}
-		if err := cl.train(ctx, out); err != nil {
-			return err
-		}
 		trained = append(trained, eval.Subject{Name: nameControl, Model: student.Snapshot(r.stream)})
 	}
 	if r.in.held != nil { // what it was before training: made again now, so that training need not keep it
@@ -206,6 +220,18 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		return err
 	}
 	return r.continueTexts(ctx, teachers[0], trained)
+}
+
+// control trains the control, if there is one.
+func (r *Run) control(ctx context.Context, student *model.Model, out *Outcome) error {
+	if !r.in.control.On {
+		return nil
+	}
+	if err := r.initialise(student); err != nil {
+		return err
+	}
+	l := &leg{run: r, name: LegControl, student: student}
+	return l.train(ctx, out)
 }
 
 // recordDecisions writes down what was chosen for this run and why: how the teacher's weights are kept, with the bytes

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"apr/corpus"
 	"apr/device"
@@ -35,11 +36,15 @@ type Trainer struct {
 	Maps         *Maps           // compares attention maps with the teacher's, a teacher.Maps; nil: it does not
 	SearchEvery  int             // of a student in blocks: see Quantize
 	Steps        int             // steps applied or refused so far: the index of the next one
+	Ranks        Ranks           // which of the rows are this process's; the zero Ranks: all
 
 	stream device.Stream
 	batch  *model.Batch
 	losses trend
 	params []*device.Param // of the student and of Hidden
+	n      int             // targets of the present step, those of other ranks too
+	shared shared          // of a step with other ranks
+	stop   bool            // a rank wants to end after the step
 }
 
 // NewTrainer returns a trainer for steps of rows sequences of seqLen positions.
@@ -70,9 +75,11 @@ type Record struct {
 	Hidden  float64 // Σ over pairs of the mean squared error of hidden states, before its weight
 	Targets int     // N
 
-	Attention float64 // the mean over pairs of the mean divergence of attention maps, before its weight
-	Tokens    int     // positions, counted or not
-	Bad       string  // of a refused step: the first gradient that is not finite, or the loss, or the steepest parameter
+	Exchange  time.Duration // waiting for other ranks, and adding up what they have
+	Attention float64       // the mean over pairs of the mean divergence of attention maps, before its weight
+	Tokens    int           // positions, counted or not
+	// Of a refused step: the first gradient that is not finite, or the loss, or the steepest parameter.
+	Bad string
 }
 
 // Apply performs one optimiser step over all micro-batches of b and reports it.
@@ -94,7 +101,11 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	}
 	t.Student.Dropout(t.Steps)
 	s := t.stream
-	t.gradients(b)
+	if t.Ranks.alone() {
+		t.gradients(b, b.TargetCount())
+	} else if err := t.join(ctx, b); err != nil {
+		return Record{}, fmt.Errorf("step %d: %w", t.Steps, err)
+	}
 	s.Phase(device.PhaseOptimizer)
 	s.Verdict(t.trained())
 	s.AdamW(t.trained(), t.Optimizer.AdamW) // leaves the weights alone if the verdict refuses the step
@@ -118,9 +129,11 @@ func (t *Trainer) trained() []*device.Param {
 	return t.params
 }
 
-// gradients begins the record of a step and computes the gradients of all micro-batches of b.
-func (t *Trainer) gradients(b corpus.Batch) {
+// gradients begins the record of a step of n targets and computes the gradients of all micro-batches of b, which has
+// some or all of the step's rows.
+func (t *Trainer) gradients(b corpus.Batch, n int) {
 	s := t.stream
+	t.n = n
 	t.batch.Load(s, b, t.MicroRows)
 	s.SetScalars(t.scalars())
 
@@ -153,7 +166,7 @@ type microShape struct {
 
 // scalars are the numbers of the step that the host sets.
 func (t *Trainer) scalars() device.Scalars {
-	sc := t.Optimizer.Scalars(t.Steps, t.batch.N)
+	sc := t.Optimizer.Scalars(t.Steps, t.n)
 	sc.CEWeight, sc.DWeight = t.Loss.Spec.Weights()
 	if t.Hidden != nil {
 		t.Hidden.begin(t.Steps)
@@ -208,10 +221,11 @@ func (t *Trainer) micro(m model.MicroBatch) {
 
 // finish turns the device's record into the step's and judges it.
 func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
-	if sc.Positions != int64(t.batch.N) {
-		panic(fmt.Sprintf("distill: loss saw %d of %d targets", sc.Positions, t.batch.N))
+	if sc.Positions != int64(t.n) {
+		panic(fmt.Sprintf("distill: loss saw %d of %d targets", sc.Positions, t.n))
 	}
-	r := Record{Scalars: sc, MeanCE: sc.CE * sc.InvN, MeanD: sc.D * sc.InvN, Targets: t.batch.N, Tokens: b.Rows * b.SeqLen}
+	r := Record{Scalars: sc, MeanCE: sc.CE * sc.InvN, MeanD: sc.D * sc.InvN, Targets: t.n, Tokens: b.Rows * b.SeqLen}
+	t.shared.complete(&r)
 	r.Hidden = sc.Sums[device.HiddenStates] * sc.InvN
 	if t.Maps != nil {
 		r.Attention = sc.Sums[device.AttentionTransfer] * sc.InvN / float64(len(t.Maps.Pairs))
@@ -244,6 +258,9 @@ func (t *Trainer) estimated(r Record) Record {
 		return r
 	}
 	entropy, known := e.Entropy()
+	if !t.Ranks.alone() {
+		entropy, known = t.shared.entropy, t.shared.known
+	}
 	off := (r.Entropy - entropy) * r.InvN
 	r.MeanD, r.Loss, r.Soft = r.MeanD+off, r.Loss+r.DWeight*off, !known
 	return r

@@ -15,6 +15,7 @@ type Batch struct {
 	N       int           // kept positions
 	Micro   []MicroBatch
 	Routed  []RoutedPart // of RouteRows: the rows of each route, in order
+	At      int          // position within the step of the first row that is loaded: dropout depends on it
 
 	tokens, targets, keep, local     device.Tensor // capacity
 	first, positions                 device.Tensor // of SeparateDocuments
@@ -78,7 +79,7 @@ func (d *Batch) Load(s device.Stream, b corpus.Batch, microRows int) {
 	d.hostTargets, d.hostKeep, d.hostLocal = d.hostTargets[:0], d.hostKeep[:0], d.hostLocal[:0]
 	d.Micro = d.Micro[:0]
 	positions := b.Rows * b.SeqLen
-	d.Tokens = Tokens{IDs: d.tokens.RowRange(0, positions), Rows: b.Rows, SeqLen: b.SeqLen}
+	d.Tokens = Tokens{IDs: d.tokens.RowRange(0, positions), Rows: b.Rows, SeqLen: b.SeqLen, At: d.At}
 	d.loadDocuments(s, b)
 	for lo := 0; lo < b.Rows; lo += microRows {
 		hi := min(lo+microRows, b.Rows)

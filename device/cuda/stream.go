@@ -124,6 +124,7 @@ func (s *Stream) SetScalars(sc device.Scalars) {
 	r := kernel.Record{
 		LR: sc.LR, InvN: sc.InvN, Bias1: sc.BiasCorr1, Bias2: sc.BiasCorr2, MaxNorm: sc.MaxNorm,
 		CEWeight: sc.CEWeight, DWeight: sc.DWeight, MaxLoss: sc.MaxLoss, Weights: sc.Weights,
+		CE: sc.CE, D: sc.D, Entropy: sc.Entropy, Positions: sc.Positions, Agree: sc.Agree, Sums: sc.Sums,
 	}
 	const n = int(unsafe.Sizeof(r))
 	at, d := s.slot.device, s.dev

@@ -21,6 +21,7 @@ func optimizerCases() []Case {
 		{Name: "optimizer/not finite", check: checkNotFinite},
 		{Name: "optimizer/limit", check: checkLimit},
 		{Name: "optimizer/record", check: checkRecord},
+		{Name: "optimizer/record with sums", check: checkSums},
 	}
 }
 
@@ -217,6 +218,29 @@ func checkLimit(l *lab) {
 			}
 			t.w, t.m, t.v = l.get(t.p.Value), l.get(t.p.M), l.get(t.p.V)
 		}
+	}
+}
+
+// checkSums: sums that the record is begun with count in the loss and the verdict, and what is added later comes to
+// them.
+func checkSums(l *lab) {
+	want := device.Scalars{InvN: .125, BiasCorr1: 1, BiasCorr2: 1, CEWeight: .5, DWeight: 2, CE: 24, D: 4, Entropy: 3,
+		Positions: 8, Agree: 5}
+	want.Weights[device.HiddenStates], want.Sums[device.HiddenStates] = .25, 16
+	l.s.SetScalars(want)
+	p := l.dev.Param(device.ParamSpec{Name: "p", Rows: 1, Cols: 8})
+	l.s.Verdict([]*device.Param{p})
+	got := l.record()
+	if loss := .5*(24*.125) + 2*(4*.125) + .25*(16*.125); got.Loss != loss || !got.Finite || got.CE != want.CE ||
+		got.D != want.D || got.Entropy != want.Entropy ||
+		got.Positions != want.Positions || got.Agree != want.Agree || got.Sums != want.Sums {
+		l.errorf("got %+v, want the sums of %+v and a loss of %g", got, want, loss)
+	}
+	want.D = math.NaN()
+	l.s.SetScalars(want)
+	l.s.Verdict([]*device.Param{p})
+	if got := l.record(); got.Finite {
+		l.errorf("a sum that is not finite: %+v", got)
 	}
 }
 

@@ -1,0 +1,318 @@
+package distill
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"apr/collective"
+	"apr/corpus"
+	"apr/device"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/run/watch"
+)
+
+// Group says that a run has several ranks, and how they find each other. The zero Group is a run of one process.
+type Group struct {
+	Rank, World int
+	SameBits    bool // --deterministic=world: the bits do not depend on World, which then may also be 1
+	// Least and Most are the numbers of ranks with which a run goes on that had another number; 0: it does not, but for
+	// SameBits.
+	Least, Most int
+	// Join meets the other ranks; fields have to be the same on all of them.
+	Join func(ctx context.Context, fields []collective.Field) (collective.Comm, error)
+}
+
+// leads reports whether this process writes the run: rank 0 does.
+func (g Group) leads() bool { return g.Rank == 0 }
+
+// ranks are those of the trainer, without a Comm.
+func (g Group) ranks() (r Ranks) {
+	if g.SameBits {
+		r.Leaves = WorldLeaves
+	}
+	return r
+}
+
+// leaves returns how many parts of a step a rank computes one after the other; 0: a step, or a rank's share of it, is
+// one.
+func (g Group) leaves() int {
+	if !g.SameBits {
+		return 0
+	}
+	return max(1, WorldLeaves/max(1, g.World))
+}
+
+// validate refuses steps that the ranks cannot share, before they meet.
+func (g Group) validate(rows int) error {
+	world := max(1, g.World)
+	switch {
+	case rows < world:
+		return fault.New(fault.Usage, "a step of %d rows is fewer than %d ranks", rows, world).
+			WithHint("raise --batch-size or --grad-accum, which count the rows of all ranks, or use fewer ranks").
+			WithID("E-RANKS-001")
+	case g.SameBits && WorldLeaves%world != 0:
+		return fault.New(fault.Usage, "--deterministic=world with %d ranks: it is for 1, 2, 4 or 8",
+			world).WithID("E-RANKS-002")
+	}
+	return nil
+}
+
+// follow is the configuration of a rank above 0, which writes nothing that stays: its Output is a folder of its own.
+func (c Config) follow() Config {
+	if !c.Ranks.leads() {
+		c.Export, c.Resume, c.Force, c.Samples, c.EvalEvery = "", "", false, 0, 0
+	}
+	return c
+}
+
+// meet joins the other ranks, if there are any.
+func (r *Run) meet(ctx context.Context) (err error) {
+	r.ranks = r.Config.Ranks.ranks()
+	if r.Config.Ranks.World < 2 {
+		return nil
+	}
+	r.obs.Phase("waiting for the other ranks")
+	defer keepAlive(r.Watch, "waiting for the other ranks")()
+	comm, err := r.Config.Ranks.Join(ctx, r.fields())
+	if err != nil {
+		return err
+	}
+	r.ranks.Comm = patient{comm, r.Watch}
+	return nil
+}
+
+// fields are what has to be the same on every rank: all that the bits of a run depend on, and whether a control
+// follows.
+func (r *Run) fields() (all []collective.Field) {
+	must := r.mustAgree()
+	must["control"] = r.in.control.On
+	for _, key := range slices.Sorted(maps.Keys(must)) {
+		text, err := json.Marshal(must[key])
+		if err != nil {
+			panic(err) // of what checkpoints hold
+		}
+		all = append(all, collective.Field{Name: key, Value: string(text)})
+	}
+	return all
+}
+
+// lost turns the loss of a rank into the run's end: resumable, and hung if the rank was.
+func (r *Run) lost(err error) error {
+	var l *collective.Lost
+	if !errors.As(err, &l) || l.Rank == r.ranks.Rank() && l.How == collective.Failed {
+		return err
+	}
+	kind := fault.Stopped
+	if l.How == collective.Silent || l.How == collective.Hung {
+		kind = fault.Hung
+	}
+	f := fault.New(kind, "%v", l).WithID("E-RANKS-020")
+	if r.Config.Ranks.leads() {
+		return f.WithHint("the last checkpoint is kept: --resume=%s goes on", r.Output)
+	}
+	return f
+}
+
+// leave ends this rank's part: others that still wait are told of err.
+func (r *Run) leave(err error) {
+	if r.ranks.Comm == nil {
+		return
+	}
+	if err != nil {
+		r.ranks.Comm.Abort(err)
+	}
+	_ = r.ranks.Comm.Close() // nobody waits for it
+}
+
+// patient is a Comm in whose calls the watchdog waits: a rank that hangs is found by its own watchdog, and one that
+// is stopped by its silence.
+type patient struct {
+	collective.Comm
+	dog *watch.Watchdog
+}
+
+// keepAlive tells the watchdog again and again that something goes on, until what it returns is called.
+func keepAlive(dog *watch.Watchdog, doing string) func() {
+	dog.Doing(doing)
+	stop := make(chan struct{})
+	go func() {
+		t := time.NewTicker(time.Second)
+		defer t.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-t.C:
+				dog.Doing(doing)
+			}
+		}
+	}()
+	return func() { close(stop) }
+}
+
+func (p patient) Sum32(x []float32) error {
+	defer keepAlive(p.dog, "sum of gradients over the ranks")()
+	return p.Comm.Sum32(x)
+}
+
+func (p patient) Sum64(x []float64) error {
+	defer keepAlive(p.dog, "sums of the step over the ranks")()
+	return p.Comm.Sum64(x)
+}
+
+func (p patient) Broadcast(x []byte) error {
+	defer keepAlive(p.dog, "what rank 0 tells the others")()
+	return p.Comm.Broadcast(x)
+}
+
+func (p patient) Barrier() error {
+	defer keepAlive(p.dog, "waiting for the other ranks")()
+	return p.Comm.Barrier()
+}
+
+// decide gives every rank what rank 0 wants.
+func (r *Run) decide(want bool) (bool, error) {
+	if r.ranks.Comm == nil {
+		return want, nil
+	}
+	x := []byte{0}
+	if want {
+		x[0] = 1
+	}
+	err := r.ranks.Comm.Broadcast(x)
+	return x[0] == 1, err
+}
+
+// stopping reports whether the leg is to end after the step that was done: at once for a process of its own; ranks
+// agree on it in each step.
+func (l *leg) stopping(ctx context.Context) bool {
+	if l.run.ranks.World() > 1 {
+		return l.trainer.stop
+	}
+	return ctx.Err() != nil
+}
+
+// resumption is where rank 0 goes on, for the others.
+type resumption struct {
+	From     bool            `json:"from"` // a checkpoint, else from the beginning
+	Step     int             `json:"step"`
+	Applied  int             `json:"applied"`
+	Refused  int             `json:"refused"`
+	Losses   trend           `json:"losses"`
+	Position corpus.Position `json:"position"`
+}
+
+// share gives every rank the state of rank 0, which alone has read a checkpoint: others need no folder in common with
+// it.
+func (l *leg) share() error {
+	r := l.run
+	if r.ranks.Comm == nil {
+		return nil
+	}
+	var st resumption
+	if r.Config.Ranks.leads() {
+		st = resumption{From: l.saved.step >= 0, Step: l.trainer.Steps, Applied: l.trainer.Optimizer.Applied,
+			Refused: l.refused, Losses: l.trainer.losses, Position: l.loader.Position()}
+	}
+	if err := r.tell(&st); err != nil || !st.From {
+		return err
+	}
+	if !r.Config.Ranks.leads() {
+		l.trainer.Steps, l.trainer.Optimizer.Applied, l.refused, l.trainer.losses = st.Step, st.Applied, st.Refused, st.Losses
+		l.saved.step = st.Step
+		if err := l.loader.Seek(st.Position); err != nil {
+			return err
+		}
+	}
+	return l.shareTensors()
+}
+
+// tell gives every rank the value of rank 0, as JSON.
+func (r *Run) tell(v any) error {
+	comm := r.ranks.Comm
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	size := fmt.Appendf(nil, "%20d", len(text))
+	if err := comm.Broadcast(size); err != nil {
+		return err
+	}
+	var n int
+	if _, err := fmt.Sscan(string(size), &n); err != nil {
+		return err
+	}
+	text = slices.Grow(text, max(0, n-len(text)))[:n]
+	if err := comm.Broadcast(text); err != nil {
+		return err
+	}
+	return json.Unmarshal(text, v)
+}
+
+// shareTensors gives every rank what a checkpoint of rank 0 held.
+func (l *leg) shareTensors() error {
+	r, s, m := l.run, l.run.stream, l.student
+	host := []float32(nil)
+	for _, p := range l.trainer.trained() {
+		for _, t := range []device.Tensor{p.Value, p.M, p.V} {
+			n := p.Rows * p.Cols
+			host = slices.Grow(host[:0], n)[:n]
+			if err := s.Download(host, t); err != nil {
+				return err
+			}
+			if err := r.ranks.Comm.Broadcast(bytesOf(host)); err != nil {
+				return err
+			}
+			s.Upload(t, host)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Fixed())) {
+		if err := r.ranks.Comm.Broadcast(bytesOf(m.Fixed()[name])); err != nil {
+			return err
+		}
+	}
+	for _, p := range l.trainer.trained() {
+		if len(p.Blocks) == 0 {
+			s.RefreshWeight(p)
+			continue
+		}
+		raw, err := model.StoredBytes(s, p)
+		if err != nil {
+			return err
+		}
+		if err := r.ranks.Comm.Broadcast(raw); err != nil {
+			return err
+		}
+		s.(device.Quantizer).SetStored(p, raw)
+	}
+	return nil
+}
+
+// onlyRanks reports whether what a checkpoint differs in is the number of ranks alone, and the run may go on with
+// another one.
+func (g Group) onlyRanks(diff []string) bool {
+	world := max(1, g.World)
+	return len(diff) == 1 && strings.HasPrefix(diff[0], ranksKey+" ") && g.Least > 0 && g.Least <= world && world <= g.Most
+}
+
+// ranksKey is the name under which checkpoints hold how the rows of a step are added.
+const ranksKey = "ranks"
+
+// arithmetic is how the rows of a step are added, of which its bits depend: by so many ranks, or by parts whatever
+// the ranks.
+func (g Group) arithmetic() (text string, recorded bool) {
+	switch {
+	case g.SameBits:
+		return fmt.Sprintf("%d parts by position", WorldLeaves), true
+	case g.World > 1:
+		return fmt.Sprint(g.World), true
+	}
+	return "1", false
+}
