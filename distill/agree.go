@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"apr/internal/fault"
+	"apr/teacher/cache"
 )
 
 // checkpointSchema is that of state.json; the ones before it recorded less of what bits depend on.
@@ -44,6 +45,9 @@ func (r *Run) mustAgree() map[string]any {
 			configs = append(configs, json.RawMessage(f.Config.JSON()))
 		}
 		effects["more_teacher_configs"] = configs
+	}
+	if m := r.in.made; m != nil && m.Kind == cache.Draws {
+		effects["teacher_draws"] = map[string]any{"draws": m.Draws, "seed": m.Seed}
 	}
 	if r.Ensemble.routed() {
 		effects["trained_routes"] = r.in.train.RouteTokens(len(r.in.more) + 1)

@@ -50,6 +50,17 @@ func (c Config) validateCached() error {
 	return nil
 }
 
+// said is what is known of a teacher's rows: by a cache, or by this run, which makes them when they are asked for.
+type said struct {
+	cache.Header
+	Dir    string // for people
+	SHA256 string // of a cache's manifest
+	Bytes  int64
+	rows   teacher.Rows
+	has    func(cache.Key) bool
+	made   *maker // makes the rows; nil: they were made before
+}
+
 // drawn reports whether the teacher is a cache of draws, which has nothing on the device.
 func (in *inputs) drawn() bool { return in.cache != nil && in.cache.Kind == cache.Draws }
 
@@ -61,9 +72,11 @@ func (in *inputs) openTeacher(c Config) (err error) {
 		}
 		return in.teacher.CheckTensors()
 	}
-	if in.cache, err = cache.Open(c.FromCache); err != nil {
+	r, err := cache.Open(c.FromCache)
+	if err != nil {
 		return err
 	}
+	in.cache = &said{Header: r.Header, Dir: r.Dir, SHA256: r.SHA256, Bytes: r.Bytes, rows: r, has: r.Has}
 	if in.teacher, err = openHead(c.FromCache); err != nil {
 		return err
 	}
@@ -108,7 +121,7 @@ func (in *inputs) checkCache(c Config) error {
 	if err := in.cache.Same(in.cache.Dir, asked, "tokenizer", "packing", "seq_len", "vocab"); err != nil {
 		return err
 	}
-	return teacher.CheckLoss(in.cache, c.Loss)
+	return teacher.CheckLoss(in.cache.Dir, in.cache.Header, c.Loss)
 }
 
 // describeRows writes down what decides the rows: tokenizer, packing and V, and, of conversations that were read, the
@@ -142,11 +155,14 @@ func (in *inputs) describeRows(c Config, h *cache.Header) error {
 	return nil
 }
 
-// cacheKeys returns the keys of all rows, each once, and a row of each.
-func cacheKeys(rows *corpus.Rows, apart bool) (keys []cache.Key, at []int) {
+// cacheKeys returns the keys of all rows, each once, and a row of each, in the order of the data or in another one.
+func cacheKeys(rows *corpus.Rows, apart bool, order []int) (keys []cache.Key, at []int) {
 	seen := map[cache.Key]bool{}
 	b := rowBatch(1, rows.SeqLen, apart)
 	for i := range rows.Len() {
+		if order != nil {
+			i = order[i]
+		}
 		fillBatch(b, 0, rows, i)
 		if k := cache.KeyOf(b.Tokens, b.Starts); !seen[k] {
 			seen[k] = true
@@ -186,10 +202,10 @@ func (in *inputs) checkCachedRows(c Config, obs Observer) error {
 	if err := in.cache.Same(in.cache.Dir, asked, "template"); err != nil {
 		return err
 	}
-	keys, _ := cacheKeys(in.rows, c.DocumentMask)
+	keys, _ := cacheKeys(in.rows, c.DocumentMask, nil)
 	missing := 0
 	for _, k := range keys {
-		if !in.cache.Has(k) {
+		if !in.cache.has(k) {
 			missing++
 		}
 	}

@@ -70,3 +70,21 @@ func TestCUDACached(t *testing.T) {
 		contracttest.Cases(t, 1)
 	}
 }
+
+// TestCUDATeacherOnce: on a GPU, a teacher that is run in the first epoch and read in the others gives the live run's
+// student bit for bit, and its steps need what the plan says.
+func TestCUDATeacherOnce(t *testing.T) {
+	openEmulator(t)
+	c := smallConfig(t, 3)
+	c.Steps, c.Epochs, c.BatchSize, c.ValFraction = 0, 2, 2, 0
+	runOnCUDA(t, c, cuda.BF16)
+	for _, kind := range []string{cache.Hidden, cache.Draws} {
+		other := in(t, c)
+		other.TeacherLogits, other.LogitsJob = LogitsCache, CacheJob{Kind: kind, Draws: 50}
+		runOnCUDA(t, other, cuda.BF16)
+		if kind == cache.Hidden && !bytes.Equal(studentBytes(t, c), studentBytes(t, other)) {
+			t.Error("the students differ")
+		}
+		contracttest.Cases(t, 1)
+	}
+}

@@ -342,7 +342,7 @@ func TestCachedStepIsPlanned(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer in.close()
-		one.Ensemble.cache = in.cache
+		one.Ensemble.said = in.cache
 		r := &Run{Config: one, dev: d, in: in, stream: d.NewStream(), steps: 1}
 		teachers, student, err := in.models(one, d)
 		if err != nil {

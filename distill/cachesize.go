@@ -41,7 +41,7 @@ func SizeOfCache(ctx context.Context, c Config, dev device.Device, obs Observer)
 
 // cacheSize is what a cache of the first teacher over the rows of the data takes.
 func (in *inputs) cacheSize(c Config, dev device.Device) *CacheSize {
-	keys, _ := cacheKeys(in.rows, c.DocumentMask)
+	keys, _ := cacheKeys(in.rows, c.DocumentMask, nil)
 	s := &CacheSize{Rows: len(keys), Positions: int64(len(keys)) * int64(c.SeqLen), PerDraw: drawsBytes,
 		PerHidden: in.teacher.Config.Hidden * dev.Info().Activations.BlockBytes()}
 	head := "lm_head.weight"

@@ -19,6 +19,8 @@ type Config struct {
 	Ensemble      Ensemble // of several teachers
 	Guide         Guide    // by hidden states and attention maps
 	FromCache     string   // a teacher's cache that is read instead of Teacher, which then is only compared with it; empty: none
+	TeacherLogits string   // LogitsAuto, LogitsLive or LogitsCache; empty: live
+	LogitsJob     CacheJob // what LogitsCache keeps
 	Student       string   // model to start from; or
 	StudentConfig string   // config.json of a new student
 	AllowKeys     []string // of a config.json, that are accepted unread
@@ -91,7 +93,9 @@ type Config struct {
 	KeepCheckpoints    int
 	Watch              *watch.Watchdog // told of every sign of progress; nil: nobody
 	// GPU tells what the card does, as a percentage and in watts, as far as that is known; nil: there is none.
-	GPU   func() (percent *int, watts *float64)
+	GPU func() (percent *int, watts *float64)
+	// Peak is the rate of matrix products that the device does not exceed, in operations a second; 0 or nil: not known.
+	Peak  func() float64
 	Build string // identity of the program
 	// Options are the settings that decide bits by value, by name: a resumed run must have the same. What other settings lead to
 	// is compared in any case.

@@ -15,6 +15,7 @@ import (
 type DiskNeed struct {
 	Checkpoints int64  `json:"checkpoints"` // at the highest point: those kept, and one being written, of each leg
 	Outputs     int64  `json:"outputs"`
+	Cache       int64  `json:"teacher_cache,omitempty"` // what the teacher says in the first epoch
 	Total       int64  `json:"total"`
 	Available   uint64 `json:"available"` // 0: unknown
 }
@@ -36,7 +37,10 @@ func (in *inputs) diskNeed(c Config, steps int) (d DiskNeed) {
 	if in.adapter != nil {
 		d.Outputs += 4 * trained
 	}
-	d.Total = atMost(d.Checkpoints, 1, d.Outputs)
+	if in.made != nil {
+		d.Cache = in.made.Bytes
+	}
+	d.Total = atMost(atMost(d.Checkpoints, 1, d.Outputs), 1, d.Cache)
 	d.Available, _ = freeFor(c.Output)
 	return d
 }
@@ -119,8 +123,13 @@ func (d DiskNeed) refuse(dir string, free uint64, known bool, written int64) err
 	if !known || uint64(need) <= free {
 		return nil
 	}
-	return fault.In(fault.IO, dir, "no space left for the run: %s needed (%s for checkpoints, %s for the student), %s free",
-		megabytes(need), megabytes(d.Checkpoints), megabytes(d.Outputs), megabytes(int64(free))).
+	once := ""
+	if d.Cache > 0 {
+		once = fmt.Sprintf(", %s for the teacher's cache", megabytes(d.Cache))
+	}
+	return fault.In(fault.IO, dir, "no space left for the run: %s needed (%s for checkpoints, %s for the student%s), "+
+		"%s free",
+		megabytes(need), megabytes(d.Checkpoints), megabytes(d.Outputs), once, megabytes(int64(free))).
 		WithHint("make room, name an --output on another disk, or lower --keep-checkpoints").WithID("E-DISTILL-050")
 }
 
@@ -135,7 +144,8 @@ func megabytes(n int64) string {
 // bytesBelow adds up the files of checkpoints and outputs of a run directory; 0 if there is none.
 func bytesBelow(run string) (n int64) {
 	checkpoints, _ := filepath.Glob(filepath.Join(run, checkpointFolder+"*")) // the pattern is well formed
-	for _, folder := range append(checkpoints, filepath.Join(run, "student"), filepath.Join(run, "student.apr"), filepath.Join(run, adapterFolder)) {
+	for _, folder := range append(checkpoints, filepath.Join(run, "student"), filepath.Join(run, "student.apr"),
+		filepath.Join(run, adapterFolder), filepath.Join(run, onceFolder)) {
 		_ = filepath.WalkDir(folder, func(_ string, d os.DirEntry, err error) error {
 			if err != nil {
 				return nil // what cannot be seen is not counted

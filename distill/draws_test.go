@@ -35,6 +35,8 @@ func (d *drawing) Drawn(row cache.Key) (cache.Drawn, error) {
 	return out, nil
 }
 
+func (d *drawing) Hidden(cache.Key, []float32) error { panic("draws have no hidden states") }
+
 // top is the control: the k likeliest ids of a teacher, renormalised.
 type top struct {
 	teacher.Teacher

@@ -28,7 +28,10 @@ type Estimate struct {
 	StepSeconds   *float64        `json:"seconds_per_step"` // of a probe; null without one
 	Seconds       *float64        `json:"seconds"`          // of all steps of the student's leg
 	Control       ControlChoice   `json:"control"`
-	Cache         *CacheSize      `json:"teacher_cache,omitempty"` // that --stage precompute would make; null: not known, or of no use
+	// that --stage precompute would make; null: not known, or of no use
+	Cache        *CacheSize    `json:"teacher_cache,omitempty"`
+	Logits       *LogitsChoice `json:"teacher_logits,omitempty"` // null: not known, or there are none
+	LogitsReason string        `json:"teacher_logits_reason,omitempty"`
 	*plan.LargestBatch
 }
 
@@ -66,6 +69,16 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 		if in.cache == nil && c.Loss.Alpha != 0 && len(in.more) == 0 {
 			e.Cache = in.cacheSize(c, dev)
 		}
+		if err := in.chooseLogits(c, dev, e.Steps); err != nil {
+			return e, err
+		}
+		if c.Loss.Alpha != 0 && in.cache == nil {
+			e.Logits, e.LogitsReason = &in.logits, in.logits.Reason
+		}
+		if k.Memory != nil {
+			e.describe(k)
+		}
+		e.Disk = in.diskNeed(c, c.Steps)
 	}
 	if c.MaxSteps > 0 {
 		e.Steps = min(e.Steps, c.MaxSteps)

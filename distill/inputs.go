@@ -21,7 +21,6 @@ import (
 	"apr/plan"
 	runlog "apr/run/log"
 	"apr/teacher"
-	"apr/teacher/cache"
 	"apr/tensor"
 	"apr/tokenizer"
 )
@@ -30,17 +29,21 @@ import (
 type inputs struct {
 	teacher, student *modelfile.Files   // student nil: a new one
 	more             []*modelfile.Files // teachers beside the first
-	cache            *cache.Reader      // that is read instead of the teacher, of which there is the head alone; nil: the teacher is computed
-	studentConfig    arch.Config
-	adapter          *adapter.Adapter        // what trains beside the student's weights, without values; nil: all of them train
-	tokenizer        *tokenizer.Tokenizer    // of the student: the teacher's for a new one; nil: it has none
-	vocab            int                     // V: ids that both models share
-	conventions      []runlog.Convention     // in which their tokenizers differ all the same
-	unproven         string                  // why nothing proves that they mean the same by them; empty: their tokenizers do
-	choice           *teacherChoice          // how the teacher is computed
-	planned          plan.Plan               // how steps are cut
-	types            map[string]tensor.DType // of a student in blocks, by slot; nil: it is trained as it is
-	fallbacks        []string                // lines about types that are not the scheme's
+	// that is read instead of the teacher, of which there is the head alone; nil: the teacher is computed
+	cache *said
+	// rows that the teacher says once and the run reads in later epochs; nil: the teacher says them in every epoch
+	made          *said
+	studentConfig arch.Config
+	// what trains beside the student's weights, without values; nil: all of them train
+	adapter     *adapter.Adapter
+	tokenizer   *tokenizer.Tokenizer    // of the student: the teacher's for a new one; nil: it has none
+	vocab       int                     // V: ids that both models share
+	conventions []runlog.Convention     // in which their tokenizers differ all the same
+	unproven    string                  // why nothing proves that they mean the same by them; empty: their tokenizers do
+	choice      *teacherChoice          // how the teacher is computed
+	planned     plan.Plan               // how steps are cut
+	types       map[string]tensor.DType // of a student in blocks, by slot; nil: it is trained as it is
+	fallbacks   []string                // lines about types that are not the scheme's
 
 	rows        *corpus.Rows
 	train, held *corpus.Tokens // held nil: nothing is held out
@@ -56,7 +59,8 @@ type inputs struct {
 	files       int            // of the training text; 0: token shards
 	talks       int64          // conversations of it
 	control     ControlChoice
-	doubts      []string // what is doubtful about the models' files
+	logits      LogitsChoice // whether the teacher is computed in every epoch
+	doubts      []string     // what is doubtful about the models' files
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
 	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student

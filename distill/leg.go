@@ -155,13 +155,16 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	// A signal does not break off a step: the weights would be worth nothing.
 	var rec Record
 	var first firstReading
+	var fetched time.Duration // of what the teacher says, if it is read or made beforehand
 	err = l.loads.step(func() (err error) {
 		mine := l.trainer.Ranks.rowsOf(b)
 		// Else each part of a step fetches its rows.
 		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || k == 0) {
+			began := time.Now()
 			if err := f.Fetch(mine); err != nil {
 				return err
 			}
+			fetched = time.Since(began)
 		}
 		if first, err = l.readFirst(context.WithoutCancel(ctx), mine); err != nil {
 			return err
@@ -176,7 +179,8 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	if l.teacher == nil {
 		rec.MeanD = math.NaN() // not computed: null in the record
 	}
-	line := l.line(k, rec, time.Since(start))
+	line := l.line(k, rec, time.Since(start)+fetched)
+	line.MS.Teacher += milliseconds(fetched)
 	if out.FirstStep == 0 {
 		out.FirstStep = time.Since(r.started).Seconds()
 	}

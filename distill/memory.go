@@ -81,6 +81,9 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	if d.Control {
 		student.Snapshot(stream)
 	}
+	if d.said != nil && d.said.made != nil {
+		dryPass(dev, stream, d.said.Header, teachers[0], d.Apart)
+	}
 	t := NewTrainer(student, stream, rows, d.SeqLen)
 	t.Cut(s)
 	t.Balance, t.Ranks.Leaves = d.Balance, d.Leaves
@@ -125,7 +128,7 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 // models makes the teachers and the student.
 func (d DryRun) models(dev *dry.Device) (teachers []*model.Model, student *model.Model, err error) {
 	shared := d.shares(dev.Info())
-	if d.cache != nil && d.cache.Kind == cache.Draws {
+	if d.said != nil && d.said.made == nil && d.said.Kind == cache.Draws {
 		teachers = []*model.Model{nil}
 	} else if !shared {
 		for _, o := range append([]*model.Outline{d.Teacher}, d.More...) {
@@ -276,7 +279,9 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance, Guide: c.Guide, Adapter: in.adapter,
 		Types: in.types, Leaves: c.Ranks.leaves(),
 	}
-	d.cache, d.dry = in.cache, true
+	if d.said, d.dry = in.cache, true; in.made != nil {
+		d.said = in.made
+	}
 	if d.Adapter != nil {
 		d.Base, d.SameFile = model.Describe(in.student), sameFile(c.Teacher, c.Student)
 	}

@@ -54,7 +54,9 @@ type precomputation struct {
 	header cache.Header
 	keys   []cache.Key
 	at     []int // a row of the data of each key
+	order  []int // of rows; nil: that of the data
 	w      *cache.Writer
+	chosen *device.Form // of the teacher that is loaded; nil: by rule
 
 	stream  device.Stream
 	teacher *teacher.Resident
@@ -171,6 +173,9 @@ func checkCacheJob(c Config, job CacheJob) error {
 
 // form is how the teacher's matrices are kept.
 func (p *precomputation) form() (device.Form, error) {
+	if p.chosen != nil {
+		return *p.chosen, nil
+	}
 	asked := p.c.TeacherBackend
 	if asked == "" {
 		asked = teacher.Auto
@@ -197,6 +202,9 @@ func (p *precomputation) describe() error {
 	if form.Blocks {
 		h.Algorithms = "blocks"
 	}
+	if form.FP8 {
+		h.Algorithms += ", products in 8-bit floats"
+	}
 	if d, ok := p.dev.(interface{ Identity() string }); ok {
 		h.Algorithms += ", " + d.Identity()
 	}
@@ -209,7 +217,8 @@ func (p *precomputation) describe() error {
 	if err := p.in.describeRows(p.c, &h); err != nil {
 		return err
 	}
-	if p.job.Kind == cache.Hidden && info.Kind != "cpu" { // a GPU's products of another size may be summed otherwise than the live run's
+	// a GPU's products of another size may be summed otherwise than the live run's
+	if p.job.Kind == cache.Hidden && (info.Kind != "cpu" || p.order != nil) {
 		h.PassRows = min(h.PassRows, p.c.Rows())
 	}
 	perRow := int64(drawsBytes)
@@ -228,7 +237,7 @@ func (p *precomputation) describe() error {
 	passes := max(1, limit/(perRow*int64(p.c.SeqLen)*int64(h.PassRows)))
 	h.ShardRows = int(min(passes*int64(h.PassRows), 1<<20/int64(h.PassRows)*int64(h.PassRows)))
 	p.header = h
-	p.keys, p.at = cacheKeys(p.in.rows, p.c.DocumentMask)
+	p.keys, p.at = cacheKeys(p.in.rows, p.c.DocumentMask, p.order)
 	return nil
 }
 

@@ -48,6 +48,7 @@ func (p *precomputation) onePass(lo, hi int, do func(keys []cache.Key) error) er
 	for r := range b.Rows {
 		fillBatch(b, r, p.in.rows, p.at[min(lo+r, hi-1)])
 	}
+	p.stream.Phase(device.PhaseTeacher)
 	p.batch.Load(p.stream, b, b.Rows)
 	p.stream.SetScalars(device.Scalars{InvN: 1})
 	p.teacher.Begin(p.stream, p.batch)
@@ -158,4 +159,23 @@ func (p *precomputation) sample(dst []position, host []float32, keys []cache.Key
 		})
 	}
 	wait.Wait()
+}
+
+// dryPass does on a device that computes nothing what a pass does there, and keeps its batch.
+func dryPass(dev device.Device, s device.Stream, h cache.Header, m *model.Model, apart bool) {
+	batch := model.NewBatch(dev, h.PassRows, h.SeqLen)
+	if apart {
+		batch.SeparateDocuments(dev)
+	}
+	b := rowBatch(h.PassRows, h.SeqLen, apart)
+	t := &teacher.Resident{Model: m}
+	batch.Load(s, b, b.Rows)
+	s.SetScalars(device.Scalars{InvN: 1})
+	t.Begin(s, batch)
+	if n := min(h.ChunkRows, h.PassRows*h.SeqLen); h.Kind == cache.Draws {
+		chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, n, rowLength(h.Vocab)).ColRange(0, h.Vocab)
+		t.Logits(s, 0, n, chunk)
+		s.Release(chunk)
+	}
+	t.End(s)
 }

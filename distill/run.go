@@ -79,7 +79,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err != nil {
 		return nil, err
 	}
-	c.Ensemble.cache = in.cache
+	c.Ensemble.said = in.cache
 	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started,
 		disk: disk.OS{}, first: firstWindow, save: checkpoints.write}
 	if r.steps = c.Steps; r.steps == 0 {
@@ -90,6 +90,12 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	}
 	if err := c.schedule(r.steps).Validate(); err != nil {
 		return nil, errors.Join(err, in.close())
+	}
+	if err := in.chooseLogits(c, dev, r.steps); err != nil {
+		return nil, errors.Join(err, in.close())
+	}
+	if in.made != nil {
+		r.Ensemble.said = in.made
 	}
 	if c.Ranks.leads() {
 		if err := r.checkDisk(); err != nil {
@@ -180,7 +186,8 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(r.recordChoice(), r.recordControl(), r.recordNoise(), r.recordPlan(), r.recordDecisions(), r.recordEnsemble(), r.recordGuide(), r.recordHeldOut(), r.recordQuantize()); err != nil {
+	if err := errors.Join(r.recordChoice(), r.recordControl(), r.recordLogits(), r.recordNoise(), r.recordPlan(),
+		r.recordDecisions(), r.recordEnsemble(), r.recordGuide(), r.recordHeldOut(), r.recordQuantize()); err != nil {
 		return err
 	}
 	if err := r.initialise(student); err != nil {
@@ -190,7 +197,15 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if r.Loss.Alpha == 0 {
 		l.teacher = nil
 	}
+	if r.in.made != nil {
+		if err := r.in.made.made.begin(r, teachers[0]); err != nil {
+			return err
+		}
+	}
 	if err := l.train(ctx, out); err != nil {
+		return err
+	}
+	if err := r.endOnce(); err != nil {
 		return err
 	}
 	if !r.Config.Ranks.leads() { // who trains a control with the others, and writes nothing

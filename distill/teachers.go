@@ -14,7 +14,6 @@ import (
 	"apr/modelfile"
 	runlog "apr/run/log"
 	"apr/teacher"
-	"apr/teacher/cache"
 )
 
 // Ensemble says how several teachers teach. Config.Teacher is the first of them.
@@ -25,8 +24,8 @@ type Ensemble struct {
 	Routes  []Route   // instead of a mixture: the source of a document chooses its teacher
 	Default bool      // Config.Teacher teaches sources that no route names
 
-	cache *cache.Reader // that is read instead of a teacher; nil: none
-	dry   bool          // on a device that computes nothing: no row is read
+	said *said // rows that are read instead of a teacher's logits; nil: none
+	dry  bool  // on a device that computes nothing: no row is read
 }
 
 // Route sends the documents of a source to a model.
@@ -94,8 +93,12 @@ func (e Ensemble) Shares(n int) []float64 {
 
 // of makes one teacher of all. The mixture is taken at a temperature.
 func (e Ensemble) of(models []*model.Model, info device.Info, seqLen int, temperature float64) teacher.Teacher {
-	if e.cache != nil {
-		return teacher.FromCache(e.cache, models[0], e.dry)
+	if e.said != nil {
+		var rows teacher.Rows
+		if !e.dry {
+			rows = e.said.rows
+		}
+		return teacher.FromCache(e.said.Header, rows, models[0])
 	}
 	members := make([]teacher.Teacher, len(models))
 	for i, m := range models {

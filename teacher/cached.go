@@ -25,6 +25,13 @@ type Estimator interface {
 	Entropy() (sum float64, known bool)
 }
 
+// Rows is what a teacher said of rows: a cache has it, or makes it when it is asked for.
+type Rows interface {
+	Drawn(row cache.Key) (cache.Drawn, error)
+	// Hidden reads the hidden states of a row into dst, one after the other.
+	Hidden(row cache.Key, dst []float32) error
+}
+
 // keys returns the keys of a batch's rows.
 func keys(b corpus.Batch) (all []cache.Key) {
 	for i := range b.Rows {
@@ -36,8 +43,8 @@ func keys(b corpus.Batch) (all []cache.Key) {
 
 // States is a teacher whose final hidden states are read from a cache, and whose head is on the device.
 type States struct {
-	Resident               // Model has a head and no layers
-	From     *cache.Reader // nil on a device that computes nothing
+	Resident      // Model needs a head and no layers
+	From     Rows // nil on a device that computes nothing
 
 	values []float32 // of the kept positions of the next batch
 }
@@ -45,14 +52,15 @@ type States struct {
 // Fetch reads the hidden states of the kept positions of b.
 func (t *States) Fetch(b corpus.Batch) error {
 	t.values = t.values[:0]
-	row := make([]float32, t.From.SeqLen*t.From.Width)
+	width := t.Model.Config.Hidden
+	row := make([]float32, b.SeqLen*width)
 	for i, k := range keys(b) {
 		if err := t.From.Hidden(k, row); err != nil {
 			return err
 		}
 		for p, m := range b.Slice(i, i+1).Mask {
 			if m != 0 {
-				t.values = append(t.values, row[p*t.From.Width:(p+1)*t.From.Width]...)
+				t.values = append(t.values, row[p*width:(p+1)*width]...)
 			}
 		}
 	}
@@ -79,18 +87,13 @@ func (t *States) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 // End releases the hidden states.
 func (t *States) End(s device.Stream) { t.Resident.End(s) }
 
-// DrawnRows finds the draws of rows: a cache of draws is one.
-type DrawnRows interface {
-	Drawn(row cache.Key) (cache.Drawn, error)
-}
-
 // Drawn is a teacher of draws that were made before: at each position it gives the distribution count/n of the n
 // draws, an unbiased estimate of softmax(t/T). It serves forward KL at that temperature, whose gradient is linear in
 // it.
 type Drawn struct {
 	Draws       int // n
 	Temperature float64
-	From        DrawnRows // nil on a device that computes nothing
+	From        Rows // nil on a device that computes nothing
 
 	entries [][]cache.Entry // of the kept positions of the next batch
 	entropy float64
@@ -163,32 +166,29 @@ func (t *Drawn) Entropy() (sum float64, known bool) {
 	return t.entropy, t.known
 }
 
-// FromCache returns the teacher that reads a cache. Of hidden states, head is a model of the teacher's head. dry: the
-// device computes nothing.
-func FromCache(r *cache.Reader, head *model.Model, dry bool) Fetcher {
-	states, drawn := &States{Resident: Resident{Model: head}}, &Drawn{Draws: r.Draws, Temperature: r.Temperature}
-	if !dry {
-		states.From, drawn.From = r, r
+// FromCache returns the teacher that reads rows as the header of a cache describes them. Of hidden states, head is a
+// model of the teacher's head. rows is nil on a device that computes nothing.
+func FromCache(h cache.Header, rows Rows, head *model.Model) Fetcher {
+	if h.Kind == cache.Hidden {
+		return &States{Resident: Resident{Model: head}, From: rows}
 	}
-	if r.Kind == cache.Hidden {
-		return states
-	}
-	return drawn
+	return &Drawn{Draws: h.Draws, Temperature: h.Temperature, From: rows}
 }
 
 // CheckLoss refuses a loss that a cache cannot teach.
-func CheckLoss(r *cache.Reader, spec device.LossSpec) error {
+func CheckLoss(where string, r cache.Header, spec device.LossSpec) error {
 	if r.Kind == cache.Hidden {
 		return nil
 	}
 	switch beta := spec.Beta; {
 	case spec.Divergence == device.ForwardKL, spec.Divergence == device.JSD && beta == 0:
 	default:
-		return fault.In(fault.Invalid, r.Dir, "holds draws, from which forward KL alone can be descended").At("--divergence").
+		return fault.In(fault.Invalid, where, "holds draws, from which forward KL alone can be descended").At("--divergence").
 			WithHint("--divergence forward-kl, or a cache of hidden states: --stage precompute --cache-kind hidden").WithID("E-TEACHER-020")
 	}
 	if spec.Temperature != r.Temperature {
-		return fault.In(fault.Invalid, r.Dir, "its draws were made at temperature %g, asked for is %g", r.Temperature, spec.Temperature).At("field %q", "temperature").
+		return fault.In(fault.Invalid, where, "its draws were made at temperature %g, asked for is %g", r.Temperature,
+			spec.Temperature).At("field %q", "temperature").
 			WithHint("--temperature %g, or other draws", r.Temperature).WithID("E-TEACHER-021")
 	}
 	return nil

@@ -134,6 +134,7 @@ var resumedWith = map[string]resumed{
 	"control":               {with: "--control=ce", want: goesOn},
 	"stage":                 {with: "--stage=train", want: goesOn},
 	"cache":                 {with: "--cache=other", want: cannot},
+	"teacher-logits":        {with: "--teacher-logits=live", want: goesOn},
 	"cache-kind":            {with: "--cache-kind=hidden", want: cannot},
 	"draws":                 {with: "--draws=20", want: cannot},
 	"cache-entropy":         {with: "--cache-entropy=off", want: cannot},

@@ -124,7 +124,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		c.GPU = func() (*int, *float64) { a := show.monitor.Last(); return a.Utilisation, a.Power }
 		guard.setDeviceState(func() string { return describeActivity(dev.gpu.Doing(), show.monitor.Last()) })
 	}
-	c.Watch = guard.Watchdog
+	c.Watch, c.Peak = guard.Watchdog, peakRate(ctx, e, dev)
 	r, err := distill.Start(ctx, c, dev.Device, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
 	if err != nil {
 		return nil, err
@@ -285,7 +285,8 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		KeepCheckpoints: o.KeepCheckpoints, Build: programIdentity(), Writer: "apr/" + version,
 		Options:        cli.Deciding((&distillOptions{}).table(), s),
 		TeacherBackend: teacher.Backend(o.TeacherBackend), TeacherCache: o.TeacherCache, TeacherFP8: o.TeacherGEMM == "fp8",
-		HostExperts: o.TeacherExperts == "host",
+		HostExperts: o.TeacherExperts == "host", TeacherLogits: o.TeacherLogits,
+		LogitsJob: distill.CacheJob{Kind: o.cacheKind(s), Draws: o.Draws, Entropy: o.CacheEntropy},
 	}
 	o.withLoRA(&c, s)
 	if c.FromCache = o.Cache; c.Teacher == "" && c.FromCache == "" { // --alpha 0: scores are compared with the student's file

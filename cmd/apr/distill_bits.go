@@ -35,7 +35,10 @@ var distillBits = map[string]cli.Bits{
 	"keep-checkpoints": cli.SameBits, "resume": cli.SameBits, "allow-changed": cli.SameBits, "allow-same-model": cli.SameBits, oddWeights: cli.SameBits,
 	"control": cli.SameBits,                            // a student of its own
 	"stage":   cli.SameBits, "cache": cli.BitsByEffect, // of a cache the manifest is compared
-	"cache-kind": cli.SameBits, "draws": cli.SameBits, "cache-entropy": cli.SameBits, "shard": cli.SameBits, "shard-count": cli.SameBits, "shard-size": cli.SameBits, // of no student
+	// of draws their number and seed are compared; hidden states are the live run's
+	"teacher-logits": cli.BitsByEffect, "cache-kind": cli.BitsByEffect, "draws": cli.BitsByEffect,
+	// of no student
+	"cache-entropy": cli.SameBits, "shard": cli.SameBits, "shard-count": cli.SameBits, "shard-size": cli.SameBits,
 	"plan": cli.SameBits, "runs-dir": cli.SameBits,
 
 	// of text, which training reads as any other

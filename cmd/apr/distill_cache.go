@@ -18,9 +18,20 @@ func (o *distillOptions) cacheTable() []cli.Option {
 	return []cli.Option{
 		{Name: "stage", Value: cli.Enum(&o.Stage, "", "train", "precompute", "generate"), Default: "the whole run", Help: "precompute: run TEACHER over the data and keep what it says in the cache --output; train: train, from --cache without TEACHER's file; generate: let TEACHER answer the prompts --data"},
 		{Name: "cache", Path: true, Value: cli.String(&o.Cache, ""), Help: "learn from this cache of a teacher, a folder or s3://bucket/prefix, as --stage precompute makes it; #sha256=… behind it pins its manifest; a TEACHER beside it is only compared with it"},
-		{Name: "cache-kind", Value: cli.Enum(&o.CacheKind, cache.Draws, cache.Draws, cache.Hidden), Help: "precompute: draws (about 37 bytes a token, for forward-kl) or hidden states (2 bytes a value, every divergence, the live run's bits)"},
-		{Name: "draws", Value: cli.Int(&o.Draws, 50).In(1, cache.MaxDraws), Help: "precompute: ids drawn at each position, with replacement, from the teacher's distribution at --temperature by --seed"},
-		{Name: "cache-entropy", Value: cli.OnOff(&o.CacheEntropy, true), Help: "precompute: keep the teacher's entropy beside draws (2 bytes a token), so that training reports KL; off reports soft_ce"},
+		{Name: "teacher-logits", Value: cli.Enum(&o.TeacherLogits, distill.LogitsAuto, distill.LogitsAuto, distill.LogitsLive,
+			distill.LogitsCache), Help: "over several epochs: live computes the teacher in each; cache computes it in the " +
+			"first, keeps hidden states (or draws, with --cache-kind draws) in OUTPUT/teacher-cache and reads them in the " +
+			"others; auto does so, and removes them, where that pays"},
+		{Name: "cache-kind", Value: cli.Enum(&o.CacheKind, cache.Draws, cache.Draws, cache.Hidden),
+			Default: "draws; hidden with --teacher-logits cache",
+			Help: "precompute, --teacher-logits cache: draws (about 37 bytes a token, for forward-kl) or hidden states (2 " +
+				"bytes a value, every divergence, the live run's bits)"},
+		{Name: "draws", Value: cli.Int(&o.Draws, 50).In(1, cache.MaxDraws),
+			Help: "of --cache-kind draws: ids drawn at each position, with replacement, from the teacher's distribution at " +
+				"--temperature by --seed"},
+		{Name: "cache-entropy", Value: cli.OnOff(&o.CacheEntropy, true),
+			Help: "of --cache-kind draws: keep the teacher's entropy beside draws (2 bytes a token), so that training " +
+				"reports KL; off reports soft_ce"},
 		{Name: "shard", Value: cli.Checked(&o.Shard, "0/1", func(s string) error { _, _, err := parseShard(s); return err }), Help: "precompute: make every N-th shard from shard I on, as one of N processes: I/N, I from 0; unasked by JOB_COMPLETION_INDEX with --shard-count, or by a Slurm array"},
 		{Name: "shard-count", Value: cli.Int(&o.ShardCount, 0).AtLeast(1), Default: "from --shard or the Slurm array", Help: "precompute: number of processes that share the shards: the completions of an Indexed Job"},
 		{Name: "shard-size", Value: cli.Checked(&o.ShardSize, "64MB", func(s string) error { _, err := parseSize(s); return err }), Help: "precompute: size of a shard, about; one smaller than a pass of the teacher makes its passes smaller"},
@@ -46,7 +57,9 @@ func (o *distillOptions) precomputes() bool { return o.Stage == "precompute" }
 
 // checkCache judges the options of cacheTable that concern each other.
 func (o *distillOptions) checkCache(s cli.Settings) error {
-	without, hidden := "without --stage precompute", o.precomputes() && o.CacheKind == cache.Hidden
+	without, alone := "without --stage precompute", "without --stage precompute or --teacher-logits cache"
+	keeps := o.precomputes() || o.TeacherLogits == distill.LogitsCache
+	hidden := keeps && o.cacheKind(s) == cache.Hidden
 	for option, name := range map[string]string{"cache": o.Cache, "output": o.Output} {
 		if option == "cache" || o.precomputes() {
 			if err := checkPlace(option, name); err != nil {
@@ -56,18 +69,29 @@ func (o *distillOptions) checkCache(s cli.Settings) error {
 	}
 	return refuseIdle([]idle{
 		{"cache", o.Cache != "" && o.precomputes(), "with --stage precompute, whose cache is --output"},
-		{"cache-kind", s.Changed("cache-kind") && !o.precomputes(), without},
-		{"draws", s.Changed("draws") && !o.precomputes(), without},
-		{"cache-entropy", s.Changed("cache-entropy") && !o.precomputes(), without},
+		{"cache-kind", s.Changed("cache-kind") && !keeps, alone},
+		{"draws", s.Changed("draws") && !keeps, alone},
+		{"cache-entropy", s.Changed("cache-entropy") && !keeps, alone},
 		{"shard", s.Changed("shard") && !o.precomputes(), without},
 		{"shard-count", s.Given("shard-count") && !o.precomputes(), without},
 		{"shard-size", s.Changed("shard-size") && !o.precomputes(), without},
 		{"draws", s.Changed("draws") && hidden, "with --cache-kind hidden"},
+		{"teacher-logits", s.Changed("teacher-logits") && o.precomputes(), "with --stage precompute, which trains nothing"},
+		{"teacher-logits", s.Changed("teacher-logits") && o.Cache != "", "with --cache, which is read in every epoch"},
+		{"teacher-logits", s.Changed("teacher-logits") && o.Alpha == 0, "with --alpha 0: no loss compares with the teacher"},
 		{"cache-entropy", s.Changed("cache-entropy") && hidden, "with --cache-kind hidden"},
 		{"resume", o.Resume != "" && o.precomputes(), "with --stage precompute: the same command goes on by itself"},
 		{"supervise", o.Supervise && o.precomputes(), "with --stage precompute"},
 		{"force", o.Force && o.precomputes(), "with --stage precompute: shards that are there are skipped"},
 	})
+}
+
+// cacheKind is what of the teacher is kept: draws are asked for, where a run keeps it for itself.
+func (o *distillOptions) cacheKind(s cli.Settings) string {
+	if !o.precomputes() && !s.Given("cache-kind") {
+		return cache.Hidden
+	}
+	return o.CacheKind
 }
 
 // cacheJob is what of the teacher is kept.

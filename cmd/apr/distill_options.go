@@ -79,6 +79,7 @@ type distillOptions struct {
 	Supervise, KernelLog bool
 	Stage                string
 	Cache, CacheKind     string
+	TeacherLogits        string
 	Draws                int
 	CacheEntropy         bool
 	Shard, ShardSize     string // I/N; of a shard

@@ -79,6 +79,16 @@ func peakOf(ctx context.Context, e *cli.Env, dev *opened) (peak, error) {
 	return peak{gflops * 1e9, "a product of 512 × 512 matrices, measured"}, nil
 }
 
+// peakRate returns the rate of peakOf; 0: not known.
+func peakRate(ctx context.Context, e *cli.Env, dev *opened) func() float64 {
+	return func() float64 {
+		if p, err := peakOf(ctx, e, dev); err == nil {
+			return p.FLOPS
+		}
+		return 0
+	}
+}
+
 // utilisation is what the display needs to show how much of the device's rate a step uses.
 type utilisation struct {
 	body    float64 // operations of a step of the student's leg: products and attention, without heads and loss

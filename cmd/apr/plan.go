@@ -48,7 +48,8 @@ type planOptions struct {
 	*distillOptions
 	noProbe bool
 	memory  float64
-	shape   string // TEACHER:STUDENT; empty: models are files
+	shape   string  // TEACHER:STUDENT; empty: models are files
+	opened  *opened // the device to plan for; nil: it is imagined
 }
 
 // planResult is the JSON of apr plan.
@@ -87,6 +88,9 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	}
 	show := newDistillDisplay(e, p.LogEvery)
 	defer show.close()
+	if p.opened != nil {
+		c.Peak = peakRate(ctx, e, p.opened)
+	}
 	est, err := distill.EstimateRun(ctx, c, dev, show)
 	show.close()
 	if est == nil {
@@ -113,6 +117,7 @@ func (p *planOptions) open(e *cli.Env) (device.Device, func() (device.Device, er
 		dev.Close()
 		return nil, nil, err
 	}
+	p.opened = dev
 	open := func() (device.Device, error) { return b.open(e) }
 	planned, ok := dev.Device.(dry.Planned)
 	if p.memory == 0 || !ok {
@@ -193,6 +198,13 @@ func (r *planResult) Text(p *cli.Page) {
 	}
 	if s := r.Estimate.Cache; s != nil {
 		pairs = append(pairs, "cache", fmt.Sprintf("--stage precompute keeps draws in about %s, or hidden states in %s", plan.Amount(s.Draws), plan.Amount(s.Hidden)))
+	}
+	if l := r.Logits; l != nil && l.Epochs > 1 {
+		text := "computed in every epoch: "
+		if l.Chosen == distill.LogitsCache {
+			text = fmt.Sprintf("computed in the first epoch, kept in %s and read in the others: ", plan.Amount(l.Bytes))
+		}
+		pairs = append(pairs, "teacher logits", text+r.LogitsReason)
 	}
 	pairs = append(pairs, r.control()...)
 	p.Printf("\n")

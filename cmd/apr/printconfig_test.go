@@ -30,7 +30,10 @@ var given = map[string][]string{
 	"supervise": {"true"}, "kernel-log": {"true"}, "no-shuffle": {"true"}, "packing": {"false"}, "document-mask": {"true"}, "chat-template": {"chatml"}, "assistant-only": {"false"},
 	"eval-data": {"/e.txt", "/f.txt"}, "val-fraction": {"0.25"}, "eval-every": {"50"}, "samples": {"2"}, "log-every": {"1"}, "checkpoint-every": {"0"},
 	"checkpoint-interval": {"1h30m"}, "keep-checkpoints": {"5"}, "resume": {"newest"}, "allow-changed": {"true"}, "allow-same-model": {"true"}, "allow-odd-weights": {"true"},
-	"control": {"ce"}, "stage": {"train"}, "cache": {"/cache"}, "cache-kind": {"hidden"}, "draws": {"20"}, "cache-entropy": {"off"}, "shard": {"1/3"}, "shard-count": {"3"}, "shard-size": {"1MB"}, "max-tokens": {"7"}, "sampling-temperature": {"0.5"}, "top-p": {"0.5"}, "target-tokens": {"9"}, "samples-per-prompt": {"3"}, "min-completion-tokens": {"4"}, "max-prompt-chars": {"99"}, "slots": {"2"},
+	"control": {"ce"}, "stage": {"train"}, "cache": {"/cache"}, "teacher-logits": {"cache"}, "cache-kind": {"hidden"},
+	"draws": {"20"}, "cache-entropy": {"off"}, "shard": {"1/3"}, "shard-count": {"3"}, "shard-size": {"1MB"},
+	"max-tokens": {"7"}, "sampling-temperature": {"0.5"}, "top-p": {"0.5"}, "target-tokens": {"9"},
+	"samples-per-prompt": {"3"}, "min-completion-tokens": {"4"}, "max-prompt-chars": {"99"}, "slots": {"2"},
 	"plan": {"true"}, "runs-dir": {"/runs"}, "lora": {"true"}, "lora-rank": {"8"}, "lora-alpha": {"16"},
 	"lora-dropout": {"0.5"}, "lora-targets": {"q,k"}, "lora-merge": {"off"}, "adapter": {"/adapter"},
 	// of plan and dispatch

@@ -57,6 +57,13 @@ func decided(e runlog.Event) string {
 			}
 		}
 		return full(s)
+	case "teacher logits":
+		if of("chosen") == "cache" {
+			kept := map[string]string{"hidden": "its hidden states", "draws": "draws from it"}[of("kind")]
+			return full(fmt.Sprintf("The teacher is computed in the first epoch, and %s of %s are read in the others",
+				bytesText(number("bytes")), kept) + because(e.Reason))
+		}
+		return full("The teacher is computed in every epoch" + because(e.Reason))
 	case "plan":
 		recompute := "the backward pass computes nothing again"
 		if r := of("recompute"); r != "none" && r != "" {

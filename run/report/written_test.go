@@ -60,6 +60,11 @@ func TestDecisions(t *testing.T) {
 		{runlog.Event{Kind: "decision", Name: "teacher backend", Detail: map[string]any{"backend": "q4k", "reason": "it is faster", "candidates": []any{
 			map[string]any{"backend": "cublas", "reason": "needs 9 GiB of 8 GiB"}, map[string]any{"backend": "q4k", "reason": "needs 3 GiB of 8 GiB"}}}},
 			"The teacher is computed by q4k: it is faster; cublas: needs 9 GiB of 8 GiB."},
+		{runlog.Event{Kind: "decision", Name: "teacher logits", Detail: map[string]any{"chosen": "cache", "kind": "hidden",
+			"bytes": 2000000}, Reason: "it pays"},
+			"The teacher is computed in the first epoch, and 2.00 MB of its hidden states are read in the others: it pays."},
+		{runlog.Event{Kind: "decision", Name: "teacher logits", Detail: map[string]any{"chosen": "live"},
+			Reason: "asked for"}, "The teacher is computed in every epoch: asked for."},
 		{runlog.Event{Kind: "decision", Name: "plan", Detail: map[string]any{"micro_rows": 1, "chunk_rows": 1024, "recompute": "blocks"}, Reason: "as asked for"},
 			"A step runs in micro-batches of 1 row, with logits in chunks of 1,024 rows, and the backward pass computes blocks again: as asked for."},
 		{runlog.Event{Kind: "decision", Name: "data cache", Detail: map[string]any{"data": map[string]any{"state": "hit"}, "eval_data": map[string]any{"state": "not written", "reason": "few tokens"}}},

@@ -195,11 +195,17 @@ func files(list strictjson.Value) (all []file) {
 // Has reports whether a row is in the cache.
 func (r *Reader) Has(k Key) bool { _, ok := r.places[k]; return ok }
 
+// absent is the fault of a row that is not in the cache.
+func (r *Reader) absent(k Key) error {
+	return fault.In(fault.Invalid, r.Dir, "has no row %x…", k[:6]).WithHint("the cache was made from other data").
+		WithID("E-CACHE-037")
+}
+
 // row reads the bytes of a row, and says where from.
 func (r *Reader) row(k Key) (b []byte, p place, path string, err error) {
 	p, ok := r.places[k]
 	if !ok {
-		return nil, p, "", fault.In(fault.Invalid, r.Dir, "has no row %x…", k[:6]).WithHint("the cache was made from other data").WithID("E-CACHE-037")
+		return nil, p, "", r.absent(k)
 	}
 	path = filepath.Join(r.Dir, r.shards[p.shard].Name)
 	f, _, err := readfile.Open(path)
