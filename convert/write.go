@@ -177,7 +177,7 @@ func Write(ctx context.Context, c *Container, out string, opt Options) (*Report,
 	if err := refuseOverwrite(c, out, opt); err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(c.CheckStrays(), checkComplete(c, r), c.CheckHead()); err != nil {
+	if err := cmp.Or(c.CheckStated(opt.AllowOdd), c.CheckStrays(), checkComplete(c, r), c.CheckHead()); err != nil {
 		return nil, err
 	}
 	enc, sources, err := encoded(ctx, c, plan, opt, r)

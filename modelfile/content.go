@@ -45,6 +45,8 @@ type values struct {
 	largest float64 // magnitude, if it is suspect
 	large   int     // of F16, how many of those counted are at least 0.25
 	counted int
+	sampled int // of F16 and BF16, values that are not zero
+	other   int // of these, those that the other of both types explains
 	first   uint64 // bits of the first element that was seen
 	began   bool
 	varies  bool   // elements differ
@@ -81,6 +83,7 @@ func (n *Content) Note(t tensor.Stored, raw []byte, at int64) bool {
 		sample := raw[:min(len(raw), 64<<10)] // of a piece
 		large, counted = tensor.CountF16(sample), len(sample)/2
 	}
+	sampled, other := otherHalf(raw[:min(len(raw), 8<<10)], t.DType)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	v := n.seen[t.Name]
@@ -89,12 +92,36 @@ func (n *Content) Note(t tensor.Stored, raw []byte, at int64) bool {
 		n.seen[t.Name] = v
 	}
 	v.largest, v.large, v.counted = max(v.largest, largest), v.large+large, v.counted+counted
+	v.sampled, v.other = v.sampled+sampled, v.other+other
 	if at == 0 {
 		v.begins = maphash.Bytes(n.seed, raw[:min(len(raw), 4096)])
 	}
 	v.compare(raw, at)
 	return !math.IsNaN(largest) && !math.IsInf(largest, 0)
 }
+
+// otherHalf returns how many values of F16 or BF16 are not zero, and how many of these have a magnitude that bits of the
+// other type give them: BF16 read as F16 is 0.25 and more, F16 read as BF16 mostly below 2^-30.
+func otherHalf(raw []byte, d tensor.DType) (sampled, other int) {
+	if d != tensor.F16 && d != tensor.BF16 {
+		return 0, 0
+	}
+	const quarter, tiny = 0x3400, (127 - 30) << 7
+	for ; len(raw) >= 2; raw = raw[2:] {
+		bits := int(raw[0]) | int(raw[1]&0x7f)<<8
+		if bits == 0 {
+			continue
+		}
+		sampled++
+		if d == tensor.F16 && bits >= quarter || d == tensor.BF16 && bits < tiny {
+			other++
+		}
+	}
+	return sampled, other
+}
+
+// fewSampled are too few values to say that a matrix is of another type; of a matrix of that type nearly no value is like that: trained values of F16 gather about zero, and those of BF16 are rarely below 2^-30. The limits are percentages.
+const fewSampled, otherF16, otherBF16 = 64, 98, 50
 
 // compare finds out whether all elements have the same bits: of plain values and codes, or of the numbers of blocks.
 func (v *values) compare(raw []byte, at int64) {
@@ -216,7 +243,12 @@ func (v *values) findings() (all []Finding) {
 	case v.matrix() && v.constant() && !v.zero():
 		add("content.constant", true, "all %d values are the same", v.t.Elements())
 	}
-	if v.t.DType == tensor.F16 && v.matrix() && 2*v.large >= v.counted {
+	switch enough := v.matrix() && v.sampled >= fewSampled && !v.constant(); {
+	case enough && v.t.DType == tensor.F16 && 100*v.other >= otherF16*v.sampled:
+		add("content.f16", true, "%d of %d magnitudes are 0.25 or more: the values are BF16, labelled F16", v.other, v.sampled)
+	case enough && v.t.DType == tensor.BF16 && 100*v.other >= otherBF16*v.sampled:
+		add("content.bf16", true, "%d of %d magnitudes are below 2^-30: the values are F16, labelled BF16", v.other, v.sampled)
+	case v.t.DType == tensor.F16 && v.matrix() && 2*v.large >= v.counted:
 		add("content.f16", false, "half of the magnitudes are 0.25 or more: probably BF16 stored as F16")
 	}
 	return all

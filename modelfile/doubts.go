@@ -1,11 +1,13 @@
 package modelfile
 
 import (
+	"fmt"
 	"path/filepath"
 
 	"apr/arch"
 	"apr/format/gguf"
 	"apr/format/safetensors"
+	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/tokenizer"
 )
@@ -18,35 +20,76 @@ func (c *Container) warnOfConfig() {
 		return
 	}
 	path := c.Path
-	var assumed []arch.Assumed
 	switch f := c.Stored.(type) {
 	case *gguf.File:
-		assumed = arch.AssumedGGUF(func(key string) bool { _, ok := f.Metadata().Value(key); return ok }, config)
+		c.Assumed = arch.AssumedGGUF(func(name string) bool {
+			_, key := f.Metadata().Value(name)
+			_, table := f.Tensor(name)
+			return key || table
+		}, config)
 	case *safetensors.File:
 		if _, embedded := f.Metadata()[SafetensorsKey]; embedded {
 			break
 		}
 		path = filepath.Join(c.Folder, "config.json")
 		if text, err := readfile.String(path, maxConfigBytes); err == nil {
-			assumed = arch.AssumedKeys(text, config)
+			c.Assumed = arch.AssumedKeys(text, config)
 		}
 	}
-	for _, a := range assumed {
+	for _, a := range c.Assumed {
 		c.Warnings = append(c.Warnings, path+": "+a.String())
+	}
+	if len(c.Assumed) == 0 { // else what is left out is said, by the names that the file would have
+		for _, a := range config.Lost() {
+			c.Warnings = append(c.Warnings, path+": "+a.String())
+		}
 	}
 	for _, line := range config.Implausible() {
 		c.Warnings = append(c.Warnings, path+": "+line)
 	}
 }
 
-// CheckBeside returns what the other files of a tokenizer in the model's folder say against tok, the model's.
-func (c *Container) CheckBeside(tok *tokenizer.Tokenizer) []string {
-	f, ok := c.Stored.(*safetensors.File)
-	if !ok {
+// CheckStated refuses a model whose file leaves out what every published model of its family states: what is written from
+// it would state the value that was assumed. odd lets it pass.
+func (c *Container) CheckStated(odd bool) error {
+	if len(c.Assumed) == 0 || odd {
 		return nil
 	}
-	if _, embedded := f.Metadata()[SafetensorsKey]; embedded {
-		return nil
+	path := c.Path
+	if c.Folder != "" {
+		path = filepath.Join(c.Folder, "config.json")
 	}
-	return tok.Contradictions(c.Folder)
+	return fault.In(fault.Invalid, path, "%s", c.Assumed[0]).
+		WithHint("what is written would state it: put it back; if the model was made so, `apr convert --allow-odd-weights` writes it").WithID("E-MODEL-052")
+}
+
+// CheckBeside returns what the model's other files say against tok, the model's tokenizer: those of a tokenizer in its
+// folder, and a configuration that lost the end of a text.
+func (c *Container) CheckBeside(tok *tokenizer.Tokenizer) (lines []string) {
+	config, err := c.ReadConfig()
+	switch f := c.Stored.(type) {
+	case *gguf.File:
+		const key = "tokenizer.ggml.eos_token_id"
+		if _, ok := f.Metadata().Value(key); !ok {
+			lines = append(lines, c.Path+": has no "+key+", as every published model has: "+endOf(tok)+"; was it removed?")
+		}
+	case *safetensors.File:
+		if _, embedded := f.Metadata()[SafetensorsKey]; embedded {
+			return nil
+		}
+		if err == nil && len(config.EOS) == 0 {
+			lines = append(lines, filepath.Join(c.Folder, "config.json")+": has no eos_token_id, as every published model has: "+endOf(tok)+"; was it removed?")
+		}
+		lines = append(lines, tok.Contradictions(c.Folder)...)
+	}
+	return lines
+}
+
+// endOf says what ends a text by the tokenizer alone.
+func endOf(tok *tokenizer.Tokenizer) string {
+	id := tok.EOS()
+	if id == tokenizer.None {
+		return "texts have no end"
+	}
+	return fmt.Sprintf("id %d, of the tokenizer, is used", id)
 }

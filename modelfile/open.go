@@ -37,7 +37,8 @@ type Container struct {
 	Stored   tensor.File // the file's own tensors: of type *aprfile.File, *safetensors.File or *gguf.File
 	Left     []string    // tensors of the file that are not read: those of other parts of a multimodal model
 	Warnings []string
-	Folder   string // with the small files of a Hugging Face model; "" for other formats
+	Assumed  []arch.Assumed // what the configuration leaves out though every published model of its family states it
+	Folder   string         // with the small files of a Hugging Face model; "" for other formats
 
 	// ReadConfig reads the configuration; its error says why there is none.
 	ReadConfig func() (arch.Config, error)
