@@ -41,6 +41,8 @@ type Adapter struct {
 	Norms   string // identity of that model, see Identity; empty: not recorded
 	Dropout float64
 	Modules []Module
+
+	Warnings []string // what is doubtful about the file that it was read from
 }
 
 // The files of a folder, as PEFT names them.
@@ -177,6 +179,9 @@ func Open(path string, f *modelfile.Files) (*Adapter, error) {
 		order[s.Name] = i
 	}
 	slices.SortFunc(a.Modules, func(x, y Module) int { return cmp.Compare(order[x.Slot.Name], order[y.Slot.Name]) })
+	if err := a.judge(path, f); err != nil {
+		return nil, err
+	}
 	if a.Norms == "" {
 		return a, nil
 	}
@@ -352,7 +357,7 @@ func (a *Adapter) Values() map[string][]float32 {
 // With returns the adapter with these values of A and B, by the names of the slots.
 func (a *Adapter) With(values map[string][]float32) *Adapter {
 	c := *a
-	c.Modules = slices.Clone(a.Modules)
+	c.Modules, c.Warnings = slices.Clone(a.Modules), nil
 	for i := range c.Modules {
 		m := &c.Modules[i]
 		nameA, nameB := m.Names()

@@ -3,6 +3,7 @@ package adapter
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -38,9 +39,9 @@ var neutral = map[string]string{
 
 // ignored are keys that decide nothing about a trained adapter.
 var ignored = []string{
-	"auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules", "inference_mode",
-	"layers_pattern", "layers_to_transform", "loftq_config", "lora_ga_config", "megatron_config", "megatron_core", "peft_version", "qalora_group_size",
-	"revision", "target_modules", "task_type", "runtime_config",
+	"auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "inference_mode",
+	"loftq_config", "lora_ga_config", "megatron_config", "megatron_core", "peft_version", "qalora_group_size",
+	"revision", "task_type", "runtime_config",
 }
 
 // settings are what a configuration says of every matrix.
@@ -50,6 +51,7 @@ type settings struct {
 	rslora         bool
 	ranks, alphas  []pattern
 	base           string
+	chosen         chosen
 }
 
 // pattern is a key of rank_pattern or alpha_pattern.
@@ -92,6 +94,8 @@ func (s *settings) key(path, key string, v strictjson.Value) (err error) {
 		s.ranks, err = patterns(path, key, v)
 	case "alpha_pattern":
 		s.alphas, err = patterns(path, key, v)
+	case "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern":
+		err = s.chosen.key(path, key, v)
 	case "init_lora_weights":
 		if how, e := v.Str(); e == nil && !slices.Contains([]string{"gaussian", "eva", "orthogonal"}, how) {
 			return fault.In(fault.Unavailable, path, "%q changed the base model, which is not this one any more", how).At("key %q", key).
@@ -185,8 +189,14 @@ func readPEFT(dir string, c arch.Config) (*Adapter, error) {
 	}
 	a := &Adapter{Base: s.base, Dropout: s.dropout, Norms: f.Metadata()[normsKey]}
 	slots := Slots(c)
+	left := 0
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		module := strings.TrimSuffix(name, ".weight")
+		if why := s.chosen.leaves(module); why != "" {
+			left++
+			a.warn(path, "%s of %s leaves out %s, whose adapter the file has: PEFT does not apply it, and neither is it here", why, configName, module)
+			continue
+		}
 		rank, scale := s.scale(module)
 		if p := by[name]; p.a.Shape[0] != rank {
 			return nil, fault.In(fault.Invalid, path, "has rank %d; %s says %d", p.a.Shape[0], configName, rank).At("matrix %q", module).WithID("E-ADAPTER-016")
@@ -197,6 +207,9 @@ func readPEFT(dir string, c arch.Config) (*Adapter, error) {
 			return nil, err
 		}
 		a.Modules = append(a.Modules, ms...)
+	}
+	if left > maxWarnings {
+		a.Warnings[maxWarnings-1] = fmt.Sprintf("%s: %d matrices in all are left out by %s", path, left, configName)
 	}
 	return a, f.Verify()
 }

@@ -178,6 +178,9 @@ func (in *inputs) warnings() (all []string) {
 			all = append(all, f.Path+": "+w)
 		}
 	}
+	if in.adapter != nil {
+		all = append(all, in.adapter.Warnings...)
+	}
 	return all
 }
 

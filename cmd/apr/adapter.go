@@ -42,6 +42,7 @@ func merge(e *cli.Env, f *modelfile.Files, path string) error {
 	if err != nil {
 		return err
 	}
+	warn(e, a.Warnings)
 	tied := f.Config.Tied
 	if err := a.Merge(f); err != nil {
 		return err
@@ -119,10 +120,11 @@ func (w *rewriting) writeAdapter(ctx context.Context, e *cli.Env) (cli.Result, e
 	if err != nil {
 		return nil, err
 	}
+	warn(e, a.Warnings)
 	if err := keep.Inputs(w.output, append(w.adapterFiles(), keep.ModelFiles(path)...)...); err != nil {
 		return nil, err
 	}
-	r := exportResult{Format: w.format, Output: w.output, DTypes: map[string]string{}, Warnings: []string{}, Widened: []string{}, Size: 4 * a.Parameters()}
+	r := exportResult{Format: w.format, Output: w.output, DTypes: map[string]string{}, Warnings: append([]string{}, a.Warnings...), Widened: []string{}, Size: 4 * a.Parameters()}
 	for _, m := range a.Modules {
 		nameA, nameB := m.Names()
 		r.DTypes[nameA], r.DTypes[nameB] = tensor.F32.String(), tensor.F32.String()
