@@ -47,7 +47,7 @@ func writeGGUF(c *Container, out string, sources []tensor.Source, opt Options) e
 	}
 	return modelfile.SaveGGUF(out, cfg, tok, sources, modelfile.GGUFOrigin{
 		Name: text["name"], Author: text["author"], Version: text["version"], Description: text["description"], License: text["license"],
-		Learned: c.Learned(), Pruned: pruned,
+		Learned: c.Learned(), Writers: c.Writers(), Pruned: pruned,
 	}, opt.Force)
 }
 

@@ -37,7 +37,7 @@ const (
 )
 
 // cacheVersion is counted up whenever the same files and settings give other tokens, documents or reports than before.
-const cacheVersion = 5
+const cacheVersion = 6
 
 // cacheOfFree bounds an entry: it may take this fraction, one in cacheOfFree, of the free disk.
 const cacheOfFree = 10

@@ -66,6 +66,8 @@ type entry struct {
 	Bad        []badRecord      `json:"bad"`
 	LeftOut    []int            `json:"left_out"` // not text
 	Seal       string           `json:"seal"`     // SHA-256 of this with an empty seal
+
+	Writers map[string]Written `json:"writers"`
 }
 
 // badRecord is a record that was left out.
@@ -80,7 +82,7 @@ func newEntry(key string, paths []string, report *Report) *entry {
 	clean := func(s string) string { return strings.ToValidUTF8(s, "\uFFFD") } // else JSON would give back another text
 	e := &entry{
 		Schema: cacheSchema, Key: key, Records: report.Records, Read: report.Documents, Talks: report.Talks, Forms: report.Forms, Bytes: report.Bytes,
-		BadRecords: report.BadRecords, Bad: []badRecord{}, LeftOut: []int{},
+		BadRecords: report.BadRecords, Bad: []badRecord{}, LeftOut: []int{}, Writers: report.Writers,
 	}
 	for _, p := range paths {
 		e.Paths = append(e.Paths, clean(p))
@@ -104,7 +106,7 @@ func newEntry(key string, paths []string, report *Report) *entry {
 
 // report is the opposite of newEntry: what a Read of these files reports.
 func (e *entry) report(files []input) (*Report, error) {
-	r := &reader{report: &Report{Records: e.Records, Documents: e.Read, Talks: e.Talks, Forms: e.Forms, Bytes: e.Bytes, BadRecords: e.BadRecords}}
+	r := &reader{report: &Report{Records: e.Records, Documents: e.Read, Talks: e.Talks, Forms: e.Forms, Bytes: e.Bytes, BadRecords: e.BadRecords, Writers: e.Writers}}
 	left := e.LeftOut // ascending
 	for _, in := range files {
 		if in.how == "" {

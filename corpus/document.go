@@ -22,6 +22,9 @@ type Document struct {
 
 	Source string // the field "source" of its record, a text; empty: it has none, or was not asked for
 
+	writer string // the model that wrote it, as its record says; empty: it says nothing
+	edited bool   // it is not what was written
+
 	form form // of its record; "": none
 }
 

@@ -64,6 +64,8 @@ type Report struct {
 	Skipped    int64            `json:"skipped_files"`
 	SkippedIn  []Skip           `json:"skipped,omitempty"`
 
+	Writers map[string]Written `json:"-"` // models that wrote records, by their identities; see RecordSum
+
 	inputs []input // files whose content decided what was read
 }
 
@@ -205,6 +207,7 @@ func (r *reader) document(d Document) error {
 	if d.Messages != nil {
 		r.report.Talks++
 	}
+	r.report.wrote(d)
 	r.report.Bytes += d.Bytes()
 	return r.yield(d)
 }

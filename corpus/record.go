@@ -77,6 +77,9 @@ func parseFields(line []byte, opt ReadOptions) (Document, *fault.Error) {
 		return Document{}, fault.New(fault.Format, "the record is %s, not an object", v.Kind()).WithID("E-JSONL-006")
 	}
 	d, bad := contentOf(v, opt)
+	if bad == nil {
+		d.writer, d.edited = writerOf(v)
+	}
 	if bad == nil && opt.Sources {
 		d.Source, bad = sourceOf(v)
 	}

@@ -63,6 +63,7 @@ type inputs struct {
 	doubts      []string     // what is doubtful about the models' files
 	records     map[string]runlog.Input
 	cached      map[string]corpus.CacheUse // by the names of records
+	written     authors                    // who wrote the training text, where models did
 	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student
 }
 
@@ -357,6 +358,9 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	if in.held, err = in.route(c, in.held); err != nil {
 		return err
 	}
+	if err := in.judgeTexts(c); err != nil {
+		return err
+	}
 	in.trained = in.train.ContentSHA256()
 	if c.Packing {
 		in.rows, err = corpus.Pack(in.train, c.SeqLen)
@@ -420,7 +424,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		return nil, err
 	}
 	if name == "data" {
-		in.files, in.talks = len(report.Files), report.Talks
+		in.files, in.talks, in.written.writers = len(report.Files), report.Talks, report.Writers
 		if err := report.Idle(c.ForTalks, c.ForRecords); err != nil {
 			return nil, err
 		}

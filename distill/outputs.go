@@ -57,7 +57,12 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 
 // writeModels writes student/ and student.apr, and returns their files.
 func (r *Run) writeModels(w written, out *Outcome) (files []string, err error) {
-	names, err := modelfile.SaveHF(r.dir.File("student"), w.config, r.in.tokenizer, w.tensors, tensor.F32, true)
+	writers := r.in.writersOfStudent()
+	folder := modelfile.HFOptions{DType: tensor.F32, Force: true}
+	if len(writers) > 0 {
+		folder.Metadata = map[string]string{modelfile.WritersKey: strings.Join(writers, " ")}
+	}
+	names, err := modelfile.SaveHFFolder(r.dir.File("student"), w.config, r.in.tokenizer, w.tensors, folder)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +77,9 @@ func (r *Run) writeModels(w written, out *Outcome) (files []string, err error) {
 	}
 	if learned := r.in.learned(); learned != "" {
 		provenance["text"] = learned
+	}
+	if len(writers) > 0 {
+		provenance["writers"] = writers
 	}
 	if r.Quantize != nil {
 		provenance["quantize_aware"] = r.Quantize.Scheme
@@ -111,7 +119,7 @@ func (r *Run) export(w written, out *Outcome) error {
 	switch filepath.Ext(r.Export) {
 	case ".gguf":
 		name := strings.TrimSuffix(filepath.Base(r.Export), ".gguf")
-		err = modelfile.SaveGGUF(r.Export, w.config, r.in.tokenizer, w.stored, modelfile.GGUFOrigin{Name: name, Learned: r.in.learned()}, r.Force)
+		err = modelfile.SaveGGUF(r.Export, w.config, r.in.tokenizer, w.stored, modelfile.GGUFOrigin{Name: name, Learned: r.in.learned(), Writers: r.in.writersOfStudent()}, r.Force)
 	case ".safetensors":
 		err = copyFile(r.Export, r.dir.File(filepath.Join("student", "model.safetensors")), r.Force)
 	default:

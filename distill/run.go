@@ -298,7 +298,7 @@ func (r *Run) recordDecisions() error {
 	for _, line := range r.in.doubts {
 		warned = errors.Join(warned, r.dir.Event("warning", runlog.DoubtfulModel, nil, line))
 	}
-	return errors.Join(r.recordCache(), r.recordIdentity(), r.recordAdapter(), warned,
+	return errors.Join(r.recordCache(), r.recordIdentity(), r.recordTexts(), r.recordAdapter(), warned,
 		r.dir.Event("decision", "teacher weights", map[string]int64{"file_bytes": stored, "device_bytes": held}, reason),
 		r.dir.Event("decision", "vocabulary", vocabulary, cut))
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"apr/corpus"
 	"apr/generate"
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
@@ -24,7 +25,7 @@ import (
 )
 
 // TextJob says what text a teacher writes: Samples answers to each prompt, in the order of the prompts, as lines of JSON
-// {prompt, completion, tokens, source, kind}.
+// {prompt, completion, tokens, source, kind, writer, sum}.
 //
 // What is finished is kept in Output.part, each answer under a hash of all that decides it, so that a job that was killed goes on
 // and ends in the same file. Output appears whole, at the end.
@@ -32,6 +33,7 @@ type TextJob struct {
 	Output    string
 	Force     bool   // Output is replaced
 	Identity  string // of the model, its device kind and its template
+	Writer    string // of the model: what its records name, see adapter.Identity
 	Capacity  int    // tokens of a prompt and its answer at most
 	Sampling  generate.Options
 	Samples   int // answers to each prompt
@@ -57,6 +59,7 @@ type Texts struct {
 	Tokens       int64    `json:"tokens"`            // of the answers that were written
 	Made         int64    `json:"tokens_made"`       // by this call
 	PromptTokens int64    `json:"prompt_tokens"`     // of the answers that were written
+	Writer       string   `json:"writer"`            // that each record names
 	TokensPerSec *float64 `json:"tokens_per_second"` // null: this call made none
 	Seconds      float64  `json:"duration_seconds"`
 	SHA256       string   `json:"sha256"`
@@ -121,6 +124,8 @@ type textRecord struct {
 	Tokens     int    `json:"tokens"`
 	Source     string `json:"source,omitempty"`
 	Kind       string `json:"kind,omitempty"`
+	Writer     string `json:"writer"`
+	Sum        string `json:"sum"` // corpus.RecordSum: a record that was edited has another one
 }
 
 // partLine is a line of the file of what is finished.
@@ -170,7 +175,7 @@ func (j TextJob) Write(ctx context.Context, e *generate.Engine, prompts []TextPr
 		return nil, err
 	}
 	start := time.Now()
-	t := &texts{j: j, out: &Texts{Output: j.Output, Prompts: len(prompts)}}
+	t := &texts{j: j, out: &Texts{Output: j.Output, Prompts: len(prompts), Writer: j.Writer}}
 	t.list(prompts)
 	if err := t.open(); err != nil {
 		return nil, err
@@ -196,7 +201,7 @@ func (j TextJob) Write(ctx context.Context, e *generate.Engine, prompts []TextPr
 // list names the answers in order. A prompt that comes again gets other answers.
 func (t *texts) list(prompts []TextPrompt) {
 	o := t.j.Sampling
-	settings := fmt.Sprintf("%s max_tokens=%d temperature=%g top_p=%g seed=%d", t.j.Identity, o.MaxTokens, o.Temperature, o.TopP, o.Seed)
+	settings := fmt.Sprintf("%s writer=%s max_tokens=%d temperature=%g top_p=%g seed=%d", t.j.Identity, t.j.Writer, o.MaxTokens, o.Temperature, o.TopP, o.Seed)
 	seen := map[string]int{}
 	for i := range prompts {
 		p := &prompts[i]
@@ -322,7 +327,8 @@ func (t *texts) keep(a *reply, r generate.Result) error {
 		if err != nil {
 			return err
 		}
-		p.Record = &textRecord{a.prompt.Prompt, text, p.Tokens, a.prompt.Source, a.prompt.Kind}
+		sum := corpus.RecordSum(t.j.Writer, a.prompt.Prompt, text)
+		p.Record = &textRecord{a.prompt.Prompt, text, p.Tokens, a.prompt.Source, a.prompt.Kind, t.j.Writer, sum}
 	}
 	p.Sum = sumOf(p)
 	line, err := json.Marshal(p)

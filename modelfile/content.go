@@ -45,8 +45,8 @@ type values struct {
 	largest float64 // magnitude, if it is suspect
 	large   int     // of F16, how many of those counted are at least 0.25
 	counted int
-	sampled int // of F16 and BF16, values that are not zero
-	other   int // of these, those that the other of both types explains
+	sampled int    // of F16 and BF16, values that are not zero
+	other   int    // of these, those that the other of both types explains
 	first   uint64 // bits of the first element that was seen
 	began   bool
 	varies  bool   // elements differ

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"apr/arch"
 	"apr/format/gguf"
@@ -22,6 +23,7 @@ type GGUFOrigin struct {
 	Name, Author, Version, Description, License string
 	Learned                                     string // see LearnedText
 	Pruned                                      string // see PrunedKey
+	Writers                                     []string
 }
 
 // SaveGGUF writes a GGUF file with configuration and tokenizer, under the keys that llama.cpp's converter writes. The
@@ -75,6 +77,9 @@ func GGUFMetadata(c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Sour
 	add("general.file_type", fileType(tensors))
 	if origin.Learned != "" {
 		add(LearnedKey, origin.Learned)
+	}
+	if len(origin.Writers) > 0 {
+		add(WritersKey, strings.Join(origin.Writers, " "))
 	}
 	if origin.Pruned != "" {
 		add(PrunedKey, origin.Pruned)

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	runlog "apr/run/log"
@@ -140,7 +141,8 @@ const enough = 5
 // degenerate: nothing can be learned from a teacher that is the student, and nothing is if the loss does not move.
 func degenerate(r *records) (out []Finding) {
 	steps := finite(r.steps, "student")
-	if sum, same := r.sameModel(); same { // however few steps there are
+	taught := len(steps) == 0 || slices.ContainsFunc(steps, func(s step) bool { return s.kl != nil })
+	if sum, same := r.sameModel(); same && taught { // however few steps there are; text alone is no teacher
 		proof := r.find(r.run.Settings, sum)
 		if len(steps) > 0 {
 			proof = append(proof, ends(steps)...)

@@ -372,6 +372,11 @@ func warnings(r *runlog.Record) (all []string) {
 	if diverging > 0 {
 		all = append(all, fmt.Sprintf("%d steps had a loss far above those before; they left the weights as they were, and the events below name them.", diverging))
 	}
+	for _, e := range r.Events {
+		if e.Kind == "warning" && (e.Name == runlog.OwnText || e.Name == runlog.EditedText) {
+			all = append(all, e.Reason+".")
+		}
+	}
 	return all
 }
 
