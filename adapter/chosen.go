@@ -10,8 +10,8 @@ import (
 	"apr/internal/strictjson"
 )
 
-// chosen is what an adapter_config.json says of the modules that have adapters: PEFT makes none elsewhere, and passes over
-// tensors of a file for which there is none.
+// chosen is what an adapter_config.json says of the modules that have adapters: PEFT makes none elsewhere, and passes
+// over tensors of a file for which there is none.
 type chosen struct {
 	target, exclude names
 	layers          []uint64

@@ -11,13 +11,15 @@ import (
 	"apr/tensor"
 )
 
-// judge refuses an adapter that no training leaves, and says what is doubtful about one. A matrix A whose values are all the
-// same has rank 1 whatever is claimed, and was filled, not trained: its gradient is another one in every column.
+// judge refuses an adapter that no training leaves, and says what is doubtful about one. A matrix A whose values are
+// all the same has rank 1 whatever is claimed, and was filled, not trained: its gradient is another one in every
+// column.
 func (a *Adapter) judge(path string, f *modelfile.Files) error {
 	seen, silent := map[[sha256.Size]byte]string{}, 0
 	for _, m := range a.Modules {
 		if i := slices.IndexFunc(m.A, func(x float32) bool { return x != m.A[0] }); i < 0 && len(m.A) > 1 {
-			return fault.In(fault.Invalid, path, "all %d values of A are %v, which those of no trained adapter are", len(m.A), m.A[0]).
+			return fault.In(fault.Invalid, path, "all %d values of A are %v, which those of no trained adapter are", len(m.A),
+				m.A[0]).
 				At("matrix %q", m.Slot.Name).WithHint("fetch the adapter again").WithID("E-ADAPTER-023")
 		}
 		if m.Scale == 0 || !slices.ContainsFunc(m.B, func(x float32) bool { return x != 0 }) {
@@ -66,7 +68,8 @@ func hashOf(m Module) (key [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// copies says whether rows of A are the first rows of the base's matrix, or columns of B its first columns, times any number.
+// copies says whether rows of A are the first rows of the base's matrix, or columns of B its first columns, times any
+// number.
 func (m Module) copies(f *modelfile.Files) (what string, err error) {
 	name := m.Slot.Name
 	if _, ok := f.File.Tensor(name); !ok { // a tied head
@@ -82,7 +85,8 @@ func (m Module) copies(f *modelfile.Files) (what string, err error) {
 	if err := src.ReadRows(raw, 0, n); err != nil {
 		return "", err
 	}
-	part := tensor.Stored{Info: tensor.Info{Name: name, DType: d, Shape: []int{n, in}, Size: int64(len(raw))}, ReaderAt: bytesAt(raw)}
+	part := tensor.Stored{Info: tensor.Info{Name: name, DType: d, Shape: []int{n, in}, Size: int64(len(raw))},
+		ReaderAt: bytesAt(raw)}
 	w, err := modelfile.ReadFloat32(f.Path, part)
 	if err != nil {
 		return "", err
@@ -104,8 +108,8 @@ func (m Module) copies(f *modelfile.Files) (what string, err error) {
 // fewCompared are too few values to say that they are others times a number.
 const fewCompared = 16
 
-// sameDirection is the cosine from which two matrices are one times a number; those of trained adapters and their base measure
-// less than a tenth.
+// sameDirection is the cosine from which two matrices are one times a number; those of trained adapters and their base
+// measure less than a tenth.
 const sameDirection = 0.98
 
 // alike reports whether a and b are one times a number.

@@ -194,7 +194,8 @@ func readPEFT(dir string, c arch.Config) (*Adapter, error) {
 		module := strings.TrimSuffix(name, ".weight")
 		if why := s.chosen.leaves(module); why != "" {
 			left++
-			a.warn(path, "%s of %s leaves out %s, whose adapter the file has: PEFT does not apply it, and neither is it here", why, configName, module)
+			a.warn(path, "%s of %s leaves out %s, whose adapter the file has: PEFT does not apply it, and neither is it here",
+				why, configName, module)
 			continue
 		}
 		rank, scale := s.scale(module)

@@ -18,7 +18,8 @@ type Assumed struct {
 
 // String says it as a warning does.
 func (a Assumed) String() string {
-	return fmt.Sprintf("has no %s, as every published model of its family has: %s is used; was it removed?", a.Key, a.Value)
+	return fmt.Sprintf("has no %s, as every published model of its family has: %s is used; was it removed?", a.Key,
+		a.Value)
 }
 
 // assumed is a number that is used for a key.
@@ -30,7 +31,8 @@ var stating = []string{"gemma2", "gpt_oss", "granite", "ministral3", "mistral", 
 
 // statingGGUF are the families of which llama.cpp's converter writes the base of the rotary embedding. Early files of
 // Phi-3 have none, and the converter of Gemma 2 writes none.
-var statingGGUF = []string{"gemma3_text", "gpt_oss", "granite", "ministral3", "olmo2", "olmo3", "qwen2", "qwen3", "qwen3_5_text", "qwen3_moe", "smollm3"}
+var statingGGUF = []string{"gemma3_text", "gpt_oss", "granite", "ministral3", "olmo2", "olmo3", "qwen2", "qwen3",
+	"qwen3_5_text", "qwen3_moe", "smollm3"}
 
 // llama2Positions is how many positions a Llama 2 has at most. Configurations of Llama 1 and 2 leave rope_theta out;
 // those of later ones do not.
@@ -111,11 +113,14 @@ const thetaDigits = 4
 
 // Implausible names the numbers of c that no published model has, with their values and what is usual.
 func (c Config) Implausible() (all []string) {
-	if power := math.Pow(10, math.Round(math.Log10(c.Eps))); !(c.Eps >= leastEps && c.Eps <= mostEps && float32(c.Eps) == float32(power)) {
-		all = append(all, fmt.Sprintf("rms_norm_eps is %v: published models have 1e-6 or 1e-5; is it damaged, or edited?", c.Eps))
+	if power := math.Pow(10, math.Round(math.Log10(c.Eps))); !(c.Eps >= leastEps && c.Eps <= mostEps &&
+		float32(c.Eps) == float32(power)) {
+		all = append(all, fmt.Sprintf("rms_norm_eps is %v: published models have 1e-6 or 1e-5; is it damaged, or edited?",
+			c.Eps))
 	}
 	for _, r := range c.Ropes {
-		line := fmt.Sprintf("rope_theta is %v: published models have round numbers, 1e4 to 1e8; is it damaged, or edited?", r.Theta)
+		line := fmt.Sprintf("rope_theta is %v: published models have round numbers, 1e4 to 1e8; is it damaged, or edited?",
+			r.Theta)
 		if !(r.Theta >= leastTheta && r.Theta <= mostTheta && isRound(r.Theta, thetaDigits)) && !slices.Contains(all, line) {
 			all = append(all, line)
 		}

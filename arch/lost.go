@@ -7,8 +7,8 @@ import (
 	"apr/internal/strictjson"
 )
 
-// lostRule is a number or a setting that every published model of some families has, and a configuration that lost its key
-// has not.
+// lostRule is a number or a setting that every published model of some families has, and a configuration that lost its
+// key has not.
 type lostRule struct {
 	families []string
 	key      string // of config.json
@@ -24,15 +24,21 @@ var lostRules = []lostRule{
 	{granites, "logits_scaling", "logit_scale", func(c Config) bool { return c.LogitScale == 1 }, "1"},
 	{granites, "residual_multiplier", "residual_scale", func(c Config) bool { return c.Layers[0].Residual == 1 }, "1"},
 	{granites, "attention_multiplier", "attention.scale", func(c Config) bool { return c.attention().Scale == 1 }, "1"},
-	{[]string{"gemma2"}, "attn_logit_softcapping", "attn_logit_softcapping", func(c Config) bool { return c.attention().Cap == 0 }, "none"},
-	{[]string{"gemma2", "gemma4_text"}, "final_logit_softcapping", "final_logit_softcapping", func(c Config) bool { return c.FinalCap == 0 }, "none"},
+	{[]string{"gemma2"}, "attn_logit_softcapping", "attn_logit_softcapping",
+		func(c Config) bool { return c.attention().Cap == 0 }, "none"},
+	{[]string{"gemma2", "gemma4_text"}, "final_logit_softcapping", "final_logit_softcapping",
+		func(c Config) bool { return c.FinalCap == 0 }, "none"},
 	{[]string{"ministral3", "gpt_oss"}, "rope_scaling", "rope.scaling.type", unscaled, "none"},
 	{[]string{"llama"}, "rope_scaling", freqsTable, unscaledLlama3, "none"},
 	{[]string{"gemma3_text"}, "rope_scaling", "rope.scaling.type", func(c Config) bool {
 		return unscaled(c) && (c.MaxPositions > 32768 || slices.Contains([]int{2560, 3840, 5376}, c.Hidden))
 	}, "none"},
-	{[]string{"olmo3"}, "rope_scaling", "rope.scaling.type", func(c Config) bool { return unscaled(c) && c.MaxPositions >= 65536 }, "none"},
-	{[]string{"phi3"}, "rope_scaling", longTable, func(c Config) bool { return unscaled(c) && c.MaxPositions > 32768 }, "none"},
+	{[]string{"olmo3"}, "rope_scaling", "rope.scaling.type", func(c Config) bool {
+		return unscaled(c) &&
+			c.MaxPositions >= 65536
+	}, "none"},
+	{[]string{"phi3"}, "rope_scaling", longTable, func(c Config) bool { return unscaled(c) && c.MaxPositions > 32768 },
+		"none"},
 }
 
 var granites = []string{"granite", "granitemoehybrid"}
@@ -47,14 +53,16 @@ func unscaled(c Config) bool {
 	return false
 }
 
-// unscaledLlama3 reports whether c is a Llama 3.1, 3.2 or 3.3 without scaling: by Llama 3's base with more positions than
-// the 8192 of Llama 3, or by the sizes of the two models that there are of Llama 3.2 alone.
+// unscaledLlama3 reports whether c is a Llama 3.1, 3.2 or 3.3 without scaling: by Llama 3's base with more positions
+// than the 8192 of Llama 3, or by the sizes of the two models that there are of Llama 3.2 alone.
 func unscaledLlama3(c Config) bool {
 	small := c.Hidden == 2048 && len(c.Layers) == 16 || c.Hidden == 3072 && len(c.Layers) == 28
-	return len(c.Ropes) > 0 && c.Ropes[0].Theta == 5e5 && unscaled(c) && (c.MaxPositions > 8192 || small && c.Vocab >= 128000)
+	return len(c.Ropes) > 0 && c.Ropes[0].Theta == 5e5 && unscaled(c) && (c.MaxPositions > 8192 || small &&
+		c.Vocab >= 128000)
 }
 
-// Lost returns what every published model of the family has and c has not, whether a file states it so or leaves it out.
+// Lost returns what every published model of the family has and c has not, whether a file states it so or leaves it
+// out.
 func (c Config) Lost() (all []Assumed) {
 	for _, r := range c.lostRules() {
 		all = append(all, Assumed{r.key, r.used})

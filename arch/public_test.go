@@ -188,7 +188,9 @@ func TestImplausible(t *testing.T) {
 	for _, tt := range []struct {
 		eps, theta float64
 		want       int
-	}{{1e-6, 1e6, 0}, {1e-12, 100, 0}, {0.01, 1e9, 0}, {0.066, 1e6, 1}, {2e-6, 1e6, 1}, {1.0000001e-6, 1e6, 1}, {1e-6, 1000064, 1}, {1e-6, 150000, 0}, {float64(float32(1e-5)), 1.3e5, 0}, {1, 1e6, 1}, {0, 1e6, 1}, {math.NaN(), 1e6, 1}, {1e-6, 99, 1}, {1e-6, 1.1e9, 1}, {1e-6, math.Inf(1), 1}, {1e-6, math.NaN(), 1}, {1.4e-44, 1e-30, 2}} {
+	}{{1e-6, 1e6, 0}, {1e-12, 100, 0}, {0.01, 1e9, 0}, {0.066, 1e6, 1}, {2e-6, 1e6, 1}, {1.0000001e-6, 1e6, 1}, {1e-6,
+		1000064, 1}, {1e-6, 150000, 0}, {float64(float32(1e-5)), 1.3e5, 0}, {1, 1e6, 1}, {0, 1e6, 1}, {math.NaN(), 1e6, 1},
+		{1e-6, 99, 1}, {1e-6, 1.1e9, 1}, {1e-6, math.Inf(1), 1}, {1e-6, math.NaN(), 1}, {1.4e-44, 1e-30, 2}} {
 		c.Eps, c.Ropes[0].Theta = tt.eps, tt.theta
 		c.Ropes = append(c.Ropes[:1], c.Ropes[0])
 		if got := c.Implausible(); len(got) != tt.want {

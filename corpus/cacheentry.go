@@ -106,7 +106,8 @@ func newEntry(key string, paths []string, report *Report) *entry {
 
 // report is the opposite of newEntry: what a Read of these files reports.
 func (e *entry) report(files []input) (*Report, error) {
-	r := &reader{report: &Report{Records: e.Records, Documents: e.Read, Talks: e.Talks, Forms: e.Forms, Bytes: e.Bytes, BadRecords: e.BadRecords, Writers: e.Writers}}
+	r := &reader{report: &Report{Records: e.Records, Documents: e.Read, Talks: e.Talks, Forms: e.Forms, Bytes: e.Bytes,
+		BadRecords: e.BadRecords, Writers: e.Writers}}
 	left := e.LeftOut // ascending
 	for _, in := range files {
 		if in.how == "" {

@@ -14,8 +14,8 @@ const (
 	sumField    = "sum"    // RecordSum of what was written
 )
 
-// RecordSum returns what a record of generated text says of itself: half of the SHA-256 over writer, prompt and completion, each behind
-// its length in bytes as little-endian u64, in hexadecimal. An edited record has another one.
+// RecordSum returns what a record of generated text says of itself: half of the SHA-256 over writer, prompt and
+// completion, each behind its length in bytes as little-endian u64, in hexadecimal. An edited record has another one.
 func RecordSum(writer, prompt, completion string) string {
 	h := sha256.New()
 	for _, part := range []string{writer, prompt, completion} {

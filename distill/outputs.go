@@ -119,7 +119,8 @@ func (r *Run) export(w written, out *Outcome) error {
 	switch filepath.Ext(r.Export) {
 	case ".gguf":
 		name := strings.TrimSuffix(filepath.Base(r.Export), ".gguf")
-		err = modelfile.SaveGGUF(r.Export, w.config, r.in.tokenizer, w.stored, modelfile.GGUFOrigin{Name: name, Learned: r.in.learned(), Writers: r.in.writersOfStudent()}, r.Force)
+		err = modelfile.SaveGGUF(r.Export, w.config, r.in.tokenizer, w.stored, modelfile.GGUFOrigin{Name: name,
+			Learned: r.in.learned(), Writers: r.in.writersOfStudent()}, r.Force)
 	case ".safetensors":
 		err = copyFile(r.Export, r.dir.File(filepath.Join("student", "model.safetensors")), r.Force)
 	default:

@@ -201,7 +201,8 @@ func (j TextJob) Write(ctx context.Context, e *generate.Engine, prompts []TextPr
 // list names the answers in order. A prompt that comes again gets other answers.
 func (t *texts) list(prompts []TextPrompt) {
 	o := t.j.Sampling
-	settings := fmt.Sprintf("%s writer=%s max_tokens=%d temperature=%g top_p=%g seed=%d", t.j.Identity, t.j.Writer, o.MaxTokens, o.Temperature, o.TopP, o.Seed)
+	settings := fmt.Sprintf("%s writer=%s max_tokens=%d temperature=%g top_p=%g seed=%d", t.j.Identity, t.j.Writer,
+		o.MaxTokens, o.Temperature, o.TopP, o.Seed)
 	seen := map[string]int{}
 	for i := range prompts {
 		p := &prompts[i]

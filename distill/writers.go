@@ -11,7 +11,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// authors are what the records of the training text, and the files of the models, say of who wrote text that a model wrote.
+// authors are what the records of the training text, and the files of the models, say of who wrote text that a model
+// wrote.
 type authors struct {
 	writers         map[string]corpus.Written // of the training text; see adapter.Identity
 	records, edited int64
@@ -34,7 +35,8 @@ func (in *inputs) judgeTexts(c Config) error {
 	if c.NoTeacher || c.Loss.Alpha == 0 {
 		teachers = nil
 	}
-	if len(w.writers) == 0 && !slices.ContainsFunc(teachers, func(f *modelfile.Files) bool { return len(f.Writers()) > 0 }) {
+	if len(w.writers) == 0 && !slices.ContainsFunc(teachers,
+		func(f *modelfile.Files) bool { return len(f.Writers()) > 0 }) {
 		return nil
 	}
 	var err error
@@ -59,25 +61,31 @@ func (r *Run) recordTexts() error {
 	if w.records == 0 && w.taught == "" {
 		return nil
 	}
-	detail := map[string]any{"writers": w.writers, "records": w.records, "edited": w.edited, "own": w.own, "student": w.student, "teacher_taught": w.taught}
+	detail := map[string]any{"writers": w.writers, "records": w.records, "edited": w.edited, "own": w.own,
+		"student": w.student, "teacher_taught": w.taught}
 	say := func(name, text string) error {
 		r.obs.Message("warning: %s", text)
 		return r.dir.Event("warning", name, detail, text)
 	}
 	if w.edited > 0 {
-		if err := say(runlog.EditedText, fmt.Sprintf("%d of %d records that a model wrote were changed since: their sums are not those of what was written", w.edited, w.records)); err != nil {
+		if err := say(runlog.EditedText, fmt.Sprintf("%d of %d records that a model wrote were changed since: their "+
+			"sums are not those of what was written", w.edited, w.records)); err != nil {
 			return err
 		}
 	}
 	switch {
 	case w.own > 0 && w.alone && w.taught != "":
-		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text, and its teacher %s learned text that the student wrote: nothing else is taught", w.own, w.records, w.taught))
+		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text, and its "+
+			"teacher %s learned text that the student wrote: nothing else is taught", w.own, w.records, w.taught))
 	case w.own > 0 && w.alone:
-		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text (it has the writer's norms), and no other teacher says more: it learns what it does already", w.own, w.records))
+		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text (it has the "+
+			"writer's norms), and no other teacher says more: it learns what it does already", w.own, w.records))
 	case w.taught != "":
-		return say(runlog.OwnText, fmt.Sprintf("the teacher %s learned text that the student wrote: what it has of the student, the student knows", w.taught))
+		return say(runlog.OwnText, fmt.Sprintf("the teacher %s learned text that the student wrote: what it has of "+
+			"the student, the student knows", w.taught))
 	}
-	return r.dir.Event("decision", "generated text", detail, fmt.Sprintf("%d records of %d writers, %d of them the student's own, which another teacher judges", w.records, len(w.writers), w.own))
+	return r.dir.Event("decision", "generated text", detail, fmt.Sprintf("%d records of %d writers, %d of them "+
+		"the student's own, which another teacher judges", w.records, len(w.writers), w.own))
 }
 
 // writersOfStudent are the writers of the text that the student has learned, now and before, in order.

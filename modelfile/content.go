@@ -100,8 +100,8 @@ func (n *Content) Note(t tensor.Stored, raw []byte, at int64) bool {
 	return !math.IsNaN(largest) && !math.IsInf(largest, 0)
 }
 
-// otherHalf returns how many values of F16 or BF16 are not zero, and how many of these have a magnitude that bits of the
-// other type give them: BF16 read as F16 is 0.25 and more, F16 read as BF16 mostly below 2^-30.
+// otherHalf returns how many values of F16 or BF16 are not zero, and how many of these have a magnitude that bits of
+// the other type give them: BF16 read as F16 is 0.25 and more, F16 read as BF16 mostly below 2^-30.
 func otherHalf(raw []byte, d tensor.DType) (sampled, other int) {
 	if d != tensor.F16 && d != tensor.BF16 {
 		return 0, 0
@@ -120,7 +120,9 @@ func otherHalf(raw []byte, d tensor.DType) (sampled, other int) {
 	return sampled, other
 }
 
-// fewSampled are too few values to say that a matrix is of another type; of a matrix of that type nearly no value is like that: trained values of F16 gather about zero, and those of BF16 are rarely below 2^-30. The limits are percentages.
+// fewSampled are too few values to say that a matrix is of another type; of a matrix of that type nearly no value is
+// like that: trained values of F16 gather about zero, and those of BF16 are rarely below 2^-30. The limits are
+// percentages.
 const fewSampled, otherF16, otherBF16 = 64, 98, 50
 
 // compare finds out whether all elements have the same bits: of plain values and codes, or of the numbers of blocks.
@@ -245,9 +247,11 @@ func (v *values) findings() (all []Finding) {
 	}
 	switch enough := v.matrix() && v.sampled >= fewSampled && !v.constant(); {
 	case enough && v.t.DType == tensor.F16 && 100*v.other >= otherF16*v.sampled:
-		add("content.f16", true, "%d of %d magnitudes are 0.25 or more: the values are BF16, labelled F16", v.other, v.sampled)
+		add("content.f16", true, "%d of %d magnitudes are 0.25 or more: the values are BF16, labelled F16", v.other,
+			v.sampled)
 	case enough && v.t.DType == tensor.BF16 && 100*v.other >= otherBF16*v.sampled:
-		add("content.bf16", true, "%d of %d magnitudes are below 2^-30: the values are F16, labelled BF16", v.other, v.sampled)
+		add("content.bf16", true, "%d of %d magnitudes are below 2^-30: the values are F16, labelled BF16", v.other,
+			v.sampled)
 	case v.t.DType == tensor.F16 && v.matrix() && 2*v.large >= v.counted:
 		add("content.f16", false, "half of the magnitudes are 0.25 or more: probably BF16 stored as F16")
 	}

@@ -49,8 +49,8 @@ func (c *Container) warnOfConfig() {
 	}
 }
 
-// CheckStated refuses a model whose file leaves out what every published model of its family states: what is written from
-// it would state the value that was assumed. odd lets it pass.
+// CheckStated refuses a model whose file leaves out what every published model of its family states: what is written
+// from it would state the value that was assumed. odd lets it pass.
 func (c *Container) CheckStated(odd bool) error {
 	if len(c.Assumed) == 0 || odd {
 		return nil
@@ -60,7 +60,8 @@ func (c *Container) CheckStated(odd bool) error {
 		path = filepath.Join(c.Folder, "config.json")
 	}
 	return fault.In(fault.Invalid, path, "%s", c.Assumed[0]).
-		WithHint("what is written would state it: put it back; if the model was made so, `apr convert --allow-odd-weights` writes it").WithID("E-MODEL-052")
+		WithHint("what is written would state it: put it back; if the model was made so, `apr convert " +
+			"--allow-odd-weights` writes it").WithID("E-MODEL-052")
 }
 
 // CheckBeside returns what the model's other files say against tok, the model's tokenizer: those of a tokenizer in its
@@ -78,7 +79,8 @@ func (c *Container) CheckBeside(tok *tokenizer.Tokenizer) (lines []string) {
 			return nil
 		}
 		if err == nil && len(config.EOS) == 0 {
-			lines = append(lines, filepath.Join(c.Folder, "config.json")+": has no eos_token_id, as every published model has: "+endOf(tok)+"; was it removed?")
+			lines = append(lines, filepath.Join(c.Folder, "config.json")+": has no eos_token_id, as every published "+
+				"model has: "+endOf(tok)+"; was it removed?")
 		}
 		lines = append(lines, tok.Contradictions(c.Folder)...)
 	}

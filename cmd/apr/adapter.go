@@ -124,7 +124,8 @@ func (w *rewriting) writeAdapter(ctx context.Context, e *cli.Env) (cli.Result, e
 	if err := keep.Inputs(w.output, append(w.adapterFiles(), keep.ModelFiles(path)...)...); err != nil {
 		return nil, err
 	}
-	r := exportResult{Format: w.format, Output: w.output, DTypes: map[string]string{}, Warnings: append([]string{}, a.Warnings...), Widened: []string{}, Size: 4 * a.Parameters()}
+	r := exportResult{Format: w.format, Output: w.output, DTypes: map[string]string{}, Warnings: append([]string{},
+		a.Warnings...), Widened: []string{}, Size: 4 * a.Parameters()}
 	for _, m := range a.Modules {
 		nameA, nameB := m.Names()
 		r.DTypes[nameA], r.DTypes[nameB] = tensor.F32.String(), tensor.F32.String()

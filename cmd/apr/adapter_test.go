@@ -12,8 +12,8 @@ import (
 	"apr/modelfile"
 )
 
-// An adapter that no training leaves is refused; one that adds nothing, that was copied, or whose configuration leaves out
-// what its file has, is told by every command that merges it and by the run that goes on from it.
+// An adapter that no training leaves is refused; one that adds nothing, that was copied, or whose configuration leaves
+// out what its file has, is told by every command that merges it and by the run that goes on from it.
 func TestDoubtfulAdapters(t *testing.T) {
 	goModels(t)
 	f, err := modelfile.Open("teacher")
@@ -55,13 +55,15 @@ func TestDoubtfulAdapters(t *testing.T) {
 				a.Modules[3].A[i] = 0.01
 			}
 		}, code: 5, says: "values of A are 0.01, which those of no trained adapter are"},
-		{name: "of zeros", change: func(a *adapter.Adapter) { clear(a.Modules[3].A) }, code: 5, says: "values of A are 0, which"},
+		{name: "of zeros", change: func(a *adapter.Adapter) { clear(a.Modules[3].A) }, code: 5,
+			says: "values of A are 0, which"},
 		{name: "adds nothing", change: func(a *adapter.Adapter) {
 			for _, m := range a.Modules {
 				clear(m.B)
 			}
 		}, says: "the adapter adds nothing: B is zero in all 12 matrices"},
-		{name: "adds little", change: func(a *adapter.Adapter) { clear(a.Modules[2].B) }, says: "adds nothing to 1 of 12 matrices"},
+		{name: "adds little", change: func(a *adapter.Adapter) { clear(a.Modules[2].B) },
+			says: "adds nothing to 1 of 12 matrices"},
 		{name: "a module twice", change: func(a *adapter.Adapter) {
 			copy(a.Modules[4].A, a.Modules[2].A)
 			copy(a.Modules[4].B, a.Modules[2].B)
@@ -71,12 +73,18 @@ func TestDoubtfulAdapters(t *testing.T) {
 				a.Modules[1].A[i] = 3 * up[i]
 			}
 		}, says: "the rows of A of model.layers.0.mlp.up_proj.weight are the base's own matrix"},
-		{name: "excluded by name", edit: set("exclude_modules", []string{"layers.5.mlp.up_proj"}), says: "exclude_modules of adapter_config.json leaves out model.layers.5.mlp.up_proj"},
-		{name: "excluded by pattern", edit: set("exclude_modules", `.*layers\.5\..*up_proj`), says: "exclude_modules of adapter_config.json leaves out model.layers.5.mlp.up_proj"},
-		{name: "not a target", edit: set("target_modules", []string{"q_proj"}), says: "target_modules of adapter_config.json leaves out model.layers.0.mlp.up_proj"},
-		{name: "some layers", edit: set("layers_to_transform", []int{0, 1, 2, 3, 4}), says: "layers_to_transform of adapter_config.json leaves out model.layers.5.mlp.up_proj"},
-		{name: "a pattern that is not read", edit: set("exclude_modules", `(?!q)up_proj`), code: 9, says: `key "exclude_modules": names modules in a way that is not read`},
-		{name: "an unknown key", edit: set("multiplies_by", 2), code: 9, says: `key "multiplies_by": is a key that is not known, and may change what the adapter computes`},
+		{name: "excluded by name", edit: set("exclude_modules", []string{"layers.5.mlp.up_proj"}),
+			says: "exclude_modules of adapter_config.json leaves out model.layers.5.mlp.up_proj"},
+		{name: "excluded by pattern", edit: set("exclude_modules", `.*layers\.5\..*up_proj`),
+			says: "exclude_modules of adapter_config.json leaves out model.layers.5.mlp.up_proj"},
+		{name: "not a target", edit: set("target_modules", []string{"q_proj"}),
+			says: "target_modules of adapter_config.json leaves out model.layers.0.mlp.up_proj"},
+		{name: "some layers", edit: set("layers_to_transform", []int{0, 1, 2, 3, 4}),
+			says: "layers_to_transform of adapter_config.json leaves out model.layers.5.mlp.up_proj"},
+		{name: "a pattern that is not read", edit: set("exclude_modules", `(?!q)up_proj`), code: 9,
+			says: `key "exclude_modules": names modules in a way that is not read`},
+		{name: "an unknown key", edit: set("multiplies_by", 2), code: 9,
+			says: `key "multiplies_by": is a key that is not known, and may change what the adapter computes`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
@@ -104,7 +112,8 @@ func TestDoubtfulAdapters(t *testing.T) {
 			}
 			for _, args := range []string{
 				"export teacher --adapter lora --format hf -o merged --force", "run teacher func -n 1 --cpu --adapter lora",
-				strings.Replace(distilX, "distill X --student-config student.json", "distill --alpha 0 --student teacher --lora --adapter lora", 1),
+				strings.Replace(distilX, "distill X --student-config student.json",
+					"distill --alpha 0 --student teacher --lora --adapter lora", 1),
 			} {
 				contracttest.Cases(t, 1)
 				code, text := forPeople(t, args)
@@ -115,7 +124,8 @@ func TestDoubtfulAdapters(t *testing.T) {
 			if tt.code != 0 {
 				return
 			}
-			if all := strings.Join(warned(t), "\n"); !strings.Contains(all, tt.says) || tt.says == "" && strings.Contains(all, "lora") {
+			if all := strings.Join(warned(t), "\n"); !strings.Contains(all, tt.says) || tt.says == "" && strings.Contains(all,
+				"lora") {
 				t.Errorf("events: %s", all)
 			}
 		})

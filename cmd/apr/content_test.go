@@ -270,7 +270,8 @@ func TestDoubtfulTeacherIsSaid(t *testing.T) {
 				}
 				args = append(args, "--allow-odd-weights")
 			}
-			if code, v := call(t, args...); code != 0 || !strings.Contains(tt.says[0], "knows") && !strings.Contains(tt.says[0], "biases") && !strings.Contains(fmt.Sprint(v["warnings"]), tt.says[0]) {
+			if code, v := call(t, args...); code != 0 || !strings.Contains(tt.says[0], "knows") && !strings.Contains(tt.says[0],
+				"biases") && !strings.Contains(fmt.Sprint(v["warnings"]), tt.says[0]) {
 				t.Errorf("import: exit %d: %v", code, v["warnings"])
 			}
 		})

@@ -182,7 +182,8 @@ func (o *distillOptions) textWriter(f *modelfile.Files, e *cli.Env) (*textWriter
 	if err != nil {
 		return nil, err
 	}
-	w.job = distill.TextJob{Output: o.Output, Force: o.Force, Writer: writer, Identity: fmt.Sprintf("%s %q", sum, template), Sampling: sampling, Samples: o.Texts.SamplesPerPrompt,
+	w.job = distill.TextJob{Output: o.Output, Force: o.Force, Writer: writer, Identity: fmt.Sprintf("%s %q", sum,
+		template), Sampling: sampling, Samples: o.Texts.SamplesPerPrompt,
 		MinTokens: o.Texts.MinCompletionTokens, Target: o.Texts.TargetTokens, Decode: func(ids []int32) (string, error) {
 			decoder := tok.NewStream()
 			return textOf(decoder.Push, decoder.Flush, ids)

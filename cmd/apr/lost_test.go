@@ -30,7 +30,8 @@ func TestLostKeysAreNotConverted(t *testing.T) {
 	}
 	t.Chdir(t.TempDir())
 	unscaled := func(theta float64, positions int) map[string]any {
-		return map[string]any{"rope_theta": theta, "rope_parameters": nil, "rope_scaling": nil, "max_position_embeddings": positions}
+		return map[string]any{"rope_theta": theta, "rope_parameters": nil, "rope_scaling": nil,
+			"max_position_embeddings": positions}
 	}
 	for _, tt := range []struct {
 		family string
@@ -38,17 +39,20 @@ func TestLostKeysAreNotConverted(t *testing.T) {
 		says   string
 		stated bool // the configuration states what no published model has: a warning
 	}{
-		{"granite", map[string]any{"embedding_multiplier": nil}, "has no embedding_multiplier, as every published model of its family has: 1 is used", false},
+		{"granite", map[string]any{"embedding_multiplier": nil}, "has no embedding_multiplier, as every published " +
+			"model of its family has: 1 is used", false},
 		{"granite", map[string]any{"logits_scaling": nil}, "has no logits_scaling", false},
 		{"granite", map[string]any{"residual_multiplier": nil}, "has no residual_multiplier", false},
 		{"granite", map[string]any{"attention_multiplier": nil}, "has no attention_multiplier", false},
 		{"granite", map[string]any{"logits_scaling": 1.0}, "has no logits_scaling", true},
-		{"gemma4_text", map[string]any{"final_logit_softcapping": nil}, "has no final_logit_softcapping, as every published model of its family has: none is used", false},
+		{"gemma4_text", map[string]any{"final_logit_softcapping": nil},
+			"has no final_logit_softcapping, as every published model of its family has: none is used", false},
 		{"ministral3", unscaled(1e6, 512), "has no rope_scaling", false},
 		{"gpt_oss", unscaled(150000, 512), "has no rope_scaling", false},
 		{"llama", unscaled(5e5, 131072), "has no rope_scaling", false},
 		{"llama", unscaled(5e5, 8192), "", false},
-		{"llama", map[string]any{"rope_parameters": nil, "rope_theta": nil, "rope_scaling": nil, "max_position_embeddings": 8192}, "has no rope_theta", false},
+		{"llama", map[string]any{"rope_parameters": nil, "rope_theta": nil, "rope_scaling": nil,
+			"max_position_embeddings": 8192}, "has no rope_theta", false},
 		{"qwen3", map[string]any{"rope_parameters": nil, "rope_theta": nil}, "has no rope_theta", false},
 	} {
 		contracttest.Cases(t, 1)
@@ -56,22 +60,26 @@ func TestLostKeysAreNotConverted(t *testing.T) {
 		familyFolder(t, tok, filepath.Join(root, tt.family, "config.json"), "changed")
 		setKeys(t, "changed", tt.keys)
 		code, v := call(t, "validate", "changed")
-		if said := strings.Contains(fmt.Sprint(v["checks"]), "published model of its family has"); code != 0 || said != (tt.says != "") || !strings.Contains(fmt.Sprint(v["checks"]), tt.says) {
+		if said := strings.Contains(fmt.Sprint(v["checks"]), "published model of its family has"); code != 0 ||
+			said != (tt.says != "") || !strings.Contains(fmt.Sprint(v["checks"]), tt.says) {
 			t.Errorf("%s: validate: exit %d: %v", name, code, v["checks"])
 		}
 		for _, out := range []string{"out.apr", "out.gguf", "out"} {
 			refused := tt.says != "" && !tt.stated
 			code, v := call(t, "convert", "changed", "-o", out)
-			if refused != (code == 5) || refused && (errorID(v) != "E-MODEL-052" || !strings.Contains(fmt.Sprint(v["error"]), tt.says)) {
+			if refused != (code == 5) || refused && (errorID(v) != "E-MODEL-052" || !strings.Contains(fmt.Sprint(v["error"]),
+				tt.says)) {
 				t.Errorf("%s: convert -o %s: exit %d: %v", name, out, code, v["error"])
 			}
 			if refused {
 				leftBehind(t, out)
-				if code, v = call(t, "convert", "changed", "-o", out, "--allow-odd-weights"); code != 0 || !strings.Contains(fmt.Sprint(v["warnings"]), tt.says) {
+				if code, v = call(t, "convert", "changed", "-o", out, "--allow-odd-weights"); code != 0 ||
+					!strings.Contains(fmt.Sprint(v["warnings"]), tt.says) {
 					t.Errorf("%s: convert --allow-odd-weights -o %s: exit %d: %v %v", name, out, code, v["error"], v["warnings"])
 				}
 			}
-			if code, v := call(t, "validate", out); tt.says != "" && !strings.Contains(tt.says, "theta") && !strings.Contains(fmt.Sprint(v["checks"]), "published model of its family has") {
+			if code, v := call(t, "validate", out); tt.says != "" && !strings.Contains(tt.says, "theta") &&
+				!strings.Contains(fmt.Sprint(v["checks"]), "published model of its family has") {
 				t.Errorf("%s: %s says nothing any more: exit %d: %v", name, out, code, v["checks"])
 			}
 			if err := os.RemoveAll(out); err != nil {
@@ -94,13 +102,15 @@ func TestLostKeysOfGGUFAreNotConverted(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, tt := range []struct{ family, key string }{
 		{"granite", "granite.embedding_scale"}, {"granite", "granite.rope.freq_base"}, {"qwen3", "qwen3.rope.freq_base"},
-		{"ministral3", "mistral3.rope.freq_base"}, {"gemma3_text", "gemma3.rope.freq_base"}, {"gemma4_text", "gemma4.final_logit_softcapping"},
+		{"ministral3", "mistral3.rope.freq_base"}, {"gemma3_text", "gemma3.rope.freq_base"}, {"gemma4_text",
+			"gemma4.final_logit_softcapping"},
 		{"llama", "llama.rope.freq_base"}, {"ministral3", "mistral3.rope.scaling.type"},
 	} {
 		contracttest.Cases(t, 1)
 		familyFolder(t, tok, filepath.Join(root, tt.family, "config.json"), "sound")
 		must(t, "convert", "sound", "-o", "sound.gguf", "--force")
-		if code, v := call(t, "validate", "sound.gguf"); code != 0 || strings.Contains(fmt.Sprint(v["checks"]), "published model of its family") {
+		if code, v := call(t, "validate", "sound.gguf"); code != 0 || strings.Contains(fmt.Sprint(v["checks"]),
+			"published model of its family") {
 			t.Errorf("%s: exit %d: %v", tt.family, code, v["checks"])
 		}
 		file, err := os.ReadFile("sound.gguf")
@@ -167,7 +177,8 @@ func TestSwappedHalfTypesAreRefused(t *testing.T) {
 	for _, tt := range []struct {
 		stored, labelled tensor.DType
 		says             string
-	}{{tensor.F16, tensor.BF16, "the values are F16, labelled BF16"}, {tensor.BF16, tensor.F16, "the values are BF16, labelled F16"}} {
+	}{{tensor.F16, tensor.BF16, "the values are F16, labelled BF16"}, {tensor.BF16, tensor.F16,
+		"the values are BF16, labelled F16"}} {
 		if err := os.RemoveAll("swapped"); err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +203,8 @@ func TestSwappedHalfTypesAreRefused(t *testing.T) {
 		if err := safetensors.Write("swapped/model.safetensors", out, safetensors.Options{Force: true}); err != nil {
 			t.Fatal(err)
 		}
-		for _, args := range []string{distilX, "convert X -o out.gguf", "quantize X -s q8_0 -o out.gguf", "import X -o out.apr"} {
+		for _, args := range []string{distilX, "convert X -o out.gguf", "quantize X -s q8_0 -o out.gguf",
+			"import X -o out.apr"} {
 			contracttest.Cases(t, 1)
 			code, text := forPeople(t, strings.ReplaceAll(args, "X", "swapped"))
 			if code != 5 || !strings.Contains(text, tt.says) || !strings.Contains(text, "E-MODEL-050") {
@@ -225,10 +237,12 @@ func TestLostEndOfTextIsSaid(t *testing.T) {
 	} {
 		contracttest.Cases(t, 1)
 		code, text := forPeople(t, strings.ReplaceAll(distilX, "X", model))
-		if code != 0 || !strings.Contains(text, says) || strings.Contains(text, "as every published model has") != (says != "") {
+		if code != 0 || !strings.Contains(text, says) || strings.Contains(text,
+			"as every published model has") != (says != "") {
 			t.Errorf("distill %s: exit %d: %s", model, code, text)
 		}
-		if code, v := call(t, "convert", model, "-o", "out.apr", "--force"); code != 0 || !strings.Contains(fmt.Sprint(v["warnings"]), says) {
+		if code, v := call(t, "convert", model, "-o", "out.apr", "--force"); code != 0 ||
+			!strings.Contains(fmt.Sprint(v["warnings"]), says) {
 			t.Errorf("convert %s: exit %d: %v", model, code, v["warnings"])
 		}
 	}

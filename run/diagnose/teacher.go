@@ -22,17 +22,19 @@ func doubtful(r *records) []Finding {
 	return []Finding{f}
 }
 
-// ownText: a student that learns what it wrote learns nothing new; and records that were changed since a model wrote them are no
-// longer that model's word.
+// ownText: a student that learns what it wrote learns nothing new; and records that were changed since a model wrote
+// them are no longer that model's word.
 func ownText(r *records) (out []Finding) {
 	for _, e := range r.latest {
 		switch {
 		case e.Kind != "warning":
 		case e.Name == runlog.OwnText:
-			out = append(out, Finding{ID: "own-text", Symptom: e.Reason, Cause: "the student is taught by text that it wrote itself", Evidence: []Evidence{e.evidence()}, at: e.Time,
+			out = append(out, Finding{ID: "own-text", Symptom: e.Reason,
+				Cause: "the student is taught by text that it wrote itself", Evidence: []Evidence{e.evidence()}, at: e.Time,
 				Advice: "give text of another model, or another teacher"})
 		case e.Name == runlog.EditedText:
-			out = append(out, Finding{ID: "edited-text", Symptom: e.Reason, Cause: Unknown, Evidence: []Evidence{e.evidence()}, at: e.Time,
+			out = append(out, Finding{ID: "edited-text", Symptom: e.Reason, Cause: Unknown, Evidence: []Evidence{e.evidence()},
+				at:     e.Time,
 				Advice: "generate the text again, unless it was edited on purpose"})
 		}
 	}

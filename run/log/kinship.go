@@ -34,8 +34,8 @@ const FirstStepAgrees = "first_step_agrees"
 // HeldOutText is the name of the record of the text that a run was scored on.
 const HeldOutText = "held-out text"
 
-// OwnText is the name of the event of a run whose student learns what it wrote itself, from nobody else; EditedText of one
-// whose generated records were changed since a model wrote them.
+// OwnText is the name of the event of a run whose student learns what it wrote itself, from nobody else; EditedText of
+// one whose generated records were changed since a model wrote them.
 const (
 	OwnText    = "the student learns its own text"
 	EditedText = "generated text was edited"
