@@ -90,8 +90,12 @@ type Loader struct {
 	permEpoch int64
 }
 
-// NewLoader returns a Loader at the beginning of epoch 0.
+// NewLoader returns a Loader at the beginning of epoch 0. Without rows, for steps that are made of others, its
+// batches of 0 rows are empty, and it stays where it is.
 func NewLoader(rows *Rows, opt LoaderOptions) (*Loader, error) {
+	if rows == nil && opt.BatchRows == 0 {
+		return &Loader{opt: opt, permEpoch: -1}, nil
+	}
 	if opt.BatchRows < 1 {
 		return nil, fault.New(fault.Usage, "a batch of %d rows", opt.BatchRows).WithID("E-CORPUS-020")
 	}
@@ -107,13 +111,24 @@ func (l *Loader) Position() Position { return l.pos }
 
 // Seek continues from p, as read from a checkpoint of the same rows, options and seed.
 func (l *Loader) Seek(p Position) error {
-	if p.Epoch < 0 || p.Row < 0 || p.Row >= int64(l.rows.Len()) {
-		return fault.New(fault.Invalid, "position epoch %d, row %d is outside the data's %d rows", p.Epoch, p.Row, l.rows.Len()).
+	if l.rows == nil && p == (Position{}) {
+		return nil
+	}
+	if p.Epoch < 0 || p.Row < 0 || p.Row >= int64(l.count()) {
+		return fault.New(fault.Invalid, "position epoch %d, row %d is outside the data's %d rows", p.Epoch, p.Row, l.count()).
 			WithHint("the data differs from that of the checkpoint").WithID("E-CORPUS-022")
 	}
 	l.pos = p
 	l.order(p.Epoch)
 	return nil
+}
+
+// count returns the number of rows.
+func (l *Loader) count() int {
+	if l.rows == nil {
+		return 0
+	}
+	return l.rows.Len()
 }
 
 // Steps returns the number of batches after which each row was served at least epochs times: ⌈epochs·rows/batch rows⌉.
@@ -133,6 +148,9 @@ func (l *Loader) Steps(epochs int) int64 {
 // Next returns the next batch, in memory of its own. A batch without any target is a fault of kind Invalid, for its
 // loss is 0/0.
 func (l *Loader) Next() (Batch, error) {
+	if l.rows == nil {
+		return Batch{}, nil
+	}
 	b := newBatch(l.opt.BatchRows, l.rows.SeqLen)
 	if l.opt.Documents {
 		b.Starts = make([]int32, len(b.Tokens))
@@ -157,6 +175,9 @@ func (l *Loader) Next() (Batch, error) {
 
 // RowsFrom returns which rows of the data the batch at p is made of, in their order.
 func (l *Loader) RowsFrom(p Position) []int {
+	if l.rows == nil {
+		return nil
+	}
 	at := &Loader{rows: l.rows, opt: l.opt, pos: p, permEpoch: p.Epoch - 1} // an order of its own
 	at.order(p.Epoch)
 	return at.nextRows()

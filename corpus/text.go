@@ -36,6 +36,14 @@ func (e *TextEncoder) Identity() Hash {
 	return Hash(h.Sum(nil))
 }
 
+// End returns the id that ends a turn of a conversation, tokenizer.None where there is no chat template.
+func (e *TextEncoder) End() int32 {
+	if e.chat == nil {
+		return tokenizer.None
+	}
+	return e.chat.End()
+}
+
 // ReadsClock reports whether the chat template depends on the time.
 func (e *TextEncoder) ReadsClock() bool { return e.chat != nil && e.chat.ReadsClock() }
 

@@ -58,6 +58,7 @@ type Config struct {
 	OpenDevice func() (device.Device, error)
 
 	Loss      device.LossSpec
+	OnPolicy  OnPolicy // rows that the student writes itself
 	Epochs    int
 	Steps     int // 0: from Epochs
 	MaxSteps  int // stop after this many steps, while the schedule keeps Steps; 0: no cap
@@ -130,5 +131,5 @@ func (c Config) Validate() error {
 		return fault.New(fault.Usage, "--temperature %g is not positive", c.Loss.Temperature)
 	}
 	return errors.Join(c.LoRA.validate(c), c.validateEnsemble(), c.validateGuide(), c.validateMaps(),
-		c.validateTogether(), c.validateCached(), c.Ranks.validate(c.Rows()))
+		c.validateTogether(), c.validateCached(), c.Ranks.validate(c.Rows()), c.validateOnPolicy())
 }

@@ -21,6 +21,7 @@ type ControlChoice struct {
 	On     bool    `json:"on"`
 	Share  float64 `json:"share"` // of the training's operations, both legs together; 0: not known
 	Reason string  `json:"-"`
+	Never  bool    `json:"-"` // asking for one is refused
 }
 
 // nothingHeld is why a control would be of no use.
@@ -38,6 +39,11 @@ func (in *inputs) chooseControl(c Config, planned dry.Planned) error {
 	}
 	if c.ControlAuto {
 		in.control = ControlChoice{Asked: "auto"}
+	}
+	if c.OnPolicy.On() {
+		in.control.Never = true
+		in.control.Reason = "the rows that the student writes have no text that one without a teacher could learn from"
+		return nil
 	}
 	if c.Loss.Alpha == 0 || planned == nil || in.planned.Record == nil {
 		if c.ControlAuto {

@@ -65,6 +65,10 @@ type inputs struct {
 	cached      map[string]corpus.CacheUse // by the names of records
 	written     authors                    // who wrote the training text, where models did
 	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student
+
+	prompts     *corpus.Prompts // that the student goes on with; nil: it writes nothing
+	ends, never []int32         // ids that end what it writes, and that it must not write
+	chatEnd     int32           // what ends a turn; tokenizer.None without conversations
 }
 
 func (in *inputs) close() error {
@@ -362,6 +366,13 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 		return err
 	}
 	in.trained = in.train.ContentSHA256()
+	if err := in.findPrompts(c, in.chatEnd, obs); err != nil {
+		return err
+	}
+	if in.prompts != nil && c.OnPolicy.Rows(c.Rows()) == c.Rows() { // no row is of the data
+		in.loaderSteps, in.epochSteps = in.ownSteps(c, c.Epochs), in.ownSteps(c, 1)
+		return nil
+	}
 	if c.Packing {
 		in.rows, err = corpus.Pack(in.train, c.SeqLen)
 	} else {
@@ -385,7 +396,9 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 }
 
 func (in *inputs) loader(c Config) (*corpus.Loader, error) {
-	return corpus.NewLoader(in.rows, corpus.LoaderOptions{BatchRows: c.Rows(), Shuffle: c.Shuffle, Seed: c.Seed, Documents: c.DocumentMask})
+	return corpus.NewLoader(in.rows, corpus.LoaderOptions{
+		BatchRows: c.Rows() - c.OnPolicy.Rows(c.Rows()), Shuffle: c.Shuffle, Seed: c.Seed, Documents: c.DocumentMask,
+	})
 }
 
 // templateTime is what a chat template's strftime_now reads: the start of the run, also when it is resumed.
@@ -407,7 +420,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 	if err != nil {
 		return nil, err
 	}
-	in.dated = in.dated || enc.ReadsClock()
+	in.dated, in.chatEnd = in.dated || enc.ReadsClock(), enc.End()
 	eos, err := corpus.EndOfText(in.tokenizer)
 	if err != nil {
 		return nil, err

@@ -29,6 +29,7 @@ type leg struct {
 
 	trainer *Trainer
 	loader  *corpus.Loader
+	policy  *policy // writes rows of the student's own; nil: there are none
 	loads   loads
 	use     usage
 	best    float64
@@ -48,7 +49,7 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	if err := l.prepare(); err != nil {
 		return err
 	}
-	defer l.trainer.Free()
+	defer l.free()
 	defer func() { err = errors.Join(err, l.recordLoads(), l.recordMemory()) }()
 	if err := l.restore(out); err != nil {
 		return err
@@ -71,6 +72,8 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 		}
 		err := l.step(ctx, out)
 		switch {
+		case errors.Is(err, errSampling):
+			return l.stop(out)
 		case Refused(err):
 			if l.refused++; l.refused >= maxRefused {
 				return l.diverged(err)
@@ -104,6 +107,14 @@ func (l *leg) diverged(err error) error {
 	return fault.New(fault.Diverged, "%d steps in a row were refused, and left the weights alone: %w", l.refused, err).WithHint("%s", hint)
 }
 
+// free gives back what prepare reserved.
+func (l *leg) free() {
+	l.trainer.Free()
+	if l.policy != nil {
+		l.policy.writer.Free()
+	}
+}
+
 // prepare makes trainer and loader at the beginning.
 func (l *leg) prepare() error {
 	r := l.run
@@ -132,6 +143,11 @@ func (l *leg) prepare() error {
 	if l.trainer.Maps, err = r.Guide.makeMaps(r.in.studentConfig, r.in.teacher.Config, l.teacher, r.steps); err != nil {
 		return err
 	}
+	if l.teacher != nil {
+		if l.policy = r.newPolicy(l.student); l.policy != nil {
+			l.trainer.OwnRows(l.policy.rows, r.SeqLen, r.OnPolicy.Sampled)
+		}
+	}
 	l.loader, err = r.in.loader(r.Config)
 	return err
 }
@@ -148,9 +164,22 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	var start time.Time
 	k, from := l.trainer.Steps, l.loader.Position()
 	r.Watch.Doing(fmt.Sprintf("step %d of leg %s", k, l.name))
+	var own drawn
+	if l.policy != nil {
+		var err error
+		if own, err = l.policy.write(ctx, k); err != nil {
+			if ctx.Err() != nil { // nothing of the step is done
+				return errSampling
+			}
+			return err
+		}
+	}
 	b, err := l.loader.Next()
 	if err != nil {
 		return err
+	}
+	if l.policy != nil {
+		b = l.policy.add(b, own)
 	}
 	// A signal does not break off a step: the weights would be worth nothing.
 	var rec Record
@@ -181,6 +210,11 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	}
 	line := l.line(k, rec, time.Since(start)+fetched)
 	line.MS.Teacher += milliseconds(fetched)
+	if l.policy != nil {
+		if line.OnPolicy, err = l.readOwn(own, err); err != nil && !Refused(err) {
+			return err
+		}
+	}
 	if out.FirstStep == 0 {
 		out.FirstStep = time.Since(r.started).Seconds()
 	}

@@ -32,8 +32,9 @@ type Loss struct {
 	Vocab     int // V: ids that both models share; columns beyond have no logits and no gradient
 	ChunkRows int // C; results do not depend on it but for the order of float32 sums
 
-	before    int // targets of the step before the first of the rows: dropout of the head depends on a target's place
-	positions int // of a micro-batch, counted or not: no more rows wait for a product; 0: those given
+	before    int      // targets of the step before the first of the rows: dropout of the head depends on a target's place
+	positions int      // of a micro-batch, counted or not: no more rows wait for a product; 0: those given
+	own       *ownRows // of the step; nil: there are none
 }
 
 // gradientRows is how many rows' gradients wait for one pair of products where they have a buffer of their own: every
@@ -78,7 +79,16 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 			}
 			s.Phase(device.PhaseLoss)
 			student.TrainingLogits(s, z, x.RowRange(lo, hi), l.before+from+lo)
-			s.Loss(dz, z, tl, targets.RowRange(lo, hi), spec)
+			y, mid := targets.RowRange(lo, hi), hi-lo-l.own.in(from+lo, from+hi)
+			if mid == hi-lo {
+				s.Loss(dz, z, tl, y, spec)
+				continue
+			}
+			if mid > 0 {
+				s.Loss(dz.RowRange(0, mid), z.RowRange(0, mid), tl.RowRange(0, mid), y.RowRange(0, mid), spec)
+			}
+			own := func(x device.Tensor) device.Tensor { return x.RowRange(mid, hi-lo) }
+			l.own.loss(s, own(dz), own(z), own(tl), own(y), spec, from+lo+mid-l.own.first)
 		}
 		dz := gs.RowRange(0, last-first)
 		student.HeadBackward(s, dx.RowRange(first, last), dz, x.RowRange(first, last), l.before+from+first)

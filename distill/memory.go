@@ -12,6 +12,7 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/device/dry"
+	"apr/generate"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/optim"
@@ -42,6 +43,7 @@ type DryRun struct {
 	Guide    Guide                   // of hidden states and attention maps
 	Types    map[string]tensor.DType // of a student in blocks, by slot
 	Leaves   int                     // parts of a step that this rank computes one after the other; 0: a step is one
+	OnPolicy OnPolicy
 }
 
 // hostPerPosition are the bytes of host memory that a position of a step takes: what a batch holds and its compaction.
@@ -103,6 +105,11 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	if t.Maps, err = d.Guide.makeMaps(d.Student, d.Teacher.Config, t.Teacher, 0); err != nil {
 		return nil, err
 	}
+	var writer *generate.Writer
+	if n := d.OnPolicy.Rows(rows); n > 0 && d.Loss.Alpha != 0 {
+		writer = generate.NewWriter(student.Frozen(), stream, d.OnPolicy.engine(rows, d.SeqLen, d.Vocab, dev))
+		t.OwnRows(n, d.SeqLen, d.OnPolicy.Sampled)
+	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
 	b := dryBatch(rows, d.SeqLen)
 	if d.Apart {
@@ -117,6 +124,9 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 		}
 		for _, b.Routes = range d.splits(rows) {
 			dev.ResetOps()
+			if writer != nil {
+				writer.Rehearse()
+			}
 			if _, err := t.Apply(context.Background(), b); err != nil {
 				return nil, err
 			}
@@ -277,7 +287,7 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	d := DryRun{
 		Target: target, Teacher: model.Describe(in.teacher), More: more, Ensemble: c.Ensemble, Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance, Guide: c.Guide, Adapter: in.adapter,
-		Types: in.types, Leaves: c.Ranks.leaves(),
+		Types: in.types, Leaves: c.Ranks.leaves(), OnPolicy: c.OnPolicy,
 	}
 	if d.said, d.dry = in.cache, true; in.made != nil {
 		d.said = in.made

@@ -78,6 +78,8 @@ func (in *inputs) cannotKeep(c Config, info device.Info, steps int) error {
 		return bad(fault.Unavailable, "not built yet with several teachers")
 	case c.Ranks.World > 1 || c.Ranks.SameBits:
 		return bad(fault.Unavailable, "not built yet with several ranks or --deterministic=world")
+	case c.OnPolicy.On():
+		return bad(fault.Unavailable, "nobody knows what the student is going to write (--on-policy)")
 	case c.Guide.any():
 		return bad(fault.Unavailable, "the teacher's layers are compared, which no cache holds")
 	case int64(steps) <= in.epochSteps:
@@ -91,8 +93,10 @@ func (in *inputs) cannotKeep(c Config, info device.Info, steps int) error {
 
 // chooseLogits decides whether the teacher is computed in every epoch, once the data is read and the step is planned.
 func (in *inputs) chooseLogits(c Config, dev device.Device, steps int) error {
-	l := LogitsChoice{Asked: c.TeacherLogits, Chosen: LogitsLive,
-		Epochs: float64(steps) * float64(c.Rows()) / float64(in.rows.Len())}
+	l := LogitsChoice{Asked: c.TeacherLogits, Chosen: LogitsLive, Epochs: float64(steps) / float64(in.epochSteps)}
+	if in.rows != nil {
+		l.Epochs = float64(steps) * float64(c.Rows()) / float64(in.rows.Len())
+	}
 	defer func() { in.logits = l }()
 	cannot := in.cannotKeep(c, dev.Info(), steps)
 	switch {

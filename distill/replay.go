@@ -37,6 +37,10 @@ func OpenReplay(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if c.FromCache != "" {
 		return nil, fault.New(fault.Unavailable, "not built yet: recomputing the steps of a run that learned from a teacher's cache").WithID("E-DISTILL-111")
 	}
+	if c.OnPolicy.On() {
+		return nil, fault.New(fault.Unavailable, "not built yet: recomputing the steps of a run with --on-policy").
+			WithID("E-POLICY-003")
+	}
 	c.TokenCache = nil // what is judged is made again from the texts
 	in, err := openInputs(ctx, c, dev, obs)
 	if err != nil {

@@ -45,6 +45,7 @@ type Trainer struct {
 	n      int             // targets of the present step, those of other ranks too
 	shared shared          // of a step with other ranks
 	stop   bool            // a rank wants to end after the step
+	own    *ownRows        // of OwnRows; nil: the student wrote no row
 }
 
 // NewTrainer returns a trainer for steps of rows sequences of seqLen positions.
@@ -63,7 +64,12 @@ func (t *Trainer) SeparateDocuments() { t.batch.SeparateDocuments(t.Student.Devi
 func (t *Trainer) RouteRows() { t.batch.RouteRows(t.Student.Device()) }
 
 // Free gives the memory of the trainer's batch back; it must not be used afterwards.
-func (t *Trainer) Free() { t.batch.Free(t.Student.Device()) }
+func (t *Trainer) Free() {
+	t.batch.Free(t.Student.Device())
+	if t.own != nil {
+		t.own.free(t.Student.Device())
+	}
+}
 
 // Record is what one step did. Its Loss is (1−α)·CE + α·T²·D + w·Hidden + v·Attention, means over the step's targets: the number that
 // the device judged, and whose gradient was applied if the step was not refused.
@@ -135,6 +141,9 @@ func (t *Trainer) gradients(b corpus.Batch, n int) {
 	s := t.stream
 	t.n = n
 	t.batch.Load(s, b, t.MicroRows)
+	if t.own != nil {
+		t.own.begin(b)
+	}
 	s.SetScalars(t.scalars())
 
 	for _, p := range t.trained() {
@@ -150,7 +159,7 @@ func (t *Trainer) gradients(b corpus.Batch, n int) {
 				t.micro(m)
 				continue
 			}
-			device.Repeat(s, microShape{t, m.Tokens.Rows, m.Hi - m.Lo}, func() { t.micro(m) })
+			device.Repeat(s, microShape{t, m.Tokens.Rows, m.Hi - m.Lo, t.own.in(m.Lo, m.Hi)}, func() { t.micro(m) })
 		}
 	}
 	if t.Teacher != nil {
@@ -160,8 +169,8 @@ func (t *Trainer) gradients(b corpus.Batch, n int) {
 
 // microShape is what the operations on a micro-batch depend on, in a step of a trainer.
 type microShape struct {
-	t          *Trainer
-	rows, kept int
+	t               *Trainer
+	rows, kept, own int
 }
 
 // scalars are the numbers of the step that the host sets.
@@ -194,6 +203,7 @@ func (t *Trainer) micro(m model.MicroBatch) {
 	dx := s.Temp("dhidden.kept", device.Activations, hidden.DType, n, hidden.Cols)
 	loss := t.Loss
 	loss.ChunkRows, loss.positions = min(loss.ChunkRows, hidden.Rows), hidden.Rows // whatever counts: the same memory each time
+	loss.own = t.own
 	loss.Backward(s, t.Student, t.Teacher, dx, x, t.batch.Targets.RowRange(m.Lo, m.Hi), m.Lo)
 
 	s.Phase(device.PhaseBackward)

@@ -46,6 +46,7 @@ type Request struct {
 	Sample   int  // which of several texts of one prompt and seed
 	LogProbs int  // likeliest ids that each token names beside its own; below 0: no log-probabilities
 	Score    bool // the prompt's log-probabilities are wanted: of each token behind the first, given those before it
+	KeepStop bool // the id that ends the text is its last token, with its log-probability
 }
 
 // Token is one id of a text.
@@ -443,6 +444,10 @@ func (e *Engine) deliver(q *Sequence, t Token, err error) {
 	q.made++
 	if slices.Contains(q.r.Stop, t.ID) {
 		q.result.FinishReason = "stop"
+		if q.r.KeepStop {
+			q.ids = append(q.ids, t.ID)
+			q.tokens <- t
+		}
 		e.end(q, nil)
 		return
 	}
@@ -456,7 +461,7 @@ func (e *Engine) deliver(q *Sequence, t Token, err error) {
 
 // plain reports whether the likeliest id is all that the sequence wants.
 func (q *Sequence) plain() bool {
-	return q.r.Temperature == 0 && q.r.LogProbs < 0 && !q.r.penalises()
+	return q.r.Temperature == 0 && q.r.LogProbs < 0 && !q.r.penalises() && len(q.r.Never) == 0
 }
 
 // textKey is the key of a text's random numbers: SHA-256 of "apr text", seed, sample and the prompt's ids.

@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"context"
 	"fmt"
 
 	"apr/device"
@@ -33,6 +34,16 @@ func (d EngineDryRun) Record() (*dry.Record, error) {
 		q.r.Prompt = make([]int32, e.o.Capacity)
 		_ = e.score(q) // fails, as choose does: a dry device has no values
 	}
+	e.rehearse()
+	return dev.Record(), nil
+}
+
+// rehearse reads prompts of every size that devices distinguish, and makes a pass over as many sequences as the pages
+// allow, on a dry device.
+func (e *Engine) rehearse() {
+	for slot := range e.slots { // of a rehearsal before
+		e.paged.Leave(slot)
+	}
 	for _, n := range []int{promptChunk, 64, 8, 1} {
 		if n = min(n, e.o.Capacity); e.prompt.Len() > 0 {
 			e.prompt.Reset()
@@ -59,7 +70,7 @@ func (d EngineDryRun) Record() (*dry.Record, error) {
 	slots = slots[:min(len(slots), rows)]
 	e.m.ExtendEach(e.s, e.hidden, e.paged, e.ids.RowRange(0, rows), slots)
 	_ = e.choose(nil, e.hidden)
-	return dev.Record(), nil
+	_, _ = e.s.Wait(context.Background()) // clears the error of a device without values
 }
 
 // Plan returns the record of an engine that fits the target's budget. One that does not is a fault of kind Memory that says what it

@@ -29,6 +29,7 @@ type Options struct {
 	RepeatLastN   int     // how many ids are recent
 	Stop          []int32 // ids that end the text; they are not part of the result
 	Vocab         int     // ids that exist; the model's further rows are padding
+	Never         []int32 // ids that an Engine does not draw; log-probabilities are those of all ids
 }
 
 // Result is a finished generation.
@@ -119,6 +120,11 @@ func (o Options) check(m *model.Model, prompt []int32) error {
 	for i, id := range prompt {
 		if id < 0 || int(id) >= o.Vocab {
 			return fault.New(fault.Inference, "prompt token %d is id %d, outside the vocabulary of %d", i, id, o.Vocab)
+		}
+	}
+	for _, id := range o.Never {
+		if id < 0 || int(id) >= o.Vocab || len(o.Never) >= o.Vocab {
+			return fault.New(fault.Usage, "id %d cannot be left out of the %d that exist", id, o.Vocab)
 		}
 	}
 	return nil

@@ -20,9 +20,14 @@ func (q *Sequence) pick(logits []float32) Token {
 		t.Top = likeliest(logits, q.r.LogProbs, lse)
 	}
 	raw := logits
-	if q.r.penalises() {
+	if q.r.penalises() || len(q.r.Never) > 0 {
 		raw = slices.Clone(logits)
+	}
+	if q.r.penalises() {
 		lower(logits, q.ids, q.r.Options)
+	}
+	for _, id := range q.r.Never {
+		logits[id] = float32(math.Inf(-1))
 	}
 	for i, z := range logits {
 		if z > logits[top] {

@@ -68,6 +68,7 @@ type Memory struct {
 	Activations int64 `json:"activations"`
 	Logits      int64 `json:"logits"`
 	Batch       int64 `json:"batch"`
+	KVCache     int64 `json:"kv_cache,omitempty"`
 	Scratch     int64 `json:"scratch"` // temps within operations and blocks, holes between temps, the device's own needs
 	Total       int64 `json:"total"`
 	Arena       int64 `json:"arena"` // of Total: the piece of memory in which all temps find place
@@ -134,6 +135,8 @@ func memoryOf(r *dry.Record, budget int64) Memory {
 			m.Logits += n
 		case device.Batch:
 			m.Batch += n
+		case device.KVCache:
+			m.KVCache += n
 		default:
 			m.Scratch += n
 		}
@@ -178,10 +181,14 @@ func fetching(rec *dry.Record, n int64) float64 {
 
 // Table prints the memory of a step by component, in GiB.
 func (m Memory) Table() string {
-	return Table([]Row{
+	rows := []Row{
 		{"teacher", m.Teacher}, {"student", m.Student}, {"gradients", m.Gradients}, {"optimizer", m.Optimizer},
-		{"activations", m.Activations}, {"logits", m.Logits}, {"batch", m.Batch}, {"scratch", m.Scratch}, {"total", m.Total},
-	}, m.Available, m.Reserve)
+		{"activations", m.Activations}, {"logits", m.Logits}, {"batch", m.Batch}, {"scratch", m.Scratch},
+	}
+	if m.KVCache > 0 {
+		rows = append(rows, Row{"kv-cache", m.KVCache})
+	}
+	return Table(append(rows, Row{"total", m.Total}), m.Available, m.Reserve)
 }
 
 // Row is an amount of memory, in bytes.

@@ -149,8 +149,14 @@ var resumedWith = map[string]resumed{
 	"min-completion-tokens": {with: "--min-completion-tokens=4", want: cannot},
 	"max-prompt-chars":      {with: "--max-prompt-chars=99", want: cannot},
 	"slots":                 {with: "--slots=2", want: cannot},
+	"on-policy":             {with: "--on-policy=0.5", want: cannot}, // with the alpha of the run
 	"plan":                  {with: "--plan", want: elsewhere},
 	"runs-dir":              {with: "APR_RUNS_DIR=elsewhere", want: goesOn},
+
+	"on-policy-max-tokens":    {with: "--on-policy-max-tokens=7", want: cannot},
+	"on-policy-prompt-tokens": {with: "--on-policy-prompt-tokens=7", want: cannot},
+	"on-policy-estimator":     {with: "--on-policy-estimator=sampled", want: cannot},
+	"on-policy-lag":           {with: "--on-policy-lag=1", want: cannot},
 
 	"lora":         {with: "--lora", want: cannot},
 	"lora-rank":    {with: "--lora-rank=8", want: cannot},

@@ -288,6 +288,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		HostExperts: o.TeacherExperts == "host", TeacherLogits: o.TeacherLogits,
 		LogitsJob: distill.CacheJob{Kind: o.cacheKind(s), Draws: o.Draws, Entropy: o.CacheEntropy},
 	}
+	c.OnPolicy = o.onPolicy()
 	o.withLoRA(&c, s)
 	if c.FromCache = o.Cache; c.Teacher == "" && c.FromCache == "" { // --alpha 0: scores are compared with the student's file
 		c.Teacher, c.NoTeacher = c.Student, true

@@ -42,8 +42,11 @@ var distillBits = map[string]cli.Bits{
 	"plan": cli.SameBits, "runs-dir": cli.SameBits,
 
 	// of text, which training reads as any other
-	"max-tokens": cli.SameBits, "sampling-temperature": cli.SameBits, "top-p": cli.SameBits, "target-tokens": cli.SameBits, "samples-per-prompt": cli.SameBits,
+	"max-tokens": cli.SameBits, "sampling-temperature": cli.SameBits, "top-p": cli.SameBits, "target-tokens": cli.SameBits,
 	"min-completion-tokens": cli.SameBits, "max-prompt-chars": cli.SameBits, "slots": cli.SameBits,
+
+	"on-policy": cli.BitsByValue, "on-policy-max-tokens": cli.BitsByValue, "on-policy-prompt-tokens": cli.BitsByValue,
+	"on-policy-estimator": cli.BitsByValue, "on-policy-lag": cli.BitsByValue, "samples-per-prompt": cli.BitsByValue,
 
 	"quantize-aware": cli.BitsByValue, "quantize-search-every": cli.BitsByValue,
 

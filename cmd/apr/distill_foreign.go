@@ -19,7 +19,7 @@ var distillForeign = map[string][]string{
 	"data-cache":          {"cache-dir"},
 	"output":              {"output-dir", "save-dir", "out", "out-dir", "run-name", "project", "output-path"},
 	"force":               {"overwrite-output-dir", "overwrite"},
-	"alpha":               {"kd-alpha", "distillation-alpha", "lmbda", "kd-ratio", "kd-weight", "alpha-kd", "kd-loss-weight"},
+	"alpha":               {"kd-alpha", "distillation-alpha", "kd-ratio", "kd-weight", "alpha-kd", "kd-loss-weight"},
 	"temperature":         {"kd-temperature", "distillation-temperature", "temp"},
 	"divergence":          {"loss-type", "kd-loss", "kd-objective", "distillation-loss"},
 	"divergence-beta":     {"beta", "skew-alpha"},
@@ -64,6 +64,9 @@ var distillForeign = map[string][]string{
 	"lora":                {"use-peft", "use-lora", "peft", "finetuning-type", "qlora"},
 	"lora-rank":           {"lora-r", "r"},
 	"lora-targets":        {"target-modules", "lora-target-modules", "lora-target", "lora-target-linear"},
+	"on-policy":           {"lmbda", "on-policy-fraction", "student-data-fraction"},
+
+	"on-policy-max-tokens": {"max-new-tokens", "max-completion-length"},
 }
 
 // distillAdvice is what to do about flags and keys of the same programs that no option stands for.

@@ -193,6 +193,8 @@ func unknown(o distill.Outline) string {
 	switch {
 	case o.HeldTokens == 0:
 		return "no text is held out: how good the student becomes will not be known; --val-fraction or --eval-data"
+	case o.Control.Never:
+		return "no control: " + o.Control.Reason
 	case !o.Control.On:
 		return "no control (" + o.Control.Reason + "): what the teacher is worth will not be known; --control ce"
 	}

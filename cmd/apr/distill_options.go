@@ -85,6 +85,7 @@ type distillOptions struct {
 	Shard, ShardSize     string // I/N; of a shard
 	ShardCount           int
 	Texts                writingOptions
+	Policy               policyOptions
 	Plan                 bool
 	RunsDir              string
 }
@@ -132,6 +133,7 @@ func (o *distillOptions) table() []cli.Option {
 	}{
 		{groupModels, o.sourceTable()}, {groupData, o.dataTable()}, {groupLoss, o.lossTable()}, {groupGuides, o.guideTable()}, {groupTraining, o.trainingTable()},
 		{groupTeacher, o.teacherTable()}, {groupCache, o.cacheTable()}, {groupTexts, o.textTable()}, {groupMachine, o.machineTable()}, {groupRecords, o.recordTable()}, {groupLoRA, o.loraTable()},
+		{groupPolicy, o.policyTable()},
 		{groupTraining, o.quantizeTable()},
 	} {
 		for i := range part.table {
@@ -297,6 +299,9 @@ func (o *distillOptions) complete(e *cli.Env, opts []cli.Option) error {
 	if err := o.takeEarlier(e, opts); err != nil {
 		return err
 	}
+	if err := o.impliedByPolicy(e, opts); err != nil {
+		return err
+	}
 	return o.implied(e, opts)
 }
 
@@ -367,7 +372,7 @@ func (o *distillOptions) check(s cli.Settings) error {
 	case s.Given("eval-data") && s.Given("val-fraction"):
 		return fault.New(fault.Usage, "--eval-data and --val-fraction exclude each other")
 	}
-	if err := errors.Join(o.checkGuides(s), o.checkCache(s), o.checkTexts(s)); err != nil {
+	if err := errors.Join(o.checkGuides(s), o.checkCache(s), o.checkTexts(s), o.checkPolicy(s)); err != nil {
 		return err
 	}
 	return refuseIdle(o.idleOptions(s))

@@ -33,7 +33,8 @@ func (o *distillOptions) textTable() []cli.Option {
 		{Name: "sampling-temperature", Value: cli.Float(&t.SamplingTemperature, 0.8).In(0, 100), Help: "generate: sampling temperature, 0 = greedy; --temperature on the command line is taken for it"},
 		{Name: "top-p", Value: cli.Float(&t.TopP, 0.95).In(0, 1), Help: "generate: sample from the likeliest tokens that together have probability p; 0 or 1 = all"},
 		{Name: "target-tokens", Value: cli.Int(&t.TargetTokens, 0).AtLeast(0), Help: "generate: begin no answer once the answers have this many tokens; 0 = answer every prompt"},
-		{Name: "samples-per-prompt", Value: cli.Int(&t.SamplesPerPrompt, 1).In(1, 10000), Help: "generate: answers to each prompt"},
+		{Name: "samples-per-prompt", Value: cli.Int(&t.SamplesPerPrompt, 1).In(1, 10000),
+			Help: "texts for each prompt, of --stage generate and of --on-policy"},
 		{Name: "min-completion-tokens", Value: cli.Int(&t.MinCompletionTokens, 1).AtLeast(0), Help: "generate: leave out answers with fewer tokens"},
 		{Name: "max-prompt-chars", Value: cli.Int(&t.MaxPromptChars, 0).AtLeast(0), Help: "generate: leave out prompts with more characters; 0 = none"},
 		slotsOption(&t.Slots, "generate: texts that are written at a time; changes no text"),
@@ -53,6 +54,9 @@ func (o *distillOptions) writes() bool { return o.Stage == "generate" }
 func (o *distillOptions) checkTexts(s cli.Settings) error {
 	for _, v := range s {
 		mine := slices.Contains(textNames, v.Name)
+		if v.Name == "samples-per-prompt" && o.Policy.Fraction > 0 {
+			continue
+		}
 		if v.Origin != "flag" || !s.Changed(v.Name) || mine == o.writes() || o.writes() && slices.Contains(textAlso, v.Name) {
 			continue
 		}

@@ -31,7 +31,7 @@ func (o *distillOptions) idleOptions(s cli.Settings) []idle {
 	shards := o.Dataset != "" && len(o.EvalData) == 0 // no document is read
 	withoutLoRA, withAdapter := "without --lora", "with --adapter, which has its own"
 	withShards := "with --dataset: token shards hold no documents"
-	return []idle{
+	return append(o.policyIdle(s), []idle{
 		{"quantize-search-every", s.Given("quantize-search-every") && o.QuantizeAware == "", "without --quantize-aware"},
 		{"divergence-beta", s.Changed("divergence-beta") && plain, "with --divergence " + o.Divergence + ": it belongs to jsd, skew-forward and skew-reverse"},
 		{"divergence", s.Changed("divergence") && ce, "with --alpha 0: no loss compares with the teacher"},
@@ -58,7 +58,7 @@ func (o *distillOptions) idleOptions(s cli.Settings) []idle {
 		{"chat-template", s.Changed("chat-template") && o.ChatTemplate != "none" && shards, withShards},
 		{"assistant-only", s.Given("assistant-only") && o.AssistantOnly && shards, withShards},
 		{"data-cache", s.Changed("data-cache") && o.DataCache != "off" && shards, withShards},
-	}
+	}...)
 }
 
 // forTalks are the options that were asked for and only have a meaning for conversations.

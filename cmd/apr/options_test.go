@@ -174,7 +174,9 @@ func TestForeignWords(t *testing.T) {
 	}
 	for w, want := range map[string]string{
 		"per_device_train_batch_size": "--batch-size", "model_name_or_path": "--student", "num_train_epochs": "--epochs", "gradient_accumulation_steps": "--grad-accum",
-		"bf16": "--dtype", "micro_batch_size": "--batch-size", "sequence_len": "--seq-len", "lmbda": "--alpha", "report_to": "apr runs serve", "deepspeed": "leave it out",
+		"bf16": "--dtype", "micro_batch_size": "--batch-size",
+		"sequence_len": "--seq-len", "lmbda": "--on-policy",
+		"report_to": "apr runs serve", "deepspeed": "leave it out",
 	} {
 		if _, _, out, code := distillCall(t, []string{"distill", "/t", "--" + w, "x"}); code != 2 || !strings.Contains(out, want) {
 			t.Errorf("--%s: exit %d: %s", w, code, out)

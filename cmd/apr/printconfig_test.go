@@ -34,6 +34,8 @@ var given = map[string][]string{
 	"draws": {"20"}, "cache-entropy": {"off"}, "shard": {"1/3"}, "shard-count": {"3"}, "shard-size": {"1MB"},
 	"max-tokens": {"7"}, "sampling-temperature": {"0.5"}, "top-p": {"0.5"}, "target-tokens": {"9"},
 	"samples-per-prompt": {"3"}, "min-completion-tokens": {"4"}, "max-prompt-chars": {"99"}, "slots": {"2"},
+	"on-policy": {"0.5"}, "on-policy-max-tokens": {"9"}, "on-policy-prompt-tokens": {"16"},
+	"on-policy-estimator": {"sampled"}, "on-policy-lag": {"1"},
 	"plan": {"true"}, "runs-dir": {"/runs"}, "lora": {"true"}, "lora-rank": {"8"}, "lora-alpha": {"16"},
 	"lora-dropout": {"0.5"}, "lora-targets": {"q,k"}, "lora-merge": {"off"}, "adapter": {"/adapter"},
 	// of plan and dispatch

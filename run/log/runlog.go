@@ -116,10 +116,29 @@ type Step struct {
 	TokensPerSecond Number            `json:"tokens_per_second"`
 	MS              Milliseconds      `json:"ms"`
 	MemoryBytes     int64             `json:"memory"`
+	OnPolicy        *OnPolicy         `json:"on_policy,omitempty"` // of rows that the student wrote
 	// Since the step before: processors that this process kept busy, and what NVML last said of the GPU. Absent: not known.
 	CPUs       float64  `json:"cpus,omitempty"`
 	GPUPercent *int     `json:"gpu_percent,omitempty"`
 	GPUWatts   *float64 `json:"gpu_watts,omitempty"`
+}
+
+// OnPolicy is what the student wrote for a step, by the weights before it.
+type OnPolicy struct {
+	Rows   int     `json:"rows"`
+	Tokens int     `json:"tokens"` // drawn, with the ids that ended texts
+	Length float64 `json:"length"` // the mean of texts, in tokens
+	Ended  float64 `json:"ended"`  // the part of texts that ended by themselves
+	// Entropy is the mean of −ln q over the tokens, an estimate of the student's entropy in nats; Distinct is the part
+	// of pairs of neighbouring tokens within a text that are the first of their kind in it: 1 for texts that repeat
+	// nothing.
+	Entropy  Number `json:"entropy"`
+	Distinct Number `json:"distinct_2"`
+	// Of |ln q at training − ln q when it was drawn| over the tokens: the mean, the 99.9th percentile and the most.
+	Off     Number  `json:"dlnp_mean"`
+	Off999  Number  `json:"dlnp_p999"`
+	OffMost Number  `json:"dlnp_max"`
+	MS      float64 `json:"ms"` // that writing took, beside the step's
 }
 
 // Refused reports whether the step was not applied: the weights are those before it.

@@ -1,0 +1,265 @@
+package distill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"apr/corpus"
+	"apr/device"
+	"apr/generate"
+	"apr/internal/fault"
+	"apr/model"
+	runlog "apr/run/log"
+	"apr/tokenizer"
+)
+
+// OnPolicy says which rows of a step the student writes itself: prompts that it goes on with by its present weights,
+// at temperature 1. The teacher scores what it wrote, and the loss is the run's divergence there (generalised
+// knowledge distillation, Agarwal et al. 2024, arXiv:2306.13649, whose λ is Fraction).
+type OnPolicy struct {
+	Fraction     float64 // of a step's rows; 0: none
+	MaxTokens    int     // of what the student adds to a prompt
+	PromptTokens int     // of a prompt from plain text; 0: plain text has none
+	Samples      int     // texts for each prompt
+	// Sampled descends the divergence by the drawn ids alone: see ownRows. Else by the whole vocabulary.
+	Sampled bool
+}
+
+// On reports whether there are such rows.
+func (o OnPolicy) On() bool { return o.Fraction > 0 }
+
+// Rows returns how many of n rows the student writes.
+func (o OnPolicy) Rows(n int) int {
+	if !o.On() {
+		return 0
+	}
+	return min(n, max(1, int(math.Round(o.Fraction*float64(n)))))
+}
+
+// validateOnPolicy refuses what rows of the student's own do not go with.
+func (c Config) validateOnPolicy() error {
+	o := c.OnPolicy
+	if !o.On() {
+		return nil
+	}
+	for _, t := range []struct {
+		asked bool
+		what  string
+	}{
+		{c.Loss.Alpha != 1, "--alpha below 1: cross-entropy on words that the student has drawn itself teaches nothing"},
+		{c.FromCache != "", "--cache: it holds no logits of what the student is going to write"},
+		{c.Ensemble.routed(), "--route"},
+		{c.Control, "--control ce"},
+		{c.Ranks.World > 1 || c.Ranks.SameBits, "several ranks, or --deterministic=world"},
+	} {
+		if t.asked {
+			return fault.New(fault.Unavailable, "not built: --on-policy with %s", t.what).WithID("E-POLICY-001")
+		}
+	}
+	if o.Sampled && (c.Loss.Divergence != device.ReverseKL || c.Loss.Temperature != 1) {
+		return fault.New(fault.Usage, "--on-policy-estimator sampled estimates the reverse KL divergence at temperature 1").
+			WithHint("--divergence reverse-kl --temperature 1").WithID("E-POLICY-002")
+	}
+	return nil
+}
+
+// ownSlots bounds the texts that are written at a time.
+const ownSlots = 64
+
+// engine is how the student's rows are written: each has room for a whole row.
+func (o OnPolicy) engine(rows, seqLen, vocab int, dev device.Device) generate.EngineOptions {
+	return generate.EngineOptions{
+		Slots: min(o.Rows(rows), ownSlots), Capacity: seqLen + 1, Rows: generate.PassRows(dev), Vocab: vocab,
+	}
+}
+
+// policy writes the rows of a leg that are the student's own.
+type policy struct {
+	OnPolicy
+	rows    int // of a step
+	prompts *corpus.Prompts
+	writer  *generate.Writer
+	options generate.Options
+	seqLen  int
+	pad     int32
+}
+
+// newPolicy reserves the memory of generation; nil: the student writes nothing.
+func (r *Run) newPolicy(student *model.Model) *policy {
+	n := r.OnPolicy.Rows(r.Rows())
+	if n == 0 {
+		return nil
+	}
+	return &policy{
+		OnPolicy: r.OnPolicy, rows: n, prompts: r.in.prompts, seqLen: r.SeqLen, pad: r.in.train.EOS,
+		writer:  generate.NewWriter(student.Frozen(), r.stream, r.OnPolicy.engine(r.Rows(), r.SeqLen, r.in.vocab, r.dev)),
+		options: generate.Options{Temperature: 1, Seed: r.Seed, Stop: r.in.ends, Never: r.in.never},
+	}
+}
+
+// drawn is what the student wrote for a step.
+type drawn struct {
+	texts   []generate.Text
+	prompts [][]int32
+	took    time.Duration
+}
+
+// write lets the student write the rows of a step by its present weights. Prompts are taken in order, Samples texts
+// of each, and the random numbers are a function of seed, step and row: nothing else has to be kept to go on from a
+// checkpoint.
+func (p *policy) write(ctx context.Context, step int) (d drawn, err error) {
+	start := time.Now()
+	requests := make([]generate.Request, p.rows)
+	for i := range requests {
+		k := int64(step)*int64(p.rows) + int64(i)
+		prompt := p.prompts.At(k/int64(p.Samples), p.options.Seed)
+		r := generate.Request{Prompt: prompt, Options: p.options, Sample: int(k), KeepStop: true}
+		r.MaxTokens = min(p.MaxTokens, p.seqLen+1-len(prompt))
+		requests[i] = r
+		d.prompts = append(d.prompts, prompt)
+	}
+	if d.texts, err = p.writer.Write(ctx, requests); err != nil {
+		return d, fmt.Errorf("step %d: the student's texts: %w", step, err)
+	}
+	d.took = time.Since(start)
+	return d, nil
+}
+
+// add returns b with the student's rows behind its own. In these the drawn ids are the targets that count; the prompt
+// and what is behind the end are masked.
+func (p *policy) add(b corpus.Batch, d drawn) corpus.Batch {
+	rows := b.Rows + len(d.texts)
+	all := corpus.Batch{
+		Rows: rows, SeqLen: p.seqLen, Starts: b.Starts,
+		Tokens: slices.Clip(b.Tokens), Targets: slices.Clip(b.Targets), Mask: slices.Clip(b.Mask),
+	}
+	for i, t := range d.texts {
+		ids := slices.Concat(d.prompts[i], t.IDs)
+		for at := range p.seqLen {
+			input, target, counts := p.pad, p.pad, uint8(0)
+			if at < len(ids) {
+				input = ids[at]
+			}
+			if at+1 < len(ids) {
+				target = ids[at+1]
+				if at+1 >= len(d.prompts[i]) {
+					counts = 1
+				}
+			}
+			all.Tokens, all.Targets, all.Mask = append(all.Tokens, input), append(all.Targets, target), append(all.Mask, counts)
+		}
+	}
+	if b.Starts != nil {
+		all.Starts = append(slices.Clip(b.Starts), make([]int32, len(all.Tokens)-len(b.Tokens))...)
+	}
+	return all
+}
+
+// findPrompts finds what the student goes on with, what ends it, and what it must not write.
+func (in *inputs) findPrompts(c Config, end int32, obs Observer) (err error) {
+	if !c.OnPolicy.On() {
+		return nil
+	}
+	o := corpus.PromptOptions{SeqLen: c.SeqLen, Plain: c.OnPolicy.PromptTokens}
+	if in.prompts, err = corpus.NewPrompts(in.train, o); err != nil {
+		return err
+	}
+	if in.prompts.Long > 0 {
+		obs.Message("warning: %d prompts of later replies are longer than a row of %d tokens and are left out",
+			in.prompts.Long, c.SeqLen)
+	}
+	in.ends = []int32{in.train.EOS}
+	if end != tokenizer.None && !slices.Contains(in.ends, end) {
+		in.ends = append(in.ends, end)
+	}
+	for id := range int32(in.vocab) {
+		if in.tokenizer == nil || slices.Contains(in.ends, id) {
+			continue
+		}
+		switch in.tokenizer.Kind(id) {
+		case tokenizer.Control, tokenizer.Unknown, tokenizer.Unused:
+			in.never = append(in.never, id)
+		}
+	}
+	return nil
+}
+
+// ownSteps returns the steps after which every prompt was gone on with at least epochs times.
+func (in *inputs) ownSteps(c Config, epochs int) int64 {
+	n, all := int64(c.OnPolicy.Rows(c.Rows())), int64(epochs)*int64(in.prompts.Len())*int64(c.OnPolicy.Samples)
+	return (all + n - 1) / n
+}
+
+// recordOnPolicy writes down what the student writes itself.
+func (r *Run) recordOnPolicy() error {
+	o := r.OnPolicy
+	if !o.On() {
+		return nil
+	}
+	n := o.Rows(r.Rows())
+	estimator := "full"
+	if o.Sampled {
+		estimator = "sampled"
+	}
+	detail := map[string]any{
+		"rows": n, "of": r.Rows(), "prompts": r.in.prompts.Len(), "samples_per_prompt": o.Samples, "max_tokens": o.MaxTokens,
+		"estimator": estimator, "lag": 0, "ends": r.in.ends, "never_drawn": r.in.never,
+	}
+	reason := fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before it", n, r.Rows())
+	r.obs.Detail("on-policy: %s", reason)
+	return r.dir.Event("decision", "on-policy", detail, reason)
+}
+
+// errSampling says that a signal came while the student wrote: the step has not begun.
+var errSampling = errors.New("stopped while the student wrote")
+
+// readOwn describes what the student wrote for a step, and holds the probabilities that its tokens had in the step
+// against those that the sampler drew them by. failed is the step's own error, which is returned if there is no
+// other.
+func (l *leg) readOwn(d drawn, failed error) (*runlog.OnPolicy, error) {
+	now, err := l.trainer.own.logProbs(l.trainer.stream)
+	if err != nil {
+		return nil, err
+	}
+	o, at := &runlog.OnPolicy{Rows: len(d.texts), MS: float64(d.took.Microseconds()) / 1e3}, 0
+	var off []float64
+	var surprise float64
+	pairs, fresh := 0, 0
+	for _, t := range d.texts {
+		o.Tokens += len(t.IDs)
+		if t.Stopped {
+			o.Ended++
+		}
+		seen := map[[2]int32]bool{}
+		for i, before := range t.LogProbs {
+			off = append(off, math.Abs(float64(now[at])-before))
+			surprise -= before
+			at++
+			if i > 0 {
+				pair := [2]int32{t.IDs[i-1], t.IDs[i]}
+				if pairs++; !seen[pair] {
+					fresh++
+				}
+				seen[pair] = true
+			}
+		}
+	}
+	if at != len(now) {
+		panic(fmt.Sprintf("distill: the step saw %d of %d tokens that the student drew", len(now), at))
+	}
+	slices.Sort(off)
+	sum := 0.0
+	for _, x := range off {
+		sum += x
+	}
+	n := float64(len(off))
+	o.Length, o.Ended = n/float64(o.Rows), o.Ended/float64(o.Rows)
+	o.Entropy, o.Distinct = runlog.Number(surprise/n), runlog.Number(float64(fresh)/float64(pairs))
+	last := len(off) - 1
+	o.Off, o.Off999, o.OffMost = runlog.Number(sum/n), runlog.Number(off[last*999/1000]), runlog.Number(off[last])
+	return o, failed
+}
