@@ -27,7 +27,7 @@ var floors = []struct {
 	{"bytes", "tensor quant/quanttest quant"},
 	{"bytes", "format/internal/checked format/internal/stored format/internal/shards"},
 	{"bytes", "format/aprfile format/safetensors format/gguf format internal/keep"},
-	{"text", "internal/jinja tokenizer corpus tokenizer/align"},
+	{"text", "internal/jinja tokenizer tokenizer/train corpus tokenizer/align"},
 	{"models as data", "arch"},
 	{"records", "run/log run/list run/watch run/supervise run/diagnose collective"},
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},

@@ -33,6 +33,7 @@ func TestChecksAllocateNothing(t *testing.T) {
 	a := device.Attn{Batch: 1, QLen: 8, KLen: 8, KStride: 8, Heads: 2, KVHeads: 2, HeadDim: 8}
 	r := device.Rotary{HeadDim: 8, Table: &device.Frequencies{Inv: []float64{1, .1}}, SeqLen: 8, Positions: ids}
 	a.First = ids
+	nine := device.Whole(b, tensor.I32, 1, 9)
 	src := make([]float32, 8*16)
 	low := device.LowRank{A: &weight{4, 16}, GradA: f(4, 16), Parts: []device.LowRankPart{{Lo: 8, Hi: 32, To: 4, Scale: 2, B: &weight{24, 4}, GradB: f(24, 4)}}}
 	if n := testing.AllocsPerRun(100, func() {
@@ -64,6 +65,8 @@ func TestChecksAllocateNothing(t *testing.T) {
 		device.CheckScatter(x, x, ids)
 		device.CheckLoss(x, x, x, ids, device.LossSpec{Temperature: 1})
 		device.CheckMix(x, x, .5, 1)
+		device.CheckProject(x.ColRange(0, 8), x.ColRange(0, 8),
+			device.Projection{Teacher: 8, Starts: nine, IDs: ids, Weights: f(1, 8)}, ids, 1)
 		device.CheckSquaredError(x, x, x, 1)
 		device.CheckCompareMaps(x, x, device.AttnMap{Q: x, K: x, LSE: f(8, 2), Attn: a}, device.AttnMap{Q: x, K: x, LSE: f(8, 2), Attn: a}, ids, 1)
 		device.CheckVerdict(params)

@@ -282,7 +282,8 @@ const (
 	Experts   Feature = "mixtures of experts"
 	DeltaNet  Feature = "Gated DeltaNet layers"
 	WideDelta Feature = "Gated DeltaNet layers of more than 128 keys a head or 8 taps"
-	Quantizes Feature = "quantisation-aware training" // its streams are no Quantizer, and Param takes no Blocks
+	Quantizes Feature = "quantisation-aware training"      // its streams are no Quantizer, and Param takes no Blocks
+	Projects  Feature = "a teacher with another tokenizer" // its streams are no Projector
 )
 
 // Device owns memory and weights.

@@ -44,6 +44,7 @@ const (
 	OpLowRankWeightGrad
 	OpLowRankInputGrad
 	OpMix
+	OpProject
 	OpRoute
 	OpRouteBackward
 	OpGroupedMatMul
@@ -76,7 +77,9 @@ var opNames = [NumOps]string{
 	"none", "Upload", "UploadInts", "Download", "Fetch", "RefreshWeight", "Zero", "Copy", "Embed", "EmbedBackward", "RMSNorm",
 	"RMSNormBackward", "MatMul", "MatMulInputGrad", "MatMulWeightGrad", "HeadNorm", "HeadNormBackward", "Rotate", "Attention",
 	"AttentionBackward", "Conv", "ConvBackward", "DeltaNet", "DeltaNetBackward", "Deinterleave", "Interleave",
-	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Dropout", "LowRank", "LowRankWeightGrad", "LowRankInputGrad", "Mix", "Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
+	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Dropout", "LowRank", "LowRankWeightGrad",
+	"LowRankInputGrad", "Mix", "Project",
+	"Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
 	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter", "Loss",
 	"SquaredError", "CompareMaps", "Verdict", "AdamW", "Quantize", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
@@ -110,6 +113,9 @@ func (o Op) Feature() Feature {
 	if o == OpQuantize {
 		return Quantizes
 	}
+	if o == OpProject {
+		return Projects
+	}
 	return ""
 }
 
@@ -117,7 +123,9 @@ func (o Op) Feature() Feature {
 func (o Op) Trains() bool {
 	switch o {
 	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpConvBackward, OpDeltaNetBackward, OpGLUBackward,
-		OpRouteBackward, OpCombineBackward, OpBalanceBackward, OpGroupedWeightGrad, OpLowRankWeightGrad, OpLowRankInputGrad, OpLoss, OpSquaredError, OpCompareMaps, OpAdamW, OpQuantize:
+		OpRouteBackward, OpCombineBackward, OpBalanceBackward, OpGroupedWeightGrad, OpLowRankWeightGrad, OpLowRankInputGrad,
+		OpLoss, OpSquaredError, OpCompareMaps, OpAdamW, OpQuantize,
+		OpProject:
 		return true
 	}
 	return false

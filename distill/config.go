@@ -18,6 +18,7 @@ type Config struct {
 	Teacher       string   // model
 	Ensemble      Ensemble // of several teachers
 	Guide         Guide    // by hidden states and attention maps
+	Align         string   // AlignSame, AlignAuto, AlignProject; empty: AlignSame
 	FromCache     string   // a teacher's cache that is read instead of Teacher, which then is only compared with it; empty: none
 	TeacherLogits string   // LogitsAuto, LogitsLive or LogitsCache; empty: live
 	LogitsJob     CacheJob // what LogitsCache keeps
@@ -131,5 +132,5 @@ func (c Config) Validate() error {
 		return fault.New(fault.Usage, "--temperature %g is not positive", c.Loss.Temperature)
 	}
 	return errors.Join(c.LoRA.validate(c), c.validateEnsemble(), c.validateGuide(), c.validateMaps(),
-		c.validateTogether(), c.validateCached(), c.Ranks.validate(c.Rows()), c.validateOnPolicy())
+		c.validateTogether(), c.validateCached(), c.Ranks.validate(c.Rows()), c.validateOnPolicy(), c.validateAlign())
 }

@@ -42,7 +42,7 @@ func (r *Run) continueTexts(ctx context.Context, big *model.Model, trained []eva
 	if prompts := r.prompts(); len(prompts) > 0 {
 		r.obs.Phase("continuing held-out text")
 		subjects := trained
-		if len(r.in.more) == 0 && r.in.cache == nil { // several teachers are no one model
+		if len(r.in.more) == 0 && r.in.cache == nil && r.in.projected == nil { // several teachers are no one model
 			subjects = append([]eval.Subject{{Name: nameTeacher, Model: big}}, trained...)
 		}
 		all, err := r.continueAll(ctx, subjects, prompts, sizes)

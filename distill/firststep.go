@@ -59,7 +59,8 @@ func (r *firstReading) take(sc device.Scalars) {
 // which the step's record will not have. Each reading takes at most the time and the memory of a step, once.
 func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, err error) {
 	spec := l.trainer.Loss.Spec
-	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || l.estimates() || b.TargetCount() == 0 {
+	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || l.estimates() || l.partial() ||
+		b.TargetCount() == 0 {
 		return r, nil
 	}
 	if l.run.in.kin != nil {
@@ -96,7 +97,8 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 // once, at whatever step: a run that goes on may have got another teacher.
 func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	r := l.run
-	if l.teacher == nil || l.estimates() || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
+	if l.teacher == nil || l.estimates() || l.partial() || rec.Refused() || r.in.kin != nil &&
+		r.in.kin.Relation != string(modelfile.Different) {
 		return nil
 	}
 	if !first.read {

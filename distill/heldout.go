@@ -165,6 +165,9 @@ func (r *Run) recordHeldOut() error {
 func (r *Run) checkTeacher(all []Evaluation) error {
 	uniform := math.Log(float64(r.in.vocab))
 	frequencies := unigram(r.in.train, r.in.held, r.in.vocab)
+	if p := r.in.projected; p != nil { // the teacher's score is of its own ids
+		uniform, frequencies = math.Log(float64(p.pair.W.TeacherIDs)), math.Inf(1)
+	}
 	for _, e := range all {
 		if e.Name != nameTeacher || !(e.NatsPerToken >= min(uniform, frequencies)) {
 			continue
@@ -233,6 +236,13 @@ func (r *Run) scoreHeldOut(ctx context.Context, teachers []*model.Model, student
 		return h, err
 	}
 	var distilled eval.Scores
+	if r.in.projected != nil {
+		if e, ok, err := r.scoreTheirs(ctx, teachers[0], options); err != nil {
+			return h, err
+		} else if ok {
+			h.Evaluations = append(h.Evaluations, e)
+		}
+	}
 	for _, s := range scores {
 		h.Evaluations = append(h.Evaluations, r.evaluation(s))
 		h.Experts = append(h.Experts, expertUse(s)...)
@@ -251,7 +261,7 @@ func (r *Run) scoreHeldOut(ctx context.Context, teachers []*model.Model, student
 
 // compare scores subjects beside the teacher, one of the subjects, which has no model yet.
 func (r *Run) compare(ctx context.Context, teachers []*model.Model, subjects []eval.Subject, w *corpus.Windows, o eval.Options) ([]eval.Scores, error) {
-	if r.in.cache != nil { // it has no rows of held-out text
+	if r.in.cache != nil || r.in.projected != nil { // it has no rows of held-out text, or other ids
 		return eval.Compare(ctx, r.stream, nil, subjects[1:], w, o)
 	}
 	if len(r.in.more) > 0 {

@@ -44,6 +44,8 @@ type inputs struct {
 	planned     plan.Plan               // how steps are cut
 	types       map[string]tensor.DType // of a student in blocks, by slot; nil: it is trained as it is
 	fallbacks   []string                // lines about types that are not the scheme's
+	projected   *projected              // a teacher with another tokenizer; nil: it has the student's
+	aligned     teacher.AlignCounts     // of some rows of the data
 
 	rows        *corpus.Rows
 	train, held *corpus.Tokens // held nil: nothing is held out
@@ -218,13 +220,19 @@ func (in *inputs) openStudent(c Config) (err error) {
 // data of ids alone, without text, can do without them.
 func (in *inputs) align(c Config, obs Observer) (err error) {
 	path, rows := c.Student+c.StudentConfig, in.studentConfig.Vocab
+	if c.Align == AlignProject {
+		return in.project(c, obs)
+	}
 	if c.Dataset != "" && len(c.EvalData) == 0 {
 		in.tokenizer, in.vocab, in.unproven, err = teacher.AlignIDs(in.teacher, in.student, path, rows)
 	} else {
 		in.tokenizer, in.vocab, err = teacher.Align(in.teacher, in.student, path, rows)
 	}
+	if projects(c, err) {
+		return in.project(c, obs)
+	}
 	if err != nil {
-		return err
+		return suggestProject(c, err)
 	}
 	if in.unproven != "" {
 		obs.Message("warning: %s", in.unproven)
@@ -285,6 +293,9 @@ func (in *inputs) recordTokenizer(c Config) {
 	detail := fmt.Sprintf("%d ids, the same for teacher and student", in.vocab)
 	if in.unproven != "" {
 		detail = "the student's; the teacher has none"
+	}
+	if in.projected != nil {
+		detail = fmt.Sprintf("%d ids, the student's; the teacher has a tokenizer of its own", in.vocab)
 	}
 	for name, r := range TokenizerRecords(in.tokenizer) {
 		r.Path, r.Detail = cmp.Or(c.Teacher, c.FromCache), detail
@@ -385,6 +396,9 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 		obs.Message("warning: %d of %d documents are longer than a row of %d tokens and are cut; %d tokens are not trained on", r.Truncated, r.Len(), c.SeqLen, r.Dropped)
 	}
 	if err := in.checkCachedRows(c, obs); err != nil {
+		return err
+	}
+	if err := in.sampleAlignment(c, obs); err != nil {
 		return err
 	}
 	l, err := in.loader(c)

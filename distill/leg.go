@@ -32,6 +32,7 @@ type leg struct {
 	policy  *policy // writes rows of the student's own; nil: there are none
 	loads   loads
 	use     usage
+	taught  taught // by a teacher with another tokenizer
 	best    float64
 	equal   bool     // a divergence of nothing was told
 	refused int      // steps in a row, up to the last one
@@ -50,7 +51,7 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 		return err
 	}
 	defer l.free()
-	defer func() { err = errors.Join(err, l.recordLoads(), l.recordMemory()) }()
+	defer func() { err = errors.Join(err, l.recordLoads(), l.recordMemory(), l.recordTaught()) }()
 	if err := l.restore(out); err != nil {
 		return err
 	}
@@ -215,6 +216,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 			return err
 		}
 	}
+	l.countTaught(&line)
 	if out.FirstStep == 0 {
 		out.FirstStep = time.Since(r.started).Seconds()
 	}

@@ -72,13 +72,23 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 			hi := min(lo+c, last)
 			z, dz := zs.RowRange(0, hi-lo), gs.RowRange(lo-first, hi-first)
 			var tl device.Tensor
+			_, partial := t.(teacher.Partial)
+			if t != nil {
+				tl = ts.RowRange(0, hi-lo)
+			}
+			if partial { // rows that it leaves are the student's own: no divergence, no gradient
+				s.Phase(device.PhaseLoss)
+				student.TrainingLogits(s, z, x.RowRange(lo, hi), l.before+from+lo)
+				s.Copy(tl, z)
+			}
 			if t != nil {
 				s.Phase(device.PhaseTeacher)
-				tl = ts.RowRange(0, hi-lo)
 				t.Logits(s, from+lo, from+hi, tl)
 			}
 			s.Phase(device.PhaseLoss)
-			student.TrainingLogits(s, z, x.RowRange(lo, hi), l.before+from+lo)
+			if !partial {
+				student.TrainingLogits(s, z, x.RowRange(lo, hi), l.before+from+lo)
+			}
 			y, mid := targets.RowRange(lo, hi), hi-lo-l.own.in(from+lo, from+hi)
 			if mid == hi-lo {
 				s.Loss(dz, z, tl, y, spec)

@@ -292,6 +292,7 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	if d.said, d.dry = in.cache, true; in.made != nil {
 		d.said = in.made
 	}
+	d.projected = in.projected.idle()
 	if d.Adapter != nil {
 		d.Base, d.SameFile = model.Describe(in.student), sameFile(c.Teacher, c.Student)
 	}

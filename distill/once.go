@@ -76,6 +76,8 @@ func (in *inputs) cannotKeep(c Config, info device.Info, steps int) error {
 		return bad(fault.Usage, "with --alpha 0 there is no teacher")
 	case len(c.Teachers()) > 1 || c.Ensemble.routed():
 		return bad(fault.Unavailable, "not built yet with several teachers")
+	case in.projected != nil:
+		return bad(fault.Unavailable, "not built yet with a teacher with another tokenizer (--align project)")
 	case c.Ranks.World > 1 || c.Ranks.SameBits:
 		return bad(fault.Unavailable, "not built yet with several ranks or --deterministic=world")
 	case c.OnPolicy.On():

@@ -142,6 +142,7 @@ func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, s plan.Set
 		t.SeparateDocuments()
 	}
 	t.Loss.Spec, t.Loss.Vocab = c.Loss, in.vocab
+	c.Ensemble.projected = in.projected.idle()
 	if c.Loss.Alpha != 0 {
 		t.Teacher = c.Ensemble.of(teachers, dev.Info(), c.SeqLen, c.Loss.Temperature)
 		if c.Ensemble.routed() {

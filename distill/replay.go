@@ -19,6 +19,7 @@ import (
 	"apr/modelfile"
 	"apr/optim"
 	runlog "apr/run/log"
+	"apr/tokenizer/align"
 )
 
 // Replay does parts of a run again from its inputs: the inputs are read and hashed, the student is put into any state that
@@ -46,6 +47,7 @@ func OpenReplay(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err != nil {
 		return nil, err
 	}
+	c.Ensemble.projected = in.projected
 	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream()}
 	if r.steps = c.Steps; r.steps == 0 {
 		r.steps = int(in.loaderSteps)
@@ -77,6 +79,15 @@ func (p *Replay) StudentConfig() arch.Config { return p.run.in.mergedConfig() }
 
 // Vocab returns V, the number of ids in the loss.
 func (p *Replay) Vocab() int { return p.run.in.vocab }
+
+// Projection returns the tokenizers of a teacher and a student that differ, the most positions of a row of the
+// teacher's, and whether rows begin documents; nil: they are one.
+func (p *Replay) Projection() (pair *align.Pair, most int, fresh bool) {
+	if q := p.run.in.projected; q != nil {
+		return q.pair, q.most, q.fresh
+	}
+	return nil, 0, false
+}
 
 // Schedule returns the learning rates of the run's steps.
 func (p *Replay) Schedule() optim.Schedule { return p.run.schedule(p.run.steps) }

@@ -79,7 +79,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err != nil {
 		return nil, err
 	}
-	c.Ensemble.said = in.cache
+	c.Ensemble.said, c.Ensemble.projected = in.cache, in.projected
 	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started,
 		disk: disk.OS{}, first: firstWindow, save: checkpoints.write}
 	if r.steps = c.Steps; r.steps == 0 {
@@ -187,7 +187,8 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		return err
 	}
 	if err := errors.Join(r.recordChoice(), r.recordControl(), r.recordLogits(), r.recordNoise(), r.recordPlan(),
-		r.recordDecisions(), r.recordEnsemble(), r.recordGuide(), r.recordHeldOut(), r.recordQuantize()); err != nil {
+		r.recordDecisions(), r.recordEnsemble(), r.recordProjection(), r.recordGuide(), r.recordHeldOut(),
+		r.recordQuantize()); err != nil {
 		return err
 	}
 	if err := errors.Join(r.recordOnPolicy(), r.initialise(student)); err != nil {

@@ -69,6 +69,9 @@ func (t *Trainer) Free() {
 	if t.own != nil {
 		t.own.free(t.Student.Device())
 	}
+	if a, ok := t.Teacher.(*teacher.Aligned); ok {
+		a.Free()
+	}
 }
 
 // Record is what one step did. Its Loss is (1−α)·CE + α·T²·D + w·Hidden + v·Attention, means over the step's targets: the number that
@@ -104,6 +107,11 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	}
 	if err := t.Student.Balance(t.Balance / float64(b.Rows*b.SeqLen)); err != nil {
 		return Record{}, err
+	}
+	if p, ok := t.Teacher.(teacher.Partial); ok {
+		if err := p.Align(b); err != nil {
+			return Record{}, fmt.Errorf("step %d: %w", t.Steps, err)
+		}
 	}
 	t.Student.Dropout(t.Steps)
 	s := t.stream

@@ -63,6 +63,9 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 			return err
 		}
 	}
+	if err := in.projectedBy(dev); err != nil {
+		return err
+	}
 	planned, ok := dev.(dry.Planned)
 	asked := c.TeacherBackend
 	if asked == "" {

@@ -26,6 +26,8 @@ type Ensemble struct {
 
 	said *said // rows that are read instead of a teacher's logits; nil: none
 	dry  bool  // on a device that computes nothing: no row is read
+	// projected is how a teacher with another tokenizer teaches; nil: it has the student's.
+	projected *projected
 }
 
 // Route sends the documents of a source to a model.
@@ -99,6 +101,9 @@ func (e Ensemble) of(models []*model.Model, info device.Info, seqLen int, temper
 			rows = e.said.rows
 		}
 		return teacher.FromCache(e.said.Header, rows, models[0])
+	}
+	if e.projected != nil {
+		return e.projected.of(models[0], info, temperature)
 	}
 	members := make([]teacher.Teacher, len(models))
 	for i, m := range models {

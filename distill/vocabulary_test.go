@@ -46,7 +46,13 @@ func narrowTeacher(t *testing.T, real int) string {
 	if tok, err = tokenizer.FromData("filled tokenizer", d); err != nil {
 		t.Fatal(err)
 	}
-	c := arch.Qwen2(arch.Sizes{Hidden: 32, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 16, Width: 48, Vocab: largeRows,
+	return narrowModel(t, tok, largeRows)
+}
+
+// narrowModel writes a small model with random weights and a tokenizer, and returns its path.
+func narrowModel(t *testing.T, tok *tokenizer.Tokenizer, rows int) string {
+	t.Helper()
+	c := arch.Qwen2(arch.Sizes{Hidden: 32, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 16, Width: 48, Vocab: rows,
 		MaxPositions: 64, Theta: 1e4, Eps: 1e-6, Tied: true, BOS: -1, EOS: int(tok.EOS()), DType: tensor.F32, InitRange: 0.02,
 	})
 	var sources []tensor.Source
@@ -65,7 +71,7 @@ func narrowTeacher(t *testing.T, real int) string {
 			Payload: func(w io.Writer) error { _, err := w.Write(data); return err }})
 	}
 	slices.SortFunc(sources, func(a, b tensor.Source) int { return strings.Compare(a.Name, b.Name) })
-	path := filepath.Join(t.TempDir(), "teacher.apr")
+	path := filepath.Join(t.TempDir(), "model.apr")
 	f, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)

@@ -143,6 +143,7 @@ func ExactStep(student *ref.Net, teacher Teaching, guided *Guided, b corpus.Batc
 		var t ref.Mat
 		if teacher != nil {
 			t = ref.Embed(teacher(row, ids, starts), kept)
+			untaught(t, z)
 		}
 		var dz ref.Mat
 		parts[r].sums, dz = ref.Loss(z, t, targets, invN, spec)

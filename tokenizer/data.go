@@ -116,7 +116,10 @@ func CheckModel(name string) error {
 const DefaultPreType = "qwen2"
 
 // models are the types of tokenizers, by the names that GGUF gives them.
-var models = []string{"gpt2", "llama", "gemma4"}
+var models = []string{"gpt2", ModelPieces, "gemma4"}
+
+// ModelPieces is the type of SentencePiece vocabularies whose texts begin with a space.
+const ModelPieces = "llama"
 
 // checkLengths refuses too many tokens, and types that are not as many; n is the number of tokens.
 func (d Data) checkLengths(n int) error {

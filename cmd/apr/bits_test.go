@@ -68,6 +68,7 @@ var resumedWith = map[string]resumed{
 	"alpha":            {with: "--alpha=0.6", want: differs},
 	"temperature":      {with: "--temperature=2", want: differs},
 	"divergence":       {with: "--divergence=skew-forward", want: differs},
+	"align":            {with: "--align=auto", want: differs},
 	"divergence-beta":  {with: "--divergence-beta=0.3", want: differs},
 	"strategy":         {with: "--strategy=progressive", want: differs},
 	"hidden-weight":    {with: "--hidden-weight=2", want: cannot},

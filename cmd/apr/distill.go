@@ -274,6 +274,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		Teacher: o.Teacher, Student: o.Student, StudentConfig: o.StudentConfig,
 		Data: o.Data, Dataset: o.Dataset, TextField: o.TextField, ChatTemplate: o.ChatTemplate, AssistantOnly: o.AssistantOnly,
 		Packing: o.Packing, DocumentMask: o.DocumentMask, Shuffle: !o.NoShuffle, EvalData: o.EvalData, ValFraction: o.ValFraction, Force: o.Force,
+		Align: o.Align,
 		Loss: device.LossSpec{
 			Alpha: o.Alpha, Temperature: o.Temperature, Beta: o.DivergenceBeta, Divergence: divergences[o.Divergence],
 		},

@@ -11,7 +11,8 @@ var distillBits = map[string]cli.Bits{
 	"eval-data":  cli.BitsByEffect, // given, nothing of --data is held out
 	"data-cache": cli.SameBits, "output": cli.SameBits, "force": cli.SameBits,
 
-	"alpha": cli.BitsByValue, "temperature": cli.BitsByValue, "divergence": cli.BitsByValue, "divergence-beta": cli.BitsByValue, "strategy": cli.BitsByValue,
+	"alpha": cli.BitsByValue, "temperature": cli.BitsByValue, "divergence": cli.BitsByValue,
+	"divergence-beta": cli.BitsByValue, "strategy": cli.BitsByValue, "align": cli.BitsByValue,
 	"hidden-weight": cli.BitsByValue, "layer-map": cli.BitsByValue, "attention-weight": cli.BitsByValue, "teacher-weights": cli.BitsByValue, "ensemble": cli.BitsByValue,
 
 	// the schedule is compared as resolved: its steps and those of its warm-up

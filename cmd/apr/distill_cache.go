@@ -82,6 +82,7 @@ func (o *distillOptions) checkCache(s cli.Settings) error {
 		{"cache-entropy", s.Changed("cache-entropy") && hidden, "with --cache-kind hidden"},
 		{"resume", o.Resume != "" && o.precomputes(), "with --stage precompute: the same command goes on by itself"},
 		{"supervise", o.Supervise && o.precomputes(), "with --stage precompute"},
+		{"align", s.Changed("align") && o.precomputes(), "with --stage precompute, which reads no student"},
 		{"force", o.Force && o.precomputes(), "with --stage precompute: shards that are there are skipped"},
 	})
 }

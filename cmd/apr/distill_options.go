@@ -30,7 +30,7 @@ type distillOptions struct {
 	Force                           bool
 
 	Alpha, Temperature, DivergenceBeta float64
-	Divergence, Strategy               string
+	Divergence, Strategy, Align        string
 	QuantizeAware                      string // a scheme; empty: none
 	QuantizeSearchEvery                int
 
@@ -178,6 +178,9 @@ func (o *distillOptions) lossTable() []cli.Option {
 		{Name: "temperature", Value: cli.Float(&o.Temperature, 1).In(0.01, 100), Help: "temperature of both distributions of the KL term"},
 		{Name: "divergence", Value: cli.Enum(&o.Divergence, "forward-kl", "forward-kl", "reverse-kl", "jsd", "tvd", "skew-forward", "skew-reverse"), Help: "divergence between teacher and student"},
 		{Name: "divergence-beta", Value: cli.Float(&o.DivergenceBeta, 0.5).In(0, 1), Help: "beta of jsd, lambda of the skew divergences"},
+		{Name: "align", Value: cli.Enum(&o.Align, "same", "same", "auto", "project", "chunk"),
+			Help: "whose tokenizers may differ: same = none, project = the teacher's, whose probabilities are moved to the " +
+				"student's ids, auto = project if they do"},
 	}
 }
 

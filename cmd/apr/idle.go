@@ -37,6 +37,7 @@ func (o *distillOptions) idleOptions(s cli.Settings) []idle {
 		{"divergence", s.Changed("divergence") && ce, "with --alpha 0: no loss compares with the teacher"},
 		{"divergence-beta", s.Changed("divergence-beta") && ce, "with --alpha 0: no loss compares with the teacher"},
 		{"temperature", s.Changed("temperature") && ce, "with --alpha 0: no loss compares with the teacher"},
+		{"align", s.Changed("align") && ce, "with --alpha 0: no loss compares with the teacher"},
 		{"control", o.Control == "ce" && ce, "with --alpha 0: the control would be the same student"},
 		{"min-lr-ratio", s.Changed("min-lr-ratio") && o.MinLRRatio != 1 && constant, "with --lr-schedule constant"},
 		{"eval-every", s.Changed("eval-every") && o.EvalEvery > 0 && nothingHeld, "with --val-fraction 0 and without --eval-data: no text is held out"},

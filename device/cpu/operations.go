@@ -26,6 +26,7 @@ type operations struct {
 	conv                    convOp
 	delta                   deltaOp
 	mix                     mixOp
+	project                 projectOp
 	loss                    lossOp
 	squared                 squaredOp
 	params                  paramsOp
@@ -59,6 +60,7 @@ func (o *operations) bind(s *Stream) {
 	o.conv.s, o.conv.fwd, o.conv.bwd = s, o.conv.forward, o.conv.backward
 	o.delta.s, o.delta.fwd, o.delta.bwd = s, o.delta.forward, o.delta.backward
 	o.mix.s, o.mix.run = s, o.mix.rows
+	o.project.s, o.project.run = s, o.project.piece
 	o.loss.s, o.loss.run = s, o.loss.piece
 	o.squared.s, o.squared.run = s, o.squared.rows
 	o.quantize.run = o.quantize.piece

@@ -89,7 +89,9 @@ func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
 		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), dropoutCases(), lowRankCases(), rotaryCases(), matmulCases(), weightCases(),
-		fewRowCases(), expertCases(), attentionCases(), maskedAttentionCases(), sinkAttentionCases(), needing(device.DeltaNet, linearCases()), lossCases(), guideCases(), mapCases(),
+		fewRowCases(), expertCases(), attentionCases(), maskedAttentionCases(), sinkAttentionCases(),
+		needing(device.DeltaNet, linearCases()), lossCases(), guideCases(),
+		projectCases(), mapCases(),
 		optimizerCases(), quantizeCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)

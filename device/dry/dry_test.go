@@ -228,13 +228,19 @@ func TestBlockOperations(t *testing.T) {
 		f     func()
 		bytes float64
 	}{
-		"HeadNorm":          {func() { s.HeadNorm(x, lse, x, single(1, 4), 4, 1e-6) }, 2*2*64*8 + 4*64*2 + 16},
-		"HeadNormBackward":  {func() { s.HeadNormBackward(x, single(1, 4), x, x, lse, single(1, 4), 4) }, 3*2*64*8 + 4*64*2 + 3*16},
-		"Add":               {func() { s.Add(x, x) }, 3 * 2 * 64 * 8},
-		"Scale":             {func() { s.Scale(x, x, 2) }, 2 * 2 * 64 * 8},
-		"Dropout":           {func() { s.Dropout(x, x, device.Drop{Rate: .5}) }, 2 * 2 * 64 * 8},
-		"SoftCap":           {func() { s.SoftCap(lse, lse, 2) }, 2 * 4 * 64 * 2},
-		"Mix":               {func() { s.Mix(lse, lse, .5, 2, true) }, 4 * 4 * 64 * 2},
+		"HeadNorm": {func() { s.HeadNorm(x, lse, x, single(1, 4), 4, 1e-6) }, 2*2*64*8 + 4*64*2 + 16},
+		"HeadNormBackward": {func() { s.HeadNormBackward(x, single(1, 4), x, x, lse, single(1, 4), 4) },
+			3*2*64*8 + 4*64*2 + 3*16},
+		"Add":     {func() { s.Add(x, x) }, 3 * 2 * 64 * 8},
+		"Scale":   {func() { s.Scale(x, x, 2) }, 2 * 2 * 64 * 8},
+		"Dropout": {func() { s.Dropout(x, x, device.Drop{Rate: .5}) }, 2 * 2 * 64 * 8},
+		"SoftCap": {func() { s.SoftCap(lse, lse, 2) }, 2 * 4 * 64 * 2},
+		"Mix":     {func() { s.Mix(lse, lse, .5, 2, true) }, 4 * 4 * 64 * 2},
+		"Project": {func() {
+			ids := func(n int) device.Tensor { return s.Temp("ids", device.Activations, tensor.I32, 1, n) }
+			w := device.Projection{Teacher: 2, Starts: ids(3), IDs: ids(2), Weights: single(1, 2)}
+			s.(device.Projector).Project(lse, lse, w, ids(64), 2)
+		}, 3*4*64*2 + 4*(3+2+2+64)},
 		"SquaredError":      {func() { s.SquaredError(lse, lse, lse, 2) }, 3 * 4 * 64 * 2},
 		"Rotate":            {func() { s.Rotate(x, r) }, 2 * 2 * 64 * 8},
 		"GLU":               {func() { s.GLU(k, x, device.GELUTanh) }, 2 * 64 * 12},

@@ -256,6 +256,16 @@ func (s *Stream) Mix(y, t device.Tensor, w, temperature float64, add bool) {
 	s.count(Op{Kind: device.OpMix, In: t.DType, Out: y.DType, Rows: y.Rows, Cols: y.Cols, Add: add}, 0, n)
 }
 
+var _ device.Projector = (*Stream)(nil)
+
+// Project records the operation, which reads t twice and all of W for each row.
+func (s *Stream) Project(y, t device.Tensor, w device.Projection, rows device.Tensor, temperature float64) {
+	device.CheckProject(y, t, w, rows, temperature)
+	n := use(device.OpProject, t, t, w.Starts, w.IDs, w.Weights, rows)
+	s.count(Op{Kind: device.OpProject, In: t.DType, Out: y.DType, Rows: t.Rows, Cols: y.Cols}, 0,
+		n+float64(t.Rows)*float64(y.Cols)*4)
+}
+
 // SquaredError records the operation.
 func (s *Stream) SquaredError(grad, u, t device.Tensor, weight float64) {
 	device.CheckSquaredError(grad, u, t, weight)

@@ -21,6 +21,23 @@ func Mix(y, t Mat, w, temperature float64) Mat {
 	return out
 }
 
+// Project returns the distribution softmax(t/T) of each row over other ids, as T·ln p, of a matrix by columns: entries
+// [starts[s], starts[s+1]) of ids and weights are what arrives at s. No logarithm is below device.ProjectFloor.
+func Project(t Mat, starts, ids []int, weights []float64, temperature float64) Mat {
+	out := New(t.Rows, len(starts)-1)
+	for r := range t.Rows {
+		logs := LogSoftmax(t.Row(r), temperature)
+		for s := range out.Cols {
+			sum := 0.0
+			for k := starts[s]; k < starts[s+1]; k++ {
+				sum += weights[k] * math.Exp(logs[ids[k]])
+			}
+			out.Row(r)[s] = temperature * max(math.Log(sum), device.ProjectFloor)
+		}
+	}
+	return out
+}
+
 // SquaredError returns Σ_r ‖u[r]−t[r]‖²/m, m the columns, and the gradient of weight·invN times it over u.
 func SquaredError(u, t Mat, weight, invN float64) (sum float64, grad Mat) {
 	grad = New(u.Rows, u.Cols)

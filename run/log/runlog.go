@@ -105,18 +105,20 @@ type Step struct {
 	GradNorm Number  `json:"grad_norm"`
 	// Hidden is the error of hidden states, summed over pairs of layers, and Attention the divergence of attention maps, its mean over
 	// pairs, both before their weights and there if they are compared. Shares are the parts of Loss that its terms are, by name.
-	Hidden          *Number           `json:"hidden,omitempty"`
-	Attention       *Number           `json:"attention,omitempty"`
-	Shares          map[string]Number `json:"shares,omitempty"`
-	Clipped         bool              `json:"clipped"`
-	Finite          bool              `json:"finite"`
-	Diverged        bool              `json:"diverged"` // finite, and far above the losses before
-	Targets         int               `json:"targets"`
-	Tokens          int               `json:"tokens"`
-	TokensPerSecond Number            `json:"tokens_per_second"`
-	MS              Milliseconds      `json:"ms"`
-	MemoryBytes     int64             `json:"memory"`
-	OnPolicy        *OnPolicy         `json:"on_policy,omitempty"` // of rows that the student wrote
+	Hidden    *Number           `json:"hidden,omitempty"`
+	Attention *Number           `json:"attention,omitempty"`
+	Shares    map[string]Number `json:"shares,omitempty"`
+	// Taught is the share of Targets at which a teacher with another tokenizer teaches; the divergence of others is 0.
+	Taught          *Number      `json:"taught,omitempty"`
+	Clipped         bool         `json:"clipped"`
+	Finite          bool         `json:"finite"`
+	Diverged        bool         `json:"diverged"` // finite, and far above the losses before
+	Targets         int          `json:"targets"`
+	Tokens          int          `json:"tokens"`
+	TokensPerSecond Number       `json:"tokens_per_second"`
+	MS              Milliseconds `json:"ms"`
+	MemoryBytes     int64        `json:"memory"`
+	OnPolicy        *OnPolicy    `json:"on_policy,omitempty"` // of rows that the student wrote
 	// Since the step before: processors that this process kept busy, and what NVML last said of the GPU. Absent: not known.
 	CPUs       float64  `json:"cpus,omitempty"`
 	GPUPercent *int     `json:"gpu_percent,omitempty"`
