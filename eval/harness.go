@@ -35,17 +35,28 @@ func main() {
 `, "word", "word"+rand.Text())
 }
 
-// pythonHarness does much the same in Python, for the program and the tests that its argument, a pythonOrder, gives the sizes of. Its own
-// names are gone when the program begins, and no name that the program may have given another meaning is looked up after it. The tests
-// run with the language's own names and with values: what the program declares cannot make them mean something else.
+// The tests of a Python program run in an interpreter of their own, which never runs a line of the program: what the
+// program does to its interpreter reaches its answers alone. Both interpreters get pythonWire and their own side;
+// that of the tests, as its argument, a pythonOrder.
 //
 //go:embed harness.py
-var pythonHarness string
+var pythonWire string
 
-// pythonOrder is the text before the word in the input of pythonHarness.
+//go:embed harness_program.py
+var pythonProgram string
+
+//go:embed harness_tests.py
+var pythonTests string
+
+// pythonStart runs the harness in a namespace of its own, with names of the language that the program cannot change.
+const pythonStart = `import builtins, sys
+exec(compile(sys.argv[1] + '\n\nstart(*sys.argv[2:])', '<harness>', 'exec'), {'__builtins__': vars(builtins).copy(), '__name__': 'harness'})`
+
+// pythonOrder says what the interpreter of the tests reads from its standard input.
 type pythonOrder struct {
 	Program int    `json:"program"` // bytes
 	Tests   int    `json:"tests"`
+	Word    int    `json:"word"`
 	Given   int    `json:"given"` // lines of the program that are the problem's
 	Entry   string `json:"entry"` // the function that is asked for; empty: not known
 }

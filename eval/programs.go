@@ -3,7 +3,6 @@ package eval
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"go/parser"
@@ -17,15 +16,16 @@ import (
 
 // Programs runs programs of Python, with the user's python3, and of Go, with the user's toolchain; it is a Runner.
 //
-// A Python program is what the problem says comes before, and the completion; then its tests run, and for code and
-// humaneval check(entry point), with the language's own names: a program that declares abs, or an object that is equal
-// to everything, does not change what a test means. A Go program is a package of three files: that, the tests, which
+// A Python program is what the problem says comes before, and the completion. Its tests, for code and humaneval with
+// check(entry point), run in another interpreter, which never runs the program. Values and calls cross between the two:
+// a program that patches its interpreter, or an object that is equal to everything, does not change what a test means.
+// A Go program is a package of three files: that, the tests, which
 // define func check(), and a main function that calls it. After the tests the program reads a word, which is new for
 // each run, and prints it: without it, the tests did not run to their end, whatever the exit code.
 //
-// The word catches accidents, such as a program that ends early. A program that attacks the evaluation is in the same process
-// as its tests: it can look for the word in its memory, or in Python where the harness reads it, or change what the tests call, and pass. The sandbox keeps it in;
-// its score means nothing.
+// In Go the word catches accidents, such as a program that ends early. A Go program that attacks the evaluation is in the
+// same process as its tests: it can look for the word in its memory, or change what the tests call, and pass. The
+// sandbox keeps it in; its score means nothing.
 type Programs struct {
 	box    *sandbox.Box
 	python *pythonTools // nil: not needed
@@ -152,19 +152,6 @@ func lastLine(r sandbox.Result) string {
 		last = strings.ToValidUTF8(last[:200], "")
 	}
 	return strings.TrimSpace(fmt.Sprintf("exit %d: %s", r.Exit, last))
-}
-
-// runPython runs a program and its tests.
-func (r *Programs) runPython(ctx context.Context, p Problem, completion, word string) (sandbox.Result, error) {
-	program, tests := p.Program+completion+"\n", p.Test+"\n"
-	if p.Style != "mbpp" {
-		tests += "check(" + p.Entry + ")\n"
-	}
-	order, err := json.Marshal(pythonOrder{Program: len(program), Tests: len(tests), Given: strings.Count(p.Program, "\n"), Entry: p.Entry})
-	if err != nil {
-		return sandbox.Result{}, err
-	}
-	return r.box.Run(ctx, r.python.program(program+tests+word, "-c", pythonHarness, string(order)))
 }
 
 // goFile makes source a file of package main.

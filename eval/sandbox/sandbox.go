@@ -62,6 +62,10 @@ type Program struct {
 	Read   []string
 	Dir    string  // its directory, made by MakeDir; empty: a fresh one that is removed afterwards
 	Limits *Limits // instead of the box's
+	// Stdin and Stdout replace Input and what Run returns of the standard output: two programs may be connected by pipes.
+	// Started is called once a program has them, or will never have them: its parent may then close its own ends.
+	Stdin, Stdout *os.File
+	Started       func()
 }
 
 // order is the command to the child, as JSON in its first argument.
@@ -234,10 +238,19 @@ func (b *Box) run(ctx context.Context, p Program) (Result, error) {
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "LANG=C.UTF-8", "GOMAXPROCS=2", "GOTRACEBACK=single", "PYTHONDONTWRITEBYTECODE=1"}
 	cmd.Stdin = strings.NewReader(p.Input)
 	cmd.Stdout, cmd.Stderr = &out, &errs
+	if p.Stdin != nil {
+		cmd.Stdin = p.Stdin
+	}
+	if p.Stdout != nil {
+		cmd.Stdout = p.Stdout
+	}
 	cmd.ExtraFiles = []*os.File{child}
 	cmd.WaitDelay = time.Second
 	err = cmd.Start()
 	child.Close()
+	if p.Started != nil {
+		p.Started()
+	}
 	if ctx.Err() != nil {
 		return Result{}, ctx.Err()
 	}
