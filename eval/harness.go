@@ -50,7 +50,8 @@ var pythonTests string
 
 // pythonStart runs the harness in a namespace of its own, with names of the language that the program cannot change.
 const pythonStart = `import builtins, sys
-exec(compile(sys.argv[1] + '\n\nstart(*sys.argv[2:])', '<harness>', 'exec'), {'__builtins__': vars(builtins).copy(), '__name__': 'harness'})`
+names = {'__builtins__': vars(builtins).copy(), '__name__': 'harness'}
+exec(compile(sys.argv[1] + '\n\nstart(*sys.argv[2:])', '<harness>', 'exec'), names)`
 
 // pythonOrder says what the interpreter of the tests reads from its standard input.
 type pythonOrder struct {

@@ -303,7 +303,7 @@ def streams():
 
 def start(side, argument):
     main = vars(sys.modules['__main__'])
-    for n in ('builtins', 'sys', 'json'):
+    for n in ('builtins', 'sys', 'names'):
         main.pop(n, None)
     sys.argv[:] = ['-']
     if side == 'program':

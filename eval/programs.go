@@ -23,8 +23,8 @@ import (
 // define func check(), and a main function that calls it. After the tests the program reads a word, which is new for
 // each run, and prints it: without it, the tests did not run to their end, whatever the exit code.
 //
-// In Go the word catches accidents, such as a program that ends early. A Go program that attacks the evaluation is in the
-// same process as its tests: it can look for the word in its memory, or change what the tests call, and pass. The
+// In Go the word catches accidents, such as a program that ends early. A Go program that attacks the evaluation is in
+// the same process as its tests: it can look for the word in its memory, or change what the tests call, and pass. The
 // sandbox keeps it in; its score means nothing.
 type Programs struct {
 	box    *sandbox.Box

@@ -15,7 +15,8 @@ import (
 // pythonCase is a program of testdata/python, and its tests.
 type pythonCase struct{ name, given, program, tests string }
 
-// readPython reads such a file: programs begin with "=== NAME", their parts with "--- given", "--- program" and "--- tests".
+// readPython reads such a file: programs begin with "=== NAME", their parts with "--- given", "--- program" and
+// "--- tests".
 func readPython(t *testing.T, file string) (all []pythonCase) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/python/" + file)
