@@ -17,8 +17,8 @@ import (
 //	tests ── calls, data ──▶ program
 //	      ◀── data, calls of what it was given ──
 //
-// Both have the same directory, the same walls and limits of their own. The tests' interpreter gets all texts before the
-// other one starts: nobody else can write to it then.
+// Both have the same directory, the same walls and limits of their own. The tests' interpreter gets all texts before
+// the other one starts: nobody else can write to it then.
 func (r *Programs) runPython(ctx context.Context, p Problem, completion, word string) (res sandbox.Result, err error) {
 	program, tests := p.Program+completion+"\n", p.Test+"\n"
 	if p.Style != "mbpp" {
