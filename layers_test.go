@@ -35,7 +35,8 @@ var floors = []struct {
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"learning", "modelfile adapter model model/modeltest plan generate optim teacher/cache teacher eval/sandbox eval distill convert prune"},
 	{"trust", "run/report falsify hub/hubtest hub s3/s3test s3 bench/randmodel bench/trial bench proofs selfcheck run/verify run/dispatch openai"},
-	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware bench/students bench/gosource"},
+	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware " +
+		"bench/students bench/ownrows bench/gosource"},
 }
 
 // reserved are imports that only the packages named may have, in code that is not a test.
@@ -76,7 +77,9 @@ var reserved = []struct {
 // exits are functions that end the process, and the packages that may call them: the door, for a program that is done
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own, as is what eval/sandbox confines.
 var exits = map[string]string{
-	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware bench/students bench/gosource corpus eval/sandbox", "log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
+	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families " +
+		"bench/quantaware bench/students bench/ownrows bench/gosource corpus eval/sandbox",
+	"log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 
 // source is one Go file, whatever its build constraints.

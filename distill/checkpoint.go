@@ -42,8 +42,9 @@ type state struct {
 	Progress Outcome         `json:"progress"`
 	Best     float64         `json:"best_loss"`
 	Losses   trend           `json:"losses"`
-	Refused  int             `json:"refused"` // steps in a row, up to the last one
-	SHA256   string          `json:"sha256"`  // of state.safetensors
+	Refused  int             `json:"refused"`       // steps in a row, up to the last one
+	Own      *ownGuard       `json:"own,omitempty"` // of a student that writes rows itself
+	SHA256   string          `json:"sha256"`        // of state.safetensors
 	Bytes    int64           `json:"bytes"`
 	Written  time.Time       `json:"written"`
 }

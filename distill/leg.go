@@ -228,6 +228,12 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return l.recordRefusal(err, k, from, rec)
 	}
+	if l.policy != nil {
+		r.ownRows, r.ownStep = b.Slice(b.Rows-min(ownSamples, l.policy.rows), b.Rows), k
+		if err := l.guardOwn(k, line.OnPolicy); err != nil {
+			return err
+		}
+	}
 	return l.checkFirst(k, rec, first)
 }
 

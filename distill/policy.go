@@ -86,6 +86,7 @@ type policy struct {
 	options generate.Options
 	seqLen  int
 	pad     int32
+	guard   ownGuard
 }
 
 // newPolicy reserves the memory of generation; nil: the student writes nothing.

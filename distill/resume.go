@@ -53,6 +53,9 @@ func (l *leg) checkpoint(out *Outcome) error {
 		Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
 		Written: start.UTC(),
 	}
+	if l.policy != nil {
+		st.Own = &l.policy.guard
+	}
 	r.Watch.Doing(fmt.Sprintf("checkpoint of leg %s after step %d", l.name, st.Step))
 	tensors := trainingTensors(l.student, r.stream)
 	if l.trainer.Hidden != nil {
@@ -142,6 +145,9 @@ func (l *leg) restore(out *Outcome) error {
 	}
 	l.trainer.restore(st)
 	l.best, l.refused, l.saved.step = st.Best, st.Refused, st.Step
+	if l.policy != nil && st.Own != nil {
+		l.policy.guard = *st.Own
+	}
 	r.obs.Message("the %s continues after step %d from %s", l.name, st.Step, from)
 	if err := errors.Join(r.dir.TruncateSteps(l.name, st.Step), r.dir.Event("decision", "resume", map[string]any{"from": from, "step": st.Step}, "")); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"apr/corpus"
 	"apr/device"
 	"apr/eval"
 	"apr/internal/disk"
@@ -52,6 +53,8 @@ type Run struct {
 	noise  *Noise  // of a teacher in 8-bit floats
 
 	samples runlog.Samples // as written
+	ownRows corpus.Batch   // the last rows that the student wrote itself, for the report
+	ownStep int            // the step that they were of
 
 	started time.Time
 	begun   time.Time // training, after everything was opened

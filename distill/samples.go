@@ -16,6 +16,9 @@ import (
 // Of so many held-out windows so many tokens are shown, with so many predictions each.
 const sampleWindows, sampleTokens, sampleTop = 3, 96, 5
 
+// ownSamples is how many texts of the student's own are shown.
+const ownSamples = 2
+
 // writeSamples shows how teacher and student predict pieces of the held-out text, for the report: windows evenly spread
 // over the text.
 func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error {
@@ -52,6 +55,17 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 			return err
 		}
 		s.Window = at
+		out.Windows = append(out.Windows, s)
+	}
+	for i := range r.ownRows.Rows {
+		s, err := r.sample(ctx, big, student, r.ownRows.Slice(i, i+1))
+		if errors.Is(err, context.Canceled) {
+			return r.stoppedAfterTraining()
+		}
+		if err != nil {
+			return err
+		}
+		s.Own = &r.ownStep
 		out.Windows = append(out.Windows, s)
 	}
 	r.samples = out

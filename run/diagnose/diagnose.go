@@ -112,8 +112,10 @@ func Run(dir string, verify func(checkpoint string) error) (Findings, error) {
 	}
 	r.look(verify)
 	f := Findings{Schema: "apr.findings/1", RunID: run.ID(), RunDir: dir, Status: run.Status}
-	for _, rule := range []func(*records) []Finding{deaths, restarts, stalls, divergence, degenerate, copies, doubtful,
-		ownText, uniform, ruined, zeroRate, stops, aborts, receipt} {
+	for _, rule := range []func(*records) []Finding{
+		deaths, restarts, stalls, divergence, ownTextEnds, degenerate, copies, doubtful,
+		ownText, uniform, ruined, zeroRate, stops, aborts, receipt,
+	} {
 		f.Findings = append(f.Findings, rule(r)...)
 	}
 	f.Findings = append(f.Findings, r.damaged()...)

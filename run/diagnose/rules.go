@@ -135,6 +135,27 @@ func divergence(r *records) []Finding {
 	return []Finding{f}
 }
 
+// ownTextEnds are the end of a run because of what its student wrote itself.
+func ownTextEnds(r *records) (out []Finding) {
+	for _, e := range r.latest {
+		f := Finding{Symptom: e.Reason, Fatal: true, Evidence: []Evidence{e.evidence()}, at: e.Time,
+			Advice: "lower --learning-rate (now " + r.setting("learning_rate") + ") or --on-policy (now " +
+				r.setting("on_policy") + "), or begin with a student that has read the data"}
+		switch e.Name {
+		case runlog.OwnTextGrows:
+			f.ID, f.Cause = "own-text-grows", "length inflation: the student no longer ends what it writes"
+		case runlog.OwnTextRepeats:
+			f.ID, f.Cause = "own-text-repeats", "collapse: the student repeats itself in what it writes"
+		case runlog.OwnTextCollapses:
+			f.ID, f.Cause = "own-text-collapses", "collapse: the student writes the same whatever is drawn"
+		default:
+			continue
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
 // enough is how many steps a statement about a whole run needs.
 const enough = 5
 

@@ -125,6 +125,13 @@ type Step struct {
 	GPUWatts   *float64 `json:"gpu_watts,omitempty"`
 }
 
+// The names of warnings of a run that ended because of what its student wrote itself.
+const (
+	OwnTextGrows     = "the student's text grows longer and does not end"
+	OwnTextRepeats   = "the student's text repeats itself"
+	OwnTextCollapses = "the student's text has collapsed"
+)
+
 // OnPolicy is what the student wrote for a step, by the weights before it.
 type OnPolicy struct {
 	Rows   int     `json:"rows"`

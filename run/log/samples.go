@@ -49,7 +49,9 @@ type ModelSize struct {
 
 // Sample is a piece of a held-out window. The first token has no prediction.
 type Sample struct {
-	Window int           `json:"window"` // its place among the run's held-out windows
+	Window int `json:"window"` // its place among the run's held-out windows
+	// Own is the number of the step for which the student wrote what counts of it; absent: a held-out window.
+	Own    *int          `json:"own,omitempty"`
 	Tokens []SampleToken `json:"tokens"`
 }
 

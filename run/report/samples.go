@@ -9,8 +9,9 @@ import (
 
 // Text is a piece of held-out text, token by token.
 type Text struct {
-	Index  int // among the texts of the report
-	Window int // among the run's held-out windows
+	Index  int  // among the texts of the report
+	Window int  // among the run's held-out windows
+	Own    *int // the step for which the student wrote it; nil: a held-out window
 	Tokens []Token
 	MeanKL float64 // over the tokens that count
 	Count  int
@@ -44,7 +45,7 @@ func texts(s *runlog.Samples) (all []Text) {
 		return nil
 	}
 	for i, w := range s.Windows {
-		t := Text{Index: i, Window: w.Window}
+		t := Text{Index: i, Window: w.Window, Own: w.Own}
 		var sum float64
 		for j, tok := range w.Tokens {
 			v := Token{Index: j, Shown: visible(tok.Text), Break: strings.HasSuffix(tok.Text, "\n"), Class: "first", Dim: j > 0 && !tok.Counts}
