@@ -250,12 +250,42 @@ func (d *dispatchOptions) startHere(ctx context.Context, e *cli.Env, c distill.C
 	if err := r.writeRecord(name); err != nil {
 		e.Log.Warn(fmt.Sprintf("process %d runs, but that cannot be written down", p.PID), "error", err)
 	}
-	if !d.follow {
-		return r, nil
-	}
 	code := make(chan int, 1)
 	go func() { code <- p.Wait() }()
+	if !d.follow {
+		return r, r.awaitRecord(ctx, e, c.Output, code)
+	}
 	return r.follow(ctx, e, c.Output, code)
+}
+
+// recordWait bounds how long dispatch waits for the records of a run that it has started.
+const recordWait = time.Minute
+
+// awaitRecord waits until apr runs finds the run in dir and can stop it, which takes the time to open models and data. A run
+// that ends before is reported as followed runs are. Interrupted, or after recordWait, a line says how to stop it until then.
+func (r *dispatchResult) awaitRecord(ctx context.Context, e *cli.Env, dir string, code <-chan int) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(recordWait)
+	for {
+		if _, held := runlog.LockedBy(dir); held && runlog.IsRun(dir) {
+			return nil
+		}
+		select {
+		case exit := <-code:
+			if exit == 0 {
+				return nil
+			}
+			return r.end(exit)
+		case <-tick.C:
+			continue
+		case <-ctx.Done():
+		case <-late:
+		}
+		e.Log.Warn(fmt.Sprintf("process %d is still opening models and data: apr runs knows the run once it has done so; "+
+			"until then kill %d stops it", *r.PID, *r.PID))
+		return nil
+	}
 }
 
 // follow prints the steps of a run until its process ends, or this one is interrupted.

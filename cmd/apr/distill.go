@@ -246,20 +246,14 @@ func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
 	return nil
 }
 
-// loraRate is the peak learning rate of adapters, unless another one is asked for.
-const loraRate = 2e-4
-
 // withLoRA is what --lora and its options make of c.
-func (o *distillOptions) withLoRA(c *distill.Config, s cli.Settings) {
+func (o *distillOptions) withLoRA(c *distill.Config) {
 	if !o.LoRA {
 		return
 	}
 	c.LoRA = &distill.LoRA{Rank: o.LoRARank, Alpha: o.LoRAAlpha, Dropout: o.LoRADropout, Targets: o.LoRATargets, Merge: o.LoRAMerge}
 	if o.Adapter != "" {
 		c.LoRA.From = findAdapter(o.Adapter)
-	}
-	if !s.Given("learning-rate") {
-		c.LR = loraRate
 	}
 }
 
@@ -290,7 +284,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 		LogitsJob: distill.CacheJob{Kind: o.cacheKind(s), Draws: o.Draws, Entropy: o.CacheEntropy},
 	}
 	c.OnPolicy = o.onPolicy()
-	o.withLoRA(&c, s)
+	o.withLoRA(&c)
 	if c.FromCache = o.Cache; c.Teacher == "" && c.FromCache == "" { // --alpha 0: scores are compared with the student's file
 		c.Teacher, c.NoTeacher = c.Student, true
 	}

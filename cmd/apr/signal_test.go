@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,7 +37,36 @@ const signalConfig = `{"model_type":"qwen2","hidden_size":32,"intermediate_size"
 
 // A signal finishes the step, writes a checkpoint and exits 20; --resume then gives the student of the unbroken run.
 func TestSignalThenResume(t *testing.T) {
-	stopAndResume(t, []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1}, "--steps", "60", "--batch-size", "2", "--seq-len", "64")
+	defaultHangup(t)
+	stopAndResume(t, []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP},
+		"--steps", "60", "--batch-size", "2", "--seq-len", "64")
+}
+
+// defaultHangup lets children of this test die of HUP, even where nohup started the test: a signal that is caught here has its
+// default effect there.
+func defaultHangup(t *testing.T) {
+	t.Helper()
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(ch) })
+}
+
+// A run that nohup started goes on when the terminal is closed, supervised or not.
+func TestNohup(t *testing.T) {
+	apr, dir := program(t), t.TempDir()
+	config := filepath.Join(dir, "config.json")
+	if err := os.WriteFile(config, []byte(signalConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, more := range map[string][]string{"alone": nil, "supervised": {"--supervise"}} {
+		args := append([]string{apr, "distill", "../../testdata/models/gosrc", "--student-config", config,
+			"-d", "../../examples/gosrc/data/gosrc-val.jsonl.zst", "--val-fraction", "0", "--samples", "0", "--log-every", "1",
+			"--steps", "20", "--batch-size", "2", "--seq-len", "64", "-o", filepath.Join(dir, name)}, more...)
+		c := exec.Command("nohup", args...)
+		if code, log := signalled(t, c, syscall.SIGHUP); code != 0 {
+			t.Errorf("%s: exit %d, want 0\n%s", name, code, log)
+		}
+	}
 }
 
 // stopAndResume sends signals to runs with the given flags after their third step, and compares the resumed runs with an
@@ -88,6 +118,16 @@ func stopAndResume(t *testing.T, signals []syscall.Signal, flags ...string) {
 // returns the exit code.
 func interrupt(t *testing.T, c *exec.Cmd, sig syscall.Signal) int {
 	t.Helper()
+	code, log := signalled(t, c, sig)
+	if code <= 0 {
+		t.Fatalf("ended with %d\n%s", code, log)
+	}
+	return code
+}
+
+// signalled is interrupt that also returns what c wrote on stderr; the exit code is -1 if the signal ended it.
+func signalled(t *testing.T, c *exec.Cmd, sig syscall.Signal) (int, string) {
+	t.Helper()
 	stderr, err := c.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -108,8 +148,8 @@ func interrupt(t *testing.T, c *exec.Cmd, sig syscall.Signal) int {
 		}
 	}
 	var exit *exec.ExitError
-	if err := c.Wait(); !errors.As(err, &exit) {
+	if err := c.Wait(); err != nil && !errors.As(err, &exit) {
 		t.Fatalf("ended with %v\n%s", err, log.String())
 	}
-	return exit.ExitCode()
+	return c.ProcessState.ExitCode(), log.String()
 }

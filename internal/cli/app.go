@@ -354,13 +354,21 @@ const (
 // SecondSignal is how long after the first signal another one ends any command at once.
 const SecondSignal = sameSignalPassed + sameSignal
 
-// signals returns a context that the first of stopSignals cancels; a second one, later than the same one repeated, ends the
-// process at once.
+// heeded are the signals that ask this process to stop: stopSignals, and hangup unless nohup(1) had it ignored.
+func heeded() []os.Signal {
+	if hangup == 0 || signal.Ignored(hangup) {
+		return stopSignals
+	}
+	return append(slices.Clone(stopSignals), hangup)
+}
+
+// signals returns a context that the first of the heeded signals cancels; a second one, later than the same one repeated, ends
+// the process at once, unless it is hangup.
 func (a *App) signals() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ch := make(chan os.Signal, 2)
 	done := make(chan struct{})
-	signal.Notify(ch, stopSignals...)
+	signal.Notify(ch, heeded()...)
 	go func() {
 		for ctx.Err() == nil {
 			select {
@@ -379,7 +387,7 @@ func (a *App) signals() (context.Context, func()) {
 		for {
 			select {
 			case s := <-ch:
-				if time.Now().After(same) {
+				if time.Now().After(same) && s != hangup {
 					a.lastWords(s)
 					os.Exit(128 + int(s.(syscall.Signal)))
 				}

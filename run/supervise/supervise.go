@@ -9,7 +9,7 @@
 // most Restarts times without a new checkpoint between. What it refuses (bad input, divergence) and what a signal asked
 // for (exit 20) is not tried again.
 //
-// Caveats. Signals INT, TERM and USR1 are passed on to the child; the child takes one that comes twice within a second
+// Caveats. Signals INT, TERM, USR1 and HUP are passed on to the child; the child takes one that comes twice within a second
 // for one, since terminals and schedulers signal all processes of a job. If the supervisor dies, the child is told to
 // stop (Linux). Windows cannot give a child a pipe by number, nor signal it: Supported refuses there.
 package supervise
@@ -79,7 +79,8 @@ func (r Result) Told() bool { return r.Signal == 0 && !r.Hung }
 
 // again reports whether another attempt may help: after a kill, a hang (22), or the loss of a device (8).
 func (d Death) again() bool {
-	return d.Hung || d.Code == 8 || d.Code == 22 || d.Signal != 0 && d.Signal != syscall.SIGINT && d.Signal != syscall.SIGTERM
+	asked := []syscall.Signal{0, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+	return d.Hung || d.Code == 8 || d.Code == 22 || !slices.Contains(asked, d.Signal)
 }
 
 // Run runs the child until it is done or starting it again does not help. An error means that it could not be started.
@@ -89,7 +90,7 @@ func Run(o Options) (Result, error) {
 	}
 	o.root, o.silence, o.every = cmp.Or(o.root, "/"), cmp.Or(o.silence, Silence), cmp.Or(o.every, 250*time.Millisecond)
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, passedOn...)
+	signal.Notify(signals, passedOn()...)
 	defer signal.Stop(signals)
 	var r Result
 	asked := false // to stop

@@ -4,11 +4,19 @@ package supervise
 
 import (
 	"os"
+	"os/signal"
 	"syscall"
 )
 
-// passedOn are the signals that a supervisor passes on to its child.
-var passedOn = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1}
+// passedOn returns the signals that a supervisor passes on to its child. HUP is not one where nohup(1) had it ignored, which the
+// child inherits.
+func passedOn() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1}
+	if !signal.Ignored(syscall.SIGHUP) {
+		all = append(all, syscall.SIGHUP)
+	}
+	return all
+}
 
 // Supported returns nil: this system has what supervising needs.
 func Supported() error { return nil }

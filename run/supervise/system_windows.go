@@ -6,8 +6,8 @@ import (
 	"apr/internal/fault"
 )
 
-// passedOn are the signals that a supervisor passes on to its child.
-var passedOn = []os.Signal{os.Interrupt}
+// passedOn returns the signals that a supervisor passes on to its child.
+func passedOn() []os.Signal { return []os.Signal{os.Interrupt} }
 
 // Supported returns the fault that Run would return.
 func Supported() error {
