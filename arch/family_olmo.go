@@ -2,7 +2,7 @@ package arch
 
 // OLMo 2: norms after mixer and FFN instead of before; q and k normalised over whole rows.
 var _ = register(family{
-	name: "olmo2", class: "Olmo2ForCausalLM", gguf: "olmo2",
+	name: "olmo2", class: "Olmo2ForCausalLM", gguf: "olmo2", square: true,
 	defaults: defaults{eps: 1e-5},
 	set: func(k *keys, c *Config) {
 		k.bias(c)
@@ -16,7 +16,7 @@ var _ = register(family{
 
 // OLMo 3: the same with windows; scaled rotary embeddings on full layers only.
 var _ = register(family{
-	name: "olmo3", class: "Olmo3ForCausalLM", gguf: "olmo2",
+	name: "olmo3", class: "Olmo3ForCausalLM", gguf: "olmo2", square: true,
 	defaults: defaults{eps: 1e-5}, windowed: true,
 	toGGUF: func(w *ggufWriter) { w.pattern() },
 	set: func(k *keys, c *Config) {

@@ -2,7 +2,7 @@ package arch
 
 // Phi-3 and Phi-4: q, k and v in one tensor, gate and up in another; longrope; part of a head may be rotated.
 var _ = register(family{
-	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3",
+	name: "phi3", class: "Phi3ForCausalLM", gguf: "phi3", square: true,
 	defaults:  defaults{eps: 1e-5},
 	published: []string{"Phi3Config", "Phi3ForCausalLM"},
 	set: func(k *keys, c *Config) {

@@ -2,7 +2,7 @@ package arch
 
 // Qwen2 and Qwen2.5: biases on q, k and v.
 var _ = register(family{
-	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
+	name: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2", square: true,
 	set: func(k *keys, c *Config) {
 		k.qwenWindows(c)
 		k.only("use_mrope", false)

@@ -53,7 +53,9 @@ type Report struct {
 	Widened      []string           // tensors whose type the output cannot hold
 	Exceptions   []string           // matrices by the type that they have instead of the scheme's, with the reason
 	Warnings     []string
-	Doubts       []string // those of Warnings that damage may explain
+	// Why llama.cpp refuses the file, which is also one of Warnings; empty: nothing is known against it.
+	NotInLlamaCpp string
+	Doubts        []string // those of Warnings that damage may explain
 }
 
 // Kind returns what a path stands for as an output: "apr", "safetensors" (one file), "gguf" or "hf" (a folder).
@@ -90,6 +92,11 @@ func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report,
 		return nil, nil, err
 	}
 	r := &Report{Output: out, DTypes: map[string]string{}, RMSE: map[string]float64{}, Warnings: slices.Clone(c.Warnings)}
+	if cfg, err := c.Config(); err == nil && opt.kind(out) == "gguf" { // without a configuration nobody runs the file
+		if r.NotInLlamaCpp = cfg.NotInLlamaCpp(); r.NotInLlamaCpp != "" {
+			r.Warnings = append(r.Warnings, r.NotInLlamaCpp)
+		}
+	}
 	if dropped > 0 {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("%d tables of the rotary embedding are left out: they follow from the configuration", dropped))
 	}

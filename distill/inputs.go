@@ -138,6 +138,9 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 		return err
 	}
 	in.checkBeside()
+	if why := in.studentConfig.NotInLlamaCpp(); why != "" {
+		obs.Message("warning: the student: %s", why)
+	}
 	if err := in.checkCache(c); err != nil {
 		return err
 	}

@@ -38,6 +38,7 @@ type exportResult struct {
 	Exceptions []string `json:"exceptions"` // to the scheme: how many, which type, why
 
 	scheme           string
+	refused          bool // by llama.cpp, as a warning says
 	templated, chats bool // the Modelfile has a TEMPLATE; the model has a chat template, and learned conversations
 }
 
@@ -173,7 +174,7 @@ func (w *rewriting) export(ctx context.Context, e *cli.Env) (_ cli.Result, err e
 	warn(e, rep.Warnings)
 	r := exportResult{
 		Format: w.format, Output: w.output, Files: rep.Files, Size: rep.OutputSize, Warnings: rep.Warnings, Widened: rep.Widened,
-		DTypes: rep.DTypes, Planned: w.plan, Exceptions: rep.Exceptions, scheme: w.scheme,
+		DTypes: rep.DTypes, Planned: w.plan, Exceptions: rep.Exceptions, scheme: w.scheme, refused: rep.NotInLlamaCpp != "",
 	}
 	if ollama {
 		err = w.addModelfile(c, &r)

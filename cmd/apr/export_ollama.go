@@ -61,7 +61,7 @@ func (w *rewriting) addModelfile(c *convert.Container, r *exportResult) error {
 
 // printUse says how to go on.
 func (r exportResult) printUse(p *cli.Page) {
-	if r.Ollama == nil {
+	if r.Ollama == nil || r.refused {
 		return
 	}
 	name := strings.TrimSuffix(filepath.Base(r.Output), filepath.Ext(r.Output))

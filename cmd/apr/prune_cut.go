@@ -157,7 +157,7 @@ func keyOf(what string) string {
 	return string(key)
 }
 
-// narrow warns of widths that were whole blocks of the K types and are no more.
+// narrow warns of widths that were whole blocks of the K types and are no more, and of a shape that llama.cpp refuses.
 func (o *pruneOptions) narrow(c, teacher arch.Config) (warnings []string) {
 	now, then := c.Sizes(), teacher.Sizes()
 	for _, w := range []struct {
@@ -167,6 +167,9 @@ func (o *pruneOptions) narrow(c, teacher arch.Config) (warnings []string) {
 		if w.is%256 != 0 && w.was%256 == 0 {
 			warnings = append(warnings, fmt.Sprintf("%s: rows of %d values are not whole blocks of 256: schemes such as q4_k_m use other types for them", w.option, w.is))
 		}
+	}
+	if why := c.NotInLlamaCpp(); why != "" && o.format != "gguf" { // the writer of GGUF says so itself
+		warnings = append(warnings, why)
 	}
 	return warnings
 }
