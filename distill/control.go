@@ -27,6 +27,13 @@ type ControlChoice struct {
 // nothingHeld is why a control would be of no use.
 const nothingHeld = "no text is held out to compare it on"
 
+// dropIdleControl trains no control that nobody asked for where nothing is held out, once the data is loaded.
+func (in *inputs) dropIdleControl() {
+	if in.control.Asked == "auto" && in.control.On && in.held == nil {
+		in.control.On, in.control.Reason = false, nothingHeld
+	}
+}
+
 // controlDecision is the name of the event that records the choice.
 const controlDecision = "control"
 

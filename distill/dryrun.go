@@ -28,6 +28,8 @@ type Estimate struct {
 	StepSeconds   *float64        `json:"seconds_per_step"` // of a probe; null without one
 	Seconds       *float64        `json:"seconds"`          // of all steps of the student's leg
 	Control       ControlChoice   `json:"control"`
+	Data          *DataSize       `json:"data"` // null: it was not read, since no setting fits
+	Epochs        float64         `json:"epochs"`
 	// that --stage precompute would make; null: not known, or of no use
 	Cache        *CacheSize    `json:"teacher_cache,omitempty"`
 	Logits       *LogitsChoice `json:"teacher_logits,omitempty"` // null: not known, or there are none
@@ -35,8 +37,26 @@ type Estimate struct {
 	*plan.LargestBatch
 }
 
+// DataSize is the text of a run, in documents and tokens.
+type DataSize struct {
+	Files      int   `json:"files"` // 0: token shards
+	Documents  int   `json:"documents"`
+	Tokens     int64 `json:"tokens"`
+	HeldTokens int64 `json:"held_out_tokens"` // beside Tokens; 0: nothing is held out
+}
+
+// dataSize measures the data that was loaded.
+func (in *inputs) dataSize() *DataSize {
+	d := &DataSize{Files: in.files, Documents: len(in.train.Docs), Tokens: int64(len(in.train.IDs))}
+	if in.held != nil {
+		d.HeldTokens = int64(len(in.held.IDs))
+	}
+	return d
+}
+
 // EstimateRun plans a run without running it: memory from the headers of files, steps from the data unless they are
-// given, time from a probe if c says so. A run that does not fit is described, too; then the error is of kind Memory.
+// given, time from a probe if c says so. The data is read in any case, so that what is wrong with it is found here. A run
+// that does not fit is described, too; then the error is of kind Memory, and the data is not read.
 func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer) (_ *Estimate, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -59,29 +79,33 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 		e.describe(in.choice.nearest())
 		return e, chosen
 	}
+	if err := in.loadData(ctx, c, obs); err != nil { // there is no plan to show: "ready" would be wrong
+		return nil, err
+	}
+	in.dropIdleControl()
 	e.Verdict, e.Backend, e.BackendReason, e.Control = plan.Ready, in.choice.Backend, in.choice.Reason, in.control
 	e.describe(k)
-	if c.Steps == 0 {
-		if err := in.loadData(ctx, c, obs); err != nil {
-			return e, err
-		}
+	if e.Data = in.dataSize(); c.Steps == 0 {
 		e.Steps = int(in.loaderSteps)
-		if in.cache == nil && c.Loss.Alpha != 0 && len(in.more) == 0 {
-			e.Cache = in.cacheSize(c, dev)
-		}
-		if err := in.chooseLogits(c, dev, e.Steps); err != nil {
-			return e, err
-		}
-		if c.Loss.Alpha != 0 && in.cache == nil {
-			e.Logits, e.LogitsReason = &in.logits, in.logits.Reason
-		}
-		if k.Memory != nil {
-			e.describe(k)
-		}
-		e.Disk = in.diskNeed(c, c.Steps)
 	}
+	if in.cache == nil && c.Loss.Alpha != 0 && len(in.more) == 0 {
+		e.Cache = in.cacheSize(c, dev)
+	}
+	if err := in.chooseLogits(c, dev, e.Steps); err != nil {
+		return e, err
+	}
+	if c.Loss.Alpha != 0 && in.cache == nil {
+		e.Logits, e.LogitsReason = &in.logits, in.logits.Reason
+	}
+	if k.Memory != nil {
+		e.describe(k)
+	}
+	e.Disk = in.diskNeed(c, c.Steps)
 	if c.MaxSteps > 0 {
 		e.Steps = min(e.Steps, c.MaxSteps)
+	}
+	if in.epochSteps > 0 {
+		e.Epochs = float64(e.Steps) / float64(in.epochSteps)
 	}
 	if c.Probe && c.OpenDevice != nil && k.Probe == nil && in.cache == nil {
 		if k.Probe, err = in.probe(ctx, c, k, obs); err != nil {

@@ -107,9 +107,7 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := in.loadData(ctx, c, obs); err != nil {
 		return nil, err
 	}
-	if in.control.Asked == "auto" && in.control.On && in.held == nil {
-		in.control.On, in.control.Reason = false, nothingHeld
-	}
+	in.dropIdleControl()
 	return in, nil
 }
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -30,8 +32,8 @@ func planCommand() *cli.Command {
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",
 		Long: "Says what a distillation would take: memory by component, from the headers of the files; disk; how the teacher is computed;\n" +
-			"the largest batch that fits; and the time, from a probe of a few steps. What does not fit is refused with exit code 23\n" +
-			"before any weight is read. The content of the models is not checked; distill checks it before its first step.\n" +
+			"the largest batch that fits; and the time, from a probe of a few steps. The data is read, so that what is wrong with it is\n" +
+			"found here. What does not fit is refused with exit code 23 before any weight is read. The content of the models is not checked; distill checks it before its first step.\n" +
 			"--shape plans a pair of published models without their files; disk and time are then unknown.",
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
@@ -170,6 +172,11 @@ func largestBatch(l *plan.LargestBatch) string {
 func (r *planResult) Text(p *cli.Page) {
 	p.Printf("%s", r.Memory.Table())
 	pairs := []string{"verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting}
+	if d := r.Data; d != nil {
+		pairs = append(pairs, "data", dataText(distill.Outline{
+			Files: d.Files, Documents: d.Documents, Tokens: d.Tokens, HeldTokens: d.HeldTokens, Steps: r.Steps, Epochs: r.Epochs,
+		}, cmp.Or(p.Columns(), math.MaxInt)-len("largest batch  ")))
+	}
 	if r.Experts != "" {
 		pairs = append(pairs, "experts", r.Experts)
 	}
