@@ -177,6 +177,9 @@ func (l *leg) mayContinue(st state, from string) error {
 	if len(diff) == 0 || l.run.AllowChanged || l.run.Config.Ranks.onlyRanks(diff) {
 		return nil
 	}
+	if files := l.run.changedFiles(diff, st.Written); files != "" {
+		diff = append([]string{"changed since it was written: " + files}, diff...)
+	}
 	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s; only --allow-changed goes on", strings.Join(diff, "; ")).
 		WithHint("restore the settings, the program and the records, or --allow-changed, which records the difference").WithID("E-CKPT-004")
 }

@@ -60,6 +60,7 @@ type inputs struct {
 	epochSteps  int64          // of one epoch
 	files       int            // of the training text; 0: token shards
 	talks       int64          // conversations of it
+	talksOnly   bool           // it has no other documents
 	control     ControlChoice
 	logits      LogitsChoice // whether the teacher is computed in every epoch
 	doubts      []string     // what is doubtful about the models' files
@@ -453,6 +454,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 	}
 	if name == "data" {
 		in.files, in.talks, in.written.writers = len(report.Files), report.Talks, report.Writers
+		in.talksOnly = report.Talks > 0 && report.Talks == report.Documents
 		if err := report.Idle(c.ForTalks, c.ForRecords); err != nil {
 			return nil, err
 		}
@@ -494,10 +496,14 @@ func (in *inputs) noteCache(name string, use corpus.CacheUse, obs Observer) {
 	}
 }
 
-// learned says what the student will have learned, for its file: plain text alone, or "" for anything else. A student
-// that starts from another model's weights may have learned more there.
+// learned says what the student will have learned, for its file: plain text alone, conversations alone, or "" for
+// anything else. A student that starts from another model's weights may have learned more there; of conversations, it
+// answers in their form.
 func (in *inputs) learned() string {
-	if in.files == 0 || in.talks > 0 {
+	switch {
+	case in.talksOnly:
+		return modelfile.LearnedTalks
+	case in.files == 0 || in.talks > 0:
 		return ""
 	}
 	if in.student == nil {

@@ -3,6 +3,8 @@ package distill
 import (
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 
 	"apr/corpus"
 	"apr/internal/fault"
@@ -13,6 +15,13 @@ import (
 
 // readShards reads token shards, which must be of the models' tokenizer.
 func (in *inputs) readShards(c Config, obs Observer) error {
+	if st, err := os.Stat(c.Dataset); err == nil && !st.IsDir() {
+		f := fault.In(fault.NotFound, c.Dataset, "is a file, and --dataset reads a folder of token shards").WithID("E-SHARD-015")
+		if filepath.Ext(c.Dataset) == ".bin" {
+			return f.WithHint("--dataset %s", filepath.Dir(c.Dataset))
+		}
+		return f.WithHint("-d %s reads text; apr tokenize encode-corpus makes shards of it", c.Dataset)
+	}
 	origin, err := corpus.ReadShardOrigin(c.Dataset)
 	if err != nil {
 		return err

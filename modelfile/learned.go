@@ -12,15 +12,17 @@ import (
 // What a file says of the text that a new student learned: .apr metadata holds it as distillation.text, GGUF under
 // LearnedKey.
 const (
-	LearnedText = "plain" // no conversation: the student continues texts, whatever chat template its tokenizer has
-	LearnedKey  = "apr.distillation.text"
+	LearnedTalks = "conversations" // and nothing else: the student answers in its chat template
+	LearnedText  = "plain"         // no conversation: it continues texts, whatever chat template its tokenizer has
+	LearnedKey   = "apr.distillation.text"
 
 	// WritersKey holds, in GGUF and in the metadata of safetensors, the models that wrote text that this one learned, with
 	// blanks between; .apr metadata holds them as a list, distillation.writers.
 	WritersKey = "apr.distillation.writers"
 )
 
-// Learned returns what the model's file says of the text that it was trained on: LearnedText, or "" for unknown.
+// Learned returns what the model's file says of the text that it was trained on: LearnedText, LearnedTalks, or ""
+// for unknown.
 func (c *Container) Learned() string {
 	if f, ok := c.Stored.(*gguf.File); ok {
 		text, _, _ := f.Metadata().Str(LearnedKey) // of another type it says nothing

@@ -157,6 +157,9 @@ func (o *distillOptions) resolve(ctx context.Context, e *cli.Env) (c distill.Con
 	if c, err = o.config(e.Settings); err != nil {
 		return c, err
 	}
+	if o.Steps > 0 && e.Settings.Given("epochs") {
+		e.Explain(fmt.Sprintf("--steps %d counts; --epochs %d beside it has no effect", o.Steps, o.Epochs))
+	}
 	c.AllowKeys = e.AllowConfigKeys
 	err = bringInputs(ctx, e, &c)
 	return c, err

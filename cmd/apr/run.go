@@ -38,7 +38,8 @@ func runCommand() *cli.Command {
 		Long: "Without a prompt, in a terminal, run starts a chat by the model's chat template. A model without one, and a new\n" +
 			"student of plain text unless --chat is given, continues each line you type. /help lists the commands; Ctrl-C stops\n" +
 			"an answer, Ctrl-D ends.\n" +
-			"The prompt is the argument TEXT, or --prompt, or stdin: piped in, or read by -. One line end at the end of stdin is\n" +
+			"The prompt is the argument TEXT, or --prompt, or stdin: piped in, or read by -. It is continued, or answered as\n" +
+			"the user's turn: with --chat, and by a student of conversations. One line end at the end of stdin is\n" +
 			"dropped. Only the answer is written to stdout. It ends at the model's end token, after --max-tokens, or when the\n" +
 			"model's positions are used up. SOURCE is a file, a folder, a name on the hub, or a run: its directory or the\n" +
 			"beginning of its name. apr serve answers programs.",
@@ -57,7 +58,9 @@ func runCommand() *cli.Command {
 			{Name: "context", Foreign: []string{"ctx-size", "num-ctx", "context-length", "max-model-len"}, Value: cli.Int(&o.context, 8192).AtLeast(2), Default: "8192, or what fits", Help: "keep this many tokens of a chat; the oldest turns are dropped first"},
 			{Name: "stream", Value: cli.Bool(&o.stream, false), Default: "on when stdout is a terminal", Help: "print text as it is generated; not with --json"},
 			{Name: "chat", Value: cli.Bool(&o.chat, false), Help: "put the prompt into the chat template, as the user's turn"},
-			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml", "none"}, Value: cli.String(&o.template, "auto"), Help: "Chat template: auto (the model's own), chatml, or a file with a Jinja template"},
+			{Name: "chat-template", Path: true, Keywords: []string{"auto", "chatml", "none"},
+				Value: cli.String(&o.template, "auto"),
+				Help:  "Chat template: auto (the model's own), chatml, a file with a Jinja template, or none to continue the text"},
 			{Name: "system", Value: cli.String(&o.system, ""), Help: "set the system message; implies --chat"},
 			{Name: "temperature", Foreign: []string{"temp"}, Value: cli.Float(&o.gen.Temperature, 0).AtLeast(0), Help: "sampling temperature; 0 = greedy"},
 			{Name: "top-k", Value: cli.Int(&o.gen.TopK, 0).AtLeast(0), Help: "sample from the k likeliest tokens; 0 = all"},
@@ -120,12 +123,12 @@ func (o *runOptions) check(e *cli.Env) error {
 	}
 	batch := o.batch != ""
 	switch {
-	case o.template == "none":
+	case o.template == "none" && (o.chat || o.system != ""):
 		return fault.In(fault.Usage, "--chat-template", "a conversation cannot be written without a template: give auto, chatml or a file").
 			WithHint("without --chat and --system the prompt is plain text")
 	case e.Settings.Given("system") && o.system == "":
 		return fault.In(fault.Usage, "--system", "is empty")
-	case e.Settings.Given("chat-template") && !template:
+	case e.Settings.Given("chat-template") && !template && o.template != "none":
 		return only("chat-template", "--chat or --system")
 	case e.Settings.Given("context") && !o.talks:
 		return only("context", "a chat in a terminal")
@@ -198,6 +201,10 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if o.talks {
 		return nil, o.talk(ctx, e, f, where)
 	}
+	if o.answers(f) {
+		o.chat = true
+		e.Explain("in the chat template, as this student learned conversations; --chat-template none continues the text")
+	}
 	longest, err := o.encode(f, prompts, e.Settings.Given("max-tokens"))
 	if err != nil {
 		return nil, err
@@ -224,6 +231,16 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		return nil, err
 	}
 	return &runResult{onePrompt: *one, Decoding: one.decoding, Backend: r.dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: streamed}, nil
+}
+
+// answers reports whether a prompt is the user's turn though nobody gave --chat: a student of nothing but conversations
+// knows no other text.
+func (o *runOptions) answers(f *modelfile.Files) bool {
+	if o.chat || o.system != "" || o.template != "auto" || f.Learned() != modelfile.LearnedTalks {
+		return false
+	}
+	tok, err := f.Tokenizer()
+	return err == nil && tok.ChatTemplate() != ""
 }
 
 // open opens the model and reads what ends its texts.

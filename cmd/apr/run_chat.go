@@ -52,6 +52,9 @@ func (o *runOptions) talkTemplate(f *modelfile.Files) (chat *tokenizer.Chat, why
 	if err != nil {
 		return nil, "", err
 	}
+	if o.template == "none" {
+		return nil, "--chat-template none", nil
+	}
 	if o.template == "auto" && !o.chat && o.system == "" {
 		switch {
 		case tok.ChatTemplate() == "":
