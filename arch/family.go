@@ -11,7 +11,7 @@ type family struct {
 	set       func(k *keys, c *Config) // reads the family's own keys
 	stored    stored
 	period    int                                          // llama.cpp takes every layer for windowed but the last of each period, unless the file says otherwise; 0: none
-	square    bool                                         // llama.cpp takes hidden_size / heads for the size of a head, whatever the file says
+	square    bool                                         // see NotInLlamaCpp
 	windowed  bool                                         // sliding_window absent from config.json is a window, or some layers have one
 	rootScale bool                                         // the embedding is multiplied by √hidden_size
 	byType    bool                                         // rope_parameters of transformers 5 are by type of layer

@@ -12,9 +12,9 @@ import (
 // maxChanged bounds the files that a refused resumption names.
 const maxChanged = 5
 
-// changedFiles names the files of the inputs that differ by their content, as diff says, and that were changed after a
-// checkpoint was written: a person wants to know which one to restore, not its hash. A folder stands for what was added to it
-// or removed. It is empty where no file says so by its time.
+// changedFiles names the files of the inputs that differ by their content, as diff says, and that were changed
+// after a checkpoint was written: a person wants to know which one to restore, not its hash. A folder stands for
+// what was added to it or removed. It is empty where no file says so by its time.
 func (r *Run) changedFiles(diff []string, since time.Time) string {
 	var paths []string
 	for name, of := range map[string][]string{
@@ -31,7 +31,8 @@ func (r *Run) changedFiles(diff []string, since time.Time) string {
 		if p == "" {
 			continue
 		}
-		_ = filepath.WalkDir(p, func(path string, d fs.DirEntry, err error) error { // what cannot be read is reported elsewhere
+		// what cannot be read is reported elsewhere
+		_ = filepath.WalkDir(p, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return nil
 			}

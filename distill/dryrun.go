@@ -55,8 +55,8 @@ func (in *inputs) dataSize() *DataSize {
 }
 
 // EstimateRun plans a run without running it: memory from the headers of files, steps from the data unless they are
-// given, time from a probe if c says so. The data is read in any case, so that what is wrong with it is found here. A run
-// that does not fit is described, too; then the error is of kind Memory, and the data is not read.
+// given, time from a probe if c says so. The data is read in any case, so that what is wrong with it is found here.
+// A run that does not fit is described, too; then the error is of kind Memory, and the data is not read.
 func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer) (_ *Estimate, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

@@ -16,7 +16,8 @@ import (
 // readShards reads token shards, which must be of the models' tokenizer.
 func (in *inputs) readShards(c Config, obs Observer) error {
 	if st, err := os.Stat(c.Dataset); err == nil && !st.IsDir() {
-		f := fault.In(fault.NotFound, c.Dataset, "is a file, and --dataset reads a folder of token shards").WithID("E-SHARD-015")
+		f := fault.In(fault.NotFound, c.Dataset, "is a file, and --dataset reads a folder of token shards").
+			WithID("E-SHARD-015")
 		if filepath.Ext(c.Dataset) == ".bin" {
 			return f.WithHint("--dataset %s", filepath.Dir(c.Dataset))
 		}

@@ -261,8 +261,9 @@ func (d *dispatchOptions) startHere(ctx context.Context, e *cli.Env, c distill.C
 // recordWait bounds how long dispatch waits for the records of a run that it has started.
 const recordWait = time.Minute
 
-// awaitRecord waits until apr runs finds the run in dir and can stop it, which takes the time to open models and data. A run
-// that ends before is reported as followed runs are. Interrupted, or after recordWait, a line says how to stop it until then.
+// awaitRecord waits until apr runs finds the run in dir and can stop it, which takes the time to open models and
+// data. A run that ends before is reported as followed runs are. Interrupted, or after recordWait, a line says how
+// to stop it until then.
 func (r *dispatchResult) awaitRecord(ctx context.Context, e *cli.Env, dir string, code <-chan int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -296,9 +296,10 @@ func (o *distillOptions) quantizeTable() []cli.Option {
 // searchEvery is the default of --quantize-search-every; docs/journal.md has the measurement.
 const searchEvery = 16
 
-// complete completes the options of a call: with what a run that it resumes was asked to do, and with what --lora implies,
-// which is another learning rate, and --quantize-aware, which is that the student is the teacher, in blocks, and learns from
-// it alone, slowly. What is implied is recorded as what was used, with the flag as its origin.
+// complete completes the options of a call: with what a run that it resumes was asked to do, and with what --lora
+// implies, which is another learning rate, and --quantize-aware, which is that the student is the teacher, in
+// blocks, and learns from it alone, slowly. What is implied is recorded as what was used, with the flag as its
+// origin.
 func (o *distillOptions) complete(e *cli.Env, opts []cli.Option) error {
 	if err := o.takeEarlier(e, opts); err != nil {
 		return err

@@ -32,8 +32,9 @@ func planCommand() *cli.Command {
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",
 		Long: "Says what a distillation would take: memory by component, from the headers of the files; disk; how the teacher is computed;\n" +
-			"the largest batch that fits; and the time, from a probe of a few steps. The data is read, so that what is wrong with it is\n" +
-			"found here. What does not fit is refused with exit code 23 before any weight is read. The content of the models is not checked; distill checks it before its first step.\n" +
+			"the largest batch that fits; and the time, from a probe of a few steps. The data is read, so that what is wrong\n" +
+			"with it is found here. What does not fit is refused with exit code 23 before any weight is read. The\n" +
+			"content of the models is not checked; distill checks it before its first step.\n" +
 			"--shape plans a pair of published models without their files; disk and time are then unknown.",
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +

@@ -42,8 +42,8 @@ func TestSignalThenResume(t *testing.T) {
 		"--steps", "60", "--batch-size", "2", "--seq-len", "64")
 }
 
-// defaultHangup lets children of this test die of HUP, even where nohup started the test: a signal that is caught here has its
-// default effect there.
+// defaultHangup lets children of this test die of HUP, even where nohup started the test: a signal that is caught
+// here has its default effect there.
 func defaultHangup(t *testing.T) {
 	t.Helper()
 	ch := make(chan os.Signal, 1)

@@ -362,8 +362,8 @@ func heeded() []os.Signal {
 	return append(slices.Clone(stopSignals), hangup)
 }
 
-// signals returns a context that the first of the heeded signals cancels; a second one, later than the same one repeated, ends
-// the process at once, unless it is hangup.
+// signals returns a context that the first of the heeded signals cancels; a second one, later than the same one
+// repeated, ends the process at once, unless it is hangup.
 func (a *App) signals() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ch := make(chan os.Signal, 2)

@@ -41,7 +41,7 @@
 //
 // # Caveats
 //
-// Values are parsed strictly: decimal integers, decimal floating point, no "inf" or "nan", no surrounding blanks. An
-// empty environment variable is as if unset. A configuration file may hold each key once. The first INT, TERM, USR1 or HUP
-// cancels Run's context; the second ends the process with 128 + the signal's number.
+// Values are parsed strictly: decimal integers, decimal floating point, no "inf" or "nan", no surrounding blanks.
+// An empty environment variable is as if unset. A configuration file may hold each key once. The first INT, TERM,
+// USR1 or HUP cancels Run's context; the second ends the process with 128 + the signal's number.
 package cli

@@ -9,9 +9,9 @@
 // most Restarts times without a new checkpoint between. What it refuses (bad input, divergence) and what a signal asked
 // for (exit 20) is not tried again.
 //
-// Caveats. Signals INT, TERM, USR1 and HUP are passed on to the child; the child takes one that comes twice within a second
-// for one, since terminals and schedulers signal all processes of a job. If the supervisor dies, the child is told to
-// stop (Linux). Windows cannot give a child a pipe by number, nor signal it: Supported refuses there.
+// Caveats. Signals INT, TERM, USR1 and HUP are passed on to the child; the child takes one that comes twice within
+// a second for one, since terminals and schedulers signal all processes of a job. If the supervisor dies, the child
+// is told to stop (Linux). Windows cannot give a child a pipe by number, nor signal it: Supported refuses there.
 package supervise
 
 import (

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// passedOn returns the signals that a supervisor passes on to its child. HUP is not one where nohup(1) had it ignored, which the
-// child inherits.
+// passedOn returns the signals that a supervisor passes on to its child. HUP is not one where nohup(1) had it
+// ignored, which the child inherits.
 func passedOn() []os.Signal {
 	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1}
 	if !signal.Ignored(syscall.SIGHUP) {
