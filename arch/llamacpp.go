@@ -16,7 +16,8 @@ func (c Config) NotInLlamaCpp() string {
 			continue
 		}
 		return fmt.Sprintf("llama.cpp refuses GGUF files of this shape: it takes hidden_size / heads for the size of a head "+
-			"in %s models, here %d / %d, and the heads have %d. It needs hidden_size = heads × %d: keep --hidden %d for %d heads",
+			"in %s models, here %d / %d, and the heads have %d. It needs hidden_size = "+
+			"heads × %d: keep --hidden %d for %d heads",
 			c.Family, c.Hidden, a.Heads, a.HeadDim, a.HeadDim, a.Heads*a.HeadDim, a.Heads)
 	}
 	return ""

@@ -88,8 +88,8 @@ func pruneCommand() *cli.Command {
 			"a model for apr distill --student: a cut model predicts badly until it has been distilled. Heads of keys and values, of a\n" +
 			"Gated DeltaNet, and widths of heads and of experts stay. Blocks of a quantised teacher are decoded to f32.\n" +
 			"With --schedule the student of each turn is cut for the next, and the teacher teaches all of them; OUTPUT-turns holds the\n" +
-			"start of each turn and its run. llama.cpp takes a Qwen2, OLMo or Phi-3 student only where --hidden is its heads times\n" +
-			"the width of a head: cut --heads as well, or layers and neurons alone.",
+			"start of each turn and its run. llama.cpp takes a Qwen2, OLMo or Phi-3 student only where --hidden is its heads\n" +
+			"times the width of a head: cut --heads as well, or layers and neurons alone.",
 		Example: "apr prune teacher -d corpus.jsonl -o student.apr --layers 14 --intermediate 2816\n" +
 			"apr distill teacher --student student.apr -d corpus.jsonl -o runs/mine\n" +
 			"apr prune teacher -d corpus.jsonl -o student.apr --schedule 12,8,6 --steps 500",
