@@ -36,6 +36,14 @@ emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ comp
 	$(GO) test -timeout 20m -tags emulate ./device/cuda/...
 	$(GO) test -timeout 20m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./prune ./bench ./cmd/apr
 
+# llvmpipe computes on the processor. A machine without it fails: nothing is skipped.
+.PHONY: vulkan
+vulkan: ## the Vulkan device on Mesa's llvmpipe (needs Debian's mesa-vulkan-drivers and libvulkan1)
+	$(GO) vet -tags vulkan ./device/vulkan/... ./distill ./cmd/apr
+	$(GO) test -count=1 -timeout 20m -tags vulkan ./device/vulkan/...
+	$(GO) test -count=1 -timeout 20m -tags vulkan -run Vulkan ./distill ./cmd/apr
+	CGO_ENABLED=1 $(GO) test -race -count=1 -tags vulkan -run 'Streams|Probe' ./device/vulkan
+
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
 proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where it is installed
 	$(GO) test -count=1 -tags proofs -run RoundEvery ./tensor
@@ -145,8 +153,8 @@ lint: ## golangci-lint with .golangci.yml
 bench: ## all benchmarks, shortly; compare two outputs with `go tool -modfile=tools/go.mod benchstat`
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./...
 
-kernels: ## write the generated assembly of device/cpu and quant, and the PTX of device/cuda (needs clang-19)
-	$(GO) generate ./device/cpu/... ./quant ./device/cuda/kernel
+kernels: ## write the generated assembly of device/cpu and quant, the PTX of device/cuda (needs clang-19) and the SPIR-V of device/vulkan
+	$(GO) generate ./device/cpu/... ./quant ./device/cuda/kernel ./device/vulkan/kernel
 
 golden: ## rewrite the files that tests compare the program's own output with; read the diff before committing it
 	$(GO) test ./cmd/apr -run Schema -update
@@ -195,8 +203,8 @@ test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
 
 # What a tool writes must be what it would write now.
 current: ## generated assembly and notices are up to date
-	@files='device/cuda/kernel/ptx/* device/cpu/*/*_a*64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
-	before=$$(sha256sum $$files); $(GO) run ./tools/ptx/main.go -check; $(MAKE) --no-print-directory kernels notices; \
+	@files='device/cuda/kernel/ptx/* device/vulkan/kernel/spirv/* device/cpu/*/*_a*64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
+	before=$$(sha256sum $$files); $(GO) run ./tools/ptx/main.go -check; $(GO) run ./tools/wgsl/main.go -check; $(MAKE) --no-print-directory kernels notices; \
 	diff <(echo "$$before") <(sha256sum $$files) || { echo "generated files were out of date: commit the new ones"; exit 1; }
 
 # A program that people download: what grows it is seen here, not by them.

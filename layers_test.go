@@ -33,6 +33,7 @@ var floors = []struct {
 	{"machine", "device device/arena internal/ref device/devicetest device/dry"},
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
+	{"machine", "device/vulkan/driver device/vulkan/kernel/manifest device/vulkan/kernel device/vulkan"},
 	{"learning", "modelfile adapter model model/modeltest plan generate optim teacher/cache teacher eval/sandbox eval distill convert prune"},
 	{"trust", "run/report falsify hub/hubtest hub s3/s3test s3 bench/randmodel bench/trial bench proofs selfcheck run/verify run/dispatch openai"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware " +
@@ -45,11 +46,16 @@ var reserved = []struct {
 	only   string // packages; empty: none but tests
 	reason string
 }{
-	{"github.com/ebitengine/purego", "device/cuda/driver device/cuda/emulator", "shared libraries are opened in one place"},
+	{"github.com/ebitengine/purego", "device/cuda/driver device/cuda/emulator device/vulkan/driver",
+		"shared libraries are opened in one place of a device"},
 	{"github.com/aws", "s3 s3/s3test", "one package speaks to buckets"},
 	{"C", "", "everything builds with CGO_ENABLED=0"},
 	{"apr/device/cpu", "device/cpu cmd/apr bench/interop bench/families model/modeltest", "models and training know device.Device, not devices"},
 	{"apr/device/cuda", "device/cuda cmd/apr", "models and training know device.Device, not devices"},
+	{"apr/device/vulkan", "cmd/apr", "models and training know device.Device, not devices"},
+	{"apr/device/vulkan/driver", "device/vulkan", "one package speaks to the driver"},
+	{"apr/device/vulkan/kernel", "device/vulkan", "parts of one device"},
+	{"apr/device/vulkan/kernel/manifest", "device/vulkan device/vulkan/kernel", "parts of one device"},
 	{"apr/device/cuda/driver", "device/cuda device/cuda/blas", "one package speaks to the driver"},
 	{"apr/device/cuda/kernel", "device/cuda", "parts of one device"},
 	{"apr/device/cuda/kernel/manifest", "device/cuda device/cuda/kernel device/cuda/emulator", "parts of one device"},
@@ -240,7 +246,8 @@ func TestLayersCatch(t *testing.T) {
 		{"external test", "model/a_test.go", `import "apr/model"`, ""},
 		{"package imports itself", "model/a.go", `import "apr/model"`, "stands above"},
 		{"purego in its room", "device/cuda/driver/a.go", `import "github.com/ebitengine/purego"`, ""},
-		{"purego elsewhere", "device/cpu/a.go", `import _ "github.com/ebitengine/purego/internal/x"`, "opened in one place"},
+		{"purego elsewhere", "device/cpu/a.go", `import _ "github.com/ebitengine/purego/internal/x"`,
+			"opened in one place of a device"},
 		{"cgo", "device/cuda/a.go", `import "C"`, "CGO_ENABLED=0"},
 		{"training knows a device", "distill/a.go", `import "apr/device/cpu"`, "not devices"},
 		{"its test may", "distill/a_test.go", `import "apr/device/cpu"`, ""},

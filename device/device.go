@@ -284,6 +284,7 @@ const (
 	WideDelta Feature = "Gated DeltaNet layers of more than 128 keys a head or 8 taps"
 	Quantizes Feature = "quantisation-aware training"      // its streams are no Quantizer, and Param takes no Blocks
 	Projects  Feature = "a teacher with another tokenizer" // its streams are no Projector
+	Maps      Feature = "attention transfer"
 )
 
 // Device owns memory and weights.

@@ -116,6 +116,9 @@ func (o Op) Feature() Feature {
 	if o == OpProject {
 		return Projects
 	}
+	if o == OpCompareMaps {
+		return Maps
+	}
 	return ""
 }
 

@@ -66,6 +66,10 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 	if err := in.projectedBy(dev); err != nil {
 		return err
 	}
+	if c.Guide.Attention > 0 && slices.Contains(dev.Info().Lacks, device.Maps) {
+		return fault.New(fault.Unavailable, "--attention-weight: %s is not built for %s yet", device.Maps, dev.Info().Kind).
+			WithHint("--backend cpu").WithID("E-GUIDE-009")
+	}
 	planned, ok := dev.(dry.Planned)
 	asked := c.TeacherBackend
 	if asked == "" {

@@ -18,7 +18,7 @@ import (
 
 // backend is what commands say about the device they want.
 type backend struct {
-	name      string // auto, cpu or cuda
+	name      string // auto, cpu, cuda, vulkan or vulkan:NAME
 	dtype     string // auto, f32; on CUDA also bf16, tf32
 	index     int    // of the GPU
 	expand    int64  // bytes that a CPU may spend on float32 copies of quantised matrices
@@ -29,7 +29,7 @@ type backend struct {
 // opened is a device and why it was taken.
 type opened struct {
 	device.Device
-	asked  string // auto, cpu or cuda
+	asked  string // as backend.name
 	reason string
 	tried  []string     // why other backends were not taken
 	gpu    *cuda.Device // nil on the CPU
@@ -72,11 +72,14 @@ func (o *opened) prepare(m *model.Outline, prompt int, gen generate.Options) (*d
 // generationForm is how commands keep the matrices of a model that generates.
 var generationForm = device.Form{Blocks: true}
 
-// open opens the device. auto takes the first GPU that works, else the CPU; when there is a driver and its GPU cannot be
-// used, a line says why.
+// open opens the device. auto takes the first GPU of CUDA that works, else one of Vulkan that is faster than the CPU,
+// else the CPU; when there is a driver and its GPU cannot be used, a line says why.
 func (b backend) open(e *cli.Env) (*opened, error) {
 	if b.name == "cpu" {
 		return b.cpu(e, "asked for")
+	}
+	if name, ok := vulkanName(b.name); ok {
+		return b.vulkan(name, "asked for")
 	}
 	gpu, err := b.cuda(e)
 	switch {
@@ -95,11 +98,16 @@ func (b backend) open(e *cli.Env) (*opened, error) {
 	if !withoutGPU(err) {
 		e.Log.Warn("the GPU is not used: " + err.Error())
 	}
-	o, cpuErr := b.cpu(e, "no GPU can be used")
-	if cpuErr == nil {
-		o.tried = []string{"cuda: " + err.Error()}
+	o, why := b.fasterVulkan(e)
+	if o == nil {
+		var cpuErr error
+		if o, cpuErr = b.cpu(e, "no GPU can be used"); cpuErr != nil {
+			return nil, cpuErr
+		}
+		o.tried = append(o.tried, "vulkan: "+why)
 	}
-	return o, cpuErr
+	o.tried = append([]string{"cuda: " + err.Error()}, o.tried...)
+	return o, nil
 }
 
 // withoutGPU reports whether err says that there is no GPU, so that nobody expects one to be used: no driver was found,

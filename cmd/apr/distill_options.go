@@ -214,7 +214,9 @@ const chunkRowsDefault = "0 = GPU: the largest of 1024, 512, 256 that fits; CPU:
 func (o *distillOptions) machineTable() []cli.Option {
 	return []cli.Option{
 		{Name: "dtype", Value: cli.Enum(&o.DType, "auto", "auto", "bf16", "f32", "tf32"), Help: "arithmetic: auto is bf16 on CUDA, f32 on CPU"},
-		{Name: "backend", Value: cli.Enum(&o.Backend, "auto", "auto", "cpu", "cuda").Refuse("fixture", "there is no simulated training: use auto, cpu or cuda"), Help: "where the student trains"},
+		{Name: "backend", Value: backendValue(&o.Backend).
+			Refuse("fixture", "there is no simulated training: use auto, cpu, cuda or vulkan"),
+			Help: "where the student trains: auto takes a GPU if there is one, vulkan:NAME an adapter by its name; alias wgpu"},
 		{Name: "device", FromEnv: launcher.LocalRank, Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0, or LOCAL_RANK of torchrun, srun or mpirun", Help: "index of the GPU"},
 		{Name: "gpus", Hidden: true, Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "number of GPUs, or all [not built yet]"},
 		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096; changes only the order of float32 sums"},

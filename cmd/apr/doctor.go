@@ -91,6 +91,7 @@ type doctorResult struct {
 	Verdict   string          `json:"verdict"` // what this machine can do now, in a sentence
 	Checks    []doctorCheck   `json:"checks"`
 	Devices   []gpuDevice     `json:"devices"`
+	Adapters  []vulkanAdapter `json:"adapters"` // of Vulkan
 	Libraries []doctorSearch  `json:"libraries"`
 	Backends  []doctorBackend `json:"backends"`
 	verbose   bool
@@ -139,6 +140,10 @@ func (r doctorResult) Text(p *cli.Page) {
 		p.Printf("\n")
 		printDevices(p, r.Devices)
 	}
+	if len(r.Adapters) > 0 {
+		p.Printf("\n")
+		printAdapters(p, r.Adapters)
+	}
 }
 
 // printProblems prints what failed or is missing. Without a driver its libraries are of no use, and are left out.
@@ -164,10 +169,11 @@ func (r doctorResult) printProblems(p *cli.Page) {
 
 // examine looks at everything. It changes nothing but for a file that it makes and removes where runs go.
 func examine(isa, managed, runs string, getenv func(string) string) doctorResult {
-	r := doctorResult{Devices: []gpuDevice{}}
+	r := doctorResult{Devices: []gpuDevice{}, Adapters: []vulkanAdapter{}}
 	r.examineCPU(isa)
 	r.examineLibraries()
 	r.examineCUDA(managed)
+	r.examineVulkan()
 	r.examineMemory()
 	r.examineCache(getenv)
 	r.examineDisk(runs)
@@ -377,7 +383,8 @@ func doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name: "doctor", Short: "Say what this machine has, what it lacks, and what works",
 		Long: "Says what this machine can do, then what is not fine, with what happens without it and what to do. It looks at the\n" +
-			"processor, NVIDIA's libraries, the driver, the CUDA devices, memory, the cache of compiled kernels and the disk.\n" +
+			"processor, NVIDIA's libraries, the driver, the CUDA devices, the adapters of Vulkan, memory, the cache of\n" +
+			"compiled kernels and the disk.\n" +
 			"--verbose prints all of it, and where libraries were looked for. The exit code is 0 whatever was found; apr gpu has\n" +
 			"one for a missing device.",
 		Example: "apr doctor\napr doctor --verbose\napr doctor --json",

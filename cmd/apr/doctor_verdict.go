@@ -8,11 +8,17 @@ import (
 // verdict says in a sentence what this machine can do now, and what keeps it from more.
 func (r *doctorResult) verdict() string {
 	gpu, cpu := r.backend("cuda"), r.backend("cpu")
+	portable := !gpu.Usable && r.backend("vulkan").Usable
+	if portable {
+		gpu = r.backend("vulkan")
+	}
 	var text string
 	switch {
 	case gpu.Usable && cpu.Usable:
 		text = "This machine trains and runs models on its GPU (" + *gpu.Device + ") and on the CPU"
-		if !r.found("libcublasLt") {
+		if portable {
+			text += "; --backend auto takes the faster of both"
+		} else if !r.found("libcublasLt") {
 			text += "; without cuBLAS the GPU is slower than it could be"
 		}
 	case gpu.Usable:

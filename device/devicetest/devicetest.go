@@ -68,6 +68,9 @@ func (l *lab) lacked(f device.Feature) error {
 		l.s.Release(w.whole)
 	}
 	if err == nil {
+		err = l.refused
+	}
+	if err == nil {
 		return fmt.Errorf("a device without %s ends without an error", f)
 	}
 	if fault.KindOf(err) != fault.Unavailable || !strings.Contains(err.Error(), string(f)) {
@@ -91,7 +94,7 @@ func Cases() []Case {
 		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), dropoutCases(), lowRankCases(), rotaryCases(), matmulCases(), weightCases(),
 		fewRowCases(), expertCases(), attentionCases(), maskedAttentionCases(), sinkAttentionCases(),
 		needing(device.DeltaNet, linearCases()), lossCases(), guideCases(),
-		projectCases(), mapCases(),
+		projectCases(), needing(device.Maps, mapCases()),
 		optimizerCases(), quantizeCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)

@@ -234,6 +234,7 @@ func checkGroupedStored(l *lab, d tensor.DType, out int, tokens ...int) {
 	weight, err := l.dev.Weight(device.WeightSpec{Name: "experts", Component: device.TeacherWeights, Parts: []device.Source{stored}, Experts: experts})
 	if err != nil {
 		l.errorf("Weight: %v", err)
+		l.refused = err
 		return
 	}
 	for _, n := range tokens {

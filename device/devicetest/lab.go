@@ -21,6 +21,7 @@ type lab struct {
 	rng     *rand.Rand
 	watched []watch
 	errs    []error
+	refused error // with which a case met an end before its own
 }
 
 // watch remembers what must still be so in the end.

@@ -121,6 +121,7 @@ func (l *lab) record() device.Scalars {
 	s, err := l.s.Wait(context.Background())
 	if err != nil {
 		l.errorf("Wait: %v", err)
+		l.refused = err
 	}
 	return s
 }

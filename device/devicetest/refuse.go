@@ -90,6 +90,12 @@ type Refusal struct {
 func (r Refusal) Check(d device.Device) error {
 	k := newDesk(d)
 	defer k.clear()
+	if r.op.Feature() == device.Quantizes && slices.Contains(d.Info().Lacks, device.Quantizes) {
+		if _, ok := k.s.(device.Quantizer); ok {
+			return fmt.Errorf("a device without %s has streams that are a Quantizer", device.Quantizes)
+		}
+		return nil // there is nothing to call
+	}
 	if r.good != nil {
 		if v := misuseOf(func() { r.good(k) }); v != nil {
 			return fmt.Errorf("the call without the mistake panics with %v", v)

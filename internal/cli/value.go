@@ -267,6 +267,7 @@ type EnumValue struct {
 	unbuilt []string
 	refused map[string]string
 	anyCase bool
+	named   string // of the words, the one that a name may follow after a colon
 }
 
 // Enum is an option that takes one of words.
@@ -284,6 +285,9 @@ func (v *EnumValue) AnyCase() *EnumValue { v.anyCase = true; return v }
 // Unbuilt names words that are known but not built yet: exit 9.
 func (v *EnumValue) Unbuilt(words ...string) *EnumValue { v.unbuilt = words; return v }
 
+// Named lets a name follow a word, as in word:NAME, and the word's other spellings.
+func (v *EnumValue) Named(word string) *EnumValue { v.named = word; return v }
+
 // Refuse makes word a usage error with a hint.
 func (v *EnumValue) Refuse(word, hint string) *EnumValue { v.refused[word] = hint; return v }
 
@@ -296,6 +300,11 @@ func (v *EnumValue) set(s string) error {
 	}
 	if w, ok := v.alias[s]; ok {
 		s = w
+	}
+	word, name, _ := strings.Cut(s, ":")
+	if v.named != "" && name != "" && (word == v.named || v.alias[word] == v.named) {
+		*v.p = v.named + ":" + name
+		return nil
 	}
 	if slices.Contains(v.unbuilt, s) {
 		return fault.New(fault.Unavailable, "%q is not built yet", s).WithHint("available: %s", strings.Join(v.words, ", "))
@@ -328,7 +337,19 @@ func (v *EnumValue) schema() map[string]any {
 	for _, a := range sortedKeys(v.alias) {
 		words = append(words, a)
 	}
-	return map[string]any{"enum": words}
+	if v.named == "" {
+		return map[string]any{"enum": words}
+	}
+	spellings := []string{v.named}
+	for _, a := range sortedKeys(v.alias) {
+		if v.alias[a] == v.named {
+			spellings = append(spellings, a)
+		}
+	}
+	return map[string]any{"anyOf": []any{
+		map[string]any{"enum": words},
+		map[string]any{"type": "string", "pattern": "^(" + strings.Join(spellings, "|") + "):.+$"},
+	}}
 }
 
 // listValue is a repeatable option, or a comma-separated one.

@@ -1,0 +1,28 @@
+//go:build vulkan
+
+package vulkan
+
+import (
+	"testing"
+
+	"apr/device"
+	"apr/device/devicetest"
+)
+
+// software is the adapter of the tests: Mesa's llvmpipe.
+const software = "llvmpipe"
+
+// open opens the adapter of the tests; a machine without it fails.
+func open(t testing.TB, o Options) *Device {
+	t.Helper()
+	o.Adapter = software
+	d, err := Open(o)
+	if err != nil {
+		t.Fatalf("these tests need %s (Debian: apt-get install mesa-vulkan-drivers libvulkan1): %v", software, err)
+	}
+	return d
+}
+
+func TestConformance(t *testing.T) {
+	devicetest.Run(t, func() device.Device { return open(t, Options{}) })
+}

@@ -1,0 +1,103 @@
+package kernel
+
+// Weight is a matrix that products and gathers read: rows of elements as Form stores them.
+type Weight struct {
+	Data       Mat    // its Row and Cols are words
+	Form       string // "f32", "bf16", "f16", "q8_0", "q4_k", "q6_k": the variant of kernels
+	Rows, Cols int
+}
+
+// Range returns rows [lo,hi).
+func (w Weight) Range(lo, hi int) Weight {
+	w.Data, w.Rows = w.Data.Range(lo, hi), hi-lo
+	return w
+}
+
+// Words returns the words of a row of n columns in a form.
+func Words(form string, n int) int {
+	switch form {
+	case "bf16", "f16":
+		return ceil(n, 2)
+	case "q8_0":
+		return n / 32 * 9
+	case "q4_k":
+		return n / 256 * 36
+	case "q6_k":
+		return n / 256 * 53
+	}
+	return n
+}
+
+const (
+	tile    = 64
+	fewRows = 8 // products of up to so many rows are sums by gemv
+)
+
+// MatMul: y = x·Wᵀ + bias, or added to y, over the first y.Cols rows of w.
+func MatMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
+	if y.Rows == 0 || y.Cols == 0 {
+		return
+	}
+	w = w.Range(0, y.Cols)
+	byRows(q, w.Rows, func(wlo, whi int) {
+		part, biased := w.Range(wlo, whi), bias.Columns(wlo, whi)
+		byRows(q, y.Rows, func(lo, hi int) {
+			matMul(q, y.Range(lo, hi).Columns(wlo, whi), x.Range(lo, hi), part, biased, add)
+		}, y, x)
+	}, w.Data)
+}
+
+func matMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
+	m, n, bind := uint32(y.Rows), uint32(y.Cols), []Mat{y, x, w.Data, bias}
+	cols := uint32(w.Cols)
+	if y.Rows <= fewRows {
+		q.Launch(Launch{"gemv_" + w.Form, bind, []uint32{m, n, cols, b(add), b(!bias.IsZero())}, ceil(y.Cols, 8)})
+		return
+	}
+	q.Launch(Launch{"gemm_nt_" + w.Form, bind, []uint32{m, n, cols, b(add), b(!bias.IsZero())}, ceil(y.Rows,
+		tile) * ceil(y.Cols, tile)})
+}
+
+// InputGrad: dx = dy·W, or added to dx, over the first dy.Cols rows of w.
+func InputGrad(q Queue, dx, dy Mat, w Weight, add bool) {
+	if dx.Rows == 0 || dx.Cols == 0 {
+		return
+	}
+	if dy.Cols == 0 && !add {
+		Fill(q, dx, 0)
+	}
+	w = w.Range(0, dy.Cols)
+	byRows(q, w.Rows, func(wlo, whi int) {
+		part, more := w.Range(wlo, whi), add || wlo > 0
+		byRows(q, dx.Rows, func(lo, hi int) {
+			y, x := dx.Range(lo, hi), dy.Range(lo, hi).Columns(wlo, whi)
+			q.Launch(Launch{"gemm_nn_" + w.Form, []Mat{y, x, part.Data},
+				[]uint32{uint32(y.Rows), uint32(y.Cols), uint32(whi - wlo), b(more)}, ceil(y.Rows, tile) * ceil(y.Cols, tile)})
+		}, dx, dy)
+	}, w.Data)
+}
+
+// WeightGrad: dw += dyᵀ·x.
+func WeightGrad(q Queue, dw, dy, x Mat) {
+	if dw.Rows == 0 || dw.Cols == 0 || dy.Rows == 0 {
+		return
+	}
+	byRows(q, dw.Rows, func(wlo, whi int) {
+		part := dw.Range(wlo, whi)
+		byRows(q, dy.Rows, func(lo, hi int) {
+			q.Launch(Launch{"gemm_tn", []Mat{part, dy.Range(lo, hi).Columns(wlo, whi), x.Range(lo, hi)},
+				[]uint32{uint32(part.Rows), uint32(part.Cols), uint32(hi - lo)}, ceil(part.Rows, tile) * ceil(part.Cols, tile)})
+		}, dy, x)
+	}, dw)
+}
+
+// Columns: sum[c] += Σ_r x[r, c].
+func Columns(q Queue, sum, x Mat) {
+	if x.Cols == 0 {
+		return
+	}
+	byRows(q, x.Rows, func(lo, hi int) {
+		q.Launch(Launch{"columns", []Mat{sum, x.Range(lo, hi)}, []uint32{uint32(hi - lo), uint32(x.Cols)}, ceil(x.Cols,
+			64)})
+	}, x)
+}

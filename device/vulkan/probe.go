@@ -1,0 +1,97 @@
+package vulkan
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+
+	"apr/device"
+	"apr/device/vulkan/kernel"
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// probe lets the device compute what is known: nested loops, shared memory, barriers, bit operations, exponentials of
+// numbers far below zero, and a product of tiles. A device that errs is refused before a weight is loaded.
+func (d *Device) probe() error {
+	s := newStream(d)
+	const groups, lanes = 3, 64
+	x := make([]float32, groups*lanes)
+	for i := range x {
+		x[i] = float32(i*7%lanes + i/lanes)
+	}
+	in, out := s.Temp("probe", device.Scratch, tensor.F32, groups, lanes), s.Temp("probe", device.Scratch,
+		tensor.F32, groups*lanes, 8)
+	defer s.Release(in, out)
+	s.Upload(in, x)
+	s.Launch(kernel.Launch{Kernel: "probe", Bind: []kernel.Mat{mat(out), mat(in)}, Args: []uint32{lanes},
+		Groups: groups})
+	got := make([]float32, groups*lanes*8)
+	if err := s.Download(got, out); err != nil {
+		return err
+	}
+	names := [...]string{"nested loops", "shared memory", "a sum over lanes", "a maximum over lanes",
+		"bit operations", "exponentials", "logarithms", "finiteness"}
+	for i, want := range answers(x) {
+		if g := float64(got[i]); !(math.Abs(g-want) <= 1e-5*math.Max(1, math.Abs(want))) {
+			return d.refuse("the kernel of known answers", fmt.Sprintf("%s give %g instead of %g", names[i%8], g, want))
+		}
+	}
+	return d.probeProduct(s)
+}
+
+// refuse is the fault of a device that computes wrongly.
+func (d *Device) refuse(what, how string) error {
+	return fault.New(fault.Unavailable, "%s errs in %s: %s", d.adapter.Name, what, how).WithID("E-VULKAN-009").
+		WithHint("a newer driver may help (this is %s %s); --backend cpu works everywhere", d.adapter.Driver,
+			d.adapter.DriverInfo)
+}
+
+// answers are what probe.wgsl writes of x, groups of 64.
+func answers(x []float32) (want []float64) {
+	for i, v := range x {
+		group := x[i/64*64:][:64]
+		sum, most := 0.0, 0.0
+		for _, u := range group {
+			sum, most = sum+float64(u), math.Max(most, float64(u))
+		}
+		word := uint32(int32(v)*257 - 5)
+		known := float64(int32(word<<16)>>20) + float64(bits.OnesCount32(word&0xf0f0))
+		u := float64(v)
+		want = append(want, 10*u, float64(group[63-i%64]), sum, most, known, math.Exp(u*-0.125)+math.Exp(-u*1000-200),
+			math.Log(u+1)+math.Tanh(u), 3)
+	}
+	return want
+}
+
+// probeProduct multiplies small integers, whose products are exact, with tiles that are not full.
+func (d *Device) probeProduct(s *Stream) error {
+	const m, n, k = 70, 67, 33
+	x, w := make([]float32, m*k), make([]float32, n*k)
+	for i := range x {
+		x[i] = float32(i*5%11 - 5)
+	}
+	for i := range w {
+		w[i] = float32(i*3%13 - 6)
+	}
+	xt, wt, yt := s.Temp("probe", device.Scratch, tensor.F32, m, k), s.Temp("probe", device.Scratch, tensor.F32, n,
+		k), s.Temp("probe", device.Scratch, tensor.F32, m, n)
+	defer s.Release(xt, wt, yt)
+	s.Upload(xt, x)
+	s.Upload(wt, w)
+	s.MatMul(yt, xt, d.Frozen(wt), device.Tensor{}, false)
+	got := make([]float32, m*n)
+	if err := s.Download(got, yt); err != nil {
+		return err
+	}
+	for i, g := range got {
+		want := float32(0)
+		for c := range k {
+			want += x[i/n*k+c] * w[i%n*k+c]
+		}
+		if g != want {
+			return d.refuse("a product of tiles", fmt.Sprintf("element (%d,%d) is %g instead of %g", i/n, i%n, g, want))
+		}
+	}
+	return nil
+}
