@@ -113,7 +113,7 @@ func (r *Run) lost(err error) error {
 	if l.How == collective.Silent || l.How == collective.Hung {
 		kind = fault.Hung
 	}
-	f := fault.New(kind, "%v", l).WithID("E-RANKS-020")
+	f := fault.New(kind, "%w", l).WithID("E-RANKS-020")
 	if r.Config.Ranks.leads() {
 		return f.WithHint("the last checkpoint is kept: --resume=%s goes on", r.Output)
 	}

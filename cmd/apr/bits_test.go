@@ -99,21 +99,30 @@ var resumedWith = map[string]resumed{
 	"router-balance": {with: "--router-balance=0.1", want: cannot}, // a student without experts
 	"seed":           {with: "--seed=43", want: differs},
 
-	"dtype":           {with: "--dtype=bf16", want: cannot},
-	"backend":         {with: "--backend=cuda", want: cannot},
-	"device":          {with: "--device=1", want: cannot},
-	"gpus":            {with: "--gpus=2", want: cannot},
-	"chunk-rows":      {with: "--chunk-rows=256", want: differs},
-	"recompute":       {with: "--recompute=blocks", want: goesOn},
-	"teacher-backend": {with: "--teacher-backend=q4k", want: cannot},
-	"teacher-cache":   {with: "--teacher-cache=off", want: differs},
-	"teacher-gemm":    {with: "--teacher-gemm=fp8", want: cannot},
-	"teacher-experts": {with: "--teacher-experts=host", want: cannot},
-	"managed-memory":  {with: "MANAGED_MEMORY=auto", want: goesOn},
-	"probe":           {with: "--probe=off", want: goesOn}, // on a CPU; on a GPU it may choose another backend, which is compared
-	"stall-timeout":   {with: "--stall-timeout=400s", want: goesOn},
-	"supervise":       {with: "--supervise", want: ""},      // a process of its own: TestSupervise…
-	"kernel-log":      {with: "--kernel-log", want: cannot}, // a CPU loads none
+	"dtype":         {with: "--dtype=bf16", want: cannot},
+	"backend":       {with: "--backend=cuda", want: cannot},
+	"device":        {with: "--device=1", want: cannot},
+	"gpus":          {with: "--gpus=2", want: cannot},
+	"world-size":    {with: "--world-size=2", want: ""}, // processes: TestScripts/worldsize
+	"deterministic": {with: "--deterministic=world", want: differs, names: "ranks was not recorded"},
+	"rank":          {with: "--rank=1", want: cannot},
+	"rendezvous":    {with: "--rendezvous=h:1", want: cannot},
+	"elastic":       {with: "--elastic=1:2", want: goesOn},
+	"teacher-ranks": {with: "--teacher-ranks=1", want: cannot},
+
+	"rendezvous-timeout": {with: "--rendezvous-timeout=1m", want: cannot}, // without ranks it has no effect
+	"chunk-rows":         {with: "--chunk-rows=256", want: differs},
+	"recompute":          {with: "--recompute=blocks", want: goesOn},
+	"teacher-backend":    {with: "--teacher-backend=q4k", want: cannot},
+	"teacher-cache":      {with: "--teacher-cache=off", want: differs},
+	"teacher-gemm":       {with: "--teacher-gemm=fp8", want: cannot},
+	"teacher-experts":    {with: "--teacher-experts=host", want: cannot},
+	"managed-memory":     {with: "MANAGED_MEMORY=auto", want: goesOn},
+	// On a CPU; on a GPU it may choose another backend, which is compared.
+	"probe":         {with: "--probe=off", want: goesOn},
+	"stall-timeout": {with: "--stall-timeout=400s", want: goesOn},
+	"supervise":     {with: "--supervise", want: ""},      // a process of its own: TestSupervise…
+	"kernel-log":    {with: "--kernel-log", want: cannot}, // a CPU loads none
 
 	"no-shuffle":     {with: "--no-shuffle", want: differs},
 	"packing":        {with: "--no-packing", want: differs},

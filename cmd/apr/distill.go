@@ -85,14 +85,17 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if o.Plan {
 		return (&planOptions{distillOptions: o}).run(ctx, e)
 	}
-	place, err := rank(e)
+	if o.precomputes() {
+		if _, err := rank(e); err != nil {
+			return nil, err
+		}
+		return runPrecompute(ctx, e, o)
+	}
+	group, err := o.party(e)
 	if err != nil {
 		return nil, err
 	}
-	if o.precomputes() {
-		return runPrecompute(ctx, e, o)
-	}
-	if o.Supervise && e.Getenv(supervise.Variable) == "" {
+	if o.Supervise && e.Getenv(supervise.Variable) == "" && e.Getenv(startedVariable) == "" {
 		if err := errors.Join(o.check(e.Settings), o.unbuilt(e.Settings)); err != nil {
 			return nil, err
 		}
@@ -104,6 +107,11 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err != nil {
 		return nil, err
 	}
+	if err := errors.Join(c.Validate(), group.open(e)); err != nil {
+		return nil, err
+	}
+	defer group.close(guard.Watchdog)
+	group.configure(&c, guard.setComm)
 	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}
 	dev, err := b.open(e)
 	if err != nil {
@@ -112,6 +120,9 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	defer dev.Close()
 	if err := o.unbuiltOn(dev, e); err != nil {
 		return nil, err
+	}
+	if !group.leads() {
+		return nil, trainAlong(ctx, e, c, dev, guard)
 	}
 	if c.Probe = o.Probe; dev.gpu != nil {
 		c.OpenDevice = func() (device.Device, error) { return b.cuda(e) }
@@ -131,7 +142,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	}
 	defer r.Close()
 	guard.setRunDir(r.Output)
-	if err := errors.Join(recordDevice(r, dev), recordRank(r, place)); err != nil {
+	if err := errors.Join(recordDevice(r, dev), group.record(r)); err != nil {
 		return nil, err
 	}
 	if show.use, err = recordPeak(ctx, e, r, dev, o); err != nil {
@@ -140,6 +151,8 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	show.outline(r)
 	stopping := announceStop(ctx, e)
 	out, err := r.Execute(ctx)
+	group.done = err == nil
+	guard.lostRank(err)
 	stopping()
 	err = o.howToGoOn(r.Output, err)
 	verdict := reportRun(e, r.Output)
@@ -147,6 +160,18 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	res := o.result(c, out, r, dev)
 	res.judge(verdict)
 	return res, err
+}
+
+// trainAlong trains as a rank above 0, which shows and writes nothing.
+func trainAlong(ctx context.Context, e *cli.Env, c distill.Config, dev *opened, guard *sentry) error {
+	c.Watch = guard.Watchdog
+	r, err := distill.Start(ctx, c, dev.Device, follower{e}, func(m *runlog.Manifest) { describeRun(m, e, dev) })
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = r.Execute(ctx)
+	return err
 }
 
 // resolve turns the options into a configuration whose models are on this machine.
@@ -209,7 +234,10 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		asked bool
 		what  string
 	}{
-		{o.GPUs != "1", "--gpus " + o.GPUs + ": several GPUs"},
+		{o.GPUs != "1", "--gpus " + o.GPUs +
+			": several GPUs, which need libnccl.so.2; --backend cpu --world-size trains with several processes"},
+		{o.TeacherRanks > 0, "--teacher-ranks: ranks that only teach"},
+		{o.WorldSize > 1 && o.precomputes(), "--stage precompute with --world-size: --shard shares it among processes"},
 	} {
 		if u.asked {
 			return fault.New(fault.Unavailable, "not built yet: %s", u.what)
@@ -238,6 +266,9 @@ func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
 	}{
 		{s.Given("teacher-gemm") && o.TeacherGEMM != arithmetic && !(o.TeacherGEMM == "fp8" && arithmetic == "bf16"),
 			"--teacher-gemm " + o.TeacherGEMM + ": teacher and student compute in " + arithmetic},
+		{onGPU && o.WorldSize > 1,
+			"--world-size on GPUs, whose ranks need libnccl.so.2: --backend cpu trains with several processes"},
+		{onGPU && o.Deterministic == "world", "--deterministic=world on a GPU"},
 		{!onGPU && o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU: use auto or off"},
 		{!onGPU && o.TeacherExperts == "host", "--teacher-experts host on the CPU, which reads experts where they are: use device"},
 		{!onGPU && o.Device != 0 && !strings.HasPrefix(s.Origin("device"), "env "), "--device on the CPU"},
@@ -375,7 +406,7 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 		Outcome: out, Backend: dev.Info().Kind, TeacherPath: cmp.Or(c.Teacher, c.FromCache), StudentPath: c.Student + c.StudentConfig, Output: c.Output,
 		Temperature: c.Loss.Temperature, Alpha: c.Loss.Alpha, Epochs: c.Epochs, TeacherDevice: big.Backend, TeacherGEMM: big.GEMM,
 		TeacherReason: big.Reason, LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
-		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: 1,
+		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: max(1, c.Ranks.World),
 		PeakMemory: map[string]int64{"host": peakResident(), "device": out.DevicePeak},
 		SHA256:     map[string]*string{}, trainedIn: o.QuantizeAware, talks: run.Outline().Talks > 0,
 	}

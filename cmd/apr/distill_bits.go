@@ -26,6 +26,9 @@ var distillBits = map[string]cli.Bits{
 	// the device, its arithmetic and the teacher's backend are compared as chosen
 	"dtype": cli.BitsByEffect, "backend": cli.BitsByEffect, "device": cli.BitsByEffect, "teacher-backend": cli.BitsByEffect,
 	"teacher-gemm": cli.BitsByEffect, "probe": cli.BitsByEffect, "teacher-experts": cli.SameBits,
+	// how the rows of a step are added is compared as "ranks"
+	"world-size": cli.BitsByEffect, "deterministic": cli.BitsByEffect, "rank": cli.SameBits, "rendezvous": cli.SameBits,
+	"rendezvous-timeout": cli.SameBits, "elastic": cli.SameBits, "teacher-ranks": cli.SameBits,
 	"gpus": cli.BitsByValue, "chunk-rows": cli.BitsByValue, "teacher-cache": cli.BitsByValue,
 	"recompute": cli.SameBits, "managed-memory": cli.SameBits,
 	"stall-timeout": cli.SameBits, "supervise": cli.SameBits, "kernel-log": cli.SameBits,

@@ -44,6 +44,9 @@ type distillOptions struct {
 	MaxLossRatio, RouterBalance                               float64
 	DType, Backend, GPUs                                      string
 	Device                                                    int
+	Rank, WorldSize, TeacherRanks                             int // Rank -1, WorldSize 0: not given
+	Rendezvous, Deterministic, Elastic                        string
+	RendezvousTimeout                                         time.Duration
 	ChunkRows                                                 int
 	Recompute                                                 string
 	TeacherBackend, TeacherCache, TeacherGEMM, TeacherExperts string
@@ -219,6 +222,21 @@ func (o *distillOptions) machineTable() []cli.Option {
 			Help: "where the student trains: auto takes a GPU if there is one, vulkan:NAME an adapter by its name; alias wgpu"},
 		{Name: "device", FromEnv: launcher.LocalRank, Value: cli.Int(&o.Device, 0).AtLeast(0), Default: "0, or LOCAL_RANK of torchrun, srun or mpirun", Help: "index of the GPU"},
 		{Name: "gpus", Hidden: true, Value: cli.Checked(&o.GPUs, "1", countOrAll), Help: "number of GPUs, or all [not built yet]"},
+		{Name: "world-size", Env: "APR_DISTILL_WORLD_SIZE", Value: cli.Int(&o.WorldSize, 0).AtLeast(1),
+			Default: "one process",
+			Help:    "ranks that share the rows of each step; without --rank they are started here, on the CPU"},
+		{Name: "rank", Env: "APR_DISTILL_RANK", Value: cli.Int(&o.Rank, -1).AtLeast(0), Default: "none: see --world-size",
+			Help: "number of this process among --world-size ranks that were started elsewhere"},
+		{Name: "rendezvous", Env: "APR_DISTILL_RENDEZVOUS", Value: cli.String(&o.Rendezvous, ""),
+			Help: "where the ranks meet: HOST:PORT of rank 0; APR_RANK_SECRET has to be the same on all"},
+		{Name: "rendezvous-timeout", Value: cli.Duration(&o.RendezvousTimeout, 5*time.Minute),
+			Help: "give up with exit 10 if ranks have not met after this time, and name the missing"},
+		{Name: "deterministic", Optional: "run", Value: cli.Enum(&o.Deterministic, "run", "run", "world"),
+			Help: "same bits: run, of every run with as many ranks; world, of 1, 2, 4 or 8 ranks, in more memory"},
+		{Name: "elastic", Value: cli.String(&o.Elastic, ""),
+			Help: "MIN:MAX: resume with another number of ranks from MIN to MAX; the run records it"},
+		{Name: "teacher-ranks", Hidden: true, Value: cli.Int(&o.TeacherRanks, 0).AtLeast(0),
+			Help: "number of ranks that only teach [not built yet]"},
 		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096; changes only the order of float32 sums"},
 		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass recomputes; auto takes the least that fits; results do not change"},
 		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},

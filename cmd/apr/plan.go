@@ -66,6 +66,10 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if _, err := rank(e); err != nil {
 		return nil, err
 	}
+	if p.WorldSize > 1 {
+		return nil, fault.New(fault.Unavailable,
+			"not built yet: a plan with --world-size: a rank needs what one process needs")
+	}
 	if p.noProbe && p.Probe && e.Settings.Given("probe") && !e.Settings.Over("no-probe", "probe") {
 		return nil, fault.New(fault.Usage, "--probe on and --no-probe contradict each other")
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"apr/collective"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	runlog "apr/run/log"
@@ -23,6 +25,7 @@ type sentry struct {
 	dir   atomic.Pointer[string] // the run directory, once it is this run's
 	state atomic.Pointer[func() string]
 	heart *supervise.Heart
+	comm  atomic.Pointer[collective.Comm] // with the other ranks
 }
 
 // newSentry starts to watch. timeout 0 is the rule of package watch.
@@ -38,6 +41,17 @@ func newSentry(e *cli.Env, timeout time.Duration) *sentry {
 func (s *sentry) setRunDir(dir string) {
 	s.dir.Store(&dir)
 	s.heart.Beat(supervise.Beat{Doing: "beginning", RunDir: dir})
+}
+
+// setComm records the communicator, so that a stall of this rank is told to the others.
+func (s *sentry) setComm(c collective.Comm) { s.comm.Store(&c) }
+
+// lostRank tells a supervisor that the run ends for the loss of another rank: a new attempt starts all of them.
+func (s *sentry) lostRank(err error) {
+	var lost *collective.Lost
+	if errors.As(err, &lost) {
+		s.heart.Beat(supervise.Beat{Doing: lost.Error(), RunDir: s.runDir(), Again: true})
+	}
 }
 
 // setDeviceState sets the function that describes the device in the report of a stall; it must not wait for the device.
@@ -77,6 +91,9 @@ func (s *sentry) stalled(r watch.Report) {
 		fmt.Fprintf(s.e.Err, "%s\n", r)
 		s.e.Abort(s.fault(r))
 	}()
+	if comm := s.comm.Load(); comm != nil {
+		go (*comm).Abort(fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Second), r.Doing))
+	}
 	limit := time.After(lastWords)
 	for _, done := range []chan struct{}{written, told} {
 		select {

@@ -13,6 +13,8 @@ const Variable = "APR_SUPERVISED"
 
 // Beat is a sign of life of the child, a line of JSON.
 type Beat struct {
+	// Again asks for another attempt: the process is about to end because another rank of its run was lost.
+	Again  bool          `json:"again,omitempty"`
 	Doing  string        `json:"doing,omitempty"`
 	Steps  int           `json:"steps"`
 	Idle   time.Duration `json:"idle"`  // since its last progress

@@ -107,7 +107,7 @@ func Run(o Options) (Result, error) {
 		if now != reached {
 			reached, fruitless = now, 0
 		}
-		again := death.again() && !asked && fruitless < Restarts
+		again := (death.again() || a.wantsAgain()) && !asked && fruitless < Restarts
 		if o.Death != nil && (again || !r.Told()) {
 			o.Death(r.RunDir, death, again)
 		}
@@ -151,6 +151,7 @@ type attempt struct {
 
 	mu     sync.Mutex
 	runDir string
+	again  bool      // asked for
 	last   time.Time // sign of life
 }
 
@@ -239,6 +240,13 @@ func (a *attempt) told() string {
 	return a.runDir
 }
 
+// wantsAgain reports whether the child's last word was that another attempt may help.
+func (a *attempt) wantsAgain() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.again
+}
+
 // listen notes the signs of life.
 func (a *attempt) listen(pipe io.Reader) {
 	lines := bufio.NewScanner(pipe)
@@ -250,6 +258,7 @@ func (a *attempt) listen(pipe io.Reader) {
 		if err == nil && b.RunDir != "" {
 			a.runDir = b.RunDir
 		}
+		a.again = err == nil && b.Again
 		a.mu.Unlock()
 	}
 }

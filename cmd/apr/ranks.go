@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"apr/collective"
+	"apr/distill"
+	"apr/internal/cli"
+	"apr/internal/fault"
+	runlog "apr/run/log"
+	"apr/run/watch"
+)
+
+// Variables of the environment that ranks are told by.
+const (
+	startedVariable    = "APR_RANK_STARTED"    // set in ranks that rank 0 has started: they start none
+	secretVariable     = "APR_RANK_SECRET"     // what ranks prove to know to each other
+	generationVariable = "APR_RANK_GENERATION" // how often the run was started again
+)
+
+// party is the group of ranks that this process belongs to.
+type party struct {
+	rank, world int
+	by          string // who says so
+	rendezvous  string // HOST:PORT or file://DIR; empty: this process starts the others
+	secret      []byte
+	generation  int
+	least, most int // of --elastic
+	sameBits    bool
+	wait        time.Duration
+	silence     time.Duration
+
+	alone    standing // of a process of its own
+	folder   string   // of a rank above 0: its run directory, which goes when it ends
+	listener net.Listener
+	done     bool // the run has not failed
+	children *startedRanks
+}
+
+// table is what this call says of ranks.
+func (o *distillOptions) saysOfRanks() string {
+	var b strings.Builder
+	for _, v := range [][2]string{
+		{"--rank", strconv.Itoa(o.Rank)}, {"--world-size", strconv.Itoa(o.WorldSize)}, {"--rendezvous", o.Rendezvous},
+	} {
+		if v[1] != "" && v[1] != "-1" && v[1] != "0" || v[0] == "--rank" && o.Rank == 0 {
+			fmt.Fprintf(&b, "\n%-14s %s", v[0], v[1])
+		}
+	}
+	return b.String()
+}
+
+// party finds out which of how many ranks this process is: by its flags, else by what a launcher says.
+func (o *distillOptions) party(e *cli.Env) (*party, error) {
+	p := &party{world: 1, wait: o.RendezvousTimeout, sameBits: o.Deterministic == "world", silence: silenceLimit}
+	if o.StallTimeout > 0 {
+		p.silence = min(p.silence, o.StallTimeout)
+	}
+	var err error
+	if p.least, p.most, err = o.elastic(); err != nil {
+		return nil, err
+	}
+	if o.Rank < 0 && o.WorldSize == 0 && o.Rendezvous == "" {
+		p.alone, err = rank(e)
+		return p, err
+	}
+	complete := o.Rank >= 0 && o.WorldSize > 0 && o.Rendezvous != ""
+	local := o.Rank < 0 && o.WorldSize > 0 && o.Rendezvous == ""
+	switch {
+	case local && e.Getenv(startedVariable) != "":
+		return nil, fault.In(fault.Usage, startedVariable, "is set, and nothing says which rank this process is")
+	case !complete && !local && !(o.WorldSize == 1 && o.Rank <= 0):
+		return nil, fault.New(fault.Usage, "--rank, --world-size and --rendezvous belong together").
+			WithHint("give all three on every rank, or --world-size alone to start the ranks of this machine%s",
+				o.saysOfRanks()).
+			WithID("E-RANKS-030")
+	case o.Rank >= o.WorldSize:
+		return nil, fault.New(fault.Usage, "--rank %d of --world-size %d: ranks go from 0 to %d", o.Rank, o.WorldSize,
+			o.WorldSize-1).
+			WithID("E-RANKS-031")
+	}
+	p.rank, p.world, p.rendezvous, p.by = max(0, o.Rank), o.WorldSize, o.Rendezvous, "--rank and --world-size"
+	if local {
+		p.by = "--world-size, which starts the others"
+	}
+	if p.world == 1 {
+		p.rendezvous = ""
+		return p, nil
+	}
+	p.secret = []byte(e.Getenv(secretVariable))
+	if g := e.Getenv(generationVariable); g != "" {
+		n, err := strconv.ParseUint(g, 10, 31)
+		if err != nil {
+			return nil, fault.In(fault.Usage, generationVariable, "%q is not a whole number from 0 up", g)
+		}
+		p.generation = int(n)
+	}
+	if strings.HasPrefix(p.rendezvous, "file:") {
+		return nil, fault.New(fault.Unavailable, "not built yet: --rendezvous %s; HOST:PORT is", p.rendezvous)
+	}
+	if p.rendezvous != "" && len(p.secret) == 0 {
+		return nil, fault.In(fault.Usage, secretVariable,
+			"is not set: ranks that meet at %s prove to each other that they know it", p.rendezvous).
+			WithHint("set it to the same text on every rank").WithID("E-RANKS-032")
+	}
+	return p, nil
+}
+
+// silenceLimit is how long a rank may be silent before it counts as lost, unless --stall-timeout is less.
+const silenceLimit = 30 * time.Second
+
+// elastic reads MIN:MAX.
+func (o *distillOptions) elastic() (least, most int, err error) {
+	if o.Elastic == "" {
+		return 0, 0, nil
+	}
+	low, high, ok := strings.Cut(o.Elastic, ":")
+	least, err1 := strconv.Atoi(low)
+	most, err2 := strconv.Atoi(high)
+	if !ok || err1 != nil || err2 != nil || least < 1 || most < least {
+		return 0, 0, fault.New(fault.Usage, "--elastic %q is not MIN:MAX, two whole numbers from 1 up", o.Elastic)
+	}
+	if world := max(1, o.WorldSize); world < least || world > most {
+		return 0, 0, fault.New(fault.Usage, "--elastic %s does not hold %d ranks", o.Elastic, world)
+	}
+	return least, most, nil
+}
+
+// several reports whether there are other ranks.
+func (p *party) several() bool { return p.world > 1 }
+
+// leads reports whether this process writes the run.
+func (p *party) leads() bool { return p.rank == 0 }
+
+// open takes what this rank needs before it reads anything: rank 0 its address, the others a folder.
+func (p *party) open(e *cli.Env) (err error) {
+	if !p.several() {
+		return nil
+	}
+	e.Log.Info(fmt.Sprintf("ranks: rank %d of %d by %s", p.rank, p.world, p.by))
+	switch {
+	case p.rank > 0:
+		p.folder, err = os.MkdirTemp("", "apr-rank-")
+		return err
+	case p.rendezvous == "":
+		return p.fork(e)
+	}
+	if p.listener, err = net.Listen("tcp", p.rendezvous); err != nil {
+		return fault.New(fault.Network, "--rendezvous %s: rank 0 cannot listen there", p.rendezvous).Because(err).
+			WithHint("name an address of this machine and a port that is free").WithID("E-RANKS-033")
+	}
+	return nil
+}
+
+// fork begins to listen on a free port of this machine and starts the other ranks, which share the processors with
+// this one.
+func (p *party) fork(e *cli.Env) (err error) {
+	if p.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return fault.New(fault.Network, "no port to meet the other ranks at").Because(err)
+	}
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails
+	p.secret = []byte(hex.EncodeToString(secret))
+	p.rendezvous = p.listener.Addr().String()
+	threads := max(1, runtime.GOMAXPROCS(0)/p.world)
+	p.children, err = startRanks(e, p, threads)
+	runtime.GOMAXPROCS(threads)
+	return err
+}
+
+// configure makes the configuration that of this rank.
+func (p *party) configure(c *distill.Config, joined func(collective.Comm)) {
+	c.Ranks = distill.Group{Rank: p.rank, World: p.world, SameBits: p.sameBits, Least: p.least, Most: p.most}
+	if !p.several() {
+		return
+	}
+	if p.rank > 0 {
+		c.Output = filepath.Join(p.folder, "run")
+	}
+	c.Ranks.Join = func(ctx context.Context, fields []collective.Field) (collective.Comm, error) {
+		comm, err := p.meet(ctx, fields)
+		if err == nil {
+			joined(comm)
+		}
+		return comm, err
+	}
+}
+
+// meet joins the other ranks.
+func (p *party) meet(ctx context.Context, fields []collective.Field) (collective.Comm, error) {
+	host, _ := os.Hostname() // for messages
+	h := collective.Hello{Rank: p.rank, World: p.world, Generation: p.generation, Fields: fields,
+		Who: fmt.Sprintf("%s, process %d", host, os.Getpid())}
+	o := collective.Options{Secret: p.secret, Wait: p.wait, Silence: p.silence}
+	if p.rank > 0 {
+		return collective.Join(ctx, func(ctx context.Context) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", p.rendezvous)
+		}, h, o)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if p.children != nil {
+		p.children.died(cancel)
+	}
+	comm, err := collective.Serve(ctx, p.listener, h, o)
+	if died := context.Cause(ctx); err != nil && died != nil && !errors.Is(died, context.Canceled) {
+		return nil, died
+	}
+	return comm, err
+}
+
+// close ends what open began. Other ranks that were started here have some time to end by themselves.
+func (p *party) close(dog *watch.Watchdog) {
+	if p.listener != nil {
+		_ = p.listener.Close() // the group does it, too
+	}
+	if p.children != nil {
+		patience := patienceOnFailure
+		if p.done {
+			patience = patienceWithRanks
+		}
+		p.children.end(patience, func() { dog.Doing("waiting for the other ranks to end") })
+	}
+	if p.folder != "" {
+		_ = os.RemoveAll(p.folder) // what is left of it is in the folder for temporary files
+	}
+}
+
+// record writes down who counted.
+func (p *party) record(r *distill.Run) error {
+	if p.by == "" {
+		return recordRank(r, p.alone)
+	}
+	how := "gradients are added as a binary tree over the ranks, in float32; rank 0 writes the run"
+	if p.sameBits {
+		how = fmt.Sprintf("a step is %d parts by position, whose gradients are added as one binary tree: the bits do not "+
+			"depend on the number of ranks", distill.WorldLeaves)
+	}
+	return r.Decision("ranks", map[string]any{
+		"rank": p.rank, "world_size": p.world, "by": p.by, "rendezvous": p.rendezvous, "generation": p.generation,
+		"deterministic": map[bool]string{false: "run", true: "world"}[p.sameBits],
+	}, how)
+}
+
+// follower is the display of a rank above 0: rank 0 shows the run.
+type follower struct{ e *cli.Env }
+
+func (f follower) Phase(name string)                  { f.e.Log.Debug(name) }
+func (f follower) Advance(int, int)                   {}
+func (f follower) Leg(string, int, int)               {}
+func (f follower) Step(string, runlog.Step)           {}
+func (f follower) Evaluated(string, int, float64)     {}
+func (f follower) Message(format string, args ...any) { f.e.Log.Debug(fmt.Sprintf(format, args...)) }
+func (f follower) Detail(format string, args ...any)  { f.e.Log.Debug(fmt.Sprintf(format, args...)) }
+
+var _ distill.Observer = follower{}
