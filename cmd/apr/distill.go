@@ -266,9 +266,9 @@ func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
 	}{
 		{s.Given("teacher-gemm") && o.TeacherGEMM != arithmetic && !(o.TeacherGEMM == "fp8" && arithmetic == "bf16"),
 			"--teacher-gemm " + o.TeacherGEMM + ": teacher and student compute in " + arithmetic},
-		{onGPU && o.WorldSize > 1,
+		{dev.Info().Kind != "cpu" && o.WorldSize > 1,
 			"--world-size on GPUs, whose ranks need libnccl.so.2: --backend cpu trains with several processes"},
-		{onGPU && o.Deterministic == "world", "--deterministic=world on a GPU"},
+		{dev.Info().Kind != "cpu" && o.Deterministic == "world", "--deterministic=world on a GPU"},
 		{!onGPU && o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU: use auto or off"},
 		{!onGPU && o.TeacherExperts == "host", "--teacher-experts host on the CPU, which reads experts where they are: use device"},
 		{!onGPU && o.Device != 0 && !strings.HasPrefix(s.Origin("device"), "env "), "--device on the CPU"},
