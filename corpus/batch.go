@@ -156,7 +156,7 @@ func (l *Loader) Next() (Batch, error) {
 		b.Starts = make([]int32, len(b.Tokens))
 	}
 	from := l.pos
-	for i, row := range l.nextRows() {
+	for i, row := range l.NextRows() {
 		inputs, targets, mask := b.row(i)
 		l.rows.Fill(row, inputs, targets, mask)
 		if l.opt.Documents {
@@ -180,11 +180,11 @@ func (l *Loader) RowsFrom(p Position) []int {
 	}
 	at := &Loader{rows: l.rows, opt: l.opt, pos: p, permEpoch: p.Epoch - 1} // an order of its own
 	at.order(p.Epoch)
-	return at.nextRows()
+	return at.NextRows()
 }
 
-// nextRows returns the rows of the next batch, of routed ones those of each route together, and moves behind them.
-func (l *Loader) nextRows() []int {
+// NextRows returns the rows of the next batch, of routed ones those of each route together, and moves behind them.
+func (l *Loader) NextRows() []int {
 	rows := make([]int, l.opt.BatchRows)
 	for i := range rows {
 		rows[i] = l.rowAt(l.pos.Row)

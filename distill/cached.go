@@ -16,6 +16,7 @@ import (
 	runlog "apr/run/log"
 	"apr/teacher"
 	"apr/teacher/cache"
+	"apr/teacher/remote"
 	"apr/tensor"
 )
 
@@ -39,13 +40,14 @@ func (c Config) validateCached() error {
 		{c.Guide.Weight != 0, "--strategy progressive, whose layers no cache holds"},
 		{c.TeacherFP8, "--teacher-gemm fp8"},
 		{c.HostExperts, "--teacher-experts host"},
+		{c.Remote != nil && (c.Ranks.World > 1 || c.Ranks.SameBits), "tcp:// and several ranks or --deterministic=world"},
 	} {
 		if t.asked {
-			return fault.New(fault.Unavailable, "not built yet: --cache with %s", t.what).WithID("E-DISTILL-112")
+			return fault.New(fault.Unavailable, "not built yet: a teacher that is read, with %s", t.what).WithID("E-DISTILL-112")
 		}
 	}
 	if c.Loss.Alpha == 0 {
-		return fault.New(fault.Usage, "--cache has no effect with --alpha 0, which needs no teacher")
+		return fault.New(fault.Usage, "%s has no effect with --alpha 0, which needs no teacher", c.FromCache)
 	}
 	return nil
 }
@@ -58,7 +60,8 @@ type said struct {
 	Bytes  int64
 	rows   teacher.Rows
 	has    func(cache.Key) bool
-	made   *maker // makes the rows; nil: they were made before
+	made   *maker         // makes the rows; nil: they were made before
+	client *remote.Client // brings them; nil: nobody has to
 }
 
 // drawn reports whether the teacher is a cache of draws, which has nothing on the device.
@@ -66,6 +69,9 @@ func (in *inputs) drawn() bool { return in.cache != nil && in.cache.Kind == cach
 
 // openTeacher opens the teacher, or what its cache has of it.
 func (in *inputs) openTeacher(c Config) (err error) {
+	if c.Remote != nil {
+		return in.openRemote(c)
+	}
 	if c.FromCache == "" {
 		if in.teacher, err = modelfile.Open(c.Teacher, c.AllowKeys...); err != nil {
 			return err
@@ -77,7 +83,12 @@ func (in *inputs) openTeacher(c Config) (err error) {
 		return err
 	}
 	in.cache = &said{Header: r.Header, Dir: r.Dir, SHA256: r.SHA256, Bytes: r.Bytes, rows: r, has: r.Has}
-	if in.teacher, err = openHead(c.FromCache); err != nil {
+	return in.openHeadOf(c, c.FromCache)
+}
+
+// openHeadOf opens what there is of the teacher beside its rows, in a folder.
+func (in *inputs) openHeadOf(c Config, dir string) (err error) {
+	if in.teacher, err = openHead(dir); err != nil {
 		return err
 	}
 	if in.cache.Kind == cache.Hidden {
@@ -119,6 +130,9 @@ func (in *inputs) checkCache(c Config) error {
 		return err
 	}
 	if err := in.cache.Same(in.cache.Dir, asked, "tokenizer", "packing", "seq_len", "vocab"); err != nil {
+		return err
+	}
+	if err := in.checkRemote(c); err != nil {
 		return err
 	}
 	return teacher.CheckLoss(in.cache.Dir, in.cache.Header, c.Loss)
@@ -203,6 +217,10 @@ func (in *inputs) checkCachedRows(c Config, obs Observer) error {
 		return err
 	}
 	keys, _ := cacheKeys(in.rows, c.DocumentMask, nil)
+	if in.cache.client != nil {
+		asked.Rows, asked.RowsSHA256 = len(keys), cache.HashKeys(keys)
+		return in.cache.Same(in.cache.Dir, asked, "rows", "rows_sha256")
+	}
 	missing := 0
 	for _, k := range keys {
 		if !in.cache.has(k) {
@@ -232,7 +250,11 @@ func (in *inputs) cacheText() string {
 func (in *inputs) recordTeacherCache() {
 	h, detail := in.cache.Header, in.cacheText()
 	in.records["teacher"] = runlog.Input{Path: in.cache.Dir, SHA256: h.Teacher, Of: ofWeights, Detail: "not read: the cache names it", Config: h.TeacherConfig}
-	in.records["teacher_cache"] = runlog.Input{Path: in.cache.Dir, SHA256: in.cache.SHA256, Of: "manifest.json, which has the hash of every file", Bytes: in.cache.Bytes,
+	of := "manifest.json, which has the hash of every file"
+	if in.cache.client != nil {
+		of = "the header that the teacher sent"
+	}
+	in.records["teacher_cache"] = runlog.Input{Path: in.cache.Dir, SHA256: in.cache.SHA256, Of: of, Bytes: in.cache.Bytes,
 		Detail: fmt.Sprintf("%s, of %d rows, made on %s", detail, h.Rows, h.Device)}
 }
 

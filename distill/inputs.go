@@ -76,6 +76,9 @@ type inputs struct {
 
 func (in *inputs) close() error {
 	var errs []error
+	if in.cache != nil && in.cache.client != nil {
+		errs = append(errs, in.cache.client.Close())
+	}
 	for _, f := range in.openFiles() {
 		errs = append(errs, f.Close())
 	}

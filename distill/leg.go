@@ -63,6 +63,9 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	if r.MaxSteps > 0 && r.MaxSteps < last {
 		last, out.StoppedBy = r.MaxSteps, "max_steps"
 	}
+	if err := l.follow(last); err != nil {
+		return err
+	}
 	r.obs.Leg(l.name, l.trainer.Steps, last)
 	if err := r.dir.Event("record", "leg", map[string]any{"leg": l.name, "from": l.trainer.Steps, "steps": last}, ""); err != nil {
 		return err
@@ -80,6 +83,8 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 				return l.diverged(err)
 			}
 			continue // nothing is checkpointed in this state
+		case fault.KindOf(err) == fault.Stopped:
+			return l.stop(out)
 		case err != nil:
 			return err
 		}
@@ -191,7 +196,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 		// Else each part of a step fetches its rows.
 		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || k == 0) {
 			began := time.Now()
-			if err := f.Fetch(mine); err != nil {
+			if err := l.fetch(ctx, f, mine, from); err != nil {
 				return err
 			}
 			fetched = time.Since(began)

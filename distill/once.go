@@ -66,7 +66,7 @@ func (o Once) String() string {
 // cannotKeep says why the rows of the teacher cannot be kept from one epoch to the next; nil: they can.
 func (in *inputs) cannotKeep(c Config, info device.Info, steps int) error {
 	bad := func(kind fault.Kind, format string, args ...any) error {
-		return fault.New(kind, format, args...).WithID("E-DISTILL-116")
+		return fault.New(kind, format, args...).WithID("E-DISTILL-117")
 	}
 	group := teacher.GroupRows(info, c.SeqLen)
 	switch {

@@ -102,6 +102,9 @@ func Precompute(ctx context.Context, c Config, job CacheJob, dev device.Device, 
 	if err := checkCacheJob(c, job); err != nil {
 		return nil, err
 	}
+	if c.Output == "" {
+		return nil, fault.New(fault.Usage, "--stage precompute needs --output, the folder of the cache")
+	}
 	obs = watched{obs, c.Watch}
 	obs.Phase("opening the teacher and the data")
 	p := &precomputation{c: c, job: job, dev: dev}
@@ -157,8 +160,6 @@ func checkCacheJob(c Config, job CacheJob) error {
 	switch {
 	case c.Teacher == "":
 		return fault.New(fault.Usage, "no teacher given").WithHint("apr distill TEACHER -d DATA --stage precompute -o CACHE")
-	case c.Output == "":
-		return fault.New(fault.Usage, "--stage precompute needs --output, the folder of the cache")
 	case (len(c.Data) == 0) == (c.Dataset == ""):
 		return fault.New(fault.Usage, "exactly one of --data and --dataset is needed")
 	case len(c.Teachers()) > 1 || c.Ensemble.routed():

@@ -34,7 +34,12 @@ func (p *precomputation) load() error {
 
 // pass runs the teacher over rows [lo,hi) of the cache and encodes what it says.
 func (p *precomputation) pass(lo, hi int) (out [][]byte, err error) {
-	err = p.onePass(lo, hi, func(keys []cache.Key) (err error) {
+	return p.passOf(p.keys[lo:hi], p.at[lo:hi])
+}
+
+// passOf runs the teacher over rows of the data, whose keys these are, and encodes what it says.
+func (p *precomputation) passOf(keys []cache.Key, at []int) (out [][]byte, err error) {
+	err = p.through(keys, at, func(keys []cache.Key) (err error) {
 		out, err = p.encode(keys)
 		return err
 	})
@@ -44,15 +49,20 @@ func (p *precomputation) pass(lo, hi int) (out [][]byte, err error) {
 // onePass runs the teacher over rows [lo,hi) of the cache, and then do while their hidden states are there. A pass always
 // has the same shape: the last row fills it.
 func (p *precomputation) onePass(lo, hi int, do func(keys []cache.Key) error) error {
+	return p.through(p.keys[lo:hi], p.at[lo:hi], do)
+}
+
+// through is onePass over these rows of the data.
+func (p *precomputation) through(keys []cache.Key, at []int, do func(keys []cache.Key) error) error {
 	b := rowBatch(p.header.PassRows, p.c.SeqLen, p.c.DocumentMask)
 	for r := range b.Rows {
-		fillBatch(b, r, p.in.rows, p.at[min(lo+r, hi-1)])
+		fillBatch(b, r, p.in.rows, at[min(r, len(at)-1)])
 	}
 	p.stream.Phase(device.PhaseTeacher)
 	p.batch.Load(p.stream, b, b.Rows)
 	p.stream.SetScalars(device.Scalars{InvN: 1})
 	p.teacher.Begin(p.stream, p.batch)
-	err := do(p.keys[lo:hi])
+	err := do(keys)
 	p.teacher.End(p.stream)
 	if _, werr := p.stream.Wait(context.Background()); werr != nil {
 		return werr

@@ -136,13 +136,27 @@ func (o *cacheVerifyOptions) recompute(ctx context.Context, e *cli.Env, reader *
 
 // restored are the settings of the precomputation: those that were given, and those of the cache's header.
 func (o *cacheVerifyOptions) restored(s cli.Settings, h cache.Header) map[string]cli.Setting {
+	all := givenOf(s, ofRows)
+	of := map[string]any{"stage": "precompute", "output": "unused", "seq_len": h.SeqLen,
+		"packing": strings.HasPrefix(h.Packing, "packed"), "document_mask": strings.HasSuffix(h.Packing, "documents apart")}
+	if h.Kind == cache.Draws {
+		of["temperature"] = h.Temperature
+	}
+	for key, v := range of {
+		all[key] = cli.Setting{Value: v, Origin: "the cache"}
+	}
+	return all
+}
+
+// givenOf returns the settings of these options that were given, as a record has them.
+func givenOf(s cli.Settings, names []string) map[string]cli.Setting {
 	all := map[string]cli.Setting{}
-	for _, name := range ofRows {
+	for _, name := range names {
 		if !s.Given(name) {
 			continue
 		}
 		v := s.Value(name)
-		if list, ok := v.([]string); ok { // as a record has it
+		if list, ok := v.([]string); ok {
 			var elements []any
 			for _, e := range list {
 				elements = append(elements, e)
@@ -150,13 +164,6 @@ func (o *cacheVerifyOptions) restored(s cli.Settings, h cache.Header) map[string
 			v = elements
 		}
 		all[strings.ReplaceAll(name, "-", "_")] = cli.Setting{Value: v, Origin: s.Origin(name)}
-	}
-	of := map[string]any{"stage": "precompute", "output": "unused", "seq_len": h.SeqLen, "packing": strings.HasPrefix(h.Packing, "packed"), "document_mask": strings.HasSuffix(h.Packing, "documents apart")}
-	if h.Kind == cache.Draws {
-		of["temperature"] = h.Temperature
-	}
-	for key, v := range of {
-		all[key] = cli.Setting{Value: v, Origin: "the cache"}
 	}
 	return all
 }

@@ -186,6 +186,9 @@ func (o *distillOptions) resolve(ctx context.Context, e *cli.Env) (c distill.Con
 		e.Explain(fmt.Sprintf("--steps %d counts; --epochs %d beside it has no effect", o.Steps, o.Epochs))
 	}
 	c.AllowKeys = e.AllowConfigKeys
+	if err := o.remote(ctx, e, &c); err != nil {
+		return c, err
+	}
 	err = bringInputs(ctx, e, &c)
 	return c, err
 }
@@ -197,7 +200,7 @@ func bringInputs(ctx context.Context, e *cli.Env, c *distill.Config) (err error)
 			return err
 		}
 	}
-	if c.FromCache != "" {
+	if c.FromCache != "" && c.Remote == nil {
 		if c.FromCache, err = localCache(ctx, e, c.FromCache); err != nil {
 			return err
 		}
@@ -319,7 +322,13 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	}
 	c.OnPolicy = o.onPolicy()
 	o.withLoRA(&c)
-	if c.FromCache = o.Cache; c.Teacher == "" && c.FromCache == "" { // --alpha 0: scores are compared with the student's file
+	if o.remotely() {
+		c.Teacher, c.LogitsJob = "", o.askedOf(s)
+	}
+	if c.FromCache = o.Cache; o.remotely() {
+		c.FromCache = o.Teacher
+	}
+	if c.Teacher == "" && c.FromCache == "" { // --alpha 0: scores are compared with the student's file
 		c.Teacher, c.NoTeacher = c.Student, true
 	}
 	if r, err := model.ParseRecompute(o.Recompute); err == nil { // auto is the planner's choice

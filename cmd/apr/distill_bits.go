@@ -42,7 +42,8 @@ var distillBits = map[string]cli.Bits{
 	// of draws their number and seed are compared; hidden states are the live run's
 	"teacher-logits": cli.BitsByEffect, "cache-kind": cli.BitsByEffect, "draws": cli.BitsByEffect,
 	// of no student
-	"cache-entropy": cli.SameBits, "shard": cli.SameBits, "shard-count": cli.SameBits, "shard-size": cli.SameBits,
+	"token-file": cli.SameBits, "tls-ca": cli.SameBits, "cache-entropy": cli.SameBits, "shard": cli.SameBits,
+	"shard-count": cli.SameBits, "shard-size": cli.SameBits,
 	"plan": cli.SameBits, "runs-dir": cli.SameBits,
 
 	// of text, which training reads as any other

@@ -32,6 +32,9 @@ func (o *distillOptions) cacheTable() []cli.Option {
 		{Name: "cache-entropy", Value: cli.OnOff(&o.CacheEntropy, true),
 			Help: "of --cache-kind draws: keep the teacher's entropy beside draws (2 bytes a token), so that training " +
 				"reports KL; off reports soft_ce"},
+		tokenOption(&o.TokenFile),
+		{Name: "tls-ca", Path: true, Value: cli.String(&o.TLSCA, ""), Default: "the system's certificates",
+			Help: "of TEACHER tcp://HOST:PORT: trust certificates that these, in PEM, have signed, and no others"},
 		{Name: "shard", Value: cli.Checked(&o.Shard, "0/1", func(s string) error { _, _, err := parseShard(s); return err }), Help: "precompute: make every N-th shard from shard I on, as one of N processes: I/N, I from 0; unasked by JOB_COMPLETION_INDEX with --shard-count, or by a Slurm array"},
 		{Name: "shard-count", Value: cli.Int(&o.ShardCount, 0).AtLeast(1), Default: "from --shard or the Slurm array", Help: "precompute: number of processes that share the shards: the completions of an Indexed Job"},
 		{Name: "shard-size", Value: cli.Checked(&o.ShardSize, "64MB", func(s string) error { _, err := parseSize(s); return err }), Help: "precompute: size of a shard, about; one smaller than a pass of the teacher makes its passes smaller"},
@@ -58,8 +61,8 @@ func (o *distillOptions) precomputes() bool { return o.Stage == "precompute" }
 // checkCache judges the options of cacheTable that concern each other.
 func (o *distillOptions) checkCache(s cli.Settings) error {
 	without, alone := "without --stage precompute", "without --stage precompute or --teacher-logits cache"
-	keeps := o.precomputes() || o.TeacherLogits == distill.LogitsCache
-	hidden := keeps && o.cacheKind(s) == cache.Hidden
+	keeps := o.precomputes() || o.TeacherLogits == distill.LogitsCache || o.remotely()
+	hidden := keeps && !o.remotely() && o.cacheKind(s) == cache.Hidden
 	for option, name := range map[string]string{"cache": o.Cache, "output": o.Output} {
 		if option == "cache" || o.precomputes() {
 			if err := checkPlace(option, name); err != nil {
@@ -77,6 +80,10 @@ func (o *distillOptions) checkCache(s cli.Settings) error {
 		{"shard-size", s.Changed("shard-size") && !o.precomputes(), without},
 		{"draws", s.Changed("draws") && hidden, "with --cache-kind hidden"},
 		{"teacher-logits", s.Changed("teacher-logits") && o.precomputes(), "with --stage precompute, which trains nothing"},
+		{"teacher-logits", s.Changed("teacher-logits") && o.remotely(), "with a teacher in other processes"},
+		{"cache", o.Cache != "" && o.remotely(), "with a teacher in other processes"},
+		{"token-file", o.TokenFile != "" && !o.remotely(), "without TEACHER tcp://HOST:PORT"},
+		{"tls-ca", o.TLSCA != "" && !o.remotely(), "without TEACHER tcp://HOST:PORT"},
 		{"teacher-logits", s.Changed("teacher-logits") && o.Cache != "", "with --cache, which is read in every epoch"},
 		{"teacher-logits", s.Changed("teacher-logits") && o.Alpha == 0, "with --alpha 0: no loss compares with the teacher"},
 		{"cache-entropy", s.Changed("cache-entropy") && hidden, "with --cache-kind hidden"},

@@ -83,6 +83,7 @@ type distillOptions struct {
 	Stage                string
 	Cache, CacheKind     string
 	TeacherLogits        string
+	TokenFile, TLSCA     string
 	Draws                int
 	CacheEntropy         bool
 	Shard, ShardSize     string // I/N; of a shard

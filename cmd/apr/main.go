@@ -15,7 +15,8 @@ import (
 
 // commands makes the command table, in the order of apr --help.
 var commands = []func() *cli.Command{
-	distillCommand, pruneCommand, planCommand, cacheCommand, dispatchCommand, runsCommand, pullCommand, runCommand, serveCommand, evalCommand,
+	distillCommand, pruneCommand, planCommand, cacheCommand, teachCommand, dispatchCommand, runsCommand, pullCommand,
+	runCommand, serveCommand, evalCommand,
 	exportCommand, quantizeCommand, convertCommand, importCommand, inspectCommand, tensorsCommand, validateCommand, diffCommand, tokenizeCommand,
 	verifyCommand, checkCommand, contractCommand, benchCommand, doctorCommand, gpuCommand, versionCommand, completionCommand,
 }

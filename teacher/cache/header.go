@@ -99,8 +99,10 @@ func (h Header) Same(path string, asked Header, names ...string) error {
 	}
 	for _, name := range names {
 		if have, want := h.Text(name), asked.Text(name); have != want {
-			return fault.In(fault.Invalid, path, "the cache was made with another %s: it has %s, asked for is %s", name, have, want).
-				At("field %q", name).WithHint("use what the cache was made with, or make another one: apr distill TEACHER -d DATA --stage precompute -o OTHER").WithID("E-CACHE-001")
+			return fault.In(fault.Invalid, path, "its rows were made with another %s: it has %s, asked for is %s", name, have,
+				want).
+				At("field %q", name).WithHint("use what they were made with, or make others: apr distill TEACHER -d DATA " +
+				"--stage precompute -o OTHER").WithID("E-CACHE-001")
 		}
 	}
 	return nil
@@ -132,10 +134,18 @@ const maxHeader = 1 << 20
 
 // readHeader reads header.json.
 func readHeader(s Store) (h Header, err error) {
-	path := s.Path(headerFile)
-	v, err := parse(s, headerFile, maxHeader)
+	src, err := text(s, headerFile, maxHeader)
 	if err != nil {
 		return h, err
+	}
+	return ParseHeader(s.Path(headerFile), src)
+}
+
+// ParseHeader reads the text of a header.json; path is for errors.
+func ParseHeader(path, src string) (h Header, err error) {
+	v, err := strictjson.Parse(src, strictjson.Options{})
+	if err != nil {
+		return h, strictjson.Fault(path, src, err)
 	}
 	in := strictjson.NewFields(v)
 	known := []string{"format"}
@@ -217,8 +227,8 @@ func (h Header) elementBytes() int {
 	return 2
 }
 
-// rowLimit bounds the bytes of a row.
-func (h Header) rowLimit() int64 {
+// RowLimit bounds the bytes of a row.
+func (h Header) RowLimit() int64 {
 	if h.Kind == Hidden {
 		return int64(h.SeqLen) * int64(h.Width) * int64(h.elementBytes())
 	}

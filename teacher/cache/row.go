@@ -147,7 +147,7 @@ func EncodeHidden(h Header, values []float32) ([]byte, error) {
 
 // DecodeHidden is the inverse of EncodeHidden, exactly.
 func DecodeHidden(h Header, dst []float32, b []byte) error {
-	if want := h.rowLimit(); int64(len(b)) != want {
+	if want := h.RowLimit(); int64(len(b)) != want {
 		return fmt.Errorf("has %d bytes, not %d", len(b), want)
 	}
 	tensor.Widen(dst, b, h.dtype())

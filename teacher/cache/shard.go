@@ -130,7 +130,7 @@ func readIndex(f File, size int64, path string, h Header, shard int) (keys []Key
 	for i := range n {
 		e := index[i*entryBytes:]
 		p := place{shard, int64(binary.LittleEndian.Uint64(e[32:])), binary.LittleEndian.Uint32(e[40:]), binary.LittleEndian.Uint32(e[44:])}
-		if p.offset != at || int64(p.size) > h.rowLimit() || int64(p.size) > size-at {
+		if p.offset != at || int64(p.size) > h.RowLimit() || int64(p.size) > size-at {
 			return nil, nil, bad(headBytes+i*entryBytes, "row %d lies at %d with %d bytes, of a file of %d", i, p.offset, p.size, size)
 		}
 		at += int64(p.size)
