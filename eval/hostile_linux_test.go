@@ -191,6 +191,7 @@ func TestHostileGoPrograms(t *testing.T) {
 			c := newCanary(t)
 			before := c.state(t)
 			program, completion := c.attack(tt.imports, tt.body, port)
+			program, completion = program+strings.TrimSuffix(completion, "}\n"), "}\n" // rules judge what is generated
 			p := eval.Problem{ID: tt.name, Prompt: program, Program: program, Language: "go", Style: "code",
 				Test: "func check() {\n\tif err := attack(); err != nil {\n\t\tpanic(err.Error())\n\t}\n}\n"}
 			got, err := eval.RunCode(context.Background(), []eval.Problem{p}, 1, script{"": completion}, runner, func() {})

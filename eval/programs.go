@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,9 +24,9 @@ import (
 // define func check(), and a main function that calls it. After the tests the program reads a word, which is new for
 // each run, and prints it: without it, the tests did not run to their end, whatever the exit code.
 //
-// In Go the word catches accidents, such as a program that ends early. A Go program that attacks the evaluation is in
-// the same process as its tests: it can look for the word in its memory, or change what the tests call, and pass. The
-// sandbox keeps it in; its score means nothing.
+// A Go program is in the same process as its tests. It does not count if it assigns to what they share, or reaches
+// memory past the language (see reaches): such text is found before anything runs. The word then tells a program
+// that ends early.
 type Programs struct {
 	box    *sandbox.Box
 	python *pythonTools // nil: not needed
@@ -165,7 +166,8 @@ func goFile(source string) string {
 // runGo compiles a program, which executes nothing of it, and runs it; why says that it does not compile.
 func (r *Programs) runGo(ctx context.Context, p Problem, completion, word string) (res sandbox.Result, why string, err error) {
 	files := map[string]string{"program.go": goFile(p.Program + completion), "tests.go": goFile(p.Test), "main.go": goHarness()}
-	if why := disarms(files, len(files["program.go"])-len(completion)); why != "" {
+	generated := len(files["program.go"]) - len(completion)
+	if why := cmp.Or(disarms(files, generated), reaches(files, generated)); why != "" {
 		return res, why, nil
 	}
 	dir, err := r.box.MakeDir()
